@@ -1,0 +1,71 @@
+/* winnow: the context. Holds the backend, the thread count, the log callback and
+ * the detail of the last error. One context serves one thread at a time; objects
+ * made from it borrow it and must be destroyed before it. */
+#ifndef WINNOW_CONTEXT_H
+#define WINNOW_CONTEXT_H
+
+#include "winnow/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct wn_context wn_context;
+
+typedef enum wn_log_level { WN_LOG_DEBUG, WN_LOG_INFO, WN_LOG_WARNING } wn_log_level;
+
+/* `line` has no newline and is borrowed for the call. */
+typedef void (*wn_log_fn)(void *user, wn_log_level level, const char *line);
+
+typedef struct wn_context_options {
+  int threads;         /* 0: the CPUs this process may run on */
+  const char *backend; /* NULL or "cpu": the fast CPU backend; "ref": double accumulation */
+  wn_log_fn log;       /* NULL: no log */
+  void *log_user;
+} wn_context_options;
+
+/* options may be NULL for the defaults. The environment variable WINNOW_ISA
+ * (ref, avx2, avx512) forces the instruction set of the cpu backend; one that
+ * this machine lacks is WN_ERR_UNSUPPORTED. On failure *out is a context all the
+ * same where one could be allocated, so that wn_context_error() can be read; it
+ * can only be destroyed. */
+wn_status wn_context_create(const wn_context_options *options, wn_context **out);
+void wn_context_destroy(wn_context *ctx); /* NULL is allowed */
+
+/* The detail of the last failure: one line without a newline; "" when none. Owned by ctx. */
+const char *wn_context_error(const wn_context *ctx);
+int wn_context_threads(const wn_context *ctx);
+const char *wn_context_backend(const wn_context *ctx);
+
+/* Asks a running wn_train_run, wn_eval or generation to stop at the next step
+ * boundary. Async-signal-safe. wn_context_cancelled() reads the flag. */
+void wn_context_cancel(wn_context *ctx);
+int wn_context_cancelled(const wn_context *ctx);
+
+/* What this build and machine have. Strings and arrays are static or owned by ctx. */
+typedef struct wn_build_info {
+  const char *version;        /* "0.1.0" */
+  const char *commit;         /* short hash, "unknown" outside a repository */
+  const char *compiler;       /* name and version */
+  const char *build_type;     /* Release, Debug, ... */
+  const char *cpu_name;       /* as the CPU states it */
+  const char *isa;            /* instruction set in use: ref, avx2, avx512 */
+  const char *const *features; /* CPU features found, NULL-terminated */
+  const char *const *backends; /* NULL-terminated */
+  const char *const *libraries; /* "oneDNN 2.6.3", ..., NULL-terminated */
+} wn_build_info;
+wn_status wn_build_info_get(wn_context *ctx, wn_build_info *out);
+
+/* Bytes and number of allocations live in this process through winnow's allocator,
+ * the largest number of bytes ever live, and how many allocations were made since the
+ * start: what the "no allocation inside a step" tests count. */
+typedef struct wn_memory_info {
+  unsigned long long live_bytes, peak_bytes, live_allocations, total_allocations;
+} wn_memory_info;
+void wn_memory_info_get(wn_memory_info *out);
+void wn_memory_peak_reset(void); /* peak_bytes := live_bytes */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

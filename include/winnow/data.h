@@ -1,0 +1,86 @@
+/* winnow: corpora and token files.
+ * Token files are read in three layouts, told apart by the header: llm.c's (256 int32: magic 20240520,
+ * version 1, count; then uint16), llm.c's wide one (magic 20240801, version 7; then uint32) and nanoGPT's
+ * bare uint16. They are memory-mapped, so they may be larger than memory. */
+#ifndef WINNOW_DATA_H
+#define WINNOW_DATA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "winnow/context.h"
+#include "winnow/tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct wn_data_prepare_options {
+  const char *const *inputs; /* .txt (or any other name), .jsonl, .jsonl.gz */
+  int input_count;
+  const char *field;         /* the text field of JSON lines; default "text" */
+  const char *tokenizer;     /* as wn_tokenizer_load takes it */
+  const char *out_dir;       /* receives train.bin, val.bin, data.json */
+  double val_fraction;       /* 0.05; the split is by document, by a hash of (seed, document index) */
+  uint64_t seed;
+  const char *document_break; /* text files: "blank" (one or more blank lines end a document), "line",
+                                 "file" (one document a file); default "file" */
+  const char *layout;        /* "llmc" (default; uint16 or uint32 by vocabulary) or "nanogpt" */
+  void (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_total); /* may be NULL */
+  void *user;
+} wn_data_prepare_options;
+typedef struct wn_data_prepare_result {
+  uint64_t documents, train_tokens, val_tokens, bytes, train_bytes, val_bytes;
+} wn_data_prepare_result;
+void wn_data_prepare_options_init(wn_data_prepare_options *options);
+/* Documents are separated by the tokenizer's bos (SentencePiece) or a newline (bytes). data.json keeps
+ * vocabulary size, tokenizer kind, token and byte counts of both splits (for bits per byte). */
+wn_status wn_data_prepare(wn_context *ctx, const wn_data_prepare_options *options, wn_data_prepare_result *result);
+
+typedef struct wn_token_file wn_token_file;
+wn_status wn_token_file_open(wn_context *ctx, const char *path, wn_token_file **out);
+void wn_token_file_close(wn_token_file *file); /* NULL is allowed */
+uint64_t wn_token_file_count(const wn_token_file *file);
+/* Copies tokens [first, first+count) to out; WN_ERR_ARGUMENT past the end. */
+wn_status wn_token_file_read(wn_context *ctx, const wn_token_file *file, uint64_t first, uint64_t count, int32_t *out);
+wn_status wn_token_file_write(wn_context *ctx, const char *path, const char *layout, int32_t vocab_size,
+                              const int32_t *tokens, uint64_t count);
+
+/* Where batches come from. A batch is a pure function of (source, seed, step): resuming needs no state,
+ * and two models with one seed see the same data in the same order. */
+typedef enum wn_data_kind { WN_DATA_TOKENS, WN_DATA_VARIABLE_ASSIGNMENT, WN_DATA_COPY, WN_DATA_PARITY } wn_data_kind;
+
+/* The "data" object of a recipe. */
+typedef struct wn_data_config {
+  wn_data_kind kind;     /* "tokens", "variable_assignment", "copy", "parity" */
+  char train[1024];      /* token file (tokens) */
+  char val[1024];        /* token file; may be empty: no evaluation */
+  char tokenizer[1024];  /* copied beside the checkpoints; may be empty */
+  bool pack;             /* tokens: attention does not cross documents (needs document_token) */
+  int document_token;    /* token that starts a document; -1: none */
+  /* Variable Assignment (Leviathan et al., appendix A.1): `assignments` pairs "variable = value", then a
+   * query variable whose latest value is the answer. Values may be limited at evaluation (eval_values). */
+  int variables, values, assignments;
+  int eval_values;       /* 0: the same as values; else evaluation draws from the first eval_values values */
+  int max_length;        /* copy: lengths 1 to max_length (24); parity: sequence length */
+} wn_data_config;
+
+typedef struct wn_data_source wn_data_source;
+/* split: "train" or "val". context: tokens a row. */
+wn_status wn_data_source_create(wn_context *ctx, const wn_data_config *config, const char *split, int64_t context,
+                                int32_t vocab_size, wn_data_source **out);
+void wn_data_source_destroy(wn_data_source *source); /* NULL is allowed */
+/* The smallest vocabulary and context that fit a synthetic task (0 for tokens). */
+void wn_data_config_requirements(const wn_data_config *config, int64_t *vocab_size, int64_t *context);
+/* Batches of one pass over a "val" source at B rows; 0: endless (synthetic). */
+uint64_t wn_data_source_batches(const wn_data_source *source, int64_t B);
+/* Fills tokens, targets [B,T]; targets of -1 do not count. doc_start [B,T] may be NULL; when the source
+ * packs documents and doc_start is given it is filled and *packed set to true. Train sources visit shuffled blocks
+ * without replacement per epoch; val sources go in file order. */
+wn_status wn_data_source_batch(wn_context *ctx, const wn_data_source *source, uint64_t seed, uint64_t step, int64_t B,
+                               int32_t *tokens, int32_t *targets, int32_t *doc_start, bool *packed);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

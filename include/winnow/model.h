@@ -1,0 +1,94 @@
+/* winnow: the decoder and its checkpoints. A checkpoint is a folder with config.json, model.safetensors and
+ * the tokenizer's files. */
+#ifndef WINNOW_MODEL_H
+#define WINNOW_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "winnow/attention.h"
+#include "winnow/context.h"
+#include "winnow/safetensors.h"
+#include "winnow/tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum wn_norm_kind { WN_NORM_RMS, WN_NORM_LAYER } wn_norm_kind;                       /* "rmsnorm", "layernorm" */
+typedef enum wn_position_kind { WN_POS_NONE, WN_POS_LEARNED, WN_POS_ROPE } wn_position_kind; /* "none", "learned", "rope" */
+typedef enum wn_ffn_kind { WN_FFN_SWIGLU, WN_FFN_GELU, WN_FFN_RELU } wn_ffn_kind;            /* "swiglu", "gelu" (tanh), "relu" */
+
+/* The "model" object of a recipe and the config.json of a checkpoint. */
+typedef struct wn_model_config {
+  int64_t vocab_size, context; /* V; the longest sequence (rows of the learned position table) */
+  int64_t layers, width;       /* L, C */
+  int64_t heads, kv_heads, head_size; /* H, Hkv (0: heads), D (0: width/heads) */
+  int64_t ffn_width;           /* 0: floor(8*width/3) for swiglu, 4*width otherwise */
+  wn_norm_kind norm;
+  double norm_eps;             /* 1e-6 */
+  wn_position_kind position;
+  double rope_theta;           /* 10000; rotates the pair (i, i + D/2), as Hugging Face Llama */
+  wn_ffn_kind ffn;
+  bool qk_norm;                /* the norm kind over each head of q and k, one learned gain of size D each a layer */
+  bool bias;                   /* on every linear map and LayerNorm */
+  bool tied;                   /* output shares the embedding */
+  double dropout;              /* after the embedding and on both residual branches, training only */
+  double init_std;             /* 0.02; maps into the residual are scaled by 1/sqrt(2*layers) */
+  wn_attention_config attention;
+} wn_model_config;
+void wn_model_config_init(wn_model_config *config);
+/* Fills the zeros that stand for defaults and checks every field: WN_ERR_CONFIG names the first that is wrong. */
+wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config);
+
+typedef struct wn_model wn_model;
+
+/* New parameters from (config, seed): normal with init_std, gains 1, biases 0; independent of threads and backend. */
+wn_status wn_model_create(wn_context *ctx, const wn_model_config *config, uint64_t seed, wn_model **out);
+wn_status wn_model_load(wn_context *ctx, const char *dir, wn_model **out);
+/* Each file is written beside the old one, synced and renamed: a kill or a full disk never loses the old checkpoint.
+ * tok may be NULL. */
+wn_status wn_model_save(wn_context *ctx, const wn_model *model, const wn_tokenizer *tok, const char *dir);
+void wn_model_destroy(wn_model *model); /* NULL is allowed */
+
+const wn_model_config *wn_model_config_get(const wn_model *model);
+/* The config as JSON text, allocated; free with wn_text_free. */
+wn_status wn_model_config_json(wn_context *ctx, const wn_model_config *config, char **out);
+uint64_t wn_model_parameter_count(const wn_model *model);
+int wn_model_tensor_count(const wn_model *model);
+/* Parameter tensor i of the named table: name, shape and a borrowed pointer to its float32 values. */
+wn_status wn_model_tensor_at(const wn_model *model, int i, wn_safetensors_entry *out);
+
+/* Logits of whole sequences. tokens [B,T], doc_start [B,T] or NULL, logits [B,T,V] float32. For tests, analysis and
+ * outside programs; training and evaluation never hold all logits. */
+wn_status wn_model_logits(wn_context *ctx, wn_model *model, const int32_t *tokens, const int32_t *doc_start, int64_t B,
+                          int64_t T, float *logits);
+
+/* Decoding with a key-value cache. */
+typedef struct wn_session wn_session;
+/* capacity: tokens the cache can hold (0: the model's context). B sequences in step. */
+wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, wn_session **out);
+void wn_session_destroy(wn_session *session); /* NULL is allowed */
+void wn_session_reset(wn_session *session);
+int64_t wn_session_position(const wn_session *session);  /* tokens seen so far */
+size_t wn_session_kv_bytes(const wn_session *session);   /* bytes of keys, values and F that are allocated */
+/* Feeds T >= 1 tokens a sequence, tokens [B,T] (a prompt, a chunk of it, or one token), in pieces of at most
+ * `chunk` tokens (0: a sensible size). logits [B,V] of the last position, may be NULL. */
+wn_status wn_session_feed(wn_context *ctx, wn_session *session, const int32_t *tokens, int64_t T, int64_t chunk,
+                          float *logits);
+
+typedef struct wn_sampling {
+  double temperature; /* 0: greedy */
+  int top_k;          /* 0: off */
+  double top_p;       /* 1: off */
+  uint64_t seed;
+} wn_sampling;
+void wn_sampling_init(wn_sampling *sampling); /* temperature 0.8, top_k 0, top_p 0.95, seed 0 */
+/* Draws a token from logits [V]; deterministic in (seed, step). Changes logits' order in no way: they are const. */
+wn_status wn_sample(wn_context *ctx, const float *logits, int64_t V, const wn_sampling *sampling, uint64_t step,
+                    int32_t *token);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

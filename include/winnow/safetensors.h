@@ -1,0 +1,59 @@
+/* winnow: safetensors files. Reading maps the file read-only and checks the whole
+ * header (length, JSON, dtypes, shapes, offsets: no overlap, no hole, no overflow)
+ * before any tensor can be reached. Writing goes to a temporary file that is
+ * synced and renamed. */
+#ifndef WINNOW_SAFETENSORS_H
+#define WINNOW_SAFETENSORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "winnow/context.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WN_MAX_DIMS 8
+
+typedef enum wn_dtype {
+  WN_F32, WN_F64, WN_BF16, WN_F16, WN_I32, WN_I64, WN_U8, WN_I8, WN_U16, WN_U32, WN_I16, WN_U64, WN_BOOL
+} wn_dtype;
+size_t wn_dtype_size(wn_dtype dtype);       /* bytes an element */
+const char *wn_dtype_name(wn_dtype dtype);  /* "F32", as safetensors spells it */
+
+/* One tensor of a file. `data` points into the map (read-only, little-endian, aligned
+ * only as the file has it: copy with memcpy) and lives as long as the file is open. */
+typedef struct wn_safetensors_entry {
+  const char *name;
+  wn_dtype dtype;
+  int ndim;
+  int64_t shape[WN_MAX_DIMS];
+  const void *data;
+  size_t bytes;
+} wn_safetensors_entry;
+
+typedef struct wn_safetensors wn_safetensors;
+
+wn_status wn_safetensors_open(wn_context *ctx, const char *path, wn_safetensors **out);
+/* The same on a caller's buffer, borrowed until close (fuzzing, embedded models);
+ * `name` stands for the file in error details. */
+wn_status wn_safetensors_open_memory(wn_context *ctx, const char *name, const void *data, size_t bytes,
+                                     wn_safetensors **out);
+void wn_safetensors_close(wn_safetensors *file); /* NULL is allowed */
+int wn_safetensors_count(const wn_safetensors *file);
+/* Entry i in file order; NULL when out of range. */
+const wn_safetensors_entry *wn_safetensors_at(const wn_safetensors *file, int i);
+/* By name; NULL when absent. */
+const wn_safetensors_entry *wn_safetensors_find(const wn_safetensors *file, const char *name);
+/* A value of "__metadata__", or NULL. Owned by the file. */
+const char *wn_safetensors_metadata(const wn_safetensors *file, const char *key);
+
+/* Writes `count` tensors in the given order. metadata: NULL-terminated array of
+ * key, value, key, value, ... or NULL. A failure leaves an older file of that name untouched. */
+wn_status wn_safetensors_write(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
+                               const char *const *metadata);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

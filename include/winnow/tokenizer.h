@@ -1,0 +1,61 @@
+/* winnow: tokenizers. "bytes" (vocabulary 256, no special tokens) or a SentencePiece model file. */
+#ifndef WINNOW_TOKENIZER_H
+#define WINNOW_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "winnow/context.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct wn_tokenizer wn_tokenizer;
+
+/* spec: "bytes", or the path of a SentencePiece .model file, or of a checkpoint folder that has one. */
+wn_status wn_tokenizer_load(wn_context *ctx, const char *spec, wn_tokenizer **out);
+void wn_tokenizer_destroy(wn_tokenizer *tok); /* NULL is allowed */
+int32_t wn_tokenizer_vocab_size(const wn_tokenizer *tok);
+int32_t wn_tokenizer_bos(const wn_tokenizer *tok); /* -1: none */
+int32_t wn_tokenizer_eos(const wn_tokenizer *tok); /* -1: none */
+const char *wn_tokenizer_kind(const wn_tokenizer *tok); /* "bytes" or "sentencepiece" */
+/* Writes what wn_tokenizer_load(dir) needs into a checkpoint folder. */
+wn_status wn_tokenizer_save(wn_context *ctx, const wn_tokenizer *tok, const char *dir);
+
+/* text: UTF-8, not NUL-terminated (bytes: anything). *ids is allocated for the caller and freed with
+ * wn_tokens_free. Text that is not UTF-8 is WN_ERR_FORMAT naming the byte offset (SentencePiece only). */
+wn_status wn_tokenizer_encode(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, bool add_bos,
+                              bool add_eos, int32_t **ids, size_t *count);
+void wn_tokens_free(int32_t *ids);
+/* *text is NUL-terminated, allocated for the caller, freed with wn_text_free. An id outside the
+ * vocabulary is WN_ERR_ARGUMENT. */
+wn_status wn_tokenizer_decode(wn_context *ctx, const wn_tokenizer *tok, const int32_t *ids, size_t count, char **text,
+                              size_t *bytes);
+void wn_text_free(char *text);
+
+/* Streaming decode: feed ids one at a time, get the bytes that are complete UTF-8 so far. */
+typedef struct wn_text_stream wn_text_stream;
+wn_status wn_text_stream_create(wn_context *ctx, const wn_tokenizer *tok, wn_text_stream **out);
+void wn_text_stream_destroy(wn_text_stream *s);
+/* *text: owned by s until the next call, *bytes may be 0. */
+wn_status wn_text_stream_push(wn_context *ctx, wn_text_stream *s, int32_t id, const char **text, size_t *bytes);
+
+typedef struct wn_tokenizer_train_options {
+  const char *const *inputs; /* text files, UTF-8 */
+  int input_count;
+  const char *output;        /* path of the .model to write (a temporary file, then renamed) */
+  int vocab_size;            /* 8000 */
+  const char *kind;          /* "unigram" (default) or "bpe" */
+  double coverage;           /* 0: 0.9995 */
+  bool byte_fallback;        /* default true through wn_tokenizer_train_options_init */
+  long long max_sentences;   /* 0: all; else a seeded sample of so many lines */
+  int threads;               /* 0: the context's */
+} wn_tokenizer_train_options;
+void wn_tokenizer_train_options_init(wn_tokenizer_train_options *options);
+wn_status wn_tokenizer_train(wn_context *ctx, const wn_tokenizer_train_options *options);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,108 @@
+/* winnow: training and evaluation. */
+#ifndef WINNOW_TRAIN_H
+#define WINNOW_TRAIN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "winnow/context.h"
+#include "winnow/data.h"
+#include "winnow/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum wn_optimizer_kind { WN_OPT_ADAMW, WN_OPT_ADAGRAD } wn_optimizer_kind;                 /* "adamw", "adagrad" */
+typedef enum wn_schedule_kind { WN_SCHED_COSINE, WN_SCHED_LINEAR, WN_SCHED_CONSTANT } wn_schedule_kind;
+
+/* The "train" object of a recipe. */
+typedef struct wn_train_config {
+  int64_t steps, batch;      /* batch: sequences a micro-step */
+  int64_t accumulate;        /* micro-steps an optimizer step; 1 */
+  int64_t context;           /* tokens a sequence; 0: the model's */
+  wn_optimizer_kind optimizer;
+  double lr, min_lr_ratio;   /* cosine and linear end at lr * min_lr_ratio */
+  int64_t warmup;            /* linear from 0 */
+  wn_schedule_kind schedule;
+  double beta1, beta2, eps, weight_decay; /* decay: tensors of two dimensions only */
+  double clip;               /* global norm; 0: off */
+  double clip_tensor;        /* norm of each tensor's gradient; 0: off */
+  uint64_t seed;             /* parameters, data order, dropout */
+  int64_t eval_every, eval_batches; /* 0: never; batches of the val split an evaluation, 0: all */
+  int64_t save_every;        /* 0: at the end only */
+  int64_t log_every;         /* 1 */
+  bool recompute;            /* activations of a layer are recomputed in backward */
+  wn_dtype activation_dtype; /* WN_F32, or WN_BF16 for what waits for the backward pass ("float32", "bfloat16") */
+} wn_train_config;
+
+typedef struct wn_recipe {
+  wn_model_config model;
+  wn_data_config data;
+  wn_train_config train;
+} wn_recipe;
+
+void wn_recipe_init(wn_recipe *recipe);
+/* path: a JSON file, or NULL for the defaults. sets: "section.key=value", applied after it. Unknown keys are
+ * WN_ERR_CONFIG with the nearest known one; JSON errors name file, line and column. The result is resolved. */
+wn_status wn_recipe_load(wn_context *ctx, const char *path, const char *const *sets, int set_count, wn_recipe *out);
+/* All keys with type, default and help, one a line; free with wn_text_free. */
+wn_status wn_recipe_help(wn_context *ctx, char **out);
+wn_status wn_recipe_json(wn_context *ctx, const wn_recipe *recipe, char **out);
+
+/* One step's figures. */
+typedef struct wn_train_progress {
+  int64_t step, steps;           /* steps done, of how many */
+  double loss, lr, grad_norm;    /* mean over answer positions, before the update; L_mem not included */
+  double mem_loss;               /* L_mem's term, 0 when off */
+  double tokens_per_second, seconds; /* this step's; since the start of this process's run */
+  uint64_t tokens;               /* trained on so far, resumed runs included */
+  bool evaluated;                /* the fields below are of this step */
+  double val_loss, val_accuracy; /* accuracy: share of counted positions whose arg-max is the target */
+  bool saved;
+} wn_train_progress;
+typedef void (*wn_train_fn)(void *user, const wn_train_progress *progress);
+
+/* Runs (or, with resume, continues) training into out_dir: config.json, recipe.json, model.safetensors, the tokenizer,
+ * optimizer.safetensors, state.json, log.jsonl (one object a step). Resuming with the same threads continues bit for
+ * bit. A NaN loss: WN_ERR_DIVERGED, the last checkpoint kept. wn_context_cancel: saves, WN_ERR_CANCELLED.
+ * recipe may be NULL with resume (out_dir's is used). A folder that already holds a run is refused without resume. */
+wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out_dir, bool resume, wn_train_fn progress,
+                       void *user);
+
+/* One step at a time, nothing saved: for benchmarks, tests and outside programs. */
+typedef struct wn_trainer wn_trainer;
+wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_config *config, wn_trainer **out);
+void wn_trainer_destroy(wn_trainer *trainer); /* NULL is allowed; the model stays */
+/* tokens, targets: [accumulate*batch, context]; doc_start likewise or NULL. Allocates nothing. */
+wn_status wn_trainer_step(wn_context *ctx, wn_trainer *trainer, const int32_t *tokens, const int32_t *targets,
+                          const int32_t *doc_start, wn_train_progress *progress);
+/* Gradient of parameter tensor i of the last step (before clipping), float32 [same shape]. Borrowed. */
+wn_status wn_trainer_gradient_at(const wn_trainer *trainer, int i, wn_safetensors_entry *out);
+
+typedef struct wn_eval_result {
+  double loss;             /* mean negative log-likelihood a counted position, nats */
+  double perplexity;
+  double accuracy;         /* arg-max equals target */
+  double bits_per_byte;    /* 0 when the bytes are not known */
+  uint64_t tokens, bytes, batches;
+  double seconds, tokens_per_second;
+} wn_eval_result;
+typedef struct wn_eval_options {
+  int64_t batch, context; /* 0: 8; the model's context */
+  uint64_t max_batches;   /* 0: all of a token file, 16 of an endless source */
+  uint64_t bytes;         /* bytes of text behind the source, for bits per byte; 0: unknown */
+  uint64_t seed;          /* synthetic sources */
+  void (*progress)(void *user, uint64_t done, uint64_t total);
+  void *user;
+} wn_eval_options;
+wn_status wn_eval(wn_context *ctx, wn_model *model, const wn_data_source *source, const wn_eval_options *options,
+                  wn_eval_result *result);
+/* Evaluates a text in memory, in blocks of the context; the tail counts too. */
+wn_status wn_eval_text(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const char *text, size_t bytes,
+                       const wn_eval_options *options, wn_eval_result *result);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,12 @@
+/* winnow: all of the public API. */
+#ifndef WINNOW_WINNOW_H
+#define WINNOW_WINNOW_H
+#include "winnow/attention.h"
+#include "winnow/context.h"
+#include "winnow/data.h"
+#include "winnow/model.h"
+#include "winnow/safetensors.h"
+#include "winnow/status.h"
+#include "winnow/tokenizer.h"
+#include "winnow/train.h"
+#endif

@@ -1,0 +1,16 @@
+/* The backends of this build. */
+#ifndef WN_BACKENDS_BACKENDS_H
+#define WN_BACKENDS_BACKENDS_H
+
+#include "ops/ops.h"
+
+const struct wn_backend *wn_backend_ref(void);
+/* ref's slots overridden by what this CPU has kernels for, chosen by isa; F32 only. */
+const struct wn_backend *wn_backend_cpu(enum wn_isa isa);
+/* The context's. */
+wn_status wn_backend_of(wn_context *ctx, const struct wn_backend **out);
+/* NULL-terminated names; NULL-terminated "library version" strings of the libraries linked in. */
+const char *const *wn_backend_names(void);
+const char *const *wn_backend_libraries(void);
+
+#endif

@@ -1,0 +1,27 @@
+/* The context's inside: what the layers above may read. */
+#ifndef WN_BASE_CONTEXT_H
+#define WN_BASE_CONTEXT_H
+
+#include <stdatomic.h>
+#include "winnow/context.h"
+
+enum wn_isa { WN_ISA_REF = 0, WN_ISA_AVX2 = 1, WN_ISA_AVX512 = 2 };
+
+struct wn_context {
+  int threads;
+  enum wn_isa isa;
+  char backend[16]; /* "cpu" or "ref" */
+  wn_log_fn log;
+  void *log_user;
+  atomic_int cancelled;
+  char error[1024];
+};
+
+/* Best instruction set of this machine, and the forced one if WINNOW_ISA is set. */
+wn_status wn_cpu_select_isa(wn_context *ctx, enum wn_isa *out);
+const char *wn_isa_name(enum wn_isa isa);
+const char *wn_cpu_name(void);                 /* static */
+const char *const *wn_cpu_features(void);      /* static, NULL-terminated */
+int wn_cpu_count(void);                        /* CPUs in this process's affinity mask and cgroup quota */
+
+#endif

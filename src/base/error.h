@@ -1,0 +1,38 @@
+/* Errors inside the library: the status travels by return value, the sentence by the context. */
+#ifndef WN_BASE_ERROR_H
+#define WN_BASE_ERROR_H
+
+#include "winnow/context.h"
+
+/* Records one line of detail (newlines become spaces, long text is cut) and returns status.
+ * ctx may be NULL: then only the status travels. Call from the context's own thread only. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+wn_status wn_fail(wn_context *ctx, wn_status status, const char *format, ...);
+
+/* Puts "prefix: " before the recorded detail and returns status unchanged. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+wn_status wn_fail_prefix(wn_context *ctx, wn_status status, const char *format, ...);
+
+#define WN_TRY(expr)                                  \
+  do {                                                \
+    wn_status wn_try_status_ = (expr);                \
+    if (wn_try_status_ != WN_OK) return wn_try_status_; \
+  } while (0)
+
+/* For functions with clean-up: sets `status` and jumps. */
+#define WN_TRY_GOTO(expr, label)           \
+  do {                                     \
+    status = (expr);                       \
+    if (status != WN_OK) goto label;       \
+  } while (0)
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+void wn_log(wn_context *ctx, wn_log_level level, const char *format, ...);
+
+#endif

@@ -1,0 +1,45 @@
+/* Configuration by table: one row per key gives parsing, range check, default, help and writing.
+ * A nested object is a key with dots ("selective.mem.eps"). JSON is jansson's. */
+#ifndef WN_BASE_FIELDS_H
+#define WN_BASE_FIELDS_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include "winnow/context.h"
+
+enum wn_field_type { WN_FIELD_BOOL, WN_FIELD_INT /* int */, WN_FIELD_INT64, WN_FIELD_UINT64, WN_FIELD_DOUBLE, WN_FIELD_ENUM /* int-sized enum */, WN_FIELD_STRING /* char[bound] */ };
+
+struct wn_field {
+  const char *key;            /* dotted path inside the object */
+  enum wn_field_type type;
+  size_t offset;              /* into the struct */
+  double min, max;            /* numbers: inclusive range; STRING: max is the array's size */
+  const char *const *names;   /* ENUM: NULL-terminated, in value order */
+  const char *help;           /* one line; the default is taken from an initialised struct */
+};
+
+/* A set of tables over one struct; `prefix` (may be "") is put before each key with a dot, `base` added to offsets. */
+struct wn_field_group { const char *prefix; const struct wn_field *fields; int count; size_t base; };
+
+/* Reads the object into `target` (already holding defaults). A key that no row has is WN_ERR_CONFIG:
+ * "<where>: unknown key \"model.widht\"; did you mean \"model.width\"?". Out of range names key, value and range.
+ * "x": {...} where a row "x.enabled" exists sets it true unless the object says otherwise; "x": true/false is the
+ * same as {"enabled": ...}. `where` stands for the file in messages. */
+wn_status wn_fields_read(wn_context *ctx, const char *where, const json_t *object, const struct wn_field_group *groups,
+                         int group_count, void *target);
+/* The struct as nested JSON objects; *out is a new reference. */
+wn_status wn_fields_write(wn_context *ctx, const struct wn_field_group *groups, int group_count, const void *source,
+                          json_t **out);
+/* Applies "a.b.c=value" to a JSON object: the value is parsed as JSON, and taken as a string where that fails. */
+wn_status wn_json_set(wn_context *ctx, json_t *object, const char *assignment);
+/* "  model.width   integer  default 256  range 1..65536  help" lines appended to *text (wn_alloc'd, may start NULL). */
+wn_status wn_fields_help(wn_context *ctx, const struct wn_field_group *groups, int group_count, const void *defaults,
+                         char **text);
+
+/* Parsing with file, line and column in the detail; duplicate keys refused; depth and size bounded. New reference. */
+wn_status wn_json_load_file(wn_context *ctx, const char *path, json_t **out);
+wn_status wn_json_load_text(wn_context *ctx, const char *where, const char *text, size_t bytes, json_t **out);
+wn_status wn_json_save_file(wn_context *ctx, const char *path, const json_t *value);
+
+#endif

@@ -1,0 +1,33 @@
+/* Files: read-only maps, writes that cannot lose what was there, folders. */
+#ifndef WN_BASE_FILE_H
+#define WN_BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include "winnow/context.h"
+
+struct wn_map { const uint8_t *data; size_t bytes; }; /* data is NULL for an empty file */
+wn_status wn_map_open(wn_context *ctx, const char *path, struct wn_map *out);
+void wn_map_close(struct wn_map *map);
+
+/* A whole file in counted memory with a NUL after it; at most `limit` bytes (WN_ERR_FORMAT beyond). */
+wn_status wn_file_read(wn_context *ctx, const char *path, size_t limit, char **out, size_t *bytes);
+
+/* A file being written beside its final name: open, write (as often as needed), then commit (flush, fsync, rename,
+ * fsync of the folder) or abort (removed). After a failed write or commit call abort. */
+struct wn_writer { FILE *f; char path[4096], temporary[4096 + 32]; uint64_t bytes; };
+wn_status wn_writer_open(wn_context *ctx, const char *path, struct wn_writer *w);
+wn_status wn_writer_write(wn_context *ctx, struct wn_writer *w, const void *data, size_t bytes);
+wn_status wn_writer_commit(wn_context *ctx, struct wn_writer *w);
+void wn_writer_abort(struct wn_writer *w);
+wn_status wn_file_write(wn_context *ctx, const char *path, const void *data, size_t bytes); /* open+write+commit */
+
+wn_status wn_make_dirs(wn_context *ctx, const char *path); /* like mkdir -p */
+bool wn_path_exists(const char *path);
+bool wn_path_is_dir(const char *path);
+/* "dir/name" into out; WN_ERR_ARGUMENT when it does not fit. */
+wn_status wn_path_join(wn_context *ctx, char *out, size_t out_bytes, const char *dir, const char *name);
+
+#endif

@@ -1,0 +1,73 @@
+/* The model's inside: the named parameter table, the workspace of a step, forward and backward. */
+#ifndef WN_MODEL_MODEL_H
+#define WN_MODEL_MODEL_H
+
+#include "backends/backends.h"
+#include "base/alloc.h"
+#include "ops/ops.h"
+#include "winnow/model.h"
+
+/* One row per parameter tensor. All tensors of a model lie in one flat array, gradients and optimizer state in
+ * arrays of the same layout; `offset` counts elements and is a multiple of 16. */
+struct wn_param {
+  char name[96];      /* "embed.weight", "layers.3.attn.qkv.weight", ... */
+  int ndim;
+  int64_t shape[3];
+  size_t offset, count;
+  double init_std;    /* > 0: normal; 0: constant init_value */
+  double init_value;
+  bool decay;         /* weight decay applies (two dimensions and more) */
+};
+
+struct wn_param_table { struct wn_param *rows; int count; size_t total; /* elements, with padding */ };
+wn_status wn_param_table_create(wn_context *ctx, const wn_model_config *config, struct wn_param_table *out);
+void wn_param_table_clear(struct wn_param_table *table);
+/* Row index by name, -1 when absent. */
+int wn_param_find(const struct wn_param_table *table, const char *name);
+
+struct wn_model {
+  wn_context *ctx;
+  const struct wn_backend *backend;
+  wn_model_config config;
+  wn_dtype dtype;             /* WN_F32; WN_F64 on the ref backend, for gradient checks */
+  struct wn_param_table table;
+  void *params;               /* [table.total] of dtype */
+  float *rope_table;          /* [context, D/2, 2] or NULL */
+  struct wn_layer_params *layers; /* resolved offsets per layer, private to src/model */
+};
+wn_status wn_model_create_dtype(wn_context *ctx, const wn_model_config *config, uint64_t seed, wn_dtype dtype,
+                                struct wn_model **out);
+
+struct wn_batch {
+  int64_t B, T;
+  const int32_t *tokens;    /* [B,T] */
+  const int32_t *targets;   /* [B,T], -1: not counted */
+  const int32_t *doc_start; /* [B,T] or NULL */
+};
+
+/* What a step keeps: allocated once for (B,T), reused by every step. */
+struct wn_workspace_options { bool backward, recompute; wn_dtype activation_dtype; };
+typedef struct wn_workspace wn_workspace;
+wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t T,
+                              const struct wn_workspace_options *options, wn_workspace **out);
+void wn_workspace_destroy(wn_workspace *ws);
+size_t wn_workspace_bytes(const wn_workspace *ws);
+
+struct wn_step {
+  void *grads;        /* [table.total] added to; NULL: forward only */
+  double loss_scale;  /* gradient of the loss sum over counted positions: 1 / counted positions of the whole step */
+  double mem_scale;   /* weight of this batch's L_mem in the step: B of the micro-batch / sequences of the step */
+  bool training;      /* dropout on */
+  uint64_t seed;      /* dropout */
+  uint64_t step;      /* dropout: unique per micro-step */
+};
+struct wn_step_result {
+  double loss_sum;    /* over counted positions, nats */
+  uint64_t counted, hits;
+  double mem_loss;    /* eps * mean over sequences and layers of max_i M / T; 0 when off */
+};
+/* Forward, loss and (with grads) backward of one micro-batch. No allocation. B, T at most the workspace's. */
+wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct wn_batch *batch,
+                        const struct wn_step *step, struct wn_step_result *result);
+
+#endif
