@@ -1,0 +1,239 @@
+#include "args.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "ui.h"
+
+void cli_list_clear(struct cli_list *list) {
+  free(list->items);
+  list->items = NULL;
+  list->count = 0;
+}
+
+static bool list_add(struct cli_list *list, const char *item) {
+  const char **items = realloc(list->items, ((size_t)list->count + 1) * sizeof *items);
+  if (!items) return false;
+  items[list->count++] = item;
+  list->items = items;
+  return true;
+}
+
+/* Levenshtein's distance, words of at most 63 letters. */
+static int distance(const char *a, const char *b) {
+  size_t n = strlen(a), m = strlen(b);
+  if (n > 63 || m > 63) return 64;
+  int row[64];
+  for (size_t j = 0; j <= m; j++) row[j] = (int)j;
+  for (size_t i = 1; i <= n; i++) {
+    int diagonal = row[0];
+    row[0] = (int)i;
+    for (size_t j = 1; j <= m; j++) {
+      int best = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      if (row[j] + 1 < best) best = row[j] + 1;
+      if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+      row[j] = best;
+    }
+  }
+  return row[m];
+}
+
+const char *cli_nearest(const char *word, const char *const *candidates, int count) {
+  const char *best = NULL;
+  int best_distance = (int)strlen(word) / 2 + 1;
+  for (int i = 0; i < count; i++) {
+    int d = distance(word, candidates[i]);
+    if (d < best_distance) {
+      best_distance = d;
+      best = candidates[i];
+    }
+  }
+  return best;
+}
+
+static void print_option(const struct cli_option *o) {
+  char left[80];
+  snprintf(left, sizeof left, "--%s%s%s", o->name, o->metavar ? " " : "", o->metavar ? o->metavar : "");
+  printf("  %-26s%s%s", left, strlen(left) > 25 ? "\n                            " : "", o->help);
+  if (o->choices) printf(" (%s)", o->choices);
+  if (o->required) printf("; required");
+  switch (o->type) {
+  case CLI_FLAG:
+    break;
+  case CLI_STRING:
+    if (*(const char **)o->out) printf(" [%s]", *(const char **)o->out);
+    break;
+  case CLI_INT:
+    printf(" [%" PRId64 "]", *(int64_t *)o->out);
+    break;
+  case CLI_UINT:
+    printf(" [%" PRIu64 "]", *(uint64_t *)o->out);
+    break;
+  case CLI_DOUBLE:
+    printf(" [%g]", *(double *)o->out);
+    break;
+  case CLI_LIST:
+    printf("; repeatable");
+    break;
+  }
+  putchar('\n');
+}
+
+static void print_help(const struct cli_spec *spec) {
+  printf("%s [OPTIONS]%s%s\n\n%s\n\nOptions:\n", spec->command, spec->positional ? " " : "",
+         spec->positional ? spec->positional : "", spec->summary);
+  for (int i = 0; i < spec->option_count; i++) print_option(&spec->options[i]);
+  printf("  %-26s%s\n", "--help", "this text");
+  if (spec->epilog) printf("\n%s\n", spec->epilog);
+  if (spec->more_help) {
+    char *text = spec->more_help();
+    if (text) printf("\n%s", text);
+    free(text);
+  }
+}
+
+static bool is_choice(const char *choices, const char *value) {
+  size_t n = strlen(value);
+  for (const char *p = choices; p; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
+    if (!strncmp(p, value, n) && (p[n] == '|' || !p[n])) return true;
+  return false;
+}
+
+static int store(const struct cli_spec *spec, const struct cli_option *o, const char *value) {
+  char *end = NULL;
+  bool bounded = o->min != 0 || o->max != 0;
+  double number = 0;
+  errno = 0;
+  switch (o->type) {
+  case CLI_FLAG:
+    *(bool *)o->out = true;
+    return CLI_GO;
+  case CLI_STRING:
+    if (o->choices && !is_choice(o->choices, value))
+      return cli_usage_error(spec->command, "--%s: \"%s\" is not one of %s", o->name, value, o->choices);
+    *(const char **)o->out = value;
+    return CLI_GO;
+  case CLI_LIST:
+    if (!list_add(o->out, value)) return cli_error("out of memory");
+    return CLI_GO;
+  case CLI_INT: {
+    long long x = strtoll(value, &end, 10);
+    if (end == value || *end || errno)
+      return cli_usage_error(spec->command, "--%s: \"%s\" is not an integer", o->name, value);
+    number = (double)x;
+    *(int64_t *)o->out = x;
+    break;
+  }
+  case CLI_UINT: {
+    unsigned long long x = strtoull(value, &end, 10);
+    if (end == value || *end || errno || strchr(value, '-'))
+      return cli_usage_error(spec->command, "--%s: \"%s\" is not an integer of at least 0", o->name, value);
+    number = (double)x;
+    *(uint64_t *)o->out = x;
+    break;
+  }
+  case CLI_DOUBLE:
+    number = strtod(value, &end);
+    if (end == value || *end || !isfinite(number))
+      return cli_usage_error(spec->command, "--%s: \"%s\" is not a number", o->name, value);
+    *(double *)o->out = number;
+    break;
+  }
+  if (bounded && (number < o->min || number > o->max))
+    return cli_usage_error(spec->command, "--%s: %s is out of range %g..%g", o->name, value, o->min, o->max);
+  return CLI_GO;
+}
+
+static int unknown_option(const struct cli_spec *spec, const char *name) {
+  const char *names[128];
+  int n = 0;
+  for (int i = 0; i < spec->option_count && n < 127; i++) names[n++] = spec->options[i].name;
+  names[n++] = "help";
+  const char *near = cli_nearest(name, names, n);
+  if (near) return cli_usage_error(spec->command, "unknown option --%s; did you mean --%s?", name, near);
+  return cli_usage_error(spec->command, "unknown option --%s", name);
+}
+
+int cli_parse(const struct cli_spec *spec, int argc, char **argv, struct cli_list *positionals) {
+  bool seen[128] = {false};
+  bool options_end = false;
+  for (int i = 1; i < argc && strcmp(argv[i], "--"); i++)
+    if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+      print_help(spec);
+      return 0;
+    }
+  for (int i = 1; i < argc; i++) {
+    const char *word = argv[i];
+    if (options_end || word[0] != '-' || !strcmp(word, "-")) {
+      if (!spec->positional || !positionals) return cli_usage_error(spec->command, "unexpected argument \"%s\"", word);
+      if (!list_add(positionals, word)) return cli_error("out of memory");
+      continue;
+    }
+    if (!strcmp(word, "--")) {
+      options_end = true;
+      continue;
+    }
+    if (word[1] != '-') return cli_usage_error(spec->command, "unknown option %s; options are long: --name", word);
+    char name[64];
+    const char *equals = strchr(word + 2, '=');
+    size_t length = equals ? (size_t)(equals - word - 2) : strlen(word + 2);
+    if (length >= sizeof name) return cli_usage_error(spec->command, "unknown option %s", word);
+    memcpy(name, word + 2, length);
+    name[length] = 0;
+    int row = 0;
+    while (row < spec->option_count && strcmp(spec->options[row].name, name)) row++;
+    if (row == spec->option_count) return unknown_option(spec, name);
+    const struct cli_option *o = &spec->options[row];
+    const char *value = NULL;
+    if (o->type == CLI_FLAG) {
+      if (equals) return cli_usage_error(spec->command, "--%s takes no value", name);
+    } else if (equals) {
+      value = equals + 1;
+    } else {
+      if (i + 1 >= argc) return cli_usage_error(spec->command, "--%s needs a value", name);
+      value = argv[++i];
+    }
+    if (seen[row] && o->type != CLI_LIST && o->type != CLI_FLAG)
+      return cli_usage_error(spec->command, "--%s is given twice", name);
+    seen[row] = true;
+    int code = store(spec, o, value);
+    if (code != CLI_GO) return code;
+  }
+  for (int i = 0; i < spec->option_count; i++)
+    if (spec->options[i].required && !seen[i])
+      return cli_usage_error(spec->command, "--%s is required", spec->options[i].name);
+  if (spec->positional && positionals) {
+    if (positionals->count < spec->positional_min)
+      return cli_usage_error(spec->command, "%s is missing", spec->positional);
+    if (positionals->count > spec->positional_max)
+      return cli_usage_error(spec->command, "unexpected argument \"%s\"", positionals->items[spec->positional_max]);
+  }
+  return CLI_GO;
+}
+
+int cli_dispatch(const char *parent, const char *summary, const struct cli_command *commands, int count, int argc,
+                 char **argv) {
+  const char *word = argc > 1 ? argv[1] : NULL;
+  if (word && (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help"))) {
+    printf("%s COMMAND [OPTIONS]\n\n%s\n\nCommands:\n", parent, summary);
+    for (int i = 0; i < count; i++)
+      if (commands[i].run) printf("  %-12s%s\n", commands[i].name, commands[i].help);
+    printf("\n%s COMMAND --help says more.\n", parent);
+    return 0;
+  }
+  if (!word) return cli_usage_error(parent, "a command is missing");
+  for (int i = 0; i < count; i++)
+    if (commands[i].run && !strcmp(word, commands[i].name)) return commands[i].run(argc - 1, argv + 1);
+  const char *names[64];
+  int n = 0;
+  for (int i = 0; i < count && n < 64; i++)
+    if (commands[i].run) names[n++] = commands[i].name;
+  const char *near = cli_nearest(word, names, n);
+  const char *what = word[0] == '-' ? "option" : "command";
+  if (near) return cli_usage_error(parent, "unknown %s \"%s\"; did you mean \"%s\"?", what, word, near);
+  return cli_usage_error(parent, "unknown %s \"%s\"", what, word);
+}

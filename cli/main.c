@@ -1,0 +1,49 @@
+/* The command line: a table of subcommands over the public API in include/winnow. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <winnow/context.h>
+#include "args.h"
+#include "cmd.h"
+#include "ui.h"
+
+/* Rows may stand here before their files do. */
+#pragma weak cmd_tokenizer
+#pragma weak cmd_data
+#pragma weak cmd_train
+#pragma weak cmd_eval
+#pragma weak cmd_generate
+#pragma weak cmd_info
+#pragma weak cmd_op
+#pragma weak cmd_bench
+
+int main(int argc, char **argv) {
+  const struct cli_command commands[] = {
+      {"tokenizer", "train a tokenizer; encode and decode text", cmd_tokenizer},
+      {"data", "turn text and JSON lines into token files", cmd_data},
+      {"train", "train a model from a recipe, or resume", cmd_train},
+      {"eval", "loss, perplexity and bits per byte on token files, text or tasks", cmd_eval},
+      {"generate", "continue a prompt", cmd_generate},
+      {"info", "what a checkpoint holds; what this build and machine have", cmd_info},
+      {"op", "run one operation on a case file", cmd_op},
+      {"bench", "time operations, training steps and decoding", cmd_bench},
+  };
+  signal(SIGPIPE, SIG_DFL);
+  if (argc > 1 && !strcmp(argv[1], "--version")) {
+    wn_context *ctx = NULL;
+    wn_build_info info = {0};
+    if (wn_context_create(NULL, &ctx) == WN_OK && wn_build_info_get(ctx, &info) == WN_OK)
+      printf("winnow %s (%s)\n", info.version, info.commit);
+    wn_context_destroy(ctx);
+    return 0;
+  }
+  int code = cli_dispatch(
+      "winnow", "Trains, evaluates and runs transformer language models that keep only the context they need.",
+      commands, CLI_COUNT(commands), argc, argv);
+  if (fflush(stdout) || ferror(stdout)) {
+    int error = errno;
+    if (code == 0) code = cli_error("standard output: %s", strerror(error));
+  }
+  return code;
+}

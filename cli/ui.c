@@ -1,0 +1,237 @@
+#include "ui.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* One line whatever the text holds: control characters become spaces. */
+static void print_line(const char *prefix, const char *format, va_list args) {
+  char text[2048];
+  vsnprintf(text, sizeof text, format, args);
+  for (char *p = text; *p; p++)
+    if ((unsigned char)*p < 32 || *p == 127) *p = ' ';
+  fflush(stdout);
+  fprintf(stderr, "%s%s\n", prefix, text);
+}
+
+int cli_error(const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  print_line("winnow: ", format, args);
+  va_end(args);
+  return 1;
+}
+
+int cli_usage_error(const char *command, const char *format, ...) {
+  char text[1536];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  const char *name = strncmp(command, "winnow ", 7) ? "" : command + 7;
+  cli_error("%s%s%s (see %s --help)", name, *name ? ": " : "", text, command);
+  return 2;
+}
+
+int cli_fail(const wn_context *ctx, wn_status status) {
+  const char *detail = ctx ? wn_context_error(ctx) : "";
+  return cli_error("%s", *detail ? detail : wn_status_name(status));
+}
+
+void cli_note(const struct cli_common *common, const char *format, ...) {
+  if (common->quiet) return;
+  va_list args;
+  va_start(args, format);
+  print_line("", format, args);
+  va_end(args);
+}
+
+static void log_line(void *user, wn_log_level level, const char *line) {
+  const struct cli_common *common = user;
+  if (level == WN_LOG_WARNING)
+    fprintf(stderr, "winnow: warning: %s\n", line);
+  else if (common->verbose)
+    fprintf(stderr, "winnow: %s\n", line);
+}
+
+int cli_context_open(const struct cli_common *common, wn_context **out) {
+  wn_context_options options = {
+      .threads = (int)common->threads, .backend = common->backend, .log = log_line, .log_user = (void *)common};
+  wn_status status = wn_context_create(&options, out);
+  if (status == WN_OK) return 0;
+  int code = cli_fail(*out, status);
+  wn_context_destroy(*out);
+  *out = NULL;
+  return code;
+}
+
+int cli_print_json(json_t *value) {
+  if (!value) return cli_error("out of memory");
+  char *text = json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
+  json_decref(value);
+  if (!text) return cli_error("a result could not be written as JSON");
+  puts(text);
+  free(text);
+  return 0;
+}
+
+double cli_seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+uint64_t cli_peak_resident(void) {
+  struct rusage usage;
+  if (getrusage(RUSAGE_SELF, &usage)) return 0;
+  return (uint64_t)usage.ru_maxrss * 1024; /* Linux states kilobytes */
+}
+
+static char *ring(void) {
+  static char buffers[16][32];
+  static int next;
+  next = (next + 1) % 16;
+  return buffers[next];
+}
+
+static const char *scaled(double x, const char *const *units) {
+  char *text = ring();
+  int u = 0;
+  while (x >= 999.5 && units[u + 1]) {
+    x /= 1000;
+    u++;
+  }
+  snprintf(text, 32, u == 0 || x >= 99.95 ? "%.0f%s" : x >= 9.995 ? "%.1f%s" : "%.2f%s", x, units[u]);
+  return text;
+}
+
+const char *cli_bytes(double bytes) {
+  static const char *const units[] = {" B", " kB", " MB", " GB", " TB", NULL};
+  return scaled(bytes, units);
+}
+
+const char *cli_count(double n) {
+  static const char *const units[] = {"", "k", "M", "G", "T", NULL};
+  return scaled(n, units);
+}
+
+const char *cli_duration(double seconds) {
+  char *text = ring();
+  if (!(seconds >= 0) || seconds > 1e7) seconds = 0;
+  long s = (long)(seconds + 0.5);
+  if (s >= 3600)
+    snprintf(text, 32, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+  else
+    snprintf(text, 32, "%ld:%02ld", s / 60, s % 60);
+  return text;
+}
+
+void cli_progress_begin(struct cli_progress *p, const struct cli_common *common, const char *label, const char *unit) {
+  const char *term = getenv("TERM");
+  *p = (struct cli_progress){.label = label, .unit = unit, .enabled = !common->quiet, .last_percent = -1};
+  p->terminal = isatty(STDERR_FILENO) && !(term && !strcmp(term, "dumb"));
+  p->start = cli_seconds();
+  p->last = p->terminal ? 0 : p->start;
+}
+
+static int terminal_width(void) {
+  struct winsize size;
+  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20) return size.ws_col;
+  return 80;
+}
+
+void cli_progress_update(struct cli_progress *p, uint64_t done, uint64_t total, const char *extra) {
+  if (!p->enabled) return;
+  double now = cli_seconds(), elapsed = now - p->start;
+  int percent = total ? (int)(100.0 * (double)done / (double)total) : 0;
+  bool last = total && done >= total;
+  if (p->terminal) {
+    if (!last && now - p->last < 0.1) return;
+  } else {
+    bool due = now - p->last >= 5 && percent / 10 > p->last_percent / 10;
+    if (!(last && p->last_percent < 100) && !due && !(now - p->last >= 30)) return;
+  }
+  p->last = now;
+  p->last_percent = percent;
+  uint64_t here = done > p->first ? done - p->first : 0;
+  double rate = elapsed > 0 ? (double)here / elapsed : 0;
+  const char *left = last                ? cli_duration(elapsed)
+                     : rate > 0 && total ? cli_duration((double)(total - done) / rate)
+                                         : "-";
+  char line[512];
+  bool is_bytes = !strcmp(p->unit, "B");
+  const char *rate_text = is_bytes ? cli_bytes(rate) : cli_count(rate);
+  char bar[32] = "";
+  if (p->terminal) {
+    int filled = percent * 24 / 100;
+    for (int i = 0; i < 24; i++) bar[i] = i < filled ? '#' : '.';
+    bar[24] = 0;
+  }
+  snprintf(line, sizeof line, "%s %s%s%s%3d%%  %s%s%s/s  %s %s%s%s", p->label, p->terminal ? "[" : "", bar,
+           p->terminal ? "] " : "", percent, rate_text, is_bytes ? "" : " ", is_bytes ? "" : p->unit, left,
+           last ? "in all" : "left", extra ? "  " : "", extra ? extra : "");
+  if (p->terminal) {
+    int width = terminal_width() - 1;
+    fprintf(stderr, "\r%.*s\033[K", width, line);
+    p->drawn = true;
+  } else {
+    fprintf(stderr, "%s\n", line);
+  }
+  fflush(stderr);
+}
+
+void cli_progress_clear(struct cli_progress *p) {
+  if (p->drawn) fputs("\r\033[K", stderr);
+  p->drawn = false;
+}
+
+void cli_progress_end(struct cli_progress *p) {
+  if (p->drawn) fputc('\n', stderr);
+  p->drawn = false;
+  p->enabled = false;
+}
+
+int cli_read_file(const char *path, char **out, size_t *bytes) {
+  bool standard = !strcmp(path, "-");
+  const char *name = standard ? "standard input" : path;
+  struct stat st;
+  if (!standard && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return cli_error("%s: is a folder, not a file", path);
+  FILE *f = standard ? stdin : fopen(path, "rb");
+  if (!f) return cli_error("%s: %s", name, strerror(errno));
+  char *text = NULL;
+  size_t n = 0, capacity = 0;
+  for (;;) {
+    if (n + 65536 + 1 > capacity) {
+      capacity = capacity ? capacity * 2 : 1 << 17;
+      char *larger = realloc(text, capacity);
+      if (!larger) {
+        free(text);
+        if (!standard) fclose(f);
+        return cli_error("%s: out of memory after %zu bytes", name, n);
+      }
+      text = larger;
+    }
+    size_t got = fread(text + n, 1, capacity - n - 1, f);
+    n += got;
+    if (got == 0) break;
+  }
+  bool bad = ferror(f);
+  int error = errno;
+  if (!standard) fclose(f);
+  if (bad) {
+    free(text);
+    return cli_error("%s: %s", name, strerror(error));
+  }
+  text[n] = 0;
+  *out = text;
+  *bytes = n;
+  return 0;
+}

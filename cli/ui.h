@@ -1,0 +1,53 @@
+/* What the user sees: one-line errors, notes, progress, JSON, and the opening of a context. */
+#ifndef CLI_UI_H
+#define CLI_UI_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <winnow/context.h>
+#include "args.h"
+
+/* "winnow: ..." on standard error, one line. cli_error returns 1, cli_usage_error 2, to be returned from main. */
+__attribute__((format(printf, 1, 2))) int cli_error(const char *format, ...);
+__attribute__((format(printf, 2, 3))) int cli_usage_error(const char *command, const char *format, ...);
+/* The library's detail for `status` (its name when there is no detail); returns 1. */
+int cli_fail(const wn_context *ctx, wn_status status);
+/* A note on standard error, in the way of no progress bar; nothing when quiet. */
+__attribute__((format(printf, 2, 3))) void cli_note(const struct cli_common *common, const char *format, ...);
+
+/* Opens a context by the common options. Returns 0, or the exit code after reporting. */
+int cli_context_open(const struct cli_common *common, wn_context **out);
+
+/* Prints and releases the value: one JSON document on standard output. Returns the exit code. */
+int cli_print_json(json_t *value);
+
+double cli_seconds(void); /* monotonic */
+/* Largest resident size of this process so far, bytes. */
+uint64_t cli_peak_resident(void);
+/* "12.3 MB", "1.2 GB": decimal units, into a static ring of buffers. */
+const char *cli_bytes(double bytes);
+/* "1:02:03", "4:05", into the same ring. */
+const char *cli_duration(double seconds);
+/* A count with a k, M or G: "33.6M". */
+const char *cli_count(double n);
+
+/* A progress bar with rate and time left on a terminal; a plain line every ten percent otherwise (and at most one in
+ * five seconds). Nothing when quiet. */
+struct cli_progress {
+  const char *label, *unit; /* unit: "B" (bytes), "tok", "step", ... */
+  bool enabled, terminal, drawn;
+  double start, last; /* seconds */
+  uint64_t first;     /* what was done before this run: not part of the rate */
+  int last_percent;
+};
+void cli_progress_begin(struct cli_progress *p, const struct cli_common *common, const char *label, const char *unit);
+/* extra: more text at the end of the line ("loss 3.21"), or NULL. */
+void cli_progress_update(struct cli_progress *p, uint64_t done, uint64_t total, const char *extra);
+void cli_progress_clear(struct cli_progress *p); /* wipes the bar so that a line can be printed */
+void cli_progress_end(struct cli_progress *p);
+
+/* A whole file, or standard input for "-", with a NUL after it; freed with free(). 0, or 1 after reporting. */
+int cli_read_file(const char *path, char **out, size_t *bytes);
+
+#endif
