@@ -1,0 +1,38 @@
+/* What this build and machine have. */
+#include "backends/backends.h"
+#include "base/context.h"
+#include "base/error.h"
+
+#ifndef WN_VERSION
+#define WN_VERSION "unknown"
+#endif
+#ifndef WN_COMMIT
+#define WN_COMMIT "unknown"
+#endif
+#ifndef WN_BUILD_TYPE
+#define WN_BUILD_TYPE "unknown"
+#endif
+
+#if defined(__clang__)
+#define COMPILER "clang " __clang_version__
+#elif defined(__GNUC__)
+#define COMPILER "gcc " __VERSION__
+#else
+#define COMPILER "unknown"
+#endif
+
+wn_status wn_build_info_get(wn_context *ctx, wn_build_info *out) {
+  if (!ctx || !out) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_build_info_get needs a context and a place to write to");
+  *out = (wn_build_info){
+      .version = WN_VERSION,
+      .commit = WN_COMMIT,
+      .compiler = COMPILER,
+      .build_type = WN_BUILD_TYPE,
+      .cpu_name = wn_cpu_name(),
+      .isa = wn_isa_name(ctx->isa),
+      .features = wn_cpu_features(),
+      .backends = wn_backend_names(),
+      .libraries = wn_backend_libraries(),
+  };
+  return WN_OK;
+}

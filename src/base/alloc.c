@@ -1,0 +1,148 @@
+/* Counted, aligned memory and arenas.
+ * A block carries a header in the WN_ALIGN bytes before it. Blocks of MAP_LIMIT bytes and more are mapped on their own,
+ * so that freeing them returns their pages to the system at once. */
+#include "base/alloc.h"
+#include "base/error.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define MAP_LIMIT ((size_t)1 << 20)
+#define HUGE_LIMIT ((size_t)8 << 20)
+
+/* AddressSanitizer sees overruns of malloc's blocks but not of maps. */
+#if defined(__SANITIZE_ADDRESS__)
+#define USE_MAP 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define USE_MAP 0
+#endif
+#endif
+#ifndef USE_MAP
+#define USE_MAP 1
+#endif
+
+struct header {
+  void *start;   /* what malloc or mmap gave */
+  size_t mapped; /* bytes to unmap; 0: malloc */
+  size_t bytes;  /* as asked for */
+};
+_Static_assert(sizeof(struct header) <= WN_ALIGN, "the header must fit before the block");
+
+static _Atomic unsigned long long live_bytes, peak_bytes, live_allocations, total_allocations;
+
+bool wn_mul_size(size_t a, size_t b, size_t *out) {
+  return !__builtin_mul_overflow(a, b, out);
+}
+bool wn_add_size(size_t a, size_t b, size_t *out) {
+  return !__builtin_add_overflow(a, b, out);
+}
+
+static void count_allocation(size_t bytes) {
+  unsigned long long live = atomic_fetch_add(&live_bytes, bytes) + bytes;
+  atomic_fetch_add(&live_allocations, 1);
+  atomic_fetch_add(&total_allocations, 1);
+  unsigned long long peak = atomic_load(&peak_bytes);
+  while (live > peak && !atomic_compare_exchange_weak(&peak_bytes, &peak, live)) {
+  }
+}
+
+wn_status wn_alloc(wn_context *ctx, const char *what, size_t bytes, void **out) {
+  *out = NULL;
+  if (bytes == 0) return WN_OK;
+  struct header header = {.bytes = bytes};
+  size_t total;
+  if (!wn_add_size(bytes, 2 * WN_ALIGN, &total) || total > (size_t)PTRDIFF_MAX) goto refused;
+  if (USE_MAP && bytes >= MAP_LIMIT) {
+    void *start = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (start == MAP_FAILED) goto refused;
+    if (bytes >= HUGE_LIMIT) madvise(start, total, MADV_HUGEPAGE); /* a hint: fewer page faults and TLB misses */
+    header.start = start;
+    header.mapped = total;
+  } else {
+    header.start = calloc(1, total);
+    if (!header.start) goto refused;
+  }
+  uintptr_t at = ((uintptr_t)header.start + WN_ALIGN + WN_ALIGN - 1) & ~(uintptr_t)(WN_ALIGN - 1);
+  memcpy((char *)at - sizeof header, &header, sizeof header);
+  *out = (void *)at;
+  count_allocation(bytes);
+  return WN_OK;
+refused:
+  return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s needs %zu bytes", what, bytes);
+}
+
+void wn_free(void *p) {
+  if (!p) return;
+  struct header header;
+  memcpy(&header, (char *)p - sizeof header, sizeof header);
+  atomic_fetch_sub(&live_bytes, header.bytes);
+  atomic_fetch_sub(&live_allocations, 1);
+  if (header.mapped)
+    munmap(header.start, header.mapped);
+  else
+    free(header.start);
+}
+
+char *wn_strdup(wn_context *ctx, const char *s) {
+  size_t bytes = strlen(s) + 1;
+  void *p;
+  if (wn_alloc(ctx, "text", bytes, &p) != WN_OK) return NULL;
+  memcpy(p, s, bytes);
+  return p;
+}
+
+void wn_memory_info_get(wn_memory_info *out) {
+  if (!out) return;
+  out->live_bytes = atomic_load(&live_bytes);
+  out->peak_bytes = atomic_load(&peak_bytes);
+  out->live_allocations = atomic_load(&live_allocations);
+  out->total_allocations = atomic_load(&total_allocations);
+}
+
+void wn_memory_peak_reset(void) {
+  atomic_store(&peak_bytes, atomic_load(&live_bytes));
+}
+
+void wn_arena_plan(struct wn_arena *arena, const char *name, size_t bytes, void **where) {
+  *where = NULL;
+  if (arena->failed) return;
+  size_t padded;
+  if (!wn_add_size(bytes, WN_ALIGN - 1, &padded)) goto failed;
+  padded &= ~(size_t)(WN_ALIGN - 1);
+  if (arena->count == arena->capacity) {
+    int capacity = arena->capacity ? 2 * arena->capacity : 32;
+    void *pieces;
+    if (wn_alloc(NULL, "arena table", (size_t)capacity * sizeof *arena->pieces, &pieces) != WN_OK) goto failed;
+    if (arena->count) memcpy(pieces, arena->pieces, (size_t)arena->count * sizeof *arena->pieces);
+    wn_free(arena->pieces);
+    arena->pieces = pieces;
+    arena->capacity = capacity;
+  }
+  size_t offset = arena->bytes;
+  if (!wn_add_size(offset, padded, &arena->bytes)) goto failed;
+  arena->pieces[arena->count++] =
+      (struct wn_arena_piece){.name = name, .offset = offset, .bytes = bytes, .where = where};
+  return;
+failed:
+  arena->failed = true;
+}
+
+wn_status wn_arena_allocate(wn_context *ctx, struct wn_arena *arena, const char *what) {
+  if (arena->failed)
+    return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s needs more than this machine can address", what);
+  void *base;
+  WN_TRY(wn_alloc(ctx, what, arena->bytes, &base));
+  arena->base = base;
+  for (int i = 0; i < arena->count; i++)
+    *arena->pieces[i].where = arena->pieces[i].bytes ? arena->base + arena->pieces[i].offset : NULL;
+  return WN_OK;
+}
+
+void wn_arena_clear(struct wn_arena *arena) {
+  wn_free(arena->base);
+  wn_free(arena->pieces);
+  *arena = (struct wn_arena){0};
+}

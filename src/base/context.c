@@ -1,0 +1,55 @@
+/* The context: backend name, threads, instruction set, log, the last error, the cancel flag. */
+#include "base/context.h"
+#include "base/alloc.h"
+#include "base/error.h"
+
+#include <string.h>
+
+#define MAX_THREADS 1024
+
+wn_status wn_context_create(const wn_context_options *options, wn_context **out) {
+  if (!out) return WN_ERR_ARGUMENT;
+  *out = NULL;
+  void *p = NULL;
+  wn_status status = wn_alloc(NULL, "context", sizeof(wn_context), &p);
+  if (status != WN_OK) return status;
+  wn_context *ctx = p;
+  atomic_init(&ctx->cancelled, 0);
+  *out = ctx;
+
+  wn_context_options defaults = {0};
+  if (!options) options = &defaults;
+  ctx->log = options->log;
+  ctx->log_user = options->log_user;
+  const char *backend = options->backend ? options->backend : "cpu";
+  if (strcmp(backend, "cpu") != 0 && strcmp(backend, "ref") != 0)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "backend \"%s\" is not known; this build has cpu and ref", backend);
+  strcpy(ctx->backend, backend);
+  if (options->threads < 0 || options->threads > MAX_THREADS)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "threads is %d; it must be between 0 (all CPUs) and %d", options->threads,
+                   MAX_THREADS);
+  ctx->threads = options->threads ? options->threads : wn_cpu_count();
+  if (ctx->threads > MAX_THREADS) ctx->threads = MAX_THREADS;
+  return wn_cpu_select_isa(ctx, &ctx->isa);
+}
+
+void wn_context_destroy(wn_context *ctx) {
+  wn_free(ctx);
+}
+
+const char *wn_context_error(const wn_context *ctx) {
+  return ctx ? ctx->error : "";
+}
+int wn_context_threads(const wn_context *ctx) {
+  return ctx ? ctx->threads : 0;
+}
+const char *wn_context_backend(const wn_context *ctx) {
+  return ctx ? ctx->backend : "";
+}
+
+void wn_context_cancel(wn_context *ctx) {
+  if (ctx) atomic_store(&ctx->cancelled, 1); /* a lock-free store: safe in a signal handler */
+}
+int wn_context_cancelled(const wn_context *ctx) {
+  return ctx ? atomic_load(&ctx->cancelled) : 0;
+}

@@ -1,0 +1,423 @@
+/* Configuration by table: reading, writing and help from the same rows. */
+#include "base/fields.h"
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/text.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_PATH 256
+
+struct reader {
+  wn_context *ctx;
+  const char *where;
+  const struct wn_field_group *groups;
+  int group_count;
+  char *target;
+};
+
+static void full_key(const struct wn_field_group *group, const struct wn_field *field, char out[MAX_PATH]) {
+  snprintf(out, MAX_PATH, "%s%s%s", group->prefix, *group->prefix ? "." : "", field->key);
+}
+
+static const struct wn_field *find_field(const struct reader *r, const char *path, size_t *base) {
+  char key[MAX_PATH];
+  for (int g = 0; g < r->group_count; g++) {
+    for (int i = 0; i < r->groups[g].count; i++) {
+      full_key(&r->groups[g], &r->groups[g].fields[i], key);
+      if (strcmp(key, path) != 0) continue;
+      *base = r->groups[g].base;
+      return &r->groups[g].fields[i];
+    }
+  }
+  return NULL;
+}
+
+/* Does some row stand below `path`? */
+static bool is_section(const struct reader *r, const char *path) {
+  char key[MAX_PATH];
+  size_t n = strlen(path);
+  for (int g = 0; g < r->group_count; g++) {
+    for (int i = 0; i < r->groups[g].count; i++) {
+      full_key(&r->groups[g], &r->groups[g].fields[i], key);
+      if (n == 0 || (strncmp(key, path, n) == 0 && key[n] == '.')) return true;
+    }
+  }
+  return false;
+}
+
+/* Levenshtein distance. */
+static int edit_distance(const char *a, const char *b) {
+  int row[MAX_PATH + 1];
+  int n = (int)strnlen(b, MAX_PATH);
+  for (int j = 0; j <= n; j++) row[j] = j;
+  for (int i = 0; a[i] && i < MAX_PATH; i++) {
+    int diagonal = row[0];
+    row[0] = i + 1;
+    for (int j = 1; j <= n; j++) {
+      int best = diagonal + (a[i] != b[j - 1]);
+      if (row[j] + 1 < best) best = row[j] + 1;
+      if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+      diagonal = row[j];
+      row[j] = best;
+    }
+  }
+  return row[n];
+}
+
+static const char *leaf(const char *path) {
+  const char *dot = strrchr(path, '.');
+  return dot ? dot + 1 : path;
+}
+
+static void consider(const char *path, const char *key, int *best, char out[MAX_PATH]) {
+  int whole = edit_distance(path, key);
+  int last = 1 + edit_distance(leaf(path), leaf(key)); /* the right name in the wrong section */
+  int distance = whole < last ? whole : last;
+  if (distance >= *best) return;
+  *best = distance;
+  snprintf(out, MAX_PATH, "%s", key);
+}
+
+/* The known key (or section) nearest to `path`; false when none is near. */
+static bool nearest_key(const struct reader *r, const char *path, char out[MAX_PATH]) {
+  char key[MAX_PATH];
+  int best = 1 << 20;
+  for (int g = 0; g < r->group_count; g++) {
+    for (int i = 0; i < r->groups[g].count; i++) {
+      full_key(&r->groups[g], &r->groups[g].fields[i], key);
+      consider(path, key, &best, out);
+      for (char *dot = strrchr(key, '.'); dot; dot = strrchr(key, '.')) {
+        *dot = 0;
+        consider(path, key, &best, out);
+      }
+    }
+  }
+  int limit = 1 + (int)strlen(leaf(path)) / 3;
+  return best <= (limit < 2 ? 2 : limit);
+}
+
+static const char *type_name(const json_t *v) {
+  switch (json_typeof(v)) {
+  case JSON_OBJECT:
+    return "an object";
+  case JSON_ARRAY:
+    return "a list";
+  case JSON_STRING:
+    return "a string";
+  case JSON_INTEGER:
+  case JSON_REAL:
+    return "a number";
+  case JSON_TRUE:
+  case JSON_FALSE:
+    return "a boolean";
+  default:
+    return "null";
+  }
+}
+
+static wn_status fail_type(const struct reader *r, const char *path, const char *expected, const json_t *v) {
+  return wn_fail(r->ctx, WN_ERR_CONFIG, "%s: \"%s\" must be %s, not %s", r->where, path, expected, type_name(v));
+}
+
+static wn_status fail_range(const struct reader *r, const char *path, const struct wn_field *f, const char *found) {
+  return wn_fail(r->ctx, WN_ERR_CONFIG, "%s: \"%s\" is %s; it must be between %.15g and %.15g", r->where, path, found,
+                 f->min, f->max);
+}
+
+/* An integer, or a real that is one (1e6); false otherwise. */
+static bool as_integer(const json_t *v, int64_t *out) {
+  if (json_is_integer(v)) {
+    *out = json_integer_value(v);
+    return true;
+  }
+  double d = json_is_real(v) ? json_real_value(v) : 0.5;
+  if (!(fabs(d) <= 0x1p53) || d != floor(d)) return false;
+  *out = (int64_t)d;
+  return true;
+}
+
+static wn_status read_unsigned(const struct reader *r, const char *path, const struct wn_field *f, const json_t *v,
+                               char *at) {
+  uint64_t value = 0;
+  int64_t n;
+  if (json_is_string(v)) { /* how values beyond JSON's signed integers are written */
+    const char *s = json_string_value(v);
+    size_t digits = strspn(s, "0123456789");
+    if (digits == 0 || s[digits] || digits > 20) return fail_type(r, path, "a whole number of at least 0", v);
+    for (size_t i = 0; i < digits; i++)
+      if (__builtin_mul_overflow(value, 10u, &value) || __builtin_add_overflow(value, (uint64_t)(s[i] - '0'), &value))
+        return fail_range(r, path, f, s);
+  } else if (as_integer(v, &n) && n >= 0) {
+    value = (uint64_t)n;
+  } else {
+    return fail_type(r, path, "a whole number of at least 0", v);
+  }
+  char found[32];
+  snprintf(found, sizeof found, "%" PRIu64, value);
+  if ((double)value < f->min || (double)value > f->max) return fail_range(r, path, f, found);
+  memcpy(at, &value, sizeof value);
+  return WN_OK;
+}
+
+static wn_status read_enum(const struct reader *r, const char *path, const struct wn_field *f, const json_t *v,
+                           char *at) {
+  if (!json_is_string(v)) return fail_type(r, path, "a string", v);
+  const char *s = json_string_value(v);
+  char all[512] = "", near[MAX_PATH] = "";
+  int best = 3;
+  size_t used = 0;
+  for (int i = 0; f->names[i]; i++) {
+    if (strcmp(s, f->names[i]) == 0) {
+      memcpy(at, &i, sizeof i);
+      return WN_OK;
+    }
+    if (used < sizeof all)
+      used += (size_t)snprintf(all + used, sizeof all - used, "%s%s",
+                               i == 0            ? ""
+                               : f->names[i + 1] ? ", "
+                                                 : " or ",
+                               f->names[i]);
+    int distance = edit_distance(s, f->names[i]);
+    if (distance < best) {
+      best = distance;
+      snprintf(near, sizeof near, "; did you mean \"%s\"?", f->names[i]);
+    }
+  }
+  return wn_fail(r->ctx, WN_ERR_CONFIG, "%s: \"%s\" is \"%s\"; it must be %s%s", r->where, path, s, all, near);
+}
+
+static wn_status read_field(const struct reader *r, const char *path, const struct wn_field *f, size_t base,
+                            const json_t *v) {
+  char *at = r->target + base + f->offset;
+  char found[64];
+  int64_t n;
+  switch (f->type) {
+  case WN_FIELD_BOOL: {
+    if (!json_is_boolean(v)) return fail_type(r, path, "true or false", v);
+    bool value = json_is_true(v);
+    memcpy(at, &value, sizeof value);
+    return WN_OK;
+  }
+  case WN_FIELD_INT:
+  case WN_FIELD_INT64: {
+    if (!as_integer(v, &n)) return fail_type(r, path, "a whole number", v);
+    snprintf(found, sizeof found, "%" PRId64, n);
+    if ((double)n < f->min || (double)n > f->max) return fail_range(r, path, f, found);
+    if (f->type == WN_FIELD_INT64) {
+      memcpy(at, &n, sizeof n);
+      return WN_OK;
+    }
+    int value = (int)n;
+    if (value != n) return fail_range(r, path, f, found);
+    memcpy(at, &value, sizeof value);
+    return WN_OK;
+  }
+  case WN_FIELD_UINT64:
+    return read_unsigned(r, path, f, v, at);
+  case WN_FIELD_DOUBLE: {
+    if (!json_is_number(v)) return fail_type(r, path, "a number", v);
+    double value = json_number_value(v);
+    snprintf(found, sizeof found, "%.15g", value);
+    if (!(value >= f->min && value <= f->max)) return fail_range(r, path, f, found);
+    memcpy(at, &value, sizeof value);
+    return WN_OK;
+  }
+  case WN_FIELD_ENUM:
+    return read_enum(r, path, f, v, at);
+  case WN_FIELD_STRING: {
+    if (!json_is_string(v)) return fail_type(r, path, "a string", v);
+    size_t bytes = json_string_length(v) + 1;
+    if ((double)bytes > f->max)
+      return wn_fail(r->ctx, WN_ERR_CONFIG, "%s: \"%s\" is %zu bytes long; at most %.0f fit", r->where, path, bytes - 1,
+                     f->max - 1);
+    memcpy(at, json_string_value(v), bytes);
+    return WN_OK;
+  }
+  }
+  return WN_ERR_ARGUMENT;
+}
+
+static wn_status read_object(const struct reader *r, const char *path, const json_t *object) {
+  const char *key;
+  json_t *v;
+  json_object_foreach((json_t *)(uintptr_t)object, key, v) {
+    char inner[MAX_PATH], enabled[MAX_PATH + 16];
+    bool fits = (size_t)snprintf(inner, sizeof inner, "%s%s%s", path, *path ? "." : "", key) < sizeof inner;
+    bool key_has_dot = strchr(key, '.') != NULL; /* "a.b" as one key would pass for the nested key */
+    size_t base = 0;
+    const struct wn_field *f = fits && !key_has_dot ? find_field(r, inner, &base) : NULL;
+    if (f) {
+      WN_TRY(read_field(r, inner, f, base, v));
+      continue;
+    }
+    if (!fits || key_has_dot || !*key || !is_section(r, inner)) {
+      char near[MAX_PATH];
+      if (fits && nearest_key(r, inner, near))
+        return wn_fail(r->ctx, WN_ERR_CONFIG, "%s: unknown key \"%s\"; did you mean \"%s\"?", r->where, inner, near);
+      return wn_fail(r->ctx, WN_ERR_CONFIG, "%s: unknown key \"%s%s\"", r->where, inner, fits ? "" : "...");
+    }
+    snprintf(enabled, sizeof enabled, "%s.enabled", inner);
+    f = strlen(enabled) < MAX_PATH ? find_field(r, enabled, &base) : NULL;
+    if (f && json_is_boolean(v)) {
+      WN_TRY(read_field(r, enabled, f, base, v));
+      continue;
+    }
+    if (!json_is_object(v)) return fail_type(r, inner, f ? "an object, true or false" : "an object", v);
+    if (f) {
+      bool on = true;
+      memcpy(r->target + base + f->offset, &on, sizeof on);
+    }
+    WN_TRY(read_object(r, inner, v));
+  }
+  return WN_OK;
+}
+
+wn_status wn_fields_read(wn_context *ctx, const char *where, const json_t *object, const struct wn_field_group *groups,
+                         int group_count, void *target) {
+  if (!json_is_object(object))
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: expected a JSON object, found %s", where,
+                   object ? type_name(object) : "nothing");
+  struct reader r = {.ctx = ctx, .where = where, .groups = groups, .group_count = group_count, .target = target};
+  return read_object(&r, "", object);
+}
+
+static json_t *field_value(const struct wn_field *f, const char *at) {
+  switch (f->type) {
+  case WN_FIELD_BOOL: {
+    bool value;
+    memcpy(&value, at, sizeof value);
+    return json_boolean(value);
+  }
+  case WN_FIELD_INT: {
+    int value;
+    memcpy(&value, at, sizeof value);
+    return json_integer(value);
+  }
+  case WN_FIELD_INT64: {
+    int64_t value;
+    memcpy(&value, at, sizeof value);
+    return json_integer(value);
+  }
+  case WN_FIELD_UINT64: {
+    uint64_t value;
+    memcpy(&value, at, sizeof value);
+    if (value <= INT64_MAX) return json_integer((json_int_t)value);
+    char digits[32];
+    snprintf(digits, sizeof digits, "%" PRIu64, value);
+    return json_string(digits);
+  }
+  case WN_FIELD_DOUBLE: {
+    double value;
+    memcpy(&value, at, sizeof value);
+    return json_real(value);
+  }
+  case WN_FIELD_ENUM: {
+    int value, n = 0;
+    memcpy(&value, at, sizeof value);
+    while (f->names[n]) n++;
+    return value >= 0 && value < n ? json_string(f->names[value]) : NULL;
+  }
+  case WN_FIELD_STRING:
+    return memchr(at, 0, (size_t)f->max) ? json_string(at) : NULL;
+  }
+  return NULL;
+}
+
+/* Takes the reference to value. */
+static bool put(json_t *object, const char *path, json_t *value) {
+  const char *dot;
+  while (value && (dot = strchr(path, '.'))) {
+    char name[MAX_PATH];
+    snprintf(name, sizeof name, "%.*s", (int)(dot - path), path);
+    json_t *inner = json_object_get(object, name);
+    if (!inner) {
+      inner = json_object();
+      if (!inner || json_object_set_new(object, name, inner) != 0) {
+        json_decref(value);
+        return false;
+      }
+    }
+    object = inner;
+    path = dot + 1;
+  }
+  return value && json_object_set_new(object, path, value) == 0;
+}
+
+wn_status wn_fields_write(wn_context *ctx, const struct wn_field_group *groups, int group_count, const void *source,
+                          json_t **out) {
+  *out = NULL;
+  json_t *object = json_object();
+  if (!object) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: JSON object");
+  for (int g = 0; g < group_count; g++) {
+    for (int i = 0; i < groups[g].count; i++) {
+      const struct wn_field *f = &groups[g].fields[i];
+      char key[MAX_PATH];
+      full_key(&groups[g], f, key);
+      if (put(object, key, field_value(f, (const char *)source + groups[g].base + f->offset))) continue;
+      json_decref(object);
+      return wn_fail(ctx, WN_ERR_CONFIG, "\"%s\" has a value that cannot be written as JSON", key);
+    }
+  }
+  *out = object;
+  return WN_OK;
+}
+
+static const char *type_word(enum wn_field_type type) {
+  switch (type) {
+  case WN_FIELD_BOOL:
+    return "boolean";
+  case WN_FIELD_INT:
+  case WN_FIELD_INT64:
+  case WN_FIELD_UINT64:
+    return "integer";
+  case WN_FIELD_DOUBLE:
+    return "number";
+  case WN_FIELD_ENUM:
+    return "choice";
+  case WN_FIELD_STRING:
+    return "string";
+  }
+  return "";
+}
+
+wn_status wn_fields_help(wn_context *ctx, const struct wn_field_group *groups, int group_count, const void *defaults,
+                         char **text) {
+  struct wn_text t = {0};
+  if (*text) wn_text_add(&t, "%s", *text);
+  for (int g = 0; g < group_count; g++) {
+    for (int i = 0; i < groups[g].count; i++) {
+      const struct wn_field *f = &groups[g].fields[i];
+      char key[MAX_PATH], value[128] = "", range[256] = "";
+      full_key(&groups[g], f, key);
+      json_t *v = field_value(f, (const char *)defaults + groups[g].base + f->offset);
+      if (json_is_string(v))
+        snprintf(value, sizeof value, f->type == WN_FIELD_STRING ? "\"%s\"" : "%s", json_string_value(v));
+      else if (json_is_boolean(v))
+        snprintf(value, sizeof value, "%s", json_is_true(v) ? "true" : "false");
+      else if (v)
+        snprintf(value, sizeof value, "%.15g", json_number_value(v));
+      json_decref(v);
+      if (f->type == WN_FIELD_ENUM) {
+        size_t used = 0;
+        for (int n = 0; f->names[n] && used < sizeof range; n++)
+          used += (size_t)snprintf(range + used, sizeof range - used, "%s%s", n ? "|" : "", f->names[n]);
+      } else if (f->type != WN_FIELD_BOOL && f->type != WN_FIELD_STRING) {
+        snprintf(range, sizeof range, "range %.15g..%.15g", f->min, f->max);
+      }
+      wn_text_add(&t, "  %-38s %-8s default %-14s %s%s%s\n", key, type_word(f->type), value, range, *range ? "  " : "",
+                  f->help);
+    }
+  }
+  if (t.failed) {
+    wn_free(t.data);
+    return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: help text");
+  }
+  wn_free(*text);
+  *text = t.data;
+  return WN_OK;
+}

@@ -1,0 +1,189 @@
+/* JSON files and texts: jansson parses, we bound the size, name file, line and column, and write numbers so that they
+ * read back exactly. */
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "base/file.h"
+#include "base/text.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_JSON_BYTES ((size_t)64 << 20)
+
+wn_status wn_json_load_text(wn_context *ctx, const char *where, const char *text, size_t bytes, json_t **out) {
+  *out = NULL;
+  if (bytes > MAX_JSON_BYTES)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: the JSON is %zu bytes long; at most %zu are read", where, bytes,
+                   MAX_JSON_BYTES);
+  json_error_t error;
+  if (bytes >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) { /* a byte order mark, as some editors put it */
+    text += 3;
+    bytes -= 3;
+  }
+  /* jansson bounds the depth (2048), refuses NUL characters, invalid UTF-8 and numbers that overflow. */
+  *out = json_loadb(text ? text : "", bytes, JSON_REJECT_DUPLICATES, &error);
+  if (!*out) return wn_fail(ctx, WN_ERR_FORMAT, "%s:%d:%d: %s", where, error.line, error.column, error.text);
+  return WN_OK;
+}
+
+wn_status wn_json_load_file(wn_context *ctx, const char *path, json_t **out) {
+  *out = NULL;
+  char *text;
+  size_t bytes;
+  WN_TRY(wn_file_read(ctx, path, MAX_JSON_BYTES, &text, &bytes));
+  wn_status status = wn_json_load_text(ctx, path, text, bytes, out);
+  wn_free(text);
+  return status;
+}
+
+/* The shortest of 15, 16 and 17 digits that reads back as the same number; always with a point or an exponent, so that
+ * it stays a real. */
+static void add_real(struct wn_text *text, double value) {
+  char s[40];
+  for (int digits = 15; digits <= 17; digits++) {
+    snprintf(s, sizeof s, "%.*g", digits, value);
+    if (strtod(s, NULL) == value) break;
+  }
+  bool whole = true;
+  for (char *c = s; *c; c++) {
+    if (!strchr("0123456789+-e", *c)) *c = '.'; /* whatever the locale's point is */
+    if (*c == '.' || *c == 'e') whole = false;
+  }
+  wn_text_add(text, "%s%s", s, whole ? ".0" : "");
+}
+
+static void add_string(struct wn_text *text, const char *s, size_t bytes) {
+  wn_text_add(text, "\"");
+  for (size_t i = 0; i < bytes; i++) {
+    unsigned char c = (unsigned char)s[i];
+    if (c == '"' || c == '\\')
+      wn_text_add(text, "\\%c", c);
+    else if (c == '\n')
+      wn_text_add(text, "\\n");
+    else if (c == '\t')
+      wn_text_add(text, "\\t");
+    else if (c < 32 || c == 127)
+      wn_text_add(text, "\\u%04x", c);
+    else
+      wn_text_add(text, "%c", c);
+  }
+  wn_text_add(text, "\"");
+}
+
+static void add_value(struct wn_text *text, const json_t *value, int depth) {
+  switch (json_typeof(value)) {
+  case JSON_OBJECT: {
+    const char *key;
+    json_t *item;
+    bool first = true;
+    json_object_foreach((json_t *)(uintptr_t)value, key, item) {
+      wn_text_add(text, "%s\n%*s", first ? "{" : ",", 2 * (depth + 1), "");
+      add_string(text, key, strlen(key));
+      wn_text_add(text, ": ");
+      add_value(text, item, depth + 1);
+      first = false;
+    }
+    if (first)
+      wn_text_add(text, "{}");
+    else
+      wn_text_add(text, "\n%*s}", 2 * depth, "");
+    return;
+  }
+  case JSON_ARRAY:
+    wn_text_add(text, "[");
+    for (size_t i = 0; i < json_array_size(value); i++) {
+      if (i) wn_text_add(text, ", ");
+      add_value(text, json_array_get(value, i), depth + 1);
+    }
+    wn_text_add(text, "]");
+    return;
+  case JSON_STRING:
+    add_string(text, json_string_value(value), json_string_length(value));
+    return;
+  case JSON_INTEGER:
+    wn_text_add(text, "%lld", (long long)json_integer_value(value));
+    return;
+  case JSON_REAL:
+    add_real(text, json_real_value(value));
+    return;
+  case JSON_TRUE:
+    wn_text_add(text, "true");
+    return;
+  case JSON_FALSE:
+    wn_text_add(text, "false");
+    return;
+  case JSON_NULL:
+    wn_text_add(text, "null");
+    return;
+  }
+}
+
+wn_status wn_json_text(wn_context *ctx, const json_t *value, char **out) {
+  *out = NULL;
+  struct wn_text text = {0};
+  add_value(&text, value, 0);
+  wn_text_add(&text, "\n");
+  if (text.failed) {
+    wn_free(text.data);
+    return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: JSON text");
+  }
+  *out = text.data;
+  return WN_OK;
+}
+
+wn_status wn_json_save_file(wn_context *ctx, const char *path, const json_t *value) {
+  char *text;
+  WN_TRY(wn_json_text(ctx, value, &text));
+  wn_status status = wn_file_write(ctx, path, text, strlen(text));
+  wn_free(text);
+  return status;
+}
+
+wn_status wn_json_set(wn_context *ctx, json_t *object, const char *assignment) {
+  const char *equals = strchr(assignment, '=');
+  if (!equals || equals == assignment)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "\"%s\" is not of the form key=value", assignment);
+  json_t *value = json_loads(equals + 1, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL);
+  if (!value) value = json_string(equals + 1);
+  if (!value) return wn_fail(ctx, WN_ERR_ARGUMENT, "the value of \"%s\" is not UTF-8 text", assignment);
+
+  wn_status status = WN_OK;
+  const char *key = assignment;
+  for (;;) {
+    const char *end = key;
+    while (end < equals && *end != '.') end++;
+    char name[256];
+    if (end == key || (size_t)(end - key) >= sizeof name) {
+      status = wn_fail(ctx, WN_ERR_ARGUMENT, "\"%.*s\" is not a key", (int)(equals - assignment), assignment);
+      break;
+    }
+    memcpy(name, key, (size_t)(end - key));
+    name[end - key] = 0;
+    json_t *present = json_object_get(object, name);
+    if (end == equals) {
+      /* x=false on an object {...} switches it and keeps the rest: it is the same as x.enabled=false */
+      if (json_is_object(present) && json_is_boolean(value)) {
+        if (json_object_set(present, "enabled", value) != 0) status = WN_ERR_MEMORY;
+      } else if (json_object_set(object, name, value) != 0) {
+        status = wn_fail(ctx, WN_ERR_ARGUMENT, "cannot set \"%s\": the key is not UTF-8 text or memory ran out", name);
+      }
+      break;
+    }
+    if (!json_is_object(present)) {
+      json_t *inner = json_object(); /* a switch given as true or false becomes the object that it stands for */
+      if (inner && json_is_boolean(present)) json_object_set(inner, "enabled", present);
+      if (!inner || json_object_set_new(object, name, inner) != 0) {
+        status = wn_fail(ctx, WN_ERR_ARGUMENT, "cannot set \"%s\": the key is not UTF-8 text or memory ran out", name);
+        break;
+      }
+      present = inner;
+    }
+    object = present;
+    key = end + 1;
+  }
+  json_decref(value);
+  return status;
+}

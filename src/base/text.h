@@ -1,0 +1,20 @@
+/* A growing text in counted memory. */
+#ifndef WN_BASE_TEXT_H
+#define WN_BASE_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include "winnow/context.h"
+
+struct wn_text {
+  char *data;
+  size_t bytes, capacity;
+  bool failed;
+}; /* data: wn_alloc'd, NUL-terminated, or NULL */
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+void wn_text_add(struct wn_text *text, const char *format, ...); /* sets failed when memory runs out */
+
+#endif

@@ -1,0 +1,21 @@
+/* The model's configuration: its table, its file. */
+#ifndef WN_MODEL_CONFIG_H
+#define WN_MODEL_CONFIG_H
+
+#include "base/fields.h"
+#include "winnow/model.h"
+
+#define WN_MODEL_FIELD_GROUPS_MAX 33
+/* Groups over a wn_model_config at `base`: its own keys under `prefix` ("" or "model"), attention's under
+ * `attention_prefix` ("attention" or "model.attention"). Returns how many. Prefixes are borrowed. */
+int wn_model_field_groups(const char *prefix, const char *attention_prefix, size_t base, struct wn_field_group *out);
+
+/* A checkpoint's config.json, resolved. */
+wn_status wn_model_config_load(wn_context *ctx, const char *path, wn_model_config *out);
+/* The same from JSON text; `where` stands for the file in messages. */
+wn_status wn_model_config_parse(wn_context *ctx, const char *where, const char *text, size_t bytes,
+                                wn_model_config *out);
+/* Writes it (temporary file, sync, rename). */
+wn_status wn_model_config_save(wn_context *ctx, const char *path, const wn_model_config *config);
+
+#endif
