@@ -98,8 +98,8 @@ struct wn_act {
   void *dx;       /* as x */
 };
 
-/* x *= keep/(1-p), keep[i] from philox(seed, (stream, i)): forward on values and backward on gradients are the same
- * map. `stream` names layer, place and step. */
+/* x *= keep/(1-p): forward on values and backward on gradients are the same map. keep[i] is word i%4 of
+ * wn_philox(seed, stream, i/4) >= p * 2^32. `stream` names layer, place and step. */
 struct wn_dropout { int64_t n; double p; uint64_t seed, stream; void *x; /* [n] */ };
 
 /* y = x + z (element-wise), any may alias. Backward is the identity and needs no call. */

@@ -1,0 +1,45 @@
+/* The backends of this build, and the libraries they stand on. */
+#include <dnnl.h>
+#include <jansson.h>
+#include <libxsmm_version.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <utf8proc.h>
+#include <zlib.h>
+#include "backends/backends.h"
+
+wn_status wn_backend_of(wn_context *ctx, const struct wn_backend **out) {
+  *out = NULL;
+  if (strcmp(ctx->backend, "ref") == 0)
+    *out = wn_backend_ref();
+  else if (strcmp(ctx->backend, "cpu") == 0)
+    *out = wn_backend_cpu(ctx->isa);
+  if (*out) return WN_OK;
+  return wn_fail(ctx, WN_ERR_UNSUPPORTED, "unknown backend \"%s\"; this build has cpu and ref", ctx->backend);
+}
+
+const char *const *wn_backend_names(void) {
+  static const char *const names[] = {"cpu", "ref", NULL};
+  return names;
+}
+
+static char texts[5][64];
+static const char *libraries[6];
+
+static void fill_libraries(void) {
+  const dnnl_version_t *dnnl = dnnl_version();
+  int n = 0;
+  snprintf(texts[n++], sizeof texts[0], "oneDNN %d.%d.%d", dnnl->major, dnnl->minor, dnnl->patch);
+  snprintf(texts[n++], sizeof texts[0], "libxsmm %s", LIBXSMM_CONFIG_VERSION);
+  snprintf(texts[n++], sizeof texts[0], "jansson %s", jansson_version_str());
+  snprintf(texts[n++], sizeof texts[0], "utf8proc %s", utf8proc_version());
+  snprintf(texts[n++], sizeof texts[0], "zlib %s", zlibVersion());
+  for (int i = 0; i < n; i++) libraries[i] = texts[i];
+}
+
+const char *const *wn_backend_libraries(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, fill_libraries);
+  return libraries;
+}

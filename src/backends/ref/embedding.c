@@ -1,0 +1,59 @@
+/* y[m] = tok[ids[m]] + pos[positions[m]]; backward adds dy's rows to the rows they came from. MC operations.
+ *
+ * The rows of dy that hit one table row are summed in double, in the order of m, before they are added: a frequent
+ * token's gradient would otherwise be rounded at every addition. They are found through linked lists in the scratch
+ * (first[row], next[m]), so that table rows can be done in parallel. */
+#ifndef REAL
+#include "backends/ref/ref.h"
+#define REAL_FILE "backends/ref/embedding.c"
+#include "backends/ref/twice.h"
+WN_REF_SLOT(embedding_forward, struct wn_embedding)
+WN_REF_SLOT(embedding_backward, struct wn_embedding)
+
+size_t wn_ref_embedding_scratch(const struct wn_exec *exec, const struct wn_embedding *a, bool backward) {
+  (void)exec;
+  if (!backward) return 0;
+  const int64_t rows = a->pos && a->P > a->V ? a->P : a->V;
+  return (size_t)(rows + a->M) * sizeof(int32_t);
+}
+#else
+
+static wn_status NAME(embedding_forward)(const struct wn_exec *exec, const struct wn_embedding *a) {
+  const REAL *tok = a->tok, *pos = a->pos; /* [V,C], [P,C] */
+  REAL *y = a->y;                          /* [M,C] */
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
+  for (int64_t m = 0; m < a->M; m++) {
+    const REAL *t = tok + a->ids[m] * a->C, *p = pos ? pos + a->positions[m] * a->C : NULL;
+    for (int64_t c = 0; c < a->C; c++) y[m * a->C + c] = p ? (REAL)((double)t[c] + (double)p[c]) : t[c];
+  }
+  return WN_OK;
+}
+
+/* to[rows,C] += the rows of dy [M,C] by index[M]. */
+static void NAME(add_rows)(const struct wn_exec *exec, int64_t M, int64_t C, int64_t rows, const int32_t *index,
+                           const REAL *dy, REAL *to) {
+  int32_t *first = exec->scratch, *next = first + rows; /* [rows], [M]; -1 ends a list */
+  for (int64_t r = 0; r < rows; r++) first[r] = -1;
+  for (int64_t m = M - 1; m >= 0; m--) {
+    next[m] = first[index[m]];
+    first[index[m]] = (int32_t)m;
+  }
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
+  for (int64_t r = 0; r < rows; r++) {
+    if (first[r] < 0) continue;
+    for (int64_t c0 = 0; c0 < C; c0 += WN_REF_BLOCK) {
+      double sum[WN_REF_BLOCK] = {0};
+      const int64_t count = wn_ref_min(WN_REF_BLOCK, C - c0);
+      for (int32_t m = first[r]; m >= 0; m = next[m])
+        for (int64_t c = 0; c < count; c++) sum[c] += (double)dy[m * C + c0 + c];
+      for (int64_t c = 0; c < count; c++) to[r * C + c0 + c] = (REAL)((double)to[r * C + c0 + c] + sum[c]);
+    }
+  }
+}
+
+static wn_status NAME(embedding_backward)(const struct wn_exec *exec, const struct wn_embedding *a) {
+  if (a->dtok) NAME(add_rows)(exec, a->M, a->C, a->V, a->ids, a->dy, a->dtok);
+  if (a->dpos) NAME(add_rows)(exec, a->M, a->C, a->P, a->positions, a->dy, a->dpos);
+  return WN_OK;
+}
+#endif

@@ -1,0 +1,37 @@
+/* The reference backend: every operation, forward and backward, plain C, sums and intermediate values in double for
+ * float and double storage alike. It is what the fast backends are checked against, so it is written to be read.
+ *
+ * One source serves both storage types. A file foo.c looks like this:
+ *     #ifndef REAL
+ *     #include "backends/ref/ref.h"
+ *     #define REAL_FILE "backends/ref/foo.c"
+ *     #include "backends/ref/twice.h"       includes foo.c again, with REAL float and NAME(f) f_f32, then double
+ *     WN_REF_SLOT(foo_forward, struct wn_foo)
+ *     #else
+ *     static wn_status NAME(foo_forward)(const struct wn_exec *exec, const struct wn_foo *a) { ... }
+ *     #endif                                                                                             */
+#ifndef WN_BACKENDS_REF_REF_H
+#define WN_BACKENDS_REF_REF_H
+
+#include <math.h>
+#include "backends/backends.h"
+
+/* Columns summed together in double accumulators on the stack. */
+#define WN_REF_BLOCK 64
+
+#define WN_REF_SLOT(name, args)                                                                                        \
+  wn_status wn_ref_##name(const struct wn_exec *exec, const args *a) {                                                 \
+    return exec->dtype == WN_F64 ? name##_f64(exec, a) : name##_f32(exec, a);                                          \
+  }
+
+#define WN_REF_DECLARE(name, args, has_backward)                                                                       \
+  wn_status wn_ref_##name##_forward(const struct wn_exec *, const args *);                                             \
+  wn_status wn_ref_##name##_backward(const struct wn_exec *, const args *);                                            \
+  size_t wn_ref_##name##_scratch(const struct wn_exec *, const args *, bool backward);
+WN_OPS(WN_REF_DECLARE)
+
+static inline int64_t wn_ref_min(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+#endif

@@ -1,0 +1,45 @@
+/* Rotary embedding (Su et al. 2021): the pair (x[i], x[i + D/2]) turned by position * theta^(-2i/D); backward turns
+ * the other way. 3D operations a vector, plus the angles where no table is given. */
+#ifndef REAL
+#include "backends/ref/ref.h"
+#define REAL_FILE "backends/ref/rope.c"
+#include "backends/ref/twice.h"
+WN_REF_SLOT(rope_forward, struct wn_rope)
+WN_REF_SLOT(rope_backward, struct wn_rope)
+#else
+
+static void NAME(rope_turn)(const struct wn_exec *exec, const struct wn_rope *a, double sign) {
+  REAL *x = a->x; /* [rows, heads*D] */
+  const int64_t half = a->D / 2;
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
+  for (int64_t r = 0; r < a->rows; r++) {
+    for (int64_t i = 0; i < half; i++) {
+      double c, s;
+      if (a->cos_sin) {
+        const float *at = a->cos_sin + (a->positions[r] * half + i) * 2;
+        c = (double)at[0], s = (double)at[1];
+      } else {
+        const double angle = (double)a->positions[r] * pow(a->theta, -2.0 * (double)i / (double)a->D);
+        c = cos(angle), s = sin(angle);
+      }
+      s *= sign;
+      for (int64_t h = 0; h < a->heads; h++) {
+        REAL *p = x + r * a->ldx + h * a->D + i;
+        const double x0 = (double)p[0], x1 = (double)p[half];
+        p[0] = (REAL)(x0 * c - x1 * s);
+        p[half] = (REAL)(x0 * s + x1 * c);
+      }
+    }
+  }
+}
+
+static wn_status NAME(rope_forward)(const struct wn_exec *exec, const struct wn_rope *a) {
+  NAME(rope_turn)(exec, a, 1.0);
+  return WN_OK;
+}
+
+static wn_status NAME(rope_backward)(const struct wn_exec *exec, const struct wn_rope *a) {
+  NAME(rope_turn)(exec, a, -1.0);
+  return WN_OK;
+}
+#endif

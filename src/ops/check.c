@@ -1,0 +1,280 @@
+/* Shapes, strides, required pointers and index ranges of each operation's arguments. Costs nothing beside the
+ * operation: the only arrays read are the int32 ones (ids, positions, targets, doc_start). */
+#include <math.h>
+#include "ops/check.h"
+
+/* What is being checked, for the messages. */
+struct check {
+  const struct wn_exec *exec;
+  const char *op;
+};
+
+static wn_status need(struct check c, const char *field, const void *p) {
+  return p ? WN_OK : wn_fail(c.exec->ctx, WN_ERR_ARGUMENT, "%s: %s is NULL", c.op, field);
+}
+
+static wn_status at_least(struct check c, const char *field, int64_t value, int64_t low) {
+  if (value >= low) return WN_OK;
+  return wn_fail(c.exec->ctx, WN_ERR_SHAPE, "%s: %s is %lld, expected at least %lld", c.op, field, (long long)value,
+                 (long long)low);
+}
+
+/* Sizes whose product must stay an index: a*b*c*8 bytes within 2^62. */
+static wn_status product(struct check c, const char *what, int64_t x, int64_t y, int64_t z) {
+  int64_t n;
+  if (!__builtin_mul_overflow(x, y, &n) && !__builtin_mul_overflow(n, z, &n) && n <= INT64_MAX / 16) return WN_OK;
+  return wn_fail(c.exec->ctx, WN_ERR_SHAPE, "%s: %s of %lld x %lld x %lld elements does not fit in memory", c.op, what,
+                 (long long)x, (long long)y, (long long)z);
+}
+
+/* A [rows, width] array with row stride ld. */
+static wn_status matrix(struct check c, const char *field, const void *p, int64_t rows, int64_t width, int64_t ld) {
+  WN_TRY(need(c, field, p));
+  if (ld < width)
+    return wn_fail(c.exec->ctx, WN_ERR_SHAPE, "%s: row stride of %s is %lld, its width %lld", c.op, field,
+                   (long long)ld, (long long)width);
+  return product(c, field, rows, ld, 1);
+}
+
+static wn_status indices(struct check c, const char *field, const int32_t *p, int64_t n, int64_t low, int64_t high) {
+  WN_TRY(need(c, field, p));
+  for (int64_t i = 0; i < n; i++)
+    if (p[i] < low || p[i] >= high)
+      return wn_fail(c.exec->ctx, WN_ERR_ARGUMENT, "%s: %s[%lld] is %d, expected %lld to %lld", c.op, field,
+                     (long long)i, p[i], (long long)low, (long long)high - 1);
+  return WN_OK;
+}
+
+static wn_status number(struct check c, const char *field, double value, bool ok, const char *expected) {
+  if (ok && isfinite(value)) return WN_OK;
+  return wn_fail(c.exec->ctx, WN_ERR_ARGUMENT, "%s: %s is %g, expected %s", c.op, field, value, expected);
+}
+
+wn_status wn_check_linear(const struct wn_exec *exec, const struct wn_linear *a, bool backward) {
+  const struct check c = {exec, "linear"};
+  WN_TRY(at_least(c, "M", a->M, 0));
+  WN_TRY(at_least(c, "N", a->N, 1));
+  WN_TRY(at_least(c, "K", a->K, 1));
+  WN_TRY(product(c, "w", a->N, a->K, 1));
+  if (!backward) {
+    WN_TRY(matrix(c, "x", a->x, a->M, a->K, a->ldx));
+    WN_TRY(need(c, "w", a->w));
+    return matrix(c, "y", a->y, a->M, a->N, a->ldy);
+  }
+  WN_TRY(matrix(c, "dy", a->dy, a->M, a->N, a->lddy));
+  if (a->dw) WN_TRY(matrix(c, "x", a->x, a->M, a->K, a->ldx));
+  if (a->dx) {
+    WN_TRY(need(c, "w", a->w));
+    WN_TRY(matrix(c, "dx", a->dx, a->M, a->K, a->lddx));
+  }
+  return WN_OK;
+}
+
+wn_status wn_check_embedding(const struct wn_exec *exec, const struct wn_embedding *a, bool backward) {
+  const struct check c = {exec, "embedding"};
+  WN_TRY(at_least(c, "M", a->M, 0));
+  WN_TRY(at_least(c, "C", a->C, 1));
+  WN_TRY(at_least(c, "V", a->V, 1));
+  if (a->M > INT32_MAX || a->V > INT32_MAX || a->P > INT32_MAX)
+    return wn_fail(exec->ctx, WN_ERR_SHAPE, "embedding: M %lld, V %lld or P %lld is beyond 32-bit indices",
+                   (long long)a->M, (long long)a->V, (long long)a->P);
+  WN_TRY(product(c, "tok", a->V, a->C, 1));
+  WN_TRY(product(c, "y", a->M, a->C, 1));
+  WN_TRY(indices(c, "ids", a->ids, a->M, 0, a->V));
+  const bool positions = backward ? a->dpos != NULL : a->pos != NULL;
+  if (positions) {
+    WN_TRY(at_least(c, "P", a->P, 1));
+    WN_TRY(product(c, "pos", a->P, a->C, 1));
+    WN_TRY(indices(c, "positions", a->positions, a->M, 0, a->P));
+  }
+  if (backward) return need(c, "dy", a->dy);
+  WN_TRY(need(c, "tok", a->tok));
+  return need(c, "y", a->y);
+}
+
+wn_status wn_check_norm(const struct wn_exec *exec, const struct wn_norm *a, bool backward) {
+  const struct check c = {exec, "norm"};
+  WN_TRY(at_least(c, "rows", a->rows, 0));
+  WN_TRY(at_least(c, "groups", a->groups, 1));
+  WN_TRY(at_least(c, "width", a->width, 1));
+  WN_TRY(product(c, "x", a->rows, a->groups, a->width));
+  WN_TRY(number(c, "eps", a->eps, a->eps >= 0, "a number >= 0"));
+  const int64_t all = a->groups * a->width;
+  WN_TRY(need(c, "gain", a->gain));
+  if (a->shift && !a->layer) return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "norm: RMSNorm takes no shift");
+  if (!backward) {
+    WN_TRY(matrix(c, "x", a->x, a->rows, all, a->ldx));
+    if (a->add) {
+      WN_TRY(matrix(c, "add", a->add, a->rows, all, a->ldadd));
+      WN_TRY(matrix(c, "sum", a->sum, a->rows, all, a->ldsum));
+    }
+    return matrix(c, "y", a->y, a->rows, all, a->ldy);
+  }
+  if (a->add)
+    WN_TRY(matrix(c, "sum", a->sum, a->rows, all, a->ldsum));
+  else
+    WN_TRY(matrix(c, "x", a->x, a->rows, all, a->ldx));
+  WN_TRY(need(c, "rstd", a->rstd));
+  if (a->layer) WN_TRY(need(c, "mean", a->mean));
+  WN_TRY(matrix(c, "dy", a->dy, a->rows, all, a->lddy));
+  if (a->dx) WN_TRY(matrix(c, "dx", a->dx, a->rows, all, a->lddx));
+  if (a->dx && a->dx == a->dy && a->accumulate_dx)
+    return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "norm: dx cannot be dy and be added to");
+  return WN_OK;
+}
+
+wn_status wn_check_rope(const struct wn_exec *exec, const struct wn_rope *a, bool backward) {
+  const struct check c = {exec, "rope"};
+  (void)backward;
+  WN_TRY(at_least(c, "rows", a->rows, 0));
+  WN_TRY(at_least(c, "heads", a->heads, 1));
+  WN_TRY(at_least(c, "D", a->D, 2));
+  if (a->D % 2) return wn_fail(exec->ctx, WN_ERR_SHAPE, "rope: D is %lld, expected an even number", (long long)a->D);
+  WN_TRY(product(c, "x", a->rows, a->heads, a->D));
+  WN_TRY(matrix(c, "x", a->x, a->rows, a->heads * a->D, a->ldx));
+  if (!a->cos_sin) WN_TRY(number(c, "theta", a->theta, a->theta > 0, "a number > 0"));
+  return indices(c, "positions", a->positions, a->rows, 0, a->cos_sin ? a->P : INT32_MAX);
+}
+
+wn_status wn_check_act(const struct wn_exec *exec, const struct wn_act *a, bool backward) {
+  const struct check c = {exec, "act"};
+  if (a->kind != WN_ACT_SWIGLU && a->kind != WN_ACT_GELU && a->kind != WN_ACT_RELU)
+    return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "act: unknown kind %d", (int)a->kind);
+  WN_TRY(at_least(c, "M", a->M, 0));
+  WN_TRY(at_least(c, "F", a->F, 1));
+  WN_TRY(product(c, "x", a->M, a->F, 2));
+  WN_TRY(need(c, "x", a->x));
+  if (!backward) return need(c, "y", a->y);
+  WN_TRY(need(c, "dy", a->dy));
+  return need(c, "dx", a->dx);
+}
+
+wn_status wn_check_dropout(const struct wn_exec *exec, const struct wn_dropout *a, bool backward) {
+  const struct check c = {exec, "dropout"};
+  (void)backward;
+  WN_TRY(at_least(c, "n", a->n, 0));
+  WN_TRY(number(c, "p", a->p, a->p >= 0 && a->p < 1, "0 <= p < 1"));
+  return need(c, "x", a->x);
+}
+
+wn_status wn_check_add(const struct wn_exec *exec, const struct wn_add *a, bool backward) {
+  const struct check c = {exec, "add"};
+  (void)backward;
+  WN_TRY(at_least(c, "n", a->n, 0));
+  WN_TRY(need(c, "x", a->x));
+  WN_TRY(need(c, "z", a->z));
+  return need(c, "y", a->y);
+}
+
+wn_status wn_check_cross_entropy(const struct wn_exec *exec, const struct wn_cross_entropy *a, bool backward) {
+  const struct check c = {exec, "cross_entropy"};
+  (void)backward;
+  WN_TRY(at_least(c, "M", a->M, 0));
+  WN_TRY(at_least(c, "V", a->V, 1));
+  WN_TRY(matrix(c, "logits", a->logits, a->M, a->V, a->ld));
+  WN_TRY(need(c, "loss", a->loss));
+  WN_TRY(number(c, "scale", a->scale, true, "a finite number"));
+  return indices(c, "targets", a->targets, a->M, -1, a->V);
+}
+
+static wn_status check_decay(struct check c, double lr, double eps, double weight_decay, double grad_scale) {
+  WN_TRY(number(c, "lr", lr, true, "a finite number"));
+  WN_TRY(number(c, "eps", eps, eps >= 0, "a number >= 0"));
+  WN_TRY(number(c, "weight_decay", weight_decay, true, "a finite number"));
+  return number(c, "grad_scale", grad_scale, true, "a finite number");
+}
+
+wn_status wn_check_adamw(const struct wn_exec *exec, const struct wn_adamw *a, bool backward) {
+  const struct check c = {exec, "adamw"};
+  (void)backward;
+  WN_TRY(at_least(c, "n", a->n, 0));
+  WN_TRY(at_least(c, "step", a->step, 1));
+  WN_TRY(need(c, "p", a->p));
+  WN_TRY(need(c, "g", a->g));
+  WN_TRY(need(c, "m", a->m));
+  WN_TRY(need(c, "v", a->v));
+  WN_TRY(number(c, "beta1", a->beta1, a->beta1 >= 0 && a->beta1 < 1, "0 <= beta1 < 1"));
+  WN_TRY(number(c, "beta2", a->beta2, a->beta2 >= 0 && a->beta2 < 1, "0 <= beta2 < 1"));
+  return check_decay(c, a->lr, a->eps, a->weight_decay, a->grad_scale);
+}
+
+wn_status wn_check_adagrad(const struct wn_exec *exec, const struct wn_adagrad *a, bool backward) {
+  const struct check c = {exec, "adagrad"};
+  (void)backward;
+  WN_TRY(at_least(c, "n", a->n, 0));
+  WN_TRY(need(c, "p", a->p));
+  WN_TRY(need(c, "g", a->g));
+  WN_TRY(need(c, "v", a->v));
+  return check_decay(c, a->lr, a->eps, a->weight_decay, a->grad_scale);
+}
+
+wn_status wn_check_sumsq(const struct wn_exec *exec, const struct wn_sumsq *a, bool backward) {
+  const struct check c = {exec, "sumsq"};
+  (void)backward;
+  WN_TRY(at_least(c, "n", a->n, 0));
+  WN_TRY(need(c, "x", a->x));
+  return need(c, "out", a->out);
+}
+
+static wn_status strided(struct check c, const char *field, const void *p, struct wn_stride s, int64_t B, int64_t T,
+                         int64_t heads, int64_t D) {
+  WN_TRY(need(c, field, p));
+  /* A stride of a dimension of one element is never used. */
+  const bool ok = (B == 1 || s.b >= D) && (T == 1 || s.t >= D) && (heads == 1 || s.h >= D);
+  if (!ok)
+    return wn_fail(c.exec->ctx, WN_ERR_SHAPE, "%s: strides of %s are b %lld, t %lld, h %lld, expected at least D %lld",
+                   c.op, field, (long long)s.b, (long long)s.t, (long long)s.h, (long long)D);
+  if (B > 1) WN_TRY(product(c, field, B, s.b, 1));
+  if (T > 1) WN_TRY(product(c, field, T, s.t, 1));
+  return heads > 1 ? product(c, field, heads, s.h, 1) : WN_OK;
+}
+
+static wn_status check_selective(struct check c, const struct wn_attention *a, bool backward) {
+  if (a->sel.head < 0 || a->sel.head >= a->H)
+    return wn_fail(c.exec->ctx, WN_ERR_ARGUMENT, "attention: selective head is %d, expected 0 to %lld", a->sel.head,
+                   (long long)a->H - 1);
+  if (a->sel.bilinear) {
+    WN_TRY(strided(c, "sq", a->sel.sq, a->sel.s_sq, a->B, a->Tq, 1, a->D));
+    WN_TRY(strided(c, "sk", a->sel.sk, a->sel.s_sk, a->B, a->Tk, 1, a->D));
+  }
+  if (a->sel.F) WN_TRY(product(c, "F", a->B, a->Tq, a->Tk));
+  if (!a->sel.mem) return WN_OK;
+  WN_TRY(number(c, "mem_tau", a->sel.mem_tau, a->sel.mem_tau > 0, "a number > 0"));
+  WN_TRY(number(c, "mem_coef", a->sel.mem_coef, true, "a finite number"));
+  return backward ? need(c, "M", a->sel.M) : WN_OK;
+}
+
+wn_status wn_check_attention(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
+  const struct check c = {exec, "attention"};
+  WN_TRY(at_least(c, "B", a->B, 1));
+  WN_TRY(at_least(c, "Tq", a->Tq, 1));
+  WN_TRY(at_least(c, "Tk", a->Tk, a->Tq));
+  WN_TRY(at_least(c, "H", a->H, 1));
+  WN_TRY(at_least(c, "Hkv", a->Hkv, 1));
+  WN_TRY(at_least(c, "D", a->D, 1));
+  if (a->H % a->Hkv)
+    return wn_fail(exec->ctx, WN_ERR_SHAPE, "attention: %lld heads are not a multiple of %lld key-value heads",
+                   (long long)a->H, (long long)a->Hkv);
+  if (a->Tk > INT32_MAX)
+    return wn_fail(exec->ctx, WN_ERR_SHAPE, "attention: Tk is %lld, beyond 32-bit positions", (long long)a->Tk);
+  WN_TRY(product(c, "q", a->B * a->H, a->Tk, a->D));
+  WN_TRY(number(c, "scale", a->scale, true, "a finite number"));
+  WN_TRY(strided(c, "q", a->q, a->s_q, a->B, a->Tq, a->H, a->D));
+  WN_TRY(strided(c, "k", a->k, a->s_k, a->B, a->Tk, a->Hkv, a->D));
+  WN_TRY(strided(c, "v", a->v, a->s_v, a->B, a->Tk, a->Hkv, a->D));
+  WN_TRY(strided(c, "y", a->y, a->s_y, a->B, a->Tq, a->H, a->D));
+  if (a->doc_start) {
+    for (int64_t b = 0; b < a->B; b++)
+      for (int64_t t = 0; t < a->Tk; t++)
+        if (a->doc_start[b * a->Tk + t] < 0 || a->doc_start[b * a->Tk + t] > t)
+          return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "attention: doc_start[%lld,%lld] is %d, expected 0 to %lld",
+                         (long long)b, (long long)t, a->doc_start[b * a->Tk + t], (long long)t);
+  }
+  if (a->sel.on) WN_TRY(check_selective(c, a, backward));
+  if (!backward) return WN_OK;
+  if (a->Tq != a->Tk || (a->sel.on && a->sel.f_in))
+    return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "attention: backward needs whole sequences (Tq %lld, Tk %lld, no f_in)",
+                   (long long)a->Tq, (long long)a->Tk);
+  WN_TRY(need(c, "lse", a->lse));
+  return need(c, "dy", a->dy);
+}

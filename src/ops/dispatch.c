@@ -1,0 +1,55 @@
+/* wn_op_<name>_forward, _backward, _scratch: the argument checks that every backend relies on, then the backend's
+ * slot. An empty slot is WN_ERR_UNSUPPORTED naming operation and backend, never another backend's result. */
+#include <stdio.h>
+#include <string.h>
+#include "base/alloc.h"
+#include "ops/check.h"
+
+static wn_status check_exec(const struct wn_exec *exec, const char *name, const void *args) {
+  if (!exec) return WN_ERR_ARGUMENT;
+  if (!args || !exec->backend) return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "%s: no arguments or no backend", name);
+  if (exec->threads < 1) return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "%s: %d threads", name, exec->threads);
+  if (exec->dtype != WN_F32 && exec->dtype != WN_F64)
+    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "%s: dtype %s; operations compute in F32 or F64", name,
+                   wn_dtype_name(exec->dtype));
+  /* Only the reference backend has kernels for double. */
+  if (exec->dtype == WN_F64 && strcmp(exec->backend->name, "ref") != 0)
+    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "%s: backend %s computes in F32 only; F64 needs ref", name,
+                   exec->backend->name);
+  return WN_OK;
+}
+
+static wn_status check_scratch(const struct wn_exec *exec, const char *name, size_t needed) {
+  if (needed == 0) return WN_OK;
+  if (!exec->scratch || exec->scratch_bytes < needed)
+    return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "%s: scratch of %zu bytes, needs %zu", name,
+                   exec->scratch ? exec->scratch_bytes : 0, needed);
+  if ((uintptr_t)exec->scratch % WN_ALIGN)
+    return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "%s: scratch is not aligned to %d bytes", name, WN_ALIGN);
+  return WN_OK;
+}
+
+static wn_status missing(const struct wn_exec *exec, const char *name, const char *direction) {
+  return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "operation %s %s: backend %s does not have it", name, direction,
+                 exec->backend->name);
+}
+
+#define DEFINE_SLOT(name, args, direction, backward)                                                                   \
+  wn_status wn_op_##name##_##direction(const struct wn_exec *exec, const args *a) {                                    \
+    WN_TRY(check_exec(exec, #name, a));                                                                                \
+    if (!exec->backend->name##_##direction) return missing(exec, #name, #direction);                                   \
+    WN_TRY(wn_check_##name(exec, a, backward));                                                                        \
+    if (exec->backend->name##_scratch)                                                                                 \
+      WN_TRY(check_scratch(exec, #name, exec->backend->name##_scratch(exec, a, backward)));                            \
+    return exec->backend->name##_##direction(exec, a);                                                                 \
+  }
+
+#define DEFINE(name, args, has_backward)                                                                               \
+  DEFINE_SLOT(name, args, forward, false)                                                                              \
+  DEFINE_SLOT(name, args, backward, true)                                                                              \
+  size_t wn_op_##name##_scratch(const struct wn_exec *exec, const args *a, bool backward) {                            \
+    if (!exec || !exec->backend || !a || !exec->backend->name##_scratch) return 0;                                     \
+    return exec->backend->name##_scratch(exec, a, backward);                                                           \
+  }
+
+WN_OPS(DEFINE)
