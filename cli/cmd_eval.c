@@ -1,0 +1,238 @@
+/* winnow eval: loss, perplexity, accuracy and bits per byte of a checkpoint on a token file, a text or a task. */
+#include "cmd.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <winnow/train.h>
+#include "args.h"
+#include "recipe.h"
+#include "signals.h"
+#include "ui.h"
+
+struct request {
+  struct cli_common common;
+  const char *model, *data, *text, *tokenizer, *config, *split;
+  struct cli_list sets;
+  int64_t batch, context;
+  uint64_t max_batches, bytes, seed;
+};
+
+static void on_progress(void *user, uint64_t done, uint64_t total) {
+  cli_progress_update(user, done, total, NULL);
+}
+
+/* Bytes of text behind PATH/train.bin or PATH/val.bin, from the data.json that `winnow data prepare` leaves there. */
+static uint64_t bytes_behind(const char *token_file) {
+  char path[4096];
+  const char *slash = strrchr(token_file, '/'), *name = slash ? slash + 1 : token_file;
+  const char *key = !strcmp(name, "train.bin") ? "train" : !strcmp(name, "val.bin") ? "val" : NULL;
+  if (!key || snprintf(path, sizeof path, "%.*sdata.json", (int)(name - token_file), token_file) >= (int)sizeof path)
+    return 0;
+  json_t *j = json_load_file(path, 0, NULL);
+  char flat[32];
+  snprintf(flat, sizeof flat, "%s_bytes", key);
+  json_t *value = json_object_get(j, flat);
+  if (!value) value = json_object_get(json_object_get(j, key), "bytes");
+  json_int_t bytes = json_integer_value(value);
+  json_decref(j);
+  return bytes > 0 ? (uint64_t)bytes : 0;
+}
+
+static int report(const struct request *r, const char *what, const wn_eval_result *result) {
+  if (r->common.json) {
+    json_t *j = json_pack("{s:s, s:s, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:I}", "model", r->model, "data", what, "loss",
+                          result->loss, "perplexity", result->perplexity, "accuracy", result->accuracy, "tokens",
+                          (json_int_t)result->tokens, "batches", (json_int_t)result->batches, "seconds",
+                          result->seconds, "tokens_per_second", result->tokens_per_second, "peak_resident_bytes",
+                          (json_int_t)cli_peak_resident());
+    if (j && result->bits_per_byte > 0) {
+      json_object_set_new(j, "bits_per_byte", json_real(result->bits_per_byte));
+      json_object_set_new(j, "bytes", json_integer((json_int_t)result->bytes));
+    }
+    return cli_print_json(j);
+  }
+  printf("loss           %.6f\nperplexity     %.4f\naccuracy       %.4f%%\n", result->loss, result->perplexity,
+         100 * result->accuracy);
+  if (result->bits_per_byte > 0) printf("bits per byte  %.4f\n", result->bits_per_byte);
+  printf("tokens         %" PRIu64 "\ntokens/s       %.0f\npeak memory    %s\n", result->tokens,
+         result->tokens_per_second, cli_bytes((double)cli_peak_resident()));
+  return 0;
+}
+
+static int eval_text(wn_context *ctx, const struct request *r, wn_model *model, const wn_eval_options *options,
+                     wn_eval_result *result) {
+  wn_tokenizer *tok = NULL;
+  wn_status status = wn_tokenizer_load(ctx, r->tokenizer ? r->tokenizer : r->model, &tok);
+  if (status != WN_OK) return cli_fail(ctx, status);
+  char *text = NULL;
+  size_t bytes = 0;
+  int code = 0;
+  int64_t V = wn_model_config_get(model)->vocab_size;
+  if (wn_tokenizer_vocab_size(tok) > V)
+    code = cli_error("%s: the tokenizer has %d tokens, the model %s has %" PRId64,
+                     r->tokenizer ? r->tokenizer : r->model, wn_tokenizer_vocab_size(tok), r->model, V);
+  if (!code) code = cli_read_file(r->text, &text, &bytes);
+  if (!code && bytes == 0) code = cli_error("%s: the file is empty", r->text);
+  if (!code) {
+    status = wn_eval_text(ctx, model, tok, text, bytes, options, result);
+    if (status != WN_OK && status != WN_ERR_CANCELLED) code = cli_error("%s: %s", r->text, wn_context_error(ctx));
+    if (status == WN_ERR_CANCELLED) code = CLI_INTERRUPTED;
+  }
+  free(text);
+  wn_tokenizer_destroy(tok);
+  return code;
+}
+
+/* A token file, or the data of a recipe: --config, the checkpoint's own recipe.json, or defaults; then --set. */
+static int eval_source(wn_context *ctx, const struct request *r, wn_model *model, wn_eval_options *options,
+                       wn_eval_result *result, char *what, size_t what_bytes) {
+  char kept[4096];
+  const char *path = r->config;
+  if (!path && cli_join(kept, sizeof kept, r->model, "recipe.json") && cli_exists(kept)) path = kept;
+  wn_recipe recipe;
+  wn_recipe_init(&recipe);
+  if (path || r->sets.count) {
+    int code = cli_recipe_load(ctx, path, &r->sets, &recipe);
+    if (code) return code;
+  }
+  wn_data_config *data = &recipe.data;
+  const char *split = r->split;
+  if (r->data) {
+    if (data->kind != WN_DATA_TOKENS) {
+      wn_recipe plain;
+      wn_recipe_init(&plain);
+      *data = plain.data;
+      data->kind = WN_DATA_TOKENS;
+    }
+    if (strlen(r->data) >= sizeof data->val) return cli_error("%s: the path is too long", r->data);
+    snprintf(data->val, sizeof data->val, "%s", r->data);
+    split = "val";
+  }
+  if (data->kind == WN_DATA_TOKENS) {
+    const char *file = strcmp(split, "train") ? data->val : data->train;
+    if (!*file)
+      return cli_usage_error("winnow eval", "nothing to evaluate on: give --data, --text or a task with --set");
+    snprintf(what, what_bytes, "%s", file);
+    if (!options->bytes && !r->max_batches) options->bytes = bytes_behind(file);
+  } else {
+    snprintf(what, what_bytes, "task (%s)", split);
+  }
+  const wn_model_config *config = wn_model_config_get(model);
+  int64_t context = r->context ? r->context : config->context;
+  wn_data_source *source = NULL;
+  wn_status status = wn_data_source_create(ctx, data, split, context, (int32_t)config->vocab_size, &source);
+  if (status == WN_OK) status = wn_eval(ctx, model, source, options, result);
+  wn_data_source_destroy(source);
+  if (status == WN_ERR_CANCELLED) return CLI_INTERRUPTED;
+  return status == WN_OK ? 0 : cli_fail(ctx, status);
+}
+
+int cmd_eval(int argc, char **argv) {
+  struct request r = {.common = CLI_COMMON_DEFAULTS, .split = "val"};
+  const struct cli_option options[] = {
+      {.name = "model",
+       .type = CLI_STRING,
+       .out = &r.model,
+       .metavar = "DIR",
+       .help = "the checkpoint",
+       .required = true},
+      {.name = "data", .type = CLI_STRING, .out = &r.data, .metavar = "FILE", .help = "a token file (.bin)"},
+      {.name = "text", .type = CLI_STRING, .out = &r.text, .metavar = "FILE", .help = "a text; - is standard input"},
+      {.name = "tokenizer",
+       .type = CLI_STRING,
+       .out = &r.tokenizer,
+       .metavar = "SPEC",
+       .help = "for --text: bytes, or a SentencePiece model; else the checkpoint's"},
+      {.name = "config",
+       .type = CLI_STRING,
+       .out = &r.config,
+       .metavar = "FILE",
+       .help = "a recipe whose data to use; else the checkpoint's own"},
+      {.name = "set",
+       .type = CLI_LIST,
+       .out = &r.sets,
+       .metavar = "KEY=VALUE",
+       .help = "changes one key of that recipe, such as data.kind=copy"},
+      {.name = "split",
+       .type = CLI_STRING,
+       .out = &r.split,
+       .metavar = "NAME",
+       .help = "which part of the recipe's data",
+       .choices = "val|train"},
+      {.name = "batch",
+       .type = CLI_INT,
+       .out = &r.batch,
+       .metavar = "N",
+       .help = "sequences at a time; 0: 8",
+       .min = 0,
+       .max = 1 << 20},
+      {.name = "context",
+       .type = CLI_INT,
+       .out = &r.context,
+       .metavar = "N",
+       .help = "tokens a sequence; 0: the model's",
+       .min = 0,
+       .max = 1 << 24},
+      {.name = "max-batches",
+       .type = CLI_UINT,
+       .out = &r.max_batches,
+       .metavar = "N",
+       .help = "stop after so many; 0: all of a file, 16 of a task"},
+      {.name = "bytes",
+       .type = CLI_UINT,
+       .out = &r.bytes,
+       .metavar = "N",
+       .help = "bytes of text behind --data, for bits per byte; else from data.json beside it"},
+      {.name = "seed", .type = CLI_UINT, .out = &r.seed, .metavar = "N", .help = "of a task's random cases"},
+      CLI_COMMON_OPTIONS(&r.common)};
+  const struct cli_spec spec = {
+      .command = "winnow eval",
+      .summary =
+          "Loss (nats a token), perplexity, accuracy and bits per byte of a checkpoint. Without --data and --text it\n"
+          "evaluates on the data of the recipe that the checkpoint was trained with.",
+      .options = options,
+      .option_count = CLI_COUNT(options),
+      .more_help = cli_recipe_keys};
+  int code = cli_parse(&spec, argc, argv, NULL);
+  if (code == CLI_GO && r.data && r.text) code = cli_usage_error(spec.command, "--data and --text exclude each other");
+  wn_context *ctx = NULL;
+  if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
+  if (code) {
+    cli_list_clear(&r.sets);
+    return code;
+  }
+  wn_model *model = NULL;
+  wn_status status = wn_model_load(ctx, r.model, &model);
+  if (status != WN_OK) {
+    code = cli_fail(ctx, status);
+  } else {
+    struct cli_progress bar;
+    cli_progress_begin(&bar, &r.common, "eval", "batches");
+    wn_eval_options eval = {.batch = r.batch,
+                            .context = r.context,
+                            .max_batches = r.max_batches,
+                            .bytes = r.bytes,
+                            .seed = r.seed,
+                            .progress = on_progress,
+                            .user = &bar};
+    wn_eval_result result = {0};
+    char what[2048] = "";
+    cli_signals_begin(ctx);
+    if (r.text) {
+      snprintf(what, sizeof what, "%s", r.text);
+      code = eval_text(ctx, &r, model, &eval, &result);
+    } else {
+      code = eval_source(ctx, &r, model, &eval, &result, what, sizeof what);
+    }
+    cli_signals_end();
+    cli_progress_end(&bar);
+    if (code == CLI_INTERRUPTED) cli_error("interrupted");
+    if (!code) code = report(&r, what, &result);
+  }
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+  cli_list_clear(&r.sets);
+  return code;
+}

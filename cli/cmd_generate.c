@@ -1,0 +1,264 @@
+/* winnow generate: continues a prompt token by token over a key-value cache, streaming as text becomes complete. */
+#include "cmd.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <winnow/model.h>
+#include "args.h"
+#include "signals.h"
+#include "ui.h"
+
+struct request {
+  struct cli_common common;
+  const char *model, *prompt, *prompt_file, *tokenizer;
+  int64_t tokens, top_k;
+  double temperature, top_p;
+  uint64_t seed;
+  bool ignore_end;
+};
+
+struct run {
+  wn_model *model;
+  wn_tokenizer *tok;
+  wn_session *session;
+  wn_text_stream *stream;
+  char *text;   /* the prompt's, when read from a file */
+  int32_t *ids; /* the prompt's, count prompt_count */
+  size_t prompt_count;
+  int32_t *drawn; /* [limit] */
+  int64_t count, limit;
+  float *logits;   /* [V] */
+  const char *why; /* why it stopped: "length", "end", "context", "interrupt" */
+  double prefill_seconds, decode_seconds;
+};
+
+static void clear(struct run *g) {
+  wn_text_stream_destroy(g->stream);
+  wn_session_destroy(g->session);
+  wn_tokens_free(g->ids);
+  wn_tokenizer_destroy(g->tok);
+  wn_model_destroy(g->model);
+  free(g->text);
+  free(g->drawn);
+  free(g->logits);
+}
+
+static int load(wn_context *ctx, const struct request *r, struct run *g) {
+  wn_status status = wn_model_load(ctx, r->model, &g->model);
+  if (status == WN_OK) status = wn_tokenizer_load(ctx, r->tokenizer ? r->tokenizer : r->model, &g->tok);
+  if (status != WN_OK) return cli_fail(ctx, status);
+  const wn_model_config *config = wn_model_config_get(g->model);
+  if (wn_tokenizer_vocab_size(g->tok) > config->vocab_size)
+    return cli_error("%s: the tokenizer has %d tokens, the model %s has %" PRId64,
+                     r->tokenizer ? r->tokenizer : r->model, wn_tokenizer_vocab_size(g->tok), r->model,
+                     config->vocab_size);
+  const char *prompt = r->prompt;
+  size_t bytes = prompt ? strlen(prompt) : 0;
+  if (!prompt) {
+    const char *path = r->prompt_file;
+    if (!path && !isatty(STDIN_FILENO)) path = "-";
+    if (path && cli_read_file(path, &g->text, &bytes)) return 1;
+    prompt = path ? g->text : "";
+  }
+  bool bos = wn_tokenizer_bos(g->tok) >= 0;
+  /* A model of bytes has no token that starts a document: a newline stands in for an empty prompt. */
+  if (!bos && bytes == 0) {
+    prompt = "\n";
+    bytes = 1;
+  }
+  status = wn_tokenizer_encode(ctx, g->tok, prompt, bytes, bos, false, &g->ids, &g->prompt_count);
+  if (status != WN_OK) return cli_error("the prompt: %s", wn_context_error(ctx));
+  if (g->prompt_count == 0) return cli_error("the prompt has no tokens");
+  g->limit = r->tokens;
+  if (config->position == WN_POS_LEARNED) {
+    if ((int64_t)g->prompt_count > config->context)
+      return cli_error("the prompt has %zu tokens; %s has learned positions for %" PRId64, g->prompt_count, r->model,
+                       config->context);
+    int64_t room = config->context - (int64_t)g->prompt_count + 1; /* the last drawn token is never fed */
+    if (g->limit > room) g->limit = room;
+  }
+  g->drawn = calloc((size_t)(g->limit > 0 ? g->limit : 1), sizeof *g->drawn);
+  g->logits = calloc((size_t)config->vocab_size, sizeof *g->logits);
+  if (!g->drawn || !g->logits) return cli_error("out of memory");
+  int64_t capacity = (int64_t)g->prompt_count + g->limit;
+  if (config->position == WN_POS_LEARNED && capacity > config->context) capacity = config->context;
+  status = wn_session_create(ctx, g->model, 1, capacity, &g->session);
+  if (status == WN_OK) status = wn_text_stream_create(ctx, g->tok, &g->stream);
+  return status == WN_OK ? 0 : cli_fail(ctx, status);
+}
+
+static int draw(wn_context *ctx, const struct request *r, struct run *g) {
+  const int32_t bos = wn_tokenizer_bos(g->tok), eos = wn_tokenizer_eos(g->tok);
+  const int32_t entries = wn_tokenizer_vocab_size(g->tok);
+  wn_sampling sampling;
+  wn_sampling_init(&sampling);
+  sampling.temperature = r->temperature;
+  sampling.top_k = (int)r->top_k;
+  sampling.top_p = r->top_p;
+  sampling.seed = r->seed;
+  double start = cli_seconds();
+  wn_status status = wn_session_feed(ctx, g->session, g->ids, (int64_t)g->prompt_count, 0, g->logits);
+  g->prefill_seconds = cli_seconds() - start;
+  start = cli_seconds();
+  g->why = "length";
+  while (status == WN_OK && g->count < g->limit) {
+    if (wn_context_cancelled(ctx)) {
+      g->why = "interrupt";
+      break;
+    }
+    int32_t id = 0;
+    /* Entries of a padded vocabulary stand for no text: only the tokenizer's are drawn. */
+    status = wn_sample(ctx, g->logits, entries, &sampling, (uint64_t)g->count, &id);
+    if (status != WN_OK) break;
+    if (!r->ignore_end && (id == eos || id == bos) && id >= 0) {
+      g->why = "end";
+      break;
+    }
+    g->drawn[g->count++] = id;
+    if (!r->common.json) {
+      const char *text = NULL;
+      size_t bytes = 0;
+      status = wn_text_stream_push(ctx, g->stream, id, &text, &bytes);
+      if (status != WN_OK) break;
+      if (fwrite(text, 1, bytes, stdout) != bytes || fflush(stdout)) break; /* main reports it */
+    }
+    if (g->count < g->limit) status = wn_session_feed(ctx, g->session, &id, 1, 0, g->logits);
+  }
+  g->decode_seconds = cli_seconds() - start;
+  if (status == WN_ERR_CANCELLED) {
+    g->why = "interrupt";
+    status = WN_OK;
+  }
+  if (status != WN_OK) return cli_fail(ctx, status);
+  if (g->count == g->limit && g->limit < r->tokens) g->why = "context";
+  return 0;
+}
+
+static int report(wn_context *ctx, const struct request *r, const struct run *g) {
+  double rate = g->decode_seconds > 0 ? (double)g->count / g->decode_seconds : 0;
+  if (r->common.json) {
+    char *text = NULL;
+    size_t bytes = 0;
+    wn_status status = wn_tokenizer_decode(ctx, g->tok, g->drawn, (size_t)g->count, &text, &bytes);
+    if (status != WN_OK) return cli_fail(ctx, status);
+    json_t *j = json_object(), *prompt = json_array(), *ids = json_array();
+    for (size_t i = 0; i < g->prompt_count; i++) json_array_append_new(prompt, json_integer(g->ids[i]));
+    for (int64_t i = 0; i < g->count; i++) json_array_append_new(ids, json_integer(g->drawn[i]));
+    json_t *string = json_stringn(text, bytes); /* NULL where drawn bytes are not UTF-8 */
+    wn_text_free(text);
+    json_object_set_new(j, "text", string ? string : json_null());
+    json_object_set_new(j, "ids", ids);
+    json_object_set_new(j, "prompt_ids", prompt);
+    json_object_set_new(j, "stopped", json_string(g->why));
+    json_object_set_new(j, "tokens", json_integer(g->count));
+    json_object_set_new(j, "tokens_per_second", json_real(rate));
+    json_object_set_new(j, "prompt_tokens_per_second",
+                        json_real(g->prefill_seconds > 0 ? (double)g->prompt_count / g->prefill_seconds : 0));
+    json_object_set_new(j, "kv_bytes", json_integer((json_int_t)wn_session_kv_bytes(g->session)));
+    json_object_set_new(j, "peak_resident_bytes", json_integer((json_int_t)cli_peak_resident()));
+    return cli_print_json(j);
+  }
+  putchar('\n');
+  fflush(stdout);
+  if (!strcmp(g->why, "context"))
+    cli_note(&r->common,
+             "winnow: stopped after %" PRId64 " tokens: the model has learned positions for %" PRId64
+             " tokens and no more",
+             g->count, wn_model_config_get(g->model)->context);
+  if (isatty(STDERR_FILENO) || r->common.verbose)
+    cli_note(&r->common, "%" PRId64 " tokens, %.1f tok/s; prompt %zu tokens, %.1f tok/s; cache %s", g->count, rate,
+             g->prompt_count, g->prefill_seconds > 0 ? (double)g->prompt_count / g->prefill_seconds : 0,
+             cli_bytes((double)wn_session_kv_bytes(g->session)));
+  return 0;
+}
+
+int cmd_generate(int argc, char **argv) {
+  wn_sampling defaults;
+  wn_sampling_init(&defaults);
+  struct request r = {.common = CLI_COMMON_DEFAULTS,
+                      .tokens = 200,
+                      .temperature = defaults.temperature,
+                      .top_k = defaults.top_k,
+                      .top_p = defaults.top_p,
+                      .seed = defaults.seed};
+  const struct cli_option options[] = {
+      {.name = "model",
+       .type = CLI_STRING,
+       .out = &r.model,
+       .metavar = "DIR",
+       .help = "the checkpoint",
+       .required = true},
+      {.name = "prompt", .type = CLI_STRING, .out = &r.prompt, .metavar = "TEXT", .help = "the text to continue"},
+      {.name = "prompt-file",
+       .type = CLI_STRING,
+       .out = &r.prompt_file,
+       .metavar = "FILE",
+       .help = "the same from a file; - and the default: standard input unless it is a terminal"},
+      {.name = "tokenizer",
+       .type = CLI_STRING,
+       .out = &r.tokenizer,
+       .metavar = "SPEC",
+       .help = "bytes, or a SentencePiece model; else the checkpoint's"},
+      {.name = "tokens",
+       .type = CLI_INT,
+       .out = &r.tokens,
+       .metavar = "N",
+       .help = "how many to draw",
+       .min = 0,
+       .max = 1 << 24},
+      {.name = "temperature",
+       .type = CLI_DOUBLE,
+       .out = &r.temperature,
+       .metavar = "X",
+       .help = "0: always the most likely",
+       .min = 0,
+       .max = 100},
+      {.name = "top-k",
+       .type = CLI_INT,
+       .out = &r.top_k,
+       .metavar = "N",
+       .help = "draw among the N most likely; 0: all",
+       .min = 0,
+       .max = 1 << 30},
+      {.name = "top-p",
+       .type = CLI_DOUBLE,
+       .out = &r.top_p,
+       .metavar = "X",
+       .help = "draw among the most likely that sum to X; 1: all",
+       .min = 0,
+       .max = 1},
+      {.name = "seed", .type = CLI_UINT, .out = &r.seed, .metavar = "N", .help = "the same seed draws the same text"},
+      {.name = "ignore-end",
+       .type = CLI_FLAG,
+       .out = &r.ignore_end,
+       .help = "go on past the token that ends a document"},
+      CLI_COMMON_OPTIONS(&r.common)};
+  const struct cli_spec spec = {.command = "winnow generate",
+                                .summary =
+                                    "Continues a prompt. The text streams to standard output; --json gives text, token "
+                                    "ids and speed at the end.",
+                                .options = options,
+                                .option_count = CLI_COUNT(options)};
+  int code = cli_parse(&spec, argc, argv, NULL);
+  if (code == CLI_GO && r.prompt && r.prompt_file)
+    code = cli_usage_error(spec.command, "--prompt and --prompt-file exclude each other");
+  if (code != CLI_GO) return code;
+  wn_context *ctx = NULL;
+  code = cli_context_open(&r.common, &ctx);
+  if (code) return code;
+  struct run g = {0};
+  code = load(ctx, &r, &g);
+  if (!code) {
+    cli_signals_begin(ctx);
+    code = draw(ctx, &r, &g);
+    cli_signals_end();
+    if (!code) code = report(ctx, &r, &g);
+    if (!code && !strcmp(g.why, "interrupt")) code = CLI_INTERRUPTED;
+  }
+  clear(&g);
+  wn_context_destroy(ctx);
+  return code;
+}

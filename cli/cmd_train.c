@@ -1,0 +1,155 @@
+/* winnow train: a recipe into a run folder, or the continuation of one. */
+#include "cmd.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <winnow/train.h>
+#include "args.h"
+#include "recipe.h"
+#include "signals.h"
+#include "ui.h"
+
+struct watch {
+  const struct cli_common *common;
+  struct cli_progress bar;
+  wn_context *ctx;
+  wn_train_progress last;
+  uint64_t first_tokens; /* trained on before this process */
+  double val_loss, val_accuracy, best_val_loss;
+  bool any, evaluated, told;
+};
+
+static void on_progress(void *user, const wn_train_progress *p) {
+  struct watch *w = user;
+  if (!w->any) {
+    w->bar.first = p->step > 0 ? (uint64_t)p->step - 1 : 0;
+    double step_tokens = p->tokens_per_second > 0 ? p->tokens_per_second * (p->seconds > 0 ? p->seconds : 0) : 0;
+    w->first_tokens = (double)p->tokens > step_tokens * 1.5 ? p->tokens - (uint64_t)llround(step_tokens) : 0;
+    w->any = true;
+  }
+  w->last = *p;
+  char extra[160];
+  int n = snprintf(extra, sizeof extra, "loss %.4f", p->loss);
+  if (p->evaluated) {
+    w->val_loss = p->val_loss;
+    w->val_accuracy = p->val_accuracy;
+    if (!w->evaluated || p->val_loss < w->best_val_loss) w->best_val_loss = p->val_loss;
+    w->evaluated = true;
+  }
+  if (w->evaluated) n += snprintf(extra + n, sizeof extra - (size_t)n, "  val %.4f", w->val_loss);
+  snprintf(extra + n, sizeof extra - (size_t)n, "  %s tok/s", cli_count(p->tokens_per_second));
+  if (p->evaluated && !w->common->quiet) {
+    cli_progress_clear(&w->bar);
+    cli_note(w->common,
+             "step %" PRId64 "/%" PRId64
+             "  loss %.4f  val loss %.4f  perplexity %.2f  accuracy %.2f%%  lr %.2e  %s tok/s",
+             p->step, p->steps, p->loss, p->val_loss, exp(p->val_loss), 100 * p->val_accuracy, p->lr,
+             cli_count(p->tokens_per_second));
+  }
+  cli_progress_update(&w->bar, (uint64_t)p->step, (uint64_t)p->steps, extra);
+  if (wn_context_cancelled(w->ctx) && !w->told) {
+    w->told = true;
+    cli_progress_clear(&w->bar);
+    cli_note(w->common, "winnow: interrupted; saving (a second interrupt stops at once and loses what is not saved)");
+  }
+}
+
+static json_t *summary(const struct watch *w, const char *out_dir, double seconds) {
+  const wn_train_progress *p = &w->last;
+  double trained = (double)p->tokens - (double)w->first_tokens;
+  json_t *j = json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:I}", "out", out_dir, "step", (json_int_t)p->step,
+                        "steps", (json_int_t)p->steps, "tokens", (json_int_t)p->tokens, "loss", p->loss, "seconds",
+                        seconds, "tokens_per_second", p->seconds > 0 ? trained / p->seconds : 0, "peak_resident_bytes",
+                        (json_int_t)cli_peak_resident());
+  if (!j) return NULL;
+  wn_memory_info memory;
+  wn_memory_info_get(&memory);
+  json_object_set_new(j, "peak_bytes", json_integer((json_int_t)memory.peak_bytes));
+  if (w->evaluated) {
+    json_object_set_new(j, "val_loss", json_real(w->val_loss));
+    json_object_set_new(j, "val_perplexity", json_real(exp(w->val_loss)));
+    json_object_set_new(j, "val_accuracy", json_real(w->val_accuracy));
+    json_object_set_new(j, "best_val_loss", json_real(w->best_val_loss));
+  }
+  return j;
+}
+
+int cmd_train(int argc, char **argv) {
+  struct cli_common common = CLI_COMMON_DEFAULTS;
+  const char *config = NULL, *out = NULL;
+  struct cli_list sets = {0};
+  bool resume = false;
+  const struct cli_option options[] = {
+      {.name = "config", .type = CLI_STRING, .out = &config, .metavar = "FILE", .help = "the recipe, JSON"},
+      {.name = "set", .type = CLI_LIST, .out = &sets, .metavar = "KEY=VALUE", .help = "changes one key of the recipe"},
+      {.name = "out", .type = CLI_STRING, .out = &out, .metavar = "DIR", .help = "the run's folder", .required = true},
+      {.name = "resume", .type = CLI_FLAG, .out = &resume, .help = "continue the run in --out where it was saved"},
+      CLI_COMMON_OPTIONS(&common)};
+  const struct cli_spec spec = {
+      .command = "winnow train",
+      .summary =
+          "Trains a model. The folder receives config.json, recipe.json, model.safetensors, the tokenizer, the\n"
+          "optimizer's state and log.jsonl (one object a step). Interrupting (Ctrl-C) saves and stops with exit\n"
+          "code 130; --resume goes on from there, bit for bit with the same number of threads.",
+      .options = options,
+      .option_count = CLI_COUNT(options),
+      .more_help = cli_recipe_keys};
+  int code = cli_parse(&spec, argc, argv, NULL);
+  if (code != CLI_GO) {
+    cli_list_clear(&sets);
+    return code;
+  }
+  if (!config && !sets.count && !resume)
+    return cli_usage_error(spec.command, "nothing to train: give --config, --set or --resume");
+  wn_context *ctx = NULL;
+  code = cli_context_open(&common, &ctx);
+  if (code) {
+    cli_list_clear(&sets);
+    return code;
+  }
+  wn_recipe recipe;
+  const wn_recipe *given = NULL;
+  char kept[4096];
+  if (config || sets.count) {
+    /* Resuming with changes alone starts from the recipe that the run keeps. */
+    const char *base = config;
+    if (!base && resume) {
+      if (!cli_join(kept, sizeof kept, out, "recipe.json")) code = cli_error("%s: the path is too long", out);
+      base = kept;
+    }
+    if (!code) code = cli_recipe_load(ctx, base, &sets, &recipe);
+    given = &recipe;
+  }
+  if (!code) {
+    struct watch watch = {.common = &common, .ctx = ctx};
+    cli_progress_begin(&watch.bar, &common, "train", "steps");
+    cli_signals_begin(ctx);
+    double start = cli_seconds();
+    wn_status status = wn_train_run(ctx, given, out, resume, on_progress, &watch);
+    double seconds = cli_seconds() - start;
+    cli_signals_end();
+    cli_progress_end(&watch.bar);
+    if (status == WN_OK || status == WN_ERR_CANCELLED) {
+      const wn_train_progress *p = &watch.last;
+      if (common.json)
+        code = cli_print_json(summary(&watch, out, seconds));
+      else if (watch.any)
+        cli_note(&common, "%s %s: step %" PRId64 "/%" PRId64 ", loss %.4f, %s tokens in %s, peak memory %s",
+                 status == WN_OK ? "trained" : "saved", out, p->step, p->steps, p->loss, cli_count((double)p->tokens),
+                 cli_duration(seconds), cli_bytes((double)cli_peak_resident()));
+      else
+        cli_note(&common, "%s: nothing left to train", out);
+      if (status == WN_ERR_CANCELLED) {
+        cli_note(&common, "winnow: stopped; go on with: winnow train --resume --out %s", out);
+        if (!code) code = CLI_INTERRUPTED;
+      }
+    } else {
+      code = cli_fail(ctx, status);
+    }
+  }
+  wn_context_destroy(ctx);
+  cli_list_clear(&sets);
+  return code;
+}

@@ -1,0 +1,34 @@
+#include "recipe.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "ui.h"
+
+char *cli_recipe_keys(void) {
+  wn_context *ctx = NULL;
+  char *keys = NULL, *text = NULL;
+  if (wn_context_create(NULL, &ctx) == WN_OK && wn_recipe_help(ctx, &keys) == WN_OK) {
+    if (asprintf(&text, "Recipe keys, for --config (nested objects) and --set KEY=VALUE:\n%s%s", keys,
+                 *keys && keys[strlen(keys) - 1] != '\n' ? "\n" : "") < 0)
+      text = NULL;
+    wn_text_free(keys);
+  }
+  wn_context_destroy(ctx);
+  return text;
+}
+
+bool cli_join(char *out, size_t bytes, const char *dir, const char *name) {
+  int n = snprintf(out, bytes, "%s/%s", dir, name);
+  return n >= 0 && (size_t)n < bytes;
+}
+
+bool cli_exists(const char *path) {
+  return access(path, F_OK) == 0;
+}
+
+int cli_recipe_load(wn_context *ctx, const char *path, const struct cli_list *sets, wn_recipe *out) {
+  wn_status status = wn_recipe_load(ctx, path, sets->items, sets->count, out);
+  return status == WN_OK ? 0 : cli_fail(ctx, status);
+}
