@@ -8,7 +8,9 @@
 #include "winnow/attention.h"
 
 /* The model's side of a check; heads 0: not known yet. */
-struct wn_attention_shape { int64_t heads, kv_heads, head_size; };
+struct wn_attention_shape {
+  int64_t heads, kv_heads, head_size;
+};
 
 struct wn_mechanism {
   const char *name;              /* "selective" */
@@ -34,8 +36,8 @@ int wn_attention_field_groups(const char *prefix, size_t base, struct wn_field_g
 wn_status wn_attention_config_check(wn_context *ctx, const char *where, const wn_attention_config *config,
                                     const struct wn_attention_shape *shape);
 
-/* Fills the terms that come from the configuration: scale (1/sqrt(head_size) unless given), sel.on, its choices, sel.mem
- * and sel.mem_tau. Arrays, shapes and sel.mem_coef stay the caller's. */
+/* Fills the terms that come from the configuration: scale (1/sqrt(head_size) unless given), sel.on, its choices,
+ * sel.mem and sel.mem_tau. Arrays, shapes and sel.mem_coef stay the caller's. */
 void wn_attention_terms(const wn_attention_config *config, int64_t head_size, struct wn_attention *out);
 
 #endif

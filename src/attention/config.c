@@ -1,0 +1,25 @@
+/* The attention configuration as one JSON object, over the rows of every mechanism. */
+#include "attention/registry.h"
+#include "base/error.h"
+
+#include <string.h>
+
+void wn_attention_config_init(wn_attention_config *config) {
+  *config = (wn_attention_config){0};
+  for (int i = 0; i < wn_mechanism_count(); i++) wn_mechanism_at(i)->init(config);
+}
+
+wn_status wn_attention_config_parse(wn_context *ctx, const char *text, wn_attention_config *out) {
+  if (!text || !out)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_attention_config_parse needs a text and a place to write to");
+  wn_attention_config_init(out);
+  json_t *object;
+  WN_TRY(wn_json_load_text(ctx, "attention", text, strlen(text), &object));
+  struct wn_field_group groups[WN_MECHANISMS_MAX];
+  int count = wn_attention_field_groups("", 0, groups);
+  wn_status status = wn_fields_read(ctx, "attention", object, groups, count, out);
+  json_decref(object);
+  struct wn_attention_shape unknown = {0};
+  if (status == WN_OK) status = wn_attention_config_check(ctx, "attention", out, &unknown);
+  return status;
+}

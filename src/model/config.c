@@ -1,0 +1,141 @@
+/* The model's configuration: defaults, table, checks that join several keys, config.json. */
+#include "model/config.h"
+#include "attention/registry.h"
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/file.h"
+
+#include <string.h>
+
+#define AT(member) offsetof(wn_model_config, member)
+#define DEFAULT_CONTEXT 512
+
+static const char *const norm_names[] = {"rmsnorm", "layernorm", NULL};
+static const char *const position_names[] = {"none", "learned", "rope", NULL};
+static const char *const ffn_names[] = {"swiglu", "gelu", "relu", NULL};
+
+static const struct wn_field fields[] = {
+    {"vocab_size", WN_FIELD_INT64, AT(vocab_size), 0, 1 << 24, NULL, "0: the data's"},
+    {"context", WN_FIELD_INT64, AT(context), 0, 1 << 24, NULL, "longest sequence; 0: the task's, or 512"},
+    {"layers", WN_FIELD_INT64, AT(layers), 1, 4096, NULL, "blocks"},
+    {"width", WN_FIELD_INT64, AT(width), 1, 1 << 18, NULL, "size of the residual stream"},
+    {"heads", WN_FIELD_INT64, AT(heads), 1, 4096, NULL, "query heads"},
+    {"kv_heads", WN_FIELD_INT64, AT(kv_heads), 0, 4096, NULL, "key-value heads; 0: heads"},
+    {"head_size", WN_FIELD_INT64, AT(head_size), 0, 4096, NULL, "0: width/heads"},
+    {"ffn_width", WN_FIELD_INT64, AT(ffn_width), 0, 1 << 20, NULL,
+     "inner size of the feed-forward; 0: floor(8*width/3) for swiglu, else 4*width"},
+    {"norm", WN_FIELD_ENUM, AT(norm), 0, 0, norm_names, "before attention, feed-forward and output"},
+    {"norm_eps", WN_FIELD_DOUBLE, AT(norm_eps), 1e-12, 1, NULL, "added under the root"},
+    {"position", WN_FIELD_ENUM, AT(position), 0, 0, position_names, "how order is told"},
+    {"rope_theta", WN_FIELD_DOUBLE, AT(rope_theta), 1, 1e12, NULL, "base of the rotary angles"},
+    {"ffn", WN_FIELD_ENUM, AT(ffn), 0, 0, ffn_names, "kind of the feed-forward"},
+    {"qk_norm", WN_FIELD_BOOL, AT(qk_norm), 0, 0, NULL, "a norm on each head of q and k"},
+    {"bias", WN_FIELD_BOOL, AT(bias), 0, 0, NULL, "biases on every linear map and LayerNorm"},
+    {"tied", WN_FIELD_BOOL, AT(tied), 0, 0, NULL, "the output shares the embedding"},
+    {"dropout", WN_FIELD_DOUBLE, AT(dropout), 0, 0.999, NULL, "after the embedding and on both residual branches"},
+    {"init_std", WN_FIELD_DOUBLE, AT(init_std), 0, 10, NULL, "of the first weights"},
+};
+#define FIELD_COUNT ((int)(sizeof fields / sizeof *fields))
+
+void wn_model_config_init(wn_model_config *config) {
+  *config = (wn_model_config){
+      .layers = 6,
+      .width = 384,
+      .heads = 6,
+      .norm = WN_NORM_RMS,
+      .norm_eps = 1e-6,
+      .position = WN_POS_LEARNED,
+      .rope_theta = 10000,
+      .ffn = WN_FFN_SWIGLU,
+      .init_std = 0.02,
+  };
+  wn_attention_config_init(&config->attention);
+}
+
+int wn_model_field_groups(const char *prefix, const char *attention_prefix, size_t base, struct wn_field_group *out) {
+  out[0] = (struct wn_field_group){.prefix = prefix, .fields = fields, .count = FIELD_COUNT, .base = base};
+  return 1 + wn_attention_field_groups(attention_prefix, base + AT(attention), out + 1);
+}
+
+/* The C API fills the struct by hand, so the table's ranges are checked here again. */
+static wn_status check_ranges(wn_context *ctx, const wn_model_config *config) {
+  struct wn_field_group groups[WN_MODEL_FIELD_GROUPS_MAX];
+  int count = wn_model_field_groups("", "attention", 0, groups);
+  json_t *object;
+  wn_model_config copy = *config;
+  WN_TRY(wn_fields_write(ctx, groups, count, config, &object));
+  wn_status status = wn_fields_read(ctx, "model", object, groups, count, &copy);
+  json_decref(object);
+  return status;
+}
+
+wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
+  wn_model_config c = *config;
+  WN_TRY(check_ranges(ctx, &c));
+  if (c.vocab_size < 1) return wn_fail(ctx, WN_ERR_CONFIG, "model: vocab_size is 0; it must be at least 1");
+  if (c.context == 0) c.context = DEFAULT_CONTEXT;
+  if (c.kv_heads == 0) c.kv_heads = c.heads;
+  if (c.heads % c.kv_heads != 0)
+    return wn_fail(ctx, WN_ERR_CONFIG, "model: heads is %lld, which is not a multiple of kv_heads (%lld)",
+                   (long long)c.heads, (long long)c.kv_heads);
+  if (c.head_size == 0) {
+    if (c.width % c.heads != 0)
+      return wn_fail(ctx, WN_ERR_CONFIG,
+                     "model: width is %lld, which is not a multiple of heads (%lld); change one or set head_size",
+                     (long long)c.width, (long long)c.heads);
+    c.head_size = c.width / c.heads;
+  }
+  if (c.position == WN_POS_ROPE && c.head_size % 2 != 0)
+    return wn_fail(ctx, WN_ERR_CONFIG, "model: position \"rope\" needs an even head_size; it is %lld",
+                   (long long)c.head_size);
+  if (c.ffn_width == 0) c.ffn_width = c.ffn == WN_FFN_SWIGLU ? 8 * c.width / 3 : 4 * c.width;
+  struct wn_attention_shape shape = {.heads = c.heads, .kv_heads = c.kv_heads, .head_size = c.head_size};
+  WN_TRY(wn_attention_config_check(ctx, "model.attention", &c.attention, &shape));
+  *config = c;
+  return WN_OK;
+}
+
+wn_status wn_model_config_json(wn_context *ctx, const wn_model_config *config, char **out) {
+  struct wn_field_group groups[WN_MODEL_FIELD_GROUPS_MAX];
+  int count = wn_model_field_groups("", "attention", 0, groups);
+  json_t *object;
+  *out = NULL;
+  WN_TRY(wn_fields_write(ctx, groups, count, config, &object));
+  wn_status status = wn_json_text(ctx, object, out);
+  json_decref(object);
+  return status;
+}
+
+static wn_status read_object(wn_context *ctx, const char *where, const json_t *object, wn_model_config *out) {
+  struct wn_field_group groups[WN_MODEL_FIELD_GROUPS_MAX];
+  int count = wn_model_field_groups("", "attention", 0, groups);
+  wn_model_config_init(out);
+  WN_TRY(wn_fields_read(ctx, where, object, groups, count, out));
+  wn_status status = wn_model_config_resolve(ctx, out);
+  return status == WN_OK ? status : wn_fail_prefix(ctx, status, "%s", where);
+}
+
+wn_status wn_model_config_parse(wn_context *ctx, const char *where, const char *text, size_t bytes,
+                                wn_model_config *out) {
+  json_t *object;
+  WN_TRY(wn_json_load_text(ctx, where, text, bytes, &object));
+  wn_status status = read_object(ctx, where, object, out);
+  json_decref(object);
+  return status;
+}
+
+wn_status wn_model_config_load(wn_context *ctx, const char *path, wn_model_config *out) {
+  json_t *object;
+  WN_TRY(wn_json_load_file(ctx, path, &object));
+  wn_status status = read_object(ctx, path, object, out);
+  json_decref(object);
+  return status;
+}
+
+wn_status wn_model_config_save(wn_context *ctx, const char *path, const wn_model_config *config) {
+  char *text;
+  WN_TRY(wn_model_config_json(ctx, config, &text));
+  wn_status status = wn_file_write(ctx, path, text, strlen(text));
+  wn_free(text);
+  return status;
+}
