@@ -1,0 +1,27 @@
+/* The cpu backend's table: the reference backend's slots, overridden by what this instruction set has kernels for.
+ * WN_ISA_REF overrides nothing: plain C on any machine, but in the backend that users select. */
+#include <dnnl.h>
+#include <pthread.h>
+#include "backends/cpu/cpu.h"
+
+static struct wn_backend tables[3]; /* by enum wn_isa */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void fill(void) {
+  for (int isa = WN_ISA_REF; isa <= WN_ISA_AVX512; isa++) {
+    struct wn_backend *table = &tables[isa];
+    *table = *wn_backend_ref();
+    table->name = "cpu";
+    if (isa == WN_ISA_REF) continue;
+    table->linear_forward = wn_cpu_linear_forward;
+    table->linear_backward = wn_cpu_linear_backward;
+  }
+}
+
+const struct wn_backend *wn_backend_cpu(enum wn_isa isa) {
+  pthread_once(&once, fill);
+  /* A forced AVX2 holds for oneDNN's kernels too. It takes this only before its first kernel; later it refuses, which
+   * leaves a process that asked for both sets (tests) on the wider one. */
+  if (isa == WN_ISA_AVX2) (void)dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2);
+  return &tables[isa];
+}
