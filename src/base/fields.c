@@ -172,6 +172,7 @@ static wn_status read_enum(const struct reader *r, const char *path, const struc
   int best = 3;
   size_t used = 0;
   for (int i = 0; f->names[i]; i++) {
+    if (!*f->names[i]) continue;
     if (strcmp(s, f->names[i]) == 0) {
       memcpy(at, &i, sizeof i);
       return WN_OK;
@@ -320,7 +321,7 @@ static json_t *field_value(const struct wn_field *f, const char *at) {
     int value, n = 0;
     memcpy(&value, at, sizeof value);
     while (f->names[n]) n++;
-    return value >= 0 && value < n ? json_string(f->names[value]) : NULL;
+    return value >= 0 && value < n && *f->names[value] ? json_string(f->names[value]) : NULL;
   }
   case WN_FIELD_STRING:
     return memchr(at, 0, (size_t)f->max) ? json_string(at) : NULL;
@@ -405,7 +406,8 @@ wn_status wn_fields_help(wn_context *ctx, const struct wn_field_group *groups, i
       if (f->type == WN_FIELD_ENUM) {
         size_t used = 0;
         for (int n = 0; f->names[n] && used < sizeof range; n++)
-          used += (size_t)snprintf(range + used, sizeof range - used, "%s%s", n ? "|" : "", f->names[n]);
+          if (*f->names[n])
+            used += (size_t)snprintf(range + used, sizeof range - used, "%s%s", n ? "|" : "", f->names[n]);
       } else if (f->type != WN_FIELD_BOOL && f->type != WN_FIELD_STRING) {
         snprintf(range, sizeof range, "range %.15g..%.15g", f->min, f->max);
       }

@@ -15,7 +15,7 @@ struct wn_field {
   enum wn_field_type type;
   size_t offset;              /* into the struct */
   double min, max;            /* numbers: inclusive range; STRING: max is the array's size */
-  const char *const *names;   /* ENUM: NULL-terminated, in value order */
+  const char *const *names;   /* ENUM: NULL-terminated, in value order; "" for a value that cannot be chosen */
   const char *help;           /* one line; the default is taken from an initialised struct */
 };
 

@@ -1,0 +1,71 @@
+/* The "data" object of a recipe: defaults, table, checks, and what a synthetic task needs of its model.
+ * Tasks: Leviathan, Kalman, Matias, arXiv 2410.02703, appendix A.1 and A.2. */
+#include "data/config.h"
+#include "base/error.h"
+
+#define AT(member) offsetof(wn_data_config, member)
+#define TEXT(member) AT(member), 0, sizeof(((wn_data_config *)0)->member), NULL
+
+static const char *const kind_names[] = {"tokens", "variable_assignment", "copy", "parity", NULL};
+
+const struct wn_field wn_data_fields[] = {
+    {"kind", WN_FIELD_ENUM, AT(kind), 0, 0, kind_names, "a token file or a synthetic task"},
+    {"train", WN_FIELD_STRING, TEXT(train), "token file to train on (tokens)"},
+    {"val", WN_FIELD_STRING, TEXT(val), "token file to evaluate on (tokens); empty: no evaluation"},
+    {"tokenizer", WN_FIELD_STRING, TEXT(tokenizer), "bytes or a .model file; copied beside the checkpoints"},
+    {"pack", WN_FIELD_BOOL, AT(pack), 0, 0, NULL, "attention stays inside documents (tokens; needs document_token)"},
+    {"document_token", WN_FIELD_INT, AT(document_token), -1, 1 << 24, NULL, "token that starts a document; -1: none"},
+    {"variables", WN_FIELD_INT, AT(variables), 1, 1 << 16, NULL, "variable_assignment: names"},
+    {"values", WN_FIELD_INT, AT(values), 1, 1 << 20, NULL, "variable_assignment and copy: different values"},
+    {"assignments", WN_FIELD_INT, AT(assignments), 1, 1 << 20, NULL, "variable_assignment: pairs before the query"},
+    {"eval_values", WN_FIELD_INT, AT(eval_values), 0, 1 << 20, NULL,
+     "variable_assignment: values that evaluation draws from; 0: all"},
+    {"max_length", WN_FIELD_INT, AT(max_length), 1, 1 << 20, NULL, "copy: longest string; parity: sequence length"},
+};
+const int wn_data_field_count = (int)(sizeof wn_data_fields / sizeof *wn_data_fields);
+
+void wn_data_config_init(wn_data_config *config) {
+  *config = (wn_data_config){
+      .kind = WN_DATA_TOKENS,
+      .document_token = -1,
+      .variables = 3,
+      .values = 100,
+      .assignments = 64,
+      .max_length = 24,
+  };
+}
+
+wn_status wn_data_config_check(wn_context *ctx, const char *where, const wn_data_config *config) {
+  if (config->pack && config->kind != WN_DATA_TOKENS)
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"data.pack\" is for token files; \"data.kind\" is \"%s\"", where,
+                   kind_names[config->kind]);
+  if (config->pack && config->document_token < 0)
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"data.pack\" needs \"data.document_token\", which is -1", where);
+  if (config->eval_values > config->values)
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"data.eval_values\" is %d; it must be at most \"data.values\" (%d)", where,
+                   config->eval_values, config->values);
+  if (config->kind == WN_DATA_PARITY && config->max_length < 2)
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"data.max_length\" is %d; parity needs at least 2", where,
+                   config->max_length);
+  return WN_OK;
+}
+
+void wn_data_config_requirements(const wn_data_config *config, int64_t *vocab_size, int64_t *context) {
+  *vocab_size = *context = 0;
+  switch (config->kind) {
+  case WN_DATA_TOKENS:
+    return;
+  case WN_DATA_VARIABLE_ASSIGNMENT: /* "Z=", 177, "Y=", 661, ..., and the query "Z=" whose target is the answer */
+    *vocab_size = (int64_t)config->variables + config->values;
+    *context = 2 * (int64_t)config->assignments + 1;
+    return;
+  case WN_DATA_COPY: /* a start, the string, an end-of-input, the string again, an end: the paper's 2n + 3 */
+    *vocab_size = (int64_t)config->values + 3;
+    *context = 2 * (int64_t)config->max_length + 3;
+    return;
+  case WN_DATA_PARITY: /* bits */
+    *vocab_size = 2;
+    *context = config->max_length;
+    return;
+  }
+}

@@ -1,0 +1,191 @@
+/* Recipes: the "model", "data" and "train" objects of one JSON file, read, checked, written and explained by the same
+ * tables. Single keys can be changed by "section.key=value", applied to the JSON before it is read. */
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "data/config.h"
+#include "model/config.h"
+#include "winnow/train.h"
+
+#define AT(member) offsetof(wn_train_config, member)
+#define MAX_TOKENS_PER_STEP ((int64_t)1 << 36)
+
+static const char *const optimizer_names[] = {"adamw", "adagrad", NULL};
+static const char *const schedule_names[] = {"cosine", "linear", "constant", NULL};
+static const char *const activation_names[] = {[WN_F32] = "float32", [WN_F64] = "", [WN_BF16] = "bfloat16", NULL};
+
+static const struct wn_field train_fields[] = {
+    {"steps", WN_FIELD_INT64, AT(steps), 1, 1e12, NULL, "optimizer steps"},
+    {"batch", WN_FIELD_INT64, AT(batch), 1, 1 << 20, NULL, "sequences a micro-step"},
+    {"accumulate", WN_FIELD_INT64, AT(accumulate), 1, 1 << 20, NULL, "micro-steps an optimizer step"},
+    {"context", WN_FIELD_INT64, AT(context), 0, 1 << 24, NULL, "tokens a sequence; 0: the model's"},
+    {"optimizer", WN_FIELD_ENUM, AT(optimizer), 0, 0, optimizer_names, "update rule"},
+    {"lr", WN_FIELD_DOUBLE, AT(lr), 0, 1000, NULL, "learning rate after the warm-up"},
+    {"min_lr_ratio", WN_FIELD_DOUBLE, AT(min_lr_ratio), 0, 1, NULL, "cosine and linear end at lr times this"},
+    {"warmup", WN_FIELD_INT64, AT(warmup), 0, 1e12, NULL, "steps of linear warm-up from 0"},
+    {"schedule", WN_FIELD_ENUM, AT(schedule), 0, 0, schedule_names, "decay after the warm-up"},
+    {"beta1", WN_FIELD_DOUBLE, AT(beta1), 0, 0.999999, NULL, "adamw: decay of the first moment"},
+    {"beta2", WN_FIELD_DOUBLE, AT(beta2), 0, 0.99999999, NULL, "adamw: decay of the second moment"},
+    {"eps", WN_FIELD_DOUBLE, AT(eps), 1e-30, 1, NULL, "added to the update's denominator"},
+    {"weight_decay", WN_FIELD_DOUBLE, AT(weight_decay), 0, 1000, NULL, "adamw: decoupled; tensors of two dimensions"},
+    {"clip", WN_FIELD_DOUBLE, AT(clip), 0, 1e12, NULL, "largest norm of the whole gradient; 0: off"},
+    {"clip_tensor", WN_FIELD_DOUBLE, AT(clip_tensor), 0, 1e12, NULL, "largest norm of each tensor's gradient; 0: off"},
+    {"seed", WN_FIELD_UINT64, AT(seed), 0, 18446744073709551615.0, NULL, "of parameters, data order and dropout"},
+    {"eval_every", WN_FIELD_INT64, AT(eval_every), 0, 1e12, NULL, "steps between evaluations; 0: never"},
+    {"eval_batches", WN_FIELD_INT64, AT(eval_batches), 0, 1e12, NULL, "batches an evaluation; 0: the whole val split"},
+    {"save_every", WN_FIELD_INT64, AT(save_every), 0, 1e12, NULL, "steps between checkpoints; 0: at the end only"},
+    {"log_every", WN_FIELD_INT64, AT(log_every), 1, 1e12, NULL, "steps between lines of log.jsonl"},
+    {"recompute", WN_FIELD_BOOL, AT(recompute), 0, 0, NULL, "a layer's activations are recomputed in backward"},
+    {"activation_dtype", WN_FIELD_ENUM, AT(activation_dtype), 0, 0, activation_names,
+     "storage of what waits for the backward pass"},
+};
+
+#define GROUPS_MAX (WN_MODEL_FIELD_GROUPS_MAX + 2)
+static int recipe_groups(struct wn_field_group *out) {
+  int n = wn_model_field_groups("model", "model.attention", offsetof(wn_recipe, model), out);
+  out[n++] = (struct wn_field_group){"data", wn_data_fields, wn_data_field_count, offsetof(wn_recipe, data)};
+  out[n++] = (struct wn_field_group){"train", train_fields, (int)(sizeof train_fields / sizeof *train_fields),
+                                     offsetof(wn_recipe, train)};
+  return n;
+}
+
+void wn_recipe_init(wn_recipe *recipe) {
+  memset(recipe, 0, sizeof *recipe);
+  wn_model_config_init(&recipe->model);
+  wn_data_config_init(&recipe->data);
+  recipe->train = (wn_train_config){
+      .steps = 1000,
+      .batch = 16,
+      .accumulate = 1,
+      .optimizer = WN_OPT_ADAMW,
+      .lr = 1e-3,
+      .min_lr_ratio = 0.1,
+      .warmup = 100,
+      .schedule = WN_SCHED_COSINE,
+      .beta1 = 0.9,
+      .beta2 = 0.999,
+      .eps = 1e-8,
+      .weight_decay = 0.1,
+      .clip = 1,
+      .seed = 1,
+      .eval_every = 250,
+      .eval_batches = 20,
+      .save_every = 500,
+      .log_every = 1,
+      .activation_dtype = WN_F32,
+  };
+}
+
+/* Fills what the data decides and checks what joins several keys. The vocabulary of a token file is not known here: it
+ * may stay 0 until the data is opened, and the model is checked with a stand-in. */
+static wn_status resolve(wn_context *ctx, const char *where, wn_recipe *r) {
+  WN_TRY(wn_data_config_check(ctx, where, &r->data));
+  int64_t vocab, context;
+  wn_data_config_requirements(&r->data, &vocab, &context);
+  if (r->model.vocab_size == 0) r->model.vocab_size = vocab;
+  if (r->model.context == 0) r->model.context = context;
+  wn_model_config model = r->model;
+  bool unknown = model.vocab_size == 0;
+  if (unknown) model.vocab_size = 1;
+  wn_status status = wn_model_config_resolve(ctx, &model);
+  if (status != WN_OK) return wn_fail_prefix(ctx, status, "%s", where);
+  if (unknown) model.vocab_size = 0;
+  r->model = model;
+
+  if (vocab > r->model.vocab_size)
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"model.vocab_size\" is %lld; the task in \"data\" needs at least %lld",
+                   where, (long long)r->model.vocab_size, (long long)vocab);
+  if (!unknown && r->data.document_token >= r->model.vocab_size)
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"data.document_token\" is %d; \"model.vocab_size\" is %lld", where,
+                   r->data.document_token, (long long)r->model.vocab_size);
+  wn_train_config *t = &r->train;
+  if (t->context == 0) t->context = context ? context : r->model.context;
+  if (context > r->model.context)
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"model.context\" is %lld; the task in \"data\" needs at least %lld", where,
+                   (long long)r->model.context, (long long)context);
+  if (t->context > r->model.context)
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"train.context\" is %lld; it must be at most \"model.context\" (%lld)",
+                   where, (long long)t->context, (long long)r->model.context);
+  if (t->context < context)
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"train.context\" is %lld; the task in \"data\" needs at least %lld", where,
+                   (long long)t->context, (long long)context);
+  int64_t tokens;
+  if (__builtin_mul_overflow(t->batch, t->accumulate, &tokens) || __builtin_mul_overflow(tokens, t->context, &tokens) ||
+      tokens > MAX_TOKENS_PER_STEP)
+    return wn_fail(
+        ctx, WN_ERR_CONFIG,
+        "%s: \"train.batch\" * \"train.accumulate\" * \"train.context\" is %lld * %lld * %lld tokens a step; "
+        "at most %lld are possible",
+        where, (long long)t->batch, (long long)t->accumulate, (long long)t->context, (long long)MAX_TOKENS_PER_STEP);
+  return WN_OK;
+}
+
+/* Reads one assignment alone first, so that a wrong one is reported by its own text and not as the file's. */
+static wn_status apply_set(wn_context *ctx, json_t *object, const char *set) {
+  struct wn_field_group groups[GROUPS_MAX];
+  int count = recipe_groups(groups);
+  char where[160];
+  snprintf(where, sizeof where, "set %.120s", set);
+  json_t *alone = json_object();
+  if (!alone) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s", where);
+  wn_recipe scratch;
+  wn_recipe_init(&scratch);
+  wn_status status = wn_json_set(ctx, alone, set);
+  if (status == WN_OK) status = wn_fields_read(ctx, where, alone, groups, count, &scratch);
+  json_decref(alone);
+  return status == WN_OK ? wn_json_set(ctx, object, set) : status;
+}
+
+static wn_status read_recipe(wn_context *ctx, const char *where, json_t *object, const char *const *sets, int set_count,
+                             wn_recipe *out) {
+  struct wn_field_group groups[GROUPS_MAX];
+  int count = recipe_groups(groups);
+  wn_recipe recipe;
+  wn_recipe_init(&recipe);
+  WN_TRY(wn_fields_read(ctx, where, object, groups, count, &recipe)); /* the file's own mistakes come first */
+  for (int i = 0; i < set_count; i++) WN_TRY(apply_set(ctx, object, sets[i]));
+  wn_recipe_init(&recipe);
+  WN_TRY(wn_fields_read(ctx, where, object, groups, count, &recipe));
+  WN_TRY(resolve(ctx, where, &recipe));
+  *out = recipe;
+  return WN_OK;
+}
+
+wn_status wn_recipe_load(wn_context *ctx, const char *path, const char *const *sets, int set_count, wn_recipe *out) {
+  if (!out || set_count < 0 || (set_count > 0 && !sets))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_recipe_load needs a place to write to, and sets when set_count is not 0");
+  json_t *object;
+  if (path)
+    WN_TRY(wn_json_load_file(ctx, path, &object));
+  else if (!(object = json_object()))
+    return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a recipe");
+  wn_status status = read_recipe(ctx, path ? path : "recipe", object, sets, set_count, out);
+  json_decref(object);
+  return status;
+}
+
+wn_status wn_recipe_help(wn_context *ctx, char **out) {
+  if (!out) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_recipe_help needs a place to write to");
+  struct wn_field_group groups[GROUPS_MAX];
+  int count = recipe_groups(groups);
+  wn_recipe defaults;
+  wn_recipe_init(&defaults);
+  *out = NULL;
+  return wn_fields_help(ctx, groups, count, &defaults, out);
+}
+
+wn_status wn_recipe_json(wn_context *ctx, const wn_recipe *recipe, char **out) {
+  if (!recipe || !out) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_recipe_json needs a recipe and a place to write to");
+  struct wn_field_group groups[GROUPS_MAX];
+  int count = recipe_groups(groups);
+  json_t *object;
+  *out = NULL;
+  WN_TRY(wn_fields_write(ctx, groups, count, recipe, &object));
+  wn_status status = wn_json_text(ctx, object, out);
+  json_decref(object);
+  return status;
+}
