@@ -1,0 +1,317 @@
+/* Training checkpoints: config.json, recipe.json, model.safetensors, tokenizer, optimizer.safetensors, state.json.
+ *
+ * The files must belong to one step whatever happens while they are written, and model.safetensors must stay at the
+ * top of the folder where other tools look for it. So a save goes through two hidden folders:
+ *   1. everything is written and synced into DIR/.next          a kill or a full disk here leaves the old files alone
+ *   2. rename(DIR/.next, DIR/.commit)                           the commit point: one atomic operation
+ *   3. each file of DIR/.commit is renamed over DIR's, then DIR/.commit is removed
+ * Recovery: when DIR/.commit is there, step 3 is run (again); whatever is left of DIR/.next is removed. At every
+ * instant the files of .commit, where it exists, laid over those of DIR are one complete generation: before 2 there is
+ * no .commit and DIR is complete; between 2 and the end of 3 every file of the new generation is in exactly one of the
+ * two places; after 3 all are in DIR. A reader that does not know of this finds in DIR, at every instant, whole files.
+ * state.json also keeps fingerprints of the parameter and optimizer arrays: files that were mixed by hand are refused.
+ */
+#include "train/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fields.h"
+#include "base/file.h"
+
+enum { PATH_BYTES = 4096 };
+static const char next_name[] = ".next", commit_name[] = ".commit";
+
+#define STATE(key, type, member, low, high, text)                                                                      \
+  { key, type, offsetof(struct wn_run_state, member), low, high, NULL, text }
+static const struct wn_field state_fields[] = {
+    STATE("step", WN_FIELD_INT64, step, 0, 9e15, "optimizer steps done"),
+    STATE("tokens", WN_FIELD_UINT64, tokens, 0, 9e15, "tokens trained on"),
+    STATE("seed", WN_FIELD_UINT64, seed, 0, 1.8446744073709552e19, "seed of parameters, data order and dropout"),
+    STATE("threads", WN_FIELD_INT, threads, 1, 65536, "threads of the run"),
+    STATE("backend", WN_FIELD_STRING, backend, 0, 16, "backend of the run"),
+    STATE("isa", WN_FIELD_STRING, isa, 0, 16, "instruction set of the run"),
+    STATE("optimizer", WN_FIELD_STRING, optimizer, 0, 16, "adamw or adagrad"),
+    STATE("parameters", WN_FIELD_STRING, parameters, 0, 24, "fingerprint of the parameters"),
+    STATE("moments", WN_FIELD_STRING, moments, 0, 24, "fingerprint of the optimizer's arrays"),
+};
+static const struct wn_field_group state_group = {"", state_fields, sizeof state_fields / sizeof state_fields[0], 0};
+
+static const char *optimizer_name(wn_optimizer_kind kind) {
+  return kind == WN_OPT_ADAMW ? "adamw" : "adagrad";
+}
+
+/* FNV-1a over 32-bit words in four lanes: one pass at memory speed. */
+static uint64_t hash_floats(uint64_t hash, const float *x, size_t count) {
+  uint64_t lane[4] = {hash, hash ^ 1, hash ^ 2, hash ^ 3};
+  for (size_t i = 0; i < count; i++) {
+    uint32_t word;
+    memcpy(&word, x + i, sizeof word);
+    lane[i & 3] = (lane[i & 3] ^ word) * 0x100000001b3ULL;
+  }
+  for (int i = 0; i < 4; i++) hash = (hash ^ lane[i] ^ (lane[i] >> 29)) * 0x100000001b3ULL;
+  return hash;
+}
+
+static uint64_t hash_array(const struct wn_param_table *table, const void *array, uint64_t hash) {
+  for (int i = 0; i < table->count; i++)
+    hash = hash_floats(hash, (const float *)array + table->rows[i].offset, table->rows[i].count);
+  return hash;
+}
+
+static void fingerprint_parameters(const wn_trainer *t, char out[24]) {
+  snprintf(out, 24, "%016llx",
+           (unsigned long long)hash_array(&t->model->table, t->model->params, 0xcbf29ce484222325ULL));
+}
+
+static void fingerprint_moments(const wn_trainer *t, char out[24]) {
+  uint64_t hash = 0xcbf29ce484222325ULL;
+  if (t->opt.m) hash = hash_array(&t->model->table, t->opt.m, hash);
+  hash = hash_array(&t->model->table, t->opt.v, hash);
+  snprintf(out, 24, "%016llx", (unsigned long long)hash);
+}
+
+static wn_status io_error(wn_context *ctx, const char *what, const char *path) {
+  return wn_fail(ctx, WN_ERR_IO, "%s: %s: %s", path, what, strerror(errno));
+}
+
+static wn_status sync_dir(wn_context *ctx, const char *path) {
+  int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return io_error(ctx, "cannot open the folder", path);
+  int rc = fsync(fd);
+  int error = errno;
+  close(fd);
+  errno = error;
+  /* Some file systems cannot sync folders; that is theirs to order. */
+  return rc == 0 || error == EINVAL || error == ENOTSUP ? WN_OK : io_error(ctx, "cannot sync the folder", path);
+}
+
+/* Calls each() on every entry until a pass finds none, since entries vanish while the folder is read. */
+static wn_status drain_dir(wn_context *ctx, const char *dir,
+                           wn_status (*each)(wn_context *, const char *dir, const char *name, const char *to),
+                           const char *to) {
+  for (;;) {
+    DIR *handle = opendir(dir);
+    if (!handle) return io_error(ctx, "cannot read the folder", dir);
+    int found = 0;
+    wn_status status = WN_OK;
+    for (struct dirent *entry; status == WN_OK && (entry = readdir(handle));) {
+      if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
+      status = each(ctx, dir, entry->d_name, to);
+      found++;
+    }
+    closedir(handle);
+    if (status != WN_OK || found == 0) return status;
+  }
+}
+
+static wn_status remove_entry(wn_context *ctx, const char *dir, const char *name, const char *to) {
+  (void)to;
+  char path[PATH_BYTES];
+  WN_TRY(wn_path_join(ctx, path, sizeof path, dir, name));
+  return unlink(path) == 0 || errno == ENOENT ? WN_OK : io_error(ctx, "cannot remove", path);
+}
+
+static wn_status move_entry(wn_context *ctx, const char *dir, const char *name, const char *to) {
+  char from[PATH_BYTES], target[PATH_BYTES];
+  WN_TRY(wn_path_join(ctx, from, sizeof from, dir, name));
+  WN_TRY(wn_path_join(ctx, target, sizeof target, to, name));
+  return rename(from, target) == 0 ? WN_OK : io_error(ctx, "cannot rename into place", from);
+}
+
+static wn_status discard_next(wn_context *ctx, const char *dir) {
+  char next[PATH_BYTES];
+  WN_TRY(wn_path_join(ctx, next, sizeof next, dir, next_name));
+  if (!wn_path_is_dir(next)) return WN_OK;
+  WN_TRY(drain_dir(ctx, next, remove_entry, NULL));
+  return rmdir(next) == 0 ? WN_OK : io_error(ctx, "cannot remove the folder", next);
+}
+
+static wn_status publish(wn_context *ctx, const char *dir) {
+  char commit[PATH_BYTES];
+  WN_TRY(wn_path_join(ctx, commit, sizeof commit, dir, commit_name));
+  if (!wn_path_is_dir(commit)) return WN_OK;
+  WN_TRY(drain_dir(ctx, commit, move_entry, dir));
+  WN_TRY(sync_dir(ctx, dir));
+  return rmdir(commit) == 0 ? WN_OK : io_error(ctx, "cannot remove the folder", commit);
+}
+
+static bool has_file(const char *dir, const char *name) {
+  char path[PATH_BYTES];
+  return wn_path_join(NULL, path, sizeof path, dir, name) == WN_OK && wn_path_exists(path);
+}
+
+bool wn_checkpoint_exists(const char *dir) {
+  return has_file(dir, commit_name) || has_file(dir, "state.json");
+}
+
+wn_status wn_checkpoint_recover(wn_context *ctx, const char *dir) {
+  WN_TRY(publish(ctx, dir));
+  return discard_next(ctx, dir);
+}
+
+/* One row for each tensor of each optimizer array, "m.<name>" and "v.<name>". */
+struct moments {
+  wn_safetensors_entry *entries;
+  char (*names)[104];
+  int count;
+  void *memory[2];
+};
+
+static wn_status moments_list(wn_context *ctx, const wn_trainer *t, struct moments *out) {
+  const struct wn_param_table *table = &t->model->table;
+  int arrays = t->opt.m ? 2 : 1;
+  memset(out, 0, sizeof *out);
+  out->count = arrays * table->count;
+  WN_TRY(wn_alloc(ctx, "optimizer entries", (size_t)out->count * sizeof *out->entries, &out->memory[0]));
+  out->entries = out->memory[0];
+  WN_TRY(wn_alloc(ctx, "optimizer names", (size_t)out->count * sizeof *out->names, &out->memory[1]));
+  out->names = out->memory[1];
+  for (int a = 0; a < arrays; a++) {
+    const float *array = arrays == 2 && a == 0 ? t->opt.m : t->opt.v;
+    for (int i = 0; i < table->count; i++) {
+      const struct wn_param *row = &table->rows[i];
+      int k = a * table->count + i;
+      snprintf(out->names[k], sizeof out->names[k], "%c.%s", arrays == 2 && a == 0 ? 'm' : 'v', row->name);
+      wn_safetensors_entry *e = &out->entries[k];
+      *e = (wn_safetensors_entry){.name = out->names[k],
+                                  .dtype = WN_F32,
+                                  .ndim = row->ndim,
+                                  .data = array + row->offset,
+                                  .bytes = row->count * sizeof(float)};
+      for (int d = 0; d < row->ndim; d++) e->shape[d] = row->shape[d];
+    }
+  }
+  return WN_OK;
+}
+
+static void moments_clear(struct moments *list) {
+  wn_free(list->memory[0]);
+  wn_free(list->memory[1]);
+}
+
+static wn_status write_next(wn_context *ctx, const char *next, const wn_recipe *recipe, const wn_tokenizer *tok,
+                            const wn_trainer *t) {
+  char path[PATH_BYTES], step[32];
+  WN_TRY(wn_model_save(ctx, t->model, tok, next));
+
+  struct moments list;
+  snprintf(step, sizeof step, "%lld", (long long)t->step);
+  const char *metadata[] = {"format", "winnow", "optimizer", optimizer_name(t->opt.kind), "step", step, NULL};
+  wn_status status = moments_list(ctx, t, &list);
+  if (status == WN_OK) status = wn_path_join(ctx, path, sizeof path, next, "optimizer.safetensors");
+  if (status == WN_OK) status = wn_safetensors_write(ctx, path, list.entries, list.count, metadata);
+  moments_clear(&list);
+  if (status != WN_OK) return status;
+
+  char *text = NULL;
+  WN_TRY(wn_recipe_json(ctx, recipe, &text));
+  status = wn_path_join(ctx, path, sizeof path, next, "recipe.json");
+  if (status == WN_OK) status = wn_file_write(ctx, path, text, strlen(text));
+  wn_text_free(text);
+  if (status != WN_OK) return status;
+
+  struct wn_run_state state = {.step = t->step, .tokens = t->tokens, .seed = t->config.seed, .threads = ctx->threads};
+  snprintf(state.backend, sizeof state.backend, "%s", ctx->backend);
+  snprintf(state.isa, sizeof state.isa, "%s", wn_isa_name(ctx->isa));
+  snprintf(state.optimizer, sizeof state.optimizer, "%s", optimizer_name(t->opt.kind));
+  fingerprint_parameters(t, state.parameters);
+  fingerprint_moments(t, state.moments);
+  json_t *json = NULL;
+  WN_TRY(wn_fields_write(ctx, &state_group, 1, &state, &json));
+  status = wn_path_join(ctx, path, sizeof path, next, "state.json");
+  if (status == WN_OK) status = wn_json_save_file(ctx, path, json);
+  json_decref(json);
+  return status;
+}
+
+wn_status wn_checkpoint_save(wn_context *ctx, const char *dir, const wn_recipe *recipe, const wn_tokenizer *tok,
+                             const wn_trainer *t) {
+  if (t->model->dtype != WN_F32)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "checkpoints hold float32 parameters, this model is %s",
+                   wn_dtype_name(t->model->dtype));
+  char next[PATH_BYTES], commit[PATH_BYTES];
+  WN_TRY(wn_checkpoint_recover(ctx, dir));
+  WN_TRY(wn_path_join(ctx, next, sizeof next, dir, next_name));
+  WN_TRY(wn_path_join(ctx, commit, sizeof commit, dir, commit_name));
+  wn_status status = wn_make_dirs(ctx, next);
+  if (status == WN_OK) status = write_next(ctx, next, recipe, tok, t);
+  if (status == WN_OK) status = sync_dir(ctx, next);
+  if (status == WN_OK && rename(next, commit) != 0) status = io_error(ctx, "cannot rename", next);
+  if (status != WN_OK) {
+    discard_next(NULL, dir); /* gives a full disk its space back; the first error is the one to report */
+    return wn_fail_prefix(ctx, status, "saving step %lld (the previous checkpoint is kept)", (long long)t->step);
+  }
+  WN_TRY(sync_dir(ctx, dir));
+  return publish(ctx, dir);
+}
+
+wn_status wn_checkpoint_state(wn_context *ctx, const char *dir, struct wn_run_state *out) {
+  char path[PATH_BYTES];
+  json_t *json = NULL;
+  memset(out, 0, sizeof *out);
+  WN_TRY(wn_path_join(ctx, path, sizeof path, dir, "state.json"));
+  WN_TRY(wn_json_load_file(ctx, path, &json));
+  wn_status status = wn_fields_read(ctx, path, json, &state_group, 1, out);
+  json_decref(json);
+  return status;
+}
+
+static wn_status read_moments(wn_context *ctx, const char *path, wn_trainer *t) {
+  wn_safetensors *file = NULL;
+  struct moments list = {0};
+  WN_TRY(wn_safetensors_open(ctx, path, &file));
+  wn_status status;
+  WN_TRY_GOTO(moments_list(ctx, t, &list), done);
+  if (wn_safetensors_count(file) != list.count) {
+    status = wn_fail(ctx, WN_ERR_FORMAT, "%s: %d tensors, this model and optimizer have %d", path,
+                     wn_safetensors_count(file), list.count);
+    goto done;
+  }
+  for (int i = 0; i < list.count; i++) {
+    const wn_safetensors_entry *want = &list.entries[i], *have = wn_safetensors_find(file, want->name);
+    bool same = have && have->dtype == want->dtype && have->ndim == want->ndim && have->bytes == want->bytes;
+    for (int d = 0; same && d < want->ndim; d++) same = have->shape[d] == want->shape[d];
+    if (!same) {
+      status = wn_fail(ctx, have ? WN_ERR_SHAPE : WN_ERR_FORMAT, "%s: tensor \"%s\" %s", path, want->name,
+                       have ? "has another type or shape than the model's" : "is missing");
+      goto done;
+    }
+    memcpy((void *)want->data, have->data, want->bytes);
+  }
+done:
+  moments_clear(&list);
+  wn_safetensors_close(file);
+  return status;
+}
+
+wn_status wn_checkpoint_load(wn_context *ctx, const char *dir, wn_trainer *t, struct wn_run_state *out) {
+  char path[PATH_BYTES], found[24];
+  WN_TRY(wn_checkpoint_state(ctx, dir, out));
+  if (strcmp(out->optimizer, optimizer_name(t->opt.kind)))
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: the checkpoint's optimizer is \"%s\", the recipe's \"%s\"", dir,
+                   out->optimizer, optimizer_name(t->opt.kind));
+  if (out->seed != t->config.seed)
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: the checkpoint's seed is %llu, the recipe's train.seed %llu", dir,
+                   (unsigned long long)out->seed, (unsigned long long)t->config.seed);
+  fingerprint_parameters(t, found);
+  if (strcmp(found, out->parameters))
+    return wn_fail(ctx, WN_ERR_FORMAT,
+                   "%s: model.safetensors is not that of step %lld (fingerprint %s, state.json has %s)", dir,
+                   (long long)out->step, found, out->parameters);
+  WN_TRY(wn_path_join(ctx, path, sizeof path, dir, "optimizer.safetensors"));
+  WN_TRY(read_moments(ctx, path, t));
+  fingerprint_moments(t, found);
+  if (strcmp(found, out->moments))
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: not that of step %lld (fingerprint %s, state.json has %s)", path,
+                   (long long)out->step, found, out->moments);
+  t->step = out->step;
+  t->tokens = out->tokens;
+  return WN_OK;
+}

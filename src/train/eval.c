@@ -1,0 +1,223 @@
+/* Evaluation: the mean negative log-likelihood of the counted positions, sums in double.
+ *   perplexity = exp(loss);  bits per byte = loss sum / (ln 2 * bytes of text)
+ * A text is cut into blocks of the context; every token after the first is predicted exactly once, from the tokens
+ * of its own block before it, so a block's first tokens have little context: a stride shorter than the block would
+ * give lower figures at a multiple of the cost. The tail is a shorter block, padded with positions that do not count.
+ */
+#include "train/eval.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+
+static double seconds_now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, struct wn_eval_sums *sums) {
+  *sums = (struct wn_eval_sums){0};
+  for (uint64_t i = 0; i < loop->batches; i++) {
+    if (wn_context_cancelled(ctx))
+      return wn_fail(ctx, WN_ERR_CANCELLED, "evaluation stopped after %llu of %llu batches", (unsigned long long)i,
+                     (unsigned long long)loop->batches);
+    bool packed = false;
+    WN_TRY(loop->batch(loop->batch_user, i, loop->tokens, loop->targets, loop->doc_start, &packed));
+    struct wn_batch batch = {.B = loop->B,
+                             .T = loop->T,
+                             .tokens = loop->tokens,
+                             .targets = loop->targets,
+                             .doc_start = packed ? loop->doc_start : NULL};
+    struct wn_step step = {.loss_scale = 1};
+    struct wn_step_result result = {0};
+    WN_TRY(wn_model_step(loop->model, loop->ws, &batch, &step, &result));
+    sums->loss += result.loss_sum;
+    sums->counted += result.counted;
+    sums->hits += result.hits;
+    sums->batches++;
+    if (loop->progress) loop->progress(loop->progress_user, i + 1, loop->batches);
+  }
+  return WN_OK;
+}
+
+/* Workspace and token buffers for one evaluation. */
+struct buffers {
+  wn_workspace *ws;
+  struct wn_arena arena;
+  int32_t *tokens, *targets, *doc_start;
+};
+
+static wn_status buffers_init(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t T, struct buffers *b) {
+  memset(b, 0, sizeof *b);
+  size_t count, bytes;
+  if (!wn_mul_size((size_t)B, (size_t)T, &count) || !wn_mul_size(count, sizeof(int32_t), &bytes))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "evaluation batch of %lld rows of %lld tokens is too large", (long long)B,
+                   (long long)T);
+  wn_arena_plan(&b->arena, "tokens", bytes, (void **)&b->tokens);
+  wn_arena_plan(&b->arena, "targets", bytes, (void **)&b->targets);
+  wn_arena_plan(&b->arena, "document starts", bytes, (void **)&b->doc_start);
+  WN_TRY(wn_arena_allocate(ctx, &b->arena, "evaluation batch"));
+  struct wn_workspace_options options = {.activation_dtype = WN_F32};
+  return wn_workspace_create(ctx, model, B, T, &options, &b->ws);
+}
+
+static void buffers_clear(struct buffers *b) {
+  wn_workspace_destroy(b->ws);
+  wn_arena_clear(&b->arena);
+}
+
+static wn_status eval_shape(wn_context *ctx, const struct wn_model *model, const wn_eval_options *options, int64_t *B,
+                            int64_t *T) {
+  *B = options && options->batch ? options->batch : 8;
+  *T = options && options->context ? options->context : model->config.context;
+  if (*B < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "evaluation batch must be at least 1, found %lld", (long long)*B);
+  if (*T < 1 || *T > model->config.context)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "evaluation context %lld is outside 1..%lld, the model's context",
+                   (long long)*T, (long long)model->config.context);
+  return WN_OK;
+}
+
+/* bytes: of the text behind all that was counted; 0: unknown. */
+static wn_status eval_finish(wn_context *ctx, const struct wn_eval_sums *sums, uint64_t bytes, double seconds,
+                             wn_eval_result *result) {
+  if (sums->counted == 0) return wn_fail(ctx, WN_ERR_FORMAT, "nothing to evaluate: no position has a target");
+  double loss = sums->loss / (double)sums->counted;
+  *result = (wn_eval_result){.loss = loss,
+                             .perplexity = exp(loss),
+                             .accuracy = (double)sums->hits / (double)sums->counted,
+                             .bits_per_byte = bytes ? sums->loss / (log(2.0) * (double)bytes) : 0,
+                             .tokens = sums->counted,
+                             .bytes = bytes,
+                             .batches = sums->batches,
+                             .seconds = seconds,
+                             .tokens_per_second = seconds > 0 ? (double)sums->counted / seconds : 0};
+  return WN_OK;
+}
+
+struct source_user {
+  wn_context *ctx;
+  const wn_data_source *source;
+  uint64_t seed;
+  int64_t B;
+};
+
+static wn_status source_batch(void *user, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start,
+                              bool *packed) {
+  struct source_user *u = user;
+  return wn_data_source_batch(u->ctx, u->source, u->seed, index, u->B, tokens, targets, doc_start, packed);
+}
+
+wn_status wn_eval(wn_context *ctx, wn_model *model, const wn_data_source *source, const wn_eval_options *options,
+                  wn_eval_result *result) {
+  memset(result, 0, sizeof *result);
+  int64_t B, T;
+  WN_TRY(eval_shape(ctx, model, options, &B, &T));
+  uint64_t all = wn_data_source_batches(source, B), batches = all ? all : 16;
+  if (options && options->max_batches && (all == 0 || options->max_batches < all)) batches = options->max_batches;
+  struct buffers b;
+  struct wn_eval_sums sums;
+  double start = seconds_now();
+  wn_status status = buffers_init(ctx, model, B, T, &b);
+  if (status == WN_OK) {
+    struct source_user user = {ctx, source, options ? options->seed : 0, B};
+    struct wn_eval_loop loop = {.model = model,
+                                .ws = b.ws,
+                                .B = B,
+                                .T = T,
+                                .tokens = b.tokens,
+                                .targets = b.targets,
+                                .doc_start = b.doc_start,
+                                .batches = batches,
+                                .batch = source_batch,
+                                .batch_user = &user,
+                                .progress = options ? options->progress : NULL,
+                                .progress_user = options ? options->user : NULL};
+    status = wn_eval_loop_run(ctx, &loop, &sums);
+  }
+  buffers_clear(&b);
+  WN_TRY(status);
+  /* The bytes are those of the whole source, so they say nothing about a part of it. */
+  uint64_t bytes = options && batches == all ? options->bytes : 0;
+  return eval_finish(ctx, &sums, bytes, seconds_now() - start, result);
+}
+
+struct text_user {
+  const int32_t *ids;
+  size_t count;
+  int64_t B, T;
+};
+
+/* Row r of batch i is block i*B + r: inputs ids[block*T ...], targets one further. */
+static wn_status text_batch(void *user, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start,
+                            bool *packed) {
+  const struct text_user *u = user;
+  (void)doc_start;
+  *packed = false;
+  for (int64_t r = 0; r < u->B; r++)
+    for (int64_t t = 0; t < u->T; t++) {
+      size_t at = ((size_t)index * (size_t)u->B + (size_t)r) * (size_t)u->T + (size_t)t;
+      bool counts = at + 1 < u->count;
+      tokens[r * u->T + t] = counts ? u->ids[at] : 0;
+      targets[r * u->T + t] = counts ? u->ids[at + 1] : -1;
+    }
+  return WN_OK;
+}
+
+wn_status wn_eval_text(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const char *text, size_t bytes,
+                       const wn_eval_options *options, wn_eval_result *result) {
+  memset(result, 0, sizeof *result);
+  if (wn_tokenizer_vocab_size(tok) != model->config.vocab_size)
+    return wn_fail(ctx, WN_ERR_SHAPE, "the tokenizer has a vocabulary of %d, the model of %lld",
+                   (int)wn_tokenizer_vocab_size(tok), (long long)model->config.vocab_size);
+  int64_t B, T;
+  WN_TRY(eval_shape(ctx, model, options, &B, &T));
+  double start = seconds_now();
+  int32_t *ids = NULL;
+  size_t count = 0;
+  bool bos = wn_tokenizer_bos(tok) >= 0;
+  WN_TRY(wn_tokenizer_encode(ctx, tok, text, bytes, bos, false, &ids, &count));
+  if (count < 2) {
+    wn_tokens_free(ids);
+    return wn_fail(ctx, WN_ERR_FORMAT, "the text has %zu token%s: nothing to predict", count, count == 1 ? "" : "s");
+  }
+  /* Without a token before it the first one is not predicted, and its bytes are not counted either. */
+  size_t unpredicted = 0;
+  wn_status status = WN_OK;
+  if (!bos) {
+    char *first = NULL;
+    status = wn_tokenizer_decode(ctx, tok, ids, 1, &first, &unpredicted);
+    wn_text_free(first);
+  }
+  size_t blocks = (count - 1 + (size_t)T - 1) / (size_t)T;
+  if (blocks < (size_t)B) B = (int64_t)blocks;
+  if (blocks == 1) T = (int64_t)(count - 1);
+  uint64_t all = (blocks + (size_t)B - 1) / (size_t)B;
+  uint64_t batches = options && options->max_batches && options->max_batches < all ? options->max_batches : all;
+  struct buffers b = {0};
+  struct wn_eval_sums sums;
+  if (status == WN_OK) status = buffers_init(ctx, model, B, T, &b);
+  if (status == WN_OK) {
+    struct text_user user = {ids, count, B, T};
+    struct wn_eval_loop loop = {.model = model,
+                                .ws = b.ws,
+                                .B = B,
+                                .T = T,
+                                .tokens = b.tokens,
+                                .targets = b.targets,
+                                .doc_start = b.doc_start,
+                                .batches = batches,
+                                .batch = text_batch,
+                                .batch_user = &user,
+                                .progress = options ? options->progress : NULL,
+                                .progress_user = options ? options->user : NULL};
+    status = wn_eval_loop_run(ctx, &loop, &sums);
+  }
+  buffers_clear(&b);
+  wn_tokens_free(ids);
+  WN_TRY(status);
+  return eval_finish(ctx, &sums, batches == all && bytes > unpredicted ? bytes - unpredicted : 0, seconds_now() - start,
+                     result);
+}

@@ -1,0 +1,30 @@
+/* Evaluation over a source, shared by wn_eval, wn_eval_text and the periodic evaluation of a run. */
+#ifndef WN_TRAIN_EVAL_H
+#define WN_TRAIN_EVAL_H
+
+#include "model/model.h"
+#include "winnow/train.h"
+
+struct wn_eval_sums {
+  double loss;
+  uint64_t counted, hits, batches;
+};
+
+/* Gives batch `index` ([B,T] each; *packed: doc_start is filled). */
+typedef wn_status (*wn_eval_batch_fn)(void *user, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start,
+                                      bool *packed);
+struct wn_eval_loop {
+  struct wn_model *model;
+  wn_workspace *ws;
+  int64_t B, T;
+  int32_t *tokens, *targets, *doc_start; /* [B,T] each, the caller's */
+  uint64_t batches;
+  wn_eval_batch_fn batch;
+  void *batch_user;
+  void (*progress)(void *user, uint64_t done, uint64_t total); /* may be NULL */
+  void *progress_user;
+};
+/* Allocates nothing. WN_ERR_CANCELLED at the next batch after wn_context_cancel. */
+wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, struct wn_eval_sums *sums);
+
+#endif

@@ -1,0 +1,113 @@
+/* Optimizers over a model's flat parameter array. Each tensor is one call of the AdamW or Adagrad operation, so that
+ * weight decay follows the table's `decay` and per-tensor clipping has its own factor:
+ *   s_t = min(1, clip_tensor / |g_t|)            each tensor (Sukhbaatar et al. 2019 clip so)
+ *   s   = min(1, clip / sqrt(sum (s_t |g_t|)^2)) the whole gradient
+ * and the update uses g_t * s_t * s. Padding between tensors is never touched and stays zero. Cost: one pass over the
+ * gradients for the norms, one over gradients, parameters and state. */
+#include "train/optimizer.h"
+
+#include <math.h>
+#include <string.h>
+
+static size_t element(const struct wn_optimizer *opt) {
+  return wn_dtype_size(opt->model->dtype);
+}
+
+static void *at(const struct wn_optimizer *opt, const void *array, size_t offset) {
+  return (char *)array + offset * element(opt);
+}
+
+wn_status wn_optimizer_init(wn_context *ctx, struct wn_model *model, wn_optimizer_kind kind, struct wn_optimizer *opt) {
+  memset(opt, 0, sizeof *opt);
+  opt->model = model;
+  opt->kind = kind;
+  opt->exec = (struct wn_exec){.ctx = ctx, .backend = model->backend, .threads = ctx->threads, .dtype = model->dtype};
+  size_t scratch = 0, bytes;
+  if (!wn_mul_size(model->table.total, element(opt), &bytes))
+    return wn_fail(ctx, WN_ERR_MEMORY, "optimizer state: %zu elements are too many", model->table.total);
+  for (int i = 0; i < model->table.count; i++) {
+    int64_t n = (int64_t)model->table.rows[i].count;
+    size_t sizes[] = {wn_op_sumsq_scratch(&opt->exec, &(struct wn_sumsq){.n = n}, false),
+                      wn_op_adamw_scratch(&opt->exec, &(struct wn_adamw){.n = n}, false),
+                      wn_op_adagrad_scratch(&opt->exec, &(struct wn_adagrad){.n = n}, false)};
+    for (int k = 0; k < 3; k++)
+      if (sizes[k] > scratch) scratch = sizes[k];
+  }
+  if (kind == WN_OPT_ADAMW) wn_arena_plan(&opt->arena, "first moment", bytes, &opt->m);
+  wn_arena_plan(&opt->arena, "second moment", bytes, &opt->v);
+  wn_arena_plan(&opt->arena, "gradient norms", (size_t)model->table.count * sizeof(double), (void **)&opt->norms);
+  if (scratch) wn_arena_plan(&opt->arena, "scratch", scratch, &opt->exec.scratch);
+  WN_TRY(wn_arena_allocate(ctx, &opt->arena, "optimizer state"));
+  opt->exec.scratch_bytes = scratch;
+  return WN_OK;
+}
+
+void wn_optimizer_clear(struct wn_optimizer *opt) {
+  wn_arena_clear(&opt->arena);
+  memset(opt, 0, sizeof *opt);
+}
+
+wn_status wn_optimizer_measure(struct wn_optimizer *opt, const void *grads, double *norm) {
+  double total = 0;
+  for (int i = 0; i < opt->model->table.count; i++) {
+    const struct wn_param *row = &opt->model->table.rows[i];
+    double sum = 0;
+    struct wn_sumsq args = {.n = (int64_t)row->count, .x = at(opt, grads, row->offset), .out = &sum};
+    WN_TRY(wn_op_sumsq_forward(&opt->exec, &args));
+    opt->norms[i] = sqrt(sum);
+    total += sum;
+  }
+  *norm = sqrt(total);
+  return WN_OK;
+}
+
+static double tensor_scale(const wn_train_config *config, double norm) {
+  return config->clip_tensor > 0 && norm > config->clip_tensor ? config->clip_tensor / norm : 1;
+}
+
+wn_status wn_optimizer_apply(struct wn_optimizer *opt, const wn_train_config *config, const void *grads, double lr,
+                             int64_t step) {
+  const struct wn_param_table *table = &opt->model->table;
+  double global = 1;
+  if (config->clip > 0) {
+    double total = 0;
+    for (int i = 0; i < table->count; i++) {
+      double norm = opt->norms[i] * tensor_scale(config, opt->norms[i]);
+      total += norm * norm;
+    }
+    if (sqrt(total) > config->clip) global = config->clip / sqrt(total);
+  }
+  for (int i = 0; i < table->count; i++) {
+    const struct wn_param *row = &table->rows[i];
+    double scale = global * tensor_scale(config, opt->norms[i]);
+    double decay = row->decay ? config->weight_decay : 0;
+    void *p = at(opt, opt->model->params, row->offset), *v = at(opt, opt->v, row->offset);
+    const void *g = at(opt, grads, row->offset);
+    if (opt->kind == WN_OPT_ADAMW) {
+      struct wn_adamw args = {.n = (int64_t)row->count,
+                              .p = p,
+                              .g = g,
+                              .m = at(opt, opt->m, row->offset),
+                              .v = v,
+                              .lr = lr,
+                              .beta1 = config->beta1,
+                              .beta2 = config->beta2,
+                              .eps = config->eps,
+                              .weight_decay = decay,
+                              .grad_scale = scale,
+                              .step = step};
+      WN_TRY(wn_op_adamw_forward(&opt->exec, &args));
+    } else {
+      struct wn_adagrad args = {.n = (int64_t)row->count,
+                                .p = p,
+                                .g = g,
+                                .v = v,
+                                .lr = lr,
+                                .eps = config->eps,
+                                .weight_decay = decay,
+                                .grad_scale = scale};
+      WN_TRY(wn_op_adagrad_forward(&opt->exec, &args));
+    }
+  }
+  return WN_OK;
+}

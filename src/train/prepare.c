@@ -1,0 +1,86 @@
+/* A recipe may leave vocabulary and context to the data. The vocabulary comes from, in this order: the recipe, the
+ * tokenizer, data.json beside the training tokens, the synthetic task. Wherever two of them speak they must agree. */
+#include "train/prepare.h"
+
+#include <jansson.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/fields.h"
+#include "base/file.h"
+
+enum { PATH_BYTES = 4096 };
+
+/* "vocab_size" of the data.json beside the token file; 0 when there is none. */
+static wn_status data_vocabulary(wn_context *ctx, const char *token_file, char path[PATH_BYTES], int64_t *out) {
+  *out = 0;
+  const char *slash = strrchr(token_file, '/');
+  size_t dir = slash ? (size_t)(slash - token_file) + 1 : 0;
+  if (dir + sizeof "data.json" > PATH_BYTES) return WN_OK;
+  memcpy(path, token_file, dir);
+  memcpy(path + dir, "data.json", sizeof "data.json");
+  if (!wn_path_exists(path)) return WN_OK;
+  json_t *json = NULL;
+  WN_TRY(wn_json_load_file(ctx, path, &json));
+  const json_t *value = json_object_get(json, "vocab_size");
+  if (json_is_integer(value)) *out = json_integer_value(value);
+  json_decref(json);
+  if (*out < 1) return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"vocab_size\" is missing or not a positive number", path);
+  return WN_OK;
+}
+
+static wn_status agree(wn_context *ctx, const char *who, int64_t theirs, int64_t ours) {
+  if (theirs == ours) return WN_OK;
+  return wn_fail(ctx, WN_ERR_SHAPE, "%s has a vocabulary of %lld, the model of %lld", who, (long long)theirs,
+                 (long long)ours);
+}
+
+wn_status wn_run_prepare(wn_context *ctx, wn_recipe *recipe, const char *tokenizer_from, wn_tokenizer **tok) {
+  wn_status status;
+  wn_model_config *model = &recipe->model;
+  int64_t data_vocab = 0, task_vocab = 0, task_context = 0;
+  char data_json[PATH_BYTES] = "";
+  *tok = NULL;
+  if (tokenizer_from && tokenizer_from[0]) WN_TRY(wn_tokenizer_load(ctx, tokenizer_from, tok));
+
+  if (recipe->data.kind == WN_DATA_TOKENS) {
+    if (!recipe->data.train[0]) {
+      status = wn_fail(ctx, WN_ERR_CONFIG, "data.train is empty: it names the token file to train on");
+      goto failed;
+    }
+    WN_TRY_GOTO(data_vocabulary(ctx, recipe->data.train, data_json, &data_vocab), failed);
+  } else {
+    wn_data_config_requirements(&recipe->data, &task_vocab, &task_context);
+  }
+  if (model->vocab_size == 0)
+    model->vocab_size = *tok ? wn_tokenizer_vocab_size(*tok) : data_vocab ? data_vocab : task_vocab;
+  if (model->vocab_size == 0) {
+    status =
+        wn_fail(ctx, WN_ERR_CONFIG,
+                "model.vocab_size is 0, and there is neither data.tokenizer nor a data.json beside %s to take it from",
+                recipe->data.train);
+    goto failed;
+  }
+  if (*tok) WN_TRY_GOTO(agree(ctx, tokenizer_from, wn_tokenizer_vocab_size(*tok), model->vocab_size), failed);
+  if (data_vocab) WN_TRY_GOTO(agree(ctx, data_json, data_vocab, model->vocab_size), failed);
+  if (task_vocab > model->vocab_size) {
+    status = wn_fail(ctx, WN_ERR_SHAPE, "the task needs a vocabulary of %lld, model.vocab_size is %lld",
+                     (long long)task_vocab, (long long)model->vocab_size);
+    goto failed;
+  }
+  if (model->context == 0 && task_context) model->context = task_context;
+  if (task_context && recipe->train.context == 0) recipe->train.context = task_context;
+  if (task_context > recipe->train.context || task_context > model->context) {
+    status =
+        wn_fail(ctx, WN_ERR_CONFIG, "the task needs a context of %lld, model.context is %lld and train.context %lld",
+                (long long)task_context, (long long)model->context, (long long)recipe->train.context);
+    goto failed;
+  }
+  WN_TRY_GOTO(wn_model_config_resolve(ctx, model), failed);
+  if (recipe->train.context == 0) recipe->train.context = model->context;
+  return WN_OK;
+failed:
+  wn_tokenizer_destroy(*tok);
+  *tok = NULL;
+  return status;
+}

@@ -1,0 +1,251 @@
+/* A training run in a folder: data, model, optimizer, log, periodic evaluation and checkpoints.
+ *
+ * Resuming is exact because nothing but the arrays of the checkpoint and the step number is state: a batch, a dropout
+ * mask and an initial value are functions of (seed, step). So a run that was killed and resumed has, with the same
+ * threads, the same parameters to the bit as one that was not. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/file.h"
+#include "train/checkpoint.h"
+#include "train/eval.h"
+#include "train/prepare.h"
+#include "train/runlog.h"
+
+enum { PATH_BYTES = 4096, EVAL_BATCHES_ENDLESS = 16 };
+
+struct run {
+  wn_context *ctx;
+  const char *dir;
+  wn_recipe recipe;
+  wn_tokenizer *tok; /* or NULL */
+  wn_model *model;
+  wn_trainer *trainer;
+  wn_data_source *train, *val; /* val may be NULL */
+  struct wn_arena arena;
+  int32_t *tokens, *targets, *doc_start; /* [accumulate*batch, context] */
+  struct wn_run_log log;
+  int64_t saved_step; /* of the checkpoint in dir; -1: none */
+  double start;
+};
+
+static double seconds_now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void run_clear(struct run *r) {
+  wn_run_log_close(&r->log);
+  wn_arena_clear(&r->arena);
+  wn_data_source_destroy(r->train);
+  wn_data_source_destroy(r->val);
+  wn_trainer_destroy(r->trainer);
+  wn_model_destroy(r->model);
+  wn_tokenizer_destroy(r->tok);
+}
+
+static bool has_file(const char *dir, const char *name) {
+  char path[PATH_BYTES];
+  return wn_path_join(NULL, path, sizeof path, dir, name) == WN_OK && wn_path_exists(path);
+}
+
+static wn_status same_model(wn_context *ctx, const char *dir, const wn_model_config *have,
+                            const wn_model_config *want) {
+  char *a = NULL, *b = NULL;
+  wn_status status = wn_model_config_json(ctx, have, &a);
+  if (status == WN_OK) status = wn_model_config_json(ctx, want, &b);
+  if (status == WN_OK && strcmp(a, b))
+    status =
+        wn_fail(ctx, WN_ERR_CONFIG, "%s: the recipe's model is not the checkpoint's (compare its config.json)", dir);
+  wn_text_free(a);
+  wn_text_free(b);
+  return status;
+}
+
+/* A folder without a checkpoint: nothing is written before the recipe has passed its checks. */
+static wn_status begin_model(struct run *r) {
+  wn_context *ctx = r->ctx;
+  WN_TRY(wn_run_prepare(ctx, &r->recipe, r->recipe.data.tokenizer, &r->tok));
+  WN_TRY(wn_make_dirs(ctx, r->dir));
+  WN_TRY(wn_run_log_open(ctx, r->dir, &r->log));
+  WN_TRY(wn_checkpoint_recover(ctx, r->dir));
+  return wn_model_create(ctx, &r->recipe.model, r->recipe.train.seed, &r->model);
+}
+
+static wn_status continue_model(struct run *r, const wn_recipe *recipe) {
+  wn_context *ctx = r->ctx;
+  WN_TRY(wn_run_log_open(ctx, r->dir, &r->log));
+  WN_TRY(wn_checkpoint_recover(ctx, r->dir));
+  if (!recipe) {
+    char path[PATH_BYTES];
+    WN_TRY(wn_path_join(ctx, path, sizeof path, r->dir, "recipe.json"));
+    WN_TRY(wn_recipe_load(ctx, path, NULL, 0, &r->recipe));
+  }
+  /* The tokenizer beside the checkpoint is preferred: the one that the recipe names may be gone by now. */
+  WN_TRY(wn_run_prepare(ctx, &r->recipe, r->recipe.data.tokenizer[0] ? r->dir : "", &r->tok));
+  WN_TRY(wn_model_load(ctx, r->dir, &r->model));
+  return same_model(ctx, r->dir, wn_model_config_get(r->model), &r->recipe.model);
+}
+
+static wn_status open_model(struct run *r, const wn_recipe *recipe, bool resume) {
+  bool checkpoint = wn_checkpoint_exists(r->dir);
+  if (!resume && (checkpoint || has_file(r->dir, "model.safetensors")))
+    return wn_fail(r->ctx, WN_ERR_ARGUMENT, "%s already holds a run: resume it or choose another folder", r->dir);
+  if (!checkpoint && !recipe) return wn_fail(r->ctx, WN_ERR_IO, "%s: no checkpoint to resume from", r->dir);
+  if (recipe) r->recipe = *recipe;
+  return checkpoint ? continue_model(r, recipe) : begin_model(r);
+}
+
+static wn_status open_sources(struct run *r) {
+  wn_context *ctx = r->ctx;
+  const wn_recipe *c = &r->recipe;
+  int64_t T = c->train.context;
+  int32_t vocab = (int32_t)c->model.vocab_size;
+  WN_TRY(wn_data_source_create(ctx, &c->data, "train", T, vocab, &r->train));
+  if (c->train.eval_every > 0 && (c->data.kind != WN_DATA_TOKENS || c->data.val[0]))
+    WN_TRY(wn_data_source_create(ctx, &c->data, "val", T, vocab, &r->val));
+  size_t rows, count, bytes;
+  if (!wn_mul_size((size_t)c->train.batch, (size_t)c->train.accumulate, &rows) ||
+      !wn_mul_size(rows, (size_t)T, &count) || !wn_mul_size(count, sizeof(int32_t), &bytes))
+    return wn_fail(ctx, WN_ERR_CONFIG, "train.batch * train.accumulate * train.context is too large");
+  wn_arena_plan(&r->arena, "tokens", bytes, (void **)&r->tokens);
+  wn_arena_plan(&r->arena, "targets", bytes, (void **)&r->targets);
+  wn_arena_plan(&r->arena, "document starts", bytes, (void **)&r->doc_start);
+  return wn_arena_allocate(ctx, &r->arena, "batch");
+}
+
+static wn_status open_trainer(struct run *r) {
+  wn_context *ctx = r->ctx;
+  WN_TRY(wn_trainer_create(ctx, r->model, &r->recipe.train, &r->trainer));
+  if (!wn_checkpoint_exists(r->dir)) return wn_run_log_trim(ctx, &r->log, 0);
+  struct wn_run_state state;
+  WN_TRY(wn_checkpoint_load(ctx, r->dir, r->trainer, &state));
+  WN_TRY(wn_run_log_trim(ctx, &r->log, state.step));
+  r->saved_step = state.step;
+  if (state.threads != ctx->threads || strcmp(state.isa, wn_isa_name(ctx->isa)) || strcmp(state.backend, ctx->backend))
+    wn_log(
+        ctx, WN_LOG_WARNING,
+        "%s was trained with %d threads on %s/%s and continues with %d on %s/%s: results may differ in the last bits",
+        r->dir, state.threads, state.backend, state.isa, ctx->threads, ctx->backend, wn_isa_name(ctx->isa));
+  return WN_OK;
+}
+
+/* A state with values that are not numbers must not replace a good checkpoint. */
+static wn_status check_parameters(struct run *r) {
+  const float *p = r->model->params;
+  for (int i = 0; i < r->model->table.count; i++) {
+    const struct wn_param *row = &r->model->table.rows[i];
+    for (size_t k = 0; k < row->count; k++)
+      if (!isfinite(p[row->offset + k]))
+        return wn_fail(r->ctx, WN_ERR_DIVERGED, "parameter %s[%zu] is %g after step %lld", row->name, k,
+                       (double)p[row->offset + k], (long long)r->trainer->step);
+  }
+  return WN_OK;
+}
+
+static wn_status save(struct run *r) {
+  if (r->saved_step == r->trainer->step) return WN_OK;
+  WN_TRY(check_parameters(r));
+  WN_TRY(wn_run_log_sync(r->ctx, &r->log));
+  WN_TRY(wn_checkpoint_save(r->ctx, r->dir, &r->recipe, r->tok, r->trainer));
+  r->saved_step = r->trainer->step;
+  return WN_OK;
+}
+
+static wn_status val_batch(void *user, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start,
+                           bool *packed) {
+  struct run *r = user;
+  return wn_data_source_batch(r->ctx, r->val, r->recipe.train.seed, index, r->recipe.train.batch, tokens, targets,
+                              doc_start, packed);
+}
+
+/* Uses the training workspace and batch: no memory beyond what a step holds. */
+static wn_status evaluate(struct run *r, wn_train_progress *progress) {
+  const wn_train_config *c = &r->recipe.train;
+  uint64_t all = wn_data_source_batches(r->val, c->batch), batches = all ? all : EVAL_BATCHES_ENDLESS;
+  if (c->eval_batches > 0 && (all == 0 || (uint64_t)c->eval_batches < all)) batches = (uint64_t)c->eval_batches;
+  struct wn_eval_loop loop = {.model = r->model,
+                              .ws = r->trainer->ws,
+                              .B = c->batch,
+                              .T = c->context,
+                              .tokens = r->tokens,
+                              .targets = r->targets,
+                              .doc_start = r->doc_start,
+                              .batches = batches,
+                              .batch = val_batch,
+                              .batch_user = r};
+  struct wn_eval_sums sums;
+  WN_TRY(wn_eval_loop_run(r->ctx, &loop, &sums));
+  if (sums.counted == 0) return WN_OK;
+  progress->evaluated = true;
+  progress->val_loss = sums.loss / (double)sums.counted;
+  progress->val_accuracy = (double)sums.hits / (double)sums.counted;
+  return WN_OK;
+}
+
+static bool due(int64_t every, int64_t step) {
+  return every > 0 && step % every == 0;
+}
+
+static wn_status one_step(struct run *r, wn_train_fn fn, void *user) {
+  const wn_train_config *c = &r->recipe.train;
+  wn_train_progress p = {0};
+  bool packed = false;
+  WN_TRY(wn_data_source_batch(r->ctx, r->train, c->seed, (uint64_t)r->trainer->step, c->batch * c->accumulate,
+                              r->tokens, r->targets, r->doc_start, &packed));
+  WN_TRY(wn_trainer_step(r->ctx, r->trainer, r->tokens, r->targets, packed ? r->doc_start : NULL, &p));
+  bool last = p.step == c->steps;
+  wn_status evaluated = WN_OK;
+  if (r->val && (due(c->eval_every, p.step) || last)) {
+    evaluated = evaluate(r, &p);
+    if (evaluated != WN_OK && evaluated != WN_ERR_CANCELLED) return evaluated;
+  }
+  p.seconds = seconds_now() - r->start;
+  if (due(c->log_every, p.step) || p.evaluated || last) WN_TRY(wn_run_log_append(r->ctx, &r->log, &p));
+  if (due(c->save_every, p.step) || last) {
+    WN_TRY(save(r));
+    p.saved = true;
+  }
+  if (fn) fn(user, &p);
+  return WN_OK;
+}
+
+static wn_status loop(struct run *r, wn_train_fn fn, void *user) {
+  wn_context *ctx = r->ctx;
+  const wn_train_config *c = &r->recipe.train;
+  while (r->trainer->step < c->steps) {
+    if (wn_context_cancelled(ctx)) {
+      WN_TRY(save(r));
+      return wn_fail(ctx, WN_ERR_CANCELLED,
+                     "%s: stopped at step %lld of %lld; the state is saved, resume continues from it", r->dir,
+                     (long long)r->trainer->step, (long long)c->steps);
+    }
+    wn_status status = one_step(r, fn, user);
+    if (status == WN_ERR_DIVERGED)
+      return wn_fail_prefix(ctx, status, "%s: training stopped, the checkpoint of step %lld is kept", r->dir,
+                            (long long)r->saved_step);
+    if (status != WN_OK) return status;
+  }
+  return WN_OK;
+}
+
+wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out_dir, bool resume, wn_train_fn progress,
+                       void *user) {
+  if (!recipe && !resume) return wn_fail(ctx, WN_ERR_ARGUMENT, "a new run in %s needs a recipe", out_dir);
+  struct run r = {.ctx = ctx, .dir = out_dir, .log.fd = -1, .saved_step = -1, .start = seconds_now()};
+  wn_status status;
+  WN_TRY_GOTO(open_model(&r, recipe, resume), done);
+  WN_TRY_GOTO(open_sources(&r), done);
+  WN_TRY_GOTO(open_trainer(&r), done);
+  /* The first checkpoint is made before the first step: a folder that cannot be written, or a disk without room,
+   * shows now and not after hours; and from here on there is always one to go back to. */
+  if (r.saved_step < 0) WN_TRY_GOTO(save(&r), done);
+  r.start = seconds_now();
+  status = loop(&r, progress, user);
+done:
+  run_clear(&r);
+  return status;
+}

@@ -1,0 +1,82 @@
+/* The log of a run. Lines are written before the checkpoint of their step, so after a kill the log may be ahead of the
+ * checkpoint; on resume the lines past it are cut off and written again by the steps that are done again. */
+#include "train/runlog.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/file.h"
+
+static wn_status log_error(wn_context *ctx, const struct wn_run_log *log, const char *what) {
+  return wn_fail(ctx, WN_ERR_IO, "%s: %s: %s", log->path, what, strerror(errno));
+}
+
+/* Bytes of the whole lines, from the start, whose step is at most `keep`. */
+static size_t kept_bytes(const char *text, size_t bytes, int64_t keep) {
+  static const char head[] = "{\"step\":";
+  size_t at = 0;
+  while (at < bytes) {
+    const char *line = text + at, *end = memchr(line, '\n', bytes - at);
+    if (!end || (size_t)(end - line) < sizeof head || memcmp(line, head, sizeof head - 1)) break;
+    int64_t step = 0;
+    for (const char *c = line + sizeof head - 1; c < end && *c >= '0' && *c <= '9' && step < keep + 1; c++)
+      step = step * 10 + (*c - '0');
+    if (step > keep) break;
+    at += (size_t)(end - line) + 1;
+  }
+  return at;
+}
+
+wn_status wn_run_log_open(wn_context *ctx, const char *dir, struct wn_run_log *log) {
+  log->fd = -1;
+  WN_TRY(wn_path_join(ctx, log->path, sizeof log->path, dir, "log.jsonl"));
+  log->fd = open(log->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (log->fd < 0) return log_error(ctx, log, "cannot open");
+  /* A file system without locks is not a reason to refuse. */
+  if (flock(log->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    wn_run_log_close(log);
+    return wn_fail(ctx, WN_ERR_IO, "%s: another process is training in this folder", log->path);
+  }
+  return WN_OK;
+}
+
+wn_status wn_run_log_trim(wn_context *ctx, const struct wn_run_log *log, int64_t keep) {
+  struct wn_map map = {0};
+  WN_TRY(wn_map_open(ctx, log->path, &map));
+  size_t kept = kept_bytes((const char *)map.data, map.bytes, keep), all = map.bytes;
+  wn_map_close(&map);
+  return kept == all || ftruncate(log->fd, (off_t)kept) == 0 ? WN_OK : log_error(ctx, log, "cannot cut off");
+}
+
+wn_status wn_run_log_append(wn_context *ctx, const struct wn_run_log *log, const wn_train_progress *p) {
+  char line[1024];
+  int n = snprintf(line, sizeof line,
+                   "{\"step\":%lld,\"loss\":%.9g,\"lr\":%.9g,\"grad_norm\":%.9g,\"mem_loss\":%.9g,\"tokens\":%llu,"
+                   "\"tokens_per_second\":%.1f,\"seconds\":%.3f",
+                   (long long)p->step, p->loss, p->lr, p->grad_norm, p->mem_loss, (unsigned long long)p->tokens,
+                   p->tokens_per_second, p->seconds);
+  if (p->evaluated && isfinite(p->val_loss))
+    n += snprintf(line + n, sizeof line - (size_t)n, ",\"val_loss\":%.9g,\"val_accuracy\":%.9g", p->val_loss,
+                  p->val_accuracy);
+  n += snprintf(line + n, sizeof line - (size_t)n, "}\n");
+  ssize_t done = write(log->fd, line, (size_t)n);
+  if (done == n) return WN_OK;
+  if (done >= 0) errno = ENOSPC; /* a short write to a file: the disk, or the limit on file sizes */
+  return log_error(ctx, log, "cannot write");
+}
+
+wn_status wn_run_log_sync(wn_context *ctx, const struct wn_run_log *log) {
+  return fsync(log->fd) == 0 || errno == EINVAL ? WN_OK : log_error(ctx, log, "cannot sync");
+}
+
+void wn_run_log_close(struct wn_run_log *log) {
+  if (log->fd >= 0) close(log->fd);
+  log->fd = -1;
+}

@@ -1,0 +1,22 @@
+/* log.jsonl: one object a step, appended. */
+#ifndef WN_TRAIN_RUNLOG_H
+#define WN_TRAIN_RUNLOG_H
+
+#include "winnow/train.h"
+
+struct wn_run_log {
+  int fd;
+  char path[4096];
+};
+
+/* Opens (and creates) dir/log.jsonl and locks it, so that two processes cannot train in one folder: taken before any
+ * other file of the folder is touched. */
+wn_status wn_run_log_open(wn_context *ctx, const char *dir, struct wn_run_log *log);
+/* Drops every line after step `keep` and a torn last line. */
+wn_status wn_run_log_trim(wn_context *ctx, const struct wn_run_log *log, int64_t keep);
+/* One write call a line: a kill leaves whole lines, but for a full disk. */
+wn_status wn_run_log_append(wn_context *ctx, const struct wn_run_log *log, const wn_train_progress *progress);
+wn_status wn_run_log_sync(wn_context *ctx, const struct wn_run_log *log);
+void wn_run_log_close(struct wn_run_log *log);
+
+#endif

@@ -1,0 +1,18 @@
+/* Learning-rate schedules: a linear warm-up from 0, then a decay to lr * min_lr_ratio at the last step.
+ *   warm-up:  lr * s / warmup                       for s <= warmup
+ *   linear:   lr * (1 - (1 - r) p)                  p = (s - warmup) / (steps - warmup)
+ *   cosine:   lr * (r + (1 - r) (1 + cos(pi p))/2)  (Loshchilov & Hutter, SGDR, without restarts) */
+#include "train/schedule.h"
+
+#include <math.h>
+
+double wn_schedule_lr(const wn_train_config *config, int64_t step) {
+  if (config->warmup > 0 && step <= config->warmup) return config->lr * (double)step / (double)config->warmup;
+  if (config->schedule == WN_SCHED_CONSTANT) return config->lr;
+  double span = (double)(config->steps - config->warmup);
+  double p = span > 0 ? (double)(step - config->warmup) / span : 1;
+  if (p > 1) p = 1;
+  double r = config->min_lr_ratio;
+  double shape = config->schedule == WN_SCHED_LINEAR ? 1 - p : 0.5 * (1 + cos(3.14159265358979323846 * p));
+  return config->lr * (r + (1 - r) * shape);
+}

@@ -1,0 +1,141 @@
+/* One optimizer step: `accumulate` micro-steps of forward and backward into one gradient array, then the update.
+ * The loss is the mean over the counted positions of all micro-steps together, so the result does not depend on how a
+ * batch is split (up to rounding): each micro-step's gradient is scaled by 1 / counted positions of the whole step,
+ * and L_mem's by the micro-step's share of the sequences. Memory: parameters' size for gradients, once or twice that
+ * for the optimizer, and the workspace; all allocated at creation. */
+#include "train/trainer.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+#include "train/schedule.h"
+
+static double seconds_now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static wn_status check_config(wn_context *ctx, const wn_model *model, const wn_train_config *config) {
+  int64_t longest = model->config.context;
+  if (config->batch < 1 || config->accumulate < 1)
+    return wn_fail(ctx, WN_ERR_CONFIG, "train.batch and train.accumulate must be at least 1, found %lld and %lld",
+                   (long long)config->batch, (long long)config->accumulate);
+  if (config->context < 0 || config->context > longest)
+    return wn_fail(ctx, WN_ERR_CONFIG, "train.context is %lld, the model's context is %lld", (long long)config->context,
+                   (long long)longest);
+  if (config->activation_dtype != WN_F32 && config->activation_dtype != WN_BF16)
+    return wn_fail(ctx, WN_ERR_CONFIG, "train.activation_dtype must be float32 or bfloat16, found %s",
+                   wn_dtype_name(config->activation_dtype));
+  if (!(config->lr >= 0) || !isfinite(config->lr))
+    return wn_fail(ctx, WN_ERR_CONFIG, "train.lr must be a finite number that is not negative, found %g", config->lr);
+  return WN_OK;
+}
+
+wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_config *config, wn_trainer **out) {
+  *out = NULL;
+  WN_TRY(check_config(ctx, model, config));
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "trainer", sizeof(wn_trainer), &memory));
+  wn_trainer *t = memory;
+  wn_status status;
+  t->model = model;
+  t->config = *config;
+  t->batch = config->batch;
+  t->accumulate = config->accumulate;
+  t->context = config->context ? config->context : model->config.context;
+  size_t bytes;
+  if (!wn_mul_size(model->table.total, wn_dtype_size(model->dtype), &bytes)) {
+    status = wn_fail(ctx, WN_ERR_MEMORY, "gradients: %zu elements are too many", model->table.total);
+    goto failed;
+  }
+  WN_TRY_GOTO(wn_optimizer_init(ctx, model, config->optimizer, &t->opt), failed);
+  wn_arena_plan(&t->arena, "gradients", bytes, &t->grads);
+  WN_TRY_GOTO(wn_arena_allocate(ctx, &t->arena, "gradients"), failed);
+  struct wn_workspace_options options = {
+      .backward = true, .recompute = config->recompute, .activation_dtype = config->activation_dtype};
+  WN_TRY_GOTO(wn_workspace_create(ctx, model, t->batch, t->context, &options, &t->ws), failed);
+  *out = t;
+  return WN_OK;
+failed:
+  wn_trainer_destroy(t);
+  return status;
+}
+
+void wn_trainer_destroy(wn_trainer *t) {
+  if (!t) return;
+  wn_workspace_destroy(t->ws);
+  wn_optimizer_clear(&t->opt);
+  wn_arena_clear(&t->arena);
+  wn_free(t);
+}
+
+wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens, const int32_t *targets,
+                          const int32_t *doc_start, wn_train_progress *progress) {
+  double start = seconds_now();
+  int64_t micro = t->batch * t->context, all = micro * t->accumulate;
+  uint64_t counted = 0;
+  for (int64_t i = 0; i < all; i++) counted += targets[i] >= 0;
+  if (counted == 0)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "step %lld: no position of the batch has a target", (long long)t->step + 1);
+
+  memset(t->grads, 0, t->model->table.total * wn_dtype_size(t->model->dtype));
+  double loss = 0, mem_loss = 0;
+  for (int64_t a = 0; a < t->accumulate; a++) {
+    struct wn_batch batch = {.B = t->batch,
+                             .T = t->context,
+                             .tokens = tokens + a * micro,
+                             .targets = targets + a * micro,
+                             .doc_start = doc_start ? doc_start + a * micro : NULL};
+    struct wn_step step = {.grads = t->grads,
+                           .loss_scale = 1.0 / (double)counted,
+                           .mem_scale = 1.0 / (double)t->accumulate,
+                           .training = true,
+                           .seed = t->config.seed,
+                           .step = (uint64_t)t->step * (uint64_t)t->accumulate + (uint64_t)a};
+    struct wn_step_result result = {0};
+    WN_TRY(wn_model_step(t->model, t->ws, &batch, &step, &result));
+    loss += result.loss_sum;
+    mem_loss += result.mem_loss * step.mem_scale;
+  }
+  loss /= (double)counted;
+  if (!isfinite(loss) || !isfinite(mem_loss))
+    return wn_fail(ctx, WN_ERR_DIVERGED, "the loss of step %lld is %g", (long long)t->step + 1, loss + mem_loss);
+  double norm, lr = wn_schedule_lr(&t->config, t->step + 1);
+  WN_TRY(wn_optimizer_measure(&t->opt, t->grads, &norm));
+  if (!isfinite(norm))
+    return wn_fail(ctx, WN_ERR_DIVERGED, "the gradient norm of step %lld is %g", (long long)t->step + 1, norm);
+  WN_TRY(wn_optimizer_apply(&t->opt, &t->config, t->grads, lr, t->step + 1));
+
+  t->step++;
+  t->tokens += (uint64_t)all;
+  if (progress) {
+    double seconds = seconds_now() - start;
+    *progress = (wn_train_progress){.step = t->step,
+                                    .steps = t->config.steps,
+                                    .loss = loss,
+                                    .lr = lr,
+                                    .grad_norm = norm,
+                                    .mem_loss = mem_loss,
+                                    .tokens_per_second = seconds > 0 ? (double)all / seconds : 0,
+                                    .seconds = seconds,
+                                    .tokens = t->tokens};
+  }
+  return WN_OK;
+}
+
+wn_status wn_trainer_gradient_at(const wn_trainer *t, int i, wn_safetensors_entry *out) {
+  wn_context *ctx = t->model->ctx;
+  if (i < 0 || i >= t->model->table.count)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "gradient %d of %d tensors", i, t->model->table.count);
+  const struct wn_param *row = &t->model->table.rows[i];
+  size_t size = wn_dtype_size(t->model->dtype);
+  *out = (wn_safetensors_entry){.name = row->name,
+                                .dtype = t->model->dtype,
+                                .ndim = row->ndim,
+                                .data = (const char *)t->grads + row->offset * size,
+                                .bytes = row->count * size};
+  for (int d = 0; d < row->ndim; d++) out->shape[d] = row->shape[d];
+  return WN_OK;
+}

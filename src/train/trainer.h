@@ -1,0 +1,21 @@
+/* The trainer's inside, shared with the run and the checkpoints. */
+#ifndef WN_TRAIN_TRAINER_H
+#define WN_TRAIN_TRAINER_H
+
+#include "model/model.h"
+#include "train/optimizer.h"
+#include "winnow/train.h"
+
+struct wn_trainer {
+  struct wn_model *model; /* borrowed */
+  wn_train_config config;
+  int64_t batch, accumulate, context; /* rows a micro-step, micro-steps a step, tokens a row */
+  wn_workspace *ws;
+  struct wn_optimizer opt;
+  struct wn_arena arena;
+  void *grads;     /* [table.total] of the model's dtype: the last step's gradient, before clipping */
+  int64_t step;    /* optimizer steps done */
+  uint64_t tokens; /* trained on so far */
+};
+
+#endif

@@ -1,0 +1,53 @@
+/* Learning rates against values worked out by hand. */
+#include "tiny.h"
+
+#include "train/schedule.h"
+
+static wn_train_config config(wn_schedule_kind kind) {
+  return (wn_train_config){.steps = 110, .warmup = 10, .lr = 2, .min_lr_ratio = 0.1, .schedule = kind};
+}
+
+static void close_to(double found, double expected) {
+  if (!(found > expected - 1e-12 && found < expected + 1e-12)) fail_msg("found %.17g, expected %.17g", found, expected);
+}
+
+static void test_warmup(void **state) {
+  (void)state;
+  for (int kind = WN_SCHED_COSINE; kind <= WN_SCHED_CONSTANT; kind++) {
+    wn_train_config c = config((wn_schedule_kind)kind);
+    close_to(wn_schedule_lr(&c, 1), 0.2);
+    close_to(wn_schedule_lr(&c, 5), 1);
+    close_to(wn_schedule_lr(&c, 10), 2);
+  }
+}
+
+static void test_decay(void **state) {
+  (void)state;
+  wn_train_config c = config(WN_SCHED_COSINE);
+  close_to(wn_schedule_lr(&c, 60), 2 * 0.55);
+  close_to(wn_schedule_lr(&c, 35), 2 * (0.1 + 0.45 * (1 + 0.70710678118654752)));
+  close_to(wn_schedule_lr(&c, 110), 0.2);
+  close_to(wn_schedule_lr(&c, 500), 0.2); /* past the end: stays there */
+  c = config(WN_SCHED_LINEAR);
+  close_to(wn_schedule_lr(&c, 35), 2 * (1 - 0.9 * 0.25));
+  close_to(wn_schedule_lr(&c, 60), 2 * 0.55);
+  close_to(wn_schedule_lr(&c, 110), 0.2);
+  c = config(WN_SCHED_CONSTANT);
+  close_to(wn_schedule_lr(&c, 110), 2);
+}
+
+static void test_edges(void **state) {
+  (void)state;
+  wn_train_config c = config(WN_SCHED_COSINE);
+  c.warmup = 0;
+  close_to(wn_schedule_lr(&c, 110), 0.2);
+  assert_true(wn_schedule_lr(&c, 1) < 2 && wn_schedule_lr(&c, 1) > 1.99);
+  c.warmup = 200; /* longer than the run: never leaves the warm-up */
+  close_to(wn_schedule_lr(&c, 110), 1.1);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_warmup), cmocka_unit_test(test_decay),
+                                     cmocka_unit_test(test_edges)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
