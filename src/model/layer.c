@@ -1,0 +1,399 @@
+/* One decoder layer, forward and backward. Equations in layer.h; the operations' own in ops/ops.h.
+ *
+ * Cost a token: 2 (C (H + 2 Hkv) D + H D C + 3 C F) flops forward for the maps (swiglu), twice that backward, and the
+ * attention. q, k and v are never transposed: the attention reads them with strides where the fused map (or the
+ * QK-norm) left them. */
+#include "model/layer.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "attention/registry.h"
+
+/* ---- arrays ---- */
+
+struct planner {
+  char *base;
+  size_t bytes, element;
+  bool failed;
+};
+
+static void *take(struct planner *p, bool wanted, int64_t rows, int64_t columns) {
+  if (!wanted) return NULL;
+  size_t n, bytes, end;
+  if (!wn_mul_size((size_t)rows, (size_t)columns, &n) || !wn_mul_size(n, p->element, &bytes) ||
+      !wn_add_size(bytes, WN_ALIGN - 1, &bytes) || !wn_add_size(p->bytes, bytes / WN_ALIGN * WN_ALIGN, &end)) {
+    p->failed = true;
+    return NULL;
+  }
+  void *where = p->base ? p->base + p->bytes : NULL;
+  p->bytes = end;
+  return where;
+}
+
+static int64_t qkv_width(const wn_model_config *c) {
+  return (c->heads + 2 * c->kv_heads) * c->head_size;
+}
+static int64_t in_width(const wn_model_config *c) {
+  return c->ffn == WN_FFN_SWIGLU ? 2 * c->ffn_width : c->ffn_width;
+}
+static enum wn_act_kind act_kind(const wn_model_config *c) {
+  return c->ffn == WN_FFN_SWIGLU ? WN_ACT_SWIGLU : c->ffn == WN_FFN_GELU ? WN_ACT_GELU : WN_ACT_RELU;
+}
+static bool is_bilinear(const wn_model_config *c) {
+  return c->attention.selective.enabled && c->attention.selective.bilinear;
+}
+static bool has_mem(const wn_model_config *c) {
+  return c->attention.selective.enabled && c->attention.selective.mem.enabled;
+}
+
+bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T, char *base,
+                        struct wn_layer_acts *out, size_t *large, size_t *bytes) {
+  struct planner p = {base, 0, wn_dtype_size(dtype), false};
+  const int64_t M = B * T, C = c->width, D = c->head_size, H = c->heads, Hkv = c->kv_heads;
+  const bool layer = c->norm == WN_NORM_LAYER, bilinear = is_bilinear(c);
+  out->x = take(&p, true, M, C);
+  out->n1 = take(&p, true, M, C);
+  out->att = take(&p, true, M, H * D);
+  out->mid = take(&p, true, M, C);
+  out->n2 = take(&p, true, M, C);
+  out->in = take(&p, true, M, in_width(c));
+  out->act = take(&p, true, M, c->ffn_width);
+  *large = p.bytes;
+  out->qkv = take(&p, true, M, qkv_width(c));
+  out->q = take(&p, c->qk_norm, M, H * D);
+  out->k = take(&p, c->qk_norm, M, Hkv * D);
+  out->sq = take(&p, bilinear, M, D);
+  out->sk = take(&p, bilinear, M, D);
+  out->rstd1 = take(&p, true, M, 1);
+  out->mean1 = take(&p, layer, M, 1);
+  out->rstd2 = take(&p, true, M, 1);
+  out->mean2 = take(&p, layer, M, 1);
+  out->rstd_q = take(&p, c->qk_norm, M, H);
+  out->mean_q = take(&p, c->qk_norm && layer, M, H);
+  out->rstd_k = take(&p, c->qk_norm, M, Hkv);
+  out->mean_k = take(&p, c->qk_norm && layer, M, Hkv);
+  out->lse = take(&p, true, M, H);
+  out->M = take(&p, has_mem(c), M, 1);
+  *bytes = p.bytes;
+  return !p.failed;
+}
+
+wn_status wn_layer_temp_plan(wn_context *ctx, const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T,
+                             bool backward, struct wn_arena *arena, struct wn_layer_temp *out) {
+  const int64_t M = B * T, C = c->width, D = c->head_size, HD = c->heads * D;
+  const bool bilinear = is_bilinear(c);
+  const struct {
+    const char *name;
+    bool wanted;
+    int64_t columns;
+    void **where;
+  } pieces[] = {
+      {"branch", true, C, &out->branch},
+      {"d_res", backward, C, &out->d_res},
+      {"d_n", backward, C, &out->d_n},
+      {"d_act", backward, c->ffn_width > HD ? c->ffn_width : HD, &out->d_act},
+      {"d_qkv", backward, qkv_width(c), &out->d_qkv},
+      {"d_q", backward && c->qk_norm, HD, &out->d_q},
+      {"d_k", backward && c->qk_norm, c->kv_heads * D, &out->d_k},
+      {"d_sq", backward && bilinear, D, &out->d_sq},
+      {"d_sk", backward && bilinear, D, &out->d_sk},
+  };
+  memset(out, 0, sizeof *out);
+  for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
+    size_t n, bytes;
+    if (!pieces[i].wanted) continue;
+    if (!wn_mul_size((size_t)M, (size_t)pieces[i].columns, &n) || !wn_mul_size(n, wn_dtype_size(dtype), &bytes))
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld: array %s does not fit in memory", (long long)B,
+                     (long long)T, pieces[i].name);
+    wn_arena_plan(arena, pieces[i].name, bytes, pieces[i].where);
+  }
+  return WN_OK;
+}
+
+/* ---- running or measuring ---- */
+
+void wn_run_init(struct wn_run *run, const struct wn_model *model, int64_t B, int64_t T) {
+  memset(run, 0, sizeof *run);
+  run->model = model;
+  run->exec = (struct wn_exec){
+      .ctx = model->ctx, .backend = model->backend, .threads = model->ctx->threads, .dtype = model->dtype};
+  run->B = B;
+  run->T = T;
+  run->rope = model->rope_table;
+  run->rope_rows = model->config.context;
+}
+
+void *wn_run_param(const struct wn_run *run, int row) {
+  if (row < 0) return NULL;
+  return wn_at(run->model->params, (int64_t)run->model->table.rows[row].offset, run->exec.dtype);
+}
+
+void *wn_run_grad(const struct wn_run *run, int row) {
+  if (row < 0) return NULL;
+  return wn_at(run->grads, (int64_t)run->model->table.rows[row].offset, run->exec.dtype);
+}
+
+#define RUN_DIRECTION(name, args, direction, is_backward)                                                              \
+  wn_status wn_run_##name##_##direction(struct wn_run *run, const args *a) {                                           \
+    if (!run->measuring) return wn_op_##name##_##direction(&run->exec, a);                                             \
+    const size_t need = wn_op_##name##_scratch(&run->exec, a, is_backward);                                            \
+    if (need > run->need) run->need = need;                                                                            \
+    return WN_OK;                                                                                                      \
+  }
+#define RUN_DEFINE(name, args, has_backward)                                                                           \
+  RUN_DIRECTION(name, args, forward, false)                                                                            \
+  RUN_DIRECTION(name, args, backward, true)
+WN_OPS(RUN_DEFINE)
+
+wn_status wn_run_dropout(struct wn_run *run, int64_t place, void *x) {
+  if (run->dropout <= 0) return WN_OK;
+  return wn_run_dropout_forward(run, &(struct wn_dropout){.n = run->B * run->T * run->model->config.width,
+                                                          .p = run->dropout,
+                                                          .seed = run->seed,
+                                                          .stream = run->stream + (uint64_t)place,
+                                                          .x = x});
+}
+
+static struct wn_norm norm_args(const struct wn_run *run, int64_t rows, int64_t groups, int64_t width, int gain,
+                                int shift, void *rstd, void *mean) {
+  const wn_model_config *c = &run->model->config;
+  return (struct wn_norm){.rows = rows,
+                          .groups = groups,
+                          .width = width,
+                          .layer = c->norm == WN_NORM_LAYER,
+                          .eps = c->norm_eps,
+                          .gain = wn_run_param(run, gain),
+                          .shift = wn_run_param(run, shift),
+                          .rstd = rstd,
+                          .mean = mean,
+                          .dgain = wn_run_grad(run, gain),
+                          .dshift = wn_run_grad(run, shift)};
+}
+
+wn_status wn_run_norm(struct wn_run *run, int64_t rows, const void *x, const void *add, void *sum, int gain, int shift,
+                      void *y, void *rstd, void *mean) {
+  const int64_t C = run->model->config.width;
+  struct wn_norm a = norm_args(run, rows, 1, C, gain, shift, rstd, mean);
+  a.x = x, a.ldx = C;
+  if (add) a.add = add, a.ldadd = C, a.sum = sum, a.ldsum = C;
+  a.y = y, a.ldy = C;
+  return wn_run_norm_forward(run, &a);
+}
+
+wn_status wn_run_norm_grad(struct wn_run *run, int64_t rows, const void *x, int gain, int shift, void *rstd, void *mean,
+                           const void *dy, void *dx, bool accumulate) {
+  const int64_t C = run->model->config.width;
+  struct wn_norm a = norm_args(run, rows, 1, C, gain, shift, rstd, mean);
+  a.x = x, a.ldx = C;
+  a.dy = dy, a.lddy = C, a.dx = dx, a.lddx = C;
+  a.accumulate_dx = accumulate;
+  return wn_run_norm_backward(run, &a);
+}
+
+static struct wn_linear map(const struct wn_run *run, int64_t K, int64_t N, int weight, int bias) {
+  return (struct wn_linear){.M = run->B * run->T,
+                            .N = N,
+                            .K = K,
+                            .ldx = K,
+                            .w = wn_run_param(run, weight),
+                            .b = wn_run_param(run, bias),
+                            .ldy = N,
+                            .lddy = N,
+                            .lddx = K,
+                            .dw = wn_run_grad(run, weight),
+                            .db = wn_run_grad(run, bias)};
+}
+
+static wn_status map_forward(struct wn_run *run, int64_t K, int64_t N, int weight, int bias, const void *x, void *y) {
+  struct wn_linear a = map(run, K, N, weight, bias);
+  a.x = x, a.y = y;
+  return wn_run_linear_forward(run, &a);
+}
+
+static wn_status map_backward(struct wn_run *run, int64_t K, int64_t N, int weight, int bias, const void *x,
+                              const void *dy, void *dx, bool accumulate) {
+  struct wn_linear a = map(run, K, N, weight, bias);
+  a.x = x, a.dy = dy, a.dx = dx;
+  a.accumulate_dx = accumulate;
+  return wn_run_linear_backward(run, &a);
+}
+
+/* QK-norm over `heads` heads that start at column `at` of qkv; y is [M, heads*D]. */
+static struct wn_norm head_norm(const struct wn_run *run, const struct wn_layer_acts *a, int64_t at, int64_t heads,
+                                int gain, void *y, void *rstd, void *mean) {
+  const wn_model_config *c = &run->model->config;
+  struct wn_norm n = norm_args(run, run->B * run->T, heads, c->head_size, gain, -1, rstd, mean);
+  n.x = wn_at(a->qkv, at, run->exec.dtype), n.ldx = qkv_width(c);
+  n.y = y, n.ldy = heads * c->head_size;
+  return n;
+}
+
+/* The rotation of `heads` heads at x, in place. */
+static struct wn_rope rotation(const struct wn_run *run, void *x, int64_t ldx, int64_t heads) {
+  const wn_model_config *c = &run->model->config;
+  return (struct wn_rope){.rows = run->B * run->T,
+                          .heads = heads,
+                          .D = c->head_size,
+                          .x = x,
+                          .ldx = ldx,
+                          .positions = run->positions,
+                          .cos_sin = run->rope,
+                          .P = run->rope_rows,
+                          .theta = c->rope_theta};
+}
+
+/* Turns q and k where they are (gradients the other way): side by side in qkv, or in their own arrays. */
+static wn_status rotate(struct wn_run *run, void *qkv, void *q, void *k, bool backward) {
+  const wn_model_config *c = &run->model->config;
+  const int64_t D = c->head_size;
+  if (c->position != WN_POS_ROPE) return WN_OK;
+  wn_status (*turn)(struct wn_run *, const struct wn_rope *) = backward ? wn_run_rope_backward : wn_run_rope_forward;
+  if (!c->qk_norm) {
+    struct wn_rope both = rotation(run, qkv, qkv_width(c), c->heads + c->kv_heads);
+    return turn(run, &both);
+  }
+  struct wn_rope rq = rotation(run, q, c->heads * D, c->heads), rk = rotation(run, k, c->kv_heads * D, c->kv_heads);
+  WN_TRY(turn(run, &rq));
+  return turn(run, &rk);
+}
+
+/* ---- forward ---- */
+
+wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a, const void *prev_mid,
+                          const void *prev_branch) {
+  const wn_model_config *c = &run->model->config;
+  const struct wn_layer_params *p = &run->model->layers[l];
+  const int64_t M = run->B * run->T, C = c->width, D = c->head_size;
+  WN_TRY(wn_run_norm(run, M, prev_mid ? prev_mid : a->x, prev_branch, a->x, p->norm1_gain, p->norm1_shift, a->n1,
+                     a->rstd1, a->mean1));
+  WN_TRY(map_forward(run, C, qkv_width(c), p->qkv_weight, p->qkv_bias, a->n1, a->qkv));
+  if (is_bilinear(c)) {
+    WN_TRY(map_forward(run, C, D, p->select_q, -1, a->n1, a->sq));
+    WN_TRY(map_forward(run, C, D, p->select_k, -1, a->n1, a->sk));
+  }
+  if (c->qk_norm) {
+    struct wn_norm nq = head_norm(run, a, 0, c->heads, p->q_gain, a->q, a->rstd_q, a->mean_q);
+    struct wn_norm nk = head_norm(run, a, c->heads * D, c->kv_heads, p->k_gain, a->k, a->rstd_k, a->mean_k);
+    WN_TRY(wn_run_norm_forward(run, &nq));
+    WN_TRY(wn_run_norm_forward(run, &nk));
+  }
+  return rotate(run, a->qkv, a->q, a->k, false);
+}
+
+void wn_layer_attention(const struct wn_run *run, const struct wn_layer_acts *a, struct wn_attention *out) {
+  const wn_model_config *c = &run->model->config;
+  const wn_dtype dtype = run->exec.dtype;
+  const int64_t T = run->T, H = c->heads, Hkv = c->kv_heads, D = c->head_size, N = qkv_width(c);
+  const struct wn_stride in_qkv = {T * N, N, D};
+  memset(out, 0, sizeof *out);
+  out->B = run->B;
+  out->Tq = out->Tk = T;
+  out->H = H;
+  out->Hkv = Hkv;
+  out->D = D;
+  wn_attention_terms(&c->attention, D, out);
+  out->q = c->qk_norm ? a->q : a->qkv;
+  out->k = c->qk_norm ? a->k : wn_at(a->qkv, H * D, dtype);
+  out->v = wn_at(a->qkv, (H + Hkv) * D, dtype);
+  out->y = a->att;
+  out->s_q = c->qk_norm ? (struct wn_stride){T * H * D, H * D, D} : in_qkv;
+  out->s_k = c->qk_norm ? (struct wn_stride){T * Hkv * D, Hkv * D, D} : in_qkv;
+  out->s_v = in_qkv;
+  out->s_y = (struct wn_stride){T * H * D, H * D, D};
+  out->doc_start = run->doc_start;
+  out->lse = a->lse;
+  out->sel.sq = a->sq;
+  out->sel.sk = a->sk;
+  out->sel.s_sq = out->sel.s_sk = (struct wn_stride){T * D, D, 0};
+  out->sel.M = a->M;
+  out->sel.mem_coef = run->mem_coef;
+}
+
+wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
+                         bool output) {
+  const wn_model_config *c = &run->model->config;
+  const struct wn_layer_params *p = &run->model->layers[l];
+  const int64_t M = run->B * run->T, C = c->width, F = c->ffn_width;
+  WN_TRY(map_forward(run, c->heads * c->head_size, C, p->out_weight, p->out_bias, a->att, temp->branch));
+  WN_TRY(wn_run_dropout(run, 1 + 2 * l, temp->branch));
+  WN_TRY(wn_run_norm(run, M, a->x, temp->branch, a->mid, p->norm2_gain, p->norm2_shift, a->n2, a->rstd2, a->mean2));
+  WN_TRY(map_forward(run, C, in_width(c), p->in_weight, p->in_bias, a->n2, a->in));
+  const struct wn_act act = {.kind = act_kind(c), .M = M, .F = F, .x = a->in, .y = a->act};
+  WN_TRY(wn_run_act_forward(run, &act));
+  if (!output) return WN_OK;
+  WN_TRY(map_forward(run, F, C, p->ffn_out_weight, p->ffn_out_bias, a->act, temp->branch));
+  return wn_run_dropout(run, 2 + 2 * l, temp->branch);
+}
+
+wn_status wn_layer_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
+                           const void *prev_mid, const void *prev_branch, bool output) {
+  WN_TRY(wn_layer_before(run, l, a, prev_mid, prev_branch));
+  struct wn_attention attention;
+  wn_layer_attention(run, a, &attention);
+  WN_TRY(wn_run_attention_forward(run, &attention));
+  return wn_layer_after(run, l, a, temp, output);
+}
+
+/* ---- backward ---- */
+
+/* The gradient of a branch's output: the residual stream's own, through the dropout when there is one. */
+static wn_status branch_grad(struct wn_run *run, int64_t place, struct wn_layer_temp *temp, const void **out) {
+  *out = temp->d_res;
+  if (run->dropout <= 0) return WN_OK;
+  *out = temp->branch;
+  if (!run->measuring)
+    memcpy(temp->branch, temp->d_res,
+           (size_t)(run->B * run->T * run->model->config.width) * wn_dtype_size(run->exec.dtype));
+  return wn_run_dropout(run, place, temp->branch);
+}
+
+static wn_status attention_backward(struct wn_run *run, const struct wn_layer_params *p, struct wn_layer_acts *a,
+                                    struct wn_layer_temp *temp) {
+  const wn_model_config *c = &run->model->config;
+  const wn_dtype dtype = run->exec.dtype;
+  const int64_t H = c->heads, Hkv = c->kv_heads, D = c->head_size, N = qkv_width(c);
+  struct wn_attention attention;
+  wn_layer_attention(run, a, &attention);
+  attention.dy = temp->d_act;
+  attention.dq = c->qk_norm ? temp->d_q : temp->d_qkv;
+  attention.dk = c->qk_norm ? temp->d_k : wn_at(temp->d_qkv, H * D, dtype);
+  attention.dv = wn_at(temp->d_qkv, (H + Hkv) * D, dtype);
+  attention.dsq = temp->d_sq;
+  attention.dsk = temp->d_sk;
+  WN_TRY(wn_run_attention_backward(run, &attention));
+  WN_TRY(rotate(run, temp->d_qkv, temp->d_q, temp->d_k, true));
+  if (!c->qk_norm) return WN_OK;
+  struct wn_norm nq = head_norm(run, a, 0, H, p->q_gain, a->q, a->rstd_q, a->mean_q);
+  struct wn_norm nk = head_norm(run, a, H * D, Hkv, p->k_gain, a->k, a->rstd_k, a->mean_k);
+  nq.dy = temp->d_q, nq.lddy = H * D, nq.dx = temp->d_qkv, nq.lddx = N;
+  nk.dy = temp->d_k, nk.lddy = Hkv * D, nk.dx = wn_at(temp->d_qkv, H * D, dtype), nk.lddx = N;
+  WN_TRY(wn_run_norm_backward(run, &nq));
+  return wn_run_norm_backward(run, &nk);
+}
+
+wn_status wn_layer_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp) {
+  const wn_model_config *c = &run->model->config;
+  const struct wn_layer_params *p = &run->model->layers[l];
+  const int64_t M = run->B * run->T, C = c->width, F = c->ffn_width, D = c->head_size;
+  const void *d_branch;
+
+  WN_TRY(branch_grad(run, 2 + 2 * l, temp, &d_branch));
+  WN_TRY(map_backward(run, F, C, p->ffn_out_weight, p->ffn_out_bias, a->act, d_branch, temp->d_act, false));
+  const struct wn_act act = {.kind = act_kind(c), .M = M, .F = F, .x = a->in, .dy = temp->d_act, .dx = a->in};
+  WN_TRY(wn_run_act_backward(run, &act));
+  WN_TRY(map_backward(run, C, in_width(c), p->in_weight, p->in_bias, a->n2, a->in, temp->d_n, false));
+  WN_TRY(wn_run_norm_grad(run, M, a->mid, p->norm2_gain, p->norm2_shift, a->rstd2, a->mean2, temp->d_n, temp->d_res,
+                          true));
+
+  WN_TRY(branch_grad(run, 1 + 2 * l, temp, &d_branch));
+  WN_TRY(map_backward(run, c->heads * D, C, p->out_weight, p->out_bias, a->att, d_branch, temp->d_act, false));
+  WN_TRY(attention_backward(run, p, a, temp));
+  WN_TRY(map_backward(run, C, qkv_width(c), p->qkv_weight, p->qkv_bias, a->n1, temp->d_qkv, temp->d_n, false));
+  if (is_bilinear(c)) {
+    WN_TRY(map_backward(run, C, D, p->select_q, -1, a->n1, temp->d_sq, temp->d_n, true));
+    WN_TRY(map_backward(run, C, D, p->select_k, -1, a->n1, temp->d_sk, temp->d_n, true));
+  }
+  return wn_run_norm_grad(run, M, a->x, p->norm1_gain, p->norm1_shift, a->rstd1, a->mean1, temp->d_n, temp->d_res,
+                          true);
+}

@@ -1,0 +1,129 @@
+/* One decoder layer, and what runs it: private to src/model.
+ *
+ *   x   -> norm1 -> qkv (-> q,k norm) (-> rotary) -> attention -> out map (-> dropout) -> + x   = mid
+ *   mid -> norm2 -> ffn in -> activation -> ffn out (-> dropout)                        -> + mid = next layer's x
+ * The two additions are fused into the norm that reads their result, so a layer hands on (mid, branch), not their sum.
+ */
+#ifndef WN_MODEL_LAYER_H
+#define WN_MODEL_LAYER_H
+
+#include "model/model.h"
+
+/* Rows of the parameter table, -1 where the configuration has none. */
+struct wn_layer_params {
+  int norm1_gain, norm1_shift, qkv_weight, qkv_bias, q_gain, k_gain, select_q, select_k, out_weight, out_bias;
+  int norm2_gain, norm2_shift, in_weight, in_bias, ffn_out_weight, ffn_out_bias;
+};
+
+/* Position p of the table's slots, present or not: the table without the memory for it, so that a hostile
+ * configuration can be checked against a file first. row->ndim is 0 for a slot that this configuration leaves out. */
+int64_t wn_param_slot_count(const wn_model_config *config);
+wn_status wn_param_slot(wn_context *ctx, const wn_model_config *config, int64_t p, struct wn_param *row);
+/* Table rows of layer l. */
+void wn_layer_params_find(const struct wn_param_table *table, const wn_model_config *config, int64_t l,
+                          struct wn_layer_params *out);
+/* Rows of what lies outside the layers; -1 where there is none. Tied: output is embed's row. */
+struct wn_outer_params {
+  int embed, pos, norm_gain, norm_shift, output;
+};
+void wn_outer_params_find(const struct wn_param_table *table, const wn_model_config *config,
+                          struct wn_outer_params *out);
+/* A model with parameters all zero. */
+wn_status wn_model_allocate(wn_context *ctx, const wn_model_config *config, wn_dtype dtype, struct wn_model **out);
+
+/* What a layer's forward leaves behind for its backward. M = B*T rows, N = (H + 2 Hkv) D. */
+struct wn_layer_acts {
+  /* May wait for the backward pass in reduced precision. */
+  void *x;   /* [M,C] residual stream at the entry */
+  void *n1;  /* [M,C] */
+  void *att; /* [M,H*D] */
+  void *mid; /* [M,C] */
+  void *n2;  /* [M,C] */
+  void *in;  /* [M,2F] swiglu, else [M,F]; backward overwrites it with its gradient */
+  void *act; /* [M,F] */
+  /* May not: the selections F and the rows' sums of exponentials are formed again from these, and have to agree. */
+  void *qkv;                           /* [M,N] q, k, v side by side */
+  void *q, *k;                         /* [M,H*D], [M,Hkv*D] with QK-norm, else NULL: q and k are read in place */
+  void *sq, *sk;                       /* [M,D] bilinear selection, else NULL */
+  void *rstd1, *mean1, *rstd2, *mean2; /* [M]; means NULL for RMSNorm */
+  void *rstd_q, *mean_q;               /* [M*H] */
+  void *rstd_k, *mean_k;               /* [M*Hkv] */
+  void *lse;                           /* [B,H,T] */
+  void *M;                             /* [B,T] with L_mem */
+};
+/* Lays the arrays out from `base` on (NULL: only sizes). *large is the bytes of x..act, which come first, x the very
+ * first; *bytes those of all. False on overflow. */
+bool wn_layer_acts_plan(const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T, char *base,
+                        struct wn_layer_acts *out, size_t *large, size_t *bytes);
+
+/* A layer's temporary arrays, shared by all layers. */
+struct wn_layer_temp {
+  void *branch; /* [M,C] output of a residual branch */
+  /* backward only */
+  void *d_res;     /* [M,C] gradient of the residual stream, accumulated in place */
+  void *d_n;       /* [M,C] */
+  void *d_act;     /* [M,max(F, H*D)] gradient of the activation's or the attention's output */
+  void *d_qkv;     /* [M,N] */
+  void *d_q, *d_k; /* as q, k */
+  void *d_sq, *d_sk;
+};
+wn_status wn_layer_temp_plan(wn_context *ctx, const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T,
+                             bool backward, struct wn_arena *arena, struct wn_layer_temp *out);
+
+/* One pass over the model. When measuring, operations are not run: the largest scratch that they ask for is found, by
+ * the same code that runs them later. */
+struct wn_run {
+  const struct wn_model *model;
+  struct wn_exec exec;
+  bool measuring;
+  size_t need;
+  int64_t B, T;
+  const int32_t *positions; /* [B*T], from the start of each token's document */
+  const int32_t *doc_start; /* [B,T] or NULL */
+  const float *rope;        /* [rope_rows, D/2, 2] or NULL */
+  int64_t rope_rows;
+  double dropout;        /* 0 outside training */
+  uint64_t seed, stream; /* dropout; stream: the first of this step's 2L+1 */
+  double mem_coef;       /* L_mem's factor a layer, backward only */
+  void *grads;           /* [table.total], added to; NULL: forward only */
+};
+void wn_run_init(struct wn_run *run, const struct wn_model *model, int64_t B, int64_t T);
+
+static inline void *wn_at(const void *base, int64_t elements, wn_dtype dtype) {
+  return base ? (char *)(uintptr_t)base + (size_t)elements * (dtype == WN_F64 ? 8 : 4) : NULL;
+}
+/* Parameter row's values and gradient; NULL for row -1 or without gradients. */
+void *wn_run_param(const struct wn_run *run, int row);
+void *wn_run_grad(const struct wn_run *run, int row);
+
+#define WN_RUN_DECLARE(name, args, has_backward)                                                                       \
+  wn_status wn_run_##name##_forward(struct wn_run *run, const args *a);                                                \
+  wn_status wn_run_##name##_backward(struct wn_run *run, const args *a);
+WN_OPS(WN_RUN_DECLARE)
+
+/* place 0: embedding; 1+2l and 2+2l: layer l's branches. */
+wn_status wn_run_dropout(struct wn_run *run, int64_t place, void *x);
+/* The norm over the model's width, with and without the fused addition (add NULL: x is normed, sum unused). */
+wn_status wn_run_norm(struct wn_run *run, int64_t rows, const void *x, const void *add, void *sum, int gain, int shift,
+                      void *y, void *rstd, void *mean);
+/* dx += gradient through the norm (or dx = it, when not accumulating); x is what was normed. */
+wn_status wn_run_norm_grad(struct wn_run *run, int64_t rows, const void *x, int gain, int shift, void *rstd, void *mean,
+                           const void *dy, void *dx, bool accumulate);
+
+/* Everything before the attention: norm1 of (prev_mid + prev_branch -> a->x), or of a->x when prev_mid is NULL; then
+ * the maps, QK-norm and rotation. */
+wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a, const void *prev_mid,
+                          const void *prev_branch);
+/* The attention call on a's arrays, terms included; pointers for backward are added by the caller. */
+void wn_layer_attention(const struct wn_run *run, const struct wn_layer_acts *a, struct wn_attention *out);
+/* Everything after it. With `output` the feed-forward's output is left in temp->branch; without, the pass ends at
+ * a->act: all that backward needs. */
+wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
+                         bool output);
+/* The three above. */
+wn_status wn_layer_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
+                           const void *prev_mid, const void *prev_branch, bool output);
+/* temp->d_res holds the gradient of the layer's output and receives that of its input. */
+wn_status wn_layer_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp);
+
+#endif

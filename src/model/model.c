@@ -1,0 +1,117 @@
+/* A model: its configuration, the flat array of its parameters, and how they start. */
+#include "model/layer.h"
+
+#include <string.h>
+
+#include "base/rng.h"
+
+/* Values come from (seed, tensor, element) alone, rounded to float in every dtype, so that neither threads nor backend
+ * nor precision change where a model starts. */
+static void init_params(struct wn_model *model, uint64_t seed) {
+  for (int t = 0; t < model->table.count; t++) {
+    const struct wn_param *row = &model->table.rows[t];
+    const int64_t n = (int64_t)row->count;
+    void *p = wn_at(model->params, (int64_t)row->offset, model->dtype);
+    float *p32 = p;
+    double *p64 = p;
+    const bool wide = model->dtype == WN_F64;
+#pragma omp parallel for schedule(static) num_threads(model->ctx->threads) if (n > 4096)
+    for (int64_t i = 0; i < n; i++) {
+      const double z = row->init_std > 0 ? wn_random_normal(seed, WN_STREAM_INIT, (uint64_t)t, (uint64_t)i) : 0;
+      const float value = (float)(row->init_std > 0 ? row->init_std * z : row->init_value);
+      if (wide)
+        p64[i] = (double)value;
+      else
+        p32[i] = value;
+    }
+  }
+}
+
+wn_status wn_model_allocate(wn_context *ctx, const wn_model_config *config, wn_dtype dtype, struct wn_model **out) {
+  *out = NULL;
+  struct wn_model *model = NULL;
+  void *memory = NULL;
+  wn_status status = wn_alloc(ctx, "model", sizeof *model, &memory);
+  if (status != WN_OK) return status;
+  model = memory;
+  model->ctx = ctx;
+  model->config = *config;
+  model->dtype = dtype;
+  WN_TRY_GOTO(wn_backend_of(ctx, &model->backend), fail);
+  if (dtype != WN_F32 && (dtype != WN_F64 || strcmp(model->backend->name, "ref"))) {
+    status = wn_fail(ctx, WN_ERR_UNSUPPORTED, "model parameters of dtype %s on backend %s: %s", wn_dtype_name(dtype),
+                     model->backend->name, "F32 is supported everywhere, F64 on ref only");
+    goto fail;
+  }
+  WN_TRY_GOTO(wn_model_config_resolve(ctx, &model->config), fail);
+  const wn_model_config *c = &model->config;
+  WN_TRY_GOTO(wn_param_table_create(ctx, c, &model->table), fail);
+  WN_TRY_GOTO(wn_alloc(ctx, "model parameters", model->table.total * wn_dtype_size(dtype), &model->params), fail);
+  WN_TRY_GOTO(wn_alloc(ctx, "layers", (size_t)c->layers * sizeof *model->layers, &memory), fail);
+  model->layers = memory;
+  for (int64_t l = 0; l < c->layers; l++) wn_layer_params_find(&model->table, c, l, &model->layers[l]);
+  if (c->position == WN_POS_ROPE && dtype == WN_F32) {
+    size_t bytes;
+    if (!wn_mul_size((size_t)c->context, (size_t)c->head_size * sizeof(float), &bytes)) {
+      status = wn_fail(ctx, WN_ERR_CONFIG, "model.context: a rotary table of %lld rows does not fit in memory",
+                       (long long)c->context);
+      goto fail;
+    }
+    WN_TRY_GOTO(wn_alloc(ctx, "rotary table", bytes, &memory), fail);
+    model->rope_table = memory;
+    wn_rope_table(model->rope_table, c->context, c->head_size, c->rope_theta);
+  }
+  *out = model;
+  return WN_OK;
+fail:
+  wn_model_destroy(model);
+  return status;
+}
+
+wn_status wn_model_create_dtype(wn_context *ctx, const wn_model_config *config, uint64_t seed, wn_dtype dtype,
+                                struct wn_model **out) {
+  WN_TRY(wn_model_allocate(ctx, config, dtype, out));
+  init_params(*out, seed);
+  return WN_OK;
+}
+
+wn_status wn_model_create(wn_context *ctx, const wn_model_config *config, uint64_t seed, wn_model **out) {
+  return wn_model_create_dtype(ctx, config, seed, WN_F32, out);
+}
+
+void wn_model_destroy(wn_model *model) {
+  if (!model) return;
+  wn_free(model->rope_table);
+  wn_free(model->layers);
+  wn_free(model->params);
+  wn_param_table_clear(&model->table);
+  wn_free(model);
+}
+
+const wn_model_config *wn_model_config_get(const wn_model *model) {
+  return &model->config;
+}
+
+uint64_t wn_model_parameter_count(const wn_model *model) {
+  uint64_t n = 0;
+  for (int i = 0; i < model->table.count; i++) n += model->table.rows[i].count;
+  return n;
+}
+
+int wn_model_tensor_count(const wn_model *model) {
+  return model->table.count;
+}
+
+wn_status wn_model_tensor_at(const wn_model *model, int i, wn_safetensors_entry *out) {
+  memset(out, 0, sizeof *out);
+  if (i < 0 || i >= model->table.count)
+    return wn_fail(model->ctx, WN_ERR_ARGUMENT, "tensor %d of a model that has %d", i, model->table.count);
+  const struct wn_param *row = &model->table.rows[i];
+  out->name = row->name;
+  out->dtype = model->dtype;
+  out->ndim = row->ndim;
+  memcpy(out->shape, row->shape, sizeof row->shape);
+  out->data = wn_at(model->params, (int64_t)row->offset, model->dtype);
+  out->bytes = row->count * wn_dtype_size(model->dtype);
+  return WN_OK;
+}

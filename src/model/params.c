@@ -1,0 +1,206 @@
+/* The named table of parameters: the only place that knows which tensors a configuration has, their shapes, their
+ * order in the flat array and in the checkpoint, and how they start.
+ *
+ * Maps are [out, in]. Starts: normal with init_std; maps into the residual stream are scaled by 1/sqrt(2L), so that
+ * the stream's variance does not grow with depth (Radford et al. 2019); gains 1; biases and shifts 0. */
+#include "model/layer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LAYER_SLOTS = 16, HEAD_SLOTS = 2, TAIL_SLOTS = 3, PARAM_ALIGN = 16 };
+
+int64_t wn_param_slot_count(const wn_model_config *c) {
+  return HEAD_SLOTS + LAYER_SLOTS * c->layers + TAIL_SLOTS;
+}
+
+static void set_matrix(struct wn_param *row, int64_t rows, int64_t columns, double std) {
+  row->ndim = 2;
+  row->shape[0] = rows;
+  row->shape[1] = columns;
+  row->init_std = std;
+  row->decay = true;
+}
+
+static void set_vector(struct wn_param *row, int64_t n, double value) {
+  row->ndim = 1;
+  row->shape[0] = n;
+  row->init_value = value;
+}
+
+/* Slot s of a layer. The names are the checkpoint's. */
+static const char *layer_slot(const wn_model_config *c, int s, struct wn_param *row) {
+  const int64_t C = c->width, HD = c->heads * c->head_size, D = c->head_size;
+  const int64_t N = (c->heads + 2 * c->kv_heads) * c->head_size;
+  const int64_t F = c->ffn_width, in = c->ffn == WN_FFN_SWIGLU ? 2 * F : F;
+  const double std = c->init_std, out_std = c->init_std / sqrt(2.0 * (double)c->layers);
+  const bool shift = c->norm == WN_NORM_LAYER && c->bias;
+  const wn_selective_config *sel = &c->attention.selective;
+  const bool bilinear = sel->enabled && sel->bilinear;
+  switch (s) {
+  case 0:
+    set_vector(row, C, 1);
+    return "norm1.gain";
+  case 1:
+    if (shift) set_vector(row, C, 0);
+    return "norm1.shift";
+  case 2:
+    set_matrix(row, N, C, std);
+    return "attn.qkv.weight";
+  case 3:
+    if (c->bias) set_vector(row, N, 0);
+    return "attn.qkv.bias";
+  case 4:
+    if (c->qk_norm) set_vector(row, D, 1);
+    return "attn.q_norm.gain";
+  case 5:
+    if (c->qk_norm) set_vector(row, D, 1);
+    return "attn.k_norm.gain";
+  case 6:
+    if (bilinear) set_matrix(row, D, C, std);
+    return "attn.select_q.weight";
+  case 7:
+    if (bilinear) set_matrix(row, D, C, std);
+    return "attn.select_k.weight";
+  case 8:
+    set_matrix(row, C, HD, out_std);
+    return "attn.out.weight";
+  case 9:
+    if (c->bias) set_vector(row, C, 0);
+    return "attn.out.bias";
+  case 10:
+    set_vector(row, C, 1);
+    return "norm2.gain";
+  case 11:
+    if (shift) set_vector(row, C, 0);
+    return "norm2.shift";
+  case 12:
+    set_matrix(row, in, C, std);
+    return "ffn.in.weight";
+  case 13:
+    if (c->bias) set_vector(row, in, 0);
+    return "ffn.in.bias";
+  case 14:
+    set_matrix(row, C, F, out_std);
+    return "ffn.out.weight";
+  default:
+    if (c->bias) set_vector(row, C, 0);
+    return "ffn.out.bias";
+  }
+}
+
+static void layer_name(char *out, size_t bytes, int64_t l, const char *name) {
+  snprintf(out, bytes, "layers.%lld.%s", (long long)l, name);
+}
+
+wn_status wn_param_slot(wn_context *ctx, const wn_model_config *c, int64_t p, struct wn_param *row) {
+  memset(row, 0, sizeof *row);
+  const int64_t tail = p - HEAD_SLOTS - LAYER_SLOTS * c->layers;
+  if (p == 0) {
+    snprintf(row->name, sizeof row->name, "embed.weight");
+    set_matrix(row, c->vocab_size, c->width, c->init_std);
+  } else if (p == 1) {
+    snprintf(row->name, sizeof row->name, "pos.weight");
+    if (c->position == WN_POS_LEARNED) set_matrix(row, c->context, c->width, c->init_std);
+  } else if (tail < 0) {
+    const char *name = layer_slot(c, (int)((p - HEAD_SLOTS) % LAYER_SLOTS), row);
+    layer_name(row->name, sizeof row->name, (p - HEAD_SLOTS) / LAYER_SLOTS, name);
+  } else if (tail == 0) {
+    snprintf(row->name, sizeof row->name, "final_norm.gain");
+    set_vector(row, c->width, 1);
+  } else if (tail == 1) {
+    snprintf(row->name, sizeof row->name, "final_norm.shift");
+    if (c->norm == WN_NORM_LAYER && c->bias) set_vector(row, c->width, 0);
+  } else { /* no bias here: as GPT-2 and Llama have it */
+    snprintf(row->name, sizeof row->name, "output.weight");
+    if (!c->tied) set_matrix(row, c->vocab_size, c->width, c->init_std);
+  }
+  size_t count = row->ndim ? 1 : 0;
+  for (int i = 0; i < row->ndim; i++)
+    if (row->shape[i] <= 0 || !wn_mul_size(count, (size_t)row->shape[i], &count) || count > SIZE_MAX / 64)
+      return wn_fail(ctx, WN_ERR_CONFIG, "tensor %s: its size does not fit in memory", row->name);
+  row->count = count;
+  return WN_OK;
+}
+
+wn_status wn_param_table_create(wn_context *ctx, const wn_model_config *config, struct wn_param_table *out) {
+  memset(out, 0, sizeof *out);
+  const int64_t slots = wn_param_slot_count(config);
+  struct wn_param row;
+  int64_t rows = 0;
+  size_t total = 0;
+  for (int64_t p = 0; p < slots; p++) {
+    WN_TRY(wn_param_slot(ctx, config, p, &row));
+    if (!row.ndim) continue;
+    size_t padded;
+    if (!wn_add_size(row.count, PARAM_ALIGN - 1, &padded) ||
+        !wn_add_size(total, padded / PARAM_ALIGN * PARAM_ALIGN, &total) || total > SIZE_MAX / 64 || ++rows > INT32_MAX)
+      return wn_fail(ctx, WN_ERR_CONFIG, "the model's parameters do not fit in memory (at tensor %s)", row.name);
+  }
+  size_t bytes;
+  if (!wn_mul_size((size_t)rows, sizeof row, &bytes))
+    return wn_fail(ctx, WN_ERR_CONFIG, "the table of %lld parameters does not fit in memory", (long long)rows);
+  void *memory = NULL;
+  WN_TRY(wn_alloc(ctx, "parameter table", bytes, &memory));
+  out->rows = memory;
+  for (int64_t p = 0; p < slots; p++) {
+    WN_TRY(wn_param_slot(ctx, config, p, &row));
+    if (!row.ndim) continue;
+    row.offset = out->total;
+    out->total += (row.count + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
+    out->rows[out->count++] = row;
+  }
+  return WN_OK;
+}
+
+void wn_param_table_clear(struct wn_param_table *table) {
+  wn_free(table->rows);
+  memset(table, 0, sizeof *table);
+}
+
+int wn_param_find(const struct wn_param_table *table, const char *name) {
+  for (int i = 0; i < table->count; i++)
+    if (!strcmp(table->rows[i].name, name)) return i;
+  return -1;
+}
+
+/* Row of layer l's tensor; a layer's rows lie together from `first` on. */
+static int find_in_layer(const struct wn_param_table *table, int first, int64_t l, const char *name) {
+  char full[96];
+  layer_name(full, sizeof full, l, name);
+  for (int i = first; i < table->count && i < first + LAYER_SLOTS; i++)
+    if (!strcmp(table->rows[i].name, full)) return i;
+  return -1;
+}
+
+void wn_layer_params_find(const struct wn_param_table *t, const wn_model_config *c, int64_t l,
+                          struct wn_layer_params *out) {
+  const int head = c->position == WN_POS_LEARNED ? 2 : 1;
+  const int tail = 1 + (c->norm == WN_NORM_LAYER && c->bias) + !c->tied;
+  const int first = head + (int)(l * ((t->count - head - tail) / c->layers));
+  const struct {
+    int *row;
+    const char *name;
+  } rows[] = {
+      {&out->norm1_gain, "norm1.gain"},         {&out->norm1_shift, "norm1.shift"},
+      {&out->qkv_weight, "attn.qkv.weight"},    {&out->qkv_bias, "attn.qkv.bias"},
+      {&out->q_gain, "attn.q_norm.gain"},       {&out->k_gain, "attn.k_norm.gain"},
+      {&out->select_q, "attn.select_q.weight"}, {&out->select_k, "attn.select_k.weight"},
+      {&out->out_weight, "attn.out.weight"},    {&out->out_bias, "attn.out.bias"},
+      {&out->norm2_gain, "norm2.gain"},         {&out->norm2_shift, "norm2.shift"},
+      {&out->in_weight, "ffn.in.weight"},       {&out->in_bias, "ffn.in.bias"},
+      {&out->ffn_out_weight, "ffn.out.weight"}, {&out->ffn_out_bias, "ffn.out.bias"},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) *rows[i].row = find_in_layer(t, first, l, rows[i].name);
+}
+
+void wn_outer_params_find(const struct wn_param_table *t, const wn_model_config *c, struct wn_outer_params *out) {
+  const bool shift = c->norm == WN_NORM_LAYER && c->bias;
+  const int tail = t->count - 1 - shift - !c->tied;
+  out->embed = 0;
+  out->pos = c->position == WN_POS_LEARNED ? 1 : -1;
+  out->norm_gain = tail;
+  out->norm_shift = shift ? tail + 1 : -1;
+  out->output = c->tied ? 0 : t->count - 1;
+}

@@ -1,0 +1,223 @@
+/* One pass over a batch: embedding, layers, final norm, output map with the loss, and all of it backwards.
+ *
+ *   loss = loss_scale * sum of cross-entropies + mem_scale * eps * mean over sequences and layers of max_i M / T
+ *
+ * The output map, the loss and their gradients go by chunks of rows, so that logits [M,V] never exist; the gradient of
+ * the final norm's output is therefore complete before the layers' backward begins. With recomputation a layer keeps
+ * its input alone and is run again, to the same bits, when its turn comes: one third more work in the maps. */
+#include "model/workspace.h"
+
+#include <string.h>
+
+static void *row_of(const struct wn_run *run, void *base, int64_t row) {
+  return wn_at(base, row * run->model->config.width, run->exec.dtype);
+}
+
+/* Layer l's arrays for this batch's size. */
+static wn_status layer_acts(const struct wn_run *run, const struct wn_workspace *ws, int64_t l,
+                            struct wn_layer_acts *out) {
+  const bool own = ws->options.backward && !ws->kept;
+  size_t large, bytes;
+  if (!wn_layer_acts_plan(&run->model->config, run->exec.dtype, run->B, run->T,
+                          ws->acts + (own ? (size_t)l * ws->acts_bytes : 0), out, &large, &bytes))
+    return wn_fail(run->exec.ctx, WN_ERR_ARGUMENT, "step: activations do not fit in memory");
+  if (ws->kept) out->x = ws->kept + (size_t)l * ws->kept_bytes; /* recompute */
+  return WN_OK;
+}
+
+wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens, double *mem_sum) {
+  const struct wn_model *model = run->model;
+  const wn_model_config *c = &model->config;
+  const int64_t M = run->B * run->T, C = c->width;
+  const bool mem = c->attention.selective.enabled && c->attention.selective.mem.enabled;
+  struct wn_outer_params outer;
+  struct wn_layer_acts a;
+  wn_outer_params_find(&model->table, c, &outer);
+  *mem_sum = 0;
+  WN_TRY(layer_acts(run, ws, 0, &a));
+  const struct wn_embedding embedding = {.M = M,
+                                         .C = C,
+                                         .V = c->vocab_size,
+                                         .P = c->position == WN_POS_LEARNED ? c->context : 0,
+                                         .ids = tokens,
+                                         .positions = run->positions,
+                                         .tok = wn_run_param(run, outer.embed),
+                                         .pos = wn_run_param(run, outer.pos),
+                                         .y = a.x};
+  WN_TRY(wn_run_embedding_forward(run, &embedding));
+  WN_TRY(wn_run_dropout(run, 0, a.x));
+  const void *mid = NULL, *branch = NULL;
+  for (int64_t l = 0; l < c->layers; l++) {
+    WN_TRY(layer_acts(run, ws, l, &a));
+    WN_TRY(wn_layer_forward(run, l, &a, &ws->temp, mid, branch, true));
+    mid = a.mid;
+    branch = ws->temp.branch;
+    for (int64_t b = 0; mem && !run->measuring && b < run->B; b++) {
+      double top = -1;
+      for (int64_t t = 0; t < run->T; t++) {
+        const int64_t i = b * run->T + t;
+        const double m = model->dtype == WN_F64 ? ((const double *)a.M)[i] : (double)((const float *)a.M)[i];
+        if (m > top) top = m;
+      }
+      *mem_sum += top;
+    }
+  }
+  return wn_run_norm(run, M, mid, branch, ws->x_out, outer.norm_gain, outer.norm_shift, ws->n_out, ws->rstd, ws->mean);
+}
+
+wn_status wn_run_output(struct wn_run *run, const void *x, int64_t rows, void *logits) {
+  const wn_model_config *c = &run->model->config;
+  struct wn_outer_params outer;
+  wn_outer_params_find(&run->model->table, c, &outer);
+  const struct wn_linear map = {.M = rows,
+                                .N = c->vocab_size,
+                                .K = c->width,
+                                .x = x,
+                                .ldx = c->width,
+                                .w = wn_run_param(run, outer.output),
+                                .y = logits,
+                                .ldy = c->vocab_size};
+  return wn_run_linear_forward(run, &map);
+}
+
+/* The loss of rows [first, first+rows), and the gradient of the final norm's output there. */
+static wn_status chunk_loss(struct wn_run *run, struct wn_workspace *ws, const int32_t *targets, int64_t first,
+                            int64_t rows, double scale, struct wn_step_result *result) {
+  const wn_model_config *c = &run->model->config;
+  const int64_t C = c->width, V = c->vocab_size;
+  void *x = row_of(run, ws->n_out, first), *dx = row_of(run, ws->temp.d_n, first);
+  int64_t counted = 0;
+  for (int64_t m = 0; m < rows; m++) counted += targets[first + m] >= 0;
+  if (!counted && !run->measuring) { /* nothing to learn here: no product */
+    for (int64_t m = 0; m < rows; m++)
+      if (targets[first + m] < -1)
+        return wn_fail(run->exec.ctx, WN_ERR_ARGUMENT, "step: targets[%lld] is %d, expected -1 to %lld",
+                       (long long)(first + m), targets[first + m], (long long)V - 1);
+    if (run->grads) memset(dx, 0, (size_t)(rows * C) * wn_dtype_size(run->exec.dtype));
+    return WN_OK;
+  }
+  WN_TRY(wn_run_output(run, x, rows, ws->logits));
+  const struct wn_cross_entropy loss = {.M = rows,
+                                        .V = V,
+                                        .logits = ws->logits,
+                                        .ld = V,
+                                        .targets = targets + first,
+                                        .scale = scale,
+                                        .dlogits = run->grads ? ws->logits : NULL,
+                                        .loss = ws->loss,
+                                        .hit = ws->hit};
+  WN_TRY(wn_run_cross_entropy_forward(run, &loss));
+  if (!run->measuring) {
+    for (int64_t m = 0; m < rows; m++) {
+      if (targets[first + m] < 0) continue;
+      result->loss_sum += ws->loss[m];
+      result->hits += ws->hit[m] != 0;
+    }
+    result->counted += (uint64_t)counted;
+  }
+  if (!run->grads) return WN_OK;
+  struct wn_outer_params outer;
+  wn_outer_params_find(&run->model->table, c, &outer);
+  const struct wn_linear map = {.M = rows,
+                                .N = V,
+                                .K = C,
+                                .x = x,
+                                .ldx = C,
+                                .w = wn_run_param(run, outer.output),
+                                .dy = ws->logits,
+                                .lddy = V,
+                                .dx = dx,
+                                .lddx = C,
+                                .dw = wn_run_grad(run, outer.output)};
+  return wn_run_linear_backward(run, &map);
+}
+
+/* temp.d_n holds the gradient of the final norm's output. */
+static wn_status backward(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens) {
+  const wn_model_config *c = &run->model->config;
+  const int64_t M = run->B * run->T, L = c->layers;
+  struct wn_outer_params outer;
+  struct wn_layer_acts a;
+  wn_outer_params_find(&run->model->table, c, &outer);
+  WN_TRY(wn_run_norm_grad(run, M, ws->x_out, outer.norm_gain, outer.norm_shift, ws->rstd, ws->mean, ws->temp.d_n,
+                          ws->temp.d_res, false));
+  for (int64_t l = L - 1; l >= 0; l--) {
+    WN_TRY(layer_acts(run, ws, l, &a));
+    /* The last layer's activations are still there. */
+    if (ws->kept && l < L - 1) WN_TRY(wn_layer_forward(run, l, &a, &ws->temp, NULL, NULL, false));
+    WN_TRY(wn_layer_backward(run, l, &a, &ws->temp));
+  }
+  WN_TRY(wn_run_dropout(run, 0, ws->temp.d_res));
+  const struct wn_embedding embedding = {.M = M,
+                                         .C = c->width,
+                                         .V = c->vocab_size,
+                                         .P = c->position == WN_POS_LEARNED ? c->context : 0,
+                                         .ids = tokens,
+                                         .positions = run->positions,
+                                         .tok = wn_run_param(run, outer.embed),
+                                         .pos = wn_run_param(run, outer.pos),
+                                         .dy = ws->temp.d_res,
+                                         .dtok = wn_run_grad(run, outer.embed),
+                                         .dpos = wn_run_grad(run, outer.pos)};
+  return wn_run_embedding_backward(run, &embedding);
+}
+
+wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch,
+                      const struct wn_step *step, struct wn_step_result *result) {
+  const wn_model_config *c = &run->model->config;
+  const wn_selective_config *sel = &c->attention.selective;
+  const int64_t M = run->B * run->T;
+  double mem_sum;
+  memset(result, 0, sizeof *result);
+  if (sel->enabled && sel->mem.enabled) {
+    const double share = sel->mem.eps / ((double)c->layers * (double)M); /* of one layer and sequence */
+    run->mem_coef = share * step->mem_scale;
+    WN_TRY(wn_run_stack(run, ws, batch->tokens, &mem_sum));
+    result->mem_loss = share * mem_sum;
+  } else {
+    WN_TRY(wn_run_stack(run, ws, batch->tokens, &mem_sum));
+  }
+  for (int64_t first = 0; first < M; first += ws->chunk) {
+    const int64_t rows = M - first < ws->chunk ? M - first : ws->chunk;
+    WN_TRY(chunk_loss(run, ws, batch->targets, first, rows, step->loss_scale, result));
+  }
+  return run->grads ? backward(run, ws, batch->tokens) : WN_OK;
+}
+
+wn_status wn_run_batch(struct wn_run *run, const struct wn_model *model, struct wn_workspace *ws, int64_t B, int64_t T,
+                       const int32_t *doc_start) {
+  if (ws->model != model) return wn_fail(ws->ctx, WN_ERR_ARGUMENT, "step: the workspace is another model's");
+  if (B < 1 || T < 1 || B > ws->B || T > ws->T)
+    return wn_fail(ws->ctx, WN_ERR_ARGUMENT, "step: batch of B %lld, T %lld; the workspace takes up to B %lld, T %lld",
+                   (long long)B, (long long)T, (long long)ws->B, (long long)ws->T);
+  wn_run_init(run, model, B, T);
+  run->exec.scratch = ws->scratch;
+  run->exec.scratch_bytes = ws->scratch_bytes;
+  run->doc_start = doc_start;
+  for (int64_t b = 0; b < B; b++) {
+    for (int64_t t = 0; t < T; t++) {
+      const int64_t first = doc_start ? doc_start[b * T + t] : 0;
+      if (first < 0 || first > t)
+        return wn_fail(ws->ctx, WN_ERR_ARGUMENT, "step: doc_start[%lld,%lld] is %lld, expected 0 to %lld", (long long)b,
+                       (long long)t, (long long)first, (long long)t);
+      ws->positions[b * T + t] = (int32_t)(t - first);
+    }
+  }
+  run->positions = ws->positions;
+  return WN_OK;
+}
+
+wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct wn_batch *batch,
+                        const struct wn_step *step, struct wn_step_result *result) {
+  if (!batch->tokens || !batch->targets)
+    return wn_fail(model->ctx, WN_ERR_ARGUMENT, "step: tokens or targets are NULL");
+  if (step->grads && !ws->options.backward)
+    return wn_fail(model->ctx, WN_ERR_ARGUMENT, "step: gradients asked of a workspace made for forward only");
+  struct wn_run run;
+  WN_TRY(wn_run_batch(&run, model, ws, batch->B, batch->T, batch->doc_start));
+  run.dropout = step->training ? model->config.dropout : 0;
+  run.seed = step->seed;
+  run.stream = step->step * (uint64_t)(2 * model->config.layers + 1);
+  run.grads = step->grads;
+  return wn_run_step(&run, ws, batch, step, result);
+}

@@ -1,0 +1,127 @@
+/* The memory of a step: laid out once for the largest (B,T), scratch measured by the pass that will use it. */
+#include "model/workspace.h"
+
+#include <string.h>
+
+#define LOGITS_BYTES ((int64_t)64 << 20)
+#define LOGITS_ROWS_MIN 64
+
+int64_t wn_logits_rows(int64_t M, int64_t V) {
+  int64_t rows = LOGITS_BYTES / 4 / V / 16 * 16;
+  if (rows < LOGITS_ROWS_MIN) rows = LOGITS_ROWS_MIN;
+  if (rows >= M) return M;
+  const int64_t chunks = (M + rows - 1) / rows; /* of equal size: no thin last one */
+  return ((M + chunks - 1) / chunks + 15) / 16 * 16;
+}
+
+struct piece {
+  const char *name;
+  bool wanted;
+  int64_t rows, columns;
+  size_t element;
+  void **where;
+};
+
+static wn_status plan(wn_context *ctx, struct wn_workspace *ws) {
+  const wn_model_config *c = &ws->model->config;
+  const size_t element = wn_dtype_size(ws->model->dtype);
+  const int64_t L = c->layers, C = c->width;
+  int64_t M;
+  size_t large;
+  struct wn_layer_acts acts;
+  if (__builtin_mul_overflow(ws->B, ws->T, &M) || M > INT32_MAX ||
+      !wn_layer_acts_plan(c, ws->model->dtype, ws->B, ws->T, NULL, &acts, &large, &ws->acts_bytes))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld: too many tokens", (long long)ws->B,
+                   (long long)ws->T);
+  const bool backward = ws->options.backward, recompute = backward && ws->options.recompute;
+  const bool reduced = backward && !recompute && ws->options.activation_dtype == WN_BF16;
+  const bool shared = !backward || recompute || reduced;
+  if (recompute)
+    ws->kept_bytes = ((size_t)M * (size_t)C * element + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN; /* within acts_bytes */
+  if (reduced) ws->kept_bytes = (large / 2 + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN + (ws->acts_bytes - large);
+  ws->chunk = wn_logits_rows(M, c->vocab_size);
+  const struct piece pieces[] = {
+      {"activations", true, shared ? 1 : L, (int64_t)ws->acts_bytes, 1, (void **)&ws->acts},
+      {"kept activations", ws->kept_bytes > 0, L, (int64_t)ws->kept_bytes, 1, (void **)&ws->kept},
+      {"positions", true, M, 1, sizeof *ws->positions, (void **)&ws->positions},
+      {"x_out", true, M, C, element, &ws->x_out},
+      {"n_out", true, M, C, element, &ws->n_out},
+      {"rstd", true, M, 1, element, &ws->rstd},
+      {"mean", c->norm == WN_NORM_LAYER, M, 1, element, &ws->mean},
+      {"logits", true, ws->chunk, c->vocab_size, element, &ws->logits},
+      {"loss", true, ws->chunk, 1, sizeof *ws->loss, (void **)&ws->loss},
+      {"hit", true, ws->chunk, 1, 1, (void **)&ws->hit},
+  };
+  for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
+    const struct piece *p = &pieces[i];
+    size_t n, bytes;
+    if (!p->wanted) continue;
+    if (!wn_mul_size((size_t)p->rows, (size_t)p->columns, &n) || !wn_mul_size(n, p->element, &bytes))
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld: array %s does not fit in memory",
+                     (long long)ws->B, (long long)ws->T, p->name);
+    wn_arena_plan(&ws->arena, p->name, bytes, p->where);
+  }
+  return wn_layer_temp_plan(ctx, c, ws->model->dtype, ws->B, ws->T, backward, &ws->arena, &ws->temp);
+}
+
+/* What the largest step will ask for. */
+static wn_status measure(struct wn_workspace *ws, size_t *need) {
+  struct wn_run run;
+  wn_run_init(&run, ws->model, ws->B, ws->T);
+  run.measuring = true;
+  run.positions = ws->positions;
+  run.doc_start = ws->positions;
+  run.dropout = ws->options.backward ? ws->model->config.dropout : 0;
+  run.grads = ws->options.backward ? ws->model->params : NULL; /* an address only */
+  const struct wn_batch batch = {
+      .B = ws->B, .T = ws->T, .tokens = ws->positions, .targets = ws->positions, .doc_start = ws->positions};
+  struct wn_step_result result;
+  WN_TRY(wn_run_step(&run, ws, &batch, &(struct wn_step){0}, &result));
+  *need = run.need;
+  return WN_OK;
+}
+
+wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t T,
+                              const struct wn_workspace_options *options, wn_workspace **out) {
+  *out = NULL;
+  if (B < 1 || T < 1)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld: both must be at least 1", (long long)B,
+                   (long long)T);
+  if (T > model->config.context)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of T %lld: the model's context is %lld", (long long)T,
+                   (long long)model->config.context);
+  if (options->backward && options->activation_dtype != WN_F32 && options->activation_dtype != model->dtype)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "activations of dtype %s: float32 is what this build has",
+                   wn_dtype_name(options->activation_dtype));
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "workspace", sizeof(struct wn_workspace), &memory));
+  struct wn_workspace *ws = memory;
+  ws->ctx = ctx;
+  ws->model = model;
+  ws->B = B;
+  ws->T = T;
+  ws->options = *options;
+  wn_status status;
+  size_t need;
+  WN_TRY_GOTO(plan(ctx, ws), fail);
+  WN_TRY_GOTO(wn_arena_allocate(ctx, &ws->arena, "the workspace of a step"), fail);
+  WN_TRY_GOTO(measure(ws, &need), fail);
+  WN_TRY_GOTO(wn_alloc(ctx, "scratch of a step", need, &ws->scratch), fail);
+  ws->scratch_bytes = need;
+  *out = ws;
+  return WN_OK;
+fail:
+  wn_workspace_destroy(ws);
+  return status;
+}
+
+void wn_workspace_destroy(wn_workspace *ws) {
+  if (!ws) return;
+  wn_free(ws->scratch);
+  wn_arena_clear(&ws->arena);
+  wn_free(ws);
+}
+
+size_t wn_workspace_bytes(const wn_workspace *ws) {
+  return ws->arena.bytes + ws->scratch_bytes;
+}

@@ -1,0 +1,47 @@
+/* What a pass over the model works in: private to src/model. */
+#ifndef WN_MODEL_WORKSPACE_H
+#define WN_MODEL_WORKSPACE_H
+
+#include "model/layer.h"
+
+/* One arena for the arrays, one block for the operations' scratch.
+ * Layers' activations: every layer has its own where backward needs them as they are; otherwise all layers share one
+ * block, and a layer keeps its input only (recompute), a reduced copy (bf16), or nothing (forward only). */
+struct wn_workspace {
+  wn_context *ctx;
+  const struct wn_model *model;
+  int64_t B, T; /* the largest batch */
+  struct wn_workspace_options options;
+  struct wn_arena arena;
+  char *acts; /* [count][acts_bytes]; count: L, or 1 when shared */
+  size_t acts_bytes;
+  char *kept; /* [L][kept_bytes] when shared and backward is wanted */
+  size_t kept_bytes;
+  struct wn_layer_temp temp;
+  int32_t *positions; /* [M] */
+  void *x_out;        /* [M,C] residual stream at the end */
+  void *n_out;        /* [M,C] after the final norm */
+  void *rstd, *mean;  /* [M] */
+  void *logits;       /* [chunk,V]; their gradient takes their place */
+  double *loss;       /* [chunk] */
+  uint8_t *hit;       /* [chunk] */
+  int64_t chunk;      /* rows of logits that exist at a time */
+  void *scratch;
+  size_t scratch_bytes;
+};
+
+/* Rows of logits that are formed at a time: few enough to keep M x V from ever existing, enough for a good product. */
+int64_t wn_logits_rows(int64_t M, int64_t V);
+
+/* A run over a batch of at most the workspace's size: scratch and positions are set, doc_start is checked. */
+wn_status wn_run_batch(struct wn_run *run, const struct wn_model *model, struct wn_workspace *ws, int64_t B, int64_t T,
+                       const int32_t *doc_start);
+/* Embedding to final norm: ws->n_out. *mem_sum: sum over layers and sequences of max_i M. */
+wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens, double *mem_sum);
+/* logits [rows,V] of x [rows,C], the final norm's output. */
+wn_status wn_run_output(struct wn_run *run, const void *x, int64_t rows, void *logits);
+/* wn_model_step on a prepared run. */
+wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch,
+                      const struct wn_step *step, struct wn_step_result *result);
+
+#endif
