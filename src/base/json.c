@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_JSON_BYTES ((size_t)64 << 20)
+#define MAX_JSON_BYTES ((size_t)32 << 20)
 
 wn_status wn_json_load_text(wn_context *ctx, const char *where, const char *text, size_t bytes, json_t **out) {
   *out = NULL;

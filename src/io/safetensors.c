@@ -1,0 +1,368 @@
+/* Safetensors files: 8 bytes of header length (little-endian), a JSON header, then the tensors' bytes without holes.
+ * Nothing in a file is believed: lengths, offsets and shapes are checked with overflow-safe arithmetic before a tensor
+ * can be reached, and the tensors must cover the data exactly once. Opening costs one parse of the header and two
+ * sorts; data is only mapped. A file that another process shortens while it is mapped cannot be guarded against. */
+#include "winnow/safetensors.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "base/file.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "tensors are used as the file has them, which is little-endian"
+#endif
+
+#define MAX_HEADER_BYTES ((uint64_t)32 << 20)
+static const char metadata_key[] = "__metadata__";
+
+struct wn_safetensors {
+  struct wn_map map; /* empty for a caller's buffer */
+  char *name;
+  json_t *header;                 /* owns the names and the metadata */
+  const json_t *metadata;         /* borrowed from header, or NULL */
+  wn_safetensors_entry *entries;  /* [count], in the header's order */
+  wn_safetensors_entry **by_name; /* [count], sorted by name */
+  int count;
+};
+
+/* Bytes of a shape; false on a negative size or when the sizes that are not 0 overflow (a tensor without elements must
+ * not carry sizes that whoever multiplies them in another order would trip over). */
+static bool shape_bytes(wn_dtype dtype, const int64_t *shape, int ndim, size_t *out) {
+  size_t bytes = wn_dtype_size(dtype);
+  bool empty = false;
+  for (int d = 0; d < ndim; d++) {
+    if (shape[d] < 0) return false;
+    if (shape[d] == 0)
+      empty = true;
+    else if (!wn_mul_size(bytes, (size_t)shape[d], &bytes))
+      return false;
+  }
+  if (bytes > (size_t)PTRDIFF_MAX) return false;
+  *out = empty ? 0 : bytes;
+  return true;
+}
+
+static bool dtype_by_name(const char *name, wn_dtype *out) {
+  for (int i = WN_F32; i <= WN_BOOL; i++) {
+    if (strcmp(name, wn_dtype_name((wn_dtype)i)) != 0) continue;
+    *out = (wn_dtype)i;
+    return true;
+  }
+  return false;
+}
+
+static wn_status fail_tensor(wn_context *ctx, const char *file, const char *tensor, const char *problem) {
+  return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor \"%.200s\": %s", file, tensor, problem);
+}
+
+static wn_status read_entry(wn_context *ctx, const char *file, const char *tensor, const json_t *value,
+                            const uint8_t *data, size_t data_bytes, wn_safetensors_entry *out) {
+  if (!json_is_object(value)) return fail_tensor(ctx, file, tensor, "expected an object in the header");
+  const json_t *dtype = json_object_get(value, "dtype"), *shape = json_object_get(value, "shape"),
+               *offsets = json_object_get(value, "data_offsets");
+  *out = (wn_safetensors_entry){.name = tensor};
+  if (!json_is_string(dtype)) return fail_tensor(ctx, file, tensor, "\"dtype\" is missing or not a string");
+  if (!dtype_by_name(json_string_value(dtype), &out->dtype))
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor \"%.200s\": dtype \"%.40s\" is not known", file, tensor,
+                   json_string_value(dtype));
+  if (!json_is_array(shape)) return fail_tensor(ctx, file, tensor, "\"shape\" is missing or not a list");
+  size_t ndim = json_array_size(shape);
+  if (ndim > WN_MAX_DIMS)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor \"%.200s\": %zu dimensions; at most %d are possible", file, tensor,
+                   ndim, WN_MAX_DIMS);
+  out->ndim = (int)ndim;
+  for (size_t d = 0; d < ndim; d++) {
+    const json_t *size = json_array_get(shape, d);
+    if (!json_is_integer(size) || json_integer_value(size) < 0)
+      return fail_tensor(ctx, file, tensor, "\"shape\" holds something else than whole numbers of at least 0");
+    out->shape[d] = json_integer_value(size);
+  }
+  if (!shape_bytes(out->dtype, out->shape, out->ndim, &out->bytes))
+    return fail_tensor(ctx, file, tensor, "its shape is larger than this machine can address");
+
+  const json_t *first = json_array_get(offsets, 0), *second = json_array_get(offsets, 1);
+  if (!json_is_array(offsets) || json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(second))
+    return fail_tensor(ctx, file, tensor, "\"data_offsets\" is missing or not a list of two whole numbers");
+  json_int_t begin = json_integer_value(first), end = json_integer_value(second);
+  if (begin < 0 || end < begin || (uint64_t)end > data_bytes)
+    return wn_fail(ctx, WN_ERR_FORMAT,
+                   "%s: tensor \"%.200s\": data_offsets [%lld, %lld] are not inside the file's %zu bytes of data", file,
+                   tensor, (long long)begin, (long long)end, data_bytes);
+  if ((uint64_t)(end - begin) != out->bytes)
+    return wn_fail(ctx, WN_ERR_FORMAT,
+                   "%s: tensor \"%.200s\": data_offsets span %lld bytes, its dtype and shape need %zu", file, tensor,
+                   (long long)(end - begin), out->bytes);
+  out->data = data + begin;
+  return WN_OK;
+}
+
+static int compare_names(const void *a, const void *b) {
+  return strcmp((*(wn_safetensors_entry *const *)a)->name, (*(wn_safetensors_entry *const *)b)->name);
+}
+
+static int compare_places(const void *a, const void *b) {
+  const wn_safetensors_entry *x = *(wn_safetensors_entry *const *)a, *y = *(wn_safetensors_entry *const *)b;
+  const char *p = x->data, *q = y->data;
+  if (p != q) return p < q ? -1 : 1;
+  return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+}
+
+/* Sorted by place the tensors must follow each other without overlap or hole, from the first byte to the last. `order`
+ * is left in that order. */
+static wn_status check_cover(wn_context *ctx, const struct wn_safetensors *f, wn_safetensors_entry **order,
+                             const uint8_t *data, size_t data_bytes) {
+  qsort(order, (size_t)f->count, sizeof *order, compare_places);
+  size_t at = 0;
+  for (int i = 0; i < f->count; i++) {
+    size_t begin = (size_t)((const uint8_t *)order[i]->data - data);
+    if (begin != at)
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor \"%.200s\" begins at byte %zu of the data, %s", f->name,
+                     order[i]->name, begin, begin < at ? "inside another tensor" : "after a hole");
+    at = begin + order[i]->bytes;
+  }
+  if (at != data_bytes)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: the tensors end at byte %zu of the data, the file has %zu", f->name, at,
+                   data_bytes);
+  return WN_OK;
+}
+
+static wn_status read_metadata(wn_context *ctx, struct wn_safetensors *f, const json_t *value) {
+  const char *key;
+  json_t *item;
+  if (!json_is_object(value)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"%s\" is not an object", f->name, metadata_key);
+  json_object_foreach((json_t *)(uintptr_t)value, key, item) {
+    if (!json_is_string(item))
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"%s\": the value of \"%.200s\" is not a string", f->name, metadata_key,
+                     key);
+  }
+  f->metadata = value;
+  return WN_OK;
+}
+
+static wn_status read_header(wn_context *ctx, struct wn_safetensors *f, const uint8_t *bytes, size_t size) {
+  if (size < 8)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: not a safetensors file: %zu bytes long, the header's length alone takes 8",
+                   f->name, size);
+  uint64_t header_bytes;
+  memcpy(&header_bytes, bytes, sizeof header_bytes);
+  if (header_bytes > size - 8)
+    return wn_fail(ctx, WN_ERR_FORMAT,
+                   "%s: not a safetensors file, or truncated: its header should have %llu bytes, only %zu follow",
+                   f->name, (unsigned long long)header_bytes, size - 8);
+  if (header_bytes < 2 || header_bytes > MAX_HEADER_BYTES)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: not a safetensors file: its header has %llu bytes; 2 to %llu are possible",
+                   f->name, (unsigned long long)header_bytes, (unsigned long long)MAX_HEADER_BYTES);
+  if (bytes[8] != '{')
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: not a safetensors file: its header does not begin with '{'", f->name);
+  wn_status status = wn_json_load_text(ctx, "header", (const char *)bytes + 8, (size_t)header_bytes, &f->header);
+  if (status != WN_OK) return wn_fail_prefix(ctx, status, "%s", f->name);
+  const uint8_t *data = bytes + 8 + header_bytes;
+  size_t data_bytes = size - 8 - (size_t)header_bytes;
+
+  size_t keys = json_object_size(f->header); /* at most MAX_HEADER_BYTES: no overflow below */
+  void *p;
+  WN_TRY(wn_alloc(ctx, "safetensors entries", keys * sizeof *f->entries, &p));
+  f->entries = p;
+  WN_TRY(wn_alloc(ctx, "safetensors names", keys * sizeof *f->by_name, &p));
+  f->by_name = p;
+  const char *key;
+  json_t *value;
+  json_object_foreach(f->header, key, value) {
+    if (strcmp(key, metadata_key) == 0) {
+      WN_TRY(read_metadata(ctx, f, value));
+      continue;
+    }
+    WN_TRY(read_entry(ctx, f->name, key, value, data, data_bytes, &f->entries[f->count]));
+    f->by_name[f->count] = &f->entries[f->count];
+    f->count++;
+  }
+  if (f->count > 0) WN_TRY(check_cover(ctx, f, f->by_name, data, data_bytes));
+  if (f->count == 0 && data_bytes > 0)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: no tensor in the header, %zu bytes of data", f->name, data_bytes);
+  if (f->count > 0) qsort(f->by_name, (size_t)f->count, sizeof *f->by_name, compare_names);
+  return WN_OK;
+}
+
+static wn_status open_bytes(wn_context *ctx, const char *name, struct wn_map *map, const void *data, size_t bytes,
+                            wn_safetensors **out) {
+  void *p;
+  wn_status status = wn_alloc(ctx, name, sizeof **out, &p);
+  if (status != WN_OK) {
+    wn_map_close(map);
+    return status;
+  }
+  struct wn_safetensors *f = p;
+  f->map = *map;
+  f->name = wn_strdup(ctx, name);
+  status = f->name ? read_header(ctx, f, data, bytes) : WN_ERR_MEMORY;
+  if (status != WN_OK) {
+    wn_safetensors_close(f);
+    return status;
+  }
+  *out = f;
+  return WN_OK;
+}
+
+wn_status wn_safetensors_open(wn_context *ctx, const char *path, wn_safetensors **out) {
+  if (!path || !out) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_safetensors_open needs a path and a place to write to");
+  *out = NULL;
+  struct wn_map map;
+  WN_TRY(wn_map_open(ctx, path, &map));
+  return open_bytes(ctx, path, &map, map.data, map.bytes, out);
+}
+
+wn_status wn_safetensors_open_memory(wn_context *ctx, const char *name, const void *data, size_t bytes,
+                                     wn_safetensors **out) {
+  if (!name || !out || (bytes && !data))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_safetensors_open_memory needs a name, bytes and a place to write to");
+  *out = NULL;
+  struct wn_map none = {0};
+  return open_bytes(ctx, name, &none, data, bytes, out);
+}
+
+void wn_safetensors_close(wn_safetensors *file) {
+  if (!file) return;
+  json_decref(file->header);
+  wn_free(file->entries);
+  wn_free(file->by_name);
+  wn_free(file->name);
+  wn_map_close(&file->map);
+  wn_free(file);
+}
+
+int wn_safetensors_count(const wn_safetensors *file) {
+  return file ? file->count : 0;
+}
+
+const wn_safetensors_entry *wn_safetensors_at(const wn_safetensors *file, int i) {
+  return file && i >= 0 && i < file->count ? &file->entries[i] : NULL;
+}
+
+const wn_safetensors_entry *wn_safetensors_find(const wn_safetensors *file, const char *name) {
+  if (!file || !name || file->count == 0) return NULL;
+  const wn_safetensors_entry wanted = {.name = name}, *key = &wanted;
+  wn_safetensors_entry **found =
+      bsearch(&key, file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names);
+  return found ? *found : NULL;
+}
+
+const char *wn_safetensors_metadata(const wn_safetensors *file, const char *key) {
+  return file && key ? json_string_value(json_object_get(file->metadata, key)) : NULL;
+}
+
+/* ---- writing ---- */
+
+static wn_status check_entry(wn_context *ctx, const char *path, const wn_safetensors_entry *e) {
+  if (!e->name) return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: a tensor has no name", path);
+  if (strcmp(e->name, metadata_key) == 0)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: no tensor can be named \"%s\"", path, e->name);
+  size_t bytes;
+  if (wn_dtype_size(e->dtype) == 0 || e->ndim < 0 || e->ndim > WN_MAX_DIMS ||
+      !shape_bytes(e->dtype, e->shape, e->ndim, &bytes))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: tensor \"%.200s\" has an impossible dtype or shape", path,
+                   e->name);
+  if (bytes != e->bytes || (bytes && !e->data))
+    return wn_fail(ctx, WN_ERR_ARGUMENT,
+                   "cannot write %s: tensor \"%.200s\" has %zu bytes, its dtype and shape need %zu", path, e->name,
+                   e->data ? e->bytes : 0, bytes);
+  return WN_OK;
+}
+
+/* Takes the reference to value. False when memory ran out, a text is not UTF-8, or the key is there already. */
+static bool put(json_t *object, const char *key, json_t *value) {
+  if (value && !json_object_get(object, key)) return json_object_set_new(object, key, value) == 0;
+  json_decref(value);
+  return false;
+}
+
+static json_t *entry_json(const wn_safetensors_entry *e, size_t begin) {
+  json_t *shape = json_array();
+  for (int d = 0; d < e->ndim; d++) json_array_append_new(shape, json_integer(e->shape[d]));
+  return json_pack("{s:s, s:o, s:[I,I]}", "dtype", wn_dtype_name(e->dtype), "shape", shape, "data_offsets",
+                   (json_int_t)begin, (json_int_t)(begin + e->bytes));
+}
+
+/* Larger elements come first in the data (the header keeps the given order): with a header padded to 8 bytes every
+ * tensor is then aligned to its element, which readers that view the data in place rely on. */
+static wn_status plan(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
+                      size_t *begins /* [count] */) {
+  size_t at = 0;
+  for (size_t size = 8; size >= 1; size /= 2) {
+    for (int i = 0; i < count; i++) {
+      if (wn_dtype_size(entries[i].dtype) != size) continue;
+      begins[i] = at;
+      if (!wn_add_size(at, entries[i].bytes, &at) || at > (size_t)PTRDIFF_MAX)
+        return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: the tensors together are too large", path);
+    }
+  }
+  return WN_OK;
+}
+
+static wn_status header_text(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
+                             const size_t *begins, const char *const *metadata, char **out) {
+  json_t *header = json_object();
+  wn_status status = WN_OK;
+  if (header && metadata) {
+    json_t *object = json_object();
+    for (int i = 0; metadata[i] && status == WN_OK; i += 2)
+      if (!metadata[i + 1] || !put(object, metadata[i], json_string(metadata[i + 1])))
+        status = wn_fail(ctx, WN_ERR_ARGUMENT,
+                         "cannot write %s: metadata \"%.200s\" is there twice, has no value or is not UTF-8", path,
+                         metadata[i]);
+    if (!put(header, metadata_key, object) && status == WN_OK) status = WN_ERR_MEMORY;
+  }
+  for (int i = 0; header && i < count && status == WN_OK; i++)
+    if (!put(header, entries[i].name, entry_json(&entries[i], begins[i])))
+      status =
+          wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: tensor name \"%.200s\" is there twice or is not UTF-8 text",
+                  path, entries[i].name);
+  *out = header && status == WN_OK ? json_dumps(header, JSON_COMPACT) : NULL;
+  json_decref(header);
+  if (status == WN_OK && !*out) status = wn_fail(ctx, WN_ERR_MEMORY, "out of memory: the header of %s", path);
+  return status;
+}
+
+static wn_status write_all(wn_context *ctx, struct wn_writer *w, const char *header,
+                           const wn_safetensors_entry *entries, int count) {
+  size_t used = strlen(header);
+  uint64_t padded = (used + 7) / 8 * 8;
+  WN_TRY(wn_writer_write(ctx, w, &padded, sizeof padded));
+  WN_TRY(wn_writer_write(ctx, w, header, used));
+  WN_TRY(wn_writer_write(ctx, w, "       ", (size_t)padded - used));
+  for (size_t size = 8; size >= 1; size /= 2)
+    for (int i = 0; i < count; i++)
+      if (wn_dtype_size(entries[i].dtype) == size) WN_TRY(wn_writer_write(ctx, w, entries[i].data, entries[i].bytes));
+  return wn_writer_commit(ctx, w);
+}
+
+wn_status wn_safetensors_write(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
+                               const char *const *metadata) {
+  if (!path || count < 0 || (count > 0 && !entries))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_safetensors_write needs a path and entries");
+  for (int i = 0; i < count; i++) WN_TRY(check_entry(ctx, path, &entries[i]));
+  void *begins;
+  WN_TRY(wn_alloc(ctx, "safetensors header", (size_t)count * sizeof(size_t), &begins));
+  char *header = NULL;
+  wn_status status = plan(ctx, path, entries, count, begins);
+  if (status == WN_OK) status = header_text(ctx, path, entries, count, begins, metadata, &header);
+  wn_free(begins);
+  if (status != WN_OK) return status;
+  if (strlen(header) > MAX_HEADER_BYTES - 8) {
+    free(header);
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: its header would be longer than can be read back", path);
+  }
+  struct wn_writer w;
+  status = wn_writer_open(ctx, path, &w);
+  if (status == WN_OK) {
+    status = write_all(ctx, &w, header, entries, count);
+    if (status != WN_OK) wn_writer_abort(&w);
+  }
+  free(header);
+  return status;
+}
