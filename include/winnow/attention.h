@@ -14,9 +14,7 @@
 #include "winnow/context.h"
 #include "winnow/safetensors.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+WN_API_BEGIN
 
 /* Selective attention and its ablations (paper, section 3.2, 3.3, appendix A.2 to A.4).
  * S[i,j] = relu(base[i,j]) where allowed, else 0; F[i,j] = sum over rows k < i of S[k,j]. */
@@ -78,7 +76,5 @@ wn_status wn_attention_plan_forward(wn_attention_plan *plan);
 wn_status wn_attention_plan_backward(wn_attention_plan *plan); /* after a forward */
 void wn_attention_plan_destroy(wn_attention_plan *plan);
 
-#ifdef __cplusplus
-}
-#endif
+WN_API_END
 #endif

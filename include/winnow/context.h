@@ -6,9 +6,7 @@
 
 #include "winnow/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+WN_API_BEGIN
 
 typedef struct wn_context wn_context;
 
@@ -65,7 +63,5 @@ typedef struct wn_memory_info {
 void wn_memory_info_get(wn_memory_info *out);
 void wn_memory_peak_reset(void); /* peak_bytes := live_bytes */
 
-#ifdef __cplusplus
-}
-#endif
+WN_API_END
 #endif

@@ -11,9 +11,7 @@
 #include "winnow/context.h"
 #include "winnow/tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+WN_API_BEGIN
 
 typedef struct wn_data_prepare_options {
   const char *const *inputs; /* .txt (or any other name), .jsonl, .jsonl.gz */
@@ -80,7 +78,5 @@ uint64_t wn_data_source_batches(const wn_data_source *source, int64_t B);
 wn_status wn_data_source_batch(wn_context *ctx, const wn_data_source *source, uint64_t seed, uint64_t step, int64_t B,
                                int32_t *tokens, int32_t *targets, int32_t *doc_start, bool *packed);
 
-#ifdef __cplusplus
-}
-#endif
+WN_API_END
 #endif

@@ -11,9 +11,7 @@
 #include "winnow/safetensors.h"
 #include "winnow/tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+WN_API_BEGIN
 
 typedef enum wn_norm_kind { WN_NORM_RMS, WN_NORM_LAYER } wn_norm_kind;                       /* "rmsnorm", "layernorm" */
 typedef enum wn_position_kind { WN_POS_NONE, WN_POS_LEARNED, WN_POS_ROPE } wn_position_kind; /* "none", "learned", "rope" */
@@ -88,7 +86,5 @@ void wn_sampling_init(wn_sampling *sampling); /* temperature 0.8, top_k 0, top_p
 wn_status wn_sample(wn_context *ctx, const float *logits, int64_t V, const wn_sampling *sampling, uint64_t step,
                     int32_t *token);
 
-#ifdef __cplusplus
-}
-#endif
+WN_API_END
 #endif

@@ -9,9 +9,7 @@
 #include <stdint.h>
 #include "winnow/context.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+WN_API_BEGIN
 
 #define WN_MAX_DIMS 8
 
@@ -53,7 +51,5 @@ const char *wn_safetensors_metadata(const wn_safetensors *file, const char *key)
 wn_status wn_safetensors_write(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
                                const char *const *metadata);
 
-#ifdef __cplusplus
-}
-#endif
+WN_API_END
 #endif

@@ -4,9 +4,16 @@
 #ifndef WINNOW_STATUS_H
 #define WINNOW_STATUS_H
 
+/* Around the declarations of every public header: C linkage, and visible outside the shared library. */
 #ifdef __cplusplus
-extern "C" {
+#define WN_API_BEGIN extern "C" { _Pragma("GCC visibility push(default)")
+#define WN_API_END _Pragma("GCC visibility pop") }
+#else
+#define WN_API_BEGIN _Pragma("GCC visibility push(default)")
+#define WN_API_END _Pragma("GCC visibility pop")
 #endif
+
+WN_API_BEGIN
 
 typedef enum wn_status {
   WN_OK = 0,
@@ -24,7 +31,5 @@ typedef enum wn_status {
 /* A constant name such as "WN_ERR_FORMAT"; never NULL. */
 const char *wn_status_name(wn_status status);
 
-#ifdef __cplusplus
-}
-#endif
+WN_API_END
 #endif

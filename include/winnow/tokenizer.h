@@ -7,9 +7,7 @@
 #include <stdint.h>
 #include "winnow/context.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+WN_API_BEGIN
 
 typedef struct wn_tokenizer wn_tokenizer;
 
@@ -55,7 +53,5 @@ typedef struct wn_tokenizer_train_options {
 void wn_tokenizer_train_options_init(wn_tokenizer_train_options *options);
 wn_status wn_tokenizer_train(wn_context *ctx, const wn_tokenizer_train_options *options);
 
-#ifdef __cplusplus
-}
-#endif
+WN_API_END
 #endif

@@ -9,9 +9,7 @@
 #include "winnow/data.h"
 #include "winnow/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+WN_API_BEGIN
 
 typedef enum wn_optimizer_kind { WN_OPT_ADAMW, WN_OPT_ADAGRAD } wn_optimizer_kind;                 /* "adamw", "adagrad" */
 typedef enum wn_schedule_kind { WN_SCHED_COSINE, WN_SCHED_LINEAR, WN_SCHED_CONSTANT } wn_schedule_kind;
@@ -102,7 +100,5 @@ wn_status wn_eval(wn_context *ctx, wn_model *model, const wn_data_source *source
 wn_status wn_eval_text(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const char *text, size_t bytes,
                        const wn_eval_options *options, wn_eval_result *result);
 
-#ifdef __cplusplus
-}
-#endif
+WN_API_END
 #endif
