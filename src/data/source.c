@@ -1,0 +1,189 @@
+/* Data sources. Row r of step s is row g = s B + r of an endless sequence, so that a batch is a pure function of
+ * (source, seed, step), and a batch in two halves holds the same rows as the whole.
+ *
+ * Token files, training: a block is T + 1 tokens, its last the first of the next one's. Epoch e = g / blocks visits the
+ * blocks in the order of a seeded permutation of its own (a Feistel network: no list in memory); the tokens that are
+ * left over after the last block shift the epoch's blocks by a drawn offset, so that none is left out for ever.
+ * Validation: blocks in file order, the last one padded, so that one pass counts every token but the first exactly
+ * once. */
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/rng.h"
+#include "data/tasks.h"
+#include "data/token_file.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+struct wn_data_source {
+  wn_data_config config;
+  bool val;
+  int64_t T;
+  int32_t vocab_size;
+  wn_token_file *file; /* tokens */
+  uint64_t blocks;     /* of one pass */
+  uint64_t slack;      /* training: tokens after the last block */
+  int32_t *block;      /* [T+1] */
+};
+
+static wn_status check_task(wn_context *ctx, const wn_data_config *c, int64_t T, int32_t vocab_size) {
+  const char *name = c->kind == WN_DATA_VARIABLE_ASSIGNMENT ? "variable_assignment"
+                     : c->kind == WN_DATA_COPY              ? "copy"
+                                                            : "parity";
+  struct {
+    const char *key;
+    int value;
+    bool used;
+  } counts[] = {{"variables", c->variables, c->kind == WN_DATA_VARIABLE_ASSIGNMENT},
+                {"values", c->values, c->kind != WN_DATA_PARITY},
+                {"assignments", c->assignments, c->kind == WN_DATA_VARIABLE_ASSIGNMENT},
+                {"max_length", c->max_length, c->kind != WN_DATA_VARIABLE_ASSIGNMENT}};
+  for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+    if (counts[i].used && (counts[i].value < 1 || counts[i].value > 1 << 28))
+      return wn_fail(ctx, WN_ERR_CONFIG, "data.%s: %d is out of range 1..%d", counts[i].key, counts[i].value, 1 << 28);
+  if (c->kind == WN_DATA_PARITY && c->max_length < 2)
+    return wn_fail(ctx, WN_ERR_CONFIG, "data.max_length: a parity sequence has at least 2 positions, found %d",
+                   c->max_length);
+  if (c->kind == WN_DATA_VARIABLE_ASSIGNMENT && (c->eval_values < 0 || c->eval_values > c->values))
+    return wn_fail(ctx, WN_ERR_CONFIG, "data.eval_values: %d is out of range 0..%d (data.values)", c->eval_values,
+                   c->values);
+  int64_t vocab, context;
+  wn_data_config_requirements(c, &vocab, &context);
+  if (vocab > vocab_size)
+    return wn_fail(ctx, WN_ERR_SHAPE, "the task %s has %" PRId64 " tokens, the model's vocabulary has %d", name, vocab,
+                   vocab_size);
+  if (context > T)
+    return wn_fail(ctx, WN_ERR_SHAPE, "a row of the task %s takes %" PRId64 " tokens, the context has %" PRId64, name,
+                   context, T);
+  return WN_OK;
+}
+
+static wn_status open_tokens(wn_context *ctx, wn_data_source *s) {
+  const char *path = s->val ? s->config.val : s->config.train;
+  if (!*path) return wn_fail(ctx, WN_ERR_CONFIG, "data.%s: no token file is named", s->val ? "val" : "train");
+  if (s->config.pack && s->config.document_token < 0)
+    return wn_fail(ctx, WN_ERR_CONFIG, "data.pack needs data.document_token, the token that starts a document");
+  WN_TRY(wn_token_file_open(ctx, path, &s->file));
+  uint64_t count = wn_token_file_count(s->file), T = (uint64_t)s->T;
+  if (s->val) {
+    if (count < 2)
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: %" PRIu64 " tokens; an evaluation needs at least 2", path, count);
+    s->blocks = (count - 1 + T - 1) / T;
+  } else {
+    if (count <= T)
+      return wn_fail(ctx, WN_ERR_FORMAT,
+                     "%s: %" PRIu64 " tokens are shorter than a block; a context of %" PRIu64
+                     " needs at least %" PRIu64,
+                     path, count, T, T + 1);
+    s->blocks = (count - 1) / T;
+    s->slack = (count - 1) % T;
+  }
+  size_t bytes;
+  if (!wn_mul_size((size_t)s->T + 1, sizeof *s->block, &bytes))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "a context of %" PRId64 " tokens is too long", s->T);
+  void *p;
+  WN_TRY(wn_alloc(ctx, "block of tokens", bytes, &p));
+  s->block = p;
+  return WN_OK;
+}
+
+wn_status wn_data_source_create(wn_context *ctx, const wn_data_config *config, const char *split, int64_t context,
+                                int32_t vocab_size, wn_data_source **out) {
+  *out = NULL;
+  bool val = split && !strcmp(split, "val");
+  if (!val && (!split || strcmp(split, "train")))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "data split \"%s\" is not one of train, val", split ? split : "");
+  if (context < 1 || context > INT32_MAX)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "a context of %" PRId64 " tokens is out of range 1..%d", context, INT32_MAX);
+  if (vocab_size < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "a vocabulary of %d tokens is out of range", vocab_size);
+  void *p;
+  WN_TRY(wn_alloc(ctx, "data source", sizeof(wn_data_source), &p));
+  wn_data_source *s = p;
+  s->config = *config;
+  s->val = val;
+  s->T = context;
+  s->vocab_size = vocab_size;
+  wn_status status =
+      config->kind == WN_DATA_TOKENS ? open_tokens(ctx, s) : check_task(ctx, config, context, vocab_size);
+  if (status != WN_OK) {
+    wn_data_source_destroy(s);
+    return status;
+  }
+  *out = s;
+  return WN_OK;
+}
+
+void wn_data_source_destroy(wn_data_source *source) {
+  if (!source) return;
+  wn_token_file_close(source->file);
+  wn_free(source->block);
+  wn_free(source);
+}
+
+uint64_t wn_data_source_batches(const wn_data_source *source, int64_t B) {
+  if (source->config.kind != WN_DATA_TOKENS || B < 1) return 0;
+  return (source->blocks - 1) / (uint64_t)B + 1;
+}
+
+/* Row g of a token file: tokens, targets [T]. */
+static wn_status token_row(wn_context *ctx, const wn_data_source *s, uint64_t seed, uint64_t g, int32_t *tokens,
+                           int32_t *targets) {
+  uint64_t T = (uint64_t)s->T, n = T + 1, first;
+  if (s->val) {
+    uint64_t count = wn_token_file_count(s->file);
+    if (g >= s->blocks) { /* the last batch of a pass may have rows left over */
+      memset(tokens, 0, T * sizeof *tokens);
+      memset(targets, 0xFF, T * sizeof *targets);
+      return WN_OK;
+    }
+    first = g * T;
+    if (n > count - first) n = count - first;
+  } else {
+    uint64_t epoch = g / s->blocks;
+    uint64_t offset = wn_random_below(seed, WN_STREAM_DATA, epoch, UINT64_MAX, s->slack + 1);
+    first = offset + T * wn_random_permute(seed, WN_STREAM_DATA, epoch, s->blocks, g % s->blocks);
+  }
+  WN_TRY(wn_token_file_read(ctx, s->file, first, n, s->block));
+  for (uint64_t i = 0; i < n; i++)
+    if (s->block[i] >= s->vocab_size)
+      return wn_fail(ctx, WN_ERR_SHAPE, "%s: token %" PRIu64 " is %d, outside the model's vocabulary of %d",
+                     wn_token_file_path(s->file), first + i, s->block[i], s->vocab_size);
+  for (uint64_t i = 0; i < T; i++) {
+    tokens[i] = i + 1 < n ? s->block[i] : 0;
+    targets[i] = i + 1 < n ? s->block[i + 1] : -1;
+  }
+  return WN_OK;
+}
+
+/* doc_start [T]: the place of the latest document token at or before each position; 0 before the first. */
+static void mark_documents(int32_t document_token, int64_t T, const int32_t *tokens, int32_t *doc_start) {
+  int32_t start = 0;
+  for (int64_t i = 0; i < T; i++) {
+    if (tokens[i] == document_token) start = (int32_t)i;
+    doc_start[i] = start;
+  }
+}
+
+wn_status wn_data_source_batch(wn_context *ctx, const wn_data_source *source, uint64_t seed, uint64_t step, int64_t B,
+                               int32_t *tokens, int32_t *targets, int32_t *doc_start, bool *packed) {
+  const wn_data_source *s = source;
+  bool pack = s->config.kind == WN_DATA_TOKENS && s->config.pack && doc_start;
+  if (packed) *packed = pack;
+  if (B < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "a batch of %" PRId64 " rows is out of range", B);
+  if (s->val && s->config.kind == WN_DATA_TOKENS) step %= wn_data_source_batches(s, B);
+  uint64_t g;
+  if (__builtin_mul_overflow(step, (uint64_t)B, &g) || g > INT64_MAX - (uint64_t)B)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "step %" PRIu64 " at %" PRId64 " rows is past the end of all sequences", step,
+                   B);
+  for (int64_t r = 0; r < B; r++, g++, tokens += s->T, targets += s->T) {
+    if (s->config.kind == WN_DATA_TOKENS)
+      WN_TRY(token_row(ctx, s, seed, g, tokens, targets));
+    else
+      wn_task_sample(&s->config, s->val, seed, g, s->T, tokens, targets);
+    if (pack) {
+      mark_documents(s->config.document_token, s->T, tokens, doc_start);
+      doc_start += s->T;
+    }
+  }
+  return WN_OK;
+}

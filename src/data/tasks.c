@@ -1,0 +1,122 @@
+/* Synthetic tasks of Leviathan, Kalman, Matias, arXiv 2410.02703, section 1 and appendices A.1 and A.2.
+ *
+ * Variable Assignment. Tokens 0..variables-1 are "x=", "y=", ...; variables.. are the values. A row is
+ * "x=" 17 "z=" 4 ... and ends in one more "x=": the query has the token of an assignment, so that the answer is what
+ * follows "x=" wherever it stands (the paper's figure 8 shows two tokens an assignment). Only the query's position
+ * counts; its target is the latest value of that variable. Variables and values are uniform; the query is uniform over
+ * the variables that occur.
+ *
+ * Copy. BOS x1 .. xn SEPARATOR x1 .. xn EOS, n uniform in 1..max_length (the context of 2 max_length + 3 is the
+ * paper's); x1 .. xn and EOS after the separator count.
+ *
+ * Parity*. Bits; the odd positions (counted from 1) are random, each even one holds the parity of all odd ones before
+ * it, which is the exclusive or of the two bits before it. The even positions count. */
+#include "data/tasks.h"
+#include "base/rng.h"
+
+#define VAL_BIT ((uint64_t)1 << 63) /* validation rows have row numbers of their own */
+
+struct draws {
+  uint64_t seed, row, next;
+};
+
+static uint64_t draw(struct draws *d, uint64_t n) {
+  return wn_random_below(d->seed, WN_STREAM_TASK, d->row, d->next++, n);
+}
+
+static int64_t variable_assignment(const wn_data_config *c, bool val, struct draws *d, int32_t *tokens,
+                                   int32_t *targets) {
+  uint64_t variables = (uint64_t)c->variables;
+  uint64_t values = (uint64_t)(val && c->eval_values ? c->eval_values : c->values);
+  int64_t n = 2 * (int64_t)c->assignments;
+  for (int64_t i = 0; i < n; i += 2) {
+    uint64_t pair = draw(d, variables * values);
+    tokens[i] = (int32_t)(pair % variables);
+    tokens[i + 1] = (int32_t)(variables + pair / variables);
+    targets[i] = targets[i + 1] = -1;
+  }
+  /* The query is drawn until it is a variable that occurs; where few of many variables do, an assignment's is taken. */
+  for (int attempt = 0;; attempt++) {
+    int32_t query = attempt < 64 ? (int32_t)draw(d, variables) : tokens[2 * draw(d, (uint64_t)c->assignments)];
+    for (int64_t i = n - 2; i >= 0; i -= 2) {
+      if (tokens[i] != query) continue;
+      tokens[n] = query;
+      targets[n] = tokens[i + 1];
+      return n + 1;
+    }
+  }
+}
+
+static int64_t copy(const wn_data_config *c, struct draws *d, int32_t *tokens, int32_t *targets) {
+  int64_t n = 1 + (int64_t)draw(d, (uint64_t)c->max_length), end = 2 * n + 3;
+  tokens[0] = WN_COPY_BOS;
+  tokens[n + 1] = WN_COPY_SEPARATOR;
+  tokens[end - 1] = WN_COPY_EOS;
+  for (int64_t i = 1; i <= n; i++)
+    tokens[i] = tokens[n + 1 + i] = WN_COPY_SYMBOL + (int32_t)draw(d, (uint64_t)c->values);
+  for (int64_t i = 0; i < end; i++) targets[i] = i > n && i < end - 1 ? tokens[i + 1] : -1;
+  return end;
+}
+
+static int64_t parity(const wn_data_config *c, struct draws *d, int32_t *tokens, int32_t *targets) {
+  int64_t n = c->max_length;
+  int32_t sum = 0;
+  uint64_t bits = 0;
+  for (int64_t i = 0; i < n; i++) {
+    if (i % 2 == 0) {
+      if (i % 128 == 0) bits = wn_random_u64(d->seed, WN_STREAM_TASK, d->row, d->next++);
+      tokens[i] = (int32_t)(bits & 1);
+      bits >>= 1;
+      sum ^= tokens[i];
+      targets[i] = i + 1 < n ? sum : -1;
+    } else {
+      tokens[i] = sum;
+      targets[i] = -1;
+    }
+  }
+  return n;
+}
+
+void wn_task_sample(const wn_data_config *config, bool val, uint64_t seed, uint64_t row, int64_t T, int32_t *tokens,
+                    int32_t *targets) {
+  struct draws d = {.seed = seed, .row = val ? row | VAL_BIT : row & ~VAL_BIT};
+  int64_t used = 0;
+  switch (config->kind) {
+  case WN_DATA_VARIABLE_ASSIGNMENT:
+    used = variable_assignment(config, val, &d, tokens, targets);
+    break;
+  case WN_DATA_COPY:
+    used = copy(config, &d, tokens, targets);
+    break;
+  case WN_DATA_PARITY:
+    used = parity(config, &d, tokens, targets);
+    break;
+  case WN_DATA_TOKENS:
+    break;
+  }
+  int32_t pad = config->kind == WN_DATA_COPY ? WN_COPY_EOS : 0;
+  for (int64_t i = used; i < T; i++) {
+    tokens[i] = pad;
+    targets[i] = -1;
+  }
+}
+
+void wn_data_config_requirements(const wn_data_config *config, int64_t *vocab_size, int64_t *context) {
+  *vocab_size = *context = 0;
+  switch (config->kind) {
+  case WN_DATA_VARIABLE_ASSIGNMENT:
+    *vocab_size = (int64_t)config->variables + config->values;
+    *context = 2 * (int64_t)config->assignments + 1;
+    break;
+  case WN_DATA_COPY:
+    *vocab_size = WN_COPY_SYMBOL + (int64_t)config->values;
+    *context = 2 * (int64_t)config->max_length + 3;
+    break;
+  case WN_DATA_PARITY:
+    *vocab_size = 2;
+    *context = config->max_length;
+    break;
+  case WN_DATA_TOKENS:
+    break;
+  }
+}

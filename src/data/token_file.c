@@ -1,0 +1,200 @@
+/* Token files, read through a map and written beside their final name.
+ *
+ * llm.c's layout: a header of 256 little-endian int32 (magic, version, count; the rest 0), then the tokens, uint16
+ * (magic 20240520, version 1) or uint32 (magic 20240801, version 7). A count of 2^32 and more has its upper half in the
+ * fourth number, which llm.c leaves 0. nanoGPT's layout: uint16 and nothing else.
+ * The size of the file must be what the header says, to the byte: a truncated file is told at once. */
+#include "data/token_file.h"
+#include "base/alloc.h"
+#include "base/error.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#define HEADER_BYTES 1024
+#define MAGIC_NARROW 20240520u
+#define VERSION_NARROW 1u
+#define MAGIC_WIDE 20240801u
+#define VERSION_WIDE 7u
+
+struct wn_token_file {
+  struct wn_map map;
+  const uint8_t *tokens; /* count * width bytes inside the map */
+  uint64_t count;
+  int width;
+  char *path;
+};
+
+static uint32_t load_u32(const uint8_t *p) {
+  return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+static void store_u32(uint8_t *p, uint32_t x) {
+  for (int i = 0; i < 4; i++) p[i] = (uint8_t)(x >> (8 * i));
+}
+
+/* Finds the layout and checks the size. */
+static wn_status read_header(wn_context *ctx, const char *path, struct wn_token_file *f) {
+  const uint8_t *data = f->map.data;
+  size_t bytes = f->map.bytes;
+  if (bytes == 0) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the token file is empty", path);
+  uint32_t magic = bytes >= 4 ? load_u32(data) : 0;
+  if (magic != MAGIC_NARROW && magic != MAGIC_WIDE) {
+    if (bytes % 2)
+      return wn_fail(ctx, WN_ERR_FORMAT,
+                     "%s: not a token file: no llm.c header, and %zu bytes are no whole number of "
+                     "uint16 tokens",
+                     path, bytes);
+    f->tokens = data;
+    f->width = 2;
+    f->count = bytes / 2;
+    return WN_OK;
+  }
+  if (bytes < HEADER_BYTES)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: truncated token file: %zu bytes, the header alone has %d", path, bytes,
+                   HEADER_BYTES);
+  uint32_t version = load_u32(data + 4), expected = magic == MAGIC_NARROW ? VERSION_NARROW : VERSION_WIDE;
+  if (version != expected)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: token file of magic %u has version %u, expected %u", path, magic, version,
+                   expected);
+  f->width = magic == MAGIC_NARROW ? 2 : 4;
+  f->count = (uint64_t)load_u32(data + 12) << 32 | load_u32(data + 8);
+  f->tokens = data + HEADER_BYTES;
+  /* Compared by division: the product may overflow. */
+  uint64_t body = bytes - HEADER_BYTES;
+  if (body / (uint64_t)f->width != f->count || body % (uint64_t)f->width)
+    return wn_fail(ctx, WN_ERR_FORMAT,
+                   "%s: the header states %" PRIu64 " tokens of %d bytes, the file has %" PRIu64 " bytes after it",
+                   path, f->count, f->width, body);
+  return WN_OK;
+}
+
+wn_status wn_token_file_open(wn_context *ctx, const char *path, wn_token_file **out) {
+  *out = NULL;
+  void *p;
+  WN_TRY(wn_alloc(ctx, "token file", sizeof(wn_token_file), &p));
+  wn_token_file *f = p;
+  wn_status status = wn_map_open(ctx, path, &f->map);
+  if (status == WN_OK) status = read_header(ctx, path, f);
+  if (status == WN_OK && !(f->path = wn_strdup(ctx, path))) status = WN_ERR_MEMORY;
+  if (status != WN_OK) {
+    wn_token_file_close(f);
+    return status;
+  }
+  *out = f;
+  return WN_OK;
+}
+
+void wn_token_file_close(wn_token_file *file) {
+  if (!file) return;
+  wn_map_close(&file->map);
+  wn_free(file->path);
+  wn_free(file);
+}
+
+uint64_t wn_token_file_count(const wn_token_file *file) {
+  return file->count;
+}
+const char *wn_token_file_path(const wn_token_file *file) {
+  return file->path;
+}
+
+wn_status wn_token_file_read(wn_context *ctx, const wn_token_file *file, uint64_t first, uint64_t count, int32_t *out) {
+  if (first > file->count || count > file->count - first)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: tokens %" PRIu64 " to %" PRIu64 " asked for, the file has %" PRIu64,
+                   file->path, first, first + count, file->count);
+  if (file->width == 2) {
+    const uint8_t *p = file->tokens + 2 * first;
+    for (uint64_t i = 0; i < count; i++) out[i] = (int32_t)(p[2 * i] | p[2 * i + 1] << 8);
+    return WN_OK;
+  }
+  const uint8_t *p = file->tokens + 4 * first;
+  uint32_t all = 0;
+  for (uint64_t i = 0; i < count; i++) {
+    uint32_t x = load_u32(p + 4 * i);
+    all |= x;
+    out[i] = (int32_t)(x & INT32_MAX);
+  }
+  if (all > INT32_MAX) {
+    uint64_t i = 0;
+    while (load_u32(p + 4 * i) <= INT32_MAX) i++;
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: token %" PRIu64 " is %u, past any vocabulary", file->path, first + i,
+                   load_u32(p + 4 * i));
+  }
+  return WN_OK;
+}
+
+static wn_status write_header(wn_context *ctx, struct wn_token_writer *w) {
+  uint8_t header[HEADER_BYTES] = {0};
+  if (strcmp(w->layout, "llmc")) return WN_OK;
+  store_u32(header, w->width == 2 ? MAGIC_NARROW : MAGIC_WIDE);
+  store_u32(header + 4, w->width == 2 ? VERSION_NARROW : VERSION_WIDE);
+  store_u32(header + 8, (uint32_t)w->count);
+  store_u32(header + 12, (uint32_t)(w->count >> 32));
+  return wn_writer_write(ctx, &w->file, header, sizeof header);
+}
+
+wn_status wn_token_writer_open(wn_context *ctx, const char *path, const char *layout, int32_t vocab_size,
+                               struct wn_token_writer *w) {
+  *w = (struct wn_token_writer){.layout = layout ? layout : "llmc", .vocab_size = vocab_size};
+  bool bare = !strcmp(w->layout, "nanogpt");
+  if (!bare && strcmp(w->layout, "llmc"))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "token file layout \"%s\" is not one of llmc, nanogpt", w->layout);
+  if (vocab_size < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "a vocabulary of %d tokens cannot be written", vocab_size);
+  w->width = vocab_size <= 65536 ? 2 : 4;
+  if (bare && w->width == 4)
+    return wn_fail(ctx, WN_ERR_ARGUMENT,
+                   "%s: layout nanogpt holds tokens below 65536, the vocabulary has %d; use "
+                   "layout llmc",
+                   path, vocab_size);
+  WN_TRY(wn_writer_open(ctx, path, &w->file));
+  wn_status status = write_header(ctx, w);
+  if (status != WN_OK) wn_token_writer_abort(w);
+  return status;
+}
+
+wn_status wn_token_writer_append(wn_context *ctx, struct wn_token_writer *w, const int32_t *tokens, uint64_t count) {
+  uint8_t buffer[8192];
+  while (count > 0) {
+    size_t n = count < sizeof buffer / 4 ? (size_t)count : sizeof buffer / 4;
+    for (size_t i = 0; i < n; i++) {
+      if (tokens[i] < 0 || tokens[i] >= w->vocab_size)
+        return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: token %" PRIu64 " is %d, outside the vocabulary of %d", w->file.path,
+                       w->count + i, tokens[i], w->vocab_size);
+      uint32_t x = (uint32_t)tokens[i];
+      if (w->width == 2) {
+        buffer[2 * i] = (uint8_t)x;
+        buffer[2 * i + 1] = (uint8_t)(x >> 8);
+      } else {
+        store_u32(buffer + 4 * i, x);
+      }
+    }
+    WN_TRY(wn_writer_write(ctx, &w->file, buffer, n * (size_t)w->width));
+    w->count += n;
+    tokens += n;
+    count -= n;
+  }
+  return WN_OK;
+}
+
+wn_status wn_token_writer_commit(wn_context *ctx, struct wn_token_writer *w) {
+  /* The count is known only now. */
+  if (fseeko(w->file.f, 0, SEEK_SET) != 0)
+    return wn_fail(ctx, WN_ERR_IO, "cannot write %s: %s", w->file.path, strerror(errno));
+  WN_TRY(write_header(ctx, w));
+  return wn_writer_commit(ctx, &w->file);
+}
+
+void wn_token_writer_abort(struct wn_token_writer *w) {
+  if (w->file.f || w->file.temporary[0]) wn_writer_abort(&w->file);
+}
+
+wn_status wn_token_file_write(wn_context *ctx, const char *path, const char *layout, int32_t vocab_size,
+                              const int32_t *tokens, uint64_t count) {
+  struct wn_token_writer w;
+  WN_TRY(wn_token_writer_open(ctx, path, layout, vocab_size, &w));
+  wn_status status = wn_token_writer_append(ctx, &w, tokens, count);
+  if (status == WN_OK) status = wn_token_writer_commit(ctx, &w);
+  if (status != WN_OK) wn_token_writer_abort(&w);
+  return status;
+}

@@ -1,0 +1,25 @@
+/* Token files from the inside: the streaming writer that wn_data_prepare needs. Layouts: see winnow/data.h. */
+#ifndef WN_DATA_TOKEN_FILE_H
+#define WN_DATA_TOKEN_FILE_H
+
+#include "base/file.h"
+#include "winnow/data.h"
+
+/* Tokens appended to a file that takes its final name only when it is committed. */
+struct wn_token_writer {
+  struct wn_writer file;
+  const char *layout; /* borrowed: "llmc" or "nanogpt" */
+  int width;          /* bytes a token: 2 or 4 */
+  int32_t vocab_size;
+  uint64_t count;
+};
+/* WN_ERR_ARGUMENT for an unknown layout or a vocabulary that the layout cannot hold. */
+wn_status wn_token_writer_open(wn_context *ctx, const char *path, const char *layout, int32_t vocab_size,
+                               struct wn_token_writer *w);
+wn_status wn_token_writer_append(wn_context *ctx, struct wn_token_writer *w, const int32_t *tokens, uint64_t count);
+wn_status wn_token_writer_commit(wn_context *ctx, struct wn_token_writer *w);
+void wn_token_writer_abort(struct wn_token_writer *w); /* after a failure; allowed on one never opened ({0}) */
+
+const char *wn_token_file_path(const wn_token_file *file); /* for messages */
+
+#endif

@@ -1,0 +1,339 @@
+/* Data sources: batches as pure functions, epochs without replacement, validation coverage, packing, and the synthetic
+ * tasks solved a second time from the sequence alone. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/rng.h"
+#include "winnow/data.h"
+
+static wn_context *ctx;
+static char dir[64], path[128];
+
+static int setup(void **state) {
+  (void)state;
+  snprintf(dir, sizeof dir, "/tmp/wn_data_source_XXXXXX");
+  if (!mkdtemp(dir)) return -1;
+  snprintf(path, sizeof path, "%s/t.bin", dir);
+  return wn_context_create(NULL, &ctx) == WN_OK ? 0 : -1;
+}
+static int teardown(void **state) {
+  (void)state;
+  wn_context_destroy(ctx);
+  unlink(path);
+  return rmdir(dir);
+}
+
+/* A file of the tokens 0, 1, 2, ... so that a token tells its place. */
+static wn_data_config counting(int32_t count) {
+  int32_t *tokens = malloc((size_t)count * sizeof *tokens);
+  for (int32_t i = 0; i < count; i++) tokens[i] = i;
+  assert_int_equal(wn_token_file_write(ctx, path, "llmc", count, tokens, (uint64_t)count), WN_OK);
+  free(tokens);
+  wn_data_config c = {.kind = WN_DATA_TOKENS, .document_token = -1};
+  snprintf(c.train, sizeof c.train, "%s", path);
+  snprintf(c.val, sizeof c.val, "%s", path);
+  return c;
+}
+static wn_data_source *open_source(const wn_data_config *c, const char *split, int64_t T, int32_t V) {
+  wn_data_source *s = NULL;
+  wn_status status = wn_data_source_create(ctx, c, split, T, V, &s);
+  if (status != WN_OK) fail_msg("%s", wn_context_error(ctx));
+  return s;
+}
+
+static void test_permutation(void **state) {
+  (void)state;
+  for (uint64_t n = 1; n <= 130; n++) {
+    uint8_t seen[130] = {0};
+    for (uint64_t i = 0; i < n; i++) {
+      uint64_t j = wn_random_permute(5, WN_STREAM_TEST, 1, n, i);
+      assert_true(j < n);
+      assert_int_equal(seen[j]++, 0);
+    }
+  }
+}
+
+static void test_epochs(void **state) {
+  (void)state;
+  enum { T = 8, V = 803, BLOCKS = 100, B = 5 }; /* 802 = 100 * 8 + 2: a slack of 2 */
+  wn_data_config c = counting(V);
+  wn_data_source *s = open_source(&c, "train", T, V);
+  assert_int_equal(wn_data_source_batches(s, B), BLOCKS / B);
+  int32_t tokens[B * T], targets[B * T], order[3][BLOCKS];
+  bool last_used = false;
+  for (int epoch = 0; epoch < 3; epoch++) {
+    uint8_t seen[BLOCKS] = {0};
+    for (int k = 0; k < BLOCKS / B; k++) {
+      bool packed = true;
+      assert_int_equal(
+          wn_data_source_batch(ctx, s, 11, (uint64_t)(epoch * BLOCKS / B + k), B, tokens, targets, NULL, &packed),
+          WN_OK);
+      assert_false(packed);
+      for (int r = 0; r < B; r++) {
+        int32_t first = tokens[r * T], offset = first % T;
+        assert_true(offset <= 2);
+        assert_int_equal(seen[first / T]++, 0); /* without replacement */
+        order[epoch][k * B + r] = first / T;
+        for (int i = 0; i < T; i++) {
+          assert_int_equal(tokens[r * T + i], first + i);
+          assert_int_equal(targets[r * T + i], first + i + 1);
+          last_used |= targets[r * T + i] == V - 1;
+        }
+      }
+    }
+  }
+  assert_memory_not_equal(order[0], order[1], sizeof order[0]);
+  assert_memory_not_equal(order[1], order[2], sizeof order[0]);
+  int in_place = 0;
+  for (int i = 0; i < BLOCKS; i++) in_place += order[0][i] == i;
+  assert_true(in_place < 15);                          /* shuffled: about 1 is expected */
+  for (uint64_t k = 60; !last_used && k < 2000; k++) { /* the slack's last token has its turn */
+    assert_int_equal(wn_data_source_batch(ctx, s, 11, k, B, tokens, targets, NULL, NULL), WN_OK);
+    for (int i = 0; i < B * T; i++) last_used |= targets[i] == V - 1;
+  }
+  assert_true(last_used);
+  wn_data_source_destroy(s);
+}
+
+static void test_pure(void **state) {
+  (void)state;
+  enum { T = 8, V = 500 };
+  wn_data_config c = counting(V);
+  wn_data_source *a = open_source(&c, "train", T, V), *b = open_source(&c, "train", T, V);
+  int32_t x[4 * T], y[4 * T], tx[4 * T], ty[4 * T];
+  for (uint64_t step = 40; step-- > 0;) { /* backwards: nothing depends on what was asked before */
+    assert_int_equal(wn_data_source_batch(ctx, a, 3, step, 4, x, tx, NULL, NULL), WN_OK);
+    assert_int_equal(wn_data_source_batch(ctx, b, 3, 2 * step, 2, y, ty, NULL, NULL), WN_OK);
+    assert_int_equal(wn_data_source_batch(ctx, b, 3, 2 * step + 1, 2, y + 2 * T, ty + 2 * T, NULL, NULL), WN_OK);
+    assert_memory_equal(x, y, sizeof x);
+    assert_memory_equal(tx, ty, sizeof tx);
+  }
+  assert_int_equal(wn_data_source_batch(ctx, b, 4, 0, 4, y, ty, NULL, NULL), WN_OK);
+  assert_memory_not_equal(x, y, sizeof x); /* another seed */
+  assert_int_equal(wn_data_source_batch(ctx, a, 3, UINT64_MAX / 2, 4, x, tx, NULL, NULL), WN_ERR_ARGUMENT);
+  assert_int_equal(wn_data_source_batch(ctx, a, 3, 0, 0, x, tx, NULL, NULL), WN_ERR_ARGUMENT);
+  wn_data_source_destroy(a);
+  wn_data_source_destroy(b);
+}
+
+/* One pass of a val source counts every token but the first exactly once, whatever T and B. */
+static void test_validation_covers(void **state) {
+  (void)state;
+  enum { V = 101 };
+  wn_data_config c = counting(V);
+  int32_t tokens[7 * 200], targets[7 * 200];
+  for (int64_t T = 1; T <= 200; T += 33)
+    for (int64_t B = 1; B <= 7; B += 3) {
+      wn_data_source *s = open_source(&c, "val", T, V);
+      uint8_t seen[V] = {0};
+      int32_t next = 1;
+      uint64_t batches = wn_data_source_batches(s, B);
+      for (uint64_t k = 0; k < batches; k++) {
+        assert_int_equal(wn_data_source_batch(ctx, s, 0, k, B, tokens, targets, NULL, NULL), WN_OK);
+        for (int64_t i = 0; i < B * T; i++) {
+          if (targets[i] < 0) continue;
+          assert_int_equal(tokens[i] + 1, targets[i]);
+          assert_int_equal(targets[i], next++); /* in file order */
+          assert_int_equal(seen[targets[i]]++, 0);
+        }
+      }
+      assert_int_equal(next, V);
+      wn_data_source_destroy(s);
+    }
+}
+
+static void test_packing(void **state) {
+  (void)state;
+  int32_t file[] = {5, 6, 1, 7, 8, 1, 1, 9, 5, 6}, tokens[9], targets[9], start[9];
+  assert_int_equal(wn_token_file_write(ctx, path, "nanogpt", 10, file, 10), WN_OK);
+  wn_data_config c = {.kind = WN_DATA_TOKENS, .pack = true, .document_token = 1};
+  snprintf(c.val, sizeof c.val, "%s", path);
+  wn_data_source *s = open_source(&c, "val", 9, 10);
+  bool packed = false;
+  assert_int_equal(wn_data_source_batch(ctx, s, 0, 0, 1, tokens, targets, start, &packed), WN_OK);
+  assert_true(packed);
+  const int32_t expected[9] = {0, 0, 2, 2, 2, 5, 6, 6, 6};
+  assert_memory_equal(start, expected, sizeof expected);
+  wn_data_source_destroy(s);
+  c.document_token = -1;
+  assert_int_equal(wn_data_source_create(ctx, &c, "val", 9, 10, &s), WN_ERR_CONFIG);
+}
+
+static void test_refused(void **state) {
+  (void)state;
+  wn_data_config c = counting(100);
+  wn_data_source *s;
+  assert_int_equal(wn_data_source_create(ctx, &c, "train", 100, 100, &s), WN_ERR_FORMAT);
+  assert_null(s);
+  assert_non_null(strstr(wn_context_error(ctx), "shorter than a block"));
+  s = open_source(&c, "train", 99, 100);
+  wn_data_source_destroy(s);
+  assert_int_equal(wn_data_source_create(ctx, &c, "test", 9, 100, &s), WN_ERR_ARGUMENT);
+  assert_int_equal(wn_data_source_create(ctx, &c, "train", 0, 100, &s), WN_ERR_ARGUMENT);
+  c.val[0] = 0;
+  assert_int_equal(wn_data_source_create(ctx, &c, "val", 9, 100, &s), WN_ERR_CONFIG);
+  int32_t tokens[99], targets[99];
+  s = open_source(&c, "train", 99, 99); /* token 99 does not fit */
+  assert_int_equal(wn_data_source_batch(ctx, s, 0, 0, 1, tokens, targets, NULL, NULL), WN_ERR_SHAPE);
+  assert_non_null(strstr(wn_context_error(ctx), "token 99 is 99"));
+  wn_data_source_destroy(s);
+
+  wn_data_config v = {.kind = WN_DATA_VARIABLE_ASSIGNMENT, .variables = 3, .values = 10, .assignments = 8};
+  assert_int_equal(wn_data_source_create(ctx, &v, "train", 16, 13, &s), WN_ERR_SHAPE);
+  assert_int_equal(wn_data_source_create(ctx, &v, "train", 17, 12, &s), WN_ERR_SHAPE);
+  v.eval_values = 11;
+  assert_int_equal(wn_data_source_create(ctx, &v, "val", 17, 13, &s), WN_ERR_CONFIG);
+  v.eval_values = 0;
+  v.assignments = 0;
+  assert_int_equal(wn_data_source_create(ctx, &v, "val", 17, 13, &s), WN_ERR_CONFIG);
+}
+
+enum { ROWS = 32, LONGEST = 300 };
+static int32_t tokens[ROWS * LONGEST], targets[ROWS * LONGEST];
+
+static void sample(const wn_data_config *c, const char *split, int64_t T, uint64_t step) {
+  int64_t V, need;
+  wn_data_config_requirements(c, &V, &need);
+  assert_true(need <= T && T <= LONGEST);
+  wn_data_source *s = open_source(c, split, T, (int32_t)V);
+  assert_int_equal(wn_data_source_batches(s, 4), 0); /* endless */
+  memset(tokens, 0x55, sizeof tokens);
+  memset(targets, 0x55, sizeof targets);
+  assert_int_equal(wn_data_source_batch(ctx, s, 9, step, ROWS, tokens, targets, NULL, NULL), WN_OK);
+  for (int64_t i = 0; i < ROWS * T; i++) {
+    assert_in_range(tokens[i], 0, V - 1);
+    assert_true(targets[i] >= -1 && targets[i] < V);
+  }
+  wn_data_source_destroy(s);
+}
+
+/* Reads the assignments from the front, remembering each variable's value. Returns the largest value seen. */
+static int32_t solve_assignments(int variables, int assignments, int64_t T) {
+  int32_t largest = 0;
+  int queried[16] = {0};
+  for (int r = 0; r < ROWS; r++) {
+    const int32_t *row = tokens + r * T, *answer = targets + r * T;
+    int32_t memory[16];
+    for (int v = 0; v < variables; v++) memory[v] = -1;
+    for (int a = 0; a < assignments; a++) {
+      int32_t variable = row[2 * a], value = row[2 * a + 1];
+      assert_in_range(variable, 0, variables - 1);
+      assert_true(value >= variables);
+      memory[variable] = value;
+      if (value - variables > largest) largest = value - variables;
+    }
+    int32_t query = row[2 * assignments];
+    assert_in_range(query, 0, variables - 1);
+    assert_true(memory[query] >= 0);
+    queried[query]++;
+    for (int64_t i = 0; i < T; i++) assert_int_equal(answer[i], i == 2 * assignments ? memory[query] : -1);
+  }
+  int kinds = 0;
+  for (int v = 0; v < variables; v++) kinds += queried[v] > 0;
+  assert_true(kinds == variables || assignments < 8);
+  return largest;
+}
+
+static void test_variable_assignment(void **state) {
+  (void)state;
+  wn_data_config c = {.kind = WN_DATA_VARIABLE_ASSIGNMENT, .variables = 3, .values = 100, .assignments = 64};
+  int64_t V, need;
+  wn_data_config_requirements(&c, &V, &need);
+  assert_int_equal(V, 103);
+  assert_int_equal(need, 129);
+  for (uint64_t step = 0; step < 4; step++) {
+    sample(&c, "train", 129 + (int64_t)step, step);
+    assert_true(solve_assignments(3, 64, 129 + (int64_t)step) > 90);
+  }
+  int32_t train[ROWS * 129];
+  sample(&c, "train", 129, 7);
+  memcpy(train, tokens, sizeof train);
+  sample(&c, "val", 129, 7);
+  solve_assignments(3, 64, 129);
+  assert_memory_not_equal(train, tokens, sizeof train); /* validation has its own samples */
+  c.eval_values = 2;
+  sample(&c, "val", 129, 1);
+  assert_int_equal(solve_assignments(3, 64, 129), 1); /* two values only */
+  sample(&c, "train", 129, 7);
+  assert_memory_equal(train, tokens, sizeof train); /* training does not change */
+  c = (wn_data_config){.kind = WN_DATA_VARIABLE_ASSIGNMENT, .variables = 5, .values = 1, .assignments = 1};
+  sample(&c, "train", 3, 0);
+  solve_assignments(5, 1, 3);
+}
+
+static void test_copy(void **state) {
+  (void)state;
+  wn_data_config c = {.kind = WN_DATA_COPY, .values = 20, .max_length = 24};
+  int64_t V, need;
+  wn_data_config_requirements(&c, &V, &need);
+  assert_int_equal(V, 23);
+  assert_int_equal(need, 51); /* 2 * 24 + 3, as the paper has it */
+  int lengths[25] = {0};
+  for (uint64_t step = 0; step < 20; step++) {
+    int64_t T = 51 + (int64_t)step % 3;
+    sample(&c, "train", T, step);
+    for (int r = 0; r < ROWS; r++) {
+      const int32_t *row = tokens + r * T, *answer = targets + r * T;
+      assert_int_equal(row[0], 0);
+      int n = 1;
+      while (row[n] >= 3) n++;
+      assert_int_equal(row[n], 1);
+      int length = n - 1;
+      assert_in_range(length, 1, 24);
+      lengths[length]++;
+      for (int64_t i = 0; i < T; i++) {
+        int32_t expected = i < n || i > n + length ? -1 : i == n + length ? 2 : row[1 + i - n];
+        assert_int_equal(answer[i], expected);
+        if (i > n && i <= n + length) assert_int_equal(row[i], row[i - n]);
+      }
+      assert_int_equal(row[2 * length + 2], 2);
+    }
+  }
+  for (int n = 1; n <= 24; n++) assert_true(lengths[n] > 5); /* 26.7 expected */
+}
+
+static void test_parity(void **state) {
+  (void)state;
+  for (int length = 2; length <= 260; length += 43) {
+    wn_data_config c = {.kind = WN_DATA_PARITY, .max_length = length};
+    int64_t T = length + length % 3;
+    sample(&c, "val", T, 5);
+    int ones = 0, drawn = 0;
+    for (int r = 0; r < ROWS; r++) {
+      const int32_t *row = tokens + r * T, *answer = targets + r * T;
+      for (int position = 1; position <= T; position++) { /* from 1, as the paper counts */
+        if (position > length || position % 2 == 0) {
+          assert_int_equal(answer[position - 1], -1);
+          continue;
+        }
+        ones += row[position - 1];
+        drawn++;
+        int parity = 0;
+        for (int j = 1; j <= position; j += 2) parity ^= row[j - 1];
+        if (position + 1 > length) {
+          assert_int_equal(answer[position - 1], -1);
+        } else {
+          assert_int_equal(answer[position - 1], parity);
+          assert_int_equal(row[position], parity);
+        }
+      }
+    }
+    assert_true(ones > drawn / 4 && ones < drawn - drawn / 4);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_permutation),         cmocka_unit_test(test_epochs),  cmocka_unit_test(test_pure),
+      cmocka_unit_test(test_validation_covers),   cmocka_unit_test(test_packing), cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_variable_assignment), cmocka_unit_test(test_copy),    cmocka_unit_test(test_parity),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
