@@ -100,23 +100,3 @@ void wn_task_sample(const wn_data_config *config, bool val, uint64_t seed, uint6
     targets[i] = -1;
   }
 }
-
-void wn_data_config_requirements(const wn_data_config *config, int64_t *vocab_size, int64_t *context) {
-  *vocab_size = *context = 0;
-  switch (config->kind) {
-  case WN_DATA_VARIABLE_ASSIGNMENT:
-    *vocab_size = (int64_t)config->variables + config->values;
-    *context = 2 * (int64_t)config->assignments + 1;
-    break;
-  case WN_DATA_COPY:
-    *vocab_size = WN_COPY_SYMBOL + (int64_t)config->values;
-    *context = 2 * (int64_t)config->max_length + 3;
-    break;
-  case WN_DATA_PARITY:
-    *vocab_size = 2;
-    *context = config->max_length;
-    break;
-  case WN_DATA_TOKENS:
-    break;
-  }
-}
