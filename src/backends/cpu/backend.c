@@ -12,9 +12,10 @@ static void fill(void) {
     struct wn_backend *table = &tables[isa];
     *table = *wn_backend_ref();
     table->name = "cpu";
-    if (isa == WN_ISA_REF) continue;
-    table->linear_forward = wn_cpu_linear_forward;
-    table->linear_backward = wn_cpu_linear_backward;
+#if defined(__x86_64__)
+    if (isa == WN_ISA_AVX2) wn_cpu_fill_avx2(table);
+    if (isa == WN_ISA_AVX512) wn_cpu_fill_avx512(table);
+#endif
   }
 }
 

@@ -1,0 +1,261 @@
+/* One vector of floats for the instruction set this file is compiled for: 16 lanes (AVX-512) or 8 (AVX2 with FMA).
+ * Included only by the *_avx2.c and *_avx512.c files, which the build compiles with the matching flags. */
+#ifndef WN_BACKENDS_CPU_VEC_H
+#define WN_BACKENDS_CPU_VEC_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define V_INLINE static inline __attribute__((always_inline, unused))
+
+#if defined(__AVX512F__)
+
+#define VL 16
+#define WN_ISA_NAME(name) name##_avx512
+typedef __m512 vf;
+typedef __m512i vi;
+typedef __mmask16 vm;
+
+V_INLINE vf v_load(const float *p) {
+  return _mm512_loadu_ps(p);
+}
+V_INLINE void v_store(float *p, vf a) {
+  _mm512_storeu_ps(p, a);
+}
+/* First n (1..VL-1) lanes; the others load as 0 and are not stored. */
+V_INLINE vf v_loadn(const float *p, int n) {
+  return _mm512_maskz_loadu_ps((vm)((1u << n) - 1), p);
+}
+V_INLINE void v_storen(float *p, vf a, int n) {
+  _mm512_mask_storeu_ps(p, (vm)((1u << n) - 1), a);
+}
+V_INLINE vf v_set1(float a) {
+  return _mm512_set1_ps(a);
+}
+V_INLINE vf v_zero(void) {
+  return _mm512_setzero_ps();
+}
+V_INLINE vf v_add(vf a, vf b) {
+  return _mm512_add_ps(a, b);
+}
+V_INLINE vf v_sub(vf a, vf b) {
+  return _mm512_sub_ps(a, b);
+}
+V_INLINE vf v_mul(vf a, vf b) {
+  return _mm512_mul_ps(a, b);
+}
+V_INLINE vf v_div(vf a, vf b) {
+  return _mm512_div_ps(a, b);
+}
+V_INLINE vf v_fma(vf a, vf b, vf c) {
+  return _mm512_fmadd_ps(a, b, c);
+} /* a*b + c */
+V_INLINE vf v_fnma(vf a, vf b, vf c) {
+  return _mm512_fnmadd_ps(a, b, c);
+} /* c - a*b */
+V_INLINE vf v_max(vf a, vf b) {
+  return _mm512_max_ps(a, b);
+} /* b where either is NaN */
+V_INLINE vf v_min(vf a, vf b) {
+  return _mm512_min_ps(a, b);
+}
+V_INLINE vf v_sqrt(vf a) {
+  return _mm512_sqrt_ps(a);
+}
+V_INLINE vm v_gt(vf a, vf b) {
+  return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
+}
+V_INLINE vf v_keep(vm m, vf a) {
+  return _mm512_maskz_mov_ps(m, a);
+} /* a where m, else 0 */
+V_INLINE float v_hsum(vf a) {
+  return _mm512_reduce_add_ps(a);
+}
+V_INLINE float v_hmax(vf a) {
+  return _mm512_reduce_max_ps(a);
+}
+/* Sum of the lanes in double. */
+V_INLINE double v_hsum_double(vf a) {
+  __m512d lo = _mm512_cvtps_pd(_mm512_castps512_ps256(a)), hi = _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1));
+  return _mm512_reduce_add_pd(_mm512_add_pd(lo, hi));
+}
+#define VD 8
+typedef __m512d vd;
+V_INLINE vd v_dzero(void) {
+  return _mm512_setzero_pd();
+}
+V_INLINE vd v_dfma(vd a, vd b, vd c) {
+  return _mm512_fmadd_pd(a, b, c);
+}
+V_INLINE vd v_dadd(vd a, vd b) {
+  return _mm512_add_pd(a, b);
+}
+V_INLINE vd v_dload(const float *p) {
+  return _mm512_cvtps_pd(_mm256_loadu_ps(p));
+} /* VD floats, widened */
+V_INLINE double v_dhsum(vd a) {
+  return _mm512_reduce_add_pd(a);
+}
+V_INLINE vf v_scale2(vf p, vf n) {
+  return _mm512_scalef_ps(p, n);
+} /* p * 2^n, n integral, denormals right */
+V_INLINE vf v_round(vf a) {
+  return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+V_INLINE void v_stream(float *p, vf a) {
+  _mm512_stream_ps(p, a);
+} /* p aligned to 64 bytes */
+
+/* Even and odd elements of p[2*VL]. */
+V_INLINE void v_load_pairs(const float *p, vf *even, vf *odd) {
+  const vi e = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const vf lo = _mm512_loadu_ps(p), hi = _mm512_loadu_ps(p + 16);
+  *even = _mm512_permutex2var_ps(lo, e, hi);
+  *odd = _mm512_permutex2var_ps(lo, _mm512_add_epi32(e, _mm512_set1_epi32(1)), hi);
+}
+
+#else /* AVX2 + FMA */
+
+#define VL 8
+#define WN_ISA_NAME(name) name##_avx2
+typedef __m256 vf;
+typedef __m256i vi;
+typedef __m256 vm;
+
+static const int32_t v_tail_mask[16]
+    __attribute__((aligned(32), unused)) = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
+V_INLINE __m256i v_tail(int n) {
+  return _mm256_loadu_si256((const __m256i *)(v_tail_mask + 8 - n));
+}
+V_INLINE vf v_load(const float *p) {
+  return _mm256_loadu_ps(p);
+}
+V_INLINE void v_store(float *p, vf a) {
+  _mm256_storeu_ps(p, a);
+}
+V_INLINE vf v_loadn(const float *p, int n) {
+  return _mm256_maskload_ps(p, v_tail(n));
+}
+V_INLINE void v_storen(float *p, vf a, int n) {
+  _mm256_maskstore_ps(p, v_tail(n), a);
+}
+V_INLINE vf v_set1(float a) {
+  return _mm256_set1_ps(a);
+}
+V_INLINE vf v_zero(void) {
+  return _mm256_setzero_ps();
+}
+V_INLINE vf v_add(vf a, vf b) {
+  return _mm256_add_ps(a, b);
+}
+V_INLINE vf v_sub(vf a, vf b) {
+  return _mm256_sub_ps(a, b);
+}
+V_INLINE vf v_mul(vf a, vf b) {
+  return _mm256_mul_ps(a, b);
+}
+V_INLINE vf v_div(vf a, vf b) {
+  return _mm256_div_ps(a, b);
+}
+V_INLINE vf v_fma(vf a, vf b, vf c) {
+  return _mm256_fmadd_ps(a, b, c);
+}
+V_INLINE vf v_fnma(vf a, vf b, vf c) {
+  return _mm256_fnmadd_ps(a, b, c);
+}
+V_INLINE vf v_max(vf a, vf b) {
+  return _mm256_max_ps(a, b);
+}
+V_INLINE vf v_min(vf a, vf b) {
+  return _mm256_min_ps(a, b);
+}
+V_INLINE vf v_sqrt(vf a) {
+  return _mm256_sqrt_ps(a);
+}
+V_INLINE vm v_gt(vf a, vf b) {
+  return _mm256_cmp_ps(a, b, _CMP_GT_OQ);
+}
+V_INLINE vf v_keep(vm m, vf a) {
+  return _mm256_and_ps(m, a);
+}
+V_INLINE float v_hsum(vf a) {
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_shuffle_ps(s, s, 1)));
+}
+V_INLINE float v_hmax(vf a) {
+  __m128 s = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_max_ss(s, _mm_shuffle_ps(s, s, 1)));
+}
+#define VD 4
+typedef __m256d vd;
+V_INLINE vd v_dzero(void) {
+  return _mm256_setzero_pd();
+}
+V_INLINE vd v_dfma(vd a, vd b, vd c) {
+  return _mm256_fmadd_pd(a, b, c);
+}
+V_INLINE vd v_dadd(vd a, vd b) {
+  return _mm256_add_pd(a, b);
+}
+V_INLINE vd v_dload(const float *p) {
+  return _mm256_cvtps_pd(_mm_loadu_ps(p));
+}
+V_INLINE double v_dhsum(vd a) {
+  __m128d s = _mm_add_pd(_mm256_castpd256_pd128(a), _mm256_extractf128_pd(a, 1));
+  return _mm_cvtsd_f64(_mm_add_sd(s, _mm_unpackhi_pd(s, s)));
+}
+V_INLINE double v_hsum_double(vf a) {
+  return v_dhsum(
+      _mm256_add_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(a)), _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1))));
+}
+/* In two steps, so that each factor is a normal number over the whole range that v_exp lets through. */
+V_INLINE vf v_scale2(vf p, vf n) {
+  __m256i i = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(i, 1), rest = _mm256_sub_epi32(i, half);
+  __m256i bias = _mm256_set1_epi32(127);
+  __m256 a = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
+  __m256 b = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
+  return _mm256_mul_ps(_mm256_mul_ps(p, a), b);
+}
+V_INLINE vf v_round(vf a) {
+  return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+V_INLINE void v_stream(float *p, vf a) {
+  _mm256_stream_ps(p, a);
+}
+
+/* Even and odd elements of p[2*VL]. */
+V_INLINE void v_load_pairs(const float *p, vf *even, vf *odd) {
+  const vf lo = _mm256_loadu_ps(p), hi = _mm256_loadu_ps(p + 8);
+  const vf a = _mm256_permute2f128_ps(lo, hi, 0x20), b = _mm256_permute2f128_ps(lo, hi, 0x31);
+  *even = _mm256_shuffle_ps(a, b, 0x88);
+  *odd = _mm256_shuffle_ps(a, b, 0xdd);
+}
+
+#endif
+
+/* e^x within about 1 ulp: x = n ln2 + r, |r| <= ln2/2, polynomial of degree 7 in r (Taylor coefficients: the
+ * truncation stays under 2^-27). -inf gives 0, overflow +inf, NaN stays. */
+V_INLINE vf v_exp(vf x) {
+  x = v_max(v_set1(-104.0f), v_min(v_set1(89.0f), x)); /* the second operand survives a NaN */
+  vf n = v_round(v_mul(x, v_set1(1.44269504088896341f)));
+  vf r = v_fnma(n, v_set1(0.693359375f), x); /* exact: few bits */
+  r = v_fnma(n, v_set1(-2.12194440e-4f), r);
+  vf p = v_set1(1.98412698e-4f);
+  p = v_fma(p, r, v_set1(1.38888889e-3f));
+  p = v_fma(p, r, v_set1(8.33333333e-3f));
+  p = v_fma(p, r, v_set1(4.16666667e-2f));
+  p = v_fma(p, r, v_set1(1.66666667e-1f));
+  p = v_fma(p, r, v_set1(0.5f));
+  p = v_fma(v_mul(r, r), p, r);
+  return v_scale2(v_add(p, v_set1(1.0f)), n);
+}
+
+/* 1 / (1 + e^-x) */
+V_INLINE vf v_sigmoid(vf x) {
+  vf one = v_set1(1.0f);
+  return v_div(one, v_add(one, v_exp(v_sub(v_zero(), x))));
+}
+
+#endif
