@@ -1,0 +1,141 @@
+/* Optimizers against closed forms: with a constant gradient g, AdamW's bias-corrected moments are g and g^2 at every
+ * step, and Adagrad's sum after k steps is k g^2. Clipping against norms worked out by hand. */
+#include "tiny.h"
+
+#include <math.h>
+
+#include "train/optimizer.h"
+
+enum { FIRST = 3, SECOND = 4, OFFSET = 16, TOTAL = 32 };
+
+/* Two tensors with padding between them: "a" [3] does not decay, "b" [2,2] does. */
+struct bench {
+  wn_context *ctx;
+  struct wn_param rows[2];
+  struct wn_model model;
+  double p[TOTAL], g[TOTAL];
+  float p32[TOTAL], g32[TOTAL];
+  struct wn_optimizer opt;
+};
+
+static void bench_init(struct bench *b, wn_optimizer_kind kind, bool wide) {
+  memset(b, 0, sizeof *b);
+  b->ctx = tiny_context("ref", 1);
+  b->rows[0] = (struct wn_param){.name = "a", .ndim = 1, .shape = {FIRST}, .offset = 0, .count = FIRST};
+  b->rows[1] =
+      (struct wn_param){.name = "b", .ndim = 2, .shape = {2, 2}, .offset = OFFSET, .count = SECOND, .decay = true};
+  const double p[] = {1, -2, 0.5, 3, -1, 0.25, 2}, g[] = {0.1, -0.2, 0.2, 0.4, -0.4, 0.2, 0.8};
+  for (int i = 0; i < FIRST + SECOND; i++) {
+    int at = i < FIRST ? i : OFFSET + i - FIRST;
+    b->p[at] = p[i], b->g[at] = g[i], b->p32[at] = (float)p[i], b->g32[at] = (float)g[i];
+  }
+  b->model = (struct wn_model){.ctx = b->ctx,
+                               .dtype = wide ? WN_F64 : WN_F32,
+                               .table = {.rows = b->rows, .count = 2, .total = TOTAL},
+                               .params = wide ? (void *)b->p : (void *)b->p32};
+  must(b->ctx, wn_backend_of(b->ctx, &b->model.backend));
+  must(b->ctx, wn_optimizer_init(b->ctx, &b->model, kind, &b->opt));
+}
+
+static void bench_clear(struct bench *b) {
+  wn_optimizer_clear(&b->opt);
+  wn_context_destroy(b->ctx);
+}
+
+static const void *grads(const struct bench *b) {
+  return b->model.dtype == WN_F64 ? (const void *)b->g : (const void *)b->g32;
+}
+
+static double param(const struct bench *b, int i) {
+  return b->model.dtype == WN_F64 ? b->p[i] : (double)b->p32[i];
+}
+
+static void expect(const struct bench *b, int i, double expected) {
+  double tolerance = b->model.dtype == WN_F64 ? 1e-12 : 2e-6;
+  if (!(fabs(param(b, i) - expected) <= tolerance * (1 + fabs(expected))))
+    fail_msg("parameter %d is %.17g, expected %.17g", i, param(b, i), expected);
+}
+
+static void steps(struct bench *b, const wn_train_config *c, double lr, int count) {
+  double norm;
+  for (int s = 1; s <= count; s++) {
+    must(b->ctx, wn_optimizer_measure(&b->opt, grads(b), &norm));
+    must(b->ctx, wn_optimizer_apply(&b->opt, c, grads(b), lr, s));
+  }
+}
+
+static void test_adamw(void **state) {
+  (void)state;
+  for (int wide = 0; wide < 2; wide++) {
+    struct bench b;
+    bench_init(&b, WN_OPT_ADAMW, wide);
+    wn_train_config c = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1};
+    const double lr = 0.01;
+    double before[TOTAL];
+    for (int i = 0; i < TOTAL; i++) before[i] = param(&b, i);
+    steps(&b, &c, lr, 5);
+    for (int i = 0; i < TOTAL; i++) {
+      bool row = i < FIRST || (i >= OFFSET && i < OFFSET + SECOND);
+      double move = row ? lr * b.g[i] / (fabs(b.g[i]) + c.eps) : 0, want = before[i];
+      for (int s = 0; s < 5; s++) want = want * (i >= OFFSET ? 1 - lr * c.weight_decay : 1) - move;
+      expect(&b, i, want); /* padding included: it stays zero */
+    }
+    bench_clear(&b);
+  }
+}
+
+static void test_adagrad(void **state) {
+  (void)state;
+  for (int wide = 0; wide < 2; wide++) {
+    struct bench b;
+    bench_init(&b, WN_OPT_ADAGRAD, wide);
+    wn_train_config c = {.eps = 0};
+    double before[TOTAL], sum = 1 + 1 / sqrt(2) + 1 / sqrt(3);
+    for (int i = 0; i < TOTAL; i++) before[i] = param(&b, i);
+    steps(&b, &c, 0.07, 3); /* |g| / sqrt(k g^2) = 1/sqrt(k) */
+    for (int i = 0; i < FIRST; i++) expect(&b, i, before[i] - 0.07 * sum * (b.g[i] > 0 ? 1 : -1));
+    for (int i = OFFSET; i < OFFSET + SECOND; i++) expect(&b, i, before[i] - 0.07 * sum * (b.g[i] > 0 ? 1 : -1));
+    assert_null(b.opt.m);
+    bench_clear(&b);
+  }
+}
+
+/* Norms: a 0.3, b 1. With eps far above |g|, AdamW's first move is lr * scale * g / eps: it shows the scale. */
+static void test_clipping(void **state) {
+  (void)state;
+  const struct {
+    double clip, clip_tensor, scale_a, scale_b;
+  } cases[] = {
+      {0, 0, 1, 1},
+      {2, 2, 1, 1},                     /* nothing to clip */
+      {0.522015325445528, 0, 0.5, 0.5}, /* half of sqrt(0.09 + 1) */
+      {0, 0.5, 1, 0.5},                 /* each by its own */
+      {0, 0.03, 0.1, 0.03},
+      {0.2915475947422651, 0.5, 0.5, 0.25}, /* tensors first: sqrt(0.09 + 0.25) is halved */
+  };
+  for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+    struct bench b;
+    bench_init(&b, WN_OPT_ADAMW, true);
+    wn_train_config c = {
+        .beta1 = 0.9, .beta2 = 0.99, .eps = 1e9, .clip = cases[k].clip, .clip_tensor = cases[k].clip_tensor};
+    double before[TOTAL];
+    memcpy(before, b.p, sizeof before);
+    double norm;
+    must(b.ctx, wn_optimizer_measure(&b.opt, b.g, &norm));
+    assert_true(fabs(norm - sqrt(1.09)) < 1e-12);
+    assert_true(fabs(b.opt.norms[0] - 0.3) < 1e-12 && fabs(b.opt.norms[1] - 1) < 1e-12);
+    must(b.ctx, wn_optimizer_apply(&b.opt, &c, b.g, 1e9, 1));
+    for (int i = 0; i < TOTAL; i++) {
+      double want = before[i] - (i < OFFSET ? cases[k].scale_a : cases[k].scale_b) * b.g[i];
+      if (!(fabs(b.p[i] - want) < 1e-8))
+        fail_msg("case %zu: parameter %d is %.12g, expected %.12g", k, i, b.p[i], want);
+    }
+    bench_clear(&b);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_adamw), cmocka_unit_test(test_adagrad),
+                                     cmocka_unit_test(test_clipping)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
