@@ -1,0 +1,79 @@
+/* What tests share: a context, a folder that is removed afterwards, statuses with their sentences. */
+#ifndef WN_TESTS_SUPPORT_H
+#define WN_TESTS_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "winnow/context.h"
+
+#define SUPPORT_UNUSED __attribute__((unused))
+
+/* expr must give WN_OK; the context's sentence is shown otherwise. */
+#define assert_ok(ctx, expr)                                                                                           \
+  do {                                                                                                                 \
+    wn_status ok_ = (expr);                                                                                            \
+    if (ok_ != WN_OK) fail_msg("%s: %s: %s", #expr, wn_status_name(ok_), wn_context_error(ctx));                       \
+  } while (0)
+
+/* expr must give this status, and the context's sentence must hold `part`. */
+#define assert_refused(ctx, expr, expected, part)                                                                      \
+  do {                                                                                                                 \
+    wn_status refused_ = (expr);                                                                                       \
+    const char *part_ = (part);                                                                                        \
+    if (refused_ != (expected) || !strstr(wn_context_error(ctx), part_))                                               \
+      fail_msg("%s: expected %s with \"%s\", found %s: %s", #expr, wn_status_name(expected), part_,                    \
+               wn_status_name(refused_), wn_context_error(ctx));                                                       \
+  } while (0)
+
+static SUPPORT_UNUSED wn_context *make_context(void) {
+  wn_context *ctx = NULL;
+  wn_context_options options = {.threads = 1, .backend = "ref"};
+  wn_status status = wn_context_create(&options, &ctx);
+  if (status != WN_OK) fail_msg("context: %s", wn_context_error(ctx));
+  return ctx;
+}
+
+static SUPPORT_UNUSED void make_folder(char out[512]) {
+  const char *base = getenv("TMPDIR");
+  snprintf(out, 512, "%s/winnow-test-XXXXXX", base && *base ? base : "/tmp");
+  if (!mkdtemp(out)) fail_msg("cannot make %s", out);
+}
+
+static int support_remove(const char *path, const struct stat *st, int type, struct FTW *at) {
+  (void)st;
+  (void)type;
+  (void)at;
+  return remove(path);
+}
+static SUPPORT_UNUSED void remove_folder(const char *path) {
+  nftw(path, support_remove, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* A file as it is, without the library's help. */
+static SUPPORT_UNUSED void put_file(const char *path, const void *data, size_t bytes) {
+  FILE *f = fopen(path, "wb");
+  assert_non_null(f);
+  if (bytes) assert_int_equal(fwrite(data, 1, bytes, f), bytes);
+  assert_int_equal(fclose(f), 0);
+}
+
+static SUPPORT_UNUSED void assert_file_is(const char *path, const char *text) {
+  char found[4096];
+  FILE *f = fopen(path, "rb");
+  if (!f) fail_msg("%s is not there", path);
+  size_t n = fread(found, 1, sizeof found - 1, f);
+  fclose(f);
+  found[n] = 0;
+  assert_string_equal(found, text);
+}
+
+#endif
