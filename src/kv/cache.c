@@ -1,0 +1,88 @@
+/* The cache of one layer: one allocation, given back as a whole. */
+#include "kv/cache.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+
+static bool area(int64_t a, int64_t b, int64_t c, size_t element, size_t *total, size_t *offset) {
+  size_t n;
+  if (!wn_mul_size((size_t)a, (size_t)b, &n) || !wn_mul_size(n, (size_t)c, &n) || !wn_mul_size(n, element, &n) ||
+      !wn_add_size(n, WN_ALIGN - 1, &n))
+    return false;
+  *offset = *total;
+  return wn_add_size(*total, n / WN_ALIGN * WN_ALIGN, total);
+}
+
+wn_status wn_kv_cache_init(wn_context *ctx, const struct wn_kv_shape *s, struct wn_kv_cache *out) {
+  const size_t element = wn_dtype_size(s->dtype);
+  size_t total = 0, k, v, sk = 0, f = 0;
+  memset(out, 0, sizeof *out);
+  if (!area(s->B * s->Hkv, s->capacity, s->D, element, &total, &k) ||
+      !area(s->B * s->Hkv, s->capacity, s->D, element, &total, &v) ||
+      (s->bilinear && !area(s->B, s->capacity, s->D, element, &total, &sk)) ||
+      (s->selections && !area(s->B, s->capacity, 1, element, &total, &f)))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "a cache of %lld tokens for %lld sequences does not fit in memory",
+                   (long long)s->capacity, (long long)s->B);
+  void *base;
+  WN_TRY(wn_alloc(ctx, "key-value cache", total, &base));
+  out->shape = *s;
+  out->bytes = total;
+  out->k = (char *)base + k;
+  out->v = (char *)base + v;
+  if (s->bilinear) out->sk = (char *)base + sk;
+  if (s->selections) out->f = (char *)base + f;
+  return WN_OK;
+}
+
+void wn_kv_cache_clear(struct wn_kv_cache *cache) {
+  wn_free(cache->k); /* the allocation's start */
+  memset(cache, 0, sizeof *cache);
+}
+
+void wn_kv_cache_reset(struct wn_kv_cache *cache) {
+  if (cache->f)
+    memset(cache->f, 0, (size_t)(cache->shape.B * cache->shape.capacity) * wn_dtype_size(cache->shape.dtype));
+  cache->count = 0;
+}
+
+static void copy_rows(const struct wn_kv_cache *cache, int64_t heads, int64_t T, const void *from, struct wn_stride s,
+                      void *to) {
+  const struct wn_kv_shape *shape = &cache->shape;
+  const size_t element = wn_dtype_size(shape->dtype), row = (size_t)shape->D * element;
+  for (int64_t b = 0; b < shape->B; b++)
+    for (int64_t h = 0; h < heads; h++)
+      for (int64_t t = 0; t < T; t++)
+        memcpy((char *)to + (size_t)((b * heads + h) * shape->capacity + cache->count + t) * row,
+               (const char *)from + (size_t)(b * s.b + t * s.t + h * s.h) * element, row);
+}
+
+void wn_kv_cache_append(struct wn_kv_cache *cache, int64_t T, const void *k, struct wn_stride s_k, const void *v,
+                        struct wn_stride s_v, const void *sk, struct wn_stride s_sk) {
+  copy_rows(cache, cache->shape.Hkv, T, k, s_k, cache->k);
+  copy_rows(cache, cache->shape.Hkv, T, v, s_v, cache->v);
+  if (cache->sk) copy_rows(cache, 1, T, sk, s_sk, cache->sk);
+}
+
+void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T) {
+  cache->count += T;
+}
+
+void wn_kv_cache_bind(const struct wn_kv_cache *cache, int64_t b, int64_t T, struct wn_attention *out) {
+  const struct wn_kv_shape *s = &cache->shape;
+  const size_t element = wn_dtype_size(s->dtype);
+  const struct wn_stride stride = {s->Hkv * s->capacity * s->D, s->D, s->capacity * s->D};
+  out->Tk = cache->count + T;
+  out->k = (char *)cache->k + (size_t)(b * stride.b) * element;
+  out->v = (char *)cache->v + (size_t)(b * stride.b) * element;
+  out->s_k = out->s_v = stride;
+  if (cache->sk) {
+    out->sel.sk = (char *)cache->sk + (size_t)(b * s->capacity * s->D) * element;
+    out->sel.s_sk = (struct wn_stride){s->capacity * s->D, s->D, 0};
+  }
+  if (cache->f) {
+    void *f = (char *)cache->f + (size_t)(b * s->capacity) * element;
+    out->sel.f_in = f;
+    out->sel.f_out = f;
+  }
+}

@@ -1,0 +1,37 @@
+/* One layer's key-value cache: keys, values and, for selective attention, the selections F that the rows so far have
+ * made. Nothing is evicted yet: every token stays, in order, so that slot and position agree. */
+#ifndef WN_KV_CACHE_H
+#define WN_KV_CACHE_H
+
+#include "ops/ops.h"
+
+struct wn_kv_shape {
+  int64_t B, Hkv, D, capacity; /* capacity: tokens a sequence */
+  wn_dtype dtype;
+  bool selections; /* f */
+  bool bilinear;   /* sk */
+};
+
+struct wn_kv_cache {
+  struct wn_kv_shape shape;
+  int64_t count; /* tokens held, the same for all sequences */
+  void *k, *v;   /* [B,Hkv,capacity,D]: a head's tokens lie together, as decoding reads them */
+  void *sk;      /* [B,capacity,D] or NULL */
+  void *f;       /* [B,capacity] or NULL; zero from `count` on */
+  size_t bytes;  /* all that is allocated */
+};
+
+wn_status wn_kv_cache_init(wn_context *ctx, const struct wn_kv_shape *shape, struct wn_kv_cache *out);
+void wn_kv_cache_clear(struct wn_kv_cache *cache);
+/* Forgets all tokens; the memory stays. */
+void wn_kv_cache_reset(struct wn_kv_cache *cache);
+/* Writes T tokens after those held: k, v with strides s_k, s_v [B,T,Hkv,D]; sk with strides s_sk [B,T,D] where the
+ * cache has it. They count only once wn_kv_cache_advance says so. The caller has checked that they fit. */
+void wn_kv_cache_append(struct wn_kv_cache *cache, int64_t T, const void *k, struct wn_stride s_k, const void *v,
+                        struct wn_stride s_v, const void *sk, struct wn_stride s_sk);
+void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T);
+/* Puts the keys, values and F of sequences [b, b+B) with T tokens more than are held into an attention call. F has one
+ * row a sequence with a stride of the capacity, so selective calls take one sequence at a time. */
+void wn_kv_cache_bind(const struct wn_kv_cache *cache, int64_t b, int64_t T, struct wn_attention *out);
+
+#endif

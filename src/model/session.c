@@ -1,0 +1,288 @@
+/* Decoding with a key-value cache: a prompt is fed in pieces, then one token at a time.
+ *
+ * Each piece runs the layers of training (layer.h); between the maps before the attention and those after it, the
+ * piece's keys and values go into the layer's cache and the attention reads from there. A token costs 2 x parameters
+ * flops in the maps and one read of all weights, 4 T Hkv D flops a layer in the attention. */
+#include "model/workspace.h"
+
+#include <string.h>
+
+#include "kv/cache.h"
+
+#define PIECE 512 /* tokens at a time: enough rows for a good product */
+
+struct wn_session {
+  wn_context *ctx;
+  const struct wn_model *model;
+  int64_t B, capacity, piece, position;
+  struct wn_kv_cache *caches; /* [L] */
+  struct wn_arena arena;
+  char *acts; /* one layer's arrays, used by all in turn */
+  struct wn_layer_temp temp;
+  int32_t *tokens, *positions; /* [B,piece] */
+  void *mid, *branch;          /* [B,C] the last position's */
+  void *x_out, *n_out;         /* [B,C] */
+  void *rstd, *mean;           /* [B] */
+  void *logits;                /* [B,V] of the model's dtype */
+  float *rope_table;           /* own, where the cache holds more than the model's table */
+  void *scratch;
+  size_t scratch_bytes;
+};
+
+static wn_status plan(wn_context *ctx, struct wn_session *s) {
+  const wn_model_config *c = &s->model->config;
+  const wn_dtype dtype = s->model->dtype;
+  struct wn_layer_acts acts;
+  size_t large, bytes;
+  int64_t M;
+  if (__builtin_mul_overflow(s->B, s->piece, &M) || M > INT32_MAX ||
+      !wn_layer_acts_plan(c, dtype, s->B, s->piece, NULL, &acts, &large, &bytes))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences: too many tokens a step", (long long)s->B);
+  const struct {
+    const char *name;
+    size_t rows, columns, element;
+    void **where;
+  } pieces[] = {
+      {"activations", bytes, 1, 1, (void **)&s->acts},
+      {"tokens", (size_t)M, 1, sizeof(int32_t), (void **)&s->tokens},
+      {"positions", (size_t)M, 1, sizeof(int32_t), (void **)&s->positions},
+      {"mid", (size_t)s->B, (size_t)c->width, wn_dtype_size(dtype), &s->mid},
+      {"branch", (size_t)s->B, (size_t)c->width, wn_dtype_size(dtype), &s->branch},
+      {"x_out", (size_t)s->B, (size_t)c->width, wn_dtype_size(dtype), &s->x_out},
+      {"n_out", (size_t)s->B, (size_t)c->width, wn_dtype_size(dtype), &s->n_out},
+      {"rstd", (size_t)s->B, 1, wn_dtype_size(dtype), &s->rstd},
+      {"mean", (size_t)s->B, 1, wn_dtype_size(dtype), &s->mean},
+      {"logits", (size_t)s->B, (size_t)c->vocab_size, wn_dtype_size(dtype), &s->logits},
+  };
+  for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
+    size_t n;
+    if (!wn_mul_size(pieces[i].rows, pieces[i].columns, &n) || !wn_mul_size(n, pieces[i].element, &n))
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences: array %s does not fit in memory",
+                     (long long)s->B, pieces[i].name);
+    wn_arena_plan(&s->arena, pieces[i].name, n, pieces[i].where);
+  }
+  return wn_layer_temp_plan(ctx, c, dtype, s->B, s->piece, false, &s->arena, &s->temp);
+}
+
+/* Attention of a piece over the cache. F's rows are a capacity apart, which the operation does not know: with
+ * selections each sequence is a call of its own. */
+static wn_status attend(struct wn_run *run, const struct wn_kv_cache *cache, const struct wn_layer_acts *a) {
+  const wn_dtype dtype = run->exec.dtype;
+  struct wn_attention whole;
+  wn_layer_attention(run, a, &whole);
+  whole.lse = NULL;
+  whole.sel.mem = false;
+  whole.sel.M = NULL;
+  if (!whole.sel.on || run->B == 1) {
+    wn_kv_cache_bind(cache, 0, run->T, &whole);
+    return wn_run_attention_forward(run, &whole);
+  }
+  for (int64_t b = 0; b < run->B; b++) {
+    struct wn_attention one = whole;
+    one.B = 1;
+    one.q = wn_at(whole.q, b * whole.s_q.b, dtype);
+    one.y = wn_at(whole.y, b * whole.s_y.b, dtype);
+    one.sel.sq = wn_at(whole.sel.sq, b * whole.sel.s_sq.b, dtype);
+    wn_kv_cache_bind(cache, b, run->T, &one);
+    WN_TRY(wn_run_attention_forward(run, &one));
+  }
+  return WN_OK;
+}
+
+/* Feeds run->T tokens of each sequence, s->tokens and s->positions; with want the last position's logits follow. */
+static wn_status feed_piece(struct wn_run *run, struct wn_session *s, bool want) {
+  const wn_model_config *c = &s->model->config;
+  const int64_t B = run->B, T = run->T, C = c->width;
+  struct wn_outer_params outer;
+  struct wn_layer_acts a;
+  size_t large, bytes;
+  wn_outer_params_find(&s->model->table, c, &outer);
+  if (!wn_layer_acts_plan(c, run->exec.dtype, B, T, s->acts, &a, &large, &bytes))
+    return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: activations do not fit in memory");
+  const struct wn_embedding embedding = {.M = B * T,
+                                         .C = C,
+                                         .V = c->vocab_size,
+                                         .P = c->position == WN_POS_LEARNED ? c->context : 0,
+                                         .ids = s->tokens,
+                                         .positions = s->positions,
+                                         .tok = wn_run_param(run, outer.embed),
+                                         .pos = wn_run_param(run, outer.pos),
+                                         .y = a.x};
+  WN_TRY(wn_run_embedding_forward(run, &embedding));
+  for (int64_t l = 0; l < c->layers; l++) {
+    WN_TRY(wn_layer_before(run, l, &a, l ? a.mid : NULL, l ? s->temp.branch : NULL));
+    if (!run->measuring) {
+      struct wn_attention fresh;
+      wn_layer_attention(run, &a, &fresh);
+      wn_kv_cache_append(&s->caches[l], T, fresh.k, fresh.s_k, fresh.v, fresh.s_v, a.sk, fresh.sel.s_sk);
+    }
+    WN_TRY(attend(run, &s->caches[l], &a));
+    WN_TRY(wn_layer_after(run, l, &a, &s->temp, true));
+  }
+  if (!want) return WN_OK;
+  const void *mid = a.mid, *branch = s->temp.branch;
+  if (T > 1) { /* the last row of each sequence */
+    const size_t row = (size_t)C * wn_dtype_size(run->exec.dtype);
+    for (int64_t b = 0; b < B && !run->measuring; b++) {
+      memcpy((char *)s->mid + (size_t)b * row, (const char *)mid + (size_t)(b * T + T - 1) * row, row);
+      memcpy((char *)s->branch + (size_t)b * row, (const char *)branch + (size_t)(b * T + T - 1) * row, row);
+    }
+    mid = s->mid;
+    branch = s->branch;
+  }
+  WN_TRY(wn_run_norm(run, B, mid, branch, s->x_out, outer.norm_gain, outer.norm_shift, s->n_out, s->rstd,
+                     c->norm == WN_NORM_LAYER ? s->mean : NULL));
+  return wn_run_output(run, s->n_out, B, s->logits);
+}
+
+static void begin(struct wn_run *run, struct wn_session *s, int64_t T) {
+  wn_run_init(run, s->model, s->B, T);
+  run->exec.scratch = s->scratch;
+  run->exec.scratch_bytes = s->scratch_bytes;
+  run->positions = s->positions;
+  if (s->rope_table) {
+    run->rope = s->rope_table;
+    run->rope_rows = s->capacity;
+  }
+}
+
+/* The largest scratch over piece sizes and cache fillings: a backend may treat few rows otherwise than many. */
+static wn_status measure(struct wn_session *s, size_t *need) {
+  *need = 0;
+  for (int64_t T = 1;; T = 2 * T < s->piece ? 2 * T : s->piece) {
+    for (int full = 0; full < 2; full++) {
+      struct wn_run run;
+      begin(&run, s, T);
+      run.measuring = true;
+      for (int64_t l = 0; l < s->model->config.layers; l++) s->caches[l].count = full ? s->capacity - T : 0;
+      WN_TRY(feed_piece(&run, s, true));
+      if (run.need > *need) *need = run.need;
+    }
+    if (T == s->piece) break;
+  }
+  for (int64_t l = 0; l < s->model->config.layers; l++) s->caches[l].count = 0;
+  return WN_OK;
+}
+
+wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, wn_session **out) {
+  const wn_model_config *c = &model->config;
+  *out = NULL;
+  if (capacity == 0) capacity = c->context;
+  if (B < 1 || capacity < 1 || capacity > INT32_MAX)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences and %lld tokens: both must be at least 1",
+                   (long long)B, (long long)capacity);
+  if (c->position == WN_POS_LEARNED && capacity > c->context)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld tokens: the model has learned positions for %lld",
+                   (long long)capacity, (long long)c->context);
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "session", sizeof(struct wn_session), &memory));
+  struct wn_session *s = memory;
+  s->ctx = ctx;
+  s->model = model;
+  s->B = B;
+  s->capacity = capacity;
+  s->piece = capacity < PIECE ? capacity : PIECE;
+  wn_status status;
+  WN_TRY_GOTO(plan(ctx, s), fail);
+  WN_TRY_GOTO(wn_arena_allocate(ctx, &s->arena, "a session"), fail);
+  WN_TRY_GOTO(wn_alloc(ctx, "caches", (size_t)c->layers * sizeof *s->caches, &memory), fail);
+  s->caches = memory;
+  const bool selective = c->attention.selective.enabled;
+  const struct wn_kv_shape shape = {.B = B,
+                                    .Hkv = c->kv_heads,
+                                    .D = c->head_size,
+                                    .capacity = capacity,
+                                    .dtype = model->dtype,
+                                    .selections = selective,
+                                    .bilinear = selective && c->attention.selective.bilinear};
+  for (int64_t l = 0; l < c->layers; l++) WN_TRY_GOTO(wn_kv_cache_init(ctx, &shape, &s->caches[l]), fail);
+  if (model->rope_table && capacity > c->context) {
+    size_t bytes;
+    if (!wn_mul_size((size_t)capacity, (size_t)c->head_size * sizeof(float), &bytes)) {
+      status = wn_fail(ctx, WN_ERR_ARGUMENT, "session: a rotary table of %lld rows does not fit in memory",
+                       (long long)capacity);
+      goto fail;
+    }
+    WN_TRY_GOTO(wn_alloc(ctx, "rotary table", bytes, &memory), fail);
+    s->rope_table = memory;
+    wn_rope_table(s->rope_table, capacity, c->head_size, c->rope_theta);
+  }
+  size_t need;
+  WN_TRY_GOTO(measure(s, &need), fail);
+  WN_TRY_GOTO(wn_alloc(ctx, "scratch of a session", need, &s->scratch), fail);
+  s->scratch_bytes = need;
+  *out = s;
+  return WN_OK;
+fail:
+  wn_session_destroy(s);
+  return status;
+}
+
+void wn_session_destroy(wn_session *s) {
+  if (!s) return;
+  for (int64_t l = 0; s->caches && l < s->model->config.layers; l++) wn_kv_cache_clear(&s->caches[l]);
+  wn_free(s->caches);
+  wn_free(s->rope_table);
+  wn_free(s->scratch);
+  wn_arena_clear(&s->arena);
+  wn_free(s);
+}
+
+void wn_session_reset(wn_session *s) {
+  for (int64_t l = 0; l < s->model->config.layers; l++) wn_kv_cache_reset(&s->caches[l]);
+  s->position = 0;
+}
+
+int64_t wn_session_position(const wn_session *s) {
+  return s->position;
+}
+
+size_t wn_session_kv_bytes(const wn_session *s) {
+  size_t bytes = 0;
+  for (int64_t l = 0; l < s->model->config.layers; l++) bytes += s->caches[l].bytes;
+  return bytes;
+}
+
+static wn_status check_tokens(wn_context *ctx, const struct wn_session *s, const int32_t *tokens, int64_t T,
+                              int64_t chunk) {
+  const int64_t V = s->model->config.vocab_size;
+  if (!tokens || T < 1 || chunk < 0)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld tokens in pieces of %lld; both must be positive", (long long)T,
+                   (long long)chunk);
+  if (T > s->capacity - s->position)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld tokens more than the %lld seen do not fit in a cache of %lld",
+                   (long long)T, (long long)s->position, (long long)s->capacity);
+  for (int64_t i = 0; i < s->B * T; i++)
+    if (tokens[i] < 0 || tokens[i] >= V)
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "session: token %lld is %d, expected 0 to %lld", (long long)i, tokens[i],
+                     (long long)V - 1);
+  return WN_OK;
+}
+
+wn_status wn_session_feed(wn_context *ctx, wn_session *s, const int32_t *tokens, int64_t T, int64_t chunk,
+                          float *logits) {
+  WN_TRY(check_tokens(ctx, s, tokens, T, chunk));
+  if (chunk == 0 || chunk > s->piece) chunk = s->piece;
+  for (int64_t done = 0; done < T;) {
+    const int64_t now = T - done < chunk ? T - done : chunk;
+    for (int64_t b = 0; b < s->B; b++) {
+      for (int64_t t = 0; t < now; t++) {
+        s->tokens[b * now + t] = tokens[b * T + done + t];
+        s->positions[b * now + t] = (int32_t)(s->position + t);
+      }
+    }
+    struct wn_run run;
+    begin(&run, s, now);
+    WN_TRY(feed_piece(&run, s, logits && done + now == T));
+    for (int64_t l = 0; l < s->model->config.layers; l++) wn_kv_cache_advance(&s->caches[l], now);
+    s->position += now;
+    done += now;
+  }
+  if (!logits) return WN_OK;
+  const int64_t n = s->B * s->model->config.vocab_size;
+  if (s->model->dtype == WN_F32)
+    memcpy(logits, s->logits, (size_t)n * sizeof *logits);
+  else
+    for (int64_t i = 0; i < n; i++) logits[i] = (float)((const double *)s->logits)[i];
+  return WN_OK;
+}
