@@ -1,0 +1,195 @@
+/* Small models for the tests: a table of configurations that covers every choice, and random batches. */
+#ifndef WN_TESTS_MODELS_H
+#define WN_TESTS_MODELS_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "model/model.h"
+
+struct model_case {
+  const char *name;
+  wn_norm_kind norm;
+  wn_position_kind position;
+  wn_ffn_kind ffn;
+  int kv_heads; /* of 4 */
+  bool qk_norm, bias, tied;
+  double dropout;
+  bool packed;
+  wn_selective_config sel; /* relu etc. are taken as they stand here */
+};
+
+#define PAPER .enabled = true, .relu = true, .protect_first = true, .protect_self = true, .shift = true
+static const struct model_case model_cases[] = {
+    {.name = "gpt2: layernorm, learned, gelu, bias, tied",
+     .norm = WN_NORM_LAYER,
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_GELU,
+     .kv_heads = 4,
+     .bias = true,
+     .tied = true},
+    {.name = "llama: rms, rope, swiglu, grouped",
+     .norm = WN_NORM_RMS,
+     .position = WN_POS_ROPE,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 2},
+    {.name = "relu, no positions, layernorm without bias, qk-norm",
+     .norm = WN_NORM_LAYER,
+     .position = WN_POS_NONE,
+     .ffn = WN_FFN_RELU,
+     .kv_heads = 4,
+     .qk_norm = true},
+    {.name = "rope, qk-norm, bias, one kv head, packed",
+     .position = WN_POS_ROPE,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 1,
+     .qk_norm = true,
+     .bias = true,
+     .packed = true},
+    {.name = "dropout",
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 4,
+     .qk_norm = true,
+     .dropout = 0.25},
+    {.name = "selective: the paper's",
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 4,
+     .qk_norm = true,
+     .sel = {PAPER}},
+    {.name = "selective: L_mem",
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 4,
+     .qk_norm = true,
+     .sel = {PAPER, .mem = {true, 0.1, 1}}},
+    {.name = "selective: head 3, grouped, packed, L_mem, rope",
+     .position = WN_POS_ROPE,
+     .ffn = WN_FFN_GELU,
+     .kv_heads = 2,
+     .packed = true,
+     .sel = {PAPER, .head = 3, .mem = {true, 0.5, 0.3}}},
+    {.name = "selective: no relu, dropout, layernorm, bias",
+     .norm = WN_NORM_LAYER,
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 4,
+     .bias = true,
+     .dropout = 0.1,
+     .sel = {.enabled = true, .protect_first = true, .protect_self = true, .shift = true}},
+    {.name = "selective: first unprotected",
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 4,
+     .sel = {.enabled = true, .relu = true, .protect_self = true, .shift = true}},
+    {.name = "selective: self unprotected",
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 4,
+     .sel = {.enabled = true, .relu = true, .protect_first = true, .shift = true}},
+    {.name = "selective: no shift, packed",
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 4,
+     .packed = true,
+     .sel = {.enabled = true, .relu = true, .protect_first = true, .protect_self = true}},
+    {.name = "selective: bilinear, L_mem",
+     .position = WN_POS_ROPE,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 2,
+     .qk_norm = true,
+     .sel = {PAPER, .bilinear = true, .mem = {true, 0.2, 1}}},
+    {.name = "selective: bilinear, nothing protected, no relu, no shift, tied",
+     .position = WN_POS_NONE,
+     .ffn = WN_FFN_RELU,
+     .kv_heads = 4,
+     .tied = true,
+     .sel = {.enabled = true, .bilinear = true}},
+};
+enum { MODEL_CASES = sizeof model_cases / sizeof *model_cases };
+
+/* Weights far larger than a start's, so that no gradient is lost in rounding and selection really happens. */
+static inline wn_model_config model_case_config(const struct model_case *k) {
+  wn_model_config c;
+  wn_model_config_init(&c);
+  c.vocab_size = 13;
+  c.context = 16;
+  c.layers = 2;
+  c.width = 16;
+  c.heads = 4;
+  c.kv_heads = k->kv_heads;
+  c.head_size = 6;
+  c.ffn_width = 10;
+  c.norm = k->norm;
+  c.position = k->position;
+  c.ffn = k->ffn;
+  c.qk_norm = k->qk_norm;
+  c.bias = k->bias;
+  c.tied = k->tied;
+  c.dropout = k->dropout;
+  c.init_std = 0.4;
+  if (k->sel.enabled) c.attention.selective = k->sel;
+  if (!k->sel.mem.enabled) c.attention.selective.mem.eps = 0.1, c.attention.selective.mem.tau = 1;
+  return c;
+}
+
+static inline wn_context *context_of(const char *backend, int threads) {
+  wn_context *ctx = NULL;
+  const wn_context_options options = {.threads = threads, .backend = backend};
+  assert_int_equal(wn_context_create(&options, &ctx), WN_OK);
+  return ctx;
+}
+
+#define OK(ctx, call)                                                                                                  \
+  do {                                                                                                                 \
+    if ((call) != WN_OK) fail_msg("%s: %s", #call, wn_context_error(ctx));                                             \
+  } while (0)
+
+static inline double get(const void *p, size_t i, wn_dtype dtype) {
+  return dtype == WN_F64 ? ((const double *)p)[i] : (double)((const float *)p)[i];
+}
+
+/* A model whose gains and biases are not all alike. */
+static inline struct wn_model *model_of(wn_context *ctx, const wn_model_config *c, wn_dtype dtype) {
+  struct wn_model *model = NULL;
+  OK(ctx, wn_model_create_dtype(ctx, c, 7, dtype, &model));
+  for (int t = 0; t < model->table.count; t++) {
+    const struct wn_param *row = &model->table.rows[t];
+    if (row->init_std > 0) continue;
+    for (size_t i = 0; i < row->count; i++) {
+      const float z = (float)(0.2 * wn_random_normal(3, WN_STREAM_TEST, (uint64_t)t, i));
+      if (dtype == WN_F64)
+        ((double *)model->params)[row->offset + i] += (double)z;
+      else
+        ((float *)model->params)[row->offset + i] += z;
+    }
+  }
+  return model;
+}
+
+struct tokens {
+  int32_t ids[64], targets[64], doc_start[64];
+  struct wn_batch batch;
+};
+/* Documents of 5 tokens when packed; every fourth target is not counted. */
+static inline void tokens_of(struct tokens *x, int64_t B, int64_t T, int64_t V, bool packed) {
+  assert_true(B * T <= 64);
+  for (int64_t i = 0; i < B * T; i++) {
+    x->ids[i] = (int32_t)wn_random_below(5, WN_STREAM_TEST, 1, (uint64_t)i, (uint64_t)V);
+    x->targets[i] = i % 4 == 3 ? -1 : (int32_t)wn_random_below(5, WN_STREAM_TEST, 2, (uint64_t)i, (uint64_t)V);
+    x->doc_start[i] = (int32_t)(i % T - i % T % 5);
+  }
+  x->batch = (struct wn_batch){
+      .B = B, .T = T, .tokens = x->ids, .targets = x->targets, .doc_start = packed ? x->doc_start : NULL};
+}
+
+#endif
