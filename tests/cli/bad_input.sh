@@ -1,0 +1,209 @@
+# What is missing, empty, truncated, malformed or hostile: one line, exit code 1, nothing lost. Uses what
+# end_to_end.sh left: text.txt, tok.model, data/, recipe.json, whole/.
+
+: >empty.txt
+printf 'good \xff\xfe bad\n' >latin.txt
+head -c 2000 text.txt >short.txt
+mkdir -p folder
+keep() { cksum tok.model data/* whole/model.safetensors whole/config.json whole/state.json; }
+keep >kept
+
+# Texts.
+for file in missing.txt empty.txt latin.txt folder; do
+  refuses "tokenizer train on $file" 1 "$file" tokenizer train --input $file --out tok.model --vocab-size 300 --quiet
+  refuses "data prepare on $file" 1 "$file" data prepare --tokenizer tok.model --out data --quiet $file
+  refuses "eval on $file" 1 "$file" eval --model whole --text $file --quiet
+done
+refuses "a vocabulary larger than the text gives" 1 '[Vv]ocab' tokenizer train --input short.txt --out tok.model --vocab-size 60000 --quiet
+refuses "a vocabulary out of range" 2 'vocab-size' tokenizer train --input text.txt --out tok.model --vocab-size -5
+refuses "a prompt that is not UTF-8" 1 'UTF-8' generate --model whole --prompt $'a \xff b'
+printf '{"text": "fine"}\n{"text": 3}\n' >type.jsonl
+printf '{"text": "fine"}\n{"text": "cut\n' >cut.jsonl
+printf '{"body": "fine"}\n' >field.jsonl
+printf '{"text": "a fine document"}\n{"text": "another"}\n' | gzip >whole.jsonl.gz
+head -c 30 whole.jsonl.gz >cut.jsonl.gz
+refuses "JSON lines: a field that is no string" 1 'type\.jsonl.*2' data prepare --tokenizer bytes --out data --quiet type.jsonl
+refuses "JSON lines: malformed" 1 'cut\.jsonl.*2' data prepare --tokenizer bytes --out data --quiet cut.jsonl
+refuses "JSON lines: the field is missing" 1 'field\.jsonl.*text' data prepare --tokenizer bytes --out data --quiet field.jsonl
+refuses "gzip: truncated" 1 'cut\.jsonl\.gz' data prepare --tokenizer bytes --out data --quiet cut.jsonl.gz
+
+# Tokenizer models.
+head -c 200 tok.model >cut.model
+head -c 4000 /dev/urandom >noise.model
+for file in missing.model empty.txt cut.model noise.model folder; do
+  refuses "tokenizer $file" 1 "$file" tokenizer encode --tokenizer $file --text x
+done
+refuses "decode of an id past the vocabulary" 1 '300|100000' tokenizer decode --tokenizer tok.model --ids 100000
+refuses "decode of a negative id" 1 '' tokenizer decode --tokenizer tok.model --ids=-7
+refuses "decode of what is no number" 1 '' tokenizer decode --tokenizer tok.model --ids 3,x
+
+# Recipes.
+config() { # NAME CODE PATTERN TEXT
+  printf '%s' "$4" >bad.json
+  refuses "recipe: $1" "$2" "$3" train --config bad.json --out bad-run --quiet
+}
+refuses "recipe: missing" 1 'missing\.json' train --config missing.json --out bad-run
+config empty 1 'bad\.json' ''
+config "truncated" 1 'bad\.json:3:' $'{\n  "model": {\n    "layers": '
+config "malformed, with line and column" 1 'bad\.json:2:[0-9]+' $'{\n  "model": {"layers": 2,, }\n}'
+config "not an object" 1 'bad\.json' '[1, 2]'
+config "not UTF-8" 1 'bad\.json' $'{"model": {"norm": "\xff"}}'
+config "an unknown key" 1 'did you mean "?(model\.)?layers' '{"model": {"layer": 2}}'
+config "an unknown section" 1 'did you mean "?train' '{"trian": {"steps": 2}}'
+config "a wrong type" 1 'layers' '{"model": {"layers": "two"}}'
+config "a fraction for an integer" 1 'layers' '{"model": {"layers": 2.5}}'
+config "out of range" 1 'dropout' '{"model": {"dropout": 1.5}}'
+config "a huge number" 1 'width' '{"model": {"width": 9223372036854775807}}'
+config "an unknown choice" 1 'rmsnorm' '{"model": {"norm": "rmsnrom"}}'
+config "a key twice" 1 'layers' '{"model": {"layers": 2, "layers": 3}}'
+config "deep nesting" 1 'bad\.json' "$(printf '[%.0s' $(seq 5000))"
+config "heads that do not divide the width" 1 'heads|head_size' '{"model": {"vocab_size": 300, "context": 8, "width": 33, "heads": 2}}'
+set_refused() { # NAME PATTERN ASSIGNMENT
+  refuses "set: $1" 1 "$2" train --config recipe.json --set "$3" --out bad-run --quiet
+}
+set_refused "an unknown key" 'did you mean "?train\.steps' train.stpes=3
+set_refused "no value" 'train\.steps' train.steps
+set_refused "a wrong type" 'train\.steps' train.steps=many
+set_refused "out of range" 'train\.lr' train.lr=-1
+set_refused "a token file that is missing" 'nowhere\.bin' data.train=nowhere.bin
+set_refused "a tokenizer that is missing" 'nowhere\.model' data.tokenizer=nowhere.model
+set_refused "a corpus shorter than a block" 'tokens' train.context=1048576
+set_refused "a vocabulary smaller than the tokenizer's" 'vocab|token' model.vocab_size=100
+[ -e bad-run/model.safetensors ] && fail "a refused run writes no checkpoint" || pass "a refused run writes no checkpoint"
+
+# Token files.
+: >empty.bin
+printf 'abc' >odd.bin
+head -c 900 data/train.bin >cut.bin
+{ head -c 8 data/train.bin; printf '\xff\xff\xff\x7f'; tail -c +13 data/train.bin; } >long.bin
+for file in empty.bin odd.bin cut.bin long.bin missing.bin folder; do
+  refuses "token file $file" 1 "$file" eval --model whole --data $file --quiet
+done
+head -c $((1024 + 40)) data/train.bin >few.bin
+{ head -c 8 data/train.bin; printf '\x14\x00\x00\x00'; tail -c +13 few.bin; } >few20.bin
+refuses "a corpus shorter than a block" 1 'few20\.bin.*20' train --config recipe.json --set data.train=few20.bin --out bad-run --quiet
+head -c $((1024 + 2 * 100)) data/train.bin >100.tmp
+{ head -c 8 100.tmp; printf '\x64\x00\x00\x00'; tail -c +13 100.tmp | head -c 1012; for _ in $(seq 100); do printf '\xf0\xff'; done; } >ids.bin
+refuses "token ids past the vocabulary" 1 'ids\.bin|65520' eval --model whole --data ids.bin --quiet
+
+# Safetensors, as a checkpoint's weights and as a case of op attention.
+le64() { # a decimal number as 8 bytes, least first
+  local hex
+  hex=$(printf '%016x' "$1")
+  local i
+  for i in 14 12 10 8 6 4 2 0; do printf "\\x${hex:$i:2}"; done
+}
+tensors() { # FILE HEADER BYTES-OF-DATA
+  { le64 ${#2}; printf '%s' "$2"; head -c "$3" /dev/zero; } >"$1"
+}
+f32() { printf '{"a":{"dtype":"F32","shape":%s,"data_offsets":%s}}' "$1" "$2"; }
+bad=safetensors
+mkdir -p $bad
+: >$bad/empty
+printf 'abcd' >$bad/four-bytes
+head -c 100 whole/model.safetensors >$bad/cut-header
+head -c $(($(stat -c %s whole/model.safetensors) - 7)) whole/model.safetensors >$bad/cut-data
+{ le64 9223372036854775807; printf '{}'; } >$bad/length-2-63
+{ printf '\xff\xff\xff\xff\xff\xff\xff\xff{}'; } >$bad/length-all-ones
+{ le64 3; printf '{}'; } >$bad/length-past-the-end
+{ le64 0; } >$bad/length-zero
+tensors $bad/not-json 'hello' 0
+tensors $bad/not-an-object '[]' 0
+tensors $bad/nested "$(printf '[%.0s' $(seq 20000))" 0
+tensors $bad/entry-no-object '{"a":3}' 0
+tensors $bad/no-dtype '{"a":{"shape":[1],"data_offsets":[0,4]}}' 4
+tensors $bad/no-offsets '{"a":{"dtype":"F32","shape":[1]}}' 4
+tensors $bad/unknown-dtype '{"a":{"dtype":"F13","shape":[1],"data_offsets":[0,4]}}' 4
+tensors $bad/past-the-end "$(f32 '[4]' '[0,16]')" 8
+tensors $bad/far-past-the-end "$(f32 '[4]' '[4611686018427387904,4611686018427387920]')" 16
+tensors $bad/backwards "$(f32 '[4]' '[16,0]')" 16
+tensors $bad/negative-offset "$(f32 '[4]' '[-16,0]')" 16
+tensors $bad/negative-shape "$(f32 '[-4]' '[0,16]')" 16
+tensors $bad/two-negatives "$(f32 '[-2,-2]' '[0,16]')" 16
+tensors $bad/fractional-shape "$(f32 '[4.0]' '[0,16]')" 16
+tensors $bad/size-and-shape "$(f32 '[5]' '[0,16]')" 16
+tensors $bad/product-overflows "$(f32 '[4294967296,4294967296]' '[0,0]')" 0
+tensors $bad/bytes-overflow "$(f32 '[4611686018427387904]' '[0,0]')" 0
+tensors $bad/many-dimensions "$(f32 '[1,1,1,1,1,1,1,1,1,1,1,1]' '[0,4]')" 4
+tensors $bad/three-offsets "$(f32 '[4]' '[0,8,16]')" 16
+tensors $bad/overlap '{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}' 12
+tensors $bad/hole '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}}' 12
+tensors $bad/rest "$(f32 '[1]' '[0,4]')" 12
+tensors $bad/twice '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}' 4
+tensors $bad/metadata-no-strings '{"__metadata__":{"case":3},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}' 4
+tensors $bad/other-tensors "$(f32 '[4]' '[0,16]')" 16
+cp -r whole hostile
+for file in $bad/*; do
+  cp $file hostile/model.safetensors
+  refuses "checkpoint with safetensors: ${file##*/}" 1 'hostile/model\.safetensors' info hostile
+  refuses "op attention: ${file##*/}" 1 "${file##*/}" op attention --case $file --out case-out.safetensors
+done
+[ -e case-out.safetensors ] && fail "a refused case writes nothing" || pass "a refused case writes nothing"
+rm hostile/model.safetensors
+refuses "checkpoint without weights" 1 'hostile/model\.safetensors' eval --model hostile
+refuses "checkpoint that is missing" 1 'nowhere' generate --model nowhere --prompt x
+refuses "checkpoint that is a file" 1 'text\.txt' info text.txt
+cp -r whole shapes
+sed -i 's/"layers": 2/"layers": 3/' shapes/config.json
+refuses "config.json of more layers than the weights" 1 'shapes/' info shapes
+sed -i 's/"layers": 3/"layers": 100000000/' shapes/config.json
+refuses "config.json of absurd size" 1 'shapes/' info shapes
+printf '{"layers": ' >shapes/config.json
+refuses "config.json truncated" 1 'shapes/config\.json:1' info shapes
+
+# A checkpoint and a tokenizer of different vocabularies.
+run "$winnow" tokenizer train --input text.txt --out larger.model --vocab-size 420 --quiet
+if [ -s larger.model ]; then
+  for command in "eval --text other.txt" "generate --prompt x"; do
+    refuses "another tokenizer's vocabulary: ${command%% *}" 1 '(420.*300|300.*420)' $command --model whole --tokenizer larger.model
+  done
+  cp -r whole swapped && cp larger.model swapped/tokenizer.model
+  refuses "another tokenizer in the checkpoint" 1 '(420.*300|300.*420)' generate --model swapped --prompt x
+else
+  fail "a second tokenizer" "$(cat err)"
+fi
+
+# A disk that is full: a file system of one size, and a limit on file sizes.
+small=$dir/small
+mkdir -p "$small"
+if [ "$(id -u)" -eq 0 ] && mount -t tmpfs -o size=200k winnow-test "$small" 2>/dev/null; then
+  trap 'umount "$small"; rm -rf "$dir"' EXIT
+  refuses "full disk: train" 1 'small/' train --config recipe.json --set model.width=128 --set train.steps=1 --set train.eval_every=0 --out "$small/run" --quiet
+  rm -rf "${small:?}"/*
+  refuses "full disk: data prepare" 1 'small/' data prepare --tokenizer bytes --out "$small/data" --quiet text.txt text.txt text.txt
+  if [ -z "$(find "$small" -name '*.bin' -size +0)" ]; then pass "full disk: no half of a token file"; else fail "full disk: no half of a token file" "$(ls -lR "$small")"; fi
+  rm -rf "${small:?}"/*
+  umount "$small"
+  trap 'rm -rf "$dir"' EXIT
+  # Room for the checkpoint that is there and not for the next one beside it.
+  need=$(du -sk whole | cut -f1)
+  if mount -t tmpfs -o size=$((need + 40))k winnow-test "$small"; then
+    trap 'umount "$small"; rm -rf "$dir"' EXIT
+    cp -r whole "$small/run"
+    refuses "full disk: resume" 1 'small/' train --resume --set train.steps=$((steps + 2)) --out "$small/run" --quiet
+    run "$winnow" info "$small/run"
+    if [ $code -eq 0 ] && cmp -s whole/model.safetensors "$small/run/model.safetensors"; then
+      pass "full disk: the checkpoint before stays"
+    else
+      fail "full disk: the checkpoint before stays" "$(ls -l "$small/run")" "$(cat err)"
+    fi
+    umount "$small"
+    trap 'rm -rf "$dir"' EXIT
+  fi
+else
+  skip "full disk: a small file system" "mounting a tmpfs needs root"
+fi
+cp -r whole limited
+before=$(cksum limited/model.safetensors)
+timeout 60 bash -c 'trap "" XFSZ; ulimit -f 8; exec "$@"' - "$winnow" train --resume --set train.steps=$((steps + 2)) \
+  --out limited --quiet >out 2>err </dev/null
+code=$?
+if [ $code -eq 1 ] && [ "$(wc -l <err)" -eq 1 ] && [ "$(cksum limited/model.safetensors)" = "$before" ]; then
+  pass "file size limit: one line, and the checkpoint before stays"
+else
+  fail "file size limit: one line, and the checkpoint before stays" "exit code $code" "$(cat err)" "$(ls -l limited)"
+fi
+
+if keep | cmp -s - kept; then pass "nothing was lost"; else fail "nothing was lost" "$(keep | diff - kept)"; fi
+left=$(find . -name '*.tmp*' -o -name '*.part*' | head)
+is "no temporary file stays behind" "" "$left"

@@ -1,0 +1,132 @@
+# From a text to a generated one.
+
+# A small language: sentences of a few words, in documents that blank lines end.
+make_text() { # DOCUMENTS SEED
+  awk -v documents="$1" -v seed="$2" 'BEGIN {
+    n = split("the a one every", article); m = split("cat dog sea ship wind old-man child river stone bird café", noun)
+    k = split("sees finds carries loves forgets follows", verb); x = seed
+    for (d = 0; d < documents; d++) {
+      lines = 3 + next_int(5)
+      for (l = 0; l < lines; l++)
+        printf "%s %s %s %s %s. ", toupper(substr(article[1 + next_int(n)], 1, 1)) "he", noun[1 + next_int(m)],
+          verb[1 + next_int(k)], article[1 + next_int(n)], noun[1 + next_int(m)]
+      print "\n"
+    } }
+    function next_int(limit) { x = (x * 1103515 + 12345) % 2147483648; return int(x / 65536) % limit }'
+}
+make_text 600 1 >text.txt
+make_text 40 2 >other.txt
+
+steps=20
+[ $brief -eq 1 ] && steps=8
+half=$((steps / 2))
+cat >recipe.json <<END
+{
+  "model": {"context": 32, "layers": 2, "width": 32, "heads": 2, "attention": {"selective": {}}},
+  "data": {"kind": "tokens", "train": "data/train.bin", "val": "data/val.bin", "tokenizer": "tok.model"},
+  "train": {"steps": $steps, "batch": 4, "lr": 0.01, "warmup": 4, "eval_every": $half, "eval_batches": 2,
+            "save_every": 0}
+}
+END
+
+json "tokenizer train" . tokenizer train --input text.txt --out tok.model --vocab-size 300
+[ -s tok.model ] && pass "a tokenizer is written" || fail "a tokenizer is written"
+json "tokenizer encode" '.ids | length > 3' tokenizer encode --tokenizer tok.model --text "The cat sees the sea."
+ids=$(jq -r '.ids | map(tostring) | join(",")' out 2>/dev/null)
+run "$winnow" tokenizer decode --tokenizer tok.model --ids "${ids:-0}"
+is "decode gives back what encode took" "The cat sees the sea." "$(cat out)"
+json "tokenizer decode" '.text == "The cat sees the sea."' tokenizer decode --tokenizer tok.model --ids "${ids:-0}"
+json "data prepare" '.train_tokens > 1000 and .val_tokens > 50' data prepare --tokenizer tok.model --out data \
+  --document-break blank text.txt
+json "data.json" . info
+[ -s data/train.bin ] && [ -s data/val.bin ] && pass "token files are written" || fail "token files are written"
+
+json "train" ".step == $steps and .loss > 0 and .val_loss > 0 and .peak_resident_bytes > 0" \
+  train --config recipe.json --out whole
+for file in config.json recipe.json model.safetensors tokenizer.model log.jsonl state.json; do
+  [ -s "whole/$file" ] && pass "the run has $file" || fail "the run has $file" "$(ls whole)"
+done
+if jq -es "length == $steps and all(.[]; .loss > 0)" whole/log.jsonl >/dev/null; then
+  pass "log.jsonl has an object a step"
+else
+  fail "log.jsonl has an object a step" "$(head -n 3 whole/log.jsonl)"
+fi
+first=$(jq -s '.[0].loss' whole/log.jsonl) last=$(jq -s '.[-1].loss' whole/log.jsonl)
+if awk -v a="$first" -v b="$last" 'BEGIN { exit !(b < a - 0.2) }'; then
+  pass "the loss falls"
+else
+  fail "the loss falls" "from $first to $last"
+fi
+refuses "a folder that holds a run" 1 'whole' train --config recipe.json --out whole
+
+# Interrupted half way by a signal, then resumed: the same bits as the run that was left alone.
+rm -rf parts
+(
+  "$winnow" train --config recipe.json --out parts --quiet --json >signal.out 2>signal.err &
+  pid=$!
+  for _ in $(seq 400); do
+    [ "$(grep -c . parts/log.jsonl 2>/dev/null)" -ge 2 ] 2>/dev/null && break
+    sleep 0.02
+  done
+  kill -INT $pid 2>/dev/null
+  wait $pid
+  echo $? >signal.code
+)
+case $(cat signal.code) in
+  130) pass "an interrupt saves and exits with 130" ;;
+  0) skip "an interrupt saves and exits with 130" "the run was over before the signal" ;;
+  *) fail "an interrupt saves and exits with 130" "exit code $(cat signal.code)" "$(cat signal.err)" ;;
+esac
+json "train --resume" ".step == $steps" train --resume --out parts
+if cmp -s whole/model.safetensors parts/model.safetensors; then
+  pass "resuming gives the same bits"
+else
+  fail "resuming gives the same bits" "$(ls -l whole parts)"
+fi
+succeeds "resuming what is finished" train --resume --out parts
+refuses "resuming what was never begun" 1 'nowhere' train --resume --out nowhere
+json "set changes a key" '.step == 2' train --config recipe.json --set train.steps=2 --set model.layers=1 --out set
+json "dense attention trains" '.loss > 0' train --config recipe.json --set train.steps=2 \
+  --set model.attention.selective.enabled=false --out dense
+
+json "eval on the recipe's data" '.loss > 0 and .tokens > 0 and .bits_per_byte > 0' eval --model whole
+json "eval on a token file" '(.perplexity - (.loss | exp) | fabs) < 1e-6 * .perplexity' eval --model whole --data data/val.bin
+json "eval on a text" '.loss > 0 and .bits_per_byte > 0' eval --model whole --text other.txt
+succeeds "eval as text" eval --model whole --max-batches 1
+grep -q '^perplexity' out && pass "eval prints perplexity" || fail "eval prints perplexity" "$(cat out)"
+
+json "info of a checkpoint" '.parameters > 1000 and .config.layers == 2 and (.tensors | length) > 5 and .tokenizer == "sentencepiece"' \
+  info whole
+succeeds "info as text" info whole
+
+greedy=(generate --model whole --prompt "The cat" --tokens 12 --temperature 0)
+run "$winnow" "${greedy[@]}"
+cp out first
+run "$winnow" "${greedy[@]}"
+if [ $code -eq 0 ] && [ -s first ] && cmp -s first out; then
+  pass "greedy generation repeats itself"
+else
+  fail "greedy generation repeats itself" "$(cat first)" "$(shown "${greedy[@]}")"
+fi
+json "generate --json" '.tokens > 0 and (.ids | length) == .tokens and .kv_bytes > 0' "${greedy[@]}"
+is "streamed text and JSON agree" "$(cat first)" "$(jq -r .text out)"
+run "$winnow" generate --model whole --prompt "The cat" --tokens 12 --seed 5
+cp out first
+run "$winnow" generate --model whole --prompt "The cat" --tokens 12 --seed 5
+is "a seed repeats itself" "$(cat first)" "$(cat out)"
+printf 'The dog' | "$winnow" generate --model whole --tokens 3 >out 2>err
+is "a prompt from standard input" 0 $?
+# The context ends the text of learned positions, with a note; no error.
+json "generating past the context" '.tokens > 0' generate --model whole --prompt "The" --tokens 500 --ignore-end
+refuses "a prompt longer than the context" 1 'context|positions' generate --model whole --prompt "$(head -c 2000 text.txt)"
+
+json "bench op" '.forward.median > 0 and .backward.median > 0 and .commit and .threads' bench op --repeats 2 --warmup 0 --T 64
+json "bench train" '.tokens_per_second > 0 and .allocations_in_last_step == 0' bench train --config recipe.json \
+  --set model.vocab_size=300 --repeats 2
+json "bench decode" '.results | length == 2' bench decode --model whole --contexts 4,8 --repeats 2 --warmup 1
+for task in variable_assignment copy parity; do
+  json "train on $task" '.loss > 0' train --out task-$task --set data.kind=$task --set data.values=8 --set data.assignments=6 \
+    --set data.max_length=8 --set model.layers=1 --set model.width=16 --set model.heads=2 --set train.steps=2 \
+    --set train.batch=2 --set train.eval_every=2 --set train.eval_batches=1
+  json "eval on $task" '.accuracy >= 0 and .accuracy <= 1' eval --model task-$task --max-batches 1
+done

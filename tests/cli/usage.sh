@@ -1,0 +1,51 @@
+# Help, options, exit codes.
+commands="tokenizer data train eval generate info op bench"
+leaves=("tokenizer train" "tokenizer encode" "tokenizer decode" "data prepare" train eval generate info "op attention"
+        "bench op" "bench train" "bench decode")
+
+run "$winnow" --help
+for command in $commands; do
+  if grep -qE "^  $command " out; then pass "help lists $command"; else fail "help lists $command" "$(shown --help)"; fi
+done
+for leaf in "${leaves[@]}"; do
+  run "$winnow" $leaf --help
+  why=
+  [ $code -eq 0 ] || why="exit code"
+  [ -s err ] && why="$why standard error"
+  grep -q -- --help out || why="$why no --help"
+  grep -q -- --json out || why="$why no --json"
+  head -n 1 out | grep -q "^winnow $leaf" || why="$why first line"
+  awk 'length > 160 { exit 1 }' out || why="$why a line is longer than 160"
+  if [ -z "$why" ]; then pass "$leaf --help"; else fail "$leaf --help" "$why" "$(shown $leaf --help)"; fi
+  refuses "$leaf refuses an unknown option" 2 'unknown option' $leaf --no-such-thing
+  refuses "$leaf suggests the nearest option" 2 'did you mean --threads\?' $leaf --thread 2
+done
+for command in tokenizer data op bench; do
+  run "$winnow" $command --help
+  is "$command --help" 0 $code
+  refuses "$command without a subcommand" 2 'command is missing' $command
+done
+refuses "no command" 2 'command is missing'
+refuses "an unknown command" 2 'did you mean "train"\?' trian
+refuses "a command like nothing" 2 'unknown command' xyzzyplugh
+refuses "an unknown subcommand" 2 'did you mean "prepare"\?' data prepair
+refuses "a value that is missing" 2 '\-\-out' train --out
+refuses "an option that is required" 2 '\-\-model' eval
+refuses "a flag with a value" 2 '\-\-json' info --json=1
+refuses "threads out of range" 2 '\-\-threads.*range' info --threads -1
+refuses "threads that are no number" 2 '\-\-threads.*integer' info --threads two
+refuses "a backend that is not there" 2 '\-\-backend' info --backend tpu
+refuses "a temperature that is no number" 2 '\-\-temperature' generate --model x --temperature nan
+refuses "an argument too many" 2 '' info a b
+refuses "nothing to train" 2 'nothing to train' train --out run
+succeeds "version" --version
+WINNOW_ISA=mmx refuses "an instruction set that does not exist" 1 'WINNOW_ISA.*mmx|mmx' info
+json "info of this build" '.version and (.features | type == "array") and (.libraries | length > 0) and .threads >= 1' info
+json "info of the reference backend" '.backend == "ref"' info --backend ref
+json "threads are taken" '.threads == 1' info --threads 1
+run "$winnow" info
+if [ -e /dev/full ]; then
+  "$winnow" info >/dev/full 2>err
+  code=$?
+  if [ $code -eq 1 ] && [ "$(wc -l <err)" -eq 1 ]; then pass "a full standard output"; else fail "a full standard output" "exit code $code" "$(cat err)"; fi
+fi
