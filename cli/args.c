@@ -164,7 +164,7 @@ int cli_parse(const struct cli_spec *spec, int argc, char **argv, struct cli_lis
   for (int i = 1; i < argc && strcmp(argv[i], "--"); i++)
     if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
       print_help(spec);
-      return 0;
+      return CLI_SHOWN;
     }
   for (int i = 1; i < argc; i++) {
     const char *word = argv[i];

@@ -64,10 +64,14 @@ struct cli_spec {
 };
 #define CLI_COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
-#define CLI_GO (-1) /* cli_parse: everything is in place, run */
+/* What cli_parse returns besides an exit code. */
+enum {
+  CLI_GO = 0,     /* everything is in place: run */
+  CLI_SHOWN = 256 /* --help was printed; main makes it exit code 0 */
+};
 
-/* Fills the rows' variables. Returns CLI_GO, or the exit code to return at once: 0 after --help, 2 after a usage
- * error (already reported in one line). positionals may be NULL when spec->positional is. */
+/* Fills the rows' variables. Returns CLI_GO, CLI_SHOWN, or 2 after a usage error (already reported in one line).
+ * positionals may be NULL when spec->positional is. */
 int cli_parse(const struct cli_spec *spec, int argc, char **argv, struct cli_list *positionals);
 
 /* Commands and sub-subcommands ("winnow tokenizer train") by table. run gets its own name as argv[0]. */

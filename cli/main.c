@@ -41,6 +41,7 @@ int main(int argc, char **argv) {
   int code = cli_dispatch(
       "winnow", "Trains, evaluates and runs transformer language models that keep only the context they need.",
       commands, CLI_COUNT(commands), argc, argv);
+  if (code == CLI_SHOWN) code = 0;
   if (fflush(stdout) || ferror(stdout)) {
     int error = errno;
     if (code == 0) code = cli_error("standard output: %s", strerror(error));

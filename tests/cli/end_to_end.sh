@@ -120,7 +120,7 @@ is "a prompt from standard input" 0 $?
 json "generating past the context" '.tokens > 0' generate --model whole --prompt "The" --tokens 500 --ignore-end
 refuses "a prompt longer than the context" 1 'context|positions' generate --model whole --prompt "$(head -c 2000 text.txt)"
 
-json "bench op" '.forward.median > 0 and .backward.median > 0 and .commit and .threads' bench op --repeats 2 --warmup 0 --T 64
+json "bench op" '.forward.median > 0 and .backward.median > 0 and .commit and .threads' bench op attention --repeats 2 --warmup 0 --T 64
 json "bench train" '.tokens_per_second > 0 and .allocations_in_last_step == 0' bench train --config recipe.json \
   --set model.vocab_size=300 --repeats 2
 json "bench decode" '.results | length == 2' bench decode --model whole --contexts 4,8 --repeats 2 --warmup 1
