@@ -1,0 +1,169 @@
+/* One step at a time: the loss falls with either attention, splitting a batch into micro-steps changes nothing but
+ * rounding, a step allocates nothing, a loss that is not a number stops. */
+#include "tiny.h"
+
+#include <math.h>
+
+#include "train/trainer.h"
+
+struct bench {
+  wn_context *ctx;
+  wn_recipe recipe;
+  wn_model *model;
+  wn_trainer *trainer;
+  wn_data_source *source;
+  int64_t rows, T;
+  int32_t *tokens, *targets, *doc_start;
+};
+
+static void bench_init(struct bench *b, const wn_recipe *recipe, const char *backend) {
+  *b = (struct bench){.recipe = *recipe, .ctx = tiny_context(backend, 1)};
+  wn_model_config *m = &b->recipe.model;
+  wn_data_config_requirements(&b->recipe.data, &m->vocab_size, &m->context);
+  must(b->ctx, wn_model_config_resolve(b->ctx, m));
+  b->T = m->context;
+  b->rows = recipe->train.batch * recipe->train.accumulate;
+  must(b->ctx, wn_model_create(b->ctx, m, recipe->train.seed, &b->model));
+  must(b->ctx, wn_trainer_create(b->ctx, b->model, &b->recipe.train, &b->trainer));
+  must(b->ctx, wn_data_source_create(b->ctx, &b->recipe.data, "train", b->T, (int32_t)m->vocab_size, &b->source));
+  size_t n = (size_t)(b->rows * b->T);
+  b->tokens = calloc(n, sizeof *b->tokens);
+  b->targets = calloc(n, sizeof *b->targets);
+  b->doc_start = calloc(n, sizeof *b->doc_start);
+}
+
+static void bench_clear(struct bench *b) {
+  wn_data_source_destroy(b->source);
+  wn_trainer_destroy(b->trainer);
+  wn_model_destroy(b->model);
+  wn_context_destroy(b->ctx);
+  free(b->tokens), free(b->targets), free(b->doc_start);
+}
+
+static wn_status bench_step(struct bench *b, uint64_t step, wn_train_progress *p) {
+  bool packed = false;
+  must(b->ctx, wn_data_source_batch(b->ctx, b->source, b->recipe.train.seed, step, b->rows, b->tokens, b->targets,
+                                    b->doc_start, &packed));
+  return wn_trainer_step(b->ctx, b->trainer, b->tokens, b->targets, packed ? b->doc_start : NULL, p);
+}
+
+/* The same few batches again and again: a model that learns at all learns these by heart. */
+static void loss_falls(bool selective, const char *backend, wn_optimizer_kind optimizer) {
+  wn_recipe r;
+  struct bench b;
+  tiny_recipe(&r, selective);
+  r.train.optimizer = optimizer;
+  if (optimizer == WN_OPT_ADAGRAD) r.train.lr = 0.05;
+  bench_init(&b, &r, backend);
+  wn_train_progress p = {0};
+  double first = 0, last = 0;
+  for (uint64_t s = 0; s < 60; s++) {
+    must(b.ctx, bench_step(&b, s % 2, &p));
+    if (s < 2) first += p.loss / 2;
+    if (s >= 58) last += p.loss / 2;
+  }
+  assert_int_equal(p.step, 60);
+  assert_int_equal(p.tokens, 60 * b.rows * b.T);
+  if (!(first > 1 && last < 0.6 * first)) fail_msg("loss %g at first, %g at last", first, last);
+  bench_clear(&b);
+}
+
+static void test_loss_falls(void **state) {
+  (void)state;
+  loss_falls(false, "cpu", WN_OPT_ADAMW);
+  loss_falls(true, "cpu", WN_OPT_ADAMW);
+  loss_falls(true, "ref", WN_OPT_ADAMW);
+  loss_falls(true, "cpu", WN_OPT_ADAGRAD);
+}
+
+/* Gradients, not parameters: AdamW turns a rounding of a tiny gradient into a step of full size. */
+static void test_accumulation(void **state) {
+  (void)state;
+  wn_recipe r;
+  struct bench whole, split;
+  tiny_recipe(&r, true);
+  r.model.attention.selective.mem.enabled = true;
+  r.train.batch = 6;
+  bench_init(&whole, &r, "cpu");
+  r.train.batch = 2;
+  r.train.accumulate = 3;
+  bench_init(&split, &r, "cpu");
+  wn_train_progress a, b;
+  must(whole.ctx, bench_step(&whole, 0, &a));
+  must(split.ctx, bench_step(&split, 0, &b));
+  assert_true(fabs(a.loss - b.loss) < 1e-5 && fabs(a.mem_loss - b.mem_loss) < 1e-6 && a.mem_loss > 0);
+  assert_true(fabs(a.grad_norm - b.grad_norm) < 1e-4 * a.grad_norm);
+  for (int i = 0; i < wn_model_tensor_count(whole.model); i++) {
+    wn_safetensors_entry x, y;
+    must(whole.ctx, wn_trainer_gradient_at(whole.trainer, i, &x));
+    must(split.ctx, wn_trainer_gradient_at(split.trainer, i, &y));
+    assert_string_equal(x.name, y.name);
+    const float *gx = x.data, *gy = y.data;
+    double most = 0, error = 0;
+    for (size_t k = 0; k < x.bytes / sizeof(float); k++) {
+      most = fmax(most, fabs((double)gx[k]));
+      error = fmax(error, fabs((double)gx[k] - (double)gy[k]));
+    }
+    if (!(most > 0 && error <= 2e-5 * most + 1e-8)) fail_msg("%s: error %g of %g", x.name, error, most);
+  }
+  bench_clear(&whole);
+  bench_clear(&split);
+}
+
+static void test_no_allocation(void **state) {
+  (void)state;
+  wn_recipe r;
+  struct bench b;
+  tiny_recipe(&r, true);
+  bench_init(&b, &r, "cpu");
+  must(b.ctx, bench_step(&b, 0, NULL));
+  wn_memory_info before, after;
+  wn_memory_info_get(&before);
+  for (uint64_t s = 1; s < 4; s++) must(b.ctx, bench_step(&b, s, NULL));
+  wn_memory_info_get(&after);
+  assert_int_equal(after.total_allocations, before.total_allocations);
+  bench_clear(&b);
+}
+
+static void test_not_a_number(void **state) {
+  (void)state;
+  wn_recipe r;
+  struct bench b;
+  tiny_recipe(&r, false);
+  bench_init(&b, &r, "cpu");
+  must(b.ctx, bench_step(&b, 0, NULL));
+  float *p = (float *)b.model->params + b.model->table.rows[0].offset;
+  for (size_t k = 0; k < b.model->table.rows[0].count; k++) p[k] = NAN;
+  assert_int_equal(bench_step(&b, 1, NULL), WN_ERR_DIVERGED);
+  assert_non_null(strstr(wn_context_error(b.ctx), "step 2"));
+  bench_clear(&b);
+}
+
+static void test_bad_arguments(void **state) {
+  (void)state;
+  wn_recipe r;
+  struct bench b;
+  tiny_recipe(&r, false);
+  bench_init(&b, &r, "cpu");
+  wn_train_config c = b.recipe.train;
+  wn_trainer *t = NULL;
+  c.batch = 0;
+  assert_int_equal(wn_trainer_create(b.ctx, b.model, &c, &t), WN_ERR_CONFIG);
+  c.batch = 1, c.context = b.T + 1;
+  assert_int_equal(wn_trainer_create(b.ctx, b.model, &c, &t), WN_ERR_CONFIG);
+  c.context = 0, c.lr = NAN;
+  assert_int_equal(wn_trainer_create(b.ctx, b.model, &c, &t), WN_ERR_CONFIG);
+  assert_null(t);
+  for (int64_t i = 0; i < b.rows * b.T; i++) b.targets[i] = -1;
+  assert_int_equal(wn_trainer_step(b.ctx, b.trainer, b.tokens, b.targets, NULL, NULL), WN_ERR_ARGUMENT);
+  wn_safetensors_entry e;
+  assert_int_equal(wn_trainer_gradient_at(b.trainer, wn_model_tensor_count(b.model), &e), WN_ERR_ARGUMENT);
+  bench_clear(&b);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_loss_falls), cmocka_unit_test(test_accumulation),
+                                     cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_not_a_number),
+                                     cmocka_unit_test(test_bad_arguments)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
