@@ -180,20 +180,21 @@ static void test_act(void **unused) {
   (void)unused;
   static const int64_t shapes[][2] = {{1, 1}, {3, 7}, {4, 16}, {5, 85}, {2, 257}};
   FOR_ISA(isa)
-  for (size_t s = 0; s < sizeof shapes / sizeof *shapes;
-       s++) for (int kind = 0; kind < 3; kind++) for (int scale = 1; scale <= 30; scale += 29) {
-    const int64_t M = shapes[s][0], F = shapes[s][1], wide = kind == WN_ACT_SWIGLU ? 2 : 1;
-    struct pair x = make(M * F * wide, 1, scale), y = make(M * F, 2, 1), dy = make(M * F, 3, 1);
-    for (int i = 0; i < 2; i++) {
-      struct wn_act a = {
-          .kind = (enum wn_act_kind)kind, .M = M, .F = F, .x = x.p[i], .y = y.p[i], .dy = dy.p[i], .dx = x.p[i]};
-      RUN(act, forward, i ? isa : -1, 2, &a);
-      RUN(act, backward, i ? isa : -1, 2, &a);
-    }
-    same_within("act y", isa, y, 1e-6);
-    same_within("act dx", isa, x, 2e-6);
-    drop(dy);
-  }
+  for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+    for (int kind = 0; kind < 3; kind++)
+      for (int scale = 1; scale <= 30; scale += 29) {
+        const int64_t M = shapes[s][0], F = shapes[s][1], wide = kind == WN_ACT_SWIGLU ? 2 : 1;
+        struct pair x = make(M * F * wide, 1, scale), y = make(M * F, 2, 1), dy = make(M * F, 3, 1);
+        for (int i = 0; i < 2; i++) {
+          struct wn_act a = {
+              .kind = (enum wn_act_kind)kind, .M = M, .F = F, .x = x.p[i], .y = y.p[i], .dy = dy.p[i], .dx = x.p[i]};
+          RUN(act, forward, i ? isa : -1, 2, &a);
+          RUN(act, backward, i ? isa : -1, 2, &a);
+        }
+        same_within("act y", isa, y, 1e-6);
+        same_within("act dx", isa, x, 2e-6);
+        drop(dy);
+      }
 }
 
 static void test_rope(void **unused) {
@@ -331,40 +332,41 @@ static void test_optimizers(void **unused) {
   (void)unused;
   static const int64_t sizes[] = {1, 15, 16, 33, 1000, 20011};
   FOR_ISA(isa)
-  for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) for (int64_t step = 1; step < 3000; step += 1499) {
-    const int64_t n = sizes[s];
-    struct pair p = make(n, 1, 1), g = make(n, 2, 1), m = make(n, 3, 0.1), v = make(n, 4, 0.1), p2 = make(n, 5, 1);
-    for (int i = 0; i < 2; i++) {
-      for (int64_t k = 0; k < n; k++) v.p[i][k] *= v.p[i][k];
-      struct wn_adamw a = {.n = n,
-                           .p = p.p[i],
-                           .g = g.p[i],
-                           .m = m.p[i],
-                           .v = v.p[i],
-                           .lr = 0.01,
-                           .beta1 = 0.9,
-                           .beta2 = 0.999,
-                           .eps = 1e-8,
-                           .weight_decay = 0.1,
-                           .grad_scale = 0.7,
-                           .step = step};
-      RUN(adamw, forward, i ? isa : -1, 3, &a);
-      struct wn_adagrad b = {.n = n,
-                             .p = p2.p[i],
+  for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+    for (int64_t step = 1; step < 3000; step += 1499) {
+      const int64_t n = sizes[s];
+      struct pair p = make(n, 1, 1), g = make(n, 2, 1), m = make(n, 3, 0.1), v = make(n, 4, 0.1), p2 = make(n, 5, 1);
+      for (int i = 0; i < 2; i++) {
+        for (int64_t k = 0; k < n; k++) v.p[i][k] *= v.p[i][k];
+        struct wn_adamw a = {.n = n,
+                             .p = p.p[i],
                              .g = g.p[i],
+                             .m = m.p[i],
                              .v = v.p[i],
-                             .lr = 0.07,
-                             .eps = 1e-10,
-                             .weight_decay = 0.01,
-                             .grad_scale = 0.7};
-      RUN(adagrad, forward, i ? isa : -1, 3, &b);
+                             .lr = 0.01,
+                             .beta1 = 0.9,
+                             .beta2 = 0.999,
+                             .eps = 1e-8,
+                             .weight_decay = 0.1,
+                             .grad_scale = 0.7,
+                             .step = step};
+        RUN(adamw, forward, i ? isa : -1, 3, &a);
+        struct wn_adagrad b = {.n = n,
+                               .p = p2.p[i],
+                               .g = g.p[i],
+                               .v = v.p[i],
+                               .lr = 0.07,
+                               .eps = 1e-10,
+                               .weight_decay = 0.01,
+                               .grad_scale = 0.7};
+        RUN(adagrad, forward, i ? isa : -1, 3, &b);
+      }
+      same_within("adamw p", isa, p, 1e-6);
+      same_within("adamw m", isa, m, 1e-6);
+      same_within("adamw, adagrad v", isa, v, 1e-6);
+      same_within("adagrad p", isa, p2, 1e-6);
+      drop(g);
     }
-    same_within("adamw p", isa, p, 1e-6);
-    same_within("adamw m", isa, m, 1e-6);
-    same_within("adamw, adagrad v", isa, v, 1e-6);
-    same_within("adagrad p", isa, p2, 1e-6);
-    drop(g);
-  }
 }
 
 static void test_double_is_refused(void **unused) {

@@ -1,0 +1,96 @@
+/* The measure of the tolerance law: each operation as a plain program in float would compute it. It is the reference
+ * backend's own source with its double accumulators read as float. A function `wn_backend_naive` gives the table. */
+#ifndef TESTS_OPS_NAIVE_H
+#define TESTS_OPS_NAIVE_H
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+#include <tgmath.h>
+#include "backends/ref/ref.h"
+#include "base/rng.h"
+
+#define wn_ref_linear_forward wn_naive_linear_forward
+#define wn_ref_linear_backward wn_naive_linear_backward
+#define wn_ref_embedding_forward wn_naive_embedding_forward
+#define wn_ref_embedding_backward wn_naive_embedding_backward
+#define wn_ref_embedding_scratch wn_naive_embedding_scratch
+#define wn_ref_norm_forward wn_naive_norm_forward
+#define wn_ref_norm_backward wn_naive_norm_backward
+#define wn_ref_rope_forward wn_naive_rope_forward
+#define wn_ref_rope_backward wn_naive_rope_backward
+#define wn_ref_act_forward wn_naive_act_forward
+#define wn_ref_act_backward wn_naive_act_backward
+#define wn_ref_dropout_forward wn_naive_dropout_forward
+#define wn_ref_add_forward wn_naive_add_forward
+#define wn_ref_sumsq_forward wn_naive_sumsq_forward
+#define wn_ref_cross_entropy_forward wn_naive_cross_entropy_forward
+#define wn_ref_adamw_forward wn_naive_adamw_forward
+#define wn_ref_adagrad_forward wn_naive_adagrad_forward
+#define wn_ref_attention_forward wn_naive_attention_forward
+#define wn_ref_attention_backward wn_naive_attention_backward
+#define wn_ref_attention_scratch wn_naive_attention_scratch
+#define WN_NAIVE_DECLARE(name, args, has_backward)                                                                     \
+  wn_status wn_naive_##name##_forward(const struct wn_exec *, const args *);                                           \
+  wn_status wn_naive_##name##_backward(const struct wn_exec *, const args *);                                          \
+  size_t wn_naive_##name##_scratch(const struct wn_exec *, const args *, bool backward);
+WN_OPS(WN_NAIVE_DECLARE)
+
+/* Tests are compiled without OpenMP: one thread. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunknown-pragmas"
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wunused-variable"
+#pragma GCC push_options
+#pragma GCC optimize("single-precision-constant")
+#define double float
+#include "backends/ref/act.c"
+#undef REAL_FILE
+#include "backends/ref/attention.c"
+#undef REAL_FILE
+#include "backends/ref/cross_entropy.c"
+#undef REAL_FILE
+#include "backends/ref/elementwise.c"
+#undef REAL_FILE
+#include "backends/ref/embedding.c"
+#undef REAL_FILE
+#include "backends/ref/linear.c"
+#undef REAL_FILE
+#include "backends/ref/norm.c"
+#undef REAL_FILE
+#include "backends/ref/optim.c"
+#undef REAL_FILE
+#include "backends/ref/rope.c"
+#undef REAL_FILE
+#undef double
+#pragma GCC pop_options
+#pragma GCC diagnostic pop
+
+static const struct wn_backend *wn_backend_naive(void) {
+  static const struct wn_backend table = {
+      .name = "naive",
+      .linear_forward = wn_naive_linear_forward,
+      .linear_backward = wn_naive_linear_backward,
+      .embedding_forward = wn_naive_embedding_forward,
+      .embedding_backward = wn_naive_embedding_backward,
+      .embedding_scratch = wn_naive_embedding_scratch,
+      .norm_forward = wn_naive_norm_forward,
+      .norm_backward = wn_naive_norm_backward,
+      .rope_forward = wn_naive_rope_forward,
+      .rope_backward = wn_naive_rope_backward,
+      .act_forward = wn_naive_act_forward,
+      .act_backward = wn_naive_act_backward,
+      .dropout_forward = wn_naive_dropout_forward,
+      .add_forward = wn_naive_add_forward,
+      .cross_entropy_forward = wn_naive_cross_entropy_forward,
+      .adamw_forward = wn_naive_adamw_forward,
+      .adagrad_forward = wn_naive_adagrad_forward,
+      .sumsq_forward = wn_naive_sumsq_forward,
+      .attention_forward = wn_naive_attention_forward,
+      .attention_backward = wn_naive_attention_backward,
+      .attention_scratch = wn_naive_attention_scratch,
+  };
+  return &table;
+}
+
+#endif
