@@ -1,0 +1,177 @@
+// SentencePiece (Kudo and Richardson, EMNLP 2018) behind the C interface of spm.h.
+#include <sentencepiece_processor.h>
+#include <sentencepiece_trainer.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <mutex>
+#include <new>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "text/spm.h"
+
+namespace sentencepiece {
+namespace logging {
+void SetMinLogLevel(int level); // in the library, but in none of its installed headers
+}
+} // namespace sentencepiece
+
+struct wn_spm {
+  sentencepiece::SentencePieceProcessor processor;
+};
+struct wn_spm_ids {
+  std::vector<int32_t> all;
+};
+
+namespace {
+
+// "src/file.cc(12) [condition] sentence": the sentence is for users, the rest is not.
+void set_error(wn_spm_error *error, const char *text) {
+  const char *sentence = std::strstr(text, "] ");
+  if (std::strncmp(text, "src/", 4) == 0 && sentence && sentence[2]) text = sentence + 2;
+  std::snprintf(error->text, sizeof error->text, "%s", text);
+}
+
+// Every call into the library that can fail goes through here.
+template <typename F> bool guarded(wn_spm_error *error, F call) {
+  error->text[0] = 0;
+  try {
+    // The library logs to standard error by default; only its fatal messages are left on.
+    static std::once_flag quiet;
+    std::call_once(quiet, [] { sentencepiece::logging::SetMinLogLevel(3); });
+    const sentencepiece::util::Status status = call();
+    if (status.ok()) return true;
+    set_error(error, status.error_message()[0] ? status.error_message() : "SentencePiece failed");
+  } catch (const std::exception &e) {
+    set_error(error, e.what());
+  } catch (...) {
+    set_error(error, "SentencePiece failed");
+  }
+  return false;
+}
+
+// Sentences from a C callback.
+class Sentences : public sentencepiece::SentenceIterator {
+public:
+  explicit Sentences(const wn_spm_training &training) : training_(training) { Next(); }
+  bool done() const override { return done_; }
+  void Next() override {
+    const char *text = nullptr;
+    size_t bytes = 0;
+    done_ = !training_.next(training_.user, &text, &bytes);
+    if (!done_) value_.assign(text, bytes);
+  }
+  const std::string &value() const override { return value_; }
+  sentencepiece::util::Status status() const override { return sentencepiece::util::Status(); }
+
+private:
+  const wn_spm_training &training_;
+  std::string value_;
+  bool done_ = false;
+};
+
+} // namespace
+
+extern "C" {
+
+struct wn_spm *wn_spm_create(const void *model, size_t bytes, struct wn_spm_error *error) {
+  wn_spm *spm = nullptr;
+  const bool ok = guarded(error, [&] {
+    spm = new wn_spm;
+    return spm->processor.LoadFromSerializedProto(std::string_view(static_cast<const char *>(model), bytes));
+  });
+  if (ok) return spm;
+  delete spm;
+  return nullptr;
+}
+
+void wn_spm_destroy(struct wn_spm *spm) {
+  delete spm;
+}
+
+int32_t wn_spm_count(const struct wn_spm *spm) {
+  return spm->processor.GetPieceSize();
+}
+int32_t wn_spm_bos(const struct wn_spm *spm) {
+  return spm->processor.bos_id();
+}
+int32_t wn_spm_eos(const struct wn_spm *spm) {
+  return spm->processor.eos_id();
+}
+
+enum wn_spm_type wn_spm_piece(const struct wn_spm *spm, int32_t id, const char **text, size_t *bytes) {
+  const sentencepiece::SentencePieceProcessor &p = spm->processor;
+  const std::string &piece = p.IdToPiece(id);
+  *text = piece.c_str();
+  *bytes = piece.size();
+  return p.IsControl(id) ? WN_SPM_CONTROL : p.IsUnknown(id) ? WN_SPM_UNKNOWN : p.IsByte(id) ? WN_SPM_BYTE : WN_SPM_TEXT;
+}
+
+struct wn_spm_ids *wn_spm_ids_create(void) {
+  return new (std::nothrow) wn_spm_ids;
+}
+void wn_spm_ids_destroy(struct wn_spm_ids *ids) {
+  delete ids;
+}
+const int32_t *wn_spm_ids_data(const struct wn_spm_ids *ids) {
+  return ids->all.data();
+}
+size_t wn_spm_ids_count(const struct wn_spm_ids *ids) {
+  return ids->all.size();
+}
+
+bool wn_spm_encode(const struct wn_spm *spm, const char *text, size_t bytes, struct wn_spm_ids *ids,
+                   struct wn_spm_error *error) {
+  return guarded(error, [&] { return spm->processor.Encode(std::string_view(text, bytes), &ids->all); });
+}
+
+bool wn_spm_train(const struct wn_spm_training *training, char **model, size_t *bytes, struct wn_spm_error *error) {
+  *model = nullptr;
+  *bytes = 0;
+  std::string serialized;
+  const bool ok = guarded(error, [&] {
+    // The text must come back from its tokens unchanged: no normalisation, all spaces kept, line ends a symbol.
+    const std::unordered_map<std::string, std::string> options = {
+        {"model_type", training->kind},
+        {"vocab_size", std::to_string(training->vocab_size)},
+        {"character_coverage", std::to_string(training->coverage)},
+        {"num_threads", std::to_string(training->threads)},
+        {"byte_fallback", training->byte_fallback ? "true" : "false"},
+        {"train_extremely_large_corpus", training->large ? "true" : "false"},
+        {"normalization_rule_name", "identity"},
+        {"remove_extra_whitespaces", "false"},
+        {"allow_whitespace_only_pieces", "true"},
+        {"split_digits", "true"},
+        {"user_defined_symbols", "\n"},
+        {"max_sentence_length", "1000000"},
+        {"unk_id", "0"},
+        {"bos_id", "1"},
+        {"eos_id", "2"},
+        {"pad_id", "-1"},
+        {"minloglevel", "3"},
+    };
+    Sentences sentences(*training);
+    return sentencepiece::SentencePieceTrainer::Train(options, &sentences, &serialized);
+  });
+  if (!ok) return false;
+  *model = static_cast<char *>(std::malloc(serialized.size() + 1));
+  if (!*model) {
+    set_error(error, "out of memory");
+    return false;
+  }
+  std::memcpy(*model, serialized.data(), serialized.size());
+  *bytes = serialized.size();
+  return true;
+}
+
+void wn_spm_text_free(char *text) {
+  std::free(text);
+}
+
+} // extern "C"

@@ -1,0 +1,56 @@
+/* SentencePiece behind a small C interface. Errors come back as text; nothing is printed, no exception gets out. */
+#ifndef WN_TEXT_SPM_H
+#define WN_TEXT_SPM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What went wrong, cut to fit; "" when nothing did. */
+struct wn_spm_error {
+  char text[512];
+};
+
+struct wn_spm; /* a loaded model; reading it from many threads is safe */
+/* The bytes must have passed wn_spm_check. NULL on failure. They are not needed afterwards. */
+struct wn_spm *wn_spm_create(const void *model, size_t bytes, struct wn_spm_error *error);
+void wn_spm_destroy(struct wn_spm *spm);
+
+int32_t wn_spm_count(const struct wn_spm *spm);
+int32_t wn_spm_bos(const struct wn_spm *spm); /* -1: none */
+int32_t wn_spm_eos(const struct wn_spm *spm);
+enum wn_spm_type { WN_SPM_TEXT, WN_SPM_CONTROL, WN_SPM_UNKNOWN, WN_SPM_BYTE };
+/* Piece id in 0..count-1: its type and its text (owned by spm, NUL-terminated), U+2581 for a space. */
+enum wn_spm_type wn_spm_piece(const struct wn_spm *spm, int32_t id, const char **text, size_t *bytes);
+
+/* The ids of one call; used again by the next. */
+struct wn_spm_ids;
+struct wn_spm_ids *wn_spm_ids_create(void); /* NULL: out of memory */
+void wn_spm_ids_destroy(struct wn_spm_ids *ids);
+const int32_t *wn_spm_ids_data(const struct wn_spm_ids *ids);
+size_t wn_spm_ids_count(const struct wn_spm_ids *ids);
+/* ids becomes those of text. */
+bool wn_spm_encode(const struct wn_spm *spm, const char *text, size_t bytes, struct wn_spm_ids *ids,
+                   struct wn_spm_error *error);
+
+/* Training. next gives one sentence a call (borrowed until the next call) and false at the end. */
+struct wn_spm_training {
+  const char *kind; /* "unigram", "bpe" */
+  int vocab_size, threads;
+  double coverage;
+  bool byte_fallback, large; /* large: more than a gigabyte of text */
+  bool (*next)(void *user, const char **text, size_t *bytes);
+  void *user;
+};
+/* *model is the serialized model, freed with wn_spm_text_free. */
+bool wn_spm_train(const struct wn_spm_training *training, char **model, size_t *bytes, struct wn_spm_error *error);
+void wn_spm_text_free(char *text);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

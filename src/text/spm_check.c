@@ -1,0 +1,370 @@
+/* Validation of SentencePiece model files: the protobuf (sentencepiece_model.proto) by a small wire reader, and the
+ * normaliser's double array (Yata's Darts-clone layout) by a depth-first walk.
+ * Cost: O(file) for the protobuf, 256 probes for each node of the double array. */
+#include "text/spm_check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/alloc.h"
+#include "base/error.h"
+#include "text/utf8.h"
+
+#define MAX_PIECES (1 << 24)
+#define MAX_PIECE_BYTES 4096
+#define MAX_RULE_BYTES 1024 /* what one match of a normalisation rule may be replaced with */
+#define MAX_RULE_NEST 32    /* SentencePiece's array of matches at one place of the text */
+#define MAX_SYMBOL_NEST 64  /* the same for user-defined symbols */
+
+enum piece_type { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
+
+/* One field of a protobuf message. */
+struct field {
+  uint32_t number;
+  int wire;            /* 0 varint, 1 eight bytes, 2 length-delimited, 5 four bytes */
+  uint64_t value;      /* wire 0, 1, 5 */
+  const uint8_t *data; /* wire 2 */
+  size_t bytes;
+};
+
+struct reader {
+  const uint8_t *p, *end;
+};
+
+static bool read_varint(struct reader *r, uint64_t *out) {
+  uint64_t value = 0;
+  for (int shift = 0; shift < 70; shift += 7) {
+    if (r->p == r->end) return false;
+    uint8_t byte = *r->p++;
+    if (shift < 64) value |= (uint64_t)(byte & 0x7F) << shift;
+    if (!(byte & 0x80)) {
+      *out = value;
+      return true;
+    }
+  }
+  return false;
+}
+
+static bool read_fixed(struct reader *r, int bytes, uint64_t *out) {
+  if (r->end - r->p < bytes) return false;
+  *out = 0;
+  for (int i = 0; i < bytes; i++) *out |= (uint64_t)r->p[i] << (8 * i);
+  r->p += bytes;
+  return true;
+}
+
+static bool read_field(struct reader *r, struct field *f) {
+  uint64_t tag, length;
+  if (!read_varint(r, &tag) || tag > UINT32_MAX || tag >> 3 == 0) return false;
+  f->number = (uint32_t)(tag >> 3);
+  f->wire = (int)(tag & 7);
+  f->data = NULL;
+  f->bytes = 0;
+  f->value = 0;
+  switch (f->wire) {
+  case 0:
+    return read_varint(r, &f->value);
+  case 1:
+    return read_fixed(r, 8, &f->value);
+  case 2:
+    if (!read_varint(r, &length) || length > (uint64_t)(r->end - r->p)) return false;
+    f->data = r->p;
+    f->bytes = (size_t)length;
+    r->p += length;
+    return true;
+  case 5:
+    return read_fixed(r, 4, &f->value);
+  default: /* groups: SentencePiece has none */
+    return false;
+  }
+}
+
+struct symbol {
+  const uint8_t *data;
+  size_t bytes;
+};
+
+static int compare_symbols(const void *a, const void *b) {
+  const struct symbol *x = a, *y = b;
+  size_t n = x->bytes < y->bytes ? x->bytes : y->bytes;
+  int order = memcmp(x->data, y->data, n);
+  return order ? order : (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+static bool is_prefix(const struct symbol *p, const struct symbol *of) {
+  return p->bytes <= of->bytes && !memcmp(p->data, of->data, p->bytes);
+}
+
+/* The longest chain of symbols each of which begins the next: in sorted order such chains form a stack. */
+static wn_status check_symbol_nest(wn_context *ctx, const char *name, struct symbol *symbols, size_t count) {
+  const struct symbol *stack[MAX_SYMBOL_NEST];
+  size_t depth = 0;
+  qsort(symbols, count, sizeof *symbols, compare_symbols);
+  for (size_t i = 0; i < count; i++) {
+    while (depth > 0 && !is_prefix(stack[depth - 1], &symbols[i])) depth--;
+    if (depth == MAX_SYMBOL_NEST)
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: more than %d user-defined symbols that begin with each other", name,
+                     MAX_SYMBOL_NEST);
+    stack[depth++] = &symbols[i];
+  }
+  return WN_OK;
+}
+
+/* One vocabulary entry. */
+static wn_status check_piece(wn_context *ctx, const char *name, int32_t id, const struct field *message,
+                             struct wn_spm_info *info, enum piece_type *type, struct symbol *text) {
+  struct reader r = {message->data, message->data + message->bytes};
+  struct field f;
+  *type = NORMAL;
+  *text = (struct symbol){0};
+  while (r.p < r.end) {
+    if (!read_field(&r, &f)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: piece %d is malformed", name, id);
+    if (f.number == 1 && f.wire == 2) {
+      *text = (struct symbol){f.data, f.bytes};
+    } else if (f.number == 2 && f.wire == 5) {
+      uint32_t bits = (uint32_t)f.value;
+      float score;
+      memcpy(&score, &bits, sizeof score);
+      if (!isfinite(score)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the score of piece %d is not finite", name, id);
+    } else if (f.number == 3 && f.wire == 0) {
+      if (f.value < NORMAL || f.value > BYTE)
+        return wn_fail(ctx, WN_ERR_FORMAT, "%s: piece %d has the unknown type %llu", name, id,
+                       (unsigned long long)f.value);
+      *type = (enum piece_type)f.value;
+    } else if (f.number <= 3) {
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: piece %d has a field of the wrong type", name, id);
+    }
+  }
+  size_t bad;
+  if (text->bytes == 0 || text->bytes > MAX_PIECE_BYTES)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: piece %d is %zu bytes long, expected 1 to %d", name, id, text->bytes,
+                   MAX_PIECE_BYTES);
+  if (memchr(text->data, 0, text->bytes) || !wn_utf8_check((const char *)text->data, text->bytes, &bad))
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: piece %d is not UTF-8 text", name, id);
+  if (text->bytes > 1 && memchr(text->data, '\n', text->bytes)) info->newline_inside = true;
+  return WN_OK;
+}
+
+static wn_status check_trainer(wn_context *ctx, const char *name, const struct field *message,
+                               struct wn_spm_info *info) {
+  struct reader r = {message->data, message->data + message->bytes};
+  struct field f;
+  while (r.p < r.end) {
+    if (!read_field(&r, &f)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the trainer specification is malformed", name);
+    size_t bad;
+    if (f.number == 3 && (f.wire != 0 || f.value < 1 || f.value > 4))
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: unknown model type %llu", name, (unsigned long long)f.value);
+    if (f.number == 24) {
+      if (f.wire != 0) return wn_fail(ctx, WN_ERR_FORMAT, "%s: treat_whitespace_as_suffix is not a bool", name);
+      if (f.value)
+        return wn_fail(ctx, WN_ERR_UNSUPPORTED,
+                       "%s: the model marks spaces at the ends of words "
+                       "(treat_whitespace_as_suffix), which cannot be streamed",
+                       name);
+    }
+    if (f.number == 44) {
+      if (f.wire != 2 || f.bytes >= sizeof info->unk_surface || (f.bytes && memchr(f.data, 0, f.bytes)) ||
+          !wn_utf8_check((const char *)f.data, f.bytes, &bad))
+        return wn_fail(ctx, WN_ERR_FORMAT, "%s: unk_surface is not UTF-8 text of less than %zu bytes", name,
+                       sizeof info->unk_surface);
+      if (f.bytes) memcpy(info->unk_surface, f.data, f.bytes);
+      info->unk_surface[f.bytes] = 0;
+    }
+  }
+  return WN_OK;
+}
+
+/* The double array: a node's unit gives the place of its children's block, child = (node ^ offset) ^ byte, taken when
+ * the child's label is that byte; with the leaf bit, (node ^ offset) holds the value. */
+struct trie {
+  const uint8_t *units; /* [count] 32-bit, little-endian */
+  size_t count;
+  const uint8_t *text; /* [text_bytes] replacement strings, each ended by a NUL */
+  size_t text_bytes;
+};
+
+static uint32_t trie_unit(const struct trie *t, size_t i) {
+  const uint8_t *u = t->units + 4 * i;
+  return (uint32_t)u[0] | (uint32_t)u[1] << 8 | (uint32_t)u[2] << 16 | (uint32_t)u[3] << 24;
+}
+static size_t trie_block(const struct trie *t, size_t node) {
+  uint32_t unit = trie_unit(t, node);
+  return node ^ (size_t)((unit >> 10) << ((unit & 0x200) >> 6));
+}
+
+static wn_status check_replacement(wn_context *ctx, const char *name, const struct trie *t, uint32_t value) {
+  size_t bad;
+  const uint8_t *end = value < t->text_bytes ? memchr(t->text + value, 0, t->text_bytes - value) : NULL;
+  if (!end)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: a normalisation rule points outside its table (offset %u of %zu)", name,
+                   value, t->text_bytes);
+  size_t length = (size_t)(end - (t->text + value));
+  if (length > MAX_RULE_BYTES || !wn_utf8_check((const char *)t->text + value, length, &bad))
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: a normalisation rule's replacement is not UTF-8 text of at most %d bytes",
+                   name, MAX_RULE_BYTES);
+  return WN_OK;
+}
+
+static wn_status walk_trie(wn_context *ctx, const char *name, const struct trie *t, struct wn_spm_info *info) {
+  enum { UNSEEN, OPEN, DONE };
+  struct frame {
+    uint32_t node;
+    uint16_t next; /* label to try next */
+  } *stack = NULL;
+  uint8_t *state = NULL, *leaves = NULL; /* [count]; leaves: most values on a path below, its own included */
+  size_t depth = 0, stack_bytes;
+  wn_status status = WN_OK;
+  if (t->count > UINT32_MAX || !wn_mul_size(t->count, sizeof *stack, &stack_bytes))
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: the normalisation table is too large", name);
+  WN_TRY_GOTO(wn_alloc(ctx, "tokenizer check", t->count, (void **)&state), out);
+  WN_TRY_GOTO(wn_alloc(ctx, "tokenizer check", t->count, (void **)&leaves), out);
+  WN_TRY_GOTO(wn_alloc(ctx, "tokenizer check", stack_bytes, (void **)&stack), out);
+  stack[depth++] = (struct frame){0, 0};
+  state[0] = OPEN;
+  while (depth > 0) {
+    struct frame *top = &stack[depth - 1];
+    size_t block = trie_block(t, top->node);
+    if (top->next == 0) {
+      if ((block | 255) >= t->count) {
+        status = wn_fail(ctx, WN_ERR_FORMAT, "%s: the normalisation table points outside itself (unit %zu of %zu)",
+                         name, block | 255, t->count);
+        goto out;
+      }
+      if (trie_unit(t, top->node) & 0x100)
+        WN_TRY_GOTO(check_replacement(ctx, name, t, trie_unit(t, block) & 0x7FFFFFFF), out);
+    }
+    if (top->next == 256) {
+      int own = (trie_unit(t, top->node) >> 8) & 1, below = leaves[top->node];
+      if (own + below > MAX_RULE_NEST) {
+        status = wn_fail(ctx, WN_ERR_FORMAT, "%s: more than %d normalisation rules that begin with each other", name,
+                         MAX_RULE_NEST);
+        goto out;
+      }
+      leaves[top->node] = (uint8_t)(own + below);
+      state[top->node] = DONE;
+      depth--;
+      if (depth > 0 && leaves[stack[depth - 1].node] < own + below)
+        leaves[stack[depth - 1].node] = (uint8_t)(own + below);
+      continue;
+    }
+    uint32_t label = top->next++;
+    size_t child = block ^ label;
+    if ((trie_unit(t, child) & 0x800000FF) != label) continue;
+    if (label == '\n') info->newline_inside = true;
+    if (state[child] == OPEN) {
+      status = wn_fail(ctx, WN_ERR_FORMAT, "%s: the normalisation table has a cycle", name);
+      goto out;
+    }
+    if (state[child] == DONE) { /* shared endings */
+      if (leaves[top->node] < leaves[child]) leaves[top->node] = leaves[child];
+      continue;
+    }
+    state[child] = OPEN;
+    stack[depth++] = (struct frame){(uint32_t)child, 0};
+  }
+out:
+  wn_free(stack);
+  wn_free(leaves);
+  wn_free(state);
+  return status;
+}
+
+static wn_status check_charsmap(wn_context *ctx, const char *name, const uint8_t *data, size_t bytes,
+                                struct wn_spm_info *info) {
+  if (bytes == 0) return WN_OK;
+  struct reader r = {data, data + bytes};
+  uint64_t trie_bytes;
+  if (!read_fixed(&r, 4, &trie_bytes) || trie_bytes > (uint64_t)(r.end - r.p) || trie_bytes % 4)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: the normalisation table's size does not fit its %zu bytes", name, bytes);
+  struct trie t = {r.p, (size_t)trie_bytes / 4, r.p + trie_bytes, bytes - 4 - (size_t)trie_bytes};
+  if (t.count == 0) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the normalisation table is empty", name);
+  return walk_trie(ctx, name, &t, info);
+}
+
+static wn_status check_normalizer(wn_context *ctx, const char *name, const struct field *message, bool denormalizer,
+                                  struct wn_spm_info *info) {
+  struct reader r = {message->data, message->data + message->bytes};
+  struct field f, charsmap = {0};
+  while (r.p < r.end) {
+    if (!read_field(&r, &f)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the normaliser is malformed", name);
+    if (f.number < 1 || f.number > 5) continue;
+    if (f.wire != (f.number <= 2 ? 2 : 0))
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: a field of the normaliser has the wrong type", name);
+    if (f.number == 2) charsmap = f;
+    if (denormalizer) continue;
+    if (f.number == 3) info->add_dummy_prefix = f.value != 0;
+    if (f.number == 4) info->remove_extra_whitespaces = f.value != 0;
+    if (f.number == 5) info->escape_whitespaces = f.value != 0;
+  }
+  if (denormalizer && charsmap.bytes)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED,
+                   "%s: the model rewrites text after decoding (a denormaliser), which "
+                   "cannot be streamed",
+                   name);
+  return check_charsmap(ctx, name, charsmap.data, charsmap.bytes, info);
+}
+
+wn_status wn_spm_check(wn_context *ctx, const char *name, const void *data, size_t bytes, struct wn_spm_info *info) {
+  struct reader r = {data, (const uint8_t *)data + bytes};
+  struct field f;
+  struct symbol *symbols = NULL, text;
+  size_t symbol_count = 0, symbol_room = 0;
+  int seen[6] = {0};
+  wn_status status = WN_OK;
+  *info = (struct wn_spm_info){.add_dummy_prefix = true,
+                               .remove_extra_whitespaces = true,
+                               .escape_whitespaces = true,
+                               .unk_surface = " \xE2\x81\x87 "};
+  if (bytes == 0) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the file is empty", name);
+  while (r.p < r.end) {
+    size_t at = (size_t)(r.p - (const uint8_t *)data);
+    enum piece_type type;
+    if (!read_field(&r, &f)) {
+      status =
+          wn_fail(ctx, WN_ERR_FORMAT, "%s: not a SentencePiece model, or truncated (byte %zu of %zu)", name, at, bytes);
+      goto out;
+    }
+    if (f.number < 1 || f.number > 5) continue;
+    if (f.wire != 2 || (f.number != 1 && seen[f.number]++)) {
+      status = wn_fail(ctx, WN_ERR_FORMAT, "%s: not a SentencePiece model (field %u at byte %zu)", name, f.number, at);
+      goto out;
+    }
+    switch (f.number) {
+    case 1:
+      if (info->pieces == MAX_PIECES) {
+        status = wn_fail(ctx, WN_ERR_FORMAT, "%s: more than %d pieces", name, MAX_PIECES);
+        goto out;
+      }
+      WN_TRY_GOTO(check_piece(ctx, name, info->pieces, &f, info, &type, &text), out);
+      info->pieces++;
+      if (type != USER_DEFINED) break;
+      if (symbol_count == symbol_room) {
+        struct symbol *wider = NULL;
+        size_t room = symbol_room ? symbol_room * 2 : 64;
+        WN_TRY_GOTO(wn_alloc(ctx, "tokenizer check", room * sizeof *wider, (void **)&wider), out);
+        if (symbol_count) memcpy(wider, symbols, symbol_count * sizeof *wider);
+        wn_free(symbols);
+        symbols = wider;
+        symbol_room = room;
+      }
+      symbols[symbol_count++] = text;
+      break;
+    case 2:
+      WN_TRY_GOTO(check_trainer(ctx, name, &f, info), out);
+      break;
+    case 3:
+    case 5:
+      WN_TRY_GOTO(check_normalizer(ctx, name, &f, f.number == 5, info), out);
+      break;
+    default: /* self-test samples: SentencePiece runs them as it loads */
+      break;
+    }
+  }
+  if (info->pieces == 0)
+    status = wn_fail(ctx, WN_ERR_FORMAT, "%s: not a SentencePiece model: no pieces", name);
+  else if (symbol_count)
+    status = check_symbol_nest(ctx, name, symbols, symbol_count);
+out:
+  wn_free(symbols);
+  return status;
+}

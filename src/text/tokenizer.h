@@ -1,0 +1,28 @@
+/* Tokenizers from the inside: long documents encoded in pieces. */
+#ifndef WN_TEXT_TOKENIZER_H
+#define WN_TEXT_TOKENIZER_H
+
+#include "winnow/tokenizer.h"
+
+/* A growing list of ids in counted memory; {0} is an empty one. */
+struct wn_ids {
+  int32_t *data;
+  size_t count, capacity;
+};
+wn_status wn_ids_add(wn_context *ctx, struct wn_ids *ids, const int32_t *more, size_t count);
+void wn_ids_clear(struct wn_ids *ids); /* frees */
+
+/* How far a document may be cut: the largest n <= bytes such that encoding [0,n) and [n,bytes) one after the other
+ * gives the ids of the whole, whatever follows; 0 when there is no such place. */
+size_t wn_tokenizer_cut(const wn_tokenizer *tok, const char *text, size_t bytes);
+/* Appends the ids of one piece of a document; first: the document begins here. The text must be UTF-8 when the
+ * tokenizer is SentencePiece's. Safe to call from several threads at once (with ctx NULL; *why, which may be NULL, gets
+ * the detail). */
+struct wn_encode_detail {
+  char text[512];
+};
+wn_status wn_tokenizer_encode_piece(const wn_tokenizer *tok, const char *text, size_t bytes, bool first,
+                                    struct wn_ids *ids, struct wn_encode_detail *why);
+bool wn_tokenizer_wants_utf8(const wn_tokenizer *tok);
+
+#endif
