@@ -1,0 +1,110 @@
+/* Lines of mapped and of gzip files. See lines.h. */
+#include "data/lines.h"
+#include "base/alloc.h"
+#include "base/error.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define LINE_LIMIT ((size_t)256 << 20) /* of a gzip file: a longer line is refused */
+
+wn_status wn_lines_open(wn_context *ctx, const char *path, bool gzip, struct wn_lines *l) {
+  *l = (struct wn_lines){.path = path};
+  /* The map tells files that are missing, folders and pipes the same way for both. */
+  WN_TRY(wn_map_open(ctx, path, &l->map));
+  l->file_bytes = l->map.bytes;
+  if (l->map.bytes == 0) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the file is empty", path);
+  if (!gzip) return WN_OK;
+  bool magic = l->map.bytes >= 2 && l->map.data[0] == 0x1F && l->map.data[1] == 0x8B;
+  wn_map_close(&l->map);
+  if (!magic) return wn_fail(ctx, WN_ERR_FORMAT, "%s: not gzip data, in spite of its name", path);
+  l->gz = gzopen(path, "rbe");
+  if (!l->gz) return wn_fail(ctx, WN_ERR_IO, "cannot open %s: %s", path, errno ? strerror(errno) : "out of memory");
+  gzbuffer(l->gz, 1 << 18);
+  l->capacity = (size_t)1 << 18;
+  void *p;
+  WN_TRY(wn_alloc(ctx, "line", l->capacity, &p));
+  l->buffer = p;
+  return WN_OK;
+}
+
+void wn_lines_close(struct wn_lines *l) {
+  if (l->gz) gzclose(l->gz);
+  wn_map_close(&l->map);
+  wn_free(l->buffer);
+  *l = (struct wn_lines){0};
+}
+
+uint64_t wn_lines_done(const struct wn_lines *l) {
+  if (!l->gz) return l->at;
+  z_off_t at = gzoffset(l->gz);
+  return at < 0 ? 0 : (uint64_t)at;
+}
+
+/* More inflated text behind the buffer's. */
+static wn_status inflate_more(wn_context *ctx, struct wn_lines *l) {
+  if (l->begin > 0) {
+    memmove(l->buffer, l->buffer + l->begin, l->end - l->begin);
+    l->end -= l->begin;
+    l->begin = 0;
+  }
+  if (l->end == l->capacity) {
+    if (l->capacity > LINE_LIMIT)
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s:%" PRIu64 ": the line is longer than %zu bytes", l->path, l->line + 1,
+                     LINE_LIMIT);
+    void *p;
+    WN_TRY(wn_alloc(ctx, "line", 2 * l->capacity, &p));
+    memcpy(p, l->buffer, l->end);
+    wn_free(l->buffer);
+    l->buffer = p;
+    l->capacity *= 2;
+  }
+  size_t room = l->capacity - l->end;
+  int n = gzread(l->gz, l->buffer + l->end, room < (size_t)1 << 24 ? (unsigned)room : 1u << 24);
+  int code = Z_OK;
+  const char *text = gzerror(l->gz, &code);
+  if (n < 0 || (n == 0 && code != Z_OK && code != Z_STREAM_END)) {
+    const char *why = code == Z_BUF_ERROR ? "the gzip data are truncated" : code == Z_ERRNO ? strerror(errno) : text;
+    return wn_fail(ctx, code == Z_ERRNO ? WN_ERR_IO : WN_ERR_FORMAT,
+                   "%s: %s (after line %" PRIu64 ", byte %" PRIu64 " of the text)", l->path, why, l->line,
+                   l->next_offset + (l->end - l->begin));
+  }
+  l->end += (size_t)n;
+  l->ended = n == 0;
+  return WN_OK;
+}
+
+wn_status wn_lines_next(wn_context *ctx, struct wn_lines *l, const char **text, size_t *bytes) {
+  *bytes = 0;
+  *text = "";
+  const char *start, *newline;
+  size_t n;
+  if (!l->gz) {
+    start = (const char *)l->map.data + l->at;
+    n = l->map.bytes - l->at;
+    newline = n ? memchr(start, '\n', n) : NULL;
+    if (newline) n = (size_t)(newline - start) + 1;
+    l->at += n;
+  } else {
+    size_t searched = 0;
+    while (!(newline = l->end > l->begin + searched
+                           ? memchr(l->buffer + l->begin + searched, '\n', l->end - l->begin - searched)
+                           : NULL) &&
+           !l->ended) {
+      searched = l->end - l->begin;
+      WN_TRY(inflate_more(ctx, l));
+    }
+    start = l->buffer + l->begin;
+    n = newline ? (size_t)(newline - start) + 1 : l->end - l->begin;
+    l->begin += n;
+  }
+  if (n == 0) return WN_OK;
+  l->line++;
+  l->offset = l->next_offset;
+  l->next_offset += n;
+  *text = start;
+  *bytes = n;
+  return WN_OK;
+}

@@ -1,0 +1,27 @@
+/* Lines of a text file (mapped) or of a gzip file (inflated as it is read), with their place for messages. */
+#ifndef WN_DATA_LINES_H
+#define WN_DATA_LINES_H
+
+#include <zlib.h>
+#include "base/file.h"
+
+struct wn_lines {
+  const char *path; /* borrowed */
+  struct wn_map map;
+  gzFile gz;    /* NULL: the map */
+  char *buffer; /* gz: [capacity], text in [begin, end) */
+  size_t begin, end, capacity;
+  bool ended;            /* gz: nothing left to inflate */
+  size_t at;             /* map: the next byte */
+  uint64_t line, offset; /* of the line given last: number from 1, byte of the (inflated) text */
+  uint64_t next_offset;
+  uint64_t file_bytes; /* on disk */
+};
+/* An empty file is WN_ERR_FORMAT. */
+wn_status wn_lines_open(wn_context *ctx, const char *path, bool gzip, struct wn_lines *l);
+/* *text: the next line with its newline, borrowed until the next call; *bytes is 0 at the end. */
+wn_status wn_lines_next(wn_context *ctx, struct wn_lines *l, const char **text, size_t *bytes);
+uint64_t wn_lines_done(const struct wn_lines *l); /* bytes of the file on disk that were read */
+void wn_lines_close(struct wn_lines *l);          /* allowed on {0} */
+
+#endif

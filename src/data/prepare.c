@@ -1,0 +1,338 @@
+/* Text and JSON lines to token files, in one pass and in memory that does not grow with the corpus.
+ *
+ * A document goes to the validation split when a hash of (seed, its index) says so. Its tokens are its text's with the
+ * tokenizer's bos before them (SentencePiece), or with a newline behind them (bytes). The byte counts that bits per
+ * byte are computed from hold the text and one byte a document for that separator, whose token is predicted like any
+ * other. */
+#include "base/alloc.h"
+#include "base/context.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "base/rng.h"
+#include "data/lines.h"
+#include "data/token_file.h"
+#include "text/tokenizer.h"
+#include "text/utf8.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define BUFFER_BYTES ((size_t)1 << 20) /* text of a document that is held before it is cut */
+
+enum breaks { BREAK_FILE, BREAK_BLANK, BREAK_LINE };
+
+struct split {
+  struct wn_token_writer writer;
+  uint64_t documents, bytes;
+};
+
+struct job {
+  wn_context *ctx;
+  const wn_data_prepare_options *o;
+  wn_tokenizer *tok;
+  int32_t separator[1];   /* where the tokenizer has no bos: what ends a document */
+  struct split splits[2]; /* train, val */
+  enum breaks breaks;
+  uint64_t documents, bytes;
+  uint64_t files_done, files_total; /* bytes on disk */
+  /* the document at hand */
+  bool open, begun;
+  struct split *split;
+  char *text; /* [capacity], not encoded yet */
+  size_t count, capacity;
+  struct wn_ids ids;
+};
+
+void wn_data_prepare_options_init(wn_data_prepare_options *options) {
+  *options =
+      (wn_data_prepare_options){.field = "text", .val_fraction = 0.05, .document_break = "file", .layout = "llmc"};
+}
+
+static bool has_suffix(const char *s, const char *suffix) {
+  size_t n = strlen(s), m = strlen(suffix);
+  return n >= m && !strcmp(s + n - m, suffix);
+}
+
+/* --- documents --- */
+
+/* Encodes and writes the first n bytes that are held. */
+static wn_status flush(struct job *j, size_t n, const struct wn_lines *at) {
+  struct wn_encode_detail why;
+  j->ids.count = 0;
+  wn_status status = wn_tokenizer_encode_piece(j->tok, j->text, n, !j->begun, &j->ids, &why);
+  if (status != WN_OK)
+    return wn_fail(j->ctx, status, "%s:%" PRIu64 ": the document that ends here cannot be encoded: %s", at->path,
+                   at->line, why.text[0] ? why.text : "out of memory");
+  j->begun = true;
+  WN_TRY(wn_token_writer_append(j->ctx, &j->split->writer, j->ids.data, j->ids.count));
+  j->split->bytes += n;
+  memmove(j->text, j->text + n, j->count - n);
+  j->count -= n;
+  return WN_OK;
+}
+
+static wn_status document_add(struct job *j, const char *text, size_t bytes, const struct wn_lines *at) {
+  if (bytes == 0) return WN_OK;
+  if (!j->open) {
+    double u = wn_random_uniform(j->o->seed, WN_STREAM_SPLIT, 0, j->documents++);
+    j->split = &j->splits[u < j->o->val_fraction ? 1 : 0];
+    j->split->documents++;
+    j->open = true;
+    j->begun = false;
+    j->count = 0;
+    int32_t bos = wn_tokenizer_bos(j->tok);
+    if (bos >= 0) WN_TRY(wn_token_writer_append(j->ctx, &j->split->writer, &bos, 1));
+  }
+  while (bytes > 0) {
+    if (j->count == j->capacity) { /* one line that is longer than the buffer */
+      size_t capacity;
+      void *p;
+      if (!wn_mul_size(j->capacity, 2, &capacity)) return wn_fail(j->ctx, WN_ERR_MEMORY, "out of memory: document");
+      WN_TRY(wn_alloc(j->ctx, "document", capacity, &p));
+      memcpy(p, j->text, j->count);
+      wn_free(j->text);
+      j->text = p;
+      j->capacity = capacity;
+    }
+    size_t n = j->capacity - j->count < bytes ? j->capacity - j->count : bytes;
+    memcpy(j->text + j->count, text, n);
+    j->count += n;
+    text += n;
+    bytes -= n;
+    if (j->count == j->capacity) {
+      size_t cut = wn_tokenizer_cut(j->tok, j->text, j->count);
+      if (cut) WN_TRY(flush(j, cut, at));
+    }
+  }
+  return WN_OK;
+}
+
+static wn_status document_end(struct job *j, const struct wn_lines *at) {
+  if (!j->open) return WN_OK;
+  WN_TRY(flush(j, j->count, at));
+  j->open = false;
+  j->split->bytes++;
+  if (wn_tokenizer_bos(j->tok) >= 0) return WN_OK;
+  return wn_token_writer_append(j->ctx, &j->split->writer, j->separator, 1);
+}
+
+/* --- files --- */
+
+static wn_status report(struct job *j, const struct wn_lines *l) {
+  if (wn_context_cancelled(j->ctx)) return wn_fail(j->ctx, WN_ERR_CANCELLED, "%s: cancelled", l->path);
+  if (j->o->progress) j->o->progress(j->o->user, j->files_done + wn_lines_done(l), j->files_total);
+  return WN_OK;
+}
+
+static bool is_blank(const char *text, size_t bytes) {
+  for (size_t i = 0; i < bytes; i++)
+    if (!strchr(" \t\r\n\f\v", text[i]) || !text[i]) return false;
+  return true;
+}
+
+static wn_status check_utf8(struct job *j, const struct wn_lines *l, const char *text, size_t bytes) {
+  size_t bad;
+  if (!wn_tokenizer_wants_utf8(j->tok) || wn_utf8_check(text, bytes, &bad)) return WN_OK;
+  return wn_fail(j->ctx, WN_ERR_FORMAT, "%s:%" PRIu64 ": not UTF-8 at byte %" PRIu64 " (0x%02x)", l->path, l->line,
+                 l->offset + bad, (unsigned char)text[bad]);
+}
+
+static wn_status prepare_text(struct job *j, struct wn_lines *l) {
+  const char *text;
+  size_t bytes;
+  bool newline = false; /* one that belongs to the document only if more of it follows */
+  for (;;) {
+    WN_TRY(wn_lines_next(j->ctx, l, &text, &bytes));
+    if (bytes == 0) break;
+    if ((l->line & 1023) == 0) WN_TRY(report(j, l));
+    WN_TRY(check_utf8(j, l, text, bytes));
+    j->bytes += bytes;
+    if (l->line == 1 && bytes >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) { /* a byte order mark */
+      text += 3;
+      bytes -= 3;
+    }
+    if (j->breaks == BREAK_FILE) {
+      WN_TRY(document_add(j, text, bytes, l));
+      continue;
+    }
+    if (is_blank(text, bytes)) {
+      WN_TRY(document_end(j, l));
+      newline = false;
+      continue;
+    }
+    if (newline) WN_TRY(document_add(j, "\n", 1, l));
+    newline = bytes > 0 && text[bytes - 1] == '\n';
+    if (newline) bytes--;
+    if (bytes > 0 && text[bytes - 1] == '\r') bytes--;
+    WN_TRY(document_add(j, text, bytes, l));
+    if (j->breaks == BREAK_LINE) {
+      WN_TRY(document_end(j, l));
+      newline = false;
+    }
+  }
+  return document_end(j, l);
+}
+
+static wn_status prepare_json_line(struct job *j, struct wn_lines *l, const char *text, size_t bytes) {
+  json_error_t error;
+  json_t *object = json_loadb(text, bytes, JSON_ALLOW_NUL, &error);
+  wn_status status = WN_OK;
+  if (!object)
+    return wn_fail(j->ctx, WN_ERR_FORMAT, "%s:%" PRIu64 ": malformed JSON at column %d: %s", l->path, l->line,
+                   error.column, error.text);
+  json_t *value = json_object_get(object, j->o->field);
+  if (!json_is_object(object))
+    status = wn_fail(j->ctx, WN_ERR_FORMAT, "%s:%" PRIu64 ": expected a JSON object a line", l->path, l->line);
+  else if (!value)
+    status = wn_fail(j->ctx, WN_ERR_FORMAT, "%s:%" PRIu64 ": no field \"%s\"", l->path, l->line, j->o->field);
+  else if (!json_is_string(value))
+    status =
+        wn_fail(j->ctx, WN_ERR_FORMAT, "%s:%" PRIu64 ": field \"%s\" is not a string", l->path, l->line, j->o->field);
+  else
+    status = document_add(j, json_string_value(value), json_string_length(value), l);
+  json_decref(object);
+  WN_TRY(status);
+  return document_end(j, l);
+}
+
+static wn_status prepare_jsonl(struct job *j, struct wn_lines *l) {
+  const char *text;
+  size_t bytes;
+  for (;;) {
+    WN_TRY(wn_lines_next(j->ctx, l, &text, &bytes));
+    if (bytes == 0) return WN_OK;
+    if ((l->line & 255) == 0) WN_TRY(report(j, l));
+    j->bytes += bytes;
+    if (l->line == 1 && bytes >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) {
+      text += 3;
+      bytes -= 3;
+    }
+    if (!is_blank(text, bytes)) WN_TRY(prepare_json_line(j, l, text, bytes));
+  }
+}
+
+static wn_status prepare_file(struct job *j, const char *path) {
+  bool gzip = has_suffix(path, ".gz");
+  struct wn_lines l;
+  wn_status status = wn_lines_open(j->ctx, path, gzip, &l);
+  if (status == WN_OK) {
+    bool json = has_suffix(path, ".jsonl") || has_suffix(path, ".jsonl.gz");
+    status = json ? prepare_jsonl(j, &l) : prepare_text(j, &l);
+  }
+  if (status == WN_OK) status = report(j, &l);
+  j->files_done += l.file_bytes;
+  wn_lines_close(&l);
+  return status;
+}
+
+/* --- the whole --- */
+
+static wn_status check_options(struct job *j) {
+  const wn_data_prepare_options *o = j->o;
+  if (o->input_count < 1) return wn_fail(j->ctx, WN_ERR_ARGUMENT, "no input files");
+  if (!o->tokenizer || !*o->tokenizer) return wn_fail(j->ctx, WN_ERR_ARGUMENT, "no tokenizer is named");
+  if (!o->out_dir || !*o->out_dir) return wn_fail(j->ctx, WN_ERR_ARGUMENT, "no output folder is named");
+  if (!o->field || !*o->field) return wn_fail(j->ctx, WN_ERR_ARGUMENT, "the JSON field has no name");
+  if (!(o->val_fraction >= 0 && o->val_fraction < 1))
+    return wn_fail(j->ctx, WN_ERR_ARGUMENT, "a validation fraction of %g is out of range [0, 1)", o->val_fraction);
+  const char *b = o->document_break ? o->document_break : "file";
+  if (!strcmp(b, "file"))
+    j->breaks = BREAK_FILE;
+  else if (!strcmp(b, "blank"))
+    j->breaks = BREAK_BLANK;
+  else if (!strcmp(b, "line"))
+    j->breaks = BREAK_LINE;
+  else
+    return wn_fail(j->ctx, WN_ERR_ARGUMENT, "document break \"%s\" is not one of blank, line, file", b);
+  return WN_OK;
+}
+
+/* Every input is there before anything is written. */
+static wn_status check_inputs(struct job *j) {
+  for (int i = 0; i < j->o->input_count; i++) {
+    struct wn_lines l;
+    wn_status status = wn_lines_open(j->ctx, j->o->inputs[i], has_suffix(j->o->inputs[i], ".gz"), &l);
+    j->files_total += l.file_bytes;
+    wn_lines_close(&l);
+    WN_TRY(status);
+  }
+  return WN_OK;
+}
+
+static wn_status check_result(struct job *j) {
+  if (j->documents == 0)
+    return wn_fail(j->ctx, WN_ERR_FORMAT, "%s%s: no text in it", j->o->inputs[0],
+                   j->o->input_count > 1 ? " and the others" : "");
+  const char *empty = j->splits[0].documents == 0                             ? "training"
+                      : j->splits[1].documents == 0 && j->o->val_fraction > 0 ? "validation"
+                                                                              : NULL;
+  if (!empty) return WN_OK;
+  return wn_fail(j->ctx, WN_ERR_ARGUMENT,
+                 "none of the %" PRIu64
+                 " document%s fell to the %s split; break the text into more documents (at blank "
+                 "lines or lines), or choose another validation fraction (0: none) or seed",
+                 j->documents, j->documents == 1 ? "" : "s", empty);
+}
+
+static json_t *split_json(const struct split *s) {
+  return json_pack("{s:I, s:I, s:I}", "documents", (json_int_t)s->documents, "tokens", (json_int_t)s->writer.count,
+                   "bytes", (json_int_t)s->bytes);
+}
+
+static wn_status write_summary(struct job *j, const char *path) {
+  int32_t bos = wn_tokenizer_bos(j->tok);
+  json_t *json = json_pack("{s:s, s:i, s:i, s:s, s:o, s:o}", "tokenizer", wn_tokenizer_kind(j->tok), "vocab_size",
+                           wn_tokenizer_vocab_size(j->tok), "document_token", bos, "layout", j->splits[0].writer.layout,
+                           "train", split_json(&j->splits[0]), "val", split_json(&j->splits[1]));
+  if (!json) return wn_fail(j->ctx, WN_ERR_MEMORY, "out of memory: %s", path);
+  wn_status status = wn_json_save_file(j->ctx, path, json);
+  json_decref(json);
+  return status;
+}
+
+static wn_status run(struct job *j) {
+  static const char *const names[2] = {"train.bin", "val.bin"};
+  const wn_data_prepare_options *o = j->o;
+  char path[4096], summary[4096];
+  WN_TRY(check_options(j));
+  WN_TRY(wn_tokenizer_load(j->ctx, o->tokenizer, &j->tok));
+  WN_TRY(check_inputs(j));
+  WN_TRY(wn_make_dirs(j->ctx, o->out_dir));
+  WN_TRY(wn_path_join(j->ctx, summary, sizeof summary, o->out_dir, "data.json"));
+  j->separator[0] = wn_tokenizer_eos(j->tok);
+  if (j->separator[0] < 0) { /* a newline: its last token, for a model may put others before it */
+    WN_TRY(wn_tokenizer_encode_piece(j->tok, "\n", 1, true, &j->ids, NULL));
+    j->separator[0] = j->ids.count ? j->ids.data[j->ids.count - 1] : 0;
+  }
+  void *p;
+  WN_TRY(wn_alloc(j->ctx, "document", BUFFER_BYTES, &p));
+  j->text = p;
+  j->capacity = BUFFER_BYTES;
+  for (int k = 0; k < 2; k++) {
+    WN_TRY(wn_path_join(j->ctx, path, sizeof path, o->out_dir, names[k]));
+    WN_TRY(wn_token_writer_open(j->ctx, path, o->layout, wn_tokenizer_vocab_size(j->tok), &j->splits[k].writer));
+  }
+  for (int i = 0; i < o->input_count; i++) WN_TRY(prepare_file(j, o->inputs[i]));
+  WN_TRY(check_result(j));
+  for (int k = 0; k < 2; k++) WN_TRY(wn_token_writer_commit(j->ctx, &j->splits[k].writer));
+  WN_TRY(wn_tokenizer_save(j->ctx, j->tok, o->out_dir));
+  return write_summary(j, summary);
+}
+
+wn_status wn_data_prepare(wn_context *ctx, const wn_data_prepare_options *options, wn_data_prepare_result *result) {
+  struct job j = {.ctx = ctx, .o = options};
+  *result = (wn_data_prepare_result){0};
+  wn_status status = run(&j);
+  if (status == WN_OK)
+    *result = (wn_data_prepare_result){.documents = j.documents,
+                                       .train_tokens = j.splits[0].writer.count,
+                                       .val_tokens = j.splits[1].writer.count,
+                                       .bytes = j.bytes,
+                                       .train_bytes = j.splits[0].bytes,
+                                       .val_bytes = j.splits[1].bytes};
+  for (int k = 0; k < 2; k++) wn_token_writer_abort(&j.splits[k].writer);
+  wn_ids_clear(&j.ids);
+  wn_free(j.text);
+  wn_tokenizer_destroy(j.tok);
+  return status;
+}
