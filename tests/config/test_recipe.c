@@ -1,0 +1,362 @@
+/* Recipes: every key is read, written and explained; the JSON of a recipe loads to the same recipe; what joins several
+ * keys is checked; mistakes are named by file, place and nearest key. */
+#include "support.h"
+
+#include <jansson.h>
+
+#include "base/alloc.h"
+#include "winnow/train.h"
+
+static wn_context *ctx;
+static char folder[512], path[600];
+
+static wn_status load_sets(wn_recipe *out, int count, const char *const *sets) {
+  return wn_recipe_load(ctx, NULL, sets, count, out);
+}
+#define SETS(...)                                                                                                      \
+  (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)), (const char *[]) {                                    \
+    __VA_ARGS__                                                                                                        \
+  }
+
+static wn_status load_text(const char *text, wn_recipe *out) {
+  put_file(path, text, strlen(text));
+  return wn_recipe_load(ctx, path, NULL, 0, out);
+}
+
+/* A value for every key that is not its default and that agrees with the others. */
+static const char *const other[] = {
+    "model.vocab_size=300",
+    "model.context=140",
+    "model.layers=2",
+    "model.width=48",
+    "model.heads=4",
+    "model.kv_heads=2",
+    "model.head_size=16",
+    "model.ffn_width=96",
+    "model.norm=layernorm",
+    "model.norm_eps=1e-5",
+    "model.position=rope",
+    "model.rope_theta=500000.5",
+    "model.ffn=gelu",
+    "model.qk_norm=true",
+    "model.bias=true",
+    "model.tied=true",
+    "model.dropout=0.125",
+    "model.init_std=0.01",
+    "model.attention.scale=0.3",
+    "model.attention.selective.enabled=true",
+    "model.attention.selective.head=3",
+    "model.attention.selective.relu=false",
+    "model.attention.selective.protect_first=false",
+    "model.attention.selective.protect_self=false",
+    "model.attention.selective.shift=false",
+    "model.attention.selective.bilinear=true",
+    "model.attention.selective.mem.enabled=true",
+    "model.attention.selective.mem.eps=0.7",
+    "model.attention.selective.mem.tau=2.5",
+    "data.kind=variable_assignment",
+    "data.train=a b.bin",
+    "data.val=v.bin",
+    "data.tokenizer=bytes",
+    "data.document_token=7",
+    "data.variables=5",
+    "data.values=200",
+    "data.assignments=65",
+    "data.eval_values=2",
+    "data.max_length=9",
+    "train.steps=12345678901",
+    "train.batch=3",
+    "train.accumulate=2",
+    "train.context=135",
+    "train.optimizer=adagrad",
+    "train.lr=0.07",
+    "train.min_lr_ratio=0.5",
+    "train.warmup=7",
+    "train.schedule=linear",
+    "train.beta1=0.8",
+    "train.beta2=0.95",
+    "train.eps=1e-6",
+    "train.weight_decay=0.3",
+    "train.clip=0.5",
+    "train.clip_tensor=0.03",
+    "train.seed=\"18446744073709551615\"",
+    "train.eval_every=11",
+    "train.eval_batches=12",
+    "train.save_every=13",
+    "train.log_every=14",
+    "train.recompute=true",
+    "train.activation_dtype=bfloat16",
+};
+enum { OTHERS = sizeof other / sizeof *other };
+
+/* Leaves of nested objects: calls each(path, value). */
+static void leaves(const json_t *object, const char *prefix, void (*each)(const char *, const json_t *, void *),
+                   void *user) {
+  const char *key;
+  json_t *value;
+  json_object_foreach((json_t *)(uintptr_t)object, key, value) {
+    char name[256];
+    snprintf(name, sizeof name, "%s%s%s", prefix, *prefix ? "." : "", key);
+    if (json_is_object(value))
+      leaves(value, name, each, user);
+    else
+      each(name, value, user);
+  }
+}
+
+struct comparison {
+  const json_t *defaults;
+  int leaves, same;
+};
+
+static const json_t *at(const json_t *object, const char *name) {
+  char part[256];
+  const char *dot;
+  while ((dot = strchr(name, '.'))) {
+    snprintf(part, sizeof part, "%.*s", (int)(dot - name), name);
+    object = json_object_get(object, part);
+    name = dot + 1;
+  }
+  return json_object_get(object, name);
+}
+
+static void compare_leaf(const char *name, const json_t *value, void *user) {
+  struct comparison *c = user;
+  c->leaves++;
+  if (!json_equal((json_t *)(uintptr_t)value, (json_t *)(uintptr_t)at(c->defaults, name))) return;
+  c->same++;
+  assert_string_equal(name, "data.pack"); /* only for token files: has its own test */
+}
+
+static json_t *json_of(const wn_recipe *recipe) {
+  char *text = NULL;
+  assert_ok(ctx, wn_recipe_json(ctx, recipe, &text));
+  json_t *j = json_loads(text, 0, NULL);
+  assert_non_null(j);
+  wn_free(text);
+  return j;
+}
+
+static void every_key_survives_a_round_trip(void **state) {
+  (void)state;
+  wn_recipe defaults, recipe, back;
+  wn_recipe_init(&defaults);
+  assert_ok(ctx, load_sets(&recipe, OTHERS, other));
+  json_t *before = json_of(&defaults), *after = json_of(&recipe);
+  struct comparison c = {.defaults = before};
+  leaves(after, "", compare_leaf, &c);
+  assert_int_equal(c.leaves, OTHERS + 1);
+  assert_int_equal(c.same, 1);
+
+  char *text = NULL, *again = NULL;
+  assert_ok(ctx, wn_recipe_json(ctx, &recipe, &text));
+  assert_ok(ctx, load_text(text, &back));
+  assert_ok(ctx, wn_recipe_json(ctx, &back, &again));
+  assert_string_equal(text, again);
+  assert_memory_equal(&recipe, &back, sizeof back); /* both began as zeros: padding as well */
+  wn_free(text);
+  wn_free(again);
+  json_decref(before);
+  json_decref(after);
+}
+
+static void explain_leaf(const char *name, const json_t *value, void *user) {
+  (void)value;
+  char line[300];
+  snprintf(line, sizeof line, "  %s ", name);
+  if (!strstr(user, line)) fail_msg("the help has no line for %s", name);
+}
+
+static void every_key_is_explained(void **state) {
+  (void)state;
+  char *text = NULL;
+  assert_ok(ctx, wn_recipe_help(ctx, &text));
+  wn_recipe recipe;
+  wn_recipe_init(&recipe);
+  json_t *j = json_of(&recipe);
+  leaves(j, "", explain_leaf, text);
+  json_decref(j);
+  int lines = 0;
+  for (char *c = text; *c; c++) lines += *c == '\n';
+  assert_int_equal(lines, OTHERS + 1);
+  wn_free(text);
+}
+
+static void defaults_are_resolved(void **state) {
+  (void)state;
+  wn_recipe r;
+  assert_ok(ctx, wn_recipe_load(ctx, NULL, NULL, 0, &r));
+  assert_int_equal(r.model.vocab_size, 0); /* the data's, not known yet */
+  assert_int_equal(r.model.context, 512);
+  assert_int_equal(r.train.context, 512);
+  assert_int_equal(r.model.kv_heads, r.model.heads);
+  assert_int_equal(r.model.head_size * r.model.heads, r.model.width);
+  assert_int_equal(r.model.ffn_width, 8 * r.model.width / 3);
+  assert_false(r.model.attention.selective.enabled);
+}
+
+static void tasks_bring_vocabulary_and_context(void **state) {
+  (void)state;
+  static const char *const kinds[] = {"data.kind=variable_assignment", "data.kind=copy", "data.kind=parity"};
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+    wn_recipe r;
+    int64_t vocab, context;
+    assert_ok(ctx, load_sets(&r, 1, &kinds[i]));
+    wn_data_config_requirements(&r.data, &vocab, &context);
+    assert_true(vocab > 1 && context > 1);
+    assert_true(r.model.vocab_size == vocab && r.model.context == context && r.train.context == context);
+    char set[64];
+    snprintf(set, sizeof set, "model.vocab_size=%lld", (long long)vocab - 1);
+    assert_refused(ctx, load_sets(&r, SETS(kinds[i], set)), WN_ERR_CONFIG, "\"model.vocab_size\" is");
+    snprintf(set, sizeof set, "model.context=%lld", (long long)context - 1);
+    assert_refused(ctx, load_sets(&r, SETS(kinds[i], set)), WN_ERR_CONFIG, "\"model.context\" is");
+    snprintf(set, sizeof set, "train.context=%lld", (long long)context - 1);
+    assert_refused(ctx, load_sets(&r, SETS(kinds[i], set)), WN_ERR_CONFIG, "\"train.context\" is");
+  }
+  int64_t vocab, context;
+  wn_data_config tokens = {.kind = WN_DATA_TOKENS};
+  wn_data_config_requirements(&tokens, &vocab, &context);
+  assert_true(vocab == 0 && context == 0);
+}
+
+static void an_object_enables_its_mechanism(void **state) {
+  (void)state;
+  wn_recipe r;
+  assert_ok(ctx, load_text("{\"model\": {\"attention\": {\"selective\": {}}}}", &r));
+  assert_true(r.model.attention.selective.enabled && !r.model.attention.selective.mem.enabled);
+  assert_ok(ctx, load_text("{\"model\": {\"attention\": {\"selective\": {\"mem\": {\"tau\": 2}}}}}", &r));
+  assert_true(r.model.attention.selective.mem.enabled && r.model.attention.selective.mem.eps == 0.1);
+  assert_ok(ctx, load_text("{\"model\": {\"attention\": {\"selective\": {\"head\": 2, \"enabled\": false}}}}", &r));
+  assert_false(r.model.attention.selective.enabled);
+  const char *off = "model.attention.selective=false", *head = "model.attention.selective.head=1";
+  assert_ok(ctx, wn_recipe_load(ctx, path, &off, 1, &r));
+  assert_false(r.model.attention.selective.enabled);
+  assert_ok(ctx, load_sets(&r, 1, &head));
+  assert_true(r.model.attention.selective.enabled);
+}
+
+static void sets_come_after_the_file(void **state) {
+  (void)state;
+  wn_recipe r;
+  put_file(path, "{\"train\": {\"lr\": 0.5, \"steps\": 7}}", 34);
+  const char *sets[] = {"train.lr=0.25", "train.lr=0.125", "data.val=x=y.bin"};
+  assert_ok(ctx, wn_recipe_load(ctx, path, sets, 3, &r));
+  assert_true(r.train.lr == 0.125 && r.train.steps == 7);
+  assert_string_equal(r.data.val, "x=y.bin");
+}
+
+static void mistakes_are_named(void **state) {
+  (void)state;
+  wn_recipe r;
+  memset(&r, 0x5A, sizeof r);
+  wn_recipe untouched = r;
+  static const struct {
+    const char *text;
+    wn_status status;
+    const char *part;
+  } files[] = {
+      {"{\"model\": {\n  \"layers\": 2,\n  \"width\" 3}}", WN_ERR_FORMAT, ".json:3:"},
+      {"{\"train\": {\"lr\": 1},\n \"train\": {}}", WN_ERR_FORMAT, ".json:2:"},
+      {"{\"train\": {\"lr\": Infinity}}", WN_ERR_FORMAT, ".json:1:"},
+      {"[1]", WN_ERR_CONFIG, "expected a JSON object, found a list"},
+      {"{\"modle\": {}}", WN_ERR_CONFIG, "unknown key \"modle\"; did you mean \"model\"?"},
+      {"{\"model\": {\"widht\": 3}}", WN_ERR_CONFIG, "unknown key \"model.widht\"; did you mean \"model.width\"?"},
+      {"{\"train\": {\"learning_rate\": 3}}", WN_ERR_CONFIG, "unknown key \"train.learning_rate\""},
+      {"{\"lr\": 3}", WN_ERR_CONFIG, "unknown key \"lr\"; did you mean \"train.lr\"?"},
+      {"{\"model\": {\"selective\": {}}}", WN_ERR_CONFIG, "did you mean \"model.attention.selective\"?"},
+      {"{\"train\": {\"lr\": -1}}", WN_ERR_CONFIG, "\"train.lr\" is -1; it must be between 0 and 1000"},
+      {"{\"train\": {\"steps\": 0}}", WN_ERR_CONFIG, "\"train.steps\" is 0"},
+      {"{\"model\": {\"layers\": 99999999999}}", WN_ERR_CONFIG, "\"model.layers\" is 99999999999"},
+      {"{\"data\": {\"kind\": \"cpoy\"}}", WN_ERR_CONFIG, "did you mean \"copy\"?"},
+      {"{\"model\": {\"width\": 100, \"heads\": 3}}", WN_ERR_CONFIG, "not a multiple of heads (3)"},
+      {"{\"model\": {\"heads\": 6, \"kv_heads\": 4}}", WN_ERR_CONFIG, "not a multiple of kv_heads (4)"},
+      {"{\"model\": {\"position\": \"rope\", \"head_size\": 3}}", WN_ERR_CONFIG, "even head_size"},
+      {"{\"model\": {\"attention\": {\"selective\": {\"head\": 6}}}}", WN_ERR_CONFIG, "selective.head is 6"},
+      {"{\"data\": {\"pack\": true}}", WN_ERR_CONFIG, "\"data.pack\" needs \"data.document_token\""},
+      {"{\"data\": {\"kind\": \"copy\", \"pack\": true, \"document_token\": 1}}", WN_ERR_CONFIG, "is for token files"},
+      {"{\"data\": {\"document_token\": 256}, \"model\": {\"vocab_size\": 256}}", WN_ERR_CONFIG,
+       "\"data.document_token\" is 256; \"model.vocab_size\" is 256"},
+      {"{\"data\": {\"eval_values\": 101}}", WN_ERR_CONFIG, "\"data.eval_values\" is 101"},
+      {"{\"data\": {\"kind\": \"parity\", \"max_length\": 1}}", WN_ERR_CONFIG, "parity needs at least 2"},
+      {"{\"train\": {\"context\": 513}}", WN_ERR_CONFIG, "\"train.context\" is 513"},
+      {"{\"train\": {\"batch\": 1048576, \"accumulate\": 1048576}}", WN_ERR_CONFIG, "tokens a step"},
+      {"{\"train\": {\"activation_dtype\": \"float64\"}}", WN_ERR_CONFIG, "must be float32 or bfloat16"},
+  };
+  for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+    assert_refused(ctx, load_text(files[i].text, &r), files[i].status, files[i].part);
+    assert_non_null(strstr(wn_context_error(ctx), path)); /* the file is named */
+  }
+  static const struct {
+    const char *set;
+    wn_status status;
+    const char *part;
+  } sets[] = {
+      {"train.lrr=3", WN_ERR_CONFIG, "set train.lrr=3: unknown key \"train.lrr\"; did you mean \"train.lr\"?"},
+      {"train.lr=fast", WN_ERR_CONFIG, "set train.lr=fast: \"train.lr\" must be a number, not a string"},
+      {"train.lr=", WN_ERR_CONFIG, "\"train.lr\" must be a number"},
+      {"train.lr=1e999", WN_ERR_CONFIG, "\"train.lr\" must be a number"},
+      {"train.lr", WN_ERR_ARGUMENT, "\"train.lr\" is not of the form key=value"},
+      {"train=3", WN_ERR_CONFIG, "\"train\" must be an object"},
+      {"train.lr.x=3", WN_ERR_CONFIG, "\"train.lr\" must be a number, not an object"},
+      {"train.steps=1.5", WN_ERR_CONFIG, "\"train.steps\" must be a whole number"},
+  };
+  for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
+    assert_refused(ctx, load_sets(&r, 1, &sets[i].set), sets[i].status, sets[i].part);
+  char missing[700];
+  snprintf(missing, sizeof missing, "%s/none.json", folder);
+  assert_refused(ctx, wn_recipe_load(ctx, missing, NULL, 0, &r), WN_ERR_IO, "none.json: No such file");
+  assert_memory_equal(&r, &untouched, sizeof r); /* a failure leaves the caller's recipe alone */
+  assert_refused(ctx, wn_recipe_load(ctx, NULL, NULL, 0, NULL), WN_ERR_ARGUMENT, "wn_recipe_load");
+}
+
+static void structs_filled_by_hand_are_checked(void **state) {
+  (void)state;
+  wn_recipe r;
+  char *text = NULL;
+  wn_recipe_init(&r);
+  r.train.optimizer = (wn_optimizer_kind)77;
+  assert_refused(ctx, wn_recipe_json(ctx, &r, &text), WN_ERR_CONFIG, "\"train.optimizer\"");
+  wn_recipe_init(&r);
+  r.train.lr = 0.0 / (r.model.dropout * 0); /* not a number */
+  assert_refused(ctx, wn_recipe_json(ctx, &r, &text), WN_ERR_CONFIG, "\"train.lr\"");
+  wn_recipe_init(&r);
+  memset(r.data.train, 'x', sizeof r.data.train);
+  assert_refused(ctx, wn_recipe_json(ctx, &r, &text), WN_ERR_CONFIG, "\"data.train\"");
+  assert_null(text);
+}
+
+static void packing_is_for_token_files(void **state) {
+  (void)state;
+  wn_recipe r;
+  assert_ok(ctx, load_text("{\"data\": {\"pack\": true, \"document_token\": 0, \"train\": \"t.bin\"}}", &r));
+  assert_true(r.data.pack);
+}
+
+static int setup(void **state) {
+  (void)state;
+  ctx = make_context();
+  make_folder(folder);
+  snprintf(path, sizeof path, "%s/recipe.json", folder);
+  return 0;
+}
+static int teardown(void **state) {
+  (void)state;
+  remove_folder(folder);
+  wn_context_destroy(ctx);
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_key_survives_a_round_trip),
+      cmocka_unit_test(every_key_is_explained),
+      cmocka_unit_test(defaults_are_resolved),
+      cmocka_unit_test(tasks_bring_vocabulary_and_context),
+      cmocka_unit_test(an_object_enables_its_mechanism),
+      cmocka_unit_test(sets_come_after_the_file),
+      cmocka_unit_test(mistakes_are_named),
+      cmocka_unit_test(structs_filled_by_hand_are_checked),
+      cmocka_unit_test(packing_is_for_token_files),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
