@@ -310,7 +310,7 @@ static wn_status header_text(wn_context *ctx, const char *path, const wn_safeten
   wn_status status = WN_OK;
   if (header && metadata) {
     json_t *object = json_object();
-    for (int i = 0; metadata[i] && status == WN_OK; i += 2)
+    for (int i = 0; status == WN_OK && metadata[i]; i += 2)
       if (!metadata[i + 1] || !put(object, metadata[i], json_string(metadata[i + 1])))
         status = wn_fail(ctx, WN_ERR_ARGUMENT,
                          "cannot write %s: metadata \"%.200s\" is there twice, has no value or is not UTF-8", path,
