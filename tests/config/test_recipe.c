@@ -2,6 +2,7 @@
  * keys is checked; mistakes are named by file, place and nearest key. */
 #include "support.h"
 
+#include <glob.h>
 #include <jansson.h>
 
 #include "base/alloc.h"
@@ -332,6 +333,19 @@ static void packing_is_for_token_files(void **state) {
   assert_true(r.data.pack);
 }
 
+static void the_recipes_of_the_project_load(void **state) {
+  (void)state;
+  glob_t found;
+  assert_int_equal(glob(WN_TEST_DIR "/../recipes/*.json", 0, NULL, &found), 0);
+  for (size_t i = 0; i < found.gl_pathc; i++) {
+    wn_recipe r;
+    assert_ok(ctx, wn_recipe_load(ctx, found.gl_pathv[i], NULL, 0, &r));
+    assert_true(r.model.attention.selective.enabled == !strstr(found.gl_pathv[i], "standard") ||
+                strstr(found.gl_pathv[i], "gpt2"));
+  }
+  globfree(&found);
+}
+
 static int setup(void **state) {
   (void)state;
   ctx = make_context();
@@ -357,6 +371,7 @@ int main(void) {
       cmocka_unit_test(mistakes_are_named),
       cmocka_unit_test(structs_filled_by_hand_are_checked),
       cmocka_unit_test(packing_is_for_token_files),
+      cmocka_unit_test(the_recipes_of_the_project_load),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
