@@ -1,0 +1,267 @@
+/* A run that is killed, interrupted, or out of disk loses at most the steps since its last checkpoint, and ends with
+ * the same bits as a run that nothing happened to.
+ *
+ * Each run is a child process (one thread, so that fork is enough). Kills come at chosen places: the calls by which a
+ * save changes the disk are replaced here by ones that count, and the child kills itself at call n, for every fifth n
+ * (WINNOW_TEST_ALL: every n); and at random moments, from outside. A full disk is a limit on the size of files, at
+ * several sizes. */
+#include "train/tiny.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "base/rng.h"
+#include "train/checkpoint.h"
+
+/* The places: before the call in odd counts, after it in even ones. */
+static long kill_at, places;
+static void place(void) {
+  if (++places == kill_at) kill(getpid(), SIGKILL);
+}
+static int placed(long rc) {
+  int error = errno;
+  place();
+  errno = error;
+  return (int)rc;
+}
+int rename(const char *from, const char *to) {
+  place();
+  return placed(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+}
+int fsync(int fd) {
+  place();
+  return placed(syscall(SYS_fsync, fd));
+}
+int unlink(const char *path) {
+  place();
+  return placed(syscall(SYS_unlinkat, AT_FDCWD, path, 0));
+}
+int rmdir(const char *path) {
+  place();
+  return placed(syscall(SYS_unlinkat, AT_FDCWD, path, AT_REMOVEDIR));
+}
+int mkdir(const char *path, mode_t mode) {
+  place();
+  return placed(syscall(SYS_mkdirat, AT_FDCWD, path, mode));
+}
+
+enum { STEPS = 4, KILLED = -1 };
+
+static wn_recipe tiny(void) {
+  wn_recipe r;
+  tiny_recipe(&r, true);
+  r.model.layers = 1;
+  r.train.steps = STEPS;
+  r.train.batch = 2;
+  r.train.save_every = 1;
+  return r;
+}
+
+struct child {
+  long kill_at;
+  rlim_t file_bytes;
+  int report;
+  bool interruptible;
+};
+static wn_context *interrupted;
+static void on_signal(int number) {
+  (void)number;
+  wn_context_cancel(interrupted);
+}
+
+/* Starts a run in a child; its exit code is the status. */
+static pid_t start(const wn_recipe *r, const char *dir, const struct child *how) {
+  fflush(NULL);
+  pid_t pid = fork();
+  if (pid) return pid;
+  wn_context *ctx = NULL;
+  wn_context_options options = {.threads = 1};
+  if (wn_context_create(&options, &ctx) != WN_OK) _exit(99);
+  if (how->interruptible) {
+    interrupted = ctx;
+    signal(SIGINT, on_signal);
+  }
+  if (how->file_bytes) {
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){how->file_bytes, how->file_bytes});
+  }
+  places = 0;
+  kill_at = how->kill_at;
+  wn_status status = wn_train_run(ctx, r, dir, true, NULL, NULL);
+  kill_at = 0;
+  long total = places;
+  if (how->report >= 0 && write(how->report, &total, sizeof total) != (ssize_t)sizeof total) _exit(98);
+  wn_context_destroy(ctx);
+  _exit(status);
+}
+
+/* The status, or KILLED. */
+static int finish(pid_t pid) {
+  int code = 0;
+  assert_int_equal(waitpid(pid, &code, 0), pid);
+  if (WIFSIGNALED(code)) {
+    assert_int_equal(WTERMSIG(code), SIGKILL);
+    return KILLED;
+  }
+  assert_true(WIFEXITED(code));
+  return WEXITSTATUS(code);
+}
+
+static int run(const wn_recipe *r, const char *dir, long at, rlim_t file_bytes) {
+  return finish(start(r, dir, &(struct child){.kill_at = at, .file_bytes = file_bytes, .report = -1}));
+}
+
+/* What a run with nothing happening leaves, and how many places it passes. */
+static long reference(const wn_recipe *r, const char *dir) {
+  int ends[2];
+  long total = 0;
+  assert_int_equal(pipe(ends), 0);
+  assert_int_equal(finish(start(r, dir, &(struct child){.report = ends[1]})), WN_OK);
+  assert_int_equal(read(ends[0], &total, sizeof total), sizeof total);
+  close(ends[0]);
+  close(ends[1]);
+  return total;
+}
+
+static void same_end(const char *a, const char *b, const char *what, long n) {
+  static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "state.json", "config.json"};
+  for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+    if (!tiny_same_file(a, b, files[i]))
+      fail_msg("%s %ld: %s differs from that of the undisturbed run", what, n, files[i]);
+  char path[400];
+  snprintf(path, sizeof path, "%s/.next", b);
+  assert_int_not_equal(access(path, F_OK), 0);
+  snprintf(path, sizeof path, "%s/.commit", b);
+  assert_int_not_equal(access(path, F_OK), 0);
+  int lines = 0;
+  char *log = tiny_read(b, "log.jsonl", NULL);
+  for (char *c = log; *c; c++) lines += *c == '\n';
+  free(log);
+  assert_int_equal(lines, STEPS);
+}
+
+static void test_kill_at_every_place(void **state) {
+  (void)state;
+  char whole[256], dir[256];
+  tiny_folder(whole);
+  wn_recipe r = tiny();
+  long total = reference(&r, whole);
+  assert_true(total > 60);
+  /* The first save and two more: the rest repeats. */
+  long last = total * 3 / (STEPS + 1), stride = getenv("WINNOW_TEST_ALL") ? 1 : 5;
+  for (long n = 1; n <= last; n += stride) {
+    tiny_folder(dir);
+    assert_int_equal(run(&r, dir, n, 0), KILLED);
+    /* Once more while it recovers, then undisturbed. */
+    if (n % 4 == 0) run(&r, dir, 1 + n % 5, 0);
+    int status = run(&r, dir, 0, 0);
+    if (status != WN_OK) fail_msg("killed at place %ld: resuming gives %s", n, wn_status_name((wn_status)status));
+    same_end(whole, dir, "killed at place", n);
+    tiny_remove(dir);
+  }
+  tiny_remove(whole);
+}
+
+static void test_kill_at_random(void **state) {
+  (void)state;
+  char whole[256], dir[256];
+  tiny_folder(whole);
+  wn_recipe r = tiny();
+  r.train.steps = STEPS;
+  struct timespec a, b;
+  clock_gettime(CLOCK_MONOTONIC, &a);
+  reference(&r, whole);
+  clock_gettime(CLOCK_MONOTONIC, &b);
+  uint64_t length = (uint64_t)(b.tv_sec - a.tv_sec) * 1000000000u + (uint64_t)(b.tv_nsec - a.tv_nsec),
+           seed = (uint64_t)b.tv_nsec;
+  print_message("seed %llu, a run takes %.1f ms\n", (unsigned long long)seed, (double)length * 1e-6);
+  for (uint64_t i = 0; i < 4; i++) {
+    tiny_folder(dir);
+    int status = KILLED;
+    for (uint64_t k = 0; k < 6 && status == KILLED; k++) {
+      pid_t pid = start(&r, dir, &(struct child){.report = -1});
+      uint64_t wait = wn_random_below(seed, WN_STREAM_TEST, i, k, length);
+      nanosleep(&(struct timespec){(time_t)(wait / 1000000000u), (long)(wait % 1000000000u)}, NULL);
+      kill(pid, SIGKILL);
+      status = finish(pid);
+    }
+    if (status == KILLED) status = run(&r, dir, 0, 0);
+    assert_int_equal(status, WN_OK);
+    same_end(whole, dir, "random kills, round", (long)i);
+    tiny_remove(dir);
+  }
+  tiny_remove(whole);
+}
+
+static void test_full_disk(void **state) {
+  (void)state;
+  char whole[256], dir[256], before[256], path[400];
+  tiny_folder(whole), tiny_folder(dir), tiny_folder(before);
+  wn_recipe r = tiny(), part = tiny();
+  reference(&r, whole);
+  part.train.steps = 2;
+  assert_int_equal(run(&part, dir, 0, 0), WN_OK);
+  assert_int_equal(run(&part, before, 0, 0), WN_OK);
+  snprintf(path, sizeof path, "%s/model.safetensors", dir);
+  struct stat model;
+  assert_int_equal(stat(path, &model), 0);
+  /* Too small for: the log, recipe.json, the model, the end of the model, optimizer.safetensors. */
+  const rlim_t limits[] = {64, 1024, (rlim_t)model.st_size / 2, (rlim_t)model.st_size - 1,
+                           (rlim_t)model.st_size + 1024};
+  for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+    assert_int_equal(run(&r, dir, 0, limits[i]), WN_ERR_IO);
+    static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "state.json", "recipe.json"};
+    for (size_t k = 0; k < sizeof files / sizeof *files; k++) assert_true(tiny_same_file(before, dir, files[k]));
+    snprintf(path, sizeof path, "%s/.next", dir);
+    assert_int_not_equal(access(path, F_OK), 0); /* its space is given back */
+  }
+  assert_int_equal(run(&r, dir, 0, 0), WN_OK);
+  same_end(whole, dir, "full disk", 0);
+  /* A run that has no room for its first checkpoint says so before it trains. */
+  tiny_remove(before);
+  tiny_folder(before);
+  assert_int_equal(run(&r, before, 0, 1024), WN_ERR_IO);
+  assert_false(wn_checkpoint_exists(before));
+  tiny_remove(whole), tiny_remove(dir), tiny_remove(before);
+}
+
+static void test_interrupt(void **state) {
+  (void)state;
+  char whole[256], dir[256], path[400];
+  tiny_folder(whole), tiny_folder(dir);
+  wn_recipe r = tiny();
+  r.train.steps = 1000000;
+  r.train.save_every = 0;
+  snprintf(path, sizeof path, "%s/log.jsonl", dir);
+  pid_t pid = start(&r, dir, &(struct child){.report = -1, .interruptible = true});
+  struct stat log = {0};
+  for (int i = 0; i < 5000 && log.st_size < 300; i++) {
+    nanosleep(&(struct timespec){0, 2000000}, NULL);
+    stat(path, &log);
+  }
+  kill(pid, SIGINT);
+  assert_int_equal(finish(pid), WN_ERR_CANCELLED);
+  wn_context *ctx = tiny_context("cpu", 1);
+  struct wn_run_state saved;
+  must(ctx, wn_checkpoint_state(ctx, dir, &saved));
+  assert_true(saved.step > 0 && saved.step < r.train.steps);
+  wn_context_destroy(ctx);
+  r.train.steps = saved.step + 3;
+  assert_int_equal(run(&r, dir, 0, 0), WN_OK);
+  reference(&r, whole);
+  assert_true(tiny_same_file(whole, dir, "model.safetensors"));
+  assert_true(tiny_same_file(whole, dir, "optimizer.safetensors"));
+  tiny_remove(whole), tiny_remove(dir);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_kill_at_every_place), cmocka_unit_test(test_kill_at_random),
+                                     cmocka_unit_test(test_full_disk), cmocka_unit_test(test_interrupt)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,124 @@
+/* Evaluation totals against the whole logits: every token after the first counts once, the tail included. */
+#include "tiny.h"
+
+#include <math.h>
+
+enum { CONTEXT = 16 };
+static const char text[] = "The quick brown fox jumps over the lazy dog, twice.";
+enum { BYTES = sizeof text - 1 }; /* 51: blocks of 16, 16, 16 and 2 predictions */
+
+struct bench {
+  wn_context *ctx;
+  wn_model *model;
+  wn_tokenizer *tok;
+  double loss;
+  uint64_t hits;
+};
+
+static void bench_init(struct bench *b) {
+  *b = (struct bench){.ctx = tiny_context("cpu", 1)};
+  wn_recipe r;
+  tiny_recipe(&r, true);
+  r.model.vocab_size = 256;
+  r.model.context = CONTEXT;
+  r.model.init_std = 0.3;
+  must(b->ctx, wn_model_config_resolve(b->ctx, &r.model));
+  must(b->ctx, wn_model_create(b->ctx, &r.model, 3, &b->model));
+  must(b->ctx, wn_tokenizer_load(b->ctx, "bytes", &b->tok));
+  float logits[CONTEXT * 256];
+  int32_t ids[BYTES];
+  for (int i = 0; i < BYTES; i++) ids[i] = (unsigned char)text[i];
+  for (int at = 0; at + 1 < BYTES; at += CONTEXT) {
+    int n = BYTES - 1 - at < CONTEXT ? BYTES - 1 - at : CONTEXT;
+    must(b->ctx, wn_model_logits(b->ctx, b->model, ids + at, NULL, 1, n, logits));
+    for (int t = 0; t < n; t++) {
+      const float *row = logits + t * 256;
+      double sum = 0;
+      int best = 0, target = ids[at + t + 1];
+      for (int v = 0; v < 256; v++) {
+        sum += exp((double)row[v]);
+        if (row[v] > row[best]) best = v;
+      }
+      b->loss += log(sum) - (double)row[target];
+      b->hits += best == target;
+    }
+  }
+}
+
+static void bench_clear(struct bench *b) {
+  wn_tokenizer_destroy(b->tok);
+  wn_model_destroy(b->model);
+  wn_context_destroy(b->ctx);
+}
+
+static void near(double found, double expected) {
+  if (!(fabs(found - expected) < 1e-5 * (1 + fabs(expected)))) fail_msg("found %.9g, expected %.9g", found, expected);
+}
+
+static void check(const struct bench *b, const wn_eval_result *r) {
+  assert_int_equal(r->tokens, BYTES - 1);
+  near(r->loss, b->loss / (BYTES - 1));
+  near(r->perplexity, exp(b->loss / (BYTES - 1)));
+  near(r->accuracy, (double)b->hits / (BYTES - 1));
+}
+
+static void test_text(void **state) {
+  (void)state;
+  struct bench b;
+  bench_init(&b);
+  for (int64_t batch = 0; batch <= 5; batch++) {
+    wn_eval_options options = {.batch = batch};
+    wn_eval_result r;
+    must(b.ctx, wn_eval_text(b.ctx, b.model, b.tok, text, BYTES, &options, &r));
+    check(&b, &r);
+    assert_int_equal(r.bytes, BYTES - 1); /* the first byte is not predicted */
+    near(r.bits_per_byte, b.loss / log(2) / (BYTES - 1));
+  }
+  wn_eval_options some = {.batch = 1, .max_batches = 2};
+  wn_eval_result r;
+  must(b.ctx, wn_eval_text(b.ctx, b.model, b.tok, text, BYTES, &some, &r));
+  assert_int_equal(r.tokens, 2 * CONTEXT);
+  assert_true(r.bits_per_byte == 0); /* a part of the text: the bytes behind it are not known */
+  must(b.ctx, wn_eval_text(b.ctx, b.model, b.tok, text, 2, NULL, &r));
+  assert_int_equal(r.tokens, 1);
+  assert_int_equal(wn_eval_text(b.ctx, b.model, b.tok, text, 1, NULL, &r), WN_ERR_FORMAT);
+  assert_int_equal(wn_eval_text(b.ctx, b.model, b.tok, text, 0, NULL, &r), WN_ERR_FORMAT);
+  wn_eval_options bad = {.context = CONTEXT + 1};
+  assert_int_equal(wn_eval_text(b.ctx, b.model, b.tok, text, BYTES, &bad, &r), WN_ERR_ARGUMENT);
+  bench_clear(&b);
+}
+
+static void test_token_file(void **state) {
+  (void)state;
+  struct bench b;
+  bench_init(&b);
+  char dir[256];
+  tiny_folder(dir);
+  wn_recipe recipe;
+  tiny_recipe(&recipe, true);
+  recipe.data.kind = WN_DATA_TOKENS;
+  snprintf(recipe.data.val, sizeof recipe.data.val, "%s/val.bin", dir);
+  int32_t ids[BYTES];
+  for (int i = 0; i < BYTES; i++) ids[i] = (unsigned char)text[i];
+  must(b.ctx, wn_token_file_write(b.ctx, recipe.data.val, "llmc", 256, ids, BYTES));
+  wn_data_source *source = NULL;
+  must(b.ctx, wn_data_source_create(b.ctx, &recipe.data, "val", CONTEXT, 256, &source));
+  for (int64_t batch = 1; batch <= 5; batch++) {
+    wn_eval_options options = {.batch = batch, .bytes = BYTES - 1};
+    wn_eval_result r;
+    must(b.ctx, wn_eval(b.ctx, b.model, source, &options, &r));
+    check(&b, &r);
+    near(r.bits_per_byte, b.loss / log(2) / (BYTES - 1));
+  }
+  wn_context_cancel(b.ctx);
+  wn_eval_result r;
+  assert_int_equal(wn_eval(b.ctx, b.model, source, NULL, &r), WN_ERR_CANCELLED);
+  wn_data_source_destroy(source);
+  bench_clear(&b);
+  tiny_remove(dir);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_text), cmocka_unit_test(test_token_file)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

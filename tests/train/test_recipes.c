@@ -1,0 +1,147 @@
+/* Every recipe of recipes/ loads, has the parameters its paper publishes, and starts: two steps at a small size. */
+#include "tiny.h"
+
+#include <dirent.h>
+#include <math.h>
+
+#include "model/model.h"
+
+enum { RECIPES_MAX = 64, VOCAB = 64, TOKENS = 400 };
+static char names[RECIPES_MAX][256];
+static int name_count;
+
+static int by_name(const void *a, const void *b) {
+  return strcmp(a, b);
+}
+
+static int list_recipes(void **state) {
+  (void)state;
+  DIR *dir = opendir(WN_TEST_DIR "/../recipes");
+  if (!dir) return -1;
+  for (struct dirent *e; (e = readdir(dir));) {
+    const char *dot = strrchr(e->d_name, '.');
+    if (dot && !strcmp(dot, ".json") && name_count < RECIPES_MAX)
+      snprintf(names[name_count++], sizeof names[0], "%s", e->d_name);
+  }
+  closedir(dir);
+  qsort(names, (size_t)name_count, sizeof names[0], by_name);
+  return 0;
+}
+
+static void recipe_path(const char *name, char out[1024]) {
+  snprintf(out, 1024, "%s/../recipes/%.255s", WN_TEST_DIR, name);
+}
+
+static void test_load(void **state) {
+  (void)state;
+  wn_context *ctx = tiny_context("cpu", 1);
+  assert_true(name_count >= 10);
+  for (int i = 0; i < name_count; i++) {
+    char path[1024], *json = NULL;
+    wn_recipe r;
+    recipe_path(names[i], path);
+    must(ctx, wn_recipe_load(ctx, path, NULL, 0, &r));
+    bool selective = strstr(names[i], "selective.json") || strstr(names[i], "mem.json");
+    if (r.model.attention.selective.enabled != selective) fail_msg("%s: its name and its attention differ", names[i]);
+    assert_int_equal(r.model.attention.selective.mem.enabled, strstr(names[i], "-mem.json") != NULL);
+    must(ctx, wn_recipe_json(ctx, &r, &json));
+    wn_text_free(json);
+  }
+  wn_context_destroy(ctx);
+}
+
+/* A pair of recipes that is compared differs in its attention alone. */
+static void test_pairs(void **state) {
+  (void)state;
+  wn_context *ctx = tiny_context("cpu", 1);
+  int pairs = 0;
+  for (int i = 0; i < name_count; i++) {
+    char *end = strstr(names[i], "-standard.json");
+    if (!end) continue;
+    char path[1024], other[1100], *a = NULL, *b = NULL;
+    wn_recipe x, y;
+    recipe_path(names[i], path);
+    must(ctx, wn_recipe_load(ctx, path, NULL, 0, &x));
+    snprintf(other, sizeof other, "%s/../recipes/%.*s-selective.json", WN_TEST_DIR, (int)(end - names[i]), names[i]);
+    must(ctx, wn_recipe_load(ctx, other, NULL, 0, &y));
+    y.model.attention = x.model.attention;
+    must(ctx, wn_recipe_json(ctx, &x, &a));
+    must(ctx, wn_recipe_json(ctx, &y, &b));
+    if (strcmp(a, b)) fail_msg("%s and its selective twin differ in more than attention", names[i]);
+    wn_text_free(a);
+    wn_text_free(b);
+    pairs++;
+  }
+  assert_true(pairs >= 5);
+  wn_context_destroy(ctx);
+}
+
+/* Leviathan et al., table 8, with the vocabulary of about 7,964 entries that the counts point to; GPT-2's is exact. */
+static void test_parameter_counts(void **state) {
+  (void)state;
+  const struct {
+    const char *name;
+    int64_t vocab;
+    double count, tolerance;
+  } published[] = {
+      {"selective-paper-d8-selective.json", 7964, 33603584, 1e-3},
+      {"selective-paper-d12-standard.json", 7964, 97615872, 1e-3},
+      {"selective-paper-d16-mem.json", 7964, 218226688, 1e-3},
+      {"gpt2-124m.json", 0, 124439808, 0},
+  };
+  wn_context *ctx = tiny_context("cpu", 1);
+  for (size_t i = 0; i < sizeof published / sizeof *published; i++) {
+    char path[1024];
+    wn_recipe r;
+    recipe_path(published[i].name, path);
+    must(ctx, wn_recipe_load(ctx, path, NULL, 0, &r));
+    if (published[i].vocab) r.model.vocab_size = published[i].vocab;
+    must(ctx, wn_model_config_resolve(ctx, &r.model));
+    struct wn_param_table table = {0};
+    must(ctx, wn_param_table_create(ctx, &r.model, &table));
+    double count = 0;
+    for (int k = 0; k < table.count; k++) count += (double)table.rows[k].count;
+    wn_param_table_clear(&table);
+    if (!(fabs(count - published[i].count) <= published[i].tolerance * published[i].count))
+      fail_msg("%s: %.0f parameters, published %.0f", published[i].name, count, published[i].count);
+  }
+  wn_context_destroy(ctx);
+}
+
+static void test_start(void **state) {
+  (void)state;
+  char dir[256], data[300], train[400], val[400];
+  tiny_folder(dir);
+  snprintf(data, sizeof data, "%s/tokens.bin", dir);
+  snprintf(train, sizeof train, "data.train=\"%s\"", data);
+  snprintf(val, sizeof val, "data.val=\"%s\"", data);
+  wn_context *ctx = tiny_context("cpu", 1);
+  int32_t ids[TOKENS];
+  for (int i = 0; i < TOKENS; i++) ids[i] = (i * i + i / 7) % VOCAB;
+  must(ctx, wn_token_file_write(ctx, data, "llmc", VOCAB, ids, TOKENS));
+  for (int i = 0; i < name_count; i++) {
+    char path[1024], run[600];
+    wn_recipe r;
+    recipe_path(names[i], path);
+    snprintf(run, sizeof run, "%s/%.200s.run", dir, names[i]);
+    const char *small[] = {"train.steps=2", "train.batch=2", "train.accumulate=1", "train.eval_batches=1",
+                           "model.layers=2", "model.ffn_width=24", "model.head_size=8", "model.width=32",
+                           "model.heads=2", "train.context=0",
+                           /* only for token files: a task says itself how many tokens it needs */
+                           "model.vocab_size=64", "model.context=16", train, val, "data.tokenizer=\"\""};
+    enum { ALL = sizeof small / sizeof *small, TASK = ALL - 5 };
+    must(ctx, wn_recipe_load(ctx, path, NULL, 0, &r));
+    must(ctx, wn_recipe_load(ctx, path, small, r.data.kind == WN_DATA_TOKENS ? ALL : TASK, &r));
+    wn_status status = wn_train_run(ctx, &r, run, false, NULL, NULL);
+    if (status != WN_OK) fail_msg("%s: %s", names[i], wn_context_error(ctx));
+    tiny_remove(run);
+  }
+  wn_context_destroy(ctx);
+  tiny_remove(dir);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_load), cmocka_unit_test(test_pairs),
+                                     cmocka_unit_test(test_parameter_counts), cmocka_unit_test(test_start)};
+  return cmocka_run_group_tests(tests, list_recipes, NULL);
+}

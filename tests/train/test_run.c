@@ -1,0 +1,225 @@
+/* Runs in a folder: interrupted and resumed equals never interrupted, to the bit; what is refused; what is logged. */
+#include "tiny.h"
+
+#include <jansson.h>
+#include <math.h>
+
+#include "train/runlog.h"
+
+struct stop {
+  wn_context *ctx;
+  int64_t at;
+  int64_t seen;
+  bool evaluated, saved;
+};
+
+static void on_progress(void *user, const wn_train_progress *p) {
+  struct stop *s = user;
+  s->seen = p->step;
+  s->evaluated |= p->evaluated;
+  s->saved |= p->saved;
+  if (p->step == s->at) wn_context_cancel(s->ctx);
+}
+
+/* Trains in a context of its own; stops after step `at` when it is not 0. */
+static wn_status train(const wn_recipe *r, const char *dir, bool resume, int64_t at, struct stop *out) {
+  struct stop s = {.ctx = tiny_context("cpu", 1), .at = at};
+  wn_status status = wn_train_run(s.ctx, r, dir, resume, on_progress, &s);
+  if (status != WN_OK && status != WN_ERR_CANCELLED) print_message("%s\n", wn_context_error(s.ctx));
+  wn_context_destroy(s.ctx);
+  if (out) *out = s;
+  return status;
+}
+
+static void same_run(const char *a, const char *b) {
+  assert_true(tiny_same_file(a, b, "model.safetensors"));
+  assert_true(tiny_same_file(a, b, "optimizer.safetensors"));
+  assert_true(tiny_same_file(a, b, "config.json"));
+  assert_true(tiny_same_file(a, b, "state.json"));
+}
+
+/* Every line of the log is an object; steps count from 1; the loss of step i goes to loss[i]. */
+static int read_log(const char *dir, double *loss, int most) {
+  char *text = tiny_read(dir, "log.jsonl", NULL), *at = text;
+  assert_non_null(text);
+  int n = 0;
+  for (char *end; (end = strchr(at, '\n')); at = end + 1) {
+    json_error_t error;
+    json_t *j = json_loadb(at, (size_t)(end - at), 0, &error);
+    if (!j) fail_msg("%s: line %d: %s", dir, n + 1, error.text);
+    assert_int_equal(json_integer_value(json_object_get(j, "step")), n + 1);
+    assert_true(n < most);
+    loss[n++] = json_number_value(json_object_get(j, "loss"));
+    json_decref(j);
+  }
+  assert_int_equal(*at, 0);
+  free(text);
+  return n;
+}
+
+static void resume_equals(wn_recipe *r) {
+  char a[256], b[256], path_a[300], path_b[300];
+  tiny_folder(a), tiny_folder(b);
+  snprintf(path_a, sizeof path_a, "%s/run", a);
+  snprintf(path_b, sizeof path_b, "%s/run", b);
+  struct stop s;
+  assert_int_equal(train(r, path_a, false, 0, &s), WN_OK);
+  assert_int_equal(s.seen, 6);
+  assert_true(s.saved);
+  assert_int_equal(train(r, path_b, false, 2, &s), WN_ERR_CANCELLED);
+  assert_int_equal(s.seen, 2);
+  assert_int_equal(train(NULL, path_b, true, 5, &s), WN_ERR_CANCELLED);
+  assert_int_equal(s.seen, 5);
+  assert_int_equal(train(r, path_b, true, 0, &s), WN_OK);
+  assert_int_equal(s.seen, 6);
+  same_run(path_a, path_b);
+  double la[8], lb[8];
+  assert_int_equal(read_log(path_a, la, 8), 6);
+  assert_int_equal(read_log(path_b, lb, 8), 6);
+  assert_memory_equal(la, lb, 6 * sizeof *la);
+  /* Nothing is left to do: nothing changes. */
+  assert_int_equal(train(NULL, path_b, true, 0, NULL), WN_OK);
+  same_run(path_a, path_b);
+  tiny_remove(a), tiny_remove(b);
+}
+
+static void test_resume(void **state) {
+  (void)state;
+  wn_recipe r;
+  tiny_recipe(&r, true);
+  r.model.dropout = 0.1;
+  r.train.schedule = WN_SCHED_COSINE;
+  resume_equals(&r);
+  tiny_recipe(&r, false);
+  r.train.optimizer = WN_OPT_ADAGRAD;
+  r.train.accumulate = 2;
+  r.train.clip_tensor = 0.03;
+  r.train.save_every = 4;
+  resume_equals(&r);
+}
+
+static void test_evaluation(void **state) {
+  (void)state;
+  char dir[256], path[300];
+  tiny_folder(dir);
+  snprintf(path, sizeof path, "%s/run", dir);
+  wn_recipe r;
+  tiny_recipe(&r, true);
+  r.train.eval_every = 4;
+  r.train.eval_batches = 2;
+  struct stop s;
+  assert_int_equal(train(&r, path, false, 0, &s), WN_OK);
+  assert_true(s.evaluated);
+  char *log = tiny_read(path, "log.jsonl", NULL);
+  int found = 0;
+  for (char *at = log; (at = strstr(at, "\"val_loss\":")); at++) found++;
+  assert_int_equal(found, 2); /* steps 4 and 6, the last */
+  free(log);
+  tiny_remove(dir);
+}
+
+static void test_refusals(void **state) {
+  (void)state;
+  char dir[256], other[256];
+  tiny_folder(dir), tiny_folder(other);
+  wn_recipe r, changed;
+  tiny_recipe(&r, false);
+  r.train.steps = 2;
+  assert_int_equal(train(NULL, dir, false, 0, NULL), WN_ERR_ARGUMENT);
+  assert_int_equal(train(NULL, dir, true, 0, NULL), WN_ERR_IO); /* nothing to resume */
+  assert_int_equal(train(&r, dir, false, 0, NULL), WN_OK);
+  assert_int_equal(train(&r, dir, false, 0, NULL), WN_ERR_ARGUMENT); /* holds a run */
+  changed = r;
+  changed.model.width = 48;
+  assert_int_equal(train(&changed, dir, true, 0, NULL), WN_ERR_CONFIG);
+  changed = r;
+  changed.train.seed++;
+  assert_int_equal(train(&changed, dir, true, 0, NULL), WN_ERR_CONFIG);
+  changed = r;
+  changed.train.optimizer = WN_OPT_ADAGRAD;
+  assert_int_equal(train(&changed, dir, true, 0, NULL), WN_ERR_CONFIG);
+  /* One process a folder. */
+  wn_context *ctx = tiny_context("cpu", 1);
+  struct wn_run_log lock;
+  must(ctx, wn_run_log_open(ctx, dir, &lock));
+  assert_int_equal(train(NULL, dir, true, 0, NULL), WN_ERR_IO);
+  wn_run_log_close(&lock);
+  /* More steps than before go on from the last. */
+  changed = r;
+  changed.train.steps = 4;
+  assert_int_equal(train(&changed, dir, true, 0, NULL), WN_OK);
+  /* Files of two runs do not pass as one. */
+  r.train.seed = 99;
+  assert_int_equal(train(&r, other, false, 0, NULL), WN_OK);
+  char from[300], to[300];
+  snprintf(from, sizeof from, "%s/model.safetensors", other);
+  snprintf(to, sizeof to, "%s/model.safetensors", dir);
+  assert_int_equal(rename(from, to), 0);
+  assert_int_equal(train(NULL, dir, true, 0, NULL), WN_ERR_FORMAT);
+  wn_context_destroy(ctx);
+  tiny_remove(dir), tiny_remove(other);
+}
+
+/* A learning rate that blows the model up: the checkpoint that was there is the one that is left. */
+static void test_divergence(void **state) {
+  (void)state;
+  char dir[256];
+  tiny_folder(dir);
+  wn_recipe r;
+  tiny_recipe(&r, false);
+  r.train.steps = 40;
+  r.train.warmup = 0;
+  r.train.clip = 0;
+  r.train.lr = 1e30;
+  wn_context *ctx = tiny_context("cpu", 1);
+  assert_int_equal(wn_train_run(ctx, &r, dir, false, NULL, NULL), WN_ERR_DIVERGED);
+  assert_non_null(strstr(wn_context_error(ctx), "step 0 is kept"));
+  wn_model *kept = NULL, *fresh = NULL;
+  must(ctx, wn_model_load(ctx, dir, &kept));
+  must(ctx, wn_model_create(ctx, wn_model_config_get(kept), r.train.seed, &fresh));
+  for (int i = 0; i < wn_model_tensor_count(fresh); i++) {
+    wn_safetensors_entry x, y;
+    must(ctx, wn_model_tensor_at(kept, i, &x));
+    must(ctx, wn_model_tensor_at(fresh, i, &y));
+    assert_memory_equal(x.data, y.data, y.bytes);
+  }
+  wn_model_destroy(kept);
+  wn_model_destroy(fresh);
+  wn_context_destroy(ctx);
+  tiny_remove(dir);
+}
+
+/* A log that ends in the middle of a line, or past the checkpoint, is cut to what the checkpoint knows. */
+static void test_log(void **state) {
+  (void)state;
+  char dir[256], path[300];
+  tiny_folder(dir);
+  snprintf(path, sizeof path, "%s/log.jsonl", dir);
+  FILE *f = fopen(path, "w");
+  for (int s = 1; s <= 12; s++) fprintf(f, "{\"step\":%d,\"loss\":1}\n", s);
+  fputs("{\"step\":13,\"lo", f);
+  fclose(f);
+  wn_context *ctx = tiny_context("cpu", 1);
+  struct wn_run_log log;
+  double loss[16];
+  must(ctx, wn_run_log_open(ctx, dir, &log));
+  must(ctx, wn_run_log_trim(ctx, &log, 100));
+  assert_int_equal(read_log(dir, loss, 16), 12);
+  must(ctx, wn_run_log_trim(ctx, &log, 9));
+  wn_train_progress p = {.step = 10, .loss = 2.5};
+  must(ctx, wn_run_log_append(ctx, &log, &p));
+  assert_int_equal(read_log(dir, loss, 16), 10);
+  assert_true(loss[9] == 2.5);
+  must(ctx, wn_run_log_trim(ctx, &log, 0));
+  assert_int_equal(read_log(dir, loss, 16), 0);
+  wn_run_log_close(&log);
+  wn_context_destroy(ctx);
+  tiny_remove(dir);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_log), cmocka_unit_test(test_resume),
+                                     cmocka_unit_test(test_evaluation), cmocka_unit_test(test_refusals),
+                                     cmocka_unit_test(test_divergence)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
