@@ -10,12 +10,12 @@ keep >kept
 
 # Texts.
 for file in missing.txt empty.txt latin.txt folder; do
-  refuses "tokenizer train on $file" 1 "$file" tokenizer train --input $file --out tok.model --vocab-size 300 --quiet
+  refuses "tokenizer train on $file" 1 "$file" tokenizer train --out tok.model --vocab 300 --quiet $file
   refuses "data prepare on $file" 1 "$file" data prepare --tokenizer tok.model --out data --quiet $file
   refuses "eval on $file" 1 "$file" eval --model whole --text $file --quiet
 done
-refuses "a vocabulary larger than the text gives" 1 '[Vv]ocab' tokenizer train --input short.txt --out tok.model --vocab-size 60000 --quiet
-refuses "a vocabulary out of range" 2 'vocab-size' tokenizer train --input text.txt --out tok.model --vocab-size -5
+refuses "a vocabulary larger than the text gives" 1 '[Vv]ocab' tokenizer train --out tok.model --vocab 60000 --quiet short.txt
+refuses "a vocabulary out of range" 2 '\-\-vocab.*range' tokenizer train --out tok.model --vocab -5 text.txt
 refuses "a prompt that is not UTF-8" 1 'UTF-8' generate --model whole --prompt $'a \xff b'
 printf '{"text": "fine"}\n{"text": 3}\n' >type.jsonl
 printf '{"text": "fine"}\n{"text": "cut\n' >cut.jsonl
@@ -31,11 +31,18 @@ refuses "gzip: truncated" 1 'cut\.jsonl\.gz' data prepare --tokenizer bytes --ou
 head -c 200 tok.model >cut.model
 head -c 4000 /dev/urandom >noise.model
 for file in missing.model empty.txt cut.model noise.model folder; do
-  refuses "tokenizer $file" 1 "$file" tokenizer encode --tokenizer $file --text x
+  refuses "tokenizer $file" 1 "$file" tokenizer encode --tokenizer $file text.txt
 done
-refuses "decode of an id past the vocabulary" 1 '300|100000' tokenizer decode --tokenizer tok.model --ids 100000
-refuses "decode of a negative id" 1 '' tokenizer decode --tokenizer tok.model --ids=-7
-refuses "decode of what is no number" 1 '' tokenizer decode --tokenizer tok.model --ids 3,x
+ids() { # NAME PATTERN TEXT
+  printf '%s' "$3" >ids.bad
+  refuses "ids: $1" 1 "ids\.bad.*$2" tokenizer decode --tokenizer tok.model ids.bad
+}
+ids "past the vocabulary" '100000' '3 100000'
+ids "negative" '' '3 -7'
+ids "no number" 'byte 2' '3 x 5'
+ids "too large for an integer" '' '99999999999999999999'
+ids "JSON without ids" '' '{"text": 3}'
+ids "JSON cut off" '' '{"ids": [3, 4'
 
 # Recipes.
 config() { # NAME CODE PATTERN TEXT
@@ -152,7 +159,7 @@ printf '{"layers": ' >shapes/config.json
 refuses "config.json truncated" 1 'shapes/config\.json:1' info shapes
 
 # A checkpoint and a tokenizer of different vocabularies.
-run "$winnow" tokenizer train --input text.txt --out larger.model --vocab-size 420 --quiet
+run "$winnow" tokenizer train --out larger.model --vocab 420 --quiet text.txt
 if [ -s larger.model ]; then
   for command in "eval --text other.txt" "generate --prompt x"; do
     refuses "another tokenizer's vocabulary: ${command%% *}" 1 '(420.*300|300.*420)' $command --model whole --tokenizer larger.model

@@ -29,16 +29,23 @@ cat >recipe.json <<END
 }
 END
 
-json "tokenizer train" . tokenizer train --input text.txt --out tok.model --vocab-size 300
+json "tokenizer train" . tokenizer train --out tok.model --vocab 300 text.txt
 [ -s tok.model ] && pass "a tokenizer is written" || fail "a tokenizer is written"
-json "tokenizer encode" '.ids | length > 3' tokenizer encode --tokenizer tok.model --text "The cat sees the sea."
-ids=$(jq -r '.ids | map(tostring) | join(",")' out 2>/dev/null)
-run "$winnow" tokenizer decode --tokenizer tok.model --ids "${ids:-0}"
-is "decode gives back what encode took" "The cat sees the sea." "$(cat out)"
-json "tokenizer decode" '.text == "The cat sees the sea."' tokenizer decode --tokenizer tok.model --ids "${ids:-0}"
+printf 'The cat sees the sea.\n\nA ship: \t café ☂\n' >line.txt
+json "tokenizer encode" '(.ids | length) > 3 and .count == (.ids | length)' tokenizer encode --tokenizer tok.model line.txt
+cp out ids.json
+run "$winnow" tokenizer encode --tokenizer tok.model line.txt
+cp out ids.txt
+is "ids as text and as JSON agree" "$(jq -r '.ids | map(tostring) | join(" ")' ids.json)" "$(cat ids.txt)"
+for file in ids.txt ids.json; do
+  run "$winnow" tokenizer decode --tokenizer tok.model $file
+  if cmp -s out line.txt; then pass "decode of $file gives back the text"; else fail "decode of $file gives back the text" "$(shown)"; fi
+done
+json "tokenizer decode" '.text | startswith("The cat sees the sea.\n")' tokenizer decode --tokenizer tok.model ids.json
+json "tokenizer of bytes" '.ids == [84, 104, 101]' tokenizer encode --tokenizer bytes <(printf The)
 json "data prepare" '.train_tokens > 1000 and .val_tokens > 50' data prepare --tokenizer tok.model --out data \
   --document-break blank text.txt
-json "data.json" . info
+if jq -e '.train_bytes > 0 or .train.bytes > 0' data/data.json >/dev/null; then pass "data.json"; else fail "data.json" "$(cat data/data.json)"; fi
 [ -s data/train.bin ] && [ -s data/val.bin ] && pass "token files are written" || fail "token files are written"
 
 json "train" ".step == $steps and .loss > 0 and .val_loss > 0 and .peak_resident_bytes > 0" \
