@@ -146,7 +146,7 @@ struct array {
   int link;
   bool adds;            /* OUT, GRAD: what is there is added to */
   bool wide;            /* double whatever the dtype */
-  double offset, scale; /* values: offset + scale * normal */
+  double offset, scale; /* values: offset + scale * a number of mean 0 and variance 1 */
   bool positive;
   void *data; /* the last row has no pad, so that an overrun is seen */
 };
@@ -508,7 +508,8 @@ static void bench_make(struct bench *b, const struct op_case *c, wn_dtype dtype)
     const int64_t n = elements(a);
     a->data = malloc((size_t)(n ? n : 1) * (a->wide ? sizeof(double) : wn_dtype_size(dtype)));
     for (int64_t k = 0; k < n; k++) {
-      const double z = wn_random_normal((uint64_t)(c - op_cases), WN_STREAM_TEST, (uint64_t)i, (uint64_t)k);
+      const double u = wn_random_uniform((uint64_t)(c - op_cases), WN_STREAM_TEST, (uint64_t)i, (uint64_t)k);
+      const double z = (2 * u - 1) * 1.7320508075688772; /* of variance 1 */
       const double v = a->offset + a->scale * z;
       array_set(b, i, k, (double)(float)(a->positive ? fabs(v) : v));
     }
