@@ -17,7 +17,7 @@ make_text() { # DOCUMENTS SEED
 make_text 600 1 >text.txt
 make_text 40 2 >other.txt
 
-steps=40 batch=64
+steps=40 batch=32
 [ $brief -eq 1 ] && steps=12 batch=4
 half=$((steps / 2))
 cat >recipe.json <<END
@@ -69,7 +69,8 @@ refuses "a folder that holds a run" 1 'whole' train --config recipe.json --out w
 # Interrupted half way by a signal, then resumed: the same bits as the run that was left alone.
 rm -rf parts
 (
-  "$winnow" train --config recipe.json --out parts --quiet --json >signal.out 2>signal.err &
+  # A shell's background jobs ignore interrupts; this one must not.
+  env --default-signal=INT "$winnow" train --config recipe.json --out parts --quiet --json >signal.out 2>signal.err &
   pid=$!
   for _ in $(seq 4000); do
     [ "$(grep -c . parts/log.jsonl 2>/dev/null)" -ge 2 ] 2>/dev/null && break
