@@ -2,6 +2,7 @@
  * WN_ISA_REF overrides nothing: plain C on any machine, but in the backend that users select. */
 #include <dnnl.h>
 #include <pthread.h>
+#include "backends/cpu/attention.h"
 #include "backends/cpu/cpu.h"
 
 static struct wn_backend tables[3]; /* by enum wn_isa */
@@ -15,6 +16,7 @@ static void fill(void) {
 #if defined(__x86_64__)
     if (isa == WN_ISA_AVX2) wn_cpu_fill_avx2(table);
     if (isa == WN_ISA_AVX512) wn_cpu_fill_avx512(table);
+    wn_cpu_attention_fill(table, isa);
 #endif
   }
 }

@@ -1,0 +1,11 @@
+/* Fused attention of the cpu backend: dense and selective, forward, backward and decoding (DESIGN section 3). */
+#ifndef WN_BACKENDS_CPU_ATTENTION_H
+#define WN_BACKENDS_CPU_ATTENTION_H
+
+#include "base/context.h"
+#include "ops/ops.h"
+
+/* Overrides the attention slots of `table` with the kernels for isa; leaves them for WN_ISA_REF. */
+void wn_cpu_attention_fill(struct wn_backend *table, enum wn_isa isa);
+
+#endif

@@ -1,0 +1,430 @@
+/* Backward of the fused attention (Dao 2023, FlashAttention-2; the gradient through F: DESIGN section 3).
+ *
+ * Column blocks are the outer loop: F[i,j] depends on column j alone, so columns are independent but for dq. For one
+ * column block a pass down the rows recomputes the selecting logits of those 64 columns and the carry at each row
+ * block (linear in T, kept for the way back); then row blocks from last to first: W and G = W*(dW - delta) of every
+ * head, dF = -sum of G, and with the reversed carry of dF the gradient dS of the selections, which joins the selecting
+ * head's G before that head's products. So selection costs no product beyond dense (but for the bilinear form).
+ * dk and dv of a column block are summed transposed, [D][64], where the tile's rows are the inner dimension.
+ * A team deals column blocks to its threads, each with its own dq, added up in fixed order. 10 D operations a pair and
+ * head; floats of scratch: 4 T H D for packed rows, T H D more for each thread's dq. */
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+#include "backends/cpu/attention_impl.h"
+
+#define LOG2E 1.44269504088896341f
+
+/* Row side of a unit in tiles. */
+struct rows_packed {
+  float *q, *dy;      /* [heads][blocks][64][Dp] */
+  float *qt, *dyt;    /* [heads][blocks][D][64] */
+  float *lse, *delta; /* [heads][blocks*64]; lse in units of ln 2 */
+  float *sq, *sqt;    /* [blocks][64][Dp], [blocks][D][64], bilinear */
+};
+
+/* What sums up over column blocks. */
+struct sums {
+  float *dq;  /* [heads][blocks][64][Dp] */
+  float *dsq; /* [blocks][64][Dp], bilinear */
+};
+
+/* Column side: one column block. */
+struct worker {
+  float *k;               /* [groups][64][Dp] */
+  float *kt, *vt;         /* [groups][D][64]; kt times scale */
+  float *dkt, *dvt;       /* [groups][D][64] */
+  float *sk, *skt, *dskt; /* bilinear: [64][Dp], [D][64], [D][64] */
+  float *w, *g;           /* [64][64] */
+  float *base;            /* [blocks][64][64] selecting logits of the column block */
+  float *carries;         /* [blocks][64] sum of S above each row block */
+  float *F, *dF;          /* [64][64] */
+};
+
+static bool bilinear(const struct wn_attention_plan *p) {
+  return p->a->sel.on && p->a->sel.bilinear;
+}
+
+static void lay_rows(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, struct rows_packed *r) {
+  const int64_t tall = p->blocks * WN_TILE;
+  r->q = wn_layout_take(l, heads * tall * p->Dp);
+  r->dy = wn_layout_take(l, heads * tall * p->Dp);
+  r->qt = wn_layout_take(l, heads * tall * p->a->D);
+  r->dyt = wn_layout_take(l, heads * tall * p->a->D);
+  r->lse = wn_layout_take(l, heads * tall);
+  r->delta = wn_layout_take(l, heads * tall);
+  r->sq = bilinear(p) ? wn_layout_take(l, tall * p->Dp) : NULL;
+  r->sqt = bilinear(p) ? wn_layout_take(l, tall * p->a->D) : NULL;
+}
+
+static void lay_sums(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, struct sums *s) {
+  s->dq = wn_layout_take(l, heads * p->blocks * WN_TILE * p->Dp);
+  s->dsq = bilinear(p) ? wn_layout_take(l, p->blocks * WN_TILE * p->Dp) : NULL;
+}
+
+static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups, struct worker *w) {
+  const int64_t columns = WN_TILE * p->a->D;
+  const bool on = p->a->sel.on, own = bilinear(p);
+  w->k = wn_layout_take(l, groups * WN_TILE * p->Dp);
+  w->kt = wn_layout_take(l, groups * columns);
+  w->vt = wn_layout_take(l, groups * columns);
+  w->dkt = wn_layout_take(l, groups * columns);
+  w->dvt = wn_layout_take(l, groups * columns);
+  w->sk = own ? wn_layout_take(l, WN_TILE * p->Dp) : NULL;
+  w->skt = own ? wn_layout_take(l, columns) : NULL;
+  w->dskt = own ? wn_layout_take(l, columns) : NULL;
+  w->w = wn_layout_take(l, WN_TILE_AREA);
+  w->g = wn_layout_take(l, WN_TILE_AREA);
+  w->base = on ? wn_layout_take(l, p->blocks * WN_TILE_AREA) : NULL;
+  w->carries = on ? wn_layout_take(l, p->blocks * WN_TILE) : NULL;
+  w->F = on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
+  w->dF = on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
+}
+
+/* Heads and groups of a unit. */
+static void unit_shape(const struct wn_attention_plan *p, int64_t *heads, int64_t *groups) {
+  const bool whole = !p->own || p->units == p->a->B;
+  *heads = whole ? p->a->H : p->group;
+  *groups = whole ? p->a->Hkv : 1;
+}
+
+struct sizes {
+  size_t rows, sums, worker;
+};
+static struct sizes count(const struct wn_attention_plan *p) {
+  int64_t heads, groups;
+  unit_shape(p, &heads, &groups);
+  struct wn_layout r = {0}, s = {0}, w = {0};
+  lay_rows(p, &r, heads, &(struct rows_packed){0});
+  lay_sums(p, &s, heads, &(struct sums){0});
+  lay_worker(p, &w, groups, &(struct worker){0});
+  return (struct sizes){r.used, s.used, w.used};
+}
+
+size_t wn_attention_backward_floats(const struct wn_attention_plan *p) {
+  const struct sizes n = count(p);
+  const size_t threads = (size_t)p->threads;
+  if (p->own) return threads * (n.rows + n.sums + n.worker);
+  return n.rows + (size_t)p->chunks * n.sums + threads * n.worker;
+}
+
+/* Row block `block` of head h (from u->h0). */
+static void pack_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t h, int64_t block,
+                      const struct rows_packed *to) {
+  const struct wn_attention *a = p->a;
+  const struct wn_tile_ops *o = p->ops;
+  struct wn_attention_rows r;
+  wn_attention_rows_init(p, u->b, block, &r);
+  const int64_t at = h * p->blocks + block, D = a->D;
+  const float *q = wn_at(a->q, a->s_q, u->b, r.r0, u->h0 + h), *dy = wn_at(a->dy, a->s_y, u->b, r.r0, u->h0 + h);
+  o->pack(to->q + at * WN_TILE * p->Dp, r.rows, p->Dp, q, a->s_q.t, r.rows, D, 1.0f);
+  o->pack(to->dy + at * WN_TILE * p->Dp, r.rows, p->Dp, dy, a->s_y.t, r.rows, D, 1.0f);
+  o->pack_transposed(to->qt + at * WN_TILE * D, q, a->s_q.t, r.rows, D, 1.0f);
+  o->pack_transposed(to->dyt + at * WN_TILE * D, dy, a->s_y.t, r.rows, D, 1.0f);
+  o->row_dot(to->delta + at * WN_TILE, dy, a->s_y.t, wn_at(a->y, a->s_y, u->b, r.r0, u->h0 + h), a->s_y.t, r.rows, D);
+  const float *lse = (const float *)a->lse + (u->b * a->H + u->h0 + h) * a->Tq + r.r0;
+  for (int64_t i = 0; i < r.rows; i++) to->lse[at * WN_TILE + i] = lse[i] * LOG2E;
+  if (h == 0 && to->sq) {
+    const float *sq = wn_at(a->sel.sq, a->sel.s_sq, u->b, r.r0, 0);
+    o->pack(to->sq + block * WN_TILE * p->Dp, r.rows, p->Dp, sq, a->sel.s_sq.t, r.rows, D, 1.0f);
+    o->pack_transposed(to->sqt + block * WN_TILE * D, sq, a->sel.s_sq.t, r.rows, D, 1.0f);
+  }
+}
+
+static void pack_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
+                         const struct worker *w) {
+  const struct wn_attention *a = p->a;
+  const struct wn_tile_ops *o = p->ops;
+  const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, a->Tk - j0), D = a->D;
+  for (int64_t g = 0; g < u->groups; g++) {
+    const float *k = wn_at(a->k, a->s_k, u->b, j0, u->g0 + g), *v = wn_at(a->v, a->s_v, u->b, j0, u->g0 + g);
+    o->pack(w->k + g * WN_TILE * p->Dp, WN_TILE, p->Dp, k, a->s_k.t, rows, D, 1.0f);
+    o->pack_transposed(w->kt + g * WN_TILE * D, k, a->s_k.t, rows, D, (float)a->scale);
+    o->pack_transposed(w->vt + g * WN_TILE * D, v, a->s_v.t, rows, D, 1.0f);
+  }
+  memset(w->dkt, 0, (size_t)(u->groups * WN_TILE * D) * sizeof(float));
+  memset(w->dvt, 0, (size_t)(u->groups * WN_TILE * D) * sizeof(float));
+  if (!w->sk) return;
+  const float *sk = wn_at(a->sel.sk, a->sel.s_sk, u->b, j0, 0);
+  o->pack(w->sk, WN_TILE, p->Dp, sk, a->sel.s_sk.t, rows, D, 1.0f);
+  o->pack_transposed(w->skt, sk, a->sel.s_sk.t, rows, D, (float)a->scale);
+  memset(w->dskt, 0, (size_t)(WN_TILE * D) * sizeof(float));
+}
+
+static void unpack_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
+                           const struct worker *w) {
+  const struct wn_attention *a = p->a;
+  const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, a->Tk - j0), D = a->D;
+  for (int64_t g = 0; g < u->groups; g++) {
+    if (a->dk)
+      p->ops->unpack_transposed(wn_at_out(a->dk, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, w->dkt + g * WN_TILE * D, rows,
+                                D, (float)a->scale);
+    if (a->dv)
+      p->ops->unpack_transposed(wn_at_out(a->dv, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, w->dvt + g * WN_TILE * D, rows,
+                                D, 1.0f);
+  }
+  if (w->sk && a->dsk)
+    p->ops->unpack_transposed(wn_at_out(a->dsk, a->sel.s_sk, u->b, j0, 0), a->sel.s_sk.t, w->dskt, rows, D,
+                              (float)a->scale);
+}
+
+/* Everything of one column block: rows, sums, and the worker's tiles. */
+struct column {
+  const struct wn_attention_plan *p;
+  const struct wn_attention_unit *u;
+  const struct rows_packed *rows;
+  const struct sums *sums;
+  const struct worker *w;
+  int64_t c;
+  int64_t longest;      /* query row that L_mem's gradient reaches, or -1 */
+  float carry[WN_TILE]; /* dF of the row blocks done, summed */
+};
+
+static struct wn_tile_select selection(const struct column *x, int64_t block, const struct wn_attention_strip *s) {
+  const struct wn_attention *a = x->p->a;
+  return (struct wn_tile_select){.base = x->w->base + block * WN_TILE_AREA + s->row * WN_TILE,
+                                 .allow = s->allow,
+                                 .rows = s->rows,
+                                 .relu = a->sel.relu,
+                                 .shift = a->sel.shift};
+}
+
+/* Down the rows: selecting logits and carries. */
+static void select_columns(const struct column *x) {
+  const struct wn_attention_plan *p = x->p;
+  const int64_t tall = WN_TILE * p->Dp;
+  const float *q = x->rows->sq ? x->rows->sq : x->rows->q + x->u->select * p->blocks * tall;
+  const float *kt = x->w->skt ? x->w->skt : x->w->kt + x->u->select / p->group * WN_TILE * p->a->D;
+  struct wn_attention_strip strips[WN_STRIPS_MAX];
+  struct wn_attention_rows r;
+  float carry[WN_TILE] = {0};
+  for (int64_t block = x->c; block < p->blocks; block++) {
+    memcpy(x->w->carries + block * WN_TILE, carry, sizeof carry);
+    wn_attention_rows_init(p, x->u->b, block, &r);
+    const int n = wn_attention_strips(p, &r, x->c, strips);
+    for (int i = 0; i < n; i++) {
+      struct wn_tile_select s = selection(x, block, &strips[i]);
+      s.carry = carry;
+      p->kernels.logits[strips[i].width / 16][strips[i].rows](kt, q + block * tall + strips[i].row * p->Dp,
+                                                              (float *)s.base);
+      p->ops->select(&s);
+    }
+  }
+}
+
+/* dk += G^T q and dq += G k on a strip; g is the strip's first row. */
+static void score_products(const struct column *x, const struct wn_attention_strip *s, const float *g, float *dkt,
+                           const float *qt, float *dq, const float *k) {
+  const struct wn_attention_plan *p = x->p;
+  p->kernels.columns[s->width / 16][s->rows](g, qt + s->row, dkt);
+  p->kernels.values[s->width / 16][s->rows](k, g, dq + s->row * p->Dp);
+}
+
+/* One head on one tile: W, G, dF, dv; dk and dq unless the selections' gradient must join first. */
+static void backward_head(const struct column *x, int64_t h, int64_t block, const struct wn_attention_strip *strips,
+                          int n) {
+  const struct wn_attention_plan *p = x->p;
+  const struct worker *w = x->w;
+  const int64_t D = p->a->D, Dp = p->Dp, at = h * p->blocks + block, columns = h / p->group * WN_TILE * D;
+  for (int i = 0; i < n; i++) {
+    const struct wn_attention_strip *s = &strips[i];
+    const int64_t row = at * WN_TILE + s->row, in_tile = s->row * WN_TILE;
+    float *weights = w->w + in_tile, *g = w->g + in_tile;
+    const float *logits = weights;
+    if (h == x->u->select)
+      logits = w->base + block * WN_TILE_AREA + in_tile;
+    else
+      p->kernels.logits[s->width / 16][s->rows](w->kt + columns, x->rows->q + row * Dp, weights);
+    p->kernels.logits[s->width / 16][s->rows](w->vt + columns, x->rows->dy + row * Dp, g);
+    p->ops->gradient(&(struct wn_tile_gradient){.a = logits,
+                                                .w = weights,
+                                                .g = g,
+                                                .F = w->F ? w->F + in_tile : NULL,
+                                                .seen = s->seen,
+                                                .rows = s->rows,
+                                                .width = s->width,
+                                                .lse = x->rows->lse + row,
+                                                .delta = x->rows->delta + row,
+                                                .dF = w->dF ? w->dF + in_tile : NULL});
+    p->kernels.columns[s->width / 16][s->rows](weights, x->rows->dyt + at * WN_TILE * D + s->row, w->dvt + columns);
+    if (h != x->u->select)
+      score_products(x, s, g, w->dkt + columns, x->rows->qt + at * WN_TILE * D, x->sums->dq + at * WN_TILE * Dp,
+                     w->k + h / p->group * WN_TILE * Dp);
+  }
+}
+
+/* L_mem reaches F of its one row where F < tau. */
+static void memory_gradient(const struct column *x, const struct wn_attention_rows *r,
+                            const struct wn_attention_strip *s) {
+  const struct wn_attention *a = x->p->a;
+  const int64_t i = x->longest - r->r0 - s->row;
+  if (x->longest < 0 || i < 0 || i >= s->rows) return;
+  const uint64_t seen = s->seen ? s->seen[i] : ~UINT64_C(0);
+  const float each = (float)(a->sel.mem_coef / a->sel.mem_tau), tau = (float)a->sel.mem_tau;
+  const int64_t row = (s->row + i) * WN_TILE;
+  for (int64_t j = 0; j < s->width; j++)
+    if (seen >> j & 1 && x->w->F[row + j] < tau) x->w->dF[row + j] -= each;
+}
+
+/* From dF to the gradient of the logits that select, and their products. */
+static void selection_gradient(struct column *x, int64_t block, const struct wn_attention_strip *strips, int n) {
+  const struct wn_attention_plan *p = x->p;
+  const struct wn_attention *a = p->a;
+  const struct worker *w = x->w;
+  const int64_t D = a->D, Dp = p->Dp, h = x->u->select, at = h * p->blocks + block;
+  for (int i = n - 1; i >= 0; i--) {
+    const struct wn_attention_strip *s = &strips[i];
+    const int64_t in_tile = s->row * WN_TILE;
+    p->ops->select_gradient(&(struct wn_tile_select_gradient){.base = w->base + block * WN_TILE_AREA + in_tile,
+                                                              .allow = s->allow,
+                                                              .dF = w->dF + in_tile,
+                                                              .carry = x->carry,
+                                                              .add = h >= 0 ? w->g + in_tile : NULL,
+                                                              .out = w->g + in_tile,
+                                                              .rows = s->rows,
+                                                              .relu = a->sel.relu,
+                                                              .shift = a->sel.shift});
+    if (h >= 0)
+      score_products(x, s, w->g + in_tile, w->dkt + h / p->group * WN_TILE * D, x->rows->qt + at * WN_TILE * D,
+                     x->sums->dq + at * WN_TILE * Dp, w->k + h / p->group * WN_TILE * Dp);
+    else
+      score_products(x, s, w->g + in_tile, w->dskt, x->rows->sqt + block * WN_TILE * D,
+                     x->sums->dsq + block * WN_TILE * Dp, w->sk);
+  }
+}
+
+static void backward_columns(struct column *x) {
+  const struct wn_attention_plan *p = x->p;
+  const struct worker *w = x->w;
+  const bool on = p->a->sel.on;
+  struct wn_attention_strip strips[WN_STRIPS_MAX];
+  struct wn_attention_rows r;
+  pack_columns(p, x->u, x->c, w);
+  memset(x->carry, 0, sizeof x->carry);
+  if (on) select_columns(x);
+  for (int64_t block = p->blocks - 1; block >= x->c; block--) {
+    wn_attention_rows_init(p, x->u->b, block, &r);
+    const int n = wn_attention_strips(p, &r, x->c, strips);
+    if (n == 0) continue;
+    if (on) {
+      for (int i = 0; i < n; i++) {
+        struct wn_tile_select s = selection(x, block, &strips[i]);
+        s.carry = w->carries + block * WN_TILE;
+        s.F = w->F + strips[i].row * WN_TILE;
+        p->ops->select(&s);
+      }
+      memset(w->dF, 0, WN_TILE_AREA * sizeof *w->dF);
+    }
+    for (int64_t h = 0; h < x->u->heads; h++)
+      if (h != x->u->select) backward_head(x, h, block, strips, n);
+    if (!on) continue;
+    if (x->u->select >= 0) backward_head(x, x->u->select, block, strips, n);
+    for (int i = 0; i < n; i++) memory_gradient(x, &r, &strips[i]);
+    selection_gradient(x, block, strips, n);
+  }
+  unpack_columns(p, x->u, x->c, w);
+}
+
+/* First row of the largest M, where L_mem is on. */
+static int64_t longest_row(const struct wn_attention *a, int64_t b) {
+  if (!a->sel.on || !a->sel.mem || a->sel.mem_coef == 0) return -1;
+  const float *M = (const float *)a->sel.M + b * a->Tq;
+  int64_t longest = 0;
+  for (int64_t r = 1; r < a->Tq; r++)
+    if (M[r] > M[longest]) longest = r;
+  return longest;
+}
+
+/* dq of row block `block` of head h from `parts` sums `step` apart. */
+static void write_dq(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t h, int64_t block,
+                     const struct sums *s, int64_t parts, int64_t step) {
+  const struct wn_attention *a = p->a;
+  struct wn_attention_rows r;
+  wn_attention_rows_init(p, u->b, block, &r);
+  if (a->dq)
+    p->ops->unpack(wn_at_out(a->dq, a->s_q, u->b, r.r0, u->h0 + h), a->s_q.t,
+                   s->dq + (h * p->blocks + block) * WN_TILE * p->Dp, p->Dp, parts, step, r.rows, a->D, NULL,
+                   (float)a->scale);
+  if (h == 0 && s->dsq && a->dsq)
+    p->ops->unpack(wn_at_out(a->dsq, a->sel.s_sq, u->b, r.r0, 0), a->sel.s_sq.t, s->dsq + block * WN_TILE * p->Dp,
+                   p->Dp, parts, step, r.rows, a->D, NULL, (float)a->scale);
+}
+
+static void backward_own(const struct wn_attention_plan *p) {
+  int64_t heads, groups;
+  unit_shape(p, &heads, &groups);
+  const struct sizes sizes = count(p);
+  const size_t each = sizes.rows + sizes.sums + sizes.worker;
+#pragma omp parallel num_threads(p->threads)
+  {
+    struct wn_layout l = {.base = (float *)p->exec->scratch + (size_t)omp_get_thread_num() * each};
+    struct rows_packed rows;
+    struct sums sums;
+    struct worker w;
+    lay_rows(p, &l, heads, &rows);
+    lay_sums(p, &l, heads, &sums);
+    lay_worker(p, &l, groups, &w);
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t n = 0; n < p->units; n++) {
+      struct wn_attention_unit u;
+      wn_attention_unit_init(p, n, &u);
+      for (int64_t h = 0; h < u.heads; h++)
+        for (int64_t block = 0; block < p->blocks; block++) pack_rows(p, &u, h, block, &rows);
+      memset(sums.dq, 0, sizes.sums * sizeof(float));
+      struct column x = {.p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w, .longest = longest_row(p->a, u.b)};
+      for (x.c = 0; x.c < p->blocks; x.c++) backward_columns(&x);
+      for (int64_t h = 0; h < u.heads; h++)
+        for (int64_t block = 0; block < p->blocks; block++) write_dq(p, &u, h, block, &sums, 1, 0);
+    }
+  }
+}
+
+static void backward_team(const struct wn_attention_plan *p) {
+  const struct wn_attention *a = p->a;
+  const struct sizes sizes = count(p);
+  struct wn_layout shared = {.base = p->exec->scratch};
+  struct rows_packed rows;
+  lay_rows(p, &shared, a->H, &rows);
+#pragma omp parallel num_threads(p->threads)
+  {
+    const int64_t me = omp_get_thread_num(), team = omp_get_num_threads();
+    float *parts = (float *)p->exec->scratch + sizes.rows;
+    struct wn_layout l = {.base = parts + (size_t)p->chunks * sizes.sums + (size_t)me * sizes.worker};
+    struct worker w;
+    lay_worker(p, &l, a->Hkv, &w);
+    for (int64_t b = 0; b < a->B; b++) {
+      const struct wn_attention_unit u = {
+          .b = b, .heads = a->H, .groups = a->Hkv, .select = a->sel.on && !a->sel.bilinear ? a->sel.head : -1};
+#pragma omp for schedule(static) nowait
+      for (int64_t n = 0; n < a->H * p->blocks; n++) pack_rows(p, &u, n / p->blocks, n % p->blocks, &rows);
+      for (int64_t part = me; part < p->chunks; part += team)
+        memset(parts + (size_t)part * sizes.sums, 0, sizes.sums * sizeof(float));
+#pragma omp barrier
+      for (int64_t part = me; part < p->chunks; part += team) {
+        struct wn_layout at = {.base = parts + (size_t)part * sizes.sums};
+        struct sums sums;
+        lay_sums(p, &at, a->H, &sums);
+        struct column x = {.p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w, .longest = longest_row(a, b)};
+        /* There and back again, so that every part gets long and short columns alike. */
+        for (int64_t turn = 0; turn * p->chunks < p->blocks; turn++) {
+          x.c = turn * p->chunks + (turn % 2 ? p->chunks - 1 - part : part);
+          if (x.c < p->blocks) backward_columns(&x);
+        }
+      }
+#pragma omp barrier
+      struct wn_layout at = {.base = parts};
+      struct sums sums;
+      lay_sums(p, &at, a->H, &sums);
+#pragma omp for schedule(static)
+      for (int64_t n = 0; n < a->H * p->blocks; n++)
+        write_dq(p, &u, n / p->blocks, n % p->blocks, &sums, p->chunks, (int64_t)sizes.sums);
+    }
+  }
+}
+
+void wn_attention_backward_run(const struct wn_attention_plan *p) {
+  if (p->own)
+    backward_own(p);
+  else
+    backward_team(p);
+}

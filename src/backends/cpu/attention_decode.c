@@ -1,0 +1,173 @@
+/* One query per sequence against its keys: reads keys and values once, as they lie, and packs nothing.
+ *
+ * A task is (sequence, key-value head, part of the keys): all heads of the group use a block of keys while it is in
+ * cache. Parts are merged in order. With the shift F is what the cache holds, so only the selecting head's task looks
+ * at selections; without it every task forms the selecting logits of its keys. 4 D operations a key and head,
+ * 8 D bytes a key and key-value head. */
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+#include "backends/cpu/attention_impl.h"
+
+/* One entry a head and part. */
+struct partial {
+  float *acc;  /* [B*H*parts][Dp] */
+  float *l;    /* [B*H*parts][16] */
+  float *m;    /* [B*H*parts] */
+  float *mem;  /* [B*parts] */
+  float *last; /* [B][Tk] F after this row */
+};
+
+static int64_t count_parts(const struct wn_attention_plan *p) {
+  const int64_t tasks = p->a->B * p->a->Hkv, threads = p->exec->threads;
+  if (tasks % threads == 0 || tasks >= 4 * threads) return 1;
+  const int64_t wanted = wn_div_up(4 * threads, tasks), most = wn_div_up(p->a->Tk, 4 * WN_TILE);
+  return wn_min_i64(wanted, most);
+}
+
+static size_t lay(const struct wn_attention_plan *p, float *base, struct partial *x) {
+  const struct wn_attention *a = p->a;
+  struct wn_layout l = {.base = base};
+  const int64_t parts = count_parts(p), n = a->B * a->H * parts;
+  x->acc = wn_layout_take(&l, n * p->Dp);
+  x->l = wn_layout_take(&l, n * WN_TILE_LANES);
+  x->m = wn_layout_take(&l, n);
+  x->mem = a->sel.on ? wn_layout_take(&l, a->B * parts) : NULL;
+  x->last = a->sel.on ? wn_layout_take(&l, a->B * a->Tk) : NULL;
+  return l.used;
+}
+
+size_t wn_attention_decode_floats(const struct wn_attention_plan *p) {
+  return lay(p, NULL, &(struct partial){0});
+}
+
+/* Selection on keys j0..j0+count-1: F[64]; where `keep`, F after the row and the part's share of M as well. */
+static void select_keys(const struct wn_attention_plan *p, const struct wn_attention_rows *r,
+                        const struct wn_attention_strip *s, int64_t j0, int64_t count, float *base, float *F,
+                        const struct partial *x, float *mem, bool keep) {
+  const struct wn_attention *a = p->a;
+  const int64_t b = r->b;
+  float carry[WN_TILE] = {0};
+  if (a->sel.f_in) memcpy(carry, (const float *)a->sel.f_in + b * a->Tk + j0, (size_t)count * sizeof *carry);
+  const float *q = a->sel.bilinear ? wn_at(a->sel.sq, a->sel.s_sq, b, 0, 0) : wn_at(a->q, a->s_q, b, 0, a->sel.head);
+  const float *k =
+      a->sel.bilinear ? wn_at(a->sel.sk, a->sel.s_sk, b, j0, 0) : wn_at(a->k, a->s_k, b, j0, a->sel.head / p->group);
+  p->ops->decode_logits(base, q, k, a->sel.bilinear ? a->sel.s_sk.t : a->s_k.t, count, a->D, (float)a->scale);
+  p->ops->select(&(struct wn_tile_select){.base = base,
+                                          .allow = s->allow,
+                                          .carry = carry,
+                                          .F = F,
+                                          .rows = 1,
+                                          .relu = a->sel.relu,
+                                          .shift = a->sel.shift,
+                                          .seen = s->seen,
+                                          .inv_tau = (float)(1.0 / a->sel.mem_tau),
+                                          .mem = keep && a->sel.mem ? mem : NULL});
+  if (keep) memcpy(x->last + b * a->Tk + j0, carry, (size_t)count * sizeof *carry);
+  if (keep && a->sel.F) memcpy((float *)a->sel.F + b * a->Tk + j0, F, (size_t)count * sizeof *F);
+}
+
+/* All of one block's pairs that the row sees, and those it may select. */
+static void block_masks(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t j0, int64_t count,
+                        struct wn_attention_strip *s) {
+  const struct wn_attention *a = p->a;
+  const int64_t first = wn_max_i64(r->doc_min - j0, 0), self = r->p0 - j0;
+  uint64_t seen = first >= count ? 0 : (~UINT64_C(0) << first) & (~UINT64_C(0) >> (WN_TILE - count));
+  s->empty = seen == 0;
+  s->masks[0][0] = seen;
+  if (a->sel.protect_first && r->doc_min >= j0 && first < WN_TILE) seen &= ~(UINT64_C(1) << first);
+  if (a->sel.protect_self && self < WN_TILE) seen &= ~(UINT64_C(1) << self);
+  s->masks[1][0] = seen;
+  s->seen = ~s->masks[0][0] ? s->masks[0] : NULL;
+  s->allow = ~s->masks[1][0] ? s->masks[1] : NULL;
+}
+
+static void decode_task(const struct wn_attention_plan *p, const struct partial *x, int64_t b, int64_t g, int64_t part,
+                        int64_t parts) {
+  const struct wn_attention *a = p->a;
+  const int64_t D = a->D, per = wn_div_up(p->blocks, parts);
+  const int64_t begin = part * per, end = wn_min_i64(begin + per, p->blocks);
+  const bool keep = a->sel.on && g == a->sel.head / p->group, selects = keep || (a->sel.on && !a->sel.shift);
+  _Alignas(64) float tile[WN_TILE], base[WN_TILE] = {0}, F[WN_TILE] = {0}, mem = 0;
+  struct wn_attention_strip s;
+  struct wn_attention_rows r;
+  wn_attention_rows_init(p, b, p->blocks - 1, &r);
+  for (int64_t h = 0; h < p->group; h++) {
+    const int64_t at = (b * a->H + g * p->group + h) * parts + part;
+    memset(x->acc + at * p->Dp, 0, (size_t)p->Dp * sizeof *x->acc);
+    memset(x->l + at * WN_TILE_LANES, 0, WN_TILE_LANES * sizeof *x->l);
+    x->m[at] = -INFINITY;
+  }
+  for (int64_t c = begin; c < end; c++) {
+    const int64_t j0 = c * WN_TILE, count = wn_min_i64(WN_TILE, a->Tk - j0);
+    block_masks(p, &r, j0, count, &s);
+    if (selects)
+      select_keys(p, &r, &s, j0, count, base, F, x, &mem, keep);
+    else if (a->sel.on && a->sel.f_in)
+      memcpy(F, (const float *)a->sel.f_in + b * a->Tk + j0, (size_t)count * sizeof *F);
+    if (s.empty) continue;
+    for (int64_t h = 0; h < p->group; h++) {
+      const int64_t head = g * p->group + h, at = (b * a->H + head) * parts + part;
+      if (keep && !a->sel.bilinear && head == a->sel.head)
+        memcpy(tile, base, sizeof tile);
+      else
+        p->ops->decode_logits(tile, wn_at(a->q, a->s_q, b, 0, head), wn_at(a->k, a->s_k, b, j0, g), a->s_k.t, count, D,
+                              (float)a->scale);
+      p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
+                                                .F = a->sel.on ? F : NULL,
+                                                .seen = s.seen,
+                                                .rows = 1,
+                                                .width = WN_TILE,
+                                                .m = x->m + at,
+                                                .l = x->l + at * WN_TILE_LANES,
+                                                .acc = x->acc + at * p->Dp,
+                                                .acc_width = p->Dp});
+      p->ops->decode_values(x->acc + at * p->Dp, tile, wn_at(a->v, a->s_v, b, j0, g), a->s_v.t, count, D);
+    }
+  }
+  if (keep) x->mem[b * parts + part] = mem;
+}
+
+/* Parts of one head into its row of y. */
+static void merge(const struct wn_attention_plan *p, const struct partial *x, int64_t b, int64_t h, int64_t parts) {
+  const struct wn_attention *a = p->a;
+  const int64_t at = (b * a->H + h) * parts;
+  float top = -INFINITY, total = 0;
+  for (int64_t n = 0; n < parts; n++) top = fmaxf(top, x->m[at + n]);
+  float *acc = x->acc + at * p->Dp; /* the first part's becomes the sum */
+  for (int64_t n = 0; n < parts; n++) {
+    const float weight = x->m[at + n] == -INFINITY ? 0.0f : exp2f(x->m[at + n] - top);
+    float sum = 0;
+    for (int i = 0; i < WN_TILE_LANES; i++) sum += x->l[(at + n) * WN_TILE_LANES + i];
+    total += weight * sum;
+    for (int64_t d = 0; d < a->D; d++) acc[d] = (n ? acc[d] : 0.0f) + weight * x->acc[(at + n) * p->Dp + d];
+  }
+  float *y = wn_at_out(a->y, a->s_y, b, 0, h);
+  for (int64_t d = 0; d < a->D; d++) y[d] = acc[d] / total;
+  if (a->lse) ((float *)a->lse)[b * a->H + h] = (float)(((double)top + (double)log2f(total)) * M_LN2);
+}
+
+void wn_attention_decode_run(const struct wn_attention_plan *p) {
+  const struct wn_attention *a = p->a;
+  const int64_t parts = count_parts(p), tasks = a->B * a->Hkv * parts;
+  struct partial x;
+  lay(p, p->exec->scratch, &x);
+#pragma omp parallel num_threads(p->exec->threads)
+  {
+#pragma omp for schedule(static)
+    for (int64_t n = 0; n < tasks; n++) decode_task(p, &x, n / parts / a->Hkv, n / parts % a->Hkv, n % parts, parts);
+#pragma omp for schedule(static) nowait
+    for (int64_t n = 0; n < a->B * a->H; n++) merge(p, &x, n / a->H, n % a->H, parts);
+    /* Only now: f_out may be f_in. */
+    if (a->sel.on) {
+#pragma omp for schedule(static)
+      for (int64_t b = 0; b < a->B; b++) {
+        if (a->sel.f_out) memcpy((float *)a->sel.f_out + b * a->Tk, x.last + b * a->Tk, (size_t)a->Tk * sizeof *x.last);
+        if (!a->sel.mem || !a->sel.M) continue;
+        float sum = 0;
+        for (int64_t n = 0; n < parts; n++) sum += x.mem[b * parts + n];
+        ((float *)a->sel.M)[b] = sum;
+      }
+    }
+  }
+}

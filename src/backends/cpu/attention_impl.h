@@ -1,0 +1,199 @@
+/* Inside of the fused attention: the plan of a call, its tiles, and the tile operations of an instruction set.
+ *
+ * The score matrix is cut at multiples of WN_TILE positions, rows and columns alike, so that a chunk of a prefill has
+ * the tiles of the whole and the diagonal always runs through one tile of a row block. Products are libxsmm kernels
+ * on packed tiles of row length WN_TILE (columns padded with zeros); selection, masks, softmax and their gradients
+ * are the tile operations of attention_tile.inc, compiled once per instruction set. A mechanism is a term on a tile:
+ * one that is subtracted for all heads joins F, one that masks joins `seen`, one of a single head changes the logits
+ * between product and softmax. */
+#ifndef WN_BACKENDS_CPU_ATTENTION_IMPL_H
+#define WN_BACKENDS_CPU_ATTENTION_IMPL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "backends/cpu/attention.h"
+
+enum {
+  WN_TILE = 64,
+  WN_TILE_AREA = WN_TILE * WN_TILE,
+  WN_TILE_LANES = 16, /* partial sums that a row keeps */
+  WN_STRIP = 32,      /* diagonal tiles are worked off in strips of so many rows, each as wide as it must be */
+  WN_STRIPS_MAX = WN_TILE / WN_STRIP
+};
+
+/* --- tile operations; all tiles have row length WN_TILE --- */
+
+/* The selective term, rows in order: F[i] = running column sum of S from `carry`, S = relu(base) where allowed. */
+struct wn_tile_select {
+  const float *base;     /* [rows,64] the logits that select */
+  const uint64_t *allow; /* [rows] columns that the row may select, or NULL: all */
+  float *carry;          /* [64], left as it is after the last row */
+  float *F;              /* [rows,64], or NULL: only the carry is wanted */
+  int64_t rows;
+  bool relu, shift;
+  const uint64_t *seen; /* [rows] or NULL: all; only for mem */
+  float inv_tau;
+  float *mem; /* [rows] += sum over seen columns of max(0, 1 - F/tau), or NULL */
+};
+
+struct wn_tile_softmax {
+  float *a;             /* [rows,64] logits, overwritten with exp(a - F - m) */
+  const float *F;       /* [rows,64] or NULL */
+  const uint64_t *seen; /* [rows] or NULL: all */
+  int64_t rows, width;  /* width: columns, a multiple of 16 */
+  float *m;             /* [rows] the reference that exponents are taken against, in units of ln 2 */
+  float *l;             /* [rows,16] partial sums of the exponentials */
+  float *acc;           /* [rows,acc_width] output so far, rescaled with l when the reference moves */
+  int64_t acc_width;
+};
+
+/* G of one head on one tile. */
+struct wn_tile_gradient {
+  const float *a;       /* [rows,64] logits */
+  float *w;             /* [rows,64] the weights W = exp(a - F - lse); may be a */
+  float *g;             /* [rows,64] dW, overwritten with G = W * (dW - delta) */
+  const float *F;       /* [rows,64] or NULL */
+  const uint64_t *seen; /* [rows] or NULL: all */
+  int64_t rows, width;
+  const float *lse;   /* [rows] in units of ln 2 */
+  const float *delta; /* [rows] */
+  float *dF;          /* [rows,64] -= G, or NULL */
+};
+
+/* out[k] = add[k] + sum of dF[i] over rows i > k (i >= k without shift) and of `carry` from the rows below, where row
+ * k was allowed to select and did. The carry takes the rows' dF in. out may be add; add NULL is 0. */
+struct wn_tile_select_gradient {
+  const float *base;     /* [rows,64] */
+  const uint64_t *allow; /* [rows] or NULL: all */
+  const float *dF;       /* [rows,64] */
+  float *carry;          /* [64] */
+  const float *add;
+  float *out;
+  int64_t rows;
+  bool relu, shift;
+};
+
+struct wn_tile_ops {
+  void (*select)(const struct wn_tile_select *);
+  void (*softmax)(const struct wn_tile_softmax *);
+  void (*gradient)(const struct wn_tile_gradient *);
+  void (*select_gradient)(const struct wn_tile_select_gradient *);
+  /* dst[rows_out,width] = src[rows,D] with rows `stride` apart, times factor; zeros elsewhere */
+  void (*pack)(float *dst, int64_t rows_out, int64_t width, const float *src, int64_t stride, int64_t rows, int64_t D,
+               float factor);
+  /* dst[D,64] = factor * src[rows,D]^T, zeros from column `rows` on */
+  void (*pack_transposed)(float *dst, const float *src, int64_t stride, int64_t rows, int64_t D, float factor);
+  /* dst[rows,D] = factor * src[D,64]^T */
+  void (*unpack_transposed)(float *dst, int64_t stride, const float *src, int64_t rows, int64_t D, float factor);
+  /* dst[i,d] = factor[i] (or `all` where factor is NULL) * the sum over parts of src[part*part_step + i*width + d] */
+  void (*unpack)(float *dst, int64_t stride, const float *src, int64_t width, int64_t parts, int64_t part_step,
+                 int64_t rows, int64_t D, const float *factor, float all);
+  /* out[i] = sum_d x[i,d] y[i,d] */
+  void (*row_dot)(float *out, const float *x, int64_t x_stride, const float *y, int64_t y_stride, int64_t rows,
+                  int64_t D);
+  /* logits[j] = factor * q[D] . k[j,D] for j < count <= 64 */
+  void (*decode_logits)(float *logits, const float *q, const float *k, int64_t stride, int64_t count, int64_t D,
+                        float factor);
+  /* acc[D] += sum over j < count of w[j] v[j,D] */
+  void (*decode_values)(float *acc, const float *w, const float *v, int64_t stride, int64_t count, int64_t D);
+};
+extern const struct wn_tile_ops wn_tile_ops_avx2, wn_tile_ops_avx512;
+
+/* --- plan --- */
+
+/* A libxsmm kernel seen row by row: C[n,m] (+)= X[n,k] Y[k,m] is kernel(Y, X, C). */
+typedef void (*wn_tile_kernel)(const float *y, const float *x, float *c, ...);
+
+/* Kernels by width / 16 and rows; those a call's tiles need are there. */
+struct wn_tile_kernels {
+  wn_tile_kernel logits[WN_TILE / 16 + 1][WN_TILE + 1];  /* C[rows,width] = X[rows,D] Y[D,width] */
+  wn_tile_kernel values[WN_TILE / 16 + 1][WN_TILE + 1];  /* C[rows,Dp] += X[rows,width] Y[width,Dp] */
+  wn_tile_kernel columns[WN_TILE / 16 + 1][WN_TILE + 1]; /* C[D,width] += X[D,rows] Y[rows,width] */
+};
+
+struct wn_attention_plan {
+  const struct wn_exec *exec;
+  const struct wn_attention *a;
+  const struct wn_tile_ops *ops;
+  int64_t Dp;                  /* D up to a multiple of 16 */
+  int64_t offset;              /* Tk - Tq: position of the first query */
+  int64_t first_block, blocks; /* row blocks first_block..blocks-1 have queries; columns are blocks 0..blocks-1 */
+  int64_t group;               /* query heads of a key-value head */
+  int threads;
+  bool own;       /* a thread takes whole units of heads that share nothing; else a team takes a sequence */
+  int64_t units;  /* own: B sequences, or B*Hkv groups of heads when nothing ties the heads together */
+  int64_t chunks; /* team: parts of one sequence */
+  struct wn_tile_kernels kernels;
+};
+
+/* Heads of one unit. */
+struct wn_attention_unit {
+  int64_t b, h0, heads, g0, groups;
+  int64_t select; /* the selecting head, from h0; -1: the unit has no selection, or it is bilinear */
+};
+
+/* Rows of a tile worked off together: query rows row..row+rows-1 of the block, columns 0..width-1 of the tile. */
+struct wn_attention_strip {
+  int64_t row, rows, width;
+  bool empty;            /* no pair is seen */
+  const uint64_t *seen;  /* NULL: all */
+  const uint64_t *allow; /* NULL: all */
+  uint64_t masks[2][WN_TILE];
+};
+
+/* One row block of one sequence. */
+struct wn_attention_rows {
+  int64_t b, block, r0, p0, rows; /* first query row and its position, count */
+  int64_t doc_min, doc_max;       /* document starts of the rows */
+};
+
+wn_status wn_attention_plan_init(struct wn_attention_plan *p, const struct wn_exec *exec, const struct wn_attention *a,
+                                 const struct wn_tile_ops *ops, bool backward);
+wn_status wn_attention_plan_kernels(struct wn_attention_plan *p, bool avx512);
+void wn_attention_unit_init(const struct wn_attention_plan *p, int64_t index, struct wn_attention_unit *u);
+void wn_attention_rows_init(const struct wn_attention_plan *p, int64_t b, int64_t block, struct wn_attention_rows *r);
+/* Strips of the tile of these rows and column block c, in order; at most WN_STRIPS_MAX. */
+int wn_attention_strips(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t c,
+                        struct wn_attention_strip *strips);
+/* First row block of chunk n of n chunks with about equal numbers of pairs. */
+int64_t wn_attention_chunk(const struct wn_attention_plan *p, int64_t n);
+
+void wn_attention_forward_run(const struct wn_attention_plan *p);
+void wn_attention_backward_run(const struct wn_attention_plan *p);
+void wn_attention_decode_run(const struct wn_attention_plan *p);
+/* Floats of scratch. */
+size_t wn_attention_forward_floats(const struct wn_attention_plan *p);
+size_t wn_attention_backward_floats(const struct wn_attention_plan *p);
+size_t wn_attention_decode_floats(const struct wn_attention_plan *p);
+
+static inline int64_t wn_div_up(int64_t x, int64_t y) {
+  return (x + y - 1) / y;
+}
+static inline int64_t wn_min_i64(int64_t x, int64_t y) {
+  return x < y ? x : y;
+}
+static inline int64_t wn_max_i64(int64_t x, int64_t y) {
+  return x > y ? x : y;
+}
+
+/* Lays arrays out one after another, each on a cache line. base NULL: only counts. */
+struct wn_layout {
+  float *base;
+  size_t used;
+};
+static inline float *wn_layout_take(struct wn_layout *l, int64_t n) {
+  float *at = l->base ? l->base + l->used : NULL;
+  l->used += ((size_t)n + 15) & ~(size_t)15;
+  return at;
+}
+
+/* Row `r` of head `h` in a strided array. */
+static inline const float *wn_at(const void *x, struct wn_stride s, int64_t b, int64_t t, int64_t h) {
+  return (const float *)x + b * s.b + t * s.t + h * s.h;
+}
+static inline float *wn_at_out(void *x, struct wn_stride s, int64_t b, int64_t t, int64_t h) {
+  return (float *)x + b * s.b + t * s.t + h * s.h;
+}
+
+#endif
