@@ -34,7 +34,8 @@ namespace {
 // "src/file.cc(12) [condition] sentence": the sentence is for users, the rest is not.
 void set_error(wn_spm_error *error, const char *text) {
   const char *sentence = std::strstr(text, "] ");
-  if (std::strncmp(text, "src/", 4) == 0 && sentence && sentence[2]) text = sentence + 2;
+  if ((std::strncmp(text, "src/", 4) == 0 || std::strncmp(text, "./src/", 6) == 0) && sentence && sentence[2])
+    text = sentence + 2;
   std::snprintf(error->text, sizeof error->text, "%s", text);
 }
 
