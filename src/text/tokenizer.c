@@ -117,7 +117,11 @@ static wn_status encode_stretch(struct encoder *e, const char *text, size_t byte
   }
   if (!wn_spm_encode(e->tok->spm, text, bytes, e->scratch, &e->error)) return WN_ERR_FORMAT;
   size_t count = wn_spm_ids_count(e->scratch);
-  if (count < dropped) return WN_ERR_FORMAT;
+  if (count < dropped) {
+    snprintf(e->error.text, sizeof e->error.text, "the tokenizer's newline is not a token of its own everywhere");
+    return WN_ERR_FORMAT;
+  }
+  if (count == dropped) return WN_OK;
   return wn_ids_add(NULL, ids, wn_spm_ids_data(e->scratch) + dropped, count - dropped);
 }
 
