@@ -1,0 +1,394 @@
+/* wn_data_prepare: text, JSON lines and gzip to token files; every kind of bad input. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+#include "winnow/data.h"
+
+static wn_context *ctx;
+static char dir[64], out[96], paths[4][128], model[128];
+static wn_data_prepare_options o;
+static const char *inputs[4];
+
+static void put(const char *path, const void *data, size_t bytes) {
+  FILE *f = fopen(path, "wb");
+  assert_non_null(f);
+  assert_int_equal(fwrite(data, 1, bytes, f), bytes);
+  fclose(f);
+}
+static void put_text(const char *path, const char *text) {
+  put(path, text, strlen(text));
+}
+static void put_gz(const char *path, const char *text) {
+  gzFile f = gzopen(path, "wb");
+  assert_non_null(f);
+  assert_int_equal(gzwrite(f, text, (unsigned)strlen(text)), strlen(text));
+  gzclose(f);
+}
+
+static void clean(void) {
+  static const char *const names[] = {"train.bin", "val.bin", "data.json", "tokenizer.json", "tokenizer.model"};
+  char path[160];
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    snprintf(path, sizeof path, "%s/%s", out, names[i]);
+    unlink(path);
+  }
+}
+
+/* Options for bytes, no validation, one input of the given name. */
+static const char *use(const char *name) {
+  wn_data_prepare_options_init(&o);
+  snprintf(paths[0], sizeof paths[0], "%s/%s", dir, name);
+  inputs[0] = paths[0];
+  o.inputs = inputs;
+  o.input_count = 1;
+  o.tokenizer = "bytes";
+  o.out_dir = out;
+  o.val_fraction = 0;
+  return paths[0];
+}
+
+static int setup(void **state) {
+  (void)state;
+  snprintf(dir, sizeof dir, "/tmp/wn_prepare_XXXXXX");
+  if (!mkdtemp(dir) || wn_context_create(NULL, &ctx) != WN_OK) return -1;
+  snprintf(out, sizeof out, "%s/out", dir);
+  snprintf(model, sizeof model, "%s/t.model", dir);
+  char text[6000], path[128];
+  size_t n = 0;
+  for (int i = 0; n + 40 < sizeof text; i++)
+    n += (size_t)sprintf(text + n, "word%d other stone river %s\n", i % 13, i % 3 ? "light" : "water");
+  snprintf(path, sizeof path, "%s/c.txt", dir);
+  put(path, text, n);
+  const char *files[1] = {path};
+  wn_tokenizer_train_options t;
+  wn_tokenizer_train_options_init(&t);
+  t.inputs = files;
+  t.input_count = 1;
+  t.output = model;
+  t.vocab_size = 300;
+  t.kind = "bpe";
+  wn_status status = wn_tokenizer_train(ctx, &t);
+  if (status != WN_OK) print_error("%s\n", wn_context_error(ctx));
+  unlink(path);
+  return status == WN_OK ? 0 : -1;
+}
+static int teardown(void **state) {
+  (void)state;
+  wn_context_destroy(ctx);
+  clean();
+  rmdir(out);
+  unlink(model);
+  return rmdir(dir);
+}
+
+/* The text of a split's tokens; the caller frees it. */
+static char *text_of(const char *name, uint64_t *count) {
+  char path[160];
+  snprintf(path, sizeof path, "%s/%s", out, name);
+  wn_token_file *f;
+  wn_tokenizer *tok;
+  if (wn_token_file_open(ctx, path, &f) != WN_OK) fail_msg("%s", wn_context_error(ctx));
+  *count = wn_token_file_count(f);
+  int32_t *ids = malloc((*count + 1) * sizeof *ids);
+  assert_int_equal(wn_token_file_read(ctx, f, 0, *count, ids), WN_OK);
+  wn_token_file_close(f);
+  assert_int_equal(wn_tokenizer_load(ctx, out, &tok), WN_OK); /* the folder has what training needs */
+  /* documents apart: a bar for every bos */
+  int32_t bos = wn_tokenizer_bos(tok);
+  char *text = calloc(1, 1 << 20);
+  size_t n = 0;
+  for (uint64_t i = 0, next; i < *count; i = next) {
+    next = i + 1;
+    while (bos >= 0 && next < *count && ids[next] != bos) next++;
+    if (bos < 0) next = *count;
+    char *part;
+    size_t bytes;
+    assert_int_equal(wn_tokenizer_decode(ctx, tok, ids + i, next - i, &part, &bytes), WN_OK);
+    if (bos >= 0) text[n++] = '|';
+    assert_true(n + bytes < 1 << 20);
+    memcpy(text + n, part, bytes);
+    n += bytes;
+    wn_text_free(part);
+  }
+  wn_tokenizer_destroy(tok);
+  free(ids);
+  return text;
+}
+
+static void expect(const char *train, uint64_t documents) {
+  wn_data_prepare_result r;
+  if (wn_data_prepare(ctx, &o, &r) != WN_OK) fail_msg("%s", wn_context_error(ctx));
+  uint64_t count;
+  char *text = text_of("train.bin", &count);
+  assert_string_equal(text, train);
+  assert_int_equal(r.documents, documents);
+  assert_int_equal(r.train_tokens, count);
+  assert_int_equal(r.val_tokens, 0);
+  free(text);
+  clean();
+}
+
+static void refuse(wn_status status, const char *part) {
+  wn_data_prepare_result r;
+  char path[160];
+  clean();
+  assert_int_equal(wn_data_prepare(ctx, &o, &r), status);
+  if (!strstr(wn_context_error(ctx), part)) fail_msg("\"%s\" lacks \"%s\"", wn_context_error(ctx), part);
+  snprintf(path, sizeof path, "%s/train.bin", out);
+  assert_int_not_equal(access(path, F_OK), 0); /* nothing half done */
+  snprintf(path, sizeof path, "%s/train.bin.tmp", out);
+  assert_int_not_equal(access(path, F_OK), 0);
+}
+
+static void test_text(void **state) {
+  (void)state;
+  const char *path = use("a.txt");
+  put_text(path, "\n \nfirst\nline\n\n\n\nsecond\r\n\t\r\n third \n");
+  expect("\n \nfirst\nline\n\n\n\nsecond\r\n\t\r\n third \n\n", 1); /* file: all of it, and the separator */
+  o.document_break = "blank";
+  expect("first\nline\nsecond\n third \n", 3);
+  o.document_break = "line";
+  expect("first\nline\nsecond\n third \n", 4);
+  o.tokenizer = model;
+  expect("|first|line|second| third ", 4);
+  o.document_break = "blank";
+  expect("|first\nline|second| third ", 3);
+  put_text(path, "\xEF\xBB\xBFmark");
+  expect("|mark", 1);
+  unlink(path);
+}
+
+static void test_json_lines(void **state) {
+  (void)state;
+  const char *json =
+      "{\"text\": \"one\\n\\ntwo\", \"id\": 3}\n\n  \n{\"body\": \"b\", \"text\": \"\\u00fc \\ud83d\\ude00\"}\n"
+      "{\"text\": \"\"}\n{\"text\": \"nul\\u0000\"}";
+  const char *path = use("a.jsonl");
+  put_text(path, json);
+  o.tokenizer = model;
+  wn_data_prepare_result r;
+  assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_OK);
+  uint64_t count;
+  char *text = text_of("train.bin", &count);
+  assert_memory_equal(text, "|one\n\ntwo|\u00fc \U0001F600|nul\0", 25);
+  free(text);
+  assert_int_equal(r.documents, 3);
+  assert_int_equal(r.train_bytes, 8 + 7 + 4 + 3); /* the texts, and one each for the separator */
+  unlink(path);
+  /* the same, compressed; another field */
+  path = use("a.jsonl.gz");
+  put_gz(path, json);
+  o.tokenizer = model;
+  wn_data_prepare_result z;
+  assert_int_equal(wn_data_prepare(ctx, &o, &z), WN_OK);
+  assert_memory_equal(&r, &z, sizeof r);
+  put_gz(path, "{\"body\": \"b\"}\n{\"body\": \"cc\"}\n");
+  o.field = "body";
+  expect("|b|cc", 2);
+  unlink(path);
+}
+
+static void test_split(void **state) {
+  (void)state;
+  enum { N = 600 };
+  static char all[N * 16];
+  size_t n = 0;
+  for (int i = 0; i < N; i++) n += (size_t)sprintf(all + n, "d%d\n", i);
+  const char *path = use("a.txt");
+  put(path, all, n);
+  o.document_break = "line";
+  o.val_fraction = 0.2;
+  bool val[2][N] = {{false}};
+  uint64_t count;
+  for (int seed = 0; seed < 2; seed++) {
+    o.seed = (uint64_t)seed;
+    wn_data_prepare_result r;
+    assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_OK);
+    assert_int_equal(r.train_tokens + r.val_tokens, n);
+    assert_int_equal(r.train_bytes + r.val_bytes, n);
+    int seen[N] = {0};
+    for (int k = 0; k < 2; k++) {
+      char *text = text_of(k ? "val.bin" : "train.bin", &count);
+      for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        int i = atoi(line + 1);
+        assert_int_equal(seen[i]++, 0);
+        if (k) val[seed][i] = true;
+      }
+      free(text);
+    }
+    int vals = 0;
+    for (int i = 0; i < N; i++) {
+      assert_int_equal(seen[i], 1); /* each document is in one split, whole */
+      vals += val[seed][i];
+    }
+    assert_in_range(vals, 70, 170); /* 120 expected */
+  }
+  assert_memory_not_equal(val[0], val[1], sizeof val[0]);
+  /* the first documents fall where they fell, whatever follows */
+  put(path, all, n / 2);
+  o.seed = 0;
+  wn_data_prepare_result r;
+  assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_OK);
+  char *text = text_of("val.bin", &count);
+  for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+    assert_true(val[0][atoi(line + 1)] || !line[2]);
+  free(text);
+  unlink(path);
+}
+
+/* A document that is larger than what is held at once. */
+static void test_long_document(void **state) {
+  (void)state;
+  size_t lines = 60000, n = 0, bytes;
+  char *text = malloc(lines * 40);
+  for (size_t i = 0; i < lines; i++) n += (size_t)sprintf(text + n, "stone river %zu light\n", i * 7919 % 10007);
+  const char *path = use("a.txt");
+  put(path, text, n);
+  assert_true(n > (1 << 20) + 1000);
+  for (int k = 0; k < 2; k++) {
+    o.tokenizer = k ? model : "bytes";
+    wn_data_prepare_result r;
+    assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_OK);
+    assert_int_equal(r.documents, 1);
+    wn_tokenizer *tok;
+    wn_token_file *f;
+    char name[160], *back;
+    snprintf(name, sizeof name, "%s/train.bin", out);
+    assert_int_equal(wn_tokenizer_load(ctx, o.tokenizer, &tok), WN_OK);
+    assert_int_equal(wn_token_file_open(ctx, name, &f), WN_OK);
+    int32_t *whole, *ids = malloc(r.train_tokens * sizeof *ids);
+    size_t count;
+    assert_int_equal(wn_token_file_read(ctx, f, 0, r.train_tokens, ids), WN_OK);
+    assert_int_equal(wn_tokenizer_encode(ctx, tok, text, n, k == 1, false, &whole, &count), WN_OK);
+    assert_int_equal(count + (k == 0), r.train_tokens); /* bytes: the newline that ends the document */
+    assert_memory_equal(ids, whole, count * sizeof *ids);
+    assert_int_equal(wn_tokenizer_decode(ctx, tok, whole, count, &back, &bytes), WN_OK);
+    assert_int_equal(bytes, n);
+    assert_memory_equal(back, text, n);
+    wn_text_free(back);
+    wn_tokens_free(whole);
+    free(ids);
+    wn_token_file_close(f);
+    wn_tokenizer_destroy(tok);
+  }
+  free(text);
+  unlink(path);
+}
+
+static void test_summary(void **state) {
+  (void)state;
+  const char *path = use("a.txt");
+  put_text(path, "some text\n\nmore\n");
+  o.document_break = "blank";
+  o.tokenizer = model;
+  wn_data_prepare_result r;
+  assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_OK);
+  char name[160];
+  snprintf(name, sizeof name, "%s/data.json", out);
+  json_t *j = json_load_file(name, 0, NULL), *t = json_object_get(j, "train");
+  assert_non_null(j);
+  assert_string_equal(json_string_value(json_object_get(j, "tokenizer")), "sentencepiece");
+  assert_int_equal(json_integer_value(json_object_get(j, "vocab_size")), 300);
+  assert_int_equal(json_integer_value(json_object_get(j, "document_token")), 1);
+  assert_int_equal(json_integer_value(json_object_get(t, "tokens")), r.train_tokens);
+  assert_int_equal(json_integer_value(json_object_get(t, "bytes")), 9 + 4 + 2);
+  assert_int_equal(json_integer_value(json_object_get(t, "documents")), 2);
+  json_decref(j);
+  unlink(path);
+}
+
+static void test_refused(void **state) {
+  (void)state;
+  const char *path = use("a.txt");
+  o.tokenizer = model;
+  refuse(WN_ERR_IO, "No such file");
+  put_text(path, "");
+  refuse(WN_ERR_FORMAT, "a.txt: the file is empty");
+  put_text(path, " \n\n\t\n");
+  o.document_break = "blank";
+  refuse(WN_ERR_FORMAT, "no text");
+  put_text(path, "good\nb\xC3\x28");
+  refuse(WN_ERR_FORMAT, "a.txt:2: not UTF-8 at byte 6 (0xc3)");
+  put_text(path, "one document");
+  o.val_fraction = 0.5;
+  refuse(WN_ERR_ARGUMENT, "none of the 1 document");
+  o.val_fraction = 1;
+  refuse(WN_ERR_ARGUMENT, "validation fraction");
+  o.val_fraction = 0;
+  o.document_break = "page";
+  refuse(WN_ERR_ARGUMENT, "\"page\"");
+  o.document_break = "file";
+  o.layout = "hdf5";
+  refuse(WN_ERR_ARGUMENT, "\"hdf5\"");
+  o.layout = "llmc";
+  o.tokenizer = path;
+  refuse(WN_ERR_FORMAT, "not a SentencePiece model");
+  o.input_count = 0;
+  refuse(WN_ERR_ARGUMENT, "no input");
+  unlink(path);
+
+  path = use("a.jsonl");
+  put_text(path, "{\"text\": \"a\"}\n{\"text\": oops}\n");
+  refuse(WN_ERR_FORMAT, "a.jsonl:2: malformed JSON at column");
+  put_text(path, "{\"text\": \"a\"}\n[1]\n");
+  refuse(WN_ERR_FORMAT, "a.jsonl:2: expected a JSON object");
+  put_text(path, "{\"txt\": \"a\"}\n");
+  refuse(WN_ERR_FORMAT, "a.jsonl:1: no field \"text\"");
+  put_text(path, "{\"text\": 1}\n");
+  refuse(WN_ERR_FORMAT, "not a string");
+  put_text(path, "{\"text\": \"\xFF\"}\n");
+  refuse(WN_ERR_FORMAT, "a.jsonl:1: malformed JSON");
+  unlink(path);
+
+  path = use("a.jsonl.gz");
+  put_text(path, "{\"text\": \"plain\"}\n");
+  refuse(WN_ERR_FORMAT, "not gzip");
+  static char json[40000];
+  size_t n = 0;
+  for (unsigned i = 0; n + 40 < sizeof json; i++)
+    n += (size_t)sprintf(json + n, "{\"text\": \"%u\"}\n", i * 2654435761u);
+  put_gz(path, json);
+  struct stat st;
+  assert_int_equal(stat(path, &st), 0);
+  assert_int_equal(truncate(path, st.st_size / 2), 0);
+  refuse(WN_ERR_FORMAT, "a.jsonl.gz: the gzip data are truncated (after line");
+  put_gz(path, json);
+  FILE *f = fopen(path, "r+b");
+  fseek(f, st.st_size / 2, SEEK_SET);
+  fwrite("garbage garbage garbage", 1, 23, f);
+  fclose(f);
+  refuse(WN_ERR_FORMAT, "a.jsonl.gz");
+  unlink(path);
+}
+
+static void test_cancel(void **state) {
+  (void)state;
+  wn_context *other;
+  assert_int_equal(wn_context_create(NULL, &other), WN_OK);
+  const char *path = use("a.txt");
+  put_text(path, "text");
+  wn_context_cancel(other);
+  wn_data_prepare_result r;
+  assert_int_equal(wn_data_prepare(other, &o, &r), WN_ERR_CANCELLED);
+  wn_context_destroy(other);
+  unlink(path);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_text),    cmocka_unit_test(test_json_lines), cmocka_unit_test(test_split),
+      cmocka_unit_test(test_summary), cmocka_unit_test(test_refused),    cmocka_unit_test(test_long_document),
+      cmocka_unit_test(test_cancel),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
