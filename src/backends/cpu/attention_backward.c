@@ -124,6 +124,12 @@ static void pack_rows(const struct wn_attention_plan *p, const struct wn_attenti
   o->row_dot(to->delta + at * WN_TILE, dy, a->s_y.t, wn_at(a->y, a->s_y, u->b, r.r0, u->h0 + h), a->s_y.t, r.rows, D);
   const float *lse = (const float *)a->lse + (u->b * a->H + u->h0 + h) * a->Tq + r.r0;
   for (int64_t i = 0; i < r.rows; i++) to->lse[at * WN_TILE + i] = lse[i] * LOG2E;
+  /* A row that sees one key has weight 1 there whatever the logit: its G is exactly zero, not a rounding's worth. */
+  for (int64_t i = 0; i < r.rows; i++) {
+    if (r.r0 + i != (a->doc_start ? a->doc_start[u->b * a->Tk + r.r0 + i] : 0)) continue;
+    memset(to->dy + (at * WN_TILE + i) * p->Dp, 0, (size_t)p->Dp * sizeof(float));
+    to->delta[at * WN_TILE + i] = 0;
+  }
   if (h == 0 && to->sq) {
     const float *sq = wn_at(a->sel.sq, a->sel.s_sq, u->b, r.r0, 0);
     o->pack(to->sq + block * WN_TILE * p->Dp, r.rows, p->Dp, sq, a->sel.s_sq.t, r.rows, D, 1.0f);
