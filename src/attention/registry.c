@@ -6,6 +6,8 @@ static const struct wn_mechanism *const mechanisms[] = {
     &wn_mechanism_selective,
 };
 
+_Static_assert(sizeof mechanisms / sizeof *mechanisms <= WN_MECHANISMS_MAX, "raise WN_MECHANISMS_MAX");
+
 int wn_mechanism_count(void) {
   return (int)(sizeof mechanisms / sizeof *mechanisms);
 }

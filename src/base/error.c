@@ -3,6 +3,7 @@
 #include "base/context.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -34,11 +35,17 @@ const char *wn_status_name(wn_status status) {
 
 /* Text from files ends up in these lines: one line, no control characters, so that a terminal can show it. */
 static void make_one_line(char *s) {
-  for (; *s; s++) {
+  for (bool second = false; *s; s++) {
     unsigned char c = (unsigned char)*s;
+    if (second) { /* of a C1 control character */
+      *s = '?';
+      second = false;
+      continue;
+    }
+    second = c == 0xC2 && ((unsigned char)s[1] & 0xE0) == 0x80;
     if (c == '\n' || c == '\r' || c == '\t')
       *s = ' ';
-    else if (c < 32 || c == 127)
+    else if (c < 32 || c == 127 || second) /* C0, DEL, C1 */
       *s = '?';
   }
 }
@@ -77,7 +84,11 @@ wn_status wn_fail_prefix(wn_context *ctx, wn_status status, const char *format, 
   if (n < 0) line[0] = 0;
   make_one_line(line);
   size_t used = strlen(line);
-  if (used > sizeof ctx->error / 2) used = sizeof ctx->error / 2;
+  if (used > sizeof ctx->error / 2) {
+    line[sizeof ctx->error / 2] = 0;
+    trim_utf8(line);
+    used = strlen(line);
+  }
   snprintf(line + used, sizeof line - used, ": %s", ctx->error);
   size_t keep = strlen(line);
   if (keep >= sizeof ctx->error) {

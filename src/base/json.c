@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MAX_SET_DEPTH 32 /* objects within objects are freed by recursion */
 #define MAX_JSON_BYTES ((size_t)32 << 20)
 
 wn_status wn_json_load_text(wn_context *ctx, const char *where, const char *text, size_t bytes, json_t **out) {
@@ -152,12 +153,13 @@ wn_status wn_json_set(wn_context *ctx, json_t *object, const char *assignment) {
 
   wn_status status = WN_OK;
   const char *key = assignment;
-  for (;;) {
+  for (int depth = 0;; depth++) {
     const char *end = key;
     while (end < equals && *end != '.') end++;
     char name[256];
-    if (end == key || (size_t)(end - key) >= sizeof name) {
-      status = wn_fail(ctx, WN_ERR_ARGUMENT, "\"%.*s\" is not a key", (int)(equals - assignment), assignment);
+    if (end == key || (size_t)(end - key) >= sizeof name || depth == MAX_SET_DEPTH) {
+      int shown = equals - assignment < 200 ? (int)(equals - assignment) : 200;
+      status = wn_fail(ctx, WN_ERR_ARGUMENT, "\"%.*s\" is not a key", shown, assignment);
       break;
     }
     memcpy(name, key, (size_t)(end - key));

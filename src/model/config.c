@@ -89,6 +89,7 @@ wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
     return wn_fail(ctx, WN_ERR_CONFIG, "model: position \"rope\" needs an even head_size; it is %lld",
                    (long long)c.head_size);
   if (c.ffn_width == 0) c.ffn_width = c.ffn == WN_FFN_SWIGLU ? 8 * c.width / 3 : 4 * c.width;
+  WN_TRY(check_ranges(ctx, &c)); /* what was filled in as well: it must read back */
   struct wn_attention_shape shape = {.heads = c.heads, .kv_heads = c.kv_heads, .head_size = c.head_size};
   WN_TRY(wn_attention_config_check(ctx, "model.attention", &c.attention, &shape));
   *config = c;

@@ -147,7 +147,10 @@ static wn_status read_recipe(wn_context *ctx, const char *where, json_t *object,
   wn_recipe recipe;
   wn_recipe_init(&recipe);
   WN_TRY(wn_fields_read(ctx, where, object, groups, count, &recipe)); /* the file's own mistakes come first */
-  for (int i = 0; i < set_count; i++) WN_TRY(apply_set(ctx, object, sets[i]));
+  for (int i = 0; i < set_count; i++) {
+    if (!sets[i]) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_recipe_load: set %d of %d is NULL", i, set_count);
+    WN_TRY(apply_set(ctx, object, sets[i]));
+  }
   wn_recipe_init(&recipe);
   WN_TRY(wn_fields_read(ctx, where, object, groups, count, &recipe));
   WN_TRY(resolve(ctx, where, &recipe));

@@ -115,6 +115,11 @@ static void changes_by_key(void **state) {
   assert_refused(ctx, wn_json_set(ctx, j, "=1"), WN_ERR_ARGUMENT, "key=value");
   assert_refused(ctx, wn_json_set(ctx, j, "a..b=1"), WN_ERR_ARGUMENT, "is not a key");
   assert_refused(ctx, wn_json_set(ctx, j, "a.=1"), WN_ERR_ARGUMENT, "is not a key");
+  char *deep = test_malloc(120002); /* must not become objects that only a deep recursion can free */
+  for (int i = 0; i < 120000; i += 2) memcpy(deep + i, "a.", 2);
+  memcpy(deep + 119999, "=1", 3);
+  assert_refused(ctx, wn_json_set(ctx, j, deep), WN_ERR_ARGUMENT, "is not a key");
+  test_free(deep);
   assert_refused(ctx, wn_json_set(ctx, j, "a=\xff"), WN_ERR_ARGUMENT, "UTF-8");
   assert_refused(ctx, wn_json_set(ctx, j, "\xff=1"), WN_ERR_ARGUMENT, "UTF-8");
   json_decref(j);

@@ -55,6 +55,7 @@ static void wrong_configs_are_refused(void **state) {
       {"{\"vocab_size\": 10, \"widht\": 3}", "config.json: unknown key \"widht\"; did you mean \"width\"?"},
       {"{\"vocab_size\": 10, \"layers\": 0}", "config.json: \"layers\" is 0"},
       {"{\"vocab_size\": 10, \"width\": 7, \"heads\": 2}", "width is 7"},
+      {"{\"vocab_size\": 10, \"width\": 8192, \"heads\": 1}", "\"head_size\" is 8192"},
       {"{\"vocab_size\": 10, \"norm_eps\": 0}", "\"norm_eps\" is 0"},
       {"{\"vocab_size\": 10, \"attention\": {\"selective\": {\"head\": 6}}}", "between 0 and 5"},
       {"{\"vocab_size\": 10, \"attention\": {\"selektive\": {}}}", "did you mean \"attention.selective\"?"},
