@@ -13,6 +13,9 @@
 #include "winnow/context.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+/* Mutators that know the format: random bytes alone seldom get past a length or a checked count. */
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed);
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size); /* libFuzzer's own */
 
 /* Not assert(): a build without debugging checks must find the same. */
 #define HOLDS(condition)                                                                                               \

@@ -3,6 +3,23 @@
 
 #include "winnow/safetensors.h"
 
+/* Mostly changes the header alone and states its new length. */
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed) {
+  if (size < 10 || seed % 4 == 0) return LLVMFuzzerMutate(data, size, max_size);
+  uint64_t header;
+  memcpy(&header, data, 8);
+  if (header > size - 8) header = size - 8;
+  size_t tail = size - 8 - (size_t)header;
+  uint8_t *kept = malloc(tail + 1);
+  HOLDS(kept);
+  memcpy(kept, data + 8 + header, tail);
+  header = LLVMFuzzerMutate(data + 8, (size_t)header, max_size - 8 - tail);
+  memcpy(data, &header, 8);
+  memcpy(data + 8 + header, kept, tail);
+  free(kept);
+  return 8 + (size_t)header + tail;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   wn_context *ctx = fuzz_context();
   wn_safetensors *f = NULL;
