@@ -408,10 +408,12 @@ wn_status wn_fields_help(wn_context *ctx, const struct wn_field_group *groups, i
         for (int n = 0; f->names[n] && used < sizeof range; n++)
           if (*f->names[n])
             used += (size_t)snprintf(range + used, sizeof range - used, "%s%s", n ? "|" : "", f->names[n]);
+      } else if (f->type == WN_FIELD_UINT64 && f->max >= 0x1p64) {
+        snprintf(range, sizeof range, "range %.15g..2^64-1", f->min);
       } else if (f->type != WN_FIELD_BOOL && f->type != WN_FIELD_STRING) {
         snprintf(range, sizeof range, "range %.15g..%.15g", f->min, f->max);
       }
-      wn_text_add(&t, "  %-38s %-8s default %-14s %s%s%s\n", key, type_word(f->type), value, range, *range ? "  " : "",
+      wn_text_add(&t, "  %-40s %-8s default %-14s %s%s%s\n", key, type_word(f->type), value, range, *range ? "  " : "",
                   f->help);
     }
   }

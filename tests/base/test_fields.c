@@ -178,6 +178,7 @@ static void help_has_a_line_for_every_row(void **state) {
   assert_int_equal(lines, FIELDS);
   assert_non_null(strstr(text, "  top.small "));
   assert_non_null(strstr(text, "range -3..10"));
+  assert_non_null(strstr(text, "range 0..2^64-1"));
   assert_non_null(strstr(text, "red|green|blue"));
   assert_non_null(strstr(text, "default \"x\""));
   wn_free(text);
