@@ -266,7 +266,7 @@ static int bench_train(int argc, char **argv) {
                                     "Times training steps (forward, backward, clipping, optimizer) on random tokens.",
                                 .options = options,
                                 .option_count = CLI_COUNT(options),
-                                .more_help = cli_recipe_keys};
+                                .epilog = "Recipe keys, for --config and --set: winnow train --help"};
   int code = cli_parse(&spec, argc, argv, NULL);
   if (code == CLI_GO) code = cli_context_open(&b.common, &b.ctx);
   if (code) {
@@ -423,7 +423,7 @@ static int bench_decode(int argc, char **argv) {
                                 .summary = "Times token-by-token decoding behind prompts of several lengths.",
                                 .options = options,
                                 .option_count = CLI_COUNT(options),
-                                .more_help = cli_recipe_keys};
+                                .epilog = "Recipe keys, for --config and --set: winnow train --help"};
   int code = cli_parse(&spec, argc, argv, NULL);
   if (code == CLI_GO && checkpoint && (config || sets.count))
     code = cli_usage_error(spec.command, "--model excludes --config and --set");

@@ -194,7 +194,7 @@ int cmd_eval(int argc, char **argv) {
           "evaluates on the data of the recipe that the checkpoint was trained with.",
       .options = options,
       .option_count = CLI_COUNT(options),
-      .more_help = cli_recipe_keys};
+      .epilog = "Recipe keys, for --config and --set: winnow train --help"};
   int code = cli_parse(&spec, argc, argv, NULL);
   if (code == CLI_GO && r.data && r.text) code = cli_usage_error(spec.command, "--data and --text exclude each other");
   wn_context *ctx = NULL;

@@ -56,6 +56,17 @@ static void on_progress(void *user, const wn_train_progress *p) {
   }
 }
 
+/* Where a finished run stands, when there was nothing left to do. */
+static void read_state(struct watch *w, const char *out_dir) {
+  char path[4096];
+  if (w->any || !cli_join(path, sizeof path, out_dir, "state.json")) return;
+  json_t *state = json_load_file(path, 0, NULL);
+  w->last.step = w->last.steps = json_integer_value(json_object_get(state, "step"));
+  w->last.tokens = (uint64_t)json_integer_value(json_object_get(state, "tokens"));
+  w->first_tokens = w->last.tokens;
+  json_decref(state);
+}
+
 static json_t *summary(const struct watch *w, const char *out_dir, double seconds) {
   const wn_train_progress *p = &w->last;
   double trained = (double)p->tokens - (double)w->first_tokens;
@@ -133,6 +144,7 @@ int cmd_train(int argc, char **argv) {
     cli_progress_end(&watch.bar);
     if (status == WN_OK || status == WN_ERR_CANCELLED) {
       const wn_train_progress *p = &watch.last;
+      read_state(&watch, out);
       if (common.json)
         code = cli_print_json(summary(&watch, out, seconds));
       else if (watch.any)
@@ -140,7 +152,7 @@ int cmd_train(int argc, char **argv) {
                  status == WN_OK ? "trained" : "saved", out, p->step, p->steps, p->loss, cli_count((double)p->tokens),
                  cli_duration(seconds), cli_bytes((double)cli_peak_resident()));
       else
-        cli_note(&common, "%s: nothing left to train", out);
+        cli_note(&common, "%s: nothing left to train after step %" PRId64, out, p->step);
       if (status == WN_ERR_CANCELLED) {
         cli_note(&common, "winnow: stopped; go on with: winnow train --resume --out %s", out);
         if (!code) code = CLI_INTERRUPTED;

@@ -109,7 +109,7 @@ static const char *scaled(double x, const char *const *units) {
     x /= 1000;
     u++;
   }
-  snprintf(text, 32, u == 0 || x >= 99.95 ? "%.0f%s" : x >= 9.995 ? "%.1f%s" : "%.2f%s", x, units[u]);
+  snprintf(text, 32, x >= 99.95 || (u == 0 && x == (double)(long)x) ? "%.0f%s" : x >= 9.995 ? "%.1f%s" : "%.2f%s", x, units[u]);
   return text;
 }
 
@@ -168,6 +168,7 @@ void cli_progress_update(struct cli_progress *p, uint64_t done, uint64_t total, 
                                          : "-";
   char line[512];
   bool is_bytes = !strcmp(p->unit, "B");
+  if (rate >= 100) rate = (double)(uint64_t)rate;
   const char *rate_text = is_bytes ? cli_bytes(rate) : cli_count(rate);
   char bar[32] = "";
   if (p->terminal) {

@@ -47,11 +47,11 @@ static bool has_mem(const wn_model_config *c) {
   return c->attention.selective.enabled && c->attention.selective.mem.enabled;
 }
 
-bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T, char *base,
-                        struct wn_layer_acts *out, size_t *large, size_t *bytes) {
-  struct planner p = {base, 0, wn_dtype_size(dtype), false};
+bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T, char *large_base,
+                        char *exact_base, struct wn_layer_acts *out, size_t *large, size_t *exact) {
   const int64_t M = B * T, C = c->width, D = c->head_size, H = c->heads, Hkv = c->kv_heads;
   const bool layer = c->norm == WN_NORM_LAYER, bilinear = is_bilinear(c);
+  struct planner p = {large_base, 0, wn_dtype_size(dtype), false};
   out->x = take(&p, true, M, C);
   out->n1 = take(&p, true, M, C);
   out->att = take(&p, true, M, H * D);
@@ -60,23 +60,24 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
   out->in = take(&p, true, M, in_width(c));
   out->act = take(&p, true, M, c->ffn_width);
   *large = p.bytes;
-  out->qkv = take(&p, true, M, qkv_width(c));
-  out->q = take(&p, c->qk_norm, M, H * D);
-  out->k = take(&p, c->qk_norm, M, Hkv * D);
-  out->sq = take(&p, bilinear, M, D);
-  out->sk = take(&p, bilinear, M, D);
-  out->rstd1 = take(&p, true, M, 1);
-  out->mean1 = take(&p, layer, M, 1);
-  out->rstd2 = take(&p, true, M, 1);
-  out->mean2 = take(&p, layer, M, 1);
-  out->rstd_q = take(&p, c->qk_norm, M, H);
-  out->mean_q = take(&p, c->qk_norm && layer, M, H);
-  out->rstd_k = take(&p, c->qk_norm, M, Hkv);
-  out->mean_k = take(&p, c->qk_norm && layer, M, Hkv);
-  out->lse = take(&p, true, M, H);
-  out->M = take(&p, has_mem(c), M, 1);
-  *bytes = p.bytes;
-  return !p.failed;
+  struct planner e = {exact_base, 0, p.element, p.failed};
+  out->qkv = take(&e, true, M, qkv_width(c));
+  out->q = take(&e, c->qk_norm, M, H * D);
+  out->k = take(&e, c->qk_norm, M, Hkv * D);
+  out->sq = take(&e, bilinear, M, D);
+  out->sk = take(&e, bilinear, M, D);
+  out->rstd1 = take(&e, true, M, 1);
+  out->mean1 = take(&e, layer, M, 1);
+  out->rstd2 = take(&e, true, M, 1);
+  out->mean2 = take(&e, layer, M, 1);
+  out->rstd_q = take(&e, c->qk_norm, M, H);
+  out->mean_q = take(&e, c->qk_norm && layer, M, H);
+  out->rstd_k = take(&e, c->qk_norm, M, Hkv);
+  out->mean_k = take(&e, c->qk_norm && layer, M, Hkv);
+  out->lse = take(&e, true, M, H);
+  out->M = take(&e, has_mem(c), M, 1);
+  *exact = e.bytes;
+  return !e.failed && *large <= SIZE_MAX / 4 && *exact <= SIZE_MAX / 4;
 }
 
 wn_status wn_layer_temp_plan(wn_context *ctx, const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T,

@@ -51,10 +51,10 @@ struct wn_layer_acts {
   void *lse;                           /* [B,H,T] */
   void *M;                             /* [B,T] with L_mem */
 };
-/* Lays the arrays out from `base` on (NULL: only sizes). *large is the bytes of x..act, which come first, x the very
- * first; *bytes those of all. False on overflow. */
-bool wn_layer_acts_plan(const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T, char *base,
-                        struct wn_layer_acts *out, size_t *large, size_t *bytes);
+/* Lays the arrays out from two bases on (NULL: only sizes): x..act, *large bytes, and the rest, *exact bytes. False on
+ * overflow. */
+bool wn_layer_acts_plan(const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T, char *large_base,
+                        char *exact_base, struct wn_layer_acts *out, size_t *large, size_t *exact);
 
 /* A layer's temporary arrays, shared by all layers. */
 struct wn_layer_temp {

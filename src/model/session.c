@@ -17,7 +17,7 @@ struct wn_session {
   int64_t B, capacity, piece, position;
   struct wn_kv_cache *caches; /* [L] */
   struct wn_arena arena;
-  char *acts; /* one layer's arrays, used by all in turn */
+  char *large, *exact; /* one layer's arrays, used by all in turn */
   struct wn_layer_temp temp;
   int32_t *tokens, *positions; /* [B,piece] */
   void *mid, *branch;          /* [B,C] the last position's */
@@ -33,17 +33,18 @@ static wn_status plan(wn_context *ctx, struct wn_session *s) {
   const wn_model_config *c = &s->model->config;
   const wn_dtype dtype = s->model->dtype;
   struct wn_layer_acts acts;
-  size_t large, bytes;
+  size_t large, exact;
   int64_t M;
   if (__builtin_mul_overflow(s->B, s->piece, &M) || M > INT32_MAX ||
-      !wn_layer_acts_plan(c, dtype, s->B, s->piece, NULL, &acts, &large, &bytes))
+      !wn_layer_acts_plan(c, dtype, s->B, s->piece, NULL, NULL, &acts, &large, &exact))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences: too many tokens a step", (long long)s->B);
   const struct {
     const char *name;
     size_t rows, columns, element;
     void **where;
   } pieces[] = {
-      {"activations", bytes, 1, 1, (void **)&s->acts},
+      {"activations", large, 1, 1, (void **)&s->large},
+      {"exact activations", exact, 1, 1, (void **)&s->exact},
       {"tokens", (size_t)M, 1, sizeof(int32_t), (void **)&s->tokens},
       {"positions", (size_t)M, 1, sizeof(int32_t), (void **)&s->positions},
       {"mid", (size_t)s->B, (size_t)c->width, wn_dtype_size(dtype), &s->mid},
@@ -95,9 +96,9 @@ static wn_status feed_piece(struct wn_run *run, struct wn_session *s, bool want)
   const int64_t B = run->B, T = run->T, C = c->width;
   struct wn_outer_params outer;
   struct wn_layer_acts a;
-  size_t large, bytes;
+  size_t large, exact;
   wn_outer_params_find(&s->model->table, c, &outer);
-  if (!wn_layer_acts_plan(c, run->exec.dtype, B, T, s->acts, &a, &large, &bytes))
+  if (!wn_layer_acts_plan(c, run->exec.dtype, B, T, s->large, s->exact, &a, &large, &exact))
     return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: activations do not fit in memory");
   const struct wn_embedding embedding = {.M = B * T,
                                          .C = C,

@@ -4,10 +4,14 @@
  *
  * The output map, the loss and their gradients go by chunks of rows, so that logits [M,V] never exist; the gradient of
  * the final norm's output is therefore complete before the layers' backward begins. With recomputation a layer keeps
- * its input alone and is run again, to the same bits, when its turn comes: one third more work in the maps. */
+ * its input alone and is run again, to the same bits, when its turn comes: one third more work in the maps. With bf16
+ * storage the forward pass is the same to the last bit, and backward reads all but q, k, v and the statistics rounded.
+ */
 #include "model/workspace.h"
 
 #include <string.h>
+
+#include "tensor/bf16.h"
 
 static void *row_of(const struct wn_run *run, void *base, int64_t row) {
   return wn_at(base, row * run->model->config.width, run->exec.dtype);
@@ -16,13 +20,29 @@ static void *row_of(const struct wn_run *run, void *base, int64_t row) {
 /* Layer l's arrays for this batch's size. */
 static wn_status layer_acts(const struct wn_run *run, const struct wn_workspace *ws, int64_t l,
                             struct wn_layer_acts *out) {
-  const bool own = ws->options.backward && !ws->kept;
-  size_t large, bytes;
+  const bool all = ws->keep == WN_KEEP_ALL, reduced = ws->keep == WN_KEEP_REDUCED;
+  size_t large, exact;
   if (!wn_layer_acts_plan(&run->model->config, run->exec.dtype, run->B, run->T,
-                          ws->acts + (own ? (size_t)l * ws->acts_bytes : 0), out, &large, &bytes))
+                          ws->large + (all ? (size_t)l * ws->large_bytes : 0),
+                          ws->exact + (all || reduced ? (size_t)l * ws->exact_bytes : 0), out, &large, &exact))
     return wn_fail(run->exec.ctx, WN_ERR_ARGUMENT, "step: activations do not fit in memory");
-  if (ws->kept) out->x = ws->kept + (size_t)l * ws->kept_bytes; /* recompute */
+  if (ws->keep == WN_KEEP_INPUT) out->x = ws->kept + (size_t)l * ws->kept_bytes;
   return WN_OK;
+}
+
+/* Layer l's large arrays to their bf16 copy, or back. Those of the last layer are never moved: nothing overwrites them
+ * before its backward. */
+static void move_reduced(const struct wn_run *run, const struct wn_workspace *ws, int64_t l, bool back) {
+  if (run->measuring || ws->keep != WN_KEEP_REDUCED || l == run->model->config.layers - 1) return;
+  struct wn_layer_acts a;
+  size_t large = 0, exact;
+  wn_layer_acts_plan(&run->model->config, run->exec.dtype, run->B, run->T, NULL, NULL, &a, &large, &exact);
+  uint16_t *copy = (uint16_t *)(void *)(ws->kept + (size_t)l * ws->kept_bytes);
+  float *values = (float *)(void *)ws->large;
+  if (back)
+    wn_bf16_to_f32(run->exec.threads, (int64_t)(large / sizeof *values), copy, values);
+  else
+    wn_bf16_from_f32(run->exec.threads, (int64_t)(large / sizeof *values), values, copy);
 }
 
 wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens, double *mem_sum) {
@@ -52,6 +72,7 @@ wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_
     WN_TRY(wn_layer_forward(run, l, &a, &ws->temp, mid, branch, true));
     mid = a.mid;
     branch = ws->temp.branch;
+    if (run->grads) move_reduced(run, ws, l, false);
     for (int64_t b = 0; mem && !run->measuring && b < run->B; b++) {
       double top = -1;
       for (int64_t t = 0; t < run->T; t++) {
@@ -144,7 +165,8 @@ static wn_status backward(struct wn_run *run, struct wn_workspace *ws, const int
   for (int64_t l = L - 1; l >= 0; l--) {
     WN_TRY(layer_acts(run, ws, l, &a));
     /* The last layer's activations are still there. */
-    if (ws->kept && l < L - 1) WN_TRY(wn_layer_forward(run, l, &a, &ws->temp, NULL, NULL, false));
+    if (ws->keep == WN_KEEP_INPUT && l < L - 1) WN_TRY(wn_layer_forward(run, l, &a, &ws->temp, NULL, NULL, false));
+    move_reduced(run, ws, l, true);
     WN_TRY(wn_layer_backward(run, l, &a, &ws->temp));
   }
   WN_TRY(wn_run_dropout(run, 0, ws->temp.d_res));

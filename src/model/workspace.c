@@ -27,21 +27,24 @@ static wn_status plan(wn_context *ctx, struct wn_workspace *ws) {
   const size_t element = wn_dtype_size(ws->model->dtype);
   const int64_t L = c->layers, C = c->width;
   int64_t M;
-  size_t large;
   struct wn_layer_acts acts;
   if (__builtin_mul_overflow(ws->B, ws->T, &M) || M > INT32_MAX ||
-      !wn_layer_acts_plan(c, ws->model->dtype, ws->B, ws->T, NULL, &acts, &large, &ws->acts_bytes))
+      !wn_layer_acts_plan(c, ws->model->dtype, ws->B, ws->T, NULL, NULL, &acts, &ws->large_bytes, &ws->exact_bytes))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld: too many tokens", (long long)ws->B,
                    (long long)ws->T);
-  const bool backward = ws->options.backward, recompute = backward && ws->options.recompute;
-  const bool reduced = backward && !recompute && ws->options.activation_dtype == WN_BF16;
-  const bool shared = !backward || recompute || reduced;
-  if (recompute)
-    ws->kept_bytes = ((size_t)M * (size_t)C * element + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN; /* within acts_bytes */
-  if (reduced) ws->kept_bytes = (large / 2 + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN + (ws->acts_bytes - large);
+  const bool backward = ws->options.backward;
+  ws->keep = !backward                                 ? WN_KEEP_NOTHING
+             : ws->options.recompute                   ? WN_KEEP_INPUT
+             : ws->options.activation_dtype == WN_BF16 ? WN_KEEP_REDUCED
+                                                       : WN_KEEP_ALL;
+  if (ws->keep == WN_KEEP_INPUT) /* within large_bytes: no overflow */
+    ws->kept_bytes = ((size_t)M * (size_t)C * element + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
+  if (ws->keep == WN_KEEP_REDUCED) ws->kept_bytes = (ws->large_bytes / 2 + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
   ws->chunk = wn_logits_rows(M, c->vocab_size);
   const struct piece pieces[] = {
-      {"activations", true, shared ? 1 : L, (int64_t)ws->acts_bytes, 1, (void **)&ws->acts},
+      {"activations", true, ws->keep == WN_KEEP_ALL ? L : 1, (int64_t)ws->large_bytes, 1, (void **)&ws->large},
+      {"exact activations", true, ws->keep == WN_KEEP_ALL || ws->keep == WN_KEEP_REDUCED ? L : 1,
+       (int64_t)ws->exact_bytes, 1, (void **)&ws->exact},
       {"kept activations", ws->kept_bytes > 0, L, (int64_t)ws->kept_bytes, 1, (void **)&ws->kept},
       {"positions", true, M, 1, sizeof *ws->positions, (void **)&ws->positions},
       {"x_out", true, M, C, element, &ws->x_out},
@@ -90,9 +93,10 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
   if (T > model->config.context)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of T %lld: the model's context is %lld", (long long)T,
                    (long long)model->config.context);
-  if (options->backward && options->activation_dtype != WN_F32 && options->activation_dtype != model->dtype)
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "activations of dtype %s: float32 is what this build has",
-                   wn_dtype_name(options->activation_dtype));
+  if (options->backward && options->activation_dtype != WN_F32 &&
+      (options->activation_dtype != WN_BF16 || model->dtype != WN_F32))
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "activations of dtype %s for a model of %s: F32 and, for F32 models, BF16",
+                   wn_dtype_name(options->activation_dtype), wn_dtype_name(model->dtype));
   void *memory;
   WN_TRY(wn_alloc(ctx, "workspace", sizeof(struct wn_workspace), &memory));
   struct wn_workspace *ws = memory;

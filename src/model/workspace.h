@@ -4,18 +4,25 @@
 
 #include "model/layer.h"
 
-/* One arena for the arrays, one block for the operations' scratch.
- * Layers' activations: every layer has its own where backward needs them as they are; otherwise all layers share one
- * block, and a layer keeps its input only (recompute), a reduced copy (bf16), or nothing (forward only). */
+/* How the layers' activations wait for their backward pass. */
+enum wn_keep {
+  WN_KEEP_NOTHING, /* forward only: all layers share one block */
+  WN_KEEP_ALL,     /* each layer has its own */
+  WN_KEEP_INPUT,   /* recompute: one shared block, and each layer's input */
+  WN_KEEP_REDUCED, /* one shared block for the large arrays, of which each layer keeps a bf16 copy; own exact ones */
+};
+
+/* One arena for the arrays, one block for the operations' scratch. */
 struct wn_workspace {
   wn_context *ctx;
   const struct wn_model *model;
   int64_t B, T; /* the largest batch */
   struct wn_workspace_options options;
   struct wn_arena arena;
-  char *acts; /* [count][acts_bytes]; count: L, or 1 when shared */
-  size_t acts_bytes;
-  char *kept; /* [L][kept_bytes] when shared and backward is wanted */
+  enum wn_keep keep;
+  char *large, *exact; /* [L or 1][large_bytes], [L or 1][exact_bytes]: see wn_layer_acts_plan */
+  size_t large_bytes, exact_bytes;
+  char *kept; /* [L][kept_bytes]: inputs or reduced copies, or NULL */
   size_t kept_bytes;
   struct wn_layer_temp temp;
   int32_t *positions; /* [M] */

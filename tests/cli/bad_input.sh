@@ -74,7 +74,7 @@ set_refused "a wrong type" 'train\.steps' train.steps=many
 set_refused "out of range" 'train\.lr' train.lr=-1
 set_refused "a token file that is missing" 'nowhere\.bin' data.train=nowhere.bin
 set_refused "a tokenizer that is missing" 'nowhere\.model' data.tokenizer=nowhere.model
-set_refused "a corpus shorter than a block" 'tokens' train.context=1048576
+set_refused "a context longer than the model's" 'model.context' train.context=1048576
 set_refused "a vocabulary smaller than the tokenizer's" 'vocab|token' model.vocab_size=100
 [ -e bad-run/model.safetensors ] && fail "a refused run writes no checkpoint" || pass "a refused run writes no checkpoint"
 
@@ -89,8 +89,8 @@ done
 head -c $((1024 + 40)) data/train.bin >few.bin
 { head -c 8 data/train.bin; printf '\x14\x00\x00\x00'; tail -c +13 few.bin; } >few20.bin
 refuses "a corpus shorter than a block" 1 'few20\.bin.*20' train --config recipe.json --set data.train=few20.bin --out bad-run --quiet
-head -c $((1024 + 2 * 100)) data/train.bin >100.tmp
-{ head -c 8 100.tmp; printf '\x64\x00\x00\x00'; tail -c +13 100.tmp | head -c 1012; for _ in $(seq 100); do printf '\xf0\xff'; done; } >ids.bin
+head -c $((1024 + 2 * 100)) data/train.bin >hundred.bin
+{ head -c 8 hundred.bin; printf '\x64\x00\x00\x00'; tail -c +13 hundred.bin | head -c 1012; for _ in $(seq 100); do printf '\xf0\xff'; done; } >ids.bin
 refuses "token ids past the vocabulary" 1 'ids\.bin|65520' eval --model whole --data ids.bin --quiet
 
 # Safetensors, as a checkpoint's weights and as a case of op attention.
@@ -159,13 +159,13 @@ printf '{"layers": ' >shapes/config.json
 refuses "config.json truncated" 1 'shapes/config\.json:1' info shapes
 
 # A checkpoint and a tokenizer of different vocabularies.
-run "$winnow" tokenizer train --out larger.model --vocab 420 --quiet text.txt
+run "$winnow" tokenizer train --out larger.model --vocab 320 --quiet text.txt
 if [ -s larger.model ]; then
   for command in "eval --text other.txt" "generate --prompt x"; do
-    refuses "another tokenizer's vocabulary: ${command%% *}" 1 '(420.*300|300.*420)' $command --model whole --tokenizer larger.model
+    refuses "another tokenizer's vocabulary: ${command%% *}" 1 '(320.*300|300.*320)' $command --model whole --tokenizer larger.model
   done
   cp -r whole swapped && cp larger.model swapped/tokenizer.model
-  refuses "another tokenizer in the checkpoint" 1 '(420.*300|300.*420)' generate --model swapped --prompt x
+  refuses "another tokenizer in the checkpoint" 1 '(320.*300|300.*320)' generate --model swapped --prompt x
 else
   fail "a second tokenizer" "$(cat err)"
 fi

@@ -17,14 +17,14 @@ make_text() { # DOCUMENTS SEED
 make_text 600 1 >text.txt
 make_text 40 2 >other.txt
 
-steps=20
-[ $brief -eq 1 ] && steps=8
+steps=40 batch=32
+[ $brief -eq 1 ] && steps=12 batch=4
 half=$((steps / 2))
 cat >recipe.json <<END
 {
-  "model": {"context": 32, "layers": 2, "width": 32, "heads": 2, "attention": {"selective": {}}},
+  "model": {"context": 32, "layers": 2, "width": 64, "heads": 2, "attention": {"selective": {}}},
   "data": {"kind": "tokens", "train": "data/train.bin", "val": "data/val.bin", "tokenizer": "tok.model"},
-  "train": {"steps": $steps, "batch": 4, "lr": 0.01, "warmup": 4, "eval_every": $half, "eval_batches": 2,
+  "train": {"steps": $steps, "batch": $batch, "lr": 0.01, "warmup": 4, "eval_every": $half, "eval_batches": 2,
             "save_every": 0}
 }
 END
@@ -69,11 +69,12 @@ refuses "a folder that holds a run" 1 'whole' train --config recipe.json --out w
 # Interrupted half way by a signal, then resumed: the same bits as the run that was left alone.
 rm -rf parts
 (
-  "$winnow" train --config recipe.json --out parts --quiet --json >signal.out 2>signal.err &
+  # A shell's background jobs ignore interrupts; this one must not.
+  env --default-signal=INT "$winnow" train --config recipe.json --out parts --quiet --json >signal.out 2>signal.err &
   pid=$!
-  for _ in $(seq 400); do
+  for _ in $(seq 4000); do
     [ "$(grep -c . parts/log.jsonl 2>/dev/null)" -ge 2 ] 2>/dev/null && break
-    sleep 0.02
+    sleep 0.005
   done
   kill -INT $pid 2>/dev/null
   wait $pid

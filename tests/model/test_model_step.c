@@ -1,5 +1,5 @@
-/* wn_model_step: recomputation gives the same bits, gradients add up, a smaller batch fits a larger workspace, threads
- * and backends agree, nothing is allocated, bad arguments are refused. */
+/* wn_model_step: recomputation gives the same bits, bf16 storage close ones, gradients add up, a smaller batch fits a
+ * larger workspace, threads and backends agree, nothing is allocated, bad arguments are refused. */
 #include "model/models.h"
 
 struct outcome {
@@ -9,9 +9,10 @@ struct outcome {
 };
 
 static struct outcome run_step(wn_context *ctx, struct wn_model *model, struct tokens *x, int64_t B, int64_t T,
-                               bool recompute) {
+                               bool recompute, wn_dtype activations) {
   wn_workspace *ws;
-  const struct wn_workspace_options options = {.backward = true, .recompute = recompute, .activation_dtype = WN_F32};
+  const struct wn_workspace_options options = {
+      .backward = true, .recompute = recompute, .activation_dtype = activations};
   OK(ctx, wn_workspace_create(ctx, model, B, T, &options, &ws));
   struct outcome o = {.total = model->table.total};
   o.grads = calloc(o.total, sizeof *o.grads);
@@ -53,12 +54,12 @@ static void test_same_result(void **state) {
     for (int i = 0; i < 2; i++) {
       wn_context *ctx = context_of(backends[i], 2);
       struct wn_model *model = model_of(ctx, &c, WN_F32);
-      struct outcome whole = run_step(ctx, model, &x, 2, 13, false);
-      struct outcome again = run_step(ctx, model, &x, 2, 13, true);
+      struct outcome whole = run_step(ctx, model, &x, 2, 13, false, WN_F32);
+      struct outcome again = run_step(ctx, model, &x, 2, 13, true, WN_F32);
       assert_memory_equal(whole.grads, again.grads, whole.total * sizeof(float));
       assert_true(whole.r.loss_sum == again.r.loss_sum && whole.r.mem_loss == again.r.mem_loss);
       free(again.grads);
-      again = run_step(ctx, model, &x, 3, 16, false); /* a larger workspace */
+      again = run_step(ctx, model, &x, 3, 16, false, WN_F32); /* a larger workspace */
       check_close(model_cases[k].name, &whole, &again, 1e-6);
       free(again.grads);
       if (i == 0)
