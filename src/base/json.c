@@ -168,7 +168,8 @@ wn_status wn_json_set(wn_context *ctx, json_t *object, const char *assignment) {
     if (end == equals) {
       /* x=false on an object {...} switches it and keeps the rest: it is the same as x.enabled=false */
       if (json_is_object(present) && json_is_boolean(value)) {
-        if (json_object_set(present, "enabled", value) != 0) status = WN_ERR_MEMORY;
+        if (json_object_set(present, "enabled", value) != 0)
+          status = wn_fail(ctx, WN_ERR_MEMORY, "out of memory: setting \"%s\"", name);
       } else if (json_object_set(object, name, value) != 0) {
         status = wn_fail(ctx, WN_ERR_ARGUMENT, "cannot set \"%s\": the key is not UTF-8 text or memory ran out", name);
       }

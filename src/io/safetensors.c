@@ -315,7 +315,8 @@ static wn_status header_text(wn_context *ctx, const char *path, const wn_safeten
         status = wn_fail(ctx, WN_ERR_ARGUMENT,
                          "cannot write %s: metadata \"%.200s\" is there twice, has no value or is not UTF-8", path,
                          metadata[i]);
-    if (!put(header, metadata_key, object) && status == WN_OK) status = WN_ERR_MEMORY;
+    if (!put(header, metadata_key, object) && status == WN_OK)
+      status = wn_fail(ctx, WN_ERR_MEMORY, "out of memory: the header of %s", path);
   }
   for (int i = 0; header && i < count && status == WN_OK; i++)
     if (!put(header, entries[i].name, entry_json(&entries[i], begins[i])))
