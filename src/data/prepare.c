@@ -17,7 +17,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define BUFFER_BYTES ((size_t)1 << 20) /* text of a document that is held before it is cut */
+#define BUFFER_BYTES ((size_t)1 << 20)   /* text of a document that is held before it is cut */
+#define BUFFER_LIMIT ((size_t)128 << 20) /* where it cannot be cut: more than can be encoded at once */
 
 enum breaks { BREAK_FILE, BREAK_BLANK, BREAK_LINE };
 
@@ -85,9 +86,13 @@ static wn_status document_add(struct job *j, const char *text, size_t bytes, con
   }
   while (bytes > 0) {
     if (j->count == j->capacity) { /* one line that is longer than the buffer */
-      size_t capacity;
       void *p;
-      if (!wn_mul_size(j->capacity, 2, &capacity)) return wn_fail(j->ctx, WN_ERR_MEMORY, "out of memory: document");
+      size_t capacity = 2 * j->capacity;
+      if (capacity > BUFFER_LIMIT)
+        return wn_fail(j->ctx, WN_ERR_UNSUPPORTED,
+                       "%s:%" PRIu64 ": more than %zu bytes of a document without a newline that the tokenizer can cut "
+                       "at",
+                       at->path, at->line, j->capacity);
       WN_TRY(wn_alloc(j->ctx, "document", capacity, &p));
       memcpy(p, j->text, j->count);
       wn_free(j->text);

@@ -36,6 +36,7 @@ void set_error(wn_spm_error *error, const char *text) {
   const char *sentence = std::strstr(text, "] ");
   if ((std::strncmp(text, "src/", 4) == 0 || std::strncmp(text, "./src/", 6) == 0) && sentence && sentence[2])
     text = sentence + 2;
+  if (std::strstr(text, "!sentences_.empty()")) text = "no sentence in it that can be learned from";
   std::snprintf(error->text, sizeof error->text, "%s", text);
 }
 
@@ -150,6 +151,7 @@ bool wn_spm_train(const struct wn_spm_training *training, char **model, size_t *
         {"allow_whitespace_only_pieces", "true"},
         {"split_digits", "true"},
         {"user_defined_symbols", "\n"},
+        {"required_chars", "\xE2\x96\x81"}, // the space, however rare: without it no text comes back
         {"max_sentence_length", "1000000"},
         {"unk_id", "0"},
         {"bos_id", "1"},

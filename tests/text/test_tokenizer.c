@@ -364,6 +364,23 @@ static void test_training(void **state) {
   free(third);
 }
 
+/* Spaces come back even where the corpus has next to none. */
+static void test_no_spaces(void **state) {
+  (void)state;
+  size_t n;
+  char *text = get(corpus, &n);
+  static char plain[200000];
+  for (size_t i = 0; i < sizeof plain; i++) plain[i] = i % 5000 == 4999 ? '\n' : (char)('a' + draw(i, 4));
+  put(corpus, plain, sizeof plain);
+  wn_tokenizer *tok;
+  assert_int_equal(train(scratch, "bpe", 270, 0), WN_OK);
+  assert_int_equal(wn_tokenizer_load(ctx, scratch, &tok), WN_OK);
+  for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) round_trip(tok, texts[i].text, texts[i].bytes);
+  wn_tokenizer_destroy(tok);
+  put(corpus, text, n);
+  free(text);
+}
+
 static void train_refused(wn_status expected, const char *part) {
   put(scratch, "old", 3);
   assert_int_equal(train(scratch, "unigram", 3000, 0), expected);
@@ -519,17 +536,12 @@ static void test_hostile_tables(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_round_trips),
-      cmocka_unit_test(test_random_text),
-      cmocka_unit_test(test_bytes),
-      cmocka_unit_test(test_not_utf8),
-      cmocka_unit_test(test_bos_eos),
-      cmocka_unit_test(test_random_ids),
-      cmocka_unit_test(test_pieces),
-      cmocka_unit_test(test_training),
-      cmocka_unit_test(test_training_refused),
-      cmocka_unit_test(test_save),
-      cmocka_unit_test(test_hostile_models),
+      cmocka_unit_test(test_round_trips),    cmocka_unit_test(test_random_text),
+      cmocka_unit_test(test_bytes),          cmocka_unit_test(test_not_utf8),
+      cmocka_unit_test(test_bos_eos),        cmocka_unit_test(test_random_ids),
+      cmocka_unit_test(test_pieces),         cmocka_unit_test(test_training),
+      cmocka_unit_test(test_no_spaces),      cmocka_unit_test(test_training_refused),
+      cmocka_unit_test(test_save),           cmocka_unit_test(test_hostile_models),
       cmocka_unit_test(test_hostile_tables),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
