@@ -114,6 +114,37 @@ V_INLINE void v_load_pairs(const float *p, vf *even, vf *odd) {
   *odd = _mm512_permutex2var_ps(lo, _mm512_add_epi32(e, _mm512_set1_epi32(1)), hi);
 }
 
+/* 32-bit lanes, for the random numbers. */
+V_INLINE vi v_iset1(uint32_t a) {
+  return _mm512_set1_epi32((int)a);
+}
+V_INLINE vi v_iadd(vi a, vi b) {
+  return _mm512_add_epi32(a, b);
+}
+V_INLINE vi v_ixor(vi a, vi b) {
+  return _mm512_xor_si512(a, b);
+}
+/* High and low halves of the 64-bit products. */
+V_INLINE void v_imul_wide(vi a, vi b, vi *high, vi *low) {
+  const vi even = _mm512_mul_epu32(a, b), odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), b);
+  *high = _mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xaaaa, odd);
+  *low = _mm512_mask_mov_epi32(even, 0xaaaa, _mm512_slli_epi64(odd, 32));
+}
+V_INLINE vm v_ige_u(vi a, vi b) {
+  return _mm512_cmpge_epu32_mask(a, b);
+}
+/* Within each group of four lanes: a[0..3] of four vectors become four vectors of (a, b, c, d). */
+V_INLINE void v_itranspose4(vi r[4]) {
+  const vi p = _mm512_unpacklo_epi32(r[0], r[1]), q = _mm512_unpackhi_epi32(r[0], r[1]);
+  const vi s = _mm512_unpacklo_epi32(r[2], r[3]), t = _mm512_unpackhi_epi32(r[2], r[3]);
+  r[0] = _mm512_unpacklo_epi64(p, s), r[1] = _mm512_unpackhi_epi64(p, s);
+  r[2] = _mm512_unpacklo_epi64(q, t), r[3] = _mm512_unpackhi_epi64(q, t);
+}
+/* Lane 4 g + j holds (VL/4) j + g: after v_itranspose4 the j-th vector holds the j-th VL/4 numbers in order. */
+V_INLINE vi v_icounter(void) {
+  return _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+}
+
 #else /* AVX2 + FMA */
 
 #define VL 8
@@ -231,6 +262,33 @@ V_INLINE void v_load_pairs(const float *p, vf *even, vf *odd) {
   const vf a = _mm256_permute2f128_ps(lo, hi, 0x20), b = _mm256_permute2f128_ps(lo, hi, 0x31);
   *even = _mm256_shuffle_ps(a, b, 0x88);
   *odd = _mm256_shuffle_ps(a, b, 0xdd);
+}
+
+V_INLINE vi v_iset1(uint32_t a) {
+  return _mm256_set1_epi32((int)a);
+}
+V_INLINE vi v_iadd(vi a, vi b) {
+  return _mm256_add_epi32(a, b);
+}
+V_INLINE vi v_ixor(vi a, vi b) {
+  return _mm256_xor_si256(a, b);
+}
+V_INLINE void v_imul_wide(vi a, vi b, vi *high, vi *low) {
+  const vi even = _mm256_mul_epu32(a, b), odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), b);
+  *high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+  *low = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+}
+V_INLINE vm v_ige_u(vi a, vi b) {
+  return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_max_epu32(a, b), a));
+}
+V_INLINE void v_itranspose4(vi r[4]) {
+  const vi p = _mm256_unpacklo_epi32(r[0], r[1]), q = _mm256_unpackhi_epi32(r[0], r[1]);
+  const vi s = _mm256_unpacklo_epi32(r[2], r[3]), t = _mm256_unpackhi_epi32(r[2], r[3]);
+  r[0] = _mm256_unpacklo_epi64(p, s), r[1] = _mm256_unpackhi_epi64(p, s);
+  r[2] = _mm256_unpacklo_epi64(q, t), r[3] = _mm256_unpackhi_epi64(q, t);
+}
+V_INLINE vi v_icounter(void) {
+  return _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
 }
 
 #endif
