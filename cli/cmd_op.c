@@ -1,6 +1,6 @@
 /* winnow op attention: one attention call, forward and backward, on the arrays of a case file. A case is a
- * safetensors file with q, k, v, dy (and sq, sk, doc_start where they are needed) whose metadata key "case" holds the
- * shapes and the mechanism as JSON; the results go to another. */
+ * safetensors file with q, k, v, dy, the arrays of its mechanisms and, where wanted, doc_start, whose metadata key
+ * "case" holds the shapes and the mechanisms as JSON; the results go to another. */
 #include "cmd.h"
 
 #include <inttypes.h>
@@ -10,23 +10,29 @@
 #include "args.h"
 #include "ui.h"
 
-enum { Q, K, V, DY, SQ, SK, DOC_START, INPUTS };
-enum { Y, F, M, MEM_LOSS, DQ, DK, DV, DSQ, DSK, OUTPUTS };
-
 struct op_case {
   const char *path;
-  int64_t B, T, H, Hkv, D;
-  wn_dtype dtype; /* what it is computed in */
   bool forward_only;
   wn_attention_config config;
-  void *in[INPUTS], *out[OUTPUTS];
-  wn_safetensors_entry entries[OUTPUTS];
+  wn_attention_arrays arrays; /* allocated here, borrowed by the call */
+  wn_safetensors_entry entries[2 * WN_ATTENTION_SLOTS_MAX];
+  char names[2 * WN_ATTENTION_SLOTS_MAX][32];
   int entry_count;
+  void *owned[4 * WN_ATTENTION_SLOTS_MAX];
+  int owned_count;
 };
 
 static void case_clear(struct op_case *c) {
-  for (int i = 0; i < INPUTS; i++) free(c->in[i]);
-  for (int i = 0; i < OUTPUTS; i++) free(c->out[i]);
+  for (int i = 0; i < c->owned_count; i++) free(c->owned[i]);
+}
+
+/* Zeroed memory that case_clear frees, its address stored at `offset` of the arrays. */
+static void *give(struct op_case *c, size_t offset, size_t count, size_t each) {
+  void *p = c->owned_count < CLI_COUNT(c->owned) ? calloc(count, each) : NULL;
+  if (!p) return NULL;
+  c->owned[c->owned_count++] = p;
+  memcpy((char *)&c->arrays + offset, &p, sizeof p);
+  return p;
 }
 
 /* The element count of a shape, or -1 when it is no size. */
@@ -45,10 +51,28 @@ static int read_size(const struct op_case *c, const json_t *object, const char *
   return 0;
 }
 
+/* threshold.control: positions of control tokens, the same in every sequence. Taken out of the mechanism's object,
+ * whose other keys are configuration. */
+static int read_control(struct op_case *c, json_t *attention) {
+  json_t *threshold = json_object_get(attention, "threshold"), *list = json_object_get(threshold, "control");
+  if (!list) return 0;
+  const int64_t B = c->arrays.B, T = c->arrays.T;
+  if (!json_is_array(list)) return cli_error("%s: case: \"control\" must be a list of positions", c->path);
+  uint8_t *control = give(c, offsetof(wn_attention_arrays, control), (size_t)(B * T), 1);
+  if (!control) return cli_error("%s: out of memory for the control positions", c->path);
+  for (size_t i = 0; i < json_array_size(list); i++) {
+    const json_t *value = json_array_get(list, i);
+    const json_int_t at = json_integer_value(value);
+    if (!json_is_integer(value) || at < 0 || at >= T)
+      return cli_error("%s: case: control[%zu] must be a position from 0 to %" PRId64, c->path, i, T - 1);
+    for (int64_t b = 0; b < B; b++) control[b * T + at] = 1;
+  }
+  json_object_del(threshold, "control");
+  return 0;
+}
+
 /* The mechanism and the shapes. */
 static int read_case(wn_context *ctx, const char *text, struct op_case *c) {
-  /* Mechanisms of the case format that this engine knows by name but does not compute. */
-  static const char *const missing[] = {"span", "relative", "window", "sqrt", "sinks", "exclusive", "threshold"};
   static const char *const known[] = {"B", "T", "H", "Hkv", "D", "seed", "gain", "attention", "forward_only"};
   json_error_t where;
   json_t *object = json_loads(text, JSON_REJECT_DUPLICATES, &where);
@@ -64,16 +88,14 @@ static int read_case(wn_context *ctx, const char *text, struct op_case *c) {
     else if (!code && !found)
       code = cli_error("%s: case: unknown key \"%s\"", c->path, key);
   }
-  if (!code) code = read_size(c, object, "B", 0, &c->B);
-  if (!code) code = read_size(c, object, "T", 0, &c->T);
-  if (!code) code = read_size(c, object, "H", 0, &c->H);
-  if (!code) code = read_size(c, object, "Hkv", c->H, &c->Hkv);
-  if (!code) code = read_size(c, object, "D", 0, &c->D);
+  if (!code) code = read_size(c, object, "B", 0, &c->arrays.B);
+  if (!code) code = read_size(c, object, "T", 0, &c->arrays.T);
+  if (!code) code = read_size(c, object, "H", 0, &c->arrays.H);
+  if (!code) code = read_size(c, object, "Hkv", c->arrays.H, &c->arrays.Hkv);
+  if (!code) code = read_size(c, object, "D", 0, &c->arrays.D);
   c->forward_only = json_is_true(json_object_get(object, "forward_only"));
   json_t *attention = json_object_get(object, "attention");
-  for (int i = 0; i < CLI_COUNT(missing) && !code; i++)
-    if (json_object_get(attention, missing[i]))
-      code = cli_error("%s: case: mechanism \"%s\" is not part of this build", c->path, missing[i]);
+  if (!code) code = read_control(c, attention);
   wn_attention_config_init(&c->config);
   if (!code && attention) {
     char *dumped = json_dumps(attention, JSON_ENCODE_ANY);
@@ -86,8 +108,8 @@ static int read_case(wn_context *ctx, const char *text, struct op_case *c) {
 }
 
 /* A tensor of the file, of the expected shape, in the computing dtype (doc_start: int32). */
-static int read_tensor(const struct op_case *c, const wn_safetensors *file, const char *name, const int64_t *shape,
-                       int ndim, void **out) {
+static int read_tensor(struct op_case *c, const wn_safetensors *file, const char *name, const int64_t *shape, int ndim,
+                       size_t offset) {
   const wn_safetensors_entry *e = wn_safetensors_find(file, name);
   if (!e) return cli_error("%s: tensor \"%s\" is missing", c->path, name);
   bool same = e->ndim == ndim;
@@ -106,11 +128,11 @@ static int read_tensor(const struct op_case *c, const wn_safetensors *file, cons
   if (index ? e->dtype != WN_I32 : e->dtype != WN_F32 && e->dtype != WN_F64)
     return cli_error("%s: tensor \"%s\" is %s, expected %s", c->path, name, wn_dtype_name(e->dtype),
                      index ? "I32" : "F32 or F64");
-  const size_t each = index ? sizeof(int32_t) : wn_dtype_size(c->dtype);
-  *out = calloc((size_t)count, each);
-  if (!*out) return cli_error("%s: out of memory for tensor \"%s\"", c->path, name);
-  if (index || e->dtype == c->dtype) {
-    memcpy(*out, e->data, (size_t)count * each);
+  const size_t each = index ? sizeof(int32_t) : wn_dtype_size(c->arrays.dtype);
+  void *out = count < 0 ? NULL : give(c, offset, (size_t)count, each);
+  if (!out) return cli_error("%s: out of memory for tensor \"%s\"", c->path, name);
+  if (index || e->dtype == c->arrays.dtype) {
+    memcpy(out, e->data, (size_t)count * each);
     return 0;
   }
   const char *from = e->data;
@@ -118,97 +140,69 @@ static int read_tensor(const struct op_case *c, const wn_safetensors *file, cons
     if (e->dtype == WN_F32) {
       float v;
       memcpy(&v, from + (size_t)i * sizeof v, sizeof v);
-      ((double *)*out)[i] = (double)v;
+      ((double *)out)[i] = (double)v;
     } else {
       double v;
       memcpy(&v, from + (size_t)i * sizeof v, sizeof v);
-      ((float *)*out)[i] = (float)v;
+      ((float *)out)[i] = (float)v;
     }
   }
   return 0;
 }
 
-static int read_inputs(const wn_safetensors *file, struct op_case *c) {
-  const int64_t of_q[] = {c->B, c->H, c->T, c->D}, of_k[] = {c->B, c->Hkv, c->T, c->D}, of_s[] = {c->B, c->T, c->D};
-  int code = read_tensor(c, file, "q", of_q, 4, &c->in[Q]);
-  if (!code) code = read_tensor(c, file, "k", of_k, 4, &c->in[K]);
-  if (!code) code = read_tensor(c, file, "v", of_k, 4, &c->in[V]);
-  if (!code && !c->forward_only) code = read_tensor(c, file, "dy", of_q, 4, &c->in[DY]);
-  if (!code && c->config.selective.enabled && c->config.selective.bilinear) {
-    code = read_tensor(c, file, "sq", of_s, 3, &c->in[SQ]);
-    if (!code) code = read_tensor(c, file, "sk", of_s, 3, &c->in[SK]);
-  }
-  if (!code && wn_safetensors_find(file, "doc_start"))
-    code = read_tensor(c, file, "doc_start", of_s, 2, &c->in[DOC_START]);
-  return code;
-}
-
-static int add_output(struct op_case *c, int which, const char *name, wn_dtype dtype, const int64_t *shape, int ndim) {
+static int add_output(struct op_case *c, const char *prefix, const char *name, wn_dtype dtype, const int64_t *shape,
+                      int ndim, size_t offset) {
   const int64_t count = shape_count(shape, ndim);
-  c->out[which] = count < 0 ? NULL : calloc((size_t)count, wn_dtype_size(dtype));
-  if (!c->out[which]) return cli_error("%s: out of memory for the result \"%s\"", c->path, name);
+  void *out = count < 0 ? NULL : give(c, offset, (size_t)count, wn_dtype_size(dtype));
+  if (!out) return cli_error("%s: out of memory for the result \"%s%s\"", c->path, prefix, name);
+  char *full = c->names[c->entry_count];
+  snprintf(full, sizeof c->names[0], "%s%s", prefix, name);
   wn_safetensors_entry *e = &c->entries[c->entry_count++];
-  *e = (wn_safetensors_entry){.name = name, .dtype = dtype, .ndim = ndim, .data = c->out[which]};
+  *e = (wn_safetensors_entry){.name = full, .dtype = dtype, .ndim = ndim, .data = out};
   memcpy(e->shape, shape, (size_t)ndim * sizeof *shape);
   e->bytes = (size_t)count * wn_dtype_size(dtype);
   return 0;
 }
 
-static int add_outputs(struct op_case *c) {
-  const int64_t of_q[] = {c->B, c->H, c->T, c->D}, of_k[] = {c->B, c->Hkv, c->T, c->D};
-  const int64_t of_s[] = {c->B, c->T, c->D}, of_f[] = {c->B, c->T, c->T}, one[] = {1};
-  const wn_selective_config *s = &c->config.selective;
-  int code = add_output(c, Y, "y", c->dtype, of_q, 4);
-  if (!code && s->enabled) code = add_output(c, F, "F", c->dtype, of_f, 3);
-  if (!code && s->enabled && s->mem.enabled) {
-    code = add_output(c, M, "M", c->dtype, of_s, 2);
-    if (!code) code = add_output(c, MEM_LOSS, "mem_loss", WN_F64, one, 1);
-  }
-  if (code || c->forward_only) return code;
-  code = add_output(c, DQ, "dq", c->dtype, of_q, 4);
-  if (!code) code = add_output(c, DK, "dk", c->dtype, of_k, 4);
-  if (!code) code = add_output(c, DV, "dv", c->dtype, of_k, 4);
-  if (!code && s->enabled && s->bilinear) {
-    code = add_output(c, DSQ, "dsq", c->dtype, of_s, 3);
-    if (!code) code = add_output(c, DSK, "dsk", c->dtype, of_s, 3);
+#define AT(field) offsetof(wn_attention_arrays, field)
+
+/* q, k, v, dy, y and what the mechanisms add to them. */
+static int read_arrays(const wn_safetensors *file, struct op_case *c) {
+  const wn_attention_arrays *a = &c->arrays;
+  const int64_t of_q[] = {a->B, a->H, a->T, a->D}, of_k[] = {a->B, a->Hkv, a->T, a->D}, of_rows[] = {a->B, a->T};
+  const bool backward = !c->forward_only;
+  wn_attention_slot slots[WN_ATTENTION_SLOTS_MAX];
+  const int count = wn_attention_slots(&c->config, a, slots);
+  int code = read_tensor(c, file, "q", of_q, 4, AT(q));
+  if (!code) code = read_tensor(c, file, "k", of_k, 4, AT(k));
+  if (!code) code = read_tensor(c, file, "v", of_k, 4, AT(v));
+  if (!code && backward) code = read_tensor(c, file, "dy", of_q, 4, AT(dy));
+  if (!code && wn_safetensors_find(file, "doc_start"))
+    code = read_tensor(c, file, "doc_start", of_rows, 2, AT(doc_start));
+  if (!code) code = add_output(c, "", "y", a->dtype, of_q, 4, AT(y));
+  if (!code && backward) code = add_output(c, "", "dq", a->dtype, of_q, 4, AT(dq));
+  if (!code && backward) code = add_output(c, "", "dk", a->dtype, of_k, 4, AT(dk));
+  if (!code && backward) code = add_output(c, "", "dv", a->dtype, of_k, 4, AT(dv));
+  for (int i = 0; i < count && !code; i++) {
+    const wn_attention_slot *s = &slots[i];
+    if (!s->is_input) {
+      code = add_output(c, "", s->name, s->dtype, s->shape, s->ndim, s->offset);
+      continue;
+    }
+    code = read_tensor(c, file, s->name, s->shape, s->ndim, s->offset);
+    if (!code && backward) code = add_output(c, "d", s->name, s->dtype, s->shape, s->ndim, s->gradient);
   }
   return code;
-}
-
-static wn_status compute(wn_context *ctx, struct op_case *c) {
-  return wn_attention_run(ctx, &c->config,
-                          &(wn_attention_arrays){.B = c->B,
-                                                 .T = c->T,
-                                                 .H = c->H,
-                                                 .Hkv = c->Hkv,
-                                                 .D = c->D,
-                                                 .dtype = c->dtype,
-                                                 .q = c->in[Q],
-                                                 .k = c->in[K],
-                                                 .v = c->in[V],
-                                                 .sq = c->in[SQ],
-                                                 .sk = c->in[SK],
-                                                 .doc_start = c->in[DOC_START],
-                                                 .y = c->out[Y],
-                                                 .F = c->out[F],
-                                                 .M = c->out[M],
-                                                 .mem_loss = c->out[MEM_LOSS],
-                                                 .dy = c->in[DY],
-                                                 .dq = c->out[DQ],
-                                                 .dk = c->out[DK],
-                                                 .dv = c->out[DV],
-                                                 .dsq = c->out[DSQ],
-                                                 .dsk = c->out[DSK]});
 }
 
 static int report(const wn_context *ctx, const struct op_case *c, const char *out, bool json) {
   if (!json) return 0;
   json_t *names = json_array();
   for (int i = 0; i < c->entry_count; i++) json_array_append_new(names, json_string(c->entries[i].name));
-  json_t *j =
-      json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "case", c->path, "out", out, "backend",
-                wn_context_backend(ctx), "dtype", wn_dtype_name(c->dtype), "B", (json_int_t)c->B, "T", (json_int_t)c->T,
-                "H", (json_int_t)c->H, "Hkv", (json_int_t)c->Hkv, "D", (json_int_t)c->D, "tensors", names);
+  json_t *j = json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "case", c->path, "out", out, "backend",
+                        wn_context_backend(ctx), "dtype", wn_dtype_name(c->arrays.dtype), "B", (json_int_t)c->arrays.B,
+                        "T", (json_int_t)c->arrays.T, "H", (json_int_t)c->arrays.H, "Hkv", (json_int_t)c->arrays.Hkv,
+                        "D", (json_int_t)c->arrays.D, "tensors", names);
   return cli_print_json(j);
 }
 
@@ -233,24 +227,23 @@ static int cmd_attention(int argc, char **argv) {
   const struct cli_spec spec = {
       .command = "winnow op attention",
       .summary = "Runs attention forward and, unless the case says \"forward_only\", backward, and writes y, dq, dk, "
-                 "dv\nand what the mechanism adds: F, M, mem_loss, dsq, dsk.",
+                 "dv\nand what the mechanisms add: F, M, mem_loss, count and the gradients of their arrays.",
       .options = options,
       .option_count = CLI_COUNT(options)};
   int code = cli_parse(&spec, argc, argv, NULL);
   wn_context *ctx = NULL;
   if (code == CLI_GO) code = cli_context_open(&common, &ctx);
   if (code) return code;
-  struct op_case c = {.path = in, .dtype = strcmp(dtype, "f64") ? WN_F32 : WN_F64};
+  struct op_case c = {.path = in, .arrays.dtype = strcmp(dtype, "f64") ? WN_F32 : WN_F64};
   wn_safetensors *file = NULL;
   wn_status status = wn_safetensors_open(ctx, in, &file);
   if (status != WN_OK) code = cli_fail(ctx, status);
   const char *text = code ? NULL : wn_safetensors_metadata(file, "case");
   if (!code && !text) code = cli_error("%s: the metadata key \"case\" is missing", in);
   if (!code) code = read_case(ctx, text, &c);
-  if (!code) code = read_inputs(file, &c);
-  if (!code) code = add_outputs(&c);
+  if (!code) code = read_arrays(file, &c);
   if (!code) {
-    status = compute(ctx, &c);
+    status = wn_attention_run(ctx, &c.config, &c.arrays);
     if (status == WN_OK)
       status = wn_safetensors_write(ctx, out, c.entries, c.entry_count, (const char *const[]){"case", text, NULL});
     code = status == WN_OK ? report(ctx, &c, out, common.json) : cli_fail(ctx, status);

@@ -26,6 +26,8 @@ typedef struct wn_selective_config {
   bool protect_self;  /* default true: a token does not select itself */
   bool shift;         /* default true: row i counts from row i+1 on; false: F[i,j] = sum k <= i */
   bool bilinear;      /* default false: base = scale * sq . sk from their own projections of one head's size */
+  bool per_kv_head;   /* default false: one F a layer; true: one for each key-value head, chosen by head `head` of its
+                         group (an extension of the paper) */
   struct {            /* L_mem, equation 2; off unless enabled */
     bool enabled;
     double eps;       /* default 0.1 */
@@ -33,11 +35,49 @@ typedef struct wn_selective_config {
   } mem;
 } wn_selective_config;
 
+/* Adaptive span, or dynamic span where z comes from the input (Sukhbaatar, Grave, Bojanowski, Joulin, ACL 2019):
+ * m(x) = clamp((ramp + limit*z - x)/ramp, 0, 1) multiplies the weight of the key at distance x, one ratio z a head. */
+typedef struct wn_span_config {
+  bool enabled;
+  bool dynamic;       /* default false: z = sigmoid(v.x + b) of each token and head, b starting at -4 */
+  bool exclude_self;  /* default false: the sums run over x >= 1, as the paper writes them */
+  double limit;       /* S: the longest span in tokens; default 1024 */
+  double ramp;        /* R: default 32 */
+  double init;        /* z at the start; default 0 (adaptive span) */
+  double loss;        /* lambda: the loss adds lambda/H * sum over the heads of limit*z in every layer; default 2e-6 */
+} wn_span_config;
+
 /* Everything that shapes a layer's attention: one struct for a model's config.json,
- * for recipes and for `winnow op attention` cases. */
+ * for recipes and for `winnow op attention` cases. Mechanisms compose: score terms add up, keep rules intersect, the
+ * output map comes last. A "layers" pattern of '1' and '0' is repeated over the layers; "" is every layer. */
 typedef struct wn_attention_config {
   double scale; /* 0: 1/sqrt(head size) */
   wn_selective_config selective;
+  wn_span_config span;
+  struct {            /* Shaw et al. 2018: learned p[x], one table for all heads and layers */
+    bool enabled;
+    int64_t length;   /* rows of p; default 0: as many as the layer can see */
+  } relative;
+  int64_t window;     /* keys with i - j < window; default 0: all */
+  char window_layers[64];
+  int64_t strided;    /* i - j < strided or i - j a multiple of it (Child et al. 2019); default 0: off */
+  struct {            /* square-root mask (Fernandez, Unsal) */
+    bool enabled;
+    int64_t buffer;   /* default 64 */
+    double density;   /* default 1 */
+  } root;             /* key "sqrt" */
+  int64_t sinks;      /* learned keys and values that every row sees; default 0 */
+  struct {            /* exclusive self attention (Zhai) */
+    bool enabled;
+    bool gate;        /* default false: a learned factor a head on what is removed */
+    double gate_init; /* default 1 */
+    char layers[64];
+  } exclusive;
+  struct {            /* meaningful attention (Fernandez, Unsal): the fewest content keys that reach tau of the weight */
+    bool enabled;
+    double tau;       /* default 0.95 */
+  } threshold;
+  double dropout;     /* on the weights, in training; default 0 */
 } wn_attention_config;
 
 void wn_attention_config_init(wn_attention_config *config); /* the defaults: dense causal */
@@ -52,18 +92,42 @@ typedef struct wn_attention_arrays {
   wn_dtype dtype;
   const void *q;             /* [B,H,T,D] */
   const void *k, *v;         /* [B,Hkv,T,D] */
-  const void *sq, *sk;       /* [B,T,D]; only with selective.bilinear */
+  const void *sq, *sk;       /* [B,T,G,D]; only with selective.bilinear. G: Hkv with selective.per_kv_head, else 1 */
+  const void *z;             /* [H]; only with span */
+  const void *zt;            /* [B,H,T]; only with span.dynamic, in z's place */
+  const void *p;             /* [P,D]; only with relative. P: relative.length, or T where that is 0 */
+  const void *sink_k, *sink_v; /* [Hkv,n,D]; only with sinks */
+  const void *gate;          /* [H]; only with exclusive.gate */
+  const uint8_t *control;    /* [B,T] 1: a control token, kept whatever the threshold; may be NULL */
   const int32_t *doc_start;  /* [B,T] index of the first token of each token's document, or NULL: one document */
   void *y;                   /* [B,H,T,D] */
-  void *F;                   /* [B,T,T] for inspection: quadratic, only filled when asked for; entries j > i hold
+  void *F;                   /* [B,G,T,T] for inspection: quadratic, only filled when asked for; entries j > i hold
                                 the column's running sum as well, as the oracle has it */
-  void *M;                   /* [B,T]; needs selective.mem */
-  double *mem_loss;          /* [1] eps * sum_b max_i M[b,i] / T */
+  void *M;                   /* [B,G,T]; needs selective.mem */
+  double *mem_loss;          /* [1] eps * sum_b mean_g max_i M[b,g,i] / T */
+  int32_t *count;            /* [B,H,T] content keys that the threshold kept */
   const void *dy;            /* [B,H,T,D]; NULL: forward only */
   void *dq;                  /* [B,H,T,D] */
   void *dk, *dv;             /* [B,Hkv,T,D] */
-  void *dsq, *dsk;           /* [B,T,D] */
+  void *dsq, *dsk;           /* [B,T,G,D] */
+  void *dz, *dzt, *dp, *dsink_k, *dsink_v, *dgate; /* as their inputs */
 } wn_attention_arrays;
+
+/* The arrays that a configuration needs or gives beside q, k, v, y and theirs: for programs that treat all mechanisms
+ * alike. Offsets point at the fields of wn_attention_arrays. */
+typedef struct wn_attention_slot {
+  const char *name;          /* "z", "sink_k", ...: the field's name */
+  int ndim;
+  int64_t shape[4];
+  wn_dtype dtype;            /* WN_I32 for counts, WN_F64 for mem_loss, else that of the call */
+  bool is_input;             /* else a result */
+  size_t offset;             /* of the array's pointer */
+  size_t gradient;           /* of the pointer to its gradient, "d" before its name; 0: a result */
+} wn_attention_slot;
+#define WN_ATTENTION_SLOTS_MAX 24
+/* Fills out[] for arrays' B, T, H, Hkv, D and dtype; returns how many. */
+int wn_attention_slots(const wn_attention_config *config, const wn_attention_arrays *arrays,
+                       wn_attention_slot out[WN_ATTENTION_SLOTS_MAX]);
 
 /* Forward and, when dy is given, backward (the gradient of sum(y*dy) + mem_loss), on ctx's backend. */
 wn_status wn_attention_run(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *arrays);

@@ -1,5 +1,6 @@
 /* The attention mechanisms: one file and one row each. A row gives its configuration keys (and with them parsing,
- * range checks, help and config.json), its check, and what it puts into the attention operation. */
+ * range checks, help and config.json), its check, its arrays (and with them case files, checkpoint tensors and their
+ * gradients), what it puts into the attention operation, and the cases that the tests draw on. */
 #ifndef WN_ATTENTION_REGISTRY_H
 #define WN_ATTENTION_REGISTRY_H
 
@@ -12,6 +13,32 @@ struct wn_attention_shape {
   int64_t heads, kv_heads, head_size;
 };
 
+/* An array of a mechanism beside q, k, v, y. */
+struct wn_attention_dims {
+  int64_t B, T, H, Hkv, D;
+};
+enum wn_array_role {
+  WN_ARRAY_INPUT,     /* differentiable, computed by the model from its layer's input or given in a case */
+  WN_ARRAY_PARAMETER, /* a parameter tensor of each layer */
+  WN_ARRAY_SHARED,    /* a parameter tensor of the model, used by every layer */
+  WN_ARRAY_RESULT
+};
+struct wn_mechanism_array {
+  const char *name; /* in case files and in wn_attention_arrays */
+  enum wn_array_role role;
+  const char *param; /* parameters: the tensor's name behind "layers.N." (or alone when shared) */
+  bool (*present)(const wn_attention_config *config);
+  int (*shape)(const wn_attention_config *config, const struct wn_attention_dims *dims, int64_t shape[4]); /* ndim */
+  wn_dtype dtype;               /* of results that do not have the call's; WN_F32 stands for the call's */
+  size_t array, array_gradient; /* offsets into wn_attention_arrays; results: no gradient, 0 */
+  size_t op, op_gradient;       /* offsets into struct wn_attention; 0: not there */
+  /* Parameters: the value they start with (NULL: 0), random when init_std > 0; ratios are clamped to [0,1] after each
+   * step and never decayed. */
+  double (*init)(const wn_attention_config *config);
+  double init_std;
+  bool ratio;
+};
+
 struct wn_mechanism {
   const char *name;              /* "selective" */
   const char *summary;           /* one line, with the paper */
@@ -22,13 +49,26 @@ struct wn_mechanism {
   /* What ranges of single keys cannot say. `where` stands for the file. */
   wn_status (*check)(wn_context *ctx, const char *where, const wn_attention_config *config,
                      const struct wn_attention_shape *shape);
-  void (*fill)(const wn_attention_config *config, int64_t head_size, struct wn_attention *out);
+  /* out->H and out->Hkv are set. layer: for patterns over the layers; -1: as if in force. */
+  void (*fill)(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out);
+  const struct wn_mechanism_array *arrays;
+  int array_count;
+  void (*layout)(const struct wn_attention_dims *dims, struct wn_attention *out); /* strides of contiguous arrays */
+  const char *const *cases; /* JSON of "attention" objects that exercise it, NULL-terminated */
 };
 
-extern const struct wn_mechanism wn_mechanism_dense, wn_mechanism_selective;
+extern const struct wn_mechanism wn_mechanism_dense, wn_mechanism_selective, wn_mechanism_span, wn_mechanism_relative,
+    wn_mechanism_window, wn_mechanism_strided, wn_mechanism_square_root, wn_mechanism_sinks, wn_mechanism_exclusive,
+    wn_mechanism_threshold;
 #define WN_MECHANISMS_MAX 32
 int wn_mechanism_count(void);
 const struct wn_mechanism *wn_mechanism_at(int i);
+
+/* Parameter i of all mechanisms' parameters of one role, in force or not, so that i means the same for every
+ * configuration; NULL past the last. *present: is it there in this one? */
+const struct wn_mechanism_array *wn_mechanism_parameter(enum wn_array_role role, int i,
+                                                        const wn_attention_config *config, bool *present);
+#define WN_MECHANISM_PARAMETERS_MAX 8
 
 /* The groups of all mechanisms over a wn_attention_config at `base`; returns how many (at most WN_MECHANISMS_MAX).
  * prefix is borrowed. */
@@ -36,8 +76,14 @@ int wn_attention_field_groups(const char *prefix, size_t base, struct wn_field_g
 wn_status wn_attention_config_check(wn_context *ctx, const char *where, const wn_attention_config *config,
                                     const struct wn_attention_shape *shape);
 
-/* Fills the terms that come from the configuration: scale (1/sqrt(head_size) unless given), sel.on, its choices,
- * sel.mem and sel.mem_tau. Arrays, shapes and sel.mem_coef stay the caller's. */
-void wn_attention_terms(const wn_attention_config *config, int64_t head_size, struct wn_attention *out);
+/* Fills the terms that come from the configuration, for layer `layer` (-1: patterns over the layers are ignored):
+ * scale (1/sqrt(head_size) unless given), which terms are on and their numbers. out->H and out->Hkv are set before;
+ * arrays, sel.mem_coef and what differs between training and its opposite (dropout.p, set here, and its seed) stay the
+ * caller's to change. */
+void wn_attention_terms(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out);
+
+/* Is a pattern of '1' and '0', repeated over the layers, on for this one? "" and layer -1: yes. */
+bool wn_layer_pattern_has(const char *pattern, int64_t layer);
+wn_status wn_layer_pattern_check(wn_context *ctx, const char *where, const char *key, const char *pattern);
 
 #endif

@@ -2,6 +2,8 @@
  * backend. What the caller leaves out but the mathematics needs (y, M, the rows' log-sum-exp) is allocated once, in
  * the plan; running it allocates nothing.
  * Memory beside the caller's: B*H*T numbers for the log-sum-exp, B*T for M, and the backend's scratch. */
+#include <string.h>
+
 #include "attention/registry.h"
 #include "backends/backends.h"
 #include "base/alloc.h"
@@ -14,11 +16,43 @@ struct wn_attention_plan {
   double *mem_loss; /* [1], the caller's; NULL: not wanted */
   double mem_coef;  /* eps / T */
   bool backward, forward_done;
-  void *y, *lse, *M, *scratch; /* the plan's own; y and M only where the caller gave none */
+  wn_attention_config config;
+  wn_attention_arrays arrays;
+  void *y, *lse, *M, *cut, *dot, *scratch; /* the plan's own; y and M only where the caller gave none */
 };
 
 static struct wn_stride heads_first(int64_t heads, int64_t T, int64_t D) {
   return (struct wn_stride){.b = heads * T * D, .t = D, .h = T * D};
+}
+
+static void *array_at(const wn_attention_arrays *a, size_t offset) {
+  void *p;
+  memcpy(&p, (const char *)a + offset, sizeof p);
+  return p;
+}
+
+/* Each mechanism's arrays: inputs must be there where it is in force, and nothing may be asked of one that is not. */
+static wn_status check_mechanisms(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *a) {
+  for (int i = 0; i < wn_mechanism_count(); i++) {
+    const struct wn_mechanism *m = wn_mechanism_at(i);
+    const bool enabled = m->is_enabled(config);
+    for (int k = 0; k < m->array_count; k++) {
+      const struct wn_mechanism_array *row = &m->arrays[k];
+      const bool present = enabled && (!row->present || row->present(config));
+      const bool input = row->role != WN_ARRAY_RESULT;
+      if (present && input && !array_at(a, row->array))
+        return wn_fail(ctx, WN_ERR_ARGUMENT, "attention: %s needs the array %s", m->name, row->name);
+      if (!present && !input && array_at(a, row->array))
+        return wn_fail(ctx, WN_ERR_ARGUMENT, "attention: %s is asked for without %s%s", row->name, m->name,
+                       enabled ? "'s option for it" : "");
+      if (!present && input && array_at(a, row->array_gradient))
+        return wn_fail(ctx, WN_ERR_ARGUMENT, "attention: d%s is asked for without %s%s", row->name, m->name,
+                       enabled ? "'s option for it" : "");
+      if (input && !a->dy && array_at(a, row->array_gradient))
+        return wn_fail(ctx, WN_ERR_ARGUMENT, "attention: d%s is asked for without dy", row->name);
+    }
+  }
+  return WN_OK;
 }
 
 static wn_status check_arrays(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *a) {
@@ -37,13 +71,8 @@ static wn_status check_arrays(wn_context *ctx, const wn_attention_config *config
     return wn_fail(ctx, WN_ERR_ARGUMENT, "attention: dtype %s, expected F32 or F64", wn_dtype_name(a->dtype));
   const struct wn_attention_shape shape = {.heads = a->H, .kv_heads = a->Hkv, .head_size = a->D};
   WN_TRY(wn_attention_config_check(ctx, "attention", config, &shape));
-  const wn_selective_config *s = &config->selective;
-  if (a->F && !s->enabled) return wn_fail(ctx, WN_ERR_ARGUMENT, "attention: F is asked for without selective");
-  if ((a->M || a->mem_loss) && !(s->enabled && s->mem.enabled))
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "attention: M or mem_loss is asked for without selective.mem");
-  if ((a->dsq || a->dsk) && !(s->enabled && s->bilinear))
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "attention: dsq or dsk is asked for without selective.bilinear");
-  if (!a->dy && (a->dq || a->dk || a->dv || a->dsq || a->dsk))
+  WN_TRY(check_mechanisms(ctx, config, a));
+  if (!a->dy && (a->dq || a->dk || a->dv))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "attention: gradients are asked for without dy");
   return WN_OK;
 }
@@ -55,13 +84,41 @@ static void fill_operation(const wn_attention_config *config, const wn_attention
   op->s_k = op->s_v = heads_first(a->Hkv, a->T, a->D);
   op->doc_start = a->doc_start;
   op->dy = a->dy, op->dq = a->dq, op->dk = a->dk, op->dv = a->dv;
-  wn_attention_terms(config, a->D, op);
-  if (!op->sel.on) return;
-  op->sel.F = a->F;
-  op->sel.M = a->M;
-  if (op->sel.bilinear) {
-    op->sel.sq = a->sq, op->sel.sk = a->sk, op->dsq = a->dsq, op->dsk = a->dsk;
-    op->sel.s_sq = op->sel.s_sk = (struct wn_stride){.b = a->T * a->D, .t = a->D};
+  wn_attention_terms(config, -1, a->D, op);
+  op->dropout.p = 0; /* training's: a public call has no seed for it */
+  op->threshold.control = a->control;
+  const struct wn_attention_dims dims = {a->B, a->T, a->H, a->Hkv, a->D};
+  for (int i = 0; i < wn_mechanism_count(); i++) {
+    const struct wn_mechanism *m = wn_mechanism_at(i);
+    if (!m->is_enabled(config)) continue;
+    if (m->layout) m->layout(&dims, op);
+    for (int k = 0; k < m->array_count; k++) {
+      const struct wn_mechanism_array *row = &m->arrays[k];
+      if (row->present && !row->present(config)) continue;
+      void *x = array_at(a, row->array);
+      if (row->op) memcpy((char *)op + row->op, &x, sizeof x);
+      if (!row->op_gradient) continue;
+      x = array_at(a, row->array_gradient);
+      memcpy((char *)op + row->op_gradient, &x, sizeof x);
+    }
+  }
+}
+
+/* Gradients of parameters are added to by the operation; a public call gives them alone. */
+static void clear_parameter_gradients(const wn_attention_config *config, const wn_attention_arrays *a) {
+  const struct wn_attention_dims dims = {a->B, a->T, a->H, a->Hkv, a->D};
+  for (int i = 0; i < wn_mechanism_count(); i++) {
+    const struct wn_mechanism *m = wn_mechanism_at(i);
+    for (int k = 0; m->is_enabled(config) && k < m->array_count; k++) {
+      const struct wn_mechanism_array *row = &m->arrays[k];
+      if (row->role != WN_ARRAY_PARAMETER && row->role != WN_ARRAY_SHARED) continue;
+      if (row->present && !row->present(config)) continue;
+      int64_t shape[4];
+      size_t bytes = wn_dtype_size(a->dtype);
+      for (int d = row->shape(config, &dims, shape) - 1; d >= 0; d--) bytes *= (size_t)shape[d];
+      void *gradient = array_at(a, row->array_gradient);
+      if (gradient) memset(gradient, 0, bytes);
+    }
   }
 }
 
@@ -77,6 +134,8 @@ wn_status wn_attention_plan_create(wn_context *ctx, const wn_attention_config *c
   wn_status status = WN_OK;
   p->ctx = ctx;
   p->backward = arrays->dy != NULL;
+  p->config = *config;
+  p->arrays = *arrays;
   p->exec = (struct wn_exec){.ctx = ctx, .threads = ctx->threads, .dtype = arrays->dtype};
   WN_TRY_GOTO(wn_backend_of(ctx, &p->exec.backend), fail);
   fill_operation(config, arrays, &p->op);
@@ -86,12 +145,20 @@ wn_status wn_attention_plan_create(wn_context *ctx, const wn_attention_config *c
   }
   WN_TRY_GOTO(wn_alloc(ctx, "attention log-sum-exp", rows * (size_t)arrays->H * each, &p->lse), fail);
   p->op.lse = p->lse;
+  if (p->op.threshold.on && p->backward) {
+    WN_TRY_GOTO(wn_alloc(ctx, "attention threshold", rows * (size_t)arrays->H * 2 * sizeof(double), &p->cut), fail);
+    p->op.threshold.cut = p->cut;
+  }
+  if (p->op.exclusive.on && p->backward) {
+    WN_TRY_GOTO(wn_alloc(ctx, "attention projection", rows * (size_t)arrays->H * each, &p->dot), fail);
+    p->op.exclusive.dot = p->dot;
+  }
   if (p->op.sel.on && p->op.sel.mem) {
     p->mem_loss = arrays->mem_loss;
-    p->mem_coef = config->selective.mem.eps / (double)arrays->T;
+    p->mem_coef = config->selective.mem.eps / (double)(arrays->T * p->op.sel.groups);
     p->op.sel.mem_coef = p->mem_coef;
     if (!p->op.sel.M) {
-      WN_TRY_GOTO(wn_alloc(ctx, "attention memory lengths", rows * each, &p->M), fail);
+      WN_TRY_GOTO(wn_alloc(ctx, "attention memory lengths", rows * (size_t)p->op.sel.groups * each, &p->M), fail);
       p->op.sel.M = p->M;
     }
   }
@@ -112,11 +179,11 @@ fail:
   return status;
 }
 
-/* eps * sum_b max_i M[b,i] / T */
+/* eps * sum_b mean_g max_i M[b,g,i] / T */
 static double memory_loss(const wn_attention_plan *p) {
   const struct wn_attention *a = &p->op;
   double sum = 0;
-  for (int64_t b = 0; b < a->B; b++) {
+  for (int64_t b = 0; b < a->B * a->sel.groups; b++) {
     double most = 0; /* a row's M is at least 1 unless F is negative, and then larger */
     for (int64_t i = 0; i < a->Tq; i++) {
       const int64_t n = b * a->Tq + i;
@@ -141,6 +208,7 @@ wn_status wn_attention_plan_backward(wn_attention_plan *plan) {
   if (!plan) return WN_ERR_ARGUMENT;
   if (!plan->backward) return wn_fail(plan->ctx, WN_ERR_ARGUMENT, "attention: backward of a plan made without dy");
   if (!plan->forward_done) return wn_fail(plan->ctx, WN_ERR_ARGUMENT, "attention: backward before a forward");
+  clear_parameter_gradients(&plan->config, &plan->arrays);
   return wn_op_attention_backward(&plan->exec, &plan->op);
 }
 
@@ -149,6 +217,8 @@ void wn_attention_plan_destroy(wn_attention_plan *plan) {
   wn_free(plan->y);
   wn_free(plan->lse);
   wn_free(plan->M);
+  wn_free(plan->cut);
+  wn_free(plan->dot);
   wn_free(plan->scratch);
   wn_free(plan);
 }

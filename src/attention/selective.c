@@ -17,6 +17,8 @@ static const struct wn_field fields[] = {
     {"selective.shift", WN_FIELD_BOOL, AT(shift), 0, 0, NULL, "a row's selection counts from the next row on"},
     {"selective.bilinear", WN_FIELD_BOOL, AT(bilinear), 0, 0, NULL,
      "selection from its own projections instead of a head's logits"},
+    {"selective.per_kv_head", WN_FIELD_BOOL, AT(per_kv_head), 0, 0, NULL,
+     "one selection for each key-value head instead of one a layer"},
     {"selective.mem.enabled", WN_FIELD_BOOL, AT(mem.enabled), 0, 0, NULL, "the memory loss L_mem"},
     {"selective.mem.eps", WN_FIELD_DOUBLE, AT(mem.eps), 0, 1e6, NULL, "weight of L_mem"},
     {"selective.mem.tau", WN_FIELD_DOUBLE, AT(mem.tau), 1e-6, 1e6, NULL, "F at which a token counts as dropped"},
@@ -37,20 +39,21 @@ static wn_status check(wn_context *ctx, const char *where, const wn_attention_co
                        const struct wn_attention_shape *shape) {
   const wn_selective_config *s = &config->selective;
   if (!s->enabled) return WN_OK; /* its other keys may stay: one switch turns the whole of it off */
-  if (s->head < 0 || (shape->heads > 0 && s->head >= shape->heads))
-    return wn_fail(ctx, WN_ERR_CONFIG, "%s: selective.head is %d; with %lld heads it must be between 0 and %lld", where,
-                   s->head, (long long)shape->heads, (long long)shape->heads - 1);
+  const int64_t heads = s->per_kv_head && shape->kv_heads > 0 ? shape->heads / shape->kv_heads : shape->heads;
+  if (s->head < 0 || (heads > 0 && s->head >= heads))
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: selective.head is %d; with %lld heads%s it must be between 0 and %lld",
+                   where, s->head, (long long)heads, s->per_kv_head ? " a group" : "", (long long)heads - 1);
   if (s->mem.enabled && !(s->mem.tau > 0 && s->mem.eps >= 0))
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: selective.mem has eps %g and tau %g; eps must be at least 0, tau above 0",
                    where, s->mem.eps, s->mem.tau);
   return WN_OK;
 }
 
-static void fill(const wn_attention_config *config, int64_t head_size, struct wn_attention *out) {
-  (void)head_size;
+static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+  (void)layer, (void)head_size;
   const wn_selective_config *s = &config->selective;
-  out->sel.on = s->enabled;
-  if (!s->enabled) return;
+  out->sel.on = true;
+  out->sel.groups = s->per_kv_head ? out->Hkv : 1;
   out->sel.head = s->head;
   out->sel.relu = s->relu;
   out->sel.protect_first = s->protect_first;
@@ -61,6 +64,67 @@ static void fill(const wn_attention_config *config, int64_t head_size, struct wn
   out->sel.mem_tau = s->mem.tau;
 }
 
+static int64_t groups(const wn_attention_config *c, const struct wn_attention_dims *d) {
+  return c->selective.per_kv_head ? d->Hkv : 1;
+}
+static bool has_bilinear(const wn_attention_config *c) {
+  return c->selective.bilinear;
+}
+static bool has_mem(const wn_attention_config *c) {
+  return c->selective.mem.enabled;
+}
+/* With one selection a layer its dimension is left out. */
+static int shape_select(const wn_attention_config *c, const struct wn_attention_dims *d, int64_t shape[4]) {
+  int n = 0;
+  shape[n++] = d->B, shape[n++] = d->T;
+  if (c->selective.per_kv_head) shape[n++] = groups(c, d);
+  shape[n++] = d->D;
+  return n;
+}
+static int shape_F(const wn_attention_config *c, const struct wn_attention_dims *d, int64_t shape[4]) {
+  int n = 0;
+  shape[n++] = d->B;
+  if (c->selective.per_kv_head) shape[n++] = groups(c, d);
+  shape[n++] = d->T, shape[n++] = d->T;
+  return n;
+}
+static int shape_M(const wn_attention_config *c, const struct wn_attention_dims *d, int64_t shape[4]) {
+  return shape_F(c, d, shape) - 1;
+}
+static int shape_one(const wn_attention_config *c, const struct wn_attention_dims *d, int64_t shape[4]) {
+  (void)c, (void)d;
+  shape[0] = 1;
+  return 1;
+}
+
+static void layout(const struct wn_attention_dims *d, struct wn_attention *out) {
+  const int64_t G = out->sel.groups;
+  out->sel.s_sq = out->sel.s_sk = (struct wn_stride){.b = d->T * G * d->D, .t = G * d->D, .h = d->D};
+}
+
+#define ARRAY(field) offsetof(wn_attention_arrays, field)
+#define OP(field) offsetof(struct wn_attention, field)
+static const struct wn_mechanism_array arrays[] = {
+    {"sq", WN_ARRAY_INPUT, NULL, has_bilinear, shape_select, WN_F32, ARRAY(sq), ARRAY(dsq), OP(sel.sq), OP(dsq), NULL,
+     0, false},
+    {"sk", WN_ARRAY_INPUT, NULL, has_bilinear, shape_select, WN_F32, ARRAY(sk), ARRAY(dsk), OP(sel.sk), OP(dsk), NULL,
+     0, false},
+    {"F", WN_ARRAY_RESULT, NULL, NULL, shape_F, WN_F32, ARRAY(F), 0, OP(sel.F), 0, NULL, 0, false},
+    {"M", WN_ARRAY_RESULT, NULL, has_mem, shape_M, WN_F32, ARRAY(M), 0, OP(sel.M), 0, NULL, 0, false},
+    {"mem_loss", WN_ARRAY_RESULT, NULL, has_mem, shape_one, WN_F64, ARRAY(mem_loss), 0, 0, 0, NULL, 0, false},
+};
+
+static const char *const cases[] = {
+    "{\"selective\":{}}",
+    "{\"selective\":{\"mem\":{\"eps\":0.1,\"tau\":1.0}}}",
+    "{\"selective\":{\"shift\":false,\"protect_self\":false}}",
+    "{\"selective\":{\"protect_first\":false,\"head\":1}}",
+    "{\"selective\":{\"bilinear\":true}}",
+    "{\"selective\":{\"per_kv_head\":true,\"mem\":{}}}",
+    "{\"selective\":{\"relu\":false}}",
+    NULL,
+};
+
 const struct wn_mechanism wn_mechanism_selective = {
     .name = "selective",
     .summary = "selective attention (Leviathan, Kalman, Matias 2024)",
@@ -70,4 +134,8 @@ const struct wn_mechanism wn_mechanism_selective = {
     .is_enabled = is_enabled,
     .check = check,
     .fill = fill,
+    .arrays = arrays,
+    .array_count = sizeof arrays / sizeof *arrays,
+    .layout = layout,
+    .cases = cases,
 };

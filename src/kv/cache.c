@@ -20,8 +20,8 @@ wn_status wn_kv_cache_init(wn_context *ctx, const struct wn_kv_shape *s, struct 
   memset(out, 0, sizeof *out);
   if (!area(s->B * s->Hkv, s->capacity, s->D, element, &total, &k) ||
       !area(s->B * s->Hkv, s->capacity, s->D, element, &total, &v) ||
-      (s->bilinear && !area(s->B, s->capacity, s->D, element, &total, &sk)) ||
-      (s->selections && !area(s->B, s->capacity, 1, element, &total, &f)))
+      (s->bilinear && !area(s->B * s->selections, s->capacity, s->D, element, &total, &sk)) ||
+      (s->selections && !area(s->B * s->selections, s->capacity, 1, element, &total, &f)))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "a cache of %lld tokens for %lld sequences does not fit in memory",
                    (long long)s->capacity, (long long)s->B);
   void *base;
@@ -42,7 +42,7 @@ void wn_kv_cache_clear(struct wn_kv_cache *cache) {
 
 void wn_kv_cache_reset(struct wn_kv_cache *cache) {
   if (cache->f)
-    memset(cache->f, 0, (size_t)(cache->shape.B * cache->shape.capacity) * wn_dtype_size(cache->shape.dtype));
+    memset(cache->f, 0, (size_t)(cache->shape.B * cache->shape.selections * cache->shape.capacity) * wn_dtype_size(cache->shape.dtype));
   cache->count = 0;
 }
 
@@ -61,28 +61,27 @@ void wn_kv_cache_append(struct wn_kv_cache *cache, int64_t T, const void *k, str
                         struct wn_stride s_v, const void *sk, struct wn_stride s_sk) {
   copy_rows(cache, cache->shape.Hkv, T, k, s_k, cache->k);
   copy_rows(cache, cache->shape.Hkv, T, v, s_v, cache->v);
-  if (cache->sk) copy_rows(cache, 1, T, sk, s_sk, cache->sk);
+  if (cache->sk) copy_rows(cache, cache->shape.selections, T, sk, s_sk, cache->sk);
 }
 
 void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T) {
   cache->count += T;
 }
 
-void wn_kv_cache_bind(const struct wn_kv_cache *cache, int64_t b, int64_t T, struct wn_attention *out) {
+void wn_kv_cache_bind(const struct wn_kv_cache *cache, int64_t T, struct wn_attention *out) {
   const struct wn_kv_shape *s = &cache->shape;
-  const size_t element = wn_dtype_size(s->dtype);
   const struct wn_stride stride = {s->Hkv * s->capacity * s->D, s->D, s->capacity * s->D};
   out->Tk = cache->count + T;
-  out->k = (char *)cache->k + (size_t)(b * stride.b) * element;
-  out->v = (char *)cache->v + (size_t)(b * stride.b) * element;
+  out->k = cache->k;
+  out->v = cache->v;
   out->s_k = out->s_v = stride;
   if (cache->sk) {
-    out->sel.sk = (char *)cache->sk + (size_t)(b * s->capacity * s->D) * element;
-    out->sel.s_sk = (struct wn_stride){s->capacity * s->D, s->D, 0};
+    out->sel.sk = cache->sk;
+    out->sel.s_sk = (struct wn_stride){s->selections * s->capacity * s->D, s->D, s->capacity * s->D};
   }
   if (cache->f) {
-    void *f = (char *)cache->f + (size_t)(b * s->capacity) * element;
-    out->sel.f_in = f;
-    out->sel.f_out = f;
+    out->sel.f_in = cache->f;
+    out->sel.f_out = cache->f;
+    out->sel.f_stride = s->capacity;
   }
 }

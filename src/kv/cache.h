@@ -8,7 +8,7 @@
 struct wn_kv_shape {
   int64_t B, Hkv, D, capacity; /* capacity: tokens a sequence */
   wn_dtype dtype;
-  bool selections; /* f */
+  int64_t selections; /* G, rows of f a sequence; 0: none */
   bool bilinear;   /* sk */
 };
 
@@ -16,8 +16,8 @@ struct wn_kv_cache {
   struct wn_kv_shape shape;
   int64_t count; /* tokens held, the same for all sequences */
   void *k, *v;   /* [B,Hkv,capacity,D]: a head's tokens lie together, as decoding reads them */
-  void *sk;      /* [B,capacity,D] or NULL */
-  void *f;       /* [B,capacity] or NULL; zero from `count` on */
+  void *sk;      /* [B,G,capacity,D] or NULL */
+  void *f;       /* [B,G,capacity] or NULL; zero from `count` on */
   size_t bytes;  /* all that is allocated */
 };
 
@@ -30,8 +30,7 @@ void wn_kv_cache_reset(struct wn_kv_cache *cache);
 void wn_kv_cache_append(struct wn_kv_cache *cache, int64_t T, const void *k, struct wn_stride s_k, const void *v,
                         struct wn_stride s_v, const void *sk, struct wn_stride s_sk);
 void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T);
-/* Puts the keys, values and F of sequences [b, b+B) with T tokens more than are held into an attention call. F has one
- * row a sequence with a stride of the capacity, so selective calls take one sequence at a time. */
-void wn_kv_cache_bind(const struct wn_kv_cache *cache, int64_t b, int64_t T, struct wn_attention *out);
+/* Puts the keys, values and F, with T tokens more than are held, into an attention call. */
+void wn_kv_cache_bind(const struct wn_kv_cache *cache, int64_t T, struct wn_attention *out);
 
 #endif

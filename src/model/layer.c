@@ -40,6 +40,10 @@ static int64_t in_width(const wn_model_config *c) {
 static enum wn_act_kind act_kind(const wn_model_config *c) {
   return c->ffn == WN_FFN_SWIGLU ? WN_ACT_SWIGLU : c->ffn == WN_FFN_GELU ? WN_ACT_GELU : WN_ACT_RELU;
 }
+/* Selections F a layer. */
+static int64_t selections(const wn_model_config *c) {
+  return c->attention.selective.per_kv_head ? c->kv_heads : 1;
+}
 static bool is_bilinear(const wn_model_config *c) {
   return c->attention.selective.enabled && c->attention.selective.bilinear;
 }
@@ -51,6 +55,7 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
                         char *exact_base, struct wn_layer_acts *out, size_t *large, size_t *exact) {
   const int64_t M = B * T, C = c->width, D = c->head_size, H = c->heads, Hkv = c->kv_heads;
   const bool layer = c->norm == WN_NORM_LAYER, bilinear = is_bilinear(c);
+  const int64_t G = selections(c);
   struct planner p = {large_base, 0, wn_dtype_size(dtype), false};
   out->x = take(&p, true, M, C);
   out->n1 = take(&p, true, M, C);
@@ -64,8 +69,8 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
   out->qkv = take(&e, true, M, qkv_width(c));
   out->q = take(&e, c->qk_norm, M, H * D);
   out->k = take(&e, c->qk_norm, M, Hkv * D);
-  out->sq = take(&e, bilinear, M, D);
-  out->sk = take(&e, bilinear, M, D);
+  out->sq = take(&e, bilinear, M, G * D);
+  out->sk = take(&e, bilinear, M, G * D);
   out->rstd1 = take(&e, true, M, 1);
   out->mean1 = take(&e, layer, M, 1);
   out->rstd2 = take(&e, true, M, 1);
@@ -75,7 +80,10 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
   out->rstd_k = take(&e, c->qk_norm, M, Hkv);
   out->mean_k = take(&e, c->qk_norm && layer, M, Hkv);
   out->lse = take(&e, true, M, H);
-  out->M = take(&e, has_mem(c), M, 1);
+  out->M = take(&e, has_mem(c), M, G);
+  out->dot = take(&e, c->attention.exclusive.enabled, M, H);
+  e.element = sizeof(double);
+  out->cut = take(&e, c->attention.threshold.enabled, M, 2 * H);
   *exact = e.bytes;
   return !e.failed && *large <= SIZE_MAX / 4 && *exact <= SIZE_MAX / 4;
 }
@@ -97,8 +105,8 @@ wn_status wn_layer_temp_plan(wn_context *ctx, const wn_model_config *c, wn_dtype
       {"d_qkv", backward, qkv_width(c), &out->d_qkv},
       {"d_q", backward && c->qk_norm, HD, &out->d_q},
       {"d_k", backward && c->qk_norm, c->kv_heads * D, &out->d_k},
-      {"d_sq", backward && bilinear, D, &out->d_sq},
-      {"d_sk", backward && bilinear, D, &out->d_sk},
+      {"d_sq", backward && bilinear, selections(c) * D, &out->d_sq},
+      {"d_sk", backward && bilinear, selections(c) * D, &out->d_sk},
   };
   memset(out, 0, sizeof *out);
   for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
@@ -270,8 +278,8 @@ wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a
                      a->rstd1, a->mean1));
   WN_TRY(map_forward(run, C, qkv_width(c), p->qkv_weight, p->qkv_bias, a->n1, a->qkv));
   if (is_bilinear(c)) {
-    WN_TRY(map_forward(run, C, D, p->select_q, -1, a->n1, a->sq));
-    WN_TRY(map_forward(run, C, D, p->select_k, -1, a->n1, a->sk));
+    WN_TRY(map_forward(run, C, selections(c) * D, p->select_q, -1, a->n1, a->sq));
+    WN_TRY(map_forward(run, C, selections(c) * D, p->select_k, -1, a->n1, a->sk));
   }
   if (c->qk_norm) {
     struct wn_norm nq = head_norm(run, a, 0, c->heads, p->q_gain, a->q, a->rstd_q, a->mean_q);
@@ -282,7 +290,21 @@ wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a
   return rotate(run, a->qkv, a->q, a->k, false);
 }
 
-void wn_layer_attention(const struct wn_run *run, const struct wn_layer_acts *a, struct wn_attention *out) {
+/* The mechanisms' parameter arrays and their gradients, where their rows say they go. */
+static void bind_parameters(const struct wn_run *run, const int *rows, enum wn_array_role role,
+                            struct wn_attention *out) {
+  for (int i = 0; i < WN_MECHANISM_PARAMETERS_MAX; i++) {
+    bool present = false;
+    if (rows[i] < 0) continue;
+    const struct wn_mechanism_array *array = wn_mechanism_parameter(role, i, &run->model->config.attention, &present);
+    const void *value = wn_run_param(run, rows[i]);
+    void *gradient = run->grads ? wn_run_grad(run, rows[i]) : NULL;
+    memcpy((char *)out + array->op, &value, sizeof value);
+    memcpy((char *)out + array->op_gradient, &gradient, sizeof gradient);
+  }
+}
+
+void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, struct wn_attention *out) {
   const wn_model_config *c = &run->model->config;
   const wn_dtype dtype = run->exec.dtype;
   const int64_t T = run->T, H = c->heads, Hkv = c->kv_heads, D = c->head_size, N = qkv_width(c);
@@ -293,7 +315,16 @@ void wn_layer_attention(const struct wn_run *run, const struct wn_layer_acts *a,
   out->H = H;
   out->Hkv = Hkv;
   out->D = D;
-  wn_attention_terms(&c->attention, D, out);
+  wn_attention_terms(&c->attention, l, D, out);
+  bind_parameters(run, run->model->layers[l].mechanism, WN_ARRAY_PARAMETER, out);
+  bind_parameters(run, run->model->layers[l].shared, WN_ARRAY_SHARED, out);
+  if (c->attention.relative.enabled && out->relative.P == 0) out->relative.P = c->context;
+  out->span.s_z = (struct wn_stride){.h = 1};
+  out->threshold.cut = a->cut;
+  out->exclusive.dot = a->dot;
+  out->dropout.seed = run->seed;
+  out->dropout.stream = run->stream + (uint64_t)(1 + 2 * c->layers + l);
+  if (!run->training) out->dropout.p = 0;
   out->q = c->qk_norm ? a->q : a->qkv;
   out->k = c->qk_norm ? a->k : wn_at(a->qkv, H * D, dtype);
   out->v = wn_at(a->qkv, (H + Hkv) * D, dtype);
@@ -306,7 +337,7 @@ void wn_layer_attention(const struct wn_run *run, const struct wn_layer_acts *a,
   out->lse = a->lse;
   out->sel.sq = a->sq;
   out->sel.sk = a->sk;
-  out->sel.s_sq = out->sel.s_sk = (struct wn_stride){T * D, D, 0};
+  out->sel.s_sq = out->sel.s_sk = (struct wn_stride){T * selections(c) * D, selections(c) * D, D};
   out->sel.M = a->M;
   out->sel.mem_coef = run->mem_coef;
 }
@@ -331,7 +362,7 @@ wn_status wn_layer_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *
                            const void *prev_mid, const void *prev_branch, bool output) {
   WN_TRY(wn_layer_before(run, l, a, prev_mid, prev_branch));
   struct wn_attention attention;
-  wn_layer_attention(run, a, &attention);
+  wn_layer_attention(run, l, a, &attention);
   WN_TRY(wn_run_attention_forward(run, &attention));
   return wn_layer_after(run, l, a, temp, output);
 }
@@ -349,13 +380,13 @@ static wn_status branch_grad(struct wn_run *run, int64_t place, struct wn_layer_
   return wn_run_dropout(run, place, temp->branch);
 }
 
-static wn_status attention_backward(struct wn_run *run, const struct wn_layer_params *p, struct wn_layer_acts *a,
-                                    struct wn_layer_temp *temp) {
+static wn_status attention_backward(struct wn_run *run, int64_t l, const struct wn_layer_params *p,
+                                    struct wn_layer_acts *a, struct wn_layer_temp *temp) {
   const wn_model_config *c = &run->model->config;
   const wn_dtype dtype = run->exec.dtype;
   const int64_t H = c->heads, Hkv = c->kv_heads, D = c->head_size, N = qkv_width(c);
   struct wn_attention attention;
-  wn_layer_attention(run, a, &attention);
+  wn_layer_attention(run, l, a, &attention);
   attention.dy = temp->d_act;
   attention.dq = c->qk_norm ? temp->d_q : temp->d_qkv;
   attention.dk = c->qk_norm ? temp->d_k : wn_at(temp->d_qkv, H * D, dtype);
@@ -389,11 +420,11 @@ wn_status wn_layer_backward(struct wn_run *run, int64_t l, struct wn_layer_acts 
 
   WN_TRY(branch_grad(run, 1 + 2 * l, temp, &d_branch));
   WN_TRY(map_backward(run, c->heads * D, C, p->out_weight, p->out_bias, a->att, d_branch, temp->d_act, false));
-  WN_TRY(attention_backward(run, p, a, temp));
+  WN_TRY(attention_backward(run, l, p, a, temp));
   WN_TRY(map_backward(run, C, qkv_width(c), p->qkv_weight, p->qkv_bias, a->n1, temp->d_qkv, temp->d_n, false));
   if (is_bilinear(c)) {
-    WN_TRY(map_backward(run, C, D, p->select_q, -1, a->n1, temp->d_sq, temp->d_n, true));
-    WN_TRY(map_backward(run, C, D, p->select_k, -1, a->n1, temp->d_sk, temp->d_n, true));
+    WN_TRY(map_backward(run, C, selections(c) * D, p->select_q, -1, a->n1, temp->d_sq, temp->d_n, true));
+    WN_TRY(map_backward(run, C, selections(c) * D, p->select_k, -1, a->n1, temp->d_sk, temp->d_n, true));
   }
   return wn_run_norm_grad(run, M, a->x, p->norm1_gain, p->norm1_shift, a->rstd1, a->mean1, temp->d_n, temp->d_res,
                           true);

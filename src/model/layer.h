@@ -7,12 +7,15 @@
 #ifndef WN_MODEL_LAYER_H
 #define WN_MODEL_LAYER_H
 
+#include "attention/registry.h"
 #include "model/model.h"
 
 /* Rows of the parameter table, -1 where the configuration has none. */
 struct wn_layer_params {
   int norm1_gain, norm1_shift, qkv_weight, qkv_bias, q_gain, k_gain, select_q, select_k, out_weight, out_bias;
   int norm2_gain, norm2_shift, in_weight, in_bias, ffn_out_weight, ffn_out_bias;
+  int mechanism[WN_MECHANISM_PARAMETERS_MAX]; /* the attention mechanisms' own, in their registry's order */
+  int shared[WN_MECHANISM_PARAMETERS_MAX];    /* the same that all layers share */
 };
 
 /* Position p of the table's slots, present or not: the table without the memory for it, so that a hostile
@@ -44,12 +47,14 @@ struct wn_layer_acts {
   /* May not: the selections F and the rows' sums of exponentials are formed again from these, and have to agree. */
   void *qkv;                           /* [M,N] q, k, v side by side */
   void *q, *k;                         /* [M,H*D], [M,Hkv*D] with QK-norm, else NULL: q and k are read in place */
-  void *sq, *sk;                       /* [M,D] bilinear selection, else NULL */
+  void *sq, *sk;                       /* [M,G*D] bilinear selection, else NULL */
   void *rstd1, *mean1, *rstd2, *mean2; /* [M]; means NULL for RMSNorm */
   void *rstd_q, *mean_q;               /* [M*H] */
   void *rstd_k, *mean_k;               /* [M*Hkv] */
   void *lse;                           /* [B,H,T] */
-  void *M;                             /* [B,T] with L_mem */
+  void *M;                             /* [B,G,T] with L_mem */
+  void *dot;                           /* [B,H,T] with exclusive self attention */
+  double *cut;                         /* [B,H,T,2] with a threshold */
 };
 /* Lays the arrays out from two bases on (NULL: only sizes): x..act, *large bytes, and the rest, *exact bytes. False on
  * overflow. */
@@ -82,8 +87,9 @@ struct wn_run {
   const int32_t *doc_start; /* [B,T] or NULL */
   const float *rope;        /* [rope_rows, D/2, 2] or NULL */
   int64_t rope_rows;
+  bool training;
   double dropout;        /* 0 outside training */
-  uint64_t seed, stream; /* dropout; stream: the first of this step's 2L+1 */
+  uint64_t seed, stream; /* dropout; stream: the first of this step's 3L+1 */
   double mem_coef;       /* L_mem's factor a layer, backward only */
   void *grads;           /* [table.total], added to; NULL: forward only */
 };
@@ -101,7 +107,7 @@ void *wn_run_grad(const struct wn_run *run, int row);
   wn_status wn_run_##name##_backward(struct wn_run *run, const args *a);
 WN_OPS(WN_RUN_DECLARE)
 
-/* place 0: embedding; 1+2l and 2+2l: layer l's branches. */
+/* place 0: embedding; 1+2l and 2+2l: layer l's branches; 1+2L+l: its attention weights. */
 wn_status wn_run_dropout(struct wn_run *run, int64_t place, void *x);
 /* The norm over the model's width, with and without the fused addition (add NULL: x is normed, sum unused). */
 wn_status wn_run_norm(struct wn_run *run, int64_t rows, const void *x, const void *add, void *sum, int gain, int shift,
@@ -115,7 +121,7 @@ wn_status wn_run_norm_grad(struct wn_run *run, int64_t rows, const void *x, int 
 wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a, const void *prev_mid,
                           const void *prev_branch);
 /* The attention call on a's arrays, terms included; pointers for backward are added by the caller. */
-void wn_layer_attention(const struct wn_run *run, const struct wn_layer_acts *a, struct wn_attention *out);
+void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, struct wn_attention *out);
 /* Everything after it. With `output` the feed-forward's output is left in temp->branch; without, the pass ends at
  * a->act: all that backward needs. */
 wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,

@@ -17,6 +17,7 @@ struct wn_param {
   double init_std;    /* > 0: normal; 0: constant init_value */
   double init_value;
   bool decay;         /* weight decay applies (two dimensions and more) */
+  bool ratio;         /* clamped to [0,1] after each optimizer step (spans) */
 };
 
 struct wn_param_table { struct wn_param *rows; int count; size_t total; /* elements, with padding */ };

@@ -9,7 +9,14 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LAYER_SLOTS = 16, HEAD_SLOTS = 2, TAIL_SLOTS = 3, PARAM_ALIGN = 16 };
+enum {
+  OWN_SLOTS = 16, /* of a layer, beside its mechanisms' */
+  LAYER_SLOTS = OWN_SLOTS + WN_MECHANISM_PARAMETERS_MAX,
+  OUTER_SLOTS = 2,
+  HEAD_SLOTS = OUTER_SLOTS + WN_MECHANISM_PARAMETERS_MAX,
+  TAIL_SLOTS = 3,
+  PARAM_ALIGN = 16
+};
 
 int64_t wn_param_slot_count(const wn_model_config *c) {
   return HEAD_SLOTS + LAYER_SLOTS * c->layers + TAIL_SLOTS;
@@ -29,6 +36,23 @@ static void set_vector(struct wn_param *row, int64_t n, double value) {
   row->init_value = value;
 }
 
+/* Parameter i of the attention mechanisms, of each layer or shared by all. Returns its name. */
+static const char *mechanism_slot(const wn_model_config *c, enum wn_array_role role, int i, struct wn_param *row) {
+  const struct wn_attention_dims dims = {.B = 1, .T = c->context, .H = c->heads, .Hkv = c->kv_heads, .D = c->head_size};
+  bool present = false;
+  const struct wn_mechanism_array *array = wn_mechanism_parameter(role, i, &c->attention, &present);
+  if (!array) return "";
+  if (!present) return array->param;
+  int64_t shape[4];
+  row->ndim = array->shape(&c->attention, &dims, shape);
+  for (int d = 0; d < row->ndim; d++) row->shape[d] = shape[d];
+  row->init_std = array->init_std;
+  row->init_value = array->init ? array->init(&c->attention) : 0;
+  row->ratio = array->ratio;
+  row->decay = row->ndim > 1;
+  return array->param;
+}
+
 /* Slot s of a layer. The names are the checkpoint's. */
 static const char *layer_slot(const wn_model_config *c, int s, struct wn_param *row) {
   const int64_t C = c->width, HD = c->heads * c->head_size, D = c->head_size;
@@ -38,6 +62,7 @@ static const char *layer_slot(const wn_model_config *c, int s, struct wn_param *
   const bool shift = c->norm == WN_NORM_LAYER && c->bias;
   const wn_selective_config *sel = &c->attention.selective;
   const bool bilinear = sel->enabled && sel->bilinear;
+  const int64_t selections = sel->per_kv_head ? c->kv_heads : 1;
   switch (s) {
   case 0:
     set_vector(row, C, 1);
@@ -58,10 +83,10 @@ static const char *layer_slot(const wn_model_config *c, int s, struct wn_param *
     if (c->qk_norm) set_vector(row, D, 1);
     return "attn.k_norm.gain";
   case 6:
-    if (bilinear) set_matrix(row, D, C, std);
+    if (bilinear) set_matrix(row, selections * D, C, std);
     return "attn.select_q.weight";
   case 7:
-    if (bilinear) set_matrix(row, D, C, std);
+    if (bilinear) set_matrix(row, selections * D, C, std);
     return "attn.select_k.weight";
   case 8:
     set_matrix(row, C, HD, out_std);
@@ -84,9 +109,11 @@ static const char *layer_slot(const wn_model_config *c, int s, struct wn_param *
   case 14:
     set_matrix(row, C, F, out_std);
     return "ffn.out.weight";
-  default:
+  case 15:
     if (c->bias) set_vector(row, C, 0);
     return "ffn.out.bias";
+  default:
+    return mechanism_slot(c, WN_ARRAY_PARAMETER, s - OWN_SLOTS, row);
   }
 }
 
@@ -103,6 +130,9 @@ wn_status wn_param_slot(wn_context *ctx, const wn_model_config *c, int64_t p, st
   } else if (p == 1) {
     snprintf(row->name, sizeof row->name, "pos.weight");
     if (c->position == WN_POS_LEARNED) set_matrix(row, c->context, c->width, c->init_std);
+  } else if (p < HEAD_SLOTS) {
+    const char *name = mechanism_slot(c, WN_ARRAY_SHARED, (int)p - OUTER_SLOTS, row);
+    snprintf(row->name, sizeof row->name, "%s", name);
   } else if (tail < 0) {
     const char *name = layer_slot(c, (int)((p - HEAD_SLOTS) % LAYER_SLOTS), row);
     layer_name(row->name, sizeof row->name, (p - HEAD_SLOTS) / LAYER_SLOTS, name);
@@ -176,7 +206,12 @@ static int find_in_layer(const struct wn_param_table *table, int first, int64_t 
 
 void wn_layer_params_find(const struct wn_param_table *t, const wn_model_config *c, int64_t l,
                           struct wn_layer_params *out) {
-  const int head = c->position == WN_POS_LEARNED ? 2 : 1;
+  int head = c->position == WN_POS_LEARNED ? 2 : 1;
+  for (int i = 0; i < WN_MECHANISM_PARAMETERS_MAX; i++) {
+    bool present = false;
+    const struct wn_mechanism_array *array = wn_mechanism_parameter(WN_ARRAY_SHARED, i, &c->attention, &present);
+    out->shared[i] = array && present ? head++ : -1;
+  }
   const int tail = 1 + (c->norm == WN_NORM_LAYER && c->bias) + !c->tied;
   const int first = head + (int)(l * ((t->count - head - tail) / c->layers));
   const struct {
@@ -193,6 +228,11 @@ void wn_layer_params_find(const struct wn_param_table *t, const wn_model_config 
       {&out->ffn_out_weight, "ffn.out.weight"}, {&out->ffn_out_bias, "ffn.out.bias"},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) *rows[i].row = find_in_layer(t, first, l, rows[i].name);
+  for (int i = 0; i < WN_MECHANISM_PARAMETERS_MAX; i++) {
+    bool present = false;
+    const struct wn_mechanism_array *array = wn_mechanism_parameter(WN_ARRAY_PARAMETER, i, &c->attention, &present);
+    out->mechanism[i] = array && present ? find_in_layer(t, first, l, array->param) : -1;
+  }
 }
 
 void wn_outer_params_find(const struct wn_param_table *t, const wn_model_config *c, struct wn_outer_params *out) {

@@ -65,29 +65,17 @@ static wn_status plan(wn_context *ctx, struct wn_session *s) {
   return wn_layer_temp_plan(ctx, c, dtype, s->B, s->piece, false, &s->arena, &s->temp);
 }
 
-/* Attention of a piece over the cache. F's rows are a capacity apart, which the operation does not know: with
- * selections each sequence is a call of its own. */
-static wn_status attend(struct wn_run *run, const struct wn_kv_cache *cache, const struct wn_layer_acts *a) {
-  const wn_dtype dtype = run->exec.dtype;
-  struct wn_attention whole;
-  wn_layer_attention(run, a, &whole);
-  whole.lse = NULL;
-  whole.sel.mem = false;
-  whole.sel.M = NULL;
-  if (!whole.sel.on || run->B == 1) {
-    wn_kv_cache_bind(cache, 0, run->T, &whole);
-    return wn_run_attention_forward(run, &whole);
-  }
-  for (int64_t b = 0; b < run->B; b++) {
-    struct wn_attention one = whole;
-    one.B = 1;
-    one.q = wn_at(whole.q, b * whole.s_q.b, dtype);
-    one.y = wn_at(whole.y, b * whole.s_y.b, dtype);
-    one.sel.sq = wn_at(whole.sel.sq, b * whole.sel.s_sq.b, dtype);
-    wn_kv_cache_bind(cache, b, run->T, &one);
-    WN_TRY(wn_run_attention_forward(run, &one));
-  }
-  return WN_OK;
+/* Attention of a piece over the cache. */
+static wn_status attend(struct wn_run *run, int64_t l, const struct wn_kv_cache *cache, const struct wn_layer_acts *a) {
+  struct wn_attention op;
+  wn_layer_attention(run, l, a, &op);
+  op.lse = NULL;
+  op.sel.mem = false;
+  op.sel.M = NULL;
+  op.exclusive.dot = NULL;
+  op.threshold.cut = NULL;
+  wn_kv_cache_bind(cache, run->T, &op);
+  return wn_run_attention_forward(run, &op);
 }
 
 /* Feeds run->T tokens of each sequence, s->tokens and s->positions; with want the last position's logits follow. */
@@ -114,10 +102,10 @@ static wn_status feed_piece(struct wn_run *run, struct wn_session *s, bool want)
     WN_TRY(wn_layer_before(run, l, &a, l ? a.mid : NULL, l ? s->temp.branch : NULL));
     if (!run->measuring) {
       struct wn_attention fresh;
-      wn_layer_attention(run, &a, &fresh);
+      wn_layer_attention(run, l, &a, &fresh);
       wn_kv_cache_append(&s->caches[l], T, fresh.k, fresh.s_k, fresh.v, fresh.s_v, a.sk, fresh.sel.s_sk);
     }
-    WN_TRY(attend(run, &s->caches[l], &a));
+    WN_TRY(attend(run, l, &s->caches[l], &a));
     WN_TRY(wn_layer_after(run, l, &a, &s->temp, true));
   }
   if (!want) return WN_OK;
@@ -194,7 +182,9 @@ wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t
                                     .D = c->head_size,
                                     .capacity = capacity,
                                     .dtype = model->dtype,
-                                    .selections = selective,
+                                    .selections = !selective                           ? 0
+                                                  : c->attention.selective.per_kv_head ? c->kv_heads
+                                                                                       : 1,
                                     .bilinear = selective && c->attention.selective.bilinear};
   for (int64_t l = 0; l < c->layers; l++) WN_TRY_GOTO(wn_kv_cache_init(ctx, &shape, &s->caches[l]), fail);
   if (model->rope_table && capacity > c->context) {

@@ -1,6 +1,7 @@
 /* One pass over a batch: embedding, layers, final norm, output map with the loss, and all of it backwards.
  *
- *   loss = loss_scale * sum of cross-entropies + mem_scale * eps * mean over sequences and layers of max_i M / T
+ *   loss = loss_scale * sum of cross-entropies + mem_scale * eps * mean over sequences, layers and selections of max_i
+ * M / T
  *
  * The output map, the loss and their gradients go by chunks of rows, so that logits [M,V] never exist; the gradient of
  * the final norm's output is therefore complete before the layers' backward begins. With recomputation a layer keeps
@@ -53,6 +54,7 @@ wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_
   struct wn_outer_params outer;
   struct wn_layer_acts a;
   wn_outer_params_find(&model->table, c, &outer);
+  const int64_t selections = c->attention.selective.per_kv_head ? c->kv_heads : 1;
   *mem_sum = 0;
   WN_TRY(layer_acts(run, ws, 0, &a));
   const struct wn_embedding embedding = {.M = M,
@@ -73,7 +75,7 @@ wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_
     mid = a.mid;
     branch = ws->temp.branch;
     if (run->grads) move_reduced(run, ws, l, false);
-    for (int64_t b = 0; mem && !run->measuring && b < run->B; b++) {
+    for (int64_t b = 0; mem && !run->measuring && b < run->B * selections; b++) {
       double top = -1;
       for (int64_t t = 0; t < run->T; t++) {
         const int64_t i = b * run->T + t;
@@ -192,7 +194,8 @@ wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct 
   double mem_sum;
   memset(result, 0, sizeof *result);
   if (sel->enabled && sel->mem.enabled) {
-    const double share = sel->mem.eps / ((double)c->layers * (double)M); /* of one layer and sequence */
+    /* Of one layer, sequence and selection. */
+    const double share = sel->mem.eps / ((double)c->layers * (double)M * (double)(sel->per_kv_head ? c->kv_heads : 1));
     run->mem_coef = share * step->mem_scale;
     WN_TRY(wn_run_stack(run, ws, batch->tokens, &mem_sum));
     result->mem_loss = share * mem_sum;
@@ -238,8 +241,9 @@ wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct w
   struct wn_run run;
   WN_TRY(wn_run_batch(&run, model, ws, batch->B, batch->T, batch->doc_start));
   run.dropout = step->training ? model->config.dropout : 0;
+  run.training = step->training;
   run.seed = step->seed;
-  run.stream = step->step * (uint64_t)(2 * model->config.layers + 1);
+  run.stream = step->step * (uint64_t)(3 * model->config.layers + 1);
   run.grads = step->grads;
   return wn_run_step(&run, ws, batch, step, result);
 }

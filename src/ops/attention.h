@@ -18,27 +18,96 @@ struct wn_attention {
   void *y; struct wn_stride s_y;            /* [B,Tq,H,D] */
   const int32_t *doc_start;                 /* [B,Tk] position of the first token of each token's document, or NULL:
                                                keys before the query's doc_start are masked */
-  void *lse;                                /* [B,H,Tq] log of the row's sum of exponentials, kept for backward; or NULL */
+  void *lse;                                /* [B,H,Tq] log of the sum of the row's exponentials, kept for backward (over
+                                               the kept keys under a threshold; -inf for a row that sees none); or NULL */
+
+  /* Keep rules: which keys a row sees beside causality and documents. They intersect; x = i - j. */
+  int64_t window;                           /* x < window; 0: no window */
+  int64_t strided;                          /* x < strided or x % strided == 0 (Child et al. 2019); 0: off */
+  struct {                                  /* square-root mask (Fernandez, Unsal): x < buffer, or */
+    bool on;                                /* x - buffer + 1 = floor((m/density)^2) for some m >= 1 */
+    int64_t buffer;
+    double density;
+  } root;
 
   /* Selective term (arXiv 2410.02703 section 3.2, 3.3). */
   struct {
     bool on, relu, protect_first, protect_self, shift, bilinear;
-    int head;
-    const void *sq, *sk; struct wn_stride s_sq, s_sk; /* bilinear only: [B,Tq,D], [B,Tk,D]; .h unused */
-    const void *f_in;  /* [B,Tk] selections that rows before the first query have made (the cache's F); NULL: 0 */
-    void *f_out;       /* [B,Tk] the same after the last query row; NULL: not wanted. May alias f_in */
-    void *F;           /* [B,Tq,Tk] for inspection, NULL in all ordinary use; j > i is the running sum too */
-    /* L_mem: M[b,i] = (i+1-doc_start) - sum_j min(F[i,j], tau)/tau over the row's visible j. */
+    int64_t groups;    /* G: 1, one F for all heads; or Hkv, one for each key-value head and its queries (0 reads as 1) */
+    int head;          /* the selecting head, in [0,H/G), of each group */
+    const void *sq, *sk; struct wn_stride s_sq, s_sk; /* bilinear only: [B,Tq,G,D], [B,Tk,G,D] */
+    const void *f_in;  /* [B,G,Tk] selections that rows before the first query have made (the cache's F); NULL: 0 */
+    void *f_out;       /* [B,G,Tk] the same after the last query row; NULL: not wanted. May alias f_in */
+    int64_t f_stride;  /* elements from one row of f_in and f_out to the next; 0: Tk */
+    void *F;           /* [B,G,Tq,Tk] for inspection, NULL in all ordinary use; j > i is the running sum too */
+    /* L_mem: M[b,g,i] = (i+1-doc_start) - sum_j min(F[g,i,j], tau)/tau over the row's causal j of its document. */
     bool mem;
     double mem_tau;
-    double mem_coef;   /* backward adds d(mem_coef * sum_b max_i M[b,i]) */
-    void *M;           /* [B,Tq], written by forward, read by backward; ties of the maximum go to the first row */
+    double mem_coef;   /* backward adds d(mem_coef * sum_b,g max_i M[b,g,i]) */
+    void *M;           /* [B,G,Tq], written by forward, read by backward; ties of the maximum go to the first row */
   } sel;
 
-  /* Backward (Tq == Tk, f_in NULL). dq, dk, dv, dsq, dsk have the strides of q, k, v, sq, sk; dy those of y.
-   * y and lse are forward's. */
+  /* Adaptive and dynamic span (Sukhbaatar et al. 2019, equations 3 to 6): the weight of key j is multiplied, before
+   * the normalisation, by m = clamp((ramp + limit*z - x)/ramp, 0, 1). Where m = 0 the key is not seen. */
+  struct {
+    bool on, dynamic, exclude_self; /* exclude_self: x >= 1 only */
+    double limit, ramp;
+    const void *z; struct wn_stride s_z; /* ratios in [0,1]: [H] (only .h counts), dynamic: [B,Tq,H] */
+    void *dz;                            /* strides of z; static: added to, dynamic: overwritten */
+  } span;
+
+  /* Relative positions (Shaw et al. 2018), shared by the heads: the logit is scale * q . (k + p[x]). */
+  struct {
+    int64_t P;                      /* rows, more than any x that is seen; 0: off */
+    const void *p;                  /* [P,D] */
+    void *dp;                       /* [P,D] added to */
+  } relative;
+
+  /* Learned sinks: n keys and values that every row sees; no mask, selection or span acts on them. */
+  struct {
+    int64_t n;                      /* 0: off */
+    const void *k, *v;              /* [Hkv,n,D] */
+    void *dk, *dv;                  /* [Hkv,n,D] added to */
+  } sinks;
+
+  /* Threshold (meaningful attention): of the content keys a row keeps the fewest whose weights reach tau of the
+   * content's weight, heaviest first, ties to the oldest; control keys and sinks always; what is kept is normalised
+   * again. The choice carries no gradient. */
+  struct {
+    bool on;
+    double tau;                     /* in (0,1] */
+    const uint8_t *control;         /* [B,Tk] 1: a control token; NULL: none */
+    int32_t *count;                 /* [B,H,Tq] content keys kept; NULL: not wanted */
+    double *cut;                    /* [B,H,Tq,2] where the choice fell, forward's note to backward; or NULL */
+  } threshold;
+
+  /* Dropout on the weights, after the normalisation: W *= keep/(1-p) where keep is word n%4 of
+   * wn_philox(seed, stream, n/4) >= p * 2^32, n = ((b*H + h)*Tq + r)*Tk + j. Sinks are not dropped. */
+  struct { double p; uint64_t seed, stream; } dropout;
+
+  /* Exclusive self attention (Zhai): y -= gate * (y.v)/|v|^2 v with the row's own value v of its key-value head.
+   * |v|^2 is clamped from below, so that the result is orthogonal to v (gate 1). */
+  struct {
+    bool on;
+    const void *gate;               /* [H], or NULL: 1 */
+    void *dgate;                    /* [H] added to */
+    void *dot;                      /* [B,H,Tq] y.v before the projection, forward's note to backward; or NULL */
+  } exclusive;
+
+  /* Backward. dq, dk, dv, dsq, dsk have the strides of q, k, v, sq, sk; dy those of y. y, lse and the notes are
+   * forward's. Keys before dk_from are held constant (cached ones of an earlier segment): their rows of dk, dv, dsk
+   * are neither computed nor written. f_in is constant. */
   const void *dy;
   void *dq, *dk, *dv, *dsq, *dsk;
+  int64_t dk_from;
 };
+
+/* G, and the step between rows of f_in and f_out. */
+static inline int64_t wn_selection_groups(const struct wn_attention *a) {
+  return a->sel.groups > 0 ? a->sel.groups : 1;
+}
+static inline int64_t wn_selection_stride(const struct wn_attention *a) {
+  return a->sel.f_stride > 0 ? a->sel.f_stride : a->Tk;
+}
 
 #endif

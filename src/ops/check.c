@@ -230,18 +230,62 @@ static wn_status strided(struct check c, const char *field, const void *p, struc
 }
 
 static wn_status check_selective(struct check c, const struct wn_attention *a, bool backward) {
-  if (a->sel.head < 0 || a->sel.head >= a->H)
+  const int64_t G = wn_selection_groups(a);
+  if (G != 1 && G != a->Hkv)
+    return wn_fail(c.exec->ctx, WN_ERR_SHAPE,
+                   "attention: %lld selections a layer, expected 1 or one for each of %lld heads", (long long)G,
+                   (long long)a->Hkv);
+  if (a->sel.head < 0 || a->sel.head >= a->H / G)
     return wn_fail(c.exec->ctx, WN_ERR_ARGUMENT, "attention: selective head is %d, expected 0 to %lld", a->sel.head,
-                   (long long)a->H - 1);
+                   (long long)(a->H / G) - 1);
   if (a->sel.bilinear) {
-    WN_TRY(strided(c, "sq", a->sel.sq, a->sel.s_sq, a->B, a->Tq, 1, a->D));
-    WN_TRY(strided(c, "sk", a->sel.sk, a->sel.s_sk, a->B, a->Tk, 1, a->D));
+    WN_TRY(strided(c, "sq", a->sel.sq, a->sel.s_sq, a->B, a->Tq, G, a->D));
+    WN_TRY(strided(c, "sk", a->sel.sk, a->sel.s_sk, a->B, a->Tk, G, a->D));
   }
-  if (a->sel.F) WN_TRY(product(c, "F", a->B, a->Tq, a->Tk));
+  if (wn_selection_stride(a) < a->Tk)
+    return wn_fail(c.exec->ctx, WN_ERR_SHAPE, "attention: f_stride is %lld, Tk %lld", (long long)a->sel.f_stride,
+                   (long long)a->Tk);
+  if (a->sel.F) WN_TRY(product(c, "F", a->B * G, a->Tq, a->Tk));
   if (!a->sel.mem) return WN_OK;
   WN_TRY(number(c, "mem_tau", a->sel.mem_tau, a->sel.mem_tau > 0, "a number > 0"));
   WN_TRY(number(c, "mem_coef", a->sel.mem_coef, true, "a finite number"));
   return backward ? need(c, "M", a->sel.M) : WN_OK;
+}
+
+/* The terms beside selection. */
+static wn_status check_terms(struct check c, const struct wn_attention *a) {
+  WN_TRY(at_least(c, "window", a->window, 0));
+  WN_TRY(at_least(c, "strided", a->strided, 0));
+  if (a->root.on) {
+    WN_TRY(at_least(c, "sqrt.buffer", a->root.buffer, 1));
+    WN_TRY(number(c, "sqrt.density", a->root.density, a->root.density > 0, "a number > 0"));
+  }
+  double seen = (double)a->Tk; /* distances below this may be seen */
+  if (a->window > 0 && (double)a->window < seen) seen = (double)a->window;
+  if (a->span.on) {
+    WN_TRY(need(c, "span.z", a->span.z));
+    WN_TRY(number(c, "span.limit", a->span.limit, a->span.limit >= 0, "a number >= 0"));
+    WN_TRY(number(c, "span.ramp", a->span.ramp, a->span.ramp > 0, "a number > 0"));
+    if (a->span.limit + a->span.ramp < seen) seen = ceil(a->span.limit + a->span.ramp);
+  }
+  WN_TRY(at_least(c, "relative.P", a->relative.P, 0));
+  if (a->relative.P > 0) {
+    WN_TRY(need(c, "relative.p", a->relative.p));
+    WN_TRY(product(c, "relative.p", a->relative.P, a->D, 1));
+    if ((double)a->relative.P < seen)
+      return wn_fail(c.exec->ctx, WN_ERR_SHAPE, "attention: %lld relative positions, but %.0f distances are seen",
+                     (long long)a->relative.P, seen);
+  }
+  WN_TRY(at_least(c, "sinks.n", a->sinks.n, 0));
+  if (a->sinks.n > 0) {
+    WN_TRY(need(c, "sinks.k", a->sinks.k));
+    WN_TRY(need(c, "sinks.v", a->sinks.v));
+    WN_TRY(product(c, "sinks.k", a->Hkv, a->sinks.n, a->D));
+  }
+  if (a->threshold.on)
+    WN_TRY(number(c, "threshold.tau", a->threshold.tau, a->threshold.tau > 0 && a->threshold.tau <= 1,
+                  "a number in (0,1]"));
+  return number(c, "dropout.p", a->dropout.p, a->dropout.p >= 0 && a->dropout.p < 1, "a number in [0,1)");
 }
 
 wn_status wn_check_attention(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
@@ -271,10 +315,11 @@ wn_status wn_check_attention(const struct wn_exec *exec, const struct wn_attenti
                          (long long)b, (long long)t, a->doc_start[b * a->Tk + t], (long long)t);
   }
   if (a->sel.on) WN_TRY(check_selective(c, a, backward));
+  WN_TRY(check_terms(c, a));
   if (!backward) return WN_OK;
-  if (a->Tq != a->Tk || (a->sel.on && a->sel.f_in))
-    return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "attention: backward needs whole sequences (Tq %lld, Tk %lld, no f_in)",
-                   (long long)a->Tq, (long long)a->Tk);
+  if (a->dk_from < 0 || a->dk_from > a->Tk)
+    return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "attention: dk_from is %lld, expected 0 to %lld", (long long)a->dk_from,
+                   (long long)a->Tk);
   WN_TRY(need(c, "lse", a->lse));
   return need(c, "dy", a->dy);
 }

@@ -124,12 +124,12 @@ static void terms_follow_the_configuration(void **state) {
   wn_attention_config a;
   struct wn_attention terms = {0};
   assert_ok(ctx, wn_attention_config_parse(ctx, "{}", &a));
-  wn_attention_terms(&a, 64, &terms);
+  wn_attention_terms(&a, -1, 64, &terms);
   assert_true(terms.scale == 0.125 && !terms.sel.on);
   assert_ok(ctx, wn_attention_config_parse(
                      ctx, "{\"scale\": 2, \"selective\": {\"head\": 3, \"relu\": false, \"mem\": {\"tau\": 4}}}", &a));
   memset(&terms, 0, sizeof terms);
-  wn_attention_terms(&a, 64, &terms);
+  wn_attention_terms(&a, -1, 64, &terms);
   assert_true(terms.scale == 2 && terms.sel.on && terms.sel.head == 3 && !terms.sel.relu && terms.sel.protect_first &&
               terms.sel.protect_self && terms.sel.shift && !terms.sel.bilinear && terms.sel.mem &&
               terms.sel.mem_tau == 4);

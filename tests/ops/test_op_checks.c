@@ -244,8 +244,19 @@ static void test_attention(void **state) {
   REFUSE(attention, WN_ERR_ARGUMENT, "mem_tau", a.sel.on = a.sel.mem = true);
   REFUSE_BACKWARD(attention, WN_ERR_ARGUMENT, "dy", a.dy = NULL);
   REFUSE_BACKWARD(attention, WN_ERR_ARGUMENT, "lse", a.lse = NULL);
-  REFUSE_BACKWARD(attention, WN_ERR_ARGUMENT, "whole sequences", a.Tq = 1);
-  REFUSE_BACKWARD(attention, WN_ERR_ARGUMENT, "whole sequences", a.sel.on = true, a.sel.f_in = room);
+  REFUSE_BACKWARD(attention, WN_ERR_ARGUMENT, "dk_from is 9", a.dk_from = 9);
+  REFUSE(attention, WN_ERR_SHAPE, "window is -1", a.window = -1);
+  REFUSE(attention, WN_ERR_SHAPE, "strided is -1", a.strided = -1);
+  REFUSE(attention, WN_ERR_SHAPE, "sqrt.buffer", a.root.on = true);
+  REFUSE(attention, WN_ERR_ARGUMENT, "sqrt.density", a.root.on = true, a.root.buffer = 1);
+  REFUSE(attention, WN_ERR_ARGUMENT, "span.z", a.span.on = true);
+  REFUSE(attention, WN_ERR_ARGUMENT, "span.ramp", a.span.on = true, a.span.z = room);
+  REFUSE(attention, WN_ERR_ARGUMENT, "relative.p", a.relative.P = 4);
+  REFUSE(attention, WN_ERR_SHAPE, "1 relative positions", a.relative.P = 1, a.relative.p = room);
+  REFUSE(attention, WN_ERR_ARGUMENT, "sinks.k", a.sinks.n = 1);
+  REFUSE(attention, WN_ERR_ARGUMENT, "threshold.tau", a.threshold.on = true);
+  REFUSE(attention, WN_ERR_ARGUMENT, "dropout.p", a.dropout.p = 1);
+  REFUSE(attention, WN_ERR_SHAPE, "selections", a.sel.on = true, a.sel.groups = 3);
   REFUSE_BACKWARD(attention, WN_ERR_ARGUMENT, "M", a.sel.on = a.sel.mem = true, a.sel.mem_tau = 1);
 }
 
@@ -299,7 +310,7 @@ static void test_public_attention(void **state) {
   a = good, a.F = room;
   refused(wn_attention_run(ctx, &config, &a), WN_ERR_ARGUMENT, "selective");
   a = good, a.M = room;
-  refused(wn_attention_run(ctx, &config, &a), WN_ERR_ARGUMENT, "selective.mem");
+  refused(wn_attention_run(ctx, &config, &a), WN_ERR_ARGUMENT, "M is asked for without selective");
   a = good, a.dq = room;
   refused(wn_attention_run(ctx, &config, &a), WN_ERR_ARGUMENT, "dy");
   config.selective.enabled = true;

@@ -192,8 +192,28 @@ static size_t scratch_bytes(const struct wn_attention_plan *p, bool backward) {
   return floats * sizeof(float);
 }
 
+/* The first term of the call that these kernels do not have; NULL: all are there. */
+static const char *missing_term(const struct wn_attention *a, bool backward) {
+  if (a->window > 0) return "a window";
+  if (a->strided > 0) return "the strided mask";
+  if (a->root.on) return "the square-root mask";
+  if (a->sel.on && a->sel.groups > 1) return "one selection for each key-value head";
+  if (a->span.on) return "spans";
+  if (a->relative.P > 0) return "relative positions";
+  if (a->sinks.n > 0) return "learned sinks";
+  if (a->threshold.on) return "a threshold";
+  if (a->dropout.p > 0) return "dropout on the weights";
+  if (a->exclusive.on) return "exclusive self attention";
+  if (backward && a->Tq != a->Tk) return "the backward pass of a segment with cached keys";
+  if (backward && a->sel.on && a->sel.f_in) return "the backward pass behind earlier selections";
+  return NULL;
+}
+
 static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, bool avx512, bool backward) {
   struct wn_attention_plan p;
+  const char *missing = missing_term(a, backward);
+  if (missing)
+    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "attention: backend cpu does not have %s; backend ref does", missing);
   const struct wn_tile_ops *ops = avx512 ? &wn_tile_ops_avx512 : &wn_tile_ops_avx2;
   WN_TRY(wn_attention_plan_init(&p, exec, a, ops, backward));
   if (decodes(a, backward)) {

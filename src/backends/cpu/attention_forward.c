@@ -106,12 +106,12 @@ static const float *selected_keys(const struct wn_attention_plan *p, const struc
 static void carry_begin(const struct wn_attention_plan *p, int64_t b, float *carry) {
   const struct wn_attention *a = p->a;
   memset(carry, 0, (size_t)(p->blocks * WN_TILE) * sizeof *carry);
-  if (a->sel.f_in) memcpy(carry, (const float *)a->sel.f_in + b * a->Tk, (size_t)a->Tk * sizeof *carry);
+  if (a->sel.f_in) memcpy(carry, (const float *)a->sel.f_in + b * wn_selection_stride(a), (size_t)a->Tk * sizeof *carry);
 }
 
 static void carry_end(const struct wn_attention_plan *p, int64_t b, const float *carry) {
   const struct wn_attention *a = p->a;
-  if (a->sel.f_out) memcpy((float *)a->sel.f_out + b * a->Tk, carry, (size_t)a->Tk * sizeof *carry);
+  if (a->sel.f_out) memcpy((float *)a->sel.f_out + b * wn_selection_stride(a), carry, (size_t)a->Tk * sizeof *carry);
 }
 
 /* For inspection: tile c of F to the caller, from `F` [rows,64] or, where nothing is selected, from the carry. */

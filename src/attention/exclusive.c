@@ -1,0 +1,71 @@
+/* Exclusive self attention: Zhai. What a head returns is made orthogonal to the row's own value (of its own key-value
+ * head), which the residual stream carries anyway:  z = y - gate * (y.v)/|v|^2 v.
+ * The optional gate, one number a head, is learned; at 0 the map is the identity. Cost: 4D operations a row and head.
+ */
+#include "attention/registry.h"
+
+#define AT(member) offsetof(wn_attention_config, exclusive.member)
+
+static const struct wn_field fields[] = {
+    {"exclusive.enabled", WN_FIELD_BOOL, AT(enabled), 0, 0, NULL, "outputs orthogonal to the token's own value"},
+    {"exclusive.gate", WN_FIELD_BOOL, AT(gate), 0, 0, NULL, "a learned factor a head on what is removed"},
+    {"exclusive.gate_init", WN_FIELD_DOUBLE, AT(gate_init), -10, 10, NULL, "the factor at the start"},
+    {"exclusive.layers", WN_FIELD_STRING, AT(layers), 0, 64, NULL,
+     "layers that have it: 1 or 0 each, repeated; empty: all"},
+};
+
+static void init(wn_attention_config *config) {
+  config->exclusive.enabled = config->exclusive.gate = false;
+  config->exclusive.gate_init = 1;
+  config->exclusive.layers[0] = 0;
+}
+
+static bool is_enabled(const wn_attention_config *config) {
+  return config->exclusive.enabled;
+}
+
+static wn_status check(wn_context *ctx, const char *where, const wn_attention_config *config,
+                       const struct wn_attention_shape *shape) {
+  (void)shape;
+  return wn_layer_pattern_check(ctx, where, "exclusive.layers", config->exclusive.layers);
+}
+
+static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+  (void)head_size;
+  out->exclusive.on = wn_layer_pattern_has(config->exclusive.layers, layer);
+}
+
+static bool has_gate(const wn_attention_config *c) {
+  return c->exclusive.gate;
+}
+static int shape_gate(const wn_attention_config *c, const struct wn_attention_dims *d, int64_t shape[4]) {
+  (void)c;
+  shape[0] = d->H;
+  return 1;
+}
+static double initial(const wn_attention_config *c) {
+  return c->exclusive.gate_init;
+}
+
+#define ARRAY(field) offsetof(wn_attention_arrays, field)
+#define OP(field) offsetof(struct wn_attention, field)
+static const struct wn_mechanism_array arrays[] = {
+    {"gate", WN_ARRAY_PARAMETER, "attn.exclusive_gate", has_gate, shape_gate, WN_F32, ARRAY(gate), ARRAY(dgate),
+     OP(exclusive.gate), OP(exclusive.dgate), initial, 0, false},
+};
+
+static const char *const cases[] = {"{\"exclusive\":true}", "{\"exclusive\":{\"gate\":true}}", NULL};
+
+const struct wn_mechanism wn_mechanism_exclusive = {
+    .name = "exclusive",
+    .summary = "exclusive self attention (Zhai)",
+    .fields = fields,
+    .field_count = sizeof fields / sizeof *fields,
+    .init = init,
+    .is_enabled = is_enabled,
+    .check = check,
+    .fill = fill,
+    .arrays = arrays,
+    .array_count = sizeof arrays / sizeof *arrays,
+    .cases = cases,
+};

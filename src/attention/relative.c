@@ -1,0 +1,62 @@
+/* Relative positions: Shaw, Uszkoreit, Vaswani 2018, as the adaptive-span models use them: one learned vector p[x] for
+ * each distance x, shared by all heads and layers, added to the key in the logit: L = scale * q[i] . (k[j] + p[i-j]).
+ * Cost: 2D operations more a pair. */
+#include "attention/registry.h"
+
+static const struct wn_field fields[] = {
+    {"relative.enabled", WN_FIELD_BOOL, offsetof(wn_attention_config, relative.enabled), 0, 0, NULL,
+     "learned vectors for distances, shared by heads and layers"},
+    {"relative.length", WN_FIELD_INT64, offsetof(wn_attention_config, relative.length), 0, 1 << 24, NULL,
+     "distances that have a vector; 0: as many as a layer sees"},
+};
+
+static void init(wn_attention_config *config) {
+  config->relative.enabled = false;
+  config->relative.length = 0;
+}
+
+static bool is_enabled(const wn_attention_config *config) {
+  return config->relative.enabled;
+}
+
+static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+  (void)layer, (void)head_size;
+  out->relative.P = config->relative.length;
+}
+
+static int shape_p(const wn_attention_config *c, const struct wn_attention_dims *d, int64_t shape[4]) {
+  shape[0] = c->relative.length > 0 ? c->relative.length : d->T, shape[1] = d->D;
+  return 2;
+}
+
+/* The rows of p where the configuration leaves them open. */
+static void layout(const struct wn_attention_dims *d, struct wn_attention *out) {
+  if (out->relative.P == 0) out->relative.P = d->T;
+}
+
+#define ARRAY(field) offsetof(wn_attention_arrays, field)
+#define OP(field) offsetof(struct wn_attention, field)
+static const struct wn_mechanism_array arrays[] = {
+    {"p", WN_ARRAY_SHARED, "relative.weight", NULL, shape_p, WN_F32, ARRAY(p), ARRAY(dp), OP(relative.p),
+     OP(relative.dp), NULL, 0.02, false},
+};
+
+static const char *const cases[] = {
+    "{\"relative\":true}",
+    "{\"relative\":{\"length\":300},\"span\":{\"limit\":64,\"ramp\":8,\"exclude_self\":true}}",
+    NULL,
+};
+
+const struct wn_mechanism wn_mechanism_relative = {
+    .name = "relative",
+    .summary = "relative position vectors (Shaw et al. 2018)",
+    .fields = fields,
+    .field_count = sizeof fields / sizeof *fields,
+    .init = init,
+    .is_enabled = is_enabled,
+    .fill = fill,
+    .arrays = arrays,
+    .array_count = sizeof arrays / sizeof *arrays,
+    .layout = layout,
+    .cases = cases,
+};

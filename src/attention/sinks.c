@@ -1,0 +1,49 @@
+/* Learned sinks: n key-value pairs a layer and key-value head that every row sees beside its context, so that a head
+ * with nothing to say has where to look. No mask, selection or span acts on them. */
+#include "attention/registry.h"
+
+static const struct wn_field fields[] = {
+    {"sinks", WN_FIELD_INT64, offsetof(wn_attention_config, sinks), 0, 65536, NULL, "learned key-value pairs a layer"},
+};
+
+static void init(wn_attention_config *config) {
+  config->sinks = 0;
+}
+
+static bool is_enabled(const wn_attention_config *config) {
+  return config->sinks > 0;
+}
+
+static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+  (void)layer, (void)head_size;
+  out->sinks.n = config->sinks;
+}
+
+static int shape(const wn_attention_config *c, const struct wn_attention_dims *d, int64_t out[4]) {
+  out[0] = d->Hkv, out[1] = c->sinks, out[2] = d->D;
+  return 3;
+}
+
+#define ARRAY(field) offsetof(wn_attention_arrays, field)
+#define OP(field) offsetof(struct wn_attention, field)
+static const struct wn_mechanism_array arrays[] = {
+    {"sink_k", WN_ARRAY_PARAMETER, "attn.sink_k", NULL, shape, WN_F32, ARRAY(sink_k), ARRAY(dsink_k), OP(sinks.k),
+     OP(sinks.dk), NULL, 0.02, false},
+    {"sink_v", WN_ARRAY_PARAMETER, "attn.sink_v", NULL, shape, WN_F32, ARRAY(sink_v), ARRAY(dsink_v), OP(sinks.v),
+     OP(sinks.dv), NULL, 0.02, false},
+};
+
+static const char *const cases[] = {"{\"sinks\":3}", "{\"sinks\":1}", NULL};
+
+const struct wn_mechanism wn_mechanism_sinks = {
+    .name = "sinks",
+    .summary = "learned attention sinks",
+    .fields = fields,
+    .field_count = sizeof fields / sizeof *fields,
+    .init = init,
+    .is_enabled = is_enabled,
+    .fill = fill,
+    .arrays = arrays,
+    .array_count = sizeof arrays / sizeof *arrays,
+    .cases = cases,
+};

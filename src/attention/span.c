@@ -1,0 +1,92 @@
+/* Adaptive and dynamic span: Sukhbaatar, Grave, Bojanowski, Joulin, ACL 2019 (section 3, equations 3 to 6).
+ *   m(x) = clamp((ramp + limit*z - x)/ramp, 0, 1),  W[i,j] = m(i-j) exp(A[i,j]) / sum over j of the same
+ * one ratio z a head, learned, between 0 and 1; or z = sigmoid(v.x + b) of each token (dynamic). Keys where m = 0 are
+ * not seen at all: what lies beyond a head's span costs nothing. */
+#include "attention/registry.h"
+#include "base/error.h"
+
+#define AT(member) offsetof(wn_attention_config, span.member)
+
+static const struct wn_field fields[] = {
+    {"span.enabled", WN_FIELD_BOOL, AT(enabled), 0, 0, NULL, "each head learns how far back it looks"},
+    {"span.dynamic", WN_FIELD_BOOL, AT(dynamic), 0, 0, NULL, "spans from each token's input"},
+    {"span.exclude_self", WN_FIELD_BOOL, AT(exclude_self), 0, 0, NULL, "a token does not attend to itself"},
+    {"span.limit", WN_FIELD_DOUBLE, AT(limit), 1, 1e9, NULL, "longest span in tokens"},
+    {"span.ramp", WN_FIELD_DOUBLE, AT(ramp), 1e-3, 1e6, NULL, "tokens over which the mask falls from 1 to 0"},
+    {"span.init", WN_FIELD_DOUBLE, AT(init), 0, 1, NULL, "span at the start as a share of the limit"},
+    {"span.loss", WN_FIELD_DOUBLE, AT(loss), 0, 1e6, NULL,
+     "weight of the mean span, in tokens, in the loss of a layer"},
+};
+
+static void init(wn_attention_config *config) {
+  config->span = (wn_span_config){.limit = 1024, .ramp = 32, .loss = 2e-6};
+}
+
+static bool is_enabled(const wn_attention_config *config) {
+  return config->span.enabled;
+}
+
+static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+  (void)layer, (void)head_size;
+  const wn_span_config *s = &config->span;
+  out->span.on = true;
+  out->span.dynamic = s->dynamic;
+  out->span.exclude_self = s->exclude_self;
+  out->span.limit = s->limit;
+  out->span.ramp = s->ramp;
+}
+
+static bool is_static(const wn_attention_config *c) {
+  return !c->span.dynamic;
+}
+static bool is_dynamic(const wn_attention_config *c) {
+  return c->span.dynamic;
+}
+static int shape_z(const wn_attention_config *c, const struct wn_attention_dims *d, int64_t shape[4]) {
+  (void)c;
+  shape[0] = d->H;
+  return 1;
+}
+static int shape_zt(const wn_attention_config *c, const struct wn_attention_dims *d, int64_t shape[4]) {
+  (void)c;
+  shape[0] = d->B, shape[1] = d->H, shape[2] = d->T;
+  return 3;
+}
+static double initial(const wn_attention_config *c) {
+  return c->span.init;
+}
+
+static void layout(const struct wn_attention_dims *d, struct wn_attention *out) {
+  out->span.s_z =
+      out->span.dynamic ? (struct wn_stride){.b = d->H * d->T, .t = 1, .h = d->T} : (struct wn_stride){.h = 1};
+}
+
+#define ARRAY(field) offsetof(wn_attention_arrays, field)
+#define OP(field) offsetof(struct wn_attention, field)
+static const struct wn_mechanism_array arrays[] = {
+    {"z", WN_ARRAY_PARAMETER, "attn.span", is_static, shape_z, WN_F32, ARRAY(z), ARRAY(dz), OP(span.z), OP(span.dz),
+     initial, 0, true},
+    {"zt", WN_ARRAY_INPUT, NULL, is_dynamic, shape_zt, WN_F32, ARRAY(zt), ARRAY(dzt), OP(span.z), OP(span.dz), NULL, 0,
+     false},
+};
+
+static const char *const cases[] = {
+    "{\"span\":{\"limit\":64,\"ramp\":8}}",
+    "{\"span\":{\"limit\":40,\"ramp\":8,\"exclude_self\":true}}",
+    "{\"span\":{\"limit\":40,\"ramp\":8,\"dynamic\":true}}",
+    NULL,
+};
+
+const struct wn_mechanism wn_mechanism_span = {
+    .name = "span",
+    .summary = "adaptive and dynamic span (Sukhbaatar et al. 2019)",
+    .fields = fields,
+    .field_count = sizeof fields / sizeof *fields,
+    .init = init,
+    .is_enabled = is_enabled,
+    .fill = fill,
+    .arrays = arrays,
+    .array_count = sizeof arrays / sizeof *arrays,
+    .layout = layout,
+    .cases = cases,
+};

@@ -1,0 +1,44 @@
+/* Square-root mask: Fernandez, Unsal, "How Much Attention is 'All You Need'?": a row sees its last `buffer` keys, and
+ * from the buffer's end back the keys at distances floor((m/density)^2), m = 1, 2, ...: about density*sqrt(T) of them.
+ */
+#include "attention/registry.h"
+
+static const struct wn_field fields[] = {
+    {"sqrt.enabled", WN_FIELD_BOOL, offsetof(wn_attention_config, root.enabled), 0, 0, NULL,
+     "recent keys, then keys at square distances"},
+    {"sqrt.buffer", WN_FIELD_INT64, offsetof(wn_attention_config, root.buffer), 1, 1 << 30, NULL,
+     "recent keys, all seen"},
+    {"sqrt.density", WN_FIELD_DOUBLE, offsetof(wn_attention_config, root.density), 1e-3, 1e3, NULL,
+     "how many more than one key a square"},
+};
+
+static void init(wn_attention_config *config) {
+  config->root.enabled = false;
+  config->root.buffer = 64;
+  config->root.density = 1;
+}
+
+static bool is_enabled(const wn_attention_config *config) {
+  return config->root.enabled;
+}
+
+static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+  (void)layer, (void)head_size;
+  out->root.on = true;
+  out->root.buffer = config->root.buffer;
+  out->root.density = config->root.density;
+}
+
+static const char *const cases[] = {"{\"sqrt\":{\"buffer\":10,\"density\":2.0}}",
+                                    "{\"sqrt\":{\"buffer\":3,\"density\":0.7}}", NULL};
+
+const struct wn_mechanism wn_mechanism_square_root = {
+    .name = "sqrt",
+    .summary = "square-root mask (Fernandez, Unsal)",
+    .fields = fields,
+    .field_count = sizeof fields / sizeof *fields,
+    .init = init,
+    .is_enabled = is_enabled,
+    .fill = fill,
+    .cases = cases,
+};

@@ -1,0 +1,34 @@
+/* Strided sparse attention: Child, Gray, Radford, Sutskever 2019 (section 4.2, both heads of the pattern merged):
+ * a row sees its last `strided` keys and, further back, every strided-th. */
+#include "attention/registry.h"
+
+static const struct wn_field fields[] = {
+    {"strided", WN_FIELD_INT64, offsetof(wn_attention_config, strided), 0, 1 << 30, NULL,
+     "a row sees its last so many keys and each such step before; 0: all"},
+};
+
+static void init(wn_attention_config *config) {
+  config->strided = 0;
+}
+
+static bool is_enabled(const wn_attention_config *config) {
+  return config->strided > 0;
+}
+
+static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+  (void)layer, (void)head_size;
+  out->strided = config->strided;
+}
+
+static const char *const cases[] = {"{\"strided\":7}", NULL};
+
+const struct wn_mechanism wn_mechanism_strided = {
+    .name = "strided",
+    .summary = "strided sparse attention (Child et al. 2019)",
+    .fields = fields,
+    .field_count = sizeof fields / sizeof *fields,
+    .init = init,
+    .is_enabled = is_enabled,
+    .fill = fill,
+    .cases = cases,
+};

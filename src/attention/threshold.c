@@ -1,0 +1,52 @@
+/* Meaningful attention: Fernandez, Unsal, "How Much Attention is 'All You Need'?": each row keeps the fewest content
+ * keys whose weights together reach tau of the content's weight, heaviest first; control keys are always kept; the
+ * kept weights are normalised again. The counts say how many keys a row needs. */
+#include "attention/registry.h"
+
+static const struct wn_field fields[] = {
+    {"threshold.enabled", WN_FIELD_BOOL, offsetof(wn_attention_config, threshold.enabled), 0, 0, NULL,
+     "a row keeps the fewest keys that reach tau of its weight"},
+    {"threshold.tau", WN_FIELD_DOUBLE, offsetof(wn_attention_config, threshold.tau), 1e-6, 1, NULL,
+     "share of the content's weight that is kept"},
+};
+
+static void init(wn_attention_config *config) {
+  config->threshold.enabled = false;
+  config->threshold.tau = 0.95;
+}
+
+static bool is_enabled(const wn_attention_config *config) {
+  return config->threshold.enabled;
+}
+
+static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+  (void)layer, (void)head_size;
+  out->threshold.on = true;
+  out->threshold.tau = config->threshold.tau;
+}
+
+static int shape_count(const wn_attention_config *c, const struct wn_attention_dims *d, int64_t shape[4]) {
+  (void)c;
+  shape[0] = d->B, shape[1] = d->H, shape[2] = d->T;
+  return 3;
+}
+
+static const struct wn_mechanism_array arrays[] = {
+    {"count", WN_ARRAY_RESULT, NULL, NULL, shape_count, WN_I32, offsetof(wn_attention_arrays, count), 0,
+     offsetof(struct wn_attention, threshold.count), 0, NULL, 0, false},
+};
+
+static const char *const cases[] = {"{\"threshold\":{\"tau\":0.75}}", "{\"threshold\":{\"tau\":0.3}}", NULL};
+
+const struct wn_mechanism wn_mechanism_threshold = {
+    .name = "threshold",
+    .summary = "meaningful attention (Fernandez, Unsal)",
+    .fields = fields,
+    .field_count = sizeof fields / sizeof *fields,
+    .init = init,
+    .is_enabled = is_enabled,
+    .fill = fill,
+    .arrays = arrays,
+    .array_count = sizeof arrays / sizeof *arrays,
+    .cases = cases,
+};

@@ -1,0 +1,44 @@
+/* A window: a row sees its last `window` keys, itself included, in the layers that the pattern names. With
+ * window_layers "1110" three local layers are followed by one that sees all. Keys outside cost nothing. */
+#include "attention/registry.h"
+
+static const struct wn_field fields[] = {
+    {"window", WN_FIELD_INT64, offsetof(wn_attention_config, window), 0, 1 << 30, NULL,
+     "keys that a row sees, counted from itself back; 0: all"},
+    {"window_layers", WN_FIELD_STRING, offsetof(wn_attention_config, window_layers), 0, 64, NULL,
+     "layers that have the window: 1 or 0 each, repeated; empty: all"},
+};
+
+static void init(wn_attention_config *config) {
+  config->window = 0;
+  config->window_layers[0] = 0;
+}
+
+static bool is_enabled(const wn_attention_config *config) {
+  return config->window > 0;
+}
+
+static wn_status check(wn_context *ctx, const char *where, const wn_attention_config *config,
+                       const struct wn_attention_shape *shape) {
+  (void)shape;
+  return wn_layer_pattern_check(ctx, where, "window_layers", config->window_layers);
+}
+
+static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+  (void)head_size;
+  if (wn_layer_pattern_has(config->window_layers, layer)) out->window = config->window;
+}
+
+static const char *const cases[] = {"{\"window\":17}", "{\"window\":1}", NULL};
+
+const struct wn_mechanism wn_mechanism_window = {
+    .name = "window",
+    .summary = "local attention, alone or alternating with global layers",
+    .fields = fields,
+    .field_count = sizeof fields / sizeof *fields,
+    .init = init,
+    .is_enabled = is_enabled,
+    .check = check,
+    .fill = fill,
+    .cases = cases,
+};
