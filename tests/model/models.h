@@ -25,6 +25,7 @@ struct model_case {
   double dropout;
   bool packed;
   wn_selective_config sel; /* relu etc. are taken as they stand here */
+  const char *attention;   /* instead of sel: the "attention" object as JSON */
 };
 
 #define PAPER .enabled = true, .relu = true, .protect_first = true, .protect_self = true, .shift = true
@@ -114,8 +115,101 @@ static const struct model_case model_cases[] = {
      .kv_heads = 4,
      .tied = true,
      .sel = {.enabled = true, .bilinear = true}},
+    {.name = "span",
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 4,
+     .qk_norm = true,
+     .attention = "{\"span\":{\"limit\":8,\"ramp\":4,\"init\":0.4}}"},
+    {.name = "span without itself, relative positions",
+     .position = WN_POS_NONE,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 4,
+     .qk_norm = false,
+     .attention =
+         "{\"span\":{\"limit\":8,\"ramp\":4,\"init\":0.4,\"exclude_self\":true},\"relative\":true,\"sinks\":1}"},
+    {.name = "relative positions, grouped",
+     .position = WN_POS_NONE,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 2,
+     .qk_norm = true,
+     .attention = "{\"relative\":true}"},
+    {.name = "window in every second layer, packed",
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 4,
+     .qk_norm = true,
+     .packed = true,
+     .attention = "{\"window\":3,\"window_layers\":\"10\"}"},
+    {.name = "strided, rope",
+     .position = WN_POS_ROPE,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 4,
+     .qk_norm = true,
+     .attention = "{\"strided\":3}"},
+    {.name = "square-root mask",
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 4,
+     .qk_norm = true,
+     .attention = "{\"sqrt\":{\"buffer\":2,\"density\":1.5}}"},
+    {.name = "sinks, grouped",
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 2,
+     .qk_norm = true,
+     .attention = "{\"sinks\":2}"},
+    {.name = "exclusive, one layer, grouped",
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 1,
+     .qk_norm = true,
+     .attention = "{\"exclusive\":{\"layers\":\"01\"}}"},
+    {.name = "exclusive with a gate, rope",
+     .position = WN_POS_ROPE,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 4,
+     .qk_norm = false,
+     .attention = "{\"exclusive\":{\"gate\":true,\"gate_init\":0.5}}"},
+    {.name = "threshold",
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 4,
+     .qk_norm = true,
+     .attention = "{\"threshold\":{\"tau\":0.7}}"},
+    {.name = "dropout on the weights",
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 4,
+     .qk_norm = true,
+     .attention = "{\"dropout\":0.2}"},
+    {.name = "selection for each key-value head, L_mem",
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 2,
+     .qk_norm = true,
+     .attention = "{\"selective\":{\"per_kv_head\":true,\"mem\":{\"eps\":0.2}}}"},
+    {.name = "selection for each key-value head, bilinear, packed",
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 2,
+     .qk_norm = true,
+     .packed = true,
+     .attention = "{\"selective\":{\"per_kv_head\":true,\"bilinear\":true}}"},
+    {.name = "all together",
+     .position = WN_POS_ROPE,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 2,
+     .qk_norm = false,
+     .attention = "{\"selective\":{\"mem\":{}},\"span\":{\"limit\":8,\"ramp\":4,\"init\":0.4},\"relative\":true,"
+                  "\"window\":9,\"sinks\":2,\"exclusive\":{\"gate\":true},\"threshold\":{\"tau\":0.9}}"},
 };
 enum { MODEL_CASES = sizeof model_cases / sizeof *model_cases };
+
+/* The cpu backend has no mechanisms but selection yet. */
+static inline bool model_case_runs(const struct model_case *k, const char *backend) {
+  return !k->attention || strcmp(backend, "cpu") != 0;
+}
 
 /* Weights far larger than a start's, so that no gradient is lost in rounding and selection really happens. */
 static inline wn_model_config model_case_config(const struct model_case *k) {
@@ -137,6 +231,10 @@ static inline wn_model_config model_case_config(const struct model_case *k) {
   c.tied = k->tied;
   c.dropout = k->dropout;
   c.init_std = 0.4;
+  if (k->attention) {
+    assert_int_equal(wn_attention_config_parse(NULL, k->attention, &c.attention), WN_OK);
+    return c;
+  }
   if (k->sel.enabled) c.attention.selective = k->sel;
   if (!k->sel.mem.enabled) c.attention.selective.mem.eps = 0.1, c.attention.selective.mem.tau = 1;
   return c;
