@@ -157,8 +157,8 @@ wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t
   const wn_model_config *c = &model->config;
   *out = NULL;
   if (capacity == 0) capacity = c->context;
-  if (B < 1 || capacity < 1 || capacity > INT32_MAX)
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences and %lld tokens: both must be at least 1",
+  if (B < 1 || B > INT32_MAX || capacity < 1 || capacity > INT32_MAX)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences and %lld tokens: both must be 1 to 2147483647",
                    (long long)B, (long long)capacity);
   if (c->position == WN_POS_LEARNED && capacity > c->context)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld tokens: the model has learned positions for %lld",
