@@ -91,14 +91,18 @@ static void same_within(const char *what, int isa, struct pair x, double toleran
 
 static void test_linear(void **unused) {
   (void)unused;
-  static const int64_t shapes[][3] = {{1, 1, 1},  {1, 33, 70},  {3, 130, 65},  {8, 257, 96},
-                                      {17, 5, 3}, {64, 48, 80}, {77, 101, 47}, {2, 64, 513}};
+  static const int64_t shapes[][3] = {{1, 1, 1},    {1, 33, 70},   {3, 130, 65},  {8, 257, 96}, {17, 5, 3},
+                                      {64, 48, 80}, {33, 20, 700}, {77, 101, 47}, {2, 64, 513}};
   FOR_ISA(isa) for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) for (int mode = 0; mode < 4; mode++) {
     const int64_t M = shapes[s][0], N = shapes[s][1], K = shapes[s][2], pad = mode >= 2 ? 3 : 0;
     struct pair x = make(M * (K + pad), 1, 1), w = make(N * K, 2, 1), b = make(N, 3, 1), y = make(M * (N + pad), 4, 1),
                 dy = make(M * (N + pad), 5, 1), dx = make(M * (K + pad), 6, 1), dw = make(N * K, 7, 1),
                 db = make(N, 8, 1);
     for (int i = 0; i < 2; i++) {
+      if (mode < 2) { /* overwritten: what was there must not be read, not even times zero */
+        for (int64_t k = 0; k < y.n; k++) y.p[i][k] = NAN;
+        for (int64_t k = 0; k < dx.n; k++) dx.p[i][k] = NAN;
+      }
       struct wn_linear a = {.M = M,
                             .N = N,
                             .K = K,
