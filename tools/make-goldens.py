@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/attention-*.safetensors: small attention cases with expected results in double precision.
+"""Makes tests/golden: small attention cases and tiny whole models with expected results in double precision.
 
 Written from the equations row by row, with its own loops, so that it shares nothing with the engine or with any other
 check. Needs torch; the committed files are what the test suite reads. Usage: tools/make-goldens.py [FOLDER]
 
 A file holds q, k, v, dy (and sq, sk, doc_start), float32; y, dq, dk, dv, F, M, mem_loss, dsq, dsk, float64; and the
-metadata key "case": {"B","T","H","Hkv","D","attention"}, as `winnow op attention` reads it.
+metadata key "case": {"B","T","H","Hkv","D","attention"}, as `winnow op attention` reads it. A folder model-NAME is a
+checkpoint (config.json, model.safetensors) with expected.safetensors: tokens, targets, doc_start, int32; logits, loss
+(sum over counted positions and L_mem), float64; the gradients of their sum, under the parameters' names, float32.
 """
 import json, math, os, sys
 import torch
@@ -99,8 +101,114 @@ def make(name, case, folder):
     print(f"{os.path.getsize(path):8d}  {path}")
     return os.path.getsize(path)
 
+MODELS = {
+    "selective": dict(vocab_size=19, context=21, layers=2, width=24, heads=4, kv_heads=4, head_size=6, ffn_width=20,
+                      norm="rmsnorm", position="learned", ffn="swiglu", qk_norm=True, bias=False, tied=False,
+                      attention={"selective": {"enabled": True, "mem": {"enabled": True, "eps": 0.1, "tau": 1.0}}}),
+    "gpt2": dict(vocab_size=17, context=18, layers=2, width=16, heads=2, kv_heads=2, head_size=8, ffn_width=64,
+                 norm="layernorm", norm_eps=1e-5, position="learned", ffn="gelu", qk_norm=False, bias=True, tied=True,
+                 attention={}),
+    "packed": dict(vocab_size=13, context=19, layers=2, width=20, heads=4, kv_heads=2, head_size=8, ffn_width=28,
+                   norm="rmsnorm", position="rope", ffn="swiglu", qk_norm=True, bias=False, tied=False,
+                   documents=[[0, 6, 14], [0, 11]],
+                   attention={"selective": {"enabled": True, "bilinear": True, "mem": {"enabled": True, "eps": 0.4, "tau": 0.5}}}),
+}
+
+def parameters(c, gen):
+    new = lambda *shape: (torch.randn(*shape, generator=gen) * 0.25).float()
+    V, C, D, F = c["vocab_size"], c["width"], c["head_size"], c["ffn_width"]
+    N, inner = (c["heads"] + 2 * c["kv_heads"]) * D, 2 * F if c["ffn"] == "swiglu" else F
+    p = {"embed.weight": new(V, C)}
+    if c["position"] == "learned": p["pos.weight"] = new(c["context"], C)
+    def norm(name, n):
+        p[name + ".gain"] = 1 + new(n)
+        if c["norm"] == "layernorm" and c["bias"]: p[name + ".shift"] = new(n)
+    def linear(name, rows, columns):
+        p[name + ".weight"] = new(rows, columns)
+        if c["bias"]: p[name + ".bias"] = new(rows)
+    for l in range(c["layers"]):
+        at = f"layers.{l}."
+        norm(at + "norm1", C)
+        linear(at + "attn.qkv", N, C)
+        if c["qk_norm"]: p[at + "attn.q_norm.gain"], p[at + "attn.k_norm.gain"] = 1.5 + new(D), 1.5 + new(D)
+        if c["attention"].get("selective", {}).get("bilinear"):
+            p[at + "attn.select_q.weight"], p[at + "attn.select_k.weight"] = new(D, C), new(D, C)
+        linear(at + "attn.out", C, c["heads"] * D)
+        norm(at + "norm2", C)
+        linear(at + "ffn.in", inner, C)
+        linear(at + "ffn.out", C, F)
+    norm("final_norm", C)
+    if not c["tied"]: p["output.weight"] = new(V, C)
+    return p
+
+def forward(c, p, tokens, starts):
+    """logits [B,T,V] and L_mem, with the attention of rows()."""
+    B, T = tokens.shape
+    H, Hkv, D, eps = c["heads"], c["kv_heads"], c["head_size"], c.get("norm_eps", 1e-6)
+    place = torch.arange(T)[None, :] - starts
+    def norm(x, name):
+        if c["norm"] == "layernorm": x = x - x.mean(-1, keepdim=True)
+        y = x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps) * p[name + ".gain"]
+        return y + p[name + ".shift"] if name + ".shift" in p else y
+    def linear(x, name):
+        y = x @ p[name + ".weight"].T
+        return y + p[name + ".bias"] if name + ".bias" in p else y
+    def turn(x):  # [B,T,heads,D]: the pair (d, d + D/2) as one complex number
+        angle = place[..., None].double() * c.get("rope_theta", 10000.0) ** (-2 * torch.arange(D // 2).double() / D)
+        z = torch.complex(x[..., :D // 2], x[..., D // 2:]) * torch.polar(torch.ones_like(angle), angle)[:, :, None]
+        return torch.cat([z.real, z.imag], -1)
+    x, mem = p["embed.weight"][tokens], torch.zeros((), dtype=torch.float64)
+    if c["position"] == "learned": x = x + p["pos.weight"][place]
+    for l in range(c["layers"]):
+        at = f"layers.{l}."
+        n = norm(x, at + "norm1")
+        q, k, v = linear(n, at + "attn.qkv").view(B, T, H + 2 * Hkv, D).split([H, Hkv, Hkv], 2)
+        if c["qk_norm"]: q, k = norm(q, at + "attn.q_norm"), norm(k, at + "attn.k_norm")
+        if c["position"] == "rope": q, k = turn(q), turn(k)
+        given = {"q": q.transpose(1, 2), "k": k.transpose(1, 2), "v": v.transpose(1, 2), "doc_start": starts}
+        if at + "attn.select_q.weight" in p:
+            given["sq"], given["sk"] = linear(n, at + "attn.select_q"), linear(n, at + "attn.select_k")
+        y, _, _, loss = rows(dict(B=B, H=H, Hkv=Hkv, T=T, D=D, attention=c["attention"]), given)
+        mem = mem + loss / (B * c["layers"])
+        x = x + linear(y.transpose(1, 2).reshape(B, T, H * D), at + "attn.out")
+        h = linear(norm(x, at + "norm2"), at + "ffn.in")
+        if c["ffn"] == "swiglu":
+            gate, up = h.chunk(2, -1)
+            h = torch.nn.functional.silu(gate) * up
+        else: h = torch.nn.functional.gelu(h, approximate="tanh")
+        x = x + linear(h, at + "ffn.out")
+    return norm(x, "final_norm") @ p["embed.weight" if c["tied"] else "output.weight"].T, mem
+
+def make_model(name, c, folder):
+    gen = torch.Generator().manual_seed(sum(ord(x) * (n + 1) for n, x in enumerate(name)))
+    B, T = 2, c["context"] - 1
+    p32 = parameters(c, gen)
+    tokens = torch.randint(c["vocab_size"], (B, T), generator=gen)
+    targets = torch.randint(-1, c["vocab_size"], (B, T), generator=gen)
+    targets[0, 0] = -1
+    documents = c.pop("documents", None)
+    starts = torch.zeros(B, T, dtype=torch.int64)
+    if documents: starts = torch.tensor([[max(f for f in d if f <= t) for t in range(T)] for d in documents])
+    p = {n: t.double().requires_grad_() for n, t in p32.items()}
+    logits, mem = forward(c, p, tokens, starts)
+    loss = -(torch.log_softmax(logits, -1).gather(-1, targets.clamp(min=0)[..., None])[..., 0] * (targets >= 0)).sum()
+    (loss + mem).backward()
+    here = os.path.join(folder, "model-" + name)
+    os.makedirs(here, exist_ok=True)
+    with open(os.path.join(here, "config.json"), "w") as f: json.dump(c, f, indent=2); f.write("\n")
+    save_file(p32, os.path.join(here, "model.safetensors"), metadata={"format": "pt"})
+    out = {"tokens": tokens.int(), "targets": targets.int(), "logits": logits.detach(),
+           "loss": torch.stack([loss, mem]).detach()}
+    if documents: out["doc_start"] = starts.int()
+    out.update({n: t.grad.float() for n, t in p.items()})
+    save_file(out, os.path.join(here, "expected.safetensors"))
+    size = sum(os.path.getsize(os.path.join(here, f)) for f in os.listdir(here))
+    print(f"{size:8d}  {here}")
+    return size
+
 if __name__ == "__main__":
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     folder = sys.argv[1] if len(sys.argv) > 1 else os.path.join(here, "tests", "golden")
     os.makedirs(folder, exist_ok=True)
-    print(f"{sum(make(n, c, folder) for n, c in CASES.items()):8d}  total")
+    total = sum(make(n, c, folder) for n, c in CASES.items()) + sum(make_model(n, c, folder) for n, c in MODELS.items())
+    print(f"{total:8d}  total")
