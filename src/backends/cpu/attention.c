@@ -32,11 +32,11 @@ wn_status wn_attention_plan_init(struct wn_attention_plan *p, const struct wn_ex
 }
 
 static wn_tile_kernel dispatch(bool avx512, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc,
-                               float beta) {
+                               float beta, int flags) {
   const libxsmm_blasint a = (libxsmm_blasint)lda, b = (libxsmm_blasint)ldb, c = (libxsmm_blasint)ldc;
   /* The two instruction sets must not share one entry of libxsmm's registry: without a prefetch the strategy changes
    * nothing but the entry's key. */
-  const int flags = LIBXSMM_GEMM_FLAG_NONE, prefetch = avx512 ? LIBXSMM_PREFETCH_NONE : LIBXSMM_PREFETCH_SIGONLY;
+  const int prefetch = avx512 ? LIBXSMM_PREFETCH_NONE : LIBXSMM_PREFETCH_SIGONLY;
   const float alpha = 1.0f;
   return (wn_tile_kernel)libxsmm_smmdispatch((libxsmm_blasint)m, (libxsmm_blasint)n, (libxsmm_blasint)k, &a, &b, &c,
                                              &alpha, &beta, &flags, &prefetch);
@@ -49,9 +49,9 @@ static bool kernels_for_rows(struct wn_attention_plan *p, bool avx512, int64_t n
   if (n <= 0 || k->logits[WN_TILE / 16][n]) return true;
   for (int w = 1; w <= WN_TILE / 16; w++) {
     const int64_t width = 16 * w;
-    k->logits[w][n] = dispatch(avx512, width, n, D, WN_TILE, Dp, WN_TILE, 0.0f);
-    k->values[w][n] = dispatch(avx512, Dp, n, width, Dp, WN_TILE, Dp, 1.0f);
-    k->columns[w][n] = dispatch(avx512, width, D, n, WN_TILE, WN_TILE, WN_TILE, 1.0f);
+    k->logits[w][n] = dispatch(avx512, width, n, D, WN_TILE, Dp, WN_TILE, 0.0f, LIBXSMM_GEMM_FLAG_NONE);
+    k->values[w][n] = dispatch(avx512, Dp, n, width, Dp, WN_TILE, Dp, 1.0f, LIBXSMM_GEMM_FLAG_NONE);
+    k->columns[w][n] = dispatch(avx512, Dp, width, n, Dp, WN_TILE, Dp, 1.0f, LIBXSMM_GEMM_FLAG_TRANS_B);
     if (!k->logits[w][n] || !k->values[w][n] || !k->columns[w][n]) return false;
   }
   return true;

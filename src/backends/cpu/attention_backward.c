@@ -5,9 +5,8 @@
  * block (linear in T, kept for the way back); then row blocks from last to first: W and G = W*(dW - delta) of every
  * head, dF = -sum of G, and with the reversed carry of dF the gradient dS of the selections, which joins the selecting
  * head's G before that head's products. So selection costs no product beyond dense (but for the bilinear form).
- * dk and dv of a column block are summed transposed, [D][64], where the tile's rows are the inner dimension.
  * A team deals column blocks to its threads, each with its own dq, added up in fixed order. 10 D operations a pair and
- * head; floats of scratch: 4 T H D for packed rows, T H D more for each thread's dq. */
+ * head; floats of scratch: 2 T H D for packed rows, T H D more for each thread's dq. */
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -18,9 +17,8 @@
 /* Row side of a unit in tiles. */
 struct rows_packed {
   float *q, *dy;      /* [heads][blocks][64][Dp] */
-  float *qt, *dyt;    /* [heads][blocks][D][64] */
   float *lse, *delta; /* [heads][blocks*64]; lse in units of ln 2 */
-  float *sq, *sqt;    /* [blocks][64][Dp], [blocks][D][64], bilinear */
+  float *sq;          /* [blocks][64][Dp], bilinear */
 };
 
 /* What sums up over column blocks. */
@@ -31,14 +29,13 @@ struct sums {
 
 /* Column side: one column block. */
 struct worker {
-  float *k;               /* [groups][64][Dp] */
-  float *kt, *vt;         /* [groups][D][64]; kt times scale */
-  float *dkt, *dvt;       /* [groups][D][64] */
-  float *sk, *skt, *dskt; /* bilinear: [64][Dp], [D][64], [D][64] */
-  float *w, *g;           /* [64][64] */
-  float *base;            /* [blocks][64][64] selecting logits of the column block */
-  float *carries;         /* [blocks][64] sum of S above each row block */
-  float *F, *dF;          /* [64][64] */
+  float *k, *dk, *dv;    /* [groups][64][Dp] */
+  float *kt, *vt;        /* [groups][D][64]; kt times scale */
+  float *sk, *skt, *dsk; /* bilinear: [64][Dp], [D][64], [64][Dp] */
+  float *w, *g;          /* [64][64] */
+  float *base;           /* [blocks][64][64] selecting logits of the column block */
+  float *carries;        /* [blocks][64] sum of S above each row block */
+  float *F, *dF;         /* [64][64] */
 };
 
 static bool bilinear(const struct wn_attention_plan *p) {
@@ -49,12 +46,9 @@ static void lay_rows(const struct wn_attention_plan *p, struct wn_layout *l, int
   const int64_t tall = p->blocks * WN_TILE;
   r->q = wn_layout_take(l, heads * tall * p->Dp);
   r->dy = wn_layout_take(l, heads * tall * p->Dp);
-  r->qt = wn_layout_take(l, heads * tall * p->a->D);
-  r->dyt = wn_layout_take(l, heads * tall * p->a->D);
   r->lse = wn_layout_take(l, heads * tall);
   r->delta = wn_layout_take(l, heads * tall);
   r->sq = bilinear(p) ? wn_layout_take(l, tall * p->Dp) : NULL;
-  r->sqt = bilinear(p) ? wn_layout_take(l, tall * p->a->D) : NULL;
 }
 
 static void lay_sums(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, struct sums *s) {
@@ -63,16 +57,16 @@ static void lay_sums(const struct wn_attention_plan *p, struct wn_layout *l, int
 }
 
 static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups, struct worker *w) {
-  const int64_t columns = WN_TILE * p->a->D;
+  const int64_t columns = WN_TILE * p->a->D, tile = WN_TILE * p->Dp;
   const bool on = p->a->sel.on, own = bilinear(p);
-  w->k = wn_layout_take(l, groups * WN_TILE * p->Dp);
+  w->k = wn_layout_take(l, groups * tile);
+  w->dk = wn_layout_take(l, groups * tile);
+  w->dv = wn_layout_take(l, groups * tile);
   w->kt = wn_layout_take(l, groups * columns);
   w->vt = wn_layout_take(l, groups * columns);
-  w->dkt = wn_layout_take(l, groups * columns);
-  w->dvt = wn_layout_take(l, groups * columns);
-  w->sk = own ? wn_layout_take(l, WN_TILE * p->Dp) : NULL;
+  w->sk = own ? wn_layout_take(l, tile) : NULL;
+  w->dsk = own ? wn_layout_take(l, tile) : NULL;
   w->skt = own ? wn_layout_take(l, columns) : NULL;
-  w->dskt = own ? wn_layout_take(l, columns) : NULL;
   w->w = wn_layout_take(l, WN_TILE_AREA);
   w->g = wn_layout_take(l, WN_TILE_AREA);
   w->base = on ? wn_layout_take(l, p->blocks * WN_TILE_AREA) : NULL;
@@ -119,21 +113,12 @@ static void pack_rows(const struct wn_attention_plan *p, const struct wn_attenti
   const float *q = wn_at(a->q, a->s_q, u->b, r.r0, u->h0 + h), *dy = wn_at(a->dy, a->s_y, u->b, r.r0, u->h0 + h);
   o->pack(to->q + at * WN_TILE * p->Dp, r.rows, p->Dp, q, a->s_q.t, r.rows, D, 1.0f);
   o->pack(to->dy + at * WN_TILE * p->Dp, r.rows, p->Dp, dy, a->s_y.t, r.rows, D, 1.0f);
-  o->pack_transposed(to->qt + at * WN_TILE * D, q, a->s_q.t, r.rows, D, 1.0f);
-  o->pack_transposed(to->dyt + at * WN_TILE * D, dy, a->s_y.t, r.rows, D, 1.0f);
   o->row_dot(to->delta + at * WN_TILE, dy, a->s_y.t, wn_at(a->y, a->s_y, u->b, r.r0, u->h0 + h), a->s_y.t, r.rows, D);
   const float *lse = (const float *)a->lse + (u->b * a->H + u->h0 + h) * a->Tq + r.r0;
   for (int64_t i = 0; i < r.rows; i++) to->lse[at * WN_TILE + i] = lse[i] * LOG2E;
-  /* A row that sees one key has weight 1 there whatever the logit: its G is exactly zero, not a rounding's worth. */
-  for (int64_t i = 0; i < r.rows; i++) {
-    if (r.r0 + i != (a->doc_start ? a->doc_start[u->b * a->Tk + r.r0 + i] : 0)) continue;
-    memset(to->dy + (at * WN_TILE + i) * p->Dp, 0, (size_t)p->Dp * sizeof(float));
-    to->delta[at * WN_TILE + i] = 0;
-  }
   if (h == 0 && to->sq) {
     const float *sq = wn_at(a->sel.sq, a->sel.s_sq, u->b, r.r0, 0);
     o->pack(to->sq + block * WN_TILE * p->Dp, r.rows, p->Dp, sq, a->sel.s_sq.t, r.rows, D, 1.0f);
-    o->pack_transposed(to->sqt + block * WN_TILE * D, sq, a->sel.s_sq.t, r.rows, D, 1.0f);
   }
 }
 
@@ -148,30 +133,32 @@ static void pack_columns(const struct wn_attention_plan *p, const struct wn_atte
     o->pack_transposed(w->kt + g * WN_TILE * D, k, a->s_k.t, rows, D, (float)a->scale);
     o->pack_transposed(w->vt + g * WN_TILE * D, v, a->s_v.t, rows, D, 1.0f);
   }
-  memset(w->dkt, 0, (size_t)(u->groups * WN_TILE * D) * sizeof(float));
-  memset(w->dvt, 0, (size_t)(u->groups * WN_TILE * D) * sizeof(float));
+  memset(w->dk, 0, (size_t)(u->groups * WN_TILE * p->Dp) * sizeof(float));
+  memset(w->dv, 0, (size_t)(u->groups * WN_TILE * p->Dp) * sizeof(float));
   if (!w->sk) return;
   const float *sk = wn_at(a->sel.sk, a->sel.s_sk, u->b, j0, 0);
   o->pack(w->sk, WN_TILE, p->Dp, sk, a->sel.s_sk.t, rows, D, 1.0f);
   o->pack_transposed(w->skt, sk, a->sel.s_sk.t, rows, D, (float)a->scale);
-  memset(w->dskt, 0, (size_t)(WN_TILE * D) * sizeof(float));
+  memset(w->dsk, 0, (size_t)(WN_TILE * p->Dp) * sizeof(float));
+}
+
+/* to[rows,D] = factor * from[rows,Dp] */
+static void unpack_tile(const struct wn_attention_plan *p, float *to, int64_t stride, const float *from, int64_t rows,
+                        double factor) {
+  p->ops->unpack(to, stride, from, p->Dp, 1, 0, rows, p->a->D, NULL, (float)factor);
 }
 
 static void unpack_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
                            const struct worker *w) {
   const struct wn_attention *a = p->a;
-  const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, a->Tk - j0), D = a->D;
+  const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, a->Tk - j0), tile = WN_TILE * p->Dp;
   for (int64_t g = 0; g < u->groups; g++) {
     if (a->dk)
-      p->ops->unpack_transposed(wn_at_out(a->dk, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, w->dkt + g * WN_TILE * D, rows,
-                                D, (float)a->scale);
-    if (a->dv)
-      p->ops->unpack_transposed(wn_at_out(a->dv, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, w->dvt + g * WN_TILE * D, rows,
-                                D, 1.0f);
+      unpack_tile(p, wn_at_out(a->dk, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, w->dk + g * tile, rows, a->scale);
+    if (a->dv) unpack_tile(p, wn_at_out(a->dv, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, w->dv + g * tile, rows, 1.0);
   }
   if (w->sk && a->dsk)
-    p->ops->unpack_transposed(wn_at_out(a->dsk, a->sel.s_sk, u->b, j0, 0), a->sel.s_sk.t, w->dskt, rows, D,
-                              (float)a->scale);
+    unpack_tile(p, wn_at_out(a->dsk, a->sel.s_sk, u->b, j0, 0), a->sel.s_sk.t, w->dsk, rows, a->scale);
 }
 
 /* Everything of one column block: rows, sums, and the worker's tiles. */
@@ -218,12 +205,20 @@ static void select_columns(const struct column *x) {
   }
 }
 
-/* dk += G^T q and dq += G k on a strip; g is the strip's first row. */
-static void score_products(const struct column *x, const struct wn_attention_strip *s, const float *g, float *dkt,
-                           const float *qt, float *dq, const float *k) {
-  const struct wn_attention_plan *p = x->p;
-  p->kernels.columns[s->width / 16][s->rows](g, qt + s->row, dkt);
-  p->kernels.values[s->width / 16][s->rows](k, g, dq + s->row * p->Dp);
+/* dk += G^T q and dq += G k on a strip; g, q and dq are at the strip's first row. */
+static void score_products(const struct column *x, const struct wn_attention_strip *s, const float *g, const float *q,
+                           const float *k, float *dk, float *dq) {
+  x->p->kernels.columns[s->width / 16][s->rows](q, g, dk);
+  x->p->kernels.values[s->width / 16][s->rows](k, g, dq);
+}
+
+/* A row that sees one key has weight 1 there whatever the logit: its G is exactly zero, not a rounding's worth. */
+static void clear_single(const struct column *x, int64_t block, const struct wn_attention_strip *s, float *g) {
+  const struct wn_attention *a = x->p->a;
+  for (int64_t i = 0; i < s->rows; i++) {
+    const int64_t at = block * WN_TILE + s->row + i;
+    if (at == (a->doc_start ? a->doc_start[x->u->b * a->Tk + at] : 0)) memset(g + i * WN_TILE, 0, WN_TILE * sizeof *g);
+  }
 }
 
 /* One head on one tile: W, G, dF, dv; dk and dq unless the selections' gradient must join first. */
@@ -231,20 +226,20 @@ static void backward_head(const struct column *x, int64_t h, int64_t block, cons
                           int n) {
   const struct wn_attention_plan *p = x->p;
   const struct worker *w = x->w;
-  const int64_t D = p->a->D, Dp = p->Dp, at = h * p->blocks + block, columns = h / p->group * WN_TILE * D;
+  const int64_t Dp = p->Dp, g = h / p->group, columns = g * WN_TILE * p->a->D, tile = g * WN_TILE * Dp;
   for (int i = 0; i < n; i++) {
     const struct wn_attention_strip *s = &strips[i];
-    const int64_t row = at * WN_TILE + s->row, in_tile = s->row * WN_TILE;
-    float *weights = w->w + in_tile, *g = w->g + in_tile;
+    const int64_t row = (h * p->blocks + block) * WN_TILE + s->row, in_tile = s->row * WN_TILE;
+    float *weights = w->w + in_tile, *gradient = w->g + in_tile;
     const float *logits = weights;
     if (h == x->u->select)
       logits = w->base + block * WN_TILE_AREA + in_tile;
     else
       p->kernels.logits[s->width / 16][s->rows](w->kt + columns, x->rows->q + row * Dp, weights);
-    p->kernels.logits[s->width / 16][s->rows](w->vt + columns, x->rows->dy + row * Dp, g);
+    p->kernels.logits[s->width / 16][s->rows](w->vt + columns, x->rows->dy + row * Dp, gradient);
     p->ops->gradient(&(struct wn_tile_gradient){.a = logits,
                                                 .w = weights,
-                                                .g = g,
+                                                .g = gradient,
                                                 .F = w->F ? w->F + in_tile : NULL,
                                                 .seen = s->seen,
                                                 .rows = s->rows,
@@ -252,10 +247,10 @@ static void backward_head(const struct column *x, int64_t h, int64_t block, cons
                                                 .lse = x->rows->lse + row,
                                                 .delta = x->rows->delta + row,
                                                 .dF = w->dF ? w->dF + in_tile : NULL});
-    p->kernels.columns[s->width / 16][s->rows](weights, x->rows->dyt + at * WN_TILE * D + s->row, w->dvt + columns);
+    if (block == x->c && (block == 0 || p->a->doc_start)) clear_single(x, block, s, gradient);
+    p->kernels.columns[s->width / 16][s->rows](x->rows->dy + row * Dp, weights, w->dv + tile);
     if (h != x->u->select)
-      score_products(x, s, g, w->dkt + columns, x->rows->qt + at * WN_TILE * D, x->sums->dq + at * WN_TILE * Dp,
-                     w->k + h / p->group * WN_TILE * Dp);
+      score_products(x, s, gradient, x->rows->q + row * Dp, w->k + tile, w->dk + tile, x->sums->dq + row * Dp);
   }
 }
 
@@ -277,7 +272,7 @@ static void selection_gradient(struct column *x, int64_t block, const struct wn_
   const struct wn_attention_plan *p = x->p;
   const struct wn_attention *a = p->a;
   const struct worker *w = x->w;
-  const int64_t D = a->D, Dp = p->Dp, h = x->u->select, at = h * p->blocks + block;
+  const int64_t Dp = p->Dp, h = x->u->select, tile = h / p->group * WN_TILE * Dp;
   for (int i = n - 1; i >= 0; i--) {
     const struct wn_attention_strip *s = &strips[i];
     const int64_t in_tile = s->row * WN_TILE;
@@ -290,12 +285,12 @@ static void selection_gradient(struct column *x, int64_t block, const struct wn_
                                                               .rows = s->rows,
                                                               .relu = a->sel.relu,
                                                               .shift = a->sel.shift});
+    const int64_t row = block * WN_TILE + s->row, of_head = h * p->blocks * WN_TILE + row;
     if (h >= 0)
-      score_products(x, s, w->g + in_tile, w->dkt + h / p->group * WN_TILE * D, x->rows->qt + at * WN_TILE * D,
-                     x->sums->dq + at * WN_TILE * Dp, w->k + h / p->group * WN_TILE * Dp);
+      score_products(x, s, w->g + in_tile, x->rows->q + of_head * Dp, w->k + tile, w->dk + tile,
+                     x->sums->dq + of_head * Dp);
     else
-      score_products(x, s, w->g + in_tile, w->dskt, x->rows->sqt + block * WN_TILE * D,
-                     x->sums->dsq + block * WN_TILE * Dp, w->sk);
+      score_products(x, s, w->g + in_tile, x->rows->sq + row * Dp, w->sk, w->dsk, x->sums->dsq + row * Dp);
   }
 }
 

@@ -84,8 +84,6 @@ struct wn_tile_ops {
                float factor);
   /* dst[D,64] = factor * src[rows,D]^T, zeros from column `rows` on */
   void (*pack_transposed)(float *dst, const float *src, int64_t stride, int64_t rows, int64_t D, float factor);
-  /* dst[rows,D] = factor * src[D,64]^T */
-  void (*unpack_transposed)(float *dst, int64_t stride, const float *src, int64_t rows, int64_t D, float factor);
   /* dst[i,d] = factor[i] (or `all` where factor is NULL) * the sum over parts of src[part*part_step + i*width + d] */
   void (*unpack)(float *dst, int64_t stride, const float *src, int64_t width, int64_t parts, int64_t part_step,
                  int64_t rows, int64_t D, const float *factor, float all);
@@ -109,7 +107,7 @@ typedef void (*wn_tile_kernel)(const float *y, const float *x, float *c, ...);
 struct wn_tile_kernels {
   wn_tile_kernel logits[WN_TILE / 16 + 1][WN_TILE + 1];  /* C[rows,width] = X[rows,D] Y[D,width] */
   wn_tile_kernel values[WN_TILE / 16 + 1][WN_TILE + 1];  /* C[rows,Dp] += X[rows,width] Y[width,Dp] */
-  wn_tile_kernel columns[WN_TILE / 16 + 1][WN_TILE + 1]; /* C[D,width] += X[D,rows] Y[rows,width] */
+  wn_tile_kernel columns[WN_TILE / 16 + 1][WN_TILE + 1]; /* C[width,Dp] += X[rows,width]^T Y[rows,Dp] */
 };
 
 struct wn_attention_plan {
