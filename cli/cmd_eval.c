@@ -136,8 +136,7 @@ int cmd_eval(int argc, char **argv) {
        .type = CLI_STRING,
        .out = &r.model,
        .metavar = "DIR",
-       .help = "the checkpoint",
-       .required = true},
+       .help = "the checkpoint (or as an argument)"},
       {.name = "data", .type = CLI_STRING, .out = &r.data, .metavar = "FILE", .help = "a token file (.bin)"},
       {.name = "text", .type = CLI_STRING, .out = &r.text, .metavar = "FILE", .help = "a text; - is standard input"},
       {.name = "tokenizer",
@@ -194,8 +193,12 @@ int cmd_eval(int argc, char **argv) {
           "evaluates on the data of the recipe that the checkpoint was trained with.",
       .options = options,
       .option_count = CLI_COUNT(options),
+      .positional = "[DIR]",
+      .positional_max = 1,
       .epilog = "Recipe keys, for --config and --set: winnow train --help"};
-  int code = cli_parse(&spec, argc, argv, NULL);
+  struct cli_list dirs = {0};
+  int code = cli_parse(&spec, argc, argv, &dirs);
+  code = cli_model_argument(&spec, code, true, &dirs, &r.model);
   if (code == CLI_GO && r.data && r.text) code = cli_usage_error(spec.command, "--data and --text exclude each other");
   wn_context *ctx = NULL;
   if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);

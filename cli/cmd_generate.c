@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <winnow/model.h>
 #include "args.h"
+#include "recipe.h"
 #include "signals.h"
 #include "ui.h"
 
@@ -189,8 +190,7 @@ int cmd_generate(int argc, char **argv) {
        .type = CLI_STRING,
        .out = &r.model,
        .metavar = "DIR",
-       .help = "the checkpoint",
-       .required = true},
+       .help = "the checkpoint (or as an argument)"},
       {.name = "prompt", .type = CLI_STRING, .out = &r.prompt, .metavar = "TEXT", .help = "the text to continue"},
       {.name = "prompt-file",
        .type = CLI_STRING,
@@ -241,8 +241,12 @@ int cmd_generate(int argc, char **argv) {
                                     "Continues a prompt. The text streams to standard output; --json gives text, token "
                                     "ids and speed at the end.",
                                 .options = options,
-                                .option_count = CLI_COUNT(options)};
-  int code = cli_parse(&spec, argc, argv, NULL);
+                                .option_count = CLI_COUNT(options),
+                                .positional = "[DIR]",
+                                .positional_max = 1};
+  struct cli_list dirs = {0};
+  int code = cli_parse(&spec, argc, argv, &dirs);
+  code = cli_model_argument(&spec, code, true, &dirs, &r.model);
   if (code == CLI_GO && r.prompt && r.prompt_file)
     code = cli_usage_error(spec.command, "--prompt and --prompt-file exclude each other");
   if (code != CLI_GO) return code;

@@ -7,6 +7,7 @@
 #include <sys/sysinfo.h>
 #include <winnow/model.h>
 #include "args.h"
+#include "recipe.h"
 #include "ui.h"
 
 static json_t *strings(const char *const *list) {
@@ -120,9 +121,7 @@ int cmd_info(int argc, char **argv) {
       .positional = "[DIR]",
       .positional_max = 1};
   int code = cli_parse(&spec, argc, argv, &dirs);
-  if (code == CLI_GO && model && dirs.count) code = cli_usage_error(spec.command, "one checkpoint at a time");
-  if (code == CLI_GO && dirs.count) model = dirs.items[0];
-  cli_list_clear(&dirs);
+  code = cli_model_argument(&spec, code, false, &dirs, &model);
   wn_context *ctx = NULL;
   if (code == CLI_GO) code = cli_context_open(&common, &ctx);
   if (code) return code;

@@ -28,6 +28,16 @@ bool cli_exists(const char *path) {
   return access(path, F_OK) == 0;
 }
 
+int cli_model_argument(const struct cli_spec *spec, int code, bool required, struct cli_list *positionals,
+                       const char **model) {
+  if (code == CLI_GO && *model && positionals->count) code = cli_usage_error(spec->command, "one checkpoint at a time");
+  if (code == CLI_GO && positionals->count) *model = positionals->items[0];
+  if (code == CLI_GO && required && !*model)
+    code = cli_usage_error(spec->command, "which checkpoint? Give --model DIR or the folder");
+  cli_list_clear(positionals);
+  return code;
+}
+
 int cli_recipe_load(wn_context *ctx, const char *path, const struct cli_list *sets, wn_recipe *out) {
   wn_status status = wn_recipe_load(ctx, path, sets->items, sets->count, out);
   return status == WN_OK ? 0 : cli_fail(ctx, status);

@@ -30,7 +30,9 @@ refuses "an unknown command" 2 'did you mean "train"\?' trian
 refuses "a command like nothing" 2 'unknown command' xyzzyplugh
 refuses "an unknown subcommand" 2 'did you mean "prepare"\?' data prepair
 refuses "a value that is missing" 2 '\-\-out' train --out
-refuses "an option that is required" 2 '\-\-model' eval
+refuses "a checkpoint that is not given" 2 '\-\-model' eval
+refuses "a checkpoint given twice" 2 'one checkpoint' generate --model a b
+refuses "an option that is required" 2 '\-\-out is required' train --config x
 refuses "a flag with a value" 2 '\-\-json' info --json=1
 refuses "threads out of range" 2 '\-\-threads.*range' info --threads -1
 refuses "threads that are no number" 2 '\-\-threads.*integer' info --threads two
