@@ -373,6 +373,55 @@ static void test_optimizers(void **unused) {
     }
 }
 
+/* Sums over rows: the same bits from the same number of threads every time (a resumed run depends on it), and from any
+ * number where ops.h says so. */
+static void test_sums_are_repeatable(void **unused) {
+  (void)unused;
+  enum { M = 301, N = 205, K = 190, V = 40, TIMES = 4 };
+  static const int threads[TIMES] = {2, 2, 1, 3};
+  float *x = malloc(sizeof(float) * M * K), *dy = malloc(sizeof(float) * M * N), *w = malloc(sizeof(float) * N * K);
+  float *dw[TIMES], *dgain[TIMES], *dtok[TIMES], *dx = malloc(sizeof(float) * M * K), *rstd = malloc(sizeof(float) * M);
+  double sums[TIMES];
+  int32_t ids[M];
+  assert_true(x && dy && w && dx && rstd);
+  for (int i = 0; i < M * K; i++) x[i] = (float)wn_random_normal(1, WN_STREAM_TEST, 1, (uint64_t)i);
+  for (int i = 0; i < M * N; i++) dy[i] = (float)wn_random_normal(1, WN_STREAM_TEST, 2, (uint64_t)i);
+  for (int i = 0; i < N * K; i++) w[i] = (float)wn_random_normal(1, WN_STREAM_TEST, 3, (uint64_t)i);
+  for (int m = 0; m < M; m++) ids[m] = m * 7 % V, rstd[m] = 1;
+  FOR_ISA(isa) {
+    for (int t = 0; t < TIMES; t++) {
+      dw[t] = calloc(N * K, sizeof(float)), dgain[t] = calloc(K, sizeof(float)), dtok[t] = calloc(V * K, sizeof(float));
+      assert_true(dw[t] && dgain[t] && dtok[t]);
+      struct wn_linear linear = {
+          .M = M, .N = N, .K = K, .x = x, .ldx = K, .w = w, .dy = dy, .lddy = N, .dx = dx, .lddx = K, .dw = dw[t]};
+      RUN(linear, backward, isa, threads[t], &linear);
+      struct wn_norm norm = {.rows = M,
+                             .groups = 1,
+                             .width = K,
+                             .eps = 1e-6,
+                             .x = x,
+                             .ldx = K,
+                             .gain = w,
+                             .rstd = rstd,
+                             .dy = dx,
+                             .lddy = K,
+                             .dgain = dgain[t]};
+      RUN(norm, backward, isa, threads[t], &norm);
+      struct wn_embedding embedding = {.M = M, .C = K, .V = V, .ids = ids, .dy = x, .dtok = dtok[t]};
+      RUN(embedding, backward, isa, threads[t], &embedding);
+      struct wn_sumsq sumsq = {.n = M * K, .x = x, .out = &sums[t]};
+      RUN(sumsq, forward, isa, threads[t], &sumsq);
+      assert_memory_equal(dtok[t], dtok[0], V * K * sizeof(float));
+      assert_memory_equal(&sums[t], &sums[0], sizeof sums[0]);
+      if (threads[t] != threads[0]) continue;
+      assert_memory_equal(dw[t], dw[0], N * K * sizeof(float));
+      assert_memory_equal(dgain[t], dgain[0], K * sizeof(float));
+    }
+    for (int t = 0; t < TIMES; t++) free(dw[t]), free(dgain[t]), free(dtok[t]);
+  }
+  free(x), free(dy), free(w), free(dx), free(rstd);
+}
+
 static void test_double_is_refused(void **unused) {
   (void)unused;
   double x[4] = {1, 2, 3, 4};
@@ -386,9 +435,16 @@ static void test_double_is_refused(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_linear),        cmocka_unit_test(test_norm),       cmocka_unit_test(test_act),
-      cmocka_unit_test(test_rope),          cmocka_unit_test(test_embedding),  cmocka_unit_test(test_elementwise),
-      cmocka_unit_test(test_cross_entropy), cmocka_unit_test(test_optimizers), cmocka_unit_test(test_double_is_refused),
+      cmocka_unit_test(test_linear),
+      cmocka_unit_test(test_norm),
+      cmocka_unit_test(test_act),
+      cmocka_unit_test(test_rope),
+      cmocka_unit_test(test_embedding),
+      cmocka_unit_test(test_elementwise),
+      cmocka_unit_test(test_cross_entropy),
+      cmocka_unit_test(test_optimizers),
+      cmocka_unit_test(test_sums_are_repeatable),
+      cmocka_unit_test(test_double_is_refused),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
