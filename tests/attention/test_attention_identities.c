@@ -310,13 +310,13 @@ static void check_causality(void) {
 static void check_threads(void) {
   for (int v = 0; v < VARIANTS; v++)
     for (int64_t B = 1; B <= 2; B++) {
-      make(&whole, &variants[v], B, 150, 4, 2, 32);
+      make(&whole, &variants[v], B, 130, 4, 2, 16);
       threads = 1;
       run_both(&whole);
       for (threads = 1; threads <= 3; threads++) {
         static struct run first;
-        make(&first, &variants[v], B, 150, 4, 2, 32);
-        make(&other, &variants[v], B, 150, 4, 2, 32);
+        make(&first, &variants[v], B, 130, 4, 2, 16);
+        make(&other, &variants[v], B, 130, 4, 2, 16);
         run_both(&first);
         run_both(&other);
         same_results("threads", &other, &whole, 5e-6);

@@ -12,7 +12,7 @@
 static wn_context *ctx;
 
 static struct wn_exec exec_double(void) {
-  return (struct wn_exec){.ctx = ctx, .backend = wn_backend_ref(), .threads = 2, .dtype = WN_F64};
+  return (struct wn_exec){.ctx = ctx, .backend = wn_backend_ref(), .threads = 1, .dtype = WN_F64};
 }
 
 static double loss_of(const struct bench *b) {
