@@ -14,6 +14,7 @@
 WN_API_BEGIN
 
 typedef enum wn_norm_kind { WN_NORM_RMS, WN_NORM_LAYER } wn_norm_kind;                       /* "rmsnorm", "layernorm" */
+typedef enum wn_norm_place { WN_NORM_PRE, WN_NORM_POST } wn_norm_place;                      /* "pre", "post" */
 typedef enum wn_position_kind { WN_POS_NONE, WN_POS_LEARNED, WN_POS_ROPE } wn_position_kind; /* "none", "learned", "rope" */
 typedef enum wn_ffn_kind { WN_FFN_SWIGLU, WN_FFN_GELU, WN_FFN_RELU } wn_ffn_kind;            /* "swiglu", "gelu" (tanh), "relu" */
 
@@ -24,6 +25,9 @@ typedef struct wn_model_config {
   int64_t heads, kv_heads, head_size; /* H, Hkv (0: heads), D (0: width/heads) */
   int64_t ffn_width;           /* 0: floor(8*width/3) for swiglu, 4*width otherwise */
   wn_norm_kind norm;
+  wn_norm_place norm_place;    /* before attention and feed-forward, with one at the end (pre); or after the residual
+                                  additions, and none at the end (post) */
+  bool embed_norm;             /* a norm after the embedding */
   double norm_eps;             /* 1e-6 */
   wn_position_kind position;
   double rope_theta;           /* 10000; rotates the pair (i, i + D/2), as Hugging Face Llama */
@@ -32,6 +36,9 @@ typedef struct wn_model_config {
   bool bias;                   /* on every linear map and LayerNorm */
   bool tied;                   /* output shares the embedding */
   double dropout;              /* after the embedding and on both residual branches, training only */
+  double dropout_hidden;       /* on the feed-forward's inner activations, training only */
+  int64_t memory;              /* segment recurrence (Dai et al. 2019): tokens of earlier blocks of a stream that each
+                                  layer keeps; 0: none. Needs data.stream in training */
   double init_std;             /* 0.02; maps into the residual are scaled by 1/sqrt(2*layers) */
   wn_attention_config attention;
 } wn_model_config;

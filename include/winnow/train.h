@@ -53,6 +53,7 @@ typedef struct wn_train_progress {
   int64_t step, steps;           /* steps done, of how many */
   double loss, lr, grad_norm;    /* mean over answer positions, before the update; L_mem not included */
   double mem_loss;               /* L_mem's term, 0 when off */
+  double span_loss;              /* adaptive span's term, 0 when off */
   double tokens_per_second, seconds; /* this step's; since the start of this process's run */
   uint64_t tokens;               /* trained on so far, resumed runs included */
   bool evaluated;                /* the fields below are of this step */

@@ -11,6 +11,7 @@
 #define DEFAULT_CONTEXT 512
 
 static const char *const norm_names[] = {"rmsnorm", "layernorm", NULL};
+static const char *const place_names[] = {"pre", "post", NULL};
 static const char *const position_names[] = {"none", "learned", "rope", NULL};
 static const char *const ffn_names[] = {"swiglu", "gelu", "relu", NULL};
 
@@ -25,6 +26,9 @@ static const struct wn_field fields[] = {
     {"ffn_width", WN_FIELD_INT64, AT(ffn_width), 0, 1 << 20, NULL,
      "inner size of the feed-forward; 0: floor(8*width/3) for swiglu, else 4*width"},
     {"norm", WN_FIELD_ENUM, AT(norm), 0, 0, norm_names, "before attention, feed-forward and output"},
+    {"norm_place", WN_FIELD_ENUM, AT(norm_place), 0, 0, place_names,
+     "norms before attention and feed-forward, or after what they add to"},
+    {"embed_norm", WN_FIELD_BOOL, AT(embed_norm), 0, 0, NULL, "a norm after the embedding"},
     {"norm_eps", WN_FIELD_DOUBLE, AT(norm_eps), 1e-12, 1, NULL, "added under the root"},
     {"position", WN_FIELD_ENUM, AT(position), 0, 0, position_names, "how order is told"},
     {"rope_theta", WN_FIELD_DOUBLE, AT(rope_theta), 1, 1e12, NULL, "base of the rotary angles"},
@@ -33,6 +37,9 @@ static const struct wn_field fields[] = {
     {"bias", WN_FIELD_BOOL, AT(bias), 0, 0, NULL, "biases on every linear map and LayerNorm"},
     {"tied", WN_FIELD_BOOL, AT(tied), 0, 0, NULL, "the output shares the embedding"},
     {"dropout", WN_FIELD_DOUBLE, AT(dropout), 0, 0.999, NULL, "after the embedding and on both residual branches"},
+    {"dropout_hidden", WN_FIELD_DOUBLE, AT(dropout_hidden), 0, 0.999, NULL, "on the feed-forward's inner activations"},
+    {"memory", WN_FIELD_INT64, AT(memory), 0, 1 << 24, NULL,
+     "segment recurrence: tokens of earlier blocks that every layer keeps; 0: none"},
     {"init_std", WN_FIELD_DOUBLE, AT(init_std), 0, 10, NULL, "of the first weights"},
 };
 #define FIELD_COUNT ((int)(sizeof fields / sizeof *fields))

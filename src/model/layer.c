@@ -81,6 +81,7 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
   out->mean_k = take(&e, c->qk_norm && layer, M, Hkv);
   out->lse = take(&e, true, M, H);
   out->M = take(&e, has_mem(c), M, G);
+  out->z = take(&e, wn_span_is_dynamic(c), M, H);
   out->dot = take(&e, c->attention.exclusive.enabled, M, H);
   e.element = sizeof(double);
   out->cut = take(&e, c->attention.threshold.enabled, M, 2 * H);
@@ -107,6 +108,7 @@ wn_status wn_layer_temp_plan(wn_context *ctx, const wn_model_config *c, wn_dtype
       {"d_k", backward && c->qk_norm, c->kv_heads * D, &out->d_k},
       {"d_sq", backward && bilinear, selections(c) * D, &out->d_sq},
       {"d_sk", backward && bilinear, selections(c) * D, &out->d_sk},
+      {"d_z", backward && wn_span_is_dynamic(c), c->heads, &out->d_z},
   };
   memset(out, 0, sizeof *out);
   for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
@@ -161,6 +163,16 @@ wn_status wn_run_dropout(struct wn_run *run, int64_t place, void *x) {
                                                           .p = run->dropout,
                                                           .seed = run->seed,
                                                           .stream = run->stream + (uint64_t)place,
+                                                          .x = x});
+}
+
+static wn_status hidden_dropout(struct wn_run *run, int64_t l, void *x) {
+  const wn_model_config *c = &run->model->config;
+  if (run->dropout_hidden <= 0) return WN_OK;
+  return wn_run_dropout_forward(run, &(struct wn_dropout){.n = run->B * run->T * c->ffn_width,
+                                                          .p = run->dropout_hidden,
+                                                          .seed = run->seed,
+                                                          .stream = run->stream + (uint64_t)(1 + 3 * c->layers + l),
                                                           .x = x});
 }
 
@@ -274,8 +286,12 @@ wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a
   const wn_model_config *c = &run->model->config;
   const struct wn_layer_params *p = &run->model->layers[l];
   const int64_t M = run->B * run->T, C = c->width, D = c->head_size;
-  WN_TRY(wn_run_norm(run, M, prev_mid ? prev_mid : a->x, prev_branch, a->x, p->norm1_gain, p->norm1_shift, a->n1,
-                     a->rstd1, a->mean1));
+  if (p->norm1_gain >= 0)
+    WN_TRY(wn_run_norm(run, M, prev_mid ? prev_mid : a->x, prev_branch, a->x, p->norm1_gain, p->norm1_shift, a->n1,
+                       a->rstd1, a->mean1));
+  else if (!run->measuring)
+    memcpy(a->n1, a->x, (size_t)(M * C) * wn_dtype_size(run->exec.dtype));
+  WN_TRY(wn_span_forward(run, l, a));
   WN_TRY(map_forward(run, C, qkv_width(c), p->qkv_weight, p->qkv_bias, a->n1, a->qkv));
   if (is_bilinear(c)) {
     WN_TRY(map_forward(run, C, selections(c) * D, p->select_q, -1, a->n1, a->sq));
@@ -320,6 +336,7 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   bind_parameters(run, run->model->layers[l].shared, WN_ARRAY_SHARED, out);
   if (c->attention.relative.enabled && out->relative.P == 0) out->relative.P = c->context;
   out->span.s_z = (struct wn_stride){.h = 1};
+  if (wn_span_is_dynamic(c)) out->span.z = a->z, out->span.s_z = (struct wn_stride){T * H, H, 1};
   out->threshold.cut = a->cut;
   out->exclusive.dot = a->dot;
   out->dropout.seed = run->seed;
@@ -349,10 +366,12 @@ wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
   const int64_t M = run->B * run->T, C = c->width, F = c->ffn_width;
   WN_TRY(map_forward(run, c->heads * c->head_size, C, p->out_weight, p->out_bias, a->att, temp->branch));
   WN_TRY(wn_run_dropout(run, 1 + 2 * l, temp->branch));
-  WN_TRY(wn_run_norm(run, M, a->x, temp->branch, a->mid, p->norm2_gain, p->norm2_shift, a->n2, a->rstd2, a->mean2));
+  WN_TRY(wn_run_norm(run, M, wn_norm_is_post(c) ? a->n1 : a->x, temp->branch, a->mid, p->norm2_gain, p->norm2_shift,
+                     a->n2, a->rstd2, a->mean2));
   WN_TRY(map_forward(run, C, in_width(c), p->in_weight, p->in_bias, a->n2, a->in));
   const struct wn_act act = {.kind = act_kind(c), .M = M, .F = F, .x = a->in, .y = a->act};
   WN_TRY(wn_run_act_forward(run, &act));
+  WN_TRY(hidden_dropout(run, l, a->act));
   if (!output) return WN_OK;
   WN_TRY(map_forward(run, F, C, p->ffn_out_weight, p->ffn_out_bias, a->act, temp->branch));
   return wn_run_dropout(run, 2 + 2 * l, temp->branch);
@@ -393,7 +412,9 @@ static wn_status attention_backward(struct wn_run *run, int64_t l, const struct 
   attention.dv = wn_at(temp->d_qkv, (H + Hkv) * D, dtype);
   attention.dsq = temp->d_sq;
   attention.dsk = temp->d_sk;
+  if (wn_span_is_dynamic(c)) attention.span.dz = temp->d_z;
   WN_TRY(wn_run_attention_backward(run, &attention));
+  wn_span_loss_backward(run, l, a, temp->d_z);
   WN_TRY(rotate(run, temp->d_qkv, temp->d_q, temp->d_k, true));
   if (!c->qk_norm) return WN_OK;
   struct wn_norm nq = head_norm(run, a, 0, H, p->q_gain, a->q, a->rstd_q, a->mean_q);
@@ -404,28 +425,40 @@ static wn_status attention_backward(struct wn_run *run, int64_t l, const struct 
   return wn_run_norm_backward(run, &nk);
 }
 
+/* Back through a norm over the width. Before the branch: the branch's gradient d_n goes through it and joins the
+ * residual stream's. After the addition: the sum's gradient, all that there is, goes through. */
+static wn_status through_norm(struct wn_run *run, const void *x, int gain, int shift, void *rstd, void *mean,
+                              struct wn_layer_temp *temp) {
+  const bool post = wn_norm_is_post(&run->model->config);
+  if (gain < 0) return WN_OK;
+  return wn_run_norm_grad(run, run->B * run->T, x, gain, shift, rstd, mean, post ? temp->d_res : temp->d_n, temp->d_res,
+                          !post);
+}
+
 wn_status wn_layer_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp) {
   const wn_model_config *c = &run->model->config;
   const struct wn_layer_params *p = &run->model->layers[l];
   const int64_t M = run->B * run->T, C = c->width, F = c->ffn_width, D = c->head_size;
+  const bool post = wn_norm_is_post(c);
+  void *d_in = post ? temp->d_res : temp->d_n; /* gradient of a branch's input; after the addition it joins the sum's */
   const void *d_branch;
 
   WN_TRY(branch_grad(run, 2 + 2 * l, temp, &d_branch));
   WN_TRY(map_backward(run, F, C, p->ffn_out_weight, p->ffn_out_bias, a->act, d_branch, temp->d_act, false));
+  WN_TRY(hidden_dropout(run, l, temp->d_act));
   const struct wn_act act = {.kind = act_kind(c), .M = M, .F = F, .x = a->in, .dy = temp->d_act, .dx = a->in};
   WN_TRY(wn_run_act_backward(run, &act));
-  WN_TRY(map_backward(run, C, in_width(c), p->in_weight, p->in_bias, a->n2, a->in, temp->d_n, false));
-  WN_TRY(wn_run_norm_grad(run, M, a->mid, p->norm2_gain, p->norm2_shift, a->rstd2, a->mean2, temp->d_n, temp->d_res,
-                          true));
+  WN_TRY(map_backward(run, C, in_width(c), p->in_weight, p->in_bias, a->n2, a->in, d_in, post));
+  WN_TRY(through_norm(run, a->mid, p->norm2_gain, p->norm2_shift, a->rstd2, a->mean2, temp));
 
   WN_TRY(branch_grad(run, 1 + 2 * l, temp, &d_branch));
   WN_TRY(map_backward(run, c->heads * D, C, p->out_weight, p->out_bias, a->att, d_branch, temp->d_act, false));
   WN_TRY(attention_backward(run, l, p, a, temp));
-  WN_TRY(map_backward(run, C, qkv_width(c), p->qkv_weight, p->qkv_bias, a->n1, temp->d_qkv, temp->d_n, false));
+  WN_TRY(map_backward(run, C, qkv_width(c), p->qkv_weight, p->qkv_bias, a->n1, temp->d_qkv, d_in, post));
   if (is_bilinear(c)) {
-    WN_TRY(map_backward(run, C, selections(c) * D, p->select_q, -1, a->n1, temp->d_sq, temp->d_n, true));
-    WN_TRY(map_backward(run, C, selections(c) * D, p->select_k, -1, a->n1, temp->d_sk, temp->d_n, true));
+    WN_TRY(map_backward(run, C, selections(c) * D, p->select_q, -1, a->n1, temp->d_sq, d_in, true));
+    WN_TRY(map_backward(run, C, selections(c) * D, p->select_k, -1, a->n1, temp->d_sk, d_in, true));
   }
-  return wn_run_norm_grad(run, M, a->x, p->norm1_gain, p->norm1_shift, a->rstd1, a->mean1, temp->d_n, temp->d_res,
-                          true);
+  WN_TRY(wn_span_backward(run, l, a, temp->d_z, d_in));
+  return through_norm(run, a->x, p->norm1_gain, p->norm1_shift, a->rstd1, a->mean1, temp);
 }

@@ -1,19 +1,29 @@
 /* One decoder layer, and what runs it: private to src/model.
  *
+ * Norms before the branches (pre):
  *   x   -> norm1 -> qkv (-> q,k norm) (-> rotary) -> attention -> out map (-> dropout) -> + x   = mid
  *   mid -> norm2 -> ffn in -> activation -> ffn out (-> dropout)                        -> + mid = next layer's x
- * The two additions are fused into the norm that reads their result, so a layer hands on (mid, branch), not their sum.
- */
+ * Norms after the residual additions (post):
+ *   x = last layer's n2 + branch -> its norm -> n1 -> qkv ... -> out map -> + n1 = mid
+ *   mid -> norm -> n2 -> ffn ... -> + n2                                        = next layer's x
+ * so that the two differ in the residual's base and in whose norm stands at the entry. The two additions are fused into
+ * the norm that reads their result, so a layer hands on (mid or n2, branch), not their sum. */
 #ifndef WN_MODEL_LAYER_H
 #define WN_MODEL_LAYER_H
 
 #include "attention/registry.h"
 #include "model/model.h"
 
-/* Rows of the parameter table, -1 where the configuration has none. */
+static inline bool wn_norm_is_post(const wn_model_config *c) {
+  return c->norm_place == WN_NORM_POST;
+}
+
+/* Rows of the parameter table, -1 where the configuration has none. norm1 stands at the entry, norm2 after the
+ * attention: with norms after the additions, the first is the last layer's norm2 (none for layer 0). */
 struct wn_layer_params {
   int norm1_gain, norm1_shift, qkv_weight, qkv_bias, q_gain, k_gain, select_q, select_k, out_weight, out_bias;
   int norm2_gain, norm2_shift, in_weight, in_bias, ffn_out_weight, ffn_out_bias;
+  int span_weight, span_bias;
   int mechanism[WN_MECHANISM_PARAMETERS_MAX]; /* the attention mechanisms' own, in their registry's order */
   int shared[WN_MECHANISM_PARAMETERS_MAX];    /* the same that all layers share */
 };
@@ -27,7 +37,7 @@ void wn_layer_params_find(const struct wn_param_table *table, const wn_model_con
                           struct wn_layer_params *out);
 /* Rows of what lies outside the layers; -1 where there is none. Tied: output is embed's row. */
 struct wn_outer_params {
-  int embed, pos, norm_gain, norm_shift, output;
+  int embed, pos, embed_gain, embed_shift, norm_gain, norm_shift, output;
 };
 void wn_outer_params_find(const struct wn_param_table *table, const wn_model_config *config,
                           struct wn_outer_params *out);
@@ -53,6 +63,7 @@ struct wn_layer_acts {
   void *rstd_k, *mean_k;               /* [M*Hkv] */
   void *lse;                           /* [B,H,T] */
   void *M;                             /* [B,G,T] with L_mem */
+  void *z;                             /* [M,H] spans with dynamic span */
   void *dot;                           /* [B,H,T] with exclusive self attention */
   double *cut;                         /* [B,H,T,2] with a threshold */
 };
@@ -71,6 +82,7 @@ struct wn_layer_temp {
   void *d_qkv;     /* [M,N] */
   void *d_q, *d_k; /* as q, k */
   void *d_sq, *d_sk;
+  void *d_z; /* [M,H] */
 };
 wn_status wn_layer_temp_plan(wn_context *ctx, const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T,
                              bool backward, struct wn_arena *arena, struct wn_layer_temp *out);
@@ -88,10 +100,11 @@ struct wn_run {
   const float *rope;        /* [rope_rows, D/2, 2] or NULL */
   int64_t rope_rows;
   bool training;
-  double dropout;        /* 0 outside training */
-  uint64_t seed, stream; /* dropout; stream: the first of this step's 3L+1 */
-  double mem_coef;       /* L_mem's factor a layer, backward only */
-  void *grads;           /* [table.total], added to; NULL: forward only */
+  double dropout, dropout_hidden; /* 0 outside training */
+  uint64_t seed, stream;          /* dropout; stream: the first of this step's wn_run_streams */
+  double mem_coef;                /* L_mem's factor a layer, backward only */
+  double span_coef;               /* span loss: the factor of a layer's sum over heads of the mean z, backward only */
+  void *grads;                    /* [table.total], added to; NULL: forward only */
 };
 void wn_run_init(struct wn_run *run, const struct wn_model *model, int64_t B, int64_t T);
 
@@ -107,8 +120,14 @@ void *wn_run_grad(const struct wn_run *run, int row);
   wn_status wn_run_##name##_backward(struct wn_run *run, const args *a);
 WN_OPS(WN_RUN_DECLARE)
 
-/* place 0: embedding; 1+2l and 2+2l: layer l's branches; 1+2L+l: its attention weights. */
+/* place 0: embedding; 1+2l and 2+2l: layer l's branches; 1+2L+l: its attention weights; 1+3L+l: its hidden
+ * activations. */
 wn_status wn_run_dropout(struct wn_run *run, int64_t place, void *x);
+static inline uint64_t wn_run_streams(const wn_model_config *c) {
+  return (uint64_t)(4 * c->layers + 1);
+}
+/* The residual stream's start: embedding, its norm (through `raw` [M,C], which keeps what was normed), dropout. */
+wn_status wn_run_embed(struct wn_run *run, const int32_t *tokens, void *raw, void *rstd, void *mean, void *x);
 /* The norm over the model's width, with and without the fused addition (add NULL: x is normed, sum unused). */
 wn_status wn_run_norm(struct wn_run *run, int64_t rows, const void *x, const void *add, void *sum, int gain, int shift,
                       void *y, void *rstd, void *mean);
@@ -126,6 +145,21 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
  * a->act: all that backward needs. */
 wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
                          bool output);
+/* What the next layer's entry adds the branch to. */
+static inline const void *wn_layer_stream(const struct wn_run *run, const struct wn_layer_acts *a) {
+  return wn_norm_is_post(&run->model->config) ? a->n2 : a->mid;
+}
+
+/* Spans (span.c). z = sigmoid(x w^T + b) of each row of x [M,C] and head. */
+bool wn_span_is_dynamic(const wn_model_config *config);
+wn_status wn_span_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a);
+/* d_z [M,H] holds the gradient of z: d_x [M,C] is added to. d_z is overwritten. */
+wn_status wn_span_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a, void *d_z, void *d_x);
+/* Sum over heads of z, mean over tokens where z is theirs; 0 without spans. */
+double wn_span_sum(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a);
+/* The span loss's gradient of the same: added to the parameter's (static), or to d_z (dynamic). */
+void wn_span_loss_backward(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, void *d_z);
+
 /* The three above. */
 wn_status wn_layer_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
                            const void *prev_mid, const void *prev_branch, bool output);

@@ -7,9 +7,9 @@ static wn_status group_logits(struct wn_model *model, wn_workspace *ws, const in
                               int64_t B, int64_t T, float *logits) {
   const int64_t V = model->config.vocab_size, M = B * T;
   struct wn_run run;
-  double mem;
+  struct wn_stack_sums sums;
   WN_TRY(wn_run_batch(&run, model, ws, B, T, doc_start));
-  WN_TRY(wn_run_stack(&run, ws, tokens, &mem));
+  WN_TRY(wn_run_stack(&run, ws, tokens, &sums));
   if (model->dtype == WN_F32) return wn_run_output(&run, ws->n_out, M, logits);
   for (int64_t first = 0; first < M; first += ws->chunk) {
     const int64_t rows = M - first < ws->chunk ? M - first : ws->chunk;

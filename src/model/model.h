@@ -57,7 +57,8 @@ size_t wn_workspace_bytes(const wn_workspace *ws);
 struct wn_step {
   void *grads;        /* [table.total] added to; NULL: forward only */
   double loss_scale;  /* gradient of the loss sum over counted positions: 1 / counted positions of the whole step */
-  double mem_scale;   /* weight of this batch's L_mem in the step: B of the micro-batch / sequences of the step */
+  double mem_scale;   /* weight of this batch's L_mem and span loss in the step: B of the micro-batch / sequences of
+                         the step */
   bool training;      /* dropout on */
   uint64_t seed;      /* dropout */
   uint64_t step;      /* dropout: unique per micro-step */
@@ -66,6 +67,7 @@ struct wn_step_result {
   double loss_sum;    /* over counted positions, nats */
   uint64_t counted, hits;
   double mem_loss;    /* eps * mean over sequences and layers of max_i M / T; 0 when off */
+  double span_loss;   /* lambda/H * sum over layers and heads of limit * z; 0 when off */
 };
 /* Forward, loss and (with grads) backward of one micro-batch. No allocation. B, T at most the workspace's. */
 wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct wn_batch *batch,

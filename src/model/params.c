@@ -10,9 +10,9 @@
 #include <string.h>
 
 enum {
-  OWN_SLOTS = 16, /* of a layer, beside its mechanisms' */
+  OWN_SLOTS = 18, /* of a layer, beside its mechanisms' */
   LAYER_SLOTS = OWN_SLOTS + WN_MECHANISM_PARAMETERS_MAX,
-  OUTER_SLOTS = 2,
+  OUTER_SLOTS = 4,
   HEAD_SLOTS = OUTER_SLOTS + WN_MECHANISM_PARAMETERS_MAX,
   TAIL_SLOTS = 3,
   PARAM_ALIGN = 16
@@ -38,7 +38,8 @@ static void set_vector(struct wn_param *row, int64_t n, double value) {
 
 /* Parameter i of the attention mechanisms, of each layer or shared by all. Returns its name. */
 static const char *mechanism_slot(const wn_model_config *c, enum wn_array_role role, int i, struct wn_param *row) {
-  const struct wn_attention_dims dims = {.B = 1, .T = c->context, .H = c->heads, .Hkv = c->kv_heads, .D = c->head_size};
+  const struct wn_attention_dims dims = {
+      .B = 1, .T = c->context + c->memory, .H = c->heads, .Hkv = c->kv_heads, .D = c->head_size};
   bool present = false;
   const struct wn_mechanism_array *array = wn_mechanism_parameter(role, i, &c->attention, &present);
   if (!array) return "";
@@ -112,6 +113,12 @@ static const char *layer_slot(const wn_model_config *c, int s, struct wn_param *
   case 15:
     if (c->bias) set_vector(row, C, 0);
     return "ffn.out.bias";
+  case 16:
+    if (wn_span_is_dynamic(c)) set_matrix(row, c->heads, C, std);
+    return "attn.span.weight";
+  case 17: /* spans start short: sigmoid(-4) = 0.018 of the limit (Sukhbaatar et al. 2019, section 4) */
+    if (wn_span_is_dynamic(c)) set_vector(row, c->heads, -4);
+    return "attn.span.bias";
   default:
     return mechanism_slot(c, WN_ARRAY_PARAMETER, s - OWN_SLOTS, row);
   }
@@ -130,6 +137,12 @@ wn_status wn_param_slot(wn_context *ctx, const wn_model_config *c, int64_t p, st
   } else if (p == 1) {
     snprintf(row->name, sizeof row->name, "pos.weight");
     if (c->position == WN_POS_LEARNED) set_matrix(row, c->context, c->width, c->init_std);
+  } else if (p == 2) {
+    snprintf(row->name, sizeof row->name, "embed_norm.gain");
+    if (c->embed_norm) set_vector(row, c->width, 1);
+  } else if (p == 3) {
+    snprintf(row->name, sizeof row->name, "embed_norm.shift");
+    if (c->embed_norm && c->norm == WN_NORM_LAYER && c->bias) set_vector(row, c->width, 0);
   } else if (p < HEAD_SLOTS) {
     const char *name = mechanism_slot(c, WN_ARRAY_SHARED, (int)p - OUTER_SLOTS, row);
     snprintf(row->name, sizeof row->name, "%s", name);
@@ -138,10 +151,10 @@ wn_status wn_param_slot(wn_context *ctx, const wn_model_config *c, int64_t p, st
     layer_name(row->name, sizeof row->name, (p - HEAD_SLOTS) / LAYER_SLOTS, name);
   } else if (tail == 0) {
     snprintf(row->name, sizeof row->name, "final_norm.gain");
-    set_vector(row, c->width, 1);
+    if (!wn_norm_is_post(c)) set_vector(row, c->width, 1);
   } else if (tail == 1) {
     snprintf(row->name, sizeof row->name, "final_norm.shift");
-    if (c->norm == WN_NORM_LAYER && c->bias) set_vector(row, c->width, 0);
+    if (!wn_norm_is_post(c) && c->norm == WN_NORM_LAYER && c->bias) set_vector(row, c->width, 0);
   } else { /* no bias here: as GPT-2 and Llama have it */
     snprintf(row->name, sizeof row->name, "output.weight");
     if (!c->tied) set_matrix(row, c->vocab_size, c->width, c->init_std);
@@ -195,52 +208,83 @@ int wn_param_find(const struct wn_param_table *table, const char *name) {
   return -1;
 }
 
-/* Row of layer l's tensor; a layer's rows lie together from `first` on. */
-static int find_in_layer(const struct wn_param_table *table, int first, int64_t l, const char *name) {
+/* The rows before the layers' and those of one layer. */
+static void layer_rows(const struct wn_param_table *t, int *head, int *each) {
+  int i = 0;
+  while (i < t->count && strncmp(t->rows[i].name, "layers.0.", 9) != 0) i++;
+  *head = i;
+  while (i < t->count && !strncmp(t->rows[i].name, "layers.0.", 9)) i++;
+  *each = i - *head;
+}
+
+/* Row of layer l's tensor; a layer's rows lie together. */
+static int find_in_layer(const struct wn_param_table *table, int64_t l, const char *name) {
   char full[96];
+  int head, each;
+  if (l < 0) return -1;
+  layer_rows(table, &head, &each);
   layer_name(full, sizeof full, l, name);
-  for (int i = first; i < table->count && i < first + LAYER_SLOTS; i++)
+  const int first = head + (int)l * each;
+  for (int i = first; i < table->count && i < first + each; i++)
     if (!strcmp(table->rows[i].name, full)) return i;
   return -1;
 }
 
 void wn_layer_params_find(const struct wn_param_table *t, const wn_model_config *c, int64_t l,
                           struct wn_layer_params *out) {
-  int head = c->position == WN_POS_LEARNED ? 2 : 1;
-  for (int i = 0; i < WN_MECHANISM_PARAMETERS_MAX; i++) {
-    bool present = false;
-    const struct wn_mechanism_array *array = wn_mechanism_parameter(WN_ARRAY_SHARED, i, &c->attention, &present);
-    out->shared[i] = array && present ? head++ : -1;
-  }
-  const int tail = 1 + (c->norm == WN_NORM_LAYER && c->bias) + !c->tied;
-  const int first = head + (int)(l * ((t->count - head - tail) / c->layers));
+  /* After the residual additions, the norm that a layer reads at its entry is the last one of the layer before. */
   const struct {
     int *row;
     const char *name;
+    int64_t layer;
   } rows[] = {
-      {&out->norm1_gain, "norm1.gain"},         {&out->norm1_shift, "norm1.shift"},
-      {&out->qkv_weight, "attn.qkv.weight"},    {&out->qkv_bias, "attn.qkv.bias"},
-      {&out->q_gain, "attn.q_norm.gain"},       {&out->k_gain, "attn.k_norm.gain"},
-      {&out->select_q, "attn.select_q.weight"}, {&out->select_k, "attn.select_k.weight"},
-      {&out->out_weight, "attn.out.weight"},    {&out->out_bias, "attn.out.bias"},
-      {&out->norm2_gain, "norm2.gain"},         {&out->norm2_shift, "norm2.shift"},
-      {&out->in_weight, "ffn.in.weight"},       {&out->in_bias, "ffn.in.bias"},
-      {&out->ffn_out_weight, "ffn.out.weight"}, {&out->ffn_out_bias, "ffn.out.bias"},
+      {&out->norm1_gain, wn_norm_is_post(c) ? "norm2.gain" : "norm1.gain", wn_norm_is_post(c) ? l - 1 : l},
+      {&out->norm1_shift, wn_norm_is_post(c) ? "norm2.shift" : "norm1.shift", wn_norm_is_post(c) ? l - 1 : l},
+      {&out->qkv_weight, "attn.qkv.weight", l},
+      {&out->qkv_bias, "attn.qkv.bias", l},
+      {&out->q_gain, "attn.q_norm.gain", l},
+      {&out->k_gain, "attn.k_norm.gain", l},
+      {&out->select_q, "attn.select_q.weight", l},
+      {&out->select_k, "attn.select_k.weight", l},
+      {&out->out_weight, "attn.out.weight", l},
+      {&out->out_bias, "attn.out.bias", l},
+      {&out->norm2_gain, wn_norm_is_post(c) ? "norm1.gain" : "norm2.gain", l},
+      {&out->norm2_shift, wn_norm_is_post(c) ? "norm1.shift" : "norm2.shift", l},
+      {&out->in_weight, "ffn.in.weight", l},
+      {&out->in_bias, "ffn.in.bias", l},
+      {&out->ffn_out_weight, "ffn.out.weight", l},
+      {&out->ffn_out_bias, "ffn.out.bias", l},
+      {&out->span_weight, "attn.span.weight", l},
+      {&out->span_bias, "attn.span.bias", l},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) *rows[i].row = find_in_layer(t, first, l, rows[i].name);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) *rows[i].row = find_in_layer(t, rows[i].layer, rows[i].name);
+  int head, each;
+  layer_rows(t, &head, &each);
   for (int i = 0; i < WN_MECHANISM_PARAMETERS_MAX; i++) {
     bool present = false;
-    const struct wn_mechanism_array *array = wn_mechanism_parameter(WN_ARRAY_PARAMETER, i, &c->attention, &present);
-    out->mechanism[i] = array && present ? find_in_layer(t, first, l, array->param) : -1;
+    const struct wn_mechanism_array *array = wn_mechanism_parameter(WN_ARRAY_SHARED, i, &c->attention, &present);
+    out->shared[i] = -1;
+    for (int k = 0; array && present && k < head; k++)
+      if (!strcmp(t->rows[k].name, array->param)) out->shared[i] = k;
+    array = wn_mechanism_parameter(WN_ARRAY_PARAMETER, i, &c->attention, &present);
+    out->mechanism[i] = array && present ? find_in_layer(t, l, array->param) : -1;
   }
 }
 
 void wn_outer_params_find(const struct wn_param_table *t, const wn_model_config *c, struct wn_outer_params *out) {
   const bool shift = c->norm == WN_NORM_LAYER && c->bias;
+  int at = 0;
+  out->embed = at++;
+  out->pos = c->position == WN_POS_LEARNED ? at++ : -1;
+  out->embed_gain = c->embed_norm ? at++ : -1;
+  out->embed_shift = c->embed_norm && shift ? at++ : -1;
+  out->output = c->tied ? 0 : t->count - 1;
+  if (wn_norm_is_post(c)) {
+    out->norm_gain = find_in_layer(t, c->layers - 1, "norm2.gain");
+    out->norm_shift = find_in_layer(t, c->layers - 1, "norm2.shift");
+    return;
+  }
   const int tail = t->count - 1 - shift - !c->tied;
-  out->embed = 0;
-  out->pos = c->position == WN_POS_LEARNED ? 1 : -1;
   out->norm_gain = tail;
   out->norm_shift = shift ? tail + 1 : -1;
-  out->output = c->tied ? 0 : t->count - 1;
 }

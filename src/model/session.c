@@ -88,18 +88,10 @@ static wn_status feed_piece(struct wn_run *run, struct wn_session *s, bool want)
   wn_outer_params_find(&s->model->table, c, &outer);
   if (!wn_layer_acts_plan(c, run->exec.dtype, B, T, s->large, s->exact, &a, &large, &exact))
     return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: activations do not fit in memory");
-  const struct wn_embedding embedding = {.M = B * T,
-                                         .C = C,
-                                         .V = c->vocab_size,
-                                         .P = c->position == WN_POS_LEARNED ? c->context : 0,
-                                         .ids = s->tokens,
-                                         .positions = s->positions,
-                                         .tok = wn_run_param(run, outer.embed),
-                                         .pos = wn_run_param(run, outer.pos),
-                                         .y = a.x};
-  WN_TRY(wn_run_embedding_forward(run, &embedding));
+  /* What the embedding's norm keeps is not needed later: layer 0's arrays take it. */
+  WN_TRY(wn_run_embed(run, s->tokens, a.n2, a.rstd2, a.mean2, a.x));
   for (int64_t l = 0; l < c->layers; l++) {
-    WN_TRY(wn_layer_before(run, l, &a, l ? a.mid : NULL, l ? s->temp.branch : NULL));
+    WN_TRY(wn_layer_before(run, l, &a, l ? wn_layer_stream(run, &a) : NULL, l ? s->temp.branch : NULL));
     if (!run->measuring) {
       struct wn_attention fresh;
       wn_layer_attention(run, l, &a, &fresh);
@@ -109,7 +101,7 @@ static wn_status feed_piece(struct wn_run *run, struct wn_session *s, bool want)
     WN_TRY(wn_layer_after(run, l, &a, &s->temp, true));
   }
   if (!want) return WN_OK;
-  const void *mid = a.mid, *branch = s->temp.branch;
+  const void *mid = wn_layer_stream(run, &a), *branch = s->temp.branch;
   if (T > 1) { /* the last row of each sequence */
     const size_t row = (size_t)C * wn_dtype_size(run->exec.dtype);
     for (int64_t b = 0; b < B && !run->measuring; b++) {

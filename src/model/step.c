@@ -1,7 +1,8 @@
 /* One pass over a batch: embedding, layers, final norm, output map with the loss, and all of it backwards.
  *
- *   loss = loss_scale * sum of cross-entropies + mem_scale * eps * mean over sequences, layers and selections of max_i
- * M / T
+ *   loss = loss_scale * sum of cross-entropies + mem_scale * (L_mem + span loss)
+ *   L_mem = eps * mean over sequences, layers and selections of max_i M / T
+ *   span loss = lambda/H * sum over layers and heads of limit * z (its mean over tokens, where spans are theirs)
  *
  * The output map, the loss and their gradients go by chunks of rows, so that logits [M,V] never exist; the gradient of
  * the final norm's output is therefore complete before the layers' backward begins. With recomputation a layer keeps
@@ -46,34 +47,44 @@ static void move_reduced(const struct wn_run *run, const struct wn_workspace *ws
     wn_bf16_from_f32(run->exec.threads, (int64_t)(large / sizeof *values), values, copy);
 }
 
-wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens, double *mem_sum) {
-  const struct wn_model *model = run->model;
-  const wn_model_config *c = &model->config;
-  const int64_t M = run->B * run->T, C = c->width;
-  const bool mem = c->attention.selective.enabled && c->attention.selective.mem.enabled;
+wn_status wn_run_embed(struct wn_run *run, const int32_t *tokens, void *raw, void *rstd, void *mean, void *x) {
+  const wn_model_config *c = &run->model->config;
   struct wn_outer_params outer;
-  struct wn_layer_acts a;
-  wn_outer_params_find(&model->table, c, &outer);
-  const int64_t selections = c->attention.selective.per_kv_head ? c->kv_heads : 1;
-  *mem_sum = 0;
-  WN_TRY(layer_acts(run, ws, 0, &a));
-  const struct wn_embedding embedding = {.M = M,
-                                         .C = C,
+  wn_outer_params_find(&run->model->table, c, &outer);
+  const struct wn_embedding embedding = {.M = run->B * run->T,
+                                         .C = c->width,
                                          .V = c->vocab_size,
                                          .P = c->position == WN_POS_LEARNED ? c->context : 0,
                                          .ids = tokens,
                                          .positions = run->positions,
                                          .tok = wn_run_param(run, outer.embed),
                                          .pos = wn_run_param(run, outer.pos),
-                                         .y = a.x};
+                                         .y = c->embed_norm ? raw : x};
   WN_TRY(wn_run_embedding_forward(run, &embedding));
-  WN_TRY(wn_run_dropout(run, 0, a.x));
+  if (c->embed_norm)
+    WN_TRY(wn_run_norm(run, embedding.M, raw, NULL, NULL, outer.embed_gain, outer.embed_shift, x, rstd, mean));
+  return wn_run_dropout(run, 0, x);
+}
+
+wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens, struct wn_stack_sums *sums) {
+  const struct wn_model *model = run->model;
+  const wn_model_config *c = &model->config;
+  const int64_t M = run->B * run->T;
+  const bool mem = c->attention.selective.enabled && c->attention.selective.mem.enabled;
+  struct wn_outer_params outer;
+  struct wn_layer_acts a;
+  wn_outer_params_find(&model->table, c, &outer);
+  const int64_t selections = c->attention.selective.per_kv_head ? c->kv_heads : 1;
+  *sums = (struct wn_stack_sums){0};
+  WN_TRY(layer_acts(run, ws, 0, &a));
+  WN_TRY(wn_run_embed(run, tokens, ws->embedded, ws->embed_rstd, ws->embed_mean, a.x));
   const void *mid = NULL, *branch = NULL;
   for (int64_t l = 0; l < c->layers; l++) {
     WN_TRY(layer_acts(run, ws, l, &a));
     WN_TRY(wn_layer_forward(run, l, &a, &ws->temp, mid, branch, true));
-    mid = a.mid;
+    mid = wn_layer_stream(run, &a);
     branch = ws->temp.branch;
+    if (!run->measuring) sums->span += wn_span_sum(run, l, &a);
     if (run->grads) move_reduced(run, ws, l, false);
     for (int64_t b = 0; mem && !run->measuring && b < run->B * selections; b++) {
       double top = -1;
@@ -82,7 +93,7 @@ wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_
         const double m = model->dtype == WN_F64 ? ((const double *)a.M)[i] : (double)((const float *)a.M)[i];
         if (m > top) top = m;
       }
-      *mem_sum += top;
+      sums->mem += top;
     }
   }
   return wn_run_norm(run, M, mid, branch, ws->x_out, outer.norm_gain, outer.norm_shift, ws->n_out, ws->rstd, ws->mean);
@@ -172,6 +183,9 @@ static wn_status backward(struct wn_run *run, struct wn_workspace *ws, const int
     WN_TRY(wn_layer_backward(run, l, &a, &ws->temp));
   }
   WN_TRY(wn_run_dropout(run, 0, ws->temp.d_res));
+  if (c->embed_norm)
+    WN_TRY(wn_run_norm_grad(run, M, ws->embedded, outer.embed_gain, outer.embed_shift, ws->embed_rstd, ws->embed_mean,
+                            ws->temp.d_res, ws->temp.d_res, false));
   const struct wn_embedding embedding = {.M = M,
                                          .C = c->width,
                                          .V = c->vocab_size,
@@ -191,17 +205,20 @@ wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct 
   const wn_model_config *c = &run->model->config;
   const wn_selective_config *sel = &c->attention.selective;
   const int64_t M = run->B * run->T;
-  double mem_sum;
+  const wn_span_config *span = &c->attention.span;
+  struct wn_stack_sums sums;
   memset(result, 0, sizeof *result);
-  if (sel->enabled && sel->mem.enabled) {
-    /* Of one layer, sequence and selection. */
-    const double share = sel->mem.eps / ((double)c->layers * (double)M * (double)(sel->per_kv_head ? c->kv_heads : 1));
-    run->mem_coef = share * step->mem_scale;
-    WN_TRY(wn_run_stack(run, ws, batch->tokens, &mem_sum));
-    result->mem_loss = share * mem_sum;
-  } else {
-    WN_TRY(wn_run_stack(run, ws, batch->tokens, &mem_sum));
-  }
+  /* L_mem's of one layer, sequence and selection; the span loss's of one head. */
+  const double mem_share =
+      sel->enabled && sel->mem.enabled
+          ? sel->mem.eps / ((double)c->layers * (double)M * (double)(sel->per_kv_head ? c->kv_heads : 1))
+          : 0;
+  const double span_share = span->enabled ? span->loss * span->limit / (double)c->heads : 0;
+  run->mem_coef = mem_share * step->mem_scale;
+  run->span_coef = span_share * step->mem_scale;
+  WN_TRY(wn_run_stack(run, ws, batch->tokens, &sums));
+  result->mem_loss = mem_share * sums.mem;
+  result->span_loss = span_share * sums.span;
   for (int64_t first = 0; first < M; first += ws->chunk) {
     const int64_t rows = M - first < ws->chunk ? M - first : ws->chunk;
     WN_TRY(chunk_loss(run, ws, batch->targets, first, rows, step->loss_scale, result));
@@ -241,9 +258,10 @@ wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct w
   struct wn_run run;
   WN_TRY(wn_run_batch(&run, model, ws, batch->B, batch->T, batch->doc_start));
   run.dropout = step->training ? model->config.dropout : 0;
+  run.dropout_hidden = step->training ? model->config.dropout_hidden : 0;
   run.training = step->training;
   run.seed = step->seed;
-  run.stream = step->step * (uint64_t)(3 * model->config.layers + 1);
+  run.stream = step->step * wn_run_streams(&model->config);
   run.grads = step->grads;
   return wn_run_step(&run, ws, batch, step, result);
 }

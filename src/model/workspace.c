@@ -47,6 +47,9 @@ static wn_status plan(wn_context *ctx, struct wn_workspace *ws) {
        (int64_t)ws->exact_bytes, 1, (void **)&ws->exact},
       {"kept activations", ws->kept_bytes > 0, L, (int64_t)ws->kept_bytes, 1, (void **)&ws->kept},
       {"positions", true, M, 1, sizeof *ws->positions, (void **)&ws->positions},
+      {"embedded", c->embed_norm, M, C, element, &ws->embedded},
+      {"embed_rstd", c->embed_norm, M, 1, element, &ws->embed_rstd},
+      {"embed_mean", c->embed_norm && c->norm == WN_NORM_LAYER, M, 1, element, &ws->embed_mean},
       {"x_out", true, M, C, element, &ws->x_out},
       {"n_out", true, M, C, element, &ws->n_out},
       {"rstd", true, M, 1, element, &ws->rstd},
@@ -74,7 +77,9 @@ static wn_status measure(struct wn_workspace *ws, size_t *need) {
   run.measuring = true;
   run.positions = ws->positions;
   run.doc_start = ws->positions;
+  run.training = ws->options.backward;
   run.dropout = ws->options.backward ? ws->model->config.dropout : 0;
+  run.dropout_hidden = ws->options.backward ? ws->model->config.dropout_hidden : 0;
   run.grads = ws->options.backward ? ws->model->params : NULL; /* an address only */
   const struct wn_batch batch = {
       .B = ws->B, .T = ws->T, .tokens = ws->positions, .targets = ws->positions, .doc_start = ws->positions};

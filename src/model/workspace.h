@@ -26,6 +26,8 @@ struct wn_workspace {
   size_t kept_bytes;
   struct wn_layer_temp temp;
   int32_t *positions; /* [M] */
+  void *embedded;     /* [M,C] before the embedding's norm, with one */
+  void *embed_rstd, *embed_mean; /* [M] */
   void *x_out;        /* [M,C] residual stream at the end */
   void *n_out;        /* [M,C] after the final norm */
   void *rstd, *mean;  /* [M] */
@@ -43,8 +45,12 @@ int64_t wn_logits_rows(int64_t M, int64_t V);
 /* A run over a batch of at most the workspace's size: scratch and positions are set, doc_start is checked. */
 wn_status wn_run_batch(struct wn_run *run, const struct wn_model *model, struct wn_workspace *ws, int64_t B, int64_t T,
                        const int32_t *doc_start);
-/* Embedding to final norm: ws->n_out. *mem_sum: sum over layers and sequences of max_i M. */
-wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens, double *mem_sum);
+struct wn_stack_sums {
+  double mem;  /* over layers, sequences and selections of max_i M */
+  double span; /* over layers of wn_span_sum */
+};
+/* Embedding to final norm: ws->n_out. */
+wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens, struct wn_stack_sums *sums);
 /* logits [rows,V] of x [rows,C], the final norm's output. */
 wn_status wn_run_output(struct wn_run *run, const void *x, int64_t rows, void *logits);
 /* wn_model_step on a prepared run. */

@@ -65,6 +65,16 @@ static double tensor_scale(const wn_train_config *config, double norm) {
   return config->clip_tensor > 0 && norm > config->clip_tensor ? config->clip_tensor / norm : 1;
 }
 
+/* Ratios stay in [0,1]: a span is between nothing and the limit (Sukhbaatar et al. 2019). */
+static void clamp(const struct wn_optimizer *opt, void *p, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    if (opt->model->dtype == WN_F64)
+      ((double *)p)[i] = fmin(fmax(((double *)p)[i], 0), 1);
+    else
+      ((float *)p)[i] = fminf(fmaxf(((float *)p)[i], 0), 1);
+  }
+}
+
 wn_status wn_optimizer_apply(struct wn_optimizer *opt, const wn_train_config *config, const void *grads, double lr,
                              int64_t step) {
   const struct wn_param_table *table = &opt->model->table;
@@ -80,7 +90,7 @@ wn_status wn_optimizer_apply(struct wn_optimizer *opt, const wn_train_config *co
   for (int i = 0; i < table->count; i++) {
     const struct wn_param *row = &table->rows[i];
     double scale = global * tensor_scale(config, opt->norms[i]);
-    double decay = row->decay ? config->weight_decay : 0;
+    double decay = row->decay && !row->ratio ? config->weight_decay : 0;
     void *p = at(opt, opt->model->params, row->offset), *v = at(opt, opt->v, row->offset);
     const void *g = at(opt, grads, row->offset);
     if (opt->kind == WN_OPT_ADAMW) {
@@ -108,6 +118,7 @@ wn_status wn_optimizer_apply(struct wn_optimizer *opt, const wn_train_config *co
                                 .grad_scale = scale};
       WN_TRY(wn_op_adagrad_forward(&opt->exec, &args));
     }
+    if (row->ratio) clamp(opt, p, row->count);
   }
   return WN_OK;
 }

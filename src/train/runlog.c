@@ -58,10 +58,11 @@ wn_status wn_run_log_trim(wn_context *ctx, const struct wn_run_log *log, int64_t
 wn_status wn_run_log_append(wn_context *ctx, const struct wn_run_log *log, const wn_train_progress *p) {
   char line[1024];
   int n = snprintf(line, sizeof line,
-                   "{\"step\":%lld,\"loss\":%.9g,\"lr\":%.9g,\"grad_norm\":%.9g,\"mem_loss\":%.9g,\"tokens\":%llu,"
+                   "{\"step\":%lld,\"loss\":%.9g,\"lr\":%.9g,\"grad_norm\":%.9g,\"mem_loss\":%.9g,\"span_loss\":%.9g,"
+                   "\"tokens\":%llu,"
                    "\"tokens_per_second\":%.1f,\"seconds\":%.3f",
-                   (long long)p->step, p->loss, p->lr, p->grad_norm, p->mem_loss, (unsigned long long)p->tokens,
-                   p->tokens_per_second, p->seconds);
+                   (long long)p->step, p->loss, p->lr, p->grad_norm, p->mem_loss, p->span_loss,
+                   (unsigned long long)p->tokens, p->tokens_per_second, p->seconds);
   if (p->evaluated && isfinite(p->val_loss))
     n += snprintf(line + n, sizeof line - (size_t)n, ",\"val_loss\":%.9g,\"val_accuracy\":%.9g", p->val_loss,
                   p->val_accuracy);

@@ -81,7 +81,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
     return wn_fail(ctx, WN_ERR_ARGUMENT, "step %lld: no position of the batch has a target", (long long)t->step + 1);
 
   memset(t->grads, 0, t->model->table.total * wn_dtype_size(t->model->dtype));
-  double loss = 0, mem_loss = 0;
+  double loss = 0, mem_loss = 0, span_loss = 0;
   for (int64_t a = 0; a < t->accumulate; a++) {
     struct wn_batch batch = {.B = t->batch,
                              .T = t->context,
@@ -98,10 +98,12 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
     WN_TRY(wn_model_step(t->model, t->ws, &batch, &step, &result));
     loss += result.loss_sum;
     mem_loss += result.mem_loss * step.mem_scale;
+    span_loss += result.span_loss * step.mem_scale;
   }
   loss /= (double)counted;
-  if (!isfinite(loss) || !isfinite(mem_loss))
-    return wn_fail(ctx, WN_ERR_DIVERGED, "the loss of step %lld is %g", (long long)t->step + 1, loss + mem_loss);
+  if (!isfinite(loss) || !isfinite(mem_loss) || !isfinite(span_loss))
+    return wn_fail(ctx, WN_ERR_DIVERGED, "the loss of step %lld is %g", (long long)t->step + 1,
+                   loss + mem_loss + span_loss);
   double norm, lr = wn_schedule_lr(&t->config, t->step + 1);
   WN_TRY(wn_optimizer_measure(&t->opt, t->grads, &norm));
   if (!isfinite(norm))
@@ -118,6 +120,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
                                     .lr = lr,
                                     .grad_norm = norm,
                                     .mem_loss = mem_loss,
+                                    .span_loss = span_loss,
                                     .tokens_per_second = seconds > 0 ? (double)all / seconds : 0,
                                     .seconds = seconds,
                                     .tokens = t->tokens};

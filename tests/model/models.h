@@ -22,7 +22,10 @@ struct model_case {
   wn_ffn_kind ffn;
   int kv_heads; /* of 4 */
   bool qk_norm, bias, tied;
-  double dropout;
+  double dropout, dropout_hidden;
+  wn_norm_place place;
+  bool embed_norm;
+  int64_t memory;
   bool packed;
   wn_selective_config sel; /* relu etc. are taken as they stand here */
   const char *attention;   /* instead of sel: the "attention" object as JSON */
@@ -196,6 +199,57 @@ static const struct model_case model_cases[] = {
      .qk_norm = true,
      .packed = true,
      .attention = "{\"selective\":{\"per_kv_head\":true,\"bilinear\":true}}"},
+    {.name = "span, a heavy loss",
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 4,
+     .attention = "{\"span\":{\"limit\":8,\"ramp\":4,\"init\":0.4,\"loss\":0.1}}"},
+    {.name = "dynamic span, a heavy loss",
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 4,
+     .attention = "{\"span\":{\"limit\":32,\"ramp\":4,\"dynamic\":true,\"loss\":0.1}}"},
+    {.name = "dynamic span, grouped, rope, qk-norm, packed",
+     .position = WN_POS_ROPE,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 2,
+     .qk_norm = true,
+     .packed = true,
+     .attention = "{\"span\":{\"limit\":32,\"ramp\":4,\"dynamic\":true,\"loss\":0.02}}"},
+    {.name = "post-norm, layernorm, bias, relu, all dropouts",
+     .norm = WN_NORM_LAYER,
+     .place = WN_NORM_POST,
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_RELU,
+     .kv_heads = 4,
+     .bias = true,
+     .dropout = 0.2,
+     .dropout_hidden = 0.3,
+     .attention = "{\"dropout\":0.2}"},
+    {.name = "post-norm, rms, tied, a norm after the embedding, selective",
+     .place = WN_NORM_POST,
+     .embed_norm = true,
+     .position = WN_POS_ROPE,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 2,
+     .tied = true,
+     .sel = {PAPER}},
+    {.name = "a norm after the embedding, layernorm, bias, dropout",
+     .norm = WN_NORM_LAYER,
+     .embed_norm = true,
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_GELU,
+     .kv_heads = 4,
+     .bias = true,
+     .dropout = 0.1,
+     .dropout_hidden = 0.2},
+    {.name = "post-norm, dynamic span without itself, relative positions, bilinear selection",
+     .place = WN_NORM_POST,
+     .position = WN_POS_NONE,
+     .ffn = WN_FFN_RELU,
+     .kv_heads = 4,
+     .attention = "{\"span\":{\"limit\":32,\"ramp\":4,\"dynamic\":true,\"exclude_self\":true,\"loss\":0.02},"
+                  "\"relative\":true,\"sinks\":1,\"selective\":{\"bilinear\":true}}"},
     {.name = "all together",
      .position = WN_POS_ROPE,
      .ffn = WN_FFN_SWIGLU,
@@ -230,6 +284,10 @@ static inline wn_model_config model_case_config(const struct model_case *k) {
   c.bias = k->bias;
   c.tied = k->tied;
   c.dropout = k->dropout;
+  c.dropout_hidden = k->dropout_hidden;
+  c.norm_place = k->place;
+  c.embed_norm = k->embed_norm;
+  c.memory = k->memory;
   c.init_std = 0.4;
   if (k->attention) {
     assert_int_equal(wn_attention_config_parse(NULL, k->attention, &c.attention), WN_OK);

@@ -134,8 +134,28 @@ static void test_clipping(void **state) {
   }
 }
 
+/* A ratio stays in [0,1] and is not decayed, however many dimensions it has; what is not a ratio goes where it goes. */
+static void test_ratios(void **state) {
+  (void)state;
+  for (int kind = WN_OPT_ADAMW; kind <= WN_OPT_ADAGRAD; kind++) {
+    for (int wide = 0; wide < 2; wide++) {
+      struct bench b;
+      bench_init(&b, (wn_optimizer_kind)kind, wide != 0);
+      b.rows[1].ratio = true;
+      const wn_train_config c = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-15, .weight_decay = 100};
+      steps(&b, &c, 0.01, 1); /* 3, -1, 0.25, 2 become, without decay, 2.99, -0.99, 0.24, 1.99 */
+      expect(&b, OFFSET, 1);
+      expect(&b, OFFSET + 1, 0);
+      expect(&b, OFFSET + 2, 0.24);
+      expect(&b, OFFSET + 3, 1);
+      expect(&b, 1, -1.99);
+      bench_clear(&b);
+    }
+  }
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_adamw), cmocka_unit_test(test_adagrad),
-                                     cmocka_unit_test(test_clipping)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_ratios), cmocka_unit_test(test_adamw),
+                                     cmocka_unit_test(test_adagrad), cmocka_unit_test(test_clipping)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

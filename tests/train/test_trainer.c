@@ -161,9 +161,34 @@ static void test_bad_arguments(void **state) {
   bench_clear(&b);
 }
 
+/* The span loss by hand from z and its weight; a heavy one alone shortens the spans. */
+static void test_span_loss(void **state) {
+  (void)state;
+  for (int dynamic = 0; dynamic < 2; dynamic++) {
+    wn_recipe r;
+    struct bench b;
+    tiny_recipe(&r, false);
+    wn_span_config *span = &r.model.attention.span;
+    span->enabled = true;
+    span->dynamic = dynamic != 0;
+    span->limit = 16, span->ramp = 4, span->init = 0.5, span->loss = 0.05;
+    bench_init(&b, &r, "ref");
+    wn_train_progress first, last = {0};
+    must(b.ctx, bench_step(&b, 0, &first));
+    if (dynamic)
+      assert_true(first.span_loss > 0 && first.span_loss < 0.1 * (double)r.model.layers * 0.05 * 16);
+    else
+      assert_true(fabs(first.span_loss - (double)r.model.layers * 0.05 * 16 * 0.5) < 1e-6);
+    for (uint64_t s = 1; s < 40; s++) must(b.ctx, bench_step(&b, s % 2, &last));
+    if (!(last.span_loss < first.span_loss && last.span_loss >= 0))
+      fail_msg("span loss %g at first, %g at last", first.span_loss, last.span_loss);
+    bench_clear(&b);
+  }
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_loss_falls), cmocka_unit_test(test_accumulation),
-                                     cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_not_a_number),
-                                     cmocka_unit_test(test_bad_arguments)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_span_loss),    cmocka_unit_test(test_loss_falls),
+                                     cmocka_unit_test(test_accumulation), cmocka_unit_test(test_no_allocation),
+                                     cmocka_unit_test(test_not_a_number), cmocka_unit_test(test_bad_arguments)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

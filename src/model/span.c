@@ -1,0 +1,89 @@
+/* Spans in the model: dynamic spans from the layer's input, and the loss that keeps spans short.
+ *   z[t,h] = sigmoid(v[h] . x[t] + b[h]),  x the attention's input            (Sukhbaatar et al. 2019, section 2.3)
+ *   span loss = lambda/H * sum over layers and heads of limit * z             (the same, equation 7)
+ * where z is a token's own, its mean over tokens. Cost: 2 H C operations a token. */
+#include <math.h>
+
+#include "model/layer.h"
+
+bool wn_span_is_dynamic(const wn_model_config *c) {
+  return c->attention.span.enabled && c->attention.span.dynamic;
+}
+
+static struct wn_linear map(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
+  const wn_model_config *c = &run->model->config;
+  const struct wn_layer_params *p = &run->model->layers[l];
+  return (struct wn_linear){.M = run->B * run->T,
+                            .N = c->heads,
+                            .K = c->width,
+                            .x = a->n1,
+                            .ldx = c->width,
+                            .w = wn_run_param(run, p->span_weight),
+                            .b = wn_run_param(run, p->span_bias),
+                            .y = a->z,
+                            .ldy = c->heads,
+                            .lddy = c->heads,
+                            .lddx = c->width,
+                            .dw = wn_run_grad(run, p->span_weight),
+                            .db = wn_run_grad(run, p->span_bias)};
+}
+
+wn_status wn_span_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
+  if (!wn_span_is_dynamic(&run->model->config)) return WN_OK;
+  const struct wn_linear linear = map(run, l, a);
+  WN_TRY(wn_run_linear_forward(run, &linear));
+  if (run->measuring) return WN_OK;
+  float *z32 = a->z;
+  double *z64 = a->z;
+  for (int64_t i = 0; i < linear.M * linear.N; i++) {
+    if (run->exec.dtype == WN_F64)
+      z64[i] = 1 / (1 + exp(-z64[i]));
+    else
+      z32[i] = (float)(1 / (1 + exp(-(double)z32[i])));
+  }
+  return WN_OK;
+}
+
+wn_status wn_span_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a, void *d_z, void *d_x) {
+  if (!wn_span_is_dynamic(&run->model->config)) return WN_OK;
+  struct wn_linear linear = map(run, l, a);
+  for (int64_t i = 0; i < linear.M * linear.N && !run->measuring; i++) {
+    if (run->exec.dtype == WN_F64)
+      ((double *)d_z)[i] *= ((double *)a->z)[i] * (1 - ((double *)a->z)[i]);
+    else
+      ((float *)d_z)[i] *= ((float *)a->z)[i] * (1 - ((float *)a->z)[i]);
+  }
+  linear.dy = d_z;
+  linear.dx = d_x;
+  linear.accumulate_dx = true;
+  return wn_run_linear_backward(run, &linear);
+}
+
+double wn_span_sum(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
+  const wn_model_config *c = &run->model->config;
+  if (!c->attention.span.enabled) return 0;
+  struct wn_attention attention;
+  wn_layer_attention(run, l, a, &attention);
+  const int64_t rows = c->attention.span.dynamic ? run->B * run->T : 1;
+  double sum = 0;
+  for (int64_t i = 0; i < rows * c->heads; i++)
+    sum += run->exec.dtype == WN_F64 ? ((const double *)attention.span.z)[i]
+                                     : (double)((const float *)attention.span.z)[i];
+  return sum / (double)rows;
+}
+
+void wn_span_loss_backward(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, void *d_z) {
+  const wn_model_config *c = &run->model->config;
+  if (!c->attention.span.enabled || run->measuring) return;
+  struct wn_attention attention;
+  wn_layer_attention(run, l, a, &attention);
+  const int64_t rows = c->attention.span.dynamic ? run->B * run->T : 1;
+  void *to = c->attention.span.dynamic ? d_z : attention.span.dz;
+  const double each = run->span_coef / (double)rows;
+  for (int64_t i = 0; i < rows * c->heads; i++) {
+    if (run->exec.dtype == WN_F64)
+      ((double *)to)[i] += each;
+    else
+      ((float *)to)[i] = (float)((double)((float *)to)[i] + each);
+  }
+}
