@@ -105,10 +105,12 @@ static void check_backend(const char *backend_name, const char *isa) {
     for (int threads = 1; threads <= 2; threads++) {
       run_case(&got, &op_cases[i], ctx, backend, threads, WN_F32);
       compare(&got, &expected[i], &naive[i], isa ? isa : backend_name);
-      run_case(&again, &op_cases[i], ctx, backend, threads, WN_F32);
-      if (!same_bits(&got, &again)) fail_msg("%s: %d threads: two runs differ", case_name(&op_cases[i]), threads);
+      if (threads == 2) {
+        run_case(&again, &op_cases[i], ctx, backend, threads, WN_F32);
+        if (!same_bits(&got, &again)) fail_msg("%s: two runs on two threads differ", case_name(&op_cases[i]));
+        bench_clear(&again);
+      }
       bench_clear(&got);
-      bench_clear(&again);
     }
   }
   wn_context_destroy(ctx);

@@ -11,6 +11,7 @@
 
 static wn_context *ctx;
 
+/* One thread: at these sizes a second one only waits. */
 static struct wn_exec exec_double(void) {
   return (struct wn_exec){.ctx = ctx, .backend = wn_backend_ref(), .threads = 1, .dtype = WN_F64};
 }

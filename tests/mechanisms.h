@@ -1,0 +1,376 @@
+/* Attention with any mechanism, for tests: the cases that the registry's rows give (each alone, every two together),
+ * their arrays laid out from the same rows, calls on a backend, and what is compared. A mechanism that gets a row
+ * there is tested without an edit here. */
+#ifndef WN_TESTS_MECHANISMS_H
+#define WN_TESTS_MECHANISMS_H
+
+#include "support.h"
+
+#include <float.h>
+#include <jansson.h>
+#include <math.h>
+#include "attention/registry.h"
+#include "backends/backends.h"
+#include "base/rng.h"
+
+/* While the cpu backend lacks terms, cases that need them are left out there and counted. 0: that is a failure. */
+#define CPU_MAY_LACK_TERMS 1
+
+/* ---- cases ---- */
+
+struct mech_case {
+  char text[200]; /* the "attention" object */
+  wn_attention_config config;
+};
+enum { MECH_CASES_MAX = 400 };
+static struct mech_case mech_cases[MECH_CASES_MAX];
+static int mech_count, mech_alone; /* the first mech_alone have one mechanism */
+
+static void mech_add(const char *first, const char *second) {
+  json_t *object = json_loads(first, 0, NULL), *other = json_loads(second, 0, NULL);
+  assert_non_null(object);
+  assert_non_null(other);
+  assert_int_equal(json_object_update_recursive(object, other), 0);
+  char *text = json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS);
+  assert_true(mech_count < MECH_CASES_MAX && strlen(text) < sizeof mech_cases->text);
+  struct mech_case *c = &mech_cases[mech_count++];
+  strcpy(c->text, text);
+  if (wn_attention_config_parse(NULL, text, &c->config) != WN_OK) fail_msg("case %s does not parse", text);
+  free(text);
+  json_decref(object);
+  json_decref(other);
+}
+
+/* Every case alone, then all pairs of different mechanisms: of each one's first case only, or of all their cases. */
+static SUPPORT_UNUSED void mech_list(bool all_pairs) {
+  mech_count = 0;
+  const int n = wn_mechanism_count();
+  for (int i = 0; i < n; i++)
+    for (const char *const *c = wn_mechanism_at(i)->cases; *c; c++) mech_add("{}", *c);
+  mech_alone = mech_count;
+  for (int i = 0; i < n; i++)
+    for (int j = i + 1; j < n; j++) {
+      const char *const *a = wn_mechanism_at(i)->cases, *const *b = wn_mechanism_at(j)->cases;
+      if (i == 0) a += a[1] != NULL; /* dense: its scale */
+      for (int x = 0; a[x] && (all_pairs || x == 0); x++)
+        for (int y = 0; b[y] && ((all_pairs && i > 0) || y == 0); y++) mech_add(a[x], b[y]);
+    }
+}
+
+/* ---- one call's arrays ---- */
+
+struct mech_setup {
+  const struct mech_case *c;
+  int64_t B, Tq, Tk, H, Hkv, D;
+  bool heads_first; /* [B,H,T,D]; else [B,T,H,D] with a gap behind each token */
+  bool documents, control;
+  bool f_in; /* selections that earlier rows have made */
+  int64_t dk_from;
+  double dropout;
+  uint64_t seed;
+};
+
+enum mech_role { MECH_INPUT, MECH_GRADIENT, MECH_OUTPUT, MECH_FIXED };
+struct mech_array {
+  const char *name;
+  enum mech_role role;
+  int64_t count, t_stride, width, from; /* by token: element i belongs to token i/t_stride % Tk; tokens before `from`
+                                           and elements behind `width` of a token are not the call's. t_stride 0: all
+                                           elements are the call's */
+  int input;                            /* of a gradient */
+  bool adds;                            /* a gradient that is added to what is there */
+  bool whole;                           /* int32 */
+  void *data;
+};
+enum { MECH_ARRAYS_MAX = 40 };
+struct mech_bench {
+  struct mech_setup s;
+  wn_dtype dtype;
+  struct wn_attention op;
+  struct mech_array a[MECH_ARRAYS_MAX];
+  int n;
+  int32_t *doc_start;
+  uint8_t *control;
+  double *cut;
+  void *dot;
+};
+#define MECH_MEM_COEF 0.3
+
+static double mech_get(const struct mech_bench *m, int which, int64_t i) {
+  const void *data = m->a[which].data;
+  if (m->a[which].whole) return ((const int32_t *)data)[i];
+  return m->dtype == WN_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
+}
+static void mech_set(struct mech_bench *m, int which, int64_t i, double v) {
+  if (m->a[which].whole)
+    ((int32_t *)m->a[which].data)[i] = (int32_t)v;
+  else if (m->dtype == WN_F64)
+    ((double *)m->a[which].data)[i] = v;
+  else
+    ((float *)m->a[which].data)[i] = (float)v;
+}
+static int mech_find(const struct mech_bench *m, const char *name) {
+  for (int i = 0; i < m->n; i++)
+    if (!strcmp(m->a[i].name, name)) return i;
+  return -1;
+}
+/* Is this element read, or written, by the call? */
+static SUPPORT_UNUSED bool mech_counts(const struct mech_bench *m, int which, int64_t i) {
+  const struct mech_array *a = &m->a[which];
+  if (!a->t_stride) return true;
+  return i % a->t_stride < a->width && i / a->t_stride % m->s.Tk >= a->from;
+}
+
+/* In [0,1): splitmix64. Filling arrays would take most of a test's time with the library's own numbers. */
+static double mech_uniform(uint64_t seed, uint64_t salt, uint64_t i) {
+  uint64_t x =
+      seed * UINT64_C(0xD1B54A32D192ED03) + salt * UINT64_C(0x8CB92BA72F3D8DD7) + i * UINT64_C(0x9E3779B97F4A7C15);
+  x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+  x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
+  return (double)((x ^ x >> 31) >> 11) * 0x1p-53;
+}
+
+/* Values are exact in float, the same for every dtype, and made from the array's name: arrays that two cases share
+ * are equal. The range suits what the array means. */
+static void mech_fill(struct mech_bench *m, int which) {
+  const struct mech_array *a = &m->a[which];
+  uint64_t salt = 0;
+  for (const char *c = a->name; *c; c++) salt = salt * 31 + (unsigned char)*c;
+  const bool logits =
+      !strcmp(a->name, "q") || !strcmp(a->name, "k") || !strcmp(a->name, "sq") || !strcmp(a->name, "sk");
+  const bool ratio = !strcmp(a->name, "z") || !strcmp(a->name, "zt");
+  const double longest = fmin(1, (double)m->s.Tk / m->s.c->config.span.limit);
+  const bool is_p = !strcmp(a->name, "p"), is_f = !strcmp(a->name, "f_in"), is_gate = !strcmp(a->name, "gate");
+  for (int64_t i = 0; i < a->count; i++) {
+    const double u = mech_uniform(m->s.seed, salt, (uint64_t)i);
+    double v = (2 * u - 1) * 1.7320508075688772; /* of variance 1 */
+    if (logits) v *= 1.2;
+    if (ratio) v = u * longest; /* ends within the context */
+    if (is_p) v *= 0.5;
+    if (is_f) v = fabs(v);
+    if (is_gate) v = 0.7 + 0.3 * v;
+    mech_set(m, which, i, a->whole ? -7 : (double)(float)v);
+  }
+}
+
+static int mech_array_add(struct mech_bench *m, const char *name, enum mech_role role, int64_t count) {
+  struct mech_array *a = &m->a[m->n];
+  assert_true(m->n < MECH_ARRAYS_MAX);
+  *a = (struct mech_array){.name = name, .role = role, .count = count, .input = -1};
+  a->data = malloc((size_t)count * sizeof(double));
+  mech_fill(m, m->n);
+  return m->n++;
+}
+/* [B,T,heads,D] or [B,heads,T,D], the call's rows being the last `rows` tokens. */
+static int mech_heads_add(struct mech_bench *m, const char *name, enum mech_role role, int64_t heads, int64_t rows,
+                          struct wn_stride *stride) {
+  const int64_t T = m->s.Tk, D = m->s.D, ld = heads * D + 3;
+  const int64_t count = m->s.B * T * (m->s.heads_first ? heads * D : ld);
+  *stride = m->s.heads_first ? (struct wn_stride){.b = heads * T * D, .t = D, .h = T * D}
+                             : (struct wn_stride){.b = T * ld, .t = ld, .h = D};
+  const int i = mech_array_add(m, name, role, count);
+  m->a[i].t_stride = stride->t, m->a[i].width = m->s.heads_first ? D : heads * D, m->a[i].from = T - rows;
+  return i;
+}
+/* The address of the first token that the call has. */
+static void *mech_at(const struct mech_bench *m, int which) {
+  const struct mech_array *a = &m->a[which];
+  const int64_t skip = a->role == MECH_INPUT || a->role == MECH_OUTPUT || a->role == MECH_FIXED
+                           ? a->from * a->t_stride
+                           : (m->a[a->input].from * a->t_stride);
+  return (char *)a->data + (size_t)skip * wn_dtype_size(m->dtype);
+}
+static int mech_gradient_add(struct mech_bench *m, const char *name, int input, int64_t from, bool adds) {
+  const int i = mech_array_add(m, name, MECH_GRADIENT, m->a[input].count);
+  m->a[i].t_stride = m->a[input].t_stride, m->a[i].width = m->a[input].width;
+  m->a[i].from = from > m->a[input].from ? from : m->a[input].from;
+  m->a[i].input = input, m->a[i].adds = adds;
+  return i;
+}
+
+/* The arrays of the mechanisms' rows. */
+static void mech_rows_make(struct mech_bench *m) {
+  static const char *const gradients[][2] = {{"z", "dz"},           {"zt", "dzt"},         {"p", "dp"},
+                                             {"sink_k", "dsink_k"}, {"sink_v", "dsink_v"}, {"gate", "dgate"},
+                                             {"sq", "dsq"},         {"sk", "dsk"}};
+  const wn_attention_config *config = &m->s.c->config;
+  const struct wn_attention_dims dims = {m->s.B, m->s.Tk, m->s.H, m->s.Hkv, m->s.D};
+  for (int i = 0; i < wn_mechanism_count(); i++) {
+    const struct wn_mechanism *row = wn_mechanism_at(i);
+    if (!row->is_enabled(config)) continue;
+    if (row->layout) row->layout(&dims, &m->op);
+    for (int k = 0; k < row->array_count; k++) {
+      const struct wn_mechanism_array *x = &row->arrays[k];
+      if (x->role == WN_ARRAY_RESULT || (x->present && !x->present(config))) continue;
+      int64_t shape[4], count = 1;
+      for (int d = x->shape(config, &dims, shape) - 1; d >= 0; d--) count *= shape[d];
+      const int in = mech_array_add(m, x->name, MECH_INPUT, count);
+      struct mech_array *a = &m->a[in];
+      /* Inputs of each token, as wn_attention_slots has them: [B,H,T] of dynamic spans, [B,T,...] of the selection. */
+      int64_t from = 0;
+      if (x->role == WN_ARRAY_INPUT) {
+        const bool last = !strcmp(x->name, "zt");
+        a->t_stride = a->width = last ? 1 : count / (dims.B * dims.T);
+        if (strcmp(x->name, "sk") != 0) a->from = m->s.Tk - m->s.Tq;
+        if (!strcmp(x->name, "sk")) from = m->s.dk_from;
+      }
+      const char *name = NULL;
+      for (size_t g = 0; g < sizeof gradients / sizeof *gradients; g++)
+        if (!strcmp(gradients[g][0], x->name)) name = gradients[g][1];
+      if (!name) fail_msg("tests/mechanisms.h does not know the array %s", x->name);
+      void *p = mech_at(m, in);
+      memcpy((char *)&m->op + x->op, &p, sizeof p);
+      const int out = mech_gradient_add(m, name, in, from, x->role != WN_ARRAY_INPUT);
+      p = mech_at(m, out);
+      memcpy((char *)&m->op + x->op_gradient, &p, sizeof p);
+    }
+  }
+}
+
+static SUPPORT_UNUSED void mech_make(struct mech_bench *m, const struct mech_setup *s, wn_dtype dtype) {
+  *m = (struct mech_bench){.s = *s, .dtype = dtype};
+  struct wn_attention *op = &m->op;
+  *op = (struct wn_attention){.B = s->B, .Tq = s->Tq, .Tk = s->Tk, .H = s->H, .Hkv = s->Hkv, .D = s->D};
+  const int q = mech_heads_add(m, "q", MECH_INPUT, s->H, s->Tq, &op->s_q);
+  const int k = mech_heads_add(m, "k", MECH_INPUT, s->Hkv, s->Tk, &op->s_k);
+  const int v = mech_heads_add(m, "v", MECH_INPUT, s->Hkv, s->Tk, &op->s_v);
+  const int y = mech_heads_add(m, "y", MECH_OUTPUT, s->H, s->Tq, &op->s_y);
+  const int dy = mech_heads_add(m, "dy", MECH_FIXED, s->H, s->Tq, &op->s_y);
+  op->q = mech_at(m, q), op->k = mech_at(m, k), op->v = mech_at(m, v), op->y = mech_at(m, y), op->dy = mech_at(m, dy);
+  op->dq = mech_at(m, mech_gradient_add(m, "dq", q, 0, false));
+  op->dk = mech_at(m, mech_gradient_add(m, "dk", k, s->dk_from, false));
+  op->dv = mech_at(m, mech_gradient_add(m, "dv", v, s->dk_from, false));
+  op->lse = m->a[mech_array_add(m, "lse", MECH_OUTPUT, s->B * s->H * s->Tq)].data;
+  op->dk_from = s->dk_from;
+  const size_t rows = (size_t)(s->B * s->H * s->Tq);
+  if (s->documents) {
+    op->doc_start = m->doc_start = malloc((size_t)(s->B * s->Tk) * sizeof *m->doc_start);
+    for (int64_t b = 0; b < s->B; b++)
+      for (int64_t t = 0, first = 0; t < s->Tk; t++) {
+        if (wn_random_below(3, WN_STREAM_TEST, (uint64_t)b, (uint64_t)t, s->Tk > 32 ? 20 : 7) == 0) first = t;
+        m->doc_start[b * s->Tk + t] = (int32_t)first;
+      }
+  }
+  wn_attention_terms(&s->c->config, -1, s->D, op);
+  op->dropout.p = s->dropout, op->dropout.seed = 17, op->dropout.stream = 5;
+  mech_rows_make(m);
+  if (op->exclusive.on) op->exclusive.dot = m->dot = malloc(rows * sizeof(double));
+  if (op->threshold.on) {
+    op->threshold.cut = m->cut = malloc(2 * rows * sizeof *m->cut);
+    const int count = mech_array_add(m, "count", MECH_OUTPUT, (int64_t)rows);
+    m->a[count].whole = true;
+    mech_fill(m, count);
+    op->threshold.count = m->a[count].data;
+    if (s->control) {
+      op->threshold.control = m->control = malloc((size_t)(s->B * s->Tk));
+      for (int64_t i = 0; i < s->B * s->Tk; i++) m->control[i] = i % 5 == 1;
+    }
+  }
+  if (!op->sel.on) return;
+  const int64_t groups = s->B * wn_selection_groups(op);
+  if (s->f_in) op->sel.f_in = m->a[mech_array_add(m, "f_in", MECH_FIXED, groups * s->Tk)].data;
+  op->sel.f_out = m->a[mech_array_add(m, "f_out", MECH_OUTPUT, groups * s->Tk)].data;
+  op->sel.F = m->a[mech_array_add(m, "F", MECH_OUTPUT, groups * s->Tq * s->Tk)].data;
+  if (!op->sel.mem) return;
+  op->sel.mem_coef = MECH_MEM_COEF;
+  op->sel.M = m->a[mech_array_add(m, "M", MECH_OUTPUT, groups * s->Tq)].data;
+}
+
+static SUPPORT_UNUSED void mech_clear(struct mech_bench *m) {
+  for (int i = 0; i < m->n; i++) free(m->a[i].data);
+  free(m->doc_start);
+  free(m->control);
+  free(m->cut);
+  free(m->dot);
+}
+
+static SUPPORT_UNUSED const char *mech_name(const struct mech_bench *m) {
+  static char text[400];
+  const struct mech_setup *s = &m->s;
+  snprintf(text, sizeof text, "%s B %lld Tq %lld Tk %lld H %lld Hkv %lld D %lld%s%s%s%s dk_from %lld dropout %g",
+           s->c->text, (long long)s->B, (long long)s->Tq, (long long)s->Tk, (long long)s->H, (long long)s->Hkv,
+           (long long)s->D, s->heads_first ? " heads first" : "", s->documents ? " documents" : "",
+           s->control ? " control" : "", s->f_in ? " f_in" : "", (long long)s->dk_from, s->dropout);
+  return text;
+}
+
+/* ---- calls ---- */
+
+struct mech_place { /* where and how it runs */
+  wn_context *ctx;
+  const struct wn_backend *backend;
+  int threads;
+  int lacking; /* calls that the backend said it has no term for */
+};
+
+static SUPPORT_UNUSED wn_status mech_op(const struct mech_place *p, const struct mech_bench *m,
+                                        const struct wn_attention *op, bool backward) {
+  struct wn_exec e = {.ctx = p->ctx, .backend = p->backend, .threads = p->threads, .dtype = m->dtype};
+  e.scratch_bytes = wn_op_attention_scratch(&e, op, backward);
+  const size_t room = (e.scratch_bytes + 63) / 64 * 64;
+  e.scratch = room ? aligned_alloc(64, room) : NULL;
+  if (room) memset(e.scratch, 0xff, room); /* NaN: scratch is not initialised */
+  const wn_status status = backward ? wn_op_attention_backward(&e, op) : wn_op_attention_forward(&e, op);
+  free(e.scratch);
+  return status;
+}
+/* false: the backend lacks a term of the call, and that is counted. */
+static SUPPORT_UNUSED bool mech_call(struct mech_place *p, const struct mech_bench *m, const struct wn_attention *op,
+                                     bool backward) {
+  const wn_status status = mech_op(p, m, op, backward);
+  if (status == WN_OK) return true;
+  if (status != WN_ERR_UNSUPPORTED || !strstr(wn_context_error(p->ctx), "does not have") || !CPU_MAY_LACK_TERMS ||
+      strcmp(p->backend->name, "cpu") != 0)
+    fail_msg("%s on %s: %s", mech_name(m), p->backend->name, wn_context_error(p->ctx));
+  p->lacking++;
+  return false;
+}
+static SUPPORT_UNUSED bool mech_both(struct mech_place *p, const struct mech_bench *m) {
+  return mech_call(p, m, &m->op, false) && mech_call(p, m, &m->op, true);
+}
+
+/* A threshold's choice is a step. Moves the setup's seed on until no row lies within some roundings of it, so that
+ * float and double keep the same keys. */
+static SUPPORT_UNUSED void mech_settle(struct mech_place *reference, struct mech_setup *s) {
+  for (const double near = 2e-5; s->c->config.threshold.enabled; s->seed += 1000) {
+    struct mech_bench m;
+    mech_make(&m, s, WN_F64);
+    const int count = mech_find(&m, "count");
+    const size_t bytes = (size_t)m.a[count].count * sizeof(int32_t);
+    const double tau = m.op.threshold.tau;
+    int32_t *low = malloc(bytes);
+    m.op.threshold.tau = tau * (1 - near);
+    mech_call(reference, &m, &m.op, false);
+    memcpy(low, m.a[count].data, bytes);
+    m.op.threshold.tau = fmin(1, tau * (1 + near));
+    mech_call(reference, &m, &m.op, false);
+    const bool same = !memcmp(low, m.a[count].data, bytes);
+    free(low);
+    mech_clear(&m);
+    if (same) return;
+  }
+}
+
+/* A context on a backend; isa NULL: the best. Returns false where this machine lacks the instruction set. */
+static SUPPORT_UNUSED bool mech_open(struct mech_place *p, const char *name, const char *isa) {
+  *p = (struct mech_place){.threads = 1};
+  if (isa)
+    setenv("WINNOW_ISA", isa, 1);
+  else
+    unsetenv("WINNOW_ISA");
+  const wn_status status = wn_context_create(&(wn_context_options){.backend = name, .threads = 2}, &p->ctx);
+  unsetenv("WINNOW_ISA");
+  if (status == WN_ERR_UNSUPPORTED && isa) {
+    wn_context_destroy(p->ctx);
+    return false;
+  }
+  if (status != WN_OK) fail_msg("%s", wn_context_error(p->ctx));
+  assert_ok(p->ctx, wn_backend_of(p->ctx, &p->backend));
+  return true;
+}
+static SUPPORT_UNUSED void mech_close(struct mech_place *p) {
+  if (p->lacking) print_message("%d calls left out: backend %s lacks their terms\n", p->lacking, p->backend->name);
+  wn_context_destroy(p->ctx);
+}
+
+#endif

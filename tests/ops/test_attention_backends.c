@@ -1,0 +1,148 @@
+/* The tolerance law on attention with every mechanism, alone and in pairs: a float backend's error against the double
+ * reference is at most twice the error of a naive computation in float, plus a few units in the last place of the
+ * largest value. Whole sequences, segments behind cached keys and single rows, with documents, control tokens and
+ * dropout. Also: what lies beside the call's elements stays as it was, and two runs give the same bits. */
+#include "mechanisms.h"
+
+#include "ops/naive.h"
+
+#define ULPS 4
+
+struct expectation {
+  struct mech_setup s;
+  struct mech_bench want, naive;
+};
+enum { EXPECTED_MAX = 2 * MECH_CASES_MAX };
+static struct expectation expected[EXPECTED_MAX];
+static int expected_count, expected_alone;
+
+static double largest_error(const struct mech_bench *got, const struct mech_bench *want, int which, double *largest,
+                            int64_t *at) {
+  double error = 0;
+  *largest = 0;
+  for (int64_t i = 0; i < want->a[which].count; i++) {
+    const double w = mech_get(want, which, i), g = mech_get(got, which, i);
+    if (g == w) { /* also the -inf of a row that sees nothing */
+      if (isfinite(w)) *largest = fmax(*largest, fabs(w));
+      continue;
+    }
+    const double d = fabs(g - w);
+    if (!(d <= error)) error = d, *at = i; /* a NaN is never within a limit */
+    *largest = fmax(*largest, fabs(w));
+  }
+  return error;
+}
+
+static void compare(const struct mech_place *p, const struct mech_bench *got, const struct expectation *e) {
+  for (int i = 0; i < got->n; i++) {
+    if (got->a[i].role != MECH_GRADIENT && got->a[i].role != MECH_OUTPUT) continue;
+    double largest = 0;
+    int64_t at = 0, ignored = 0;
+    const double allowed = largest_error(&e->naive, &e->want, i, &largest, &ignored);
+    const double error = largest_error(got, &e->want, i, &largest, &at);
+    const double limit = got->a[i].whole ? 0 : 2 * allowed + ULPS * (double)FLT_EPSILON * largest;
+    if (!(error <= limit))
+      fail_msg("%s: %s on %s %s, %d threads, element %lld: %.9g, expected %.9g; error %.3g, limit %.3g (naive %.3g)",
+               mech_name(got), got->a[i].name, p->backend->name, wn_isa_name(p->ctx->isa), p->threads, (long long)at,
+               mech_get(got, i, at), mech_get(&e->want, i, at), error, limit, allowed);
+  }
+}
+
+static bool same_bits(const struct mech_bench *x, const struct mech_bench *y) {
+  for (int i = 0; i < x->n; i++)
+    if (memcmp(x->a[i].data, y->a[i].data,
+               (size_t)x->a[i].count * (x->a[i].whole ? sizeof(int32_t) : wn_dtype_size(x->dtype))))
+      return false;
+  return true;
+}
+
+/* Sizes around the tiles of 64 rows and the lanes of 16. */
+static struct mech_setup variant(const struct mech_case *c, int which, uint64_t seed) {
+  struct mech_setup s = {.c = c, .B = 1, .Tq = 67, .Tk = 67, .H = 2, .Hkv = 1, .D = 16, .seed = seed};
+  if (which == 1) s.Tq = s.Tk = 65, s.H = 4, s.Hkv = 2, s.D = 20, s.documents = s.control = true, s.dropout = 0.3;
+  if (which == 2) s.Tq = 37, s.Tk = 131, s.dk_from = 94, s.D = 8, s.f_in = s.heads_first = true;
+  if (which == 3) s.Tq = 1, s.Tk = 70, s.B = 2, s.dk_from = 69, s.H = 4, s.Hkv = 2, s.f_in = s.control = true;
+  if (which == 4) s.Tq = s.Tk = 130, s.B = 2, s.H = 3, s.Hkv = 3, s.D = 33, s.documents = s.heads_first = true;
+  if (which == 5) s.Tq = 64, s.Tk = 128, s.dk_from = 10, s.f_in = s.documents = true, s.dropout = 0.1;
+  return s;
+}
+enum { VARIANTS = 6 };
+
+static void expect(struct mech_place *reference, const struct mech_case *c, int which, uint64_t seed) {
+  struct expectation *e = &expected[expected_count++];
+  assert_true(expected_count <= EXPECTED_MAX);
+  e->s = variant(c, which, seed);
+  if (c->config.selective.head >= e->s.H) e->s.H = e->s.Hkv = c->config.selective.head + 1;
+  mech_settle(reference, &e->s);
+  mech_make(&e->want, &e->s, WN_F64);
+  mech_make(&e->naive, &e->s, WN_F32);
+  mech_both(reference, &e->want);
+  struct mech_place plain = {.ctx = reference->ctx, .backend = wn_backend_naive(), .threads = 1};
+  mech_both(&plain, &e->naive);
+}
+
+static int setup(void **state) {
+  (void)state;
+  struct mech_place reference;
+  mech_list(true);
+  if (!mech_open(&reference, "ref", NULL)) return -1;
+  for (int i = 0; i < mech_alone; i++)
+    for (int v = 0; v < VARIANTS; v++) expect(&reference, &mech_cases[i], v, (uint64_t)i);
+  expected_alone = expected_count;
+  for (int i = mech_alone; i < mech_count; i++) expect(&reference, &mech_cases[i], i % (VARIANTS - 1), (uint64_t)i);
+  mech_close(&reference);
+  return 0;
+}
+static int teardown(void **state) {
+  (void)state;
+  for (int i = 0; i < expected_count; i++) mech_clear(&expected[i].want), mech_clear(&expected[i].naive);
+  return 0;
+}
+
+static void check_backend(const char *name, const char *isa, int count) {
+  struct mech_place p;
+  if (!mech_open(&p, name, isa)) skip();
+  for (int i = 0; i < count; i++) {
+    struct mech_bench got, again;
+    p.threads = 1 + i / 2 % 2;
+    mech_make(&got, &expected[i].s, WN_F32);
+    if (mech_both(&p, &got)) {
+      compare(&p, &got, &expected[i]);
+      if (i % 2) {
+        mech_make(&again, &expected[i].s, WN_F32);
+        mech_both(&p, &again);
+        if (!same_bits(&got, &again)) fail_msg("%s: %d threads: two runs differ", mech_name(&got), p.threads);
+        mech_clear(&again);
+      }
+    }
+    mech_clear(&got);
+  }
+  mech_close(&p);
+}
+
+static void test_ref(void **state) {
+  (void)state;
+  check_backend("ref", NULL, expected_count);
+}
+static void test_cpu_plain(void **state) {
+  (void)state;
+  check_backend("cpu", "ref", expected_alone);
+}
+static void test_cpu_avx2(void **state) {
+  (void)state;
+  check_backend("cpu", "avx2", expected_count);
+}
+static void test_cpu_avx512(void **state) {
+  (void)state;
+  check_backend("cpu", "avx512", expected_count);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_ref),
+      cmocka_unit_test(test_cpu_plain),
+      cmocka_unit_test(test_cpu_avx2),
+      cmocka_unit_test(test_cpu_avx512),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,129 @@
+/* Attention's backward in the double reference against central differences of its forward: every mechanism alone and
+ * every pair of them, over whole sequences and over segments behind cached keys, with documents, control tokens and
+ * dropout. Every array that has a gradient: q, k, v and what the mechanisms add. */
+#include "mechanisms.h"
+
+static struct mech_place place;
+
+static double loss_of(const struct mech_bench *m) {
+  const int y = mech_find(m, "y"), dy = mech_find(m, "dy"), M = mech_find(m, "M");
+  double loss = 0;
+  for (int64_t i = 0; i < m->a[y].count; i++)
+    if (mech_counts(m, y, i)) loss += mech_get(m, y, i) * mech_get(m, dy, i);
+  for (int64_t g = 0; M >= 0 && g < m->a[M].count; g += m->s.Tq) {
+    double most = -INFINITY;
+    for (int64_t i = 0; i < m->s.Tq; i++) most = fmax(most, mech_get(m, M, g + i));
+    loss += MECH_MEM_COEF * most;
+  }
+  return loss;
+}
+
+/* The coefficient of element i: random for all when only is negative, else of that element alone. */
+static double direction(int which, int64_t only, int64_t i) {
+  if (only >= 0) return i == only;
+  return wn_random_normal(99, WN_STREAM_TEST, (uint64_t)which, (uint64_t)i);
+}
+
+static double loss_moved(struct mech_bench *m, int grad, int64_t only, double step) {
+  struct mech_array *x = &m->a[m->a[grad].input];
+  double *data = x->data, *kept = malloc((size_t)x->count * sizeof *kept);
+  memcpy(kept, data, (size_t)x->count * sizeof *kept);
+  for (int64_t i = 0; i < x->count; i++)
+    if (mech_counts(m, grad, i)) data[i] += step * direction(grad, only, i);
+  mech_call(&place, m, &m->op, false);
+  memcpy(data, kept, (size_t)x->count * sizeof *kept);
+  free(kept);
+  return loss_of(m);
+}
+
+/* ReLUs, clamps and thresholds have kinks, which a smaller step does not reach: a wrong gradient is wrong at all. */
+static void check_direction(struct mech_bench *m, const struct mech_bench *before, int grad, int64_t only) {
+  static const double steps[] = {1e-5, 1e-6, 1e-7};
+  double got = 0, size = 0, want = 0;
+  for (int64_t i = 0; i < m->a[grad].count; i++) {
+    if (!mech_counts(m, grad, i)) continue;
+    const double d = mech_get(m, grad, i) - (m->a[grad].adds ? mech_get(before, grad, i) : 0);
+    got += d * direction(grad, only, i);
+    size += d * d;
+  }
+  for (size_t s = 0; s < sizeof steps / sizeof *steps; s++) {
+    const double h = steps[s], up = loss_moved(m, grad, only, h), down = loss_moved(m, grad, only, -h);
+    want = (up - down) / (2 * h);
+    if (fabs(got - want) <= 1e-6 * (fabs(want) + sqrt(size)) + 1e-14 / h * (1 + fabs(up))) return;
+  }
+  fail_msg("%s: %s (element %lld): %.12g, differences give %.12g", mech_name(m), m->a[grad].name, (long long)only, got,
+           want);
+}
+
+static void check_setup(const struct mech_setup *s, int elements) {
+  struct mech_bench m, before;
+  mech_make(&m, s, WN_F64);
+  mech_make(&before, s, WN_F64);
+  mech_both(&place, &m);
+  for (int g = 0; g < m.n; g++) {
+    const struct mech_array *a = &m.a[g];
+    for (int64_t i = 0; a->role != MECH_FIXED && i < a->count; i++) {
+      if (a->role == MECH_INPUT || !mech_counts(&m, g, i))
+        assert_true(mech_get(&m, g, i) == mech_get(&before, g, i)); /* nothing is written beside what is asked for */
+      else if (a->role == MECH_GRADIENT && !isfinite(mech_get(&m, g, i)))
+        fail_msg("%s: %s[%lld] is %g", mech_name(&m), a->name, (long long)i, mech_get(&m, g, i));
+    }
+    if (a->role != MECH_GRADIENT) continue;
+    check_direction(&m, &before, g, -1);
+    for (int k = 0; k < elements; k++) {
+      int64_t only;
+      for (uint64_t tries = 0;; tries++) {
+        only = (int64_t)wn_random_below(s->seed, WN_STREAM_TEST, (uint64_t)(g * 10 + k), tries, (uint64_t)a->count);
+        if (mech_counts(&m, g, only)) break;
+      }
+      check_direction(&m, &before, g, only);
+    }
+  }
+  mech_clear(&m);
+  mech_clear(&before);
+}
+
+/* The variants that every case goes through; pairs take two of them each, in turn. */
+static struct mech_setup variant(const struct mech_case *c, int which, uint64_t seed) {
+  struct mech_setup s = {.c = c, .B = 1, .Tq = 19, .Tk = 19, .H = 4, .Hkv = 2, .D = 5, .seed = seed};
+  if (which == 1) s.documents = s.control = true, s.dropout = 0.3;
+  if (which == 2) s.Tq = 8, s.Tk = 21, s.dk_from = 13, s.f_in = true, s.heads_first = true;
+  if (which == 3) s.Tq = 8, s.Tk = 21, s.dk_from = 5, s.f_in = s.documents = true, s.dropout = 0.2, s.B = 2, s.H = 2;
+  if (which == 3) s.control = true;
+  return s;
+}
+
+static void test_alone(void **state) {
+  (void)state;
+  for (int i = 0; i < mech_alone; i++)
+    for (int v = 0; v < 4; v++) {
+      const struct mech_setup s = variant(&mech_cases[i], v, (uint64_t)i);
+      check_setup(&s, 2);
+    }
+}
+
+static void test_pairs(void **state) {
+  (void)state;
+  assert_true(mech_count > 200);
+  for (int i = mech_alone; i < mech_count; i++)
+    for (int v = i % 2; v < 4; v += 2) {
+      const struct mech_setup s = variant(&mech_cases[i], v, (uint64_t)i);
+      check_setup(&s, 1);
+    }
+}
+
+static int setup(void **state) {
+  (void)state;
+  mech_list(true);
+  return mech_open(&place, "ref", NULL) ? 0 : -1;
+}
+static int teardown(void **state) {
+  (void)state;
+  mech_close(&place);
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_alone), cmocka_unit_test(test_pairs)};
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
