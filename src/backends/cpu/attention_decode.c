@@ -48,7 +48,8 @@ static void select_keys(const struct wn_attention_plan *p, const struct wn_atten
   const struct wn_attention *a = p->a;
   const int64_t b = r->b;
   float carry[WN_TILE] = {0};
-  if (a->sel.f_in) memcpy(carry, (const float *)a->sel.f_in + b * wn_selection_stride(a) + j0, (size_t)count * sizeof *carry);
+  if (a->sel.f_in)
+    memcpy(carry, (const float *)a->sel.f_in + b * wn_selection_stride(a) + j0, (size_t)count * sizeof *carry);
   const float *q = a->sel.bilinear ? wn_at(a->sel.sq, a->sel.s_sq, b, 0, 0) : wn_at(a->q, a->s_q, b, 0, a->sel.head);
   const float *k =
       a->sel.bilinear ? wn_at(a->sel.sk, a->sel.s_sk, b, j0, 0) : wn_at(a->k, a->s_k, b, j0, a->sel.head / p->group);
@@ -162,7 +163,9 @@ void wn_attention_decode_run(const struct wn_attention_plan *p) {
     if (a->sel.on) {
 #pragma omp for schedule(static)
       for (int64_t b = 0; b < a->B; b++) {
-        if (a->sel.f_out) memcpy((float *)a->sel.f_out + b * wn_selection_stride(a), x.last + b * a->Tk, (size_t)a->Tk * sizeof *x.last);
+        if (a->sel.f_out)
+          memcpy((float *)a->sel.f_out + b * wn_selection_stride(a), x.last + b * a->Tk,
+                 (size_t)a->Tk * sizeof *x.last);
         if (!a->sel.mem || !a->sel.M) continue;
         float sum = 0;
         for (int64_t n = 0; n < parts; n++) sum += x.mem[b * parts + n];

@@ -106,7 +106,8 @@ static const float *selected_keys(const struct wn_attention_plan *p, const struc
 static void carry_begin(const struct wn_attention_plan *p, int64_t b, float *carry) {
   const struct wn_attention *a = p->a;
   memset(carry, 0, (size_t)(p->blocks * WN_TILE) * sizeof *carry);
-  if (a->sel.f_in) memcpy(carry, (const float *)a->sel.f_in + b * wn_selection_stride(a), (size_t)a->Tk * sizeof *carry);
+  if (a->sel.f_in)
+    memcpy(carry, (const float *)a->sel.f_in + b * wn_selection_stride(a), (size_t)a->Tk * sizeof *carry);
 }
 
 static void carry_end(const struct wn_attention_plan *p, int64_t b, const float *carry) {
@@ -171,15 +172,12 @@ static void finish_rows(const struct wn_attention_plan *p, const struct wn_atten
                         const struct wn_attention_rows *r, struct worker *w) {
   const struct wn_attention *a = p->a;
   for (int64_t h = 0; h < u->heads; h++) {
-    for (int64_t i = 0; i < r->rows; i++) {
-      const float *l = w->l + (h * WN_TILE + i) * WN_TILE_LANES;
-      float sum = 0;
-      for (int n = 0; n < WN_TILE_LANES; n++) sum += l[n];
-      w->factor[i] = 1.0f / sum;
-      if (a->lse)
-        ((float *)a->lse)[(u->b * a->H + u->h0 + h) * a->Tq + r->r0 + i] =
-            (float)(((double)w->m[h * WN_TILE + i] + (double)log2f(sum)) * M_LN2);
-    }
+    float *lse = a->lse ? (float *)a->lse + (u->b * a->H + u->h0 + h) * a->Tq + r->r0 : NULL;
+    p->ops->finish(&(struct wn_tile_finish){.m = w->m + h * WN_TILE,
+                                            .l = w->l + h * WN_TILE * WN_TILE_LANES,
+                                            .rows = r->rows,
+                                            .factor = w->factor,
+                                            .lse = lse});
     p->ops->unpack(wn_at_out(a->y, a->s_y, u->b, r->r0, u->h0 + h), a->s_y.t, w->acc + h * WN_TILE * p->Dp, p->Dp, 1, 0,
                    r->rows, a->D, w->factor, 1.0f);
   }

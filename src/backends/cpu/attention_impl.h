@@ -74,9 +74,18 @@ struct wn_tile_select_gradient {
   bool relu, shift;
 };
 
+struct wn_tile_finish {
+  const float *m; /* [64] softmax's references */
+  const float *l; /* [64,16] its partial sums; rows from `rows` on are ignored */
+  int64_t rows;
+  float *factor; /* [64] 1 / the row's sum */
+  float *lse;    /* [rows] or NULL */
+};
+
 struct wn_tile_ops {
   void (*select)(const struct wn_tile_select *);
   void (*softmax)(const struct wn_tile_softmax *);
+  void (*finish)(const struct wn_tile_finish *);
   void (*gradient)(const struct wn_tile_gradient *);
   void (*select_gradient)(const struct wn_tile_select_gradient *);
   /* dst[rows_out,width] = src[rows,D] with rows `stride` apart, times factor; zeros elsewhere */
