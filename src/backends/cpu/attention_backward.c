@@ -16,14 +16,14 @@
 
 /* Row side of a unit in tiles. */
 struct rows_packed {
-  float *q, *dy;      /* [heads][blocks][64][Dp] */
-  float *lse, *delta; /* [heads][blocks*64]; lse in units of ln 2 */
+  float *q, *dy;      /* [blocks][heads][64][Dp]: in the order of use */
+  float *lse, *delta; /* [blocks][heads][64]; lse in units of ln 2 */
   float *sq;          /* [blocks][64][Dp], bilinear */
 };
 
 /* What sums up over column blocks. */
 struct sums {
-  float *dq;  /* [heads][blocks][64][Dp] */
+  float *dq;  /* [blocks][heads][64][Dp] */
   float *dsq; /* [blocks][64][Dp], bilinear */
 };
 
@@ -109,7 +109,7 @@ static void pack_rows(const struct wn_attention_plan *p, const struct wn_attenti
   const struct wn_tile_ops *o = p->ops;
   struct wn_attention_rows r;
   wn_attention_rows_init(p, u->b, block, &r);
-  const int64_t at = h * p->blocks + block, D = a->D;
+  const int64_t at = block * u->heads + h, D = a->D;
   const float *q = wn_at(a->q, a->s_q, u->b, r.r0, u->h0 + h), *dy = wn_at(a->dy, a->s_y, u->b, r.r0, u->h0 + h);
   o->pack(to->q + at * WN_TILE * p->Dp, r.rows, p->Dp, q, a->s_q.t, r.rows, D, 1.0f);
   o->pack(to->dy + at * WN_TILE * p->Dp, r.rows, p->Dp, dy, a->s_y.t, r.rows, D, 1.0f);
@@ -186,7 +186,8 @@ static struct wn_tile_select selection(const struct column *x, int64_t block, co
 static void select_columns(const struct column *x) {
   const struct wn_attention_plan *p = x->p;
   const int64_t tall = WN_TILE * p->Dp;
-  const float *q = x->rows->sq ? x->rows->sq : x->rows->q + x->u->select * p->blocks * tall;
+  const float *q = x->rows->sq ? x->rows->sq : x->rows->q + x->u->select * tall;
+  const int64_t step = x->rows->sq ? tall : x->u->heads * tall;
   const float *kt = x->w->skt ? x->w->skt : x->w->kt + x->u->select / p->group * WN_TILE * p->a->D;
   struct wn_attention_strip strips[WN_STRIPS_MAX];
   struct wn_attention_rows r;
@@ -198,7 +199,7 @@ static void select_columns(const struct column *x) {
     for (int i = 0; i < n; i++) {
       struct wn_tile_select s = selection(x, block, &strips[i]);
       s.carry = carry;
-      p->kernels.logits[strips[i].width / 16][strips[i].rows](kt, q + block * tall + strips[i].row * p->Dp,
+      p->kernels.logits[strips[i].width / 16][strips[i].rows](kt, q + block * step + strips[i].row * p->Dp,
                                                               (float *)s.base);
       p->ops->select(&s);
     }
@@ -229,7 +230,7 @@ static void backward_head(const struct column *x, int64_t h, int64_t block, cons
   const int64_t Dp = p->Dp, g = h / p->group, columns = g * WN_TILE * p->a->D, tile = g * WN_TILE * Dp;
   for (int i = 0; i < n; i++) {
     const struct wn_attention_strip *s = &strips[i];
-    const int64_t row = (h * p->blocks + block) * WN_TILE + s->row, in_tile = s->row * WN_TILE;
+    const int64_t row = (block * x->u->heads + h) * WN_TILE + s->row, in_tile = s->row * WN_TILE;
     float *weights = w->w + in_tile, *gradient = w->g + in_tile;
     const float *logits = weights;
     if (h == x->u->select)
@@ -285,7 +286,7 @@ static void selection_gradient(struct column *x, int64_t block, const struct wn_
                                                               .rows = s->rows,
                                                               .relu = a->sel.relu,
                                                               .shift = a->sel.shift});
-    const int64_t row = block * WN_TILE + s->row, of_head = h * p->blocks * WN_TILE + row;
+    const int64_t row = block * WN_TILE + s->row, of_head = (block * x->u->heads + h) * WN_TILE + s->row;
     if (h >= 0)
       score_products(x, s, w->g + in_tile, x->rows->q + of_head * Dp, w->k + tile, w->dk + tile,
                      x->sums->dq + of_head * Dp);
@@ -344,7 +345,7 @@ static void write_dq(const struct wn_attention_plan *p, const struct wn_attentio
   wn_attention_rows_init(p, u->b, block, &r);
   if (a->dq)
     p->ops->unpack(wn_at_out(a->dq, a->s_q, u->b, r.r0, u->h0 + h), a->s_q.t,
-                   s->dq + (h * p->blocks + block) * WN_TILE * p->Dp, p->Dp, parts, step, r.rows, a->D, NULL,
+                   s->dq + (block * u->heads + h) * WN_TILE * p->Dp, p->Dp, parts, step, r.rows, a->D, NULL,
                    (float)a->scale);
   if (h == 0 && s->dsq && a->dsq)
     p->ops->unpack(wn_at_out(a->dsq, a->sel.s_sq, u->b, r.r0, 0), a->sel.s_sq.t, s->dsq + block * WN_TILE * p->Dp,
@@ -369,13 +370,13 @@ static void backward_own(const struct wn_attention_plan *p) {
     for (int64_t n = 0; n < p->units; n++) {
       struct wn_attention_unit u;
       wn_attention_unit_init(p, n, &u);
-      for (int64_t h = 0; h < u.heads; h++)
-        for (int64_t block = 0; block < p->blocks; block++) pack_rows(p, &u, h, block, &rows);
+      for (int64_t block = 0; block < p->blocks; block++)
+        for (int64_t h = 0; h < u.heads; h++) pack_rows(p, &u, h, block, &rows);
       memset(sums.dq, 0, sizes.sums * sizeof(float));
       struct column x = {.p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w, .longest = longest_row(p->a, u.b)};
       for (x.c = 0; x.c < p->blocks; x.c++) backward_columns(&x);
-      for (int64_t h = 0; h < u.heads; h++)
-        for (int64_t block = 0; block < p->blocks; block++) write_dq(p, &u, h, block, &sums, 1, 0);
+      for (int64_t block = 0; block < p->blocks; block++)
+        for (int64_t h = 0; h < u.heads; h++) write_dq(p, &u, h, block, &sums, 1, 0);
     }
   }
 }
@@ -397,7 +398,7 @@ static void backward_team(const struct wn_attention_plan *p) {
       const struct wn_attention_unit u = {
           .b = b, .heads = a->H, .groups = a->Hkv, .select = a->sel.on && !a->sel.bilinear ? a->sel.head : -1};
 #pragma omp for schedule(static) nowait
-      for (int64_t n = 0; n < a->H * p->blocks; n++) pack_rows(p, &u, n / p->blocks, n % p->blocks, &rows);
+      for (int64_t n = 0; n < a->H * p->blocks; n++) pack_rows(p, &u, n % a->H, n / a->H, &rows);
       for (int64_t part = me; part < p->chunks; part += team)
         memset(parts + (size_t)part * sizes.sums, 0, sizes.sums * sizeof(float));
 #pragma omp barrier
@@ -418,7 +419,7 @@ static void backward_team(const struct wn_attention_plan *p) {
       lay_sums(p, &at, a->H, &sums);
 #pragma omp for schedule(static)
       for (int64_t n = 0; n < a->H * p->blocks; n++)
-        write_dq(p, &u, n / p->blocks, n % p->blocks, &sums, p->chunks, (int64_t)sizes.sums);
+        write_dq(p, &u, n % a->H, n / a->H, &sums, p->chunks, (int64_t)sizes.sums);
     }
   }
 }

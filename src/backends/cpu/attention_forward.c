@@ -13,8 +13,8 @@
 
 /* Keys and values of a unit's groups in tiles. */
 struct packed {
-  float *kt;  /* [groups][blocks][D][64] times scale */
-  float *v;   /* [groups][blocks][64][Dp] */
+  float *kt;  /* [blocks][groups][D][64] times scale: in the order of use */
+  float *v;   /* [blocks][groups][64][Dp] */
   float *skt; /* [blocks][D][64], bilinear */
 };
 
@@ -77,7 +77,7 @@ size_t wn_attention_forward_floats(const struct wn_attention_plan *p) {
 static void pack_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
                       int64_t g, int64_t c) {
   const struct wn_attention *a = p->a;
-  const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, a->Tk - j0), at = g * p->blocks + c;
+  const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, a->Tk - j0), at = c * u->groups + g;
   p->ops->pack_transposed(k->kt + at * a->D * WN_TILE, wn_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows, a->D,
                           (float)a->scale);
   p->ops->pack(k->v + at * WN_TILE * p->Dp, WN_TILE, p->Dp, wn_at(a->v, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, rows,
@@ -99,7 +99,7 @@ static void pack_selecting(const struct wn_attention_plan *p, const struct wn_at
 static const float *selected_keys(const struct wn_attention_plan *p, const struct packed *k, int64_t c) {
   const struct wn_attention *a = p->a;
   if (k->skt) return k->skt + c * a->D * WN_TILE;
-  return k->kt + (a->sel.head / p->group * p->blocks + c) * a->D * WN_TILE;
+  return k->kt + (c * a->Hkv + a->sel.head / p->group) * a->D * WN_TILE;
 }
 
 /* carry[Tk] at the first query. */
@@ -149,7 +149,7 @@ static void forward_strip(const struct wn_attention_plan *p, const struct wn_att
   const int64_t Dp = p->Dp, n = s->width / 16;
   if (a->sel.on) select_strip(p, r, s, c, w->sq ? w->sq : w->q + u->select * WN_TILE * Dp, selected_keys(p, k, c), w);
   for (int64_t h = 0; h < u->heads; h++) {
-    const int64_t at = h / p->group * p->blocks + c, row = h * WN_TILE + s->row;
+    const int64_t at = c * u->groups + h / p->group, row = h * WN_TILE + s->row;
     float *tile = w->tile;
     if (h == u->select)
       tile = w->base; /* the logits are there */
@@ -208,10 +208,30 @@ static void forward_rows(const struct wn_attention_plan *p, const struct wn_atte
   finish_rows(p, u, &r, w);
 }
 
+static void prefetch_rows(const float *x, int64_t stride, int64_t rows, int64_t D) {
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t d = 0; d < D; d += 16) __builtin_prefetch(x + r * stride + d, 0, 2);
+}
+
+/* Asks for the inputs of a row block ahead of their use. */
+static void prefetch_block(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t block) {
+  const struct wn_attention *a = p->a;
+  struct wn_attention_rows r;
+  wn_attention_rows_init(p, u->b, block, &r);
+  for (int64_t g = 0; g < u->groups; g++) {
+    prefetch_rows(wn_at(a->k, a->s_k, u->b, r.p0, u->g0 + g), a->s_k.t, r.rows, a->D);
+    prefetch_rows(wn_at(a->v, a->s_v, u->b, r.p0, u->g0 + g), a->s_v.t, r.rows, a->D);
+  }
+  for (int64_t h = 0; h < u->heads; h++)
+    prefetch_rows(wn_at(a->q, a->s_q, u->b, r.r0, u->h0 + h), a->s_q.t, r.rows, a->D);
+}
+
 static void forward_own(const struct wn_attention_plan *p) {
   const bool whole = p->units == p->a->B;
   const int64_t heads = whole ? p->a->H : p->group, groups = whole ? p->a->Hkv : 1;
   const size_t each = wn_attention_forward_floats(p) / (size_t)p->threads;
+  /* Units in a row, so that the next one is known. */
+  const int64_t run = wn_max_i64(1, p->units / (8 * p->threads));
 #pragma omp parallel num_threads(p->threads)
   {
     struct wn_layout l = {.base = (float *)p->exec->scratch + (size_t)omp_get_thread_num() * each};
@@ -219,14 +239,22 @@ static void forward_own(const struct wn_attention_plan *p) {
     struct worker w;
     lay_packed(p, &l, groups, &k);
     lay_worker(p, &l, heads, &w);
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, run)
     for (int64_t n = 0; n < p->units; n++) {
-      struct wn_attention_unit u;
+      struct wn_attention_unit u, next;
       wn_attention_unit_init(p, n, &u);
-      for (int64_t g = 0; g < u.groups; g++)
-        for (int64_t c = 0; c < p->blocks; c++) pack_tile(p, &u, &k, g, c);
+      wn_attention_unit_init(p, n + 1, &next);
       if (w.carry) carry_begin(p, u.b, w.carry);
-      for (int64_t block = p->first_block; block < p->blocks; block++) forward_rows(p, &u, &k, &w, block);
+      /* A tile of keys is packed when the first row block comes that sees it, and fetched a row block ahead. */
+      for (int64_t block = p->first_block, packed = 0; block < p->blocks; block++) {
+        for (; packed <= block; packed++)
+          for (int64_t g = 0; g < u.groups; g++) pack_tile(p, &u, &k, g, packed);
+        if (block + 1 < p->blocks)
+          prefetch_block(p, &u, block + 1);
+        else if ((n + 1) % run != 0 && n + 1 < p->units)
+          prefetch_block(p, &next, p->first_block);
+        forward_rows(p, &u, &k, &w, block);
+      }
       if (w.carry) carry_end(p, u.b, w.carry);
     }
   }
@@ -284,7 +312,7 @@ static void forward_team(const struct wn_attention_plan *p) {
       const struct wn_attention_unit u = {
           .b = b, .heads = a->H, .groups = a->Hkv, .select = a->sel.on && !a->sel.bilinear ? a->sel.head : -1};
 #pragma omp for schedule(static)
-      for (int64_t n = 0; n < a->Hkv * p->blocks; n++) pack_tile(p, &u, &k, n / p->blocks, n % p->blocks);
+      for (int64_t n = 0; n < a->Hkv * p->blocks; n++) pack_tile(p, &u, &k, n % a->Hkv, n / a->Hkv);
       if (a->sel.on) {
 #pragma omp for schedule(static)
         for (int64_t block = p->first_block; block < p->blocks; block++) {
