@@ -19,26 +19,31 @@
 /* ---- cases ---- */
 
 struct mech_case {
-  char text[200]; /* the "attention" object */
+  char text[400]; /* the "attention" object */
   wn_attention_config config;
 };
 enum { MECH_CASES_MAX = 400 };
 static struct mech_case mech_cases[MECH_CASES_MAX];
 static int mech_count, mech_alone; /* the first mech_alone have one mechanism */
 
-static void mech_add(const char *first, const char *second) {
+/* The case of two objects together. */
+static void mech_merge(struct mech_case *c, const char *first, const char *second) {
   json_t *object = json_loads(first, 0, NULL), *other = json_loads(second, 0, NULL);
   assert_non_null(object);
   assert_non_null(other);
   assert_int_equal(json_object_update_recursive(object, other), 0);
   char *text = json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS);
-  assert_true(mech_count < MECH_CASES_MAX && strlen(text) < sizeof mech_cases->text);
-  struct mech_case *c = &mech_cases[mech_count++];
+  assert_true(strlen(text) < sizeof c->text);
   strcpy(c->text, text);
   if (wn_attention_config_parse(NULL, text, &c->config) != WN_OK) fail_msg("case %s does not parse", text);
   free(text);
   json_decref(object);
   json_decref(other);
+}
+
+static void mech_add(const char *first, const char *second) {
+  assert_true(mech_count < MECH_CASES_MAX);
+  mech_merge(&mech_cases[mech_count++], first, second);
 }
 
 /* Every case alone, then all pairs of different mechanisms: of each one's first case only, or of all their cases. */
@@ -285,7 +290,7 @@ static SUPPORT_UNUSED void mech_clear(struct mech_bench *m) {
 }
 
 static SUPPORT_UNUSED const char *mech_name(const struct mech_bench *m) {
-  static char text[400];
+  static char text[600];
   const struct mech_setup *s = &m->s;
   snprintf(text, sizeof text, "%s B %lld Tq %lld Tk %lld H %lld Hkv %lld D %lld%s%s%s%s dk_from %lld dropout %g",
            s->c->text, (long long)s->B, (long long)s->Tq, (long long)s->Tk, (long long)s->H, (long long)s->Hkv,

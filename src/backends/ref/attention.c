@@ -285,10 +285,10 @@ static void NAME(forward_head)(const struct wn_attention *a, int64_t b, int64_t 
     NAME(mix)(a, b, h, r, weight, acc);
     if (a->exclusive.on) {
       const REAL *v = NAME(v_at)(a, b, position, h / (a->H / a->Hkv));
-      const double size = fmax(NAME(dot)(v, v, D), 1e-30);
       const double gate = a->exclusive.gate ? (double)((const REAL *)a->exclusive.gate)[h] : 1;
-      double along = 0;
-      for (int64_t d = 0; d < D; d++) along += acc[d] * (double)v[d];
+      double along = 0, size = 0; /* summed alike: where y is v the quotient is 1 and the output 0, exactly */
+      for (int64_t d = 0; d < D; d++) along += acc[d] * (double)v[d], size += (double)v[d] * (double)v[d];
+      size = fmax(size, 1e-30);
       if (a->exclusive.dot) ((REAL *)a->exclusive.dot)[n] = (REAL)along;
       for (int64_t d = 0; d < D; d++) acc[d] -= gate * along / size * (double)v[d];
     }

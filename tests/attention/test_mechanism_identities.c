@@ -1,0 +1,414 @@
+/* What every mechanism and every pair of mechanisms must satisfy whatever computes it: a mechanism that is set so that
+ * it does nothing changes nothing (a full span, a threshold of 1, a gate of 0, a window over all, ...); exclusive
+ * outputs are orthogonal to the own value and zero where a row sees only itself; chunks of a prefill and single-token
+ * decoding give the whole's rows, and the gradients of pieces add up to the whole's; packed documents are separate
+ * documents; grouped heads are repeated keys. In double on ref, in float on the cpu backend. */
+#include "mechanisms.h"
+
+enum { T = 67 };
+
+static struct mech_place place, reference; /* where it runs; what settles thresholds */
+static wn_dtype dtype;
+static double tolerance;
+
+static struct mech_setup sized(const struct mech_case *c, int i) {
+  struct mech_setup s = {.c = c, .B = 1, .Tq = T, .Tk = T, .H = 2, .Hkv = 1, .D = 16, .seed = (uint64_t)i};
+  if (i % 2) s.H = 4, s.Hkv = 2;
+  s.heads_first = i / 2 % 2;
+  s.control = i % 3 == 1;
+  return s;
+}
+
+/* Elements that count, against the largest of them; what is all but zero, against the size of the inputs. */
+static void same_array(const char *what, const struct mech_bench *got, const struct mech_bench *want, const char *name,
+                       double limit) {
+  const int x = mech_find(got, name), y = mech_find(want, name);
+  if (x < 0 || y < 0) return;
+  assert_int_equal(got->a[x].count, want->a[y].count);
+  double largest = 0.1;
+  for (int64_t i = 0; i < want->a[y].count; i++)
+    if (mech_counts(want, y, i) && isfinite(mech_get(want, y, i))) largest = fmax(largest, fabs(mech_get(want, y, i)));
+  for (int64_t i = 0; i < want->a[y].count; i++) {
+    const double g = mech_get(got, x, i), w = mech_get(want, y, i);
+    if (mech_counts(want, y, i) && g != w && !(fabs(g - w) <= (got->a[x].whole ? 0 : limit * largest)))
+      fail_msg("%s on %s %s: %s: %s[%lld] is %.9g, expected %.9g", what, place.backend->name,
+               wn_isa_name(place.ctx->isa), mech_name(got), name, (long long)i, g, w);
+  }
+}
+
+static void same_results(const char *what, const struct mech_bench *got, const struct mech_bench *want,
+                         bool gradients) {
+  for (int i = 0; i < want->n; i++) {
+    const struct mech_array *a = &want->a[i];
+    if (a->role == MECH_OUTPUT && strcmp(a->name, "F") != 0) same_array(what, got, want, a->name, tolerance);
+    if (a->role == MECH_GRADIENT && gradients) same_array(what, got, want, a->name, 2 * tolerance);
+  }
+}
+
+static void set_all(struct mech_bench *m, const char *name, double value) {
+  const int which = mech_find(m, name);
+  if (which < 0) fail_msg("%s: no array %s", mech_name(m), name);
+  for (int64_t i = 0; i < m->a[which].count; i++) mech_set(m, which, i, value);
+}
+/* Gradients that are added to start from nothing. */
+static void clear_gradients(struct mech_bench *m) {
+  for (int i = 0; i < m->n; i++)
+    if (m->a[i].role == MECH_GRADIENT && m->a[i].adds) set_all(m, m->a[i].name, 0);
+}
+
+/* ---- doing nothing ---- */
+
+static const struct neutral {
+  const char *mechanism, *text, *array;
+  double value;
+} neutral[] = {
+    {"span", "{\"span\":{\"limit\":128,\"ramp\":8}}", "z", 1},
+    {"span", "{\"span\":{\"limit\":80,\"ramp\":1,\"dynamic\":true}}", "zt", 1},
+    {"threshold", "{\"threshold\":{\"tau\":1}}", NULL, 0},
+    {"exclusive", "{\"exclusive\":{\"gate\":true}}", "gate", 0},
+    {"window", "{\"window\":67}", NULL, 0},
+    {"strided", "{\"strided\":67}", NULL, 0},
+    {"strided", "{\"strided\":1}", NULL, 0},
+    {"sqrt", "{\"sqrt\":{\"buffer\":67}}", NULL, 0},
+    {"relative", "{\"relative\":true}", "p", 0},
+    {"selective", "{\"selective\":{\"bilinear\":true}}", "sq", 0},
+    {"selective", "{\"selective\":{\"bilinear\":true,\"relu\":false,\"shift\":false}}", "sk", 0},
+};
+enum { NEUTRALS = sizeof neutral / sizeof *neutral };
+
+static bool enabled(const struct mech_case *c, const char *mechanism) {
+  for (int i = 0; i < wn_mechanism_count(); i++)
+    if (!strcmp(wn_mechanism_at(i)->name, mechanism)) return wn_mechanism_at(i)->is_enabled(&c->config);
+  fail_msg("no mechanism %s", mechanism);
+  return false;
+}
+
+/* The case and, beside it, neutral mechanism `only`, or (-1) one setting of each mechanism that it does not have. */
+static bool check_neutral(const struct mech_bench *plain, int only) {
+  struct mech_case c = *plain->s.c;
+  bool any = false, set[NEUTRALS] = {false};
+  for (int n = 0; n < NEUTRALS; n++) {
+    if ((only >= 0 && n != only) || enabled(&c, neutral[n].mechanism)) continue;
+    const struct mech_case before = c;
+    mech_merge(&c, before.text, neutral[n].text);
+    set[n] = any = true;
+  }
+  if (!any) return true;
+  struct mech_setup s = plain->s;
+  s.c = &c;
+  struct mech_bench m;
+  mech_make(&m, &s, dtype);
+  clear_gradients(&m);
+  for (int n = 0; n < NEUTRALS; n++)
+    if (set[n] && neutral[n].array) set_all(&m, neutral[n].array, neutral[n].value);
+  const bool ran = mech_both(&place, &m);
+  if (ran) same_results("a neutral mechanism", &m, plain, true);
+  if (ran && (set[0] || set[1])) { /* beyond the ramp a span has no gradient */
+    const int dz = mech_find(&m, set[0] ? "dz" : "dzt");
+    for (int64_t i = 0; i < m.a[dz].count; i++) assert_true(mech_get(&m, dz, i) == 0);
+  }
+  mech_clear(&m);
+  return ran;
+}
+
+static void check_neutrals(void) {
+  for (int i = 0; i < mech_count; i++) {
+    struct mech_setup s = sized(&mech_cases[i], i);
+    s.documents = i % 2;
+    struct mech_bench plain;
+    mech_settle(&reference, &s);
+    mech_make(&plain, &s, dtype);
+    clear_gradients(&plain);
+    if (mech_both(&place, &plain)) {
+      for (int n = 0; n < NEUTRALS && i < mech_alone; n++) check_neutral(&plain, n);
+      if (i >= mech_alone) check_neutral(&plain, -1);
+    }
+    mech_clear(&plain);
+  }
+}
+
+/* ---- exclusive ---- */
+
+static void check_exclusive(void) {
+  int rows = 0, alone = 0;
+  for (int i = 0; i < mech_count; i++) {
+    const wn_attention_config *config = &mech_cases[i].config;
+    if (!config->exclusive.enabled || config->exclusive.gate) continue;
+    struct mech_setup s = sized(&mech_cases[i], i);
+    s.documents = i % 4 < 2;
+    struct mech_bench m;
+    mech_make(&m, &s, dtype);
+    if (mech_call(&place, &m, &m.op, false)) {
+      const int y = mech_find(&m, "y"), v = mech_find(&m, "v");
+      for (int64_t t = 0; t < T; t++)
+        for (int64_t h = 0; h < s.H; h++) {
+          const int64_t g = h / (s.H / s.Hkv), to = t * m.op.s_y.t + h * m.op.s_y.h,
+                        at = t * m.op.s_v.t + g * m.op.s_v.h;
+          double dot = 0, of_y = 0, of_v = 0;
+          for (int64_t d = 0; d < s.D; d++) {
+            const double a = mech_get(&m, y, to + d), b = mech_get(&m, v, at + d);
+            dot += a * b, of_y += a * a, of_v += b * b;
+          }
+          if (!(fabs(dot) <= 0.5 * tolerance * sqrt(of_v) * (sqrt(of_y) + sqrt(of_v))))
+            fail_msg("exclusive on %s: %s: row %lld, head %lld: y.v is %g", place.backend->name, mech_name(&m),
+                     (long long)t, (long long)h, dot);
+          rows++;
+          if ((m.doc_start ? m.doc_start[t] : 0) != t || config->sinks) continue;
+          /* A document's first row sees itself alone. */
+          if (of_y != 0)
+            fail_msg("exclusive on %s: %s: first row %lld, head %lld: |y| is %g, expected 0", place.backend->name,
+                     mech_name(&m), (long long)t, (long long)h, sqrt(of_y));
+          alone++;
+        }
+    }
+    mech_clear(&m);
+  }
+  assert_true(place.lacking || (rows > 1000 && alone > 100));
+}
+
+/* ---- pieces ---- */
+
+static void *moved(const struct mech_bench *m, const void *p, int64_t elements) {
+  return p ? (char *)(uintptr_t)p + elements * (int64_t)wn_dtype_size(m->dtype) : NULL;
+}
+
+/* The call on query rows [row, row+Tq) and keys [key, row+Tq) of one sequence. */
+static struct wn_attention piece_of(const struct mech_bench *m, int64_t row, int64_t Tq, int64_t key) {
+  struct wn_attention a = m->op;
+  a.Tq = Tq, a.Tk = row + Tq - key;
+  a.q = moved(m, a.q, row * a.s_q.t), a.dq = moved(m, a.dq, row * a.s_q.t);
+  a.y = moved(m, a.y, row * a.s_y.t), a.dy = moved(m, a.dy, row * a.s_y.t);
+  a.k = moved(m, a.k, key * a.s_k.t), a.dk = moved(m, a.dk, key * a.s_k.t);
+  a.v = moved(m, a.v, key * a.s_v.t), a.dv = moved(m, a.dv, key * a.s_v.t);
+  if (a.span.dynamic)
+    a.span.z = moved(m, a.span.z, row * a.span.s_z.t), a.span.dz = moved(m, a.span.dz, row * a.span.s_z.t);
+  if (a.sel.bilinear) {
+    a.sel.sq = moved(m, a.sel.sq, row * a.sel.s_sq.t), a.dsq = moved(m, a.dsq, row * a.sel.s_sq.t);
+    a.sel.sk = moved(m, a.sel.sk, key * a.sel.s_sk.t), a.dsk = moved(m, a.dsk, key * a.sel.s_sk.t);
+  }
+  if (a.sel.on) a.sel.F = NULL, a.sel.f_stride = m->s.Tk, a.sel.f_out = moved(m, a.sel.f_out, key);
+  if (a.threshold.control) a.threshold.control += key;
+  return a;
+}
+
+/* What a call writes row by row without strides, [heads,Tq], and where it belongs: [heads,T]. */
+static const char *const by_row[] = {"lse", "M", "count"};
+struct rows {
+  void *data[3];
+};
+static void rows_point(const struct mech_bench *m, struct wn_attention *a, struct rows *r) {
+  const size_t bytes = (size_t)(m->s.H * T) * sizeof(double);
+  for (int i = 0; i < 3; i++) r->data[i] = malloc(bytes);
+  a->lse = r->data[0];
+  if (a->sel.M) a->sel.M = r->data[1];
+  if (a->threshold.count) a->threshold.count = r->data[2];
+}
+static void rows_take(struct mech_bench *m, const struct rows *r, int64_t row, int64_t Tq) {
+  for (int i = 0; i < 3; i++) {
+    const int which = mech_find(m, by_row[i]);
+    const size_t each = i == 2 ? sizeof(int32_t) : wn_dtype_size(m->dtype);
+    for (int64_t h = 0; which >= 0 && h < m->a[which].count / T; h++)
+      memcpy((char *)m->a[which].data + (size_t)(h * T + row) * each, (char *)r->data[i] + (size_t)(h * Tq) * each,
+             (size_t)Tq * each);
+    free(r->data[i]);
+  }
+}
+
+/* Adds the elements of dk, dv that this piece has written to a sum over pieces. */
+static void add_keys(const struct mech_bench *m, int64_t keys, double *sum[2]) {
+  static const char *const names[] = {"dk", "dv"};
+  for (int n = 0; n < 2; n++) {
+    const int which = mech_find(m, names[n]);
+    const struct mech_array *a = &m->a[which];
+    for (int64_t i = 0; i < a->count; i++)
+      if (mech_counts(m, which, i) && i / a->t_stride % T < keys) sum[n][i] += mech_get(m, which, i);
+  }
+}
+
+/* chunk 0: of growing size. */
+static bool run_chunks(struct mech_bench *m, int64_t chunk, bool gradients) {
+  const int dk = mech_find(m, "dk"), dv = mech_find(m, "dv");
+  const size_t count = (size_t)m->a[dk].count;
+  double *sum[2] = {calloc(count, sizeof **sum), calloc(count, sizeof **sum)};
+  bool ran = true;
+  if (m->op.sel.on) set_all(m, "f_out", 0); /* no key has been selected before it is there */
+  for (int64_t row = 0, size = 1, before = 0; row < T && ran; row += size) {
+    size = chunk ? chunk : 2 * before + 1;
+    before = size;
+    if (size > T - row) size = T - row;
+    struct wn_attention a = piece_of(m, row, size, 0);
+    if (a.sel.on) a.sel.f_in = row ? a.sel.f_out : NULL; /* in place */
+    struct rows r;
+    rows_point(m, &a, &r);
+    ran = mech_call(&place, m, &a, false) && (!gradients || mech_call(&place, m, &a, true));
+    rows_take(m, &r, row, size);
+    if (ran && gradients) add_keys(m, row + size, sum);
+  }
+  for (size_t i = 0; i < count && gradients; i++) {
+    mech_set(m, dk, (int64_t)i, sum[0][i]);
+    mech_set(m, dv, (int64_t)i, sum[1][i]);
+  }
+  free(sum[0]);
+  free(sum[1]);
+  return ran;
+}
+
+static void check_chunks(void) {
+  static const int64_t chunks[] = {1, 7, 0};
+  for (int i = 0; i < mech_count; i++) {
+    struct mech_setup s = sized(&mech_cases[i], i);
+    s.documents = i / 2 % 2;
+    /* Earlier selections are constants of a piece: there the pieces' gradients are not the whole's. */
+    const bool gradients = !s.c->config.selective.enabled;
+    struct mech_bench whole;
+    mech_settle(&reference, &s);
+    mech_make(&whole, &s, dtype);
+    clear_gradients(&whole);
+    const bool ran =
+        mech_call(&place, &whole, &whole.op, false) && (!gradients || mech_call(&place, &whole, &whole.op, true));
+    for (int n = 0; n < 3 && ran; n++) {
+      if (i >= mech_alone && n != i % 3) continue;
+      struct mech_bench m;
+      mech_make(&m, &s, dtype);
+      clear_gradients(&m);
+      if (run_chunks(&m, chunks[n], gradients)) same_results("chunks", &m, &whole, gradients);
+      mech_clear(&m);
+    }
+    mech_clear(&whole);
+  }
+}
+
+static void check_documents(void) {
+  for (int i = 0; i < mech_count; i++) {
+    struct mech_setup s = sized(&mech_cases[i], i);
+    s.documents = true;
+    struct mech_bench packed, m;
+    mech_settle(&reference, &s);
+    mech_make(&packed, &s, dtype);
+    mech_make(&m, &s, dtype);
+    clear_gradients(&packed);
+    clear_gradients(&m);
+    packed.op.sel.mem_coef = m.op.sel.mem_coef = 0; /* L_mem looks at a sequence's longest row, not a document's */
+    bool ran = mech_both(&place, &packed);
+    int documents = 0;
+    for (int64_t first = 0, next; first < T && ran; first = next) {
+      for (next = first + 1; next < T && m.doc_start[next] == first;) next++;
+      struct wn_attention a = piece_of(&m, first, next - first, first);
+      a.doc_start = NULL;
+      struct rows r;
+      rows_point(&m, &a, &r);
+      ran = mech_call(&place, &m, &a, false) && mech_call(&place, &m, &a, true);
+      rows_take(&m, &r, first, next - first);
+      documents++;
+    }
+    assert_true(!ran || documents >= 2);
+    if (ran) same_results("packed documents", &m, &packed, true);
+    mech_clear(&packed);
+    mech_clear(&m);
+  }
+}
+
+/* ---- grouped heads ---- */
+
+/* Heads-first arrays: each head's block of `block` elements twice (spread), or pairs of blocks added up. */
+static void spread(struct mech_bench *to, const struct mech_bench *from, const char *name, int64_t block) {
+  const int x = mech_find(to, name), y = mech_find(from, name);
+  for (int64_t i = 0; x >= 0 && i < to->a[x].count; i++)
+    mech_set(to, x, i, mech_get(from, y, i / (2 * block) * block + i % block));
+}
+static void gather(struct mech_bench *to, const struct mech_bench *from, const char *name, int64_t block) {
+  const int x = mech_find(to, name), y = mech_find(from, name);
+  for (int64_t i = 0; x >= 0 && i < to->a[x].count; i++) {
+    const int64_t at = i / block * 2 * block + i % block;
+    mech_set(to, x, i, mech_get(from, y, at) + mech_get(from, y, at + block));
+  }
+}
+
+static void check_groups(void) {
+  for (int i = 0; i < mech_count; i++) {
+    struct mech_setup s = sized(&mech_cases[i], i);
+    if (s.c->config.selective.per_kv_head) continue; /* has as many selections as groups */
+    s.H = 4, s.Hkv = 2, s.heads_first = true;
+    struct mech_setup wide = s;
+    wide.Hkv = 4;
+    struct mech_bench grouped, repeated, sums;
+    mech_settle(&reference, &s);
+    wide.seed = s.seed;
+    mech_make(&grouped, &s, dtype);
+    mech_make(&repeated, &wide, dtype);
+    mech_make(&sums, &s, dtype);
+    clear_gradients(&grouped);
+    clear_gradients(&repeated);
+    const int64_t block = T * s.D, sink = s.c->config.sinks * s.D;
+    spread(&repeated, &grouped, "k", block);
+    spread(&repeated, &grouped, "v", block);
+    spread(&repeated, &grouped, "sink_k", sink);
+    spread(&repeated, &grouped, "sink_v", sink);
+    if (mech_both(&place, &grouped) && mech_both(&place, &repeated)) {
+      gather(&sums, &repeated, "dk", block);
+      gather(&sums, &repeated, "dv", block);
+      gather(&sums, &repeated, "dsink_k", sink);
+      gather(&sums, &repeated, "dsink_v", sink);
+      for (int x = 0; x < sums.n; x++) { /* the rest has the same shape */
+        const int y = mech_find(&repeated, sums.a[x].name);
+        if (sums.a[x].count == repeated.a[y].count)
+          for (int64_t e = 0; e < sums.a[x].count; e++) mech_set(&sums, x, e, mech_get(&repeated, y, e));
+      }
+      same_results("grouped heads", &sums, &grouped, true);
+    }
+    mech_clear(&grouped);
+    mech_clear(&repeated);
+    mech_clear(&sums);
+  }
+}
+
+static void everywhere(void (*check)(void)) {
+  static const char *const places[][2] = {{"ref", NULL}, {"cpu", "avx2"}, {"cpu", "avx512"}};
+  for (int i = 0; i < 3; i++) {
+    if (!mech_open(&place, places[i][0], places[i][1])) continue;
+    dtype = i ? WN_F32 : WN_F64;
+    tolerance = i ? 5e-6 : 1e-11;
+    check();
+    mech_close(&place);
+  }
+}
+
+static void test_neutral(void **state) {
+  (void)state;
+  everywhere(check_neutrals);
+}
+static void test_exclusive(void **state) {
+  (void)state;
+  everywhere(check_exclusive);
+}
+static void test_chunks(void **state) {
+  (void)state;
+  everywhere(check_chunks);
+}
+static void test_documents(void **state) {
+  (void)state;
+  everywhere(check_documents);
+}
+static void test_groups(void **state) {
+  (void)state;
+  everywhere(check_groups);
+}
+
+static int setup(void **state) {
+  (void)state;
+  mech_list(true);
+  return mech_open(&reference, "ref", NULL) ? 0 : -1;
+}
+static int teardown(void **state) {
+  (void)state;
+  mech_close(&reference);
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_neutral),   cmocka_unit_test(test_exclusive), cmocka_unit_test(test_chunks),
+      cmocka_unit_test(test_documents), cmocka_unit_test(test_groups),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
