@@ -71,7 +71,7 @@ wn_status wn_model_logits(wn_context *ctx, wn_model *model, const int32_t *token
 
 /* Decoding with a key-value cache. */
 typedef struct wn_session wn_session;
-/* capacity: tokens the cache can hold (0: the model's context). B sequences in step. */
+/* capacity: tokens the cache can hold (0: the model's context and memory). B sequences in step. */
 wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, wn_session **out);
 void wn_session_destroy(wn_session *session); /* NULL is allowed */
 void wn_session_reset(wn_session *session);

@@ -76,6 +76,20 @@ static wn_status check_ranges(wn_context *ctx, const wn_model_config *config) {
   return status;
 }
 
+wn_status wn_model_memory_check(wn_context *ctx, const char *where, const wn_model_config *c) {
+  if (c->position == WN_POS_LEARNED)
+    return wn_fail(ctx, WN_ERR_CONFIG,
+                   "%s: a memory of earlier blocks needs relative positions; position is \"learned\" (choose \"rope\" "
+                   "or \"none\" with attention.relative)",
+                   where);
+  if (c->attention.selective.enabled)
+    return wn_fail(ctx, WN_ERR_CONFIG,
+                   "%s: a memory of earlier blocks and attention.selective exclude each other: what was selected in a "
+                   "block is not carried to the next",
+                   where);
+  return WN_OK;
+}
+
 wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
   wn_model_config c = *config;
   WN_TRY(check_ranges(ctx, &c));
@@ -95,6 +109,7 @@ wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
   if (c.position == WN_POS_ROPE && c.head_size % 2 != 0)
     return wn_fail(ctx, WN_ERR_CONFIG, "model: position \"rope\" needs an even head_size; it is %lld",
                    (long long)c.head_size);
+  if (c.memory > 0) WN_TRY(wn_model_memory_check(ctx, "model", &c));
   if (c.ffn_width == 0) c.ffn_width = c.ffn == WN_FFN_SWIGLU ? 8 * c.width / 3 : 4 * c.width;
   WN_TRY(check_ranges(ctx, &c)); /* what was filled in as well: it must read back */
   struct wn_attention_shape shape = {.heads = c.heads, .kv_heads = c.kv_heads, .head_size = c.head_size};

@@ -18,4 +18,7 @@ wn_status wn_model_config_parse(wn_context *ctx, const char *where, const char *
 /* Writes it (temporary file, sync, rename). */
 wn_status wn_model_config_save(wn_context *ctx, const char *path, const wn_model_config *config);
 
+/* Can the model keep a memory of earlier blocks? */
+wn_status wn_model_memory_check(wn_context *ctx, const char *where, const wn_model_config *config);
+
 #endif

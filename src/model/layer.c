@@ -51,11 +51,11 @@ static bool has_mem(const wn_model_config *c) {
   return c->attention.selective.enabled && c->attention.selective.mem.enabled;
 }
 
-bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T, char *large_base,
-                        char *exact_base, struct wn_layer_acts *out, size_t *large, size_t *exact) {
+bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T, int64_t memory,
+                        char *large_base, char *exact_base, struct wn_layer_acts *out, size_t *large, size_t *exact) {
   const int64_t M = B * T, C = c->width, D = c->head_size, H = c->heads, Hkv = c->kv_heads;
   const bool layer = c->norm == WN_NORM_LAYER, bilinear = is_bilinear(c);
-  const int64_t G = selections(c);
+  const int64_t G = selections(c), keys = memory > 0 ? B * (memory + T) : M;
   struct planner p = {large_base, 0, wn_dtype_size(dtype), false};
   out->x = take(&p, true, M, C);
   out->n1 = take(&p, true, M, C);
@@ -66,9 +66,10 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
   out->act = take(&p, true, M, c->ffn_width);
   *large = p.bytes;
   struct planner e = {exact_base, 0, p.element, p.failed};
-  out->qkv = take(&e, true, M, qkv_width(c));
+  out->qkv = take(&e, true, M, memory > 0 ? H * D : qkv_width(c));
+  out->kv = take(&e, memory > 0, keys, 2 * Hkv * D);
   out->q = take(&e, c->qk_norm, M, H * D);
-  out->k = take(&e, c->qk_norm, M, Hkv * D);
+  out->k = take(&e, c->qk_norm, keys, Hkv * D);
   out->sq = take(&e, bilinear, M, G * D);
   out->sk = take(&e, bilinear, M, G * D);
   out->rstd1 = take(&e, true, M, 1);
@@ -77,8 +78,8 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
   out->mean2 = take(&e, layer, M, 1);
   out->rstd_q = take(&e, c->qk_norm, M, H);
   out->mean_q = take(&e, c->qk_norm && layer, M, H);
-  out->rstd_k = take(&e, c->qk_norm, M, Hkv);
-  out->mean_k = take(&e, c->qk_norm && layer, M, Hkv);
+  out->rstd_k = take(&e, c->qk_norm, keys, Hkv);
+  out->mean_k = take(&e, c->qk_norm && layer, keys, Hkv);
   out->lse = take(&e, true, M, H);
   out->M = take(&e, has_mem(c), M, G);
   out->z = take(&e, wn_span_is_dynamic(c), M, H);
@@ -90,31 +91,34 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
 }
 
 wn_status wn_layer_temp_plan(wn_context *ctx, const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T,
-                             bool backward, struct wn_arena *arena, struct wn_layer_temp *out) {
+                             int64_t memory, bool backward, struct wn_arena *arena, struct wn_layer_temp *out) {
   const int64_t M = B * T, C = c->width, D = c->head_size, HD = c->heads * D;
+  const int64_t keys = memory > 0 ? B * (memory + T) : M;
   const bool bilinear = is_bilinear(c);
   const struct {
     const char *name;
     bool wanted;
-    int64_t columns;
+    int64_t rows, columns;
     void **where;
   } pieces[] = {
-      {"branch", true, C, &out->branch},
-      {"d_res", backward, C, &out->d_res},
-      {"d_n", backward, C, &out->d_n},
-      {"d_act", backward, c->ffn_width > HD ? c->ffn_width : HD, &out->d_act},
-      {"d_qkv", backward, qkv_width(c), &out->d_qkv},
-      {"d_q", backward && c->qk_norm, HD, &out->d_q},
-      {"d_k", backward && c->qk_norm, c->kv_heads * D, &out->d_k},
-      {"d_sq", backward && bilinear, selections(c) * D, &out->d_sq},
-      {"d_sk", backward && bilinear, selections(c) * D, &out->d_sk},
-      {"d_z", backward && wn_span_is_dynamic(c), c->heads, &out->d_z},
+      {"branch", true, M, C, &out->branch},
+      {"d_res", backward, M, C, &out->d_res},
+      {"d_n", backward, M, C, &out->d_n},
+      {"d_act", backward, M, c->ffn_width > HD ? c->ffn_width : HD, &out->d_act},
+      {"d_qkv", backward, M, memory > 0 ? HD : qkv_width(c), &out->d_qkv},
+      {"d_kv", backward && memory > 0, keys, 2 * c->kv_heads * D, &out->d_kv},
+      {"d_q", backward && c->qk_norm, M, HD, &out->d_q},
+      {"d_k", backward && c->qk_norm, keys, c->kv_heads * D, &out->d_k},
+      {"d_sq", backward && bilinear, M, selections(c) * D, &out->d_sq},
+      {"d_sk", backward && bilinear, M, selections(c) * D, &out->d_sk},
+      {"d_z", backward && wn_span_is_dynamic(c), M, c->heads, &out->d_z},
   };
   memset(out, 0, sizeof *out);
   for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
     size_t n, bytes;
     if (!pieces[i].wanted) continue;
-    if (!wn_mul_size((size_t)M, (size_t)pieces[i].columns, &n) || !wn_mul_size(n, wn_dtype_size(dtype), &bytes))
+    if (!wn_mul_size((size_t)pieces[i].rows, (size_t)pieces[i].columns, &n) ||
+        !wn_mul_size(n, wn_dtype_size(dtype), &bytes))
       return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld: array %s does not fit in memory", (long long)B,
                      (long long)T, pieces[i].name);
     wn_arena_plan(arena, pieces[i].name, bytes, pieces[i].where);
@@ -176,7 +180,7 @@ static wn_status hidden_dropout(struct wn_run *run, int64_t l, void *x) {
                                                           .x = x});
 }
 
-static struct wn_norm norm_args(const struct wn_run *run, int64_t rows, int64_t groups, int64_t width, int gain,
+struct wn_norm wn_run_norm_args(const struct wn_run *run, int64_t rows, int64_t groups, int64_t width, int gain,
                                 int shift, void *rstd, void *mean) {
   const wn_model_config *c = &run->model->config;
   return (struct wn_norm){.rows = rows,
@@ -195,7 +199,7 @@ static struct wn_norm norm_args(const struct wn_run *run, int64_t rows, int64_t 
 wn_status wn_run_norm(struct wn_run *run, int64_t rows, const void *x, const void *add, void *sum, int gain, int shift,
                       void *y, void *rstd, void *mean) {
   const int64_t C = run->model->config.width;
-  struct wn_norm a = norm_args(run, rows, 1, C, gain, shift, rstd, mean);
+  struct wn_norm a = wn_run_norm_args(run, rows, 1, C, gain, shift, rstd, mean);
   a.x = x, a.ldx = C;
   if (add) a.add = add, a.ldadd = C, a.sum = sum, a.ldsum = C;
   a.y = y, a.ldy = C;
@@ -205,7 +209,7 @@ wn_status wn_run_norm(struct wn_run *run, int64_t rows, const void *x, const voi
 wn_status wn_run_norm_grad(struct wn_run *run, int64_t rows, const void *x, int gain, int shift, void *rstd, void *mean,
                            const void *dy, void *dx, bool accumulate) {
   const int64_t C = run->model->config.width;
-  struct wn_norm a = norm_args(run, rows, 1, C, gain, shift, rstd, mean);
+  struct wn_norm a = wn_run_norm_args(run, rows, 1, C, gain, shift, rstd, mean);
   a.x = x, a.ldx = C;
   a.dy = dy, a.lddy = C, a.dx = dx, a.lddx = C;
   a.accumulate_dx = accumulate;
@@ -244,7 +248,7 @@ static wn_status map_backward(struct wn_run *run, int64_t K, int64_t N, int weig
 static struct wn_norm head_norm(const struct wn_run *run, const struct wn_layer_acts *a, int64_t at, int64_t heads,
                                 int gain, void *y, void *rstd, void *mean) {
   const wn_model_config *c = &run->model->config;
-  struct wn_norm n = norm_args(run, run->B * run->T, heads, c->head_size, gain, -1, rstd, mean);
+  struct wn_norm n = wn_run_norm_args(run, run->B * run->T, heads, c->head_size, gain, -1, rstd, mean);
   n.x = wn_at(a->qkv, at, run->exec.dtype), n.ldx = qkv_width(c);
   n.y = y, n.ldy = heads * c->head_size;
   return n;
@@ -292,6 +296,7 @@ wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a
   else if (!run->measuring)
     memcpy(a->n1, a->x, (size_t)(M * C) * wn_dtype_size(run->exec.dtype));
   WN_TRY(wn_span_forward(run, l, a));
+  if (run->memory.rows > 0) return wn_memory_before(run, l, a);
   WN_TRY(map_forward(run, C, qkv_width(c), p->qkv_weight, p->qkv_bias, a->n1, a->qkv));
   if (is_bilinear(c)) {
     WN_TRY(map_forward(run, C, selections(c) * D, p->select_q, -1, a->n1, a->sq));
@@ -334,7 +339,7 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   wn_attention_terms(&c->attention, l, D, out);
   bind_parameters(run, run->model->layers[l].mechanism, WN_ARRAY_PARAMETER, out);
   bind_parameters(run, run->model->layers[l].shared, WN_ARRAY_SHARED, out);
-  if (c->attention.relative.enabled && out->relative.P == 0) out->relative.P = c->context;
+  if (c->attention.relative.enabled && out->relative.P == 0) out->relative.P = c->context + c->memory;
   out->span.s_z = (struct wn_stride){.h = 1};
   if (wn_span_is_dynamic(c)) out->span.z = a->z, out->span.s_z = (struct wn_stride){T * H, H, 1};
   out->threshold.cut = a->cut;
@@ -350,6 +355,7 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   out->s_k = c->qk_norm ? (struct wn_stride){T * Hkv * D, Hkv * D, D} : in_qkv;
   out->s_v = in_qkv;
   out->s_y = (struct wn_stride){T * H * D, H * D, D};
+  if (run->memory.rows > 0) wn_memory_attention(run, a, out);
   out->doc_start = run->doc_start;
   out->lse = a->lse;
   out->sel.sq = a->sq;
@@ -413,6 +419,11 @@ static wn_status attention_backward(struct wn_run *run, int64_t l, const struct 
   attention.dsq = temp->d_sq;
   attention.dsk = temp->d_sk;
   if (wn_span_is_dynamic(c)) attention.span.dz = temp->d_z;
+  if (run->memory.rows > 0) {
+    WN_TRY(wn_memory_backward(run, l, a, temp, &attention));
+    wn_span_loss_backward(run, l, a, temp->d_z);
+    return WN_OK;
+  }
   WN_TRY(wn_run_attention_backward(run, &attention));
   wn_span_loss_backward(run, l, a, temp->d_z);
   WN_TRY(rotate(run, temp->d_qkv, temp->d_q, temp->d_k, true));
@@ -454,7 +465,10 @@ wn_status wn_layer_backward(struct wn_run *run, int64_t l, struct wn_layer_acts 
   WN_TRY(branch_grad(run, 1 + 2 * l, temp, &d_branch));
   WN_TRY(map_backward(run, c->heads * D, C, p->out_weight, p->out_bias, a->att, d_branch, temp->d_act, false));
   WN_TRY(attention_backward(run, l, p, a, temp));
-  WN_TRY(map_backward(run, C, qkv_width(c), p->qkv_weight, p->qkv_bias, a->n1, temp->d_qkv, d_in, post));
+  if (run->memory.rows > 0)
+    WN_TRY(wn_memory_maps_backward(run, l, a, temp, d_in, post));
+  else
+    WN_TRY(map_backward(run, C, qkv_width(c), p->qkv_weight, p->qkv_bias, a->n1, temp->d_qkv, d_in, post));
   if (is_bilinear(c)) {
     WN_TRY(map_backward(run, C, selections(c) * D, p->select_q, -1, a->n1, temp->d_sq, d_in, true));
     WN_TRY(map_backward(run, C, selections(c) * D, p->select_k, -1, a->n1, temp->d_sk, d_in, true));

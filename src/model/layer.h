@@ -55,7 +55,8 @@ struct wn_layer_acts {
   void *in;  /* [M,2F] swiglu, else [M,F]; backward overwrites it with its gradient */
   void *act; /* [M,F] */
   /* May not: the selections F and the rows' sums of exponentials are formed again from these, and have to agree. */
-  void *qkv;                           /* [M,N] q, k, v side by side */
+  void *qkv;                           /* [M,N] q, k, v side by side; with a memory [M,H*D], q alone */
+  void *kv;                            /* [B*(rows+T), 2 Hkv*D] with a memory: keys and values of it and the block */
   void *q, *k;                         /* [M,H*D], [M,Hkv*D] with QK-norm, else NULL: q and k are read in place */
   void *sq, *sk;                       /* [M,G*D] bilinear selection, else NULL */
   void *rstd1, *mean1, *rstd2, *mean2; /* [M]; means NULL for RMSNorm */
@@ -67,9 +68,10 @@ struct wn_layer_acts {
   void *dot;                           /* [B,H,T] with exclusive self attention */
   double *cut;                         /* [B,H,T,2] with a threshold */
 };
-/* Lays the arrays out from two bases on (NULL: only sizes): x..act, *large bytes, and the rest, *exact bytes. False on
+/* memory: rows of it, 0 without (k, rstd_k and mean_k then hold B*(memory+T) rows).
+ * Lays the arrays out from two bases on (NULL: only sizes): x..act, *large bytes, and the rest, *exact bytes. False on
  * overflow. */
-bool wn_layer_acts_plan(const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T, char *large_base,
+bool wn_layer_acts_plan(const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T, int64_t memory, char *large_base,
                         char *exact_base, struct wn_layer_acts *out, size_t *large, size_t *exact);
 
 /* A layer's temporary arrays, shared by all layers. */
@@ -79,13 +81,23 @@ struct wn_layer_temp {
   void *d_res;     /* [M,C] gradient of the residual stream, accumulated in place */
   void *d_n;       /* [M,C] */
   void *d_act;     /* [M,max(F, H*D)] gradient of the activation's or the attention's output */
-  void *d_qkv;     /* [M,N] */
+  void *d_qkv;     /* [M,N]; with a memory [M,H*D] */
+  void *d_kv;      /* as kv */
   void *d_q, *d_k; /* as q, k */
   void *d_sq, *d_sk;
   void *d_z; /* [M,H] */
 };
 wn_status wn_layer_temp_plan(wn_context *ctx, const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T,
-                             bool backward, struct wn_arena *arena, struct wn_layer_temp *out);
+                             int64_t memory, bool backward, struct wn_arena *arena, struct wn_layer_temp *out);
+
+/* Earlier blocks' hidden states, in a pass over a block of a stream (memory.c). rows 0: there is none. */
+struct wn_memory {
+  int64_t rows, count; /* kept at most, and now */
+  int64_t block;       /* rows for the block behind them: the workspace's T */
+  char *base;          /* [L][layer_bytes]: [B, rows+block, C] each */
+  size_t layer_bytes;
+  const int32_t *positions; /* 0, 1, ...: [rows+block] */
+};
 
 /* One pass over the model. When measuring, operations are not run: the largest scratch that they ask for is found, by
  * the same code that runs them later. */
@@ -99,6 +111,7 @@ struct wn_run {
   const int32_t *doc_start; /* [B,T] or NULL */
   const float *rope;        /* [rope_rows, D/2, 2] or NULL */
   int64_t rope_rows;
+  struct wn_memory memory;
   bool training;
   double dropout, dropout_hidden; /* 0 outside training */
   uint64_t seed, stream;          /* dropout; stream: the first of this step's wn_run_streams */
@@ -131,6 +144,8 @@ wn_status wn_run_embed(struct wn_run *run, const int32_t *tokens, void *raw, voi
 /* The norm over the model's width, with and without the fused addition (add NULL: x is normed, sum unused). */
 wn_status wn_run_norm(struct wn_run *run, int64_t rows, const void *x, const void *add, void *sum, int gain, int shift,
                       void *y, void *rstd, void *mean);
+struct wn_norm wn_run_norm_args(const struct wn_run *run, int64_t rows, int64_t groups, int64_t width, int gain,
+                                int shift, void *rstd, void *mean);
 /* dx += gradient through the norm (or dx = it, when not accumulating); x is what was normed. */
 wn_status wn_run_norm_grad(struct wn_run *run, int64_t rows, const void *x, int gain, int shift, void *rstd, void *mean,
                            const void *dy, void *dx, bool accumulate);
@@ -149,6 +164,15 @@ wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
 static inline const void *wn_layer_stream(const struct wn_run *run, const struct wn_layer_acts *a) {
   return wn_norm_is_post(&run->model->config) ? a->n2 : a->mid;
 }
+
+/* With a memory (memory.c). Queries, keys and values of a->n1; the attention's q, k, v; the attention's backward to
+ * temp->d_qkv and d_kv; the maps' backward to d_in [M,C]. */
+wn_status wn_memory_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a);
+void wn_memory_attention(const struct wn_run *run, const struct wn_layer_acts *a, struct wn_attention *out);
+wn_status wn_memory_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
+                             struct wn_attention *attention);
+wn_status wn_memory_maps_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
+                                  const struct wn_layer_temp *temp, void *d_in, bool accumulate);
 
 /* Spans (span.c). z = sigmoid(x w^T + b) of each row of x [M,C] and head. */
 bool wn_span_is_dynamic(const wn_model_config *config);

@@ -47,12 +47,23 @@ struct wn_batch {
 };
 
 /* What a step keeps: allocated once for (B,T), reused by every step. */
-struct wn_workspace_options { bool backward, recompute; wn_dtype activation_dtype; };
+struct wn_workspace_options {
+  bool backward, recompute;
+  wn_dtype activation_dtype;
+  int64_t memory;      /* segment recurrence: tokens of earlier blocks that each layer keeps; 0: none */
+  int64_t memory_sets; /* memories, one for each micro-batch of a step, and for evaluations in between */
+};
 typedef struct wn_workspace wn_workspace;
 wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t T,
                               const struct wn_workspace_options *options, wn_workspace **out);
 void wn_workspace_destroy(wn_workspace *ws);
 size_t wn_workspace_bytes(const wn_workspace *ws);
+/* Memory `set` is empty: its next step begins new streams. */
+void wn_workspace_forget(wn_workspace *ws, int64_t set);
+/* Tokens that memory `set` holds; and its state of layer l, [B, memory+T, C] of the model's dtype, for checkpoints. */
+int64_t wn_workspace_memory_count(const wn_workspace *ws, int64_t set);
+void wn_workspace_memory_set_count(wn_workspace *ws, int64_t set, int64_t count);
+void *wn_workspace_memory_at(const wn_workspace *ws, int64_t set, int64_t l, int64_t shape[3]);
 
 struct wn_step {
   void *grads;        /* [table.total] added to; NULL: forward only */
@@ -62,6 +73,7 @@ struct wn_step {
   bool training;      /* dropout on */
   uint64_t seed;      /* dropout */
   uint64_t step;      /* dropout: unique per micro-step */
+  int64_t memory_set; /* with a memory: the one that this batch continues, row by row */
 };
 struct wn_step_result {
   double loss_sum;    /* over counted positions, nats */
@@ -69,7 +81,8 @@ struct wn_step_result {
   double mem_loss;    /* eps * mean over sequences and layers of max_i M / T; 0 when off */
   double span_loss;   /* lambda/H * sum over layers and heads of limit * z; 0 when off */
 };
-/* Forward, loss and (with grads) backward of one micro-batch. No allocation. B, T at most the workspace's. */
+/* Forward, loss and (with grads) backward of one micro-batch. With a memory the batch's rows continue those of the last
+ * step of the same set, and join the memory afterwards. No allocation. B, T at most the workspace's. */
 wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct wn_batch *batch,
                         const struct wn_step *step, struct wn_step_result *result);
 

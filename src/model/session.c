@@ -36,7 +36,7 @@ static wn_status plan(wn_context *ctx, struct wn_session *s) {
   size_t large, exact;
   int64_t M;
   if (__builtin_mul_overflow(s->B, s->piece, &M) || M > INT32_MAX ||
-      !wn_layer_acts_plan(c, dtype, s->B, s->piece, NULL, NULL, &acts, &large, &exact))
+      !wn_layer_acts_plan(c, dtype, s->B, s->piece, 0, NULL, NULL, &acts, &large, &exact))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences: too many tokens a step", (long long)s->B);
   const struct {
     const char *name;
@@ -62,7 +62,7 @@ static wn_status plan(wn_context *ctx, struct wn_session *s) {
                      (long long)s->B, pieces[i].name);
     wn_arena_plan(&s->arena, pieces[i].name, n, pieces[i].where);
   }
-  return wn_layer_temp_plan(ctx, c, dtype, s->B, s->piece, false, &s->arena, &s->temp);
+  return wn_layer_temp_plan(ctx, c, dtype, s->B, s->piece, 0, false, &s->arena, &s->temp);
 }
 
 /* Attention of a piece over the cache. */
@@ -86,7 +86,7 @@ static wn_status feed_piece(struct wn_run *run, struct wn_session *s, bool want)
   struct wn_layer_acts a;
   size_t large, exact;
   wn_outer_params_find(&s->model->table, c, &outer);
-  if (!wn_layer_acts_plan(c, run->exec.dtype, B, T, s->large, s->exact, &a, &large, &exact))
+  if (!wn_layer_acts_plan(c, run->exec.dtype, B, T, 0, s->large, s->exact, &a, &large, &exact))
     return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: activations do not fit in memory");
   /* What the embedding's norm keeps is not needed later: layer 0's arrays take it. */
   WN_TRY(wn_run_embed(run, s->tokens, a.n2, a.rstd2, a.mean2, a.x));
@@ -148,7 +148,7 @@ static wn_status measure(struct wn_session *s, size_t *need) {
 wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, wn_session **out) {
   const wn_model_config *c = &model->config;
   *out = NULL;
-  if (capacity == 0) capacity = c->context;
+  if (capacity == 0) capacity = c->context + c->memory;
   if (B < 1 || B > INT32_MAX || capacity < 1 || capacity > INT32_MAX)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences and %lld tokens: both must be 1 to 2147483647",
                    (long long)B, (long long)capacity);

@@ -24,7 +24,7 @@ static wn_status layer_acts(const struct wn_run *run, const struct wn_workspace 
                             struct wn_layer_acts *out) {
   const bool all = ws->keep == WN_KEEP_ALL, reduced = ws->keep == WN_KEEP_REDUCED;
   size_t large, exact;
-  if (!wn_layer_acts_plan(&run->model->config, run->exec.dtype, run->B, run->T,
+  if (!wn_layer_acts_plan(&run->model->config, run->exec.dtype, run->B, run->T, run->memory.rows,
                           ws->large + (all ? (size_t)l * ws->large_bytes : 0),
                           ws->exact + (all || reduced ? (size_t)l * ws->exact_bytes : 0), out, &large, &exact))
     return wn_fail(run->exec.ctx, WN_ERR_ARGUMENT, "step: activations do not fit in memory");
@@ -38,7 +38,8 @@ static void move_reduced(const struct wn_run *run, const struct wn_workspace *ws
   if (run->measuring || ws->keep != WN_KEEP_REDUCED || l == run->model->config.layers - 1) return;
   struct wn_layer_acts a;
   size_t large = 0, exact;
-  wn_layer_acts_plan(&run->model->config, run->exec.dtype, run->B, run->T, NULL, NULL, &a, &large, &exact);
+  wn_layer_acts_plan(&run->model->config, run->exec.dtype, run->B, run->T, run->memory.rows, NULL, NULL, &a, &large,
+                     &exact);
   uint16_t *copy = (uint16_t *)(void *)(ws->kept + (size_t)l * ws->kept_bytes);
   float *values = (float *)(void *)ws->large;
   if (back)
@@ -263,5 +264,14 @@ wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct w
   run.seed = step->seed;
   run.stream = step->step * wn_run_streams(&model->config);
   run.grads = step->grads;
-  return wn_run_step(&run, ws, batch, step, result);
+  if (ws->options.memory <= 0) return wn_run_step(&run, ws, batch, step, result);
+  if (batch->doc_start)
+    return wn_fail(model->ctx, WN_ERR_ARGUMENT, "step: packed documents and a memory exclude each other");
+  if (step->memory_set < 0 || step->memory_set >= ws->options.memory_sets)
+    return wn_fail(model->ctx, WN_ERR_ARGUMENT, "step: memory_set is %lld, the workspace has %lld",
+                   (long long)step->memory_set, (long long)ws->options.memory_sets);
+  wn_memory_bind(&run, ws, step->memory_set);
+  WN_TRY(wn_run_step(&run, ws, batch, step, result));
+  wn_memory_advance(&run, ws, step->memory_set);
+  return WN_OK;
 }

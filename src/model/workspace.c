@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "model/config.h"
+
 #define LOGITS_BYTES ((int64_t)64 << 20)
 #define LOGITS_ROWS_MIN 64
 
@@ -26,10 +28,16 @@ static wn_status plan(wn_context *ctx, struct wn_workspace *ws) {
   const wn_model_config *c = &ws->model->config;
   const size_t element = wn_dtype_size(ws->model->dtype);
   const int64_t L = c->layers, C = c->width;
-  int64_t M;
+  int64_t M, keys;
+  const int64_t memory = ws->options.memory, sets = ws->options.memory_sets;
+  const size_t memory_bytes = memory > 0 ? wn_memory_layer_bytes(ws->model, ws->B, ws->T, memory) : 0;
   struct wn_layer_acts acts;
+  if (__builtin_mul_overflow(ws->B, ws->T + memory, &keys) || keys > INT32_MAX || (memory > 0 && memory_bytes == 0))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld, memory %lld: too many tokens", (long long)ws->B,
+                   (long long)ws->T, (long long)memory);
   if (__builtin_mul_overflow(ws->B, ws->T, &M) || M > INT32_MAX ||
-      !wn_layer_acts_plan(c, ws->model->dtype, ws->B, ws->T, NULL, NULL, &acts, &ws->large_bytes, &ws->exact_bytes))
+      !wn_layer_acts_plan(c, ws->model->dtype, ws->B, ws->T, memory, NULL, NULL, &acts, &ws->large_bytes,
+                          &ws->exact_bytes))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld: too many tokens", (long long)ws->B,
                    (long long)ws->T);
   const bool backward = ws->options.backward;
@@ -47,6 +55,9 @@ static wn_status plan(wn_context *ctx, struct wn_workspace *ws) {
        (int64_t)ws->exact_bytes, 1, (void **)&ws->exact},
       {"kept activations", ws->kept_bytes > 0, L, (int64_t)ws->kept_bytes, 1, (void **)&ws->kept},
       {"positions", true, M, 1, sizeof *ws->positions, (void **)&ws->positions},
+      {"memory", memory > 0, memory > 0 ? sets * L : 0, (int64_t)memory_bytes, 1, (void **)&ws->memory},
+      {"memory counts", memory > 0, sets, 1, sizeof *ws->memory_count, (void **)&ws->memory_count},
+      {"memory positions", memory > 0, memory + ws->T, 1, sizeof *ws->memory_positions, (void **)&ws->memory_positions},
       {"embedded", c->embed_norm, M, C, element, &ws->embedded},
       {"embed_rstd", c->embed_norm, M, 1, element, &ws->embed_rstd},
       {"embed_mean", c->embed_norm && c->norm == WN_NORM_LAYER, M, 1, element, &ws->embed_mean},
@@ -67,7 +78,7 @@ static wn_status plan(wn_context *ctx, struct wn_workspace *ws) {
                      (long long)ws->B, (long long)ws->T, p->name);
     wn_arena_plan(&ws->arena, p->name, bytes, p->where);
   }
-  return wn_layer_temp_plan(ctx, c, ws->model->dtype, ws->B, ws->T, backward, &ws->arena, &ws->temp);
+  return wn_layer_temp_plan(ctx, c, ws->model->dtype, ws->B, ws->T, memory, backward, &ws->arena, &ws->temp);
 }
 
 /* What the largest step will ask for. */
@@ -84,8 +95,30 @@ static wn_status measure(struct wn_workspace *ws, size_t *need) {
   const struct wn_batch batch = {
       .B = ws->B, .T = ws->T, .tokens = ws->positions, .targets = ws->positions, .doc_start = ws->positions};
   struct wn_step_result result;
+  if (ws->options.memory > 0) { /* none kept yet: fewer keys, which a backend may treat otherwise */
+    run.doc_start = NULL;
+    wn_memory_bind(&run, ws, 0);
+    WN_TRY(wn_run_step(&run, ws, &batch, &(struct wn_step){0}, &result));
+    run.memory.count = run.memory.rows;
+  }
   WN_TRY(wn_run_step(&run, ws, &batch, &(struct wn_step){0}, &result));
   *need = run.need;
+  return WN_OK;
+}
+
+/* Positions of a block behind its memory may pass the model's table. */
+static wn_status rotary_table(wn_context *ctx, struct wn_workspace *ws) {
+  const wn_model_config *c = &ws->model->config;
+  const int64_t rows = ws->options.memory + ws->T;
+  size_t bytes;
+  void *memory;
+  if (!ws->model->rope_table || rows <= c->context) return WN_OK;
+  if (!wn_mul_size((size_t)rows, (size_t)c->head_size * sizeof(float), &bytes))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace: a rotary table of %lld rows does not fit in memory",
+                   (long long)rows);
+  WN_TRY(wn_alloc(ctx, "rotary table", bytes, &memory));
+  ws->rope_table = memory;
+  wn_rope_table(ws->rope_table, rows, c->head_size, c->rope_theta);
   return WN_OK;
 }
 
@@ -98,6 +131,11 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
   if (T > model->config.context)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of T %lld: the model's context is %lld", (long long)T,
                    (long long)model->config.context);
+  if (options->memory < 0 || options->memory > INT32_MAX / 2 || (options->memory > 0 && options->memory_sets < 1) ||
+      options->memory_sets > INT32_MAX)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of memory %lld in %lld sets: expected 0 to %d in at least one",
+                   (long long)options->memory, (long long)options->memory_sets, INT32_MAX / 2);
+  if (options->memory > 0) WN_TRY(wn_model_memory_check(ctx, "workspace", &model->config));
   if (options->backward && options->activation_dtype != WN_F32 &&
       (options->activation_dtype != WN_BF16 || model->dtype != WN_F32))
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "activations of dtype %s for a model of %s: F32 and, for F32 models, BF16",
@@ -114,6 +152,8 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
   size_t need;
   WN_TRY_GOTO(plan(ctx, ws), fail);
   WN_TRY_GOTO(wn_arena_allocate(ctx, &ws->arena, "the workspace of a step"), fail);
+  for (int64_t i = 0; options->memory > 0 && i < options->memory + T; i++) ws->memory_positions[i] = (int32_t)i;
+  WN_TRY_GOTO(rotary_table(ctx, ws), fail);
   WN_TRY_GOTO(measure(ws, &need), fail);
   WN_TRY_GOTO(wn_alloc(ctx, "scratch of a step", need, &ws->scratch), fail);
   ws->scratch_bytes = need;
@@ -126,6 +166,7 @@ fail:
 
 void wn_workspace_destroy(wn_workspace *ws) {
   if (!ws) return;
+  wn_free(ws->rope_table);
   wn_free(ws->scratch);
   wn_arena_clear(&ws->arena);
   wn_free(ws);

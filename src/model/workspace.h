@@ -26,6 +26,10 @@ struct wn_workspace {
   size_t kept_bytes;
   struct wn_layer_temp temp;
   int32_t *positions; /* [M] */
+  char *memory;       /* [sets][L][layer bytes] */
+  int64_t *memory_count;     /* [sets] */
+  int32_t *memory_positions; /* [memory+T] */
+  float *rope_table;         /* own, where memory and block are more than the model's table */
   void *embedded;     /* [M,C] before the embedding's norm, with one */
   void *embed_rstd, *embed_mean; /* [M] */
   void *x_out;        /* [M,C] residual stream at the end */
@@ -38,6 +42,12 @@ struct wn_workspace {
   void *scratch;
   size_t scratch_bytes;
 };
+
+/* Bytes of one layer's memory; 0: too many. */
+size_t wn_memory_layer_bytes(const struct wn_model *model, int64_t B, int64_t T, int64_t memory);
+/* Puts memory `set` into a run, and the run's block into the memory after it. */
+void wn_memory_bind(struct wn_run *run, const struct wn_workspace *ws, int64_t set);
+void wn_memory_advance(const struct wn_run *run, struct wn_workspace *ws, int64_t set);
 
 /* Rows of logits that are formed at a time: few enough to keep M x V from ever existing, enough for a good product. */
 int64_t wn_logits_rows(int64_t M, int64_t V);
