@@ -15,7 +15,7 @@ struct request {
   struct cli_common common;
   const char *model, *data, *text, *tokenizer, *config, *split;
   struct cli_list sets;
-  int64_t batch, context;
+  int64_t batch, context, memory;
   uint64_t max_batches, bytes, seed;
 };
 
@@ -27,7 +27,10 @@ static void on_progress(void *user, uint64_t done, uint64_t total) {
 static uint64_t bytes_behind(const char *token_file) {
   char path[4096];
   const char *slash = strrchr(token_file, '/'), *name = slash ? slash + 1 : token_file;
-  const char *key = !strcmp(name, "train.bin") ? "train" : !strcmp(name, "val.bin") ? "val" : NULL;
+  const char *key = !strcmp(name, "train.bin")  ? "train"
+                    : !strcmp(name, "val.bin")  ? "val"
+                    : !strcmp(name, "test.bin") ? "test"
+                                                : NULL;
   if (!key || snprintf(path, sizeof path, "%.*sdata.json", (int)(name - token_file), token_file) >= (int)sizeof path)
     return 0;
   json_t *j = json_load_file(path, 0, NULL);
@@ -120,6 +123,7 @@ static int eval_source(wn_context *ctx, const struct request *r, wn_model *model
     snprintf(what, what_bytes, "task (%s)", split);
   }
   const wn_model_config *config = wn_model_config_get(model);
+  if (data->kind == WN_DATA_TOKENS) data->stream = r->memory ? r->memory > 0 : config->memory > 0;
   int64_t context = r->context ? r->context : config->context;
   wn_data_source *source = NULL;
   wn_status status = wn_data_source_create(ctx, data, split, context, (int32_t)config->vocab_size, &source);
@@ -174,6 +178,13 @@ int cmd_eval(int argc, char **argv) {
        .help = "tokens a sequence; 0: the model's",
        .min = 0,
        .max = 1 << 24},
+      {.name = "memory",
+       .type = CLI_INT,
+       .out = &r.memory,
+       .metavar = "N",
+       .help = "tokens of earlier blocks that attention reaches; 0: the model's; -1: none",
+       .min = -1,
+       .max = 1 << 24},
       {.name = "max-batches",
        .type = CLI_UINT,
        .out = &r.max_batches,
@@ -215,6 +226,7 @@ int cmd_eval(int argc, char **argv) {
     cli_progress_begin(&bar, &r.common, "eval", "batches");
     wn_eval_options eval = {.batch = r.batch,
                             .context = r.context,
+                            .memory = r.memory,
                             .max_batches = r.max_batches,
                             .bytes = r.bytes,
                             .seed = r.seed,

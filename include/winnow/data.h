@@ -19,6 +19,9 @@ typedef struct wn_data_prepare_options {
   const char *field;         /* the text field of JSON lines; default "text" */
   const char *tokenizer;     /* as wn_tokenizer_load takes it */
   const char *out_dir;       /* receives train.bin, val.bin, data.json */
+  uint64_t val_bytes, test_bytes; /* either not 0: the split is by place, as text8's and enwik8's: of all files in order,
+                                the last test_bytes are test.bin, the val_bytes before them val.bin, what comes before
+                                train.bin. For the tokenizer "bytes" and plain files, taken as they are; no separators */
   double val_fraction;       /* 0.05; the split is by document, by a hash of (seed, document index) */
   uint64_t seed;
   const char *document_break; /* text files: "blank" (one or more blank lines end a document), "line",
@@ -28,7 +31,7 @@ typedef struct wn_data_prepare_options {
   void *user;
 } wn_data_prepare_options;
 typedef struct wn_data_prepare_result {
-  uint64_t documents, train_tokens, val_tokens, bytes, train_bytes, val_bytes;
+  uint64_t documents, train_tokens, val_tokens, bytes, train_bytes, val_bytes, test_tokens, test_bytes;
 } wn_data_prepare_result;
 void wn_data_prepare_options_init(wn_data_prepare_options *options);
 /* Documents are separated by the tokenizer's bos (SentencePiece) or a newline (bytes). data.json keeps
@@ -54,6 +57,7 @@ typedef struct wn_data_config {
   char train[1024];      /* token file (tokens) */
   char val[1024];        /* token file; may be empty: no evaluation */
   char tokenizer[1024];  /* copied beside the checkpoints; may be empty */
+  bool stream;           /* tokens: row b of a batch goes on where it stopped in the batch before (segment recurrence) */
   bool pack;             /* tokens: attention does not cross documents (needs document_token) */
   int document_token;    /* token that starts a document; -1: none */
   /* Variable Assignment (Leviathan et al., appendix A.1): `assignments` pairs "variable = value", then a
@@ -72,6 +76,10 @@ void wn_data_source_destroy(wn_data_source *source); /* NULL is allowed */
 void wn_data_config_requirements(const wn_data_config *config, int64_t *vocab_size, int64_t *context);
 /* Batches of one pass over a "val" source at B rows; 0: endless (synthetic). */
 uint64_t wn_data_source_batches(const wn_data_source *source, int64_t B);
+/* A source of streams: B rows cut the file into B stretches, and row b of step s is block s of stretch b. At the end of
+ * the stretches all rows begin again. Is this one, and does batch `step` go on where the one before stopped? */
+bool wn_data_source_streams(const wn_data_source *source);
+bool wn_data_source_continues(const wn_data_source *source, uint64_t step, int64_t B);
 /* Fills tokens, targets [B,T]; targets of -1 do not count. doc_start [B,T] may be NULL; when the source
  * packs documents and doc_start is given it is filled and *packed set to true. Train sources visit shuffled blocks
  * without replacement per epoch; val sources go in file order. */

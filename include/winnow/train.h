@@ -76,6 +76,8 @@ void wn_trainer_destroy(wn_trainer *trainer); /* NULL is allowed; the model stay
 /* tokens, targets: [accumulate*batch, context]; doc_start likewise or NULL. Allocates nothing. */
 wn_status wn_trainer_step(wn_context *ctx, wn_trainer *trainer, const int32_t *tokens, const int32_t *targets,
                           const int32_t *doc_start, wn_train_progress *progress);
+/* For models with a memory: a step's rows go on where those of the step before stopped; the next step's begin anew. */
+void wn_trainer_forget(wn_trainer *trainer);
 /* Gradient of parameter tensor i of the last step (before clipping), float32 [same shape]. Borrowed. */
 wn_status wn_trainer_gradient_at(const wn_trainer *trainer, int i, wn_safetensors_entry *out);
 
@@ -89,6 +91,8 @@ typedef struct wn_eval_result {
 } wn_eval_result;
 typedef struct wn_eval_options {
   int64_t batch, context; /* 0: 8; the model's context */
+  int64_t memory;         /* tokens of earlier blocks that attention reaches; 0: the model's; -1: none. With one, a source
+                             must be of streams, and a text is cut into `batch` stretches that are read block by block */
   uint64_t max_batches;   /* 0: all of a token file, 16 of an endless source */
   uint64_t bytes;         /* bytes of text behind the source, for bits per byte; 0: unknown */
   uint64_t seed;          /* synthetic sources */

@@ -13,6 +13,7 @@ const struct wn_field wn_data_fields[] = {
     {"train", WN_FIELD_STRING, TEXT(train), "token file to train on (tokens)"},
     {"val", WN_FIELD_STRING, TEXT(val), "token file to evaluate on (tokens); empty: no evaluation"},
     {"tokenizer", WN_FIELD_STRING, TEXT(tokenizer), "bytes or a .model file; copied beside the checkpoints"},
+    {"stream", WN_FIELD_BOOL, AT(stream), 0, 0, NULL, "a batch's rows go on where they stopped (tokens)"},
     {"pack", WN_FIELD_BOOL, AT(pack), 0, 0, NULL, "attention stays inside documents (tokens; needs document_token)"},
     {"document_token", WN_FIELD_INT, AT(document_token), -1, 1 << 24, NULL, "token that starts a document; -1: none"},
     {"variables", WN_FIELD_INT, AT(variables), 1, 1 << 16, NULL, "variable_assignment: names"},
@@ -39,6 +40,8 @@ wn_status wn_data_config_check(wn_context *ctx, const char *where, const wn_data
   if (config->pack && config->kind != WN_DATA_TOKENS)
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"data.pack\" is for token files; \"data.kind\" is \"%s\"", where,
                    kind_names[config->kind]);
+  if (config->stream && (config->kind != WN_DATA_TOKENS || config->pack))
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"data.stream\" is for token files without \"data.pack\"", where);
   if (config->pack && config->document_token < 0)
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"data.pack\" needs \"data.document_token\", which is -1", where);
   if (config->eval_values > config->values)

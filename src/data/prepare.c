@@ -32,7 +32,7 @@ struct job {
   const wn_data_prepare_options *o;
   wn_tokenizer *tok;
   int32_t separator[1];   /* where the tokenizer has no bos: what ends a document */
-  struct split splits[2]; /* train, val */
+  struct split splits[3]; /* train, val, test (by place alone) */
   enum breaks breaks;
   uint64_t documents, bytes;
   uint64_t files_done, files_total; /* bytes on disk */
@@ -230,6 +230,71 @@ static wn_status prepare_file(struct job *j, const char *path) {
   return status;
 }
 
+/* --- splits by place --- */
+
+static bool is_by_place(const wn_data_prepare_options *o) {
+  return o->val_bytes > 0 || o->test_bytes > 0;
+}
+
+static wn_status check_by_place(struct job *j) {
+  const wn_data_prepare_options *o = j->o;
+  if (strcmp(wn_tokenizer_kind(j->tok), "bytes") != 0)
+    return wn_fail(
+        j->ctx, WN_ERR_ARGUMENT,
+        "splits by byte counts are for the tokenizer \"bytes\"; this one is \"%s\", whose tokens a cut could "
+        "break",
+        wn_tokenizer_kind(j->tok));
+  for (int i = 0; i < o->input_count; i++)
+    if (has_suffix(o->inputs[i], ".gz") || has_suffix(o->inputs[i], ".jsonl"))
+      return wn_fail(j->ctx, WN_ERR_ARGUMENT, "%s: splits by byte counts take plain files as they are", o->inputs[i]);
+  uint64_t held;
+  if (__builtin_add_overflow(o->val_bytes, o->test_bytes, &held) || held >= j->files_total)
+    return wn_fail(j->ctx, WN_ERR_ARGUMENT,
+                   "the input has %" PRIu64 " bytes; %" PRIu64 " for validation and %" PRIu64
+                   " for test leave none to train on",
+                   j->files_total, o->val_bytes, o->test_bytes);
+  return WN_OK;
+}
+
+/* The bytes as they are: token = byte. */
+static wn_status prepare_by_place(struct job *j) {
+  enum { PIECE = 1 << 14 };
+  const wn_data_prepare_options *o = j->o;
+  const uint64_t ends[3] = {j->files_total - o->val_bytes - o->test_bytes, j->files_total - o->test_bytes,
+                            j->files_total};
+  int32_t ids[PIECE];
+  int k = 0;
+  for (int i = 0; i < o->input_count; i++) {
+    struct wn_map map;
+    WN_TRY(wn_map_open(j->ctx, o->inputs[i], &map));
+    wn_status status = WN_OK;
+    for (size_t at = 0; at < map.bytes && status == WN_OK;) {
+      while (k < 2 && j->bytes == ends[k]) k++;
+      uint64_t n = map.bytes - at < PIECE ? map.bytes - at : PIECE;
+      if (n > ends[k] - j->bytes) n = ends[k] - j->bytes;
+      if (n == 0) { /* a file that grew since its size was taken */
+        status = wn_fail(j->ctx, WN_ERR_IO, "%s: the file changes while it is read", o->inputs[i]);
+        break;
+      }
+      for (uint64_t t = 0; t < n; t++) ids[t] = map.data[at + t];
+      status = wn_token_writer_append(j->ctx, &j->splits[k].writer, ids, n);
+      j->splits[k].bytes += n;
+      j->bytes += n;
+      at += n;
+      if (status == WN_OK && wn_context_cancelled(j->ctx))
+        status = wn_fail(j->ctx, WN_ERR_CANCELLED, "%s: cancelled", o->inputs[i]);
+      if (o->progress && (at == map.bytes || (j->bytes >> 20) != ((j->bytes - n) >> 20)))
+        o->progress(o->user, j->bytes, j->files_total);
+    }
+    wn_map_close(&map);
+    WN_TRY(status);
+    j->documents++;
+  }
+  for (int s = 0; s < 3; s++) j->splits[s].documents = j->splits[s].bytes > 0;
+  if (j->bytes == j->files_total) return WN_OK;
+  return wn_fail(j->ctx, WN_ERR_IO, "%s: the file changes while it is read", o->inputs[o->input_count - 1]);
+}
+
 /* --- the whole --- */
 
 static wn_status check_options(struct job *j) {
@@ -286,9 +351,10 @@ static json_t *split_json(const struct split *s) {
 
 static wn_status write_summary(struct job *j, const char *path) {
   int32_t bos = wn_tokenizer_bos(j->tok);
-  json_t *json = json_pack("{s:s, s:i, s:i, s:s, s:o, s:o}", "tokenizer", wn_tokenizer_kind(j->tok), "vocab_size",
+  json_t *test = j->o->test_bytes > 0 ? split_json(&j->splits[2]) : NULL;
+  json_t *json = json_pack("{s:s, s:i, s:i, s:s, s:o, s:o, s:o*}", "tokenizer", wn_tokenizer_kind(j->tok), "vocab_size",
                            wn_tokenizer_vocab_size(j->tok), "document_token", bos, "layout", j->splits[0].writer.layout,
-                           "train", split_json(&j->splits[0]), "val", split_json(&j->splits[1]));
+                           "train", split_json(&j->splits[0]), "val", split_json(&j->splits[1]), "test", test);
   if (!json) return wn_fail(j->ctx, WN_ERR_MEMORY, "out of memory: %s", path);
   wn_status status = wn_json_save_file(j->ctx, path, json);
   json_decref(json);
@@ -296,12 +362,14 @@ static wn_status write_summary(struct job *j, const char *path) {
 }
 
 static wn_status run(struct job *j) {
-  static const char *const names[2] = {"train.bin", "val.bin"};
+  static const char *const names[3] = {"train.bin", "val.bin", "test.bin"};
   const wn_data_prepare_options *o = j->o;
+  const int splits = o->test_bytes > 0 ? 3 : 2;
   char path[4096], summary[4096];
   WN_TRY(check_options(j));
   WN_TRY(wn_tokenizer_load(j->ctx, o->tokenizer, &j->tok));
   WN_TRY(check_inputs(j));
+  if (is_by_place(o)) WN_TRY(check_by_place(j));
   WN_TRY(wn_make_dirs(j->ctx, o->out_dir));
   WN_TRY(wn_path_join(j->ctx, summary, sizeof summary, o->out_dir, "data.json"));
   j->separator[0] = wn_tokenizer_eos(j->tok);
@@ -313,13 +381,17 @@ static wn_status run(struct job *j) {
   WN_TRY(wn_alloc(j->ctx, "document", BUFFER_BYTES, &p));
   j->text = p;
   j->capacity = BUFFER_BYTES;
-  for (int k = 0; k < 2; k++) {
+  for (int k = 0; k < splits; k++) {
     WN_TRY(wn_path_join(j->ctx, path, sizeof path, o->out_dir, names[k]));
     WN_TRY(wn_token_writer_open(j->ctx, path, o->layout, wn_tokenizer_vocab_size(j->tok), &j->splits[k].writer));
   }
-  for (int i = 0; i < o->input_count; i++) WN_TRY(prepare_file(j, o->inputs[i]));
-  WN_TRY(check_result(j));
-  for (int k = 0; k < 2; k++) WN_TRY(wn_token_writer_commit(j->ctx, &j->splits[k].writer));
+  if (is_by_place(o)) {
+    WN_TRY(prepare_by_place(j));
+  } else {
+    for (int i = 0; i < o->input_count; i++) WN_TRY(prepare_file(j, o->inputs[i]));
+    WN_TRY(check_result(j));
+  }
+  for (int k = 0; k < splits; k++) WN_TRY(wn_token_writer_commit(j->ctx, &j->splits[k].writer));
   WN_TRY(wn_tokenizer_save(j->ctx, j->tok, o->out_dir));
   return write_summary(j, summary);
 }
@@ -334,8 +406,10 @@ wn_status wn_data_prepare(wn_context *ctx, const wn_data_prepare_options *option
                                        .val_tokens = j.splits[1].writer.count,
                                        .bytes = j.bytes,
                                        .train_bytes = j.splits[0].bytes,
-                                       .val_bytes = j.splits[1].bytes};
-  for (int k = 0; k < 2; k++) wn_token_writer_abort(&j.splits[k].writer);
+                                       .val_bytes = j.splits[1].bytes,
+                                       .test_tokens = j.splits[2].writer.count,
+                                       .test_bytes = j.splits[2].bytes};
+  for (int k = 0; k < 3; k++) wn_token_writer_abort(&j.splits[k].writer);
   wn_ids_clear(&j.ids);
   wn_free(j.text);
   wn_tokenizer_destroy(j.tok);

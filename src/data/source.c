@@ -5,7 +5,11 @@
  * blocks in the order of a seeded permutation of its own (a Feistel network: no list in memory); the tokens that are
  * left over after the last block shift the epoch's blocks by a drawn offset, so that none is left out for ever.
  * Validation: blocks in file order, the last one padded, so that one pass counts every token but the first exactly
- * once. */
+ * once.
+ *
+ * Streams (segment recurrence): B rows cut the file's blocks into B stretches of n = blocks / B, and row r of step s is
+ * block r n + s mod n, so that a row goes on where it stopped. Validation takes n = ceil(blocks / B): every token once
+ * again. */
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/rng.h"
@@ -61,6 +65,8 @@ static wn_status check_task(wn_context *ctx, const wn_data_config *c, int64_t T,
 static wn_status open_tokens(wn_context *ctx, wn_data_source *s) {
   const char *path = s->val ? s->config.val : s->config.train;
   if (!*path) return wn_fail(ctx, WN_ERR_CONFIG, "data.%s: no token file is named", s->val ? "val" : "train");
+  if (s->config.pack && s->config.stream)
+    return wn_fail(ctx, WN_ERR_CONFIG, "data.stream and data.pack exclude each other");
   if (s->config.pack && s->config.document_token < 0)
     return wn_fail(ctx, WN_ERR_CONFIG, "data.pack needs data.document_token, the token that starts a document");
   WN_TRY(wn_token_file_open(ctx, path, &s->file));
@@ -125,6 +131,20 @@ uint64_t wn_data_source_batches(const wn_data_source *source, int64_t B) {
   return (source->blocks - 1) / (uint64_t)B + 1;
 }
 
+bool wn_data_source_streams(const wn_data_source *source) {
+  return source->config.kind == WN_DATA_TOKENS && source->config.stream;
+}
+
+/* Blocks of a stretch at B rows; 0: there are not enough. */
+static uint64_t stretch(const wn_data_source *s, int64_t B) {
+  return s->val ? wn_data_source_batches(s, B) : s->blocks / (uint64_t)B;
+}
+
+bool wn_data_source_continues(const wn_data_source *source, uint64_t step, int64_t B) {
+  if (!wn_data_source_streams(source) || B < 1 || stretch(source, B) == 0) return false;
+  return step % stretch(source, B) != 0;
+}
+
 /* Row g of a token file: tokens, targets [T]. */
 static wn_status token_row(wn_context *ctx, const wn_data_source *s, uint64_t seed, uint64_t g, int32_t *tokens,
                            int32_t *targets) {
@@ -138,6 +158,8 @@ static wn_status token_row(wn_context *ctx, const wn_data_source *s, uint64_t se
     }
     first = g * T;
     if (n > count - first) n = count - first;
+  } else if (s->config.stream) {
+    first = g * T;
   } else {
     uint64_t epoch = g / s->blocks;
     uint64_t offset = wn_random_below(seed, WN_STREAM_DATA, epoch, UINT64_MAX, s->slack + 1);
@@ -171,13 +193,21 @@ wn_status wn_data_source_batch(wn_context *ctx, const wn_data_source *source, ui
   if (packed) *packed = pack;
   if (B < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "a batch of %" PRId64 " rows is out of range", B);
   if (s->val && s->config.kind == WN_DATA_TOKENS) step %= wn_data_source_batches(s, B);
-  uint64_t g;
+  uint64_t g, each = 0;
+  if (wn_data_source_streams(s)) {
+    each = stretch(s, B);
+    if (each == 0)
+      return wn_fail(ctx, WN_ERR_FORMAT,
+                     "%s: %" PRIu64 " blocks of %" PRId64 " tokens are fewer than %" PRId64 " streams need",
+                     wn_token_file_path(s->file), s->blocks, s->T, B);
+    step %= each;
+  }
   if (__builtin_mul_overflow(step, (uint64_t)B, &g) || g > INT64_MAX - (uint64_t)B)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "step %" PRIu64 " at %" PRId64 " rows is past the end of all sequences", step,
                    B);
   for (int64_t r = 0; r < B; r++, g++, tokens += s->T, targets += s->T) {
     if (s->config.kind == WN_DATA_TOKENS)
-      WN_TRY(token_row(ctx, s, seed, g, tokens, targets));
+      WN_TRY(token_row(ctx, s, seed, each ? (uint64_t)r * each + step : g, tokens, targets));
     else
       wn_task_sample(&s->config, s->val, seed, g, s->T, tokens, targets);
     if (pack) {

@@ -32,6 +32,7 @@ static const char next_name[] = ".next", commit_name[] = ".commit";
   { key, type, offsetof(struct wn_run_state, member), low, high, NULL, text }
 static const struct wn_field state_fields[] = {
     STATE("step", WN_FIELD_INT64, step, 0, 9e15, "optimizer steps done"),
+    STATE("memory", WN_FIELD_INT64, memory, 0, 1e9, "tokens that each layer holds of earlier blocks"),
     STATE("tokens", WN_FIELD_UINT64, tokens, 0, 9e15, "tokens trained on"),
     STATE("seed", WN_FIELD_UINT64, seed, 0, 1.8446744073709552e19, "seed of parameters, data order and dropout"),
     STATE("threads", WN_FIELD_INT, threads, 1, 65536, "threads of the run"),
@@ -70,10 +71,20 @@ static void fingerprint_parameters(const wn_trainer *t, char out[24]) {
            (unsigned long long)hash_array(&t->model->table, t->model->params, 0xcbf29ce484222325ULL));
 }
 
+/* With segment recurrence, what the streams hold at this step is state as well: one tensor a layer and micro-batch. */
+static int64_t memory_tensors(const wn_trainer *t) {
+  return t->model->config.memory > 0 ? t->accumulate * t->model->config.layers : 0;
+}
+
 static void fingerprint_moments(const wn_trainer *t, char out[24]) {
   uint64_t hash = 0xcbf29ce484222325ULL;
   if (t->opt.m) hash = hash_array(&t->model->table, t->opt.m, hash);
   hash = hash_array(&t->model->table, t->opt.v, hash);
+  for (int64_t i = 0; i < memory_tensors(t); i++) {
+    int64_t shape[3];
+    const void *at = wn_workspace_memory_at(t->ws, i / t->model->config.layers, i % t->model->config.layers, shape);
+    hash = hash_floats(hash, at, (size_t)(shape[0] * shape[1] * shape[2]));
+  }
   snprintf(out, 24, "%016llx", (unsigned long long)hash);
 }
 
@@ -156,7 +167,7 @@ wn_status wn_checkpoint_recover(wn_context *ctx, const char *dir) {
   return discard_next(ctx, dir);
 }
 
-/* One row for each tensor of each optimizer array, "m.<name>" and "v.<name>". */
+/* One row for each tensor of each optimizer array, "m.<name>" and "v.<name>", and for the memory's "memory.A.L". */
 struct moments {
   wn_safetensors_entry *entries;
   char (*names)[104];
@@ -168,7 +179,7 @@ static wn_status moments_list(wn_context *ctx, const wn_trainer *t, struct momen
   const struct wn_param_table *table = &t->model->table;
   int arrays = t->opt.m ? 2 : 1;
   memset(out, 0, sizeof *out);
-  out->count = arrays * table->count;
+  out->count = arrays * table->count + (int)memory_tensors(t);
   WN_TRY(wn_alloc(ctx, "optimizer entries", (size_t)out->count * sizeof *out->entries, &out->memory[0]));
   out->entries = out->memory[0];
   WN_TRY(wn_alloc(ctx, "optimizer names", (size_t)out->count * sizeof *out->names, &out->memory[1]));
@@ -187,6 +198,20 @@ static wn_status moments_list(wn_context *ctx, const wn_trainer *t, struct momen
                                   .bytes = row->count * sizeof(float)};
       for (int d = 0; d < row->ndim; d++) e->shape[d] = row->shape[d];
     }
+  }
+  for (int64_t i = 0; i < memory_tensors(t); i++) {
+    const int64_t L = t->model->config.layers;
+    const int64_t k = (int64_t)arrays * table->count + i;
+    int64_t shape[3];
+    const void *at = wn_workspace_memory_at(t->ws, i / L, i % L, shape);
+    snprintf(out->names[k], sizeof out->names[k], "memory.%lld.%lld", (long long)(i / L), (long long)(i % L));
+    wn_safetensors_entry *e = &out->entries[k];
+    *e = (wn_safetensors_entry){.name = out->names[k],
+                                .dtype = WN_F32,
+                                .ndim = 3,
+                                .data = at,
+                                .bytes = (size_t)(shape[0] * shape[1] * shape[2]) * sizeof(float)};
+    for (int d = 0; d < 3; d++) e->shape[d] = shape[d];
   }
   return WN_OK;
 }
@@ -218,6 +243,7 @@ static wn_status write_next(wn_context *ctx, const char *next, const wn_recipe *
   if (status != WN_OK) return status;
 
   struct wn_run_state state = {.step = t->step, .tokens = t->tokens, .seed = t->config.seed, .threads = ctx->threads};
+  state.memory = wn_workspace_memory_count(t->ws, 0);
   snprintf(state.backend, sizeof state.backend, "%s", ctx->backend);
   snprintf(state.isa, sizeof state.isa, "%s", wn_isa_name(ctx->isa));
   snprintf(state.optimizer, sizeof state.optimizer, "%s", optimizer_name(t->opt.kind));
@@ -311,6 +337,10 @@ wn_status wn_checkpoint_load(wn_context *ctx, const char *dir, wn_trainer *t, st
   if (strcmp(found, out->moments))
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: not that of step %lld (fingerprint %s, state.json has %s)", path,
                    (long long)out->step, found, out->moments);
+  if (out->memory > t->model->config.memory)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: state.json has a memory of %lld tokens, the model keeps %lld", dir,
+                   (long long)out->memory, (long long)t->model->config.memory);
+  for (int64_t a = 0; a < t->accumulate; a++) wn_workspace_memory_set_count(t->ws, a, out->memory);
   t->step = out->step;
   t->tokens = out->tokens;
   return WN_OK;

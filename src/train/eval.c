@@ -3,7 +3,8 @@
  * A text is cut into blocks of the context; every token after the first is predicted exactly once, from the tokens
  * of its own block before it, so a block's first tokens have little context: a stride shorter than the block would
  * give lower figures at a multiple of the cost. The tail is a shorter block, padded with positions that do not count.
- */
+ * With a memory the blocks before are in reach, as far as it goes: a text is cut into as many stretches as the batch
+ * has rows, and each row reads its own from the beginning on. */
 #include "train/eval.h"
 
 #include <math.h>
@@ -20,6 +21,7 @@ static double seconds_now(void) {
 
 wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, struct wn_eval_sums *sums) {
   *sums = (struct wn_eval_sums){0};
+  wn_workspace_forget(loop->ws, loop->memory_set);
   for (uint64_t i = 0; i < loop->batches; i++) {
     if (wn_context_cancelled(ctx))
       return wn_fail(ctx, WN_ERR_CANCELLED, "evaluation stopped after %llu of %llu batches", (unsigned long long)i,
@@ -31,7 +33,7 @@ wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, str
                              .tokens = loop->tokens,
                              .targets = loop->targets,
                              .doc_start = packed ? loop->doc_start : NULL};
-    struct wn_step step = {.loss_scale = 1};
+    struct wn_step step = {.loss_scale = 1, .memory_set = loop->memory_set};
     struct wn_step_result result = {0};
     WN_TRY(wn_model_step(loop->model, loop->ws, &batch, &step, &result));
     sums->loss += result.loss_sum;
@@ -50,7 +52,8 @@ struct buffers {
   int32_t *tokens, *targets, *doc_start;
 };
 
-static wn_status buffers_init(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t T, struct buffers *b) {
+static wn_status buffers_init(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t T, int64_t memory,
+                              struct buffers *b) {
   memset(b, 0, sizeof *b);
   size_t count, bytes;
   if (!wn_mul_size((size_t)B, (size_t)T, &count) || !wn_mul_size(count, sizeof(int32_t), &bytes))
@@ -60,7 +63,7 @@ static wn_status buffers_init(wn_context *ctx, const struct wn_model *model, int
   wn_arena_plan(&b->arena, "targets", bytes, (void **)&b->targets);
   wn_arena_plan(&b->arena, "document starts", bytes, (void **)&b->doc_start);
   WN_TRY(wn_arena_allocate(ctx, &b->arena, "evaluation batch"));
-  struct wn_workspace_options options = {.activation_dtype = WN_F32};
+  struct wn_workspace_options options = {.activation_dtype = WN_F32, .memory = memory, .memory_sets = 1};
   return wn_workspace_create(ctx, model, B, T, &options, &b->ws);
 }
 
@@ -78,6 +81,11 @@ static wn_status eval_shape(wn_context *ctx, const struct wn_model *model, const
     return wn_fail(ctx, WN_ERR_ARGUMENT, "evaluation context %lld is outside 1..%lld, the model's context",
                    (long long)*T, (long long)model->config.context);
   return WN_OK;
+}
+
+static int64_t eval_memory(const struct wn_model *model, const wn_eval_options *options) {
+  if (!options || options->memory == 0) return model->config.memory;
+  return options->memory > 0 ? options->memory : 0;
 }
 
 /* bytes: of the text behind all that was counted; 0: unknown. */
@@ -117,10 +125,15 @@ wn_status wn_eval(wn_context *ctx, wn_model *model, const wn_data_source *source
   WN_TRY(eval_shape(ctx, model, options, &B, &T));
   uint64_t all = wn_data_source_batches(source, B), batches = all ? all : 16;
   if (options && options->max_batches && (all == 0 || options->max_batches < all)) batches = options->max_batches;
+  const int64_t memory = eval_memory(model, options);
+  if (memory > 0 && !wn_data_source_streams(source))
+    return wn_fail(ctx, WN_ERR_ARGUMENT,
+                   "evaluation with a memory of %lld tokens needs a source of streams (data.stream)",
+                   (long long)memory);
   struct buffers b;
   struct wn_eval_sums sums;
   double start = seconds_now();
-  wn_status status = buffers_init(ctx, model, B, T, &b);
+  wn_status status = buffers_init(ctx, model, B, T, memory, &b);
   if (status == WN_OK) {
     struct source_user user = {ctx, source, options ? options->seed : 0, B};
     struct wn_eval_loop loop = {.model = model,
@@ -148,9 +161,10 @@ struct text_user {
   const int32_t *ids;
   size_t count;
   int64_t B, T;
+  size_t stretch; /* blocks a row, with a memory; else 0 */
 };
 
-/* Row r of batch i is block i*B + r: inputs ids[block*T ...], targets one further. */
+/* Row r of batch i is block i*B + r, or block i of stretch r: inputs ids[block*T ...], targets one further. */
 static wn_status text_batch(void *user, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start,
                             bool *packed) {
   const struct text_user *u = user;
@@ -158,7 +172,8 @@ static wn_status text_batch(void *user, uint64_t index, int32_t *tokens, int32_t
   *packed = false;
   for (int64_t r = 0; r < u->B; r++)
     for (int64_t t = 0; t < u->T; t++) {
-      size_t at = ((size_t)index * (size_t)u->B + (size_t)r) * (size_t)u->T + (size_t)t;
+      size_t block = u->stretch ? (size_t)r * u->stretch + (size_t)index : (size_t)index * (size_t)u->B + (size_t)r;
+      size_t at = block * (size_t)u->T + (size_t)t;
       bool counts = at + 1 < u->count;
       tokens[r * u->T + t] = counts ? u->ids[at] : 0;
       targets[r * u->T + t] = counts ? u->ids[at + 1] : -1;
@@ -195,12 +210,13 @@ wn_status wn_eval_text(wn_context *ctx, wn_model *model, const wn_tokenizer *tok
   if (blocks < (size_t)B) B = (int64_t)blocks;
   if (blocks == 1) T = (int64_t)(count - 1);
   uint64_t all = (blocks + (size_t)B - 1) / (size_t)B;
+  const int64_t memory = eval_memory(model, options);
   uint64_t batches = options && options->max_batches && options->max_batches < all ? options->max_batches : all;
   struct buffers b = {0};
   struct wn_eval_sums sums;
-  if (status == WN_OK) status = buffers_init(ctx, model, B, T, &b);
+  if (status == WN_OK) status = buffers_init(ctx, model, B, T, memory, &b);
   if (status == WN_OK) {
-    struct text_user user = {ids, count, B, T};
+    struct text_user user = {ids, count, B, T, memory > 0 ? (size_t)all : 0};
     struct wn_eval_loop loop = {.model = model,
                                 .ws = b.ws,
                                 .B = B,

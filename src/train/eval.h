@@ -18,6 +18,7 @@ struct wn_eval_loop {
   wn_workspace *ws;
   int64_t B, T;
   int32_t *tokens, *targets, *doc_start; /* [B,T] each, the caller's */
+  int64_t memory_set;                    /* of the workspace, with a memory: emptied first, then batches go on */
   uint64_t batches;
   wn_eval_batch_fn batch;
   void *batch_user;

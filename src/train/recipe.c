@@ -102,6 +102,10 @@ static wn_status resolve(wn_context *ctx, const char *where, wn_recipe *r) {
   if (!unknown && r->data.document_token >= r->model.vocab_size)
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"data.document_token\" is %d; \"model.vocab_size\" is %lld", where,
                    r->data.document_token, (long long)r->model.vocab_size);
+  if (r->model.memory > 0 && !r->data.stream)
+    return wn_fail(ctx, WN_ERR_CONFIG,
+                   "%s: \"model.memory\" is %lld; it needs \"data.stream\", rows that go on where they stopped", where,
+                   (long long)r->model.memory);
   wn_train_config *t = &r->train;
   if (t->context == 0) t->context = context ? context : r->model.context;
   if (context > r->model.context)

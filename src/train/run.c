@@ -1,6 +1,7 @@
 /* A training run in a folder: data, model, optimizer, log, periodic evaluation and checkpoints.
  *
- * Resuming is exact because nothing but the arrays of the checkpoint and the step number is state: a batch, a dropout
+ * Resuming is exact because nothing but the arrays of the checkpoint (with segment recurrence, the memory among them)
+ * and the step number is state: a batch, a dropout
  * mask and an initial value are functions of (seed, step). So a run that was killed and resumed has, with the same
  * threads, the same parameters to the bit as one that was not. */
 #include <math.h>
@@ -175,6 +176,7 @@ static wn_status evaluate(struct run *r, wn_train_progress *progress) {
                               .targets = r->targets,
                               .doc_start = r->doc_start,
                               .batches = batches,
+                              .memory_set = c->accumulate,
                               .batch = val_batch,
                               .batch_user = r};
   struct wn_eval_sums sums;
@@ -196,6 +198,8 @@ static wn_status one_step(struct run *r, wn_train_fn fn, void *user) {
   bool packed = false;
   WN_TRY(wn_data_source_batch(r->ctx, r->train, c->seed, (uint64_t)r->trainer->step, c->batch * c->accumulate,
                               r->tokens, r->targets, r->doc_start, &packed));
+  if (!wn_data_source_continues(r->train, (uint64_t)r->trainer->step, c->batch * c->accumulate))
+    wn_trainer_forget(r->trainer);
   WN_TRY(wn_trainer_step(r->ctx, r->trainer, r->tokens, r->targets, packed ? r->doc_start : NULL, &p));
   bool last = p.step == c->steps;
   wn_status evaluated = WN_OK;

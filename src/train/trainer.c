@@ -55,6 +55,8 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
   WN_TRY_GOTO(wn_arena_allocate(ctx, &t->arena, "gradients"), failed);
   struct wn_workspace_options options = {
       .backward = true, .recompute = config->recompute, .activation_dtype = config->activation_dtype};
+  options.memory = model->config.memory;
+  options.memory_sets = t->accumulate + (config->eval_every > 0); /* the last one for evaluations */
   WN_TRY_GOTO(wn_workspace_create(ctx, model, t->batch, t->context, &options, &t->ws), failed);
   *out = t;
   return WN_OK;
@@ -93,7 +95,8 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
                            .mem_scale = 1.0 / (double)t->accumulate,
                            .training = true,
                            .seed = t->config.seed,
-                           .step = (uint64_t)t->step * (uint64_t)t->accumulate + (uint64_t)a};
+                           .step = (uint64_t)t->step * (uint64_t)t->accumulate + (uint64_t)a,
+                           .memory_set = a};
     struct wn_step_result result = {0};
     WN_TRY(wn_model_step(t->model, t->ws, &batch, &step, &result));
     loss += result.loss_sum;
@@ -126,6 +129,10 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
                                     .tokens = t->tokens};
   }
   return WN_OK;
+}
+
+void wn_trainer_forget(wn_trainer *t) {
+  for (int64_t a = 0; a < t->accumulate; a++) wn_workspace_forget(t->ws, a);
 }
 
 wn_status wn_trainer_gradient_at(const wn_trainer *t, int i, wn_safetensors_entry *out) {

@@ -46,7 +46,6 @@ static const char *const other[] = {
     "model.tied=true",
     "model.dropout=0.125",
     "model.dropout_hidden=0.375",
-    "model.memory=64",
     "model.init_std=0.01",
     "model.attention.scale=0.3",
     "model.attention.selective.enabled=true",
@@ -154,7 +153,8 @@ static void compare_leaf(const char *name, const json_t *value, void *user) {
   c->leaves++;
   if (!json_equal((json_t *)(uintptr_t)value, (json_t *)(uintptr_t)at(c->defaults, name))) return;
   c->same++;
-  assert_string_equal(name, "data.pack"); /* only for token files: has its own test */
+  /* only for token files: have their own tests */
+  if (strcmp(name, "data.stream") && strcmp(name, "model.memory")) assert_string_equal(name, "data.pack");
 }
 
 static json_t *json_of(const wn_recipe *recipe) {
@@ -174,8 +174,8 @@ static void every_key_survives_a_round_trip(void **state) {
   json_t *before = json_of(&defaults), *after = json_of(&recipe);
   struct comparison c = {.defaults = before};
   leaves(after, "", compare_leaf, &c);
-  assert_int_equal(c.leaves, OTHERS + 1);
-  assert_int_equal(c.same, 1);
+  assert_int_equal(c.leaves, OTHERS + 3);
+  assert_int_equal(c.same, 3);
 
   char *text = NULL, *again = NULL;
   assert_ok(ctx, wn_recipe_json(ctx, &recipe, &text));
@@ -207,7 +207,7 @@ static void every_key_is_explained(void **state) {
   json_decref(j);
   int lines = 0;
   for (char *c = text; *c; c++) lines += *c == '\n';
-  assert_int_equal(lines, OTHERS + 1);
+  assert_int_equal(lines, OTHERS + 3);
   wn_free(text);
 }
 
@@ -359,6 +359,15 @@ static void packing_is_for_token_files(void **state) {
   wn_recipe r;
   assert_ok(ctx, load_text("{\"data\": {\"pack\": true, \"document_token\": 0, \"train\": \"t.bin\"}}", &r));
   assert_true(r.data.pack);
+  assert_ok(ctx, load_text("{\"data\": {\"stream\": true}, \"model\": {\"memory\": 64, \"position\": \"rope\"}}", &r));
+  assert_true(r.data.stream && r.model.memory == 64);
+  assert_refused(ctx, load_text("{\"model\": {\"memory\": 64, \"position\": \"rope\"}}", &r), WN_ERR_CONFIG,
+                 "\"data.stream\"");
+  assert_refused(ctx, load_text("{\"data\": {\"stream\": true}, \"model\": {\"memory\": 64}}", &r), WN_ERR_CONFIG,
+                 "\"learned\"");
+  assert_refused(ctx, load_sets(&r, SETS("data.stream=true", "data.kind=copy")), WN_ERR_CONFIG, "\"data.stream\"");
+  assert_refused(ctx, load_sets(&r, SETS("data.stream=true", "data.pack=true", "data.document_token=1")), WN_ERR_CONFIG,
+                 "\"data.stream\"");
 }
 
 static void the_recipes_of_the_project_load(void **state) {

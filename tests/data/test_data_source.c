@@ -329,11 +329,64 @@ static void test_parity(void **state) {
   }
 }
 
+/* A row goes on where it stopped; the stretches are apart; at their end all begin again; a pure function as ever. */
+static void test_streams(void **state) {
+  (void)state;
+  enum { T = 4, V = 103, B = 3, EACH = 8 }; /* 25 blocks of 4: three stretches of 8 */
+  wn_data_config c = counting(V);
+  c.stream = true;
+  wn_data_source *s = open_source(&c, "train", T, V);
+  assert_true(wn_data_source_streams(s));
+  int32_t tokens[B * T], targets[B * T];
+  for (uint64_t step = 0; step < 2 * EACH + 1; step++) {
+    bool packed = true;
+    assert_int_equal(wn_data_source_batch(ctx, s, step, step, B, tokens, targets, NULL, &packed), WN_OK); /* any seed */
+    assert_false(packed);
+    assert_int_equal(wn_data_source_continues(s, step, B), step % EACH != 0);
+    for (int b = 0; b < B; b++) {
+      for (int t = 0; t < T; t++) {
+        assert_int_equal(tokens[b * T + t], (b * EACH + (int)(step % EACH)) * T + t);
+        assert_int_equal(targets[b * T + t], tokens[b * T + t] + 1);
+      }
+    }
+  }
+  assert_int_equal(wn_data_source_batch(ctx, s, 0, 0, 25, (int32_t[25 * T]){0}, (int32_t[25 * T]){0}, NULL, NULL),
+                   WN_OK);
+  assert_false(wn_data_source_continues(s, 1, 25));
+  assert_int_equal(wn_data_source_batch(ctx, s, 0, 0, 26, (int32_t[26 * T]){0}, (int32_t[26 * T]){0}, NULL, NULL),
+                   WN_ERR_FORMAT);
+  wn_data_source_destroy(s);
+  s = open_source(&c, "val", T, V); /* 26 blocks, the last of 2: every token after the first once */
+  uint8_t seen[V] = {0};
+  const uint64_t batches = wn_data_source_batches(s, B);
+  assert_int_equal(batches, 9);
+  for (uint64_t step = 0; step < batches; step++) {
+    assert_int_equal(wn_data_source_batch(ctx, s, 0, step, B, tokens, targets, NULL, NULL), WN_OK);
+    assert_int_equal(wn_data_source_continues(s, step, B), step != 0);
+    for (int i = 0; i < B * T; i++) {
+      if (targets[i] < 0) continue;
+      assert_int_equal(targets[i], tokens[i] + 1);
+      assert_int_equal(tokens[i], ((int)(i / T) * 9 + (int)step) * T + i % T);
+      seen[targets[i]]++;
+    }
+  }
+  for (int i = 0; i < V; i++) assert_int_equal(seen[i], i > 0);
+  wn_data_source_destroy(s);
+  c.pack = true;
+  c.document_token = 3;
+  assert_int_equal(wn_data_source_create(ctx, &c, "train", T, V, &s), WN_ERR_CONFIG);
+  c = (wn_data_config){.kind = WN_DATA_PARITY, .max_length = 4, .stream = true};
+  s = open_source(&c, "train", T, V);
+  assert_false(wn_data_source_streams(s) || wn_data_source_continues(s, 1, B));
+  wn_data_source_destroy(s);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_permutation),         cmocka_unit_test(test_epochs),  cmocka_unit_test(test_pure),
-      cmocka_unit_test(test_validation_covers),   cmocka_unit_test(test_packing), cmocka_unit_test(test_refused),
-      cmocka_unit_test(test_variable_assignment), cmocka_unit_test(test_copy),    cmocka_unit_test(test_parity),
+      cmocka_unit_test(test_streams), cmocka_unit_test(test_permutation),         cmocka_unit_test(test_epochs),
+      cmocka_unit_test(test_pure),    cmocka_unit_test(test_validation_covers),   cmocka_unit_test(test_packing),
+      cmocka_unit_test(test_refused), cmocka_unit_test(test_variable_assignment), cmocka_unit_test(test_copy),
+      cmocka_unit_test(test_parity),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

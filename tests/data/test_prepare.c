@@ -36,7 +36,8 @@ static void put_gz(const char *path, const char *text) {
 }
 
 static void clean(void) {
-  static const char *const names[] = {"train.bin", "val.bin", "data.json", "tokenizer.json", "tokenizer.model"};
+  static const char *const names[] = {"train.bin", "val.bin",        "test.bin",
+                                      "data.json", "tokenizer.json", "tokenizer.model"};
   char path[160];
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
     snprintf(path, sizeof path, "%s/%s", out, names[i]);
@@ -384,11 +385,77 @@ static void test_cancel(void **state) {
   unlink(path);
 }
 
+static void expect_bytes(const char *name, const char *text, size_t from, size_t bytes) {
+  char path[160];
+  wn_token_file *f;
+  snprintf(path, sizeof path, "%s/%s", out, name);
+  if (wn_token_file_open(ctx, path, &f) != WN_OK) fail_msg("%s", wn_context_error(ctx));
+  assert_int_equal(wn_token_file_count(f), bytes);
+  int32_t *ids = malloc((bytes + 1) * sizeof *ids);
+  assert_int_equal(wn_token_file_read(ctx, f, 0, bytes, ids), WN_OK);
+  for (size_t i = 0; i < bytes; i++) assert_int_equal(ids[i], (unsigned char)text[from + i]);
+  free(ids);
+  wn_token_file_close(f);
+}
+
+/* text8's way: by place, byte for byte, nothing added, over several files. */
+static void test_split_by_place(void **state) {
+  (void)state;
+  enum { ALL = 40000, FIRST = 17001 };
+  char *text = malloc(ALL);
+  for (int i = 0; i < ALL; i++) text[i] = (char)(i * 7 + i / 251); /* not UTF-8, line ends, zeros */
+  use("a.txt");
+  snprintf(paths[1], sizeof paths[1], "%s/b.txt", dir);
+  inputs[1] = paths[1];
+  o.input_count = 2;
+  put(paths[0], text, FIRST);
+  put(paths[1], text + FIRST, ALL - FIRST);
+  static const size_t splits[][2] = {{2000, 3000}, {0, 100}, {30000, 9999}, {20000, 0}};
+  for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
+    o.val_bytes = splits[k][0], o.test_bytes = splits[k][1];
+    const size_t train = ALL - o.val_bytes - o.test_bytes;
+    wn_data_prepare_result r;
+    if (wn_data_prepare(ctx, &o, &r) != WN_OK) fail_msg("%s", wn_context_error(ctx));
+    assert_true(r.bytes == ALL && r.train_tokens == train && r.val_bytes == o.val_bytes);
+    assert_true(r.test_tokens == o.test_bytes && r.test_bytes == o.test_bytes && r.train_bytes == train);
+    expect_bytes("train.bin", text, 0, train);
+    expect_bytes("val.bin", text, train, o.val_bytes);
+    if (o.test_bytes) expect_bytes("test.bin", text, train + o.val_bytes, o.test_bytes);
+    char path[160];
+    snprintf(path, sizeof path, "%s/data.json", out);
+    json_t *j = json_load_file(path, 0, NULL);
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(j, "test"), "bytes")), o.test_bytes);
+    assert_int_equal(json_object_get(j, "test") != NULL, o.test_bytes > 0);
+    assert_int_equal(json_integer_value(json_object_get(j, "vocab_size")), 256);
+    json_decref(j);
+    clean();
+  }
+  wn_data_prepare_result r;
+  o.val_bytes = ALL - 10, o.test_bytes = 10;
+  assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_ERR_ARGUMENT);
+  assert_non_null(strstr(wn_context_error(ctx), "40000 bytes"));
+  o.val_bytes = UINT64_MAX;
+  assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_ERR_ARGUMENT);
+  o.val_bytes = 10;
+  o.tokenizer = model;
+  assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_ERR_ARGUMENT);
+  assert_non_null(strstr(wn_context_error(ctx), "bytes"));
+  unlink(paths[1]);
+  unlink(paths[0]);
+  use("a.jsonl");
+  put_text(paths[0], "{\"text\": \"some text that is long enough\"}\n");
+  o.test_bytes = 10;
+  assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_ERR_ARGUMENT);
+  assert_non_null(strstr(wn_context_error(ctx), "plain files"));
+  unlink(paths[0]);
+  free(text);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_text),    cmocka_unit_test(test_json_lines), cmocka_unit_test(test_split),
-      cmocka_unit_test(test_summary), cmocka_unit_test(test_refused),    cmocka_unit_test(test_long_document),
-      cmocka_unit_test(test_cancel),
+      cmocka_unit_test(test_split_by_place), cmocka_unit_test(test_text),    cmocka_unit_test(test_json_lines),
+      cmocka_unit_test(test_split),          cmocka_unit_test(test_summary), cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_long_document),  cmocka_unit_test(test_cancel),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

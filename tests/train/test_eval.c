@@ -118,7 +118,71 @@ static void test_token_file(void **state) {
   tiny_remove(dir);
 }
 
+/* With a memory that reaches all the way, blocks of one stretch give what the whole text at once gives; several
+ * stretches what each of them gives alone. */
+static void test_memory(void **state) {
+  (void)state;
+  wn_context *ctx = tiny_context("ref", 1);
+  wn_recipe r;
+  tiny_recipe(&r, false);
+  r.model.vocab_size = 256;
+  r.model.context = 64;
+  r.model.init_std = 0.3;
+  r.model.position = WN_POS_ROPE;
+  wn_model *model = NULL;
+  wn_tokenizer *tok = NULL;
+  must(ctx, wn_model_create(ctx, &r.model, 3, &model));
+  must(ctx, wn_tokenizer_load(ctx, "bytes", &tok));
+  char dir[256];
+  tiny_folder(dir);
+  wn_recipe recipe;
+  tiny_recipe(&recipe, false);
+  recipe.data.kind = WN_DATA_TOKENS;
+  snprintf(recipe.data.val, sizeof recipe.data.val, "%s/val.bin", dir);
+  int32_t ids[BYTES];
+  for (int i = 0; i < BYTES; i++) ids[i] = (unsigned char)text[i];
+  must(ctx, wn_token_file_write(ctx, recipe.data.val, "llmc", 256, ids, BYTES));
+  for (int64_t batch = 1; batch <= 2; batch++) {
+    const int64_t each = batch == 1 ? 56 : 28; /* tokens a stretch: 7 blocks of 8; 4 of 7 */
+    const int64_t T = batch == 1 ? 8 : 7;
+    double loss = 0;
+    for (int64_t at = 0; at < BYTES - 1; at += each) {
+      const size_t n = (size_t)(BYTES - at < each + 1 ? BYTES - at : each + 1);
+      wn_eval_result one;
+      must(ctx, wn_eval_text(ctx, model, tok, text + at, n, &(wn_eval_options){.batch = 1}, &one));
+      loss += one.loss * (double)one.tokens;
+    }
+    wn_eval_options options = {.batch = batch, .context = T, .memory = 60};
+    wn_eval_result found;
+    must(ctx, wn_eval_text(ctx, model, tok, text, BYTES, &options, &found));
+    assert_int_equal(found.tokens, BYTES - 1);
+    near(found.loss, loss / (BYTES - 1));
+    wn_data_source *source = NULL;
+    recipe.data.stream = true;
+    must(ctx, wn_data_source_create(ctx, &recipe.data, "val", T, 256, &source));
+    must(ctx, wn_eval(ctx, model, source, &options, &found));
+    near(found.loss, loss / (BYTES - 1));
+    must(ctx, wn_eval(ctx, model, source, &options, &found)); /* again: begins anew */
+    near(found.loss, loss / (BYTES - 1));
+    options.memory = -1; /* none */
+    must(ctx, wn_eval(ctx, model, source, &options, &found));
+    assert_true(fabs(found.loss - loss / (BYTES - 1)) > 1e-4);
+    wn_data_source_destroy(source);
+    recipe.data.stream = false;
+    must(ctx, wn_data_source_create(ctx, &recipe.data, "val", T, 256, &source));
+    options.memory = 60;
+    assert_int_equal(wn_eval(ctx, model, source, &options, &found), WN_ERR_ARGUMENT);
+    assert_non_null(strstr(wn_context_error(ctx), "data.stream"));
+    wn_data_source_destroy(source);
+  }
+  wn_tokenizer_destroy(tok);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+  tiny_remove(dir);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_text), cmocka_unit_test(test_token_file)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_text), cmocka_unit_test(test_memory),
+                                     cmocka_unit_test(test_token_file)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

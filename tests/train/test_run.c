@@ -21,9 +21,11 @@ static void on_progress(void *user, const wn_train_progress *p) {
   if (p->step == s->at) wn_context_cancel(s->ctx);
 }
 
+static const char *backend = "cpu";
+
 /* Trains in a context of its own; stops after step `at` when it is not 0. */
 static wn_status train(const wn_recipe *r, const char *dir, bool resume, int64_t at, struct stop *out) {
-  struct stop s = {.ctx = tiny_context("cpu", 1), .at = at};
+  struct stop s = {.ctx = tiny_context(backend, 1), .at = at};
   wn_status status = wn_train_run(s.ctx, r, dir, resume, on_progress, &s);
   if (status != WN_OK && status != WN_ERR_CANCELLED) print_message("%s\n", wn_context_error(s.ctx));
   wn_context_destroy(s.ctx);
@@ -96,6 +98,45 @@ static void test_resume(void **state) {
   r.train.clip_tensor = 0.03;
   r.train.save_every = 4;
   resume_equals(&r);
+}
+
+/* Segment recurrence: the memory is state as well; the streams end and begin again after four steps. Evaluations in
+ * between have their own. */
+static void test_resume_streams(void **state) {
+  (void)state;
+  char dir[256];
+  tiny_folder(dir);
+  wn_recipe r;
+  tiny_recipe(&r, false);
+  r.data.kind = WN_DATA_TOKENS;
+  snprintf(r.data.train, sizeof r.data.train, "%s/train.bin", dir);
+  snprintf(r.data.val, sizeof r.data.val, "%s/train.bin", dir);
+  enum { COUNT = 2 * 2 * 4 * 8 + 1 };
+  int32_t ids[COUNT];
+  for (int i = 0; i < COUNT; i++) ids[i] = (i * i / 3 + i) % 11;
+  wn_context *ctx = tiny_context("ref", 1);
+  must(ctx, wn_token_file_write(ctx, r.data.train, "llmc", 11, ids, COUNT));
+  wn_context_destroy(ctx);
+  r.data.stream = true;
+  r.model.vocab_size = 11;
+  r.model.context = 8;
+  r.model.position = WN_POS_ROPE;
+  r.model.memory = 11;
+  r.train.batch = 2;
+  r.train.accumulate = 2;
+  backend = "ref";
+  resume_equals(&r);
+  double plain[8], evaluated[8];
+  for (int every = 0; every < 3; every += 2) {
+    char path[300];
+    snprintf(path, sizeof path, "%s/run%d", dir, every);
+    r.train.eval_every = every;
+    assert_int_equal(train(&r, path, false, 0, NULL), WN_OK);
+    assert_int_equal(read_log(path, every ? evaluated : plain, 8), 6);
+  }
+  assert_memory_equal(plain, evaluated, 6 * sizeof *plain);
+  backend = "cpu";
+  tiny_remove(dir);
 }
 
 static void test_evaluation(void **state) {
@@ -218,8 +259,8 @@ static void test_log(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_log), cmocka_unit_test(test_resume),
-                                     cmocka_unit_test(test_evaluation), cmocka_unit_test(test_refusals),
-                                     cmocka_unit_test(test_divergence)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_log),        cmocka_unit_test(test_resume),   cmocka_unit_test(test_resume_streams),
+      cmocka_unit_test(test_evaluation), cmocka_unit_test(test_refusals), cmocka_unit_test(test_divergence)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
