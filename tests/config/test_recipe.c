@@ -377,8 +377,8 @@ static void the_recipes_of_the_project_load(void **state) {
   for (size_t i = 0; i < found.gl_pathc; i++) {
     wn_recipe r;
     assert_ok(ctx, wn_recipe_load(ctx, found.gl_pathv[i], NULL, 0, &r));
-    assert_true(r.model.attention.selective.enabled == !strstr(found.gl_pathv[i], "standard") ||
-                strstr(found.gl_pathv[i], "gpt2"));
+    assert_true(r.model.attention.selective.enabled ==
+                (strstr(found.gl_pathv[i], "-selective.json") || strstr(found.gl_pathv[i], "-mem.json")));
   }
   globfree(&found);
 }
