@@ -13,9 +13,6 @@
 #include "backends/backends.h"
 #include "base/rng.h"
 
-/* While the cpu backend lacks terms, cases that need them are left out there and counted. 0: that is a failure. */
-#define CPU_MAY_LACK_TERMS 1
-
 /* ---- cases ---- */
 
 struct mech_case {

@@ -4,10 +4,11 @@
 Written from the equations row by row, with its own loops, so that it shares nothing with the engine or with any other
 check. Needs torch; the committed files are what the test suite reads. Usage: tools/make-goldens.py [FOLDER]
 
-A file holds q, k, v, dy (and sq, sk, doc_start), float32; y, dq, dk, dv, F, M, mem_loss, dsq, dsk, float64; and the
-metadata key "case": {"B","T","H","Hkv","D","attention"}, as `winnow op attention` reads it. A folder model-NAME is a
-checkpoint (config.json, model.safetensors) with expected.safetensors: tokens, targets, doc_start, int32; logits, loss
-(sum over counted positions and L_mem), float64; the gradients of their sum, under the parameters' names, float32.
+A file holds q, k, v, dy and the mechanisms' arrays (sq, sk, z, zt, p, sink_k, sink_v, gate, doc_start), float32 and
+int32; y, F, M, mem_loss and the gradient of every array, float64; count, int32; and the metadata key "case":
+{"B","T","H","Hkv","D","attention"}, as `winnow op attention` reads it. A folder model-NAME is a checkpoint
+(config.json, model.safetensors) with expected.safetensors: tokens, targets, doc_start, int32; logits, loss (sum over
+counted positions and L_mem), float64; the gradients of their sum, under the parameters' names, float32.
 """
 import json, math, os, sys
 import torch
@@ -34,65 +35,166 @@ CASES = {
     "selective-bilinear-packed": dict(B=1, T=31, H=4, Hkv=2, D=12, documents=[[0, 11, 12]], attention={
         "selective": {"bilinear": True, "relu": False, "mem": {"eps": 0.2, "tau": 2.0}}}),
     "selective-long": dict(B=1, T=131, H=2, Hkv=1, D=8, attention={"selective": {}}, keep_F=False),
+    "selective-per-kv-head": dict(B=2, T=18, H=4, Hkv=2, D=8, attention={
+        "selective": {"per_kv_head": True, "head": 1, "mem": {"eps": 0.2, "tau": 0.9}}}),
+    "selective-per-kv-head-bilinear": dict(B=1, T=17, H=4, Hkv=2, D=8, documents=[[0, 9]], attention={
+        "selective": {"per_kv_head": True, "bilinear": True, "shift": False}}),
+    "span": dict(B=2, T=19, H=3, Hkv=3, D=8, attention={"span": {"limit": 16, "ramp": 5}}),
+    "span-open-relative": dict(B=1, T=21, H=4, Hkv=2, D=8, attention={
+        "span": {"limit": 12, "ramp": 4, "exclude_self": True}, "relative": True}),
+    "span-dynamic": dict(B=2, T=17, H=2, Hkv=2, D=8, attention={"span": {"limit": 40, "ramp": 3, "dynamic": True}}),
+    "relative-window": dict(B=1, T=23, H=2, Hkv=2, D=8, attention={"relative": {"length": 9}, "window": 9}),
+    "relative-packed": dict(B=1, T=20, H=4, Hkv=1, D=8, documents=[[0, 3, 11]], attention={"relative": True}),
+    "window-packed": dict(B=2, T=17, H=2, Hkv=1, D=8, documents=[[0, 9], [0, 1]], attention={"window": 4}),
+    "strided": dict(B=1, T=22, H=2, Hkv=2, D=8, attention={"strided": 4}),
+    "sqrt": dict(B=1, T=27, H=2, Hkv=1, D=8, attention={"sqrt": {"buffer": 3, "density": 1.3}}),
+    "sinks": dict(B=2, T=15, H=4, Hkv=2, D=8, attention={"sinks": 2}),
+    "exclusive": dict(B=1, T=18, H=4, Hkv=1, D=8, attention={"exclusive": True}),
+    "exclusive-gate-packed": dict(B=1, T=18, H=4, Hkv=2, D=8, documents=[[0, 7]],
+                                  attention={"exclusive": {"gate": True}}),
+    "threshold": dict(B=1, T=24, H=3, Hkv=3, D=8, gain=1.5, attention={"threshold": {"tau": 0.75, "control": [0, 5]}}),
+    "threshold-sinks": dict(B=2, T=16, H=2, Hkv=1, D=8,
+                            attention={"threshold": {"tau": 0.6, "control": [2]}, "sinks": 3}),
+    "selective-span-sinks-exclusive": dict(B=1, T=20, H=4, Hkv=2, D=8, attention={
+        "selective": {"mem": {"eps": 0.3, "tau": 1.0}}, "span": {"limit": 24, "ramp": 6}, "sinks": 2, "exclusive": True}),
+    "selective-relative-sqrt-threshold": dict(B=1, T=21, H=2, Hkv=2, D=8, attention={
+        "selective": {"head": 1}, "relative": True, "sqrt": {"buffer": 4, "density": 2.0}, "threshold": {"tau": 0.9}}),
+    "all": dict(B=2, T=19, H=4, Hkv=2, D=8, documents=[[0, 12], [0]], attention={
+        "scale": 0.4, "selective": {"mem": {"eps": 0.3, "tau": 0.8}}, "span": {"limit": 30, "ramp": 7, "dynamic": True},
+        "relative": True, "window": 15, "strided": 6, "sqrt": {"buffer": 6, "density": 1.7}, "sinks": 2,
+        "exclusive": {"gate": True}, "threshold": {"tau": 0.85, "control": [1, 4]}}),
 }
 
+def seen(a, x):
+    """Does a row see the key x tokens before it? The keep rules beside causality, documents and spans' ends."""
+    if "window" in a and x >= a["window"]: return False
+    if "strided" in a and x >= a["strided"] and x % a["strided"]: return False
+    if "sqrt" in a and x >= a["sqrt"]["buffer"]:
+        far, density, m = x - a["sqrt"]["buffer"] + 1, a["sqrt"]["density"], 1
+        while math.floor((m / density) ** 2) < far: m += 1
+        if math.floor((m / density) ** 2) != far: return False
+    return not (x == 0 and a.get("span", {}).get("exclude_self"))
+
+def thresholded(a, keys, weights):
+    """Keys (None: a sink) that the threshold keeps, and how many of them are content."""
+    control = set(a["threshold"].get("control", []))
+    content = [n for n, j in enumerate(keys) if j is not None and j not in control]
+    whole = sum(float(weights[n]) for n in content)
+    chosen, mass = set(), 0.0
+    for n in sorted(content, key=lambda n: (-float(weights[n]), keys[n])):
+        if mass >= a["threshold"]["tau"] * whole or float(weights[n]) == 0: break
+        mass += float(weights[n])
+        chosen.add(n)
+    return [n for n in range(len(keys)) if n in chosen or n not in content], len(chosen)
+
+def head_row(case, x, b, h, i, first, F):
+    """y [D] of one head and row, and the content keys kept. F: [T] or None."""
+    a, D = case["attention"], case["D"]
+    g = h * case["Hkv"] // case["H"]
+    scale, q, zero = a.get("scale", 1 / math.sqrt(D)), x["q"][b, h, i], torch.zeros(D, dtype=torch.float64)
+    keys, values, logits, masks = [], [], [], []
+    for n in range(a.get("sinks", 0)):
+        keys.append(None); values.append(x["sink_v"][g, n])
+        logits.append(scale * q.dot(x["sink_k"][g, n])); masks.append(None)
+    for j in range(first, i + 1):
+        mask = None
+        if "span" in a:
+            z, ramp = (x["zt"][b, h, i] if a["span"].get("dynamic") else x["z"][h]), a["span"]["ramp"]
+            mask = (ramp + a["span"]["limit"] * z - (i - j)) / ramp
+            if mask <= 0: continue
+            if mask >= 1: mask = None
+        if not seen(a, i - j): continue
+        key = x["k"][b, g, j] + x["p"][i - j] if a.get("relative") else x["k"][b, g, j]
+        logit = scale * q.dot(key)
+        keys.append(j); values.append(x["v"][b, g, j]); masks.append(mask)
+        logits.append(logit - F[j] if F is not None else logit)
+    y, kept = zero, 0
+    if keys:
+        top = max(float(l.detach()) for l in logits)
+        e = [torch.exp(l - top) * (1 if m is None else m) for l, m in zip(logits, masks)]
+        total = sum(e)
+        stay = range(len(keys))
+        if "threshold" in a: stay, kept = thresholded(a, keys, [(w / total).detach() for w in e])
+        total = sum(e[n] for n in stay)
+        y = sum((e[n] / total * values[n] for n in stay), zero)
+    if a.get("exclusive"):
+        v = x["v"][b, g, i]
+        removed = y.dot(v) / v.dot(v) * v
+        y = y - (x["gate"][h] * removed if "gate" in x else removed)
+    return y, kept
+
 def rows(case, x):
-    """y [B,H,T,D], F [B,T,T], M [B,T], the memory loss: one query row after another."""
+    """y [B,H,T,D], F [B,(G,)T,T], M [B,(G,)T], the memory loss, counts [B,H,T]: one query row after another."""
     B, H, Hkv, T, D = (case[n] for n in ("B", "H", "Hkv", "T", "D"))
     a = case["attention"]
     s = a.get("selective")
+    apart = s is not None and s.get("per_kv_head", False)  # one selection for each key-value head
+    G = Hkv if apart else 1
     scale = a.get("scale", 1 / math.sqrt(D))
-    ys, Fs, Ms, loss = [], [], [], torch.zeros((), dtype=torch.float64)
+    ys, Fs, Ms, counts, loss = [], [], [], [], torch.zeros((), dtype=torch.float64)
     for b in range(B):
-        count = [torch.zeros((), dtype=torch.float64) for _ in range(T)]  # selections of each key so far
-        y_b, F_b, M_b = [], [], []
+        taken = [[torch.zeros((), dtype=torch.float64) for _ in range(T)] for _ in range(G)]  # selections so far
+        y_b, F_b, M_b, count_b = [], [[] for _ in range(G)], [[] for _ in range(G)], []
         for i in range(T):
             first = int(x["doc_start"][b, i]) if "doc_start" in x else 0
-            if s is not None:
-                h = s.get("head", 0)
-                before = list(count)
+            for group in range(G if s is not None else 0):
+                h = group * (H // G) + s.get("head", 0)
+                before = list(taken[group])
                 for j in range(first, i + 1):
                     if s.get("protect_first", True) and j == first: continue
                     if s.get("protect_self", True) and j == i: continue
-                    if s.get("bilinear"): value = scale * x["sq"][b, i].dot(x["sk"][b, j])
-                    else: value = scale * x["q"][b, h, i].dot(x["k"][b, h * Hkv // H, j])
+                    if s.get("bilinear"):
+                        of_row, of_key = (x["sq"][b, i, group], x["sk"][b, j, group]) if apart else (x["sq"][b, i], x["sk"][b, j])
+                        value = scale * of_row.dot(of_key)
+                    else:
+                        key = x["k"][b, h * Hkv // H, j]
+                        value = scale * x["q"][b, h, i].dot(key + x["p"][i - j] if a.get("relative") else key)
                     if s.get("relu", True) and value <= 0: continue
-                    count[j] = count[j] + value
-                F = torch.stack(before if s.get("shift", True) else count)
-                F_b.append(F)
+                    taken[group][j] = taken[group][j] + value
+                F = torch.stack(before if s.get("shift", True) else taken[group])
+                F_b[group].append(F)
                 if "mem" in s:
                     tau = s["mem"]["tau"]
-                    M_b.append(sum(1 - torch.clamp(F[j], max=tau) / tau for j in range(first, i + 1)))
-            y_row = []
-            for h in range(H):
-                g = h * Hkv // H
-                logits = scale * x["k"][b, g, first:i + 1] @ x["q"][b, h, i]
-                if s is not None: logits = logits - F[first:i + 1]
-                y_row.append(torch.softmax(logits, 0) @ x["v"][b, g, first:i + 1])
-            y_b.append(torch.stack(y_row))
+                    M_b[group].append(sum(1 - torch.clamp(F[j], max=tau) / tau for j in range(first, i + 1)))
+            row = [head_row(case, x, b, h, i, first, F_b[h * G // H][-1] if s is not None else None) for h in range(H)]
+            y_b.append(torch.stack([y for y, _ in row]))
+            count_b.append(torch.tensor([n for _, n in row], dtype=torch.int32))
         ys.append(torch.stack(y_b, 1))
-        if F_b: Fs.append(torch.stack(F_b))
-        if M_b:
-            M = torch.stack(M_b)
+        counts.append(torch.stack(count_b, 1))
+        if s is not None: Fs.append(torch.stack([torch.stack(f) for f in F_b]))
+        if s is not None and "mem" in s:
+            M = torch.stack([torch.stack(m) for m in M_b])
             Ms.append(M)
-            loss = loss + s["mem"]["eps"] * M[int(M.argmax())] / T
-    return torch.stack(ys), torch.stack(Fs) if Fs else None, torch.stack(Ms) if Ms else None, loss
+            loss = loss + s["mem"]["eps"] * sum(m[int(m.argmax())] for m in M) / (G * T)
+    F, M = torch.stack(Fs) if Fs else None, torch.stack(Ms) if Ms else None
+    if not apart: F, M = F[:, 0] if Fs else None, M[:, 0] if Ms else None
+    return torch.stack(ys), F, M, loss, torch.stack(counts)
 
 def make(name, case, folder):
     gen = torch.Generator().manual_seed(sum(ord(c) * (n + 1) for n, c in enumerate(name)))
     B, H, Hkv, T, D = (case[n] for n in ("B", "H", "Hkv", "T", "D"))
     new = lambda *shape: (torch.randn(*shape, generator=gen) * case.get("gain", 1.0)).float()
     given = {"q": new(B, H, T, D), "k": new(B, Hkv, T, D), "v": new(B, Hkv, T, D), "dy": new(B, H, T, D)}
-    if case["attention"].get("selective", {}).get("bilinear"): given["sq"], given["sk"] = new(B, T, D), new(B, T, D)
+    a = case["attention"]
+    if a.get("selective", {}).get("bilinear"):
+        shape = (B, T, Hkv, D) if a["selective"].get("per_kv_head") else (B, T, D)
+        given["sq"], given["sk"] = new(*shape), new(*shape)
+    if "span" in a:  # ends within the context
+        shape = (B, H, T) if a["span"].get("dynamic") else (H,)
+        given["zt" if len(shape) > 1 else "z"] = torch.rand(*shape, generator=gen) * min(1, T / a["span"]["limit"])
+    if a.get("relative"): given["p"] = new(a["relative"]["length"] if isinstance(a["relative"], dict) else T, D)
+    if "sinks" in a: given["sink_k"], given["sink_v"] = new(Hkv, a["sinks"], D), new(Hkv, a["sinks"], D)
+    if isinstance(a.get("exclusive"), dict) and a["exclusive"].get("gate"): given["gate"] = 0.7 + 0.3 * new(H)
     x = {n: t.double().requires_grad_(n != "dy") for n, t in given.items()}
     if "documents" in case:
         starts = [[max(f for f in d if f <= t) for t in range(T)] for d in case["documents"]]
         given["doc_start"] = x["doc_start"] = torch.tensor(starts, dtype=torch.int32)
-    y, F, M, loss = rows(case, x)
+    y, F, M, loss, count = rows(case, x)
     ((y * x["dy"]).sum() + loss).backward()
     out = dict(given, y=y)
     if F is not None and case.get("keep_F", True): out["F"] = F
     if M is not None: out["M"], out["mem_loss"] = M, loss.reshape(1)
+    if "threshold" in a: out["count"] = count
     for n, t in x.items():
         if t.dtype == torch.float64 and n != "dy": out["d" + n] = torch.zeros_like(t) if t.grad is None else t.grad
     public = {n: case[n] for n in ("B", "T", "H", "Hkv", "D", "attention")}
@@ -168,7 +270,7 @@ def forward(c, p, tokens, starts):
         given = {"q": q.transpose(1, 2), "k": k.transpose(1, 2), "v": v.transpose(1, 2), "doc_start": starts}
         if at + "attn.select_q.weight" in p:
             given["sq"], given["sk"] = linear(n, at + "attn.select_q"), linear(n, at + "attn.select_k")
-        y, _, _, loss = rows(dict(B=B, H=H, Hkv=Hkv, T=T, D=D, attention=c["attention"]), given)
+        y, _, _, loss, _ = rows(dict(B=B, H=H, Hkv=Hkv, T=T, D=D, attention=c["attention"]), given)
         mem = mem + loss / (B * c["layers"])
         x = x + linear(y.transpose(1, 2).reshape(B, T, H * D), at + "attn.out")
         h = linear(norm(x, at + "norm2"), at + "ffn.in")
