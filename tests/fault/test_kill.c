@@ -2,7 +2,7 @@
  * the same bits as a run that nothing happened to.
  *
  * Each run is a child process (one thread, so that fork is enough). Kills come at chosen places: the calls by which a
- * save changes the disk are replaced here by ones that count, and the child kills itself at call n, for every fifth n
+ * save changes the disk are replaced here by ones that count, and the child kills itself at call n, for every seventh n
  * (WINNOW_TEST_ALL: every n); and at random moments, from outside. A full disk is a limit on the size of files, at
  * several sizes. */
 #include "train/tiny.h"
@@ -154,7 +154,7 @@ static void test_kill_at_every_place(void **state) {
   long total = reference(&r, whole);
   assert_true(total > 60);
   /* The first save and two more: the rest repeats. */
-  long last = total * 3 / (STEPS + 1), stride = getenv("WINNOW_TEST_ALL") ? 1 : 5;
+  long last = total * 3 / (STEPS + 1), stride = getenv("WINNOW_TEST_ALL") ? 1 : 7;
   for (long n = 1; n <= last; n += stride) {
     tiny_folder(dir);
     assert_int_equal(run(&r, dir, n, 0), KILLED);
@@ -181,10 +181,10 @@ static void test_kill_at_random(void **state) {
   uint64_t length = (uint64_t)(b.tv_sec - a.tv_sec) * 1000000000u + (uint64_t)(b.tv_nsec - a.tv_nsec),
            seed = (uint64_t)b.tv_nsec;
   print_message("seed %llu, a run takes %.1f ms\n", (unsigned long long)seed, (double)length * 1e-6);
-  for (uint64_t i = 0; i < 4; i++) {
+  for (uint64_t i = 0; i < 3; i++) {
     tiny_folder(dir);
     int status = KILLED;
-    for (uint64_t k = 0; k < 6 && status == KILLED; k++) {
+    for (uint64_t k = 0; k < 4 && status == KILLED; k++) {
       pid_t pid = start(&r, dir, &(struct child){.report = -1});
       uint64_t wait = wn_random_below(seed, WN_STREAM_TEST, i, k, length);
       nanosleep(&(struct timespec){(time_t)(wait / 1000000000u), (long)(wait % 1000000000u)}, NULL);
