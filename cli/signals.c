@@ -12,10 +12,16 @@ static void on_signal(int number) {
   signal(number, SIG_DFL);
 }
 
+/* oneDNN's and other generated kernels use the stack pointer as one more register: a handler's frame on the ordinary
+ * stack would be written over matrices and the heap. The kernel prefers the main thread, which is the one prepared
+ * here. */
+static char handler_stack[64 << 10];
+
 static void install(void (*handler)(int)) {
+  if (handler != SIG_DFL) sigaltstack(&(stack_t){.ss_sp = handler_stack, .ss_size = sizeof handler_stack}, NULL);
   const int numbers[] = {SIGINT, SIGTERM};
   for (int i = 0; i < 2; i++) {
-    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART}, old;
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART | SA_ONSTACK}, old;
     sigemptyset(&action.sa_mask);
     /* A parent that set the signal to ignored (nohup, a background job) meant it. */
     if (handler != SIG_DFL && sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN) continue;

@@ -36,7 +36,9 @@ int wn_context_threads(const wn_context *ctx);
 const char *wn_context_backend(const wn_context *ctx);
 
 /* Asks a running wn_train_run, wn_eval or generation to stop at the next step
- * boundary. Async-signal-safe. wn_context_cancelled() reads the flag. */
+ * boundary. Async-signal-safe. wn_context_cancelled() reads the flag. A program that handles signals while the library
+ * computes must do so on a stack of their own (sigaltstack, SA_ONSTACK): kernels that oneDNN generates use the stack
+ * pointer as a register, and a handler's frame on the ordinary stack would overwrite data. */
 void wn_context_cancel(wn_context *ctx);
 int wn_context_cancelled(const wn_context *ctx);
 

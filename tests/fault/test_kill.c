@@ -85,7 +85,10 @@ static pid_t start(const wn_recipe *r, const char *dir, const struct child *how)
   if (wn_context_create(&options, &ctx) != WN_OK) _exit(99);
   if (how->interruptible) {
     interrupted = ctx;
-    signal(SIGINT, on_signal);
+    /* As wn_context_cancel's header asks. */
+    static char stack[64 << 10];
+    sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
+    sigaction(SIGINT, &(struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_ONSTACK}, NULL);
   }
   if (how->file_bytes) {
     signal(SIGXFSZ, SIG_IGN);
