@@ -12,12 +12,10 @@
 #include <string.h>
 #include "backends/cpu/attention_impl.h"
 
-#define LOG2E 1.44269504088896341f
-
 /* Row side of a unit in tiles. */
 struct rows_packed {
   float *q, *dy;      /* [blocks][heads][64][Dp]: in the order of use */
-  float *lse, *delta; /* [blocks][heads][64]; lse in units of ln 2 */
+  float *lse, *delta; /* [blocks][heads][64] */
   float *sq;          /* [blocks][64][Dp], bilinear */
 };
 
@@ -115,7 +113,7 @@ static void pack_rows(const struct wn_attention_plan *p, const struct wn_attenti
   o->pack(to->dy + at * WN_TILE * p->Dp, r.rows, p->Dp, dy, a->s_y.t, r.rows, D, 1.0f);
   o->row_dot(to->delta + at * WN_TILE, dy, a->s_y.t, wn_at(a->y, a->s_y, u->b, r.r0, u->h0 + h), a->s_y.t, r.rows, D);
   const float *lse = (const float *)a->lse + (u->b * a->H + u->h0 + h) * a->Tq + r.r0;
-  for (int64_t i = 0; i < r.rows; i++) to->lse[at * WN_TILE + i] = lse[i] * LOG2E;
+  for (int64_t i = 0; i < r.rows; i++) to->lse[at * WN_TILE + i] = lse[i];
   if (h == 0 && to->sq) {
     const float *sq = wn_at(a->sel.sq, a->sel.s_sq, u->b, r.r0, 0);
     o->pack(to->sq + block * WN_TILE * p->Dp, r.rows, p->Dp, sq, a->sel.s_sq.t, r.rows, D, 1.0f);

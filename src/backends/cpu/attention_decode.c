@@ -145,7 +145,7 @@ static void merge(const struct wn_attention_plan *p, const struct partial *x, in
   }
   float *y = wn_at_out(a->y, a->s_y, b, 0, h);
   for (int64_t d = 0; d < a->D; d++) y[d] = acc[d] / total;
-  if (a->lse) ((float *)a->lse)[b * a->H + h] = (float)(((double)top + (double)log2f(total)) * M_LN2);
+  if (a->lse) ((float *)a->lse)[b * a->H + h] = wn_attention_lse(top, total);
 }
 
 void wn_attention_decode_run(const struct wn_attention_plan *p) {

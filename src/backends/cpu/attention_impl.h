@@ -9,6 +9,7 @@
 #ifndef WN_BACKENDS_CPU_ATTENTION_IMPL_H
 #define WN_BACKENDS_CPU_ATTENTION_IMPL_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,6 +22,13 @@ enum {
   WN_STRIP = 32,      /* diagonal tiles are worked off in strips of so many rows, each as wide as it must be */
   WN_STRIPS_MAX = WN_TILE / WN_STRIP
 };
+
+#define LOG2E 1.44269504088896341f
+
+/* log of a row's sum of exponentials: `top`, the reference in units of ln 2 as LOG2E made it, and the sum. */
+static inline float wn_attention_lse(float top, float sum) {
+  return (float)((double)top / (double)LOG2E + log((double)sum));
+}
 
 /* --- tile operations; all tiles have row length WN_TILE --- */
 
@@ -56,7 +64,7 @@ struct wn_tile_gradient {
   const float *F;       /* [rows,64] or NULL */
   const uint64_t *seen; /* [rows] or NULL: all */
   int64_t rows, width;
-  const float *lse;   /* [rows] in units of ln 2 */
+  const float *lse;   /* [rows] */
   const float *delta; /* [rows] */
   float *dF;          /* [rows,64] -= G, or NULL */
 };
