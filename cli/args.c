@@ -218,6 +218,12 @@ int cli_parse(const struct cli_spec *spec, int argc, char **argv, struct cli_lis
 int cli_dispatch(const char *parent, const char *summary, const struct cli_command *commands, int count, int argc,
                  char **argv) {
   const char *word = argc > 1 ? argv[1] : NULL;
+  /* "help train" is "train --help", at every depth. */
+  if (word && !strcmp(word, "help") && argc > 2)
+    for (int i = 0; i < count; i++) {
+      char *turned[] = {argv[2], argc > 3 ? "help" : "--help", argc > 3 ? argv[3] : NULL, NULL};
+      if (commands[i].run && !strcmp(argv[2], commands[i].name)) return commands[i].run(argc > 3 ? 3 : 2, turned);
+    }
   if (word && (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help"))) {
     printf("%s COMMAND [OPTIONS]\n\n%s\n\nCommands:\n", parent, summary);
     for (int i = 0; i < count; i++)

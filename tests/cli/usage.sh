@@ -25,6 +25,8 @@ for command in tokenizer data op bench; do
   is "$command --help" 0 $code
   refuses "$command without a subcommand" 2 'command is missing' $command
 done
+run "$winnow" help data prepare
+is "help of a command" "winnow data prepare" "$(head -n 1 out | cut -c1-19)"
 refuses "no command" 2 'command is missing'
 refuses "an unknown command" 2 'did you mean "train"\?' trian
 refuses "a command like nothing" 2 'unknown command' xyzzyplugh
