@@ -52,24 +52,32 @@ static bool has_mem(const wn_model_config *c) {
 }
 
 bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T, int64_t memory,
-                        char *large_base, char *exact_base, struct wn_layer_acts *out, size_t *large, size_t *exact) {
+                        struct wn_layer_blocks *blocks, struct wn_layer_acts *out) {
   const int64_t M = B * T, C = c->width, D = c->head_size, H = c->heads, Hkv = c->kv_heads;
   const bool layer = c->norm == WN_NORM_LAYER, bilinear = is_bilinear(c);
   const int64_t G = selections(c), keys = memory > 0 ? B * (memory + T) : M;
-  struct planner p = {large_base, 0, wn_dtype_size(dtype), false};
+  struct planner p = {blocks->large, 0, wn_dtype_size(dtype), false};
   out->x = take(&p, true, M, C);
-  out->n1 = take(&p, true, M, C);
   out->att = take(&p, true, M, H * D);
   out->mid = take(&p, true, M, C);
-  out->n2 = take(&p, true, M, C);
   out->in = take(&p, true, M, in_width(c));
-  out->act = take(&p, true, M, c->ffn_width);
-  *large = p.bytes;
-  struct planner e = {exact_base, 0, p.element, p.failed};
+  blocks->large_bytes = p.bytes;
+  struct planner d = {blocks->derived, 0, p.element, p.failed};
+  out->n1 = take(&d, true, M, C);
+  out->n2 = take(&d, true, M, C);
+  out->act = take(&d, true, M, c->ffn_width);
+  if (memory == 0) { /* with one, keys come from more than the layer's own arrays */
+    out->q = take(&d, c->qk_norm, M, H * D);
+    out->k = take(&d, c->qk_norm, M, Hkv * D);
+  }
+  blocks->derived_bytes = d.bytes;
+  struct planner e = {blocks->exact, 0, p.element, d.failed};
   out->qkv = take(&e, true, M, memory > 0 ? H * D : qkv_width(c));
   out->kv = take(&e, memory > 0, keys, 2 * Hkv * D);
-  out->q = take(&e, c->qk_norm, M, H * D);
-  out->k = take(&e, c->qk_norm, keys, Hkv * D);
+  if (memory > 0) {
+    out->q = take(&e, c->qk_norm, M, H * D);
+    out->k = take(&e, c->qk_norm, keys, Hkv * D);
+  }
   out->sq = take(&e, bilinear, M, G * D);
   out->sk = take(&e, bilinear, M, G * D);
   out->rstd1 = take(&e, true, M, 1);
@@ -86,8 +94,8 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
   out->dot = take(&e, c->attention.exclusive.enabled, M, H);
   e.element = sizeof(double);
   out->cut = take(&e, c->attention.threshold.enabled, M, 2 * H);
-  *exact = e.bytes;
-  return !e.failed && *large <= SIZE_MAX / 4 && *exact <= SIZE_MAX / 4;
+  blocks->exact_bytes = e.bytes;
+  return !e.failed && p.bytes <= SIZE_MAX / 4 && d.bytes <= SIZE_MAX / 4 && e.bytes <= SIZE_MAX / 4;
 }
 
 wn_status wn_layer_temp_plan(wn_context *ctx, const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T,
@@ -285,23 +293,23 @@ static wn_status rotate(struct wn_run *run, void *qkv, void *q, void *k, bool ba
 
 /* ---- forward ---- */
 
-wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a, const void *prev_mid,
-                          const void *prev_branch) {
-  const wn_model_config *c = &run->model->config;
+static wn_status entry_norm(struct wn_run *run, int64_t l, struct wn_layer_acts *a, const void *prev_mid,
+                            const void *prev_branch) {
   const struct wn_layer_params *p = &run->model->layers[l];
-  const int64_t M = run->B * run->T, C = c->width, D = c->head_size;
+  const int64_t M = run->B * run->T, C = run->model->config.width;
   if (p->norm1_gain >= 0)
     WN_TRY(wn_run_norm(run, M, prev_mid ? prev_mid : a->x, prev_branch, a->x, p->norm1_gain, p->norm1_shift, a->n1,
                        a->rstd1, a->mean1));
   else if (!run->measuring)
     memcpy(a->n1, a->x, (size_t)(M * C) * wn_dtype_size(run->exec.dtype));
-  WN_TRY(wn_span_forward(run, l, a));
-  if (run->memory.rows > 0) return wn_memory_before(run, l, a);
-  WN_TRY(map_forward(run, C, qkv_width(c), p->qkv_weight, p->qkv_bias, a->n1, a->qkv));
-  if (is_bilinear(c)) {
-    WN_TRY(map_forward(run, C, selections(c) * D, p->select_q, -1, a->n1, a->sq));
-    WN_TRY(map_forward(run, C, selections(c) * D, p->select_k, -1, a->n1, a->sk));
-  }
+  return WN_OK;
+}
+
+/* q and k as the attention reads them, from qkv; without QK-norm they stay there. */
+static wn_status finish_qk(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
+  const wn_model_config *c = &run->model->config;
+  const struct wn_layer_params *p = &run->model->layers[l];
+  const int64_t D = c->head_size;
   if (c->qk_norm) {
     struct wn_norm nq = head_norm(run, a, 0, c->heads, p->q_gain, a->q, a->rstd_q, a->mean_q);
     struct wn_norm nk = head_norm(run, a, c->heads * D, c->kv_heads, p->k_gain, a->k, a->rstd_k, a->mean_k);
@@ -309,6 +317,22 @@ wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a
     WN_TRY(wn_run_norm_forward(run, &nk));
   }
   return rotate(run, a->qkv, a->q, a->k, false);
+}
+
+wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a, const void *prev_mid,
+                          const void *prev_branch) {
+  const wn_model_config *c = &run->model->config;
+  const struct wn_layer_params *p = &run->model->layers[l];
+  const int64_t C = c->width, D = c->head_size;
+  WN_TRY(entry_norm(run, l, a, prev_mid, prev_branch));
+  WN_TRY(wn_span_forward(run, l, a));
+  if (run->memory.rows > 0) return wn_memory_before(run, l, a);
+  WN_TRY(map_forward(run, C, qkv_width(c), p->qkv_weight, p->qkv_bias, a->n1, a->qkv));
+  if (is_bilinear(c)) {
+    WN_TRY(map_forward(run, C, selections(c) * D, p->select_q, -1, a->n1, a->sq));
+    WN_TRY(map_forward(run, C, selections(c) * D, p->select_k, -1, a->n1, a->sk));
+  }
+  return finish_qk(run, l, a);
 }
 
 /* The mechanisms' parameter arrays and their gradients, where their rows say they go. */
@@ -390,6 +414,19 @@ wn_status wn_layer_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *
   wn_layer_attention(run, l, a, &attention);
   WN_TRY(wn_run_attention_forward(run, &attention));
   return wn_layer_after(run, l, a, temp, output);
+}
+
+wn_status wn_layer_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
+  const wn_model_config *c = &run->model->config;
+  const struct wn_layer_params *p = &run->model->layers[l];
+  const int64_t M = run->B * run->T;
+  WN_TRY(entry_norm(run, l, a, NULL, NULL));
+  /* Without QK-norm qkv has been turned already. */
+  if (c->qk_norm && run->memory.rows == 0) WN_TRY(finish_qk(run, l, a));
+  WN_TRY(wn_run_norm(run, M, a->mid, NULL, NULL, p->norm2_gain, p->norm2_shift, a->n2, a->rstd2, a->mean2));
+  const struct wn_act act = {.kind = act_kind(c), .M = M, .F = c->ffn_width, .x = a->in, .y = a->act};
+  WN_TRY(wn_run_act_forward(run, &act));
+  return hidden_dropout(run, l, a->act);
 }
 
 /* ---- backward ---- */

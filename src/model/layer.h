@@ -46,18 +46,19 @@ wn_status wn_model_allocate(wn_context *ctx, const wn_model_config *config, wn_d
 
 /* What a layer's forward leaves behind for its backward. M = B*T rows, N = (H + 2 Hkv) D. */
 struct wn_layer_acts {
-  /* May wait for the backward pass in reduced precision. */
+  /* Large; may wait for the backward pass in reduced precision. */
   void *x;   /* [M,C] residual stream at the entry */
-  void *n1;  /* [M,C] */
   void *att; /* [M,H*D] */
   void *mid; /* [M,C] */
-  void *n2;  /* [M,C] */
   void *in;  /* [M,2F] swiglu, else [M,F]; backward overwrites it with its gradient */
-  void *act; /* [M,F] */
-  /* May not: the selections F and the rows' sums of exponentials are formed again from these, and have to agree. */
+  /* Derived from the others without a product (with a memory, q and k are not: they are exact then). */
+  void *n1;    /* [M,C] */
+  void *n2;    /* [M,C] */
+  void *act;   /* [M,F] */
+  void *q, *k; /* [M,H*D], [M,Hkv*D] with QK-norm, else NULL: q and k are read in place */
+  /* Exact: the selections F and the rows' sums of exponentials are formed again from these, and have to agree. */
   void *qkv;                           /* [M,N] q, k, v side by side; with a memory [M,H*D], q alone */
   void *kv;                            /* [B*(rows+T), 2 Hkv*D] with a memory: keys and values of it and the block */
-  void *q, *k;                         /* [M,H*D], [M,Hkv*D] with QK-norm, else NULL: q and k are read in place */
   void *sq, *sk;                       /* [M,G*D] bilinear selection, else NULL */
   void *rstd1, *mean1, *rstd2, *mean2; /* [M]; means NULL for RMSNorm */
   void *rstd_q, *mean_q;               /* [M*H] */
@@ -68,11 +69,15 @@ struct wn_layer_acts {
   void *dot;                           /* [B,H,T] with exclusive self attention */
   double *cut;                         /* [B,H,T,2] with a threshold */
 };
+/* The three kinds of arrays, each in a block of its own. */
+struct wn_layer_blocks {
+  char *large, *derived, *exact;
+  size_t large_bytes, derived_bytes, exact_bytes;
+};
 /* memory: rows of it, 0 without (k, rstd_k and mean_k then hold B*(memory+T) rows).
- * Lays the arrays out from two bases on (NULL: only sizes): x..act, *large bytes, and the rest, *exact bytes. False on
- * overflow. */
-bool wn_layer_acts_plan(const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T, int64_t memory, char *large_base,
-                        char *exact_base, struct wn_layer_acts *out, size_t *large, size_t *exact);
+ * Lays the arrays out from the blocks' bases on (NULL: only sizes) and sets the blocks' sizes. False on overflow. */
+bool wn_layer_acts_plan(const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T, int64_t memory,
+                        struct wn_layer_blocks *blocks, struct wn_layer_acts *out);
 
 /* A layer's temporary arrays, shared by all layers. */
 struct wn_layer_temp {
@@ -187,6 +192,8 @@ void wn_span_loss_backward(const struct wn_run *run, int64_t l, const struct wn_
 /* The three above. */
 wn_status wn_layer_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
                            const void *prev_mid, const void *prev_branch, bool output);
+/* The derived arrays again, from the large and the exact ones. */
+wn_status wn_layer_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *a);
 /* temp->d_res holds the gradient of the layer's output and receives that of its input. */
 wn_status wn_layer_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp);
 

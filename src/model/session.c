@@ -17,7 +17,7 @@ struct wn_session {
   int64_t B, capacity, piece, position;
   struct wn_kv_cache *caches; /* [L] */
   struct wn_arena arena;
-  char *large, *exact; /* one layer's arrays, used by all in turn */
+  struct wn_layer_blocks blocks; /* one layer's arrays, used by all in turn */
   struct wn_layer_temp temp;
   int32_t *tokens, *positions; /* [B,piece] */
   void *mid, *branch;          /* [B,C] the last position's */
@@ -33,18 +33,18 @@ static wn_status plan(wn_context *ctx, struct wn_session *s) {
   const wn_model_config *c = &s->model->config;
   const wn_dtype dtype = s->model->dtype;
   struct wn_layer_acts acts;
-  size_t large, exact;
   int64_t M;
   if (__builtin_mul_overflow(s->B, s->piece, &M) || M > INT32_MAX ||
-      !wn_layer_acts_plan(c, dtype, s->B, s->piece, 0, NULL, NULL, &acts, &large, &exact))
+      !wn_layer_acts_plan(c, dtype, s->B, s->piece, 0, &s->blocks, &acts))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences: too many tokens a step", (long long)s->B);
   const struct {
     const char *name;
     size_t rows, columns, element;
     void **where;
   } pieces[] = {
-      {"activations", large, 1, 1, (void **)&s->large},
-      {"exact activations", exact, 1, 1, (void **)&s->exact},
+      {"activations", s->blocks.large_bytes, 1, 1, (void **)&s->blocks.large},
+      {"derived activations", s->blocks.derived_bytes, 1, 1, (void **)&s->blocks.derived},
+      {"exact activations", s->blocks.exact_bytes, 1, 1, (void **)&s->blocks.exact},
       {"tokens", (size_t)M, 1, sizeof(int32_t), (void **)&s->tokens},
       {"positions", (size_t)M, 1, sizeof(int32_t), (void **)&s->positions},
       {"mid", (size_t)s->B, (size_t)c->width, wn_dtype_size(dtype), &s->mid},
@@ -84,9 +84,9 @@ static wn_status feed_piece(struct wn_run *run, struct wn_session *s, bool want)
   const int64_t B = run->B, T = run->T, C = c->width;
   struct wn_outer_params outer;
   struct wn_layer_acts a;
-  size_t large, exact;
+  struct wn_layer_blocks blocks = s->blocks;
   wn_outer_params_find(&s->model->table, c, &outer);
-  if (!wn_layer_acts_plan(c, run->exec.dtype, B, T, 0, s->large, s->exact, &a, &large, &exact))
+  if (!wn_layer_acts_plan(c, run->exec.dtype, B, T, 0, &blocks, &a))
     return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: activations do not fit in memory");
   /* What the embedding's norm keeps is not needed later: layer 0's arrays take it. */
   WN_TRY(wn_run_embed(run, s->tokens, a.n2, a.rstd2, a.mean2, a.x));

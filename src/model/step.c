@@ -23,10 +23,11 @@ static void *row_of(const struct wn_run *run, void *base, int64_t row) {
 static wn_status layer_acts(const struct wn_run *run, const struct wn_workspace *ws, int64_t l,
                             struct wn_layer_acts *out) {
   const bool all = ws->keep == WN_KEEP_ALL, reduced = ws->keep == WN_KEEP_REDUCED;
-  size_t large, exact;
-  if (!wn_layer_acts_plan(&run->model->config, run->exec.dtype, run->B, run->T, run->memory.rows,
-                          ws->large + (all ? (size_t)l * ws->large_bytes : 0),
-                          ws->exact + (all || reduced ? (size_t)l * ws->exact_bytes : 0), out, &large, &exact))
+  struct wn_layer_blocks blocks = ws->blocks;
+  if (all) blocks.large += (size_t)l * ws->blocks.large_bytes;
+  if (all) blocks.derived += (size_t)l * ws->blocks.derived_bytes;
+  if (all || reduced) blocks.exact += (size_t)l * ws->blocks.exact_bytes;
+  if (!wn_layer_acts_plan(&run->model->config, run->exec.dtype, run->B, run->T, run->memory.rows, &blocks, out))
     return wn_fail(run->exec.ctx, WN_ERR_ARGUMENT, "step: activations do not fit in memory");
   if (ws->keep == WN_KEEP_INPUT) out->x = ws->kept + (size_t)l * ws->kept_bytes;
   return WN_OK;
@@ -37,15 +38,15 @@ static wn_status layer_acts(const struct wn_run *run, const struct wn_workspace 
 static void move_reduced(const struct wn_run *run, const struct wn_workspace *ws, int64_t l, bool back) {
   if (run->measuring || ws->keep != WN_KEEP_REDUCED || l == run->model->config.layers - 1) return;
   struct wn_layer_acts a;
-  size_t large = 0, exact;
-  wn_layer_acts_plan(&run->model->config, run->exec.dtype, run->B, run->T, run->memory.rows, NULL, NULL, &a, &large,
-                     &exact);
+  struct wn_layer_blocks blocks = {0};
+  wn_layer_acts_plan(&run->model->config, run->exec.dtype, run->B, run->T, run->memory.rows, &blocks, &a);
+  const int64_t n = (int64_t)(blocks.large_bytes / sizeof(float));
   uint16_t *copy = (uint16_t *)(void *)(ws->kept + (size_t)l * ws->kept_bytes);
-  float *values = (float *)(void *)ws->large;
+  float *values = (float *)(void *)ws->blocks.large;
   if (back)
-    wn_bf16_to_f32(run->exec.threads, (int64_t)(large / sizeof *values), copy, values);
+    wn_bf16_to_f32(run->exec.threads, n, copy, values);
   else
-    wn_bf16_from_f32(run->exec.threads, (int64_t)(large / sizeof *values), values, copy);
+    wn_bf16_from_f32(run->exec.threads, n, values, copy);
 }
 
 wn_status wn_run_embed(struct wn_run *run, const int32_t *tokens, void *raw, void *rstd, void *mean, void *x) {
@@ -181,6 +182,7 @@ static wn_status backward(struct wn_run *run, struct wn_workspace *ws, const int
     /* The last layer's activations are still there. */
     if (ws->keep == WN_KEEP_INPUT && l < L - 1) WN_TRY(wn_layer_forward(run, l, &a, &ws->temp, NULL, NULL, false));
     move_reduced(run, ws, l, true);
+    if (ws->keep == WN_KEEP_REDUCED && l < L - 1) WN_TRY(wn_layer_rebuild(run, l, &a));
     WN_TRY(wn_layer_backward(run, l, &a, &ws->temp));
   }
   WN_TRY(wn_run_dropout(run, 0, ws->temp.d_res));

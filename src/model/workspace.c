@@ -36,8 +36,7 @@ static wn_status plan(wn_context *ctx, struct wn_workspace *ws) {
     return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld, memory %lld: too many tokens", (long long)ws->B,
                    (long long)ws->T, (long long)memory);
   if (__builtin_mul_overflow(ws->B, ws->T, &M) || M > INT32_MAX ||
-      !wn_layer_acts_plan(c, ws->model->dtype, ws->B, ws->T, memory, NULL, NULL, &acts, &ws->large_bytes,
-                          &ws->exact_bytes))
+      !wn_layer_acts_plan(c, ws->model->dtype, ws->B, ws->T, memory, &ws->blocks, &acts))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld: too many tokens", (long long)ws->B,
                    (long long)ws->T);
   const bool backward = ws->options.backward;
@@ -47,12 +46,14 @@ static wn_status plan(wn_context *ctx, struct wn_workspace *ws) {
                                                        : WN_KEEP_ALL;
   if (ws->keep == WN_KEEP_INPUT) /* within large_bytes: no overflow */
     ws->kept_bytes = ((size_t)M * (size_t)C * element + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
-  if (ws->keep == WN_KEEP_REDUCED) ws->kept_bytes = (ws->large_bytes / 2 + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
+  if (ws->keep == WN_KEEP_REDUCED) ws->kept_bytes = (ws->blocks.large_bytes / 2 + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
+  const bool all = ws->keep == WN_KEEP_ALL;
   ws->chunk = wn_logits_rows(M, c->vocab_size);
   const struct piece pieces[] = {
-      {"activations", true, ws->keep == WN_KEEP_ALL ? L : 1, (int64_t)ws->large_bytes, 1, (void **)&ws->large},
-      {"exact activations", true, ws->keep == WN_KEEP_ALL || ws->keep == WN_KEEP_REDUCED ? L : 1,
-       (int64_t)ws->exact_bytes, 1, (void **)&ws->exact},
+      {"activations", true, all ? L : 1, (int64_t)ws->blocks.large_bytes, 1, (void **)&ws->blocks.large},
+      {"derived activations", true, all ? L : 1, (int64_t)ws->blocks.derived_bytes, 1, (void **)&ws->blocks.derived},
+      {"exact activations", true, all || ws->keep == WN_KEEP_REDUCED ? L : 1, (int64_t)ws->blocks.exact_bytes, 1,
+       (void **)&ws->blocks.exact},
       {"kept activations", ws->kept_bytes > 0, L, (int64_t)ws->kept_bytes, 1, (void **)&ws->kept},
       {"positions", true, M, 1, sizeof *ws->positions, (void **)&ws->positions},
       {"memory", memory > 0, memory > 0 ? sets * L : 0, (int64_t)memory_bytes, 1, (void **)&ws->memory},

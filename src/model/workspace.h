@@ -9,7 +9,7 @@ enum wn_keep {
   WN_KEEP_NOTHING, /* forward only: all layers share one block */
   WN_KEEP_ALL,     /* each layer has its own */
   WN_KEEP_INPUT,   /* recompute: one shared block, and each layer's input */
-  WN_KEEP_REDUCED, /* one shared block for the large arrays, of which each layer keeps a bf16 copy; own exact ones */
+  WN_KEEP_REDUCED, /* each layer has its own exact arrays and a bf16 copy of the large ones; the rest is shared */
 };
 
 /* One arena for the arrays, one block for the operations' scratch. */
@@ -20,25 +20,24 @@ struct wn_workspace {
   struct wn_workspace_options options;
   struct wn_arena arena;
   enum wn_keep keep;
-  char *large, *exact; /* [L or 1][large_bytes], [L or 1][exact_bytes]: see wn_layer_acts_plan */
-  size_t large_bytes, exact_bytes;
-  char *kept; /* [L][kept_bytes]: inputs or reduced copies, or NULL */
+  struct wn_layer_blocks blocks; /* of the first layer; layers that have their own follow a block's size apart */
+  char *kept;                    /* [L][kept_bytes]: inputs or reduced copies, or NULL */
   size_t kept_bytes;
   struct wn_layer_temp temp;
-  int32_t *positions; /* [M] */
-  char *memory;       /* [sets][L][layer bytes] */
-  int64_t *memory_count;     /* [sets] */
-  int32_t *memory_positions; /* [memory+T] */
-  float *rope_table;         /* own, where memory and block are more than the model's table */
-  void *embedded;     /* [M,C] before the embedding's norm, with one */
+  int32_t *positions;            /* [M] */
+  char *memory;                  /* [sets][L][layer bytes] */
+  int64_t *memory_count;         /* [sets] */
+  int32_t *memory_positions;     /* [memory+T] */
+  float *rope_table;             /* own, where memory and block are more than the model's table */
+  void *embedded;                /* [M,C] before the embedding's norm, with one */
   void *embed_rstd, *embed_mean; /* [M] */
-  void *x_out;        /* [M,C] residual stream at the end */
-  void *n_out;        /* [M,C] after the final norm */
-  void *rstd, *mean;  /* [M] */
-  void *logits;       /* [chunk,V]; their gradient takes their place */
-  double *loss;       /* [chunk] */
-  uint8_t *hit;       /* [chunk] */
-  int64_t chunk;      /* rows of logits that exist at a time */
+  void *x_out;                   /* [M,C] residual stream at the end */
+  void *n_out;                   /* [M,C] after the final norm */
+  void *rstd, *mean;             /* [M] */
+  void *logits;                  /* [chunk,V]; their gradient takes their place */
+  double *loss;                  /* [chunk] */
+  uint8_t *hit;                  /* [chunk] */
+  int64_t chunk;                 /* rows of logits that exist at a time */
   void *scratch;
   size_t scratch_bytes;
 };

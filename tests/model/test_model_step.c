@@ -271,12 +271,41 @@ static void test_start(void **state) {
   wn_context_destroy(two);
 }
 
+/* What the options are for. */
+static void test_memory(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 1);
+  wn_model_config c;
+  wn_model_config_init(&c);
+  c.vocab_size = 16;
+  c.context = 64;
+  c.layers = 12;
+  c.width = 64;
+  c.heads = 4;
+  c.qk_norm = true;
+  struct wn_model *model = model_of(ctx, &c, WN_F32);
+  const struct wn_workspace_options options[] = {
+      {.backward = true}, {.backward = true, .activation_dtype = WN_BF16}, {.backward = true, .recompute = true}, {0}};
+  size_t bytes[4];
+  for (int i = 0; i < 4; i++) {
+    wn_workspace *ws;
+    OK(ctx, wn_workspace_create(ctx, model, 4, 64, &options[i], &ws));
+    bytes[i] = wn_workspace_bytes(ws);
+    wn_workspace_destroy(ws);
+  }
+  assert_true(bytes[1] * 5 < bytes[0] * 3);
+  assert_true(bytes[2] * 4 < bytes[0]);
+  assert_true(bytes[3] < bytes[2]);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_same_result), cmocka_unit_test(test_micro_batches),
       cmocka_unit_test(test_logits),      cmocka_unit_test(test_no_allocation),
       cmocka_unit_test(test_refusals),    cmocka_unit_test(test_parameter_counts),
-      cmocka_unit_test(test_start),
+      cmocka_unit_test(test_start),       cmocka_unit_test(test_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
