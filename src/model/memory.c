@@ -9,7 +9,10 @@
  * rotated: with RoPE they are met from the place in [m; h].)
  *
  * One array a layer, [B, rows + T, C]: memory, right-aligned, and behind it the block's own rows; after the step all
- * move up by a block. Cost: the key and value maps run over memory and block, 4 (memory + T) C Hkv D operations. */
+ * move up by a block. A layer reads no more of it than its window and its widest head's span reach, so that what is out
+ * of sight costs nothing. Cost: the key and value maps run over what is read and the block, 4 (read + T) C Hkv D
+ * operations. */
+#include <math.h>
 #include <string.h>
 
 #include "model/workspace.h"
@@ -22,6 +25,28 @@ static size_t row_bytes(const struct wn_run *run) {
 static char *sequence_at(const struct wn_run *run, int64_t l, int64_t b) {
   const struct wn_memory *m = &run->memory;
   return m->base + (size_t)l * m->layer_bytes + (size_t)(b * (m->rows + m->block)) * row_bytes(run);
+}
+
+/* Tokens of the memory that the layer of `terms` can see from the block's first row. */
+static int64_t reach(const struct wn_run *run, const struct wn_attention *terms) {
+  int64_t n = run->memory.count;
+  if (terms->window > 0 && terms->window - 1 < n) n = terms->window - 1;
+  if (!terms->span.on || terms->span.dynamic || run->measuring) return n; /* spans change from step to step */
+  double widest = 0;
+  for (int64_t h = 0; h < terms->H; h++) {
+    const double z =
+        run->exec.dtype == WN_F64 ? ((const double *)terms->span.z)[h] : (double)((const float *)terms->span.z)[h];
+    const double span = terms->span.ramp + terms->span.limit * z; /* distances below it are seen */
+    if (!(span <= widest)) widest = span;
+  }
+  return widest < (double)n ? (int64_t)ceil(widest) : n;
+}
+
+/* Tokens of the memory that layer l reads in this pass. */
+static int64_t read_count(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
+  struct wn_attention terms;
+  wn_layer_attention(run, l, a, &terms);
+  return terms.Tk - run->T;
 }
 
 static int64_t kv_width(const wn_model_config *c) {
@@ -61,13 +86,13 @@ static struct wn_rope rotation(const struct wn_run *run, void *x, int64_t rows, 
 }
 
 /* q and k of all sequences (gradients the other way), turned where they are. */
-static wn_status rotate(struct wn_run *run, void *q, void *k, int64_t ldk, bool backward) {
+static wn_status rotate(struct wn_run *run, int64_t count, void *q, void *k, int64_t ldk, bool backward) {
   const wn_model_config *c = &run->model->config;
-  const int64_t T = run->T, HD = c->heads * c->head_size, keys = run->memory.count + T;
+  const int64_t T = run->T, HD = c->heads * c->head_size, keys = count + T;
   if (c->position != WN_POS_ROPE) return WN_OK;
   wn_status (*turn)(struct wn_run *, const struct wn_rope *) = backward ? wn_run_rope_backward : wn_run_rope_forward;
   for (int64_t b = 0; b < run->B; b++) {
-    const struct wn_rope rq = rotation(run, wn_at(q, b * T * HD, run->exec.dtype), T, c->heads, HD, run->memory.count);
+    const struct wn_rope rq = rotation(run, wn_at(q, b * T * HD, run->exec.dtype), T, c->heads, HD, count);
     const struct wn_rope rk =
         rotation(run, wn_at(k, b * (run->memory.rows + T) * ldk, run->exec.dtype), keys, c->kv_heads, ldk, 0);
     WN_TRY(turn(run, &rq));
@@ -86,12 +111,13 @@ static struct wn_norm query_norm(const struct wn_run *run, int64_t l, const stru
 }
 
 /* The keys' norm of sequence b. */
-static struct wn_norm key_norm(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, int64_t b) {
+static struct wn_norm key_norm(const struct wn_run *run, int64_t l, int64_t count, const struct wn_layer_acts *a,
+                               int64_t b) {
   const wn_model_config *c = &run->model->config;
   const wn_dtype dtype = run->exec.dtype;
   const int64_t first = b * (run->memory.rows + run->T), W = c->kv_heads * c->head_size;
   struct wn_norm n =
-      wn_run_norm_args(run, run->memory.count + run->T, c->kv_heads, c->head_size, run->model->layers[l].k_gain, -1,
+      wn_run_norm_args(run, count + run->T, c->kv_heads, c->head_size, run->model->layers[l].k_gain, -1,
                        wn_at(a->rstd_k, first * c->kv_heads, dtype), wn_at(a->mean_k, first * c->kv_heads, dtype));
   n.x = wn_at(a->kv, first * kv_width(c), dtype), n.ldx = kv_width(c);
   n.y = wn_at(a->k, first * W, dtype), n.ldy = W;
@@ -102,7 +128,8 @@ wn_status wn_memory_before(struct wn_run *run, int64_t l, struct wn_layer_acts *
   const wn_model_config *c = &run->model->config;
   const struct wn_memory *m = &run->memory;
   const wn_dtype dtype = run->exec.dtype;
-  const int64_t B = run->B, T = run->T, HD = c->heads * c->head_size, keys = m->count + T, W = kv_width(c);
+  const int64_t B = run->B, T = run->T, HD = c->heads * c->head_size, W = kv_width(c);
+  const int64_t count = read_count(run, l, a), keys = count + T;
   struct wn_linear q = part(run, l, B * T, 0, HD);
   q.x = a->n1, q.y = a->qkv;
   WN_TRY(wn_run_linear_forward(run, &q));
@@ -112,25 +139,25 @@ wn_status wn_memory_before(struct wn_run *run, int64_t l, struct wn_layer_acts *
       memcpy(kept + (size_t)m->rows * row_bytes(run), (const char *)a->n1 + (size_t)(b * T) * row_bytes(run),
              (size_t)T * row_bytes(run));
     struct wn_linear kv = part(run, l, keys, HD, W);
-    kv.x = kept + (size_t)(m->rows - m->count) * row_bytes(run);
+    kv.x = kept + (size_t)(m->rows - count) * row_bytes(run);
     kv.y = wn_at(a->kv, b * (m->rows + T) * W, dtype);
     WN_TRY(wn_run_linear_forward(run, &kv));
   }
-  if (!c->qk_norm) return rotate(run, a->qkv, a->kv, W, false);
+  if (!c->qk_norm) return rotate(run, count, a->qkv, a->kv, W, false);
   const struct wn_norm nq = query_norm(run, l, a);
   WN_TRY(wn_run_norm_forward(run, &nq));
   for (int64_t b = 0; b < B; b++) {
-    const struct wn_norm nk = key_norm(run, l, a, b);
+    const struct wn_norm nk = key_norm(run, l, count, a, b);
     WN_TRY(wn_run_norm_forward(run, &nk));
   }
-  return rotate(run, a->q, a->k, W / 2, false);
+  return rotate(run, count, a->q, a->k, W / 2, false);
 }
 
 void wn_memory_attention(const struct wn_run *run, const struct wn_layer_acts *a, struct wn_attention *out) {
   const wn_model_config *c = &run->model->config;
   const int64_t T = run->T, D = c->head_size, HD = c->heads * D, W = kv_width(c), rows = run->memory.rows + T;
   const struct wn_stride in_kv = {rows * W, W, D};
-  out->Tk = run->memory.count + T;
+  out->Tk = reach(run, out) + T;
   out->q = c->qk_norm ? a->q : a->qkv;
   out->k = c->qk_norm ? a->k : a->kv;
   out->v = wn_at(a->kv, W / 2, run->exec.dtype);
@@ -144,18 +171,19 @@ wn_status wn_memory_backward(struct wn_run *run, int64_t l, struct wn_layer_acts
   const wn_model_config *c = &run->model->config;
   const wn_dtype dtype = run->exec.dtype;
   const int64_t W = kv_width(c), HD = c->heads * c->head_size;
+  const int64_t count = attention->Tk - run->T;
   attention->dq = c->qk_norm ? temp->d_q : temp->d_qkv;
   attention->dk = c->qk_norm ? temp->d_k : temp->d_kv;
   attention->dv = wn_at(temp->d_kv, W / 2, dtype);
   WN_TRY(wn_run_attention_backward(run, attention));
-  if (!c->qk_norm) return rotate(run, temp->d_qkv, temp->d_kv, W, true);
-  WN_TRY(rotate(run, temp->d_q, temp->d_k, W / 2, true));
+  if (!c->qk_norm) return rotate(run, count, temp->d_qkv, temp->d_kv, W, true);
+  WN_TRY(rotate(run, count, temp->d_q, temp->d_k, W / 2, true));
   struct wn_norm nq = query_norm(run, l, a);
   nq.dy = temp->d_q, nq.lddy = HD, nq.dx = temp->d_qkv, nq.lddx = HD;
   WN_TRY(wn_run_norm_backward(run, &nq));
   for (int64_t b = 0; b < run->B; b++) {
     const int64_t first = b * (run->memory.rows + run->T);
-    struct wn_norm nk = key_norm(run, l, a, b);
+    struct wn_norm nk = key_norm(run, l, count, a, b);
     nk.dy = wn_at(temp->d_k, first * W / 2, dtype), nk.lddy = W / 2;
     nk.dx = wn_at(temp->d_kv, first * W, dtype), nk.lddx = W;
     WN_TRY(wn_run_norm_backward(run, &nk));
@@ -169,21 +197,22 @@ wn_status wn_memory_maps_backward(struct wn_run *run, int64_t l, const struct wn
   const struct wn_memory *m = &run->memory;
   const wn_dtype dtype = run->exec.dtype;
   const int64_t B = run->B, T = run->T, HD = c->heads * c->head_size, W = kv_width(c);
+  const int64_t count = read_count(run, l, a);
   struct wn_linear q = part(run, l, B * T, 0, HD);
   q.x = a->n1, q.dy = temp->d_qkv, q.dx = d_in;
   q.accumulate_dx = accumulate;
   WN_TRY(wn_run_linear_backward(run, &q));
   for (int64_t b = 0; b < B; b++) {
     const int64_t first = b * (m->rows + T);
-    if (m->count > 0) { /* held constant: the weights' gradient alone */
-      struct wn_linear old = part(run, l, m->count, HD, W);
-      old.x = sequence_at(run, l, b) + (size_t)(m->rows - m->count) * row_bytes(run);
+    if (count > 0) { /* held constant: the weights' gradient alone */
+      struct wn_linear old = part(run, l, count, HD, W);
+      old.x = sequence_at(run, l, b) + (size_t)(m->rows - count) * row_bytes(run);
       old.dy = wn_at(temp->d_kv, first * W, dtype);
       WN_TRY(wn_run_linear_backward(run, &old));
     }
     struct wn_linear now = part(run, l, T, HD, W);
     now.x = wn_at(a->n1, b * T * c->width, dtype);
-    now.dy = wn_at(temp->d_kv, (first + m->count) * W, dtype);
+    now.dy = wn_at(temp->d_kv, (first + count) * W, dtype);
     now.dx = wn_at(d_in, b * T * c->width, dtype);
     now.accumulate_dx = true;
     WN_TRY(wn_run_linear_backward(run, &now));

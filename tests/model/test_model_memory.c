@@ -102,6 +102,66 @@ static void test_blocks_are_the_whole(void **state) {
   }
 }
 
+/* What lies beyond the widest head's span, or a window, is not read: it may hold anything. */
+static void test_out_of_sight(void **state) {
+  (void)state;
+  static const struct model_case narrow[] = {
+      {.name = "span",
+       .place = WN_NORM_POST,
+       .ffn = WN_FFN_RELU,
+       .kv_heads = 4,
+       .attention = "{\"span\":{\"limit\":8,\"ramp\":2,\"init\":0.1,\"exclude_self\":true},\"relative\":true}"},
+      {.name = "window", .position = WN_POS_ROPE, .ffn = WN_FFN_RELU, .kv_heads = 2, .attention = "{\"window\":6}"},
+  };
+  for (int k = 0; k < 2; k++) {
+    wn_context *ctx = context_of("ref", 1);
+    wn_model_config c = model_case_config(&narrow[k]);
+    c.memory = 12;
+    struct wn_model *model = model_of(ctx, &c, WN_F64);
+    int64_t sight = 5; /* of the window; below, of the spans */
+    if (k == 0) {
+      double widest = 0;
+      for (int l = 0; l < 2; l++) {
+        const struct wn_param *row =
+            &model->table.rows[wn_param_find(&model->table, l ? "layers.1.attn.span" : "layers.0.attn.span")];
+        for (int h = 0; h < 4; h++)
+          widest = fmax(widest, 2 + 8 * ((const double *)model->params)[row->offset + (size_t)h]);
+      }
+      sight = (int64_t)ceil(widest);
+      assert_in_range(sight, 2, 10);
+    }
+    struct tokens x;
+    tokens_of(&x, B, WHOLE, c.vocab_size, false);
+    wn_workspace *ws;
+    const struct wn_workspace_options options = {.backward = true, .memory = 12, .memory_sets = 2};
+    OK(ctx, wn_workspace_create(ctx, model, B, BLOCK, &options, &ws));
+    double *grads[2];
+    struct wn_step_result r[2];
+    for (int poisoned = 0; poisoned < 2; poisoned++) {
+      grads[poisoned] = calloc(model->table.total, sizeof(double));
+      for (int i = 0; i < BLOCKS; i++) {
+        int32_t ids[B * BLOCK], targets[B * BLOCK];
+        const struct wn_batch batch = block_of(&x, i, ids, targets);
+        for (int64_t l = 0; poisoned && l < c.layers; l++) {
+          int64_t shape[3];
+          double *at = wn_workspace_memory_at(ws, 1, l, shape);
+          for (int64_t b = 0; b < B; b++)
+            for (int64_t n = 0; n < (12 - sight) * c.width; n++) at[b * shape[1] * c.width + n] = NAN;
+        }
+        const struct wn_step step = {.grads = grads[poisoned], .loss_scale = 1, .mem_scale = 1, .memory_set = poisoned};
+        OK(ctx, wn_model_step(model, ws, &batch, &step, &r[poisoned]));
+      }
+    }
+    assert_true(r[0].loss_sum == r[1].loss_sum);
+    assert_memory_equal(grads[0], grads[1], model->table.total * sizeof(double));
+    free(grads[0]);
+    free(grads[1]);
+    wn_workspace_destroy(ws);
+    wn_model_destroy(model);
+    wn_context_destroy(ctx);
+  }
+}
+
 struct probe {
   wn_context *ctx;
   struct wn_model *model;
@@ -274,7 +334,8 @@ static void test_refusals(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_blocks_are_the_whole), cmocka_unit_test(test_gradients),
-                                     cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_refusals)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_blocks_are_the_whole), cmocka_unit_test(test_out_of_sight),
+                                     cmocka_unit_test(test_gradients), cmocka_unit_test(test_no_allocation),
+                                     cmocka_unit_test(test_refusals)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
