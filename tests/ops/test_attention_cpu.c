@@ -281,6 +281,26 @@ static void whole_sequences(void **unused) {
   }
 }
 
+/* Enough keys and values that several row blocks, or column blocks, are worked off together. */
+static void wide_heads(void **unused) {
+  (void)unused;
+  struct shape s = {.B = 1,
+                    .Tq = 130,
+                    .Tk = 130,
+                    .H = 8,
+                    .Hkv = 8,
+                    .D = 1024,
+                    .select = true,
+                    .relu = true,
+                    .protect_first = true,
+                    .protect_self = true,
+                    .shift = true,
+                    .mem = true,
+                    .head = 3,
+                    .seed = 400};
+  against_reference(&s, false);
+}
+
 static void lengths_around_tiles(void **unused) {
   (void)unused;
   static const int64_t lengths[] = {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 95, 96, 97, 127, 128, 129, 193};
@@ -433,8 +453,8 @@ static void extreme_scores(void **unused) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(lengths_around_tiles), cmocka_unit_test(whole_sequences),
-                                     cmocka_unit_test(chunks_agree), cmocka_unit_test(runs_repeat),
-                                     cmocka_unit_test(extreme_scores)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(lengths_around_tiles), cmocka_unit_test(wide_heads),
+                                     cmocka_unit_test(whole_sequences),      cmocka_unit_test(chunks_agree),
+                                     cmocka_unit_test(runs_repeat),          cmocka_unit_test(extreme_scores)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -12,6 +12,8 @@
 #include <string.h>
 #include "backends/cpu/attention_impl.h"
 
+enum { COLUMNS_MAX = 4 };
+
 /* Row side of a unit in tiles. */
 struct rows_packed {
   float *q, *dy;      /* [blocks][heads][64][Dp]: in the order of use */
@@ -30,10 +32,10 @@ struct worker {
   float *k, *dk, *dv;    /* [groups][64][Dp] */
   float *kt, *vt;        /* [groups][D][64]; kt times scale */
   float *sk, *skt, *dsk; /* bilinear: [64][Dp], [D][64], [64][Dp] */
-  float *w, *g;          /* [64][64] */
   float *base;           /* [blocks][64][64] selecting logits of the column block */
   float *carries;        /* [blocks][64] sum of S above each row block */
   float *F, *dF;         /* [64][64] */
+  float *w, *g;          /* [64][64], the same for all column blocks of a thread */
 };
 
 static bool bilinear(const struct wn_attention_plan *p) {
@@ -65,12 +67,28 @@ static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, i
   w->sk = own ? wn_layout_take(l, tile) : NULL;
   w->dsk = own ? wn_layout_take(l, tile) : NULL;
   w->skt = own ? wn_layout_take(l, columns) : NULL;
-  w->w = wn_layout_take(l, WN_TILE_AREA);
-  w->g = wn_layout_take(l, WN_TILE_AREA);
   w->base = on ? wn_layout_take(l, p->blocks * WN_TILE_AREA) : NULL;
   w->carries = on ? wn_layout_take(l, p->blocks * WN_TILE) : NULL;
   w->F = on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
   w->dF = on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
+}
+
+/* Column blocks that are worked off together. Where the unit's rows outgrow half a usual last-level cache, each visit
+ * of a tile of them serves several, as long as a team's threads still get a few turns each. */
+static int64_t columns_at_once(const struct wn_attention_plan *p, int64_t heads) {
+  const int64_t bytes = heads * p->blocks * WN_TILE * p->Dp * 3 * (int64_t)sizeof(float);
+  if (bytes <= 16 << 20 || (!p->own && p->blocks < 4 * COLUMNS_MAX * p->chunks)) return 1;
+  return COLUMNS_MAX;
+}
+
+static void lay_workers(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, int64_t groups,
+                        struct worker w[COLUMNS_MAX]) {
+  float *weights = wn_layout_take(l, WN_TILE_AREA), *g = wn_layout_take(l, WN_TILE_AREA);
+  for (int64_t i = 0; i < columns_at_once(p, heads); i++) {
+    lay_worker(p, l, groups, &w[i]);
+    w[i].w = weights;
+    w[i].g = g;
+  }
 }
 
 /* Heads and groups of a unit. */
@@ -89,7 +107,7 @@ static struct sizes count(const struct wn_attention_plan *p) {
   struct wn_layout r = {0}, s = {0}, w = {0};
   lay_rows(p, &r, heads, &(struct rows_packed){0});
   lay_sums(p, &s, heads, &(struct sums){0});
-  lay_worker(p, &w, groups, &(struct worker){0});
+  lay_workers(p, &w, heads, groups, (struct worker[COLUMNS_MAX]){0});
   return (struct sizes){r.used, s.used, w.used};
 }
 
@@ -167,6 +185,8 @@ struct column {
   const struct sums *sums;
   const struct worker *w;
   int64_t c;
+  struct wn_attention_strip strips[WN_STRIPS_MAX]; /* of the tile at hand */
+  int count;
   int64_t longest;      /* query row that L_mem's gradient reaches, or -1 */
   float carry[WN_TILE]; /* dF of the row blocks done, summed */
 };
@@ -221,13 +241,12 @@ static void clear_single(const struct column *x, int64_t block, const struct wn_
 }
 
 /* One head on one tile: W, G, dF, dv; dk and dq unless the selections' gradient must join first. */
-static void backward_head(const struct column *x, int64_t h, int64_t block, const struct wn_attention_strip *strips,
-                          int n) {
+static void backward_head(const struct column *x, int64_t h, int64_t block) {
   const struct wn_attention_plan *p = x->p;
   const struct worker *w = x->w;
   const int64_t Dp = p->Dp, g = h / p->group, columns = g * WN_TILE * p->a->D, tile = g * WN_TILE * Dp;
-  for (int i = 0; i < n; i++) {
-    const struct wn_attention_strip *s = &strips[i];
+  for (int i = 0; i < x->count; i++) {
+    const struct wn_attention_strip *s = &x->strips[i];
     const int64_t row = (block * x->u->heads + h) * WN_TILE + s->row, in_tile = s->row * WN_TILE;
     float *weights = w->w + in_tile, *gradient = w->g + in_tile;
     const float *logits = weights;
@@ -267,13 +286,13 @@ static void memory_gradient(const struct column *x, const struct wn_attention_ro
 }
 
 /* From dF to the gradient of the logits that select, and their products. */
-static void selection_gradient(struct column *x, int64_t block, const struct wn_attention_strip *strips, int n) {
+static void selection_gradient(struct column *x, int64_t block) {
   const struct wn_attention_plan *p = x->p;
   const struct wn_attention *a = p->a;
   const struct worker *w = x->w;
   const int64_t Dp = p->Dp, h = x->u->select, tile = h / p->group * WN_TILE * Dp;
-  for (int i = n - 1; i >= 0; i--) {
-    const struct wn_attention_strip *s = &strips[i];
+  for (int i = x->count - 1; i >= 0; i--) {
+    const struct wn_attention_strip *s = &x->strips[i];
     const int64_t in_tile = s->row * WN_TILE;
     p->ops->select_gradient(&(struct wn_tile_select_gradient){.base = w->base + block * WN_TILE_AREA + in_tile,
                                                               .allow = s->allow,
@@ -293,36 +312,51 @@ static void selection_gradient(struct column *x, int64_t block, const struct wn_
   }
 }
 
-static void backward_columns(struct column *x) {
-  const struct wn_attention_plan *p = x->p;
+/* F of the tile at hand, dF empty. */
+static void begin_tile(struct column *x, const struct wn_attention_rows *r) {
   const struct worker *w = x->w;
-  const bool on = p->a->sel.on;
-  struct wn_attention_strip strips[WN_STRIPS_MAX];
-  struct wn_attention_rows r;
-  pack_columns(p, x->u, x->c, w);
-  memset(x->carry, 0, sizeof x->carry);
-  if (on) select_columns(x);
-  for (int64_t block = p->blocks - 1; block >= x->c; block--) {
-    wn_attention_rows_init(p, x->u->b, block, &r);
-    const int n = wn_attention_strips(p, &r, x->c, strips);
-    if (n == 0) continue;
-    if (on) {
-      for (int i = 0; i < n; i++) {
-        struct wn_tile_select s = selection(x, block, &strips[i]);
-        s.carry = w->carries + block * WN_TILE;
-        s.F = w->F + strips[i].row * WN_TILE;
-        p->ops->select(&s);
-      }
-      memset(w->dF, 0, WN_TILE_AREA * sizeof *w->dF);
-    }
-    for (int64_t h = 0; h < x->u->heads; h++)
-      if (h != x->u->select) backward_head(x, h, block, strips, n);
-    if (!on) continue;
-    if (x->u->select >= 0) backward_head(x, x->u->select, block, strips, n);
-    for (int i = 0; i < n; i++) memory_gradient(x, &r, &strips[i]);
-    selection_gradient(x, block, strips, n);
+  x->count = wn_attention_strips(x->p, r, x->c, x->strips);
+  if (x->count == 0 || !x->p->a->sel.on) return;
+  for (int i = 0; i < x->count; i++) {
+    struct wn_tile_select s = selection(x, r->block, &x->strips[i]);
+    s.carry = w->carries + r->block * WN_TILE;
+    s.F = w->F + x->strips[i].row * WN_TILE;
+    x->p->ops->select(&s);
   }
-  unpack_columns(p, x->u, x->c, w);
+  memset(w->dF, 0, WN_TILE_AREA * sizeof *w->dF);
+}
+
+/* `count` column blocks from x[0].c on. */
+static void backward_columns(struct column *x, int64_t count) {
+  const struct wn_attention_plan *p = x->p;
+  const struct wn_attention_unit *u = x->u;
+  struct wn_attention_rows r;
+  for (int64_t n = 0; n < count; n++) {
+    pack_columns(p, u, x[n].c, x[n].w);
+    memset(x[n].carry, 0, sizeof x[n].carry);
+    if (p->a->sel.on) select_columns(&x[n]);
+  }
+  for (int64_t block = p->blocks - 1; block >= x->c; block--) {
+    wn_attention_rows_init(p, u->b, block, &r);
+    for (int64_t n = 0; n < count; n++) begin_tile(&x[n], &r);
+    for (int64_t h = 0; h < u->heads; h++)
+      for (int64_t n = 0; n < count; n++)
+        if (h != u->select) backward_head(&x[n], h, block);
+    for (int64_t n = 0; n < count && p->a->sel.on; n++) {
+      if (x[n].count == 0) continue;
+      if (u->select >= 0) backward_head(&x[n], u->select, block);
+      for (int i = 0; i < x[n].count; i++) memory_gradient(&x[n], &r, &x[n].strips[i]);
+      selection_gradient(&x[n], block);
+    }
+  }
+  for (int64_t n = 0; n < count; n++) unpack_columns(p, u, x[n].c, x[n].w);
+}
+
+/* Column blocks c..c+at_once-1, as far as there are. */
+static void columns_from(struct column *x, int64_t c, int64_t at_once) {
+  const int64_t count = wn_min_i64(at_once, x->p->blocks - c);
+  for (int64_t n = 0; n < count; n++) x[n].c = c + n;
+  if (count > 0) backward_columns(x, count);
 }
 
 /* First row of the largest M, where L_mem is on. */
@@ -355,15 +389,17 @@ static void backward_own(const struct wn_attention_plan *p) {
   unit_shape(p, &heads, &groups);
   const struct sizes sizes = count(p);
   const size_t each = sizes.rows + sizes.sums + sizes.worker;
+  const int64_t at_once = columns_at_once(p, heads);
 #pragma omp parallel num_threads(p->threads)
   {
     struct wn_layout l = {.base = (float *)p->exec->scratch + (size_t)omp_get_thread_num() * each};
     struct rows_packed rows;
     struct sums sums;
-    struct worker w;
+    struct worker w[COLUMNS_MAX];
+    struct column x[COLUMNS_MAX];
     lay_rows(p, &l, heads, &rows);
     lay_sums(p, &l, heads, &sums);
-    lay_worker(p, &l, groups, &w);
+    lay_workers(p, &l, heads, groups, w);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t n = 0; n < p->units; n++) {
       struct wn_attention_unit u;
@@ -371,8 +407,10 @@ static void backward_own(const struct wn_attention_plan *p) {
       for (int64_t block = 0; block < p->blocks; block++)
         for (int64_t h = 0; h < u.heads; h++) pack_rows(p, &u, h, block, &rows);
       memset(sums.dq, 0, sizes.sums * sizeof(float));
-      struct column x = {.p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w, .longest = longest_row(p->a, u.b)};
-      for (x.c = 0; x.c < p->blocks; x.c++) backward_columns(&x);
+      for (int n = 0; n < COLUMNS_MAX; n++)
+        x[n] = (struct column){
+            .p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[n], .longest = longest_row(p->a, u.b)};
+      for (int64_t c = 0; c < p->blocks; c += at_once) columns_from(x, c, at_once);
       for (int64_t block = 0; block < p->blocks; block++)
         for (int64_t h = 0; h < u.heads; h++) write_dq(p, &u, h, block, &sums, 1, 0);
     }
@@ -385,13 +423,15 @@ static void backward_team(const struct wn_attention_plan *p) {
   struct wn_layout shared = {.base = p->exec->scratch};
   struct rows_packed rows;
   lay_rows(p, &shared, a->H, &rows);
+  const int64_t at_once = columns_at_once(p, a->H);
 #pragma omp parallel num_threads(p->threads)
   {
     const int64_t me = omp_get_thread_num(), team = omp_get_num_threads();
     float *parts = (float *)p->exec->scratch + sizes.rows;
     struct wn_layout l = {.base = parts + (size_t)p->chunks * sizes.sums + (size_t)me * sizes.worker};
-    struct worker w;
-    lay_worker(p, &l, a->Hkv, &w);
+    struct worker w[COLUMNS_MAX];
+    struct column x[COLUMNS_MAX];
+    lay_workers(p, &l, a->H, a->Hkv, w);
     for (int64_t b = 0; b < a->B; b++) {
       const struct wn_attention_unit u = {
           .b = b, .heads = a->H, .groups = a->Hkv, .select = a->sel.on && !a->sel.bilinear ? a->sel.head : -1};
@@ -400,16 +440,16 @@ static void backward_team(const struct wn_attention_plan *p) {
       for (int64_t part = me; part < p->chunks; part += team)
         memset(parts + (size_t)part * sizes.sums, 0, sizes.sums * sizeof(float));
 #pragma omp barrier
+      const int64_t longest = longest_row(a, b);
       for (int64_t part = me; part < p->chunks; part += team) {
         struct wn_layout at = {.base = parts + (size_t)part * sizes.sums};
         struct sums sums;
         lay_sums(p, &at, a->H, &sums);
-        struct column x = {.p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w, .longest = longest_row(a, b)};
+        for (int n = 0; n < COLUMNS_MAX; n++)
+          x[n] = (struct column){.p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[n], .longest = longest};
         /* There and back again, so that every part gets long and short columns alike. */
-        for (int64_t turn = 0; turn * p->chunks < p->blocks; turn++) {
-          x.c = turn * p->chunks + (turn % 2 ? p->chunks - 1 - part : part);
-          if (x.c < p->blocks) backward_columns(&x);
-        }
+        for (int64_t turn = 0; turn * p->chunks * at_once < p->blocks; turn++)
+          columns_from(x, (turn * p->chunks + (turn % 2 ? p->chunks - 1 - part : part)) * at_once, at_once);
       }
 #pragma omp barrier
       struct wn_layout at = {.base = parts};

@@ -11,6 +11,8 @@
 #include <string.h>
 #include "backends/cpu/attention_impl.h"
 
+enum { ROWS_MAX = 2 };
+
 /* Keys and values of a unit's groups in tiles. */
 struct packed {
   float *kt;  /* [blocks][groups][D][64] times scale: in the order of use */
@@ -18,13 +20,30 @@ struct packed {
   float *skt; /* [blocks][D][64], bilinear */
 };
 
-struct worker {
+/* One row block at work. */
+struct rows {
+  struct wn_attention_rows at;
   float *q, *acc, *m, *l; /* [heads][64] of [Dp], [Dp], 1, 16 */
-  float *tile, *base, *F; /* [64][64] */
+  float *base, *F;        /* [64][64] of the tile at hand */
   float *sq;              /* [64][Dp], bilinear */
-  float *mem, *factor;    /* [64] */
-  float *carry;           /* [blocks*64] */
+  float *mem;             /* [64] */
+  struct wn_attention_strip strips[WN_STRIPS_MAX];
+  int count; /* strips of the tile at hand */
 };
+
+struct worker {
+  struct rows rows[ROWS_MAX];
+  float *tile;   /* [64][64] */
+  float *factor; /* [64] */
+  float *carry;  /* [blocks*64] */
+};
+
+/* Row blocks that are worked off together. Where the unit's keys and values outgrow a share of the last-level cache,
+ * each visit of a tile of them serves two. */
+static int64_t rows_at_once(const struct wn_attention_plan *p, int64_t heads) {
+  const int64_t bytes = heads / p->group * p->blocks * WN_TILE * p->Dp * 2 * (int64_t)sizeof(float);
+  return bytes > 8 << 20 ? ROWS_MAX : 1;
+}
 
 static void lay_packed(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups, struct packed *k) {
   const int64_t D = p->a->D, tiles = p->blocks;
@@ -35,16 +54,19 @@ static void lay_packed(const struct wn_attention_plan *p, struct wn_layout *l, i
 
 static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, struct worker *w) {
   const struct wn_attention *a = p->a;
-  w->q = wn_layout_take(l, heads * WN_TILE * p->Dp);
-  w->acc = wn_layout_take(l, heads * WN_TILE * p->Dp);
-  w->m = wn_layout_take(l, heads * WN_TILE);
-  w->l = wn_layout_take(l, heads * WN_TILE * WN_TILE_LANES);
+  for (int64_t i = 0; i < rows_at_once(p, heads); i++) {
+    struct rows *r = &w->rows[i];
+    r->q = wn_layout_take(l, heads * WN_TILE * p->Dp);
+    r->acc = wn_layout_take(l, heads * WN_TILE * p->Dp);
+    r->m = wn_layout_take(l, heads * WN_TILE);
+    r->l = wn_layout_take(l, heads * WN_TILE * WN_TILE_LANES);
+    r->base = a->sel.on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
+    r->F = a->sel.on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
+    r->sq = a->sel.on && a->sel.bilinear ? wn_layout_take(l, WN_TILE * p->Dp) : NULL;
+    r->mem = a->sel.on ? wn_layout_take(l, WN_TILE) : NULL;
+  }
   w->tile = wn_layout_take(l, WN_TILE_AREA);
   w->factor = wn_layout_take(l, WN_TILE);
-  w->base = a->sel.on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
-  w->F = a->sel.on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
-  w->sq = a->sel.on && a->sel.bilinear ? wn_layout_take(l, WN_TILE * p->Dp) : NULL;
-  w->mem = a->sel.on ? wn_layout_take(l, WN_TILE) : NULL;
   w->carry = a->sel.on ? wn_layout_take(l, p->blocks * WN_TILE) : NULL;
 }
 
@@ -124,88 +146,104 @@ static void write_F(const struct wn_attention_plan *p, const struct wn_attention
            (size_t)count * sizeof(float));
 }
 
-static void select_strip(const struct wn_attention_plan *p, const struct wn_attention_rows *r,
-                         const struct wn_attention_strip *s, int64_t c, const float *q, const float *kt,
-                         struct worker *w) {
+/* Tile c of a row block: its strips, and F from the logits that select and the carry. */
+static void begin_tile(const struct wn_attention_plan *p, const struct packed *k, struct worker *w, struct rows *r,
+                       int64_t select, int64_t c) {
   const struct wn_attention *a = p->a;
-  p->kernels.logits[s->width / 16][s->rows](kt, q + s->row * p->Dp, w->base);
-  p->ops->select(&(struct wn_tile_select){.base = w->base,
-                                          .allow = s->allow,
-                                          .carry = w->carry + c * WN_TILE,
-                                          .F = w->F,
-                                          .rows = s->rows,
-                                          .relu = a->sel.relu,
-                                          .shift = a->sel.shift,
-                                          .seen = s->seen,
-                                          .inv_tau = (float)(1.0 / a->sel.mem_tau),
-                                          .mem = a->sel.mem && a->sel.M ? w->mem + s->row : NULL});
-  if (a->sel.F) write_F(p, r, s->row, s->rows, c, w->F, NULL);
+  r->count = wn_attention_strips(p, &r->at, c, r->strips);
+  if (!a->sel.on) return;
+  if (a->sel.F && r->count == 0) write_F(p, &r->at, 0, r->at.rows, c, NULL, w->carry);
+  const float *q = r->sq ? r->sq : r->q + select * WN_TILE * p->Dp;
+  for (int i = 0; i < r->count; i++) {
+    const struct wn_attention_strip *s = &r->strips[i];
+    float *base = r->base + s->row * WN_TILE, *F = r->F + s->row * WN_TILE;
+    p->kernels.logits[s->width / 16][s->rows](selected_keys(p, k, c), q + s->row * p->Dp, base);
+    p->ops->select(&(struct wn_tile_select){.base = base,
+                                            .allow = s->allow,
+                                            .carry = w->carry + c * WN_TILE,
+                                            .F = F,
+                                            .rows = s->rows,
+                                            .relu = a->sel.relu,
+                                            .shift = a->sel.shift,
+                                            .seen = s->seen,
+                                            .inv_tau = (float)(1.0 / a->sel.mem_tau),
+                                            .mem = a->sel.mem && a->sel.M ? r->mem + s->row : NULL});
+    if (a->sel.F) write_F(p, &r->at, s->row, s->rows, c, F, NULL);
+  }
 }
 
-static void forward_strip(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
-                          const struct wn_attention_rows *r, const struct wn_attention_strip *s, int64_t c,
-                          const struct packed *k, struct worker *w) {
-  const struct wn_attention *a = p->a;
-  const int64_t Dp = p->Dp, n = s->width / 16;
-  if (a->sel.on) select_strip(p, r, s, c, w->sq ? w->sq : w->q + u->select * WN_TILE * Dp, selected_keys(p, k, c), w);
-  for (int64_t h = 0; h < u->heads; h++) {
-    const int64_t at = c * u->groups + h / p->group, row = h * WN_TILE + s->row;
+/* Head h on tile c of a row block. */
+static void head_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
+                      const struct worker *w, const struct rows *r, int64_t h, int64_t c) {
+  const int64_t Dp = p->Dp, at = c * u->groups + h / p->group;
+  for (int i = 0; i < r->count; i++) {
+    const struct wn_attention_strip *s = &r->strips[i];
+    const int64_t row = h * WN_TILE + s->row, n = s->width / 16;
     float *tile = w->tile;
     if (h == u->select)
-      tile = w->base; /* the logits are there */
+      tile = r->base + s->row * WN_TILE; /* the logits are there */
     else
-      p->kernels.logits[n][s->rows](k->kt + at * a->D * WN_TILE, w->q + row * Dp, tile);
+      p->kernels.logits[n][s->rows](k->kt + at * p->a->D * WN_TILE, r->q + row * Dp, tile);
     p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
-                                              .F = a->sel.on ? w->F : NULL,
+                                              .F = r->F ? r->F + s->row * WN_TILE : NULL,
                                               .seen = s->seen,
                                               .rows = s->rows,
                                               .width = s->width,
-                                              .m = w->m + row,
-                                              .l = w->l + row * WN_TILE_LANES,
-                                              .acc = w->acc + row * Dp,
+                                              .m = r->m + row,
+                                              .l = r->l + row * WN_TILE_LANES,
+                                              .acc = r->acc + row * Dp,
                                               .acc_width = Dp});
-    p->kernels.values[n][s->rows](k->v + at * WN_TILE * Dp, tile, w->acc + row * Dp);
+    p->kernels.values[n][s->rows](k->v + at * WN_TILE * Dp, tile, r->acc + row * Dp);
   }
 }
 
-static void finish_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
-                        const struct wn_attention_rows *r, struct worker *w) {
+static void begin_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, struct rows *r,
+                       int64_t block) {
   const struct wn_attention *a = p->a;
+  wn_attention_rows_init(p, u->b, block, &r->at);
+  for (int64_t h = 0; h < u->heads; h++)
+    p->ops->pack(r->q + h * WN_TILE * p->Dp, r->at.rows, p->Dp, wn_at(a->q, a->s_q, u->b, r->at.r0, u->h0 + h),
+                 a->s_q.t, r->at.rows, a->D, 1.0f);
+  if (r->sq) pack_selecting(p, &r->at, r->sq);
+  memset(r->acc, 0, (size_t)(u->heads * WN_TILE * p->Dp) * sizeof *r->acc);
+  memset(r->l, 0, (size_t)(u->heads * WN_TILE * WN_TILE_LANES) * sizeof *r->l);
+  for (int64_t i = 0; i < u->heads * WN_TILE; i++) r->m[i] = -INFINITY;
+  if (r->mem) memset(r->mem, 0, WN_TILE * sizeof *r->mem);
+}
+
+static void finish_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct rows *r,
+                        const struct worker *w) {
+  const struct wn_attention *a = p->a;
+  const int64_t r0 = r->at.r0, rows = r->at.rows;
   for (int64_t h = 0; h < u->heads; h++) {
-    float *lse = a->lse ? (float *)a->lse + (u->b * a->H + u->h0 + h) * a->Tq + r->r0 : NULL;
-    p->ops->finish(&(struct wn_tile_finish){.m = w->m + h * WN_TILE,
-                                            .l = w->l + h * WN_TILE * WN_TILE_LANES,
-                                            .rows = r->rows,
+    float *lse = a->lse ? (float *)a->lse + (u->b * a->H + u->h0 + h) * a->Tq + r0 : NULL;
+    p->ops->finish(&(struct wn_tile_finish){.m = r->m + h * WN_TILE,
+                                            .l = r->l + h * WN_TILE * WN_TILE_LANES,
+                                            .rows = rows,
                                             .factor = w->factor,
                                             .lse = lse});
-    p->ops->unpack(wn_at_out(a->y, a->s_y, u->b, r->r0, u->h0 + h), a->s_y.t, w->acc + h * WN_TILE * p->Dp, p->Dp, 1, 0,
-                   r->rows, a->D, w->factor, 1.0f);
+    p->ops->unpack(wn_at_out(a->y, a->s_y, u->b, r0, u->h0 + h), a->s_y.t, r->acc + h * WN_TILE * p->Dp, p->Dp, 1, 0,
+                   rows, a->D, w->factor, 1.0f);
   }
   if (a->sel.on && a->sel.mem && a->sel.M)
-    memcpy((float *)a->sel.M + u->b * a->Tq + r->r0, w->mem, (size_t)r->rows * sizeof *w->mem);
+    memcpy((float *)a->sel.M + u->b * a->Tq + r0, r->mem, (size_t)rows * sizeof *r->mem);
 }
 
+/* Row blocks block..block+count-1. */
 static void forward_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
-                         struct worker *w, int64_t block) {
-  const struct wn_attention *a = p->a;
-  struct wn_attention_strip strips[WN_STRIPS_MAX];
-  struct wn_attention_rows r;
-  wn_attention_rows_init(p, u->b, block, &r);
-  for (int64_t h = 0; h < u->heads; h++)
-    p->ops->pack(w->q + h * WN_TILE * p->Dp, r.rows, p->Dp, wn_at(a->q, a->s_q, u->b, r.r0, u->h0 + h), a->s_q.t,
-                 r.rows, a->D, 1.0f);
-  if (w->sq) pack_selecting(p, &r, w->sq);
-  memset(w->acc, 0, (size_t)(u->heads * WN_TILE * p->Dp) * sizeof *w->acc);
-  memset(w->l, 0, (size_t)(u->heads * WN_TILE * WN_TILE_LANES) * sizeof *w->l);
-  for (int64_t i = 0; i < u->heads * WN_TILE; i++) w->m[i] = -INFINITY;
-  if (w->mem) memset(w->mem, 0, WN_TILE * sizeof *w->mem);
-  const bool inspect = a->sel.on && a->sel.F;
-  for (int64_t c = inspect ? 0 : r.doc_min / WN_TILE; c < (inspect ? p->blocks : block + 1); c++) {
-    const int n = wn_attention_strips(p, &r, c, strips);
-    if (inspect && n == 0) write_F(p, &r, 0, r.rows, c, NULL, w->carry);
-    for (int i = 0; i < n; i++) forward_strip(p, u, &r, &strips[i], c, k, w);
+                         struct worker *w, int64_t block, int64_t count) {
+  const bool inspect = p->a->sel.on && p->a->sel.F;
+  int64_t first = p->blocks;
+  for (int64_t i = 0; i < count; i++) {
+    begin_rows(p, u, &w->rows[i], block + i);
+    first = wn_min_i64(first, w->rows[i].at.doc_min / WN_TILE);
   }
-  finish_rows(p, u, &r, w);
+  for (int64_t c = inspect ? 0 : first; c < (inspect ? p->blocks : block + count); c++) {
+    for (int64_t i = 0; i < count; i++) begin_tile(p, k, w, &w->rows[i], u->select, c);
+    for (int64_t h = 0; h < u->heads; h++)
+      for (int64_t i = 0; i < count; i++) head_tile(p, u, k, w, &w->rows[i], h, c);
+  }
+  for (int64_t i = 0; i < count; i++) finish_rows(p, u, &w->rows[i], w);
 }
 
 static void prefetch_rows(const float *x, int64_t stride, int64_t rows, int64_t D) {
@@ -245,15 +283,16 @@ static void forward_own(const struct wn_attention_plan *p) {
       wn_attention_unit_init(p, n, &u);
       wn_attention_unit_init(p, n + 1, &next);
       if (w.carry) carry_begin(p, u.b, w.carry);
-      /* A tile of keys is packed when the first row block comes that sees it, and fetched a row block ahead. */
-      for (int64_t block = p->first_block, packed = 0; block < p->blocks; block++) {
-        for (; packed <= block; packed++)
+      /* A tile of keys is packed when the first row block comes that sees it, and fetched before. */
+      for (int64_t block = p->first_block, packed = 0, count; block < p->blocks; block += count) {
+        count = wn_min_i64(rows_at_once(p, heads), p->blocks - block);
+        for (; packed < block + count; packed++)
           for (int64_t g = 0; g < u.groups; g++) pack_tile(p, &u, &k, g, packed);
-        if (block + 1 < p->blocks)
-          prefetch_block(p, &u, block + 1);
+        if (block + count < p->blocks)
+          prefetch_block(p, &u, block + count);
         else if ((n + 1) % run != 0 && n + 1 < p->units)
           prefetch_block(p, &next, p->first_block);
-        forward_rows(p, &u, &k, &w, block);
+        forward_rows(p, &u, &k, &w, block, count);
       }
       if (w.carry) carry_end(p, u.b, w.carry);
     }
@@ -279,8 +318,8 @@ static void carry_columns(const struct wn_attention_plan *p, int64_t b, int64_t 
     const int n = wn_attention_strips(p, &r, c, strips);
     for (int i = 0; i < n; i++) {
       p->kernels.logits[strips[i].width / 16][strips[i].rows](kt, s->selq + (block * WN_TILE + strips[i].row) * p->Dp,
-                                                              w->base);
-      p->ops->select(&(struct wn_tile_select){.base = w->base,
+                                                              w->tile);
+      p->ops->select(&(struct wn_tile_select){.base = w->tile,
                                               .allow = strips[i].allow,
                                               .carry = carry,
                                               .rows = strips[i].rows,
@@ -328,7 +367,10 @@ static void forward_team(const struct wn_attention_plan *p) {
       for (int64_t chunk = me; chunk < p->chunks; chunk += team) {
         if (a->sel.on) memcpy(w.carry, s.carries + (size_t)chunk * size, size * sizeof *w.carry);
         const int64_t end = wn_attention_chunk(p, chunk + 1);
-        for (int64_t block = wn_attention_chunk(p, chunk); block < end; block++) forward_rows(p, &u, &k, &w, block);
+        for (int64_t block = wn_attention_chunk(p, chunk), count; block < end; block += count) {
+          count = wn_min_i64(rows_at_once(p, a->H), end - block);
+          forward_rows(p, &u, &k, &w, block, count);
+        }
         if (a->sel.on && chunk == p->chunks - 1) carry_end(p, b, w.carry);
       }
 #pragma omp barrier
