@@ -74,7 +74,7 @@ struct mech_setup {
 
 enum mech_role { MECH_INPUT, MECH_GRADIENT, MECH_OUTPUT, MECH_FIXED };
 struct mech_array {
-  const char *name;
+  char name[24];
   enum mech_role role;
   int64_t count, t_stride, width, from; /* by token: element i belongs to token i/t_stride % Tk; tokens before `from`
                                            and elements behind `width` of a token are not the call's. t_stride 0: all
@@ -158,7 +158,8 @@ static void mech_fill(struct mech_bench *m, int which) {
 static int mech_array_add(struct mech_bench *m, const char *name, enum mech_role role, int64_t count) {
   struct mech_array *a = &m->a[m->n];
   assert_true(m->n < MECH_ARRAYS_MAX);
-  *a = (struct mech_array){.name = name, .role = role, .count = count, .input = -1};
+  *a = (struct mech_array){.role = role, .count = count, .input = -1};
+  snprintf(a->name, sizeof a->name, "%s", name);
   a->data = malloc((size_t)count * sizeof(double));
   mech_fill(m, m->n);
   return m->n++;
@@ -192,9 +193,6 @@ static int mech_gradient_add(struct mech_bench *m, const char *name, int input, 
 
 /* The arrays of the mechanisms' rows. */
 static void mech_rows_make(struct mech_bench *m) {
-  static const char *const gradients[][2] = {{"z", "dz"},           {"zt", "dzt"},         {"p", "dp"},
-                                             {"sink_k", "dsink_k"}, {"sink_v", "dsink_v"}, {"gate", "dgate"},
-                                             {"sq", "dsq"},         {"sk", "dsk"}};
   const wn_attention_config *config = &m->s.c->config;
   const struct wn_attention_dims dims = {m->s.B, m->s.Tk, m->s.H, m->s.Hkv, m->s.D};
   for (int i = 0; i < wn_mechanism_count(); i++) {
@@ -205,21 +203,21 @@ static void mech_rows_make(struct mech_bench *m) {
       const struct wn_mechanism_array *x = &row->arrays[k];
       if (x->role == WN_ARRAY_RESULT || (x->present && !x->present(config))) continue;
       int64_t shape[4], count = 1;
-      for (int d = x->shape(config, &dims, shape) - 1; d >= 0; d--) count *= shape[d];
+      const int ndim = x->shape(config, &dims, shape);
+      for (int d = 0; d < ndim; d++) count *= shape[d];
       const int in = mech_array_add(m, x->name, MECH_INPUT, count);
       struct mech_array *a = &m->a[in];
-      /* Inputs of each token, as wn_attention_slots has them: [B,H,T] of dynamic spans, [B,T,...] of the selection. */
+      /* Inputs of each token are [B,H,T], as dynamic spans, or [B,T,...], and belong to query rows; sk to keys. */
       int64_t from = 0;
       if (x->role == WN_ARRAY_INPUT) {
-        const bool last = !strcmp(x->name, "zt");
+        const bool last = shape[ndim - 1] == dims.T;
+        assert_true(last || shape[1] == dims.T);
         a->t_stride = a->width = last ? 1 : count / (dims.B * dims.T);
         if (strcmp(x->name, "sk") != 0) a->from = m->s.Tk - m->s.Tq;
         if (!strcmp(x->name, "sk")) from = m->s.dk_from;
       }
-      const char *name = NULL;
-      for (size_t g = 0; g < sizeof gradients / sizeof *gradients; g++)
-        if (!strcmp(gradients[g][0], x->name)) name = gradients[g][1];
-      if (!name) fail_msg("tests/mechanisms.h does not know the array %s", x->name);
+      char name[24];
+      snprintf(name, sizeof name, "d%s", x->name);
       void *p = mech_at(m, in);
       memcpy((char *)&m->op + x->op, &p, sizeof p);
       const int out = mech_gradient_add(m, name, in, from, x->role != WN_ARRAY_INPUT);
