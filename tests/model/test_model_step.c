@@ -62,6 +62,11 @@ static void test_same_result(void **state) {
       again = run_step(ctx, model, &x, 3, 16, false, WN_F32); /* a larger workspace */
       check_close(model_cases[k].name, &whole, &again, 1e-6);
       free(again.grads);
+      again = run_step(ctx, model, &x, 3, 16, false, WN_BF16); /* forward the same, backward from rounded values */
+      assert_true(whole.r.loss_sum == again.r.loss_sum && whole.r.mem_loss == again.r.mem_loss);
+      assert_memory_not_equal(whole.grads, again.grads, whole.total * sizeof(float));
+      check_close(model_cases[k].name, &whole, &again, 1.0 / 128);
+      free(again.grads);
       if (i == 0)
         first = whole;
       else
