@@ -52,7 +52,7 @@ static void test_same_result(void **state) {
     tokens_of(&x, 2, 13, c.vocab_size, model_cases[k].packed);
     struct outcome first = {0};
     for (int i = 0; i < 2 && model_case_runs(&model_cases[k], backends[i]); i++) {
-      wn_context *ctx = context_of(backends[i], 2);
+      wn_context *ctx = context_of(backends[i], k % 12 == 6 ? 2 : 1); /* threads cost dear on a busy machine */
       struct wn_model *model = model_of(ctx, &c, WN_F32);
       struct outcome whole = run_step(ctx, model, &x, 2, 13, false, WN_F32);
       struct outcome again = run_step(ctx, model, &x, 2, 13, true, WN_F32);
