@@ -7,8 +7,8 @@
  * The output map, the loss and their gradients go by chunks of rows, so that logits [M,V] never exist; the gradient of
  * the final norm's output is therefore complete before the layers' backward begins. With recomputation a layer keeps
  * its input alone and is run again, to the same bits, when its turn comes: one third more work in the maps. With bf16
- * storage the forward pass is the same to the last bit, and backward reads all but q, k, v and the statistics rounded.
- */
+ * storage the forward pass is the same to the last bit; backward reads all but q, k and v rounded, and forms what the
+ * norms and the activation function gave again: two fifths of the memory. */
 #include "model/workspace.h"
 
 #include <string.h>
