@@ -67,7 +67,7 @@ static void test_blocks_are_the_whole(void **state) {
   (void)state;
   for (int k = 0; k < CASES; k++) {
     for (int whole_memory = 0; whole_memory < 2; whole_memory++) {
-      wn_context *ctx = context_of("ref", 2);
+      wn_context *ctx = context_of("ref", 1);
       wn_model_config c = model_case_config(&cases[k]);
       const bool window = c.attention.window > 0;
       const int64_t memory = !whole_memory && window ? c.attention.window - 1 : WHOLE + 3;
@@ -258,7 +258,7 @@ static void test_gradients(void **state) {
 
 static void test_no_allocation(void **state) {
   (void)state;
-  wn_context *ctx = context_of("ref", 2);
+  wn_context *ctx = context_of("ref", 1);
   wn_model_config c = model_case_config(&cases[2]);
   c.memory = 6;
   struct wn_model *model = model_of(ctx, &c, WN_F32);
