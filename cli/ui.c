@@ -109,7 +109,11 @@ static const char *scaled(double x, const char *const *units) {
     x /= 1000;
     u++;
   }
-  snprintf(text, 32, x >= 99.95 || (u == 0 && x == (double)(long)x) ? "%.0f%s" : x >= 9.995 ? "%.1f%s" : "%.2f%s", x, units[u]);
+  snprintf(text, 32,
+           x >= 99.95 || (u == 0 && x == (double)(long)x) ? "%.0f%s"
+           : x >= 9.995                                   ? "%.1f%s"
+                                                          : "%.2f%s",
+           x, units[u]);
   return text;
 }
 
