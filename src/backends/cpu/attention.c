@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 #include "backends/cpu/attention_impl.h"
+#include "backends/cpu/attention_terms.h"
 #include "base/alloc.h"
 
 wn_status wn_attention_plan_init(struct wn_attention_plan *p, const struct wn_exec *exec, const struct wn_attention *a,
@@ -21,11 +22,11 @@ wn_status wn_attention_plan_init(struct wn_attention_plan *p, const struct wn_ex
   p->blocks = wn_div_up(a->Tk, WN_TILE);
   p->group = a->H / a->Hkv;
   p->threads = exec->threads;
-  p->units = a->sel.on ? a->B : a->B * a->Hkv;
+  p->units = a->sel.on && wn_selection_groups(a) == 1 ? a->B : a->B * a->Hkv;
   const int64_t row_blocks = p->blocks - p->first_block, threads = exec->threads;
   const bool balanced = p->units % threads == 0 || p->units >= 4 * threads;
   /* A team needs a few row blocks (backward: column blocks) for each of its threads. */
-  p->own = balanced || (backward ? p->blocks : row_blocks) < 2 * threads;
+  p->own = balanced || (backward ? p->blocks : row_blocks) < 2 * threads || (a->sel.on && p->units != a->B);
   p->chunks = threads;
   if (p->own && p->units < threads) p->threads = (int)p->units;
   return WN_OK;
@@ -89,6 +90,7 @@ void wn_attention_unit_init(const struct wn_attention_plan *p, int64_t index, st
     *u = (struct wn_attention_unit){.b = index / a->Hkv, .h0 = g * p->group, .heads = p->group, .g0 = g, .groups = 1};
   }
   u->select = a->sel.on && !a->sel.bilinear ? a->sel.head : -1;
+  u->choice = wn_selection_groups(a) > 1 ? u->g0 : 0;
 }
 
 void wn_attention_rows_init(const struct wn_attention_plan *p, int64_t b, int64_t block, struct wn_attention_rows *r) {
@@ -125,24 +127,30 @@ static void strip_masks(const struct wn_attention_plan *p, const struct wn_atten
   const struct wn_attention *a = p->a;
   const int64_t pos0 = r->p0 + s->row;
   /* Selection runs over the tile's whole width, beyond that of a strip. */
-  const bool full = j0 + s->width - 1 <= pos0 && r->doc_max <= j0 && (!a->sel.on || s->width == WN_TILE);
-  const bool allow_all = !a->sel.on || (full && (r->doc_max < j0 || !a->sel.protect_first) &&
+  const bool past = j0 + s->width - 1 <= pos0 && r->doc_max <= j0 && (!a->sel.on || s->width == WN_TILE);
+  const bool rules = wn_terms_mask(a) && !wn_terms_all(a, pos0 - j0 - s->width + 1, pos0 + s->rows - 1 - j0);
+  const bool full = past && !rules;
+  const bool allow_all = !a->sel.on || (past && (r->doc_max < j0 || !a->sel.protect_first) &&
                                         (j0 + s->width - 1 < pos0 || !a->sel.protect_self));
-  s->seen = s->allow = NULL;
-  s->empty = false;
+  s->seen = s->allow = s->past = NULL;
+  s->empty = s->skip = false;
   if (full && allow_all) return;
-  uint64_t some = 0;
+  uint64_t some = 0, shown = 0;
   for (int64_t i = 0; i < s->rows; i++) {
     const int64_t at = pos0 + i - j0, first = (a->doc_start ? a->doc_start[r->b * a->Tk + pos0 + i] : 0) - j0;
     uint64_t seen = bit_range(first, at);
     some |= seen;
-    s->masks[0][i] = seen;
+    s->masks[2][i] = seen;
+    s->masks[0][i] = rules ? seen & wn_terms_seen(a, pos0 + i, j0) : seen;
+    shown |= s->masks[0][i];
     if (a->sel.protect_self) seen &= ~bit_at(at);
     if (a->sel.protect_first) seen &= ~bit_at(first);
     s->masks[1][i] = seen;
   }
-  s->empty = some == 0;
+  s->skip = shown == 0;
+  s->empty = a->sel.on ? some == 0 : shown == 0;
   if (!full) s->seen = s->masks[0];
+  if (!past) s->past = s->masks[2];
   if (!allow_all) s->allow = s->masks[1];
 }
 
@@ -150,6 +158,7 @@ int wn_attention_strips(const struct wn_attention_plan *p, const struct wn_atten
                         struct wn_attention_strip *strips) {
   const int64_t j0 = c * WN_TILE;
   if (c > r->block || r->doc_min >= j0 + WN_TILE) return 0;
+  if (p->a->window > 0 && !p->a->sel.on && r->p0 - (j0 + WN_TILE - 1) >= p->a->window) return 0;
   if (c < r->block) {
     strips[0].row = 0;
     strips[0].rows = r->rows;
@@ -193,25 +202,18 @@ static size_t scratch_bytes(const struct wn_attention_plan *p, bool backward) {
 }
 
 /* The first term of the call that these kernels do not have; NULL: all are there. */
-static const char *missing_term(const struct wn_attention *a, bool backward) {
-  if (a->window > 0) return "a window";
-  if (a->strided > 0) return "the strided mask";
-  if (a->root.on) return "the square-root mask";
-  if (a->sel.on && a->sel.groups > 1) return "one selection for each key-value head";
+static const char *missing_term(const struct wn_attention *a) {
   if (a->span.on) return "spans";
   if (a->relative.P > 0) return "relative positions";
   if (a->sinks.n > 0) return "learned sinks";
   if (a->threshold.on) return "a threshold";
   if (a->dropout.p > 0) return "dropout on the weights";
-  if (a->exclusive.on) return "exclusive self attention";
-  if (backward && a->Tq != a->Tk) return "the backward pass of a segment with cached keys";
-  if (backward && a->sel.on && a->sel.f_in) return "the backward pass behind earlier selections";
   return NULL;
 }
 
 static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, bool avx512, bool backward) {
   struct wn_attention_plan p;
-  const char *missing = missing_term(a, backward);
+  const char *missing = missing_term(a);
   if (missing)
     return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "attention: backend cpu does not have %s; backend ref does", missing);
   const struct wn_tile_ops *ops = avx512 ? &wn_tile_ops_avx512 : &wn_tile_ops_avx2;
@@ -222,7 +224,7 @@ static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, b
   }
   WN_TRY(wn_attention_plan_kernels(&p, avx512));
   if (backward)
-    wn_attention_backward_run(&p);
+    wn_attention_backward_run(&p), wn_terms_backward_end(&p);
   else
     wn_attention_forward_run(&p);
   return WN_OK;

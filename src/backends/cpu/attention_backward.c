@@ -10,7 +10,7 @@
 #include <math.h>
 #include <omp.h>
 #include <string.h>
-#include "backends/cpu/attention_impl.h"
+#include "backends/cpu/attention_terms.h"
 
 enum { COLUMNS_MAX = 4 };
 
@@ -129,11 +129,16 @@ static void pack_rows(const struct wn_attention_plan *p, const struct wn_attenti
   const float *q = wn_at(a->q, a->s_q, u->b, r.r0, u->h0 + h), *dy = wn_at(a->dy, a->s_y, u->b, r.r0, u->h0 + h);
   o->pack(to->q + at * WN_TILE * p->Dp, r.rows, p->Dp, q, a->s_q.t, r.rows, D, 1.0f);
   o->pack(to->dy + at * WN_TILE * p->Dp, r.rows, p->Dp, dy, a->s_y.t, r.rows, D, 1.0f);
-  o->row_dot(to->delta + at * WN_TILE, dy, a->s_y.t, wn_at(a->y, a->s_y, u->b, r.r0, u->h0 + h), a->s_y.t, r.rows, D);
+  if (a->exclusive.on)
+    for (int64_t i = 0; i < r.rows; i++)
+      to->delta[at * WN_TILE + i] =
+          wn_terms_exclusive_gradient(a, u->b, u->h0 + h, r.r0 + i, to->dy + (at * WN_TILE + i) * p->Dp);
+  else
+    o->row_dot(to->delta + at * WN_TILE, dy, a->s_y.t, wn_at(a->y, a->s_y, u->b, r.r0, u->h0 + h), a->s_y.t, r.rows, D);
   const float *lse = (const float *)a->lse + (u->b * a->H + u->h0 + h) * a->Tq + r.r0;
   for (int64_t i = 0; i < r.rows; i++) to->lse[at * WN_TILE + i] = lse[i];
   if (h == 0 && to->sq) {
-    const float *sq = wn_at(a->sel.sq, a->sel.s_sq, u->b, r.r0, 0);
+    const float *sq = wn_at(a->sel.sq, a->sel.s_sq, u->b, r.r0, u->choice);
     o->pack(to->sq + block * WN_TILE * p->Dp, r.rows, p->Dp, sq, a->sel.s_sq.t, r.rows, D, 1.0f);
   }
 }
@@ -152,7 +157,7 @@ static void pack_columns(const struct wn_attention_plan *p, const struct wn_atte
   memset(w->dk, 0, (size_t)(u->groups * WN_TILE * p->Dp) * sizeof(float));
   memset(w->dv, 0, (size_t)(u->groups * WN_TILE * p->Dp) * sizeof(float));
   if (!w->sk) return;
-  const float *sk = wn_at(a->sel.sk, a->sel.s_sk, u->b, j0, 0);
+  const float *sk = wn_at(a->sel.sk, a->sel.s_sk, u->b, j0, u->choice);
   o->pack(w->sk, WN_TILE, p->Dp, sk, a->sel.s_sk.t, rows, D, 1.0f);
   o->pack_transposed(w->skt, sk, a->sel.s_sk.t, rows, D, (float)a->scale);
   memset(w->dsk, 0, (size_t)(WN_TILE * p->Dp) * sizeof(float));
@@ -167,14 +172,17 @@ static void unpack_tile(const struct wn_attention_plan *p, float *to, int64_t st
 static void unpack_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
                            const struct worker *w) {
   const struct wn_attention *a = p->a;
-  const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, a->Tk - j0), tile = WN_TILE * p->Dp;
+  const int64_t skip = wn_max_i64(0, a->dk_from - c * WN_TILE), j0 = c * WN_TILE + skip;
+  const int64_t rows = wn_min_i64(WN_TILE - skip, a->Tk - j0), tile = WN_TILE * p->Dp;
+  if (rows <= 0) return; /* all of it is held constant */
   for (int64_t g = 0; g < u->groups; g++) {
-    if (a->dk)
-      unpack_tile(p, wn_at_out(a->dk, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, w->dk + g * tile, rows, a->scale);
-    if (a->dv) unpack_tile(p, wn_at_out(a->dv, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, w->dv + g * tile, rows, 1.0);
+    const int64_t from = g * tile + skip * p->Dp;
+    if (a->dk) unpack_tile(p, wn_at_out(a->dk, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, w->dk + from, rows, a->scale);
+    if (a->dv) unpack_tile(p, wn_at_out(a->dv, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, w->dv + from, rows, 1.0);
   }
   if (w->sk && a->dsk)
-    unpack_tile(p, wn_at_out(a->dsk, a->sel.s_sk, u->b, j0, 0), a->sel.s_sk.t, w->dsk, rows, a->scale);
+    unpack_tile(p, wn_at_out(a->dsk, a->sel.s_sk, u->b, j0, u->choice), a->sel.s_sk.t, w->dsk + skip * p->Dp, rows,
+                a->scale);
 }
 
 /* Everything of one column block: rows, sums, and the worker's tiles. */
@@ -210,7 +218,13 @@ static void select_columns(const struct column *x) {
   struct wn_attention_strip strips[WN_STRIPS_MAX];
   struct wn_attention_rows r;
   float carry[WN_TILE] = {0};
-  for (int64_t block = x->c; block < p->blocks; block++) {
+  const struct wn_attention *a = p->a;
+  if (a->sel.f_in)
+    memcpy(carry,
+           (const float *)a->sel.f_in + (x->u->b * wn_selection_groups(a) + x->u->choice) * wn_selection_stride(a) +
+               x->c * WN_TILE,
+           (size_t)wn_min_i64(WN_TILE, a->Tk - x->c * WN_TILE) * sizeof *carry);
+  for (int64_t block = wn_max_i64(x->c, p->first_block); block < p->blocks; block++) {
     memcpy(x->w->carries + block * WN_TILE, carry, sizeof carry);
     wn_attention_rows_init(p, x->u->b, block, &r);
     const int n = wn_attention_strips(p, &r, x->c, strips);
@@ -232,12 +246,9 @@ static void score_products(const struct column *x, const struct wn_attention_str
 }
 
 /* A row that sees one key has weight 1 there whatever the logit: its G is exactly zero, not a rounding's worth. */
-static void clear_single(const struct column *x, int64_t block, const struct wn_attention_strip *s, float *g) {
-  const struct wn_attention *a = x->p->a;
-  for (int64_t i = 0; i < s->rows; i++) {
-    const int64_t at = block * WN_TILE + s->row + i;
-    if (at == (a->doc_start ? a->doc_start[x->u->b * a->Tk + at] : 0)) memset(g + i * WN_TILE, 0, WN_TILE * sizeof *g);
-  }
+static void clear_single(const struct column *x, int64_t p0, const struct wn_attention_strip *s, float *g) {
+  for (int64_t i = 0; i < s->rows; i++)
+    if (wn_terms_single(x->p->a, x->u->b, p0 + s->row + i)) memset(g + i * WN_TILE, 0, WN_TILE * sizeof *g);
 }
 
 /* One head on one tile: W, G, dF, dv; dk and dq unless the selections' gradient must join first. */
@@ -249,6 +260,10 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
     const struct wn_attention_strip *s = &x->strips[i];
     const int64_t row = (block * x->u->heads + h) * WN_TILE + s->row, in_tile = s->row * WN_TILE;
     float *weights = w->w + in_tile, *gradient = w->g + in_tile;
+    if (s->skip) {
+      if (h == x->u->select) memset(gradient, 0, (size_t)(s->rows * WN_TILE) * sizeof *gradient);
+      continue;
+    }
     const float *logits = weights;
     if (h == x->u->select)
       logits = w->base + block * WN_TILE_AREA + in_tile;
@@ -265,7 +280,8 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
                                                 .lse = x->rows->lse + row,
                                                 .delta = x->rows->delta + row,
                                                 .dF = w->dF ? w->dF + in_tile : NULL});
-    if (block == x->c && (block == 0 || p->a->doc_start)) clear_single(x, block, s, gradient);
+    if (block == x->c && (block == 0 || p->a->doc_start || p->a->window == 1))
+      clear_single(x, wn_max_i64(block * WN_TILE, p->offset), s, gradient);
     p->kernels.columns[s->width / 16][s->rows](x->rows->dy + row * Dp, weights, w->dv + tile);
     if (h != x->u->select)
       score_products(x, s, gradient, x->rows->q + row * Dp, w->k + tile, w->dk + tile, x->sums->dq + row * Dp);
@@ -278,11 +294,11 @@ static void memory_gradient(const struct column *x, const struct wn_attention_ro
   const struct wn_attention *a = x->p->a;
   const int64_t i = x->longest - r->r0 - s->row;
   if (x->longest < 0 || i < 0 || i >= s->rows) return;
-  const uint64_t seen = s->seen ? s->seen[i] : ~UINT64_C(0);
+  const uint64_t past = s->past ? s->past[i] : ~UINT64_C(0);
   const float each = (float)(a->sel.mem_coef / a->sel.mem_tau), tau = (float)a->sel.mem_tau;
   const int64_t row = (s->row + i) * WN_TILE;
   for (int64_t j = 0; j < s->width; j++)
-    if (seen >> j & 1 && x->w->F[row + j] < tau) x->w->dF[row + j] -= each;
+    if (past >> j & 1 && x->w->F[row + j] < tau) x->w->dF[row + j] -= each;
 }
 
 /* From dF to the gradient of the logits that select, and their products. */
@@ -336,7 +352,7 @@ static void backward_columns(struct column *x, int64_t count) {
     memset(x[n].carry, 0, sizeof x[n].carry);
     if (p->a->sel.on) select_columns(&x[n]);
   }
-  for (int64_t block = p->blocks - 1; block >= x->c; block--) {
+  for (int64_t block = p->blocks - 1; block >= wn_max_i64(x->c, p->first_block); block--) {
     wn_attention_rows_init(p, u->b, block, &r);
     for (int64_t n = 0; n < count; n++) begin_tile(&x[n], &r);
     for (int64_t h = 0; h < u->heads; h++)
@@ -360,9 +376,9 @@ static void columns_from(struct column *x, int64_t c, int64_t at_once) {
 }
 
 /* First row of the largest M, where L_mem is on. */
-static int64_t longest_row(const struct wn_attention *a, int64_t b) {
+static int64_t longest_row(const struct wn_attention *a, const struct wn_attention_unit *u) {
   if (!a->sel.on || !a->sel.mem || a->sel.mem_coef == 0) return -1;
-  const float *M = (const float *)a->sel.M + b * a->Tq;
+  const float *M = (const float *)a->sel.M + (u->b * wn_selection_groups(a) + u->choice) * a->Tq;
   int64_t longest = 0;
   for (int64_t r = 1; r < a->Tq; r++)
     if (M[r] > M[longest]) longest = r;
@@ -380,8 +396,8 @@ static void write_dq(const struct wn_attention_plan *p, const struct wn_attentio
                    s->dq + (block * u->heads + h) * WN_TILE * p->Dp, p->Dp, parts, step, r.rows, a->D, NULL,
                    (float)a->scale);
   if (h == 0 && s->dsq && a->dsq)
-    p->ops->unpack(wn_at_out(a->dsq, a->sel.s_sq, u->b, r.r0, 0), a->sel.s_sq.t, s->dsq + block * WN_TILE * p->Dp,
-                   p->Dp, parts, step, r.rows, a->D, NULL, (float)a->scale);
+    p->ops->unpack(wn_at_out(a->dsq, a->sel.s_sq, u->b, r.r0, u->choice), a->sel.s_sq.t,
+                   s->dsq + block * WN_TILE * p->Dp, p->Dp, parts, step, r.rows, a->D, NULL, (float)a->scale);
 }
 
 static void backward_own(const struct wn_attention_plan *p) {
@@ -404,14 +420,14 @@ static void backward_own(const struct wn_attention_plan *p) {
     for (int64_t n = 0; n < p->units; n++) {
       struct wn_attention_unit u;
       wn_attention_unit_init(p, n, &u);
-      for (int64_t block = 0; block < p->blocks; block++)
+      for (int64_t block = p->first_block; block < p->blocks; block++)
         for (int64_t h = 0; h < u.heads; h++) pack_rows(p, &u, h, block, &rows);
       memset(sums.dq, 0, sizes.sums * sizeof(float));
       for (int n = 0; n < COLUMNS_MAX; n++)
         x[n] = (struct column){
-            .p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[n], .longest = longest_row(p->a, u.b)};
+            .p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[n], .longest = longest_row(p->a, &u)};
       for (int64_t c = 0; c < p->blocks; c += at_once) columns_from(x, c, at_once);
-      for (int64_t block = 0; block < p->blocks; block++)
+      for (int64_t block = p->first_block; block < p->blocks; block++)
         for (int64_t h = 0; h < u.heads; h++) write_dq(p, &u, h, block, &sums, 1, 0);
     }
   }
@@ -436,11 +452,11 @@ static void backward_team(const struct wn_attention_plan *p) {
       const struct wn_attention_unit u = {
           .b = b, .heads = a->H, .groups = a->Hkv, .select = a->sel.on && !a->sel.bilinear ? a->sel.head : -1};
 #pragma omp for schedule(static) nowait
-      for (int64_t n = 0; n < a->H * p->blocks; n++) pack_rows(p, &u, n % a->H, n / a->H, &rows);
+      for (int64_t n = a->H * p->first_block; n < a->H * p->blocks; n++) pack_rows(p, &u, n % a->H, n / a->H, &rows);
       for (int64_t part = me; part < p->chunks; part += team)
         memset(parts + (size_t)part * sizes.sums, 0, sizes.sums * sizeof(float));
 #pragma omp barrier
-      const int64_t longest = longest_row(a, b);
+      const int64_t longest = longest_row(a, &u);
       for (int64_t part = me; part < p->chunks; part += team) {
         struct wn_layout at = {.base = parts + (size_t)part * sizes.sums};
         struct sums sums;
@@ -456,7 +472,7 @@ static void backward_team(const struct wn_attention_plan *p) {
       struct sums sums;
       lay_sums(p, &at, a->H, &sums);
 #pragma omp for schedule(static)
-      for (int64_t n = 0; n < a->H * p->blocks; n++)
+      for (int64_t n = a->H * p->first_block; n < a->H * p->blocks; n++)
         write_dq(p, &u, n % a->H, n / a->H, &sums, p->chunks, (int64_t)sizes.sums);
     }
   }

@@ -7,15 +7,15 @@
 #include <math.h>
 #include <omp.h>
 #include <string.h>
-#include "backends/cpu/attention_impl.h"
+#include "backends/cpu/attention_terms.h"
 
 /* One entry a head and part. */
 struct partial {
   float *acc;  /* [B*H*parts][Dp] */
   float *l;    /* [B*H*parts][16] */
   float *m;    /* [B*H*parts] */
-  float *mem;  /* [B*parts] */
-  float *last; /* [B][Tk] F after this row */
+  float *mem;  /* [B*G*parts] */
+  float *last; /* [B*G][Tk] F after this row */
 };
 
 static int64_t count_parts(const struct wn_attention_plan *p) {
@@ -32,8 +32,8 @@ static size_t lay(const struct wn_attention_plan *p, float *base, struct partial
   x->acc = wn_layout_take(&l, n * p->Dp);
   x->l = wn_layout_take(&l, n * WN_TILE_LANES);
   x->m = wn_layout_take(&l, n);
-  x->mem = a->sel.on ? wn_layout_take(&l, a->B * parts) : NULL;
-  x->last = a->sel.on ? wn_layout_take(&l, a->B * a->Tk) : NULL;
+  x->mem = a->sel.on ? wn_layout_take(&l, a->B * wn_selection_groups(a) * parts) : NULL;
+  x->last = a->sel.on ? wn_layout_take(&l, a->B * wn_selection_groups(a) * a->Tk) : NULL;
   return l.used;
 }
 
@@ -43,16 +43,16 @@ size_t wn_attention_decode_floats(const struct wn_attention_plan *p) {
 
 /* Selection on keys j0..j0+count-1: F[64]; where `keep`, F after the row and the part's share of M as well. */
 static void select_keys(const struct wn_attention_plan *p, const struct wn_attention_rows *r,
-                        const struct wn_attention_strip *s, int64_t j0, int64_t count, float *base, float *F,
-                        const struct partial *x, float *mem, bool keep) {
+                        const struct wn_attention_strip *s, int64_t choice, int64_t j0, int64_t count, float *base,
+                        float *F, const struct partial *x, float *mem, bool keep) {
   const struct wn_attention *a = p->a;
-  const int64_t b = r->b;
+  const int64_t b = r->b, G = wn_selection_groups(a), n = b * G + choice, head = choice * (a->H / G) + a->sel.head;
   float carry[WN_TILE] = {0};
   if (a->sel.f_in)
-    memcpy(carry, (const float *)a->sel.f_in + b * wn_selection_stride(a) + j0, (size_t)count * sizeof *carry);
-  const float *q = a->sel.bilinear ? wn_at(a->sel.sq, a->sel.s_sq, b, 0, 0) : wn_at(a->q, a->s_q, b, 0, a->sel.head);
+    memcpy(carry, (const float *)a->sel.f_in + n * wn_selection_stride(a) + j0, (size_t)count * sizeof *carry);
+  const float *q = a->sel.bilinear ? wn_at(a->sel.sq, a->sel.s_sq, b, 0, choice) : wn_at(a->q, a->s_q, b, 0, head);
   const float *k =
-      a->sel.bilinear ? wn_at(a->sel.sk, a->sel.s_sk, b, j0, 0) : wn_at(a->k, a->s_k, b, j0, a->sel.head / p->group);
+      a->sel.bilinear ? wn_at(a->sel.sk, a->sel.s_sk, b, j0, choice) : wn_at(a->k, a->s_k, b, j0, head / p->group);
   p->ops->decode_logits(base, q, k, a->sel.bilinear ? a->sel.s_sk.t : a->s_k.t, count, a->D, (float)a->scale);
   p->ops->select(&(struct wn_tile_select){.base = base,
                                           .allow = s->allow,
@@ -61,11 +61,11 @@ static void select_keys(const struct wn_attention_plan *p, const struct wn_atten
                                           .rows = 1,
                                           .relu = a->sel.relu,
                                           .shift = a->sel.shift,
-                                          .seen = s->seen,
+                                          .seen = s->past,
                                           .inv_tau = (float)(1.0 / a->sel.mem_tau),
                                           .mem = keep && a->sel.mem ? mem : NULL});
-  if (keep) memcpy(x->last + b * a->Tk + j0, carry, (size_t)count * sizeof *carry);
-  if (keep && a->sel.F) memcpy((float *)a->sel.F + b * a->Tk + j0, F, (size_t)count * sizeof *F);
+  if (keep) memcpy(x->last + n * a->Tk + j0, carry, (size_t)count * sizeof *carry);
+  if (keep && a->sel.F) memcpy((float *)a->sel.F + n * a->Tk + j0, F, (size_t)count * sizeof *F);
 }
 
 /* All of one block's pairs that the row sees, and those it may select. */
@@ -74,12 +74,14 @@ static void block_masks(const struct wn_attention_plan *p, const struct wn_atten
   const struct wn_attention *a = p->a;
   const int64_t first = wn_max_i64(r->doc_min - j0, 0), self = r->p0 - j0;
   uint64_t seen = first >= count ? 0 : (~UINT64_C(0) << first) & (~UINT64_C(0) >> (WN_TILE - count));
-  s->empty = seen == 0;
-  s->masks[0][0] = seen;
+  s->masks[2][0] = seen;
+  s->masks[0][0] = wn_terms_mask(a) ? seen & wn_terms_seen(a, r->p0, j0) : seen;
+  s->empty = s->masks[0][0] == 0;
   if (a->sel.protect_first && r->doc_min >= j0 && first < WN_TILE) seen &= ~(UINT64_C(1) << first);
   if (a->sel.protect_self && self < WN_TILE) seen &= ~(UINT64_C(1) << self);
   s->masks[1][0] = seen;
   s->seen = ~s->masks[0][0] ? s->masks[0] : NULL;
+  s->past = ~s->masks[2][0] ? s->masks[2] : NULL;
   s->allow = ~s->masks[1][0] ? s->masks[1] : NULL;
 }
 
@@ -88,7 +90,8 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
   const struct wn_attention *a = p->a;
   const int64_t D = a->D, per = wn_div_up(p->blocks, parts);
   const int64_t begin = part * per, end = wn_min_i64(begin + per, p->blocks);
-  const bool keep = a->sel.on && g == a->sel.head / p->group, selects = keep || (a->sel.on && !a->sel.shift);
+  const int64_t G = wn_selection_groups(a), choice = G > 1 ? g : 0, leader = choice * (a->H / G) + a->sel.head;
+  const bool keep = a->sel.on && g == leader / p->group, selects = keep || (a->sel.on && !a->sel.shift);
   _Alignas(64) float tile[WN_TILE], base[WN_TILE] = {0}, F[WN_TILE] = {0}, mem = 0;
   struct wn_attention_strip s;
   struct wn_attention_rows r;
@@ -103,13 +106,13 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
     const int64_t j0 = c * WN_TILE, count = wn_min_i64(WN_TILE, a->Tk - j0);
     block_masks(p, &r, j0, count, &s);
     if (selects)
-      select_keys(p, &r, &s, j0, count, base, F, x, &mem, keep);
+      select_keys(p, &r, &s, choice, j0, count, base, F, x, &mem, keep);
     else if (a->sel.on && a->sel.f_in)
-      memcpy(F, (const float *)a->sel.f_in + b * wn_selection_stride(a) + j0, (size_t)count * sizeof *F);
+      memcpy(F, (const float *)a->sel.f_in + (b * G + choice) * wn_selection_stride(a) + j0, (size_t)count * sizeof *F);
     if (s.empty) continue;
     for (int64_t h = 0; h < p->group; h++) {
       const int64_t head = g * p->group + h, at = (b * a->H + head) * parts + part;
-      if (keep && !a->sel.bilinear && head == a->sel.head)
+      if (keep && !a->sel.bilinear && head == leader)
         memcpy(tile, base, sizeof tile);
       else
         p->ops->decode_logits(tile, wn_at(a->q, a->s_q, b, 0, head), wn_at(a->k, a->s_k, b, j0, g), a->s_k.t, count, D,
@@ -126,7 +129,7 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
       p->ops->decode_values(x->acc + at * p->Dp, tile, wn_at(a->v, a->s_v, b, j0, g), a->s_v.t, count, D);
     }
   }
-  if (keep) x->mem[b * parts + part] = mem;
+  if (keep) x->mem[(b * G + choice) * parts + part] = mem;
 }
 
 /* Parts of one head into its row of y. */
@@ -144,8 +147,9 @@ static void merge(const struct wn_attention_plan *p, const struct partial *x, in
     for (int64_t d = 0; d < a->D; d++) acc[d] = (n ? acc[d] : 0.0f) + weight * x->acc[(at + n) * p->Dp + d];
   }
   float *y = wn_at_out(a->y, a->s_y, b, 0, h);
-  for (int64_t d = 0; d < a->D; d++) y[d] = acc[d] / total;
+  for (int64_t d = 0; d < a->D; d++) y[d] = total > 0 ? acc[d] / total : 0.0f;
   if (a->lse) ((float *)a->lse)[b * a->H + h] = wn_attention_lse(top, total);
+  if (a->exclusive.on) wn_terms_exclusive(a, b, h, 0);
 }
 
 void wn_attention_decode_run(const struct wn_attention_plan *p) {
@@ -162,7 +166,7 @@ void wn_attention_decode_run(const struct wn_attention_plan *p) {
     /* Only now: f_out may be f_in. */
     if (a->sel.on) {
 #pragma omp for schedule(static)
-      for (int64_t b = 0; b < a->B; b++) {
+      for (int64_t b = 0; b < a->B * wn_selection_groups(a); b++) {
         if (a->sel.f_out)
           memcpy((float *)a->sel.f_out + b * wn_selection_stride(a), x.last + b * a->Tk,
                  (size_t)a->Tk * sizeof *x.last);

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <omp.h>
 #include <string.h>
-#include "backends/cpu/attention_impl.h"
+#include "backends/cpu/attention_terms.h"
 
 enum { ROWS_MAX = 2 };
 
@@ -105,59 +105,68 @@ static void pack_tile(const struct wn_attention_plan *p, const struct wn_attenti
   p->ops->pack(k->v + at * WN_TILE * p->Dp, WN_TILE, p->Dp, wn_at(a->v, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, rows,
                a->D, 1.0f);
   if (g == 0 && k->skt)
-    p->ops->pack_transposed(k->skt + c * a->D * WN_TILE, wn_at(a->sel.sk, a->sel.s_sk, u->b, j0, 0), a->sel.s_sk.t,
-                            rows, a->D, (float)a->scale);
+    p->ops->pack_transposed(k->skt + c * a->D * WN_TILE, wn_at(a->sel.sk, a->sel.s_sk, u->b, j0, u->choice),
+                            a->sel.s_sk.t, rows, a->D, (float)a->scale);
 }
 
 /* [64][Dp] of the queries that select. */
-static void pack_selecting(const struct wn_attention_plan *p, const struct wn_attention_rows *r, float *to) {
+static void pack_selecting(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t choice,
+                           float *to) {
   const struct wn_attention *a = p->a;
-  const float *from =
-      a->sel.bilinear ? wn_at(a->sel.sq, a->sel.s_sq, r->b, r->r0, 0) : wn_at(a->q, a->s_q, r->b, r->r0, a->sel.head);
+  const float *from = a->sel.bilinear ? wn_at(a->sel.sq, a->sel.s_sq, r->b, r->r0, choice)
+                                      : wn_at(a->q, a->s_q, r->b, r->r0, a->sel.head);
   p->ops->pack(to, r->rows, p->Dp, from, a->sel.bilinear ? a->sel.s_sq.t : a->s_q.t, r->rows, a->D, 1.0f);
 }
 
-/* Keys that are selected, tile c, for a unit of whole sequences. */
-static const float *selected_keys(const struct wn_attention_plan *p, const struct packed *k, int64_t c) {
+/* Keys that are selected, tile c. */
+static const float *selected_keys(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                                  const struct packed *k, int64_t c) {
   const struct wn_attention *a = p->a;
   if (k->skt) return k->skt + c * a->D * WN_TILE;
-  return k->kt + (c * a->Hkv + a->sel.head / p->group) * a->D * WN_TILE;
+  return k->kt + (c * u->groups + u->select / p->group) * a->D * WN_TILE;
+}
+
+/* Which selection of all. */
+static int64_t of_unit(const struct wn_attention *a, const struct wn_attention_unit *u) {
+  return u->b * wn_selection_groups(a) + u->choice;
 }
 
 /* carry[Tk] at the first query. */
-static void carry_begin(const struct wn_attention_plan *p, int64_t b, float *carry) {
+static void carry_begin(const struct wn_attention_plan *p, const struct wn_attention_unit *u, float *carry) {
   const struct wn_attention *a = p->a;
   memset(carry, 0, (size_t)(p->blocks * WN_TILE) * sizeof *carry);
   if (a->sel.f_in)
-    memcpy(carry, (const float *)a->sel.f_in + b * wn_selection_stride(a), (size_t)a->Tk * sizeof *carry);
+    memcpy(carry, (const float *)a->sel.f_in + of_unit(a, u) * wn_selection_stride(a), (size_t)a->Tk * sizeof *carry);
 }
 
-static void carry_end(const struct wn_attention_plan *p, int64_t b, const float *carry) {
+static void carry_end(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const float *carry) {
   const struct wn_attention *a = p->a;
-  if (a->sel.f_out) memcpy((float *)a->sel.f_out + b * wn_selection_stride(a), carry, (size_t)a->Tk * sizeof *carry);
+  if (a->sel.f_out)
+    memcpy((float *)a->sel.f_out + of_unit(a, u) * wn_selection_stride(a), carry, (size_t)a->Tk * sizeof *carry);
 }
 
 /* For inspection: tile c of F to the caller, from `F` [rows,64] or, where nothing is selected, from the carry. */
-static void write_F(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t row, int64_t rows,
-                    int64_t c, const float *F, const float *carry) {
+static void write_F(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                    const struct wn_attention_rows *r, int64_t row, int64_t rows, int64_t c, const float *F,
+                    const float *carry) {
   const int64_t j0 = c * WN_TILE, count = wn_min_i64(WN_TILE, p->a->Tk - j0);
   for (int64_t i = 0; i < rows; i++)
-    memcpy((float *)p->a->sel.F + (r->b * p->a->Tq + r->r0 + row + i) * p->a->Tk + j0, F ? F + i * WN_TILE : carry + j0,
-           (size_t)count * sizeof(float));
+    memcpy((float *)p->a->sel.F + (of_unit(p->a, u) * p->a->Tq + r->r0 + row + i) * p->a->Tk + j0,
+           F ? F + i * WN_TILE : carry + j0, (size_t)count * sizeof(float));
 }
 
 /* Tile c of a row block: its strips, and F from the logits that select and the carry. */
-static void begin_tile(const struct wn_attention_plan *p, const struct packed *k, struct worker *w, struct rows *r,
-                       int64_t select, int64_t c) {
+static void begin_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
+                       struct worker *w, struct rows *r, int64_t c) {
   const struct wn_attention *a = p->a;
   r->count = wn_attention_strips(p, &r->at, c, r->strips);
   if (!a->sel.on) return;
-  if (a->sel.F && r->count == 0) write_F(p, &r->at, 0, r->at.rows, c, NULL, w->carry);
-  const float *q = r->sq ? r->sq : r->q + select * WN_TILE * p->Dp;
+  if (a->sel.F && r->count == 0) write_F(p, u, &r->at, 0, r->at.rows, c, NULL, w->carry);
+  const float *q = r->sq ? r->sq : r->q + u->select * WN_TILE * p->Dp;
   for (int i = 0; i < r->count; i++) {
     const struct wn_attention_strip *s = &r->strips[i];
     float *base = r->base + s->row * WN_TILE, *F = r->F + s->row * WN_TILE;
-    p->kernels.logits[s->width / 16][s->rows](selected_keys(p, k, c), q + s->row * p->Dp, base);
+    p->kernels.logits[s->width / 16][s->rows](selected_keys(p, u, k, c), q + s->row * p->Dp, base);
     p->ops->select(&(struct wn_tile_select){.base = base,
                                             .allow = s->allow,
                                             .carry = w->carry + c * WN_TILE,
@@ -165,10 +174,10 @@ static void begin_tile(const struct wn_attention_plan *p, const struct packed *k
                                             .rows = s->rows,
                                             .relu = a->sel.relu,
                                             .shift = a->sel.shift,
-                                            .seen = s->seen,
+                                            .seen = s->past,
                                             .inv_tau = (float)(1.0 / a->sel.mem_tau),
                                             .mem = a->sel.mem && a->sel.M ? r->mem + s->row : NULL});
-    if (a->sel.F) write_F(p, &r->at, s->row, s->rows, c, F, NULL);
+    if (a->sel.F) write_F(p, u, &r->at, s->row, s->rows, c, F, NULL);
   }
 }
 
@@ -178,6 +187,7 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
   const int64_t Dp = p->Dp, at = c * u->groups + h / p->group;
   for (int i = 0; i < r->count; i++) {
     const struct wn_attention_strip *s = &r->strips[i];
+    if (s->skip) continue;
     const int64_t row = h * WN_TILE + s->row, n = s->width / 16;
     float *tile = w->tile;
     if (h == u->select)
@@ -204,7 +214,7 @@ static void begin_rows(const struct wn_attention_plan *p, const struct wn_attent
   for (int64_t h = 0; h < u->heads; h++)
     p->ops->pack(r->q + h * WN_TILE * p->Dp, r->at.rows, p->Dp, wn_at(a->q, a->s_q, u->b, r->at.r0, u->h0 + h),
                  a->s_q.t, r->at.rows, a->D, 1.0f);
-  if (r->sq) pack_selecting(p, &r->at, r->sq);
+  if (r->sq) pack_selecting(p, &r->at, u->choice, r->sq);
   memset(r->acc, 0, (size_t)(u->heads * WN_TILE * p->Dp) * sizeof *r->acc);
   memset(r->l, 0, (size_t)(u->heads * WN_TILE * WN_TILE_LANES) * sizeof *r->l);
   for (int64_t i = 0; i < u->heads * WN_TILE; i++) r->m[i] = -INFINITY;
@@ -222,11 +232,13 @@ static void finish_rows(const struct wn_attention_plan *p, const struct wn_atten
                                             .rows = rows,
                                             .factor = w->factor,
                                             .lse = lse});
+    if (wn_terms_mask(a)) wn_terms_unseen(r->m + h * WN_TILE, w->factor, lse, rows);
     p->ops->unpack(wn_at_out(a->y, a->s_y, u->b, r0, u->h0 + h), a->s_y.t, r->acc + h * WN_TILE * p->Dp, p->Dp, 1, 0,
                    rows, a->D, w->factor, 1.0f);
+    for (int64_t i = 0; a->exclusive.on && i < rows; i++) wn_terms_exclusive(a, u->b, u->h0 + h, r0 + i);
   }
   if (a->sel.on && a->sel.mem && a->sel.M)
-    memcpy((float *)a->sel.M + u->b * a->Tq + r0, r->mem, (size_t)rows * sizeof *r->mem);
+    memcpy((float *)a->sel.M + of_unit(a, u) * a->Tq + r0, r->mem, (size_t)rows * sizeof *r->mem);
 }
 
 /* Row blocks block..block+count-1. */
@@ -239,7 +251,7 @@ static void forward_rows(const struct wn_attention_plan *p, const struct wn_atte
     first = wn_min_i64(first, w->rows[i].at.doc_min / WN_TILE);
   }
   for (int64_t c = inspect ? 0 : first; c < (inspect ? p->blocks : block + count); c++) {
-    for (int64_t i = 0; i < count; i++) begin_tile(p, k, w, &w->rows[i], u->select, c);
+    for (int64_t i = 0; i < count; i++) begin_tile(p, u, k, w, &w->rows[i], c);
     for (int64_t h = 0; h < u->heads; h++)
       for (int64_t i = 0; i < count; i++) head_tile(p, u, k, w, &w->rows[i], h, c);
   }
@@ -282,7 +294,7 @@ static void forward_own(const struct wn_attention_plan *p) {
       struct wn_attention_unit u, next;
       wn_attention_unit_init(p, n, &u);
       wn_attention_unit_init(p, n + 1, &next);
-      if (w.carry) carry_begin(p, u.b, w.carry);
+      if (w.carry) carry_begin(p, &u, w.carry);
       /* A tile of keys is packed when the first row block comes that sees it, and fetched before. */
       for (int64_t block = p->first_block, packed = 0, count; block < p->blocks; block += count) {
         count = wn_min_i64(rows_at_once(p, heads), p->blocks - block);
@@ -294,16 +306,16 @@ static void forward_own(const struct wn_attention_plan *p) {
           prefetch_block(p, &next, p->first_block);
         forward_rows(p, &u, &k, &w, block, count);
       }
-      if (w.carry) carry_end(p, u.b, w.carry);
+      if (w.carry) carry_end(p, &u, w.carry);
     }
   }
 }
 
 /* Down the rows of column block c: the carry at each chunk's first row. */
-static void carry_columns(const struct wn_attention_plan *p, int64_t b, int64_t c, const struct packed *k,
-                          const struct shared *s, struct worker *w) {
+static void carry_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
+                          const struct packed *k, const struct shared *s, struct worker *w) {
   const int64_t last = wn_attention_chunk(p, p->chunks - 1), size = p->blocks * WN_TILE;
-  const float *kt = selected_keys(p, k, c), *begin = s->carries + c * WN_TILE;
+  const float *kt = selected_keys(p, u, k, c), *begin = s->carries + c * WN_TILE;
   float *carry = w->carry + c * WN_TILE;
   struct wn_attention_strip strips[WN_STRIPS_MAX];
   struct wn_attention_rows r;
@@ -314,7 +326,7 @@ static void carry_columns(const struct wn_attention_plan *p, int64_t b, int64_t 
       memcpy(s->carries + chunk++ * size + c * WN_TILE, carry, WN_TILE * sizeof *carry);
     if (block >= last) break;
     if (block < c) continue;
-    wn_attention_rows_init(p, b, block, &r);
+    wn_attention_rows_init(p, u->b, block, &r);
     const int n = wn_attention_strips(p, &r, c, strips);
     for (int i = 0; i < n; i++) {
       p->kernels.logits[strips[i].width / 16][strips[i].rows](kt, s->selq + (block * WN_TILE + strips[i].row) * p->Dp,
@@ -357,12 +369,12 @@ static void forward_team(const struct wn_attention_plan *p) {
         for (int64_t block = p->first_block; block < p->blocks; block++) {
           struct wn_attention_rows r;
           wn_attention_rows_init(p, b, block, &r);
-          pack_selecting(p, &r, s.selq + block * WN_TILE * p->Dp);
+          pack_selecting(p, &r, 0, s.selq + block * WN_TILE * p->Dp);
         }
 #pragma omp single
-        carry_begin(p, b, s.carries);
+        carry_begin(p, &u, s.carries);
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t c = 0; c < p->blocks; c++) carry_columns(p, b, c, &k, &s, &w);
+        for (int64_t c = 0; c < p->blocks; c++) carry_columns(p, &u, c, &k, &s, &w);
       }
       for (int64_t chunk = me; chunk < p->chunks; chunk += team) {
         if (a->sel.on) memcpy(w.carry, s.carries + (size_t)chunk * size, size * sizeof *w.carry);
@@ -371,7 +383,7 @@ static void forward_team(const struct wn_attention_plan *p) {
           count = wn_min_i64(rows_at_once(p, a->H), end - block);
           forward_rows(p, &u, &k, &w, block, count);
         }
-        if (a->sel.on && chunk == p->chunks - 1) carry_end(p, b, w.carry);
+        if (a->sel.on && chunk == p->chunks - 1) carry_end(p, &u, w.carry);
       }
 #pragma omp barrier
     }

@@ -146,15 +146,18 @@ struct wn_attention_plan {
 struct wn_attention_unit {
   int64_t b, h0, heads, g0, groups;
   int64_t select; /* the selecting head, from h0; -1: the unit has no selection, or it is bilinear */
+  int64_t choice; /* the selection group, of those of the sequence */
 };
 
 /* Rows of a tile worked off together: query rows row..row+rows-1 of the block, columns 0..width-1 of the tile. */
 struct wn_attention_strip {
   int64_t row, rows, width;
-  bool empty;            /* no pair is seen */
+  bool empty;            /* no pair is seen or selected */
+  bool skip;             /* no pair is seen: nothing to do but selection */
   const uint64_t *seen;  /* NULL: all */
-  const uint64_t *allow; /* NULL: all */
-  uint64_t masks[2][WN_TILE];
+  const uint64_t *allow; /* may be selected; NULL: all */
+  const uint64_t *past;  /* seen but for the keep rules: what the row's memory consists of; NULL: all */
+  uint64_t masks[3][WN_TILE];
 };
 
 /* One row block of one sequence. */

@@ -1,0 +1,154 @@
+/* Keep rules (window; Child et al. 2019; square-root mask) as bits of a tile's row, and exclusive self attention (Zhai)
+ * as an epilogue of the rows. Rules cost a few operations per row and tile, not per head. */
+#include "backends/cpu/attention_terms.h"
+#include <math.h>
+
+/* Is x = floor((m/density)^2) for this m? The very operations of the reference, so that both see the same keys. */
+static int64_t square_distance(int64_t m, double density) {
+  const double ratio = (double)m / density;
+  return (int64_t)(ratio * ratio);
+}
+
+/* Bit of distance x where `at` is the row's own column. */
+static uint64_t distance_bit(int64_t at, int64_t x) {
+  const int64_t j = at - x;
+  return x >= 0 && j >= 0 && j < WN_TILE ? UINT64_C(1) << j : 0;
+}
+
+/* Bits of the distances low..high. */
+static uint64_t distance_bits(int64_t at, int64_t low, int64_t high) {
+  const int64_t first = wn_max_i64(at - high, 0), last = wn_min_i64(at - low, WN_TILE - 1);
+  if (first > last) return 0;
+  return (~UINT64_C(0) >> (63 - last)) & (~UINT64_C(0) << first);
+}
+
+uint64_t wn_terms_seen(const struct wn_attention *a, int64_t position, int64_t j0) {
+  const int64_t at = position - j0, low = wn_max_i64(at - (WN_TILE - 1), 0), high = at;
+  uint64_t seen = ~UINT64_C(0);
+  if (high < 0) return 0;
+  if (a->window > 0) seen &= distance_bits(at, 0, a->window - 1);
+  if (a->span.on && a->span.exclude_self) seen &= ~distance_bit(at, 0);
+  if (a->strided > 0 && seen) {
+    uint64_t bits = distance_bits(at, 0, a->strided - 1);
+    for (int64_t x = wn_div_up(low, a->strided) * a->strided; x <= high; x += a->strided) bits |= distance_bit(at, x);
+    seen &= bits;
+  }
+  if (a->root.on && seen) {
+    const int64_t shift = a->root.buffer - 1;
+    uint64_t bits = a->root.buffer > 0 ? distance_bits(at, 0, a->root.buffer - 1) : 0;
+    const int64_t from = wn_max_i64(low - shift, 0);
+    for (int64_t m = wn_max_i64(1, (int64_t)(a->root.density * sqrt((double)from)) - 1);; m++) {
+      const int64_t x = square_distance(m, a->root.density) + shift;
+      if (x > high) break;
+      if (x >= a->root.buffer) bits |= distance_bit(at, x);
+    }
+    seen &= bits;
+  }
+  return seen;
+}
+
+bool wn_terms_all(const struct wn_attention *a, int64_t near, int64_t far) {
+  if (a->window > 0 && far >= a->window) return false;
+  if (a->strided > 0 && far >= a->strided) return false;
+  if (a->root.on && far >= a->root.buffer) return false;
+  return !(a->span.on && a->span.exclude_self && near <= 0);
+}
+
+bool wn_terms_single(const struct wn_attention *a, int64_t b, int64_t position) {
+  if (a->sinks.n > 0 || (a->span.on && a->span.exclude_self)) return false;
+  return a->window == 1 || position == (a->doc_start ? a->doc_start[b * a->Tk + position] : 0);
+}
+
+void wn_terms_unseen(const float *m, float *factor, float *lse, int64_t rows) {
+  for (int64_t i = 0; i < rows; i++) {
+    if (m[i] != -INFINITY) continue;
+    factor[i] = 0;
+    if (lse) lse[i] = -INFINITY;
+  }
+}
+
+/* --- exclusive --- */
+
+static double product(const float *x, const float *y, int64_t D) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t d = 0; d < D; d++) sum += (double)x[d] * (double)y[d];
+  return sum;
+}
+
+static double gate_of(const struct wn_attention *a, int64_t h) {
+  return a->exclusive.gate ? (double)((const float *)a->exclusive.gate)[h] : 1;
+}
+
+static const float *own_value(const struct wn_attention *a, int64_t b, int64_t h, int64_t r) {
+  return wn_at(a->v, a->s_v, b, r + a->Tk - a->Tq, h / (a->H / a->Hkv));
+}
+
+void wn_terms_exclusive(const struct wn_attention *a, int64_t b, int64_t h, int64_t r) {
+  const float *v = own_value(a, b, h, r);
+  float *y = wn_at_out(a->y, a->s_y, b, r, h);
+  /* Exactly, so that nothing is left of such a row. */
+  if (!(a->dropout.p > 0) && wn_terms_single(a, b, r + a->Tk - a->Tq))
+    for (int64_t d = 0; d < a->D; d++) y[d] = v[d];
+  const double along = product(y, v, a->D), size = fmax(product(v, v, a->D), 1e-30),
+               part = gate_of(a, h) * along / size;
+  if (a->exclusive.dot) ((float *)a->exclusive.dot)[(b * a->H + h) * a->Tq + r] = (float)along;
+  for (int64_t d = 0; d < a->D; d++) y[d] = (float)((double)y[d] - part * (double)v[d]);
+}
+
+float wn_terms_exclusive_gradient(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, float *out) {
+  const float *v = own_value(a, b, h, r), *y = wn_at(a->y, a->s_y, b, r, h), *dy = wn_at(a->dy, a->s_y, b, r, h);
+  const double along = (double)((const float *)a->exclusive.dot)[(b * a->H + h) * a->Tq + r];
+  const double size = fmax(product(v, v, a->D), 1e-30), gate = gate_of(a, h);
+  const double part = gate * product(dy, v, a->D) / size, lost = gate * along / size;
+  double delta = 0;
+  for (int64_t d = 0; d < a->D; d++) {
+    const double g = (double)dy[d] - part * (double)v[d];
+    out[d] = (float)g;
+    delta += g * ((double)y[d] + lost * (double)v[d]);
+  }
+  return (float)delta;
+}
+
+/* dv of the rows' own values, one key-value head of one sequence. */
+static void exclusive_values(const struct wn_attention *a, int64_t b, int64_t g) {
+  const int64_t group = a->H / a->Hkv, offset = a->Tk - a->Tq;
+  for (int64_t r = wn_max_i64(0, a->dk_from - offset); r < a->Tq; r++) {
+    float *dv = wn_at_out(a->dv, a->s_v, b, r + offset, g);
+    for (int64_t h = g * group; h < (g + 1) * group; h++) {
+      const float *v = own_value(a, b, h, r), *y = wn_at(a->y, a->s_y, b, r, h), *dy = wn_at(a->dy, a->s_y, b, r, h);
+      const double along = (double)((const float *)a->exclusive.dot)[(b * a->H + h) * a->Tq + r];
+      const double norm = product(v, v, a->D), size = fmax(norm, 1e-30), gate = gate_of(a, h);
+      const double d_along = product(dy, v, a->D), lost = gate * along / size;
+      const double to_v =
+          (norm > 1e-30 ? 2 * gate * along * d_along / (size * size) : 0) - gate * d_along * lost / size;
+      for (int64_t d = 0; d < a->D; d++)
+        dv[d] = (float)((double)dv[d] + to_v * (double)v[d] -
+                        gate * (d_along * (double)y[d] + along * (double)dy[d]) / size);
+    }
+  }
+}
+
+static void exclusive_gate(const struct wn_attention *a, int64_t h) {
+  double sum = 0;
+  for (int64_t b = 0; b < a->B; b++)
+    for (int64_t r = 0; r < a->Tq; r++) {
+      const float *v = own_value(a, b, h, r);
+      const double along = (double)((const float *)a->exclusive.dot)[(b * a->H + h) * a->Tq + r];
+      sum += along * product(wn_at(a->dy, a->s_y, b, r, h), v, a->D) / fmax(product(v, v, a->D), 1e-30);
+    }
+  float *to = (float *)a->exclusive.dgate + h;
+  *to = (float)((double)*to - sum);
+}
+
+void wn_terms_backward_end(const struct wn_attention_plan *p) {
+  const struct wn_attention *a = p->a;
+  if (a->exclusive.on && a->dv) {
+#pragma omp parallel for num_threads(p->exec->threads) schedule(static)
+    for (int64_t n = 0; n < a->B * a->Hkv; n++) exclusive_values(a, n / a->Hkv, n % a->Hkv);
+  }
+  if (a->exclusive.on && a->exclusive.gate && a->exclusive.dgate) {
+#pragma omp parallel for num_threads(p->exec->threads) schedule(static)
+    for (int64_t h = 0; h < a->H; h++) exclusive_gate(a, h);
+  }
+}

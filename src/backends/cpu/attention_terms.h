@@ -1,0 +1,33 @@
+/* Terms of the fused attention beside selection: small hooks for forward, backward and decoding. */
+#ifndef WN_BACKENDS_CPU_ATTENTION_TERMS_H
+#define WN_BACKENDS_CPU_ATTENTION_TERMS_H
+
+#include "backends/cpu/attention_impl.h"
+
+/* Is there a keep rule beside causality and documents? */
+static inline bool wn_terms_mask(const struct wn_attention *a) {
+  return a->window > 0 || a->strided > 0 || a->root.on || (a->span.on && a->span.exclude_self);
+}
+
+/* Bits of the columns j0..j0+63 that the keep rules show to the row at `position`; causality is not among them. */
+uint64_t wn_terms_seen(const struct wn_attention *a, int64_t position, int64_t j0);
+
+/* Do the rules show all of the pairs with distances near..far? */
+bool wn_terms_all(const struct wn_attention *a, int64_t near, int64_t far);
+
+/* Does the row see one content key and nothing else, whatever the logits? The key is then the row's own. */
+bool wn_terms_single(const struct wn_attention *a, int64_t b, int64_t position);
+
+/* Rows that see nothing: factor 0, lse -inf. `m`: softmax's references. */
+void wn_terms_unseen(const float *m, float *factor, float *lse, int64_t rows);
+
+/* Exclusive: the row's y (of head h) loses its part along the row's own value. */
+void wn_terms_exclusive(const struct wn_attention *a, int64_t b, int64_t h, int64_t r);
+
+/* Exclusive, backward: out[D] = gradient of the row before the projection; returns its product with that row. */
+float wn_terms_exclusive_gradient(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, float *out);
+
+/* After everything else of backward: what the terms add to dv and to their own gradients. */
+void wn_terms_backward_end(const struct wn_attention_plan *p);
+
+#endif

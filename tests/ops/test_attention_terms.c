@@ -1,0 +1,279 @@
+/* The terms of the fused cpu attention beside selection against the reference: forward, backward and decoding, alone
+ * and together, for every instruction set this machine has. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "backends/backends.h"
+#include "base/alloc.h"
+#include "base/rng.h"
+
+static wn_context *ctx;
+static enum wn_isa best;
+
+static int setup(void **unused) {
+  (void)unused;
+  assert_int_equal(wn_context_create(NULL, &ctx), WN_OK);
+  return wn_cpu_select_isa(ctx, &best) == WN_OK ? 0 : 1;
+}
+
+static int teardown(void **unused) {
+  (void)unused;
+  wn_context_destroy(ctx);
+  return 0;
+}
+
+enum {
+  WINDOW = 1,
+  STRIDED = 2,
+  ROOT = 4,
+  EXCLUSIVE = 8,
+  GROUPS = 16,
+  SELECT = 32,
+  SPAN = 64,
+  DYNAMIC = 128,
+  ITSELF = 256,
+  SINKS = 512,
+  RELATIVE = 1024,
+  DROP = 2048,
+  THRESHOLD = 4096,
+  DOCUMENTS = 8192,
+  SEGMENT = 16384,
+  DECODE = 32768
+};
+
+static uint64_t draws;
+static int64_t pick(uint64_t seed, int64_t n) {
+  return (int64_t)wn_random_below(seed, WN_STREAM_TEST, 77, draws++, (uint64_t)n);
+}
+
+#define ARRAYS_MAX 48
+static void *arrays[ARRAYS_MAX];
+static int arrays_used;
+static void *array(int64_t n, size_t size) {
+  assert_true(arrays_used < ARRAYS_MAX);
+  void *x = calloc((size_t)n, size);
+  assert_non_null(x);
+  return arrays[arrays_used++] = x;
+}
+static float *normal(int64_t n, uint64_t seed, uint64_t place) {
+  float *x = array(n, sizeof *x);
+  for (int64_t i = 0; i < n; i++) x[i] = (float)wn_random_normal(seed, WN_STREAM_TEST, place, (uint64_t)i);
+  return x;
+}
+
+static void call(const struct wn_attention *a, int isa, int threads, bool backward) { /* isa -1: reference */
+  struct wn_exec exec = {.ctx = ctx,
+                         .backend = isa < 0 ? wn_backend_ref() : wn_backend_cpu((enum wn_isa)isa),
+                         .threads = threads,
+                         .dtype = WN_F32};
+  exec.scratch_bytes = wn_op_attention_scratch(&exec, a, backward);
+  exec.scratch = aligned_alloc(WN_ALIGN, (exec.scratch_bytes + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN + WN_ALIGN);
+  assert_non_null(exec.scratch);
+  memset(exec.scratch, 0xff, exec.scratch_bytes);
+  const wn_status status = backward ? wn_op_attention_backward(&exec, a) : wn_op_attention_forward(&exec, a);
+  if (status != WN_OK) fail_msg("%s", wn_context_error(ctx));
+  free(exec.scratch);
+}
+
+enum { OUTPUTS = 18 };
+struct outputs {
+  float *x[OUTPUTS];
+  int64_t n[OUTPUTS];
+};
+static const char *const names[OUTPUTS] = {"y",   "lse",   "M",  "f_out",   "dq",      "dk", "dv",    "dsq", "dsk",
+                                           "dot", "dgate", "dz", "dsink k", "dsink v", "dp", "count", "F",   "cut"};
+
+static void outputs_set(struct wn_attention *a, struct outputs *o) {
+  const int64_t G = wn_selection_groups(a), q = a->B * a->Tq * a->H * a->D, k = a->B * a->Tk * a->Hkv * a->D;
+  const int64_t rows = a->B * a->H * a->Tq, n[OUTPUTS] = {q,
+                                                          rows,
+                                                          a->B * G * a->Tq,
+                                                          a->B * G * a->Tk,
+                                                          q,
+                                                          k,
+                                                          k,
+                                                          a->B * a->Tq * G * a->D,
+                                                          a->B * a->Tk * G * a->D,
+                                                          rows,
+                                                          a->H,
+                                                          rows,
+                                                          a->Hkv * a->sinks.n * a->D + 1,
+                                                          a->Hkv * a->sinks.n * a->D + 1,
+                                                          a->relative.P * a->D + 1,
+                                                          rows,
+                                                          a->B * G * a->Tq * a->Tk,
+                                                          4 * rows};
+  for (int i = 0; i < OUTPUTS; i++) {
+    o->n[i] = n[i];
+    if (!o->x[i]) o->x[i] = calloc((size_t)n[i], sizeof(float));
+    assert_non_null(o->x[i]);
+  }
+  float **x = o->x;
+  a->y = x[0], a->lse = x[1], a->sel.M = a->sel.mem ? x[2] : NULL, a->sel.f_out = a->sel.on ? x[3] : NULL;
+  a->dq = x[4], a->dk = x[5], a->dv = x[6];
+  if (a->sel.bilinear) a->dsq = x[7], a->dsk = x[8];
+  a->exclusive.dot = x[9], a->exclusive.dgate = x[10], a->span.dz = x[11], a->sinks.dk = x[12], a->sinks.dv = x[13];
+  a->relative.dp = x[14], a->threshold.count = (int32_t *)(void *)x[15], a->sel.F = a->sel.on ? x[16] : NULL;
+  a->threshold.cut = (double *)(void *)x[17];
+}
+
+static void outputs_free(struct outputs *o) {
+  for (int i = 0; i < OUTPUTS; i++) free(o->x[i]);
+}
+
+static void run_case(uint64_t seed, unsigned terms, int64_t longest) {
+  static const int64_t heads[][2] = {{1, 1}, {2, 2}, {4, 2}, {3, 1}, {6, 3}, {4, 4}};
+  static const int64_t sizes[] = {8, 16, 24, 64, 33, 80, 128, 48};
+  draws = 0;
+  const int64_t *of = heads[pick(seed, 6)];
+  struct wn_attention a = {
+      .B = 1 + pick(seed, 3), .H = of[0], .Hkv = of[1], .D = sizes[pick(seed, 8)], .Tk = 1 + pick(seed, longest)};
+  const int64_t H = a.H, D = a.D;
+  a.Tq = terms & DECODE ? 1 : terms & SEGMENT ? 1 + pick(seed, a.Tk) : a.Tk;
+  a.scale = 1 / sqrt((double)D);
+  a.s_q = a.s_y = (struct wn_stride){a.Tq * H * D, H * D, D};
+  a.s_k = a.s_v = (struct wn_stride){a.Tk * a.Hkv * D, a.Hkv * D, D};
+  a.q = normal(a.B * a.Tq * H * D, seed, 1);
+  a.k = normal(a.B * a.Tk * a.Hkv * D, seed, 2);
+  a.v = normal(a.B * a.Tk * a.Hkv * D, seed, 3);
+  a.dy = normal(a.B * a.Tq * H * D, seed, 4);
+  if (terms & DOCUMENTS) {
+    int32_t *doc = array(a.B * a.Tk, sizeof *doc);
+    for (int64_t b = 0; b < a.B; b++)
+      for (int64_t t = 0, start = 0; t < a.Tk; t++) {
+        if (pick(seed, 40) == 0) start = t;
+        doc[b * a.Tk + t] = (int32_t)start;
+      }
+    a.doc_start = doc;
+  }
+  if (terms & WINDOW) a.window = 1 + pick(seed, 2 * a.Tk);
+  if (terms & STRIDED) a.strided = 1 + pick(seed, 20);
+  if (terms & ROOT) a.root.on = true, a.root.buffer = 1 + pick(seed, 9), a.root.density = pick(seed, 2) ? 1 : 1.7;
+  if (terms & (SELECT | GROUPS)) {
+    a.sel.on = true;
+    a.sel.groups = terms & GROUPS ? a.Hkv : 1;
+    const int64_t G = a.sel.groups;
+    a.sel.head = (int)pick(seed, H / G);
+    a.sel.relu = pick(seed, 4) > 0, a.sel.protect_first = pick(seed, 3) > 0, a.sel.protect_self = pick(seed, 3) > 0;
+    a.sel.shift = pick(seed, 3) > 0, a.sel.bilinear = pick(seed, 3) == 0, a.sel.mem = pick(seed, 2);
+    a.sel.mem_tau = 1.5, a.sel.mem_coef = 0.3;
+    if (a.sel.bilinear) {
+      a.sel.sq = normal(a.B * a.Tq * G * D, seed, 5), a.sel.sk = normal(a.B * a.Tk * G * D, seed, 6);
+      a.sel.s_sq = (struct wn_stride){a.Tq * G * D, G * D, D}, a.sel.s_sk = (struct wn_stride){a.Tk * G * D, G * D, D};
+    }
+    if (a.Tq < a.Tk) {
+      float *f = normal(a.B * G * a.Tk, seed, 7);
+      for (int64_t i = 0; i < a.B * G * a.Tk; i++) f[i] = fabsf(f[i]);
+      a.sel.f_in = f;
+    }
+  }
+  if (terms & SEGMENT) a.dk_from = pick(seed, a.Tk - a.Tq + 1);
+  if (terms & EXCLUSIVE) {
+    a.exclusive.on = true;
+    if (pick(seed, 2)) a.exclusive.gate = normal(H, seed, 8);
+  }
+  if (terms & (SPAN | ITSELF)) {
+    a.span.on = true, a.span.dynamic = terms & DYNAMIC, a.span.exclude_self = terms & ITSELF;
+    a.span.limit = (double)(2 + pick(seed, 150)), a.span.ramp = (double)(1 + pick(seed, 40));
+    float *z = normal(a.B * a.Tq * H, seed, 9);
+    for (int64_t i = 0; i < a.B * a.Tq * H; i++) z[i] = fminf(fabsf(z[i]) * 0.5f, 1);
+    a.span.z = z;
+    a.span.s_z = (struct wn_stride){a.Tq * H, H, 1};
+  }
+  if (terms & RELATIVE) a.relative.P = a.Tk + pick(seed, 3), a.relative.p = normal(a.relative.P * D, seed, 10);
+  if (terms & SINKS) {
+    a.sinks.n = pick(seed, 5) ? 1 + pick(seed, 4) : 1 + pick(seed, 80);
+    a.sinks.k = normal(a.Hkv * a.sinks.n * D, seed, 11), a.sinks.v = normal(a.Hkv * a.sinks.n * D, seed, 12);
+  }
+  if (terms & DROP) a.dropout.p = 0.3, a.dropout.seed = seed, a.dropout.stream = 5;
+  if (terms & THRESHOLD) {
+    a.threshold.on = true, a.threshold.tau = 0.8;
+    if (pick(seed, 2)) {
+      uint8_t *control = array(a.B * a.Tk, 1);
+      for (int64_t i = 0; i < a.B * a.Tk; i++) control[i] = pick(seed, 6) == 0;
+      a.threshold.control = control;
+    }
+  }
+  struct outputs expected = {{0}, {0}};
+  outputs_set(&a, &expected);
+  call(&a, -1, 2, false);
+  if (!(terms & DECODE)) call(&a, -1, 2, true);
+  for (int isa = WN_ISA_AVX2; isa <= (int)best; isa++)
+    for (int threads = 1; threads <= 3; threads += 2) {
+      struct outputs got = {{0}, {0}};
+      outputs_set(&a, &got);
+      call(&a, isa, threads, false);
+      if (!(terms & DECODE)) call(&a, isa, threads, true);
+      for (int i = 0; i < OUTPUTS; i++) {
+        if (!strcmp(names[i], "cut")) continue; /* a backend's own note */
+        if (!strcmp(names[i], "count")) {
+          if (memcmp(expected.x[i], got.x[i], (size_t)got.n[i] * sizeof(float))) fail_msg("counts differ: %#x", terms);
+          continue;
+        }
+        double difference = 0, norm = 0;
+        for (int64_t n = 0; n < got.n[i]; n++) {
+          const double x = (double)expected.x[i][n], y = (double)got.x[i][n];
+          if (isinf(x) && x == y) continue;
+          difference += (x - y) * (x - y), norm += x * x;
+        }
+        if (!(sqrt(difference) <= 5e-6 * sqrt(norm) + 2e-6 * sqrt((double)got.n[i])))
+          fail_msg("%s is off by %.3g of its norm %.3g: terms %#x seed %llu isa %s threads %d B %lld Tq %lld Tk %lld "
+                   "H %lld Hkv %lld D %lld",
+                   names[i], sqrt(difference / (norm > 0 ? norm : 1)), sqrt(norm), terms, (unsigned long long)seed,
+                   wn_isa_name((enum wn_isa)isa), threads, (long long)a.B, (long long)a.Tq, (long long)a.Tk,
+                   (long long)H, (long long)a.Hkv, (long long)D);
+      }
+      outputs_free(&got);
+    }
+  outputs_free(&expected);
+  while (arrays_used > 0) free(arrays[--arrays_used]);
+}
+
+/* Alone; with selection; on a segment behind cached keys; decoding; in documents. */
+static void run_term(uint64_t seed, unsigned term) {
+  static const unsigned with[] = {0, SELECT, SEGMENT, SELECT | SEGMENT, DECODE, SELECT | DECODE, SELECT | DOCUMENTS};
+  for (size_t i = 0; i < sizeof with / sizeof *with; i++)
+    for (uint64_t n = 0; n < 2; n++) run_case(seed + 10 * i + n, term | with[i], i == 1 && n == 1 ? 300 : 100);
+}
+
+static void nothing(void **unused) {
+  (void)unused;
+  run_term(100, 0);
+}
+static void window(void **unused) {
+  (void)unused;
+  run_term(200, WINDOW);
+}
+static void strided(void **unused) {
+  (void)unused;
+  run_term(300, STRIDED);
+}
+static void square_root(void **unused) {
+  (void)unused;
+  run_term(400, ROOT);
+  run_term(450, ROOT | WINDOW);
+}
+static void exclusive(void **unused) {
+  (void)unused;
+  run_term(500, EXCLUSIVE);
+  run_term(550, EXCLUSIVE | WINDOW);
+}
+static void selection_groups(void **unused) {
+  (void)unused;
+  run_term(600, GROUPS);
+  run_term(650, GROUPS | WINDOW | EXCLUSIVE);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(nothing),     cmocka_unit_test(window),    cmocka_unit_test(strided),
+      cmocka_unit_test(square_root), cmocka_unit_test(exclusive), cmocka_unit_test(selection_groups),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
