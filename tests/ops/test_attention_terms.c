@@ -270,10 +270,28 @@ static void selection_groups(void **unused) {
   run_term(650, GROUPS | WINDOW | EXCLUSIVE);
 }
 
+static void spans(void **unused) {
+  (void)unused;
+  run_term(700, SPAN);
+  run_term(720, SPAN | DYNAMIC);
+  run_term(740, SPAN | DYNAMIC | ITSELF | EXCLUSIVE);
+}
+static void sinks(void **unused) {
+  (void)unused;
+  run_term(800, SINKS);
+  run_term(850, SINKS | EXCLUSIVE | ITSELF | WINDOW);
+}
+static void weight_dropout(void **unused) {
+  (void)unused;
+  run_term(900, DROP);
+  run_term(950, DROP | SINKS | EXCLUSIVE | SPAN);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(nothing),     cmocka_unit_test(window),    cmocka_unit_test(strided),
       cmocka_unit_test(square_root), cmocka_unit_test(exclusive), cmocka_unit_test(selection_groups),
+      cmocka_unit_test(spans),       cmocka_unit_test(sinks),     cmocka_unit_test(weight_dropout),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

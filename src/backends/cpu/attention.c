@@ -203,11 +203,8 @@ static size_t scratch_bytes(const struct wn_attention_plan *p, bool backward) {
 
 /* The first term of the call that these kernels do not have; NULL: all are there. */
 static const char *missing_term(const struct wn_attention *a) {
-  if (a->span.on) return "spans";
   if (a->relative.P > 0) return "relative positions";
-  if (a->sinks.n > 0) return "learned sinks";
   if (a->threshold.on) return "a threshold";
-  if (a->dropout.p > 0) return "dropout on the weights";
   return NULL;
 }
 

@@ -25,6 +25,7 @@ struct rows_packed {
 struct sums {
   float *dq;  /* [blocks][heads][64][Dp] */
   float *dsq; /* [blocks][64][Dp], bilinear */
+  float *dz;  /* [blocks][heads][64], spans */
 };
 
 /* Column side: one column block. */
@@ -54,6 +55,7 @@ static void lay_rows(const struct wn_attention_plan *p, struct wn_layout *l, int
 static void lay_sums(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, struct sums *s) {
   s->dq = wn_layout_take(l, heads * p->blocks * WN_TILE * p->Dp);
   s->dsq = bilinear(p) ? wn_layout_take(l, p->blocks * WN_TILE * p->Dp) : NULL;
+  s->dz = p->a->span.on ? wn_layout_take(l, heads * p->blocks * WN_TILE) : NULL;
 }
 
 static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups, struct worker *w) {
@@ -113,9 +115,9 @@ static struct sizes count(const struct wn_attention_plan *p) {
 
 size_t wn_attention_backward_floats(const struct wn_attention_plan *p) {
   const struct sizes n = count(p);
-  const size_t threads = (size_t)p->threads;
-  if (p->own) return threads * (n.rows + n.sums + n.worker);
-  return n.rows + (size_t)p->chunks * n.sums + threads * n.worker;
+  const size_t threads = (size_t)p->threads, terms = (size_t)wn_terms_backward_floats(p->a);
+  if (p->own) return threads * (n.rows + n.sums + n.worker) + terms;
+  return terms + n.rows + (size_t)p->chunks * n.sums + threads * n.worker;
 }
 
 /* Row block `block` of head h (from u->h0). */
@@ -260,21 +262,32 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
     const struct wn_attention_strip *s = &x->strips[i];
     const int64_t row = (block * x->u->heads + h) * WN_TILE + s->row, in_tile = s->row * WN_TILE;
     float *weights = w->w + in_tile, *gradient = w->g + in_tile;
-    if (s->skip) {
+    const struct wn_terms_strip terms = {
+        p->a,    x->u->b,  x->u->h0 + h,  wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row,
+        s->rows, s->width, x->c * WN_TILE};
+    if (s->skip || (p->a->span.on && !wn_terms_span_sees(&terms))) {
       if (h == x->u->select) memset(gradient, 0, (size_t)(s->rows * WN_TILE) * sizeof *gradient);
       continue;
     }
     const float *logits = weights;
+    const uint64_t *seen = s->seen;
+    uint64_t own[WN_TILE];
     if (h == x->u->select)
       logits = w->base + block * WN_TILE_AREA + in_tile;
     else
       p->kernels.logits[s->width / 16][s->rows](w->kt + columns, x->rows->q + row * Dp, weights);
     p->kernels.logits[s->width / 16][s->rows](w->vt + columns, x->rows->dy + row * Dp, gradient);
+    if (p->a->span.on) {
+      if (logits != weights) memcpy(weights, logits, (size_t)(s->rows * WN_TILE) * sizeof *weights);
+      logits = weights; /* those that select stay as they are */
+      seen = wn_terms_span(&terms, seen, own, weights);
+    }
+    if (p->a->dropout.p > 0) wn_terms_drop(&terms, gradient);
     p->ops->gradient(&(struct wn_tile_gradient){.a = logits,
                                                 .w = weights,
                                                 .g = gradient,
                                                 .F = w->F ? w->F + in_tile : NULL,
-                                                .seen = s->seen,
+                                                .seen = seen,
                                                 .rows = s->rows,
                                                 .width = s->width,
                                                 .lse = x->rows->lse + row,
@@ -282,6 +295,8 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
                                                 .dF = w->dF ? w->dF + in_tile : NULL});
     if (block == x->c && (block == 0 || p->a->doc_start || p->a->window == 1))
       clear_single(x, wn_max_i64(block * WN_TILE, p->offset), s, gradient);
+    if (p->a->span.on) wn_terms_span_gradient(&terms, gradient, x->sums->dz + row);
+    if (p->a->dropout.p > 0) wn_terms_drop(&terms, weights);
     p->kernels.columns[s->width / 16][s->rows](x->rows->dy + row * Dp, weights, w->dv + tile);
     if (h != x->u->select)
       score_products(x, s, gradient, x->rows->q + row * Dp, w->k + tile, w->dk + tile, x->sums->dq + row * Dp);
@@ -395,6 +410,15 @@ static void write_dq(const struct wn_attention_plan *p, const struct wn_attentio
     p->ops->unpack(wn_at_out(a->dq, a->s_q, u->b, r.r0, u->h0 + h), a->s_q.t,
                    s->dq + (block * u->heads + h) * WN_TILE * p->Dp, p->Dp, parts, step, r.rows, a->D, NULL,
                    (float)a->scale);
+  float *rows = wn_terms_span_rows(p);
+  for (int64_t i = 0; a->span.on && a->span.dz && i < r.rows; i++) {
+    float sum = 0;
+    for (int64_t n = 0; n < parts; n++) sum += s->dz[(block * u->heads + h) * WN_TILE + i + n * step];
+    if (a->span.dynamic)
+      *wn_at_out(a->span.dz, a->span.s_z, u->b, r.r0 + i, u->h0 + h) = sum;
+    else
+      rows[(u->b * a->H + u->h0 + h) * a->Tq + r.r0 + i] = sum;
+  }
   if (h == 0 && s->dsq && a->dsq)
     p->ops->unpack(wn_at_out(a->dsq, a->sel.s_sq, u->b, r.r0, u->choice), a->sel.s_sq.t,
                    s->dsq + block * WN_TILE * p->Dp, p->Dp, parts, step, r.rows, a->D, NULL, (float)a->scale);

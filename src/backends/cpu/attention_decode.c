@@ -101,6 +101,9 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
     memset(x->acc + at * p->Dp, 0, (size_t)p->Dp * sizeof *x->acc);
     memset(x->l + at * WN_TILE_LANES, 0, WN_TILE_LANES * sizeof *x->l);
     x->m[at] = -INFINITY;
+    if (part == 0 && a->sinks.n > 0)
+      wn_terms_sinks(p, wn_at(a->q, a->s_q, b, 0, g * p->group + h), 0, g, 1, x->m + at, x->l + at * WN_TILE_LANES,
+                     x->acc + at * p->Dp);
   }
   for (int64_t c = begin; c < end; c++) {
     const int64_t j0 = c * WN_TILE, count = wn_min_i64(WN_TILE, a->Tk - j0);
@@ -112,20 +115,26 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
     if (s.empty) continue;
     for (int64_t h = 0; h < p->group; h++) {
       const int64_t head = g * p->group + h, at = (b * a->H + head) * parts + part;
+      const struct wn_terms_strip terms = {a, b, head, 0, 1, WN_TILE, j0};
+      if (a->span.on && !wn_terms_span_sees(&terms)) continue;
+      const uint64_t *seen = s.seen;
+      uint64_t own[WN_TILE];
       if (keep && !a->sel.bilinear && head == leader)
         memcpy(tile, base, sizeof tile);
       else
         p->ops->decode_logits(tile, wn_at(a->q, a->s_q, b, 0, head), wn_at(a->k, a->s_k, b, j0, g), a->s_k.t, count, D,
                               (float)a->scale);
+      if (a->span.on) seen = wn_terms_span(&terms, seen, own, tile);
       p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
                                                 .F = a->sel.on ? F : NULL,
-                                                .seen = s.seen,
+                                                .seen = seen,
                                                 .rows = 1,
                                                 .width = WN_TILE,
                                                 .m = x->m + at,
                                                 .l = x->l + at * WN_TILE_LANES,
                                                 .acc = x->acc + at * p->Dp,
                                                 .acc_width = p->Dp});
+      if (a->dropout.p > 0) wn_terms_drop(&terms, tile);
       p->ops->decode_values(x->acc + at * p->Dp, tile, wn_at(a->v, a->s_v, b, j0, g), a->s_v.t, count, D);
     }
   }

@@ -190,19 +190,25 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
     if (s->skip) continue;
     const int64_t row = h * WN_TILE + s->row, n = s->width / 16;
     float *tile = w->tile;
+    const struct wn_terms_strip terms = {p->a, u->b, u->h0 + h, r->at.r0 + s->row, s->rows, s->width, c * WN_TILE};
+    if (p->a->span.on && !wn_terms_span_sees(&terms)) continue;
+    const uint64_t *seen = s->seen;
+    uint64_t own[WN_TILE];
     if (h == u->select)
       tile = r->base + s->row * WN_TILE; /* the logits are there */
     else
       p->kernels.logits[n][s->rows](k->kt + at * p->a->D * WN_TILE, r->q + row * Dp, tile);
+    if (p->a->span.on) seen = wn_terms_span(&terms, seen, own, tile);
     p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
                                               .F = r->F ? r->F + s->row * WN_TILE : NULL,
-                                              .seen = s->seen,
+                                              .seen = seen,
                                               .rows = s->rows,
                                               .width = s->width,
                                               .m = r->m + row,
                                               .l = r->l + row * WN_TILE_LANES,
                                               .acc = r->acc + row * Dp,
                                               .acc_width = Dp});
+    if (p->a->dropout.p > 0) wn_terms_drop(&terms, tile);
     p->kernels.values[n][s->rows](k->v + at * WN_TILE * Dp, tile, r->acc + row * Dp);
   }
 }
@@ -218,6 +224,9 @@ static void begin_rows(const struct wn_attention_plan *p, const struct wn_attent
   memset(r->acc, 0, (size_t)(u->heads * WN_TILE * p->Dp) * sizeof *r->acc);
   memset(r->l, 0, (size_t)(u->heads * WN_TILE * WN_TILE_LANES) * sizeof *r->l);
   for (int64_t i = 0; i < u->heads * WN_TILE; i++) r->m[i] = -INFINITY;
+  for (int64_t h = 0; a->sinks.n > 0 && h < u->heads; h++)
+    wn_terms_sinks(p, r->q + h * WN_TILE * p->Dp, p->Dp, u->g0 + h / p->group, r->at.rows, r->m + h * WN_TILE,
+                   r->l + h * WN_TILE * WN_TILE_LANES, r->acc + h * WN_TILE * p->Dp);
   if (r->mem) memset(r->mem, 0, WN_TILE * sizeof *r->mem);
 }
 

@@ -2,6 +2,7 @@
  * as an epilogue of the rows. Rules cost a few operations per row and tile, not per head. */
 #include "backends/cpu/attention_terms.h"
 #include <math.h>
+#include "base/rng.h"
 
 /* Is x = floor((m/density)^2) for this m? The very operations of the reference, so that both see the same keys. */
 static int64_t square_distance(int64_t m, double density) {
@@ -141,8 +142,159 @@ static void exclusive_gate(const struct wn_attention *a, int64_t h) {
   *to = (float)((double)*to - sum);
 }
 
+/* --- spans --- */
+
+static double ratio(const struct wn_attention *a, int64_t b, int64_t h, int64_t r) {
+  return (double)(a->span.dynamic ? *wn_at(a->span.z, a->span.s_z, b, r, h) : *wn_at(a->span.z, a->span.s_z, 0, 0, h));
+}
+
+static double span_mask(const struct wn_attention *a, double z, int64_t x) {
+  return (a->span.ramp + a->span.limit * z - (double)x) / a->span.ramp;
+}
+
+bool wn_terms_span_sees(const struct wn_terms_strip *s) {
+  const struct wn_attention *a = s->a;
+  for (int64_t i = 0; i < s->rows; i++) {
+    const int64_t at = s->r + i + a->Tk - a->Tq - s->j0;
+    if (span_mask(a, ratio(a, s->b, s->h, s->r + i), wn_max_i64(at - s->width + 1, 0)) > 0) return true;
+  }
+  return false;
+}
+
+const uint64_t *wn_terms_span(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own, float *tile) {
+  const struct wn_attention *a = s->a;
+  for (int64_t i = 0; i < s->rows; i++) {
+    const int64_t at = s->r + i + a->Tk - a->Tq - s->j0;
+    const double z = ratio(a, s->b, s->h, s->r + i);
+    own[i] = seen ? seen[i] : ~UINT64_C(0);
+    for (int64_t j = 0; j < s->width && at - j >= 0; j++) {
+      const double m = span_mask(a, z, at - j);
+      if (m >= 1) break; /* nearer ones too */
+      if (m > 0)
+        tile[i * WN_TILE + j] += (float)log(m);
+      else
+        own[i] &= ~(UINT64_C(1) << j);
+    }
+  }
+  return own;
+}
+
+void wn_terms_span_gradient(const struct wn_terms_strip *s, const float *G, float *dz) {
+  const struct wn_attention *a = s->a;
+  for (int64_t i = 0; i < s->rows; i++) {
+    const int64_t at = s->r + i + a->Tk - a->Tq - s->j0;
+    const double z = ratio(a, s->b, s->h, s->r + i);
+    double sum = 0;
+    for (int64_t j = 0; j < s->width && at - j >= 0; j++) {
+      const double m = span_mask(a, z, at - j);
+      if (m >= 1) break;
+      if (m > 0) sum += (double)G[i * WN_TILE + j] / m;
+    }
+    dz[i] += (float)(sum * a->span.limit / a->span.ramp);
+  }
+}
+
+int64_t wn_terms_backward_floats(const struct wn_attention *a) {
+  return a->span.on && a->span.dz && !a->span.dynamic ? (a->B * a->H * a->Tq + 15) / 16 * 16 : 0;
+}
+
+float *wn_terms_span_rows(const struct wn_attention_plan *p) {
+  const int64_t n = wn_terms_backward_floats(p->a);
+  return n ? (float *)p->exec->scratch + wn_attention_backward_floats(p) - n : NULL;
+}
+
+static void span_gradient(const struct wn_attention *a, const float *rows) {
+  for (int64_t h = 0; h < a->H; h++) {
+    double sum = 0;
+    for (int64_t b = 0; b < a->B; b++)
+      for (int64_t r = 0; r < a->Tq; r++) sum += (double)rows[(b * a->H + h) * a->Tq + r];
+    float *dz = wn_at_out(a->span.dz, a->span.s_z, 0, 0, h);
+    *dz = (float)((double)*dz + sum);
+  }
+}
+
+/* --- dropout --- */
+
+void wn_terms_drop(const struct wn_terms_strip *s, float *tile) {
+  const struct wn_attention *a = s->a;
+  const double least = a->dropout.p * 4294967296.0;
+  const float kept = (float)(1 / (1 - a->dropout.p));
+  const int64_t columns = wn_min_i64(s->width, a->Tk - s->j0);
+  uint32_t word[4];
+  for (int64_t i = 0; i < s->rows; i++) {
+    const uint64_t first = (uint64_t)(((s->b * a->H + s->h) * a->Tq + s->r + i) * a->Tk + s->j0);
+    for (int64_t j = 0; j < columns; j++) {
+      const uint64_t n = first + (uint64_t)j;
+      if (j == 0 || n % 4 == 0) wn_philox(a->dropout.seed, a->dropout.stream, n / 4, word);
+      tile[i * WN_TILE + j] = (double)word[n % 4] >= least ? tile[i * WN_TILE + j] * kept : 0;
+    }
+  }
+}
+
+/* --- sinks --- */
+
+void wn_terms_sinks(const struct wn_attention_plan *p, const float *q, int64_t q_step, int64_t g, int64_t rows,
+                    float *m, float *l, float *acc) {
+  const struct wn_attention *a = p->a;
+  _Alignas(64) float tile[WN_TILE_AREA] = {0};
+  uint64_t seen[WN_TILE];
+  for (int64_t at = 0; at < a->sinks.n; at += WN_TILE) {
+    const int64_t count = wn_min_i64(WN_TILE, a->sinks.n - at), from = (g * a->sinks.n + at) * a->D;
+    for (int64_t i = 0; i < rows; i++) {
+      seen[i] = ~UINT64_C(0) >> (WN_TILE - count);
+      p->ops->decode_logits(tile + i * WN_TILE, q + i * q_step, (const float *)a->sinks.k + from, a->D, count, a->D,
+                            (float)a->scale);
+    }
+    p->ops->softmax(&(struct wn_tile_softmax){
+        .a = tile, .seen = seen, .rows = rows, .width = WN_TILE, .m = m, .l = l, .acc = acc, .acc_width = p->Dp});
+    for (int64_t i = 0; i < rows; i++)
+      p->ops->decode_values(acc + i * p->Dp, tile + i * WN_TILE, (const float *)a->sinks.v + from, a->D, count, a->D);
+  }
+}
+
+/* One row of one head: dq, and the sinks' dk and dv. */
+static void sinks_row(const struct wn_attention *a, int64_t b, int64_t h, int64_t r) {
+  const int64_t g = h / (a->H / a->Hkv), n = a->sinks.n, D = a->D;
+  const float *q = wn_at(a->q, a->s_q, b, r, h), *y = wn_at(a->y, a->s_y, b, r, h), *dy = wn_at(a->dy, a->s_y, b, r, h);
+  const float *v = own_value(a, b, h, r);
+  const double lse = (double)((const float *)a->lse)[(b * a->H + h) * a->Tq + r];
+  double part = 0, lost = 0, delta = 0; /* exclusive: what dy loses along v, and y has lost */
+  if (a->exclusive.on) {
+    const double size = fmax(product(v, v, D), 1e-30), gate = gate_of(a, h);
+    part = gate * product(dy, v, D) / size;
+    lost = gate * (double)((const float *)a->exclusive.dot)[(b * a->H + h) * a->Tq + r] / size;
+  }
+  for (int64_t d = 0; d < D; d++) delta += ((double)dy[d] - part * (double)v[d]) * ((double)y[d] + lost * (double)v[d]);
+  float *dq = a->dq ? wn_at_out(a->dq, a->s_q, b, r, h) : NULL;
+  for (int64_t s = 0; s < n; s++) {
+    const int64_t at = (g * n + s) * D;
+    const float *k = (const float *)a->sinks.k + at, *value = (const float *)a->sinks.v + at;
+    const double w = exp(a->scale * product(q, k, D) - lse);
+    const double dw = product(dy, value, D) - part * product(v, value, D), G = a->scale * w * (dw - delta);
+    float *dk = a->sinks.dk ? (float *)a->sinks.dk + at : NULL, *dv = a->sinks.dv ? (float *)a->sinks.dv + at : NULL;
+    for (int64_t d = 0; d < D; d++) {
+      if (dq) dq[d] += (float)(G * (double)k[d]);
+      if (dk) dk[d] += (float)(G * (double)q[d]);
+      if (dv) dv[d] += (float)(w * ((double)dy[d] - part * (double)v[d]));
+    }
+  }
+}
+
+static void sinks_group(const struct wn_attention *a, int64_t g) {
+  const int64_t group = a->H / a->Hkv;
+  for (int64_t b = 0; b < a->B; b++)
+    for (int64_t h = g * group; h < (g + 1) * group; h++)
+      for (int64_t r = 0; r < a->Tq; r++) sinks_row(a, b, h, r);
+}
+
 void wn_terms_backward_end(const struct wn_attention_plan *p) {
   const struct wn_attention *a = p->a;
+  const float *rows = wn_terms_span_rows(p);
+  if (rows) span_gradient(a, rows);
+  if (a->sinks.n > 0) {
+#pragma omp parallel for num_threads(p->exec->threads) schedule(static)
+    for (int64_t g = 0; g < a->Hkv; g++) sinks_group(a, g);
+  }
   if (a->exclusive.on && a->dv) {
 #pragma omp parallel for num_threads(p->exec->threads) schedule(static)
     for (int64_t n = 0; n < a->B * a->Hkv; n++) exclusive_values(a, n / a->Hkv, n % a->Hkv);

@@ -27,6 +27,29 @@ void wn_terms_exclusive(const struct wn_attention *a, int64_t b, int64_t h, int6
 /* Exclusive, backward: out[D] = gradient of the row before the projection; returns its product with that row. */
 float wn_terms_exclusive_gradient(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, float *out);
 
+/* A strip of one head's logits as the terms of a single head see it; r: the strip's first query row. */
+struct wn_terms_strip {
+  const struct wn_attention *a;
+  int64_t b, h, r, rows, width, j0;
+};
+
+/* Spans: tile[rows,64] += log m. Returns the masks of what is seen: own[64], filled from `seen` (NULL: all). */
+const uint64_t *wn_terms_span(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own, float *tile);
+/* Does the head see any pair of the strip? */
+bool wn_terms_span_sees(const struct wn_terms_strip *s);
+/* dz[rows] += sum of G/m * limit/ramp over the ramp. */
+void wn_terms_span_gradient(const struct wn_terms_strip *s, const float *G, float *dz);
+/* [B,H,Tq] of scratch, past what backward's kernels use; NULL where no static span's gradient is wanted. */
+int64_t wn_terms_backward_floats(const struct wn_attention *a);
+float *wn_terms_span_rows(const struct wn_attention_plan *p);
+
+/* Dropout on the weights: tile[rows,64] *= keep/(1-p). */
+void wn_terms_drop(const struct wn_terms_strip *s, float *tile);
+
+/* Sinks, before all keys: q[rows] at distance q_step; m, l, acc[rows,Dp] as softmax's. */
+void wn_terms_sinks(const struct wn_attention_plan *p, const float *q, int64_t q_step, int64_t g, int64_t rows,
+                    float *m, float *l, float *acc);
+
 /* After everything else of backward: what the terms add to dv and to their own gradients. */
 void wn_terms_backward_end(const struct wn_attention_plan *p);
 
