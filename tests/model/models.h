@@ -262,7 +262,7 @@ enum { MODEL_CASES = sizeof model_cases / sizeof *model_cases };
 
 /* The cpu backend does not have all mechanisms yet. */
 static inline bool model_case_runs(const struct model_case *k, const char *backend) {
-  static const char *const missing[] = {"\"relative\"", "\"threshold\""};
+  static const char *const missing[] = {"\"threshold\""};
   for (size_t i = 0; i < sizeof missing / sizeof *missing; i++)
     if (k->attention && strstr(k->attention, missing[i]) && strcmp(backend, "cpu") == 0) return false;
   return true;

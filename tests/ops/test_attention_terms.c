@@ -287,11 +287,19 @@ static void weight_dropout(void **unused) {
   run_term(950, DROP | SINKS | EXCLUSIVE | SPAN);
 }
 
+static void relative_positions(void **unused) {
+  (void)unused;
+  run_term(1000, RELATIVE);
+  run_term(1050, RELATIVE | SINKS | SPAN | GROUPS);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(nothing),     cmocka_unit_test(window),    cmocka_unit_test(strided),
-      cmocka_unit_test(square_root), cmocka_unit_test(exclusive), cmocka_unit_test(selection_groups),
-      cmocka_unit_test(spans),       cmocka_unit_test(sinks),     cmocka_unit_test(weight_dropout),
+      cmocka_unit_test(nothing),        cmocka_unit_test(window),
+      cmocka_unit_test(strided),        cmocka_unit_test(square_root),
+      cmocka_unit_test(exclusive),      cmocka_unit_test(selection_groups),
+      cmocka_unit_test(spans),          cmocka_unit_test(sinks),
+      cmocka_unit_test(weight_dropout), cmocka_unit_test(relative_positions),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

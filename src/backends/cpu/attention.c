@@ -203,7 +203,6 @@ static size_t scratch_bytes(const struct wn_attention_plan *p, bool backward) {
 
 /* The first term of the call that these kernels do not have; NULL: all are there. */
 static const char *missing_term(const struct wn_attention *a) {
-  if (a->relative.P > 0) return "relative positions";
   if (a->threshold.on) return "a threshold";
   return NULL;
 }

@@ -26,6 +26,7 @@ struct sums {
   float *dq;  /* [blocks][heads][64][Dp] */
   float *dsq; /* [blocks][64][Dp], bilinear */
   float *dz;  /* [blocks][heads][64], spans */
+  float *dp;  /* [P][Dp], relative positions */
 };
 
 /* Column side: one column block. */
@@ -115,7 +116,7 @@ static struct sizes count(const struct wn_attention_plan *p) {
 
 size_t wn_attention_backward_floats(const struct wn_attention_plan *p) {
   const struct sizes n = count(p);
-  const size_t threads = (size_t)p->threads, terms = (size_t)wn_terms_backward_floats(p->a);
+  const size_t threads = (size_t)p->threads, terms = (size_t)wn_terms_backward_floats(p);
   if (p->own) return threads * (n.rows + n.sums + n.worker) + terms;
   return terms + n.rows + (size_t)p->chunks * n.sums + threads * n.worker;
 }
@@ -235,6 +236,11 @@ static void select_columns(const struct column *x) {
       s.carry = carry;
       p->kernels.logits[strips[i].width / 16][strips[i].rows](kt, q + block * step + strips[i].row * p->Dp,
                                                               (float *)s.base);
+      if (a->relative.P > 0 && !a->sel.bilinear)
+        wn_terms_relative(p,
+                          &(struct wn_terms_strip){a, x->u->b, x->u->h0 + x->u->select, r.r0 + strips[i].row,
+                                                   strips[i].rows, strips[i].width, x->c * WN_TILE},
+                          q + block * step + strips[i].row * p->Dp, p->Dp, (float *)s.base);
       p->ops->select(&s);
     }
   }
@@ -277,6 +283,7 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
     else
       p->kernels.logits[s->width / 16][s->rows](w->kt + columns, x->rows->q + row * Dp, weights);
     p->kernels.logits[s->width / 16][s->rows](w->vt + columns, x->rows->dy + row * Dp, gradient);
+    if (p->a->relative.P > 0 && h != x->u->select) wn_terms_relative(p, &terms, x->rows->q + row * Dp, Dp, weights);
     if (p->a->span.on) {
       if (logits != weights) memcpy(weights, logits, (size_t)(s->rows * WN_TILE) * sizeof *weights);
       logits = weights; /* those that select stay as they are */
@@ -298,6 +305,8 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
     if (p->a->span.on) wn_terms_span_gradient(&terms, gradient, x->sums->dz + row);
     if (p->a->dropout.p > 0) wn_terms_drop(&terms, weights);
     p->kernels.columns[s->width / 16][s->rows](x->rows->dy + row * Dp, weights, w->dv + tile);
+    if (p->a->relative.P > 0 && h != x->u->select)
+      wn_terms_relative_gradient(p, &terms, gradient, x->rows->q + row * Dp, x->sums->dq + row * Dp, x->sums->dp);
     if (h != x->u->select)
       score_products(x, s, gradient, x->rows->q + row * Dp, w->k + tile, w->dk + tile, x->sums->dq + row * Dp);
   }
@@ -335,6 +344,12 @@ static void selection_gradient(struct column *x, int64_t block) {
                                                               .relu = a->sel.relu,
                                                               .shift = a->sel.shift});
     const int64_t row = block * WN_TILE + s->row, of_head = (block * x->u->heads + h) * WN_TILE + s->row;
+    if (h >= 0 && a->relative.P > 0)
+      wn_terms_relative_gradient(p,
+                                 &(struct wn_terms_strip){a, x->u->b, x->u->h0 + h,
+                                                          wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row,
+                                                          s->rows, s->width, x->c * WN_TILE},
+                                 w->g + in_tile, x->rows->q + of_head * Dp, x->sums->dq + of_head * Dp, x->sums->dp);
     if (h >= 0)
       score_products(x, s, w->g + in_tile, x->rows->q + of_head * Dp, w->k + tile, w->dk + tile,
                      x->sums->dq + of_head * Dp);
@@ -447,6 +462,8 @@ static void backward_own(const struct wn_attention_plan *p) {
       for (int64_t block = p->first_block; block < p->blocks; block++)
         for (int64_t h = 0; h < u.heads; h++) pack_rows(p, &u, h, block, &rows);
       memset(sums.dq, 0, sizes.sums * sizeof(float));
+      sums.dp = wn_terms_relative_part(p, n);
+      if (sums.dp) memset(sums.dp, 0, (size_t)(p->a->relative.P * p->Dp) * sizeof(float));
       for (int n = 0; n < COLUMNS_MAX; n++)
         x[n] = (struct column){
             .p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[n], .longest = longest_row(p->a, &u)};
@@ -485,6 +502,8 @@ static void backward_team(const struct wn_attention_plan *p) {
         struct wn_layout at = {.base = parts + (size_t)part * sizes.sums};
         struct sums sums;
         lay_sums(p, &at, a->H, &sums);
+        sums.dp = wn_terms_relative_part(p, part);
+        if (sums.dp && b == 0) memset(sums.dp, 0, (size_t)(a->relative.P * p->Dp) * sizeof(float));
         for (int n = 0; n < COLUMNS_MAX; n++)
           x[n] = (struct column){.p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[n], .longest = longest};
         /* There and back again, so that every part gets long and short columns alike. */

@@ -54,6 +54,8 @@ static void select_keys(const struct wn_attention_plan *p, const struct wn_atten
   const float *k =
       a->sel.bilinear ? wn_at(a->sel.sk, a->sel.s_sk, b, j0, choice) : wn_at(a->k, a->s_k, b, j0, head / p->group);
   p->ops->decode_logits(base, q, k, a->sel.bilinear ? a->sel.s_sk.t : a->s_k.t, count, a->D, (float)a->scale);
+  if (a->relative.P > 0 && !a->sel.bilinear)
+    wn_terms_relative(p, &(struct wn_terms_strip){a, b, head, 0, 1, WN_TILE, j0}, q, 0, base);
   p->ops->select(&(struct wn_tile_select){.base = base,
                                           .allow = s->allow,
                                           .carry = carry,
@@ -124,6 +126,8 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
       else
         p->ops->decode_logits(tile, wn_at(a->q, a->s_q, b, 0, head), wn_at(a->k, a->s_k, b, j0, g), a->s_k.t, count, D,
                               (float)a->scale);
+      if (a->relative.P > 0 && !(keep && !a->sel.bilinear && head == leader))
+        wn_terms_relative(p, &terms, wn_at(a->q, a->s_q, b, 0, head), 0, tile);
       if (a->span.on) seen = wn_terms_span(&terms, seen, own, tile);
       p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
                                                 .F = a->sel.on ? F : NULL,

@@ -167,6 +167,10 @@ static void begin_tile(const struct wn_attention_plan *p, const struct wn_attent
     const struct wn_attention_strip *s = &r->strips[i];
     float *base = r->base + s->row * WN_TILE, *F = r->F + s->row * WN_TILE;
     p->kernels.logits[s->width / 16][s->rows](selected_keys(p, u, k, c), q + s->row * p->Dp, base);
+    if (a->relative.P > 0 && !a->sel.bilinear)
+      wn_terms_relative(
+          p, &(struct wn_terms_strip){a, u->b, u->h0 + u->select, r->at.r0 + s->row, s->rows, s->width, c * WN_TILE},
+          q + s->row * p->Dp, p->Dp, base);
     p->ops->select(&(struct wn_tile_select){.base = base,
                                             .allow = s->allow,
                                             .carry = w->carry + c * WN_TILE,
@@ -198,6 +202,7 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
       tile = r->base + s->row * WN_TILE; /* the logits are there */
     else
       p->kernels.logits[n][s->rows](k->kt + at * p->a->D * WN_TILE, r->q + row * Dp, tile);
+    if (p->a->relative.P > 0 && h != u->select) wn_terms_relative(p, &terms, r->q + row * Dp, Dp, tile);
     if (p->a->span.on) seen = wn_terms_span(&terms, seen, own, tile);
     p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
                                               .F = r->F ? r->F + s->row * WN_TILE : NULL,
@@ -340,6 +345,11 @@ static void carry_columns(const struct wn_attention_plan *p, const struct wn_att
     for (int i = 0; i < n; i++) {
       p->kernels.logits[strips[i].width / 16][strips[i].rows](kt, s->selq + (block * WN_TILE + strips[i].row) * p->Dp,
                                                               w->tile);
+      if (p->a->relative.P > 0 && !p->a->sel.bilinear)
+        wn_terms_relative(p,
+                          &(struct wn_terms_strip){p->a, u->b, u->select, r.r0 + strips[i].row, strips[i].rows,
+                                                   strips[i].width, c * WN_TILE},
+                          s->selq + (block * WN_TILE + strips[i].row) * p->Dp, p->Dp, w->tile);
       p->ops->select(&(struct wn_tile_select){.base = w->tile,
                                               .allow = strips[i].allow,
                                               .carry = carry,

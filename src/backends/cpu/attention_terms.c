@@ -194,12 +194,12 @@ void wn_terms_span_gradient(const struct wn_terms_strip *s, const float *G, floa
   }
 }
 
-int64_t wn_terms_backward_floats(const struct wn_attention *a) {
+static int64_t span_floats(const struct wn_attention *a) {
   return a->span.on && a->span.dz && !a->span.dynamic ? (a->B * a->H * a->Tq + 15) / 16 * 16 : 0;
 }
 
 float *wn_terms_span_rows(const struct wn_attention_plan *p) {
-  const int64_t n = wn_terms_backward_floats(p->a);
+  const int64_t n = span_floats(p->a);
   return n ? (float *)p->exec->scratch + wn_attention_backward_floats(p) - n : NULL;
 }
 
@@ -211,6 +211,76 @@ static void span_gradient(const struct wn_attention *a, const float *rows) {
     float *dz = wn_at_out(a->span.dz, a->span.s_z, 0, 0, h);
     *dz = (float)((double)*dz + sum);
   }
+}
+
+/* --- relative positions --- */
+
+/* Keys of the strip's row i, at its own column and before: count, and the distance of the last of them. */
+static int64_t row_reach(const struct wn_terms_strip *s, int64_t i, int64_t *nearest) {
+  const int64_t at = s->r + i + s->a->Tk - s->a->Tq - s->j0, last = wn_min_i64(at, s->width - 1);
+  *nearest = at - last;
+  return last + 1;
+}
+
+void wn_terms_relative(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *q,
+                       int64_t q_step, float *tile) {
+  const struct wn_attention *a = p->a;
+  _Alignas(64) float R[WN_TILE];
+  for (int64_t i = 0; i < s->rows; i++) {
+    int64_t x;
+    const int64_t n = row_reach(s, i, &x), count = wn_min_i64(n, a->relative.P - x);
+    if (count <= 0) continue;
+    p->ops->decode_logits(R, q + i * q_step, (const float *)a->relative.p + x * a->D, a->D, count, a->D,
+                          (float)a->scale);
+    for (int64_t t = 0; t < count; t++) tile[i * WN_TILE + n - 1 - t] += R[t];
+  }
+}
+
+void wn_terms_relative_gradient(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *G,
+                                const float *q, float *dq, float *dp) {
+  const struct wn_attention *a = p->a;
+  _Alignas(64) float R[WN_TILE];
+  for (int64_t i = 0; i < s->rows; i++) {
+    int64_t x;
+    const int64_t n = row_reach(s, i, &x), count = wn_min_i64(n, a->relative.P - x);
+    if (count <= 0) continue;
+    for (int64_t t = 0; t < count; t++) R[t] = G[i * WN_TILE + n - 1 - t];
+    p->ops->decode_values(dq + i * p->Dp, R, (const float *)a->relative.p + x * a->D, a->D, count, a->D);
+    const float *row = q + i * p->Dp;
+    for (int64_t t = 0; t < count; t++) {
+      float *to = dp + (x + t) * p->Dp;
+      if (R[t] == 0) continue;
+      for (int64_t d = 0; d < p->Dp; d++) to[d] += R[t] * row[d];
+    }
+  }
+}
+
+static int64_t relative_parts(const struct wn_attention_plan *p) {
+  return p->own ? p->units : p->chunks;
+}
+
+int64_t wn_terms_backward_floats(const struct wn_attention_plan *p) {
+  return span_floats(p->a) + (p->a->relative.P > 0 ? relative_parts(p) * p->a->relative.P * p->Dp : 0);
+}
+
+float *wn_terms_relative_part(const struct wn_attention_plan *p, int64_t n) {
+  if (p->a->relative.P <= 0) return NULL;
+  return (float *)p->exec->scratch + wn_attention_backward_floats(p) - wn_terms_backward_floats(p) +
+         n * p->a->relative.P * p->Dp;
+}
+
+/* The parts, in order, to dp. */
+static void relative_gradient(const struct wn_attention_plan *p) {
+  const struct wn_attention *a = p->a;
+  const float *parts = wn_terms_relative_part(p, 0);
+  const int64_t step = a->relative.P * p->Dp;
+  for (int64_t x = 0; x < a->relative.P; x++)
+    for (int64_t d = 0; d < a->D; d++) {
+      double sum = 0;
+      for (int64_t n = 0; n < relative_parts(p); n++) sum += (double)parts[n * step + x * p->Dp + d];
+      float *to = (float *)a->relative.dp + x * a->D + d;
+      *to = (float)((double)*to + a->scale * sum);
+    }
 }
 
 /* --- dropout --- */
@@ -291,6 +361,7 @@ void wn_terms_backward_end(const struct wn_attention_plan *p) {
   const struct wn_attention *a = p->a;
   const float *rows = wn_terms_span_rows(p);
   if (rows) span_gradient(a, rows);
+  if (a->relative.P > 0 && a->relative.dp) relative_gradient(p);
   if (a->sinks.n > 0) {
 #pragma omp parallel for num_threads(p->exec->threads) schedule(static)
     for (int64_t g = 0; g < a->Hkv; g++) sinks_group(a, g);

@@ -40,8 +40,17 @@ bool wn_terms_span_sees(const struct wn_terms_strip *s);
 /* dz[rows] += sum of G/m * limit/ramp over the ramp. */
 void wn_terms_span_gradient(const struct wn_terms_strip *s, const float *G, float *dz);
 /* [B,H,Tq] of scratch, past what backward's kernels use; NULL where no static span's gradient is wanted. */
-int64_t wn_terms_backward_floats(const struct wn_attention *a);
+int64_t wn_terms_backward_floats(const struct wn_attention_plan *p);
 float *wn_terms_span_rows(const struct wn_attention_plan *p);
+
+/* Relative positions: tile[rows,64] += scale * q[rows] . p[x], q's rows q_step apart. */
+void wn_terms_relative(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *q,
+                       int64_t q_step, float *tile);
+/* dq[rows,Dp] += G p (scale left out), dp[P,Dp] += G^T q (scale left out). */
+void wn_terms_relative_gradient(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *G,
+                                const float *q, float *dq, float *dp);
+/* Parts of dp in scratch: of a unit, or of a team's part. */
+float *wn_terms_relative_part(const struct wn_attention_plan *p, int64_t n);
 
 /* Dropout on the weights: tile[rows,64] *= keep/(1-p). */
 void wn_terms_drop(const struct wn_terms_strip *s, float *tile);
