@@ -47,8 +47,8 @@ static void try_attention(wn_context *ctx, const char *text) {
     fuzz_refused(ctx);
     return;
   }
-  struct wn_attention terms = {0};
-  wn_attention_terms(&config, 64, &terms);
+  struct wn_attention terms = {.H = 8, .Hkv = 2};
+  wn_attention_terms(&config, -1, 64, &terms);
   HOLDS(terms.scale > 0);
 }
 

@@ -6,7 +6,9 @@
 
 #include "ops/naive.h"
 
-#define ULPS 4
+/* Fused, G = W (dW - dy.y) is a difference of numbers that were rounded apart, where the naive sum rounds them alike;
+ * that costs a few units more where one key takes nearly all the weight. */
+#define ULPS 8
 
 struct expectation {
   struct mech_setup s;

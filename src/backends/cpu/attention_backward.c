@@ -253,10 +253,14 @@ static void score_products(const struct column *x, const struct wn_attention_str
   x->p->kernels.values[s->width / 16][s->rows](k, g, dq);
 }
 
-/* A row that sees one key has weight 1 there whatever the logit: its G is exactly zero, not a rounding's worth. */
-static void clear_single(const struct column *x, int64_t p0, const struct wn_attention_strip *s, float *g) {
-  for (int64_t i = 0; i < s->rows; i++)
-    if (wn_terms_single(x->p->a, x->u->b, p0 + s->row + i)) memset(g + i * WN_TILE, 0, WN_TILE * sizeof *g);
+/* A row that sees one key has weight 1 there whatever the logit: its G, and with it what all heads have put into dF,
+ * is exactly zero, not a rounding's worth. */
+static void clear_single(const struct column *x, int64_t p0, const struct wn_attention_strip *s, float *g, float *dF) {
+  for (int64_t i = 0; i < s->rows; i++) {
+    if (!wn_terms_single(x->p->a, x->u->b, p0 + s->row + i)) continue;
+    memset(g + i * WN_TILE, 0, WN_TILE * sizeof *g);
+    if (dF) memset(dF + i * WN_TILE, 0, WN_TILE * sizeof *dF);
+  }
 }
 
 /* One head on one tile: W, G, dF, dv; dk and dq unless the selections' gradient must join first. */
@@ -301,7 +305,7 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
                                                 .delta = x->rows->delta + row,
                                                 .dF = w->dF ? w->dF + in_tile : NULL});
     if (block == x->c && (block == 0 || p->a->doc_start || p->a->window == 1))
-      clear_single(x, wn_max_i64(block * WN_TILE, p->offset), s, gradient);
+      clear_single(x, wn_max_i64(block * WN_TILE, p->offset), s, gradient, w->dF ? w->dF + in_tile : NULL);
     if (p->a->span.on) wn_terms_span_gradient(&terms, gradient, x->sums->dz + row);
     if (p->a->dropout.p > 0) wn_terms_drop(&terms, weights);
     p->kernels.columns[s->width / 16][s->rows](x->rows->dy + row * Dp, weights, w->dv + tile);
