@@ -260,14 +260,6 @@ static const struct model_case model_cases[] = {
 };
 enum { MODEL_CASES = sizeof model_cases / sizeof *model_cases };
 
-/* The cpu backend does not have all mechanisms yet. */
-static inline bool model_case_runs(const struct model_case *k, const char *backend) {
-  static const char *const missing[] = {"\"threshold\""};
-  for (size_t i = 0; i < sizeof missing / sizeof *missing; i++)
-    if (k->attention && strstr(k->attention, missing[i]) && strcmp(backend, "cpu") == 0) return false;
-  return true;
-}
-
 /* Weights far larger than a start's, so that no gradient is lost in rounding and selection really happens. */
 static inline wn_model_config model_case_config(const struct model_case *k) {
   wn_model_config c;

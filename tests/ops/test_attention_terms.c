@@ -127,6 +127,26 @@ static void outputs_free(struct outputs *o) {
   for (int i = 0; i < OUTPUTS; i++) free(o->x[i]);
 }
 
+/* A threshold's choice is a step: moves tau until no row lies within some roundings of it. */
+static void clear_of_steps(struct wn_attention *a) {
+  const size_t bytes = (size_t)(a->B * a->H * a->Tq) * sizeof(int32_t);
+  int32_t *below = malloc(bytes);
+  assert_non_null(below);
+  for (int tries = 0;; tries++) {
+    assert_true(tries < 200);
+    const double tau = a->threshold.tau, near = 1e-6;
+    a->threshold.tau = tau * (1 - near);
+    call(a, -1, 2, false);
+    memcpy(below, a->threshold.count, bytes);
+    a->threshold.tau = tau * (1 + near);
+    call(a, -1, 2, false);
+    a->threshold.tau = tau;
+    if (memcmp(below, a->threshold.count, bytes) == 0) break;
+    a->threshold.tau = tau * 0.999;
+  }
+  free(below);
+}
+
 static void run_case(uint64_t seed, unsigned terms, int64_t longest) {
   static const int64_t heads[][2] = {{1, 1}, {2, 2}, {4, 2}, {3, 1}, {6, 3}, {4, 4}};
   static const int64_t sizes[] = {8, 16, 24, 64, 33, 80, 128, 48};
@@ -202,6 +222,7 @@ static void run_case(uint64_t seed, unsigned terms, int64_t longest) {
   }
   struct outputs expected = {{0}, {0}};
   outputs_set(&a, &expected);
+  if (terms & THRESHOLD) clear_of_steps(&a);
   call(&a, -1, 2, false);
   if (!(terms & DECODE)) call(&a, -1, 2, true);
   for (int isa = WN_ISA_AVX2; isa <= (int)best; isa++)
@@ -293,6 +314,14 @@ static void relative_positions(void **unused) {
   run_term(1050, RELATIVE | SINKS | SPAN | GROUPS);
 }
 
+static void thresholds(void **unused) {
+  (void)unused;
+  run_term(1100, THRESHOLD);
+  run_term(1120, THRESHOLD | WINDOW | SINKS | EXCLUSIVE);
+  run_term(1140, THRESHOLD | SPAN | DYNAMIC | ITSELF | RELATIVE | GROUPS);
+  run_term(1160, THRESHOLD | DROP);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(nothing),        cmocka_unit_test(window),
@@ -300,6 +329,7 @@ int main(void) {
       cmocka_unit_test(exclusive),      cmocka_unit_test(selection_groups),
       cmocka_unit_test(spans),          cmocka_unit_test(sinks),
       cmocka_unit_test(weight_dropout), cmocka_unit_test(relative_positions),
+      cmocka_unit_test(thresholds),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

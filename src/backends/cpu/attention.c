@@ -201,17 +201,10 @@ static size_t scratch_bytes(const struct wn_attention_plan *p, bool backward) {
   return floats * sizeof(float);
 }
 
-/* The first term of the call that these kernels do not have; NULL: all are there. */
-static const char *missing_term(const struct wn_attention *a) {
-  if (a->threshold.on) return "a threshold";
-  return NULL;
-}
-
 static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, bool avx512, bool backward) {
   struct wn_attention_plan p;
-  const char *missing = missing_term(a);
-  if (missing)
-    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "attention: backend cpu does not have %s; backend ref does", missing);
+  if (backward && a->threshold.on && !a->threshold.cut)
+    return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "attention: threshold.cut: expected forward's note, found NULL");
   const struct wn_tile_ops *ops = avx512 ? &wn_tile_ops_avx512 : &wn_tile_ops_avx2;
   WN_TRY(wn_attention_plan_init(&p, exec, a, ops, backward));
   if (decodes(a, backward)) {

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <omp.h>
 #include <string.h>
-#include "backends/cpu/attention_terms.h"
+#include "backends/cpu/attention_threshold.h"
 
 enum { COLUMNS_MAX = 4 };
 
@@ -293,6 +293,10 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
       logits = weights; /* those that select stay as they are */
       seen = wn_terms_span(&terms, seen, own, weights);
     }
+    if (p->a->threshold.on) {
+      seen = wn_threshold_mask(&terms, wn_threshold_cut(&terms), logits, w->F ? w->F + in_tile : NULL, seen, own);
+      wn_threshold_hide_single(&terms, wn_threshold_cut(&terms), own);
+    }
     if (p->a->dropout.p > 0) wn_terms_drop(&terms, gradient);
     p->ops->gradient(&(struct wn_tile_gradient){.a = logits,
                                                 .w = weights,
@@ -304,6 +308,7 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
                                                 .lse = x->rows->lse + row,
                                                 .delta = x->rows->delta + row,
                                                 .dF = w->dF ? w->dF + in_tile : NULL});
+    if (p->a->threshold.on) wn_threshold_show_single(&terms, wn_threshold_cut(&terms), weights);
     if (block == x->c && (block == 0 || p->a->doc_start || p->a->window == 1))
       clear_single(x, wn_max_i64(block * WN_TILE, p->offset), s, gradient, w->dF ? w->dF + in_tile : NULL);
     if (p->a->span.on) wn_terms_span_gradient(&terms, gradient, x->sums->dz + row);

@@ -7,15 +7,16 @@
 #include <math.h>
 #include <omp.h>
 #include <string.h>
-#include "backends/cpu/attention_terms.h"
+#include "backends/cpu/attention_threshold.h"
 
 /* One entry a head and part. */
 struct partial {
-  float *acc;  /* [B*H*parts][Dp] */
-  float *l;    /* [B*H*parts][16] */
-  float *m;    /* [B*H*parts] */
-  float *mem;  /* [B*G*parts] */
-  float *last; /* [B*G][Tk] F after this row */
+  float *acc;            /* [B*H*parts][Dp] */
+  float *l;              /* [B*H*parts][16] */
+  float *m;              /* [B*H*parts] */
+  float *mem;            /* [B*G*parts] */
+  float *last;           /* [B*G][Tk] F after this row */
+  float *logits, *order; /* threshold: [B*H][blocks*64]; one row's keys for each thread */
 };
 
 static int64_t count_parts(const struct wn_attention_plan *p) {
@@ -34,6 +35,8 @@ static size_t lay(const struct wn_attention_plan *p, float *base, struct partial
   x->m = wn_layout_take(&l, n);
   x->mem = a->sel.on ? wn_layout_take(&l, a->B * wn_selection_groups(a) * parts) : NULL;
   x->last = a->sel.on ? wn_layout_take(&l, a->B * wn_selection_groups(a) * a->Tk) : NULL;
+  x->logits = a->threshold.on ? wn_layout_take(&l, a->B * a->H * p->blocks * WN_TILE) : NULL;
+  x->order = a->threshold.on ? wn_layout_take(&l, p->exec->threads * wn_threshold_floats(p)) : NULL;
   return l.used;
 }
 
@@ -106,6 +109,8 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
     if (part == 0 && a->sinks.n > 0)
       wn_terms_sinks(p, wn_at(a->q, a->s_q, b, 0, g * p->group + h), 0, g, 1, x->m + at, x->l + at * WN_TILE_LANES,
                      x->acc + at * p->Dp);
+    float *logits = x->logits ? x->logits + (b * a->H + g * p->group + h) * p->blocks * WN_TILE : NULL;
+    for (int64_t j = begin * WN_TILE; logits && j < end * WN_TILE; j++) logits[j] = -INFINITY;
   }
   for (int64_t c = begin; c < end; c++) {
     const int64_t j0 = c * WN_TILE, count = wn_min_i64(WN_TILE, a->Tk - j0);
@@ -129,6 +134,11 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
       if (a->relative.P > 0 && !(keep && !a->sel.bilinear && head == leader))
         wn_terms_relative(p, &terms, wn_at(a->q, a->s_q, b, 0, head), 0, tile);
       if (a->span.on) seen = wn_terms_span(&terms, seen, own, tile);
+      if (x->logits) {
+        wn_threshold_store(&terms, tile, a->sel.on ? F : NULL, seen,
+                           x->logits + (b * a->H + head) * p->blocks * WN_TILE + j0, 0);
+        continue;
+      }
       p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
                                                 .F = a->sel.on ? F : NULL,
                                                 .seen = seen,
@@ -145,11 +155,42 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
   if (keep) x->mem[(b * G + choice) * parts + part] = mem;
 }
 
+/* Threshold, all logits of a head there: the choice, then softmax and values of what it keeps, as the first part's. */
+static void threshold_head(const struct wn_attention_plan *p, const struct partial *x, int64_t b, int64_t h,
+                           int64_t parts) {
+  const struct wn_attention *a = p->a;
+  const int64_t at = (b * a->H + h) * parts;
+  const float *logits = x->logits + (b * a->H + h) * p->blocks * WN_TILE;
+  struct wn_terms_strip s = {a, b, h, 0, 1, WN_TILE, 0};
+  _Alignas(64) float tile[WN_TILE];
+  double cut[2];
+  wn_threshold_choose(&s, logits, 0, a->Tk, x->order + omp_get_thread_num() * wn_threshold_floats(p), cut);
+  for (s.j0 = 0; s.j0 < a->Tk; s.j0 += WN_TILE) {
+    uint64_t seen = 0;
+    memcpy(tile, logits + s.j0, sizeof tile);
+    for (int64_t j = 0; j < WN_TILE; j++) seen |= (uint64_t)(tile[j] > -INFINITY) << j;
+    wn_threshold_mask(&s, cut, tile, NULL, &seen, &seen);
+    if (seen == 0) continue;
+    p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
+                                              .seen = &seen,
+                                              .rows = 1,
+                                              .width = WN_TILE,
+                                              .m = x->m + at,
+                                              .l = x->l + at * WN_TILE_LANES,
+                                              .acc = x->acc + at * p->Dp,
+                                              .acc_width = p->Dp});
+    if (a->dropout.p > 0) wn_terms_drop(&s, tile);
+    p->ops->decode_values(x->acc + at * p->Dp, tile, wn_at(a->v, a->s_v, b, s.j0, h / p->group), a->s_v.t,
+                          wn_min_i64(WN_TILE, a->Tk - s.j0), a->D);
+  }
+}
+
 /* Parts of one head into its row of y. */
 static void merge(const struct wn_attention_plan *p, const struct partial *x, int64_t b, int64_t h, int64_t parts) {
   const struct wn_attention *a = p->a;
   const int64_t at = (b * a->H + h) * parts;
   float top = -INFINITY, total = 0;
+  if (x->logits) threshold_head(p, x, b, h, parts);
   for (int64_t n = 0; n < parts; n++) top = fmaxf(top, x->m[at + n]);
   float *acc = x->acc + at * p->Dp; /* the first part's becomes the sum */
   for (int64_t n = 0; n < parts; n++) {

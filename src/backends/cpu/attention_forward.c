@@ -9,7 +9,7 @@
 #include <math.h>
 #include <omp.h>
 #include <string.h>
-#include "backends/cpu/attention_terms.h"
+#include "backends/cpu/attention_threshold.h"
 
 enum { ROWS_MAX = 2 };
 
@@ -27,6 +27,7 @@ struct rows {
   float *base, *F;        /* [64][64] of the tile at hand */
   float *sq;              /* [64][Dp], bilinear */
   float *mem;             /* [64] */
+  float *logits;          /* [heads][64][blocks*64], threshold */
   struct wn_attention_strip strips[WN_STRIPS_MAX];
   int count; /* strips of the tile at hand */
 };
@@ -36,6 +37,7 @@ struct worker {
   float *tile;   /* [64][64] */
   float *factor; /* [64] */
   float *carry;  /* [blocks*64] */
+  float *order;  /* threshold: one row's keys */
 };
 
 /* Row blocks that are worked off together. Where the unit's keys and values outgrow a share of the last-level cache,
@@ -64,10 +66,12 @@ static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, i
     r->F = a->sel.on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
     r->sq = a->sel.on && a->sel.bilinear ? wn_layout_take(l, WN_TILE * p->Dp) : NULL;
     r->mem = a->sel.on ? wn_layout_take(l, WN_TILE) : NULL;
+    r->logits = a->threshold.on ? wn_layout_take(l, heads * p->blocks * WN_TILE_AREA) : NULL;
   }
   w->tile = wn_layout_take(l, WN_TILE_AREA);
   w->factor = wn_layout_take(l, WN_TILE);
   w->carry = a->sel.on ? wn_layout_take(l, p->blocks * WN_TILE) : NULL;
+  w->order = a->threshold.on ? wn_layout_take(l, wn_threshold_floats(p)) : NULL;
 }
 
 /* What a team shares besides: carries at the chunks' first rows, the selecting queries. */
@@ -204,6 +208,12 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
       p->kernels.logits[n][s->rows](k->kt + at * p->a->D * WN_TILE, r->q + row * Dp, tile);
     if (p->a->relative.P > 0 && h != u->select) wn_terms_relative(p, &terms, r->q + row * Dp, Dp, tile);
     if (p->a->span.on) seen = wn_terms_span(&terms, seen, own, tile);
+    if (r->logits) {
+      const int64_t stride = p->blocks * WN_TILE;
+      wn_threshold_store(&terms, tile, r->F ? r->F + s->row * WN_TILE : NULL, seen,
+                         r->logits + row * stride + c * WN_TILE, stride);
+      continue;
+    }
     p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
                                               .F = r->F ? r->F + s->row * WN_TILE : NULL,
                                               .seen = seen,
@@ -233,6 +243,45 @@ static void begin_rows(const struct wn_attention_plan *p, const struct wn_attent
     wn_terms_sinks(p, r->q + h * WN_TILE * p->Dp, p->Dp, u->g0 + h / p->group, r->at.rows, r->m + h * WN_TILE,
                    r->l + h * WN_TILE * WN_TILE_LANES, r->acc + h * WN_TILE * p->Dp);
   if (r->mem) memset(r->mem, 0, WN_TILE * sizeof *r->mem);
+  for (int64_t i = 0; r->logits && i < u->heads * p->blocks * WN_TILE_AREA; i++) r->logits[i] = -INFINITY;
+}
+
+/* Threshold, all logits of a row block there: the choice of head h, then softmax and values of what it keeps. */
+static void threshold_head(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
+                           const struct worker *w, const struct rows *r, int64_t h) {
+  const struct wn_attention *a = p->a;
+  const int64_t Dp = p->Dp, stride = p->blocks * WN_TILE, rows = r->at.rows, row = h * WN_TILE;
+  const float *logits = r->logits + row * stride;
+  struct wn_terms_strip s = {a, u->b, u->h0 + h, r->at.r0, rows, WN_TILE, 0};
+  double cut[2 * WN_TILE];
+  uint64_t seen[WN_TILE];
+  wn_threshold_choose(&s, logits, stride, r->at.p0 + rows, w->order, cut);
+  for (int64_t c = r->at.doc_min / WN_TILE; c <= r->at.block; c++) {
+    s.j0 = c * WN_TILE;
+    uint64_t some = 0;
+    for (int64_t i = 0; i < rows; i++) {
+      seen[i] = 0;
+      for (int64_t j = 0; j < WN_TILE; j++) {
+        const float x = logits[i * stride + s.j0 + j];
+        seen[i] |= (uint64_t)(x > -INFINITY) << j;
+        w->tile[i * WN_TILE + j] = x;
+      }
+    }
+    wn_threshold_mask(&s, cut, w->tile, NULL, seen, seen);
+    for (int64_t i = 0; i < rows; i++) some |= seen[i];
+    if (some == 0) continue;
+    p->ops->softmax(&(struct wn_tile_softmax){.a = w->tile,
+                                              .seen = seen,
+                                              .rows = rows,
+                                              .width = WN_TILE,
+                                              .m = r->m + row,
+                                              .l = r->l + row * WN_TILE_LANES,
+                                              .acc = r->acc + row * Dp,
+                                              .acc_width = Dp});
+    if (a->dropout.p > 0) wn_terms_drop(&s, w->tile);
+    p->kernels.values[WN_TILE / 16][rows](k->v + (c * u->groups + h / p->group) * WN_TILE * Dp, w->tile,
+                                          r->acc + row * Dp);
+  }
 }
 
 static void finish_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct rows *r,
@@ -269,6 +318,8 @@ static void forward_rows(const struct wn_attention_plan *p, const struct wn_atte
     for (int64_t h = 0; h < u->heads; h++)
       for (int64_t i = 0; i < count; i++) head_tile(p, u, k, w, &w->rows[i], h, c);
   }
+  for (int64_t i = 0; p->a->threshold.on && i < count; i++)
+    for (int64_t h = 0; h < u->heads; h++) threshold_head(p, u, k, w, &w->rows[i], h);
   for (int64_t i = 0; i < count; i++) finish_rows(p, u, &w->rows[i], w);
 }
 
