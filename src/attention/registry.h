@@ -82,6 +82,9 @@ wn_status wn_attention_config_check(wn_context *ctx, const char *where, const wn
  * caller's to change. */
 void wn_attention_terms(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out);
 
+/* Selections F of a layer: 0 without selective attention, else 1 or one for each key-value head. */
+int64_t wn_attention_selections(const wn_attention_config *config, int64_t kv_heads);
+
 /* Is a pattern of '1' and '0', repeated over the layers, on for this one? "" and layer -1: yes. */
 bool wn_layer_pattern_has(const char *pattern, int64_t layer);
 wn_status wn_layer_pattern_check(wn_context *ctx, const char *where, const char *key, const char *pattern);

@@ -31,6 +31,11 @@ static void init(wn_attention_config *config) {
   s->mem.tau = 1;
 }
 
+int64_t wn_attention_selections(const wn_attention_config *config, int64_t kv_heads) {
+  if (!config->selective.enabled) return 0;
+  return config->selective.per_kv_head ? kv_heads : 1;
+}
+
 static bool is_enabled(const wn_attention_config *config) {
   return config->selective.enabled;
 }
@@ -53,7 +58,7 @@ static void fill(const wn_attention_config *config, int64_t layer, int64_t head_
   (void)layer, (void)head_size;
   const wn_selective_config *s = &config->selective;
   out->sel.on = true;
-  out->sel.groups = s->per_kv_head ? out->Hkv : 1;
+  out->sel.groups = wn_attention_selections(config, out->Hkv);
   out->sel.head = s->head;
   out->sel.relu = s->relu;
   out->sel.protect_first = s->protect_first;
@@ -64,9 +69,6 @@ static void fill(const wn_attention_config *config, int64_t layer, int64_t head_
   out->sel.mem_tau = s->mem.tau;
 }
 
-static int64_t groups(const wn_attention_config *c, const struct wn_attention_dims *d) {
-  return c->selective.per_kv_head ? d->Hkv : 1;
-}
 static bool has_bilinear(const wn_attention_config *c) {
   return c->selective.bilinear;
 }
@@ -77,14 +79,14 @@ static bool has_mem(const wn_attention_config *c) {
 static int shape_select(const wn_attention_config *c, const struct wn_attention_dims *d, int64_t shape[4]) {
   int n = 0;
   shape[n++] = d->B, shape[n++] = d->T;
-  if (c->selective.per_kv_head) shape[n++] = groups(c, d);
+  if (c->selective.per_kv_head) shape[n++] = d->Hkv;
   shape[n++] = d->D;
   return n;
 }
 static int shape_F(const wn_attention_config *c, const struct wn_attention_dims *d, int64_t shape[4]) {
   int n = 0;
   shape[n++] = d->B;
-  if (c->selective.per_kv_head) shape[n++] = groups(c, d);
+  if (c->selective.per_kv_head) shape[n++] = d->Hkv;
   shape[n++] = d->T, shape[n++] = d->T;
   return n;
 }

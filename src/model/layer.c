@@ -40,10 +40,6 @@ static int64_t in_width(const wn_model_config *c) {
 static enum wn_act_kind act_kind(const wn_model_config *c) {
   return c->ffn == WN_FFN_SWIGLU ? WN_ACT_SWIGLU : c->ffn == WN_FFN_GELU ? WN_ACT_GELU : WN_ACT_RELU;
 }
-/* Selections F a layer. */
-static int64_t selections(const wn_model_config *c) {
-  return c->attention.selective.per_kv_head ? c->kv_heads : 1;
-}
 static bool is_bilinear(const wn_model_config *c) {
   return c->attention.selective.enabled && c->attention.selective.bilinear;
 }
@@ -55,7 +51,7 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
                         struct wn_layer_blocks *blocks, struct wn_layer_acts *out) {
   const int64_t M = B * T, C = c->width, D = c->head_size, H = c->heads, Hkv = c->kv_heads;
   const bool layer = c->norm == WN_NORM_LAYER, bilinear = is_bilinear(c);
-  const int64_t G = selections(c), keys = memory > 0 ? B * (memory + T) : M;
+  const int64_t G = wn_attention_selections(&c->attention, c->kv_heads), keys = memory > 0 ? B * (memory + T) : M;
   struct planner p = {blocks->large, 0, wn_dtype_size(dtype), false};
   out->x = take(&p, true, M, C);
   out->att = take(&p, true, M, H * D);
@@ -117,8 +113,8 @@ wn_status wn_layer_temp_plan(wn_context *ctx, const wn_model_config *c, wn_dtype
       {"d_kv", backward && memory > 0, keys, 2 * c->kv_heads * D, &out->d_kv},
       {"d_q", backward && c->qk_norm, M, HD, &out->d_q},
       {"d_k", backward && c->qk_norm, keys, c->kv_heads * D, &out->d_k},
-      {"d_sq", backward && bilinear, M, selections(c) * D, &out->d_sq},
-      {"d_sk", backward && bilinear, M, selections(c) * D, &out->d_sk},
+      {"d_sq", backward && bilinear, M, wn_attention_selections(&c->attention, c->kv_heads) * D, &out->d_sq},
+      {"d_sk", backward && bilinear, M, wn_attention_selections(&c->attention, c->kv_heads) * D, &out->d_sk},
       {"d_z", backward && wn_span_is_dynamic(c), M, c->heads, &out->d_z},
   };
   memset(out, 0, sizeof *out);
@@ -329,8 +325,8 @@ wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a
   if (run->memory.rows > 0) return wn_memory_before(run, l, a);
   WN_TRY(map_forward(run, C, qkv_width(c), p->qkv_weight, p->qkv_bias, a->n1, a->qkv));
   if (is_bilinear(c)) {
-    WN_TRY(map_forward(run, C, selections(c) * D, p->select_q, -1, a->n1, a->sq));
-    WN_TRY(map_forward(run, C, selections(c) * D, p->select_k, -1, a->n1, a->sk));
+    WN_TRY(map_forward(run, C, wn_attention_selections(&c->attention, c->kv_heads) * D, p->select_q, -1, a->n1, a->sq));
+    WN_TRY(map_forward(run, C, wn_attention_selections(&c->attention, c->kv_heads) * D, p->select_k, -1, a->n1, a->sk));
   }
   return finish_qk(run, l, a);
 }
@@ -384,7 +380,8 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   out->lse = a->lse;
   out->sel.sq = a->sq;
   out->sel.sk = a->sk;
-  out->sel.s_sq = out->sel.s_sk = (struct wn_stride){T * selections(c) * D, selections(c) * D, D};
+  out->sel.s_sq = out->sel.s_sk = (struct wn_stride){T * wn_attention_selections(&c->attention, c->kv_heads) * D,
+                                                     wn_attention_selections(&c->attention, c->kv_heads) * D, D};
   out->sel.M = a->M;
   out->sel.mem_coef = run->mem_coef;
 }
@@ -507,8 +504,10 @@ wn_status wn_layer_backward(struct wn_run *run, int64_t l, struct wn_layer_acts 
   else
     WN_TRY(map_backward(run, C, qkv_width(c), p->qkv_weight, p->qkv_bias, a->n1, temp->d_qkv, d_in, post));
   if (is_bilinear(c)) {
-    WN_TRY(map_backward(run, C, selections(c) * D, p->select_q, -1, a->n1, temp->d_sq, d_in, true));
-    WN_TRY(map_backward(run, C, selections(c) * D, p->select_k, -1, a->n1, temp->d_sk, d_in, true));
+    WN_TRY(map_backward(run, C, wn_attention_selections(&c->attention, c->kv_heads) * D, p->select_q, -1, a->n1,
+                        temp->d_sq, d_in, true));
+    WN_TRY(map_backward(run, C, wn_attention_selections(&c->attention, c->kv_heads) * D, p->select_k, -1, a->n1,
+                        temp->d_sk, d_in, true));
   }
   WN_TRY(wn_span_backward(run, l, a, temp->d_z, d_in));
   return through_norm(run, a->x, p->norm1_gain, p->norm1_shift, a->rstd1, a->mean1, temp);

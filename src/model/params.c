@@ -63,7 +63,7 @@ static const char *layer_slot(const wn_model_config *c, int s, struct wn_param *
   const bool shift = c->norm == WN_NORM_LAYER && c->bias;
   const wn_selective_config *sel = &c->attention.selective;
   const bool bilinear = sel->enabled && sel->bilinear;
-  const int64_t selections = sel->per_kv_head ? c->kv_heads : 1;
+  const int64_t selections = wn_attention_selections(&c->attention, c->kv_heads);
   switch (s) {
   case 0:
     set_vector(row, C, 1);

@@ -174,9 +174,7 @@ wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t
                                     .D = c->head_size,
                                     .capacity = capacity,
                                     .dtype = model->dtype,
-                                    .selections = !selective                           ? 0
-                                                  : c->attention.selective.per_kv_head ? c->kv_heads
-                                                                                       : 1,
+                                    .selections = wn_attention_selections(&c->attention, c->kv_heads),
                                     .bilinear = selective && c->attention.selective.bilinear};
   for (int64_t l = 0; l < c->layers; l++) WN_TRY_GOTO(wn_kv_cache_init(ctx, &shape, &s->caches[l]), fail);
   if (model->rope_table && capacity > c->context) {

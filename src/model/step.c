@@ -76,7 +76,7 @@ wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_
   struct wn_outer_params outer;
   struct wn_layer_acts a;
   wn_outer_params_find(&model->table, c, &outer);
-  const int64_t selections = c->attention.selective.per_kv_head ? c->kv_heads : 1;
+  const int64_t selections = wn_attention_selections(&c->attention, c->kv_heads);
   *sums = (struct wn_stack_sums){0};
   WN_TRY(layer_acts(run, ws, 0, &a));
   WN_TRY(wn_run_embed(run, tokens, ws->embedded, ws->embed_rstd, ws->embed_mean, a.x));
@@ -214,7 +214,7 @@ wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct 
   /* L_mem's of one layer, sequence and selection; the span loss's of one head. */
   const double mem_share =
       sel->enabled && sel->mem.enabled
-          ? sel->mem.eps / ((double)c->layers * (double)M * (double)(sel->per_kv_head ? c->kv_heads : 1))
+          ? sel->mem.eps / ((double)c->layers * (double)M * (double)wn_attention_selections(&c->attention, c->kv_heads))
           : 0;
   const double span_share = span->enabled ? span->loss * span->limit / (double)c->heads : 0;
   run->mem_coef = mem_share * step->mem_scale;
