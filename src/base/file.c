@@ -237,3 +237,8 @@ wn_status wn_path_join(wn_context *ctx, char *out, size_t out_bytes, const char 
     return wn_fail(ctx, WN_ERR_ARGUMENT, "the path %.200s.../%.100s is too long", dir, name);
   return WN_OK;
 }
+
+bool wn_path_has(const char *dir, const char *name) {
+  char path[4096];
+  return wn_path_join(NULL, path, sizeof path, dir, name) == WN_OK && wn_path_exists(path);
+}

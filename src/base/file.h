@@ -27,6 +27,8 @@ wn_status wn_file_write(wn_context *ctx, const char *path, const void *data, siz
 wn_status wn_make_dirs(wn_context *ctx, const char *path); /* like mkdir -p */
 bool wn_path_exists(const char *path);
 bool wn_path_is_dir(const char *path);
+/* Does "dir/name" exist? */
+bool wn_path_has(const char *dir, const char *name);
 /* "dir/name" into out; WN_ERR_ARGUMENT when it does not fit. */
 wn_status wn_path_join(wn_context *ctx, char *out, size_t out_bytes, const char *dir, const char *name);
 

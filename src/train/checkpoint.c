@@ -153,13 +153,8 @@ static wn_status publish(wn_context *ctx, const char *dir) {
   return rmdir(commit) == 0 ? WN_OK : io_error(ctx, "cannot remove the folder", commit);
 }
 
-static bool has_file(const char *dir, const char *name) {
-  char path[PATH_BYTES];
-  return wn_path_join(NULL, path, sizeof path, dir, name) == WN_OK && wn_path_exists(path);
-}
-
 bool wn_checkpoint_exists(const char *dir) {
-  return has_file(dir, commit_name) || has_file(dir, "state.json");
+  return wn_path_has(dir, commit_name) || wn_path_has(dir, "state.json");
 }
 
 wn_status wn_checkpoint_recover(wn_context *ctx, const char *dir) {

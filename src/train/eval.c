@@ -9,15 +9,9 @@
 
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/alloc.h"
-
-static double seconds_now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+#include "base/clock.h"
 
 wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, struct wn_eval_sums *sums) {
   *sums = (struct wn_eval_sums){0};
@@ -70,6 +64,31 @@ static wn_status buffers_init(wn_context *ctx, const struct wn_model *model, int
 static void buffers_clear(struct buffers *b) {
   wn_workspace_destroy(b->ws);
   wn_arena_clear(&b->arena);
+}
+
+/* The loop over `batches` batches of B rows, with buffers of its own. */
+static wn_status run_batches(wn_context *ctx, wn_model *model, const wn_eval_options *options, int64_t B, int64_t T,
+                             int64_t memory, uint64_t batches, wn_eval_batch_fn batch, void *user,
+                             struct wn_eval_sums *sums) {
+  struct buffers b;
+  wn_status status = buffers_init(ctx, model, B, T, memory, &b);
+  if (status == WN_OK) {
+    const struct wn_eval_loop loop = {.model = model,
+                                      .ws = b.ws,
+                                      .B = B,
+                                      .T = T,
+                                      .tokens = b.tokens,
+                                      .targets = b.targets,
+                                      .doc_start = b.doc_start,
+                                      .batches = batches,
+                                      .batch = batch,
+                                      .batch_user = user,
+                                      .progress = options ? options->progress : NULL,
+                                      .progress_user = options ? options->user : NULL};
+    status = wn_eval_loop_run(ctx, &loop, sums);
+  }
+  buffers_clear(&b);
+  return status;
 }
 
 static wn_status eval_shape(wn_context *ctx, const struct wn_model *model, const wn_eval_options *options, int64_t *B,
@@ -130,31 +149,13 @@ wn_status wn_eval(wn_context *ctx, wn_model *model, const wn_data_source *source
     return wn_fail(ctx, WN_ERR_ARGUMENT,
                    "evaluation with a memory of %lld tokens needs a source of streams (data.stream)",
                    (long long)memory);
-  struct buffers b;
   struct wn_eval_sums sums;
-  double start = seconds_now();
-  wn_status status = buffers_init(ctx, model, B, T, memory, &b);
-  if (status == WN_OK) {
-    struct source_user user = {ctx, source, options ? options->seed : 0, B};
-    struct wn_eval_loop loop = {.model = model,
-                                .ws = b.ws,
-                                .B = B,
-                                .T = T,
-                                .tokens = b.tokens,
-                                .targets = b.targets,
-                                .doc_start = b.doc_start,
-                                .batches = batches,
-                                .batch = source_batch,
-                                .batch_user = &user,
-                                .progress = options ? options->progress : NULL,
-                                .progress_user = options ? options->user : NULL};
-    status = wn_eval_loop_run(ctx, &loop, &sums);
-  }
-  buffers_clear(&b);
-  WN_TRY(status);
+  double start = wn_seconds_now();
+  struct source_user user = {ctx, source, options ? options->seed : 0, B};
+  WN_TRY(run_batches(ctx, model, options, B, T, memory, batches, source_batch, &user, &sums));
   /* The bytes are those of the whole source, so they say nothing about a part of it. */
   uint64_t bytes = options && batches == all ? options->bytes : 0;
-  return eval_finish(ctx, &sums, bytes, seconds_now() - start, result);
+  return eval_finish(ctx, &sums, bytes, wn_seconds_now() - start, result);
 }
 
 struct text_user {
@@ -189,7 +190,7 @@ wn_status wn_eval_text(wn_context *ctx, wn_model *model, const wn_tokenizer *tok
                    (int)wn_tokenizer_vocab_size(tok), (long long)model->config.vocab_size);
   int64_t B, T;
   WN_TRY(eval_shape(ctx, model, options, &B, &T));
-  double start = seconds_now();
+  double start = wn_seconds_now();
   int32_t *ids = NULL;
   size_t count = 0;
   bool bos = wn_tokenizer_bos(tok) >= 0;
@@ -212,28 +213,11 @@ wn_status wn_eval_text(wn_context *ctx, wn_model *model, const wn_tokenizer *tok
   uint64_t all = (blocks + (size_t)B - 1) / (size_t)B;
   const int64_t memory = eval_memory(model, options);
   uint64_t batches = options && options->max_batches && options->max_batches < all ? options->max_batches : all;
-  struct buffers b = {0};
   struct wn_eval_sums sums;
-  if (status == WN_OK) status = buffers_init(ctx, model, B, T, memory, &b);
-  if (status == WN_OK) {
-    struct text_user user = {ids, count, B, T, memory > 0 ? (size_t)all : 0};
-    struct wn_eval_loop loop = {.model = model,
-                                .ws = b.ws,
-                                .B = B,
-                                .T = T,
-                                .tokens = b.tokens,
-                                .targets = b.targets,
-                                .doc_start = b.doc_start,
-                                .batches = batches,
-                                .batch = text_batch,
-                                .batch_user = &user,
-                                .progress = options ? options->progress : NULL,
-                                .progress_user = options ? options->user : NULL};
-    status = wn_eval_loop_run(ctx, &loop, &sums);
-  }
-  buffers_clear(&b);
+  struct text_user user = {ids, count, B, T, memory > 0 ? (size_t)all : 0};
+  if (status == WN_OK) status = run_batches(ctx, model, options, B, T, memory, batches, text_batch, &user, &sums);
   wn_tokens_free(ids);
   WN_TRY(status);
-  return eval_finish(ctx, &sums, batches == all && bytes > unpredicted ? bytes - unpredicted : 0, seconds_now() - start,
-                     result);
+  return eval_finish(ctx, &sums, batches == all && bytes > unpredicted ? bytes - unpredicted : 0,
+                     wn_seconds_now() - start, result);
 }

@@ -7,8 +7,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "train/checkpoint.h"
 #include "train/eval.h"
@@ -32,12 +32,6 @@ struct run {
   double start;
 };
 
-static double seconds_now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void run_clear(struct run *r) {
   wn_run_log_close(&r->log);
   wn_arena_clear(&r->arena);
@@ -46,11 +40,6 @@ static void run_clear(struct run *r) {
   wn_trainer_destroy(r->trainer);
   wn_model_destroy(r->model);
   wn_tokenizer_destroy(r->tok);
-}
-
-static bool has_file(const char *dir, const char *name) {
-  char path[PATH_BYTES];
-  return wn_path_join(NULL, path, sizeof path, dir, name) == WN_OK && wn_path_exists(path);
 }
 
 static wn_status same_model(wn_context *ctx, const char *dir, const wn_model_config *have,
@@ -93,7 +82,7 @@ static wn_status continue_model(struct run *r, const wn_recipe *recipe) {
 
 static wn_status open_model(struct run *r, const wn_recipe *recipe, bool resume) {
   bool checkpoint = wn_checkpoint_exists(r->dir);
-  if (!resume && (checkpoint || has_file(r->dir, "model.safetensors")))
+  if (!resume && (checkpoint || wn_path_has(r->dir, "model.safetensors")))
     return wn_fail(r->ctx, WN_ERR_ARGUMENT, "%s already holds a run: resume it or choose another folder", r->dir);
   if (!checkpoint && !recipe) return wn_fail(r->ctx, WN_ERR_IO, "%s: no checkpoint to resume from", r->dir);
   if (recipe) r->recipe = *recipe;
@@ -207,7 +196,7 @@ static wn_status one_step(struct run *r, wn_train_fn fn, void *user) {
     evaluated = evaluate(r, &p);
     if (evaluated != WN_OK && evaluated != WN_ERR_CANCELLED) return evaluated;
   }
-  p.seconds = seconds_now() - r->start;
+  p.seconds = wn_seconds_now() - r->start;
   if (due(c->log_every, p.step) || p.evaluated || last) WN_TRY(wn_run_log_append(r->ctx, &r->log, &p));
   if (due(c->save_every, p.step) || last) {
     WN_TRY(save(r));
@@ -239,7 +228,7 @@ static wn_status loop(struct run *r, wn_train_fn fn, void *user) {
 wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out_dir, bool resume, wn_train_fn progress,
                        void *user) {
   if (!recipe && !resume) return wn_fail(ctx, WN_ERR_ARGUMENT, "a new run in %s needs a recipe", out_dir);
-  struct run r = {.ctx = ctx, .dir = out_dir, .log.fd = -1, .saved_step = -1, .start = seconds_now()};
+  struct run r = {.ctx = ctx, .dir = out_dir, .log.fd = -1, .saved_step = -1, .start = wn_seconds_now()};
   wn_status status;
   WN_TRY_GOTO(open_model(&r, recipe, resume), done);
   WN_TRY_GOTO(open_sources(&r), done);
@@ -247,7 +236,7 @@ wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out
   /* The first checkpoint is made before the first step: a folder that cannot be written, or a disk without room,
    * shows now and not after hours; and from here on there is always one to go back to. */
   if (r.saved_step < 0) WN_TRY_GOTO(save(&r), done);
-  r.start = seconds_now();
+  r.start = wn_seconds_now();
   status = loop(&r, progress, user);
 done:
   run_clear(&r);

@@ -7,15 +7,9 @@
 
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "train/schedule.h"
-
-static double seconds_now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static wn_status check_config(wn_context *ctx, const wn_model *model, const wn_train_config *config) {
   int64_t longest = model->config.context;
@@ -75,7 +69,7 @@ void wn_trainer_destroy(wn_trainer *t) {
 
 wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens, const int32_t *targets,
                           const int32_t *doc_start, wn_train_progress *progress) {
-  double start = seconds_now();
+  double start = wn_seconds_now();
   int64_t micro = t->batch * t->context, all = micro * t->accumulate;
   uint64_t counted = 0;
   for (int64_t i = 0; i < all; i++) counted += targets[i] >= 0;
@@ -116,7 +110,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
   t->step++;
   t->tokens += (uint64_t)all;
   if (progress) {
-    double seconds = seconds_now() - start;
+    double seconds = wn_seconds_now() - start;
     *progress = (wn_train_progress){.step = t->step,
                                     .steps = t->config.steps,
                                     .loss = loss,
