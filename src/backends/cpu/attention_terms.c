@@ -1,5 +1,6 @@
-/* Keep rules (window; Child et al. 2019; square-root mask) as bits of a tile's row, and exclusive self attention (Zhai)
- * as an epilogue of the rows. Rules cost a few operations per row and tile, not per head. */
+/* The terms beside selection. Keep rules (window; Child et al. 2019; square-root mask) are bits of a tile's row and
+ * cost a few operations per row and tile, not per head; spans, relative positions and dropout change one head's tile;
+ * sinks come before the keys; exclusive self attention (Zhai) is an epilogue of the rows. */
 #include "backends/cpu/attention_terms.h"
 #include <math.h>
 #include "base/rng.h"
@@ -97,16 +98,33 @@ void wn_terms_exclusive(const struct wn_attention *a, int64_t b, int64_t h, int6
   for (int64_t d = 0; d < a->D; d++) y[d] = (float)((double)y[d] - part * (double)v[d]);
 }
 
+/* One row of one head in backward: dy loses part * v, and y had lost lost * v. Without the projection both are 0. */
+struct projected_row {
+  const float *v, *y, *dy;
+  double norm, size, gate, along, d_along, part, lost;
+};
+
+static struct projected_row projected_row(const struct wn_attention *a, int64_t b, int64_t h, int64_t r) {
+  struct projected_row x = {
+      .v = own_value(a, b, h, r), .y = wn_at(a->y, a->s_y, b, r, h), .dy = wn_at(a->dy, a->s_y, b, r, h)};
+  if (!a->exclusive.on) return x;
+  x.norm = product(x.v, x.v, a->D);
+  x.size = fmax(x.norm, 1e-30);
+  x.gate = gate_of(a, h);
+  x.along = (double)((const float *)a->exclusive.dot)[(b * a->H + h) * a->Tq + r];
+  x.d_along = product(x.dy, x.v, a->D);
+  x.part = x.gate * x.d_along / x.size;
+  x.lost = x.gate * x.along / x.size;
+  return x;
+}
+
 float wn_terms_exclusive_gradient(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, float *out) {
-  const float *v = own_value(a, b, h, r), *y = wn_at(a->y, a->s_y, b, r, h), *dy = wn_at(a->dy, a->s_y, b, r, h);
-  const double along = (double)((const float *)a->exclusive.dot)[(b * a->H + h) * a->Tq + r];
-  const double size = fmax(product(v, v, a->D), 1e-30), gate = gate_of(a, h);
-  const double part = gate * product(dy, v, a->D) / size, lost = gate * along / size;
+  const struct projected_row x = projected_row(a, b, h, r);
   double delta = 0;
   for (int64_t d = 0; d < a->D; d++) {
-    const double g = (double)dy[d] - part * (double)v[d];
+    const double g = (double)x.dy[d] - x.part * (double)x.v[d];
     out[d] = (float)g;
-    delta += g * ((double)y[d] + lost * (double)v[d]);
+    delta += g * ((double)x.y[d] + x.lost * (double)x.v[d]);
   }
   return (float)delta;
 }
@@ -117,15 +135,12 @@ static void exclusive_values(const struct wn_attention *a, int64_t b, int64_t g)
   for (int64_t r = wn_max_i64(0, a->dk_from - offset); r < a->Tq; r++) {
     float *dv = wn_at_out(a->dv, a->s_v, b, r + offset, g);
     for (int64_t h = g * group; h < (g + 1) * group; h++) {
-      const float *v = own_value(a, b, h, r), *y = wn_at(a->y, a->s_y, b, r, h), *dy = wn_at(a->dy, a->s_y, b, r, h);
-      const double along = (double)((const float *)a->exclusive.dot)[(b * a->H + h) * a->Tq + r];
-      const double norm = product(v, v, a->D), size = fmax(norm, 1e-30), gate = gate_of(a, h);
-      const double d_along = product(dy, v, a->D), lost = gate * along / size;
-      const double to_v =
-          (norm > 1e-30 ? 2 * gate * along * d_along / (size * size) : 0) - gate * d_along * lost / size;
+      const struct projected_row x = projected_row(a, b, h, r);
+      const double to_v = (x.norm > 1e-30 ? 2 * x.gate * x.along * x.d_along / (x.size * x.size) : 0) -
+                          x.gate * x.d_along * x.lost / x.size;
       for (int64_t d = 0; d < a->D; d++)
-        dv[d] = (float)((double)dv[d] + to_v * (double)v[d] -
-                        gate * (d_along * (double)y[d] + along * (double)dy[d]) / size);
+        dv[d] = (float)((double)dv[d] + to_v * (double)x.v[d] -
+                        x.gate * (x.d_along * (double)x.y[d] + x.along * (double)x.dy[d]) / x.size);
     }
   }
 }
@@ -134,9 +149,8 @@ static void exclusive_gate(const struct wn_attention *a, int64_t h) {
   double sum = 0;
   for (int64_t b = 0; b < a->B; b++)
     for (int64_t r = 0; r < a->Tq; r++) {
-      const float *v = own_value(a, b, h, r);
-      const double along = (double)((const float *)a->exclusive.dot)[(b * a->H + h) * a->Tq + r];
-      sum += along * product(wn_at(a->dy, a->s_y, b, r, h), v, a->D) / fmax(product(v, v, a->D), 1e-30);
+      const struct projected_row x = projected_row(a, b, h, r);
+      sum += x.along * x.d_along / x.size;
     }
   float *to = (float *)a->exclusive.dgate + h;
   *to = (float)((double)*to - sum);
@@ -325,27 +339,23 @@ void wn_terms_sinks(const struct wn_attention_plan *p, const float *q, int64_t q
 /* One row of one head: dq, and the sinks' dk and dv. */
 static void sinks_row(const struct wn_attention *a, int64_t b, int64_t h, int64_t r) {
   const int64_t g = h / (a->H / a->Hkv), n = a->sinks.n, D = a->D;
-  const float *q = wn_at(a->q, a->s_q, b, r, h), *y = wn_at(a->y, a->s_y, b, r, h), *dy = wn_at(a->dy, a->s_y, b, r, h);
-  const float *v = own_value(a, b, h, r);
+  const float *q = wn_at(a->q, a->s_q, b, r, h);
+  const struct projected_row x = projected_row(a, b, h, r);
   const double lse = (double)((const float *)a->lse)[(b * a->H + h) * a->Tq + r];
-  double part = 0, lost = 0, delta = 0; /* exclusive: what dy loses along v, and y has lost */
-  if (a->exclusive.on) {
-    const double size = fmax(product(v, v, D), 1e-30), gate = gate_of(a, h);
-    part = gate * product(dy, v, D) / size;
-    lost = gate * (double)((const float *)a->exclusive.dot)[(b * a->H + h) * a->Tq + r] / size;
-  }
-  for (int64_t d = 0; d < D; d++) delta += ((double)dy[d] - part * (double)v[d]) * ((double)y[d] + lost * (double)v[d]);
+  double delta = 0;
+  for (int64_t d = 0; d < D; d++)
+    delta += ((double)x.dy[d] - x.part * (double)x.v[d]) * ((double)x.y[d] + x.lost * (double)x.v[d]);
   float *dq = a->dq ? wn_at_out(a->dq, a->s_q, b, r, h) : NULL;
   for (int64_t s = 0; s < n; s++) {
     const int64_t at = (g * n + s) * D;
     const float *k = (const float *)a->sinks.k + at, *value = (const float *)a->sinks.v + at;
     const double w = exp(a->scale * product(q, k, D) - lse);
-    const double dw = product(dy, value, D) - part * product(v, value, D), G = a->scale * w * (dw - delta);
+    const double dw = product(x.dy, value, D) - x.part * product(x.v, value, D), G = a->scale * w * (dw - delta);
     float *dk = a->sinks.dk ? (float *)a->sinks.dk + at : NULL, *dv = a->sinks.dv ? (float *)a->sinks.dv + at : NULL;
     for (int64_t d = 0; d < D; d++) {
       if (dq) dq[d] += (float)(G * (double)k[d]);
       if (dk) dk[d] += (float)(G * (double)q[d]);
-      if (dv) dv[d] += (float)(w * ((double)dy[d] - part * (double)v[d]));
+      if (dv) dv[d] += (float)(w * ((double)x.dy[d] - x.part * (double)x.v[d]));
     }
   }
 }
