@@ -4,6 +4,7 @@
 #include "winnow/attention.h"
 #include "winnow/context.h"
 #include "winnow/data.h"
+#include "winnow/kv.h"
 #include "winnow/model.h"
 #include "winnow/safetensors.h"
 #include "winnow/status.h"

@@ -1,0 +1,58 @@
+/* winnow: budgets of the key-value cache and the policies that keep to them.
+ *
+ * A layer with a budget of K tokens holds at most K. The step of token i (counted from 0): if i >= K, the token with the
+ * highest score goes, ties to the oldest; then i enters, attends to what is held (itself included) and the scores follow.
+ * What has gone is gone for all later rows of the layer. */
+#ifndef WINNOW_KV_H
+#define WINNOW_KV_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "winnow/context.h"
+#include "winnow/model.h"
+
+WN_API_BEGIN
+
+typedef enum wn_policy {
+  WN_POLICY_SELECTIVE, /* "selective": F, what the layer's rows have selected away (arXiv 2410.02703 section 3.4); position 0
+                          goes only when nothing else is left. Needs a model with selective attention */
+  WN_POLICY_H2O,       /* "h2o": the least attention received in all, outside the most recent (Zhang et al. 2023) */
+  WN_POLICY_TOVA,      /* "tova": the least attention from the last row, mean over heads (Oren et al. 2024) */
+  WN_POLICY_STREAMING, /* "streaming": the first `sinks` tokens and the most recent (Xiao et al. 2023) */
+  WN_POLICY_WINDOW,    /* "window": the most recent */
+  WN_POLICY_RANDOM,    /* "random": any, drawn from (seed, layer, position) */
+} wn_policy;
+#define WN_POLICY_COUNT 6
+const char *wn_policy_name(wn_policy policy);
+
+/* Budgets of every layer. Owns `tokens`; a zero wn_budgets means none. */
+typedef struct wn_budgets {
+  wn_policy policy;
+  int64_t layers;
+  int64_t *tokens;     /* [layers], each >= 1; a budget of the context or more never evicts */
+  bool per_kv_head;    /* h2o, tova, random: each key-value head evicts for itself */
+  int64_t sinks;       /* streaming: tokens kept for ever; default 4 */
+  bool cache_positions;/* streaming: a token's position is its place in the cache, as the paper has it; default false: in the
+                          text. Needs rotary or relative positions */
+  double recent;       /* h2o: the part of the budget that goes to the most recent tokens; default 0.5 */
+  uint64_t seed;       /* random */
+} wn_budgets;
+void wn_budgets_init(wn_budgets *budgets);
+void wn_budgets_clear(wn_budgets *budgets);
+/* `text` is a number of tokens for every layer ("64"), one for each ("64,64,32,96"), a part of the context ("0.25"), bytes
+ * a sequence over all layers ("2MiB"), or a budgets.json or a checkpoint's folder that has one (then its policy too).
+ * The policy and its choices in *out stand unless a file gives them. */
+wn_status wn_budgets_parse(wn_context *ctx, const wn_model_config *config, const char *text, wn_budgets *out);
+wn_status wn_budgets_load(wn_context *ctx, const char *path, wn_budgets *out);
+wn_status wn_budgets_save(wn_context *ctx, const wn_budgets *budgets, const char *path);
+/* WN_ERR_CONFIG says why these budgets do not go with this model. */
+wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *budgets, const wn_model_config *config);
+int64_t wn_budgets_total(const wn_budgets *budgets); /* sum over the layers */
+
+/* A session (model.h) whose caches keep to the budgets, which are copied. capacity: the longest text. */
+wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity,
+                                         const wn_budgets *budgets, wn_session **out);
+
+WN_API_END
+#endif
