@@ -375,7 +375,7 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   out->s_k = c->qk_norm ? (struct wn_stride){T * Hkv * D, Hkv * D, D} : in_qkv;
   out->s_v = in_qkv;
   out->s_y = (struct wn_stride){T * H * D, H * D, D};
-  if (run->memory.rows > 0) wn_memory_attention(run, a, out);
+  if (run->memory.rows > 0) wn_memory_attention(run, l, a, out);
   out->doc_start = run->doc_start;
   out->lse = a->lse;
   out->sel.sq = a->sq;

@@ -173,7 +173,7 @@ static inline const void *wn_layer_stream(const struct wn_run *run, const struct
 /* With a memory (memory.c). Queries, keys and values of a->n1; the attention's q, k, v; the attention's backward to
  * temp->d_qkv and d_kv; the maps' backward to d_in [M,C]. */
 wn_status wn_memory_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a);
-void wn_memory_attention(const struct wn_run *run, const struct wn_layer_acts *a, struct wn_attention *out);
+void wn_memory_attention(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, struct wn_attention *out);
 wn_status wn_memory_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
                              struct wn_attention *attention);
 wn_status wn_memory_maps_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
@@ -184,6 +184,10 @@ bool wn_span_is_dynamic(const wn_model_config *config);
 wn_status wn_span_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a);
 /* d_z [M,H] holds the gradient of z: d_x [M,C] is added to. d_z is overwritten. */
 wn_status wn_span_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a, void *d_z, void *d_x);
+/* Tokens before a row that some head of layer l can see with the model's present spans and window: none at a distance
+ * beyond it. INT64_MAX: nothing bounds it. Dynamic spans are bounded by their limit alone. A cache that is fed one token
+ * at a time needs this many and the token itself. It is the same for all heads: the widest decides. */
+int64_t wn_layer_reach(const struct wn_model *model, int64_t l);
 /* Sum over heads of z, mean over tokens where z is theirs; 0 without spans. */
 double wn_span_sum(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a);
 /* The span loss's gradient of the same: added to the parameter's (static), or to d_z (dynamic). */

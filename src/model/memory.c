@@ -12,7 +12,6 @@
  * move up by a block. A layer reads no more of it than its window and its widest head's span reach, so that what is out
  * of sight costs nothing. Cost: the key and value maps run over what is read and the block, 4 (read + T) C Hkv D
  * operations. */
-#include <math.h>
 #include <string.h>
 
 #include "model/workspace.h"
@@ -27,19 +26,10 @@ static char *sequence_at(const struct wn_run *run, int64_t l, int64_t b) {
   return m->base + (size_t)l * m->layer_bytes + (size_t)(b * (m->rows + m->block)) * row_bytes(run);
 }
 
-/* Tokens of the memory that the layer of `terms` can see from the block's first row. */
-static int64_t reach(const struct wn_run *run, const struct wn_attention *terms) {
-  int64_t n = run->memory.count;
-  if (terms->window > 0 && terms->window - 1 < n) n = terms->window - 1;
-  if (!terms->span.on || terms->span.dynamic || run->measuring) return n; /* spans change from step to step */
-  double widest = 0;
-  for (int64_t h = 0; h < terms->H; h++) {
-    const double z =
-        run->exec.dtype == WN_F64 ? ((const double *)terms->span.z)[h] : (double)((const float *)terms->span.z)[h];
-    const double span = terms->span.ramp + terms->span.limit * z; /* distances below it are seen */
-    if (!(span <= widest)) widest = span;
-  }
-  return widest < (double)n ? (int64_t)ceil(widest) : n;
+/* Tokens of the memory that layer l can see from the block's first row. */
+static int64_t reach(const struct wn_run *run, int64_t l) {
+  const int64_t n = run->memory.count, seen = run->measuring ? n : wn_layer_reach(run->model, l); /* spans change */
+  return seen < n ? seen : n;
 }
 
 /* Tokens of the memory that layer l reads in this pass. */
@@ -153,11 +143,11 @@ wn_status wn_memory_before(struct wn_run *run, int64_t l, struct wn_layer_acts *
   return rotate(run, count, a->q, a->k, W / 2, false);
 }
 
-void wn_memory_attention(const struct wn_run *run, const struct wn_layer_acts *a, struct wn_attention *out) {
+void wn_memory_attention(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, struct wn_attention *out) {
   const wn_model_config *c = &run->model->config;
   const int64_t T = run->T, D = c->head_size, HD = c->heads * D, W = kv_width(c), rows = run->memory.rows + T;
   const struct wn_stride in_kv = {rows * W, W, D};
-  out->Tk = reach(run, out) + T;
+  out->Tk = reach(run, l) + T;
   out->q = c->qk_norm ? a->q : a->qkv;
   out->k = c->qk_norm ? a->k : a->kv;
   out->v = wn_at(a->kv, W / 2, run->exec.dtype);

@@ -1,10 +1,43 @@
 /* Spans in the model: dynamic spans from the layer's input, and the loss that keeps spans short.
  *   z[t,h] = sigmoid(v[h] . x[t] + b[h]),  x the attention's input            (Sukhbaatar et al. 2019, section 2.3)
  *   span loss = lambda/H * sum over layers and heads of limit * z             (the same, equation 7)
- * where z is a token's own, its mean over tokens. Cost: 2 H C operations a token. */
+ * where z is a token's own, its mean over tokens. Cost: 2 H C operations a token.
+ *
+ * And how far back a layer looks, for whoever keeps tokens for it: the key at distance x has a weight while
+ * x < ramp + limit * z, so that the widest head bounds the layer ("memory trimmed by the widest head", section 2). */
 #include <math.h>
 
 #include "model/layer.h"
+
+/* The static spans of layer l, [H]; NULL without. */
+static const void *static_spans(const struct wn_model *model, int64_t l) {
+  for (int i = 0; i < WN_MECHANISM_PARAMETERS_MAX; i++) {
+    bool present;
+    const int row = model->layers[l].mechanism[i];
+    if (row < 0) continue;
+    const struct wn_mechanism_array *array =
+        wn_mechanism_parameter(WN_ARRAY_PARAMETER, i, &model->config.attention, &present);
+    if (array->op == offsetof(struct wn_attention, span.z))
+      return wn_at(model->params, (int64_t)model->table.rows[row].offset, model->dtype);
+  }
+  return NULL;
+}
+
+int64_t wn_layer_reach(const struct wn_model *model, int64_t l) {
+  const wn_model_config *c = &model->config;
+  struct wn_attention terms = {.H = c->heads, .Hkv = c->kv_heads};
+  wn_attention_terms(&c->attention, l, c->head_size, &terms);
+  int64_t reach = terms.window > 0 ? terms.window - 1 : INT64_MAX;
+  if (!terms.span.on) return reach;
+  double widest = terms.span.dynamic ? 1 : 0;
+  const void *z = static_spans(model, l);
+  for (int64_t h = 0; z && h < c->heads; h++) {
+    const double ratio = model->dtype == WN_F64 ? ((const double *)z)[h] : (double)((const float *)z)[h];
+    if (!(ratio <= widest)) widest = ratio;
+  }
+  const double span = ceil(terms.span.ramp + terms.span.limit * widest); /* not a number: no bound */
+  return span < (double)reach ? (int64_t)span : reach;
+}
 
 bool wn_span_is_dynamic(const wn_model_config *c) {
   return c->attention.span.enabled && c->attention.span.dynamic;
