@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "attention/registry.h"
 #include "base/alloc.h"
 
 static bool area(int64_t a, int64_t b, int64_t c, size_t element, size_t *total, size_t *offset) {
@@ -14,24 +15,52 @@ static bool area(int64_t a, int64_t b, int64_t c, size_t element, size_t *total,
   return wn_add_size(*total, n / WN_ALIGN * WN_ALIGN, total);
 }
 
-wn_status wn_kv_cache_init(wn_context *ctx, const struct wn_kv_shape *s, struct wn_kv_cache *out) {
+struct offsets {
+  size_t total, k, v, sk, f;
+};
+
+static bool lay(const struct wn_kv_shape *s, struct offsets *o) {
   const size_t element = wn_dtype_size(s->dtype);
-  size_t total = 0, k, v, sk = 0, f = 0;
+  memset(o, 0, sizeof *o);
+  return area(s->B * s->Hkv, s->capacity, s->D, element, &o->total, &o->k) &&
+         area(s->B * s->Hkv, s->capacity, s->D, element, &o->total, &o->v) &&
+         (!s->bilinear || area(s->B * s->selections, s->capacity, s->D, element, &o->total, &o->sk)) &&
+         (!s->selections || area(s->B * s->selections, s->capacity, 1, element, &o->total, &o->f));
+}
+
+void wn_kv_shape_of(const wn_model_config *c, int64_t B, int64_t capacity, wn_dtype dtype, const wn_budgets *budgets,
+                    struct wn_kv_shape *out) {
+  (void)budgets;
+  *out = (struct wn_kv_shape){.B = B,
+                              .Hkv = c->kv_heads,
+                              .D = c->head_size,
+                              .capacity = capacity,
+                              .dtype = dtype,
+                              .selections = wn_attention_selections(&c->attention, c->kv_heads),
+                              .bilinear = c->attention.selective.enabled && c->attention.selective.bilinear};
+}
+
+bool wn_kv_shape_bytes(const struct wn_kv_shape *shape, size_t *bytes) {
+  struct offsets o;
+  const bool fits = lay(shape, &o);
+  *bytes = o.total;
+  return fits;
+}
+
+wn_status wn_kv_cache_init(wn_context *ctx, const struct wn_kv_shape *s, struct wn_kv_cache *out) {
+  struct offsets o;
   memset(out, 0, sizeof *out);
-  if (!area(s->B * s->Hkv, s->capacity, s->D, element, &total, &k) ||
-      !area(s->B * s->Hkv, s->capacity, s->D, element, &total, &v) ||
-      (s->bilinear && !area(s->B * s->selections, s->capacity, s->D, element, &total, &sk)) ||
-      (s->selections && !area(s->B * s->selections, s->capacity, 1, element, &total, &f)))
+  if (!lay(s, &o))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "a cache of %lld tokens for %lld sequences does not fit in memory",
                    (long long)s->capacity, (long long)s->B);
   void *base;
-  WN_TRY(wn_alloc(ctx, "key-value cache", total, &base));
+  WN_TRY(wn_alloc(ctx, "key-value cache", o.total, &base));
   out->shape = *s;
-  out->bytes = total;
-  out->k = (char *)base + k;
-  out->v = (char *)base + v;
-  if (s->bilinear) out->sk = (char *)base + sk;
-  if (s->selections) out->f = (char *)base + f;
+  out->bytes = o.total;
+  out->k = (char *)base + o.k;
+  out->v = (char *)base + o.v;
+  if (s->bilinear) out->sk = (char *)base + o.sk;
+  if (s->selections) out->f = (char *)base + o.f;
   return WN_OK;
 }
 
@@ -42,7 +71,9 @@ void wn_kv_cache_clear(struct wn_kv_cache *cache) {
 
 void wn_kv_cache_reset(struct wn_kv_cache *cache) {
   if (cache->f)
-    memset(cache->f, 0, (size_t)(cache->shape.B * cache->shape.selections * cache->shape.capacity) * wn_dtype_size(cache->shape.dtype));
+    memset(cache->f, 0,
+           (size_t)(cache->shape.B * cache->shape.selections * cache->shape.capacity) *
+               wn_dtype_size(cache->shape.dtype));
   cache->count = 0;
 }
 

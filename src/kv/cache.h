@@ -4,12 +4,13 @@
 #define WN_KV_CACHE_H
 
 #include "ops/ops.h"
+#include "winnow/kv.h"
 
 struct wn_kv_shape {
   int64_t B, Hkv, D, capacity; /* capacity: tokens a sequence */
   wn_dtype dtype;
   int64_t selections; /* G, rows of f a sequence; 0: none */
-  bool bilinear;   /* sk */
+  bool bilinear;      /* sk */
 };
 
 struct wn_kv_cache {
@@ -20,6 +21,12 @@ struct wn_kv_cache {
   void *f;       /* [B,G,capacity] or NULL; zero from `count` on */
   size_t bytes;  /* all that is allocated */
 };
+
+/* A cache of `capacity` tokens of this model, under the budgets' policy (NULL: none). */
+void wn_kv_shape_of(const wn_model_config *config, int64_t B, int64_t capacity, wn_dtype dtype,
+                    const wn_budgets *budgets, struct wn_kv_shape *out);
+/* What such a cache allocates; false: more than memory can have. */
+bool wn_kv_shape_bytes(const struct wn_kv_shape *shape, size_t *bytes);
 
 wn_status wn_kv_cache_init(wn_context *ctx, const struct wn_kv_shape *shape, struct wn_kv_cache *out);
 void wn_kv_cache_clear(struct wn_kv_cache *cache);

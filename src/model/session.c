@@ -168,14 +168,8 @@ wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t
   WN_TRY_GOTO(wn_arena_allocate(ctx, &s->arena, "a session"), fail);
   WN_TRY_GOTO(wn_alloc(ctx, "caches", (size_t)c->layers * sizeof *s->caches, &memory), fail);
   s->caches = memory;
-  const bool selective = c->attention.selective.enabled;
-  const struct wn_kv_shape shape = {.B = B,
-                                    .Hkv = c->kv_heads,
-                                    .D = c->head_size,
-                                    .capacity = capacity,
-                                    .dtype = model->dtype,
-                                    .selections = wn_attention_selections(&c->attention, c->kv_heads),
-                                    .bilinear = selective && c->attention.selective.bilinear};
+  struct wn_kv_shape shape;
+  wn_kv_shape_of(c, B, capacity, model->dtype, NULL, &shape);
   for (int64_t l = 0; l < c->layers; l++) WN_TRY_GOTO(wn_kv_cache_init(ctx, &shape, &s->caches[l]), fail);
   if (model->rope_table && capacity > c->context) {
     size_t bytes;
