@@ -196,6 +196,7 @@ struct column {
   const struct sums *sums;
   const struct worker *w;
   int64_t c;
+  bool varies;                                     /* has keys that are not held constant */
   struct wn_attention_strip strips[WN_STRIPS_MAX]; /* of the tile at hand */
   int count;
   int64_t longest;      /* query row that L_mem's gradient reaches, or -1 */
@@ -249,7 +250,7 @@ static void select_columns(const struct column *x) {
 /* dk += G^T q and dq += G k on a strip; g, q and dq are at the strip's first row. */
 static void score_products(const struct column *x, const struct wn_attention_strip *s, const float *g, const float *q,
                            const float *k, float *dk, float *dq) {
-  x->p->kernels.columns[s->width / 16][s->rows](q, g, dk);
+  if (x->varies) x->p->kernels.columns[s->width / 16][s->rows](q, g, dk);
   x->p->kernels.values[s->width / 16][s->rows](k, g, dq);
 }
 
@@ -281,7 +282,7 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
     }
     const float *logits = weights;
     const uint64_t *seen = s->seen;
-    uint64_t own[WN_TILE];
+    uint64_t own[WN_TILE], keep[WN_TILE];
     if (h == x->u->select)
       logits = w->base + block * WN_TILE_AREA + in_tile;
     else
@@ -297,7 +298,10 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
       seen = wn_threshold_mask(&terms, wn_threshold_cut(&terms), logits, w->F ? w->F + in_tile : NULL, seen, own);
       wn_threshold_hide_single(&terms, wn_threshold_cut(&terms), own);
     }
-    if (p->a->dropout.p > 0) wn_terms_drop(&terms, gradient);
+    if (p->a->dropout.p > 0) {
+      wn_terms_dropout(p, &terms, keep);
+      wn_terms_drop(p, &terms, keep, gradient);
+    }
     p->ops->gradient(&(struct wn_tile_gradient){.a = logits,
                                                 .w = weights,
                                                 .g = gradient,
@@ -312,8 +316,10 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
     if (block == x->c && (block == 0 || p->a->doc_start || p->a->window == 1))
       clear_single(x, wn_max_i64(block * WN_TILE, p->offset), s, gradient, w->dF ? w->dF + in_tile : NULL);
     if (p->a->span.on) wn_terms_span_gradient(&terms, gradient, x->sums->dz + row);
-    if (p->a->dropout.p > 0) wn_terms_drop(&terms, weights);
-    p->kernels.columns[s->width / 16][s->rows](x->rows->dy + row * Dp, weights, w->dv + tile);
+    if (x->varies) {
+      if (p->a->dropout.p > 0) wn_terms_drop(p, &terms, keep, weights);
+      p->kernels.columns[s->width / 16][s->rows](x->rows->dy + row * Dp, weights, w->dv + tile);
+    }
     if (p->a->relative.P > 0 && h != x->u->select)
       wn_terms_relative_gradient(p, &terms, gradient, x->rows->q + row * Dp, x->sums->dq + row * Dp, x->sums->dp);
     if (h != x->u->select)
@@ -410,7 +416,10 @@ static void backward_columns(struct column *x, int64_t count) {
 /* Column blocks c..c+at_once-1, as far as there are. */
 static void columns_from(struct column *x, int64_t c, int64_t at_once) {
   const int64_t count = wn_min_i64(at_once, x->p->blocks - c);
-  for (int64_t n = 0; n < count; n++) x[n].c = c + n;
+  for (int64_t n = 0; n < count; n++) {
+    x[n].c = c + n;
+    x[n].varies = (c + n + 1) * WN_TILE > x->p->a->dk_from;
+  }
   if (count > 0) backward_columns(x, count);
 }
 

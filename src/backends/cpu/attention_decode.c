@@ -148,7 +148,10 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
                                                 .l = x->l + at * WN_TILE_LANES,
                                                 .acc = x->acc + at * p->Dp,
                                                 .acc_width = p->Dp});
-      if (a->dropout.p > 0) wn_terms_drop(&terms, tile);
+      if (a->dropout.p > 0) {
+        wn_terms_dropout(p, &terms, own);
+        wn_terms_drop(p, &terms, own, tile);
+      }
       p->ops->decode_values(x->acc + at * p->Dp, tile, wn_at(a->v, a->s_v, b, j0, g), a->s_v.t, count, D);
     }
   }
@@ -179,7 +182,10 @@ static void threshold_head(const struct wn_attention_plan *p, const struct parti
                                               .l = x->l + at * WN_TILE_LANES,
                                               .acc = x->acc + at * p->Dp,
                                               .acc_width = p->Dp});
-    if (a->dropout.p > 0) wn_terms_drop(&s, tile);
+    if (a->dropout.p > 0) {
+      wn_terms_dropout(p, &s, &seen);
+      wn_terms_drop(p, &s, &seen, tile);
+    }
     p->ops->decode_values(x->acc + at * p->Dp, tile, wn_at(a->v, a->s_v, b, s.j0, h / p->group), a->s_v.t,
                           wn_min_i64(WN_TILE, a->Tk - s.j0), a->D);
   }

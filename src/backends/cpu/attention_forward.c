@@ -223,7 +223,10 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
                                               .l = r->l + row * WN_TILE_LANES,
                                               .acc = r->acc + row * Dp,
                                               .acc_width = Dp});
-    if (p->a->dropout.p > 0) wn_terms_drop(&terms, tile);
+    if (p->a->dropout.p > 0) {
+      wn_terms_dropout(p, &terms, own);
+      wn_terms_drop(p, &terms, own, tile);
+    }
     p->kernels.values[n][s->rows](k->v + at * WN_TILE * Dp, tile, r->acc + row * Dp);
   }
 }
@@ -278,7 +281,10 @@ static void threshold_head(const struct wn_attention_plan *p, const struct wn_at
                                               .l = r->l + row * WN_TILE_LANES,
                                               .acc = r->acc + row * Dp,
                                               .acc_width = Dp});
-    if (a->dropout.p > 0) wn_terms_drop(&s, w->tile);
+    if (a->dropout.p > 0) {
+      wn_terms_dropout(p, &s, seen);
+      wn_terms_drop(p, &s, seen, w->tile);
+    }
     p->kernels.values[WN_TILE / 16][rows](k->v + (c * u->groups + h / p->group) * WN_TILE * Dp, w->tile,
                                           r->acc + row * Dp);
   }

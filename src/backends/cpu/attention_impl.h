@@ -90,12 +90,24 @@ struct wn_tile_finish {
   float *lse;    /* [rows] or NULL */
 };
 
+/* Which weights dropout keeps: bit j of keep[i] is word (n % 4) of wn_philox(seed, stream, n / 4) >= least, with
+ * n = first + i * step + j. */
+struct wn_tile_dropout {
+  uint64_t seed, stream, first, step;
+  uint32_t least;
+  int64_t rows;
+  uint64_t *keep; /* [rows] */
+};
+
 struct wn_tile_ops {
   void (*select)(const struct wn_tile_select *);
   void (*softmax)(const struct wn_tile_softmax *);
   void (*finish)(const struct wn_tile_finish *);
   void (*gradient)(const struct wn_tile_gradient *);
   void (*select_gradient)(const struct wn_tile_select_gradient *);
+  void (*dropout)(const struct wn_tile_dropout *);
+  /* tile[rows,64]: the first `width` columns times factor where kept, else 0 */
+  void (*drop)(float *tile, const uint64_t *keep, int64_t rows, int64_t width, float factor);
   /* dst[rows_out,width] = src[rows,D] with rows `stride` apart, times factor; zeros elsewhere */
   void (*pack)(float *dst, int64_t rows_out, int64_t width, const float *src, int64_t stride, int64_t rows, int64_t D,
                float factor);

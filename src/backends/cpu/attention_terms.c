@@ -3,7 +3,6 @@
  * sinks come before the keys; exclusive self attention (Zhai) is an epilogue of the rows. */
 #include "backends/cpu/attention_terms.h"
 #include <math.h>
-#include "base/rng.h"
 
 /* Is x = floor((m/density)^2) for this m? The very operations of the reference, so that both see the same keys. */
 static int64_t square_distance(int64_t m, double density) {
@@ -299,20 +298,27 @@ static void relative_gradient(const struct wn_attention_plan *p) {
 
 /* --- dropout --- */
 
-void wn_terms_drop(const struct wn_terms_strip *s, float *tile) {
-  const struct wn_attention *a = s->a;
-  const double least = a->dropout.p * 4294967296.0;
-  const float kept = (float)(1 / (1 - a->dropout.p));
-  const int64_t columns = wn_min_i64(s->width, a->Tk - s->j0);
-  uint32_t word[4];
-  for (int64_t i = 0; i < s->rows; i++) {
-    const uint64_t first = (uint64_t)(((s->b * a->H + s->h) * a->Tq + s->r + i) * a->Tk + s->j0);
-    for (int64_t j = 0; j < columns; j++) {
-      const uint64_t n = first + (uint64_t)j;
-      if (j == 0 || n % 4 == 0) wn_philox(a->dropout.seed, a->dropout.stream, n / 4, word);
-      tile[i * WN_TILE + j] = (double)word[n % 4] >= least ? tile[i * WN_TILE + j] * kept : 0;
-    }
+void wn_terms_dropout(const struct wn_attention_plan *p, const struct wn_terms_strip *s, uint64_t *keep) {
+  const struct wn_attention *a = p->a;
+  const double least = ceil(a->dropout.p * 4294967296.0);
+  if (least > 4294967295.0) { /* p rounds to 1 */
+    for (int64_t i = 0; i < s->rows; i++) keep[i] = 0;
+    return;
   }
+  p->ops->dropout(&(struct wn_tile_dropout){
+      .seed = a->dropout.seed,
+      .stream = a->dropout.stream,
+      .first = (uint64_t)(((s->b * a->H + s->h) * a->Tq + s->r) * a->Tk + s->j0),
+      .step = (uint64_t)a->Tk,
+      .least = (uint32_t)least,
+      .rows = s->rows,
+      .keep = keep,
+  });
+}
+
+void wn_terms_drop(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const uint64_t *keep,
+                   float *tile) {
+  p->ops->drop(tile, keep, s->rows, s->width, (float)(1 / (1 - p->a->dropout.p)));
 }
 
 /* --- sinks --- */

@@ -52,8 +52,10 @@ void wn_terms_relative_gradient(const struct wn_attention_plan *p, const struct 
 /* Parts of dp in scratch: of a unit, or of a team's part. */
 float *wn_terms_relative_part(const struct wn_attention_plan *p, int64_t n);
 
-/* Dropout on the weights: tile[rows,64] *= keep/(1-p). */
-void wn_terms_drop(const struct wn_terms_strip *s, float *tile);
+/* Dropout on the weights: keep[rows] are the bits of the weights kept; then tile[rows,64] *= keep/(1-p). */
+void wn_terms_dropout(const struct wn_attention_plan *p, const struct wn_terms_strip *s, uint64_t *keep);
+void wn_terms_drop(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const uint64_t *keep,
+                   float *tile);
 
 /* Sinks, before all keys: q[rows] at distance q_step; m, l, acc[rows,Dp] as softmax's. */
 void wn_terms_sinks(const struct wn_attention_plan *p, const float *q, int64_t q_step, int64_t g, int64_t rows,

@@ -114,35 +114,45 @@ V_INLINE void v_load_pairs(const float *p, vf *even, vf *odd) {
   *odd = _mm512_permutex2var_ps(lo, _mm512_add_epi32(e, _mm512_set1_epi32(1)), hi);
 }
 
-/* 32-bit lanes, for the random numbers. */
+/* 64-bit lanes of which the low halves count, for the random numbers. */
+V_INLINE vi v_lset1(uint64_t a) {
+  return _mm512_set1_epi64((long long)a);
+}
+V_INLINE vi v_lload(const uint64_t *p) {
+  return _mm512_loadu_si512(p);
+}
+V_INLINE vi v_ladd(vi a, vi b) {
+  return _mm512_add_epi64(a, b);
+}
+/* 64-bit product of the low halves. */
+V_INLINE vi v_lmul(vi a, vi b) {
+  return _mm512_mul_epu32(a, b);
+}
+V_INLINE vi v_lhigh(vi a) {
+  return _mm512_srli_epi64(a, 32);
+}
+V_INLINE vi v_ixor3(vi a, vi b, vi c) {
+  return _mm512_ternarylogic_epi64(a, b, c, 0x96);
+}
+/* The low halves of a and b side by side. */
+V_INLINE vi v_lmerge(vi a, vi b) {
+  return _mm512_mask_shuffle_epi32(a, 0xaaaa, b, _MM_PERM_CCAA);
+}
+V_INLINE vi v_lunpack_low(vi a, vi b) {
+  return _mm512_unpacklo_epi64(a, b);
+}
+V_INLINE vi v_lunpack_high(vi a, vi b) {
+  return _mm512_unpackhi_epi64(a, b);
+}
 V_INLINE vi v_iset1(uint32_t a) {
   return _mm512_set1_epi32((int)a);
-}
-V_INLINE vi v_iadd(vi a, vi b) {
-  return _mm512_add_epi32(a, b);
-}
-V_INLINE vi v_ixor(vi a, vi b) {
-  return _mm512_xor_si512(a, b);
-}
-/* High and low halves of the 64-bit products. */
-V_INLINE void v_imul_wide(vi a, vi b, vi *high, vi *low) {
-  const vi even = _mm512_mul_epu32(a, b), odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), b);
-  *high = _mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xaaaa, odd);
-  *low = _mm512_mask_mov_epi32(even, 0xaaaa, _mm512_slli_epi64(odd, 32));
 }
 V_INLINE vm v_ige_u(vi a, vi b) {
   return _mm512_cmpge_epu32_mask(a, b);
 }
-/* Within each group of four lanes: a[0..3] of four vectors become four vectors of (a, b, c, d). */
-V_INLINE void v_itranspose4(vi r[4]) {
-  const vi p = _mm512_unpacklo_epi32(r[0], r[1]), q = _mm512_unpackhi_epi32(r[0], r[1]);
-  const vi s = _mm512_unpacklo_epi32(r[2], r[3]), t = _mm512_unpackhi_epi32(r[2], r[3]);
-  r[0] = _mm512_unpacklo_epi64(p, s), r[1] = _mm512_unpackhi_epi64(p, s);
-  r[2] = _mm512_unpacklo_epi64(q, t), r[3] = _mm512_unpackhi_epi64(q, t);
-}
-/* Lane 4 g + j holds (VL/4) j + g: after v_itranspose4 the j-th vector holds the j-th VL/4 numbers in order. */
-V_INLINE vi v_icounter(void) {
-  return _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+/* Lane 2 g holds g and lane 2 g + 1 the VL/4 numbers after: the order that v_philox puts right. */
+V_INLINE vi v_lcounter(void) {
+  return _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
 }
 
 #else /* AVX2 + FMA */
@@ -264,31 +274,41 @@ V_INLINE void v_load_pairs(const float *p, vf *even, vf *odd) {
   *odd = _mm256_shuffle_ps(a, b, 0xdd);
 }
 
+V_INLINE vi v_lset1(uint64_t a) {
+  return _mm256_set1_epi64x((long long)a);
+}
+V_INLINE vi v_lload(const uint64_t *p) {
+  return _mm256_loadu_si256((const __m256i *)p);
+}
+V_INLINE vi v_ladd(vi a, vi b) {
+  return _mm256_add_epi64(a, b);
+}
+V_INLINE vi v_lmul(vi a, vi b) {
+  return _mm256_mul_epu32(a, b);
+}
+V_INLINE vi v_lhigh(vi a) {
+  return _mm256_srli_epi64(a, 32);
+}
+V_INLINE vi v_ixor3(vi a, vi b, vi c) {
+  return _mm256_xor_si256(_mm256_xor_si256(a, b), c);
+}
+V_INLINE vi v_lmerge(vi a, vi b) {
+  return _mm256_blend_epi32(a, _mm256_slli_epi64(b, 32), 0xaa);
+}
+V_INLINE vi v_lunpack_low(vi a, vi b) {
+  return _mm256_unpacklo_epi64(a, b);
+}
+V_INLINE vi v_lunpack_high(vi a, vi b) {
+  return _mm256_unpackhi_epi64(a, b);
+}
 V_INLINE vi v_iset1(uint32_t a) {
   return _mm256_set1_epi32((int)a);
-}
-V_INLINE vi v_iadd(vi a, vi b) {
-  return _mm256_add_epi32(a, b);
-}
-V_INLINE vi v_ixor(vi a, vi b) {
-  return _mm256_xor_si256(a, b);
-}
-V_INLINE void v_imul_wide(vi a, vi b, vi *high, vi *low) {
-  const vi even = _mm256_mul_epu32(a, b), odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), b);
-  *high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
-  *low = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
 }
 V_INLINE vm v_ige_u(vi a, vi b) {
   return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_max_epu32(a, b), a));
 }
-V_INLINE void v_itranspose4(vi r[4]) {
-  const vi p = _mm256_unpacklo_epi32(r[0], r[1]), q = _mm256_unpackhi_epi32(r[0], r[1]);
-  const vi s = _mm256_unpacklo_epi32(r[2], r[3]), t = _mm256_unpackhi_epi32(r[2], r[3]);
-  r[0] = _mm256_unpacklo_epi64(p, s), r[1] = _mm256_unpackhi_epi64(p, s);
-  r[2] = _mm256_unpacklo_epi64(q, t), r[3] = _mm256_unpackhi_epi64(q, t);
-}
-V_INLINE vi v_icounter(void) {
-  return _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+V_INLINE vi v_lcounter(void) {
+  return _mm256_setr_epi64x(0, 2, 1, 3);
 }
 
 #endif
@@ -314,6 +334,36 @@ V_INLINE vf v_exp(vf x) {
 V_INLINE vf v_sigmoid(vf x) {
   vf one = v_set1(1.0f);
   return v_div(one, v_add(one, v_exp(v_sub(v_zero(), x))));
+}
+
+/* wn_philox (base/rng.h) in 64-bit lanes: out[2*c], out[2*c+1] get the 2*VL words of the VL/2 counters of vector c, in
+ * order where its lanes are in that of v_lcounter. n vectors at once, so that one multiplication need not wait for the
+ * one before. About 15 instructions a round and two vectors of words. */
+V_INLINE void v_philox(uint64_t seed, uint64_t stream, const vi *counter, const int n, vi *out) {
+  const vi m0 = v_lset1(0xD2511F53u), m1 = v_lset1(0xCD9E8D57u);
+  uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+  vi c0[4], c1[4], c2[4], c3[4];
+#pragma GCC unroll 4
+  for (int c = 0; c < n; c++) {
+    c0[c] = counter[c], c1[c] = v_lhigh(counter[c]);
+    c2[c] = v_lset1(stream), c3[c] = v_lset1(stream >> 32);
+  }
+#pragma GCC unroll 10
+  for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+    const vi key0 = v_lset1(k0), key1 = v_lset1(k1);
+#pragma GCC unroll 4
+    for (int c = 0; c < n; c++) {
+      const vi p0 = v_lmul(c0[c], m0), p1 = v_lmul(c2[c], m1);
+      c0[c] = v_ixor3(v_lhigh(p1), c1[c], key0);
+      c2[c] = v_ixor3(v_lhigh(p0), c3[c], key1);
+      c1[c] = p1, c3[c] = p0;
+    }
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < n; c++) {
+    const vi a = v_lmerge(c0[c], c1[c]), b = v_lmerge(c2[c], c3[c]);
+    out[2 * c] = v_lunpack_low(a, b), out[2 * c + 1] = v_lunpack_high(a, b);
+  }
 }
 
 #endif
