@@ -280,6 +280,7 @@ static int bench_train(int argc, char **argv) {
   int32_t *tokens = NULL;
   wn_memory_info memory = {0};
   unsigned long long allocations = 0;
+  wn_train_progress progress = {0};
   code = steps ? cli_recipe_load(b.ctx, config, &sets, &recipe) : cli_error("out of memory");
   size_t n = 0;
   if (!code) {
@@ -292,7 +293,6 @@ static int bench_train(int argc, char **argv) {
     uint64_t seed = 1;
     for (int64_t i = 0; !code && status == WN_OK && i < b.warmup + b.repeats; i++) {
       random_tokens(tokens, 2 * n, recipe.model.vocab_size, &seed);
-      wn_train_progress progress = {0};
       wn_memory_info_get(&memory);
       allocations = memory.total_allocations;
       double start = cli_seconds();
@@ -315,6 +315,8 @@ static int bench_train(int argc, char **argv) {
       json_object_set_new(j, "step", samples_json(steps));
       json_object_set_new(j, "tokens_per_second", json_real(rate));
       json_object_set_new(j, "allocations_in_last_step", json_integer((json_int_t)allocations));
+      json_object_set_new(j, "workspace_bytes", json_integer((json_int_t)progress.workspace_bytes));
+      json_object_set_new(j, "memory_bytes", json_integer((json_int_t)progress.memory_bytes));
       json_object_set_new(j, "peak_bytes", json_integer((json_int_t)memory.peak_bytes));
       json_object_set_new(j, "peak_resident_bytes", json_integer((json_int_t)cli_peak_resident()));
       code = cli_print_json(j);
@@ -324,8 +326,8 @@ static int bench_train(int argc, char **argv) {
              wn_context_threads(b.ctx), wn_context_backend(b.ctx));
       snprintf(text, sizeof text, "%.0f tok/s", rate);
       print_samples("step", steps, text);
-      printf("library memory %s, peak memory %s\n", cli_bytes((double)memory.peak_bytes),
-             cli_bytes((double)cli_peak_resident()));
+      printf("workspace %s, library memory %s, peak memory %s\n", cli_bytes((double)progress.workspace_bytes),
+             cli_bytes((double)memory.peak_bytes), cli_bytes((double)cli_peak_resident()));
     }
   }
   wn_trainer_destroy(trainer);

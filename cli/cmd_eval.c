@@ -16,6 +16,7 @@ struct request {
   const char *model, *data, *text, *tokenizer, *config, *split;
   struct cli_list sets;
   int64_t batch, context, memory;
+  bool whole_memory;
   uint64_t max_batches, bytes, seed;
 };
 
@@ -54,11 +55,17 @@ static int report(const struct request *r, const char *what, const wn_eval_resul
       json_object_set_new(j, "bits_per_byte", json_real(result->bits_per_byte));
       json_object_set_new(j, "bytes", json_integer((json_int_t)result->bytes));
     }
+    if (j) json_object_set_new(j, "workspace_bytes", json_integer((json_int_t)result->workspace_bytes));
+    if (j && result->memory_bytes > 0)
+      json_object_set_new(j, "memory_bytes", json_integer((json_int_t)result->memory_bytes));
+    if (j && result->span > 0) json_object_set_new(j, "span", json_real(result->span));
     return cli_print_json(j);
   }
   printf("loss           %.6f\nperplexity     %.4f\naccuracy       %.4f%%\n", result->loss, result->perplexity,
          100 * result->accuracy);
   if (result->bits_per_byte > 0) printf("bits per byte  %.4f\n", result->bits_per_byte);
+  if (result->span > 0) printf("mean span      %.1f\n", result->span);
+  if (result->memory_bytes > 0) printf("of the streams %s\n", cli_bytes((double)result->memory_bytes));
   printf("tokens         %" PRIu64 "\ntokens/s       %.0f\npeak memory    %s\n", result->tokens,
          result->tokens_per_second, cli_bytes((double)cli_peak_resident()));
   return 0;
@@ -185,6 +192,10 @@ int cmd_eval(int argc, char **argv) {
        .help = "tokens of earlier blocks that attention reaches; 0: the model's; -1: none",
        .min = -1,
        .max = 1 << 24},
+      {.name = "whole-memory",
+       .type = CLI_FLAG,
+       .out = &r.whole_memory,
+       .help = "keep and read all of the memory, also what no head can see: to compare with"},
       {.name = "max-batches",
        .type = CLI_UINT,
        .out = &r.max_batches,
@@ -227,6 +238,7 @@ int cmd_eval(int argc, char **argv) {
     wn_eval_options eval = {.batch = r.batch,
                             .context = r.context,
                             .memory = r.memory,
+                            .whole_memory = r.whole_memory,
                             .max_batches = r.max_batches,
                             .bytes = r.bytes,
                             .seed = r.seed,

@@ -31,6 +31,8 @@ typedef struct wn_train_config {
   int64_t save_every;        /* 0: at the end only */
   int64_t log_every;         /* 1 */
   bool recompute;            /* activations of a layer are recomputed in backward */
+  bool whole_memory;         /* a memory of earlier blocks is kept and read whole, and not as far as the layer can see:
+                                to compare with */
   wn_dtype activation_dtype; /* WN_F32, or WN_BF16 for what waits for the backward pass ("float32", "bfloat16") */
 } wn_train_config;
 
@@ -54,6 +56,10 @@ typedef struct wn_train_progress {
   double loss, lr, grad_norm;    /* mean over answer positions, before the update; L_mem not included */
   double mem_loss;               /* L_mem's term, 0 when off */
   double span_loss;              /* adaptive span's term, 0 when off */
+  double span;                   /* mean span in tokens over layers and heads (and tokens, with dynamic spans) */
+  uint64_t workspace_bytes;      /* activations, scratch and memory of earlier blocks */
+  uint64_t memory_bytes;         /* of that, what follows the layers' sight: the memory's states, keys and values */
+  uint64_t memory_moves;         /* allocations of it so far: none while spans stay within a block of 64 tokens */
   double tokens_per_second, seconds; /* this step's; since the start of this process's run */
   uint64_t tokens;               /* trained on so far, resumed runs included */
   bool evaluated;                /* the fields below are of this step */
@@ -73,7 +79,9 @@ wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out
 typedef struct wn_trainer wn_trainer;
 wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_config *config, wn_trainer **out);
 void wn_trainer_destroy(wn_trainer *trainer); /* NULL is allowed; the model stays */
-/* tokens, targets: [accumulate*batch, context]; doc_start likewise or NULL. Allocates nothing. */
+/* tokens, targets: [accumulate*batch, context]; doc_start likewise or NULL. Allocates nothing,
+ * but for a memory of earlier blocks at the end of a step whose update took a layer's widest span across a block of 64
+ * tokens (wn_train_progress.memory_moves counts). */
 wn_status wn_trainer_step(wn_context *ctx, wn_trainer *trainer, const int32_t *tokens, const int32_t *targets,
                           const int32_t *doc_start, wn_train_progress *progress);
 /* For models with a memory: a step's rows go on where those of the step before stopped; the next step's begin anew. */
@@ -88,11 +96,14 @@ typedef struct wn_eval_result {
   double bits_per_byte;    /* 0 when the bytes are not known */
   uint64_t tokens, bytes, batches;
   double seconds, tokens_per_second;
+  uint64_t workspace_bytes, memory_bytes; /* as in wn_train_progress */
+  double span;             /* mean span in tokens over layers, heads and tokens; 0 without spans */
 } wn_eval_result;
 typedef struct wn_eval_options {
   int64_t batch, context; /* 0: 8; the model's context */
   int64_t memory;         /* tokens of earlier blocks that attention reaches; 0: the model's; -1: none. With one, a source
                              must be of streams, and a text is cut into `batch` stretches that are read block by block */
+  bool whole_memory;      /* all of the memory is kept and read, also what no head can see: to compare with */
   uint64_t max_batches;   /* 0: all of a token file, 16 of an endless source */
   uint64_t bytes;         /* bytes of text behind the source, for bits per byte; 0: unknown */
   uint64_t seed;          /* synthetic sources */

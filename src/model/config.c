@@ -82,11 +82,6 @@ wn_status wn_model_memory_check(wn_context *ctx, const char *where, const wn_mod
                    "%s: a memory of earlier blocks needs relative positions; position is \"learned\" (choose \"rope\" "
                    "or \"none\" with attention.relative)",
                    where);
-  if (c->attention.selective.enabled)
-    return wn_fail(ctx, WN_ERR_CONFIG,
-                   "%s: a memory of earlier blocks and attention.selective exclude each other: what was selected in a "
-                   "block is not carried to the next",
-                   where);
   return WN_OK;
 }
 

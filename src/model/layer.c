@@ -47,11 +47,11 @@ static bool has_mem(const wn_model_config *c) {
   return c->attention.selective.enabled && c->attention.selective.mem.enabled;
 }
 
-bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T, int64_t memory,
+bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T, bool memory,
                         struct wn_layer_blocks *blocks, struct wn_layer_acts *out) {
   const int64_t M = B * T, C = c->width, D = c->head_size, H = c->heads, Hkv = c->kv_heads;
   const bool layer = c->norm == WN_NORM_LAYER, bilinear = is_bilinear(c);
-  const int64_t G = wn_attention_selections(&c->attention, c->kv_heads), keys = memory > 0 ? B * (memory + T) : M;
+  const int64_t G = wn_attention_selections(&c->attention, c->kv_heads);
   struct planner p = {blocks->large, 0, wn_dtype_size(dtype), false};
   out->x = take(&p, true, M, C);
   out->att = take(&p, true, M, H * D);
@@ -62,28 +62,28 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
   out->n1 = take(&d, true, M, C);
   out->n2 = take(&d, true, M, C);
   out->act = take(&d, true, M, c->ffn_width);
-  if (memory == 0) { /* with one, keys come from more than the layer's own arrays */
+  if (!memory) { /* with one, keys come from more than the layer's own arrays */
     out->q = take(&d, c->qk_norm, M, H * D);
     out->k = take(&d, c->qk_norm, M, Hkv * D);
   }
   blocks->derived_bytes = d.bytes;
   struct planner e = {blocks->exact, 0, p.element, d.failed};
-  out->qkv = take(&e, true, M, memory > 0 ? H * D : qkv_width(c));
-  out->kv = take(&e, memory > 0, keys, 2 * Hkv * D);
-  if (memory > 0) {
+  out->qkv = take(&e, true, M, memory ? H * D : qkv_width(c));
+  out->kv = NULL;
+  if (memory) {
     out->q = take(&e, c->qk_norm, M, H * D);
-    out->k = take(&e, c->qk_norm, keys, Hkv * D);
+    out->k = NULL;
   }
   out->sq = take(&e, bilinear, M, G * D);
-  out->sk = take(&e, bilinear, M, G * D);
+  out->sk = take(&e, bilinear && !memory, M, G * D);
   out->rstd1 = take(&e, true, M, 1);
   out->mean1 = take(&e, layer, M, 1);
   out->rstd2 = take(&e, true, M, 1);
   out->mean2 = take(&e, layer, M, 1);
   out->rstd_q = take(&e, c->qk_norm, M, H);
   out->mean_q = take(&e, c->qk_norm && layer, M, H);
-  out->rstd_k = take(&e, c->qk_norm, keys, Hkv);
-  out->mean_k = take(&e, c->qk_norm && layer, keys, Hkv);
+  out->rstd_k = take(&e, c->qk_norm && !memory, M, Hkv);
+  out->mean_k = take(&e, c->qk_norm && layer && !memory, M, Hkv);
   out->lse = take(&e, true, M, H);
   out->M = take(&e, has_mem(c), M, G);
   out->z = take(&e, wn_span_is_dynamic(c), M, H);
@@ -95,9 +95,8 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
 }
 
 wn_status wn_layer_temp_plan(wn_context *ctx, const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T,
-                             int64_t memory, bool backward, struct wn_arena *arena, struct wn_layer_temp *out) {
+                             bool memory, bool backward, struct wn_arena *arena, struct wn_layer_temp *out) {
   const int64_t M = B * T, C = c->width, D = c->head_size, HD = c->heads * D;
-  const int64_t keys = memory > 0 ? B * (memory + T) : M;
   const bool bilinear = is_bilinear(c);
   const struct {
     const char *name;
@@ -109,12 +108,11 @@ wn_status wn_layer_temp_plan(wn_context *ctx, const wn_model_config *c, wn_dtype
       {"d_res", backward, M, C, &out->d_res},
       {"d_n", backward, M, C, &out->d_n},
       {"d_act", backward, M, c->ffn_width > HD ? c->ffn_width : HD, &out->d_act},
-      {"d_qkv", backward, M, memory > 0 ? HD : qkv_width(c), &out->d_qkv},
-      {"d_kv", backward && memory > 0, keys, 2 * c->kv_heads * D, &out->d_kv},
+      {"d_qkv", backward, M, memory ? HD : qkv_width(c), &out->d_qkv},
       {"d_q", backward && c->qk_norm, M, HD, &out->d_q},
-      {"d_k", backward && c->qk_norm, keys, c->kv_heads * D, &out->d_k},
+      {"d_k", backward && c->qk_norm && !memory, M, c->kv_heads * D, &out->d_k},
       {"d_sq", backward && bilinear, M, wn_attention_selections(&c->attention, c->kv_heads) * D, &out->d_sq},
-      {"d_sk", backward && bilinear, M, wn_attention_selections(&c->attention, c->kv_heads) * D, &out->d_sk},
+      {"d_sk", backward && bilinear && !memory, M, wn_attention_selections(&c->attention, c->kv_heads) * D, &out->d_sk},
       {"d_z", backward && wn_span_is_dynamic(c), M, c->heads, &out->d_z},
   };
   memset(out, 0, sizeof *out);
@@ -322,12 +320,11 @@ wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a
   const int64_t C = c->width, D = c->head_size;
   WN_TRY(entry_norm(run, l, a, prev_mid, prev_branch));
   WN_TRY(wn_span_forward(run, l, a));
+  const int64_t GD = wn_attention_selections(&c->attention, c->kv_heads) * D;
+  if (is_bilinear(c)) WN_TRY(map_forward(run, C, GD, p->select_q, -1, a->n1, a->sq));
   if (run->memory.rows > 0) return wn_memory_before(run, l, a);
   WN_TRY(map_forward(run, C, qkv_width(c), p->qkv_weight, p->qkv_bias, a->n1, a->qkv));
-  if (is_bilinear(c)) {
-    WN_TRY(map_forward(run, C, wn_attention_selections(&c->attention, c->kv_heads) * D, p->select_q, -1, a->n1, a->sq));
-    WN_TRY(map_forward(run, C, wn_attention_selections(&c->attention, c->kv_heads) * D, p->select_k, -1, a->n1, a->sk));
-  }
+  if (is_bilinear(c)) WN_TRY(map_forward(run, C, GD, p->select_k, -1, a->n1, a->sk));
   return finish_qk(run, l, a);
 }
 
@@ -375,7 +372,6 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   out->s_k = c->qk_norm ? (struct wn_stride){T * Hkv * D, Hkv * D, D} : in_qkv;
   out->s_v = in_qkv;
   out->s_y = (struct wn_stride){T * H * D, H * D, D};
-  if (run->memory.rows > 0) wn_memory_attention(run, l, a, out);
   out->doc_start = run->doc_start;
   out->lse = a->lse;
   out->sel.sq = a->sq;
@@ -384,6 +380,7 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
                                                      wn_attention_selections(&c->attention, c->kv_heads) * D, D};
   out->sel.M = a->M;
   out->sel.mem_coef = run->mem_coef;
+  if (run->memory.rows > 0) wn_memory_attention(run, l, a, out);
 }
 
 wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
@@ -503,11 +500,10 @@ wn_status wn_layer_backward(struct wn_run *run, int64_t l, struct wn_layer_acts 
     WN_TRY(wn_memory_maps_backward(run, l, a, temp, d_in, post));
   else
     WN_TRY(map_backward(run, C, qkv_width(c), p->qkv_weight, p->qkv_bias, a->n1, temp->d_qkv, d_in, post));
+  const int64_t GD = wn_attention_selections(&c->attention, c->kv_heads) * D;
   if (is_bilinear(c)) {
-    WN_TRY(map_backward(run, C, wn_attention_selections(&c->attention, c->kv_heads) * D, p->select_q, -1, a->n1,
-                        temp->d_sq, d_in, true));
-    WN_TRY(map_backward(run, C, wn_attention_selections(&c->attention, c->kv_heads) * D, p->select_k, -1, a->n1,
-                        temp->d_sk, d_in, true));
+    WN_TRY(map_backward(run, C, GD, p->select_q, -1, a->n1, temp->d_sq, d_in, true));
+    if (run->memory.rows == 0) WN_TRY(map_backward(run, C, GD, p->select_k, -1, a->n1, temp->d_sk, d_in, true));
   }
   WN_TRY(wn_span_backward(run, l, a, temp->d_z, d_in));
   return through_norm(run, a->x, p->norm1_gain, p->norm1_shift, a->rstd1, a->mean1, temp);

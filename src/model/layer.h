@@ -59,7 +59,7 @@ struct wn_layer_acts {
   /* Exact: the selections F and the rows' sums of exponentials are formed again from these, and have to agree. */
   void *qkv;                           /* [M,N] q, k, v side by side; with a memory [M,H*D], q alone */
   void *kv;                            /* [B*(rows+T), 2 Hkv*D] with a memory: keys and values of it and the block */
-  void *sq, *sk;                       /* [M,G*D] bilinear selection, else NULL */
+  void *sq, *sk;                       /* [M,G*D] bilinear selection, else NULL; sk as kv with a memory */
   void *rstd1, *mean1, *rstd2, *mean2; /* [M]; means NULL for RMSNorm */
   void *rstd_q, *mean_q;               /* [M*H] */
   void *rstd_k, *mean_k;               /* [M*Hkv] */
@@ -74,9 +74,9 @@ struct wn_layer_blocks {
   char *large, *derived, *exact;
   size_t large_bytes, derived_bytes, exact_bytes;
 };
-/* memory: rows of it, 0 without (k, rstd_k and mean_k then hold B*(memory+T) rows).
+/* With a memory k, kv, rstd_k, mean_k and sk, whose size follows the layer's sight, are left to memory.c.
  * Lays the arrays out from the blocks' bases on (NULL: only sizes) and sets the blocks' sizes. False on overflow. */
-bool wn_layer_acts_plan(const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T, int64_t memory,
+bool wn_layer_acts_plan(const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T, bool memory,
                         struct wn_layer_blocks *blocks, struct wn_layer_acts *out);
 
 /* A layer's temporary arrays, shared by all layers. */
@@ -89,19 +89,28 @@ struct wn_layer_temp {
   void *d_qkv;     /* [M,N]; with a memory [M,H*D] */
   void *d_kv;      /* as kv */
   void *d_q, *d_k; /* as q, k */
-  void *d_sq, *d_sk;
+  void *d_sq, *d_sk; /* as sq, sk; with a memory d_kv, d_k and d_sk are memory.c's */
   void *d_z; /* [M,H] */
 };
 wn_status wn_layer_temp_plan(wn_context *ctx, const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T,
-                             int64_t memory, bool backward, struct wn_arena *arena, struct wn_layer_temp *out);
+                             bool memory, bool backward, struct wn_arena *arena, struct wn_layer_temp *out);
 
-/* Earlier blocks' hidden states, in a pass over a block of a stream (memory.c). rows 0: there is none. */
+/* What a layer keeps of streams, newest last: tokens held are rows [rows-count, rows), the block stands behind them. */
+struct wn_memory_layer {
+  int64_t rows, count; /* room, and tokens held */
+  char *states;        /* [B, rows+block, C] hidden states at the attention's entry */
+  char *f, *f_out;     /* [B,G, rows+block] selections of each token by the rows before the block, 0 for the block's own;
+                          and by those of the block as well: a step writes it. NULL without selective attention */
+};
+/* Earlier blocks' hidden states, in a pass over a block of a stream (memory.c). */
 struct wn_memory {
-  int64_t rows, count; /* kept at most, and now */
+  int64_t rows;        /* what a layer keeps at most; 0: there is no memory */
   int64_t block;       /* rows for the block behind them: the workspace's T */
-  char *base;          /* [L][layer_bytes]: [B, rows+block, C] each */
-  size_t layer_bytes;
-  const int32_t *positions; /* 0, 1, ...: [rows+block] */
+  int64_t seen;        /* tokens of the streams before this block, kept or not */
+  bool whole;          /* nothing is trimmed by what the layer can see */
+  bool full;           /* when measuring: as if all rooms were full */
+  const struct wn_memory_layer *layers; /* [L] */
+  const int32_t *positions;             /* 0, 1, ...: [rows+block] */
 };
 
 /* One pass over the model. When measuring, operations are not run: the largest scratch that they ask for is found, by
@@ -170,8 +179,9 @@ static inline const void *wn_layer_stream(const struct wn_run *run, const struct
   return wn_norm_is_post(&run->model->config) ? a->n2 : a->mid;
 }
 
-/* With a memory (memory.c). Queries, keys and values of a->n1; the attention's q, k, v; the attention's backward to
+/* With a memory (memory.c). Tokens of it that layer l reads in this pass; queries, keys and values of a->n1; the attention's q, k, v; the attention's backward to
  * temp->d_qkv and d_kv; the maps' backward to d_in [M,C]. */
+int64_t wn_memory_read(const struct wn_run *run, int64_t l);
 wn_status wn_memory_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a);
 void wn_memory_attention(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, struct wn_attention *out);
 wn_status wn_memory_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,

@@ -8,10 +8,14 @@
  * from the oldest row of m, so that only relative ones can be used: distances, rotation, spans. (Learned sinks are not
  * rotated: with RoPE they are met from the place in [m; h].)
  *
- * One array a layer, [B, rows + T, C]: memory, right-aligned, and behind it the block's own rows; after the step all
- * move up by a block. A layer reads no more of it than its window and its widest head's span reach, so that what is out
- * of sight costs nothing. Cost: the key and value maps run over what is read and the block, 4 (read + T) C Hkv D
- * operations. */
+ * With selective attention a token keeps what was selected in blocks before, F[j] = sum over all earlier rows of the
+ * stream of S[k,j]: it goes into the operation as f_in, and comes out with the block's rows as f_out. No gradient
+ * reaches it. The token that protect_first protects is the stream's first. L_mem's M counts the tokens that are read.
+ *
+ * One array a layer, [B, room + T, C]: memory, right-aligned, and behind it the block's own rows; after the step all
+ * move up by a block. A layer reads no more of it than its window and its widest head's span reach, in whole blocks of
+ * keys, so that what is out of sight costs nothing: no keys, no values, no attention, and (memory_room.c) no memory.
+ * Cost: the key and value maps run over what is read and the block, 4 (read + T) C Hkv D operations. */
 #include <string.h>
 
 #include "model/workspace.h"
@@ -20,45 +24,69 @@ static size_t row_bytes(const struct wn_run *run) {
   return (size_t)run->model->config.width * wn_dtype_size(run->exec.dtype);
 }
 
+#define GRAIN 64 /* keys are read in whole tiles of the attention */
+
+static const struct wn_memory_layer *layer_of(const struct wn_run *run, int64_t l) {
+  return &run->memory.layers[l];
+}
+
+/* Rows from one sequence to the next in the arrays of states and keys. */
+static int64_t stride_of(const struct wn_run *run, int64_t l) {
+  return layer_of(run, l)->rows + run->memory.block;
+}
+
 /* Row 0 of what sequence b keeps in layer l, empty rows included. */
 static char *sequence_at(const struct wn_run *run, int64_t l, int64_t b) {
-  const struct wn_memory *m = &run->memory;
-  return m->base + (size_t)l * m->layer_bytes + (size_t)(b * (m->rows + m->block)) * row_bytes(run);
+  return layer_of(run, l)->states + (size_t)(b * stride_of(run, l)) * row_bytes(run);
 }
 
-/* Tokens of the memory that layer l can see from the block's first row. */
-static int64_t reach(const struct wn_run *run, int64_t l) {
-  const int64_t n = run->memory.count, seen = run->measuring ? n : wn_layer_reach(run->model, l); /* spans change */
-  return seen < n ? seen : n;
-}
-
-/* Tokens of the memory that layer l reads in this pass. */
-static int64_t read_count(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
-  struct wn_attention terms;
-  wn_layer_attention(run, l, a, &terms);
-  return terms.Tk - run->T;
+int64_t wn_memory_read(const struct wn_run *run, int64_t l) {
+  const struct wn_memory_layer *m = layer_of(run, l);
+  if (run->measuring) return run->memory.full ? m->rows : 0; /* spans change from step to step */
+  if (run->memory.whole) return m->count;
+  const int64_t reach = wn_layer_reach(run->model, l);
+  if (reach >= m->count) return m->count;
+  const int64_t n = (reach + GRAIN - 1) / GRAIN * GRAIN;
+  return n < m->count ? n : m->count;
 }
 
 static int64_t kv_width(const wn_model_config *c) {
   return 2 * c->kv_heads * c->head_size;
 }
 
-/* Parameters of the fused map from row `from` of its outputs on. */
-static struct wn_linear part(const struct wn_run *run, int64_t l, int64_t rows, int64_t from, int64_t N) {
+static int64_t select_width(const wn_model_config *c) {
+  const bool bilinear = c->attention.selective.enabled && c->attention.selective.bilinear;
+  return bilinear ? wn_attention_selections(&c->attention, c->kv_heads) * c->head_size : 0;
+}
+
+/* Rows [from, from+N) of a map's outputs. */
+static struct wn_linear part(const struct wn_run *run, int weight, int bias, int64_t from, int64_t N, int64_t rows) {
   const wn_model_config *c = &run->model->config;
-  const struct wn_layer_params *p = &run->model->layers[l];
   const wn_dtype dtype = run->exec.dtype;
   return (struct wn_linear){.M = rows,
                             .N = N,
                             .K = c->width,
                             .ldx = c->width,
-                            .w = wn_at(wn_run_param(run, p->qkv_weight), from * c->width, dtype),
-                            .b = wn_at(wn_run_param(run, p->qkv_bias), from, dtype),
+                            .w = wn_at(wn_run_param(run, weight), from * c->width, dtype),
+                            .b = wn_at(wn_run_param(run, bias), from, dtype),
                             .ldy = N,
                             .lddy = N,
                             .lddx = c->width,
-                            .dw = wn_at(wn_run_grad(run, p->qkv_weight), from * c->width, dtype),
-                            .db = wn_at(wn_run_grad(run, p->qkv_bias), from, dtype)};
+                            .dw = wn_at(wn_run_grad(run, weight), from * c->width, dtype),
+                            .db = wn_at(wn_run_grad(run, bias), from, dtype)};
+}
+static struct wn_linear query_map(const struct wn_run *run, int64_t l, int64_t rows) {
+  const wn_model_config *c = &run->model->config;
+  const struct wn_layer_params *p = &run->model->layers[l];
+  return part(run, p->qkv_weight, p->qkv_bias, 0, c->heads * c->head_size, rows);
+}
+static struct wn_linear key_map(const struct wn_run *run, int64_t l, int64_t rows) {
+  const wn_model_config *c = &run->model->config;
+  const struct wn_layer_params *p = &run->model->layers[l];
+  return part(run, p->qkv_weight, p->qkv_bias, c->heads * c->head_size, kv_width(c), rows);
+}
+static struct wn_linear select_map(const struct wn_run *run, int64_t l, int64_t rows) {
+  return part(run, run->model->layers[l].select_k, -1, 0, select_width(&run->model->config), rows);
 }
 
 static struct wn_rope rotation(const struct wn_run *run, void *x, int64_t rows, int64_t heads, int64_t ldx,
@@ -76,7 +104,7 @@ static struct wn_rope rotation(const struct wn_run *run, void *x, int64_t rows, 
 }
 
 /* q and k of all sequences (gradients the other way), turned where they are. */
-static wn_status rotate(struct wn_run *run, int64_t count, void *q, void *k, int64_t ldk, bool backward) {
+static wn_status rotate(struct wn_run *run, int64_t l, int64_t count, void *q, void *k, int64_t ldk, bool backward) {
   const wn_model_config *c = &run->model->config;
   const int64_t T = run->T, HD = c->heads * c->head_size, keys = count + T;
   if (c->position != WN_POS_ROPE) return WN_OK;
@@ -84,7 +112,7 @@ static wn_status rotate(struct wn_run *run, int64_t count, void *q, void *k, int
   for (int64_t b = 0; b < run->B; b++) {
     const struct wn_rope rq = rotation(run, wn_at(q, b * T * HD, run->exec.dtype), T, c->heads, HD, count);
     const struct wn_rope rk =
-        rotation(run, wn_at(k, b * (run->memory.rows + T) * ldk, run->exec.dtype), keys, c->kv_heads, ldk, 0);
+        rotation(run, wn_at(k, b * stride_of(run, l) * ldk, run->exec.dtype), keys, c->kv_heads, ldk, 0);
     WN_TRY(turn(run, &rq));
     WN_TRY(turn(run, &rk));
   }
@@ -105,7 +133,7 @@ static struct wn_norm key_norm(const struct wn_run *run, int64_t l, int64_t coun
                                int64_t b) {
   const wn_model_config *c = &run->model->config;
   const wn_dtype dtype = run->exec.dtype;
-  const int64_t first = b * (run->memory.rows + run->T), W = c->kv_heads * c->head_size;
+  const int64_t first = b * stride_of(run, l), W = c->kv_heads * c->head_size;
   struct wn_norm n =
       wn_run_norm_args(run, count + run->T, c->kv_heads, c->head_size, run->model->layers[l].k_gain, -1,
                        wn_at(a->rstd_k, first * c->kv_heads, dtype), wn_at(a->mean_k, first * c->kv_heads, dtype));
@@ -116,44 +144,57 @@ static struct wn_norm key_norm(const struct wn_run *run, int64_t l, int64_t coun
 
 wn_status wn_memory_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
   const wn_model_config *c = &run->model->config;
-  const struct wn_memory *m = &run->memory;
   const wn_dtype dtype = run->exec.dtype;
-  const int64_t B = run->B, T = run->T, HD = c->heads * c->head_size, W = kv_width(c);
-  const int64_t count = read_count(run, l, a), keys = count + T;
-  struct wn_linear q = part(run, l, B * T, 0, HD);
+  const int64_t B = run->B, T = run->T, W = kv_width(c), S = select_width(c), stride = stride_of(run, l);
+  const int64_t rows = layer_of(run, l)->rows, count = wn_memory_read(run, l), keys = count + T;
+  struct wn_linear q = query_map(run, l, B * T);
   q.x = a->n1, q.y = a->qkv;
   WN_TRY(wn_run_linear_forward(run, &q));
   for (int64_t b = 0; b < B; b++) {
     char *kept = sequence_at(run, l, b);
     if (!run->measuring)
-      memcpy(kept + (size_t)m->rows * row_bytes(run), (const char *)a->n1 + (size_t)(b * T) * row_bytes(run),
+      memcpy(kept + (size_t)rows * row_bytes(run), (const char *)a->n1 + (size_t)(b * T) * row_bytes(run),
              (size_t)T * row_bytes(run));
-    struct wn_linear kv = part(run, l, keys, HD, W);
-    kv.x = kept + (size_t)(m->rows - count) * row_bytes(run);
-    kv.y = wn_at(a->kv, b * (m->rows + T) * W, dtype);
+    struct wn_linear kv = key_map(run, l, keys);
+    kv.x = kept + (size_t)(rows - count) * row_bytes(run);
+    kv.y = wn_at(a->kv, b * stride * W, dtype);
     WN_TRY(wn_run_linear_forward(run, &kv));
+    if (S == 0) continue;
+    struct wn_linear select = select_map(run, l, keys);
+    select.x = kv.x;
+    select.y = wn_at(a->sk, b * stride * S, dtype);
+    WN_TRY(wn_run_linear_forward(run, &select));
   }
-  if (!c->qk_norm) return rotate(run, count, a->qkv, a->kv, W, false);
+  if (!c->qk_norm) return rotate(run, l, count, a->qkv, a->kv, W, false);
   const struct wn_norm nq = query_norm(run, l, a);
   WN_TRY(wn_run_norm_forward(run, &nq));
   for (int64_t b = 0; b < B; b++) {
     const struct wn_norm nk = key_norm(run, l, count, a, b);
     WN_TRY(wn_run_norm_forward(run, &nk));
   }
-  return rotate(run, count, a->q, a->k, W / 2, false);
+  return rotate(run, l, count, a->q, a->k, W / 2, false);
 }
 
 void wn_memory_attention(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, struct wn_attention *out) {
   const wn_model_config *c = &run->model->config;
-  const int64_t T = run->T, D = c->head_size, HD = c->heads * D, W = kv_width(c), rows = run->memory.rows + T;
-  const struct wn_stride in_kv = {rows * W, W, D};
-  out->Tk = reach(run, l) + T;
+  const struct wn_memory_layer *m = layer_of(run, l);
+  const wn_dtype dtype = run->exec.dtype;
+  const int64_t T = run->T, D = c->head_size, HD = c->heads * D, W = kv_width(c), S = select_width(c);
+  const int64_t count = wn_memory_read(run, l), stride = stride_of(run, l);
+  const struct wn_stride in_kv = {stride * W, W, D};
+  out->Tk = count + T;
   out->q = c->qk_norm ? a->q : a->qkv;
   out->k = c->qk_norm ? a->k : a->kv;
-  out->v = wn_at(a->kv, W / 2, run->exec.dtype);
+  out->v = wn_at(a->kv, W / 2, dtype);
   out->s_q = (struct wn_stride){T * HD, HD, D};
-  out->s_k = c->qk_norm ? (struct wn_stride){rows * W / 2, W / 2, D} : in_kv;
+  out->s_k = c->qk_norm ? (struct wn_stride){stride * W / 2, W / 2, D} : in_kv;
   out->s_v = in_kv;
+  if (S > 0) out->sel.s_sk = (struct wn_stride){stride * S, S, D};
+  if (!out->sel.on) return;
+  out->sel.f_in = wn_at(m->f, m->rows - count, dtype);
+  out->sel.f_out = wn_at(m->f_out, m->rows - count, dtype);
+  out->sel.f_stride = stride;
+  if (count < run->memory.seen) out->sel.protect_first = false; /* the stream's first token is not among the keys */
 }
 
 wn_status wn_memory_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
@@ -165,14 +206,15 @@ wn_status wn_memory_backward(struct wn_run *run, int64_t l, struct wn_layer_acts
   attention->dq = c->qk_norm ? temp->d_q : temp->d_qkv;
   attention->dk = c->qk_norm ? temp->d_k : temp->d_kv;
   attention->dv = wn_at(temp->d_kv, W / 2, dtype);
+  attention->dsk = temp->d_sk;
   WN_TRY(wn_run_attention_backward(run, attention));
-  if (!c->qk_norm) return rotate(run, count, temp->d_qkv, temp->d_kv, W, true);
-  WN_TRY(rotate(run, count, temp->d_q, temp->d_k, W / 2, true));
+  if (!c->qk_norm) return rotate(run, l, count, temp->d_qkv, temp->d_kv, W, true);
+  WN_TRY(rotate(run, l, count, temp->d_q, temp->d_k, W / 2, true));
   struct wn_norm nq = query_norm(run, l, a);
   nq.dy = temp->d_q, nq.lddy = HD, nq.dx = temp->d_qkv, nq.lddx = HD;
   WN_TRY(wn_run_norm_backward(run, &nq));
   for (int64_t b = 0; b < run->B; b++) {
-    const int64_t first = b * (run->memory.rows + run->T);
+    const int64_t first = b * stride_of(run, l);
     struct wn_norm nk = key_norm(run, l, count, a, b);
     nk.dy = wn_at(temp->d_k, first * W / 2, dtype), nk.lddy = W / 2;
     nk.dx = wn_at(temp->d_kv, first * W, dtype), nk.lddx = W;
@@ -181,82 +223,39 @@ wn_status wn_memory_backward(struct wn_run *run, int64_t l, struct wn_layer_acts
   return WN_OK;
 }
 
+/* Back through a map of [m; h] of sequence b: dy [count+T, N]. m is held constant: the weights' gradient alone. */
+static wn_status rows_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a, int64_t b, int64_t count,
+                               struct wn_linear map, const void *dy, void *d_in) {
+  const wn_model_config *c = &run->model->config;
+  const wn_dtype dtype = run->exec.dtype;
+  if (count > 0) {
+    struct wn_linear old = map;
+    old.M = count;
+    old.x = sequence_at(run, l, b) + (size_t)(layer_of(run, l)->rows - count) * row_bytes(run);
+    old.dy = dy;
+    WN_TRY(wn_run_linear_backward(run, &old));
+  }
+  map.M = run->T;
+  map.x = wn_at(a->n1, b * run->T * c->width, dtype);
+  map.dy = wn_at(dy, count * map.N, dtype);
+  map.dx = wn_at(d_in, b * run->T * c->width, dtype);
+  map.accumulate_dx = true;
+  return wn_run_linear_backward(run, &map);
+}
+
 wn_status wn_memory_maps_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
                                   const struct wn_layer_temp *temp, void *d_in, bool accumulate) {
   const wn_model_config *c = &run->model->config;
-  const struct wn_memory *m = &run->memory;
   const wn_dtype dtype = run->exec.dtype;
-  const int64_t B = run->B, T = run->T, HD = c->heads * c->head_size, W = kv_width(c);
-  const int64_t count = read_count(run, l, a);
-  struct wn_linear q = part(run, l, B * T, 0, HD);
+  const int64_t W = kv_width(c), S = select_width(c), count = wn_memory_read(run, l), stride = stride_of(run, l);
+  struct wn_linear q = query_map(run, l, run->B * run->T);
   q.x = a->n1, q.dy = temp->d_qkv, q.dx = d_in;
   q.accumulate_dx = accumulate;
   WN_TRY(wn_run_linear_backward(run, &q));
-  for (int64_t b = 0; b < B; b++) {
-    const int64_t first = b * (m->rows + T);
-    if (count > 0) { /* held constant: the weights' gradient alone */
-      struct wn_linear old = part(run, l, count, HD, W);
-      old.x = sequence_at(run, l, b) + (size_t)(m->rows - count) * row_bytes(run);
-      old.dy = wn_at(temp->d_kv, first * W, dtype);
-      WN_TRY(wn_run_linear_backward(run, &old));
-    }
-    struct wn_linear now = part(run, l, T, HD, W);
-    now.x = wn_at(a->n1, b * T * c->width, dtype);
-    now.dy = wn_at(temp->d_kv, (first + count) * W, dtype);
-    now.dx = wn_at(d_in, b * T * c->width, dtype);
-    now.accumulate_dx = true;
-    WN_TRY(wn_run_linear_backward(run, &now));
+  for (int64_t b = 0; b < run->B; b++) {
+    WN_TRY(rows_backward(run, l, a, b, count, key_map(run, l, 0), wn_at(temp->d_kv, b * stride * W, dtype), d_in));
+    if (S > 0)
+      WN_TRY(rows_backward(run, l, a, b, count, select_map(run, l, 0), wn_at(temp->d_sk, b * stride * S, dtype), d_in));
   }
   return WN_OK;
-}
-
-void wn_memory_bind(struct wn_run *run, const struct wn_workspace *ws, int64_t set) {
-  const size_t bytes = wn_memory_layer_bytes(ws->model, ws->B, ws->T, ws->options.memory);
-  run->memory = (struct wn_memory){.rows = ws->options.memory,
-                                   .count = ws->memory_count[set],
-                                   .block = ws->T,
-                                   .layer_bytes = bytes,
-                                   .base = ws->memory + (size_t)(set * ws->model->config.layers) * bytes,
-                                   .positions = ws->memory_positions};
-  if (!ws->rope_table) return;
-  run->rope = ws->rope_table;
-  run->rope_rows = ws->options.memory + ws->T;
-}
-
-size_t wn_memory_layer_bytes(const struct wn_model *model, int64_t B, int64_t T, int64_t memory) {
-  size_t n;
-  if (!wn_mul_size((size_t)B, (size_t)(memory + T), &n) || !wn_mul_size(n, (size_t)model->config.width, &n) ||
-      !wn_mul_size(n, wn_dtype_size(model->dtype), &n) || n > SIZE_MAX / 4)
-    return 0;
-  return (n + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
-}
-
-void wn_memory_advance(const struct wn_run *run, struct wn_workspace *ws, int64_t set) {
-  const struct wn_memory *m = &run->memory;
-  for (int64_t l = 0; l < run->model->config.layers; l++) {
-    for (int64_t b = 0; b < run->B; b++) {
-      char *kept = sequence_at(run, l, b);
-      memmove(kept, kept + (size_t)run->T * row_bytes(run), (size_t)m->rows * row_bytes(run));
-    }
-  }
-  const int64_t count = m->count + run->T;
-  ws->memory_count[set] = count < m->rows ? count : m->rows;
-}
-
-void wn_workspace_forget(wn_workspace *ws, int64_t set) {
-  if (ws->options.memory > 0) ws->memory_count[set] = 0;
-}
-
-int64_t wn_workspace_memory_count(const wn_workspace *ws, int64_t set) {
-  return ws->options.memory > 0 ? ws->memory_count[set] : 0;
-}
-
-void wn_workspace_memory_set_count(wn_workspace *ws, int64_t set, int64_t count) {
-  if (ws->options.memory > 0) ws->memory_count[set] = count;
-}
-
-void *wn_workspace_memory_at(const wn_workspace *ws, int64_t set, int64_t l, int64_t shape[3]) {
-  const size_t bytes = wn_memory_layer_bytes(ws->model, ws->B, ws->T, ws->options.memory);
-  shape[0] = ws->B, shape[1] = ws->options.memory + ws->T, shape[2] = ws->model->config.width;
-  return ws->memory + (size_t)(set * ws->model->config.layers + l) * bytes;
 }

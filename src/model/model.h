@@ -50,7 +50,9 @@ struct wn_batch {
 struct wn_workspace_options {
   bool backward, recompute;
   wn_dtype activation_dtype;
-  int64_t memory;      /* segment recurrence: tokens of earlier blocks that each layer keeps; 0: none */
+  int64_t memory;      /* segment recurrence: tokens of earlier blocks that each layer keeps at most, those that it can
+                          see; 0: none */
+  bool memory_whole;   /* all of them, in sight or not: to compare with */
   int64_t memory_sets; /* memories, one for each micro-batch of a step, and for evaluations in between */
 };
 typedef struct wn_workspace wn_workspace;
@@ -58,12 +60,24 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
                               const struct wn_workspace_options *options, wn_workspace **out);
 void wn_workspace_destroy(wn_workspace *ws);
 size_t wn_workspace_bytes(const wn_workspace *ws);
+/* Rooms follow the spans that the model has now: called after parameters have changed. Allocates only where a room is
+ * too small, or too large by two blocks of 64 tokens. */
+wn_status wn_workspace_fit(wn_workspace *ws);
+/* Bytes of the rooms; and allocations of one since the beginning. */
+size_t wn_workspace_memory_bytes(const wn_workspace *ws);
+uint64_t wn_workspace_memory_moves(const wn_workspace *ws);
 /* Memory `set` is empty: its next step begins new streams. */
 void wn_workspace_forget(wn_workspace *ws, int64_t set);
-/* Tokens that memory `set` holds; and its state of layer l, [B, memory+T, C] of the model's dtype, for checkpoints. */
-int64_t wn_workspace_memory_count(const wn_workspace *ws, int64_t set);
-void wn_workspace_memory_set_count(wn_workspace *ws, int64_t set, int64_t count);
+
+/* For checkpoints: tokens of the streams so far, and of them held in layer l; its state [B, room+T, C] and its
+ * selections [B, G, room+T] (NULL without selective attention) of the model's dtype. */
+int64_t wn_workspace_memory_seen(const wn_workspace *ws, int64_t set);
+int64_t wn_workspace_memory_count(const wn_workspace *ws, int64_t set, int64_t l);
 void *wn_workspace_memory_at(const wn_workspace *ws, int64_t set, int64_t l, int64_t shape[3]);
+void *wn_workspace_memory_selections_at(const wn_workspace *ws, int64_t set, int64_t l, int64_t shape[3]);
+/* Gives layer l of every set room for `rows` tokens, at most the memory. */
+wn_status wn_workspace_memory_reserve(wn_workspace *ws, int64_t l, int64_t rows);
+void wn_workspace_memory_restore(wn_workspace *ws, int64_t set, int64_t seen, const int32_t *counts /* [L] */);
 
 struct wn_step {
   void *grads;        /* [table.total] added to; NULL: forward only */
@@ -80,6 +94,7 @@ struct wn_step_result {
   uint64_t counted, hits;
   double mem_loss;    /* eps * mean over sequences and layers of max_i M / T; 0 when off */
   double span_loss;   /* lambda/H * sum over layers and heads of limit * z; 0 when off */
+  double span;        /* mean over layers and heads (and tokens, where spans are theirs) of limit * z; 0 when off */
 };
 /* Forward, loss and (with grads) backward of one micro-batch. With a memory the batch's rows continue those of the last
  * step of the same set, and join the memory afterwards. No allocation. B, T at most the workspace's. */

@@ -35,7 +35,7 @@ static wn_status plan(wn_context *ctx, struct wn_session *s) {
   struct wn_layer_acts acts;
   int64_t M;
   if (__builtin_mul_overflow(s->B, s->piece, &M) || M > INT32_MAX ||
-      !wn_layer_acts_plan(c, dtype, s->B, s->piece, 0, &s->blocks, &acts))
+      !wn_layer_acts_plan(c, dtype, s->B, s->piece, false, &s->blocks, &acts))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences: too many tokens a step", (long long)s->B);
   const struct {
     const char *name;
@@ -62,7 +62,7 @@ static wn_status plan(wn_context *ctx, struct wn_session *s) {
                      (long long)s->B, pieces[i].name);
     wn_arena_plan(&s->arena, pieces[i].name, n, pieces[i].where);
   }
-  return wn_layer_temp_plan(ctx, c, dtype, s->B, s->piece, 0, false, &s->arena, &s->temp);
+  return wn_layer_temp_plan(ctx, c, dtype, s->B, s->piece, false, false, &s->arena, &s->temp);
 }
 
 /* Attention of a piece over the cache. */
@@ -86,7 +86,7 @@ static wn_status feed_piece(struct wn_run *run, struct wn_session *s, bool want)
   struct wn_layer_acts a;
   struct wn_layer_blocks blocks = s->blocks;
   wn_outer_params_find(&s->model->table, c, &outer);
-  if (!wn_layer_acts_plan(c, run->exec.dtype, B, T, 0, &blocks, &a))
+  if (!wn_layer_acts_plan(c, run->exec.dtype, B, T, false, &blocks, &a))
     return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: activations do not fit in memory");
   /* What the embedding's norm keeps is not needed later: layer 0's arrays take it. */
   WN_TRY(wn_run_embed(run, s->tokens, a.n2, a.rstd2, a.mean2, a.x));

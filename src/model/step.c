@@ -27,8 +27,9 @@ static wn_status layer_acts(const struct wn_run *run, const struct wn_workspace 
   if (all) blocks.large += (size_t)l * ws->blocks.large_bytes;
   if (all) blocks.derived += (size_t)l * ws->blocks.derived_bytes;
   if (all || reduced) blocks.exact += (size_t)l * ws->blocks.exact_bytes;
-  if (!wn_layer_acts_plan(&run->model->config, run->exec.dtype, run->B, run->T, run->memory.rows, &blocks, out))
+  if (!wn_layer_acts_plan(&run->model->config, run->exec.dtype, run->B, run->T, run->memory.rows > 0, &blocks, out))
     return wn_fail(run->exec.ctx, WN_ERR_ARGUMENT, "step: activations do not fit in memory");
+  if (run->memory.rows > 0) wn_memory_keys(ws, l, out);
   if (ws->keep == WN_KEEP_INPUT) out->x = ws->kept + (size_t)l * ws->kept_bytes;
   return WN_OK;
 }
@@ -39,7 +40,7 @@ static void move_reduced(const struct wn_run *run, const struct wn_workspace *ws
   if (run->measuring || ws->keep != WN_KEEP_REDUCED || l == run->model->config.layers - 1) return;
   struct wn_layer_acts a;
   struct wn_layer_blocks blocks = {0};
-  wn_layer_acts_plan(&run->model->config, run->exec.dtype, run->B, run->T, run->memory.rows, &blocks, &a);
+  wn_layer_acts_plan(&run->model->config, run->exec.dtype, run->B, run->T, run->memory.rows > 0, &blocks, &a);
   const int64_t n = (int64_t)(blocks.large_bytes / sizeof(float));
   uint16_t *copy = (uint16_t *)(void *)(ws->kept + (size_t)l * ws->kept_bytes);
   float *values = (float *)(void *)ws->blocks.large;
@@ -222,6 +223,7 @@ wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct 
   WN_TRY(wn_run_stack(run, ws, batch->tokens, &sums));
   result->mem_loss = mem_share * sums.mem;
   result->span_loss = span_share * sums.span;
+  result->span = span->enabled ? span->limit * sums.span / (double)(c->layers * c->heads) : 0;
   for (int64_t first = 0; first < M; first += ws->chunk) {
     const int64_t rows = M - first < ws->chunk ? M - first : ws->chunk;
     WN_TRY(chunk_loss(run, ws, batch->targets, first, rows, step->loss_scale, result));

@@ -30,13 +30,12 @@ static wn_status plan(wn_context *ctx, struct wn_workspace *ws) {
   const int64_t L = c->layers, C = c->width;
   int64_t M, keys;
   const int64_t memory = ws->options.memory, sets = ws->options.memory_sets;
-  const size_t memory_bytes = memory > 0 ? wn_memory_layer_bytes(ws->model, ws->B, ws->T, memory) : 0;
   struct wn_layer_acts acts;
-  if (__builtin_mul_overflow(ws->B, ws->T + memory, &keys) || keys > INT32_MAX || (memory > 0 && memory_bytes == 0))
+  if (__builtin_mul_overflow(ws->B, ws->T + memory, &keys) || keys > INT32_MAX)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld, memory %lld: too many tokens", (long long)ws->B,
                    (long long)ws->T, (long long)memory);
   if (__builtin_mul_overflow(ws->B, ws->T, &M) || M > INT32_MAX ||
-      !wn_layer_acts_plan(c, ws->model->dtype, ws->B, ws->T, memory, &ws->blocks, &acts))
+      !wn_layer_acts_plan(c, ws->model->dtype, ws->B, ws->T, memory > 0, &ws->blocks, &acts))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld: too many tokens", (long long)ws->B,
                    (long long)ws->T);
   const bool backward = ws->options.backward;
@@ -56,8 +55,9 @@ static wn_status plan(wn_context *ctx, struct wn_workspace *ws) {
        (void **)&ws->blocks.exact},
       {"kept activations", ws->kept_bytes > 0, L, (int64_t)ws->kept_bytes, 1, (void **)&ws->kept},
       {"positions", true, M, 1, sizeof *ws->positions, (void **)&ws->positions},
-      {"memory", memory > 0, memory > 0 ? sets * L : 0, (int64_t)memory_bytes, 1, (void **)&ws->memory},
-      {"memory counts", memory > 0, sets, 1, sizeof *ws->memory_count, (void **)&ws->memory_count},
+      {"memory", memory > 0, sets, L, sizeof *ws->memory, (void **)&ws->memory},
+      {"memory rooms", memory > 0, L + 1, 1, sizeof *ws->rooms, (void **)&ws->rooms},
+      {"memory seen", memory > 0, sets, 1, sizeof *ws->memory_seen, (void **)&ws->memory_seen},
       {"memory positions", memory > 0, memory + ws->T, 1, sizeof *ws->memory_positions, (void **)&ws->memory_positions},
       {"embedded", c->embed_norm, M, C, element, &ws->embedded},
       {"embed_rstd", c->embed_norm, M, 1, element, &ws->embed_rstd},
@@ -79,7 +79,7 @@ static wn_status plan(wn_context *ctx, struct wn_workspace *ws) {
                      (long long)ws->B, (long long)ws->T, p->name);
     wn_arena_plan(&ws->arena, p->name, bytes, p->where);
   }
-  return wn_layer_temp_plan(ctx, c, ws->model->dtype, ws->B, ws->T, memory, backward, &ws->arena, &ws->temp);
+  return wn_layer_temp_plan(ctx, c, ws->model->dtype, ws->B, ws->T, memory > 0, backward, &ws->arena, &ws->temp);
 }
 
 /* What the largest step will ask for. */
@@ -100,7 +100,7 @@ static wn_status measure(struct wn_workspace *ws, size_t *need) {
     run.doc_start = NULL;
     wn_memory_bind(&run, ws, 0);
     WN_TRY(wn_run_step(&run, ws, &batch, &(struct wn_step){0}, &result));
-    run.memory.count = run.memory.rows;
+    run.memory.full = true;
   }
   WN_TRY(wn_run_step(&run, ws, &batch, &(struct wn_step){0}, &result));
   *need = run.need;
@@ -154,6 +154,8 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
   WN_TRY_GOTO(plan(ctx, ws), fail);
   WN_TRY_GOTO(wn_arena_allocate(ctx, &ws->arena, "the workspace of a step"), fail);
   for (int64_t i = 0; options->memory > 0 && i < options->memory + T; i++) ws->memory_positions[i] = (int32_t)i;
+  bool changed;
+  WN_TRY_GOTO(wn_memory_fit(ws, &changed), fail);
   WN_TRY_GOTO(rotary_table(ctx, ws), fail);
   WN_TRY_GOTO(measure(ws, &need), fail);
   WN_TRY_GOTO(wn_alloc(ctx, "scratch of a step", need, &ws->scratch), fail);
@@ -165,8 +167,24 @@ fail:
   return status;
 }
 
+wn_status wn_workspace_fit(wn_workspace *ws) {
+  bool changed;
+  size_t need;
+  void *scratch;
+  WN_TRY(wn_memory_fit(ws, &changed));
+  if (!changed) return WN_OK;
+  WN_TRY(measure(ws, &need));
+  if (need <= ws->scratch_bytes && need >= ws->scratch_bytes / 4 * 3) return WN_OK;
+  WN_TRY(wn_alloc(ws->ctx, "scratch of a step", need, &scratch));
+  wn_free(ws->scratch);
+  ws->scratch = scratch;
+  ws->scratch_bytes = need;
+  return WN_OK;
+}
+
 void wn_workspace_destroy(wn_workspace *ws) {
   if (!ws) return;
+  wn_memory_clear(ws);
   wn_free(ws->rope_table);
   wn_free(ws->scratch);
   wn_arena_clear(&ws->arena);
@@ -174,5 +192,5 @@ void wn_workspace_destroy(wn_workspace *ws) {
 }
 
 size_t wn_workspace_bytes(const wn_workspace *ws) {
-  return ws->arena.bytes + ws->scratch_bytes;
+  return ws->arena.bytes + ws->scratch_bytes + ws->memory_bytes;
 }

@@ -25,9 +25,12 @@ struct wn_workspace {
   size_t kept_bytes;
   struct wn_layer_temp temp;
   int32_t *positions;            /* [M] */
-  char *memory;                  /* [sets][L][layer bytes] */
-  int64_t *memory_count;         /* [sets] */
-  int32_t *memory_positions;     /* [memory+T] */
+  struct wn_memory_layer *memory; /* [sets][L] */
+  struct wn_memory_room *rooms;   /* [L+1]; the last one is what all layers share */
+  int64_t *memory_seen;           /* [sets] tokens of the streams so far */
+  int32_t *memory_positions;      /* [memory+T] */
+  size_t memory_bytes;            /* of all rooms */
+  uint64_t memory_moves;          /* rooms allocated since the beginning */
   float *rope_table;             /* own, where memory and block are more than the model's table */
   void *embedded;                /* [M,C] before the embedding's norm, with one */
   void *embed_rstd, *embed_mean; /* [M] */
@@ -42,8 +45,18 @@ struct wn_workspace {
   size_t scratch_bytes;
 };
 
-/* Bytes of one layer's memory; 0: too many. */
-size_t wn_memory_layer_bytes(const struct wn_model *model, int64_t B, int64_t T, int64_t memory);
+/* A layer's allocations, which follow its sight: states and F of all sets; keys and what belongs to them. */
+struct wn_memory_room {
+  int64_t rows;
+  void *states, *keys;
+  size_t bytes;
+};
+/* Makes every layer's room as large as its sight wants, at the beginning and when spans have changed; *changed: some
+ * room is another. What fits is kept. */
+wn_status wn_memory_fit(struct wn_workspace *ws, bool *changed);
+void wn_memory_clear(struct wn_workspace *ws);
+/* The arrays of layer l's keys: kv, k, rstd_k, mean_k, sk. */
+void wn_memory_keys(const struct wn_workspace *ws, int64_t l, struct wn_layer_acts *out);
 /* Puts memory `set` into a run, and the run's block into the memory after it. */
 void wn_memory_bind(struct wn_run *run, const struct wn_workspace *ws, int64_t set);
 void wn_memory_advance(const struct wn_run *run, struct wn_workspace *ws, int64_t set);

@@ -34,6 +34,7 @@ wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, str
     sums->counted += result.counted;
     sums->hits += result.hits;
     sums->batches++;
+    sums->span += result.span;
     if (loop->progress) loop->progress(loop->progress_user, i + 1, loop->batches);
   }
   return WN_OK;
@@ -47,7 +48,7 @@ struct buffers {
 };
 
 static wn_status buffers_init(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t T, int64_t memory,
-                              struct buffers *b) {
+                              bool whole, struct buffers *b) {
   memset(b, 0, sizeof *b);
   size_t count, bytes;
   if (!wn_mul_size((size_t)B, (size_t)T, &count) || !wn_mul_size(count, sizeof(int32_t), &bytes))
@@ -57,7 +58,8 @@ static wn_status buffers_init(wn_context *ctx, const struct wn_model *model, int
   wn_arena_plan(&b->arena, "targets", bytes, (void **)&b->targets);
   wn_arena_plan(&b->arena, "document starts", bytes, (void **)&b->doc_start);
   WN_TRY(wn_arena_allocate(ctx, &b->arena, "evaluation batch"));
-  struct wn_workspace_options options = {.activation_dtype = WN_F32, .memory = memory, .memory_sets = 1};
+  struct wn_workspace_options options = {
+      .activation_dtype = WN_F32, .memory = memory, .memory_whole = whole, .memory_sets = 1};
   return wn_workspace_create(ctx, model, B, T, &options, &b->ws);
 }
 
@@ -71,7 +73,7 @@ static wn_status run_batches(wn_context *ctx, wn_model *model, const wn_eval_opt
                              int64_t memory, uint64_t batches, wn_eval_batch_fn batch, void *user,
                              struct wn_eval_sums *sums) {
   struct buffers b;
-  wn_status status = buffers_init(ctx, model, B, T, memory, &b);
+  wn_status status = buffers_init(ctx, model, B, T, memory, options && options->whole_memory, &b);
   if (status == WN_OK) {
     const struct wn_eval_loop loop = {.model = model,
                                       .ws = b.ws,
@@ -86,6 +88,8 @@ static wn_status run_batches(wn_context *ctx, wn_model *model, const wn_eval_opt
                                       .progress = options ? options->progress : NULL,
                                       .progress_user = options ? options->user : NULL};
     status = wn_eval_loop_run(ctx, &loop, sums);
+    sums->workspace_bytes = wn_workspace_bytes(b.ws);
+    sums->memory_bytes = wn_workspace_memory_bytes(b.ws);
   }
   buffers_clear(&b);
   return status;
@@ -119,6 +123,9 @@ static wn_status eval_finish(wn_context *ctx, const struct wn_eval_sums *sums, u
                              .tokens = sums->counted,
                              .bytes = bytes,
                              .batches = sums->batches,
+                             .workspace_bytes = sums->workspace_bytes,
+                             .memory_bytes = sums->memory_bytes,
+                             .span = sums->batches ? sums->span / (double)sums->batches : 0,
                              .seconds = seconds,
                              .tokens_per_second = seconds > 0 ? (double)sums->counted / seconds : 0};
   return WN_OK;

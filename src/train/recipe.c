@@ -40,6 +40,8 @@ static const struct wn_field train_fields[] = {
     {"save_every", WN_FIELD_INT64, AT(save_every), 0, 1e12, NULL, "steps between checkpoints; 0: at the end only"},
     {"log_every", WN_FIELD_INT64, AT(log_every), 1, 1e12, NULL, "steps between lines of log.jsonl"},
     {"recompute", WN_FIELD_BOOL, AT(recompute), 0, 0, NULL, "a layer's activations are recomputed in backward"},
+    {"whole_memory", WN_FIELD_BOOL, AT(whole_memory), 0, 0, NULL,
+     "what no head can see is kept in the memory and read as well: to compare with"},
     {"activation_dtype", WN_FIELD_ENUM, AT(activation_dtype), 0, 0, activation_names,
      "storage of what waits for the backward pass"},
 };

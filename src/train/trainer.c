@@ -2,7 +2,8 @@
  * The loss is the mean over the counted positions of all micro-steps together, so the result does not depend on how a
  * batch is split (up to rounding): each micro-step's gradient is scaled by 1 / counted positions of the whole step,
  * and L_mem's by the micro-step's share of the sequences. Memory: parameters' size for gradients, once or twice that
- * for the optimizer, and the workspace; all allocated at creation. */
+ * for the optimizer, and the workspace; all allocated at creation, but for a memory of earlier blocks, whose rooms
+ * follow the spans at the end of a step. */
 #include "train/trainer.h"
 
 #include <math.h>
@@ -50,6 +51,7 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
   struct wn_workspace_options options = {
       .backward = true, .recompute = config->recompute, .activation_dtype = config->activation_dtype};
   options.memory = model->config.memory;
+  options.memory_whole = config->whole_memory;
   options.memory_sets = t->accumulate + (config->eval_every > 0); /* the last one for evaluations */
   WN_TRY_GOTO(wn_workspace_create(ctx, model, t->batch, t->context, &options, &t->ws), failed);
   *out = t;
@@ -77,7 +79,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
     return wn_fail(ctx, WN_ERR_ARGUMENT, "step %lld: no position of the batch has a target", (long long)t->step + 1);
 
   memset(t->grads, 0, t->model->table.total * wn_dtype_size(t->model->dtype));
-  double loss = 0, mem_loss = 0, span_loss = 0;
+  double loss = 0, mem_loss = 0, span_loss = 0, span = 0;
   for (int64_t a = 0; a < t->accumulate; a++) {
     struct wn_batch batch = {.B = t->batch,
                              .T = t->context,
@@ -96,6 +98,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
     loss += result.loss_sum;
     mem_loss += result.mem_loss * step.mem_scale;
     span_loss += result.span_loss * step.mem_scale;
+    span += result.span * step.mem_scale;
   }
   loss /= (double)counted;
   if (!isfinite(loss) || !isfinite(mem_loss) || !isfinite(span_loss))
@@ -106,6 +109,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
   if (!isfinite(norm))
     return wn_fail(ctx, WN_ERR_DIVERGED, "the gradient norm of step %lld is %g", (long long)t->step + 1, norm);
   WN_TRY(wn_optimizer_apply(&t->opt, &t->config, t->grads, lr, t->step + 1));
+  WN_TRY(wn_workspace_fit(t->ws));
 
   t->step++;
   t->tokens += (uint64_t)all;
@@ -118,6 +122,10 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
                                     .grad_norm = norm,
                                     .mem_loss = mem_loss,
                                     .span_loss = span_loss,
+                                    .span = span,
+                                    .workspace_bytes = wn_workspace_bytes(t->ws),
+                                    .memory_bytes = wn_workspace_memory_bytes(t->ws),
+                                    .memory_moves = wn_workspace_memory_moves(t->ws),
                                     .tokens_per_second = seconds > 0 ? (double)all / seconds : 0,
                                     .seconds = seconds,
                                     .tokens = t->tokens};

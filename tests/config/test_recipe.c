@@ -114,6 +114,7 @@ static const char *const other[] = {
     "train.log_every=14",
     "train.recompute=true",
     "train.activation_dtype=bfloat16",
+    "train.whole_memory=true",
 };
 enum { OTHERS = sizeof other / sizeof *other };
 

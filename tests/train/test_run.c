@@ -126,6 +126,8 @@ static void test_resume_streams(void **state) {
   r.train.accumulate = 2;
   backend = "ref";
   resume_equals(&r);
+  r.model.attention.selective.enabled = true; /* what was selected is state as well */
+  resume_equals(&r);
   double plain[8], evaluated[8];
   for (int every = 0; every < 3; every += 2) {
     char path[300];
@@ -136,6 +138,73 @@ static void test_resume_streams(void **state) {
   }
   assert_memory_equal(plain, evaluated, 6 * sizeof *plain);
   backend = "cpu";
+  tiny_remove(dir);
+}
+
+/* Spans that are learned while the memory follows them: rooms for 128 tokens of 256, which five blocks fill. */
+static void test_resume_spans(void **state) {
+  (void)state;
+  char dir[256];
+  tiny_folder(dir);
+  wn_recipe r;
+  tiny_recipe(&r, false);
+  r.data.kind = WN_DATA_TOKENS;
+  snprintf(r.data.train, sizeof r.data.train, "%s/train.bin", dir);
+  enum { COUNT = 2 * 8 * 32 + 1 };
+  int32_t ids[COUNT];
+  for (int i = 0; i < COUNT; i++) ids[i] = (i * i / 3 + i) % 11;
+  wn_context *ctx = tiny_context("ref", 1);
+  must(ctx, wn_token_file_write(ctx, r.data.train, "llmc", 11, ids, COUNT));
+  wn_context_destroy(ctx);
+  r.data.stream = true;
+  r.model.vocab_size = 11;
+  r.model.context = 32;
+  r.model.position = WN_POS_ROPE;
+  r.model.memory = 256;
+  r.model.attention.span.enabled = true;
+  r.model.attention.span.limit = 256;
+  r.model.attention.span.init = 0.1;
+  r.train.batch = 2;
+  r.train.lr = 0.02;
+  for (int selective = 0; selective < 2; selective++) {
+    r.model.attention.selective.enabled = selective;
+    resume_equals(&r);
+  }
+  char path[300];
+  snprintf(path, sizeof path, "%s/run", dir);
+  assert_int_equal(train(&r, path, false, 0, NULL), WN_OK);
+  wn_safetensors *file = NULL;
+  ctx = tiny_context("ref", 1);
+  snprintf(path, sizeof path, "%s/run/optimizer.safetensors", dir);
+  must(ctx, wn_safetensors_open(ctx, path, &file));
+  const wn_safetensors_entry *e = wn_safetensors_find(file, "memory.0.1"),
+                             *n = wn_safetensors_find(file, "memory.counts");
+  assert_true(e && n && e->shape[1] == 128 + 32);
+  int32_t counts[2];
+  memcpy(counts, n->data, sizeof counts);
+  assert_int_equal(counts[1], 128);
+  wn_safetensors_close(file);
+  char *log;
+  snprintf(path, sizeof path, "%s/run", dir);
+  log = tiny_read(path, "log.jsonl", NULL);
+  assert_non_null(strstr(log, "\"span\":25.6"));
+  free(log);
+  /* Counts that do not fit the rooms are refused. */
+  snprintf(path, sizeof path, "%s/run", dir);
+  size_t bytes;
+  char *moments = tiny_read(path, "optimizer.safetensors", &bytes);
+  const int32_t wrong = 193;
+  size_t at = 0;
+  for (size_t i = 0; i + 8 <= bytes && !at; i++)
+    if (!memcmp(moments + i, counts, sizeof counts)) at = i;
+  assert_true(at > 0);
+  memcpy(moments + at, &wrong, sizeof wrong);
+  snprintf(path, sizeof path, "%s/run/optimizer.safetensors", dir);
+  must(ctx, wn_file_write(ctx, path, moments, bytes));
+  free(moments);
+  wn_context_destroy(ctx);
+  snprintf(path, sizeof path, "%s/run", dir);
+  assert_int_equal(train(NULL, path, true, 0, NULL), WN_ERR_FORMAT);
   tiny_remove(dir);
 }
 
@@ -260,7 +329,8 @@ static void test_log(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_log),        cmocka_unit_test(test_resume),   cmocka_unit_test(test_resume_streams),
-      cmocka_unit_test(test_evaluation), cmocka_unit_test(test_refusals), cmocka_unit_test(test_divergence)};
+      cmocka_unit_test(test_log),          cmocka_unit_test(test_resume),     cmocka_unit_test(test_resume_streams),
+      cmocka_unit_test(test_resume_spans), cmocka_unit_test(test_evaluation), cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_divergence)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,280 @@
+/* The rooms of a layer's memory: how many tokens it holds, and giving back what no head can see.
+ *
+ * A layer needs the last wn_layer_reach tokens, the widest head's span ("memory trimmed by the layer's widest head",
+ * Sukhbaatar et al. 2019, section 2), in blocks of 64. What it holds follows from the spans alone,
+ *   keep = min(memory, reach rounded up to 64 + margin),     margin 64 where spans are learned at the time, else 0
+ * so that a resumed run holds the same tokens. The room for them is an allocation of its own per layer: it grows at
+ * once when `keep` does, and is given back when it is two blocks too large, so that a span on a block's edge does not
+ * make it come and go. Tokens that a layer has dropped do not come back: a span that grows by more than the margin
+ * within a step meets fewer old tokens, until the blocks after it have filled the room.
+ *
+ * Bytes a token of a layer: C of the state and G of F for each set, and the arrays of keys, 2 Hkv D with more under
+ * QK-norm and bilinear selection; these once for all layers where activations are not kept (forward only, recompute).
+ * Backward adds as much once, for the widest layer. */
+#include <string.h>
+
+#include "model/workspace.h"
+
+#define GRAIN 64
+
+/* Lays arrays out from base on; NULL: only their size. */
+struct slab {
+  char *base;
+  size_t bytes;
+  bool failed;
+};
+
+static void *take(struct slab *s, bool wanted, int64_t rows, int64_t columns, size_t element) {
+  size_t n, end;
+  if (!wanted) return NULL;
+  if (!wn_mul_size((size_t)rows, (size_t)columns, &n) || !wn_mul_size(n, element, &n) ||
+      !wn_add_size(n, WN_ALIGN - 1, &n) || !wn_add_size(s->bytes, n / WN_ALIGN * WN_ALIGN, &end) ||
+      end > SIZE_MAX / 4) {
+    s->failed = true;
+    return NULL;
+  }
+  void *where = s->base ? s->base + s->bytes : NULL;
+  s->bytes = end;
+  return where;
+}
+
+static int64_t selections(const struct wn_workspace *ws) {
+  return wn_attention_selections(&ws->model->config.attention, ws->model->config.kv_heads);
+}
+
+static bool own_keys(const struct wn_workspace *ws) {
+  return ws->keep == WN_KEEP_ALL || ws->keep == WN_KEEP_REDUCED;
+}
+
+/* States and F of all sets; *out: those of `set`. */
+static void lay_states(const struct wn_workspace *ws, int64_t rows, struct slab *s, int64_t set,
+                       struct wn_memory_layer *out) {
+  const int64_t G = selections(ws), all = rows + ws->T;
+  const size_t element = wn_dtype_size(ws->model->dtype);
+  char *f_out = take(s, G > 0, ws->B * G, all, element);
+  for (int64_t i = 0; i < ws->options.memory_sets; i++) {
+    char *states = take(s, true, ws->B * all, ws->model->config.width, element);
+    char *f = take(s, G > 0, ws->B * G, all, element);
+    if (i == set) *out = (struct wn_memory_layer){.rows = rows, .states = states, .f = f, .f_out = f_out};
+  }
+}
+
+static void lay_keys(const struct wn_workspace *ws, int64_t rows, struct slab *s, struct wn_layer_acts *out) {
+  const wn_model_config *c = &ws->model->config;
+  const int64_t keys = ws->B * (rows + ws->T), G = selections(ws), D = c->head_size, Hkv = c->kv_heads;
+  const size_t element = wn_dtype_size(ws->model->dtype);
+  out->kv = take(s, true, keys, 2 * Hkv * D, element);
+  out->k = take(s, c->qk_norm, keys, Hkv * D, element);
+  out->rstd_k = take(s, c->qk_norm, keys, Hkv, element);
+  out->mean_k = take(s, c->qk_norm && c->norm == WN_NORM_LAYER, keys, Hkv, element);
+  out->sk = take(s, G > 0 && c->attention.selective.bilinear, keys, G * D, element);
+}
+
+static void lay_gradients(const struct wn_workspace *ws, int64_t rows, struct slab *s, struct wn_layer_temp *out) {
+  const wn_model_config *c = &ws->model->config;
+  const int64_t keys = ws->B * (rows + ws->T), G = selections(ws), D = c->head_size, Hkv = c->kv_heads;
+  const size_t element = wn_dtype_size(ws->model->dtype);
+  out->d_kv = take(s, true, keys, 2 * Hkv * D, element);
+  out->d_k = take(s, c->qk_norm, keys, Hkv * D, element);
+  out->d_sk = take(s, G > 0 && c->attention.selective.bilinear, keys, G * D, element);
+}
+
+/* Tokens that layer l is to hold. */
+static int64_t wanted(const struct wn_workspace *ws, int64_t l) {
+  const wn_span_config *span = &ws->model->config.attention.span;
+  const int64_t memory = ws->options.memory, reach = ws->options.memory_whole ? memory : wn_layer_reach(ws->model, l);
+  const bool learning = ws->options.backward && span->enabled && !span->dynamic;
+  if (reach >= memory) return memory;
+  const int64_t keep = (reach + GRAIN - 1) / GRAIN * GRAIN + (learning ? GRAIN : 0);
+  return keep < memory ? keep : memory;
+}
+
+/* n rows of `bytes` that end at row `from_end` go to those that end at `to_end`. */
+static void move_rows(char *to, int64_t to_end, const char *from, int64_t from_end, int64_t n, size_t bytes) {
+  memmove(to + (size_t)(to_end - n) * bytes, from + (size_t)(from_end - n) * bytes, (size_t)n * bytes);
+}
+
+static wn_status replace(struct wn_workspace *ws, const char *what, size_t bytes, void **out) {
+  WN_TRY(wn_alloc(ws->ctx, what, bytes, out));
+  ws->memory_moves++;
+  return WN_OK;
+}
+
+static wn_status too_large(const struct wn_workspace *ws, int64_t rows) {
+  return wn_fail(ws->ctx, WN_ERR_ARGUMENT,
+                 "workspace of B %lld, T %lld: a memory of %lld tokens does not fit in memory", (long long)ws->B,
+                 (long long)ws->T, (long long)rows);
+}
+
+/* Layer l's room becomes one of `rows` tokens. */
+static wn_status move_in(struct wn_workspace *ws, int64_t l, int64_t rows) {
+  struct wn_memory_room *room = &ws->rooms[l];
+  const int64_t L = ws->model->config.layers, G = selections(ws), T = ws->T;
+  const size_t element = wn_dtype_size(ws->model->dtype), row = (size_t)ws->model->config.width * element;
+  struct slab states = {0}, keys = {0};
+  struct wn_layer_acts acts;
+  void *new_states, *new_keys = NULL;
+  lay_states(ws, rows, &states, -1, NULL);
+  if (own_keys(ws)) lay_keys(ws, rows, &keys, &acts);
+  if (states.failed || keys.failed) return too_large(ws, rows);
+  WN_TRY(replace(ws, "the memory of a layer", states.bytes, &new_states));
+  if (own_keys(ws)) {
+    const wn_status status = replace(ws, "the keys of a layer with a memory", keys.bytes, &new_keys);
+    if (status != WN_OK) {
+      wn_free(new_states);
+      return status;
+    }
+  }
+  for (int64_t set = 0; set < ws->options.memory_sets; set++) {
+    const struct wn_memory_layer old = ws->memory[set * L + l];
+    struct wn_memory_layer *now = &ws->memory[set * L + l];
+    struct slab placed = {.base = new_states};
+    lay_states(ws, rows, &placed, set, now);
+    now->count = old.count < rows ? old.count : rows;
+    for (int64_t b = 0; old.states && b < ws->B; b++)
+      move_rows(now->states + (size_t)(b * (rows + T)) * row, rows, old.states + (size_t)(b * (old.rows + T)) * row,
+                old.rows, now->count, row);
+    for (int64_t n = 0; old.f && n < ws->B * G; n++)
+      move_rows(now->f + (size_t)(n * (rows + T)) * element, rows, old.f + (size_t)(n * (old.rows + T)) * element,
+                old.rows, now->count, element);
+  }
+  wn_free(room->states);
+  wn_free(room->keys);
+  ws->memory_bytes += states.bytes + keys.bytes - room->bytes;
+  *room = (struct wn_memory_room){rows, new_states, new_keys, states.bytes + keys.bytes};
+  return WN_OK;
+}
+
+/* What all layers share is as large as the widest needs it. */
+static wn_status fit_shared(struct wn_workspace *ws) {
+  const int64_t L = ws->model->config.layers;
+  struct wn_memory_room *shared = &ws->rooms[L];
+  struct slab s = {0};
+  struct wn_layer_acts acts;
+  int64_t widest = 0;
+  for (int64_t l = 0; l < L; l++)
+    if (ws->rooms[l].rows > widest) widest = ws->rooms[l].rows;
+  if (shared->rows == widest && shared->bytes > 0) return WN_OK;
+  if (!own_keys(ws)) lay_keys(ws, widest, &s, &acts);
+  if (ws->options.backward) lay_gradients(ws, widest, &s, &ws->temp);
+  if (s.failed) return too_large(ws, widest);
+  void *now;
+  WN_TRY(replace(ws, "the keys of the widest layer with a memory", s.bytes, &now));
+  wn_free(shared->keys);
+  ws->memory_bytes += s.bytes - shared->bytes;
+  *shared = (struct wn_memory_room){widest, NULL, now, s.bytes};
+  s = (struct slab){.base = now};
+  if (!own_keys(ws)) lay_keys(ws, widest, &s, &acts);
+  if (ws->options.backward) lay_gradients(ws, widest, &s, &ws->temp);
+  return WN_OK;
+}
+
+wn_status wn_memory_fit(struct wn_workspace *ws, bool *changed) {
+  *changed = false;
+  if (ws->options.memory <= 0) return WN_OK;
+  for (int64_t l = 0; l < ws->model->config.layers; l++) {
+    const int64_t rows = wanted(ws, l), room = ws->rooms[l].rows;
+    if (ws->rooms[l].states && rows <= room && rows > room - 2 * GRAIN) continue;
+    WN_TRY(move_in(ws, l, rows));
+    *changed = true;
+  }
+  return *changed ? fit_shared(ws) : WN_OK;
+}
+
+wn_status wn_workspace_memory_reserve(wn_workspace *ws, int64_t l, int64_t rows) {
+  if (ws->options.memory <= 0 || rows < 0 || rows > ws->options.memory)
+    return wn_fail(ws->ctx, WN_ERR_ARGUMENT, "workspace: room for %lld tokens of earlier blocks; the memory is %lld",
+                   (long long)rows, (long long)ws->options.memory);
+  if (ws->rooms[l].rows == rows) return WN_OK;
+  WN_TRY(move_in(ws, l, rows));
+  return fit_shared(ws);
+}
+
+void wn_memory_clear(struct wn_workspace *ws) {
+  for (int64_t l = 0; ws->rooms && l <= ws->model->config.layers; l++) {
+    wn_free(ws->rooms[l].states);
+    wn_free(ws->rooms[l].keys);
+  }
+}
+
+void wn_memory_keys(const struct wn_workspace *ws, int64_t l, struct wn_layer_acts *out) {
+  struct slab s = {.base = own_keys(ws) ? ws->rooms[l].keys : ws->rooms[ws->model->config.layers].keys};
+  lay_keys(ws, ws->rooms[l].rows, &s, out);
+}
+
+void wn_memory_bind(struct wn_run *run, const struct wn_workspace *ws, int64_t set) {
+  run->memory = (struct wn_memory){.rows = ws->options.memory,
+                                   .block = ws->T,
+                                   .seen = ws->memory_seen[set],
+                                   .whole = ws->options.memory_whole,
+                                   .layers = ws->memory + set * ws->model->config.layers,
+                                   .positions = ws->memory_positions};
+  if (!ws->rope_table) return;
+  run->rope = ws->rope_table;
+  run->rope_rows = ws->options.memory + ws->T;
+}
+
+void wn_memory_advance(const struct wn_run *run, struct wn_workspace *ws, int64_t set) {
+  const int64_t L = run->model->config.layers, T = run->T, G = selections(ws);
+  const size_t element = wn_dtype_size(run->exec.dtype), row = (size_t)run->model->config.width * element;
+  for (int64_t l = 0; l < L; l++) {
+    struct wn_memory_layer *m = &ws->memory[set * L + l];
+    const int64_t all = m->rows + ws->T, read = wn_memory_read(run, l);
+    int64_t keep = wanted(ws, l);
+    if (keep > m->rows) keep = m->rows; /* spans grew and wn_workspace_fit was not called */
+    const int64_t count = m->count + T < keep ? m->count + T : keep;
+    for (int64_t b = 0; b < run->B; b++) {
+      char *states = m->states + (size_t)(b * all) * row;
+      move_rows(states, m->rows, states, m->rows + T, count, row);
+    }
+    for (int64_t n = 0; m->f && n < run->B * G; n++) { /* F of tokens out of sight stands still */
+      char *f = m->f + (size_t)(n * all) * element;
+      move_rows(f, m->rows + T, m->f_out + (size_t)(n * all) * element, m->rows + T, read + T, element);
+      move_rows(f, m->rows, f, m->rows + T, count, element);
+      memset(f + (size_t)m->rows * element, 0, (size_t)ws->T * element);
+    }
+    m->count = count;
+  }
+  ws->memory_seen[set] += T;
+}
+
+size_t wn_workspace_memory_bytes(const wn_workspace *ws) {
+  return ws->memory_bytes;
+}
+
+uint64_t wn_workspace_memory_moves(const wn_workspace *ws) {
+  return ws->memory_moves;
+}
+
+void wn_workspace_forget(wn_workspace *ws, int64_t set) {
+  if (ws->options.memory <= 0) return;
+  ws->memory_seen[set] = 0;
+  for (int64_t l = 0; l < ws->model->config.layers; l++) ws->memory[set * ws->model->config.layers + l].count = 0;
+}
+
+int64_t wn_workspace_memory_seen(const wn_workspace *ws, int64_t set) {
+  return ws->options.memory > 0 ? ws->memory_seen[set] : 0;
+}
+
+int64_t wn_workspace_memory_count(const wn_workspace *ws, int64_t set, int64_t l) {
+  return ws->options.memory > 0 ? ws->memory[set * ws->model->config.layers + l].count : 0;
+}
+
+void *wn_workspace_memory_at(const wn_workspace *ws, int64_t set, int64_t l, int64_t shape[3]) {
+  const struct wn_memory_layer *m = &ws->memory[set * ws->model->config.layers + l];
+  shape[0] = ws->B, shape[1] = m->rows + ws->T, shape[2] = ws->model->config.width;
+  return m->states;
+}
+
+void *wn_workspace_memory_selections_at(const wn_workspace *ws, int64_t set, int64_t l, int64_t shape[3]) {
+  const struct wn_memory_layer *m = &ws->memory[set * ws->model->config.layers + l];
+  shape[0] = ws->B, shape[1] = selections(ws), shape[2] = m->rows + ws->T;
+  return m->f;
+}
+
+void wn_workspace_memory_restore(wn_workspace *ws, int64_t set, int64_t seen, const int32_t *counts) {
+  if (ws->options.memory <= 0) return;
+  ws->memory_seen[set] = seen;
+  for (int64_t l = 0; l < ws->model->config.layers; l++)
+    ws->memory[set * ws->model->config.layers + l].count = counts[l];
+}
