@@ -48,6 +48,7 @@ enum {
 };
 
 static uint64_t draws;
+static int64_t shortest = 1; /* sequence */
 static int64_t pick(uint64_t seed, int64_t n) {
   return (int64_t)wn_random_below(seed, WN_STREAM_TEST, 77, draws++, (uint64_t)n);
 }
@@ -152,8 +153,11 @@ static void run_case(uint64_t seed, unsigned terms, int64_t longest) {
   static const int64_t sizes[] = {8, 16, 24, 64, 33, 80, 128, 48};
   draws = 0;
   const int64_t *of = heads[pick(seed, 6)];
-  struct wn_attention a = {
-      .B = 1 + pick(seed, 3), .H = of[0], .Hkv = of[1], .D = sizes[pick(seed, 8)], .Tk = 1 + pick(seed, longest)};
+  struct wn_attention a = {.B = 1 + pick(seed, 3),
+                           .H = of[0],
+                           .Hkv = of[1],
+                           .D = sizes[pick(seed, 8)],
+                           .Tk = shortest + pick(seed, longest - shortest + 1)};
   const int64_t H = a.H, D = a.D;
   a.Tq = terms & DECODE ? 1 : terms & SEGMENT ? 1 + pick(seed, a.Tk) : a.Tk;
   a.scale = 1 / sqrt((double)D);
@@ -280,6 +284,25 @@ static void square_root(void **unused) {
   run_term(400, ROOT);
   run_term(450, ROOT | WINDOW);
 }
+/* Rows long enough that rules which show little go by distances (attention_sparse.h), and with everything that such
+ * rows can meet. */
+static void apart(void **unused) {
+  (void)unused;
+  static const unsigned with[] = {0,
+                                  SELECT,
+                                  GROUPS | SEGMENT,
+                                  SELECT | DOCUMENTS,
+                                  RELATIVE | SINKS | EXCLUSIVE,
+                                  WINDOW | SEGMENT | DOCUMENTS,
+                                  SELECT | RELATIVE,
+                                  DECODE | SELECT | RELATIVE | SINKS,
+                                  DECODE | DOCUMENTS | WINDOW | GROUPS,
+                                  DROP | SPAN};
+  static const unsigned rules[] = {ROOT, STRIDED, ROOT | STRIDED};
+  shortest = 140;
+  for (size_t i = 0; i < sizeof with / sizeof *with; i++) run_case(2000 + i, with[i] | rules[i % 3], 240);
+  shortest = 1;
+}
 static void exclusive(void **unused) {
   (void)unused;
   run_term(500, EXCLUSIVE);
@@ -329,7 +352,7 @@ int main(void) {
       cmocka_unit_test(exclusive),      cmocka_unit_test(selection_groups),
       cmocka_unit_test(spans),          cmocka_unit_test(sinks),
       cmocka_unit_test(weight_dropout), cmocka_unit_test(relative_positions),
-      cmocka_unit_test(thresholds),
+      cmocka_unit_test(thresholds),     cmocka_unit_test(apart),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

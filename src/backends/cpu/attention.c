@@ -7,7 +7,7 @@
 #include <libxsmm.h>
 #include <math.h>
 #include <string.h>
-#include "backends/cpu/attention_impl.h"
+#include "backends/cpu/attention_sparse.h"
 #include "backends/cpu/attention_terms.h"
 #include "base/alloc.h"
 
@@ -29,6 +29,7 @@ wn_status wn_attention_plan_init(struct wn_attention_plan *p, const struct wn_ex
   p->own = balanced || (backward ? p->blocks : row_blocks) < 2 * threads || (a->sel.on && p->units != a->B);
   p->chunks = threads;
   if (p->own && p->units < threads) p->threads = (int)p->units;
+  wn_sparse_init(p, backward);
   return WN_OK;
 }
 
@@ -125,15 +126,16 @@ static uint64_t bit_at(int64_t at) {
 static void strip_masks(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t j0,
                         struct wn_attention_strip *s) {
   const struct wn_attention *a = p->a;
+  const bool apart = j0 / WN_TILE < wn_sparse_edge(p, r->block); /* heads see this tile by distances */
   const int64_t pos0 = r->p0 + s->row;
   /* Selection runs over the tile's whole width, beyond that of a strip. */
   const bool past = j0 + s->width - 1 <= pos0 && r->doc_max <= j0 && (!a->sel.on || s->width == WN_TILE);
-  const bool rules = wn_terms_mask(a) && !wn_terms_all(a, pos0 - j0 - s->width + 1, pos0 + s->rows - 1 - j0);
+  const bool rules = !apart && wn_terms_mask(a) && !wn_terms_all(a, pos0 - j0 - s->width + 1, pos0 + s->rows - 1 - j0);
   const bool full = past && !rules;
   const bool allow_all = !a->sel.on || (past && (r->doc_max < j0 || !a->sel.protect_first) &&
                                         (j0 + s->width - 1 < pos0 || !a->sel.protect_self));
   s->seen = s->allow = s->past = NULL;
-  s->empty = s->skip = false;
+  s->empty = false, s->skip = apart;
   if (full && allow_all) return;
   uint64_t some = 0, shown = 0;
   for (int64_t i = 0; i < s->rows; i++) {
@@ -147,18 +149,29 @@ static void strip_masks(const struct wn_attention_plan *p, const struct wn_atten
     if (a->sel.protect_first) seen &= ~bit_at(first);
     s->masks[1][i] = seen;
   }
-  s->skip = shown == 0;
+  s->skip = apart || shown == 0;
   s->empty = a->sel.on ? some == 0 : shown == 0;
   if (!full) s->seen = s->masks[0];
   if (!past) s->past = s->masks[2];
   if (!allow_all) s->allow = s->masks[1];
 }
 
+/* Does anything ask for selections of keys that no row sees any more? */
+static bool all_selections(const struct wn_attention *a) {
+  return a->sel.on && (a->sel.F || a->sel.f_out || a->sel.mem);
+}
+
+int64_t wn_attention_first_column(const struct wn_attention_plan *p, const struct wn_attention_rows *r) {
+  const struct wn_attention *a = p->a;
+  int64_t c = r->doc_min / WN_TILE;
+  if (a->window > 0 && !all_selections(a)) c = wn_max_i64(c, (r->p0 - a->window + 1) / WN_TILE);
+  return a->sel.on ? c : wn_max_i64(c, wn_sparse_edge(p, r->block));
+}
+
 int wn_attention_strips(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t c,
                         struct wn_attention_strip *strips) {
   const int64_t j0 = c * WN_TILE;
-  if (c > r->block || r->doc_min >= j0 + WN_TILE) return 0;
-  if (p->a->window > 0 && !p->a->sel.on && r->p0 - (j0 + WN_TILE - 1) >= p->a->window) return 0;
+  if (c > r->block || c < wn_attention_first_column(p, r)) return 0;
   if (c < r->block) {
     strips[0].row = 0;
     strips[0].rows = r->rows;
@@ -198,7 +211,7 @@ static size_t scratch_bytes(const struct wn_attention_plan *p, bool backward) {
   size_t floats = backward               ? wn_attention_backward_floats(p)
                   : decodes(p->a, false) ? wn_attention_decode_floats(p)
                                          : wn_attention_forward_floats(p);
-  return floats * sizeof(float);
+  return (floats + (size_t)wn_sparse_floats(p)) * sizeof(float);
 }
 
 static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, bool avx512, bool backward) {
@@ -207,6 +220,7 @@ static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, b
     return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "attention: threshold.cut: expected forward's note, found NULL");
   const struct wn_tile_ops *ops = avx512 ? &wn_tile_ops_avx512 : &wn_tile_ops_avx2;
   WN_TRY(wn_attention_plan_init(&p, exec, a, ops, backward));
+  wn_sparse_fill(&p, (float *)exec->scratch + scratch_bytes(&p, backward) / sizeof(float) - wn_sparse_floats(&p));
   if (decodes(a, backward)) {
     wn_attention_decode_run(&p);
     return WN_OK;

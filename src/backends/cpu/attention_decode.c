@@ -7,6 +7,7 @@
 #include <math.h>
 #include <omp.h>
 #include <string.h>
+#include "backends/cpu/attention_sparse.h"
 #include "backends/cpu/attention_threshold.h"
 
 /* One entry a head and part. */
@@ -90,6 +91,58 @@ static void block_masks(const struct wn_attention_plan *p, const struct wn_atten
   s->allow = ~s->masks[1][0] ? s->masks[1] : NULL;
 }
 
+/* Of keys that lie apart, one of `parts` shares: gathered as they lie, 64 at a time. With the shift F is the cache's.
+ */
+static void decode_apart(const struct wn_attention_plan *p, const struct partial *x, int64_t b, int64_t g, int64_t part,
+                         int64_t parts, int64_t first) {
+  const struct wn_attention *a = p->a;
+  const int64_t visible = wn_sparse_visible(p, first), end = visible * (part + 1) / parts;
+  const int64_t G = wn_selection_groups(a), choice = G > 1 ? g : 0, self = a->Tk - 1;
+  const float *f =
+      a->sel.on && a->sel.f_in ? (const float *)a->sel.f_in + (b * G + choice) * wn_selection_stride(a) : NULL;
+  const float *k = wn_at(a->k, a->s_k, b, 0, g), *v = wn_at(a->v, a->s_v, b, 0, g);
+  _Alignas(64) float tile[WN_TILE] = {0}, F[WN_TILE] = {0}, relative[WN_TILE];
+  int32_t at[WN_TILE], distance[WN_TILE];
+  for (int64_t n = visible * part / parts, count; n < end; n += count) {
+    count = wn_min_i64(WN_TILE, end - n);
+    const uint64_t seen = ~UINT64_C(0) >> (WN_TILE - count);
+    wn_sparse_keys(p, n, count, at);
+    for (int64_t i = 0; i < count; i++) {
+      for (int64_t d = 0; d < a->D; d += 16) __builtin_prefetch(v + at[i] * a->s_v.t + d);
+      distance[i] = (int32_t)(self - at[i]);
+      if (f) F[i] = f[at[i]];
+    }
+    for (int64_t h = 0; h < p->group; h++) {
+      const int64_t head = g * p->group + h, of = (b * a->H + head) * parts + part;
+      const float *q = wn_at(a->q, a->s_q, b, 0, head);
+      p->ops->gather_logits(tile, q, k, at, a->s_k.t, count, a->D, (float)a->scale);
+      if (a->relative.P > 0) {
+        p->ops->gather_logits(relative, q, a->relative.p, distance, a->D, count, a->D, (float)a->scale);
+        for (int64_t i = 0; i < count; i++) tile[i] += relative[i];
+      }
+      p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
+                                                .F = a->sel.on ? F : NULL,
+                                                .seen = &seen,
+                                                .rows = 1,
+                                                .width = WN_TILE,
+                                                .m = x->m + of,
+                                                .l = x->l + of * WN_TILE_LANES,
+                                                .acc = x->acc + of * p->Dp,
+                                                .acc_width = p->Dp});
+      p->ops->gather_values(x->acc + of * p->Dp, tile, v, at, a->s_v.t, count, a->D);
+    }
+  }
+}
+
+/* The first block that any head of the task sees. */
+static int64_t first_block(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t g) {
+  const struct wn_attention *a = p->a;
+  int64_t first = r->doc_min;
+  if (a->window > 0) first = wn_max_i64(first, r->p0 - a->window + 1);
+  if (a->span.on) first = wn_max_i64(first, r->p0 - wn_terms_span_reach(a, r->b, g * p->group, p->group, 0));
+  return first / WN_TILE;
+}
+
 static void decode_task(const struct wn_attention_plan *p, const struct partial *x, int64_t b, int64_t g, int64_t part,
                         int64_t parts) {
   const struct wn_attention *a = p->a;
@@ -112,14 +165,15 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
     float *logits = x->logits ? x->logits + (b * a->H + g * p->group + h) * p->blocks * WN_TILE : NULL;
     for (int64_t j = begin * WN_TILE; logits && j < end * WN_TILE; j++) logits[j] = -INFINITY;
   }
-  for (int64_t c = begin; c < end; c++) {
+  const bool apart = p->sparse.on && (!a->sel.on || a->sel.shift), whole = selects || x->logits;
+  for (int64_t c = whole ? begin : wn_max_i64(begin, first_block(p, &r, g)); c < (apart && !selects ? 0 : end); c++) {
     const int64_t j0 = c * WN_TILE, count = wn_min_i64(WN_TILE, a->Tk - j0);
     block_masks(p, &r, j0, count, &s);
     if (selects)
       select_keys(p, &r, &s, choice, j0, count, base, F, x, &mem, keep);
     else if (a->sel.on && a->sel.f_in)
       memcpy(F, (const float *)a->sel.f_in + (b * G + choice) * wn_selection_stride(a) + j0, (size_t)count * sizeof *F);
-    if (s.empty) continue;
+    if (s.empty || apart) continue;
     for (int64_t h = 0; h < p->group; h++) {
       const int64_t head = g * p->group + h, at = (b * a->H + head) * parts + part;
       const struct wn_terms_strip terms = {a, b, head, 0, 1, WN_TILE, j0};
@@ -155,6 +209,7 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
       p->ops->decode_values(x->acc + at * p->Dp, tile, wn_at(a->v, a->s_v, b, j0, g), a->s_v.t, count, D);
     }
   }
+  if (apart) decode_apart(p, x, b, g, part, parts, r.doc_min);
   if (keep) x->mem[(b * G + choice) * parts + part] = mem;
 }
 

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <omp.h>
 #include <string.h>
+#include "backends/cpu/attention_sparse.h"
 #include "backends/cpu/attention_threshold.h"
 
 enum { ROWS_MAX = 2 };
@@ -18,6 +19,7 @@ struct packed {
   float *kt;  /* [blocks][groups][D][64] times scale: in the order of use */
   float *v;   /* [blocks][groups][64][Dp] */
   float *skt; /* [blocks][D][64], bilinear */
+  float *k;   /* as v, where distances are gathered */
 };
 
 /* One row block at work. */
@@ -30,6 +32,7 @@ struct rows {
   float *logits;          /* [heads][64][blocks*64], threshold */
   struct wn_attention_strip strips[WN_STRIPS_MAX];
   int count; /* strips of the tile at hand */
+  struct wn_sparse_rows sparse;
 };
 
 struct worker {
@@ -52,6 +55,7 @@ static void lay_packed(const struct wn_attention_plan *p, struct wn_layout *l, i
   k->kt = wn_layout_take(l, groups * tiles * D * WN_TILE);
   k->v = wn_layout_take(l, groups * tiles * WN_TILE * p->Dp);
   k->skt = p->a->sel.on && p->a->sel.bilinear ? wn_layout_take(l, tiles * D * WN_TILE) : NULL;
+  k->k = p->sparse.on ? wn_layout_take(l, groups * tiles * WN_TILE * p->Dp) : NULL;
 }
 
 static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, struct worker *w) {
@@ -67,6 +71,7 @@ static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, i
     r->sq = a->sel.on && a->sel.bilinear ? wn_layout_take(l, WN_TILE * p->Dp) : NULL;
     r->mem = a->sel.on ? wn_layout_take(l, WN_TILE) : NULL;
     r->logits = a->threshold.on ? wn_layout_take(l, heads * p->blocks * WN_TILE_AREA) : NULL;
+    r->sparse.F = a->sel.on && p->sparse.on ? wn_layout_take(l, wn_sparse_chunks(p) * WN_TILE_AREA) : NULL;
   }
   w->tile = wn_layout_take(l, WN_TILE_AREA);
   w->factor = wn_layout_take(l, WN_TILE);
@@ -108,6 +113,9 @@ static void pack_tile(const struct wn_attention_plan *p, const struct wn_attenti
                           (float)a->scale);
   p->ops->pack(k->v + at * WN_TILE * p->Dp, WN_TILE, p->Dp, wn_at(a->v, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, rows,
                a->D, 1.0f);
+  if (k->k)
+    p->ops->pack(k->k + at * WN_TILE * p->Dp, WN_TILE, p->Dp, wn_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows,
+                 a->D, 1.0f);
   if (g == 0 && k->skt)
     p->ops->pack_transposed(k->skt + c * a->D * WN_TILE, wn_at(a->sel.sk, a->sel.s_sk, u->b, j0, u->choice),
                             a->sel.s_sk.t, rows, a->D, (float)a->scale);
@@ -185,6 +193,7 @@ static void begin_tile(const struct wn_attention_plan *p, const struct wn_attent
                                             .seen = s->past,
                                             .inv_tau = (float)(1.0 / a->sel.mem_tau),
                                             .mem = a->sel.mem && a->sel.M ? r->mem + s->row : NULL});
+    if (r->sparse.F) wn_sparse_take(p, &r->at, &r->sparse, s->row, s->rows, c, F);
     if (a->sel.F) write_F(p, u, &r->at, s->row, s->rows, c, F, NULL);
   }
 }
@@ -246,6 +255,7 @@ static void begin_rows(const struct wn_attention_plan *p, const struct wn_attent
     wn_terms_sinks(p, r->q + h * WN_TILE * p->Dp, p->Dp, u->g0 + h / p->group, r->at.rows, r->m + h * WN_TILE,
                    r->l + h * WN_TILE * WN_TILE_LANES, r->acc + h * WN_TILE * p->Dp);
   if (r->mem) memset(r->mem, 0, WN_TILE * sizeof *r->mem);
+  if (p->sparse.on) wn_sparse_rows_init(p, &r->at, &r->sparse);
   for (int64_t i = 0; r->logits && i < u->heads * p->blocks * WN_TILE_AREA; i++) r->logits[i] = -INFINITY;
 }
 
@@ -317,7 +327,7 @@ static void forward_rows(const struct wn_attention_plan *p, const struct wn_atte
   int64_t first = p->blocks;
   for (int64_t i = 0; i < count; i++) {
     begin_rows(p, u, &w->rows[i], block + i);
-    first = wn_min_i64(first, w->rows[i].at.doc_min / WN_TILE);
+    first = wn_min_i64(first, wn_attention_first_column(p, &w->rows[i].at));
   }
   for (int64_t c = inspect ? 0 : first; c < (inspect ? p->blocks : block + count); c++) {
     for (int64_t i = 0; i < count; i++) begin_tile(p, u, k, w, &w->rows[i], c);
@@ -326,6 +336,11 @@ static void forward_rows(const struct wn_attention_plan *p, const struct wn_atte
   }
   for (int64_t i = 0; p->a->threshold.on && i < count; i++)
     for (int64_t h = 0; h < u->heads; h++) threshold_head(p, u, k, w, &w->rows[i], h);
+  for (int64_t i = 0; p->sparse.on && i < count; i++) {
+    const struct rows *r = &w->rows[i];
+    wn_sparse_forward(
+        &(struct wn_sparse_forward){p, u, &r->at, &r->sparse, k->k, k->v, r->q, r->m, r->l, r->acc, w->tile});
+  }
   for (int64_t i = 0; i < count; i++) finish_rows(p, u, &w->rows[i], w);
 }
 

@@ -124,6 +124,11 @@ struct wn_tile_ops {
                         float factor);
   /* acc[D] += sum over j < count of w[j] v[j,D] */
   void (*decode_values)(float *acc, const float *w, const float *v, int64_t stride, int64_t count, int64_t D);
+  /* The same on the rows at[n] (stride apart) of k and v, n < count <= 64. */
+  void (*gather_logits)(float *logits, const float *q, const float *k, const int32_t *at, int64_t stride, int64_t count,
+                        int64_t D, float factor);
+  void (*gather_values)(float *acc, const float *w, const float *v, const int32_t *at, int64_t stride, int64_t count,
+                        int64_t D);
 };
 extern const struct wn_tile_ops wn_tile_ops_avx2, wn_tile_ops_avx512;
 
@@ -151,6 +156,12 @@ struct wn_attention_plan {
   bool own;       /* a thread takes whole units of heads that share nothing; else a team takes a sequence */
   int64_t units;  /* own: B sequences, or B*Hkv groups of heads when nothing ties the heads together */
   int64_t chunks; /* team: parts of one sequence */
+  struct {        /* attention_sparse.h */
+    bool on;
+    int64_t near;     /* distances below it go by tiles */
+    int64_t count;    /* distances from there on that are seen */
+    const int32_t *x; /* [count] ascending */
+  } sparse;
   struct wn_tile_kernels kernels;
 };
 
@@ -186,6 +197,8 @@ void wn_attention_rows_init(const struct wn_attention_plan *p, int64_t b, int64_
 /* Strips of the tile of these rows and column block c, in order; at most WN_STRIPS_MAX. */
 int wn_attention_strips(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t c,
                         struct wn_attention_strip *strips);
+/* The first column block that holds anything for these rows but selections. */
+int64_t wn_attention_first_column(const struct wn_attention_plan *p, const struct wn_attention_rows *r);
 /* First row block of chunk n of n chunks with about equal numbers of pairs. */
 int64_t wn_attention_chunk(const struct wn_attention_plan *p, int64_t n);
 

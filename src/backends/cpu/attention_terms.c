@@ -4,8 +4,7 @@
 #include "backends/cpu/attention_terms.h"
 #include <math.h>
 
-/* Is x = floor((m/density)^2) for this m? The very operations of the reference, so that both see the same keys. */
-static int64_t square_distance(int64_t m, double density) {
+int64_t wn_terms_square_distance(int64_t m, double density) {
   const double ratio = (double)m / density;
   return (int64_t)(ratio * ratio);
 }
@@ -39,7 +38,7 @@ uint64_t wn_terms_seen(const struct wn_attention *a, int64_t position, int64_t j
     uint64_t bits = a->root.buffer > 0 ? distance_bits(at, 0, a->root.buffer - 1) : 0;
     const int64_t from = wn_max_i64(low - shift, 0);
     for (int64_t m = wn_max_i64(1, (int64_t)(a->root.density * sqrt((double)from)) - 1);; m++) {
-      const int64_t x = square_distance(m, a->root.density) + shift;
+      const int64_t x = wn_terms_square_distance(m, a->root.density) + shift;
       if (x > high) break;
       if (x >= a->root.buffer) bits |= distance_bit(at, x);
     }
@@ -163,6 +162,12 @@ static double ratio(const struct wn_attention *a, int64_t b, int64_t h, int64_t 
 
 static double span_mask(const struct wn_attention *a, double z, int64_t x) {
   return (a->span.ramp + a->span.limit * z - (double)x) / a->span.ramp;
+}
+
+int64_t wn_terms_span_reach(const struct wn_attention *a, int64_t b, int64_t h0, int64_t heads, int64_t r) {
+  double z = 0;
+  for (int64_t h = h0; h < h0 + heads; h++) z = fmax(z, ratio(a, b, h, r));
+  return (int64_t)fmin(a->span.ramp + a->span.limit * z, (double)a->Tk) + 1; /* a step more: not a rounding less */
 }
 
 bool wn_terms_span_sees(const struct wn_terms_strip *s) {

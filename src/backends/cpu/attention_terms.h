@@ -12,6 +12,9 @@ static inline bool wn_terms_mask(const struct wn_attention *a) {
 /* Bits of the columns j0..j0+63 that the keep rules show to the row at `position`; causality is not among them. */
 uint64_t wn_terms_seen(const struct wn_attention *a, int64_t position, int64_t j0);
 
+/* floor((m/density)^2) by the very operations of the reference, so that both see the same keys. */
+int64_t wn_terms_square_distance(int64_t m, double density);
+
 /* Do the rules show all of the pairs with distances near..far? */
 bool wn_terms_all(const struct wn_attention *a, int64_t near, int64_t far);
 
@@ -35,6 +38,8 @@ struct wn_terms_strip {
 
 /* Spans: tile[rows,64] += log m. Returns the masks of what is seen: own[64], filled from `seen` (NULL: all). */
 const uint64_t *wn_terms_span(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own, float *tile);
+/* A distance beyond which none of `heads` heads from h0 on sees anything in row r. */
+int64_t wn_terms_span_reach(const struct wn_attention *a, int64_t b, int64_t h0, int64_t heads, int64_t r);
 /* Does the head see any pair of the strip? */
 bool wn_terms_span_sees(const struct wn_terms_strip *s);
 /* dz[rows] += sum of G/m * limit/ramp over the ramp. */

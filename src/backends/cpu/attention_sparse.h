@@ -1,0 +1,56 @@
+/* The sparse path of the fused attention: strided (Child et al. 2019) and square-root masks (Fernandez, Unsal).
+ *
+ * Such a rule shows every distance up to some near one and few beyond it, scattered so that hardly a tile of the score
+ * matrix is free of them: tiles would do T^2 work for T sqrt(T) pairs. The near part stays with the tiles; what lies in
+ * the tiles before goes by distances: a skewed tile whose row i and column n are the pair (i, i - x[n]). Its products
+ * gather rows of keys and values; softmax and selections see it as any other tile.
+ *
+ * Not served, and left to the tiles: a span, a threshold, dropout on the weights, evictions; and rules that show more
+ * than a quarter of a tile. Cost: 4 D operations for a pair and head, as in a tile, at the speed of the cache. */
+#ifndef WN_BACKENDS_CPU_ATTENTION_SPARSE_H
+#define WN_BACKENDS_CPU_ATTENTION_SPARSE_H
+
+#include "backends/cpu/attention_impl.h"
+
+/* Finds the plan's rule; the list is filled by wn_sparse_fill, which takes wn_sparse_floats of scratch. */
+void wn_sparse_init(struct wn_attention_plan *p, bool backward);
+int64_t wn_sparse_floats(const struct wn_attention_plan *p);
+void wn_sparse_fill(struct wn_attention_plan *p, float *scratch);
+
+/* Chunks of 64 distances. */
+static inline int64_t wn_sparse_chunks(const struct wn_attention_plan *p) {
+  return wn_div_up(p->sparse.count, WN_TILE);
+}
+
+/* Column blocks before this one go by distances, in row block `block`; 0 without a sparse rule. */
+int64_t wn_sparse_edge(const struct wn_attention_plan *p, int64_t block);
+
+/* Decoding: keys of the row at Tk-1 from `first` on, those at places from..from+count-1 counted from the nearest;
+ * `at` [count]. wn_sparse_visible: how many there are. */
+int64_t wn_sparse_visible(const struct wn_attention_plan *p, int64_t first);
+void wn_sparse_keys(const struct wn_attention_plan *p, int64_t from, int64_t count, int32_t *at);
+
+/* One row block: of the list, row i sees begin[i]..end[i]-1 beyond the edge. */
+struct wn_sparse_rows {
+  int32_t begin[WN_TILE], end[WN_TILE], taken[WN_TILE];
+  float *F; /* [chunks][64][64] selections' F of those pairs; NULL without selection */
+};
+void wn_sparse_rows_init(const struct wn_attention_plan *p, const struct wn_attention_rows *r,
+                         struct wn_sparse_rows *to);
+/* F[rows,64] of a strip of column block c, left to right: what the far pairs need of it is kept. */
+void wn_sparse_take(const struct wn_attention_plan *p, const struct wn_attention_rows *r, struct wn_sparse_rows *s,
+                    int64_t row, int64_t rows, int64_t c, const float *F);
+
+/* Forward of a row block's far pairs, all heads of the unit. k, v: [blocks][groups][64][Dp]; the rest as softmax's. */
+struct wn_sparse_forward {
+  const struct wn_attention_plan *p;
+  const struct wn_attention_unit *u;
+  const struct wn_attention_rows *at;
+  const struct wn_sparse_rows *rows;
+  const float *k, *v, *q; /* q: [heads][64][Dp] */
+  float *m, *l, *acc;     /* [heads][64] of 1, 16, [Dp] */
+  float *tile;            /* [64][64] */
+};
+void wn_sparse_forward(const struct wn_sparse_forward *f);
+
+#endif
