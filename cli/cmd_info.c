@@ -57,6 +57,39 @@ static void shape_text(const wn_safetensors_entry *e, char *out, size_t bytes) {
   if (n < bytes) snprintf(out + n, bytes - n, "]");
 }
 
+/* The mechanisms of its attention and the layers that have them. */
+static json_t *mechanisms(const wn_model_config *config) {
+  json_t *all = json_array();
+  wn_mechanism_use use;
+  for (int i = 0; wn_mechanism_use_at(&config->attention, i, 0, &use); i++) {
+    json_t *layers = json_array();
+    for (int64_t l = 0; l < config->layers; l++)
+      if (wn_mechanism_use_at(&config->attention, i, l, &use) && use.in_layer)
+        json_array_append_new(layers, json_integer(l));
+    json_array_append_new(all,
+                          json_pack("{s:s, s:s, s:o}", "name", use.name, "summary", use.summary, "layers", layers));
+  }
+  return all;
+}
+
+static void print_mechanisms(const json_t *all, int64_t layers) {
+  size_t i, k;
+  json_t *use, *layer;
+  if (json_array_size(all) == 0) puts("\nattention: dense");
+  json_array_foreach(all, i, use) {
+    const json_t *in = json_object_get(use, "layers");
+    printf("%s%s in ", i ? "           " : "\nattention: ", json_string_value(json_object_get(use, "name")));
+    if ((int64_t)json_array_size(in) == layers)
+      printf("every layer");
+    else if (json_array_size(in) == 0)
+      printf("no layer");
+    else
+      json_array_foreach(in, k, layer) printf("%s %" JSON_INTEGER_FORMAT, k ? "" : "layers", json_integer_value(layer));
+    printf(": %s\n", json_string_value(json_object_get(use, "summary")));
+  }
+  putchar('\n');
+}
+
 static int checkpoint(wn_context *ctx, const char *dir, bool json) {
   wn_model *model = NULL;
   char *config = NULL;
@@ -67,10 +100,12 @@ static int checkpoint(wn_context *ctx, const char *dir, bool json) {
   if (!code && wn_tokenizer_load(ctx, dir, &tok) != WN_OK) tok = NULL; /* a checkpoint may have none */
   uint64_t parameters = code ? 0 : wn_model_parameter_count(model);
   int count = code ? 0 : wn_model_tensor_count(model);
-  json_t *tensors = json_array();
-  if (!code && !json)
-    printf("%s: %" PRIu64 " parameters (%s), %d tensors, tokenizer %s\n\n", dir, parameters,
+  json_t *tensors = json_array(), *uses = code ? json_array() : mechanisms(wn_model_config_get(model));
+  if (!code && !json) {
+    printf("%s: %" PRIu64 " parameters (%s), %d tensors, tokenizer %s\n", dir, parameters,
            cli_count((double)parameters), count, tok ? wn_tokenizer_kind(tok) : "none");
+    print_mechanisms(uses, wn_model_config_get(model)->layers);
+  }
   for (int i = 0; i < count && !code; i++) {
     wn_safetensors_entry e;
     status = wn_model_tensor_at(model, i, &e);
@@ -88,13 +123,14 @@ static int checkpoint(wn_context *ctx, const char *dir, bool json) {
     }
   }
   if (!code && json) {
-    json_t *j = json_pack("{s:s, s:I, s:i, s:o, s:o, s:o}", "model", dir, "parameters", (json_int_t)parameters,
+    json_t *j = json_pack("{s:s, s:I, s:i, s:o, s:O, s:o, s:o}", "model", dir, "parameters", (json_int_t)parameters,
                           "tensor_count", count, "tokenizer", tok ? json_string(wn_tokenizer_kind(tok)) : json_null(),
-                          "config", json_loads(config, 0, NULL), "tensors", json_incref(tensors));
+                          "mechanisms", uses, "config", json_loads(config, 0, NULL), "tensors", json_incref(tensors));
     code = cli_print_json(j);
   } else if (!code) {
     printf("\n%s\n", config);
   }
+  json_decref(uses);
   json_decref(tensors);
   wn_tokenizer_destroy(tok);
   wn_text_free(config);

@@ -85,6 +85,14 @@ void wn_attention_config_init(wn_attention_config *config); /* the defaults: den
  * A mechanism's object being there enables it unless it says "enabled": false. */
 wn_status wn_attention_config_parse(wn_context *ctx, const char *text, wn_attention_config *out);
 
+/* A mechanism that a configuration uses, for reports. */
+typedef struct wn_mechanism_use {
+  const char *name, *summary; /* "selective"; one line, with the paper */
+  bool in_layer;              /* false where a pattern over the layers leaves it out */
+} wn_mechanism_use;
+/* The i-th of them, as layer `layer` has it; false past the last. Dense attention, which all have, is not among them. */
+bool wn_mechanism_use_at(const wn_attention_config *config, int i, int64_t layer, wn_mechanism_use *out);
+
 /* One attention call on caller's arrays, contiguous and of dtype F32 or F64 (F64: ref backend only).
  * Inputs are borrowed; outputs that are NULL are not computed. */
 typedef struct wn_attention_arrays {

@@ -70,6 +70,20 @@ wn_status wn_layer_pattern_check(wn_context *ctx, const char *where, const char 
   return WN_OK;
 }
 
+bool wn_mechanism_use_at(const wn_attention_config *config, int i, int64_t layer, wn_mechanism_use *out) {
+  for (int m = 0; m < wn_mechanism_count(); m++) {
+    if (mechanisms[m] == &wn_mechanism_dense || !mechanisms[m]->is_enabled(config) || i-- > 0) continue;
+    /* A term that is on leaves something in an empty call. */
+    static const struct wn_attention empty;
+    struct wn_attention call;
+    memset(&call, 0, sizeof call);
+    mechanisms[m]->fill(config, layer, 1, &call);
+    *out = (wn_mechanism_use){mechanisms[m]->name, mechanisms[m]->summary, memcmp(&call, &empty, sizeof call) != 0};
+    return true;
+  }
+  return false;
+}
+
 int wn_attention_slots(const wn_attention_config *config, const wn_attention_arrays *a,
                        wn_attention_slot out[WN_ATTENTION_SLOTS_MAX]) {
   const struct wn_attention_dims dims = {a->B, a->T, a->H, a->Hkv, a->D};

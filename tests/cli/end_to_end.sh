@@ -103,7 +103,7 @@ json "eval on a text" '.loss > 0 and .bits_per_byte > 0' eval --model whole --te
 succeeds "eval as text" eval --model whole --max-batches 1
 grep -q '^perplexity' out && pass "eval prints perplexity" || fail "eval prints perplexity" "$(cat out)"
 
-json "info of a checkpoint" '.parameters > 1000 and .config.layers == 2 and (.tensors | length) > 5 and .tokenizer == "sentencepiece"' \
+json "info of a checkpoint" '.parameters > 1000 and .config.layers == 2 and (.tensors | length) > 5 and .tokenizer == "sentencepiece" and .mechanisms[0].name == "selective" and .mechanisms[0].layers == [0, 1]' \
   info whole
 succeeds "info as text" info whole
 
