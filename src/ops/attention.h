@@ -122,5 +122,13 @@ static inline int64_t wn_selection_groups(const struct wn_attention *a) {
 static inline int64_t wn_selection_stride(const struct wn_attention *a) {
   return a->sel.f_stride > 0 ? a->sel.f_stride : a->Tk;
 }
+/* P, and where the slots of a key-value head begin. */
+static inline int64_t wn_slot_groups(const struct wn_attention *a) {
+  return a->slots.groups > 0 ? a->slots.groups : 1;
+}
+static inline int64_t wn_slot_row(const struct wn_attention *a, int64_t b, int64_t kv_head) {
+  const int64_t P = wn_slot_groups(a);
+  return (b * P + (P > 1 ? kv_head : 0)) * (a->slots.stride > 0 ? a->slots.stride : a->Tk);
+}
 
 #endif

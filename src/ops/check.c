@@ -288,6 +288,18 @@ static wn_status check_terms(struct check c, const struct wn_attention *a) {
   return number(c, "dropout.p", a->dropout.p, a->dropout.p >= 0 && a->dropout.p < 1, "a number in [0,1)");
 }
 
+static wn_status check_slots(struct check c, const struct wn_attention *a) {
+  const int64_t P = wn_slot_groups(a);
+  if (P != 1 && P != a->Hkv)
+    return wn_fail(c.exec->ctx, WN_ERR_SHAPE,
+                   "attention: slots of %lld groups, expected 1 or one for each of %lld heads", (long long)P,
+                   (long long)a->Hkv);
+  if (a->slots.stride > 0 && a->slots.stride < a->Tk)
+    return wn_fail(c.exec->ctx, WN_ERR_SHAPE, "attention: slots.stride is %lld, Tk %lld", (long long)a->slots.stride,
+                   (long long)a->Tk);
+  return a->slots.stride > 0 ? product(c, "slots", a->B, P, a->slots.stride) : WN_OK;
+}
+
 wn_status wn_check_attention(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   const struct check c = {exec, "attention"};
   WN_TRY(at_least(c, "B", a->B, 1));
@@ -314,6 +326,7 @@ wn_status wn_check_attention(const struct wn_exec *exec, const struct wn_attenti
           return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "attention: doc_start[%lld,%lld] is %d, expected 0 to %lld",
                          (long long)b, (long long)t, a->doc_start[b * a->Tk + t], (long long)t);
   }
+  WN_TRY(check_slots(c, a));
   if (a->sel.on) WN_TRY(check_selective(c, a, backward));
   WN_TRY(check_terms(c, a));
   if (!backward) return WN_OK;

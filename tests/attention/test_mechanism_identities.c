@@ -1,8 +1,9 @@
 /* What every mechanism and every pair of mechanisms must satisfy whatever computes it: a mechanism that is set so that
- * it does nothing changes nothing (a full span, a threshold of 1, a gate of 0, a window over all, ...); exclusive
- * outputs are orthogonal to the own value and zero where a row sees only itself; chunks of a prefill and single-token
- * decoding give the whole's rows, and the gradients of pieces add up to the whole's; packed documents are separate
- * documents; grouped heads are repeated keys. In double on ref, in float on the cpu backend. */
+ * it does nothing changes nothing (a full span, a threshold of 1, a gate of 0, a window over all, ...), nor do
+ * evictions that never come; exclusive outputs are orthogonal to the own value and zero where a row sees only itself;
+ * chunks of a prefill and single-token decoding give the whole's rows, and the gradients of pieces add up to the
+ * whole's; packed documents are separate documents; grouped heads are repeated keys. In double on ref, in float on the
+ * cpu backend. */
 #include "mechanisms.h"
 
 enum { T = 67 };
@@ -166,6 +167,55 @@ static void check_exclusive(void) {
   assert_true(place.lacking || (rows > 1000 && alone > 20));
 }
 
+/* ---- evictions ---- */
+
+static void same_bits(const char *what, const struct mech_bench *got, const struct mech_bench *want, bool inspected) {
+  for (int i = 0; i < want->n; i++) {
+    const struct mech_array *a = &want->a[i];
+    if (!inspected && (!strcmp(a->name, "F") || !strcmp(a->name, "f_out"))) continue;
+    const size_t each = a->whole ? sizeof(int32_t) : wn_dtype_size(dtype);
+    if (memcmp(a->data, got->a[i].data, (size_t)a->count * each) != 0)
+      fail_msg("%s on %s: %s: %s differs", what, place.backend->name, mech_name(got), a->name);
+  }
+}
+
+/* Keys that never go are as no rule at all; keys that go w rows after their own are a window; and what nobody sees any
+ * more need not be selected: without F and f_out the rest is the same bit for bit. */
+static void check_evictions(void) {
+  for (int i = 0; i < mech_count; i++) {
+    struct mech_setup s = sized(&mech_cases[i], i);
+    s.documents = i % 2;
+    struct mech_bench plain, never, window, kept, looked;
+    mech_settle(&reference, &s);
+    mech_make(&plain, &s, dtype);
+    s.gone = 1 + i % 2;
+    mech_make(&never, &s, dtype);
+    mech_make(&window, &s, dtype);
+    mech_make(&kept, &s, dtype);
+    mech_make(&looked, &s, dtype);
+    const int64_t P = wn_slot_groups(&never.op);
+    for (int64_t n = 0; n < P * T; n++) {
+      never.gone[n] = INT32_MAX, window.gone[n] = (int32_t)(n % T + 9);
+      kept.gone[n] = looked.gone[n] = (int32_t)fmin(n % T + 1 + n % 13, n % T < 64 ? 64 : T);
+    }
+    if (mech_both(&place, &plain) && mech_both(&place, &never)) same_bits("no eviction", &never, &plain, true);
+    if (plain.op.window == 0 && !s.c->config.threshold.enabled) { /* whose choice is not settled for this */
+      for (int x = 0; x < plain.n; x++) mech_fill(&plain, x);
+      plain.op.window = 9;
+      clear_gradients(&plain);
+      clear_gradients(&window);
+      if (mech_both(&place, &plain) && mech_both(&place, &window)) same_results("a window", &window, &plain, true);
+    }
+    kept.op.sel.F = kept.op.sel.f_out = NULL;
+    if (mech_both(&place, &kept) && mech_both(&place, &looked)) same_bits("unseen selections", &kept, &looked, false);
+    mech_clear(&plain);
+    mech_clear(&never);
+    mech_clear(&window);
+    mech_clear(&kept);
+    mech_clear(&looked);
+  }
+}
+
 /* ---- pieces ---- */
 
 static void *moved(const struct mech_bench *m, const void *p, int64_t elements) {
@@ -188,6 +238,7 @@ static struct wn_attention piece_of(const struct mech_bench *m, int64_t row, int
   }
   if (a.sel.on) a.sel.F = NULL, a.sel.f_stride = m->s.Tk, a.sel.f_out = moved(m, a.sel.f_out, key);
   if (a.threshold.control) a.threshold.control += key;
+  a.slots.stride = m->s.Tk; /* evictions: only with key 0 */
   return a;
 }
 
@@ -258,6 +309,7 @@ static void check_chunks(void) {
   for (int i = 0; i < mech_count; i++) {
     struct mech_setup s = sized(&mech_cases[i], i);
     s.documents = i / 2 % 2;
+    s.gone = i % 3;
     /* Earlier selections are constants of a piece: there the pieces' gradients are not the whole's. */
     const bool gradients = !s.c->config.selective.enabled;
     struct mech_bench whole;
@@ -328,7 +380,7 @@ static void check_groups(void) {
   for (int i = 0; i < mech_count; i++) {
     struct mech_setup s = sized(&mech_cases[i], i);
     if (s.c->config.selective.per_kv_head) continue; /* has as many selections as groups */
-    s.H = 4, s.Hkv = 2, s.heads_first = true;
+    s.H = 4, s.Hkv = 2, s.heads_first = true, s.gone = i % 2;
     struct mech_setup wide = s;
     wide.Hkv = 4;
     struct mech_bench grouped, repeated, sums;
@@ -377,6 +429,10 @@ static void test_neutral(void **state) {
   (void)state;
   everywhere(check_neutrals);
 }
+static void test_evictions(void **state) {
+  (void)state;
+  everywhere(check_evictions);
+}
 static void test_exclusive(void **state) {
   (void)state;
   everywhere(check_exclusive);
@@ -407,8 +463,8 @@ static int teardown(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_neutral),   cmocka_unit_test(test_exclusive), cmocka_unit_test(test_chunks),
-      cmocka_unit_test(test_documents), cmocka_unit_test(test_groups),
+      cmocka_unit_test(test_neutral), cmocka_unit_test(test_exclusive), cmocka_unit_test(test_evictions),
+      cmocka_unit_test(test_chunks),  cmocka_unit_test(test_documents), cmocka_unit_test(test_groups),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,14 +1,17 @@
 /* The tolerance law on attention with every mechanism, alone and in pairs: a float backend's error against the double
  * reference is at most twice the error of a naive computation in float, plus a few units in the last place of the
- * largest value. Whole sequences, segments behind cached keys and single rows, with documents, control tokens and
- * dropout. Also: what lies beside the call's elements stays as it was, and two runs give the same bits. */
+ * largest value. Whole sequences, segments behind cached keys and single rows, with documents, control tokens,
+ * evictions and dropout. Also: what lies beside the call's elements stays as it was, and two runs give the same bits.
+ */
 #include "mechanisms.h"
 
 #include "ops/naive.h"
 
 /* Fused, G = W (dW - dy.y) is a difference of numbers that were rounded apart, where the naive sum rounds them alike;
  * that costs a few units more where one key takes nearly all the weight. */
-#define ULPS 8
+#define ULPS 10
+/* Gradients of parameters are sums over all rows, whose terms cancel. */
+#define ULPS_SUM 24
 
 struct expectation {
   struct mech_setup s;
@@ -42,7 +45,8 @@ static void compare(const struct mech_place *p, const struct mech_bench *got, co
     int64_t at = 0, ignored = 0;
     const double allowed = largest_error(&e->naive, &e->want, i, &largest, &ignored);
     const double error = largest_error(got, &e->want, i, &largest, &at);
-    const double limit = got->a[i].whole ? 0 : 2 * allowed + ULPS * (double)FLT_EPSILON * largest;
+    const double ulps = got->a[i].adds ? ULPS_SUM : ULPS;
+    const double limit = got->a[i].whole ? 0 : 2 * allowed + ulps * (double)FLT_EPSILON * largest;
     if (!(error <= limit))
       fail_msg("%s: %s on %s %s, %d threads, element %lld: %.9g, expected %.9g; error %.3g, limit %.3g (naive %.3g)",
                mech_name(got), got->a[i].name, p->backend->name, wn_isa_name(p->ctx->isa), p->threads, (long long)at,
@@ -74,6 +78,7 @@ static void expect(struct mech_place *reference, const struct mech_case *c, int 
   struct expectation *e = &expected[expected_count++];
   assert_true(expected_count <= EXPECTED_MAX);
   e->s = variant(c, which, seed);
+  e->s.gone = (int)((seed + (uint64_t)which) % 3);
   if (c->config.selective.head >= e->s.H) e->s.H = e->s.Hkv = c->config.selective.head + 1;
   mech_settle(reference, &e->s);
   mech_make(&e->want, &e->s, WN_F64);

@@ -122,6 +122,11 @@ static uint64_t bit_at(int64_t at) {
   return at >= 0 && at < WN_TILE ? UINT64_C(1) << at : 0;
 }
 
+/* Does anything ask for selections of keys that no row sees any more? */
+static bool all_selections(const struct wn_attention *a) {
+  return a->sel.on && (a->sel.F || a->sel.f_out || a->sel.mem);
+}
+
 /* Keep rules meet here, pair by pair. */
 static void strip_masks(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t j0,
                         struct wn_attention_strip *s) {
@@ -131,7 +136,10 @@ static void strip_masks(const struct wn_attention_plan *p, const struct wn_atten
   /* Selection runs over the tile's whole width, beyond that of a strip. */
   const bool past = j0 + s->width - 1 <= pos0 && r->doc_max <= j0 && (!a->sel.on || s->width == WN_TILE);
   const bool rules = !apart && wn_terms_mask(a) && !wn_terms_all(a, pos0 - j0 - s->width + 1, pos0 + s->rows - 1 - j0);
-  const bool full = past && !rules;
+  uint64_t left[WN_TILE];
+  const enum wn_terms_gone gone =
+      wn_terms_gone_apart(a) ? WN_GONE_NONE : wn_terms_gone(a, r->b, 0, pos0, s->rows, j0, left);
+  const bool full = past && !rules && gone == WN_GONE_NONE;
   const bool allow_all = !a->sel.on || (past && (r->doc_max < j0 || !a->sel.protect_first) &&
                                         (j0 + s->width - 1 < pos0 || !a->sel.protect_self));
   s->seen = s->allow = s->past = NULL;
@@ -144,21 +152,19 @@ static void strip_masks(const struct wn_attention_plan *p, const struct wn_atten
     some |= seen;
     s->masks[2][i] = seen;
     s->masks[0][i] = rules ? seen & wn_terms_seen(a, pos0 + i, j0) : seen;
+    if (gone != WN_GONE_NONE) s->masks[0][i] &= left[i];
     shown |= s->masks[0][i];
     if (a->sel.protect_self) seen &= ~bit_at(at);
     if (a->sel.protect_first) seen &= ~bit_at(first);
     s->masks[1][i] = seen;
   }
   s->skip = apart || shown == 0;
-  s->empty = a->sel.on ? some == 0 : shown == 0;
+  /* What has gone is selected to no purpose, unless someone looks at F. */
+  const bool forgotten = gone == WN_GONE_ALL && !all_selections(a);
+  s->empty = a->sel.on && !forgotten ? some == 0 : shown == 0;
   if (!full) s->seen = s->masks[0];
   if (!past) s->past = s->masks[2];
   if (!allow_all) s->allow = s->masks[1];
-}
-
-/* Does anything ask for selections of keys that no row sees any more? */
-static bool all_selections(const struct wn_attention *a) {
-  return a->sel.on && (a->sel.F || a->sel.f_out || a->sel.mem);
 }
 
 int64_t wn_attention_first_column(const struct wn_attention_plan *p, const struct wn_attention_rows *r) {

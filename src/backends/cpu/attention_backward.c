@@ -256,11 +256,16 @@ static void score_products(const struct column *x, const struct wn_attention_str
 
 /* A row that sees one key has weight 1 there whatever the logit: its G, and with it what all heads have put into dF,
  * is exactly zero, not a rounding's worth. */
-static void clear_single(const struct column *x, int64_t p0, const struct wn_attention_strip *s, float *g, float *dF) {
+static void clear_single(const struct column *x, int64_t h, int64_t p0, const struct wn_attention_strip *s, float *g,
+                         float *dF) {
+  const struct wn_attention *a = x->p->a;
   for (int64_t i = 0; i < s->rows; i++) {
-    if (!wn_terms_single(x->p->a, x->u->b, p0 + s->row + i)) continue;
+    if (!wn_terms_single(a, x->u->b, x->u->g0 + h / x->p->group, p0 + s->row + i)) continue;
     memset(g + i * WN_TILE, 0, WN_TILE * sizeof *g);
-    if (dF) memset(dF + i * WN_TILE, 0, WN_TILE * sizeof *dF);
+    bool all = true; /* heads that evict for themselves may see more there */
+    for (int64_t group = 0; wn_terms_gone_apart(a) && group < x->u->groups; group++)
+      all = all && wn_terms_single(a, x->u->b, x->u->g0 + group, p0 + s->row + i);
+    if (dF && all) memset(dF + i * WN_TILE, 0, WN_TILE * sizeof *dF);
   }
 }
 
@@ -276,13 +281,18 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
     const struct wn_terms_strip terms = {
         p->a,    x->u->b,  x->u->h0 + h,  wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row,
         s->rows, s->width, x->c * WN_TILE};
-    if (s->skip || (p->a->span.on && !wn_terms_span_sees(&terms))) {
+    uint64_t own[WN_TILE];
+    const enum wn_terms_gone gone =
+        wn_terms_gone_apart(p->a)
+            ? wn_terms_gone(p->a, x->u->b, x->u->g0 + g, terms.r + p->offset, s->rows, terms.j0, own)
+            : WN_GONE_NONE;
+    if (s->skip || gone == WN_GONE_ALL || (p->a->span.on && !wn_terms_span_sees(&terms))) {
       if (h == x->u->select) memset(gradient, 0, (size_t)(s->rows * WN_TILE) * sizeof *gradient);
       continue;
     }
     const float *logits = weights;
-    const uint64_t *seen = s->seen;
-    uint64_t own[WN_TILE], keep[WN_TILE];
+    const uint64_t *seen = wn_terms_gone_join(gone, s->seen, own, s->rows);
+    uint64_t keep[WN_TILE];
     if (h == x->u->select)
       logits = w->base + block * WN_TILE_AREA + in_tile;
     else
@@ -313,8 +323,8 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
                                                 .delta = x->rows->delta + row,
                                                 .dF = w->dF ? w->dF + in_tile : NULL});
     if (p->a->threshold.on) wn_threshold_show_single(&terms, wn_threshold_cut(&terms), weights);
-    if (block == x->c && (block == 0 || p->a->doc_start || p->a->window == 1))
-      clear_single(x, wn_max_i64(block * WN_TILE, p->offset), s, gradient, w->dF ? w->dF + in_tile : NULL);
+    if (block == x->c && (block == 0 || p->a->doc_start || p->a->window == 1 || p->a->slots.gone))
+      clear_single(x, h, wn_max_i64(block * WN_TILE, p->offset), s, gradient, w->dF ? w->dF + in_tile : NULL);
     if (p->a->span.on) wn_terms_span_gradient(&terms, gradient, x->sums->dz + row);
     if (x->varies) {
       if (p->a->dropout.p > 0) wn_terms_drop(p, &terms, keep, weights);

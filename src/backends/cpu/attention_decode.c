@@ -75,13 +75,15 @@ static void select_keys(const struct wn_attention_plan *p, const struct wn_atten
 }
 
 /* All of one block's pairs that the row sees, and those it may select. */
-static void block_masks(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t j0, int64_t count,
-                        struct wn_attention_strip *s) {
+static void block_masks(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t g, int64_t j0,
+                        int64_t count, struct wn_attention_strip *s) {
   const struct wn_attention *a = p->a;
   const int64_t first = wn_max_i64(r->doc_min - j0, 0), self = r->p0 - j0;
   uint64_t seen = first >= count ? 0 : (~UINT64_C(0) << first) & (~UINT64_C(0) >> (WN_TILE - count));
   s->masks[2][0] = seen;
   s->masks[0][0] = wn_terms_mask(a) ? seen & wn_terms_seen(a, r->p0, j0) : seen;
+  uint64_t left;
+  if (wn_terms_gone(a, r->b, g, r->p0, 1, j0, &left) != WN_GONE_NONE) s->masks[0][0] &= left;
   s->empty = s->masks[0][0] == 0;
   if (a->sel.protect_first && r->doc_min >= j0 && first < WN_TILE) seen &= ~(UINT64_C(1) << first);
   if (a->sel.protect_self && self < WN_TILE) seen &= ~(UINT64_C(1) << self);
@@ -168,7 +170,7 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
   const bool apart = p->sparse.on && (!a->sel.on || a->sel.shift), whole = selects || x->logits;
   for (int64_t c = whole ? begin : wn_max_i64(begin, first_block(p, &r, g)); c < (apart && !selects ? 0 : end); c++) {
     const int64_t j0 = c * WN_TILE, count = wn_min_i64(WN_TILE, a->Tk - j0);
-    block_masks(p, &r, j0, count, &s);
+    block_masks(p, &r, g, j0, count, &s);
     if (selects)
       select_keys(p, &r, &s, choice, j0, count, base, F, x, &mem, keep);
     else if (a->sel.on && a->sel.f_in)

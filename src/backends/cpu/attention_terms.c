@@ -54,9 +54,32 @@ bool wn_terms_all(const struct wn_attention *a, int64_t near, int64_t far) {
   return !(a->span.on && a->span.exclude_self && near <= 0);
 }
 
-bool wn_terms_single(const struct wn_attention *a, int64_t b, int64_t position) {
+bool wn_terms_single(const struct wn_attention *a, int64_t b, int64_t g, int64_t position) {
   if (a->sinks.n > 0 || (a->span.on && a->span.exclude_self)) return false;
-  return a->window == 1 || position == (a->doc_start ? a->doc_start[b * a->Tk + position] : 0);
+  const int64_t first = a->doc_start ? a->doc_start[b * a->Tk + position] : 0;
+  if (a->window == 1 || position == first) return true;
+  if (!a->slots.gone) return false;
+  const int32_t *gone = a->slots.gone + wn_slot_row(a, b, g);
+  for (int64_t j = position - 1; j >= first; j--)
+    if (gone[j] > position) return false;
+  return true;
+}
+
+/* --- eviction --- */
+
+enum wn_terms_gone wn_terms_gone(const struct wn_attention *a, int64_t b, int64_t g, int64_t position, int64_t rows,
+                                 int64_t j0, uint64_t *left) {
+  if (!a->slots.gone) return WN_GONE_NONE;
+  const int32_t *gone = a->slots.gone + wn_slot_row(a, b, g) + j0;
+  const int64_t columns = wn_min_i64(WN_TILE, a->Tk - j0);
+  uint64_t from[WN_TILE] = {0}, held = ~UINT64_C(0) >> (WN_TILE - columns);
+  int32_t first = INT32_MAX;
+  for (int64_t j = 0; j < columns; j++) first = gone[j] < first ? gone[j] : first;
+  if (first >= position + rows) return WN_GONE_NONE;
+  for (int64_t j = 0; j < columns; j++) /* the row from which on column j is gone */
+    if (gone[j] < position + rows) from[wn_max_i64(gone[j] - position, 0)] |= UINT64_C(1) << j;
+  for (int64_t i = 0; i < rows; i++) left[i] = held &= ~from[i];
+  return left[0] ? WN_GONE_SOME : WN_GONE_ALL;
 }
 
 void wn_terms_unseen(const float *m, float *factor, float *lse, int64_t rows) {
@@ -88,7 +111,7 @@ void wn_terms_exclusive(const struct wn_attention *a, int64_t b, int64_t h, int6
   const float *v = own_value(a, b, h, r);
   float *y = wn_at_out(a->y, a->s_y, b, r, h);
   /* Exactly, so that nothing is left of such a row. */
-  if (!(a->dropout.p > 0) && wn_terms_single(a, b, r + a->Tk - a->Tq))
+  if (!(a->dropout.p > 0) && wn_terms_single(a, b, h / (a->H / a->Hkv), r + a->Tk - a->Tq))
     for (int64_t d = 0; d < a->D; d++) y[d] = v[d];
   const double along = product(y, v, a->D), size = fmax(product(v, v, a->D), 1e-30),
                part = gate_of(a, h) * along / size;

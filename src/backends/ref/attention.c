@@ -82,6 +82,11 @@ static bool sees(const struct wn_attention *a, int64_t x) {
   return !(a->span.on && a->span.exclude_self && x == 0);
 }
 
+/* Has the key been evicted from key-value head g before the row at `position`? */
+static bool is_gone(const struct wn_attention *a, int64_t b, int64_t g, int64_t j, int64_t position) {
+  return a->slots.gone && position >= a->slots.gone[wn_slot_row(a, b, g) + j];
+}
+
 static double span_mask(const struct wn_attention *a, double z, int64_t x) {
   const double m = (a->span.ramp + a->span.limit * z - (double)x) / a->span.ramp;
   return m < 0 ? 0 : m > 1 ? 1 : m;
@@ -213,7 +218,7 @@ static double NAME(weights)(const struct wn_attention *a, int64_t b, int64_t h, 
   for (int64_t j = first; j <= position; j++) {
     const double m = a->span.on ? span_mask(a, z, position - j) : 1;
     key[j] = -INFINITY;
-    if (!(m > 0) || !sees(a, position - j)) continue;
+    if (!(m > 0) || !sees(a, position - j) || is_gone(a, b, g, j, position)) continue;
     key[j] = NAME(logit)(a, q, NAME(k_at)(a, b, j, g), position - j) - (F ? F[j] : 0.0) + (m < 1 ? log(m) : 0.0);
     if (key[j] > top) top = key[j];
   }
