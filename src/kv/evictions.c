@@ -389,6 +389,9 @@ wn_status wn_evictions_find(const struct wn_exec *exec, const wn_budgets *budget
   if (budgets->policy == WN_POLICY_STREAMING && budgets->cache_positions)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED,
                    "cache_positions moves tokens from row to row: only a session has it, not whole sequences at once");
+  if (by_weights(budgets))
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "policy \"%s\": no backend gives the weights of its rows yet",
+                   wn_policy_name(budgets->policy));
   if (exec->scratch_bytes < wn_evictions_scratch(exec, budgets, a))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "evictions: scratch of %zu bytes, expected %zu", exec->scratch_bytes,
                    wn_evictions_scratch(exec, budgets, a));
