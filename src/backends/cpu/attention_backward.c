@@ -131,11 +131,10 @@ static void pack_rows(const struct wn_attention_plan *p, const struct wn_attenti
   const int64_t at = block * u->heads + h, D = a->D;
   const float *q = wn_at(a->q, a->s_q, u->b, r.r0, u->h0 + h), *dy = wn_at(a->dy, a->s_y, u->b, r.r0, u->h0 + h);
   o->pack(to->q + at * WN_TILE * p->Dp, r.rows, p->Dp, q, a->s_q.t, r.rows, D, 1.0f);
-  o->pack(to->dy + at * WN_TILE * p->Dp, r.rows, p->Dp, dy, a->s_y.t, r.rows, D, 1.0f);
+  if (!a->exclusive.on || D < p->Dp)
+    o->pack(to->dy + at * WN_TILE * p->Dp, r.rows, p->Dp, dy, a->s_y.t, r.rows, D, 1.0f);
   if (a->exclusive.on)
-    for (int64_t i = 0; i < r.rows; i++)
-      to->delta[at * WN_TILE + i] =
-          wn_terms_exclusive_gradient(a, u->b, u->h0 + h, r.r0 + i, to->dy + (at * WN_TILE + i) * p->Dp);
+    wn_exclusive_gradient(p, u->b, u->h0 + h, r.r0, r.rows, to->dy + at * WN_TILE * p->Dp, to->delta + at * WN_TILE);
   else
     o->row_dot(to->delta + at * WN_TILE, dy, a->s_y.t, wn_at(a->y, a->s_y, u->b, r.r0, u->h0 + h), a->s_y.t, r.rows, D);
   const float *lse = (const float *)a->lse + (u->b * a->H + u->h0 + h) * a->Tq + r.r0;
@@ -159,6 +158,7 @@ static void pack_columns(const struct wn_attention_plan *p, const struct wn_atte
   }
   memset(w->dk, 0, (size_t)(u->groups * WN_TILE * p->Dp) * sizeof(float));
   memset(w->dv, 0, (size_t)(u->groups * WN_TILE * p->Dp) * sizeof(float));
+  if (a->exclusive.on && a->dv) wn_exclusive_values(p, u, c, w->dv);
   if (!w->sk) return;
   const float *sk = wn_at(a->sel.sk, a->sel.s_sk, u->b, j0, u->choice);
   o->pack(w->sk, WN_TILE, p->Dp, sk, a->sel.s_sk.t, rows, D, 1.0f);

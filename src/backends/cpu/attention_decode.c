@@ -266,7 +266,7 @@ static void merge(const struct wn_attention_plan *p, const struct partial *x, in
   float *y = wn_at_out(a->y, a->s_y, b, 0, h);
   for (int64_t d = 0; d < a->D; d++) y[d] = total > 0 ? acc[d] / total : 0.0f;
   if (a->lse) ((float *)a->lse)[b * a->H + h] = wn_attention_lse(top, total);
-  if (a->exclusive.on) wn_terms_exclusive(a, b, h, 0);
+  if (a->exclusive.on) wn_exclusive_rows(p, b, h, 0, 1);
 }
 
 void wn_attention_decode_run(const struct wn_attention_plan *p) {

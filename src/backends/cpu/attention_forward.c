@@ -320,7 +320,7 @@ static void finish_rows(const struct wn_attention_plan *p, const struct wn_atten
     if (wn_terms_mask(a) || a->slots.gone) wn_terms_unseen(r->m + h * WN_TILE, w->factor, lse, rows);
     p->ops->unpack(wn_at_out(a->y, a->s_y, u->b, r0, u->h0 + h), a->s_y.t, r->acc + h * WN_TILE * p->Dp, p->Dp, 1, 0,
                    rows, a->D, w->factor, 1.0f);
-    for (int64_t i = 0; a->exclusive.on && i < rows; i++) wn_terms_exclusive(a, u->b, u->h0 + h, r0 + i);
+    if (a->exclusive.on) wn_exclusive_rows(p, u->b, u->h0 + h, r0, rows);
   }
   if (a->sel.on && a->sel.mem && a->sel.M)
     memcpy((float *)a->sel.M + of_unit(a, u) * a->Tq + r0, r->mem, (size_t)rows * sizeof *r->mem);

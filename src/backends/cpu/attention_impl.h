@@ -99,6 +99,21 @@ struct wn_tile_dropout {
   uint64_t *keep; /* [rows] */
 };
 
+/* Rows with their own values; backward: y is after the projection. */
+struct wn_tile_exclusive {
+  const float *v; /* [rows,D] */
+  int64_t v_stride;
+  float *y;        /* [rows,D] */
+  const float *dy; /* [rows,D], strides of y */
+  int64_t y_stride;
+  float *dot; /* [rows] y.v before the projection; forward: may be NULL */
+  float *out; /* [rows,D] backward's result */
+  int64_t out_stride;
+  float *delta; /* [rows] */
+  int64_t rows, D;
+  double gate;
+};
+
 struct wn_tile_ops {
   void (*select)(const struct wn_tile_select *);
   void (*softmax)(const struct wn_tile_softmax *);
@@ -127,6 +142,10 @@ struct wn_tile_ops {
   /* The same on the rows at[n] (stride apart) of k and v, n < count <= 64. */
   void (*gather_logits)(float *logits, const float *q, const float *k, const int32_t *at, int64_t stride, int64_t count,
                         int64_t D, float factor);
+  /* attention_tile_exclusive.inc */
+  void (*exclusive)(const struct wn_tile_exclusive *);
+  void (*exclusive_gradient)(const struct wn_tile_exclusive *);
+  void (*exclusive_values)(const struct wn_tile_exclusive *);
   void (*gather_values)(float *acc, const float *w, const float *v, const int32_t *at, int64_t stride, int64_t count,
                         int64_t D);
 };

@@ -90,7 +90,7 @@ void wn_terms_unseen(const float *m, float *factor, float *lse, int64_t rows) {
   }
 }
 
-/* --- exclusive --- */
+/* --- exclusive, what attention_exclusive.c does not do --- */
 
 static double product(const float *x, const float *y, int64_t D) {
   double sum = 0;
@@ -105,18 +105,6 @@ static double gate_of(const struct wn_attention *a, int64_t h) {
 
 static const float *own_value(const struct wn_attention *a, int64_t b, int64_t h, int64_t r) {
   return wn_at(a->v, a->s_v, b, r + a->Tk - a->Tq, h / (a->H / a->Hkv));
-}
-
-void wn_terms_exclusive(const struct wn_attention *a, int64_t b, int64_t h, int64_t r) {
-  const float *v = own_value(a, b, h, r);
-  float *y = wn_at_out(a->y, a->s_y, b, r, h);
-  /* Exactly, so that nothing is left of such a row. */
-  if (!(a->dropout.p > 0) && wn_terms_single(a, b, h / (a->H / a->Hkv), r + a->Tk - a->Tq))
-    for (int64_t d = 0; d < a->D; d++) y[d] = v[d];
-  const double along = product(y, v, a->D), size = fmax(product(v, v, a->D), 1e-30),
-               part = gate_of(a, h) * along / size;
-  if (a->exclusive.dot) ((float *)a->exclusive.dot)[(b * a->H + h) * a->Tq + r] = (float)along;
-  for (int64_t d = 0; d < a->D; d++) y[d] = (float)((double)y[d] - part * (double)v[d]);
 }
 
 /* One row of one head in backward: dy loses part * v, and y had lost lost * v. Without the projection both are 0. */
@@ -137,33 +125,6 @@ static struct projected_row projected_row(const struct wn_attention *a, int64_t 
   x.part = x.gate * x.d_along / x.size;
   x.lost = x.gate * x.along / x.size;
   return x;
-}
-
-float wn_terms_exclusive_gradient(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, float *out) {
-  const struct projected_row x = projected_row(a, b, h, r);
-  double delta = 0;
-  for (int64_t d = 0; d < a->D; d++) {
-    const double g = (double)x.dy[d] - x.part * (double)x.v[d];
-    out[d] = (float)g;
-    delta += g * ((double)x.y[d] + x.lost * (double)x.v[d]);
-  }
-  return (float)delta;
-}
-
-/* dv of the rows' own values, one key-value head of one sequence. */
-static void exclusive_values(const struct wn_attention *a, int64_t b, int64_t g) {
-  const int64_t group = a->H / a->Hkv, offset = a->Tk - a->Tq;
-  for (int64_t r = wn_max_i64(0, a->dk_from - offset); r < a->Tq; r++) {
-    float *dv = wn_at_out(a->dv, a->s_v, b, r + offset, g);
-    for (int64_t h = g * group; h < (g + 1) * group; h++) {
-      const struct projected_row x = projected_row(a, b, h, r);
-      const double to_v = (x.norm > 1e-30 ? 2 * x.gate * x.along * x.d_along / (x.size * x.size) : 0) -
-                          x.gate * x.d_along * x.lost / x.size;
-      for (int64_t d = 0; d < a->D; d++)
-        dv[d] = (float)((double)dv[d] + to_v * (double)x.v[d] -
-                        x.gate * (x.d_along * (double)x.y[d] + x.along * (double)x.dy[d]) / x.size);
-    }
-  }
 }
 
 static void exclusive_gate(const struct wn_attention *a, int64_t h) {
@@ -409,10 +370,6 @@ void wn_terms_backward_end(const struct wn_attention_plan *p) {
   if (a->sinks.n > 0) {
 #pragma omp parallel for num_threads(p->exec->threads) schedule(static)
     for (int64_t g = 0; g < a->Hkv; g++) sinks_group(a, g);
-  }
-  if (a->exclusive.on && a->dv) {
-#pragma omp parallel for num_threads(p->exec->threads) schedule(static)
-    for (int64_t n = 0; n < a->B * a->Hkv; n++) exclusive_values(a, n / a->Hkv, n % a->Hkv);
   }
   if (a->exclusive.on && a->exclusive.gate && a->exclusive.dgate) {
 #pragma omp parallel for num_threads(p->exec->threads) schedule(static)

@@ -42,11 +42,13 @@ static inline bool wn_terms_gone_apart(const struct wn_attention *a) {
 /* Rows that see nothing: factor 0, lse -inf. `m`: softmax's references. */
 void wn_terms_unseen(const float *m, float *factor, float *lse, int64_t rows);
 
-/* Exclusive: the row's y (of head h) loses its part along the row's own value. */
-void wn_terms_exclusive(const struct wn_attention *a, int64_t b, int64_t h, int64_t r);
-
-/* Exclusive, backward: out[D] = gradient of the row before the projection; returns its product with that row. */
-float wn_terms_exclusive_gradient(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, float *out);
+/* Exclusive: rows of y of head h lose their part along the rows' own values. */
+void wn_exclusive_rows(const struct wn_attention_plan *p, int64_t b, int64_t h, int64_t r, int64_t rows);
+/* Backward: out[rows,Dp] = gradient of the rows before the projection, delta[rows] = its product with those rows. */
+void wn_exclusive_gradient(const struct wn_attention_plan *p, int64_t b, int64_t h, int64_t r, int64_t rows, float *out,
+                           float *delta);
+/* Backward: what the rows of column block c add to their own values, dv[groups,64,Dp]. */
+void wn_exclusive_values(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c, float *dv);
 
 /* A strip of one head's logits as the terms of a single head see it; r: the strip's first query row. */
 struct wn_terms_strip {
