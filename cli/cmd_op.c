@@ -73,7 +73,7 @@ static int read_control(struct op_case *c, json_t *attention) {
 
 /* The mechanism and the shapes. */
 static int read_case(wn_context *ctx, const char *text, struct op_case *c) {
-  static const char *const known[] = {"B", "T", "H", "Hkv", "D", "seed", "gain", "attention", "forward_only"};
+  static const char *const known[] = {"B", "T", "Tk", "H", "Hkv", "D", "seed", "gain", "attention", "forward_only"};
   json_error_t where;
   json_t *object = json_loads(text, JSON_REJECT_DUPLICATES, &where);
   if (!object) return cli_error("%s: case: line %d, column %d: %s", c->path, where.line, where.column, where.text);
@@ -90,6 +90,7 @@ static int read_case(wn_context *ctx, const char *text, struct op_case *c) {
   }
   if (!code) code = read_size(c, object, "B", 0, &c->arrays.B);
   if (!code) code = read_size(c, object, "T", 0, &c->arrays.T);
+  if (!code && json_object_get(object, "Tk")) code = read_size(c, object, "Tk", 0, &c->arrays.Tk);
   if (!code) code = read_size(c, object, "H", 0, &c->arrays.H);
   if (!code) code = read_size(c, object, "Hkv", c->arrays.H, &c->arrays.Hkv);
   if (!code) code = read_size(c, object, "D", 0, &c->arrays.D);
@@ -107,7 +108,7 @@ static int read_case(wn_context *ctx, const char *text, struct op_case *c) {
   return code;
 }
 
-/* A tensor of the file, of the expected shape, in the computing dtype (doc_start: int32). */
+/* A tensor of the file, of the expected shape, in the computing dtype (doc_start, key_count: int32). */
 static int read_tensor(struct op_case *c, const wn_safetensors *file, const char *name, const int64_t *shape, int ndim,
                        size_t offset) {
   const wn_safetensors_entry *e = wn_safetensors_find(file, name);
@@ -124,7 +125,7 @@ static int read_tensor(struct op_case *c, const wn_safetensors *file, const char
     return cli_error("%s: tensor \"%s\" has shape [%s], the case says [%s]", c->path, name, found, expected);
   }
   const int64_t count = shape_count(shape, ndim);
-  const bool index = !strcmp(name, "doc_start");
+  const bool index = !strcmp(name, "doc_start") || !strcmp(name, "key_count");
   if (index ? e->dtype != WN_I32 : e->dtype != WN_F32 && e->dtype != WN_F64)
     return cli_error("%s: tensor \"%s\" is %s, expected %s", c->path, name, wn_dtype_name(e->dtype),
                      index ? "I32" : "F32 or F64");
@@ -169,7 +170,8 @@ static int add_output(struct op_case *c, const char *prefix, const char *name, w
 /* q, k, v, dy, y and what the mechanisms add to them. */
 static int read_arrays(const wn_safetensors *file, struct op_case *c) {
   const wn_attention_arrays *a = &c->arrays;
-  const int64_t of_q[] = {a->B, a->H, a->T, a->D}, of_k[] = {a->B, a->Hkv, a->T, a->D}, of_rows[] = {a->B, a->T};
+  const int64_t of_q[] = {a->B, a->H, a->T, a->D}, of_k[] = {a->B, a->Hkv, a->Tk ? a->Tk : a->T, a->D};
+  const int64_t of_rows[] = {a->B, a->T};
   const bool backward = !c->forward_only;
   wn_attention_slot slots[WN_ATTENTION_SLOTS_MAX];
   const int count = wn_attention_slots(&c->config, a, slots);
@@ -179,6 +181,8 @@ static int read_arrays(const wn_safetensors *file, struct op_case *c) {
   if (!code && backward) code = read_tensor(c, file, "dy", of_q, 4, AT(dy));
   if (!code && wn_safetensors_find(file, "doc_start"))
     code = read_tensor(c, file, "doc_start", of_rows, 2, AT(doc_start));
+  if (!code && wn_safetensors_find(file, "key_count"))
+    code = read_tensor(c, file, "key_count", of_rows, 1, AT(key_count));
   if (!code) code = add_output(c, "", "y", a->dtype, of_q, 4, AT(y));
   if (!code && backward) code = add_output(c, "", "dq", a->dtype, of_q, 4, AT(dq));
   if (!code && backward) code = add_output(c, "", "dk", a->dtype, of_k, 4, AT(dk));

@@ -18,6 +18,7 @@
 struct mech_case {
   char text[400]; /* the "attention" object */
   wn_attention_config config;
+  int number; /* seeds come from it: it stays when mechanisms are added at the end of the registry's list */
 };
 enum { MECH_CASES_MAX = 400 };
 static struct mech_case mech_cases[MECH_CASES_MAX];
@@ -38,25 +39,34 @@ static void mech_merge(struct mech_case *c, const char *first, const char *secon
   json_decref(other);
 }
 
-static void mech_add(const char *first, const char *second) {
+static void mech_add(const char *first, const char *second, int number) {
   assert_true(mech_count < MECH_CASES_MAX);
+  mech_cases[mech_count].number = number;
   mech_merge(&mech_cases[mech_count++], first, second);
 }
 
-/* Every case alone, then all pairs of different mechanisms: of each one's first case only, or of all their cases. */
+/* Pairs of mechanisms i < j. */
+static void mech_add_pairs(int i, int j, bool all_pairs, int *number) {
+  const char *const *a = wn_mechanism_at(i)->cases, *const *b = wn_mechanism_at(j)->cases;
+  if (i == 0) a += a[1] != NULL; /* dense: its scale */
+  for (int x = 0; a[x] && (all_pairs || x == 0); x++)
+    for (int y = 0; b[y] && ((all_pairs && i > 0) || y == 0); y++) mech_add(a[x], b[y], (*number)++);
+}
+
+/* Every case alone, then all pairs of different mechanisms: of each one's first case only, or of all their cases. The
+ * first ten mechanisms come first. */
 static SUPPORT_UNUSED void mech_list(bool all_pairs) {
+  enum { FIRST = 10, LATER = 1003 };
   mech_count = 0;
   const int n = wn_mechanism_count();
+  int first = 0, later = LATER;
   for (int i = 0; i < n; i++)
-    for (const char *const *c = wn_mechanism_at(i)->cases; *c; c++) mech_add("{}", *c);
+    for (const char *const *c = wn_mechanism_at(i)->cases; *c; c++) mech_add("{}", *c, i < FIRST ? first++ : later++);
   mech_alone = mech_count;
-  for (int i = 0; i < n; i++)
-    for (int j = i + 1; j < n; j++) {
-      const char *const *a = wn_mechanism_at(i)->cases, *const *b = wn_mechanism_at(j)->cases;
-      if (i == 0) a += a[1] != NULL; /* dense: its scale */
-      for (int x = 0; a[x] && (all_pairs || x == 0); x++)
-        for (int y = 0; b[y] && ((all_pairs && i > 0) || y == 0); y++) mech_add(a[x], b[y]);
-    }
+  for (int i = 0; i < FIRST; i++)
+    for (int j = i + 1; j < FIRST; j++) mech_add_pairs(i, j, all_pairs, &first);
+  for (int j = FIRST; j < n; j++)
+    for (int i = 0; i < j; i++) mech_add_pairs(i, j, all_pairs, &later);
 }
 
 /* ---- one call's arrays ---- */

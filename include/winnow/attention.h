@@ -1,7 +1,7 @@
 /* winnow: attention as one operation.
  *
  * For query row i, key column j <= i, head h with key-value group g = h / (H/Hkv):
- *   L[h,i,j] = scale * q[h,i] . k[g,j]
+ *   L[h,i,j] = scale * q[h,i] . k[g,j]     (j <= i unless bidirectional)
  *   A[h,i,j] = L[h,i,j] - F[i,j]           masked entries are -inf
  *   W = softmax_j(A);  y[h,i] = sum_j W[h,i,j] v[g,j]
  * Selective attention: Leviathan, Kalman, Matias, arXiv 2410.02703, section 3 (F: 3.3; L_mem: eq. 2). */
@@ -52,12 +52,19 @@ typedef struct wn_span_config {
  * output map comes last. A "layers" pattern of '1' and '0' is repeated over the layers; "" is every layer. */
 typedef struct wn_attention_config {
   double scale; /* 0: 1/sqrt(head size) */
+  bool bidirectional; /* default false: rows see later keys too, as an encoder's. Goes with `buckets` and dropout alone; a
+                         model's encoder is so by itself, its decoder never */
   wn_selective_config selective;
   wn_span_config span;
   struct {            /* Shaw et al. 2018: learned p[x], one table for all heads and layers */
     bool enabled;
     int64_t length;   /* rows of p; default 0: as many as the layer can see */
   } relative;
+  struct {            /* T5's position biases (Raffel et al. 2020): one learned number a head and bucket of distances */
+    bool enabled;
+    int64_t count;    /* default 32; bidirectional: half of them each way */
+    int64_t farthest; /* default 128: distances from here on share the last bucket */
+  } buckets;
   int64_t window;     /* keys with i - j < window; default 0: all */
   char window_layers[64];
   int64_t strided;    /* i - j < strided or i - j a multiple of it (Child et al. 2019); default 0: off */
@@ -97,6 +104,7 @@ bool wn_mechanism_use_at(const wn_attention_config *config, int i, int64_t layer
  * Inputs are borrowed; outputs that are NULL are not computed. */
 typedef struct wn_attention_arrays {
   int64_t B, T, H, Hkv, D;
+  int64_t Tk;                /* bidirectional: keys of another sequence, k and v are [B,Hkv,Tk,D]; 0: T */
   wn_dtype dtype;
   const void *q;             /* [B,H,T,D] */
   const void *k, *v;         /* [B,Hkv,T,D] */
@@ -104,9 +112,11 @@ typedef struct wn_attention_arrays {
   const void *z;             /* [H]; only with span */
   const void *zt;            /* [B,H,T]; only with span.dynamic, in z's place */
   const void *p;             /* [P,D]; only with relative. P: relative.length, or T where that is 0 */
+  const void *bias;          /* [buckets.count,H]; only with buckets */
   const void *sink_k, *sink_v; /* [Hkv,n,D]; only with sinks */
   const void *gate;          /* [H]; only with exclusive.gate */
   const uint8_t *control;    /* [B,T] 1: a control token, kept whatever the threshold; may be NULL */
+  const int32_t *key_count;  /* [B] bidirectional: keys of each sequence, those behind are padding; NULL: all */
   const int32_t *doc_start;  /* [B,T] index of the first token of each token's document, or NULL: one document */
   void *y;                   /* [B,H,T,D] */
   void *F;                   /* [B,G,T,T] for inspection: quadratic, only filled when asked for; entries j > i hold
@@ -118,7 +128,7 @@ typedef struct wn_attention_arrays {
   void *dq;                  /* [B,H,T,D] */
   void *dk, *dv;             /* [B,Hkv,T,D] */
   void *dsq, *dsk;           /* [B,T,G,D] */
-  void *dz, *dzt, *dp, *dsink_k, *dsink_v, *dgate; /* as their inputs */
+  void *dz, *dzt, *dp, *dbias, *dsink_k, *dsink_v, *dgate; /* as their inputs */
 } wn_attention_arrays;
 
 /* The arrays that a configuration needs or gives beside q, k, v, y and theirs: for programs that treat all mechanisms

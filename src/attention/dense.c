@@ -1,5 +1,8 @@
-/* Dense causal attention: the loop without terms. Its choices are the scale and dropout on the weights. */
+/* Dense attention: the loop without terms. Its choices are the scale, dropout on the weights, and whether rows see
+ * later keys: those of an encoder do (Vaswani et al. 2017, section 3.2.3). Such rows take the position biases and no
+ * other mechanism: the rest is about what lies before a row. */
 #include "attention/registry.h"
+#include "base/error.h"
 
 #include <math.h>
 
@@ -8,6 +11,8 @@ static const struct wn_field fields[] = {
      "factor on q.k; 0: 1/sqrt(head size)"},
     {"dropout", WN_FIELD_DOUBLE, offsetof(wn_attention_config, dropout), 0, 0.999, NULL,
      "dropout on the attention weights, in training"},
+    {"bidirectional", WN_FIELD_BOOL, offsetof(wn_attention_config, bidirectional), 0, 0, NULL,
+     "rows see later keys too: winnow op attention; a model's encoder is so by itself"},
 };
 
 static void init(wn_attention_config *config) {
@@ -19,10 +24,24 @@ static bool is_enabled(const wn_attention_config *config) {
   return true;
 }
 
+static wn_status check(wn_context *ctx, const char *where, const wn_attention_config *config,
+                       const struct wn_attention_shape *shape) {
+  (void)shape;
+  if (!config->bidirectional) return WN_OK;
+  for (int i = 0; i < wn_mechanism_count(); i++) {
+    const struct wn_mechanism *m = wn_mechanism_at(i);
+    if (m == &wn_mechanism_dense || m == &wn_mechanism_buckets || !m->is_enabled(config)) continue;
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: %s is about the keys before a row, it does not go with bidirectional",
+                   where, m->name);
+  }
+  return WN_OK;
+}
+
 static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
   (void)layer;
   out->scale = config->scale > 0 ? config->scale : 1 / sqrt((double)head_size);
   out->dropout.p = config->dropout;
+  out->open = config->bidirectional;
 }
 
 static const char *const cases[] = {"{}", "{\"scale\":0.3}", NULL};
@@ -34,6 +53,7 @@ const struct wn_mechanism wn_mechanism_dense = {
     .field_count = sizeof fields / sizeof *fields,
     .init = init,
     .is_enabled = is_enabled,
+    .check = check,
     .fill = fill,
     .cases = cases,
 };

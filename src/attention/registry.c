@@ -8,7 +8,7 @@
 static const struct wn_mechanism *const mechanisms[] = {
     &wn_mechanism_dense,     &wn_mechanism_selective, &wn_mechanism_span,        &wn_mechanism_relative,
     &wn_mechanism_window,    &wn_mechanism_strided,   &wn_mechanism_square_root, &wn_mechanism_sinks,
-    &wn_mechanism_exclusive, &wn_mechanism_threshold,
+    &wn_mechanism_exclusive, &wn_mechanism_threshold, &wn_mechanism_buckets,
 };
 
 _Static_assert(sizeof mechanisms / sizeof *mechanisms <= WN_MECHANISMS_MAX, "raise WN_MECHANISMS_MAX");

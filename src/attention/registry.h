@@ -59,7 +59,7 @@ struct wn_mechanism {
 
 extern const struct wn_mechanism wn_mechanism_dense, wn_mechanism_selective, wn_mechanism_span, wn_mechanism_relative,
     wn_mechanism_window, wn_mechanism_strided, wn_mechanism_square_root, wn_mechanism_sinks, wn_mechanism_exclusive,
-    wn_mechanism_threshold;
+    wn_mechanism_threshold, wn_mechanism_buckets;
 #define WN_MECHANISMS_MAX 32
 int wn_mechanism_count(void);
 const struct wn_mechanism *wn_mechanism_at(int i);

@@ -72,17 +72,23 @@ static wn_status check_arrays(wn_context *ctx, const wn_attention_config *config
   const struct wn_attention_shape shape = {.heads = a->H, .kv_heads = a->Hkv, .head_size = a->D};
   WN_TRY(wn_attention_config_check(ctx, "attention", config, &shape));
   WN_TRY(check_mechanisms(ctx, config, a));
+  if (a->Tk < 0 || a->Tk > INT64_MAX / 64 / (a->B * a->H * a->D))
+    return wn_fail(ctx, WN_ERR_SHAPE, "attention: Tk is %lld; the arrays must fit in memory", (long long)a->Tk);
+  if (!config->bidirectional && (a->Tk > 0 || a->key_count))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "attention: Tk and key_count are for bidirectional attention");
   if (!a->dy && (a->dq || a->dk || a->dv))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "attention: gradients are asked for without dy");
   return WN_OK;
 }
 
 static void fill_operation(const wn_attention_config *config, const wn_attention_arrays *a, struct wn_attention *op) {
-  *op = (struct wn_attention){.B = a->B, .Tq = a->T, .Tk = a->T, .H = a->H, .Hkv = a->Hkv, .D = a->D};
+  const int64_t Tk = a->Tk > 0 ? a->Tk : a->T;
+  *op = (struct wn_attention){.B = a->B, .Tq = a->T, .Tk = Tk, .H = a->H, .Hkv = a->Hkv, .D = a->D};
   op->q = a->q, op->k = a->k, op->v = a->v, op->y = a->y;
   op->s_q = op->s_y = heads_first(a->H, a->T, a->D);
-  op->s_k = op->s_v = heads_first(a->Hkv, a->T, a->D);
+  op->s_k = op->s_v = heads_first(a->Hkv, Tk, a->D);
   op->doc_start = a->doc_start;
+  op->key_count = a->key_count;
   op->dy = a->dy, op->dq = a->dq, op->dk = a->dk, op->dv = a->dv;
   wn_attention_terms(config, -1, a->D, op);
   op->dropout.p = 0; /* training's: a public call has no seed for it */

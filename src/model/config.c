@@ -104,6 +104,9 @@ wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
   if (c.position == WN_POS_ROPE && c.head_size % 2 != 0)
     return wn_fail(ctx, WN_ERR_CONFIG, "model: position \"rope\" needs an even head_size; it is %lld",
                    (long long)c.head_size);
+  if (c.attention.bidirectional)
+    return wn_fail(ctx, WN_ERR_CONFIG,
+                   "model: attention.bidirectional would let a decoder's rows see the tokens they predict");
   if (c.memory > 0) WN_TRY(wn_model_memory_check(ctx, "model", &c));
   if (c.ffn_width == 0) c.ffn_width = c.ffn == WN_FFN_SWIGLU ? 8 * c.width / 3 : 4 * c.width;
   WN_TRY(check_ranges(ctx, &c)); /* what was filled in as well: it must read back */

@@ -3,6 +3,7 @@
 #ifndef WN_OPS_ATTENTION_H
 #define WN_OPS_ATTENTION_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -16,6 +17,10 @@ struct wn_attention {
   const void *q; struct wn_stride s_q;      /* [B,Tq,H,D] */
   const void *k, *v; struct wn_stride s_k, s_v; /* [B,Tk,Hkv,D] */
   void *y; struct wn_stride s_y;            /* [B,Tq,H,D] */
+  bool open;                                /* no causality: every row sees every key. Row i has position i, keys may be
+                                               those of another sequence (any Tk). Takes the bias and dropout and no
+                                               other term, and no documents; whole sequences only (dk_from 0) */
+  const int32_t *key_count;                 /* [B] open only: keys from here on are padding and not seen; NULL: none is */
   const int32_t *doc_start;                 /* [B,Tk] position of the first token of each token's document, or NULL:
                                                keys before the query's doc_start are masked */
   void *lse;                                /* [B,H,Tq] log of the sum of the row's exponentials, kept for backward (over
@@ -76,6 +81,15 @@ struct wn_attention {
     void *dp;                       /* [P,D] added to */
   } relative;
 
+  /* Position biases (Raffel et al. 2020, section 2.1): the logit of head h, and with it what the head selects, gets
+   * table[wn_position_bucket(x)][h]. */
+  struct {
+    int64_t n;                      /* buckets; 0: off */
+    int64_t farthest;               /* distance from which on all are in the last bucket */
+    const void *table;              /* [n,H] */
+    void *dtable;                   /* [n,H] added to */
+  } bias;
+
   /* Learned sinks: n keys and values that every row sees; no mask, selection or span acts on them. */
   struct {
     int64_t n;                      /* 0: off */
@@ -114,6 +128,23 @@ struct wn_attention {
   void *dq, *dk, *dv, *dsq, *dsk;
   int64_t dk_from;
 };
+
+/* The bucket of x = i - j among n, as T5 has them: distances below half of them have one each, the rest up to `farthest`
+ * share what is left on a logarithmic scale. With `both` the first half of n is for x >= 0, the second for keys behind
+ * the row; without, those are in bucket 0. */
+static inline int64_t wn_position_bucket(int64_t x, int64_t n, int64_t farthest, bool both) {
+  int64_t first = 0;
+  if (both) {
+    n /= 2;
+    if (x < 0) first = n, x = -x;
+  }
+  const int64_t exact = n / 2;
+  if (x < exact) return first + (x > 0 ? x : 0);
+  /* What rounding takes off a whole number is given back. */
+  const double part = log((double)x / (double)exact) / log((double)farthest / (double)exact);
+  const int64_t at = exact + (int64_t)(part * (double)(n - exact) * (1 + 1e-12) + 1e-12);
+  return first + (at < n - 1 ? at : n - 1);
+}
 
 /* G, and the step between rows of f_in and f_out. */
 static inline int64_t wn_selection_groups(const struct wn_attention *a) {

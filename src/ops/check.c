@@ -276,6 +276,13 @@ static wn_status check_terms(struct check c, const struct wn_attention *a) {
       return wn_fail(c.exec->ctx, WN_ERR_SHAPE, "attention: %lld relative positions, but %.0f distances are seen",
                      (long long)a->relative.P, seen);
   }
+  WN_TRY(at_least(c, "bias.n", a->bias.n, 0));
+  if (a->bias.n > 0) {
+    WN_TRY(at_least(c, "bias.n", a->bias.n, a->open ? 4 : 2));
+    WN_TRY(at_least(c, "bias.farthest", a->bias.farthest, a->bias.n / (a->open ? 4 : 2) + 1));
+    WN_TRY(need(c, "bias.table", a->bias.table));
+    WN_TRY(product(c, "bias.table", a->bias.n, a->H, 1));
+  }
   WN_TRY(at_least(c, "sinks.n", a->sinks.n, 0));
   if (a->sinks.n > 0) {
     WN_TRY(need(c, "sinks.k", a->sinks.k));
@@ -300,20 +307,45 @@ static wn_status check_slots(struct check c, const struct wn_attention *a) {
   return a->slots.stride > 0 ? product(c, "slots", a->B, P, a->slots.stride) : WN_OK;
 }
 
+/* Rows without causality: what they do not go with. */
+static wn_status check_open(struct check c, const struct wn_attention *a) {
+  const char *term = a->sel.on                                       ? "selections"
+                     : a->window > 0 || a->strided > 0 || a->root.on ? "masks by distance"
+                     : a->span.on                                    ? "spans"
+                     : a->relative.P > 0                             ? "relative positions"
+                     : a->sinks.n > 0                                ? "sinks"
+                     : a->threshold.on                               ? "threshold"
+                     : a->exclusive.on                               ? "exclusive outputs"
+                     : a->doc_start                                  ? "documents"
+                     : a->slots.gone || a->slots.at || a->slots.mass ? "eviction"
+                     : a->dk_from != 0                               ? "keys held constant"
+                                                                     : NULL;
+  if (term)
+    return wn_fail(c.exec->ctx, WN_ERR_ARGUMENT,
+                   "attention: open rows (an encoder's, another sequence's keys) take no %s", term);
+  for (int64_t b = 0; a->key_count && b < a->B; b++)
+    if (a->key_count[b] < 0 || a->key_count[b] > a->Tk)
+      return wn_fail(c.exec->ctx, WN_ERR_ARGUMENT, "attention: key_count[%lld] is %d, expected 0 to %lld", (long long)b,
+                     a->key_count[b], (long long)a->Tk);
+  return WN_OK;
+}
+
 wn_status wn_check_attention(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   const struct check c = {exec, "attention"};
   WN_TRY(at_least(c, "B", a->B, 1));
   WN_TRY(at_least(c, "Tq", a->Tq, 1));
-  WN_TRY(at_least(c, "Tk", a->Tk, a->Tq));
+  WN_TRY(at_least(c, "Tk", a->Tk, a->open ? 1 : a->Tq));
   WN_TRY(at_least(c, "H", a->H, 1));
   WN_TRY(at_least(c, "Hkv", a->Hkv, 1));
   WN_TRY(at_least(c, "D", a->D, 1));
   if (a->H % a->Hkv)
     return wn_fail(exec->ctx, WN_ERR_SHAPE, "attention: %lld heads are not a multiple of %lld key-value heads",
                    (long long)a->H, (long long)a->Hkv);
+  if (a->open) WN_TRY(check_open(c, a));
+  if (!a->open && a->key_count) return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "attention: key_count is for open rows");
   if (a->Tk > INT32_MAX)
     return wn_fail(exec->ctx, WN_ERR_SHAPE, "attention: Tk is %lld, beyond 32-bit positions", (long long)a->Tk);
-  WN_TRY(product(c, "q", a->B * a->H, a->Tk, a->D));
+  WN_TRY(product(c, "q", a->B * a->H, a->Tk > a->Tq ? a->Tk : a->Tq, a->D));
   WN_TRY(number(c, "scale", a->scale, true, "a finite number"));
   WN_TRY(strided(c, "q", a->q, a->s_q, a->B, a->Tq, a->H, a->D));
   WN_TRY(strided(c, "k", a->k, a->s_k, a->B, a->Tk, a->Hkv, a->D));

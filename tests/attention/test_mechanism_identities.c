@@ -72,6 +72,7 @@ static const struct neutral {
     {"strided", "{\"strided\":1}", NULL, 0},
     {"sqrt", "{\"sqrt\":{\"buffer\":67}}", NULL, 0},
     {"relative", "{\"relative\":true}", "p", 0},
+    {"buckets", "{\"buckets\":true}", "bias", 0},
     {"selective", "{\"selective\":{\"bilinear\":true}}", "sq", 0},
     {"selective", "{\"selective\":{\"bilinear\":true,\"relu\":false,\"shift\":false}}", "sk", 0},
 };

@@ -94,9 +94,10 @@ static int setup(void **state) {
   mech_list(true);
   if (!mech_open(&reference, "ref", NULL)) return -1;
   for (int i = 0; i < mech_alone; i++)
-    for (int v = 0; v < VARIANTS; v++) expect(&reference, &mech_cases[i], v, (uint64_t)i);
+    for (int v = 0; v < VARIANTS; v++) expect(&reference, &mech_cases[i], v, (uint64_t)mech_cases[i].number);
   expected_alone = expected_count;
-  for (int i = mech_alone; i < mech_count; i++) expect(&reference, &mech_cases[i], i % (VARIANTS - 1), (uint64_t)i);
+  for (int i = mech_alone; i < mech_count; i++)
+    expect(&reference, &mech_cases[i], mech_cases[i].number % (VARIANTS - 1), (uint64_t)mech_cases[i].number);
   mech_close(&reference);
   return 0;
 }

@@ -7,8 +7,8 @@
 #include <libxsmm.h>
 #include <math.h>
 #include <string.h>
+#include "backends/cpu/attention_bias.h"
 #include "backends/cpu/attention_sparse.h"
-#include "backends/cpu/attention_terms.h"
 #include "base/alloc.h"
 
 wn_status wn_attention_plan_init(struct wn_attention_plan *p, const struct wn_exec *exec, const struct wn_attention *a,
@@ -65,9 +65,10 @@ wn_status wn_attention_plan_kernels(struct wn_attention_plan *p, bool avx512) {
   const int target = libxsmm_get_target_archid();
   if (!avx512 && target > LIBXSMM_X86_AVX2) libxsmm_set_target_archid(LIBXSMM_X86_AVX2);
   bool ok = true;
+  if (p->a->open) ok = kernels_for_rows(p, avx512, WN_TILE) && kernels_for_rows(p, avx512, p->a->Tq % WN_TILE);
   /* Row counts differ in the first and the last block only. */
   const int64_t blocks[3] = {p->first_block, wn_min_i64(p->first_block + 1, p->blocks - 1), p->blocks - 1};
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < 3 && !p->a->open; i++) {
     struct wn_attention_rows r;
     wn_attention_rows_init(p, 0, blocks[i], &r);
     ok = ok && kernels_for_rows(p, avx512, r.rows);
@@ -213,11 +214,17 @@ static bool decodes(const struct wn_attention *a, bool backward) {
   return !backward && a->Tq == 1;
 }
 
+/* Of the kernels; the position biases' comes behind it. */
+static size_t scratch_floats(const struct wn_attention_plan *p, bool backward) {
+  if (p->a->open) return wn_open_floats(p, backward);
+  return backward               ? wn_attention_backward_floats(p)
+         : decodes(p->a, false) ? wn_attention_decode_floats(p)
+                                : wn_attention_forward_floats(p);
+}
+
 static size_t scratch_bytes(const struct wn_attention_plan *p, bool backward) {
-  size_t floats = backward               ? wn_attention_backward_floats(p)
-                  : decodes(p->a, false) ? wn_attention_decode_floats(p)
-                                         : wn_attention_forward_floats(p);
-  return (floats + (size_t)wn_sparse_floats(p)) * sizeof(float);
+  return (scratch_floats(p, backward) + (size_t)wn_bias_floats(p, backward) + (size_t)wn_sparse_floats(p)) *
+         sizeof(float);
 }
 
 static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, bool avx512, bool backward) {
@@ -227,12 +234,15 @@ static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, b
   const struct wn_tile_ops *ops = avx512 ? &wn_tile_ops_avx512 : &wn_tile_ops_avx2;
   WN_TRY(wn_attention_plan_init(&p, exec, a, ops, backward));
   wn_sparse_fill(&p, (float *)exec->scratch + scratch_bytes(&p, backward) / sizeof(float) - wn_sparse_floats(&p));
+  wn_bias_begin(&p, (float *)exec->scratch + scratch_floats(&p, backward), backward);
   if (decodes(a, backward)) {
-    wn_attention_decode_run(&p);
+    a->open ? wn_open_forward_run(&p) : wn_attention_decode_run(&p);
     return WN_OK;
   }
   WN_TRY(wn_attention_plan_kernels(&p, avx512));
-  if (backward)
+  if (a->open)
+    backward ? wn_open_backward_run(&p) : wn_open_forward_run(&p);
+  else if (backward)
     wn_attention_backward_run(&p), wn_terms_backward_end(&p);
   else
     wn_attention_forward_run(&p);

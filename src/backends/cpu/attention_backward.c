@@ -10,6 +10,7 @@
 #include <math.h>
 #include <omp.h>
 #include <string.h>
+#include "backends/cpu/attention_bias.h"
 #include "backends/cpu/attention_threshold.h"
 
 enum { COLUMNS_MAX = 4 };
@@ -23,10 +24,11 @@ struct rows_packed {
 
 /* What sums up over column blocks. */
 struct sums {
-  float *dq;  /* [blocks][heads][64][Dp] */
-  float *dsq; /* [blocks][64][Dp], bilinear */
-  float *dz;  /* [blocks][heads][64], spans */
-  float *dp;  /* [P][Dp], relative positions */
+  float *dq;    /* [blocks][heads][64][Dp] */
+  float *dsq;   /* [blocks][64][Dp], bilinear */
+  float *dz;    /* [blocks][heads][64], spans */
+  float *dp;    /* [P][Dp], relative positions */
+  float *dbias; /* position biases */
 };
 
 /* Column side: one column block. */
@@ -242,6 +244,11 @@ static void select_columns(const struct column *x) {
                           &(struct wn_terms_strip){a, x->u->b, x->u->h0 + x->u->select, r.r0 + strips[i].row,
                                                    strips[i].rows, strips[i].width, x->c * WN_TILE},
                           q + block * step + strips[i].row * p->Dp, p->Dp, (float *)s.base);
+      if (p->bias && !a->sel.bilinear)
+        wn_bias_add(p,
+                    &(struct wn_terms_strip){a, x->u->b, x->u->h0 + x->u->select, r.r0 + strips[i].row, strips[i].rows,
+                                             strips[i].width, x->c * WN_TILE},
+                    (float *)s.base);
       p->ops->select(&s);
     }
   }
@@ -299,6 +306,7 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
       p->kernels.logits[s->width / 16][s->rows](w->kt + columns, x->rows->q + row * Dp, weights);
     p->kernels.logits[s->width / 16][s->rows](w->vt + columns, x->rows->dy + row * Dp, gradient);
     if (p->a->relative.P > 0 && h != x->u->select) wn_terms_relative(p, &terms, x->rows->q + row * Dp, Dp, weights);
+    if (p->bias && h != x->u->select) wn_bias_add(p, &terms, weights);
     if (p->a->span.on) {
       if (logits != weights) memcpy(weights, logits, (size_t)(s->rows * WN_TILE) * sizeof *weights);
       logits = weights; /* those that select stay as they are */
@@ -332,6 +340,7 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
     }
     if (p->a->relative.P > 0 && h != x->u->select)
       wn_terms_relative_gradient(p, &terms, gradient, x->rows->q + row * Dp, x->sums->dq + row * Dp, x->sums->dp);
+    if (p->dbias && h != x->u->select) wn_bias_gradient(p, &terms, gradient, x->sums->dbias);
     if (h != x->u->select)
       score_products(x, s, gradient, x->rows->q + row * Dp, w->k + tile, w->dk + tile, x->sums->dq + row * Dp);
   }
@@ -375,6 +384,12 @@ static void selection_gradient(struct column *x, int64_t block) {
                                                           wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row,
                                                           s->rows, s->width, x->c * WN_TILE},
                                  w->g + in_tile, x->rows->q + of_head * Dp, x->sums->dq + of_head * Dp, x->sums->dp);
+    if (h >= 0 && p->dbias)
+      wn_bias_gradient(p,
+                       &(struct wn_terms_strip){a, x->u->b, x->u->h0 + h,
+                                                wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row, s->rows,
+                                                s->width, x->c * WN_TILE},
+                       w->g + in_tile, x->sums->dbias);
     if (h >= 0)
       score_products(x, s, w->g + in_tile, x->rows->q + of_head * Dp, w->k + tile, w->dk + tile,
                      x->sums->dq + of_head * Dp);
@@ -491,6 +506,7 @@ static void backward_own(const struct wn_attention_plan *p) {
         for (int64_t h = 0; h < u.heads; h++) pack_rows(p, &u, h, block, &rows);
       memset(sums.dq, 0, sizes.sums * sizeof(float));
       sums.dp = wn_terms_relative_part(p, n);
+      sums.dbias = wn_bias_part(p, u.b);
       if (sums.dp) memset(sums.dp, 0, (size_t)(p->a->relative.P * p->Dp) * sizeof(float));
       for (int n = 0; n < COLUMNS_MAX; n++)
         x[n] = (struct column){
@@ -531,6 +547,7 @@ static void backward_team(const struct wn_attention_plan *p) {
         struct sums sums;
         lay_sums(p, &at, a->H, &sums);
         sums.dp = wn_terms_relative_part(p, part);
+        sums.dbias = wn_bias_part(p, part);
         if (sums.dp && b == 0) memset(sums.dp, 0, (size_t)(a->relative.P * p->Dp) * sizeof(float));
         for (int n = 0; n < COLUMNS_MAX; n++)
           x[n] = (struct column){.p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[n], .longest = longest};

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <omp.h>
 #include <string.h>
+#include "backends/cpu/attention_bias.h"
 #include "backends/cpu/attention_sparse.h"
 #include "backends/cpu/attention_threshold.h"
 
@@ -60,6 +61,7 @@ static void select_keys(const struct wn_attention_plan *p, const struct wn_atten
   p->ops->decode_logits(base, q, k, a->sel.bilinear ? a->sel.s_sk.t : a->s_k.t, count, a->D, (float)a->scale);
   if (a->relative.P > 0 && !a->sel.bilinear)
     wn_terms_relative(p, &(struct wn_terms_strip){a, b, head, 0, 1, WN_TILE, j0}, q, 0, base);
+  if (p->bias && !a->sel.bilinear) wn_bias_add(p, &(struct wn_terms_strip){a, b, head, 0, 1, WN_TILE, j0}, base);
   p->ops->select(&(struct wn_tile_select){.base = base,
                                           .allow = s->allow,
                                           .carry = carry,
@@ -122,6 +124,7 @@ static void decode_apart(const struct wn_attention_plan *p, const struct partial
         p->ops->gather_logits(relative, q, a->relative.p, distance, a->D, count, a->D, (float)a->scale);
         for (int64_t i = 0; i < count; i++) tile[i] += relative[i];
       }
+      for (int64_t i = 0; p->bias && i < count; i++) tile[i] += wn_bias_of(p, head, distance[i]);
       p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
                                                 .F = a->sel.on ? F : NULL,
                                                 .seen = &seen,
@@ -189,6 +192,7 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
                               (float)a->scale);
       if (a->relative.P > 0 && !(keep && !a->sel.bilinear && head == leader))
         wn_terms_relative(p, &terms, wn_at(a->q, a->s_q, b, 0, head), 0, tile);
+      if (p->bias && !(keep && !a->sel.bilinear && head == leader)) wn_bias_add(p, &terms, tile);
       if (a->span.on) seen = wn_terms_span(&terms, seen, own, tile);
       if (x->logits) {
         wn_threshold_store(&terms, tile, a->sel.on ? F : NULL, seen,

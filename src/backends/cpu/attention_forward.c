@@ -9,6 +9,7 @@
 #include <math.h>
 #include <omp.h>
 #include <string.h>
+#include "backends/cpu/attention_bias.h"
 #include "backends/cpu/attention_sparse.h"
 #include "backends/cpu/attention_threshold.h"
 
@@ -183,6 +184,10 @@ static void begin_tile(const struct wn_attention_plan *p, const struct wn_attent
       wn_terms_relative(
           p, &(struct wn_terms_strip){a, u->b, u->h0 + u->select, r->at.r0 + s->row, s->rows, s->width, c * WN_TILE},
           q + s->row * p->Dp, p->Dp, base);
+    if (p->bias && !a->sel.bilinear)
+      wn_bias_add(
+          p, &(struct wn_terms_strip){a, u->b, u->h0 + u->select, r->at.r0 + s->row, s->rows, s->width, c * WN_TILE},
+          base);
     p->ops->select(&(struct wn_tile_select){.base = base,
                                             .allow = s->allow,
                                             .carry = w->carry + c * WN_TILE,
@@ -222,6 +227,7 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
     else
       p->kernels.logits[n][s->rows](k->kt + at * p->a->D * WN_TILE, r->q + row * Dp, tile);
     if (p->a->relative.P > 0 && h != u->select) wn_terms_relative(p, &terms, r->q + row * Dp, Dp, tile);
+    if (p->bias && h != u->select) wn_bias_add(p, &terms, tile);
     if (p->a->span.on) seen = wn_terms_span(&terms, seen, own, tile);
     if (r->logits) {
       const int64_t stride = p->blocks * WN_TILE;
@@ -428,6 +434,11 @@ static void carry_columns(const struct wn_attention_plan *p, const struct wn_att
                           &(struct wn_terms_strip){p->a, u->b, u->select, r.r0 + strips[i].row, strips[i].rows,
                                                    strips[i].width, c * WN_TILE},
                           s->selq + (block * WN_TILE + strips[i].row) * p->Dp, p->Dp, w->tile);
+      if (p->bias && !p->a->sel.bilinear)
+        wn_bias_add(p,
+                    &(struct wn_terms_strip){p->a, u->b, u->select, r.r0 + strips[i].row, strips[i].rows,
+                                             strips[i].width, c * WN_TILE},
+                    w->tile);
       p->ops->select(&(struct wn_tile_select){.base = w->tile,
                                               .allow = strips[i].allow,
                                               .carry = carry,

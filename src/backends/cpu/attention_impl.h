@@ -182,6 +182,7 @@ struct wn_attention_plan {
     const int32_t *x; /* [count] ascending */
   } sparse;
   struct wn_tile_kernels kernels;
+  float *bias, *dbias; /* position biases by distance and their gradients, in scratch; NULL: none */
 };
 
 /* Heads of one unit. */

@@ -1,7 +1,7 @@
 /* The sparse path: attention_sparse.h says what it is for. */
 #include "backends/cpu/attention_sparse.h"
 #include <string.h>
-#include "backends/cpu/attention_terms.h"
+#include "backends/cpu/attention_bias.h"
 
 /* More keys than this share of a tile's columns, and the tile is as fast. */
 enum { DENSEST = WN_TILE / 4 };
@@ -165,6 +165,12 @@ void wn_sparse_forward(const struct wn_sparse_forward *f) {
           const int64_t lo = wn_max_i64(f->rows->begin[i] - n0, 0), hi = wn_min_i64(f->rows->end[i] - n0, WN_TILE);
           p->ops->gather_logits(add, q + i * Dp, a->relative.p, x + lo, a->D, hi - lo, a->D, (float)a->scale);
           for (int64_t n = lo; n < hi; n++) f->tile[i * WN_TILE + n] += add[n - lo];
+        }
+      if (p->bias)
+        for (int64_t i = 0; i < rows; i++) {
+          if (!seen[i]) continue;
+          const int64_t lo = wn_max_i64(f->rows->begin[i] - n0, 0), hi = wn_min_i64(f->rows->end[i] - n0, WN_TILE);
+          for (int64_t n = lo; n < hi; n++) f->tile[i * WN_TILE + n] += wn_bias_of(p, f->u->h0 + h, x[n]);
         }
       p->ops->softmax(&(struct wn_tile_softmax){.a = f->tile,
                                                 .F = f->rows->F ? f->rows->F + n0 / WN_TILE * WN_TILE_AREA : NULL,

@@ -1,7 +1,7 @@
 /* The terms beside selection. Keep rules (window; Child et al. 2019; square-root mask) are bits of a tile's row and
  * cost a few operations per row and tile, not per head; spans, relative positions and dropout change one head's tile;
  * sinks come before the keys; exclusive self attention (Zhai) is an epilogue of the rows. */
-#include "backends/cpu/attention_terms.h"
+#include "backends/cpu/attention_bias.h"
 #include <math.h>
 
 int64_t wn_terms_square_distance(int64_t m, double density) {
@@ -367,6 +367,7 @@ void wn_terms_backward_end(const struct wn_attention_plan *p) {
   const float *rows = wn_terms_span_rows(p);
   if (rows) span_gradient(a, rows);
   if (a->relative.P > 0 && a->relative.dp) relative_gradient(p);
+  wn_bias_end(p);
   if (a->sinks.n > 0) {
 #pragma omp parallel for num_threads(p->exec->threads) schedule(static)
     for (int64_t g = 0; g < a->Hkv; g++) sinks_group(a, g);

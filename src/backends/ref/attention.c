@@ -29,9 +29,9 @@ static size_t forward_doubles(const struct wn_attention *a) {
   return row_doubles(a) + 2 * (size_t)a->Tk + (size_t)a->D;
 }
 
-/* What all sequences add to: dp, dsink_k, dsink_v, dz, dgate. */
+/* What all sequences add to: dp, dsink_k, dsink_v, dz, dgate, dbias. */
 static size_t shared_doubles(const struct wn_attention *a) {
-  return (size_t)(a->relative.P * a->D + 2 * a->Hkv * a->sinks.n * a->D + 2 * a->H);
+  return (size_t)(a->relative.P * a->D + 2 * a->Hkv * a->sinks.n * a->D + 2 * a->H + a->bias.n * a->H);
 }
 
 static size_t backward_doubles(const struct wn_attention *a) {
@@ -85,6 +85,14 @@ static bool sees(const struct wn_attention *a, int64_t x) {
 /* Has the key been evicted from key-value head g before the row at `position`? */
 static bool is_gone(const struct wn_attention *a, int64_t b, int64_t g, int64_t j, int64_t position) {
   return a->slots.gone && position >= a->slots.gone[wn_slot_row(a, b, g) + j];
+}
+
+/* The position of row r, and the last key that it may see. */
+static int64_t position_of(const struct wn_attention *a, int64_t r) {
+  return a->open ? r : r + a->Tk - a->Tq;
+}
+static int64_t last_key(const struct wn_attention *a, int64_t b, int64_t position) {
+  return !a->open ? position : (a->key_count ? a->key_count[b] : a->Tk) - 1;
 }
 
 static double span_mask(const struct wn_attention *a, double z, int64_t x) {
@@ -163,11 +171,20 @@ static const REAL *NAME(v_at)(const struct wn_attention *a, int64_t b, int64_t j
   return (const REAL *)a->v + b * a->s_v.b + j * a->s_v.t + g * a->s_v.h;
 }
 
-/* scale * q . (k + p[x]) */
-static double NAME(logit)(const struct wn_attention *a, const REAL *q, const REAL *k, int64_t x) {
+/* scale * q . (k + p[x]) + bias */
+static double NAME(logit)(const struct wn_attention *a, int64_t h, const REAL *q, const REAL *k, int64_t x) {
   double sum = NAME(dot)(q, k, a->D);
   if (a->relative.P > 0 && x < a->relative.P) sum += NAME(dot)(q, (const REAL *)a->relative.p + x * a->D, a->D);
-  return a->scale * sum;
+  sum *= a->scale;
+  if (a->bias.n > 0)
+    sum +=
+        (double)((const REAL *)a->bias.table)[wn_position_bucket(x, a->bias.n, a->bias.farthest, a->open) * a->H + h];
+  return sum;
+}
+
+/* Where the gradient of a logit of head h at distance x goes beside q, k and p. */
+static void NAME(bias_gradient)(const struct wn_attention *a, int64_t h, int64_t x, double G, double *dbias) {
+  if (a->bias.n > 0) dbias[wn_position_bucket(x, a->bias.n, a->bias.farthest, a->open) * a->H + h] += G;
 }
 
 static double NAME(ratio)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r) {
@@ -186,7 +203,7 @@ static void NAME(base_row)(const struct wn_attention *a, int64_t b, int64_t grou
   const REAL *sk = a->sel.bilinear ? (const REAL *)a->sel.sk + b * a->sel.s_sk.b + group * a->sel.s_sk.h : NULL;
   for (int64_t j = first; j <= position; j++)
     base[j] = sk ? a->scale * NAME(dot)(q, sk + j * a->sel.s_sk.t, a->D)
-                 : NAME(logit)(a, q, NAME(k_at)(a, b, j, g), position - j);
+                 : NAME(logit)(a, h, q, NAME(k_at)(a, b, j, g), position - j);
 }
 
 /* base becomes F of the row (entries first..position; the rest of `carry` is F there too); carry takes the row in. */
@@ -206,8 +223,8 @@ static void NAME(select_row)(const struct wn_attention *a, int64_t position, int
  * sum of exponentials, over what a threshold keeps. */
 static double NAME(weights)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, const double *F,
                             double *weight, double *order, int32_t *count) {
-  const int64_t position = r + a->Tk - a->Tq, first = document_start(a, b, position), g = h / (a->H / a->Hkv);
-  const int64_t n = a->sinks.n;
+  const int64_t position = position_of(a, r), first = document_start(a, b, position), g = h / (a->H / a->Hkv);
+  const int64_t n = a->sinks.n, last = last_key(a, b, position);
   const REAL *q = NAME(q_at)(a, b, r, h), *sink = a->sinks.k;
   const double z = a->span.on ? NAME(ratio)(a, b, h, r) : 0;
   double *key = weight + n, top = -INFINITY, total = 0;
@@ -215,44 +232,44 @@ static double NAME(weights)(const struct wn_attention *a, int64_t b, int64_t h, 
     weight[s] = a->scale * NAME(dot)(q, sink + (g * n + s) * a->D, a->D);
     if (weight[s] > top) top = weight[s];
   }
-  for (int64_t j = first; j <= position; j++) {
+  for (int64_t j = first; j <= last; j++) {
     const double m = a->span.on ? span_mask(a, z, position - j) : 1;
     key[j] = -INFINITY;
     if (!(m > 0) || !sees(a, position - j) || is_gone(a, b, g, j, position)) continue;
-    key[j] = NAME(logit)(a, q, NAME(k_at)(a, b, j, g), position - j) - (F ? F[j] : 0.0) + (m < 1 ? log(m) : 0.0);
+    key[j] = NAME(logit)(a, h, q, NAME(k_at)(a, b, j, g), position - j) - (F ? F[j] : 0.0) + (m < 1 ? log(m) : 0.0);
     if (key[j] > top) top = key[j];
   }
   const double shift = top > -INFINITY ? top : 0;
   for (int64_t s = 0; s < n; s++) total += weight[s] = exp(weight[s] - shift);
-  for (int64_t j = first; j <= position; j++) total += key[j] = exp(key[j] - shift);
+  for (int64_t j = first; j <= last; j++) total += key[j] = exp(key[j] - shift);
   if (a->threshold.on && total > 0) {
-    for (int64_t j = first; j <= position; j++) key[j] /= total;
+    for (int64_t j = first; j <= last; j++) key[j] /= total;
     for (int64_t s = 0; s < n; s++) weight[s] /= total;
-    const int32_t kept = apply_threshold(a, b, first, position, key, (struct ranked *)order);
+    const int32_t kept = apply_threshold(a, b, first, last, key, (struct ranked *)order);
     if (count) *count = kept;
     double left = 0;
     for (int64_t s = 0; s < n; s++) left += weight[s];
-    for (int64_t j = first; j <= position; j++) left += key[j];
+    for (int64_t j = first; j <= last; j++) left += key[j];
     for (int64_t s = 0; s < n; s++) weight[s] /= left;
-    for (int64_t j = first; j <= position; j++) key[j] /= left;
+    for (int64_t j = first; j <= last; j++) key[j] /= left;
     return shift + log(total * left);
   }
   if (count) *count = 0;
   if (!(total > 0)) return -INFINITY;
   for (int64_t s = 0; s < n; s++) weight[s] /= total;
-  for (int64_t j = first; j <= position; j++) key[j] /= total;
+  for (int64_t j = first; j <= last; j++) key[j] /= total;
   return shift + log(total);
 }
 
 /* y[D] = sum over what the row sees of weight * value, after dropout. */
 static void NAME(mix)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, const double *weight, double *y) {
-  const int64_t position = r + a->Tk - a->Tq, first = document_start(a, b, position), g = h / (a->H / a->Hkv);
-  const int64_t n = a->sinks.n, D = a->D;
+  const int64_t position = position_of(a, r), first = document_start(a, b, position), g = h / (a->H / a->Hkv);
+  const int64_t n = a->sinks.n, D = a->D, last = last_key(a, b, position);
   const REAL *sink = a->sinks.v;
   for (int64_t d = 0; d < D; d++) y[d] = 0;
   for (int64_t s = 0; s < n; s++)
     for (int64_t d = 0; d < D; d++) y[d] += weight[s] * (double)sink[(g * n + s) * D + d];
-  for (int64_t j = first; j <= position; j++) {
+  for (int64_t j = first; j <= last; j++) {
     if (weight[n + j] == 0) continue;
     const double w = weight[n + j] * kept_factor(a, b, h, r, j);
     const REAL *v = NAME(v_at)(a, b, j, g);
@@ -269,7 +286,7 @@ static void NAME(forward_head)(const struct wn_attention *a, int64_t b, int64_t 
   for (int64_t j = 0; j < a->Tk; j++)
     carry[j] = f_in ? (double)f_in[(b * G + group) * wn_selection_stride(a) + j] : 0.0;
   for (int64_t r = 0; r < a->Tq; r++) {
-    const int64_t position = r + a->Tk - a->Tq, first = document_start(a, b, position), n = (b * a->H + h) * a->Tq + r;
+    const int64_t position = position_of(a, r), first = document_start(a, b, position), n = (b * a->H + h) * a->Tq + r;
     REAL *y = (REAL *)a->y + b * a->s_y.b + r * a->s_y.t + h * a->s_y.h;
     if (a->sel.on) {
       /* F may be asked for at every j, where the row leaves the carry as it was. */
@@ -328,6 +345,7 @@ struct NAME(sums) {
   double *dq, *dsq;               /* [H,D], [G,D] of one row */
   double *dp, *dsink_k, *dsink_v; /* [P,D], [Hkv,n,D] */
   double *dz, *dgate;             /* [H] */
+  double *dbias;                  /* [n,H] */
   double *weight, *dweight, *y, *dy;
 };
 
@@ -335,7 +353,7 @@ struct NAME(sums) {
 static void NAME(backward_head)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, const double *F,
                                 double *dF, const struct NAME(sums) * s) {
   const int64_t g = h / (a->H / a->Hkv), D = a->D, n = a->sinks.n;
-  const int64_t position = r + a->Tk - a->Tq, first = document_start(a, b, position);
+  const int64_t position = position_of(a, r), first = document_start(a, b, position), last = last_key(a, b, position);
   const REAL *q = NAME(q_at)(a, b, r, h);
   const REAL *given = (const REAL *)a->dy + b * a->s_y.b + r * a->s_y.t + h * a->s_y.h;
   const double z = a->span.on ? NAME(ratio)(a, b, h, r) : 0;
@@ -365,7 +383,7 @@ static void NAME(backward_head)(const struct wn_attention *a, int64_t b, int64_t
     for (int64_t d = 0; d < D; d++) s->dweight[i] += dy[d] * (double)sink_v[(g * n + i) * D + d];
     mean += s->weight[i] * s->dweight[i];
   }
-  for (int64_t j = first; j <= position; j++) {
+  for (int64_t j = first; j <= last; j++) {
     const double w = s->weight[n + j];
     if (w == 0) continue;
     const double factor = kept_factor(a, b, h, r, j);
@@ -387,7 +405,7 @@ static void NAME(backward_head)(const struct wn_attention *a, int64_t b, int64_t
       s->dsink_v[at] += s->weight[i] * dy[d];
     }
   }
-  for (int64_t j = first; j <= position; j++) {
+  for (int64_t j = first; j <= last; j++) {
     const double w = s->weight[n + j];
     if (w == 0) continue;
     const int64_t x = position - j;
@@ -396,6 +414,7 @@ static void NAME(backward_head)(const struct wn_attention *a, int64_t b, int64_t
     const bool relative = a->relative.P > 0 && x < a->relative.P;
     const REAL *p = relative ? (const REAL *)a->relative.p + x * D : NULL;
     if (dF) dF[j] -= G;
+    NAME(bias_gradient)(a, h, x, G, s->dbias);
     for (int64_t d = 0; d < D; d++) {
       dq[d] += a->scale * G * ((double)k[d] + (p ? (double)p[d] : 0.0));
       s->dk[(j * a->Hkv + g) * D + d] += a->scale * G * (double)q[d];
@@ -428,6 +447,7 @@ static void NAME(backward_select)(const struct wn_attention *a, int64_t b, int64
                         : NAME(k_at)(a, b, j, g);
     const bool relative = !own && a->relative.P > 0 && x < a->relative.P;
     const REAL *p = relative ? (const REAL *)a->relative.p + x * D : NULL;
+    if (!own) NAME(bias_gradient)(a, h, x, dS[j], s->dbias);
     double *to_k = own ? s->dsk + (j * G + group) * D : s->dk + (j * a->Hkv + g) * D;
     for (int64_t d = 0; d < D; d++) {
       to_q[d] += a->scale * dS[j] * ((double)k[d] + (p ? (double)p[d] : 0.0));
@@ -501,7 +521,7 @@ static void NAME(backward_sequence)(const struct wn_attention *a, int64_t b, dou
       }
     }
     for (int64_t r = end - 1; r >= start; r--) {
-      const int64_t position = r + T - a->Tq, first = document_start(a, b, position);
+      const int64_t position = position_of(a, r), first = document_start(a, b, position);
       memset(s.dq, 0, (size_t)(H * D + G * D) * sizeof *s.dq); /* and dsq */
       memset(dF, 0, (size_t)(G * T) * sizeof *dF);
       for (int64_t h = 0; h < H; h++) {
@@ -540,8 +560,12 @@ static void NAME(add)(void *to, const double *x, int64_t n) {
 
 static struct NAME(sums) NAME(shared_at)(const struct wn_attention *a, double *at) {
   const int64_t P = a->relative.P * a->D, S = a->Hkv * a->sinks.n * a->D;
-  return (struct NAME(sums)){
-      .dp = at, .dsink_k = at + P, .dsink_v = at + P + S, .dz = at + P + 2 * S, .dgate = at + P + 2 * S + a->H};
+  return (struct NAME(sums)){.dp = at,
+                             .dsink_k = at + P,
+                             .dsink_v = at + P + S,
+                             .dz = at + P + 2 * S,
+                             .dgate = at + P + 2 * S + a->H,
+                             .dbias = at + P + 2 * S + 2 * a->H};
 }
 
 static wn_status NAME(attention_backward)(const struct wn_exec *exec, const struct wn_attention *a) {
@@ -559,6 +583,7 @@ static wn_status NAME(attention_backward)(const struct wn_exec *exec, const stru
     for (size_t i = 0; i < shared; i++) scratch[i] += scratch[(size_t)t * each + i];
   const struct NAME(sums) sums = NAME(shared_at)(a, scratch);
   if (a->relative.P > 0) NAME(add)(a->relative.dp, sums.dp, a->relative.P * a->D);
+  if (a->bias.n > 0) NAME(add)(a->bias.dtable, sums.dbias, a->bias.n * a->H);
   if (a->sinks.n > 0) {
     NAME(add)(a->sinks.dk, sums.dsink_k, a->Hkv * a->sinks.n * a->D);
     NAME(add)(a->sinks.dv, sums.dsink_v, a->Hkv * a->sinks.n * a->D);

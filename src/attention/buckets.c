@@ -1,0 +1,80 @@
+/* Position biases: Raffel et al. 2020 (T5), section 2.1. One learned number a head and bucket of distances is added to
+ * the logit:  L[h,i,j] = scale * q[h,i] . k[g,j] + bias[bucket(i - j)][h]. A bucket for each short distance, then a few
+ * on a logarithmic scale up to `farthest`, the last for all beyond (wn_position_bucket in ops/attention.h). One table
+ * for all layers of a stack, as in T5. What a head selects with includes it: it is part of L. Cost: an addition a pair.
+ */
+#include "attention/registry.h"
+#include "base/error.h"
+
+#define AT(member) offsetof(wn_attention_config, buckets.member)
+
+static const struct wn_field fields[] = {
+    {"buckets.enabled", WN_FIELD_BOOL, AT(enabled), 0, 0, NULL, "learned position biases a head, shared by the layers"},
+    {"buckets.count", WN_FIELD_INT64, AT(count), 2, 1 << 16, NULL,
+     "buckets of distances; both ways in an encoder, half each"},
+    {"buckets.farthest", WN_FIELD_INT64, AT(farthest), 2, 1 << 24, NULL,
+     "distances from here on share the last bucket"},
+};
+
+static void init(wn_attention_config *config) {
+  config->buckets.enabled = false;
+  config->buckets.count = 32;
+  config->buckets.farthest = 128;
+}
+
+static bool is_enabled(const wn_attention_config *config) {
+  return config->buckets.enabled;
+}
+
+/* A logarithmic part needs room between the exact distances and the farthest; both ways need half of each. */
+static wn_status check(wn_context *ctx, const char *where, const wn_attention_config *config,
+                       const struct wn_attention_shape *shape) {
+  (void)shape;
+  if (!config->buckets.enabled) return WN_OK;
+  if (config->bidirectional && config->buckets.count % 4 != 0)
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: buckets.count is %lld; both ways it must be a multiple of 4", where,
+                   (long long)config->buckets.count);
+  if (config->buckets.farthest <= config->buckets.count / 2)
+    return wn_fail(ctx, WN_ERR_CONFIG,
+                   "%s: buckets.farthest is %lld; it must be more than half of buckets.count (%lld)", where,
+                   (long long)config->buckets.farthest, (long long)config->buckets.count);
+  return WN_OK;
+}
+
+static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+  (void)layer, (void)head_size;
+  out->bias.n = config->buckets.count;
+  out->bias.farthest = config->buckets.farthest;
+}
+
+static int shape_bias(const wn_attention_config *c, const struct wn_attention_dims *d, int64_t shape[4]) {
+  shape[0] = c->buckets.count, shape[1] = d->H;
+  return 2;
+}
+
+#define ARRAY(field) offsetof(wn_attention_arrays, field)
+#define OP(field) offsetof(struct wn_attention, field)
+static const struct wn_mechanism_array arrays[] = {
+    {"bias", WN_ARRAY_SHARED, "position_bias.weight", NULL, shape_bias, WN_F32, ARRAY(bias), ARRAY(dbias),
+     OP(bias.table), OP(bias.dtable), NULL, 0.02, false},
+};
+
+static const char *const cases[] = {
+    "{\"buckets\":{\"count\":8,\"farthest\":12}}",
+    "{\"buckets\":true}",
+    NULL,
+};
+
+const struct wn_mechanism wn_mechanism_buckets = {
+    .name = "buckets",
+    .summary = "learned position biases (Raffel et al. 2020, T5)",
+    .fields = fields,
+    .field_count = sizeof fields / sizeof *fields,
+    .init = init,
+    .is_enabled = is_enabled,
+    .check = check,
+    .fill = fill,
+    .arrays = arrays,
+    .array_count = sizeof arrays / sizeof *arrays,
+    .cases = cases,
+};

@@ -1,0 +1,327 @@
+/* Position biases and attention without causality (an encoder's rows, keys of another sequence): T5's buckets, forward
+ * against the plain formula, gradients against differences, every instruction set against the reference, padding that
+ * counts for nothing, and what is refused. */
+#include "support.h"
+
+#include <math.h>
+#include "backends/backends.h"
+#include "base/alloc.h"
+#include "base/rng.h"
+#include "winnow/attention.h"
+
+static wn_context *ctx;
+static enum wn_isa best;
+
+static int setup(void **unused) {
+  (void)unused;
+  assert_int_equal(wn_context_create(NULL, &ctx), WN_OK);
+  return wn_cpu_select_isa(ctx, &best) == WN_OK ? 0 : 1;
+}
+static int teardown(void **unused) {
+  (void)unused;
+  wn_context_destroy(ctx);
+  return 0;
+}
+
+/* ---- buckets ---- */
+
+/* First distance of each bucket that is not one of the exact ones, as PyTorch computes T5's formula. */
+static void buckets_are_those_of_t5(void **unused) {
+  (void)unused;
+  static const int one_way[] = {16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113, 100000};
+  static const int both_ways[] = {8, 12, 16, 23, 32, 46, 64, 91, 100000};
+  static const int other[] = {6, 10, 15, 24, 37, 58, 100000}; /* 24 buckets both ways, 90 */
+  for (int x = 0, b = 15; x < 99999; x++) {
+    if (x == one_way[b - 15]) b++;
+    assert_int_equal(wn_position_bucket(x, 32, 128, false), x < 16 ? x : b);
+    assert_int_equal(wn_position_bucket(-x, 32, 128, false), 0);
+  }
+  for (int x = 0, b = 7, c = 5; x < 99999; x++) {
+    if (x == both_ways[b - 7]) b++;
+    if (x == other[c - 5]) c++;
+    assert_int_equal(wn_position_bucket(x, 32, 128, true), x < 8 ? x : b);
+    assert_int_equal(wn_position_bucket(x, 24, 90, true), x < 6 ? x : c);
+    if (x == 0) continue;
+    assert_int_equal(wn_position_bucket(-x, 32, 128, true), 16 + (x < 8 ? x : b));
+    assert_int_equal(wn_position_bucket(-x, 24, 90, true), 12 + (x < 6 ? x : c));
+  }
+}
+
+/* ---- one call ---- */
+
+struct shape {
+  int64_t B, Tq, Tk, H, Hkv, D, n, farthest;
+  bool counts;
+  double dropout;
+};
+
+/* Arrays in double, and in float for the call. */
+enum { Q, K, V, TABLE, DY, INPUTS, Y = INPUTS, DQ, DK, DV, DTABLE, LSE, ARRAYS };
+struct bench {
+  struct shape s;
+  struct wn_attention a;
+  int64_t n[ARRAYS];
+  double *x[ARRAYS];
+  void *data[ARRAYS]; /* of dtype */
+  int32_t counts[8];
+  wn_dtype dtype;
+};
+
+static void bench_make(struct bench *t, const struct shape *s, wn_dtype dtype, uint64_t seed) {
+  *t = (struct bench){.s = *s, .dtype = dtype};
+  const int64_t q = s->B * s->Tq * s->H * s->D, k = s->B * s->Tk * s->Hkv * s->D, table = s->n * s->H + 1;
+  const int64_t n[ARRAYS] = {q, k, k, table, q, q, q, k, k, table, s->B * s->H * s->Tq};
+  for (int i = 0; i < ARRAYS; i++) {
+    t->n[i] = n[i];
+    t->x[i] = malloc((size_t)n[i] * sizeof(double));
+    t->data[i] = calloc((size_t)n[i], sizeof(double));
+    for (int64_t j = 0; j < n[i]; j++)
+      t->x[i][j] = (double)(float)wn_random_normal(seed, WN_STREAM_TEST, (uint64_t)i, (uint64_t)j);
+  }
+  t->a = (struct wn_attention){.B = s->B, .Tq = s->Tq, .Tk = s->Tk, .H = s->H, .Hkv = s->Hkv, .D = s->D, .open = true};
+  struct wn_attention *a = &t->a;
+  a->scale = 0.6 / sqrt((double)s->D);
+  a->s_q = a->s_y = (struct wn_stride){s->Tq * s->H * s->D, s->H * s->D, s->D};
+  a->s_k = a->s_v = (struct wn_stride){s->Tk * s->Hkv * s->D, s->Hkv * s->D, s->D};
+  a->q = t->data[Q], a->k = t->data[K], a->v = t->data[V], a->dy = t->data[DY], a->y = t->data[Y];
+  a->dq = t->data[DQ], a->dk = t->data[DK], a->dv = t->data[DV], a->lse = t->data[LSE];
+  if (s->n) a->bias.n = s->n, a->bias.farthest = s->farthest, a->bias.table = t->data[TABLE];
+  if (s->n) a->bias.dtable = t->data[DTABLE];
+  a->dropout.p = s->dropout, a->dropout.seed = 3, a->dropout.stream = 9;
+  if (!s->counts) return;
+  a->key_count = t->counts;
+  for (int64_t b = 0; b < s->B; b++) t->counts[b] = (int32_t)(b == 2 ? 0 : s->Tk - (b == 1 ? s->Tk / 2 : 0));
+}
+
+static void bench_clear(struct bench *t) {
+  for (int i = 0; i < ARRAYS; i++) free(t->x[i]), free(t->data[i]);
+}
+
+static double value(const struct bench *t, int which, int64_t i) {
+  return t->dtype == WN_F64 ? ((double *)t->data[which])[i] : (double)((float *)t->data[which])[i];
+}
+
+/* Forward, and backward. isa -1: reference. */
+static void call(struct bench *t, int isa, int threads, bool backward) {
+  for (int i = 0; i <= DTABLE; i++)
+    for (int64_t j = 0; j < t->n[i] && (i < INPUTS || (i == DTABLE && backward)); j++) {
+      const double v = i == DTABLE ? 0 : t->x[i][j];
+      if (t->dtype == WN_F64)
+        ((double *)t->data[i])[j] = v;
+      else
+        ((float *)t->data[i])[j] = (float)v;
+    }
+  struct wn_exec e = {.ctx = ctx,
+                      .backend = isa < 0 ? wn_backend_ref() : wn_backend_cpu((enum wn_isa)isa),
+                      .threads = threads,
+                      .dtype = t->dtype};
+  for (int back = 0; back <= backward; back++) {
+    e.scratch_bytes = wn_op_attention_scratch(&e, &t->a, back);
+    e.scratch = aligned_alloc(WN_ALIGN, (e.scratch_bytes + WN_ALIGN) / WN_ALIGN * WN_ALIGN);
+    assert_non_null(e.scratch);
+    memset(e.scratch, 0xff, e.scratch_bytes);
+    const wn_status status = back ? wn_op_attention_backward(&e, &t->a) : wn_op_attention_forward(&e, &t->a);
+    if (status != WN_OK) fail_msg("%s", wn_context_error(ctx));
+    free(e.scratch);
+  }
+}
+
+static const struct shape shapes[] = {
+    {1, 7, 7, 2, 2, 5, 8, 12, false, 0},        {3, 9, 6, 4, 2, 4, 0, 0, true, 0},
+    {2, 5, 11, 2, 1, 3, 12, 10, true, 0.25},    {1, 1, 70, 2, 1, 16, 0, 0, false, 0},
+    {2, 67, 67, 3, 3, 20, 32, 50, true, 0},     {3, 65, 130, 4, 2, 16, 0, 0, true, 0.2},
+    {1, 140, 140, 2, 2, 33, 32, 128, false, 0}, {2, 1, 9, 2, 2, 8, 0, 0, true, 0},
+    {1, 130, 3, 2, 1, 8, 4, 2, false, 0},       {2, 40, 1, 2, 2, 8, 0, 0, false, 0},
+};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+/* ---- forward: the formula once more ---- */
+
+static void rows_see_all_keys_but_padding(void **unused) {
+  (void)unused;
+  for (int n = 0; n < SHAPES; n++) {
+    if (shapes[n].dropout > 0) continue;
+    struct bench t;
+    bench_make(&t, &shapes[n], WN_F64, (uint64_t)n);
+    call(&t, -1, 2, false);
+    const struct shape *s = &t.s;
+    for (int64_t b = 0; b < s->B; b++)
+      for (int64_t h = 0; h < s->H; h++)
+        for (int64_t i = 0; i < s->Tq; i++) {
+          const int64_t keys = s->counts ? t.counts[b] : s->Tk, g = h / (s->H / s->Hkv);
+          double sum = 0, want[64] = {0};
+          for (int64_t j = 0; j < keys; j++) {
+            double logit = 0;
+            for (int64_t d = 0; d < s->D; d++)
+              logit +=
+                  t.x[Q][((b * s->Tq + i) * s->H + h) * s->D + d] * t.x[K][((b * s->Tk + j) * s->Hkv + g) * s->D + d];
+            logit *= t.a.scale;
+            if (s->n) logit += t.x[TABLE][wn_position_bucket(i - j, s->n, s->farthest, true) * s->H + h];
+            sum += exp(logit);
+            for (int64_t d = 0; d < s->D; d++)
+              want[d] += exp(logit) * t.x[V][((b * s->Tk + j) * s->Hkv + g) * s->D + d];
+          }
+          for (int64_t d = 0; d < s->D; d++) {
+            const double got = value(&t, Y, ((b * s->Tq + i) * s->H + h) * s->D + d), w = keys ? want[d] / sum : 0;
+            if (fabs(got - w) > 1e-12 * (1 + fabs(w))) fail_msg("shape %d: y is %.15g, expected %.15g", n, got, w);
+          }
+        }
+    bench_clear(&t);
+  }
+}
+
+/* ---- gradients ---- */
+
+static double loss(struct bench *t) {
+  double sum = 0;
+  call(t, -1, 1, false);
+  for (int64_t i = 0; i < t->n[Y]; i++) sum += value(t, Y, i) * t->x[DY][i];
+  return sum;
+}
+
+static void gradients_are_those_of_differences(void **unused) {
+  (void)unused;
+  static const int pairs[][2] = {{Q, DQ}, {K, DK}, {V, DV}, {TABLE, DTABLE}};
+  for (int n = 0; n < 4; n++) {
+    struct bench t;
+    bench_make(&t, &shapes[n], WN_F64, (uint64_t)n);
+    call(&t, -1, 2, true);
+    for (int p = 0; p < 4; p++)
+      for (int k = 0; k < 12; k++) {
+        const int64_t at =
+            (int64_t)wn_random_below(7, WN_STREAM_TEST, (uint64_t)p, (uint64_t)k, (uint64_t)t.n[pairs[p][0]]);
+        const double got = value(&t, pairs[p][1], at), h = 1e-6, kept = t.x[pairs[p][0]][at];
+        t.x[pairs[p][0]][at] = kept + h;
+        const double up = loss(&t);
+        t.x[pairs[p][0]][at] = kept - h;
+        const double want = (up - loss(&t)) / (2 * h);
+        t.x[pairs[p][0]][at] = kept;
+        if (fabs(got - want) > 1e-7 * (1 + fabs(want)))
+          fail_msg("shape %d, array %d, element %lld: %.12g, differences give %.12g", n, pairs[p][0], (long long)at,
+                   got, want);
+      }
+    bench_clear(&t);
+  }
+}
+
+/* ---- the fused kernels ---- */
+
+static void kernels_agree_with_the_reference(void **unused) {
+  (void)unused;
+  static const int outputs[] = {Y, LSE, DQ, DK, DV, DTABLE};
+  for (int n = 0; n < SHAPES; n++) {
+    struct bench want;
+    bench_make(&want, &shapes[n], WN_F64, (uint64_t)n);
+    call(&want, -1, 2, true);
+    for (int isa = WN_ISA_AVX2; isa <= (int)best; isa++)
+      for (int threads = 1; threads <= 3; threads += 2) {
+        struct bench got;
+        bench_make(&got, &shapes[n], WN_F32, (uint64_t)n);
+        call(&got, isa, threads, true);
+        for (size_t o = 0; o < sizeof outputs / sizeof *outputs; o++) {
+          double largest = 0;
+          for (int64_t i = 0; i < want.n[outputs[o]]; i++)
+            if (isfinite(value(&want, outputs[o], i))) largest = fmax(largest, fabs(value(&want, outputs[o], i)));
+          for (int64_t i = 0; i < want.n[outputs[o]]; i++) {
+            const double w = value(&want, outputs[o], i), g = value(&got, outputs[o], i);
+            if (w == g) continue; /* also -inf */
+            if (!(fabs(w - g) <= 3e-6 * largest + 1e-12))
+              fail_msg("shape %d, isa %d, %d threads, array %d, element %lld: %.9g, expected %.9g", n, isa, threads,
+                       outputs[o], (long long)i, g, w);
+          }
+        }
+        bench_clear(&got);
+      }
+    bench_clear(&want);
+  }
+}
+
+/* What lies behind key_count changes nothing and gets no gradient. */
+static void padding_counts_for_nothing(void **unused) {
+  (void)unused;
+  const struct shape s = {2, 70, 75, 2, 1, 16, 8, 20, true, 0};
+  for (int isa = -1; isa <= (int)best; isa++) {
+    if (isa == WN_ISA_REF) continue;
+    struct bench one, two;
+    bench_make(&one, &s, WN_F32, 5);
+    bench_make(&two, &s, WN_F32, 5);
+    for (int64_t j = one.counts[1]; j < s.Tk; j++)
+      for (int64_t d = 0; d < s.D; d++)
+        for (int x = K; x <= V; x++) two.x[x][(s.Tk + j) * s.D + d] = 1e30;
+    call(&one, isa, 2, true);
+    call(&two, isa, 2, true);
+    for (int x = Y; x < ARRAYS; x++)
+      for (int64_t i = 0; i < one.n[x]; i++) assert_true(value(&one, x, i) == value(&two, x, i));
+    for (int64_t j = one.counts[1]; j < s.Tk; j++)
+      for (int64_t d = 0; d < s.D; d++) assert_true(value(&one, DK, (s.Tk + j) * s.D + d) == 0);
+    bench_clear(&one);
+    bench_clear(&two);
+  }
+}
+
+/* ---- refusals ---- */
+
+static void what_looks_back_is_refused(void **unused) {
+  (void)unused;
+  struct bench t;
+  const struct shape s = {1, 4, 6, 2, 1, 4, 8, 12, true, 0};
+  const int32_t documents[6] = {0};
+  bench_make(&t, &s, WN_F64, 1);
+  struct wn_exec e = {.ctx = ctx, .backend = wn_backend_ref(), .threads = 1, .dtype = WN_F64};
+#define REFUSED(part, ...)                                                                                             \
+  do {                                                                                                                 \
+    struct wn_attention a = t.a;                                                                                       \
+    __VA_ARGS__;                                                                                                       \
+    assert_refused(ctx, wn_op_attention_forward(&e, &a), WN_ERR_ARGUMENT, part);                                       \
+  } while (0)
+  REFUSED("take no selections", a.sel.on = true);
+  REFUSED("take no masks by distance", a.window = 3);
+  REFUSED("take no spans", a.span.on = true);
+  REFUSED("take no relative positions", a.relative.P = 9);
+  REFUSED("take no sinks", a.sinks.n = 1);
+  REFUSED("take no threshold", a.threshold.on = true);
+  REFUSED("take no exclusive outputs", a.exclusive.on = true);
+  REFUSED("take no documents", a.doc_start = documents);
+  REFUSED("key_count[0] is 7", t.counts[0] = 7);
+  REFUSED("key_count is for open rows", a.Tq = 4, a.Tk = 6, a.open = false);
+  REFUSED("bias.table", t.counts[0] = 6, a.bias.table = NULL);
+  bench_clear(&t);
+}
+
+/* The public call, as `winnow op attention` makes it. */
+static void public_call(void **unused) {
+  (void)unused;
+  wn_attention_config config;
+  assert_ok(ctx, wn_attention_config_parse(ctx, "{\"bidirectional\":true}", &config));
+  assert_refused(ctx, wn_attention_config_parse(ctx, "{\"bidirectional\":true,\"selective\":true}", &config),
+                 WN_ERR_CONFIG, "selective is about the keys before a row");
+  assert_refused(ctx, wn_attention_config_parse(ctx, "{\"bidirectional\":true,\"buckets\":{\"count\":6}}", &config),
+                 WN_ERR_CONFIG, "multiple of 4");
+  assert_refused(ctx, wn_attention_config_parse(ctx, "{\"buckets\":{\"farthest\":16}}", &config), WN_ERR_CONFIG,
+                 "buckets.farthest is 16");
+  assert_ok(ctx, wn_attention_config_parse(ctx, "{\"bidirectional\":true}", &config));
+  const float q[2] = {0, 0}, k[3] = {0, 0, 0}, v[3] = {3, 6, 1000};
+  const int32_t count[1] = {2};
+  float y[2];
+  wn_attention_arrays a = {
+      .B = 1, .T = 2, .Tk = 3, .H = 1, .Hkv = 1, .D = 1, .dtype = WN_F32, .q = q, .k = k, .v = v, .y = y};
+  a.key_count = count;
+  assert_ok(ctx, wn_attention_run(ctx, &config, &a));
+  assert_float_equal(y[0], 4.5, 1e-6);
+  assert_float_equal(y[1], 4.5, 1e-6);
+  wn_attention_config_init(&config);
+  assert_refused(ctx, wn_attention_run(ctx, &config, &a), WN_ERR_ARGUMENT, "bidirectional");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(buckets_are_those_of_t5),
+      cmocka_unit_test(rows_see_all_keys_but_padding),
+      cmocka_unit_test(gradients_are_those_of_differences),
+      cmocka_unit_test(kernels_agree_with_the_reference),
+      cmocka_unit_test(padding_counts_for_nothing),
+      cmocka_unit_test(what_looks_back_is_refused),
+      cmocka_unit_test(public_call),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
