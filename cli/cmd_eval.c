@@ -65,7 +65,7 @@ static int report(const struct request *r, const char *what, const wn_eval_resul
          100 * result->accuracy);
   if (result->bits_per_byte > 0) printf("bits per byte  %.4f\n", result->bits_per_byte);
   if (result->span > 0) printf("mean span      %.1f\n", result->span);
-  if (result->memory_bytes > 0) printf("of the streams %s\n", cli_bytes((double)result->memory_bytes));
+  if (result->memory_bytes > 0) printf("earlier blocks %s\n", cli_bytes((double)result->memory_bytes));
   printf("tokens         %" PRIu64 "\ntokens/s       %.0f\npeak memory    %s\n", result->tokens,
          result->tokens_per_second, cli_bytes((double)cli_peak_resident()));
   return 0;

@@ -14,6 +14,7 @@
 #pragma weak cmd_train
 #pragma weak cmd_eval
 #pragma weak cmd_generate
+#pragma weak cmd_analyze
 #pragma weak cmd_info
 #pragma weak cmd_op
 #pragma weak cmd_bench
@@ -25,6 +26,7 @@ int main(int argc, char **argv) {
       {"train", "train a model from a recipe, or resume", cmd_train},
       {"eval", "loss, perplexity and bits per byte on token files, text or tasks", cmd_eval},
       {"generate", "continue a prompt", cmd_generate},
+      {"analyze", "what a model has learned to look at: spans", cmd_analyze},
       {"info", "what a checkpoint holds; what this build and machine have", cmd_info},
       {"op", "run one operation on a case file", cmd_op},
       {"bench", "time operations, training steps and decoding", cmd_bench},

@@ -1,6 +1,7 @@
 /* winnow: all of the public API. */
 #ifndef WINNOW_WINNOW_H
 #define WINNOW_WINNOW_H
+#include "winnow/analyze.h"
 #include "winnow/attention.h"
 #include "winnow/context.h"
 #include "winnow/data.h"

@@ -132,6 +132,7 @@ struct wn_run {
   double mem_coef;                /* L_mem's factor a layer, backward only */
   double span_coef;               /* span loss: the factor of a layer's sum over heads of the mean z, backward only */
   void *grads;                    /* [table.total], added to; NULL: forward only */
+  const struct wn_layer_observer *observer; /* or NULL */
 };
 void wn_run_init(struct wn_run *run, const struct wn_model *model, int64_t B, int64_t T);
 
@@ -198,6 +199,12 @@ wn_status wn_span_backward(struct wn_run *run, int64_t l, const struct wn_layer_
  * beyond it. INT64_MAX: nothing bounds it. Dynamic spans are bounded by their limit alone. A cache that is fed one token
  * at a time needs this many and the token itself. It is the same for all heads: the widest decides. */
 int64_t wn_layer_reach(const struct wn_model *model, int64_t l);
+/* Tokens of earlier blocks that layer l keeps of a memory: its reach in whole grains, tiles of the attention. One grain
+ * to spare while spans are learned. */
+#define WN_MEMORY_GRAIN 64
+int64_t wn_layer_memory(const struct wn_model *model, int64_t l, int64_t memory, bool learning);
+/* Its static spans, [H] ratios of the model's dtype; NULL without. */
+const void *wn_layer_spans(const struct wn_model *model, int64_t l);
 /* Sum over heads of z, mean over tokens where z is theirs; 0 without spans. */
 double wn_span_sum(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a);
 /* The span loss's gradient of the same: added to the parameter's (static), or to d_z (dynamic). */

@@ -24,8 +24,6 @@ static size_t row_bytes(const struct wn_run *run) {
   return (size_t)run->model->config.width * wn_dtype_size(run->exec.dtype);
 }
 
-#define GRAIN 64 /* keys are read in whole tiles of the attention */
-
 static const struct wn_memory_layer *layer_of(const struct wn_run *run, int64_t l) {
   return &run->memory.layers[l];
 }
@@ -44,9 +42,7 @@ int64_t wn_memory_read(const struct wn_run *run, int64_t l) {
   const struct wn_memory_layer *m = layer_of(run, l);
   if (run->measuring) return run->memory.full ? m->rows : 0; /* spans change from step to step */
   if (run->memory.whole) return m->count;
-  const int64_t reach = wn_layer_reach(run->model, l);
-  if (reach >= m->count) return m->count;
-  const int64_t n = (reach + GRAIN - 1) / GRAIN * GRAIN;
+  const int64_t n = wn_layer_memory(run->model, l, run->memory.rows, false);
   return n < m->count ? n : m->count;
 }
 

@@ -15,8 +15,6 @@
 
 #include "model/workspace.h"
 
-#define GRAIN 64
-
 /* Lays arrays out from base on; NULL: only their size. */
 struct slab {
   char *base;
@@ -81,12 +79,8 @@ static void lay_gradients(const struct wn_workspace *ws, int64_t rows, struct sl
 
 /* Tokens that layer l is to hold. */
 static int64_t wanted(const struct wn_workspace *ws, int64_t l) {
-  const wn_span_config *span = &ws->model->config.attention.span;
-  const int64_t memory = ws->options.memory, reach = ws->options.memory_whole ? memory : wn_layer_reach(ws->model, l);
-  const bool learning = ws->options.backward && span->enabled && !span->dynamic;
-  if (reach >= memory) return memory;
-  const int64_t keep = (reach + GRAIN - 1) / GRAIN * GRAIN + (learning ? GRAIN : 0);
-  return keep < memory ? keep : memory;
+  if (ws->options.memory_whole) return ws->options.memory;
+  return wn_layer_memory(ws->model, l, ws->options.memory, ws->options.backward);
 }
 
 /* n rows of `bytes` that end at row `from_end` go to those that end at `to_end`. */
@@ -174,7 +168,7 @@ wn_status wn_memory_fit(struct wn_workspace *ws, bool *changed) {
   if (ws->options.memory <= 0) return WN_OK;
   for (int64_t l = 0; l < ws->model->config.layers; l++) {
     const int64_t rows = wanted(ws, l), room = ws->rooms[l].rows;
-    if (ws->rooms[l].states && rows <= room && rows > room - 2 * GRAIN) continue;
+    if (ws->rooms[l].states && rows <= room && rows > room - 2 * WN_MEMORY_GRAIN) continue;
     WN_TRY(move_in(ws, l, rows));
     *changed = true;
   }

@@ -79,6 +79,14 @@ void *wn_workspace_memory_selections_at(const wn_workspace *ws, int64_t set, int
 wn_status wn_workspace_memory_reserve(wn_workspace *ws, int64_t l, int64_t rows);
 void wn_workspace_memory_restore(wn_workspace *ws, int64_t set, int64_t seen, const int32_t *counts /* [L] */);
 
+/* Called after each layer's forward with what it left behind (layer.h): for analysis. */
+struct wn_run;
+struct wn_layer_acts;
+struct wn_layer_observer {
+  void (*layer)(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *acts);
+  void *user;
+};
+
 struct wn_step {
   void *grads;        /* [table.total] added to; NULL: forward only */
   double loss_scale;  /* gradient of the loss sum over counted positions: 1 / counted positions of the whole step */
@@ -88,6 +96,7 @@ struct wn_step {
   uint64_t seed;      /* dropout */
   uint64_t step;      /* dropout: unique per micro-step */
   int64_t memory_set; /* with a memory: the one that this batch continues, row by row */
+  const struct wn_layer_observer *observer; /* or NULL */
 };
 struct wn_step_result {
   double loss_sum;    /* over counted positions, nats */

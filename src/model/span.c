@@ -9,8 +9,7 @@
 
 #include "model/layer.h"
 
-/* The static spans of layer l, [H]; NULL without. */
-static const void *static_spans(const struct wn_model *model, int64_t l) {
+const void *wn_layer_spans(const struct wn_model *model, int64_t l) {
   for (int i = 0; i < WN_MECHANISM_PARAMETERS_MAX; i++) {
     bool present;
     const int row = model->layers[l].mechanism[i];
@@ -30,13 +29,22 @@ int64_t wn_layer_reach(const struct wn_model *model, int64_t l) {
   int64_t reach = terms.window > 0 ? terms.window - 1 : INT64_MAX;
   if (!terms.span.on) return reach;
   double widest = terms.span.dynamic ? 1 : 0;
-  const void *z = static_spans(model, l);
+  const void *z = wn_layer_spans(model, l);
   for (int64_t h = 0; z && h < c->heads; h++) {
     const double ratio = model->dtype == WN_F64 ? ((const double *)z)[h] : (double)((const float *)z)[h];
     if (!(ratio <= widest)) widest = ratio;
   }
   const double span = ceil(terms.span.ramp + terms.span.limit * widest); /* not a number: no bound */
   return span < (double)reach ? (int64_t)span : reach;
+}
+
+int64_t wn_layer_memory(const struct wn_model *model, int64_t l, int64_t memory, bool learning) {
+  const wn_span_config *span = &model->config.attention.span;
+  const int64_t grain = WN_MEMORY_GRAIN, reach = wn_layer_reach(model, l);
+  if (reach >= memory) return memory;
+  const int64_t spare = learning && span->enabled && !span->dynamic ? grain : 0;
+  const int64_t keep = (reach + grain - 1) / grain * grain + spare;
+  return keep < memory ? keep : memory;
 }
 
 bool wn_span_is_dynamic(const wn_model_config *c) {

@@ -27,7 +27,7 @@ wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, str
                              .tokens = loop->tokens,
                              .targets = loop->targets,
                              .doc_start = packed ? loop->doc_start : NULL};
-    struct wn_step step = {.loss_scale = 1, .memory_set = loop->memory_set};
+    struct wn_step step = {.loss_scale = 1, .memory_set = loop->memory_set, .observer = loop->observer};
     struct wn_step_result result = {0};
     WN_TRY(wn_model_step(loop->model, loop->ws, &batch, &step, &result));
     sums->loss += result.loss_sum;
@@ -71,7 +71,7 @@ static void buffers_clear(struct buffers *b) {
 /* The loop over `batches` batches of B rows, with buffers of its own. */
 static wn_status run_batches(wn_context *ctx, wn_model *model, const wn_eval_options *options, int64_t B, int64_t T,
                              int64_t memory, uint64_t batches, wn_eval_batch_fn batch, void *user,
-                             struct wn_eval_sums *sums) {
+                             const struct wn_layer_observer *observer, struct wn_eval_sums *sums) {
   struct buffers b;
   wn_status status = buffers_init(ctx, model, B, T, memory, options && options->whole_memory, &b);
   if (status == WN_OK) {
@@ -86,7 +86,8 @@ static wn_status run_batches(wn_context *ctx, wn_model *model, const wn_eval_opt
                                       .batch = batch,
                                       .batch_user = user,
                                       .progress = options ? options->progress : NULL,
-                                      .progress_user = options ? options->user : NULL};
+                                      .progress_user = options ? options->user : NULL,
+                                      .observer = observer};
     status = wn_eval_loop_run(ctx, &loop, sums);
     sums->workspace_bytes = wn_workspace_bytes(b.ws);
     sums->memory_bytes = wn_workspace_memory_bytes(b.ws);
@@ -144,8 +145,9 @@ static wn_status source_batch(void *user, uint64_t index, int32_t *tokens, int32
   return wn_data_source_batch(u->ctx, u->source, u->seed, index, u->B, tokens, targets, doc_start, packed);
 }
 
-wn_status wn_eval(wn_context *ctx, wn_model *model, const wn_data_source *source, const wn_eval_options *options,
-                  wn_eval_result *result) {
+wn_status wn_eval_observed(wn_context *ctx, wn_model *model, const wn_data_source *source,
+                           const wn_eval_options *options, const struct wn_layer_observer *observer,
+                           wn_eval_result *result) {
   memset(result, 0, sizeof *result);
   int64_t B, T;
   WN_TRY(eval_shape(ctx, model, options, &B, &T));
@@ -159,7 +161,7 @@ wn_status wn_eval(wn_context *ctx, wn_model *model, const wn_data_source *source
   struct wn_eval_sums sums;
   double start = wn_seconds_now();
   struct source_user user = {ctx, source, options ? options->seed : 0, B};
-  WN_TRY(run_batches(ctx, model, options, B, T, memory, batches, source_batch, &user, &sums));
+  WN_TRY(run_batches(ctx, model, options, B, T, memory, batches, source_batch, &user, observer, &sums));
   /* The bytes are those of the whole source, so they say nothing about a part of it. */
   uint64_t bytes = options && batches == all ? options->bytes : 0;
   return eval_finish(ctx, &sums, bytes, wn_seconds_now() - start, result);
@@ -189,8 +191,9 @@ static wn_status text_batch(void *user, uint64_t index, int32_t *tokens, int32_t
   return WN_OK;
 }
 
-wn_status wn_eval_text(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const char *text, size_t bytes,
-                       const wn_eval_options *options, wn_eval_result *result) {
+wn_status wn_eval_text_observed(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const char *text,
+                                size_t bytes, const wn_eval_options *options, const struct wn_layer_observer *observer,
+                                wn_eval_result *result) {
   memset(result, 0, sizeof *result);
   if (wn_tokenizer_vocab_size(tok) != model->config.vocab_size)
     return wn_fail(ctx, WN_ERR_SHAPE, "the tokenizer has a vocabulary of %d, the model of %lld",
@@ -222,9 +225,20 @@ wn_status wn_eval_text(wn_context *ctx, wn_model *model, const wn_tokenizer *tok
   uint64_t batches = options && options->max_batches && options->max_batches < all ? options->max_batches : all;
   struct wn_eval_sums sums;
   struct text_user user = {ids, count, B, T, memory > 0 ? (size_t)all : 0};
-  if (status == WN_OK) status = run_batches(ctx, model, options, B, T, memory, batches, text_batch, &user, &sums);
+  if (status == WN_OK)
+    status = run_batches(ctx, model, options, B, T, memory, batches, text_batch, &user, observer, &sums);
   wn_tokens_free(ids);
   WN_TRY(status);
   return eval_finish(ctx, &sums, batches == all && bytes > unpredicted ? bytes - unpredicted : 0,
                      wn_seconds_now() - start, result);
+}
+
+wn_status wn_eval(wn_context *ctx, wn_model *model, const wn_data_source *source, const wn_eval_options *options,
+                  wn_eval_result *result) {
+  return wn_eval_observed(ctx, model, source, options, NULL, result);
+}
+
+wn_status wn_eval_text(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const char *text, size_t bytes,
+                       const wn_eval_options *options, wn_eval_result *result) {
+  return wn_eval_text_observed(ctx, model, tok, text, bytes, options, NULL, result);
 }

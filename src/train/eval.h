@@ -24,8 +24,17 @@ struct wn_eval_loop {
   void *batch_user;
   void (*progress)(void *user, uint64_t done, uint64_t total); /* may be NULL */
   void *progress_user;
+  const struct wn_layer_observer *observer; /* may be NULL */
 };
 /* Allocates nothing. WN_ERR_CANCELLED at the next batch after wn_context_cancel. */
 wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, struct wn_eval_sums *sums);
+
+/* wn_eval and wn_eval_text, with a look at every layer. */
+wn_status wn_eval_observed(wn_context *ctx, wn_model *model, const wn_data_source *source,
+                           const wn_eval_options *options, const struct wn_layer_observer *observer,
+                           wn_eval_result *result);
+wn_status wn_eval_text_observed(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const char *text,
+                                size_t bytes, const wn_eval_options *options, const struct wn_layer_observer *observer,
+                                wn_eval_result *result);
 
 #endif

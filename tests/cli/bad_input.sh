@@ -214,3 +214,14 @@ fi
 if keep | cmp -s - kept; then pass "nothing was lost"; else fail "nothing was lost" "$(keep | diff - kept)"; fi
 left=$(find . -name '*.tmp*' -o -name '*.part*' | head)
 is "no temporary file stays behind" "" "$left"
+
+# Analysis.
+refuses "analyze spans of a model without" 1 'whole: the model has no spans' analyze spans whole
+refuses "analyze dynamic spans without a text" 1 'dynamic: .*--text or --data' analyze spans dynamic
+refuses "analyze spans of nothing" 1 'missing' analyze spans missing
+refuses "analyze spans: a text that is empty" 1 'empty\.txt' analyze spans dynamic --text empty.txt --quiet
+refuses "analyze spans: a text that is missing" 1 'missing\.txt' analyze spans dynamic --text missing.txt --quiet
+refuses "analyze spans: a token file that is missing" 1 'missing\.bin' analyze spans dynamic --data missing.bin --quiet
+refuses "analyze spans: a CSV file in no folder" 1 'nowhere/x' analyze spans spans --csv nowhere/x
+refuses "analyze spans: text and data" 2 'exclude' analyze spans dynamic --text other.txt --data data/val.bin
+refuses "analyze spans: two on standard output" 2 'standard output' analyze spans spans --json --csv -

@@ -138,3 +138,29 @@ for task in variable_assignment copy parity; do
     --set train.batch=2 --set train.eval_every=2 --set train.eval_batches=1
   json "eval on $task" '.accuracy >= 0 and .accuracy <= 1' eval --model task-$task --max-batches 1
 done
+
+# Spans of a model with a memory, and of one whose tokens set them.
+span=(--config recipe.json --set model.attention.selective.enabled=false --set model.position=rope --set data.stream=true
+      --set model.memory=200 --set model.attention.span.enabled=true --set model.attention.span.limit=200
+      --set model.attention.span.init=0.1 --set train.steps=3 --set train.batch=2 --quiet)
+succeeds "train with spans" train "${span[@]}" --out spans
+if jq -es 'all(.[]; .span > 0 and .memory_bytes > 0)' spans/log.jsonl >/dev/null; then
+  pass "log.jsonl has the span and the memory"
+else
+  fail "log.jsonl has the span and the memory" "$(head -n 1 spans/log.jsonl)"
+fi
+json "analyze spans" '(.layers | length) == 2 and (.layers[0].heads | length) == 2 and .span > 10 and .span < 30 and .operations_per_token.total < .operations_per_token.total_full and .layers[0].memory_tokens == 64' \
+  analyze spans spans
+mean=$(jq '.span * 1000 | round' out)
+succeeds "analyze spans as text" analyze spans spans --csv spans.csv --out spans.json
+grep -q '^average span' out && pass "analyze spans prints the average" || fail "analyze spans prints the average" "$(cat out)"
+is "analyze spans: a line a head in CSV" "5 layer,head,span,keys" "$(wc -l <spans.csv | tr -d ' ') $(head -n 1 spans.csv)"
+is "analyze spans: JSON in a file" 2 "$(jq '.layers | length' spans.json)"
+json "eval with a memory" '.memory_bytes > 0 and .span > 10' eval --model spans --max-batches 2
+small=$(jq .memory_bytes out)
+is "the spans of an evaluation and of the report" "$mean" "$(jq '.span * 1000 | round' out)"
+json "eval with the whole memory" ".memory_bytes > $small" eval --model spans --max-batches 2 --whole-memory
+succeeds "train with dynamic spans" train "${span[@]}" --set model.attention.span.dynamic=true --out dynamic
+json "analyze dynamic spans" '.dynamic and .tokens > 0 and (.layers[0].heads[0].quantiles | length) == 5' analyze spans dynamic \
+  --text other.txt --max-batches 2
+json "analyze dynamic spans of a token file" '.tokens == 64' analyze spans dynamic --data data/val.bin --batch 2 --max-batches 1

@@ -1,6 +1,6 @@
 # Help, options, exit codes.
-commands="tokenizer data train eval generate info op bench"
-leaves=("tokenizer train" "tokenizer encode" "tokenizer decode" "data prepare" train eval generate info "op attention"
+commands="tokenizer data train eval generate analyze info op bench"
+leaves=("tokenizer train" "tokenizer encode" "tokenizer decode" "data prepare" train eval generate "analyze spans" info "op attention"
         "bench op" "bench train" "bench decode")
 
 run "$winnow" --help
@@ -20,7 +20,7 @@ for leaf in "${leaves[@]}"; do
   refuses "$leaf refuses an unknown option" 2 'unknown option' $leaf --no-such-thing
   refuses "$leaf suggests the nearest option" 2 'did you mean --threads\?' $leaf --thread 2
 done
-for command in tokenizer data op bench; do
+for command in tokenizer data analyze op bench; do
   run "$winnow" $command --help
   is "$command --help" 0 $code
   refuses "$command without a subcommand" 2 'command is missing' $command

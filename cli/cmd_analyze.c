@@ -1,0 +1,271 @@
+/* winnow analyze: what a model has learned to look at. A row of the table at the end for each subcommand. */
+#include "cmd.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <winnow/analyze.h>
+#include "args.h"
+#include "recipe.h"
+#include "signals.h"
+#include "ui.h"
+
+/* ---- what every subcommand takes: a checkpoint, a text where one is needed, files for the result ---- */
+
+struct analysis {
+  struct cli_common common;
+  const char *command; /* "winnow analyze spans" */
+  const char *model_dir, *text, *data, *tokenizer, *csv, *out;
+  int64_t batch, context, memory;
+  uint64_t max_batches;
+  wn_context *ctx;
+  wn_model *model;
+  wn_tokenizer *tok;
+  wn_data_source *source;
+  char *content;
+  size_t bytes;
+  wn_eval_options eval;
+  struct cli_progress bar;
+};
+/* clang-format off */
+#define ANALYZE_OPTIONS(a)                                                                                            \
+  {.name = "model", .type = CLI_STRING, .out = &(a)->model_dir, .metavar = "DIR", .help = "the checkpoint (or as an argument)"}, \
+  {.name = "text", .type = CLI_STRING, .out = &(a)->text, .metavar = "FILE", .help = "a text to analyze on; - is standard input"}, \
+  {.name = "data", .type = CLI_STRING, .out = &(a)->data, .metavar = "FILE", .help = "a token file (.bin) to analyze on"}, \
+  {.name = "tokenizer", .type = CLI_STRING, .out = &(a)->tokenizer, .metavar = "SPEC", .help = "for --text: bytes, or a SentencePiece model; else the checkpoint's"}, \
+  {.name = "batch", .type = CLI_INT, .out = &(a)->batch, .metavar = "N", .help = "sequences at a time; 0: 8", .min = 0, .max = 1 << 20}, \
+  {.name = "context", .type = CLI_INT, .out = &(a)->context, .metavar = "N", .help = "tokens a sequence; 0: the model's", .min = 0, .max = 1 << 24}, \
+  {.name = "memory", .type = CLI_INT, .out = &(a)->memory, .metavar = "N", .help = "tokens of earlier blocks; 0: the model's; -1: none", .min = -1, .max = 1 << 24}, \
+  {.name = "max-batches", .type = CLI_UINT, .out = &(a)->max_batches, .metavar = "N", .help = "stop after so many; 0: all"}, \
+  {.name = "csv", .type = CLI_STRING, .out = &(a)->csv, .metavar = "FILE", .help = "the table as CSV; - is standard output, in the report's place"}, \
+  {.name = "out", .type = CLI_STRING, .out = &(a)->out, .metavar = "FILE", .help = "what --json prints, into a file"}, \
+  CLI_COMMON_OPTIONS(&(a)->common)
+/* clang-format on */
+
+static void on_progress(void *user, uint64_t done, uint64_t total) {
+  cli_progress_update(user, done, total, NULL);
+}
+
+static void analysis_close(struct analysis *a) {
+  wn_data_source_destroy(a->source);
+  wn_tokenizer_destroy(a->tok);
+  free(a->content);
+  wn_model_destroy(a->model);
+  wn_context_destroy(a->ctx);
+}
+
+/* Opens the checkpoint, and the text or token file when one is given. 0, or the exit code; closed by analysis_close. */
+static int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, char **argv) {
+  struct cli_list dirs = {0};
+  int code = cli_parse(spec, argc, argv, &dirs);
+  code = cli_model_argument(spec, code, true, &dirs, &a->model_dir);
+  if (code == CLI_GO && a->text && a->data)
+    code = cli_usage_error(spec->command, "--data and --text exclude each other");
+  if (code == CLI_GO && a->common.json && a->csv && !strcmp(a->csv, "-"))
+    code = cli_usage_error(spec->command, "--json and --csv - both want standard output");
+  if (code == CLI_GO) code = cli_context_open(&a->common, &a->ctx);
+  if (code) return code;
+  wn_status status = wn_model_load(a->ctx, a->model_dir, &a->model);
+  if (status != WN_OK) return cli_fail(a->ctx, status);
+  const wn_model_config *config = wn_model_config_get(a->model);
+  a->eval = (wn_eval_options){.batch = a->batch,
+                              .context = a->context,
+                              .memory = a->memory,
+                              .max_batches = a->max_batches,
+                              .progress = on_progress,
+                              .user = &a->bar};
+  if (a->text) {
+    status = wn_tokenizer_load(a->ctx, a->tokenizer ? a->tokenizer : a->model_dir, &a->tok);
+    if (status != WN_OK) return cli_fail(a->ctx, status);
+    code = cli_read_file(a->text, &a->content, &a->bytes);
+    if (!code && a->bytes == 0) code = cli_error("%s: the file is empty", a->text);
+  }
+  if (a->data) {
+    wn_recipe recipe;
+    wn_recipe_init(&recipe);
+    recipe.data.kind = WN_DATA_TOKENS;
+    recipe.data.stream = a->memory ? a->memory > 0 : config->memory > 0;
+    if (strlen(a->data) >= sizeof recipe.data.val) return cli_error("%s: the path is too long", a->data);
+    snprintf(recipe.data.val, sizeof recipe.data.val, "%s", a->data);
+    status = wn_data_source_create(a->ctx, &recipe.data, "val", a->context ? a->context : config->context,
+                                   (int32_t)config->vocab_size, &a->source);
+    if (status != WN_OK) code = cli_fail(a->ctx, status);
+  }
+  return code;
+}
+
+/* Beside the file first, then into its place. The text is written by `put`. */
+static int write_file(const char *path, void (*put)(FILE *f, const void *what), const void *what) {
+  char next[4096];
+  if (snprintf(next, sizeof next, "%s.next", path) >= (int)sizeof next)
+    return cli_error("%s: the path is too long", path);
+  FILE *f = fopen(next, "w");
+  if (!f) return cli_error("%s: %s", path, strerror(errno));
+  put(f, what);
+  bool ok = !fflush(f) && !ferror(f);
+  if (fclose(f)) ok = false;
+  if (ok && rename(next, path) == 0) return 0;
+  const int error = errno;
+  remove(next);
+  return cli_error("%s: cannot be written: %s", path, strerror(error));
+}
+
+static void put_json(FILE *f, const void *what) {
+  json_dumpf(what, f, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
+  fputc('\n', f);
+}
+
+/* Into the files that were asked for, then onto standard output: CSV, JSON, or the report. Takes `json`. */
+static int deliver(const struct analysis *a, json_t *json, void (*put_csv)(FILE *, const void *),
+                   void (*put_report)(const struct analysis *, const void *), const void *what) {
+  int code = json ? 0 : cli_error("out of memory");
+  if (!code && a->out) code = write_file(a->out, put_json, json);
+  if (!code && a->csv && strcmp(a->csv, "-")) code = write_file(a->csv, put_csv, what);
+  if (!code && a->common.json) return cli_print_json(json);
+  json_decref(json);
+  if (code) return code;
+  if (a->csv && !strcmp(a->csv, "-"))
+    put_csv(stdout, what);
+  else
+    put_report(a, what);
+  return 0;
+}
+
+/* ---- spans ---- */
+
+static json_t *spans_json(const struct analysis *a, const wn_span_report *r) {
+  const wn_span_operations *o = &r->operations;
+  json_t *layers = json_array();
+  for (int64_t l = 0; l < r->layers; l++) {
+    const wn_span_layer *layer = &r->layer[l];
+    json_t *heads = json_array();
+    for (int64_t h = 0; h < r->heads; h++) {
+      const wn_span_head *head = &r->head[l * r->heads + h];
+      json_t *one = json_pack("{s:f, s:f}", "span", head->span, "keys", head->keys);
+      if (r->dynamic)
+        json_object_set_new(one, "quantiles",
+                            json_pack("[f,f,f,f,f]", head->quantile[0], head->quantile[1], head->quantile[2],
+                                      head->quantile[3], head->quantile[4]));
+      json_array_append_new(heads, one);
+    }
+    json_t *one =
+        json_pack("{s:f, s:f, s:o, s:I, s:I, s:o}", "span", layer->span, "widest", layer->widest, "reach",
+                  layer->reach < 0 ? json_null() : json_integer(layer->reach), "memory_tokens",
+                  (json_int_t)layer->memory_rows, "cache_tokens", (json_int_t)layer->cache_tokens, "heads", heads);
+    json_array_append_new(layers, one);
+  }
+  json_t *operations =
+      json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "maps", o->maps, "ffn", o->ffn, "attention", o->attention,
+                "attention_together", o->attention_together, "attention_full", o->attention_full, "total", o->total,
+                "total_together", o->total_together, "total_full", o->total_full);
+  json_t *bytes =
+      json_pack("{s:I, s:f, s:f, s:I, s:f, s:f}", "state_of_a_token", (json_int_t)r->state_bytes_token, "states",
+                r->state_bytes, "states_full", r->state_bytes_full, "cache_of_a_token",
+                (json_int_t)r->cache_bytes_token, "cache", r->cache_bytes, "cache_full", r->cache_bytes_full);
+  return json_pack("{s:s, s:b, s:f, s:f, s:I, s:I, s:I, s:f, s:f, s:f, s:o, s:o, s:o}", "model", a->model_dir,
+                   "dynamic", r->dynamic, "limit", r->limit, "ramp", r->ramp, "tokens", (json_int_t)r->tokens, "memory",
+                   (json_int_t)r->memory, "context", (json_int_t)r->context, "span", r->span, "keys", r->keys, "widest",
+                   r->widest, "operations_per_token", operations, "bytes_per_sequence", bytes, "layers", layers);
+}
+
+static void spans_csv(FILE *f, const void *what) {
+  const wn_span_report *r = what;
+  fprintf(f, "layer,head,span,keys%s\n", r->dynamic ? ",least,quarter,median,three_quarters,largest" : "");
+  for (int64_t i = 0; i < r->layers * r->heads; i++) {
+    const wn_span_head *head = &r->head[i];
+    fprintf(f, "%" PRId64 ",%" PRId64 ",%.6g,%.6g", i / r->heads, i % r->heads, head->span, head->keys);
+    for (int q = 0; r->dynamic && q < 5; q++) fprintf(f, ",%.6g", head->quantile[q]);
+    fputc('\n', f);
+  }
+}
+
+static double percent(double part, double whole) {
+  return whole > 0 ? 100 * part / whole : 0;
+}
+
+static void spans_print(const struct analysis *a, const void *what) {
+  const wn_span_report *r = what;
+  const wn_span_operations *o = &r->operations;
+  printf("%s: %s spans, limit %g, ramp %g, %" PRId64 " layers of %" PRId64 " heads", a->model_dir,
+         r->dynamic ? "dynamic" : "learned", r->limit, r->ramp, r->layers, r->heads);
+  if (r->dynamic) printf(", %" PRIu64 " tokens", r->tokens);
+  printf("\n\nlayer   mean  widest  keeps  spans by head%s\n", r->dynamic ? " (mean: least, quartiles, largest)" : "");
+  for (int64_t l = 0; l < r->layers; l++) {
+    const wn_span_layer *layer = &r->layer[l];
+    printf("%5" PRId64 "%7.0f%8.0f%7" PRId64 " ", l, layer->span, layer->widest, layer->cache_tokens);
+    for (int64_t h = 0; h < r->heads; h++) {
+      const wn_span_head *head = &r->head[l * r->heads + h];
+      const double *q = head->quantile;
+      if (r->dynamic)
+        printf("%s%.0f: %.0f %.0f %.0f %.0f %.0f", h ? " | " : " ", head->span, q[0], q[1], q[2], q[3], q[4]);
+      else
+        printf("%6.0f", head->span);
+    }
+    putchar('\n');
+  }
+  printf("\naverage span      %.1f tokens, with the ramp %.1f keys a head; the widest %.1f\n", r->span, r->keys,
+         r->widest);
+  printf("operations/token  %s: maps %s, feed-forward %s, attention %s\n", cli_count(o->total), cli_count(o->maps),
+         cli_count(o->ffn), cli_count(o->attention));
+  printf("  fixed spans     %s, attention %s: %.0f%% of it with spans\n", cli_count(o->total_full),
+         cli_count(o->attention_full), percent(o->attention, o->attention_full));
+  printf("  heads together  %s, attention %s: all heads of a layer as far as its widest\n",
+         cli_count(o->total_together), cli_count(o->attention_together));
+  printf("memory, a sequence\n  cache           %s of %s: %.0f%%, %s for each token and layer\n",
+         cli_bytes(r->cache_bytes), cli_bytes(r->cache_bytes_full), percent(r->cache_bytes, r->cache_bytes_full),
+         cli_bytes((double)r->cache_bytes_token));
+  if (r->memory > 0)
+    printf("  earlier blocks  %s of %s: %.0f%%, %s for each token and layer\n", cli_bytes(r->state_bytes),
+           cli_bytes(r->state_bytes_full), percent(r->state_bytes, r->state_bytes_full),
+           cli_bytes((double)r->state_bytes_token));
+}
+
+static int analyze_spans(int argc, char **argv) {
+  struct analysis a = {.common = CLI_COMMON_DEFAULTS, .command = "winnow analyze spans"};
+  const struct cli_option options[] = {ANALYZE_OPTIONS(&a)};
+  const struct cli_spec spec = {
+      .command = a.command,
+      .summary = "How far back each head looks (adaptive and dynamic spans), and what that saves in operations and\n"
+                 "memory. Dynamic spans are taken of a text: --text or --data.",
+      .options = options,
+      .option_count = CLI_COUNT(options),
+      .positional = "[DIR]",
+      .positional_max = 1,
+      .epilog = "Operations for one token, multiply and add counted as one: query, key, value and output maps, the\n"
+                "feed-forward, and in the attention 2 D for each key in sight; as Sukhbaatar et al. 2019 count them."};
+  int code = analysis_open(&a, &spec, argc, argv);
+  wn_span_report *report = NULL;
+  if (!code) {
+    const bool input = a.source || a.tok;
+    const wn_span_input from = {
+        .source = a.source, .tok = a.tok, .text = a.content, .bytes = a.bytes, .options = &a.eval};
+    cli_progress_begin(&a.bar, &a.common, "spans", "batches");
+    cli_signals_begin(a.ctx);
+    const wn_status status = wn_analyze_spans(a.ctx, a.model, input ? &from : NULL, &report);
+    cli_signals_end();
+    cli_progress_end(&a.bar);
+    if (status == WN_ERR_CANCELLED)
+      cli_error("interrupted"), code = CLI_INTERRUPTED;
+    else if (status != WN_OK)
+      code = cli_error("%s: %s%s", a.model_dir, wn_context_error(a.ctx),
+                       status == WN_ERR_UNSUPPORTED && wn_model_config_get(a.model)->attention.span.enabled
+                           ? ", give --text or --data"
+                           : "");
+    else if (input && !report->dynamic)
+      cli_note(&a.common, "the spans are parameters: the text was not read");
+  }
+  if (!code) code = deliver(&a, spans_json(&a, report), spans_csv, spans_print, report);
+  wn_span_report_destroy(report);
+  analysis_close(&a);
+  return code;
+}
+
+int cmd_analyze(int argc, char **argv) {
+  const struct cli_command commands[] = {
+      {"spans", "adaptive and dynamic spans: by head, operations, memory", analyze_spans},
+  };
+  return cli_dispatch("winnow analyze", "What a model has learned to look at.", commands, CLI_COUNT(commands), argc,
+                      argv);
+}

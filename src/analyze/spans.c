@@ -1,0 +1,189 @@
+/* The spans of a model, what they save in operations and memory. Definitions in winnow/analyze.h.
+ * Static spans are parameters. Dynamic ones, z = sigmoid(v.x + b) of each token, are taken from the layers of an
+ * evaluation as it goes by: a histogram of BINS bins for each head, and sums for the means. Cost: an evaluation. */
+#include "winnow/analyze.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "model/layer.h"
+#include "train/eval.h"
+
+#define BINS 8192
+
+/* Of one head's z over tokens. */
+struct tally {
+  uint64_t bins[BINS], tokens;
+  double sum, keys, least, largest; /* keys: sum of the keys in sight */
+};
+
+struct watch {
+  const struct wn_model *model;
+  struct tally *tally; /* [L,H] */
+};
+
+/* Keys of a head with ratio z in layer l. */
+static double keys_of(const wn_model_config *c, int64_t l, double z) {
+  const wn_span_config *s = &c->attention.span;
+  double keys = fmin(s->limit * z + s->ramp, s->limit);
+  if (c->attention.window > 0 && wn_layer_pattern_has(c->attention.window_layers, l))
+    keys = fmin(keys, (double)c->attention.window);
+  return keys;
+}
+
+static void count(struct tally *t, double z, double keys) {
+  int64_t bin = (int64_t)(z * BINS);
+  if (!(z >= 0)) bin = 0;
+  if (bin >= BINS) bin = BINS - 1;
+  if (t->tokens == 0 || z < t->least) t->least = z;
+  if (t->tokens == 0 || z > t->largest) t->largest = z;
+  t->bins[bin]++;
+  t->tokens++;
+  t->sum += z;
+  t->keys += keys;
+}
+
+static void on_layer(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
+  const struct watch *w = user;
+  const wn_model_config *c = &w->model->config;
+  for (int64_t row = 0; row < run->B * run->T; row++) {
+    for (int64_t h = 0; h < c->heads; h++) {
+      const int64_t i = row * c->heads + h;
+      const double z = run->exec.dtype == WN_F64 ? ((const double *)a->z)[i] : (double)((const float *)a->z)[i];
+      count(&w->tally[l * c->heads + h], z, keys_of(c, l, z));
+    }
+  }
+}
+
+/* The ratio below which a share q of the tokens lies: within its bin in proportion. */
+static double quantile(const struct tally *t, double q) {
+  const double want = q * (double)t->tokens;
+  double before = 0;
+  for (int i = 0; i < BINS; i++) {
+    const double here = (double)t->bins[i];
+    if (here > 0 && before + here >= want) {
+      const double z = ((double)i + (want - before) / here) / BINS;
+      return fmin(fmax(z, t->least), t->largest);
+    }
+    before += here;
+  }
+  return t->largest;
+}
+
+static wn_status take_static(wn_context *ctx, const struct wn_model *model, wn_span_report *r) {
+  const wn_model_config *c = &model->config;
+  for (int64_t l = 0; l < r->layers; l++) {
+    const void *z = wn_layer_spans(model, l);
+    if (!z) return wn_fail(ctx, WN_ERR_UNSUPPORTED, "layer %lld has no spans", (long long)l);
+    for (int64_t h = 0; h < r->heads; h++) {
+      wn_span_head *head = &r->head[l * r->heads + h];
+      const double ratio = model->dtype == WN_F64 ? ((const double *)z)[h] : (double)((const float *)z)[h];
+      head->span = r->limit * ratio;
+      head->keys = keys_of(c, l, ratio);
+      for (int i = 0; i < 5; i++) head->quantile[i] = head->span;
+    }
+  }
+  return WN_OK;
+}
+
+static wn_status take_dynamic(wn_context *ctx, struct wn_model *model, const wn_span_input *input, wn_span_report *r) {
+  size_t bytes;
+  void *memory;
+  if (!wn_mul_size((size_t)(r->layers * r->heads), sizeof(struct tally), &bytes))
+    return wn_fail(ctx, WN_ERR_MEMORY, "histograms of %lld layers and %lld heads are too large", (long long)r->layers,
+                   (long long)r->heads);
+  WN_TRY(wn_alloc(ctx, "histograms of spans", bytes, &memory));
+  struct watch w = {model, memory};
+  const struct wn_layer_observer observer = {on_layer, &w};
+  wn_eval_result result;
+  wn_status status = input->source ? wn_eval_observed(ctx, model, input->source, input->options, &observer, &result)
+                                   : wn_eval_text_observed(ctx, model, input->tok, input->text, input->bytes,
+                                                           input->options, &observer, &result);
+  for (int64_t i = 0; status == WN_OK && i < r->layers * r->heads; i++) {
+    const struct tally *t = &w.tally[i];
+    const double n = (double)t->tokens;
+    wn_span_head *head = &r->head[i];
+    head->span = r->limit * t->sum / n;
+    head->keys = t->keys / n;
+    head->quantile[0] = r->limit * t->least;
+    for (int q = 1; q < 4; q++) head->quantile[q] = r->limit * quantile(t, 0.25 * q);
+    head->quantile[4] = r->limit * t->largest;
+    r->tokens = t->tokens;
+  }
+  wn_free(memory);
+  return status;
+}
+
+static void summarize(const struct wn_model *model, wn_span_report *r) {
+  const wn_model_config *c = &model->config;
+  const double D = (double)c->head_size, C = (double)c->width, H = (double)c->heads, Hkv = (double)c->kv_heads;
+  wn_span_operations *o = &r->operations;
+  r->state_bytes_token = (int64_t)sizeof(float) * c->width;
+  r->cache_bytes_token = (int64_t)sizeof(float) * 2 * c->kv_heads * c->head_size;
+  for (int64_t l = 0; l < r->layers; l++) {
+    wn_span_layer *layer = &r->layer[l];
+    double most = 0;
+    for (int64_t h = 0; h < r->heads; h++) {
+      const wn_span_head *head = &r->head[l * r->heads + h];
+      layer->span += head->span / H;
+      layer->widest = fmax(layer->widest, head->quantile[4]);
+      most = fmax(most, head->keys);
+      o->attention += 2 * D * head->keys;
+      r->keys += head->keys / (H * (double)r->layers);
+    }
+    o->attention_together += 2 * D * H * most;
+    o->attention_full += 2 * D * H * keys_of(c, l, 1);
+    o->maps += C * (H + 2 * Hkv) * D + H * D * C;
+    o->ffn += (c->ffn == WN_FFN_SWIGLU ? 3 : 2) * C * (double)c->ffn_width;
+    const int64_t reach = wn_layer_reach(model, l), cache = c->context + c->memory;
+    layer->reach = reach == INT64_MAX ? -1 : reach;
+    layer->memory_rows = wn_layer_memory(model, l, c->memory, false);
+    layer->cache_tokens = reach < cache ? reach + 1 : cache;
+    r->state_bytes += (double)(layer->memory_rows * r->state_bytes_token);
+    r->state_bytes_full += (double)(c->memory * r->state_bytes_token);
+    r->cache_bytes += (double)(layer->cache_tokens * r->cache_bytes_token);
+    r->cache_bytes_full += (double)(cache * r->cache_bytes_token);
+    r->span += layer->span / (double)r->layers;
+    r->widest = fmax(r->widest, layer->widest);
+  }
+  o->total = o->maps + o->ffn + o->attention;
+  o->total_together = o->maps + o->ffn + o->attention_together;
+  o->total_full = o->maps + o->ffn + o->attention_full;
+}
+
+wn_status wn_analyze_spans(wn_context *ctx, wn_model *model, const wn_span_input *input, wn_span_report **out) {
+  const wn_model_config *c = &model->config;
+  const wn_span_config *span = &c->attention.span;
+  wn_span_report *r;
+  *out = NULL;
+  if (!span->enabled)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "the model has no spans: model.attention.span is not enabled");
+  if (span->dynamic && (!input || (!input->source && !(input->tok && input->text))))
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "the model's spans are dynamic, set by each token: a text is needed");
+  void *memory;
+  size_t heads, bytes;
+  if (!wn_mul_size((size_t)(c->layers * c->heads), sizeof(wn_span_head), &heads) ||
+      !wn_add_size(heads, (size_t)c->layers * sizeof(wn_span_layer) + sizeof *r, &bytes))
+    return wn_fail(ctx, WN_ERR_MEMORY, "a report of %lld layers is too large", (long long)c->layers);
+  WN_TRY(wn_alloc(ctx, "report of spans", bytes, &memory)); /* one block: report, layers, heads */
+  r = memory;
+  r->layer = (wn_span_layer *)(void *)(r + 1);
+  r->head = (wn_span_head *)(void *)(r->layer + c->layers);
+  r->dynamic = span->dynamic;
+  r->layers = c->layers, r->heads = c->heads, r->memory = c->memory, r->context = c->context;
+  r->limit = span->limit, r->ramp = span->ramp;
+  const wn_status status = span->dynamic ? take_dynamic(ctx, model, input, r) : take_static(ctx, model, r);
+  if (status != WN_OK) {
+    wn_free(r);
+    return status;
+  }
+  summarize(model, r);
+  *out = r;
+  return WN_OK;
+}
+
+void wn_span_report_destroy(wn_span_report *report) {
+  wn_free(report);
+}
