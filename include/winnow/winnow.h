@@ -5,6 +5,7 @@
 #include "winnow/attention.h"
 #include "winnow/context.h"
 #include "winnow/data.h"
+#include "winnow/gguf.h"
 #include "winnow/kv.h"
 #include "winnow/model.h"
 #include "winnow/safetensors.h"

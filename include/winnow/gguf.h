@@ -1,0 +1,69 @@
+/* winnow: GGUF files (versions 2 and 3, little-endian), the format of llama.cpp: metadata, tokenizer and tensors, of
+ * which many are quantised in blocks. Opening maps the file read-only and checks all of it but the tensors' values:
+ * strings, counts, types, shapes and places, with overflow-safe arithmetic; nothing is copied but the names. */
+#ifndef WINNOW_GGUF_H
+#define WINNOW_GGUF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "winnow/context.h"
+
+WN_API_BEGIN
+
+/* Storage of a tensor's rows. Blocks of 32 (_0, _1) or 256 (_K) weights of a row; what a block holds: gguf_types.c. */
+typedef enum wn_gguf_type {
+  WN_GGUF_F32, WN_GGUF_F16, WN_GGUF_BF16, WN_GGUF_Q8_0, WN_GGUF_Q4_0, WN_GGUF_Q4_1, WN_GGUF_Q5_0, WN_GGUF_Q5_1,
+  WN_GGUF_Q4_K, WN_GGUF_Q5_K, WN_GGUF_Q6_K
+} wn_gguf_type;
+#define WN_GGUF_TYPE_COUNT 11
+const char *wn_gguf_type_name(wn_gguf_type type); /* "Q4_K" */
+int64_t wn_gguf_block_weights(wn_gguf_type type); /* weights a block: 1, 32 or 256 */
+size_t wn_gguf_block_bytes(wn_gguf_type type);
+
+#define WN_GGUF_MAX_DIMS 4
+typedef struct wn_gguf_tensor {
+  const char *name;
+  wn_gguf_type type;
+  int ndim;
+  int64_t shape[WN_GGUF_MAX_DIMS]; /* outermost first, as everywhere in winnow (the file has them innermost first) */
+  const void *data;                /* rows of the last dimension in whole blocks; lives as long as the file is open */
+  size_t bytes;
+} wn_gguf_tensor;
+
+typedef struct wn_gguf wn_gguf;
+wn_status wn_gguf_open(wn_context *ctx, const char *path, wn_gguf **out);
+/* The same on a caller's buffer, borrowed until close; `name` stands for the file in error details. */
+wn_status wn_gguf_open_memory(wn_context *ctx, const char *name, const void *data, size_t bytes, wn_gguf **out);
+void wn_gguf_close(wn_gguf *file); /* NULL is allowed */
+
+int wn_gguf_tensor_count(const wn_gguf *file);
+const wn_gguf_tensor *wn_gguf_tensor_at(const wn_gguf *file, int i);                /* in file order; NULL past the last */
+const wn_gguf_tensor *wn_gguf_tensor_find(const wn_gguf *file, const char *name);   /* NULL when absent */
+
+/* Metadata. */
+typedef enum wn_gguf_kind { WN_GGUF_UINT, WN_GGUF_INT, WN_GGUF_FLOAT, WN_GGUF_BOOL, WN_GGUF_STRING } wn_gguf_kind;
+typedef struct wn_gguf_value {
+  const char *key;
+  wn_gguf_kind kind;  /* of the value, or of the elements */
+  bool is_array;
+  uint64_t count;     /* 1, or the array's length */
+  const void *place;  /* private */
+  const uint64_t *offsets; /* private */
+  int width;          /* private */
+} wn_gguf_value;
+int wn_gguf_value_count(const wn_gguf *file);
+const wn_gguf_value *wn_gguf_value_at(const wn_gguf *file, int i);
+const wn_gguf_value *wn_gguf_value_find(const wn_gguf *file, const char *key); /* NULL when absent */
+/* Element i < count of a value; the kind must be the one asked for (bool reads as uint), else false and *out as it was.
+ * A uint can be read as an int where it fits, and the opposite. */
+bool wn_gguf_value_int(const wn_gguf_value *value, uint64_t i, int64_t *out);
+bool wn_gguf_value_float(const wn_gguf_value *value, uint64_t i, double *out);
+/* Not ended by a NUL; may hold any bytes. Lives as long as the file is open. */
+bool wn_gguf_value_string(const wn_gguf_value *value, uint64_t i, const char **out, size_t *bytes);
+
+/* Rows first..first+rows-1 of the tensor, seen as [rows, last dimension], as floats: out [rows, last dimension]. */
+wn_status wn_gguf_dequantize(wn_context *ctx, const wn_gguf_tensor *tensor, int64_t first, int64_t rows, float *out);
+
+WN_API_END
+#endif

@@ -1,0 +1,417 @@
+/* GGUF: "GGUF", version, counts; keys with typed values; names, shapes, types and offsets of the tensors; padding;
+ * data. The header is walked once with a cursor that cannot pass the end of the file. Tensors must lie inside the data,
+ * aligned, without overlap (holes are padding). Cost: one pass over the header and two sorts. */
+#include "winnow/gguf.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/file.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "values and tensors are used as the file has them, which is little-endian"
+#endif
+
+#define MAX_TENSORS 1000000
+#define MAX_VALUES 1000000
+#define MAX_NAME 4096
+
+struct wn_gguf {
+  struct wn_map map; /* empty for a caller's buffer */
+  char *name;
+  wn_gguf_tensor *tensors;  /* [tensor_count], in file order */
+  wn_gguf_tensor **by_name; /* [tensor_count] */
+  wn_gguf_value *values;    /* [value_count] */
+  wn_gguf_value **by_key;   /* [value_count] */
+  int tensor_count, value_count;
+};
+
+/* The types of metadata values, by their number in the file. */
+enum { TYPE_STRING = 8, TYPE_ARRAY = 9 };
+static const struct {
+  wn_gguf_kind kind;
+  int width;
+} value_types[] = {
+    {WN_GGUF_UINT, 1}, {WN_GGUF_INT, 1},   {WN_GGUF_UINT, 2},  {WN_GGUF_INT, 2},    {WN_GGUF_UINT, 4},
+    {WN_GGUF_INT, 4},  {WN_GGUF_FLOAT, 4}, {WN_GGUF_BOOL, 1},  {WN_GGUF_STRING, 0}, {WN_GGUF_STRING, 0},
+    {WN_GGUF_UINT, 8}, {WN_GGUF_INT, 8},   {WN_GGUF_FLOAT, 8},
+};
+#define VALUE_TYPES (sizeof value_types / sizeof *value_types)
+
+/* The types of tensors, by their number in the file. */
+static bool tensor_type(uint32_t number, wn_gguf_type *out) {
+  static const struct {
+    uint32_t number;
+    wn_gguf_type type;
+  } known[WN_GGUF_TYPE_COUNT] = {{0, WN_GGUF_F32},   {1, WN_GGUF_F16},   {2, WN_GGUF_Q4_0}, {3, WN_GGUF_Q4_1},
+                                 {6, WN_GGUF_Q5_0},  {7, WN_GGUF_Q5_1},  {8, WN_GGUF_Q8_0}, {12, WN_GGUF_Q4_K},
+                                 {13, WN_GGUF_Q5_K}, {14, WN_GGUF_Q6_K}, {30, WN_GGUF_BF16}};
+  for (int i = 0; i < WN_GGUF_TYPE_COUNT; i++) {
+    if (known[i].number != number) continue;
+    *out = known[i].type;
+    return true;
+  }
+  return false;
+}
+
+/* What is left of the header. */
+struct cursor {
+  wn_context *ctx;
+  const char *file;
+  const uint8_t *begin, *at, *end;
+};
+
+static wn_status truncated(const struct cursor *c, const char *what) {
+  return wn_fail(c->ctx, WN_ERR_FORMAT, "%s: truncated at byte %zu: %s should follow", c->file,
+                 (size_t)(c->at - c->begin), what);
+}
+
+static wn_status take(struct cursor *c, const char *what, uint64_t bytes, const void **out) {
+  if (bytes > (uint64_t)(c->end - c->at)) return truncated(c, what);
+  *out = c->at;
+  c->at += bytes;
+  return WN_OK;
+}
+
+static wn_status take_u32(struct cursor *c, const char *what, uint32_t *out) {
+  const void *p = NULL;
+  WN_TRY(take(c, what, sizeof *out, &p));
+  memcpy(out, p, sizeof *out);
+  return WN_OK;
+}
+
+static wn_status take_u64(struct cursor *c, const char *what, uint64_t *out) {
+  const void *p = NULL;
+  WN_TRY(take(c, what, sizeof *out, &p));
+  memcpy(out, p, sizeof *out);
+  return WN_OK;
+}
+
+static wn_status take_string(struct cursor *c, const char *what, const char **out, uint64_t *bytes) {
+  const void *p = NULL;
+  WN_TRY(take_u64(c, what, bytes));
+  WN_TRY(take(c, what, *bytes, &p));
+  *out = p;
+  return WN_OK;
+}
+
+/* A key or name: text without NUL, copied. */
+static wn_status take_name(struct cursor *c, const char *what, char **out) {
+  const char *text = NULL;
+  uint64_t bytes = 0;
+  WN_TRY(take_string(c, what, &text, &bytes));
+  if (bytes == 0 || bytes > MAX_NAME || memchr(text, 0, (size_t)bytes))
+    return wn_fail(c->ctx, WN_ERR_FORMAT,
+                   "%s: %s before byte %zu has %llu bytes or a NUL; 1 to %d without are expected", c->file, what,
+                   (size_t)(c->at - c->begin), (unsigned long long)bytes, MAX_NAME);
+  void *copy;
+  WN_TRY(wn_alloc(c->ctx, what, (size_t)bytes + 1, &copy));
+  memcpy(copy, text, (size_t)bytes);
+  *out = copy;
+  return WN_OK;
+}
+
+static wn_status read_strings(struct cursor *c, wn_gguf_value *v) {
+  /* Each takes 8 bytes at least, which bounds what is allocated. */
+  if (v->count > (uint64_t)(c->end - c->at) / 8) return truncated(c, v->key);
+  void *offsets;
+  WN_TRY(wn_alloc(c->ctx, "places of strings", (size_t)v->count * sizeof(uint64_t), &offsets));
+  v->offsets = offsets;
+  v->place = c->at;
+  for (uint64_t i = 0; i < v->count; i++) {
+    const char *text;
+    uint64_t bytes;
+    ((uint64_t *)offsets)[i] = (uint64_t)(c->at - (const uint8_t *)v->place);
+    WN_TRY(take_string(c, v->key, &text, &bytes));
+  }
+  return WN_OK;
+}
+
+static wn_status read_value(struct cursor *c, wn_gguf_value *v) {
+  char *key = NULL;
+  WN_TRY(take_name(c, "a key", &key));
+  v->key = key;
+  uint32_t type;
+  WN_TRY(take_u32(c, key, &type));
+  v->count = 1;
+  v->is_array = type == TYPE_ARRAY;
+  if (v->is_array) {
+    WN_TRY(take_u32(c, key, &type));
+    WN_TRY(take_u64(c, key, &v->count));
+  }
+  if (type >= VALUE_TYPES || type == TYPE_ARRAY)
+    return wn_fail(c->ctx, WN_ERR_FORMAT, "%s: the value of \"%.200s\" has type %u, which is not known%s", c->file, key,
+                   type, type == TYPE_ARRAY ? " inside an array" : "");
+  v->kind = value_types[type].kind;
+  v->width = value_types[type].width;
+  if (v->kind == WN_GGUF_STRING) return read_strings(c, v);
+  size_t bytes;
+  if (v->count > SIZE_MAX || !wn_mul_size((size_t)v->count, (size_t)v->width, &bytes)) return truncated(c, key);
+  return take(c, key, bytes, &v->place);
+}
+
+static wn_status read_tensor(struct cursor *c, wn_gguf_tensor *t, uint64_t *offset) {
+  char *name = NULL;
+  uint32_t ndim, number;
+  WN_TRY(take_name(c, "a tensor's name", &name));
+  t->name = name;
+  WN_TRY(take_u32(c, name, &ndim));
+  if (ndim < 1 || ndim > WN_GGUF_MAX_DIMS)
+    return wn_fail(c->ctx, WN_ERR_FORMAT, "%s: tensor \"%.200s\": %u dimensions; expected 1 to %d", c->file, name, ndim,
+                   WN_GGUF_MAX_DIMS);
+  t->ndim = (int)ndim;
+  for (int d = t->ndim - 1; d >= 0; d--) {
+    uint64_t size;
+    WN_TRY(take_u64(c, name, &size));
+    if (size < 1 || size > INT64_MAX)
+      return wn_fail(c->ctx, WN_ERR_FORMAT, "%s: tensor \"%.200s\": dimension %d is %llu", c->file, name, d,
+                     (unsigned long long)size);
+    t->shape[d] = (int64_t)size;
+  }
+  WN_TRY(take_u32(c, name, &number));
+  if (!tensor_type(number, &t->type))
+    return wn_fail(
+        c->ctx, WN_ERR_UNSUPPORTED,
+        "%s: tensor \"%.200s\" has type %u; F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K "
+        "are read",
+        c->file, name, number);
+  const int64_t weights = wn_gguf_block_weights(t->type);
+  if (t->shape[t->ndim - 1] % weights != 0)
+    return wn_fail(c->ctx, WN_ERR_FORMAT, "%s: tensor \"%.200s\": rows of %lld are not whole blocks of %lld (%s)",
+                   c->file, name, (long long)t->shape[t->ndim - 1], (long long)weights, wn_gguf_type_name(t->type));
+  size_t bytes = wn_gguf_block_bytes(t->type);
+  bool fits = true;
+  for (int d = 0; d < t->ndim && fits; d++)
+    fits = wn_mul_size(bytes, (size_t)(d == t->ndim - 1 ? t->shape[d] / weights : t->shape[d]), &bytes);
+  if (!fits) return wn_fail(c->ctx, WN_ERR_FORMAT, "%s: tensor \"%.200s\" is larger than can be", c->file, name);
+  t->bytes = bytes;
+  return take_u64(c, name, offset);
+}
+
+static int compare_tensors(const void *a, const void *b) {
+  return strcmp((*(wn_gguf_tensor *const *)a)->name, (*(wn_gguf_tensor *const *)b)->name);
+}
+
+static int compare_values(const void *a, const void *b) {
+  return strcmp((*(wn_gguf_value *const *)a)->key, (*(wn_gguf_value *const *)b)->key);
+}
+
+static int compare_places(const void *a, const void *b) {
+  const char *p = (*(wn_gguf_tensor *const *)a)->data, *q = (*(wn_gguf_tensor *const *)b)->data;
+  return p < q ? -1 : p > q;
+}
+
+static wn_status read_values(struct cursor *c, struct wn_gguf *f, uint64_t count) {
+  void *p;
+  WN_TRY(wn_alloc(c->ctx, "GGUF values", (size_t)count * sizeof *f->values, &p));
+  f->values = p;
+  WN_TRY(wn_alloc(c->ctx, "GGUF keys", (size_t)count * sizeof *f->by_key, &p));
+  f->by_key = p;
+  while ((uint64_t)f->value_count < count) {
+    wn_gguf_value *v = &f->values[f->value_count];
+    f->by_key[f->value_count++] = v; /* counted first: what it owns is freed with the file */
+    WN_TRY(read_value(c, v));
+  }
+  if (count) qsort(f->by_key, (size_t)count, sizeof *f->by_key, compare_values);
+  for (uint64_t i = 1; i < count; i++)
+    if (strcmp(f->by_key[i - 1]->key, f->by_key[i]->key) == 0)
+      return wn_fail(c->ctx, WN_ERR_FORMAT, "%s: key \"%.200s\" is there twice", c->file, f->by_key[i]->key);
+  return WN_OK;
+}
+
+static wn_status alignment(struct cursor *c, const struct wn_gguf *f, uint64_t *out) {
+  int64_t given = 32;
+  const wn_gguf_value *v = wn_gguf_value_find(f, "general.alignment");
+  if (v && (v->is_array || !wn_gguf_value_int(v, 0, &given) || given < 1 || given > 1 << 20 || (given & (given - 1))))
+    return wn_fail(c->ctx, WN_ERR_FORMAT, "%s: general.alignment is %lld; a power of two to 1048576 is expected",
+                   c->file, (long long)given);
+  *out = (uint64_t)given;
+  return WN_OK;
+}
+
+static wn_status read_tensors(struct cursor *c, struct wn_gguf *f, uint64_t count, uint64_t *offsets) {
+  void *p;
+  WN_TRY(wn_alloc(c->ctx, "GGUF tensors", (size_t)count * sizeof *f->tensors, &p));
+  f->tensors = p;
+  WN_TRY(wn_alloc(c->ctx, "GGUF names", (size_t)count * sizeof *f->by_name, &p));
+  f->by_name = p;
+  while ((uint64_t)f->tensor_count < count) {
+    const int i = f->tensor_count++;
+    f->by_name[i] = &f->tensors[i];
+    WN_TRY(read_tensor(c, &f->tensors[i], &offsets[i]));
+  }
+  uint64_t align = 32;
+  WN_TRY(alignment(c, f, &align));
+  const uint64_t header = (uint64_t)(c->at - c->begin), size = (uint64_t)(c->end - c->begin);
+  const uint64_t start = (header + align - 1) / align * align;
+  for (uint64_t i = 0; i < count; i++) {
+    wn_gguf_tensor *t = &f->tensors[i];
+    if (offsets[i] % align != 0 || start > size || offsets[i] > size - start || t->bytes > size - start - offsets[i])
+      return wn_fail(
+          c->ctx, WN_ERR_FORMAT,
+          "%s: tensor \"%.200s\": offset %llu and %zu bytes are not inside the file's %llu bytes of data, or not "
+          "a multiple of %llu",
+          c->file, t->name, (unsigned long long)offsets[i], t->bytes,
+          (unsigned long long)(start > size ? 0 : size - start), (unsigned long long)align);
+    t->data = c->begin + start + offsets[i];
+  }
+  if (count) qsort(f->by_name, (size_t)count, sizeof *f->by_name, compare_places);
+  for (uint64_t i = 1; i < count; i++)
+    if ((const uint8_t *)f->by_name[i - 1]->data + f->by_name[i - 1]->bytes > (const uint8_t *)f->by_name[i]->data)
+      return wn_fail(c->ctx, WN_ERR_FORMAT, "%s: tensors \"%.200s\" and \"%.200s\" overlap", c->file,
+                     f->by_name[i - 1]->name, f->by_name[i]->name);
+  if (count) qsort(f->by_name, (size_t)count, sizeof *f->by_name, compare_tensors);
+  for (uint64_t i = 1; i < count; i++)
+    if (strcmp(f->by_name[i - 1]->name, f->by_name[i]->name) == 0)
+      return wn_fail(c->ctx, WN_ERR_FORMAT, "%s: tensor \"%.200s\" is there twice", c->file, f->by_name[i]->name);
+  return WN_OK;
+}
+
+static wn_status read_file(wn_context *ctx, struct wn_gguf *f, const uint8_t *data, size_t bytes) {
+  struct cursor c = {ctx, f->name, data, data, data + bytes};
+  if (bytes < 4 || memcmp(data, "GGUF", 4) != 0)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: not a GGUF file: it does not begin with \"GGUF\"", f->name);
+  c.at += 4;
+  uint32_t version;
+  uint64_t tensors, values;
+  WN_TRY(take_u32(&c, "the version", &version));
+  if (version != 2 && version != 3)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: GGUF version %u%s; versions 2 and 3 are read", f->name, version,
+                   version == 0x02000000 || version == 0x03000000 ? " (a big-endian file)" : "");
+  WN_TRY(take_u64(&c, "the number of tensors", &tensors));
+  WN_TRY(take_u64(&c, "the number of keys", &values));
+  /* A tensor takes 24 bytes of header, a key 13 or more: counts beyond are known to be wrong before anything is
+   * allocated for them. */
+  const uint64_t left = (uint64_t)(c.end - c.at);
+  if (tensors > MAX_TENSORS || values > MAX_VALUES || tensors > left / 24 || values > left / 13)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: %llu tensors and %llu keys do not fit in %zu bytes", f->name,
+                   (unsigned long long)tensors, (unsigned long long)values, bytes);
+  WN_TRY(read_values(&c, f, values));
+  void *offsets;
+  WN_TRY(wn_alloc(ctx, "GGUF offsets", (size_t)tensors * sizeof(uint64_t), &offsets));
+  const wn_status status = read_tensors(&c, f, tensors, offsets);
+  wn_free(offsets);
+  return status;
+}
+
+static wn_status open_bytes(wn_context *ctx, const char *name, struct wn_map *map, const void *data, size_t bytes,
+                            wn_gguf **out) {
+  void *p;
+  wn_status status = wn_alloc(ctx, name, sizeof **out, &p);
+  if (status != WN_OK) {
+    wn_map_close(map);
+    return status;
+  }
+  struct wn_gguf *f = p;
+  f->map = *map;
+  f->name = wn_strdup(ctx, name);
+  status = f->name ? read_file(ctx, f, data, bytes) : WN_ERR_MEMORY;
+  if (status != WN_OK) {
+    wn_gguf_close(f);
+    return status;
+  }
+  *out = f;
+  return WN_OK;
+}
+
+wn_status wn_gguf_open(wn_context *ctx, const char *path, wn_gguf **out) {
+  if (!path || !out) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_gguf_open needs a path and a place to write to");
+  *out = NULL;
+  struct wn_map map;
+  WN_TRY(wn_map_open(ctx, path, &map));
+  return open_bytes(ctx, path, &map, map.data, map.bytes, out);
+}
+
+wn_status wn_gguf_open_memory(wn_context *ctx, const char *name, const void *data, size_t bytes, wn_gguf **out) {
+  if (!name || !out || (bytes && !data))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_gguf_open_memory needs a name, bytes and a place to write to");
+  *out = NULL;
+  struct wn_map none = {0};
+  return open_bytes(ctx, name, &none, data, bytes, out);
+}
+
+void wn_gguf_close(wn_gguf *f) {
+  if (!f) return;
+  for (int i = 0; i < f->tensor_count; i++) wn_free((void *)(uintptr_t)f->tensors[i].name);
+  for (int i = 0; i < f->value_count; i++) {
+    wn_free((void *)(uintptr_t)f->values[i].key);
+    wn_free((void *)(uintptr_t)f->values[i].offsets);
+  }
+  wn_free(f->tensors);
+  wn_free(f->by_name);
+  wn_free(f->values);
+  wn_free(f->by_key);
+  wn_free(f->name);
+  wn_map_close(&f->map);
+  wn_free(f);
+}
+
+int wn_gguf_tensor_count(const wn_gguf *file) {
+  return file ? file->tensor_count : 0;
+}
+
+const wn_gguf_tensor *wn_gguf_tensor_at(const wn_gguf *file, int i) {
+  return file && i >= 0 && i < file->tensor_count ? &file->tensors[i] : NULL;
+}
+
+const wn_gguf_tensor *wn_gguf_tensor_find(const wn_gguf *file, const char *name) {
+  if (!file || !name || file->tensor_count == 0) return NULL;
+  const wn_gguf_tensor wanted = {.name = name}, *key = &wanted;
+  wn_gguf_tensor **found =
+      bsearch(&key, file->by_name, (size_t)file->tensor_count, sizeof *file->by_name, compare_tensors);
+  return found ? *found : NULL;
+}
+
+int wn_gguf_value_count(const wn_gguf *file) {
+  return file ? file->value_count : 0;
+}
+
+const wn_gguf_value *wn_gguf_value_at(const wn_gguf *file, int i) {
+  return file && i >= 0 && i < file->value_count ? &file->values[i] : NULL;
+}
+
+const wn_gguf_value *wn_gguf_value_find(const wn_gguf *file, const char *key) {
+  if (!file || !key || file->value_count == 0) return NULL;
+  const wn_gguf_value wanted = {.key = key}, *at = &wanted;
+  wn_gguf_value **found = bsearch(&at, file->by_key, (size_t)file->value_count, sizeof *file->by_key, compare_values);
+  return found ? *found : NULL;
+}
+
+bool wn_gguf_value_int(const wn_gguf_value *v, uint64_t i, int64_t *out) {
+  if (!v || i >= v->count || v->kind == WN_GGUF_STRING || v->kind == WN_GGUF_FLOAT) return false;
+  uint64_t bits = 0;
+  memcpy(&bits, (const uint8_t *)v->place + i * (uint64_t)v->width, (size_t)v->width);
+  if (v->kind == WN_GGUF_INT) {
+    const int shift = 64 - 8 * v->width;
+    *out = (int64_t)(bits << shift) >> shift;
+    return true;
+  }
+  if (bits > INT64_MAX) return false;
+  *out = (int64_t)bits;
+  return true;
+}
+
+bool wn_gguf_value_float(const wn_gguf_value *v, uint64_t i, double *out) {
+  if (!v || i >= v->count || v->kind != WN_GGUF_FLOAT) return false;
+  const uint8_t *p = (const uint8_t *)v->place + i * (uint64_t)v->width;
+  float small;
+  if (v->width == sizeof *out) {
+    memcpy(out, p, sizeof *out);
+  } else {
+    memcpy(&small, p, sizeof small);
+    *out = (double)small;
+  }
+  return true;
+}
+
+bool wn_gguf_value_string(const wn_gguf_value *v, uint64_t i, const char **out, size_t *bytes) {
+  if (!v || i >= v->count || v->kind != WN_GGUF_STRING) return false;
+  const uint8_t *p = (const uint8_t *)v->place + v->offsets[i];
+  uint64_t length;
+  memcpy(&length, p, sizeof length);
+  *out = (const char *)p + sizeof length;
+  *bytes = (size_t)length;
+  return true;
+}

@@ -1,0 +1,155 @@
+/* Block formats of GGUF tensors, as the weights they stand for. d and m are half floats; q are unsigned unless said.
+ *   Q8_0  32: d, 32 signed bytes                       w = d q
+ *   Q4_0  32: d, 16 bytes of two q: i and i+16         w = d (q - 8)
+ *   Q4_1  32: d, m, the same                           w = d q + m
+ *   Q5_0  32: d, 32 fifth bits, as Q4_0                w = d (q - 16)
+ *   Q5_1  32: d, m, fifth bits, the same               w = d q + m
+ *   Q4_K 256: d, m, 8 scales s and minima n of 6 bits, 4 x 32 bytes of two q (groups 2k and 2k+1)  w = d s q - m n
+ *   Q5_K 256: d, m, scales, 32 bytes of fifth bits (bit g: group g), the same                      w = d s q - m n
+ *   Q6_K 256: lower four bits, upper two bits, 16 signed scales s, d                               w = d s (q - 32) */
+#include <math.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "winnow/gguf.h"
+
+static float half(const uint8_t *p) {
+  uint16_t h;
+  memcpy(&h, p, sizeof h);
+  const uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
+  if (exponent == 0) {
+    const float small = ldexpf((float)fraction, -24);
+    return sign ? -small : small;
+  }
+  const uint32_t bits = sign | (exponent == 31 ? 0x7f800000 : (exponent + 112) << 23) | fraction << 13;
+  float out;
+  memcpy(&out, &bits, sizeof out);
+  return out;
+}
+
+static uint32_t word(const uint8_t *p) {
+  uint32_t w;
+  memcpy(&w, p, sizeof w);
+  return w;
+}
+
+static void block_f32(const uint8_t *p, float *y) {
+  memcpy(y, p, sizeof *y);
+}
+
+static void block_f16(const uint8_t *p, float *y) {
+  *y = half(p);
+}
+
+static void block_bf16(const uint8_t *p, float *y) {
+  const uint32_t bits = (uint32_t)p[0] << 16 | (uint32_t)p[1] << 24;
+  memcpy(y, &bits, sizeof bits);
+}
+
+static void block_q8_0(const uint8_t *p, float *y) {
+  const float d = half(p);
+  for (int i = 0; i < 32; i++) y[i] = d * (float)(int8_t)p[2 + i];
+}
+
+/* 32 weights of four or five bits; p: where the four bits lie, fifth: the others, or 0. */
+static void nibbles(const uint8_t *p, uint32_t fifth, float d, float m, int zero, float *y) {
+  for (int i = 0; i < 16; i++) {
+    y[i] = d * (float)((int)((p[i] & 15) | (fifth >> i & 1) << 4) - zero) + m;
+    y[i + 16] = d * (float)((int)(p[i] >> 4 | (fifth >> (i + 16) & 1) << 4) - zero) + m;
+  }
+}
+
+static void block_q4_0(const uint8_t *p, float *y) {
+  nibbles(p + 2, 0, half(p), 0, 8, y);
+}
+static void block_q4_1(const uint8_t *p, float *y) {
+  nibbles(p + 4, 0, half(p), half(p + 2), 0, y);
+}
+static void block_q5_0(const uint8_t *p, float *y) {
+  nibbles(p + 6, word(p + 2), half(p), 0, 16, y);
+}
+static void block_q5_1(const uint8_t *p, float *y) {
+  nibbles(p + 8, word(p + 4), half(p), half(p + 2), 0, y);
+}
+
+/* Scale and minimum of group g from the twelve bytes that hold eight of each. */
+static void scale_and_minimum(const uint8_t *p, int g, int *scale, int *minimum) {
+  if (g < 4) {
+    *scale = p[g] & 63;
+    *minimum = p[g + 4] & 63;
+  } else {
+    *scale = (p[g + 4] & 15) | (p[g - 4] >> 6) << 4;
+    *minimum = p[g + 4] >> 4 | (p[g] >> 6) << 4;
+  }
+}
+
+static void groups_of_32(const uint8_t *p, const uint8_t *fifth, const uint8_t *q, float *y) {
+  const float d = half(p), m = half(p + 2);
+  for (int g = 0; g < 8; g++) {
+    int scale, minimum;
+    scale_and_minimum(p + 4, g, &scale, &minimum);
+    const float ds = d * (float)scale, mn = m * (float)minimum;
+    for (int i = 0; i < 32; i++) {
+      const int low = q[g / 2 * 32 + i] >> (g % 2 * 4) & 15, high = fifth ? (fifth[i] >> g & 1) << 4 : 0;
+      y[g * 32 + i] = ds * (float)(low | high) - mn;
+    }
+  }
+}
+
+static void block_q4_k(const uint8_t *p, float *y) {
+  groups_of_32(p, NULL, p + 16, y);
+}
+static void block_q5_k(const uint8_t *p, float *y) {
+  groups_of_32(p, p + 16, p + 48, y);
+}
+
+static void block_q6_k(const uint8_t *p, float *y) {
+  const float d = half(p + 208);
+  for (int i = 0; i < 256; i++) {
+    /* Halves of 128; in each, four runs of 32: the runs' low bits in two 32-byte rows, high bits in one. */
+    const int part = i / 128, run = i / 32 % 4, at = i % 32;
+    const int low = p[part * 64 + run % 2 * 32 + at] >> (run / 2 * 4) & 15;
+    const int high = p[128 + part * 32 + at] >> (run * 2) & 3;
+    y[i] = d * (float)(int8_t)p[192 + i / 16] * (float)((low | high << 4) - 32);
+  }
+}
+
+static const struct {
+  const char *name;
+  int weights, bytes;
+  void (*decode)(const uint8_t *block, float *out);
+} types[WN_GGUF_TYPE_COUNT] = {
+    [WN_GGUF_F32] = {"F32", 1, 4, block_f32},        [WN_GGUF_F16] = {"F16", 1, 2, block_f16},
+    [WN_GGUF_BF16] = {"BF16", 1, 2, block_bf16},     [WN_GGUF_Q8_0] = {"Q8_0", 32, 34, block_q8_0},
+    [WN_GGUF_Q4_0] = {"Q4_0", 32, 18, block_q4_0},   [WN_GGUF_Q4_1] = {"Q4_1", 32, 20, block_q4_1},
+    [WN_GGUF_Q5_0] = {"Q5_0", 32, 22, block_q5_0},   [WN_GGUF_Q5_1] = {"Q5_1", 32, 24, block_q5_1},
+    [WN_GGUF_Q4_K] = {"Q4_K", 256, 144, block_q4_k}, [WN_GGUF_Q5_K] = {"Q5_K", 256, 176, block_q5_k},
+    [WN_GGUF_Q6_K] = {"Q6_K", 256, 210, block_q6_k},
+};
+
+const char *wn_gguf_type_name(wn_gguf_type type) {
+  return types[type].name;
+}
+
+int64_t wn_gguf_block_weights(wn_gguf_type type) {
+  return types[type].weights;
+}
+
+size_t wn_gguf_block_bytes(wn_gguf_type type) {
+  return (size_t)types[type].bytes;
+}
+
+wn_status wn_gguf_dequantize(wn_context *ctx, const wn_gguf_tensor *t, int64_t first, int64_t rows, float *out) {
+  if (!t || !out || t->ndim < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_gguf_dequantize needs a tensor and a place");
+  const int64_t width = t->shape[t->ndim - 1];
+  int64_t all = 1; /* no overflow: the file has as many bytes */
+  for (int d = 0; d < t->ndim - 1; d++) all *= t->shape[d];
+  if (first < 0 || rows < 0 || first > all || rows > all - first)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "tensor \"%s\": rows %lld to %lld of %lld", t->name, (long long)first,
+                   (long long)first + (long long)rows, (long long)all);
+  const int64_t weights = types[t->type].weights, blocks = width / weights;
+  const uint8_t *block = (const uint8_t *)t->data + (size_t)(first * blocks) * (size_t)types[t->type].bytes;
+  for (int64_t i = 0; i < rows * blocks; i++, block += types[t->type].bytes)
+    types[t->type].decode(block, out + i * weights);
+  return WN_OK;
+}
