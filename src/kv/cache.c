@@ -5,6 +5,7 @@
 
 #include "attention/registry.h"
 #include "base/alloc.h"
+#include "kv/policy.h"
 
 static bool area(int64_t a, int64_t b, int64_t c, size_t element, size_t *total, size_t *offset) {
   size_t n;
@@ -16,7 +17,7 @@ static bool area(int64_t a, int64_t b, int64_t c, size_t element, size_t *total,
 }
 
 struct offsets {
-  size_t total, k, v, sk, f;
+  size_t total, k, v, sk, f, at, weights;
 };
 
 static bool lay(const struct wn_kv_shape *s, struct offsets *o) {
@@ -25,12 +26,13 @@ static bool lay(const struct wn_kv_shape *s, struct offsets *o) {
   return area(s->B * s->Hkv, s->capacity, s->D, element, &o->total, &o->k) &&
          area(s->B * s->Hkv, s->capacity, s->D, element, &o->total, &o->v) &&
          (!s->bilinear || area(s->B * s->selections, s->capacity, s->D, element, &o->total, &o->sk)) &&
-         (!s->selections || area(s->B * s->selections, s->capacity, 1, element, &o->total, &o->f));
+         (!s->selections || area(s->B * s->selections, s->capacity, 1, element, &o->total, &o->f)) &&
+         (!s->groups || area(s->B * s->groups, s->capacity, 1, sizeof(int32_t), &o->total, &o->at)) &&
+         (!s->weights || area(s->B * s->groups, s->capacity, 1, element, &o->total, &o->weights));
 }
 
 void wn_kv_shape_of(const wn_model_config *c, int64_t B, int64_t capacity, wn_dtype dtype, const wn_budgets *budgets,
                     struct wn_kv_shape *out) {
-  (void)budgets;
   *out = (struct wn_kv_shape){.B = B,
                               .Hkv = c->kv_heads,
                               .D = c->head_size,
@@ -38,6 +40,9 @@ void wn_kv_shape_of(const wn_model_config *c, int64_t B, int64_t capacity, wn_dt
                               .dtype = dtype,
                               .selections = wn_attention_selections(&c->attention, c->kv_heads),
                               .bilinear = c->attention.selective.enabled && c->attention.selective.bilinear};
+  if (!budgets) return;
+  out->groups = wn_policy_groups(budgets, c->kv_heads, out->selections);
+  out->weights = wn_policy_row(budgets->policy)->weights != WN_WEIGHTS_NONE;
 }
 
 bool wn_kv_shape_bytes(const struct wn_kv_shape *shape, size_t *bytes) {
@@ -61,6 +66,9 @@ wn_status wn_kv_cache_init(wn_context *ctx, const struct wn_kv_shape *s, struct 
   out->v = (char *)base + o.v;
   if (s->bilinear) out->sk = (char *)base + o.sk;
   if (s->selections) out->f = (char *)base + o.f;
+  if (s->groups) out->at = (int32_t *)(void *)((char *)base + o.at);
+  if (s->weights) out->weights = (char *)base + o.weights;
+  wn_kv_cache_reset(out);
   return WN_OK;
 }
 
@@ -70,33 +78,161 @@ void wn_kv_cache_clear(struct wn_kv_cache *cache) {
 }
 
 void wn_kv_cache_reset(struct wn_kv_cache *cache) {
-  if (cache->f)
-    memset(cache->f, 0,
-           (size_t)(cache->shape.B * cache->shape.selections * cache->shape.capacity) *
-               wn_dtype_size(cache->shape.dtype));
-  cache->count = 0;
+  cache->count = cache->seen = 0;
+  cache->sorted = true;
 }
 
-static void copy_rows(const struct wn_kv_cache *cache, int64_t heads, int64_t T, const void *from, struct wn_stride s,
-                      void *to) {
+/* --- arrays by slot --- */
+
+/* [B,rows,capacity,width] of elements; a group of heads has rows/P of its rows, or all where rows < P. */
+struct slots {
+  char *data;
+  int64_t rows;
+  size_t bytes; /* of one slot */
+};
+enum { ARRAYS_MAX = 6 };
+
+static int arrays_of(const struct wn_kv_cache *c, struct slots out[ARRAYS_MAX]) {
+  const struct wn_kv_shape *s = &c->shape;
+  const size_t element = wn_dtype_size(s->dtype), vector = (size_t)s->D * element;
+  const struct slots all[ARRAYS_MAX] = {{c->k, s->Hkv, vector},
+                                        {c->v, s->Hkv, vector},
+                                        {c->sk, s->selections, vector},
+                                        {c->f, s->selections, element},
+                                        {(char *)c->at, s->groups, sizeof(int32_t)},
+                                        {c->weights, s->groups, element}};
+  int n = 0;
+  for (int i = 0; i < ARRAYS_MAX; i++)
+    if (all[i].data) out[n++] = all[i];
+  return n;
+}
+
+static int64_t groups_of(const struct wn_kv_cache *c) {
+  return c->shape.groups > 0 ? c->shape.groups : 1;
+}
+
+/* Rows of the array that belong to group p of P: first..first+n-1. */
+static int64_t group_rows(const struct slots *x, int64_t P, int64_t p, int64_t *first) {
+  const int64_t n = x->rows / P;
+  *first = p * n;
+  return n;
+}
+
+static void copy_rows(const struct wn_kv_cache *cache, int64_t heads, int64_t t0, int64_t T, const void *from,
+                      struct wn_stride s, void *to) {
   const struct wn_kv_shape *shape = &cache->shape;
   const size_t element = wn_dtype_size(shape->dtype), row = (size_t)shape->D * element;
   for (int64_t b = 0; b < shape->B; b++)
     for (int64_t h = 0; h < heads; h++)
       for (int64_t t = 0; t < T; t++)
         memcpy((char *)to + (size_t)((b * heads + h) * shape->capacity + cache->count + t) * row,
-               (const char *)from + (size_t)(b * s.b + t * s.t + h * s.h) * element, row);
+               (const char *)from + (size_t)(b * s.b + (t0 + t) * s.t + h * s.h) * element, row);
 }
 
-void wn_kv_cache_append(struct wn_kv_cache *cache, int64_t T, const void *k, struct wn_stride s_k, const void *v,
-                        struct wn_stride s_v, const void *sk, struct wn_stride s_sk) {
-  copy_rows(cache, cache->shape.Hkv, T, k, s_k, cache->k);
-  copy_rows(cache, cache->shape.Hkv, T, v, s_v, cache->v);
-  if (cache->sk) copy_rows(cache, cache->shape.selections, T, sk, s_sk, cache->sk);
+void wn_kv_cache_append(struct wn_kv_cache *cache, const struct wn_kv_rows *r, int64_t t0, int64_t T) {
+  const struct wn_kv_shape *s = &cache->shape;
+  const size_t element = wn_dtype_size(s->dtype);
+  copy_rows(cache, s->Hkv, t0, T, r->k, r->s_k, cache->k);
+  copy_rows(cache, s->Hkv, t0, T, r->v, r->s_v, cache->v);
+  if (cache->sk) copy_rows(cache, s->selections, t0, T, r->sk, r->s_sk, cache->sk);
+  for (int64_t n = 0; cache->f && n < s->B * s->selections; n++)
+    memset((char *)cache->f + (size_t)(n * s->capacity + cache->count) * element, 0, (size_t)T * element);
+  for (int64_t n = 0; cache->at && n < s->B * s->groups; n++) {
+    const int64_t first = n * s->capacity + cache->count;
+    for (int64_t t = 0; t < T; t++) cache->at[first + t] = (int32_t)(cache->seen + t);
+    if (cache->weights) memset((char *)cache->weights + (size_t)first * element, 0, (size_t)T * element);
+  }
 }
 
 void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T) {
   cache->count += T;
+  cache->seen += T;
+}
+
+void wn_kv_cache_evict(struct wn_kv_cache *cache, const wn_budgets *budgets, int64_t layer) {
+  const struct wn_kv_shape *s = &cache->shape;
+  const int64_t P = groups_of(cache), last = cache->count - 1;
+  struct slots arrays[ARRAYS_MAX];
+  const int n = arrays_of(cache, arrays);
+  for (int64_t b = 0; b < s->B; b++) {
+    for (int64_t p = 0; p < P; p++) {
+      const int64_t row = (b * P + p) * s->capacity, selection = s->selections > 1 ? p : 0;
+      const struct wn_policy_held held = {
+          .budgets = budgets,
+          .layer = layer,
+          .group = p,
+          .count = cache->count,
+          .row = cache->seen,
+          .budget = s->capacity,
+          .dtype = s->dtype,
+          .at = cache->at + row,
+          .F = cache->f ? (char *)cache->f +
+                              (size_t)((b * s->selections + selection) * s->capacity) * wn_dtype_size(s->dtype)
+                        : NULL,
+          .weights = cache->weights ? (char *)cache->weights + (size_t)row * wn_dtype_size(s->dtype) : NULL};
+      const int64_t slot = wn_policy_choose(&held);
+      for (int i = 0; i < n && slot != last; i++) {
+        int64_t first;
+        const int64_t rows = group_rows(&arrays[i], P, p, &first);
+        for (int64_t r = first; r < first + rows; r++) {
+          char *at = arrays[i].data + (size_t)((b * arrays[i].rows + r) * s->capacity) * arrays[i].bytes;
+          memcpy(at + (size_t)slot * arrays[i].bytes, at + (size_t)last * arrays[i].bytes, arrays[i].bytes);
+        }
+      }
+    }
+  }
+  cache->count--;
+  cache->sorted = false;
+}
+
+void wn_kv_cache_gather(const struct wn_kv_cache *from, const int32_t *slots, int64_t n, struct wn_kv_cache *to) {
+  const int64_t P = groups_of(from);
+  struct slots a[ARRAYS_MAX], z[ARRAYS_MAX];
+  const int arrays = arrays_of(from, a);
+  arrays_of(to, z);
+  for (int i = 0; i < arrays; i++) {
+    const size_t bytes = a[i].bytes;
+    for (int64_t b = 0; b < from->shape.B; b++) {
+      for (int64_t p = 0; p < P; p++) {
+        const int32_t *slot = slots + (b * P + p) * n;
+        int64_t first;
+        const int64_t rows = group_rows(&a[i], P, p, &first);
+        for (int64_t r = b * a[i].rows + first; r < b * a[i].rows + first + rows; r++) {
+          const char *x = a[i].data + (size_t)(r * from->shape.capacity) * bytes;
+          char *y = z[i].data + (size_t)(r * to->shape.capacity + to->count) * bytes;
+          for (int64_t j = 0; j < n; j++) memcpy(y + (size_t)j * bytes, x + (size_t)slot[j] * bytes, bytes);
+        }
+      }
+    }
+  }
+}
+
+/* Heap sort by position: in place, no worst case. */
+static void sift(int32_t *slot, int64_t root, int64_t n, const int32_t *at) {
+  for (int64_t child; (child = 2 * root + 1) < n; root = child) {
+    if (child + 1 < n && at[slot[child + 1]] > at[slot[child]]) child++;
+    if (at[slot[root]] >= at[slot[child]]) return;
+    const int32_t x = slot[root];
+    slot[root] = slot[child];
+    slot[child] = x;
+  }
+}
+
+void wn_kv_cache_order(const struct wn_kv_cache *cache, int32_t *slots) {
+  const int64_t n = cache->count, capacity = cache->shape.capacity;
+  for (int64_t row = 0; row < cache->shape.B * groups_of(cache); row++) {
+    int32_t *slot = slots + row * n;
+    for (int64_t j = 0; j < n; j++) slot[j] = (int32_t)j;
+    if (cache->sorted || !cache->at) continue;
+    const int32_t *at = cache->at + row * capacity;
+    for (int64_t root = n / 2; root-- > 0;) sift(slot, root, n, at);
+    for (int64_t end = n; end-- > 1;) {
+      const int32_t x = slot[0];
+      slot[0] = slot[end];
+      slot[end] = x;
+      sift(slot, 0, end, at);
+    }
+  }
 }
 
 void wn_kv_cache_bind(const struct wn_kv_cache *cache, int64_t T, struct wn_attention *out) {
@@ -115,4 +251,8 @@ void wn_kv_cache_bind(const struct wn_kv_cache *cache, int64_t T, struct wn_atte
     out->sel.f_out = cache->f;
     out->sel.f_stride = s->capacity;
   }
+  if (!cache->at) return;
+  out->slots.groups = s->groups;
+  out->slots.stride = s->capacity;
+  if (!cache->sorted || cache->seen > cache->count) out->slots.at = cache->at;
 }

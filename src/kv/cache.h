@@ -1,5 +1,10 @@
-/* One layer's key-value cache: keys, values and, for selective attention, the selections F that the rows so far have
- * made. Nothing is evicted yet: every token stays, in order, so that slot and position agree. */
+/* One layer's key-value cache: for each token held its key and value, for selective attention the selections F that
+ * the rows so far have made, and where tokens are evicted its absolute position and what the policy keeps of it.
+ *
+ * Tokens that nothing evicts stay in order, slot and position agree, and positions are not kept. A cache that evicts
+ * is full from its K-th token on: the newest token's slot is the last, the last one's content moves to the slot that
+ * has become free, and the slots come in any order. With P groups of heads that evict for themselves a slot belongs
+ * to one group. Evicting costs a look at each of the K tokens and a copy of one. */
 #ifndef WN_KV_CACHE_H
 #define WN_KV_CACHE_H
 
@@ -11,18 +16,24 @@ struct wn_kv_shape {
   wn_dtype dtype;
   int64_t selections; /* G, rows of f a sequence; 0: none */
   bool bilinear;      /* sk */
+  int64_t groups;     /* P, rows of `at` a sequence; 0: nothing is evicted */
+  bool weights;       /* the policy looks at weights */
 };
 
 struct wn_kv_cache {
   struct wn_kv_shape shape;
-  int64_t count; /* tokens held, the same for all sequences */
+  int64_t count; /* tokens held, the same for all sequences and groups */
+  int64_t seen;  /* tokens that have been there: the position of the next */
+  bool sorted;   /* slots are in order of position */
   void *k, *v;   /* [B,Hkv,capacity,D]: a head's tokens lie together, as decoding reads them */
   void *sk;      /* [B,G,capacity,D] or NULL */
-  void *f;       /* [B,G,capacity] or NULL; zero from `count` on */
+  void *f;       /* [B,G,capacity] or NULL */
+  int32_t *at;   /* [B,P,capacity] absolute positions, or NULL: slot j holds position j */
+  void *weights; /* [B,P,capacity] of the policy, or NULL */
   size_t bytes;  /* all that is allocated */
 };
 
-/* A cache of `capacity` tokens of this model, under the budgets' policy (NULL: none). */
+/* A cache of `capacity` tokens of this model, under the budgets' policy (NULL: nothing is evicted). */
 void wn_kv_shape_of(const wn_model_config *config, int64_t B, int64_t capacity, wn_dtype dtype,
                     const wn_budgets *budgets, struct wn_kv_shape *out);
 /* What such a cache allocates; false: more than memory can have. */
@@ -32,12 +43,24 @@ wn_status wn_kv_cache_init(wn_context *ctx, const struct wn_kv_shape *shape, str
 void wn_kv_cache_clear(struct wn_kv_cache *cache);
 /* Forgets all tokens; the memory stays. */
 void wn_kv_cache_reset(struct wn_kv_cache *cache);
-/* Writes T tokens after those held: k, v with strides s_k, s_v [B,T,Hkv,D]; sk with strides s_sk [B,T,D] where the
- * cache has it. They count only once wn_kv_cache_advance says so. The caller has checked that they fit. */
-void wn_kv_cache_append(struct wn_kv_cache *cache, int64_t T, const void *k, struct wn_stride s_k, const void *v,
-                        struct wn_stride s_v, const void *sk, struct wn_stride s_sk);
+
+/* The fresh keys and values of an attention call's rows. */
+struct wn_kv_rows {
+  const void *k, *v, *sk; /* [B,T,Hkv,D], sk [B,T,G,D] or NULL */
+  struct wn_stride s_k, s_v, s_sk;
+};
+/* Writes rows t0..t0+T-1 behind the tokens held. They count only once wn_kv_cache_advance says so. The caller has
+ * checked that they fit, or made room. */
+void wn_kv_cache_append(struct wn_kv_cache *cache, const struct wn_kv_rows *rows, int64_t t0, int64_t T);
 void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T);
-/* Puts the keys, values and F, with T tokens more than are held, into an attention call. */
+/* Makes room for one token in each sequence and group of a full cache: the policy's choice goes. */
+void wn_kv_cache_evict(struct wn_kv_cache *cache, const wn_budgets *budgets, int64_t layer);
+/* Copies the tokens `slots` [B,P,n] of `from` (same shape but for the capacity) behind those that `to` holds. */
+void wn_kv_cache_gather(const struct wn_kv_cache *from, const int32_t *slots, int64_t n, struct wn_kv_cache *to);
+/* slots [B,P,count]: the tokens held in order of position. */
+void wn_kv_cache_order(const struct wn_kv_cache *cache, int32_t *slots);
+/* Puts the keys, values and F, with T tokens more than are held, into an attention call; positions where the slots
+ * are not in order. */
 void wn_kv_cache_bind(const struct wn_kv_cache *cache, int64_t T, struct wn_attention *out);
 
 #endif

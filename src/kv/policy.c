@@ -1,22 +1,69 @@
-/* The table of policies. */
+/* The table of policies, and the choice that they share. */
 #include "kv/policy.h"
+
+#include <math.h>
+
+#include "base/rng.h"
+
+static double number(const void *x, int64_t i, wn_dtype dtype) {
+  return dtype == WN_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
+}
+
+/* F; position 0 only when nothing else is left. */
+static double selective(const struct wn_policy_held *h, int64_t slot) {
+  return h->at[slot] == 0 ? -INFINITY : number(h->F, slot, h->dtype);
+}
+
+/* Heavy hitters: the weights of all rows; of the budget, floor(recent*K) tokens are the last ones, the new included. */
+static double heavy_hitters(const struct wn_policy_held *h, int64_t slot) {
+  const int64_t recent = (int64_t)floor(h->budgets->recent * (double)h->budget);
+  return h->at[slot] > h->row - recent ? -INFINITY : -number(h->weights, slot, h->dtype);
+}
+
+static double last_weights(const struct wn_policy_held *h, int64_t slot) {
+  return -number(h->weights, slot, h->dtype);
+}
+
+/* Of a budget of K, K-1 can be sinks. All others are alike: the oldest goes. */
+static double streaming(const struct wn_policy_held *h, int64_t slot) {
+  const int64_t most = h->budget - 1, sinks = h->budgets->sinks < most ? h->budgets->sinks : most;
+  return h->at[slot] < sinks ? -1 : 0;
+}
+
+static double window(const struct wn_policy_held *h, int64_t slot) {
+  (void)h, (void)slot;
+  return 0;
+}
+
+static double lots(const struct wn_policy_held *h, int64_t slot) {
+  return wn_random_uniform(h->budgets->seed, WN_STREAM_EVICT, (uint64_t)(h->layer << 20 | h->group),
+                           (uint64_t)h->at[slot]);
+}
 
 static const struct wn_policy_row rows[WN_POLICY_COUNT] = {
     [WN_POLICY_SELECTIVE] = {.name = "selective",
                              .summary = "what the layer's rows have selected away most (arXiv 2410.02703)",
                              .per_kv_head = true,
-                             .needs_selective = true},
+                             .needs_selective = true,
+                             .score = selective},
     [WN_POLICY_H2O] = {.name = "h2o",
                        .summary = "the least attention received in all, outside the most recent (Zhang et al. 2023)",
                        .per_kv_head = true,
-                       .weights = true},
+                       .weights = WN_WEIGHTS_SUM,
+                       .score = heavy_hitters},
     [WN_POLICY_TOVA] = {.name = "tova",
                         .summary = "the least attention from the last row (Oren et al. 2024)",
                         .per_kv_head = true,
-                        .weights = true},
-    [WN_POLICY_STREAMING] = {.name = "streaming", .summary = "the first tokens and the most recent (Xiao et al. 2023)"},
-    [WN_POLICY_WINDOW] = {.name = "window", .summary = "the most recent"},
-    [WN_POLICY_RANDOM] = {.name = "random", .summary = "any", .per_kv_head = true},
+                        .weights = WN_WEIGHTS_LAST,
+                        .score = last_weights},
+    [WN_POLICY_STREAMING] = {.name = "streaming",
+                             .summary = "the first tokens and the most recent stay (Xiao et al. 2023)",
+                             .score = streaming},
+    [WN_POLICY_WINDOW] = {.name = "window", .summary = "the most recent stay", .score = window},
+    [WN_POLICY_RANDOM] = {.name = "random",
+                          .summary = "a lot drawn for each token",
+                          .per_kv_head = true,
+                          .score = lots},
 };
 
 const struct wn_policy_row *wn_policy_row(wn_policy policy) {
@@ -26,4 +73,22 @@ const struct wn_policy_row *wn_policy_row(wn_policy policy) {
 const char *wn_policy_name(wn_policy policy) {
   const struct wn_policy_row *row = wn_policy_row(policy);
   return row ? row->name : "?";
+}
+
+int64_t wn_policy_groups(const wn_budgets *budgets, int64_t kv_heads, int64_t selections) {
+  const bool each = budgets->policy == WN_POLICY_SELECTIVE ? selections > 1 : budgets->per_kv_head;
+  return each ? kv_heads : 1;
+}
+
+int64_t wn_policy_choose(const struct wn_policy_held *h) {
+  double (*score)(const struct wn_policy_held *, int64_t) = rows[h->budgets->policy].score;
+  int64_t best = 0;
+  double top = score(h, 0);
+  for (int64_t slot = 1; slot < h->count; slot++) {
+    const double s = score(h, slot);
+    if (s < top || (s == top && h->at[slot] > h->at[best])) continue;
+    best = slot;
+    top = s;
+  }
+  return best;
 }

@@ -1,17 +1,41 @@
-/* The eviction policies: one row each. What a policy does beside scoring the tokens that a layer holds is shared
- * (DESIGN: score, then one choice): the highest score goes, ties to the oldest. */
+/* The eviction policies: one row each. A policy says how little a token that a layer holds is worth; the choice is
+ * shared (score, then choose): the highest score goes, ties to the oldest. Cost: one look at each token held. */
 #ifndef WN_KV_POLICY_H
 #define WN_KV_POLICY_H
 
 #include "winnow/kv.h"
 
+/* What a policy wants to know of the rows' attention. */
+enum wn_policy_weights {
+  WN_WEIGHTS_NONE,
+  WN_WEIGHTS_SUM, /* each token's from all rows so far */
+  WN_WEIGHTS_LAST /* from the last row */
+};
+
+/* The tokens that one group of heads holds as a row comes, whose position is `row`. */
+struct wn_policy_held {
+  const wn_budgets *budgets;
+  int64_t layer, group, count, row;
+  int64_t budget;      /* tokens that the layer may hold, the row's own included */
+  wn_dtype dtype;      /* of F and weights */
+  const int32_t *at;   /* [count] positions, in any order */
+  const void *F;       /* [count] or NULL */
+  const void *weights; /* [count] or NULL */
+};
+
 struct wn_policy_row {
   const char *name;
-  const char *summary;  /* one line, with the paper */
-  bool per_kv_head;     /* may decide for each key-value head */
-  bool weights;         /* needs the weights that the rows have given */
-  bool needs_selective; /* scores by F */
+  const char *summary; /* one line, with the paper */
+  bool per_kv_head;    /* may decide for each key-value head */
+  bool needs_selective;
+  enum wn_policy_weights weights;
+  double (*score)(const struct wn_policy_held *held, int64_t slot);
 };
 const struct wn_policy_row *wn_policy_row(wn_policy policy);
+
+/* P: groups of heads that evict for themselves, 1 or as many as key-value heads. */
+int64_t wn_policy_groups(const wn_budgets *budgets, int64_t kv_heads, int64_t selections);
+/* The slot whose token goes; count >= 1. */
+int64_t wn_policy_choose(const struct wn_policy_held *held);
 
 #endif

@@ -3,31 +3,11 @@
  * Each piece runs the layers of training (layer.h); between the maps before the attention and those after it, the
  * piece's keys and values go into the layer's cache and the attention reads from there. A token costs 2 x parameters
  * flops in the maps and one read of all weights, 4 T Hkv D flops a layer in the attention. */
-#include "model/workspace.h"
-
 #include <string.h>
 
-#include "kv/cache.h"
+#include "model/session.h"
 
 #define PIECE 512 /* tokens at a time: enough rows for a good product */
-
-struct wn_session {
-  wn_context *ctx;
-  const struct wn_model *model;
-  int64_t B, capacity, piece, position;
-  struct wn_kv_cache *caches; /* [L] */
-  struct wn_arena arena;
-  struct wn_layer_blocks blocks; /* one layer's arrays, used by all in turn */
-  struct wn_layer_temp temp;
-  int32_t *tokens, *positions; /* [B,piece] */
-  void *mid, *branch;          /* [B,C] the last position's */
-  void *x_out, *n_out;         /* [B,C] */
-  void *rstd, *mean;           /* [B] */
-  void *logits;                /* [B,V] of the model's dtype */
-  float *rope_table;           /* own, where the cache holds more than the model's table */
-  void *scratch;
-  size_t scratch_bytes;
-};
 
 static wn_status plan(wn_context *ctx, struct wn_session *s) {
   const wn_model_config *c = &s->model->config;
@@ -65,21 +45,9 @@ static wn_status plan(wn_context *ctx, struct wn_session *s) {
   return wn_layer_temp_plan(ctx, c, dtype, s->B, s->piece, false, false, &s->arena, &s->temp);
 }
 
-/* Attention of a piece over the cache. */
-static wn_status attend(struct wn_run *run, int64_t l, const struct wn_kv_cache *cache, const struct wn_layer_acts *a) {
-  struct wn_attention op;
-  wn_layer_attention(run, l, a, &op);
-  op.lse = NULL;
-  op.sel.mem = false;
-  op.sel.M = NULL;
-  op.exclusive.dot = NULL;
-  op.threshold.cut = NULL;
-  wn_kv_cache_bind(cache, run->T, &op);
-  return wn_run_attention_forward(run, &op);
-}
-
-/* Feeds run->T tokens of each sequence, s->tokens and s->positions; with want the last position's logits follow. */
-static wn_status feed_piece(struct wn_run *run, struct wn_session *s, bool want) {
+/* Feeds run->T tokens of each sequence, s->tokens and s->positions; with want the last position's logits follow. full:
+ * as if the caches were, when measuring. */
+static wn_status feed_piece(struct wn_run *run, struct wn_session *s, bool want, bool full) {
   const wn_model_config *c = &s->model->config;
   const int64_t B = run->B, T = run->T, C = c->width;
   struct wn_outer_params outer;
@@ -91,13 +59,9 @@ static wn_status feed_piece(struct wn_run *run, struct wn_session *s, bool want)
   /* What the embedding's norm keeps is not needed later: layer 0's arrays take it. */
   WN_TRY(wn_run_embed(run, s->tokens, a.n2, a.rstd2, a.mean2, a.x));
   for (int64_t l = 0; l < c->layers; l++) {
+    run->positions = wn_session_by_place(s, l) ? s->zeros : s->positions;
     WN_TRY(wn_layer_before(run, l, &a, l ? wn_layer_stream(run, &a) : NULL, l ? s->temp.branch : NULL));
-    if (!run->measuring) {
-      struct wn_attention fresh;
-      wn_layer_attention(run, l, &a, &fresh);
-      wn_kv_cache_append(&s->caches[l], T, fresh.k, fresh.s_k, fresh.v, fresh.s_v, a.sk, fresh.sel.s_sk);
-    }
-    WN_TRY(attend(run, l, &s->caches[l], &a));
+    WN_TRY(wn_session_attend(run, s, l, &a, full));
     WN_TRY(wn_layer_after(run, l, &a, &s->temp, true));
   }
   if (!want) return WN_OK;
@@ -135,17 +99,30 @@ static wn_status measure(struct wn_session *s, size_t *need) {
       struct wn_run run;
       begin(&run, s, T);
       run.measuring = true;
-      for (int64_t l = 0; l < s->model->config.layers; l++) s->caches[l].count = full ? s->capacity - T : 0;
-      WN_TRY(feed_piece(&run, s, true));
+      WN_TRY(feed_piece(&run, s, true, full));
       if (run.need > *need) *need = run.need;
     }
     if (T == s->piece) break;
   }
-  for (int64_t l = 0; l < s->model->config.layers; l++) s->caches[l].count = 0;
+  for (int64_t l = 0; l < s->model->config.layers; l++) wn_kv_cache_reset(&s->caches[l]);
+  return WN_OK;
+}
+
+static wn_status copy_budgets(wn_context *ctx, const wn_budgets *from, wn_budgets *out) {
+  void *tokens;
+  const size_t bytes = (size_t)from->layers * sizeof *from->tokens;
+  WN_TRY(wn_alloc(ctx, "budgets", bytes, &tokens));
+  *out = *from;
+  out->tokens = memcpy(tokens, from->tokens, bytes);
   return WN_OK;
 }
 
 wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, wn_session **out) {
+  return wn_session_create_with_budgets(ctx, model, B, capacity, NULL, out);
+}
+
+wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity,
+                                         const wn_budgets *budgets, wn_session **out) {
   const wn_model_config *c = &model->config;
   *out = NULL;
   if (capacity == 0) capacity = c->context + c->memory;
@@ -155,6 +132,7 @@ wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t
   if (c->position == WN_POS_LEARNED && capacity > c->context)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld tokens: the model has learned positions for %lld",
                    (long long)capacity, (long long)c->context);
+  if (budgets && budgets->layers > 0) WN_TRY(wn_budgets_check(ctx, budgets, c));
   void *memory;
   WN_TRY(wn_alloc(ctx, "session", sizeof(struct wn_session), &memory));
   struct wn_session *s = memory;
@@ -166,11 +144,8 @@ wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t
   wn_status status;
   WN_TRY_GOTO(plan(ctx, s), fail);
   WN_TRY_GOTO(wn_arena_allocate(ctx, &s->arena, "a session"), fail);
-  WN_TRY_GOTO(wn_alloc(ctx, "caches", (size_t)c->layers * sizeof *s->caches, &memory), fail);
-  s->caches = memory;
-  struct wn_kv_shape shape;
-  wn_kv_shape_of(c, B, capacity, model->dtype, NULL, &shape);
-  for (int64_t l = 0; l < c->layers; l++) WN_TRY_GOTO(wn_kv_cache_init(ctx, &shape, &s->caches[l]), fail);
+  if (budgets && budgets->layers > 0) WN_TRY_GOTO(copy_budgets(ctx, budgets, &s->budgets), fail);
+  WN_TRY_GOTO(wn_session_caches_init(ctx, s), fail);
   if (model->rope_table && capacity > c->context) {
     size_t bytes;
     if (!wn_mul_size((size_t)capacity, (size_t)c->head_size * sizeof(float), &bytes)) {
@@ -195,8 +170,7 @@ fail:
 
 void wn_session_destroy(wn_session *s) {
   if (!s) return;
-  for (int64_t l = 0; s->caches && l < s->model->config.layers; l++) wn_kv_cache_clear(&s->caches[l]);
-  wn_free(s->caches);
+  wn_session_caches_clear(s);
   wn_free(s->rope_table);
   wn_free(s->scratch);
   wn_arena_clear(&s->arena);
@@ -248,8 +222,7 @@ wn_status wn_session_feed(wn_context *ctx, wn_session *s, const int32_t *tokens,
     }
     struct wn_run run;
     begin(&run, s, now);
-    WN_TRY(feed_piece(&run, s, logits && done + now == T));
-    for (int64_t l = 0; l < s->model->config.layers; l++) wn_kv_cache_advance(&s->caches[l], now);
+    WN_TRY(feed_piece(&run, s, logits && done + now == T, false));
     s->position += now;
     done += now;
   }

@@ -161,5 +161,12 @@ static inline int64_t wn_slot_row(const struct wn_attention *a, int64_t b, int64
   const int64_t P = wn_slot_groups(a);
   return (b * P + (P > 1 ? kv_head : 0)) * (a->slots.stride > 0 ? a->slots.stride : a->Tk);
 }
+static inline int64_t wn_slot_stride(const struct wn_attention *a) {
+  return a->slots.stride > 0 ? a->slots.stride : a->Tk;
+}
+/* The positions of what a key-value head holds: NULL where slot j holds position j. */
+static inline const int32_t *wn_slot_positions(const struct wn_attention *a, int64_t b, int64_t kv_head) {
+  return a->slots.at ? a->slots.at + wn_slot_row(a, b, kv_head) : NULL;
+}
 
 #endif

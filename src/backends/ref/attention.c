@@ -51,16 +51,21 @@ static int workers(const struct wn_exec *exec, int64_t tasks) {
 
 size_t wn_ref_attention_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   if (backward) return (size_t)workers(exec, a->B) * backward_doubles(a) * sizeof(double);
-  return ((size_t)workers(exec, a->B * a->H) * forward_doubles(a) + (size_t)(a->B * wn_selection_groups(a) * a->Tk)) *
-         sizeof(double);
+  const int64_t last = a->B * wn_selection_groups(a) * a->Tk, mass = a->slots.mass ? a->B * a->H * a->Tk : 0;
+  return ((size_t)workers(exec, a->B * a->H) * forward_doubles(a) + (size_t)(last + mass)) * sizeof(double);
 }
 
-/* May row position i select key j, in a document that starts at `first`? */
-static bool may_select(const struct wn_attention *a, int64_t i, int64_t j, int64_t first) {
+/* May row position i select key j, in a document that starts at `first`? at: the keys' positions, or NULL. */
+static bool may_select(const struct wn_attention *a, int64_t i, int64_t j, int64_t first, const int32_t *at) {
   if (j < first || j > i) return false;
   if (a->sel.protect_self && j == i) return false;
-  if (a->sel.protect_first && j == first) return false;
+  if (a->sel.protect_first && (at ? at[j] == 0 : j == first)) return false;
   return true;
+}
+
+/* How far key j lies before the row whose own key is in slot `own`. */
+static int64_t distance(const int32_t *at, int64_t own, int64_t j) {
+  return at ? (int64_t)at[own] - at[j] : own - j;
 }
 
 /* Is x = floor((m/density)^2) for some m >= 1? */
@@ -115,23 +120,24 @@ static int64_t document_start(const struct wn_attention *a, int64_t b, int64_t p
 
 struct ranked {
   double weight;
-  int32_t key;
+  int32_t key, position;
 };
 static int heavier_first(const void *x, const void *y) {
   const struct ranked *p = x, *q = y;
   if (p->weight != q->weight) return p->weight > q->weight ? -1 : 1;
-  return p->key < q->key ? -1 : 1;
+  return p->position < q->position ? -1 : 1;
 }
 
 /* The keep rule of the threshold on weights that sum to 1; what is dropped becomes 0. Returns the content keys kept. */
-static int32_t apply_threshold(const struct wn_attention *a, int64_t b, int64_t first, int64_t last, double *weight,
-                               struct ranked *order) {
+static int32_t apply_threshold(const struct wn_attention *a, int64_t b, int64_t g, int64_t first, int64_t last,
+                               double *weight, struct ranked *order) {
+  const int32_t *at = wn_slot_positions(a, b, g);
   const uint8_t *control = a->threshold.control ? a->threshold.control + b * a->Tk : NULL;
   int64_t n = 0;
   double content = 0, before = 0;
   for (int64_t j = first; j <= last; j++) {
     if (control && control[j]) continue;
-    order[n++] = (struct ranked){weight[j], (int32_t)j};
+    order[n++] = (struct ranked){weight[j], (int32_t)j, at ? at[j] : (int32_t)j};
     content += weight[j];
   }
   qsort(order, (size_t)n, sizeof *order, heavier_first);
@@ -201,17 +207,18 @@ static void NAME(base_row)(const struct wn_attention *a, int64_t b, int64_t grou
                       ? (const REAL *)a->sel.sq + b * a->sel.s_sq.b + r * a->sel.s_sq.t + group * a->sel.s_sq.h
                       : NAME(q_at)(a, b, r, h);
   const REAL *sk = a->sel.bilinear ? (const REAL *)a->sel.sk + b * a->sel.s_sk.b + group * a->sel.s_sk.h : NULL;
+  const int32_t *at = wn_slot_positions(a, b, g);
   for (int64_t j = first; j <= position; j++)
     base[j] = sk ? a->scale * NAME(dot)(q, sk + j * a->sel.s_sk.t, a->D)
-                 : NAME(logit)(a, h, q, NAME(k_at)(a, b, j, g), position - j);
+                 : NAME(logit)(a, h, q, NAME(k_at)(a, b, j, g), distance(at, position, j));
 }
 
 /* base becomes F of the row (entries first..position; the rest of `carry` is F there too); carry takes the row in. */
-static void NAME(select_row)(const struct wn_attention *a, int64_t position, int64_t first, double *base,
-                             double *carry) {
+static void NAME(select_row)(const struct wn_attention *a, int64_t position, int64_t first, const int32_t *at,
+                             double *base, double *carry) {
   for (int64_t j = first; j <= position; j++) {
     double s = 0;
-    if (may_select(a, position, j, first)) s = a->sel.relu && !(base[j] > 0) ? 0 : base[j];
+    if (may_select(a, position, j, first, at)) s = a->sel.relu && !(base[j] > 0) ? 0 : base[j];
     const double before = carry[j];
     carry[j] = before + s;
     base[j] = a->sel.shift ? before : carry[j];
@@ -227,16 +234,18 @@ static double NAME(weights)(const struct wn_attention *a, int64_t b, int64_t h, 
   const int64_t n = a->sinks.n, last = last_key(a, b, position);
   const REAL *q = NAME(q_at)(a, b, r, h), *sink = a->sinks.k;
   const double z = a->span.on ? NAME(ratio)(a, b, h, r) : 0;
+  const int32_t *at = wn_slot_positions(a, b, g);
   double *key = weight + n, top = -INFINITY, total = 0;
   for (int64_t s = 0; s < n; s++) {
     weight[s] = a->scale * NAME(dot)(q, sink + (g * n + s) * a->D, a->D);
     if (weight[s] > top) top = weight[s];
   }
   for (int64_t j = first; j <= last; j++) {
-    const double m = a->span.on ? span_mask(a, z, position - j) : 1;
+    const int64_t x = distance(at, position, j);
+    const double m = a->span.on ? span_mask(a, z, x) : 1;
     key[j] = -INFINITY;
-    if (!(m > 0) || !sees(a, position - j) || is_gone(a, b, g, j, position)) continue;
-    key[j] = NAME(logit)(a, h, q, NAME(k_at)(a, b, j, g), position - j) - (F ? F[j] : 0.0) + (m < 1 ? log(m) : 0.0);
+    if (!(m > 0) || !sees(a, x) || is_gone(a, b, g, j, at ? at[position] : position)) continue;
+    key[j] = NAME(logit)(a, h, q, NAME(k_at)(a, b, j, g), x) - (F ? F[j] : 0.0) + (m < 1 ? log(m) : 0.0);
     if (key[j] > top) top = key[j];
   }
   const double shift = top > -INFINITY ? top : 0;
@@ -245,7 +254,7 @@ static double NAME(weights)(const struct wn_attention *a, int64_t b, int64_t h, 
   if (a->threshold.on && total > 0) {
     for (int64_t j = first; j <= last; j++) key[j] /= total;
     for (int64_t s = 0; s < n; s++) weight[s] /= total;
-    const int32_t kept = apply_threshold(a, b, first, last, key, (struct ranked *)order);
+    const int32_t kept = apply_threshold(a, b, g, first, last, key, (struct ranked *)order);
     if (count) *count = kept;
     double left = 0;
     for (int64_t s = 0; s < n; s++) left += weight[s];
@@ -277,12 +286,14 @@ static void NAME(mix)(const struct wn_attention *a, int64_t b, int64_t h, int64_
   }
 }
 
-/* One head of one sequence. row, carry: [Tk]; acc: [D]; weight: [row_doubles]. */
+/* One head of one sequence. row, carry: [Tk]; acc: [D]; weight: [row_doubles]; mass: [Tk] or NULL. */
 static void NAME(forward_head)(const struct wn_attention *a, int64_t b, int64_t h, double *row, double *carry,
-                               double *acc, double *weight) {
+                               double *acc, double *weight, double *mass) {
   const int64_t D = a->D, G = wn_selection_groups(a), group = h / (a->H / G);
   const bool leads = h % (a->H / G) == 0; /* the group's F and M are written once */
   const REAL *f_in = a->sel.on ? a->sel.f_in : NULL;
+  const int32_t *places = wn_slot_positions(a, b, selecting_head(a, group) / (a->H / a->Hkv));
+  for (int64_t j = 0; mass && j < a->Tk; j++) mass[j] = 0;
   for (int64_t j = 0; j < a->Tk; j++)
     carry[j] = f_in ? (double)f_in[(b * G + group) * wn_selection_stride(a) + j] : 0.0;
   for (int64_t r = 0; r < a->Tq; r++) {
@@ -293,7 +304,7 @@ static void NAME(forward_head)(const struct wn_attention *a, int64_t b, int64_t 
       const int64_t at = (b * G + group) * a->Tq + r;
       REAL *F = leads && a->sel.F ? (REAL *)a->sel.F + at * a->Tk : NULL;
       NAME(base_row)(a, b, group, r, first, row);
-      NAME(select_row)(a, position, first, row, carry);
+      NAME(select_row)(a, position, first, places, row, carry);
       if (F)
         for (int64_t j = 0; j < a->Tk; j++) F[j] = (REAL)(j >= first && j <= position ? row[j] : carry[j]);
       if (leads && a->sel.mem && a->sel.M) {
@@ -304,6 +315,7 @@ static void NAME(forward_head)(const struct wn_attention *a, int64_t b, int64_t 
     }
     const double lse = NAME(weights)(a, b, h, r, a->sel.on ? row : NULL, weight, weight + 2 * (a->sinks.n + a->Tk),
                                      a->threshold.on && a->threshold.count ? a->threshold.count + n : NULL);
+    for (int64_t j = first; mass && j <= position; j++) mass[j] += weight[a->sinks.n + j];
     NAME(mix)(a, b, h, r, weight, acc);
     if (a->exclusive.on) {
       const REAL *v = NAME(v_at)(a, b, position, h / (a->H / a->Hkv));
@@ -324,11 +336,12 @@ static wn_status NAME(attention_forward)(const struct wn_exec *exec, const struc
   const size_t each = forward_doubles(a);
   const int64_t G = wn_selection_groups(a);
   double *scratch = exec->scratch, *last = scratch + (size_t)team * each; /* last: [B,G,Tk], f_out */
+  double *mass = a->slots.mass ? last + a->B * G * a->Tk : NULL;          /* [B,H,Tk] */
 #pragma omp parallel for num_threads(team) schedule(static)
   for (int64_t task = 0; task < a->B * a->H; task++) {
     const int64_t b = task / a->H, h = task % a->H;
     double *row = scratch + (size_t)omp_get_thread_num() * each, *carry = row + a->Tk, *acc = carry + a->Tk;
-    NAME(forward_head)(a, b, h, row, carry, acc, acc + a->D);
+    NAME(forward_head)(a, b, h, row, carry, acc, acc + a->D, mass ? mass + task * a->Tk : NULL);
     if (h % (a->H / G) == 0) memcpy(last + (b * G + h / (a->H / G)) * a->Tk, carry, (size_t)a->Tk * sizeof *last);
   }
   /* After all heads have read f_in, which f_out may be. */
@@ -336,6 +349,13 @@ static wn_status NAME(attention_forward)(const struct wn_exec *exec, const struc
     for (int64_t n = 0; n < a->B * G; n++)
       for (int64_t j = 0; j < a->Tk; j++)
         ((REAL *)a->sel.f_out)[n * wn_selection_stride(a) + j] = (REAL)last[n * a->Tk + j];
+  const int64_t share = a->H / wn_slot_groups(a);
+  for (int64_t n = 0; mass && n < a->B * wn_slot_groups(a); n++)
+    for (int64_t j = 0; j < a->Tk; j++) {
+      double sum = 0;
+      for (int64_t h = n * share; h < (n + 1) * share; h++) sum += mass[h * a->Tk + j];
+      ((REAL *)a->slots.mass)[n * wn_slot_stride(a) + j] = (REAL)sum;
+    }
   return WN_OK;
 }
 
@@ -441,7 +461,7 @@ static void NAME(backward_select)(const struct wn_attention *a, int64_t b, int64
                       : NAME(q_at)(a, b, r, h);
   double *to_q = own ? s->dsq + group * D : s->dq + h * D;
   for (int64_t j = first; j <= position; j++) {
-    if (!may_select(a, position, j, first) || (a->sel.relu && !(base[j] > 0))) continue;
+    if (!may_select(a, position, j, first, NULL) || (a->sel.relu && !(base[j] > 0))) continue;
     const int64_t x = position - j;
     const REAL *k = own ? (const REAL *)a->sel.sk + b * a->sel.s_sk.b + j * a->sel.s_sk.t + group * a->sel.s_sk.h
                         : NAME(k_at)(a, b, j, g);
@@ -506,7 +526,7 @@ static void NAME(backward_sequence)(const struct wn_attention *a, int64_t b, dou
       const int64_t position = r + T - a->Tq, first = document_start(a, b, position);
       if (r % ROWS == 0) memcpy(carries + (group * blocks + r / ROWS) * T, carry, (size_t)T * sizeof *carry);
       NAME(base_row)(a, b, group, r, first, base);
-      NAME(select_row)(a, position, first, base, carry);
+      NAME(select_row)(a, position, first, NULL, base, carry);
     }
   }
   for (int64_t block = blocks - 1; block >= 0; block--) {
@@ -517,7 +537,7 @@ static void NAME(backward_sequence)(const struct wn_attention *a, int64_t b, dou
         double *row = base + (group * ROWS + r - start) * T, *to = F + (group * ROWS + r - start) * T;
         NAME(base_row)(a, b, group, r, first, row);
         memcpy(to + first, row + first, (size_t)(position + 1 - first) * sizeof *to);
-        NAME(select_row)(a, position, first, to, carries + (group * blocks + block) * T);
+        NAME(select_row)(a, position, first, NULL, to, carries + (group * blocks + block) * T);
       }
     }
     for (int64_t r = end - 1; r >= start; r--) {

@@ -1,0 +1,55 @@
+/* A session's inside: private to src/model. */
+#ifndef WN_MODEL_SESSION_H
+#define WN_MODEL_SESSION_H
+
+#include "kv/cache.h"
+#include "kv/policy.h"
+#include "model/workspace.h"
+
+/* What a layer's cache does as the text grows. */
+enum wn_session_layer {
+  WN_LAYER_WHOLE,   /* holds everything */
+  WN_LAYER_TRIMMED, /* holds what the layer can see (wn_layer_reach): the rest would never be looked at again */
+  WN_LAYER_BUDGET   /* holds what its policy keeps */
+};
+
+struct wn_session {
+  wn_context *ctx;
+  const struct wn_model *model;
+  int64_t B, capacity, piece, position;
+  wn_budgets budgets;           /* layers 0: none */
+  wn_budgets reach;             /* policy window, what the trimmed layers see */
+  enum wn_session_layer *kinds; /* [L] */
+  struct wn_kv_cache *caches;   /* [L] */
+  struct wn_arena arena;
+  struct wn_layer_blocks blocks; /* one layer's arrays, used by all in turn */
+  struct wn_layer_temp temp;
+  int32_t *tokens, *positions; /* [B,piece] */
+  void *mid, *branch;          /* [B,C] the last position's */
+  void *x_out, *n_out;         /* [B,C] */
+  void *rstd, *mean;           /* [B] */
+  void *logits;                /* [B,V] of the model's dtype */
+  float *rope_table;           /* own, where the cache holds more than the model's table */
+  void *scratch;
+  size_t scratch_bytes;
+
+  /* For caches that evict, shared by the layers (session_attend.c). */
+  struct wn_kv_cache stage; /* what a cache holds and a piece behind it */
+  int32_t *slots;           /* [B,P,stage's capacity] */
+  void *mass;               /* [B,P,the largest budget] */
+  int32_t *zeros;           /* [B,piece], with cache_positions */
+  void *turned;             /* [B,the largest budget,Hkv,D], the same: keys rotated by place */
+  int32_t *places;          /* [B,the largest budget], the same */
+};
+
+/* Kinds, caches and what they share; model, B, capacity, piece and budgets are set. */
+wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s);
+void wn_session_caches_clear(struct wn_session *s);
+/* Keys of this layer are turned by their places in the cache, when they are used: wn_layer_before turns nothing. */
+bool wn_session_by_place(const struct wn_session *s, int64_t l);
+/* The attention of layer l over its cache, for the run's T tokens, which enter it. When measuring: as if the caches
+ * were empty, or full. */
+wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
+                            bool full);
+
+#endif

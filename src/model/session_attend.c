@@ -1,0 +1,282 @@
+/* A session's attention over caches that hold everything, what a layer can see, or what a policy keeps.
+ *
+ * A budget's step (DESIGN section 4) is that of one token: a full cache evicts, the token enters, attends to what is
+ * held, and the policy takes note. A piece of a prompt runs its maps as a block and its attention token by token:
+ * N K Hkv D operations in all, and K tokens of memory. A trimmed cache takes a piece as a block: what it holds and the
+ * piece stand behind each other in a stage that the layers share, the attention's own mask leaves out what is too far,
+ * and the last K tokens go back. */
+#include <string.h>
+
+#include "attention/registry.h"
+#include "model/session.h"
+
+/* --- creation --- */
+
+static wn_status choose_kinds(wn_context *ctx, struct wn_session *s) {
+  const int64_t L = s->model->config.layers;
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "kinds of caches", (size_t)L * sizeof *s->kinds, &memory));
+  s->kinds = memory;
+  WN_TRY(wn_alloc(ctx, "reach of the layers", (size_t)L * sizeof *s->reach.tokens, &memory));
+  s->reach.policy = WN_POLICY_WINDOW;
+  s->reach.layers = L;
+  s->reach.tokens = memory;
+  for (int64_t l = 0; l < L; l++) {
+    const int64_t reach = wn_layer_reach(s->model, l);
+    s->reach.tokens[l] = reach < s->capacity - 1 ? reach + 1 : s->capacity;
+    s->kinds[l] = s->budgets.layers > 0 && s->budgets.tokens[l] < s->capacity ? WN_LAYER_BUDGET
+                  : s->reach.tokens[l] < s->capacity                          ? WN_LAYER_TRIMMED
+                                                                              : WN_LAYER_WHOLE;
+  }
+  return WN_OK;
+}
+
+static const wn_budgets *policy_of(const struct wn_session *s, int64_t l) {
+  return s->kinds[l] == WN_LAYER_BUDGET ? &s->budgets : s->kinds[l] == WN_LAYER_TRIMMED ? &s->reach : NULL;
+}
+
+bool wn_session_by_place(const struct wn_session *s, int64_t l) {
+  return s->kinds[l] == WN_LAYER_BUDGET && s->budgets.cache_positions;
+}
+
+/* What evicting layers share. */
+static wn_status shared(wn_context *ctx, struct wn_session *s) {
+  const wn_model_config *c = &s->model->config;
+  const size_t element = wn_dtype_size(s->model->dtype);
+  int64_t budget = 0, trimmed = 0;
+  for (int64_t l = 0; l < c->layers; l++) {
+    const int64_t K = s->caches[l].shape.capacity;
+    if (s->kinds[l] == WN_LAYER_BUDGET && K > budget) budget = K;
+    if (s->kinds[l] == WN_LAYER_TRIMMED && K > trimmed) trimmed = K;
+  }
+  if (trimmed > 0) {
+    struct wn_kv_shape shape;
+    wn_kv_shape_of(c, s->B, trimmed + s->piece, s->model->dtype, &s->reach, &shape);
+    WN_TRY(wn_kv_cache_init(ctx, &shape, &s->stage));
+  }
+  const size_t rows = (size_t)(s->B * c->kv_heads);
+  const bool places = budget > 0 && s->budgets.cache_positions;
+  const struct {
+    const char *name;
+    bool wanted;
+    size_t rows, columns, element;
+    void **where;
+  } pieces[] = {
+      {"slots", trimmed > 0, rows, (size_t)(trimmed + s->piece), sizeof(int32_t), (void **)&s->slots},
+      {"weights of the rows", budget > 0, rows, (size_t)budget, element, &s->mass},
+      {"zeros", places, (size_t)s->B, (size_t)s->piece, sizeof(int32_t), (void **)&s->zeros},
+      {"turned keys", places, rows * (size_t)c->head_size, (size_t)budget, element, &s->turned},
+      {"places", places, (size_t)s->B, (size_t)budget, sizeof(int32_t), (void **)&s->places},
+  };
+  for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
+    size_t n;
+    if (!pieces[i].wanted) continue;
+    if (!wn_mul_size(pieces[i].rows, pieces[i].columns, &n) || !wn_mul_size(n, pieces[i].element, &n))
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences: array %s does not fit in memory",
+                     (long long)s->B, pieces[i].name);
+    WN_TRY(wn_alloc(ctx, pieces[i].name, n, pieces[i].where));
+  }
+  return WN_OK;
+}
+
+wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
+  const wn_model_config *c = &s->model->config;
+  void *memory;
+  WN_TRY(choose_kinds(ctx, s));
+  WN_TRY(wn_alloc(ctx, "caches", (size_t)c->layers * sizeof *s->caches, &memory));
+  s->caches = memory;
+  for (int64_t l = 0; l < c->layers; l++) {
+    struct wn_kv_shape shape;
+    const wn_budgets *policy = policy_of(s, l);
+    wn_kv_shape_of(c, s->B, policy ? policy->tokens[l] : s->capacity, s->model->dtype, policy, &shape);
+    WN_TRY(wn_kv_cache_init(ctx, &shape, &s->caches[l]));
+  }
+  return shared(ctx, s);
+}
+
+void wn_session_caches_clear(struct wn_session *s) {
+  for (int64_t l = 0; s->caches && l < s->model->config.layers; l++) wn_kv_cache_clear(&s->caches[l]);
+  wn_kv_cache_clear(&s->stage);
+  wn_free(s->caches);
+  wn_free(s->kinds);
+  wn_free(s->slots);
+  wn_free(s->mass);
+  wn_free(s->zeros);
+  wn_free(s->turned);
+  wn_free(s->places);
+  wn_budgets_clear(&s->reach);
+  wn_budgets_clear(&s->budgets);
+}
+
+/* --- attention --- */
+
+/* The operation on the piece's own arrays, without forward's notes to backward. */
+static void operation(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, struct wn_attention *op,
+                      struct wn_kv_rows *rows) {
+  wn_layer_attention(run, l, a, op);
+  *rows = (struct wn_kv_rows){
+      .k = op->k, .v = op->v, .sk = op->sel.sk, .s_k = op->s_k, .s_v = op->s_v, .s_sk = op->sel.s_sk};
+  op->lse = NULL;
+  op->sel.mem = false;
+  op->sel.M = NULL;
+  op->exclusive.dot = NULL;
+  op->threshold.cut = NULL;
+}
+
+static wn_status attend_whole(struct wn_run *run, struct wn_kv_cache *cache, struct wn_attention *op,
+                              const struct wn_kv_rows *rows) {
+  const int64_t T = run->T;
+  if (!run->measuring) wn_kv_cache_append(cache, rows, 0, T);
+  wn_kv_cache_bind(cache, T, op);
+  WN_TRY(wn_run_attention_forward(run, op));
+  if (!run->measuring) wn_kv_cache_advance(cache, T);
+  return WN_OK;
+}
+
+/* Row t of the operation alone. */
+static struct wn_attention one_row(const struct wn_attention *op, int64_t t, wn_dtype dtype) {
+  struct wn_attention row = *op;
+  row.Tq = 1;
+  row.q = wn_at(op->q, t * op->s_q.t, dtype);
+  row.y = wn_at(op->y, t * op->s_y.t, dtype);
+  row.sel.sq = wn_at(op->sel.sq, t * op->sel.s_sq.t, dtype);
+  if (op->span.dynamic) row.span.z = wn_at(op->span.z, t * op->span.s_z.t, dtype);
+  return row;
+}
+
+/* Streaming, positions by place: the key that is the n-th oldest of those held is at n, and so is the query. */
+static wn_status turn_by_place(struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
+                               struct wn_attention *op) {
+  const wn_model_config *c = &s->model->config;
+  const struct wn_kv_shape *shape = &cache->shape;
+  const int64_t K = shape->capacity, D = shape->D, Hkv = shape->Hkv, n = cache->count + 1;
+  const int64_t gone = cache->seen + 1 - n, sinks = s->budgets.sinks < K - 1 ? s->budgets.sinks : K - 1;
+  const size_t bytes = (size_t)D * wn_dtype_size(shape->dtype);
+  for (int64_t b = 0; b < shape->B && !run->measuring; b++) {
+    const int32_t *at = cache->at + b * K; /* the sinks come first, the others follow on each other */
+    for (int64_t j = 0; j < n; j++) {
+      s->places[b * n + j] = (int32_t)(at[j] < sinks ? at[j] : at[j] - gone);
+      for (int64_t g = 0; g < Hkv; g++)
+        memcpy(wn_at(s->turned, ((b * n + j) * Hkv + g) * D, shape->dtype),
+               wn_at(cache->k, ((b * Hkv + g) * K + j) * D, shape->dtype), bytes);
+    }
+  }
+  op->k = s->turned;
+  op->s_k = (struct wn_stride){n * Hkv * D, Hkv * D, D};
+  op->slots.at = s->places;
+  op->slots.groups = 1;
+  op->slots.stride = n;
+  if (c->position != WN_POS_ROPE) return WN_OK;
+  struct wn_rope turn = {.rows = shape->B * n,
+                         .heads = Hkv,
+                         .D = D,
+                         .x = s->turned,
+                         .ldx = Hkv * D,
+                         .positions = s->places,
+                         .cos_sin = run->rope,
+                         .P = run->rope_rows,
+                         .theta = c->rope_theta};
+  WN_TRY(wn_run_rope_forward(run, &turn));
+  for (int64_t b = 0; b < shape->B; b++) {
+    turn.rows = 1;
+    turn.heads = c->heads;
+    turn.x = wn_at(op->q, b * op->s_q.b, shape->dtype);
+    turn.ldx = c->heads * D;
+    turn.positions = s->places + b * n + n - 1;
+    WN_TRY(wn_run_rope_forward(run, &turn));
+  }
+  return WN_OK;
+}
+
+/* What the policy wants to know of the row that has just been. */
+static void take_note(const struct wn_session *s, struct wn_kv_cache *cache) {
+  const struct wn_kv_shape *shape = &cache->shape;
+  for (int64_t row = 0; row < shape->B * shape->groups; row++) {
+    const int64_t first = row * shape->capacity;
+    for (int64_t j = first; j <= first + cache->count; j++) {
+      if (shape->dtype == WN_F64)
+        ((double *)cache->weights)[j] += ((const double *)s->mass)[j];
+      else
+        ((float *)cache->weights)[j] += ((const float *)s->mass)[j];
+    }
+  }
+}
+
+static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_attention *op,
+                             const struct wn_kv_rows *rows) {
+  struct wn_kv_cache *cache = &s->caches[l];
+  const enum wn_policy_weights weights = wn_policy_row(s->budgets.policy)->weights;
+  for (int64_t t = 0; t < run->T; t++) {
+    if (!run->measuring) {
+      if (cache->count == cache->shape.capacity) wn_kv_cache_evict(cache, &s->budgets, l);
+      wn_kv_cache_append(cache, rows, t, 1);
+    }
+    struct wn_attention row = one_row(op, t, run->exec.dtype);
+    wn_kv_cache_bind(cache, 1, &row);
+    if (weights == WN_WEIGHTS_SUM) row.slots.mass = s->mass;
+    if (weights == WN_WEIGHTS_LAST) row.slots.mass = cache->weights;
+    if (wn_session_by_place(s, l)) WN_TRY(turn_by_place(run, s, cache, &row));
+    WN_TRY(wn_run_attention_forward(run, &row));
+    if (run->measuring) return WN_OK;
+    if (weights == WN_WEIGHTS_SUM) take_note(s, cache);
+    wn_kv_cache_advance(cache, 1);
+  }
+  return WN_OK;
+}
+
+/* A piece behind what a trimmed cache holds, both in order: no positions are needed, for the token that would pass
+ * for the first one is out of every row's sight. */
+static wn_status attend_staged(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
+                               struct wn_attention *op, const struct wn_kv_rows *rows) {
+  struct wn_kv_cache *stage = &s->stage;
+  const int64_t T = run->T, P = cache->shape.groups, rows_of_slots = cache->shape.B * P;
+  if (!run->measuring) {
+    wn_kv_cache_reset(stage);
+    wn_kv_cache_order(cache, s->slots);
+    wn_kv_cache_gather(cache, s->slots, cache->count, stage);
+    stage->count = cache->count;
+    stage->seen = cache->seen;
+    wn_kv_cache_append(stage, rows, 0, T);
+  } else {
+    stage->count = cache->count;
+  }
+  wn_kv_cache_bind(stage, T, op);
+  op->slots.at = NULL;
+  WN_TRY(wn_run_attention_forward(run, op));
+  if (run->measuring) return WN_OK;
+  wn_kv_cache_advance(stage, T);
+  const int64_t K = cache->shape.capacity, n = stage->count < K ? stage->count : K;
+  for (int64_t r = 0; r < rows_of_slots; r++)
+    for (int64_t j = 0; j < n; j++) s->slots[r * n + j] = (int32_t)(stage->count - n + j);
+  wn_kv_cache_reset(cache);
+  wn_kv_cache_gather(stage, s->slots, n, cache);
+  cache->count = n;
+  cache->seen = stage->seen;
+  return WN_OK;
+}
+
+wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
+                            bool full) {
+  struct wn_kv_cache *cache = &s->caches[l];
+  const int64_t K = cache->shape.capacity, T = run->T;
+  struct wn_attention op;
+  struct wn_kv_rows rows;
+  operation(run, l, a, &op, &rows);
+  if (run->measuring) {
+    cache->count = !full ? 0 : s->kinds[l] == WN_LAYER_BUDGET ? K - 1 : K > T ? K - T : 0;
+    cache->seen = full && s->kinds[l] != WN_LAYER_WHOLE ? K : cache->count;
+  }
+  switch (s->kinds[l]) {
+  case WN_LAYER_WHOLE:
+    return attend_whole(run, cache, &op, &rows);
+  case WN_LAYER_BUDGET:
+    return attend_rows(run, s, l, &op, &rows);
+  case WN_LAYER_TRIMMED:
+    break;
+  }
+  if (run->measuring ? !full : cache->seen + T <= K) return attend_whole(run, cache, &op, &rows);
+  if (run->measuring) cache->count = T > 1 ? K : K - 1;
+  if (T > 1) return attend_staged(run, s, cache, &op, &rows);
+  if (!run->measuring && cache->count == K) wn_kv_cache_evict(cache, &s->reach, l);
+  return attend_whole(run, cache, &op, &rows);
+}
