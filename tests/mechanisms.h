@@ -109,7 +109,7 @@ struct mech_bench {
 };
 #define MECH_MEM_COEF 0.3
 
-static double mech_get(const struct mech_bench *m, int which, int64_t i) {
+static SUPPORT_UNUSED double mech_get(const struct mech_bench *m, int which, int64_t i) {
   const void *data = m->a[which].data;
   if (m->a[which].whole) return ((const int32_t *)data)[i];
   return m->dtype == WN_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];

@@ -164,6 +164,10 @@ static inline int64_t wn_slot_row(const struct wn_attention *a, int64_t b, int64
 static inline int64_t wn_slot_stride(const struct wn_attention *a) {
   return a->slots.stride > 0 ? a->slots.stride : a->Tk;
 }
+/* The position of slot j. */
+static inline int64_t wn_slot_position(const struct wn_attention *a, int64_t b, int64_t kv_head, int64_t j) {
+  return a->slots.at ? a->slots.at[wn_slot_row(a, b, kv_head) + j] : j;
+}
 /* The positions of what a key-value head holds: NULL where slot j holds position j. */
 static inline const int32_t *wn_slot_positions(const struct wn_attention *a, int64_t b, int64_t kv_head) {
   return a->slots.at ? a->slots.at + wn_slot_row(a, b, kv_head) : NULL;

@@ -253,14 +253,14 @@ static wn_status check_selective(struct check c, const struct wn_attention *a, b
 }
 
 /* The terms beside selection. */
-static wn_status check_terms(struct check c, const struct wn_attention *a) {
+static wn_status check_terms(struct check c, const struct wn_attention *a, int64_t far) {
   WN_TRY(at_least(c, "window", a->window, 0));
   WN_TRY(at_least(c, "strided", a->strided, 0));
   if (a->root.on) {
     WN_TRY(at_least(c, "sqrt.buffer", a->root.buffer, 1));
     WN_TRY(number(c, "sqrt.density", a->root.density, a->root.density > 0, "a number > 0"));
   }
-  double seen = (double)a->Tk; /* distances below this may be seen */
+  double seen = (double)far + 1; /* distances below this may be seen */
   if (a->window > 0 && (double)a->window < seen) seen = (double)a->window;
   if (a->span.on) {
     WN_TRY(need(c, "span.z", a->span.z));
@@ -295,8 +295,22 @@ static wn_status check_terms(struct check c, const struct wn_attention *a) {
   return number(c, "dropout.p", a->dropout.p, a->dropout.p >= 0 && a->dropout.p < 1, "a number in [0,1)");
 }
 
-static wn_status check_slots(struct check c, const struct wn_attention *a) {
+/* One group's positions: the rows' own in order, all others older. The most that a row and a key lie apart. */
+static wn_status check_positions(struct check c, const struct wn_attention *a, const int32_t *at, int64_t *far) {
+  const int64_t own = a->Tk - a->Tq;
+  for (int64_t j = 0; j < a->Tk; j++) {
+    const bool ok = at[j] >= 0 && (j < own ? at[j] < at[own] : j == own || at[j] > at[j - 1]);
+    if (!ok)
+      return wn_fail(c.exec->ctx, WN_ERR_ARGUMENT, "attention: slots.at[%lld] is %d, %s", (long long)j, at[j],
+                     j < own ? "expected a position before the first row's" : "expected the rows' positions in order");
+    if (at[a->Tk - 1] - at[j] > *far) *far = at[a->Tk - 1] - at[j];
+  }
+  return WN_OK;
+}
+
+static wn_status check_slots(struct check c, const struct wn_attention *a, bool backward, int64_t *far) {
   const int64_t P = wn_slot_groups(a);
+  *far = a->Tk - 1;
   if (P != 1 && P != a->Hkv)
     return wn_fail(c.exec->ctx, WN_ERR_SHAPE,
                    "attention: slots of %lld groups, expected 1 or one for each of %lld heads", (long long)P,
@@ -304,7 +318,18 @@ static wn_status check_slots(struct check c, const struct wn_attention *a) {
   if (a->slots.stride > 0 && a->slots.stride < a->Tk)
     return wn_fail(c.exec->ctx, WN_ERR_SHAPE, "attention: slots.stride is %lld, Tk %lld", (long long)a->slots.stride,
                    (long long)a->Tk);
-  return a->slots.stride > 0 ? product(c, "slots", a->B, P, a->slots.stride) : WN_OK;
+  if (a->slots.stride > 0) WN_TRY(product(c, "slots", a->B, P, a->slots.stride));
+  if (backward && (a->slots.at || a->slots.mass))
+    return wn_fail(c.exec->ctx, WN_ERR_UNSUPPORTED, "attention: slots.%s has no backward", a->slots.at ? "at" : "mass");
+  if (!a->slots.at) return WN_OK;
+  if (a->doc_start)
+    return wn_fail(c.exec->ctx, WN_ERR_ARGUMENT, "attention: slots.at and doc_start exclude each other");
+  if (a->sel.on && P > 1 && wn_selection_groups(a) != P)
+    return wn_fail(c.exec->ctx, WN_ERR_SHAPE,
+                   "attention: slots of each key-value head need a selection of each key-value head");
+  *far = 0;
+  for (int64_t n = 0; n < a->B * P; n++) WN_TRY(check_positions(c, a, a->slots.at + n * wn_slot_stride(a), far));
+  return WN_OK;
 }
 
 /* Rows without causality: what they do not go with. */
@@ -358,9 +383,10 @@ wn_status wn_check_attention(const struct wn_exec *exec, const struct wn_attenti
           return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "attention: doc_start[%lld,%lld] is %d, expected 0 to %lld",
                          (long long)b, (long long)t, a->doc_start[b * a->Tk + t], (long long)t);
   }
-  WN_TRY(check_slots(c, a));
+  int64_t far;
+  WN_TRY(check_slots(c, a, backward, &far));
   if (a->sel.on) WN_TRY(check_selective(c, a, backward));
-  WN_TRY(check_terms(c, a));
+  WN_TRY(check_terms(c, a, far));
   if (!backward) return WN_OK;
   if (a->dk_from < 0 || a->dk_from > a->Tk)
     return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "attention: dk_from is %lld, expected 0 to %lld", (long long)a->dk_from,

@@ -9,6 +9,8 @@
 #include <string.h>
 #include "backends/cpu/attention_bias.h"
 #include "backends/cpu/attention_sparse.h"
+#include "backends/cpu/attention_slots.h"
+#include "backends/cpu/attention_terms.h"
 #include "base/alloc.h"
 
 wn_status wn_attention_plan_init(struct wn_attention_plan *p, const struct wn_exec *exec, const struct wn_attention *a,
@@ -136,12 +138,16 @@ static void strip_masks(const struct wn_attention_plan *p, const struct wn_atten
   const int64_t pos0 = r->p0 + s->row;
   /* Selection runs over the tile's whole width, beyond that of a strip. */
   const bool past = j0 + s->width - 1 <= pos0 && r->doc_max <= j0 && (!a->sel.on || s->width == WN_TILE);
-  const bool rules = !apart && wn_terms_mask(a) && !wn_terms_all(a, pos0 - j0 - s->width + 1, pos0 + s->rows - 1 - j0);
+  const bool slots = a->slots.at != NULL; /* of one group: the heads share the masks */
+  const uint64_t zero = slots && a->sel.protect_first ? wn_slots_first(a, r->b, 0, j0) : 0;
+  const bool rules =
+      !apart && wn_terms_mask(a) && (slots || !wn_terms_all(a, pos0 - j0 - s->width + 1, pos0 + s->rows - 1 - j0));
   uint64_t left[WN_TILE];
   const enum wn_terms_gone gone =
-      wn_terms_gone_apart(a) ? WN_GONE_NONE : wn_terms_gone(a, r->b, 0, pos0, s->rows, j0, left);
+      wn_terms_gone_apart(a) ? WN_GONE_NONE
+                             : wn_terms_gone(a, r->b, 0, wn_slot_position(a, r->b, 0, pos0), s->rows, j0, left);
   const bool full = past && !rules && gone == WN_GONE_NONE;
-  const bool allow_all = !a->sel.on || (past && (r->doc_max < j0 || !a->sel.protect_first) &&
+  const bool allow_all = !a->sel.on || (past && (slots ? zero == 0 : r->doc_max < j0 || !a->sel.protect_first) &&
                                         (j0 + s->width - 1 < pos0 || !a->sel.protect_self));
   s->seen = s->allow = s->past = NULL;
   s->empty = false, s->skip = apart;
@@ -152,11 +158,13 @@ static void strip_masks(const struct wn_attention_plan *p, const struct wn_atten
     uint64_t seen = bit_range(first, at);
     some |= seen;
     s->masks[2][i] = seen;
-    s->masks[0][i] = rules ? seen & wn_terms_seen(a, pos0 + i, j0) : seen;
+    s->masks[0][i] = seen;
+    if (rules)
+      s->masks[0][i] &= slots ? wn_slots_seen(a, r->b, 0, r->r0 + s->row + i, j0) : wn_terms_seen(a, pos0 + i, j0);
     if (gone != WN_GONE_NONE) s->masks[0][i] &= left[i];
     shown |= s->masks[0][i];
     if (a->sel.protect_self) seen &= ~bit_at(at);
-    if (a->sel.protect_first) seen &= ~bit_at(first);
+    if (a->sel.protect_first) seen &= ~(slots ? zero : bit_at(first));
     s->masks[1][i] = seen;
   }
   s->skip = apart || shown == 0;
@@ -171,7 +179,7 @@ static void strip_masks(const struct wn_attention_plan *p, const struct wn_atten
 int64_t wn_attention_first_column(const struct wn_attention_plan *p, const struct wn_attention_rows *r) {
   const struct wn_attention *a = p->a;
   int64_t c = r->doc_min / WN_TILE;
-  if (a->window > 0 && !all_selections(a)) c = wn_max_i64(c, (r->p0 - a->window + 1) / WN_TILE);
+  if (a->window > 0 && !a->slots.at && !all_selections(a)) c = wn_max_i64(c, (r->p0 - a->window + 1) / WN_TILE);
   return a->sel.on ? c : wn_max_i64(c, wn_sparse_edge(p, r->block));
 }
 
@@ -231,6 +239,9 @@ static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, b
   struct wn_attention_plan p;
   if (backward && a->threshold.on && !a->threshold.cut)
     return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "attention: threshold.cut: expected forward's note, found NULL");
+  if (!decodes(a, backward) && (a->slots.mass || (a->slots.at && wn_slot_groups(a) > 1)))
+    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "attention: backend cpu has slots.%s for single rows only",
+                   a->slots.mass ? "mass" : "at of each key-value head");
   const struct wn_tile_ops *ops = avx512 ? &wn_tile_ops_avx512 : &wn_tile_ops_avx2;
   WN_TRY(wn_attention_plan_init(&p, exec, a, ops, backward));
   wn_sparse_fill(&p, (float *)exec->scratch + scratch_bytes(&p, backward) / sizeof(float) - wn_sparse_floats(&p));

@@ -9,6 +9,7 @@
 #include <string.h>
 #include "backends/cpu/attention_bias.h"
 #include "backends/cpu/attention_sparse.h"
+#include "backends/cpu/attention_slots.h"
 #include "backends/cpu/attention_threshold.h"
 
 /* One entry a head and part. */
@@ -19,6 +20,8 @@ struct partial {
   float *mem;            /* [B*G*parts] */
   float *last;           /* [B*G][Tk] F after this row */
   float *logits, *order; /* threshold: [B*H][blocks*64]; one row's keys for each thread */
+  float *weights, *ref;  /* slots.mass: [B*H][blocks*64] exponentials, [B*H][blocks] what they were taken against */
+  float *top, *factor;   /* the same: [B*H] the row's reference, and 1 / its sum against it */
 };
 
 static int64_t count_parts(const struct wn_attention_plan *p) {
@@ -39,6 +42,11 @@ static size_t lay(const struct wn_attention_plan *p, float *base, struct partial
   x->last = a->sel.on ? wn_layout_take(&l, a->B * wn_selection_groups(a) * a->Tk) : NULL;
   x->logits = a->threshold.on ? wn_layout_take(&l, a->B * a->H * p->blocks * WN_TILE) : NULL;
   x->order = a->threshold.on ? wn_layout_take(&l, p->exec->threads * wn_threshold_floats(p)) : NULL;
+  const bool mass = a->slots.mass != NULL;
+  x->weights = mass ? wn_layout_take(&l, a->B * a->H * p->blocks * WN_TILE) : NULL;
+  x->ref = mass ? wn_layout_take(&l, a->B * a->H * p->blocks) : NULL;
+  x->top = mass ? wn_layout_take(&l, a->B * a->H) : NULL;
+  x->factor = mass ? wn_layout_take(&l, a->B * a->H) : NULL;
   return l.used;
 }
 
@@ -83,16 +91,47 @@ static void block_masks(const struct wn_attention_plan *p, const struct wn_atten
   const int64_t first = wn_max_i64(r->doc_min - j0, 0), self = r->p0 - j0;
   uint64_t seen = first >= count ? 0 : (~UINT64_C(0) << first) & (~UINT64_C(0) >> (WN_TILE - count));
   s->masks[2][0] = seen;
-  s->masks[0][0] = wn_terms_mask(a) ? seen & wn_terms_seen(a, r->p0, j0) : seen;
+  s->masks[0][0] = seen;
+  const bool slots = a->slots.at != NULL;
+  if (wn_terms_mask(a)) s->masks[0][0] &= slots ? wn_slots_seen(a, r->b, g, 0, j0) : wn_terms_seen(a, r->p0, j0);
   uint64_t left;
-  if (wn_terms_gone(a, r->b, g, r->p0, 1, j0, &left) != WN_GONE_NONE) s->masks[0][0] &= left;
+  if (wn_terms_gone(a, r->b, g, wn_slot_position(a, r->b, g, r->p0), 1, j0, &left) != WN_GONE_NONE)
+    s->masks[0][0] &= left;
   s->empty = s->masks[0][0] == 0;
-  if (a->sel.protect_first && r->doc_min >= j0 && first < WN_TILE) seen &= ~(UINT64_C(1) << first);
+  if (a->sel.protect_first && slots)
+    seen &= ~wn_slots_first(a, r->b, g, j0);
+  else if (a->sel.protect_first && r->doc_min >= j0 && first < WN_TILE)
+    seen &= ~(UINT64_C(1) << first);
   if (a->sel.protect_self && self < WN_TILE) seen &= ~(UINT64_C(1) << self);
   s->masks[1][0] = seen;
   s->seen = ~s->masks[0][0] ? s->masks[0] : NULL;
   s->past = ~s->masks[2][0] ? s->masks[2] : NULL;
   s->allow = ~s->masks[1][0] ? s->masks[1] : NULL;
+}
+
+/* slots.mass: a block's exponentials and their reference wait for the row's sum. */
+static void keep_weights(const struct wn_attention_plan *p, const struct partial *x, int64_t b, int64_t h, int64_t c,
+                         const float *tile, float ref) {
+  const int64_t at = (b * p->a->H + h) * p->blocks + c;
+  memcpy(x->weights + at * WN_TILE, tile, WN_TILE * sizeof *tile);
+  x->ref[at] = ref;
+}
+
+/* Row n of slots.mass [B*P]: the weights of its heads. */
+static void sum_mass(const struct wn_attention_plan *p, const struct partial *x, int64_t n) {
+  const struct wn_attention *a = p->a;
+  const int64_t heads = a->H / wn_slot_groups(a);
+  float *mass = (float *)a->slots.mass + n * wn_slot_stride(a);
+  for (int64_t j = 0; j < a->Tk; j++) mass[j] = 0;
+  for (int64_t h = n * heads; h < (n + 1) * heads; h++) {
+    for (int64_t c = 0; c < p->blocks; c++) {
+      const float ref = x->ref[h * p->blocks + c], *w = x->weights + (h * p->blocks + c) * WN_TILE;
+      if (ref == -INFINITY) continue;
+      const float factor = exp2f(ref - x->top[h]) * x->factor[h];
+      const int64_t columns = wn_min_i64(WN_TILE, a->Tk - c * WN_TILE);
+      for (int64_t j = 0; j < columns; j++) mass[c * WN_TILE + j] += w[j] * factor;
+    }
+  }
 }
 
 /* Of keys that lie apart, one of `parts` shares: gathered as they lie, 64 at a time. With the shift F is the cache's.
@@ -143,6 +182,7 @@ static void decode_apart(const struct wn_attention_plan *p, const struct partial
 static int64_t first_block(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t g) {
   const struct wn_attention *a = p->a;
   int64_t first = r->doc_min;
+  if (a->slots.at) return 0;
   if (a->window > 0) first = wn_max_i64(first, r->p0 - a->window + 1);
   if (a->span.on) first = wn_max_i64(first, r->p0 - wn_terms_span_reach(a, r->b, g * p->group, p->group, 0));
   return first / WN_TILE;
@@ -169,6 +209,8 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
                      x->acc + at * p->Dp);
     float *logits = x->logits ? x->logits + (b * a->H + g * p->group + h) * p->blocks * WN_TILE : NULL;
     for (int64_t j = begin * WN_TILE; logits && j < end * WN_TILE; j++) logits[j] = -INFINITY;
+    float *ref = x->ref ? x->ref + (b * a->H + g * p->group + h) * p->blocks : NULL;
+    for (int64_t c = begin; ref && c < end; c++) ref[c] = -INFINITY;
   }
   const bool apart = p->sparse.on && (!a->sel.on || a->sel.shift), whole = selects || x->logits;
   for (int64_t c = whole ? begin : wn_max_i64(begin, first_block(p, &r, g)); c < (apart && !selects ? 0 : end); c++) {
@@ -208,6 +250,7 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
                                                 .l = x->l + at * WN_TILE_LANES,
                                                 .acc = x->acc + at * p->Dp,
                                                 .acc_width = p->Dp});
+      if (x->weights) keep_weights(p, x, b, head, c, tile, x->m[at]);
       if (a->dropout.p > 0) {
         wn_terms_dropout(p, &terms, own);
         wn_terms_drop(p, &terms, own, tile);
@@ -243,6 +286,7 @@ static void threshold_head(const struct wn_attention_plan *p, const struct parti
                                               .l = x->l + at * WN_TILE_LANES,
                                               .acc = x->acc + at * p->Dp,
                                               .acc_width = p->Dp});
+    if (x->weights) keep_weights(p, x, b, h, s.j0 / WN_TILE, tile, x->m[at]);
     if (a->dropout.p > 0) {
       wn_terms_dropout(p, &s, &seen);
       wn_terms_drop(p, &s, &seen, tile);
@@ -271,6 +315,9 @@ static void merge(const struct wn_attention_plan *p, const struct partial *x, in
   for (int64_t d = 0; d < a->D; d++) y[d] = total > 0 ? acc[d] / total : 0.0f;
   if (a->lse) ((float *)a->lse)[b * a->H + h] = wn_attention_lse(top, total);
   if (a->exclusive.on) wn_exclusive_rows(p, b, h, 0, 1);
+  if (!x->weights) return;
+  x->top[b * a->H + h] = top;
+  x->factor[b * a->H + h] = total > 0 ? 1 / total : 0;
 }
 
 void wn_attention_decode_run(const struct wn_attention_plan *p) {
@@ -284,6 +331,11 @@ void wn_attention_decode_run(const struct wn_attention_plan *p) {
     for (int64_t n = 0; n < tasks; n++) decode_task(p, &x, n / parts / a->Hkv, n / parts % a->Hkv, n % parts, parts);
 #pragma omp for schedule(static) nowait
     for (int64_t n = 0; n < a->B * a->H; n++) merge(p, &x, n / a->H, n % a->H, parts);
+    if (x.weights) {
+#pragma omp barrier
+#pragma omp for schedule(static)
+      for (int64_t n = 0; n < a->B * wn_slot_groups(a); n++) sum_mass(p, &x, n);
+    }
     /* Only now: f_out may be f_in. */
     if (a->sel.on) {
 #pragma omp for schedule(static)

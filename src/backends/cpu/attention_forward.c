@@ -217,8 +217,9 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
     const uint64_t *seen = s->seen;
     uint64_t own[WN_TILE];
     if (wn_terms_gone_apart(p->a)) {
-      const enum wn_terms_gone gone =
-          wn_terms_gone(p->a, u->b, u->g0 + h / p->group, r->at.p0 + s->row, s->rows, c * WN_TILE, own);
+      const enum wn_terms_gone gone = wn_terms_gone(
+          p->a, u->b, u->g0 + h / p->group, wn_slot_position(p->a, u->b, u->g0 + h / p->group, r->at.p0 + s->row),
+          s->rows, c * WN_TILE, own);
       if (gone == WN_GONE_ALL) continue;
       seen = wn_terms_gone_join(gone, seen, own, s->rows);
     }

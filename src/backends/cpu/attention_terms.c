@@ -3,6 +3,7 @@
  * sinks come before the keys; exclusive self attention (Zhai) is an epilogue of the rows. */
 #include "backends/cpu/attention_bias.h"
 #include <math.h>
+#include "backends/cpu/attention_slots.h"
 
 int64_t wn_terms_square_distance(int64_t m, double density) {
   const double ratio = (double)m / density;
@@ -61,7 +62,7 @@ bool wn_terms_single(const struct wn_attention *a, int64_t b, int64_t g, int64_t
   if (!a->slots.gone) return false;
   const int32_t *gone = a->slots.gone + wn_slot_row(a, b, g);
   for (int64_t j = position - 1; j >= first; j--)
-    if (gone[j] > position) return false;
+    if (gone[j] > wn_slot_position(a, b, g, position)) return false;
   return true;
 }
 
@@ -156,6 +157,7 @@ int64_t wn_terms_span_reach(const struct wn_attention *a, int64_t b, int64_t h0,
 
 bool wn_terms_span_sees(const struct wn_terms_strip *s) {
   const struct wn_attention *a = s->a;
+  if (a->slots.at) return true; /* in any order */
   for (int64_t i = 0; i < s->rows; i++) {
     const int64_t at = s->r + i + a->Tk - a->Tq - s->j0;
     if (span_mask(a, ratio(a, s->b, s->h, s->r + i), wn_max_i64(at - s->width + 1, 0)) > 0) return true;
@@ -163,8 +165,28 @@ bool wn_terms_span_sees(const struct wn_terms_strip *s) {
   return false;
 }
 
+static const uint64_t *span_slots(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own, float *tile) {
+  const struct wn_attention *a = s->a;
+  int32_t x[WN_TILE];
+  for (int64_t i = 0; i < s->rows; i++) {
+    const int64_t columns = wn_min_i64(s->width, a->Tk - a->Tq + s->r + i + 1 - s->j0);
+    const double z = ratio(a, s->b, s->h, s->r + i);
+    wn_slots_distances(a, s->b, s->h / (a->H / a->Hkv), s->r + i, s->j0, columns, x);
+    own[i] = seen ? seen[i] : ~UINT64_C(0);
+    for (int64_t j = 0; j < columns; j++) {
+      const double m = span_mask(a, z, x[j]);
+      if (m <= 0)
+        own[i] &= ~(UINT64_C(1) << j);
+      else if (m < 1)
+        tile[i * WN_TILE + j] += (float)log(m);
+    }
+  }
+  return own;
+}
+
 const uint64_t *wn_terms_span(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own, float *tile) {
   const struct wn_attention *a = s->a;
+  if (a->slots.at) return span_slots(s, seen, own, tile);
   for (int64_t i = 0; i < s->rows; i++) {
     const int64_t at = s->r + i + a->Tk - a->Tq - s->j0;
     const double z = ratio(a, s->b, s->h, s->r + i);
@@ -224,10 +246,30 @@ static int64_t row_reach(const struct wn_terms_strip *s, int64_t i, int64_t *nea
   return last + 1;
 }
 
+/* Distances beyond the table are of keys that no rule shows. */
+static void relative_slots(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *q,
+                           int64_t q_step, float *tile) {
+  const struct wn_attention *a = p->a;
+  _Alignas(64) float R[WN_TILE];
+  int32_t x[WN_TILE];
+  for (int64_t i = 0; i < s->rows; i++) {
+    const int64_t columns = wn_min_i64(s->width, a->Tk - a->Tq + s->r + i + 1 - s->j0);
+    if (columns <= 0) continue;
+    wn_slots_distances(a, s->b, s->h / (a->H / a->Hkv), s->r + i, s->j0, columns, x);
+    for (int64_t j = 0; j < columns; j++) x[j] = x[j] < a->relative.P ? x[j] : (int32_t)a->relative.P - 1;
+    p->ops->gather_logits(R, q + i * q_step, a->relative.p, x, a->D, columns, a->D, (float)a->scale);
+    for (int64_t j = 0; j < columns; j++) tile[i * WN_TILE + j] += R[j];
+  }
+}
+
 void wn_terms_relative(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *q,
                        int64_t q_step, float *tile) {
   const struct wn_attention *a = p->a;
   _Alignas(64) float R[WN_TILE];
+  if (a->slots.at) {
+    relative_slots(p, s, q, q_step, tile);
+    return;
+  }
   for (int64_t i = 0; i < s->rows; i++) {
     int64_t x;
     const int64_t n = row_reach(s, i, &x), count = wn_min_i64(n, a->relative.P - x);

@@ -69,8 +69,8 @@ static int64_t fewest(struct wn_ranked_key *x, int64_t n, double goal, struct wn
 }
 
 /* One row; returns the number of content keys kept. */
-static int64_t choose(const struct wn_attention *a, const uint8_t *control, const float *logits, int64_t columns,
-                      struct wn_ranked_key *order, double cut[2]) {
+static int64_t choose(const struct wn_attention *a, const int32_t *at, const uint8_t *control, const float *logits,
+                      int64_t columns, struct wn_ranked_key *order, double cut[2]) {
   int64_t n = 0;
   float top = -INFINITY, next = -INFINITY;
   double content = 0;
@@ -81,7 +81,7 @@ static int64_t choose(const struct wn_attention *a, const uint8_t *control, cons
       others = true;
       continue;
     }
-    order[n++] = (struct wn_ranked_key){0, logits[j], (int32_t)j};
+    order[n++] = (struct wn_ranked_key){0, logits[j], at ? at[j] : (int32_t)j};
     top = fmaxf(top, logits[j]);
   }
   cut[0] = INFINITY;
@@ -102,9 +102,10 @@ void wn_threshold_choose(const struct wn_terms_strip *s, const float *logits, in
                          void *order, double *cut) {
   const struct wn_attention *a = s->a;
   const uint8_t *control = a->threshold.control ? a->threshold.control + s->b * a->Tk : NULL;
+  const int32_t *places = wn_slot_positions(a, s->b, s->h / (a->H / a->Hkv));
   const int64_t at = (s->b * a->H + s->h) * a->Tq + s->r;
   for (int64_t i = 0; i < s->rows; i++) {
-    const int64_t kept = choose(a, control, logits + i * stride, columns, order, cut + 2 * i);
+    const int64_t kept = choose(a, places, control, logits + i * stride, columns, order, cut + 2 * i);
     if (a->threshold.count) a->threshold.count[at + i] = (int32_t)kept;
     for (int k = 0; a->threshold.cut && k < 2; k++) a->threshold.cut[2 * (at + i) + k] = cut[2 * i + k];
   }
@@ -113,16 +114,18 @@ void wn_threshold_choose(const struct wn_terms_strip *s, const float *logits, in
 const uint64_t *wn_threshold_mask(const struct wn_terms_strip *s, const double *cut, const float *tile, const float *F,
                                   const uint64_t *seen, uint64_t *own) {
   const struct wn_attention *a = s->a;
+  const int32_t *at = wn_slot_positions(a, s->b, s->h / (a->H / a->Hkv));
   const int64_t width = wn_min_i64(s->width, a->Tk - s->j0);
   uint64_t always = 0;
   for (int64_t j = 0; a->threshold.control && j < width; j++)
     always |= (uint64_t)(a->threshold.control[s->b * a->Tk + s->j0 + j] != 0) << j;
   for (int64_t i = 0; i < s->rows; i++) {
-    const double limit = cut[2 * i], tie = cut[2 * i + 1] - (double)s->j0;
+    const double limit = cut[2 * i], tie = cut[2 * i + 1] - (at ? 0 : (double)s->j0);
     uint64_t kept = always;
     for (int64_t j = 0; j < width; j++) {
       const float x = F ? tile[i * WN_TILE + j] - F[i * WN_TILE + j] : tile[i * WN_TILE + j];
-      kept |= (uint64_t)((double)x > limit || ((double)x == limit && (double)j <= tie)) << j;
+      kept |= (uint64_t)((double)x > limit || ((double)x == limit && (at ? (double)at[s->j0 + j] : (double)j) <= tie))
+              << j;
     }
     own[i] = (seen ? seen[i] : ~UINT64_C(0)) & kept;
   }
