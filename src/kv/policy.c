@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "base/rng.h"
+#include "kv/evictions.h"
 
 static double number(const void *x, int64_t i, wn_dtype dtype) {
   return dtype == WN_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
@@ -36,8 +36,7 @@ static double window(const struct wn_policy_held *h, int64_t slot) {
 }
 
 static double lots(const struct wn_policy_held *h, int64_t slot) {
-  return wn_random_uniform(h->budgets->seed, WN_STREAM_EVICT, (uint64_t)(h->layer << 20 | h->group),
-                           (uint64_t)h->at[slot]);
+  return wn_evictions_lot(h->budgets, h->layer, h->group, h->at[slot]);
 }
 
 static const struct wn_policy_row rows[WN_POLICY_COUNT] = {
@@ -76,8 +75,7 @@ const char *wn_policy_name(wn_policy policy) {
 }
 
 int64_t wn_policy_groups(const wn_budgets *budgets, int64_t kv_heads, int64_t selections) {
-  const bool each = budgets->policy == WN_POLICY_SELECTIVE ? selections > 1 : budgets->per_kv_head;
-  return each ? kv_heads : 1;
+  return wn_evictions_groups(budgets, kv_heads, selections);
 }
 
 int64_t wn_policy_choose(const struct wn_policy_held *h) {

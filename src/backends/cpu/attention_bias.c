@@ -2,6 +2,7 @@
  * [H][width] is that of the distance `first - u`, so that key j of the row at position i adds entry first - i + j, and
  * a strip's row reads 64 entries in a row. Its gradient goes the same way, and from distances to buckets at the end. */
 #include "backends/cpu/attention_bias.h"
+#include "backends/cpu/attention_slots.h"
 
 #include <string.h>
 
@@ -53,7 +54,24 @@ static int64_t entry(const struct wn_terms_strip *s) {
   return s->h * width_of(a) + first_of(a) - (s->r + (a->open ? 0 : a->Tk - a->Tq)) + s->j0;
 }
 
+/* Over slots: by the keys' positions, which are further than the window reaches. */
+static void add_slots(const struct wn_attention *a, const struct wn_terms_strip *s, float *tile) {
+  const float *table = a->bias.table;
+  int32_t x[WN_TILE];
+  for (int64_t i = 0; i < s->rows; i++) {
+    const int64_t columns = wn_min_i64(s->width, a->Tk - a->Tq + s->r + i + 1 - s->j0);
+    if (columns <= 0) continue;
+    wn_slots_distances(a, s->b, s->h / (a->H / a->Hkv), s->r + i, s->j0, columns, x);
+    for (int64_t j = 0; j < columns; j++)
+      tile[i * WN_TILE + j] += table[wn_position_bucket(x[j], a->bias.n, a->bias.farthest, false) * a->H + s->h];
+  }
+}
+
 void wn_bias_add(const struct wn_attention_plan *p, const struct wn_terms_strip *s, float *tile) {
+  if (p->a->slots.at) {
+    add_slots(p->a, s, tile);
+    return;
+  }
   const float *from = p->bias + entry(s);
   for (int64_t i = 0; i < s->rows; i++)
     for (int64_t j = 0; j < s->width; j++) tile[i * WN_TILE + j] += from[j - i];

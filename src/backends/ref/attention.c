@@ -22,7 +22,7 @@ static int64_t selecting_head(const struct wn_attention *a, int64_t group) {
 
 /* The weights of one row, sinks first, then keys; their gradients; and room to sort them. */
 static size_t row_doubles(const struct wn_attention *a) {
-  return 4 * (size_t)(a->sinks.n + a->Tk);
+  return 5 * (size_t)(a->sinks.n + a->Tk);
 }
 
 static size_t forward_doubles(const struct wn_attention *a) {
@@ -152,7 +152,7 @@ static int32_t apply_threshold(const struct wn_attention *a, int64_t b, int64_t 
   return kept;
 }
 
-_Static_assert(sizeof(struct ranked) <= 2 * sizeof(double), "the row's scratch is counted in doubles");
+_Static_assert(sizeof(struct ranked) <= 3 * sizeof(double), "the row's scratch is counted in doubles");
 
 #define REAL_FILE "backends/ref/attention.c"
 #include "backends/ref/twice.h"
@@ -226,7 +226,7 @@ static void NAME(select_row)(const struct wn_attention *a, int64_t position, int
 }
 
 /* The weights of one row: sinks at weight[0..n), key j at weight[n+j], before dropout; 0 for what is not seen. They
- * sum to 1, or are all 0 where nothing is seen. F: [Tk] or NULL. order: scratch of 2 (n + Tk). Returns the log of the
+ * sum to 1, or are all 0 where nothing is seen. F: [Tk] or NULL. order: scratch of 3 (n + Tk). Returns the log of the
  * sum of exponentials, over what a threshold keeps. */
 static double NAME(weights)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, const double *F,
                             double *weight, double *order, int32_t *count) {
