@@ -4,16 +4,16 @@
 Usage: tools/export-llama.py CHECKPOINT OUT [--check LIBWINNOW.so]
 
 For checkpoints that have such a shape: RMSNorm before each block, rotary positions, SwiGLU, no biases, standard
-attention; heads may be grouped, the output tied. Anything else is refused with the field that stands in the way. Both
-rotate the pair (d, d + D/2), so that weights are only cut and renamed. Needs numpy and safetensors. --check loads both
-models, with transformers and with the library, and compares the logits of random tokens: the exit status is 1 where
-they differ by more than 1e-4 of the largest.
+attention; heads may be grouped, the output tied, a norm after the embedding goes into the embedding's table. Anything
+else is refused with the field that stands in the way. Both rotate the pair (d, d + D/2), so that the other weights are
+only cut and renamed. Needs numpy and safetensors. --check loads both models, with transformers and with the library, and
+compares the logits of random tokens: the exit status is 1 where they differ by more than 1e-4 of the largest.
 """
 import ctypes, json, os, sys
 import numpy
 from safetensors.numpy import load_file, save_file
 
-NEEDED = {"norm": "rmsnorm", "norm_place": "pre", "embed_norm": False, "position": "rope", "ffn": "swiglu", "bias": False,
+NEEDED = {"norm": "rmsnorm", "norm_place": "pre", "position": "rope", "ffn": "swiglu", "bias": False,
           "memory": 0}
 DEFAULTS = {"norm": "rmsnorm", "norm_place": "pre", "embed_norm": False, "position": "learned", "ffn": "swiglu",
             "bias": False, "memory": 0, "norm_eps": 1e-6, "rope_theta": 10000.0, "qk_norm": False, "tied": False}
@@ -29,6 +29,11 @@ def export(source, out):
         if name != "scale" and is_on(mechanism): sys.exit(f"{source}: Llama has no {name} attention")
     if c.get("attention", {}).get("scale"): sys.exit(f"{source}: Llama has no attention.scale")
     p = load_file(os.path.join(source, "model.safetensors"))
+    if c["embed_norm"]:
+        if c["tied"]: sys.exit(f"{source}: embed_norm with a tied output is not in Llama")
+        e = p["embed.weight"].astype(numpy.float64)
+        e = e / numpy.sqrt((e * e).mean(-1, keepdims=True) + c["norm_eps"]) * p["embed_norm.gain"]
+        p["embed.weight"] = e.astype(numpy.float32)
     H, L, C = c["heads"], c["layers"], c["width"]
     Hkv = c.get("kv_heads") or H
     D = c.get("head_size") or C // H

@@ -1,17 +1,23 @@
 #!/usr/bin/env python3
 """winnow beside kvpress: the same weights, prompt length, budget and threads; peak memory and tokens per second.
 
-Usage: bench/prune/against_kvpress.py --python PYTHON [--winnow build/winnow] [--library build/libwinnow.so]
+Usage: bench/prune/against_kvpress.py --python PYTHON [--library build/libwinnow.so]
            [--work FOLDER] [--prompt 4096] [--tokens 256] [--budgets 256,512] [--threads 1,2] [--rounds 3] [--only TEXT]
-           [--out FILE.json]
+           [--realtime] [--out FILE.json]
+       bench/prune/against_kvpress.py --python PYTHON --quality CHECKPOINT --data VAL.bin [--prompt 384] [--tokens 128]
+           [--budgets 64,128] [--texts 32] [--library ...] [--only TEXT] [--out FILE.json]
 
 PYTHON is of an environment with kvpress (bench/peers/setup.sh --kvpress). A Llama of 8 layers, width 512, 8 heads in 4
 groups, with random weights is made, exported (tools/export-llama.py) and its logits compared; then each way of each side
-is run in a process of its own, the sides taking turns, and medians over the rounds are shown. "over the model" is the
-peak less what the process holds after loading the model and one short text. kvpress is called as its own pipeline calls
-it: the prompt through the decoder without the output layer, then one token at a time with its place in the text.
+is run in a process of its own, the sides taking turns, and medians over the rounds are shown. Both sides are called from
+Python: winnow through its C API, kvpress as its own pipeline calls it, the prompt through the decoder without the output
+layer, then one token at a time with its place in the text. "peak": the most that the process holds (VmHWM) from the
+moment the model is loaded and has seen a short text; "over the model": the same less what it held then.
+--quality: a trained checkpoint that has Llama's shape, and texts of a token file (llm.c): the perplexity of the tokens
+that follow the prompt, given as they are, under the same ways.
+--realtime: what is timed runs at real-time priority (root), on a machine that has other work.
 """
-import argparse, json, os, resource, statistics, subprocess, sys, time
+import argparse, json, math, os, statistics, subprocess, sys, time
 
 MODEL = dict(vocab_size=8192, layers=8, width=512, heads=8, kv_heads=4, head_size=64, ffn_width=1368, norm="rmsnorm",
              position="rope", ffn="swiglu", qk_norm=False, bias=False, tied=False, attention={})
@@ -47,7 +53,81 @@ def make_model(folder, context):
     with open(os.path.join(folder, "config.json"), "w") as f: json.dump(c, f, indent=2)
     save_file(p, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
 
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def hurry():
+    """Real-time priority for every thread of this process."""
+    for task in os.listdir("/proc/self/task"): os.sched_setscheduler(int(task), os.SCHED_RR, os.sched_param(20))
+
+def resident(which):
+    with open("/proc/self/status") as f: return next(int(line.split()[1]) * 1024 for line in f if line.startswith(which))
+
+def forget_peak():
+    """VmHWM starts again from what is held now, which is returned."""
+    with open("/proc/self/clear_refs", "w") as f: f.write("5")
+    return resident("VmRSS")
+
+def texts(a):
+    """The first `texts` stretches of prompt + tokens tokens of a token file, [texts, prompt + tokens]."""
+    import numpy
+    words = numpy.fromfile(a.data, dtype=numpy.uint16, offset=1024)
+    n = a.prompt + a.tokens
+    if len(words) < n * a.texts: sys.exit(f"{a.data}: {len(words)} tokens, {n * a.texts} are needed")
+    return words[:n * a.texts].reshape(a.texts, n).astype(numpy.int64)
+
+def our_child(a):
+    """One way of winnow in this process; JSON on standard output."""
+    import ctypes, numpy
+    lib, ctx, model, session = ctypes.CDLL(os.path.abspath(a.library)), *(ctypes.c_void_p() for _ in range(3))
+    lib.wn_context_error.restype, lib.wn_model_config_get.restype = ctypes.c_char_p, ctypes.c_void_p
+    lib.wn_session_kv_bytes.restype = ctypes.c_size_t
+    with open(os.path.join(a.model, "config.json")) as f: c = json.load(f)
+    number, budgets = ctypes.c_int64, (ctypes.c_char * 1024)()
+    def ok(status):
+        if status: sys.exit(lib.wn_context_error(ctx).decode())
+    class Options(ctypes.Structure):
+        _fields_ = [("threads", ctypes.c_int), ("backend", ctypes.c_char_p), ("log", ctypes.c_void_p), ("user", ctypes.c_void_p)]
+    ok(lib.wn_context_create(ctypes.byref(Options(a.thread, b"cpu", None, None)), ctypes.byref(ctx)))
+    ok(lib.wn_model_load(ctx, a.model.encode(), ctypes.byref(model)))
+    def open_session(capacity):
+        if OURS[a.way]:
+            path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"winnow-budgets-{os.getpid()}.json")
+            with open(path, "w") as f: json.dump({"policy": OURS[a.way], "tokens": [a.budget] * c["layers"]}, f)
+            lib.wn_budgets_init(budgets)
+            ok(lib.wn_budgets_load(ctx, path.encode(), budgets))
+            os.remove(path)
+            ok(lib.wn_session_create_with_budgets(ctx, model, number(1), number(capacity), budgets, ctypes.byref(session)))
+        else: ok(lib.wn_session_create(ctx, model, number(1), number(capacity), ctypes.byref(session)))
+    logits = numpy.empty(c["vocab_size"], dtype=numpy.float32)
+    where = logits.ctypes.data_as(ctypes.c_void_p)
+    def feed(tokens):
+        tokens = numpy.ascontiguousarray(tokens, dtype=numpy.int32)
+        ok(lib.wn_session_feed(ctx, session, tokens.ctypes.data_as(ctypes.c_void_p), number(tokens.size), number(0), where))
+    if a.quality:
+        total = 0.0
+        open_session(a.prompt + a.tokens)
+        for text in texts(a):
+            lib.wn_session_reset(session)
+            feed(text[:a.prompt])
+            for n in range(a.prompt, len(text)):
+                top = logits.max()
+                total += float(top + numpy.log(numpy.exp(logits - top, dtype=numpy.float64).sum()) - logits[text[n]])
+                feed(text[n:n + 1])
+        return print(json.dumps({"loss": total / (a.texts * a.tokens), "tokens": a.texts * a.tokens}))
+    open_session(32)
+    for _ in range(2): feed(numpy.arange(16))
+    lib.wn_session_destroy(session)
+    loaded, tokens = forget_peak(), numpy.random.default_rng(1).integers(MODEL["vocab_size"], size=a.prompt)
+    if a.realtime: hurry()
+    start = time.perf_counter()
+    open_session(a.prompt + a.tokens)
+    feed(tokens)
+    prefill, steps = time.perf_counter() - start, []
+    for n in range(a.tokens):
+        start = time.perf_counter()
+        feed([int(logits.argmax())])
+        steps.append(time.perf_counter() - start)
+    print(json.dumps({"prefill_seconds": prefill, "tokens_per_second": 1 / statistics.median(steps), "loaded": loaded,
+                      "peak": resident("VmHWM"), "held_at_end": a.budget if OURS[a.way] else a.prompt + a.tokens,
+                      "kv_bytes": lib.wn_session_kv_bytes(session)}))
 
 def child(a):
     """One way of kvpress in this process; JSON on standard output."""
@@ -73,64 +153,65 @@ def child(a):
         whole = kv.PrefillDecodingPress(prefilling_press=whole, decoding_press=decoding)
     model = AutoModelForCausalLM.from_pretrained(a.model, dtype=torch.float32, attn_implementation=attention)
     model.eval()
-    during = (lambda on: whole(model) if whole and on else contextlib.nullcontext())
-    with torch.inference_mode():
-        for _ in range(2): model(torch.arange(16)[None], logits_to_keep=1)
-        loaded = peak()
-        tokens = torch.randint(MODEL["vocab_size"], (1, a.prompt), generator=torch.Generator().manual_seed(1))
-        cache = DynamicCache()
+    def follow(tokens, given):
+        """The prompt, then the tokens one at a time: those given, or the most likely. Each one's loss, or its seconds."""
+        nonlocal cache, prefill, after_prompt, after
+        cache, out = DynamicCache(), []
         start = time.perf_counter()
-        with during(True): model.model(input_ids=tokens, past_key_values=cache)
-        prefill, after_prompt, steps = time.perf_counter() - start, peak(), []
-        after = cache.get_seq_length()
-        place = cache.get_seq_length() if prompt_press == "rotated" else a.prompt
-        token = tokens[:, -1:]
+        with during(True): hidden = model.model(input_ids=tokens, past_key_values=cache).last_hidden_state[:, -1:]
+        logits = model.lm_head(hidden)
+        prefill, after_prompt, after = time.perf_counter() - start, resident("VmHWM"), cache.get_seq_length()
+        place = after if prompt_press == "rotated" else a.prompt
         with during(decoding_press is not None):
             for n in range(a.tokens):
+                if given is not None: out.append(-float(torch.log_softmax(logits[0, -1].double(), -1)[given[n]]))
                 start = time.perf_counter()
-                out = model(input_ids=token, past_key_values=cache, position_ids=torch.tensor([[place + n]]), logits_to_keep=1)
-                token = out.logits[:, -1].argmax(-1, keepdim=True)
-                steps.append(time.perf_counter() - start)
+                token = logits[:, -1].argmax(-1, keepdim=True) if given is None else given[n].view(1, 1)
+                logits = model(input_ids=token, past_key_values=cache, position_ids=torch.tensor([[place + n]]),
+                               logits_to_keep=1).logits
+                if given is None: out.append(time.perf_counter() - start)
+        return out
+    cache = prefill = after_prompt = after = None
+    during = (lambda on: whole(model) if whole and on else contextlib.nullcontext())
+    with torch.inference_mode():
+        if a.quality:
+            losses = [follow(t[None, :a.prompt], t[a.prompt:]) for t in torch.from_numpy(texts(a))]
+            return print(json.dumps({"loss": statistics.fmean(map(statistics.fmean, losses)), "tokens": a.texts * a.tokens}))
+        for _ in range(2): model(torch.arange(16)[None], logits_to_keep=1)
+        loaded = forget_peak()
+        tokens = torch.randint(MODEL["vocab_size"], (1, a.prompt), generator=torch.Generator().manual_seed(1))
+        if a.realtime: hurry()
+        steps = follow(tokens, None)
         held = max(cache.get_seq_length(l) for l in range(len(cache)))
         kv_bytes = sum(l.keys.nbytes + l.values.nbytes for l in cache.layers)
     print(json.dumps({"prefill_seconds": prefill, "tokens_per_second": 1 / statistics.median(steps), "loaded": loaded,
-                      "peak": peak(), "held_after_prompt": after, "held_at_end": held, "kv_bytes": kv_bytes}))
+                      "peak": resident("VmHWM"), "peak_of_prompt": after_prompt, "held_after_prompt": after, "held_at_end": held, "kv_bytes": kv_bytes}))
 
-def run(command, threads):
+def run(a, side, model, way, budget, threads):
+    command = [a.python, os.path.abspath(__file__), "--child", side, "--model", model, "--way", way, "--budget", str(budget),
+               "--thread", str(threads), "--prompt", str(a.prompt), "--tokens", str(a.tokens), "--library", a.library,
+               "--texts", str(a.texts)] + (["--quality", a.quality, "--data", a.data] if a.quality else [])
     env = dict(os.environ, OMP_NUM_THREADS=str(threads), OMP_WAIT_POLICY="passive", HF_HUB_OFFLINE="1")
-    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(command + ["--realtime"] * a.realtime, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode: sys.exit(f"{' '.join(command)}\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1] if command[0].endswith("python") else done.stdout)
-
-def ours(a, model, way, budget, threads):
-    base = [a.winnow, "bench", "decode", "--model", model, "--json", "--quiet", "--threads", str(threads), "--warmup", "0"]
-    loaded = run(base + ["--contexts", "16", "--repeats", "2"], threads)["peak_resident_bytes"]
-    command = base + ["--contexts", str(a.prompt), "--repeats", str(a.tokens)]
-    if OURS[way]: command += ["--budgets", str(budget), "--policy", OURS[way]]
-    r = run(command, threads)
-    s = r["results"][0]
-    return {"prefill_seconds": s["prefill_seconds"], "tokens_per_second": s["tokens_per_second"], "loaded": loaded,
-            "peak": r["peak_resident_bytes"], "held_at_end": budget if OURS[way] else a.prompt + a.tokens,
-            "kv_bytes": s["kv_bytes"]}
-
-def theirs(a, model, way, budget, threads):
-    return run([a.python, os.path.abspath(__file__), "--child", "--model", model, "--way", way, "--budget", str(budget),
-                "--thread", str(threads), "--prompt", str(a.prompt), "--tokens", str(a.tokens)], threads)
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, value in {"python": sys.executable, "winnow": "build/winnow", "library": "build/libwinnow.so", "work": "",
-                        "budgets": "256,512", "threads": "1,2", "only": "", "out": "", "model": "", "way": ""}.items():
+    for name, value in {"python": sys.executable, "library": "build/libwinnow.so", "work": "",
+                        "budgets": "256,512", "threads": "1,2", "only": "", "out": "", "model": "", "way": "", "quality": "", "data": ""}.items():
         p.add_argument("--" + name, default=value)
-    for name, value in {"prompt": 4096, "tokens": 256, "rounds": 3, "budget": 0, "thread": 1}.items():
+    for name, value in {"prompt": 4096, "tokens": 256, "rounds": 3, "budget": 0, "thread": 1, "texts": 32}.items():
         p.add_argument("--" + name, type=int, default=value)
-    p.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    p.add_argument("--realtime", action="store_true")
+    p.add_argument("--child", default="", help=argparse.SUPPRESS)
     a = p.parse_args()
-    if a.child: return child(a)
+    if a.child: return our_child(a) if a.child == "winnow" else child(a)
     work = a.work or os.path.join(os.environ.get("TMPDIR", "/tmp"), "winnow-against-kvpress")
     model, exported = os.path.join(work, "model"), os.path.join(work, "llama")
     here = os.path.dirname(os.path.abspath(__file__))
-    make_model(model, a.prompt + a.tokens + 8)
+    if a.quality: model, a.rounds, a.threads = a.quality, 1, a.threads.split(",")[0]
+    else: make_model(model, a.prompt + a.tokens + 8)
     check = subprocess.run([a.python, os.path.join(here, "../../tools/export-llama.py"), model, exported, "--check", a.library],
                            stdout=subprocess.PIPE, text=True)
     print(check.stdout.strip())
@@ -138,20 +219,24 @@ def main():
     rows = []
     for threads in map(int, a.threads.split(",")):
         for budget in map(int, a.budgets.split(",")):
-            jobs = [("winnow", w, ours, model) for w in OURS] + [("kvpress", w, theirs, exported) for w in WAYS]
+            jobs = [("winnow", w, model) for w in OURS] + [("kvpress", w, exported) for w in WAYS]
             jobs = [j for j in jobs if a.only in f"{j[0]} {j[1]}"]
             if budget != int(a.budgets.split(",")[0]): jobs = [j for j in jobs if j[1] != "full"]
             samples = {j[:2]: [] for j in jobs}
             for _ in range(a.rounds):
-                for side, way, do, folder in jobs: samples[side, way].append(do(a, folder, way, budget, threads))
+                for side, way, folder in jobs: samples[side, way].append(run(a, side, folder, way, budget, threads))
             for (side, way), s in samples.items():
                 middle = {k: statistics.median(x[k] for x in s) for k in s[0]}
                 rows.append(dict(middle, side=side, way=way, budget=budget, threads=threads, rounds=s))
+                if a.quality:
+                    print(f"budget {budget:4d}: {side:8s} {way:26s} perplexity {math.exp(middle['loss']):8.3f} of "
+                          f"{middle['tokens']} tokens", flush=True)
+                    continue
                 print(f"{threads} threads, budget {budget:4d}: {side:8s} {way:26s} {middle['tokens_per_second']:8.1f} tok/s  "
                       f"prompt {middle['prefill_seconds']:6.2f} s  peak {middle['peak'] / 2**20:7.1f} MiB  over the model "
                       f"{(middle['peak'] - middle['loaded']) / 2**20:7.1f} MiB  cache {middle['kv_bytes'] / 2**20:6.1f} MiB",
                       flush=True)
     if a.out:
-        with open(a.out, "w") as f: json.dump({"model": MODEL, "prompt": a.prompt, "tokens": a.tokens, "rows": rows}, f, indent=1); f.write("\n")
+        with open(a.out, "w") as f: json.dump({"model": a.quality or MODEL, "prompt": a.prompt, "tokens": a.tokens, "rows": rows}, f, indent=1); f.write("\n")
 
 if __name__ == "__main__": main()

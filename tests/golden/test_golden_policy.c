@@ -1,0 +1,195 @@
+/* tests/golden/policy-*: tiny models under budgets, written by tools/make-policy-goldens.py (PyTorch in double
+ * precision, from the policies' papers, one token at a time). Sessions are fed token by token, in chunks and as a
+ * whole: what each layer holds after each feed, and the logits, in double on ref and in float on each backend and
+ * instruction set. */
+#include "support.h"
+
+#include <math.h>
+#include "model/model.h"
+#include "model/session.h"
+#include "winnow/kv.h"
+
+static const struct {
+  const char *model;
+  const char *cases[8];
+} goldens[] = {
+    {"rope", {"h2o", "h2o-recent", "h2o-heads", "tova", "tova-heads", "streaming", "streaming-places", "window"}},
+    {"learned", {"h2o", "tova", "streaming"}},
+    {"selective", {"selective", "selective-narrow", "h2o", "tova", "streaming-places"}},
+    {"groups", {"selective", "h2o-heads", "tova"}},
+};
+enum { GOLDENS = sizeof goldens / sizeof *goldens, CASES_MAX = 8 };
+
+/* How a text of T tokens is fed: `first` tokens at once in pieces of `chunk`, then `step` at a time. */
+static const struct feeding {
+  int64_t first, chunk, step;
+} feedings[] = {{1, 0, 1}, {17, 5, 1}, {11, 0, 4}, {INT64_MAX, 0, 1}, {INT64_MAX, 3, 1}};
+enum { FEEDINGS = sizeof feedings / sizeof *feedings };
+
+struct expected {
+  char name[128];
+  int64_t B, T, V, P;
+  double *logits; /* [B,T,V] */
+  int32_t *gone;  /* [L,B,P,T] */
+};
+
+/* An array of a file, copied out of its map. */
+static void *array(wn_context *ctx, const char *path, const char *name, int64_t shape[WN_MAX_DIMS]) {
+  wn_safetensors *file = NULL;
+  assert_ok(ctx, wn_safetensors_open(ctx, path, &file));
+  const wn_safetensors_entry *e = wn_safetensors_find(file, name);
+  if (!e) fail_msg("%s has no %s", path, name);
+  memcpy(shape, e->shape, sizeof e->shape);
+  void *copy = malloc(e->bytes);
+  memcpy(copy, e->data, e->bytes);
+  wn_safetensors_close(file);
+  return copy;
+}
+
+/* Every layer holds the tokens that it should after `fed` tokens. */
+static void check_held(const struct wn_session *s, const struct expected *want, int64_t fed) {
+  const int64_t L = s->model->config.layers;
+  for (int64_t l = 0; l < L; l++) {
+    const struct wn_kv_cache *cache = &s->caches[l];
+    for (int64_t b = 0; b < want->B; b++)
+      for (int64_t g = 0; g < want->P; g++) {
+        const int32_t *gone = want->gone + ((l * want->B + b) * want->P + g) * want->T;
+        bool held[64] = {false};
+        const int64_t row = cache->shape.groups == want->P ? g : 0; /* a layer that evicts nothing has no groups */
+        for (int64_t slot = 0; slot < cache->count; slot++) {
+          const int64_t at =
+              cache->at ? cache->at[(b * cache->shape.groups + row) * cache->shape.capacity + slot] : slot;
+          if (at < 0 || at >= fed || held[at])
+            fail_msg("%s: layer %d, sequence %d, group %d holds position %d after %d tokens", want->name, (int)l,
+                     (int)b, (int)g, (int)at, (int)fed);
+          held[at] = true;
+        }
+        for (int64_t t = 0; t < fed; t++)
+          if (held[t] != (gone[t] >= fed))
+            fail_msg(
+                "%s: layer %d, sequence %d, group %d: after %d tokens position %d is %s, expected to go before row %d",
+                want->name, (int)l, (int)b, (int)g, (int)fed, (int)t, held[t] ? "held" : "gone", (int)gone[t]);
+      }
+  }
+}
+
+static void check_logits(const struct wn_session *s, const struct expected *want, int64_t fed, double limit) {
+  double square = 0, total = 0;
+  for (int64_t b = 0; b < want->B; b++)
+    for (int64_t v = 0; v < want->V; v++) {
+      const double w = want->logits[(b * want->T + fed - 1) * want->V + v];
+      const size_t n = (size_t)(b * want->V + v);
+      const double got = s->model->dtype == WN_F64 ? ((double *)s->logits)[n] : (double)((float *)s->logits)[n];
+      square += (got - w) * (got - w), total += w * w;
+    }
+  if (!(sqrt(square) <= limit * sqrt(total)))
+    fail_msg("%s: logits after %d tokens: relative error %.3g, limit %.3g", want->name, (int)fed, sqrt(square / total),
+             limit);
+}
+
+static void feed_all(wn_context *ctx, wn_session *s, const struct expected *want, const int32_t *tokens,
+                     const struct feeding *how, double limit) {
+  int32_t piece[256];
+  float *logits = malloc((size_t)(want->B * want->V) * sizeof *logits);
+  wn_session_reset(s);
+  for (int64_t fed = 0; fed < want->T;) {
+    int64_t n = fed ? how->step : how->first;
+    if (n > want->T - fed) n = want->T - fed;
+    for (int64_t b = 0; b < want->B; b++) memcpy(piece + b * n, tokens + b * want->T + fed, (size_t)n * sizeof *tokens);
+    assert_ok(ctx, wn_session_feed(ctx, s, piece, n, how->chunk, logits));
+    fed += n;
+    assert_int_equal(wn_session_position(s), fed);
+    check_held(s, want, fed);
+    check_logits(s, want, fed, limit);
+  }
+  free(logits);
+}
+
+static void check_case(wn_context *ctx, struct wn_model *model, const char *folder, const char *name,
+                       const int32_t *tokens, double limit) {
+  char path[4096];
+  int64_t shape[WN_MAX_DIMS];
+  struct expected want;
+  snprintf(want.name, sizeof want.name, "%s/%s, %s", strrchr(folder, '/') + 1, name, wn_dtype_name(model->dtype));
+  snprintf(path, sizeof path, "%s/%s.safetensors", folder, name);
+  want.logits = array(ctx, path, "logits", shape);
+  want.B = shape[0], want.T = shape[1], want.V = shape[2];
+  want.gone = array(ctx, path, "evicted_at", shape);
+  want.P = shape[2];
+  assert_int_equal(shape[0], model->config.layers);
+  assert_true(want.T <= 64 && want.B * want.T <= 256);
+  wn_budgets budgets;
+  wn_budgets_init(&budgets);
+  snprintf(path, sizeof path, "%s/%s.json", folder, name);
+  assert_ok(ctx, wn_budgets_load(ctx, path, &budgets));
+  wn_session *s = NULL;
+  assert_ok(ctx, wn_session_create_with_budgets(ctx, model, want.B, want.T, &budgets, &s));
+  for (int i = 0; i < FEEDINGS; i++) feed_all(ctx, s, &want, tokens, &feedings[i], limit);
+  wn_session_destroy(s);
+  wn_budgets_clear(&budgets);
+  free(want.logits);
+  free(want.gone);
+}
+
+static void check_all(const char *backend, const char *isa, int threads, wn_dtype dtype, double limit) {
+  wn_context *ctx = NULL;
+  if (isa)
+    setenv("WINNOW_ISA", isa, 1);
+  else
+    unsetenv("WINNOW_ISA");
+  const wn_status status = wn_context_create(&(wn_context_options){.backend = backend, .threads = threads}, &ctx);
+  unsetenv("WINNOW_ISA");
+  if (status == WN_ERR_UNSUPPORTED && isa) { /* this machine lacks the instruction set */
+    wn_context_destroy(ctx);
+    skip();
+  }
+  assert_ok(ctx, status);
+  for (int i = 0; i < GOLDENS; i++) {
+    char folder[2048], path[4096];
+    int64_t shape[WN_MAX_DIMS];
+    struct wn_model *loaded = NULL, *model;
+    snprintf(folder, sizeof folder, "%s/golden/policy-%s", WN_TEST_DIR, goldens[i].model);
+    assert_ok(ctx, wn_model_load(ctx, folder, &loaded));
+    model = loaded;
+    if (dtype == WN_F64) {
+      assert_ok(ctx, wn_model_create_dtype(ctx, &loaded->config, 0, WN_F64, &model));
+      for (size_t n = 0; n < model->table.total; n++)
+        ((double *)model->params)[n] = (double)((const float *)loaded->params)[n];
+    }
+    snprintf(path, sizeof path, "%s/tokens.safetensors", folder);
+    int32_t *tokens = array(ctx, path, "tokens", shape);
+    for (int n = 0; n < CASES_MAX && goldens[i].cases[n]; n++)
+      check_case(ctx, model, folder, goldens[i].cases[n], tokens, limit);
+    free(tokens);
+    if (model != loaded) wn_model_destroy(model);
+    wn_model_destroy(loaded);
+  }
+  wn_context_destroy(ctx);
+}
+
+static void test_ref_double(void **state) {
+  (void)state;
+  check_all("ref", NULL, 2, WN_F64, 1e-12);
+}
+static void test_ref_float(void **state) {
+  (void)state;
+  check_all("ref", NULL, 1, WN_F32, 1e-5);
+}
+static void test_cpu_avx2(void **state) {
+  (void)state;
+  check_all("cpu", "avx2", 2, WN_F32, 1e-5);
+}
+static void test_cpu_avx512(void **state) {
+  (void)state;
+  check_all("cpu", "avx512", 2, WN_F32, 1e-5);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_ref_double),
+      cmocka_unit_test(test_ref_float),
+      cmocka_unit_test(test_cpu_avx2),
+      cmocka_unit_test(test_cpu_avx512),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
