@@ -13,6 +13,17 @@ enum wn_session_layer {
   WN_LAYER_BUDGET   /* holds what its policy keeps */
 };
 
+/* Rows of a prompt that run as a block under a budget: enough for a product, few beside a budget. */
+enum { WN_SESSION_BLOCK = 128 };
+struct wn_session_block {
+  void *F;       /* [B,rows,the largest budget + rows] */
+  void *y;       /* [B,rows,D] of the selecting head, not looked at */
+  int32_t *gone; /* [B,stage's capacity] */
+  int32_t *held; /* [the largest budget] slots of the stage */
+  int32_t *at;   /* [the largest budget] their positions */
+  void *row;     /* [the largest budget] their F */
+};
+
 struct wn_session {
   wn_context *ctx;
   const struct wn_model *model;
@@ -35,11 +46,13 @@ struct wn_session {
 
   /* For caches that evict, shared by the layers (session_attend.c). */
   struct wn_kv_cache stage; /* what a cache holds and a piece behind it */
-  int32_t *slots;           /* [B,P,stage's capacity] */
-  void *mass;               /* [B,P,the largest budget] */
-  int32_t *zeros;           /* [B,piece], with cache_positions */
-  void *turned;             /* [B,the largest budget,Hkv,D], the same: keys rotated by place */
-  int32_t *places;          /* [B,the largest budget], the same */
+  int32_t *slots;           /* [B,stage's capacity] */
+  bool blocks_of_rows;      /* under the budgets a piece of a prompt runs as blocks (session_prefill.c) */
+  struct wn_session_block block;
+  void *mass;      /* [B,P,the largest budget] */
+  int32_t *zeros;  /* [B,piece], with cache_positions */
+  void *turned;    /* [B,the largest budget,Hkv,D], the same: keys rotated by place */
+  int32_t *places; /* [B,the largest budget], the same */
 };
 
 /* Kinds, caches and what they share; model, B, capacity, piece and budgets are set. */
@@ -51,5 +64,17 @@ bool wn_session_by_place(const struct wn_session *s, int64_t l);
  * were empty, or full. */
 wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
                             bool full);
+
+/* Parts of it. The operation on rows t0..t0+T-1 alone. */
+struct wn_attention wn_session_rows(const struct wn_attention *op, int64_t t0, int64_t T, wn_dtype dtype);
+/* The stage holds, in order, what the cache holds, and rows t0..t0+T-1 behind it. */
+void wn_session_stage(const struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
+                      const struct wn_kv_rows *rows, int64_t t0, int64_t T);
+/* The cache holds the stage's slots [B,n] in s->slots. */
+void wn_session_unstage(struct wn_session *s, struct wn_kv_cache *cache, int64_t n);
+/* May pieces of a prompt run as blocks under the budgets? */
+bool wn_session_takes_blocks(const struct wn_session *s);
+wn_status wn_session_attend_blocks(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_attention *op,
+                                   const struct wn_kv_rows *rows);
 
 #endif

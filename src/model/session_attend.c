@@ -1,13 +1,13 @@
 /* A session's attention over caches that hold everything, what a layer can see, or what a policy keeps.
  *
  * A budget's step (DESIGN section 4) is that of one token: a full cache evicts, the token enters, attends to what is
- * held, and the policy takes note. A piece of a prompt runs its maps as a block and its attention token by token:
- * N K Hkv D operations in all, and K tokens of memory. A trimmed cache takes a piece as a block: what it holds and the
+ * held, and the policy takes note. A piece of a prompt runs its maps as a block and its attention token by token, or
+ * as blocks where the policy can tell before (session_prefill.c): N K H D operations in all, and K tokens of memory a
+ * layer. A trimmed cache takes a piece as a block: what it holds and the
  * piece stand behind each other in a stage that the layers share, the attention's own mask leaves out what is too far,
  * and the last K tokens go back. */
 #include <string.h>
 
-#include "attention/registry.h"
 #include "model/session.h"
 
 /* --- creation --- */
@@ -42,31 +42,42 @@ bool wn_session_by_place(const struct wn_session *s, int64_t l) {
 /* What evicting layers share. */
 static wn_status shared(wn_context *ctx, struct wn_session *s) {
   const wn_model_config *c = &s->model->config;
-  const size_t element = wn_dtype_size(s->model->dtype);
-  int64_t budget = 0, trimmed = 0;
+  const size_t element = wn_dtype_size(s->model->dtype), B = (size_t)s->B, D = (size_t)c->head_size;
+  const size_t rows = (size_t)(s->piece < WN_SESSION_BLOCK ? s->piece : WN_SESSION_BLOCK);
+  int64_t budget = 0, stage = 0;
+  s->blocks_of_rows = s->budgets.layers > 0 && wn_session_takes_blocks(s);
   for (int64_t l = 0; l < c->layers; l++) {
-    const int64_t K = s->caches[l].shape.capacity;
+    const int64_t K = s->caches[l].shape.capacity, trimmed = K + s->piece, block = K + (int64_t)rows;
     if (s->kinds[l] == WN_LAYER_BUDGET && K > budget) budget = K;
-    if (s->kinds[l] == WN_LAYER_TRIMMED && K > trimmed) trimmed = K;
+    if (s->kinds[l] == WN_LAYER_TRIMMED && trimmed > stage) stage = trimmed;
+    if (s->kinds[l] == WN_LAYER_BUDGET && s->blocks_of_rows && block > stage) stage = block;
   }
-  if (trimmed > 0) {
+  if (stage > 0) {
     struct wn_kv_shape shape;
-    wn_kv_shape_of(c, s->B, trimmed + s->piece, s->model->dtype, &s->reach, &shape);
+    wn_kv_shape_of(c, s->B, stage, s->model->dtype, &s->reach, &shape);
     WN_TRY(wn_kv_cache_init(ctx, &shape, &s->stage));
   }
-  const size_t rows = (size_t)(s->B * c->kv_heads);
-  const bool places = budget > 0 && s->budgets.cache_positions;
+  const bool places = budget > 0 && s->budgets.cache_positions, blocks = budget > 0 && s->blocks_of_rows;
+  const bool sums = budget > 0 && wn_policy_row(s->budgets.policy)->weights == WN_WEIGHTS_SUM;
+  const bool selects = blocks && wn_policy_row(s->budgets.policy)->needs_selective;
+  const size_t K = (size_t)budget;
   const struct {
     const char *name;
     bool wanted;
     size_t rows, columns, element;
     void **where;
   } pieces[] = {
-      {"slots", trimmed > 0, rows, (size_t)(trimmed + s->piece), sizeof(int32_t), (void **)&s->slots},
-      {"weights of the rows", budget > 0, rows, (size_t)budget, element, &s->mass},
-      {"zeros", places, (size_t)s->B, (size_t)s->piece, sizeof(int32_t), (void **)&s->zeros},
-      {"turned keys", places, rows * (size_t)c->head_size, (size_t)budget, element, &s->turned},
-      {"places", places, (size_t)s->B, (size_t)budget, sizeof(int32_t), (void **)&s->places},
+      {"slots", stage > 0, B, (size_t)stage, sizeof(int32_t), (void **)&s->slots},
+      {"weights of the rows", sums, B * (size_t)c->kv_heads, K, element, &s->mass},
+      {"zeros", places, B, (size_t)s->piece, sizeof(int32_t), (void **)&s->zeros},
+      {"turned keys", places, B * (size_t)c->kv_heads * D, K, element, &s->turned},
+      {"places", places, B, K, sizeof(int32_t), (void **)&s->places},
+      {"selections of a block", selects, B * rows, K + rows, element, &s->block.F},
+      {"selecting head of a block", selects, B * rows, D, element, &s->block.y},
+      {"selections of a row", selects, K, 1, element, &s->block.row},
+      {"evictions of a block", blocks, B, (size_t)stage, sizeof(int32_t), (void **)&s->block.gone},
+      {"slots held", blocks, K, 1, sizeof(int32_t), (void **)&s->block.held},
+      {"positions held", blocks, K, 1, sizeof(int32_t), (void **)&s->block.at},
   };
   for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
     size_t n;
@@ -104,11 +115,19 @@ void wn_session_caches_clear(struct wn_session *s) {
   wn_free(s->zeros);
   wn_free(s->turned);
   wn_free(s->places);
+  wn_free(s->block.F);
+  wn_free(s->block.y);
+  wn_free(s->block.row);
+  wn_free(s->block.gone);
+  wn_free(s->block.held);
+  wn_free(s->block.at);
   wn_budgets_clear(&s->reach);
   wn_budgets_clear(&s->budgets);
 }
 
 /* --- attention --- */
+
+enum { BLOCK_FROM = 8 }; /* rows; fewer are as fast one by one */
 
 /* The operation on the piece's own arrays, without forward's notes to backward. */
 static void operation(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, struct wn_attention *op,
@@ -133,15 +152,14 @@ static wn_status attend_whole(struct wn_run *run, struct wn_kv_cache *cache, str
   return WN_OK;
 }
 
-/* Row t of the operation alone. */
-static struct wn_attention one_row(const struct wn_attention *op, int64_t t, wn_dtype dtype) {
-  struct wn_attention row = *op;
-  row.Tq = 1;
-  row.q = wn_at(op->q, t * op->s_q.t, dtype);
-  row.y = wn_at(op->y, t * op->s_y.t, dtype);
-  row.sel.sq = wn_at(op->sel.sq, t * op->sel.s_sq.t, dtype);
-  if (op->span.dynamic) row.span.z = wn_at(op->span.z, t * op->span.s_z.t, dtype);
-  return row;
+struct wn_attention wn_session_rows(const struct wn_attention *op, int64_t t0, int64_t T, wn_dtype dtype) {
+  struct wn_attention rows = *op;
+  rows.Tq = T;
+  rows.q = wn_at(op->q, t0 * op->s_q.t, dtype);
+  rows.y = wn_at(op->y, t0 * op->s_y.t, dtype);
+  rows.sel.sq = wn_at(op->sel.sq, t0 * op->sel.s_sq.t, dtype);
+  if (op->span.dynamic) rows.span.z = wn_at(op->span.z, t0 * op->span.s_z.t, dtype);
+  return rows;
 }
 
 /* Streaming, positions by place: the key that is the n-th oldest of those held is at n, and so is the query. */
@@ -211,7 +229,7 @@ static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t l
       if (cache->count == cache->shape.capacity) wn_kv_cache_evict(cache, &s->budgets, l);
       wn_kv_cache_append(cache, rows, t, 1);
     }
-    struct wn_attention row = one_row(op, t, run->exec.dtype);
+    struct wn_attention row = wn_session_rows(op, t, 1, run->exec.dtype);
     wn_kv_cache_bind(cache, 1, &row);
     if (weights == WN_WEIGHTS_SUM) row.slots.mass = s->mass;
     if (weights == WN_WEIGHTS_LAST) row.slots.mass = cache->weights;
@@ -224,34 +242,41 @@ static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t l
   return WN_OK;
 }
 
+void wn_session_stage(const struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
+                      const struct wn_kv_rows *rows, int64_t t0, int64_t T) {
+  struct wn_kv_cache *stage = &s->stage;
+  wn_kv_cache_reset(stage);
+  if (!run->measuring) {
+    wn_kv_cache_order(cache, s->slots);
+    wn_kv_cache_gather(cache, s->slots, cache->count, stage);
+  }
+  stage->count = cache->count;
+  stage->seen = cache->seen;
+  if (!run->measuring) wn_kv_cache_append(stage, rows, t0, T);
+}
+
+void wn_session_unstage(struct wn_session *s, struct wn_kv_cache *cache, int64_t n) {
+  wn_kv_cache_reset(cache);
+  wn_kv_cache_gather(&s->stage, s->slots, n, cache);
+  cache->count = n;
+  cache->seen = s->stage.seen;
+}
+
 /* A piece behind what a trimmed cache holds, both in order: no positions are needed, for the token that would pass
  * for the first one is out of every row's sight. */
 static wn_status attend_staged(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
                                struct wn_attention *op, const struct wn_kv_rows *rows) {
   struct wn_kv_cache *stage = &s->stage;
-  const int64_t T = run->T, P = cache->shape.groups, rows_of_slots = cache->shape.B * P;
-  if (!run->measuring) {
-    wn_kv_cache_reset(stage);
-    wn_kv_cache_order(cache, s->slots);
-    wn_kv_cache_gather(cache, s->slots, cache->count, stage);
-    stage->count = cache->count;
-    stage->seen = cache->seen;
-    wn_kv_cache_append(stage, rows, 0, T);
-  } else {
-    stage->count = cache->count;
-  }
-  wn_kv_cache_bind(stage, T, op);
+  wn_session_stage(run, s, cache, rows, 0, run->T);
+  wn_kv_cache_bind(stage, run->T, op);
   op->slots.at = NULL;
   WN_TRY(wn_run_attention_forward(run, op));
   if (run->measuring) return WN_OK;
-  wn_kv_cache_advance(stage, T);
+  wn_kv_cache_advance(stage, run->T);
   const int64_t K = cache->shape.capacity, n = stage->count < K ? stage->count : K;
-  for (int64_t r = 0; r < rows_of_slots; r++)
+  for (int64_t r = 0; r < s->B; r++)
     for (int64_t j = 0; j < n; j++) s->slots[r * n + j] = (int32_t)(stage->count - n + j);
-  wn_kv_cache_reset(cache);
-  wn_kv_cache_gather(stage, s->slots, n, cache);
-  cache->count = n;
-  cache->seen = stage->seen;
+  wn_session_unstage(s, cache, n);
   return WN_OK;
 }
 
@@ -262,20 +287,15 @@ wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l,
   struct wn_attention op;
   struct wn_kv_rows rows;
   operation(run, l, a, &op, &rows);
+  const bool budget = s->kinds[l] == WN_LAYER_BUDGET, block = T >= BLOCK_FROM && s->blocks_of_rows;
   if (run->measuring) {
-    cache->count = !full ? 0 : s->kinds[l] == WN_LAYER_BUDGET ? K - 1 : K > T ? K - T : 0;
-    cache->seen = full && s->kinds[l] != WN_LAYER_WHOLE ? K : cache->count;
+    cache->seen = full ? s->capacity : 0;
+    cache->count = !full ? 0 : s->kinds[l] == WN_LAYER_WHOLE ? K - T : T == 1 || (budget && !block) ? K - 1 : K;
   }
-  switch (s->kinds[l]) {
-  case WN_LAYER_WHOLE:
-    return attend_whole(run, cache, &op, &rows);
-  case WN_LAYER_BUDGET:
-    return attend_rows(run, s, l, &op, &rows);
-  case WN_LAYER_TRIMMED:
-    break;
-  }
+  if (s->kinds[l] == WN_LAYER_WHOLE) return attend_whole(run, cache, &op, &rows);
+  if (budget && !block) return attend_rows(run, s, l, &op, &rows);
   if (run->measuring ? !full : cache->seen + T <= K) return attend_whole(run, cache, &op, &rows);
-  if (run->measuring) cache->count = T > 1 ? K : K - 1;
+  if (budget) return wn_session_attend_blocks(run, s, l, &op, &rows);
   if (T > 1) return attend_staged(run, s, cache, &op, &rows);
   if (!run->measuring && cache->count == K) wn_kv_cache_evict(cache, &s->reach, l);
   return attend_whole(run, cache, &op, &rows);

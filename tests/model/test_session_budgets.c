@@ -1,0 +1,316 @@
+/* Sessions under budgets: fed token by token, in pieces or at once they hold the same tokens and give the same logits,
+ * for every configuration and policy; budgets that never bind change no bit; ties go as they should; bytes and
+ * allocations are counted. What the policies keep is checked against goldens elsewhere. */
+#include "model/models.h"
+#include "model/session.h"
+
+enum { B = 2, T = 14, V = 13, LAYERS = 2 };
+
+static const struct choice {
+  wn_policy policy;
+  bool per_kv_head, cache_positions;
+} choices[] = {{.policy = WN_POLICY_SELECTIVE},
+               {.policy = WN_POLICY_H2O},
+               {.policy = WN_POLICY_TOVA, .per_kv_head = true},
+               {.policy = WN_POLICY_STREAMING},
+               {.policy = WN_POLICY_STREAMING, .cache_positions = true},
+               {.policy = WN_POLICY_WINDOW},
+               {.policy = WN_POLICY_RANDOM},
+               {.policy = WN_POLICY_RANDOM, .per_kv_head = true}};
+enum { CHOICES = sizeof choices / sizeof *choices };
+
+static void budgets_of(const struct choice *c, const wn_model_config *config, int64_t K, wn_budgets *out) {
+  char text[32];
+  wn_budgets_init(out);
+  out->policy = c->policy, out->per_kv_head = c->per_kv_head, out->cache_positions = c->cache_positions;
+  out->sinks = 2, out->seed = 3;
+  snprintf(text, sizeof text, "%d,%d", (int)K, (int)(K == 1 ? 1 : K + 1));
+  assert_int_equal(wn_budgets_parse(NULL, config, text, out), WN_OK);
+}
+
+/* What a session holds: bit j of held[l][b][p] is position j. */
+struct trace {
+  float logits[T][B * V];
+  uint32_t held[T][LAYERS][B][4];
+};
+
+static void look(const wn_session *s, uint32_t held[LAYERS][B][4]) {
+  memset(held, 0, sizeof(uint32_t) * LAYERS * B * 4);
+  for (int l = 0; l < LAYERS; l++) {
+    const struct wn_kv_cache *c = &s->caches[l];
+    assert_true(c->count <= c->shape.capacity);
+    for (int b = 0; b < B; b++)
+      for (int p = 0; p < (c->at ? c->shape.groups : 1); p++)
+        for (int j = 0; j < c->count; j++) {
+          const int32_t at = c->at ? c->at[(b * c->shape.groups + p) * c->shape.capacity + j] : j;
+          assert_true(at >= 0 && at < T && !(held[l][b][p] >> at & 1));
+          held[l][b][p] |= UINT32_C(1) << at;
+        }
+  }
+}
+
+/* out's entries at the ends of the pieces (0-terminated). */
+static void feed(wn_context *ctx, wn_session *s, const int32_t *ids, const int *pieces, int64_t chunk,
+                 struct trace *out) {
+  wn_session_reset(s);
+  for (int i = 0, at = 0; pieces[i]; i++) {
+    int32_t part[B * T];
+    for (int b = 0; b < B; b++) memcpy(part + b * pieces[i], ids + b * T + at, (size_t)pieces[i] * sizeof *part);
+    at += pieces[i];
+    OK(ctx, wn_session_feed(ctx, s, part, pieces[i], chunk, out->logits[at - 1]));
+    look(s, out->held[at - 1]);
+  }
+}
+
+static void same(const char *name, const char *what, const struct trace *x, const struct trace *y, double tolerance) {
+  double top = 0;
+  for (int t = 0; t < T; t++)
+    for (int i = 0; i < B * V; i++) top = fmax(top, fabs((double)x->logits[t][i]));
+  for (int t = 0; t < T; t++) {
+    if (memcmp(x->held[t], y->held[t], sizeof x->held[t]) != 0)
+      fail_msg("%s, %s: after %d tokens the layers hold %x %x, expected %x %x", name, what, t + 1, y->held[t][0][0][0],
+               y->held[t][1][0][0], x->held[t][0][0][0], x->held[t][1][0][0]);
+    for (int i = 0; i < B * V; i++)
+      if (!(fabs((double)x->logits[t][i] - (double)y->logits[t][i]) <= tolerance * top))
+        fail_msg("%s, %s: logit %d of position %d is %g, expected %g", name, what, i, t, (double)y->logits[t][i],
+                 (double)x->logits[t][i]);
+  }
+}
+
+static const int singly[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0}, mixed[] = {4, 1, 1, 5, 3, 0},
+                 whole[] = {14, 0}, late[] = {1, 9, 1, 3, 0};
+
+/* A model that does not have what the policy needs. */
+static bool fits(const struct choice *c, const wn_model_config *config) {
+  wn_budgets b;
+  budgets_of(c, config, 4, &b);
+  wn_context *ctx = context_of("ref", 1);
+  const bool ok = wn_budgets_check(ctx, &b, config) == WN_OK;
+  wn_context_destroy(ctx);
+  wn_budgets_clear(&b);
+  return ok;
+}
+
+static void test_ways_of_feeding(void **state) {
+  (void)state;
+  static const int64_t budgets[] = {1, 2, 5};
+  wn_context *ref = context_of("ref", 1), *cpu = context_of("cpu", 1);
+  static struct trace expected, found;
+  int done[CHOICES] = {0};
+  for (int k = 0; k < MODEL_CASES; k++) {
+    const wn_model_config c = model_case_config(&model_cases[k]);
+    struct tokens x;
+    /* No token twice: without positions their keys would be equal but for rounding, and so would their scores. */
+    for (int i = 0; i < B * T; i++) x.ids[i] = (int32_t)((5 * (i % T) + 3 * (i / T)) % V);
+    for (int i = 0; i < CHOICES; i++) {
+      if (!fits(&choices[i], &c)) continue;
+      done[i]++;
+      for (int backend = 0; backend < 2; backend++) {
+        wn_context *ctx = backend ? cpu : ref;
+        struct wn_model *model = model_of(ctx, &c, backend ? WN_F32 : WN_F64);
+        const double tolerance = backend ? 4e-6 : 2e-7; /* logits come as float */
+        char name[160];
+        wn_budgets b;
+        wn_session *s;
+        const int64_t K = budgets[(k + i) % 3];
+        budgets_of(&choices[i], &c, K, &b);
+        snprintf(name, sizeof name, "%s, %s%s, %d tokens, %s", model_cases[k].name, wn_policy_name(b.policy),
+                 b.per_kv_head       ? " by head"
+                 : b.cache_positions ? " by place"
+                                     : "",
+                 (int)K, backend ? "cpu" : "ref");
+        OK(ctx, wn_session_create_with_budgets(ctx, model, B, T, &b, &s));
+        wn_budgets_clear(&b);
+        struct trace first = expected; /* ref's */
+        memset(&expected, 0, sizeof expected);
+        feed(ctx, s, x.ids, singly, 0, &expected);
+        if (backend) same(name, "beside ref", &first, &expected, tolerance);
+        found = expected;
+        feed(ctx, s, x.ids, mixed, 2, &found);
+        same(name, "in pieces", &expected, &found, tolerance);
+        feed(ctx, s, x.ids, whole, 0, &found);
+        same(name, "at once", &expected, &found, tolerance);
+        feed(ctx, s, x.ids, late, 0, &found);
+        same(name, "at once from the second token on", &expected, &found, tolerance);
+        wn_session_destroy(s);
+        wn_model_destroy(model);
+      }
+    }
+  }
+  for (int i = 0; i < CHOICES; i++) assert_true(done[i] >= 4);
+  wn_context_destroy(ref);
+  wn_context_destroy(cpu);
+}
+
+static void test_budgets_that_never_bind(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 1);
+  static struct trace expected, found;
+  for (int k = 0; k < MODEL_CASES; k += 2) {
+    const wn_model_config c = model_case_config(&model_cases[k]);
+    struct wn_model *model = model_of(ctx, &c, WN_F32);
+    struct tokens x;
+    tokens_of(&x, B, T, V, false);
+    wn_session *s;
+    OK(ctx, wn_session_create(ctx, model, B, T, &s));
+    const size_t bytes = wn_session_kv_bytes(s);
+    feed(ctx, s, x.ids, mixed, 0, &expected);
+    wn_session_destroy(s);
+    for (int i = 0; i < CHOICES; i++) {
+      wn_budgets b;
+      if (!fits(&choices[i], &c)) continue;
+      budgets_of(&choices[i], &c, T, &b);
+      OK(ctx, wn_session_create_with_budgets(ctx, model, B, T, &b, &s));
+      assert_int_equal(wn_session_kv_bytes(s), bytes);
+      feed(ctx, s, x.ids, mixed, 0, &found);
+      assert_memory_equal(found.logits[T - 1], expected.logits[T - 1], sizeof found.logits[0]);
+      assert_memory_equal(found.logits[5], expected.logits[5], sizeof found.logits[0]);
+      wn_session_destroy(s);
+      wn_budgets_clear(&b);
+    }
+    wn_model_destroy(model);
+  }
+  wn_context_destroy(ctx);
+}
+
+/* Without weights all scores are equal: the oldest goes, but selective keeps position 0 while there is another. */
+static void test_ties(void **state) {
+  (void)state;
+  static const struct {
+    struct choice choice;
+    int64_t K;
+    uint32_t held; /* after 10 tokens */
+  } rows[] = {{{.policy = WN_POLICY_SELECTIVE}, 4, 1u << 0 | 1u << 7 | 1u << 8 | 1u << 9},
+              {{.policy = WN_POLICY_SELECTIVE}, 2, 1u << 0 | 1u << 9},
+              {{.policy = WN_POLICY_SELECTIVE}, 1, 1u << 9},
+              {{.policy = WN_POLICY_TOVA}, 4, 0xfu << 6},
+              {{.policy = WN_POLICY_TOVA, .per_kv_head = true}, 4, 0xfu << 6},
+              {{.policy = WN_POLICY_STREAMING}, 4, 1u << 0 | 1u << 1 | 1u << 8 | 1u << 9},
+              {{.policy = WN_POLICY_STREAMING}, 2, 1u << 0 | 1u << 9},
+              {{.policy = WN_POLICY_STREAMING}, 1, 1u << 9},
+              {{.policy = WN_POLICY_WINDOW}, 4, 0xfu << 6}};
+  static const int one_by_one[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0}, at_once[] = {10, 0};
+  for (int backend = 0; backend < 2; backend++) {
+    wn_context *ctx = context_of(backend ? "cpu" : "ref", 1);
+    const wn_model_config selective = model_case_config(&model_cases[7]), dense = model_case_config(&model_cases[1]);
+    struct tokens x;
+    tokens_of(&x, B, T, V, false);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+      const wn_model_config *c = rows[i].choice.policy == WN_POLICY_SELECTIVE ? &selective : &dense;
+      struct wn_model *model = model_of(ctx, c, WN_F32);
+      memset(model->params, 0, model->table.total * sizeof(float));
+      wn_budgets b;
+      budgets_of(&rows[i].choice, c, rows[i].K, &b);
+      b.tokens[1] = rows[i].K;
+      wn_session *s;
+      OK(ctx, wn_session_create_with_budgets(ctx, model, B, T, &b, &s));
+      for (int way = 0; way < 2; way++) {
+        static struct trace found;
+        feed(ctx, s, x.ids, way ? at_once : one_by_one, 0, &found);
+        for (int l = 0; l < LAYERS; l++)
+          for (int p = 0; p < (rows[i].choice.per_kv_head ? 2 : 1); p++)
+            if (found.held[9][l][1][p] != rows[i].held)
+              fail_msg("row %d, layer %d: holds %x, expected %x", (int)i, l, found.held[9][l][1][p], rows[i].held);
+      }
+      wn_session_destroy(s);
+      wn_budgets_clear(&b);
+      wn_model_destroy(model);
+    }
+    wn_context_destroy(ctx);
+  }
+}
+
+static void test_bytes_and_allocations(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 2);
+  for (int i = 0; i < CHOICES; i++) {
+    const wn_model_config c = model_case_config(&model_cases[choices[i].policy == WN_POLICY_SELECTIVE ? 7 : 1]);
+    struct wn_model *model = model_of(ctx, &c, WN_F32);
+    wn_budgets b;
+    wn_session *s;
+    budgets_of(&choices[i], &c, 3, &b);
+    OK(ctx, wn_session_create_with_budgets(ctx, model, 1, 4096, &b, &s));
+    const int64_t P = choices[i].per_kv_head ? 2 : 1,
+                  state_of = b.policy == WN_POLICY_H2O || b.policy == WN_POLICY_TOVA;
+    const int64_t token = 2 * 2 * 6 + (b.policy == WN_POLICY_SELECTIVE) + P + (state_of ? P : 0);
+    const size_t expected = (size_t)((3 + 4) * token) * 4; /* a budget of 3 and one of 4 */
+    assert_in_range(wn_session_kv_bytes(s), expected, expected + 2 * 6 * 64);
+    size_t held = 0;
+    for (int l = 0; l < LAYERS; l++) {
+      wn_memory_info before, after;
+      struct wn_kv_cache copy;
+      wn_memory_info_get(&before);
+      OK(ctx, wn_kv_cache_init(ctx, &s->caches[l].shape, &copy));
+      wn_memory_info_get(&after);
+      held += after.live_bytes - before.live_bytes;
+      wn_kv_cache_clear(&copy);
+    }
+    assert_int_equal(wn_session_kv_bytes(s), held);
+    float logits[V];
+    int32_t prompt[300];
+    for (int t = 0; t < 300; t++) prompt[t] = t % V;
+    wn_memory_info before, after;
+    wn_memory_info_get(&before);
+    OK(ctx, wn_session_feed(ctx, s, prompt, 300, 0, logits));
+    for (int t = 0; t < 20; t++) OK(ctx, wn_session_feed(ctx, s, prompt + t, 1, 0, logits));
+    wn_memory_info_get(&after);
+    assert_int_equal(before.total_allocations, after.total_allocations);
+    assert_int_equal(wn_session_position(s), 320);
+    for (int n = 0; n < V; n++) assert_true(isfinite(logits[n]));
+    wn_session_destroy(s);
+    wn_budgets_clear(&b);
+    wn_model_destroy(model);
+  }
+  wn_context_destroy(ctx);
+}
+
+/* Without budgets a layer holds what it can see. */
+static void test_trimmed(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 1);
+  wn_model_config c = model_case_config(&model_cases[1]); /* rotary */
+  wn_session *s;
+  assert_int_equal(wn_attention_config_parse(ctx, "{\"window\":5,\"window_layers\":\"10\"}", &c.attention), WN_OK);
+  struct wn_model *model = model_of(ctx, &c, WN_F32);
+  OK(ctx, wn_session_create(ctx, model, 1, 1000, &s));
+  assert_int_equal(s->caches[0].shape.capacity, 5);
+  assert_int_equal(s->caches[1].shape.capacity, 1000);
+  assert_int_equal(wn_session_kv_bytes(s), s->caches[0].bytes + s->caches[1].bytes);
+  assert_true(s->caches[0].bytes * 100 < s->caches[1].bytes);
+  wn_session_destroy(s);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
+static void test_refusals(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 1);
+  const wn_model_config c = model_case_config(&model_cases[0]);
+  struct wn_model *model = model_of(ctx, &c, WN_F32);
+  wn_budgets b;
+  wn_session *s;
+  budgets_of(&choices[5], &c, 3, &b);
+  b.policy = WN_POLICY_SELECTIVE;
+  assert_int_equal(wn_session_create_with_budgets(ctx, model, 1, 16, &b, &s), WN_ERR_CONFIG);
+  assert_non_null(strstr(wn_context_error(ctx), "selective attention"));
+  b.policy = WN_POLICY_WINDOW, b.tokens[0] = 0;
+  assert_int_equal(wn_session_create_with_budgets(ctx, model, 1, 16, &b, &s), WN_ERR_CONFIG);
+  b.tokens[0] = 1, b.layers = 1;
+  assert_int_equal(wn_session_create_with_budgets(ctx, model, 1, 16, &b, &s), WN_ERR_CONFIG);
+  assert_non_null(strstr(wn_context_error(ctx), "2 layers"));
+  wn_budgets_clear(&b);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_ways_of_feeding),
+      cmocka_unit_test(test_budgets_that_never_bind),
+      cmocka_unit_test(test_ties),
+      cmocka_unit_test(test_trimmed),
+      cmocka_unit_test(test_bytes_and_allocations),
+      cmocka_unit_test(test_refusals),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
