@@ -50,6 +50,10 @@ wn_status wn_budgets_save(wn_context *ctx, const wn_budgets *budgets, const char
 wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *budgets, const wn_model_config *config);
 int64_t wn_budgets_total(const wn_budgets *budgets); /* sum over the layers */
 
+/* wn_model_logits with the budgets in force, each document by itself: what decoding under them gives. NULL: none. */
+wn_status wn_model_logits_with_budgets(wn_context *ctx, wn_model *model, const int32_t *tokens, const int32_t *doc_start,
+                                       int64_t B, int64_t T, const wn_budgets *budgets, float *logits);
+
 /* A session (model.h) whose caches keep to the budgets, which are copied. capacity: the longest text. */
 wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity,
                                          const wn_budgets *budgets, wn_session **out);

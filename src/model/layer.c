@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "attention/registry.h"
+#include "kv/evictions.h"
 
 /* ---- arrays ---- */
 
@@ -374,6 +375,12 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   out->s_y = (struct wn_stride){T * H * D, H * D, D};
   out->doc_start = run->doc_start;
   out->lse = a->lse;
+  if (run->budgets && (run->measuring || wn_evictions_any(run->budgets, l, T))) {
+    const int64_t P =
+        wn_evictions_groups(run->budgets, Hkv, out->sel.on ? wn_attention_selections(&c->attention, Hkv) : 0);
+    out->slots.groups = P;
+    out->slots.gone = run->gone + l * run->B * P * T;
+  }
   out->sel.sq = a->sq;
   out->sel.sk = a->sk;
   out->sel.s_sq = out->sel.s_sk = (struct wn_stride){T * wn_attention_selections(&c->attention, c->kv_heads) * D,
@@ -401,11 +408,22 @@ wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
   return wn_run_dropout(run, 2 + 2 * l, temp->branch);
 }
 
+/* Which keys its rows no longer see. A layer that is run again finds the same. */
+static wn_status evict(struct wn_run *run, int64_t l, const struct wn_attention *attention) {
+  const int64_t P = attention->slots.groups;
+  if (!run->measuring)
+    return wn_evictions_find(&run->exec, run->budgets, l, attention, run->gone + l * run->B * P * run->T);
+  const size_t need = wn_evictions_scratch(&run->exec, run->budgets, attention);
+  if (need > run->need) run->need = need;
+  return WN_OK;
+}
+
 wn_status wn_layer_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
                            const void *prev_mid, const void *prev_branch, bool output) {
   WN_TRY(wn_layer_before(run, l, a, prev_mid, prev_branch));
   struct wn_attention attention;
   wn_layer_attention(run, l, a, &attention);
+  if (attention.slots.gone) WN_TRY(evict(run, l, &attention));
   WN_TRY(wn_run_attention_forward(run, &attention));
   return wn_layer_after(run, l, a, temp, output);
 }

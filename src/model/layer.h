@@ -129,6 +129,8 @@ struct wn_run {
   bool training;
   double dropout, dropout_hidden; /* 0 outside training */
   uint64_t seed, stream;          /* dropout; stream: the first of this step's wn_run_streams */
+  const wn_budgets *budgets;      /* NULL: none */
+  int32_t *gone;                  /* [L] of [B,P,T] evictions, with budgets */
   double mem_coef;                /* L_mem's factor a layer, backward only */
   double span_coef;               /* span loss: the factor of a layer's sum over heads of the mean z, backward only */
   void *grads;                    /* [table.total], added to; NULL: forward only */

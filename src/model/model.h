@@ -5,6 +5,7 @@
 #include "backends/backends.h"
 #include "base/alloc.h"
 #include "ops/ops.h"
+#include "winnow/kv.h"
 #include "winnow/model.h"
 
 /* One row per parameter tensor. All tensors of a model lie in one flat array, gradients and optimizer state in
@@ -54,6 +55,7 @@ struct wn_workspace_options {
                           see; 0: none */
   bool memory_whole;   /* all of them, in sight or not: to compare with */
   int64_t memory_sets; /* memories, one for each micro-batch of a step, and for evaluations in between */
+  const wn_budgets *budgets; /* of which policy steps may have budgets: not its tokens; read at creation only. NULL: none */
 };
 typedef struct wn_workspace wn_workspace;
 wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t T,
@@ -97,6 +99,8 @@ struct wn_step {
   uint64_t step;      /* dropout: unique per micro-step */
   int64_t memory_set; /* with a memory: the one that this batch continues, row by row */
   const struct wn_layer_observer *observer; /* or NULL */
+  const wn_budgets *budgets; /* in force in every layer, each document by itself; NULL: none. What is evicted is a choice
+                                without a gradient. Not with a memory */
 };
 struct wn_step_result {
   double loss_sum;    /* over counted positions, nats */

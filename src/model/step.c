@@ -255,6 +255,21 @@ wn_status wn_run_batch(struct wn_run *run, const struct wn_model *model, struct 
   return WN_OK;
 }
 
+wn_status wn_run_budgets(struct wn_run *run, const struct wn_workspace *ws, const wn_budgets *budgets) {
+  const wn_model_config *c = &run->model->config;
+  if (!budgets) return WN_OK;
+  if (ws->evicting == 0) return wn_fail(ws->ctx, WN_ERR_ARGUMENT, "step: budgets in a workspace made for none");
+  if (budgets->layers != c->layers)
+    return wn_fail(ws->ctx, WN_ERR_CONFIG, "budgets of %lld layers for a model of %lld", (long long)budgets->layers,
+                   (long long)c->layers);
+  if (budgets->policy != ws->budgets.policy || budgets->per_kv_head != ws->budgets.per_kv_head)
+    return wn_fail(ws->ctx, WN_ERR_ARGUMENT, "step: policy \"%s\" in a workspace made for \"%s\"",
+                   wn_policy_name(budgets->policy), wn_policy_name(ws->budgets.policy));
+  run->budgets = budgets;
+  run->gone = ws->gone;
+  return WN_OK;
+}
+
 wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct wn_batch *batch,
                         const struct wn_step *step, struct wn_step_result *result) {
   if (!batch->tokens || !batch->targets)
@@ -270,6 +285,7 @@ wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct w
   run.stream = step->step * wn_run_streams(&model->config);
   run.grads = step->grads;
   run.observer = step->observer;
+  WN_TRY(wn_run_budgets(&run, ws, step->budgets));
   if (ws->options.memory <= 0) return wn_run_step(&run, ws, batch, step, result);
   if (batch->doc_start)
     return wn_fail(model->ctx, WN_ERR_ARGUMENT, "step: packed documents and a memory exclude each other");

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "kv/evictions.h"
 #include "model/config.h"
 
 #define LOGITS_BYTES ((int64_t)64 << 20)
@@ -59,6 +60,7 @@ static wn_status plan(wn_context *ctx, struct wn_workspace *ws) {
       {"memory rooms", memory > 0, L + 1, 1, sizeof *ws->rooms, (void **)&ws->rooms},
       {"memory seen", memory > 0, sets, 1, sizeof *ws->memory_seen, (void **)&ws->memory_seen},
       {"memory positions", memory > 0, memory + ws->T, 1, sizeof *ws->memory_positions, (void **)&ws->memory_positions},
+      {"evictions", ws->evicting > 0, L * ws->evicting, M, sizeof *ws->gone, (void **)&ws->gone},
       {"embedded", c->embed_norm, M, C, element, &ws->embedded},
       {"embed_rstd", c->embed_norm, M, 1, element, &ws->embed_rstd},
       {"embed_mean", c->embed_norm && c->norm == WN_NORM_LAYER, M, 1, element, &ws->embed_mean},
@@ -92,6 +94,8 @@ static wn_status measure(struct wn_workspace *ws, size_t *need) {
   run.training = ws->options.backward;
   run.dropout = ws->options.backward ? ws->model->config.dropout : 0;
   run.dropout_hidden = ws->options.backward ? ws->model->config.dropout_hidden : 0;
+  run.budgets = ws->evicting > 0 ? &ws->budgets : NULL;
+  run.gone = ws->gone;
   run.grads = ws->options.backward ? ws->model->params : NULL; /* an address only */
   const struct wn_batch batch = {
       .B = ws->B, .T = ws->T, .tokens = ws->positions, .targets = ws->positions, .doc_start = ws->positions};
@@ -136,6 +140,8 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
       options->memory_sets > INT32_MAX)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of memory %lld in %lld sets: expected 0 to %d in at least one",
                    (long long)options->memory, (long long)options->memory_sets, INT32_MAX / 2);
+  if (options->memory > 0 && options->budgets)
+    return wn_fail(ctx, WN_ERR_CONFIG, "budgets and segment recurrence exclude each other");
   if (options->memory > 0) WN_TRY(wn_model_memory_check(ctx, "workspace", &model->config));
   if (options->backward && options->activation_dtype != WN_F32 &&
       (options->activation_dtype != WN_BF16 || model->dtype != WN_F32))
@@ -149,6 +155,13 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
   ws->B = B;
   ws->T = T;
   ws->options = *options;
+  ws->options.budgets = NULL; /* the caller's */
+  if (options->budgets) {
+    const wn_model_config *c = &model->config;
+    ws->budgets = *options->budgets;
+    ws->budgets.tokens = NULL, ws->budgets.layers = 0;
+    ws->evicting = wn_evictions_groups(&ws->budgets, c->kv_heads, wn_attention_selections(&c->attention, c->kv_heads));
+  }
   wn_status status;
   size_t need;
   WN_TRY_GOTO(plan(ctx, ws), fail);

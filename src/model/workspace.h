@@ -40,6 +40,9 @@ struct wn_workspace {
   void *logits;                  /* [chunk,V]; their gradient takes their place */
   double *loss;                  /* [chunk] */
   uint8_t *hit;                  /* [chunk] */
+  wn_budgets budgets;            /* the policy that steps may have, without tokens */
+  int64_t evicting;              /* P, groups of key-value heads that evict for themselves; 0: no budgets */
+  int32_t *gone;                 /* [L,B,P,T] */
   int64_t chunk;                 /* rows of logits that exist at a time */
   void *scratch;
   size_t scratch_bytes;
@@ -67,6 +70,8 @@ int64_t wn_logits_rows(int64_t M, int64_t V);
 /* A run over a batch of at most the workspace's size: scratch and positions are set, doc_start is checked. */
 wn_status wn_run_batch(struct wn_run *run, const struct wn_model *model, struct wn_workspace *ws, int64_t B, int64_t T,
                        const int32_t *doc_start);
+/* Puts a step's budgets in force (NULL: none). */
+wn_status wn_run_budgets(struct wn_run *run, const struct wn_workspace *ws, const wn_budgets *budgets);
 struct wn_stack_sums {
   double mem;  /* over layers, sequences and selections of max_i M */
   double span; /* over layers of wn_span_sum */
