@@ -201,8 +201,8 @@ wn_status wn_span_backward(struct wn_run *run, int64_t l, const struct wn_layer_
  * beyond it. INT64_MAX: nothing bounds it. Dynamic spans are bounded by their limit alone. A cache that is fed one token
  * at a time needs this many and the token itself. It is the same for all heads: the widest decides. */
 int64_t wn_layer_reach(const struct wn_model *model, int64_t l);
-/* Tokens of earlier blocks that layer l keeps of a memory: its reach in whole grains, tiles of the attention. One grain
- * to spare while spans are learned. */
+/* Tokens of earlier blocks that layer l keeps of a memory: its reach in whole grains, so that rooms move seldom. One
+ * grain to spare while spans are learned. */
 #define WN_MEMORY_GRAIN 64
 int64_t wn_layer_memory(const struct wn_model *model, int64_t l, int64_t memory, bool learning);
 /* Its static spans, [H] ratios of the model's dtype; NULL without. */

@@ -13,8 +13,8 @@
  * reaches it. The token that protect_first protects is the stream's first. L_mem's M counts the tokens that are read.
  *
  * One array a layer, [B, room + T, C]: memory, right-aligned, and behind it the block's own rows; after the step all
- * move up by a block. A layer reads no more of it than its window and its widest head's span reach, in whole blocks of
- * keys, so that what is out of sight costs nothing: no keys, no values, no attention, and (memory_room.c) no memory.
+ * move up by a block. A layer reads no more of it than its window and its widest head's span reach, so that what is out
+ * of sight costs nothing: no keys, no values, no attention, and (memory_room.c) no memory.
  * Cost: the key and value maps run over what is read and the block, 4 (read + T) C Hkv D operations. */
 #include <string.h>
 
@@ -42,8 +42,8 @@ int64_t wn_memory_read(const struct wn_run *run, int64_t l) {
   const struct wn_memory_layer *m = layer_of(run, l);
   if (run->measuring) return run->memory.full ? m->rows : 0; /* spans change from step to step */
   if (run->memory.whole) return m->count;
-  const int64_t n = wn_layer_memory(run->model, l, run->memory.rows, false);
-  return n < m->count ? n : m->count;
+  const int64_t reach = wn_layer_reach(run->model, l); /* to the token: whole tiles would only add keys to form */
+  return reach < m->count ? reach : m->count;
 }
 
 static int64_t kv_width(const wn_model_config *c) {
