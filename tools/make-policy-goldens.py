@@ -52,6 +52,7 @@ CASES = {
         "h2o": dict(policy="h2o", tokens=[7, 10]),
         "tova": dict(policy="tova", tokens=[9, 6]),
         "streaming": dict(policy="streaming", tokens=[5, 8], sinks=3),
+        "streaming-narrow": dict(policy="streaming", tokens=[3, 5], sinks=4),  # K - 1 tokens can be sinks
     },
     "selective": {
         "selective": dict(policy="selective", tokens=[6, 9, 13]),

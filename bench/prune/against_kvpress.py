@@ -15,7 +15,7 @@ layer, then one token at a time with its place in the text. "peak": the most tha
 moment the model is loaded and has seen a short text; "over the model": the same less what it held then.
 --quality: a trained checkpoint that has Llama's shape, and texts of a token file (llm.c): the perplexity of the tokens
 that follow the prompt, given as they are, under the same ways.
---realtime: what is timed runs at real-time priority (root), on a machine that has other work.
+--realtime: the ways run at real-time priority (root), on a machine that has other work.
 """
 import argparse, json, math, os, statistics, subprocess, sys, time
 
@@ -206,6 +206,7 @@ def main():
     p.add_argument("--realtime", action="store_true")
     p.add_argument("--child", default="", help=argparse.SUPPRESS)
     a = p.parse_args()
+    if a.child and a.realtime: hurry()
     if a.child: return our_child(a) if a.child == "winnow" else child(a)
     work = a.work or os.path.join(os.environ.get("TMPDIR", "/tmp"), "winnow-against-kvpress")
     model, exported = os.path.join(work, "model"), os.path.join(work, "llama")

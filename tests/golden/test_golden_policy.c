@@ -14,7 +14,7 @@ static const struct {
   const char *cases[8];
 } goldens[] = {
     {"rope", {"h2o", "h2o-recent", "h2o-heads", "tova", "tova-heads", "streaming", "streaming-places", "window"}},
-    {"learned", {"h2o", "tova", "streaming"}},
+    {"learned", {"h2o", "tova", "streaming", "streaming-narrow"}},
     {"selective", {"selective", "selective-narrow", "h2o", "tova", "streaming-places"}},
     {"groups", {"selective", "h2o-heads", "tova"}},
 };
