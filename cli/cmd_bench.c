@@ -13,6 +13,7 @@
 #include <winnow/attention.h>
 #include <winnow/train.h>
 #include "args.h"
+#include "budgets.h"
 #include "recipe.h"
 #include "ui.h"
 
@@ -341,7 +342,8 @@ static int bench_train(int argc, char **argv) {
 
 /* ---- decode ---- */
 
-static int decode_at(struct bench *b, wn_model *model, int64_t batch, int64_t length, json_t *results) {
+static int decode_at(struct bench *b, wn_model *model, const wn_budgets *budgets, int64_t batch, int64_t length,
+                     json_t *results) {
   const wn_model_config *config = wn_model_config_get(model);
   int64_t V = config->vocab_size;
   size_t n = (size_t)(batch * length);
@@ -350,31 +352,36 @@ static int decode_at(struct bench *b, wn_model *model, int64_t batch, int64_t le
   struct samples *steps = calloc(1, sizeof *steps);
   wn_session *session = NULL;
   double prefill = 0;
+  wn_memory_info before = {0}, after = {0};
   int code = prompt && next && logits && steps ? 0 : cli_error("out of memory");
   if (!code) {
     uint64_t seed = 1;
     random_tokens(prompt, n, V, &seed);
     int64_t total = b->warmup + b->repeats;
-    wn_status status = wn_session_create(b->ctx, model, batch, length + total, &session);
+    wn_status status = wn_session_create_with_budgets(b->ctx, model, batch, length + total, budgets, &session);
     double start = cli_seconds();
     if (status == WN_OK) status = wn_session_feed(b->ctx, session, prompt, length, 0, logits);
     prefill = cli_seconds() - start;
+    wn_memory_info_get(&before);
     for (int64_t i = 0; status == WN_OK && i < total; i++) {
       random_tokens(next, (size_t)batch, V, &seed);
       start = cli_seconds();
       status = wn_session_feed(b->ctx, session, next, 1, 0, logits);
       if (i >= b->warmup) steps->seconds[steps->count++] = cli_seconds() - start;
     }
+    wn_memory_info_get(&after);
     if (status != WN_OK) code = cli_fail(b->ctx, status);
   }
   if (!code) {
     double m = median(steps, NULL, NULL, NULL), rate = m > 0 ? (double)batch / m : 0;
+    const uint64_t allocations = after.total_allocations - before.total_allocations;
     double prefill_rate = prefill > 0 ? (double)n / prefill : 0;
     if (b->common.json) {
-      json_array_append_new(results, json_pack("{s:I, s:f, s:f, s:f, s:I, s:o}", "context", (json_int_t)length,
+      json_array_append_new(results, json_pack("{s:I, s:f, s:f, s:f, s:I, s:I, s:o}", "context", (json_int_t)length,
                                                "tokens_per_second", rate, "prefill_seconds", prefill,
                                                "prefill_tokens_per_second", prefill_rate, "kv_bytes",
-                                               (json_int_t)wn_session_kv_bytes(session), "step", samples_json(steps)));
+                                               (json_int_t)wn_session_kv_bytes(session), "allocations",
+                                               (json_int_t)allocations, "step", samples_json(steps)));
     } else {
       char what[32], text[96];
       snprintf(what, sizeof what, "at %" PRId64, length);
@@ -396,6 +403,8 @@ static int bench_decode(int argc, char **argv) {
   const char *config = NULL, *checkpoint = NULL, *contexts = "64,256,448";
   struct cli_list sets = {0};
   int64_t batch = 1;
+  struct cli_budgets given = CLI_BUDGETS_DEFAULTS;
+  wn_budgets budgets = {0};
   const struct cli_option options[] = {
       {.name = "model",
        .type = CLI_STRING,
@@ -420,6 +429,7 @@ static int bench_decode(int argc, char **argv) {
        .help = "sequences in step",
        .min = 1,
        .max = 4096},
+      CLI_BUDGETS_OPTIONS(&given),
       BENCH_OPTIONS(&b)};
   const struct cli_spec spec = {.command = "winnow bench decode",
                                 .summary = "Times token-by-token decoding behind prompts of several lengths.",
@@ -429,6 +439,7 @@ static int bench_decode(int argc, char **argv) {
   int code = cli_parse(&spec, argc, argv, NULL);
   if (code == CLI_GO && checkpoint && (config || sets.count))
     code = cli_usage_error(spec.command, "--model excludes --config and --set");
+  if (code == CLI_GO) code = cli_budgets_check(spec.command, &given);
   if (code == CLI_GO) code = cli_context_open(&b.common, &b.ctx);
   if (code) {
     cli_list_clear(&sets);
@@ -444,6 +455,7 @@ static int bench_decode(int argc, char **argv) {
     if (!code) status = wn_model_create(b.ctx, &recipe.model, recipe.train.seed, &model);
   }
   if (!code && status != WN_OK) code = cli_fail(b.ctx, status);
+  if (!code) code = cli_budgets_load(b.ctx, &given, wn_model_config_get(model), &budgets);
   json_t *results = json_array();
   if (!code && !b.common.json)
     printf("decode, %s parameters, batch %" PRId64 ", %d threads, %s\n",
@@ -455,7 +467,7 @@ static int bench_decode(int argc, char **argv) {
     if (end == p || length < 1 || length > 1 << 24 || (*end && *end != ','))
       code = cli_usage_error(spec.command, "--contexts: \"%s\" is not a list of lengths", contexts);
     else
-      code = decode_at(&b, model, batch, length, results);
+      code = decode_at(&b, model, &budgets, batch, length, results);
     p = *end ? end + 1 : NULL;
   }
   if (!code && b.common.json) {
@@ -463,11 +475,16 @@ static int bench_decode(int argc, char **argv) {
     json_object_set_new(j, "model", model_json(b.ctx, model));
     json_object_set_new(j, "parameters", json_integer((json_int_t)wn_model_parameter_count(model)));
     json_object_set_new(j, "batch", json_integer(batch));
+    if (budgets.layers > 0) {
+      json_object_set_new(j, "policy", json_string(wn_policy_name(budgets.policy)));
+      json_object_set_new(j, "budget_tokens", json_integer(wn_budgets_total(&budgets)));
+    }
     json_object_set_new(j, "results", json_incref(results));
     json_object_set_new(j, "peak_resident_bytes", json_integer((json_int_t)cli_peak_resident()));
     code = cli_print_json(j);
   }
   json_decref(results);
+  wn_budgets_clear(&budgets);
   wn_model_destroy(model);
   wn_context_destroy(b.ctx);
   cli_list_clear(&sets);

@@ -8,12 +8,14 @@
 #include <unistd.h>
 #include <winnow/model.h>
 #include "args.h"
+#include "budgets.h"
 #include "recipe.h"
 #include "signals.h"
 #include "ui.h"
 
 struct request {
   struct cli_common common;
+  struct cli_budgets budgets;
   const char *model, *prompt, *prompt_file, *tokenizer;
   int64_t tokens, top_k;
   double temperature, top_p;
@@ -25,6 +27,7 @@ struct run {
   wn_model *model;
   wn_tokenizer *tok;
   wn_session *session;
+  wn_budgets budgets;
   wn_text_stream *stream;
   char *text;   /* the prompt's, when read from a file */
   int32_t *ids; /* the prompt's, count prompt_count */
@@ -39,6 +42,7 @@ struct run {
 static void clear(struct run *g) {
   wn_text_stream_destroy(g->stream);
   wn_session_destroy(g->session);
+  wn_budgets_clear(&g->budgets);
   wn_tokens_free(g->ids);
   wn_tokenizer_destroy(g->tok);
   wn_model_destroy(g->model);
@@ -86,7 +90,9 @@ static int load(wn_context *ctx, const struct request *r, struct run *g) {
   if (!g->drawn || !g->logits) return cli_error("out of memory");
   int64_t capacity = (int64_t)g->prompt_count + g->limit;
   if (config->position == WN_POS_LEARNED && capacity > config->context) capacity = config->context;
-  status = wn_session_create(ctx, g->model, 1, capacity, &g->session);
+  int code = cli_budgets_load(ctx, &r->budgets, config, &g->budgets);
+  if (code) return code;
+  status = wn_session_create_with_budgets(ctx, g->model, 1, capacity, &g->budgets, &g->session);
   if (status == WN_OK) status = wn_text_stream_create(ctx, g->tok, &g->stream);
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }
@@ -158,6 +164,10 @@ static int report(wn_context *ctx, const struct request *r, const struct run *g)
     json_object_set_new(j, "tokens_per_second", json_real(rate));
     json_object_set_new(j, "prompt_tokens_per_second",
                         json_real(g->prefill_seconds > 0 ? (double)g->prompt_count / g->prefill_seconds : 0));
+    if (g->budgets.layers > 0) {
+      json_object_set_new(j, "policy", json_string(wn_policy_name(g->budgets.policy)));
+      json_object_set_new(j, "budget_tokens", json_integer(wn_budgets_total(&g->budgets)));
+    }
     json_object_set_new(j, "kv_bytes", json_integer((json_int_t)wn_session_kv_bytes(g->session)));
     json_object_set_new(j, "peak_resident_bytes", json_integer((json_int_t)cli_peak_resident()));
     return cli_print_json(j);
@@ -169,7 +179,7 @@ static int report(wn_context *ctx, const struct request *r, const struct run *g)
              "winnow: stopped after %" PRId64 " tokens: the model has learned positions for %" PRId64
              " tokens and no more",
              g->count, wn_model_config_get(g->model)->context);
-  if (isatty(STDERR_FILENO) || r->common.verbose)
+  if (isatty(STDERR_FILENO) || r->common.verbose || g->budgets.layers > 0)
     cli_note(&r->common, "%" PRId64 " tokens, %.1f tok/s; prompt %zu tokens, %.1f tok/s; cache %s", g->count, rate,
              g->prompt_count, g->prefill_seconds > 0 ? (double)g->prompt_count / g->prefill_seconds : 0,
              cli_bytes((double)wn_session_kv_bytes(g->session)));
@@ -180,6 +190,7 @@ int cmd_generate(int argc, char **argv) {
   wn_sampling defaults;
   wn_sampling_init(&defaults);
   struct request r = {.common = CLI_COMMON_DEFAULTS,
+                      .budgets = CLI_BUDGETS_DEFAULTS,
                       .tokens = 200,
                       .temperature = defaults.temperature,
                       .top_k = defaults.top_k,
@@ -235,6 +246,7 @@ int cmd_generate(int argc, char **argv) {
        .type = CLI_FLAG,
        .out = &r.ignore_end,
        .help = "go on past the token that ends a document"},
+      CLI_BUDGETS_OPTIONS(&r.budgets),
       CLI_COMMON_OPTIONS(&r.common)};
   const struct cli_spec spec = {.command = "winnow generate",
                                 .summary =
@@ -247,6 +259,7 @@ int cmd_generate(int argc, char **argv) {
   struct cli_list dirs = {0};
   int code = cli_parse(&spec, argc, argv, &dirs);
   code = cli_model_argument(&spec, code, true, &dirs, &r.model);
+  if (code == CLI_GO) code = cli_budgets_check(spec.command, &r.budgets);
   if (code == CLI_GO && r.prompt && r.prompt_file)
     code = cli_usage_error(spec.command, "--prompt and --prompt-file exclude each other");
   if (code != CLI_GO) return code;

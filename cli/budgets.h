@@ -1,0 +1,39 @@
+/* Budgets of the key-value cache on the command line, for the commands that decode. */
+#ifndef CLI_BUDGETS_H
+#define CLI_BUDGETS_H
+
+#include <winnow/kv.h>
+#include "args.h"
+
+struct cli_budgets {
+  const char *spec, *policy; /* NULL: not given */
+  int64_t sinks;
+  double recent;
+  uint64_t seed;
+  bool per_kv_head, cache_positions;
+};
+#define CLI_BUDGETS_DEFAULTS                                                                                           \
+  { .sinks = 4, .recent = 0.5 }
+/* clang-format off */
+#define CLI_BUDGETS_OPTIONS(b)                                                                                        \
+  {.name = "budgets", .type = CLI_STRING, .out = &(b)->spec, .metavar = "SPEC",                                       \
+   .help = "tokens a layer holds: 64; 64,32,...; 0.25 of the context; 2MiB in all; or a budgets.json"},                \
+  {.name = "policy", .type = CLI_STRING, .out = &(b)->policy, .metavar = "NAME",                                      \
+   .choices = "selective|h2o|tova|streaming|window|random", .help = "which token goes; else the file's, or selective"}, \
+  {.name = "sinks", .type = CLI_INT, .out = &(b)->sinks, .metavar = "N", .min = 0, .max = 1 << 20,                    \
+   .help = "streaming: first tokens that stay"},                                                                      \
+  {.name = "recent", .type = CLI_DOUBLE, .out = &(b)->recent, .metavar = "PART", .min = 0, .max = 1,                  \
+   .help = "h2o: the part of a budget for the most recent tokens"},                                                   \
+  {.name = "random-seed", .type = CLI_UINT, .out = &(b)->seed, .metavar = "N", .help = "random: its seed"},           \
+  {.name = "per-kv-head", .type = CLI_FLAG, .out = &(b)->per_kv_head,                                                 \
+   .help = "h2o, tova, random: each key-value head evicts for itself"},                                               \
+  {.name = "cache-positions", .type = CLI_FLAG, .out = &(b)->cache_positions,                                         \
+   .help = "streaming: positions are places in the cache"}
+/* clang-format on */
+
+/* Usage that makes no sense: CLI_GO or 2. */
+int cli_budgets_check(const char *command, const struct cli_budgets *given);
+/* Without --budgets none (layers 0). 0, or the exit code after reporting. wn_budgets_clear the result. */
+int cli_budgets_load(wn_context *ctx, const struct cli_budgets *given, const wn_model_config *config, wn_budgets *out);
+
+#endif
