@@ -128,6 +128,30 @@ is "a prompt from standard input" 0 $?
 json "generating past the context" '.tokens > 0' generate --model whole --prompt "The" --tokens 500 --ignore-end
 refuses "a prompt longer than the context" 1 'context|positions' generate --model whole --prompt "$(head -c 2000 text.txt)"
 
+# Budgets: as many tokens as there are change nothing; fewer take less memory; a file's hold.
+budgeted=(generate --model whole --prompt "The cat" --temperature 0 --tokens 20)
+json "generate without budgets" '.kv_bytes > 0 and .policy == null' "${budgeted[@]}"
+whole_text=$(jq -r .text out) whole_bytes=$(jq .kv_bytes out)
+json "budgets of the context" ".kv_bytes == $whole_bytes and .policy == \"selective\" and .budget_tokens == 64" "${budgeted[@]}" --budgets 1.0
+is "budgets of the context change nothing" "$whole_text" "$(jq -r .text out)"
+for policy in selective h2o tova streaming window random; do
+  json "budgets with $policy" ".tokens > 0 and .kv_bytes * 3 < $whole_bytes and .policy == \"$policy\" and .budget_tokens == 10" \
+    "${budgeted[@]}" --budgets 4,6 --policy $policy
+done
+json "budgets in bytes" '.kv_bytes <= 16384 and .kv_bytes > 12000' "${budgeted[@]}" --budgets 16KiB
+echo '{"policy": "tova", "tokens": [3, 9]}' >whole/budgets.json
+json "budgets beside a checkpoint" '.policy == "tova" and .budget_tokens == 12' "${budgeted[@]}" --budgets whole
+json "another policy than the file's" '.policy == "window" and .budget_tokens == 12' "${budgeted[@]}" --budgets whole --policy window
+rm whole/budgets.json
+run "$winnow" "${budgeted[@]}" --budgets 4
+grep -q 'cache' err && pass "the cache's bytes are told" || fail "the cache's bytes are told" "$(shown "${budgeted[@]}")"
+refuses "budgets that are none" 1 'neither a number' "${greedy[@]}" --budgets many
+refuses "budgets of another depth" 1 'the model has 2 layers' "${greedy[@]}" --budgets 3,4,5
+refuses "a budget of nothing" 1 'at least 1' "${greedy[@]}" --budgets 0
+refuses "a policy for another model" 1 'selective attention' generate --model dense --prompt x --budgets 4
+json "bench decode under budgets" '.results[1].allocations == 0 and .results[1].kv_bytes == .results[0].kv_bytes' \
+  bench decode --model whole --contexts 8,16 --repeats 2 --warmup 1 --budgets 4
+
 json "bench op" '.forward.median > 0 and .backward.median > 0 and .commit and .threads' bench op attention --repeats 2 --warmup 0 --T 64
 json "bench train" '.tokens_per_second > 0 and .allocations_in_last_step == 0' bench train --config recipe.json \
   --set model.vocab_size=300 --repeats 2

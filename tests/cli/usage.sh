@@ -40,6 +40,8 @@ refuses "threads out of range" 2 '\-\-threads.*range' info --threads -1
 refuses "threads that are no number" 2 '\-\-threads.*integer' info --threads two
 refuses "a backend that is not there" 2 '\-\-backend' info --backend tpu
 refuses "a temperature that is no number" 2 '\-\-temperature' generate --model x --temperature nan
+refuses "a policy without budgets" 2 '\-\-budgets' generate --model x --policy h2o
+refuses "a policy that does not exist" 2 '\-\-policy' generate --model x --budgets 4 --policy lru
 refuses "an argument too many" 2 '' info a b
 refuses "nothing to train" 2 'nothing to train' train --out run
 succeeds "version" --version
