@@ -160,7 +160,7 @@ static void strip_masks(const struct wn_attention_plan *p, const struct wn_atten
     s->masks[2][i] = seen;
     s->masks[0][i] = seen;
     if (rules)
-      s->masks[0][i] &= slots ? wn_slots_seen(a, r->b, 0, r->r0 + s->row + i, j0) : wn_terms_seen(a, pos0 + i, j0);
+      s->masks[0][i] &= slots ? wn_slots_seen(a, r->b, 0, r->r0 + s->row + i, j0) : wn_sparse_seen(p, pos0 + i, j0);
     if (gone != WN_GONE_NONE) s->masks[0][i] &= left[i];
     shown |= s->masks[0][i];
     if (a->sel.protect_self) seen &= ~bit_at(at);

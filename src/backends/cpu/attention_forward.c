@@ -13,14 +13,14 @@
 #include "backends/cpu/attention_sparse.h"
 #include "backends/cpu/attention_threshold.h"
 
-enum { ROWS_MAX = 2 };
+enum { ROWS_MAX = WN_SPARSE_BLOCKS };
 
 /* Keys and values of a unit's groups in tiles. */
 struct packed {
-  float *kt;  /* [blocks][groups][D][64] times scale: in the order of use */
-  float *v;   /* [blocks][groups][64][Dp] */
-  float *skt; /* [blocks][D][64], bilinear */
-  float *k;   /* as v, where distances are gathered */
+  float *kt;         /* [blocks][groups][D][64] times scale: in the order of use */
+  float *v;          /* [blocks][groups][64][Dp] */
+  float *skt;        /* [blocks][D][64], bilinear */
+  float *k, *rows_v; /* [groups][blocks*64][Dp], where distances are gathered */
 };
 
 /* One row block at work. */
@@ -38,7 +38,7 @@ struct rows {
 
 struct worker {
   struct rows rows[ROWS_MAX];
-  float *tile;   /* [64][64] */
+  float *tile;   /* [64][64], as many as rows where distances are gathered */
   float *factor; /* [64] */
   float *carry;  /* [blocks*64] */
   float *order;  /* threshold: one row's keys */
@@ -48,7 +48,8 @@ struct worker {
  * each visit of a tile of them serves two. */
 static int64_t rows_at_once(const struct wn_attention_plan *p, int64_t heads) {
   const int64_t bytes = heads / p->group * p->blocks * WN_TILE * p->Dp * 2 * (int64_t)sizeof(float);
-  return bytes > 8 << 20 ? ROWS_MAX : 1;
+  if (p->sparse.on) return ROWS_MAX;
+  return bytes > 8 << 20 ? 2 : 1;
 }
 
 static void lay_packed(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups, struct packed *k) {
@@ -57,6 +58,7 @@ static void lay_packed(const struct wn_attention_plan *p, struct wn_layout *l, i
   k->v = wn_layout_take(l, groups * tiles * WN_TILE * p->Dp);
   k->skt = p->a->sel.on && p->a->sel.bilinear ? wn_layout_take(l, tiles * D * WN_TILE) : NULL;
   k->k = p->sparse.on ? wn_layout_take(l, groups * tiles * WN_TILE * p->Dp) : NULL;
+  k->rows_v = !p->sparse.on || groups == 1 ? k->v : wn_layout_take(l, groups * tiles * WN_TILE * p->Dp);
 }
 
 static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, struct worker *w) {
@@ -74,7 +76,7 @@ static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, i
     r->logits = a->threshold.on ? wn_layout_take(l, heads * p->blocks * WN_TILE_AREA) : NULL;
     r->sparse.F = a->sel.on && p->sparse.on ? wn_layout_take(l, wn_sparse_chunks(p) * WN_TILE_AREA) : NULL;
   }
-  w->tile = wn_layout_take(l, WN_TILE_AREA);
+  w->tile = wn_layout_take(l, (p->sparse.on ? ROWS_MAX : 1) * WN_TILE_AREA);
   w->factor = wn_layout_take(l, WN_TILE);
   w->carry = a->sel.on ? wn_layout_take(l, p->blocks * WN_TILE) : NULL;
   w->order = a->threshold.on ? wn_layout_take(l, wn_threshold_floats(p)) : NULL;
@@ -114,9 +116,11 @@ static void pack_tile(const struct wn_attention_plan *p, const struct wn_attenti
                           (float)a->scale);
   p->ops->pack(k->v + at * WN_TILE * p->Dp, WN_TILE, p->Dp, wn_at(a->v, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, rows,
                a->D, 1.0f);
+  const int64_t row = (g * p->blocks + c) * WN_TILE * p->Dp;
   if (k->k)
-    p->ops->pack(k->k + at * WN_TILE * p->Dp, WN_TILE, p->Dp, wn_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows,
-                 a->D, 1.0f);
+    p->ops->pack(k->k + row, WN_TILE, p->Dp, wn_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows, a->D, 1.0f);
+  if (k->rows_v != k->v)
+    memcpy(k->rows_v + row, k->v + at * WN_TILE * p->Dp, (size_t)(WN_TILE * p->Dp) * sizeof(float));
   if (g == 0 && k->skt)
     p->ops->pack_transposed(k->skt + c * a->D * WN_TILE, wn_at(a->sel.sk, a->sel.s_sk, u->b, j0, u->choice),
                             a->sel.s_sk.t, rows, a->D, (float)a->scale);
@@ -349,10 +353,13 @@ static void forward_rows(const struct wn_attention_plan *p, const struct wn_atte
   }
   for (int64_t i = 0; p->a->threshold.on && i < count; i++)
     for (int64_t h = 0; h < u->heads; h++) threshold_head(p, u, k, w, &w->rows[i], h);
-  for (int64_t i = 0; p->sparse.on && i < count; i++) {
-    const struct rows *r = &w->rows[i];
-    wn_sparse_forward(
-        &(struct wn_sparse_forward){p, u, &r->at, &r->sparse, k->k, k->v, r->q, r->m, r->l, r->acc, w->tile});
+  if (p->sparse.on) {
+    struct wn_sparse_forward f[ROWS_MAX];
+    for (int64_t i = 0; i < count; i++) {
+      const struct rows *r = &w->rows[i];
+      f[i] = (struct wn_sparse_forward){&r->at, &r->sparse, r->q, r->m, r->l, r->acc, w->tile + i * WN_TILE_AREA};
+    }
+    wn_sparse_forward(p, u, f, count, k->k, k->rows_v);
   }
   for (int64_t i = 0; i < count; i++) finish_rows(p, u, &w->rows[i], w);
 }

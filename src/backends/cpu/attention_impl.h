@@ -177,9 +177,10 @@ struct wn_attention_plan {
   int64_t chunks; /* team: parts of one sequence */
   struct {        /* attention_sparse.h */
     bool on;
-    int64_t near;     /* distances below it go by tiles */
-    int64_t count;    /* distances from there on that are seen */
-    const int32_t *x; /* [count] ascending */
+    int64_t near;         /* distances below it go by tiles */
+    int64_t count;        /* distances from there on that are seen */
+    const int32_t *x;     /* [count] ascending */
+    const uint64_t *seen; /* [tiles][64] what the rules show in a tile, by how many blocks it lies before its rows */
   } sparse;
   struct wn_tile_kernels kernels;
   float *bias, *dbias; /* position biases by distance and their gradients, in scratch; NULL: none */

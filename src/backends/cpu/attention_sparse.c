@@ -48,14 +48,23 @@ void wn_sparse_init(struct wn_attention_plan *p, bool backward) {
   if (!p->sparse.on) p->sparse.count = 0;
 }
 
+/* Tiles that a row block may see before the edge, its own included. */
+static int64_t near_tiles(const struct wn_attention_plan *p) {
+  return p->sparse.near / WN_TILE + 2;
+}
+
 int64_t wn_sparse_floats(const struct wn_attention_plan *p) {
-  return (p->sparse.count + 15) / 16 * 16;
+  const int64_t masks = near_tiles(p) * WN_TILE * (int64_t)(sizeof(uint64_t) / sizeof(float));
+  return p->sparse.on ? masks + (p->sparse.count + 15) / 16 * 16 : 0;
 }
 
 void wn_sparse_fill(struct wn_attention_plan *p, float *scratch) {
   if (!p->sparse.on) return;
-  int32_t *x = (int32_t *)(void *)scratch;
+  uint64_t *seen = (uint64_t *)(void *)scratch;
+  int32_t *x = (int32_t *)(void *)(seen + near_tiles(p) * WN_TILE);
+  for (int64_t i = 0; i < near_tiles(p) * WN_TILE; i++) seen[i] = wn_terms_seen(p->a, i, 0);
   far_distances(p->a, p->sparse.near, x);
+  p->sparse.seen = seen;
   p->sparse.x = x;
 }
 
@@ -120,71 +129,78 @@ static uint64_t places(int64_t begin, int64_t end, int64_t n0) {
 /* 16 columns of a skewed tile at a time: rows inside, so that each distance is a stream of consecutive keys. */
 enum { SIDE = 16 };
 
-void wn_sparse_forward(const struct wn_sparse_forward *f) {
-  const struct wn_attention_plan *p = f->p;
+/* Places lo..hi of a chunk at `x`, 16 of them from `side` on: x itself where all are in, else the nearest that are in
+ * (what is not seen reads a key that is). NULL: none is in. */
+static const int32_t *side_of(const int32_t *x, int64_t lo, int64_t hi, int64_t side, int32_t in[SIDE]) {
+  if (lo > hi || lo > side + SIDE - 1 || hi < side) return NULL;
+  if (lo <= side && hi >= side + SIDE - 1) return x + side;
+  for (int64_t n = 0; n < SIDE; n++) in[n] = x[wn_max_i64(lo, wn_min_i64(hi, side + n))];
+  return in;
+}
+
+/* One chunk of distances, one head: of `count` row blocks the skewed tiles f[n].tile. */
+static void forward_chunk(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                          const struct wn_sparse_forward *f, int64_t count, const float *keys, const float *values,
+                          int64_t h, int64_t n0) {
   const struct wn_attention *a = p->a;
-  const int64_t rows = f->at->rows, Dp = p->Dp;
-  int32_t at[WN_TILE_AREA];
-  uint64_t seen[WN_TILE];
-  for (int64_t n0 = 0; n0 < p->sparse.count; n0 += WN_TILE) {
-    const int64_t width = wn_min_i64(wn_div_up(p->sparse.count - n0, SIDE) * SIDE, WN_TILE);
-    const int32_t *x = p->sparse.x + n0;
-    uint64_t some = 0;
-    for (int64_t i = 0; i < rows; i++) {
-      const int64_t begin = f->rows->begin[i], end = f->rows->end[i], self = f->at->p0 + i;
-      some |= seen[i] = places(begin, end, n0);
-      if (!seen[i]) continue;
-      const int64_t lo = wn_max_i64(begin - n0, 0), hi = wn_min_i64(end - n0, WN_TILE) - 1;
-      for (int64_t n = 0; n < width; n++) { /* what is not seen reads a key that is */
-        const int64_t j = self - x[n < lo ? lo : n > hi ? hi : n];
-        at[i * WN_TILE + n] = (int32_t)((j / WN_TILE * f->u->groups) * WN_TILE + j % WN_TILE);
+  const int64_t Dp = p->Dp, width = wn_min_i64(wn_div_up(p->sparse.count - n0, SIDE) * SIDE, WN_TILE);
+  const int64_t group = h / p->group * p->blocks * WN_TILE * Dp;
+  const int32_t *x = p->sparse.x + n0, *of;
+  int32_t in[SIDE];
+  for (int64_t side = 0; side < width; side += SIDE)
+    for (int64_t n = 0; n < count; n++)
+      for (int64_t i = 0; i < f[n].at->rows; i++) {
+        float *to = f[n].tile + i * WN_TILE + side;
+        of = side_of(x, f[n].rows->begin[i] - n0, f[n].rows->end[i] - 1 - n0, side, in);
+        if (of)
+          p->ops->gather_logits(to, f[n].q + (h * WN_TILE + i) * Dp, keys + group + (f[n].at->p0 + i) * Dp, of, -Dp,
+                                SIDE, Dp, (float)a->scale);
+        else
+          memset(to, 0, SIDE * sizeof *to);
       }
-    }
+  for (int64_t n = 0; n < count; n++) {
+    uint64_t seen[WN_TILE], some = 0;
+    for (int64_t i = 0; i < f[n].at->rows; i++) some |= seen[i] = places(f[n].rows->begin[i], f[n].rows->end[i], n0);
     if (!some) continue;
-    for (int64_t h = 0; h < f->u->heads; h++) {
-      const int64_t group = h / p->group * WN_TILE * Dp;
-      const float *q = f->q + h * WN_TILE * Dp, *k = f->k + group, *v = f->v + group;
-      float *acc = f->acc + h * WN_TILE * Dp;
-      for (int64_t side = 0; side < width; side += SIDE) {
-        if (!(some >> side & 0xffff)) {
-          for (int64_t i = 0; i < rows; i++) memset(f->tile + i * WN_TILE + side, 0, SIDE * sizeof(float));
-          continue;
-        }
-        for (int64_t i = 0; i < rows; i++) {
-          float *to = f->tile + i * WN_TILE + side;
-          if (seen[i] >> side & 0xffff)
-            p->ops->gather_logits(to, q + i * Dp, k, at + i * WN_TILE + side, Dp, SIDE, Dp, (float)a->scale);
-          else
-            memset(to, 0, SIDE * sizeof *to);
-        }
+    if (a->relative.P > 0)
+      for (int64_t i = 0; i < f[n].at->rows; i++) {
+        float add[WN_TILE];
+        const int64_t lo = wn_max_i64(f[n].rows->begin[i] - n0, 0), hi = wn_min_i64(f[n].rows->end[i] - n0, WN_TILE);
+        if (lo >= hi) continue;
+        p->ops->gather_logits(add, f[n].q + (h * WN_TILE + i) * Dp, a->relative.p, x + lo, a->D, hi - lo, a->D,
+                              (float)a->scale);
+        for (int64_t t = lo; t < hi; t++) f[n].tile[i * WN_TILE + t] += add[t - lo];
       }
-      if (a->relative.P > 0)
-        for (int64_t i = 0; i < rows; i++) {
-          float add[WN_TILE];
-          if (!seen[i]) continue;
-          const int64_t lo = wn_max_i64(f->rows->begin[i] - n0, 0), hi = wn_min_i64(f->rows->end[i] - n0, WN_TILE);
-          p->ops->gather_logits(add, q + i * Dp, a->relative.p, x + lo, a->D, hi - lo, a->D, (float)a->scale);
-          for (int64_t n = lo; n < hi; n++) f->tile[i * WN_TILE + n] += add[n - lo];
-        }
-      if (p->bias)
-        for (int64_t i = 0; i < rows; i++) {
-          if (!seen[i]) continue;
-          const int64_t lo = wn_max_i64(f->rows->begin[i] - n0, 0), hi = wn_min_i64(f->rows->end[i] - n0, WN_TILE);
-          for (int64_t n = lo; n < hi; n++) f->tile[i * WN_TILE + n] += wn_bias_of(p, f->u->h0 + h, x[n]);
-        }
-      p->ops->softmax(&(struct wn_tile_softmax){.a = f->tile,
-                                                .F = f->rows->F ? f->rows->F + n0 / WN_TILE * WN_TILE_AREA : NULL,
-                                                .seen = seen,
-                                                .rows = rows,
-                                                .width = width,
-                                                .m = f->m + h * WN_TILE,
-                                                .l = f->l + h * WN_TILE * WN_TILE_LANES,
-                                                .acc = acc,
-                                                .acc_width = Dp});
-      for (int64_t side = 0; side < width; side += SIDE)
-        for (int64_t i = 0; i < rows; i++)
-          if (seen[i] >> side & 0xffff)
-            p->ops->gather_values(acc + i * Dp, f->tile + i * WN_TILE + side, v, at + i * WN_TILE + side, Dp, SIDE, Dp);
+    for (int64_t i = 0; p->bias && i < f[n].at->rows; i++) {
+      const int64_t lo = wn_max_i64(f[n].rows->begin[i] - n0, 0), hi = wn_min_i64(f[n].rows->end[i] - n0, WN_TILE);
+      for (int64_t t = lo; t < hi; t++) f[n].tile[i * WN_TILE + t] += wn_bias_of(p, u->h0 + h, x[t]);
     }
+    p->ops->softmax(&(struct wn_tile_softmax){.a = f[n].tile,
+                                              .F = f[n].rows->F ? f[n].rows->F + n0 / WN_TILE * WN_TILE_AREA : NULL,
+                                              .seen = seen,
+                                              .rows = f[n].at->rows,
+                                              .width = width,
+                                              .m = f[n].m + h * WN_TILE,
+                                              .l = f[n].l + h * WN_TILE * WN_TILE_LANES,
+                                              .acc = f[n].acc + h * WN_TILE * Dp,
+                                              .acc_width = Dp});
+  }
+  for (int64_t side = 0; side < width; side += SIDE)
+    for (int64_t n = 0; n < count; n++)
+      for (int64_t i = 0; i < f[n].at->rows; i++) {
+        of = side_of(x, f[n].rows->begin[i] - n0, f[n].rows->end[i] - 1 - n0, side, in);
+        if (of)
+          p->ops->gather_values(f[n].acc + (h * WN_TILE + i) * Dp, f[n].tile + i * WN_TILE + side,
+                                values + group + (f[n].at->p0 + i) * Dp, of, -Dp, SIDE, Dp);
+      }
+}
+
+void wn_sparse_forward(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                       const struct wn_sparse_forward *f, int64_t count, const float *keys, const float *values) {
+  for (int64_t n0 = 0; n0 < p->sparse.count; n0 += WN_TILE) {
+    bool some = false;
+    for (int64_t n = 0; n < count; n++)
+      for (int64_t i = 0; i < f[n].at->rows; i++) some |= places(f[n].rows->begin[i], f[n].rows->end[i], n0) != 0;
+    for (int64_t h = 0; some && h < u->heads; h++) forward_chunk(p, u, f, count, keys, values, h, n0);
   }
 }

@@ -10,7 +10,7 @@
 #ifndef WN_BACKENDS_CPU_ATTENTION_SPARSE_H
 #define WN_BACKENDS_CPU_ATTENTION_SPARSE_H
 
-#include "backends/cpu/attention_impl.h"
+#include "backends/cpu/attention_terms.h"
 
 /* Finds the plan's rule; the list is filled by wn_sparse_fill, which takes wn_sparse_floats of scratch. */
 void wn_sparse_init(struct wn_attention_plan *p, bool backward);
@@ -24,6 +24,11 @@ static inline int64_t wn_sparse_chunks(const struct wn_attention_plan *p) {
 
 /* Column blocks before this one go by distances, in row block `block`; 0 without a sparse rule. */
 int64_t wn_sparse_edge(const struct wn_attention_plan *p, int64_t block);
+
+/* wn_terms_seen for a tile that does not lie before the edge. */
+static inline uint64_t wn_sparse_seen(const struct wn_attention_plan *p, int64_t position, int64_t j0) {
+  return p->sparse.on ? p->sparse.seen[position - j0] : wn_terms_seen(p->a, position, j0);
+}
 
 /* Decoding: keys of the row at Tk-1 from `first` on, those at places from..from+count-1 counted from the nearest;
  * `at` [count]. wn_sparse_visible: how many there are. */
@@ -41,16 +46,17 @@ void wn_sparse_rows_init(const struct wn_attention_plan *p, const struct wn_atte
 void wn_sparse_take(const struct wn_attention_plan *p, const struct wn_attention_rows *r, struct wn_sparse_rows *s,
                     int64_t row, int64_t rows, int64_t c, const float *F);
 
-/* Forward of a row block's far pairs, all heads of the unit. k, v: [blocks][groups][64][Dp]; the rest as softmax's. */
+/* Forward of the far pairs of `count` row blocks, all heads of the unit; the more blocks, the more often a key is met
+ * while it is in cache. keys, values: [groups][blocks*64][Dp]; the rest as softmax's. */
+enum { WN_SPARSE_BLOCKS = 8 };
 struct wn_sparse_forward {
-  const struct wn_attention_plan *p;
-  const struct wn_attention_unit *u;
   const struct wn_attention_rows *at;
   const struct wn_sparse_rows *rows;
-  const float *k, *v, *q; /* q: [heads][64][Dp] */
-  float *m, *l, *acc;     /* [heads][64] of 1, 16, [Dp] */
-  float *tile;            /* [64][64] */
+  const float *q;     /* [heads][64][Dp] */
+  float *m, *l, *acc; /* [heads][64] of 1, 16, [Dp] */
+  float *tile;        /* [64][64] */
 };
-void wn_sparse_forward(const struct wn_sparse_forward *f);
+void wn_sparse_forward(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                       const struct wn_sparse_forward *f, int64_t count, const float *keys, const float *values);
 
 #endif
