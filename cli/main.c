@@ -16,6 +16,7 @@
 #pragma weak cmd_generate
 #pragma weak cmd_analyze
 #pragma weak cmd_info
+#pragma weak cmd_prune
 #pragma weak cmd_op
 #pragma weak cmd_bench
 
@@ -27,6 +28,7 @@ int main(int argc, char **argv) {
       {"eval", "loss, perplexity and bits per byte on token files, text or tasks", cmd_eval},
       {"generate", "continue a prompt", cmd_generate},
       {"analyze", "what a model has learned to look at: spans", cmd_analyze},
+      {"prune", "find budgets of the cache by search; compare eviction policies", cmd_prune},
       {"info", "what a checkpoint holds; what this build and machine have", cmd_info},
       {"op", "run one operation on a case file", cmd_op},
       {"bench", "time operations, training steps and decoding", cmd_bench},

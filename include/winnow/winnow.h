@@ -8,6 +8,8 @@
 #include "winnow/gguf.h"
 #include "winnow/kv.h"
 #include "winnow/model.h"
+#include "winnow/prune.h"
+#include "winnow/report.h"
 #include "winnow/safetensors.h"
 #include "winnow/status.h"
 #include "winnow/tokenizer.h"

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "kv/budgets.h"
 #include "kv/cache.h"
 #include "kv/policy.h"
 
@@ -77,11 +78,25 @@ static wn_status read_tokens(wn_context *ctx, const char *path, const json_t *li
 }
 
 static wn_status read_object(wn_context *ctx, const char *path, json_t *object, wn_budgets *out) {
+  if (!json_is_object(object)) return wn_fail(ctx, WN_ERR_CONFIG, "%s: expected an object", path);
   json_t *list = json_object_get(object, "tokens");
   if (!list) return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"tokens\" is missing: a list of budgets, one a layer", path);
   WN_TRY(read_tokens(ctx, path, list, out));
   json_object_del(object, "tokens");
   return wn_fields_read(ctx, path, object, &group, 1, out);
+}
+
+wn_status wn_budgets_from_json(wn_context *ctx, const char *path, json_t *object, wn_budgets *out) {
+  wn_budgets read;
+  wn_budgets_init(&read);
+  const wn_status status = read_object(ctx, path, object, &read);
+  if (status != WN_OK) {
+    wn_budgets_clear(&read);
+    return status;
+  }
+  wn_budgets_clear(out);
+  *out = read;
+  return WN_OK;
 }
 
 wn_status wn_budgets_load(wn_context *ctx, const char *path, wn_budgets *out) {
@@ -92,30 +107,32 @@ wn_status wn_budgets_load(wn_context *ctx, const char *path, wn_budgets *out) {
     path = inside;
   }
   WN_TRY(wn_json_load_file(ctx, path, &object));
-  wn_budgets read;
-  wn_budgets_init(&read);
-  wn_status status = WN_OK;
-  if (!json_is_object(object)) status = wn_fail(ctx, WN_ERR_CONFIG, "%s: expected an object", path);
-  if (status == WN_OK) status = read_object(ctx, path, object, &read);
+  const wn_status status = wn_budgets_from_json(ctx, path, object, out);
   json_decref(object);
-  if (status != WN_OK) {
-    wn_budgets_clear(&read);
-    return status;
-  }
-  wn_budgets_clear(out);
-  *out = read;
-  return WN_OK;
+  return status;
 }
 
-wn_status wn_budgets_save(wn_context *ctx, const wn_budgets *budgets, const char *path) {
-  json_t *object, *list = json_array();
-  WN_TRY(wn_fields_write(ctx, &group, 1, budgets, &object));
+wn_status wn_budgets_to_json(wn_context *ctx, const wn_budgets *budgets, json_t **out) {
+  json_t *list = json_array();
+  *out = NULL;
   bool ok = list != NULL;
   for (int64_t l = 0; ok && l < budgets->layers; l++)
     ok = json_array_append_new(list, json_integer(budgets->tokens[l])) == 0;
-  ok = ok && json_object_set(object, "tokens", list) == 0;
-  wn_status status = ok ? wn_json_save_file(ctx, path, object) : wn_fail(ctx, WN_ERR_MEMORY, "%s: out of memory", path);
+  wn_status status = wn_fields_write(ctx, &group, 1, budgets, out);
+  ok = ok && status == WN_OK && json_object_set(*out, "tokens", list) == 0;
+  if (status == WN_OK && !ok) {
+    json_decref(*out);
+    *out = NULL;
+    status = wn_fail(ctx, WN_ERR_MEMORY, "budgets: out of memory");
+  }
   json_decref(list);
+  return status;
+}
+
+wn_status wn_budgets_save(wn_context *ctx, const wn_budgets *budgets, const char *path) {
+  json_t *object;
+  WN_TRY(wn_budgets_to_json(ctx, budgets, &object));
+  const wn_status status = wn_json_save_file(ctx, path, object);
   json_decref(object);
   return status;
 }

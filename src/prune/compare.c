@@ -1,0 +1,218 @@
+/* All policies on the same data at the same budgets. A measurement is a plain evaluation: one forward pass of the data.
+ * Of a searched curve the points nearest to the budgets asked for are taken, by the tokens that they hold in all. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "prune/evaluator.h"
+
+enum { BATCH = 8 };
+
+struct compare {
+  wn_context *ctx;
+  const wn_prune_compare_options *options;
+  struct wn_prune_set set;
+  struct wn_prune_evaluator *evaluator;
+  wn_prune_comparison *out;
+  void (*progress)(void *user, uint64_t done, uint64_t total);
+  void *user;
+  uint64_t done, total;
+};
+
+void wn_prune_compare_options_init(wn_prune_compare_options *options) {
+  memset(options, 0, sizeof *options);
+  wn_budgets_init(&options->budgets);
+}
+
+void wn_prune_comparison_clear(wn_prune_comparison *c) {
+  for (int64_t i = 0; i < c->count; i++) wn_free(c->results[i].tokens);
+  wn_free(c->results);
+  wn_free(c->names);
+  wn_free(c->layers);
+  memset(c, 0, sizeof *c);
+}
+
+static wn_status add_row(struct compare *c, int subject, int policy, const int64_t *tokens, bool searched,
+                         double loss) {
+  wn_prune_comparison *out = c->out;
+  const int64_t L = out->layers[subject];
+  void *memory;
+  if (out->count == out->capacity) {
+    const int64_t larger = out->capacity ? 2 * out->capacity : 64;
+    WN_TRY(wn_alloc(c->ctx, "results", (size_t)larger * sizeof *out->results, &memory));
+    if (out->count) memcpy(memory, out->results, (size_t)out->count * sizeof *out->results);
+    wn_free(out->results);
+    out->results = memory;
+    out->capacity = larger;
+  }
+  WN_TRY(wn_alloc(c->ctx, "budgets", (size_t)L * sizeof *tokens, &memory));
+  wn_prune_row *row = &out->results[out->count++];
+  *row = (wn_prune_row){.subject = subject, .policy = policy, .searched = searched, .tokens = memory, .loss = loss};
+  for (int64_t l = 0; l < L; l++) {
+    row->tokens[l] = tokens[l] < c->set.T ? tokens[l] : c->set.T; /* no layer holds more */
+    row->total += row->tokens[l];
+  }
+  row->per_layer = (double)row->total / (double)L;
+  row->saving = (double)c->set.T / row->per_layer;
+  return WN_OK;
+}
+
+/* tokens NULL: without budgets. */
+static wn_status measure(struct compare *c, int subject, int policy, const int64_t *tokens, bool searched) {
+  double loss;
+  WN_TRY(c->evaluator->begin(c->evaluator, policy < 0 ? NULL : tokens, &loss));
+  WN_TRY(add_row(c, subject, policy, tokens, searched, loss));
+  if (c->progress) c->progress(c->user, ++c->done, c->total);
+  return WN_OK;
+}
+
+static int64_t nearest_point(const wn_prune_curve *curve, int64_t total) {
+  int64_t best = 0;
+  for (int64_t i = 1; i < curve->count; i++)
+    if (llabs(curve->points[i].total - total) < llabs(curve->points[best].total - total)) best = i;
+  return best;
+}
+
+static wn_status equal_budgets(struct compare *c, int subject, int policy, int64_t *tokens) {
+  const wn_prune_compare_options *o = c->options;
+  for (int i = 0; i < o->token_count; i++) {
+    for (int64_t l = 0; l < c->out->layers[subject]; l++) tokens[l] = o->tokens[i];
+    WN_TRY(measure(c, subject, policy, tokens, false));
+  }
+  return WN_OK;
+}
+
+static wn_status searched_budgets(struct compare *c, int subject) {
+  const wn_prune_compare_options *o = c->options;
+  const wn_prune_curve *curve = o->subjects[subject].searched;
+  int64_t last = -1;
+  for (int i = 0; i < o->token_count; i++) {
+    const int64_t wanted = o->tokens[i] < c->set.T ? o->tokens[i] : c->set.T;
+    const int64_t p = nearest_point(curve, wanted * curve->layers);
+    /* A budget that the search did not reach is left out, not replaced by one far away. */
+    if (p == last || llabs(curve->points[p].total - wanted * curve->layers) > curve->step * curve->layers) continue;
+    last = p;
+    WN_TRY(measure(c, subject, curve->budgets.policy, curve->points[p].tokens, true));
+  }
+  return WN_OK;
+}
+
+static wn_status open_evaluator(struct compare *c, int subject, const wn_budgets *budgets) {
+  const wn_prune_compare_options *o = c->options;
+  if (c->evaluator) c->evaluator->destroy(c->evaluator);
+  c->evaluator = NULL;
+  return wn_prune_plain_create(c->ctx, o->subjects[subject].model, &c->set, o->batch ? o->batch : BATCH, budgets,
+                               &c->evaluator);
+}
+
+static bool can_have(const wn_prune_subject *s, wn_policy policy) {
+  return policy != WN_POLICY_SELECTIVE || s->model->config.attention.selective.enabled;
+}
+
+static wn_status check_subject(const struct compare *c, int subject) {
+  const wn_prune_subject *s = &c->options->subjects[subject];
+  const wn_model_config *config = &s->model->config;
+  if (config->memory > 0)
+    return wn_fail(c->ctx, WN_ERR_UNSUPPORTED, "%s: the model has segment recurrence, which knows no budgets", s->name);
+  if (config->vocab_size != c->options->subjects[0].model->config.vocab_size)
+    return wn_fail(c->ctx, WN_ERR_SHAPE, "%s: a vocabulary of %lld, %s has %lld: they cannot share their data", s->name,
+                   (long long)config->vocab_size, c->options->subjects[0].name,
+                   (long long)c->options->subjects[0].model->config.vocab_size);
+  if (c->set.T > config->context)
+    return wn_fail(c->ctx, WN_ERR_ARGUMENT, "%s: context %lld is longer than %lld, the model's", s->name,
+                   (long long)c->set.T, (long long)config->context);
+  if (s->searched && (s->searched->layers != config->layers || s->searched->context != c->set.T))
+    return wn_fail(c->ctx, WN_ERR_SHAPE,
+                   "%s: its search has %lld layers and a context of %lld, the model %lld and the data %lld", s->name,
+                   (long long)s->searched->layers, (long long)s->searched->context, (long long)config->layers,
+                   (long long)c->set.T);
+  return WN_OK;
+}
+
+static wn_status compare_subject(struct compare *c, int subject, int64_t *tokens) {
+  const wn_prune_compare_options *o = c->options;
+  const wn_prune_subject *s = &o->subjects[subject];
+  const int64_t L = c->out->layers[subject];
+  wn_budgets budgets = o->budgets;
+  budgets.layers = L;
+  budgets.tokens = tokens;
+  for (int64_t l = 0; l < L; l++) tokens[l] = c->set.T;
+  WN_TRY(open_evaluator(c, subject, NULL));
+  WN_TRY(measure(c, subject, -1, tokens, false));
+  for (int p = 0; p < o->policy_count; p++) {
+    if (!can_have(s, o->policies[p])) continue;
+    budgets.policy = o->policies[p];
+    WN_TRY(wn_budgets_check(c->ctx, &budgets, &s->model->config));
+    WN_TRY(open_evaluator(c, subject, &budgets));
+    WN_TRY(equal_budgets(c, subject, (int)o->policies[p], tokens));
+  }
+  if (!s->searched) return WN_OK;
+  WN_TRY(open_evaluator(c, subject, &s->searched->budgets));
+  return searched_budgets(c, subject);
+}
+
+static wn_status check_options(const struct compare *c) {
+  const wn_prune_compare_options *o = c->options;
+  if (o->subject_count < 1 || o->token_count < 1 || o->policy_count < 1)
+    return wn_fail(c->ctx, WN_ERR_ARGUMENT, "compare: %d models, %d budgets, %d policies; at least one of each",
+                   o->subject_count, o->token_count, o->policy_count);
+  for (int i = 0; i < o->token_count; i++)
+    if (o->tokens[i] < 1)
+      return wn_fail(c->ctx, WN_ERR_ARGUMENT, "compare: a budget of %lld tokens, expected at least 1",
+                     (long long)o->tokens[i]);
+  for (int p = 0; p < o->policy_count; p++) {
+    bool used = false;
+    for (int i = 0; i < o->subject_count; i++) used = used || can_have(&o->subjects[i], o->policies[p]);
+    if (!used)
+      return wn_fail(c->ctx, WN_ERR_CONFIG, "compare: policy \"%s\" needs a model with selective attention",
+                     wn_policy_name(o->policies[p]));
+  }
+  return WN_OK;
+}
+
+static wn_status prepare(struct compare *c) {
+  const wn_prune_compare_options *o = c->options;
+  int64_t T = o->context;
+  void *memory;
+  WN_TRY(check_options(c));
+  for (int i = 0; i < o->subject_count && !o->context; i++) {
+    const int64_t context = o->subjects[i].model->config.context;
+    if (T == 0 || context < T) T = context;
+  }
+  WN_TRY(wn_prune_set_load(c->ctx, "data", &o->data, T, o->subjects[0].model->config.vocab_size, &c->set));
+  WN_TRY(wn_alloc(c->ctx, "names", (size_t)o->subject_count * sizeof *c->out->names, &memory));
+  c->out->names = memory;
+  WN_TRY(wn_alloc(c->ctx, "layers", (size_t)o->subject_count * sizeof *c->out->layers, &memory));
+  c->out->layers = memory;
+  c->out->context = T;
+  c->out->rows = c->set.rows;
+  c->out->counted = c->set.counted;
+  c->out->subjects = o->subject_count;
+  for (int i = 0; i < o->subject_count; i++) {
+    c->out->names[i] = o->subjects[i].name;
+    c->out->layers[i] = o->subjects[i].model->config.layers;
+    WN_TRY(check_subject(c, i));
+    c->total++;
+    for (int p = 0; p < o->policy_count; p++)
+      if (can_have(&o->subjects[i], o->policies[p])) c->total += (uint64_t)o->token_count;
+    if (o->subjects[i].searched) c->total += (uint64_t)o->token_count;
+  }
+  return WN_OK;
+}
+
+wn_status wn_prune_compare(wn_context *ctx, const wn_prune_compare_options *options,
+                           void (*progress)(void *user, uint64_t done, uint64_t total), void *user,
+                           wn_prune_comparison *out) {
+  struct compare c = {.ctx = ctx, .options = options, .out = out, .progress = progress, .user = user};
+  memset(out, 0, sizeof *out);
+  wn_status status = prepare(&c);
+  for (int i = 0; i < options->subject_count && status == WN_OK; i++) {
+    void *tokens;
+    status = wn_alloc(ctx, "budgets", (size_t)out->layers[i] * sizeof(int64_t), &tokens);
+    if (status == WN_OK) status = compare_subject(&c, i, tokens);
+    wn_free(tokens);
+  }
+  if (c.evaluator) c.evaluator->destroy(c.evaluator);
+  wn_prune_set_clear(&c.set);
+  if (status != WN_OK) wn_prune_comparison_clear(out);
+  return status;
+}

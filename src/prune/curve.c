@@ -1,0 +1,269 @@
+/* A search's course, in memory and as search.json:
+ *   {"budgets": {the latest, as budgets.json}, "context": N, "step": C, ..., "points": [{"layer": 3, "tokens": [...],
+ *    "total": ..., "search_loss": ..., "report_loss": ..., "saving": ..., "seconds": ...}, ...]}
+ * Numbers read back exactly, so that a resumed search goes on to the bit. The file may come from anywhere: what it
+ * says is checked before it is used. */
+#include "prune/curve.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "kv/budgets.h"
+
+enum { LAYERS_MAX = 1 << 16, POINTS_MAX = 1 << 24 };
+
+static const char *const end_names[] = {"", "target", "floor", "steps"};
+
+const char *wn_prune_end_name(wn_prune_end end) {
+  return (int)end >= 0 && end <= WN_PRUNE_STEPS ? end_names[end] : "?";
+}
+
+wn_status wn_prune_curve_init(wn_context *ctx, int64_t layers, int64_t context, int64_t step, wn_prune_curve *out) {
+  memset(out, 0, sizeof *out);
+  wn_budgets_init(&out->budgets);
+  out->layers = layers;
+  out->context = context;
+  out->step = step;
+  out->target_loss = INFINITY;
+  out->plain_loss = NAN;
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "increases", (size_t)layers * sizeof *out->increase, &memory));
+  out->increase = memory;
+  for (int64_t l = 0; l < layers; l++) out->increase[l] = NAN;
+  return WN_OK;
+}
+
+void wn_prune_curve_clear(wn_prune_curve *curve) {
+  for (int64_t i = 0; i < curve->count; i++) wn_free(curve->points[i].tokens);
+  wn_free(curve->points);
+  wn_free(curve->increase);
+  wn_budgets_clear(&curve->budgets);
+  memset(curve, 0, sizeof *curve);
+}
+
+wn_status wn_prune_curve_add(wn_context *ctx, wn_prune_curve *curve, const int64_t *tokens, wn_prune_point **out) {
+  void *memory;
+  if (curve->count == curve->capacity) {
+    const int64_t larger = curve->capacity ? 2 * curve->capacity : 64;
+    WN_TRY(wn_alloc(ctx, "points", (size_t)larger * sizeof *curve->points, &memory));
+    if (curve->count) memcpy(memory, curve->points, (size_t)curve->count * sizeof *curve->points);
+    wn_free(curve->points);
+    curve->points = memory;
+    curve->capacity = larger;
+  }
+  WN_TRY(wn_alloc(ctx, "budgets", (size_t)curve->layers * sizeof *tokens, &memory));
+  wn_prune_point *p = &curve->points[curve->count];
+  *p = (wn_prune_point){.layer = -1, .tokens = memory, .exact_layer = -1};
+  for (int64_t l = 0; l < curve->layers; l++) p->total += p->tokens[l] = tokens[l];
+  p->saving = (double)curve->layers * (double)curve->context / (double)p->total;
+  curve->count++;
+  *out = p;
+  return WN_OK;
+}
+
+wn_status wn_prune_curve_budgets(wn_context *ctx, const wn_prune_curve *curve, int64_t point, wn_budgets *out) {
+  if (point < 0 || point >= curve->count)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "curve: point %lld of %lld", (long long)point, (long long)curve->count);
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "budgets", (size_t)curve->layers * sizeof *out->tokens, &memory));
+  memcpy(memory, curve->points[point].tokens, (size_t)curve->layers * sizeof *out->tokens);
+  *out = curve->budgets;
+  out->layers = curve->layers;
+  out->tokens = memory;
+  return WN_OK;
+}
+
+/* ---- writing ---- */
+
+static json_t *real_or_null(double x) {
+  return isfinite(x) ? json_real(x) : json_null();
+}
+
+static json_t *point_json(const wn_prune_curve *curve, const wn_prune_point *p) {
+  json_t *j = json_object(), *tokens = json_array();
+  bool ok = j && tokens;
+  for (int64_t l = 0; ok && l < curve->layers; l++) ok = !json_array_append_new(tokens, json_integer(p->tokens[l]));
+  ok = ok && !json_object_set_new(j, "layer", json_integer(p->layer));
+  ok = ok && !json_object_set(j, "tokens", tokens);
+  ok = ok && !json_object_set_new(j, "total", json_integer(p->total));
+  ok = ok && !json_object_set_new(j, "saving", json_real(p->saving));
+  ok = ok && !json_object_set_new(j, "search_loss", json_real(p->search_loss));
+  ok = ok && !json_object_set_new(j, "report_loss", json_real(p->report_loss));
+  ok = ok && !json_object_set_new(j, "search_perplexity", json_real(exp(p->search_loss)));
+  ok = ok && !json_object_set_new(j, "report_perplexity", json_real(exp(p->report_loss)));
+  ok = ok && !json_object_set_new(j, "evaluations", json_integer(p->evaluations));
+  ok = ok && !json_object_set_new(j, "seconds", json_real(p->seconds));
+  if (ok && curve->checked) {
+    ok = !json_object_set_new(j, "exact_layer", json_integer(p->exact_layer));
+    ok = ok && !json_object_set_new(j, "exact_loss", json_real(p->exact_loss));
+  }
+  json_decref(tokens);
+  if (ok) return j;
+  json_decref(j);
+  return NULL;
+}
+
+static bool fill(json_t *j, const wn_prune_curve *c) {
+  json_t *points = json_array(), *increase = json_array();
+  bool ok = points && increase;
+  for (int64_t l = 0; ok && l < c->layers; l++) ok = !json_array_append_new(increase, real_or_null(c->increase[l]));
+  for (int64_t i = 0; ok && i < c->count; i++) ok = !json_array_append_new(points, point_json(c, &c->points[i]));
+  ok = ok && !json_object_set_new(j, "context", json_integer(c->context));
+  ok = ok && !json_object_set_new(j, "step", json_integer(c->step));
+  ok = ok && !json_object_set_new(j, "lazy", json_boolean(c->lazy));
+  ok = ok && !json_object_set_new(j, "checked", json_boolean(c->checked));
+  ok = ok && !json_object_set_new(j, "target_loss", real_or_null(c->target_loss));
+  ok = ok && !json_object_set_new(j, "target_perplexity", real_or_null(exp(c->target_loss)));
+  ok = ok && !json_object_set_new(j, "end", json_string(wn_prune_end_name(c->end)));
+  ok = ok && !json_object_set_new(j, "plain_loss", real_or_null(c->plain_loss));
+  ok = ok && !json_object_set_new(j, "model", json_string(c->model));
+  ok = ok && !json_object_set_new(j, "search", json_string(c->search));
+  ok = ok && !json_object_set_new(j, "report", json_string(c->report));
+  ok = ok && !json_object_set_new(j, "search_rows", json_integer(c->search_rows));
+  ok = ok && !json_object_set_new(j, "report_rows", json_integer(c->report_rows));
+  ok = ok && !json_object_set_new(j, "search_tokens", json_integer((json_int_t)c->search_tokens));
+  ok = ok && !json_object_set_new(j, "report_tokens", json_integer((json_int_t)c->report_tokens));
+  ok = ok && !json_object_set(j, "increase", increase);
+  ok = ok && !json_object_set(j, "points", points);
+  json_decref(points);
+  json_decref(increase);
+  return ok;
+}
+
+wn_status wn_prune_curve_save(wn_context *ctx, const wn_prune_curve *curve, const char *path) {
+  wn_budgets latest;
+  json_t *budgets = NULL, *j;
+  WN_TRY(wn_prune_curve_budgets(ctx, curve, curve->count - 1, &latest));
+  wn_status status = wn_budgets_to_json(ctx, &latest, &budgets);
+  wn_budgets_clear(&latest);
+  WN_TRY(status);
+  j = json_object();
+  if (!j || json_object_set(j, "budgets", budgets) || !fill(j, curve))
+    status = wn_fail(ctx, WN_ERR_MEMORY, "%s: out of memory", path);
+  else
+    status = wn_json_save_file(ctx, path, j);
+  json_decref(budgets);
+  json_decref(j);
+  return status;
+}
+
+/* ---- reading ---- */
+
+static wn_status get_int(wn_context *ctx, const char *path, const json_t *j, const char *key, int64_t min, int64_t max,
+                         int64_t *out) {
+  const json_t *value = json_object_get(j, key);
+  *out = json_integer_value(value);
+  if (json_is_integer(value) && *out >= min && *out <= max) return WN_OK;
+  return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"%s\" must be a whole number from %lld to %lld", path, key, (long long)min,
+                 (long long)max);
+}
+
+/* null: `other`. */
+static wn_status get_real(wn_context *ctx, const char *path, const json_t *j, const char *key, double other,
+                          double *out) {
+  const json_t *value = json_object_get(j, key);
+  *out = json_is_null(value) ? other : json_number_value(value);
+  if (json_is_number(value) || (json_is_null(value) && !isfinite(other))) return WN_OK;
+  return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"%s\" must be a number", path, key);
+}
+
+static wn_status get_text(wn_context *ctx, const char *path, const json_t *j, const char *key, char out[24]) {
+  const char *text = json_string_value(json_object_get(j, key));
+  if (!text || strlen(text) >= 24) return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"%s\" must be a short text", path, key);
+  strcpy(out, text);
+  return WN_OK;
+}
+
+static wn_status read_point(wn_context *ctx, const char *path, const json_t *j, wn_prune_curve *c, int64_t *tokens) {
+  const json_t *list = json_object_get(j, "tokens");
+  if (!json_is_array(list) || json_array_size(list) != (size_t)c->layers)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: points[%lld]: \"tokens\" must be a list of %lld budgets", path,
+                   (long long)c->count, (long long)c->layers);
+  for (int64_t l = 0; l < c->layers; l++) {
+    const json_t *value = json_array_get(list, (size_t)l);
+    tokens[l] = json_integer_value(value);
+    if (!json_is_integer(value) || tokens[l] < 1 || tokens[l] > c->context)
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: points[%lld]: \"tokens\"[%lld] must be from 1 to %lld", path,
+                     (long long)c->count, (long long)l, (long long)c->context);
+  }
+  wn_prune_point *p;
+  WN_TRY(wn_prune_curve_add(ctx, c, tokens, &p));
+  WN_TRY(get_int(ctx, path, j, "layer", -1, c->layers - 1, &p->layer));
+  WN_TRY(get_int(ctx, path, j, "evaluations", 0, INT64_MAX, &p->evaluations));
+  WN_TRY(get_real(ctx, path, j, "search_loss", 0, &p->search_loss));
+  WN_TRY(get_real(ctx, path, j, "report_loss", 0, &p->report_loss));
+  WN_TRY(get_real(ctx, path, j, "seconds", 0, &p->seconds));
+  p->exact_layer = p->layer;
+  p->exact_loss = p->search_loss;
+  if (!c->checked) return WN_OK;
+  WN_TRY(get_int(ctx, path, j, "exact_layer", -1, c->layers - 1, &p->exact_layer));
+  return get_real(ctx, path, j, "exact_loss", 0, &p->exact_loss);
+}
+
+static wn_status read_lists(wn_context *ctx, const char *path, const json_t *j, wn_prune_curve *c) {
+  const json_t *points = json_object_get(j, "points"), *increase = json_object_get(j, "increase");
+  const size_t count = json_array_size(points);
+  if (!json_is_array(points) || count < 1 || count > POINTS_MAX)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"points\" must be a list of at least one", path);
+  if (!json_is_array(increase) || json_array_size(increase) != (size_t)c->layers)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"increase\" must be a list of %lld numbers", path, (long long)c->layers);
+  for (int64_t l = 0; l < c->layers; l++) {
+    const json_t *value = json_array_get(increase, (size_t)l);
+    c->increase[l] = json_is_number(value) ? json_number_value(value) : NAN;
+  }
+  void *tokens;
+  WN_TRY(wn_alloc(ctx, "budgets", (size_t)c->layers * sizeof(int64_t), &tokens));
+  wn_status status = WN_OK;
+  for (size_t i = 0; i < count && status == WN_OK; i++)
+    status = read_point(ctx, path, json_array_get(points, i), c, tokens);
+  wn_free(tokens);
+  return status;
+}
+
+static wn_status read_curve(wn_context *ctx, const char *path, const json_t *j, wn_prune_curve *c) {
+  wn_budgets budgets = {0};
+  int64_t context, step, n;
+  WN_TRY(get_int(ctx, path, j, "context", 1, INT32_MAX, &context));
+  WN_TRY(get_int(ctx, path, j, "step", 1, INT32_MAX, &step));
+  WN_TRY(wn_budgets_from_json(ctx, path, json_object_get(j, "budgets"), &budgets));
+  const int64_t layers = budgets.layers;
+  wn_budgets_clear(&c->budgets);
+  wn_status status = layers <= LAYERS_MAX ? wn_prune_curve_init(ctx, layers, context, step, c)
+                                          : wn_fail(ctx, WN_ERR_FORMAT, "%s: too many layers", path);
+  wn_free(budgets.tokens);
+  WN_TRY(status);
+  budgets.tokens = NULL;
+  budgets.layers = 0;
+  c->budgets = budgets;
+  c->lazy = json_is_true(json_object_get(j, "lazy"));
+  c->checked = json_is_true(json_object_get(j, "checked"));
+  WN_TRY(get_real(ctx, path, j, "target_loss", INFINITY, &c->target_loss));
+  WN_TRY(get_real(ctx, path, j, "plain_loss", NAN, &c->plain_loss));
+  WN_TRY(get_text(ctx, path, j, "model", c->model));
+  WN_TRY(get_text(ctx, path, j, "search", c->search));
+  WN_TRY(get_text(ctx, path, j, "report", c->report));
+  WN_TRY(get_int(ctx, path, j, "search_rows", 1, INT64_MAX, &c->search_rows));
+  WN_TRY(get_int(ctx, path, j, "report_rows", 1, INT64_MAX, &c->report_rows));
+  WN_TRY(get_int(ctx, path, j, "search_tokens", 1, INT64_MAX, &n));
+  c->search_tokens = (uint64_t)n;
+  WN_TRY(get_int(ctx, path, j, "report_tokens", 1, INT64_MAX, &n));
+  c->report_tokens = (uint64_t)n;
+  const char *end = json_string_value(json_object_get(j, "end"));
+  for (int e = 0; e <= WN_PRUNE_STEPS; e++)
+    if (end && !strcmp(end, end_names[e])) c->end = (wn_prune_end)e;
+  return read_lists(ctx, path, j, c);
+}
+
+wn_status wn_prune_curve_load(wn_context *ctx, const char *path, wn_prune_curve *out) {
+  json_t *j;
+  memset(out, 0, sizeof *out);
+  WN_TRY(wn_json_load_file(ctx, path, &j));
+  const wn_status status =
+      json_is_object(j) ? read_curve(ctx, path, j, out) : wn_fail(ctx, WN_ERR_FORMAT, "%s: expected an object", path);
+  json_decref(j);
+  if (status != WN_OK) wn_prune_curve_clear(out);
+  return status;
+}

@@ -1,0 +1,80 @@
+/* The rule of the budget search; see greedy.h. */
+#include "prune/greedy.h"
+
+#include <math.h>
+
+static bool can_lower(const struct wn_greedy *g, int64_t l) {
+  return g->tokens[l] - g->step >= g->step;
+}
+
+static wn_status try_layer(struct wn_greedy *g, int64_t l, struct wn_greedy_choice *out) {
+  if (!isnan(g->trial[l])) return WN_OK;
+  WN_TRY(g->evaluate(g->user, l, g->tokens[l] - g->step, &g->trial[l]));
+  out->evaluations++;
+  g->increase[l] = g->trial[l] - g->loss;
+  return WN_OK;
+}
+
+/* The cheapest by the losses of this step; -1: none was evaluated. */
+static int64_t cheapest(const struct wn_greedy *g) {
+  int64_t best = -1;
+  for (int64_t l = 0; l < g->layers; l++)
+    if (can_lower(g, l) && !isnan(g->trial[l]) && (best < 0 || g->trial[l] < g->trial[best])) best = l;
+  return best;
+}
+
+static wn_status try_all(struct wn_greedy *g, struct wn_greedy_choice *out) {
+  for (int64_t l = 0; l < g->layers; l++)
+    if (can_lower(g, l)) WN_TRY(try_layer(g, l, out));
+  return WN_OK;
+}
+
+/* A layer never evaluated comes first. */
+static wn_status lazily(struct wn_greedy *g, struct wn_greedy_choice *out) {
+  for (;;) {
+    int64_t best = -1;
+    for (int64_t l = 0; l < g->layers; l++) {
+      if (!can_lower(g, l)) continue;
+      if (best < 0 || (isnan(g->increase[l]) && !isnan(g->increase[best])) ||
+          (!isnan(g->increase[best]) && g->increase[l] < g->increase[best]))
+        best = l;
+    }
+    if (best < 0 || !isnan(g->trial[best])) {
+      out->layer = best;
+      return WN_OK;
+    }
+    WN_TRY(try_layer(g, best, out));
+  }
+}
+
+wn_status wn_greedy_choose(struct wn_greedy *g, struct wn_greedy_choice *out) {
+  *out = (struct wn_greedy_choice){.layer = -1, .exact = -1};
+  for (int64_t l = 0; l < g->layers; l++) g->trial[l] = NAN;
+  if (g->lazy) {
+    WN_TRY(lazily(g, out));
+    const bool stops = out->layer >= 0 && !(g->trial[out->layer] <= g->target);
+    if (g->check || stops) {
+      const int64_t lazy = out->layer;
+      WN_TRY(try_all(g, out));
+      out->exact = cheapest(g);
+      out->exact_loss = out->exact < 0 ? 0 : g->trial[out->exact];
+      out->differs = out->exact != lazy;
+      if (stops) out->layer = out->exact;
+    }
+  } else {
+    WN_TRY(try_all(g, out));
+    out->layer = cheapest(g);
+  }
+  if (out->layer < 0) {
+    out->verdict = WN_GREEDY_AT_FLOOR;
+    return WN_OK;
+  }
+  out->loss = g->trial[out->layer];
+  out->verdict = out->loss <= g->target ? WN_GREEDY_LOWER : WN_GREEDY_AT_TARGET;
+  return WN_OK;
+}
+
+void wn_greedy_take(struct wn_greedy *g, const struct wn_greedy_choice *choice) {
+  g->tokens[choice->layer] -= g->step;
+  g->loss = choice->loss;
+}

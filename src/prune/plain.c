@@ -1,0 +1,95 @@
+/* The reference evaluator: a whole forward step of every batch, whatever has changed. */
+#include <math.h>
+#include <string.h>
+
+#include "prune/evaluator.h"
+
+struct plain {
+  struct wn_prune_evaluator base;
+  wn_context *ctx;
+  struct wn_model *model;
+  const struct wn_prune_set *set;
+  int64_t batch;
+  bool budgeted;
+  wn_budgets budgets; /* tokens: the accepted ones */
+  wn_workspace *ws;
+};
+
+static wn_status run_set(struct plain *p, bool budgeted, double *loss) {
+  const int64_t T = p->set->T;
+  double all = 0;
+  for (int64_t row = 0; row < p->set->rows; row += p->batch) {
+    if (wn_context_cancelled(p->ctx)) return wn_fail(p->ctx, WN_ERR_CANCELLED, "stopped in an evaluation");
+    const struct wn_batch batch = {.B = p->set->rows - row < p->batch ? p->set->rows - row : p->batch,
+                                   .T = T,
+                                   .tokens = p->set->tokens + row * T,
+                                   .targets = p->set->targets + row * T};
+    const struct wn_step step = {.loss_scale = 1, .budgets = budgeted ? &p->budgets : NULL};
+    struct wn_step_result result;
+    WN_TRY(wn_model_step(p->model, p->ws, &batch, &step, &result));
+    all += result.loss_sum;
+  }
+  *loss = all / (double)p->set->counted;
+  return isfinite(*loss) ? WN_OK : wn_fail(p->ctx, WN_ERR_DIVERGED, "the loss under budgets is %g", *loss);
+}
+
+static wn_status begin(struct wn_prune_evaluator *e, const int64_t *tokens, double *loss) {
+  struct plain *p = (struct plain *)e;
+  for (int64_t l = 0; p->budgeted && l < p->budgets.layers; l++) p->budgets.tokens[l] = tokens ? tokens[l] : p->set->T;
+  return run_set(p, p->budgeted && tokens, loss);
+}
+
+static wn_status evaluate(struct wn_prune_evaluator *e, int64_t layer, int64_t to, double *loss) {
+  struct plain *p = (struct plain *)e;
+  const int64_t was = p->budgets.tokens[layer];
+  p->budgets.tokens[layer] = to;
+  const wn_status status = run_set(p, true, loss);
+  p->budgets.tokens[layer] = was;
+  return status;
+}
+
+static wn_status accept(struct wn_prune_evaluator *e, int64_t layer, int64_t to, double *loss) {
+  struct plain *p = (struct plain *)e;
+  p->budgets.tokens[layer] = to;
+  return run_set(p, true, loss);
+}
+
+static void destroy(struct wn_prune_evaluator *e) {
+  struct plain *p = (struct plain *)e;
+  wn_workspace_destroy(p->ws);
+  wn_free(p->budgets.tokens);
+  wn_free(p);
+}
+
+wn_status wn_prune_plain_create(wn_context *ctx, struct wn_model *model, const struct wn_prune_set *set, int64_t batch,
+                                const wn_budgets *budgets, struct wn_prune_evaluator **out) {
+  const int64_t L = model->config.layers;
+  *out = NULL;
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "evaluator", sizeof(struct plain), &memory));
+  struct plain *p = memory;
+  p->base = (struct wn_prune_evaluator){
+      .name = "plain", .begin = begin, .evaluate = evaluate, .accept = accept, .destroy = destroy};
+  p->ctx = ctx;
+  p->model = model;
+  p->set = set;
+  p->batch = batch < set->rows ? batch : set->rows;
+  wn_status status;
+  if (budgets) {
+    p->budgeted = true;
+    p->budgets = *budgets;
+    p->budgets.layers = L;
+    p->budgets.tokens = NULL;
+    WN_TRY_GOTO(wn_alloc(ctx, "budgets", (size_t)L * sizeof *p->budgets.tokens, &memory), fail);
+    p->budgets.tokens = memory;
+    for (int64_t l = 0; l < L; l++) p->budgets.tokens[l] = set->T;
+  }
+  const struct wn_workspace_options options = {.activation_dtype = WN_F32, .budgets = budgets ? &p->budgets : NULL};
+  WN_TRY_GOTO(wn_workspace_create(ctx, model, p->batch, set->T, &options, &p->ws), fail);
+  p->base.bytes = wn_workspace_bytes(p->ws);
+  *out = &p->base;
+  return WN_OK;
+fail:
+  destroy(&p->base);
+  return status;
+}

@@ -1,0 +1,362 @@
+/* The budget search (arXiv 2410.02703, section 4): the rule of greedy.c on the losses of an evaluator, in a folder.
+ *
+ * Nothing is state but the budgets reached, which search.json holds with the figures of the way there (and, for the
+ * lazy search, the increases last seen): evaluations are functions of the budgets. So a search that was killed and
+ * resumed ends with what one that was not ends with. L evaluations a step, L (N/C - 1) steps at most. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "prune/curve.h"
+#include "prune/evaluator.h"
+#include "prune/greedy.h"
+
+enum { PATH_BYTES = 4096, BATCH = 8 };
+
+struct search {
+  wn_context *ctx;
+  wn_model *model;
+  const wn_prune_options *options;
+  int64_t T, batch;
+  char path[PATH_BYTES]; /* search.json */
+  struct wn_prune_set search, report;
+  struct wn_prune_evaluator *on_search, *on_report;
+  wn_prune_curve curve;
+  bool resumed;
+  struct wn_greedy greedy;
+  wn_prune_fn progress;
+  void *user;
+  int64_t evaluations, expected; /* of the step at hand */
+  double start, before;          /* seconds: this process's start, and what went before it */
+};
+
+void wn_prune_options_init(wn_prune_options *options) {
+  *options = (wn_prune_options){.step = 8};
+  wn_budgets_init(&options->budgets);
+}
+
+static void search_clear(struct search *s) {
+  if (s->on_search) s->on_search->destroy(s->on_search);
+  if (s->on_report) s->on_report->destroy(s->on_report);
+  wn_prune_set_clear(&s->search);
+  wn_prune_set_clear(&s->report);
+  wn_prune_curve_clear(&s->curve);
+  wn_free(s->greedy.tokens);
+  wn_free(s->greedy.trial);
+}
+
+static wn_status check_options(struct search *s) {
+  const wn_prune_options *o = s->options;
+  const wn_model_config *c = &s->model->config;
+  if (s->T < 2 || s->T > c->context)
+    return wn_fail(s->ctx, WN_ERR_ARGUMENT, "search: context %lld is outside 2..%lld, the model's context",
+                   (long long)s->T, (long long)c->context);
+  if (o->step < 1 || o->step >= s->T)
+    return wn_fail(s->ctx, WN_ERR_ARGUMENT, "search: a step of %lld tokens, expected 1 to %lld", (long long)o->step,
+                   (long long)s->T - 1);
+  if (s->batch < 1 || o->max_steps < 0)
+    return wn_fail(s->ctx, WN_ERR_ARGUMENT, "search: batch %lld, at most %lld steps; neither may be negative",
+                   (long long)s->batch, (long long)o->max_steps);
+  if (o->target < 0 || o->tolerance < 0 || !isfinite(o->target) || !isfinite(o->tolerance))
+    return wn_fail(s->ctx, WN_ERR_ARGUMENT, "search: target %g and tolerance %g must be finite and not negative",
+                   o->target, o->tolerance);
+  if (o->target_model && o->target_model->config.vocab_size != c->vocab_size)
+    return wn_fail(s->ctx, WN_ERR_SHAPE, "search: the target's model has a vocabulary of %lld, the model of %lld",
+                   (long long)o->target_model->config.vocab_size, (long long)c->vocab_size);
+  if (o->target_model && o->target_model->config.context < s->T)
+    return wn_fail(s->ctx, WN_ERR_SHAPE, "search: the target's model has a context of %lld, the search one of %lld",
+                   (long long)o->target_model->config.context, (long long)s->T);
+  if (c->memory > 0)
+    return wn_fail(s->ctx, WN_ERR_UNSUPPORTED, "search: the model has segment recurrence, which knows no budgets");
+  if (o->budgets.cache_positions)
+    return wn_fail(s->ctx, WN_ERR_UNSUPPORTED, "search: positions within the cache have no batched evaluation");
+  wn_budgets check = o->budgets;
+  check.layers = c->layers;
+  check.tokens = s->greedy.tokens;
+  return wn_budgets_check(s->ctx, &check, c);
+}
+
+static wn_status load_sets(struct search *s) {
+  const wn_prune_options *o = s->options;
+  const int64_t V = s->model->config.vocab_size;
+  WN_TRY(wn_prune_set_load(s->ctx, "search set", &o->search, s->T, V, &s->search));
+  WN_TRY(wn_prune_set_load(s->ctx, "report set", &o->report, s->T, V, &s->report));
+  if (!strcmp(s->search.fingerprint, s->report.fingerprint))
+    wn_log(s->ctx, WN_LOG_WARNING, "search set and report set are the same: the report says nothing about unseen data");
+  return WN_OK;
+}
+
+/* A new curve, or the one that is there if it is this search's. */
+static wn_status open_curve(struct search *s, const char *dir, bool resume) {
+  const wn_prune_options *o = s->options;
+  wn_context *ctx = s->ctx;
+  char model[24];
+  wn_prune_fingerprint(s->model->params, s->model->table.total * sizeof(float), model);
+  WN_TRY(wn_path_join(ctx, s->path, sizeof s->path, dir, "search.json"));
+  const bool there = wn_path_exists(s->path);
+  if (there && !resume)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "%s already holds a search: resume it or choose another folder", dir);
+  if (!there) {
+    WN_TRY(wn_make_dirs(ctx, dir));
+    WN_TRY(wn_prune_curve_init(ctx, s->model->config.layers, s->T, o->step, &s->curve));
+    s->curve.budgets = o->budgets;
+    s->curve.budgets.tokens = NULL;
+    s->curve.lazy = o->lazy;
+    s->curve.checked = o->lazy && o->check;
+    s->curve.search_rows = s->search.rows, s->curve.search_tokens = s->search.counted;
+    s->curve.report_rows = s->report.rows, s->curve.report_tokens = s->report.counted;
+    strcpy(s->curve.model, model);
+    strcpy(s->curve.search, s->search.fingerprint);
+    strcpy(s->curve.report, s->report.fingerprint);
+    return WN_OK;
+  }
+  WN_TRY(wn_prune_curve_load(ctx, s->path, &s->curve));
+  const wn_prune_curve *c = &s->curve;
+  const wn_budgets *a = &c->budgets, *b = &o->budgets;
+  const struct {
+    const char *what;
+    bool same;
+  } same[] = {{"model", !strcmp(c->model, model) && c->layers == s->model->config.layers},
+              {"search set", !strcmp(c->search, s->search.fingerprint)},
+              {"report set", !strcmp(c->report, s->report.fingerprint)},
+              {"context", c->context == s->T},
+              {"step", c->step == o->step},
+              {"choice of lazy or exact", c->lazy == o->lazy && c->checked == (o->lazy && o->check)},
+              {"policy", a->policy == b->policy && a->per_kv_head == b->per_kv_head && a->sinks == b->sinks &&
+                             a->recent == b->recent && a->seed == b->seed}};
+  for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+    if (!same[i].same)
+      return wn_fail(ctx, WN_ERR_CONFIG, "%s: the search there was begun with another %s", s->path, same[i].what);
+  s->resumed = true;
+  s->before = c->points[c->count - 1].seconds;
+  return WN_OK;
+}
+
+static uint64_t half_of_memory(void) {
+  const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+  return pages > 0 && bytes > 0 ? (uint64_t)pages / 2 * (uint64_t)bytes : UINT64_C(1) << 32;
+}
+
+static wn_status open_evaluators(struct search *s) {
+  const wn_prune_options *o = s->options;
+  const uint64_t memory = o->memory ? o->memory : half_of_memory();
+  if (o->plain) {
+    WN_TRY(wn_prune_plain_create(s->ctx, s->model, &s->report, s->batch, &o->budgets, &s->on_report));
+    return wn_prune_plain_create(s->ctx, s->model, &s->search, s->batch, &o->budgets, &s->on_search);
+  }
+  WN_TRY(wn_prune_reuse_create(s->ctx, s->model, "report set", &s->report, s->batch, &o->budgets, false, memory,
+                               &s->on_report));
+  return wn_prune_reuse_create(s->ctx, s->model, "search set", &s->search, s->batch, &o->budgets, true,
+                               memory > s->on_report->bytes ? memory - s->on_report->bytes : 0, &s->on_search);
+}
+
+static void tell(struct search *s, bool stepped) {
+  if (!s->progress) return;
+  s->progress(s->user, &(wn_prune_progress){.curve = &s->curve,
+                                            .stepped = stepped,
+                                            .evaluations = s->evaluations,
+                                            .expected = s->expected,
+                                            .bytes = s->on_search->bytes + s->on_report->bytes});
+}
+
+static double seconds(const struct search *s) {
+  return s->before + wn_seconds_now() - s->start;
+}
+
+/* Point 0, or back to the last one. */
+static wn_status begin(struct search *s) {
+  double search, report;
+  wn_prune_curve *c = &s->curve;
+  if (s->resumed)
+    memcpy(s->greedy.tokens, c->points[c->count - 1].tokens, (size_t)c->layers * sizeof *s->greedy.tokens);
+  WN_TRY(s->on_search->begin(s->on_search, s->greedy.tokens, &search));
+  WN_TRY(s->on_report->begin(s->on_report, s->greedy.tokens, &report));
+  if (s->resumed) {
+    const wn_prune_point *p = &c->points[c->count - 1];
+    if (p->search_loss != search || p->report_loss != report)
+      wn_log(s->ctx, WN_LOG_WARNING,
+             "%s: losses here differ in the last bits from those saved (another machine, build or number of threads)",
+             s->path);
+  } else {
+    wn_prune_point *p;
+    WN_TRY(wn_prune_curve_add(s->ctx, c, s->greedy.tokens, &p));
+    p->search_loss = p->exact_loss = search;
+    p->report_loss = report;
+    p->evaluations = 1;
+    p->seconds = seconds(s);
+  }
+  s->greedy.loss = c->points[c->count - 1].search_loss;
+  return WN_OK;
+}
+
+/* The target, from the options: a resumed search may be given another one and go further. */
+static wn_status set_target(struct search *s) {
+  const wn_prune_options *o = s->options;
+  if (o->target > 0) {
+    s->curve.target_loss = log(o->target);
+  } else if (o->target_model) {
+    struct wn_prune_evaluator *e;
+    WN_TRY(wn_prune_plain_create(s->ctx, o->target_model, &s->search, s->batch, NULL, &e));
+    const wn_status status = e->begin(e, NULL, &s->curve.target_loss);
+    e->destroy(e);
+    WN_TRY(status);
+  } else {
+    s->curve.target_loss = s->curve.points[0].search_loss + log1p(o->tolerance);
+  }
+  s->greedy.target = s->curve.target_loss;
+  return WN_OK;
+}
+
+static wn_status evaluate(void *user, int64_t layer, int64_t to, double *loss) {
+  struct search *s = user;
+  WN_TRY(s->on_search->evaluate(s->on_search, layer, to, loss));
+  s->evaluations++;
+  tell(s, false);
+  return WN_OK;
+}
+
+static wn_status take(struct search *s, const struct wn_greedy_choice *choice) {
+  double search, report;
+  const int64_t to = s->greedy.tokens[choice->layer] - s->greedy.step;
+  wn_prune_point *p;
+  WN_TRY(s->on_search->accept(s->on_search, choice->layer, to, &search));
+  WN_TRY(s->on_report->accept(s->on_report, choice->layer, to, &report));
+  wn_greedy_take(&s->greedy, choice);
+  WN_TRY(wn_prune_curve_add(s->ctx, &s->curve, s->greedy.tokens, &p));
+  p->layer = p->exact_layer = choice->layer;
+  p->search_loss = p->exact_loss = choice->loss;
+  p->report_loss = report;
+  p->evaluations = choice->evaluations;
+  p->seconds = seconds(s);
+  if (s->curve.checked) p->exact_layer = choice->exact, p->exact_loss = choice->exact_loss;
+  WN_TRY(wn_prune_curve_save(s->ctx, &s->curve, s->path));
+  tell(s, true);
+  return WN_OK;
+}
+
+static wn_status loop(struct search *s) {
+  wn_prune_curve *c = &s->curve;
+  const int64_t begun = c->count;
+  for (;;) {
+    struct wn_greedy_choice choice;
+    if (s->options->max_steps > 0 && c->count - begun >= s->options->max_steps) {
+      c->end = WN_PRUNE_STEPS;
+      return WN_OK;
+    }
+    s->evaluations = s->expected = 0;
+    for (int64_t l = 0; l < c->layers; l++) s->expected += s->greedy.tokens[l] >= 2 * s->greedy.step;
+    /* What a step that is not taken has looked at must not change the search that goes on from here. */
+    double *kept = s->greedy.trial + c->layers;
+    memcpy(kept, c->increase, (size_t)c->layers * sizeof *kept);
+    WN_TRY(wn_greedy_choose(&s->greedy, &choice));
+    if (choice.verdict != WN_GREEDY_LOWER) {
+      memcpy(c->increase, kept, (size_t)c->layers * sizeof *kept);
+      c->end = choice.verdict == WN_GREEDY_AT_FLOOR ? WN_PRUNE_FLOOR : WN_PRUNE_TARGET;
+      return WN_OK;
+    }
+    WN_TRY(take(s, &choice));
+  }
+}
+
+/* What was found, measured once more the plain way; then the files. */
+static wn_status finish(struct search *s, const char *dir) {
+  wn_prune_curve *c = &s->curve;
+  wn_budgets found;
+  char path[PATH_BYTES];
+  WN_TRY(wn_prune_curve_budgets(s->ctx, c, c->count - 1, &found));
+  wn_status status = WN_OK;
+  if (!s->options->plain) {
+    struct wn_prune_evaluator *e = NULL;
+    WN_TRY_GOTO(wn_prune_plain_create(s->ctx, s->model, &s->search, s->batch, &s->options->budgets, &e), done);
+    status = e->begin(e, found.tokens, &c->plain_loss);
+    e->destroy(e);
+    if (status != WN_OK) goto done;
+    if (c->plain_loss != s->greedy.loss)
+      wn_log(s->ctx, WN_LOG_WARNING, "the plain evaluation of what was found gives %.17g, the search had %.17g",
+             c->plain_loss, s->greedy.loss);
+  } else {
+    c->plain_loss = s->greedy.loss;
+  }
+  WN_TRY_GOTO(wn_prune_curve_save(s->ctx, c, s->path), done);
+  WN_TRY_GOTO(wn_path_join(s->ctx, path, sizeof path, dir, "budgets.json"), done);
+  status = wn_budgets_save(s->ctx, &found, path);
+done:
+  wn_budgets_clear(&found);
+  return status;
+}
+
+static wn_status prepare(struct search *s) {
+  const int64_t L = s->model->config.layers;
+  void *memory;
+  WN_TRY(wn_alloc(s->ctx, "budgets", (size_t)L * sizeof *s->greedy.tokens, &memory));
+  s->greedy.tokens = memory;
+  for (int64_t l = 0; l < L; l++) s->greedy.tokens[l] = s->T > 0 ? s->T : 1;
+  WN_TRY(wn_alloc(s->ctx, "losses", 2 * (size_t)L * sizeof *s->greedy.trial, &memory));
+  s->greedy.trial = memory;
+  return check_options(s);
+}
+
+wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_options *options, const char *out_dir,
+                          bool resume, wn_prune_fn progress, void *user, wn_prune_curve *out) {
+  struct search s = {.ctx = ctx,
+                     .model = model,
+                     .options = options,
+                     .T = options->context ? options->context : model->config.context,
+                     .batch = options->batch ? options->batch : BATCH,
+                     .progress = progress,
+                     .user = user,
+                     .start = wn_seconds_now()};
+  wn_status status;
+  if (out) memset(out, 0, sizeof *out);
+  WN_TRY_GOTO(prepare(&s), done);
+  WN_TRY_GOTO(load_sets(&s), done);
+  WN_TRY_GOTO(open_curve(&s, out_dir, resume), done);
+  WN_TRY_GOTO(open_evaluators(&s), done);
+  s.greedy.layers = s.curve.layers;
+  s.greedy.step = s.curve.step;
+  s.greedy.lazy = s.curve.lazy;
+  s.greedy.check = s.curve.checked;
+  s.greedy.increase = s.curve.increase;
+  s.greedy.evaluate = evaluate;
+  s.greedy.user = &s;
+  WN_TRY_GOTO(begin(&s), done);
+  WN_TRY_GOTO(set_target(&s), done);
+  s.curve.end = WN_PRUNE_OPEN;
+  WN_TRY_GOTO(wn_prune_curve_save(ctx, &s.curve, s.path), done);
+  tell(&s, true);
+  if (s.greedy.loss > s.greedy.target)
+    s.curve.end = WN_PRUNE_TARGET; /* passed before the first step */
+  else
+    status = loop(&s);
+  if (status == WN_OK) status = finish(&s, out_dir);
+done:
+  if (out && (status == WN_OK || status == WN_ERR_CANCELLED)) {
+    *out = s.curve;
+    memset(&s.curve, 0, sizeof s.curve);
+  }
+  search_clear(&s);
+  return status;
+}
+
+wn_status wn_prune_measure(wn_context *ctx, wn_model *model, const wn_prune_data *data, int64_t context, int64_t batch,
+                           const wn_budgets *budgets, double *loss, uint64_t *counted) {
+  const int64_t T = context ? context : model->config.context;
+  struct wn_prune_set set;
+  struct wn_prune_evaluator *e;
+  if (T > model->config.context)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "context %lld is longer than %lld, the model's", (long long)T,
+                   (long long)model->config.context);
+  if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
+  WN_TRY(wn_prune_set_load(ctx, "data", data, T, model->config.vocab_size, &set));
+  wn_status status = wn_prune_plain_create(ctx, model, &set, batch ? batch : BATCH, budgets, &e);
+  if (status == WN_OK) {
+    status = e->begin(e, budgets ? budgets->tokens : NULL, loss);
+    e->destroy(e);
+  }
+  if (counted) *counted = set.counted;
+  wn_prune_set_clear(&set);
+  return status;
+}

@@ -1,0 +1,149 @@
+/* Rows from a token file: blocks of the context, or one document each. */
+#include "prune/set.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "winnow/data.h"
+
+#define SCAN ((uint64_t)1 << 16) /* tokens read at a time when documents are looked for */
+#define LONG_SHARE 0.9
+
+void wn_prune_fingerprint(const void *data, size_t bytes, char out[24]) {
+  const uint8_t *p = data;
+  uint64_t hash = UINT64_C(14695981039346656037);
+  for (size_t i = 0; i < bytes; i++) hash = (hash ^ p[i]) * UINT64_C(1099511628211);
+  snprintf(out, 24, "%016" PRIx64, hash);
+}
+
+struct reader {
+  wn_context *ctx;
+  const char *what;
+  const wn_prune_data *data;
+  const wn_token_file *file;
+  uint64_t count;
+  int64_t T, vocab_size;
+};
+
+/* Row r: `held` tokens from `first` on, and one more to predict where there is one. */
+static wn_status fill_row(const struct reader *in, struct wn_prune_set *set, int64_t r, uint64_t first, uint64_t held) {
+  const uint64_t T = (uint64_t)in->T;
+  int32_t *tokens = set->tokens + r * in->T, *targets = set->targets + r * in->T;
+  const uint64_t inputs = held > T ? T : held - 1; /* every input has a target */
+  WN_TRY(wn_token_file_read(in->ctx, in->file, first, inputs, tokens));
+  WN_TRY(wn_token_file_read(in->ctx, in->file, first + 1, inputs, targets));
+  for (uint64_t i = 0; i <= inputs; i++) {
+    const int32_t id = i < inputs ? tokens[i] : targets[inputs - 1];
+    if (id < 0 || id >= in->vocab_size)
+      return wn_fail(in->ctx, WN_ERR_SHAPE, "%s: token %" PRIu64 " is %d, outside the model's vocabulary of %lld",
+                     in->data->path, first + i, id, (long long)in->vocab_size);
+  }
+  for (uint64_t i = inputs; i < T; i++) tokens[i] = 0, targets[i] = -1;
+  set->counted += inputs;
+  return WN_OK;
+}
+
+static wn_status allocate(const struct reader *in, int64_t rows, struct wn_prune_set *set) {
+  size_t n;
+  if (!wn_mul_size((size_t)rows, (size_t)in->T, &n) || !wn_mul_size(n, sizeof(int32_t), &n))
+    return wn_fail(in->ctx, WN_ERR_MEMORY, "%s: %lld rows of %lld tokens do not fit in memory", in->what,
+                   (long long)rows, (long long)in->T);
+  set->rows = rows;
+  set->T = in->T;
+  wn_arena_plan(&set->arena, "tokens", n, (void **)&set->tokens);
+  wn_arena_plan(&set->arena, "targets", n, (void **)&set->targets);
+  return wn_arena_allocate(in->ctx, &set->arena, in->what);
+}
+
+/* Of `all` items the one that row r of `rows` takes. */
+static uint64_t spread(int64_t r, int64_t rows, uint64_t all) {
+  return (uint64_t)((double)r * ((double)all / (double)rows));
+}
+
+static wn_status load_blocks(const struct reader *in, struct wn_prune_set *set) {
+  const uint64_t T = (uint64_t)in->T;
+  if (in->count < 2)
+    return wn_fail(in->ctx, WN_ERR_FORMAT, "%s: %" PRIu64 " tokens; the %s needs at least 2", in->data->path, in->count,
+                   in->what);
+  const uint64_t blocks = (in->count - 1 + T - 1) / T;
+  const int64_t rows = in->data->rows > 0 && (uint64_t)in->data->rows < blocks ? in->data->rows : (int64_t)blocks;
+  WN_TRY(allocate(in, rows, set));
+  for (int64_t r = 0; r < rows; r++) {
+    const uint64_t first = spread(r, rows, blocks) * T;
+    WN_TRY(fill_row(in, set, r, first, in->count - first));
+  }
+  return WN_OK;
+}
+
+/* Walks over the documents long enough; with `take` row after row is filled. */
+static wn_status walk_documents(const struct reader *in, int32_t *buffer, uint64_t all, int64_t rows,
+                                struct wn_prune_set *set, uint64_t *found) {
+  const uint64_t least = (uint64_t)(LONG_SHARE * (double)in->T) > 2 ? (uint64_t)(LONG_SHARE * (double)in->T + 0.5) : 2;
+  uint64_t start = 0, n = 0;
+  int64_t r = 0;
+  bool inside = false;
+  for (uint64_t at = 0; at <= in->count; at++) {
+    if (at % SCAN == 0 && at < in->count)
+      WN_TRY(wn_token_file_read(in->ctx, in->file, at, in->count - at < SCAN ? in->count - at : SCAN, buffer));
+    if (at < in->count && buffer[at % SCAN] != in->data->document_token) continue;
+    if (inside && at - start >= least) {
+      if (set && r < rows && n == spread(r, rows, all)) WN_TRY(fill_row(in, set, r++, start, at - start));
+      n++;
+    }
+    inside = true;
+    start = at;
+  }
+  *found = n;
+  return WN_OK;
+}
+
+static wn_status load_documents(const struct reader *in, struct wn_prune_set *set) {
+  void *buffer;
+  uint64_t all = 0, again;
+  WN_TRY(wn_alloc(in->ctx, "tokens", (size_t)SCAN * sizeof(int32_t), &buffer));
+  wn_status status;
+  WN_TRY_GOTO(walk_documents(in, buffer, 0, 0, NULL, &all), done);
+  if (all == 0) {
+    status =
+        wn_fail(in->ctx, WN_ERR_FORMAT, "%s: no document (from token %d on) fills 90%% of the context of %lld tokens",
+                in->data->path, in->data->document_token, (long long)in->T);
+    goto done;
+  }
+  const int64_t rows = in->data->rows > 0 && (uint64_t)in->data->rows < all ? in->data->rows : (int64_t)all;
+  WN_TRY_GOTO(allocate(in, rows, set), done);
+  status = walk_documents(in, buffer, all, rows, set, &again);
+done:
+  wn_free(buffer);
+  return status;
+}
+
+wn_status wn_prune_set_load(wn_context *ctx, const char *what, const wn_prune_data *data, int64_t T, int64_t vocab_size,
+                            struct wn_prune_set *out) {
+  memset(out, 0, sizeof *out);
+  if (!data->path || !*data->path) return wn_fail(ctx, WN_ERR_ARGUMENT, "the %s has no token file", what);
+  if (T < 2 || T > INT32_MAX || data->rows < 0)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "the %s: %lld rows of %lld tokens; a row has at least 2", what,
+                   (long long)data->rows, (long long)T);
+  wn_token_file *file;
+  WN_TRY(wn_token_file_open(ctx, data->path, &file));
+  const struct reader in = {ctx, what, data, file, wn_token_file_count(file), T, vocab_size};
+  wn_status status = data->long_only ? load_documents(&in, out) : load_blocks(&in, out);
+  wn_token_file_close(file);
+  if (status != WN_OK) {
+    wn_prune_set_clear(out);
+    return status;
+  }
+  const size_t n = (size_t)out->rows * (size_t)T * sizeof(int32_t);
+  char halves[2][24] = {{0}};
+  wn_prune_fingerprint(out->tokens, n, halves[0]);
+  wn_prune_fingerprint(out->targets, n, halves[1]);
+  wn_prune_fingerprint(halves, sizeof halves, out->fingerprint);
+  return WN_OK;
+}
+
+void wn_prune_set_clear(struct wn_prune_set *set) {
+  wn_arena_clear(&set->arena);
+  memset(set, 0, sizeof *set);
+}

@@ -1,0 +1,534 @@
+/* The budget search on small models: with reuse what the plain loop gives, to the bit; interrupted, killed and resumed
+ * what an undisturbed one gives; targets kept; what does not fit refused. */
+#include "train/tiny.h"
+
+#include <math.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <fcntl.h>
+
+#include "base/context.h"
+#include "base/rng.h"
+#include "prune/evaluator.h"
+#include "winnow/prune.h"
+#include "winnow/report.h"
+
+enum { CONTEXT = 80, VOCAB = 40, STEP = 16, ROWS = 3 };
+
+/* The places where a child may kill itself: every sync and rename of a save. */
+static long kill_at, places;
+static int placed(long rc) {
+  if (++places == kill_at) kill(getpid(), SIGKILL);
+  return (int)rc;
+}
+int rename(const char *from, const char *to) {
+  return placed(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+}
+int fsync(int fd) {
+  return placed(syscall(SYS_fsync, fd));
+}
+
+struct bench {
+  wn_context *ctx;
+  wn_model *model;
+  char dir[256], search[300], report[300];
+};
+
+static void write_tokens(wn_context *ctx, const char *path, uint64_t stream, int64_t rows) {
+  int32_t tokens[CONTEXT * 8 + 1];
+  for (int64_t i = 0; i < rows * CONTEXT + 1; i++)
+    tokens[i] = (int32_t)wn_random_below(stream, WN_STREAM_TEST, (uint64_t)i, 0, VOCAB);
+  must(ctx, wn_token_file_write(ctx, path, "llmc", VOCAB, tokens, (uint64_t)(rows * CONTEXT + 1)));
+}
+
+/* sets: keys of the recipe's model. */
+static void bench_init(struct bench *b, const char *const *sets, int count) {
+  wn_recipe r;
+  const char *all[16] = {"model.context=80", "model.vocab_size=40", "model.layers=2",     "model.width=32",
+                         "model.heads=2",    "model.init_std=0.3",  "model.qk_norm=true", "data.kind=tokens"};
+  int n = 8;
+  for (int i = 0; i < count; i++) all[n++] = sets[i];
+  b->ctx = tiny_context("cpu", 1);
+  must(b->ctx, wn_recipe_load(b->ctx, NULL, all, n, &r));
+  must(b->ctx, wn_model_create(b->ctx, &r.model, 11, &b->model));
+  tiny_folder(b->dir);
+  snprintf(b->search, sizeof b->search, "%s/search.bin", b->dir);
+  snprintf(b->report, sizeof b->report, "%s/report.bin", b->dir);
+  write_tokens(b->ctx, b->search, 1, ROWS);
+  write_tokens(b->ctx, b->report, 2, 2);
+}
+
+static void bench_clear(struct bench *b) {
+  tiny_remove(b->dir);
+  wn_model_destroy(b->model);
+  wn_context_destroy(b->ctx);
+}
+
+static wn_prune_options options_of(const struct bench *b, wn_policy policy) {
+  wn_prune_options o;
+  wn_prune_options_init(&o);
+  o.search.path = b->search;
+  o.report.path = b->report;
+  o.budgets.policy = policy;
+  o.step = STEP;
+  o.batch = 2; /* the last batch is smaller */
+  o.target = 1e30;
+  o.memory = UINT64_C(1) << 30;
+  return o;
+}
+
+static wn_status search(const struct bench *b, const wn_prune_options *o, const char *name, bool resume,
+                        wn_prune_curve *out) {
+  char dir[300];
+  snprintf(dir, sizeof dir, "%s/%s", b->dir, name);
+  return wn_prune_search(b->ctx, b->model, o, dir, resume, NULL, NULL, out);
+}
+
+static void same_curves(const char *what, const wn_prune_curve *a, const wn_prune_curve *b) {
+  if (a->count != b->count) fail_msg("%s: %d and %d points", what, (int)a->count, (int)b->count);
+  for (int64_t i = 0; i < a->count; i++) {
+    const wn_prune_point *p = &a->points[i], *q = &b->points[i];
+    if (p->layer != q->layer || p->search_loss != q->search_loss || p->report_loss != q->report_loss ||
+        memcmp(p->tokens, q->tokens, (size_t)a->layers * sizeof *p->tokens))
+      fail_msg("%s: point %d: layers %d and %d, search %.17g and %.17g, report %.17g and %.17g", what, (int)i,
+               (int)p->layer, (int)q->layer, p->search_loss, q->search_loss, p->report_loss, q->report_loss);
+  }
+}
+
+/* Every kind of model and policy. */
+static const struct {
+  const char *name;
+  wn_policy policy;
+  bool per_kv_head;
+  const char *sets[4];
+} cases[] = {
+    {"selective", WN_POLICY_SELECTIVE, false, {"model.attention.selective.enabled=true", "model.layers=3"}},
+    {"grouped, a selection a head",
+     WN_POLICY_SELECTIVE,
+     false,
+     {"model.attention.selective.per_kv_head=true", "model.attention.selective.enabled=true", "model.heads=4",
+      "model.kv_heads=2"}},
+    {"bilinear",
+     WN_POLICY_SELECTIVE,
+     false,
+     {"model.attention.selective.bilinear=true", "model.heads=4", "model.kv_heads=2"}},
+    {"the second of four heads, grouped",
+     WN_POLICY_SELECTIVE,
+     false,
+     {"model.attention.selective.head=3", "model.heads=4", "model.kv_heads=2", "model.position=rope"}},
+    {"norms after, relative positions",
+     WN_POLICY_SELECTIVE,
+     false,
+     {"model.norm_place=post", "model.norm=layernorm", "model.position=none",
+      "model.attention={\"selective\":{},\"relative\":{}}"}},
+    {"dynamic spans, exclusive",
+     WN_POLICY_SELECTIVE,
+     false,
+     {"model.attention={\"selective\":{},\"span\":{\"dynamic\":true,\"limit\":200},\"exclusive\":{}}",
+      "model.qk_norm=false"}},
+    {"random, selective", WN_POLICY_RANDOM, false, {"model.attention.selective.enabled=true"}},
+    {"random, a key-value head each", WN_POLICY_RANDOM, true, {"model.heads=4", "model.kv_heads=2"}},
+    {"window", WN_POLICY_WINDOW, false, {"model.attention.sinks=2"}},
+    {"streaming", WN_POLICY_STREAMING, false, {"model.attention.threshold={}"}},
+};
+
+static void case_init(size_t i, struct bench *b, wn_prune_options *o) {
+  int n = 0;
+  while (n < 4 && cases[i].sets[n]) n++;
+  bench_init(b, cases[i].sets, n);
+  *o = options_of(b, cases[i].policy);
+  o->budgets.per_kv_head = cases[i].per_kv_head;
+}
+
+/* All the way down. */
+static void test_reuse(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    struct bench b;
+    wn_prune_curve plain, reuse;
+    wn_prune_options o;
+    case_init(i, &b, &o);
+    must(b.ctx, search(&b, &o, "reuse", false, &reuse));
+    o.plain = true;
+    must(b.ctx, search(&b, &o, "plain", false, &plain));
+    assert_int_equal(plain.end, WN_PRUNE_FLOOR);
+    assert_int_equal(plain.count, 1 + plain.layers * (CONTEXT / STEP - 1));
+    same_curves(cases[i].name, &plain, &reuse);
+    assert_true(reuse.plain_loss == reuse.points[reuse.count - 1].search_loss);
+    assert_true(plain.points[plain.count - 1].search_loss != plain.points[0].search_loss);
+    wn_prune_curve_clear(&plain);
+    wn_prune_curve_clear(&reuse);
+    bench_clear(&b);
+  }
+}
+
+/* Positions alone, whether or not this machine's kernels then give the same bits: the same figures. */
+static void test_positions(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    struct bench b;
+    wn_prune_options o;
+    struct wn_prune_set set;
+    struct wn_prune_evaluator *plain, *reuse;
+    int64_t tokens[3] = {CONTEXT, 64, CONTEXT};
+    double x, y, unpruned;
+    case_init(i, &b, &o);
+    must(b.ctx, wn_prune_set_load(b.ctx, "set", &o.search, CONTEXT, VOCAB, &set));
+    must(b.ctx, wn_prune_plain_create(b.ctx, b.model, &set, 2, &o.budgets, &plain));
+    must(b.ctx, wn_prune_reuse_create(b.ctx, b.model, "set", &set, 2, &o.budgets, true, o.memory, &reuse));
+    must(b.ctx, plain->begin(plain, tokens, &unpruned));
+    must(b.ctx, reuse->begin(reuse, tokens, &y));
+    assert_true(unpruned == y);
+    print_message("%s: positions alone %s\n", cases[i].name, reuse->by_rows ? "give the same bits" : "do not");
+    reuse->by_rows = true;
+    bool changed = false;
+    for (int64_t to = 1; to < CONTEXT; to += 9) {
+      must(b.ctx, plain->evaluate(plain, 0, to, &x));
+      must(b.ctx, reuse->evaluate(reuse, 0, to, &y));
+      if (!(fabs(x - y) < 1e-6 * x)) fail_msg("%s: layer 0 to %d: %.17g and %.17g", cases[i].name, (int)to, x, y);
+      changed = changed || x != unpruned;
+    }
+    if (!changed) fail_msg("%s: no budget changes anything", cases[i].name);
+    must(b.ctx, plain->accept(plain, 1, 40, &x));
+    must(b.ctx, reuse->accept(reuse, 1, 40, &y));
+    assert_true(fabs(x - y) < 1e-6 * x);
+    must(b.ctx, plain->evaluate(plain, 0, 50, &x));
+    must(b.ctx, reuse->evaluate(reuse, 0, 50, &y));
+    assert_true(fabs(x - y) < 1e-6 * x);
+    plain->destroy(plain);
+    reuse->destroy(reuse);
+    wn_prune_set_clear(&set);
+    bench_clear(&b);
+  }
+}
+
+static const char *const selective[] = {"model.attention.selective.enabled=true"};
+
+/* Without room for the best trial it is run again: the same curve. With less, one line with what would fit. */
+static void test_memory(void **state) {
+  (void)state;
+  struct bench b;
+  wn_prune_curve a, c;
+  bench_init(&b, selective, 1);
+  wn_prune_options o = options_of(&b, WN_POLICY_SELECTIVE);
+  must(b.ctx, search(&b, &o, "roomy", false, &a));
+  bool tight = false, refused = false;
+  for (uint64_t memory = 1 << 22; memory > 1000 && !refused; memory -= memory / 6) {
+    char name[32];
+    snprintf(name, sizeof name, "m%llu", (unsigned long long)memory);
+    o.memory = memory;
+    const wn_status status = search(&b, &o, name, false, &c);
+    if (status == WN_ERR_MEMORY) {
+      refused = true;
+      assert_non_null(strstr(wn_context_error(b.ctx), "rows fit"));
+    } else {
+      must(b.ctx, status);
+      same_curves("tight", &a, &c);
+      tight = true;
+      wn_prune_curve_clear(&c);
+    }
+  }
+  assert_true(tight && refused);
+  wn_prune_curve_clear(&a);
+  bench_clear(&b);
+}
+
+/* The last step stays at the target, the next would pass it: the curve ends where the whole one first does. */
+static void test_target(void **state) {
+  (void)state;
+  struct bench b;
+  wn_prune_curve whole, part;
+  bench_init(&b, selective, 1);
+  wn_prune_options o = options_of(&b, WN_POLICY_SELECTIVE);
+  must(b.ctx, search(&b, &o, "whole", false, &whole));
+  for (int64_t i = 0; i < whole.count; i++) {
+    char name[32];
+    int64_t last = 0;
+    snprintf(name, sizeof name, "t%d", (int)i);
+    o.target = exp(whole.points[i].search_loss + 1e-9);
+    while (last + 1 < whole.count && whole.points[last + 1].search_loss <= log(o.target)) last++;
+    must(b.ctx, search(&b, &o, name, false, &part));
+    if (whole.points[0].search_loss > log(o.target)) last = 0;
+    assert_int_equal(part.count, last + 1);
+    assert_int_equal(part.end, last + 1 < whole.count ? WN_PRUNE_TARGET : WN_PRUNE_FLOOR);
+    wn_prune_curve_clear(&part);
+  }
+  /* The model's own, and another's. */
+  o.target = 0;
+  o.tolerance = 0.01;
+  must(b.ctx, search(&b, &o, "own", false, &part));
+  assert_true(fabs(exp(part.target_loss) / exp(whole.points[0].search_loss) - 1.01) < 1e-12);
+  assert_true(part.points[part.count - 1].search_loss <= part.target_loss);
+  wn_prune_curve_clear(&part);
+  o.target_model = b.model;
+  must(b.ctx, search(&b, &o, "other", false, &part));
+  assert_true(part.target_loss == whole.points[0].search_loss);
+  wn_prune_curve_clear(&part);
+  wn_prune_curve_clear(&whole);
+  bench_clear(&b);
+}
+
+static void resumes(bool lazy) {
+  struct bench b;
+  wn_prune_curve whole, part;
+  bench_init(&b, selective, 1);
+  wn_prune_options o = options_of(&b, WN_POLICY_SELECTIVE);
+  o.lazy = lazy;
+  o.check = lazy;
+  must(b.ctx, search(&b, &o, "whole", false, &whole));
+  assert_int_equal(search(&b, &o, "whole", false, NULL), WN_ERR_ARGUMENT); /* it is there */
+  o.max_steps = 3;
+  must(b.ctx, search(&b, &o, "part", false, &part));
+  assert_int_equal(part.end, WN_PRUNE_STEPS);
+  assert_int_equal(part.count, 4);
+  wn_prune_curve_clear(&part);
+  o.max_steps = 2;
+  must(b.ctx, search(&b, &o, "part", true, &part));
+  assert_int_equal(part.count, 6);
+  wn_prune_curve_clear(&part);
+  /* Stopped by a target that is then put further. */
+  o.max_steps = 0;
+  o.target = exp(whole.points[5].search_loss);
+  must(b.ctx, search(&b, &o, "part", true, &part));
+  wn_prune_curve_clear(&part);
+  o.target = 1e30;
+  must(b.ctx, search(&b, &o, "part", true, &part));
+  same_curves(lazy ? "resumed, lazy" : "resumed", &whole, &part);
+  wn_prune_curve_clear(&part);
+  /* Another search's folder. */
+  o.step = 8;
+  assert_int_equal(search(&b, &o, "part", true, NULL), WN_ERR_CONFIG);
+  assert_non_null(strstr(wn_context_error(b.ctx), "step"));
+  o.step = STEP;
+  o.search.rows = 2;
+  assert_int_equal(search(&b, &o, "part", true, NULL), WN_ERR_CONFIG);
+  assert_non_null(strstr(wn_context_error(b.ctx), "search set"));
+  wn_context_cancel(b.ctx);
+  o.search.rows = 0;
+  assert_int_equal(search(&b, &o, "part", true, NULL), WN_ERR_CANCELLED);
+  wn_prune_curve_clear(&whole);
+  bench_clear(&b);
+}
+
+static void test_resume(void **state) {
+  (void)state;
+  resumes(false);
+  resumes(true);
+}
+
+/* A child that kills itself at one of the places, resumed until it comes through; every third place. */
+static void test_kill(void **state) {
+  (void)state;
+  struct bench b;
+  wn_prune_curve whole, part;
+  bench_init(&b, selective, 1);
+  wn_prune_options o = options_of(&b, WN_POLICY_SELECTIVE);
+  o.target = 0;
+  places = 0;
+  o.tolerance = 10;
+  must(b.ctx, search(&b, &o, "whole", false, &whole));
+  const long all = places;
+  assert_true(all > 8);
+  int killed = 0;
+  for (long at = 1; at <= all; at += 3) {
+    char name[32];
+    int code;
+    snprintf(name, sizeof name, "k%ld", at);
+    fflush(NULL);
+    const pid_t pid = fork();
+    if (pid == 0) {
+      places = 0;
+      kill_at = at;
+      _exit((int)search(&b, &o, name, true, NULL));
+    }
+    assert_int_equal(waitpid(pid, &code, 0), pid);
+    killed += WIFSIGNALED(code) && WTERMSIG(code) == SIGKILL;
+    must(b.ctx, search(&b, &o, name, true, &part));
+    same_curves(name, &whole, &part);
+    wn_prune_curve_clear(&part);
+  }
+  assert_true(killed > 2);
+  wn_prune_curve_clear(&whole);
+  bench_clear(&b);
+}
+
+/* Files that are not a search's. */
+static void test_hostile(void **state) {
+  (void)state;
+  struct bench b;
+  bench_init(&b, selective, 1);
+  char path[300];
+  snprintf(path, sizeof path, "%s/search.json", b.dir);
+  static const char *const texts[] = {
+      "",
+      "[]",
+      "{}",
+      "{\"budgets\": {\"tokens\": [1]}, \"context\": 0}",
+      "{\"budgets\": {\"tokens\": [80, 80]}, \"context\": 80, \"step\": 16, \"target_loss\": null, \"plain_loss\": "
+      "null, "
+      "\"model\": \"\", \"search\": \"\", \"report\": \"\", \"search_rows\": 1, \"report_rows\": 1, \"search_tokens\": "
+      "1, "
+      "\"report_tokens\": 1, \"increase\": [null, null], \"points\": [{\"tokens\": [80, 81], \"layer\": -1}]}",
+      "{\"budgets\": {\"tokens\": [80, 80]}, \"context\": 80, \"step\": 16, \"target_loss\": null, \"plain_loss\": "
+      "null, "
+      "\"model\": \"\", \"search\": \"\", \"report\": \"\", \"search_rows\": 1, \"report_rows\": 1, \"search_tokens\": "
+      "1, "
+      "\"report_tokens\": 1, \"increase\": [null], \"points\": [{}]}"};
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    wn_prune_curve c;
+    must(b.ctx, wn_file_write(b.ctx, path, texts[i], strlen(texts[i])));
+    const wn_status status = wn_prune_curve_load(b.ctx, path, &c);
+    assert_true(status == WN_ERR_FORMAT || status == WN_ERR_CONFIG);
+    assert_non_null(strstr(wn_context_error(b.ctx), "search.json"));
+  }
+  /* What goes against the model. */
+  wn_prune_options o = options_of(&b, WN_POLICY_SELECTIVE);
+  o.step = 80;
+  assert_int_equal(search(&b, &o, "x", false, NULL), WN_ERR_ARGUMENT);
+  o.step = STEP;
+  o.context = 81;
+  assert_int_equal(search(&b, &o, "x", false, NULL), WN_ERR_ARGUMENT);
+  bench_clear(&b);
+  bench_init(&b, NULL, 0);
+  o = options_of(&b, WN_POLICY_SELECTIVE);
+  assert_int_equal(search(&b, &o, "x", false, NULL), WN_ERR_CONFIG);
+  assert_non_null(strstr(wn_context_error(b.ctx), "selective"));
+  bench_clear(&b);
+}
+
+/* Documents of 100, 71, 30 and 200 tokens: those of at least 72 of 80 are rows, cut at 80. */
+static void test_long_only(void **state) {
+  (void)state;
+  struct bench b;
+  struct wn_prune_set set;
+  bench_init(&b, NULL, 0);
+  int32_t tokens[405], starts[] = {3, 103, 174, 204, 404};
+  for (int i = 0; i < 405; i++) tokens[i] = 1 + i % 30;
+  for (int i = 0; i < 4; i++) tokens[starts[i]] = 0;
+  char path[300];
+  snprintf(path, sizeof path, "%s/documents.bin", b.dir);
+  must(b.ctx, wn_token_file_write(b.ctx, path, "llmc", VOCAB, tokens, 404));
+  wn_prune_data data = {.path = path, .long_only = true, .document_token = 0};
+  must(b.ctx, wn_prune_set_load(b.ctx, "set", &data, CONTEXT, VOCAB, &set));
+  assert_int_equal(set.rows, 2);
+  assert_int_equal(set.counted, 160);
+  for (int i = 0; i < CONTEXT; i++) {
+    assert_int_equal(set.tokens[i], tokens[3 + i]);
+    assert_int_equal(set.targets[i], tokens[4 + i]);
+    assert_int_equal(set.tokens[CONTEXT + i], tokens[204 + i]);
+  }
+  wn_prune_set_clear(&set);
+  data.rows = 1;
+  must(b.ctx, wn_prune_set_load(b.ctx, "set", &data, CONTEXT, VOCAB, &set));
+  assert_int_equal(set.rows, 1);
+  wn_prune_set_clear(&set);
+  must(b.ctx, wn_prune_set_load(b.ctx, "set", &(wn_prune_data){path, 0, true, 0}, 72, VOCAB, &set));
+  assert_int_equal(set.rows, 3); /* the one of 71 tokens too: its last position has nothing to predict */
+  assert_int_equal(set.counted, 72 + 70 + 72);
+  assert_int_equal(set.targets[72 + 70], -1);
+  wn_prune_set_clear(&set);
+  data.document_token = 39;
+  assert_int_equal(wn_prune_set_load(b.ctx, "set", &data, CONTEXT, VOCAB, &set), WN_ERR_FORMAT);
+  /* Blocks: the last one is padded. */
+  data.long_only = false;
+  data.rows = 0;
+  must(b.ctx, wn_prune_set_load(b.ctx, "set", &data, CONTEXT, VOCAB, &set));
+  assert_int_equal(set.rows, 6);
+  assert_int_equal(set.counted, 403);
+  wn_prune_set_clear(&set);
+  assert_int_equal(wn_prune_set_load(b.ctx, "set", &data, CONTEXT, 20, &set), WN_ERR_SHAPE);
+  bench_clear(&b);
+}
+
+static int count_of(const char *text, const char *part) {
+  int n = 0;
+  for (const char *at = text; (at = strstr(at, part)); at++) n++;
+  return n;
+}
+
+/* Two models, three policies: the same figures as single measurements; files whole. */
+static void test_compare(void **state) {
+  (void)state;
+  struct bench a, b;
+  bench_init(&a, selective, 1);
+  bench_init(&b, NULL, 0);
+  wn_prune_curve curve;
+  wn_prune_options so = options_of(&a, WN_POLICY_SELECTIVE);
+  must(a.ctx, search(&a, &so, "s", false, &curve));
+  const wn_prune_subject subjects[] = {{"standard", b.model, NULL}, {"<selective> & more", a.model, &curve}};
+  const int64_t tokens[] = {16, 48, 80, 1000};
+  const wn_policy policies[] = {WN_POLICY_SELECTIVE, WN_POLICY_WINDOW, WN_POLICY_RANDOM};
+  wn_prune_compare_options o;
+  wn_prune_compare_options_init(&o);
+  o.subjects = subjects;
+  o.subject_count = 2;
+  o.data.path = a.search;
+  o.batch = 2;
+  o.tokens = tokens;
+  o.token_count = 4;
+  o.policies = policies;
+  o.policy_count = 3;
+  wn_prune_comparison c;
+  must(a.ctx, wn_prune_compare(a.ctx, &o, NULL, NULL, &c));
+  assert_int_equal(c.count, (1 + 8) + (1 + 12 + 3)); /* the standard model has no selective policy */
+  double unpruned[2] = {0};
+  for (int64_t i = 0; i < c.count; i++) {
+    const wn_prune_row *r = &c.results[i];
+    if (r->policy < 0) {
+      unpruned[r->subject] = r->loss;
+      continue;
+    }
+    assert_false(r->subject == 0 && r->policy == WN_POLICY_SELECTIVE);
+    wn_budgets budgets;
+    double loss;
+    uint64_t counted;
+    wn_budgets_init(&budgets);
+    budgets.policy = (wn_policy)r->policy;
+    budgets.layers = c.layers[r->subject];
+    budgets.tokens = r->tokens;
+    must(a.ctx, wn_prune_measure(a.ctx, subjects[r->subject].model, &o.data, 0, 2, &budgets, &loss, &counted));
+    assert_true(loss == r->loss);
+    assert_int_equal(counted, ROWS * CONTEXT);
+    if (r->total == 2 * CONTEXT) assert_true(r->loss == unpruned[r->subject]);
+    if (r->searched && r->total == 32) assert_true(r->loss == curve.points[curve.count - 1].search_loss);
+  }
+  char path[300];
+  snprintf(path, sizeof path, "%s/c.svg", a.dir);
+  must(a.ctx, wn_prune_comparison_save_svg(a.ctx, &c, "a < b & c", path));
+  char *text = tiny_read(a.dir, "c.svg", NULL);
+  assert_true(!strncmp(text, "<svg", 4) && strstr(text, "</svg>\n") && strstr(text, "a &lt; b &amp; c"));
+  assert_int_equal(count_of(text, "<path class=\"line"), 2 + 4);
+  assert_null(strstr(text, "nan"));
+  assert_null(strstr(text, "inf"));
+  free(text);
+  snprintf(path, sizeof path, "%s/c.csv", a.dir);
+  must(a.ctx, wn_prune_comparison_save_csv(a.ctx, &c, path));
+  text = tiny_read(a.dir, "c.csv", NULL);
+  assert_int_equal(count_of(text, "\n"), 1 + (int)c.count);
+  free(text);
+  snprintf(path, sizeof path, "%s/c.json", a.dir);
+  must(a.ctx, wn_prune_comparison_save_json(a.ctx, &c, path));
+  snprintf(path, sizeof path, "%s/curve.csv", a.dir);
+  must(a.ctx, wn_prune_curve_save_csv(a.ctx, &curve, path));
+  text = tiny_read(a.dir, "curve.csv", NULL);
+  assert_int_equal(count_of(text, "\n"), 1 + (int)curve.count);
+  assert_non_null(strstr(text, "\n0,,80 80,160,1,"));
+  free(text);
+  snprintf(path, sizeof path, "%s/curve.svg", a.dir);
+  must(a.ctx, wn_prune_curve_save_svg(a.ctx, &curve, "curve", path));
+  o.subject_count = 1; /* the standard model alone has no use for selective */
+  assert_int_equal(wn_prune_compare(a.ctx, &o, NULL, NULL, &(wn_prune_comparison){0}), WN_ERR_CONFIG);
+  wn_prune_comparison_clear(&c);
+  wn_prune_curve_clear(&curve);
+  bench_clear(&a);
+  bench_clear(&b);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_reuse),   cmocka_unit_test(test_positions), cmocka_unit_test(test_memory),
+      cmocka_unit_test(test_target),  cmocka_unit_test(test_resume),    cmocka_unit_test(test_kill),
+      cmocka_unit_test(test_hostile), cmocka_unit_test(test_long_only), cmocka_unit_test(test_compare)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
