@@ -46,6 +46,21 @@ static wn_tile_kernel dispatch(bool avx512, int64_t m, int64_t n, int64_t k, int
                                              &alpha, &beta, &flags, &prefetch);
 }
 
+/* All widths for n rows of relative positions. */
+static bool skew_kernels(struct wn_attention_plan *p, bool avx512, int64_t n) {
+  struct wn_tile_kernels *k = &p->kernels;
+  const int64_t D = p->a->D, Dp = p->Dp;
+  if (n <= 0 || p->a->relative.P <= 0 || k->skew_logits[WN_TILE / 16][n]) return true;
+  for (int w = 1; w <= WN_TILE / 16; w++) {
+    const int64_t width = 16 * w + WN_SKEW_ROWS, stride = wn_terms_relative_stride(p);
+    k->skew_logits[w][n] = dispatch(avx512, width, n, D, stride, Dp, width, 0.0f, LIBXSMM_GEMM_FLAG_NONE);
+    k->skew_values[w][n] = dispatch(avx512, Dp, n, width, Dp, width, Dp, 1.0f, LIBXSMM_GEMM_FLAG_NONE);
+    k->skew_columns[w][n] = dispatch(avx512, Dp, width, n, Dp, width, Dp, 1.0f, LIBXSMM_GEMM_FLAG_TRANS_B);
+    if (!k->skew_logits[w][n] || !k->skew_values[w][n] || !k->skew_columns[w][n]) return false;
+  }
+  return true;
+}
+
 /* All widths for tiles of n rows. */
 static bool kernels_for_rows(struct wn_attention_plan *p, bool avx512, int64_t n) {
   struct wn_tile_kernels *k = &p->kernels;
@@ -77,6 +92,10 @@ wn_status wn_attention_plan_kernels(struct wn_attention_plan *p, bool avx512) {
     for (int64_t at = r.p0, next; at < r.p0 + r.rows; at = next) {
       next = wn_min_i64((at / WN_STRIP + 1) * WN_STRIP, r.p0 + r.rows);
       ok = ok && kernels_for_rows(p, avx512, next - at);
+    }
+    for (int64_t at = r.p0, next; at < r.p0 + r.rows; at = next) {
+      next = wn_min_i64((at / WN_SKEW_ROWS + 1) * WN_SKEW_ROWS, r.p0 + r.rows);
+      ok = ok && skew_kernels(p, avx512, next - at);
     }
   }
   if (libxsmm_get_target_archid() != target) libxsmm_set_target_archid(target);
@@ -222,7 +241,7 @@ static bool decodes(const struct wn_attention *a, bool backward) {
   return !backward && a->Tq == 1;
 }
 
-/* Of the kernels; the position biases' comes behind it. */
+/* Of the kernels; the terms', the position biases' and the sparse path's come behind it. */
 static size_t scratch_floats(const struct wn_attention_plan *p, bool backward) {
   if (p->a->open) return wn_open_floats(p, backward);
   return backward               ? wn_attention_backward_floats(p)
@@ -231,7 +250,9 @@ static size_t scratch_floats(const struct wn_attention_plan *p, bool backward) {
 }
 
 static size_t scratch_bytes(const struct wn_attention_plan *p, bool backward) {
-  return (scratch_floats(p, backward) + (size_t)wn_bias_floats(p, backward) + (size_t)wn_sparse_floats(p)) *
+  struct wn_terms_scratch unused;
+  const size_t terms = decodes(p->a, backward) ? 0 : wn_terms_lay(p, NULL, backward, &unused);
+  return (scratch_floats(p, backward) + (size_t)wn_bias_floats(p, backward) + terms + (size_t)wn_sparse_floats(p)) *
          sizeof(float);
 }
 
@@ -251,6 +272,9 @@ static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, b
     return WN_OK;
   }
   WN_TRY(wn_attention_plan_kernels(&p, avx512));
+  wn_terms_lay(&p, (float *)exec->scratch + scratch_floats(&p, backward) + wn_bias_floats(&p, backward), backward,
+               &p.terms);
+  wn_terms_begin(&p, backward);
   if (a->open)
     backward ? wn_open_backward_run(&p) : wn_open_forward_run(&p);
   else if (backward)

@@ -13,13 +13,15 @@
 #include "backends/cpu/attention_bias.h"
 #include "backends/cpu/attention_threshold.h"
 
-enum { COLUMNS_MAX = 4 };
+enum { COLUMNS_MAX = 4, SPAN_FLOATS = sizeof(struct wn_span_range) / sizeof(float) };
 
 /* Row side of a unit in tiles. */
 struct rows_packed {
-  float *q, *dy;      /* [blocks][heads][64][Dp]: in the order of use */
-  float *lse, *delta; /* [blocks][heads][64] */
-  float *sq;          /* [blocks][64][Dp], bilinear */
+  float *q, *dy;               /* [blocks][heads][64][Dp]: in the order of use */
+  float *lse, *delta;          /* [blocks][heads][64] */
+  float *sq;                   /* [blocks][64][Dp], bilinear */
+  struct wn_span_range *spans; /* [blocks][heads] */
+  int32_t *first;              /* [groups] the first column block that is seen */
 };
 
 /* What sums up over column blocks. */
@@ -27,7 +29,7 @@ struct sums {
   float *dq;    /* [blocks][heads][64][Dp] */
   float *dsq;   /* [blocks][64][Dp], bilinear */
   float *dz;    /* [blocks][heads][64], spans */
-  float *dp;    /* [P][Dp], relative positions */
+  float *dp;    /* relative positions: a part of wn_terms_relative_part, or NULL */
   float *dbias; /* position biases */
 };
 
@@ -46,13 +48,16 @@ static bool bilinear(const struct wn_attention_plan *p) {
   return p->a->sel.on && p->a->sel.bilinear;
 }
 
-static void lay_rows(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, struct rows_packed *r) {
+static void lay_rows(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, int64_t groups,
+                     struct rows_packed *r) {
   const int64_t tall = p->blocks * WN_TILE;
   r->q = wn_layout_take(l, heads * tall * p->Dp);
   r->dy = wn_layout_take(l, heads * tall * p->Dp);
   r->lse = wn_layout_take(l, heads * tall);
   r->delta = wn_layout_take(l, heads * tall);
   r->sq = bilinear(p) ? wn_layout_take(l, tall * p->Dp) : NULL;
+  r->spans = p->a->span.on ? (struct wn_span_range *)wn_layout_take(l, p->blocks * heads * SPAN_FLOATS) : NULL;
+  r->first = (int32_t *)wn_layout_take(l, groups);
 }
 
 static void lay_sums(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, struct sums *s) {
@@ -110,7 +115,7 @@ static struct sizes count(const struct wn_attention_plan *p) {
   int64_t heads, groups;
   unit_shape(p, &heads, &groups);
   struct wn_layout r = {0}, s = {0}, w = {0};
-  lay_rows(p, &r, heads, &(struct rows_packed){0});
+  lay_rows(p, &r, heads, groups, &(struct rows_packed){0});
   lay_sums(p, &s, heads, &(struct sums){0});
   lay_workers(p, &w, heads, groups, (struct worker[COLUMNS_MAX]){0});
   return (struct sizes){r.used, s.used, w.used};
@@ -118,9 +123,9 @@ static struct sizes count(const struct wn_attention_plan *p) {
 
 size_t wn_attention_backward_floats(const struct wn_attention_plan *p) {
   const struct sizes n = count(p);
-  const size_t threads = (size_t)p->threads, terms = (size_t)wn_terms_backward_floats(p);
-  if (p->own) return threads * (n.rows + n.sums + n.worker) + terms;
-  return terms + n.rows + (size_t)p->chunks * n.sums + threads * n.worker;
+  const size_t threads = (size_t)p->threads;
+  if (p->own) return threads * (n.rows + n.sums + n.worker);
+  return n.rows + (size_t)p->chunks * n.sums + threads * n.worker;
 }
 
 /* Row block `block` of head h (from u->h0). */
@@ -141,18 +146,25 @@ static void pack_rows(const struct wn_attention_plan *p, const struct wn_attenti
     o->row_dot(to->delta + at * WN_TILE, dy, a->s_y.t, wn_at(a->y, a->s_y, u->b, r.r0, u->h0 + h), a->s_y.t, r.rows, D);
   const float *lse = (const float *)a->lse + (u->b * a->H + u->h0 + h) * a->Tq + r.r0;
   for (int64_t i = 0; i < r.rows; i++) to->lse[at * WN_TILE + i] = lse[i];
+  if (to->spans) to->spans[at] = wn_terms_span_range(a, u->b, u->h0 + h, r.r0, r.rows);
   if (h == 0 && to->sq) {
     const float *sq = wn_at(a->sel.sq, a->sel.s_sq, u->b, r.r0, u->choice);
     o->pack(to->sq + block * WN_TILE * p->Dp, r.rows, p->Dp, sq, a->sel.s_sq.t, r.rows, D, 1.0f);
   }
 }
 
+static void first_block(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                        const struct rows_packed *to, int64_t g) {
+  to->first[g] = (int32_t)wn_terms_first_block(p, u->b, u->h0 + g * p->group, p->group);
+}
+
 static void pack_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
-                         const struct worker *w) {
+                         const int32_t *first, const struct worker *w) {
   const struct wn_attention *a = p->a;
   const struct wn_tile_ops *o = p->ops;
   const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, a->Tk - j0), D = a->D;
   for (int64_t g = 0; g < u->groups; g++) {
+    if (c < first[g]) continue;
     const float *k = wn_at(a->k, a->s_k, u->b, j0, u->g0 + g), *v = wn_at(a->v, a->s_v, u->b, j0, u->g0 + g);
     o->pack(w->k + g * WN_TILE * p->Dp, WN_TILE, p->Dp, k, a->s_k.t, rows, D, 1.0f);
     o->pack_transposed(w->kt + g * WN_TILE * D, k, a->s_k.t, rows, D, (float)a->scale);
@@ -243,7 +255,7 @@ static void select_columns(const struct column *x) {
         wn_terms_relative(p,
                           &(struct wn_terms_strip){a, x->u->b, x->u->h0 + x->u->select, r.r0 + strips[i].row,
                                                    strips[i].rows, strips[i].width, x->c * WN_TILE},
-                          q + block * step + strips[i].row * p->Dp, p->Dp, (float *)s.base);
+                          q + block * step + strips[i].row * p->Dp, (float *)s.base);
       if (p->bias && !a->sel.bilinear)
         wn_bias_add(p,
                     &(struct wn_terms_strip){a, x->u->b, x->u->h0 + x->u->select, r.r0 + strips[i].row, strips[i].rows,
@@ -261,18 +273,26 @@ static void score_products(const struct column *x, const struct wn_attention_str
   x->p->kernels.values[s->width / 16][s->rows](k, g, dq);
 }
 
-/* A row that sees one key has weight 1 there whatever the logit: its G, and with it what all heads have put into dF,
- * is exactly zero, not a rounding's worth. */
-static void clear_single(const struct column *x, int64_t h, int64_t p0, const struct wn_attention_strip *s, float *g,
-                         float *dF) {
+/* May rows of the tile see one key alone, its own or the one before? */
+static bool may_be_lone(const struct column *x, int64_t block) {
+  const struct wn_attention *a = x->p->a;
+  if (block - x->c > (a->span.on && a->span.exclude_self ? 1 : 0)) return false;
+  return block == 0 || a->doc_start || (a->window > 0 && a->window <= 2) || a->slots.gone;
+}
+
+/* A row that sees one key has weight 1 there whatever the logit: its G, and with it what all heads have put into dF
+ * and spans into dz, is exactly zero, not a rounding's worth. dF may be NULL; dz_before: dz without this tile. */
+static void clear_lone(const struct column *x, int64_t h, int64_t p0, const struct wn_attention_strip *s, float *g,
+                       float *dF, float *dz, const float *dz_before) {
   const struct wn_attention *a = x->p->a;
   for (int64_t i = 0; i < s->rows; i++) {
-    if (!wn_terms_single(a, x->u->b, x->u->g0 + h / x->p->group, p0 + s->row + i)) continue;
+    if (!wn_terms_lone(a, x->u->b, x->u->g0 + h / x->p->group, p0 + s->row + i)) continue;
     memset(g + i * WN_TILE, 0, WN_TILE * sizeof *g);
     bool all = true; /* heads that evict for themselves may see more there */
     for (int64_t group = 0; wn_terms_gone_apart(a) && group < x->u->groups; group++)
-      all = all && wn_terms_single(a, x->u->b, x->u->g0 + group, p0 + s->row + i);
+      all = all && wn_terms_lone(a, x->u->b, x->u->g0 + group, p0 + s->row + i);
     if (dF && all) memset(dF + i * WN_TILE, 0, WN_TILE * sizeof *dF);
+    if (dz) dz[i] = dz_before[i];
   }
 }
 
@@ -281,6 +301,7 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
   const struct wn_attention_plan *p = x->p;
   const struct worker *w = x->w;
   const int64_t Dp = p->Dp, g = h / p->group, columns = g * WN_TILE * p->a->D, tile = g * WN_TILE * Dp;
+  const bool lone = may_be_lone(x, block);
   for (int i = 0; i < x->count; i++) {
     const struct wn_attention_strip *s = &x->strips[i];
     const int64_t row = (block * x->u->heads + h) * WN_TILE + s->row, in_tile = s->row * WN_TILE;
@@ -288,29 +309,34 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
     const struct wn_terms_strip terms = {
         p->a,    x->u->b,  x->u->h0 + h,  wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row,
         s->rows, s->width, x->c * WN_TILE};
+    const struct wn_span_range *range = x->rows->spans ? x->rows->spans + block * x->u->heads + h : NULL;
     uint64_t own[WN_TILE];
     const enum wn_terms_gone gone =
         wn_terms_gone_apart(p->a)
             ? wn_terms_gone(p->a, x->u->b, x->u->g0 + g, terms.r + p->offset, s->rows, terms.j0, own)
             : WN_GONE_NONE;
-    if (s->skip || gone == WN_GONE_ALL || (p->a->span.on && !wn_terms_span_sees(&terms))) {
+    if (s->skip || gone == WN_GONE_ALL || (range && terms.j0 + s->width <= range->first)) {
       if (h == x->u->select) memset(gradient, 0, (size_t)(s->rows * WN_TILE) * sizeof *gradient);
       continue;
     }
+    const bool ramp = range && terms.j0 < range->full;
     const float *logits = weights;
     const uint64_t *seen = wn_terms_gone_join(gone, s->seen, own, s->rows);
+    struct wn_tile_span span;
     uint64_t keep[WN_TILE];
     if (h == x->u->select)
       logits = w->base + block * WN_TILE_AREA + in_tile;
     else
       p->kernels.logits[s->width / 16][s->rows](w->kt + columns, x->rows->q + row * Dp, weights);
     p->kernels.logits[s->width / 16][s->rows](w->vt + columns, x->rows->dy + row * Dp, gradient);
-    if (p->a->relative.P > 0 && h != x->u->select) wn_terms_relative(p, &terms, x->rows->q + row * Dp, Dp, weights);
+    if (p->a->relative.P > 0 && h != x->u->select) wn_terms_relative(p, &terms, x->rows->q + row * Dp, weights);
     if (p->bias && h != x->u->select) wn_bias_add(p, &terms, weights);
-    if (p->a->span.on) {
+    if (ramp && p->a->threshold.on) {
       if (logits != weights) memcpy(weights, logits, (size_t)(s->rows * WN_TILE) * sizeof *weights);
       logits = weights; /* those that select stay as they are */
-      seen = wn_terms_span(&terms, seen, own, weights);
+      seen = wn_terms_span_log(&terms, seen, own, weights);
+    } else if (ramp) {
+      seen = wn_terms_span(&terms, seen, own, &span);
     }
     if (p->a->threshold.on) {
       seen = wn_threshold_mask(&terms, wn_threshold_cut(&terms), logits, w->F ? w->F + in_tile : NULL, seen, own);
@@ -320,6 +346,8 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
       wn_terms_dropout(p, &terms, keep);
       wn_terms_drop(p, &terms, keep, gradient);
     }
+    float *dz = ramp && !p->a->threshold.on ? x->sums->dz + row : NULL, dz_before[WN_TILE];
+    if (lone && dz) memcpy(dz_before, dz, (size_t)s->rows * sizeof *dz);
     p->ops->gradient(&(struct wn_tile_gradient){.a = logits,
                                                 .w = weights,
                                                 .g = gradient,
@@ -329,11 +357,14 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
                                                 .width = s->width,
                                                 .lse = x->rows->lse + row,
                                                 .delta = x->rows->delta + row,
-                                                .dF = w->dF ? w->dF + in_tile : NULL});
+                                                .dF = w->dF ? w->dF + in_tile : NULL,
+                                                .span = dz ? &span : NULL,
+                                                .dz = dz});
     if (p->a->threshold.on) wn_threshold_show_single(&terms, wn_threshold_cut(&terms), weights);
-    if (block == x->c && (block == 0 || p->a->doc_start || p->a->window == 1 || p->a->slots.gone))
-      clear_single(x, h, wn_max_i64(block * WN_TILE, p->offset), s, gradient, w->dF ? w->dF + in_tile : NULL);
-    if (p->a->span.on) wn_terms_span_gradient(&terms, gradient, x->sums->dz + row);
+    if (lone)
+      clear_lone(x, h, wn_max_i64(block * WN_TILE, p->offset), s, gradient, w->dF ? w->dF + in_tile : NULL, dz,
+                 dz_before);
+    if (ramp && p->a->threshold.on) wn_terms_span_log_gradient(&terms, gradient, x->sums->dz + row);
     if (x->varies) {
       if (p->a->dropout.p > 0) wn_terms_drop(p, &terms, keep, weights);
       p->kernels.columns[s->width / 16][s->rows](x->rows->dy + row * Dp, weights, w->dv + tile);
@@ -418,7 +449,7 @@ static void backward_columns(struct column *x, int64_t count) {
   const struct wn_attention_unit *u = x->u;
   struct wn_attention_rows r;
   for (int64_t n = 0; n < count; n++) {
-    pack_columns(p, u, x[n].c, x[n].w);
+    pack_columns(p, u, x[n].c, x[n].rows->first, x[n].w);
     memset(x[n].carry, 0, sizeof x[n].carry);
     if (p->a->sel.on) select_columns(&x[n]);
   }
@@ -468,12 +499,12 @@ static void write_dq(const struct wn_attention_plan *p, const struct wn_attentio
     p->ops->unpack(wn_at_out(a->dq, a->s_q, u->b, r.r0, u->h0 + h), a->s_q.t,
                    s->dq + (block * u->heads + h) * WN_TILE * p->Dp, p->Dp, parts, step, r.rows, a->D, NULL,
                    (float)a->scale);
-  float *rows = wn_terms_span_rows(p);
+  float *rows = p->terms.span_rows;
   for (int64_t i = 0; a->span.on && a->span.dz && i < r.rows; i++) {
     float sum = 0;
     for (int64_t n = 0; n < parts; n++) sum += s->dz[(block * u->heads + h) * WN_TILE + i + n * step];
     if (a->span.dynamic)
-      *wn_at_out(a->span.dz, a->span.s_z, u->b, r.r0 + i, u->h0 + h) = sum;
+      *wn_at_out(a->span.dz, a->span.s_z, u->b, r.r0 + i, u->h0 + h) = sum * wn_terms_span_factor(a);
     else
       rows[(u->b * a->H + u->h0 + h) * a->Tq + r.r0 + i] = sum;
   }
@@ -487,7 +518,7 @@ static void backward_own(const struct wn_attention_plan *p) {
   unit_shape(p, &heads, &groups);
   const struct sizes sizes = count(p);
   const size_t each = sizes.rows + sizes.sums + sizes.worker;
-  const int64_t at_once = columns_at_once(p, heads);
+  const int64_t at_once = columns_at_once(p, heads), parts = wn_terms_parts(p);
 #pragma omp parallel num_threads(p->threads)
   {
     struct wn_layout l = {.base = (float *)p->exec->scratch + (size_t)omp_get_thread_num() * each};
@@ -495,25 +526,28 @@ static void backward_own(const struct wn_attention_plan *p) {
     struct sums sums;
     struct worker w[COLUMNS_MAX];
     struct column x[COLUMNS_MAX];
-    lay_rows(p, &l, heads, &rows);
+    lay_rows(p, &l, heads, groups, &rows);
     lay_sums(p, &l, heads, &sums);
     lay_workers(p, &l, heads, groups, w);
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t n = 0; n < p->units; n++) {
-      struct wn_attention_unit u;
-      wn_attention_unit_init(p, n, &u);
-      for (int64_t block = p->first_block; block < p->blocks; block++)
-        for (int64_t h = 0; h < u.heads; h++) pack_rows(p, &u, h, block, &rows);
-      memset(sums.dq, 0, sizes.sums * sizeof(float));
-      sums.dp = wn_terms_relative_part(p, n);
-      sums.dbias = wn_bias_part(p, u.b);
-      if (sums.dp) memset(sums.dp, 0, (size_t)(p->a->relative.P * p->Dp) * sizeof(float));
-      for (int n = 0; n < COLUMNS_MAX; n++)
-        x[n] = (struct column){
-            .p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[n], .longest = longest_row(p->a, &u)};
-      for (int64_t c = 0; c < p->blocks; c += at_once) columns_from(x, c, at_once);
-      for (int64_t block = p->first_block; block < p->blocks; block++)
-        for (int64_t h = 0; h < u.heads; h++) write_dq(p, &u, h, block, &sums, 1, 0);
+    for (int64_t part = 0; part < parts; part++) {
+      sums.dp = wn_terms_relative_part(p, part);
+      wn_terms_relative_part_clear(p, sums.dp);
+      for (int64_t n = p->units * part / parts; n < p->units * (part + 1) / parts; n++) {
+        struct wn_attention_unit u;
+        wn_attention_unit_init(p, n, &u);
+        for (int64_t block = p->first_block; block < p->blocks; block++)
+          for (int64_t h = 0; h < u.heads; h++) pack_rows(p, &u, h, block, &rows);
+        for (int64_t g = 0; g < u.groups; g++) first_block(p, &u, &rows, g);
+        sums.dbias = wn_bias_part(p, u.b);
+        memset(sums.dq, 0, sizes.sums * sizeof(float));
+        for (int i = 0; i < COLUMNS_MAX; i++)
+          x[i] = (struct column){
+              .p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[i], .longest = longest_row(p->a, &u)};
+        for (int64_t c = 0; c < p->blocks; c += at_once) columns_from(x, c, at_once);
+        for (int64_t block = p->first_block; block < p->blocks; block++)
+          for (int64_t h = 0; h < u.heads; h++) write_dq(p, &u, h, block, &sums, 1, 0);
+      }
     }
   }
 }
@@ -523,7 +557,7 @@ static void backward_team(const struct wn_attention_plan *p) {
   const struct sizes sizes = count(p);
   struct wn_layout shared = {.base = p->exec->scratch};
   struct rows_packed rows;
-  lay_rows(p, &shared, a->H, &rows);
+  lay_rows(p, &shared, a->H, a->Hkv, &rows);
   const int64_t at_once = columns_at_once(p, a->H);
 #pragma omp parallel num_threads(p->threads)
   {
@@ -538,6 +572,8 @@ static void backward_team(const struct wn_attention_plan *p) {
           .b = b, .heads = a->H, .groups = a->Hkv, .select = a->sel.on && !a->sel.bilinear ? a->sel.head : -1};
 #pragma omp for schedule(static) nowait
       for (int64_t n = a->H * p->first_block; n < a->H * p->blocks; n++) pack_rows(p, &u, n % a->H, n / a->H, &rows);
+#pragma omp for schedule(static) nowait
+      for (int64_t g = 0; g < a->Hkv; g++) first_block(p, &u, &rows, g);
       for (int64_t part = me; part < p->chunks; part += team)
         memset(parts + (size_t)part * sizes.sums, 0, sizes.sums * sizeof(float));
 #pragma omp barrier
@@ -548,7 +584,7 @@ static void backward_team(const struct wn_attention_plan *p) {
         lay_sums(p, &at, a->H, &sums);
         sums.dp = wn_terms_relative_part(p, part);
         sums.dbias = wn_bias_part(p, part);
-        if (sums.dp && b == 0) memset(sums.dp, 0, (size_t)(a->relative.P * p->Dp) * sizeof(float));
+        if (b == 0) wn_terms_relative_part_clear(p, sums.dp);
         for (int n = 0; n < COLUMNS_MAX; n++)
           x[n] = (struct column){.p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[n], .longest = longest};
         /* There and back again, so that every part gets long and short columns alike. */

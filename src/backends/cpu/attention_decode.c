@@ -68,7 +68,7 @@ static void select_keys(const struct wn_attention_plan *p, const struct wn_atten
       a->sel.bilinear ? wn_at(a->sel.sk, a->sel.s_sk, b, j0, choice) : wn_at(a->k, a->s_k, b, j0, head / p->group);
   p->ops->decode_logits(base, q, k, a->sel.bilinear ? a->sel.s_sk.t : a->s_k.t, count, a->D, (float)a->scale);
   if (a->relative.P > 0 && !a->sel.bilinear)
-    wn_terms_relative(p, &(struct wn_terms_strip){a, b, head, 0, 1, WN_TILE, j0}, q, 0, base);
+    wn_terms_relative_row(p, &(struct wn_terms_strip){a, b, head, 0, 1, WN_TILE, j0}, q, base);
   if (p->bias && !a->sel.bilinear) wn_bias_add(p, &(struct wn_terms_strip){a, b, head, 0, 1, WN_TILE, j0}, base);
   p->ops->select(&(struct wn_tile_select){.base = base,
                                           .allow = s->allow,
@@ -224,7 +224,7 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
     for (int64_t h = 0; h < p->group; h++) {
       const int64_t head = g * p->group + h, at = (b * a->H + head) * parts + part;
       const struct wn_terms_strip terms = {a, b, head, 0, 1, WN_TILE, j0};
-      if (a->span.on && !wn_terms_span_sees(&terms)) continue;
+      if (a->span.on && j0 + count <= wn_terms_span_range(a, b, head, 0, 1).first) continue;
       const uint64_t *seen = s.seen;
       uint64_t own[WN_TILE];
       if (keep && !a->sel.bilinear && head == leader)
@@ -233,9 +233,9 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
         p->ops->decode_logits(tile, wn_at(a->q, a->s_q, b, 0, head), wn_at(a->k, a->s_k, b, j0, g), a->s_k.t, count, D,
                               (float)a->scale);
       if (a->relative.P > 0 && !(keep && !a->sel.bilinear && head == leader))
-        wn_terms_relative(p, &terms, wn_at(a->q, a->s_q, b, 0, head), 0, tile);
+        wn_terms_relative_row(p, &terms, wn_at(a->q, a->s_q, b, 0, head), tile);
       if (p->bias && !(keep && !a->sel.bilinear && head == leader)) wn_bias_add(p, &terms, tile);
-      if (a->span.on) seen = wn_terms_span(&terms, seen, own, tile);
+      if (a->span.on) seen = wn_terms_span_log(&terms, seen, own, tile);
       if (x->logits) {
         wn_threshold_store(&terms, tile, a->sel.on ? F : NULL, seen,
                            x->logits + (b * a->H + head) * p->blocks * WN_TILE + j0, 0);

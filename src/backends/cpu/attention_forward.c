@@ -13,7 +13,7 @@
 #include "backends/cpu/attention_sparse.h"
 #include "backends/cpu/attention_threshold.h"
 
-enum { ROWS_MAX = WN_SPARSE_BLOCKS };
+enum { ROWS_MAX = WN_SPARSE_BLOCKS, SPAN_FLOATS = sizeof(struct wn_span_range) / sizeof(float) };
 
 /* Keys and values of a unit's groups in tiles. */
 struct packed {
@@ -21,16 +21,18 @@ struct packed {
   float *v;          /* [blocks][groups][64][Dp] */
   float *skt;        /* [blocks][D][64], bilinear */
   float *k, *rows_v; /* [groups][blocks*64][Dp], where distances are gathered */
+  int32_t *first;    /* [groups] the first block that is seen; those before are not packed */
 };
 
 /* One row block at work. */
 struct rows {
   struct wn_attention_rows at;
-  float *q, *acc, *m, *l; /* [heads][64] of [Dp], [Dp], 1, 16 */
-  float *base, *F;        /* [64][64] of the tile at hand */
-  float *sq;              /* [64][Dp], bilinear */
-  float *mem;             /* [64] */
-  float *logits;          /* [heads][64][blocks*64], threshold */
+  float *q, *acc, *m, *l;      /* [heads][64] of [Dp], [Dp], 1, 16 */
+  float *base, *F;             /* [64][64] of the tile at hand */
+  float *sq;                   /* [64][Dp], bilinear */
+  float *mem;                  /* [64] */
+  struct wn_span_range *spans; /* [heads] */
+  float *logits;               /* [heads][64][blocks*64], threshold */
   struct wn_attention_strip strips[WN_STRIPS_MAX];
   int count; /* strips of the tile at hand */
   struct wn_sparse_rows sparse;
@@ -59,6 +61,7 @@ static void lay_packed(const struct wn_attention_plan *p, struct wn_layout *l, i
   k->skt = p->a->sel.on && p->a->sel.bilinear ? wn_layout_take(l, tiles * D * WN_TILE) : NULL;
   k->k = p->sparse.on ? wn_layout_take(l, groups * tiles * WN_TILE * p->Dp) : NULL;
   k->rows_v = !p->sparse.on || groups == 1 ? k->v : wn_layout_take(l, groups * tiles * WN_TILE * p->Dp);
+  k->first = (int32_t *)wn_layout_take(l, groups);
 }
 
 static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, struct worker *w) {
@@ -73,6 +76,7 @@ static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, i
     r->F = a->sel.on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
     r->sq = a->sel.on && a->sel.bilinear ? wn_layout_take(l, WN_TILE * p->Dp) : NULL;
     r->mem = a->sel.on ? wn_layout_take(l, WN_TILE) : NULL;
+    r->spans = a->span.on ? (struct wn_span_range *)wn_layout_take(l, heads * SPAN_FLOATS) : NULL;
     r->logits = a->threshold.on ? wn_layout_take(l, heads * p->blocks * WN_TILE_AREA) : NULL;
     r->sparse.F = a->sel.on && p->sparse.on ? wn_layout_take(l, wn_sparse_chunks(p) * WN_TILE_AREA) : NULL;
   }
@@ -107,11 +111,17 @@ size_t wn_attention_forward_floats(const struct wn_attention_plan *p) {
   return p->own ? (size_t)p->threads * l.used : once + (size_t)p->threads * (l.used - once);
 }
 
+static void first_block(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
+                        int64_t g) {
+  k->first[g] = (int32_t)wn_terms_first_block(p, u->b, u->h0 + g * p->group, p->group);
+}
+
 /* Tile c of group g. */
 static void pack_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
                       int64_t g, int64_t c) {
   const struct wn_attention *a = p->a;
   const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, a->Tk - j0), at = c * u->groups + g;
+  if (c < k->first[g]) return;
   p->ops->pack_transposed(k->kt + at * a->D * WN_TILE, wn_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows, a->D,
                           (float)a->scale);
   p->ops->pack(k->v + at * WN_TILE * p->Dp, WN_TILE, p->Dp, wn_at(a->v, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, rows,
@@ -187,7 +197,7 @@ static void begin_tile(const struct wn_attention_plan *p, const struct wn_attent
     if (a->relative.P > 0 && !a->sel.bilinear)
       wn_terms_relative(
           p, &(struct wn_terms_strip){a, u->b, u->h0 + u->select, r->at.r0 + s->row, s->rows, s->width, c * WN_TILE},
-          q + s->row * p->Dp, p->Dp, base);
+          q + s->row * p->Dp, base);
     if (p->bias && !a->sel.bilinear)
       wn_bias_add(
           p, &(struct wn_terms_strip){a, u->b, u->h0 + u->select, r->at.r0 + s->row, s->rows, s->width, c * WN_TILE},
@@ -217,9 +227,11 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
     const int64_t row = h * WN_TILE + s->row, n = s->width / 16;
     float *tile = w->tile;
     const struct wn_terms_strip terms = {p->a, u->b, u->h0 + h, r->at.r0 + s->row, s->rows, s->width, c * WN_TILE};
-    if (p->a->span.on && !wn_terms_span_sees(&terms)) continue;
+    if (r->spans && terms.j0 + s->width <= r->spans[h].first) continue;
+    const bool ramp = r->spans && terms.j0 < r->spans[h].full;
     const uint64_t *seen = s->seen;
     uint64_t own[WN_TILE];
+    struct wn_tile_span span;
     if (wn_terms_gone_apart(p->a)) {
       const enum wn_terms_gone gone = wn_terms_gone(
           p->a, u->b, u->g0 + h / p->group, wn_slot_position(p->a, u->b, u->g0 + h / p->group, r->at.p0 + s->row),
@@ -231,9 +243,10 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
       tile = r->base + s->row * WN_TILE; /* the logits are there */
     else
       p->kernels.logits[n][s->rows](k->kt + at * p->a->D * WN_TILE, r->q + row * Dp, tile);
-    if (p->a->relative.P > 0 && h != u->select) wn_terms_relative(p, &terms, r->q + row * Dp, Dp, tile);
+    if (p->a->relative.P > 0 && h != u->select) wn_terms_relative(p, &terms, r->q + row * Dp, tile);
     if (p->bias && h != u->select) wn_bias_add(p, &terms, tile);
-    if (p->a->span.on) seen = wn_terms_span(&terms, seen, own, tile);
+    const bool log_mask = r->logits || p->a->slots.at;
+    if (ramp) seen = log_mask ? wn_terms_span_log(&terms, seen, own, tile) : wn_terms_span(&terms, seen, own, &span);
     if (r->logits) {
       const int64_t stride = p->blocks * WN_TILE;
       wn_threshold_store(&terms, tile, r->F ? r->F + s->row * WN_TILE : NULL, seen,
@@ -243,6 +256,7 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
     p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
                                               .F = r->F ? r->F + s->row * WN_TILE : NULL,
                                               .seen = seen,
+                                              .span = ramp && !log_mask ? &span : NULL,
                                               .rows = s->rows,
                                               .width = s->width,
                                               .m = r->m + row,
@@ -271,6 +285,8 @@ static void begin_rows(const struct wn_attention_plan *p, const struct wn_attent
   for (int64_t h = 0; a->sinks.n > 0 && h < u->heads; h++)
     wn_terms_sinks(p, r->q + h * WN_TILE * p->Dp, p->Dp, u->g0 + h / p->group, r->at.rows, r->m + h * WN_TILE,
                    r->l + h * WN_TILE * WN_TILE_LANES, r->acc + h * WN_TILE * p->Dp);
+  for (int64_t h = 0; r->spans && h < u->heads; h++)
+    r->spans[h] = wn_terms_span_range(a, u->b, u->h0 + h, r->at.r0, r->at.rows);
   if (r->mem) memset(r->mem, 0, WN_TILE * sizeof *r->mem);
   if (p->sparse.on) wn_sparse_rows_init(p, &r->at, &r->sparse);
   for (int64_t i = 0; r->logits && i < u->heads * p->blocks * WN_TILE_AREA; i++) r->logits[i] = -INFINITY;
@@ -341,11 +357,13 @@ static void finish_rows(const struct wn_attention_plan *p, const struct wn_atten
 static void forward_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
                          struct worker *w, int64_t block, int64_t count) {
   const bool inspect = p->a->sel.on && p->a->sel.F;
-  int64_t first = p->blocks;
+  int64_t first = p->blocks, seen = p->blocks;
   for (int64_t i = 0; i < count; i++) {
     begin_rows(p, u, &w->rows[i], block + i);
     first = wn_min_i64(first, wn_attention_first_column(p, &w->rows[i].at));
   }
+  for (int64_t g = 0; g < u->groups; g++) seen = wn_min_i64(seen, k->first[g]);
+  first = wn_max_i64(first, seen);
   for (int64_t c = inspect ? 0 : first; c < (inspect ? p->blocks : block + count); c++) {
     for (int64_t i = 0; i < count; i++) begin_tile(p, u, k, w, &w->rows[i], c);
     for (int64_t h = 0; h < u->heads; h++)
@@ -400,6 +418,7 @@ static void forward_own(const struct wn_attention_plan *p) {
       struct wn_attention_unit u, next;
       wn_attention_unit_init(p, n, &u);
       wn_attention_unit_init(p, n + 1, &next);
+      for (int64_t g = 0; g < u.groups; g++) first_block(p, &u, &k, g);
       if (w.carry) carry_begin(p, &u, w.carry);
       /* A tile of keys is packed when the first row block comes that sees it, and fetched before. */
       for (int64_t block = p->first_block, packed = 0, count; block < p->blocks; block += count) {
@@ -441,7 +460,7 @@ static void carry_columns(const struct wn_attention_plan *p, const struct wn_att
         wn_terms_relative(p,
                           &(struct wn_terms_strip){p->a, u->b, u->select, r.r0 + strips[i].row, strips[i].rows,
                                                    strips[i].width, c * WN_TILE},
-                          s->selq + (block * WN_TILE + strips[i].row) * p->Dp, p->Dp, w->tile);
+                          s->selq + (block * WN_TILE + strips[i].row) * p->Dp, w->tile);
       if (p->bias && !p->a->sel.bilinear)
         wn_bias_add(p,
                     &(struct wn_terms_strip){p->a, u->b, u->select, r.r0 + strips[i].row, strips[i].rows,
@@ -478,6 +497,8 @@ static void forward_team(const struct wn_attention_plan *p) {
     for (int64_t b = 0; b < a->B; b++) {
       const struct wn_attention_unit u = {
           .b = b, .heads = a->H, .groups = a->Hkv, .select = a->sel.on && !a->sel.bilinear ? a->sel.head : -1};
+#pragma omp for schedule(static)
+      for (int64_t g = 0; g < a->Hkv; g++) first_block(p, &u, &k, g);
 #pragma omp for schedule(static)
       for (int64_t n = 0; n < a->Hkv * p->blocks; n++) pack_tile(p, &u, &k, n % a->Hkv, n / a->Hkv);
       if (a->sel.on) {

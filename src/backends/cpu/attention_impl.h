@@ -20,7 +20,9 @@ enum {
   WN_TILE_AREA = WN_TILE * WN_TILE,
   WN_TILE_LANES = 16, /* partial sums that a row keeps */
   WN_STRIP = 32,      /* diagonal tiles are worked off in strips of so many rows, each as wide as it must be */
-  WN_STRIPS_MAX = WN_TILE / WN_STRIP
+  WN_STRIPS_MAX = WN_TILE / WN_STRIP,
+  WN_SKEW_ROWS = 16,                     /* relative positions: rows whose distances are formed together, */
+  WN_SKEW_WIDTH = WN_TILE + WN_SKEW_ROWS /* and how many those are */
 };
 
 #define LOG2E 1.44269504088896341f
@@ -45,14 +47,22 @@ struct wn_tile_select {
   float *mem; /* [rows] += sum over seen columns of max(0, 1 - F/tau), or NULL */
 };
 
+/* A head's span on a tile of its ramp: m of row i's column j is min((rest[i] + first[i] + j) / ramp, 1), and positive
+ * where the row sees the column. */
+struct wn_tile_span {
+  float ramp;
+  float first[WN_TILE], rest[WN_TILE];
+};
+
 struct wn_tile_softmax {
-  float *a;             /* [rows,64] logits, overwritten with exp(a - F - m) */
-  const float *F;       /* [rows,64] or NULL */
-  const uint64_t *seen; /* [rows] or NULL: all */
-  int64_t rows, width;  /* width: columns, a multiple of 16 */
-  float *m;             /* [rows] the reference that exponents are taken against, in units of ln 2 */
-  float *l;             /* [rows,16] partial sums of the exponentials */
-  float *acc;           /* [rows,acc_width] output so far, rescaled with l when the reference moves */
+  float *a;                        /* [rows,64] logits, overwritten with exp(a - F - m), times the span's mask */
+  const float *F;                  /* [rows,64] or NULL */
+  const uint64_t *seen;            /* [rows] or NULL: all */
+  const struct wn_tile_span *span; /* or NULL; with `seen` */
+  int64_t rows, width;             /* width: columns, a multiple of 16 */
+  float *m;                        /* [rows] the reference that exponents are taken against, in units of ln 2 */
+  float *l;                        /* [rows,16] partial sums of the exponentials */
+  float *acc;                      /* [rows,acc_width] output so far, rescaled with l when the reference moves */
   int64_t acc_width;
 };
 
@@ -64,9 +74,11 @@ struct wn_tile_gradient {
   const float *F;       /* [rows,64] or NULL */
   const uint64_t *seen; /* [rows] or NULL: all */
   int64_t rows, width;
-  const float *lse;   /* [rows] */
-  const float *delta; /* [rows] */
-  float *dF;          /* [rows,64] -= G, or NULL */
+  const float *lse;                /* [rows] */
+  const float *delta;              /* [rows] */
+  float *dF;                       /* [rows,64] -= G, or NULL */
+  const struct wn_tile_span *span; /* or NULL; with `seen` */
+  float *dz;                       /* [rows] += the sum of G/m over the ramp, with span */
 };
 
 /* out[k] = add[k] + sum of dF[i] over rows i > k (i >= k without shift) and of `carry` from the rows below, where row
@@ -123,6 +135,12 @@ struct wn_tile_ops {
   void (*dropout)(const struct wn_tile_dropout *);
   /* tile[rows,64]: the first `width` columns times factor where kept, else 0 */
   void (*drop)(float *tile, const uint64_t *keep, int64_t rows, int64_t width, float factor);
+  /* Relative positions: R[n,width+16] holds row i's numbers in its columns 15-first-i and on.
+   * skew_add: tile[n,64] += R. skew: R = G[n,64], zeros beside it. */
+  void (*skew_add)(float *tile, const float *R, int64_t n, int64_t width, int64_t first);
+  void (*skew)(float *R, const float *G, int64_t n, int64_t width, int64_t first);
+  /* dst[D,16], rows `stride` apart: column t is factor * p[x-t], zeros outside p[P,D] */
+  void (*pack_distances)(float *dst, int64_t stride, const float *p, int64_t P, int64_t x, int64_t D, float factor);
   /* dst[rows_out,width] = src[rows,D] with rows `stride` apart, times factor; zeros elsewhere */
   void (*pack)(float *dst, int64_t rows_out, int64_t width, const float *src, int64_t stride, int64_t rows, int64_t D,
                float factor);
@@ -161,6 +179,18 @@ struct wn_tile_kernels {
   wn_tile_kernel logits[WN_TILE / 16 + 1][WN_TILE + 1];  /* C[rows,width] = X[rows,D] Y[D,width] */
   wn_tile_kernel values[WN_TILE / 16 + 1][WN_TILE + 1];  /* C[rows,Dp] += X[rows,width] Y[width,Dp] */
   wn_tile_kernel columns[WN_TILE / 16 + 1][WN_TILE + 1]; /* C[width,Dp] += X[rows,width]^T Y[rows,Dp] */
+  /* The same on the distances of at most WN_SKEW_ROWS rows, width + 16 of them. */
+  wn_tile_kernel skew_logits[WN_TILE / 16 + 1][WN_SKEW_ROWS + 1];
+  wn_tile_kernel skew_values[WN_TILE / 16 + 1][WN_SKEW_ROWS + 1];
+  wn_tile_kernel skew_columns[WN_TILE / 16 + 1][WN_SKEW_ROWS + 1];
+};
+
+/* What terms keep in scratch, behind all else; NULL where a call has no use for it. */
+struct wn_terms_scratch {
+  float *span_rows;     /* [B,H,Tq] static spans' gradient */
+  float *distances;     /* [D][stride] relative positions times scale, from the farthest to the nearest */
+  float *distance_rows; /* [columns][Dp] the same by rows, without the scale */
+  float *distance_sums; /* [parts][columns][Dp] their gradient */
 };
 
 struct wn_attention_plan {
@@ -184,6 +214,7 @@ struct wn_attention_plan {
   } sparse;
   struct wn_tile_kernels kernels;
   float *bias, *dbias; /* position biases by distance and their gradients, in scratch; NULL: none */
+  struct wn_terms_scratch terms;
 };
 
 /* Heads of one unit. */

@@ -83,6 +83,22 @@ enum wn_terms_gone wn_terms_gone(const struct wn_attention *a, int64_t b, int64_
   return left[0] ? WN_GONE_SOME : WN_GONE_ALL;
 }
 
+bool wn_terms_lone(const struct wn_attention *a, int64_t b, int64_t g, int64_t position) {
+  if (!a->span.on || !a->span.exclude_self) return wn_terms_single(a, b, g, position);
+  if (a->sinks.n > 0) return false;
+  return (a->window > 0 && a->window <= 2) || position <= (a->doc_start ? a->doc_start[b * a->Tk + position] : 0) + 1;
+}
+
+int64_t wn_terms_first_block(const struct wn_attention_plan *p, int64_t b, int64_t h0, int64_t heads) {
+  const struct wn_attention *a = p->a;
+  int64_t first = a->window > 0 ? wn_max_i64(p->offset - a->window + 1, 0) : 0;
+  if (a->sel.on || a->slots.at) return 0;
+  if (!a->span.on) return first / WN_TILE;
+  int64_t spans = INT64_MAX;
+  for (int64_t h = h0; h < h0 + heads; h++) spans = wn_min_i64(spans, wn_terms_span_range(a, b, h, 0, a->Tq).first);
+  return wn_max_i64(first, spans) / WN_TILE;
+}
+
 void wn_terms_unseen(const float *m, float *factor, float *lse, int64_t rows) {
   for (int64_t i = 0; i < rows; i++) {
     if (m[i] != -INFINITY) continue;
@@ -137,194 +153,6 @@ static void exclusive_gate(const struct wn_attention *a, int64_t h) {
     }
   float *to = (float *)a->exclusive.dgate + h;
   *to = (float)((double)*to - sum);
-}
-
-/* --- spans --- */
-
-static double ratio(const struct wn_attention *a, int64_t b, int64_t h, int64_t r) {
-  return (double)(a->span.dynamic ? *wn_at(a->span.z, a->span.s_z, b, r, h) : *wn_at(a->span.z, a->span.s_z, 0, 0, h));
-}
-
-static double span_mask(const struct wn_attention *a, double z, int64_t x) {
-  return (a->span.ramp + a->span.limit * z - (double)x) / a->span.ramp;
-}
-
-int64_t wn_terms_span_reach(const struct wn_attention *a, int64_t b, int64_t h0, int64_t heads, int64_t r) {
-  double z = 0;
-  for (int64_t h = h0; h < h0 + heads; h++) z = fmax(z, ratio(a, b, h, r));
-  return (int64_t)fmin(a->span.ramp + a->span.limit * z, (double)a->Tk) + 1; /* a step more: not a rounding less */
-}
-
-bool wn_terms_span_sees(const struct wn_terms_strip *s) {
-  const struct wn_attention *a = s->a;
-  if (a->slots.at) return true; /* in any order */
-  for (int64_t i = 0; i < s->rows; i++) {
-    const int64_t at = s->r + i + a->Tk - a->Tq - s->j0;
-    if (span_mask(a, ratio(a, s->b, s->h, s->r + i), wn_max_i64(at - s->width + 1, 0)) > 0) return true;
-  }
-  return false;
-}
-
-static const uint64_t *span_slots(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own, float *tile) {
-  const struct wn_attention *a = s->a;
-  int32_t x[WN_TILE];
-  for (int64_t i = 0; i < s->rows; i++) {
-    const int64_t columns = wn_min_i64(s->width, a->Tk - a->Tq + s->r + i + 1 - s->j0);
-    const double z = ratio(a, s->b, s->h, s->r + i);
-    wn_slots_distances(a, s->b, s->h / (a->H / a->Hkv), s->r + i, s->j0, columns, x);
-    own[i] = seen ? seen[i] : ~UINT64_C(0);
-    for (int64_t j = 0; j < columns; j++) {
-      const double m = span_mask(a, z, x[j]);
-      if (m <= 0)
-        own[i] &= ~(UINT64_C(1) << j);
-      else if (m < 1)
-        tile[i * WN_TILE + j] += (float)log(m);
-    }
-  }
-  return own;
-}
-
-const uint64_t *wn_terms_span(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own, float *tile) {
-  const struct wn_attention *a = s->a;
-  if (a->slots.at) return span_slots(s, seen, own, tile);
-  for (int64_t i = 0; i < s->rows; i++) {
-    const int64_t at = s->r + i + a->Tk - a->Tq - s->j0;
-    const double z = ratio(a, s->b, s->h, s->r + i);
-    own[i] = seen ? seen[i] : ~UINT64_C(0);
-    for (int64_t j = 0; j < s->width && at - j >= 0; j++) {
-      const double m = span_mask(a, z, at - j);
-      if (m >= 1) break; /* nearer ones too */
-      if (m > 0)
-        tile[i * WN_TILE + j] += (float)log(m);
-      else
-        own[i] &= ~(UINT64_C(1) << j);
-    }
-  }
-  return own;
-}
-
-void wn_terms_span_gradient(const struct wn_terms_strip *s, const float *G, float *dz) {
-  const struct wn_attention *a = s->a;
-  for (int64_t i = 0; i < s->rows; i++) {
-    const int64_t at = s->r + i + a->Tk - a->Tq - s->j0;
-    const double z = ratio(a, s->b, s->h, s->r + i);
-    double sum = 0;
-    for (int64_t j = 0; j < s->width && at - j >= 0; j++) {
-      const double m = span_mask(a, z, at - j);
-      if (m >= 1) break;
-      if (m > 0) sum += (double)G[i * WN_TILE + j] / m;
-    }
-    dz[i] += (float)(sum * a->span.limit / a->span.ramp);
-  }
-}
-
-static int64_t span_floats(const struct wn_attention *a) {
-  return a->span.on && a->span.dz && !a->span.dynamic ? (a->B * a->H * a->Tq + 15) / 16 * 16 : 0;
-}
-
-float *wn_terms_span_rows(const struct wn_attention_plan *p) {
-  const int64_t n = span_floats(p->a);
-  return n ? (float *)p->exec->scratch + wn_attention_backward_floats(p) - n : NULL;
-}
-
-static void span_gradient(const struct wn_attention *a, const float *rows) {
-  for (int64_t h = 0; h < a->H; h++) {
-    double sum = 0;
-    for (int64_t b = 0; b < a->B; b++)
-      for (int64_t r = 0; r < a->Tq; r++) sum += (double)rows[(b * a->H + h) * a->Tq + r];
-    float *dz = wn_at_out(a->span.dz, a->span.s_z, 0, 0, h);
-    *dz = (float)((double)*dz + sum);
-  }
-}
-
-/* --- relative positions --- */
-
-/* Keys of the strip's row i, at its own column and before: count, and the distance of the last of them. */
-static int64_t row_reach(const struct wn_terms_strip *s, int64_t i, int64_t *nearest) {
-  const int64_t at = s->r + i + s->a->Tk - s->a->Tq - s->j0, last = wn_min_i64(at, s->width - 1);
-  *nearest = at - last;
-  return last + 1;
-}
-
-/* Distances beyond the table are of keys that no rule shows. */
-static void relative_slots(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *q,
-                           int64_t q_step, float *tile) {
-  const struct wn_attention *a = p->a;
-  _Alignas(64) float R[WN_TILE];
-  int32_t x[WN_TILE];
-  for (int64_t i = 0; i < s->rows; i++) {
-    const int64_t columns = wn_min_i64(s->width, a->Tk - a->Tq + s->r + i + 1 - s->j0);
-    if (columns <= 0) continue;
-    wn_slots_distances(a, s->b, s->h / (a->H / a->Hkv), s->r + i, s->j0, columns, x);
-    for (int64_t j = 0; j < columns; j++) x[j] = x[j] < a->relative.P ? x[j] : (int32_t)a->relative.P - 1;
-    p->ops->gather_logits(R, q + i * q_step, a->relative.p, x, a->D, columns, a->D, (float)a->scale);
-    for (int64_t j = 0; j < columns; j++) tile[i * WN_TILE + j] += R[j];
-  }
-}
-
-void wn_terms_relative(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *q,
-                       int64_t q_step, float *tile) {
-  const struct wn_attention *a = p->a;
-  _Alignas(64) float R[WN_TILE];
-  if (a->slots.at) {
-    relative_slots(p, s, q, q_step, tile);
-    return;
-  }
-  for (int64_t i = 0; i < s->rows; i++) {
-    int64_t x;
-    const int64_t n = row_reach(s, i, &x), count = wn_min_i64(n, a->relative.P - x);
-    if (count <= 0) continue;
-    p->ops->decode_logits(R, q + i * q_step, (const float *)a->relative.p + x * a->D, a->D, count, a->D,
-                          (float)a->scale);
-    for (int64_t t = 0; t < count; t++) tile[i * WN_TILE + n - 1 - t] += R[t];
-  }
-}
-
-void wn_terms_relative_gradient(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *G,
-                                const float *q, float *dq, float *dp) {
-  const struct wn_attention *a = p->a;
-  _Alignas(64) float R[WN_TILE];
-  for (int64_t i = 0; i < s->rows; i++) {
-    int64_t x;
-    const int64_t n = row_reach(s, i, &x), count = wn_min_i64(n, a->relative.P - x);
-    if (count <= 0) continue;
-    for (int64_t t = 0; t < count; t++) R[t] = G[i * WN_TILE + n - 1 - t];
-    p->ops->decode_values(dq + i * p->Dp, R, (const float *)a->relative.p + x * a->D, a->D, count, a->D);
-    const float *row = q + i * p->Dp;
-    for (int64_t t = 0; t < count; t++) {
-      float *to = dp + (x + t) * p->Dp;
-      if (R[t] == 0) continue;
-      for (int64_t d = 0; d < p->Dp; d++) to[d] += R[t] * row[d];
-    }
-  }
-}
-
-static int64_t relative_parts(const struct wn_attention_plan *p) {
-  return p->own ? p->units : p->chunks;
-}
-
-int64_t wn_terms_backward_floats(const struct wn_attention_plan *p) {
-  return span_floats(p->a) + (p->a->relative.P > 0 ? relative_parts(p) * p->a->relative.P * p->Dp : 0);
-}
-
-float *wn_terms_relative_part(const struct wn_attention_plan *p, int64_t n) {
-  if (p->a->relative.P <= 0) return NULL;
-  return (float *)p->exec->scratch + wn_attention_backward_floats(p) - wn_terms_backward_floats(p) +
-         n * p->a->relative.P * p->Dp;
-}
-
-/* The parts, in order, to dp. */
-static void relative_gradient(const struct wn_attention_plan *p) {
-  const struct wn_attention *a = p->a;
-  const float *parts = wn_terms_relative_part(p, 0);
-  const int64_t step = a->relative.P * p->Dp;
-  for (int64_t x = 0; x < a->relative.P; x++)
-    for (int64_t d = 0; d < a->D; d++) {
-      double sum = 0;
-      for (int64_t n = 0; n < relative_parts(p); n++) sum += (double)parts[n * step + x * p->Dp + d];
-      float *to = (float *)a->relative.dp + x * a->D + d;
-      *to = (float)((double)*to + a->scale * sum);
-    }
 }
 
 /* --- dropout --- */
@@ -404,11 +232,25 @@ static void sinks_group(const struct wn_attention *a, int64_t g) {
       for (int64_t r = 0; r < a->Tq; r++) sinks_row(a, b, h, r);
 }
 
+/* --- a call --- */
+
+size_t wn_terms_lay(const struct wn_attention_plan *p, float *base, bool backward, struct wn_terms_scratch *s) {
+  const struct wn_attention *a = p->a;
+  struct wn_layout l = {.base = base};
+  const bool rows = backward && a->span.on && a->span.dz && !a->span.dynamic;
+  s->span_rows = rows ? wn_layout_take(&l, a->B * a->H * a->Tq) : NULL;
+  wn_terms_relative_lay(p, &l, backward, s);
+  return l.used;
+}
+
+void wn_terms_begin(const struct wn_attention_plan *p, bool backward) {
+  wn_terms_relative_pack(p, backward);
+}
+
 void wn_terms_backward_end(const struct wn_attention_plan *p) {
   const struct wn_attention *a = p->a;
-  const float *rows = wn_terms_span_rows(p);
-  if (rows) span_gradient(a, rows);
-  if (a->relative.P > 0 && a->relative.dp) relative_gradient(p);
+  wn_terms_span_end(p);
+  wn_terms_relative_end(p);
   wn_bias_end(p);
   if (a->sinks.n > 0) {
 #pragma omp parallel for num_threads(p->exec->threads) schedule(static)

@@ -39,6 +39,9 @@ static inline bool wn_terms_gone_apart(const struct wn_attention *a) {
   return a->slots.gone && wn_slot_groups(a) > 1;
 }
 
+/* Does the row see at most one key, its own or the one before, and no sink? */
+bool wn_terms_lone(const struct wn_attention *a, int64_t b, int64_t g, int64_t position);
+
 /* Rows that see nothing: factor 0, lse -inf. `m`: softmax's references. */
 void wn_terms_unseen(const float *m, float *factor, float *lse, int64_t rows);
 
@@ -56,26 +59,50 @@ struct wn_terms_strip {
   int64_t b, h, r, rows, width, j0;
 };
 
-/* Spans: tile[rows,64] += log m. Returns the masks of what is seen: own[64], filled from `seen` (NULL: all). */
-const uint64_t *wn_terms_span(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own, float *tile);
+/* Columns that a head's span shows: the first that any of the query rows r..r+rows-1 sees, and that from which on the
+ * mask is 1 for all of them. */
+struct wn_span_range {
+  int64_t first, full;
+};
+struct wn_span_range wn_terms_span_range(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, int64_t rows);
+/* A tile of the ramp. Returns the masks of what is seen: own[64], filled from `seen` (NULL: all). */
+const uint64_t *wn_terms_span(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own,
+                              struct wn_tile_span *span);
 /* A distance beyond which none of `heads` heads from h0 on sees anything in row r. */
 int64_t wn_terms_span_reach(const struct wn_attention *a, int64_t b, int64_t h0, int64_t heads, int64_t r);
-/* Does the head see any pair of the strip? */
-bool wn_terms_span_sees(const struct wn_terms_strip *s);
-/* dz[rows] += sum of G/m * limit/ramp over the ramp. */
-void wn_terms_span_gradient(const struct wn_terms_strip *s, const float *G, float *dz);
-/* [B,H,Tq] of scratch, past what backward's kernels use; NULL where no static span's gradient is wanted. */
-int64_t wn_terms_backward_floats(const struct wn_attention_plan *p);
-float *wn_terms_span_rows(const struct wn_attention_plan *p);
+/* As wn_terms_span where the mask joins the logits: tile[rows,64] += log m; dz[rows] += sum of G/m over the ramp. */
+const uint64_t *wn_terms_span_log(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own, float *tile);
+void wn_terms_span_log_gradient(const struct wn_terms_strip *s, const float *G, float *dz);
+/* What dz is multiplied with at last, and the static spans' sum over the rows. */
+float wn_terms_span_factor(const struct wn_attention *a);
+void wn_terms_span_end(const struct wn_attention_plan *p);
+/* The first column block that any query row of the heads h0..h0+heads-1 may see: windows and spans. */
+int64_t wn_terms_first_block(const struct wn_attention_plan *p, int64_t b, int64_t h0, int64_t heads);
 
-/* Relative positions: tile[rows,64] += scale * q[rows] . p[x], q's rows q_step apart. */
-void wn_terms_relative(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *q,
-                       int64_t q_step, float *tile);
-/* dq[rows,Dp] += G p (scale left out), dp[P,Dp] += G^T q (scale left out). */
+/* Arrays of p->terms; their floats are behind those of the kernels. */
+size_t wn_terms_lay(const struct wn_attention_plan *p, float *base, bool backward, struct wn_terms_scratch *s);
+/* Before forward or backward: what all threads read. */
+void wn_terms_begin(const struct wn_attention_plan *p, bool backward);
+
+/* One row of a decoding step: tile[64] += scale * q . p[x]. */
+void wn_terms_relative_row(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *q,
+                           float *tile);
+/* Relative positions: tile[rows,64] += scale * q[rows,Dp] . p[x]. */
+void wn_terms_relative(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *q, float *tile);
+/* dq[rows,Dp] += G p (scale left out), dp += G^T q (scale left out; dp: a part, or NULL). */
 void wn_terms_relative_gradient(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *G,
                                 const float *q, float *dq, float *dp);
-/* Parts of dp in scratch: of a unit, or of a team's part. */
+/* Parts that a call's gradients are summed in: each has its own dp. An own unit n belongs to part n * parts / units;
+ * a team's part is its chunk. */
+int64_t wn_terms_parts(const struct wn_attention_plan *p);
 float *wn_terms_relative_part(const struct wn_attention_plan *p, int64_t n);
+void wn_terms_relative_part_clear(const struct wn_attention_plan *p, float *dp);
+void wn_terms_relative_lay(const struct wn_attention_plan *p, struct wn_layout *l, bool backward,
+                           struct wn_terms_scratch *s);
+/* Floats from one row of p->terms.distances to the next. */
+int64_t wn_terms_relative_stride(const struct wn_attention_plan *p);
+void wn_terms_relative_pack(const struct wn_attention_plan *p, bool backward);
+void wn_terms_relative_end(const struct wn_attention_plan *p);
 
 /* Dropout on the weights: keep[rows] are the bits of the weights kept; then tile[rows,64] *= keep/(1-p). */
 void wn_terms_dropout(const struct wn_attention_plan *p, const struct wn_terms_strip *s, uint64_t *keep);
