@@ -1,4 +1,4 @@
-/* winnow: the decoder and its checkpoints. A checkpoint is a folder with config.json, model.safetensors and
+/* winnow: the decoder, alone or behind an encoder, and its checkpoints. A checkpoint is a folder with config.json, model.safetensors and
  * the tokenizer's files. */
 #ifndef WINNOW_MODEL_H
 #define WINNOW_MODEL_H
@@ -39,6 +39,12 @@ typedef struct wn_model_config {
   double dropout_hidden;       /* on the feed-forward's inner activations, training only */
   int64_t memory;              /* segment recurrence (Dai et al. 2019): tokens of earlier blocks of a stream that each
                                   layer keeps; 0: none. Needs data.stream in training */
+  struct {                     /* encoder-decoder (Raffel et al. 2020, section 2.1) */
+    int64_t layers;            /* 0: a decoder alone. The encoder has the decoder's width, heads and feed-forward, sees both
+                                  ways, and of `attention` has scale, dropout and buckets (a table of its own); each
+                                  decoder layer looks at its output behind its own attention */
+    int64_t context;           /* tokens of the longest input; 0: context */
+  } encoder;
   double init_std;             /* 0.02; maps into the residual are scaled by 1/sqrt(2*layers) */
   wn_attention_config attention;
 } wn_model_config;
@@ -81,6 +87,12 @@ size_t wn_session_kv_bytes(const wn_session *session);   /* bytes of keys, value
  * `chunk` tokens (0: a sensible size). logits [B,V] of the last position, may be NULL. */
 wn_status wn_session_feed(wn_context *ctx, wn_session *session, const int32_t *tokens, int64_t T, int64_t chunk,
                           float *logits);
+
+/* Encoder-decoder: runs the encoder over inputs [B,S] and keeps what the decoder's layers read of them; tokens are fed
+ * behind it. input_count [B] or NULL: tokens of each row, the rest is padding. Forgets the tokens fed so far. Allocates
+ * what it keeps: B*S keys and values a layer, part of wn_session_kv_bytes. */
+wn_status wn_session_encode(wn_context *ctx, wn_session *session, const int32_t *inputs, const int32_t *input_count,
+                            int64_t S);
 
 typedef struct wn_sampling {
   double temperature; /* 0: greedy */

@@ -1,5 +1,6 @@
 /* The model's configuration: defaults, table, checks that join several keys, config.json. */
 #include "model/config.h"
+#include "model/layer.h"
 #include "attention/registry.h"
 #include "base/alloc.h"
 #include "base/error.h"
@@ -40,6 +41,9 @@ static const struct wn_field fields[] = {
     {"dropout_hidden", WN_FIELD_DOUBLE, AT(dropout_hidden), 0, 0.999, NULL, "on the feed-forward's inner activations"},
     {"memory", WN_FIELD_INT64, AT(memory), 0, 1 << 24, NULL,
      "segment recurrence: tokens of earlier blocks that every layer keeps; 0: none"},
+    {"encoder.layers", WN_FIELD_INT64, AT(encoder.layers), 0, 4096, NULL,
+     "blocks of an encoder that the decoder looks at; 0: a decoder alone"},
+    {"encoder.context", WN_FIELD_INT64, AT(encoder.context), 0, 1 << 24, NULL, "longest input; 0: context"},
     {"init_std", WN_FIELD_DOUBLE, AT(init_std), 0, 10, NULL, "of the first weights"},
 };
 #define FIELD_COUNT ((int)(sizeof fields / sizeof *fields))
@@ -85,6 +89,27 @@ wn_status wn_model_memory_check(wn_context *ctx, const char *where, const wn_mod
   return WN_OK;
 }
 
+/* What an encoder does not go with. */
+static wn_status check_encoder(wn_context *ctx, const wn_model_config *c) {
+  if (c->encoder.layers == 0 && c->encoder.context == 0) return WN_OK;
+  if (c->encoder.layers == 0)
+    return wn_fail(ctx, WN_ERR_CONFIG, "model: encoder.context is %lld, but encoder.layers is 0",
+                   (long long)c->encoder.context);
+  if (c->norm_place == WN_NORM_POST)
+    return wn_fail(ctx, WN_ERR_CONFIG, "model: an encoder (encoder.layers) needs norm_place \"pre\"");
+  if (c->memory > 0)
+    return wn_fail(ctx, WN_ERR_CONFIG, "model: an encoder (encoder.layers) and memory exclude each other");
+  if (c->attention.sinks > 0)
+    return wn_fail(ctx, WN_ERR_CONFIG, "model: an encoder (encoder.layers) and attention.sinks exclude each other");
+  if (c->position == WN_POS_LEARNED && c->encoder.context > c->context)
+    return wn_fail(ctx, WN_ERR_CONFIG, "model: encoder.context is %lld; learned positions reach to context, %lld",
+                   (long long)c->encoder.context, (long long)c->context);
+  wn_model_config encoder;
+  wn_encoder_config(c, &encoder);
+  const struct wn_attention_shape shape = {.heads = c->heads, .kv_heads = c->kv_heads, .head_size = c->head_size};
+  return wn_attention_config_check(ctx, "model.encoder: attention", &encoder.attention, &shape);
+}
+
 wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
   wn_model_config c = *config;
   WN_TRY(check_ranges(ctx, &c));
@@ -108,6 +133,8 @@ wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
     return wn_fail(ctx, WN_ERR_CONFIG,
                    "model: attention.bidirectional would let a decoder's rows see the tokens they predict");
   if (c.memory > 0) WN_TRY(wn_model_memory_check(ctx, "model", &c));
+  if (c.encoder.layers > 0 && c.encoder.context == 0) c.encoder.context = c.context;
+  WN_TRY(check_encoder(ctx, &c));
   if (c.ffn_width == 0) c.ffn_width = c.ffn == WN_FFN_SWIGLU ? 8 * c.width / 3 : 4 * c.width;
   WN_TRY(check_ranges(ctx, &c)); /* what was filled in as well: it must read back */
   struct wn_attention_shape shape = {.heads = c.heads, .kv_heads = c.kv_heads, .head_size = c.head_size};

@@ -58,11 +58,15 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
   out->att = take(&p, true, M, H * D);
   out->mid = take(&p, true, M, C);
   out->in = take(&p, true, M, in_width(c));
+  const bool cross = c->encoder.layers > 0;
+  out->cmid = take(&p, cross, M, C);
+  out->catt = take(&p, cross, M, H * D);
   blocks->large_bytes = p.bytes;
   struct planner d = {blocks->derived, 0, p.element, p.failed};
   out->n1 = take(&d, true, M, C);
   out->n2 = take(&d, true, M, C);
   out->act = take(&d, true, M, c->ffn_width);
+  out->cn = take(&d, cross, M, C);
   if (!memory) { /* with one, keys come from more than the layer's own arrays */
     out->q = take(&d, c->qk_norm, M, H * D);
     out->k = take(&d, c->qk_norm, M, Hkv * D);
@@ -89,6 +93,11 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
   out->M = take(&e, has_mem(c), M, G);
   out->z = take(&e, wn_span_is_dynamic(c), M, H);
   out->dot = take(&e, c->attention.exclusive.enabled, M, H);
+  out->cq = take(&e, cross, M, H * D);
+  out->ckv = take(&e, cross, B * c->encoder.context, 2 * Hkv * D);
+  out->crstd = take(&e, cross, M, 1);
+  out->cmean = take(&e, cross && layer, M, 1);
+  out->clse = take(&e, cross, M, H);
   e.element = sizeof(double);
   out->cut = take(&e, c->attention.threshold.enabled, M, 2 * H);
   blocks->exact_bytes = e.bytes;
@@ -115,6 +124,7 @@ wn_status wn_layer_temp_plan(wn_context *ctx, const wn_model_config *c, wn_dtype
       {"d_sq", backward && bilinear, M, wn_attention_selections(&c->attention, c->kv_heads) * D, &out->d_sq},
       {"d_sk", backward && bilinear && !memory, M, wn_attention_selections(&c->attention, c->kv_heads) * D, &out->d_sk},
       {"d_z", backward && wn_span_is_dynamic(c), M, c->heads, &out->d_z},
+      {"d_ckv", backward && c->encoder.layers > 0, B * c->encoder.context, 2 * c->kv_heads * D, &out->d_ckv},
   };
   memset(out, 0, sizeof *out);
   for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
@@ -374,6 +384,7 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   out->s_v = in_qkv;
   out->s_y = (struct wn_stride){T * H * D, H * D, D};
   out->doc_start = run->doc_start;
+  out->key_count = run->key_count;
   out->lse = a->lse;
   if (run->budgets && (run->measuring || wn_evictions_any(run->budgets, l, T))) {
     const int64_t P =
@@ -397,8 +408,12 @@ wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
   const int64_t M = run->B * run->T, C = c->width, F = c->ffn_width;
   WN_TRY(map_forward(run, c->heads * c->head_size, C, p->out_weight, p->out_bias, a->att, temp->branch));
   WN_TRY(wn_run_dropout(run, 1 + 2 * l, temp->branch));
-  WN_TRY(wn_run_norm(run, M, wn_norm_is_post(c) ? a->n1 : a->x, temp->branch, a->mid, p->norm2_gain, p->norm2_shift,
-                     a->n2, a->rstd2, a->mean2));
+  const void *base = wn_norm_is_post(c) ? a->n1 : a->x;
+  if (c->encoder.layers > 0) {
+    WN_TRY(wn_cross_forward(run, l, a, temp));
+    base = a->cmid;
+  }
+  WN_TRY(wn_run_norm(run, M, base, temp->branch, a->mid, p->norm2_gain, p->norm2_shift, a->n2, a->rstd2, a->mean2));
   WN_TRY(map_forward(run, C, in_width(c), p->in_weight, p->in_bias, a->n2, a->in));
   const struct wn_act act = {.kind = act_kind(c), .M = M, .F = F, .x = a->in, .y = a->act};
   WN_TRY(wn_run_act_forward(run, &act));
@@ -435,6 +450,7 @@ wn_status wn_layer_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *
   WN_TRY(entry_norm(run, l, a, NULL, NULL));
   /* Without QK-norm qkv has been turned already. */
   if (c->qk_norm && run->memory.rows == 0) WN_TRY(finish_qk(run, l, a));
+  if (c->encoder.layers > 0) WN_TRY(wn_cross_rebuild(run, l, a));
   WN_TRY(wn_run_norm(run, M, a->mid, NULL, NULL, p->norm2_gain, p->norm2_shift, a->n2, a->rstd2, a->mean2));
   const struct wn_act act = {.kind = act_kind(c), .M = M, .F = c->ffn_width, .x = a->in, .y = a->act};
   WN_TRY(wn_run_act_forward(run, &act));
@@ -443,8 +459,7 @@ wn_status wn_layer_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *
 
 /* ---- backward ---- */
 
-/* The gradient of a branch's output: the residual stream's own, through the dropout when there is one. */
-static wn_status branch_grad(struct wn_run *run, int64_t place, struct wn_layer_temp *temp, const void **out) {
+wn_status wn_layer_branch_grad(struct wn_run *run, int64_t place, struct wn_layer_temp *temp, const void **out) {
   *out = temp->d_res;
   if (run->dropout <= 0) return WN_OK;
   *out = temp->branch;
@@ -503,15 +518,16 @@ wn_status wn_layer_backward(struct wn_run *run, int64_t l, struct wn_layer_acts 
   void *d_in = post ? temp->d_res : temp->d_n; /* gradient of a branch's input; after the addition it joins the sum's */
   const void *d_branch;
 
-  WN_TRY(branch_grad(run, 2 + 2 * l, temp, &d_branch));
+  WN_TRY(wn_layer_branch_grad(run, 2 + 2 * l, temp, &d_branch));
   WN_TRY(map_backward(run, F, C, p->ffn_out_weight, p->ffn_out_bias, a->act, d_branch, temp->d_act, false));
   WN_TRY(hidden_dropout(run, l, temp->d_act));
   const struct wn_act act = {.kind = act_kind(c), .M = M, .F = F, .x = a->in, .dy = temp->d_act, .dx = a->in};
   WN_TRY(wn_run_act_backward(run, &act));
   WN_TRY(map_backward(run, C, in_width(c), p->in_weight, p->in_bias, a->n2, a->in, d_in, post));
   WN_TRY(through_norm(run, a->mid, p->norm2_gain, p->norm2_shift, a->rstd2, a->mean2, temp));
+  if (c->encoder.layers > 0) WN_TRY(wn_cross_backward(run, l, a, temp));
 
-  WN_TRY(branch_grad(run, 1 + 2 * l, temp, &d_branch));
+  WN_TRY(wn_layer_branch_grad(run, 1 + 2 * l, temp, &d_branch));
   WN_TRY(map_backward(run, c->heads * D, C, p->out_weight, p->out_bias, a->att, d_branch, temp->d_act, false));
   WN_TRY(attention_backward(run, l, p, a, temp));
   if (run->memory.rows > 0)

@@ -24,6 +24,9 @@ struct wn_layer_params {
   int norm1_gain, norm1_shift, qkv_weight, qkv_bias, q_gain, k_gain, select_q, select_k, out_weight, out_bias;
   int norm2_gain, norm2_shift, in_weight, in_bias, ffn_out_weight, ffn_out_bias;
   int span_weight, span_bias;
+  /* The attention over an encoder's states. */
+  int cross_gain, cross_shift, cross_q_weight, cross_q_bias, cross_kv_weight, cross_kv_bias, cross_out_weight,
+      cross_out_bias;
   int mechanism[WN_MECHANISM_PARAMETERS_MAX]; /* the attention mechanisms' own, in their registry's order */
   int shared[WN_MECHANISM_PARAMETERS_MAX];    /* the same that all layers share */
 };
@@ -68,6 +71,11 @@ struct wn_layer_acts {
   void *z;                             /* [M,H] spans with dynamic span */
   void *dot;                           /* [B,H,T] with exclusive self attention */
   double *cut;                         /* [B,H,T,2] with a threshold */
+  /* With an encoder, S its context: large cmid, catt; derived cn; exact the rest. */
+  void *cmid, *cn;                     /* [M,C] residual stream behind the layer's own attention, and its norm */
+  void *cq, *catt;                     /* [M,H*D] */
+  void *ckv;                           /* [B*S, 2 Hkv*D] */
+  void *crstd, *cmean, *clse;          /* [M], [M], [B,H,T] */
 };
 /* The three kinds of arrays, each in a block of its own. */
 struct wn_layer_blocks {
@@ -91,6 +99,7 @@ struct wn_layer_temp {
   void *d_q, *d_k; /* as q, k */
   void *d_sq, *d_sk; /* as sq, sk; with a memory d_kv, d_k and d_sk are memory.c's */
   void *d_z; /* [M,H] */
+  void *d_ckv; /* as ckv */
 };
 wn_status wn_layer_temp_plan(wn_context *ctx, const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T,
                              bool memory, bool backward, struct wn_arena *arena, struct wn_layer_temp *out);
@@ -113,6 +122,16 @@ struct wn_memory {
   const int32_t *positions;             /* 0, 1, ...: [rows+block] */
 };
 
+/* What a decoder reads of its encoder (encoder_decoder.c). S 0: there is none. */
+struct wn_cross {
+  int64_t S;
+  const int32_t *count; /* [B] or NULL */
+  const void *states;   /* [B*S,C] */
+  void *d_states;       /* [B*S,C] added to */
+  char *kv;             /* decoding: keys and values formed before, kv_bytes a layer */
+  size_t kv_bytes;
+};
+
 /* One pass over the model. When measuring, operations are not run: the largest scratch that they ask for is found, by
  * the same code that runs them later. */
 struct wn_run {
@@ -126,6 +145,8 @@ struct wn_run {
   const float *rope;        /* [rope_rows, D/2, 2] or NULL */
   int64_t rope_rows;
   struct wn_memory memory;
+  struct wn_cross cross;
+  const int32_t *key_count; /* [B] an encoder's rows; NULL: all */
   bool training;
   double dropout, dropout_hidden; /* 0 outside training */
   uint64_t seed, stream;          /* dropout; stream: the first of this step's wn_run_streams */
@@ -151,10 +172,13 @@ void *wn_run_grad(const struct wn_run *run, int row);
 WN_OPS(WN_RUN_DECLARE)
 
 /* place 0: embedding; 1+2l and 2+2l: layer l's branches; 1+2L+l: its attention weights; 1+3L+l: its hidden
- * activations. */
+ * activations; behind an encoder 1+4L+l: the branch of the attention over it; 1+5L+l: its weights; then the encoder's own. */
 wn_status wn_run_dropout(struct wn_run *run, int64_t place, void *x);
+static inline uint64_t wn_decoder_streams(const wn_model_config *c) {
+  return (uint64_t)((c->encoder.layers > 0 ? 6 : 4) * c->layers + 1);
+}
 static inline uint64_t wn_run_streams(const wn_model_config *c) {
-  return (uint64_t)(4 * c->layers + 1);
+  return wn_decoder_streams(c) + (c->encoder.layers > 0 ? (uint64_t)(4 * c->encoder.layers + 1) : 0);
 }
 /* The residual stream's start: embedding, its norm (through `raw` [M,C], which keeps what was normed), dropout. */
 wn_status wn_run_embed(struct wn_run *run, const int32_t *tokens, void *raw, void *rstd, void *mean, void *x);
@@ -191,6 +215,26 @@ wn_status wn_memory_backward(struct wn_run *run, int64_t l, struct wn_layer_acts
                              struct wn_attention *attention);
 wn_status wn_memory_maps_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
                                   const struct wn_layer_temp *temp, void *d_in, bool accumulate);
+
+/* The gradient of a branch's output: the residual stream's own, through the dropout when there is one. */
+wn_status wn_layer_branch_grad(struct wn_run *run, int64_t place, struct wn_layer_temp *temp, const void **out);
+
+/* The encoder's configuration, as a model's of its own; only it is bidirectional. */
+void wn_encoder_config(const wn_model_config *config, wn_model_config *out);
+static inline bool wn_is_encoder(const wn_model_config *c) {
+  return c->attention.bidirectional;
+}
+/* Model and view. */
+wn_status wn_encoder_create(struct wn_model *model);
+void wn_encoder_destroy(struct wn_model *encoder);
+wn_status wn_model_rotary_table(struct wn_model *model);
+/* Between a layer's own attention, whose branch is in temp->branch, and its feed-forward: a->cmid, and the branch that
+ * is to be added to it in temp->branch. Backward: temp->d_res holds the gradient behind it and receives the one before. */
+wn_status wn_cross_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp);
+wn_status wn_cross_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *a);
+wn_status wn_cross_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp);
+/* Keys and values of the states: kv [B*S, 2 Hkv*D]. */
+wn_status wn_cross_keys(struct wn_run *run, int64_t l, void *kv);
 
 /* Spans (span.c). z = sigmoid(x w^T + b) of each row of x [M,C] and head. */
 bool wn_span_is_dynamic(const wn_model_config *config);

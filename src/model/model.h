@@ -35,6 +35,7 @@ struct wn_model {
   struct wn_param_table table;
   void *params;               /* [table.total] of dtype */
   float *rope_table;          /* [context, D/2, 2] or NULL */
+  struct wn_model *encoder;   /* a view with its own config and layers on the same parameters; NULL: a decoder alone */
   struct wn_layer_params *layers; /* resolved offsets per layer, private to src/model */
 };
 wn_status wn_model_create_dtype(wn_context *ctx, const wn_model_config *config, uint64_t seed, wn_dtype dtype,
@@ -45,6 +46,10 @@ struct wn_batch {
   const int32_t *tokens;    /* [B,T] */
   const int32_t *targets;   /* [B,T], -1: not counted */
   const int32_t *doc_start; /* [B,T] or NULL */
+  /* Encoder-decoder: */
+  int64_t S;
+  const int32_t *inputs;      /* [B,S] */
+  const int32_t *input_count; /* [B] tokens of each row, the rest is padding; NULL: S */
 };
 
 /* What a step keeps: allocated once for (B,T), reused by every step. */

@@ -10,16 +10,21 @@
 #include <string.h>
 
 enum {
-  OWN_SLOTS = 18, /* of a layer, beside its mechanisms' */
+  OWN_SLOTS = 26, /* of a layer, beside its mechanisms' */
   LAYER_SLOTS = OWN_SLOTS + WN_MECHANISM_PARAMETERS_MAX,
   OUTER_SLOTS = 4,
   HEAD_SLOTS = OUTER_SLOTS + WN_MECHANISM_PARAMETERS_MAX,
+  ENCODER_SLOTS = WN_MECHANISM_PARAMETERS_MAX + 2, /* of an encoder, beside its layers' */
   TAIL_SLOTS = 3,
   PARAM_ALIGN = 16
 };
 
+static int64_t encoder_slots(const wn_model_config *c) {
+  return c->encoder.layers > 0 ? ENCODER_SLOTS + LAYER_SLOTS * c->encoder.layers : 0;
+}
+
 int64_t wn_param_slot_count(const wn_model_config *c) {
-  return HEAD_SLOTS + LAYER_SLOTS * c->layers + TAIL_SLOTS;
+  return HEAD_SLOTS + encoder_slots(c) + LAYER_SLOTS * c->layers + TAIL_SLOTS;
 }
 
 static void set_matrix(struct wn_param *row, int64_t rows, int64_t columns, double std) {
@@ -64,6 +69,7 @@ static const char *layer_slot(const wn_model_config *c, int s, struct wn_param *
   const wn_selective_config *sel = &c->attention.selective;
   const bool bilinear = sel->enabled && sel->bilinear;
   const int64_t selections = wn_attention_selections(&c->attention, c->kv_heads);
+  const bool cross = c->encoder.layers > 0;
   switch (s) {
   case 0:
     set_vector(row, C, 1);
@@ -119,18 +125,67 @@ static const char *layer_slot(const wn_model_config *c, int s, struct wn_param *
   case 17: /* spans start short: sigmoid(-4) = 0.018 of the limit (Sukhbaatar et al. 2019, section 4) */
     if (wn_span_is_dynamic(c)) set_vector(row, c->heads, -4);
     return "attn.span.bias";
+  case 18:
+    if (cross) set_vector(row, C, 1);
+    return "cross.norm.gain";
+  case 19:
+    if (cross && shift) set_vector(row, C, 0);
+    return "cross.norm.shift";
+  case 20:
+    if (cross) set_matrix(row, HD, C, std);
+    return "cross.q.weight";
+  case 21:
+    if (cross && c->bias) set_vector(row, HD, 0);
+    return "cross.q.bias";
+  case 22:
+    if (cross) set_matrix(row, N - HD, C, std);
+    return "cross.kv.weight";
+  case 23:
+    if (cross && c->bias) set_vector(row, N - HD, 0);
+    return "cross.kv.bias";
+  case 24:
+    if (cross) set_matrix(row, C, HD, out_std);
+    return "cross.out.weight";
+  case 25:
+    if (cross && c->bias) set_vector(row, C, 0);
+    return "cross.out.bias";
   default:
     return mechanism_slot(c, WN_ARRAY_PARAMETER, s - OWN_SLOTS, row);
   }
 }
 
-static void layer_name(char *out, size_t bytes, int64_t l, const char *name) {
-  snprintf(out, bytes, "layers.%lld.%s", (long long)l, name);
+/* "encoder." before the names of an encoder's tensors. */
+static const char *stack_name(const wn_model_config *c) {
+  return wn_is_encoder(c) ? "encoder." : "";
+}
+
+static void layer_name(char *out, size_t bytes, const wn_model_config *c, int64_t l, const char *name) {
+  snprintf(out, bytes, "%slayers.%lld.%s", stack_name(c), (long long)l, name);
+}
+
+/* Slot s of the encoder's: what its layers share, its layers, its final norm. */
+static void encoder_slot(const wn_model_config *model, int64_t s, struct wn_param *row) {
+  wn_model_config c;
+  wn_encoder_config(model, &c);
+  const int64_t own = s - WN_MECHANISM_PARAMETERS_MAX, tail = own - LAYER_SLOTS * c.layers;
+  if (own < 0) {
+    const char *name = mechanism_slot(&c, WN_ARRAY_SHARED, (int)s, row);
+    snprintf(row->name, sizeof row->name, "encoder.%s", name);
+  } else if (tail < 0) {
+    const char *name = layer_slot(&c, (int)(own % LAYER_SLOTS), row);
+    layer_name(row->name, sizeof row->name, &c, own / LAYER_SLOTS, name);
+  } else if (tail == 0) {
+    snprintf(row->name, sizeof row->name, "encoder.final_norm.gain");
+    set_vector(row, c.width, 1);
+  } else {
+    snprintf(row->name, sizeof row->name, "encoder.final_norm.shift");
+    if (c.norm == WN_NORM_LAYER && c.bias) set_vector(row, c.width, 0);
+  }
 }
 
 wn_status wn_param_slot(wn_context *ctx, const wn_model_config *c, int64_t p, struct wn_param *row) {
   memset(row, 0, sizeof *row);
-  const int64_t tail = p - HEAD_SLOTS - LAYER_SLOTS * c->layers;
+  const int64_t before = HEAD_SLOTS + encoder_slots(c), tail = p - before - LAYER_SLOTS * c->layers;
   if (p == 0) {
     snprintf(row->name, sizeof row->name, "embed.weight");
     set_matrix(row, c->vocab_size, c->width, c->init_std);
@@ -146,9 +201,11 @@ wn_status wn_param_slot(wn_context *ctx, const wn_model_config *c, int64_t p, st
   } else if (p < HEAD_SLOTS) {
     const char *name = mechanism_slot(c, WN_ARRAY_SHARED, (int)p - OUTER_SLOTS, row);
     snprintf(row->name, sizeof row->name, "%s", name);
+  } else if (p < before) {
+    encoder_slot(c, p - HEAD_SLOTS, row);
   } else if (tail < 0) {
-    const char *name = layer_slot(c, (int)((p - HEAD_SLOTS) % LAYER_SLOTS), row);
-    layer_name(row->name, sizeof row->name, (p - HEAD_SLOTS) / LAYER_SLOTS, name);
+    const char *name = layer_slot(c, (int)((p - before) % LAYER_SLOTS), row);
+    layer_name(row->name, sizeof row->name, c, (p - before) / LAYER_SLOTS, name);
   } else if (tail == 0) {
     snprintf(row->name, sizeof row->name, "final_norm.gain");
     if (!wn_norm_is_post(c)) set_vector(row, c->width, 1);
@@ -209,21 +266,24 @@ int wn_param_find(const struct wn_param_table *table, const char *name) {
 }
 
 /* The rows before the layers' and those of one layer. */
-static void layer_rows(const struct wn_param_table *t, int *head, int *each) {
+static void layer_rows(const struct wn_param_table *t, const wn_model_config *c, int *head, int *each) {
   int i = 0;
-  while (i < t->count && strncmp(t->rows[i].name, "layers.0.", 9) != 0) i++;
+  char first[32];
+  layer_name(first, sizeof first, c, 0, "");
+  const size_t n = strlen(first);
+  while (i < t->count && strncmp(t->rows[i].name, first, n) != 0) i++;
   *head = i;
-  while (i < t->count && !strncmp(t->rows[i].name, "layers.0.", 9)) i++;
+  while (i < t->count && !strncmp(t->rows[i].name, first, n)) i++;
   *each = i - *head;
 }
 
 /* Row of layer l's tensor; a layer's rows lie together. */
-static int find_in_layer(const struct wn_param_table *table, int64_t l, const char *name) {
+static int find_in_layer(const struct wn_param_table *table, const wn_model_config *c, int64_t l, const char *name) {
   char full[96];
   int head, each;
   if (l < 0) return -1;
-  layer_rows(table, &head, &each);
-  layer_name(full, sizeof full, l, name);
+  layer_rows(table, c, &head, &each);
+  layer_name(full, sizeof full, c, l, name);
   const int first = head + (int)l * each;
   for (int i = first; i < table->count && i < first + each; i++)
     if (!strcmp(table->rows[i].name, full)) return i;
@@ -256,18 +316,29 @@ void wn_layer_params_find(const struct wn_param_table *t, const wn_model_config 
       {&out->ffn_out_bias, "ffn.out.bias", l},
       {&out->span_weight, "attn.span.weight", l},
       {&out->span_bias, "attn.span.bias", l},
+      {&out->cross_gain, "cross.norm.gain", l},
+      {&out->cross_shift, "cross.norm.shift", l},
+      {&out->cross_q_weight, "cross.q.weight", l},
+      {&out->cross_q_bias, "cross.q.bias", l},
+      {&out->cross_kv_weight, "cross.kv.weight", l},
+      {&out->cross_kv_bias, "cross.kv.bias", l},
+      {&out->cross_out_weight, "cross.out.weight", l},
+      {&out->cross_out_bias, "cross.out.bias", l},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) *rows[i].row = find_in_layer(t, rows[i].layer, rows[i].name);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    *rows[i].row = find_in_layer(t, c, rows[i].layer, rows[i].name);
   int head, each;
-  layer_rows(t, &head, &each);
+  layer_rows(t, c, &head, &each);
   for (int i = 0; i < WN_MECHANISM_PARAMETERS_MAX; i++) {
     bool present = false;
     const struct wn_mechanism_array *array = wn_mechanism_parameter(WN_ARRAY_SHARED, i, &c->attention, &present);
     out->shared[i] = -1;
+    char name[96] = "";
+    if (array) snprintf(name, sizeof name, "%s%s", stack_name(c), array->param);
     for (int k = 0; array && present && k < head; k++)
-      if (!strcmp(t->rows[k].name, array->param)) out->shared[i] = k;
+      if (!strcmp(t->rows[k].name, name)) out->shared[i] = k;
     array = wn_mechanism_parameter(WN_ARRAY_PARAMETER, i, &c->attention, &present);
-    out->mechanism[i] = array && present ? find_in_layer(t, l, array->param) : -1;
+    out->mechanism[i] = array && present ? find_in_layer(t, c, l, array->param) : -1;
   }
 }
 
@@ -279,9 +350,16 @@ void wn_outer_params_find(const struct wn_param_table *t, const wn_model_config 
   out->embed_gain = c->embed_norm ? at++ : -1;
   out->embed_shift = c->embed_norm && shift ? at++ : -1;
   out->output = c->tied ? 0 : t->count - 1;
+  if (wn_is_encoder(c)) { /* its final norm lies behind its layers */
+    int head, each;
+    layer_rows(t, c, &head, &each);
+    out->norm_gain = head + (int)c->layers * each;
+    out->norm_shift = shift ? out->norm_gain + 1 : -1;
+    return;
+  }
   if (wn_norm_is_post(c)) {
-    out->norm_gain = find_in_layer(t, c->layers - 1, "norm2.gain");
-    out->norm_shift = find_in_layer(t, c->layers - 1, "norm2.shift");
+    out->norm_gain = find_in_layer(t, c, c->layers - 1, "norm2.gain");
+    out->norm_shift = find_in_layer(t, c, c->layers - 1, "norm2.shift");
     return;
   }
   const int tail = t->count - 1 - shift - !c->tied;

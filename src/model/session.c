@@ -85,6 +85,8 @@ static void begin(struct wn_run *run, struct wn_session *s, int64_t T) {
   run->exec.scratch = s->scratch;
   run->exec.scratch_bytes = s->scratch_bytes;
   run->positions = s->positions;
+  run->cross =
+      (struct wn_cross){.S = s->inputs.S, .count = s->inputs.count, .kv = s->inputs.kv, .kv_bytes = s->inputs.bytes};
   if (s->rope_table) {
     run->rope = s->rope_table;
     run->rope_rows = s->capacity;
@@ -99,6 +101,7 @@ static wn_status measure(struct wn_session *s, size_t *need) {
       struct wn_run run;
       begin(&run, s, T);
       run.measuring = true;
+      if (s->model->encoder) run.cross.S = s->model->config.encoder.context, run.cross.kv = (char *)s->model->params;
       WN_TRY(feed_piece(&run, s, true, full));
       if (run.need > *need) *need = run.need;
     }
@@ -171,6 +174,7 @@ fail:
 void wn_session_destroy(wn_session *s) {
   if (!s) return;
   wn_session_caches_clear(s);
+  wn_session_inputs_clear(s);
   wn_free(s->rope_table);
   wn_free(s->scratch);
   wn_arena_clear(&s->arena);
@@ -189,7 +193,7 @@ int64_t wn_session_position(const wn_session *s) {
 size_t wn_session_kv_bytes(const wn_session *s) {
   size_t bytes = 0;
   for (int64_t l = 0; l < s->model->config.layers; l++) bytes += s->caches[l].bytes;
-  return bytes;
+  return bytes + (size_t)s->model->config.layers * s->inputs.bytes;
 }
 
 static wn_status check_tokens(wn_context *ctx, const struct wn_session *s, const int32_t *tokens, int64_t T,

@@ -24,6 +24,14 @@ struct wn_session_block {
   void *row;     /* [the largest budget] their F */
 };
 
+/* Keys and values of an encoder's states (session_encode.c). S 0: nothing has been encoded. */
+struct wn_session_inputs {
+  int64_t S;
+  int32_t *count; /* [B] or NULL */
+  char *kv;       /* [L] of `bytes`: [B,S,2,Hkv,D] each */
+  size_t bytes;
+};
+
 struct wn_session {
   wn_context *ctx;
   const struct wn_model *model;
@@ -32,6 +40,7 @@ struct wn_session {
   wn_budgets reach;             /* policy window, what the trimmed layers see */
   enum wn_session_layer *kinds; /* [L] */
   struct wn_kv_cache *caches;   /* [L] */
+  struct wn_session_inputs inputs;
   struct wn_arena arena;
   struct wn_layer_blocks blocks; /* one layer's arrays, used by all in turn */
   struct wn_layer_temp temp;
@@ -55,6 +64,7 @@ struct wn_session {
   int32_t *places; /* [B,the largest budget], the same */
 };
 
+void wn_session_inputs_clear(struct wn_session *s);
 /* Kinds, caches and what they share; model, B, capacity, piece and budgets are set. */
 wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s);
 void wn_session_caches_clear(struct wn_session *s);

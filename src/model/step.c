@@ -170,8 +170,7 @@ static wn_status chunk_loss(struct wn_run *run, struct wn_workspace *ws, const i
   return wn_run_linear_backward(run, &map);
 }
 
-/* temp.d_n holds the gradient of the final norm's output. */
-static wn_status backward(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens) {
+wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens) {
   const wn_model_config *c = &run->model->config;
   const int64_t M = run->B * run->T, L = c->layers;
   struct wn_outer_params outer;
@@ -229,7 +228,7 @@ wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct 
     const int64_t rows = M - first < ws->chunk ? M - first : ws->chunk;
     WN_TRY(chunk_loss(run, ws, batch->targets, first, rows, step->loss_scale, result));
   }
-  return run->grads ? backward(run, ws, batch->tokens) : WN_OK;
+  return run->grads ? wn_run_backward(run, ws, batch->tokens) : WN_OK;
 }
 
 wn_status wn_run_batch(struct wn_run *run, const struct wn_model *model, struct wn_workspace *ws, int64_t B, int64_t T,
@@ -286,6 +285,11 @@ wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct w
   run.grads = step->grads;
   run.observer = step->observer;
   WN_TRY(wn_run_budgets(&run, ws, step->budgets));
+  if (model->encoder) {
+    WN_TRY(wn_encoder_forward(&run, ws, batch));
+    WN_TRY(wn_run_step(&run, ws, batch, step, result));
+    return step->grads ? wn_encoder_backward(&run, ws, batch) : WN_OK;
+  }
   if (ws->options.memory <= 0) return wn_run_step(&run, ws, batch, step, result);
   if (batch->doc_start)
     return wn_fail(model->ctx, WN_ERR_ARGUMENT, "step: packed documents and a memory exclude each other");

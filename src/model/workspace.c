@@ -48,6 +48,7 @@ static wn_status plan(wn_context *ctx, struct wn_workspace *ws) {
     ws->kept_bytes = ((size_t)M * (size_t)C * element + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
   if (ws->keep == WN_KEEP_REDUCED) ws->kept_bytes = (ws->blocks.large_bytes / 2 + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
   const bool all = ws->keep == WN_KEEP_ALL;
+  const bool encoder = wn_is_encoder(c);
   ws->chunk = wn_logits_rows(M, c->vocab_size);
   const struct piece pieces[] = {
       {"activations", true, all ? L : 1, (int64_t)ws->blocks.large_bytes, 1, (void **)&ws->blocks.large},
@@ -68,9 +69,9 @@ static wn_status plan(wn_context *ctx, struct wn_workspace *ws) {
       {"n_out", true, M, C, element, &ws->n_out},
       {"rstd", true, M, 1, element, &ws->rstd},
       {"mean", c->norm == WN_NORM_LAYER, M, 1, element, &ws->mean},
-      {"logits", true, ws->chunk, c->vocab_size, element, &ws->logits},
-      {"loss", true, ws->chunk, 1, sizeof *ws->loss, (void **)&ws->loss},
-      {"hit", true, ws->chunk, 1, 1, (void **)&ws->hit},
+      {"logits", !encoder, ws->chunk, c->vocab_size, element, &ws->logits},
+      {"loss", !encoder, ws->chunk, 1, sizeof *ws->loss, (void **)&ws->loss},
+      {"hit", !encoder, ws->chunk, 1, 1, (void **)&ws->hit},
   };
   for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
     const struct piece *p = &pieces[i];
@@ -100,6 +101,16 @@ static wn_status measure(struct wn_workspace *ws, size_t *need) {
   const struct wn_batch batch = {
       .B = ws->B, .T = ws->T, .tokens = ws->positions, .targets = ws->positions, .doc_start = ws->positions};
   struct wn_step_result result;
+  wn_encoder_measure(&run, ws);
+  if (wn_is_encoder(&ws->model->config)) {
+    struct wn_stack_sums sums;
+    run.doc_start = NULL;
+    run.key_count = ws->positions;
+    WN_TRY(wn_run_stack(&run, ws, batch.tokens, &sums));
+    if (run.grads) WN_TRY(wn_run_backward(&run, ws, batch.tokens));
+    *need = run.need;
+    return WN_OK;
+  }
   if (ws->options.memory > 0) { /* none kept yet: fewer keys, which a backend may treat otherwise */
     run.doc_start = NULL;
     wn_memory_bind(&run, ws, 0);
@@ -164,6 +175,9 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
   }
   wn_status status;
   size_t need;
+  if (model->encoder)
+    WN_TRY_GOTO(wn_workspace_create(ctx, model->encoder, B, model->encoder->config.context, options, &ws->encoder),
+                fail);
   WN_TRY_GOTO(plan(ctx, ws), fail);
   WN_TRY_GOTO(wn_arena_allocate(ctx, &ws->arena, "the workspace of a step"), fail);
   for (int64_t i = 0; options->memory > 0 && i < options->memory + T; i++) ws->memory_positions[i] = (int32_t)i;
@@ -197,6 +211,7 @@ wn_status wn_workspace_fit(wn_workspace *ws) {
 
 void wn_workspace_destroy(wn_workspace *ws) {
   if (!ws) return;
+  wn_workspace_destroy(ws->encoder);
   wn_memory_clear(ws);
   wn_free(ws->rope_table);
   wn_free(ws->scratch);
@@ -205,5 +220,5 @@ void wn_workspace_destroy(wn_workspace *ws) {
 }
 
 size_t wn_workspace_bytes(const wn_workspace *ws) {
-  return ws->arena.bytes + ws->scratch_bytes + ws->memory_bytes;
+  return ws->arena.bytes + ws->scratch_bytes + ws->memory_bytes + (ws->encoder ? wn_workspace_bytes(ws->encoder) : 0);
 }

@@ -32,6 +32,7 @@ struct wn_workspace {
   size_t memory_bytes;            /* of all rooms */
   uint64_t memory_moves;          /* rooms allocated since the beginning */
   float *rope_table;             /* own, where memory and block are more than the model's table */
+  struct wn_workspace *encoder;  /* of the model's encoder, for its context, or NULL */
   void *embedded;                /* [M,C] before the embedding's norm, with one */
   void *embed_rstd, *embed_mean; /* [M] */
   void *x_out;                   /* [M,C] residual stream at the end */
@@ -78,6 +79,13 @@ struct wn_stack_sums {
 };
 /* Embedding to final norm: ws->n_out. */
 wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens, struct wn_stack_sums *sums);
+/* temp.d_n holds the gradient of the final norm's output: back to the embedding. */
+wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens);
+/* Encoder-decoder: the encoder over the batch's inputs, before the run's own pass, and back, behind it. Measuring: what
+ * the run's pass then reads. */
+wn_status wn_encoder_forward(struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch);
+wn_status wn_encoder_backward(struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch);
+void wn_encoder_measure(struct wn_run *run, const struct wn_workspace *ws);
 /* logits [rows,V] of x [rows,C], the final norm's output. */
 wn_status wn_run_output(struct wn_run *run, const void *x, int64_t rows, void *logits);
 /* wn_model_step on a prepared run. */

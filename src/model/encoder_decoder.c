@@ -1,0 +1,204 @@
+/* Encoder-decoder (Vaswani et al. 2017, section 3; Raffel et al. 2020, section 2.1): an encoder whose rows see each
+ * other both ways, and decoder layers that look at what it made between their own attention and their feed-forward:
+ *
+ *   x -> norm -> self attention -> + x = cmid -> norm -> attention over the encoder's states -> + cmid = mid -> ffn
+ *
+ * The encoder is a view of the model: its own configuration (no causality, of the mechanisms the position biases alone)
+ * over the same table of parameters, run by the same layers. Queries of the attention over its states come from the
+ * decoder's stream, keys and values from the states, without positions. Cost a layer: 2 M C H D + 4 B S C Hkv D
+ * operations in the maps and 4 M S H D in the attention, S the encoder's rows a sequence; twice that backward. Decoding
+ * forms keys and values once. */
+#include <string.h>
+
+#include "model/workspace.h"
+
+void wn_encoder_config(const wn_model_config *c, wn_model_config *out) {
+  *out = *c;
+  out->layers = c->encoder.layers;
+  out->context = c->encoder.context;
+  out->memory = 0;
+  out->tied = true; /* it has no output of its own */
+  wn_attention_config_init(&out->attention);
+  out->attention.bidirectional = true;
+  out->attention.scale = c->attention.scale;
+  out->attention.dropout = c->attention.dropout;
+  out->attention.buckets = c->attention.buckets;
+  out->encoder.layers = out->encoder.context = 0;
+}
+
+/* ---- the attention over the encoder's states ---- */
+
+static int64_t kv_width(const wn_model_config *c) {
+  return 2 * c->kv_heads * c->head_size;
+}
+
+static struct wn_linear map(const struct wn_run *run, int64_t rows, int64_t K, int64_t N, int weight, int bias) {
+  return (struct wn_linear){.M = rows,
+                            .N = N,
+                            .K = K,
+                            .ldx = K,
+                            .w = wn_run_param(run, weight),
+                            .b = wn_run_param(run, bias),
+                            .ldy = N,
+                            .lddy = N,
+                            .lddx = K,
+                            .dw = wn_run_grad(run, weight),
+                            .db = wn_run_grad(run, bias)};
+}
+
+static void cross_attention(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
+                            struct wn_attention *out) {
+  const wn_model_config *c = &run->model->config;
+  const int64_t T = run->T, S = run->cross.S, D = c->head_size, HD = c->heads * D, W = kv_width(c);
+  wn_model_config plain;
+  wn_encoder_config(c, &plain);
+  plain.attention.buckets.enabled = false;
+  *out = (struct wn_attention){.B = run->B, .Tq = T, .Tk = S, .H = c->heads, .Hkv = c->kv_heads, .D = D};
+  wn_attention_terms(&plain.attention, l, D, out);
+  const void *kv = run->cross.kv ? run->cross.kv + (size_t)l * run->cross.kv_bytes : a->ckv;
+  out->key_count = run->cross.count;
+  out->dropout.seed = run->seed;
+  out->dropout.stream = run->stream + (uint64_t)(1 + 5 * c->layers + l);
+  if (!run->training) out->dropout.p = 0;
+  out->q = a->cq, out->k = kv, out->v = wn_at(kv, W / 2, run->exec.dtype), out->y = a->catt, out->lse = a->clse;
+  out->s_q = out->s_y = (struct wn_stride){T * HD, HD, D};
+  out->s_k = out->s_v = (struct wn_stride){S * W, W, D};
+}
+
+wn_status wn_cross_keys(struct wn_run *run, int64_t l, void *kv) {
+  const wn_model_config *c = &run->model->config;
+  const struct wn_layer_params *p = &run->model->layers[l];
+  struct wn_linear m = map(run, run->B * run->cross.S, c->width, kv_width(c), p->cross_kv_weight, p->cross_kv_bias);
+  m.x = run->cross.states, m.y = kv;
+  return wn_run_linear_forward(run, &m);
+}
+
+wn_status wn_cross_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp) {
+  const wn_model_config *c = &run->model->config;
+  const struct wn_layer_params *p = &run->model->layers[l];
+  const int64_t M = run->B * run->T, C = c->width, HD = c->heads * c->head_size;
+  if (run->cross.S == 0)
+    return wn_fail(run->exec.ctx, WN_ERR_ARGUMENT, "the model has an encoder, and it was given no inputs");
+  WN_TRY(wn_run_norm(run, M, a->x, temp->branch, a->cmid, p->cross_gain, p->cross_shift, a->cn, a->crstd, a->cmean));
+  struct wn_linear q = map(run, M, C, HD, p->cross_q_weight, p->cross_q_bias);
+  q.x = a->cn, q.y = a->cq;
+  WN_TRY(wn_run_linear_forward(run, &q));
+  if (!run->cross.kv) WN_TRY(wn_cross_keys(run, l, a->ckv));
+  struct wn_attention attention;
+  cross_attention(run, l, a, &attention);
+  WN_TRY(wn_run_attention_forward(run, &attention));
+  struct wn_linear out = map(run, M, HD, C, p->cross_out_weight, p->cross_out_bias);
+  out.x = a->catt, out.y = temp->branch;
+  WN_TRY(wn_run_linear_forward(run, &out));
+  return wn_run_dropout(run, 1 + 4 * c->layers + l, temp->branch);
+}
+
+wn_status wn_cross_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
+  const struct wn_layer_params *p = &run->model->layers[l];
+  return wn_run_norm(run, run->B * run->T, a->cmid, NULL, NULL, p->cross_gain, p->cross_shift, a->cn, a->crstd,
+                     a->cmean);
+}
+
+wn_status wn_cross_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp) {
+  const wn_model_config *c = &run->model->config;
+  const struct wn_layer_params *p = &run->model->layers[l];
+  const int64_t M = run->B * run->T, C = c->width, HD = c->heads * c->head_size, W = kv_width(c);
+  const void *d_branch;
+  WN_TRY(wn_layer_branch_grad(run, 1 + 4 * c->layers + l, temp, &d_branch));
+  struct wn_linear out = map(run, M, HD, C, p->cross_out_weight, p->cross_out_bias);
+  out.x = a->catt, out.dy = d_branch, out.dx = temp->d_act;
+  WN_TRY(wn_run_linear_backward(run, &out));
+  struct wn_attention attention;
+  cross_attention(run, l, a, &attention);
+  attention.dy = temp->d_act;
+  attention.dq = temp->d_qkv; /* free until the layer's own attention */
+  attention.dk = temp->d_ckv, attention.dv = wn_at(temp->d_ckv, W / 2, run->exec.dtype);
+  WN_TRY(wn_run_attention_backward(run, &attention));
+  struct wn_linear kv = map(run, run->B * run->cross.S, C, W, p->cross_kv_weight, p->cross_kv_bias);
+  kv.x = run->cross.states, kv.dy = temp->d_ckv, kv.dx = run->cross.d_states;
+  kv.accumulate_dx = true;
+  WN_TRY(wn_run_linear_backward(run, &kv));
+  struct wn_linear q = map(run, M, C, HD, p->cross_q_weight, p->cross_q_bias);
+  q.x = a->cn, q.dy = temp->d_qkv, q.dx = temp->d_n;
+  WN_TRY(wn_run_linear_backward(run, &q));
+  return wn_run_norm_grad(run, M, a->cmid, p->cross_gain, p->cross_shift, a->crstd, a->cmean, temp->d_n, temp->d_res,
+                          true);
+}
+
+/* ---- the encoder ---- */
+
+/* Pads stay what they are: ids in range that nothing looks at. */
+static wn_status check_inputs(const struct wn_model *model, const struct wn_batch *batch) {
+  const wn_model_config *c = &model->config;
+  if (!batch->inputs || batch->S < 1 || batch->S > c->encoder.context)
+    return wn_fail(model->ctx, WN_ERR_ARGUMENT,
+                   "step: the model has an encoder; expected inputs of 1 to %lld tokens, found %lld",
+                   (long long)c->encoder.context, batch->inputs ? (long long)batch->S : 0);
+  for (int64_t b = 0; batch->input_count && b < batch->B; b++)
+    if (batch->input_count[b] < 0 || batch->input_count[b] > batch->S)
+      return wn_fail(model->ctx, WN_ERR_ARGUMENT, "step: input_count[%lld] is %d, expected 0 to %lld", (long long)b,
+                     batch->input_count[b], (long long)batch->S);
+  return WN_OK;
+}
+
+/* The encoder's run beside the decoder's. */
+static wn_status encoder_run(const struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch,
+                             struct wn_run *out) {
+  WN_TRY(wn_run_batch(out, run->model->encoder, ws->encoder, batch->B, batch->S, NULL));
+  out->key_count = batch->input_count;
+  out->dropout = run->dropout, out->dropout_hidden = run->dropout_hidden;
+  out->training = run->training;
+  out->seed = run->seed;
+  out->stream = run->stream + wn_decoder_streams(&run->model->config);
+  out->grads = run->grads;
+  return WN_OK;
+}
+
+wn_status wn_encoder_forward(struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch) {
+  struct wn_run encoder;
+  struct wn_stack_sums sums;
+  WN_TRY(check_inputs(run->model, batch));
+  WN_TRY(encoder_run(run, ws, batch, &encoder));
+  WN_TRY(wn_run_stack(&encoder, ws->encoder, batch->inputs, &sums));
+  run->cross = (struct wn_cross){.S = batch->S, .count = batch->input_count, .states = ws->encoder->n_out};
+  if (!run->grads) return WN_OK;
+  run->cross.d_states = ws->encoder->temp.d_n;
+  memset(run->cross.d_states, 0,
+         (size_t)(batch->B * batch->S * run->model->config.width) * wn_dtype_size(run->exec.dtype));
+  return WN_OK;
+}
+
+wn_status wn_encoder_backward(struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch) {
+  struct wn_run encoder;
+  WN_TRY(encoder_run(run, ws, batch, &encoder));
+  return wn_run_backward(&encoder, ws->encoder, batch->inputs);
+}
+
+void wn_encoder_measure(struct wn_run *run, const struct wn_workspace *ws) {
+  if (!ws->encoder) return;
+  run->cross = (struct wn_cross){.S = ws->encoder->T, .states = ws->encoder->n_out, .d_states = ws->encoder->n_out};
+}
+
+/* ---- the view ---- */
+
+wn_status wn_encoder_create(struct wn_model *model) {
+  wn_context *ctx = model->ctx;
+  void *memory;
+  if (model->config.encoder.layers == 0) return WN_OK;
+  WN_TRY(wn_alloc(ctx, "encoder", sizeof *model->encoder, &memory));
+  struct wn_model *e = model->encoder = memory;
+  *e = (struct wn_model){
+      .ctx = ctx, .backend = model->backend, .dtype = model->dtype, .table = model->table, .params = model->params};
+  wn_encoder_config(&model->config, &e->config);
+  WN_TRY(wn_alloc(ctx, "layers", (size_t)e->config.layers * sizeof *e->layers, &memory));
+  e->layers = memory;
+  for (int64_t l = 0; l < e->config.layers; l++) wn_layer_params_find(&e->table, &e->config, l, &e->layers[l]);
+  return wn_model_rotary_table(e);
+}
+
+void wn_encoder_destroy(struct wn_model *encoder) {
+  if (!encoder) return;
+  wn_free(encoder->rope_table);
+  wn_free(encoder->layers);
+  wn_free(encoder); /* the rest is the model's */
+}

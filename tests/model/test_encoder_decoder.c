@@ -1,0 +1,335 @@
+/* Encoder-decoder models: gradients of the whole against differences, padding, the ways activations are kept, decoding
+ * against the step, checkpoints, what is refused, and T5's parameter counts. */
+#include "support.h"
+
+#include <math.h>
+#include "base/rng.h"
+#include "model/layer.h"
+#include "model/model.h"
+
+enum { B = 2, T = 7, S = 9, V = 13 };
+
+struct pair_case {
+  const char *name, *attention;
+  wn_norm_kind norm;
+  wn_position_kind position;
+  wn_ffn_kind ffn;
+  int kv_heads;
+  bool qk_norm, bias, tied, embed_norm, padded;
+  double dropout;
+};
+static const struct pair_case cases[] = {
+    {.name = "t5",
+     .attention = "{\"scale\":1,\"buckets\":{\"count\":8,\"farthest\":6}}",
+     .position = WN_POS_NONE,
+     .ffn = WN_FFN_RELU,
+     .kv_heads = 4,
+     .tied = true},
+    {.name = "t5, selective, padded, dropout",
+     .attention = "{\"scale\":0.7,\"buckets\":{\"count\":8,\"farthest\":6},\"selective\":{\"mem\":{}},\"dropout\":0.2}",
+     .position = WN_POS_NONE,
+     .ffn = WN_FFN_RELU,
+     .kv_heads = 4,
+     .tied = true,
+     .padded = true,
+     .dropout = 0.2},
+    {.name = "grouped, rotary, qk-norm, layernorm, biases, selective",
+     .attention = "{\"selective\":{\"bilinear\":true},\"exclusive\":{\"gate\":true}}",
+     .norm = WN_NORM_LAYER,
+     .position = WN_POS_ROPE,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 2,
+     .qk_norm = true,
+     .bias = true,
+     .padded = true},
+    {.name = "learned positions, a norm behind the embedding, window",
+     .attention = "{\"window\":4}",
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_GELU,
+     .kv_heads = 1,
+     .embed_norm = true},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+static wn_model_config config_of(const struct pair_case *k) {
+  wn_model_config c;
+  wn_model_config_init(&c);
+  c.vocab_size = V, c.context = 12, c.layers = 2, c.width = 16, c.heads = 4, c.kv_heads = k->kv_heads, c.head_size = 6;
+  c.ffn_width = 10, c.norm = k->norm, c.position = k->position, c.ffn = k->ffn, c.qk_norm = k->qk_norm;
+  c.bias = k->bias, c.tied = k->tied, c.embed_norm = k->embed_norm, c.dropout = k->dropout,
+  c.dropout_hidden = k->dropout;
+  c.init_std = 0.4;
+  c.encoder.layers = 3;
+  c.encoder.context = 10;
+  assert_int_equal(wn_attention_config_parse(NULL, k->attention, &c.attention), WN_OK);
+  return c;
+}
+
+struct world {
+  wn_context *ctx;
+  struct wn_model *model;
+  wn_workspace *ws;
+  int32_t tokens[B * T], targets[B * T], inputs[B * S], counts[B];
+  struct wn_batch batch;
+};
+
+static void world_make(struct world *w, const struct pair_case *k, const char *backend, wn_dtype dtype,
+                       struct wn_workspace_options options) {
+  const wn_context_options o = {.threads = 1, .backend = backend};
+  if (wn_context_create(&o, &w->ctx) != WN_OK) fail_msg("%s", wn_context_error(w->ctx));
+  const wn_model_config c = config_of(k);
+  assert_ok(w->ctx, wn_model_create_dtype(w->ctx, &c, 7, dtype, &w->model));
+  for (int t = 0; t < w->model->table.count; t++) { /* gains and biases that are not all alike */
+    const struct wn_param *row = &w->model->table.rows[t];
+    for (size_t i = 0; row->init_std == 0 && i < row->count; i++) {
+      const float z = (float)(0.2 * wn_random_normal(3, WN_STREAM_TEST, (uint64_t)t, i));
+      if (dtype == WN_F64)
+        ((double *)w->model->params)[row->offset + i] += (double)z;
+      else
+        ((float *)w->model->params)[row->offset + i] += z;
+    }
+  }
+  assert_ok(w->ctx, wn_workspace_create(w->ctx, w->model, B, T, &options, &w->ws));
+  for (int i = 0; i < B * T; i++) {
+    w->tokens[i] = (int32_t)wn_random_below(5, WN_STREAM_TEST, 1, (uint64_t)i, V);
+    w->targets[i] = i % 4 == 3 ? -1 : (int32_t)wn_random_below(5, WN_STREAM_TEST, 2, (uint64_t)i, V);
+  }
+  for (int i = 0; i < B * S; i++) w->inputs[i] = (int32_t)wn_random_below(5, WN_STREAM_TEST, 3, (uint64_t)i, V);
+  w->counts[0] = S - 3, w->counts[1] = S;
+  w->batch = (struct wn_batch){.B = B, .T = T, .tokens = w->tokens, .targets = w->targets, .S = S, .inputs = w->inputs};
+  if (k->padded) w->batch.input_count = w->counts;
+}
+
+static void world_clear(struct world *w) {
+  wn_workspace_destroy(w->ws);
+  wn_model_destroy(w->model);
+  wn_context_destroy(w->ctx);
+}
+
+static double objective(struct world *w, void *grads) {
+  struct wn_step_result r;
+  const struct wn_step step = {
+      .grads = grads, .loss_scale = 0.07, .mem_scale = 0.6, .training = true, .seed = 11, .step = 3};
+  assert_ok(w->ctx, wn_model_step(w->model, w->ws, &w->batch, &step, &r));
+  return step.loss_scale * r.loss_sum + step.mem_scale * (r.mem_loss + r.span_loss);
+}
+
+static const struct wn_workspace_options keep_all = {.backward = true, .activation_dtype = WN_F32};
+
+static void gradients_are_those_of_differences(void **state) {
+  (void)state;
+  for (int n = 0; n < CASES; n++) {
+    struct world w;
+    world_make(&w, &cases[n], "ref", WN_F64, keep_all);
+    double *grads = calloc(w.model->table.total, sizeof *grads);
+    objective(&w, grads);
+    for (int t = 0; t < w.model->table.count; t++) {
+      const struct wn_param *row = &w.model->table.rows[t];
+      double *at = (double *)w.model->params + row->offset, want = 0, size = 0;
+      double *d = malloc(row->count * sizeof *d);
+      for (size_t i = 0; i < row->count; i++) {
+        d[i] = wn_random_normal(9, WN_STREAM_TEST, (uint64_t)t, i);
+        want += d[i] * grads[row->offset + i];
+        size += grads[row->offset + i] * grads[row->offset + i];
+      }
+      if (!(size > 1e-14)) fail_msg("%s: the gradient of %s is nothing", cases[n].name, row->name);
+      const double h = 2e-6;
+      for (size_t i = 0; i < row->count; i++) at[i] += h * d[i];
+      const double up = objective(&w, NULL);
+      for (size_t i = 0; i < row->count; i++) at[i] -= 2 * h * d[i];
+      const double found = (up - objective(&w, NULL)) / (2 * h);
+      for (size_t i = 0; i < row->count; i++) at[i] += h * d[i];
+      if (!(fabs(found - want) < 2e-6 * sqrt(size) + 1e-9))
+        fail_msg("%s: %s: %.12g by differences, %.12g by backward", cases[n].name, row->name, found, want);
+      free(d);
+    }
+    free(grads);
+    world_clear(&w);
+  }
+}
+
+/* Gradients of float, relative to those of double. */
+static double gradient_error(const struct pair_case *k, const char *backend, struct wn_workspace_options options,
+                             double loss, const double *exact) {
+  struct world w;
+  world_make(&w, k, backend, WN_F32, options);
+  float *grads = calloc(w.model->table.total, sizeof *grads);
+  const double got = objective(&w, grads);
+  if (fabs(got - loss) > 2e-6 * fabs(loss)) fail_msg("%s: loss %.9g, expected %.9g", k->name, got, loss);
+  double error = 0, size = 0;
+  for (size_t i = 0; i < w.model->table.total; i++) {
+    error += ((double)grads[i] - exact[i]) * ((double)grads[i] - exact[i]);
+    size += exact[i] * exact[i];
+  }
+  free(grads);
+  world_clear(&w);
+  return sqrt(error / size);
+}
+
+/* The cpu backend, in every way of keeping activations, as near to double as the reference in float (which sums in
+ * double). */
+static void backends_agree(void **state) {
+  (void)state;
+  for (int n = 0; n < CASES; n++) {
+    struct world want;
+    world_make(&want, &cases[n], "ref", WN_F64, keep_all);
+    double *exact = calloc(want.model->table.total, sizeof *exact);
+    const double loss = objective(&want, exact), plain = gradient_error(&cases[n], "ref", keep_all, loss, exact);
+    for (int way = 0; way < 3; way++) {
+      const struct wn_workspace_options options = {
+          .backward = true, .recompute = way == 1, .activation_dtype = way == 2 ? WN_BF16 : WN_F32};
+      const double error = gradient_error(&cases[n], "cpu", options, loss, exact);
+      if (!(error < (way == 2 ? 0.02 : 8 * plain + 2e-6)))
+        fail_msg("%s, kept in way %d: gradients off by %g, the reference's by %g", cases[n].name, way, error, plain);
+    }
+    free(exact);
+    world_clear(&want);
+  }
+}
+
+static void padding_counts_for_nothing(void **state) {
+  (void)state;
+  struct world w;
+  world_make(&w, &cases[1], "cpu", WN_F32, keep_all);
+  float *one = calloc(w.model->table.total, sizeof *one), *two = calloc(w.model->table.total, sizeof *two);
+  const double a = objective(&w, one);
+  for (int i = w.counts[0]; i < S; i++) w.inputs[i] = (w.inputs[i] + 1) % V;
+  assert_true(objective(&w, two) == a);
+  assert_memory_equal(one, two, w.model->table.total * sizeof *one);
+  w.inputs[0] = (w.inputs[0] + 1) % V;
+  assert_true(objective(&w, two) != a);
+  free(one);
+  free(two);
+  world_clear(&w);
+}
+
+/* -log p of every target, from sessions fed in pieces, against the step's loss at that target alone. */
+static void decoding_is_the_step(void **state) {
+  (void)state;
+  for (int n = 0; n < CASES; n++)
+    for (int way = 0; way < 2; way++) {
+      struct world w;
+      world_make(&w, &cases[n], way ? "cpu" : "ref", way ? WN_F32 : WN_F64, keep_all);
+      wn_session *s = NULL;
+      assert_ok(w.ctx, wn_session_create(w.ctx, w.model, B, 0, &s));
+      float logits[B * V];
+      assert_refused(w.ctx, wn_session_feed(w.ctx, s, w.tokens, 1, 0, logits), WN_ERR_ARGUMENT, "given no inputs");
+      const size_t before = wn_session_kv_bytes(s);
+      for (int again = 0; again < 2; again++) { /* encoding begins anew */
+        assert_ok(w.ctx, wn_session_encode(w.ctx, s, w.inputs, w.batch.input_count, S));
+        assert_int_equal(wn_session_position(s), 0);
+        for (int t = 0, step; t < T; t += step) {
+          step = t == 2 ? 3 : 1;
+          int32_t piece[B * T];
+          for (int b = 0; b < B; b++)
+            for (int i = 0; i < step; i++) piece[b * step + i] = w.tokens[b * T + t + i];
+          assert_ok(w.ctx, wn_session_feed(w.ctx, s, piece, step, again ? 2 : 0, logits));
+          for (int b = 0; b < B; b++) {
+            int32_t targets[B * T];
+            for (int i = 0; i < B * T; i++) targets[i] = i == b * T + t + step - 1 ? 4 : -1;
+            struct wn_batch batch = w.batch;
+            batch.targets = targets;
+            struct wn_step_result r;
+            assert_ok(w.ctx, wn_model_step(w.model, w.ws, &batch, &(struct wn_step){.loss_scale = 1}, &r));
+            double sum = 0;
+            for (int v = 0; v < V; v++) sum += exp((double)logits[b * V + v]);
+            const double got = log(sum) - (double)logits[b * V + 4];
+            if (fabs(got - r.loss_sum) > 2e-5 * (1 + fabs(got)))
+              fail_msg("%s: position %d: %.9g decoding, %.9g in the step", cases[n].name, t, got, r.loss_sum);
+          }
+        }
+      }
+      const wn_model_config *c = wn_model_config_get(w.model);
+      assert_int_equal(wn_session_kv_bytes(s) - before,
+                       (size_t)(c->layers * B * S * 2 * c->kv_heads * c->head_size) * (way ? 4 : 8));
+      wn_session_destroy(s);
+      world_clear(&w);
+    }
+}
+
+static void checkpoints_hold_the_encoder(void **state) {
+  (void)state;
+  struct world w;
+  char dir[512];
+  make_folder(dir);
+  world_make(&w, &cases[1], "cpu", WN_F32, keep_all);
+  assert_ok(w.ctx, wn_model_save(w.ctx, w.model, NULL, dir));
+  wn_model *back = NULL;
+  assert_ok(w.ctx, wn_model_load(w.ctx, dir, &back));
+  assert_int_equal(back->table.total, w.model->table.total);
+  assert_memory_equal(back->params, w.model->params, w.model->table.total * sizeof(float));
+  assert_true(wn_param_find(&back->table, "encoder.position_bias.weight") >= 0);
+  assert_true(wn_param_find(&back->table, "encoder.layers.2.attn.qkv.weight") >= 0);
+  assert_true(wn_param_find(&back->table, "layers.1.cross.kv.weight") >= 0);
+  assert_true(wn_param_find(&back->table, "encoder.layers.0.cross.kv.weight") < 0);
+  wn_model_destroy(back);
+  world_clear(&w);
+  remove_folder(dir);
+}
+
+static void what_does_not_go_together_is_refused(void **state) {
+  (void)state;
+  struct world w;
+  world_make(&w, &cases[0], "cpu", WN_F32, keep_all);
+#define REFUSED(part, ...)                                                                                             \
+  do {                                                                                                                 \
+    wn_model_config c = config_of(&cases[0]);                                                                          \
+    __VA_ARGS__;                                                                                                       \
+    assert_refused(w.ctx, wn_model_config_resolve(w.ctx, &c), WN_ERR_CONFIG, part);                                    \
+  } while (0)
+  REFUSED("norm_place", c.norm_place = WN_NORM_POST);
+  REFUSED("memory", c.memory = 8, c.attention.relative.enabled = true);
+  REFUSED("attention.sinks", c.attention.sinks = 1);
+  REFUSED("learned positions reach", c.position = WN_POS_LEARNED, c.encoder.context = 13);
+  REFUSED("encoder.context is 10, but encoder.layers is 0", c.encoder.layers = 0);
+  REFUSED("multiple of 4", c.attention.buckets.count = 6);
+  REFUSED("bidirectional", c.attention.bidirectional = true);
+  struct wn_step_result r;
+  struct wn_batch batch = w.batch;
+  batch.inputs = NULL;
+  const struct wn_step step = {.loss_scale = 1};
+  assert_refused(w.ctx, wn_model_step(w.model, w.ws, &batch, &step, &r), WN_ERR_ARGUMENT, "expected inputs");
+  batch = w.batch, batch.S = 11;
+  assert_refused(w.ctx, wn_model_step(w.model, w.ws, &batch, &step, &r), WN_ERR_ARGUMENT, "found 11");
+  w.counts[1] = S + 1, batch = w.batch, batch.input_count = w.counts;
+  assert_refused(w.ctx, wn_model_step(w.model, w.ws, &batch, &step, &r), WN_ERR_ARGUMENT, "input_count[1] is 10");
+  float logits[T * V];
+  assert_refused(w.ctx, wn_model_logits(w.ctx, w.model, w.tokens, NULL, 1, T, logits), WN_ERR_ARGUMENT,
+                 "given no inputs");
+  world_clear(&w);
+}
+
+/* T5-small has 60,506,624 parameters, T5-base 222,903,552. */
+static void parameters_are_as_many_as_t5_has(void **state) {
+  (void)state;
+  wn_context *ctx = make_context();
+  static const struct {
+    int64_t layers, width, heads, ffn;
+    uint64_t count;
+  } published[] = {{6, 512, 8, 2048, 60506624}, {12, 768, 12, 3072, 222903552}};
+  for (int i = 0; i < 2; i++) {
+    wn_model_config c;
+    wn_model_config_init(&c);
+    c.vocab_size = 32128, c.layers = c.encoder.layers = published[i].layers, c.width = published[i].width;
+    c.heads = published[i].heads, c.head_size = 64, c.ffn_width = published[i].ffn, c.ffn = WN_FFN_RELU;
+    c.position = WN_POS_NONE, c.tied = true, c.attention.scale = 1, c.attention.buckets.enabled = true;
+    assert_ok(ctx, wn_model_config_resolve(ctx, &c));
+    struct wn_param_table table;
+    assert_ok(ctx, wn_param_table_create(ctx, &c, &table));
+    uint64_t count = 0;
+    for (int k = 0; k < table.count; k++) count += table.rows[k].count;
+    assert_int_equal(count, published[i].count);
+    wn_param_table_clear(&table);
+  }
+  wn_context_destroy(ctx);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(gradients_are_those_of_differences), cmocka_unit_test(backends_agree),
+      cmocka_unit_test(padding_counts_for_nothing),         cmocka_unit_test(decoding_is_the_step),
+      cmocka_unit_test(checkpoints_hold_the_encoder),       cmocka_unit_test(what_does_not_go_together_is_refused),
+      cmocka_unit_test(parameters_are_as_many_as_t5_has),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
