@@ -175,9 +175,11 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
   }
   wn_status status;
   size_t need;
-  if (model->encoder)
-    WN_TRY_GOTO(wn_workspace_create(ctx, model->encoder, B, model->encoder->config.context, options, &ws->encoder),
-                fail);
+  if (model->encoder) {
+    struct wn_workspace_options own = *options;
+    own.budgets = NULL; /* of the decoder's layers */
+    WN_TRY_GOTO(wn_workspace_create(ctx, model->encoder, B, model->encoder->config.context, &own, &ws->encoder), fail);
+  }
   WN_TRY_GOTO(plan(ctx, ws), fail);
   WN_TRY_GOTO(wn_arena_allocate(ctx, &ws->arena, "the workspace of a step"), fail);
   for (int64_t i = 0; options->memory > 0 && i < options->memory + T; i++) ws->memory_positions[i] = (int32_t)i;
