@@ -31,6 +31,7 @@ struct sums {
   float *dz;    /* [blocks][heads][64], spans */
   float *dp;    /* relative positions: a part of wn_terms_relative_part, or NULL */
   float *dbias; /* position biases */
+  float *sinks; /* a part of wn_sinks_part, or NULL */
 };
 
 /* Column side: one column block. */
@@ -513,6 +514,15 @@ static void write_dq(const struct wn_attention_plan *p, const struct wn_attentio
                    s->dsq + block * WN_TILE * p->Dp, p->Dp, parts, step, r.rows, a->D, NULL, (float)a->scale);
 }
 
+static void backward_sinks(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t h,
+                           int64_t block, const struct rows_packed *rows, const struct sums *s) {
+  const int64_t row = (block * u->heads + h) * WN_TILE;
+  struct wn_attention_rows r;
+  wn_attention_rows_init(p, u->b, block, &r);
+  wn_sinks_gradient(p, u->g0 + h / p->group, r.rows, rows->q + row * p->Dp, rows->dy + row * p->Dp, rows->lse + row,
+                    rows->delta + row, s->dq + row * p->Dp, s->sinks);
+}
+
 static void backward_own(const struct wn_attention_plan *p) {
   int64_t heads, groups;
   unit_shape(p, &heads, &groups);
@@ -532,7 +542,9 @@ static void backward_own(const struct wn_attention_plan *p) {
 #pragma omp for schedule(dynamic, 1)
     for (int64_t part = 0; part < parts; part++) {
       sums.dp = wn_terms_relative_part(p, part);
+      sums.sinks = wn_sinks_part(p, part);
       wn_terms_relative_part_clear(p, sums.dp);
+      wn_sinks_part_clear(p, sums.sinks);
       for (int64_t n = p->units * part / parts; n < p->units * (part + 1) / parts; n++) {
         struct wn_attention_unit u;
         wn_attention_unit_init(p, n, &u);
@@ -544,6 +556,8 @@ static void backward_own(const struct wn_attention_plan *p) {
         for (int i = 0; i < COLUMNS_MAX; i++)
           x[i] = (struct column){
               .p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[i], .longest = longest_row(p->a, &u)};
+        for (int64_t n = 0; sums.sinks && n < u.heads * (p->blocks - p->first_block); n++)
+          backward_sinks(p, &u, n % u.heads, p->first_block + n / u.heads, &rows, &sums);
         for (int64_t c = 0; c < p->blocks; c += at_once) columns_from(x, c, at_once);
         for (int64_t block = p->first_block; block < p->blocks; block++)
           for (int64_t h = 0; h < u.heads; h++) write_dq(p, &u, h, block, &sums, 1, 0);
@@ -584,7 +598,10 @@ static void backward_team(const struct wn_attention_plan *p) {
         lay_sums(p, &at, a->H, &sums);
         sums.dp = wn_terms_relative_part(p, part);
         sums.dbias = wn_bias_part(p, part);
-        if (b == 0) wn_terms_relative_part_clear(p, sums.dp);
+        sums.sinks = wn_sinks_part(p, part);
+        if (b == 0) wn_terms_relative_part_clear(p, sums.dp), wn_sinks_part_clear(p, sums.sinks);
+        for (int64_t n = part; sums.sinks && n < a->H * (p->blocks - p->first_block); n += p->chunks)
+          backward_sinks(p, &u, n % a->H, p->first_block + n / a->H, &rows, &sums);
         for (int n = 0; n < COLUMNS_MAX; n++)
           x[n] = (struct column){.p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[n], .longest = longest};
         /* There and back again, so that every part gets long and short columns alike. */

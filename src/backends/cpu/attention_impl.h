@@ -191,6 +191,7 @@ struct wn_terms_scratch {
   float *distances;     /* [D][stride] relative positions times scale, from the farthest to the nearest */
   float *distance_rows; /* [columns][Dp] the same by rows, without the scale */
   float *distance_sums; /* [parts][columns][Dp] their gradient */
+  float *sink_sums;     /* [parts][Hkv][2][n][Dp] the gradients of sinks' keys and values */
 };
 
 struct wn_attention_plan {

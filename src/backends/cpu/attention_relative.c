@@ -30,7 +30,8 @@ int64_t wn_terms_relative_stride(const struct wn_attention_plan *p) {
 int64_t wn_terms_parts(const struct wn_attention_plan *p) {
   if (!p->own) return p->chunks;
   const int64_t parts = wn_max_i64(PARTS, p->threads);
-  return p->a->relative.P > 0 && p->a->relative.dp ? wn_min_i64(parts, p->units) : p->units;
+  const bool sums = (p->a->relative.P > 0 && p->a->relative.dp) || p->a->sinks.n > 0;
+  return sums ? wn_min_i64(parts, p->units) : p->units;
 }
 
 void wn_terms_relative_lay(const struct wn_attention_plan *p, struct wn_layout *l, bool backward,
@@ -142,19 +143,12 @@ void wn_terms_relative_part_clear(const struct wn_attention_plan *p, float *dp) 
 /* The parts, in order, to dp. */
 void wn_terms_relative_end(const struct wn_attention_plan *p) {
   const struct wn_attention *a = p->a;
-  const float *sums = p->terms.distance_sums;
   const int64_t parts = wn_terms_parts(p), step = columns(a) * p->Dp;
-  if (!sums) return;
+  if (!p->terms.distance_sums) return;
 #pragma omp parallel for num_threads(p->exec->threads) schedule(static)
   for (int64_t x = 0; x < wn_min_i64(a->relative.P, a->Tk); x++) {
-    const float *from = sums + (farthest(a) - x) * p->Dp;
-    float *to = (float *)a->relative.dp + x * a->D;
-    for (int64_t d = 0; d < a->D; d += 16) {
-      const int64_t count = wn_min_i64(16, a->D - d);
-      double sum[16] = {0};
-      for (int64_t n = 0; n < parts; n++)
-        for (int64_t i = 0; i < 16; i++) sum[i] += (double)from[n * step + d + i];
-      for (int64_t i = 0; i < count; i++) to[d + i] = (float)((double)to[d + i] + a->scale * sum[i]);
-    }
+    float *from = p->terms.distance_sums + (farthest(a) - x) * p->Dp, *to = (float *)a->relative.dp + x * a->D;
+    p->ops->unpack(from, p->Dp, from, p->Dp, parts, step, 1, a->D, NULL, (float)a->scale);
+    for (int64_t d = 0; d < a->D; d++) to[d] += from[d];
   }
 }

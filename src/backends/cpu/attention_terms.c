@@ -180,58 +180,6 @@ void wn_terms_drop(const struct wn_attention_plan *p, const struct wn_terms_stri
   p->ops->drop(tile, keep, s->rows, s->width, (float)(1 / (1 - p->a->dropout.p)));
 }
 
-/* --- sinks --- */
-
-void wn_terms_sinks(const struct wn_attention_plan *p, const float *q, int64_t q_step, int64_t g, int64_t rows,
-                    float *m, float *l, float *acc) {
-  const struct wn_attention *a = p->a;
-  _Alignas(64) float tile[WN_TILE_AREA] = {0};
-  uint64_t seen[WN_TILE];
-  for (int64_t at = 0; at < a->sinks.n; at += WN_TILE) {
-    const int64_t count = wn_min_i64(WN_TILE, a->sinks.n - at), from = (g * a->sinks.n + at) * a->D;
-    for (int64_t i = 0; i < rows; i++) {
-      seen[i] = ~UINT64_C(0) >> (WN_TILE - count);
-      p->ops->decode_logits(tile + i * WN_TILE, q + i * q_step, (const float *)a->sinks.k + from, a->D, count, a->D,
-                            (float)a->scale);
-    }
-    p->ops->softmax(&(struct wn_tile_softmax){
-        .a = tile, .seen = seen, .rows = rows, .width = WN_TILE, .m = m, .l = l, .acc = acc, .acc_width = p->Dp});
-    for (int64_t i = 0; i < rows; i++)
-      p->ops->decode_values(acc + i * p->Dp, tile + i * WN_TILE, (const float *)a->sinks.v + from, a->D, count, a->D);
-  }
-}
-
-/* One row of one head: dq, and the sinks' dk and dv. */
-static void sinks_row(const struct wn_attention *a, int64_t b, int64_t h, int64_t r) {
-  const int64_t g = h / (a->H / a->Hkv), n = a->sinks.n, D = a->D;
-  const float *q = wn_at(a->q, a->s_q, b, r, h);
-  const struct projected_row x = projected_row(a, b, h, r);
-  const double lse = (double)((const float *)a->lse)[(b * a->H + h) * a->Tq + r];
-  double delta = 0;
-  for (int64_t d = 0; d < D; d++)
-    delta += ((double)x.dy[d] - x.part * (double)x.v[d]) * ((double)x.y[d] + x.lost * (double)x.v[d]);
-  float *dq = a->dq ? wn_at_out(a->dq, a->s_q, b, r, h) : NULL;
-  for (int64_t s = 0; s < n; s++) {
-    const int64_t at = (g * n + s) * D;
-    const float *k = (const float *)a->sinks.k + at, *value = (const float *)a->sinks.v + at;
-    const double w = exp(a->scale * product(q, k, D) - lse);
-    const double dw = product(x.dy, value, D) - x.part * product(x.v, value, D), G = a->scale * w * (dw - delta);
-    float *dk = a->sinks.dk ? (float *)a->sinks.dk + at : NULL, *dv = a->sinks.dv ? (float *)a->sinks.dv + at : NULL;
-    for (int64_t d = 0; d < D; d++) {
-      if (dq) dq[d] += (float)(G * (double)k[d]);
-      if (dk) dk[d] += (float)(G * (double)q[d]);
-      if (dv) dv[d] += (float)(w * ((double)x.dy[d] - x.part * (double)x.v[d]));
-    }
-  }
-}
-
-static void sinks_group(const struct wn_attention *a, int64_t g) {
-  const int64_t group = a->H / a->Hkv;
-  for (int64_t b = 0; b < a->B; b++)
-    for (int64_t h = g * group; h < (g + 1) * group; h++)
-      for (int64_t r = 0; r < a->Tq; r++) sinks_row(a, b, h, r);
-}
-
 /* --- a call --- */
 
 size_t wn_terms_lay(const struct wn_attention_plan *p, float *base, bool backward, struct wn_terms_scratch *s) {
@@ -240,6 +188,7 @@ size_t wn_terms_lay(const struct wn_attention_plan *p, float *base, bool backwar
   const bool rows = backward && a->span.on && a->span.dz && !a->span.dynamic;
   s->span_rows = rows ? wn_layout_take(&l, a->B * a->H * a->Tq) : NULL;
   wn_terms_relative_lay(p, &l, backward, s);
+  wn_sinks_lay(p, &l, backward, s);
   return l.used;
 }
 
@@ -252,10 +201,7 @@ void wn_terms_backward_end(const struct wn_attention_plan *p) {
   wn_terms_span_end(p);
   wn_terms_relative_end(p);
   wn_bias_end(p);
-  if (a->sinks.n > 0) {
-#pragma omp parallel for num_threads(p->exec->threads) schedule(static)
-    for (int64_t g = 0; g < a->Hkv; g++) sinks_group(a, g);
-  }
+  wn_sinks_end(p);
   if (a->exclusive.on && a->exclusive.gate && a->exclusive.dgate) {
 #pragma omp parallel for num_threads(p->exec->threads) schedule(static)
     for (int64_t h = 0; h < a->H; h++) exclusive_gate(a, h);

@@ -92,8 +92,8 @@ void wn_terms_relative(const struct wn_attention_plan *p, const struct wn_terms_
 /* dq[rows,Dp] += G p (scale left out), dp += G^T q (scale left out; dp: a part, or NULL). */
 void wn_terms_relative_gradient(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *G,
                                 const float *q, float *dq, float *dp);
-/* Parts that a call's gradients are summed in: each has its own dp. An own unit n belongs to part n * parts / units;
- * a team's part is its chunk. */
+/* Parts that a call's gradients are summed in: each has its own dp and its own sinks'. An own unit n belongs to part n
+ * * parts / units; a team's part is its chunk. */
 int64_t wn_terms_parts(const struct wn_attention_plan *p);
 float *wn_terms_relative_part(const struct wn_attention_plan *p, int64_t n);
 void wn_terms_relative_part_clear(const struct wn_attention_plan *p, float *dp);
@@ -112,6 +112,13 @@ void wn_terms_drop(const struct wn_attention_plan *p, const struct wn_terms_stri
 /* Sinks, before all keys: q[rows] at distance q_step; m, l, acc[rows,Dp] as softmax's. */
 void wn_terms_sinks(const struct wn_attention_plan *p, const float *q, int64_t q_step, int64_t g, int64_t rows,
                     float *m, float *l, float *acc);
+/* Backward of a row block of one head: q, dy, dq [rows,Dp], lse, delta [rows] as the tiles'; part: wn_sinks_part. */
+void wn_sinks_gradient(const struct wn_attention_plan *p, int64_t g, int64_t rows, const float *q, const float *dy,
+                       const float *lse, const float *delta, float *dq, float *part);
+float *wn_sinks_part(const struct wn_attention_plan *p, int64_t n);
+void wn_sinks_part_clear(const struct wn_attention_plan *p, float *part);
+void wn_sinks_lay(const struct wn_attention_plan *p, struct wn_layout *l, bool backward, struct wn_terms_scratch *s);
+void wn_sinks_end(const struct wn_attention_plan *p);
 
 /* After everything else of backward: what the terms add to dv and to their own gradients. */
 void wn_terms_backward_end(const struct wn_attention_plan *p);
