@@ -11,6 +11,7 @@
 #include <omp.h>
 #include <string.h>
 #include "backends/cpu/attention_bias.h"
+#include "backends/cpu/attention_sparse.h"
 #include "backends/cpu/attention_threshold.h"
 
 enum { COLUMNS_MAX = 4, SPAN_FLOATS = sizeof(struct wn_span_range) / sizeof(float) };
@@ -42,7 +43,9 @@ struct worker {
   float *base;           /* [blocks][64][64] selecting logits of the column block */
   float *carries;        /* [blocks][64] sum of S above each row block */
   float *F, *dF;         /* [64][64] */
-  float *w, *g;          /* [64][64], the same for all column blocks of a thread */
+  float *pairs[2];       /* [64][64] each, where distances are gathered */
+  struct wn_sparse_rows sparse;
+  float *w, *g; /* [64][64], the same for all column blocks of a thread */
 };
 
 static bool bilinear(const struct wn_attention_plan *p) {
@@ -82,6 +85,8 @@ static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, i
   w->carries = on ? wn_layout_take(l, p->blocks * WN_TILE) : NULL;
   w->F = on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
   w->dF = on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
+  w->sparse.F = on && p->sparse.on ? wn_layout_take(l, wn_sparse_chunks(p) * WN_TILE_AREA) : NULL;
+  w->sparse.dF = on && p->sparse.on ? wn_layout_take(l, wn_sparse_chunks(p) * WN_TILE_AREA) : NULL;
 }
 
 /* Column blocks that are worked off together. Where the unit's rows outgrow half a usual last-level cache, each visit
@@ -95,8 +100,11 @@ static int64_t columns_at_once(const struct wn_attention_plan *p, int64_t heads)
 static void lay_workers(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, int64_t groups,
                         struct worker w[COLUMNS_MAX]) {
   float *weights = wn_layout_take(l, WN_TILE_AREA), *g = wn_layout_take(l, WN_TILE_AREA);
+  float *pairs[2];
+  for (int i = 0; i < 2; i++) pairs[i] = p->sparse.on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
   for (int64_t i = 0; i < columns_at_once(p, heads); i++) {
     lay_worker(p, l, groups, &w[i]);
+    memcpy(w[i].pairs, pairs, sizeof pairs);
     w[i].w = weights;
     w[i].g = g;
   }
@@ -209,7 +217,7 @@ struct column {
   const struct wn_attention_unit *u;
   const struct rows_packed *rows;
   const struct sums *sums;
-  const struct worker *w;
+  struct worker *w;
   int64_t c;
   bool varies;                                     /* has keys that are not held constant */
   struct wn_attention_strip strips[WN_STRIPS_MAX]; /* of the tile at hand */
@@ -262,9 +270,34 @@ static void select_columns(const struct column *x) {
                     &(struct wn_terms_strip){a, x->u->b, x->u->h0 + x->u->select, r.r0 + strips[i].row, strips[i].rows,
                                              strips[i].width, x->c * WN_TILE},
                     (float *)s.base);
+      const bool apart = x->w->sparse.F && x->c < wn_sparse_edge(p, block);
+      if (apart) s.F = x->w->F + strips[i].row * WN_TILE;
       p->ops->select(&s);
     }
+    if (x->w->sparse.F && n > 0 && x->c < wn_sparse_edge(p, block))
+      wn_sparse_columns_take(p, &r, x->c, &x->w->sparse, x->w->F);
   }
+}
+
+/* The pairs of the column block that lie apart. */
+static void columns_apart(const struct column *x) {
+  const struct worker *w = x->w;
+  wn_sparse_backward(&(struct wn_sparse_backward){.p = x->p,
+                                                  .u = x->u,
+                                                  .keys = &w->sparse,
+                                                  .c = x->c,
+                                                  .q = x->rows->q,
+                                                  .dy = x->rows->dy,
+                                                  .lse = x->rows->lse,
+                                                  .delta = x->rows->delta,
+                                                  .dq = x->sums->dq,
+                                                  .k = w->k,
+                                                  .dk = w->dk,
+                                                  .dv = w->dv,
+                                                  .w = w->w,
+                                                  .g = w->g,
+                                                  .lse_of = w->pairs[0],
+                                                  .delta_of = w->pairs[1]});
 }
 
 /* dk += G^T q and dq += G k on a strip; g, q and dq are at the strip's first row. */
@@ -442,6 +475,7 @@ static void begin_tile(struct column *x, const struct wn_attention_rows *r) {
     x->p->ops->select(&s);
   }
   memset(w->dF, 0, WN_TILE_AREA * sizeof *w->dF);
+  if (w->sparse.dF && x->c < wn_sparse_edge(x->p, r->block)) wn_sparse_columns_put(x->p, r, x->c, &x->w->sparse, w->dF);
 }
 
 /* `count` column blocks from x[0].c on. */
@@ -452,7 +486,9 @@ static void backward_columns(struct column *x, int64_t count) {
   for (int64_t n = 0; n < count; n++) {
     pack_columns(p, u, x[n].c, x[n].rows->first, x[n].w);
     memset(x[n].carry, 0, sizeof x[n].carry);
+    if (p->sparse.on) wn_sparse_columns_init(p, u->b, x[n].c, &x[n].w->sparse);
     if (p->a->sel.on) select_columns(&x[n]);
+    if (p->sparse.on) columns_apart(&x[n]);
   }
   for (int64_t block = p->blocks - 1; block >= wn_max_i64(x->c, p->first_block); block--) {
     wn_attention_rows_init(p, u->b, block, &r);

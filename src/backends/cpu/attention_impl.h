@@ -166,6 +166,11 @@ struct wn_tile_ops {
   void (*exclusive_values)(const struct wn_tile_exclusive *);
   void (*gather_values)(float *acc, const float *w, const float *v, const int32_t *at, int64_t stride, int64_t count,
                         int64_t D);
+  /* rows at[n] of acc += w[n] x[D] */
+  void (*scatter)(float *acc, const float *w, const float *x, const int32_t *at, int64_t stride, int64_t count,
+                  int64_t D);
+  /* As gradient, but lse and delta are [rows,64]: each pair's own. */
+  void (*gradient_pairs)(const struct wn_tile_gradient *);
 };
 extern const struct wn_tile_ops wn_tile_ops_avx2, wn_tile_ops_avx512;
 

@@ -35,8 +35,9 @@ static int64_t far_distances(const struct wn_attention *a, int64_t near, int32_t
 void wn_sparse_init(struct wn_attention_plan *p, bool backward) {
   const struct wn_attention *a = p->a;
   memset(&p->sparse, 0, sizeof p->sparse);
-  if (backward || !(a->root.on || a->strided > 0) || a->span.on || a->threshold.on || a->dropout.p > 0 ||
-      a->slots.gone || a->slots.at || a->slots.mass)
+  if (backward && (a->relative.P > 0 || a->bias.n > 0)) return;
+  if (!(a->root.on || a->strided > 0) || a->span.on || a->threshold.on || a->dropout.p > 0 || a->slots.gone ||
+      a->slots.at || a->slots.mass)
     return;
   int64_t near = a->Tk;
   if (a->root.on) near = wn_min_i64(near, wn_max_i64(a->root.buffer, 0));
@@ -74,8 +75,7 @@ int64_t wn_sparse_edge(const struct wn_attention_plan *p, int64_t block) {
   return wn_min_i64(block, last / WN_TILE);
 }
 
-/* Entries of the list up to distance x. */
-static int64_t within(const struct wn_attention_plan *p, int64_t x) {
+int64_t wn_sparse_within(const struct wn_attention_plan *p, int64_t x) {
   int64_t lo = 0, hi = p->sparse.count;
   while (lo < hi) {
     const int64_t mid = lo + (hi - lo) / 2;
@@ -89,7 +89,7 @@ static int64_t within(const struct wn_attention_plan *p, int64_t x) {
 
 int64_t wn_sparse_visible(const struct wn_attention_plan *p, int64_t first) {
   const int64_t reach = p->a->Tk - 1 - first;
-  return wn_min_i64(p->sparse.near, reach + 1) + within(p, reach);
+  return wn_min_i64(p->sparse.near, reach + 1) + wn_sparse_within(p, reach);
 }
 
 void wn_sparse_keys(const struct wn_attention_plan *p, int64_t from, int64_t count, int32_t *at) {
@@ -102,8 +102,8 @@ void wn_sparse_rows_init(const struct wn_attention_plan *p, const struct wn_atte
   const int64_t edge = wn_sparse_edge(p, r->block) * WN_TILE;
   for (int64_t i = 0; i < r->rows; i++) {
     const int64_t at = r->p0 + i, first = p->a->doc_start ? p->a->doc_start[r->b * p->a->Tk + at] : 0;
-    to->end[i] = to->taken[i] = (int32_t)within(p, at - first);
-    to->begin[i] = (int32_t)wn_min_i64(within(p, at - edge), to->end[i]);
+    to->end[i] = to->taken[i] = (int32_t)wn_sparse_within(p, at - first);
+    to->begin[i] = (int32_t)wn_min_i64(wn_sparse_within(p, at - edge), to->end[i]);
   }
 }
 
