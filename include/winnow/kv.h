@@ -32,7 +32,7 @@ typedef struct wn_budgets {
   int64_t layers;
   int64_t *tokens;     /* [layers], each >= 1; a budget of the context or more never evicts */
   bool per_kv_head;    /* h2o, tova, random: each key-value head evicts for itself */
-  int64_t sinks;       /* streaming: tokens kept for ever; default 4 */
+  int64_t sinks;       /* streaming: tokens kept for ever, of a budget of K at most K-1; default 4 */
   bool cache_positions;/* streaming: a token's position is its place in the cache, as the paper has it; default false: in the
                           text. Needs rotary or relative positions */
   double recent;       /* h2o: the part of the budget that goes to the most recent tokens; default 0.5 */

@@ -77,12 +77,14 @@ wn_status wn_model_logits(wn_context *ctx, wn_model *model, const int32_t *token
 
 /* Decoding with a key-value cache. */
 typedef struct wn_session wn_session;
-/* capacity: tokens the cache can hold (0: the model's context and memory). B sequences in step. */
+/* capacity: the longest text (0: the model's context and memory). B sequences in step. A layer's cache holds what the
+ * layer can see: all, or as many tokens as its window or its widest span (as it is now) reaches. */
 wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, wn_session **out);
 void wn_session_destroy(wn_session *session); /* NULL is allowed */
 void wn_session_reset(wn_session *session);
 int64_t wn_session_position(const wn_session *session);  /* tokens seen so far */
-size_t wn_session_kv_bytes(const wn_session *session);   /* bytes of keys, values and F that are allocated */
+size_t wn_session_kv_bytes(const wn_session *session);   /* of the caches, all that is allocated: keys, values, F, positions,
+                                                            a policy's notes */
 /* Feeds T >= 1 tokens a sequence, tokens [B,T] (a prompt, a chunk of it, or one token), in pieces of at most
  * `chunk` tokens (0: a sensible size). logits [B,V] of the last position, may be NULL. */
 wn_status wn_session_feed(wn_context *ctx, wn_session *session, const int32_t *tokens, int64_t T, int64_t chunk,

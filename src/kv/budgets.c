@@ -243,8 +243,9 @@ wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *b, const wn_model_
         "for all heads belongs to tokens that all of them hold");
   if (b->cache_positions && b->policy != WN_POLICY_STREAMING)
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets: \"cache_positions\" is for the policy \"streaming\"");
-  if (b->cache_positions && c->position != WN_POS_ROPE && !c->attention.relative.enabled)
-    return wn_fail(ctx, WN_ERR_CONFIG, "budgets: \"cache_positions\" needs rotary or relative positions");
+  if (b->cache_positions && c->position != WN_POS_ROPE && !c->attention.relative.enabled &&
+      !c->attention.buckets.enabled)
+    return wn_fail(ctx, WN_ERR_CONFIG, "budgets: \"cache_positions\" needs rotary or relative positions, or buckets");
   if (b->sinks < 0 || b->sinks > 1 << 20)
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets: \"sinks\" is %lld, expected 0 to %d", (long long)b->sinks, 1 << 20);
   if (!(b->recent >= 0 && b->recent <= 1))

@@ -264,6 +264,67 @@ static void test_bytes_and_allocations(void **state) {
   wn_context_destroy(ctx);
 }
 
+/* The positions that a layer of one sequence holds: held[position]. */
+static void positions(const wn_session *s, int64_t l, bool *held, int64_t n) {
+  const struct wn_kv_cache *c = &s->caches[l];
+  memset(held, 0, (size_t)n * sizeof *held);
+  for (int64_t j = 0; j < c->count; j++) held[c->at ? c->at[j] : j] = true;
+}
+
+/* Long enough for several blocks and pieces: one by one, at once, and in pieces that cut blocks short. */
+static void test_long_prompts(void **state) {
+  (void)state;
+  enum { N = 700 };
+  static const struct {
+    int model;
+    wn_policy policy;
+    int64_t K;
+    const char *attention; /* instead of the model's */
+  } rows[] = {{7, WN_POLICY_SELECTIVE, 40, NULL},
+              {12, WN_POLICY_SELECTIVE, 130, NULL},
+              {1, WN_POLICY_STREAMING, 33, NULL},
+              {1, WN_POLICY_RANDOM, 64, NULL},
+              {1, WN_POLICY_WINDOW, N, "{\"window\":70,\"sinks\":1}"}, /* trimmed */
+              {1, WN_POLICY_WINDOW, N, "{\"span\":{\"limit\":90,\"ramp\":8,\"init\":0.5},\"selective\":{}}"},
+              {1, WN_POLICY_SELECTIVE, 50, "{\"window\":45,\"selective\":{},\"threshold\":{\"tau\":0.9}}"}};
+  static bool expected[LAYERS][N], found[N];
+  static int32_t ids[N];
+  float last[V] = {0}, logits[V];
+  for (int t = 0; t < N; t++) ids[t] = (int32_t)wn_random_below(9, WN_STREAM_TEST, 1, (uint64_t)t, V);
+  for (int backend = 0; backend < 2; backend++) {
+    wn_context *ctx = context_of(backend ? "cpu" : "ref", 1);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+      wn_model_config c = model_case_config(&model_cases[rows[i].model]);
+      if (rows[i].attention) OK(ctx, wn_attention_config_parse(ctx, rows[i].attention, &c.attention));
+      struct wn_model *model = model_of(ctx, &c, backend ? WN_F32 : WN_F64);
+      wn_budgets b;
+      wn_session *s;
+      budgets_of(&(struct choice){.policy = rows[i].policy}, &c, rows[i].K, &b);
+      OK(ctx, wn_session_create_with_budgets(ctx, model, 1, N, &b, &s));
+      for (int way = 0; way < 3; way++) {
+        const int64_t step = way == 0 ? 1 : way == 1 ? N : 233;
+        wn_session_reset(s);
+        for (int64_t at = 0; at < N; at += step)
+          OK(ctx, wn_session_feed(ctx, s, ids + at, step < N - at ? step : N - at, way == 2 ? 150 : 0, logits));
+        for (int64_t l = 0; l < LAYERS; l++) {
+          positions(s, l, way ? found : expected[l], N);
+          if (way && memcmp(found, expected[l], sizeof found) != 0)
+            fail_msg("row %d on %s, way %d: layer %d holds others", (int)i, backend ? "cpu" : "ref", way, (int)l);
+        }
+        if (way == 0) memcpy(last, logits, sizeof last);
+        for (int n = 0; n < V; n++)
+          if (!(fabs((double)logits[n] - (double)last[n]) <= (backend ? 2e-5 : 1e-6)))
+            fail_msg("row %d on %s, way %d: logit %d is %g, expected %g", (int)i, backend ? "cpu" : "ref", way, n,
+                     (double)logits[n], (double)last[n]);
+      }
+      wn_session_destroy(s);
+      wn_budgets_clear(&b);
+      wn_model_destroy(model);
+    }
+    wn_context_destroy(ctx);
+  }
+}
+
 /* Without budgets a layer holds what it can see. */
 static void test_trimmed(void **state) {
   (void)state;
@@ -309,6 +370,7 @@ int main(void) {
       cmocka_unit_test(test_budgets_that_never_bind),
       cmocka_unit_test(test_ties),
       cmocka_unit_test(test_trimmed),
+      cmocka_unit_test(test_long_prompts),
       cmocka_unit_test(test_bytes_and_allocations),
       cmocka_unit_test(test_refusals),
   };

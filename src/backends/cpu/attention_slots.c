@@ -29,7 +29,13 @@ uint64_t wn_slots_seen(const struct wn_attention *a, int64_t b, int64_t g, int64
   uint64_t seen = 0;
   if (columns <= 0) return 0;
   wn_slots_distances(a, b, g, r, j0, columns, x);
-  for (int64_t j = 0; j < columns; j++) seen |= (uint64_t)sees(a, x[j]) << j;
+  if (a->strided > 0 || a->root.on) {
+    for (int64_t j = 0; j < columns; j++) seen |= (uint64_t)sees(a, x[j]) << j;
+    return seen;
+  }
+  const int32_t near = a->span.on && a->span.exclude_self, far = (int32_t)wn_min_i64(a->window, INT32_MAX);
+  const int32_t last = far > 0 ? far - 1 : INT32_MAX;
+  for (int64_t j = 0; j < columns; j++) seen |= (uint64_t)(x[j] >= near && x[j] <= last) << j;
   return seen;
 }
 
