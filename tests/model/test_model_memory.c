@@ -405,6 +405,50 @@ static void test_gradients(void **state) {
   }
 }
 
+/* The fast backend behind a memory gives the reference's loss and gradients; both in single precision. */
+static void test_backends(void **state) {
+  (void)state;
+  for (int k = 0; k < CASES; k++) {
+    double loss[2];
+    float *grads[2];
+    size_t total = 0;
+    for (int fast = 0; fast < 2; fast++) {
+      wn_context *ctx = context_of(fast ? "cpu" : "ref", 1);
+      wn_model_config c = model_case_config(&cases[k]);
+      c.memory = 6;
+      struct wn_model *model = model_of(ctx, &c, WN_F32);
+      struct tokens x;
+      tokens_of(&x, B, WHOLE, c.vocab_size, false);
+      const struct wn_workspace_options options = {.backward = true, .memory = 6, .memory_sets = 1};
+      wn_workspace *ws;
+      OK(ctx, wn_workspace_create(ctx, model, B, BLOCK, &options, &ws));
+      total = model->table.total;
+      grads[fast] = calloc(total, sizeof(float));
+      loss[fast] = 0;
+      for (int i = 0; i < BLOCKS; i++) {
+        int32_t ids[B * BLOCK], targets[B * BLOCK];
+        const struct wn_batch batch = block_of(&x, i, ids, targets);
+        struct wn_step_result r;
+        const struct wn_step step = {.grads = grads[fast], .loss_scale = 1, .mem_scale = 1};
+        OK(ctx, wn_model_step(model, ws, &batch, &step, &r));
+        loss[fast] += r.loss_sum + r.span_loss + r.mem_loss;
+      }
+      wn_workspace_destroy(ws);
+      wn_model_destroy(model);
+      wn_context_destroy(ctx);
+    }
+    double error = 0, size = 0;
+    for (size_t i = 0; i < total; i++) {
+      error += pow((double)(grads[0][i] - grads[1][i]), 2);
+      size += pow((double)grads[0][i], 2);
+    }
+    if (!(size > 0 && sqrt(error / size) < 1e-4 && fabs(loss[0] - loss[1]) < 1e-5 * loss[0]))
+      fail_msg("%s: loss %.9g, fast %.9g; gradients differ by %g", cases[k].name, loss[0], loss[1], sqrt(error / size));
+    free(grads[0]);
+    free(grads[1]);
+  }
+}
+
 static void check_no_allocation(const struct model_case *k) {
   wn_context *ctx = context_of("ref", 1);
   wn_model_config c = model_case_config(k);
@@ -490,6 +534,7 @@ int main(void) {
                                      cmocka_unit_test(test_window_room),
                                      cmocka_unit_test(test_rooms_follow),
                                      cmocka_unit_test(test_gradients),
+                                     cmocka_unit_test(test_backends),
                                      cmocka_unit_test(test_no_allocation),
                                      cmocka_unit_test(test_refusals)};
   return cmocka_run_group_tests(tests, NULL, NULL);
