@@ -110,7 +110,7 @@ static int eval_source(wn_context *ctx, const struct request *r, wn_model *model
   wn_data_config *data = &recipe.data;
   const char *split = r->split;
   if (r->data) {
-    if (data->kind != WN_DATA_TOKENS) {
+    if (data->kind != WN_DATA_TOKENS && data->kind != WN_DATA_SPAN_CORRUPTION) {
       wn_recipe plain;
       wn_recipe_init(&plain);
       *data = plain.data;
@@ -120,12 +120,12 @@ static int eval_source(wn_context *ctx, const struct request *r, wn_model *model
     snprintf(data->val, sizeof data->val, "%s", r->data);
     split = "val";
   }
-  if (data->kind == WN_DATA_TOKENS) {
+  if (data->kind == WN_DATA_TOKENS || data->kind == WN_DATA_SPAN_CORRUPTION) {
     const char *file = strcmp(split, "train") ? data->val : data->train;
     if (!*file)
       return cli_usage_error("winnow eval", "nothing to evaluate on: give --data, --text or a task with --set");
     snprintf(what, what_bytes, "%s", file);
-    if (!options->bytes && !r->max_batches) options->bytes = bytes_behind(file);
+    if (!options->bytes && !r->max_batches && data->kind == WN_DATA_TOKENS) options->bytes = bytes_behind(file);
   } else {
     snprintf(what, what_bytes, "task (%s)", split);
   }

@@ -49,11 +49,12 @@ wn_status wn_token_file_write(wn_context *ctx, const char *path, const char *lay
 
 /* Where batches come from. A batch is a pure function of (source, seed, step): resuming needs no state,
  * and two models with one seed see the same data in the same order. */
-typedef enum wn_data_kind { WN_DATA_TOKENS, WN_DATA_VARIABLE_ASSIGNMENT, WN_DATA_COPY, WN_DATA_PARITY } wn_data_kind;
+typedef enum wn_data_kind { WN_DATA_TOKENS, WN_DATA_VARIABLE_ASSIGNMENT, WN_DATA_COPY, WN_DATA_PARITY,
+                           WN_DATA_SPAN_CORRUPTION } wn_data_kind;
 
 /* The "data" object of a recipe. */
 typedef struct wn_data_config {
-  wn_data_kind kind;     /* "tokens", "variable_assignment", "copy", "parity" */
+  wn_data_kind kind;     /* "tokens", "variable_assignment", "copy", "parity", "span_corruption" */
   char train[1024];      /* token file (tokens) */
   char val[1024];        /* token file; may be empty: no evaluation */
   char tokenizer[1024];  /* copied beside the checkpoints; may be empty */
@@ -64,6 +65,15 @@ typedef struct wn_data_config {
    * query variable whose latest value is the answer. Values may be limited at evaluation (eval_values). */
   int variables, values, assignments;
   int eval_values;       /* 0: the same as values; else evaluation draws from the first eval_values values */
+  /* T5's objective (Raffel et al. 2020, section 3.1.4), for models with an encoder: stretches of a token file of which
+   * spans are dropped. The encoder reads the rest, with a sentinel for each span; the decoder predicts the sentinels, each
+   * with its span. Sentinels are the vocabulary's last entries, from the end. */
+  double noise_density;  /* 0.15: part of the tokens that is dropped */
+  double mean_span;      /* 3 */
+  int sentinels;         /* 100: entries of the vocabulary that are set aside for them */
+  int64_t input_length;  /* tokens of the encoder's rows; 0: the model's encoder.context */
+  int end_token;         /* ends inputs and targets; -1: the sentinel after the last span's (the paper's figure 2) */
+  int start_token;       /* 0: what the decoder's rows begin with, and padding */
   int max_length;        /* copy: lengths 1 to max_length (24); parity: sequence length */
 } wn_data_config;
 
@@ -85,6 +95,12 @@ bool wn_data_source_continues(const wn_data_source *source, uint64_t step, int64
  * without replacement per epoch; val sources go in file order. */
 wn_status wn_data_source_batch(wn_context *ctx, const wn_data_source *source, uint64_t seed, uint64_t step, int64_t B,
                                int32_t *tokens, int32_t *targets, int32_t *doc_start, bool *packed);
+
+/* Sources for models with an encoder: tokens of its rows (0: not one), and the rows that belong to batch `step`: inputs
+ * [B, input length], input_count [B] tokens of each, the rest is padding. */
+int64_t wn_data_source_input_length(const wn_data_source *source);
+wn_status wn_data_source_inputs(wn_context *ctx, const wn_data_source *source, uint64_t seed, uint64_t step, int64_t B,
+                                int32_t *inputs, int32_t *input_count);
 
 WN_API_END
 #endif

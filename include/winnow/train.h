@@ -84,6 +84,9 @@ void wn_trainer_destroy(wn_trainer *trainer); /* NULL is allowed; the model stay
  * tokens (wn_train_progress.memory_moves counts). */
 wn_status wn_trainer_step(wn_context *ctx, wn_trainer *trainer, const int32_t *tokens, const int32_t *targets,
                           const int32_t *doc_start, wn_train_progress *progress);
+/* For models with an encoder: what it reads in the steps from now on, inputs [accumulate*batch, S], and input_count
+ * [accumulate*batch] of them (NULL: S). Borrowed. */
+void wn_trainer_set_inputs(wn_trainer *trainer, const int32_t *inputs, const int32_t *input_count, int64_t S);
 /* For models with a memory: a step's rows go on where those of the step before stopped; the next step's begin anew. */
 void wn_trainer_forget(wn_trainer *trainer);
 /* Gradient of parameter tensor i of the last step (before clipping), float32 [same shape]. Borrowed. */

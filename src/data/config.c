@@ -2,11 +2,12 @@
  * Tasks: Leviathan, Kalman, Matias, arXiv 2410.02703, appendix A.1 and A.2. */
 #include "data/config.h"
 #include "base/error.h"
+#include "data/span_corruption.h"
 
 #define AT(member) offsetof(wn_data_config, member)
 #define TEXT(member) AT(member), 0, sizeof(((wn_data_config *)0)->member), NULL
 
-static const char *const kind_names[] = {"tokens", "variable_assignment", "copy", "parity", NULL};
+static const char *const kind_names[] = {"tokens", "variable_assignment", "copy", "parity", "span_corruption", NULL};
 
 const struct wn_field wn_data_fields[] = {
     {"kind", WN_FIELD_ENUM, AT(kind), 0, 0, kind_names, "a token file or a synthetic task"},
@@ -21,6 +22,15 @@ const struct wn_field wn_data_fields[] = {
     {"assignments", WN_FIELD_INT, AT(assignments), 1, 1 << 20, NULL, "variable_assignment: pairs before the query"},
     {"eval_values", WN_FIELD_INT, AT(eval_values), 0, 1 << 20, NULL,
      "variable_assignment: values that evaluation draws from; 0: all"},
+    {"noise_density", WN_FIELD_DOUBLE, AT(noise_density), 0.001, 0.9, NULL, "span_corruption: part that is dropped"},
+    {"mean_span", WN_FIELD_DOUBLE, AT(mean_span), 1, 1000, NULL, "span_corruption: tokens a dropped span"},
+    {"sentinels", WN_FIELD_INT, AT(sentinels), 2, 1 << 20, NULL,
+     "span_corruption: the vocabulary's last entries, which stand for spans"},
+    {"input_length", WN_FIELD_INT64, AT(input_length), 0, 1 << 24, NULL,
+     "span_corruption: tokens of the encoder's rows; 0: model.encoder.context"},
+    {"end_token", WN_FIELD_INT, AT(end_token), -1, 1 << 24, NULL,
+     "span_corruption: ends inputs and targets; -1: the sentinel after the last span's"},
+    {"start_token", WN_FIELD_INT, AT(start_token), 0, 1 << 24, NULL, "span_corruption: begins the decoder's rows"},
     {"max_length", WN_FIELD_INT, AT(max_length), 1, 1 << 20, NULL, "copy: longest string; parity: sequence length"},
 };
 const int wn_data_field_count = (int)(sizeof wn_data_fields / sizeof *wn_data_fields);
@@ -32,6 +42,10 @@ void wn_data_config_init(wn_data_config *config) {
       .variables = 3,
       .values = 100,
       .assignments = 64,
+      .noise_density = 0.15,
+      .mean_span = 3,
+      .sentinels = 100,
+      .end_token = -1,
       .max_length = 24,
   };
 }
@@ -47,6 +61,18 @@ wn_status wn_data_config_check(wn_context *ctx, const char *where, const wn_data
   if (config->eval_values > config->values)
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"data.eval_values\" is %d; it must be at most \"data.values\" (%d)", where,
                    config->eval_values, config->values);
+  if (config->kind == WN_DATA_SPAN_CORRUPTION && config->input_length > 0) {
+    int64_t text, target, noise, spans;
+    if (config->input_length < 3)
+      return wn_fail(ctx, WN_ERR_CONFIG,
+                     "%s: \"data.input_length\" is %lld; a kept token, a sentinel and an end take 3", where,
+                     (long long)config->input_length);
+    wn_span_corruption_lengths(config->input_length, config->noise_density, config->mean_span, &text, &target);
+    wn_span_corruption_noise(text, config->noise_density, config->mean_span, &noise, &spans);
+    if (spans + 1 > config->sentinels)
+      return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"data.sentinels\" is %d; %lld tokens of input need %lld", where,
+                     config->sentinels, (long long)config->input_length, (long long)spans + 1);
+  }
   if (config->kind == WN_DATA_PARITY && config->max_length < 2)
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"data.max_length\" is %d; parity needs at least 2", where,
                    config->max_length);
@@ -69,6 +95,12 @@ void wn_data_config_requirements(const wn_data_config *config, int64_t *vocab_si
   case WN_DATA_PARITY: /* bits */
     *vocab_size = 2;
     *context = config->max_length;
+    return;
+  case WN_DATA_SPAN_CORRUPTION: /* the decoder's rows; its vocabulary is the file's and the sentinels */
+    if (config->input_length > 0) {
+      int64_t text;
+      wn_span_corruption_lengths(config->input_length, config->noise_density, config->mean_span, &text, context);
+    }
     return;
   }
 }

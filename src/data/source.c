@@ -7,12 +7,17 @@
  * Validation: blocks in file order, the last one padded, so that one pass counts every token but the first exactly
  * once.
  *
+ * Span corruption: blocks of as many tokens as come out at the encoder's length, with nothing between them, in the same
+ * orders; validation drops the same spans whatever the seed.
+ *
  * Streams (segment recurrence): B rows cut the file's blocks into B stretches of n = blocks / B, and row r of step s is
  * block r n + s mod n, so that a row goes on where it stopped. Validation takes n = ceil(blocks / B): every token once
  * again. */
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/rng.h"
+#include "data/config.h"
+#include "data/span_corruption.h"
 #include "data/tasks.h"
 #include "data/token_file.h"
 
@@ -27,7 +32,10 @@ struct wn_data_source {
   wn_token_file *file; /* tokens */
   uint64_t blocks;     /* of one pass */
   uint64_t slack;      /* training: tokens after the last block */
-  int32_t *block;      /* [T+1] */
+  int32_t *block;      /* [T+1], or [text] */
+  int64_t text;        /* span corruption: tokens of a block; 0: another kind */
+  struct wn_span_corruption corruption;
+  int32_t *pair; /* [input_length + 1] and [T]: what a row is made into */
 };
 
 static wn_status check_task(wn_context *ctx, const wn_data_config *c, int64_t T, int32_t vocab_size) {
@@ -93,6 +101,42 @@ static wn_status open_tokens(wn_context *ctx, wn_data_source *s) {
   return WN_OK;
 }
 
+static wn_status open_spans(wn_context *ctx, wn_data_source *s) {
+  const wn_data_config *c = &s->config;
+  const char *path = s->val ? c->val : c->train;
+  int64_t target;
+  if (!*path) return wn_fail(ctx, WN_ERR_CONFIG, "data.%s: no token file is named", s->val ? "val" : "train");
+  if (c->input_length < 3)
+    return wn_fail(ctx, WN_ERR_CONFIG, "data.input_length is %" PRId64 "; span corruption needs the encoder's length",
+                   c->input_length);
+  WN_TRY(wn_data_config_check(ctx, "data", c));
+  wn_span_corruption_lengths(c->input_length, c->noise_density, c->mean_span, &s->text, &target);
+  if (target > s->T)
+    return wn_fail(ctx, WN_ERR_SHAPE,
+                   "%" PRId64 " tokens of input have targets of %" PRId64 ", the context has %" PRId64, c->input_length,
+                   target, s->T);
+  const int32_t plain = s->vocab_size - c->sentinels;
+  if (plain < 1 || c->start_token >= s->vocab_size || c->end_token >= s->vocab_size)
+    return wn_fail(ctx, WN_ERR_CONFIG,
+                   "data: %d sentinels, start_token %d and end_token %d do not fit in the model's vocabulary of %d",
+                   c->sentinels, c->start_token, c->end_token, s->vocab_size);
+  s->corruption = (struct wn_span_corruption){
+      .density = c->noise_density, .mean_span = c->mean_span, .first_sentinel = s->vocab_size - 1, .end = c->end_token};
+  WN_TRY(wn_token_file_open(ctx, path, &s->file));
+  const uint64_t count = wn_token_file_count(s->file), n = (uint64_t)s->text;
+  if (count < (s->val ? 2 : n))
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: %" PRIu64 " tokens are fewer than a block of %" PRIu64, path, count,
+                   s->val ? 2 : n);
+  s->blocks = s->val ? (count + n - 1) / n : count / n;
+  s->slack = s->val ? 0 : count % n;
+  void *p;
+  WN_TRY(wn_alloc(ctx, "block of tokens", (size_t)s->text * sizeof *s->block, &p));
+  s->block = p;
+  WN_TRY(wn_alloc(ctx, "inputs and targets", (size_t)(c->input_length + 1 + s->T) * sizeof *s->pair, &p));
+  s->pair = p;
+  return WN_OK;
+}
+
 wn_status wn_data_source_create(wn_context *ctx, const wn_data_config *config, const char *split, int64_t context,
                                 int32_t vocab_size, wn_data_source **out) {
   *out = NULL;
@@ -109,8 +153,9 @@ wn_status wn_data_source_create(wn_context *ctx, const wn_data_config *config, c
   s->val = val;
   s->T = context;
   s->vocab_size = vocab_size;
-  wn_status status =
-      config->kind == WN_DATA_TOKENS ? open_tokens(ctx, s) : check_task(ctx, config, context, vocab_size);
+  wn_status status = config->kind == WN_DATA_TOKENS            ? open_tokens(ctx, s)
+                     : config->kind == WN_DATA_SPAN_CORRUPTION ? open_spans(ctx, s)
+                                                               : check_task(ctx, config, context, vocab_size);
   if (status != WN_OK) {
     wn_data_source_destroy(s);
     return status;
@@ -123,11 +168,12 @@ void wn_data_source_destroy(wn_data_source *source) {
   if (!source) return;
   wn_token_file_close(source->file);
   wn_free(source->block);
+  wn_free(source->pair);
   wn_free(source);
 }
 
 uint64_t wn_data_source_batches(const wn_data_source *source, int64_t B) {
-  if (source->config.kind != WN_DATA_TOKENS || B < 1) return 0;
+  if (!source->file || B < 1) return 0;
   return (source->blocks - 1) / (uint64_t)B + 1;
 }
 
@@ -143,6 +189,50 @@ static uint64_t stretch(const wn_data_source *s, int64_t B) {
 bool wn_data_source_continues(const wn_data_source *source, uint64_t step, int64_t B) {
   if (!wn_data_source_streams(source) || B < 1 || stretch(source, B) == 0) return false;
   return step % stretch(source, B) != 0;
+}
+
+/* The first token of training block g. */
+static uint64_t shuffled(const wn_data_source *s, uint64_t seed, uint64_t g, uint64_t length) {
+  const uint64_t epoch = g / s->blocks;
+  const uint64_t offset = wn_random_below(seed, WN_STREAM_DATA, epoch, UINT64_MAX, s->slack + 1);
+  return offset + length * wn_random_permute(seed, WN_STREAM_DATA, epoch, s->blocks, g % s->blocks);
+}
+
+static wn_status read_block(wn_context *ctx, const wn_data_source *s, uint64_t first, uint64_t n, int32_t limit) {
+  WN_TRY(wn_token_file_read(ctx, s->file, first, n, s->block));
+  for (uint64_t i = 0; i < n; i++)
+    if (s->block[i] >= limit)
+      return wn_fail(ctx, WN_ERR_SHAPE, "%s: token %" PRIu64 " is %d, outside the model's vocabulary of %d%s",
+                     wn_token_file_path(s->file), first + i, s->block[i], limit,
+                     limit < s->vocab_size ? " before the sentinels" : "");
+  return WN_OK;
+}
+
+/* Row g of span corruption: the encoder's and the decoder's, in s->pair. Counts of 0: a row left over. */
+static wn_status span_row(wn_context *ctx, const wn_data_source *s, uint64_t seed, uint64_t g, int64_t *input_count,
+                          int64_t *target_count) {
+  const uint64_t n = (uint64_t)s->text, count = wn_token_file_count(s->file);
+  const uint64_t first = s->val ? g * n : shuffled(s, seed, g, n);
+  *input_count = *target_count = 0;
+  if (s->val && (g >= s->blocks || count - first < 2)) return WN_OK;
+  const uint64_t now = n < count - first ? n : count - first;
+  WN_TRY(read_block(ctx, s, first, now, s->vocab_size - s->config.sentinels));
+  wn_span_corrupt(&s->corruption, s->val ? 0 : seed, g, s->block, (int64_t)now, s->pair, input_count,
+                  s->pair + s->config.input_length + 1, target_count);
+  return WN_OK;
+}
+
+/* The decoder's part: it is given what it has predicted, one place later. */
+static wn_status span_target_row(wn_context *ctx, const wn_data_source *s, uint64_t seed, uint64_t g, int32_t *tokens,
+                                 int32_t *targets) {
+  int64_t inputs, count;
+  const int32_t *target = s->pair + s->config.input_length + 1;
+  WN_TRY(span_row(ctx, s, seed, g, &inputs, &count));
+  for (int64_t i = 0; i < s->T; i++) {
+    tokens[i] = i > 0 && i < count ? target[i - 1] : s->config.start_token;
+    targets[i] = i < count ? target[i] : -1;
+  }
+  return WN_OK;
 }
 
 /* Row g of a token file: tokens, targets [T]. */
@@ -161,15 +251,9 @@ static wn_status token_row(wn_context *ctx, const wn_data_source *s, uint64_t se
   } else if (s->config.stream) {
     first = g * T;
   } else {
-    uint64_t epoch = g / s->blocks;
-    uint64_t offset = wn_random_below(seed, WN_STREAM_DATA, epoch, UINT64_MAX, s->slack + 1);
-    first = offset + T * wn_random_permute(seed, WN_STREAM_DATA, epoch, s->blocks, g % s->blocks);
+    first = shuffled(s, seed, g, T);
   }
-  WN_TRY(wn_token_file_read(ctx, s->file, first, n, s->block));
-  for (uint64_t i = 0; i < n; i++)
-    if (s->block[i] >= s->vocab_size)
-      return wn_fail(ctx, WN_ERR_SHAPE, "%s: token %" PRIu64 " is %d, outside the model's vocabulary of %d",
-                     wn_token_file_path(s->file), first + i, s->block[i], s->vocab_size);
+  WN_TRY(read_block(ctx, s, first, n, s->vocab_size));
   for (uint64_t i = 0; i < T; i++) {
     tokens[i] = i + 1 < n ? s->block[i] : 0;
     targets[i] = i + 1 < n ? s->block[i + 1] : -1;
@@ -192,8 +276,8 @@ wn_status wn_data_source_batch(wn_context *ctx, const wn_data_source *source, ui
   bool pack = s->config.kind == WN_DATA_TOKENS && s->config.pack && doc_start;
   if (packed) *packed = pack;
   if (B < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "a batch of %" PRId64 " rows is out of range", B);
-  if (s->val && s->config.kind == WN_DATA_TOKENS) step %= wn_data_source_batches(s, B);
   uint64_t g, each = 0;
+  if (s->val && s->file) step %= wn_data_source_batches(s, B);
   if (wn_data_source_streams(s)) {
     each = stretch(s, B);
     if (each == 0)
@@ -208,12 +292,36 @@ wn_status wn_data_source_batch(wn_context *ctx, const wn_data_source *source, ui
   for (int64_t r = 0; r < B; r++, g++, tokens += s->T, targets += s->T) {
     if (s->config.kind == WN_DATA_TOKENS)
       WN_TRY(token_row(ctx, s, seed, each ? (uint64_t)r * each + step : g, tokens, targets));
+    else if (s->config.kind == WN_DATA_SPAN_CORRUPTION)
+      WN_TRY(span_target_row(ctx, s, seed, g, tokens, targets));
     else
       wn_task_sample(&s->config, s->val, seed, g, s->T, tokens, targets);
     if (pack) {
       mark_documents(s->config.document_token, s->T, tokens, doc_start);
       doc_start += s->T;
     }
+  }
+  return WN_OK;
+}
+
+int64_t wn_data_source_input_length(const wn_data_source *source) {
+  return source->config.kind == WN_DATA_SPAN_CORRUPTION ? source->config.input_length : 0;
+}
+
+wn_status wn_data_source_inputs(wn_context *ctx, const wn_data_source *s, uint64_t seed, uint64_t step, int64_t B,
+                                int32_t *inputs, int32_t *input_count) {
+  const int64_t S = wn_data_source_input_length(s);
+  uint64_t g;
+  if (S == 0 || B < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "inputs of %" PRId64 " rows of a source that has none", B);
+  if (s->val) step %= wn_data_source_batches(s, B);
+  if (__builtin_mul_overflow(step, (uint64_t)B, &g) || g > INT64_MAX - (uint64_t)B)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "step %" PRIu64 " at %" PRId64 " rows is past the end of all sequences", step,
+                   B);
+  for (int64_t r = 0; r < B; r++, g++, inputs += S) {
+    int64_t count, targets;
+    WN_TRY(span_row(ctx, s, seed, g, &count, &targets));
+    for (int64_t i = 0; i < S; i++) inputs[i] = i < count ? s->pair[i] : s->config.start_token;
+    input_count[r] = (int32_t)count;
   }
   return WN_OK;
 }

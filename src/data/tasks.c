@@ -92,6 +92,7 @@ void wn_task_sample(const wn_data_config *config, bool val, uint64_t seed, uint6
     used = parity(config, &d, tokens, targets);
     break;
   case WN_DATA_TOKENS:
+  case WN_DATA_SPAN_CORRUPTION:
     break;
   }
   int32_t pad = config->kind == WN_DATA_COPY ? WN_COPY_EOS : 0;

@@ -13,13 +13,19 @@
 
 enum { PATH_BYTES = 4096 };
 
+/* An encoder-decoder has entries beside the tokenizer's: the sentinels of what it was trained on. */
+static bool tokenizer_fits(const wn_tokenizer *tok, const wn_model_config *c) {
+  const int64_t entries = wn_tokenizer_vocab_size(tok);
+  return c->encoder.layers > 0 ? entries <= c->vocab_size : entries == c->vocab_size;
+}
+
 wn_status wn_model_save(wn_context *ctx, const wn_model *model, const wn_tokenizer *tok, const char *dir) {
   static const char *const metadata[] = {"format", "pt", "producer", "winnow", NULL};
   char path[PATH_BYTES];
   if (model->dtype != WN_F32)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: parameters of dtype %s are not saved; F32 is", dir,
                    wn_dtype_name(model->dtype));
-  if (tok && wn_tokenizer_vocab_size(tok) != model->config.vocab_size)
+  if (tok && !tokenizer_fits(tok, &model->config))
     return wn_fail(ctx, WN_ERR_SHAPE, "%s: the tokenizer has %d tokens, the model %lld", dir,
                    wn_tokenizer_vocab_size(tok), (long long)model->config.vocab_size);
   WN_TRY(wn_make_dirs(ctx, dir));
@@ -125,8 +131,9 @@ static wn_status check_tokenizer(wn_context *ctx, const char *dir, const struct 
     wn_tokenizer *tok;
     WN_TRY(wn_tokenizer_load(ctx, dir, &tok));
     const int32_t entries = wn_tokenizer_vocab_size(tok);
+    const bool fits = tokenizer_fits(tok, &model->config);
     wn_tokenizer_destroy(tok);
-    if (entries != model->config.vocab_size)
+    if (!fits)
       return wn_fail(ctx, WN_ERR_SHAPE, "%s: the tokenizer has %d tokens, config.json's vocab_size is %lld", path,
                      entries, (long long)model->config.vocab_size);
     break;

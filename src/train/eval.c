@@ -22,11 +22,15 @@ wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, str
                      (unsigned long long)loop->batches);
     bool packed = false;
     WN_TRY(loop->batch(loop->batch_user, i, loop->tokens, loop->targets, loop->doc_start, &packed));
+    if (loop->S > 0) WN_TRY(loop->input_batch(loop->batch_user, i, loop->inputs, loop->input_count));
     struct wn_batch batch = {.B = loop->B,
                              .T = loop->T,
                              .tokens = loop->tokens,
                              .targets = loop->targets,
-                             .doc_start = packed ? loop->doc_start : NULL};
+                             .doc_start = packed ? loop->doc_start : NULL,
+                             .S = loop->S,
+                             .inputs = loop->inputs,
+                             .input_count = loop->input_count};
     struct wn_step step = {.loss_scale = 1, .memory_set = loop->memory_set, .observer = loop->observer};
     struct wn_step_result result = {0};
     WN_TRY(wn_model_step(loop->model, loop->ws, &batch, &step, &result));
@@ -44,11 +48,12 @@ wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, str
 struct buffers {
   wn_workspace *ws;
   struct wn_arena arena;
-  int32_t *tokens, *targets, *doc_start;
+  int32_t *tokens, *targets, *doc_start, *inputs, *input_count;
 };
 
-static wn_status buffers_init(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t T, int64_t memory,
-                              bool whole, struct buffers *b) {
+/* S: tokens of the encoder's rows, 0 without. */
+static wn_status buffers_init(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t T, int64_t S,
+                              int64_t memory, bool whole, struct buffers *b) {
   memset(b, 0, sizeof *b);
   size_t count, bytes;
   if (!wn_mul_size((size_t)B, (size_t)T, &count) || !wn_mul_size(count, sizeof(int32_t), &bytes))
@@ -57,6 +62,11 @@ static wn_status buffers_init(wn_context *ctx, const struct wn_model *model, int
   wn_arena_plan(&b->arena, "tokens", bytes, (void **)&b->tokens);
   wn_arena_plan(&b->arena, "targets", bytes, (void **)&b->targets);
   wn_arena_plan(&b->arena, "document starts", bytes, (void **)&b->doc_start);
+  if (!wn_mul_size((size_t)B, (size_t)S, &count) || !wn_mul_size(count, sizeof(int32_t), &bytes))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "evaluation batch of %lld rows of %lld inputs is too large", (long long)B,
+                   (long long)S);
+  if (S > 0) wn_arena_plan(&b->arena, "inputs", bytes, (void **)&b->inputs);
+  if (S > 0) wn_arena_plan(&b->arena, "input counts", (size_t)B * sizeof(int32_t), (void **)&b->input_count);
   WN_TRY(wn_arena_allocate(ctx, &b->arena, "evaluation batch"));
   struct wn_workspace_options options = {
       .activation_dtype = WN_F32, .memory = memory, .memory_whole = whole, .memory_sets = 1};
@@ -68,12 +78,31 @@ static void buffers_clear(struct buffers *b) {
   wn_arena_clear(&b->arena);
 }
 
+struct source_user {
+  wn_context *ctx;
+  const wn_data_source *source;
+  uint64_t seed;
+  int64_t B;
+};
+
+static wn_status source_batch(void *user, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start,
+                              bool *packed) {
+  struct source_user *u = user;
+  return wn_data_source_batch(u->ctx, u->source, u->seed, index, u->B, tokens, targets, doc_start, packed);
+}
+
+/* Of the encoder, where the source has rows for one. */
+static wn_status source_inputs(void *user, uint64_t index, int32_t *inputs, int32_t *input_count) {
+  struct source_user *u = user;
+  return wn_data_source_inputs(u->ctx, u->source, u->seed, index, u->B, inputs, input_count);
+}
+
 /* The loop over `batches` batches of B rows, with buffers of its own. */
 static wn_status run_batches(wn_context *ctx, wn_model *model, const wn_eval_options *options, int64_t B, int64_t T,
-                             int64_t memory, uint64_t batches, wn_eval_batch_fn batch, void *user,
+                             int64_t S, int64_t memory, uint64_t batches, wn_eval_batch_fn batch, void *user,
                              const struct wn_layer_observer *observer, struct wn_eval_sums *sums) {
   struct buffers b;
-  wn_status status = buffers_init(ctx, model, B, T, memory, options && options->whole_memory, &b);
+  wn_status status = buffers_init(ctx, model, B, T, S, memory, options && options->whole_memory, &b);
   if (status == WN_OK) {
     const struct wn_eval_loop loop = {.model = model,
                                       .ws = b.ws,
@@ -82,6 +111,10 @@ static wn_status run_batches(wn_context *ctx, wn_model *model, const wn_eval_opt
                                       .tokens = b.tokens,
                                       .targets = b.targets,
                                       .doc_start = b.doc_start,
+                                      .S = S,
+                                      .inputs = b.inputs,
+                                      .input_count = b.input_count,
+                                      .input_batch = source_inputs,
                                       .batches = batches,
                                       .batch = batch,
                                       .batch_user = user,
@@ -132,19 +165,6 @@ static wn_status eval_finish(wn_context *ctx, const struct wn_eval_sums *sums, u
   return WN_OK;
 }
 
-struct source_user {
-  wn_context *ctx;
-  const wn_data_source *source;
-  uint64_t seed;
-  int64_t B;
-};
-
-static wn_status source_batch(void *user, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start,
-                              bool *packed) {
-  struct source_user *u = user;
-  return wn_data_source_batch(u->ctx, u->source, u->seed, index, u->B, tokens, targets, doc_start, packed);
-}
-
 wn_status wn_eval_observed(wn_context *ctx, wn_model *model, const wn_data_source *source,
                            const wn_eval_options *options, const struct wn_layer_observer *observer,
                            wn_eval_result *result) {
@@ -161,7 +181,8 @@ wn_status wn_eval_observed(wn_context *ctx, wn_model *model, const wn_data_sourc
   struct wn_eval_sums sums;
   double start = wn_seconds_now();
   struct source_user user = {ctx, source, options ? options->seed : 0, B};
-  WN_TRY(run_batches(ctx, model, options, B, T, memory, batches, source_batch, &user, observer, &sums));
+  WN_TRY(run_batches(ctx, model, options, B, T, wn_data_source_input_length(source), memory, batches, source_batch,
+                     &user, observer, &sums));
   /* The bytes are those of the whole source, so they say nothing about a part of it. */
   uint64_t bytes = options && batches == all ? options->bytes : 0;
   return eval_finish(ctx, &sums, bytes, wn_seconds_now() - start, result);
@@ -226,7 +247,7 @@ wn_status wn_eval_text_observed(wn_context *ctx, wn_model *model, const wn_token
   struct wn_eval_sums sums;
   struct text_user user = {ids, count, B, T, memory > 0 ? (size_t)all : 0};
   if (status == WN_OK)
-    status = run_batches(ctx, model, options, B, T, memory, batches, text_batch, &user, observer, &sums);
+    status = run_batches(ctx, model, options, B, T, 0, memory, batches, text_batch, &user, observer, &sums);
   wn_tokens_free(ids);
   WN_TRY(status);
   return eval_finish(ctx, &sums, batches == all && bytes > unpredicted ? bytes - unpredicted : 0,

@@ -29,8 +29,13 @@ static wn_status data_vocabulary(wn_context *ctx, const char *token_file, char p
   return WN_OK;
 }
 
-static wn_status agree(wn_context *ctx, const char *who, int64_t theirs, int64_t ours) {
-  if (theirs == ours) return WN_OK;
+/* more: entries that the model has beside theirs, at least. */
+static wn_status agree(wn_context *ctx, const char *who, int64_t theirs, int64_t more, int64_t ours) {
+  if (more ? theirs + more <= ours : theirs == ours) return WN_OK;
+  if (more)
+    return wn_fail(ctx, WN_ERR_SHAPE,
+                   "%s has a vocabulary of %lld, which with %lld sentinels is more than the model's %lld", who,
+                   (long long)theirs, (long long)more, (long long)ours);
   return wn_fail(ctx, WN_ERR_SHAPE, "%s has a vocabulary of %lld, the model of %lld", who, (long long)theirs,
                  (long long)ours);
 }
@@ -43,7 +48,8 @@ wn_status wn_run_prepare(wn_context *ctx, wn_recipe *recipe, const char *tokeniz
   *tok = NULL;
   if (tokenizer_from && tokenizer_from[0]) WN_TRY(wn_tokenizer_load(ctx, tokenizer_from, tok));
 
-  if (recipe->data.kind == WN_DATA_TOKENS) {
+  const int64_t sentinels = recipe->data.kind == WN_DATA_SPAN_CORRUPTION ? recipe->data.sentinels : 0;
+  if (recipe->data.kind == WN_DATA_TOKENS || sentinels > 0) {
     if (!recipe->data.train[0]) {
       status = wn_fail(ctx, WN_ERR_CONFIG, "data.train is empty: it names the token file to train on");
       goto failed;
@@ -53,7 +59,9 @@ wn_status wn_run_prepare(wn_context *ctx, wn_recipe *recipe, const char *tokeniz
     wn_data_config_requirements(&recipe->data, &task_vocab, &task_context);
   }
   if (model->vocab_size == 0)
-    model->vocab_size = *tok ? wn_tokenizer_vocab_size(*tok) : data_vocab ? data_vocab : task_vocab;
+    model->vocab_size = *tok         ? wn_tokenizer_vocab_size(*tok) + sentinels
+                        : data_vocab ? data_vocab + sentinels
+                                     : task_vocab;
   if (model->vocab_size == 0) {
     status =
         wn_fail(ctx, WN_ERR_CONFIG,
@@ -61,8 +69,9 @@ wn_status wn_run_prepare(wn_context *ctx, wn_recipe *recipe, const char *tokeniz
                 recipe->data.train);
     goto failed;
   }
-  if (*tok) WN_TRY_GOTO(agree(ctx, tokenizer_from, wn_tokenizer_vocab_size(*tok), model->vocab_size), failed);
-  if (data_vocab) WN_TRY_GOTO(agree(ctx, data_json, data_vocab, model->vocab_size), failed);
+  if (*tok)
+    WN_TRY_GOTO(agree(ctx, tokenizer_from, wn_tokenizer_vocab_size(*tok), sentinels, model->vocab_size), failed);
+  if (data_vocab) WN_TRY_GOTO(agree(ctx, data_json, data_vocab, sentinels, model->vocab_size), failed);
   if (task_vocab > model->vocab_size) {
     status = wn_fail(ctx, WN_ERR_SHAPE, "the task needs a vocabulary of %lld, model.vocab_size is %lld",
                      (long long)task_vocab, (long long)model->vocab_size);

@@ -82,9 +82,29 @@ void wn_recipe_init(wn_recipe *recipe) {
   };
 }
 
+/* An encoder reads what span corruption leaves of a text, and nothing else does; the two lengths are one. */
+static wn_status resolve_encoder(wn_context *ctx, const char *where, wn_recipe *r) {
+  const bool encoder = r->model.encoder.layers > 0, spans = r->data.kind == WN_DATA_SPAN_CORRUPTION;
+  if (encoder != spans)
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"model.encoder.layers\" is %lld; %s", where,
+                   (long long)r->model.encoder.layers,
+                   spans ? "\"data.kind\" \"span_corruption\" needs an encoder"
+                         : "an encoder needs \"data.kind\" \"span_corruption\"");
+  if (!spans) return WN_OK;
+  if (r->model.encoder.context == 0) r->model.encoder.context = r->data.input_length > 0 ? r->data.input_length : 512;
+  if (r->data.input_length == 0) r->data.input_length = r->model.encoder.context;
+  if (r->data.input_length > r->model.encoder.context)
+    return wn_fail(ctx, WN_ERR_CONFIG,
+                   "%s: \"data.input_length\" is %lld; it must be at most %lld, "
+                   "\"model.encoder.context\"",
+                   where, (long long)r->data.input_length, (long long)r->model.encoder.context);
+  return WN_OK;
+}
+
 /* Fills what the data decides and checks what joins several keys. The vocabulary of a token file is not known here: it
  * may stay 0 until the data is opened, and the model is checked with a stand-in. */
 static wn_status resolve(wn_context *ctx, const char *where, wn_recipe *r) {
+  WN_TRY(resolve_encoder(ctx, where, r));
   WN_TRY(wn_data_config_check(ctx, where, &r->data));
   int64_t vocab, context;
   wn_data_config_requirements(&r->data, &vocab, &context);

@@ -27,6 +27,7 @@ struct run {
   wn_data_source *train, *val; /* val may be NULL */
   struct wn_arena arena;
   int32_t *tokens, *targets, *doc_start; /* [accumulate*batch, context] */
+  int32_t *inputs, *input_count; /* [accumulate*batch, input length], [accumulate*batch]; NULL without an encoder */
   struct wn_run_log log;
   int64_t saved_step; /* of the checkpoint in dir; -1: none */
   double start;
@@ -95,7 +96,8 @@ static wn_status open_sources(struct run *r) {
   int64_t T = c->train.context;
   int32_t vocab = (int32_t)c->model.vocab_size;
   WN_TRY(wn_data_source_create(ctx, &c->data, "train", T, vocab, &r->train));
-  if (c->train.eval_every > 0 && (c->data.kind != WN_DATA_TOKENS || c->data.val[0]))
+  if (c->train.eval_every > 0 &&
+      ((c->data.kind != WN_DATA_TOKENS && c->data.kind != WN_DATA_SPAN_CORRUPTION) || c->data.val[0]))
     WN_TRY(wn_data_source_create(ctx, &c->data, "val", T, vocab, &r->val));
   size_t rows, count, bytes;
   if (!wn_mul_size((size_t)c->train.batch, (size_t)c->train.accumulate, &rows) ||
@@ -104,12 +106,20 @@ static wn_status open_sources(struct run *r) {
   wn_arena_plan(&r->arena, "tokens", bytes, (void **)&r->tokens);
   wn_arena_plan(&r->arena, "targets", bytes, (void **)&r->targets);
   wn_arena_plan(&r->arena, "document starts", bytes, (void **)&r->doc_start);
+  const int64_t S = wn_data_source_input_length(r->train);
+  if (S > 0) {
+    if (!wn_mul_size(rows, (size_t)S, &count) || !wn_mul_size(count, sizeof(int32_t), &bytes))
+      return wn_fail(ctx, WN_ERR_CONFIG, "train.batch * train.accumulate * data.input_length is too large");
+    wn_arena_plan(&r->arena, "inputs", bytes, (void **)&r->inputs);
+    wn_arena_plan(&r->arena, "input counts", rows * sizeof(int32_t), (void **)&r->input_count);
+  }
   return wn_arena_allocate(ctx, &r->arena, "batch");
 }
 
 static wn_status open_trainer(struct run *r) {
   wn_context *ctx = r->ctx;
   WN_TRY(wn_trainer_create(ctx, r->model, &r->recipe.train, &r->trainer));
+  if (r->inputs) wn_trainer_set_inputs(r->trainer, r->inputs, r->input_count, wn_data_source_input_length(r->train));
   if (!wn_checkpoint_exists(r->dir)) return wn_run_log_trim(ctx, &r->log, 0);
   struct wn_run_state state;
   WN_TRY(wn_checkpoint_load(ctx, r->dir, r->trainer, &state));
@@ -152,6 +162,11 @@ static wn_status val_batch(void *user, uint64_t index, int32_t *tokens, int32_t 
                               doc_start, packed);
 }
 
+static wn_status val_inputs(void *user, uint64_t index, int32_t *inputs, int32_t *input_count) {
+  struct run *r = user;
+  return wn_data_source_inputs(r->ctx, r->val, r->recipe.train.seed, index, r->recipe.train.batch, inputs, input_count);
+}
+
 /* Uses the training workspace and batch: no memory beyond what a step holds. */
 static wn_status evaluate(struct run *r, wn_train_progress *progress) {
   const wn_train_config *c = &r->recipe.train;
@@ -166,6 +181,10 @@ static wn_status evaluate(struct run *r, wn_train_progress *progress) {
                               .doc_start = r->doc_start,
                               .batches = batches,
                               .memory_set = c->accumulate,
+                              .S = wn_data_source_input_length(r->val),
+                              .inputs = r->inputs,
+                              .input_count = r->input_count,
+                              .input_batch = val_inputs,
                               .batch = val_batch,
                               .batch_user = r};
   struct wn_eval_sums sums;
@@ -187,6 +206,9 @@ static wn_status one_step(struct run *r, wn_train_fn fn, void *user) {
   bool packed = false;
   WN_TRY(wn_data_source_batch(r->ctx, r->train, c->seed, (uint64_t)r->trainer->step, c->batch * c->accumulate,
                               r->tokens, r->targets, r->doc_start, &packed));
+  if (r->inputs)
+    WN_TRY(wn_data_source_inputs(r->ctx, r->train, c->seed, (uint64_t)r->trainer->step, c->batch * c->accumulate,
+                                 r->inputs, r->input_count));
   if (!wn_data_source_continues(r->train, (uint64_t)r->trainer->step, c->batch * c->accumulate))
     wn_trainer_forget(r->trainer);
   WN_TRY(wn_trainer_step(r->ctx, r->trainer, r->tokens, r->targets, packed ? r->doc_start : NULL, &p));

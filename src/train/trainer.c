@@ -85,7 +85,10 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
                              .T = t->context,
                              .tokens = tokens + a * micro,
                              .targets = targets + a * micro,
-                             .doc_start = doc_start ? doc_start + a * micro : NULL};
+                             .doc_start = doc_start ? doc_start + a * micro : NULL,
+                             .S = t->input_length,
+                             .inputs = t->inputs ? t->inputs + a * t->batch * t->input_length : NULL,
+                             .input_count = t->input_count ? t->input_count + a * t->batch : NULL};
     struct wn_step step = {.grads = t->grads,
                            .loss_scale = 1.0 / (double)counted,
                            .mem_scale = 1.0 / (double)t->accumulate,
@@ -131,6 +134,12 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
                                     .tokens = t->tokens};
   }
   return WN_OK;
+}
+
+void wn_trainer_set_inputs(wn_trainer *t, const int32_t *inputs, const int32_t *input_count, int64_t S) {
+  t->inputs = inputs;
+  t->input_count = input_count;
+  t->input_length = S;
 }
 
 void wn_trainer_forget(wn_trainer *t) {

@@ -14,6 +14,8 @@ struct wn_trainer {
   struct wn_optimizer opt;
   struct wn_arena arena;
   void *grads;     /* [table.total] of the model's dtype: the last step's gradient, before clipping */
+  const int32_t *inputs, *input_count; /* of the encoder, [accumulate*batch, input_length] and [accumulate*batch] */
+  int64_t input_length;
   int64_t step;    /* optimizer steps done */
   uint64_t tokens; /* trained on so far */
 };

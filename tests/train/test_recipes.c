@@ -117,6 +117,8 @@ static void test_parameter_counts(void **state) {
       {"adaptive-span.json", 205, 39e6, 0.5 / 39, false, false},
       {"adaptive-span-large.json", 27, 209e6, 0.5 / 209, false, false},
       {"adaptive-span-large.json", 205, 209e6, 0.5 / 209, false, false},
+      {"t5-small-selective.json", 0, 60506624, 0, false, false}, /* Raffel et al. 2020, its checkpoint's tensors */
+      {"t5-small-standard.json", 0, 60506624, 0, false, false},
       {"xsa-0.7b.json", 0, 0.7e9, 0.05 / 0.7, true, false},
       {"xsa-1.4b.json", 0, 1.4e9, 0.05 / 1.4, true, false},
       {"xsa-2.7b.json", 0, 2.7e9, 0.05 / 2.7, true, false},
@@ -152,10 +154,14 @@ static void test_start(void **state) {
                            "model.layers=2", "model.ffn_width=24", "model.head_size=8", "model.width=32",
                            "model.heads=2", "train.context=0",
                            /* only for token files: a task says itself how many tokens it needs */
-                           "model.vocab_size=64", "model.context=16", train, val, "data.tokenizer=\"\""};
-    enum { ALL = sizeof small / sizeof *small, TASK = ALL - 5 };
+                           "model.vocab_size=64", "model.context=16", train, val, "data.tokenizer=\"\"",
+                           /* only with an encoder */
+                           "model.vocab_size=72", "data.sentinels=8", "data.end_token=-1", "model.encoder.layers=2",
+                           "model.encoder.context=24", "data.input_length=0"};
+    enum { SPANS = sizeof small / sizeof *small, FILES = SPANS - 6, TASK = FILES - 5 };
     must(ctx, wn_recipe_load(ctx, path, NULL, 0, &r));
-    must(ctx, wn_recipe_load(ctx, path, small, r.data.kind == WN_DATA_TOKENS ? ALL : TASK, &r));
+    const int sets = r.data.kind == WN_DATA_SPAN_CORRUPTION ? SPANS : r.data.kind == WN_DATA_TOKENS ? FILES : TASK;
+    must(ctx, wn_recipe_load(ctx, path, small, sets, &r));
     wn_status status = wn_train_run(ctx, &r, run, false, NULL, NULL);
     if (status == WN_ERR_UNSUPPORTED) { /* a term that only ref has */
       tiny_remove(run);
