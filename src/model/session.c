@@ -184,6 +184,7 @@ void wn_session_destroy(wn_session *s) {
 void wn_session_reset(wn_session *s) {
   for (int64_t l = 0; l < s->model->config.layers; l++) wn_kv_cache_reset(&s->caches[l]);
   s->position = 0;
+  s->broken = false;
 }
 
 int64_t wn_session_position(const wn_session *s) {
@@ -215,6 +216,7 @@ static wn_status check_tokens(wn_context *ctx, const struct wn_session *s, const
 wn_status wn_session_feed(wn_context *ctx, wn_session *s, const int32_t *tokens, int64_t T, int64_t chunk,
                           float *logits) {
   WN_TRY(check_tokens(ctx, s, tokens, T, chunk));
+  if (s->broken) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: its last feed failed; it can only be reset");
   if (chunk == 0 || chunk > s->piece) chunk = s->piece;
   for (int64_t done = 0; done < T;) {
     const int64_t now = T - done < chunk ? T - done : chunk;
@@ -226,7 +228,9 @@ wn_status wn_session_feed(wn_context *ctx, wn_session *s, const int32_t *tokens,
     }
     struct wn_run run;
     begin(&run, s, now);
+    s->broken = true;
     WN_TRY(feed_piece(&run, s, logits && done + now == T, false));
+    s->broken = false;
     s->position += now;
     done += now;
   }

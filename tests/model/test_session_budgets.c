@@ -361,6 +361,21 @@ static void test_refusals(void **state) {
   assert_non_null(strstr(wn_context_error(ctx), "2 layers"));
   wn_budgets_clear(&b);
   wn_model_destroy(model);
+  /* A feed that fails half way: 16 relative positions, and a text of 20 tokens. */
+  const wn_model_config relative = model_case_config(&model_cases[16]);
+  assert_true(relative.attention.relative.enabled && relative.context == 16);
+  const int32_t ids[20] = {0};
+  float logits[V];
+  model = model_of(ctx, &relative, WN_F32);
+  OK(ctx, wn_session_create(ctx, model, 1, 20, &s));
+  assert_int_not_equal(wn_session_feed(ctx, s, ids, 20, 0, logits), WN_OK);
+  assert_non_null(strstr(wn_context_error(ctx), "relative positions"));
+  assert_int_equal(wn_session_feed(ctx, s, ids, 1, 0, logits), WN_ERR_ARGUMENT);
+  assert_non_null(strstr(wn_context_error(ctx), "reset"));
+  wn_session_reset(s);
+  OK(ctx, wn_session_feed(ctx, s, ids, 16, 0, logits));
+  wn_session_destroy(s);
+  wn_model_destroy(model);
   wn_context_destroy(ctx);
 }
 
