@@ -2,10 +2,10 @@
 """winnow beside kvpress: the same weights, prompt length, budget and threads; peak memory and tokens per second.
 
 Usage: bench/prune/against_kvpress.py --python PYTHON [--library build/libwinnow.so]
-           [--work FOLDER] [--prompt 4096] [--tokens 256] [--budgets 256,512] [--threads 1,2] [--rounds 3] [--only TEXT]
+           [--work FOLDER] [--prompt 4096] [--tokens 256] [--budgets 256,512] [--threads 1,2] [--rounds 3] [--only TEXT,TEXT]
            [--realtime] [--out FILE.json]
        bench/prune/against_kvpress.py --python PYTHON --quality CHECKPOINT --data VAL.bin [--prompt 384] [--tokens 128]
-           [--budgets 64,128] [--texts 32] [--library ...] [--only TEXT] [--out FILE.json]
+           [--budgets 64,128] [--texts 32] [--library ...] [--only TEXT,TEXT] [--out FILE.json]
 
 PYTHON is of an environment with kvpress (bench/peers/setup.sh --kvpress). A Llama of 8 layers, width 512, 8 heads in 4
 groups, with random weights is made, exported (tools/export-llama.py) and its logits compared; then each way of each side
@@ -191,7 +191,7 @@ def run(a, side, model, way, budget, threads):
     command = [a.python, os.path.abspath(__file__), "--child", side, "--model", model, "--way", way, "--budget", str(budget),
                "--thread", str(threads), "--prompt", str(a.prompt), "--tokens", str(a.tokens), "--library", a.library,
                "--texts", str(a.texts)] + (["--quality", a.quality, "--data", a.data] if a.quality else [])
-    env = dict(os.environ, OMP_NUM_THREADS=str(threads), OMP_WAIT_POLICY="passive", HF_HUB_OFFLINE="1")
+    env = dict(os.environ, OMP_NUM_THREADS=str(threads), HF_HUB_OFFLINE="1")
     done = subprocess.run(command + ["--realtime"] * a.realtime, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode: sys.exit(f"{' '.join(command)}\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
@@ -221,7 +221,7 @@ def main():
     for threads in map(int, a.threads.split(",")):
         for budget in map(int, a.budgets.split(",")):
             jobs = [("winnow", w, model) for w in OURS] + [("kvpress", w, exported) for w in WAYS]
-            jobs = [j for j in jobs if a.only in f"{j[0]} {j[1]}"]
+            jobs = [j for j in jobs if any(o in f"{j[0]} {j[1]} " for o in a.only.split(","))]
             if budget != int(a.budgets.split(",")[0]): jobs = [j for j in jobs if j[1] != "full"]
             samples = {j[:2]: [] for j in jobs}
             for _ in range(a.rounds):
