@@ -6,7 +6,8 @@
  * head, dF = -sum of G, and with the reversed carry of dF the gradient dS of the selections, which joins the selecting
  * head's G before that head's products. So selection costs no product beyond dense (but for the bilinear form).
  * A team deals column blocks to its threads, each with its own dq, added up in fixed order. 10 D operations a pair and
- * head; floats of scratch: 2 T H D for packed rows, T H D more for each thread's dq. */
+ * head, 6 D where the key is held constant; floats of scratch: 2 T H D for packed rows, T H D more for each thread's
+ * dq. */
 #include <math.h>
 #include <omp.h>
 #include <string.h>

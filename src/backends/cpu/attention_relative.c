@@ -10,6 +10,7 @@
 #include "backends/cpu/attention_slots.h"
 #include "backends/cpu/attention_terms.h"
 
+/* As many as there are threads where those are more: up to 16 threads the sums are the same bit for bit. */
 enum { PARTS = 16 };
 
 /* Distance of the packed rows' first column. Row groups begin at multiples of WN_SKEW_ROWS, so do the columns used. */
