@@ -77,6 +77,20 @@ static void same(const char *name, const char *what, const struct trace *x, cons
   }
 }
 
+/* Sequences at once, evictions found first, give the same logits as token by token. */
+static void same_as_batch(const char *name, wn_context *ctx, wn_model *model, const int32_t *ids, const wn_budgets *b,
+                          const struct trace *x, double tolerance) {
+  static float logits[B * T * V];
+  double top = 0;
+  OK(ctx, wn_model_logits_with_budgets(ctx, model, ids, NULL, B, T, b, logits));
+  for (int i = 0; i < B * T * V; i++) top = fmax(top, fabs((double)logits[i]));
+  for (int i = 0; i < B * T * V; i++) {
+    const double found = (double)x->logits[i / V % T][i / (T * V) * V + i % V];
+    if (!(fabs((double)logits[i] - found) <= tolerance * top))
+      fail_msg("%s: logit %d of position %d is %g, in a batch %g", name, i % V, i / V % T, found, (double)logits[i]);
+  }
+}
+
 static const int singly[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0}, mixed[] = {4, 1, 1, 5, 3, 0},
                  whole[] = {14, 0}, late[] = {1, 9, 1, 3, 0};
 
@@ -120,10 +134,12 @@ static void test_ways_of_feeding(void **state) {
                                      : "",
                  (int)K, backend ? "cpu" : "ref");
         OK(ctx, wn_session_create_with_budgets(ctx, model, B, T, &b, &s));
-        wn_budgets_clear(&b);
         struct trace first = expected; /* ref's */
         memset(&expected, 0, sizeof expected);
         feed(ctx, s, x.ids, singly, 0, &expected);
+        if (!b.cache_positions && b.policy != WN_POLICY_H2O && b.policy != WN_POLICY_TOVA)
+          same_as_batch(name, ctx, model, x.ids, &b, &expected, tolerance);
+        wn_budgets_clear(&b);
         if (backend) same(name, "beside ref", &first, &expected, tolerance);
         found = expected;
         feed(ctx, s, x.ids, mixed, 2, &found);
