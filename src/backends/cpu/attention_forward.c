@@ -59,8 +59,9 @@ static void lay_packed(const struct wn_attention_plan *p, struct wn_layout *l, i
   k->kt = wn_layout_take(l, groups * tiles * D * WN_TILE);
   k->v = wn_layout_take(l, groups * tiles * WN_TILE * p->Dp);
   k->skt = p->a->sel.on && p->a->sel.bilinear ? wn_layout_take(l, tiles * D * WN_TILE) : NULL;
-  k->k = p->sparse.on ? wn_layout_take(l, groups * tiles * WN_TILE * p->Dp) : NULL;
-  k->rows_v = !p->sparse.on || groups == 1 ? k->v : wn_layout_take(l, groups * tiles * WN_TILE * p->Dp);
+  k->k = p->sparse.on && !p->sparse.direct ? wn_layout_take(l, groups * tiles * WN_TILE * p->Dp) : NULL;
+  k->rows_v =
+      !p->sparse.on || p->sparse.direct || groups == 1 ? k->v : wn_layout_take(l, groups * tiles * WN_TILE * p->Dp);
   k->first = (int32_t *)wn_layout_take(l, groups);
 }
 
@@ -122,10 +123,13 @@ static void pack_tile(const struct wn_attention_plan *p, const struct wn_attenti
   const struct wn_attention *a = p->a;
   const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, a->Tk - j0), at = c * u->groups + g;
   if (c < k->first[g]) return;
-  p->ops->pack_transposed(k->kt + at * a->D * WN_TILE, wn_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows, a->D,
-                          (float)a->scale);
-  p->ops->pack(k->v + at * WN_TILE * p->Dp, WN_TILE, p->Dp, wn_at(a->v, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, rows,
-               a->D, 1.0f);
+  const bool apart = c < wn_sparse_edge(p, p->first_block); /* no row sees it as a tile */
+  if (!apart || (u->select >= 0 && g == u->select / p->group))
+    p->ops->pack_transposed(k->kt + at * a->D * WN_TILE, wn_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows, a->D,
+                            (float)a->scale);
+  if (!apart || !p->sparse.direct)
+    p->ops->pack(k->v + at * WN_TILE * p->Dp, WN_TILE, p->Dp, wn_at(a->v, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, rows,
+                 a->D, 1.0f);
   const int64_t row = (g * p->blocks + c) * WN_TILE * p->Dp;
   if (k->k)
     p->ops->pack(k->k + row, WN_TILE, p->Dp, wn_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows, a->D, 1.0f);

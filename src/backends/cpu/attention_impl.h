@@ -213,6 +213,7 @@ struct wn_attention_plan {
   int64_t chunks; /* team: parts of one sequence */
   struct {        /* attention_sparse.h */
     bool on;
+    bool direct;          /* forward: far keys and values are read where they lie, not packed first */
     int64_t near;         /* distances below it go by tiles */
     int64_t count;        /* distances from there on that are seen */
     const int32_t *x;     /* [count] ascending */

@@ -4,7 +4,7 @@
 #include "backends/cpu/attention_bias.h"
 
 /* More keys than this share of a tile's columns, and the tile is as fast. */
-enum { DENSEST = WN_TILE / 4 };
+enum { DENSEST = WN_TILE / 4, DIRECT = 2 };
 
 /* Far distances in ascending order; returns how many. The rule with the fewest candidates proposes. */
 static int64_t far_distances(const struct wn_attention *a, int64_t near, int32_t *x_out) {
@@ -47,6 +47,8 @@ void wn_sparse_init(struct wn_attention_plan *p, bool backward) {
   p->sparse.count = far_distances(a, near, NULL);
   p->sparse.on = p->sparse.count * WN_TILE <= DENSEST * (a->Tk - near);
   if (!p->sparse.on) p->sparse.count = 0;
+  /* Packed rows are faster to read; a few queries do not pay for the packing. */
+  p->sparse.direct = a->D == p->Dp && a->Tq < a->Tk / DIRECT;
 }
 
 /* Tiles that a row block may see before the edge, its own included. */
@@ -142,9 +144,12 @@ static const int32_t *side_of(const int32_t *x, int64_t lo, int64_t hi, int64_t 
 static void forward_chunk(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                           const struct wn_sparse_forward *f, int64_t count, const float *keys, const float *values,
                           int64_t h, int64_t n0) {
+  const int64_t g = h / p->group, packed = g * p->blocks * WN_TILE * p->Dp;
+  const int64_t k_step = p->sparse.direct ? p->a->s_k.t : p->Dp, v_step = p->sparse.direct ? p->a->s_v.t : p->Dp;
+  keys = p->sparse.direct ? wn_at(p->a->k, p->a->s_k, u->b, 0, u->g0 + g) : keys + packed;
+  values = p->sparse.direct ? wn_at(p->a->v, p->a->s_v, u->b, 0, u->g0 + g) : values + packed;
   const struct wn_attention *a = p->a;
   const int64_t Dp = p->Dp, width = wn_min_i64(wn_div_up(p->sparse.count - n0, SIDE) * SIDE, WN_TILE);
-  const int64_t group = h / p->group * p->blocks * WN_TILE * Dp;
   const int32_t *x = p->sparse.x + n0, *of;
   int32_t in[SIDE];
   for (int64_t side = 0; side < width; side += SIDE)
@@ -153,7 +158,7 @@ static void forward_chunk(const struct wn_attention_plan *p, const struct wn_att
         float *to = f[n].tile + i * WN_TILE + side;
         of = side_of(x, f[n].rows->begin[i] - n0, f[n].rows->end[i] - 1 - n0, side, in);
         if (of)
-          p->ops->gather_logits(to, f[n].q + (h * WN_TILE + i) * Dp, keys + group + (f[n].at->p0 + i) * Dp, of, -Dp,
+          p->ops->gather_logits(to, f[n].q + (h * WN_TILE + i) * Dp, keys + (f[n].at->p0 + i) * k_step, of, -k_step,
                                 SIDE, Dp, (float)a->scale);
         else
           memset(to, 0, SIDE * sizeof *to);
@@ -191,7 +196,7 @@ static void forward_chunk(const struct wn_attention_plan *p, const struct wn_att
         of = side_of(x, f[n].rows->begin[i] - n0, f[n].rows->end[i] - 1 - n0, side, in);
         if (of)
           p->ops->gather_values(f[n].acc + (h * WN_TILE + i) * Dp, f[n].tile + i * WN_TILE + side,
-                                values + group + (f[n].at->p0 + i) * Dp, of, -Dp, SIDE, Dp);
+                                values + (f[n].at->p0 + i) * v_step, of, -v_step, SIDE, Dp);
       }
 }
 

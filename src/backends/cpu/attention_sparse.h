@@ -52,7 +52,8 @@ void wn_sparse_take(const struct wn_attention_plan *p, const struct wn_attention
                     int64_t row, int64_t rows, int64_t c, const float *F);
 
 /* Forward of the far pairs of `count` row blocks, all heads of the unit; the more blocks, the more often a key is met
- * while it is in cache. keys, values: [groups][blocks*64][Dp]; the rest as softmax's. */
+ * while it is in cache. keys, values: [groups][blocks*64][Dp], unused where they are read directly; the rest as
+ * softmax's. */
 enum { WN_SPARSE_BLOCKS = 8 };
 struct wn_sparse_forward {
   const struct wn_attention_rows *at;
