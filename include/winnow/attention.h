@@ -117,6 +117,9 @@ typedef struct wn_attention_arrays {
   const void *gate;          /* [H]; only with exclusive.gate */
   const uint8_t *control;    /* [B,T] 1: a control token, kept whatever the threshold; may be NULL */
   const int32_t *key_count;  /* [B] bidirectional: keys of each sequence, those behind are padding; NULL: all */
+  const int32_t *gone;       /* [B,P,T] first row that no longer sees the key (kv.h: wn_attention_evictions), held
+                                constant in backward; NULL: no key goes */
+  int64_t gone_groups;       /* P: 1, or Hkv; 0 reads as 1 */
   const int32_t *doc_start;  /* [B,T] index of the first token of each token's document, or NULL: one document */
   void *y;                   /* [B,H,T,D] */
   void *F;                   /* [B,G,T,T] for inspection: quadratic, only filled when asked for; entries j > i hold

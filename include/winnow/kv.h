@@ -50,6 +50,15 @@ wn_status wn_budgets_save(wn_context *ctx, const wn_budgets *budgets, const char
 wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *budgets, const wn_model_config *config);
 int64_t wn_budgets_total(const wn_budgets *budgets); /* sum over the layers */
 
+/* P of the evictions of one attention call, the groups of key-value heads that evict for themselves: 1, or Hkv. */
+int64_t wn_attention_eviction_groups(const wn_attention_config *config, const wn_attention_arrays *arrays,
+                                     const wn_budgets *budgets);
+/* The evictions of one attention call on whole sequences under budgets->tokens[0]: gone [B,P,T], the caller's, the
+ * position of the first row that no longer sees the key; INT32_MAX where there is none. Put into arrays->gone they make
+ * the call attend as decoding under the budget would. */
+wn_status wn_attention_evictions(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *arrays,
+                                 const wn_budgets *budgets, int32_t *gone);
+
 /* wn_model_logits with the budgets in force, each document by itself: what decoding under them gives. NULL: none. */
 wn_status wn_model_logits_with_budgets(wn_context *ctx, wn_model *model, const int32_t *tokens, const int32_t *doc_start,
                                        int64_t B, int64_t T, const wn_budgets *budgets, float *logits);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include "winnow/context.h"
 #include "winnow/data.h"
+#include "winnow/kv.h"
 #include "winnow/model.h"
 
 WN_API_BEGIN
@@ -34,6 +35,13 @@ typedef struct wn_train_config {
   bool whole_memory;         /* a memory of earlier blocks is kept and read whole, and not as far as the layer can see:
                                 to compare with */
   wn_dtype activation_dtype; /* WN_F32, or WN_BF16 for what waits for the backward pass ("float32", "bfloat16") */
+  char init[1024];           /* a checkpoint's folder whose parameters a new run starts with; "": random ones */
+  struct {                   /* budgets of the key-value cache in force in training (kv.h): evictions as decoding would
+                                make them, held constant in backward; evaluations of the run are under them too */
+    char budgets[1024];      /* as wn_budgets_parse reads it; "": none */
+    wn_policy policy;        /* default "selective"; a budgets.json has its own */
+    int64_t from_step, to_step; /* from the context down to the budgets, step by step; 0, 0: at once */
+  } prune;
 } wn_train_config;
 
 typedef struct wn_recipe {
@@ -61,6 +69,7 @@ typedef struct wn_train_progress {
   uint64_t memory_bytes;         /* of that, what follows the layers' sight: the memory's states, keys and values */
   uint64_t memory_moves;         /* allocations of it so far: none while spans stay within a block of 64 tokens */
   double tokens_per_second, seconds; /* this step's; since the start of this process's run */
+  double budget;                 /* mean of the layers' budgets in force, at most the context; 0: none */
   uint64_t tokens;               /* trained on so far, resumed runs included */
   bool evaluated;                /* the fields below are of this step */
   double val_loss, val_accuracy; /* accuracy: share of counted positions whose arg-max is the target */
@@ -110,6 +119,8 @@ typedef struct wn_eval_options {
   uint64_t max_batches;   /* 0: all of a token file, 16 of an endless source */
   uint64_t bytes;         /* bytes of text behind the source, for bits per byte; 0: unknown */
   uint64_t seed;          /* synthetic sources */
+  const wn_budgets *budgets; /* in force, each sequence and document by itself, with the result that decoding has;
+                                NULL: none. Not with a memory */
   void (*progress)(void *user, uint64_t done, uint64_t total);
   void *user;
 } wn_eval_options;

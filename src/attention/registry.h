@@ -82,6 +82,10 @@ wn_status wn_attention_config_check(wn_context *ctx, const char *where, const wn
  * caller's to change. */
 void wn_attention_terms(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out);
 
+/* The operation of a public call, checked; the plan of run.c adds what it keeps for backward. */
+wn_status wn_attention_call(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *arrays,
+                            struct wn_attention *out);
+
 /* Selections F of a layer: 0 without selective attention, else 1 or one for each key-value head. */
 int64_t wn_attention_selections(const wn_attention_config *config, int64_t kv_heads);
 

@@ -88,6 +88,8 @@ static void fill_operation(const wn_attention_config *config, const wn_attention
   op->s_q = op->s_y = heads_first(a->H, a->T, a->D);
   op->s_k = op->s_v = heads_first(a->Hkv, Tk, a->D);
   op->doc_start = a->doc_start;
+  op->slots.gone = a->gone;
+  op->slots.groups = a->gone_groups;
   op->key_count = a->key_count;
   op->dy = a->dy, op->dq = a->dq, op->dk = a->dk, op->dv = a->dv;
   wn_attention_terms(config, -1, a->D, op);
@@ -108,6 +110,13 @@ static void fill_operation(const wn_attention_config *config, const wn_attention
       memcpy((char *)op + row->op_gradient, &x, sizeof x);
     }
   }
+}
+
+wn_status wn_attention_call(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *arrays,
+                            struct wn_attention *out) {
+  WN_TRY(check_arrays(ctx, config, arrays));
+  fill_operation(config, arrays, out);
+  return WN_OK;
 }
 
 /* Gradients of parameters are added to by the operation; a public call gives them alone. */

@@ -231,6 +231,11 @@ static wn_status read_field(const struct reader *r, const char *path, const stru
   case WN_FIELD_ENUM:
     return read_enum(r, path, f, v, at);
   case WN_FIELD_STRING: {
+    if (f->min == 1 && json_is_number(v)) {
+      snprintf(found, sizeof found, "%.15g", json_number_value(v));
+      if ((double)strlen(found) + 1 <= f->max) memcpy(at, found, strlen(found) + 1);
+      return WN_OK;
+    }
     if (!json_is_string(v)) return fail_type(r, path, "a string", v);
     size_t bytes = json_string_length(v) + 1;
     if ((double)bytes > f->max)

@@ -14,7 +14,8 @@ struct wn_field {
   const char *key;            /* dotted path inside the object */
   enum wn_field_type type;
   size_t offset;              /* into the struct */
-  double min, max;            /* numbers: inclusive range; STRING: max is the array's size */
+  double min, max;            /* numbers: inclusive range; STRING: max is the array's size, min 1: a number
+                                 stands for its text */
   const char *const *names;   /* ENUM: NULL-terminated, in value order; "" for a value that cannot be chosen */
   const char *help;           /* one line; the default is taken from an initialised struct */
 };

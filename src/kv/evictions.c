@@ -19,6 +19,8 @@
 #include <omp.h>
 #include <string.h>
 
+#include "attention/registry.h"
+#include "backends/backends.h"
 #include "base/alloc.h"
 #include "base/rng.h"
 
@@ -389,9 +391,6 @@ wn_status wn_evictions_find(const struct wn_exec *exec, const wn_budgets *budget
   if (budgets->policy == WN_POLICY_STREAMING && budgets->cache_positions)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED,
                    "cache_positions moves tokens from row to row: only a session has it, not whole sequences at once");
-  if (by_weights(budgets))
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "policy \"%s\": no backend gives the weights of its rows yet",
-                   wn_policy_name(budgets->policy));
   if (exec->scratch_bytes < wn_evictions_scratch(exec, budgets, a))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "evictions: scratch of %zu bytes, expected %zu", exec->scratch_bytes,
                    wn_evictions_scratch(exec, budgets, a));
@@ -423,5 +422,26 @@ wn_status wn_evictions_find(const struct wn_exec *exec, const wn_budgets *budget
       }
     }
   }
+  return status;
+}
+
+int64_t wn_attention_eviction_groups(const wn_attention_config *config, const wn_attention_arrays *arrays,
+                                     const wn_budgets *budgets) {
+  return wn_evictions_groups(budgets, arrays->Hkv, wn_attention_selections(config, arrays->Hkv));
+}
+
+wn_status wn_attention_evictions(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *arrays,
+                                 const wn_budgets *budgets, int32_t *gone) {
+  if (!ctx || !config || !arrays || !budgets || !gone)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "evictions: no config, arrays, budgets or place for the result");
+  struct wn_attention op;
+  WN_TRY(wn_attention_call(ctx, config, arrays, &op));
+  struct wn_exec exec = {.ctx = ctx, .threads = ctx->threads, .dtype = arrays->dtype};
+  WN_TRY(wn_backend_of(ctx, &exec.backend));
+  exec.scratch_bytes = wn_evictions_scratch(&exec, budgets, &op);
+  if (exec.scratch_bytes > 0) WN_TRY(wn_alloc(ctx, "scratch of evictions", exec.scratch_bytes, &exec.scratch));
+  op.slots.gone = NULL;
+  const wn_status status = wn_evictions_find(&exec, budgets, 0, &op, gone);
+  wn_free(exec.scratch);
   return status;
 }

@@ -1,4 +1,5 @@
-/* Training checkpoints: config.json, recipe.json, model.safetensors, tokenizer, optimizer.safetensors, state.json.
+/* Training checkpoints: config.json, recipe.json, model.safetensors, tokenizer, optimizer.safetensors, state.json, and
+ * budgets.json in training under budgets.
  *
  * The files must belong to one step whatever happens while they are written, and model.safetensors must stay at the
  * top of the folder where other tools look for it. So a save goes through two hidden folders:
@@ -244,7 +245,7 @@ static void moments_clear(struct moments *list) {
 }
 
 static wn_status write_next(wn_context *ctx, const char *next, const wn_recipe *recipe, const wn_tokenizer *tok,
-                            const wn_trainer *t) {
+                            wn_trainer *t) {
   char path[PATH_BYTES], step[32];
   WN_TRY(wn_model_save(ctx, t->model, tok, next));
 
@@ -264,6 +265,12 @@ static wn_status write_next(wn_context *ctx, const char *next, const wn_recipe *
   wn_text_free(text);
   if (status != WN_OK) return status;
 
+  const wn_budgets *budgets = wn_trainer_budgets(t);
+  if (budgets) {
+    WN_TRY(wn_path_join(ctx, path, sizeof path, next, "budgets.json"));
+    WN_TRY(wn_budgets_save(ctx, budgets, path));
+  }
+
   struct wn_run_state state = {.step = t->step, .tokens = t->tokens, .seed = t->config.seed, .threads = ctx->threads};
   state.memory = wn_workspace_memory_seen(t->ws, 0);
   snprintf(state.backend, sizeof state.backend, "%s", ctx->backend);
@@ -280,7 +287,7 @@ static wn_status write_next(wn_context *ctx, const char *next, const wn_recipe *
 }
 
 wn_status wn_checkpoint_save(wn_context *ctx, const char *dir, const wn_recipe *recipe, const wn_tokenizer *tok,
-                             const wn_trainer *t) {
+                             wn_trainer *t) {
   if (t->model->dtype != WN_F32)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "checkpoints hold float32 parameters, this model is %s",
                    wn_dtype_name(t->model->dtype));

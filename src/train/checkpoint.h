@@ -23,7 +23,7 @@ wn_status wn_checkpoint_recover(wn_context *ctx, const char *dir);
 /* Saves model, tokenizer (may be NULL), recipe, optimizer and state of the trainer's step. A failure or a kill at any
  * instant leaves the previous checkpoint or the new one, never a mixture. */
 wn_status wn_checkpoint_save(wn_context *ctx, const char *dir, const wn_recipe *recipe, const wn_tokenizer *tok,
-                             const wn_trainer *trainer);
+                             wn_trainer *trainer);
 /* Reads state.json alone. */
 wn_status wn_checkpoint_state(wn_context *ctx, const char *dir, struct wn_run_state *out);
 /* Fills the trainer's optimizer, step and tokens; its model was loaded from dir. WN_ERR_FORMAT when the files are not

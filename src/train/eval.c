@@ -31,7 +31,8 @@ wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, str
                              .S = loop->S,
                              .inputs = loop->inputs,
                              .input_count = loop->input_count};
-    struct wn_step step = {.loss_scale = 1, .memory_set = loop->memory_set, .observer = loop->observer};
+    struct wn_step step = {
+        .loss_scale = 1, .memory_set = loop->memory_set, .observer = loop->observer, .budgets = loop->budgets};
     struct wn_step_result result = {0};
     WN_TRY(wn_model_step(loop->model, loop->ws, &batch, &step, &result));
     sums->loss += result.loss_sum;
@@ -53,7 +54,7 @@ struct buffers {
 
 /* S: tokens of the encoder's rows, 0 without. */
 static wn_status buffers_init(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t T, int64_t S,
-                              int64_t memory, bool whole, struct buffers *b) {
+                              int64_t memory, bool whole, const wn_budgets *budgets, struct buffers *b) {
   memset(b, 0, sizeof *b);
   size_t count, bytes;
   if (!wn_mul_size((size_t)B, (size_t)T, &count) || !wn_mul_size(count, sizeof(int32_t), &bytes))
@@ -69,7 +70,7 @@ static wn_status buffers_init(wn_context *ctx, const struct wn_model *model, int
   if (S > 0) wn_arena_plan(&b->arena, "input counts", (size_t)B * sizeof(int32_t), (void **)&b->input_count);
   WN_TRY(wn_arena_allocate(ctx, &b->arena, "evaluation batch"));
   struct wn_workspace_options options = {
-      .activation_dtype = WN_F32, .memory = memory, .memory_whole = whole, .memory_sets = 1};
+      .activation_dtype = WN_F32, .memory = memory, .memory_whole = whole, .memory_sets = 1, .budgets = budgets};
   return wn_workspace_create(ctx, model, B, T, &options, &b->ws);
 }
 
@@ -102,7 +103,9 @@ static wn_status run_batches(wn_context *ctx, wn_model *model, const wn_eval_opt
                              int64_t S, int64_t memory, uint64_t batches, wn_eval_batch_fn batch, void *user,
                              const struct wn_layer_observer *observer, struct wn_eval_sums *sums) {
   struct buffers b;
-  wn_status status = buffers_init(ctx, model, B, T, S, memory, options && options->whole_memory, &b);
+  const wn_budgets *budgets = options ? options->budgets : NULL;
+  if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
+  wn_status status = buffers_init(ctx, model, B, T, S, memory, options && options->whole_memory, budgets, &b);
   if (status == WN_OK) {
     const struct wn_eval_loop loop = {.model = model,
                                       .ws = b.ws,
@@ -120,7 +123,8 @@ static wn_status run_batches(wn_context *ctx, wn_model *model, const wn_eval_opt
                                       .batch_user = user,
                                       .progress = options ? options->progress : NULL,
                                       .progress_user = options ? options->user : NULL,
-                                      .observer = observer};
+                                      .observer = observer,
+                                      .budgets = budgets};
     status = wn_eval_loop_run(ctx, &loop, sums);
     sums->workspace_bytes = wn_workspace_bytes(b.ws);
     sums->memory_bytes = wn_workspace_memory_bytes(b.ws);

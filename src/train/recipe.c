@@ -15,6 +15,8 @@
 #define MAX_TOKENS_PER_STEP ((int64_t)1 << 36)
 
 static const char *const optimizer_names[] = {"adamw", "adagrad", NULL};
+static const char *const policy_names[] = {"selective", "h2o", "tova", "streaming", "window", "random", NULL};
+_Static_assert(sizeof policy_names / sizeof *policy_names == WN_POLICY_COUNT + 1, "one name for each policy");
 static const char *const schedule_names[] = {"cosine", "linear", "constant", NULL};
 static const char *const activation_names[] = {[WN_F32] = "float32", [WN_F64] = "", [WN_BF16] = "bfloat16", NULL};
 
@@ -44,6 +46,13 @@ static const struct wn_field train_fields[] = {
      "what no head can see is kept in the memory and read as well: to compare with"},
     {"activation_dtype", WN_FIELD_ENUM, AT(activation_dtype), 0, 0, activation_names,
      "storage of what waits for the backward pass"},
+    {"init", WN_FIELD_STRING, AT(init), 0, 1024, NULL, "a checkpoint whose parameters a new run starts with"},
+    {"prune.budgets", WN_FIELD_STRING, AT(prune.budgets), 1, 1024, NULL,
+     "tokens a layer holds in training: 64; 64,32,...; 0.25 of the context; or a budgets.json; empty: all"},
+    {"prune.policy", WN_FIELD_ENUM, AT(prune.policy), 0, 0, policy_names, "which token goes"},
+    {"prune.from_step", WN_FIELD_INT64, AT(prune.from_step), 0, 1e12, NULL,
+     "the last step without; from there budgets fall from the context on"},
+    {"prune.to_step", WN_FIELD_INT64, AT(prune.to_step), 0, 1e12, NULL, "the first step with the budgets in full"},
 };
 
 #define GROUPS_MAX (WN_MODEL_FIELD_GROUPS_MAX + 2)
@@ -139,6 +148,11 @@ static wn_status resolve(wn_context *ctx, const char *where, wn_recipe *r) {
   if (t->context < context)
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"train.context\" is %lld; the task in \"data\" needs at least %lld", where,
                    (long long)t->context, (long long)context);
+  if (t->prune.to_step < t->prune.from_step)
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"train.prune.to_step\" is %lld; it must not lie before from_step (%lld)",
+                   where, (long long)t->prune.to_step, (long long)t->prune.from_step);
+  if (t->prune.budgets[0] && r->model.memory > 0)
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"train.prune.budgets\" and \"model.memory\" exclude each other", where);
   int64_t tokens;
   if (__builtin_mul_overflow(t->batch, t->accumulate, &tokens) || __builtin_mul_overflow(tokens, t->context, &tokens) ||
       tokens > MAX_TOKENS_PER_STEP)

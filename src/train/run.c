@@ -56,14 +56,42 @@ static wn_status same_model(wn_context *ctx, const char *dir, const wn_model_con
   return status;
 }
 
+/* Every parameter of the new model from train.init, which may differ in all that has none: losses, dropout, masks. */
+static wn_status begin_from(struct run *r) {
+  wn_context *ctx = r->ctx;
+  const char *from = r->recipe.train.init;
+  wn_model *given;
+  WN_TRY(wn_model_load(ctx, from, &given));
+  wn_status status = WN_OK;
+  for (int i = 0; status == WN_OK && i < r->model->table.count; i++) {
+    const struct wn_param *row = &r->model->table.rows[i];
+    const int at = wn_param_find(&given->table, row->name);
+    const struct wn_param *its = at >= 0 ? &given->table.rows[at] : NULL;
+    bool same = its && its->ndim == row->ndim;
+    for (int d = 0; same && d < row->ndim; d++) same = its->shape[d] == row->shape[d];
+    if (same)
+      memcpy((float *)r->model->params + row->offset, (const float *)given->params + its->offset,
+             row->count * sizeof(float));
+    else
+      status = wn_fail(ctx, WN_ERR_CONFIG, "%s: %s \"%s\", which the recipe's model has", from,
+                       its ? "has another shape of" : "has no", row->name);
+  }
+  wn_model_destroy(given);
+  return status;
+}
+
 /* A folder without a checkpoint: nothing is written before the recipe has passed its checks. */
 static wn_status begin_model(struct run *r) {
   wn_context *ctx = r->ctx;
-  WN_TRY(wn_run_prepare(ctx, &r->recipe, r->recipe.data.tokenizer, &r->tok));
+  const wn_recipe *c = &r->recipe;
+  /* As when resuming: the tokenizer beside a checkpoint is preferred. */
+  WN_TRY(wn_run_prepare(ctx, &r->recipe, c->train.init[0] && c->data.tokenizer[0] ? c->train.init : c->data.tokenizer,
+                        &r->tok));
   WN_TRY(wn_make_dirs(ctx, r->dir));
   WN_TRY(wn_run_log_open(ctx, r->dir, &r->log));
   WN_TRY(wn_checkpoint_recover(ctx, r->dir));
-  return wn_model_create(ctx, &r->recipe.model, r->recipe.train.seed, &r->model);
+  WN_TRY(wn_model_create(ctx, &r->recipe.model, r->recipe.train.seed, &r->model));
+  return r->recipe.train.init[0] ? begin_from(r) : WN_OK;
 }
 
 static wn_status continue_model(struct run *r, const wn_recipe *recipe) {
@@ -186,7 +214,8 @@ static wn_status evaluate(struct run *r, wn_train_progress *progress) {
                               .input_count = r->input_count,
                               .input_batch = val_inputs,
                               .batch = val_batch,
-                              .batch_user = r};
+                              .batch_user = r,
+                              .budgets = wn_trainer_budgets(r->trainer)};
   struct wn_eval_sums sums;
   WN_TRY(wn_eval_loop_run(r->ctx, &loop, &sums));
   if (sums.counted == 0) return WN_OK;

@@ -64,6 +64,7 @@ wn_status wn_run_log_append(wn_context *ctx, const struct wn_run_log *log, const
                    (long long)p->step, p->loss, p->lr, p->grad_norm, p->mem_loss, p->span_loss,
                    (unsigned long long)p->tokens, p->tokens_per_second, p->seconds);
   if (p->span > 0) n += snprintf(line + n, sizeof line - (size_t)n, ",\"span\":%.9g", p->span);
+  if (p->budget > 0) n += snprintf(line + n, sizeof line - (size_t)n, ",\"budget\":%.9g", p->budget);
   if (p->memory_bytes > 0)
     n += snprintf(line + n, sizeof line - (size_t)n, ",\"memory_bytes\":%llu,\"memory_moves\":%llu",
                   (unsigned long long)p->memory_bytes, (unsigned long long)p->memory_moves);

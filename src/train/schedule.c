@@ -1,7 +1,8 @@
 /* Learning-rate schedules: a linear warm-up from 0, then a decay to lr * min_lr_ratio at the last step.
  *   warm-up:  lr * s / warmup                       for s <= warmup
  *   linear:   lr * (1 - (1 - r) p)                  p = (s - warmup) / (steps - warmup)
- *   cosine:   lr * (r + (1 - r) (1 + cos(pi p))/2)  (Loshchilov & Hutter, SGDR, without restarts) */
+ *   cosine:   lr * (r + (1 - r) (1 + cos(pi p))/2)  (Loshchilov & Hutter, SGDR, without restarts)
+ * and of budgets: from the context down to the budget in equal steps, between from_step and to_step. */
 #include "train/schedule.h"
 
 #include <math.h>
@@ -15,4 +16,12 @@ double wn_schedule_lr(const wn_train_config *config, int64_t step) {
   double r = config->min_lr_ratio;
   double shape = config->schedule == WN_SCHED_LINEAR ? 1 - p : 0.5 * (1 + cos(3.14159265358979323846 * p));
   return config->lr * (r + (1 - r) * shape);
+}
+
+int64_t wn_schedule_budget(const wn_train_config *config, int64_t context, int64_t budget, int64_t step) {
+  const int64_t from = config->prune.from_step, to = config->prune.to_step;
+  if (budget >= context || step <= from) return context;
+  if (step >= to) return budget;
+  const double p = (double)(step - from) / (double)(to - from);
+  return context - (int64_t)floor(p * (double)(context - budget));
 }

@@ -1,4 +1,4 @@
-/* Learning-rate schedules. */
+/* Schedules of the learning rate and of budgets. */
 #ifndef WN_TRAIN_SCHEDULE_H
 #define WN_TRAIN_SCHEDULE_H
 
@@ -6,5 +6,8 @@
 
 /* The rate of optimizer step `step`, counted from 1. Steps past the end keep the last rate. */
 double wn_schedule_lr(const wn_train_config *config, int64_t step);
+
+/* A layer's budget at optimizer step `step`, counted from 1, on its way from `context` tokens to `budget`. */
+int64_t wn_schedule_budget(const wn_train_config *config, int64_t context, int64_t budget, int64_t step);
 
 #endif

@@ -28,6 +28,35 @@ static wn_status check_config(wn_context *ctx, const wn_model *model, const wn_t
   return WN_OK;
 }
 
+static wn_status open_budgets(wn_context *ctx, wn_trainer *t) {
+  void *memory;
+  wn_budgets_init(&t->target);
+  t->target.policy = t->config.prune.policy;
+  WN_TRY(wn_budgets_parse(ctx, &t->model->config, t->config.prune.budgets, &t->target));
+  WN_TRY(wn_budgets_check(ctx, &t->target, &t->model->config));
+  if (t->target.cache_positions)
+    return wn_fail(ctx, WN_ERR_CONFIG, "train.prune.budgets: \"cache_positions\" is for decoding alone");
+  t->budgets = t->target;
+  t->budgets.tokens = NULL;
+  WN_TRY(wn_alloc(ctx, "budgets of a step", (size_t)t->target.layers * sizeof *t->budgets.tokens, &memory));
+  t->budgets.tokens = memory;
+  return WN_OK;
+}
+
+/* Those of optimizer step `step`, counted from 1; NULL where nothing is evicted. */
+static const wn_budgets *budgets_of(wn_trainer *t, int64_t step) {
+  bool any = false;
+  for (int64_t l = 0; l < t->target.layers; l++) {
+    t->budgets.tokens[l] = wn_schedule_budget(&t->config, t->context, t->target.tokens[l], step);
+    any = any || t->budgets.tokens[l] < t->context;
+  }
+  return any ? &t->budgets : NULL;
+}
+
+const wn_budgets *wn_trainer_budgets(wn_trainer *t) {
+  return budgets_of(t, t->step);
+}
+
 wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_config *config, wn_trainer **out) {
   *out = NULL;
   WN_TRY(check_config(ctx, model, config));
@@ -40,6 +69,7 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
   t->batch = config->batch;
   t->accumulate = config->accumulate;
   t->context = config->context ? config->context : model->config.context;
+  if (config->prune.budgets[0]) WN_TRY_GOTO(open_budgets(ctx, t), failed);
   size_t bytes;
   if (!wn_mul_size(model->table.total, wn_dtype_size(model->dtype), &bytes)) {
     status = wn_fail(ctx, WN_ERR_MEMORY, "gradients: %zu elements are too many", model->table.total);
@@ -51,6 +81,7 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
   struct wn_workspace_options options = {
       .backward = true, .recompute = config->recompute, .activation_dtype = config->activation_dtype};
   options.memory = model->config.memory;
+  options.budgets = t->target.layers > 0 ? &t->target : NULL;
   options.memory_whole = config->whole_memory;
   options.memory_sets = t->accumulate + (config->eval_every > 0); /* the last one for evaluations */
   WN_TRY_GOTO(wn_workspace_create(ctx, model, t->batch, t->context, &options, &t->ws), failed);
@@ -66,6 +97,8 @@ void wn_trainer_destroy(wn_trainer *t) {
   wn_workspace_destroy(t->ws);
   wn_optimizer_clear(&t->opt);
   wn_arena_clear(&t->arena);
+  wn_budgets_clear(&t->target);
+  wn_budgets_clear(&t->budgets);
   wn_free(t);
 }
 
@@ -79,6 +112,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
     return wn_fail(ctx, WN_ERR_ARGUMENT, "step %lld: no position of the batch has a target", (long long)t->step + 1);
 
   memset(t->grads, 0, t->model->table.total * wn_dtype_size(t->model->dtype));
+  const wn_budgets *budgets = budgets_of(t, t->step + 1);
   double loss = 0, mem_loss = 0, span_loss = 0, span = 0;
   for (int64_t a = 0; a < t->accumulate; a++) {
     struct wn_batch batch = {.B = t->batch,
@@ -95,7 +129,8 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
                            .training = true,
                            .seed = t->config.seed,
                            .step = (uint64_t)t->step * (uint64_t)t->accumulate + (uint64_t)a,
-                           .memory_set = a};
+                           .memory_set = a,
+                           .budgets = budgets};
     struct wn_step_result result = {0};
     WN_TRY(wn_model_step(t->model, t->ws, &batch, &step, &result));
     loss += result.loss_sum;
@@ -132,6 +167,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
                                     .tokens_per_second = seconds > 0 ? (double)all / seconds : 0,
                                     .seconds = seconds,
                                     .tokens = t->tokens};
+    if (budgets) progress->budget = (double)wn_budgets_total(budgets) / (double)budgets->layers;
   }
   return WN_OK;
 }

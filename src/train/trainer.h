@@ -13,11 +13,15 @@ struct wn_trainer {
   wn_workspace *ws;
   struct wn_optimizer opt;
   struct wn_arena arena;
+  wn_budgets target, budgets; /* with train.prune: those at the end, and those of the step at hand */
   void *grads;     /* [table.total] of the model's dtype: the last step's gradient, before clipping */
   const int32_t *inputs, *input_count; /* of the encoder, [accumulate*batch, input_length] and [accumulate*batch] */
   int64_t input_length;
   int64_t step;    /* optimizer steps done */
   uint64_t tokens; /* trained on so far */
 };
+
+/* The budgets in force after t->step steps, in evaluations and in what is saved; NULL: none. */
+const wn_budgets *wn_trainer_budgets(wn_trainer *t);
 
 #endif
