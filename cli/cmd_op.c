@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <winnow/attention.h>
+#include <winnow/kv.h>
 #include "args.h"
 #include "ui.h"
 
@@ -18,6 +19,8 @@ struct op_case {
   wn_safetensors_entry entries[2 * WN_ATTENTION_SLOTS_MAX];
   char names[2 * WN_ATTENTION_SLOTS_MAX][32];
   int entry_count;
+  int64_t budget; /* 0: none */
+  wn_budgets budgets;
   void *owned[4 * WN_ATTENTION_SLOTS_MAX];
   int owned_count;
 };
@@ -71,9 +74,26 @@ static int read_control(struct op_case *c, json_t *attention) {
   return 0;
 }
 
+/* "budget": tokens that are held; "policy": which goes, selective unless given. */
+static int read_budget(struct op_case *c, const json_t *object) {
+  const json_t *policy = json_object_get(object, "policy");
+  int code = read_size(c, object, "budget", 0, &c->budget);
+  wn_budgets_init(&c->budgets);
+  c->budgets.layers = 1;
+  c->budgets.tokens = &c->budget;
+  c->budgets.per_kv_head = json_is_true(json_object_get(object, "per_kv_head"));
+  bool found = !policy;
+  for (int p = 0; p < WN_POLICY_COUNT && !found; p++) {
+    found = json_is_string(policy) && !strcmp(json_string_value(policy), wn_policy_name((wn_policy)p));
+    if (found) c->budgets.policy = (wn_policy)p;
+  }
+  return found || code ? code : cli_error("%s: case: \"policy\" is none of winnow's", c->path);
+}
+
 /* The mechanism and the shapes. */
 static int read_case(wn_context *ctx, const char *text, struct op_case *c) {
-  static const char *const known[] = {"B", "T", "Tk", "H", "Hkv", "D", "seed", "gain", "attention", "forward_only"};
+  static const char *const known[] = {"B",    "T",         "Tk",           "H",      "Hkv",    "D",          "seed",
+                                      "gain", "attention", "forward_only", "budget", "policy", "per_kv_head"};
   json_error_t where;
   json_t *object = json_loads(text, JSON_REJECT_DUPLICATES, &where);
   if (!object) return cli_error("%s: case: line %d, column %d: %s", c->path, where.line, where.column, where.text);
@@ -83,10 +103,7 @@ static int read_case(wn_context *ctx, const char *text, struct op_case *c) {
   json_object_foreach(object, key, value) {
     bool found = false;
     for (int i = 0; i < CLI_COUNT(known); i++) found = found || !strcmp(key, known[i]);
-    if (!code && !strcmp(key, "budget"))
-      code = cli_error("%s: case: attention under a token budget (\"budget\") is not part of this build", c->path);
-    else if (!code && !found)
-      code = cli_error("%s: case: unknown key \"%s\"", c->path, key);
+    if (!code && !found) code = cli_error("%s: case: unknown key \"%s\"", c->path, key);
   }
   if (!code) code = read_size(c, object, "B", 0, &c->arrays.B);
   if (!code) code = read_size(c, object, "T", 0, &c->arrays.T);
@@ -94,6 +111,7 @@ static int read_case(wn_context *ctx, const char *text, struct op_case *c) {
   if (!code) code = read_size(c, object, "H", 0, &c->arrays.H);
   if (!code) code = read_size(c, object, "Hkv", c->arrays.H, &c->arrays.Hkv);
   if (!code) code = read_size(c, object, "D", 0, &c->arrays.D);
+  if (!code && json_object_get(object, "budget")) code = read_budget(c, object);
   c->forward_only = json_is_true(json_object_get(object, "forward_only"));
   json_t *attention = json_object_get(object, "attention");
   if (!code) code = read_control(c, attention);
@@ -199,6 +217,26 @@ static int read_arrays(const wn_safetensors *file, struct op_case *c) {
   return code;
 }
 
+/* Evictions under the case's budget, into the call and, T + 1 standing for never, into the results as evicted_at. */
+static int evict(wn_context *ctx, struct op_case *c) {
+  wn_attention_arrays *a = &c->arrays;
+  const int64_t P = wn_attention_eviction_groups(&c->config, a, &c->budgets), shape[] = {a->B, a->T};
+  const int64_t of_groups[] = {a->B, P, a->T}, n = a->B * P * a->T;
+  int32_t *gone = give(c, AT(gone), (size_t)n, sizeof *gone);
+  if (!gone) return cli_error("%s: out of memory for the evictions", c->path);
+  a->gone = NULL;
+  wn_status status = wn_attention_evictions(ctx, &c->config, a, &c->budgets, gone);
+  if (status != WN_OK) return cli_fail(ctx, status);
+  int code = P > 1 ? add_output(c, "", "evicted_at", WN_I32, of_groups, 3, AT(gone))
+                   : add_output(c, "", "evicted_at", WN_I32, shape, 2, AT(gone));
+  if (code) return code;
+  int32_t *out = (int32_t *)(uintptr_t)c->entries[c->entry_count - 1].data;
+  for (int64_t i = 0; i < n; i++) out[i] = gone[i] <= a->T ? gone[i] : (int32_t)a->T + 1;
+  a->gone = gone;
+  a->gone_groups = P;
+  return 0;
+}
+
 static int report(const wn_context *ctx, const struct op_case *c, const char *out, bool json) {
   if (!json) return 0;
   json_t *names = json_array();
@@ -231,7 +269,8 @@ static int cmd_attention(int argc, char **argv) {
   const struct cli_spec spec = {
       .command = "winnow op attention",
       .summary = "Runs attention forward and, unless the case says \"forward_only\", backward, and writes y, dq, dk, "
-                 "dv\nand what the mechanisms add: F, M, mem_loss, count and the gradients of their arrays.",
+                 "dv\nand what the mechanisms add: F, M, mem_loss, count and the gradients of their arrays; under a "
+                 "\"budget\"\nof tokens, evicted_at too.",
       .options = options,
       .option_count = CLI_COUNT(options)};
   int code = cli_parse(&spec, argc, argv, NULL);
@@ -246,6 +285,7 @@ static int cmd_attention(int argc, char **argv) {
   if (!code && !text) code = cli_error("%s: the metadata key \"case\" is missing", in);
   if (!code) code = read_case(ctx, text, &c);
   if (!code) code = read_arrays(file, &c);
+  if (!code && c.budget) code = evict(ctx, &c);
   if (!code) {
     status = wn_attention_run(ctx, &c.config, &c.arrays);
     if (status == WN_OK)

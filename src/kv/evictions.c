@@ -143,7 +143,8 @@ static void lay(const struct wn_exec *exec, const wn_budgets *budgets, const str
   struct wn_exec one = *exec;
   one.threads = 1;
   struct wn_attention r = row_call(a, exec->dtype, 0, T - 1);
-  r.y = w->y;
+  r.slots.groups = P;
+  r.slots.mass = w; /* that there is one counts */
   w->scratch_bytes = wn_op_attention_scratch(&one, &r, false);
   w->scratch = take(l, (int64_t)w->scratch_bytes, 1);
 }

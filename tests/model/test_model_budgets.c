@@ -13,10 +13,10 @@ static const struct {
   const char *model;
   const char *cases[8];
 } goldens[] = {
-    {"rope", {"streaming", "window"}},
-    {"learned", {"streaming"}},
-    {"selective", {"selective", "selective-narrow"}},
-    {"groups", {"selective"}},
+    {"rope", {"h2o", "h2o-recent", "h2o-heads", "tova", "tova-heads", "streaming", "window"}},
+    {"learned", {"h2o", "tova", "streaming", "streaming-narrow"}},
+    {"selective", {"selective", "selective-narrow", "h2o", "tova"}},
+    {"groups", {"selective", "h2o-heads", "tova"}},
 };
 enum { GOLDENS = sizeof goldens / sizeof *goldens, CASES_MAX = 8 };
 
@@ -86,7 +86,7 @@ static void test_goldens(void **state) {
   check_goldens("ref", WN_F64, 1e-7); /* the logits come in float */
   check_goldens("ref", WN_F32, 5e-6);
   check_goldens("cpu", WN_F32, 5e-6);
-  assert_int_equal(compared, 3 * 6);
+  assert_int_equal(compared, 3 * 18);
 }
 
 /* ---- one batch ---- */
