@@ -7,6 +7,7 @@
 #include <string.h>
 #include <winnow/train.h>
 #include "args.h"
+#include "budgets.h"
 #include "recipe.h"
 #include "signals.h"
 #include "ui.h"
@@ -18,6 +19,7 @@ struct request {
   int64_t batch, context, memory;
   bool whole_memory;
   uint64_t max_batches, bytes, seed;
+  struct cli_budgets budgets;
 };
 
 static void on_progress(void *user, uint64_t done, uint64_t total) {
@@ -44,7 +46,23 @@ static uint64_t bytes_behind(const char *token_file) {
   return bytes > 0 ? (uint64_t)bytes : 0;
 }
 
-static int report(const struct request *r, const char *what, const wn_eval_result *result) {
+/* L N / sum of the layers' budgets: the memory of the whole context beside that of the budgets. */
+static double saving(const wn_budgets *b, int64_t context) {
+  double held = 0;
+  for (int64_t l = 0; l < b->layers; l++) held += (double)(b->tokens[l] < context ? b->tokens[l] : context);
+  return (double)b->layers * (double)context / held;
+}
+
+static json_t *budgets_json(const wn_budgets *b, int64_t context) {
+  json_t *tokens = json_array();
+  for (int64_t l = 0; l < b->layers; l++) json_array_append_new(tokens, json_integer(b->tokens[l]));
+  return json_pack("{s:s, s:o, s:f}", "policy", wn_policy_name(b->policy), "tokens", tokens, "saving",
+                   saving(b, context));
+}
+
+/* context: tokens a sequence. */
+static int report(const struct request *r, const char *what, const wn_eval_result *result, const wn_budgets *budgets,
+                  int64_t context) {
   if (r->common.json) {
     json_t *j = json_pack("{s:s, s:s, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:I}", "model", r->model, "data", what, "loss",
                           result->loss, "perplexity", result->perplexity, "accuracy", result->accuracy, "tokens",
@@ -59,6 +77,7 @@ static int report(const struct request *r, const char *what, const wn_eval_resul
     if (j && result->memory_bytes > 0)
       json_object_set_new(j, "memory_bytes", json_integer((json_int_t)result->memory_bytes));
     if (j && result->span > 0) json_object_set_new(j, "span", json_real(result->span));
+    if (j && budgets->layers > 0) json_object_set_new(j, "budgets", budgets_json(budgets, context));
     return cli_print_json(j);
   }
   printf("loss           %.6f\nperplexity     %.4f\naccuracy       %.4f%%\n", result->loss, result->perplexity,
@@ -66,6 +85,9 @@ static int report(const struct request *r, const char *what, const wn_eval_resul
   if (result->bits_per_byte > 0) printf("bits per byte  %.4f\n", result->bits_per_byte);
   if (result->span > 0) printf("mean span      %.1f\n", result->span);
   if (result->memory_bytes > 0) printf("earlier blocks %s\n", cli_bytes((double)result->memory_bytes));
+  if (budgets->layers > 0)
+    printf("memory saving  %.2f (%s, %.1f of %" PRId64 " tokens a layer)\n", saving(budgets, context),
+           wn_policy_name(budgets->policy), (double)context / saving(budgets, context), context);
   printf("tokens         %" PRIu64 "\ntokens/s       %.0f\npeak memory    %s\n", result->tokens,
          result->tokens_per_second, cli_bytes((double)cli_peak_resident()));
   return 0;
@@ -141,7 +163,7 @@ static int eval_source(wn_context *ctx, const struct request *r, wn_model *model
 }
 
 int cmd_eval(int argc, char **argv) {
-  struct request r = {.common = CLI_COMMON_DEFAULTS, .split = "val"};
+  struct request r = {.common = CLI_COMMON_DEFAULTS, .split = "val", .budgets = CLI_BUDGETS_DEFAULTS};
   const struct cli_option options[] = {
       {.name = "model",
        .type = CLI_STRING,
@@ -207,12 +229,14 @@ int cmd_eval(int argc, char **argv) {
        .metavar = "N",
        .help = "bytes of text behind --data, for bits per byte; else from data.json beside it"},
       {.name = "seed", .type = CLI_UINT, .out = &r.seed, .metavar = "N", .help = "of a task's random cases"},
+      CLI_BUDGETS_OPTIONS(&r.budgets),
       CLI_COMMON_OPTIONS(&r.common)};
   const struct cli_spec spec = {
       .command = "winnow eval",
       .summary =
           "Loss (nats a token), perplexity, accuracy and bits per byte of a checkpoint. Without --data and --text it\n"
-          "evaluates on the data of the recipe that the checkpoint was trained with.",
+          "evaluates on the data of the recipe that the checkpoint was trained with. With --budgets as decoding\n"
+          "under them would see it, each sequence and document by itself.",
       .options = options,
       .option_count = CLI_COUNT(options),
       .positional = "[DIR]",
@@ -222,6 +246,7 @@ int cmd_eval(int argc, char **argv) {
   int code = cli_parse(&spec, argc, argv, &dirs);
   code = cli_model_argument(&spec, code, true, &dirs, &r.model);
   if (code == CLI_GO && r.data && r.text) code = cli_usage_error(spec.command, "--data and --text exclude each other");
+  if (code == CLI_GO) code = cli_budgets_check(spec.command, &r.budgets);
   wn_context *ctx = NULL;
   if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
   if (code) {
@@ -230,9 +255,10 @@ int cmd_eval(int argc, char **argv) {
   }
   wn_model *model = NULL;
   wn_status status = wn_model_load(ctx, r.model, &model);
-  if (status != WN_OK) {
-    code = cli_fail(ctx, status);
-  } else {
+  wn_budgets budgets = {0};
+  code =
+      status != WN_OK ? cli_fail(ctx, status) : cli_budgets_load(ctx, &r.budgets, wn_model_config_get(model), &budgets);
+  if (!code) {
     struct cli_progress bar;
     cli_progress_begin(&bar, &r.common, "eval", "batches");
     wn_eval_options eval = {.batch = r.batch,
@@ -242,6 +268,7 @@ int cmd_eval(int argc, char **argv) {
                             .max_batches = r.max_batches,
                             .bytes = r.bytes,
                             .seed = r.seed,
+                            .budgets = budgets.layers > 0 ? &budgets : NULL,
                             .progress = on_progress,
                             .user = &bar};
     wn_eval_result result = {0};
@@ -256,8 +283,9 @@ int cmd_eval(int argc, char **argv) {
     cli_signals_end();
     cli_progress_end(&bar);
     if (code == CLI_INTERRUPTED) cli_error("interrupted");
-    if (!code) code = report(&r, what, &result);
+    if (!code) code = report(&r, what, &result, &budgets, r.context ? r.context : wn_model_config_get(model)->context);
   }
+  wn_budgets_clear(&budgets);
   wn_model_destroy(model);
   wn_context_destroy(ctx);
   cli_list_clear(&r.sets);

@@ -89,13 +89,18 @@ static json_t *summary(const struct watch *w, const char *out_dir, double second
 
 int cmd_train(int argc, char **argv) {
   struct cli_common common = CLI_COMMON_DEFAULTS;
-  const char *config = NULL, *out = NULL;
+  const char *config = NULL, *out = NULL, *init = NULL;
   struct cli_list sets = {0};
   bool resume = false;
   const struct cli_option options[] = {
       {.name = "config", .type = CLI_STRING, .out = &config, .metavar = "FILE", .help = "the recipe, JSON"},
       {.name = "set", .type = CLI_LIST, .out = &sets, .metavar = "KEY=VALUE", .help = "changes one key of the recipe"},
       {.name = "out", .type = CLI_STRING, .out = &out, .metavar = "DIR", .help = "the run's folder", .required = true},
+      {.name = "init",
+       .type = CLI_STRING,
+       .out = &init,
+       .metavar = "DIR",
+       .help = "a checkpoint to start from: its parameters, with a fresh optimizer; and, without --config, its recipe"},
       {.name = "resume", .type = CLI_FLAG, .out = &resume, .help = "continue the run in --out where it was saved"},
       CLI_COMMON_OPTIONS(&common)};
   const struct cli_spec spec = {
@@ -112,8 +117,12 @@ int cmd_train(int argc, char **argv) {
     cli_list_clear(&sets);
     return code;
   }
-  if (!config && !sets.count && !resume)
-    return cli_usage_error(spec.command, "nothing to train: give --config, --set or --resume");
+  if (!config && !sets.count && !resume && !init)
+    return cli_usage_error(spec.command, "nothing to train: give --config, --set, --init or --resume");
+  if (init && resume) {
+    cli_list_clear(&sets);
+    return cli_usage_error(spec.command, "--init is for a new run, --resume for one that is there");
+  }
   wn_context *ctx = NULL;
   code = cli_context_open(&common, &ctx);
   if (code) {
@@ -123,14 +132,19 @@ int cmd_train(int argc, char **argv) {
   wn_recipe recipe;
   const wn_recipe *given = NULL;
   char kept[4096];
-  if (config || sets.count) {
-    /* Resuming with changes alone starts from the recipe that the run keeps. */
+  if (config || sets.count || init) {
+    /* Resuming with changes alone starts from the recipe that the run keeps, a new run from a checkpoint from its own.
+     */
     const char *base = config;
-    if (!base && resume) {
-      if (!cli_join(kept, sizeof kept, out, "recipe.json")) code = cli_error("%s: the path is too long", out);
-      base = kept;
+    if (!base && (resume || init)) {
+      if (!cli_join(kept, sizeof kept, resume ? out : init, "recipe.json"))
+        code = cli_error("%s: the path is too long", resume ? out : init);
+      base = resume || cli_exists(kept) ? kept : NULL;
     }
     if (!code) code = cli_recipe_load(ctx, base, &sets, &recipe);
+    if (!code && init &&
+        snprintf(recipe.train.init, sizeof recipe.train.init, "%s", init) >= (int)sizeof recipe.train.init)
+      code = cli_error("%s: the path is too long", init);
     given = &recipe;
   }
   if (!code) {

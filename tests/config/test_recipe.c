@@ -124,6 +124,11 @@ static const char *const other[] = {
     "train.recompute=true",
     "train.activation_dtype=bfloat16",
     "train.whole_memory=true",
+    "train.init=runs/first",
+    "train.prune.budgets=64",
+    "train.prune.policy=tova",
+    "train.prune.from_step=21",
+    "train.prune.to_step=22",
 };
 enum { OTHERS = sizeof other / sizeof *other };
 
@@ -306,6 +311,8 @@ static void mistakes_are_named(void **state) {
       {"{\"lr\": 3}", WN_ERR_CONFIG, "unknown key \"lr\"; did you mean \"train.lr\"?"},
       {"{\"model\": {\"selective\": {}}}", WN_ERR_CONFIG, "did you mean \"model.attention.selective\"?"},
       {"{\"train\": {\"lr\": -1}}", WN_ERR_CONFIG, "\"train.lr\" is -1; it must be between 0 and 1000"},
+      {"{\"train\": {\"prune\": {\"from_step\": 5, \"to_step\": 4}}}", WN_ERR_CONFIG, "\"train.prune.to_step\" is 4"},
+      {"{\"train\": {\"prune\": {\"policy\": \"lru\"}}}", WN_ERR_CONFIG, "train.prune.policy"},
       {"{\"train\": {\"steps\": 0}}", WN_ERR_CONFIG, "\"train.steps\" is 0"},
       {"{\"model\": {\"layers\": 99999999999}}", WN_ERR_CONFIG, "\"model.layers\" is 99999999999"},
       {"{\"data\": {\"kind\": \"cpoy\"}}", WN_ERR_CONFIG, "did you mean \"copy\"?"},

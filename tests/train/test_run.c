@@ -100,6 +100,68 @@ static void test_resume(void **state) {
   resume_equals(&r);
 }
 
+static json_t *read_json(const char *dir, const char *name) {
+  char *text = tiny_read(dir, name, NULL);
+  json_t *j = text ? json_loads(text, 0, NULL) : NULL;
+  free(text);
+  return j;
+}
+
+/* Training under budgets that fall: resumed to the bit; the budgets in force lie beside the checkpoint; and a new run
+ * starts from its parameters with other losses, a fresh optimizer and budgets from a file. */
+static void test_budgets(void **state) {
+  (void)state;
+  wn_recipe r;
+  tiny_recipe(&r, true);
+  snprintf(r.train.prune.budgets, sizeof r.train.prune.budgets, "3");
+  r.train.prune.from_step = 1, r.train.prune.to_step = 5;
+  resume_equals(&r);
+  r.train.prune.policy = WN_POLICY_TOVA;
+  resume_equals(&r);
+  r.train.prune.policy = WN_POLICY_SELECTIVE;
+
+  char dir[256], first[300], second[300], third[300];
+  double free_loss[8], loss[8], again[8];
+  tiny_folder(dir);
+  snprintf(first, sizeof first, "%s/first", dir);
+  snprintf(second, sizeof second, "%s/second", dir);
+  snprintf(third, sizeof third, "%s/third", dir);
+  assert_int_equal(train(&r, first, false, 0, NULL), WN_OK);
+  assert_int_equal(read_log(first, loss, 8), 6);
+  json_t *budgets = read_json(first, "budgets.json");
+  assert_non_null(budgets);
+  assert_int_equal(json_integer_value(json_array_get(json_object_get(budgets, "tokens"), 0)), 3);
+  json_decref(budgets);
+  r.train.prune.budgets[0] = 0;
+  assert_int_equal(train(&r, second, false, 0, NULL), WN_OK);
+  assert_int_equal(read_log(second, free_loss, 8), 6);
+  assert_true(free_loss[0] == loss[0] && free_loss[5] != loss[5]);
+  assert_null(read_json(second, "budgets.json"));
+
+  snprintf(r.train.init, sizeof r.train.init, "%s", first);
+  snprintf(r.train.prune.budgets, sizeof r.train.prune.budgets, "%s", first);
+  r.train.prune.from_step = r.train.prune.to_step = 0;
+  r.model.attention.selective.mem.enabled = true;
+  assert_int_equal(train(&r, third, false, 0, NULL), WN_OK);
+  assert_int_equal(read_log(third, again, 8), 6);
+  assert_true(again[0] != loss[0]);
+  budgets = read_json(third, "budgets.json");
+  assert_non_null(budgets);
+  json_decref(budgets);
+  /* Learning nothing, it is the other's model. */
+  tiny_remove(third);
+  r.train.lr = 0;
+  assert_int_equal(train(&r, third, false, 0, NULL), WN_OK);
+  assert_true(tiny_same_file(first, third, "model.safetensors"));
+  tiny_remove(third);
+  r.model.width *= 2, r.model.head_size = 0;
+  wn_context *ctx = tiny_context("cpu", 1);
+  assert_int_equal(wn_train_run(ctx, &r, third, false, NULL, NULL), WN_ERR_CONFIG);
+  assert_non_null(strstr(wn_context_error(ctx), "another shape"));
+  wn_context_destroy(ctx);
+  tiny_remove(dir);
+}
+
 /* Segment recurrence: the memory is state as well; the streams end and begin again after four steps. Evaluations in
  * between have their own. */
 static void test_resume_streams(void **state) {
@@ -329,8 +391,8 @@ static void test_log(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_log),          cmocka_unit_test(test_resume),     cmocka_unit_test(test_resume_streams),
-      cmocka_unit_test(test_resume_spans), cmocka_unit_test(test_evaluation), cmocka_unit_test(test_refusals),
-      cmocka_unit_test(test_divergence)};
+      cmocka_unit_test(test_log),      cmocka_unit_test(test_resume),       cmocka_unit_test(test_resume_streams),
+      cmocka_unit_test(test_budgets),  cmocka_unit_test(test_resume_spans), cmocka_unit_test(test_evaluation),
+      cmocka_unit_test(test_refusals), cmocka_unit_test(test_divergence)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,8 +46,24 @@ static void test_edges(void **state) {
   close_to(wn_schedule_lr(&c, 110), 1.1);
 }
 
+static void test_budgets(void **state) {
+  (void)state;
+  wn_train_config c = config(WN_SCHED_COSINE);
+  assert_int_equal(wn_schedule_budget(&c, 64, 16, 0), 64); /* before the first step, as after creation */
+  assert_int_equal(wn_schedule_budget(&c, 64, 16, 1), 16); /* without a schedule at once */
+  c.prune.from_step = 10, c.prune.to_step = 34;
+  assert_int_equal(wn_schedule_budget(&c, 64, 16, 10), 64);
+  for (int64_t step = 10, before = 64; step <= 40; step++) {
+    const int64_t now = wn_schedule_budget(&c, 64, 16, step);
+    assert_int_equal(now, step < 34 ? 64 - 2 * (step - 10) : 16);
+    assert_true(now <= before);
+    before = now;
+  }
+  assert_int_equal(wn_schedule_budget(&c, 64, 100, 40), 64);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_warmup), cmocka_unit_test(test_decay),
-                                     cmocka_unit_test(test_edges)};
+                                     cmocka_unit_test(test_edges), cmocka_unit_test(test_budgets)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
