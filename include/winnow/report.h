@@ -28,11 +28,14 @@ typedef struct wn_plot {
   const wn_plot_series *series;
   int series_count;
   const wn_plot_level *levels;
-  int level_count;
+  int level_count;            /* at most WN_PLOT_STYLES */
   const char *const *colours; /* what the colours stand for, for the legend; at most WN_PLOT_COLOURS */
   int colour_count;
+  const char *colour_title;   /* over them; NULL: none */
   const char *const *styles;  /* what dashes and markers stand for; at most WN_PLOT_STYLES */
   int style_count;
+  const char *style_title;
+  double y_limit;             /* what lies above is cut off; 0: nothing */
 } wn_plot;
 #define WN_PLOT_COLOURS 8
 #define WN_PLOT_STYLES 4

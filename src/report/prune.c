@@ -11,6 +11,8 @@
 #include "base/text.h"
 #include "winnow/report.h"
 
+#define LIMIT 2 /* plots end at so many times the lowest perplexity: what is worse is in the table */
+
 static wn_status save_text(wn_context *ctx, struct wn_text *text, const char *path) {
   const wn_status status = text->failed ? wn_fail(ctx, WN_ERR_MEMORY, "%s: out of memory", path)
                                         : wn_file_write(ctx, path, text->data, text->bytes);
@@ -174,6 +176,8 @@ wn_status wn_prune_comparison_save_svg(wn_context *ctx, const wn_prune_compariso
   struct lines *l = memory;
   find_lines(c, points, l);
   int level_count = 0;
+  double lowest = INFINITY;
+  for (int64_t i = 0; i < c->count; i++) lowest = fmin(lowest, exp(c->results[i].loss));
   for (int64_t i = 0; i < c->count && level_count < WN_PLOT_STYLES; i++) {
     if (c->results[i].policy >= 0) continue;
     snprintf(names[level_count], sizeof names[0], "%s, unpruned", c->names[c->results[i].subject]);
@@ -191,7 +195,10 @@ wn_status wn_prune_comparison_save_svg(wn_context *ctx, const wn_prune_compariso
                         .colours = l->colours,
                         .colour_count = l->colour_count,
                         .styles = c->names,
-                        .style_count = c->subjects < WN_PLOT_STYLES ? c->subjects : WN_PLOT_STYLES};
+                        .style_count = c->subjects < WN_PLOT_STYLES ? c->subjects : WN_PLOT_STYLES,
+                        .colour_title = "policy",
+                        .style_title = "model",
+                        .y_limit = LIMIT * lowest};
   status = wn_plot_save_svg(ctx, &plot, path);
   wn_free(points);
   wn_free(memory);

@@ -16,11 +16,10 @@ enum {
   WIDTH = 960,
   HEIGHT = 560,
   LEFT = 64,
-  RIGHT = 190, /* the legend's side */
+  RIGHT = 200, /* the legend's side */
   TOP = 52,
   BOTTOM = 56,
-  LABELS = 150, /* to the left of the first points */
-  LINE = 14     /* between labels */
+  LINE = 14 /* between labels */
 };
 
 static const char style_sheet[] =
@@ -43,11 +42,12 @@ static const char style_sheet[] =
 struct frame {
   double x0, x1, y0, y1; /* the data's; x in log2, y in log where `log_y` */
   bool log_y;
+  double left; /* of the first points: labels stand before it */
 };
 
 static double place_x(const struct frame *f, double x) {
-  const double left = LEFT + LABELS, right = WIDTH - RIGHT;
-  return f->x1 > f->x0 ? left + (log2(x) - f->x0) / (f->x1 - f->x0) * (right - left - 8) : (left + right) / 2;
+  const double right = WIDTH - RIGHT;
+  return f->x1 > f->x0 ? f->left + (log2(x) - f->x0) / (f->x1 - f->x0) * (right - f->left - 8) : (f->left + right) / 2;
 }
 
 static double place_y(const struct frame *f, double y) {
@@ -94,14 +94,20 @@ static void widen(struct frame *f, double y) {
 }
 
 static void find_frame(const wn_plot *p, struct frame *f) {
-  *f = (struct frame){INFINITY, -INFINITY, INFINITY, -INFINITY, false};
-  for (int s = 0; s < p->series_count; s++)
+  size_t longest = 0;
+  *f = (struct frame){INFINITY, -INFINITY, INFINITY, -INFINITY, false, 0};
+  for (int s = 0; s < p->series_count; s++) {
+    const char *label = p->series[s].label ? p->series[s].label : "";
     for (int64_t i = 0; i < p->series[s].count; i++) {
       f->x0 = fmin(f->x0, log2(p->series[s].x[i]));
       f->x1 = fmax(f->x1, log2(p->series[s].x[i]));
-      widen(f, p->series[s].y[i]);
+      if (p->y_limit <= 0 || p->series[s].y[i] <= p->y_limit) widen(f, p->series[s].y[i]);
     }
+    if (strlen(label) > longest) longest = strlen(label);
+  }
+  f->left = LEFT + 34 + 6.8 * (double)(longest < 40 ? longest : 40);
   for (int i = 0; i < p->level_count; i++) widen(f, p->levels[i].y);
+  if (f->y0 > f->y1) f->y0 = 0, f->y1 = p->y_limit; /* all is beyond the limit */
   f->log_y = f->y0 > 0 && f->y1 > 3 * f->y0;
   if (f->log_y) f->y0 = log(f->y0), f->y1 = log(f->y1);
   const double margin = f->y1 > f->y0 ? 0.04 * (f->y1 - f->y0) : 0.5;
@@ -138,7 +144,7 @@ static void add_axes(struct wn_text *t, const wn_plot *p, const struct frame *f)
   add_line(t, "axis", LEFT, bottom, right, bottom);
   add_label(t, LEFT, TOP - 28, "start", "ink title", p->title);
   add_label(t, LEFT - 48, TOP - 9, "start", "soft", p->y_label);
-  add_label(t, (LEFT + LABELS + right) / 2, HEIGHT - 16, "middle", "soft", p->x_label);
+  add_label(t, (f->left + right) / 2, HEIGHT - 16, "middle", "soft", p->x_label);
 }
 
 struct label {
@@ -154,7 +160,7 @@ static void add_labels(struct wn_text *t, const wn_plot *p, const struct frame *
   int n = 0;
   for (int s = 0; s < p->series_count; s++)
     if (p->series[s].count > 0 && p->series[s].label)
-      labels[n++] = (struct label){&p->series[s], place_y(f, p->series[s].y[0])};
+      labels[n++] = (struct label){&p->series[s], fmax(place_y(f, p->series[s].y[0]), TOP)};
   if (n == 0) return;
   qsort(labels, (size_t)n, sizeof *labels, by_place);
   double next = TOP + 4, room = HEIGHT - BOTTOM - 4;
@@ -176,12 +182,14 @@ static void add_legend(struct wn_text *t, const wn_plot *p) {
   const double x = WIDTH - RIGHT + 20;
   double y = TOP + 8;
   char class[32];
+  if (p->colour_title) add_label(t, x, y + 4, "start", "soft", p->colour_title), y += 20;
   for (int i = 0; i < p->colour_count; i++, y += 20) {
     snprintf(class, sizeof class, "line c%d", i);
     add_line(t, class, x, y, x + 26, y);
     add_label(t, x + 34, y + 4, "start", "ink", p->colours[i]);
   }
   y += 12;
+  if (p->style_title) add_label(t, x, y + 4, "start", "soft", p->style_title), y += 20;
   for (int i = 0; i < p->style_count; i++, y += 20) {
     snprintf(class, sizeof class, "line c5 s%d", i);
     add_line(t, class, x, y, x + 26, y);
@@ -190,9 +198,26 @@ static void add_legend(struct wn_text *t, const wn_plot *p) {
   }
 }
 
+/* Named at the right end; names that would touch are moved apart, upwards from the lowest. */
+static void add_levels(struct wn_text *t, const wn_plot *p, const struct frame *f) {
+  bool done[WN_PLOT_STYLES] = {false};
+  double room = HEIGHT - BOTTOM - 2;
+  char class[32];
+  for (int n = 0; n < p->level_count; n++) {
+    int lowest = -1;
+    for (int i = 0; i < p->level_count; i++)
+      if (!done[i] && (lowest < 0 || p->levels[i].y < p->levels[lowest].y)) lowest = i;
+    done[lowest] = true;
+    const double at = place_y(f, p->levels[lowest].y), text = at + 4 < room ? at + 4 : room;
+    snprintf(class, sizeof class, "level s%d", p->levels[lowest].style);
+    add_line(t, class, LEFT, at, WIDTH - RIGHT, at);
+    add_label(t, WIDTH - RIGHT + 6, text, "start", "soft", p->levels[lowest].label);
+    room = text - LINE;
+  }
+}
+
 static void draw(struct wn_text *t, const wn_plot *p, struct label *labels) {
   struct frame f;
-  char class[32];
   find_frame(p, &f);
   wn_text_add(t,
               "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
@@ -202,12 +227,10 @@ static void draw(struct wn_text *t, const wn_plot *p, struct label *labels) {
   wn_text_add(t, "</title>\n<style>\n%s</style>\n<rect class=\"ground\" width=\"%d\" height=\"%d\"/>\n", style_sheet,
               WIDTH, HEIGHT);
   add_axes(t, p, &f);
-  for (int i = 0; i < p->level_count; i++) {
-    const double at = place_y(&f, p->levels[i].y);
-    snprintf(class, sizeof class, "level s%d", p->levels[i].style);
-    add_line(t, class, LEFT, at, WIDTH - RIGHT, at);
-    add_label(t, LEFT + 4, at - 4, "start", "soft", p->levels[i].label);
-  }
+  add_levels(t, p, &f);
+  wn_text_add(t, "<clipPath id=\"in\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/></clipPath>\n", LEFT, TOP,
+              WIDTH - RIGHT - LEFT, HEIGHT - BOTTOM - TOP);
+  wn_text_add(t, "<g clip-path=\"url(#in)\">\n");
   for (int s = 0; s < p->series_count; s++) {
     const wn_plot_series *line = &p->series[s];
     if (line->count < 1) continue;
@@ -218,13 +241,14 @@ static void draw(struct wn_text *t, const wn_plot *p, struct label *labels) {
     for (int64_t i = 0; i < line->count && line->count <= 24; i++)
       add_marker(t, line->colour, line->style, place_x(&f, line->x[i]), place_y(&f, line->y[i]));
   }
+  wn_text_add(t, "</g>\n");
   add_labels(t, p, &f, labels);
   add_legend(t, p);
   wn_text_add(t, "</svg>\n");
 }
 
 static wn_status check(wn_context *ctx, const wn_plot *p) {
-  bool ok = p->colour_count <= WN_PLOT_COLOURS && p->style_count <= WN_PLOT_STYLES;
+  bool ok = p->colour_count <= WN_PLOT_COLOURS && p->style_count <= WN_PLOT_STYLES && p->level_count <= WN_PLOT_STYLES;
   int64_t points = 0;
   for (int s = 0; ok && s < p->series_count; s++) {
     const wn_plot_series *line = &p->series[s];
