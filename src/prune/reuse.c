@@ -3,18 +3,22 @@
  * Held for the accepted budgets, for every row and layer: the residual stream at the layer's entry, keys, values, the
  * queries that select, and every position's loss. Lowering layer l to K leaves untouched
  *   - the layers below l, and everything before layer l's attention;
- *   - all positions before K: the first eviction comes with token K, and no later token is seen before (causality).
- * So positions K.. of layers l.. are run, over the keys and values held for what lies before; with budgets near the
- * context N that is next to nothing. F at position K is what the selecting queries of the positions before it have
- * summed; evictions are found again from the first position on, by the same code and from the same selections as in a
- * whole pass, which costs one head's logits. h2o and tova score by all heads' weights: there all positions are run.
+ *   - all positions before K: the first eviction comes with token K, and no later token is seen before (causality);
+ *   - above layer l, all positions before the first one where its output is not what it was, to the bit: evicting what
+ *     has been selected away so far that its weights are 0 changes nothing at all.
+ * So positions K.. of layers l.. are run, and fewer from layer to layer, over the keys and values held for what lies
+ * before; with budgets near the context N that is next to nothing. F at position K is what the selecting queries of the
+ * positions before it have summed; evictions are found again from the first position on, by the same code and from the
+ * same selections as in a whole pass, which costs one head's logits. h2o and tova score by all heads' weights: there
+ * all positions are run.
  *
  * Results are those of a whole pass to the bit, because the same operations run on the same rows. With AVX-512 their
  * sums do not depend on how many rows a call has (from ROWS_MIN on; below, a product takes another kernel). Elsewhere
  * they may, so it is tried (probe), and where it does, all positions are run. A search ends with a check of its own.
  *
- * Cost of one evaluation: (1 - K/N) (L - l)/L of a pass, the output map's (1 - K/N). Bytes a position and layer:
- * 4 (C + 2 Hkv D + G D), three times that where the best trial is kept to be accepted without being run again. */
+ * Cost of one evaluation, at most: (1 - K/N) (L - l)/L of a pass, the output map's (1 - K/N). Bytes a position and
+ * layer: 4 (C + 2 Hkv D + G D), three times that where the best trial is kept to be accepted without being run again.
+ */
 #include <math.h>
 #include <string.h>
 
@@ -34,8 +38,9 @@ struct held {
   float *sq, *sk; /* selecting queries; bilinear keys; or NULL */
 };
 struct version {
-  struct held *layers; /* [L] */
+  struct held *layers; /* [L+1]; of the last, the end, x alone */
   double *loss;        /* [rows,T] */
+  int64_t *first;      /* [batches,L+1] of a trial: the first position that is in its arrays (L: and in loss) */
 };
 
 struct reuse {
@@ -69,6 +74,7 @@ struct reuse {
 struct task {
   int64_t first_layer, first; /* the first layer, and position, that change */
   bool fresh;                 /* from the embedding on: nothing is held yet */
+  bool every;                 /* all the way, changed or not */
   int64_t row0, B;
   const wn_budgets *budgets;
   const struct version *to; /* where results go; NULL: nowhere */
@@ -247,6 +253,7 @@ static void keep(const struct reuse *r, const struct task *t, int64_t l, const s
                  const struct held *h) {
   const int64_t C = r->model->config.width, T = r->set->T, n = T - t->first, W = kv_width(r);
   const struct held *to = &t->to->layers[l];
+  t->to->first[t->row0 / r->batch * (r->model->config.layers + 1) + l] = t->first;
   for (int64_t b = 0; b < t->B; b++)
     memcpy(to->x + ((t->row0 + b) * T + t->first) * C, (const float *)a->x + b * n * C,
            (size_t)(n * C) * sizeof(float));
@@ -256,14 +263,22 @@ static void keep(const struct reuse *r, const struct task *t, int64_t l, const s
   if (to->sk) copy_positions(r, t, to->sk, t->row0, h->sk, 0, t->first, n, r->select_width);
 }
 
+/* The stream at the end. The losses are the caller's to keep. */
+static void keep_end(const struct reuse *r, const struct task *t) {
+  const int64_t L = r->model->config.layers, C = r->model->config.width, T = r->set->T, n = T - t->first;
+  t->to->first[t->row0 / r->batch * (L + 1) + L] = t->first;
+  for (int64_t b = 0; b < t->B; b++)
+    memcpy(t->to->layers[L].x + ((t->row0 + b) * T + t->first) * C, (const float *)r->x_out + b * n * C,
+           (size_t)(n * C) * sizeof(float));
+}
+
 /* Losses of the run's positions: r->loss [B,n]. Chunks overlap rather than being thin. */
-static wn_status losses(struct wn_run *run, struct reuse *r, const struct task *t, const void *mid,
-                        const void *branch) {
+static wn_status losses(struct wn_run *run, struct reuse *r, const struct task *t) {
   const wn_model_config *c = &r->model->config;
   const int64_t T = r->set->T, n = T - t->first, M = t->B * n;
   struct wn_outer_params outer;
   wn_outer_params_find(&r->model->table, c, &outer);
-  WN_TRY(wn_run_norm(run, M, mid, branch, r->x_out, outer.norm_gain, outer.norm_shift, r->n_out, r->rstd, r->mean));
+  WN_TRY(wn_run_norm(run, M, r->x_out, NULL, NULL, outer.norm_gain, outer.norm_shift, r->n_out, r->rstd, r->mean));
   int32_t *targets = r->positions; /* done with: the targets take their place */
   for (int64_t b = 0; b < t->B && !run->measuring; b++)
     memcpy(targets + b * n, r->set->targets + (t->row0 + b) * T + t->first, (size_t)n * sizeof *targets);
@@ -283,53 +298,6 @@ static wn_status losses(struct wn_run *run, struct reuse *r, const struct task *
   return WN_OK;
 }
 
-/* One batch; *sum: over its counted positions, those before the first changed ones from state. */
-static wn_status run_batch(struct reuse *r, const struct task *t, bool measuring, size_t *need, double *sum) {
-  const wn_model_config *c = &r->model->config;
-  const int64_t T = r->set->T, n = T - t->first, C = c->width;
-  struct wn_run run;
-  struct wn_layer_acts a;
-  struct wn_layer_blocks blocks = r->blocks;
-  wn_run_init(&run, r->model, t->B, n);
-  run.measuring = measuring;
-  run.exec.scratch = r->scratch;
-  run.exec.scratch_bytes = r->scratch_bytes;
-  run.positions = r->positions;
-  if (!wn_layer_acts_plan(c, WN_F32, t->B, n, 0, &blocks, &a))
-    return wn_fail(r->ctx, WN_ERR_ARGUMENT, "search: activations do not fit in memory");
-  for (int64_t i = 0; i < t->B * n; i++) r->positions[i] = (int32_t)(t->first + i % n);
-  if (t->fresh) /* what the embedding's norm keeps is not needed later */
-    WN_TRY(wn_run_embed(&run, r->set->tokens + t->row0 * T, a.n2, a.rstd2, a.mean2, a.x));
-  for (int64_t b = 0; b < t->B && !t->fresh && !measuring; b++)
-    memcpy((float *)a.x + b * n * C, r->state.layers[t->first_layer].x + ((t->row0 + b) * T + t->first) * C,
-           (size_t)(n * C) * sizeof(float));
-  const void *mid = NULL, *branch = NULL;
-  for (int64_t l = t->first_layer; l < c->layers; l++) {
-    struct held h;
-    WN_TRY(wn_layer_before(&run, l, &a, mid, branch));
-    WN_TRY(attend(&run, r, t, l, &a, &h));
-    if (t->to && (t->fresh || l > t->first_layer)) keep(r, t, l, &a, &h);
-    WN_TRY(wn_layer_after(&run, l, &a, &r->temp, true));
-    mid = wn_layer_stream(&run, &a);
-    branch = r->temp.branch;
-  }
-  WN_TRY(losses(&run, r, t, mid, branch));
-  if (measuring) {
-    *need = run.need;
-    return WN_OK;
-  }
-  *sum = 0;
-  for (int64_t b = 0; b < t->B; b++) {
-    const int64_t row = (t->row0 + b) * T;
-    for (int64_t i = 0; i < T; i++) {
-      const double loss = i < t->first ? r->state.loss[row + i] : r->loss[b * n + i - t->first];
-      if (t->to && i >= t->first) t->to->loss[row + i] = loss;
-      if (r->set->targets[row + i] >= 0) *sum += loss;
-    }
-  }
-  return WN_OK;
-}
-
 /* The first position that a budget of `to` can change, with enough rows for the products. */
 static int64_t first_changed(const struct reuse *r, int64_t to) {
   const int64_t T = r->set->T, last = r->set->rows % r->batch ? r->set->rows % r->batch : r->batch;
@@ -337,6 +305,120 @@ static int64_t first_changed(const struct reuse *r, int64_t to) {
   if (rows < 2) rows = 2;
   if (!r->base.by_rows || rows >= T) return 0;
   return to < T - rows ? to : T - rows;
+}
+
+/* Arrays and positions for the task's rows. */
+static wn_status lay_out(struct reuse *r, const struct task *t, struct wn_run *run, struct wn_layer_acts *a) {
+  const int64_t n = r->set->T - t->first;
+  struct wn_layer_blocks blocks = r->blocks;
+  run->B = t->B;
+  run->T = n;
+  for (int64_t i = 0; i < t->B * n; i++) r->positions[i] = (int32_t)(t->first + i % n);
+  if (wn_layer_acts_plan(&r->model->config, WN_F32, t->B, n, 0, &blocks, a)) return WN_OK;
+  return wn_fail(r->ctx, WN_ERR_ARGUMENT, "search: activations do not fit in memory");
+}
+
+/* The residual stream at the entry of layer l (L: at the end) into r->x_out [B,n,C]; the first position where it is
+ * not what is held, T where there is none. */
+static int64_t add_and_compare(struct reuse *r, const struct task *t, int64_t l, const float *mid,
+                               const float *branch) {
+  const int64_t T = r->set->T, C = r->model->config.width, n = T - t->first;
+  int64_t first = T;
+  for (int64_t b = 0; b < t->B; b++)
+    for (int64_t i = 0; i < n; i++) {
+      const int64_t at = (b * n + i) * C;
+      float *sum = (float *)r->x_out + at;
+      for (int64_t j = 0; j < C; j++) sum[j] = mid[at + j] + branch[at + j];
+      const float *held = r->state.layers[l].x + ((t->row0 + b) * T + t->first + i) * C;
+      if (t->first + i < first && memcmp(sum, held, (size_t)C * sizeof *sum)) first = t->first + i;
+    }
+  return first;
+}
+
+/* Between layers: positions before the first that has changed are done with. What is left of r->x_out goes to `to`
+ * (which may be it). False: nothing has changed. */
+static bool narrow(struct reuse *r, struct task *t, int64_t first, float *to) {
+  const int64_t T = r->set->T, C = r->model->config.width, n = T - t->first, most = first_changed(r, T);
+  if (first == T) return false;
+  if (!r->base.by_rows) first = t->first;
+  if (first > most) first = most;
+  if (first < t->first) first = t->first;
+  for (int64_t b = 0; b < t->B; b++)
+    memmove(to + b * (T - first) * C, (const float *)r->x_out + (b * n + first - t->first) * C,
+            (size_t)((T - first) * C) * sizeof *to);
+  t->first = first;
+  return true;
+}
+
+/* The layers; *changed: r->x_out (L's entry, not yet normed) is not all what is held. */
+static wn_status run_layers(struct reuse *r, struct task *t, struct wn_run *run, bool *changed) {
+  const wn_model_config *c = &r->model->config;
+  const int64_t L = c->layers, C = c->width, T = r->set->T;
+  struct wn_layer_acts a;
+  const void *mid = NULL, *branch = NULL;
+  *changed = true;
+  WN_TRY(lay_out(r, t, run, &a));
+  if (t->fresh) /* what the embedding's norm keeps is not needed later */
+    WN_TRY(wn_run_embed(run, r->set->tokens + t->row0 * T, a.n2, a.rstd2, a.mean2, a.x));
+  for (int64_t b = 0; b < t->B && !t->fresh && !run->measuring; b++)
+    memcpy((float *)a.x + b * run->T * C, r->state.layers[t->first_layer].x + ((t->row0 + b) * T + t->first) * C,
+           (size_t)(run->T * C) * sizeof(float));
+  for (int64_t l = t->first_layer; l < L; l++) {
+    struct held h;
+    if (l > t->first_layer && !t->fresh && !t->every && !run->measuring) {
+      const int64_t first = add_and_compare(r, t, l, mid, branch);
+      float *x = r->x_out;
+      if (!(*changed = narrow(r, t, first, x))) return WN_OK;
+      WN_TRY(lay_out(r, t, run, &a));
+      memcpy(a.x, x, (size_t)(t->B * run->T * C) * sizeof *x);
+      mid = branch = NULL;
+    }
+    WN_TRY(wn_layer_before(run, l, &a, mid, branch));
+    WN_TRY(attend(run, r, t, l, &a, &h));
+    if (t->to && (t->fresh || l > t->first_layer)) keep(r, t, l, &a, &h);
+    WN_TRY(wn_layer_after(run, l, &a, &r->temp, true));
+    mid = wn_layer_stream(run, &a);
+    branch = r->temp.branch;
+  }
+  if (run->measuring) return WN_OK;
+  const int64_t first = add_and_compare(r, t, L, mid, branch);
+  if (!t->fresh && !t->every) *changed = narrow(r, t, first, r->x_out);
+  run->T = T - t->first;
+  return WN_OK;
+}
+
+/* One batch; *sum: over its counted positions, those before the first changed ones from state. */
+static wn_status run_batch(struct reuse *r, const struct task *whole, bool measuring, size_t *need, double *sum) {
+  const int64_t T = r->set->T, L = r->model->config.layers;
+  struct task t = *whole;
+  struct wn_run run;
+  bool changed;
+  wn_run_init(&run, r->model, t.B, T - t.first);
+  run.measuring = measuring;
+  run.exec.scratch = r->scratch;
+  run.exec.scratch_bytes = r->scratch_bytes;
+  run.positions = r->positions;
+  int64_t *valid = t.to ? t.to->first + t.row0 / r->batch * (L + 1) : NULL;
+  for (int64_t l = 0; valid && l <= L; l++) valid[l] = T;
+  WN_TRY(run_layers(r, &t, &run, &changed));
+  if (!changed) t.first = T;
+  if (changed) WN_TRY(losses(&run, r, &t));
+  if (measuring) {
+    *need = run.need;
+    return WN_OK;
+  }
+  const int64_t n = T - t.first;
+  if (valid && changed) keep_end(r, &t);
+  *sum = 0;
+  for (int64_t b = 0; b < t.B; b++) {
+    const int64_t row = (t.row0 + b) * T;
+    for (int64_t i = 0; i < T; i++) {
+      const double loss = i < t.first ? r->state.loss[row + i] : r->loss[b * n + i - t.first];
+      if (t.to && i >= t.first) t.to->loss[row + i] = loss;
+      if (r->set->targets[row + i] >= 0) *sum += loss;
+    }
+  }
+  return WN_OK;
 }
 
 static wn_status run_set(struct reuse *r, struct task *t, double *loss) {
@@ -362,8 +444,11 @@ static wn_status probe(struct reuse *r) {
   const int64_t firsts[] = {first_changed(r, T), T - T / 8, T - T / 3, T / 2 + 1, T / 5 + 3};
   for (int i = 0; r->base.by_rows && i < 10; i++) {
     const int64_t first = firsts[i % 5], row0 = i < 5 ? 0 : last;
-    const struct task t = {
-        .first = first, .row0 = row0, .B = rows - row0 < r->batch ? rows - row0 : r->batch, .budgets = &r->budgets};
+    const struct task t = {.every = true,
+                           .first = first,
+                           .row0 = row0,
+                           .B = rows - row0 < r->batch ? rows - row0 : r->batch,
+                           .budgets = &r->budgets};
     double sum;
     if (first < 1 || first > first_changed(r, T)) continue;
     WN_TRY(run_batch(r, &t, false, NULL, &sum));
@@ -411,19 +496,23 @@ static wn_status evaluate(struct wn_prune_evaluator *e, int64_t layer, int64_t t
 
 /* The best trial's positions over those of the state. */
 static void adopt(struct reuse *r) {
-  const int64_t T = r->set->T, was = r->budgets.tokens[r->best_layer];
-  const int64_t first = first_changed(r, r->best_to < was ? r->best_to : was), n = T - first;
-  const struct task t = {.B = r->set->rows};
-  for (int64_t l = r->best_layer + 1; l < r->model->config.layers; l++) {
-    const struct held *to = &r->state.layers[l], *from = &r->best.layers[l];
-    copy_positions(r, &t, to->x, 0, from->x, 0, first, n, r->model->config.width);
-    copy_positions(r, &t, to->k, 0, from->k, 0, first, n, kv_width(r));
-    copy_positions(r, &t, to->v, 0, from->v, 0, first, n, kv_width(r));
-    if (to->sq) copy_positions(r, &t, to->sq, 0, from->sq, 0, first, n, r->select_width);
-    if (to->sk) copy_positions(r, &t, to->sk, 0, from->sk, 0, first, n, r->select_width);
+  const int64_t T = r->set->T, L = r->model->config.layers;
+  for (int64_t row = 0; row < r->set->rows; row += r->batch) {
+    const int64_t B = r->set->rows - row < r->batch ? r->set->rows - row : r->batch;
+    const struct task t = {.B = B};
+    for (int64_t l = r->best_layer + 1; l <= L; l++) {
+      const struct held *to = &r->state.layers[l], *from = &r->best.layers[l];
+      const int64_t first = r->best.first[row / r->batch * (L + 1) + l], n = T - first;
+      if (n == 0) continue;
+      copy_positions(r, &t, to->x, row, from->x, row, first, n, r->model->config.width);
+      if (to->k) copy_positions(r, &t, to->k, row, from->k, row, first, n, kv_width(r));
+      if (to->v) copy_positions(r, &t, to->v, row, from->v, row, first, n, kv_width(r));
+      if (to->sq) copy_positions(r, &t, to->sq, row, from->sq, row, first, n, r->select_width);
+      if (to->sk) copy_positions(r, &t, to->sk, row, from->sk, row, first, n, r->select_width);
+      for (int64_t b = row; b < row + B && l == L; b++)
+        memcpy(r->state.loss + b * T + first, r->best.loss + b * T + first, (size_t)n * sizeof(double));
+    }
   }
-  for (int64_t b = 0; b < r->set->rows; b++)
-    memcpy(r->state.loss + b * T + first, r->best.loss + b * T + first, (size_t)n * sizeof(double));
 }
 
 static wn_status accept(struct wn_prune_evaluator *e, int64_t layer, int64_t to, double *loss) {
@@ -466,8 +555,11 @@ static wn_status plan_version(struct reuse *r, struct version *v) {
   const wn_model_config *c = &r->model->config;
   const int64_t N = r->set->rows * r->set->T;
   void *memory;
-  WN_TRY(wn_alloc(r->ctx, "layers", (size_t)c->layers * sizeof *v->layers, &memory));
+  WN_TRY(wn_alloc(r->ctx, "layers", (size_t)(c->layers + 1) * sizeof *v->layers, &memory));
   v->layers = memory;
+  const int64_t batches = (r->set->rows + r->batch - 1) / r->batch;
+  WN_TRY(plan_piece(r, "first positions", batches, c->layers + 1, sizeof *v->first, (void **)&v->first));
+  WN_TRY(plan_piece(r, "residual streams", N, c->width, sizeof(float), (void **)&v->layers[c->layers].x));
   for (int64_t l = 0; l < c->layers; l++) {
     struct held *h = &v->layers[l];
     WN_TRY(plan_piece(r, "residual streams", N, c->width, sizeof(float), (void **)&h->x));
@@ -485,7 +577,7 @@ static double version_bytes(const struct reuse *r) {
   const wn_model_config *c = &r->model->config;
   const double columns = (double)c->width + 2.0 * (double)kv_width(r) +
                          (double)r->select_width * (c->attention.selective.bilinear ? 2 : 1);
-  return (double)r->set->T * ((double)c->layers * columns * 4 + 8);
+  return (double)r->set->T * ((double)c->layers * columns * 4 + 4 * (double)c->width + 8);
 }
 
 static wn_status plan_batch(struct reuse *r) {
