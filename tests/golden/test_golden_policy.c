@@ -5,8 +5,10 @@
 #include "support.h"
 
 #include <math.h>
+#include "kv/evictions.h"
 #include "model/model.h"
 #include "model/session.h"
+#include "model/workspace.h"
 #include "winnow/kv.h"
 
 static const struct {
@@ -105,6 +107,46 @@ static void feed_all(wn_context *ctx, wn_session *s, const struct expected *want
   free(logits);
 }
 
+/* The same texts as a batch: evictions and logits of all rows at once. */
+static void check_batch(wn_context *ctx, struct wn_model *model, const struct expected *want, const int32_t *tokens,
+                        const wn_budgets *budgets, double limit) {
+  const int64_t L = model->config.layers, n = want->B * want->T;
+  float *logits = malloc((size_t)(n * want->V) * sizeof *logits);
+  const wn_status status = wn_model_logits_with_budgets(ctx, model, tokens, NULL, want->B, want->T, budgets, logits);
+  if (budgets->cache_positions) { /* a key would have another place in every row */
+    assert_int_equal(status, WN_ERR_UNSUPPORTED);
+    free(logits);
+    return;
+  }
+  assert_ok(ctx, status);
+  double square = 0, total = 0;
+  for (int64_t i = 0; i < n * want->V; i++) {
+    const double w = want->logits[i], d = (double)logits[i] - w;
+    square += d * d, total += w * w;
+  }
+  if (!(sqrt(square) <= fmax(limit, 1e-7) * sqrt(total))) /* they come in float */
+    fail_msg("%s: logits of a batch: relative error %.3g, limit %.3g", want->name, sqrt(square / total), limit);
+  free(logits);
+
+  wn_workspace *ws = NULL;
+  const struct wn_workspace_options options = {.activation_dtype = model->dtype, .budgets = budgets};
+  assert_ok(ctx, wn_workspace_create(ctx, model, want->B, want->T, &options, &ws));
+  const struct wn_batch batch = {.B = want->B, .T = want->T, .tokens = tokens, .targets = tokens};
+  const struct wn_step step = {.loss_scale = 1, .budgets = budgets};
+  struct wn_step_result result;
+  assert_ok(ctx, wn_model_step(model, ws, &batch, &step, &result));
+  assert_int_equal(ws->evicting, want->P);
+  const int64_t rows = want->B * want->P;
+  for (int64_t l = 0; l < L; l++)
+    for (int64_t i = 0; wn_evictions_any(budgets, l, want->T) && i < rows * want->T; i++) {
+      const int32_t found = ws->gone[l * rows * want->T + i], gone = want->gone[l * rows * want->T + i];
+      if (found != (gone == want->T ? WN_GONE_NEVER : gone))
+        fail_msg("%s: a batch: layer %d, group %d of %d, position %d goes before row %d, expected %d", want->name,
+                 (int)l, (int)(i / want->T), (int)rows, (int)(i % want->T), (int)found, (int)gone);
+    }
+  wn_workspace_destroy(ws);
+}
+
 static void check_case(wn_context *ctx, struct wn_model *model, const char *folder, const char *name,
                        const int32_t *tokens, double limit) {
   char path[4096];
@@ -125,6 +167,7 @@ static void check_case(wn_context *ctx, struct wn_model *model, const char *fold
   wn_session *s = NULL;
   assert_ok(ctx, wn_session_create_with_budgets(ctx, model, want.B, want.T, &budgets, &s));
   for (int i = 0; i < FEEDINGS; i++) feed_all(ctx, s, &want, tokens, &feedings[i], limit);
+  check_batch(ctx, model, &want, tokens, &budgets, limit);
   wn_session_destroy(s);
   wn_budgets_clear(&budgets);
   free(want.logits);
