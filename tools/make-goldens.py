@@ -59,6 +59,11 @@ CASES = {
         "selective": {"mem": {"eps": 0.3, "tau": 1.0}}, "span": {"limit": 24, "ramp": 6}, "sinks": 2, "exclusive": True}),
     "selective-relative-sqrt-threshold": dict(B=1, T=21, H=2, Hkv=2, D=8, attention={
         "selective": {"head": 1}, "relative": True, "sqrt": {"buffer": 4, "density": 2.0}, "threshold": {"tau": 0.9}}),
+    "budget": dict(B=2, T=23, H=4, Hkv=2, D=8, budget=6, attention={"selective": {}}),
+    "budget-packed": dict(B=2, T=21, H=2, Hkv=2, D=8, documents=[[0, 9], [0]], budget=4, attention={
+        "selective": {"head": 1, "shift": False, "mem": {"eps": 0.2, "tau": 1.0}}, "window": 12, "sinks": 1}),
+    "budget-heads": dict(B=2, T=20, H=4, Hkv=2, D=8, budget=5, attention={
+        "selective": {"per_kv_head": True, "bilinear": True}, "relative": True, "exclusive": True}),
     "all": dict(B=2, T=19, H=4, Hkv=2, D=8, documents=[[0, 12], [0]], attention={
         "scale": 0.4, "selective": {"mem": {"eps": 0.3, "tau": 0.8}}, "span": {"limit": 30, "ramp": 7, "dynamic": True},
         "relative": True, "window": 15, "strided": 6, "sqrt": {"buffer": 6, "density": 1.7}, "sinks": 2,
@@ -87,8 +92,8 @@ def thresholded(a, keys, weights):
         chosen.add(n)
     return [n for n in range(len(keys)) if n in chosen or n not in content], len(chosen)
 
-def head_row(case, x, b, h, i, first, F):
-    """y [D] of one head and row, and the content keys kept. F: [T] or None."""
+def head_row(case, x, b, h, i, first, F, held):
+    """y [D] of one head and row, and the content keys kept. F: [T] or None. held: keys that have not been evicted."""
     a, D = case["attention"], case["D"]
     g = h * case["Hkv"] // case["H"]
     scale, q, zero = a.get("scale", 1 / math.sqrt(D)), x["q"][b, h, i], torch.zeros(D, dtype=torch.float64)
@@ -98,6 +103,7 @@ def head_row(case, x, b, h, i, first, F):
         logits.append(scale * q.dot(x["sink_k"][g, n])); masks.append(None)
     for j in range(first, i + 1):
         mask = None
+        if j not in held: continue
         if "span" in a:
             z, ramp = (x["zt"][b, h, i] if a["span"].get("dynamic") else x["z"][h]), a["span"]["ramp"]
             mask = (ramp + a["span"]["limit"] * z - (i - j)) / ramp
@@ -124,19 +130,30 @@ def head_row(case, x, b, h, i, first, F):
     return y, kept
 
 def rows(case, x):
-    """y [B,H,T,D], F [B,(G,)T,T], M [B,(G,)T], the memory loss, counts [B,H,T]: one query row after another."""
+    """y [B,H,T,D], F [B,(G,)T,T], M [B,(G,)T], the memory loss, counts [B,H,T], and under a budget the
+    row before which each key goes, T + 1 for never, [B,G,T]: one query row after another."""
     B, H, Hkv, T, D = (case[n] for n in ("B", "H", "Hkv", "T", "D"))
     a = case["attention"]
     s = a.get("selective")
     apart = s is not None and s.get("per_kv_head", False)  # one selection for each key-value head
     G = Hkv if apart else 1
     scale = a.get("scale", 1 / math.sqrt(D))
+    gone = torch.full((B, G, T), T + 1, dtype=torch.int32)
     ys, Fs, Ms, counts, loss = [], [], [], [], torch.zeros((), dtype=torch.float64)
     for b in range(B):
         taken = [[torch.zeros((), dtype=torch.float64) for _ in range(T)] for _ in range(G)]  # selections so far
         y_b, F_b, M_b, count_b = [], [[] for _ in range(G)], [[] for _ in range(G)], []
+        held = [[] for _ in range(G)]
         for i in range(T):
             first = int(x["doc_start"][b, i]) if "doc_start" in x else 0
+            for group in range(G):  # the most selected goes, ties to the oldest, the document's first only when alone
+                if i == first: held[group] = []
+                if "budget" in case and len(held[group]) == case["budget"]:
+                    some = [j for j in held[group] if j != first] or held[group]
+                    out = max(some, key=lambda j: (float(taken[group][j].detach()), -j))
+                    held[group].remove(out)
+                    gone[b, group, out] = i
+                held[group].append(i)
             for group in range(G if s is not None else 0):
                 h = group * (H // G) + s.get("head", 0)
                 before = list(taken[group])
@@ -156,7 +173,7 @@ def rows(case, x):
                 if "mem" in s:
                     tau = s["mem"]["tau"]
                     M_b[group].append(sum(1 - torch.clamp(F[j], max=tau) / tau for j in range(first, i + 1)))
-            row = [head_row(case, x, b, h, i, first, F_b[h * G // H][-1] if s is not None else None) for h in range(H)]
+            row = [head_row(case, x, b, h, i, first, F_b[h * G // H][-1] if s is not None else None, held[h * G // H]) for h in range(H)]
             y_b.append(torch.stack([y for y, _ in row]))
             count_b.append(torch.tensor([n for _, n in row], dtype=torch.int32))
         ys.append(torch.stack(y_b, 1))
@@ -168,7 +185,7 @@ def rows(case, x):
             loss = loss + s["mem"]["eps"] * sum(m[int(m.argmax())] for m in M) / (G * T)
     F, M = torch.stack(Fs) if Fs else None, torch.stack(Ms) if Ms else None
     if not apart: F, M = F[:, 0] if Fs else None, M[:, 0] if Ms else None
-    return torch.stack(ys), F, M, loss, torch.stack(counts)
+    return torch.stack(ys), F, M, loss, torch.stack(counts), gone
 
 def make(name, case, folder):
     gen = torch.Generator().manual_seed(sum(ord(c) * (n + 1) for n, c in enumerate(name)))
@@ -189,15 +206,16 @@ def make(name, case, folder):
     if "documents" in case:
         starts = [[max(f for f in d if f <= t) for t in range(T)] for d in case["documents"]]
         given["doc_start"] = x["doc_start"] = torch.tensor(starts, dtype=torch.int32)
-    y, F, M, loss, count = rows(case, x)
+    y, F, M, loss, count, gone = rows(case, x)
     ((y * x["dy"]).sum() + loss).backward()
     out = dict(given, y=y)
     if F is not None and case.get("keep_F", True): out["F"] = F
     if M is not None: out["M"], out["mem_loss"] = M, loss.reshape(1)
     if "threshold" in a: out["count"] = count
+    if "budget" in case: out["evicted_at"] = gone[:, 0] if gone.shape[1] == 1 else gone
     for n, t in x.items():
         if t.dtype == torch.float64 and n != "dy": out["d" + n] = torch.zeros_like(t) if t.grad is None else t.grad
-    public = {n: case[n] for n in ("B", "T", "H", "Hkv", "D", "attention")}
+    public = {n: case[n] for n in ("B", "T", "H", "Hkv", "D", "attention", "budget") if n in case}
     path = os.path.join(folder, f"attention-{name}.safetensors")
     save_file({n: t.detach().contiguous() for n, t in out.items()}, path, metadata={"case": json.dumps(public)})
     print(f"{os.path.getsize(path):8d}  {path}")
@@ -270,7 +288,7 @@ def forward(c, p, tokens, starts):
         given = {"q": q.transpose(1, 2), "k": k.transpose(1, 2), "v": v.transpose(1, 2), "doc_start": starts}
         if at + "attn.select_q.weight" in p:
             given["sq"], given["sk"] = linear(n, at + "attn.select_q"), linear(n, at + "attn.select_k")
-        y, _, _, loss, _ = rows(dict(B=B, H=H, Hkv=Hkv, T=T, D=D, attention=c["attention"]), given)
+        y, _, _, loss, _, _ = rows(dict(B=B, H=H, Hkv=Hkv, T=T, D=D, attention=c["attention"]), given)
         mem = mem + loss / (B * c["layers"])
         x = x + linear(y.transpose(1, 2).reshape(B, T, H * D), at + "attn.out")
         h = linear(norm(x, at + "norm2"), at + "ffn.in")

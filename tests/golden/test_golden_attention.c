@@ -6,8 +6,9 @@
 #include <jansson.h>
 #include <math.h>
 #include <winnow/attention.h>
+#include <winnow/kv.h>
 
-enum { FILES = 34 };
+enum { FILES = 37 };
 
 static int lacking; /* cases that the backend has no term for */
 
@@ -118,6 +119,26 @@ static void compare(const wn_context *ctx, const char *path, const struct tensor
              wn_context_backend(ctx), error, limit);
 }
 
+/* The call's evictions under the budget, which must be the file's; free. */
+static int32_t *evictions(wn_context *ctx, const char *path, const wn_safetensors *file,
+                          const wn_attention_config *config, wn_attention_arrays *a, int64_t budget) {
+  wn_budgets budgets;
+  wn_budgets_init(&budgets);
+  budgets.layers = 1, budgets.tokens = &budget;
+  const wn_safetensors_entry *want = wn_safetensors_find(file, "evicted_at");
+  a->gone_groups = wn_attention_eviction_groups(config, a, &budgets);
+  const int64_t n = a->B * a->gone_groups * a->T;
+  if (!want || count_of(want) != n) fail_msg("%s: evicted_at is missing, or of another shape", path);
+  int32_t *gone = malloc((size_t)n * sizeof *gone);
+  if (wn_attention_evictions(ctx, config, a, &budgets, gone) != WN_OK) fail_msg("%s", wn_context_error(ctx));
+  for (int64_t i = 0; i < n; i++)
+    if (number_at(WN_I32, want->data, i) != (gone[i] < a->T ? gone[i] : a->T + 1))
+      fail_msg("%s: key %lld goes before row %d, expected %g", path, (long long)i, gone[i],
+               number_at(WN_I32, want->data, i));
+  a->gone = gone;
+  return gone;
+}
+
 #define AT(field) offsetof(wn_attention_arrays, field)
 static void run_file(wn_context *ctx, const char *path, wn_dtype dtype, double limit) {
   wn_safetensors *file = NULL;
@@ -135,6 +156,7 @@ static void run_file(wn_context *ctx, const char *path, wn_dtype dtype, double l
   uint8_t *control = take_control(json_object_get(object, "attention"), a.B, a.T);
   a.control = control;
   char *attention = json_dumps(json_object_get(object, "attention"), 0);
+  int64_t budget = json_integer_value(json_object_get(object, "budget"));
   wn_attention_config config;
   if (wn_attention_config_parse(ctx, attention, &config) != WN_OK) fail_msg("%s", wn_context_error(ctx));
   free(attention);
@@ -163,6 +185,7 @@ static void run_file(wn_context *ctx, const char *path, wn_dtype dtype, double l
     }
   }
 
+  int32_t *gone = budget ? evictions(ctx, path, file, &config, &a, budget) : NULL;
   const wn_status status = wn_attention_run(ctx, &config, &a);
   if (status == WN_ERR_UNSUPPORTED && CPU_MAY_LACK_TERMS && strstr(wn_context_error(ctx), "does not have")) {
     lacking++;
@@ -174,6 +197,7 @@ static void run_file(wn_context *ctx, const char *path, wn_dtype dtype, double l
     /* One gradient alone: outputs that are NULL are not computed, the rest must not change. */
     wn_attention_arrays only = {.B = a.B, .T = a.T, .H = a.H, .Hkv = a.Hkv, .D = a.D, .dtype = dtype};
     only.q = a.q, only.k = a.k, only.v = a.v, only.dy = a.dy, only.doc_start = a.doc_start, only.control = a.control;
+    only.gone = a.gone, only.gone_groups = a.gone_groups;
     for (int i = 0; i < count; i++)
       if (slots[i].is_input) memcpy((char *)&only + slots[i].offset, (char *)&a + slots[i].offset, sizeof(void *));
     struct tensor dk = {.name = "dk", .dtype = dtype, .want = wn_safetensors_find(file, "dk")};
@@ -184,6 +208,7 @@ static void run_file(wn_context *ctx, const char *path, wn_dtype dtype, double l
   }
   for (int i = 0; i < all.n; i++) free(all.t[i].data);
   free(control);
+  free(gone);
   wn_safetensors_close(file);
 }
 
