@@ -158,6 +158,28 @@ refuses "config.json of absurd size" 1 'shapes/' info shapes
 printf '{"layers": ' >shapes/config.json
 refuses "config.json truncated" 1 'shapes/config\.json:1' info shapes
 
+# Searches and comparisons of budgets.
+search=(prune search whole --quiet --search data/val.bin --report data/train.bin)
+refuses "prune search without a target" 2 'target' "${search[@]}" --out bad-search
+refuses "prune search with two" 2 'target' "${search[@]}" --target 9 --tolerance 1% --out bad-search
+refuses "prune search: a tolerance that is none" 2 'tolerance' "${search[@]}" --tolerance 1km --out bad-search
+refuses "prune search: memory that is none" 2 '\-\-memory' "${search[@]}" --target 9 --memory much --out bad-search
+refuses "prune search: too little memory" 1 'rows fit' "${search[@]}" --target 9 --memory 100kB --out bad-search
+refuses "prune search: a step of the whole context" 1 'step' "${search[@]}" --target 9 --step 32 --out bad-search
+refuses "prune search: no long documents" 1 'no document' "${search[@]}" --target 9 --long-only --document-token 5000 --out bad-search
+refuses "prune search: --check alone" 2 '\-\-lazy' "${search[@]}" --target 9 --check --out bad-search
+refuses "prune search: an unknown policy" 2 'policy' "${search[@]}" --target 9 --policy best --out bad-search
+refuses "prune search: a token file that is missing" 1 'nowhere\.bin' prune search whole --quiet --search nowhere.bin --report data/train.bin --target 9 --out bad-search
+refuses "prune search: a search is there" 1 'already' "${search[@]}" --target 9 --out pruned
+refuses "prune search: another search to resume" 1 'another' "${search[@]}" --target 9 --step 4 --resume --out pruned
+mkdir -p torn && head -c 200 pruned/search.json >torn/search.json
+refuses "prune search: a torn state" 1 'torn/search\.json' "${search[@]}" --target 9 --resume --out torn
+refuses "prune compare without models" 2 'standard' prune compare --data data/val.bin --out bad-compare
+refuses "prune compare: budgets that are none" 2 'budgets' prune compare --selective whole --data data/val.bin --budgets 8,x --out bad-compare
+refuses "prune compare: a budget of 0" 2 'budgets' prune compare --selective whole --data data/val.bin --budgets 0 --out bad-compare
+refuses "prune compare: a policy twice" 2 'twice' prune compare --selective whole --data data/val.bin --policies window,window --out bad-compare
+refuses "prune compare: a search of nothing" 1 'nowhere' prune compare --selective whole --selective-search nowhere --data data/val.bin --out bad-compare
+
 # A checkpoint and a tokenizer of different vocabularies.
 run "$winnow" tokenizer train --out larger.model --vocab 320 --quiet text.txt
 if [ -s larger.model ]; then

@@ -188,3 +188,32 @@ succeeds "train with dynamic spans" train "${span[@]}" --set model.attention.spa
 json "analyze dynamic spans" '.dynamic and .tokens > 0 and (.layers[0].heads[0].quantiles | length) == 5' analyze spans dynamic \
   --text other.txt --max-batches 2
 json "analyze dynamic spans of a token file" '.tokens == 64' analyze spans dynamic --data data/val.bin --batch 2 --max-batches 1
+
+# Budgets by search, and what the policies cost.
+pruning=(whole --search data/val.bin --report data/train.bin --search-rows 4 --report-rows 4)
+json "prune search" '(.tokens | length) == 2 and .verified and .saving > 1 and .search_perplexity <= .target_perplexity' \
+  prune search "${pruning[@]}" --tolerance 50% --out pruned
+for file in search.json curve.csv curve.svg budgets.json; do
+  [ -s "pruned/$file" ] && pass "the search leaves $file" || fail "the search leaves $file" "$(ls pruned)"
+done
+is "the search's budgets and budgets.json" "$(jq -c .tokens out)" "$(jq -c .tokens pruned/budgets.json)"
+json "prune search without reuse" . prune search "${pruning[@]}" --tolerance 50% --plain --out plain
+if cmp -s <(jq '[.points[] | del(.seconds)]' pruned/search.json) <(jq '[.points[] | del(.seconds)]' plain/search.json); then
+  pass "with reuse and without: the same steps and losses"
+else
+  fail "with reuse and without: the same steps and losses" "$(jq -c '.points[]' pruned/search.json plain/search.json)"
+fi
+json "prune search for two steps" '.end == "steps" and .steps == 2' prune search "${pruning[@]}" --tolerance 50% --max-steps 2 --out part
+json "prune search resumed" . prune search "${pruning[@]}" --tolerance 50% --resume --out part
+if cmp -s <(jq '[.points[] | del(.seconds)]' pruned/search.json) <(jq '[.points[] | del(.seconds)]' part/search.json); then
+  pass "resumed: the same steps and losses"
+else
+  fail "resumed: the same steps and losses" "$(jq -c '.points[]' pruned/search.json part/search.json)"
+fi
+json "prune search, lazy and checked" '.differing_steps >= 0' prune search "${pruning[@]}" --target 1e9 --lazy --check --out lazy
+run "$winnow" prune search "${pruning[@]}" --target-checkpoint whole --out own --quiet
+[ $code -eq 0 ] && grep -q '^budgets ' out && pass "prune search as text" || fail "prune search as text" "$(shown)"
+json "prune compare" '(.results | length) == 1 + 3 * 2 + 2' prune compare --selective whole --selective-search lazy \
+  --data data/val.bin --rows 4 --budgets 8,16 --policies selective,window,random --out compared
+is "prune compare: a line a result in CSV" 10 "$(wc -l <compared/compare.csv | tr -d ' ')"
+grep -q '</svg>' compared/compare.svg && pass "prune compare draws" || fail "prune compare draws" "$(ls compared)"
