@@ -48,7 +48,7 @@ static const struct wn_field train_fields[] = {
      "storage of what waits for the backward pass"},
     {"init", WN_FIELD_STRING, AT(init), 0, 1024, NULL, "a checkpoint whose parameters a new run starts with"},
     {"prune.budgets", WN_FIELD_STRING, AT(prune.budgets), 1, 1024, NULL,
-     "tokens a layer holds in training: 64; 64,32,...; 0.25 of the context; or a budgets.json; empty: all"},
+     "tokens a layer holds in training, as for --budgets; empty: all"},
     {"prune.policy", WN_FIELD_ENUM, AT(prune.policy), 0, 0, policy_names, "which token goes"},
     {"prune.from_step", WN_FIELD_INT64, AT(prune.from_step), 0, 1e12, NULL,
      "the last step without; from there budgets fall from the context on"},

@@ -149,6 +149,29 @@ refuses "budgets that are none" 1 'neither a number' "${greedy[@]}" --budgets ma
 refuses "budgets of another depth" 1 'the model has 2 layers' "${greedy[@]}" --budgets 3,4,5
 refuses "a budget of nothing" 1 'at least 1' "${greedy[@]}" --budgets 0
 refuses "a policy for another model" 1 'selective attention' generate --model dense --prompt x --budgets 4
+json "eval without budgets" '.budgets == null' eval --model whole
+whole_loss=$(jq .loss out)
+json "eval under budgets of the context" ".loss == $whole_loss and .budgets.saving == 1" eval --model whole --budgets 32
+for policy in selective h2o tova streaming window random; do
+  json "eval under budgets with $policy" ".loss != $whole_loss and .budgets.policy == \"$policy\" and (.budgets.saving * 10 | round) == 64" \
+    eval --model whole --budgets 4,6 --policy $policy
+done
+succeeds "eval under budgets as text" eval --model whole --budgets 8 --max-batches 1
+grep -q '^memory saving  4.00' out && pass "eval prints the saving" || fail "eval prints the saving" "$(cat out)"
+refuses "eval under budgets of another depth" 1 'the model has 2 layers' eval --model whole --budgets 3,4,5
+refuses "eval with positions in the cache" 1 'rotary|session' eval --model whole --budgets 9 --policy streaming --cache-positions
+
+# Training under budgets: from a checkpoint's parameters, by its recipe; the budgets lie beside what it gives.
+json "train from a checkpoint under budgets" '.step == 3' train --init whole --out pruned --set train.steps=3 \
+  --set train.prune.budgets=8 --set train.prune.to_step=2
+is "the budgets beside it" '[8,8]' "$(jq -c .tokens pruned/budgets.json)"
+json "eval under the budgets beside it" '.budgets.tokens == [8, 8]' eval --model pruned --budgets pruned
+json "train to the end under budgets" '.step == 4' train --resume --out pruned --set train.steps=4
+refuses "a new run and an old one" 2 '\-\-init' train --init whole --resume --out pruned
+refuses "a checkpoint of another shape" 1 'another shape' train --init whole --out other --set model.width=96 --set train.steps=1
+refuses "budgets of another depth in training" 1 'the model has 2 layers' train --config recipe.json --out other2 \
+  --set train.prune.budgets=4,5,6
+
 json "bench decode under budgets" '.results[1].allocations == 0 and .results[1].kv_bytes == .results[0].kv_bytes' \
   bench decode --model whole --contexts 8,16 --repeats 2 --warmup 1 --budgets 4
 
