@@ -29,7 +29,7 @@ const struct wn_field wn_data_fields[] = {
     {"input_length", WN_FIELD_INT64, AT(input_length), 0, 1 << 24, NULL,
      "span_corruption: tokens of the encoder's rows; 0: model.encoder.context"},
     {"end_token", WN_FIELD_INT, AT(end_token), -1, 1 << 24, NULL,
-     "span_corruption: ends inputs and targets; -1: the sentinel after the last span's"},
+     "span_corruption: ends a row; -1: the sentinel after the last span's"},
     {"start_token", WN_FIELD_INT, AT(start_token), 0, 1 << 24, NULL, "span_corruption: begins the decoder's rows"},
     {"max_length", WN_FIELD_INT, AT(max_length), 1, 1 << 20, NULL, "copy: longest string; parity: sequence length"},
 };
