@@ -45,6 +45,11 @@ CASES = {
     "span-dynamic": dict(B=2, T=17, H=2, Hkv=2, D=8, attention={"span": {"limit": 40, "ramp": 3, "dynamic": True}}),
     "relative-window": dict(B=1, T=23, H=2, Hkv=2, D=8, attention={"relative": {"length": 9}, "window": 9}),
     "relative-packed": dict(B=1, T=20, H=4, Hkv=1, D=8, documents=[[0, 3, 11]], attention={"relative": True}),
+    "buckets": dict(B=2, T=26, H=4, Hkv=2, D=8, attention={"scale": 1.0, "buckets": {"count": 12, "farthest": 17}}),
+    "buckets-selective-packed": dict(B=1, T=22, H=2, Hkv=2, D=8, documents=[[0, 13]], attention={
+        "selective": {"head": 1, "mem": {"eps": 0.2, "tau": 1.0}}, "buckets": {"count": 8, "farthest": 11}, "sinks": 1}),
+    "bidirectional-buckets": dict(B=2, T=21, H=4, Hkv=1, D=8, attention={
+        "bidirectional": True, "buckets": {"count": 12, "farthest": 9}}),
     "window-packed": dict(B=2, T=17, H=2, Hkv=1, D=8, documents=[[0, 9], [0, 1]], attention={"window": 4}),
     "strided": dict(B=1, T=22, H=2, Hkv=2, D=8, attention={"strided": 4}),
     "sqrt": dict(B=1, T=27, H=2, Hkv=1, D=8, attention={"sqrt": {"buffer": 3, "density": 1.3}}),
@@ -80,6 +85,15 @@ def seen(a, x):
         if math.floor((m / density) ** 2) != far: return False
     return not (x == 0 and a.get("span", {}).get("exclude_self"))
 
+def bucket(a, x):
+    """T5's: Raffel et al. 2020, their program's _relative_position_bucket."""
+    n, far, first = a["buckets"]["count"], a["buckets"]["farthest"], 0
+    if a.get("bidirectional"):
+        n //= 2
+        if x < 0: first, x = n, -x
+    if x < n // 2: return first + x
+    return first + min(n - 1, n // 2 + int(math.log(x / (n // 2)) / math.log(far / (n // 2)) * (n - n // 2)))
+
 def thresholded(a, keys, weights):
     """Keys (None: a sink) that the threshold keeps, and how many of them are content."""
     control = set(a["threshold"].get("control", []))
@@ -101,9 +115,9 @@ def head_row(case, x, b, h, i, first, F, held):
     for n in range(a.get("sinks", 0)):
         keys.append(None); values.append(x["sink_v"][g, n])
         logits.append(scale * q.dot(x["sink_k"][g, n])); masks.append(None)
-    for j in range(first, i + 1):
+    for j in range(first, case["T"] if a.get("bidirectional") else i + 1):
         mask = None
-        if j not in held: continue
+        if j not in held and j <= i: continue
         if "span" in a:
             z, ramp = (x["zt"][b, h, i] if a["span"].get("dynamic") else x["z"][h]), a["span"]["ramp"]
             mask = (ramp + a["span"]["limit"] * z - (i - j)) / ramp
@@ -111,7 +125,7 @@ def head_row(case, x, b, h, i, first, F, held):
             if mask >= 1: mask = None
         if not seen(a, i - j): continue
         key = x["k"][b, g, j] + x["p"][i - j] if a.get("relative") else x["k"][b, g, j]
-        logit = scale * q.dot(key)
+        logit = scale * q.dot(key) + (x["bias"][bucket(a, i - j), h] if "buckets" in a else 0)
         keys.append(j); values.append(x["v"][b, g, j]); masks.append(mask)
         logits.append(logit - F[j] if F is not None else logit)
     y, kept = zero, 0
@@ -166,6 +180,7 @@ def rows(case, x):
                     else:
                         key = x["k"][b, h * Hkv // H, j]
                         value = scale * x["q"][b, h, i].dot(key + x["p"][i - j] if a.get("relative") else key)
+                        if "buckets" in a: value = value + x["bias"][bucket(a, i - j), h]
                     if s.get("relu", True) and value <= 0: continue
                     taken[group][j] = taken[group][j] + value
                 F = torch.stack(before if s.get("shift", True) else taken[group])
@@ -200,6 +215,7 @@ def make(name, case, folder):
         shape = (B, H, T) if a["span"].get("dynamic") else (H,)
         given["zt" if len(shape) > 1 else "z"] = torch.rand(*shape, generator=gen) * min(1, T / a["span"]["limit"])
     if a.get("relative"): given["p"] = new(a["relative"]["length"] if isinstance(a["relative"], dict) else T, D)
+    if "buckets" in a: given["bias"] = new(a["buckets"]["count"], H)
     if "sinks" in a: given["sink_k"], given["sink_v"] = new(Hkv, a["sinks"], D), new(Hkv, a["sinks"], D)
     if isinstance(a.get("exclusive"), dict) and a["exclusive"].get("gate"): given["gate"] = 0.7 + 0.3 * new(H)
     x = {n: t.double().requires_grad_(n != "dy") for n, t in given.items()}
