@@ -44,7 +44,8 @@ enum {
   THRESHOLD = 4096,
   DOCUMENTS = 8192,
   SEGMENT = 16384,
-  DECODE = 32768
+  DECODE = 32768,
+  BIAS = 65536
 };
 
 static uint64_t draws;
@@ -82,13 +83,14 @@ static void call(const struct wn_attention *a, int isa, int threads, bool backwa
   free(exec.scratch);
 }
 
-enum { OUTPUTS = 18 };
+enum { OUTPUTS = 19 };
 struct outputs {
   float *x[OUTPUTS];
   int64_t n[OUTPUTS];
 };
-static const char *const names[OUTPUTS] = {"y",   "lse",   "M",  "f_out",   "dq",      "dk", "dv",    "dsq", "dsk",
-                                           "dot", "dgate", "dz", "dsink k", "dsink v", "dp", "count", "F",   "cut"};
+static const char *const names[OUTPUTS] = {"y",   "lse",   "M",   "f_out", "dq",   "dk",      "dv",
+                                           "dsq", "dsk",   "dot", "dgate", "dz",   "dsink k", "dsink v",
+                                           "dp",  "count", "F",   "cut",   "dbias"};
 
 static void outputs_set(struct wn_attention *a, struct outputs *o) {
   const int64_t G = wn_selection_groups(a), q = a->B * a->Tq * a->H * a->D, k = a->B * a->Tk * a->Hkv * a->D;
@@ -109,7 +111,8 @@ static void outputs_set(struct wn_attention *a, struct outputs *o) {
                                                           a->relative.P * a->D + 1,
                                                           rows,
                                                           a->B * G * a->Tq * a->Tk,
-                                                          4 * rows};
+                                                          4 * rows,
+                                                          a->bias.n * a->H + 1};
   for (int i = 0; i < OUTPUTS; i++) {
     o->n[i] = n[i];
     if (!o->x[i]) o->x[i] = calloc((size_t)n[i], sizeof(float));
@@ -122,6 +125,7 @@ static void outputs_set(struct wn_attention *a, struct outputs *o) {
   a->exclusive.dot = x[9], a->exclusive.dgate = x[10], a->span.dz = x[11], a->sinks.dk = x[12], a->sinks.dv = x[13];
   a->relative.dp = x[14], a->threshold.count = (int32_t *)(void *)x[15], a->sel.F = a->sel.on ? x[16] : NULL;
   a->threshold.cut = (double *)(void *)x[17];
+  a->bias.dtable = x[18];
 }
 
 static void outputs_free(struct outputs *o) {
@@ -211,6 +215,10 @@ static void run_case(uint64_t seed, unsigned terms, int64_t longest) {
     a.span.s_z = (struct wn_stride){a.Tq * H, H, 1};
   }
   if (terms & RELATIVE) a.relative.P = a.Tk + pick(seed, 3), a.relative.p = normal(a.relative.P * D, seed, 10);
+  if (terms & BIAS) {
+    a.bias.n = 4 + 2 * pick(seed, 8), a.bias.farthest = 30;
+    a.bias.table = normal(a.bias.n * H, seed, 13);
+  }
   if (terms & SINKS) {
     a.sinks.n = pick(seed, 5) ? 1 + pick(seed, 4) : 1 + pick(seed, 80);
     a.sinks.k = normal(a.Hkv * a.sinks.n * D, seed, 11), a.sinks.v = normal(a.Hkv * a.sinks.n * D, seed, 12);
@@ -297,7 +305,9 @@ static void apart(void **unused) {
                                   SELECT | RELATIVE,
                                   DECODE | SELECT | RELATIVE | SINKS,
                                   DECODE | DOCUMENTS | WINDOW | GROUPS,
-                                  DROP | SPAN};
+                                  DROP | SPAN,
+                                  BIAS | SELECT | DOCUMENTS,
+                                  BIAS | DECODE | GROUPS};
   static const unsigned rules[] = {ROOT, STRIDED, ROOT | STRIDED};
   shortest = 140;
   for (size_t i = 0; i < sizeof with / sizeof *with; i++) run_case(2000 + i, with[i] | rules[i % 3], 240);
@@ -337,6 +347,11 @@ static void relative_positions(void **unused) {
   run_term(1050, RELATIVE | SINKS | SPAN | GROUPS);
 }
 
+static void position_biases(void **unused) {
+  (void)unused;
+  run_term(1250, BIAS);
+}
+
 static void thresholds(void **unused) {
   (void)unused;
   run_term(1100, THRESHOLD);
@@ -347,12 +362,13 @@ static void thresholds(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(nothing),        cmocka_unit_test(window),
-      cmocka_unit_test(strided),        cmocka_unit_test(square_root),
-      cmocka_unit_test(exclusive),      cmocka_unit_test(selection_groups),
-      cmocka_unit_test(spans),          cmocka_unit_test(sinks),
-      cmocka_unit_test(weight_dropout), cmocka_unit_test(relative_positions),
-      cmocka_unit_test(thresholds),     cmocka_unit_test(apart),
+      cmocka_unit_test(nothing),         cmocka_unit_test(window),
+      cmocka_unit_test(strided),         cmocka_unit_test(square_root),
+      cmocka_unit_test(exclusive),       cmocka_unit_test(selection_groups),
+      cmocka_unit_test(spans),           cmocka_unit_test(sinks),
+      cmocka_unit_test(weight_dropout),  cmocka_unit_test(relative_positions),
+      cmocka_unit_test(thresholds),      cmocka_unit_test(apart),
+      cmocka_unit_test(position_biases),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
