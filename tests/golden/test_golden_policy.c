@@ -216,15 +216,15 @@ static void test_ref_double(void **state) {
 }
 static void test_ref_float(void **state) {
   (void)state;
-  check_all("ref", NULL, 1, WN_F32, 1e-5);
+  check_all("ref", NULL, 1, WN_F32, 2e-5);
 }
 static void test_cpu_avx2(void **state) {
   (void)state;
-  check_all("cpu", "avx2", 2, WN_F32, 1e-5);
+  check_all("cpu", "avx2", 2, WN_F32, 2e-5);
 }
 static void test_cpu_avx512(void **state) {
   (void)state;
-  check_all("cpu", "avx512", 2, WN_F32, 1e-5);
+  check_all("cpu", "avx512", 2, WN_F32, 2e-5);
 }
 
 int main(void) {
