@@ -509,6 +509,13 @@ static void print_table(const struct compare *c, const wn_prune_comparison *r) {
       print_line(c, r, s, p, false);
       print_line(c, r, s, p, true);
     }
+    const wn_prune_row *end = NULL; /* the fewest tokens that a search came to */
+    for (int64_t i = 0; i < r->count; i++)
+      if (r->results[i].subject == s && r->results[i].searched && (!end || r->results[i].total < end->total))
+        end = &r->results[i];
+    if (end)
+      printf("%-18s searched to its end: %.5g tokens a layer, %.2fx less memory, perplexity %.3f\n", r->names[s],
+             end->per_layer, end->saving, exp(end->loss));
   }
 }
 
@@ -593,10 +600,8 @@ static int run_compare(wn_context *ctx, struct compare *c) {
 }
 
 static int compare(int argc, char **argv) {
-  struct compare c = {.common = CLI_COMMON_DEFAULTS,
-                      .choices = CHOICES_DEFAULTS,
-                      .budgets = "16,32,64,128,256",
-                      .document = -1};
+  struct compare c = {
+      .common = CLI_COMMON_DEFAULTS, .choices = CHOICES_DEFAULTS, .budgets = "16,32,64,128,256", .document = -1};
   const struct cli_option options[] = {
       {.name = "standard",
        .type = CLI_STRING,

@@ -1,5 +1,6 @@
 /* All policies on the same data at the same budgets. A measurement is a plain evaluation: one forward pass of the data.
- * Of a searched curve the points nearest to the budgets asked for are taken, by the tokens that they hold in all. */
+ * Of a searched curve the points nearest to the budgets asked for are taken, by the tokens that they hold in all, and
+ * its end. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,15 +86,18 @@ static wn_status searched_budgets(struct compare *c, int subject) {
   const wn_prune_compare_options *o = c->options;
   const wn_prune_curve *curve = o->subjects[subject].searched;
   int64_t last = -1;
+  bool ended = false;
   for (int i = 0; i < o->token_count; i++) {
     const int64_t wanted = o->tokens[i] < c->set.T ? o->tokens[i] : c->set.T;
     const int64_t p = nearest_point(curve, wanted * curve->layers);
     /* A budget that the search did not reach is left out, not replaced by one far away. */
     if (p == last || llabs(curve->points[p].total - wanted * curve->layers) > curve->step * curve->layers) continue;
     last = p;
+    ended = ended || p == curve->count - 1;
     WN_TRY(measure(c, subject, curve->budgets.policy, curve->points[p].tokens, true));
   }
-  return WN_OK;
+  if (ended) return WN_OK;
+  return measure(c, subject, curve->budgets.policy, curve->points[curve->count - 1].tokens, true);
 }
 
 static wn_status open_evaluator(struct compare *c, int subject, const wn_budgets *budgets) {
@@ -194,7 +198,7 @@ static wn_status prepare(struct compare *c) {
     c->total++;
     for (int p = 0; p < o->policy_count; p++)
       if (can_have(&o->subjects[i], o->policies[p])) c->total += (uint64_t)o->token_count;
-    if (o->subjects[i].searched) c->total += (uint64_t)o->token_count;
+    if (o->subjects[i].searched) c->total += (uint64_t)o->token_count + 1;
   }
   return WN_OK;
 }

@@ -159,7 +159,7 @@ static int by_place(const void *a, const void *b) {
 static void add_labels(struct wn_text *t, const wn_plot *p, const struct frame *f, struct label *labels) {
   int n = 0;
   for (int s = 0; s < p->series_count; s++)
-    if (p->series[s].count > 0 && p->series[s].label)
+    if (p->series[s].count > 0 && p->series[s].label && log2(p->series[s].x[0]) < f->x0 + 0.3)
       labels[n++] = (struct label){&p->series[s], fmax(place_y(f, p->series[s].y[0]), TOP)};
   if (n == 0) return;
   qsort(labels, (size_t)n, sizeof *labels, by_place);
@@ -210,7 +210,7 @@ static void add_levels(struct wn_text *t, const wn_plot *p, const struct frame *
     done[lowest] = true;
     const double at = place_y(f, p->levels[lowest].y), text = at + 4 < room ? at + 4 : room;
     snprintf(class, sizeof class, "level s%d", p->levels[lowest].style);
-    add_line(t, class, LEFT, at, WIDTH - RIGHT, at);
+    add_line(t, class, f->left, at, WIDTH - RIGHT, at);
     add_label(t, WIDTH - RIGHT + 6, text, "start", "soft", p->levels[lowest].label);
     room = text - LINE;
   }
