@@ -289,11 +289,14 @@ static int bench_train(int argc, char **argv) {
     n = (size_t)(recipe.train.batch * recipe.train.accumulate) * (size_t)T;
     wn_status status = wn_model_create(b.ctx, &recipe.model, recipe.train.seed, &model);
     if (status == WN_OK) status = wn_trainer_create(b.ctx, model, &recipe.train, &trainer);
-    tokens = malloc(2 * n * sizeof *tokens);
+    const int64_t S = recipe.model.encoder.layers > 0 ? recipe.data.input_length : 0;
+    const size_t all = 2 * n + (size_t)(recipe.train.batch * recipe.train.accumulate) * (size_t)S;
+    tokens = malloc(all * sizeof *tokens);
+    if (tokens && S > 0 && status == WN_OK) wn_trainer_set_inputs(trainer, tokens + 2 * n, NULL, S);
     if (!tokens && status == WN_OK) code = cli_error("out of memory");
     uint64_t seed = 1;
     for (int64_t i = 0; !code && status == WN_OK && i < b.warmup + b.repeats; i++) {
-      random_tokens(tokens, 2 * n, recipe.model.vocab_size, &seed);
+      random_tokens(tokens, all, recipe.model.vocab_size, &seed);
       wn_memory_info_get(&memory);
       allocations = memory.total_allocations;
       double start = cli_seconds();
