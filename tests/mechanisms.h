@@ -18,7 +18,7 @@
 struct mech_case {
   char text[400]; /* the "attention" object */
   wn_attention_config config;
-  int number; /* seeds come from it: it stays when mechanisms are added at the end of the registry's list */
+  int number; /* seeds come from it */
 };
 enum { MECH_CASES_MAX = 400 };
 static struct mech_case mech_cases[MECH_CASES_MAX];
@@ -53,20 +53,18 @@ static void mech_add_pairs(int i, int j, bool all_pairs, int *number) {
     for (int y = 0; b[y] && ((all_pairs && i > 0) || y == 0); y++) mech_add(a[x], b[y], (*number)++);
 }
 
-/* Every case alone, then all pairs of different mechanisms: of each one's first case only, or of all their cases. The
- * first ten mechanisms come first. */
+/* Every case alone, then all pairs of different mechanisms: of each one's first case only, or of all their cases.
+ * WINNOW_TEST_SEED in the environment gives other numbers in the arrays. */
 static SUPPORT_UNUSED void mech_list(bool all_pairs) {
-  enum { FIRST = 10, LATER = 1003 };
   mech_count = 0;
+  const char *offset = getenv("WINNOW_TEST_SEED");
   const int n = wn_mechanism_count();
-  int first = 0, later = LATER;
+  int number = offset ? 1000 * atoi(offset) : 0;
   for (int i = 0; i < n; i++)
-    for (const char *const *c = wn_mechanism_at(i)->cases; *c; c++) mech_add("{}", *c, i < FIRST ? first++ : later++);
+    for (const char *const *c = wn_mechanism_at(i)->cases; *c; c++) mech_add("{}", *c, number++);
   mech_alone = mech_count;
-  for (int i = 0; i < FIRST; i++)
-    for (int j = i + 1; j < FIRST; j++) mech_add_pairs(i, j, all_pairs, &first);
-  for (int j = FIRST; j < n; j++)
-    for (int i = 0; i < j; i++) mech_add_pairs(i, j, all_pairs, &later);
+  for (int i = 0; i < n; i++)
+    for (int j = i + 1; j < n; j++) mech_add_pairs(i, j, all_pairs, &number);
 }
 
 /* ---- one call's arrays ---- */
