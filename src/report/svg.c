@@ -13,10 +13,11 @@
 #include "winnow/report.h"
 
 enum {
-  WIDTH = 960,
+  WIDTH = 1080,
   HEIGHT = 560,
   LEFT = 64,
-  RIGHT = 200, /* the legend's side */
+  RIGHT = 320,  /* names of levels, then the legend */
+  LEGEND = 170, /* the legend alone */
   TOP = 52,
   BOTTOM = 56,
   LINE = 14 /* between labels */
@@ -179,7 +180,7 @@ static void add_labels(struct wn_text *t, const wn_plot *p, const struct frame *
 }
 
 static void add_legend(struct wn_text *t, const wn_plot *p) {
-  const double x = WIDTH - RIGHT + 20;
+  const double x = WIDTH - LEGEND;
   double y = TOP + 8;
   char class[32];
   if (p->colour_title) add_label(t, x, y + 4, "start", "soft", p->colour_title), y += 20;
