@@ -22,35 +22,16 @@
 #include "attention/registry.h"
 #include "backends/backends.h"
 #include "base/alloc.h"
-#include "base/rng.h"
+#include "kv/policy.h"
 
 enum { ROWS = 64 };
-
-int64_t wn_evictions_groups(const wn_budgets *budgets, int64_t kv_heads, int64_t selections) {
-  switch (budgets->policy) {
-  case WN_POLICY_SELECTIVE:
-    return selections > 1 ? selections : 1;
-  case WN_POLICY_H2O:
-  case WN_POLICY_TOVA:
-  case WN_POLICY_RANDOM:
-    return budgets->per_kv_head ? kv_heads : 1;
-  case WN_POLICY_STREAMING:
-  case WN_POLICY_WINDOW:
-    break;
-  }
-  return 1;
-}
 
 bool wn_evictions_any(const wn_budgets *budgets, int64_t layer, int64_t T) {
   return layer < budgets->layers && budgets->tokens[layer] < T;
 }
 
-double wn_evictions_lot(const wn_budgets *budgets, int64_t layer, int64_t group, int64_t position) {
-  return wn_random_uniform(budgets->seed, WN_STREAM_EVICT, (uint64_t)layer << 32 | (uint64_t)group, (uint64_t)position);
-}
-
 static int64_t groups_of(const wn_budgets *budgets, const struct wn_attention *a) {
-  return wn_evictions_groups(budgets, a->Hkv, a->sel.on ? wn_selection_groups(a) : 0);
+  return wn_policy_groups(budgets, a->Hkv, a->sel.on ? wn_selection_groups(a) : 0);
 }
 
 static int64_t document_start(const struct wn_attention *a, int64_t b, int64_t t) {
@@ -119,7 +100,7 @@ static struct wn_attention row_call(const struct wn_attention *a, wn_dtype dtype
 }
 
 static bool by_weights(const wn_budgets *budgets) {
-  return budgets->policy == WN_POLICY_H2O || budgets->policy == WN_POLICY_TOVA;
+  return wn_policy_row(budgets->policy)->weights != WN_WEIGHTS_NONE;
 }
 
 static void lay(const struct wn_exec *exec, const wn_budgets *budgets, const struct wn_attention *a, struct layout *l,
@@ -160,7 +141,7 @@ size_t wn_evictions_scratch(const struct wn_exec *exec, const wn_budgets *budget
 /* ---- from positions ---- */
 
 static void by_age(const wn_budgets *budgets, int64_t K, const struct wn_attention *a, int32_t *gone) {
-  const int64_t most = budgets->policy == WN_POLICY_STREAMING ? budgets->sinks : 0, sinks = most < K - 1 ? most : K - 1;
+  const int64_t sinks = wn_policy_sinks(budgets, K);
   for (int64_t b = 0; b < a->B; b++)
     for (int64_t t = 0, first = 0, behind = 0; t < a->Tk; t++) {
       if (t == behind) first = t, behind = document_end(a, b, t);
@@ -196,7 +177,7 @@ static void by_lot(const wn_budgets *budgets, int64_t layer, const struct wn_att
       drop(w, n--, which);
     }
     w->held[n] = (int32_t)t;
-    w->score[n++] = wn_evictions_lot(budgets, layer, group, t - first);
+    w->score[n++] = wn_policy_lot(budgets, layer, group, t - first);
   }
 }
 
@@ -317,8 +298,8 @@ static double mass_at(const struct work *w, wn_dtype dtype, int64_t i) {
 static wn_status by_mass(const struct wn_exec *exec, const wn_budgets *budgets, int64_t layer,
                          const struct wn_attention *a, int64_t b, struct work *w, int32_t *gone) {
   const int64_t K = budgets->tokens[layer], T = a->Tk, P = groups_of(budgets, a);
-  const bool sums = budgets->policy == WN_POLICY_H2O;
-  const int64_t most = (int64_t)floor(budgets->recent * (double)K), recent = most > 1 ? most : 1;
+  const bool sums = wn_policy_row(budgets->policy)->weights == WN_WEIGHTS_SUM;
+  const int64_t recent = wn_policy_recent(budgets, K);
   struct wn_exec one = *exec;
   one.scratch = w->scratch;
   one.scratch_bytes = w->scratch_bytes;
@@ -428,13 +409,15 @@ wn_status wn_evictions_find(const struct wn_exec *exec, const wn_budgets *budget
 
 int64_t wn_attention_eviction_groups(const wn_attention_config *config, const wn_attention_arrays *arrays,
                                      const wn_budgets *budgets) {
-  return wn_evictions_groups(budgets, arrays->Hkv, wn_attention_selections(config, arrays->Hkv));
+  return wn_policy_groups(budgets, arrays->Hkv, wn_attention_selections(config, arrays->Hkv));
 }
 
 wn_status wn_attention_evictions(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *arrays,
                                  const wn_budgets *budgets, int32_t *gone) {
   if (!ctx || !config || !arrays || !budgets || !gone)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "evictions: no config, arrays, budgets or place for the result");
+  if (!wn_policy_row(budgets->policy))
+    return wn_fail(ctx, WN_ERR_CONFIG, "evictions: unknown policy %d", (int)budgets->policy);
   struct wn_attention op;
   WN_TRY(wn_attention_call(ctx, config, arrays, &op));
   struct wn_exec exec = {.ctx = ctx, .threads = ctx->threads, .dtype = arrays->dtype};

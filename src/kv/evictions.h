@@ -8,7 +8,7 @@
  *   tova       minus the weight received from row i-1
  *   streaming  age; the first min(sinks, K-1) tokens stay
  *   window     age
- *   random     a lot drawn for each token when it comes: wn_evictions_lot
+ *   random     a lot drawn for each token when it comes: wn_policy_lot
  * Weights are summed over the heads that share the keys' group, learned sinks left out, before dropout. */
 #ifndef WN_KV_EVICTIONS_H
 #define WN_KV_EVICTIONS_H
@@ -17,10 +17,6 @@
 #include "winnow/kv.h"
 
 #define WN_GONE_NEVER INT32_MAX
-
-/* P, the groups of key-value heads that evict for themselves: selective, one for each selection (G, 0 or 1: one);
- * h2o, tova and random, Hkv with per_kv_head; else 1. */
-int64_t wn_evictions_groups(const wn_budgets *budgets, int64_t kv_heads, int64_t selections);
 
 /* Does the layer's budget evict anything from T tokens? */
 bool wn_evictions_any(const wn_budgets *budgets, int64_t layer, int64_t T);
@@ -32,8 +28,5 @@ size_t wn_evictions_scratch(const struct wn_exec *exec, const wn_budgets *budget
  * the layer's forward call with Tq == Tk; its slots, y, lse and results are not looked at. */
 wn_status wn_evictions_find(const struct wn_exec *exec, const wn_budgets *budgets, int64_t layer,
                             const struct wn_attention *a, int32_t *gone);
-
-/* In [0,1). position: from the document's start. */
-double wn_evictions_lot(const wn_budgets *budgets, int64_t layer, int64_t group, int64_t position);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "kv/evictions.h"
+#include "base/rng.h"
 
 static double number(const void *x, int64_t i, wn_dtype dtype) {
   return dtype == WN_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
@@ -16,7 +16,7 @@ static double selective(const struct wn_policy_held *h, int64_t slot) {
 
 /* Heavy hitters: the weights of all rows; of the budget, floor(recent*K) tokens are the last ones, the new included. */
 static double heavy_hitters(const struct wn_policy_held *h, int64_t slot) {
-  const int64_t recent = (int64_t)floor(h->budgets->recent * (double)h->budget);
+  const int64_t recent = wn_policy_recent(h->budgets, h->budget);
   return h->at[slot] > h->row - recent ? -INFINITY : -number(h->weights, slot, h->dtype);
 }
 
@@ -24,10 +24,9 @@ static double last_weights(const struct wn_policy_held *h, int64_t slot) {
   return -number(h->weights, slot, h->dtype);
 }
 
-/* Of a budget of K, K-1 can be sinks. All others are alike: the oldest goes. */
+/* All but the sinks are alike: the oldest goes. */
 static double streaming(const struct wn_policy_held *h, int64_t slot) {
-  const int64_t most = h->budget - 1, sinks = h->budgets->sinks < most ? h->budgets->sinks : most;
-  return h->at[slot] < sinks ? -1 : 0;
+  return h->at[slot] < wn_policy_sinks(h->budgets, h->budget) ? -1 : 0;
 }
 
 static double window(const struct wn_policy_held *h, int64_t slot) {
@@ -36,7 +35,7 @@ static double window(const struct wn_policy_held *h, int64_t slot) {
 }
 
 static double lots(const struct wn_policy_held *h, int64_t slot) {
-  return wn_evictions_lot(h->budgets, h->layer, h->group, h->at[slot]);
+  return wn_policy_lot(h->budgets, h->layer, h->group, h->at[slot]);
 }
 
 static const struct wn_policy_row rows[WN_POLICY_COUNT] = {
@@ -75,7 +74,22 @@ const char *wn_policy_name(wn_policy policy) {
 }
 
 int64_t wn_policy_groups(const wn_budgets *budgets, int64_t kv_heads, int64_t selections) {
-  return wn_evictions_groups(budgets, kv_heads, selections);
+  const struct wn_policy_row *row = wn_policy_row(budgets->policy);
+  if (budgets->policy == WN_POLICY_SELECTIVE) return selections > 1 ? selections : 1;
+  return budgets->per_kv_head && row && row->per_kv_head ? kv_heads : 1;
+}
+
+int64_t wn_policy_sinks(const wn_budgets *budgets, int64_t K) {
+  if (budgets->policy != WN_POLICY_STREAMING) return 0;
+  return budgets->sinks < K - 1 ? budgets->sinks : K - 1;
+}
+
+int64_t wn_policy_recent(const wn_budgets *budgets, int64_t K) {
+  return (int64_t)floor(budgets->recent * (double)K);
+}
+
+double wn_policy_lot(const wn_budgets *budgets, int64_t layer, int64_t group, int64_t position) {
+  return wn_random_uniform(budgets->seed, WN_STREAM_EVICT, (uint64_t)layer << 32 | (uint64_t)group, (uint64_t)position);
 }
 
 int64_t wn_policy_choose(const struct wn_policy_held *h) {

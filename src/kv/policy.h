@@ -33,8 +33,15 @@ struct wn_policy_row {
 };
 const struct wn_policy_row *wn_policy_row(wn_policy policy);
 
-/* P: groups of heads that evict for themselves, 1 or as many as key-value heads. */
+/* P, the groups of key-value heads that evict for themselves: selective, one for each selection (G, 0 or 1: one); h2o,
+ * tova and random, Hkv with per_kv_head; else 1. */
 int64_t wn_policy_groups(const wn_budgets *budgets, int64_t kv_heads, int64_t selections);
+/* Streaming: of a budget of K tokens, the first ones that stay, at most K-1; 0 for all other policies. */
+int64_t wn_policy_sinks(const wn_budgets *budgets, int64_t K);
+/* H2O: of a budget of K tokens, floor(recent*K) are the most recent, the row's own among them. */
+int64_t wn_policy_recent(const wn_budgets *budgets, int64_t K);
+/* Random: a token's lot, in [0,1). position: from the document's start. */
+double wn_policy_lot(const wn_budgets *budgets, int64_t layer, int64_t group, int64_t position);
 /* The slot whose token goes; count >= 1. */
 int64_t wn_policy_choose(const struct wn_policy_held *held);
 

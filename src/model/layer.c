@@ -10,6 +10,7 @@
 
 #include "attention/registry.h"
 #include "kv/evictions.h"
+#include "kv/policy.h"
 
 /* ---- arrays ---- */
 
@@ -388,7 +389,7 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   out->lse = a->lse;
   if (run->budgets && (run->measuring || wn_evictions_any(run->budgets, l, T))) {
     const int64_t P =
-        wn_evictions_groups(run->budgets, Hkv, out->sel.on ? wn_attention_selections(&c->attention, Hkv) : 0);
+        wn_policy_groups(run->budgets, Hkv, out->sel.on ? wn_attention_selections(&c->attention, Hkv) : 0);
     out->slots.groups = P;
     out->slots.gone = run->gone + l * run->B * P * T;
   }

@@ -168,7 +168,7 @@ static wn_status turn_by_place(struct wn_run *run, struct wn_session *s, const s
   const wn_model_config *c = &s->model->config;
   const struct wn_kv_shape *shape = &cache->shape;
   const int64_t K = shape->capacity, D = shape->D, Hkv = shape->Hkv, n = cache->count + 1;
-  const int64_t gone = cache->seen + 1 - n, sinks = s->budgets.sinks < K - 1 ? s->budgets.sinks : K - 1;
+  const int64_t gone = cache->seen + 1 - n, sinks = wn_policy_sinks(&s->budgets, K);
   const size_t bytes = (size_t)D * wn_dtype_size(shape->dtype);
   for (int64_t b = 0; b < shape->B && !run->measuring; b++) {
     const int32_t *at = cache->at + b * K; /* the sinks come first, the others follow on each other */

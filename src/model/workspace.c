@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "kv/evictions.h"
+#include "kv/policy.h"
 #include "model/config.h"
 
 #define LOGITS_BYTES ((int64_t)64 << 20)
@@ -171,7 +171,7 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
     const wn_model_config *c = &model->config;
     ws->budgets = *options->budgets;
     ws->budgets.tokens = NULL, ws->budgets.layers = 0;
-    ws->evicting = wn_evictions_groups(&ws->budgets, c->kv_heads, wn_attention_selections(&c->attention, c->kv_heads));
+    ws->evicting = wn_policy_groups(&ws->budgets, c->kv_heads, wn_attention_selections(&c->attention, c->kv_heads));
   }
   wn_status status;
   size_t need;

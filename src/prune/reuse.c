@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include "kv/evictions.h"
+#include "kv/policy.h"
 #include "model/layer.h"
 #include "model/workspace.h"
 #include "prune/evaluator.h"
@@ -231,7 +232,7 @@ static wn_status attend(struct wn_run *run, struct reuse *r, const struct task *
     } else {
       WN_TRY(wn_evictions_find(&run->exec, t->budgets, l, &all, r->gone));
     }
-    op.slots.groups = wn_evictions_groups(t->budgets, op.Hkv, r->select_heads);
+    op.slots.groups = wn_policy_groups(t->budgets, op.Hkv, r->select_heads);
     op.slots.gone = r->gone;
   }
   const int64_t from = t->first / TILE * TILE;
@@ -598,7 +599,7 @@ static wn_status plan_batch(struct reuse *r) {
       {"derived activations", (int64_t)r->blocks.derived_bytes, 1, 1, (void **)&r->blocks.derived},
       {"exact activations", (int64_t)r->blocks.exact_bytes, 1, 1, (void **)&r->blocks.exact},
       {"positions", M, 1, sizeof(int32_t), (void **)&r->positions},
-      {"evictions", M, wn_evictions_groups(&r->budgets, c->kv_heads, G), sizeof(int32_t), (void **)&r->gone},
+      {"evictions", M, wn_policy_groups(&r->budgets, c->kv_heads, G), sizeof(int32_t), (void **)&r->gone},
       {"keys", M, W, sizeof(float), (void **)&r->k},
       {"values", M, W, sizeof(float), (void **)&r->v},
       {"queries", M, GD, sizeof(float), (void **)&r->sq},

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/rng.h"
 #include "kv/evictions.h"
+#include "kv/policy.h"
 
 static wn_context *ctx;
 
@@ -127,7 +128,7 @@ static int64_t simulate(const struct wn_attention *a, wn_dtype dtype, const wn_b
         if (x->policy == WN_POLICY_WINDOW) score = -(double)j;
         if (x->policy == WN_POLICY_STREAMING)
           score = -(double)j, stays = j - first < (x->sinks < K - 1 ? x->sinks : K - 1);
-        if (x->policy == WN_POLICY_RANDOM) score = wn_evictions_lot(x, layer, g, j - first);
+        if (x->policy == WN_POLICY_RANDOM) score = wn_policy_lot(x, layer, g, j - first);
         if (!held[j] || stays) continue;
         F[j] = x->policy == WN_POLICY_SELECTIVE ? F[j] : score;
         if (which < 0 || score > F[which])
@@ -171,7 +172,7 @@ static int64_t check(wn_policy policy, uint64_t seed) {
     wn_budgets_init(&x);
     x.policy = policy, x.layers = 2, x.tokens = tokens, x.seed = seed, x.sinks = pick(seed, 5);
     x.per_kv_head = pick(seed, 2);
-    const int64_t T = c.a.Tk, P = wn_evictions_groups(&x, c.a.Hkv, wn_selection_groups(&c.a)), n = c.a.B * P * T;
+    const int64_t T = c.a.Tk, P = wn_policy_groups(&x, c.a.Hkv, wn_selection_groups(&c.a)), n = c.a.B * P * T;
     int32_t *want = malloc((size_t)n * sizeof *want), *got = malloc((size_t)n * sizeof *got);
     double margin = INFINITY;
     for (int64_t g = 0; g < c.a.B * P; g++)
