@@ -41,6 +41,8 @@ typedef struct wn_train_config {
     char budgets[1024];      /* as wn_budgets_parse reads it; "": none */
     wn_policy policy;        /* default "selective"; a budgets.json has its own */
     int64_t from_step, to_step; /* from the context down to the budgets, step by step; 0, 0: at once */
+    bool draw;               /* each step draws its budgets between these and the context, evenly by ratio, all layers as
+                                far on their way: one model for many budgets */
   } prune;
 } wn_train_config;
 

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /* Streams: what the numbers are for. A stream's counter space is its own. */
-enum wn_stream { WN_STREAM_INIT = 1, WN_STREAM_DATA = 2, WN_STREAM_DROPOUT = 3, WN_STREAM_SAMPLE = 4, WN_STREAM_TASK = 5, WN_STREAM_SPLIT = 6, WN_STREAM_TEST = 7, WN_STREAM_EVICT = 8, WN_STREAM_NOISE = 9 };
+enum wn_stream { WN_STREAM_INIT = 1, WN_STREAM_DATA = 2, WN_STREAM_DROPOUT = 3, WN_STREAM_SAMPLE = 4, WN_STREAM_TASK = 5, WN_STREAM_SPLIT = 6, WN_STREAM_TEST = 7, WN_STREAM_EVICT = 8, WN_STREAM_NOISE = 9, WN_STREAM_BUDGET = 10 };
 
 void wn_philox(uint64_t seed, uint64_t counter_hi, uint64_t counter_lo, uint32_t out[4]);
 /* One 64-bit number of (seed, stream, a, b). */

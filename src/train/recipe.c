@@ -53,6 +53,8 @@ static const struct wn_field train_fields[] = {
     {"prune.from_step", WN_FIELD_INT64, AT(prune.from_step), 0, 1e12, NULL,
      "the last step without; from there budgets fall from the context on"},
     {"prune.to_step", WN_FIELD_INT64, AT(prune.to_step), 0, 1e12, NULL, "the first step with the budgets in full"},
+    {"prune.draw", WN_FIELD_BOOL, AT(prune.draw), 0, 0, NULL,
+     "each step draws its budgets between these and the context, evenly by ratio"},
 };
 
 #define GROUPS_MAX (WN_MODEL_FIELD_GROUPS_MAX + 2)

@@ -2,10 +2,14 @@
  *   warm-up:  lr * s / warmup                       for s <= warmup
  *   linear:   lr * (1 - (1 - r) p)                  p = (s - warmup) / (steps - warmup)
  *   cosine:   lr * (r + (1 - r) (1 + cos(pi p))/2)  (Loshchilov & Hutter, SGDR, without restarts)
- * and of budgets: from the context down to the budget in equal steps, between from_step and to_step. */
+ * and of budgets: from the context N down to the budget in equal steps, between from_step and to_step. Drawn ones are
+ * K (N/K)^u with u uniform in [0,1), one u a step for all layers: budgets of 8 to 16 as often as those of 256 to 512.
+ */
 #include "train/schedule.h"
 
 #include <math.h>
+
+#include "base/rng.h"
 
 double wn_schedule_lr(const wn_train_config *config, int64_t step) {
   if (config->warmup > 0 && step <= config->warmup) return config->lr * (double)step / (double)config->warmup;
@@ -24,4 +28,12 @@ int64_t wn_schedule_budget(const wn_train_config *config, int64_t context, int64
   if (step >= to) return budget;
   const double p = (double)(step - from) / (double)(to - from);
   return context - (int64_t)floor(p * (double)(context - budget));
+}
+
+int64_t wn_schedule_budget_drawn(const wn_train_config *config, int64_t context, int64_t budget, int64_t step) {
+  const int64_t least = wn_schedule_budget(config, context, budget, step);
+  if (!config->prune.draw || least >= context) return least;
+  const double u = wn_random_uniform(config->seed, WN_STREAM_BUDGET, (uint64_t)step, 0);
+  const int64_t drawn = (int64_t)floor((double)least * pow((double)context / (double)least, u));
+  return drawn < least ? least : drawn < context ? drawn : context;
 }

@@ -9,5 +9,7 @@ double wn_schedule_lr(const wn_train_config *config, int64_t step);
 
 /* A layer's budget at optimizer step `step`, counted from 1, on its way from `context` tokens to `budget`. */
 int64_t wn_schedule_budget(const wn_train_config *config, int64_t context, int64_t budget, int64_t step);
+/* With train.prune.draw: one drawn for the step, from that one to the context. */
+int64_t wn_schedule_budget_drawn(const wn_train_config *config, int64_t context, int64_t budget, int64_t step);
 
 #endif

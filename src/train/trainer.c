@@ -44,17 +44,18 @@ static wn_status open_budgets(wn_context *ctx, wn_trainer *t) {
 }
 
 /* Those of optimizer step `step`, counted from 1; NULL where nothing is evicted. */
-static const wn_budgets *budgets_of(wn_trainer *t, int64_t step) {
+static const wn_budgets *budgets_of(wn_trainer *t, int64_t step,
+                                    int64_t (*schedule)(const wn_train_config *, int64_t, int64_t, int64_t)) {
   bool any = false;
   for (int64_t l = 0; l < t->target.layers; l++) {
-    t->budgets.tokens[l] = wn_schedule_budget(&t->config, t->context, t->target.tokens[l], step);
+    t->budgets.tokens[l] = schedule(&t->config, t->context, t->target.tokens[l], step);
     any = any || t->budgets.tokens[l] < t->context;
   }
   return any ? &t->budgets : NULL;
 }
 
 const wn_budgets *wn_trainer_budgets(wn_trainer *t) {
-  return budgets_of(t, t->step);
+  return budgets_of(t, t->step, wn_schedule_budget);
 }
 
 wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_config *config, wn_trainer **out) {
@@ -112,7 +113,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
     return wn_fail(ctx, WN_ERR_ARGUMENT, "step %lld: no position of the batch has a target", (long long)t->step + 1);
 
   memset(t->grads, 0, t->model->table.total * wn_dtype_size(t->model->dtype));
-  const wn_budgets *budgets = budgets_of(t, t->step + 1);
+  const wn_budgets *budgets = budgets_of(t, t->step + 1, wn_schedule_budget_drawn);
   double loss = 0, mem_loss = 0, span_loss = 0, span = 0;
   for (int64_t a = 0; a < t->accumulate; a++) {
     struct wn_batch batch = {.B = t->batch,

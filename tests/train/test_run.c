@@ -116,6 +116,9 @@ static void test_budgets(void **state) {
   snprintf(r.train.prune.budgets, sizeof r.train.prune.budgets, "3");
   r.train.prune.from_step = 1, r.train.prune.to_step = 5;
   resume_equals(&r);
+  r.train.prune.draw = true;
+  resume_equals(&r);
+  r.train.prune.draw = false;
   r.train.prune.policy = WN_POLICY_TOVA;
   resume_equals(&r);
   r.train.prune.policy = WN_POLICY_SELECTIVE;

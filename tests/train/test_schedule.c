@@ -62,8 +62,38 @@ static void test_budgets(void **state) {
   assert_int_equal(wn_schedule_budget(&c, 64, 100, 40), 64);
 }
 
+/* Half of what is drawn between 8 and 512 lies below the ratio's middle, 64; a step draws what it drew before. */
+static void test_drawn_budgets(void **state) {
+  (void)state;
+  wn_train_config c = config(WN_SCHED_COSINE);
+  c.seed = 5;
+  assert_int_equal(wn_schedule_budget_drawn(&c, 512, 8, 3), 8);
+  c.prune.draw = true;
+  int below = 0, least = 512, most = 0, differ = 0;
+  for (int64_t step = 1; step <= 1000; step++) {
+    const int now = (int)wn_schedule_budget_drawn(&c, 512, 8, step);
+    below += now < 64;
+    if (now < least) least = now;
+    if (now > most) most = now;
+    assert_int_equal(now, wn_schedule_budget_drawn(&c, 512, 8, step));
+    const int other = (int)wn_schedule_budget_drawn(&c, 512, 64, step); /* half of the way is half of its way */
+    assert_true(now < 64 ? other < 182 : other >= 181);
+    c.seed = 6;
+    differ += now != wn_schedule_budget_drawn(&c, 512, 8, step);
+    c.seed = 5;
+  }
+  assert_true(below > 440 && below < 560);
+  assert_true(least == 8 && most > 500 && most < 512);
+  assert_true(differ > 900);
+  assert_int_equal(wn_schedule_budget_drawn(&c, 512, 512, 7), 512);
+  c.prune.from_step = 10, c.prune.to_step = 20; /* on the way the least is the way's */
+  for (int64_t step = 1; step <= 10; step++) assert_int_equal(wn_schedule_budget_drawn(&c, 512, 8, step), 512);
+  assert_true(wn_schedule_budget_drawn(&c, 512, 8, 11) >= 462);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_warmup), cmocka_unit_test(test_decay),
-                                     cmocka_unit_test(test_edges), cmocka_unit_test(test_budgets)};
+                                     cmocka_unit_test(test_edges), cmocka_unit_test(test_budgets),
+                                     cmocka_unit_test(test_drawn_budgets)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
