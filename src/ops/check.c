@@ -129,10 +129,13 @@ wn_status wn_check_rope(const struct wn_exec *exec, const struct wn_rope *a, boo
   WN_TRY(at_least(c, "rows", a->rows, 0));
   WN_TRY(at_least(c, "heads", a->heads, 1));
   WN_TRY(at_least(c, "D", a->D, 2));
-  if (a->D % 2) return wn_fail(exec->ctx, WN_ERR_SHAPE, "rope: D is %lld, expected an even number", (long long)a->D);
+  const int64_t R = a->R ? a->R : a->D;
+  if (R % 2 || R < 2 || R > a->D)
+    return wn_fail(exec->ctx, WN_ERR_SHAPE, "rope: %lld of D %lld elements turn, expected an even number up to D",
+                   (long long)R, (long long)a->D);
   WN_TRY(product(c, "x", a->rows, a->heads, a->D));
   WN_TRY(matrix(c, "x", a->x, a->rows, a->heads * a->D, a->ldx));
-  if (!a->cos_sin) WN_TRY(number(c, "theta", a->theta, a->theta > 0, "a number > 0"));
+  if (!a->cos_sin && !a->frequencies) WN_TRY(number(c, "theta", a->theta, a->theta > 0, "a number > 0"));
   return indices(c, "positions", a->positions, a->rows, 0, a->cos_sin ? a->P : INT32_MAX);
 }
 

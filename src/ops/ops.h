@@ -75,15 +75,20 @@ struct wn_norm {
   void *dgain, *dshift;
 };
 
-/* Rotary embedding in place on `heads` vectors of size D a row: pairs (i, i + D/2), angle position * theta^(-2i/D).
- * Backward turns the other way, on x as well (pass the gradient as x). Su et al. 2021. */
+/* Rotary embedding in place on the first R elements of `heads` vectors of size D a row: pairs (i, i + R/2), or
+ * (2i, 2i + 1) when adjacent, angle position * theta^(-2i/R). Backward turns the other way, on x as well (pass the
+ * gradient as x). Su et al. 2021. */
 struct wn_rope {
   int64_t rows, heads, D;
+  int64_t R;                     /* even; 0: D */
+  bool adjacent;
   void *x; int64_t ldx;          /* [rows, heads*D] */
   const int32_t *positions;      /* [rows] */
-  const float *cos_sin;          /* [P, D/2, 2] table made by wn_rope_table (float also for WN_F64: NULL there, computed) */
+  const float *cos_sin;          /* [P, R/2, 2] table made by wn_rope_table (float also for WN_F64: NULL there, computed) */
   int64_t P;                     /* rows of the table */
   double theta;
+  const double *frequencies;     /* [R/2] radians a position, in theta's place; NULL: theta's */
+  double magnitude;              /* factor on cos and sin (a table holds it already); 0: 1 */
 };
 
 /* y = act(x). kind SWIGLU: x is [M,2F], gate first: y = silu(gate) * up, [M,F]. GELU (tanh form) and RELU: x is [M,F].
@@ -159,5 +164,7 @@ WN_OPS(WN_OP_DECLARE)
 
 /* table [P, D/2, 2] of (cos, sin) for the first P positions. */
 void wn_rope_table(float *table, int64_t P, int64_t D, double theta);
+/* The same of n frequencies (radians a position), times magnitude: [P, n, 2]. */
+void wn_rope_table_frequencies(float *table, int64_t P, int64_t n, const double *frequencies, double magnitude);
 
 #endif

@@ -31,7 +31,9 @@ enum {
   MEM = 16384,
   DOCS = 32768,
   LAST_HEAD = 65536,   /* the last head selects */
-  HEADS_FIRST = 131072 /* [B,H,T,D] instead of [B,T,H,D] */
+  HEADS_FIRST = 131072, /* [B,H,T,D] instead of [B,T,H,D] */
+  ADJACENT = 262144,    /* rope: pairs (2i, 2i+1) */
+  SCALED = 524288       /* rope: given frequencies, a magnitude, and all but two elements turn */
 };
 
 struct op_case {
@@ -70,6 +72,10 @@ static const struct op_case op_cases[] = {
     {ROPE, {17, 2, 64, 0}, TABLE},
     {ROPE, {7, 1, 34, 1}, 0},
     {ROPE, {9, 5, 128, 5}, TABLE},
+    {ROPE, {5, 3, 14, 3}, ADJACENT},
+    {ROPE, {17, 2, 64, 0}, TABLE | ADJACENT},
+    {ROPE, {4, 3, 36, 1}, TABLE | ADJACENT | SCALED},
+    {ROPE, {4, 3, 36, 1}, SCALED},
     /* M, F */
     {ACT, {1, 1}, SWIGLU},
     {ACT, {5, 17}, SWIGLU},
@@ -302,17 +308,27 @@ static void declare_in_place(struct bench *b, int64_t rows, int64_t width, int64
   array_add(b, "dy", CONST, rows, width, pad, -1);
   array_add(b, "dx", GRAD, rows, width, pad, I_X);
 }
+static const double *rope_frequencies(void) {
+  static double f[64];
+  for (int i = 0; i < 64; i++) f[i] = pow(0.8, i) / (1 + i % 3);
+  return f;
+}
 static void declare_rope(struct bench *b) {
   const int64_t P = 301;
   declare_in_place(b, b->c->n[0], b->c->n[1] * b->c->n[2], b->c->n[3]);
   b->positions = new_ids(b, b->c->n[0], 0, P, 0);
   b->table = malloc((size_t)(P * b->c->n[2]) * sizeof *b->table);
-  wn_rope_table(b->table, P, b->c->n[2], 10000);
+  if (has(b, SCALED))
+    wn_rope_table_frequencies(b->table, P, b->c->n[2] / 2 - 1, rope_frequencies(), 1.25);
+  else
+    wn_rope_table(b->table, P, b->c->n[2], 10000);
 }
 static wn_status call_rope(struct bench *b, struct wn_exec e, bool backward) {
   copy(b, backward ? I_DX : I_Y, backward ? I_DY : I_X);
   struct wn_rope a = {.rows = b->c->n[0], .heads = b->c->n[1], .D = b->c->n[2], .theta = 10000};
   a.x = AT(backward ? I_DX : I_Y), a.ldx = LD(I_X), a.positions = b->positions;
+  a.adjacent = has(b, ADJACENT);
+  if (has(b, SCALED)) a.R = a.D - 2, a.frequencies = rope_frequencies(), a.magnitude = 1.25;
   /* The double reference turns by the float table too, so that only the turning is compared. */
   if (has(b, TABLE)) a.cos_sin = b->table, a.P = 301;
   return run_rope(e, &a, backward);

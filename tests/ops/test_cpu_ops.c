@@ -206,7 +206,7 @@ static void test_rope(void **unused) {
   static const int64_t shapes[][3] = {{1, 1, 2}, {5, 3, 8}, {7, 2, 34}, {3, 4, 64}};
   float table[40 * 32 * 2];
   int32_t positions[8] = {39, 0, 3, 3, 17, 1, 20, 5};
-  FOR_ISA(isa) for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) for (int with = 0; with < 2; with++) {
+  FOR_ISA(isa) for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) for (int with = 0; with < 4; with++) {
     const int64_t R = shapes[s][0], H = shapes[s][1], D = shapes[s][2], ld = H * D + 3;
     struct pair x = make(R * ld, 1, 1), d = make(R * ld, 2, 1);
     wn_rope_table(table, 40, D, 10000);
@@ -217,7 +217,8 @@ static void test_rope(void **unused) {
                           .x = x.p[i],
                           .ldx = ld,
                           .positions = positions,
-                          .cos_sin = with ? table : NULL,
+                          .adjacent = with > 1,
+                          .cos_sin = with % 2 ? table : NULL,
                           .P = 40,
                           .theta = 10000};
       RUN(rope, forward, i ? isa : -1, 2, &a);

@@ -153,6 +153,8 @@ static struct wn_rope good_rope(void) {
 static void test_rope(void **state) {
   (void)state;
   REFUSE(rope, WN_ERR_SHAPE, "D", a.D = 3);
+  REFUSE(rope, WN_ERR_SHAPE, "elements turn", a.R = 6);
+  REFUSE(rope, WN_ERR_SHAPE, "elements turn", a.R = 3);
   REFUSE(rope, WN_ERR_ARGUMENT, "positions[2]", a.P = 2);
   REFUSE(rope, WN_ERR_ARGUMENT, "theta", a.cos_sin = NULL, a.theta = 0);
   REFUSE(rope, WN_ERR_SHAPE, "x", a.ldx = 7);

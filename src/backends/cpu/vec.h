@@ -113,6 +113,11 @@ V_INLINE void v_load_pairs(const float *p, vf *even, vf *odd) {
   *even = _mm512_permutex2var_ps(lo, e, hi);
   *odd = _mm512_permutex2var_ps(lo, _mm512_add_epi32(e, _mm512_set1_epi32(1)), hi);
 }
+V_INLINE void v_store_pairs(float *p, vf even, vf odd) {
+  const vi lo = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  _mm512_storeu_ps(p, _mm512_permutex2var_ps(even, lo, odd));
+  _mm512_storeu_ps(p + 16, _mm512_permutex2var_ps(even, _mm512_add_epi32(lo, _mm512_set1_epi32(8)), odd));
+}
 
 /* 64-bit lanes of which the low halves count, for the random numbers. */
 V_INLINE vi v_lset1(uint64_t a) {
@@ -272,6 +277,11 @@ V_INLINE void v_load_pairs(const float *p, vf *even, vf *odd) {
   const vf a = _mm256_permute2f128_ps(lo, hi, 0x20), b = _mm256_permute2f128_ps(lo, hi, 0x31);
   *even = _mm256_shuffle_ps(a, b, 0x88);
   *odd = _mm256_shuffle_ps(a, b, 0xdd);
+}
+V_INLINE void v_store_pairs(float *p, vf even, vf odd) {
+  const vf a = _mm256_unpacklo_ps(even, odd), b = _mm256_unpackhi_ps(even, odd);
+  _mm256_storeu_ps(p, _mm256_permute2f128_ps(a, b, 0x20));
+  _mm256_storeu_ps(p + 8, _mm256_permute2f128_ps(a, b, 0x31));
 }
 
 V_INLINE vi v_lset1(uint64_t a) {

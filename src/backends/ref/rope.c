@@ -1,5 +1,6 @@
-/* Rotary embedding (Su et al. 2021): the pair (x[i], x[i + D/2]) turned by position * theta^(-2i/D); backward turns
- * the other way. 3D operations a vector, plus the angles where no table is given. */
+/* Rotary embedding (Su et al. 2021): the pair (x[i], x[i + R/2]), or (x[2i], x[2i+1]), turned by position * f[i] with
+ * f[i] = theta^(-2i/R) unless given; backward turns the other way. 3R operations a vector, plus the angles where no
+ * table is given. */
 #ifndef REAL
 #include "backends/ref/ref.h"
 #define REAL_FILE "backends/ref/rope.c"
@@ -10,7 +11,8 @@ WN_REF_SLOT(rope_backward, struct wn_rope)
 
 static void NAME(rope_turn)(const struct wn_exec *exec, const struct wn_rope *a, double sign) {
   REAL *x = a->x; /* [rows, heads*D] */
-  const int64_t half = a->D / 2;
+  const int64_t R = a->R ? a->R : a->D, half = R / 2;
+  const int64_t step = a->adjacent ? 2 : 1, other = a->adjacent ? 1 : half; /* first elements of pairs; to the second */
 #pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t r = 0; r < a->rows; r++) {
     for (int64_t i = 0; i < half; i++) {
@@ -19,15 +21,16 @@ static void NAME(rope_turn)(const struct wn_exec *exec, const struct wn_rope *a,
         const float *at = a->cos_sin + (a->positions[r] * half + i) * 2;
         c = (double)at[0], s = (double)at[1];
       } else {
-        const double angle = (double)a->positions[r] * pow(a->theta, -2.0 * (double)i / (double)a->D);
-        c = cos(angle), s = sin(angle);
+        const double f = a->frequencies ? a->frequencies[i] : pow(a->theta, -2.0 * (double)i / (double)R);
+        const double angle = (double)a->positions[r] * f, scale = a->magnitude != 0 ? a->magnitude : 1;
+        c = scale * cos(angle), s = scale * sin(angle);
       }
       s *= sign;
       for (int64_t h = 0; h < a->heads; h++) {
-        REAL *p = x + r * a->ldx + h * a->D + i;
-        const double x0 = (double)p[0], x1 = (double)p[half];
+        REAL *p = x + r * a->ldx + h * a->D + step * i;
+        const double x0 = (double)p[0], x1 = (double)p[other];
         p[0] = (REAL)(x0 * c - x1 * s);
-        p[half] = (REAL)(x0 * s + x1 * c);
+        p[other] = (REAL)(x0 * s + x1 * c);
       }
     }
   }
