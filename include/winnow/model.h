@@ -16,7 +16,15 @@ WN_API_BEGIN
 typedef enum wn_norm_kind { WN_NORM_RMS, WN_NORM_LAYER } wn_norm_kind;                       /* "rmsnorm", "layernorm" */
 typedef enum wn_norm_place { WN_NORM_PRE, WN_NORM_POST } wn_norm_place;                      /* "pre", "post" */
 typedef enum wn_position_kind { WN_POS_NONE, WN_POS_LEARNED, WN_POS_ROPE } wn_position_kind; /* "none", "learned", "rope" */
-typedef enum wn_ffn_kind { WN_FFN_SWIGLU, WN_FFN_GELU, WN_FFN_RELU } wn_ffn_kind;            /* "swiglu", "gelu" (tanh), "relu" */
+typedef enum wn_ffn_kind { WN_FFN_SWIGLU, WN_FFN_GELU, WN_FFN_RELU, WN_FFN_GELU_ERF } wn_ffn_kind; /* "swiglu", "gelu" (tanh), "relu", "gelu_erf" */
+/* Elements that turn together: (i, i + R/2), as Hugging Face Llama, or (2i, 2i+1), as the paper and GGUF's llama. */
+typedef enum wn_rope_pairs { WN_ROPE_HALVES, WN_ROPE_ADJACENT } wn_rope_pairs; /* "halves", "adjacent" */
+/* How angles are stretched beyond the context of the first training: none; positions divided by the factor (Chen et al.
+ * 2023); a base that grows with the text ("dynamic" NTK); by wavelength (Llama 3.1); by wavelength with a magnitude
+ * (YaRN, Peng et al. 2023). */
+typedef enum wn_rope_scaling {
+  WN_ROPE_PLAIN, WN_ROPE_LINEAR, WN_ROPE_DYNAMIC, WN_ROPE_LLAMA3, WN_ROPE_YARN
+} wn_rope_scaling; /* "none", "linear", "dynamic", "llama3", "yarn" */
 
 /* The "model" object of a recipe and the config.json of a checkpoint. */
 typedef struct wn_model_config {
@@ -30,10 +38,23 @@ typedef struct wn_model_config {
   bool embed_norm;             /* a norm after the embedding */
   double norm_eps;             /* 1e-6 */
   wn_position_kind position;
-  double rope_theta;           /* 10000; rotates the pair (i, i + D/2), as Hugging Face Llama */
+  double rope_theta;           /* 10000 */
+  wn_rope_pairs rope_pairs;
+  int64_t rope_size;           /* R: elements of each head that turn, the first ones, even; 0: D */
+  bool rope_factors;           /* a tensor rope.factors [R/2] divides the angles' frequencies (GGUF's rope_freqs.weight) */
+  struct {
+    wn_rope_scaling type;
+    double factor;             /* 1 */
+    int64_t context;           /* of the first training; 0: context */
+    double low_freq_factor, high_freq_factor; /* llama3: 1, 4 */
+    double attention_factor;   /* yarn: on cos and sin; 0: 1 + 0.1 ln(factor) */
+    double beta_fast, beta_slow; /* yarn: turns within the context beyond which nothing, below which all is divided; 32, 1 */
+    bool truncate;             /* yarn: bounds in whole dimensions; true */
+  } rope_scaling;
   wn_ffn_kind ffn;
   bool qk_norm;                /* the norm kind over each head of q and k, one learned gain of size D each a layer */
   bool bias;                   /* on every linear map and LayerNorm */
+  bool qkv_bias;               /* on the maps to q, k and v, whatever `bias` is (Qwen2) */
   bool tied;                   /* output shares the embedding */
   double dropout;              /* after the embedding and on both residual branches, training only */
   double dropout_hidden;       /* on the feed-forward's inner activations, training only */

@@ -14,7 +14,9 @@
 static const char *const norm_names[] = {"rmsnorm", "layernorm", NULL};
 static const char *const place_names[] = {"pre", "post", NULL};
 static const char *const position_names[] = {"none", "learned", "rope", NULL};
-static const char *const ffn_names[] = {"swiglu", "gelu", "relu", NULL};
+static const char *const pairs_names[] = {"halves", "adjacent", NULL};
+static const char *const scaling_names[] = {"none", "linear", "dynamic", "llama3", "yarn", NULL};
+static const char *const ffn_names[] = {"swiglu", "gelu", "relu", "gelu_erf", NULL};
 
 static const struct wn_field fields[] = {
     {"vocab_size", WN_FIELD_INT64, AT(vocab_size), 0, 1 << 24, NULL, "0: the data's"},
@@ -33,9 +35,31 @@ static const struct wn_field fields[] = {
     {"norm_eps", WN_FIELD_DOUBLE, AT(norm_eps), 1e-12, 1, NULL, "added under the root"},
     {"position", WN_FIELD_ENUM, AT(position), 0, 0, position_names, "how order is told"},
     {"rope_theta", WN_FIELD_DOUBLE, AT(rope_theta), 1, 1e12, NULL, "base of the rotary angles"},
+    {"rope_pairs", WN_FIELD_ENUM, AT(rope_pairs), 0, 0, pairs_names,
+     "elements that turn together: (i, i+R/2), or (2i, 2i+1)"},
+    {"rope_size", WN_FIELD_INT64, AT(rope_size), 0, 4096, NULL, "R: elements of each head that turn; 0: all"},
+    {"rope_factors", WN_FIELD_BOOL, AT(rope_factors), 0, 0, NULL, "a tensor of divisors of the angles' frequencies"},
+    {"rope_scaling.type", WN_FIELD_ENUM, AT(rope_scaling.type), 0, 0, scaling_names,
+     "how angles are stretched beyond the first training's context"},
+    {"rope_scaling.factor", WN_FIELD_DOUBLE, AT(rope_scaling.factor), 1e-3, 1e6, NULL, "by how much"},
+    {"rope_scaling.context", WN_FIELD_INT64, AT(rope_scaling.context), 0, 1 << 24, NULL,
+     "the first training's context; 0: context"},
+    {"rope_scaling.low_freq_factor", WN_FIELD_DOUBLE, AT(rope_scaling.low_freq_factor), 1e-6, 1e6, NULL,
+     "llama3: fewer turns than this within it are divided by the factor"},
+    {"rope_scaling.high_freq_factor", WN_FIELD_DOUBLE, AT(rope_scaling.high_freq_factor), 1e-6, 1e6, NULL,
+     "llama3: more turns than this are left alone"},
+    {"rope_scaling.attention_factor", WN_FIELD_DOUBLE, AT(rope_scaling.attention_factor), 0, 1e6, NULL,
+     "yarn: on cos and sin; 0: 1 + 0.1 ln(factor)"},
+    {"rope_scaling.beta_fast", WN_FIELD_DOUBLE, AT(rope_scaling.beta_fast), 1e-6, 1e6, NULL,
+     "yarn: more turns than this within the context are left alone"},
+    {"rope_scaling.beta_slow", WN_FIELD_DOUBLE, AT(rope_scaling.beta_slow), 1e-6, 1e6, NULL,
+     "yarn: fewer turns than this are divided by the factor"},
+    {"rope_scaling.truncate", WN_FIELD_BOOL, AT(rope_scaling.truncate), 0, 0, NULL,
+     "yarn: the two bounds in whole dimensions"},
     {"ffn", WN_FIELD_ENUM, AT(ffn), 0, 0, ffn_names, "kind of the feed-forward"},
     {"qk_norm", WN_FIELD_BOOL, AT(qk_norm), 0, 0, NULL, "a norm on each head of q and k"},
     {"bias", WN_FIELD_BOOL, AT(bias), 0, 0, NULL, "biases on every linear map and LayerNorm"},
+    {"qkv_bias", WN_FIELD_BOOL, AT(qkv_bias), 0, 0, NULL, "biases on the maps to q, k and v, whatever bias is"},
     {"tied", WN_FIELD_BOOL, AT(tied), 0, 0, NULL, "the output shares the embedding"},
     {"dropout", WN_FIELD_DOUBLE, AT(dropout), 0, 0.999, NULL, "after the embedding and on both residual branches"},
     {"dropout_hidden", WN_FIELD_DOUBLE, AT(dropout_hidden), 0, 0.999, NULL, "on the feed-forward's inner activations"},
@@ -57,6 +81,8 @@ void wn_model_config_init(wn_model_config *config) {
       .norm_eps = 1e-6,
       .position = WN_POS_LEARNED,
       .rope_theta = 10000,
+      .rope_scaling =
+          {.factor = 1, .low_freq_factor = 1, .high_freq_factor = 4, .beta_fast = 32, .beta_slow = 1, .truncate = true},
       .ffn = WN_FFN_SWIGLU,
       .init_std = 0.02,
   };
@@ -86,6 +112,31 @@ wn_status wn_model_memory_check(wn_context *ctx, const char *where, const wn_mod
                    "%s: a memory of earlier blocks needs relative positions; position is \"learned\" (choose \"rope\" "
                    "or \"none\" with attention.relative)",
                    where);
+  return WN_OK;
+}
+
+static wn_status check_rotary(wn_context *ctx, const wn_model_config *c) {
+  if (c->position != WN_POS_ROPE) {
+    if (c->rope_factors || c->rope_scaling.type != WN_ROPE_PLAIN || c->rope_size != 0)
+      return wn_fail(ctx, WN_ERR_CONFIG, "model: %s needs position \"rope\"",
+                     c->rope_factors     ? "rope_factors"
+                     : c->rope_size != 0 ? "rope_size"
+                                         : "rope_scaling");
+    return WN_OK;
+  }
+  const int64_t R = c->rope_size ? c->rope_size : c->head_size;
+  if (R % 2 != 0 || R > c->head_size)
+    return wn_fail(ctx, WN_ERR_CONFIG, "model: position \"rope\" needs an even %s; it is %lld of %lld",
+                   c->rope_size ? "rope_size up to head_size" : "head_size", (long long)R, (long long)c->head_size);
+  if (c->rope_scaling.type == WN_ROPE_LLAMA3 && c->rope_scaling.high_freq_factor <= c->rope_scaling.low_freq_factor)
+    return wn_fail(ctx, WN_ERR_CONFIG,
+                   "model: rope_scaling.high_freq_factor is %g; it must be above low_freq_factor, %g",
+                   c->rope_scaling.high_freq_factor, c->rope_scaling.low_freq_factor);
+  if (c->rope_scaling.type == WN_ROPE_YARN && c->rope_theta <= 1)
+    return wn_fail(ctx, WN_ERR_CONFIG, "model: rope_scaling \"yarn\" needs a rope_theta above 1");
+  if (c->rope_scaling.type == WN_ROPE_DYNAMIC && R < 4)
+    return wn_fail(ctx, WN_ERR_CONFIG, "model: rope_scaling \"dynamic\" needs 4 elements that turn; there are %lld",
+                   (long long)R);
   return WN_OK;
 }
 
@@ -126,9 +177,7 @@ wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
                      (long long)c.width, (long long)c.heads);
     c.head_size = c.width / c.heads;
   }
-  if (c.position == WN_POS_ROPE && c.head_size % 2 != 0)
-    return wn_fail(ctx, WN_ERR_CONFIG, "model: position \"rope\" needs an even head_size; it is %lld",
-                   (long long)c.head_size);
+  WN_TRY(check_rotary(ctx, &c));
   if (c.attention.bidirectional)
     return wn_fail(ctx, WN_ERR_CONFIG,
                    "model: attention.bidirectional would let a decoder's rows see the tokens they predict");

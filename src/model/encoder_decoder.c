@@ -193,12 +193,12 @@ wn_status wn_encoder_create(struct wn_model *model) {
   WN_TRY(wn_alloc(ctx, "layers", (size_t)e->config.layers * sizeof *e->layers, &memory));
   e->layers = memory;
   for (int64_t l = 0; l < e->config.layers; l++) wn_layer_params_find(&e->table, &e->config, l, &e->layers[l]);
-  return wn_model_rotary_table(e);
+  return wn_model_rotary_refresh(e);
 }
 
 void wn_encoder_destroy(struct wn_model *encoder) {
   if (!encoder) return;
-  wn_free(encoder->rope_table);
+  wn_rotary_clear(&encoder->rotary);
   wn_free(encoder->layers);
   wn_free(encoder); /* the rest is the model's */
 }

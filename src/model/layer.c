@@ -40,7 +40,11 @@ static int64_t in_width(const wn_model_config *c) {
   return c->ffn == WN_FFN_SWIGLU ? 2 * c->ffn_width : c->ffn_width;
 }
 static enum wn_act_kind act_kind(const wn_model_config *c) {
-  return c->ffn == WN_FFN_SWIGLU ? WN_ACT_SWIGLU : c->ffn == WN_FFN_GELU ? WN_ACT_GELU : WN_ACT_RELU;
+  static const enum wn_act_kind kinds[] = {[WN_FFN_SWIGLU] = WN_ACT_SWIGLU,
+                                           [WN_FFN_GELU] = WN_ACT_GELU,
+                                           [WN_FFN_RELU] = WN_ACT_RELU,
+                                           [WN_FFN_GELU_ERF] = WN_ACT_GELU_ERF};
+  return kinds[c->ffn];
 }
 static bool is_bilinear(const wn_model_config *c) {
   return c->attention.selective.enabled && c->attention.selective.bilinear;
@@ -149,8 +153,7 @@ void wn_run_init(struct wn_run *run, const struct wn_model *model, int64_t B, in
       .ctx = model->ctx, .backend = model->backend, .threads = model->ctx->threads, .dtype = model->dtype};
   run->B = B;
   run->T = T;
-  run->rope = model->rope_table;
-  run->rope_rows = model->config.context;
+  run->rotary = &model->rotary;
 }
 
 void *wn_run_param(const struct wn_run *run, int row) {
@@ -270,16 +273,11 @@ static struct wn_norm head_norm(const struct wn_run *run, const struct wn_layer_
 
 /* The rotation of `heads` heads at x, in place. */
 static struct wn_rope rotation(const struct wn_run *run, void *x, int64_t ldx, int64_t heads) {
-  const wn_model_config *c = &run->model->config;
-  return (struct wn_rope){.rows = run->B * run->T,
-                          .heads = heads,
-                          .D = c->head_size,
-                          .x = x,
-                          .ldx = ldx,
-                          .positions = run->positions,
-                          .cos_sin = run->rope,
-                          .P = run->rope_rows,
-                          .theta = c->rope_theta};
+  struct wn_rope a = wn_run_rotation(run);
+  a.rows = run->B * run->T, a.heads = heads;
+  a.x = x, a.ldx = ldx;
+  a.positions = run->positions;
+  return a;
 }
 
 /* Turns q and k where they are (gradients the other way): side by side in qkv, or in their own arrays. */

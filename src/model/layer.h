@@ -40,7 +40,7 @@ void wn_layer_params_find(const struct wn_param_table *table, const wn_model_con
                           struct wn_layer_params *out);
 /* Rows of what lies outside the layers; -1 where there is none. Tied: output is embed's row. */
 struct wn_outer_params {
-  int embed, pos, embed_gain, embed_shift, norm_gain, norm_shift, output;
+  int embed, pos, embed_gain, embed_shift, rope_factors, norm_gain, norm_shift, output;
 };
 void wn_outer_params_find(const struct wn_param_table *table, const wn_model_config *config,
                           struct wn_outer_params *out);
@@ -142,8 +142,7 @@ struct wn_run {
   int64_t B, T;
   const int32_t *positions; /* [B*T], from the start of each token's document */
   const int32_t *doc_start; /* [B,T] or NULL */
-  const float *rope;        /* [rope_rows, D/2, 2] or NULL */
-  int64_t rope_rows;
+  const struct wn_rotary *rotary; /* the model's, or one for more positions */
   struct wn_memory memory;
   struct wn_cross cross;
   const int32_t *key_count; /* [B] an encoder's rows; NULL: all */
@@ -227,7 +226,14 @@ static inline bool wn_is_encoder(const wn_model_config *c) {
 /* Model and view. */
 wn_status wn_encoder_create(struct wn_model *model);
 void wn_encoder_destroy(struct wn_model *encoder);
-wn_status wn_model_rotary_table(struct wn_model *model);
+/* The angles of the model's rotary embedding for texts of up to `rows` tokens (rotary.c). Nothing where the model has
+ * none; `what` is named where the table does not fit. */
+wn_status wn_rotary_create(const struct wn_model *model, const char *what, int64_t rows, struct wn_rotary *out);
+void wn_rotary_clear(struct wn_rotary *rotary);
+/* The model's own, again: after rope.factors has been filled. */
+wn_status wn_model_rotary_refresh(struct wn_model *model);
+/* The rotation's arguments but for rows, heads, x, ldx and positions. */
+struct wn_rope wn_run_rotation(const struct wn_run *run);
 /* Between a layer's own attention, whose branch is in temp->branch, and its feed-forward: a->cmid, and the branch that
  * is to be added to it in temp->branch. Backward: temp->d_res holds the gradient behind it and receives the one before. */
 wn_status wn_cross_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp);

@@ -87,16 +87,11 @@ static struct wn_linear select_map(const struct wn_run *run, int64_t l, int64_t 
 
 static struct wn_rope rotation(const struct wn_run *run, void *x, int64_t rows, int64_t heads, int64_t ldx,
                                int64_t first) {
-  const wn_model_config *c = &run->model->config;
-  return (struct wn_rope){.rows = rows,
-                          .heads = heads,
-                          .D = c->head_size,
-                          .x = x,
-                          .ldx = ldx,
-                          .positions = run->memory.positions + first,
-                          .cos_sin = run->rope,
-                          .P = run->rope_rows,
-                          .theta = c->rope_theta};
+  struct wn_rope a = wn_run_rotation(run);
+  a.rows = rows, a.heads = heads;
+  a.x = x, a.ldx = ldx;
+  a.positions = run->memory.positions + first;
+  return a;
 }
 
 /* q and k of all sequences (gradients the other way), turned where they are. */

@@ -27,18 +27,9 @@ static void init_params(struct wn_model *model, uint64_t seed) {
   }
 }
 
-wn_status wn_model_rotary_table(struct wn_model *model) {
-  const wn_model_config *c = &model->config;
-  size_t bytes;
-  void *memory;
-  if (c->position != WN_POS_ROPE || model->dtype != WN_F32) return WN_OK;
-  if (!wn_mul_size((size_t)c->context, (size_t)c->head_size * sizeof(float), &bytes))
-    return wn_fail(model->ctx, WN_ERR_CONFIG, "model.context: a rotary table of %lld rows does not fit in memory",
-                   (long long)c->context);
-  WN_TRY(wn_alloc(model->ctx, "rotary table", bytes, &memory));
-  model->rope_table = memory;
-  wn_rope_table(model->rope_table, c->context, c->head_size, c->rope_theta);
-  return WN_OK;
+wn_status wn_model_rotary_refresh(struct wn_model *model) {
+  wn_rotary_clear(&model->rotary);
+  return wn_rotary_create(model, "model.context", model->config.context, &model->rotary);
 }
 
 wn_status wn_model_allocate(wn_context *ctx, const wn_model_config *config, wn_dtype dtype, struct wn_model **out) {
@@ -64,7 +55,7 @@ wn_status wn_model_allocate(wn_context *ctx, const wn_model_config *config, wn_d
   WN_TRY_GOTO(wn_alloc(ctx, "layers", (size_t)c->layers * sizeof *model->layers, &memory), fail);
   model->layers = memory;
   for (int64_t l = 0; l < c->layers; l++) wn_layer_params_find(&model->table, c, l, &model->layers[l]);
-  WN_TRY_GOTO(wn_model_rotary_table(model), fail);
+  WN_TRY_GOTO(wn_model_rotary_refresh(model), fail);
   WN_TRY_GOTO(wn_encoder_create(model), fail);
   *out = model;
   return WN_OK;
@@ -87,7 +78,7 @@ wn_status wn_model_create(wn_context *ctx, const wn_model_config *config, uint64
 void wn_model_destroy(wn_model *model) {
   if (!model) return;
   wn_encoder_destroy(model->encoder);
-  wn_free(model->rope_table);
+  wn_rotary_clear(&model->rotary);
   wn_free(model->layers);
   wn_free(model->params);
   wn_param_table_clear(&model->table);

@@ -27,6 +27,14 @@ void wn_param_table_clear(struct wn_param_table *table);
 /* Row index by name, -1 when absent. */
 int wn_param_find(const struct wn_param_table *table, const char *name);
 
+/* Angles of a rotary embedding. Empty where the model has none. */
+struct wn_rotary {
+  double *frequencies; /* [R/2] radians a position */
+  double magnitude;    /* factor on cos and sin */
+  float *table;        /* [rows, R/2, 2], magnitude included; NULL where the model is F64 */
+  int64_t rows;
+};
+
 struct wn_model {
   wn_context *ctx;
   const struct wn_backend *backend;
@@ -34,7 +42,7 @@ struct wn_model {
   wn_dtype dtype;             /* WN_F32; WN_F64 on the ref backend, for gradient checks */
   struct wn_param_table table;
   void *params;               /* [table.total] of dtype */
-  float *rope_table;          /* [context, D/2, 2] or NULL */
+  struct wn_rotary rotary;    /* for `context` positions */
   struct wn_model *encoder;   /* a view with its own config and layers on the same parameters; NULL: a decoder alone */
   struct wn_layer_params *layers; /* resolved offsets per layer, private to src/model */
 };

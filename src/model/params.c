@@ -12,7 +12,7 @@
 enum {
   OWN_SLOTS = 26, /* of a layer, beside its mechanisms' */
   LAYER_SLOTS = OWN_SLOTS + WN_MECHANISM_PARAMETERS_MAX,
-  OUTER_SLOTS = 4,
+  OUTER_SLOTS = 5,
   HEAD_SLOTS = OUTER_SLOTS + WN_MECHANISM_PARAMETERS_MAX,
   ENCODER_SLOTS = WN_MECHANISM_PARAMETERS_MAX + 2, /* of an encoder, beside its layers' */
   TAIL_SLOTS = 3,
@@ -81,7 +81,7 @@ static const char *layer_slot(const wn_model_config *c, int s, struct wn_param *
     set_matrix(row, N, C, std);
     return "attn.qkv.weight";
   case 3:
-    if (c->bias) set_vector(row, N, 0);
+    if (c->bias || c->qkv_bias) set_vector(row, N, 0);
     return "attn.qkv.bias";
   case 4:
     if (c->qk_norm) set_vector(row, D, 1);
@@ -198,6 +198,9 @@ wn_status wn_param_slot(wn_context *ctx, const wn_model_config *c, int64_t p, st
   } else if (p == 3) {
     snprintf(row->name, sizeof row->name, "embed_norm.shift");
     if (c->embed_norm && c->norm == WN_NORM_LAYER && c->bias) set_vector(row, c->width, 0);
+  } else if (p == 4) { /* constants: no gradient ever reaches them */
+    snprintf(row->name, sizeof row->name, "rope.factors");
+    if (c->rope_factors) set_vector(row, (c->rope_size ? c->rope_size : c->head_size) / 2, 1);
   } else if (p < HEAD_SLOTS) {
     const char *name = mechanism_slot(c, WN_ARRAY_SHARED, (int)p - OUTER_SLOTS, row);
     snprintf(row->name, sizeof row->name, "%s", name);
@@ -349,6 +352,7 @@ void wn_outer_params_find(const struct wn_param_table *t, const wn_model_config 
   out->pos = c->position == WN_POS_LEARNED ? at++ : -1;
   out->embed_gain = c->embed_norm ? at++ : -1;
   out->embed_shift = c->embed_norm && shift ? at++ : -1;
+  out->rope_factors = c->rope_factors ? at++ : -1;
   out->output = c->tied ? 0 : t->count - 1;
   if (wn_is_encoder(c)) { /* its final norm lies behind its layers */
     int head, each;

@@ -87,10 +87,7 @@ static void begin(struct wn_run *run, struct wn_session *s, int64_t T) {
   run->positions = s->positions;
   run->cross =
       (struct wn_cross){.S = s->inputs.S, .count = s->inputs.count, .kv = s->inputs.kv, .kv_bytes = s->inputs.bytes};
-  if (s->rope_table) {
-    run->rope = s->rope_table;
-    run->rope_rows = s->capacity;
-  }
+  if (s->rotary.rows > 0) run->rotary = &s->rotary;
 }
 
 /* The largest scratch over piece sizes and cache fillings: a backend may treat few rows otherwise than many. */
@@ -149,17 +146,7 @@ wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64
   WN_TRY_GOTO(wn_arena_allocate(ctx, &s->arena, "a session"), fail);
   if (budgets && budgets->layers > 0) WN_TRY_GOTO(copy_budgets(ctx, budgets, &s->budgets), fail);
   WN_TRY_GOTO(wn_session_caches_init(ctx, s), fail);
-  if (model->rope_table && capacity > c->context) {
-    size_t bytes;
-    if (!wn_mul_size((size_t)capacity, (size_t)c->head_size * sizeof(float), &bytes)) {
-      status = wn_fail(ctx, WN_ERR_ARGUMENT, "session: a rotary table of %lld rows does not fit in memory",
-                       (long long)capacity);
-      goto fail;
-    }
-    WN_TRY_GOTO(wn_alloc(ctx, "rotary table", bytes, &memory), fail);
-    s->rope_table = memory;
-    wn_rope_table(s->rope_table, capacity, c->head_size, c->rope_theta);
-  }
+  if (capacity > c->context) WN_TRY_GOTO(wn_rotary_create(model, "session", capacity, &s->rotary), fail);
   size_t need;
   WN_TRY_GOTO(measure(s, &need), fail);
   WN_TRY_GOTO(wn_alloc(ctx, "scratch of a session", need, &s->scratch), fail);
@@ -175,7 +162,7 @@ void wn_session_destroy(wn_session *s) {
   if (!s) return;
   wn_session_caches_clear(s);
   wn_session_inputs_clear(s);
-  wn_free(s->rope_table);
+  wn_rotary_clear(&s->rotary);
   wn_free(s->scratch);
   wn_arena_clear(&s->arena);
   wn_free(s);

@@ -50,7 +50,7 @@ struct wn_session {
   void *x_out, *n_out;         /* [B,C] */
   void *rstd, *mean;           /* [B] */
   void *logits;                /* [B,V] of the model's dtype */
-  float *rope_table;           /* own, where the cache holds more than the model's table */
+  struct wn_rotary rotary;     /* own, where the cache holds more than the model's table */
   void *scratch;
   size_t scratch_bytes;
 

@@ -185,15 +185,10 @@ static wn_status turn_by_place(struct wn_run *run, struct wn_session *s, const s
   op->slots.groups = 1;
   op->slots.stride = n;
   if (c->position != WN_POS_ROPE) return WN_OK;
-  struct wn_rope turn = {.rows = shape->B * n,
-                         .heads = Hkv,
-                         .D = D,
-                         .x = s->turned,
-                         .ldx = Hkv * D,
-                         .positions = s->places,
-                         .cos_sin = run->rope,
-                         .P = run->rope_rows,
-                         .theta = c->rope_theta};
+  struct wn_rope turn = wn_run_rotation(run);
+  turn.rows = shape->B * n, turn.heads = Hkv;
+  turn.x = s->turned, turn.ldx = Hkv * D;
+  turn.positions = s->places;
   WN_TRY(wn_run_rope_forward(run, &turn));
   for (int64_t b = 0; b < shape->B; b++) {
     turn.rows = 1;

@@ -123,19 +123,9 @@ static wn_status measure(struct wn_workspace *ws, size_t *need) {
 }
 
 /* Positions of a block behind its memory may pass the model's table. */
-static wn_status rotary_table(wn_context *ctx, struct wn_workspace *ws) {
-  const wn_model_config *c = &ws->model->config;
+static wn_status rotary_table(struct wn_workspace *ws) {
   const int64_t rows = ws->options.memory + ws->T;
-  size_t bytes;
-  void *memory;
-  if (!ws->model->rope_table || rows <= c->context) return WN_OK;
-  if (!wn_mul_size((size_t)rows, (size_t)c->head_size * sizeof(float), &bytes))
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace: a rotary table of %lld rows does not fit in memory",
-                   (long long)rows);
-  WN_TRY(wn_alloc(ctx, "rotary table", bytes, &memory));
-  ws->rope_table = memory;
-  wn_rope_table(ws->rope_table, rows, c->head_size, c->rope_theta);
-  return WN_OK;
+  return rows > ws->model->config.context ? wn_rotary_create(ws->model, "workspace", rows, &ws->rotary) : WN_OK;
 }
 
 wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t T,
@@ -185,7 +175,7 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
   for (int64_t i = 0; options->memory > 0 && i < options->memory + T; i++) ws->memory_positions[i] = (int32_t)i;
   bool changed;
   WN_TRY_GOTO(wn_memory_fit(ws, &changed), fail);
-  WN_TRY_GOTO(rotary_table(ctx, ws), fail);
+  WN_TRY_GOTO(rotary_table(ws), fail);
   WN_TRY_GOTO(measure(ws, &need), fail);
   WN_TRY_GOTO(wn_alloc(ctx, "scratch of a step", need, &ws->scratch), fail);
   ws->scratch_bytes = need;
@@ -215,7 +205,7 @@ void wn_workspace_destroy(wn_workspace *ws) {
   if (!ws) return;
   wn_workspace_destroy(ws->encoder);
   wn_memory_clear(ws);
-  wn_free(ws->rope_table);
+  wn_rotary_clear(&ws->rotary);
   wn_free(ws->scratch);
   wn_arena_clear(&ws->arena);
   wn_free(ws);

@@ -31,7 +31,7 @@ struct wn_workspace {
   int32_t *memory_positions;      /* [memory+T] */
   size_t memory_bytes;            /* of all rooms */
   uint64_t memory_moves;          /* rooms allocated since the beginning */
-  float *rope_table;             /* own, where memory and block are more than the model's table */
+  struct wn_rotary rotary;       /* own, where memory and block are more than the model's table */
   struct wn_workspace *encoder;  /* of the model's encoder, for its context, or NULL */
   void *embedded;                /* [M,C] before the embedding's norm, with one */
   void *embed_rstd, *embed_mean; /* [M] */

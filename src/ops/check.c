@@ -141,7 +141,8 @@ wn_status wn_check_rope(const struct wn_exec *exec, const struct wn_rope *a, boo
 
 wn_status wn_check_act(const struct wn_exec *exec, const struct wn_act *a, bool backward) {
   const struct check c = {exec, "act"};
-  if (a->kind != WN_ACT_SWIGLU && a->kind != WN_ACT_GELU && a->kind != WN_ACT_RELU)
+  if (a->kind != WN_ACT_SWIGLU && a->kind != WN_ACT_GELU && a->kind != WN_ACT_RELU &&
+      a->kind != WN_ACT_GELU_ERF)
     return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "act: unknown kind %d", (int)a->kind);
   WN_TRY(at_least(c, "M", a->M, 0));
   WN_TRY(at_least(c, "F", a->F, 1));

@@ -91,9 +91,10 @@ struct wn_rope {
   double magnitude;              /* factor on cos and sin (a table holds it already); 0: 1 */
 };
 
-/* y = act(x). kind SWIGLU: x is [M,2F], gate first: y = silu(gate) * up, [M,F]. GELU (tanh form) and RELU: x is [M,F].
+/* y = act(x). kind SWIGLU: x is [M,2F], gate first: y = silu(gate) * up, [M,F]. GELU (tanh form), RELU and
+ * GELU_ERF (x Phi(x)): x is [M,F].
  * dx may alias x. */
-enum wn_act_kind { WN_ACT_SWIGLU, WN_ACT_GELU, WN_ACT_RELU };
+enum wn_act_kind { WN_ACT_SWIGLU, WN_ACT_GELU, WN_ACT_RELU, WN_ACT_GELU_ERF };
 struct wn_act {
   enum wn_act_kind kind;
   int64_t M, F;

@@ -30,9 +30,10 @@ enum {
   BILINEAR = 8192,
   MEM = 16384,
   DOCS = 32768,
-  LAST_HEAD = 65536,   /* the last head selects */
+  LAST_HEAD = 65536,    /* the last head selects */
   HEADS_FIRST = 131072, /* [B,H,T,D] instead of [B,T,H,D] */
   ADJACENT = 262144,    /* rope: pairs (2i, 2i+1) */
+  ERF = 1048576,        /* act: GELU by the error function */
   SCALED = 524288       /* rope: given frequencies, a magnitude, and all but two elements turn */
 };
 
@@ -134,6 +135,8 @@ static const struct op_case op_cases[] = {
     {ATTENTION, {1, 257, 4, 2, 64, 0}, SEL},
     {ATTENTION, {1, 100, 2, 2, 128, 0}, SEL | NO_RELU | NO_SHIFT},
     {ATTENTION, {1, 100, 2, 2, 24, 0}, SEL | OPEN_FIRST | OPEN_SELF | DOCS},
+    {ACT, {17, 63}, ERF},
+    {ACT, {7, 64}, ERF | ALIAS},
 };
 #define OP_CASE_COUNT ((int)(sizeof op_cases / sizeof *op_cases))
 
@@ -351,7 +354,10 @@ static void declare_act(struct bench *b) {
   b->a[I_X].scale = 3; /* into the tails */
 }
 static wn_status call_act(struct bench *b, struct wn_exec e, bool backward) {
-  struct wn_act a = {.kind = has(b, SWIGLU) ? WN_ACT_SWIGLU : has(b, GELU) ? WN_ACT_GELU : WN_ACT_RELU};
+  struct wn_act a = {.kind = has(b, SWIGLU) ? WN_ACT_SWIGLU
+                             : has(b, GELU) ? WN_ACT_GELU
+                             : has(b, ERF)  ? WN_ACT_GELU_ERF
+                                            : WN_ACT_RELU};
   a.M = b->c->n[0], a.F = b->c->n[1], a.x = AT(I_X), a.y = AT(I_Y), a.dy = AT(I_DY), a.dx = AT(I_DX);
   if (backward && has(b, ALIAS)) copy(b, I_DX, I_X), a.x = a.dx;
   return run_act(e, &a, backward);

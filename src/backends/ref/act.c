@@ -1,6 +1,7 @@
 /* Activations.
  *   SWIGLU  y = g sigmoid(g) u, x = [g, u] in each row (Shazeer 2020)
  *   GELU    y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks & Gimpel 2016)
+ *   GELU_ERF y = x Phi(x), Phi the normal distribution's
  *   RELU    y = max(x, 0), derivative 0 at 0                                        */
 #ifndef REAL
 #include "backends/ref/ref.h"
@@ -26,6 +27,8 @@ static wn_status NAME(act_forward)(const struct wn_exec *exec, const struct wn_a
         const double v = (double)x[m * F + f];
         if (a->kind == WN_ACT_GELU)
           y[m * F + f] = (REAL)(0.5 * v * (1.0 + tanh(GELU_SCALE * (v + GELU_CUBE * v * v * v))));
+        else if (a->kind == WN_ACT_GELU_ERF)
+          y[m * F + f] = (REAL)(0.5 * v * erfc(-v * M_SQRT1_2));
         else
           y[m * F + f] = (REAL)(v > 0 ? v : 0.0);
       }
@@ -52,6 +55,9 @@ static wn_status NAME(act_backward)(const struct wn_exec *exec, const struct wn_
           const double t = tanh(GELU_SCALE * (v + GELU_CUBE * v * v * v));
           const double slope = GELU_SCALE * (1.0 + 3.0 * GELU_CUBE * v * v);
           dx[m * F + f] = (REAL)(d * (0.5 * (1.0 + t) + 0.5 * v * (1.0 - t * t) * slope));
+        } else if (a->kind == WN_ACT_GELU_ERF) {
+          const double density = exp(-0.5 * v * v) * 0.5 * M_2_SQRTPI * M_SQRT1_2;
+          dx[m * F + f] = (REAL)(d * (0.5 * erfc(-v * M_SQRT1_2) + v * density));
         } else {
           dx[m * F + f] = (REAL)(v > 0 ? d : 0.0);
         }

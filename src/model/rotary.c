@@ -1,0 +1,117 @@
+/* The angles of the rotary embedding, with the published ways to stretch them beyond the first training's context N.
+ *
+ * Plain: f[i] = theta^(-2i/R) radians a position (Su et al. 2021), i < R/2; w[i] = 2 pi / f[i] its wavelength.
+ *   linear   f / s                                                        (Chen et al. 2023, arXiv 2306.15595)
+ *   dynamic  theta grows with the text's length P > N: theta (s P/N - (s-1))^(R/(R-2))       ("NTK-aware", 2023)
+ *   llama3   f where w < N/high; f / s where w > N/low; between them (1-t) f/s + t f, t = (N/w - low)/(high - low)
+ *   yarn     f/s r + f (1-r), r a ramp over i from the dimension that turns beta_fast times within N to the one that
+ *            turns beta_slow times; cos and sin are multiplied by 1 + 0.1 ln s            (Peng et al. 2023, eq. 19-22)
+ * rope.factors divides each f by its own number (how GGUF files carry llama3's). In double; the table is float. */
+#include <math.h>
+
+#include "model/layer.h"
+
+static int64_t rotated(const wn_model_config *c) {
+  return c->rope_size ? c->rope_size : c->head_size;
+}
+
+/* The dimension that turns so many times within the first context, as a real number. */
+static double yarn_dimension(const wn_model_config *c, double turns, double N) {
+  return (double)rotated(c) * log(N / (turns * 2 * M_PI)) / (2 * log(c->rope_theta));
+}
+
+static double yarn_ramp(const wn_model_config *c, double i, double N) {
+  double low = yarn_dimension(c, c->rope_scaling.beta_fast, N), high = yarn_dimension(c, c->rope_scaling.beta_slow, N);
+  if (c->rope_scaling.truncate) low = floor(low), high = ceil(high);
+  low = fmax(low, 0), high = fmin(high, (double)rotated(c) - 1);
+  if (low == high) high += 0.001;
+  return fmin(fmax((i - low) / (high - low), 0), 1);
+}
+
+static double llama3_frequency(const wn_model_config *c, double f, double N) {
+  const double s = c->rope_scaling.factor, turns = N * f / (2 * M_PI);
+  const double low = c->rope_scaling.low_freq_factor, high = c->rope_scaling.high_freq_factor;
+  if (turns > high) return f;
+  if (turns < low) return f / s;
+  const double t = (turns - low) / (high - low);
+  return (1 - t) * f / s + t * f;
+}
+
+/* Frequency i of a text of P tokens. */
+static double frequency(const wn_model_config *c, int64_t i, int64_t P) {
+  const double R = (double)rotated(c), s = c->rope_scaling.factor;
+  const double N = (double)(c->rope_scaling.context ? c->rope_scaling.context : c->context);
+  double theta = c->rope_theta;
+  if (c->rope_scaling.type == WN_ROPE_DYNAMIC && (double)P > N) theta *= pow(s * (double)P / N - (s - 1), R / (R - 2));
+  const double f = pow(theta, -2.0 * (double)i / R);
+  switch (c->rope_scaling.type) {
+  case WN_ROPE_LINEAR:
+    return f / s;
+  case WN_ROPE_LLAMA3:
+    return llama3_frequency(c, f, N);
+  case WN_ROPE_YARN: {
+    const double r = yarn_ramp(c, (double)i, N);
+    return f / s * r + f * (1 - r);
+  }
+  default:
+    return f;
+  }
+}
+
+static double magnitude(const wn_model_config *c) {
+  if (c->rope_scaling.type != WN_ROPE_YARN) return 1;
+  if (c->rope_scaling.attention_factor > 0) return c->rope_scaling.attention_factor;
+  return c->rope_scaling.factor > 1 ? 1 + 0.1 * log(c->rope_scaling.factor) : 1;
+}
+
+wn_status wn_rotary_create(const struct wn_model *model, const char *what, int64_t rows, struct wn_rotary *out) {
+  const wn_model_config *c = &model->config;
+  const int64_t n = rotated(c) / 2;
+  size_t bytes;
+  void *memory;
+  *out = (struct wn_rotary){0};
+  if (c->position != WN_POS_ROPE) return WN_OK;
+  if (!wn_mul_size((size_t)rows, (size_t)n * 2 * sizeof(float), &bytes))
+    return wn_fail(model->ctx, WN_ERR_CONFIG, "%s: a rotary table of %lld rows does not fit in memory", what,
+                   (long long)rows);
+  WN_TRY(wn_alloc(model->ctx, "rotary frequencies", (size_t)n * sizeof(double), &memory));
+  out->frequencies = memory;
+  out->magnitude = magnitude(c);
+  out->rows = rows;
+  struct wn_outer_params outer;
+  wn_outer_params_find(&model->table, c, &outer);
+  for (int64_t i = 0; i < n; i++) {
+    out->frequencies[i] = frequency(c, i, rows);
+    if (outer.rope_factors < 0) continue;
+    const void *at = wn_at(model->params, (int64_t)model->table.rows[outer.rope_factors].offset + i, model->dtype);
+    const double factor = model->dtype == WN_F64 ? *(const double *)at : (double)*(const float *)at;
+    if (factor > 0) out->frequencies[i] /= factor; /* 0: not filled yet */
+  }
+  if (model->dtype != WN_F32) return WN_OK;
+  const wn_status status = wn_alloc(model->ctx, "rotary table", bytes, &memory);
+  if (status != WN_OK) {
+    wn_rotary_clear(out);
+    return status;
+  }
+  out->table = memory;
+  wn_rope_table_frequencies(out->table, rows, n, out->frequencies, out->magnitude);
+  return WN_OK;
+}
+
+void wn_rotary_clear(struct wn_rotary *rotary) {
+  wn_free(rotary->frequencies);
+  wn_free(rotary->table);
+  *rotary = (struct wn_rotary){0};
+}
+
+struct wn_rope wn_run_rotation(const struct wn_run *run) {
+  const wn_model_config *c = &run->model->config;
+  return (struct wn_rope){.D = c->head_size,
+                          .R = c->rope_size,
+                          .adjacent = c->rope_pairs == WN_ROPE_ADJACENT,
+                          .cos_sin = run->rotary->table,
+                          .P = run->rotary->rows,
+                          .theta = c->rope_theta,
+                          .frequencies = run->rotary->frequencies,
+                          .magnitude = run->rotary->magnitude};
+}
