@@ -152,6 +152,7 @@ static void mech_fill(struct mech_bench *m, int which) {
   const bool ratio = !strcmp(a->name, "z") || !strcmp(a->name, "zt");
   const double longest = fmin(1, (double)m->s.Tk / m->s.c->config.span.limit);
   const bool is_p = !strcmp(a->name, "p"), is_f = !strcmp(a->name, "f_in"), is_gate = !strcmp(a->name, "gate");
+  const bool is_strength = !strcmp(a->name, "strength");
   for (int64_t i = 0; i < a->count; i++) {
     const double u = mech_uniform(m->s.seed, salt, (uint64_t)i);
     double v = (2 * u - 1) * 1.7320508075688772; /* of variance 1 */
@@ -160,6 +161,7 @@ static void mech_fill(struct mech_bench *m, int which) {
     if (is_p) v *= 0.5;
     if (is_f) v = fabs(v);
     if (is_gate) v = 0.7 + 0.3 * v;
+    if (is_strength) v = 0.6 + 0.3 * v; /* above 0 */
     mech_set(m, which, i, a->whole ? -7 : (double)(float)v);
   }
 }

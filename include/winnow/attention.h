@@ -16,8 +16,13 @@
 
 WN_API_BEGIN
 
+/* How strongly selections count: not at all (0) leaves attention as it was, 1 is the paper's. "fixed": 1, no parameter;
+ * "learned": a parameter of each layer (and selection), from 0 on, kept at 0 or above after each step; "scheduled": the
+ * same parameter, set by training as train.strength_steps says, without a gradient. */
+typedef enum wn_selective_strength { WN_STRENGTH_FIXED, WN_STRENGTH_LEARNED, WN_STRENGTH_SCHEDULED } wn_selective_strength;
+
 /* Selective attention and its ablations (paper, section 3.2, 3.3, appendix A.2 to A.4).
- * S[i,j] = relu(base[i,j]) where allowed, else 0; F[i,j] = sum over rows k < i of S[k,j]. */
+ * S[i,j] = strength * relu(base[i,j]) where allowed, else 0; F[i,j] = sum over rows k < i of S[k,j]. */
 typedef struct wn_selective_config {
   bool enabled;
   int head;           /* the head whose logits select; default 0 */
@@ -28,6 +33,7 @@ typedef struct wn_selective_config {
   bool bilinear;      /* default false: base = scale * sq . sk from their own projections of one head's size */
   bool per_kv_head;   /* default false: one F a layer; true: one for each key-value head, chosen by head `head` of its
                          group (an extension of the paper) */
+  wn_selective_strength strength; /* default "fixed" */
   struct {            /* L_mem, equation 2; off unless enabled */
     bool enabled;
     double eps;       /* default 0.1 */
@@ -109,6 +115,7 @@ typedef struct wn_attention_arrays {
   const void *q;             /* [B,H,T,D] */
   const void *k, *v;         /* [B,Hkv,T,D] */
   const void *sq, *sk;       /* [B,T,G,D]; only with selective.bilinear. G: Hkv with selective.per_kv_head, else 1 */
+  const void *strength;      /* [G]; only with a selective.strength that is not fixed */
   const void *z;             /* [H]; only with span */
   const void *zt;            /* [B,H,T]; only with span.dynamic, in z's place */
   const void *p;             /* [P,D]; only with relative. P: relative.length, or T where that is 0 */
@@ -131,6 +138,7 @@ typedef struct wn_attention_arrays {
   void *dq;                  /* [B,H,T,D] */
   void *dk, *dv;             /* [B,Hkv,T,D] */
   void *dsq, *dsk;           /* [B,T,G,D] */
+  void *dstrength;           /* [G] */
   void *dz, *dzt, *dp, *dbias, *dsink_k, *dsink_v, *dgate; /* as their inputs */
 } wn_attention_arrays;
 

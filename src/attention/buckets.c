@@ -56,7 +56,7 @@ static int shape_bias(const wn_attention_config *c, const struct wn_attention_di
 #define OP(field) offsetof(struct wn_attention, field)
 static const struct wn_mechanism_array arrays[] = {
     {"bias", WN_ARRAY_SHARED, "position_bias.weight", NULL, shape_bias, WN_F32, ARRAY(bias), ARRAY(dbias),
-     OP(bias.table), OP(bias.dtable), NULL, 0.02, false},
+     OP(bias.table), OP(bias.dtable), NULL, 0.02, WN_RANGE_ALL},
 };
 
 static const char *const cases[] = {

@@ -51,7 +51,7 @@ static double initial(const wn_attention_config *c) {
 #define OP(field) offsetof(struct wn_attention, field)
 static const struct wn_mechanism_array arrays[] = {
     {"gate", WN_ARRAY_PARAMETER, "attn.exclusive_gate", has_gate, shape_gate, WN_F32, ARRAY(gate), ARRAY(dgate),
-     OP(exclusive.gate), OP(exclusive.dgate), initial, 0, false},
+     OP(exclusive.gate), OP(exclusive.dgate), initial, 0, WN_RANGE_ALL},
 };
 
 static const char *const cases[] = {"{\"exclusive\":true}", "{\"exclusive\":{\"gate\":true}}", NULL};

@@ -23,6 +23,7 @@ enum wn_array_role {
   WN_ARRAY_SHARED,    /* a parameter tensor of the model, used by every layer */
   WN_ARRAY_RESULT
 };
+enum wn_param_range { WN_RANGE_ALL, WN_RANGE_RATIO, WN_RANGE_POSITIVE }; /* any number; [0,1]; 0 and above */
 struct wn_mechanism_array {
   const char *name; /* in case files and in wn_attention_arrays */
   enum wn_array_role role;
@@ -33,10 +34,10 @@ struct wn_mechanism_array {
   size_t array, array_gradient; /* offsets into wn_attention_arrays; results: no gradient, 0 */
   size_t op, op_gradient;       /* offsets into struct wn_attention; 0: not there */
   /* Parameters: the value they start with (NULL: 0), random when init_std > 0; ratios are clamped to [0,1] after each
-   * step and never decayed. */
+   * step and never decayed, nor are positive ones, kept at 0 or above. */
   double (*init)(const wn_attention_config *config);
   double init_std;
-  bool ratio;
+  enum wn_param_range range;
 };
 
 struct wn_mechanism {

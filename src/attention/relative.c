@@ -38,7 +38,7 @@ static void layout(const struct wn_attention_dims *d, struct wn_attention *out) 
 #define OP(field) offsetof(struct wn_attention, field)
 static const struct wn_mechanism_array arrays[] = {
     {"p", WN_ARRAY_SHARED, "relative.weight", NULL, shape_p, WN_F32, ARRAY(p), ARRAY(dp), OP(relative.p),
-     OP(relative.dp), NULL, 0.02, false},
+     OP(relative.dp), NULL, 0.02, WN_RANGE_ALL},
 };
 
 static const char *const cases[] = {

@@ -1,11 +1,15 @@
 /* Selective attention: Leviathan, Kalman, Matias, arXiv 2410.02703.
- *   S[i,j] = relu(L[head,i,j]) for first < j < i, else 0;  F[i,j] = sum over rows k < i of S[k,j];  A = L - F
+ *   S[i,j] = g relu(L[head,i,j]) for first < j < i, else 0;  F[i,j] = sum over rows k < i of S[k,j];  A = L - F
  *   L_mem:  eps * max_i M[i] / T,  M[i] = i + 1 - first - sum_j min(F[i,j], tau) / tau     (equation 2)
- * Each choice that the paper ablates (section 3.2, 3.3, appendix A.2 to A.4) is one key. */
+ * Each choice that the paper ablates (section 3.2, 3.3, appendix A.2 to A.4) is one key. The strength g, 1 in the
+ * paper, is for models that were trained without selection (docs/adapt.md): F is linear in it, and at 0 attention is
+ * dense. Its gradient is the sum of dS relu(L). One multiplication a pair. */
 #include "attention/registry.h"
 #include "base/error.h"
 
 #define AT(member) offsetof(wn_attention_config, selective.member)
+
+static const char *const strength_names[] = {"fixed", "learned", "scheduled", NULL};
 
 static const struct wn_field fields[] = {
     {"selective.enabled", WN_FIELD_BOOL, AT(enabled), 0, 0, NULL, "tokens mask earlier tokens for later ones"},
@@ -19,6 +23,8 @@ static const struct wn_field fields[] = {
      "selection from its own projections instead of a head's logits"},
     {"selective.per_kv_head", WN_FIELD_BOOL, AT(per_kv_head), 0, 0, NULL,
      "one selection for each key-value head instead of one a layer"},
+    {"selective.strength", WN_FIELD_ENUM, AT(strength), 0, 0, strength_names,
+     "factor of what is selected: 1, or a parameter that starts at 0 and is learned, or rises with the steps"},
     {"selective.mem.enabled", WN_FIELD_BOOL, AT(mem.enabled), 0, 0, NULL, "the memory loss L_mem"},
     {"selective.mem.eps", WN_FIELD_DOUBLE, AT(mem.eps), 0, 1e6, NULL, "weight of L_mem"},
     {"selective.mem.tau", WN_FIELD_DOUBLE, AT(mem.tau), 1e-6, 1e6, NULL, "F at which a token counts as dropped"},
@@ -72,6 +78,9 @@ static void fill(const wn_attention_config *config, int64_t layer, int64_t head_
 static bool has_bilinear(const wn_attention_config *c) {
   return c->selective.bilinear;
 }
+static bool has_strength(const wn_attention_config *c) {
+  return c->selective.enabled && c->selective.strength != WN_STRENGTH_FIXED;
+}
 static bool has_mem(const wn_attention_config *c) {
   return c->selective.mem.enabled;
 }
@@ -93,6 +102,10 @@ static int shape_F(const wn_attention_config *c, const struct wn_attention_dims 
 static int shape_M(const wn_attention_config *c, const struct wn_attention_dims *d, int64_t shape[4]) {
   return shape_F(c, d, shape) - 1;
 }
+static int shape_strength(const wn_attention_config *c, const struct wn_attention_dims *d, int64_t shape[4]) {
+  shape[0] = wn_attention_selections(c, d->Hkv);
+  return 1;
+}
 static int shape_one(const wn_attention_config *c, const struct wn_attention_dims *d, int64_t shape[4]) {
   (void)c, (void)d;
   shape[0] = 1;
@@ -108,21 +121,23 @@ static void layout(const struct wn_attention_dims *d, struct wn_attention *out) 
 #define OP(field) offsetof(struct wn_attention, field)
 static const struct wn_mechanism_array arrays[] = {
     {"sq", WN_ARRAY_INPUT, NULL, has_bilinear, shape_select, WN_F32, ARRAY(sq), ARRAY(dsq), OP(sel.sq), OP(dsq), NULL,
-     0, false},
+     0, WN_RANGE_ALL},
     {"sk", WN_ARRAY_INPUT, NULL, has_bilinear, shape_select, WN_F32, ARRAY(sk), ARRAY(dsk), OP(sel.sk), OP(dsk), NULL,
-     0, false},
-    {"F", WN_ARRAY_RESULT, NULL, NULL, shape_F, WN_F32, ARRAY(F), 0, OP(sel.F), 0, NULL, 0, false},
-    {"M", WN_ARRAY_RESULT, NULL, has_mem, shape_M, WN_F32, ARRAY(M), 0, OP(sel.M), 0, NULL, 0, false},
-    {"mem_loss", WN_ARRAY_RESULT, NULL, has_mem, shape_one, WN_F64, ARRAY(mem_loss), 0, 0, 0, NULL, 0, false},
+     0, WN_RANGE_ALL},
+    {"strength", WN_ARRAY_PARAMETER, "attn.select_strength", has_strength, shape_strength, WN_F32, ARRAY(strength),
+     ARRAY(dstrength), OP(sel.strength), OP(sel.dstrength), NULL, 0, WN_RANGE_POSITIVE},
+    {"F", WN_ARRAY_RESULT, NULL, NULL, shape_F, WN_F32, ARRAY(F), 0, OP(sel.F), 0, NULL, 0, WN_RANGE_ALL},
+    {"M", WN_ARRAY_RESULT, NULL, has_mem, shape_M, WN_F32, ARRAY(M), 0, OP(sel.M), 0, NULL, 0, WN_RANGE_ALL},
+    {"mem_loss", WN_ARRAY_RESULT, NULL, has_mem, shape_one, WN_F64, ARRAY(mem_loss), 0, 0, 0, NULL, 0, WN_RANGE_ALL},
 };
 
 static const char *const cases[] = {
     "{\"selective\":{}}",
     "{\"selective\":{\"mem\":{\"eps\":0.1,\"tau\":1.0}}}",
     "{\"selective\":{\"shift\":false,\"protect_self\":false}}",
-    "{\"selective\":{\"protect_first\":false,\"head\":1}}",
+    "{\"selective\":{\"protect_first\":false,\"head\":1,\"strength\":\"scheduled\"}}",
     "{\"selective\":{\"bilinear\":true}}",
-    "{\"selective\":{\"per_kv_head\":true,\"mem\":{}}}",
+    "{\"selective\":{\"per_kv_head\":true,\"mem\":{},\"strength\":\"learned\"}}",
     "{\"selective\":{\"relu\":false}}",
     NULL,
 };

@@ -65,7 +65,7 @@ static void layout(const struct wn_attention_dims *d, struct wn_attention *out) 
 #define OP(field) offsetof(struct wn_attention, field)
 static const struct wn_mechanism_array arrays[] = {
     {"z", WN_ARRAY_PARAMETER, "attn.span", is_static, shape_z, WN_F32, ARRAY(z), ARRAY(dz), OP(span.z), OP(span.dz),
-     initial, 0, true},
+     initial, 0, WN_RANGE_RATIO},
     {"zt", WN_ARRAY_INPUT, NULL, is_dynamic, shape_zt, WN_F32, ARRAY(zt), ARRAY(dzt), OP(span.z), OP(span.dz), NULL, 0,
      false},
 };

@@ -199,8 +199,8 @@ static struct selecting selecting(const struct wn_attention *a, wn_dtype dtype, 
 }
 
 /* F of the n held += S of a row. The logits are the product alone; places says where relative's q . p[x] lie. */
-static void add_row(const struct wn_attention *a, wn_dtype dtype, const void *logits, const void *relative,
-                    const int32_t *held, int64_t position, int64_t n, double *F) {
+static void add_row(const struct wn_attention *a, wn_dtype dtype, double strength, const void *logits,
+                    const void *relative, const int32_t *held, int64_t position, int64_t n, double *F) {
   const double floor = a->sel.relu ? 0 : -INFINITY, scale = a->scale;
   if (relative) {
     for (int64_t s = 0; s < n; s++) {
@@ -208,17 +208,17 @@ static void add_row(const struct wn_attention *a, wn_dtype dtype, const void *lo
       double base = dtype == WN_F64 ? ((const double *)logits)[s] : (double)((const float *)logits)[s];
       if (x < a->relative.P)
         base += dtype == WN_F64 ? ((const double *)relative)[x] : (double)((const float *)relative)[x];
-      F[s] += fmax(scale * base, floor);
+      F[s] += strength * fmax(scale * base, floor);
     }
   } else if (dtype == WN_F64) {
     const double *x = logits;
-    for (int64_t s = 0; s < n; s++) F[s] += scale * x[s] > floor ? scale * x[s] : floor;
+    for (int64_t s = 0; s < n; s++) F[s] += strength * (scale * x[s] > floor ? scale * x[s] : floor);
   } else {
     const float *x = logits;
 #pragma omp simd
     for (int64_t s = 0; s < n; s++) {
       const double S = scale * (double)x[s];
-      F[s] += S > floor ? S : floor;
+      F[s] += strength * (S > floor ? S : floor);
     }
   }
 }
@@ -230,6 +230,10 @@ static wn_status by_selections(const struct wn_exec *exec, int64_t K, const stru
   const size_t row = (size_t)a->D * wn_dtype_size(exec->dtype);
   char *keys = w->keys;
   int64_t n = 0; /* held at the block's first row */
+  const void *g = a->sel.strength;
+  const double strength = !g                      ? 1
+                          : exec->dtype == WN_F64 ? ((const double *)g)[group]
+                                                  : (double)((const float *)g)[group];
   if (end - first <= K) return WN_OK;
   for (int64_t start = first, rows; start < end; start += rows) {
     rows = end - start < ROWS ? end - start : ROWS;
@@ -269,7 +273,7 @@ static wn_status by_selections(const struct wn_exec *exec, int64_t K, const stru
       }
       held++;
       const double of_first = w->score[0];
-      add_row(a, exec->dtype, at(w->logits, r * w->cap, exec->dtype),
+      add_row(a, exec->dtype, strength, at(w->logits, r * w->cap, exec->dtype),
               w->relative ? at(w->relative, r * a->Tk, exec->dtype) : NULL, w->held, i,
               a->sel.protect_self ? last : last + 1, w->score);
       if (a->sel.protect_first && w->held[0] == first) w->score[0] = of_first;

@@ -2,6 +2,7 @@
 #ifndef WN_MODEL_MODEL_H
 #define WN_MODEL_MODEL_H
 
+#include "attention/registry.h"
 #include "backends/backends.h"
 #include "base/alloc.h"
 #include "ops/ops.h"
@@ -18,7 +19,7 @@ struct wn_param {
   double init_std;    /* > 0: normal; 0: constant init_value */
   double init_value;
   bool decay;         /* weight decay applies (two dimensions and more) */
-  bool ratio;         /* clamped to [0,1] after each optimizer step (spans) */
+  enum wn_param_range range; /* clamped to it after each optimizer step (spans, strengths); such a row is never decayed */
 };
 
 struct wn_param_table { struct wn_param *rows; int count; size_t total; /* elements, with padding */ };

@@ -54,7 +54,7 @@ static const char *mechanism_slot(const wn_model_config *c, enum wn_array_role r
   for (int d = 0; d < row->ndim; d++) row->shape[d] = shape[d];
   row->init_std = array->init_std;
   row->init_value = array->init ? array->init(&c->attention) : 0;
-  row->ratio = array->ratio;
+  row->range = array->range;
   row->decay = row->ndim > 1;
   return array->param;
 }

@@ -54,6 +54,8 @@ struct wn_attention {
     int64_t groups;    /* G: 1, one F for all heads; or Hkv, one for each key-value head and its queries (0 reads as 1) */
     int head;          /* the selecting head, in [0,H/G), of each group */
     const void *sq, *sk; struct wn_stride s_sq, s_sk; /* bilinear only: [B,Tq,G,D], [B,Tk,G,D] */
+    const void *strength; /* [G] factor of S, or NULL: 1 */
+    void *dstrength;      /* [G] added to; or NULL */
     const void *f_in;  /* [B,G,Tk] selections that rows before the first query have made (the cache's F); NULL: 0 */
     void *f_out;       /* [B,G,Tk] the same after the last query row; NULL: not wanted. May alias f_in */
     int64_t f_stride;  /* elements from one row of f_in and f_out to the next; 0: Tk */

@@ -65,13 +65,14 @@ static double tensor_scale(const wn_train_config *config, double norm) {
   return config->clip_tensor > 0 && norm > config->clip_tensor ? config->clip_tensor / norm : 1;
 }
 
-/* Ratios stay in [0,1]: a span is between nothing and the limit (Sukhbaatar et al. 2019). */
-static void clamp(const struct wn_optimizer *opt, void *p, size_t count) {
+/* Ratios stay in [0,1]: a span is between nothing and the limit (Sukhbaatar et al. 2019). Strengths stay at 0 or above.
+ */
+static void clamp(const struct wn_optimizer *opt, void *p, size_t count, double most) {
   for (size_t i = 0; i < count; i++) {
     if (opt->model->dtype == WN_F64)
-      ((double *)p)[i] = fmin(fmax(((double *)p)[i], 0), 1);
+      ((double *)p)[i] = fmin(fmax(((double *)p)[i], 0), most);
     else
-      ((float *)p)[i] = fminf(fmaxf(((float *)p)[i], 0), 1);
+      ((float *)p)[i] = fminf(fmaxf(((float *)p)[i], 0), (float)most);
   }
 }
 
@@ -90,7 +91,7 @@ wn_status wn_optimizer_apply(struct wn_optimizer *opt, const wn_train_config *co
   for (int i = 0; i < table->count; i++) {
     const struct wn_param *row = &table->rows[i];
     double scale = global * tensor_scale(config, opt->norms[i]);
-    double decay = row->decay && !row->ratio ? config->weight_decay : 0;
+    double decay = row->decay && row->range == WN_RANGE_ALL ? config->weight_decay : 0;
     void *p = at(opt, opt->model->params, row->offset), *v = at(opt, opt->v, row->offset);
     const void *g = at(opt, grads, row->offset);
     if (opt->kind == WN_OPT_ADAMW) {
@@ -118,7 +119,7 @@ wn_status wn_optimizer_apply(struct wn_optimizer *opt, const wn_train_config *co
                                 .grad_scale = scale};
       WN_TRY(wn_op_adagrad_forward(&opt->exec, &args));
     }
-    if (row->ratio) clamp(opt, p, row->count);
+    if (row->range != WN_RANGE_ALL) clamp(opt, p, row->count, row->range == WN_RANGE_RATIO ? 1 : INFINITY);
   }
   return WN_OK;
 }

@@ -74,6 +74,7 @@ static const struct neutral {
     {"relative", "{\"relative\":true}", "p", 0},
     {"buckets", "{\"buckets\":true}", "bias", 0},
     {"selective", "{\"selective\":{\"bilinear\":true}}", "sq", 0},
+    {"selective", "{\"selective\":{\"strength\":\"learned\"}}", "strength", 0},
     {"selective", "{\"selective\":{\"bilinear\":true,\"relu\":false,\"shift\":false}}", "sk", 0},
 };
 enum { NEUTRALS = sizeof neutral / sizeof *neutral };

@@ -225,6 +225,7 @@ struct column {
   int count;
   int64_t longest;      /* query row that L_mem's gradient reaches, or -1 */
   float carry[WN_TILE]; /* dF of the row blocks done, summed */
+  double dstrength;     /* of all the column blocks that were worked off here */
 };
 
 static struct wn_tile_select selection(const struct column *x, int64_t block, const struct wn_attention_strip *s) {
@@ -233,7 +234,8 @@ static struct wn_tile_select selection(const struct column *x, int64_t block, co
                                  .allow = s->allow,
                                  .rows = s->rows,
                                  .relu = a->sel.relu,
-                                 .shift = a->sel.shift};
+                                 .shift = a->sel.shift,
+                                 .strength = wn_strength(a, x->u->choice)};
 }
 
 /* Down the rows: selecting logits and carries. */
@@ -442,7 +444,9 @@ static void selection_gradient(struct column *x, int64_t block) {
                                                               .out = w->g + in_tile,
                                                               .rows = s->rows,
                                                               .relu = a->sel.relu,
-                                                              .shift = a->sel.shift});
+                                                              .shift = a->sel.shift,
+                                                              .strength = wn_strength(a, x->u->choice),
+                                                              .dstrength = a->sel.dstrength ? &x->dstrength : NULL});
     const int64_t row = block * WN_TILE + s->row, of_head = (block * x->u->heads + h) * WN_TILE + s->row;
     if (h >= 0 && a->relative.P > 0)
       wn_terms_relative_gradient(p,
@@ -515,6 +519,13 @@ static void columns_from(struct column *x, int64_t c, int64_t at_once) {
     x[n].varies = (c + n + 1) * WN_TILE > x->p->a->dk_from;
   }
   if (count > 0) backward_columns(x, count);
+}
+
+/* The strengths' gradient of a unit, or of a team's part of it. */
+static void put_strength(const struct wn_attention_plan *p, int64_t at, const struct column x[COLUMNS_MAX]) {
+  if (!p->terms.strength) return;
+  p->terms.strength[at] = 0;
+  for (int i = 0; i < COLUMNS_MAX; i++) p->terms.strength[at] += x[i].dstrength;
 }
 
 /* First row of the largest M, where L_mem is on. */
@@ -596,6 +607,7 @@ static void backward_own(const struct wn_attention_plan *p) {
         for (int64_t n = 0; sums.sinks && n < u.heads * (p->blocks - p->first_block); n++)
           backward_sinks(p, &u, n % u.heads, p->first_block + n / u.heads, &rows, &sums);
         for (int64_t c = 0; c < p->blocks; c += at_once) columns_from(x, c, at_once);
+        put_strength(p, u.b * wn_selection_groups(p->a) + u.choice, x);
         for (int64_t block = p->first_block; block < p->blocks; block++)
           for (int64_t h = 0; h < u.heads; h++) write_dq(p, &u, h, block, &sums, 1, 0);
       }
@@ -644,6 +656,7 @@ static void backward_team(const struct wn_attention_plan *p) {
         /* There and back again, so that every part gets long and short columns alike. */
         for (int64_t turn = 0; turn * p->chunks * at_once < p->blocks; turn++)
           columns_from(x, (turn * p->chunks + (turn % 2 ? p->chunks - 1 - part : part)) * at_once, at_once);
+        put_strength(p, part * a->B + b, x);
       }
 #pragma omp barrier
       struct wn_layout at = {.base = parts};

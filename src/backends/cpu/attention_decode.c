@@ -77,6 +77,7 @@ static void select_keys(const struct wn_attention_plan *p, const struct wn_atten
                                           .rows = 1,
                                           .relu = a->sel.relu,
                                           .shift = a->sel.shift,
+                                          .strength = wn_strength(a, choice),
                                           .seen = s->past,
                                           .inv_tau = (float)(1.0 / a->sel.mem_tau),
                                           .mem = keep && a->sel.mem ? mem : NULL});

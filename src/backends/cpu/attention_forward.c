@@ -213,6 +213,7 @@ static void begin_tile(const struct wn_attention_plan *p, const struct wn_attent
                                             .rows = s->rows,
                                             .relu = a->sel.relu,
                                             .shift = a->sel.shift,
+                                            .strength = wn_strength(a, u->choice),
                                             .seen = s->past,
                                             .inv_tau = (float)(1.0 / a->sel.mem_tau),
                                             .mem = a->sel.mem && a->sel.M ? r->mem + s->row : NULL});
@@ -475,7 +476,8 @@ static void carry_columns(const struct wn_attention_plan *p, const struct wn_att
                                               .carry = carry,
                                               .rows = strips[i].rows,
                                               .relu = p->a->sel.relu,
-                                              .shift = p->a->sel.shift});
+                                              .shift = p->a->sel.shift,
+                                              .strength = wn_strength(p->a, u->choice)});
     }
   }
 }

@@ -34,7 +34,8 @@ static inline float wn_attention_lse(float top, float sum) {
 
 /* --- tile operations; all tiles have row length WN_TILE --- */
 
-/* The selective term, rows in order: F[i] = running column sum of S from `carry`, S = relu(base) where allowed. */
+/* The selective term, rows in order: F[i] = running column sum of S from `carry`, S = strength * relu(base) where
+ * allowed. */
 struct wn_tile_select {
   const float *base;     /* [rows,64] the logits that select */
   const uint64_t *allow; /* [rows] columns that the row may select, or NULL: all */
@@ -42,6 +43,7 @@ struct wn_tile_select {
   float *F;              /* [rows,64], or NULL: only the carry is wanted */
   int64_t rows;
   bool relu, shift;
+  float strength;
   const uint64_t *seen; /* [rows] or NULL: all; only for mem */
   float inv_tau;
   float *mem; /* [rows] += sum over seen columns of max(0, 1 - F/tau), or NULL */
@@ -81,8 +83,9 @@ struct wn_tile_gradient {
   float *dz;                       /* [rows] += the sum of G/m over the ramp, with span */
 };
 
-/* out[k] = add[k] + sum of dF[i] over rows i > k (i >= k without shift) and of `carry` from the rows below, where row
- * k was allowed to select and did. The carry takes the rows' dF in. out may be add; add NULL is 0. */
+/* out[k] = add[k] + strength * dS[k], where dS[k] is the sum of dF[i] over rows i > k (i >= k without shift) and of
+ * `carry` from the rows below, where row k was allowed to select and did. The carry takes the rows' dF in. out may be
+ * add; add NULL is 0. */
 struct wn_tile_select_gradient {
   const float *base;     /* [rows,64] */
   const uint64_t *allow; /* [rows] or NULL: all */
@@ -92,6 +95,8 @@ struct wn_tile_select_gradient {
   float *out;
   int64_t rows;
   bool relu, shift;
+  float strength;
+  double *dstrength; /* [1] += sum of dS * base, or NULL */
 };
 
 struct wn_tile_finish {
@@ -196,6 +201,7 @@ struct wn_terms_scratch {
   float *distances;     /* [D][stride] relative positions times scale, from the farthest to the nearest */
   float *distance_rows; /* [columns][Dp] the same by rows, without the scale */
   float *distance_sums; /* [parts][columns][Dp] their gradient */
+  double *strength;     /* [B*G], a team's [chunks*B]: the strengths' gradient */
   float *sink_sums;     /* [parts][Hkv][2][n][Dp] the gradients of sinks' keys and values */
 };
 
@@ -288,6 +294,11 @@ static inline float *wn_layout_take(struct wn_layout *l, int64_t n) {
   float *at = l->base ? l->base + l->used : NULL;
   l->used += ((size_t)n + 15) & ~(size_t)15;
   return at;
+}
+
+/* The factor of what selection group `choice` selects. */
+static inline float wn_strength(const struct wn_attention *a, int64_t choice) {
+  return a->sel.strength ? ((const float *)a->sel.strength)[choice] : 1.0f;
 }
 
 /* Row `r` of head `h` in a strided array. */

@@ -187,6 +187,9 @@ size_t wn_terms_lay(const struct wn_attention_plan *p, float *base, bool backwar
   struct wn_layout l = {.base = base};
   const bool rows = backward && a->span.on && a->span.dz && !a->span.dynamic;
   s->span_rows = rows ? wn_layout_take(&l, a->B * a->H * a->Tq) : NULL;
+  const bool strength = backward && a->sel.on && a->sel.dstrength;
+  const int64_t sums = p->own ? a->B * wn_selection_groups(a) : p->chunks * a->B;
+  s->strength = strength ? (double *)(void *)wn_layout_take(&l, 2 * sums) : NULL;
   wn_terms_relative_lay(p, &l, backward, s);
   wn_sinks_lay(p, &l, backward, s);
   return l.used;
@@ -196,12 +199,24 @@ void wn_terms_begin(const struct wn_attention_plan *p, bool backward) {
   wn_terms_relative_pack(p, backward);
 }
 
+static void strength_end(const struct wn_attention_plan *p) {
+  const struct wn_attention *a = p->a;
+  const int64_t G = wn_selection_groups(a), n = p->own ? a->B * G : p->chunks * a->B; /* a team has one selection */
+  for (int64_t g = 0; p->terms.strength && g < G; g++) {
+    float *to = (float *)a->sel.dstrength + g;
+    double sum = (double)*to;
+    for (int64_t i = g; i < n; i += G) sum += p->terms.strength[i];
+    *to = (float)sum;
+  }
+}
+
 void wn_terms_backward_end(const struct wn_attention_plan *p) {
   const struct wn_attention *a = p->a;
   wn_terms_span_end(p);
   wn_terms_relative_end(p);
   wn_bias_end(p);
   wn_sinks_end(p);
+  strength_end(p);
   if (a->exclusive.on && a->exclusive.gate && a->exclusive.dgate) {
 #pragma omp parallel for num_threads(p->exec->threads) schedule(static)
     for (int64_t h = 0; h < a->H; h++) exclusive_gate(a, h);

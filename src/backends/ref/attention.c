@@ -31,7 +31,8 @@ static size_t forward_doubles(const struct wn_attention *a) {
 
 /* What all sequences add to: dp, dsink_k, dsink_v, dz, dgate, dbias. */
 static size_t shared_doubles(const struct wn_attention *a) {
-  return (size_t)(a->relative.P * a->D + 2 * a->Hkv * a->sinks.n * a->D + 2 * a->H + a->bias.n * a->H);
+  return (size_t)(a->relative.P * a->D + 2 * a->Hkv * a->sinks.n * a->D + (2 + a->bias.n) * a->H +
+                  wn_selection_groups(a));
 }
 
 static size_t backward_doubles(const struct wn_attention *a) {
@@ -213,12 +214,17 @@ static void NAME(base_row)(const struct wn_attention *a, int64_t b, int64_t grou
                  : NAME(logit)(a, h, q, NAME(k_at)(a, b, j, g), distance(at, position, j));
 }
 
+static double NAME(strength)(const struct wn_attention *a, int64_t group) {
+  return a->sel.strength ? (double)((const REAL *)a->sel.strength)[group] : 1;
+}
+
 /* base becomes F of the row (entries first..position; the rest of `carry` is F there too); carry takes the row in. */
-static void NAME(select_row)(const struct wn_attention *a, int64_t position, int64_t first, const int32_t *at,
-                             double *base, double *carry) {
+static void NAME(select_row)(const struct wn_attention *a, int64_t group, int64_t position, int64_t first,
+                             const int32_t *at, double *base, double *carry) {
+  const double strength = NAME(strength)(a, group);
   for (int64_t j = first; j <= position; j++) {
     double s = 0;
-    if (may_select(a, position, j, first, at)) s = a->sel.relu && !(base[j] > 0) ? 0 : base[j];
+    if (may_select(a, position, j, first, at)) s = a->sel.relu && !(base[j] > 0) ? 0 : strength * base[j];
     const double before = carry[j];
     carry[j] = before + s;
     base[j] = a->sel.shift ? before : carry[j];
@@ -304,7 +310,7 @@ static void NAME(forward_head)(const struct wn_attention *a, int64_t b, int64_t 
       const int64_t at = (b * G + group) * a->Tq + r;
       REAL *F = leads && a->sel.F ? (REAL *)a->sel.F + at * a->Tk : NULL;
       NAME(base_row)(a, b, group, r, first, row);
-      NAME(select_row)(a, position, first, places, row, carry);
+      NAME(select_row)(a, group, position, first, places, row, carry);
       if (F)
         for (int64_t j = 0; j < a->Tk; j++) F[j] = (REAL)(j >= first && j <= position ? row[j] : carry[j]);
       if (leads && a->sel.mem && a->sel.M) {
@@ -366,6 +372,7 @@ struct NAME(sums) {
   double *dp, *dsink_k, *dsink_v; /* [P,D], [Hkv,n,D] */
   double *dz, *dgate;             /* [H] */
   double *dbias;                  /* [n,H] */
+  double *dstrength;              /* [G] */
   double *weight, *dweight, *y, *dy;
 };
 
@@ -457,22 +464,25 @@ static void NAME(backward_select)(const struct wn_attention *a, int64_t b, int64
                 G = wn_selection_groups(a);
   const int64_t h = selecting_head(a, group), g = h / (a->H / a->Hkv);
   const bool own = a->sel.bilinear;
+  const double strength = NAME(strength)(a, group);
   const REAL *q = own ? (const REAL *)a->sel.sq + b * a->sel.s_sq.b + r * a->sel.s_sq.t + group * a->sel.s_sq.h
                       : NAME(q_at)(a, b, r, h);
   double *to_q = own ? s->dsq + group * D : s->dq + h * D;
   for (int64_t j = first; j <= position; j++) {
     if (!may_select(a, position, j, first, NULL) || (a->sel.relu && !(base[j] > 0))) continue;
     const int64_t x = position - j;
+    const double dL = strength * dS[j];
+    s->dstrength[group] += dS[j] * base[j];
     const REAL *k = own ? (const REAL *)a->sel.sk + b * a->sel.s_sk.b + j * a->sel.s_sk.t + group * a->sel.s_sk.h
                         : NAME(k_at)(a, b, j, g);
     const bool relative = !own && a->relative.P > 0 && x < a->relative.P;
     const REAL *p = relative ? (const REAL *)a->relative.p + x * D : NULL;
-    if (!own) NAME(bias_gradient)(a, h, x, dS[j], s->dbias);
+    if (!own) NAME(bias_gradient)(a, h, x, dL, s->dbias);
     double *to_k = own ? s->dsk + (j * G + group) * D : s->dk + (j * a->Hkv + g) * D;
     for (int64_t d = 0; d < D; d++) {
-      to_q[d] += a->scale * dS[j] * ((double)k[d] + (p ? (double)p[d] : 0.0));
-      to_k[d] += a->scale * dS[j] * (double)q[d];
-      if (p) s->dp[x * D + d] += a->scale * dS[j] * (double)q[d];
+      to_q[d] += a->scale * dL * ((double)k[d] + (p ? (double)p[d] : 0.0));
+      to_k[d] += a->scale * dL * (double)q[d];
+      if (p) s->dp[x * D + d] += a->scale * dL * (double)q[d];
     }
   }
 }
@@ -526,7 +536,7 @@ static void NAME(backward_sequence)(const struct wn_attention *a, int64_t b, dou
       const int64_t position = r + T - a->Tq, first = document_start(a, b, position);
       if (r % ROWS == 0) memcpy(carries + (group * blocks + r / ROWS) * T, carry, (size_t)T * sizeof *carry);
       NAME(base_row)(a, b, group, r, first, base);
-      NAME(select_row)(a, position, first, NULL, base, carry);
+      NAME(select_row)(a, group, position, first, NULL, base, carry);
     }
   }
   for (int64_t block = blocks - 1; block >= 0; block--) {
@@ -537,7 +547,7 @@ static void NAME(backward_sequence)(const struct wn_attention *a, int64_t b, dou
         double *row = base + (group * ROWS + r - start) * T, *to = F + (group * ROWS + r - start) * T;
         NAME(base_row)(a, b, group, r, first, row);
         memcpy(to + first, row + first, (size_t)(position + 1 - first) * sizeof *to);
-        NAME(select_row)(a, position, first, NULL, to, carries + (group * blocks + block) * T);
+        NAME(select_row)(a, group, position, first, NULL, to, carries + (group * blocks + block) * T);
       }
     }
     for (int64_t r = end - 1; r >= start; r--) {
@@ -585,7 +595,8 @@ static struct NAME(sums) NAME(shared_at)(const struct wn_attention *a, double *a
                              .dsink_v = at + P + S,
                              .dz = at + P + 2 * S,
                              .dgate = at + P + 2 * S + a->H,
-                             .dbias = at + P + 2 * S + 2 * a->H};
+                             .dbias = at + P + 2 * S + 2 * a->H,
+                             .dstrength = at + P + 2 * S + (2 + a->bias.n) * a->H};
 }
 
 static wn_status NAME(attention_backward)(const struct wn_exec *exec, const struct wn_attention *a) {
@@ -604,6 +615,7 @@ static wn_status NAME(attention_backward)(const struct wn_exec *exec, const stru
   const struct NAME(sums) sums = NAME(shared_at)(a, scratch);
   if (a->relative.P > 0) NAME(add)(a->relative.dp, sums.dp, a->relative.P * a->D);
   if (a->bias.n > 0) NAME(add)(a->bias.dtable, sums.dbias, a->bias.n * a->H);
+  if (a->sel.on) NAME(add)(a->sel.dstrength, sums.dstrength, wn_selection_groups(a));
   if (a->sinks.n > 0) {
     NAME(add)(a->sinks.dk, sums.dsink_k, a->Hkv * a->sinks.n * a->D);
     NAME(add)(a->sinks.dv, sums.dsink_v, a->Hkv * a->sinks.n * a->D);
