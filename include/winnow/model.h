@@ -88,7 +88,8 @@ const wn_model_config *wn_model_config_get(const wn_model *model);
 wn_status wn_model_config_json(wn_context *ctx, const wn_model_config *config, char **out);
 uint64_t wn_model_parameter_count(const wn_model *model);
 int wn_model_tensor_count(const wn_model *model);
-/* Parameter tensor i of the named table: name, shape and a borrowed pointer to its float32 values. */
+/* Parameter tensor i of the named table: name, shape and a borrowed pointer to its float32 values. WN_ERR_UNSUPPORTED
+ * where a model uses it in a file's packed form. */
 wn_status wn_model_tensor_at(const wn_model *model, int i, wn_safetensors_entry *out);
 
 /* Logits of whole sequences. tokens [B,T], doc_start [B,T] or NULL, logits [B,T,V] float32. For tests, analysis and

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "winnow/gguf.h"
+#include "io/gguf_types.h"
 
 static float half(const uint8_t *p) {
   uint16_t h;
@@ -139,6 +139,12 @@ size_t wn_gguf_block_bytes(wn_gguf_type type) {
   return (size_t)types[type].bytes;
 }
 
+void wn_gguf_decode(wn_gguf_type type, const void *data, int64_t weights, float *out) {
+  const uint8_t *block = data;
+  for (int64_t i = 0; i < weights; i += types[type].weights, block += types[type].bytes)
+    types[type].decode(block, out + i);
+}
+
 wn_status wn_gguf_dequantize(wn_context *ctx, const wn_gguf_tensor *t, int64_t first, int64_t rows, float *out) {
   if (!t || !out || t->ndim < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_gguf_dequantize needs a tensor and a place");
   const int64_t width = t->shape[t->ndim - 1];
@@ -148,8 +154,7 @@ wn_status wn_gguf_dequantize(wn_context *ctx, const wn_gguf_tensor *t, int64_t f
     return wn_fail(ctx, WN_ERR_ARGUMENT, "tensor \"%s\": rows %lld to %lld of %lld", t->name, (long long)first,
                    (long long)first + (long long)rows, (long long)all);
   const int64_t weights = types[t->type].weights, blocks = width / weights;
-  const uint8_t *block = (const uint8_t *)t->data + (size_t)(first * blocks) * (size_t)types[t->type].bytes;
-  for (int64_t i = 0; i < rows * blocks; i++, block += types[t->type].bytes)
-    types[t->type].decode(block, out + i * weights);
+  wn_gguf_decode(t->type, (const uint8_t *)t->data + (size_t)(first * blocks) * (size_t)types[t->type].bytes,
+                 rows * blocks * weights, out);
   return WN_OK;
 }

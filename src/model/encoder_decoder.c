@@ -38,6 +38,7 @@ static struct wn_linear map(const struct wn_run *run, int64_t rows, int64_t K, i
                             .K = K,
                             .ldx = K,
                             .w = wn_run_param(run, weight),
+                            .packed = wn_run_packed(run, weight),
                             .b = wn_run_param(run, bias),
                             .ldy = N,
                             .lddy = N,

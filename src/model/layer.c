@@ -156,13 +156,17 @@ void wn_run_init(struct wn_run *run, const struct wn_model *model, int64_t B, in
   run->rotary = &model->rotary;
 }
 
+const struct wn_packed *wn_run_packed(const struct wn_run *run, int row) {
+  return row >= 0 && run->model->table.rows[row].packed.count ? &run->model->table.rows[row].packed : NULL;
+}
+
 void *wn_run_param(const struct wn_run *run, int row) {
-  if (row < 0) return NULL;
+  if (row < 0 || wn_run_packed(run, row)) return NULL;
   return wn_at(run->model->params, (int64_t)run->model->table.rows[row].offset, run->exec.dtype);
 }
 
 void *wn_run_grad(const struct wn_run *run, int row) {
-  if (row < 0) return NULL;
+  if (row < 0 || wn_run_packed(run, row)) return NULL;
   return wn_at(run->grads, (int64_t)run->model->table.rows[row].offset, run->exec.dtype);
 }
 
@@ -239,6 +243,7 @@ static struct wn_linear map(const struct wn_run *run, int64_t K, int64_t N, int 
                             .K = K,
                             .ldx = K,
                             .w = wn_run_param(run, weight),
+                            .packed = wn_run_packed(run, weight),
                             .b = wn_run_param(run, bias),
                             .ldy = N,
                             .lddy = N,

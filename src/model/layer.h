@@ -35,6 +35,9 @@ struct wn_layer_params {
  * configuration can be checked against a file first. row->ndim is 0 for a slot that this configuration leaves out. */
 int64_t wn_param_slot_count(const wn_model_config *config);
 wn_status wn_param_slot(wn_context *ctx, const wn_model_config *config, int64_t p, struct wn_param *row);
+/* Takes the packed rows [table->count] (count 0: dense) out of the flat array, checked. */
+wn_status wn_param_table_pack(wn_context *ctx, const wn_model_config *config, const struct wn_packed *rows_of_table,
+                              struct wn_param_table *table);
 /* Table rows of layer l. */
 void wn_layer_params_find(const struct wn_param_table *table, const wn_model_config *config, int64_t l,
                           struct wn_layer_params *out);
@@ -161,8 +164,10 @@ void wn_run_init(struct wn_run *run, const struct wn_model *model, int64_t B, in
 static inline void *wn_at(const void *base, int64_t elements, wn_dtype dtype) {
   return base ? (char *)(uintptr_t)base + (size_t)elements * (dtype == WN_F64 ? 8 : 4) : NULL;
 }
-/* Parameter row's values and gradient; NULL for row -1 or without gradients. */
+/* Parameter row's values and gradient; NULL for row -1 or without gradients, and where the row is packed. */
 void *wn_run_param(const struct wn_run *run, int row);
+/* Its packed form; NULL where it is dense. */
+const struct wn_packed *wn_run_packed(const struct wn_run *run, int row);
 void *wn_run_grad(const struct wn_run *run, int row);
 
 #define WN_RUN_DECLARE(name, args, has_backward)                                                                       \

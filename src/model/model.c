@@ -32,7 +32,9 @@ wn_status wn_model_rotary_refresh(struct wn_model *model) {
   return wn_rotary_create(model, "model.context", model->config.context, &model->rotary);
 }
 
-wn_status wn_model_allocate(wn_context *ctx, const wn_model_config *config, wn_dtype dtype, struct wn_model **out) {
+/* packed: [rows of the table] or NULL. */
+static wn_status allocate(wn_context *ctx, const wn_model_config *config, wn_dtype dtype,
+                          const struct wn_packed *packed, struct wn_model **out) {
   *out = NULL;
   struct wn_model *model = NULL;
   void *memory = NULL;
@@ -51,6 +53,7 @@ wn_status wn_model_allocate(wn_context *ctx, const wn_model_config *config, wn_d
   WN_TRY_GOTO(wn_model_config_resolve(ctx, &model->config), fail);
   const wn_model_config *c = &model->config;
   WN_TRY_GOTO(wn_param_table_create(ctx, c, &model->table), fail);
+  if (packed) WN_TRY_GOTO(wn_param_table_pack(ctx, c, packed, &model->table), fail);
   WN_TRY_GOTO(wn_alloc(ctx, "model parameters", model->table.total * wn_dtype_size(dtype), &model->params), fail);
   WN_TRY_GOTO(wn_alloc(ctx, "layers", (size_t)c->layers * sizeof *model->layers, &memory), fail);
   model->layers = memory;
@@ -62,6 +65,25 @@ wn_status wn_model_allocate(wn_context *ctx, const wn_model_config *config, wn_d
 fail:
   wn_model_destroy(model);
   return status;
+}
+
+wn_status wn_model_allocate(wn_context *ctx, const wn_model_config *config, wn_dtype dtype, struct wn_model **out) {
+  return allocate(ctx, config, dtype, NULL, out);
+}
+
+wn_status wn_model_allocate_packed(wn_context *ctx, const wn_model_config *config,
+                                   const struct wn_packed *rows_of_table, struct wn_model **out) {
+  return allocate(ctx, config, WN_F32, rows_of_table, out);
+}
+
+wn_status wn_model_need_float(wn_context *ctx, const struct wn_model *model, const char *what) {
+  for (int i = 0; i < model->table.count; i++) {
+    const struct wn_param *row = &model->table.rows[i];
+    if (row->packed.count)
+      return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s needs weights as floats; tensor %s is packed (%s)", what, row->name,
+                     wn_gguf_type_name(row->packed.part[0].type));
+  }
+  return WN_OK;
 }
 
 wn_status wn_model_create_dtype(wn_context *ctx, const wn_model_config *config, uint64_t seed, wn_dtype dtype,
@@ -82,6 +104,7 @@ void wn_model_destroy(wn_model *model) {
   wn_free(model->layers);
   wn_free(model->params);
   wn_param_table_clear(&model->table);
+  if (model->source_close) model->source_close(model->source);
   wn_free(model);
 }
 
@@ -91,7 +114,7 @@ const wn_model_config *wn_model_config_get(const wn_model *model) {
 
 uint64_t wn_model_parameter_count(const wn_model *model) {
   uint64_t n = 0;
-  for (int i = 0; i < model->table.count; i++) n += model->table.rows[i].count;
+  for (int i = 0; i < model->table.count; i++) n += wn_param_elements(&model->table.rows[i]);
   return n;
 }
 
@@ -104,6 +127,9 @@ wn_status wn_model_tensor_at(const wn_model *model, int i, wn_safetensors_entry 
   if (i < 0 || i >= model->table.count)
     return wn_fail(model->ctx, WN_ERR_ARGUMENT, "tensor %d of a model that has %d", i, model->table.count);
   const struct wn_param *row = &model->table.rows[i];
+  if (row->packed.count)
+    return wn_fail(model->ctx, WN_ERR_UNSUPPORTED, "tensor %s is packed (%s): it has no float values", row->name,
+                   wn_gguf_type_name(row->packed.part[0].type));
   out->name = row->name;
   out->dtype = model->dtype;
   out->ndim = row->ndim;

@@ -10,12 +10,14 @@
 #include "winnow/model.h"
 
 /* One row per parameter tensor. All tensors of a model lie in one flat array, gradients and optimizer state in
- * arrays of the same layout; `offset` counts elements and is a multiple of 16. */
+ * arrays of the same layout; `offset` counts elements and is a multiple of 16. A matrix that is used as a file has it
+ * has no place in them. */
 struct wn_param {
   char name[96];      /* "embed.weight", "layers.3.attn.qkv.weight", ... */
   int ndim;
   int64_t shape[3];
-  size_t offset, count;
+  size_t offset, count; /* in the flat array; count 0: packed */
+  struct wn_packed packed; /* the values where the flat array does not have them; count 0: it does */
   double init_std;    /* > 0: normal; 0: constant init_value */
   double init_value;
   bool decay;         /* weight decay applies (two dimensions and more) */
@@ -25,6 +27,8 @@ struct wn_param {
 struct wn_param_table { struct wn_param *rows; int count; size_t total; /* elements, with padding */ };
 wn_status wn_param_table_create(wn_context *ctx, const wn_model_config *config, struct wn_param_table *out);
 void wn_param_table_clear(struct wn_param_table *table);
+/* Elements of the tensor, wherever they lie. */
+size_t wn_param_elements(const struct wn_param *row);
 /* Row index by name, -1 when absent. */
 int wn_param_find(const struct wn_param_table *table, const char *name);
 
@@ -46,9 +50,19 @@ struct wn_model {
   struct wn_rotary rotary;    /* for `context` positions */
   struct wn_model *encoder;   /* a view with its own config and layers on the same parameters; NULL: a decoder alone */
   struct wn_layer_params *layers; /* resolved offsets per layer, private to src/model */
+  void *source;               /* what packed rows point into, or NULL: closed with the model, by the next */
+  void (*source_close)(void *source);
 };
 wn_status wn_model_create_dtype(wn_context *ctx, const wn_model_config *config, uint64_t seed, wn_dtype dtype,
                                 struct wn_model **out);
+
+/* A model with parameters all zero but the matrices that are packed: rows_of_table [rows of the configuration's table],
+ * count 0 where the flat array has the values. What they point into must outlive the model: give it as its source. Only
+ * maps and token tables can be packed, and not with segment recurrence: WN_ERR_UNSUPPORTED, WN_ERR_SHAPE else. */
+wn_status wn_model_allocate_packed(wn_context *ctx, const wn_model_config *config,
+                                   const struct wn_packed *rows_of_table, struct wn_model **out);
+/* WN_ERR_UNSUPPORTED where a matrix is packed: `what` ("training") changes weights, or wants them as floats. */
+wn_status wn_model_need_float(wn_context *ctx, const struct wn_model *model, const char *what);
 
 struct wn_batch {
   int64_t B, T;

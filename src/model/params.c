@@ -257,6 +257,70 @@ wn_status wn_param_table_create(wn_context *ctx, const wn_model_config *config, 
   return WN_OK;
 }
 
+size_t wn_param_elements(const struct wn_param *row) {
+  size_t n = 1; /* no overflow: wn_param_slot has checked the product */
+  for (int i = 0; i < row->ndim; i++) n *= (size_t)row->shape[i];
+  return n;
+}
+
+/* The rows that reach their operations as a matrix alone: maps and token tables. */
+static bool can_be_packed(const struct wn_param *row) {
+  static const char *const names[] = {"embed.weight",     "output.weight",        "attn.qkv.weight",
+                                      "attn.out.weight",  "attn.select_q.weight", "attn.select_k.weight",
+                                      "attn.span.weight", "ffn.in.weight",        "ffn.out.weight",
+                                      "cross.q.weight",   "cross.kv.weight",      "cross.out.weight"};
+  const size_t length = strlen(row->name);
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    const size_t n = strlen(names[i]);
+    if (length < n || strcmp(row->name + length - n, names[i])) continue;
+    if (length == n || row->name[length - n - 1] == '.') return true;
+  }
+  return false;
+}
+
+static wn_status check_packed(wn_context *ctx, const wn_model_config *config, const struct wn_param *row,
+                              const struct wn_packed *p) {
+  if (!can_be_packed(row))
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "tensor %s cannot be packed: only maps and token tables can", row->name);
+  if (config->memory > 0)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "tensor %s is packed: segment recurrence needs floats", row->name);
+  if (p->count < 0 || p->count > WN_PACKED_PARTS)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "tensor %s: %d packed parts, expected 1 to %d", row->name, p->count,
+                   WN_PACKED_PARTS);
+  int64_t rows = 0;
+  for (int i = 0; i < p->count; i++) {
+    const struct wn_packed_part *part = &p->part[i];
+    if ((int)part->type < 0 || part->type >= WN_GGUF_TYPE_COUNT || !part->data)
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "tensor %s: packed part %d has no known type or no data", row->name, i);
+    if (row->shape[1] % wn_gguf_block_weights(part->type))
+      return wn_fail(ctx, WN_ERR_SHAPE, "tensor %s: rows of %lld weights are no whole blocks of %s", row->name,
+                     (long long)row->shape[1], wn_gguf_type_name(part->type));
+    if (part->rows < 1 || part->rows > row->shape[0] - rows)
+      return wn_fail(ctx, WN_ERR_SHAPE, "tensor %s: packed part %d has %lld rows, expected %lld in all", row->name, i,
+                     (long long)part->rows, (long long)row->shape[0]);
+    rows += part->rows;
+  }
+  if (rows == row->shape[0]) return WN_OK;
+  return wn_fail(ctx, WN_ERR_SHAPE, "tensor %s: %lld packed rows, expected %lld", row->name, (long long)rows,
+                 (long long)row->shape[0]);
+}
+
+wn_status wn_param_table_pack(wn_context *ctx, const wn_model_config *config, const struct wn_packed *rows_of_table,
+                              struct wn_param_table *table) {
+  table->total = 0;
+  for (int i = 0; i < table->count; i++) {
+    struct wn_param *row = &table->rows[i];
+    if (rows_of_table[i].count) {
+      WN_TRY(check_packed(ctx, config, row, &rows_of_table[i]));
+      row->packed = rows_of_table[i];
+      row->count = 0;
+    }
+    row->offset = table->total;
+    table->total += (row->count + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
+  }
+  return WN_OK;
+}
+
 void wn_param_table_clear(struct wn_param_table *table) {
   wn_free(table->rows);
   memset(table, 0, sizeof *table);

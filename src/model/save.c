@@ -25,6 +25,7 @@ wn_status wn_model_save(wn_context *ctx, const wn_model *model, const wn_tokeniz
   if (model->dtype != WN_F32)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: parameters of dtype %s are not saved; F32 is", dir,
                    wn_dtype_name(model->dtype));
+  WN_TRY(wn_model_need_float(ctx, model, "saving a checkpoint"));
   if (tok && !tokenizer_fits(tok, &model->config))
     return wn_fail(ctx, WN_ERR_SHAPE, "%s: the tokenizer has %d tokens, the model %lld", dir,
                    wn_tokenizer_vocab_size(tok), (long long)model->config.vocab_size);

@@ -60,6 +60,7 @@ static struct wn_linear map(const struct wn_run *run, int64_t l, const struct wn
                             .x = a->n1,
                             .ldx = c->width,
                             .w = wn_run_param(run, p->span_weight),
+                            .packed = wn_run_packed(run, p->span_weight),
                             .b = wn_run_param(run, p->span_bias),
                             .y = a->z,
                             .ldy = c->heads,

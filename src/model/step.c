@@ -61,6 +61,7 @@ wn_status wn_run_embed(struct wn_run *run, const int32_t *tokens, void *raw, voi
                                          .ids = tokens,
                                          .positions = run->positions,
                                          .tok = wn_run_param(run, outer.embed),
+                                         .packed = wn_run_packed(run, outer.embed),
                                          .pos = wn_run_param(run, outer.pos),
                                          .y = c->embed_norm ? raw : x};
   WN_TRY(wn_run_embedding_forward(run, &embedding));
@@ -113,6 +114,7 @@ wn_status wn_run_output(struct wn_run *run, const void *x, int64_t rows, void *l
                                 .x = x,
                                 .ldx = c->width,
                                 .w = wn_run_param(run, outer.output),
+                                .packed = wn_run_packed(run, outer.output),
                                 .y = logits,
                                 .ldy = c->vocab_size};
   return wn_run_linear_forward(run, &map);
@@ -162,6 +164,7 @@ static wn_status chunk_loss(struct wn_run *run, struct wn_workspace *ws, const i
                                 .x = x,
                                 .ldx = C,
                                 .w = wn_run_param(run, outer.output),
+                                .packed = wn_run_packed(run, outer.output),
                                 .dy = ws->logits,
                                 .lddy = V,
                                 .dx = dx,
@@ -197,6 +200,7 @@ wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int
                                          .ids = tokens,
                                          .positions = run->positions,
                                          .tok = wn_run_param(run, outer.embed),
+                                         .packed = wn_run_packed(run, outer.embed),
                                          .pos = wn_run_param(run, outer.pos),
                                          .dy = ws->temp.d_res,
                                          .dtok = wn_run_grad(run, outer.embed),

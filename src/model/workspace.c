@@ -137,6 +137,7 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
   if (T > model->config.context)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of T %lld: the model's context is %lld", (long long)T,
                    (long long)model->config.context);
+  if (options->backward) WN_TRY(wn_model_need_float(ctx, model, "training"));
   if (options->memory < 0 || options->memory > INT32_MAX / 2 || (options->memory > 0 && options->memory_sets < 1) ||
       options->memory_sets > INT32_MAX)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of memory %lld in %lld sets: expected 0 to %d in at least one",

@@ -50,6 +50,34 @@ static wn_status number(struct check c, const char *field, double value, bool ok
   return wn_fail(c.exec->ctx, WN_ERR_ARGUMENT, "%s: %s is %g, expected %s", c.op, field, value, expected);
 }
 
+/* The matrix [rows,K] that an operation reads: dense, or in whole blocks. */
+static wn_status weights(struct check c, const char *field, const void *dense, const struct wn_packed *p, int64_t rows,
+                         int64_t K) {
+  if (!p) return need(c, field, dense);
+  wn_context *ctx = c.exec->ctx;
+  int64_t total = 0;
+  if (p->count < 1 || p->count > WN_PACKED_PARTS)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: packed %s has %d parts, expected 1 to %d", c.op, field, p->count,
+                   WN_PACKED_PARTS);
+  for (int i = 0; i < p->count; i++) {
+    const struct wn_packed_part *part = &p->part[i];
+    if ((int)part->type < 0 || part->type >= WN_GGUF_TYPE_COUNT)
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: part %d of packed %s has the unknown type %d", c.op, i, field,
+                     (int)part->type);
+    if (!part->data) return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: part %d of packed %s has no data", c.op, i, field);
+    if (K % wn_gguf_block_weights(part->type))
+      return wn_fail(ctx, WN_ERR_SHAPE, "%s: rows of packed %s have %lld weights, expected whole blocks of %s", c.op,
+                     field, (long long)K, wn_gguf_type_name(part->type));
+    if (part->rows < 1 || part->rows > rows - total)
+      return wn_fail(ctx, WN_ERR_SHAPE, "%s: part %d of packed %s has %lld rows, expected %lld in all", c.op, i, field,
+                     (long long)part->rows, (long long)rows);
+    total += part->rows;
+  }
+  if (total == rows) return WN_OK;
+  return wn_fail(ctx, WN_ERR_SHAPE, "%s: packed %s has %lld rows, expected %lld", c.op, field, (long long)total,
+                 (long long)rows);
+}
+
 wn_status wn_check_linear(const struct wn_exec *exec, const struct wn_linear *a, bool backward) {
   const struct check c = {exec, "linear"};
   WN_TRY(at_least(c, "M", a->M, 0));
@@ -58,13 +86,15 @@ wn_status wn_check_linear(const struct wn_exec *exec, const struct wn_linear *a,
   WN_TRY(product(c, "w", a->N, a->K, 1));
   if (!backward) {
     WN_TRY(matrix(c, "x", a->x, a->M, a->K, a->ldx));
-    WN_TRY(need(c, "w", a->w));
+    WN_TRY(weights(c, "w", a->w, a->packed, a->N, a->K));
     return matrix(c, "y", a->y, a->M, a->N, a->ldy);
   }
   WN_TRY(matrix(c, "dy", a->dy, a->M, a->N, a->lddy));
+  if (a->dw && a->packed)
+    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "linear: packed weights have no gradient; train a float copy");
   if (a->dw) WN_TRY(matrix(c, "x", a->x, a->M, a->K, a->ldx));
   if (a->dx) {
-    WN_TRY(need(c, "w", a->w));
+    WN_TRY(weights(c, "w", a->w, a->packed, a->N, a->K));
     WN_TRY(matrix(c, "dx", a->dx, a->M, a->K, a->lddx));
   }
   return WN_OK;
@@ -87,8 +117,10 @@ wn_status wn_check_embedding(const struct wn_exec *exec, const struct wn_embeddi
     WN_TRY(product(c, "pos", a->P, a->C, 1));
     WN_TRY(indices(c, "positions", a->positions, a->M, 0, a->P));
   }
+  if (backward && a->packed && a->dtok)
+    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "embedding: packed weights have no gradient; train a float copy");
   if (backward) return need(c, "dy", a->dy);
-  WN_TRY(need(c, "tok", a->tok));
+  WN_TRY(weights(c, "tok", a->tok, a->packed, a->V, a->C));
   return need(c, "y", a->y);
 }
 

@@ -14,6 +14,7 @@
 #include "base/context.h"
 #include "base/error.h"
 #include "ops/attention.h"
+#include "ops/packed.h"
 #include "winnow/safetensors.h"
 
 /* How an operation runs. scratch is the caller's (from wn_op_<name>_scratch, the largest of what will be called);
@@ -28,11 +29,13 @@ struct wn_exec {
 };
 
 /* y[M,N] = x[M,K] w[N,K]^T + b[N] (+ y when accumulate).  2MNK flops.
- * dx[M,K] = dy w (added to when accumulate_dx);  dw += dy^T x;  db += column sums of dy. */
+ * dx[M,K] = dy w (added to when accumulate_dx);  dw += dy^T x;  db += column sums of dy.
+ * With packed, w stands in blocks and a->w is not read; there is no dw then. */
 struct wn_linear {
   int64_t M, N, K;
   const void *x; int64_t ldx;   /* [M,K] */
   const void *w;                /* [N,K] contiguous */
+  const struct wn_packed *packed; /* [N,K], or NULL */
   const void *b;                /* [N] or NULL */
   void *y; int64_t ldy;         /* [M,N] */
   bool accumulate;
@@ -42,12 +45,14 @@ struct wn_linear {
   void *dw, *db;                /* [N,K], [N] */
 };
 
-/* y[M,C] = tok[ids[m]] + pos[positions[m]].  dtok, dpos added to, in a fixed order. */
+/* y[M,C] = tok[ids[m]] + pos[positions[m]].  dtok, dpos added to, in a fixed order. With packed, tok stands in blocks and
+ * a->tok is not read; there is no dtok then. */
 struct wn_embedding {
   int64_t M, C, V, P;
   const int32_t *ids;       /* [M] in [0,V): checked */
   const int32_t *positions; /* [M] in [0,P), NULL when pos is NULL */
   const void *tok;          /* [V,C] */
+  const struct wn_packed *packed; /* [V,C], or NULL */
   const void *pos;          /* [P,C] or NULL */
   void *y;                  /* [M,C] */
   const void *dy;           /* [M,C] */

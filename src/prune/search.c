@@ -89,12 +89,27 @@ static wn_status load_sets(struct search *s) {
   return WN_OK;
 }
 
+/* The flat array's, and with packed matrices theirs behind it. */
+static void fingerprint_model(const struct wn_model *model, char out[24]) {
+  wn_prune_fingerprint(model->params, model->table.total * sizeof(float), out);
+  for (int i = 0; i < model->table.count; i++) {
+    const struct wn_param *row = &model->table.rows[i];
+    for (int p = 0; p < row->packed.count; p++) {
+      const struct wn_packed_part *part = &row->packed.part[p];
+      char both[2][24] = {{0}};
+      memcpy(both[0], out, sizeof both[0]);
+      wn_prune_fingerprint(part->data, (size_t)part->rows * wn_packed_row_bytes(part->type, row->shape[1]), both[1]);
+      wn_prune_fingerprint(both, sizeof both, out);
+    }
+  }
+}
+
 /* A new curve, or the one that is there if it is this search's. */
 static wn_status open_curve(struct search *s, const char *dir, bool resume) {
   const wn_prune_options *o = s->options;
   wn_context *ctx = s->ctx;
   char model[24];
-  wn_prune_fingerprint(s->model->params, s->model->table.total * sizeof(float), model);
+  fingerprint_model(s->model, model);
   WN_TRY(wn_path_join(ctx, s->path, sizeof s->path, dir, "search.json"));
   const bool there = wn_path_exists(s->path);
   if (there && !resume)

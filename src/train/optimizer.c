@@ -19,6 +19,7 @@ static void *at(const struct wn_optimizer *opt, const void *array, size_t offset
 
 wn_status wn_optimizer_init(wn_context *ctx, struct wn_model *model, wn_optimizer_kind kind, struct wn_optimizer *opt) {
   memset(opt, 0, sizeof *opt);
+  WN_TRY(wn_model_need_float(ctx, model, "training"));
   opt->model = model;
   opt->kind = kind;
   opt->exec = (struct wn_exec){.ctx = ctx, .backend = model->backend, .threads = ctx->threads, .dtype = model->dtype};

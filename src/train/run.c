@@ -62,7 +62,7 @@ static wn_status begin_from(struct run *r) {
   const char *from = r->recipe.train.init;
   wn_model *given;
   WN_TRY(wn_model_load(ctx, from, &given));
-  wn_status status = WN_OK;
+  wn_status status = wn_model_need_float(ctx, given, "train.init");
   for (int i = 0; status == WN_OK && i < r->model->table.count; i++) {
     const struct wn_param *row = &r->model->table.rows[i];
     const int at = wn_param_find(&given->table, row->name);

@@ -5,6 +5,7 @@
  * (first[row], next[m]), so that table rows can be done in parallel. */
 #ifndef REAL
 #include "backends/ref/ref.h"
+#include "io/gguf_types.h"
 #define REAL_FILE "backends/ref/embedding.c"
 #include "backends/ref/twice.h"
 WN_REF_SLOT(embedding_forward, struct wn_embedding)
@@ -18,7 +19,30 @@ size_t wn_ref_embedding_scratch(const struct wn_exec *exec, const struct wn_embe
 }
 #else
 
+/* The same of a packed table. */
+static void NAME(embedding_packed)(const struct wn_exec *exec, const struct wn_embedding *a) {
+  const REAL *pos = a->pos; /* [P,C] */
+  REAL *y = a->y;           /* [M,C] */
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
+  for (int64_t m = 0; m < a->M; m++) {
+    const REAL *p = pos ? pos + a->positions[m] * a->C : NULL;
+    wn_gguf_type type;
+    const char *row = wn_packed_row(a->packed, a->C, a->ids[m], &type);
+    float t[WN_REF_BLOCKS];
+    for (int64_t c0 = 0; c0 < a->C; c0 += WN_REF_BLOCKS) {
+      const int64_t count = wn_ref_min(WN_REF_BLOCKS, a->C - c0);
+      wn_gguf_decode(type, row + wn_packed_row_bytes(type, c0), count, t);
+      for (int64_t c = 0; c < count; c++)
+        y[m * a->C + c0 + c] = p ? (REAL)((double)t[c] + (double)p[c0 + c]) : (REAL)t[c];
+    }
+  }
+}
+
 static wn_status NAME(embedding_forward)(const struct wn_exec *exec, const struct wn_embedding *a) {
+  if (a->packed) {
+    NAME(embedding_packed)(exec, a);
+    return WN_OK;
+  }
   const REAL *tok = a->tok, *pos = a->pos; /* [V,C], [P,C] */
   REAL *y = a->y;                          /* [M,C] */
 #pragma omp parallel for num_threads(exec->threads) schedule(static)

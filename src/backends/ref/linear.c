@@ -1,15 +1,82 @@
 /* y = x w^T + b, and its gradients dx = dy w, dw += dy^T x, db += column sums of dy. 2MNK operations each. */
 #ifndef REAL
 #include "backends/ref/ref.h"
+#include "io/gguf_types.h"
 #define REAL_FILE "backends/ref/linear.c"
 #include "backends/ref/twice.h"
 WN_REF_SLOT(linear_forward, struct wn_linear)
 WN_REF_SLOT(linear_backward, struct wn_linear)
 #else
 
+/* Packed rows are decoded in runs, each for ROWS rows of x; exact: the weights are the floats that the blocks stand
+ * for. */
+enum { NAME(ROWS) = 16 };
+static void NAME(linear_packed)(const struct wn_exec *exec, const struct wn_linear *a) {
+  const REAL *x = a->x, *b = a->b; /* [M,K], [N] */
+  REAL *y = a->y;                  /* [M,N] */
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
+  for (int64_t n = 0; n < a->N; n++) {
+    wn_gguf_type type;
+    const char *row = wn_packed_row(a->packed, a->K, n, &type);
+    float w[WN_REF_BLOCKS];
+    for (int64_t m0 = 0; m0 < a->M; m0 += NAME(ROWS)) {
+      const int64_t rows = wn_ref_min(NAME(ROWS), a->M - m0);
+      double sum[NAME(ROWS)] = {0};
+      for (int64_t k0 = 0; k0 < a->K; k0 += WN_REF_BLOCKS) {
+        const int64_t count = wn_ref_min(WN_REF_BLOCKS, a->K - k0);
+        wn_gguf_decode(type, row + wn_packed_row_bytes(type, k0), count, w);
+        for (int64_t m = 0; m < rows; m++) {
+          const REAL *at = x + (m0 + m) * a->ldx + k0;
+          double s = sum[m];
+#pragma omp simd reduction(+ : s)
+          for (int64_t k = 0; k < count; k++) s += (double)at[k] * (double)w[k];
+          sum[m] = s;
+        }
+      }
+      for (int64_t m = 0; m < rows; m++) {
+        REAL *to = y + (m0 + m) * a->ldy + n;
+        if (b) sum[m] += (double)b[n];
+        *to = (REAL)(a->accumulate ? (double)*to + sum[m] : sum[m]);
+      }
+    }
+  }
+}
+
+/* dx alone: packed weights have no gradient. */
+static void NAME(linear_packed_dx)(const struct wn_exec *exec, const struct wn_linear *a) {
+  const REAL *dy = a->dy; /* [M,N] */
+  REAL *dx = a->dx;       /* [M,K] */
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
+  for (int64_t k0 = 0; k0 < a->K; k0 += WN_REF_BLOCKS) {
+    const int64_t count = wn_ref_min(WN_REF_BLOCKS, a->K - k0);
+    float w[WN_REF_BLOCKS];
+    for (int64_t m0 = 0; m0 < a->M; m0 += NAME(ROWS)) {
+      const int64_t rows = wn_ref_min(NAME(ROWS), a->M - m0);
+      double sum[NAME(ROWS)][WN_REF_BLOCKS] = {{0}};
+      for (int64_t n = 0; n < a->N; n++) {
+        wn_gguf_type type;
+        const char *row = wn_packed_row(a->packed, a->K, n, &type);
+        wn_gguf_decode(type, row + wn_packed_row_bytes(type, k0), count, w);
+        for (int64_t m = 0; m < rows; m++) {
+          const double g = (double)dy[(m0 + m) * a->lddy + n];
+          for (int64_t k = 0; k < count; k++) sum[m][k] += g * (double)w[k];
+        }
+      }
+      for (int64_t m = 0; m < rows; m++) {
+        REAL *to = dx + (m0 + m) * a->lddx + k0;
+        for (int64_t k = 0; k < count; k++) to[k] = (REAL)(a->accumulate_dx ? (double)to[k] + sum[m][k] : sum[m][k]);
+      }
+    }
+  }
+}
+
 static wn_status NAME(linear_forward)(const struct wn_exec *exec, const struct wn_linear *a) {
   const REAL *x = a->x, *w = a->w, *b = a->b; /* [M,K], [N,K], [N] */
   REAL *y = a->y;                             /* [M,N] */
+  if (a->packed) {
+    NAME(linear_packed)(exec, a);
+    return WN_OK;
+  }
 #pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t m = 0; m < a->M; m++) {
     for (int64_t n = 0; n < a->N; n++) {
@@ -27,7 +94,8 @@ static wn_status NAME(linear_forward)(const struct wn_exec *exec, const struct w
 static wn_status NAME(linear_backward)(const struct wn_exec *exec, const struct wn_linear *a) {
   const REAL *x = a->x, *w = a->w, *dy = a->dy; /* [M,K], [N,K], [M,N] */
   REAL *dx = a->dx, *dw = a->dw, *db = a->db;   /* [M,K], [N,K], [N] */
-  if (dx) {
+  if (dx && a->packed) NAME(linear_packed_dx)(exec, a);
+  if (dx && !a->packed) {
 #pragma omp parallel for num_threads(exec->threads) schedule(static)
     for (int64_t m = 0; m < a->M; m++) {
       for (int64_t k0 = 0; k0 < a->K; k0 += WN_REF_BLOCK) {

@@ -18,6 +18,8 @@
 
 /* Columns summed together in double accumulators on the stack. */
 #define WN_REF_BLOCK 64
+/* Packed weights decoded at a time: whole blocks of any type. */
+#define WN_REF_BLOCKS 256
 
 #define WN_REF_SLOT(name, args)                                                                                        \
   wn_status wn_ref_##name(const struct wn_exec *exec, const args *a) {                                                 \

@@ -1,0 +1,173 @@
+/* A model some of whose matrices are packed beside its copy in floats: logits, decoding, loss; and everything that
+ * needs floats says so. */
+#include "models.h"
+#include "packed_weights.h"
+#include "support.h"
+
+#include "model/layer.h"
+#include "train/trainer.h"
+#include "winnow/kv.h"
+
+static wn_model_config config(bool tied) {
+  wn_model_config c;
+  wn_model_config_init(&c);
+  c.vocab_size = 50, c.context = 16, c.layers = 2, c.width = 256, c.heads = 4, c.kv_heads = 2, c.head_size = 64;
+  c.ffn_width = 64, c.position = WN_POS_ROPE, c.tied = tied, c.init_std = 0.05;
+  return c;
+}
+
+enum { MOST = 32 };
+struct pair {
+  struct wn_model *packed, *dense;
+  struct packed_weights w[MOST];
+};
+
+static const wn_gguf_type types[3] = {WN_GGUF_Q4_1, WN_GGUF_Q8_0, WN_GGUF_Q5_0};
+static int parts_of(const char *name) {
+  return strstr(name, "qkv") ? 3 : strstr(name, "ffn.in") ? 2 : 1;
+}
+
+static int closed;
+static void close_source(void *source) {
+  closed += *(int *)source;
+}
+
+/* All matrices but attn.out of layer 0. Random blocks are large: the norms that read what they make keep it in bounds.
+ */
+static void make(struct pair *p, wn_context *ctx, bool tied) {
+  static int one = 1;
+  wn_model_config c = config(tied);
+  memset(p, 0, sizeof *p);
+  OK(ctx, wn_model_create_dtype(ctx, &c, 3, WN_F32, &p->dense));
+  const struct wn_param_table *table = &p->dense->table;
+  struct wn_packed rows[MOST] = {{0}};
+  assert_true(table->count <= MOST);
+  for (int i = 0; i < table->count; i++) {
+    const struct wn_param *row = &table->rows[i];
+    if (row->ndim != 2 || !strcmp(row->name, "layers.0.attn.out.weight")) continue;
+    packed_weights_make(&p->w[i], row->shape[0], row->shape[1], parts_of(row->name), types, (uint64_t)i);
+    rows[i] = p->w[i].packed;
+    memcpy((float *)p->dense->params + row->offset, p->w[i].dense, row->count * sizeof(float));
+  }
+  OK(ctx, wn_model_allocate_packed(ctx, &c, rows, &p->packed));
+  p->packed->source = &one, p->packed->source_close = close_source;
+  for (int i = 0; i < table->count; i++)
+    if (!rows[i].count)
+      memcpy((float *)p->packed->params + p->packed->table.rows[i].offset,
+             (const float *)p->dense->params + table->rows[i].offset, table->rows[i].count * sizeof(float));
+}
+
+static void clear(struct pair *p) {
+  const int before = closed;
+  wn_model_destroy(p->packed);
+  assert_int_equal(closed, before + 1);
+  wn_model_destroy(p->dense);
+  for (int i = 0; i < MOST; i++) packed_weights_clear(&p->w[i]);
+}
+
+/* Root mean square of the difference over that of the values. */
+static double apart(const float *a, const float *b, size_t n) {
+  double difference = 0, all = 0;
+  for (size_t i = 0; i < n; i++) {
+    difference += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+    all += (double)b[i] * (double)b[i];
+  }
+  assert_true(all > 0);
+  return sqrt(difference / all);
+}
+
+/* On the reference only the order of double sums differs; on cpu x is rounded to 8 bits a dozen times on the way, each
+ * by at most 1/254 of its block's largest. */
+static void check(const char *backend, bool tied, double limit) {
+  wn_context *ctx = context_of(backend, 2);
+  struct pair p;
+  make(&p, ctx, tied);
+  const int64_t T = 12, V = p.dense->config.vocab_size;
+  struct tokens x;
+  tokens_of(&x, 2, T, V, false);
+  const size_t n = (size_t)(2 * T * V);
+  float *logits[3];
+  for (int i = 0; i < 3; i++) assert_non_null(logits[i] = malloc(n * sizeof(float)));
+  OK(ctx, wn_model_logits(ctx, p.packed, x.ids, NULL, 2, T, logits[0]));
+  OK(ctx, wn_model_logits(ctx, p.dense, x.ids, NULL, 2, T, logits[1]));
+  const double whole = apart(logits[0], logits[1], n);
+  if (!(whole <= limit)) fail_msg("%s: packed logits are %g apart, limit %g", backend, whole, limit);
+  /* A prompt of nine rows, then one by one. */
+  wn_session *session = NULL;
+  OK(ctx, wn_session_create(ctx, p.packed, 1, T, &session));
+  OK(ctx, wn_session_feed(ctx, session, x.ids, 9, 0, logits[2] + 8 * V));
+  for (int64_t t = 9; t < T; t++) OK(ctx, wn_session_feed(ctx, session, x.ids + t, 1, 0, logits[2] + t * V));
+  wn_session_destroy(session);
+  const double steps = apart(logits[2] + 8 * V, logits[1] + 8 * V, (size_t)((T - 8) * V));
+  if (!(steps <= limit)) fail_msg("%s: decoding packed is %g apart, limit %g", backend, steps, limit);
+  assert_int_equal(wn_model_parameter_count(p.packed), wn_model_parameter_count(p.dense));
+  for (int i = 0; i < 3; i++) free(logits[i]);
+  clear(&p);
+  wn_context_destroy(ctx);
+}
+
+static void test_ref(void **state) {
+  (void)state;
+  check("ref", true, 1e-5);
+  check("ref", false, 1e-5);
+}
+static void test_cpu(void **state) {
+  (void)state;
+  check("cpu", true, 0.03);
+  check("cpu", false, 0.03);
+}
+
+static void test_refused(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 1);
+  struct pair p;
+  make(&p, ctx, true);
+  char dir[512];
+  make_folder(dir);
+  assert_refused(ctx, wn_model_save(ctx, p.packed, NULL, dir), WN_ERR_UNSUPPORTED, "embed.weight is packed (Q4_1)");
+  remove_folder(dir);
+  wn_safetensors_entry e;
+  assert_refused(ctx, wn_model_tensor_at(p.packed, 0, &e), WN_ERR_UNSUPPORTED, "embed.weight is packed");
+  assert_ok(ctx, wn_model_tensor_at(p.packed, 1, &e));
+  wn_workspace *ws = NULL;
+  assert_refused(ctx,
+                 wn_workspace_create(ctx, p.packed, 1, 4,
+                                     &(struct wn_workspace_options){.backward = true, .activation_dtype = WN_F32}, &ws),
+                 WN_ERR_UNSUPPORTED, "training needs weights as floats");
+  wn_recipe recipe;
+  wn_recipe_init(&recipe);
+  recipe.train.batch = 1;
+  wn_trainer *trainer = NULL;
+  assert_refused(ctx, wn_trainer_create(ctx, p.packed, &recipe.train, &trainer), WN_ERR_UNSUPPORTED, "is packed (Q4_1)");
+  /* What cannot be packed, or not like this. */
+  wn_model_config c = config(true);
+  struct wn_packed rows[MOST] = {{0}};
+  struct wn_model *model = NULL;
+  const int norm = wn_param_find(&p.dense->table, "final_norm.gain");
+  rows[norm] = p.w[0].packed;
+  assert_refused(ctx, wn_model_allocate_packed(ctx, &c, rows, &model), WN_ERR_UNSUPPORTED, "final_norm.gain cannot be");
+  memset(rows, 0, sizeof rows);
+  rows[0] = p.w[0].packed;
+  rows[0].part[0].rows--;
+  assert_refused(ctx, wn_model_allocate_packed(ctx, &c, rows, &model), WN_ERR_SHAPE, "49 packed rows, expected 50");
+  rows[0] = p.w[0].packed;
+  c.width = 264;
+  assert_refused(ctx, wn_model_allocate_packed(ctx, &c, rows, &model), WN_ERR_SHAPE, "no whole blocks of Q4_1");
+  c = config(true);
+  c.position = WN_POS_NONE;
+  c.memory = 8;
+  c.attention.relative.enabled = true;
+  assert_refused(ctx, wn_model_allocate_packed(ctx, &c, rows, &model), WN_ERR_UNSUPPORTED, "segment recurrence");
+  assert_null(model);
+  clear(&p);
+  wn_context_destroy(ctx);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_ref),
+      cmocka_unit_test(test_cpu),
+      cmocka_unit_test(test_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
