@@ -96,7 +96,7 @@ static wn_status take_dynamic(wn_context *ctx, struct wn_model *model, const wn_
                    (long long)r->heads);
   WN_TRY(wn_alloc(ctx, "histograms of spans", bytes, &memory));
   struct watch w = {model, memory};
-  const struct wn_layer_observer observer = {on_layer, &w};
+  const struct wn_layer_observer observer = {.layer = on_layer, .user = &w};
   wn_eval_result result;
   wn_status status = input->source ? wn_eval_observed(ctx, model, input->source, input->options, &observer, &result)
                                    : wn_eval_text_observed(ctx, model, input->tok, input->text, input->bytes,

@@ -443,6 +443,7 @@ wn_status wn_layer_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *
   struct wn_attention attention;
   wn_layer_attention(run, l, a, &attention);
   if (attention.slots.gone) WN_TRY(evict(run, l, &attention));
+  if (run->observer && run->observer->attention) run->observer->attention(run->observer->user, run, l, &attention);
   WN_TRY(wn_run_attention_forward(run, &attention));
   return wn_layer_after(run, l, a, temp, output);
 }

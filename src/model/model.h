@@ -75,6 +75,19 @@ struct wn_batch {
   const int32_t *input_count; /* [B] tokens of each row, the rest is padding; NULL: S */
 };
 
+/* For analysis; each may be NULL. `batch` is called before a step; `attention` with a layer's attention operation before
+ * it runs, to put into it what is to be looked at (ops/attention.h: look, a threshold's control tokens), also when the
+ * workspace is made, for the scratch; `layer` after the layer's forward with what it left behind (layer.h). */
+struct wn_run;
+struct wn_layer_acts;
+struct wn_attention;
+struct wn_layer_observer {
+  void (*layer)(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *acts);
+  void *user;
+  void (*batch)(void *user, const struct wn_batch *batch);
+  void (*attention)(void *user, const struct wn_run *run, int64_t l, struct wn_attention *attention);
+};
+
 /* What a step keeps: allocated once for (B,T), reused by every step. */
 struct wn_workspace_options {
   bool backward, recompute;
@@ -84,6 +97,7 @@ struct wn_workspace_options {
   bool memory_whole;   /* all of them, in sight or not: to compare with */
   int64_t memory_sets; /* memories, one for each micro-batch of a step, and for evaluations in between */
   const wn_budgets *budgets; /* of which policy steps may have budgets: not its tokens; read at creation only. NULL: none */
+  const struct wn_layer_observer *observer; /* which steps may have, for the scratch its `attention` asks for. NULL: none with one */
 };
 typedef struct wn_workspace wn_workspace;
 wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t T,
@@ -109,13 +123,6 @@ void *wn_workspace_memory_selections_at(const wn_workspace *ws, int64_t set, int
 wn_status wn_workspace_memory_reserve(wn_workspace *ws, int64_t l, int64_t rows);
 void wn_workspace_memory_restore(wn_workspace *ws, int64_t set, int64_t seen, const int32_t *counts /* [L] */);
 
-/* Called after each layer's forward with what it left behind (layer.h): for analysis. */
-struct wn_run;
-struct wn_layer_acts;
-struct wn_layer_observer {
-  void (*layer)(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *acts);
-  void *user;
-};
 
 struct wn_step {
   void *grads;        /* [table.total] added to; NULL: forward only */

@@ -89,7 +89,7 @@ wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_
     mid = wn_layer_stream(run, &a);
     branch = ws->temp.branch;
     if (!run->measuring) sums->span += wn_span_sum(run, l, &a);
-    if (!run->measuring && run->observer) run->observer->layer(run->observer->user, run, l, &a);
+    if (!run->measuring && run->observer && run->observer->layer) run->observer->layer(run->observer->user, run, l, &a);
     if (run->grads) move_reduced(run, ws, l, false);
     for (int64_t b = 0; mem && !run->measuring && b < run->B * selections; b++) {
       double top = -1;
@@ -288,6 +288,7 @@ wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct w
   run.stream = step->step * wn_run_streams(&model->config);
   run.grads = step->grads;
   run.observer = step->observer;
+  if (step->observer && step->observer->batch) step->observer->batch(step->observer->user, batch);
   WN_TRY(wn_run_budgets(&run, ws, step->budgets));
   if (model->encoder) {
     WN_TRY(wn_encoder_forward(&run, ws, batch));

@@ -90,6 +90,7 @@ static wn_status measure(struct wn_workspace *ws, size_t *need) {
   struct wn_run run;
   wn_run_init(&run, ws->model, ws->B, ws->T);
   run.measuring = true;
+  run.observer = ws->options.observer;
   run.positions = ws->positions;
   run.doc_start = ws->positions;
   run.training = ws->options.backward;
@@ -168,7 +169,7 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
   size_t need;
   if (model->encoder) {
     struct wn_workspace_options own = *options;
-    own.budgets = NULL; /* of the decoder's layers */
+    own.budgets = NULL, own.observer = NULL; /* of the decoder's layers */
     WN_TRY_GOTO(wn_workspace_create(ctx, model->encoder, B, model->encoder->config.context, &own, &ws->encoder), fail);
   }
   WN_TRY_GOTO(plan(ctx, ws), fail);

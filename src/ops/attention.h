@@ -10,6 +10,16 @@
 /* Strides in elements of batch, token and head; the head's D values are contiguous. */
 struct wn_stride { int64_t b, t, h; };
 
+/* The weights of rows r..r+rows-1 of head h of sequence b: w[rows, columns], rows `stride` apart; key j in column j, 0 where
+ * it is not seen. With what learned sinks take they sum to 1; under a threshold they are those of what is kept, and before
+ * dropout. */
+struct wn_attention_view {
+  const struct wn_attention *a;
+  int64_t b, h, r, rows, columns, stride;
+  const float *w;
+  int thread; /* which of exec.threads looks */
+};
+
 struct wn_attention {
   int64_t B, Tq, Tk, H, Hkv, D; /* query row i (0..Tq-1) has position i + Tk - Tq */
   double scale;
@@ -110,6 +120,18 @@ struct wn_attention {
     double *cut;                    /* [B,H,Tq,2] where the choice fell, forward's note to backward; or NULL */
   } threshold;
 
+  /* A look at the weights, for analysis: it changes nothing (but spans' rounding). Forward of rows with causality. */
+  struct {
+    int64_t n;                      /* shares of the content's weight asked for (meaningful attention); 0: none */
+    const double *tau;              /* [n] ascending, in (0,1] */
+    const uint8_t *control;         /* [B,Tk] 1: a control token, not counted; NULL: none */
+    int32_t *count;                 /* [B,H,Tq,n] the fewest content keys whose weights reach tau of the content's; at 1 all
+                                       that are seen. Of the weights as they are before a threshold */
+    void (*rows)(void *user, const struct wn_attention_view *view); /* gets every row, by several threads at a time, in any
+                                       order of heads and rows; NULL: not wanted */
+    void *user;
+  } look;
+
   /* Dropout on the weights, after the normalisation: W *= keep/(1-p) where keep is word n%4 of
    * wn_philox(seed, stream, n/4) >= p * 2^32, n = ((b*H + h)*Tq + r)*Tk + j. Sinks are not dropped. */
   struct { double p; uint64_t seed, stream; } dropout;
@@ -146,6 +168,10 @@ static inline int64_t wn_position_bucket(int64_t x, int64_t n, int64_t farthest,
   const double part = log((double)x / (double)exact) / log((double)farthest / (double)exact);
   const int64_t at = exact + (int64_t)(part * (double)(n - exact) * (1 + 1e-12) + 1e-12);
   return first + (at < n - 1 ? at : n - 1);
+}
+
+static inline bool wn_attention_looks(const struct wn_attention *a) {
+  return a->look.n > 0 || a->look.rows;
 }
 
 /* G, and the step between rows of f_in and f_out. */

@@ -328,6 +328,16 @@ static wn_status check_terms(struct check c, const struct wn_attention *a, int64
   if (a->threshold.on)
     WN_TRY(number(c, "threshold.tau", a->threshold.tau, a->threshold.tau > 0 && a->threshold.tau <= 1,
                   "a number in (0,1]"));
+  WN_TRY(at_least(c, "look.n", a->look.n, 0));
+  if (a->look.n > 0) {
+    WN_TRY(need(c, "look.tau", a->look.tau));
+    WN_TRY(need(c, "look.count", a->look.count));
+    WN_TRY(product(c, "look.count", a->B * a->H, a->Tq, a->look.n));
+  }
+  for (int64_t i = 0; i < a->look.n; i++)
+    WN_TRY(number(c, "look.tau", a->look.tau[i],
+                  a->look.tau[i] > 0 && a->look.tau[i] <= 1 && (i == 0 || a->look.tau[i] >= a->look.tau[i - 1]),
+                  "ascending numbers in (0,1]"));
   return number(c, "dropout.p", a->dropout.p, a->dropout.p >= 0 && a->dropout.p < 1, "a number in [0,1)");
 }
 
@@ -379,6 +389,7 @@ static wn_status check_open(struct check c, const struct wn_attention *a) {
                      : a->exclusive.on                               ? "exclusive outputs"
                      : a->doc_start                                  ? "documents"
                      : a->slots.gone || a->slots.at || a->slots.mass ? "eviction"
+                     : wn_attention_looks(a)                         ? "look at weights"
                      : a->dk_from != 0                               ? "keys held constant"
                                                                      : NULL;
   if (term)

@@ -54,7 +54,8 @@ struct buffers {
 
 /* S: tokens of the encoder's rows, 0 without. */
 static wn_status buffers_init(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t T, int64_t S,
-                              int64_t memory, bool whole, const wn_budgets *budgets, struct buffers *b) {
+                              int64_t memory, bool whole, const wn_budgets *budgets,
+                              const struct wn_layer_observer *observer, struct buffers *b) {
   memset(b, 0, sizeof *b);
   size_t count, bytes;
   if (!wn_mul_size((size_t)B, (size_t)T, &count) || !wn_mul_size(count, sizeof(int32_t), &bytes))
@@ -69,8 +70,12 @@ static wn_status buffers_init(wn_context *ctx, const struct wn_model *model, int
   if (S > 0) wn_arena_plan(&b->arena, "inputs", bytes, (void **)&b->inputs);
   if (S > 0) wn_arena_plan(&b->arena, "input counts", (size_t)B * sizeof(int32_t), (void **)&b->input_count);
   WN_TRY(wn_arena_allocate(ctx, &b->arena, "evaluation batch"));
-  struct wn_workspace_options options = {
-      .activation_dtype = WN_F32, .memory = memory, .memory_whole = whole, .memory_sets = 1, .budgets = budgets};
+  struct wn_workspace_options options = {.activation_dtype = WN_F32,
+                                         .memory = memory,
+                                         .memory_whole = whole,
+                                         .memory_sets = 1,
+                                         .budgets = budgets,
+                                         .observer = observer};
   return wn_workspace_create(ctx, model, B, T, &options, &b->ws);
 }
 
@@ -105,7 +110,7 @@ static wn_status run_batches(wn_context *ctx, wn_model *model, const wn_eval_opt
   struct buffers b;
   const wn_budgets *budgets = options ? options->budgets : NULL;
   if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
-  wn_status status = buffers_init(ctx, model, B, T, S, memory, options && options->whole_memory, budgets, &b);
+  wn_status status = buffers_init(ctx, model, B, T, S, memory, options && options->whole_memory, budgets, observer, &b);
   if (status == WN_OK) {
     const struct wn_eval_loop loop = {.model = model,
                                       .ws = b.ws,

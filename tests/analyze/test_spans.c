@@ -129,7 +129,7 @@ static void test_dynamic(void **state) {
   OK(ctx, wn_tokenizer_load(ctx, "bytes", &tok));
   const wn_eval_options options = {.batch = 1, .context = 12};
   struct seen s = {0};
-  const struct wn_layer_observer observer = {on_layer, &s};
+  const struct wn_layer_observer observer = {.layer = on_layer, .user = &s};
   wn_eval_result result;
   OK(ctx, wn_eval_text_observed(ctx, model, tok, text, sizeof text - 1, &options, &observer, &result));
   const wn_span_input input = {.tok = tok, .text = text, .bytes = sizeof text - 1, .options = &options};

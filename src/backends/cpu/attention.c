@@ -238,7 +238,7 @@ int64_t wn_attention_chunk(const struct wn_attention_plan *p, int64_t n) {
 /* --- slots --- */
 
 static bool decodes(const struct wn_attention *a, bool backward) {
-  return !backward && a->Tq == 1;
+  return !backward && a->Tq == 1 && !wn_attention_looks(a);
 }
 
 /* Of the kernels; the terms', the position biases' and the sparse path's come behind it. */

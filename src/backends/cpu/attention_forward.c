@@ -32,7 +32,7 @@ struct rows {
   float *sq;                   /* [64][Dp], bilinear */
   float *mem;                  /* [64] */
   struct wn_span_range *spans; /* [heads] */
-  float *logits;               /* [heads][64][blocks*64], threshold */
+  float *logits;               /* [heads][64][blocks*64] of logits_heads: threshold, a look */
   struct wn_attention_strip strips[WN_STRIPS_MAX];
   int count; /* strips of the tile at hand */
   struct wn_sparse_rows sparse;
@@ -43,8 +43,24 @@ struct worker {
   float *tile;   /* [64][64], as many as rows where distances are gathered */
   float *factor; /* [64] */
   float *carry;  /* [blocks*64] */
-  float *order;  /* threshold: one row's keys */
+  float *order;  /* threshold, a look: one row's keys */
 };
+
+/* Are whole rows of logits kept? */
+static bool keeps_logits(const struct wn_attention *a) {
+  return a->threshold.on || wn_attention_looks(a);
+}
+/* Heads whose rows are kept at a time: selections tie them together, else one comes after the other. */
+static int64_t logits_heads(const struct wn_attention *a, int64_t heads) {
+  return a->sel.on ? heads : 1;
+}
+static float *logits_of(const struct wn_attention_plan *p, const struct rows *r, int64_t h) {
+  return r->logits ? r->logits + (p->a->sel.on ? h : 0) * p->blocks * WN_TILE_AREA : NULL;
+}
+static int64_t order_floats(const struct wn_attention_plan *p) {
+  const int64_t look = p->a->look.n > 0 ? 3 * (p->blocks * WN_TILE + 32) : 0;
+  return wn_max_i64(p->a->threshold.on ? wn_threshold_floats(p) : 0, look);
+}
 
 /* Row blocks that are worked off together. Where the unit's keys and values outgrow a share of the last-level cache,
  * each visit of a tile of them serves two. */
@@ -78,13 +94,13 @@ static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, i
     r->sq = a->sel.on && a->sel.bilinear ? wn_layout_take(l, WN_TILE * p->Dp) : NULL;
     r->mem = a->sel.on ? wn_layout_take(l, WN_TILE) : NULL;
     r->spans = a->span.on ? (struct wn_span_range *)wn_layout_take(l, heads * SPAN_FLOATS) : NULL;
-    r->logits = a->threshold.on ? wn_layout_take(l, heads * p->blocks * WN_TILE_AREA) : NULL;
+    r->logits = keeps_logits(a) ? wn_layout_take(l, logits_heads(a, heads) * p->blocks * WN_TILE_AREA) : NULL;
     r->sparse.F = a->sel.on && p->sparse.on ? wn_layout_take(l, wn_sparse_chunks(p) * WN_TILE_AREA) : NULL;
   }
   w->tile = wn_layout_take(l, (p->sparse.on ? ROWS_MAX : 1) * WN_TILE_AREA);
   w->factor = wn_layout_take(l, WN_TILE);
   w->carry = a->sel.on ? wn_layout_take(l, p->blocks * WN_TILE) : NULL;
-  w->order = a->threshold.on ? wn_layout_take(l, wn_threshold_floats(p)) : NULL;
+  w->order = keeps_logits(a) ? wn_layout_take(l, order_floats(p)) : NULL;
 }
 
 /* What a team shares besides: carries at the chunks' first rows, the selecting queries. */
@@ -255,8 +271,8 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
     if (r->logits) {
       const int64_t stride = p->blocks * WN_TILE;
       wn_threshold_store(&terms, tile, r->F ? r->F + s->row * WN_TILE : NULL, seen,
-                         r->logits + row * stride + c * WN_TILE, stride);
-      continue;
+                         logits_of(p, r, h) + s->row * stride + c * WN_TILE, stride);
+      if (p->a->threshold.on) continue; /* they are chosen from when all are there */
     }
     p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
                                               .F = r->F ? r->F + s->row * WN_TILE : NULL,
@@ -274,6 +290,16 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
     }
     p->kernels.values[n][s->rows](k->v + at * WN_TILE * Dp, tile, r->acc + row * Dp);
   }
+}
+
+/* Where no tile will be stored, and beside the diagonal's strips. */
+static void clear_logits(const struct wn_attention_plan *p, const struct rows *r, int64_t h) {
+  const struct wn_attention *a = p->a;
+  const bool all = a->doc_start || wn_terms_mask(a) || a->span.on || a->slots.gone || a->slots.at;
+  const int64_t stride = p->blocks * WN_TILE, end = (r->at.block + 1) * WN_TILE;
+  float *logits = logits_of(p, r, h);
+  for (int64_t i = 0; i < r->at.rows; i++)
+    for (int64_t j = all ? 0 : end - WN_TILE; j < end; j++) logits[i * stride + j] = -INFINITY;
 }
 
 static void begin_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, struct rows *r,
@@ -294,7 +320,7 @@ static void begin_rows(const struct wn_attention_plan *p, const struct wn_attent
     r->spans[h] = wn_terms_span_range(a, u->b, u->h0 + h, r->at.r0, r->at.rows);
   if (r->mem) memset(r->mem, 0, WN_TILE * sizeof *r->mem);
   if (p->sparse.on) wn_sparse_rows_init(p, &r->at, &r->sparse);
-  for (int64_t i = 0; r->logits && i < u->heads * p->blocks * WN_TILE_AREA; i++) r->logits[i] = -INFINITY;
+  for (int64_t h = 0; r->logits && a->sel.on && h < u->heads; h++) clear_logits(p, r, h);
 }
 
 /* Threshold, all logits of a row block there: the choice of head h, then softmax and values of what it keeps. */
@@ -302,7 +328,7 @@ static void threshold_head(const struct wn_attention_plan *p, const struct wn_at
                            const struct worker *w, const struct rows *r, int64_t h) {
   const struct wn_attention *a = p->a;
   const int64_t Dp = p->Dp, stride = p->blocks * WN_TILE, rows = r->at.rows, row = h * WN_TILE;
-  const float *logits = r->logits + row * stride;
+  float *logits = logits_of(p, r, h);
   struct wn_terms_strip s = {a, u->b, u->h0 + h, r->at.r0, rows, WN_TILE, 0};
   double cut[2 * WN_TILE];
   uint64_t seen[WN_TILE];
@@ -320,6 +346,9 @@ static void threshold_head(const struct wn_attention_plan *p, const struct wn_at
     }
     wn_threshold_mask(&s, cut, w->tile, NULL, seen, seen);
     for (int64_t i = 0; i < rows; i++) some |= seen[i];
+    for (int64_t i = 0; a->look.rows && i < rows; i++)
+      for (int64_t j = 0; j < WN_TILE; j++)
+        if (!(seen[i] >> j & 1)) logits[i * stride + s.j0 + j] = -INFINITY;
     if (some == 0) continue;
     p->ops->softmax(&(struct wn_tile_softmax){.a = w->tile,
                                               .seen = seen,
@@ -336,6 +365,40 @@ static void threshold_head(const struct wn_attention_plan *p, const struct wn_at
     p->kernels.values[WN_TILE / 16][rows](k->v + (c * u->groups + h / p->group) * WN_TILE * Dp, w->tile,
                                           r->acc + row * Dp);
   }
+}
+
+/* What is done with the kept logits of head h, all of a row block there. */
+static void use_logits(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
+                       const struct worker *w, const struct rows *r, int64_t h) {
+  const struct wn_attention *a = p->a;
+  const int64_t stride = p->blocks * WN_TILE, head = u->h0 + h, end = (r->at.block + 1) * WN_TILE;
+  float *logits = logits_of(p, r, h);
+  for (int64_t i = 0; a->look.n > 0 && i < r->at.rows; i++)
+    p->ops->count(&(struct wn_tile_count){
+        .logits = logits + i * stride,
+        .n = r->at.p0 + i + 1,
+        .control = a->look.control ? a->look.control + u->b * a->Tk : NULL,
+        .shares = a->look.n,
+        .tau = a->look.tau,
+        .count = a->look.count + ((u->b * a->H + head) * a->Tq + r->at.r0 + i) * a->look.n,
+        .work = w->order,
+    });
+  if (a->threshold.on) threshold_head(p, u, k, w, r, h);
+  if (!a->look.rows) return;
+  for (int64_t i = 0; i < r->at.rows; i++) {
+    float sum = 0;
+    for (int n = 0; n < WN_TILE_LANES; n++) sum += r->l[(h * WN_TILE + i) * WN_TILE_LANES + n];
+    p->ops->show(logits + i * stride, end, wn_attention_lse(r->m[h * WN_TILE + i], sum));
+  }
+  a->look.rows(a->look.user, &(struct wn_attention_view){.a = a,
+                                                         .b = u->b,
+                                                         .h = head,
+                                                         .r = r->at.r0,
+                                                         .rows = r->at.rows,
+                                                         .columns = wn_min_i64(end, a->Tk),
+                                                         .stride = stride,
+                                                         .w = logits,
+                                                         .thread = omp_get_thread_num()});
 }
 
 static void finish_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct rows *r,
@@ -369,13 +432,23 @@ static void forward_rows(const struct wn_attention_plan *p, const struct wn_atte
   }
   for (int64_t g = 0; g < u->groups; g++) seen = wn_min_i64(seen, k->first[g]);
   first = wn_max_i64(first, seen);
-  for (int64_t c = inspect ? 0 : first; c < (inspect ? p->blocks : block + count); c++) {
+  const bool apart = keeps_logits(p->a) && !p->a->sel.on; /* heads one after another */
+  for (int64_t h = 0; apart && h < u->heads; h++) {
+    for (int64_t i = 0; i < count; i++) clear_logits(p, &w->rows[i], h);
+    for (int64_t c = first; c < block + count; c++)
+      for (int64_t i = 0; i < count; i++) {
+        begin_tile(p, u, k, w, &w->rows[i], c);
+        head_tile(p, u, k, w, &w->rows[i], h, c);
+      }
+    for (int64_t i = 0; i < count; i++) use_logits(p, u, k, w, &w->rows[i], h);
+  }
+  for (int64_t c = inspect ? 0 : first; !apart && c < (inspect ? p->blocks : block + count); c++) {
     for (int64_t i = 0; i < count; i++) begin_tile(p, u, k, w, &w->rows[i], c);
     for (int64_t h = 0; h < u->heads; h++)
       for (int64_t i = 0; i < count; i++) head_tile(p, u, k, w, &w->rows[i], h, c);
   }
-  for (int64_t i = 0; p->a->threshold.on && i < count; i++)
-    for (int64_t h = 0; h < u->heads; h++) threshold_head(p, u, k, w, &w->rows[i], h);
+  for (int64_t i = 0; keeps_logits(p->a) && !apart && i < count; i++)
+    for (int64_t h = 0; h < u->heads; h++) use_logits(p, u, k, w, &w->rows[i], h);
   if (p->sparse.on) {
     struct wn_sparse_forward f[ROWS_MAX];
     for (int64_t i = 0; i < count; i++) {

@@ -131,6 +131,17 @@ struct wn_tile_exclusive {
   double gate;
 };
 
+/* How many of a row's heaviest content keys reach shares of their weight. */
+struct wn_tile_count {
+  const float *logits; /* [n], -inf from there to the next multiple of 16, and where a key is not seen */
+  int64_t n;
+  const uint8_t *control; /* [n] or NULL */
+  int64_t shares;
+  const double *tau; /* [shares] ascending */
+  int32_t *count;    /* [shares] */
+  float *work;       /* 3 (n + 32) */
+};
+
 struct wn_tile_ops {
   void (*select)(const struct wn_tile_select *);
   void (*softmax)(const struct wn_tile_softmax *);
@@ -176,6 +187,9 @@ struct wn_tile_ops {
                   int64_t D);
   /* As gradient, but lse and delta are [rows,64]: each pair's own. */
   void (*gradient_pairs)(const struct wn_tile_gradient *);
+  /* attention_tile_look.inc. show: x[n] = exp(x - lse), n a multiple of 16 */
+  void (*count)(const struct wn_tile_count *);
+  void (*show)(float *x, int64_t n, float lse);
 };
 extern const struct wn_tile_ops wn_tile_ops_avx2, wn_tile_ops_avx512;
 

@@ -36,7 +36,7 @@ void wn_sparse_init(struct wn_attention_plan *p, bool backward) {
   const struct wn_attention *a = p->a;
   memset(&p->sparse, 0, sizeof p->sparse);
   if (backward && (a->relative.P > 0 || a->bias.n > 0)) return;
-  if (!(a->root.on || a->strided > 0) || a->span.on || a->threshold.on || a->dropout.p > 0 || a->slots.gone ||
+  if (!(a->root.on || a->strided > 0) || a->span.on || a->threshold.on || wn_attention_looks(a) || a->dropout.p > 0 || a->slots.gone ||
       a->slots.at || a->slots.mass)
     return;
   int64_t near = a->Tk;

@@ -153,6 +153,28 @@ static int32_t apply_threshold(const struct wn_attention *a, int64_t b, int64_t 
   return kept;
 }
 
+static int larger_first(const void *x, const void *y) {
+  const double p = *(const double *)x, q = *(const double *)y;
+  return p != q ? (p > q ? -1 : 1) : 0;
+}
+
+/* How many content keys each share of their weight takes: count[look.n]. */
+static void count_needed(const struct wn_attention *a, int64_t b, int64_t first, int64_t last, const double *weight,
+                         double *order, int32_t *count) {
+  const uint8_t *control = a->look.control ? a->look.control + b * a->Tk : NULL;
+  int64_t n = 0, kept = 0;
+  double content = 0, before = 0;
+  for (int64_t j = first; j <= last; j++) {
+    if ((control && control[j]) || !(weight[j] > 0)) continue;
+    content += order[n++] = weight[j];
+  }
+  qsort(order, (size_t)n, sizeof *order, larger_first);
+  for (int64_t t = 0; t < a->look.n; t++) {
+    while (kept < n && (a->look.tau[t] >= 1 || before < a->look.tau[t] * content)) before += order[kept++];
+    count[t] = (int32_t)kept;
+  }
+}
+
 _Static_assert(sizeof(struct ranked) <= 3 * sizeof(double), "the row's scratch is counted in doubles");
 
 #define REAL_FILE "backends/ref/attention.c"
@@ -233,9 +255,9 @@ static void NAME(select_row)(const struct wn_attention *a, int64_t group, int64_
 
 /* The weights of one row: sinks at weight[0..n), key j at weight[n+j], before dropout; 0 for what is not seen. They
  * sum to 1, or are all 0 where nothing is seen. F: [Tk] or NULL. order: scratch of 3 (n + Tk). Returns the log of the
- * sum of exponentials, over what a threshold keeps. */
+ * sum of exponentials, over what a threshold keeps. needed: [look.n] or NULL. */
 static double NAME(weights)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, const double *F,
-                            double *weight, double *order, int32_t *count) {
+                            double *weight, double *order, int32_t *count, int32_t *needed) {
   const int64_t position = position_of(a, r), first = document_start(a, b, position), g = h / (a->H / a->Hkv);
   const int64_t n = a->sinks.n, last = last_key(a, b, position);
   const REAL *q = NAME(q_at)(a, b, r, h), *sink = a->sinks.k;
@@ -257,6 +279,7 @@ static double NAME(weights)(const struct wn_attention *a, int64_t b, int64_t h, 
   const double shift = top > -INFINITY ? top : 0;
   for (int64_t s = 0; s < n; s++) total += weight[s] = exp(weight[s] - shift);
   for (int64_t j = first; j <= last; j++) total += key[j] = exp(key[j] - shift);
+  if (needed) count_needed(a, b, first, last, key, order, needed);
   if (a->threshold.on && total > 0) {
     for (int64_t j = first; j <= last; j++) key[j] /= total;
     for (int64_t s = 0; s < n; s++) weight[s] /= total;
@@ -292,6 +315,16 @@ static void NAME(mix)(const struct wn_attention *a, int64_t b, int64_t h, int64_
   }
 }
 
+/* The row's weights to whoever looks. as: scratch of Tk. */
+static void NAME(show_row)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, const double *weight,
+                           double *as) {
+  const int64_t position = position_of(a, r), first = document_start(a, b, position);
+  float *w = (float *)as;
+  for (int64_t j = 0; j <= position; j++) w[j] = j < first ? 0 : (float)weight[a->sinks.n + j];
+  a->look.rows(a->look.user,
+               &(struct wn_attention_view){a, b, h, r, 1, position + 1, position + 1, w, omp_get_thread_num()});
+}
+
 /* One head of one sequence. row, carry: [Tk]; acc: [D]; weight: [row_doubles]; mass: [Tk] or NULL. */
 static void NAME(forward_head)(const struct wn_attention *a, int64_t b, int64_t h, double *row, double *carry,
                                double *acc, double *weight, double *mass) {
@@ -320,7 +353,9 @@ static void NAME(forward_head)(const struct wn_attention *a, int64_t b, int64_t 
       }
     }
     const double lse = NAME(weights)(a, b, h, r, a->sel.on ? row : NULL, weight, weight + 2 * (a->sinks.n + a->Tk),
-                                     a->threshold.on && a->threshold.count ? a->threshold.count + n : NULL);
+                                     a->threshold.on && a->threshold.count ? a->threshold.count + n : NULL,
+                                     a->look.n > 0 ? a->look.count + n * a->look.n : NULL);
+    if (a->look.rows) NAME(show_row)(a, b, h, r, weight, weight + 2 * (a->sinks.n + a->Tk));
     for (int64_t j = first; mass && j <= position; j++) mass[j] += weight[a->sinks.n + j];
     NAME(mix)(a, b, h, r, weight, acc);
     if (a->exclusive.on) {
@@ -385,7 +420,7 @@ static void NAME(backward_head)(const struct wn_attention *a, int64_t b, int64_t
   const REAL *given = (const REAL *)a->dy + b * a->s_y.b + r * a->s_y.t + h * a->s_y.h;
   const double z = a->span.on ? NAME(ratio)(a, b, h, r) : 0;
   double *dq = s->dq + h * D, *dy = s->dy, mean = 0, dz = 0;
-  NAME(weights)(a, b, h, r, F, s->weight, s->weight + 2 * (n + a->Tk), NULL);
+  NAME(weights)(a, b, h, r, F, s->weight, s->weight + 2 * (n + a->Tk), NULL, NULL);
   for (int64_t d = 0; d < D; d++) dy[d] = (double)given[d];
   if (a->exclusive.on) {
     const REAL *v = NAME(v_at)(a, b, position, g);
