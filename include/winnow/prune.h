@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include "winnow/kv.h"
 #include "winnow/model.h"
+#include "winnow/train.h"
 
 WN_API_BEGIN
 
@@ -21,6 +22,18 @@ typedef struct wn_prune_data {
                              left out */
   int32_t document_token; /* with long_only: the token that starts a document */
 } wn_prune_data;
+
+/* Training with the budgets in force (train.prune), straight through what goes, in the course of a search: one run in
+ * the search's folder, "tuned", which every round continues; its steps are counted through. */
+typedef struct wn_prune_finetune {
+  int64_t steps, every;     /* optimizer steps a round, and a round after so many steps of the search (0: each) and before
+                               a target ends it; 0: none */
+  int64_t after;            /* steps once the search has ended; with them the search is closed. 0: none */
+  double lr;                /* constant; 0: where the recipe's schedule ends */
+  const char *checkpoint;   /* the folder that the model was loaded from: the run begins with its parameters */
+  const wn_recipe *recipe;  /* data, batch, optimizer, losses; of its model only dropout and L_mem may be others than the
+                               checkpoint's. Borrowed */
+} wn_prune_finetune;
 
 typedef struct wn_prune_options {
   wn_prune_data search, report;
@@ -36,7 +49,8 @@ typedef struct wn_prune_options {
   bool plain;                  /* every evaluation from the first layer and row on: the reference for what follows */
   bool lazy;                   /* increases of the loss are kept from earlier steps; only the cheapest layer's is renewed */
   bool check;                  /* lazy: also do what the exact search does, and count where it chooses otherwise */
-  uint64_t memory;             /* bytes that may be taken; 0: half of the machine's memory */
+  uint64_t memory;             /* bytes that may be taken, beside those of fine-tuning; 0: half of the machine's memory */
+  wn_prune_finetune finetune;  /* zeros: none */
 } wn_prune_options;
 /* Defaults: policy selective, step 8, everything else 0. */
 void wn_prune_options_init(wn_prune_options *options);
@@ -52,6 +66,8 @@ typedef struct wn_prune_point {
   double seconds;              /* since the search began, resumed parts included */
   int64_t exact_layer;         /* lazy with check: what the exact search would have lowered; else `layer` */
   double exact_loss;           /* and its search loss */
+  int64_t tuned;               /* steps of fine-tuning behind the losses, from the search's beginning on */
+  double untuned_search_loss, untuned_report_loss; /* when these budgets were reached; without fine-tuning the same */
 } wn_prune_point;
 
 /* "target": the next step would pass it; "floor": no budget can be lowered; "steps": max_steps; "": not finished */
@@ -71,6 +87,10 @@ typedef struct wn_prune_curve {
   int64_t search_rows, report_rows;
   uint64_t search_tokens, report_tokens; /* counted positions */
   char model[24], search[24], report[24]; /* fingerprints of the parameters and of the rows */
+  int64_t finetune_steps, finetune_every; /* as in the options; 0, 0: none in the course of the search */
+  double finetune_lr;          /* 0: none at all so far */
+  int64_t tune_to;             /* steps of fine-tuning that the last point is to have: if more than it has, a round is open */
+  bool closed;                 /* the round after the search has begun: no step follows */
 } wn_prune_curve;
 void wn_prune_curve_clear(wn_prune_curve *curve);
 wn_status wn_prune_curve_load(wn_context *ctx, const char *path, wn_prune_curve *out); /* cleared by the caller */
@@ -82,6 +102,7 @@ typedef struct wn_prune_progress {
   bool stepped;                /* a point was added; else only evaluations were made */
   int64_t evaluations, expected; /* of this step, so far and in all at most */
   uint64_t bytes;              /* of activations, caches and copies that this search holds */
+  const wn_train_progress *tuning; /* a step of fine-tuning was made; NULL: something else */
 } wn_prune_progress;
 typedef void (*wn_prune_fn)(void *user, const wn_prune_progress *progress);
 
@@ -89,6 +110,8 @@ typedef void (*wn_prune_fn)(void *user, const wn_prune_progress *progress);
  * With `resume` a search that is there goes on and gives what it would have given undisturbed; without, one that is
  * there is refused. wn_context_cancel: WN_ERR_CANCELLED between two evaluations, nothing but the step at hand lost.
  * *out (may be NULL) is the curve, to be cleared by the caller, also after WN_ERR_CANCELLED.
+ * With options->finetune the model's parameters become the tuned ones, out_dir/tuned is a run's folder with them, and
+ * a search killed or cancelled in a round goes on in it: the result is that of an undisturbed one all the same.
  * WN_ERR_MEMORY says how many rows would fit. */
 wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_options *options, const char *out_dir,
                           bool resume, wn_prune_fn progress, void *user, wn_prune_curve *out);

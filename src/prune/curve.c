@@ -14,6 +14,7 @@
 #include "kv/budgets.h"
 
 enum { LAYERS_MAX = 1 << 16, POINTS_MAX = 1 << 24 };
+#define STEPS_MAX ((int64_t)1000000000000)
 
 static const char *const end_names[] = {"", "target", "floor", "steps"};
 
@@ -96,6 +97,11 @@ static json_t *point_json(const wn_prune_curve *curve, const wn_prune_point *p) 
   ok = ok && !json_object_set_new(j, "report_perplexity", json_real(exp(p->report_loss)));
   ok = ok && !json_object_set_new(j, "evaluations", json_integer(p->evaluations));
   ok = ok && !json_object_set_new(j, "seconds", json_real(p->seconds));
+  if (ok && curve->finetune_lr > 0) {
+    ok = !json_object_set_new(j, "tuned", json_integer(p->tuned));
+    ok = ok && !json_object_set_new(j, "untuned_search_loss", json_real(p->untuned_search_loss));
+    ok = ok && !json_object_set_new(j, "untuned_report_loss", json_real(p->untuned_report_loss));
+  }
   if (ok && curve->checked) {
     ok = !json_object_set_new(j, "exact_layer", json_integer(p->exact_layer));
     ok = ok && !json_object_set_new(j, "exact_loss", json_real(p->exact_loss));
@@ -126,6 +132,13 @@ static bool fill(json_t *j, const wn_prune_curve *c) {
   ok = ok && !json_object_set_new(j, "report_rows", json_integer(c->report_rows));
   ok = ok && !json_object_set_new(j, "search_tokens", json_integer((json_int_t)c->search_tokens));
   ok = ok && !json_object_set_new(j, "report_tokens", json_integer((json_int_t)c->report_tokens));
+  if (ok && c->finetune_lr > 0) {
+    ok = !json_object_set_new(j, "finetune_steps", json_integer(c->finetune_steps));
+    ok = ok && !json_object_set_new(j, "finetune_every", json_integer(c->finetune_every));
+    ok = ok && !json_object_set_new(j, "finetune_lr", json_real(c->finetune_lr));
+    ok = ok && !json_object_set_new(j, "tune_to", json_integer(c->tune_to));
+    ok = ok && !json_object_set_new(j, "closed", json_boolean(c->closed));
+  }
   ok = ok && !json_object_set(j, "increase", increase);
   ok = ok && !json_object_set(j, "points", points);
   json_decref(points);
@@ -197,7 +210,14 @@ static wn_status read_point(wn_context *ctx, const char *path, const json_t *j, 
   WN_TRY(get_real(ctx, path, j, "report_loss", 0, &p->report_loss));
   WN_TRY(get_real(ctx, path, j, "seconds", 0, &p->seconds));
   p->exact_layer = p->layer;
-  p->exact_loss = p->search_loss;
+  p->untuned_search_loss = p->search_loss;
+  p->untuned_report_loss = p->report_loss;
+  if (c->finetune_lr > 0) {
+    WN_TRY(get_int(ctx, path, j, "tuned", 0, c->tune_to, &p->tuned));
+    WN_TRY(get_real(ctx, path, j, "untuned_search_loss", 0, &p->untuned_search_loss));
+    WN_TRY(get_real(ctx, path, j, "untuned_report_loss", 0, &p->untuned_report_loss));
+  }
+  p->exact_loss = p->untuned_search_loss;
   if (!c->checked) return WN_OK;
   WN_TRY(get_int(ctx, path, j, "exact_layer", -1, c->layers - 1, &p->exact_layer));
   return get_real(ctx, path, j, "exact_loss", 0, &p->exact_loss);
@@ -251,6 +271,14 @@ static wn_status read_curve(wn_context *ctx, const char *path, const json_t *j, 
   c->search_tokens = (uint64_t)n;
   WN_TRY(get_int(ctx, path, j, "report_tokens", 1, INT64_MAX, &n));
   c->report_tokens = (uint64_t)n;
+  if (json_object_get(j, "finetune_lr")) {
+    WN_TRY(get_real(ctx, path, j, "finetune_lr", 0, &c->finetune_lr));
+    if (!(c->finetune_lr > 0)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"finetune_lr\" must be above 0", path);
+    WN_TRY(get_int(ctx, path, j, "finetune_steps", 0, STEPS_MAX, &c->finetune_steps));
+    WN_TRY(get_int(ctx, path, j, "finetune_every", 0, POINTS_MAX, &c->finetune_every));
+    WN_TRY(get_int(ctx, path, j, "tune_to", 0, STEPS_MAX, &c->tune_to));
+    c->closed = json_is_true(json_object_get(j, "closed"));
+  }
   const char *end = json_string_value(json_object_get(j, "end"));
   for (int e = 0; e <= WN_PRUNE_STEPS; e++)
     if (end && !strcmp(end, end_names[e])) c->end = (wn_prune_end)e;

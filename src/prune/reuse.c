@@ -55,6 +55,7 @@ struct reuse {
   struct version state, trial, best;  /* trial.layers NULL: trials are not kept */
   int64_t best_layer, best_to;        /* -1: none */
   double best_loss;
+  bool probed;
   struct wn_arena arena;
   /* A batch at work. */
   struct wn_layer_blocks blocks;
@@ -467,7 +468,10 @@ static wn_status begin(struct wn_prune_evaluator *e, const int64_t *tokens, doub
   for (int64_t l = 0; l < r->budgets.layers; l++) r->budgets.tokens[l] = tokens ? tokens[l] : r->set->T;
   r->best_layer = -1;
   WN_TRY(run_set(r, &(struct task){.fresh = true, .budgets = &r->budgets, .to = &r->state}, loss));
-  return r->base.by_rows ? probe(r) : WN_OK;
+  /* The machine's kernels are what they were, whatever the parameters. */
+  const bool tried = r->probed;
+  r->probed = true;
+  return r->base.by_rows && !tried ? probe(r) : WN_OK;
 }
 
 /* With the changed budget in force for the time of the call. */

@@ -2,7 +2,11 @@
  *
  * Nothing is state but the budgets reached, which search.json holds with the figures of the way there (and, for the
  * lazy search, the increases last seen): evaluations are functions of the budgets. So a search that was killed and
- * resumed ends with what one that was not ends with. L evaluations a step, L (N/C - 1) steps at most. */
+ * resumed ends with what one that was not ends with. L evaluations a step, L (N/C - 1) steps at most.
+ *
+ * With fine-tuning the parameters are state as well: the run in DIR/tuned. Before a round begins search.json says to
+ * which step of the run it leads; a round that is not finished is finished first when a search goes on. What is held
+ * from before a round, activations and the lazy search's increases, belongs to other parameters and is dropped. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +16,7 @@
 #include "base/file.h"
 #include "prune/curve.h"
 #include "prune/evaluator.h"
+#include "prune/finetune.h"
 #include "prune/greedy.h"
 
 enum { PATH_BYTES = 4096, BATCH = 8 };
@@ -27,6 +32,7 @@ struct search {
   wn_prune_curve curve;
   bool resumed;
   struct wn_greedy greedy;
+  struct wn_finetune *tuning; /* NULL: none */
   wn_prune_fn progress;
   void *user;
   int64_t evaluations, expected; /* of the step at hand */
@@ -46,6 +52,7 @@ static void search_clear(struct search *s) {
   wn_prune_curve_clear(&s->curve);
   wn_free(s->greedy.tokens);
   wn_free(s->greedy.trial);
+  wn_free(s->tuning);
 }
 
 static wn_status check_options(struct search *s) {
@@ -69,6 +76,8 @@ static wn_status check_options(struct search *s) {
   if (o->target_model && o->target_model->config.context < s->T)
     return wn_fail(s->ctx, WN_ERR_SHAPE, "search: the target's model has a context of %lld, the search one of %lld",
                    (long long)o->target_model->config.context, (long long)s->T);
+  if (s->tuning && o->target_model == s->model)
+    return wn_fail(s->ctx, WN_ERR_ARGUMENT, "search: the target's model cannot be the one that is tuned");
   if (c->memory > 0)
     return wn_fail(s->ctx, WN_ERR_UNSUPPORTED, "search: the model has segment recurrence, which knows no budgets");
   if (o->budgets.cache_positions)
@@ -114,6 +123,9 @@ static wn_status open_curve(struct search *s, const char *dir, bool resume) {
   const bool there = wn_path_exists(s->path);
   if (there && !resume)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "%s already holds a search: resume it or choose another folder", dir);
+  if (!there && s->tuning && wn_finetune_exists(s->tuning))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "%s already holds a run, but %s no search: choose another folder",
+                   s->tuning->dir, dir);
   if (!there) {
     WN_TRY(wn_make_dirs(ctx, dir));
     WN_TRY(wn_prune_curve_init(ctx, s->model->config.layers, s->T, o->step, &s->curve));
@@ -123,6 +135,11 @@ static wn_status open_curve(struct search *s, const char *dir, bool resume) {
     s->curve.checked = o->lazy && o->check;
     s->curve.search_rows = s->search.rows, s->curve.search_tokens = s->search.counted;
     s->curve.report_rows = s->report.rows, s->curve.report_tokens = s->report.counted;
+    if (s->tuning) {
+      s->curve.finetune_lr = s->tuning->recipe.train.lr;
+      s->curve.finetune_steps = o->finetune.steps;
+      s->curve.finetune_every = o->finetune.steps > 0 && o->finetune.every == 0 ? 1 : o->finetune.every;
+    }
     strcpy(s->curve.model, model);
     strcpy(s->curve.search, s->search.fingerprint);
     strcpy(s->curve.report, s->report.fingerprint);
@@ -131,6 +148,8 @@ static wn_status open_curve(struct search *s, const char *dir, bool resume) {
   WN_TRY(wn_prune_curve_load(ctx, s->path, &s->curve));
   const wn_prune_curve *c = &s->curve;
   const wn_budgets *a = &c->budgets, *b = &o->budgets;
+  const int64_t every = o->finetune.steps > 0 && o->finetune.every == 0 ? 1 : o->finetune.every;
+  const double lr = s->tuning ? s->tuning->recipe.train.lr : 0;
   const struct {
     const char *what;
     bool same;
@@ -140,11 +159,14 @@ static wn_status open_curve(struct search *s, const char *dir, bool resume) {
               {"context", c->context == s->T},
               {"step", c->step == o->step},
               {"choice of lazy or exact", c->lazy == o->lazy && c->checked == (o->lazy && o->check)},
+              {"fine-tuning", c->finetune_steps == o->finetune.steps && c->finetune_every == every &&
+                                  (c->tune_to == 0 || c->finetune_lr == lr)},
               {"policy", a->policy == b->policy && a->per_kv_head == b->per_kv_head && a->sinks == b->sinks &&
                              a->recent == b->recent && a->seed == b->seed}};
   for (size_t i = 0; i < sizeof same / sizeof *same; i++)
     if (!same[i].same)
       return wn_fail(ctx, WN_ERR_CONFIG, "%s: the search there was begun with another %s", s->path, same[i].what);
+  if (c->tune_to == 0) s->curve.finetune_lr = lr; /* a search that is there may be fine-tuned after all */
   s->resumed = true;
   s->before = c->points[c->count - 1].seconds;
   return WN_OK;
@@ -181,12 +203,63 @@ static double seconds(const struct search *s) {
   return s->before + wn_seconds_now() - s->start;
 }
 
+static void on_tuning(void *user, const wn_train_progress *p) {
+  struct search *s = user;
+  if (!s->progress) return;
+  s->progress(s->user, &(wn_prune_progress){
+                           .curve = &s->curve, .bytes = s->on_search->bytes + s->on_report->bytes, .tuning = p});
+}
+
+/* Finishes the open round: the run up to tune_to, its parameters, everything measured anew. */
+static wn_status finish_round(struct search *s) {
+  wn_prune_curve *c = &s->curve;
+  wn_prune_point *p = &c->points[c->count - 1];
+  wn_budgets budgets;
+  double search, report;
+  WN_TRY(wn_prune_curve_budgets(s->ctx, c, c->count - 1, &budgets));
+  const wn_status status = wn_finetune_run(s->ctx, s->tuning, &budgets, c->tune_to, on_tuning, s);
+  wn_budgets_clear(&budgets);
+  WN_TRY(status);
+  WN_TRY(wn_finetune_load(s->ctx, s->tuning, c->tune_to));
+  WN_TRY(s->on_search->begin(s->on_search, p->tokens, &search));
+  WN_TRY(s->on_report->begin(s->on_report, p->tokens, &report));
+  p->search_loss = s->greedy.loss = search;
+  p->report_loss = report;
+  p->tuned = c->tune_to;
+  p->seconds = seconds(s);
+  for (int64_t l = 0; l < c->layers; l++) c->increase[l] = NAN;
+  WN_TRY(wn_prune_curve_save(s->ctx, c, s->path));
+  tell(s, true);
+  return WN_OK;
+}
+
+static wn_status begin_round(struct search *s, int64_t steps) {
+  s->curve.tune_to = s->curve.points[s->curve.count - 1].tuned + steps;
+  WN_TRY(wn_prune_curve_save(s->ctx, &s->curve, s->path));
+  return finish_round(s);
+}
+
+/* Steps of the search since the last round. */
+static int64_t untuned_steps(const wn_prune_curve *c) {
+  int64_t n = 0;
+  while (n < c->count - 1 && c->points[c->count - 1 - n].tuned == c->points[c->count - 2 - n].tuned) n++;
+  return n;
+}
+
+/* The point that a resumed search goes on from, with the parameters that it had. */
+static wn_status restore(struct search *s) {
+  const wn_prune_point *p = &s->curve.points[s->curve.count - 1];
+  memcpy(s->greedy.tokens, p->tokens, (size_t)s->curve.layers * sizeof *s->greedy.tokens);
+  if (!s->tuning) return WN_OK;
+  if (s->curve.tune_to > p->tuned) return finish_round(s);
+  return p->tuned > 0 ? wn_finetune_load(s->ctx, s->tuning, p->tuned) : WN_OK;
+}
+
 /* Point 0, or back to the last one. */
 static wn_status begin(struct search *s) {
   double search, report;
   wn_prune_curve *c = &s->curve;
-  if (s->resumed)
-    memcpy(s->greedy.tokens, c->points[c->count - 1].tokens, (size_t)c->layers * sizeof *s->greedy.tokens);
+  if (s->resumed) WN_TRY(restore(s));
   WN_TRY(s->on_search->begin(s->on_search, s->greedy.tokens, &search));
   WN_TRY(s->on_report->begin(s->on_report, s->greedy.tokens, &report));
   if (s->resumed) {
@@ -198,8 +271,8 @@ static wn_status begin(struct search *s) {
   } else {
     wn_prune_point *p;
     WN_TRY(wn_prune_curve_add(s->ctx, c, s->greedy.tokens, &p));
-    p->search_loss = p->exact_loss = search;
-    p->report_loss = report;
+    p->search_loss = p->exact_loss = p->untuned_search_loss = search;
+    p->report_loss = p->untuned_report_loss = report;
     p->evaluations = 1;
     p->seconds = seconds(s);
   }
@@ -219,7 +292,7 @@ static wn_status set_target(struct search *s) {
     e->destroy(e);
     WN_TRY(status);
   } else {
-    s->curve.target_loss = s->curve.points[0].search_loss + log1p(o->tolerance);
+    s->curve.target_loss = s->curve.points[0].untuned_search_loss + log1p(o->tolerance);
   }
   s->greedy.target = s->curve.target_loss;
   return WN_OK;
@@ -242,8 +315,9 @@ static wn_status take(struct search *s, const struct wn_greedy_choice *choice) {
   wn_greedy_take(&s->greedy, choice);
   WN_TRY(wn_prune_curve_add(s->ctx, &s->curve, s->greedy.tokens, &p));
   p->layer = p->exact_layer = choice->layer;
-  p->search_loss = p->exact_loss = choice->loss;
-  p->report_loss = report;
+  p->search_loss = p->exact_loss = p->untuned_search_loss = choice->loss;
+  p->report_loss = p->untuned_report_loss = report;
+  p->tuned = p[-1].tuned;
   p->evaluations = choice->evaluations;
   p->seconds = seconds(s);
   if (s->curve.checked) p->exact_layer = choice->exact, p->exact_loss = choice->exact_loss;
@@ -269,11 +343,25 @@ static wn_status loop(struct search *s) {
     WN_TRY(wn_greedy_choose(&s->greedy, &choice));
     if (choice.verdict != WN_GREEDY_LOWER) {
       memcpy(c->increase, kept, (size_t)c->layers * sizeof *kept);
+      if (c->finetune_steps > 0 && untuned_steps(c) > 0) { /* tuned, the model may bear it */
+        WN_TRY(begin_round(s, c->finetune_steps));
+        continue;
+      }
       c->end = choice.verdict == WN_GREEDY_AT_FLOOR ? WN_PRUNE_FLOOR : WN_PRUNE_TARGET;
       return WN_OK;
     }
     WN_TRY(take(s, &choice));
+    if (c->finetune_steps > 0 && untuned_steps(c) >= c->finetune_every) WN_TRY(begin_round(s, c->finetune_steps));
   }
+}
+
+/* The round after a search that has come to its end; not where nothing is evicted. */
+static wn_status close_search(struct search *s) {
+  wn_prune_curve *c = &s->curve;
+  if (!s->tuning || s->options->finetune.after == 0 || c->closed || c->count < 2) return WN_OK;
+  if (c->end != WN_PRUNE_TARGET && c->end != WN_PRUNE_FLOOR) return WN_OK;
+  c->closed = true;
+  return begin_round(s, s->options->finetune.after);
 }
 
 /* What was found, measured once more the plain way; then the files. */
@@ -297,15 +385,25 @@ static wn_status finish(struct search *s, const char *dir) {
   }
   WN_TRY_GOTO(wn_prune_curve_save(s->ctx, c, s->path), done);
   WN_TRY_GOTO(wn_path_join(s->ctx, path, sizeof path, dir, "budgets.json"), done);
+  WN_TRY_GOTO(wn_budgets_save(s->ctx, &found, path), done);
+  if (!s->tuning || c->points[c->count - 1].tuned == 0) goto done;
+  /* A portion may have ended some steps past the last round. */
+  WN_TRY_GOTO(wn_path_join(s->ctx, path, sizeof path, s->tuning->dir, "budgets.json"), done);
   status = wn_budgets_save(s->ctx, &found, path);
 done:
   wn_budgets_clear(&found);
   return status;
 }
 
-static wn_status prepare(struct search *s) {
+static wn_status prepare(struct search *s, const char *dir) {
   const int64_t L = s->model->config.layers;
+  const wn_prune_finetune *tuning = &s->options->finetune;
   void *memory;
+  if (tuning->steps || tuning->every || tuning->after) {
+    WN_TRY(wn_alloc(s->ctx, "fine-tuning", sizeof *s->tuning, &memory));
+    s->tuning = memory;
+    WN_TRY(wn_finetune_init(s->ctx, tuning, s->model, dir, s->tuning));
+  }
   WN_TRY(wn_alloc(s->ctx, "budgets", (size_t)L * sizeof *s->greedy.tokens, &memory));
   s->greedy.tokens = memory;
   for (int64_t l = 0; l < L; l++) s->greedy.tokens[l] = s->T > 0 ? s->T : 1;
@@ -326,7 +424,7 @@ wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_optio
                      .start = wn_seconds_now()};
   wn_status status;
   if (out) memset(out, 0, sizeof *out);
-  WN_TRY_GOTO(prepare(&s), done);
+  WN_TRY_GOTO(prepare(&s, out_dir), done);
   WN_TRY_GOTO(load_sets(&s), done);
   WN_TRY_GOTO(open_curve(&s, out_dir, resume), done);
   WN_TRY_GOTO(open_evaluators(&s), done);
@@ -339,13 +437,16 @@ wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_optio
   s.greedy.user = &s;
   WN_TRY_GOTO(begin(&s), done);
   WN_TRY_GOTO(set_target(&s), done);
-  s.curve.end = WN_PRUNE_OPEN;
+  if (!s.curve.closed) s.curve.end = WN_PRUNE_OPEN;
   WN_TRY_GOTO(wn_prune_curve_save(ctx, &s.curve, s.path), done);
   tell(&s, true);
-  if (s.greedy.loss > s.greedy.target)
+  if (s.curve.closed)
+    status = WN_OK; /* the round after the search is behind it */
+  else if (s.greedy.loss > s.greedy.target)
     s.curve.end = WN_PRUNE_TARGET; /* passed before the first step */
   else
     status = loop(&s);
+  if (status == WN_OK) status = close_search(&s);
   if (status == WN_OK) status = finish(&s, out_dir);
 done:
   if (out && (status == WN_OK || status == WN_ERR_CANCELLED)) {

@@ -10,4 +10,9 @@
  * tokenizer; the caller destroys it. */
 wn_status wn_run_prepare(wn_context *ctx, wn_recipe *recipe, const char *tokenizer_from, wn_tokenizer **tok);
 
+/* Every parameter of the model from the checkpoint `from`, which may differ in all that has none: losses, dropout,
+ * masks. WN_ERR_CONFIG names the first that it lacks or has in another shape. */
+struct wn_model;
+wn_status wn_run_take_parameters(wn_context *ctx, const char *from, struct wn_model *model);
+
 #endif

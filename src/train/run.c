@@ -56,30 +56,6 @@ static wn_status same_model(wn_context *ctx, const char *dir, const wn_model_con
   return status;
 }
 
-/* Every parameter of the new model from train.init, which may differ in all that has none: losses, dropout, masks. */
-static wn_status begin_from(struct run *r) {
-  wn_context *ctx = r->ctx;
-  const char *from = r->recipe.train.init;
-  wn_model *given;
-  WN_TRY(wn_model_load(ctx, from, &given));
-  wn_status status = wn_model_need_float(ctx, given, "train.init");
-  for (int i = 0; status == WN_OK && i < r->model->table.count; i++) {
-    const struct wn_param *row = &r->model->table.rows[i];
-    const int at = wn_param_find(&given->table, row->name);
-    const struct wn_param *its = at >= 0 ? &given->table.rows[at] : NULL;
-    bool same = its && its->ndim == row->ndim;
-    for (int d = 0; same && d < row->ndim; d++) same = its->shape[d] == row->shape[d];
-    if (same)
-      memcpy((float *)r->model->params + row->offset, (const float *)given->params + its->offset,
-             row->count * sizeof(float));
-    else
-      status = wn_fail(ctx, WN_ERR_CONFIG, "%s: %s \"%s\", which the recipe's model has", from,
-                       its ? "has another shape of" : "has no", row->name);
-  }
-  wn_model_destroy(given);
-  return status;
-}
-
 /* A folder without a checkpoint: nothing is written before the recipe has passed its checks. */
 static wn_status begin_model(struct run *r) {
   wn_context *ctx = r->ctx;
@@ -91,7 +67,7 @@ static wn_status begin_model(struct run *r) {
   WN_TRY(wn_run_log_open(ctx, r->dir, &r->log));
   WN_TRY(wn_checkpoint_recover(ctx, r->dir));
   WN_TRY(wn_model_create(ctx, &r->recipe.model, r->recipe.train.seed, &r->model));
-  return r->recipe.train.init[0] ? begin_from(r) : WN_OK;
+  return c->train.init[0] ? wn_run_take_parameters(ctx, c->train.init, r->model) : WN_OK;
 }
 
 static wn_status continue_model(struct run *r, const wn_recipe *recipe) {

@@ -1,0 +1,96 @@
+/* Fine-tuning in the course of a search, by the trainer and its checkpoints (src/train): a round is `wn_train_run` up
+ * to a step number, so that what holds for runs holds here: killed anywhere it continues to the bit, and the budgets in
+ * force lie beside the parameters. The gradient goes straight through the choice of what goes (train.prune). The rate
+ * is constant: how many rounds there will be is not known. */
+#include "prune/finetune.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "train/checkpoint.h"
+#include "train/prepare.h"
+
+/* The recipe's model is the checkpoint's but for what only training knows. */
+static wn_status adopt_model(wn_context *ctx, const char *checkpoint, const wn_model_config *model, wn_recipe *recipe) {
+  wn_model_config its = *model;
+  const wn_model_config *want = &recipe->model;
+  char *a = NULL, *b = NULL;
+  its.dropout = want->dropout;
+  its.dropout_hidden = want->dropout_hidden;
+  its.init_std = want->init_std;
+  its.attention.dropout = want->attention.dropout;
+  its.attention.selective.mem = want->attention.selective.mem;
+  if (recipe->model.vocab_size == 0) recipe->model.vocab_size = its.vocab_size;
+  if (recipe->model.context == 0) recipe->model.context = its.context;
+  WN_TRY(wn_model_config_resolve(ctx, &recipe->model));
+  WN_TRY(wn_model_config_resolve(ctx, &its));
+  wn_status status = wn_model_config_json(ctx, &its, &a);
+  if (status == WN_OK) status = wn_model_config_json(ctx, &recipe->model, &b);
+  if (status == WN_OK && strcmp(a, b))
+    status = wn_fail(ctx, WN_ERR_CONFIG,
+                     "fine-tuning: the recipe's model is not %s's (compare its config.json; only dropout and L_mem may "
+                     "differ)",
+                     checkpoint);
+  wn_text_free(a);
+  wn_text_free(b);
+  return status;
+}
+
+static wn_status put_path(wn_context *ctx, const char *path, char *out, size_t bytes) {
+  if (snprintf(out, bytes, "%s", path) >= (int)bytes)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "fine-tuning: the path %s is too long", path);
+  return WN_OK;
+}
+
+wn_status wn_finetune_init(wn_context *ctx, const wn_prune_finetune *options, struct wn_model *model, const char *dir,
+                           struct wn_finetune *out) {
+  const wn_prune_finetune *o = options;
+  if (!o->recipe || !o->checkpoint)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "fine-tuning needs a recipe and the checkpoint's folder");
+  if (o->steps < 0 || o->every < 0 || o->after < 0 || (o->every > 0 && o->steps == 0))
+    return wn_fail(ctx, WN_ERR_ARGUMENT,
+                   "fine-tuning: %lld steps after each %lld of the search, %lld after it: none may be negative, and a "
+                   "round has at least 1",
+                   (long long)o->steps, (long long)o->every, (long long)o->after);
+  if (!(o->lr >= 0) || o->lr > 1000)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "fine-tuning: a rate of %g, expected 0 to 1000", o->lr);
+  WN_TRY(wn_model_need_float(ctx, model, "fine-tuning"));
+  out->model = model;
+  out->recipe = *o->recipe;
+  WN_TRY(adopt_model(ctx, o->checkpoint, &model->config, &out->recipe));
+  WN_TRY(wn_path_join(ctx, out->dir, sizeof out->dir, dir, "tuned"));
+  WN_TRY(wn_path_join(ctx, out->budgets, sizeof out->budgets, dir, "budgets.json"));
+  wn_train_config *c = &out->recipe.train;
+  c->lr = o->lr > 0 ? o->lr : c->schedule == WN_SCHED_CONSTANT ? c->lr : c->lr * c->min_lr_ratio;
+  if (!(c->lr > 0))
+    return wn_fail(ctx, WN_ERR_CONFIG, "fine-tuning: the recipe's schedule ends at a rate of 0: give one");
+  c->schedule = WN_SCHED_CONSTANT;
+  c->warmup = 0;
+  c->eval_every = 0; /* the search measures */
+  c->prune.from_step = c->prune.to_step = 0;
+  WN_TRY(put_path(ctx, o->checkpoint, c->init, sizeof c->init));
+  return put_path(ctx, out->budgets, c->prune.budgets, sizeof c->prune.budgets);
+}
+
+bool wn_finetune_exists(const struct wn_finetune *f) {
+  return wn_checkpoint_exists(f->dir) || wn_path_has(f->dir, "model.safetensors");
+}
+
+wn_status wn_finetune_run(wn_context *ctx, struct wn_finetune *f, const wn_budgets *budgets, int64_t until,
+                          wn_train_fn progress, void *user) {
+  WN_TRY(wn_budgets_save(ctx, budgets, f->budgets));
+  f->recipe.train.steps = until;
+  return wn_train_run(ctx, &f->recipe, f->dir, true, progress, user);
+}
+
+wn_status wn_finetune_load(wn_context *ctx, const struct wn_finetune *f, int64_t step) {
+  struct wn_run_state state;
+  WN_TRY(wn_checkpoint_recover(ctx, f->dir));
+  WN_TRY(wn_checkpoint_state(ctx, f->dir, &state));
+  if (state.step != step)
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: the run is at step %lld, the search's state at %lld", f->dir,
+                   (long long)state.step, (long long)step);
+  return wn_run_take_parameters(ctx, f->dir, f->model);
+}
