@@ -207,21 +207,12 @@ static int read_tolerance(const char *text, double *out) {
 }
 
 /* "2GB", "512MiB". */
-static int read_bytes(const char *text, uint64_t *out) {
-  static const struct {
-    const char *unit;
-    double bytes;
-  } units[] = {{"", 1},     {"B", 1},        {"kB", 1e3},     {"MB", 1e6},
-               {"GB", 1e9}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}};
-  char *end;
-  errno = 0;
-  const double value = strtod(text, &end);
-  for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-    if (end != text && !errno && value > 0 && value < 1e15 && !strcmp(end, units[i].unit)) {
-      *out = (uint64_t)(value * units[i].bytes);
-      return 0;
-    }
-  return cli_usage_error("winnow prune search", "--memory: \"%s\" is no number of bytes, such as 2GB", text);
+static int read_memory(const char *text, uint64_t *out) {
+  double bytes;
+  if (!wn_bytes_parse(text, &bytes))
+    return cli_usage_error("winnow prune search", "--memory: \"%s\" is no number of bytes, such as 2GB", text);
+  *out = bytes < 0x1p63 ? (uint64_t)bytes : UINT64_C(1) << 63;
+  return 0;
 }
 
 static int check_search(struct search *s, int code) {
@@ -233,7 +224,7 @@ static int check_search(struct search *s, int code) {
   if (s->options.check && !s->options.lazy)
     return cli_usage_error("winnow prune search", "--check goes with --lazy: the exact search has nothing to compare");
   if (s->tolerance && read_tolerance(s->tolerance, &s->options.tolerance)) return 2;
-  if (s->memory && read_bytes(s->memory, &s->options.memory)) return 2;
+  if (s->memory && read_memory(s->memory, &s->options.memory)) return 2;
   policy_named(s->policy, strlen(s->policy), &s->options.budgets.policy);
   apply_choices(&s->choices, &s->options.budgets);
   return CLI_GO;

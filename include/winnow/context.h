@@ -4,6 +4,7 @@
 #ifndef WINNOW_CONTEXT_H
 #define WINNOW_CONTEXT_H
 
+#include <stdbool.h>
 #include "winnow/status.h"
 
 WN_API_BEGIN
@@ -64,6 +65,9 @@ typedef struct wn_memory_info {
 } wn_memory_info;
 void wn_memory_info_get(wn_memory_info *out);
 void wn_memory_peak_reset(void); /* peak_bytes := live_bytes */
+
+/* "4096", "2MiB", "1.5GB" (kB, MB, GB: powers of ten) as a number of bytes, above 0. False: it is none. */
+bool wn_bytes_parse(const char *text, double *out);
 
 WN_API_END
 #endif

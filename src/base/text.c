@@ -1,9 +1,11 @@
-/* A growing text in counted memory. */
+/* A growing text in counted memory; numbers of bytes. */
 #include "base/text.h"
 #include "base/alloc.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static bool reserve(struct wn_text *text, size_t more) {
@@ -36,4 +38,21 @@ void wn_text_add(struct wn_text *text, const char *format, ...) {
   vsnprintf(text->data + text->bytes, (size_t)n + 1, format, args);
   va_end(args);
   text->bytes += (size_t)n;
+}
+
+bool wn_bytes_parse(const char *text, double *out) {
+  static const struct {
+    const char *name;
+    double bytes;
+  } units[] = {{"", 1},     {"B", 1},        {"kB", 1e3},     {"MB", 1e6},
+               {"GB", 1e9}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}};
+  char *end;
+  errno = 0;
+  const double value = strtod(text, &end);
+  for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+    if (end != text && !errno && value > 0 && value < 1e18 && !strcmp(end, units[i].name)) {
+      *out = value * units[i].bytes;
+      return true;
+    }
+  return false;
 }

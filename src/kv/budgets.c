@@ -180,21 +180,11 @@ static wn_status from_list(wn_context *ctx, const wn_model_config *c, const char
   return WN_OK;
 }
 
-/* Bytes that a unit stands for; 0: it is none. */
-static double unit_bytes(const char *unit) {
-  static const struct {
-    const char *name;
-    double bytes;
-  } units[] = {{"B", 1}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}};
-  for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-    if (!strcmp(unit, units[i].name)) return units[i].bytes;
-  return 0;
-}
-
 wn_status wn_budgets_parse(wn_context *ctx, const wn_model_config *config, const char *text, wn_budgets *out) {
   const size_t digits = strspn(text, "0123456789."), list = strspn(text, "0123456789,");
   if (list > 0 && text[list] == 0 && strchr(text, ',')) return from_list(ctx, config, text, out);
-  if (digits == 0 || strchr(text, '/') || (text[digits] && unit_bytes(text + digits) == 0)) {
+  double bytes = 0;
+  if (digits == 0 || strchr(text, '/') || (text[digits] && !wn_bytes_parse(text, &bytes))) {
     if (wn_path_exists(text)) return wn_budgets_load(ctx, text, out);
     return wn_fail(ctx, WN_ERR_CONFIG,
                    "budgets \"%s\": neither a number (64), a list (64,32), a part of the context (0.25), bytes (2MiB) "
@@ -206,7 +196,7 @@ wn_status wn_budgets_parse(wn_context *ctx, const wn_model_config *config, const
   const double value = strtod(text, &end);
   if (end != text + digits || errno || !isfinite(value))
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets \"%s\": \"%.*s\" is not a number", text, (int)digits, text);
-  if (*end) return from_bytes(ctx, config, text, value * unit_bytes(end), out);
+  if (*end) return from_bytes(ctx, config, text, bytes, out);
   if (memchr(text, '.', digits)) {
     if (!(value > 0 && value <= 1))
       return wn_fail(ctx, WN_ERR_CONFIG, "budgets \"%s\": a part of the context must be above 0 and at most 1", text);

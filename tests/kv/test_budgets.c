@@ -209,11 +209,28 @@ static int end(void **state) {
   return 0;
 }
 
+static void numbers_of_bytes(void **state) {
+  (void)state;
+  double bytes;
+  static const struct {
+    const char *text;
+    double bytes;
+  } good[] = {{"4096", 4096}, {"12B", 12},    {"1.5kB", 1500},     {"2MB", 2e6},
+              {"3GB", 3e9},   {"2KiB", 2048}, {"0.5MiB", 1 << 19}, {"1GiB", 1 << 30}};
+  for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+    assert_true(wn_bytes_parse(good[i].text, &bytes) && bytes == good[i].bytes);
+  static const char *const bad[] = {"", "much", "MB", "0", "-1kB", "2 MB", "2mb", "1e400", "inf", "nan", "1TB", "5,6"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    if (wn_bytes_parse(bad[i], &bytes)) fail_msg("\"%s\" is taken for bytes", bad[i]);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_spelling),         cmocka_unit_test(bytes_are_those_of_the_cache),
-      cmocka_unit_test(files_there_and_back),   cmocka_unit_test(wrong_spellings_are_refused),
-      cmocka_unit_test(what_goes_with_a_model), cmocka_unit_test(wrong_files_are_refused),
-  };
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_spelling),
+                                     cmocka_unit_test(bytes_are_those_of_the_cache),
+                                     cmocka_unit_test(files_there_and_back),
+                                     cmocka_unit_test(wrong_spellings_are_refused),
+                                     cmocka_unit_test(what_goes_with_a_model),
+                                     cmocka_unit_test(wrong_files_are_refused),
+                                     cmocka_unit_test(numbers_of_bytes)};
   return cmocka_run_group_tests(tests, begin, end);
 }
