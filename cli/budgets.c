@@ -5,30 +5,40 @@
 #include "ui.h"
 
 int cli_budgets_check(const char *command, const struct cli_budgets *given) {
-  if (!given->spec && (given->policy || given->per_kv_head || given->cache_positions))
+  if (!given->spec && (given->policy || given->choices.per_kv_head || given->cache_positions))
     return cli_usage_error(command, "--%s needs --budgets",
-                           given->policy        ? "policy"
-                           : given->per_kv_head ? "per-kv-head"
-                                                : "cache-positions");
+                           given->policy                ? "policy"
+                           : given->choices.per_kv_head ? "per-kv-head"
+                                                        : "cache-positions");
   return CLI_GO;
 }
 
-static void choose_policy(const char *name, wn_budgets *out) {
-  for (int p = 0; name && p < WN_POLICY_COUNT; p++)
-    if (!strcmp(wn_policy_name((wn_policy)p), name)) out->policy = (wn_policy)p;
+bool cli_policy_named(const char *name, size_t bytes, wn_policy *out) {
+  for (int p = 0; p < WN_POLICY_COUNT; p++) {
+    const char *its = wn_policy_name((wn_policy)p);
+    if (strlen(its) != bytes || strncmp(its, name, bytes)) continue;
+    *out = (wn_policy)p;
+    return true;
+  }
+  return false;
+}
+
+void cli_policy_choices_apply(const struct cli_policy_choices *choices, wn_budgets *budgets) {
+  budgets->sinks = choices->sinks;
+  budgets->recent = choices->recent;
+  budgets->seed = choices->seed;
+  budgets->per_kv_head = choices->per_kv_head;
 }
 
 int cli_budgets_load(wn_context *ctx, const struct cli_budgets *given, const wn_model_config *config, wn_budgets *out) {
   wn_budgets_init(out);
   if (!given->spec) return 0;
-  out->sinks = given->sinks;
-  out->recent = given->recent;
-  out->seed = given->seed;
-  out->per_kv_head = given->per_kv_head;
+  cli_policy_choices_apply(&given->choices, out);
   out->cache_positions = given->cache_positions;
-  choose_policy(given->policy, out); /* bytes are counted for it */
+  const size_t policy = given->policy ? strlen(given->policy) : 0;
+  if (policy) cli_policy_named(given->policy, policy, &out->policy); /* bytes are counted for it */
   wn_status status = wn_budgets_parse(ctx, config, given->spec, out);
-  choose_policy(given->policy, out);
+  if (policy) cli_policy_named(given->policy, policy, &out->policy);
   if (status == WN_OK) status = wn_budgets_check(ctx, out, config);
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }

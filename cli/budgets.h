@@ -5,28 +5,43 @@
 #include <winnow/kv.h>
 #include "args.h"
 
-struct cli_budgets {
-  const char *spec, *policy; /* NULL: not given */
+#define CLI_POLICIES "selective|h2o|tova|streaming|window|random"
+/* The policy of that name, of which `bytes` are read. False: there is none. */
+bool cli_policy_named(const char *name, size_t bytes, wn_policy *out);
+
+/* The policies' own choices. */
+struct cli_policy_choices {
   int64_t sinks;
   double recent;
   uint64_t seed;
-  bool per_kv_head, cache_positions;
+  bool per_kv_head;
+};
+#define CLI_POLICY_CHOICES_DEFAULTS                                                                                    \
+  { .sinks = 4, .recent = 0.5 }
+void cli_policy_choices_apply(const struct cli_policy_choices *choices, wn_budgets *budgets);
+
+struct cli_budgets {
+  const char *spec, *policy; /* NULL: not given */
+  struct cli_policy_choices choices;
+  bool cache_positions;
 };
 #define CLI_BUDGETS_DEFAULTS                                                                                           \
-  { .sinks = 4, .recent = 0.5 }
+  { .choices = CLI_POLICY_CHOICES_DEFAULTS }
 /* clang-format off */
+#define CLI_POLICY_CHOICES_OPTIONS(c)                                                                                 \
+  {.name = "sinks", .type = CLI_INT, .out = &(c)->sinks, .metavar = "N", .min = 0, .max = 1 << 20,                    \
+   .help = "streaming: first tokens that stay"},                                                                      \
+  {.name = "recent", .type = CLI_DOUBLE, .out = &(c)->recent, .metavar = "PART", .min = 0, .max = 1,                  \
+   .help = "h2o: the part of a budget for the most recent tokens"},                                                   \
+  {.name = "random-seed", .type = CLI_UINT, .out = &(c)->seed, .metavar = "N", .help = "random: its seed"},           \
+  {.name = "per-kv-head", .type = CLI_FLAG, .out = &(c)->per_kv_head,                                                 \
+   .help = "h2o, tova, random: each key-value head evicts for itself"}
 #define CLI_BUDGETS_OPTIONS(b)                                                                                        \
   {.name = "budgets", .type = CLI_STRING, .out = &(b)->spec, .metavar = "SPEC",                                       \
    .help = "tokens a layer holds: 64; 64,32,...; 0.25 of the context; 2MiB in all; or a budgets.json"},                \
-  {.name = "policy", .type = CLI_STRING, .out = &(b)->policy, .metavar = "NAME",                                      \
-   .choices = "selective|h2o|tova|streaming|window|random", .help = "which token goes; else the file's, or selective"}, \
-  {.name = "sinks", .type = CLI_INT, .out = &(b)->sinks, .metavar = "N", .min = 0, .max = 1 << 20,                    \
-   .help = "streaming: first tokens that stay"},                                                                      \
-  {.name = "recent", .type = CLI_DOUBLE, .out = &(b)->recent, .metavar = "PART", .min = 0, .max = 1,                  \
-   .help = "h2o: the part of a budget for the most recent tokens"},                                                   \
-  {.name = "random-seed", .type = CLI_UINT, .out = &(b)->seed, .metavar = "N", .help = "random: its seed"},           \
-  {.name = "per-kv-head", .type = CLI_FLAG, .out = &(b)->per_kv_head,                                                 \
-   .help = "h2o, tova, random: each key-value head evicts for itself"},                                               \
+  {.name = "policy", .type = CLI_STRING, .out = &(b)->policy, .metavar = "NAME", .choices = CLI_POLICIES,             \
+   .help = "which token goes; else the file's, or selective"},                                                        \
+  CLI_POLICY_CHOICES_OPTIONS(&(b)->choices),                                                                          \
   {.name = "cache-positions", .type = CLI_FLAG, .out = &(b)->cache_positions,                                         \
    .help = "streaming: positions are places in the cache"}
 /* clang-format on */

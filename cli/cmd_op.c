@@ -9,6 +9,7 @@
 #include <winnow/attention.h>
 #include <winnow/kv.h>
 #include "args.h"
+#include "budgets.h"
 #include "ui.h"
 
 struct op_case {
@@ -82,11 +83,8 @@ static int read_budget(struct op_case *c, const json_t *object) {
   c->budgets.layers = 1;
   c->budgets.tokens = &c->budget;
   c->budgets.per_kv_head = json_is_true(json_object_get(object, "per_kv_head"));
-  bool found = !policy;
-  for (int p = 0; p < WN_POLICY_COUNT && !found; p++) {
-    found = json_is_string(policy) && !strcmp(json_string_value(policy), wn_policy_name((wn_policy)p));
-    if (found) c->budgets.policy = (wn_policy)p;
-  }
+  const char *name = json_string_value(policy);
+  const bool found = !policy || (name && cli_policy_named(name, strlen(name), &c->budgets.policy));
   return found || code ? code : cli_error("%s: case: \"policy\" is none of winnow's", c->path);
 }
 

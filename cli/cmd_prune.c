@@ -11,49 +11,26 @@
 #include <winnow/prune.h>
 #include <winnow/report.h>
 #include "args.h"
+#include "budgets.h"
 #include "recipe.h"
 #include "signals.h"
 #include "ui.h"
 
 enum { PATH_BYTES = 4096, BUDGETS_MAX = 64 };
-#define POLICIES "selective|h2o|tova|streaming|window|random"
-
-/* The name's policy; false: there is none. */
-static bool policy_named(const char *name, size_t bytes, wn_policy *out) {
-  for (int p = 0; p < WN_POLICY_COUNT; p++)
-    if (strlen(wn_policy_name((wn_policy)p)) == bytes && !strncmp(wn_policy_name((wn_policy)p), name, bytes)) {
-      *out = (wn_policy)p;
-      return true;
-    }
-  return false;
-}
-
-/* The policies' choices that both commands take. */
-struct choices {
-  int64_t sinks;
-  double recent;
-  uint64_t seed;
-  bool per_kv_head;
+/* Which rows of a token file, and how many at a time. */
+struct rows {
+  int64_t document, batch;
+  bool long_only;
 };
-#define CHOICES_DEFAULTS                                                                                               \
-  { .sinks = 4, .recent = 0.5 }
 /* clang-format off */
-#define CHOICES_OPTIONS(c)                                                                                             \
-  {.name = "sinks", .type = CLI_INT, .out = &(c)->sinks, .metavar = "N", .min = 0, .max = 1 << 20,                     \
-   .help = "streaming: first tokens that stay"},                                                                      \
-  {.name = "recent", .type = CLI_DOUBLE, .out = &(c)->recent, .metavar = "PART", .min = 0, .max = 1,                   \
-   .help = "h2o: the part of a budget for the most recent tokens"},                                                   \
-  {.name = "random-seed", .type = CLI_UINT, .out = &(c)->seed, .metavar = "N", .help = "random: its seed"},            \
-  {.name = "per-kv-head", .type = CLI_FLAG, .out = &(c)->per_kv_head,                                                  \
-   .help = "h2o, tova, random: each key-value head evicts for itself"}
+#define ROWS_OPTIONS(r)                                                                                               \
+  {.name = "long-only", .type = CLI_FLAG, .out = &(r)->long_only,                                                     \
+   .help = "rows are documents that fill at least 90% of the context, each from its start"},                          \
+  {.name = "document-token", .type = CLI_INT, .out = &(r)->document, .metavar = "ID", .min = -1, .max = INT32_MAX,    \
+   .help = "--long-only: starts a document; -1: the tokenizer's first token"},                                        \
+  {.name = "batch", .type = CLI_INT, .out = &(r)->batch, .metavar = "N", .min = 0, .max = 1 << 20,                    \
+   .help = "rows at a time; 0: 8"}
 /* clang-format on */
-
-static void apply_choices(const struct choices *c, wn_budgets *budgets) {
-  budgets->sinks = c->sinks;
-  budgets->recent = c->recent;
-  budgets->seed = c->seed;
-  budgets->per_kv_head = c->per_kv_head;
-}
 
 /* The token that starts a document: given, or the tokenizer's beside the checkpoint. */
 static int document_token(wn_context *ctx, const char *model, int64_t given, int32_t *out) {
@@ -74,10 +51,11 @@ static int document_token(wn_context *ctx, const char *model, int64_t given, int
 
 struct search {
   struct cli_common common;
-  struct choices choices;
+  struct cli_policy_choices choices;
+  struct rows rows;
   const char *model, *data, *report, *policy, *target_checkpoint, *tolerance, *out, *memory;
-  int64_t search_rows, report_rows, document;
-  bool long_only, resume, save;
+  int64_t search_rows, report_rows;
+  bool resume, save;
   wn_prune_options options;
 };
 
@@ -225,18 +203,19 @@ static int check_search(struct search *s, int code) {
     return cli_usage_error("winnow prune search", "--check goes with --lazy: the exact search has nothing to compare");
   if (s->tolerance && read_tolerance(s->tolerance, &s->options.tolerance)) return 2;
   if (s->memory && read_memory(s->memory, &s->options.memory)) return 2;
-  policy_named(s->policy, strlen(s->policy), &s->options.budgets.policy);
-  apply_choices(&s->choices, &s->options.budgets);
+  cli_policy_named(s->policy, strlen(s->policy), &s->options.budgets.policy);
+  cli_policy_choices_apply(&s->choices, &s->options.budgets);
+  s->options.batch = s->rows.batch;
   return CLI_GO;
 }
 
 static int run_search(wn_context *ctx, struct search *s) {
   wn_model *model = NULL, *target = NULL;
   int32_t token = -1;
-  int code = s->long_only ? document_token(ctx, s->model, s->document, &token) : 0;
+  int code = s->rows.long_only ? document_token(ctx, s->model, s->rows.document, &token) : 0;
   if (code) return code;
-  s->options.search = (wn_prune_data){s->data, s->search_rows, s->long_only, token};
-  s->options.report = (wn_prune_data){s->report, s->report_rows, s->long_only, token};
+  s->options.search = (wn_prune_data){s->data, s->search_rows, s->rows.long_only, token};
+  s->options.report = (wn_prune_data){s->report, s->report_rows, s->rows.long_only, token};
   wn_status status = wn_model_load(ctx, s->model, &model);
   if (status == WN_OK && s->target_checkpoint) status = wn_model_load(ctx, s->target_checkpoint, &target);
   s->options.target_model = target;
@@ -267,7 +246,10 @@ static int run_search(wn_context *ctx, struct search *s) {
 }
 
 static int search(int argc, char **argv) {
-  struct search s = {.common = CLI_COMMON_DEFAULTS, .choices = CHOICES_DEFAULTS, .policy = "selective", .document = -1};
+  struct search s = {.common = CLI_COMMON_DEFAULTS,
+                     .choices = CLI_POLICY_CHOICES_DEFAULTS,
+                     .policy = "selective",
+                     .rows.document = -1};
   wn_prune_options_init(&s.options);
   const struct cli_option options[] = {
       {.name = "model",
@@ -301,17 +283,6 @@ static int search(int argc, char **argv) {
        .min = 0,
        .max = 1e12,
        .help = "likewise"},
-      {.name = "long-only",
-       .type = CLI_FLAG,
-       .out = &s.long_only,
-       .help = "rows are documents that fill at least 90% of the context, each from its start"},
-      {.name = "document-token",
-       .type = CLI_INT,
-       .out = &s.document,
-       .metavar = "ID",
-       .min = -1,
-       .max = INT32_MAX,
-       .help = "--long-only: starts a document; -1: the tokenizer's first token"},
       {.name = "context",
        .type = CLI_INT,
        .out = &s.options.context,
@@ -323,9 +294,10 @@ static int search(int argc, char **argv) {
        .type = CLI_STRING,
        .out = &s.policy,
        .metavar = "NAME",
-       .choices = POLICIES,
+       .choices = CLI_POLICIES,
        .help = "which token goes"},
-      CHOICES_OPTIONS(&s.choices),
+      ROWS_OPTIONS(&s.rows),
+      CLI_POLICY_CHOICES_OPTIONS(&s.choices),
       {.name = "step",
        .type = CLI_INT,
        .out = &s.options.step,
@@ -357,13 +329,6 @@ static int search(int argc, char **argv) {
        .min = 0,
        .max = 1e9,
        .help = "stop after so many, to be resumed; 0: no limit"},
-      {.name = "batch",
-       .type = CLI_INT,
-       .out = &s.options.batch,
-       .metavar = "N",
-       .min = 0,
-       .max = 1 << 20,
-       .help = "rows at a time; 0: 8"},
       {.name = "memory",
        .type = CLI_STRING,
        .out = &s.memory,
@@ -413,10 +378,10 @@ static const char *const subject_names[SUBJECTS] = {"standard", "selective", "se
 
 struct compare {
   struct cli_common common;
-  struct choices choices;
+  struct cli_policy_choices choices;
+  struct rows rows;
   const char *dirs[SUBJECTS], *searches[SUBJECTS], *data, *budgets, *policies, *out;
-  int64_t rows, context, batch, document;
-  bool long_only;
+  int64_t at_most, context;
   int64_t tokens[BUDGETS_MAX];
   int token_count;
   wn_policy chosen[WN_POLICY_COUNT];
@@ -448,8 +413,8 @@ static int read_policies(struct compare *c) {
   for (const char *at = c->policies;; at++) {
     const size_t n = strcspn(at, ",");
     wn_policy policy;
-    if (!policy_named(at, n, &policy))
-      return cli_usage_error("winnow prune compare", "--policies: \"%.*s\" is not one of " POLICIES, (int)n, at);
+    if (!cli_policy_named(at, n, &policy))
+      return cli_usage_error("winnow prune compare", "--policies: \"%.*s\" is not one of " CLI_POLICIES, (int)n, at);
     for (int i = 0; i < c->policy_count; i++)
       if (c->chosen[i] == policy)
         return cli_usage_error("winnow prune compare", "--policies: \"%.*s\" is given twice", (int)n, at);
@@ -540,11 +505,11 @@ static int run_compare(wn_context *ctx, struct compare *c) {
   wn_status status = WN_OK;
   int n = 0, code = 0;
   wn_prune_compare_options_init(&o);
-  apply_choices(&c->choices, &o.budgets);
-  o.data = (wn_prune_data){.path = c->data, .rows = c->rows, .long_only = c->long_only};
+  cli_policy_choices_apply(&c->choices, &o.budgets);
+  o.data = (wn_prune_data){.path = c->data, .rows = c->at_most, .long_only = c->rows.long_only};
   for (int i = 0; i < SUBJECTS && status == WN_OK && !code; i++) {
     if (!c->dirs[i]) continue;
-    if (c->long_only && n == 0) code = document_token(ctx, c->dirs[i], c->document, &o.data.document_token);
+    if (c->rows.long_only && n == 0) code = document_token(ctx, c->dirs[i], c->rows.document, &o.data.document_token);
     if (code) break;
     status = wn_model_load(ctx, c->dirs[i], &models[i]);
     char path[PATH_BYTES];
@@ -560,7 +525,7 @@ static int run_compare(wn_context *ctx, struct compare *c) {
   o.subjects = subjects;
   o.subject_count = n;
   o.context = c->context;
-  o.batch = c->batch;
+  o.batch = c->rows.batch;
   o.tokens = c->tokens;
   o.token_count = c->token_count;
   o.policies = c->chosen;
@@ -591,8 +556,10 @@ static int run_compare(wn_context *ctx, struct compare *c) {
 }
 
 static int compare(int argc, char **argv) {
-  struct compare c = {
-      .common = CLI_COMMON_DEFAULTS, .choices = CHOICES_DEFAULTS, .budgets = "16,32,64,128,256", .document = -1};
+  struct compare c = {.common = CLI_COMMON_DEFAULTS,
+                      .choices = CLI_POLICY_CHOICES_DEFAULTS,
+                      .budgets = "16,32,64,128,256",
+                      .rows.document = -1};
   const struct cli_option options[] = {
       {.name = "standard",
        .type = CLI_STRING,
@@ -619,22 +586,11 @@ static int compare(int argc, char **argv) {
       {.name = "data", .type = CLI_STRING, .out = &c.data, .metavar = "FILE", .required = true, .help = "a token file"},
       {.name = "rows",
        .type = CLI_INT,
-       .out = &c.rows,
+       .out = &c.at_most,
        .metavar = "N",
        .min = 0,
        .max = 1e12,
        .help = "at most so many rows of it, spread evenly; 0: all"},
-      {.name = "long-only",
-       .type = CLI_FLAG,
-       .out = &c.long_only,
-       .help = "rows are documents that fill at least 90% of the context, each from its start"},
-      {.name = "document-token",
-       .type = CLI_INT,
-       .out = &c.document,
-       .metavar = "ID",
-       .min = -1,
-       .max = INT32_MAX,
-       .help = "--long-only: starts a document; -1: the tokenizer's first token"},
       {.name = "context",
        .type = CLI_INT,
        .out = &c.context,
@@ -652,14 +608,8 @@ static int compare(int argc, char **argv) {
        .out = &c.policies,
        .metavar = "NAME,...",
        .help = "which, selective only on models that have it; else all"},
-      CHOICES_OPTIONS(&c.choices),
-      {.name = "batch",
-       .type = CLI_INT,
-       .out = &c.batch,
-       .metavar = "N",
-       .min = 0,
-       .max = 1 << 20,
-       .help = "rows at a time; 0: 8"},
+      ROWS_OPTIONS(&c.rows),
+      CLI_POLICY_CHOICES_OPTIONS(&c.choices),
       {.name = "out",
        .type = CLI_STRING,
        .out = &c.out,
