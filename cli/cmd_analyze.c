@@ -31,7 +31,7 @@ struct analysis {
 };
 /* clang-format off */
 #define ANALYZE_OPTIONS(a)                                                                                            \
-  {.name = "model", .type = CLI_STRING, .out = &(a)->model_dir, .metavar = "DIR", .help = "the checkpoint (or as an argument)"}, \
+  CLI_MODEL_OPTION(&(a)->model_dir),                                                                                  \
   {.name = "text", .type = CLI_STRING, .out = &(a)->text, .metavar = "FILE", .help = "a text to analyze on; - is standard input"}, \
   {.name = "data", .type = CLI_STRING, .out = &(a)->data, .metavar = "FILE", .help = "a token file (.bin) to analyze on"}, \
   {.name = "tokenizer", .type = CLI_STRING, .out = &(a)->tokenizer, .metavar = "SPEC", .help = "for --text: bytes, or a SentencePiece model; else the checkpoint's"}, \

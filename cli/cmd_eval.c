@@ -96,19 +96,13 @@ static int report(const struct request *r, const char *what, const wn_eval_resul
 static int eval_text(wn_context *ctx, const struct request *r, wn_model *model, const wn_eval_options *options,
                      wn_eval_result *result) {
   wn_tokenizer *tok = NULL;
-  wn_status status = wn_tokenizer_load(ctx, r->tokenizer ? r->tokenizer : r->model, &tok);
-  if (status != WN_OK) return cli_fail(ctx, status);
   char *text = NULL;
   size_t bytes = 0;
-  int code = 0;
-  int64_t V = wn_model_config_get(model)->vocab_size;
-  if (wn_tokenizer_vocab_size(tok) > V)
-    code = cli_error("%s: the tokenizer has %d tokens, the model %s has %" PRId64,
-                     r->tokenizer ? r->tokenizer : r->model, wn_tokenizer_vocab_size(tok), r->model, V);
+  int code = cli_tokenizer_load(ctx, r->tokenizer, r->model, model, &tok);
   if (!code) code = cli_read_file(r->text, &text, &bytes);
   if (!code && bytes == 0) code = cli_error("%s: the file is empty", r->text);
   if (!code) {
-    status = wn_eval_text(ctx, model, tok, text, bytes, options, result);
+    const wn_status status = wn_eval_text(ctx, model, tok, text, bytes, options, result);
     if (status != WN_OK && status != WN_ERR_CANCELLED) code = cli_error("%s: %s", r->text, wn_context_error(ctx));
     if (status == WN_ERR_CANCELLED) code = CLI_INTERRUPTED;
   }
@@ -165,11 +159,7 @@ static int eval_source(wn_context *ctx, const struct request *r, wn_model *model
 int cmd_eval(int argc, char **argv) {
   struct request r = {.common = CLI_COMMON_DEFAULTS, .split = "val", .budgets = CLI_BUDGETS_DEFAULTS};
   const struct cli_option options[] = {
-      {.name = "model",
-       .type = CLI_STRING,
-       .out = &r.model,
-       .metavar = "DIR",
-       .help = "the checkpoint (or as an argument)"},
+      CLI_MODEL_OPTION(&r.model),
       {.name = "data", .type = CLI_STRING, .out = &r.data, .metavar = "FILE", .help = "a token file (.bin)"},
       {.name = "text", .type = CLI_STRING, .out = &r.text, .metavar = "FILE", .help = "a text; - is standard input"},
       {.name = "tokenizer",

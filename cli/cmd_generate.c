@@ -53,13 +53,10 @@ static void clear(struct run *g) {
 
 static int load(wn_context *ctx, const struct request *r, struct run *g) {
   wn_status status = wn_model_load(ctx, r->model, &g->model);
-  if (status == WN_OK) status = wn_tokenizer_load(ctx, r->tokenizer ? r->tokenizer : r->model, &g->tok);
   if (status != WN_OK) return cli_fail(ctx, status);
   const wn_model_config *config = wn_model_config_get(g->model);
-  if (wn_tokenizer_vocab_size(g->tok) > config->vocab_size)
-    return cli_error("%s: the tokenizer has %d tokens, the model %s has %" PRId64,
-                     r->tokenizer ? r->tokenizer : r->model, wn_tokenizer_vocab_size(g->tok), r->model,
-                     config->vocab_size);
+  int code = cli_tokenizer_load(ctx, r->tokenizer, r->model, g->model, &g->tok);
+  if (code) return code;
   const char *prompt = r->prompt;
   size_t bytes = prompt ? strlen(prompt) : 0;
   if (!prompt) {
@@ -90,7 +87,7 @@ static int load(wn_context *ctx, const struct request *r, struct run *g) {
   if (!g->drawn || !g->logits) return cli_error("out of memory");
   int64_t capacity = (int64_t)g->prompt_count + g->limit;
   if (config->position == WN_POS_LEARNED && capacity > config->context) capacity = config->context;
-  int code = cli_budgets_load(ctx, &r->budgets, config, &g->budgets);
+  code = cli_budgets_load(ctx, &r->budgets, config, &g->budgets);
   if (code) return code;
   status = wn_session_create_with_budgets(ctx, g->model, 1, capacity, &g->budgets, &g->session);
   if (status == WN_OK) status = wn_text_stream_create(ctx, g->tok, &g->stream);
@@ -197,11 +194,7 @@ int cmd_generate(int argc, char **argv) {
                       .top_p = defaults.top_p,
                       .seed = defaults.seed};
   const struct cli_option options[] = {
-      {.name = "model",
-       .type = CLI_STRING,
-       .out = &r.model,
-       .metavar = "DIR",
-       .help = "the checkpoint (or as an argument)"},
+      CLI_MODEL_OPTION(&r.model),
       {.name = "prompt", .type = CLI_STRING, .out = &r.prompt, .metavar = "TEXT", .help = "the text to continue"},
       {.name = "prompt-file",
        .type = CLI_STRING,

@@ -252,11 +252,7 @@ static int search(int argc, char **argv) {
                      .rows.document = -1};
   wn_prune_options_init(&s.options);
   const struct cli_option options[] = {
-      {.name = "model",
-       .type = CLI_STRING,
-       .out = &s.model,
-       .metavar = "DIR",
-       .help = "the checkpoint (or as an argument)"},
+      CLI_MODEL_OPTION(&s.model),
       {.name = "search",
        .type = CLI_STRING,
        .out = &s.data,

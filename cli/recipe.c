@@ -1,5 +1,6 @@
 #include "recipe.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +37,16 @@ int cli_model_argument(const struct cli_spec *spec, int code, bool required, str
     code = cli_usage_error(spec->command, "which checkpoint? Give --model DIR or the folder");
   cli_list_clear(positionals);
   return code;
+}
+
+int cli_tokenizer_load(wn_context *ctx, const char *given, const char *dir, const wn_model *model, wn_tokenizer **out) {
+  const char *from = given ? given : dir;
+  const int64_t V = wn_model_config_get(model)->vocab_size;
+  const wn_status status = wn_tokenizer_load(ctx, from, out);
+  if (status != WN_OK) return cli_fail(ctx, status);
+  if (wn_tokenizer_vocab_size(*out) <= V) return 0;
+  return cli_error("%s: the tokenizer has %d tokens, the model %s has %" PRId64, from, wn_tokenizer_vocab_size(*out),
+                   dir, V);
 }
 
 int cli_recipe_load(wn_context *ctx, const char *path, const struct cli_list *sets, wn_recipe *out) {
