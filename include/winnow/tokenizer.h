@@ -1,4 +1,5 @@
-/* winnow: tokenizers. "bytes" (vocabulary 256, no special tokens) or a SentencePiece model file. */
+/* winnow: tokenizers. "bytes" (vocabulary 256, no special tokens), SentencePiece models, and byte-pair encoding as
+ * tokenizer.json and GGUF files hold it. docs/tokenizers.md says what of them is read. */
 #ifndef WINNOW_TOKENIZER_H
 #define WINNOW_TOKENIZER_H
 
@@ -11,20 +12,37 @@ WN_API_BEGIN
 
 typedef struct wn_tokenizer wn_tokenizer;
 
-/* spec: "bytes", or the path of a SentencePiece .model file, or of a checkpoint folder that has one. */
+/* spec: "bytes"; or the path of a SentencePiece .model file, a tokenizer.json, a .gguf file, or of a folder that has
+ * tokenizer.model or tokenizer.json (a checkpoint, a Hugging Face model). */
 wn_status wn_tokenizer_load(wn_context *ctx, const char *spec, wn_tokenizer **out);
 void wn_tokenizer_destroy(wn_tokenizer *tok); /* NULL is allowed */
 int32_t wn_tokenizer_vocab_size(const wn_tokenizer *tok);
-int32_t wn_tokenizer_bos(const wn_tokenizer *tok); /* -1: none */
-int32_t wn_tokenizer_eos(const wn_tokenizer *tok); /* -1: none */
-const char *wn_tokenizer_kind(const wn_tokenizer *tok); /* "bytes" or "sentencepiece" */
+int32_t wn_tokenizer_bos(const wn_tokenizer *tok); /* put before every text; -1: none */
+int32_t wn_tokenizer_eos(const wn_tokenizer *tok); /* ends a text; -1: none */
+/* Does this token end a text or a turn of a chat? The eos, and the control tokens that models have for it. */
+bool wn_tokenizer_is_end(const wn_tokenizer *tok, int32_t id);
+const char *wn_tokenizer_kind(const wn_tokenizer *tok); /* "bytes", "sentencepiece" or "bpe" */
+/* The id of a special or added token by its text ("<|im_start|>"); -1: none. Cost: one pass over the vocabulary. */
+int32_t wn_tokenizer_find(const wn_tokenizer *tok, const char *text, size_t bytes);
+/* The model's own chat template (Jinja), owned by tok; NULL: none. */
+const char *wn_tokenizer_chat_template(const wn_tokenizer *tok);
 /* Writes what wn_tokenizer_load(dir) needs into a checkpoint folder. */
 wn_status wn_tokenizer_save(wn_context *ctx, const wn_tokenizer *tok, const char *dir);
 
 /* text: UTF-8, not NUL-terminated (bytes: anything). *ids is allocated for the caller and freed with
- * wn_tokens_free. Text that is not UTF-8 is WN_ERR_FORMAT naming the byte offset (SentencePiece only). */
+ * wn_tokens_free. Text that is not UTF-8 is WN_ERR_FORMAT naming the byte offset (SentencePiece); with
+ * BPE each byte that is no part of valid UTF-8 is read as U+FFFD, as llama.cpp does. */
 wn_status wn_tokenizer_encode(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, bool add_bos,
                               bool add_eos, int32_t **ids, size_t *count);
+/* The same for a text in parts, encoded as one; special tokens are read in parts with `special` and are plain text in
+ * the others, so that what a user writes cannot end a turn. parts [part_count]. */
+typedef struct wn_text_part {
+  const char *text; /* borrowed */
+  size_t bytes;
+  bool special;
+} wn_text_part;
+wn_status wn_tokenizer_encode_parts(wn_context *ctx, const wn_tokenizer *tok, const wn_text_part *parts, int part_count,
+                                    bool add_bos, bool add_eos, int32_t **ids, size_t *count);
 void wn_tokens_free(int32_t *ids);
 /* *text is NUL-terminated, allocated for the caller, freed with wn_text_free. An id outside the
  * vocabulary is WN_ERR_ARGUMENT. */

@@ -1,5 +1,5 @@
-/* Tokenizers: bytes, and SentencePiece (Kudo and Richardson, "SentencePiece: A simple and language independent subword
- * tokenizer and detokenizer for Neural Text Processing", EMNLP 2018).
+/* Tokenizers at work: bytes, byte-pair encoding (bpe.h), and SentencePiece (Kudo and Richardson, "SentencePiece: A
+ * simple and language independent subword tokenizer and detokenizer for Neural Text Processing", EMNLP 2018).
  *
  * Long texts are encoded in pieces that end at a newline, in time and memory linear in the text. This gives the ids of
  * the whole wherever newline is a token of its own, which is tried out as a model is loaded. A piece in the middle must
@@ -15,35 +15,17 @@
 #include "text/tokenizer.h"
 #include "base/alloc.h"
 #include "base/error.h"
-#include "base/fields.h"
-#include "base/file.h"
-#include "text/spm.h"
-#include "text/spm_check.h"
+#include "text/normalize.h"
+#include "text/tokenizer_kinds.h"
 #include "text/utf8.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#define MODEL_LIMIT ((size_t)256 << 20)
 #define PIECE_BYTES ((size_t)1 << 16)  /* what is handed to SentencePiece at once, where it can be cut */
 #define WHOLE_LIMIT ((size_t)64 << 20) /* and where it cannot */
-#define MODEL_NAME "tokenizer.model"
-#define KIND_NAME "tokenizer.json"
 
 static const char space_mark[] = "\xE2\x96\x81"; /* U+2581 */
-
-struct wn_tokenizer {
-  int32_t vocab_size, bos, eos;
-  struct wn_spm *spm; /* NULL: bytes */
-  char *model;        /* the model file, [model_bytes] */
-  size_t model_bytes;
-  struct wn_spm_info info;
-  bool cuttable;        /* at newlines */
-  size_t prefix;        /* ids that "\n" alone has */
-  int32_t byte_id[256]; /* -1: none */
-};
 
 void wn_tokens_free(int32_t *ids) {
   wn_free(ids);
@@ -165,10 +147,44 @@ static wn_status encode_text(struct encoder *e, const char *text, size_t bytes, 
   return encode_lines(e, text, bytes, first, ids);
 }
 
+/* Special tokens inside the spans, and the text between them. */
+static wn_status encode_spm(const wn_tokenizer *tok, const char *text, size_t bytes, const struct wn_span *spans,
+                            int count, bool first, struct wn_ids *ids, struct wn_encode_detail *why) {
+  struct encoder e = {.tok = tok, .scratch = wn_spm_ids_create()};
+  wn_status status = e.scratch ? WN_OK : WN_ERR_MEMORY;
+  size_t done = 0, start, end;
+  int32_t id;
+  while (status == WN_OK && count > 0 &&
+         wn_finder_next(&tok->finder, &tok->control, text, bytes, done, spans, count, &start, &end, &id)) {
+    if (start > done) status = encode_text(&e, text + done, start - done, first, ids);
+    if (status == WN_OK) status = wn_ids_add(NULL, ids, &id, 1);
+    first = true; /* behind a special token a text begins, as in llama.cpp */
+    done = end;
+  }
+  if (status == WN_OK) status = encode_text(&e, text + done, bytes - done, first, ids);
+  if (why && status != WN_OK)
+    snprintf(why->text, sizeof why->text, "%s", e.error.text[0] ? e.error.text : "out of memory");
+  wn_spm_ids_destroy(e.scratch);
+  wn_free(e.line);
+  return status;
+}
+
+/* Each byte that is no part of valid UTF-8 is read as U+FFFD. */
+static wn_status encode_bpe(const wn_tokenizer *tok, const char *text, size_t bytes, const struct wn_span *spans,
+                            int count, bool first, struct wn_ids *ids, struct wn_encode_detail *why) {
+  size_t bad;
+  if (wn_utf8_check(text, bytes, &bad)) return wn_bpe_encode(tok->bpe, text, bytes, spans, count, first, ids, why);
+  struct wn_bytes valid = {0};
+  wn_status status = wn_utf8_replace_bad(text, bytes, &valid); /* a text with spans has been through this before */
+  if (status == WN_OK) status = wn_bpe_encode(tok->bpe, valid.data, valid.count, NULL, 0, first, ids, why);
+  wn_bytes_clear(&valid);
+  return status;
+}
+
 wn_status wn_tokenizer_encode_piece(const wn_tokenizer *tok, const char *text, size_t bytes, bool first,
                                     struct wn_ids *ids, struct wn_encode_detail *why) {
   if (why) why->text[0] = 0;
-  if (!tok->spm) {
+  if (!tok->spm && !tok->bpe) {
     int32_t block[1024];
     for (size_t at = 0; at < bytes;) {
       size_t n = 0;
@@ -177,40 +193,90 @@ wn_status wn_tokenizer_encode_piece(const wn_tokenizer *tok, const char *text, s
     }
     return WN_OK;
   }
-  struct encoder e = {.tok = tok, .scratch = wn_spm_ids_create()};
-  wn_status status = e.scratch ? encode_text(&e, text, bytes, first, ids) : WN_ERR_MEMORY;
-  if (why && status != WN_OK)
-    snprintf(why->text, sizeof why->text, "%s", e.error.text[0] ? e.error.text : "out of memory");
-  wn_spm_ids_destroy(e.scratch);
-  wn_free(e.line);
-  return status;
+  if (tok->bpe) return encode_bpe(tok, text, bytes, NULL, 0, first, ids, why);
+  return encode_spm(tok, text, bytes, NULL, 0, first, ids, why);
+}
+
+static bool is_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
 size_t wn_tokenizer_cut(const wn_tokenizer *tok, const char *text, size_t bytes) {
+  if (tok->bpe) { /* before a newline that follows a letter: a word ends there, and nothing looks back */
+    for (size_t i = bytes; tok->bpe->cuttable && i-- > 1;)
+      if (text[i] == '\n' && is_letter(text[i - 1])) return i;
+    return 0;
+  }
   if (!tok->spm) return bytes;
   const char *newline = tok->cuttable && bytes ? memrchr(text, '\n', bytes) : NULL;
   return newline ? (size_t)(newline - text) + 1 : 0;
 }
 
-wn_status wn_tokenizer_encode(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, bool add_bos,
-                              bool add_eos, int32_t **out, size_t *count) {
+/* All parts in one, with the spans in which special tokens are read. */
+static wn_status join(wn_context *ctx, const wn_tokenizer *tok, const wn_text_part *parts, int count,
+                      struct wn_bytes *text, struct wn_span *spans, int *span_count) {
+  *span_count = 0;
+  for (int i = 0; i < count; i++) {
+    size_t begin = text->count;
+    if (tok->bpe) {
+      WN_TRY(wn_utf8_replace_bad(parts[i].text, parts[i].bytes, text));
+    } else {
+      WN_TRY(wn_bytes_add(ctx, text, parts[i].text, parts[i].bytes));
+    }
+    if (parts[i].special) spans[(*span_count)++] = (struct wn_span){begin, text->count};
+  }
+  return wn_bytes_add(ctx, text, "", 0);
+}
+
+static wn_status encode_joined(wn_context *ctx, const wn_tokenizer *tok, const wn_text_part *parts, int count,
+                               struct wn_ids *ids, struct wn_encode_detail *why) {
+  struct wn_bytes text = {0};
+  void *p;
+  int span_count = 0;
+  WN_TRY(wn_alloc(ctx, "text", (size_t)count * sizeof(struct wn_span), &p));
+  struct wn_span *spans = p;
+  wn_status status = join(ctx, tok, parts, count, &text, spans, &span_count);
+  if (status == WN_OK) {
+    if (tok->bpe)
+      status = encode_bpe(tok, text.data, text.count, spans, span_count, true, ids, why);
+    else if (tok->spm)
+      status = encode_spm(tok, text.data, text.count, spans, span_count, true, ids, why);
+    else
+      status = wn_tokenizer_encode_piece(tok, text.data, text.count, true, ids, why);
+  }
+  wn_bytes_clear(&text);
+  wn_free(spans);
+  return status;
+}
+
+wn_status wn_tokenizer_encode_parts(wn_context *ctx, const wn_tokenizer *tok, const wn_text_part *parts, int part_count,
+                                    bool add_bos, bool add_eos, int32_t **out, size_t *count) {
   *out = NULL;
   *count = 0;
-  size_t bad;
-  if (tok->spm && !wn_utf8_check(text, bytes, &bad))
-    return wn_fail(ctx, WN_ERR_FORMAT, "the text is not UTF-8 at byte %zu (0x%02x)", bad, (unsigned char)text[bad]);
+  size_t bad, bytes = 0;
+  if (part_count < 0) return wn_fail(ctx, WN_ERR_ARGUMENT, "%d parts of a text", part_count);
+  for (int i = 0; i < part_count; i++) {
+    if (tok->spm && !wn_utf8_check(parts[i].text, parts[i].bytes, &bad))
+      return wn_fail(ctx, WN_ERR_FORMAT, "the text is not UTF-8 at byte %zu (0x%02x)", bad,
+                     (unsigned char)parts[i].text[bad]);
+    if (!wn_add_size(bytes, parts[i].bytes, &bytes)) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: text");
+  }
   if (add_bos && tok->bos < 0) return wn_fail(ctx, WN_ERR_ARGUMENT, "the tokenizer has no token that begins a text");
   if (add_eos && tok->eos < 0) return wn_fail(ctx, WN_ERR_ARGUMENT, "the tokenizer has no token that ends a text");
   struct wn_ids ids = {0};
-  struct wn_encode_detail why;
+  struct wn_encode_detail why = {{0}};
   void *data = NULL;
   /* never NULL, so that no tokens are not taken for a failure */
   wn_status status = grow(ctx, "tokens", &data, sizeof *ids.data, 0, bytes / 4 + 2, &ids.capacity);
   ids.data = data;
   if (status == WN_OK && add_bos) status = wn_ids_add(ctx, &ids, &tok->bos, 1);
-  if (status == WN_OK) {
-    status = wn_tokenizer_encode_piece(tok, text, bytes, true, &ids, &why);
-    if (status != WN_OK) wn_fail(ctx, status, "the text cannot be encoded: %s", why.text);
+  if (status == WN_OK && part_count > 0) {
+    if (part_count == 1 && !parts[0].special)
+      status = wn_tokenizer_encode_piece(tok, parts[0].text, parts[0].bytes, true, &ids, &why);
+    else
+      status = encode_joined(ctx, tok, parts, part_count, &ids, &why);
+    if (status != WN_OK)
+      wn_fail(ctx, status, "the text cannot be encoded: %s", why.text[0] ? why.text : "out of memory");
   }
   if (status == WN_OK && add_eos) status = wn_ids_add(ctx, &ids, &tok->eos, 1);
   if (status != WN_OK) {
@@ -222,22 +288,13 @@ wn_status wn_tokenizer_encode(wn_context *ctx, const wn_tokenizer *tok, const ch
   return WN_OK;
 }
 
-/* --- decoding --- */
-
-struct bytes {
-  char *data;
-  size_t count, capacity;
-};
-static wn_status add_bytes(wn_context *ctx, struct bytes *b, const char *more, size_t n) {
-  void *data = b->data;
-  wn_status status = grow(ctx, "text", &data, 1, b->count, n + 1, &b->capacity); /* one for the NUL */
-  b->data = data;
-  WN_TRY(status);
-  if (n) memcpy(b->data + b->count, more, n);
-  b->count += n;
-  b->data[b->count] = 0;
-  return WN_OK;
+wn_status wn_tokenizer_encode(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, bool add_bos,
+                              bool add_eos, int32_t **out, size_t *count) {
+  const wn_text_part whole = {text, bytes, false};
+  return wn_tokenizer_encode_parts(ctx, tok, &whole, 1, add_bos, add_eos, out, count);
 }
+
+/* --- decoding --- */
 
 struct decoder {
   bool at_start;   /* SentencePiece: the space before the text is still to come */
@@ -246,18 +303,18 @@ struct decoder {
 };
 
 /* Bytes through the UTF-8 filter: complete sequences go out, what cannot become one goes out as U+FFFD a byte. */
-static wn_status filter(wn_context *ctx, struct decoder *d, const char *more, size_t n, struct bytes *out) {
+static wn_status filter(wn_context *ctx, struct decoder *d, const char *more, size_t n, struct wn_bytes *out) {
   size_t bad;
-  if (d->pending_count == 0 && wn_utf8_check(more, n, &bad)) return add_bytes(ctx, out, more, n);
+  if (d->pending_count == 0 && wn_utf8_check(more, n, &bad)) return wn_bytes_add(ctx, out, more, n);
   for (size_t i = 0; i < n; i++) {
     d->pending[d->pending_count++] = more[i];
     while (d->pending_count > 0) {
       int length = wn_utf8_sequence(d->pending, (size_t)d->pending_count);
       if (length < 0) break;
       if (length == 0)
-        WN_TRY(add_bytes(ctx, out, "\xEF\xBF\xBD", 3));
+        WN_TRY(wn_bytes_add(ctx, out, "\xEF\xBF\xBD", 3));
       else
-        WN_TRY(add_bytes(ctx, out, d->pending, (size_t)length));
+        WN_TRY(wn_bytes_add(ctx, out, d->pending, (size_t)length));
       int gone = length ? length : 1;
       memmove(d->pending, d->pending + gone, (size_t)(d->pending_count - gone));
       d->pending_count -= gone;
@@ -266,13 +323,18 @@ static wn_status filter(wn_context *ctx, struct decoder *d, const char *more, si
   return WN_OK;
 }
 
+static unsigned hex_digit(char c) {
+  return c >= '0' && c <= '9' ? (unsigned)(c - '0') : (unsigned)(c - 'A' + 10);
+}
+
+/* Text in which U+2581 stands for a space. */
 static wn_status decode_text_piece(wn_context *ctx, const wn_tokenizer *tok, struct decoder *d, const char *text,
-                                   size_t n, struct bytes *out) {
-  if (d->at_start && (tok->info.add_dummy_prefix || tok->info.remove_extra_whitespaces) && n >= 3 &&
-      !memcmp(text, space_mark, 3)) {
+                                   size_t n, struct wn_bytes *out) {
+  bool strip = tok->bpe ? tok->bpe->strip_space : tok->info.add_dummy_prefix || tok->info.remove_extra_whitespaces;
+  if (d->at_start && strip && n >= 3 && !memcmp(text, space_mark, 3)) {
     text += 3;
     n -= 3;
-    d->at_start = tok->info.remove_extra_whitespaces && n == 0;
+    d->at_start = !tok->bpe && tok->info.remove_extra_whitespaces && n == 0;
   }
   if (n) d->at_start = false;
   while (n > 0) {
@@ -286,13 +348,41 @@ static wn_status decode_text_piece(wn_context *ctx, const wn_tokenizer *tok, str
   return WN_OK;
 }
 
+static wn_status decode_bpe(wn_context *ctx, const wn_tokenizer *tok, struct decoder *d, int32_t id,
+                            struct wn_bytes *out) {
+  const struct wn_bpe *bpe = tok->bpe;
+  const struct wn_token *t = &bpe->vocab.tokens[id];
+  const char *text = wn_vocab_text(&bpe->vocab, id);
+  switch ((enum wn_token_kind)t->kind) {
+  case WN_TOKEN_NONE:
+  case WN_TOKEN_SPECIAL:
+    return WN_OK;
+  case WN_TOKEN_BYTE: {
+    unsigned byte = 0;
+    d->at_start = false;
+    for (uint32_t i = 3; i < 5 && t->bytes == 6; i++) byte = byte * 16 + hex_digit(text[i]);
+    char c = (char)(unsigned char)byte;
+    return filter(ctx, d, &c, 1, out);
+  }
+  case WN_TOKEN_ADDED:
+    d->at_start = false;
+    return filter(ctx, d, text, t->bytes, out);
+  case WN_TOKEN_TEXT:
+    break;
+  }
+  if (!bpe->byte_level) return decode_text_piece(ctx, tok, d, text, t->bytes, out);
+  d->at_start = false;
+  return filter(ctx, d, text, t->bytes, out);
+}
+
 static wn_status decode_piece(wn_context *ctx, const wn_tokenizer *tok, struct decoder *d, int32_t id, bool raw,
-                              struct bytes *out) {
+                              struct wn_bytes *out) {
   if (id < 0 || id >= tok->vocab_size)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "token %d is outside the tokenizer's vocabulary of %d", id, tok->vocab_size);
+  if (tok->bpe) return decode_bpe(ctx, tok, d, id, out);
   if (!tok->spm) {
     char byte = (char)(unsigned char)id;
-    return raw ? add_bytes(ctx, out, &byte, 1) : filter(ctx, d, &byte, 1, out);
+    return raw ? wn_bytes_add(ctx, out, &byte, 1) : filter(ctx, d, &byte, 1, out);
   }
   const char *text;
   size_t n;
@@ -320,11 +410,11 @@ wn_status wn_tokenizer_decode(wn_context *ctx, const wn_tokenizer *tok, const in
   *text = NULL;
   *bytes = 0;
   struct decoder d = {.at_start = true};
-  struct bytes out = {0};
-  wn_status status = add_bytes(ctx, &out, "", 0);
+  struct wn_bytes out = {0};
+  wn_status status = wn_bytes_add(ctx, &out, "", 0);
   for (size_t i = 0; i < count && status == WN_OK; i++) status = decode_piece(ctx, tok, &d, ids[i], true, &out);
   /* A sequence that never became complete. */
-  for (int i = 0; i < d.pending_count && status == WN_OK; i++) status = add_bytes(ctx, &out, "\xEF\xBF\xBD", 3);
+  for (int i = 0; i < d.pending_count && status == WN_OK; i++) status = wn_bytes_add(ctx, &out, "\xEF\xBF\xBD", 3);
   if (status != WN_OK) {
     wn_free(out.data);
     return status;
@@ -337,7 +427,7 @@ wn_status wn_tokenizer_decode(wn_context *ctx, const wn_tokenizer *tok, const in
 struct wn_text_stream {
   const wn_tokenizer *tok;
   struct decoder decoder;
-  struct bytes out;
+  struct wn_bytes out;
 };
 
 wn_status wn_text_stream_create(wn_context *ctx, const wn_tokenizer *tok, wn_text_stream **out) {
@@ -347,7 +437,7 @@ wn_status wn_text_stream_create(wn_context *ctx, const wn_tokenizer *tok, wn_tex
   wn_text_stream *s = p;
   s->tok = tok;
   s->decoder.at_start = true;
-  wn_status status = add_bytes(ctx, &s->out, "", 0);
+  wn_status status = wn_bytes_add(ctx, &s->out, "", 0);
   if (status != WN_OK) {
     wn_text_stream_destroy(s);
     return status;
@@ -368,140 +458,5 @@ wn_status wn_text_stream_push(wn_context *ctx, wn_text_stream *s, int32_t id, co
   WN_TRY(decode_piece(ctx, s->tok, &s->decoder, id, false, &s->out));
   *text = s->out.data;
   *bytes = s->out.count;
-  return WN_OK;
-}
-
-/* --- loading --- */
-
-/* Tries out whether newline is a token of its own: the ids of "a\nb" must be those of "a", newline, and what "\nb" has
- * after newline. */
-static wn_status find_cuts(wn_context *ctx, const char *path, wn_tokenizer *tok) {
-  struct wn_spm_ids *scratch = wn_spm_ids_create();
-  struct wn_spm_error error;
-  struct wn_ids ids[4] = {0};
-  static const char *const texts[4] = {"\n", "a", "\nb", "a\nb"};
-  wn_status status = scratch ? WN_OK : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: tokens");
-  for (int i = 0; i < 4 && status == WN_OK; i++) {
-    if (!wn_spm_encode(tok->spm, texts[i], strlen(texts[i]), scratch, &error))
-      status = wn_fail(ctx, WN_ERR_FORMAT, "%s: the tokenizer does not work: %s", path, error.text);
-    else
-      status = wn_ids_add(ctx, &ids[i], wn_spm_ids_data(scratch), wn_spm_ids_count(scratch));
-  }
-  if (status == WN_OK && ids[0].count > 0 && !tok->info.newline_inside) {
-    int32_t newline = ids[0].data[ids[0].count - 1];
-    const char *text;
-    size_t n, prefix = ids[0].count;
-    enum wn_spm_type type = wn_spm_piece(tok->spm, newline, &text, &n);
-    bool own = (type == WN_SPM_TEXT && n == 1 && *text == '\n') || newline == tok->byte_id['\n'];
-    own = own && ids[2].count >= prefix && !memcmp(ids[2].data, ids[0].data, prefix * sizeof(int32_t));
-    size_t tail = own ? ids[2].count - prefix : 0;
-    own = own && ids[3].count == ids[1].count + 1 + tail && ids[3].data[ids[1].count] == newline &&
-          !memcmp(ids[3].data, ids[1].data, ids[1].count * sizeof(int32_t)) &&
-          !memcmp(ids[3].data + ids[1].count + 1, ids[2].data + prefix, tail * sizeof(int32_t));
-    tok->cuttable = own;
-    tok->prefix = prefix;
-  }
-  for (int i = 0; i < 4; i++) wn_ids_clear(&ids[i]);
-  wn_spm_ids_destroy(scratch);
-  return status;
-}
-
-static wn_status load_sentencepiece(wn_context *ctx, const char *path, wn_tokenizer *tok) {
-  WN_TRY(wn_file_read(ctx, path, MODEL_LIMIT, &tok->model, &tok->model_bytes));
-  WN_TRY(wn_spm_check(ctx, path, tok->model, tok->model_bytes, &tok->info));
-  struct wn_spm_error error;
-  tok->spm = wn_spm_create(tok->model, tok->model_bytes, &error);
-  if (!tok->spm) return wn_fail(ctx, WN_ERR_FORMAT, "%s: SentencePiece refuses the model: %s", path, error.text);
-  tok->vocab_size = wn_spm_count(tok->spm);
-  tok->bos = wn_spm_bos(tok->spm);
-  tok->eos = wn_spm_eos(tok->spm);
-  for (int i = 0; i < 256; i++) tok->byte_id[i] = -1;
-  for (int32_t id = 0; id < tok->vocab_size; id++) {
-    const char *text;
-    size_t n;
-    unsigned byte;
-    if (wn_spm_piece(tok->spm, id, &text, &n) == WN_SPM_BYTE && sscanf(text, "<0x%2X>", &byte) == 1)
-      tok->byte_id[byte & 255] = id;
-  }
-  return find_cuts(ctx, path, tok);
-}
-
-/* tokenizer.json of a folder: {"kind": "bytes"}. */
-static wn_status check_kind(wn_context *ctx, const char *path) {
-  json_t *json;
-  WN_TRY(wn_json_load_file(ctx, path, &json));
-  const char *kind = json_string_value(json_object_get(json, "kind"));
-  wn_status status = WN_OK;
-  if (!kind)
-    status = wn_fail(ctx, WN_ERR_UNSUPPORTED,
-                     "%s: not a tokenizer that can be read here (\"kind\": \"bytes\", or a "
-                     "SentencePiece " MODEL_NAME " beside it)",
-                     path);
-  else if (strcmp(kind, "bytes"))
-    status = wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: \"kind\" is \"%s\", expected \"bytes\"", path, kind);
-  json_decref(json);
-  return status;
-}
-
-wn_status wn_tokenizer_load(wn_context *ctx, const char *spec, wn_tokenizer **out) {
-  *out = NULL;
-  char path[4096];
-  bool bytes = !strcmp(spec, "bytes");
-  if (!bytes && wn_path_is_dir(spec)) {
-    WN_TRY(wn_path_join(ctx, path, sizeof path, spec, MODEL_NAME));
-    if (!wn_path_exists(path)) {
-      WN_TRY(wn_path_join(ctx, path, sizeof path, spec, KIND_NAME));
-      if (!wn_path_exists(path))
-        return wn_fail(ctx, WN_ERR_IO, "%s: the folder has no tokenizer (" MODEL_NAME " or " KIND_NAME ")", spec);
-      WN_TRY(check_kind(ctx, path));
-      bytes = true;
-    }
-    spec = path;
-  }
-  void *p;
-  WN_TRY(wn_alloc(ctx, "tokenizer", sizeof(wn_tokenizer), &p));
-  wn_tokenizer *tok = p;
-  tok->vocab_size = 256;
-  tok->bos = tok->eos = -1;
-  wn_status status = bytes ? WN_OK : load_sentencepiece(ctx, spec, tok);
-  if (status != WN_OK) {
-    wn_tokenizer_destroy(tok);
-    return status;
-  }
-  *out = tok;
-  return WN_OK;
-}
-
-void wn_tokenizer_destroy(wn_tokenizer *tok) {
-  if (!tok) return;
-  wn_spm_destroy(tok->spm);
-  wn_free(tok->model);
-  wn_free(tok);
-}
-int32_t wn_tokenizer_vocab_size(const wn_tokenizer *tok) {
-  return tok->vocab_size;
-}
-int32_t wn_tokenizer_bos(const wn_tokenizer *tok) {
-  return tok->bos;
-}
-int32_t wn_tokenizer_eos(const wn_tokenizer *tok) {
-  return tok->eos;
-}
-const char *wn_tokenizer_kind(const wn_tokenizer *tok) {
-  return tok->spm ? "sentencepiece" : "bytes";
-}
-
-wn_status wn_tokenizer_save(wn_context *ctx, const wn_tokenizer *tok, const char *dir) {
-  static const char kind[] = "{\n  \"kind\": \"bytes\"\n}\n";
-  char path[4096], other[4096];
-  WN_TRY(wn_path_join(ctx, path, sizeof path, dir, tok->spm ? MODEL_NAME : KIND_NAME));
-  WN_TRY(wn_path_join(ctx, other, sizeof other, dir, tok->spm ? KIND_NAME : MODEL_NAME));
-  if (tok->spm)
-    WN_TRY(wn_file_write(ctx, path, tok->model, tok->model_bytes));
-  else
-    WN_TRY(wn_file_write(ctx, path, kind, sizeof kind - 1));
-  /* Another tokenizer's file of an earlier run would be loaded instead. */
-  if (unlink(other) != 0 && errno != ENOENT)
-    return wn_fail(ctx, WN_ERR_IO, "cannot remove %s: %s", other, strerror(errno));
   return WN_OK;
 }

@@ -1,0 +1,31 @@
+/* What a tokenizer is made of: bytes (neither spm nor bpe), a SentencePiece model, or byte-pair encoding. */
+#ifndef WN_TEXT_TOKENIZER_KINDS_H
+#define WN_TEXT_TOKENIZER_KINDS_H
+
+#include "text/bpe.h"
+#include "text/spm.h"
+#include "text/spm_check.h"
+#include "text/tokenizer.h"
+
+#define WN_MAX_ENDS 24
+
+struct wn_tokenizer {
+  int32_t vocab_size, bos, eos; /* bos: put before every text, or -1 */
+  int32_t known_bos;            /* the same where it is not put there, or -1 */
+  int32_t ends[WN_MAX_ENDS];    /* tokens that end a text or a turn of a chat */
+  int end_count;
+  char *chat_template; /* or NULL */
+  bool configured;     /* tokenizer_config.json is part of it */
+  struct wn_bpe *bpe;
+  struct wn_spm *spm;
+  char *model; /* spm: the model file, [model_bytes] */
+  size_t model_bytes;
+  struct wn_spm_info info;
+  bool cuttable;           /* spm: at newlines */
+  size_t prefix;           /* spm: ids that "\n" alone has */
+  int32_t byte_id[256];    /* spm: -1: none */
+  struct wn_vocab control; /* spm: its control tokens, */
+  struct wn_finder finder; /* to be found in texts where asked for */
+};
+
+#endif

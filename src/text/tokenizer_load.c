@@ -1,0 +1,252 @@
+/* Tokenizers from files and into them. What a path is, is found out by looking: a folder (a checkpoint of ours, or a
+ * Hugging Face one), a GGUF file, a tokenizer.json, a SentencePiece model. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "base/file.h"
+#include "text/tokenizer_kinds.h"
+#include "text/vocab_gguf.h"
+
+#define MODEL_LIMIT ((size_t)256 << 20)
+#define MODEL_NAME "tokenizer.model"
+#define KIND_NAME "tokenizer.json"
+#define CONFIG_NAME "tokenizer_config.json"
+
+/* Tries out whether newline is a token of its own: the ids of "a\nb" must be those of "a", newline, and what "\nb" has
+ * after newline. */
+static wn_status find_cuts(wn_context *ctx, const char *path, wn_tokenizer *tok) {
+  struct wn_spm_ids *scratch = wn_spm_ids_create();
+  struct wn_spm_error error;
+  struct wn_ids ids[4] = {0};
+  static const char *const texts[4] = {"\n", "a", "\nb", "a\nb"};
+  wn_status status = scratch ? WN_OK : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: tokens");
+  for (int i = 0; i < 4 && status == WN_OK; i++) {
+    if (!wn_spm_encode(tok->spm, texts[i], strlen(texts[i]), scratch, &error))
+      status = wn_fail(ctx, WN_ERR_FORMAT, "%s: the tokenizer does not work: %s", path, error.text);
+    else
+      status = wn_ids_add(ctx, &ids[i], wn_spm_ids_data(scratch), wn_spm_ids_count(scratch));
+  }
+  if (status == WN_OK && ids[0].count > 0 && !tok->info.newline_inside) {
+    int32_t newline = ids[0].data[ids[0].count - 1];
+    const char *text;
+    size_t n, prefix = ids[0].count;
+    enum wn_spm_type type = wn_spm_piece(tok->spm, newline, &text, &n);
+    bool own = (type == WN_SPM_TEXT && n == 1 && *text == '\n') || newline == tok->byte_id['\n'];
+    own = own && ids[2].count >= prefix && !memcmp(ids[2].data, ids[0].data, prefix * sizeof(int32_t));
+    size_t tail = own ? ids[2].count - prefix : 0;
+    own = own && ids[3].count == ids[1].count + 1 + tail && ids[3].data[ids[1].count] == newline &&
+          !memcmp(ids[3].data, ids[1].data, ids[1].count * sizeof(int32_t)) &&
+          !memcmp(ids[3].data + ids[1].count + 1, ids[2].data + prefix, tail * sizeof(int32_t));
+    tok->cuttable = own;
+    tok->prefix = prefix;
+  }
+  for (int i = 0; i < 4; i++) wn_ids_clear(&ids[i]);
+  wn_spm_ids_destroy(scratch);
+  return status;
+}
+
+/* --- SentencePiece --- */
+
+/* Control tokens, for texts in which they are to be read. */
+static wn_status gather_control(wn_context *ctx, const char *path, wn_tokenizer *tok) {
+  WN_TRY(wn_vocab_create(ctx, path, tok->vocab_size, &tok->control));
+  for (int32_t id = 0; id < tok->vocab_size; id++) {
+    const char *text;
+    size_t n;
+    if (wn_spm_piece(tok->spm, id, &text, &n) != WN_SPM_CONTROL) continue;
+    WN_TRY(wn_vocab_set(ctx, path, &tok->control, id, text, n, WN_TOKEN_SPECIAL));
+  }
+  return wn_finder_create(ctx, &tok->control, false, &tok->finder);
+}
+
+/* tok->model is in place. */
+static wn_status open_sentencepiece(wn_context *ctx, const char *path, wn_tokenizer *tok) {
+  WN_TRY(wn_spm_check(ctx, path, tok->model, tok->model_bytes, &tok->info));
+  struct wn_spm_error error;
+  tok->spm = wn_spm_create(tok->model, tok->model_bytes, &error);
+  if (!tok->spm) return wn_fail(ctx, WN_ERR_FORMAT, "%s: SentencePiece refuses the model: %s", path, error.text);
+  tok->vocab_size = wn_spm_count(tok->spm);
+  tok->bos = tok->known_bos = wn_spm_bos(tok->spm);
+  tok->eos = wn_spm_eos(tok->spm);
+  for (int i = 0; i < 256; i++) tok->byte_id[i] = -1;
+  for (int32_t id = 0; id < tok->vocab_size; id++) {
+    const char *text;
+    size_t n;
+    unsigned byte;
+    if (wn_spm_piece(tok->spm, id, &text, &n) == WN_SPM_BYTE && sscanf(text, "<0x%2X>", &byte) == 1)
+      tok->byte_id[byte & 255] = id;
+  }
+  WN_TRY(gather_control(ctx, path, tok));
+  return find_cuts(ctx, path, tok);
+}
+
+static wn_status load_sentencepiece(wn_context *ctx, const char *path, wn_tokenizer *tok) {
+  WN_TRY(wn_file_read(ctx, path, MODEL_LIMIT, &tok->model, &tok->model_bytes));
+  return open_sentencepiece(ctx, path, tok);
+}
+
+/* --- GGUF --- */
+
+static wn_status load_gguf(wn_context *ctx, const char *path, wn_tokenizer *tok) {
+  wn_gguf *file;
+  struct wn_gguf_vocab v;
+  WN_TRY(wn_gguf_open(ctx, path, &file));
+  wn_status status = wn_gguf_vocab_read(ctx, path, file, &v);
+  wn_gguf_close(file);
+  WN_TRY(status);
+  tok->bpe = v.bpe;
+  tok->model = v.spm;
+  tok->model_bytes = v.spm_bytes;
+  tok->chat_template = v.chat_template;
+  tok->configured = true;
+  if (tok->bpe)
+    tok->vocab_size = tok->bpe->vocab.size;
+  else
+    WN_TRY(open_sentencepiece(ctx, path, tok));
+  tok->known_bos = v.bos;
+  tok->bos = v.add_bos ? v.bos : -1;
+  tok->eos = v.eos;
+  if (v.turn >= 0) tok->ends[tok->end_count++] = v.turn;
+  return WN_OK;
+}
+
+/* --- all kinds --- */
+
+/* Control tokens that end a turn, by the names that models have given them. */
+static void find_ends(wn_tokenizer *tok) {
+  static const char *const names[] = {"<|eot_id|>",      "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
+                                      "<|end_of_text|>", "<|eom_id|>", "<EOT>",   "</s>",          "<|end_of_turn|>"};
+  if (tok->eos >= 0) tok->ends[tok->end_count++] = tok->eos;
+  const struct wn_vocab *v = tok->bpe ? &tok->bpe->vocab : &tok->control;
+  for (int32_t id = 0; id < v->size; id++) {
+    if (v->tokens[id].kind != WN_TOKEN_SPECIAL || wn_tokenizer_is_end(tok, id)) continue;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+      if (tok->end_count < WN_MAX_ENDS && v->tokens[id].bytes == strlen(names[i]) &&
+          !memcmp(wn_vocab_text(v, id), names[i], strlen(names[i])))
+        tok->ends[tok->end_count++] = id;
+  }
+}
+
+/* {"kind": "bytes"} in a checkpoint; else a Hugging Face tokenizer. */
+static wn_status load_json(wn_context *ctx, const char *path, wn_tokenizer *tok) {
+  json_t *json;
+  WN_TRY(wn_json_load_file(ctx, path, &json));
+  const char *kind = json_string_value(json_object_get(json, "kind"));
+  wn_status status = WN_OK;
+  if (!kind || strcmp(kind, "bytes"))
+    status = wn_fail(ctx, WN_ERR_UNSUPPORTED,
+                     "%s: not a tokenizer that can be read here (\"kind\": \"bytes\", or a "
+                     "SentencePiece " MODEL_NAME " beside it)",
+                     path);
+  json_decref(json);
+  (void)tok;
+  return status;
+}
+
+static bool has_magic(const char *path, const char *magic) {
+  char head[4];
+  FILE *f = fopen(path, "rb");
+  bool same = f && fread(head, 1, 4, f) == 4 && !memcmp(head, magic, 4);
+  if (f) fclose(f);
+  return same;
+}
+
+static bool has_suffix(const char *s, const char *suffix) {
+  size_t n = strlen(s), m = strlen(suffix);
+  return n >= m && !strcmp(s + n - m, suffix);
+}
+
+static wn_status load_file(wn_context *ctx, const char *path, wn_tokenizer *tok) {
+  if (has_magic(path, "GGUF")) return load_gguf(ctx, path, tok);
+  if (has_suffix(path, ".json")) return load_json(ctx, path, tok);
+  return load_sentencepiece(ctx, path, tok);
+}
+
+wn_status wn_tokenizer_load(wn_context *ctx, const char *spec, wn_tokenizer **out) {
+  *out = NULL;
+  char path[4096];
+  bool bytes = !strcmp(spec, "bytes");
+  if (!bytes && wn_path_is_dir(spec)) {
+    const char *name = wn_path_has(spec, MODEL_NAME) ? MODEL_NAME : KIND_NAME;
+    if (!wn_path_has(spec, name))
+      return wn_fail(ctx, WN_ERR_IO, "%s: the folder has no tokenizer (" MODEL_NAME " or " KIND_NAME ")", spec);
+    WN_TRY(wn_path_join(ctx, path, sizeof path, spec, name));
+    spec = path;
+  }
+  void *p;
+  WN_TRY(wn_alloc(ctx, "tokenizer", sizeof(wn_tokenizer), &p));
+  wn_tokenizer *tok = p;
+  tok->vocab_size = 256;
+  tok->bos = tok->eos = tok->known_bos = -1;
+  wn_status status = bytes ? WN_OK : load_file(ctx, spec, tok);
+  if (status != WN_OK) {
+    wn_tokenizer_destroy(tok);
+    return status;
+  }
+  find_ends(tok);
+  *out = tok;
+  return WN_OK;
+}
+
+void wn_tokenizer_destroy(wn_tokenizer *tok) {
+  if (!tok) return;
+  wn_spm_destroy(tok->spm);
+  wn_bpe_destroy(tok->bpe);
+  wn_finder_clear(&tok->finder);
+  wn_vocab_clear(&tok->control);
+  wn_free(tok->chat_template);
+  wn_free(tok->model);
+  wn_free(tok);
+}
+int32_t wn_tokenizer_vocab_size(const wn_tokenizer *tok) {
+  return tok->vocab_size;
+}
+int32_t wn_tokenizer_bos(const wn_tokenizer *tok) {
+  return tok->bos;
+}
+int32_t wn_tokenizer_eos(const wn_tokenizer *tok) {
+  return tok->eos;
+}
+bool wn_tokenizer_is_end(const wn_tokenizer *tok, int32_t id) {
+  for (int i = 0; i < tok->end_count; i++)
+    if (tok->ends[i] == id) return true;
+  return false;
+}
+const char *wn_tokenizer_kind(const wn_tokenizer *tok) {
+  return tok->bpe ? "bpe" : tok->spm ? "sentencepiece" : "bytes";
+}
+const char *wn_tokenizer_chat_template(const wn_tokenizer *tok) {
+  return tok->chat_template;
+}
+
+int32_t wn_tokenizer_find(const wn_tokenizer *tok, const char *text, size_t bytes) {
+  const struct wn_vocab *v = tok->bpe ? &tok->bpe->vocab : &tok->control;
+  for (int32_t id = 0; id < v->size; id++) {
+    const struct wn_token *t = &v->tokens[id];
+    if (t->kind != WN_TOKEN_NONE && t->kind != WN_TOKEN_TEXT && t->bytes == bytes &&
+        !memcmp(wn_vocab_text(v, id), text, bytes))
+      return id;
+  }
+  return -1;
+}
+
+wn_status wn_tokenizer_save(wn_context *ctx, const wn_tokenizer *tok, const char *dir) {
+  static const char kind[] = "{\n  \"kind\": \"bytes\"\n}\n";
+  char path[4096], other[4096];
+  WN_TRY(wn_path_join(ctx, path, sizeof path, dir, tok->spm ? MODEL_NAME : KIND_NAME));
+  WN_TRY(wn_path_join(ctx, other, sizeof other, dir, tok->spm ? KIND_NAME : MODEL_NAME));
+  if (tok->bpe) return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: a BPE tokenizer cannot be written yet", path);
+  if (tok->spm)
+    WN_TRY(wn_file_write(ctx, path, tok->model, tok->model_bytes));
+  else
+    WN_TRY(wn_file_write(ctx, path, kind, sizeof kind - 1));
+  /* Another tokenizer's file of an earlier run would be loaded instead. */
+  if (unlink(other) != 0 && errno != ENOENT)
+    return wn_fail(ctx, WN_ERR_IO, "cannot remove %s: %s", other, strerror(errno));
+  return WN_OK;
+}

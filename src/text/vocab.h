@@ -1,0 +1,75 @@
+/* A vocabulary: tokens by id, ids by text, and the tokens that are looked for in a text before anything else. */
+#ifndef WN_TEXT_VOCAB_H
+#define WN_TEXT_VOCAB_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "winnow/context.h"
+
+#define WN_VOCAB_MAX (1 << 24)   /* tokens */
+#define WN_TOKEN_MAX_BYTES 16384 /* of one token */
+
+enum wn_token_kind {
+  WN_TOKEN_NONE, /* an id without a token */
+  WN_TOKEN_TEXT,
+  WN_TOKEN_SPECIAL, /* control tokens: found in a text only where the caller asks, decoded to nothing */
+  WN_TOKEN_ADDED,   /* found in every text */
+  WN_TOKEN_BYTE     /* "<0x41>" */
+};
+
+struct wn_token {
+  uint32_t at, bytes; /* in the arena */
+  uint8_t kind;
+  bool model;                      /* words may become it (indexed) */
+  bool mapped;                     /* the file has it in the byte alphabet */
+  bool lstrip, rstrip, normalized; /* added and special tokens: they eat the white space beside them, are looked for in
+                                      normalised text */
+};
+
+struct wn_vocab {
+  int32_t size;
+  struct wn_token *tokens; /* [size] */
+  char *arena;
+  size_t used, room;
+  int32_t *slots; /* [mask + 1], -1: free */
+  uint32_t mask;
+};
+wn_status wn_vocab_create(wn_context *ctx, const char *name, int32_t size, struct wn_vocab *out);
+void wn_vocab_clear(struct wn_vocab *v);
+/* Gives id its text. */
+wn_status wn_vocab_set(wn_context *ctx, const char *name, struct wn_vocab *v, int32_t id, const char *text,
+                       size_t bytes, enum wn_token_kind kind);
+/* The index over tokens with `model`; two of one text are WN_ERR_FORMAT. */
+wn_status wn_vocab_index(wn_context *ctx, const char *name, struct wn_vocab *v);
+int32_t wn_vocab_find(const struct wn_vocab *v, const char *text, size_t bytes); /* -1: none */
+static inline const char *wn_vocab_text(const struct wn_vocab *v, int32_t id) {
+  return v->arena + v->tokens[id].at;
+}
+uint64_t wn_hash_bytes(const char *data, size_t bytes);
+
+/* Tokens that are looked for in a text: the leftmost, of those the longest. Cost: for a byte that begins one, its
+ * length times the logarithm of their number. */
+struct wn_finder {
+  int32_t *order; /* [count] ids, sorted by text */
+  int count;
+  bool begins[256];
+};
+/* Of the added and special tokens those whose `normalized` is as given. */
+wn_status wn_finder_create(wn_context *ctx, const struct wn_vocab *v, bool normalized, struct wn_finder *out);
+void wn_finder_clear(struct wn_finder *f);
+/* Special tokens only where they lie inside one of the spans. False when there is none from `from` on. */
+struct wn_span {
+  size_t begin, end;
+};
+bool wn_finder_next(const struct wn_finder *f, const struct wn_vocab *v, const char *text, size_t bytes, size_t from,
+                    const struct wn_span *special, int special_count, size_t *start, size_t *end, int32_t *id);
+
+/* GPT-2's alphabet of bytes (openai/gpt-2, encoder.py): printable bytes stand for themselves, the others for U+0100 on.
+ */
+int32_t wn_byte_alphabet(unsigned byte);     /* the code point */
+int wn_byte_of_alphabet(int32_t code_point); /* -1: none */
+/* Text in the alphabet to bytes, into out [bytes]; false when it has another character. */
+bool wn_alphabet_decode(const char *text, size_t bytes, char *out, size_t *out_bytes);
+
+#endif

@@ -1,0 +1,294 @@
+/* Tokenizers of GGUF files. See vocab_gguf.h. Every array's kind and length, and every id, is checked before use. */
+#include "text/vocab_gguf.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/alloc.h"
+#include "base/error.h"
+#include "text/normalize.h"
+#include "text/utf8.h"
+
+enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER, TYPE_UNUSED, TYPE_BYTE };
+
+struct source {
+  wn_context *ctx;
+  const char *path;
+  const wn_gguf *file;
+  const wn_gguf_value *tokens, *types, *scores;
+  int32_t size;
+};
+
+static wn_status find_array(const struct source *s, const char *key, wn_gguf_kind kind, const char *what,
+                            const wn_gguf_value **out) {
+  const wn_gguf_value *v = wn_gguf_value_find(s->file, key);
+  *out = v;
+  if (!v) return WN_OK;
+  bool fits = v->is_array && (v->kind == kind || (kind == WN_GGUF_INT && v->kind == WN_GGUF_UINT));
+  if (!fits) return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: %s is not an array of %s", s->path, key, what);
+  return WN_OK;
+}
+
+/* An id, or -1 where the file has none. */
+static wn_status read_id(const struct source *s, const char *key, int32_t *out) {
+  const wn_gguf_value *v = wn_gguf_value_find(s->file, key);
+  int64_t id;
+  *out = -1;
+  if (!v) return WN_OK;
+  if (v->is_array || !wn_gguf_value_int(v, 0, &id))
+    return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: %s is not a whole number", s->path, key);
+  if (id == -1 || id == UINT32_MAX) return WN_OK; /* how some writers say none */
+  if (id < 0 || id >= s->size)
+    return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: %s is %lld, the vocabulary has %d tokens", s->path, key, (long long)id,
+                   s->size);
+  *out = (int32_t)id;
+  return WN_OK;
+}
+
+static wn_status read_bool(const struct source *s, const char *key, bool *inout) {
+  const wn_gguf_value *v = wn_gguf_value_find(s->file, key);
+  int64_t value;
+  if (!v) return WN_OK;
+  if (v->is_array || v->kind != WN_GGUF_BOOL || !wn_gguf_value_int(v, 0, &value))
+    return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: %s is not a bool", s->path, key);
+  *inout = value != 0;
+  return WN_OK;
+}
+
+static wn_status token_type(const struct source *s, int32_t id, int *out) {
+  int64_t type = TYPE_NORMAL;
+  if (s->types && !wn_gguf_value_int(s->types, (uint64_t)id, &type)) type = 0;
+  if (type < TYPE_NORMAL || type > TYPE_BYTE)
+    return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: tokenizer.ggml.token_type[%d] is %lld, expected 1 to 6", s->path, id,
+                   (long long)type);
+  *out = (int)type;
+  return WN_OK;
+}
+
+/* --- byte-level BPE --- */
+
+static wn_status read_merges(const struct source *s, struct wn_bpe *bpe) {
+  const wn_gguf_value *merges;
+  WN_TRY(find_array(s, "tokenizer.ggml.merges", WN_GGUF_STRING, "strings", &merges));
+  if (!merges) return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: a BPE tokenizer without tokenizer.ggml.merges", s->path);
+  WN_TRY(wn_bpe_reserve_merges(s->ctx, bpe, merges->count));
+  for (uint64_t i = 0; i < merges->count; i++) {
+    const char *text;
+    size_t bytes;
+    const char *space = NULL;
+    if (wn_gguf_value_string(merges, i, &text, &bytes) && bytes > 2) space = memchr(text + 1, ' ', bytes - 1);
+    if (!space || space + 1 == text + bytes)
+      return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: tokenizer.ggml.merges[%llu] is not two tokens with a space between",
+                     s->path, (unsigned long long)i);
+    WN_TRY(wn_bpe_add_merge(s->ctx, s->path, bpe, (uint32_t)i, text, (size_t)(space - text), space + 1,
+                            (size_t)(text + bytes - space - 1)));
+  }
+  return WN_OK;
+}
+
+static wn_status read_splits(const struct source *s, struct wn_bpe *bpe, bool *bos) {
+  const wn_gguf_value *pre = wn_gguf_value_find(s->file, "tokenizer.ggml.pre");
+  const char *name = "default";
+  size_t bytes = strlen(name);
+  if (pre && (pre->is_array || !wn_gguf_value_string(pre, 0, &name, &bytes)))
+    return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: tokenizer.ggml.pre is not a string", s->path);
+  const struct wn_published *p = wn_published_find(name, bytes);
+  if (!p)
+    return wn_fail(s->ctx, WN_ERR_UNSUPPORTED,
+                   "%s: tokenizer.ggml.pre is \"%.*s\", a way to split texts that is not known here", s->path,
+                   bytes < 60 ? (int)bytes : 60, name);
+  for (int i = 0; i < 4 && p->patterns[i]; i++)
+    WN_TRY(wn_bpe_add_split(s->ctx, s->path, bpe, p->patterns[i], WN_SPLIT_ISOLATED, false));
+  bpe->ignore_merges = p->ignore_merges;
+  if (p->nfc) bpe->normalize[bpe->normalize_count++].kind = WN_NORMALIZE_NFC;
+  *bos = p->bos;
+  return WN_OK;
+}
+
+static wn_status read_bpe(const struct source *s, struct wn_gguf_vocab *out) {
+  WN_TRY(wn_bpe_create(s->ctx, &out->bpe));
+  struct wn_bpe *bpe = out->bpe;
+  bpe->byte_level = true;
+  WN_TRY(wn_vocab_create(s->ctx, s->path, s->size, &bpe->vocab));
+  for (int32_t id = 0; id < s->size; id++) {
+    const char *text;
+    size_t bytes, bad;
+    int type = TYPE_NORMAL;
+    WN_TRY(token_type(s, id, &type));
+    if (!wn_gguf_value_string(s->tokens, (uint64_t)id, &text, &bytes) || !wn_utf8_check(text, bytes, &bad) ||
+        memchr(text, 0, bytes))
+      return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: tokenizer.ggml.tokens[%d] is not UTF-8 text", s->path, id);
+    if (bytes == 0) continue;
+    enum wn_token_kind kind = type == TYPE_CONTROL || type == TYPE_UNKNOWN ? WN_TOKEN_SPECIAL
+                              : type == TYPE_USER                          ? WN_TOKEN_ADDED
+                                                                           : WN_TOKEN_TEXT;
+    if (id == out->eos || id == out->turn || id == out->bos) kind = WN_TOKEN_SPECIAL;
+    WN_TRY(wn_bpe_set_token(s->ctx, s->path, bpe, id, text, bytes, kind));
+  }
+  WN_TRY(wn_bpe_index(s->ctx, s->path, bpe));
+  WN_TRY(read_merges(s, bpe));
+  WN_TRY(read_splits(s, bpe, &out->add_bos));
+  return wn_bpe_finish(s->ctx, s->path, bpe);
+}
+
+/* --- SentencePiece: the serialized ModelProto (sentencepiece_model.proto) --- */
+
+static wn_status put_varint(wn_context *ctx, struct wn_bytes *b, uint64_t value) {
+  char bytes[10];
+  size_t n = 0;
+  for (; value >= 0x80; value >>= 7) bytes[n++] = (char)(unsigned char)(value | 0x80);
+  bytes[n++] = (char)(unsigned char)value;
+  return wn_bytes_add(ctx, b, bytes, n);
+}
+static wn_status put_int(wn_context *ctx, struct wn_bytes *b, uint32_t field, int64_t value) {
+  WN_TRY(put_varint(ctx, b, field << 3));
+  return put_varint(ctx, b, (uint64_t)value);
+}
+static wn_status put_data(wn_context *ctx, struct wn_bytes *b, uint32_t field, const char *data, size_t bytes) {
+  WN_TRY(put_varint(ctx, b, field << 3 | 2));
+  WN_TRY(put_varint(ctx, b, bytes));
+  return wn_bytes_add(ctx, b, data, bytes);
+}
+
+static wn_status put_piece(const struct source *s, struct wn_bytes *model, struct wn_bytes *piece, int32_t id,
+                           int32_t unknown) {
+  const char *text;
+  size_t bytes;
+  int type = TYPE_NORMAL;
+  double score = 0;
+  WN_TRY(token_type(s, id, &type));
+  if (!wn_gguf_value_string(s->tokens, (uint64_t)id, &text, &bytes))
+    return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: tokenizer.ggml.tokens[%d] is not a string", s->path, id);
+  if (s->scores && !wn_gguf_value_float(s->scores, (uint64_t)id, &score))
+    return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: tokenizer.ggml.scores[%d] is not a number", s->path, id);
+  if (!isfinite(score))
+    return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: tokenizer.ggml.scores[%d] is not finite", s->path, id);
+  /* One token is the unknown one; another of that type stands for nothing. */
+  if (id == unknown)
+    type = TYPE_UNKNOWN;
+  else if (type == TYPE_UNKNOWN)
+    type = TYPE_UNUSED;
+  float value = (float)score;
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  char fixed[5] = {2 << 3 | 5, (char)(unsigned char)bits, (char)(unsigned char)(bits >> 8),
+                   (char)(unsigned char)(bits >> 16), (char)(unsigned char)(bits >> 24)};
+  piece->count = 0;
+  WN_TRY(put_data(s->ctx, piece, 1, text, bytes));
+  WN_TRY(wn_bytes_add(s->ctx, piece, fixed, sizeof fixed));
+  WN_TRY(put_int(s->ctx, piece, 3, type));
+  return put_data(s->ctx, model, 1, piece->data, piece->count);
+}
+
+static wn_status build_spm(const struct source *s, struct wn_bytes *model, struct wn_bytes *part,
+                           struct wn_gguf_vocab *out) {
+  int32_t unknown;
+  bool prefix = true, squeeze = false;
+  WN_TRY(read_id(s, "tokenizer.ggml.unknown_token_id", &unknown));
+  WN_TRY(read_bool(s, "tokenizer.ggml.add_space_prefix", &prefix));
+  WN_TRY(read_bool(s, "tokenizer.ggml.remove_extra_whitespaces", &squeeze));
+  if (!s->scores)
+    return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: a SentencePiece tokenizer without tokenizer.ggml.scores", s->path);
+  int bytes_found = 0;
+  for (int32_t id = 0; id < s->size; id++) {
+    int type = TYPE_NORMAL;
+    WN_TRY(token_type(s, id, &type));
+    bytes_found += type == TYPE_BYTE;
+    if (type == TYPE_UNKNOWN && unknown < 0) unknown = id;
+  }
+  if (unknown < 0) unknown = 0;
+  if (bytes_found != 0 && bytes_found != 256)
+    return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: the tokenizer has tokens for %d bytes, expected none or 256", s->path,
+                   bytes_found);
+  for (int32_t id = 0; id < s->size; id++) WN_TRY(put_piece(s, model, part, id, unknown));
+  part->count = 0; /* TrainerSpec: BPE, byte fallback, the special ids */
+  WN_TRY(put_int(s->ctx, part, 3, 2));
+  WN_TRY(put_int(s->ctx, part, 35, bytes_found == 256));
+  WN_TRY(put_int(s->ctx, part, 40, unknown));
+  WN_TRY(put_int(s->ctx, part, 41, out->bos));
+  WN_TRY(put_int(s->ctx, part, 42, out->eos));
+  WN_TRY(put_int(s->ctx, part, 43, -1));
+  static const int32_t named[3] = {45, 46, 47}; /* SentencePiece finds these by their pieces' texts */
+  const int32_t ids[3] = {unknown, out->bos, out->eos};
+  for (int i = 0; i < 3; i++) {
+    const char *text;
+    size_t bytes;
+    if (ids[i] < 0 || !wn_gguf_value_string(s->tokens, (uint64_t)ids[i], &text, &bytes)) continue;
+    WN_TRY(put_data(s->ctx, part, (uint32_t)named[i], text, bytes));
+  }
+  WN_TRY(put_data(s->ctx, model, 2, part->data, part->count));
+  part->count = 0; /* NormalizerSpec: the text as it is */
+  WN_TRY(put_data(s->ctx, part, 1, "identity", 8));
+  WN_TRY(put_int(s->ctx, part, 3, prefix));
+  WN_TRY(put_int(s->ctx, part, 4, squeeze));
+  WN_TRY(put_int(s->ctx, part, 5, 1));
+  return put_data(s->ctx, model, 3, part->data, part->count);
+}
+
+static wn_status read_spm(const struct source *s, struct wn_gguf_vocab *out) {
+  struct wn_bytes model = {0}, part = {0};
+  out->add_bos = true;
+  wn_status status = build_spm(s, &model, &part, out);
+  wn_bytes_clear(&part);
+  out->spm = model.data;
+  out->spm_bytes = model.count;
+  return status;
+}
+
+/* --- both --- */
+
+static wn_status read_vocab(struct source *s, struct wn_gguf_vocab *out) {
+  const char *text;
+  size_t bytes;
+  const wn_gguf_value *model = wn_gguf_value_find(s->file, "tokenizer.ggml.model");
+  if (!model) return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: the file has no tokenizer (tokenizer.ggml.model)", s->path);
+  if (model->is_array || !wn_gguf_value_string(model, 0, &text, &bytes))
+    return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: tokenizer.ggml.model is not a string", s->path);
+  bool bpe = bytes == 4 && !memcmp(text, "gpt2", 4), spm = bytes == 5 && !memcmp(text, "llama", 5);
+  if (!bpe && !spm)
+    return wn_fail(s->ctx, WN_ERR_UNSUPPORTED,
+                   "%s: tokenizer.ggml.model is \"%.*s\", known here are \"gpt2\" and \"llama\"", s->path,
+                   bytes < 60 ? (int)bytes : 60, text);
+  WN_TRY(find_array(s, "tokenizer.ggml.tokens", WN_GGUF_STRING, "strings", &s->tokens));
+  WN_TRY(find_array(s, "tokenizer.ggml.token_type", WN_GGUF_INT, "whole numbers", &s->types));
+  WN_TRY(find_array(s, "tokenizer.ggml.scores", WN_GGUF_FLOAT, "floats", &s->scores));
+  if (!s->tokens || s->tokens->count == 0 || s->tokens->count > WN_VOCAB_MAX)
+    return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: tokenizer.ggml.tokens has %llu tokens, expected 1 to %d", s->path,
+                   s->tokens ? (unsigned long long)s->tokens->count : 0ull, WN_VOCAB_MAX);
+  s->size = (int32_t)s->tokens->count;
+  const wn_gguf_value *both[2] = {s->types, s->scores};
+  for (int i = 0; i < 2; i++)
+    if (both[i] && both[i]->count != s->tokens->count)
+      return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: %s has %llu entries for %d tokens", s->path, both[i]->key,
+                     (unsigned long long)both[i]->count, s->size);
+  int32_t eom;
+  WN_TRY(read_id(s, "tokenizer.ggml.bos_token_id", &out->bos));
+  WN_TRY(read_id(s, "tokenizer.ggml.eos_token_id", &out->eos));
+  WN_TRY(read_id(s, "tokenizer.ggml.eot_token_id", &out->turn));
+  WN_TRY(read_id(s, "tokenizer.ggml.eom_token_id", &eom));
+  if (out->turn < 0) out->turn = eom;
+  WN_TRY(bpe ? read_bpe(s, out) : read_spm(s, out));
+  WN_TRY(read_bool(s, "tokenizer.ggml.add_bos_token", &out->add_bos));
+  const wn_gguf_value *chat = wn_gguf_value_find(s->file, "tokenizer.chat_template");
+  if (chat && !chat->is_array && wn_gguf_value_string(chat, 0, &text, &bytes) && !memchr(text, 0, bytes)) {
+    struct wn_bytes copy = {0};
+    WN_TRY(wn_bytes_add(s->ctx, &copy, text, bytes));
+    out->chat_template = copy.data;
+  }
+  return WN_OK;
+}
+
+wn_status wn_gguf_vocab_read(wn_context *ctx, const char *path, const wn_gguf *file, struct wn_gguf_vocab *out) {
+  struct source s = {.ctx = ctx, .path = path, .file = file};
+  *out = (struct wn_gguf_vocab){.bos = -1, .eos = -1, .turn = -1};
+  wn_status status = read_vocab(&s, out);
+  if (status != WN_OK) wn_gguf_vocab_clear(out);
+  return status;
+}
+
+void wn_gguf_vocab_clear(struct wn_gguf_vocab *v) {
+  wn_bpe_destroy(v->bpe);
+  wn_free(v->spm);
+  wn_free(v->chat_template);
+  *v = (struct wn_gguf_vocab){.bos = -1, .eos = -1, .turn = -1};
+}

@@ -1,0 +1,20 @@
+/* The tokenizer inside a GGUF file (tokenizer.ggml.*): byte-level BPE ("gpt2"), or SentencePiece ("llama") as the
+ * serialized model that libsentencepiece reads. */
+#ifndef WN_TEXT_VOCAB_GGUF_H
+#define WN_TEXT_VOCAB_GGUF_H
+
+#include "text/bpe.h"
+#include "winnow/gguf.h"
+
+struct wn_gguf_vocab {
+  struct wn_bpe *bpe; /* or */
+  char *spm;          /* [spm_bytes], counted memory */
+  size_t spm_bytes;
+  int32_t bos, eos, turn; /* ids or -1; turn ends an answer in a chat */
+  bool add_bos;
+  char *chat_template; /* or NULL */
+};
+wn_status wn_gguf_vocab_read(wn_context *ctx, const char *path, const wn_gguf *file, struct wn_gguf_vocab *out);
+void wn_gguf_vocab_clear(struct wn_gguf_vocab *v);
+
+#endif
