@@ -1,0 +1,257 @@
+/* One sorted list over the tensors of one GGUF file, one safetensors file, or the shards of an index. An index names
+ * files of its own folder and nothing else; every tensor that it names must be in the shard that it says, and every
+ * tensor of a shard must be named. Cost: a sort. */
+#include "io/tensors.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "base/file.h"
+
+#define INDEX_NAME "model.safetensors.index.json"
+enum { PATH_BYTES = 4096, MAX_SHARDS = 4096 };
+
+struct shard {
+  char *name, *path;
+  wn_safetensors *file;
+};
+
+struct wn_tensors {
+  wn_gguf *gguf;
+  struct shard *shards;  /* [shard_count] */
+  char *name;            /* of a GGUF file */
+  struct wn_tensor *all; /* [count], sorted */
+  int shard_count, count;
+};
+
+static int compare(const void *a, const void *b) {
+  return strcmp(((const struct wn_tensor *)a)->t.name, ((const struct wn_tensor *)b)->t.name);
+}
+
+static wn_status allocate(wn_context *ctx, const char *name, struct wn_tensors **out) {
+  void *memory;
+  *out = NULL;
+  WN_TRY(wn_alloc(ctx, "tensors of a model", sizeof **out, &memory));
+  *out = memory;
+  (*out)->name = wn_strdup(ctx, name);
+  return (*out)->name ? WN_OK : WN_ERR_MEMORY;
+}
+
+static wn_status list_gguf(wn_context *ctx, struct wn_tensors *t) {
+  const int count = wn_gguf_tensor_count(t->gguf);
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "list of tensors", (size_t)count * sizeof *t->all, &memory));
+  t->all = memory;
+  for (int i = 0; i < count; i++) {
+    const wn_gguf_tensor *g = wn_gguf_tensor_at(t->gguf, i);
+    t->all[i] = (struct wn_tensor){.t = *g, .is_weights = true, .dtype = wn_gguf_type_name(g->type), .file = t->name};
+  }
+  t->count = count;
+  if (count) qsort(t->all, (size_t)count, sizeof *t->all, compare);
+  return WN_OK;
+}
+
+static wn_status finish(wn_status status, struct wn_tensors *t, struct wn_tensors **out) {
+  if (status == WN_OK) {
+    *out = t;
+  } else {
+    wn_tensors_close(t);
+    *out = NULL;
+  }
+  return status;
+}
+
+wn_status wn_tensors_open_gguf(wn_context *ctx, const char *path, struct wn_tensors **out) {
+  struct wn_tensors *t;
+  wn_status status = allocate(ctx, path, &t);
+  if (status == WN_OK) status = wn_gguf_open(ctx, path, &t->gguf);
+  if (status == WN_OK) status = list_gguf(ctx, t);
+  return finish(status, t, out);
+}
+
+wn_status wn_tensors_open_gguf_memory(wn_context *ctx, const char *name, const void *data, size_t bytes,
+                                      struct wn_tensors **out) {
+  struct wn_tensors *t;
+  wn_status status = allocate(ctx, name, &t);
+  if (status == WN_OK) status = wn_gguf_open_memory(ctx, name, data, bytes, &t->gguf);
+  if (status == WN_OK) status = list_gguf(ctx, t);
+  return finish(status, t, out);
+}
+
+/* ---- safetensors ---- */
+
+static bool weights_type(wn_dtype dtype, wn_gguf_type *out) {
+  switch (dtype) {
+  case WN_F32:
+    *out = WN_GGUF_F32;
+    return true;
+  case WN_F16:
+    *out = WN_GGUF_F16;
+    return true;
+  case WN_BF16:
+    *out = WN_GGUF_BF16;
+    return true;
+  default:
+    return false;
+  }
+}
+
+static void add_entry(struct wn_tensors *t, const struct shard *s, const wn_safetensors_entry *e) {
+  struct wn_tensor *to = &t->all[t->count++];
+  *to = (struct wn_tensor){.dtype = wn_dtype_name(e->dtype), .file = s->path};
+  to->t.name = e->name;
+  to->t.data = e->data;
+  to->t.bytes = e->bytes;
+  to->t.ndim = e->ndim;
+  bool whole = e->ndim >= 1 && e->ndim <= WN_GGUF_MAX_DIMS;
+  for (int d = 0; whole && d < e->ndim; d++) {
+    to->t.shape[d] = e->shape[d];
+    whole = e->shape[d] >= 1;
+  }
+  to->is_weights = whole && weights_type(e->dtype, &to->t.type);
+}
+
+static wn_status list_shards(wn_context *ctx, struct wn_tensors *t) {
+  int total = 0;
+  for (int s = 0; s < t->shard_count; s++) {
+    const int count = wn_safetensors_count(t->shards[s].file);
+    if (count > INT32_MAX - total) return wn_fail(ctx, WN_ERR_FORMAT, "%s: too many tensors", t->name);
+    total += count;
+  }
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "list of tensors", (size_t)total * sizeof *t->all, &memory));
+  t->all = memory;
+  for (int s = 0; s < t->shard_count; s++)
+    for (int i = 0; i < wn_safetensors_count(t->shards[s].file); i++)
+      add_entry(t, &t->shards[s], wn_safetensors_at(t->shards[s].file, i));
+  if (total) qsort(t->all, (size_t)total, sizeof *t->all, compare);
+  for (int i = 1; i < total; i++)
+    if (!strcmp(t->all[i - 1].t.name, t->all[i].t.name))
+      return wn_fail(ctx, WN_ERR_FORMAT, "tensor \"%.200s\" is in %s and in %s", t->all[i].t.name, t->all[i - 1].file,
+                     t->all[i].file);
+  return WN_OK;
+}
+
+static wn_status open_shard(wn_context *ctx, struct wn_tensors *t, const char *dir, const char *name) {
+  char path[PATH_BYTES];
+  WN_TRY(wn_path_join(ctx, path, sizeof path, dir, name));
+  struct shard *s = &t->shards[t->shard_count++];
+  s->name = wn_strdup(ctx, name);
+  s->path = wn_strdup(ctx, path);
+  if (!s->name || !s->path) return WN_ERR_MEMORY;
+  return wn_safetensors_open(ctx, path, &s->file);
+}
+
+static int find_shard(const struct wn_tensors *t, const char *name) {
+  for (int s = 0; s < t->shard_count; s++)
+    if (!strcmp(t->shards[s].name, name)) return s;
+  return -1;
+}
+
+/* "model-00001-of-00002.safetensors": a plain name, so that nothing outside of the folder can be meant. */
+static bool is_plain(const char *name) {
+  const size_t n = strlen(name), end = strlen(".safetensors");
+  return n > end && n < 256 && name[0] != '.' && !strchr(name, '/') && !strcmp(name + n - end, ".safetensors");
+}
+
+static wn_status read_index(wn_context *ctx, const char *dir, const char *path, const json_t *index,
+                            struct wn_tensors *t) {
+  const json_t *map = json_object_get(index, "weight_map");
+  const char *tensor;
+  json_t *value;
+  if (!json_is_object(map) || json_object_size(map) == 0)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"weight_map\" is missing, empty or not an object", path);
+  json_object_foreach((json_t *)(uintptr_t)map, tensor, value) {
+    const char *name = json_string_value(value);
+    if (!name || !is_plain(name))
+      return wn_fail(ctx, WN_ERR_FORMAT,
+                     "%s: the shard of \"%.200s\" is %s%.200s; the name of a .safetensors file in the same folder is "
+                     "expected",
+                     path, tensor, name ? "" : "no string", name ? name : "");
+    if (find_shard(t, name) >= 0) continue;
+    if (t->shard_count == MAX_SHARDS) return wn_fail(ctx, WN_ERR_FORMAT, "%s: more than %d shards", path, MAX_SHARDS);
+    WN_TRY(open_shard(ctx, t, dir, name));
+  }
+  json_object_foreach((json_t *)(uintptr_t)map, tensor, value) {
+    const struct shard *s = &t->shards[find_shard(t, json_string_value(value))];
+    if (!wn_safetensors_find(s->file, tensor))
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor \"%.200s\" should be in %s, which does not have it", path, tensor,
+                     s->name);
+  }
+  for (int s = 0; s < t->shard_count; s++) {
+    for (int i = 0; i < wn_safetensors_count(t->shards[s].file); i++) {
+      const char *name = wn_safetensors_at(t->shards[s].file, i)->name;
+      const char *where = json_string_value(json_object_get(map, name));
+      if (!where || strcmp(where, t->shards[s].name) != 0)
+        return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor \"%.200s\" of %s is not in the index", path, name,
+                       t->shards[s].name);
+    }
+  }
+  return WN_OK;
+}
+
+static wn_status open_index(wn_context *ctx, const char *dir, struct wn_tensors *t) {
+  char path[PATH_BYTES];
+  json_t *index;
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "shards", MAX_SHARDS * sizeof *t->shards, &memory));
+  t->shards = memory;
+  WN_TRY(wn_path_join(ctx, path, sizeof path, dir, INDEX_NAME));
+  WN_TRY(wn_json_load_file(ctx, path, &index));
+  const wn_status status = read_index(ctx, dir, path, index, t);
+  json_decref(index);
+  return status;
+}
+
+static wn_status open_single(wn_context *ctx, const char *dir, struct wn_tensors *t) {
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "shards", sizeof *t->shards, &memory));
+  t->shards = memory;
+  return open_shard(ctx, t, dir, "model.safetensors");
+}
+
+wn_status wn_tensors_open_folder(wn_context *ctx, const char *dir, struct wn_tensors **out) {
+  struct wn_tensors *t;
+  wn_status status = allocate(ctx, dir, &t);
+  const bool sharded = !wn_path_has(dir, "model.safetensors") && wn_path_has(dir, INDEX_NAME);
+  if (status == WN_OK) status = sharded ? open_index(ctx, dir, t) : open_single(ctx, dir, t);
+  if (status == WN_OK) status = list_shards(ctx, t);
+  return finish(status, t, out);
+}
+
+void wn_tensors_close(struct wn_tensors *t) {
+  if (!t) return;
+  wn_gguf_close(t->gguf);
+  for (int s = 0; s < t->shard_count; s++) {
+    wn_safetensors_close(t->shards[s].file);
+    wn_free(t->shards[s].name);
+    wn_free(t->shards[s].path);
+  }
+  wn_free(t->shards);
+  wn_free(t->all);
+  wn_free(t->name);
+  wn_free(t);
+}
+
+int wn_tensors_count(const struct wn_tensors *t) {
+  return t->count;
+}
+
+const struct wn_tensor *wn_tensors_at(const struct wn_tensors *t, int i) {
+  return &t->all[i];
+}
+
+int wn_tensors_find(const struct wn_tensors *t, const char *name) {
+  const struct wn_tensor wanted = {.t = {.name = name}};
+  if (t->count == 0) return -1;
+  const struct wn_tensor *found = bsearch(&wanted, t->all, (size_t)t->count, sizeof *t->all, compare);
+  return found ? (int)(found - t->all) : -1;
+}
+
+const wn_gguf *wn_tensors_gguf(const struct wn_tensors *t) {
+  return t->gguf;
+}
