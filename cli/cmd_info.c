@@ -50,7 +50,15 @@ static int machine(wn_context *ctx, bool json) {
   return 0;
 }
 
-static void shape_text(const wn_safetensors_entry *e, char *out, size_t bytes) {
+/* "F32", "Q4_K+Q6_K": a tensor's runs of rows, neighbours of one type as one. */
+static void types_text(const wn_tensor_info *e, char *out, size_t bytes) {
+  size_t n = 0;
+  for (int k = 0; k < e->parts && n < bytes; k++)
+    if (!k || e->types[k] != e->types[k - 1])
+      n += (size_t)snprintf(out + n, bytes - n, "%s%s", k ? "+" : "", wn_gguf_type_name(e->types[k]));
+}
+
+static void shape_text(const wn_tensor_info *e, char *out, size_t bytes) {
   size_t n = (size_t)snprintf(out, bytes, "[");
   for (int d = 0; d < e->ndim && n < bytes; d++)
     n += (size_t)snprintf(out + n, bytes - n, "%s%" PRId64, d ? ", " : "", e->shape[d]);
@@ -107,19 +115,21 @@ static int checkpoint(wn_context *ctx, const char *dir, bool json) {
     print_mechanisms(uses, wn_model_config_get(model)->layers);
   }
   for (int i = 0; i < count && !code; i++) {
-    wn_safetensors_entry e;
-    status = wn_model_tensor_at(model, i, &e);
+    wn_tensor_info e;
+    char types[64];
+    status = wn_model_tensor_info(model, i, &e);
+    if (status == WN_OK) types_text(&e, types, sizeof types);
     if (status != WN_OK) {
       code = cli_fail(ctx, status);
     } else if (json) {
       json_t *shape = json_array();
       for (int d = 0; d < e.ndim; d++) json_array_append_new(shape, json_integer(e.shape[d]));
       json_array_append_new(
-          tensors, json_pack("{s:s, s:s, s:o}", "name", e.name, "dtype", wn_dtype_name(e.dtype), "shape", shape));
+          tensors, json_pack("{s:s, s:s, s:o}", "name", e.name, "dtype", types, "shape", shape));
     } else {
       char shape[128];
       shape_text(&e, shape, sizeof shape);
-      printf("  %-44s %s %s\n", e.name, wn_dtype_name(e.dtype), shape);
+      printf("  %-44s %s %s\n", e.name, types, shape);
     }
   }
   if (!code && json) {

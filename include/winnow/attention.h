@@ -72,7 +72,7 @@ typedef struct wn_attention_config {
     int64_t farthest; /* default 128: distances from here on share the last bucket */
   } buckets;
   int64_t window;     /* keys with i - j < window; default 0: all */
-  char window_layers[64];
+  char window_layers[256];
   int64_t strided;    /* i - j < strided or i - j a multiple of it (Child et al. 2019); default 0: off */
   struct {            /* square-root mask (Fernandez, Unsal) */
     bool enabled;

@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include "winnow/attention.h"
 #include "winnow/context.h"
+#include "winnow/gguf.h"
 #include "winnow/safetensors.h"
 #include "winnow/tokenizer.h"
 
@@ -77,7 +78,16 @@ typedef struct wn_model wn_model;
 
 /* New parameters from (config, seed): normal with init_std, gains 1, biases 0; independent of threads and backend. */
 wn_status wn_model_create(wn_context *ctx, const wn_model_config *config, uint64_t seed, wn_model **out);
-wn_status wn_model_load(wn_context *ctx, const char *dir, wn_model **out);
+/* A model of any of these forms, recognised by what lies at the path:
+ *   a checkpoint folder of winnow (config.json, model.safetensors);
+ *   a folder of Hugging Face transformers (config.json with model_type llama, mistral, qwen2, qwen3 or gpt2; weights in
+ *   model.safetensors or in the shards of model.safetensors.index.json, of F32, F16 or BF16);
+ *   a GGUF file (general.architecture llama, qwen2, qwen3 or gpt2; every type of wn_gguf_type).
+ * Matrices in fewer than 32 bits are used as the file has them: it stays mapped as long as the model lives. What is not
+ * supported is refused with a line that names file, key and what is known. docs/real-models.md says more. */
+wn_status wn_model_load(wn_context *ctx, const char *path, wn_model **out);
+/* The same with every weight as a float32 of its own, for what changes weights or reads them: training, saving. */
+wn_status wn_model_load_float(wn_context *ctx, const char *path, wn_model **out);
 /* Each file is written beside the old one, synced and renamed: a kill or a full disk never loses the old checkpoint.
  * tok may be NULL. */
 wn_status wn_model_save(wn_context *ctx, const wn_model *model, const wn_tokenizer *tok, const char *dir);
@@ -91,6 +101,16 @@ int wn_model_tensor_count(const wn_model *model);
 /* Parameter tensor i of the named table: name, shape and a borrowed pointer to its float32 values. WN_ERR_UNSUPPORTED
  * where a model uses it in a file's packed form. */
 wn_status wn_model_tensor_at(const wn_model *model, int i, wn_safetensors_entry *out);
+/* What tensor i is, wherever its values lie: one run of rows, or up to three of their own storage types each. */
+typedef struct wn_tensor_info {
+  const char *name;
+  int ndim;
+  int64_t shape[3];
+  int parts;
+  wn_gguf_type types[3];
+  size_t bytes;
+} wn_tensor_info;
+wn_status wn_model_tensor_info(const wn_model *model, int i, wn_tensor_info *out);
 
 /* Logits of whole sequences. tokens [B,T], doc_start [B,T] or NULL, logits [B,T,V] float32. For tests, analysis and
  * outside programs; training and evaluation never hold all logits. */

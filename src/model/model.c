@@ -138,3 +138,24 @@ wn_status wn_model_tensor_at(const wn_model *model, int i, wn_safetensors_entry 
   out->bytes = row->count * wn_dtype_size(model->dtype);
   return WN_OK;
 }
+
+wn_status wn_model_tensor_info(const wn_model *model, int i, wn_tensor_info *out) {
+  memset(out, 0, sizeof *out);
+  if (i < 0 || i >= model->table.count)
+    return wn_fail(model->ctx, WN_ERR_ARGUMENT, "tensor %d of a model that has %d", i, model->table.count);
+  const struct wn_param *row = &model->table.rows[i];
+  out->name = row->name;
+  out->ndim = row->ndim;
+  memcpy(out->shape, row->shape, sizeof row->shape);
+  out->parts = row->packed.count;
+  for (int k = 0; k < row->packed.count; k++) {
+    const struct wn_packed_part *part = &row->packed.part[k];
+    out->types[k] = part->type;
+    out->bytes += (size_t)part->rows * wn_packed_row_bytes(part->type, row->shape[1]);
+  }
+  if (out->parts) return WN_OK;
+  out->parts = 1;
+  out->types[0] = WN_GGUF_F32;
+  out->bytes = row->count * wn_dtype_size(model->dtype);
+  return WN_OK;
+}

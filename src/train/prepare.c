@@ -97,8 +97,8 @@ failed:
 
 wn_status wn_run_take_parameters(wn_context *ctx, const char *from, struct wn_model *model) {
   wn_model *given;
-  WN_TRY(wn_model_load(ctx, from, &given));
-  wn_status status = wn_model_need_float(ctx, given, "train.init");
+  WN_TRY(wn_model_load_float(ctx, from, &given));
+  wn_status status = WN_OK;
   for (int i = 0; status == WN_OK && i < model->table.count; i++) {
     const struct wn_param *row = &model->table.rows[i];
     const int at = wn_param_find(&given->table, row->name);

@@ -81,7 +81,7 @@ static wn_status continue_model(struct run *r, const wn_recipe *recipe) {
   }
   /* The tokenizer beside the checkpoint is preferred: the one that the recipe names may be gone by now. */
   WN_TRY(wn_run_prepare(ctx, &r->recipe, r->recipe.data.tokenizer[0] ? r->dir : "", &r->tok));
-  WN_TRY(wn_model_load(ctx, r->dir, &r->model));
+  WN_TRY(wn_model_load_float(ctx, r->dir, &r->model));
   return same_model(ctx, r->dir, wn_model_config_get(r->model), &r->recipe.model);
 }
 
