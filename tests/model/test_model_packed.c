@@ -76,8 +76,9 @@ static double apart(const float *a, const float *b, size_t n) {
   return sqrt(difference / all);
 }
 
-/* On the reference only the order of double sums differs; on cpu x is rounded to 8 bits a dozen times on the way, each
- * by at most 1/254 of its block's largest. */
+/* On the reference only the order of double sums differs. On cpu x is rounded to 8 bits nine times on the way, each by
+ * half a per cent of its root mean square, and the random weights' large scores make more of it; a wrong block, scale
+ * or row is of the order of 1. */
 static void check(const char *backend, bool tied, double limit) {
   wn_context *ctx = context_of(backend, 2);
   struct pair p;
@@ -113,8 +114,8 @@ static void test_ref(void **state) {
 }
 static void test_cpu(void **state) {
   (void)state;
-  check("cpu", true, 0.03);
-  check("cpu", false, 0.03);
+  check("cpu", true, 0.1);
+  check("cpu", false, 0.1);
 }
 
 static void test_refused(void **state) {

@@ -40,11 +40,7 @@ wn_status wn_cpu_linear_backward(const struct wn_exec *exec, const struct wn_lin
   const float *dy = a->dy; /* [M,N] */
   float *db = a->db;       /* [N] */
   if (a->M == 0) return WN_OK;
-  if (a->packed && a->dx) {
-    struct wn_linear dx = *a;
-    dx.db = NULL;
-    WN_TRY(wn_backend_ref()->linear_backward(exec, &dx));
-  } else if (a->dx)
+  if (a->dx)
     WN_TRY(product(exec, 'N', 'N', a->M, a->K, a->N, dy, a->lddy, a->w, a->K, a->accumulate_dx ? 1.0f : 0.0f, a->dx,
                    a->lddx));
   if (a->dw) WN_TRY(product(exec, 'T', 'N', a->N, a->K, a->M, dy, a->lddy, a->x, a->ldx, 1.0f, a->dw, a->K));
