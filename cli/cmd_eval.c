@@ -46,16 +46,25 @@ static uint64_t bytes_behind(const char *token_file) {
   return bytes > 0 ? (uint64_t)bytes : 0;
 }
 
-/* L N / sum of the layers' budgets: the memory of the whole context beside that of the budgets. */
+/* L N / sum of the layers' budgets (of heads with budgets of their own, the mean): the memory of the whole context
+ * beside that of the budgets. */
 static double saving(const wn_budgets *b, int64_t context) {
+  const int64_t heads = b->heads > 0 ? b->heads : 1;
   double held = 0;
-  for (int64_t l = 0; l < b->layers; l++) held += (double)(b->tokens[l] < context ? b->tokens[l] : context);
-  return (double)b->layers * (double)context / held;
+  for (int64_t i = 0; i < b->layers * heads; i++) {
+    const int64_t K = wn_budgets_of(b, i / heads, i % heads);
+    held += (double)(K < context ? K : context);
+  }
+  return (double)(b->layers * heads) * (double)context / held;
 }
 
 static json_t *budgets_json(const wn_budgets *b, int64_t context) {
   json_t *tokens = json_array();
-  for (int64_t l = 0; l < b->layers; l++) json_array_append_new(tokens, json_integer(b->tokens[l]));
+  for (int64_t l = 0; l < b->layers; l++) {
+    json_t *layer = b->heads > 0 ? json_array() : json_integer(b->tokens[l]);
+    for (int64_t h = 0; h < b->heads; h++) json_array_append_new(layer, json_integer(wn_budgets_of(b, l, h)));
+    json_array_append_new(tokens, layer);
+  }
   return json_pack("{s:s, s:o, s:f}", "policy", wn_policy_name(b->policy), "tokens", tokens, "saving",
                    saving(b, context));
 }

@@ -26,11 +26,14 @@ typedef enum wn_policy {
 #define WN_POLICY_COUNT 6
 const char *wn_policy_name(wn_policy policy);
 
-/* Budgets of every layer. Owns `tokens`; a zero wn_budgets means none. */
+/* Budgets of every layer. Owns `tokens` and `head_tokens`; a zero wn_budgets means none. */
 typedef struct wn_budgets {
   wn_policy policy;
   int64_t layers;
   int64_t *tokens;     /* [layers], each >= 1; a budget of the context or more never evicts */
+  int64_t heads;       /* 0: all key-value heads of a layer have its budget; else the model's key-value heads */
+  int64_t *head_tokens;/* [layers,heads], each >= 1: budgets of single heads, for policies that decide for each of them
+                          (per_kv_head, or "selective" with a selection for each). tokens[l] is the layer's largest */
   bool per_kv_head;    /* h2o, tova, random: each key-value head evicts for itself */
   int64_t sinks;       /* streaming: tokens kept for ever, of a budget of K at most K-1; default 4 */
   bool cache_positions;/* streaming: a token's position is its place in the cache, as the paper has it; default false: in the
@@ -40,20 +43,24 @@ typedef struct wn_budgets {
 } wn_budgets;
 void wn_budgets_init(wn_budgets *budgets);
 void wn_budgets_clear(wn_budgets *budgets);
-/* `text` is a number of tokens for every layer ("64"), one for each ("64,64,32,96"), a part of the context ("0.25"), bytes
- * a sequence over all layers ("2MiB"), or a budgets.json or a checkpoint's folder that has one (then its policy too).
- * The policy and its choices in *out stand unless a file gives them. */
+/* `text` is a number of tokens for every layer ("64"), one for each ("64,64,32,96"), one for each key-value head of a
+ * layer ("64:16" in every layer, "64:16,32:32,8:8,96:96"), a part of the context ("0.25"), bytes a sequence over all
+ * layers ("2MiB"), or a budgets.json or a checkpoint's folder that has one (then its policy too). The policy and its
+ * choices in *out stand unless a file gives them. */
 wn_status wn_budgets_parse(wn_context *ctx, const wn_model_config *config, const char *text, wn_budgets *out);
 wn_status wn_budgets_load(wn_context *ctx, const char *path, wn_budgets *out);
 wn_status wn_budgets_save(wn_context *ctx, const wn_budgets *budgets, const char *path);
 /* WN_ERR_CONFIG says why these budgets do not go with this model. */
 wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *budgets, const wn_model_config *config);
-int64_t wn_budgets_total(const wn_budgets *budgets); /* sum over the layers */
+/* Sum over the layers; of heads with budgets of their own the mean, the sum rounded to the nearest. */
+int64_t wn_budgets_total(const wn_budgets *budgets);
+/* K of one key-value head; layer and head within the budgets. */
+int64_t wn_budgets_of(const wn_budgets *budgets, int64_t layer, int64_t kv_head);
 
 /* P of the evictions of one attention call, the groups of key-value heads that evict for themselves: 1, or Hkv. */
 int64_t wn_attention_eviction_groups(const wn_attention_config *config, const wn_attention_arrays *arrays,
                                      const wn_budgets *budgets);
-/* The evictions of one attention call on whole sequences under budgets->tokens[0]: gone [B,P,T], the caller's, the
+/* The evictions of one attention call on whole sequences under the budgets of layer 0: gone [B,P,T], the caller's, the
  * position of the first row that no longer sees the key; INT32_MAX where there is none. Put into arrays->gone they make
  * the call attend as decoding under the budget would. */
 wn_status wn_attention_evictions(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *arrays,

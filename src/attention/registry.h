@@ -87,6 +87,11 @@ void wn_attention_terms(const wn_attention_config *config, int64_t layer, int64_
 wn_status wn_attention_call(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *arrays,
                             struct wn_attention *out);
 
+/* The operation on key-value heads g0..g0+n-1 and the queries that share them, forward and without its notes to
+ * backward, F, M and dropout: for caches and policies that treat heads apart. Of what is there for each key-value head
+ * (slots of P groups, f_in and f_out of G selections) n is 1 or all; one selection for all heads wants all heads. */
+struct wn_attention wn_attention_of_heads(const struct wn_attention *op, wn_dtype dtype, int64_t g0, int64_t n);
+
 /* Selections F of a layer: 0 without selective attention, else 1 or one for each key-value head. */
 int64_t wn_attention_selections(const wn_attention_config *config, int64_t kv_heads);
 

@@ -5,6 +5,8 @@
 #include <jansson.h>
 #include "winnow/kv.h"
 
+/* Its own arrays; *out is overwritten. */
+wn_status wn_budgets_copy(wn_context *ctx, const wn_budgets *from, wn_budgets *out);
 /* A new reference. */
 wn_status wn_budgets_to_json(wn_context *ctx, const wn_budgets *budgets, json_t **out);
 /* path stands for the file in messages; "tokens" is taken out of the object. *out stays as it is after a failure. */

@@ -4,8 +4,9 @@
  *   selective  the selecting head's logits of ROWS rows at a time against the keys held, as one product; then row by
  *              row: the highest F goes, and S of the row is added to the F of what is held. O(T (K + ROWS) D) a
  *              selection, for the product, O(T K) for the rest.
- *   h2o, tova  the attention of one row at a time for its weights, through the operation itself, with the evictions so
- *              far: every other term is in them. O(T^2 D H) at most, each row beside what has gone.
+ *   h2o, tova  the weights of rows in blocks (weights.h), O(T (K + ROWS) D H). With a threshold, the attention of one
+ *              row at a time for its weights, through the operation itself, with the evictions so far: O(T^2 D H) at
+ *              most, each row beside what has gone.
  *   the rest   from positions alone.
  *
  * Logits come from the backend's product in the call's precision (ref sums in double), scores add up in double in the
@@ -22,12 +23,15 @@
 #include "attention/registry.h"
 #include "backends/backends.h"
 #include "base/alloc.h"
-#include "kv/policy.h"
+#include "kv/weights.h"
 
 enum { ROWS = 64 };
 
 bool wn_evictions_any(const wn_budgets *budgets, int64_t layer, int64_t T) {
-  return layer < budgets->layers && budgets->tokens[layer] < T;
+  if (layer >= budgets->layers) return false;
+  for (int64_t g = 0; g < budgets->heads; g++)
+    if (wn_budgets_of(budgets, layer, g) < T) return true;
+  return budgets->tokens[layer] < T;
 }
 
 static int64_t groups_of(const wn_budgets *budgets, const struct wn_attention *a) {
@@ -51,16 +55,6 @@ static const void *at(const void *base, int64_t elements, wn_dtype dtype) {
 
 /* ---- scratch ---- */
 
-struct layout {
-  char *base; /* NULL: only counts */
-  size_t used;
-};
-static void *take(struct layout *l, int64_t count, size_t each) {
-  void *p = l->base ? l->base + l->used : NULL;
-  l->used += ((size_t)count * each + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
-  return p;
-}
-
 /* What one thread works with. cap: tokens held and a block of rows, or all tokens. */
 struct work {
   int64_t cap;
@@ -69,11 +63,13 @@ struct work {
   void *keys;     /* [cap,D] of what is held; selective */
   void *logits;   /* [ROWS,cap]; selective */
   void *relative; /* [ROWS,Tk] q . p[x], where the selecting logits have it */
+  double *bias;   /* [farthest+1] of the selecting head by distance, the same */
   void *y, *mass; /* [H,D], [P,Tk]; h2o, tova */
   void *f;        /* [G,Tk] F of the rows so far; h2o, tova on selective attention */
   int64_t *count; /* [P] */
   void *scratch;  /* the row's attention */
   size_t scratch_bytes;
+  struct wn_weights weights; /* h2o, tova, where rows go in blocks */
 };
 
 /* One row of sequence b on its keys so far. */
@@ -99,39 +95,49 @@ static struct wn_attention row_call(const struct wn_attention *a, wn_dtype dtype
   return r;
 }
 
+/* Of one group. */
+static int64_t budget_of(const wn_budgets *budgets, int64_t layer, int64_t group) {
+  return budgets->heads > 0 ? wn_budgets_of(budgets, layer, group) : budgets->tokens[layer];
+}
+
 static bool by_weights(const wn_budgets *budgets) {
   return wn_policy_row(budgets->policy)->weights != WN_WEIGHTS_NONE;
 }
 
-static void lay(const struct wn_exec *exec, const wn_budgets *budgets, const struct wn_attention *a, struct layout *l,
+static void lay(const struct wn_exec *exec, const wn_budgets *budgets, const struct wn_attention *a, struct wn_room *l,
                 struct work *w) {
   const int64_t T = a->Tk, P = groups_of(budgets, a), G = wn_selection_groups(a);
   const size_t each = wn_dtype_size(exec->dtype);
   memset(w, 0, sizeof *w);
+  if (by_weights(budgets) && wn_weights_walks(a, P)) {
+    wn_weights_lay(&w->weights, a, exec->dtype, P, l);
+    return;
+  }
   w->cap = T + ROWS;
-  w->held = take(l, (by_weights(budgets) ? P : 1) * w->cap, sizeof *w->held);
-  w->score = take(l, (by_weights(budgets) ? P : 1) * w->cap, sizeof *w->score);
+  w->held = wn_room_take(l, (by_weights(budgets) ? P : 1) * w->cap, sizeof *w->held);
+  w->score = wn_room_take(l, (by_weights(budgets) ? P : 1) * w->cap, sizeof *w->score);
   if (budgets->policy == WN_POLICY_SELECTIVE) {
-    w->keys = take(l, w->cap * a->D, each);
-    w->logits = take(l, ROWS * w->cap, each);
-    if (a->relative.P > 0 && !a->sel.bilinear) w->relative = take(l, ROWS * T, each);
+    w->keys = wn_room_take(l, w->cap * a->D, each);
+    w->logits = wn_room_take(l, ROWS * w->cap, each);
+    if (a->relative.P > 0 && !a->sel.bilinear) w->relative = wn_room_take(l, ROWS * T, each);
+    if (a->bias.n > 0 && !a->sel.bilinear) w->bias = wn_room_take(l, a->bias.farthest + 1, sizeof *w->bias);
   }
   if (!by_weights(budgets)) return;
-  w->count = take(l, P, sizeof *w->count);
-  w->y = take(l, a->H * a->D, each);
-  w->mass = take(l, P * T, each);
-  if (a->sel.on) w->f = take(l, G * T, each);
+  w->count = wn_room_take(l, P, sizeof *w->count);
+  w->y = wn_room_take(l, a->H * a->D, each);
+  w->mass = wn_room_take(l, P * T, each);
+  if (a->sel.on) w->f = wn_room_take(l, G * T, each);
   struct wn_exec one = *exec;
   one.threads = 1;
   struct wn_attention r = row_call(a, exec->dtype, 0, T - 1);
   r.slots.groups = P;
   r.slots.mass = w; /* that there is one counts */
   w->scratch_bytes = wn_op_attention_scratch(&one, &r, false);
-  w->scratch = take(l, (int64_t)w->scratch_bytes, 1);
+  w->scratch = wn_room_take(l, (int64_t)w->scratch_bytes, 1);
 }
 
 size_t wn_evictions_scratch(const struct wn_exec *exec, const wn_budgets *budgets, const struct wn_attention *a) {
-  struct layout l = {0};
+  struct wn_room l = {0};
   struct work w;
   if (budgets->policy == WN_POLICY_STREAMING || budgets->policy == WN_POLICY_WINDOW) return 0;
   lay(exec, budgets, a, &l, &w);
@@ -167,7 +173,7 @@ static void drop(struct work *w, int64_t n, int64_t which) {
 
 static void by_lot(const wn_budgets *budgets, int64_t layer, const struct wn_attention *a, int64_t b, int64_t group,
                    struct work *w, int32_t *gone) {
-  const int64_t K = budgets->tokens[layer];
+  const int64_t K = budget_of(budgets, layer, group);
   for (int64_t t = 0, n = 0; t < a->Tk; t++) {
     const int64_t first = document_start(a, b, t);
     if (t == first) n = 0;
@@ -198,17 +204,24 @@ static struct selecting selecting(const struct wn_attention *a, wn_dtype dtype, 
                             at(a->k, b * a->s_k.b + head / (a->H / a->Hkv) * a->s_k.h, dtype), a->s_q.t, a->s_k.t};
 }
 
-/* F of the n held += S of a row. The logits are the product alone; places says where relative's q . p[x] lie. */
+static double number(const void *x, int64_t i, wn_dtype dtype) {
+  return dtype == WN_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
+}
+
+/* F of the n held += S of a row. The logits are the product alone; relative: the row's q . p[x], bias: by x; or NULL.
+ */
 static void add_row(const struct wn_attention *a, wn_dtype dtype, double strength, const void *logits,
-                    const void *relative, const int32_t *held, int64_t position, int64_t n, double *F) {
+                    const void *relative, const double *bias, const int32_t *held, int64_t position, int64_t n,
+                    double *F) {
   const double floor = a->sel.relu ? 0 : -INFINITY, scale = a->scale;
-  if (relative) {
+  if (relative || bias) {
     for (int64_t s = 0; s < n; s++) {
       const int64_t x = position - held[s];
-      double base = dtype == WN_F64 ? ((const double *)logits)[s] : (double)((const float *)logits)[s];
-      if (x < a->relative.P)
-        base += dtype == WN_F64 ? ((const double *)relative)[x] : (double)((const float *)relative)[x];
-      F[s] += strength * fmax(scale * base, floor);
+      double base = number(logits, s, dtype);
+      if (relative && x < a->relative.P) base += number(relative, x, dtype);
+      base *= scale;
+      if (bias) base += bias[x < a->bias.farthest ? x : a->bias.farthest];
+      F[s] += strength * fmax(base, floor);
     }
   } else if (dtype == WN_F64) {
     const double *x = logits;
@@ -230,11 +243,9 @@ static wn_status by_selections(const struct wn_exec *exec, int64_t K, const stru
   const size_t row = (size_t)a->D * wn_dtype_size(exec->dtype);
   char *keys = w->keys;
   int64_t n = 0; /* held at the block's first row */
-  const void *g = a->sel.strength;
-  const double strength = !g                      ? 1
-                          : exec->dtype == WN_F64 ? ((const double *)g)[group]
-                                                  : (double)((const float *)g)[group];
+  const double strength = a->sel.strength ? number(a->sel.strength, group, exec->dtype) : 1;
   if (end - first <= K) return WN_OK;
+  if (w->bias) wn_weights_bias(a, exec->dtype, group * (a->H / wn_selection_groups(a)) + a->sel.head, w->bias);
   for (int64_t start = first, rows; start < end; start += rows) {
     rows = end - start < ROWS ? end - start : ROWS;
     for (int64_t r = 0; r < rows; r++) {
@@ -274,7 +285,7 @@ static wn_status by_selections(const struct wn_exec *exec, int64_t K, const stru
       held++;
       const double of_first = w->score[0];
       add_row(a, exec->dtype, strength, at(w->logits, r * w->cap, exec->dtype),
-              w->relative ? at(w->relative, r * a->Tk, exec->dtype) : NULL, w->held, i,
+              w->relative ? at(w->relative, r * a->Tk, exec->dtype) : NULL, w->bias, w->held, i,
               a->sel.protect_self ? last : last + 1, w->score);
       if (a->sel.protect_first && w->held[0] == first) w->score[0] = of_first;
     }
@@ -295,22 +306,19 @@ static wn_status by_selections(const struct wn_exec *exec, int64_t K, const stru
 
 /* ---- from weights ---- */
 
-static double mass_at(const struct work *w, wn_dtype dtype, int64_t i) {
-  return dtype == WN_F64 ? ((const double *)w->mass)[i] : (double)((const float *)w->mass)[i];
-}
-
 static wn_status by_mass(const struct wn_exec *exec, const wn_budgets *budgets, int64_t layer,
                          const struct wn_attention *a, int64_t b, struct work *w, int32_t *gone) {
-  const int64_t K = budgets->tokens[layer], T = a->Tk, P = groups_of(budgets, a);
+  const int64_t T = a->Tk, P = groups_of(budgets, a);
   const bool sums = wn_policy_row(budgets->policy)->weights == WN_WEIGHTS_SUM;
-  const int64_t recent = wn_policy_recent(budgets, K);
+  int64_t least = INT64_MAX;
+  for (int64_t g = 0; g < P; g++) least = least < budget_of(budgets, layer, g) ? least : budget_of(budgets, layer, g);
   struct wn_exec one = *exec;
   one.scratch = w->scratch;
   one.scratch_bytes = w->scratch_bytes;
   for (int64_t i = 0, end = 0; i < T; i++) {
     const int64_t first = document_start(a, b, i);
     if (i == end) end = document_end(a, b, i);
-    if (i == first && end - first <= K) { /* a document that keeps all */
+    if (i == first && end - first <= least) { /* a document that keeps all */
       i = end - 1;
       continue;
     }
@@ -323,6 +331,7 @@ static wn_status by_mass(const struct wn_exec *exec, const wn_budgets *budgets, 
     r.sel.f_in = r.sel.f_out = w->f;
     for (int64_t g = 0; g < P; g++) {
       struct work of = {.held = w->held + g * w->cap, .score = w->score + g * w->cap};
+      const int64_t K = budget_of(budgets, layer, g), recent = wn_policy_recent(budgets, K);
       if (i == first) w->count[g] = 0;
       if (w->count[g] == K) {
         int64_t open = w->count[g]; /* candidates: the oldest `open` */
@@ -339,7 +348,7 @@ static wn_status by_mass(const struct wn_exec *exec, const wn_budgets *budgets, 
     for (int64_t g = 0; g < P; g++)
       for (int64_t s = 0; s < w->count[g]; s++) {
         double *score = &w->score[g * w->cap + s];
-        const double given = mass_at(w, exec->dtype, g * T + w->held[g * w->cap + s]);
+        const double given = number(w->mass, g * T + w->held[g * w->cap + s], exec->dtype);
         *score = (sums ? *score : 0) - given;
       }
   }
@@ -348,8 +357,23 @@ static wn_status by_mass(const struct wn_exec *exec, const wn_budgets *budgets, 
 
 /* ---- */
 
+static wn_status by_blocks(const struct wn_exec *exec, const wn_budgets *budgets, int64_t K, int64_t b, int64_t group,
+                           struct wn_weights *w, int32_t *gone) {
+  wn_weights_begin(w, budgets, K, b, group);
+  for (int64_t first = 0, end; first < w->a->Tk; first = end) {
+    end = document_end(w->a, b, first);
+    if (end - first <= K) continue;
+    w->first = first;
+    w->n = 0;
+    WN_TRY(wn_weights_rows(exec, w, first, end - first, end - 1, gone));
+  }
+  return WN_OK;
+}
+
 static wn_status walk(const struct wn_exec *exec, const wn_budgets *budgets, int64_t layer,
                       const struct wn_attention *a, int64_t b, int64_t group, struct work *w, int32_t *gone) {
+  const int64_t K = budget_of(budgets, layer, group);
+  if (w->weights.a) return by_blocks(exec, budgets, K, b, group, &w->weights, gone);
   if (by_weights(budgets)) return by_mass(exec, budgets, layer, a, b, w, gone);
   if (budgets->policy == WN_POLICY_RANDOM) {
     by_lot(budgets, layer, a, b, group, w, gone);
@@ -357,7 +381,7 @@ static wn_status walk(const struct wn_exec *exec, const wn_budgets *budgets, int
   }
   for (int64_t first = 0, end; first < a->Tk; first = end) {
     end = document_end(a, b, first);
-    WN_TRY(by_selections(exec, budgets->tokens[layer], a, b, group, first, end, w, gone));
+    WN_TRY(by_selections(exec, K, a, b, group, first, end, w, gone));
   }
   return WN_OK;
 }
@@ -368,6 +392,10 @@ wn_status wn_evictions_find(const struct wn_exec *exec, const wn_budgets *budget
   const int64_t P = groups_of(budgets, a), T = a->Tk;
   if (layer < 0 || layer >= budgets->layers || budgets->tokens[layer] < 1)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "evictions: no budget for layer %lld", (long long)layer);
+  if (budgets->heads > 0 && (budgets->heads != a->Hkv || P != a->Hkv))
+    return wn_fail(ctx, WN_ERR_ARGUMENT,
+                   "evictions: budgets of %lld key-value heads, expected %lld which the policy decides for each",
+                   (long long)budgets->heads, (long long)a->Hkv);
   if (a->Tq != T)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "evictions: %lld rows of %lld keys, expected whole sequences",
                    (long long)a->Tq, (long long)T);
@@ -381,19 +409,19 @@ wn_status wn_evictions_find(const struct wn_exec *exec, const wn_budgets *budget
     return wn_fail(ctx, WN_ERR_ARGUMENT, "evictions: scratch of %zu bytes, expected %zu", exec->scratch_bytes,
                    wn_evictions_scratch(exec, budgets, a));
   if (budgets->policy == WN_POLICY_STREAMING || budgets->policy == WN_POLICY_WINDOW) {
-    by_age(budgets, budgets->tokens[layer], a, gone);
+    by_age(budgets, budget_of(budgets, layer, 0), a, gone);
     return WN_OK;
   }
   for (int64_t n = 0; n < a->B * P * T; n++) gone[n] = WN_GONE_NEVER;
-  const int64_t each = by_weights(budgets) ? 1 : P, tasks = a->B * each;
-  struct layout size = {0};
+  const int64_t each = by_weights(budgets) && !wn_weights_walks(a, P) ? 1 : P, tasks = a->B * each;
+  struct wn_room size = {0};
   struct work unused;
   lay(exec, budgets, a, &size, &unused);
   wn_status status = WN_OK;
 #pragma omp parallel num_threads(tasks < exec->threads ? (int)tasks : exec->threads)
   {
     struct wn_exec one = *exec;
-    struct layout mine = {.base = (char *)exec->scratch + (size_t)omp_get_thread_num() * size.used};
+    struct wn_room mine = {.base = (char *)exec->scratch + (size_t)omp_get_thread_num() * size.used};
     struct work w;
     lay(exec, budgets, a, &mine, &w);
     one.threads = 1;

@@ -5,6 +5,7 @@
  * flops in the maps and one read of all weights, 4 T Hkv D flops a layer in the attention. */
 #include <string.h>
 
+#include "kv/budgets.h"
 #include "model/session.h"
 
 #define PIECE 512 /* tokens at a time: enough rows for a good product */
@@ -108,15 +109,6 @@ static wn_status measure(struct wn_session *s, size_t *need) {
   return WN_OK;
 }
 
-static wn_status copy_budgets(wn_context *ctx, const wn_budgets *from, wn_budgets *out) {
-  void *tokens;
-  const size_t bytes = (size_t)from->layers * sizeof *from->tokens;
-  WN_TRY(wn_alloc(ctx, "budgets", bytes, &tokens));
-  *out = *from;
-  out->tokens = memcpy(tokens, from->tokens, bytes);
-  return WN_OK;
-}
-
 wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, wn_session **out) {
   return wn_session_create_with_budgets(ctx, model, B, capacity, NULL, out);
 }
@@ -133,6 +125,8 @@ wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld tokens: the model has learned positions for %lld",
                    (long long)capacity, (long long)c->context);
   if (budgets && budgets->layers > 0) WN_TRY(wn_budgets_check(ctx, budgets, c));
+  if (budgets && budgets->heads > 0)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session: budgets of single key-value heads");
   void *memory;
   WN_TRY(wn_alloc(ctx, "session", sizeof(struct wn_session), &memory));
   struct wn_session *s = memory;
@@ -144,7 +138,7 @@ wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64
   wn_status status;
   WN_TRY_GOTO(plan(ctx, s), fail);
   WN_TRY_GOTO(wn_arena_allocate(ctx, &s->arena, "a session"), fail);
-  if (budgets && budgets->layers > 0) WN_TRY_GOTO(copy_budgets(ctx, budgets, &s->budgets), fail);
+  if (budgets && budgets->layers > 0) WN_TRY_GOTO(wn_budgets_copy(ctx, budgets, &s->budgets), fail);
   WN_TRY_GOTO(wn_session_caches_init(ctx, s), fail);
   if (capacity > c->context) WN_TRY_GOTO(wn_rotary_create(model, "session", capacity, &s->rotary), fail);
   size_t need;

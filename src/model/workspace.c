@@ -162,7 +162,8 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
   if (options->budgets) {
     const wn_model_config *c = &model->config;
     ws->budgets = *options->budgets;
-    ws->budgets.tokens = NULL, ws->budgets.layers = 0;
+    ws->budgets.tokens = ws->budgets.head_tokens = NULL;
+    ws->budgets.layers = ws->budgets.heads = 0;
     ws->evicting = wn_policy_groups(&ws->budgets, c->kv_heads, wn_attention_selections(&c->attention, c->kv_heads));
   }
   wn_status status;

@@ -99,6 +99,7 @@ struct wn_attention {
     int64_t n;                      /* buckets; 0: off */
     int64_t farthest;               /* distance from which on all are in the last bucket */
     const void *table;              /* [n,H] */
+    int64_t stride;                 /* elements from one row of table to the next; 0: H. Forward only */
     void *dtable;                   /* [n,H] added to */
   } bias;
 
@@ -174,12 +175,33 @@ static inline bool wn_attention_looks(const struct wn_attention *a) {
   return a->look.n > 0 || a->look.rows;
 }
 
+/* The m-th distance of the square-root mask, counted from the end of its buffer. */
+static inline int64_t wn_square_distance(int64_t m, double density) {
+  const double ratio = (double)m / density;
+  return (int64_t)(ratio * ratio);
+}
+/* Do the keep rules by distance, and a span without the token itself, let a row see the key at distance x? */
+static inline bool wn_distance_seen(const struct wn_attention *a, int64_t x) {
+  if (a->window > 0 && x >= a->window) return false;
+  if (a->strided > 0 && x >= a->strided && x % a->strided != 0) return false;
+  if (a->root.on && x >= a->root.buffer) {
+    const int64_t distance = x - a->root.buffer + 1, near = (int64_t)(a->root.density * sqrt((double)distance));
+    int64_t m = near > 1 ? near - 1 : 1;
+    while (m < near + 2 && wn_square_distance(m, a->root.density) != distance) m++;
+    if (wn_square_distance(m, a->root.density) != distance) return false;
+  }
+  return !(a->span.on && a->span.exclude_self && x == 0);
+}
+
 /* G, and the step between rows of f_in and f_out. */
 static inline int64_t wn_selection_groups(const struct wn_attention *a) {
   return a->sel.groups > 0 ? a->sel.groups : 1;
 }
 static inline int64_t wn_selection_stride(const struct wn_attention *a) {
   return a->sel.f_stride > 0 ? a->sel.f_stride : a->Tk;
+}
+static inline int64_t wn_bias_stride(const struct wn_attention *a) {
+  return a->bias.stride > 0 ? a->bias.stride : a->H;
 }
 /* P, and where the slots of a key-value head begin. */
 static inline int64_t wn_slot_groups(const struct wn_attention *a) {

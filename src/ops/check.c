@@ -317,7 +317,8 @@ static wn_status check_terms(struct check c, const struct wn_attention *a, int64
     WN_TRY(at_least(c, "bias.n", a->bias.n, a->open ? 4 : 2));
     WN_TRY(at_least(c, "bias.farthest", a->bias.farthest, a->bias.n / (a->open ? 4 : 2) + 1));
     WN_TRY(need(c, "bias.table", a->bias.table));
-    WN_TRY(product(c, "bias.table", a->bias.n, a->H, 1));
+    WN_TRY(at_least(c, "bias.stride", wn_bias_stride(a), a->H));
+    WN_TRY(product(c, "bias.table", a->bias.n, wn_bias_stride(a), 1));
   }
   WN_TRY(at_least(c, "sinks.n", a->sinks.n, 0));
   if (a->sinks.n > 0) {

@@ -139,6 +139,7 @@ static wn_status compare_subject(struct compare *c, int subject, int64_t *tokens
   wn_budgets budgets = o->budgets;
   budgets.layers = L;
   budgets.tokens = tokens;
+  budgets.heads = 0;
   for (int64_t l = 0; l < L; l++) tokens[l] = c->set.T;
   WN_TRY(open_evaluator(c, subject, NULL));
   WN_TRY(measure(c, subject, -1, tokens, false));

@@ -249,14 +249,17 @@ static wn_status read_curve(wn_context *ctx, const char *path, const json_t *j, 
   WN_TRY(get_int(ctx, path, j, "context", 1, INT32_MAX, &context));
   WN_TRY(get_int(ctx, path, j, "step", 1, INT32_MAX, &step));
   WN_TRY(wn_budgets_from_json(ctx, path, json_object_get(j, "budgets"), &budgets));
-  const int64_t layers = budgets.layers;
+  const int64_t layers = budgets.layers, heads = budgets.heads;
   wn_budgets_clear(&c->budgets);
   wn_status status = layers <= LAYERS_MAX ? wn_prune_curve_init(ctx, layers, context, step, c)
                                           : wn_fail(ctx, WN_ERR_FORMAT, "%s: too many layers", path);
+  if (status == WN_OK && heads > 0)
+    status = wn_fail(ctx, WN_ERR_FORMAT, "%s: budgets of single key-value heads: a search knows one a layer", path);
   wn_free(budgets.tokens);
+  wn_free(budgets.head_tokens);
   WN_TRY(status);
-  budgets.tokens = NULL;
-  budgets.layers = 0;
+  budgets.tokens = budgets.head_tokens = NULL;
+  budgets.layers = budgets.heads = 0;
   c->budgets = budgets;
   c->lazy = json_is_true(json_object_get(j, "lazy"));
   c->checked = json_is_true(json_object_get(j, "checked"));

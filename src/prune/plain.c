@@ -79,7 +79,8 @@ wn_status wn_prune_plain_create(wn_context *ctx, struct wn_model *model, const s
     p->budgeted = true;
     p->budgets = *budgets;
     p->budgets.layers = L;
-    p->budgets.tokens = NULL;
+    p->budgets.heads = 0;
+    p->budgets.tokens = p->budgets.head_tokens = NULL;
     WN_TRY_GOTO(wn_alloc(ctx, "budgets", (size_t)L * sizeof *p->budgets.tokens, &memory), fail);
     p->budgets.tokens = memory;
     for (int64_t l = 0; l < L; l++) p->budgets.tokens[l] = set->T;

@@ -680,7 +680,8 @@ wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const c
   r->batch = batch < set->rows ? batch : set->rows;
   r->budgets = *budgets;
   r->budgets.layers = c->layers;
-  r->budgets.tokens = NULL;
+  r->budgets.heads = 0;
+  r->budgets.tokens = r->budgets.head_tokens = NULL;
   r->best_layer = -1;
   r->select_heads = wn_attention_selections(&c->attention, c->kv_heads);
   r->select_width = r->select_heads * c->head_size;

@@ -130,7 +130,8 @@ static wn_status open_curve(struct search *s, const char *dir, bool resume) {
     WN_TRY(wn_make_dirs(ctx, dir));
     WN_TRY(wn_prune_curve_init(ctx, s->model->config.layers, s->T, o->step, &s->curve));
     s->curve.budgets = o->budgets;
-    s->curve.budgets.tokens = NULL;
+    s->curve.budgets.heads = 0;
+    s->curve.budgets.tokens = s->curve.budgets.head_tokens = NULL;
     s->curve.lazy = o->lazy;
     s->curve.checked = o->lazy && o->check;
     s->curve.search_rows = s->search.rows, s->curve.search_tokens = s->search.counted;
@@ -466,6 +467,8 @@ wn_status wn_prune_measure(wn_context *ctx, wn_model *model, const wn_prune_data
     return wn_fail(ctx, WN_ERR_ARGUMENT, "context %lld is longer than %lld, the model's", (long long)T,
                    (long long)model->config.context);
   if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
+  if (budgets && budgets->heads > 0)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets of single key-value heads: a search knows one a layer");
   WN_TRY(wn_prune_set_load(ctx, "data", data, T, model->config.vocab_size, &set));
   wn_status status = wn_prune_plain_create(ctx, model, &set, batch ? batch : BATCH, budgets, &e);
   if (status == WN_OK) {

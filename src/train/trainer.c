@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "kv/budgets.h"
 #include "train/schedule.h"
 
 static wn_status check_config(wn_context *ctx, const wn_model *model, const wn_train_config *config) {
@@ -29,18 +30,13 @@ static wn_status check_config(wn_context *ctx, const wn_model *model, const wn_t
 }
 
 static wn_status open_budgets(wn_context *ctx, wn_trainer *t) {
-  void *memory;
   wn_budgets_init(&t->target);
   t->target.policy = t->config.prune.policy;
   WN_TRY(wn_budgets_parse(ctx, &t->model->config, t->config.prune.budgets, &t->target));
   WN_TRY(wn_budgets_check(ctx, &t->target, &t->model->config));
   if (t->target.cache_positions)
     return wn_fail(ctx, WN_ERR_CONFIG, "train.prune.budgets: \"cache_positions\" is for decoding alone");
-  t->budgets = t->target;
-  t->budgets.tokens = NULL;
-  WN_TRY(wn_alloc(ctx, "budgets of a step", (size_t)t->target.layers * sizeof *t->budgets.tokens, &memory));
-  t->budgets.tokens = memory;
-  return WN_OK;
+  return wn_budgets_copy(ctx, &t->target, &t->budgets);
 }
 
 /* Those of optimizer step `step`, counted from 1; NULL where nothing is evicted. */
@@ -50,6 +46,10 @@ static const wn_budgets *budgets_of(wn_trainer *t, int64_t step,
   for (int64_t l = 0; l < t->target.layers; l++) {
     t->budgets.tokens[l] = schedule(&t->config, t->context, t->target.tokens[l], step);
     any = any || t->budgets.tokens[l] < t->context;
+  }
+  for (int64_t i = 0; i < t->target.layers * t->target.heads; i++) {
+    t->budgets.head_tokens[i] = schedule(&t->config, t->context, t->target.head_tokens[i], step);
+    any = any || t->budgets.head_tokens[i] < t->context;
   }
   return any ? &t->budgets : NULL;
 }

@@ -41,6 +41,58 @@ static void every_spelling(void **state) {
   parsed(&c, "0.001", (int64_t[]){1, 1, 1});
 }
 
+static void heads_parsed(const wn_model_config *c, const char *text, const int64_t *expected, int64_t total) {
+  wn_budgets b;
+  wn_budgets_init(&b);
+  assert_ok(ctx, wn_budgets_parse(ctx, c, text, &b));
+  assert_int_equal(b.layers, c->layers);
+  assert_int_equal(b.heads, c->kv_heads);
+  for (int64_t l = 0; l < c->layers; l++) {
+    int64_t largest = 0;
+    for (int64_t h = 0; h < b.heads; h++) {
+      assert_int_equal(wn_budgets_of(&b, l, h), expected[l * b.heads + h]);
+      largest = expected[l * b.heads + h] > largest ? expected[l * b.heads + h] : largest;
+    }
+    assert_int_equal(b.tokens[l], largest);
+  }
+  assert_int_equal(wn_budgets_total(&b), total);
+  b.policy = WN_POLICY_TOVA, b.per_kv_head = true;
+  assert_ok(ctx, wn_budgets_check(ctx, &b, c));
+  char path[128];
+  wn_budgets back;
+  wn_budgets_init(&back);
+  snprintf(path, sizeof path, "%s/budgets.json", dir);
+  assert_ok(ctx, wn_budgets_save(ctx, &b, path));
+  assert_ok(ctx, wn_budgets_load(ctx, path, &back));
+  assert_true(back.heads == b.heads && back.layers == b.layers && back.per_kv_head && back.policy == b.policy);
+  assert_memory_equal(back.head_tokens, b.head_tokens, (size_t)(b.layers * b.heads) * sizeof *b.head_tokens);
+  assert_memory_equal(back.tokens, b.tokens, (size_t)b.layers * sizeof *b.tokens);
+  assert_ok(ctx, wn_budgets_parse(ctx, c, "5", &back)); /* over them */
+  assert_true(back.heads == 0 && back.head_tokens == NULL && back.tokens[0] == 5);
+  wn_budgets_clear(&back);
+  wn_budgets_clear(&b);
+}
+
+static void budgets_of_heads(void **state) {
+  (void)state;
+  const wn_model_config c = config_of(3);
+  heads_parsed(&c, "64:16,32:33,8:8", (int64_t[]){64, 16, 32, 33, 8, 8}, 81); /* 161 / 2 */
+  heads_parsed(&c, "7:1", (int64_t[]){7, 1, 7, 1, 7, 1}, 12);
+  heads_parsed(&c, "7,1:2,9", (int64_t[]){7, 7, 1, 2, 9, 9}, 18);
+  /* Numbers and lists side by side. */
+  wn_budgets b;
+  char path[128];
+  wn_budgets_init(&b);
+  snprintf(path, sizeof path, "%s/budgets.json", dir);
+  const char *text = "{\"policy\": \"h2o\", \"tokens\": [6, [2, 9], 1], \"per_kv_head\": true}";
+  assert_ok(ctx, wn_file_write(ctx, path, text, strlen(text)));
+  assert_ok(ctx, wn_budgets_load(ctx, path, &b));
+  assert_ok(ctx, wn_budgets_check(ctx, &b, &c));
+  assert_memory_equal(b.head_tokens, ((int64_t[]){6, 6, 2, 9, 1, 1}), 6 * sizeof(int64_t));
+  assert_int_equal(b.tokens[1], 9);
+  wn_budgets_clear(&b);
+}
+
 /* The largest budget whose caches take at most so many bytes: by the bytes that are allocated. */
 static void bytes_are_those_of_the_cache(void **state) {
   (void)state;
@@ -89,6 +141,11 @@ static void wrong_spellings_are_refused(void **state) {
       {"1,99999999999999999999", "number 2"},
       {"100B", "not enough for one token in each of 2 layers"},
       {"64KB", "neither a number"},
+      {"1:2:3", "layer 0 has 3 of them, the model has 2 key-value heads"},
+      {"1:2,3:4:5", "layer 1 has 3 of them"},
+      {"1:2,3:", "number 4"},
+      {"1:0", "number 2"},
+      {"1:2,3:4,5:6", "3 of them, the model has 2 layers"},
       {"/nowhere/budgets.json", "nor a file"},
   };
   const wn_model_config c = config_of(2);
@@ -138,6 +195,10 @@ static void wrong_files_are_refused(void **state) {
       {"{\"tokens\": [5, -1]}", "\"tokens\"[1]"},
       {"{\"tokens\": [5, 1.5]}", "\"tokens\"[1]"},
       {"{\"tokens\": [\"5\"]}", "\"tokens\"[0]"},
+      {"{\"tokens\": [5, [1, 0]]}", "\"tokens\"[1]"},
+      {"{\"tokens\": [[5, 1], [1, 2, 3]]}", "\"tokens\"[1] has 3 budgets"},
+      {"{\"tokens\": [[]]}", "\"tokens\"[0] has 0 budgets"},
+      {"{\"tokens\": [[[1]]]}", "\"tokens\"[0]"},
       {"{\"tokens\": [5], \"policy\": \"lru\"}", "policy"},
       {"{\"tokens\": [5], \"polcy\": \"window\"}", "did you mean \"policy\""},
       {"{\"tokens\": [5], \"recent\": 1.5}", "\"recent\" is 1.5"},
@@ -191,6 +252,26 @@ static void what_goes_with_a_model(void **state) {
   REFUSED("\"recent\"");
   b.recent = 0, c.layers = 3;
   REFUSED("2 of them, the model has 3 layers");
+  c.layers = 2;
+  b.cache_positions = false;
+  assert_ok(ctx, wn_budgets_parse(ctx, &c, "3:4", &b));
+  REFUSED("\"streaming\" has one budget for a layer's key-value heads");
+  b.policy = WN_POLICY_TOVA;
+  REFUSED("\"tova\" has one budget for a layer's key-value heads without \"per_kv_head\"");
+  b.per_kv_head = true;
+  assert_ok(ctx, wn_budgets_check(ctx, &b, &c));
+  b.head_tokens[3] = 0;
+  REFUSED("layer 1, key-value head 1 has 0 tokens");
+  b.head_tokens[3] = 5;
+  REFUSED("expected 5, its heads' largest budget");
+  b.head_tokens[3] = 4;
+  c.kv_heads = 4;
+  REFUSED("2 a layer, the model has 4 key-value heads");
+  c.kv_heads = 2, c.attention.selective.enabled = true, c.attention.selective.per_kv_head = false;
+  b.policy = WN_POLICY_SELECTIVE, b.per_kv_head = false;
+  REFUSED("in a model without \"selective.per_kv_head\"");
+  c.attention.selective.per_kv_head = true;
+  assert_ok(ctx, wn_budgets_check(ctx, &b, &c));
   wn_budgets_clear(&b);
 }
 
@@ -225,12 +306,15 @@ static void numbers_of_bytes(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_spelling),
-                                     cmocka_unit_test(bytes_are_those_of_the_cache),
-                                     cmocka_unit_test(files_there_and_back),
-                                     cmocka_unit_test(wrong_spellings_are_refused),
-                                     cmocka_unit_test(what_goes_with_a_model),
-                                     cmocka_unit_test(wrong_files_are_refused),
-                                     cmocka_unit_test(numbers_of_bytes)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(budgets_of_heads),
+      cmocka_unit_test(every_spelling),
+      cmocka_unit_test(bytes_are_those_of_the_cache),
+      cmocka_unit_test(files_there_and_back),
+      cmocka_unit_test(wrong_spellings_are_refused),
+      cmocka_unit_test(what_goes_with_a_model),
+      cmocka_unit_test(wrong_files_are_refused),
+      cmocka_unit_test(numbers_of_bytes),
+  };
   return cmocka_run_group_tests(tests, begin, end);
 }

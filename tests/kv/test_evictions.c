@@ -1,7 +1,7 @@
 /* Evictions of whole sequences against the rule carried out one token at a time, in double, on one attention call's
- * arrays: every policy that scores by F or by position, every option of selective attention, documents, grouped heads,
- * any budget; on ref in both precisions and on the cpu backend. Also: a budget of the length or more evicts nothing,
- * and what is refused. */
+ * arrays: every policy, every option of selective attention, documents, grouped heads, biases, any budget, budgets of
+ * single key-value heads; on ref in both precisions and on the cpu backend. Also: a budget of the length or more evicts
+ * nothing, and what is refused. */
 #include "support.h"
 
 #include <math.h>
@@ -67,6 +67,10 @@ static void call_make(struct call *c, wn_dtype dtype, uint64_t seed, bool select
     }
     a->doc_start = c->doc;
   }
+  if (pick(seed, 3) == 0) {
+    a->bias.n = 2 + pick(seed, 7), a->bias.farthest = a->bias.n / 2 + 1 + pick(seed, 40);
+    a->bias.table = c->x[7] = normal(dtype, a->bias.n * H, seed, 8);
+  }
   if (!selective) return;
   a->sel.on = true;
   const int64_t G = a->sel.groups = pick(seed, 2) ? Hkv : 1;
@@ -104,14 +108,40 @@ static double selection(const struct wn_attention *a, wn_dtype dtype, int64_t b,
     if (i - j < a->relative.P) key += number(a->relative.p, dtype, (i - j) * a->D + d);
     sum += number(a->q, dtype, b * a->s_q.b + i * a->s_q.t + head * a->s_q.h + d) * key;
   }
-  return a->sel.relu ? fmax(0, a->scale * sum) : a->scale * sum;
+  sum *= a->scale;
+  if (a->bias.n > 0 && !a->sel.bilinear)
+    sum += number(a->bias.table, dtype, wn_position_bucket(i - j, a->bias.n, a->bias.farthest, false) * a->H + head);
+  return a->sel.relu ? fmax(0, sum) : sum;
+}
+
+/* given[j] += the weights of row i of the heads of group g (of P) on the keys held. */
+static void weigh(const struct wn_attention *a, wn_dtype dtype, int64_t b, int64_t g, int64_t P, int64_t i,
+                  const bool *held, double *given) {
+  for (int64_t head = g * (a->H / P); head < (g + 1) * (a->H / P); head++) {
+    double e[200] = {0}, sum = 0;
+    for (int64_t j = 0; j <= i; j++) {
+      double logit = 0;
+      if (!held[j]) continue;
+      for (int64_t d = 0; d < a->D; d++)
+        logit += number(a->q, dtype, b * a->s_q.b + i * a->s_q.t + head * a->s_q.h + d) *
+                 number(a->k, dtype, b * a->s_k.b + j * a->s_k.t + head / (a->H / a->Hkv) * a->s_k.h + d);
+      logit *= a->scale;
+      if (a->bias.n > 0)
+        logit +=
+            number(a->bias.table, dtype, wn_position_bucket(i - j, a->bias.n, a->bias.farthest, false) * a->H + head);
+      sum += e[j] = exp(logit);
+    }
+    for (int64_t j = 0; j <= i; j++) given[j] += e[j] / sum;
+  }
 }
 
 /* The rule, token by token: a key is held from its row on until it goes. Returns the evictions. */
 static int64_t simulate(const struct wn_attention *a, wn_dtype dtype, const wn_budgets *x, int64_t layer, int64_t b,
                         int64_t g, int32_t *gone, double *margin) {
-  const int64_t T = a->Tk, K = x->tokens[layer];
-  double F[200] = {0};
+  const int64_t T = a->Tk, K = x->heads > 0 ? x->head_tokens[layer * x->heads + g] : x->tokens[layer];
+  const int64_t P = wn_policy_groups(x, a->Hkv, wn_selection_groups(a)), recent = (int64_t)(x->recent * (double)K);
+  const bool weights = x->policy == WN_POLICY_H2O || x->policy == WN_POLICY_TOVA;
+  double F[200] = {0}, scores[200];
   bool held[200] = {false};
   int64_t count = 0, evictions = 0;
   for (int64_t j = 0; j < T; j++) gone[j] = WN_GONE_NEVER;
@@ -129,14 +159,16 @@ static int64_t simulate(const struct wn_attention *a, wn_dtype dtype, const wn_b
         if (x->policy == WN_POLICY_STREAMING)
           score = -(double)j, stays = j - first < (x->sinks < K - 1 ? x->sinks : K - 1);
         if (x->policy == WN_POLICY_RANDOM) score = wn_policy_lot(x, layer, g, j - first);
+        if (weights) score = x->policy == WN_POLICY_H2O && j > i - recent ? -INFINITY : -F[j];
         if (!held[j] || stays) continue;
-        F[j] = x->policy == WN_POLICY_SELECTIVE ? F[j] : score;
-        if (which < 0 || score > F[which])
-          next = which < 0 ? next : fmax(next, F[which]), which = j;
+        if (x->policy != WN_POLICY_SELECTIVE && !weights) F[j] = score;
+        scores[j] = weights ? score : F[j];
+        if (which < 0 || score > scores[which])
+          next = which < 0 ? next : fmax(next, scores[which]), which = j;
         else
           next = fmax(next, score);
       }
-      if (next < F[which]) *margin = fmin(*margin, F[which] - next);
+      if (next < scores[which]) *margin = fmin(*margin, scores[which] - next);
       held[which] = false;
       gone[which] = (int32_t)i;
       count--, evictions++;
@@ -144,6 +176,8 @@ static int64_t simulate(const struct wn_attention *a, wn_dtype dtype, const wn_b
     held[i] = true, F[i] = 0, count++;
     for (int64_t j = first; x->policy == WN_POLICY_SELECTIVE && j <= i; j++)
       if (held[j]) F[j] += selection(a, dtype, b, g, i, j, first);
+    if (x->policy == WN_POLICY_TOVA) memset(F, 0, sizeof F);
+    if (weights) weigh(a, dtype, b, g, P, i, held, F);
   }
   return evictions;
 }
@@ -159,6 +193,7 @@ static wn_status find(const struct wn_backend *backend, wn_dtype dtype, int thre
   return status;
 }
 
+static int ragged;
 static int64_t check(wn_policy policy, uint64_t seed) {
   int64_t evictions = 0;
   for (int where = 0; where < 3; where++) {
@@ -172,6 +207,13 @@ static int64_t check(wn_policy policy, uint64_t seed) {
     wn_budgets_init(&x);
     x.policy = policy, x.layers = 2, x.tokens = tokens, x.seed = seed, x.sinks = pick(seed, 5);
     x.per_kv_head = pick(seed, 2);
+    int64_t of_heads[2 * 6];
+    if (wn_policy_groups(&x, c.a.Hkv, wn_selection_groups(&c.a)) == c.a.Hkv && pick(seed, 2)) {
+      x.heads = c.a.Hkv, x.head_tokens = of_heads;
+      for (int64_t h = 0; h < 2 * x.heads; h++) of_heads[h] = 1 + pick(seed, c.a.Tk + 2);
+      ragged++;
+    }
+    if (policy == WN_POLICY_H2O) x.recent = (double)pick(seed, 5) / 4;
     const int64_t T = c.a.Tk, P = wn_policy_groups(&x, c.a.Hkv, wn_selection_groups(&c.a)), n = c.a.B * P * T;
     int32_t *want = malloc((size_t)n * sizeof *want), *got = malloc((size_t)n * sizeof *got);
     double margin = INFINITY;
@@ -199,6 +241,11 @@ static void check_many(wn_policy policy, uint64_t seeds) {
   for (uint64_t seed = 0; seed < seeds; seed++) evictions += check(policy, seed);
   assert_true(evictions > 1000);
 }
+static void test_weights(void **state) {
+  (void)state;
+  check_many(WN_POLICY_H2O, 24);
+  check_many(WN_POLICY_TOVA, 24);
+}
 
 static void test_selective(void **state) {
   (void)state;
@@ -209,6 +256,7 @@ static void test_positions(void **state) {
   check_many(WN_POLICY_WINDOW, 12);
   check_many(WN_POLICY_STREAMING, 16);
   check_many(WN_POLICY_RANDOM, 16);
+  assert_true(ragged > 10);
 }
 
 static void test_nothing_goes(void **state) {
@@ -260,6 +308,7 @@ static int teardown(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_selective), cmocka_unit_test(test_positions),
-                                     cmocka_unit_test(test_nothing_goes), cmocka_unit_test(test_refused)};
+                                     cmocka_unit_test(test_weights), cmocka_unit_test(test_nothing_goes),
+                                     cmocka_unit_test(test_refused)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,26 +1,10 @@
 /* Positions of slots: attention_slots.h says what for. */
 #include "backends/cpu/attention_slots.h"
-#include <math.h>
 
 void wn_slots_distances(const struct wn_attention *a, int64_t b, int64_t g, int64_t r, int64_t j0, int64_t columns,
                         int32_t *x) {
   const int32_t *at = wn_slot_positions(a, b, g), own = at[a->Tk - a->Tq + r];
   for (int64_t j = 0; j < columns; j++) x[j] = own - at[j0 + j];
-}
-
-/* Is x = floor((m/density)^2) for some m >= 1? */
-static bool is_square_distance(int64_t x, double density) {
-  const int64_t near = (int64_t)(density * sqrt((double)x));
-  for (int64_t m = near > 1 ? near - 1 : 1; m <= near + 2; m++)
-    if (wn_terms_square_distance(m, density) == x) return true;
-  return false;
-}
-
-static bool sees(const struct wn_attention *a, int64_t x) {
-  if (a->window > 0 && x >= a->window) return false;
-  if (a->strided > 0 && x >= a->strided && x % a->strided != 0) return false;
-  if (a->root.on && x >= a->root.buffer && !is_square_distance(x - a->root.buffer + 1, a->root.density)) return false;
-  return !(a->span.on && a->span.exclude_self && x == 0);
 }
 
 uint64_t wn_slots_seen(const struct wn_attention *a, int64_t b, int64_t g, int64_t r, int64_t j0) {
@@ -30,7 +14,7 @@ uint64_t wn_slots_seen(const struct wn_attention *a, int64_t b, int64_t g, int64
   if (columns <= 0) return 0;
   wn_slots_distances(a, b, g, r, j0, columns, x);
   if (a->strided > 0 || a->root.on) {
-    for (int64_t j = 0; j < columns; j++) seen |= (uint64_t)sees(a, x[j]) << j;
+    for (int64_t j = 0; j < columns; j++) seen |= (uint64_t)wn_distance_seen(a, x[j]) << j;
     return seen;
   }
   const int32_t near = a->span.on && a->span.exclude_self, far = (int32_t)wn_min_i64(a->window, INT32_MAX);

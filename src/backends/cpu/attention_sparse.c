@@ -23,7 +23,7 @@ static int64_t far_distances(const struct wn_attention *a, int64_t near, int32_t
     last = x;
   }
   for (int64_t m = 1;; m++) {
-    const int64_t x = wn_terms_square_distance(m, a->root.density) + a->root.buffer - 1;
+    const int64_t x = wn_square_distance(m, a->root.density) + a->root.buffer - 1;
     if (x >= end) return count;
     if (x <= last || x < a->root.buffer || (a->strided > 0 && x >= a->strided && x % a->strided != 0)) continue;
     if (x_out) x_out[count] = (int32_t)x;

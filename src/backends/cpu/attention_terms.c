@@ -5,11 +5,6 @@
 #include <math.h>
 #include "backends/cpu/attention_slots.h"
 
-int64_t wn_terms_square_distance(int64_t m, double density) {
-  const double ratio = (double)m / density;
-  return (int64_t)(ratio * ratio);
-}
-
 /* Bit of distance x where `at` is the row's own column. */
 static uint64_t distance_bit(int64_t at, int64_t x) {
   const int64_t j = at - x;
@@ -39,7 +34,7 @@ uint64_t wn_terms_seen(const struct wn_attention *a, int64_t position, int64_t j
     uint64_t bits = a->root.buffer > 0 ? distance_bits(at, 0, a->root.buffer - 1) : 0;
     const int64_t from = wn_max_i64(low - shift, 0);
     for (int64_t m = wn_max_i64(1, (int64_t)(a->root.density * sqrt((double)from)) - 1);; m++) {
-      const int64_t x = wn_terms_square_distance(m, a->root.density) + shift;
+      const int64_t x = wn_square_distance(m, a->root.density) + shift;
       if (x > high) break;
       if (x >= a->root.buffer) bits |= distance_bit(at, x);
     }

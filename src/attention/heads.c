@@ -1,0 +1,47 @@
+/* An attention operation on some of its heads: the same arrays, begun further on. */
+#include "attention/registry.h"
+
+static void *at(const void *base, int64_t elements, wn_dtype dtype) {
+  return base ? (char *)(uintptr_t)base + (size_t)elements * wn_dtype_size(dtype) : NULL;
+}
+
+struct wn_attention wn_attention_of_heads(const struct wn_attention *op, wn_dtype dtype, int64_t g0, int64_t n) {
+  struct wn_attention a = *op;
+  const int64_t share = op->H / op->Hkv, h0 = g0 * share, G = wn_selection_groups(op), P = wn_slot_groups(op);
+  a.H = n * share;
+  a.Hkv = n;
+  a.q = at(op->q, h0 * op->s_q.h, dtype);
+  a.k = at(op->k, g0 * op->s_k.h, dtype);
+  a.v = at(op->v, g0 * op->s_v.h, dtype);
+  a.y = at(op->y, h0 * op->s_y.h, dtype);
+  if (P > 1) {
+    const int64_t first = g0 * wn_slot_stride(op);
+    a.slots.groups = n;
+    a.slots.stride = wn_slot_stride(op) * (n == 1 ? P : 1); /* a sequence's rows are as far apart as they were */
+    if (op->slots.gone) a.slots.gone = op->slots.gone + first;
+    if (op->slots.at) a.slots.at = op->slots.at + first;
+    a.slots.mass = at(op->slots.mass, first, dtype);
+  }
+  if (op->sel.on && G > 1) {
+    const int64_t first = g0 * wn_selection_stride(op);
+    a.sel.groups = n;
+    a.sel.f_stride = wn_selection_stride(op) * (n == 1 ? G : 1);
+    a.sel.f_in = at(op->sel.f_in, first, dtype);
+    a.sel.f_out = at(op->sel.f_out, first, dtype);
+    a.sel.strength = at(op->sel.strength, g0, dtype);
+    a.sel.sq = at(op->sel.sq, g0 * op->sel.s_sq.h, dtype);
+    a.sel.sk = at(op->sel.sk, g0 * op->sel.s_sk.h, dtype);
+  }
+  a.sel.F = a.sel.M = a.lse = a.exclusive.dot = NULL;
+  a.sel.mem = false;
+  a.threshold.count = NULL;
+  a.threshold.cut = NULL;
+  a.dropout.p = 0;
+  a.span.z = at(op->span.z, h0 * op->span.s_z.h, dtype);
+  a.bias.table = at(op->bias.table, h0, dtype);
+  a.bias.stride = wn_bias_stride(op);
+  a.sinks.k = at(op->sinks.k, g0 * op->sinks.n * op->D, dtype);
+  a.sinks.v = at(op->sinks.v, g0 * op->sinks.n * op->D, dtype);
+  a.exclusive.gate = at(op->exclusive.gate, h0, dtype);
+  return a;
+}
