@@ -1,54 +1,20 @@
 /* winnow analyze: what a model has learned to look at. A row of the table at the end for each subcommand. */
-#include "cmd.h"
+#include "analyze.h"
 
 #include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <winnow/analyze.h>
-#include "args.h"
+#include "cmd.h"
 #include "recipe.h"
 #include "signals.h"
 #include "ui.h"
-
-/* ---- what every subcommand takes: a checkpoint, a text where one is needed, files for the result ---- */
-
-struct analysis {
-  struct cli_common common;
-  const char *command; /* "winnow analyze spans" */
-  const char *model_dir, *text, *data, *tokenizer, *csv, *out;
-  int64_t batch, context, memory;
-  uint64_t max_batches;
-  wn_context *ctx;
-  wn_model *model;
-  wn_tokenizer *tok;
-  wn_data_source *source;
-  char *content;
-  size_t bytes;
-  wn_eval_options eval;
-  struct cli_progress bar;
-};
-/* clang-format off */
-#define ANALYZE_OPTIONS(a)                                                                                            \
-  CLI_MODEL_OPTION(&(a)->model_dir),                                                                                  \
-  {.name = "text", .type = CLI_STRING, .out = &(a)->text, .metavar = "FILE", .help = "a text to analyze on; - is standard input"}, \
-  {.name = "data", .type = CLI_STRING, .out = &(a)->data, .metavar = "FILE", .help = "a token file (.bin) to analyze on"}, \
-  {.name = "tokenizer", .type = CLI_STRING, .out = &(a)->tokenizer, .metavar = "SPEC", .help = "for --text: bytes, or a SentencePiece model; else the checkpoint's"}, \
-  {.name = "batch", .type = CLI_INT, .out = &(a)->batch, .metavar = "N", .help = "sequences at a time; 0: 8", .min = 0, .max = 1 << 20}, \
-  {.name = "context", .type = CLI_INT, .out = &(a)->context, .metavar = "N", .help = "tokens a sequence; 0: the model's", .min = 0, .max = 1 << 24}, \
-  {.name = "memory", .type = CLI_INT, .out = &(a)->memory, .metavar = "N", .help = "tokens of earlier blocks; 0: the model's; -1: none", .min = -1, .max = 1 << 24}, \
-  {.name = "max-batches", .type = CLI_UINT, .out = &(a)->max_batches, .metavar = "N", .help = "stop after so many; 0: all"}, \
-  {.name = "csv", .type = CLI_STRING, .out = &(a)->csv, .metavar = "FILE", .help = "the table as CSV; - is standard output, in the report's place"}, \
-  {.name = "out", .type = CLI_STRING, .out = &(a)->out, .metavar = "FILE", .help = "what --json prints, into a file"}, \
-  CLI_COMMON_OPTIONS(&(a)->common)
-/* clang-format on */
 
 static void on_progress(void *user, uint64_t done, uint64_t total) {
   cli_progress_update(user, done, total, NULL);
 }
 
-static void analysis_close(struct analysis *a) {
+void analysis_close(struct analysis *a) {
   wn_data_source_destroy(a->source);
   wn_tokenizer_destroy(a->tok);
   free(a->content);
@@ -56,8 +22,7 @@ static void analysis_close(struct analysis *a) {
   wn_context_destroy(a->ctx);
 }
 
-/* Opens the checkpoint, and the text or token file when one is given. 0, or the exit code; closed by analysis_close. */
-static int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, char **argv) {
+int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, char **argv) {
   struct cli_list dirs = {0};
   int code = cli_parse(spec, argc, argv, &dirs);
   code = cli_model_argument(spec, code, true, &dirs, &a->model_dir);
@@ -112,14 +77,88 @@ static int write_file(const char *path, void (*put)(FILE *f, const void *what), 
   return cli_error("%s: cannot be written: %s", path, strerror(error));
 }
 
+wn_analysis_input analysis_input(const struct analysis *a) {
+  return (wn_analysis_input){
+      .source = a->source, .tok = a->tok, .text = a->content, .bytes = a->bytes, .options = &a->eval};
+}
+
+int analysis_end(const struct analysis *a, wn_status status) {
+  if (status == WN_OK) return 0;
+  if (status != WN_ERR_CANCELLED) return cli_error("%s: %s", a->model_dir, wn_context_error(a->ctx));
+  cli_error("interrupted");
+  return CLI_INTERRUPTED;
+}
+
+static int taus_error(const struct analysis *a, const char *text) {
+  return cli_usage_error(a->command, "--taus \"%s\": expected ascending numbers in (0,1], as 0.5:1:0.05 or 0.5,0.9,1",
+                         text);
+}
+
+int analysis_taus(const struct analysis *a, const char *text, double *taus, int *count) {
+  const int room = *count;
+  char *end;
+  double first = strtod(text, &end);
+  *count = 0;
+  if (end == text) return taus_error(a, text);
+  if (*end == ':') {
+    const char *at = end + 1;
+    const double last = strtod(at, &end);
+    if (end == at || *end != ':') return taus_error(a, text);
+    at = end + 1;
+    const double step = strtod(at, &end);
+    if (end == at || *end || !(step > 1e-6) || !(last - first < step * room)) return taus_error(a, text);
+    for (; *count < room && first + *count * step <= last + 1e-9; (*count)++)
+      taus[*count] = round((first + *count * step) * 1e9) / 1e9;
+  } else {
+    for (;; first = strtod(text, &end)) {
+      if (end == text || *count == room) return taus_error(a, text);
+      taus[(*count)++] = first;
+      if (!*end) break;
+      if (*end != ',') return taus_error(a, text);
+      text = end + 1;
+    }
+  }
+  for (int i = 0; i < *count; i++)
+    if (!(taus[i] > 0 && taus[i] <= 1 && (i == 0 || taus[i] > taus[i - 1]))) return taus_error(a, text);
+  return *count > 0 ? 0 : taus_error(a, text);
+}
+
+int analysis_control(struct analysis *a, const char *text, int32_t **ids, int *count) {
+  *ids = NULL, *count = 0;
+  if (!strcmp(text, "none")) return 0;
+  const bool special = !strcmp(text, "special");
+  size_t room = special ? 2 : 1;
+  for (const char *c = text; *c; c++) room += *c == ',';
+  if (!(*ids = calloc(room, sizeof **ids))) return cli_error("out of memory");
+  if (special) {
+    if (!a->tok) /* with --data: the checkpoint's, where it has one */
+      if (wn_tokenizer_load(a->ctx, a->tokenizer ? a->tokenizer : a->model_dir, &a->tok) != WN_OK) {
+        cli_note(&a->common, "no tokenizer: no control tokens");
+        return 0;
+      }
+    const int32_t bos = wn_tokenizer_bos(a->tok), eos = wn_tokenizer_eos(a->tok);
+    if (bos >= 0) (*ids)[(*count)++] = bos;
+    if (eos >= 0 && eos != bos) (*ids)[(*count)++] = eos;
+    return 0;
+  }
+  for (const char *at = text;;) {
+    char *end;
+    const long id = strtol(at, &end, 10);
+    if (end == at || (*end && *end != ',') || id < 0 || id > INT32_MAX)
+      return cli_usage_error(a->command, "--control \"%s\": expected special, none, or ids as 0,1,2", text);
+    (*ids)[(*count)++] = (int32_t)id;
+    if (!*end) return 0;
+    at = end + 1;
+  }
+}
+
 static void put_json(FILE *f, const void *what) {
   json_dumpf(what, f, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
   fputc('\n', f);
 }
 
-/* Into the files that were asked for, then onto standard output: CSV, JSON, or the report. Takes `json`. */
-static int deliver(const struct analysis *a, json_t *json, void (*put_csv)(FILE *, const void *),
-                   void (*put_report)(const struct analysis *, const void *), const void *what) {
+int analysis_deliver(const struct analysis *a, json_t *json, void (*put_csv)(FILE *, const void *),
+                     void (*put_report)(const struct analysis *, const void *), const void *what) {
   int code = json ? 0 : cli_error("out of memory");
   if (!code && a->out) code = write_file(a->out, put_json, json);
   if (!code && a->csv && strcmp(a->csv, "-")) code = write_file(a->csv, put_csv, what);
@@ -239,7 +278,7 @@ static int analyze_spans(int argc, char **argv) {
   wn_span_report *report = NULL;
   if (!code) {
     const bool input = a.source || a.tok;
-    const wn_span_input from = {
+    const wn_analysis_input from = {
         .source = a.source, .tok = a.tok, .text = a.content, .bytes = a.bytes, .options = &a.eval};
     cli_progress_begin(&a.bar, &a.common, "spans", "batches");
     cli_signals_begin(a.ctx);
@@ -256,7 +295,7 @@ static int analyze_spans(int argc, char **argv) {
     else if (input && !report->dynamic)
       cli_note(&a.common, "the spans are parameters: the text was not read");
   }
-  if (!code) code = deliver(&a, spans_json(&a, report), spans_csv, spans_print, report);
+  if (!code) code = analysis_deliver(&a, spans_json(&a, report), spans_csv, spans_print, report);
   wn_span_report_destroy(report);
   analysis_close(&a);
   return code;
@@ -264,6 +303,7 @@ static int analyze_spans(int argc, char **argv) {
 
 int cmd_analyze(int argc, char **argv) {
   const struct cli_command commands[] = {
+      {"meaningful", "tokens needed for shares of the attention, by context length; fits", analyze_meaningful},
       {"spans", "adaptive and dynamic spans: by head, operations, memory", analyze_spans},
   };
   return cli_dispatch("winnow analyze", "What a model has learned to look at.", commands, CLI_COUNT(commands), argc,

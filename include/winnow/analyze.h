@@ -6,6 +6,16 @@
 
 WN_API_BEGIN
 
+/* What is read: a source, or a text with a tokenizer; as wn_eval and wn_eval_text read them. Rows behind a sequence's last
+ * target are padding and not looked at. */
+typedef struct wn_analysis_input {
+  const wn_data_source *source;
+  const wn_tokenizer *tok;
+  const char *text;
+  size_t bytes;
+  const wn_eval_options *options; /* may be NULL; batch 0: 1 to 8 sequences, fewer the longer they are */
+} wn_analysis_input;
+
 /* ---- spans (Sukhbaatar, Grave, Bojanowski, Joulin, ACL 2019) ---- */
 
 /* One head. Spans in tokens: S*z, where the mask begins to fall; it is 0 from S*z + R on. Static spans: one number.
@@ -53,19 +63,73 @@ typedef struct wn_span_report {
   wn_span_head *head;            /* [layers, heads] */
 } wn_span_report;
 
-/* What dynamic spans are taken of: a source, or a text with a tokenizer; as wn_eval and wn_eval_text read them. */
-typedef struct wn_span_input {
-  const wn_data_source *source;
-  const wn_tokenizer *tok;
-  const char *text;
-  size_t bytes;
-  const wn_eval_options *options; /* may be NULL */
-} wn_span_input;
-
 /* input: for dynamic spans; NULL, and not read, for static ones. WN_ERR_UNSUPPORTED: the model has no spans, or dynamic
  * ones and there is no input. The report is the caller's, to be released with wn_span_report_destroy. */
-wn_status wn_analyze_spans(wn_context *ctx, wn_model *model, const wn_span_input *input, wn_span_report **out);
+wn_status wn_analyze_spans(wn_context *ctx, wn_model *model, const wn_analysis_input *input, wn_span_report **out);
 void wn_span_report_destroy(wn_span_report *report); /* NULL is allowed */
+
+/* ---- meaningful attention (Fernandez, Unsal, "How Much Attention is 'All You Need'?", section 4) ----
+ *
+ * For each row, head and layer the fewest content tokens whose weights sum to at least tau times the content's sum
+ * (equation 3); control tokens are kept apart. Counted while the attention runs, for all shares in one pass and without a
+ * T x T matrix: cost in src/backends/cpu/attention_tile_look.inc. */
+
+typedef struct wn_meaning_options {
+  const double *taus;     /* [tau_count] ascending in (0,1]; NULL: 0.5 to 1 in steps of 0.05 */
+  int tau_count;          /* at most 64 */
+  const int32_t *control; /* [control_count] ids of control tokens; what stands at other places is content */
+  int control_count;
+} wn_meaning_options;
+
+/* Tokens needed, over rows (and heads, layers). Quantiles are exact up to 32 tokens and within 1/16 beyond. */
+typedef struct wn_meaning_cell {
+  double mean, quantile[3]; /* a tenth, a half, nine tenths of the rows need at most so many */
+} wn_meaning_cell;
+
+typedef struct wn_meaning_report {
+  int64_t layers, heads;
+  int tau_count, length_count;
+  double *taus;         /* [tau_count] */
+  int64_t *length;      /* [length_count] 1, 2, 4, ...: entry i is of the rows with more than length[i-1] and at most
+                           length[i] tokens before and with them in their document, their context length */
+  uint64_t *rows;       /* [length_count] how many rows those are; 0: the cells are 0 */
+  double *context;      /* [length_count] their mean context length */
+  double *content;      /* [length_count] their mean count of content tokens, whether a mask shows them or not */
+  wn_meaning_cell *all;   /* [length_count, tau_count] */
+  wn_meaning_cell *layer; /* [length_count, tau_count, layers] */
+  wn_meaning_cell *head;  /* [length_count, tau_count, layers, heads] */
+  int64_t points;       /* rows; of each: */
+  double *x;            /* [points] its context length */
+  double *y;            /* [tau_count, points] tokens needed, mean over layers and heads */
+  wn_eval_result eval;  /* of the same pass */
+} wn_meaning_report;
+
+/* WN_ERR_UNSUPPORTED for models with a memory in use (pass options->memory -1) and for encoders' inputs. Keeps, besides the
+ * workspace, layers * heads * tau_count histograms of about 16 log2(context) bins for each length. */
+wn_status wn_analyze_meaning(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
+                             const wn_meaning_options *options, wn_meaning_report **out);
+void wn_meaning_report_destroy(wn_meaning_report *report); /* NULL is allowed */
+
+/* ---- fits of tokens needed against context length (same paper, section 5.4, equations 6 to 8) ---- */
+
+typedef enum wn_fit_kind {
+  WN_FIT_SQRT,   /* "square root": y = a + b sqrt(x) */
+  WN_FIT_LOG,    /* "logarithmic": y = a + b ln(x + 1) */
+  WN_FIT_LINEAR, /* "linear":      y = a + b x */
+} wn_fit_kind;
+#define WN_FIT_COUNT 3
+const char *wn_fit_name(wn_fit_kind kind);
+
+typedef struct wn_fit {
+  double intercept, slope;
+  double r2, adjusted_r2; /* 1 - (1 - r2) (n - 1) / (n - 2) */
+  double aic;             /* n (ln(2 pi) + ln(mse) + 1) + 4: Gaussian errors, two coefficients, as statsmodels' OLS */
+  double mse;             /* sum of squares / n */
+  int64_t n;
+} wn_fit;
+/* Ordinary least squares by QR (LAPACK). x >= 0; n >= 3, not all x equal: WN_ERR_ARGUMENT. 4 n doubles of memory. */
+wn_status wn_fit_curve(wn_context *ctx, wn_fit_kind kind, const double *x, const double *y, int64_t n, wn_fit *out);
+double wn_fit_at(wn_fit_kind kind, const wn_fit *fit, double x);
 
 WN_API_END
 #endif

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include "winnow/analyze.h"
 #include "winnow/prune.h"
 
 WN_API_BEGIN
@@ -51,6 +52,12 @@ wn_status wn_prune_comparison_save_json(wn_context *ctx, const wn_prune_comparis
 wn_status wn_prune_comparison_save_csv(wn_context *ctx, const wn_prune_comparison *comparison, const char *path);
 wn_status wn_prune_comparison_save_svg(wn_context *ctx, const wn_prune_comparison *comparison, const char *title,
                                        const char *path);
+
+/* Tokens needed against context length, a line for each of up to 8 of the report's shares. */
+wn_status wn_meaning_save_svg(wn_context *ctx, const wn_meaning_report *report, const char *title, const char *path);
+/* The same for one share, with its fits [WN_FIT_COUNT]. */
+wn_status wn_meaning_fits_save_svg(wn_context *ctx, const wn_meaning_report *report, int tau, const wn_fit *fits,
+                                   const char *title, const char *path);
 
 WN_API_END
 #endif

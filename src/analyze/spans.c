@@ -88,7 +88,8 @@ static wn_status take_static(wn_context *ctx, const struct wn_model *model, wn_s
   return WN_OK;
 }
 
-static wn_status take_dynamic(wn_context *ctx, struct wn_model *model, const wn_span_input *input, wn_span_report *r) {
+static wn_status take_dynamic(wn_context *ctx, struct wn_model *model, const wn_analysis_input *input,
+                              wn_span_report *r) {
   size_t bytes;
   void *memory;
   if (!wn_mul_size((size_t)(r->layers * r->heads), sizeof(struct tally), &bytes))
@@ -153,7 +154,7 @@ static void summarize(const struct wn_model *model, wn_span_report *r) {
   o->total_full = o->maps + o->ffn + o->attention_full;
 }
 
-wn_status wn_analyze_spans(wn_context *ctx, wn_model *model, const wn_span_input *input, wn_span_report **out) {
+wn_status wn_analyze_spans(wn_context *ctx, wn_model *model, const wn_analysis_input *input, wn_span_report **out) {
   const wn_model_config *c = &model->config;
   const wn_span_config *span = &c->attention.span;
   wn_span_report *r;

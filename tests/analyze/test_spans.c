@@ -132,7 +132,7 @@ static void test_dynamic(void **state) {
   const struct wn_layer_observer observer = {.layer = on_layer, .user = &s};
   wn_eval_result result;
   OK(ctx, wn_eval_text_observed(ctx, model, tok, text, sizeof text - 1, &options, &observer, &result));
-  const wn_span_input input = {.tok = tok, .text = text, .bytes = sizeof text - 1, .options = &options};
+  const wn_analysis_input input = {.tok = tok, .text = text, .bytes = sizeof text - 1, .options = &options};
   wn_span_report *r;
   OK(ctx, wn_analyze_spans(ctx, model, &input, &r));
   assert_true(r->dynamic && r->tokens == 48);

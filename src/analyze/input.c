@@ -1,0 +1,76 @@
+/* A pass over a text or a source, and its tokens as analyses see them. */
+#include "analyze/input.h"
+
+#include <string.h>
+
+#include "base/error.h"
+
+#define PASS_TOKENS 8192 /* of a batch, where the caller leaves it open */
+
+wn_status wn_analysis_run(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
+                          const struct wn_layer_observer *observer, wn_eval_result *result) {
+  wn_eval_options options = input->options ? *input->options : (wn_eval_options){0};
+  const int64_t T = options.context ? options.context : model->config.context;
+  if (options.batch == 0) options.batch = T > 0 && T < PASS_TOKENS ? PASS_TOKENS / T : 1;
+  if (options.batch > 8) options.batch = 8;
+  if (input->source) return wn_eval_observed(ctx, model, input->source, &options, observer, result);
+  return wn_eval_text_observed(ctx, model, input->tok, input->text, input->bytes, &options, observer, result);
+}
+
+wn_status wn_analysis_check(wn_context *ctx, const wn_model *model, const wn_analysis_input *input, const char *what) {
+  if (!input || (!input->source && !(input->tok && input->text)))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: a text or a token file is needed", what);
+  const int64_t memory = input->options ? input->options->memory : 0;
+  if (memory > 0 || (memory == 0 && model->config.memory > 0))
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: rows that reach into earlier blocks are not looked at; use memory -1",
+                   what);
+  if (input->options && input->options->batch < 0)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: batch is %lld", what, (long long)input->options->batch);
+  return WN_OK;
+}
+
+wn_status wn_analysis_batch_init(wn_context *ctx, const wn_model *model, const int32_t *ids, int count,
+                                 struct wn_analysis_batch *out) {
+  void *memory;
+  memset(out, 0, sizeof *out);
+  for (int i = 0; i < count; i++)
+    if (ids[i] < 0 || ids[i] >= model->config.vocab_size)
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "control token %d is outside the vocabulary, 0 to %lld", ids[i],
+                     (long long)model->config.vocab_size - 1);
+  WN_TRY(wn_alloc(ctx, "control tokens", (size_t)model->config.vocab_size, &memory));
+  out->is_control = memory;
+  for (int i = 0; i < count; i++) out->is_control[ids[i]] = 1;
+  return WN_OK;
+}
+
+wn_status wn_analysis_batch_reserve(wn_context *ctx, struct wn_analysis_batch *batch, int64_t B, int64_t T) {
+  void *memory;
+  wn_free(batch->control), wn_free(batch->before), wn_free(batch->end);
+  batch->control = NULL, batch->before = NULL, batch->end = NULL;
+  WN_TRY(wn_alloc(ctx, "control tokens", (size_t)(B * T), &memory));
+  batch->control = memory;
+  WN_TRY(wn_alloc(ctx, "control tokens", (size_t)(B * T) * sizeof(int32_t), &memory));
+  batch->before = memory;
+  WN_TRY(wn_alloc(ctx, "rows", (size_t)B * sizeof(int32_t), &memory));
+  batch->end = memory;
+  return WN_OK;
+}
+
+void wn_analysis_batch_take(struct wn_analysis_batch *batch, const struct wn_batch *from) {
+  const int64_t T = from->T;
+  batch->B = from->B, batch->T = T, batch->doc_start = from->doc_start;
+  for (int64_t b = 0; b < from->B; b++) {
+    batch->end[b] = 0;
+    for (int64_t t = 0; t < T; t++) {
+      const int64_t i = b * T + t;
+      batch->control[i] = batch->is_control[from->tokens[i]];
+      batch->before[i] = batch->control[i] + (t > wn_analysis_first(batch, b, t) ? batch->before[i - 1] : 0);
+      if (from->targets[i] >= 0) batch->end[b] = (int32_t)t + 1;
+    }
+  }
+}
+
+void wn_analysis_batch_clear(struct wn_analysis_batch *batch) {
+  wn_free(batch->is_control), wn_free(batch->control), wn_free(batch->before), wn_free(batch->end);
+  memset(batch, 0, sizeof *batch);
+}

@@ -1,0 +1,290 @@
+/* Meaningful attention: tokens needed for shares of the content's weight, by context length, layer and head.
+ *
+ * The attention counts (ops/attention.h: look); here counts become histograms: exact up to 32 tokens, 16 bins an octave
+ * from there on. A count costs one increment: L H T tau_count of them a sequence, beside L H T T/2 weights. */
+#include "analyze/input.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/error.h"
+
+enum { EXACT = 32, BINS = 16, TAUS_MAX = 64, LENGTHS_MAX = 32 };
+
+struct report {
+  wn_meaning_report r; /* first: what the caller holds */
+  struct wn_arena arena;
+  double *points; /* x, y */
+};
+
+struct watch {
+  wn_context *ctx;
+  const struct wn_model *model;
+  wn_status status; /* the first that failed: observers cannot say it themselves */
+  wn_meaning_report *r;
+  struct wn_analysis_batch batch;
+  int32_t *count; /* [B,H,T,taus] of the layer at hand */
+  int64_t B, T;   /* there is room for */
+  int64_t bins;
+  uint32_t *histogram; /* [lengths,taus,L,H,bins] */
+  double *sum;         /* [lengths,taus,L,H] */
+  int64_t room;        /* of points */
+  double *x, *y;       /* [room], [room,taus] */
+  int64_t first;       /* point of the batch at hand */
+};
+
+static int64_t bin_of(int64_t n) {
+  if (n < EXACT) return n;
+  const int e = 63 - __builtin_clzll((unsigned long long)n);
+  return EXACT + (int64_t)(e - 5) * BINS + (n >> (e - 4) & (BINS - 1));
+}
+
+static void bin_range(int64_t bin, double *low, double *width) {
+  *low = (double)bin, *width = 1;
+  if (bin < EXACT) return;
+  const int64_t e = (bin - EXACT) / BINS + 5, m = (bin - EXACT) % BINS;
+  *low = ldexp((double)(BINS + m), (int)e - 4);
+  *width = ldexp(1, (int)e - 4);
+}
+
+static int length_of(int64_t n) {
+  int i = 0;
+  while (((int64_t)1 << i) < n) i++;
+  return i;
+}
+
+static wn_status grow(struct watch *w, int64_t more) {
+  const int64_t n = w->r->tau_count + 1;
+  if (w->r->points + more <= w->room) return WN_OK;
+  const int64_t room = 2 * w->room + more;
+  size_t bytes;
+  void *memory;
+  if (!wn_mul_size((size_t)room, (size_t)n * sizeof(double), &bytes))
+    return wn_fail(w->ctx, WN_ERR_MEMORY, "meaningful attention: %lld rows are too many", (long long)room);
+  WN_TRY(wn_alloc(w->ctx, "rows of meaningful attention", bytes, &memory));
+  double *x = memory, *y = x + room;
+  if (w->r->points > 0) {
+    memcpy(x, w->x, (size_t)w->r->points * sizeof *x);
+    memcpy(y, w->y, (size_t)(w->r->points * (n - 1)) * sizeof *y);
+  }
+  wn_free(w->x);
+  w->x = x, w->y = y, w->room = room;
+  return WN_OK;
+}
+
+static void on_batch(void *user, const struct wn_batch *batch) {
+  struct watch *w = user;
+  wn_meaning_report *r = w->r;
+  if (w->status != WN_OK) return;
+  wn_analysis_batch_take(&w->batch, batch);
+  w->status = grow(w, batch->B * batch->T);
+  if (w->status != WN_OK) return;
+  w->first = r->points;
+  for (int64_t b = 0; b < batch->B; b++)
+    for (int64_t t = 0; t < w->batch.end[b]; t++) {
+      const int64_t keys = t + 1 - wn_analysis_first(&w->batch, b, t);
+      const int length = length_of(keys);
+      r->rows[length]++;
+      r->context[length] += (double)keys;
+      r->content[length] += (double)(keys - w->batch.before[b * batch->T + t]);
+      w->x[r->points] = (double)keys;
+      for (int i = 0; i < r->tau_count; i++) w->y[r->points * r->tau_count + i] = 0;
+      r->points++;
+    }
+}
+
+static void on_attention(void *user, const struct wn_run *run, int64_t l, struct wn_attention *a) {
+  struct watch *w = user;
+  (void)l;
+  if (w->status != WN_OK) return;
+  if (run->B > w->B || run->T > w->T || !w->count) { /* when the workspace is made */
+    size_t bytes;
+    void *memory;
+    wn_free(w->count);
+    w->count = NULL, w->B = run->B, w->T = run->T;
+    w->status = wn_analysis_batch_reserve(w->ctx, &w->batch, run->B, run->T);
+    if (w->status != WN_OK) return;
+    if (!wn_mul_size((size_t)(run->B * run->T), (size_t)(w->r->heads * w->r->tau_count) * sizeof(int32_t), &bytes))
+      w->status = wn_fail(w->ctx, WN_ERR_MEMORY, "meaningful attention: counts of a batch are too large");
+    else
+      w->status = wn_alloc(w->ctx, "counts of a layer", bytes, &memory);
+    if (w->status != WN_OK) return;
+    w->count = memory;
+  }
+  a->look.n = w->r->tau_count;
+  a->look.tau = w->r->taus;
+  a->look.count = w->count;
+  a->look.control = w->batch.control;
+}
+
+static void on_layer(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *acts) {
+  struct watch *w = user;
+  const int64_t H = w->r->heads, L = w->r->layers, n = w->r->tau_count, T = run->T;
+  (void)acts;
+  if (w->status != WN_OK) return;
+  int64_t point = w->first;
+  for (int64_t b = 0; b < run->B; b++)
+    for (int64_t t = 0; t < w->batch.end[b]; t++, point++) {
+      const int length = length_of(t + 1 - wn_analysis_first(&w->batch, b, t));
+      for (int64_t h = 0; h < H; h++) {
+        const int32_t *count = w->count + ((b * H + h) * T + t) * n;
+        for (int64_t i = 0; i < n; i++) {
+          const int64_t at = ((length * n + i) * L + l) * H + h;
+          w->histogram[at * w->bins + bin_of(count[i])]++;
+          w->sum[at] += (double)count[i];
+          w->y[point * n + i] += (double)count[i] / (double)(L * H);
+        }
+      }
+    }
+}
+
+static double quantile(const uint32_t *histogram, int64_t bins, double total, double q) {
+  double before = 0, low = 0, width = 1;
+  for (int64_t i = 0; i < bins; i++) {
+    const double here = (double)histogram[i];
+    if (here == 0) continue;
+    bin_range(i, &low, &width);
+    if (before + here >= q * total) return low + (width - 1) * (q * total - before) / here;
+    before += here;
+  }
+  return low;
+}
+
+static void fill_cell(wn_meaning_cell *cell, const uint32_t *histogram, int64_t bins, double sum, double total) {
+  static const double q[3] = {0.1, 0.5, 0.9};
+  if (!(total > 0)) return;
+  cell->mean = sum / total;
+  for (int k = 0; k < 3; k++) cell->quantile[k] = quantile(histogram, bins, total, q[k]);
+}
+
+/* Heads, and joined: layers, all. */
+static wn_status summarize(struct watch *w) {
+  wn_meaning_report *r = w->r;
+  const int64_t L = r->layers, H = r->heads, n = r->tau_count, bins = w->bins;
+  void *memory;
+  WN_TRY(wn_alloc(w->ctx, "histograms", 2 * (size_t)bins * sizeof(uint32_t), &memory));
+  uint32_t *layer = memory, *all = layer + bins;
+  for (int length = 0; length < r->length_count; length++) {
+    const double rows = (double)r->rows[length];
+    if (rows > 0) r->context[length] /= rows, r->content[length] /= rows;
+    for (int64_t i = 0; i < n; i++) {
+      double total = 0;
+      memset(all, 0, (size_t)bins * sizeof *all);
+      for (int64_t l = 0; l < L; l++) {
+        const int64_t at = (length * n + i) * L + l;
+        double sum = 0;
+        memset(layer, 0, (size_t)bins * sizeof *layer);
+        for (int64_t h = 0; h < H; h++) {
+          const uint32_t *head = w->histogram + (at * H + h) * bins;
+          fill_cell(&r->head[at * H + h], head, bins, w->sum[at * H + h], rows);
+          for (int64_t k = 0; k < bins; k++) layer[k] += head[k];
+          sum += w->sum[at * H + h];
+        }
+        fill_cell(&r->layer[at], layer, bins, sum, rows * (double)H);
+        for (int64_t k = 0; k < bins; k++) all[k] += layer[k];
+        total += sum;
+      }
+      fill_cell(&r->all[length * n + i], all, bins, total, rows * (double)(L * H));
+    }
+  }
+  wn_free(memory);
+  return WN_OK;
+}
+
+/* The points by share instead of by row. */
+static wn_status take_points(struct watch *w, struct report *out) {
+  const int64_t n = w->r->tau_count, points = w->r->points;
+  void *memory;
+  WN_TRY(wn_alloc(w->ctx, "rows of meaningful attention", (size_t)(points * (n + 1)) * sizeof(double), &memory));
+  out->points = memory;
+  out->r.x = out->points;
+  out->r.y = out->points + points;
+  for (int64_t p = 0; p < points; p++) {
+    out->r.x[p] = w->x[p];
+    for (int64_t i = 0; i < n; i++) out->r.y[i * points + p] = w->y[p * n + i];
+  }
+  return WN_OK;
+}
+
+/* Everything but the points, whose number is not known before. */
+static wn_status allocate(wn_context *ctx, const wn_model_config *c, int64_t context, const double *taus, int tau_count,
+                          struct report *out, struct watch *w) {
+  wn_meaning_report *r = &out->r;
+  r->layers = c->layers, r->heads = c->heads, r->tau_count = tau_count;
+  r->length_count = length_of(context) + 1;
+  w->bins = bin_of(context) + 1;
+  const size_t cells = (size_t)r->length_count * (size_t)tau_count;
+  size_t heads, bytes, sums;
+  if (!wn_mul_size(cells * sizeof(wn_meaning_cell), (size_t)(c->layers * c->heads), &heads) ||
+      !wn_mul_size(cells * (size_t)w->bins * sizeof(uint32_t), (size_t)(c->layers * c->heads), &bytes) ||
+      !wn_mul_size(cells * sizeof(double), (size_t)(c->layers * c->heads), &sums))
+    return wn_fail(ctx, WN_ERR_MEMORY, "meaningful attention: %lld layers of %lld heads are too many",
+                   (long long)c->layers, (long long)c->heads);
+  struct wn_arena *a = &out->arena;
+  wn_arena_plan(a, "taus", (size_t)tau_count * sizeof *r->taus, (void **)&r->taus);
+  wn_arena_plan(a, "lengths", (size_t)r->length_count * sizeof *r->length, (void **)&r->length);
+  wn_arena_plan(a, "rows", (size_t)r->length_count * sizeof *r->rows, (void **)&r->rows);
+  wn_arena_plan(a, "context", (size_t)r->length_count * sizeof *r->context, (void **)&r->context);
+  wn_arena_plan(a, "content", (size_t)r->length_count * sizeof *r->content, (void **)&r->content);
+  wn_arena_plan(a, "all", cells * sizeof *r->all, (void **)&r->all);
+  wn_arena_plan(a, "layers", cells * (size_t)c->layers * sizeof *r->layer, (void **)&r->layer);
+  wn_arena_plan(a, "heads", heads, (void **)&r->head);
+  WN_TRY(wn_arena_allocate(ctx, a, "report of meaningful attention"));
+  for (int i = 0; i < r->length_count; i++) r->length[i] = (int64_t)1 << i;
+  memcpy(r->taus, taus, (size_t)tau_count * sizeof *taus);
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "histograms of meaningful attention", bytes, &memory));
+  w->histogram = memory;
+  WN_TRY(wn_alloc(ctx, "sums of meaningful attention", sums, &memory));
+  w->sum = memory;
+  return WN_OK;
+}
+
+wn_status wn_analyze_meaning(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
+                             const wn_meaning_options *options, wn_meaning_report **out) {
+  static const double usual[] = {0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1};
+  const bool given = options && options->taus;
+  const double *taus = given ? options->taus : usual;
+  const int tau_count = given ? options->tau_count : (int)(sizeof usual / sizeof *usual);
+  *out = NULL;
+  WN_TRY(wn_analysis_check(ctx, model, input, "meaningful attention"));
+  if (tau_count < 1 || tau_count > TAUS_MAX)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "meaningful attention: %d shares, expected 1 to %d", tau_count, TAUS_MAX);
+  for (int i = 0; i < tau_count; i++)
+    if (!(taus[i] > 0 && taus[i] <= 1 && (i == 0 || taus[i] > taus[i - 1])))
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "meaningful attention: tau %g, expected ascending numbers in (0,1]",
+                     taus[i]);
+  const int64_t context = input->options && input->options->context ? input->options->context : model->config.context;
+  if (context < 1 || context > model->config.context)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "meaningful attention: context %lld is outside 1..%lld, the model's",
+                   (long long)context, (long long)model->config.context);
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "report of meaningful attention", sizeof(struct report), &memory));
+  struct report *r = memory;
+  struct watch w = {.ctx = ctx, .model = model, .r = &r->r};
+  const struct wn_layer_observer observer = {
+      .layer = on_layer, .user = &w, .batch = on_batch, .attention = on_attention};
+  wn_status status = allocate(ctx, &model->config, context, taus, tau_count, r, &w);
+  if (status == WN_OK)
+    status = wn_analysis_batch_init(ctx, model, options ? options->control : NULL, options ? options->control_count : 0,
+                                    &w.batch);
+  if (status == WN_OK) status = wn_analysis_run(ctx, model, input, &observer, &r->r.eval);
+  if (w.status != WN_OK) status = w.status;
+  if (status == WN_OK) status = summarize(&w);
+  if (status == WN_OK) status = take_points(&w, r);
+  wn_analysis_batch_clear(&w.batch);
+  wn_free(w.count), wn_free(w.histogram), wn_free(w.sum), wn_free(w.x);
+  if (status == WN_OK)
+    *out = &r->r;
+  else
+    wn_meaning_report_destroy(&r->r);
+  return status;
+}
+
+void wn_meaning_report_destroy(wn_meaning_report *report) {
+  struct report *r = (struct report *)(void *)report;
+  if (!r) return;
+  wn_free(r->points);
+  wn_arena_clear(&r->arena);
+  wn_free(r);
+}

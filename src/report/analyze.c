@@ -1,0 +1,69 @@
+/* Analyses as plots. */
+#include <math.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "winnow/report.h"
+
+enum { LENGTHS_MAX = 32 };
+
+/* The lengths from `from` on that rows have, and a share's means there. */
+static int points_of(const wn_meaning_report *r, int tau, double from, double *x, double *y) {
+  int n = 0;
+  for (int i = 0; i < r->length_count && n < LENGTHS_MAX; i++)
+    if (r->rows[i] > 0 && r->context[i] >= from) x[n] = r->context[i], y[n++] = r->all[i * r->tau_count + tau].mean;
+  return n;
+}
+
+wn_status wn_meaning_save_svg(wn_context *ctx, const wn_meaning_report *r, const char *title, const char *path) {
+  wn_plot_series series[WN_PLOT_COLOURS];
+  double x[WN_PLOT_COLOURS][LENGTHS_MAX], y[WN_PLOT_COLOURS][LENGTHS_MAX];
+  const char *names[WN_PLOT_COLOURS];
+  char text[WN_PLOT_COLOURS][32];
+  const int count = r->tau_count < WN_PLOT_COLOURS ? r->tau_count : WN_PLOT_COLOURS;
+  for (int i = 0; i < count; i++) { /* spread over the shares, the largest first as its line is the highest */
+    const int tau = count > 1 ? (count - 1 - i) * (r->tau_count - 1) / (count - 1) : 0;
+    snprintf(text[i], sizeof text[i], "%.3g", r->taus[tau]);
+    names[i] = text[i];
+    series[i] = (wn_plot_series){.colour = i, .x = x[i], .y = y[i]};
+    series[i].count = points_of(r, tau, 4, x[i], y[i]);
+  }
+  const wn_plot plot = {.title = title,
+                        .x_label = "context length",
+                        .y_label = "tokens needed, mean over layers and heads",
+                        .series = series,
+                        .series_count = count,
+                        .colours = names,
+                        .colour_count = count,
+                        .colour_title = "share of the weight"};
+  return wn_plot_save_svg(ctx, &plot, path);
+}
+
+wn_status wn_meaning_fits_save_svg(wn_context *ctx, const wn_meaning_report *r, int tau, const wn_fit *fits,
+                                   const char *title, const char *path) {
+  enum { STEPS = 65 };
+  double x[LENGTHS_MAX], y[LENGTHS_MAX], at[STEPS], curve[WN_FIT_COUNT][STEPS];
+  const char *names[1 + WN_FIT_COUNT] = {"mean of the rows", wn_fit_name(WN_FIT_SQRT), wn_fit_name(WN_FIT_LOG),
+                                         wn_fit_name(WN_FIT_LINEAR)};
+  wn_plot_series series[1 + WN_FIT_COUNT] = {{.x = x, .y = y}};
+  if (tau < 0 || tau >= r->tau_count) return wn_fail(ctx, WN_ERR_ARGUMENT, "plot: share %d of %d", tau, r->tau_count);
+  const int n = points_of(r, tau, 4, x, y);
+  if (n < 2) return wn_fail(ctx, WN_ERR_ARGUMENT, "plot: rows of %d context lengths, expected at least 2", n);
+  series[0].count = n;
+  for (int i = 0; i < STEPS; i++) at[i] = x[0] * pow(x[n - 1] / x[0], (double)i / (STEPS - 1));
+  for (int k = 0; k < WN_FIT_COUNT; k++) {
+    for (int i = 0; i < STEPS; i++) curve[k][i] = wn_fit_at((wn_fit_kind)k, &fits[k], at[i]);
+    series[1 + k] = (wn_plot_series){.colour = 1 + k, .style = 1, .count = STEPS, .x = at, .y = curve[k]};
+  }
+  char label[64];
+  snprintf(label, sizeof label, "tokens needed for %.3g of the weight", r->taus[tau]);
+  const wn_plot plot = {.title = title,
+                        .x_label = "context length",
+                        .y_label = label,
+                        .series = series,
+                        .series_count = 1 + WN_FIT_COUNT,
+                        .colours = names,
+                        .colour_count = 1 + WN_FIT_COUNT};
+  return wn_plot_save_svg(ctx, &plot, path);
+}
