@@ -1,0 +1,149 @@
+/* tests/golden/hf: tiny models as Hugging Face transformers saves them, and as gguf-py writes them, with the logits that
+ * transformers computes (tools/make-goldens-hf.py). Read here as folders, shards and GGUF files, with the weights where
+ * they lie and as floats; all at once and token by token. */
+#include "support.h"
+
+#include <math.h>
+#include <unistd.h>
+#include "winnow/model.h"
+
+static const char *folder(void) {
+  return WN_TEST_DIR "/golden/hf";
+}
+
+struct expected {
+  wn_safetensors *file;
+  int64_t B, T, V;
+  int32_t *tokens; /* [B,T] */
+  float *logits;   /* [B,T,V] */
+};
+
+static void open_expected(wn_context *ctx, const char *name, struct expected *x) {
+  char path[4096];
+  snprintf(path, sizeof path, "%s/%s.logits.safetensors", folder(), name);
+  assert_ok(ctx, wn_safetensors_open(ctx, path, &x->file));
+  const wn_safetensors_entry *t = wn_safetensors_find(x->file, "tokens"), *y = wn_safetensors_find(x->file, "logits");
+  assert_true(t && y && t->dtype == WN_I32 && y->dtype == WN_F32 && y->ndim == 3);
+  x->B = y->shape[0], x->T = y->shape[1], x->V = y->shape[2];
+  x->tokens = malloc(t->bytes);
+  x->logits = malloc(y->bytes);
+  memcpy(x->tokens, t->data, t->bytes);
+  memcpy(x->logits, y->data, y->bytes);
+}
+
+static void close_expected(struct expected *x) {
+  wn_safetensors_close(x->file);
+  free(x->tokens);
+  free(x->logits);
+}
+
+static void close_to(const char *name, const char *what, const float *got, const float *want, int64_t n) {
+  double worst = 0, largest = 0;
+  for (int64_t i = 0; i < n; i++) {
+    worst = fmax(worst, fabs((double)got[i] - (double)want[i]));
+    largest = fmax(largest, fabs((double)want[i]));
+    if (!isfinite(got[i])) worst = INFINITY;
+  }
+  assert_true(largest > 1); /* there is something to compare */
+  if (!(worst <= 1e-4)) fail_msg("%s, %s: logits differ by %.3g; the largest is %.3g", name, what, worst, largest);
+}
+
+/* The last position's logits of every row, fed in chunks: over its context, where that is what is tested. */
+static void check_session(wn_context *ctx, const char *name, wn_model *model, const struct expected *x) {
+  wn_session *session;
+  float *logits = malloc((size_t)(x->B * x->V) * sizeof *logits);
+  for (int64_t chunk = 0; chunk < 4; chunk += 3) {
+    assert_ok(ctx, wn_session_create(ctx, model, x->B, x->T, &session));
+    assert_ok(ctx, wn_session_feed(ctx, session, x->tokens, x->T, chunk, logits));
+    for (int64_t b = 0; b < x->B; b++)
+      close_to(name, chunk ? "in chunks" : "fed", logits + b * x->V, x->logits + ((b + 1) * x->T - 1) * x->V, x->V);
+    wn_session_destroy(session);
+  }
+  free(logits);
+}
+
+/* The model at `path` against the logits of `name`. */
+static void check_path(const char *path, const char *name, const char *backend) {
+  wn_context *ctx = NULL;
+  const wn_context_options options = {.threads = 1, .backend = backend};
+  assert_int_equal(wn_context_create(&options, &ctx), WN_OK);
+  struct expected x;
+  open_expected(ctx, name, &x);
+  for (int as_float = 0; as_float < 2; as_float++) {
+    wn_model *model;
+    assert_ok(ctx, as_float ? wn_model_load_float(ctx, path, &model) : wn_model_load(ctx, path, &model));
+    if (x.T <= wn_model_config_get(model)->context) {
+      float *logits = malloc((size_t)(x.B * x.T * x.V) * sizeof *logits);
+      assert_ok(ctx, wn_model_logits(ctx, model, x.tokens, NULL, x.B, x.T, logits));
+      close_to(name, as_float ? "as floats" : "as it is", logits, x.logits, x.B * x.T * x.V);
+      free(logits);
+    }
+    check_session(ctx, name, model, &x);
+    wn_model_destroy(model);
+  }
+  close_expected(&x);
+  wn_context_destroy(ctx);
+}
+
+static void check_both(const char *path, const char *name) {
+  check_path(path, name, "cpu");
+  check_path(path, name, "ref");
+}
+
+static void check_named(const char *name) {
+  char path[4096];
+  snprintf(path, sizeof path, "%s/%s", folder(), name);
+  check_both(path, name);
+}
+
+/* Another configuration for the weights of `weights`: a folder of links. */
+static void check_variant(const char *weights, const char *name) {
+  char dir[] = "/tmp/winnow-hf-XXXXXX", from[4096], config[64], tensors[64];
+  assert_non_null(mkdtemp(dir));
+  snprintf(config, sizeof config, "%s/config.json", dir);
+  snprintf(tensors, sizeof tensors, "%s/model.safetensors", dir);
+  snprintf(from, sizeof from, "%s/%s.json", folder(), name);
+  assert_int_equal(symlink(from, config), 0);
+  snprintf(from, sizeof from, "%s/%s/model.safetensors", folder(), weights);
+  assert_int_equal(symlink(from, tensors), 0);
+  check_both(dir, name);
+  unlink(config);
+  unlink(tensors);
+  rmdir(dir);
+}
+
+static void folders(void **state) {
+  (void)state;
+  static const char *const names[] = {"llama", "llama-bias", "mistral", "qwen2", "gpt2"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) check_named(names[i]);
+}
+
+static void shards(void **state) {
+  (void)state;
+  check_named("qwen3");
+}
+
+static void rotary_scalings(void **state) {
+  (void)state;
+  static const char *const names[] = {"rope-linear", "rope-dynamic", "rope-llama3", "rope-yarn", "rope-yarn-mscale"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) check_variant("llama", names[i]);
+}
+
+static void other_activation(void **state) {
+  (void)state;
+  check_variant("gpt2", "act-gelu");
+}
+
+static void gguf(void **state) {
+  (void)state;
+  static const char *const names[] = {"llama3.gguf", "qwen2.gguf", "gpt2.gguf"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) check_named(names[i]);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(folders),          cmocka_unit_test(shards), cmocka_unit_test(rotary_scalings),
+      cmocka_unit_test(other_activation), cmocka_unit_test(gguf),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

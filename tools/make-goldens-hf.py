@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Makes tests/golden/hf: tiny random models as `transformers` saves them, and the logits that it computes with them.
+
+Usage: tools/make-goldens-hf.py [OUT]          needs torch, transformers, safetensors, gguf
+
+Each folder has config.json and model.safetensors (or shards with an index), and beside it NAME.logits.safetensors with
+tokens [B,T] and logits [B,T,V] in float32, computed in double by eager attention. rope-*.json are other configurations for
+the weights of `llama`, act-*.json of `gpt2`. The GGUF files are the same models written by gguf-py as llama.cpp's own
+converter lays them out (rows of q and k permuted for the llama architecture), one with llama3's factors as a tensor.
+"""
+import json, os, shutil, sys
+import numpy, torch
+import gguf
+from gguf import quants
+from safetensors.torch import save_file
+from transformers import (AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config)
+
+out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "../tests/golden/hf")
+B, T, V = 2, 24, 48
+LLAMA = dict(vocab_size=V, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5, bos_token_id=None, eos_token_id=None,
+             pad_token_id=None)
+ROPE = {
+    "linear": dict(rope_theta=10000.0, rope_type="linear", factor=3.0),
+    "dynamic": dict(rope_theta=10000.0, rope_type="dynamic", factor=2.0),
+    "llama3": dict(rope_theta=50000.0, rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                   original_max_position_embeddings=24),
+    "yarn": dict(rope_theta=10000.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=16),
+    "yarn-mscale": dict(rope_theta=500.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=16,
+                        beta_fast=8.0, beta_slow=0.5, mscale=1.0, mscale_all_dim=0.5, truncate=False),
+}
+
+def logits(model, name, seed=5):
+    tokens = torch.randint(0, V, (B, T), generator=torch.Generator().manual_seed(seed))
+    double = AutoModelForCausalLM.from_config(model.config, attn_implementation="eager").double()
+    double.load_state_dict(model.state_dict())
+    with torch.no_grad(): y = double.eval()(tokens).logits
+    save_file({"tokens": tokens.to(torch.int32).contiguous(), "logits": y.float().contiguous()},
+              os.path.join(out, name + ".logits.safetensors"))
+
+def build(config, seed, dtype=torch.float32):
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            norm = "norm" in name or "ln_" in name
+            p.normal_(0, 0.3)
+            if norm and name.endswith("weight"): p.add_(1)
+            p.copy_(p.to(dtype).float())
+    return model
+
+def save(model, name, dtype=torch.float32, **how):
+    model.to(dtype).save_pretrained(os.path.join(out, name), **how)
+    generation = os.path.join(out, name, "generation_config.json")
+    if os.path.exists(generation): os.remove(generation)
+    model.float()
+
+def write_config(config, name):
+    with open(os.path.join(out, name + ".json"), "w") as f: f.write(config.to_json_string())
+
+def make(name, config, seed, dtype=torch.float32, **how):
+    model = build(config, seed, dtype)
+    save(model, name, dtype, **how)
+    logits(model, name)
+    return model
+
+def variant(model, name, config):
+    """Other configurations for a model's weights."""
+    write_config(config, name)
+    other = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    other.load_state_dict(model.state_dict())
+    logits(other, name)
+
+# ---- GGUF ----
+
+def permute(w, heads):
+    """Rows (i, i + D/2) of each head next to each other."""
+    return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
+
+def add(writer, name, w, kind):
+    w = numpy.ascontiguousarray(w.astype(numpy.float32))
+    if w.ndim == 1 or kind == gguf.GGMLQuantizationType.F32: writer.add_tensor(name, w)
+    else: writer.add_tensor(name, quants.quantize(w, kind), raw_dtype=kind)
+
+def write_gguf(model, name, kind, factors=None):
+    """Returns the model with the weights that the file stands for."""
+    c, p = model.config, {k: v.numpy() for k, v in model.state_dict().items()}
+    gpt2 = c.model_type == "gpt2"
+    arch = "gpt2" if gpt2 else c.model_type if c.model_type != "mistral" else "llama"
+    w = gguf.GGUFWriter(os.path.join(out, name), arch)
+    w.add_context_length(c.max_position_embeddings)
+    w.add_embedding_length(c.hidden_size)
+    w.add_block_count(c.num_hidden_layers)
+    w.add_head_count(c.num_attention_heads)
+    w.add_feed_forward_length(4 * c.hidden_size if gpt2 else c.intermediate_size)
+    if gpt2:
+        w.add_layer_norm_eps(c.layer_norm_epsilon)
+    else:
+        w.add_head_count_kv(c.num_key_value_heads)
+        w.add_layer_norm_rms_eps(c.rms_norm_eps)
+        w.add_rope_dimension_count(c.hidden_size // c.num_attention_heads)
+        w.add_rope_freq_base(c.rope_parameters["rope_theta"])
+        w.add_vocab_size(V)
+    changed = {}
+    def weights(key, file_name, turn=None, transpose=False):
+        x = p[key].T if transpose else p[key]
+        if turn: x = permute(x, turn)
+        add(w, file_name, x, kind)
+        if x.ndim == 2 and kind != gguf.GGMLQuantizationType.F32:
+            y = quants.dequantize(quants.quantize(numpy.ascontiguousarray(x), kind), kind).reshape(x.shape)
+            if turn: y = y.reshape(turn, x.shape[0] // turn // 2, 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+            changed[key] = torch.from_numpy(numpy.ascontiguousarray(y.T if transpose else y))
+    if gpt2:
+        weights("transformer.wte.weight", "token_embd.weight")
+        add(w, "position_embd.weight", p["transformer.wpe.weight"], gguf.GGMLQuantizationType.F32)
+        names = {"ln_1": "attn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_2": "ffn_norm",
+                 "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
+        for l in range(c.n_layer):
+            for theirs, ours in names.items():
+                weights(f"transformer.h.{l}.{theirs}.weight", f"blk.{l}.{ours}.weight", transpose="c_" in theirs)
+                weights(f"transformer.h.{l}.{theirs}.bias", f"blk.{l}.{ours}.bias")
+        for e in "weight", "bias": weights("transformer.ln_f." + e, "output_norm." + e)
+    else:
+        weights("model.embed_tokens.weight", "token_embd.weight")
+        weights("model.norm.weight", "output_norm.weight")
+        if not c.tie_word_embeddings: weights("lm_head.weight", "output.weight")
+        if factors is not None: w.add_tensor("rope_freqs.weight", factors)
+        names = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+                 "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+                 "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
+                 "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+        for l in range(c.num_hidden_layers):
+            for theirs, ours in names.items():
+                turn = {"attn_q": c.num_attention_heads, "attn_k": c.num_key_value_heads}.get(ours)
+                for e in "weight", "bias":
+                    key = f"model.layers.{l}.{theirs}.{e}"
+                    if key in p: weights(key, f"blk.{l}.{ours}.{e}", turn if arch == "llama" else None)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    model.load_state_dict({**model.state_dict(), **changed})
+    if c.tie_word_embeddings: model.tie_weights()
+    return model
+
+def main():
+    shutil.rmtree(out, ignore_errors=True)
+    os.makedirs(out)
+    llama = make("llama", LlamaConfig(**LLAMA), 1)
+    for name, rope in ROPE.items():
+        context = 16 if name == "dynamic" else 64
+        variant(llama, "rope-" + name, LlamaConfig(**{**LLAMA, "max_position_embeddings": context}, rope_parameters=rope))
+    make("llama-bias", LlamaConfig(**{**LLAMA, "num_hidden_layers": 1}, attention_bias=True, mlp_bias=True,
+                                   tie_word_embeddings=True), 2)
+    make("mistral", MistralConfig(**LLAMA, sliding_window=7), 3, torch.bfloat16)
+    make("qwen2", Qwen2Config(**LLAMA, use_sliding_window=True, sliding_window=5, max_window_layers=1), 4, torch.float16)
+    make("qwen3", Qwen3Config(**{**LLAMA, "head_dim": 16}, tie_word_embeddings=True), 5, max_shard_size="30KB")
+    small = dict(vocab_size=V, n_positions=32, n_embd=24, n_layer=2, n_head=3, bos_token_id=None, eos_token_id=None)
+    gpt2 = make("gpt2", GPT2Config(**small), 6)
+    variant(gpt2, "act-gelu", GPT2Config(**small, activation_function="gelu"))
+    # GGUF: llama with llama3's factors, as convert_hf_to_gguf writes them; qwen2; gpt2
+    rope = ROPE["llama3"]
+    llama3 = build(LlamaConfig(**{**LLAMA, "intermediate_size": 64}, rope_parameters=rope), 7)
+    D, base, N = 8, rope["rope_theta"], rope["original_max_position_embeddings"]
+    f = 1 / base ** (numpy.arange(0, D, 2) / D)
+    turns = N * f / (2 * numpy.pi)
+    smooth = (turns - 1) / 3
+    factors = numpy.where(turns > 4, 1, numpy.where(turns < 1, 8, 1 / ((1 - smooth) / 8 + smooth)))
+    logits(write_gguf(llama3, "llama3.gguf", gguf.GGMLQuantizationType.Q8_0, factors.astype(numpy.float32)), "llama3.gguf")
+    qwen2 = build(Qwen2Config(**LLAMA), 8)
+    logits(write_gguf(qwen2, "qwen2.gguf", gguf.GGMLQuantizationType.F32), "qwen2.gguf")
+    gpt2 = build(GPT2Config(**small), 9)
+    logits(write_gguf(gpt2, "gpt2.gguf", gguf.GGMLQuantizationType.F16), "gpt2.gguf")
+
+main()
