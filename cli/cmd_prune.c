@@ -53,7 +53,8 @@ struct search {
   struct cli_common common;
   struct cli_policy_choices choices;
   struct rows rows;
-  const char *model, *data, *report, *policy, *target_checkpoint, *tolerance, *out, *memory;
+  const char *model, *data, *report, *policy, *target_checkpoint, *tolerance, *out, *memory, *config;
+  struct cli_list sets;
   int64_t search_rows, report_rows;
   bool resume, save;
   wn_prune_options options;
@@ -81,6 +82,11 @@ static void on_progress(void *user, const wn_prune_progress *p) {
     w->bar.first = (uint64_t)c->count - 1;
   }
   w->began = true;
+  if (p->tuning) {
+    snprintf(extra, sizeof extra, "fine-tuning: step %" PRId64 ", loss %.4f", p->tuning->step, p->tuning->loss);
+    cli_progress_update(&w->bar, (uint64_t)c->count - 1, whole, extra);
+    return;
+  }
   snprintf(extra, sizeof extra, "perplexity %.4f (search) %.4f (report)  %.2fx less memory", exp(last->search_loss),
            exp(last->report_loss), last->saving);
   if (p->stepped) cli_progress_update(&w->bar, (uint64_t)c->count - 1, whole, extra);
@@ -98,7 +104,7 @@ static int64_t count_differing(const wn_prune_curve *c, double *most) {
     const wn_prune_point *p = &c->points[i];
     if (p->exact_layer == p->layer) continue;
     n++;
-    if (p->search_loss - p->exact_loss > *most) *most = p->search_loss - p->exact_loss;
+    if (p->untuned_search_loss - p->exact_loss > *most) *most = p->untuned_search_loss - p->exact_loss;
   }
   return n;
 }
@@ -121,6 +127,11 @@ static json_t *search_json(const struct search *s, const wn_prune_curve *c) {
   json_object_set_new(j, "report_tokens", json_integer((json_int_t)c->report_tokens));
   if (isfinite(c->target_loss)) json_object_set_new(j, "target_perplexity", json_real(exp(c->target_loss)));
   if (!isnan(c->plain_loss)) json_object_set_new(j, "verified", json_boolean(c->plain_loss == last->search_loss));
+  if (last->tuned > 0) {
+    char path[PATH_BYTES];
+    json_object_set_new(j, "tuned_steps", json_integer(last->tuned));
+    if (cli_join(path, sizeof path, s->out, "tuned")) json_object_set_new(j, "tuned", json_string(path));
+  }
   if (c->checked) {
     double most;
     json_object_set_new(j, "differing_steps", json_integer(count_differing(c, &most)));
@@ -144,6 +155,7 @@ static int search_report(const struct search *s, const wn_prune_curve *c) {
   printf("perplexity     %.4f on the search set (unpruned %.4f), %.4f on the report set (unpruned %.4f)\n",
          exp(last->search_loss), exp(first->search_loss), exp(last->report_loss), exp(first->report_loss));
   printf("steps          %" PRId64 " in %s: %s\n", c->count - 1, cli_duration(last->seconds), ends[c->end]);
+  if (last->tuned > 0) printf("fine-tuning    %" PRId64 " steps; the checkpoint is %s/tuned\n", last->tuned, s->out);
   if (c->checked) {
     double most;
     const int64_t n = count_differing(c, &most);
@@ -199,6 +211,16 @@ static int check_search(struct search *s, int code) {
   if (targets != 1)
     return cli_usage_error("winnow prune search", "give one of --target, --target-checkpoint and --tolerance: what the "
                                                   "perplexity may not pass");
+  const wn_prune_finetune *tuning = &s->options.finetune;
+  const bool any = tuning->steps > 0 || tuning->after > 0;
+  if (tuning->every > 0 && tuning->steps == 0)
+    return cli_usage_error("winnow prune search", "--finetune-every goes with --finetune-steps");
+  if (!any && (s->config || s->sets.count || tuning->lr > 0))
+    return cli_usage_error("winnow prune search", "--config, --set and --finetune-lr are for fine-tuning: give "
+                                                  "--finetune-steps or --finetune-after");
+  if (any && s->save)
+    return cli_usage_error("winnow prune search",
+                           "--save: with fine-tuning the budgets lie beside the tuned checkpoint");
   if (s->options.check && !s->options.lazy)
     return cli_usage_error("winnow prune search", "--check goes with --lazy: the exact search has nothing to compare");
   if (s->tolerance && read_tolerance(s->tolerance, &s->options.tolerance)) return 2;
@@ -209,10 +231,24 @@ static int check_search(struct search *s, int code) {
   return CLI_GO;
 }
 
+/* What is trained on: --config, or the checkpoint's own recipe; then --set. */
+static int read_recipe(wn_context *ctx, struct search *s, wn_recipe *recipe) {
+  char kept[PATH_BYTES];
+  const char *path = s->config;
+  if (!s->options.finetune.steps && !s->options.finetune.after) return 0;
+  if (!path && (!cli_join(kept, sizeof kept, s->model, "recipe.json") || !cli_exists(kept)))
+    return cli_error("%s has no recipe.json to fine-tune by: give --config", s->model);
+  s->options.finetune.checkpoint = s->model;
+  s->options.finetune.recipe = recipe;
+  return cli_recipe_load(ctx, path ? path : kept, &s->sets, recipe);
+}
+
 static int run_search(wn_context *ctx, struct search *s) {
   wn_model *model = NULL, *target = NULL;
+  wn_recipe recipe;
   int32_t token = -1;
   int code = s->rows.long_only ? document_token(ctx, s->model, s->rows.document, &token) : 0;
+  if (!code) code = read_recipe(ctx, s, &recipe);
   if (code) return code;
   s->options.search = (wn_prune_data){s->data, s->search_rows, s->rows.long_only, token};
   s->options.report = (wn_prune_data){s->report, s->report_rows, s->rows.long_only, token};
@@ -330,6 +366,44 @@ static int search(int argc, char **argv) {
        .out = &s.memory,
        .metavar = "BYTES",
        .help = "what may be held, such as 2GB; else half of the machine's"},
+      {.name = "finetune-steps",
+       .type = CLI_INT,
+       .out = &s.options.finetune.steps,
+       .metavar = "N",
+       .min = 0,
+       .max = 1e12,
+       .help = "steps of training with the budgets in force, after each step of the search; 0: none"},
+      {.name = "finetune-every",
+       .type = CLI_INT,
+       .out = &s.options.finetune.every,
+       .metavar = "M",
+       .min = 0,
+       .max = 1e9,
+       .help = "not after each but after every M, and before the target ends the search; 0: 1"},
+      {.name = "finetune-after",
+       .type = CLI_INT,
+       .out = &s.options.finetune.after,
+       .metavar = "N",
+       .min = 0,
+       .max = 1e12,
+       .help = "steps of such training once the search has ended; 0: none"},
+      {.name = "finetune-lr",
+       .type = CLI_DOUBLE,
+       .out = &s.options.finetune.lr,
+       .metavar = "X",
+       .min = 0,
+       .max = 1000,
+       .help = "their learning rate, constant; 0: where the recipe's schedule ends"},
+      {.name = "config",
+       .type = CLI_STRING,
+       .out = &s.config,
+       .metavar = "FILE",
+       .help = "fine-tuning: a recipe; else the checkpoint's own"},
+      {.name = "set",
+       .type = CLI_LIST,
+       .out = &s.sets,
+       .metavar = "KEY=VALUE",
+       .help = "fine-tuning: changes one key of the recipe, such as data.train=FILE"},
       {.name = "plain", .type = CLI_FLAG, .out = &s.options.plain, .help = "without reuse: the same result, slower"},
       {.name = "lazy",
        .type = CLI_FLAG,
@@ -341,7 +415,7 @@ static int search(int argc, char **argv) {
        .out = &s.out,
        .metavar = "DIR",
        .required = true,
-       .help = "receives search.json, curve.csv, curve.svg and budgets.json"},
+       .help = "receives search.json, curve.csv, curve.svg, budgets.json; and the checkpoint \"tuned\""},
       {.name = "resume", .type = CLI_FLAG, .out = &s.resume, .help = "go on with the search in --out"},
       {.name = "save", .type = CLI_FLAG, .out = &s.save, .help = "also put budgets.json beside the checkpoint"},
       CLI_COMMON_OPTIONS(&s.common)};
@@ -364,6 +438,7 @@ static int search(int argc, char **argv) {
   if (code == CLI_GO) code = cli_context_open(&s.common, &ctx);
   if (!code) code = run_search(ctx, &s);
   wn_context_destroy(ctx);
+  cli_list_clear(&s.sets);
   return code;
 }
 

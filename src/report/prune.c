@@ -28,8 +28,9 @@ static void add_tokens(struct wn_text *text, const int64_t *tokens, int64_t laye
 
 wn_status wn_prune_curve_save_csv(wn_context *ctx, const wn_prune_curve *c, const char *path) {
   struct wn_text text = {0};
-  wn_text_add(&text, "step,layer,budgets,total,saving,search_perplexity,report_perplexity,evaluations,seconds%s\n",
-              c->checked ? ",exact_layer,exact_perplexity" : "");
+  wn_text_add(&text, "step,layer,budgets,total,saving,search_perplexity,report_perplexity,evaluations,seconds%s%s\n",
+              c->checked ? ",exact_layer,exact_perplexity" : "",
+              c->finetune_lr > 0 ? ",tuned,untuned_search_perplexity,untuned_report_perplexity" : "");
   for (int64_t i = 0; i < c->count; i++) {
     const wn_prune_point *p = &c->points[i];
     wn_text_add(&text, "%lld,", (long long)i);
@@ -39,6 +40,9 @@ wn_status wn_prune_curve_save_csv(wn_context *ctx, const wn_prune_curve *c, cons
     wn_text_add(&text, ",%lld,%.6g,%.9g,%.9g,%lld,%.3f", (long long)p->total, p->saving, exp(p->search_loss),
                 exp(p->report_loss), (long long)p->evaluations, p->seconds);
     if (c->checked) wn_text_add(&text, ",%lld,%.9g", (long long)p->exact_layer, exp(p->exact_loss));
+    if (c->finetune_lr > 0)
+      wn_text_add(&text, ",%lld,%.9g,%.9g", (long long)p->tuned, exp(p->untuned_search_loss),
+                  exp(p->untuned_report_loss));
     wn_text_add(&text, "\n");
   }
   return save_text(ctx, &text, path);
@@ -46,17 +50,20 @@ wn_status wn_prune_curve_save_csv(wn_context *ctx, const wn_prune_curve *c, cons
 
 wn_status wn_prune_curve_save_svg(wn_context *ctx, const wn_prune_curve *c, const char *title, const char *path) {
   void *memory;
-  WN_TRY(wn_alloc(ctx, "points", 3 * (size_t)c->count * sizeof(double), &memory));
-  double *x = memory, *search = x + c->count, *report = search + c->count;
+  WN_TRY(wn_alloc(ctx, "points", 4 * (size_t)c->count * sizeof(double), &memory));
+  double *x = memory, *search = x + c->count, *report = search + c->count, *untuned = report + c->count;
   for (int64_t i = 0; i < c->count; i++) { /* ascending: the last step first */
     const wn_prune_point *p = &c->points[c->count - 1 - i];
     x[i] = (double)p->total / (double)c->layers;
     search[i] = exp(p->search_loss);
     report[i] = exp(p->report_loss);
+    untuned[i] = exp(p->untuned_report_loss);
   }
-  static const char *const names[] = {"search set", "report set"};
+  static const char *const names[] = {"search set", "report set", "report set, before its tuning"};
   const wn_plot_series series[] = {{"search set", 0, 0, c->count, x, search},
-                                   {"report set", 1, 0, c->count, x, report}};
+                                   {"report set", 1, 0, c->count, x, report},
+                                   {"report set, before its tuning", 2, 0, c->count, x, untuned}};
+  const int lines = c->finetune_lr > 0 ? 3 : 2;
   const wn_plot_level level = {"target (search set)", 1, exp(c->target_loss)};
   /* A target far away would press the lines flat. */
   const bool shown = isfinite(c->target_loss) && c->target_loss < c->points[c->count - 1].search_loss + 1;
@@ -64,11 +71,11 @@ wn_status wn_prune_curve_save_svg(wn_context *ctx, const wn_prune_curve *c, cons
                         .x_label = "tokens kept a layer, mean",
                         .y_label = "perplexity",
                         .series = series,
-                        .series_count = 2,
+                        .series_count = lines,
                         .levels = &level,
                         .level_count = shown,
                         .colours = names,
-                        .colour_count = 2};
+                        .colour_count = lines};
   const wn_status status = wn_plot_save_svg(ctx, &plot, path);
   wn_free(memory);
   return status;

@@ -172,6 +172,15 @@ refuses "prune search: an unknown policy" 2 'policy' "${search[@]}" --target 9 -
 refuses "prune search: a token file that is missing" 1 'nowhere\.bin' prune search whole --quiet --search nowhere.bin --report data/train.bin --target 9 --out bad-search
 refuses "prune search: a search is there" 1 'already' "${search[@]}" --target 9 --out pruned
 refuses "prune search: another search to resume" 1 'another' "${search[@]}" --target 9 --step 4 --resume --out pruned
+refuses "prune search: every without steps" 2 '\-\-finetune-steps' "${search[@]}" --target 9 --finetune-every 2 --out bad-search
+refuses "prune search: a recipe for nothing" 2 'fine-tuning' "${search[@]}" --target 9 --set data.train=x --out bad-search
+refuses "prune search: tuned budgets beside the checkpoint" 2 '\-\-save' "${search[@]}" --target 9 --finetune-after 2 --save --out bad-search
+refuses "prune search: fine-tuning steps that are none" 2 'finetune-steps' "${search[@]}" --target 9 --finetune-steps -3 --out bad-search
+refuses "prune search: another model's recipe" 1 "recipe's model" "${search[@]}" --target 9 --finetune-after 2 --set model.attention.window=4 --out bad-search
+refuses "prune search: no data to fine-tune on" 1 'nowhere\.bin' "${search[@]}" --target 1e9 --step 16 --finetune-after 2 --set data.train=nowhere.bin --out untuned
+refuses "prune search: fine-tuning that was not there" 1 'another' "${search[@]}" --target 9 --finetune-steps 2 --resume --out pruned
+mkdir -p bare && cp whole/config.json whole/model.safetensors bare/
+refuses "prune search: no recipe" 1 'recipe\.json' prune search bare --quiet --search data/val.bin --report data/train.bin --target 9 --finetune-after 2 --out bad-search
 mkdir -p torn && head -c 200 pruned/search.json >torn/search.json
 refuses "prune search: a torn state" 1 'torn/search\.json' "${search[@]}" --target 9 --resume --out torn
 refuses "prune compare without models" 2 'standard' prune compare --data data/val.bin --out bad-compare

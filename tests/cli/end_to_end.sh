@@ -234,6 +234,15 @@ else
   fail "resumed: the same steps and losses" "$(jq -c '.points[]' pruned/search.json part/search.json)"
 fi
 json "prune search, lazy and checked" '.differing_steps >= 0' prune search "${pruning[@]}" --target 1e9 --lazy --check --out lazy
+tuning=(whole --search data/val.bin --report data/val.bin --search-rows 1 --report-rows 1 --step 16 --target 1e9 --finetune-steps 1 --finetune-after 2)
+json "prune search with fine-tuning" '.steps == 2 and .tuned_steps == 4 and .tuned == "tuning/tuned" and .verified' \
+  prune search "${tuning[@]}" --out tuning
+is "the tuned checkpoint's budgets" "$(jq -c .tokens tuning/budgets.json)" "$(jq -c .tokens tuning/tuned/budgets.json)"
+head -1 tuning/curve.csv | grep -q ',tuned,untuned_search_perplexity' && pass "the curve before and after" || fail "the curve before and after" "$(head -1 tuning/curve.csv)"
+json "prune search with fine-tuning, in part" '.steps == 1 and .tuned_steps == 1' prune search "${tuning[@]}" --max-steps 1 --out tuning2
+json "prune search with fine-tuning, resumed" '.tuned_steps == 4' prune search "${tuning[@]}" --resume --out tuning2
+cmp -s tuning/tuned/model.safetensors tuning2/tuned/model.safetensors && pass "resumed: the same parameters" || fail "resumed: the same parameters" "they differ"
+json "eval of the tuned checkpoint" '.budgets.tokens == [16, 16]' eval tuning/tuned --budgets tuning/tuned --data data/val.bin
 run "$winnow" prune search "${pruning[@]}" --target-checkpoint whole --out own --quiet
 [ $code -eq 0 ] && grep -q '^budgets ' out && pass "prune search as text" || fail "prune search as text" "$(shown)"
 json "prune compare" '(.results | length) == 1 + 3 * 2 + 2' prune compare --selective whole --selective-search lazy \
