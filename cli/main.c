@@ -15,6 +15,7 @@
 #pragma weak cmd_eval
 #pragma weak cmd_generate
 #pragma weak cmd_analyze
+#pragma weak cmd_report
 #pragma weak cmd_info
 #pragma weak cmd_prune
 #pragma weak cmd_op
@@ -29,6 +30,7 @@ int main(int argc, char **argv) {
       {"generate", "continue a prompt", cmd_generate},
       {"analyze", "what a model has learned to look at: spans", cmd_analyze},
       {"prune", "find budgets of the cache by search; compare eviction policies", cmd_prune},
+      {"report", "one page of figures: training, what is kept and dropped, what it costs", cmd_report},
       {"info", "what a checkpoint holds; what this build and machine have", cmd_info},
       {"op", "run one operation on a case file", cmd_op},
       {"bench", "time operations, training steps and decoding", cmd_bench},

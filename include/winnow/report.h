@@ -1,5 +1,5 @@
-/* winnow: results as files: JSON, CSV and SVG. Nothing is measured or searched here. Every file is written beside its
- * final name, synced and renamed. */
+/* winnow: results as files: JSON, CSV, SVG, and pages in HTML. Nothing is measured or searched here. Every file is written
+ * beside its final name, synced and renamed. */
 #ifndef WINNOW_REPORT_H
 #define WINNOW_REPORT_H
 
@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include "winnow/analyze.h"
 #include "winnow/prune.h"
+#include "winnow/selection.h"
 
 WN_API_BEGIN
 
@@ -58,6 +59,90 @@ wn_status wn_meaning_save_svg(wn_context *ctx, const wn_meaning_report *report, 
 /* The same for one share, with its fits [WN_FIT_COUNT]. */
 wn_status wn_meaning_fits_save_svg(wn_context *ctx, const wn_meaning_report *report, int tau, const wn_fit *fits,
                                    const char *title, const char *path);
+
+/* Reads what wn_prune_comparison_save_json wrote. Clear with wn_prune_comparison_loaded_clear, which also frees the
+ * names. */
+wn_status wn_prune_comparison_load(wn_context *ctx, const char *path, wn_prune_comparison *out);
+void wn_prune_comparison_loaded_clear(wn_prune_comparison *comparison);
+
+/* ---- figures: lines, points or bars; in a page, as SVG and as CSV ---- */
+
+#define WN_FIGURE_AXES 3
+typedef struct wn_figure_axis {
+  const char *label;
+  bool log; /* what is not above 0 is then left out */
+} wn_figure_axis;
+typedef struct wn_figure_series {
+  const char *name;
+  int64_t count;
+  const double *x[WN_FIGURE_AXES]; /* [count] for each of the figure's axes */
+  const double *y;                 /* [count]; what is not finite is left out */
+  int colour;                      /* 0..7 */
+  int dash;                        /* 0..3 */
+  bool points;                     /* marks without a line */
+  bool hidden;                     /* in a page not shown at first */
+  const char *key;                 /* live pages: the field of the log that y grows by; else NULL */
+} wn_figure_series;
+typedef struct wn_figure_level {
+  const char *name;
+  double y;
+} wn_figure_level;
+typedef struct wn_figure {
+  const char *id, *title;          /* id: letters, digits and -; also the files' names */
+  const char *about, *command;     /* what it shows, in a sentence or two; how to make its numbers again */
+  wn_figure_axis x[WN_FIGURE_AXES], y; /* a page lets its reader choose among x; files have the first */
+  int axes;
+  bool bars, smooth;               /* smooth: a page offers smoothing */
+  double y_max;                    /* what lies above is cut off; 0: nothing */
+  const wn_figure_series *series;
+  int series_count;
+  const wn_figure_level *levels;   /* horizontal lines */
+  int level_count;
+} wn_figure;
+wn_status wn_figure_save_svg(wn_context *ctx, const wn_figure *figure, const char *path);
+wn_status wn_figure_save_csv(wn_context *ctx, const wn_figure *figure, const char *path); /* every point, all axes */
+
+/* ---- pages: one HTML file with everything in it, that works offline; charts by Chart.js, carried inside ---- */
+
+typedef struct wn_page wn_page;
+typedef struct wn_page_options {
+  const char *title, *lead;        /* lead: a sentence under the title; may be NULL */
+  const char *figures;             /* a folder (made) for every figure as ID.svg and ID.csv; NULL: none */
+  size_t limit;                    /* bytes of the page at most; 0: 5,000,000. Matrices are quantised more coarsely, and texts
+                                      cut, until they fit */
+  const char *live;                /* figure that grows while it is looked at (a server's page); else NULL */
+} wn_page_options;
+wn_status wn_page_create(wn_context *ctx, const wn_page_options *options, wn_page **out);
+void wn_page_destroy(wn_page *page); /* NULL is allowed */
+/* A heading for the figures that follow. */
+wn_status wn_page_add_section(wn_page *page, const char *title);
+/* All that is given is copied. Of a series with more than 2,000 points the page has the least and the largest of each of
+ * 1,000 stretches; the CSV has all. */
+wn_status wn_page_add_figure(wn_page *page, const wn_figure *figure);
+/* cells [rows*columns]: text, or a number where it reads as one; NULL: empty. */
+wn_status wn_page_add_table(wn_page *page, const wn_figure *what, const char *const *head, int columns,
+                            const char *const *cells, int64_t rows);
+
+/* A text and what its tokens see. Texts of one page are shown beside each other. */
+typedef struct wn_page_text {
+  const char *name;                /* of the model or run */
+  const char *const *pieces;       /* [T] the tokens' text, UTF-8 */
+  int64_t T, layers, heads;
+  bool selective;
+  const wn_budgets *budgets;       /* or NULL */
+  double loss;                     /* mean, nats */
+} wn_page_text;
+wn_status wn_page_begin_text(wn_page *page, const wn_page_text *text);
+/* A wn_selection_fn, `page` its user: the next layer of the text begun last. Head weights are kept where they are there. */
+wn_status wn_page_add_layer(void *page, const wn_selection_layer *layer);
+wn_status wn_page_set_loss(wn_page *page, double loss); /* of the text begun last */
+wn_status wn_page_add_mean(wn_page *page, const char *name, const wn_selection_mean *mean);
+/* The figures of the texts and means added so far: text, matrices, last rows, heads. */
+wn_status wn_page_add_texts(wn_page *page, const char *command);
+
+/* *bytes (may be NULL): of the file. wn_page_html: the same as text, freed with wn_text_free. */
+wn_status wn_page_save(wn_page *page, const char *path, size_t *bytes);
+wn_status wn_page_html(wn_page *page, char **out, size_t *bytes);
 
 WN_API_END
 #endif

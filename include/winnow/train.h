@@ -86,6 +86,18 @@ typedef void (*wn_train_fn)(void *user, const wn_train_progress *progress);
 wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out_dir, bool resume, wn_train_fn progress,
                        void *user);
 
+/* A run's log.jsonl as columns. Steps that were done again after a kill stand once, as they were done last. seconds go on
+ * across resumed parts. A field that a line has not is NAN. */
+typedef struct wn_train_log {
+  int64_t count;
+  double *step, *tokens, *seconds;         /* [count] */
+  double *loss, *lr, *grad_norm, *mem_loss, *span_loss, *span, *budget, *tokens_per_second, *val_loss, *val_accuracy;
+} wn_train_log;
+/* dir: the run's folder. WN_ERR_IO without a log, WN_ERR_FORMAT naming the line that is not one. A torn last line, as of a
+ * run at work, is left out. */
+wn_status wn_train_log_load(wn_context *ctx, const char *dir, wn_train_log *out);
+void wn_train_log_clear(wn_train_log *log);
+
 /* One step at a time, nothing saved: for benchmarks, tests and outside programs. */
 typedef struct wn_trainer wn_trainer;
 wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_config *config, wn_trainer **out);

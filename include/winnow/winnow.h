@@ -11,6 +11,7 @@
 #include "winnow/prune.h"
 #include "winnow/report.h"
 #include "winnow/safetensors.h"
+#include "winnow/selection.h"
 #include "winnow/status.h"
 #include "winnow/tokenizer.h"
 #include "winnow/train.h"

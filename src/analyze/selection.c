@@ -1,0 +1,291 @@
+/* What every token of a text sees: definitions in winnow/selection.h.
+ *
+ * The weights are those that the attention uses in the forward pass, row by row as it makes them (ops/attention.h:
+ * look), and F is the operation's own, asked for by the same call; so every mechanism is in them and nothing is
+ * computed twice. Heads come from several threads in any order: their sum is of integers, 2^40 to a weight of 1, and
+ * does not depend on it. Cost: the forward pass, T^2 H additions a layer; bytes: 8 + 4 (+ 4 G + 4 with F) a pair of
+ * tokens, with heads 4 H more. */
+#include "winnow/selection.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "model/layer.h"
+
+#define ONE 1099511627776.0 /* 2^40 */
+
+struct tracer {
+  wn_context *ctx;
+  const struct wn_model *model;
+  const wn_budgets *budgets;
+  bool want_heads;
+  int64_t T;
+  wn_selection_fn fn;
+  void *user;
+  wn_status status;
+  wn_dtype dtype;
+  struct wn_arena arena;
+  int64_t *sums;                     /* [T,T] over heads */
+  float *weights, *head_weights, *F; /* [T,T], [H,T,T] or NULL, [T,T] or NULL */
+  void *selections;                  /* [G,T,T] or NULL */
+  const int32_t *gone;               /* of the layer at hand */
+  int64_t groups, G;
+};
+
+static void on_rows(void *user, const struct wn_attention_view *v) {
+  struct tracer *t = user;
+  const int64_t T = t->T;
+  for (int64_t i = 0; i < v->rows; i++)
+    for (int64_t j = 0; j < v->columns && j <= v->r + i; j++) {
+      const float w = v->w[i * v->stride + j];
+      __atomic_fetch_add(&t->sums[(v->r + i) * T + j], (int64_t)((double)w * ONE), __ATOMIC_RELAXED);
+      if (t->head_weights) t->head_weights[(v->h * T + v->r + i) * T + j] = w;
+    }
+}
+
+/* Before a layer's attention, and when its scratch is measured. */
+static void on_attention(void *user, const struct wn_run *run, int64_t l, struct wn_attention *a) {
+  struct tracer *t = user;
+  (void)l;
+  a->look.rows = on_rows;
+  a->look.user = t;
+  if (a->sel.on) a->sel.F = t->selections;
+  t->G = a->sel.on ? wn_selection_groups(a) : 0;
+  t->gone = a->slots.gone;
+  t->groups = a->slots.gone ? wn_slot_groups(a) : 0;
+  if (!run->measuring) memset(t->sums, 0, (size_t)(t->T * t->T) * sizeof *t->sums);
+}
+
+static void take_selections(struct tracer *t) {
+  const int64_t T = t->T;
+  for (int64_t i = 0; i < T; i++)
+    for (int64_t j = 0; j <= i; j++) {
+      double sum = 0;
+      for (int64_t g = 0; g < t->G; g++) {
+        const int64_t k = (g * T + i) * T + j;
+        sum += t->dtype == WN_F64 ? ((const double *)t->selections)[k] : (double)((const float *)t->selections)[k];
+      }
+      t->F[i * T + j] = (float)(sum / (double)t->G);
+    }
+}
+
+static void on_layer(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *acts) {
+  struct tracer *t = user;
+  (void)run;
+  (void)acts;
+  if (t->status != WN_OK) return;
+  for (int64_t k = 0; k < t->T * t->T; k++)
+    t->weights[k] = (float)((double)t->sums[k] / ONE / (double)t->model->config.heads);
+  if (t->G > 0) take_selections(t);
+  const wn_selection_layer layer = {.layer = l,
+                                    .T = t->T,
+                                    .heads = t->model->config.heads,
+                                    .budget = t->budgets ? t->budgets->tokens[l] : 0,
+                                    .groups = t->groups,
+                                    .weights = t->weights,
+                                    .head_weights = t->head_weights,
+                                    .F = t->G > 0 ? t->F : NULL,
+                                    .gone = t->gone};
+  t->status = t->fn(t->user, &layer);
+}
+
+static wn_status tracer_init(struct tracer *t) {
+  const wn_model_config *c = &t->model->config;
+  const size_t T = (size_t)t->T, H = (size_t)c->heads;
+  const size_t G = (size_t)(c->attention.selective.per_kv_head ? c->kv_heads : 1), e = wn_dtype_size(t->dtype);
+  size_t square, all;
+  if (!wn_mul_size(T, T, &square) || !wn_mul_size(square, 8 * (H + G + 3), &all))
+    return wn_fail(t->ctx, WN_ERR_ARGUMENT, "a text of %zu tokens is too long to be shown", T);
+  wn_arena_plan(&t->arena, "sums of weights", square * sizeof(int64_t), (void **)&t->sums);
+  wn_arena_plan(&t->arena, "weights", square * sizeof(float), (void **)&t->weights);
+  if (t->want_heads)
+    wn_arena_plan(&t->arena, "weights of heads", H * square * sizeof(float), (void **)&t->head_weights);
+  if (c->attention.selective.enabled) {
+    wn_arena_plan(&t->arena, "F", square * sizeof(float), (void **)&t->F);
+    wn_arena_plan(&t->arena, "selections", G * square * e, &t->selections);
+  }
+  return wn_arena_allocate(t->ctx, &t->arena, "a text's weights");
+}
+
+static void tracer_clear(struct tracer *t) {
+  wn_arena_clear(&t->arena);
+}
+
+static wn_status check(wn_context *ctx, const struct wn_model *model, int64_t T) {
+  const wn_model_config *c = &model->config;
+  if (c->encoder.layers > 0)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "models with an encoder cannot be shown token by token");
+  if (T < 1 || T > c->context)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "%lld tokens to be shown; expected 1 to %lld, the model's context",
+                   (long long)T, (long long)c->context);
+  return WN_OK;
+}
+
+static wn_status open_workspace(struct tracer *t, wn_workspace **out) {
+  const struct wn_layer_observer observer = {.layer = on_layer, .user = t, .attention = on_attention};
+  const struct wn_workspace_options options = {
+      .activation_dtype = WN_F32, .budgets = t->budgets, .observer = &observer};
+  return wn_workspace_create(t->ctx, t->model, 1, t->T, &options, out);
+}
+
+static wn_status pass(struct tracer *t, wn_workspace *ws, const int32_t *tokens, const int32_t *targets, double *loss) {
+  const struct wn_layer_observer observer = {.layer = on_layer, .user = t, .attention = on_attention};
+  const struct wn_batch batch = {.B = 1, .T = t->T, .tokens = tokens, .targets = targets};
+  const struct wn_step step = {.observer = &observer, .budgets = t->budgets};
+  struct wn_step_result result;
+  WN_TRY(wn_model_step((struct wn_model *)(uintptr_t)t->model, ws, &batch, &step, &result));
+  if (loss) *loss = result.counted > 0 ? result.loss_sum / (double)result.counted : 0;
+  return t->status;
+}
+
+wn_status wn_analyze_selection(wn_context *ctx, wn_model *model, const int32_t *tokens, int64_t T,
+                               const wn_budgets *budgets, bool heads, wn_selection_fn fn, void *user, double *loss) {
+  WN_TRY(check(ctx, model, T));
+  if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
+  struct tracer t = {.ctx = ctx,
+                     .model = model,
+                     .budgets = budgets,
+                     .want_heads = heads,
+                     .T = T,
+                     .fn = fn,
+                     .user = user,
+                     .dtype = model->dtype};
+  void *targets = NULL;
+  wn_workspace *ws = NULL;
+  wn_status status;
+  WN_TRY_GOTO(wn_alloc(ctx, "targets", (size_t)T * sizeof(int32_t), &targets), done);
+  for (int64_t i = 0; i < T; i++) ((int32_t *)targets)[i] = i + 1 < T ? tokens[i + 1] : -1;
+  WN_TRY_GOTO(tracer_init(&t), done);
+  WN_TRY_GOTO(open_workspace(&t, &ws), done);
+  status = pass(&t, ws, tokens, targets, loss);
+done:
+  wn_workspace_destroy(ws);
+  wn_free(targets);
+  tracer_clear(&t);
+  return status;
+}
+
+/* ---- the mean over many ---- */
+
+struct sums {
+  wn_selection_mean *mean;
+  double *weights, *masked, *last; /* sums, shaped as the mean's */
+};
+
+static wn_status add_layer(void *user, const wn_selection_layer *layer) {
+  struct sums *s = user;
+  const int64_t T = layer->T, n = s->mean->size, cell = s->mean->cell;
+  double *w = s->weights + layer->layer * n * n, *m = s->masked ? s->masked + layer->layer * n * n : NULL;
+  for (int64_t i = 0; i < T; i++)
+    for (int64_t j = 0; j <= i; j++) w[i / cell * n + j / cell] += (double)layer->weights[i * T + j];
+  for (int64_t i = 0; m && layer->F && i < T; i++)
+    for (int64_t j = 0; j <= i; j++) m[i / cell * n + j / cell] += -expm1(-(double)layer->F[i * T + j]);
+  for (int64_t j = 0; m && layer->F && j < T; j++)
+    s->last[layer->layer * T + j] += -expm1(-(double)layer->F[(T - 1) * T + j]);
+  return WN_OK;
+}
+
+/* Pairs j <= i < T of a cell, over sequences. */
+static double pairs(const wn_selection_mean *m, int64_t row, int64_t column) {
+  double count = 0;
+  for (int64_t i = row * m->cell; i < (row + 1) * m->cell && i < m->T; i++) {
+    const int64_t first = column * m->cell, end = first + m->cell < i + 1 ? first + m->cell : i + 1;
+    if (end > first) count += (double)(end - first);
+  }
+  return count * (double)m->sequences;
+}
+
+static void finish(const struct sums *s) {
+  wn_selection_mean *m = s->mean;
+  for (int64_t r = 0; r < m->size; r++)
+    for (int64_t c = 0; c <= r; c++) {
+      const double count = pairs(m, r, c);
+      for (int64_t l = 0; l < m->layers; l++) {
+        const int64_t k = (l * m->size + r) * m->size + c;
+        m->weights[k] = (float)(s->weights[k] / count);
+        if (m->masked) m->masked[k] = (float)(s->masked[k] / count);
+      }
+    }
+  for (int64_t k = 0; m->last && k < m->layers * m->T; k++) m->last[k] = (float)(s->last[k] / (double)m->sequences);
+}
+
+/* One block: the struct and its arrays. */
+static wn_status mean_create(wn_context *ctx, const wn_model_config *c, int64_t T, int64_t cell,
+                             wn_selection_mean **out) {
+  if (cell < 1) cell = (T + 255) / 256;
+  const int64_t size = (T + cell - 1) / cell;
+  size_t squares, bytes;
+  void *memory;
+  if (!wn_mul_size((size_t)c->layers, (size_t)(2 * size * size + T), &squares) ||
+      !wn_mul_size(squares, sizeof(float), &bytes) || !wn_add_size(bytes, sizeof(wn_selection_mean), &bytes))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "means over %lld tokens in cells of %lld are too large", (long long)T,
+                   (long long)cell);
+  WN_TRY(wn_alloc(ctx, "means of selections", bytes, &memory));
+  wn_selection_mean *m = memory;
+  *m =
+      (wn_selection_mean){.layers = c->layers, .T = T, .cell = cell, .size = size, .weights = (float *)(void *)(m + 1)};
+  if (c->attention.selective.enabled) {
+    m->masked = m->weights + c->layers * size * size;
+    m->last = m->masked + c->layers * size * size;
+  }
+  *out = m;
+  return WN_OK;
+}
+
+wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_data_source *source, int64_t T,
+                                    uint64_t sequences, int64_t cell,
+                                    void (*progress)(void *user, uint64_t done, uint64_t total), void *user,
+                                    wn_selection_mean **out) {
+  *out = NULL;
+  WN_TRY(check(ctx, model, T));
+  const uint64_t all = wn_data_source_batches(source, 1);
+  if (all > 0 && sequences > all) sequences = all;
+  if (sequences < 1)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "no sequence of %lld tokens to take a mean over", (long long)T);
+  struct sums s = {0};
+  struct tracer t = {.ctx = ctx, .model = model, .T = T, .fn = add_layer, .user = &s, .dtype = model->dtype};
+  struct wn_arena arena = {0};
+  wn_workspace *ws = NULL;
+  int32_t *tokens, *targets, *doc_start;
+  wn_status status;
+  WN_TRY_GOTO(mean_create(ctx, &model->config, T, cell, &s.mean), done);
+  const size_t cells = (size_t)(s.mean->layers * s.mean->size * s.mean->size), row = (size_t)T * sizeof(int32_t);
+  s.mean->sequences = sequences;
+  wn_arena_plan(&arena, "tokens", row, (void **)&tokens);
+  wn_arena_plan(&arena, "targets", row, (void **)&targets);
+  wn_arena_plan(&arena, "document starts", row, (void **)&doc_start);
+  wn_arena_plan(&arena, "weights", cells * sizeof(double), (void **)&s.weights);
+  if (s.mean->masked) wn_arena_plan(&arena, "masked", cells * sizeof(double), (void **)&s.masked);
+  if (s.mean->masked)
+    wn_arena_plan(&arena, "last rows", (size_t)(s.mean->layers * T) * sizeof(double), (void **)&s.last);
+  WN_TRY_GOTO(wn_arena_allocate(ctx, &arena, "sums of selections"), done);
+  WN_TRY_GOTO(tracer_init(&t), done);
+  WN_TRY_GOTO(open_workspace(&t, &ws), done);
+  for (uint64_t b = 0; b < sequences; b++) {
+    bool packed = false;
+    double loss = 0;
+    if (wn_context_cancelled(ctx)) WN_TRY_GOTO(wn_fail(ctx, WN_ERR_CANCELLED, "stopped"), done);
+    /* Each block is read as one document: what is shown is how far back rows look, by their place in the block. */
+    WN_TRY_GOTO(wn_data_source_batch(ctx, source, 0, b, 1, tokens, targets, doc_start, &packed), done);
+    WN_TRY_GOTO(pass(&t, ws, tokens, targets, &loss), done);
+    s.mean->loss += loss / (double)sequences;
+    if (progress) progress(user, b + 1, sequences);
+  }
+  finish(&s);
+  status = WN_OK;
+done:
+  wn_workspace_destroy(ws);
+  wn_arena_clear(&arena);
+  tracer_clear(&t);
+  if (status == WN_OK)
+    *out = s.mean;
+  else
+    wn_free(s.mean);
+  return status;
+}
+
+void wn_selection_mean_destroy(wn_selection_mean *mean) {
+  wn_free(mean);
+}

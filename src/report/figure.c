@@ -1,0 +1,187 @@
+/* Figures: their checks, their CSV, and what a page carries of them. */
+#include "report/figure.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/alloc.h"
+#include "base/file.h"
+#include "text/utf8.h"
+
+enum { THIN_ABOVE = 2000, STRETCHES = 1000 };
+
+wn_status wn_figure_check(wn_context *ctx, const wn_figure *f) {
+  if (!f->id || !f->id[0]) return wn_fail(ctx, WN_ERR_ARGUMENT, "figure: no id");
+  for (const char *c = f->id; *c; c++)
+    if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || *c == '-'))
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "figure: the id \"%s\" has more than letters, digits and -", f->id);
+  if (!f->title || !f->about || !f->command)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "figure %s: expected a title, what it shows and a command", f->id);
+  if (f->series_count == 0 && f->axes == 0) return WN_OK;
+  bool ok = f->axes >= 1 && f->axes <= WN_FIGURE_AXES && f->y.label != NULL;
+  for (int a = 0; ok && a < f->axes; a++) ok = f->x[a].label != NULL;
+  for (int s = 0; ok && s < f->series_count; s++) {
+    const wn_figure_series *line = &f->series[s];
+    ok = line->name && line->count >= 0 && line->colour >= 0 && line->colour < 8 && line->dash >= 0 && line->dash < 4 &&
+         (line->count == 0 || line->y);
+    for (int a = 0; ok && a < f->axes; a++) ok = line->count == 0 || line->x[a];
+  }
+  for (int l = 0; ok && l < f->level_count; l++) ok = f->levels[l].name && isfinite(f->levels[l].y);
+  if (ok) return WN_OK;
+  return wn_fail(ctx, WN_ERR_ARGUMENT,
+                 "figure %s: expected 1 to %d axes with labels, and series with names, colours 0..7 and dashes 0..3",
+                 f->id, WN_FIGURE_AXES);
+}
+
+wn_status wn_text_save(wn_context *ctx, struct wn_text *text, const char *path) {
+  const wn_status status = text->failed ? wn_fail(ctx, WN_ERR_MEMORY, "%s: out of memory", path)
+                                        : wn_file_write(ctx, path, text->data, text->bytes);
+  wn_free(text->data);
+  *text = (struct wn_text){0};
+  return status;
+}
+
+wn_status wn_figure_path(wn_context *ctx, const char *folder, const char *id, const char *ending, char *out,
+                         size_t out_bytes) {
+  char name[256];
+  if (snprintf(name, sizeof name, "%s%s", id, ending) >= (int)sizeof name)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "figure %.40s...: the id is too long", id);
+  return wn_path_join(ctx, out, out_bytes, folder, name);
+}
+
+static void add_cell(struct wn_text *t, const char *s) {
+  if (!strpbrk(s, ",\"\n")) {
+    wn_text_add(t, "%s", s);
+    return;
+  }
+  wn_text_add(t, "\"");
+  for (; *s; s++) wn_text_add(t, *s == '"' ? "\"\"" : "%c", *s);
+  wn_text_add(t, "\"");
+}
+
+static void add_number(struct wn_text *t, double v) {
+  wn_text_add(t, ",");
+  if (isfinite(v)) wn_text_add(t, "%.9g", v);
+}
+
+wn_status wn_figure_save_csv(wn_context *ctx, const wn_figure *f, const char *path) {
+  struct wn_text text = {0};
+  WN_TRY(wn_figure_check(ctx, f));
+  wn_text_add(&text, "series");
+  for (int a = 0; a < f->axes; a++) wn_text_add(&text, ","), add_cell(&text, f->x[a].label);
+  wn_text_add(&text, ",");
+  add_cell(&text, f->y.label);
+  wn_text_add(&text, "\n");
+  for (int s = 0; s < f->series_count; s++)
+    for (int64_t i = 0; i < f->series[s].count; i++) {
+      add_cell(&text, f->series[s].name);
+      for (int a = 0; a < f->axes; a++) add_number(&text, f->series[s].x[a][i]);
+      add_number(&text, f->series[s].y[i]);
+      wn_text_add(&text, "\n");
+    }
+  return wn_text_save(ctx, &text, path);
+}
+
+/* ---- for the page ---- */
+
+static const char *replaced(const char *s, char one[5]) {
+  const int n = wn_utf8_sequence(s, strnlen(s, 4));
+  if (n <= 0) return strcpy(one, "\xEF\xBF\xBD");
+  memcpy(one, s, (size_t)n);
+  one[n] = 0;
+  return one;
+}
+
+static size_t sequence_bytes(const char *s) {
+  const int n = wn_utf8_sequence(s, strnlen(s, 4));
+  return n > 0 ? (size_t)n : 1;
+}
+
+void wn_html_add(struct wn_text *out, const char *s) {
+  char one[5];
+  for (; *s; s += sequence_bytes(s)) {
+    const char *entity = *s == '&' ? "&amp;" : *s == '<' ? "&lt;" : *s == '>' ? "&gt;" : *s == '"' ? "&quot;" : NULL;
+    wn_text_add(out, "%s", entity ? entity : replaced(s, one));
+  }
+}
+
+json_t *wn_html_string(const char *s) {
+  size_t bad;
+  if (wn_utf8_check(s, strlen(s), &bad)) return json_string(s);
+  struct wn_text text = {0};
+  char one[5];
+  for (; *s; s += sequence_bytes(s)) wn_text_add(&text, "%s", replaced(s, one));
+  json_t *out = text.failed ? NULL : json_string(text.data ? text.data : "");
+  wn_free(text.data);
+  return out;
+}
+
+/* Seven digits are more than a screen shows. */
+static json_t *number(double v) {
+  if (!isfinite(v)) return json_null();
+  char s[40];
+  snprintf(s, sizeof s, "%.7g", v);
+  v = strtod(s, NULL);
+  if (v == floor(v) && fabs(v) < 1e15) return json_integer((json_int_t)v);
+  return json_real(v);
+}
+
+/* Indices that are drawn, ascending: all, or the least and the largest of every stretch. Returns how many. */
+static int64_t thin(const wn_figure_series *s, int64_t *at) {
+  int64_t n = 0;
+  if (s->count <= THIN_ABOVE) {
+    for (; n < s->count; n++) at[n] = n;
+    return n;
+  }
+  for (int64_t k = 0; k < STRETCHES; k++) {
+    const int64_t from = s->count * k / STRETCHES, to = s->count * (k + 1) / STRETCHES;
+    int64_t least = from, largest = from;
+    for (int64_t i = from; i < to; i++) {
+      if (s->y[i] < s->y[least] || !isfinite(s->y[least])) least = i;
+      if (s->y[i] > s->y[largest] || !isfinite(s->y[largest])) largest = i;
+    }
+    at[n++] = least < largest ? least : largest;
+    if (least != largest) at[n++] = least < largest ? largest : least;
+  }
+  return n;
+}
+
+static json_t *axis_json(const wn_figure_axis *a) {
+  return json_pack("{s:o, s:b}", "label", wn_html_string(a->label), "log", (int)a->log);
+}
+
+static json_t *numbers(const double *values, const int64_t *at, int64_t n) {
+  json_t *out = json_array();
+  for (int64_t i = 0; i < n; i++) json_array_append_new(out, number(values[at[i]]));
+  return out;
+}
+
+static json_t *series_json(const wn_figure *f, const wn_figure_series *s) {
+  int64_t at[THIN_ABOVE];
+  const int64_t n = thin(s, at);
+  json_t *x = json_array();
+  for (int a = 0; a < f->axes; a++) json_array_append_new(x, numbers(s->x[a], at, n));
+  json_t *out =
+      json_pack("{s:o, s:i, s:i, s:b, s:b, s:o, s:o}", "name", wn_html_string(s->name), "colour", s->colour, "dash",
+                s->dash, "points", (int)s->points, "hidden", (int)s->hidden, "x", x, "y", numbers(s->y, at, n));
+  if (out && s->key) json_object_set_new(out, "key", json_string(s->key));
+  if (out && n < s->count) json_object_set_new(out, "all", json_integer(s->count));
+  return out;
+}
+
+json_t *wn_figure_json(const wn_figure *f) {
+  json_t *axes = json_array(), *series = json_array(), *levels = json_array();
+  for (int a = 0; a < f->axes; a++) json_array_append_new(axes, axis_json(&f->x[a]));
+  for (int s = 0; s < f->series_count; s++) json_array_append_new(series, series_json(f, &f->series[s]));
+  for (int l = 0; l < f->level_count; l++)
+    json_array_append_new(
+        levels, json_pack("{s:o, s:o}", "name", wn_html_string(f->levels[l].name), "y", number(f->levels[l].y)));
+  json_t *out = json_pack("{s:s, s:s, s:o, s:o, s:o, s:b, s:b, s:o, s:o}", "id", f->id, "kind", "chart", "title",
+                          wn_html_string(f->title), "x", axes, "y", axis_json(&f->y), "bars", (int)f->bars, "smooth",
+                          (int)f->smooth, "series", series, "levels", levels);
+  if (out && f->y_max > 0) json_object_set_new(out, "yMax", json_real(f->y_max));
+  return out;
+}

@@ -1,0 +1,212 @@
+/* Figures as SVG: lines, points and bars over linear or logarithmic axes, the legend below. Colours are classes of a
+ * style sheet with a second set for dark ground. No scripts, no fonts of its own. The plots of svg.c are for budgets:
+ * labels at the lines, policies by colour; these are for everything else. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "report/figure.h"
+
+enum { WIDTH = 760, PLOT_HEIGHT = 380, LEFT = 70, RIGHT = 20, TOP = 44, BOTTOM = 48, ROW = 20, TICKS = 64 };
+
+static const char style_sheet[] =
+    "text{font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;font-size:12px}\n"
+    ".ground{fill:#ffffff}.ink{fill:#1f2328}.soft{fill:#57606a}.title{font-size:15px;font-weight:600}\n"
+    ".grid{stroke:#d8dee4}.axis{stroke:#8c959f}.level{stroke:#57606a;stroke-dasharray:5 4}\n"
+    ".line{fill:none;stroke-width:2;stroke-linejoin:round}.s1{stroke-dasharray:7 4}.s2{stroke-dasharray:2 3}\n"
+    ".s3{stroke-dasharray:9 3 2 3}\n"
+    ".c0{stroke:#0a5fc4}.f0{fill:#0a5fc4}.c1{stroke:#c2410c}.f1{fill:#c2410c}.c2{stroke:#15803d}.f2{fill:#15803d}\n"
+    ".c3{stroke:#9d2fa8}.f3{fill:#9d2fa8}.c4{stroke:#92700c}.f4{fill:#92700c}.c5{stroke:#64748b}.f5{fill:#64748b}\n"
+    ".c6{stroke:#0e7c86}.f6{fill:#0e7c86}.c7{stroke:#be185d}.f7{fill:#be185d}\n"
+    "@media "
+    "(prefers-color-scheme:dark){.ground{fill:#0d1117}.ink{fill:#e6edf3}.soft{fill:#9ea7b3}.grid{stroke:#2b323b}\n"
+    ".axis{stroke:#6e7681}.level{stroke:#9ea7b3}\n"
+    ".c0{stroke:#6cb6ff}.f0{fill:#6cb6ff}.c1{stroke:#ff9b5e}.f1{fill:#ff9b5e}.c2{stroke:#5fd38a}.f2{fill:#5fd38a}\n"
+    ".c3{stroke:#e08cf0}.f3{fill:#e08cf0}.c4{stroke:#e3bf4e}.f4{fill:#e3bf4e}.c5{stroke:#a9b6c6}.f5{fill:#a9b6c6}\n"
+    ".c6{stroke:#4fd3de}.f6{fill:#4fd3de}.c7{stroke:#ff8cb8}.f7{fill:#ff8cb8}}\n";
+
+/* An axis: the data's range, in log10 where it is logarithmic, and where it lies in the picture. */
+struct scale {
+  bool log;
+  double low, high, from, to;
+};
+
+static bool usable(const struct scale *s, double v) {
+  return isfinite(v) && (!s->log || v > 0);
+}
+static double place(const struct scale *s, double v) {
+  if (s->log) v = log10(v);
+  return s->from + (s->high > s->low ? (v - s->low) / (s->high - s->low) : 0.5) * (s->to - s->from);
+}
+
+static void widen(struct scale *s, double v) {
+  if (!usable(s, v)) return;
+  if (s->log) v = log10(v);
+  s->low = fmin(s->low, v);
+  s->high = fmax(s->high, v);
+}
+
+/* The step of about `want` ticks: 1, 2 or 5 times a power of ten. */
+static double step_of(double range, int want) {
+  const double raw = range / want, power = pow(10, floor(log10(raw))), lead = raw / power;
+  return power * (lead <= 1 ? 1 : lead <= 2 ? 2 : lead <= 5 ? 5 : 10);
+}
+
+static int ticks_of(const struct scale *s, double out[TICKS]) {
+  int n = 0;
+  if (s->log && s->high - s->low >= 0.9) {
+    static const double leads[] = {1, 2, 5};
+    const int every = (int)ceil((s->high - s->low) / 10), each = s->high - s->low < 4 ? 3 : 1;
+    for (int d = (int)floor(s->low); d <= (int)ceil(s->high) && n < TICKS - 3; d += every)
+      for (int k = 0; k < each; k++) {
+        const double at = d + log10(leads[k]);
+        if (at >= s->low - 1e-9 && at <= s->high + 1e-9) out[n++] = leads[k] * pow(10, d);
+      }
+    return n;
+  }
+  const double low = s->log ? pow(10, s->low) : s->low, high = s->log ? pow(10, s->high) : s->high;
+  if (!(high > low)) {
+    out[0] = low;
+    return 1;
+  }
+  const double step = step_of(high - low, 6);
+  for (double at = ceil(low / step - 1e-9) * step; at <= high + step * 1e-9 && n < TICKS; at += step)
+    out[n++] = fabs(at) < step * 1e-6 ? 0 : at;
+  return n;
+}
+
+static void add_text(struct wn_text *t, double x, double y, const char *anchor, const char *class, const char *s) {
+  wn_text_add(t, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" class=\"%s\">", x, y, anchor, class);
+  wn_html_add(t, s);
+  wn_text_add(t, "</text>\n");
+}
+
+static void add_axes(struct wn_text *t, const wn_figure *f, const struct scale *x, const struct scale *y) {
+  double at[TICKS];
+  char label[40];
+  int n = ticks_of(y, at);
+  for (int i = 0; i < n; i++) {
+    const double p = place(y, at[i]);
+    snprintf(label, sizeof label, "%.6g", at[i]);
+    wn_text_add(t, "<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>\n", LEFT, WIDTH - RIGHT, p, p);
+    add_text(t, LEFT - 6, p + 4, "end", "soft", label);
+  }
+  n = ticks_of(x, at);
+  double last = -1e9;
+  for (int i = 0; i < n; i++) {
+    const double p = place(x, at[i]);
+    snprintf(label, sizeof label, "%.6g", at[i]);
+    wn_text_add(t, "<line class=\"axis\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\"/>\n", p, p, TOP + PLOT_HEIGHT,
+                TOP + PLOT_HEIGHT + 4);
+    if (p - last < 8 + 7 * (double)strlen(label)) continue;
+    add_text(t, p, TOP + PLOT_HEIGHT + 18, "middle", "soft", label);
+    last = p;
+  }
+  wn_text_add(t, "<line class=\"axis\" x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\"/>\n", LEFT, WIDTH - RIGHT,
+              TOP + PLOT_HEIGHT, TOP + PLOT_HEIGHT);
+  add_text(t, (LEFT + WIDTH - RIGHT) / 2.0, TOP + PLOT_HEIGHT + 38, "middle", "soft", f->x[0].label);
+  wn_text_add(t, "<g transform=\"translate(16 %.1f) rotate(-90)\">", TOP + PLOT_HEIGHT / 2.0);
+  add_text(t, 0, 0, "middle", "soft", f->y.label);
+  wn_text_add(t, "</g>\n");
+}
+
+static void add_series(struct wn_text *t, const wn_figure *f, int s, const struct scale *x, const struct scale *y,
+                       double bar) {
+  const wn_figure_series *line = &f->series[s];
+  bool pen = false, any = false;
+  for (int64_t i = 0; i < line->count; i++) {
+    if (!usable(x, line->x[0][i]) || !usable(y, line->y[i])) {
+      pen = false;
+      continue;
+    }
+    const double px = place(x, line->x[0][i]), py = fmax(TOP, fmin(TOP + PLOT_HEIGHT, place(y, line->y[i])));
+    if (f->bars) {
+      const double left = px + bar * (s - f->series_count / 2.0);
+      wn_text_add(t, "<rect class=\"f%d\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", line->colour, left,
+                  py, fmax(bar - 1, 0.6), TOP + PLOT_HEIGHT - py);
+    } else if (line->points) {
+      wn_text_add(t, "<circle class=\"f%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"/>\n", line->colour, px, py);
+    } else {
+      if (!any) wn_text_add(t, "<path class=\"line c%d s%d\" d=\"", line->colour, line->dash);
+      wn_text_add(t, "%s%.1f %.1f", pen ? "L" : "M", px, py);
+      pen = any = true;
+    }
+  }
+  if (any) wn_text_add(t, "\"/>\n");
+}
+
+/* Below the plot, in as many rows as it takes; returns them. */
+static int add_legend(struct wn_text *t, const wn_figure *f) {
+  const double top = TOP + PLOT_HEIGHT + BOTTOM + 14;
+  double at = LEFT;
+  int row = 0;
+  for (int s = 0; s < f->series_count && f->series_count > 1; s++) {
+    const wn_figure_series *line = &f->series[s];
+    const double width = 44 + 7 * (double)strlen(line->name), y = top + ROW * row;
+    if (at > LEFT && at + width > WIDTH - RIGHT) at = LEFT, row++;
+    const double here = y + (at == LEFT && row > 0 ? top + ROW * row - y : 0);
+    if (f->bars || line->points)
+      wn_text_add(t, "<rect class=\"f%d\" x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"8\"/>\n", line->colour, at + 8,
+                  here - 8);
+    else
+      wn_text_add(t, "<path class=\"line c%d s%d\" d=\"M%.1f %.1fh24\"/>\n", line->colour, line->dash, at, here - 4);
+    add_text(t, at + 30, here, "start", "ink", line->name);
+    at += width;
+  }
+  return f->series_count > 1 ? row + 1 : 0;
+}
+
+wn_status wn_figure_save_svg(wn_context *ctx, const wn_figure *f, const char *path) {
+  WN_TRY(wn_figure_check(ctx, f));
+  struct scale x = {f->x[0].log, INFINITY, -INFINITY, LEFT, WIDTH - RIGHT};
+  struct scale y = {f->y.log, INFINITY, -INFINITY, TOP + PLOT_HEIGHT, TOP};
+  int64_t most = 1;
+  for (int s = 0; s < f->series_count; s++) {
+    if (f->series[s].count > most) most = f->series[s].count;
+    for (int64_t i = 0; i < f->series[s].count; i++) {
+      if (!usable(&x, f->series[s].x[0][i]) || !usable(&y, f->series[s].y[i])) continue;
+      widen(&x, f->series[s].x[0][i]);
+      widen(&y, f->series[s].y[i]);
+    }
+  }
+  for (int l = 0; l < f->level_count; l++) widen(&y, f->levels[l].y);
+  if (f->bars && !y.log) widen(&y, 0);
+  if (!(x.high >= x.low)) x.low = 0, x.high = 1;
+  if (!(y.high >= y.low)) y.low = 0, y.high = 1;
+  const double cut = f->y_max > 0 ? (y.log ? log10(f->y_max) : f->y_max) : INFINITY;
+  if (y.high > cut) y.high = cut;
+  const double room = (y.high > y.low ? y.high - y.low : fmax(1, fabs(y.high))) * 0.04;
+  if (!(f->bars && y.low == 0)) y.low -= room;
+  y.high += room;
+  double bar = 0;
+  if (f->bars) {
+    const double half = (x.high - x.low) / (2 * (double)(most > 1 ? most - 1 : 1));
+    x.low -= half > 0 ? half : 0.5, x.high += half > 0 ? half : 0.5;
+    bar = 0.8 * (WIDTH - RIGHT - LEFT) / (double)most / f->series_count;
+  }
+  struct wn_text body = {0}, text = {0};
+  add_text(&body, LEFT, 24, "start", "title ink", f->title);
+  add_axes(&body, f, &x, &y);
+  for (int l = 0; l < f->level_count; l++) {
+    const double at = place(&y, f->levels[l].y);
+    if (!usable(&y, f->levels[l].y)) continue;
+    wn_text_add(&body, "<line class=\"level\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>\n", LEFT, WIDTH - RIGHT, at,
+                at);
+    add_text(&body, WIDTH - RIGHT - 4, at - 5, "end", "soft", f->levels[l].name);
+  }
+  for (int s = 0; s < f->series_count; s++) add_series(&body, f, s, &x, &y, bar);
+  const int height = TOP + PLOT_HEIGHT + BOTTOM + 8 + ROW * add_legend(&body, f);
+  wn_text_add(&text,
+              "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
+              "role=\"img\">\n<title>",
+              WIDTH, height, WIDTH, height);
+  wn_html_add(&text, f->title);
+  wn_text_add(&text, "</title>\n<style>\n%s</style>\n<rect class=\"ground\" width=\"%d\" height=\"%d\"/>\n",
+              style_sheet, WIDTH, height);
+  wn_text_add(&text, "%s</svg>\n", body.data ? body.data : "");
+  text.failed |= body.failed;
+  wn_free(body.data);
+  return wn_text_save(ctx, &text, path);
+}

@@ -1,0 +1,281 @@
+/* Pages: a style sheet, a script and a plotting library (assets, built in), the figures as JSON, and matrices as tiles
+ * of their own, so that opening the page reads no more than its first view needs. A content security policy forbids the
+ * page to load anything. */
+#include "report/html.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "base/file.h"
+
+static wn_status no_memory(wn_context *ctx) {
+  return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a page");
+}
+
+wn_status wn_page_create(wn_context *ctx, const wn_page_options *options, wn_page **out) {
+  void *memory;
+  *out = NULL;
+  if (!options || !options->title) return wn_fail(ctx, WN_ERR_ARGUMENT, "page: a title is needed");
+  WN_TRY(wn_alloc(ctx, "page", sizeof **out, &memory));
+  wn_page *page = memory;
+  page->ctx = ctx;
+  page->limit = options->limit ? options->limit : WN_PAGE_LIMIT;
+  page->title = wn_strdup(ctx, options->title);
+  page->lead = wn_strdup(ctx, options->lead ? options->lead : "");
+  page->live = options->live ? wn_strdup(ctx, options->live) : NULL;
+  page->folder = options->figures ? wn_strdup(ctx, options->figures) : NULL;
+  page->figures = json_array();
+  page->texts = json_array();
+  page->means = json_array();
+  wn_status status = page->title && page->lead && page->figures && page->texts && page->means &&
+                             (!options->figures || page->folder) && (!options->live || page->live)
+                         ? WN_OK
+                         : no_memory(ctx);
+  if (status == WN_OK && page->folder) status = wn_make_dirs(ctx, page->folder);
+  if (status != WN_OK) {
+    wn_page_destroy(page);
+    return status;
+  }
+  *out = page;
+  return WN_OK;
+}
+
+void wn_page_destroy(wn_page *page) {
+  if (!page) return;
+  for (int i = 0; i < page->tile_count; i++) wn_free(page->tiles[i].data);
+  wn_free(page->tiles);
+  wn_free(page->title);
+  wn_free(page->lead);
+  wn_free(page->live);
+  wn_free(page->folder);
+  wn_free(page->body.data);
+  wn_free(page->contents.data);
+  json_decref(page->figures);
+  json_decref(page->texts);
+  json_decref(page->means);
+  wn_free(page);
+}
+
+wn_status wn_page_add_section(wn_page *page, const char *title) {
+  page->sections++;
+  wn_text_add(&page->body, "<h2 id=\"part-%d\">", page->sections);
+  wn_html_add(&page->body, title);
+  wn_text_add(&page->body, "</h2>\n");
+  wn_text_add(&page->contents, "<li><a href=\"#part-%d\">", page->sections);
+  wn_html_add(&page->contents, title);
+  wn_text_add(&page->contents, "</a></li>\n");
+  return page->body.failed || page->contents.failed ? no_memory(page->ctx) : WN_OK;
+}
+
+static void add_row(struct wn_text *t, const char *name, const char *value, bool code) {
+  wn_text_add(t, "<tr><th scope=\"row\">%s</th><td>%s", name, code ? "<code>" : "");
+  wn_html_add(t, value);
+  wn_text_add(t, "%s</td></tr>\n", code ? "</code>" : "");
+}
+
+/* The heading, the short table above the figure, and the place where the script puts the figure. */
+wn_status wn_page_frame(wn_page *page, const wn_figure *f, const char *files, json_t *json) {
+  struct wn_text *t = &page->body;
+  wn_text_add(t, "<section class=\"figure\" id=\"%s\" aria-labelledby=\"title-%s\">\n<h3 id=\"title-%s\">", f->id,
+              f->id, f->id);
+  wn_html_add(t, f->title);
+  wn_text_add(t, "</h3>\n<table class=\"about\">\n");
+  add_row(t, "shows", f->about, false);
+  add_row(t, "made by", f->command, true);
+  if (page->folder && files) add_row(t, "files", files, true);
+  wn_text_add(t, "</table>\n<div class=\"plot\" id=\"plot-%s\"></div>\n</section>\n", f->id);
+  if (!json || t->failed || json_array_append_new(page->figures, json)) return no_memory(page->ctx);
+  return WN_OK;
+}
+
+wn_status wn_page_add_figure(wn_page *page, const wn_figure *f) {
+  char path[4096], files[600];
+  WN_TRY(wn_figure_check(page->ctx, f));
+  if (page->folder) {
+    WN_TRY(wn_figure_path(page->ctx, page->folder, f->id, ".svg", path, sizeof path));
+    WN_TRY(wn_figure_save_svg(page->ctx, f, path));
+    WN_TRY(wn_figure_path(page->ctx, page->folder, f->id, ".csv", path, sizeof path));
+    WN_TRY(wn_figure_save_csv(page->ctx, f, path));
+  }
+  snprintf(files, sizeof files, "%.250s.svg %.250s.csv", f->id, f->id);
+  return wn_page_frame(page, f, files, wn_figure_json(f));
+}
+
+static json_t *cell_json(const char *s) {
+  if (!s || !s[0]) return json_null();
+  json_t *number = json_loads(s, JSON_DECODE_ANY, NULL);
+  if (json_is_number(number)) return number;
+  json_decref(number);
+  return wn_html_string(s);
+}
+
+wn_status wn_page_add_table(wn_page *page, const wn_figure *what, const char *const *head, int columns,
+                            const char *const *cells, int64_t rows) {
+  WN_TRY(wn_figure_check(page->ctx, what));
+  json_t *names = json_array(), *lines = json_array();
+  for (int c = 0; c < columns; c++) json_array_append_new(names, wn_html_string(head[c]));
+  for (int64_t r = 0; r < rows; r++) {
+    json_t *line = json_array();
+    for (int c = 0; c < columns; c++) json_array_append_new(line, cell_json(cells[r * columns + c]));
+    json_array_append_new(lines, line);
+  }
+  return wn_page_frame(page, what, NULL,
+                       json_pack("{s:s, s:s, s:o, s:o, s:o}", "id", what->id, "kind", "table", "title",
+                                 wn_html_string(what->title), "head", names, "rows", lines));
+}
+
+/* ---- tiles ---- */
+
+wn_status wn_page_tile(wn_page *page, size_t bytes, struct wn_page_tile **out, int *number) {
+  if (page->tile_count == page->tile_room) {
+    const int room = page->tile_room ? 2 * page->tile_room : 64;
+    void *memory;
+    WN_TRY(wn_alloc(page->ctx, "tiles", (size_t)room * sizeof *page->tiles, &memory));
+    if (page->tile_count) memcpy(memory, page->tiles, (size_t)page->tile_count * sizeof *page->tiles);
+    wn_free(page->tiles);
+    page->tiles = memory;
+    page->tile_room = room;
+  }
+  struct wn_page_tile *tile = &page->tiles[page->tile_count];
+  void *data;
+  WN_TRY(wn_alloc(page->ctx, "tile", bytes, &data));
+  *tile = (struct wn_page_tile){.data = data, .bytes = bytes};
+  *number = page->tile_count++;
+  *out = tile;
+  return WN_OK;
+}
+
+/* A lower triangle's differences down its columns: a sum that grows slowly becomes mostly zeros. */
+static void differences(uint8_t *data, int64_t T) {
+  for (int64_t i = T - 1; i > 0; i--) {
+    uint8_t *row = data + i * (i + 1) / 2;
+    const uint8_t *above = data + i * (i - 1) / 2;
+    for (int64_t j = 0; j < i; j++) row[j] = (uint8_t)(row[j] - above[j]);
+  }
+}
+
+/* Tiles of texts have `levels` values; those of means stay as they are. */
+static wn_status add_tiles(wn_page *page, int levels, struct wn_text *out) {
+  for (int n = 0; n < page->tile_count; n++) {
+    const struct wn_page_tile *tile = &page->tiles[n];
+    const uint8_t *data = tile->data;
+    void *memory = NULL;
+    wn_status status = WN_OK;
+    if (tile->text) {
+      WN_TRY(wn_alloc(page->ctx, "tile", tile->bytes, &memory));
+      uint8_t *q = memory;
+      for (size_t i = 0; i < tile->bytes; i++) q[i] = (uint8_t)((tile->data[i] * (unsigned)levels + 127) / 255);
+      if (tile->grows) differences(q, tile->T);
+      data = q;
+    }
+    wn_text_add(out, "<script type=\"text/plain\" id=\"tile-%d\">", n);
+    status = wn_blob_add(page->ctx, out, data, tile->bytes);
+    wn_text_add(out, "</script>\n");
+    wn_free(memory);
+    WN_TRY(status);
+  }
+  return out->failed ? no_memory(page->ctx) : WN_OK;
+}
+
+/* JSON inside of a script element: no "<" in it. */
+static wn_status add_json(wn_page *page, int levels, struct wn_text *out) {
+  size_t i;
+  json_t *text,
+      *root = json_pack("{s:O, s:O, s:O}", "figures", page->figures, "texts", page->texts, "means", page->means);
+  json_array_foreach(page->texts, i, text) json_object_set_new(text, "levels", json_integer(levels));
+  if (root && page->live) json_object_set_new(root, "live", json_pack("{s:s}", "figure", page->live));
+  char *s = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(7)) : NULL;
+  json_decref(root);
+  if (!s) return no_memory(page->ctx);
+  wn_text_add(out, "<script type=\"application/json\" id=\"winnow-data\">");
+  for (const char *c = s; *c;) {
+    const size_t n = strcspn(c, "<");
+    wn_text_add(out, "%.*s%s", (int)n, c, c[n] ? "\\u003c" : "");
+    c += n + (c[n] != 0);
+  }
+  wn_text_add(out, "</script>\n");
+  free(s);
+  return out->failed ? no_memory(page->ctx) : WN_OK;
+}
+
+/* wn_text_add formats; long texts go in without. */
+static void add_raw(struct wn_text *out, const char *s) {
+  wn_text_add(out, "%s", s ? s : "");
+}
+
+static wn_status build(wn_page *page, int levels, struct wn_text *t) {
+  wn_build_info info;
+  WN_TRY(wn_build_info_get(page->ctx, &info));
+  add_raw(t, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+             "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
+  wn_text_add(t,
+              "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; "
+              "style-src 'unsafe-inline'; img-src data: blob:; connect-src %s; base-uri 'none'; form-action 'none'\">\n"
+              "<title>",
+              page->live ? "'self'" : "'none'");
+  wn_html_add(t, page->title);
+  add_raw(t, "</title>\n<link rel=\"icon\" href=\"data:,\">\n<style>\n");
+  add_raw(t, wn_page_css);
+  add_raw(t, "</style>\n</head>\n<body>\n<a class=\"skip\" href=\"#main\">To the figures</a>\n<header>\n<h1>");
+  wn_html_add(t, page->title);
+  add_raw(t, "</h1>\n<p class=\"lead\">");
+  wn_html_add(t, page->lead);
+  add_raw(t, "</p>\n");
+  if (page->live) add_raw(t, "<p id=\"live\" class=\"say\" role=\"status\"></p>\n");
+  add_raw(t, "<nav aria-label=\"contents\"><ul>\n");
+  add_raw(t, page->contents.data);
+  add_raw(
+      t, "</ul></nav>\n<button type=\"button\" id=\"theme\">Colours: as the system</button>\n</header>\n"
+         "<noscript><p>The figures of this page are drawn by a script inside it.</p></noscript>\n<main id=\"main\">\n");
+  add_raw(t, page->body.data);
+  wn_text_add(t,
+              "</main>\n<footer>Written by winnow %s (%s). Charts: Chart.js, MIT licence, inside this page. Nothing is "
+              "loaded from anywhere.</footer>\n",
+              info.version, info.commit);
+  WN_TRY(add_json(page, levels, t));
+  WN_TRY(add_tiles(page, levels, t));
+  add_raw(t, "<script>\n");
+  add_raw(t, wn_page_chart_js);
+  add_raw(t, "\n</script>\n<script>\n");
+  add_raw(t, wn_page_js);
+  add_raw(t, "</script>\n</body>\n</html>\n");
+  return t->failed ? no_memory(page->ctx) : WN_OK;
+}
+
+wn_status wn_page_html(wn_page *page, char **out, size_t *bytes) {
+  static const int levels[] = {255, 63, 31, 15, 7, 3};
+  *out = NULL;
+  for (size_t k = 0; k < sizeof levels / sizeof *levels; k++) {
+    struct wn_text t = {0};
+    const wn_status status = build(page, levels[k], &t);
+    if (status != WN_OK) {
+      wn_free(t.data);
+      return status;
+    }
+    if (t.bytes <= page->limit) {
+      *out = t.data;
+      if (bytes) *bytes = t.bytes;
+      return WN_OK;
+    }
+    const size_t found = t.bytes;
+    wn_free(t.data);
+    if (k + 1 == sizeof levels / sizeof *levels || !json_array_size(page->texts))
+      return wn_fail(page->ctx, WN_ERR_ARGUMENT,
+                     "page: %zu bytes at the coarsest, %zu are allowed: show fewer tokens or models, or allow more",
+                     found, page->limit);
+  }
+  return WN_OK;
+}
+
+wn_status wn_page_save(wn_page *page, const char *path, size_t *bytes) {
+  char *text;
+  size_t n;
+  WN_TRY(wn_page_html(page, &text, &n));
+  const wn_status status = wn_file_write(page->ctx, path, text, n);
+  wn_free(text);
+  if (bytes) *bytes = n;
+  return status;
+}

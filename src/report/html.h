@@ -1,0 +1,33 @@
+/* A page's inside: private to src/report. */
+#ifndef WN_REPORT_HTML_H
+#define WN_REPORT_HTML_H
+
+#include "report/figure.h"
+
+#define WN_PAGE_LIMIT ((size_t)5000000)
+
+/* Bytes that a page's script opens when it draws them. */
+struct wn_page_tile {
+  uint8_t *data;
+  size_t bytes;
+  bool text;  /* a text's: 0..255, quantised anew when the page is written */
+  bool grows; /* a lower triangle of sums down the columns: differences are stored */
+  int64_t T;  /* its rows */
+};
+
+struct wn_page {
+  wn_context *ctx;
+  size_t limit;
+  char *title, *lead, *live, *folder;
+  struct wn_text body, contents;
+  int sections;
+  json_t *figures, *texts, *means;
+  struct wn_page_tile *tiles;
+  int tile_count, tile_room;
+};
+
+/* Heading, table and place of a figure; takes json (NULL: out of memory). files: of the figures' folder, or NULL. */
+wn_status wn_page_frame(wn_page *page, const wn_figure *figure, const char *files, json_t *json);
+wn_status wn_page_tile(wn_page *page, size_t bytes, struct wn_page_tile **out, int *number);
+
+#endif

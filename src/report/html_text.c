@@ -1,0 +1,317 @@
+/* Texts in a page: what every token sees, layer by layer, and means over many.
+ *
+ * A layer's matrix is a tile: the lower triangle row by row, a byte an entry. Weights are stored as sqrt(w), whose
+ * steps are fine where weights are small; selections as 1 - exp(-F), the part that F alone takes of a weight. Bytes of
+ * a page: at most L T^2 / 2 of each before compression. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "report/html.h"
+
+static uint8_t byte_of(double v) {
+  return v <= 0 ? 0 : v >= 1 ? 255 : (uint8_t)lround(255 * v);
+}
+
+static json_t *last_text(wn_page *page) {
+  const size_t n = json_array_size(page->texts);
+  return n ? json_array_get(page->texts, n - 1) : NULL;
+}
+
+wn_status wn_page_begin_text(wn_page *page, const wn_page_text *t) {
+  json_t *tokens = json_array();
+  if (t->T < 1 || t->layers < 1 || !t->name || !t->pieces)
+    return wn_fail(page->ctx, WN_ERR_ARGUMENT, "page: a text of %lld tokens and %lld layers", (long long)t->T,
+                   (long long)t->layers);
+  for (int64_t i = 0; i < t->T; i++) json_array_append_new(tokens, wn_html_string(t->pieces[i]));
+  json_t *text =
+      json_pack("{s:o, s:o, s:I, s:I, s:o, s:f}", "name", wn_html_string(t->name), "tokens", tokens, "layers",
+                (json_int_t)t->layers, "headCount", (json_int_t)t->heads, "w", json_array(), "loss", t->loss);
+  if (text && t->selective) json_object_set_new(text, "f", json_array());
+  if (text && t->budgets) {
+    json_t *budgets = json_array();
+    for (int64_t l = 0; l < t->layers; l++) json_array_append_new(budgets, json_integer(t->budgets->tokens[l]));
+    json_object_set_new(text, "budgets", budgets);
+    json_object_set_new(text, "policy", json_string(wn_policy_name(t->budgets->policy)));
+    json_object_set_new(text, "gone", json_array());
+  }
+  if (!text || json_array_append_new(page->texts, text))
+    return wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page");
+  return WN_OK;
+}
+
+wn_status wn_page_set_loss(wn_page *page, double loss) {
+  json_t *text = last_text(page);
+  if (!text) return wn_fail(page->ctx, WN_ERR_ARGUMENT, "page: no text was begun");
+  return json_object_set_new(text, "loss", json_real(loss)) ? wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page")
+                                                            : WN_OK;
+}
+
+/* The lower triangle of a[T,T] through `value`. */
+static wn_status add_triangle(wn_page *page, const float *a, int64_t T, bool grows, json_t *list) {
+  struct wn_page_tile *tile;
+  int number;
+  WN_TRY(wn_page_tile(page, (size_t)(T * (T + 1) / 2), &tile, &number));
+  tile->text = true;
+  tile->grows = grows;
+  tile->T = T;
+  uint8_t *out = tile->data;
+  for (int64_t i = 0; i < T; i++)
+    for (int64_t j = 0; j <= i; j++) {
+      const double v = (double)a[i * T + j];
+      *out++ = byte_of(grows ? -expm1(-v) : sqrt(v));
+    }
+  return json_array_append_new(list, json_integer(number)) ? wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page")
+                                                           : WN_OK;
+}
+
+/* Heads one behind the other. */
+static wn_status add_heads(wn_page *page, const wn_selection_layer *layer, json_t *list) {
+  struct wn_page_tile *tile;
+  int number;
+  const int64_t T = layer->T;
+  WN_TRY(wn_page_tile(page, (size_t)(layer->heads * T * (T + 1) / 2), &tile, &number));
+  uint8_t *out = tile->data;
+  for (int64_t h = 0; h < layer->heads; h++)
+    for (int64_t i = 0; i < T; i++)
+      for (int64_t j = 0; j <= i; j++) *out++ = byte_of(sqrt((double)layer->head_weights[(h * T + i) * T + j]));
+  return json_array_append_new(list, json_integer(number)) ? wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page")
+                                                           : WN_OK;
+}
+
+/* For each token the first row that no longer sees it in any group; T: none. */
+static json_t *gone_json(const wn_selection_layer *layer) {
+  json_t *out = json_array();
+  for (int64_t j = 0; j < layer->T; j++) {
+    int64_t last = layer->gone ? 0 : layer->T;
+    for (int64_t p = 0; p < layer->groups && layer->gone; p++) {
+      const int64_t at = layer->gone[p * layer->T + j];
+      if (at > last) last = at;
+    }
+    json_array_append_new(out, json_integer(last < layer->T ? last : layer->T));
+  }
+  return out;
+}
+
+wn_status wn_page_add_layer(void *user, const wn_selection_layer *layer) {
+  wn_page *page = user;
+  json_t *text = last_text(page);
+  if (!text || (int64_t)json_array_size(json_object_get(text, "tokens")) != layer->T ||
+      (int64_t)json_array_size(json_object_get(text, "w")) != layer->layer)
+    return wn_fail(page->ctx, WN_ERR_ARGUMENT,
+                   "page: layer %lld of %lld tokens does not go on with the text that was begun",
+                   (long long)layer->layer, (long long)layer->T);
+  WN_TRY(add_triangle(page, layer->weights, layer->T, false, json_object_get(text, "w")));
+  json_t *f = json_object_get(text, "f");
+  if (f && !layer->F) return wn_fail(page->ctx, WN_ERR_ARGUMENT, "page: a layer without F of a text with it");
+  if (f) WN_TRY(add_triangle(page, layer->F, layer->T, true, f));
+  if (layer->head_weights) {
+    if (!json_object_get(text, "heads")) json_object_set_new(text, "heads", json_array());
+    WN_TRY(add_heads(page, layer, json_object_get(text, "heads")));
+  }
+  json_t *gone = json_object_get(text, "gone");
+  if (gone && json_array_append_new(gone, gone_json(layer)))
+    return wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page");
+  return WN_OK;
+}
+
+/* A square of a mean, its lower triangle. */
+static wn_status add_square(wn_page *page, const float *a, int64_t n, bool root, json_t *list) {
+  struct wn_page_tile *tile;
+  int number;
+  WN_TRY(wn_page_tile(page, (size_t)(n * (n + 1) / 2), &tile, &number));
+  uint8_t *out = tile->data;
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t j = 0; j <= i; j++) *out++ = byte_of(root ? sqrt((double)a[i * n + j]) : (double)a[i * n + j]);
+  json_array_append_new(list, json_integer(number));
+  return WN_OK;
+}
+
+wn_status wn_page_add_mean(wn_page *page, const char *name, const wn_selection_mean *m) {
+  json_t *w = json_array(), *f = m->masked ? json_array() : NULL;
+  json_t *mean = json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:f, s:o}", "name", wn_html_string(name), "layers",
+                           (json_int_t)m->layers, "T", (json_int_t)m->T, "size", (json_int_t)m->size, "cell",
+                           (json_int_t)m->cell, "sequences", (json_int_t)m->sequences, "loss", m->loss, "w", w);
+  if (!mean || json_array_append_new(page->means, mean))
+    return wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page");
+  if (f) json_object_set_new(mean, "f", f);
+  for (int64_t l = 0; l < m->layers; l++) {
+    WN_TRY(add_square(page, m->weights + l * m->size * m->size, m->size, true, w));
+    if (f) WN_TRY(add_square(page, m->masked + l * m->size * m->size, m->size, false, f));
+  }
+  if (!m->last) return WN_OK;
+  struct wn_page_tile *tile;
+  int number;
+  WN_TRY(wn_page_tile(page, (size_t)(m->layers * m->T), &tile, &number));
+  for (int64_t k = 0; k < m->layers * m->T; k++) tile->data[k] = byte_of((double)m->last[k]);
+  json_object_set_new(mean, "last", json_integer(number));
+  return WN_OK;
+}
+
+/* ---- the same as files ---- */
+
+/* White over orange to dark brown, or blue: as the page's light palettes. */
+static void palette_of(bool masked, uint8_t out[768]) {
+  static const double stops[2][4][3] = {{{255, 255, 255}, {158, 202, 247}, {10, 95, 196}, {4, 32, 74}},
+                                        {{255, 255, 255}, {254, 215, 170}, {220, 80, 20}, {90, 20, 5}}};
+  for (int v = 0; v < 256; v++) {
+    const double x = v / 255.0 * 3;
+    const int k = x >= 3 ? 2 : (int)x;
+    for (int c = 0; c < 3; c++)
+      out[3 * v + c] = (uint8_t)lround(stops[masked][k][c] + (x - k) * (stops[masked][k + 1][c] - stops[masked][k][c]));
+  }
+}
+
+/* The layers' triangles as images beside each other. */
+static wn_status save_matrices(wn_page *page, const json_t *list, int64_t n, const char *title, bool masked,
+                               const char *path) {
+  enum { CELL = 220, GAP = 28 };
+  const int64_t layers = (int64_t)json_array_size(list), columns = layers < 4 ? layers : 4, rows = (layers + 3) / 4;
+  uint8_t palette[768];
+  struct wn_text t = {0};
+  void *pixels;
+  const int64_t width = columns * (CELL + 12) + 12, height = rows * (CELL + GAP) + 44;
+  palette_of(masked, palette);
+  WN_TRY(wn_alloc(page->ctx, "image", (size_t)(n * n), &pixels));
+  wn_text_add(&t,
+              "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %lld %lld\" width=\"%lld\" height=\"%lld\" "
+              "role=\"img\">\n"
+              "<style>text{font:12px system-ui,'DejaVu Sans',sans-serif;fill:#1f2328}</style>\n"
+              "<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n<text x=\"12\" y=\"22\" font-weight=\"600\">",
+              (long long)width, (long long)height, (long long)width, (long long)height);
+  wn_html_add(&t, title);
+  wn_text_add(&t, "</text>\n");
+  wn_status status = WN_OK;
+  for (int64_t l = 0; l < layers && status == WN_OK; l++) {
+    const uint8_t *data = page->tiles[json_integer_value(json_array_get(list, (size_t)l))].data;
+    memset(pixels, 0, (size_t)(n * n));
+    for (int64_t i = 0; i < n; i++) memcpy((uint8_t *)pixels + i * n, data + i * (i + 1) / 2, (size_t)(i + 1));
+    const long long x = 12 + l % 4 * (CELL + 12), y = 34 + l / 4 * (CELL + GAP);
+    wn_text_add(
+        &t,
+        "<text x=\"%lld\" y=\"%lld\">layer %lld</text>\n<image x=\"%lld\" y=\"%lld\" width=\"%d\" height=\"%d\" "
+        "style=\"image-rendering:pixelated\" href=\"",
+        x, y + 12, (long long)l, x, y + 18, CELL, CELL);
+    status = wn_png_add(page->ctx, &t, pixels, n, n, palette);
+    wn_text_add(&t, "\"/>\n");
+  }
+  wn_text_add(&t, "</svg>\n");
+  wn_free(pixels);
+  if (status == WN_OK) return wn_text_save(page->ctx, &t, path);
+  wn_free(t.data);
+  return status;
+}
+
+/* layer, token, text, the part of a weight that F takes in the last row, the row that evicts it. */
+static wn_status save_text_csv(wn_page *page, const json_t *text, const char *path) {
+  struct wn_text t = {0};
+  const json_t *tokens = json_object_get(text, "tokens"), *f = json_object_get(text, "f"),
+               *gone = json_object_get(text, "gone");
+  const int64_t T = (int64_t)json_array_size(tokens), L = json_integer_value(json_object_get(text, "layers"));
+  wn_text_add(&t, "layer,token,text,masked_in_last_row,evicted_by_row\n");
+  for (int64_t l = 0; l < L; l++)
+    for (int64_t j = 0; j < T; j++) {
+      wn_text_add(&t, "%lld,%lld,\"", (long long)l, (long long)j);
+      for (const char *c = json_string_value(json_array_get(tokens, (size_t)j)); *c; c++)
+        wn_text_add(&t, *c == '"' ? "\"\"" : *c == '\n' ? "\\n" : "%c", *c);
+      wn_text_add(&t, "\",");
+      if (f) {
+        const struct wn_page_tile *tile = &page->tiles[json_integer_value(json_array_get(f, (size_t)l))];
+        wn_text_add(&t, "%.3f", tile->data[T * (T - 1) / 2 + j] / 255.0);
+      }
+      const int64_t at = gone ? json_integer_value(json_array_get(json_array_get(gone, (size_t)l), (size_t)j)) : T;
+      if (at < T)
+        wn_text_add(&t, ",%lld\n", (long long)at);
+      else
+        wn_text_add(&t, ",\n");
+    }
+  return wn_text_save(page->ctx, &t, path);
+}
+
+static wn_status save_files(wn_page *page) {
+  char path[4096], id[64], title[256];
+  size_t i;
+  json_t *text, *mean;
+  json_array_foreach(page->texts, i, text) {
+    const int64_t T = (int64_t)json_array_size(json_object_get(text, "tokens"));
+    const char *name = json_string_value(json_object_get(text, "name"));
+    snprintf(id, sizeof id, "text-%zu", i);
+    WN_TRY(wn_figure_path(page->ctx, page->folder, id, ".csv", path, sizeof path));
+    WN_TRY(save_text_csv(page, text, path));
+    WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-weights.svg", path, sizeof path));
+    snprintf(title, sizeof title, "%.100s: attention weights, mean over heads (square-root scale)", name);
+    WN_TRY(save_matrices(page, json_object_get(text, "w"), T, title, false, path));
+    if (!json_object_get(text, "f")) continue;
+    WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-F.svg", path, sizeof path));
+    snprintf(title, sizeof title, "%.100s: 1 - exp(-F), what selection takes of a weight", name);
+    WN_TRY(save_matrices(page, json_object_get(text, "f"), T, title, true, path));
+  }
+  json_array_foreach(page->means, i, mean) {
+    const int64_t n = json_integer_value(json_object_get(mean, "size"));
+    snprintf(id, sizeof id, "mean-%zu", i);
+    const char *name = json_string_value(json_object_get(mean, "name"));
+    WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-weights.svg", path, sizeof path));
+    snprintf(title, sizeof title, "%.100s: mean attention weights (square-root scale)", name);
+    WN_TRY(save_matrices(page, json_object_get(mean, "w"), n, title, false, path));
+    if (!json_object_get(mean, "f")) continue;
+    WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-F.svg", path, sizeof path));
+    snprintf(title, sizeof title, "%.100s: mean of 1 - exp(-F)", name);
+    WN_TRY(save_matrices(page, json_object_get(mean, "f"), n, title, true, path));
+  }
+  return WN_OK;
+}
+
+static json_t *kind(const char *id, const char *kind) {
+  return json_pack("{s:s, s:s}", "id", id, "kind", kind);
+}
+
+wn_status wn_page_add_texts(wn_page *page, const char *command) {
+  const size_t n = json_array_size(page->texts);
+  bool selective = false, heads = false;
+  size_t i;
+  json_t *text;
+  json_array_foreach(page->texts, i, text) {
+    selective |= json_object_get(text, "f") != NULL;
+    heads |= json_object_get(text, "heads") != NULL;
+    if (json_array_size(json_object_get(text, "w")) != (size_t)json_integer_value(json_object_get(text, "layers")))
+      return wn_fail(page->ctx, WN_ERR_ARGUMENT, "page: text %zu lacks layers", i);
+  }
+  json_array_foreach(page->means, i, text) selective |= json_object_get(text, "f") != NULL;
+  if (n == 0 && json_array_size(page->means) == 0) return WN_OK;
+  if (page->folder) WN_TRY(save_files(page));
+  wn_figure f = {.command = command};
+  if (n > 0) {
+    f.id = "text";
+    f.title = "The text and the context that each token has";
+    f.about =
+        "For the chosen token and layer: highlight is the attention weight, mean over heads, relative to the row's "
+        "largest; struck through is what selection F takes more than half of; a gap is a token that the budget has "
+        "evicted. Play reads the text token by token; the bars below are each layer's cache.";
+    WN_TRY(wn_page_frame(page, &f, "text-N.csv", kind("text", "text")));
+  }
+  f.id = "matrices";
+  f.title = "Matrices by layer";
+  f.about = "Rows are tokens that look, columns tokens that are looked at. Selection: 1 - exp(-F), the part that F "
+            "alone takes "
+            "of a weight. Held: what the budget has not evicted. One text, and where sequences were given the mean "
+            "over them.";
+  WN_TRY(wn_page_frame(page, &f, "text-N-F.svg text-N-weights.svg mean-N-F.svg mean-N-weights.svg",
+                       kind("matrices", "matrices")));
+  if (selective) {
+    f.id = "last-row";
+    f.title = "What the last row has left";
+    f.about =
+        "The last token's row of 1 - exp(-F): a band for each layer, a column for each token. Dark tokens have been "
+        "selected away by all that came before the end.";
+    WN_TRY(wn_page_frame(page, &f, "text-N.csv", kind("last-row", "last")));
+  }
+  if (heads) {
+    f.id = "heads";
+    f.title = "Attention patterns by head";
+    f.about = "The chosen layer's attention weights, a matrix for each head.";
+    WN_TRY(wn_page_frame(page, &f, NULL, kind("heads", "heads")));
+  }
+  return WN_OK;
+}

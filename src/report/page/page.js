@@ -1,0 +1,542 @@
+'use strict';
+// The page of `winnow report`. Everything it draws stands in the page: figures as JSON in #winnow-data, matrices as
+// compressed tiles in script elements of their own, opened when they are looked at. Nothing is measured here.
+(() => {
+  const D = JSON.parse(document.getElementById('winnow-data').textContent);
+  const root = document.documentElement;
+  const W = (window.winnow = {data: D, charts: {}, errors: []});
+
+  /* ---- small tools ---- */
+  const make = (tag, props, ...children) => {
+    const e = document.createElement(tag);
+    for (const k in props || {}) {
+      if (k === 'class') e.className = props[k];
+      else if (k.startsWith('on')) e.addEventListener(k.slice(2), props[k]);
+      else if (k in e && typeof props[k] !== 'string') e[k] = props[k];
+      else e.setAttribute(k, props[k]);
+    }
+    e.append(...children);
+    return e;
+  };
+  const css = name => getComputedStyle(root).getPropertyValue(name).trim();
+  const short = v => {
+    if (v === null || v === undefined || !isFinite(v)) return '';
+    const a = Math.abs(v);
+    return a !== 0 && (a < 1e-3 || a >= 1e7) ? v.toExponential(3) : String(+v.toPrecision(6));
+  };
+  const shown = s => (s === '\n' ? '⏎' : s.replace(/\n/g, '⏎').replace(/^ /, '␣') || '∅');
+  const save = (name, text, type) => {
+    const url = URL.createObjectURL(new Blob([text], {type}));
+    make('a', {href: url, download: name}).click();
+    setTimeout(() => URL.revokeObjectURL(url), 1000);
+  };
+  const dark = () => root.dataset.theme === 'dark' ||
+    (root.dataset.theme !== 'light' && matchMedia('(prefers-color-scheme:dark)').matches);
+  const redraw = new Set(); // what depends on the colours
+  const recolour = () => redraw.forEach(f => f());
+  matchMedia('(prefers-color-scheme:dark)').addEventListener('change', recolour);
+  const themeButton = document.getElementById('theme');
+  if (themeButton) {
+    const names = ['as the system', 'light', 'dark'];
+    themeButton.addEventListener('click', () => {
+      const next = {undefined: 'light', light: 'dark', dark: undefined}[root.dataset.theme];
+      if (next) root.dataset.theme = next;
+      else delete root.dataset.theme;
+      themeButton.textContent = 'Colours: ' + names[next === 'light' ? 1 : next === 'dark' ? 2 : 0];
+      recolour();
+    });
+  }
+  let before;
+  addEventListener('beforeprint', () => { before = root.dataset.theme; root.dataset.theme = 'light'; recolour(); });
+  addEventListener('afterprint', () => { if (before) root.dataset.theme = before; else delete root.dataset.theme; recolour(); });
+
+  /* ---- tiles: base64 of zlib, in <script id="tile-N"> ---- */
+  const open = new Map();
+  const tile = n => {
+    if (!open.has(n)) {
+      if (open.size > 24) open.delete(open.keys().next().value);
+      const raw = Uint8Array.from(atob(document.getElementById('tile-' + n).textContent), c => c.charCodeAt(0));
+      const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream('deflate'));
+      open.set(n, new Response(stream).arrayBuffer().then(b => new Uint8Array(b)));
+    }
+    return open.get(n);
+  };
+  W.tile = tile;
+
+  /* ---- charts (Chart.js) ---- */
+  const dashes = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
+  const marks = ['circle', 'rect', 'triangle', 'rectRot'];
+  const smooth = (y, a) => {
+    if (!a) return y;
+    let s = y[0];
+    return y.map(v => (s = a * s + (1 - a) * v));
+  };
+  function chart(place, f) {
+    const view = {axis: 0, xlog: f.x[0].log, ylog: f.y.log, smooth: 0};
+    const canvas = make('canvas', {role: 'img', tabindex: '0', 'aria-label': f.title + '. Values in the table below; arrow keys walk along them.'});
+    const say = make('p', {class: 'say', 'aria-live': 'polite'});
+    const colour = i => css('--c' + (i % 8));
+    const sets = () => {
+      const out = f.series.map((s, i) => {
+        const y = f.smooth && s.y.length > 100 ? smooth(s.y, view.smooth) : s.y, x = s.x[view.axis], c = colour(s.colour ?? i);
+        const data = [];
+        for (let k = 0; k < y.length; k++)
+          if (y[k] !== null && x[k] !== null && !(view.xlog && x[k] <= 0) && !(view.ylog && y[k] <= 0)) data.push({x: x[k], y: y[k]});
+        const few = data.length <= 60;
+        return {label: s.name, data, borderColor: c, backgroundColor: f.bars ? c : c, borderWidth: f.bars ? 0 : s.points ? 0 : 2, borderDash: dashes[s.dash || 0],
+          pointStyle: marks[s.dash || 0], pointRadius: s.points ? 3.5 : few ? 2.5 : 0, pointHoverRadius: 5, pointHitRadius: 6,
+          showLine: !s.points, tension: 0, hidden: !!s.hidden};
+      });
+      for (const l of f.levels || []) {
+        const all = f.series.flatMap(s => s.x[view.axis]).filter(v => v !== null && (!view.xlog || v > 0));
+        const a = all.reduce((m, v) => Math.min(m, v), Infinity), b = all.reduce((m, v) => Math.max(m, v), -Infinity);
+        out.push({label: l.name, data: [{x: a, y: l.y}, {x: b, y: l.y}], borderColor: css('--soft'), backgroundColor: css('--soft'),
+          borderWidth: 1.2, borderDash: [5, 4], pointRadius: 0, pointHitRadius: 6});
+      }
+      return out;
+    };
+    const scale = (label, log) => ({type: log ? 'logarithmic' : 'linear', title: {display: true, text: label, color: css('--soft')},
+      ticks: {color: css('--soft'), maxRotation: 0, autoSkip: true, autoSkipPadding: 14, callback(v, k, all) {
+        if (!log) return short(v);
+        const lead = +(v / 10 ** Math.floor(Math.log10(v))).toFixed(6);
+        return all.length < 12 || lead === 1 || (all.length < 30 && (lead === 2 || lead === 5)) ? short(v) : '';
+      }}, grid: {color: css('--line')}});
+    const options = () => ({animation: false, responsive: true, maintainAspectRatio: false, parsing: false, normalized: true,
+      interaction: {mode: f.bars ? 'index' : 'nearest', axis: 'x', intersect: false},
+      scales: {x: f.bars && f.names ? {type: 'category', title: {display: true, text: f.x[0].label, color: css('--soft')},
+          ticks: {color: css('--soft')}, grid: {display: false}} : scale(f.x[view.axis].label, view.xlog),
+        y: {...scale(f.y.label, view.ylog), ...(f.yMax ? {max: f.yMax} : {}), ...(f.bars && !view.ylog ? {beginAtZero: true} : {})}},
+      plugins: {legend: {display: sets().length > 1, position: 'bottom', labels: {color: css('--ink'), usePointStyle: true, boxWidth: 24, font: {size: 12}}},
+        tooltip: {callbacks: {title: items => f.x[view.axis].label + ' ' + short(items[0].parsed.x), label: c => c.dataset.label + ': ' + short(c.parsed.y)}}}});
+    const box = make('div', {class: 'chart'}, canvas);
+    place.append(box); // it takes its size from where it stands
+    const c = new Chart(canvas, {type: f.bars ? 'bar' : 'line', data: {datasets: sets()}, options: options()});
+    W.charts[f.id] = c;
+    const again = () => {
+      const hidden = c.data.datasets.map((d, i) => !c.isDatasetVisible(i));
+      c.data.datasets = sets();
+      c.options = options();
+      c.update('none');
+      hidden.forEach((h, i) => { if (i < c.data.datasets.length) c.setDatasetVisibility(i, !h); });
+      c.update('none');
+    };
+    redraw.add(again);
+    f.again = again;
+    const controls = make('div', {class: 'controls'});
+    if (f.x.length > 1)
+      controls.append(make('label', {}, 'over', make('select', {class: 'axis', onchange: e => {
+        view.axis = +e.target.value;
+        again();
+      }}, ...f.x.map((x, i) => make('option', {value: String(i)}, x.label)))));
+    if (!f.bars)
+      controls.append(make('label', {}, make('input', {type: 'checkbox', class: 'xlog', checked: view.xlog, onchange: e => { view.xlog = e.target.checked; again(); }}), 'log x'));
+    controls.append(make('label', {}, make('input', {type: 'checkbox', class: 'ylog', checked: view.ylog, onchange: e => { view.ylog = e.target.checked; again(); }}), 'log y'));
+    if (f.smooth)
+      controls.append(make('label', {}, 'smoothing', make('input', {type: 'range', min: '0', max: '0.99', step: '0.01', value: '0', class: 'smooth',
+        oninput: e => { view.smooth = +e.target.value; again(); }})));
+    controls.append(make('button', {type: 'button', class: 'csv', onclick: () => save(f.id + '.csv', csv(f), 'text/csv')}, 'CSV'));
+    let at = -1;
+    canvas.addEventListener('keydown', e => {
+      const first = c.data.datasets.findIndex((d, i) => c.isDatasetVisible(i));
+      if (first < 0 || !['ArrowLeft', 'ArrowRight', 'Home', 'End'].includes(e.key)) return;
+      e.preventDefault();
+      const n = c.data.datasets[first].data.length;
+      at = e.key === 'Home' ? 0 : e.key === 'End' ? n - 1 : Math.min(n - 1, Math.max(0, at + (e.key === 'ArrowRight' ? 1 : -1)));
+      const active = c.data.datasets.map((d, i) => ({datasetIndex: i, index: at})).filter(a => c.isDatasetVisible(a.datasetIndex) && at < c.data.datasets[a.datasetIndex].data.length);
+      c.setActiveElements(active);
+      c.tooltip.setActiveElements(active, {x: 0, y: 0});
+      c.update('none');
+      say.textContent = active.map(a => {
+        const d = c.data.datasets[a.datasetIndex], p = d.data[at];
+        return d.label + ' at ' + short(p.x) + ': ' + short(p.y);
+      }).join('; ');
+    });
+    box.before(controls);
+    box.after(say, values(f));
+  }
+  const csv = f => 'series,' + f.x.map(x => quote(x.label)).join(',') + ',' + quote(f.y.label) + '\n' +
+    f.series.map(s => s.y.map((y, k) => quote(s.name) + ',' + s.x.map(x => x[k] ?? '').join(',') + ',' + (y ?? '') + '\n').join('')).join('');
+  const quote = s => (/[",\n]/.test(s) ? '"' + s.replace(/"/g, '""') + '"' : s);
+  function values(f) {
+    const d = make('details', {class: 'values'}, make('summary', {}, 'Values'));
+    d.addEventListener('toggle', () => {
+      if (!d.open) return;
+      d.querySelector('.scroll')?.remove();
+      const head = make('tr', {}, make('th', {scope: 'col'}, 'series'), ...f.x.map(x => make('th', {scope: 'col', class: 'n'}, x.label)), make('th', {scope: 'col', class: 'n'}, f.y.label));
+      const body = make('tbody');
+      for (const s of f.series)
+        s.y.forEach((y, k) => body.append(make('tr', {}, make('td', {}, s.name), ...s.x.map(x => make('td', {class: 'n'}, short(x[k]))), make('td', {class: 'n'}, short(y)))));
+      d.append(make('div', {class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'values of ' + f.title}, make('table', {}, make('thead', {}, head), body)));
+    });
+    return d;
+  }
+
+  /* ---- colours of matrices: 0..255 ---- */
+  const palettes = {
+    weight: [[[255, 255, 255], [158, 202, 247], [10, 95, 196], [4, 32, 74]], [[13, 17, 23], [20, 66, 120], [88, 166, 255], [225, 240, 255]]],
+    masked: [[[255, 255, 255], [254, 215, 170], [220, 80, 20], [90, 20, 5]], [[13, 17, 23], [110, 40, 10], [255, 140, 80], [255, 240, 220]]],
+    kept: [[[255, 255, 255], [21, 128, 61]], [[13, 17, 23], [95, 211, 138]]],
+  };
+  const lut = name => {
+    const stops = palettes[name][dark() ? 1 : 0], out = new Uint8Array(256 * 3);
+    for (let v = 0; v < 256; v++) {
+      const x = (v / 255) * (stops.length - 1), k = Math.min(Math.floor(x), stops.length - 2);
+      for (let c = 0; c < 3; c++) out[3 * v + c] = stops[k][c] + (x - k) * (stops[k + 1][c] - stops[k][c]);
+    }
+    return out;
+  };
+  // value(i, j) in 0..255; cells above the diagonal stay empty. At most `most` pixels wide: the mean over what a pixel covers.
+  const paint = (canvas, rows, cols, value, palette, most = 1024, lower = true) => {
+    const step = Math.max(1, Math.ceil(Math.max(cols, lower ? rows : 0) / most)), w = Math.ceil(cols / step), rs = lower ? step : 1, h = Math.ceil(rows / rs);
+    canvas.width = w;
+    canvas.height = h;
+    const g = canvas.getContext('2d'), image = g.createImageData(w, h), table = lut(palette);
+    for (let r = 0; r < h; r++)
+      for (let c = 0; c < w; c++) {
+        let sum = 0, n = 0;
+        for (let i = r * rs; i < Math.min(rows, (r + 1) * rs); i++)
+          for (let j = c * step; j < Math.min(cols, (c + 1) * step) && (!lower || j <= i); j++) (sum += value(i, j)), n++;
+        if (!n) continue;
+        const v = Math.min(255, Math.round(sum / n)), o = 4 * (r * w + c);
+        image.data[o] = table[3 * v], image.data[o + 1] = table[3 * v + 1], image.data[o + 2] = table[3 * v + 2], image.data[o + 3] = 255;
+      }
+    g.putImageData(image, 0, 0);
+  };
+  const bar = (palette, low, high) => {
+    const canvas = make('canvas', {'aria-hidden': 'true'});
+    const draw = () => paint(canvas, 1, 256, (i, j) => j, palette, 256, false);
+    draw();
+    redraw.add(draw);
+    return make('div', {class: 'scale'}, low, canvas, high);
+  };
+
+  /* ---- texts: what every token sees ---- */
+  const texts = D.texts || [];
+  const tri = (i, j) => (i * (i + 1)) / 2 + j;
+  for (const v of texts) {
+    v.T = v.tokens.length;
+    // Quantised: weights as sqrt, selections as 1 - exp(-F) and as differences down the columns.
+    v.weights = async l => tile(v.w[l]);
+    v.masked = async l => {
+      if (!v.f) return null;
+      const t = await tile(v.f[l]);
+      if (!t.whole) {
+        for (let i = 1; i < v.T; i++) for (let j = 0; j < i; j++) t[tri(i, j)] += t[tri(i - 1, j)];
+        t.whole = true;
+      }
+      return t;
+    };
+    v.weight = (t, i, j) => (t[tri(i, j)] / v.levels) ** 2;
+    v.share = (t, i, j) => t[tri(i, j)] / v.levels;
+    v.strength = (t, i, j) => -Math.log(1 - Math.min(t[tri(i, j)], v.levels - 0.5) / v.levels);
+    v.goneAt = (l, j) => (v.gone && v.gone[l] ? v.gone[l][j] : Infinity);
+    v.held = (l, i) => {
+      let n = 0;
+      for (let j = 0; j <= i; j++) n += v.goneAt(l, j) > i;
+      return n;
+    };
+  }
+  const state = (W.state = {layer: 0, token: texts.length ? texts[0].T - 1 : 0, playing: false});
+  const listeners = [];
+  let pending = null;
+  W.set = change => {
+    const layers = Math.max(...texts.map(v => v.layers)), T = Math.max(...texts.map(v => v.T));
+    Object.assign(state, change);
+    state.layer = Math.min(layers - 1, Math.max(0, state.layer));
+    state.token = Math.min(T - 1, Math.max(0, state.token));
+    pending = Promise.all(listeners.map(f => f()));
+    return pending;
+  };
+  redraw.add(() => listeners.forEach(f => f()));
+
+  function textFigure(place) {
+    const T = Math.max(...texts.map(v => v.T)), layers = Math.max(...texts.map(v => v.layers)), selective = texts.some(v => v.f);
+    const layer = make('select', {class: 'layer', onchange: e => W.set({layer: +e.target.value})}, ...Array.from({length: layers}, (_, l) => make('option', {value: String(l)}, String(l))));
+    const token = make('input', {type: 'range', class: 'token', min: '0', max: String(T - 1), step: '1', 'aria-label': 'token', oninput: e => W.set({token: +e.target.value})});
+    const number = make('output', {class: 'number'});
+    let timer = null;
+    const stop = () => {
+      clearInterval(timer);
+      timer = null;
+      state.playing = false;
+      play.textContent = 'Play';
+    };
+    const speed = make('select', {class: 'speed', 'aria-label': 'tokens a second'}, ...[2, 8, 20].map(s => make('option', {value: String(s)}, s + ' tokens/s')));
+    speed.value = '8';
+    const play = make('button', {type: 'button', class: 'play', onclick: () => {
+      if (timer) return stop();
+      if (state.token >= T - 1) state.token = -1;
+      state.playing = true;
+      play.textContent = 'Pause';
+      timer = setInterval(() => {
+        if (state.token >= T - 1) return stop();
+        W.set({token: state.token + 1});
+      }, 1000 / +speed.value);
+    }}, 'Play');
+    const show = make('select', {class: 'show', onchange: () => W.set({})}, make('option', {value: 'weight'}, 'attention weight'),
+      ...(selective ? [make('option', {value: 'masked'}, 'selection')] : []));
+    place.append(make('div', {class: 'controls'}, make('label', {}, 'layer', layer), make('label', {}, 'token', token, number), play, speed,
+      make('label', {}, 'highlight', show)));
+    const panes = make('div', {class: 'panes'});
+    for (const v of texts) {
+      const say = make('p', {class: 'say', 'aria-live': 'polite'});
+      const text = make('div', {class: 'text', tabindex: '0', role: 'listbox', 'aria-label': 'text of ' + v.name + '; arrow keys choose a token, up and down a layer'});
+      const spans = v.tokens.map((s, j) => make('span', {class: 't', role: 'option', 'data-i': String(j)}, s || '∅'));
+      text.append(...spans);
+      text.addEventListener('click', e => {
+        const i = e.target.dataset && e.target.dataset.i;
+        if (i !== undefined) stop(), W.set({token: +i});
+      });
+      text.addEventListener('keydown', e => {
+        const move = {ArrowLeft: {token: state.token - 1}, ArrowRight: {token: state.token + 1}, Home: {token: 0}, End: {token: v.T - 1},
+          PageUp: {token: state.token - 16}, PageDown: {token: state.token + 16}, ArrowUp: {layer: state.layer - 1}, ArrowDown: {layer: state.layer + 1}}[e.key];
+        if (!move) return;
+        e.preventDefault();
+        stop();
+        W.set(move);
+      });
+      const cache = make('ol', {class: 'cache', 'aria-label': 'tokens held by layer'});
+      const cells = Array.from({length: v.layers}, (_, l) => {
+        const fill = make('span'), n = make('span', {class: 'n'}), li = make('li', {'data-layer': String(l), onclick: () => W.set({layer: l})}, n, make('span', {class: 'bar'}, fill));
+        cache.append(li);
+        return {fill, n, li};
+      });
+      const strip = make('canvas', {class: 'strip', role: 'img', 'aria-label': 'tokens held: a row for each layer, a column for each token'});
+      const rows = make('tbody');
+      const top = make('details', {class: 'top'}, make('summary', {}, 'What this token looks at most'),
+        make('table', {}, make('thead', {}, make('tr', {}, ...['place', 'token', 'weight', ...(v.f ? ['F'] : []), 'state'].map((h, k) =>
+          make('th', {scope: 'col', class: k === 2 || h === 'F' || k === 0 ? 'n' : ''}, h)))), rows));
+      top.open = true;
+      listeners.push(async () => {
+        const l = Math.min(state.layer, v.layers - 1), i = Math.min(state.token, v.T - 1);
+        layer.value = String(state.layer);
+        token.value = String(state.token);
+        number.textContent = String(state.token);
+        const [w, f] = await Promise.all([v.weights(l), v.masked(l)]);
+        if (l !== Math.min(state.layer, v.layers - 1) || i !== Math.min(state.token, v.T - 1)) return; // overtaken
+        let most = 0, masked = 0;
+        for (let j = 0; j <= i; j++) most = Math.max(most, v.weight(w, i, j));
+        const list = [];
+        for (let j = 0; j < v.T; j++) {
+          const s = spans[j];
+          let name = 't', light = 0;
+          if (j > i) name += ' later';
+          else {
+            const share = f ? v.share(f, i, j) : 0, gone = v.goneAt(l, j) <= i, weight = v.weight(w, i, j);
+            if (gone) name += ' gone';
+            else if (share > 0.5) (name += ' masked'), masked++;
+            if (j === i) name += ' at';
+            light = show.value === 'masked' ? share : most > 0 ? weight / most : 0;
+            if (!gone) list.push([weight, j, f ? v.strength(f, i, j) : 0, share > 0.5]);
+          }
+          if (s.className !== name) s.className = name;
+          s.style.backgroundColor = light > 0.004 ? `rgba(${css('--mark')},${(0.75 * light).toFixed(3)})` : '';
+          if (j === i) s.setAttribute('aria-selected', 'true');
+          else s.removeAttribute('aria-selected');
+        }
+        list.sort((a, b) => b[0] - a[0] || a[1] - b[1]);
+        rows.replaceChildren(...list.slice(0, 8).map(([x, j, F, away]) => make('tr', {}, make('td', {class: 'n'}, String(j)), make('td', {}, make('code', {}, shown(v.tokens[j]))),
+          make('td', {class: 'n'}, x.toFixed(4)), ...(v.f ? [make('td', {class: 'n'}, (F > 5 ? '≥' : '') + F.toFixed(2))] : []), make('td', {}, j === i ? 'itself' : away ? 'masked' : ''))));
+        const held = v.held(l, i);
+        say.textContent = `Layer ${l}, token ${i} ${shown(v.tokens[i])}: ${held} of ${i + 1} tokens held` + (v.f ? `, ${masked} of them masked` : '') + (v.gone ? `, ${i + 1 - held} evicted` : '') + '.';
+        cells.forEach((c, k) => {
+          const n = v.held(k, i), room = v.budgets ? Math.min(v.budgets[k], v.T) : v.T;
+          c.n.textContent = `layer ${k}: ${n} of ${room}`;
+          c.fill.style.width = (100 * Math.min(1, n / room)).toFixed(1) + '%';
+          c.li.classList.toggle('on', k === l);
+        });
+        strip.height || 0;
+        paint(strip, v.layers * 4, v.T, (r, j) => (j > i ? 0 : v.goneAt(r >> 2, j) > i ? ((r & 3) === 3 ? 60 : 255) : 40), 'kept', 2048, false);
+        const on = spans[i], box = text.getBoundingClientRect(), b = on.getBoundingClientRect();
+        if (b.top < box.top || b.bottom > box.bottom) text.scrollTop += b.top - box.top - box.height / 2;
+      });
+      panes.append(make('div', {class: 'pane', 'data-view': v.name}, make('h4', {}, v.name), text,
+        make('div', {class: 'key', 'aria-hidden': 'true'}, ...[['at', 'chosen'], ['later', 'not yet read'], ...(v.f ? [['masked', 'masked: F takes more than half']] : []), ...(v.gone ? [['gone', 'evicted']] : [])].map(([c, s]) =>
+          make('span', {}, make('span', {class: 't ' + c}, 'token'), ' ' + s))), say, top, make('p', {class: 'say'}, v.budgets ? `Cache by layer, policy ${v.policy}` : 'Cache by layer, without budgets'), cache, strip));
+    }
+    place.append(panes);
+  }
+
+  /* ---- matrices, layer by layer ---- */
+  function matrixFigure(place, f) {
+    // kinds: what can be shown of each source
+    const kinds = [];
+    if (texts.some(v => v.f)) kinds.push(['masked', 'selection: 1 - exp(-F)']);
+    if (texts.length) kinds.push(['weight', 'attention weight, mean over heads']);
+    if (texts.some(v => v.gone)) kinds.push(['kept', 'held under the budgets']);
+    const means = D.means || [];
+    const sources = [...texts.map(v => ({name: v.name + ', this text', layers: v.layers, rows: v.T, cell: 1, async get(kind, l) {
+      if (kind === 'kept') return v.gone ? (i, j) => (v.goneAt(l, j) > i ? 255 : 0) : null;
+      const t = kind === 'masked' ? await v.masked(l) : await v.weights(l);
+      return t && ((i, j) => (t[tri(i, j)] * 255) / v.levels);
+    }, read(kind, x) { return kind === 'masked' ? 'share ' + (x / 255).toFixed(3) : kind === 'weight' ? 'weight ' + ((x / 255) ** 2).toFixed(4) : x ? 'held' : 'evicted'; }})),
+    ...means.map(m => ({name: `${m.name}, mean over ${m.sequences} sequences`, layers: m.layers, rows: m.size, cell: m.cell, async get(kind, l) {
+      const n = kind === 'masked' ? m.f && m.f[l] : kind === 'weight' ? m.w[l] : null;
+      if (n === null || n === undefined) return null;
+      const t = await tile(n);
+      return (i, j) => t[tri(i, j)];
+    }, read(kind, x) { return kind === 'masked' ? 'share ' + (x / 255).toFixed(3) : 'weight ' + ((x / 255) ** 2).toFixed(5); }}))];
+    if (means.some(m => m.f) && !kinds.some(k => k[0] === 'masked')) kinds.unshift(['masked', 'selection: 1 - exp(-F)']);
+    const kind = make('select', {class: 'kind', onchange: () => fill()}, ...kinds.map(([k, s]) => make('option', {value: k}, s)));
+    if (texts.length && !texts.every(v => v.f)) kind.value = 'weight'; // what all of them have
+    place.append(make('div', {class: 'controls'}, make('label', {}, 'show', kind)));
+    const columns = sources.map(s => {
+      const canvas = make('canvas', {role: 'img', tabindex: '0', class: 'matrix', 'aria-label': 'rows are tokens that look, columns those looked at'}), say = make('p', {class: 'say', 'aria-live': 'polite'}), grid = make('div', {class: 'grid'});
+      let value = null, at = [0, 0];
+      const tell = (i, j) => {
+        if (!value || i < 0 || j < 0 || i >= s.rows || j > i) return;
+        at = [i, j];
+        const a = i * s.cell, b = j * s.cell;
+        say.textContent = (s.cell > 1 ? `rows ${a}..${a + s.cell - 1}, columns ${b}..${b + s.cell - 1}` : `row ${a}, column ${b}`) + ': ' + s.read(kind.value, value(i, j));
+      };
+      canvas.addEventListener('mousemove', e => {
+        const b = canvas.getBoundingClientRect();
+        tell(Math.floor(((e.clientY - b.top) / b.height) * s.rows), Math.floor(((e.clientX - b.left) / b.width) * s.rows));
+      });
+      canvas.addEventListener('click', () => s.cell === 1 && W.set({token: at[0]}));
+      canvas.addEventListener('keydown', e => {
+        const d = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]}[e.key];
+        if (d) e.preventDefault(), tell(at[0] + d[0], Math.min(at[1] + d[1], at[0] + d[0]));
+      });
+      const thumbs = Array.from({length: s.layers}, (_, l) => {
+        const c = make('canvas', {'aria-hidden': 'true'}), b = make('button', {type: 'button', 'aria-pressed': 'false', 'data-layer': String(l), onclick: () => W.set({layer: l})}, c, 'layer ' + l);
+        grid.append(b);
+        return {c, b, drawn: ''};
+      });
+      const large = async () => {
+        const l = Math.min(state.layer, s.layers - 1), k = kind.value;
+        value = await s.get(k, l);
+        if (value) paint(canvas, s.rows, s.rows, value, k);
+        else canvas.width = canvas.width; // nothing of this kind
+        say.textContent = value ? `Layer ${l}` : 'not there for this model';
+        thumbs.forEach((t, n) => t.b.setAttribute('aria-pressed', String(n === l)));
+      };
+      const seen = new IntersectionObserver(all => all.forEach(async e => {
+        const t = thumbs[+e.target.dataset.layer], key = kind.value + dark();
+        if (!e.isIntersecting || t.drawn === key) return;
+        t.drawn = key;
+        const v = await s.get(kind.value, +e.target.dataset.layer);
+        if (v) paint(t.c, s.rows, s.rows, v, kind.value, 128);
+        else t.c.width = t.c.width;
+      }));
+      place.append();
+      return {s, canvas, say, grid, thumbs, large, look: () => thumbs.forEach(t => { seen.unobserve(t.b); seen.observe(t.b); }), legend: make('div')};
+    });
+    const panes = make('div', {class: 'panes'}, ...columns.map(c => make('div', {class: 'pane', 'data-source': c.s.name}, make('h4', {}, c.s.name), make('div', {class: 'big'}, c.canvas), c.legend, c.say, c.grid)));
+    place.append(panes);
+    let layer = -1;
+    const fill = () => Promise.all(columns.map(c => {
+      c.legend.replaceChildren(bar(kind.value, kind.value === 'kept' ? 'evicted' : '0', kind.value === 'kept' ? 'held' : '1' + (kind.value === 'weight' ? ' (square-root scale)' : '')));
+      c.look();
+      return c.large();
+    }));
+    listeners.push(() => {
+      if (layer === state.layer) return null;
+      layer = state.layer;
+      return Promise.all(columns.map(c => c.large()));
+    });
+    redraw.add(() => { layer = -1; fill(); });
+    fill();
+  }
+
+  /* ---- the last row of F, all layers ---- */
+  async function lastFigure(place) {
+    const all = [...texts.filter(v => v.f).map(v => ({name: v.name + ', this text', T: v.T, layers: v.layers, async rows() {
+      const out = [];
+      for (let l = 0; l < v.layers; l++) {
+        const t = await v.masked(l);
+        out.push(Array.from({length: v.T}, (_, j) => v.share(t, v.T - 1, j)));
+      }
+      return out;
+    }})), ...(D.means || []).filter(m => m.last !== undefined).map(m => ({name: `${m.name}, mean over ${m.sequences} sequences`, T: m.T, layers: m.layers, async rows() {
+      const t = await tile(m.last);
+      return Array.from({length: m.layers}, (_, l) => Array.from({length: m.T}, (_, j) => t[l * m.T + j] / 255));
+    }}))];
+    for (const s of all) {
+      const rows = await s.rows();
+      const canvas = make('canvas', {class: 'strip last', role: 'img', 'aria-label': 'last row of F of ' + s.name});
+      const draw = () => paint(canvas, s.layers * 10, s.T, (r, j) => (r % 10 === 9 ? 0 : rows[Math.floor(r / 10)][j] * 255), 'masked', 2048, false);
+      draw();
+      redraw.add(draw);
+      const table = make('table', {class: 'lastrow'}, make('thead', {}, make('tr', {}, ...['layer', 'masked by more than half', 'of', 'share'].map((h, k) => make('th', {scope: 'col', class: k === 0 ? '' : 'n'}, h)))),
+        make('tbody', {}, ...rows.map((r, l) => {
+          const n = r.filter(x => x > 0.5).length;
+          return make('tr', {}, make('td', {}, String(l)), make('td', {class: 'n'}, String(n)), make('td', {class: 'n'}, String(s.T)), make('td', {class: 'n'}, ((100 * n) / s.T).toFixed(1) + '%'));
+        })));
+      place.append(make('h4', {}, s.name), canvas, bar('masked', '0', '1'), make('details', {}, make('summary', {}, 'By layer'), table));
+    }
+  }
+
+  /* ---- heads, for short texts ---- */
+  function headFigure(place) {
+    const views = texts.filter(v => v.heads);
+    for (const v of views) {
+      const grid = make('div', {class: 'grid heads'}), say = make('p', {class: 'say', 'aria-live': 'polite'});
+      const cells = Array.from({length: v.headCount}, (_, h) => {
+        const c = make('canvas', {role: 'img', 'aria-label': 'head ' + h});
+        const b = make('button', {type: 'button', 'data-head': String(h)}, c, 'head ' + h);
+        grid.append(b);
+        return {c, b};
+      });
+      let tiles = null;
+      cells.forEach((x, h) => x.c.addEventListener('mousemove', e => {
+        const b = x.c.getBoundingClientRect(), i = Math.floor(((e.clientY - b.top) / b.height) * v.T), j = Math.floor(((e.clientX - b.left) / b.width) * v.T);
+        if (tiles && j <= i && i < v.T) say.textContent = `head ${h}: ${shown(v.tokens[i])} looks at ${shown(v.tokens[j])} with ${((tiles[h * tri(v.T, 0) + tri(i, j)] / 255) ** 2).toFixed(3)}`;
+      }));
+      let layer = -1;
+      const draw = async () => {
+        const l = (layer = Math.min(state.layer, v.layers - 1));
+        tiles = await tile(v.heads[l]);
+        if (l !== layer) return;
+        cells.forEach((x, h) => paint(x.c, v.T, v.T, (i, j) => tiles[h * tri(v.T, 0) + tri(i, j)], 'weight'));
+        say.textContent = 'Layer ' + l;
+      };
+      listeners.push(() => (layer === Math.min(state.layer, v.layers - 1) ? null : draw()));
+      redraw.add(draw);
+      const pick = make('select', {class: 'layer', onchange: e => W.set({layer: +e.target.value})}, ...Array.from({length: v.layers}, (_, l) => make('option', {value: String(l)}, String(l))));
+      listeners.push(() => { pick.value = String(state.layer); });
+      place.append(make('h4', {}, v.name), make('div', {class: 'controls'}, make('label', {}, 'layer', pick)), grid, bar('weight', '0', '1 (square-root scale)'), say);
+      draw();
+    }
+  }
+
+  /* ---- tables ---- */
+  function tableFigure(place, f) {
+    const numeric = f.head.map((_, k) => f.rows.every(r => r[k] === null || typeof r[k] === 'number'));
+    place.append(make('div', {class: 'scroll', tabindex: '0', role: 'region', 'aria-label': f.title}, make('table', {}, make('thead', {}, make('tr', {}, ...f.head.map((h, k) => make('th', {scope: 'col', class: numeric[k] ? 'n' : ''}, h)))),
+      make('tbody', {}, ...f.rows.map(r => make('tr', {}, ...r.map((x, k) => make('td', {class: numeric[k] ? 'n' : ''}, numeric[k] ? short(x) : String(x ?? '')))))))));
+  }
+
+  /* ---- a run that is being trained: the server of `winnow train --serve` ---- */
+  function live() {
+    const f = D.figures.find(x => x.id === D.live.figure), say = document.getElementById('live');
+    let after = 0;
+    const ask = async () => {
+      try {
+        const got = await (await fetch('log?after=' + after, {cache: 'no-store'})).json();
+        if (got.after < after) f.series.forEach(s => { s.x.forEach(x => (x.length = 0)); s.y.length = 0; });
+        for (const s of f.series)
+          for (const p of got.points) {
+            if (p[s.key] === undefined) continue;
+            s.y.push(p[s.key]);
+            s.x[0].push(p.tokens), s.x[1].push(p.seconds), s.x[2].push(p.step);
+          }
+        after = got.next;
+        if (got.points.length) f.again();
+        say.textContent = got.done ? `finished at step ${got.step} of ${got.steps}` : `step ${got.step} of ${got.steps}`;
+        if (got.done) return;
+      } catch (e) {
+        say.textContent = 'the run has ended, or its server cannot be reached';
+      }
+      setTimeout(ask, 1000);
+    };
+    ask();
+  }
+
+  const kinds = {chart, text: textFigure, matrices: matrixFigure, last: lastFigure, heads: headFigure, table: tableFigure};
+  addEventListener('error', e => W.errors.push(String(e.message)));
+  addEventListener('unhandledrejection', e => W.errors.push(String(e.reason)));
+  for (const f of D.figures) kinds[f.kind](document.getElementById('plot-' + f.id), f);
+  W.ready = (texts.length ? W.set({}) : Promise.resolve()).then(() => { root.dataset.ready = 'true'; });
+  if (D.live) live();
+})();

@@ -1,0 +1,93 @@
+/* Comparisons of policies, read back from their JSON. */
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "winnow/report.h"
+
+enum { SUBJECTS = 64, LAYERS = 4096, ROWS = 1 << 20 };
+
+void wn_prune_comparison_loaded_clear(wn_prune_comparison *c) {
+  for (int s = 0; s < c->subjects; s++) wn_free((void *)(uintptr_t)c->names[s]);
+  wn_free((void *)(uintptr_t)c->names);
+  for (int64_t i = 0; i < c->count; i++) wn_free(c->results[i].tokens);
+  wn_free(c->results);
+  wn_free(c->layers);
+  *c = (wn_prune_comparison){0};
+}
+
+static int policy_of(const char *name) {
+  for (int p = 0; p < WN_POLICY_COUNT; p++)
+    if (!strcmp(name, wn_policy_name((wn_policy)p))) return p;
+  return !strcmp(name, "none") ? -1 : -2;
+}
+
+static wn_status load_row(wn_context *ctx, const char *path, const json_t *j, wn_prune_comparison *c,
+                          wn_prune_row *row) {
+  const char *model = json_string_value(json_object_get(j, "model")),
+             *policy = json_string_value(json_object_get(j, "policy"));
+  const json_t *tokens = json_object_get(j, "tokens");
+  const size_t layers = json_array_size(tokens);
+  void *memory;
+  row->loss = json_number_value(json_object_get(j, "loss"));
+  row->saving = json_number_value(json_object_get(j, "saving"));
+  row->per_layer = json_number_value(json_object_get(j, "tokens_per_layer"));
+  row->total = json_integer_value(json_object_get(j, "total"));
+  row->searched = json_is_true(json_object_get(j, "searched"));
+  row->policy = policy ? policy_of(policy) : -2;
+  if (!model || row->policy < -1 || layers < 1 || layers > LAYERS || !json_is_number(json_object_get(j, "loss")) ||
+      !(row->per_layer > 0) || !(row->saving > 0) || !isfinite(row->loss))
+    return wn_fail(ctx, WN_ERR_FORMAT,
+                   "%s: result %lld: expected \"model\", a known \"policy\", \"tokens\", \"tokens_per_layer\", "
+                   "\"saving\", \"loss\"",
+                   path, (long long)c->count);
+  int s = 0;
+  while (s < c->subjects && strcmp(c->names[s], model) != 0) s++;
+  if (s == SUBJECTS) return wn_fail(ctx, WN_ERR_FORMAT, "%s: more than %d models", path, SUBJECTS);
+  if (s == c->subjects) {
+    if (!(c->names[s] = wn_strdup(ctx, model))) return WN_ERR_MEMORY;
+    c->layers[s] = (int64_t)layers;
+    c->subjects++;
+  }
+  if (c->layers[s] != (int64_t)layers)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: result %lld: %zu budgets, earlier ones of \"%s\" have %lld", path,
+                   (long long)c->count, layers, model, (long long)c->layers[s]);
+  row->subject = s;
+  WN_TRY(wn_alloc(ctx, "budgets", layers * sizeof(int64_t), &memory));
+  row->tokens = memory;
+  c->count++;
+  for (size_t l = 0; l < layers; l++) row->tokens[l] = json_integer_value(json_array_get(tokens, l));
+  return WN_OK;
+}
+
+wn_status wn_prune_comparison_load(wn_context *ctx, const char *path, wn_prune_comparison *out) {
+  json_t *j;
+  void *names = NULL, *layers = NULL, *rows = NULL;
+  *out = (wn_prune_comparison){0};
+  WN_TRY(wn_json_load_file(ctx, path, &j));
+  const json_t *results = json_object_get(j, "results");
+  const size_t count = json_array_size(results);
+  wn_status status = WN_OK;
+  if (count < 1 || count > ROWS) {
+    status = wn_fail(ctx, WN_ERR_FORMAT, "%s: no \"results\": not a comparison of winnow prune compare", path);
+  } else {
+    status = wn_alloc(ctx, "names", SUBJECTS * sizeof(char *), &names);
+    if (status == WN_OK) status = wn_alloc(ctx, "layers", SUBJECTS * sizeof(int64_t), &layers);
+    if (status == WN_OK) status = wn_alloc(ctx, "results", count * sizeof(wn_prune_row), &rows);
+    *out = (wn_prune_comparison){.context = json_integer_value(json_object_get(j, "context")),
+                                 .rows = json_integer_value(json_object_get(j, "rows")),
+                                 .counted = (uint64_t)json_integer_value(json_object_get(j, "counted")),
+                                 .names = names,
+                                 .layers = layers,
+                                 .results = rows,
+                                 .capacity = (int64_t)count};
+  }
+  for (size_t i = 0; status == WN_OK && i < count; i++)
+    status = load_row(ctx, path, json_array_get(results, i), out, &out->results[i]);
+  json_decref(j);
+  if (status != WN_OK) wn_prune_comparison_loaded_clear(out);
+  return status;
+}

@@ -1,0 +1,96 @@
+/* log.jsonl of a run, read back as columns. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "base/file.h"
+#include "winnow/train.h"
+
+#define MAX_LOG_BYTES ((size_t)4 << 30)
+
+/* The columns in the order of wn_train_log's pointers. */
+static const char *const keys[] = {
+    "step", "tokens", "seconds",           "loss",     "lr",          "grad_norm", "mem_loss", "span_loss",
+    "span", "budget", "tokens_per_second", "val_loss", "val_accuracy"};
+enum { COLUMNS = sizeof keys / sizeof *keys };
+
+static double **column(wn_train_log *log, int c) {
+  double **const all[COLUMNS] = {&log->step,        &log->tokens,    &log->seconds,           &log->loss,
+                                 &log->lr,          &log->grad_norm, &log->mem_loss,          &log->span_loss,
+                                 &log->span,        &log->budget,    &log->tokens_per_second, &log->val_loss,
+                                 &log->val_accuracy};
+  return all[c];
+}
+
+static wn_status read_line(wn_context *ctx, const char *path, int64_t number, const char *line, size_t bytes,
+                           double out[COLUMNS]) {
+  char where[4200];
+  json_t *j;
+  snprintf(where, sizeof where, "%s: line %lld", path, (long long)number);
+  WN_TRY(wn_json_load_text(ctx, where, line, bytes, &j));
+  for (int c = 0; c < COLUMNS; c++) {
+    const json_t *value = json_object_get(j, keys[c]);
+    out[c] = json_is_number(value) ? json_number_value(value) : NAN;
+  }
+  json_decref(j);
+  if (!isfinite(out[0]) || !isfinite(out[3]))
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: expected an object with \"step\" and \"loss\"", where);
+  return WN_OK;
+}
+
+static wn_status parse(wn_context *ctx, const char *path, const char *text, size_t bytes, wn_train_log *out) {
+  double before = 0, last = 0; /* seconds of earlier parts; of the line before */
+  int64_t number = 0;
+  for (size_t at = 0; at < bytes;) {
+    const char *end = memchr(text + at, '\n', bytes - at);
+    if (!end) break;
+    const size_t n = (size_t)(end - (text + at));
+    double values[COLUMNS];
+    number++;
+    if (n > 0) {
+      WN_TRY(read_line(ctx, path, number, text + at, n, values));
+      while (out->count > 0 && out->step[out->count - 1] >= values[0]) out->count--;
+      if (isfinite(values[2])) {
+        if (values[2] < last) before += last; /* the clock of a process begins at 0 */
+        last = values[2];
+        values[2] += before;
+      }
+      for (int c = 0; c < COLUMNS; c++) (*column(out, c))[out->count] = values[c];
+      out->count++;
+    }
+    at += n + 1;
+  }
+  return WN_OK;
+}
+
+wn_status wn_train_log_load(wn_context *ctx, const char *dir, wn_train_log *out) {
+  char path[4096];
+  struct wn_map map = {0};
+  int64_t lines = 0;
+  void *memory = NULL;
+  *out = (wn_train_log){0};
+  WN_TRY(wn_path_join(ctx, path, sizeof path, dir, "log.jsonl"));
+  WN_TRY(wn_map_open(ctx, path, &map));
+  wn_status status =
+      map.bytes > MAX_LOG_BYTES ? wn_fail(ctx, WN_ERR_FORMAT, "%s: %zu bytes are too many", path, map.bytes) : WN_OK;
+  for (size_t i = 0; i < map.bytes; i++) lines += map.data[i] == '\n';
+  if (status == WN_OK) status = wn_alloc(ctx, "log", (size_t)(lines + 1) * COLUMNS * sizeof(double), &memory);
+  if (status == WN_OK) {
+    for (int c = 0; c < COLUMNS; c++) *column(out, c) = (double *)memory + c * (lines + 1);
+    status = parse(ctx, path, (const char *)map.data, map.bytes, out);
+  }
+  wn_map_close(&map);
+  if (status != WN_OK) {
+    wn_free(memory);
+    *out = (wn_train_log){0};
+  }
+  return status;
+}
+
+void wn_train_log_clear(wn_train_log *log) {
+  wn_free(log->step); /* one block */
+  *log = (wn_train_log){0};
+}
