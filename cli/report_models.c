@@ -9,7 +9,7 @@
 /* Spans of every head, over the layers; a logarithmic axis, for they differ by orders of magnitude. */
 static int add_spans(struct report *r, const struct report_input *in, int number) {
   wn_span_report *s = NULL;
-  const wn_span_input input = {.tok = in->tok, .text = r->content, .bytes = r->content_bytes};
+  const wn_analysis_input input = {.tok = in->tok, .text = r->content, .bytes = r->content_bytes};
   const bool dynamic = wn_model_config_get(in->loaded)->attention.span.dynamic;
   if (dynamic && !(r->content && in->tok)) {
     cli_note(&r->common, "%s: its spans are dynamic: give --text for their figure", in->path);

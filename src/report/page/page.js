@@ -24,7 +24,9 @@
     const a = Math.abs(v);
     return a !== 0 && (a < 1e-3 || a >= 1e7) ? v.toExponential(3) : String(+v.toPrecision(6));
   };
-  const shown = s => (s === '\n' ? '⏎' : s.replace(/\n/g, '⏎').replace(/^ /, '␣') || '∅');
+  const big = new Intl.NumberFormat('en', {notation: 'compact', maximumSignificantDigits: 4});
+  const tick = v => (Math.abs(v) >= 10000 ? big.format(v) : short(v));
+  const shown = s => s.replace(/\n/g, '⏎').replace(/^ +| +$/g, m => '␣'.repeat(m.length)) || '∅';
   const save = (name, text, type) => {
     const url = URL.createObjectURL(new Blob([text], {type}));
     make('a', {href: url, download: name}).click();
@@ -85,7 +87,7 @@
         const few = data.length <= 60;
         return {label: s.name, data, borderColor: c, backgroundColor: f.bars ? c : c, borderWidth: f.bars ? 0 : s.points ? 0 : 2, borderDash: dashes[s.dash || 0],
           pointStyle: marks[s.dash || 0], pointRadius: s.points ? 3.5 : few ? 2.5 : 0, pointHoverRadius: 5, pointHitRadius: 6,
-          showLine: !s.points, tension: 0, hidden: !!s.hidden};
+          showLine: !s.points, tension: 0, hidden: !!s.hidden, order: -(s.dash || 0)};
       });
       for (const l of f.levels || []) {
         const all = f.series.flatMap(s => s.x[view.axis]).filter(v => v !== null && (!view.xlog || v > 0));
@@ -95,18 +97,27 @@
       }
       return out;
     };
+    const bounds = values => {
+      let a = Infinity, b = -Infinity;
+      for (const v of values) if (v !== null && v > 0) (a = Math.min(a, v)), (b = Math.max(b, v));
+      return a < b ? {min: a / (b / a) ** 0.02, max: b * (b / a) ** 0.02} : {};
+    };
+    const cut = f.yMax ? +f.yMax.toPrecision(2) : 0;
     const scale = (label, log) => ({type: log ? 'logarithmic' : 'linear', title: {display: true, text: label, color: css('--soft')},
       ticks: {color: css('--soft'), maxRotation: 0, autoSkip: true, autoSkipPadding: 14, callback(v, k, all) {
-        if (!log) return short(v);
+        if (!log) return tick(v);
         const lead = +(v / 10 ** Math.floor(Math.log10(v))).toFixed(6);
-        return all.length < 12 || lead === 1 || (all.length < 30 && (lead === 2 || lead === 5)) ? short(v) : '';
+        return all.length < 12 || lead === 1 || (all.length < 30 && (lead === 2 || lead === 5)) ? tick(v) : '';
       }}, grid: {color: css('--line')}});
+    const whole = (s, range) => {
+      if (f.x[view.axis].label === 'layer') (s.ticks.precision = 0), (s.offset = true);
+      return Object.assign(s, range);
+    };
     const options = () => ({animation: false, responsive: true, maintainAspectRatio: false, parsing: false, normalized: true,
       interaction: {mode: f.bars ? 'index' : 'nearest', axis: 'x', intersect: false},
-      scales: {x: f.bars && f.names ? {type: 'category', title: {display: true, text: f.x[0].label, color: css('--soft')},
-          ticks: {color: css('--soft')}, grid: {display: false}} : scale(f.x[view.axis].label, view.xlog),
-        y: {...scale(f.y.label, view.ylog), ...(f.yMax ? {max: f.yMax} : {}), ...(f.bars && !view.ylog ? {beginAtZero: true} : {})}},
-      plugins: {legend: {display: sets().length > 1, position: 'bottom', labels: {color: css('--ink'), usePointStyle: true, boxWidth: 24, font: {size: 12}}},
+      scales: {x: whole(scale(f.x[view.axis].label, view.xlog), view.xlog ? bounds(f.series.flatMap(s => s.x[view.axis])) : {}),
+        y: {...scale(f.y.label, view.ylog), ...(view.ylog ? bounds(f.series.flatMap(s => s.y)) : {}), ...(cut ? {max: cut} : {}), ...(f.bars && !view.ylog ? {beginAtZero: true} : {})}},
+      plugins: {legend: {display: sets().length > 1, position: 'bottom', labels: {color: css('--ink'), boxWidth: f.bars || f.series.some(s => s.points) ? 12 : 26, boxHeight: f.bars || f.series.some(s => s.points) ? 8 : 0, font: {size: 12}}},
         tooltip: {callbacks: {title: items => f.x[view.axis].label + ' ' + short(items[0].parsed.x), label: c => c.dataset.label + ': ' + short(c.parsed.y)}}}});
     const box = make('div', {class: 'chart'}, canvas);
     place.append(box); // it takes its size from where it stands
@@ -537,6 +548,6 @@
   addEventListener('error', e => W.errors.push(String(e.message)));
   addEventListener('unhandledrejection', e => W.errors.push(String(e.reason)));
   for (const f of D.figures) kinds[f.kind](document.getElementById('plot-' + f.id), f);
-  W.ready = (texts.length ? W.set({}) : Promise.resolve()).then(() => { root.dataset.ready = 'true'; });
+  W.ready = (texts.length ? W.set({layer: Math.floor(texts[0].layers / 2)}) : Promise.resolve()).then(() => { root.dataset.ready = 'true'; });
   if (D.live) live();
 })();

@@ -1,0 +1,250 @@
+/* What every token sees: the weights are those of a softmax written out here, F the sum of the selecting head's
+ * positive logits, evictions those of the budget, and means those of single sequences. */
+#include "model/models.h"
+
+#include "model/layer.h"
+#include "support.h"
+#include "winnow/train.h"
+#include "winnow/selection.h"
+
+enum { T = 14, L = 2, H = 4, V = 13 };
+
+struct kept {
+  float weights[L][T][T], heads[L][H][T][T], F[L][T][T];
+  int32_t gone[L][T];
+  int64_t budget[L];
+  bool selective, evicts;
+  int layers;
+};
+
+static wn_status keep(void *user, const wn_selection_layer *layer) {
+  struct kept *k = user;
+  const int64_t l = layer->layer;
+  assert_int_equal(l, k->layers++);
+  assert_int_equal(layer->T, T);
+  assert_int_equal(layer->heads, H);
+  memcpy(k->weights[l], layer->weights, sizeof k->weights[l]);
+  if (layer->head_weights) memcpy(k->heads[l], layer->head_weights, sizeof k->heads[l]);
+  k->selective = layer->F != NULL;
+  if (layer->F) memcpy(k->F[l], layer->F, sizeof k->F[l]);
+  k->evicts = layer->gone != NULL;
+  if (layer->gone) memcpy(k->gone[l], layer->gone, sizeof k->gone[l]);
+  k->budget[l] = layer->budget;
+  return WN_OK;
+}
+
+static void make_tokens(int32_t *tokens, uint64_t seed) {
+  for (int i = 0; i < T; i++) tokens[i] = (int32_t)(wn_random_normal(seed, WN_STREAM_TEST, 9, (uint64_t)i) * 1e6) % V;
+  for (int i = 0; i < T; i++)
+    if (tokens[i] < 0) tokens[i] += V;
+}
+
+/* ---- the same from q and k, written out ---- */
+
+struct naive {
+  double weights[L][H][T][T], F[L][T][T];
+};
+static void on_layer(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
+  struct naive *n = user;
+  const int64_t D = 6, N = 3 * H * D;
+  const double scale = 1 / sqrt((double)D);
+  const bool selective = run->model->config.attention.selective.enabled;
+  double logits[H][T][T];
+  for (int h = 0; h < H; h++)
+    for (int i = 0; i < T; i++)
+      for (int j = 0; j <= i; j++) {
+        double dot = 0;
+        for (int d = 0; d < D; d++)
+          dot += get(a->qkv, (size_t)(i * N + h * D + d), run->exec.dtype) *
+                 get(a->qkv, (size_t)(j * N + (H + h) * D + d), run->exec.dtype);
+        logits[h][i][j] = scale * dot;
+      }
+  for (int j = 0; j < T; j++) {
+    double F = 0;
+    for (int i = j; i < T; i++) {
+      n->F[l][i][j] = F;
+      if (selective && j >= 1 && j < i) F += fmax(0, logits[0][i][j]);
+    }
+  }
+  for (int h = 0; h < H; h++)
+    for (int i = 0; i < T; i++) {
+      double sum = 0;
+      for (int j = 0; j <= i; j++) sum += n->weights[l][h][i][j] = exp(logits[h][i][j] - n->F[l][i][j]);
+      for (int j = 0; j <= i; j++) n->weights[l][h][i][j] /= sum;
+    }
+}
+
+static void test_weights(void **state) {
+  (void)state;
+  static const struct model_case cases[] = {
+      {.position = WN_POS_LEARNED, .ffn = WN_FFN_SWIGLU, .kv_heads = 4, .sel = {PAPER}},
+      {.position = WN_POS_LEARNED, .ffn = WN_FFN_SWIGLU, .kv_heads = 4},
+      /* The map of the output does not touch the weights. */
+      {.position = WN_POS_LEARNED, .ffn = WN_FFN_SWIGLU, .kv_heads = 4, .attention = "{\"exclusive\":true}"}};
+  for (int c = 0; c < 3; c++)
+    for (int b = 0; b < 2; b++) {
+      wn_context *ctx = context_of(b ? "ref" : "cpu", 2);
+      wn_model_config config = model_case_config(&cases[c]);
+      struct wn_model *model = model_of(ctx, &config, WN_F32);
+      int32_t tokens[T], targets[T];
+      make_tokens(tokens, 3);
+      for (int i = 0; i < T; i++) targets[i] = i + 1 < T ? tokens[i + 1] : -1;
+      struct kept *k = calloc(1, sizeof *k);
+      struct naive *n = calloc(1, sizeof *n);
+      double loss;
+      OK(ctx, wn_analyze_selection(ctx, model, tokens, T, NULL, true, keep, k, &loss));
+      assert_int_equal(k->layers, L);
+      assert_int_equal(k->selective, c == 0);
+      assert_false(k->evicts);
+      wn_workspace *ws;
+      struct wn_step_result result;
+      const struct wn_layer_observer observer = {.layer = on_layer, .user = n};
+      OK(ctx, wn_workspace_create(ctx, model, 1, T, &(struct wn_workspace_options){.activation_dtype = WN_F32}, &ws));
+      OK(ctx, wn_model_step(model, ws, &(struct wn_batch){.B = 1, .T = T, .tokens = tokens, .targets = targets},
+                            &(struct wn_step){.observer = &observer}, &result));
+      assert_true(fabs(loss - result.loss_sum / (double)result.counted) < 1e-5);
+      double most = 0, masked = 0;
+      for (int l = 0; l < L; l++)
+        for (int i = 0; i < T; i++)
+          for (int j = 0; j < T; j++) {
+            double mean = 0;
+            for (int h = 0; h < H; h++) {
+              const double want = j <= i ? n->weights[l][h][i][j] : 0;
+              most = fmax(most, fabs(want - (double)k->heads[l][h][i][j]));
+              mean += want / H;
+            }
+            most = fmax(most, fabs(mean - (double)k->weights[l][i][j]));
+            if (c == 0 && j <= i)
+              most = fmax(most, fabs(n->F[l][i][j] - (double)k->F[l][i][j]) / fmax(1, n->F[l][i][j]));
+            if (j <= i) masked = fmax(masked, n->F[l][i][j]);
+          }
+      assert_true(most < 2e-5);
+      assert_true((c == 0) == (masked > 0.1));
+      wn_workspace_destroy(ws);
+      free(k);
+      free(n);
+      wn_model_destroy(model);
+      wn_context_destroy(ctx);
+    }
+}
+
+static void test_budgets(void **state) {
+  (void)state;
+  static const struct model_case selective = {
+      .position = WN_POS_LEARNED, .ffn = WN_FFN_SWIGLU, .kv_heads = 4, .sel = {PAPER}};
+  wn_context *ctx = context_of("cpu", 1);
+  wn_model_config config = model_case_config(&selective);
+  struct wn_model *model = model_of(ctx, &config, WN_F32);
+  int32_t tokens[T];
+  make_tokens(tokens, 4);
+  wn_budgets budgets;
+  wn_budgets_init(&budgets);
+  OK(ctx, wn_budgets_parse(ctx, &config, "4,6", &budgets));
+  struct kept *k = calloc(1, sizeof *k);
+  OK(ctx, wn_analyze_selection(ctx, model, tokens, T, &budgets, false, keep, k, NULL));
+  assert_true(k->evicts && k->budget[0] == 4 && k->budget[1] == 6);
+  for (int l = 0; l < L; l++)
+    for (int i = 0; i < T; i++) {
+      int held = 0;
+      double sum = 0;
+      for (int j = 0; j <= i; j++) {
+        const bool here = k->gone[l][j] > i;
+        held += here;
+        sum += (double)k->weights[l][i][j];
+        if (!here) assert_true(k->weights[l][i][j] == 0);
+      }
+      assert_int_equal(held, i + 1 < budgets.tokens[l] ? i + 1 : budgets.tokens[l]);
+      assert_true(fabs(sum - 1) < 1e-5);
+    }
+  wn_budgets_clear(&budgets);
+  free(k);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
+static wn_status refuse(void *user, const wn_selection_layer *layer) {
+  ++*(int *)user;
+  return layer->layer == 0 ? WN_ERR_FORMAT : WN_OK;
+}
+
+static void test_refused(void **state) {
+  (void)state;
+  static const struct model_case plain = {.position = WN_POS_LEARNED, .ffn = WN_FFN_SWIGLU, .kv_heads = 4};
+  wn_context *ctx = context_of("ref", 1);
+  wn_model_config config = model_case_config(&plain);
+  struct wn_model *model = model_of(ctx, &config, WN_F32);
+  int32_t tokens[32] = {0};
+  int calls = 0;
+  assert_refused(ctx, wn_analyze_selection(ctx, model, tokens, 17, NULL, false, refuse, &calls, NULL), WN_ERR_ARGUMENT,
+                 "expected 1 to 16");
+  assert_refused(ctx, wn_analyze_selection(ctx, model, tokens, 0, NULL, false, refuse, &calls, NULL), WN_ERR_ARGUMENT,
+                 "expected");
+  assert_int_equal(wn_analyze_selection(ctx, model, tokens, 8, NULL, false, refuse, &calls, NULL), WN_ERR_FORMAT);
+  assert_int_equal(calls, 1);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
+/* The mean of two sequences, in cells of two tokens, against the two. */
+static void test_mean(void **state) {
+  (void)state;
+  static const struct model_case selective = {
+      .position = WN_POS_LEARNED, .ffn = WN_FFN_SWIGLU, .kv_heads = 4, .sel = {PAPER}};
+  char folder[512], path[600];
+  wn_context *ctx = context_of("cpu", 1);
+  wn_model_config config = model_case_config(&selective);
+  struct wn_model *model = model_of(ctx, &config, WN_F32);
+  int32_t tokens[2 * T + 1];
+  make_tokens(tokens, 5);
+  make_tokens(tokens + T, 6);
+  tokens[2 * T] = 1;
+  make_folder(folder);
+  snprintf(path, sizeof path, "%s/val.bin", folder);
+  OK(ctx, wn_token_file_write(ctx, path, "llmc", V, tokens, 2 * T + 1));
+  wn_recipe recipe;
+  wn_recipe_init(&recipe);
+  recipe.data.kind = WN_DATA_TOKENS;
+  snprintf(recipe.data.val, sizeof recipe.data.val, "%s", path);
+  wn_data_source *source;
+  OK(ctx, wn_data_source_create(ctx, &recipe.data, "val", T, V, &source));
+  wn_selection_mean *mean;
+  OK(ctx, wn_analyze_selection_mean(ctx, model, source, T, 5, 2, NULL, NULL, &mean));
+  assert_int_equal(mean->sequences, 2); /* there are no more */
+  assert_int_equal(mean->size, 7);
+  struct kept *k = calloc(2, sizeof *k);
+  for (int s = 0; s < 2; s++)
+    OK(ctx, wn_analyze_selection(ctx, model, tokens + s * T, T, NULL, false, keep, &k[s], NULL));
+  for (int l = 0; l < L; l++)
+    for (int r = 0; r < 7; r++)
+      for (int c = 0; c < 7; c++) {
+        double w = 0, m = 0;
+        int n = 0;
+        for (int s = 0; s < 2; s++)
+          for (int i = 2 * r; i < 2 * r + 2; i++)
+            for (int j = 2 * c; j < 2 * c + 2 && j <= i; j++) {
+              w += (double)k[s].weights[l][i][j];
+              m += 1 - exp(-(double)k[s].F[l][i][j]);
+              n++;
+            }
+        const size_t at = (size_t)((l * 7 + r) * 7 + c);
+        assert_true(fabs((double)mean->weights[at] - (n ? w / n : 0)) < 1e-6);
+        assert_true(fabs((double)mean->masked[at] - (n ? m / n : 0)) < 1e-6);
+      }
+  for (int l = 0; l < L; l++)
+    for (int j = 0; j < T; j++) {
+      const double want = 1 - (exp(-(double)k[0].F[l][T - 1][j]) + exp(-(double)k[1].F[l][T - 1][j])) / 2;
+      assert_true(fabs((double)mean->last[l * T + j] - want) < 1e-6);
+    }
+  free(k);
+  wn_selection_mean_destroy(mean);
+  wn_data_source_destroy(source);
+  remove_folder(folder);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_weights), cmocka_unit_test(test_budgets),
+                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_mean)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
