@@ -286,7 +286,7 @@ int cmd_report(int argc, char **argv) {
        .type = CLI_STRING,
        .out = &r.data,
        .metavar = "FILE",
-       .help = "a token file (.bin) instead of them"},
+       .help = "a token file (.bin) instead of them, also for --sequences"},
       {.name = "out", .type = CLI_STRING, .out = &r.out, .metavar = "FILE", .help = "the page"},
       {.name = "figures",
        .type = CLI_STRING,
@@ -342,7 +342,6 @@ int cmd_report(int argc, char **argv) {
           "Each is a run's folder, a checkpoint, a model file, a folder or search.json of winnow prune search, or the\n"
           "JSON of winnow prune compare."};
   int code = cli_parse(&spec, argc, argv, &inputs);
-  if (code == CLI_GO && r.text && r.data) code = cli_usage_error(spec.command, "--data and --text exclude each other");
   if (code == CLI_GO) code = cli_budgets_check(spec.command, &r.budgets);
   if (code == CLI_GO) code = cli_context_open(&r.common, &r.ctx);
   for (int i = 0; !code && i < inputs.count; i++) code = add_input(&r, inputs.items[i]);
