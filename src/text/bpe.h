@@ -76,7 +76,7 @@ wn_status wn_bpe_set_token(wn_context *ctx, const char *name, struct wn_bpe *bpe
                            size_t bytes, enum wn_token_kind kind);
 /* When all tokens are set: the index and the tokens of bytes, which merges need. */
 wn_status wn_bpe_index(wn_context *ctx, const char *name, struct wn_bpe *bpe);
-/* When all is set: finders, what cutting may rely on, and a try. */
+/* When all is set: finders, and whether texts may be cut. */
 wn_status wn_bpe_finish(wn_context *ctx, const char *name, struct wn_bpe *bpe);
 
 /* Appends the ids of a text, which must be UTF-8. Special tokens are read inside the spans only. at_start: the document
@@ -96,9 +96,5 @@ struct wn_published {
 const struct wn_published *wn_published_find(const char *name, size_t bytes); /* NULL: unknown */
 bool wn_published_has_pattern(const char *pattern); /* one of them: it may be cut before a newline behind a letter */
 extern const char wn_gpt2_pattern[];
-
-wn_status wn_bpe_load_json(wn_context *ctx, const char *path, struct wn_bpe *bpe, int32_t *bos, int32_t *eos);
-/* tokenizer.json as Hugging Face tokenizers reads it; bos: put before every text, or -1. */
-wn_status wn_bpe_save_json(wn_context *ctx, const struct wn_bpe *bpe, int32_t bos, const char *path);
 
 #endif

@@ -9,10 +9,12 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "text/bpe_json.h"
 #include "text/tokenizer_kinds.h"
 #include "text/vocab_gguf.h"
 
 #define MODEL_LIMIT ((size_t)256 << 20)
+#define TEMPLATE_LIMIT ((size_t)1 << 20)
 #define MODEL_NAME "tokenizer.model"
 #define KIND_NAME "tokenizer.json"
 #define CONFIG_NAME "tokenizer_config.json"
@@ -132,20 +134,82 @@ static void find_ends(wn_tokenizer *tok) {
   }
 }
 
+/* --- tokenizer.json and what stands beside it --- */
+
 /* {"kind": "bytes"} in a checkpoint; else a Hugging Face tokenizer. */
 static wn_status load_json(wn_context *ctx, const char *path, wn_tokenizer *tok) {
   json_t *json;
+  int32_t eos;
   WN_TRY(wn_json_load_file(ctx, path, &json));
   const char *kind = json_string_value(json_object_get(json, "kind"));
   wn_status status = WN_OK;
-  if (!kind || strcmp(kind, "bytes"))
-    status = wn_fail(ctx, WN_ERR_UNSUPPORTED,
-                     "%s: not a tokenizer that can be read here (\"kind\": \"bytes\", or a "
-                     "SentencePiece " MODEL_NAME " beside it)",
-                     path);
+  if (kind) {
+    if (strcmp(kind, "bytes"))
+      status = wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: \"kind\" is \"%s\", expected \"bytes\"", path, kind);
+  } else {
+    status = wn_bpe_create(ctx, &tok->bpe);
+    if (status == WN_OK) status = wn_bpe_read_json(ctx, path, json, tok->bpe, &tok->bos, &eos);
+    if (status == WN_OK) {
+      tok->vocab_size = tok->bpe->vocab.size;
+      tok->known_bos = tok->bos;
+      tok->eos = eos;
+      tok->configured = true;
+    }
+  }
   json_decref(json);
-  (void)tok;
   return status;
+}
+
+/* A token given as its text, or as an object with it. */
+static int32_t configured_token(const wn_tokenizer *tok, const json_t *config, const char *key) {
+  const json_t *value = json_object_get(config, key);
+  if (json_is_object(value)) value = json_object_get(value, "content");
+  const char *text = json_string_value(value);
+  if (!text) return -1;
+  int32_t id = wn_tokenizer_find(tok, text, strlen(text));
+  return id >= 0 || !tok->bpe ? id : wn_vocab_find(&tok->bpe->vocab, text, strlen(text));
+}
+
+static wn_status set_template(wn_context *ctx, wn_tokenizer *tok, const json_t *value) {
+  for (size_t i = 0; json_is_array(value) && i < json_array_size(value); i++) { /* several by name */
+    const json_t *entry = json_array_get(value, i);
+    const char *name = json_string_value(json_object_get(entry, "name"));
+    if (i > 0 && (!name || strcmp(name, "default"))) continue;
+    WN_TRY(set_template(ctx, tok, json_object_get(entry, "template")));
+  }
+  if (!json_is_string(value)) return WN_OK;
+  wn_free(tok->chat_template);
+  tok->chat_template = wn_strdup(ctx, json_string_value(value));
+  return tok->chat_template ? WN_OK : WN_ERR_MEMORY;
+}
+
+/* tokenizer_config.json: which tokens stand where, and the chat template (which may be a file of its own). */
+static wn_status load_config(wn_context *ctx, const char *dir, wn_tokenizer *tok) {
+  char path[4096];
+  if (!tok->bpe && !tok->spm) return WN_OK;
+  if (wn_path_has(dir, CONFIG_NAME)) {
+    json_t *config;
+    WN_TRY(wn_path_join(ctx, path, sizeof path, dir, CONFIG_NAME));
+    WN_TRY(wn_json_load_file(ctx, path, &config));
+    int32_t bos = configured_token(tok, config, "bos_token"), eos = configured_token(tok, config, "eos_token");
+    int32_t turn = configured_token(tok, config, "eot_token");
+    const json_t *add = json_object_get(config, "add_bos_token");
+    if (bos >= 0) tok->known_bos = bos;
+    if (eos >= 0) tok->eos = eos;
+    if (turn >= 0) tok->ends[tok->end_count++] = turn;
+    if (json_is_boolean(add)) tok->bos = json_is_true(add) ? tok->known_bos : -1;
+    wn_status status = set_template(ctx, tok, json_object_get(config, "chat_template"));
+    json_decref(config);
+    WN_TRY(status);
+    tok->configured = true;
+  }
+  if (!tok->chat_template && wn_path_has(dir, "chat_template.jinja")) {
+    size_t bytes;
+    WN_TRY(wn_path_join(ctx, path, sizeof path, dir, "chat_template.jinja"));
+    WN_TRY(wn_file_read(ctx, path, TEMPLATE_LIMIT, &tok->chat_template, &bytes));
+    tok->configured = true;
+  }
+  return WN_OK;
 }
 
 static bool has_magic(const char *path, const char *magic) {
@@ -170,12 +234,14 @@ static wn_status load_file(wn_context *ctx, const char *path, wn_tokenizer *tok)
 wn_status wn_tokenizer_load(wn_context *ctx, const char *spec, wn_tokenizer **out) {
   *out = NULL;
   char path[4096];
+  const char *dir = NULL;
   bool bytes = !strcmp(spec, "bytes");
   if (!bytes && wn_path_is_dir(spec)) {
     const char *name = wn_path_has(spec, MODEL_NAME) ? MODEL_NAME : KIND_NAME;
     if (!wn_path_has(spec, name))
       return wn_fail(ctx, WN_ERR_IO, "%s: the folder has no tokenizer (" MODEL_NAME " or " KIND_NAME ")", spec);
     WN_TRY(wn_path_join(ctx, path, sizeof path, spec, name));
+    dir = spec;
     spec = path;
   }
   void *p;
@@ -184,6 +250,7 @@ wn_status wn_tokenizer_load(wn_context *ctx, const char *spec, wn_tokenizer **ou
   tok->vocab_size = 256;
   tok->bos = tok->eos = tok->known_bos = -1;
   wn_status status = bytes ? WN_OK : load_file(ctx, spec, tok);
+  if (status == WN_OK && dir) status = load_config(ctx, dir, tok);
   if (status != WN_OK) {
     wn_tokenizer_destroy(tok);
     return status;
@@ -235,18 +302,61 @@ int32_t wn_tokenizer_find(const wn_tokenizer *tok, const char *text, size_t byte
   return -1;
 }
 
+/* --- saving --- */
+
+static json_t *token_json(const wn_tokenizer *tok, int32_t id) {
+  const char *text = NULL;
+  size_t n = 0;
+  if (id < 0) return json_null();
+  if (tok->bpe) {
+    text = wn_vocab_text(&tok->bpe->vocab, id);
+    n = tok->bpe->vocab.tokens[id].bytes;
+  } else {
+    wn_spm_piece(tok->spm, id, &text, &n);
+  }
+  json_t *string = json_stringn(text, n);
+  return string ? string : json_null();
+}
+
+static wn_status save_config(wn_context *ctx, const wn_tokenizer *tok, const char *path) {
+  json_t *config = json_pack(
+      "{s:s, s:o, s:o, s:b}", "tokenizer_class", tok->bpe ? "PreTrainedTokenizerFast" : "LlamaTokenizer", "bos_token",
+      token_json(tok, tok->known_bos), "eos_token", token_json(tok, tok->eos), "add_bos_token", tok->bos >= 0);
+  if (config && tok->end_count > 0 && tok->ends[0] != tok->eos)
+    json_object_set_new(config, "eot_token", token_json(tok, tok->ends[0]));
+  if (config && tok->chat_template) json_object_set_new(config, "chat_template", json_string(tok->chat_template));
+  wn_status status =
+      config ? wn_json_save_file(ctx, path, config) : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s", path);
+  json_decref(config);
+  return status;
+}
+
+/* Another tokenizer's file of an earlier run would be loaded instead. */
+static wn_status remove_other(wn_context *ctx, const char *dir, const char *name) {
+  char path[4096];
+  WN_TRY(wn_path_join(ctx, path, sizeof path, dir, name));
+  if (unlink(path) != 0 && errno != ENOENT)
+    return wn_fail(ctx, WN_ERR_IO, "cannot remove %s: %s", path, strerror(errno));
+  return WN_OK;
+}
+
 wn_status wn_tokenizer_save(wn_context *ctx, const wn_tokenizer *tok, const char *dir) {
   static const char kind[] = "{\n  \"kind\": \"bytes\"\n}\n";
-  char path[4096], other[4096];
+  char path[4096], config[4096];
   WN_TRY(wn_path_join(ctx, path, sizeof path, dir, tok->spm ? MODEL_NAME : KIND_NAME));
-  WN_TRY(wn_path_join(ctx, other, sizeof other, dir, tok->spm ? KIND_NAME : MODEL_NAME));
-  if (tok->bpe) return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: a BPE tokenizer cannot be written yet", path);
-  if (tok->spm)
+  WN_TRY(wn_path_join(ctx, config, sizeof config, dir, CONFIG_NAME));
+  if (tok->bpe) {
+    json_t *json;
+    WN_TRY(wn_bpe_write_json(ctx, tok->bpe, tok->bos, &json));
+    wn_status status = wn_json_save_file(ctx, path, json);
+    json_decref(json);
+    WN_TRY(status);
+  } else if (tok->spm) {
     WN_TRY(wn_file_write(ctx, path, tok->model, tok->model_bytes));
-  else
+  } else {
     WN_TRY(wn_file_write(ctx, path, kind, sizeof kind - 1));
-  /* Another tokenizer's file of an earlier run would be loaded instead. */
-  if (unlink(other) != 0 && errno != ENOENT)
-    return wn_fail(ctx, WN_ERR_IO, "cannot remove %s: %s", other, strerror(errno));
-  return WN_OK;
+  }
+  WN_TRY(tok->configured ? save_config(ctx, tok, config) : remove_other(ctx, dir, CONFIG_NAME));
+  if (tok->configured) WN_TRY(remove_other(ctx, dir, "chat_template.jinja"));
+  return remove_other(ctx, dir, tok->spm ? KIND_NAME : MODEL_NAME);
 }

@@ -1,0 +1,456 @@
+/* Reading a tokenizer.json (Hugging Face tokenizers) whose model is BPE. What it may say is many things; those that
+ * language models use are read (docs/tokenizers.md lists them), and everything else is refused by name: a tokenizer
+ * that is understood in part gives wrong tokens in silence. */
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "text/bpe_json.h"
+#include "text/utf8.h"
+
+#define MAX_DEPTH 4 /* of sequences in sequences */
+
+struct reader {
+  wn_context *ctx;
+  const char *name;
+  struct wn_bpe *bpe;
+  bool byte_level; /* seen: nothing may come behind it */
+};
+
+static wn_status wrong(const struct reader *r, const char *where, const char *expected) {
+  return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: %s is not %s", r->name, where, expected);
+}
+static wn_status unknown(const struct reader *r, const char *where, const char *what) {
+  return wn_fail(r->ctx, WN_ERR_UNSUPPORTED, "%s: %s \"%.60s\" cannot be read here", r->name, where, what);
+}
+
+/* A bool that may be left out. */
+static wn_status get_bool(const struct reader *r, const json_t *object, const char *where, const char *key,
+                          bool otherwise, bool *out) {
+  const json_t *value = json_object_get(object, key);
+  char place[128];
+  *out = otherwise;
+  if (!value || json_is_null(value)) return WN_OK;
+  snprintf(place, sizeof place, "%s.%s", where, key);
+  if (!json_is_boolean(value)) return wrong(r, place, "true or false");
+  *out = json_is_true(value);
+  return WN_OK;
+}
+
+/* A string without NULs that may be left out (NULL). */
+static wn_status get_string(const struct reader *r, const json_t *object, const char *where, const char *key,
+                            const char **out) {
+  const json_t *value = json_object_get(object, key);
+  char place[128];
+  *out = NULL;
+  if (!value || json_is_null(value)) return WN_OK;
+  snprintf(place, sizeof place, "%s.%s", where, key);
+  if (!json_is_string(value)) return wrong(r, place, "a string");
+  *out = json_string_value(value);
+  return WN_OK;
+}
+
+static wn_status get_type(const struct reader *r, const json_t *object, const char *where, const char **out) {
+  if (!json_is_object(object)) return wrong(r, where, "an object");
+  WN_TRY(get_string(r, object, where, "type", out));
+  return *out ? WN_OK : wrong(r, where, "an object with a type");
+}
+
+/* The parts of a sequence, under either of its names. */
+static const json_t *sequence(const json_t *object, const char *key) {
+  const json_t *list = json_object_get(object, key);
+  return json_is_array(list) ? list : NULL;
+}
+
+/* --- normalizer --- */
+
+static wn_status read_normalizer(struct reader *r, const json_t *object, int depth) {
+  static const char *const forms[4] = {"NFC", "NFD", "NFKC", "NFKD"};
+  const char *type, *text;
+  if (!object || json_is_null(object)) return WN_OK;
+  WN_TRY(get_type(r, object, "normalizer", &type));
+  if (!strcmp(type, "Sequence")) {
+    const json_t *list = sequence(object, "normalizers");
+    if (!list || depth == MAX_DEPTH) return wrong(r, "normalizer", "a sequence");
+    for (size_t i = 0; i < json_array_size(list); i++) WN_TRY(read_normalizer(r, json_array_get(list, i), depth + 1));
+    return WN_OK;
+  }
+  if (r->bpe->normalize_count == WN_BPE_STEPS) return unknown(r, "more normalizers than twelve, among them", type);
+  struct wn_normalize_step step = {0};
+  int form = -1;
+  for (int i = 0; i < 4; i++)
+    if (!strcmp(type, forms[i])) form = i;
+  if (form == 0) {
+    step.kind = WN_NORMALIZE_NFC;
+  } else if (form == 1) {
+    step.kind = WN_NORMALIZE_NFD;
+  } else if (form == 2) {
+    step.kind = WN_NORMALIZE_NFKC;
+  } else if (form == 3) {
+    step.kind = WN_NORMALIZE_NFKD;
+  } else if (!strcmp(type, "Prepend")) {
+    step.kind = WN_NORMALIZE_PREPEND;
+    WN_TRY(get_string(r, object, "normalizer", "prepend", &text));
+    if (!text) return wrong(r, "normalizer.prepend", "a string");
+    if (!(step.to = wn_strdup(r->ctx, text))) return WN_ERR_MEMORY;
+  } else if (!strcmp(type, "Replace")) {
+    step.kind = WN_NORMALIZE_REPLACE;
+    const char *from, *to;
+    WN_TRY(get_string(r, json_object_get(object, "pattern"), "normalizer.pattern", "String", &from));
+    WN_TRY(get_string(r, object, "normalizer", "content", &to));
+    if (!from || !from[0]) return unknown(r, "normalizer", "Replace of a regular expression");
+    if (!to) return wrong(r, "normalizer.content", "a string");
+    step.from = wn_strdup(r->ctx, from);
+    step.to = wn_strdup(r->ctx, to);
+    if (!step.from || !step.to) {
+      wn_free(step.from);
+      wn_free(step.to);
+      return WN_ERR_MEMORY;
+    }
+  } else {
+    return unknown(r, "normalizer", type);
+  }
+  r->bpe->normalize[r->bpe->normalize_count++] = step;
+  return WN_OK;
+}
+
+/* --- pre_tokenizer --- */
+
+static wn_status read_behavior(const struct reader *r, const json_t *object, int *out) {
+  static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
+  const char *name;
+  WN_TRY(get_string(r, object, "pre_tokenizer", "behavior", &name));
+  *out = WN_SPLIT_ISOLATED;
+  for (int i = 0; i < 5 && name; i++)
+    if (!strcmp(name, names[i])) {
+      *out = i;
+      return WN_OK;
+    }
+  return name ? unknown(r, "pre_tokenizer.behavior", name) : WN_OK;
+}
+
+static wn_status add_step(struct reader *r, struct wn_split_step step) {
+  if (r->bpe->split_count == WN_BPE_STEPS) return unknown(r, "more than twelve of", "pre_tokenizer");
+  r->bpe->split[r->bpe->split_count++] = step;
+  return WN_OK;
+}
+
+static wn_status read_split(struct reader *r, const json_t *object) {
+  const json_t *pattern = json_object_get(object, "pattern");
+  const char *regex, *string;
+  bool invert;
+  int behavior;
+  WN_TRY(get_string(r, pattern, "pre_tokenizer.pattern", "Regex", &regex));
+  WN_TRY(get_string(r, pattern, "pre_tokenizer.pattern", "String", &string));
+  WN_TRY(get_bool(r, object, "pre_tokenizer", "invert", false, &invert));
+  WN_TRY(read_behavior(r, object, &behavior));
+  if (regex) return wn_bpe_add_split(r->ctx, r->name, r->bpe, regex, behavior, invert);
+  if (!string || !string[0]) return wrong(r, "pre_tokenizer.pattern", "{\"Regex\": ...} or {\"String\": ...}");
+  struct wn_text escaped = {0};
+  for (const char *p = string; *p; p++) wn_text_add(&escaped, strchr("\\^$.|?*+()[]{}", *p) ? "\\%c" : "%c", *p);
+  wn_status status = escaped.failed ? wn_fail(r->ctx, WN_ERR_MEMORY, "out of memory: a pattern")
+                                    : wn_bpe_add_split(r->ctx, r->name, r->bpe, escaped.data, behavior, invert);
+  wn_free(escaped.data);
+  return status;
+}
+
+static wn_status read_metaspace(struct reader *r, const json_t *object) {
+  static const char *const schemes[] = {"always", "first", "never"};
+  const char *replacement, *scheme;
+  bool prefix, split;
+  struct wn_split_step step = {.kind = WN_SPLIT_METASPACE, .prepend = WN_PREPEND_ALWAYS};
+  WN_TRY(get_string(r, object, "pre_tokenizer", "replacement", &replacement));
+  WN_TRY(get_string(r, object, "pre_tokenizer", "prepend_scheme", &scheme));
+  WN_TRY(get_bool(r, object, "pre_tokenizer", "add_prefix_space", true, &prefix));
+  WN_TRY(get_bool(r, object, "pre_tokenizer", "split", true, &split));
+  if (replacement && strcmp(replacement, "\xE2\x96\x81"))
+    return unknown(r, "pre_tokenizer Metaspace with", replacement);
+  int k = prefix ? 0 : 2;
+  for (int i = 0; i < 3 && scheme; i++)
+    if (!strcmp(scheme, schemes[i])) k = i;
+  step.prepend = k == 0 ? WN_PREPEND_ALWAYS : k == 1 ? WN_PREPEND_FIRST : WN_PREPEND_NEVER;
+  WN_TRY(add_step(r, step));
+  return split ? wn_bpe_add_split(r->ctx, r->name, r->bpe, "\xE2\x96\x81", WN_SPLIT_WITH_NEXT, false) : WN_OK;
+}
+
+static wn_status read_pre_tokenizer(struct reader *r, const json_t *object, int depth) {
+  const char *type;
+  bool flag;
+  int behavior;
+  if (!object || json_is_null(object)) return WN_OK;
+  WN_TRY(get_type(r, object, "pre_tokenizer", &type));
+  if (!strcmp(type, "Sequence")) {
+    const json_t *list = sequence(object, "pretokenizers");
+    if (!list || depth == MAX_DEPTH) return wrong(r, "pre_tokenizer", "a sequence");
+    for (size_t i = 0; i < json_array_size(list); i++)
+      WN_TRY(read_pre_tokenizer(r, json_array_get(list, i), depth + 1));
+    return WN_OK;
+  }
+  if (r->byte_level) return unknown(r, "behind ByteLevel, the pre_tokenizer", type);
+  if (!strcmp(type, "ByteLevel")) {
+    r->byte_level = true;
+    WN_TRY(get_bool(r, object, "pre_tokenizer", "add_prefix_space", true, &flag));
+    if (flag) WN_TRY(add_step(r, (struct wn_split_step){.kind = WN_SPLIT_PREFIX_SPACE}));
+    WN_TRY(get_bool(r, object, "pre_tokenizer", "use_regex", true, &flag));
+    return flag ? wn_bpe_add_split(r->ctx, r->name, r->bpe, wn_gpt2_pattern, WN_SPLIT_ISOLATED, false) : WN_OK;
+  }
+  if (!strcmp(type, "Split")) return read_split(r, object);
+  if (!strcmp(type, "Metaspace")) return read_metaspace(r, object);
+  if (!strcmp(type, "Digits")) {
+    WN_TRY(get_bool(r, object, "pre_tokenizer", "individual_digits", false, &flag));
+    return wn_bpe_add_split(r->ctx, r->name, r->bpe, flag ? "\\p{N}" : "\\p{N}+", WN_SPLIT_ISOLATED, false);
+  }
+  if (!strcmp(type, "Punctuation")) {
+    WN_TRY(read_behavior(r, object, &behavior));
+    return wn_bpe_add_split(r->ctx, r->name, r->bpe, "[!-\\/:-@\\[-`{-~\\p{P}]", behavior, false);
+  }
+  if (!strcmp(type, "Whitespace"))
+    return wn_bpe_add_split(r->ctx, r->name, r->bpe, "\\w+|[^\\w\\s]+", WN_SPLIT_REMOVED, true);
+  if (!strcmp(type, "WhitespaceSplit"))
+    return wn_bpe_add_split(r->ctx, r->name, r->bpe, "\\s", WN_SPLIT_REMOVED, false);
+  return unknown(r, "pre_tokenizer", type);
+}
+
+static bool mentions(const json_t *object, const char *type, const char *list_key, int depth) {
+  const char *own = json_string_value(json_object_get(object, "type"));
+  if (own && !strcmp(own, type)) return true;
+  const json_t *list = json_object_get(object, list_key);
+  for (size_t i = 0; i < json_array_size(list) && depth < MAX_DEPTH; i++)
+    if (mentions(json_array_get(list, i), type, list_key, depth + 1)) return true;
+  return false;
+}
+
+/* --- decoder --- */
+
+/* Bytes, or U+2581 for spaces with bytes in between: what decoding here does has to be what the file asks for. */
+static wn_status read_decoder(struct reader *r, const json_t *object, int depth) {
+  const char *type, *text;
+  if (!object || json_is_null(object)) return depth || r->bpe->byte_level ? WN_OK : unknown(r, "decoder", "null");
+  WN_TRY(get_type(r, object, "decoder", &type));
+  if (r->bpe->byte_level) return strcmp(type, "ByteLevel") ? unknown(r, "decoder", type) : WN_OK;
+  if (!strcmp(type, "Sequence")) {
+    const json_t *list = sequence(object, "decoders");
+    if (!list || depth == MAX_DEPTH) return wrong(r, "decoder", "a sequence");
+    for (size_t i = 0; i < json_array_size(list); i++) WN_TRY(read_decoder(r, json_array_get(list, i), depth + 1));
+    return WN_OK;
+  }
+  if (!strcmp(type, "Metaspace")) {
+    WN_TRY(get_string(r, object, "decoder", "prepend_scheme", &text));
+    r->bpe->strip_space = !text || strcmp(text, "never");
+    return WN_OK;
+  }
+  if (!strcmp(type, "Strip")) {
+    WN_TRY(get_string(r, object, "decoder", "content", &text));
+    json_int_t start = json_integer_value(json_object_get(object, "start"));
+    json_int_t stop = json_integer_value(json_object_get(object, "stop"));
+    if (!text || strcmp(text, " ") || start < 0 || start > 1 || stop != 0)
+      return unknown(r, "decoder", "Strip of anything but one space before the text");
+    r->bpe->strip_space = start == 1;
+    return WN_OK;
+  }
+  if (!strcmp(type, "Replace")) {
+    const char *from, *to;
+    WN_TRY(get_string(r, json_object_get(object, "pattern"), "decoder.pattern", "String", &from));
+    WN_TRY(get_string(r, object, "decoder", "content", &to));
+    if (!from || strcmp(from, "\xE2\x96\x81") || !to || strcmp(to, " "))
+      return unknown(r, "decoder", "Replace of anything but U+2581 by a space");
+    return WN_OK;
+  }
+  if (!strcmp(type, "ByteFallback") || !strcmp(type, "Fuse")) return WN_OK;
+  return unknown(r, "decoder", type);
+}
+
+/* --- model --- */
+
+static wn_status read_id(const struct reader *r, const char *where, const json_t *value, int32_t *out) {
+  json_int_t id = json_integer_value(value);
+  if (!json_is_integer(value) || id < 0 || id >= WN_VOCAB_MAX)
+    return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: the id of \"%.60s\" is not a whole number from 0 to %d", r->name, where,
+                   WN_VOCAB_MAX - 1);
+  *out = (int32_t)id;
+  return WN_OK;
+}
+
+/* One more than the largest id. */
+static wn_status measure(struct reader *r, const json_t *vocab, const json_t *added, int32_t *size) {
+  const char *key;
+  json_t *value;
+  int32_t id = -1, largest = -1;
+  json_object_foreach((json_t *)vocab, key, value) {
+    WN_TRY(read_id(r, key, value, &id));
+    if (id > largest) largest = id;
+  }
+  for (size_t i = 0; i < json_array_size(added); i++) {
+    const json_t *token = json_array_get(added, i);
+    const char *content = json_string_value(json_object_get(token, "content"));
+    if (!content) return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: added_tokens[%zu].content is not a string", r->name, i);
+    WN_TRY(read_id(r, content, json_object_get(token, "id"), &id));
+    if (id > largest) largest = id;
+  }
+  size_t count = json_object_size(vocab) + json_array_size(added);
+  /* Holes are rare and small; an array for ids that nothing has would be as large as a file likes. */
+  if (largest < 0 || (size_t)largest >= 2 * count + 65536)
+    return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: the largest id is %d for %zu tokens", r->name, largest, count);
+  *size = largest + 1;
+  return WN_OK;
+}
+
+static wn_status read_vocab(struct reader *r, const json_t *vocab) {
+  const char *key;
+  json_t *value;
+  json_object_foreach((json_t *)vocab, key, value) {
+    int32_t id = (int32_t)json_integer_value(value);
+    if (r->bpe->vocab.tokens[id].kind != WN_TOKEN_NONE)
+      return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: two tokens have the id %d", r->name, id);
+    WN_TRY(wn_bpe_set_token(r->ctx, r->name, r->bpe, id, key, strlen(key), WN_TOKEN_TEXT));
+  }
+  return WN_OK;
+}
+
+static wn_status read_added(struct reader *r, const json_t *added) {
+  char own[2 * WN_TOKEN_MAX_BYTES + 1];
+  for (size_t i = 0; i < json_array_size(added); i++) {
+    const json_t *object = json_array_get(added, i);
+    const char *content = json_string_value(json_object_get(object, "content"));
+    int32_t id = (int32_t)json_integer_value(json_object_get(object, "id"));
+    size_t bytes = strlen(content);
+    bool special, single, lstrip, rstrip, normalized;
+    WN_TRY(get_bool(r, object, "added_tokens", "special", false, &special));
+    WN_TRY(get_bool(r, object, "added_tokens", "single_word", false, &single));
+    WN_TRY(get_bool(r, object, "added_tokens", "lstrip", false, &lstrip));
+    WN_TRY(get_bool(r, object, "added_tokens", "rstrip", false, &rstrip));
+    WN_TRY(get_bool(r, object, "added_tokens", "normalized", !special, &normalized));
+    if (single) return unknown(r, "an added token that is only whole words (single_word):", content);
+    if (bytes == 0) return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: added token %d is empty", r->name, id);
+    struct wn_token *t = &r->bpe->vocab.tokens[id];
+    bool model = false;
+    if (t->kind != WN_TOKEN_NONE) { /* in the vocabulary too, with the same text */
+      size_t n = t->kind == WN_TOKEN_TEXT ? wn_bpe_token_text(r->bpe, id, own) : 0;
+      if (n != bytes || memcmp(own, content, n))
+        return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: two tokens have the id %d", r->name, id);
+      model = t->model;
+      for (size_t k = 0; k < bytes && r->bpe->byte_level; k++) model = model && content[k] > 0x20 && content[k] < 0x7F;
+    }
+    enum wn_token_kind kind = special ? WN_TOKEN_SPECIAL : WN_TOKEN_ADDED;
+    WN_TRY(wn_bpe_set_token(r->ctx, r->name, r->bpe, id, content, bytes, kind));
+    t->model = model;
+    t->lstrip = lstrip;
+    t->rstrip = rstrip;
+    t->normalized = normalized;
+  }
+  return WN_OK;
+}
+
+static wn_status read_merges(struct reader *r, const json_t *merges) {
+  if (!json_is_array(merges)) return wrong(r, "model.merges", "an array");
+  WN_TRY(wn_bpe_reserve_merges(r->ctx, r->bpe, json_array_size(merges)));
+  for (size_t i = 0; i < json_array_size(merges); i++) {
+    const json_t *merge = json_array_get(merges, i);
+    const char *left = json_string_value(merge), *right = NULL;
+    size_t left_bytes = 0;
+    if (left) { /* "a b" */
+      const char *space = strchr(left, ' ');
+      if (space && !strchr(space + 1, ' ')) {
+        left_bytes = (size_t)(space - left);
+        right = space + 1;
+      }
+    } else if (json_array_size(merge) == 2) { /* ["a", "b"] */
+      left = json_string_value(json_array_get(merge, 0));
+      right = json_string_value(json_array_get(merge, 1));
+      left_bytes = left ? strlen(left) : 0;
+    }
+    if (!left || !right)
+      return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: model.merges[%zu] is neither \"a b\" nor [\"a\", \"b\"]", r->name, i);
+    WN_TRY(wn_bpe_add_merge(r->ctx, r->name, r->bpe, (uint32_t)i, left, left_bytes, right, strlen(right)));
+  }
+  return WN_OK;
+}
+
+static wn_status read_model(struct reader *r, const json_t *model, const json_t *added) {
+  struct wn_bpe *bpe = r->bpe;
+  const json_t *vocab = json_object_get(model, "vocab");
+  const char *type, *text;
+  int32_t size = 0;
+  if (!json_is_object(model)) return wrong(r, "model", "an object");
+  WN_TRY(get_string(r, model, "model", "type", &type));
+  if (type && strcmp(type, "BPE")) return unknown(r, "model", type);
+  if (!json_is_object(vocab)) return wrong(r, "model.vocab", "an object");
+  if (added && !json_is_null(added) && !json_is_array(added)) return wrong(r, "added_tokens", "an array");
+  static const char *const affixes[2] = {"continuing_subword_prefix", "end_of_word_suffix"};
+  for (int i = 0; i < 2; i++) {
+    WN_TRY(get_string(r, model, "model", affixes[i], &text));
+    if (text && text[0]) return unknown(r, "model with", affixes[i]);
+  }
+  if (json_number_value(json_object_get(model, "dropout")) != 0) return unknown(r, "model with", "dropout");
+  WN_TRY(get_bool(r, model, "model", "fuse_unk", false, &bpe->fuse_unknown));
+  WN_TRY(get_bool(r, model, "model", "byte_fallback", false, &bpe->byte_fallback));
+  WN_TRY(get_bool(r, model, "model", "ignore_merges", false, &bpe->ignore_merges));
+  WN_TRY(measure(r, vocab, added, &size));
+  WN_TRY(wn_vocab_create(r->ctx, r->name, size, &bpe->vocab));
+  WN_TRY(read_vocab(r, vocab));
+  WN_TRY(read_added(r, added));
+  WN_TRY(wn_bpe_index(r->ctx, r->name, bpe));
+  WN_TRY(get_string(r, model, "model", "unk_token", &text));
+  if (text) {
+    const json_t *id = json_object_get(vocab, text);
+    if (!json_is_integer(id))
+      return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: model.unk_token \"%.60s\" is not a token", r->name, text);
+    bpe->unknown = (int32_t)json_integer_value(id);
+  }
+  return read_merges(r, json_object_get(model, "merges"));
+}
+
+/* --- post_processor: what stands before and behind every text --- */
+
+static wn_status read_template(struct reader *r, const json_t *object, int32_t *bos, int32_t *eos) {
+  const json_t *single = json_object_get(object, "single"), *ids = json_object_get(object, "special_tokens");
+  bool behind = false;
+  for (size_t i = 0; i < json_array_size(single); i++) {
+    const json_t *part = json_array_get(single, i);
+    if (json_object_get(part, "Sequence")) {
+      behind = true;
+      continue;
+    }
+    const char *name = json_string_value(json_object_get(json_object_get(part, "SpecialToken"), "id"));
+    if (!name) return wrong(r, "post_processor.single", "a list of Sequence and SpecialToken");
+    const json_t *list = json_object_get(json_object_get(ids, name), "ids");
+    const json_t *id = json_array_get(list, 0);
+    int32_t *out = behind ? eos : bos;
+    if (json_array_size(list) != 1 || *out >= 0) return unknown(r, "post_processor", "several special tokens in a row");
+    WN_TRY(read_id(r, name, id, out));
+    if (*out >= r->bpe->vocab.size || r->bpe->vocab.tokens[*out].kind == WN_TOKEN_NONE)
+      return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: post_processor names token %d, which there is not", r->name, *out);
+  }
+  return WN_OK;
+}
+
+static wn_status read_post_processor(struct reader *r, const json_t *object, int depth, int32_t *bos, int32_t *eos) {
+  const char *type;
+  if (!object || json_is_null(object)) return WN_OK;
+  WN_TRY(get_type(r, object, "post_processor", &type));
+  if (!strcmp(type, "Sequence")) {
+    const json_t *list = sequence(object, "processors");
+    if (!list || depth == MAX_DEPTH) return wrong(r, "post_processor", "a sequence");
+    for (size_t i = 0; i < json_array_size(list); i++)
+      WN_TRY(read_post_processor(r, json_array_get(list, i), depth + 1, bos, eos));
+    return WN_OK;
+  }
+  if (!strcmp(type, "TemplateProcessing")) return read_template(r, object, bos, eos);
+  return strcmp(type, "ByteLevel") ? unknown(r, "post_processor", type) : WN_OK;
+}
+
+wn_status wn_bpe_read_json(wn_context *ctx, const char *name, const json_t *root, struct wn_bpe *bpe, int32_t *bos,
+                           int32_t *eos) {
+  struct reader r = {.ctx = ctx, .name = name, .bpe = bpe};
+  *bos = *eos = -1;
+  const json_t *pre = json_object_get(root, "pre_tokenizer");
+  bpe->byte_level = mentions(pre, "ByteLevel", "pretokenizers", 0);
+  WN_TRY(read_normalizer(&r, json_object_get(root, "normalizer"), 0));
+  WN_TRY(read_pre_tokenizer(&r, pre, 0));
+  WN_TRY(read_decoder(&r, json_object_get(root, "decoder"), 0));
+  WN_TRY(read_model(&r, json_object_get(root, "model"), json_object_get(root, "added_tokens")));
+  WN_TRY(read_post_processor(&r, json_object_get(root, "post_processor"), 0, bos, eos));
+  return wn_bpe_finish(ctx, name, bpe);
+}

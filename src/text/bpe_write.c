@@ -1,0 +1,152 @@
+/* Writing a tokenizer.json: from any BPE model, one that came from a GGUF file as well. */
+#include <stdlib.h>
+#include <string.h>
+#include "base/alloc.h"
+#include "base/error.h"
+#include "text/bpe_json.h"
+
+static json_t *token_string(const struct wn_bpe *bpe, int32_t id) {
+  char text[2 * WN_TOKEN_MAX_BYTES + 1];
+  size_t n = wn_bpe_token_text(bpe, id, text);
+  return json_stringn(text, n);
+}
+
+static json_t *write_normalizer(const struct wn_bpe *bpe) {
+  static const char *const forms[4] = {"NFC", "NFD", "NFKC", "NFKD"};
+  if (bpe->normalize_count == 0) return json_null();
+  json_t *list = json_array();
+  for (int i = 0; i < bpe->normalize_count; i++) {
+    const struct wn_normalize_step *step = &bpe->normalize[i];
+    if (step->kind == WN_NORMALIZE_PREPEND)
+      json_array_append_new(list, json_pack("{s:s, s:s}", "type", "Prepend", "prepend", step->to));
+    else if (step->kind == WN_NORMALIZE_REPLACE)
+      json_array_append_new(list, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", step->from,
+                                            "content", step->to));
+    else
+      json_array_append_new(list, json_pack("{s:s}", "type", forms[step->kind]));
+  }
+  return json_pack("{s:s, s:o}", "type", "Sequence", "normalizers", list);
+}
+
+static json_t *byte_level(bool prefix, bool regex) {
+  return json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", prefix, "trim_offsets", 1,
+                   "use_regex", regex);
+}
+
+static json_t *write_pre_tokenizer(const struct wn_bpe *bpe) {
+  static const char *const behaviors[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
+  static const char *const schemes[] = {"always", "first", "never"};
+  json_t *list = json_array();
+  bool prefix = false, regex = false;
+  for (int i = 0; i < bpe->split_count; i++) {
+    const struct wn_split_step *step = &bpe->split[i];
+    if (step->kind == WN_SPLIT_PREFIX_SPACE) { /* only as part of ByteLevel, with its own pattern or none behind it */
+      prefix = true;
+      regex = i + 1 < bpe->split_count;
+      break;
+    }
+    if (step->kind == WN_SPLIT_METASPACE)
+      json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", "\xE2\x96\x81",
+                                            "prepend_scheme", schemes[step->prepend], "split", 0));
+    else
+      json_array_append_new(list, json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex",
+                                            wn_pattern_text(step->pattern), "behavior", behaviors[step->behavior],
+                                            "invert", step->invert));
+  }
+  if (bpe->byte_level) json_array_append_new(list, byte_level(prefix, regex));
+  if (json_array_size(list) == 0) {
+    json_decref(list);
+    return json_null();
+  }
+  return json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", list);
+}
+
+static json_t *write_decoder(const struct wn_bpe *bpe) {
+  if (bpe->byte_level) return byte_level(true, true);
+  json_t *list = json_array();
+  json_array_append_new(
+      list, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", "\xE2\x96\x81", "content", " "));
+  json_array_append_new(list, json_pack("{s:s}", "type", "ByteFallback"));
+  json_array_append_new(list, json_pack("{s:s}", "type", "Fuse"));
+  if (bpe->strip_space)
+    json_array_append_new(list,
+                          json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start", 1, "stop", 0));
+  return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
+}
+
+static json_t *write_added(const struct wn_bpe *bpe) {
+  json_t *list = json_array();
+  for (int32_t id = 0; id < bpe->vocab.size; id++) {
+    const struct wn_token *t = &bpe->vocab.tokens[id];
+    if (t->kind != WN_TOKEN_SPECIAL && t->kind != WN_TOKEN_ADDED) continue;
+    json_array_append_new(list,
+                          json_pack("{s:i, s:o, s:b, s:b, s:b, s:b, s:b}", "id", id, "content", token_string(bpe, id),
+                                    "single_word", 0, "lstrip", t->lstrip, "rstrip", t->rstrip, "normalized",
+                                    t->normalized, "special", t->kind == WN_TOKEN_SPECIAL));
+  }
+  return list;
+}
+
+static int by_rank(const void *a, const void *b) {
+  const struct wn_merge *x = *(const struct wn_merge *const *)a, *y = *(const struct wn_merge *const *)b;
+  return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+static wn_status write_merges(wn_context *ctx, const struct wn_bpe *bpe, json_t *list) {
+  void *p;
+  WN_TRY(wn_alloc(ctx, "merges", bpe->merge_count * sizeof(struct wn_merge *), &p));
+  const struct wn_merge **order = p;
+  uint32_t n = 0;
+  for (uint32_t i = 0; bpe->merges && i <= bpe->merge_mask; i++)
+    if (bpe->merges[i].pair != UINT64_MAX) order[n++] = &bpe->merges[i];
+  if (n) qsort(order, n, sizeof *order, by_rank);
+  for (uint32_t i = 0; i < n; i++)
+    json_array_append_new(list, json_pack("[o, o]", token_string(bpe, (int32_t)(order[i]->pair >> 32)),
+                                          token_string(bpe, (int32_t)(order[i]->pair & UINT32_MAX))));
+  wn_free(order);
+  return WN_OK;
+}
+
+static json_t *write_post_processor(const struct wn_bpe *bpe, int32_t bos) {
+  if (bos < 0) return json_null();
+  json_t *text = token_string(bpe, bos), *ids = json_object();
+  const char *name = json_string_value(text);
+  if (name) json_object_set_new(ids, name, json_pack("{s:s, s:[i], s:[s]}", "id", name, "ids", bos, "tokens", name));
+  json_t *out =
+      json_pack("{s:s, s:[{s:{s:s, s:i}}, {s:{s:s, s:i}}], s:[{s:{s:s, s:i}}, {s:{s:s, s:i}}, {s:{s:s, s:i}}], s:o}",
+                "type", "TemplateProcessing", "single", "SpecialToken", "id", name, "type_id", 0, "Sequence", "id", "A",
+                "type_id", 0, "pair", "SpecialToken", "id", name, "type_id", 0, "Sequence", "id", "A", "type_id", 0,
+                "Sequence", "id", "B", "type_id", 1, "special_tokens", ids);
+  json_decref(text);
+  return out;
+}
+
+wn_status wn_bpe_write_json(wn_context *ctx, const struct wn_bpe *bpe, int32_t bos, json_t **out) {
+  json_t *vocab = json_object(), *merges = json_array();
+  *out = NULL;
+  bool complete = vocab && merges;
+  for (int32_t id = 0; id < bpe->vocab.size && complete; id++) {
+    /* Added tokens too: those that are not in the vocabulary get new ids from Hugging Face tokenizers. */
+    if (bpe->vocab.tokens[id].kind == WN_TOKEN_NONE) continue;
+    json_t *text = token_string(bpe, id);
+    complete = text && json_object_set_new_nocheck(vocab, json_string_value(text), json_integer(id)) == 0;
+    json_decref(text);
+  }
+  wn_status status =
+      complete ? write_merges(ctx, bpe, merges) : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a tokenizer");
+  if (status != WN_OK) {
+    json_decref(vocab);
+    json_decref(merges);
+    return status;
+  }
+  json_t *unk = bpe->unknown >= 0 ? token_string(bpe, bpe->unknown) : json_null();
+  json_t *model =
+      json_pack("{s:s, s:n, s:o, s:n, s:n, s:b, s:b, s:b, s:o, s:o}", "type", "BPE", "dropout", "unk_token", unk,
+                "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", bpe->fuse_unknown, "byte_fallback",
+                bpe->byte_fallback, "ignore_merges", bpe->ignore_merges, "vocab", vocab, "merges", merges);
+  *out = json_pack("{s:s, s:n, s:n, s:o, s:o, s:o, s:o, s:o, s:o}", "version", "1.0", "truncation", "padding",
+                   "added_tokens", write_added(bpe), "normalizer", write_normalizer(bpe), "pre_tokenizer",
+                   write_pre_tokenizer(bpe), "post_processor", write_post_processor(bpe, bos), "decoder",
+                   write_decoder(bpe), "model", model);
+  return *out ? WN_OK : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a tokenizer");
+}
