@@ -15,6 +15,10 @@ WN_API_BEGIN
 typedef enum wn_optimizer_kind { WN_OPT_ADAMW, WN_OPT_ADAGRAD } wn_optimizer_kind;                 /* "adamw", "adagrad" */
 typedef enum wn_schedule_kind { WN_SCHED_COSINE, WN_SCHED_LINEAR, WN_SCHED_CONSTANT } wn_schedule_kind;
 
+/* Which parameters learn: all; the attention's maps and its mechanisms' own; those through low-rank updates (LoRA); the
+ * mechanisms' own alone. "all", "attention", "lora", "mechanisms". */
+typedef enum wn_tune_kind { WN_TUNE_ALL, WN_TUNE_ATTENTION, WN_TUNE_LORA, WN_TUNE_MECHANISMS } wn_tune_kind;
+
 /* The "train" object of a recipe. */
 typedef struct wn_train_config {
   int64_t steps, batch;      /* batch: sequences a micro-step */
@@ -36,6 +40,19 @@ typedef struct wn_train_config {
                                 to compare with */
   wn_dtype activation_dtype; /* WN_F32, or WN_BF16 for what waits for the backward pass ("float32", "bfloat16") */
   char init[1024];           /* a checkpoint's folder whose parameters a new run starts with; "": random ones */
+  bool adapt;                /* the model has mechanisms that init's has not: what they add starts so that nothing changes,
+                                and a run begins with a check of that */
+  bool select_from_head;     /* adapt: selecting maps (selective.bilinear) start as the selecting head's; default true */
+  wn_tune_kind tune;         /* default "all"; what does not learn has no gradient and no optimizer state */
+  char freeze[512];          /* beside that: names of tensors that do not learn, with *, separated by commas; "": none */
+  struct {                   /* low-rank updates W + alpha/rank B A of the maps q, k, v and of the attention's output (Hu et
+                                al. 2021, arXiv 2106.09685, section 4.1); saved checkpoints have them merged */
+    int64_t rank;            /* default 8 */
+    double alpha;            /* default 16 */
+  } lora;
+  double lr_mechanisms;      /* factor of lr for the mechanisms' own parameters (strengths, gates, spans, ...); default 1 */
+  int64_t strength_steps;    /* selective.strength "scheduled": it rises from 0 to 1 over so many steps; default 0: half of
+                                them all */
   struct {                   /* budgets of the key-value cache in force in training (kv.h): evictions as decoding would
                                 make them, held constant in backward; evaluations of the run are under them too */
     char budgets[1024];      /* as wn_budgets_parse reads it; "": none */

@@ -152,6 +152,7 @@ static wn_status encoder_run(const struct wn_run *run, struct wn_workspace *ws, 
   out->seed = run->seed;
   out->stream = run->stream + wn_decoder_streams(&run->model->config);
   out->grads = run->grads;
+  out->grad_at = run->grad_at;
   return WN_OK;
 }
 

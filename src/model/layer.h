@@ -157,6 +157,7 @@ struct wn_run {
   double mem_coef;                /* L_mem's factor a layer, backward only */
   double span_coef;               /* span loss: the factor of a layer's sum over heads of the mean z, backward only */
   void *grads;                    /* [table.total], added to; NULL: forward only */
+  const size_t *grad_at;          /* as in wn_step */
   const struct wn_layer_observer *observer; /* or NULL */
 };
 void wn_run_init(struct wn_run *run, const struct wn_model *model, int64_t B, int64_t T);

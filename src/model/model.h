@@ -22,8 +22,10 @@ struct wn_param {
   double init_value;
   bool decay;         /* weight decay applies (two dimensions and more) */
   enum wn_param_range range; /* clamped to it after each optimizer step (spans, strengths); such a row is never decayed */
+  bool mechanism;     /* of an attention mechanism: what a model without it has not */
 };
 
+#define WN_NO_GRADIENT SIZE_MAX
 struct wn_param_table { struct wn_param *rows; int count; size_t total; /* elements, with padding */ };
 wn_status wn_param_table_create(wn_context *ctx, const wn_model_config *config, struct wn_param_table *out);
 void wn_param_table_clear(struct wn_param_table *table);
@@ -126,6 +128,8 @@ void wn_workspace_memory_restore(wn_workspace *ws, int64_t set, int64_t seen, co
 
 struct wn_step {
   void *grads;        /* [table.total] added to; NULL: forward only */
+  const size_t *grad_at; /* [table.count] where in grads each row's gradient is, WN_NO_GRADIENT: it is not computed;
+                            NULL: at the rows' own offsets */
   double loss_scale;  /* gradient of the loss sum over counted positions: 1 / counted positions of the whole step */
   double mem_scale;   /* weight of this batch's L_mem and span loss in the step: B of the micro-batch / sequences of
                          the step */

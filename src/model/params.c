@@ -55,6 +55,7 @@ static const char *mechanism_slot(const wn_model_config *c, enum wn_array_role r
   row->init_std = array->init_std;
   row->init_value = array->init ? array->init(&c->attention) : 0;
   row->range = array->range;
+  row->mechanism = true;
   row->decay = row->ndim > 1;
   return array->param;
 }
@@ -70,6 +71,7 @@ static const char *layer_slot(const wn_model_config *c, int s, struct wn_param *
   const bool bilinear = sel->enabled && sel->bilinear;
   const int64_t selections = wn_attention_selections(&c->attention, c->kv_heads);
   const bool cross = c->encoder.layers > 0;
+  row->mechanism = s == 6 || s == 7 || s == 16 || s == 17;
   switch (s) {
   case 0:
     set_vector(row, C, 1);

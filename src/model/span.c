@@ -121,6 +121,7 @@ void wn_span_loss_backward(const struct wn_run *run, int64_t l, const struct wn_
   wn_layer_attention(run, l, a, &attention);
   const int64_t rows = c->attention.span.dynamic ? run->B * run->T : 1;
   void *to = c->attention.span.dynamic ? d_z : attention.span.dz;
+  if (!to) return; /* held fixed */
   const double each = run->span_coef / (double)rows;
   for (int64_t i = 0; i < rows * c->heads; i++) {
     if (run->exec.dtype == WN_F64)

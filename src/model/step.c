@@ -287,6 +287,7 @@ wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct w
   run.seed = step->seed;
   run.stream = step->step * wn_run_streams(&model->config);
   run.grads = step->grads;
+  run.grad_at = step->grad_at;
   run.observer = step->observer;
   if (step->observer && step->observer->batch) step->observer->batch(step->observer->user, batch);
   WN_TRY(wn_run_budgets(&run, ws, step->budgets));

@@ -93,8 +93,16 @@ static void *memory_tensor(const wn_trainer *t, int64_t i, const char **name, in
 
 static void fingerprint_moments(const wn_trainer *t, char out[24]) {
   uint64_t hash = 0xcbf29ce484222325ULL;
-  if (t->opt.m) hash = hash_array(&t->model->table, t->opt.m, hash);
-  hash = hash_array(&t->model->table, t->opt.v, hash);
+  const void *moments[] = {t->opt.m, t->opt.v};
+  for (int a = 0; a < 2; a++)
+    for (int i = 0; moments[a] && i < t->opt.count; i++)
+      hash = hash_floats(hash, (const float *)moments[a] + t->opt.rows[i].at, t->opt.rows[i].count);
+  for (int i = 0; i < t->learns.lora.count; i++) {
+    const struct wn_lora_map *m = &t->learns.lora.maps[i];
+    hash = hash_floats(hash, m->a, (size_t)(t->learns.lora.rank * m->columns));
+    hash = hash_floats(hash, m->b, (size_t)(t->learns.lora.rank * m->rows));
+    hash = hash_floats(hash, m->base, (size_t)(m->rows * m->columns));
+  }
   for (int64_t i = 0; i < memory_tensors(t); i++) {
     int64_t shape[3], set, layer;
     const char *name;
@@ -178,42 +186,87 @@ wn_status wn_checkpoint_recover(wn_context *ctx, const char *dir) {
   return discard_next(ctx, dir);
 }
 
-/* One row for each tensor of each optimizer array, "m.<name>" and "v.<name>", and for the memory's "memory.A.L" and
- * "selections.A.L"; and "memory.counts" [A,L], the tokens that the last rows of them hold. */
+/* One row for each tensor of each optimizer array, "m.<name>" and "v.<name>"; for each low-rank map its updates and
+ * what it was, "<map>.lora_a", ".lora_b" and ".base"; and for the memory's "memory.A.L" and "selections.A.L"; and
+ * "memory.counts" [A,L], the tokens that the last rows of them hold. */
 struct moments {
   wn_safetensors_entry *entries;
-  char (*names)[104];
+  char (*names)[112];
   int count;
   int32_t *counts; /* [A,L] or NULL */
   void *memory[3];
 };
 
+/* Tensor `kind` of a low-rank map: 0 A, 1 B, 2 the map as it was. */
+static void lora_entry(const struct wn_lora *lora, int i, int kind, char *name, size_t bytes,
+                       wn_safetensors_entry *out) {
+  static const char *const names[] = {"lora_a", "lora_b", "base"};
+  const struct wn_lora_map *m = &lora->maps[i];
+  const int64_t rows = kind == 0 ? lora->rank : m->rows, columns = kind == 1 ? lora->rank : m->columns;
+  snprintf(name, bytes, "%s.%s", m->name, names[kind]);
+  *out = (wn_safetensors_entry){.name = name,
+                                .dtype = WN_F32,
+                                .ndim = 2,
+                                .shape = {rows, columns},
+                                .data = kind == 0   ? m->a
+                                        : kind == 1 ? m->b
+                                                    : m->base,
+                                .bytes = (size_t)(rows * columns) * sizeof(float)};
+}
+
+/* The updates alone, for whoever has the maps as they were. */
+static wn_status save_adapter(wn_context *ctx, const char *dir, const struct wn_lora *lora) {
+  char path[PATH_BYTES], scale[32], rank[32];
+  void *memory[2] = {0};
+  WN_TRY(wn_path_join(ctx, path, sizeof path, dir, "adapter.safetensors"));
+  const int count = 2 * lora->count;
+  wn_status status = wn_alloc(ctx, "list of updates", (size_t)count * sizeof(wn_safetensors_entry), &memory[0]);
+  if (status == WN_OK) status = wn_alloc(ctx, "names of updates", (size_t)count * 104, &memory[1]);
+  if (status == WN_OK) {
+    wn_safetensors_entry *entries = memory[0];
+    char(*names)[104] = memory[1];
+    for (int i = 0; i < count; i++) lora_entry(lora, i / 2, i % 2, names[i], sizeof names[i], &entries[i]);
+    snprintf(rank, sizeof rank, "%lld", (long long)lora->rank);
+    snprintf(scale, sizeof scale, "%.17g", lora->scale * (double)lora->rank);
+    const char *metadata[] = {"format", "winnow", "rank", rank, "alpha", scale, NULL};
+    status = wn_safetensors_write(ctx, path, entries, count, metadata);
+  }
+  wn_free(memory[0]);
+  wn_free(memory[1]);
+  return status;
+}
+
 static wn_status moments_list(wn_context *ctx, const wn_trainer *t, struct moments *out) {
-  const struct wn_param_table *table = &t->model->table;
-  int arrays = t->opt.m ? 2 : 1;
+  const struct wn_optimizer *opt = &t->opt;
+  const int arrays = opt->m ? 2 : 1, maps = t->learns.lora.count;
   memset(out, 0, sizeof *out);
-  out->count = arrays * table->count + (int)memory_tensors(t) + (memory_tensors(t) > 0);
+  out->count = arrays * opt->count + 3 * maps + (int)memory_tensors(t) + (memory_tensors(t) > 0);
   WN_TRY(wn_alloc(ctx, "optimizer entries", (size_t)out->count * sizeof *out->entries, &out->memory[0]));
   out->entries = out->memory[0];
   WN_TRY(wn_alloc(ctx, "optimizer names", (size_t)out->count * sizeof *out->names, &out->memory[1]));
   out->names = out->memory[1];
   for (int a = 0; a < arrays; a++) {
     const float *array = arrays == 2 && a == 0 ? t->opt.m : t->opt.v;
-    for (int i = 0; i < table->count; i++) {
-      const struct wn_param *row = &table->rows[i];
-      int k = a * table->count + i;
+    for (int i = 0; i < opt->count; i++) {
+      const struct wn_optimizer_row *row = &opt->rows[i];
+      int k = a * opt->count + i;
       snprintf(out->names[k], sizeof out->names[k], "%c.%s", arrays == 2 && a == 0 ? 'm' : 'v', row->name);
       wn_safetensors_entry *e = &out->entries[k];
       *e = (wn_safetensors_entry){.name = out->names[k],
                                   .dtype = WN_F32,
                                   .ndim = row->ndim,
-                                  .data = array + row->offset,
+                                  .data = array + row->at,
                                   .bytes = row->count * sizeof(float)};
       for (int d = 0; d < row->ndim; d++) e->shape[d] = row->shape[d];
     }
   }
+  for (int i = 0; i < maps; i++)
+    for (int kind = 0; kind < 3; kind++) {
+      const int k = arrays * opt->count + 3 * i + kind;
+      lora_entry(&t->learns.lora, i, kind, out->names[k], sizeof out->names[k], &out->entries[k]);
+    }
   for (int64_t i = 0; i < memory_tensors(t); i++) {
-    const int64_t k = (int64_t)arrays * table->count + i;
+    const int64_t k = (int64_t)arrays * opt->count + 3 * maps + i;
     int64_t shape[3], set, layer;
     const char *name;
     const void *at = memory_tensor(t, i, &name, &set, &layer, shape);
@@ -258,6 +311,7 @@ static wn_status write_next(wn_context *ctx, const char *next, const wn_recipe *
   moments_clear(&list);
   if (status != WN_OK) return status;
 
+  if (t->learns.has_lora) WN_TRY(save_adapter(ctx, next, &t->learns.lora));
   char *text = NULL;
   WN_TRY(wn_recipe_json(ctx, recipe, &text));
   status = wn_path_join(ctx, path, sizeof path, next, "recipe.json");

@@ -1,12 +1,13 @@
-/* Optimizers over a model's flat parameter array. Each tensor is one call of the AdamW or Adagrad operation, so that
- * weight decay follows the table's `decay` and per-tensor clipping has its own factor:
- *   s_t = min(1, clip_tensor / |g_t|)            each tensor (Sukhbaatar et al. 2019 clip so)
- *   s   = min(1, clip / sqrt(sum (s_t |g_t|)^2)) the whole gradient
- * and the update uses g_t * s_t * s. Padding between tensors is never touched and stays zero. Cost: one pass over the
- * gradients for the norms, one over gradients, parameters and state. */
+/* Optimizers over the tensors that learn: all of a model's, or some, or others that the model's are made of. Each is
+ * one call of the AdamW or Adagrad operation, so that weight decay follows its `decay`, the rate its `lr`, and
+ * per-tensor clipping has its own factor: s_t = min(1, clip_tensor / |g_t|)            each tensor (Sukhbaatar et al.
+ * 2019 clip so) s   = min(1, clip / sqrt(sum (s_t |g_t|)^2)) the whole gradient and the update uses g_t * s_t * s.
+ * Padding between tensors is never touched and stays zero. Cost: one pass over the gradients for the norms, one over
+ * gradients, parameters and state. */
 #include "train/optimizer.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static size_t element(const struct wn_optimizer *opt) {
@@ -17,26 +18,62 @@ static void *at(const struct wn_optimizer *opt, const void *array, size_t offset
   return (char *)array + offset * element(opt);
 }
 
+struct wn_optimizer_row wn_optimizer_row_of(const struct wn_model *model, int i) {
+  const struct wn_param *row = &model->table.rows[i];
+  struct wn_optimizer_row out = {.p = (char *)model->params + row->offset * wn_dtype_size(model->dtype),
+                                 .grad_at = row->offset,
+                                 .count = row->count,
+                                 .ndim = row->ndim,
+                                 .decay = row->decay,
+                                 .range = row->range,
+                                 .lr = 1};
+  snprintf(out.name, sizeof out.name, "%s", row->name);
+  memcpy(out.shape, row->shape, sizeof out.shape);
+  return out;
+}
+
 wn_status wn_optimizer_init(wn_context *ctx, struct wn_model *model, wn_optimizer_kind kind, struct wn_optimizer *opt) {
+  void *memory;
+  memset(opt, 0, sizeof *opt);
+  WN_TRY(wn_alloc(ctx, "optimizer rows", (size_t)model->table.count * sizeof *opt->rows, &memory));
+  struct wn_optimizer_row *rows = memory;
+  for (int i = 0; i < model->table.count; i++) rows[i] = wn_optimizer_row_of(model, i);
+  const wn_status status = wn_optimizer_init_rows(ctx, model, kind, rows, model->table.count, opt);
+  wn_free(rows);
+  return status;
+}
+
+wn_status wn_optimizer_init_rows(wn_context *ctx, struct wn_model *model, wn_optimizer_kind kind,
+                                 const struct wn_optimizer_row *rows, int count, struct wn_optimizer *opt) {
   memset(opt, 0, sizeof *opt);
   WN_TRY(wn_model_need_float(ctx, model, "training"));
   opt->model = model;
   opt->kind = kind;
   opt->exec = (struct wn_exec){.ctx = ctx, .backend = model->backend, .threads = ctx->threads, .dtype = model->dtype};
-  size_t scratch = 0, bytes;
-  if (!wn_mul_size(model->table.total, element(opt), &bytes))
-    return wn_fail(ctx, WN_ERR_MEMORY, "optimizer state: %zu elements are too many", model->table.total);
-  for (int i = 0; i < model->table.count; i++) {
-    int64_t n = (int64_t)model->table.rows[i].count;
+  if (count < 1) return wn_fail(ctx, WN_ERR_CONFIG, "train: no parameter is left to learn");
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "optimizer rows", (size_t)count * sizeof *rows, &memory));
+  opt->rows = memory;
+  opt->count = count;
+  memcpy(opt->rows, rows, (size_t)count * sizeof *rows);
+  size_t scratch = 0, bytes, padded;
+  bool fits = true;
+  for (int i = 0; i < count; i++) {
+    int64_t n = (int64_t)rows[i].count;
     size_t sizes[] = {wn_op_sumsq_scratch(&opt->exec, &(struct wn_sumsq){.n = n}, false),
                       wn_op_adamw_scratch(&opt->exec, &(struct wn_adamw){.n = n}, false),
                       wn_op_adagrad_scratch(&opt->exec, &(struct wn_adagrad){.n = n}, false)};
     for (int k = 0; k < 3; k++)
       if (sizes[k] > scratch) scratch = sizes[k];
+    opt->rows[i].at = opt->total;
+    fits =
+        fits && wn_add_size(rows[i].count, 15, &padded) && wn_add_size(opt->total, padded & ~(size_t)15, &opt->total);
   }
+  if (!fits || !wn_mul_size(opt->total, element(opt), &bytes))
+    return wn_fail(ctx, WN_ERR_MEMORY, "optimizer state: %zu elements are too many", opt->total);
   if (kind == WN_OPT_ADAMW) wn_arena_plan(&opt->arena, "first moment", bytes, &opt->m);
   wn_arena_plan(&opt->arena, "second moment", bytes, &opt->v);
-  wn_arena_plan(&opt->arena, "gradient norms", (size_t)model->table.count * sizeof(double), (void **)&opt->norms);
+  wn_arena_plan(&opt->arena, "gradient norms", (size_t)count * sizeof(double), (void **)&opt->norms);
   if (scratch) wn_arena_plan(&opt->arena, "scratch", scratch, &opt->exec.scratch);
   WN_TRY(wn_arena_allocate(ctx, &opt->arena, "optimizer state"));
   opt->exec.scratch_bytes = scratch;
@@ -45,15 +82,16 @@ wn_status wn_optimizer_init(wn_context *ctx, struct wn_model *model, wn_optimize
 
 void wn_optimizer_clear(struct wn_optimizer *opt) {
   wn_arena_clear(&opt->arena);
+  wn_free(opt->rows);
   memset(opt, 0, sizeof *opt);
 }
 
 wn_status wn_optimizer_measure(struct wn_optimizer *opt, const void *grads, double *norm) {
   double total = 0;
-  for (int i = 0; i < opt->model->table.count; i++) {
-    const struct wn_param *row = &opt->model->table.rows[i];
+  for (int i = 0; i < opt->count; i++) {
+    const struct wn_optimizer_row *row = &opt->rows[i];
     double sum = 0;
-    struct wn_sumsq args = {.n = (int64_t)row->count, .x = at(opt, grads, row->offset), .out = &sum};
+    struct wn_sumsq args = {.n = (int64_t)row->count, .x = at(opt, grads, row->grad_at), .out = &sum};
     WN_TRY(wn_op_sumsq_forward(&opt->exec, &args));
     opt->norms[i] = sqrt(sum);
     total += sum;
@@ -79,29 +117,28 @@ static void clamp(const struct wn_optimizer *opt, void *p, size_t count, double 
 
 wn_status wn_optimizer_apply(struct wn_optimizer *opt, const wn_train_config *config, const void *grads, double lr,
                              int64_t step) {
-  const struct wn_param_table *table = &opt->model->table;
   double global = 1;
   if (config->clip > 0) {
     double total = 0;
-    for (int i = 0; i < table->count; i++) {
+    for (int i = 0; i < opt->count; i++) {
       double norm = opt->norms[i] * tensor_scale(config, opt->norms[i]);
       total += norm * norm;
     }
     if (sqrt(total) > config->clip) global = config->clip / sqrt(total);
   }
-  for (int i = 0; i < table->count; i++) {
-    const struct wn_param *row = &table->rows[i];
+  for (int i = 0; i < opt->count; i++) {
+    const struct wn_optimizer_row *row = &opt->rows[i];
     double scale = global * tensor_scale(config, opt->norms[i]);
     double decay = row->decay && row->range == WN_RANGE_ALL ? config->weight_decay : 0;
-    void *p = at(opt, opt->model->params, row->offset), *v = at(opt, opt->v, row->offset);
-    const void *g = at(opt, grads, row->offset);
+    void *p = row->p, *v = at(opt, opt->v, row->at);
+    const void *g = at(opt, grads, row->grad_at);
     if (opt->kind == WN_OPT_ADAMW) {
       struct wn_adamw args = {.n = (int64_t)row->count,
                               .p = p,
                               .g = g,
-                              .m = at(opt, opt->m, row->offset),
+                              .m = at(opt, opt->m, row->at),
                               .v = v,
-                              .lr = lr,
+                              .lr = lr * row->lr,
                               .beta1 = config->beta1,
                               .beta2 = config->beta2,
                               .eps = config->eps,
@@ -114,7 +151,7 @@ wn_status wn_optimizer_apply(struct wn_optimizer *opt, const wn_train_config *co
                                 .p = p,
                                 .g = g,
                                 .v = v,
-                                .lr = lr,
+                                .lr = lr * row->lr,
                                 .eps = config->eps,
                                 .weight_decay = decay,
                                 .grad_scale = scale};

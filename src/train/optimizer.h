@@ -1,4 +1,4 @@
-/* Optimizers over a model's flat parameter array: clipping, weight decay, state in one arena. */
+/* Optimizers over tensors that learn: clipping, weight decay, state in one arena. */
 #ifndef WN_TRAIN_OPTIMIZER_H
 #define WN_TRAIN_OPTIMIZER_H
 
@@ -6,21 +6,44 @@
 #include "model/model.h"
 #include "winnow/train.h"
 
+/* A tensor that learns. */
+struct wn_optimizer_row {
+  char name[104];
+  void *p;         /* [count] the values, of the model's dtype */
+  size_t grad_at;  /* elements into the gradients */
+  size_t at;       /* elements into m and v, set by wn_optimizer_init_rows */
+  size_t count;
+  int ndim;
+  int64_t shape[3];
+  bool decay;
+  enum wn_param_range range; /* kept after each step */
+  double lr;       /* factor of the rate */
+};
+
 struct wn_optimizer {
   struct wn_model *model; /* borrowed */
   wn_optimizer_kind kind;
   struct wn_exec exec;
   struct wn_arena arena;
-  void *m;       /* [table.total] of the model's dtype, first moment; NULL for Adagrad */
-  void *v;       /* [table.total] second moment (AdamW) or sum of squares (Adagrad) */
-  double *norms; /* [table.count] gradient norm of each tensor, of the last wn_optimizer_measure */
+  struct wn_optimizer_row *rows; /* [count] */
+  int count;
+  size_t total;  /* elements of m and of v, with padding */
+  void *m;       /* [total] of the model's dtype, first moment; NULL for Adagrad */
+  void *v;       /* [total] second moment (AdamW) or sum of squares (Adagrad) */
+  double *norms; /* [count] gradient norm of each tensor, of the last wn_optimizer_measure */
 };
 
-/* Initialises *opt (caller's storage); cleared with wn_optimizer_clear, also after a failure. */
+/* Initialises *opt (caller's storage); cleared with wn_optimizer_clear, also after a failure. All the model's tensors
+ * learn, from gradients laid out as its parameters. */
 wn_status wn_optimizer_init(wn_context *ctx, struct wn_model *model, wn_optimizer_kind kind, struct wn_optimizer *opt);
+/* The same for any tensors; rows are copied. */
+wn_status wn_optimizer_init_rows(wn_context *ctx, struct wn_model *model, wn_optimizer_kind kind,
+                                 const struct wn_optimizer_row *rows, int count, struct wn_optimizer *opt);
+/* The row of a table's tensor as it lies in the model. */
+struct wn_optimizer_row wn_optimizer_row_of(const struct wn_model *model, int i);
 void wn_optimizer_clear(struct wn_optimizer *opt);
 
-/* Fills opt->norms from grads [table.total] and gives the norm of the whole gradient. */
+/* Fills opt->norms from grads and gives the norm of the whole gradient, as far as it is of tensors that learn. */
 wn_status wn_optimizer_measure(struct wn_optimizer *opt, const void *grads, double *norm);
 /* Updates the parameters with the gradient that was just measured. step counts from 1. grads stay as they are:
  * clipping is folded into the update. */

@@ -17,6 +17,7 @@
 static const char *const optimizer_names[] = {"adamw", "adagrad", NULL};
 static const char *const policy_names[] = {"selective", "h2o", "tova", "streaming", "window", "random", NULL};
 _Static_assert(sizeof policy_names / sizeof *policy_names == WN_POLICY_COUNT + 1, "one name for each policy");
+static const char *const tune_names[] = {"all", "attention", "lora", "mechanisms", NULL};
 static const char *const schedule_names[] = {"cosine", "linear", "constant", NULL};
 static const char *const activation_names[] = {[WN_F32] = "float32", [WN_F64] = "", [WN_BF16] = "bfloat16", NULL};
 
@@ -47,6 +48,19 @@ static const struct wn_field train_fields[] = {
     {"activation_dtype", WN_FIELD_ENUM, AT(activation_dtype), 0, 0, activation_names,
      "storage of what waits for the backward pass"},
     {"init", WN_FIELD_STRING, AT(init), 0, 1024, NULL, "a checkpoint whose parameters a new run starts with"},
+    {"adapt", WN_FIELD_BOOL, AT(adapt), 0, 0, NULL,
+     "init's model lacks mechanisms of this one: they start so that nothing changes"},
+    {"select_from_head", WN_FIELD_BOOL, AT(select_from_head), 0, 0, NULL,
+     "adapt: selecting maps start as the selecting head's, else at random"},
+    {"tune", WN_FIELD_ENUM, AT(tune), 0, 0, tune_names, "which parameters learn"},
+    {"freeze", WN_FIELD_STRING, AT(freeze), 0, 512, NULL,
+     "tensors that do not learn: names with *, separated by commas"},
+    {"lora.rank", WN_FIELD_INT64, AT(lora.rank), 1, 4096, NULL, "tune lora: rank of the updates"},
+    {"lora.alpha", WN_FIELD_DOUBLE, AT(lora.alpha), 0, 1e6, NULL, "tune lora: updates are scaled by alpha / rank"},
+    {"lr_mechanisms", WN_FIELD_DOUBLE, AT(lr_mechanisms), 0, 1e6, NULL,
+     "factor of lr for the attention mechanisms' own parameters"},
+    {"strength_steps", WN_FIELD_INT64, AT(strength_steps), 0, 1e12, NULL,
+     "steps in which a scheduled selective.strength rises from 0 to 1; 0: half of them"},
     {"prune.budgets", WN_FIELD_STRING, AT(prune.budgets), 1, 1024, NULL,
      "tokens a layer holds in training, as for --budgets; empty: all"},
     {"prune.policy", WN_FIELD_ENUM, AT(prune.policy), 0, 0, policy_names, "which token goes"},
@@ -90,6 +104,9 @@ void wn_recipe_init(wn_recipe *recipe) {
       .save_every = 500,
       .log_every = 1,
       .activation_dtype = WN_F32,
+      .select_from_head = true,
+      .lora = {.rank = 8, .alpha = 16},
+      .lr_mechanisms = 1,
   };
 }
 
@@ -150,6 +167,8 @@ static wn_status resolve(wn_context *ctx, const char *where, wn_recipe *r) {
   if (t->context < context)
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"train.context\" is %lld; the task in \"data\" needs at least %lld", where,
                    (long long)t->context, (long long)context);
+  if (t->adapt && !t->init[0])
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"train.adapt\" needs \"train.init\", the model that is adapted", where);
   if (t->prune.to_step < t->prune.from_step)
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"train.prune.to_step\" is %lld; it must not lie before from_step (%lld)",
                    where, (long long)t->prune.to_step, (long long)t->prune.from_step);

@@ -1,8 +1,8 @@
 /* One optimizer step: `accumulate` micro-steps of forward and backward into one gradient array, then the update.
  * The loss is the mean over the counted positions of all micro-steps together, so the result does not depend on how a
  * batch is split (up to rounding): each micro-step's gradient is scaled by 1 / counted positions of the whole step,
- * and L_mem's by the micro-step's share of the sequences. Memory: parameters' size for gradients, once or twice that
- * for the optimizer, and the workspace; all allocated at creation, but for a memory of earlier blocks, whose rooms
+ * and L_mem's by the micro-step's share of the sequences. Memory: for gradients the size of what learns, once or twice
+ * that for the optimizer, and the workspace; all allocated at creation, but for a memory of earlier blocks, whose rooms
  * follow the spans at the end of a step. */
 #include "train/trainer.h"
 
@@ -72,11 +72,12 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
   t->context = config->context ? config->context : model->config.context;
   if (config->prune.budgets[0]) WN_TRY_GOTO(open_budgets(ctx, t), failed);
   size_t bytes;
-  if (!wn_mul_size(model->table.total, wn_dtype_size(model->dtype), &bytes)) {
-    status = wn_fail(ctx, WN_ERR_MEMORY, "gradients: %zu elements are too many", model->table.total);
+  WN_TRY_GOTO(wn_adapt_rows_init(ctx, model, config, &t->learns), failed);
+  if (!wn_mul_size(t->learns.gradients, wn_dtype_size(model->dtype), &bytes)) {
+    status = wn_fail(ctx, WN_ERR_MEMORY, "gradients: %zu elements are too many", t->learns.gradients);
     goto failed;
   }
-  WN_TRY_GOTO(wn_optimizer_init(ctx, model, config->optimizer, &t->opt), failed);
+  WN_TRY_GOTO(wn_optimizer_init_rows(ctx, model, config->optimizer, t->learns.rows, t->learns.count, &t->opt), failed);
   wn_arena_plan(&t->arena, "gradients", bytes, &t->grads);
   WN_TRY_GOTO(wn_arena_allocate(ctx, &t->arena, "gradients"), failed);
   struct wn_workspace_options options = {
@@ -97,6 +98,7 @@ void wn_trainer_destroy(wn_trainer *t) {
   if (!t) return;
   wn_workspace_destroy(t->ws);
   wn_optimizer_clear(&t->opt);
+  wn_adapt_rows_clear(&t->learns);
   wn_arena_clear(&t->arena);
   wn_budgets_clear(&t->target);
   wn_budgets_clear(&t->budgets);
@@ -112,7 +114,8 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
   if (counted == 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "step %lld: no position of the batch has a target", (long long)t->step + 1);
 
-  memset(t->grads, 0, t->model->table.total * wn_dtype_size(t->model->dtype));
+  memset(t->grads, 0, t->learns.gradients * wn_dtype_size(t->model->dtype));
+  wn_adapt_strength_set(t->model, &t->config, t->step + 1);
   const wn_budgets *budgets = budgets_of(t, t->step + 1, wn_schedule_budget_drawn);
   double loss = 0, mem_loss = 0, span_loss = 0, span = 0;
   for (int64_t a = 0; a < t->accumulate; a++) {
@@ -125,6 +128,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
                              .inputs = t->inputs ? t->inputs + a * t->batch * t->input_length : NULL,
                              .input_count = t->input_count ? t->input_count + a * t->batch : NULL};
     struct wn_step step = {.grads = t->grads,
+                           .grad_at = t->learns.grad_at,
                            .loss_scale = 1.0 / (double)counted,
                            .mem_scale = 1.0 / (double)t->accumulate,
                            .training = true,
@@ -144,10 +148,12 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
     return wn_fail(ctx, WN_ERR_DIVERGED, "the loss of step %lld is %g", (long long)t->step + 1,
                    loss + mem_loss + span_loss);
   double norm, lr = wn_schedule_lr(&t->config, t->step + 1);
+  if (t->learns.has_lora) WN_TRY(wn_lora_backward(&t->learns.lora, t->learns.grad_at, t->grads));
   WN_TRY(wn_optimizer_measure(&t->opt, t->grads, &norm));
   if (!isfinite(norm))
     return wn_fail(ctx, WN_ERR_DIVERGED, "the gradient norm of step %lld is %g", (long long)t->step + 1, norm);
   WN_TRY(wn_optimizer_apply(&t->opt, &t->config, t->grads, lr, t->step + 1));
+  if (t->learns.has_lora) WN_TRY(wn_lora_merge(&t->learns.lora));
   WN_TRY(wn_workspace_fit(t->ws));
 
   t->step++;
@@ -188,11 +194,13 @@ wn_status wn_trainer_gradient_at(const wn_trainer *t, int i, wn_safetensors_entr
   if (i < 0 || i >= t->model->table.count)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "gradient %d of %d tensors", i, t->model->table.count);
   const struct wn_param *row = &t->model->table.rows[i];
+  if (t->learns.grad_at[i] == WN_NO_GRADIENT)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "gradient %d: tensor %s does not learn", i, row->name);
   size_t size = wn_dtype_size(t->model->dtype);
   *out = (wn_safetensors_entry){.name = row->name,
                                 .dtype = t->model->dtype,
                                 .ndim = row->ndim,
-                                .data = (const char *)t->grads + row->offset * size,
+                                .data = (const char *)t->grads + t->learns.grad_at[i] * size,
                                 .bytes = row->count * size};
   for (int d = 0; d < row->ndim; d++) out->shape[d] = row->shape[d];
   return WN_OK;

@@ -3,7 +3,7 @@
 #define WN_TRAIN_TRAINER_H
 
 #include "model/model.h"
-#include "train/optimizer.h"
+#include "train/adapt_rows.h"
 #include "winnow/train.h"
 
 struct wn_trainer {
@@ -14,7 +14,8 @@ struct wn_trainer {
   struct wn_optimizer opt;
   struct wn_arena arena;
   wn_budgets target, budgets; /* with train.prune: those at the end, and those of the step at hand */
-  void *grads;     /* [table.total] of the model's dtype: the last step's gradient, before clipping */
+  struct wn_adapt_rows learns;
+  void *grads;     /* [learns.gradients] of the model's dtype: the last step's gradient, before clipping */
   const int32_t *inputs, *input_count; /* of the encoder, [accumulate*batch, input_length] and [accumulate*batch] */
   int64_t input_length;
   int64_t step;    /* optimizer steps done */

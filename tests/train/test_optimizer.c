@@ -141,7 +141,7 @@ static void test_ratios(void **state) {
     for (int wide = 0; wide < 2; wide++) {
       struct bench b;
       bench_init(&b, (wn_optimizer_kind)kind, wide != 0);
-      b.rows[1].range = WN_RANGE_RATIO;
+      b.opt.rows[1].range = WN_RANGE_RATIO;
       const wn_train_config c = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-15, .weight_decay = 100};
       steps(&b, &c, 0.01, 1); /* 3, -1, 0.25, 2 become, without decay, 2.99, -0.99, 0.24, 1.99 */
       expect(&b, OFFSET, 1);

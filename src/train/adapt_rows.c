@@ -1,0 +1,145 @@
+/* Which of a model's parameters learn. What does not has neither a gradient nor optimizer state: the products of its
+ * gradient are not computed, a third of a step's for a model whose attention alone learns. */
+#include "train/adapt_rows.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool is_attention(const char *name) {
+  return strstr(name, "layers.") && (strstr(name, ".attn.") || strstr(name, ".cross."));
+}
+
+/* Does a pattern of `n` characters, where * stands for any, describe the name? */
+static bool matches(const char *pattern, size_t n, const char *name) {
+  const char *star = NULL, *back = NULL, *end = pattern + n;
+  while (*name) {
+    if (pattern < end && *pattern == '*') {
+      star = pattern++;
+      back = name;
+    } else if (pattern < end && *pattern == *name) {
+      pattern++, name++;
+    } else if (star) {
+      pattern = star + 1;
+      name = ++back;
+    } else {
+      return false;
+    }
+  }
+  while (pattern < end && *pattern == '*') pattern++;
+  return pattern == end;
+}
+
+/* Every pattern must describe some tensor: a misspelt one would let learn what should not. */
+static wn_status freeze(wn_context *ctx, const struct wn_model *model, const char *patterns, bool *learns) {
+  for (const char *p = patterns; *p;) {
+    const size_t n = strcspn(p, ",");
+    bool any = false;
+    for (int i = 0; i < model->table.count; i++) {
+      if (!matches(p, n, model->table.rows[i].name)) continue;
+      learns[i] = false;
+      any = true;
+    }
+    if (!any)
+      return wn_fail(ctx, WN_ERR_CONFIG, "train.freeze: \"%.*s\" is the name of no tensor (winnow info lists them)",
+                     (int)n, p);
+    p += n + (p[n] == ',');
+  }
+  return WN_OK;
+}
+
+static bool is_scheduled(const struct wn_model *model, const char *name) {
+  static const char strength[] = ".attn.select_strength";
+  const size_t n = strlen(name);
+  return model->config.attention.selective.strength == WN_STRENGTH_SCHEDULED && n > sizeof strength &&
+         !strcmp(name + n - (sizeof strength - 1), strength);
+}
+
+static void add_lora(struct wn_adapt_rows *r) {
+  for (int i = 0; i < r->lora.count; i++) {
+    const struct wn_lora_map *m = &r->lora.maps[i];
+    for (int k = 0; k < 2; k++) {
+      struct wn_optimizer_row row = {.p = k ? m->b : m->a,
+                                     .grad_at = k ? m->b_at : m->a_at,
+                                     .count = (size_t)(r->lora.rank * (k ? m->rows : m->columns)),
+                                     .ndim = 2,
+                                     .shape = {k ? m->rows : r->lora.rank, k ? r->lora.rank : m->columns},
+                                     .decay = true,
+                                     .lr = 1};
+      snprintf(row.name, sizeof row.name, "%s.lora_%c", m->name, k ? 'b' : 'a');
+      r->rows[r->count++] = row;
+    }
+  }
+}
+
+static wn_status choose(wn_context *ctx, struct wn_model *model, const wn_train_config *config, bool *learns,
+                        struct wn_adapt_rows *r) {
+  const struct wn_param_table *table = &model->table;
+  for (int i = 0; i < table->count; i++) {
+    const struct wn_param *row = &table->rows[i];
+    learns[i] =
+        config->tune == WN_TUNE_ALL || row->mechanism || (config->tune == WN_TUNE_ATTENTION && is_attention(row->name));
+    if (is_scheduled(model, row->name)) learns[i] = false;
+  }
+  WN_TRY(freeze(ctx, model, config->freeze, learns));
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "places of gradients", (size_t)table->count * sizeof *r->grad_at, &memory));
+  r->grad_at = memory;
+  /* The updates' own gradients come first: which maps have them is known afterwards. */
+  r->has_lora = config->tune == WN_TUNE_LORA;
+  if (r->has_lora)
+    WN_TRY(wn_lora_init(ctx, model, config->lora.rank, config->lora.alpha, config->seed, &r->gradients, &r->lora));
+  WN_TRY(wn_alloc(ctx, "tensors that learn", (size_t)(table->count + 2 * r->lora.count) * sizeof *r->rows, &memory));
+  r->rows = memory;
+  for (int i = 0; i < table->count; i++) {
+    const bool through = r->has_lora && wn_lora_has(&r->lora, i);
+    r->grad_at[i] = WN_NO_GRADIENT;
+    if (!learns[i] && !through) continue;
+    r->grad_at[i] = r->gradients;
+    r->gradients += (table->rows[i].count + 15) & ~(size_t)15;
+    if (!learns[i]) continue;
+    struct wn_optimizer_row row = wn_optimizer_row_of(model, i);
+    row.grad_at = r->grad_at[i];
+    if (table->rows[i].mechanism) row.lr = config->lr_mechanisms;
+    r->rows[r->count++] = row;
+  }
+  add_lora(r);
+  return WN_OK;
+}
+
+wn_status wn_adapt_rows_init(wn_context *ctx, struct wn_model *model, const wn_train_config *config,
+                             struct wn_adapt_rows *r) {
+  void *learns;
+  memset(r, 0, sizeof *r);
+  WN_TRY(wn_alloc(ctx, "what learns", (size_t)model->table.count * sizeof(bool), &learns));
+  const wn_status status = choose(ctx, model, config, learns, r);
+  wn_free(learns);
+  return status;
+}
+
+void wn_adapt_rows_clear(struct wn_adapt_rows *r) {
+  wn_lora_clear(&r->lora);
+  wn_free(r->rows);
+  wn_free(r->grad_at);
+  memset(r, 0, sizeof *r);
+}
+
+double wn_adapt_strength(const wn_train_config *config, int64_t step) {
+  int64_t over = config->strength_steps > 0 ? config->strength_steps : config->steps / 2;
+  if (over < 1) over = 1;
+  return step >= over ? 1 : (double)step / (double)over;
+}
+
+void wn_adapt_strength_set(struct wn_model *model, const wn_train_config *config, int64_t step) {
+  if (!model->config.attention.selective.enabled) return;
+  const double value = wn_adapt_strength(config, step);
+  for (int i = 0; i < model->table.count; i++) {
+    const struct wn_param *row = &model->table.rows[i];
+    if (!is_scheduled(model, row->name)) continue;
+    for (size_t k = row->offset; k < row->offset + row->count; k++) {
+      if (model->dtype == WN_F64)
+        ((double *)model->params)[k] = value;
+      else
+        ((float *)model->params)[k] = (float)value;
+    }
+  }
+}

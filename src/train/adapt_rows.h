@@ -1,0 +1,28 @@
+/* What learns in a run, where its gradients lie, and what is set from outside. */
+#ifndef WN_TRAIN_ADAPT_ROWS_H
+#define WN_TRAIN_ADAPT_ROWS_H
+
+#include "train/lora.h"
+#include "train/optimizer.h"
+
+struct wn_adapt_rows {
+  struct wn_optimizer_row *rows; /* [count] */
+  int count;
+  size_t *grad_at;  /* [table.count], for steps */
+  size_t gradients; /* elements of the gradients' array */
+  bool has_lora;
+  struct wn_lora lora;
+};
+
+/* By train.tune, freeze, lora and lr_mechanisms. Scheduled strengths never learn. Cleared with wn_adapt_rows_clear, also
+ * after a failure. */
+wn_status wn_adapt_rows_init(wn_context *ctx, struct wn_model *model, const wn_train_config *config,
+                             struct wn_adapt_rows *out);
+void wn_adapt_rows_clear(struct wn_adapt_rows *rows);
+
+/* The scheduled strength at optimizer step `step`, counted from 1; 0 before the first. */
+double wn_adapt_strength(const wn_train_config *config, int64_t step);
+/* Puts it into the model, where its configuration has one. */
+void wn_adapt_strength_set(struct wn_model *model, const wn_train_config *config, int64_t step);
+
+#endif
