@@ -1,91 +1,13 @@
 /* winnow train: a recipe into a run folder, or the continuation of one. */
 #include "cmd.h"
 
-#include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <winnow/train.h>
 #include "args.h"
 #include "recipe.h"
-#include "signals.h"
+#include "train_run.h"
 #include "ui.h"
-
-struct watch {
-  const struct cli_common *common;
-  struct cli_progress bar;
-  wn_context *ctx;
-  wn_train_progress last;
-  uint64_t first_tokens; /* trained on before this process */
-  double val_loss, val_accuracy, best_val_loss;
-  bool any, evaluated, told;
-};
-
-static void on_progress(void *user, const wn_train_progress *p) {
-  struct watch *w = user;
-  if (!w->any) {
-    w->bar.first = p->step > 0 ? (uint64_t)p->step - 1 : 0;
-    double step_tokens = p->tokens_per_second > 0 ? p->tokens_per_second * (p->seconds > 0 ? p->seconds : 0) : 0;
-    w->first_tokens = (double)p->tokens > step_tokens * 1.5 ? p->tokens - (uint64_t)llround(step_tokens) : 0;
-    w->any = true;
-  }
-  w->last = *p;
-  char extra[160];
-  int n = snprintf(extra, sizeof extra, "loss %.4f", p->loss);
-  if (p->evaluated) {
-    w->val_loss = p->val_loss;
-    w->val_accuracy = p->val_accuracy;
-    if (!w->evaluated || p->val_loss < w->best_val_loss) w->best_val_loss = p->val_loss;
-    w->evaluated = true;
-  }
-  if (w->evaluated) n += snprintf(extra + n, sizeof extra - (size_t)n, "  val %.4f", w->val_loss);
-  snprintf(extra + n, sizeof extra - (size_t)n, "  %s tok/s", cli_count(p->tokens_per_second));
-  if (p->evaluated && !w->common->quiet) {
-    cli_progress_clear(&w->bar);
-    cli_note(w->common,
-             "step %" PRId64 "/%" PRId64
-             "  loss %.4f  val loss %.4f  perplexity %.2f  accuracy %.2f%%  lr %.2e  %s tok/s",
-             p->step, p->steps, p->loss, p->val_loss, exp(p->val_loss), 100 * p->val_accuracy, p->lr,
-             cli_count(p->tokens_per_second));
-  }
-  cli_progress_update(&w->bar, (uint64_t)p->step, (uint64_t)p->steps, extra);
-  if (wn_context_cancelled(w->ctx) && !w->told) {
-    w->told = true;
-    cli_progress_clear(&w->bar);
-    cli_note(w->common, "winnow: interrupted; saving (a second interrupt stops at once and loses what is not saved)");
-  }
-}
-
-/* Where a finished run stands, when there was nothing left to do. */
-static void read_state(struct watch *w, const char *out_dir) {
-  char path[4096];
-  if (w->any || !cli_join(path, sizeof path, out_dir, "state.json")) return;
-  json_t *state = json_load_file(path, 0, NULL);
-  w->last.step = w->last.steps = json_integer_value(json_object_get(state, "step"));
-  w->last.tokens = (uint64_t)json_integer_value(json_object_get(state, "tokens"));
-  w->first_tokens = w->last.tokens;
-  json_decref(state);
-}
-
-static json_t *summary(const struct watch *w, const char *out_dir, double seconds) {
-  const wn_train_progress *p = &w->last;
-  double trained = (double)p->tokens - (double)w->first_tokens;
-  json_t *j = json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:I}", "out", out_dir, "step", (json_int_t)p->step,
-                        "steps", (json_int_t)p->steps, "tokens", (json_int_t)p->tokens, "loss", p->loss, "seconds",
-                        seconds, "tokens_per_second", p->seconds > 0 ? trained / p->seconds : 0, "peak_resident_bytes",
-                        (json_int_t)cli_peak_resident());
-  if (!j) return NULL;
-  wn_memory_info memory;
-  wn_memory_info_get(&memory);
-  json_object_set_new(j, "peak_bytes", json_integer((json_int_t)memory.peak_bytes));
-  if (w->evaluated) {
-    json_object_set_new(j, "val_loss", json_real(w->val_loss));
-    json_object_set_new(j, "val_perplexity", json_real(exp(w->val_loss)));
-    json_object_set_new(j, "val_accuracy", json_real(w->val_accuracy));
-    json_object_set_new(j, "best_val_loss", json_real(w->best_val_loss));
-  }
-  return j;
-}
 
 int cmd_train(int argc, char **argv) {
   struct cli_common common = CLI_COMMON_DEFAULTS;
@@ -147,34 +69,7 @@ int cmd_train(int argc, char **argv) {
       code = cli_error("%s: the path is too long", init);
     given = &recipe;
   }
-  if (!code) {
-    struct watch watch = {.common = &common, .ctx = ctx};
-    cli_progress_begin(&watch.bar, &common, "train", "steps");
-    cli_signals_begin(ctx);
-    double start = cli_seconds();
-    wn_status status = wn_train_run(ctx, given, out, resume, on_progress, &watch);
-    double seconds = cli_seconds() - start;
-    cli_signals_end();
-    cli_progress_end(&watch.bar);
-    if (status == WN_OK || status == WN_ERR_CANCELLED) {
-      const wn_train_progress *p = &watch.last;
-      read_state(&watch, out);
-      if (common.json)
-        code = cli_print_json(summary(&watch, out, seconds));
-      else if (watch.any)
-        cli_note(&common, "%s %s: step %" PRId64 "/%" PRId64 ", loss %.4f, %s tokens in %s, peak memory %s",
-                 status == WN_OK ? "trained" : "saved", out, p->step, p->steps, p->loss, cli_count((double)p->tokens),
-                 cli_duration(seconds), cli_bytes((double)cli_peak_resident()));
-      else
-        cli_note(&common, "%s: nothing left to train after step %" PRId64, out, p->step);
-      if (status == WN_ERR_CANCELLED) {
-        cli_note(&common, "winnow: stopped; go on with: winnow train --resume --out %s", out);
-        if (!code) code = CLI_INTERRUPTED;
-      }
-    } else {
-      code = cli_fail(ctx, status);
-    }
-  }
+  if (!code) code = cli_train_run(&common, ctx, given, out, resume, "train", "trained");
   wn_context_destroy(ctx);
   cli_list_clear(&sets);
   return code;

@@ -12,6 +12,7 @@
 #pragma weak cmd_tokenizer
 #pragma weak cmd_data
 #pragma weak cmd_train
+#pragma weak cmd_adapt
 #pragma weak cmd_eval
 #pragma weak cmd_generate
 #pragma weak cmd_analyze
@@ -26,6 +27,7 @@ int main(int argc, char **argv) {
       {"tokenizer", "train a tokenizer; encode and decode text", cmd_tokenizer},
       {"data", "turn text and JSON lines into token files", cmd_data},
       {"train", "train a model from a recipe, or resume", cmd_train},
+      {"adapt", "switch mechanisms on in a pretrained model and fine-tune it", cmd_adapt},
       {"eval", "loss, perplexity and bits per byte on token files, text or tasks", cmd_eval},
       {"generate", "continue a prompt", cmd_generate},
       {"analyze", "what a model has learned to look at: spans", cmd_analyze},

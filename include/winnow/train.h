@@ -73,6 +73,12 @@ void wn_recipe_init(wn_recipe *recipe);
 /* path: a JSON file, or NULL for the defaults. sets: "section.key=value", applied after it. Unknown keys are
  * WN_ERR_CONFIG with the nearest known one; JSON errors name file, line and column. The result is resolved. */
 wn_status wn_recipe_load(wn_context *ctx, const char *path, const char *const *sets, int set_count, wn_recipe *out);
+/* The recipe that goes on with the model at `model` (any that wn_model_load takes): its configuration, what the JSON file
+ * `path` (or NULL) and the sets change of it (mechanisms under "model.attention"), train.init and train.adapt. Defaults
+ * are those of a short run at a small rate, and each mechanism's once it is enabled are ones that can start without effect:
+ * a learned strength, a learned gate, spans as long as the context. */
+wn_status wn_adapt_recipe(wn_context *ctx, const char *model, const char *path, const char *const *sets, int set_count,
+                          wn_recipe *out);
 /* All keys with type, default and help, one a line; free with wn_text_free. */
 wn_status wn_recipe_help(wn_context *ctx, char **out);
 wn_status wn_recipe_json(wn_context *ctx, const wn_recipe *recipe, char **out);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "train/adapt.h"
 #include "model/model.h"
 
 enum { PATH_BYTES = 4096 };
@@ -98,20 +99,7 @@ failed:
 wn_status wn_run_take_parameters(wn_context *ctx, const char *from, struct wn_model *model) {
   wn_model *given;
   WN_TRY(wn_model_load_float(ctx, from, &given));
-  wn_status status = WN_OK;
-  for (int i = 0; status == WN_OK && i < model->table.count; i++) {
-    const struct wn_param *row = &model->table.rows[i];
-    const int at = wn_param_find(&given->table, row->name);
-    const struct wn_param *its = at >= 0 ? &given->table.rows[at] : NULL;
-    bool same = its && its->ndim == row->ndim;
-    for (int d = 0; same && d < row->ndim; d++) same = its->shape[d] == row->shape[d];
-    if (same)
-      memcpy((float *)model->params + row->offset, (const float *)given->params + its->offset,
-             row->count * sizeof(float));
-    else
-      status = wn_fail(ctx, WN_ERR_CONFIG, "%s: %s \"%s\", which the recipe's model has", from,
-                       its ? "has another shape of" : "has no", row->name);
-  }
+  const wn_status status = wn_adapt_start(ctx, from, given, NULL, model);
   wn_model_destroy(given);
   return status;
 }

@@ -9,7 +9,7 @@
 #include "base/fields.h"
 #include "data/config.h"
 #include "model/config.h"
-#include "winnow/train.h"
+#include "train/recipe.h"
 
 #define AT(member) offsetof(wn_train_config, member)
 #define MAX_TOKENS_PER_STEP ((int64_t)1 << 36)
@@ -201,8 +201,16 @@ static wn_status apply_set(wn_context *ctx, json_t *object, const char *set) {
   return status == WN_OK ? wn_json_set(ctx, object, set) : status;
 }
 
-static wn_status read_recipe(wn_context *ctx, const char *where, json_t *object, const char *const *sets, int set_count,
-                             wn_recipe *out) {
+wn_status wn_recipe_check_json(wn_context *ctx, const char *where, json_t *object) {
+  struct wn_field_group groups[GROUPS_MAX];
+  int count = recipe_groups(groups);
+  wn_recipe scratch;
+  wn_recipe_init(&scratch);
+  return wn_fields_read(ctx, where, object, groups, count, &scratch);
+}
+
+wn_status wn_recipe_read(wn_context *ctx, const char *where, json_t *object, const char *const *sets, int set_count,
+                         wn_recipe *out) {
   struct wn_field_group groups[GROUPS_MAX];
   int count = recipe_groups(groups);
   wn_recipe recipe;
@@ -227,7 +235,7 @@ wn_status wn_recipe_load(wn_context *ctx, const char *path, const char *const *s
     WN_TRY(wn_json_load_file(ctx, path, &object));
   else if (!(object = json_object()))
     return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a recipe");
-  wn_status status = read_recipe(ctx, path ? path : "recipe", object, sets, set_count, out);
+  wn_status status = wn_recipe_read(ctx, path ? path : "recipe", object, sets, set_count, out);
   json_decref(object);
   return status;
 }

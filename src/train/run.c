@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "train/adapt.h"
 #include "train/checkpoint.h"
 #include "train/eval.h"
 #include "train/prepare.h"
@@ -23,6 +24,7 @@ struct run {
   wn_recipe recipe;
   wn_tokenizer *tok; /* or NULL */
   wn_model *model;
+  wn_model *given; /* that a new run starts from, until its start has been checked; or NULL */
   wn_trainer *trainer;
   wn_data_source *train, *val; /* val may be NULL */
   struct wn_arena arena;
@@ -40,6 +42,7 @@ static void run_clear(struct run *r) {
   wn_data_source_destroy(r->val);
   wn_trainer_destroy(r->trainer);
   wn_model_destroy(r->model);
+  wn_model_destroy(r->given);
   wn_tokenizer_destroy(r->tok);
 }
 
@@ -67,7 +70,9 @@ static wn_status begin_model(struct run *r) {
   WN_TRY(wn_run_log_open(ctx, r->dir, &r->log));
   WN_TRY(wn_checkpoint_recover(ctx, r->dir));
   WN_TRY(wn_model_create(ctx, &r->recipe.model, r->recipe.train.seed, &r->model));
-  return c->train.init[0] ? wn_run_take_parameters(ctx, c->train.init, r->model) : WN_OK;
+  if (!c->train.init[0]) return WN_OK;
+  WN_TRY(wn_model_load_float(ctx, c->train.init, &r->given));
+  return wn_adapt_start(ctx, c->train.init, r->given, &c->train, r->model);
 }
 
 static wn_status continue_model(struct run *r, const wn_recipe *recipe) {
@@ -201,6 +206,21 @@ static wn_status evaluate(struct run *r, wn_train_progress *progress) {
   return WN_OK;
 }
 
+/* The first rows that the run will see, through both models. */
+static wn_status check_start(struct run *r) {
+  const wn_train_config *c = &r->recipe.train;
+  bool packed = false;
+  wn_status status = WN_OK;
+  if (r->given && c->adapt && !r->inputs) {
+    status = wn_data_source_batch(r->ctx, r->train, c->seed, 0, c->batch * c->accumulate, r->tokens, r->targets,
+                                  r->doc_start, &packed);
+    if (status == WN_OK) status = wn_adapt_check(r->ctx, c->init, r->given, r->model, r->tokens, c->context);
+  }
+  wn_model_destroy(r->given);
+  r->given = NULL;
+  return status;
+}
+
 static bool due(int64_t every, int64_t step) {
   return every > 0 && step % every == 0;
 }
@@ -259,6 +279,7 @@ wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out
   wn_status status;
   WN_TRY_GOTO(open_model(&r, recipe, resume), done);
   WN_TRY_GOTO(open_sources(&r), done);
+  WN_TRY_GOTO(check_start(&r), done);
   WN_TRY_GOTO(open_trainer(&r), done);
   /* The first checkpoint is made before the first step: a folder that cannot be written, or a disk without room,
    * shows now and not after hours; and from here on there is always one to go back to. */

@@ -1,0 +1,193 @@
+/* Adapting a pretrained model to mechanisms that it was not trained with (docs/adapt.md). The new model has all of the
+ * old one's parameters; what the mechanisms add starts where they do nothing:
+ *   strength of selection 0      F = 0
+ *   gate of exclusive attention 0   nothing is projected out
+ *   spans: ratio 1               all of the limit, which must reach the context
+ *   dynamic spans: weight 0, bias 20   z = 1 - 2e-9 rounds to 1
+ *   relative positions and position biases 0
+ * Selecting maps of a bilinear form act through the strength alone: they may start at random, or as the selecting
+ * head's query and key maps, whose content part they then are (a bilinear form has no rotation and no QK-norm). Whether
+ * it did work is not left to this list: the logits of both models are compared before the first step. */
+#include "train/adapt.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "train/recipe.h"
+
+static bool ends(const char *name, const char *with) {
+  const size_t n = strlen(name), m = strlen(with);
+  return n >= m && !strcmp(name + n - m, with);
+}
+
+static float *values(const struct wn_model *model, const struct wn_param *row) {
+  return (float *)model->params + row->offset;
+}
+
+/* ---- start ---- */
+
+/* Rows of the selecting heads' query maps, or of their keys', of the fused map beside it. */
+static wn_status from_head(wn_context *ctx, struct wn_model *model, const struct wn_param *row, bool keys) {
+  const wn_model_config *c = &model->config;
+  const wn_selective_config *sel = &c->attention.selective;
+  const int64_t D = c->head_size, C = c->width, share = c->heads / c->kv_heads;
+  const int64_t G = wn_attention_selections(&c->attention, c->kv_heads), apart = c->heads / G;
+  char name[96];
+  snprintf(name, sizeof name, "%.*sqkv.weight", (int)(strlen(row->name) - strlen("select_q.weight")), row->name);
+  const int at = wn_param_find(&model->table, name);
+  if (at < 0) return wn_fail(ctx, WN_ERR_CONFIG, "adapt: no %s to start %s from", name, row->name);
+  const float *qkv = values(model, &model->table.rows[at]);
+  for (int64_t g = 0; g < G; g++) {
+    const int64_t head = g * apart + sel->head, first = keys ? (c->heads + head / share) * D : head * D;
+    memcpy(values(model, row) + g * D * C, qkv + first * C, (size_t)(D * C) * sizeof(float));
+  }
+  return WN_OK;
+}
+
+static void set_all(struct wn_model *model, const struct wn_param *row, float value) {
+  for (size_t i = 0; i < row->count; i++) values(model, row)[i] = value;
+}
+
+/* A parameter that the old model has not. */
+static wn_status neutral(wn_context *ctx, const wn_train_config *config, struct wn_model *model,
+                         const struct wn_param *row) {
+  const bool select_q = ends(row->name, "attn.select_q.weight"), select_k = ends(row->name, "attn.select_k.weight");
+  if (select_q || select_k) return config->select_from_head ? from_head(ctx, model, row, select_k) : WN_OK;
+  if (row->range == WN_RANGE_RATIO)
+    set_all(model, row, 1);
+  else if (ends(row->name, "attn.span.bias"))
+    set_all(model, row, 20);
+  else
+    set_all(model, row, 0);
+  return WN_OK;
+}
+
+wn_status wn_adapt_start(wn_context *ctx, const char *from, const struct wn_model *given, const wn_train_config *config,
+                         struct wn_model *model) {
+  const bool adapt = config && config->adapt;
+  for (int i = 0; i < model->table.count; i++) {
+    const struct wn_param *row = &model->table.rows[i];
+    const int at = wn_param_find(&given->table, row->name);
+    const struct wn_param *its = at >= 0 ? &given->table.rows[at] : NULL;
+    bool same = its && its->ndim == row->ndim;
+    for (int d = 0; same && d < row->ndim; d++) same = its->shape[d] == row->shape[d];
+    if (same)
+      memcpy(values(model, row), values(given, its), row->count * sizeof(float));
+    else if (its || !adapt || !row->mechanism)
+      return wn_fail(ctx, WN_ERR_CONFIG, "%s: %s \"%s\", which the recipe's model has", from,
+                     its ? "has another shape of" : "has no", row->name);
+  }
+  for (int i = 0; i < model->table.count; i++) {
+    const struct wn_param *row = &model->table.rows[i];
+    if (adapt && wn_param_find(&given->table, row->name) < 0) WN_TRY(neutral(ctx, config, model, row));
+  }
+  /* What the old model has and this one has not would be lost without a word. */
+  for (int i = 0; adapt && i < given->table.count; i++)
+    if (wn_param_find(&model->table, given->table.rows[i].name) < 0)
+      return wn_fail(ctx, WN_ERR_CONFIG, "%s has \"%s\", which the recipe's model has not", from,
+                     given->table.rows[i].name);
+  return WN_OK;
+}
+
+/* ---- check ---- */
+
+wn_status wn_adapt_check(wn_context *ctx, const char *from, struct wn_model *given, struct wn_model *model,
+                         const int32_t *tokens, int64_t T) {
+  enum { MOST = 512 };
+  if (T > MOST) T = MOST;
+  void *memory[2] = {NULL, NULL};
+  size_t count, bytes;
+  wn_status status = WN_OK;
+  if (!wn_mul_size((size_t)T, (size_t)model->config.vocab_size, &count) || !wn_mul_size(count, sizeof(float), &bytes))
+    return wn_fail(ctx, WN_ERR_MEMORY, "adapt: logits of %lld tokens do not fit in memory", (long long)T);
+  for (int i = 0; i < 2 && status == WN_OK; i++) status = wn_alloc(ctx, "logits to compare", bytes, &memory[i]);
+  if (status == WN_OK) status = wn_model_logits(ctx, given, tokens, NULL, 1, T, memory[0]);
+  if (status == WN_OK) status = wn_model_logits(ctx, model, tokens, NULL, 1, T, memory[1]);
+  if (status == WN_OK) {
+    const float *a = memory[0], *b = memory[1];
+    double largest = 0, apart = 0;
+    size_t where = 0;
+    for (size_t i = 0; i < count; i++) {
+      const double difference = fabs((double)a[i] - (double)b[i]);
+      largest = fmax(largest, fabs((double)a[i]));
+      if (!(difference <= apart)) apart = difference, where = i;
+    }
+    if (!(apart <= 1e-4 * fmax(1, largest)))
+      status =
+          wn_fail(ctx, WN_ERR_CONFIG,
+                  "the model does not start as %s: at position %zu logits differ by %.3g (they reach %.3g). What is "
+                  "new must start without effect: selective.strength learned or scheduled, exclusive.gate, a "
+                  "span.limit that reaches the context",
+                  from, where / (size_t)model->config.vocab_size, apart, largest);
+    else
+      wn_log(ctx, WN_LOG_INFO, "the model starts as %s: over %lld positions logits differ by at most %.3g", from,
+             (long long)T, apart);
+  }
+  wn_free(memory[0]);
+  wn_free(memory[1]);
+  return status;
+}
+
+/* ---- recipe ---- */
+
+/* Defaults of an adaptation, under what the file and the sets say: mechanisms as they are once switched on, and a short
+ * run at a small rate. */
+static wn_status defaults(wn_context *ctx, const wn_model_config *c, json_t *recipe) {
+  static const char *const train[] = {"train.steps=300",       "train.batch=4",        "train.lr=0.0001",
+                                      "train.warmup=20",       "train.weight_decay=0", "train.eval_every=100",
+                                      "train.lr_mechanisms=30"};
+  wn_status status = WN_OK;
+  for (size_t i = 0; i < sizeof train / sizeof *train && status == WN_OK; i++)
+    status = wn_json_set(ctx, recipe, train[i]);
+  if (status == WN_OK && !c->attention.selective.enabled)
+    status = wn_json_set(ctx, recipe, "model.attention.selective.strength=learned");
+  if (status == WN_OK && !c->attention.exclusive.enabled)
+    status = wn_json_set(ctx, recipe, "model.attention.exclusive.gate=true");
+  if (status == WN_OK && !c->attention.span.enabled) {
+    char limit[96];
+    snprintf(limit, sizeof limit, "model.attention.span.limit=%lld", (long long)c->context);
+    status = wn_json_set(ctx, recipe, limit);
+  }
+  return status;
+}
+
+wn_status wn_adapt_recipe(wn_context *ctx, const char *model, const char *path, const char *const *sets, int set_count,
+                          wn_recipe *out) {
+  if (!model || !out || set_count < 0 || (set_count > 0 && !sets))
+    return wn_fail(ctx, WN_ERR_ARGUMENT,
+                   "wn_adapt_recipe needs a model, a place to write to, and sets when set_count "
+                   "is not 0");
+  struct wn_model *given;
+  char *text = NULL;
+  json_t *recipe = NULL, *its = NULL, *file = NULL;
+  WN_TRY(wn_model_load(ctx, model, &given));
+  const wn_model_config config = given->config;
+  wn_model_destroy(given);
+  WN_TRY(wn_model_config_json(ctx, &config, &text));
+  wn_status status = wn_json_load_text(ctx, model, text, strlen(text), &its);
+  wn_text_free(text);
+  if (status != WN_OK) return status;
+  recipe = json_pack("{s:o}", "model", its);
+  if (!recipe) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a recipe");
+  status = defaults(ctx, &config, recipe);
+  if (status == WN_OK && path) {
+    status = wn_json_load_file(ctx, path, &file);
+    if (status == WN_OK && !json_is_object(file)) status = wn_fail(ctx, WN_ERR_CONFIG, "%s: expected an object", path);
+    if (status == WN_OK) status = wn_recipe_check_json(ctx, path, file);
+    if (status == WN_OK && json_object_update_recursive(recipe, file) != 0)
+      status = wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a recipe");
+  }
+  if (status == WN_OK) status = wn_recipe_read(ctx, path ? path : model, recipe, sets, set_count, out);
+  json_decref(file);
+  json_decref(recipe);
+  if (status != WN_OK) return status;
+  if (snprintf(out->train.init, sizeof out->train.init, "%s", model) >= (int)sizeof out->train.init)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: the path is too long", model);
+  out->train.adapt = true;
+  return WN_OK;
+}

@@ -1,0 +1,17 @@
+/* A model that goes on as another one's: its parameters, and new mechanisms that start so that nothing changes. */
+#ifndef WN_TRAIN_ADAPT_H
+#define WN_TRAIN_ADAPT_H
+
+#include "model/model.h"
+#include "winnow/train.h"
+
+/* Every parameter of `model` from `given`, which may differ in all that has none: losses, dropout, masks. With
+ * config->adapt (config may be NULL) the model may have mechanisms' parameters that `given` has not: those start neutral. `from` stands for
+ * the file. */
+wn_status wn_adapt_start(wn_context *ctx, const char *from, const struct wn_model *given, const wn_train_config *config,
+                         struct wn_model *model);
+/* WN_ERR_CONFIG unless both give the same logits for a sequence of T tokens, up to rounding. */
+wn_status wn_adapt_check(wn_context *ctx, const char *from, struct wn_model *given, struct wn_model *model,
+                         const int32_t *tokens, int64_t T);
+
+#endif

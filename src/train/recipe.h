@@ -1,0 +1,15 @@
+/* Recipes from JSON that is already in memory. */
+#ifndef WN_TRAIN_RECIPE_H
+#define WN_TRAIN_RECIPE_H
+
+#include <jansson.h>
+
+#include "winnow/train.h"
+
+/* As wn_recipe_load, of an object that stands for `where`; sets change the object. */
+wn_status wn_recipe_read(wn_context *ctx, const char *where, json_t *object, const char *const *sets, int set_count,
+                         wn_recipe *out);
+/* Are its keys and values alone those of a recipe? What joins several is not looked at. */
+wn_status wn_recipe_check_json(wn_context *ctx, const char *where, json_t *object);
+
+#endif
