@@ -151,6 +151,7 @@ static const char *const other[] = {
     "train.prune.policy=tova",
     "train.prune.from_step=21",
     "train.prune.to_step=22",
+    "train.prune.draw=true",
 };
 enum { OTHERS = sizeof other / sizeof *other };
 
