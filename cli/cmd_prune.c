@@ -451,7 +451,8 @@ struct compare {
   struct cli_common common;
   struct cli_policy_choices choices;
   struct rows rows;
-  const char *dirs[SUBJECTS], *searches[SUBJECTS], *data, *budgets, *policies, *out;
+  const char *dirs[SUBJECTS], *searches[SUBJECTS], *data, *budgets, *policies, *labels, *out;
+  char names[SUBJECTS][64];
   int64_t at_most, context;
   int64_t tokens[BUDGETS_MAX];
   int token_count;
@@ -493,6 +494,24 @@ static int read_policies(struct compare *c) {
     at += n;
     if (!*at) return 0;
   }
+}
+
+/* The checkpoints' names, from --labels where given: one for each checkpoint. */
+static int read_labels(struct compare *c) {
+  const char *at = c->labels;
+  for (int i = 0; i < SUBJECTS; i++) {
+    if (!c->dirs[i]) continue;
+    const char *name = at ? at : subject_names[i];
+    const size_t n = strcspn(name, ",");
+    if (n == 0 || n >= sizeof c->names[i])
+      return cli_usage_error("winnow prune compare",
+                             "--labels: \"%s\" must have a short name for each checkpoint given", c->labels);
+    memcpy(c->names[i], name, n);
+    if (at) at += n + (at[n] == ',');
+  }
+  return at && *at ? cli_usage_error("winnow prune compare",
+                                     "--labels: \"%s\" has more names than there are checkpoints", c->labels)
+                   : 0;
 }
 
 static const wn_prune_row *find_row(const wn_prune_comparison *r, int subject, int policy, bool searched,
@@ -586,7 +605,7 @@ static int run_compare(wn_context *ctx, struct compare *c) {
     char path[PATH_BYTES];
     if (status == WN_OK && c->searches[i] && cli_join(path, sizeof path, c->searches[i], "search.json"))
       status = wn_prune_curve_load(ctx, path, &curves[i]);
-    subjects[n++] = (wn_prune_subject){subject_names[i], models[i], c->searches[i] ? &curves[i] : NULL};
+    subjects[n++] = (wn_prune_subject){c->names[i], models[i], c->searches[i] ? &curves[i] : NULL};
   }
   bool selective = false;
   for (int i = 0; i < n && status == WN_OK; i++)
@@ -654,6 +673,11 @@ static int compare(int argc, char **argv) {
        .help = "what `winnow prune search` found for it: its budgets too"},
       {.name = "selective-search", .type = CLI_STRING, .out = &c.searches[1], .metavar = "DIR", .help = "likewise"},
       {.name = "mem-search", .type = CLI_STRING, .out = &c.searches[2], .metavar = "DIR", .help = "likewise"},
+      {.name = "labels",
+       .type = CLI_STRING,
+       .out = &c.labels,
+       .metavar = "NAME,...",
+       .help = "what to call the checkpoints that are given, in this order"},
       {.name = "data", .type = CLI_STRING, .out = &c.data, .metavar = "FILE", .required = true, .help = "a token file"},
       {.name = "rows",
        .type = CLI_INT,
@@ -699,6 +723,7 @@ static int compare(int argc, char **argv) {
   for (int i = 0; i < SUBJECTS && code == CLI_GO; i++)
     if (c.searches[i] && !c.dirs[i])
       code = cli_usage_error(spec.command, "a search is given for a checkpoint that is not (%s)", subject_names[i]);
+  if (code == CLI_GO) code = read_labels(&c);
   if (code == CLI_GO) code = read_budgets(&c);
   if (code == CLI_GO) code = read_policies(&c);
   wn_context *ctx = NULL;

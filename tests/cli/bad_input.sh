@@ -186,6 +186,8 @@ refuses "prune search: a torn state" 1 'torn/search\.json' "${search[@]}" --targ
 refuses "prune compare without models" 2 'standard' prune compare --data data/val.bin --out bad-compare
 refuses "prune compare: budgets that are none" 2 'budgets' prune compare --selective whole --data data/val.bin --budgets 8,x --out bad-compare
 refuses "prune compare: a budget of 0" 2 'budgets' prune compare --selective whole --data data/val.bin --budgets 0 --out bad-compare
+refuses "prune compare: too few names" 2 'labels' prune compare --standard whole --selective whole --labels one --data data/val.bin --out bad-compare
+refuses "prune compare: too many names" 2 'labels' prune compare --selective whole --labels one,two --data data/val.bin --out bad-compare
 refuses "prune compare: a policy twice" 2 'twice' prune compare --selective whole --data data/val.bin --policies window,window --out bad-compare
 refuses "prune compare: a search of nothing" 1 'nowhere' prune compare --selective whole --selective-search nowhere --data data/val.bin --out bad-compare
 

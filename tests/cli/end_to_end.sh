@@ -246,6 +246,7 @@ json "eval of the tuned checkpoint" '.budgets.tokens == [16, 16]' eval tuning/tu
 run "$winnow" prune search "${pruning[@]}" --target-checkpoint whole --out own --quiet
 [ $code -eq 0 ] && grep -q '^budgets ' out && pass "prune search as text" || fail "prune search as text" "$(shown)"
 json "prune compare" '(.results | length) == 1 + 3 * 2 + 2' prune compare --selective whole --selective-search lazy \
-  --data data/val.bin --rows 4 --budgets 8,16 --policies selective,window,random --out compared
+  --data data/val.bin --rows 4 --budgets 8,16 --policies selective,window,random --labels "my model" --out compared
+is "prune compare: a name of one's own" "my model" "$(jq -r '.results[0].model' compared/compare.json)"
 is "prune compare: a line a result in CSV" 10 "$(wc -l <compared/compare.csv | tr -d ' ')"
 grep -q '</svg>' compared/compare.svg && pass "prune compare draws" || fail "prune compare draws" "$(ls compared)"
