@@ -323,7 +323,7 @@ int cmd_report(int argc, char **argv) {
        .out = &r.limit,
        .metavar = "MB",
        .help = "size of the page at most",
-       .min = 0.3,
+       .min = 0.1,
        .max = 1000},
       CLI_BUDGETS_OPTIONS(&r.budgets),
       CLI_COMMON_OPTIONS(&r.common)};

@@ -26,7 +26,7 @@
   };
   const big = new Intl.NumberFormat('en', {notation: 'compact', maximumSignificantDigits: 4});
   const tick = v => (Math.abs(v) >= 10000 ? big.format(v) : short(v));
-  const shown = s => s.replace(/\n/g, '⏎').replace(/^ +| +$/g, m => '␣'.repeat(m.length)) || '∅';
+  const shown = s => s.replace(/\n/g, '⏎').replace(/\t/g, '⇥').replace(/^\s+|\s+$/g, m => '␣'.repeat(m.length)) || '∅';
   const save = (name, text, type) => {
     const url = URL.createObjectURL(new Blob([text], {type}));
     make('a', {href: url, download: name}).click();
@@ -85,8 +85,8 @@
         for (let k = 0; k < y.length; k++)
           if (y[k] !== null && x[k] !== null && !(view.xlog && x[k] <= 0) && !(view.ylog && y[k] <= 0)) data.push({x: x[k], y: y[k]});
         const few = data.length <= 60;
-        return {label: s.name, data, borderColor: c, backgroundColor: f.bars ? c : c, borderWidth: f.bars ? 0 : s.points ? 0 : 2, borderDash: dashes[s.dash || 0],
-          pointStyle: marks[s.dash || 0], pointRadius: s.points ? 3.5 : few ? 2.5 : 0, pointHoverRadius: 5, pointHitRadius: 6,
+        return {label: s.name, data, borderColor: c, backgroundColor: f.bars ? c : c, borderWidth: f.bars ? 0 : s.points ? 0 : s.dash ? 2.5 : data.length > 300 ? 1 : 2, borderDash: dashes[s.dash || 0],
+          pointStyle: marks[s.dash || 0], pointRadius: s.points ? 3.5 : few ? (s.dash && f.series.length > 1 ? 4 : 2.5) : 0, pointHoverRadius: 5, pointHitRadius: 6,
           showLine: !s.points, tension: 0, hidden: !!s.hidden, order: -(s.dash || 0)};
       });
       for (const l of f.levels || []) {

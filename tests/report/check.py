@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""The pages that tests/report/run has written, in a headless Chromium: what stands in the DOM against the files.
+
+    check.py --find: is there a Chromium?
+    check.py FOLDER COMPARISON
+"""
+import csv
+import json
+import math
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import browser  # noqa: E402
+
+failed = 0
+
+
+def check(name, ok, *detail):
+    global failed
+    print(("ok - " if ok else "not ok - ") + name)
+    if not ok:
+        failed = 1
+        for d in detail:
+            print("#   %s" % (d,))
+    sys.stdout.flush()
+
+
+def near(a, b, tolerance=1e-5):
+    return abs(a - b) <= tolerance * max(1, abs(b))
+
+
+def rows(path):
+    with open(path, newline="", encoding="utf-8") as f:
+        return list(csv.DictReader(f))
+
+
+# Canvas pixels that are not the colour of its corner.
+INK = """(s => { const c = document.querySelector(s); if (!c || !c.width) return -1;
+  const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; let n = 0;
+  for (let i = 4; i < d.length; i += 4) n += d[i] !== d[0] || d[i+1] !== d[1] || d[i+2] !== d[2] || d[i+3] !== d[3]; return n })"""
+TABLE = """(id => { const d = document.querySelector('#' + id + ' details.values'); d.open = true;
+  return new Promise(r => setTimeout(() => r([...d.querySelectorAll('tbody tr')].map(t => [...t.cells].map(c => c.textContent))), 200)) })"""
+STATE = """(n => { const p = document.querySelectorAll('#text .pane')[n], all = [...p.querySelectorAll('.text .t')];
+  const list = c => all.filter(t => t.classList.contains(c)).map(t => +t.dataset.i);
+  return {at: list('at'), later: list('later').length, masked: list('masked'), gone: list('gone'), say: p.querySelector('.say').textContent,
+    light: all.map(t => t.style.backgroundColor), cache: [...p.querySelectorAll('.cache .n')].map(e => e.textContent),
+    top: [...p.querySelectorAll('.top tbody tr')].map(t => [...t.cells].map(c => c.textContent))} })"""
+
+
+def charts(page, folder, comparison):
+    ids = page.eval("[...document.querySelectorAll('section.figure')].map(e => e.id)")
+    want = ["loss", "validation", "speed", "gradient", "runs", "text", "matrices", "last-row", "memory-0", "search-0", "budgets-0"]
+    check("every figure is there", all(i in ids for i in want), ids)
+    for i in ids:
+        about = page.eval("[...document.querySelectorAll('#%s table.about tr')].map(r => r.innerText)" % i)
+        if len(about) < 2 or "winnow report" not in about[1]:
+            check("figure %s says what it shows and how it is made" % i, False, about)
+    check("figures say what they show and how they are made", True)
+    for i in page.eval("Object.keys(winnow.charts)"):
+        ink = page.eval(INK + "('#%s canvas')" % i)
+        check("chart %s is drawn" % i, ink > 300, ink)
+
+    log = [json.loads(line) for line in open(folder + "/selective/log.jsonl")]
+    table = page.eval(TABLE + "('loss')")
+    mine = [r for r in table if r[0] == "selective"]
+    check("the loss curve has the log's values",
+          len(mine) == len(log) and all(near(float(r[1]), p["tokens"]) and near(float(r[3]), p["step"]) and near(float(r[4]), p["loss"])
+                                        for r, p in zip(mine, log)), mine[:2])
+    val = [(p["tokens"], p["val_loss"]) for p in log if "val_loss" in p]
+    drawn = page.eval("winnow.charts.loss.data.datasets.find(d => d.label === 'selective, validation').data.map(p => [p.x, p.y])")
+    check("validation is drawn where it was measured", len(val) == len(drawn) and all(near(a[0], b[0]) and near(a[1], b[1]) for a, b in zip(val, drawn)), drawn)
+    page.eval("(e => { e.value = '2'; e.dispatchEvent(new Event('change')) })(document.querySelector('#loss .axis'))")
+    x = page.eval("winnow.charts.loss.data.datasets.find(d => d.label === 'selective').data.map(p => p.x)")
+    check("another axis: steps", x == [p["step"] for p in log], x[:4])
+    page.eval("document.querySelector('#loss .xlog').click()")
+    check("a logarithmic axis", page.eval("winnow.charts.loss.options.scales.x.type") == "logarithmic")
+    page.eval("document.querySelector('#loss canvas').focus()")
+    page.key("Home")
+    page.key("ArrowRight")
+    say = page.eval("document.querySelector('#loss .say').textContent")
+    check("arrow keys read values out", "selective at 2: %s" % format(log[1]["loss"], ".6g") in say, say)
+
+    results = json.load(open(comparison))["results"]
+    table = page.eval(TABLE + "('memory-0')")
+    ok = True
+    for r in results:
+        if r["policy"] == "none":
+            continue
+        found = [t for t in table if t[0] == "%s, %s" % (r["model"], r["policy"]) and near(float(t[1]), r["tokens_per_layer"])]
+        ok &= len(found) == 1 and near(float(found[0][3]), math.exp(r["loss"]))
+    check("quality against memory has the comparison's values", ok and len(results) > 4, table[:3])
+    search = json.load(open(folder + "/searched/search.json"))
+    last = search["points"][-1]
+    drawn = page.eval("winnow.charts['budgets-0'].data.datasets.map(d => d.data.map(p => p.y))")
+    check("budgets by layer are those of the search's end", last["tokens"] in drawn, drawn, last["tokens"])
+    found = rows(folder + "/all-figures/search-0.csv")
+    check("the search's CSV has every step", len(found) == 2 * len(search["points"]), len(found))
+
+
+def texts(page, folder):
+    files = [rows(folder + "/all-figures/text-%d.csv" % n) for n in range(2)]
+    T = 1 + max(int(r["token"]) for r in files[0])
+    told = page.eval("winnow.data.texts.map(t => [t.name, t.T, t.layers])")
+    check("two texts beside each other", told == [["standard", T, 3], ["selective", T, 3]], told)
+    text = page.eval("document.querySelectorAll('#text .text')[1].textContent")
+    check("the text stands in the page, markup and all", "</script><script>throw 1</script> & \"quotes\"" in text.replace("∅", ""), text[:90])
+    for layer in range(3):
+        page.eval("winnow.set({layer: %d, token: %d})" % (layer, T - 1))
+        for n in range(2):
+            s = page.eval(STATE + "(%d)" % n)
+            mine = [r for r in files[n] if int(r["layer"]) == layer]
+            gone = [int(r["token"]) for r in mine if r["evicted_by_row"]]
+            check("layer %d of %s: evicted tokens are gone, the budget's are left" % (layer, told[n][0]), s["gone"] == gone and T - len(gone) == 24, s["gone"], gone)
+            if n == 1:
+                masked = [int(r["token"]) for r in mine if float(r["masked_in_last_row"]) > 0.501 and not r["evicted_by_row"]]
+                check("layer %d: masked tokens are struck through" % layer, set(masked) <= set(s["masked"]) and len(s["masked"]) <= len(masked) + 2, s["masked"], masked)
+            weights = [float(r[2]) for r in s["top"]]
+            check("layer %d of %s: weights in order" % (layer, told[n][0]), weights == sorted(weights, reverse=True) and 0 < sum(weights) <= 1.05, weights)
+    total = page.eval("""(async () => { const v = winnow.data.texts[1], t = await v.weights(1), i = v.T - 1; let s = 0;
+      for (let j = 0; j <= i; j++) s += v.weight(t, i, j); return s })()""")
+    check("a row's weights sum to one", abs(total - 1) < 0.02, total)
+
+    one = page.eval("winnow.set({layer: 0, token: 40}).then(() => %s(1))" % STATE)
+    check("the chosen token is marked and later ones are not yet read", one["at"] == [40] and one["later"] == T - 41, one["at"], one["later"])
+    page.eval("document.querySelectorAll('#text .text')[1].focus()")
+    page.key("ArrowRight")
+    page.wait("winnow.state.token === 41")
+    page.key("ArrowDown")
+    page.wait("winnow.state.layer === 1")
+    page.eval("winnow.set({})")
+    two = page.eval(STATE + "(1)")
+    check("arrow keys choose token and layer", two["at"] == [41] and two["light"] != one["light"] and "Layer 1, token 41" in two["say"], two["say"])
+    page.eval("document.querySelectorAll('#text .text')[0].querySelector('[data-i=\"30\"]').click()")
+    page.wait("winnow.state.token === 30")
+    page.eval("(e => { e.value = '2'; e.dispatchEvent(new Event('change')) })(document.querySelector('#text .layer'))")
+    page.wait("winnow.state.layer === 2")
+    page.eval("winnow.set({})")
+    three = page.eval(STATE + "(1)")
+    check("a click and the list choose them too", three["at"] == [30] and "Layer 2, token 30" in three["say"] and three["light"] != two["light"], three["say"])
+
+    page.eval("winnow.set({token: 0, layer: 0})")
+    page.eval("(e => { e.value = '20' })(document.querySelector('#text .speed'))")
+    seen = [page.eval(STATE + "(0)")["cache"][0]]
+    page.eval("document.querySelector('#text .play').click()")
+    page.wait("winnow.state.token >= 30")
+    check("playing: the button pauses", page.eval("document.querySelector('#text .play').textContent") == "Pause")
+    page.eval("document.querySelector('#text .play').click()")
+    token = page.eval("winnow.state.token")
+    page.eval("winnow.set({})")
+    seen.append(page.eval(STATE + "(0)")["cache"][0])
+    page.eval("new Promise(r => setTimeout(r, 300))")
+    check("it stops where it is", page.eval("winnow.state.token") == token)
+    check("the cache fills to the budget and stays", seen == ["layer 0: 1 of 24", "layer 0: 24 of 24"], seen)
+    page.eval("winnow.set({token: 9})")
+    check("half way it holds what was read", page.eval(STATE + "(0)")["cache"][2] == "layer 2: 10 of 24")
+
+
+def matrices(page, folder):
+    files = rows(folder + "/all-figures/text-1.csv")
+    T = 1 + max(int(r["token"]) for r in files)
+    pick = "(k => { const e = document.querySelector('#matrices .kind'); e.value = k; e.dispatchEvent(new Event('change')) })('%s')"
+    page.eval("winnow.set({layer: 1})")
+    page.eval(pick % "kept")
+    page.eval("new Promise(r => setTimeout(r, 400))")
+    want = 0
+    for r in (r for r in files if int(r["layer"]) == 1):
+        want += (int(r["evicted_by_row"]) if r["evicted_by_row"] else T) - int(r["token"])
+    held = page.eval("""(c => { const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; let n = 0;
+      for (let i = 0; i < d.length; i += 4) n += d[i+3] === 255 && d[i] === 21 && d[i+1] === 128; return n })(document.querySelectorAll('#matrices canvas.matrix')[1])""")
+    check("what is held under budgets: as many cells as the file says", held == want, held, want)
+    drawn = []
+    for kind, layer in (("masked", 0), ("masked", 2), ("weight", 2)):
+        page.eval(pick % kind)
+        page.eval("document.querySelectorAll('#matrices .pane')[1].querySelector('[data-layer=\"%d\"]').click()" % layer)
+        page.wait("winnow.state.layer === %d" % layer)
+        page.eval("new Promise(r => setTimeout(r, 300))")
+        drawn.append(page.eval("document.querySelectorAll('#matrices canvas.matrix')[1].toDataURL()"))
+    check("layers and kinds give other matrices", len(set(drawn)) == 3)
+    names = page.eval("[...document.querySelectorAll('#matrices .pane')].map(e => e.dataset.source)")
+    check("texts and means over sequences", len(names) == 4 and "mean over 2 sequences" in names[3], names)
+    last = page.eval("[...document.querySelectorAll('#last-row table.lastrow')[0].querySelectorAll('tbody tr')].map(t => +t.cells[1].textContent)")
+    want = [sum(float(r["masked_in_last_row"]) > 0.5 for r in files if int(r["layer"]) == l) for l in range(3)]
+    check("the last row counts what is masked", all(abs(a - b) <= 1 for a, b in zip(last, want)), last, want)
+
+
+def main():
+    if sys.argv[1:] == ["--find"]:
+        return 0 if browser.find() else 1
+    folder, comparison = sys.argv[1], sys.argv[2]
+    with browser.Browser() as b:
+        url = "file://" + folder + "/all.html"
+        page = b.open(url)
+        charts(page, folder, os.path.join(folder, comparison))
+        texts(page, folder)
+        matrices(page, folder)
+        light = page.eval("getComputedStyle(document.body).backgroundColor")
+        page.eval("document.querySelector('#theme').click()")
+        page.eval("document.querySelector('#theme').click()")
+        dark = page.eval("getComputedStyle(document.body).backgroundColor")
+        check("light and dark", light == "rgb(255, 255, 255)" and dark == "rgb(13, 17, 23)", light, dark)
+        pdf = page.call("Page.printToPDF", {"printBackground": True})["data"]
+        check("it prints", len(pdf) > 20000, len(pdf))
+        unnamed = page.eval("""[...document.querySelectorAll('button, select, input, canvas[role=img], [tabindex]')].filter(e =>
+          !(e.getAttribute('aria-label') || e.textContent.trim() || e.closest('label'))).map(e => e.outerHTML.slice(0, 80))""")
+        check("whatever takes keys has a name", unnamed == [], unnamed)
+        check("no errors in the console", page.problems == [] and page.eval("winnow.errors") == [], page.problems, page.eval("winnow.errors"))
+        check("nothing is fetched", [r for r in page.requests if not r.startswith(("data:", "blob:"))] == [url], page.requests)
+        page.close()
+        page = b.open(url, width=390, height=800)
+        check("390 pixels are wide enough", page.eval("document.documentElement.scrollWidth") <= 390, page.eval("document.documentElement.scrollWidth"))
+        page.close()
+        page = b.open("file://" + folder + "/short.html")
+        page.eval("new Promise(r => setTimeout(r, 300))")
+        heads = page.eval("[...document.querySelectorAll('#heads .heads canvas')].length")
+        T = page.eval("winnow.data.texts[0].T")
+        mean = page.eval("""(async () => { const v = winnow.data.texts[0], h = await winnow.tile(v.heads[1]), w = await v.weights(1), n = v.T * (v.T + 1) / 2; let most = 0;
+          for (let k = 0; k < n; k++) { let m = 0; for (let a = 0; a < v.headCount; a++) m += (h[a * n + k] / 255) ** 2 / v.headCount;
+            most = Math.max(most, Math.abs(m - (w[k] / v.levels) ** 2)) } return most })()""")
+        check("a short text has a matrix for each head, whose mean is the layer's", heads == 3 and T < 64 and mean < 0.01, heads, T, mean)
+        check("no errors there either", page.problems == [], page.problems)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
