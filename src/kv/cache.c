@@ -45,6 +45,12 @@ void wn_kv_shape_of(const wn_model_config *c, int64_t B, int64_t capacity, wn_dt
   out->weights = wn_policy_row(budgets->policy)->weights != WN_WEIGHTS_NONE;
 }
 
+void wn_kv_shape_of_heads(struct wn_kv_shape *shape, int64_t g0, int64_t n) {
+  if (shape->selections > 1) shape->selections = n;
+  if (shape->groups > 1) shape->groups = n, shape->first_group = g0;
+  shape->Hkv = n;
+}
+
 bool wn_kv_shape_bytes(const struct wn_kv_shape *shape, size_t *bytes) {
   struct offsets o;
   const bool fits = lay(shape, &o);
@@ -53,13 +59,21 @@ bool wn_kv_shape_bytes(const struct wn_kv_shape *shape, size_t *bytes) {
 }
 
 wn_status wn_kv_cache_init(wn_context *ctx, const struct wn_kv_shape *s, struct wn_kv_cache *out) {
-  struct offsets o;
+  size_t bytes;
   memset(out, 0, sizeof *out);
-  if (!lay(s, &o))
+  if (!wn_kv_shape_bytes(s, &bytes))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "a cache of %lld tokens for %lld sequences does not fit in memory",
                    (long long)s->capacity, (long long)s->B);
   void *base;
-  WN_TRY(wn_alloc(ctx, "key-value cache", o.total, &base));
+  WN_TRY(wn_alloc(ctx, "key-value cache", bytes, &base));
+  wn_kv_cache_place(s, base, out);
+  return WN_OK;
+}
+
+void wn_kv_cache_place(const struct wn_kv_shape *s, void *base, struct wn_kv_cache *out) {
+  struct offsets o;
+  lay(s, &o);
+  memset(out, 0, sizeof *out);
   out->shape = *s;
   out->bytes = o.total;
   out->k = (char *)base + o.k;
@@ -69,7 +83,6 @@ wn_status wn_kv_cache_init(wn_context *ctx, const struct wn_kv_shape *s, struct 
   if (s->groups) out->at = (int32_t *)(void *)((char *)base + o.at);
   if (s->weights) out->weights = (char *)base + o.weights;
   wn_kv_cache_reset(out);
-  return WN_OK;
 }
 
 void wn_kv_cache_clear(struct wn_kv_cache *cache) {
@@ -160,7 +173,7 @@ void wn_kv_cache_evict(struct wn_kv_cache *cache, const wn_budgets *budgets, int
       const struct wn_policy_held held = {
           .budgets = budgets,
           .layer = layer,
-          .group = p,
+          .group = s->first_group + p,
           .count = cache->count,
           .row = cache->seen,
           .budget = s->capacity,

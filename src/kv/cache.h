@@ -1,10 +1,11 @@
-/* One layer's key-value cache: for each token held its key and value, for selective attention the selections F that
+/* One layer's key-value cache, or that of some of its heads: for each token held its key and value, for selective attention the selections F that
  * the rows so far have made, and where tokens are evicted its absolute position and what the policy keeps of it.
  *
  * Tokens that nothing evicts stay in order, slot and position agree, and positions are not kept. A cache that evicts
  * is full from its K-th token on: the newest token's slot is the last, the last one's content moves to the slot that
  * has become free, and the slots come in any order. With P groups of heads that evict for themselves a slot belongs
- * to one group. Evicting costs a look at each of the K tokens and a copy of one. */
+ * to one group. Evicting costs a look at each of the K tokens and a copy of one. Key-value heads with budgets of their
+ * own are in caches of their own, each of its size. */
 #ifndef WN_KV_CACHE_H
 #define WN_KV_CACHE_H
 
@@ -17,6 +18,7 @@ struct wn_kv_shape {
   int64_t selections; /* G, rows of f a sequence; 0: none */
   bool bilinear;      /* sk */
   int64_t groups;     /* P, rows of `at` a sequence; 0: nothing is evicted */
+  int64_t first_group; /* of the layer's */
   bool weights;       /* the policy looks at weights */
 };
 
@@ -36,10 +38,15 @@ struct wn_kv_cache {
 /* A cache of `capacity` tokens of this model, under the budgets' policy (NULL: nothing is evicted). */
 void wn_kv_shape_of(const wn_model_config *config, int64_t B, int64_t capacity, wn_dtype dtype,
                     const wn_budgets *budgets, struct wn_kv_shape *out);
+/* The part of a layer's cache that belongs to key-value heads g0..g0+n-1: heads with budgets of their own have caches of
+ * their own. */
+void wn_kv_shape_of_heads(struct wn_kv_shape *shape, int64_t g0, int64_t n);
 /* What such a cache allocates; false: more than memory can have. */
 bool wn_kv_shape_bytes(const struct wn_kv_shape *shape, size_t *bytes);
 
 wn_status wn_kv_cache_init(wn_context *ctx, const struct wn_kv_shape *shape, struct wn_kv_cache *out);
+/* The same in memory of the caller's, for which wn_kv_cache_clear is not called. */
+void wn_kv_cache_place(const struct wn_kv_shape *shape, void *memory, struct wn_kv_cache *out);
 void wn_kv_cache_clear(struct wn_kv_cache *cache);
 /* Forgets all tokens; the memory stays. */
 void wn_kv_cache_reset(struct wn_kv_cache *cache);

@@ -91,6 +91,14 @@ static void begin(struct wn_run *run, struct wn_session *s, int64_t T) {
   if (s->rotary.rows > 0) run->rotary = &s->rotary;
 }
 
+static int64_t count_caches(const struct wn_session *s) {
+  return s->first[s->model->config.layers];
+}
+
+static void reset_caches(struct wn_session *s) {
+  for (int64_t i = 0; i < count_caches(s); i++) wn_kv_cache_reset(&s->caches[i]);
+}
+
 /* The largest scratch over piece sizes and cache fillings: a backend may treat few rows otherwise than many. */
 static wn_status measure(struct wn_session *s, size_t *need) {
   *need = 0;
@@ -105,7 +113,7 @@ static wn_status measure(struct wn_session *s, size_t *need) {
     }
     if (T == s->piece) break;
   }
-  for (int64_t l = 0; l < s->model->config.layers; l++) wn_kv_cache_reset(&s->caches[l]);
+  reset_caches(s);
   return WN_OK;
 }
 
@@ -125,8 +133,6 @@ wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld tokens: the model has learned positions for %lld",
                    (long long)capacity, (long long)c->context);
   if (budgets && budgets->layers > 0) WN_TRY(wn_budgets_check(ctx, budgets, c));
-  if (budgets && budgets->heads > 0)
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session: budgets of single key-value heads");
   void *memory;
   WN_TRY(wn_alloc(ctx, "session", sizeof(struct wn_session), &memory));
   struct wn_session *s = memory;
@@ -163,7 +169,7 @@ void wn_session_destroy(wn_session *s) {
 }
 
 void wn_session_reset(wn_session *s) {
-  for (int64_t l = 0; l < s->model->config.layers; l++) wn_kv_cache_reset(&s->caches[l]);
+  reset_caches(s);
   s->position = 0;
   s->broken = false;
 }
@@ -174,7 +180,7 @@ int64_t wn_session_position(const wn_session *s) {
 
 size_t wn_session_kv_bytes(const wn_session *s) {
   size_t bytes = 0;
-  for (int64_t l = 0; l < s->model->config.layers; l++) bytes += s->caches[l].bytes;
+  for (int64_t i = 0; i < count_caches(s); i++) bytes += s->caches[i].bytes;
   return bytes + (size_t)s->model->config.layers * s->inputs.bytes;
 }
 

@@ -6,19 +6,25 @@
 #include "kv/policy.h"
 #include "model/workspace.h"
 
-/* What a layer's cache does as the text grows. */
-enum wn_session_layer {
+/* What a cache does as the text grows. */
+enum wn_session_kind {
   WN_LAYER_WHOLE,   /* holds everything */
   WN_LAYER_TRIMMED, /* holds what the layer can see (wn_layer_reach): the rest would never be looked at again */
   WN_LAYER_BUDGET   /* holds what its policy keeps */
 };
 
+/* Key-value heads of a layer that share a cache: all of them, or a run of heads with the same budget. */
+struct wn_session_part {
+  int64_t layer, kv0, kv_heads;
+  enum wn_session_kind kind;
+};
+
 /* Rows of a prompt that run as a block under a budget: enough for a product, few beside a budget. */
 enum { WN_SESSION_BLOCK = 128 };
 struct wn_session_block {
-  void *F;       /* [B,rows,the largest budget + rows] */
+  void *F;       /* [B,rows,the largest budget + rows] of one group */
   void *y;       /* [B,rows,D] of the selecting head, not looked at */
-  int32_t *gone; /* [B,stage's capacity] */
+  int32_t *gone; /* [B,P,stage's capacity] */
   int32_t *held; /* [the largest budget] slots of the stage */
   int32_t *at;   /* [the largest budget] their positions */
   void *row;     /* [the largest budget] their F */
@@ -39,8 +45,9 @@ struct wn_session {
   bool broken;                  /* a piece failed half way: some caches have its tokens */
   wn_budgets budgets;           /* layers 0: none */
   wn_budgets reach;             /* policy window, what the trimmed layers see */
-  enum wn_session_layer *kinds; /* [L] */
-  struct wn_kv_cache *caches;   /* [L] */
+  int64_t *first;               /* [L+1] each layer's first part; the last: how many there are */
+  struct wn_session_part *parts;
+  struct wn_kv_cache *caches; /* of the parts */
   struct wn_session_inputs inputs;
   struct wn_arena arena;
   struct wn_layer_blocks blocks; /* one layer's arrays, used by all in turn */
@@ -55,8 +62,9 @@ struct wn_session {
   size_t scratch_bytes;
 
   /* For caches that evict, shared by the layers (session_attend.c). */
-  struct wn_kv_cache stage; /* what a cache holds and a piece behind it */
-  int32_t *slots;           /* [B,stage's capacity] */
+  struct wn_kv_cache stage; /* what a cache holds and a piece behind it, laid out for each cache in stage_memory */
+  void *stage_memory;
+  int32_t *slots;           /* [B,P,stage's capacity] */
   bool blocks_of_rows;      /* under the budgets a piece of a prompt runs as blocks (session_prefill.c) */
   struct wn_session_block block;
   void *mass;      /* [B,P,the largest budget] */
@@ -66,7 +74,7 @@ struct wn_session {
 };
 
 void wn_session_inputs_clear(struct wn_session *s);
-/* Kinds, caches and what they share; model, B, capacity, piece and budgets are set. */
+/* Parts, caches and what they share; model, B, capacity, piece and budgets are set. */
 wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s);
 void wn_session_caches_clear(struct wn_session *s);
 /* Keys of this layer are turned by their places in the cache, when they are used: wn_layer_before turns nothing. */
@@ -81,11 +89,11 @@ struct wn_attention wn_session_rows(const struct wn_attention *op, int64_t t0, i
 /* The stage holds, in order, what the cache holds, and rows t0..t0+T-1 behind it. */
 void wn_session_stage(const struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
                       const struct wn_kv_rows *rows, int64_t t0, int64_t T);
-/* The cache holds the stage's slots [B,n] in s->slots. */
+/* The cache holds the stage's slots [B,P,n] in s->slots. */
 void wn_session_unstage(struct wn_session *s, struct wn_kv_cache *cache, int64_t n);
 /* May pieces of a prompt run as blocks under the budgets? */
 bool wn_session_takes_blocks(const struct wn_session *s);
-wn_status wn_session_attend_blocks(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_attention *op,
-                                   const struct wn_kv_rows *rows);
+wn_status wn_session_attend_blocks(struct wn_run *run, struct wn_session *s, int64_t part,
+                                   const struct wn_attention *op, const struct wn_kv_rows *rows);
 
 #endif

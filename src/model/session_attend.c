@@ -12,50 +12,71 @@
 
 /* --- creation --- */
 
-static wn_status choose_kinds(wn_context *ctx, struct wn_session *s) {
-  const int64_t L = s->model->config.layers;
+/* The tokens that a key-value head may hold under the budgets, at most the capacity. */
+static int64_t budget_of(const struct wn_session *s, int64_t l, int64_t kv_head) {
+  const int64_t K = s->budgets.layers > 0 ? wn_budgets_of(&s->budgets, l, kv_head) : s->capacity;
+  return K < s->capacity ? K : s->capacity;
+}
+
+/* Runs of heads with one budget. */
+static wn_status choose_parts(wn_context *ctx, struct wn_session *s) {
+  const int64_t L = s->model->config.layers, Hkv = s->model->config.kv_heads;
   void *memory;
-  WN_TRY(wn_alloc(ctx, "kinds of caches", (size_t)L * sizeof *s->kinds, &memory));
-  s->kinds = memory;
   WN_TRY(wn_alloc(ctx, "reach of the layers", (size_t)L * sizeof *s->reach.tokens, &memory));
   s->reach.policy = WN_POLICY_WINDOW;
   s->reach.layers = L;
   s->reach.tokens = memory;
-  for (int64_t l = 0; l < L; l++) {
-    const int64_t reach = wn_layer_reach(s->model, l);
-    s->reach.tokens[l] = reach < s->capacity - 1 ? reach + 1 : s->capacity;
-    s->kinds[l] = s->budgets.layers > 0 && s->budgets.tokens[l] < s->capacity ? WN_LAYER_BUDGET
-                  : s->reach.tokens[l] < s->capacity                          ? WN_LAYER_TRIMMED
-                                                                              : WN_LAYER_WHOLE;
+  WN_TRY(wn_alloc(ctx, "caches of the layers", (size_t)(L + 1) * sizeof *s->first, &memory));
+  s->first = memory;
+  for (int pass = 0; pass < 2; pass++) {
+    int64_t n = 0;
+    for (int64_t l = 0; l < L; l++) {
+      const int64_t reach = wn_layer_reach(s->model, l);
+      s->reach.tokens[l] = reach < s->capacity - 1 ? reach + 1 : s->capacity;
+      s->first[l] = n;
+      for (int64_t g = 0, next; g < Hkv; g = next, n++) {
+        const int64_t K = budget_of(s, l, g);
+        for (next = g + 1; next < Hkv && (s->budgets.heads == 0 || budget_of(s, l, next) == K);) next++;
+        if (pass == 0) continue;
+        s->parts[n] = (struct wn_session_part){.layer = l,
+                                               .kv0 = g,
+                                               .kv_heads = next - g,
+                                               .kind = K < s->capacity                    ? WN_LAYER_BUDGET
+                                                       : s->reach.tokens[l] < s->capacity ? WN_LAYER_TRIMMED
+                                                                                          : WN_LAYER_WHOLE};
+      }
+    }
+    s->first[L] = n;
+    if (pass == 0) WN_TRY(wn_alloc(ctx, "parts of the caches", (size_t)n * sizeof *s->parts, &memory));
+    if (pass == 0) s->parts = memory;
   }
   return WN_OK;
 }
 
-static const wn_budgets *policy_of(const struct wn_session *s, int64_t l) {
-  return s->kinds[l] == WN_LAYER_BUDGET ? &s->budgets : s->kinds[l] == WN_LAYER_TRIMMED ? &s->reach : NULL;
-}
-
 bool wn_session_by_place(const struct wn_session *s, int64_t l) {
-  return s->kinds[l] == WN_LAYER_BUDGET && s->budgets.cache_positions;
+  return s->parts[s->first[l]].kind == WN_LAYER_BUDGET && s->budgets.cache_positions;
 }
 
-/* What evicting layers share. */
+/* What evicting caches share. */
 static wn_status shared(wn_context *ctx, struct wn_session *s) {
   const wn_model_config *c = &s->model->config;
   const size_t element = wn_dtype_size(s->model->dtype), B = (size_t)s->B, D = (size_t)c->head_size;
   const size_t rows = (size_t)(s->piece < WN_SESSION_BLOCK ? s->piece : WN_SESSION_BLOCK);
-  int64_t budget = 0, stage = 0;
+  int64_t budget = 0, slots = 0;
+  size_t stage = 0;
   s->blocks_of_rows = s->budgets.layers > 0 && wn_session_takes_blocks(s);
-  for (int64_t l = 0; l < c->layers; l++) {
-    const int64_t K = s->caches[l].shape.capacity, trimmed = K + s->piece, block = K + (int64_t)rows;
-    if (s->kinds[l] == WN_LAYER_BUDGET && K > budget) budget = K;
-    if (s->kinds[l] == WN_LAYER_TRIMMED && trimmed > stage) stage = trimmed;
-    if (s->kinds[l] == WN_LAYER_BUDGET && s->blocks_of_rows && block > stage) stage = block;
-  }
-  if (stage > 0) {
-    struct wn_kv_shape shape;
-    wn_kv_shape_of(c, s->B, stage, s->model->dtype, &s->reach, &shape);
-    WN_TRY(wn_kv_cache_init(ctx, &shape, &s->stage));
+  for (int64_t i = 0; i < s->first[c->layers]; i++) {
+    struct wn_kv_shape shape = s->caches[i].shape;
+    const enum wn_session_kind kind = s->parts[i].kind;
+    size_t bytes;
+    if (kind == WN_LAYER_BUDGET && shape.capacity > budget) budget = shape.capacity;
+    if (kind == WN_LAYER_WHOLE || (kind == WN_LAYER_BUDGET && !s->blocks_of_rows)) continue;
+    shape.capacity += kind == WN_LAYER_TRIMMED ? s->piece : (int64_t)rows;
+    if (!wn_kv_shape_bytes(&shape, &bytes) || shape.capacity > INT64_MAX / 8 / shape.groups)
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "session: a stage of %lld tokens does not fit in memory",
+                     (long long)shape.capacity);
+    if (bytes > stage) stage = bytes;
+    if (shape.groups * shape.capacity > slots) slots = shape.groups * shape.capacity;
   }
   const bool places = budget > 0 && s->budgets.cache_positions, blocks = budget > 0 && s->blocks_of_rows;
   const bool sums = budget > 0 && wn_policy_row(s->budgets.policy)->weights == WN_WEIGHTS_SUM;
@@ -67,17 +88,18 @@ static wn_status shared(wn_context *ctx, struct wn_session *s) {
     size_t rows, columns, element;
     void **where;
   } pieces[] = {
-      {"slots", stage > 0, B, (size_t)stage, sizeof(int32_t), (void **)&s->slots},
+      {"stage", stage > 0, stage, 1, 1, &s->stage_memory},
+      {"slots", stage > 0, B, (size_t)slots, sizeof(int32_t), (void **)&s->slots},
       {"weights of the rows", sums, B * (size_t)c->kv_heads, K, element, &s->mass},
       {"zeros", places, B, (size_t)s->piece, sizeof(int32_t), (void **)&s->zeros},
       {"turned keys", places, B * (size_t)c->kv_heads * D, K, element, &s->turned},
       {"places", places, B, K, sizeof(int32_t), (void **)&s->places},
       {"selections of a block", selects, B * rows, K + rows, element, &s->block.F},
-      {"selecting head of a block", selects, B * rows, D, element, &s->block.y},
-      {"selections of a row", selects, K, 1, element, &s->block.row},
-      {"evictions of a block", blocks, B, (size_t)stage, sizeof(int32_t), (void **)&s->block.gone},
+      {"outputs of a block", selects, B * rows, D, element, &s->block.y},
+      {"evictions of a block", blocks, B, (size_t)slots, sizeof(int32_t), (void **)&s->block.gone},
       {"slots held", blocks, K, 1, sizeof(int32_t), (void **)&s->block.held},
       {"positions held", blocks, K, 1, sizeof(int32_t), (void **)&s->block.at},
+      {"scores held", selects, K, 1, element, &s->block.row},
   };
   for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
     size_t n;
@@ -93,23 +115,31 @@ static wn_status shared(wn_context *ctx, struct wn_session *s) {
 wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
   const wn_model_config *c = &s->model->config;
   void *memory;
-  WN_TRY(choose_kinds(ctx, s));
-  WN_TRY(wn_alloc(ctx, "caches", (size_t)c->layers * sizeof *s->caches, &memory));
+  WN_TRY(choose_parts(ctx, s));
+  WN_TRY(wn_alloc(ctx, "caches", (size_t)s->first[c->layers] * sizeof *s->caches, &memory));
   s->caches = memory;
-  for (int64_t l = 0; l < c->layers; l++) {
+  for (int64_t i = 0; i < s->first[c->layers]; i++) {
+    const struct wn_session_part *part = &s->parts[i];
     struct wn_kv_shape shape;
-    const wn_budgets *policy = policy_of(s, l);
-    wn_kv_shape_of(c, s->B, policy ? policy->tokens[l] : s->capacity, s->model->dtype, policy, &shape);
-    WN_TRY(wn_kv_cache_init(ctx, &shape, &s->caches[l]));
+    const wn_budgets *policy = part->kind == WN_LAYER_BUDGET    ? &s->budgets
+                               : part->kind == WN_LAYER_TRIMMED ? &s->reach
+                                                                : NULL;
+    const int64_t K = part->kind == WN_LAYER_BUDGET    ? budget_of(s, part->layer, part->kv0)
+                      : part->kind == WN_LAYER_TRIMMED ? s->reach.tokens[part->layer]
+                                                       : s->capacity;
+    wn_kv_shape_of(c, s->B, K, s->model->dtype, policy, &shape);
+    wn_kv_shape_of_heads(&shape, part->kv0, part->kv_heads);
+    WN_TRY(wn_kv_cache_init(ctx, &shape, &s->caches[i]));
   }
   return shared(ctx, s);
 }
 
 void wn_session_caches_clear(struct wn_session *s) {
-  for (int64_t l = 0; s->caches && l < s->model->config.layers; l++) wn_kv_cache_clear(&s->caches[l]);
-  wn_kv_cache_clear(&s->stage);
+  for (int64_t i = 0; s->caches && i < s->first[s->model->config.layers]; i++) wn_kv_cache_clear(&s->caches[i]);
+  wn_free(s->stage_memory);
   wn_free(s->caches);
-  wn_free(s->kinds);
+  wn_free(s->parts);
+  wn_free(s->first);
   wn_free(s->slots);
   wn_free(s->mass);
   wn_free(s->zeros);
@@ -215,9 +245,10 @@ static void take_note(const struct wn_session *s, struct wn_kv_cache *cache) {
   }
 }
 
-static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_attention *op,
+static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t part, const struct wn_attention *op,
                              const struct wn_kv_rows *rows) {
-  struct wn_kv_cache *cache = &s->caches[l];
+  struct wn_kv_cache *cache = &s->caches[part];
+  const int64_t l = s->parts[part].layer;
   const enum wn_policy_weights weights = wn_policy_row(s->budgets.policy)->weights;
   for (int64_t t = 0; t < run->T; t++) {
     if (!run->measuring) {
@@ -240,7 +271,9 @@ static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t l
 void wn_session_stage(const struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
                       const struct wn_kv_rows *rows, int64_t t0, int64_t T) {
   struct wn_kv_cache *stage = &s->stage;
-  wn_kv_cache_reset(stage);
+  struct wn_kv_shape shape = cache->shape;
+  shape.capacity = cache->count + T;
+  wn_kv_cache_place(&shape, s->stage_memory, stage);
   if (!run->measuring) {
     wn_kv_cache_order(cache, s->slots);
     wn_kv_cache_gather(cache, s->slots, cache->count, stage);
@@ -275,23 +308,41 @@ static wn_status attend_staged(struct wn_run *run, struct wn_session *s, struct 
   return WN_OK;
 }
 
-wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
-                            bool full) {
-  struct wn_kv_cache *cache = &s->caches[l];
+static wn_status attend_part(struct wn_run *run, struct wn_session *s, int64_t part, struct wn_attention *op,
+                             const struct wn_kv_rows *rows, bool full) {
+  struct wn_kv_cache *cache = &s->caches[part];
+  const enum wn_session_kind kind = s->parts[part].kind;
   const int64_t K = cache->shape.capacity, T = run->T;
-  struct wn_attention op;
-  struct wn_kv_rows rows;
-  operation(run, l, a, &op, &rows);
-  const bool budget = s->kinds[l] == WN_LAYER_BUDGET, block = T >= BLOCK_FROM && s->blocks_of_rows;
+  const bool budget = kind == WN_LAYER_BUDGET, block = T >= BLOCK_FROM && s->blocks_of_rows;
   if (run->measuring) {
     cache->seen = full ? s->capacity : 0;
-    cache->count = !full ? 0 : s->kinds[l] == WN_LAYER_WHOLE ? K - T : T == 1 || (budget && !block) ? K - 1 : K;
+    cache->count = !full ? 0 : kind == WN_LAYER_WHOLE ? K - T : T == 1 || (budget && !block) ? K - 1 : K;
   }
-  if (s->kinds[l] == WN_LAYER_WHOLE) return attend_whole(run, cache, &op, &rows);
-  if (budget && !block) return attend_rows(run, s, l, &op, &rows);
-  if (run->measuring ? !full : cache->seen + T <= K) return attend_whole(run, cache, &op, &rows);
-  if (budget) return wn_session_attend_blocks(run, s, l, &op, &rows);
-  if (T > 1) return attend_staged(run, s, cache, &op, &rows);
-  if (!run->measuring && cache->count == K) wn_kv_cache_evict(cache, &s->reach, l);
-  return attend_whole(run, cache, &op, &rows);
+  if (kind == WN_LAYER_WHOLE) return attend_whole(run, cache, op, rows);
+  if (budget && !block) return attend_rows(run, s, part, op, rows);
+  const bool weights = budget && wn_policy_row(s->budgets.policy)->weights != WN_WEIGHTS_NONE;
+  if ((run->measuring ? !full : cache->seen + T <= K) && !weights) return attend_whole(run, cache, op, rows);
+  if (budget) return wn_session_attend_blocks(run, s, part, op, rows);
+  if (T > 1) return attend_staged(run, s, cache, op, rows);
+  if (!run->measuring && cache->count == K) wn_kv_cache_evict(cache, &s->reach, s->parts[part].layer);
+  return attend_whole(run, cache, op, rows);
+}
+
+wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
+                            bool full) {
+  struct wn_attention op;
+  struct wn_kv_rows rows;
+  const wn_dtype dtype = run->exec.dtype;
+  operation(run, l, a, &op, &rows);
+  if (s->first[l + 1] - s->first[l] == 1) return attend_part(run, s, s->first[l], &op, &rows, full);
+  for (int64_t i = s->first[l]; i < s->first[l + 1]; i++) {
+    const struct wn_session_part *part = &s->parts[i];
+    struct wn_attention of = wn_attention_of_heads(&op, dtype, part->kv0, part->kv_heads);
+    struct wn_kv_rows fresh = rows;
+    fresh.k = wn_at(rows.k, part->kv0 * rows.s_k.h, dtype);
+    fresh.v = wn_at(rows.v, part->kv0 * rows.s_v.h, dtype);
+    fresh.sk = wn_at(rows.sk, part->kv0 * rows.s_sk.h, dtype);
+    WN_TRY(attend_part(run, s, i, &of, &fresh, full));
+  }
+  return WN_OK;
 }

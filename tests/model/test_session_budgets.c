@@ -8,7 +8,7 @@ enum { B = 2, T = 14, V = 13, LAYERS = 2 };
 
 static const struct choice {
   wn_policy policy;
-  bool per_kv_head, cache_positions;
+  bool per_kv_head, cache_positions, ragged; /* ragged: each key-value head has a budget of its own */
 } choices[] = {{.policy = WN_POLICY_SELECTIVE},
                {.policy = WN_POLICY_H2O},
                {.policy = WN_POLICY_TOVA, .per_kv_head = true},
@@ -16,16 +16,39 @@ static const struct choice {
                {.policy = WN_POLICY_STREAMING, .cache_positions = true},
                {.policy = WN_POLICY_WINDOW},
                {.policy = WN_POLICY_RANDOM},
-               {.policy = WN_POLICY_RANDOM, .per_kv_head = true}};
+               {.policy = WN_POLICY_RANDOM, .per_kv_head = true},
+               {.policy = WN_POLICY_SELECTIVE, .ragged = true},
+               {.policy = WN_POLICY_H2O, .per_kv_head = true, .ragged = true},
+               {.policy = WN_POLICY_TOVA, .per_kv_head = true, .ragged = true},
+               {.policy = WN_POLICY_RANDOM, .per_kv_head = true, .ragged = true}};
 enum { CHOICES = sizeof choices / sizeof *choices };
 
 static void budgets_of(const struct choice *c, const wn_model_config *config, int64_t K, wn_budgets *out) {
-  char text[32];
+  char text[96];
   wn_budgets_init(out);
   out->policy = c->policy, out->per_kv_head = c->per_kv_head, out->cache_positions = c->cache_positions;
   out->sinks = 2, out->seed = 3;
   snprintf(text, sizeof text, "%d,%d", (int)K, (int)(K == 1 ? 1 : K + 1));
+  for (int64_t h = 0, at = 0; c->ragged && h < 2 * config->kv_heads; h++) { /* one head of layer 1 holds everything */
+    const int64_t last = h == 2 * config->kv_heads - 1 ? 4096 : K + (h % config->kv_heads) * 2 + h / config->kv_heads;
+    const char *behind = h % config->kv_heads == config->kv_heads - 1 ? "," : ":";
+    at += snprintf(text + at, sizeof text - (size_t)at, "%d%s", (int)last, last == 4096 ? "" : behind);
+  }
   assert_int_equal(wn_budgets_parse(NULL, config, text, out), WN_OK);
+}
+
+/* A case that the choice goes with, grouped. */
+static wn_model_config grouped(const struct choice *c) {
+  for (int k = 0; k < MODEL_CASES; k++) {
+    const wn_model_config config = model_case_config(&model_cases[k]);
+    if (config.kv_heads != 2 || config.heads != 4 || config.attention.sinks > 0) continue;
+    if (c->policy == WN_POLICY_SELECTIVE
+            ? c->ragged ? config.attention.selective.per_kv_head : config.attention.selective.enabled
+            : !config.attention.selective.enabled)
+      return config;
+  }
+  fail_msg("no model for policy %s", wn_policy_name(c->policy));
+  return model_case_config(&model_cases[0]);
 }
 
 /* What a session holds: bit j of held[l][b][p] is position j. */
@@ -36,15 +59,16 @@ struct trace {
 
 static void look(const wn_session *s, uint32_t held[LAYERS][B][4]) {
   memset(held, 0, sizeof(uint32_t) * LAYERS * B * 4);
-  for (int l = 0; l < LAYERS; l++) {
-    const struct wn_kv_cache *c = &s->caches[l];
+  for (int64_t i = 0; i < s->first[LAYERS]; i++) {
+    const struct wn_kv_cache *c = &s->caches[i];
+    const int64_t l = s->parts[i].layer, first = s->parts[i].kv0;
     assert_true(c->count <= c->shape.capacity);
     for (int b = 0; b < B; b++)
       for (int p = 0; p < (c->at ? c->shape.groups : 1); p++)
         for (int j = 0; j < c->count; j++) {
           const int32_t at = c->at ? c->at[(b * c->shape.groups + p) * c->shape.capacity + j] : j;
-          assert_true(at >= 0 && at < T && !(held[l][b][p] >> at & 1));
-          held[l][b][p] |= UINT32_C(1) << at;
+          assert_true(at >= 0 && at < T && !(held[l][b][first + p] >> at & 1));
+          held[l][b][first + p] |= UINT32_C(1) << at;
         }
   }
 }
@@ -129,7 +153,8 @@ static void test_ways_of_feeding(void **state) {
         const int64_t K = budgets[(k + i) % 3];
         budgets_of(&choices[i], &c, K, &b);
         snprintf(name, sizeof name, "%s, %s%s, %d tokens, %s", model_cases[k].name, wn_policy_name(b.policy),
-                 b.per_kv_head       ? " by head"
+                 b.heads > 0         ? " each head its own"
+                 : b.per_kv_head     ? " by head"
                  : b.cache_positions ? " by place"
                                      : "",
                  (int)K, backend ? "cpu" : "ref");
@@ -152,7 +177,7 @@ static void test_ways_of_feeding(void **state) {
       }
     }
   }
-  for (int i = 0; i < CHOICES; i++) assert_true(done[i] >= 4);
+  for (int i = 0; i < CHOICES; i++) assert_true(done[i] >= (choices[i].ragged ? 2 : 4));
   wn_context_destroy(ref);
   wn_context_destroy(cpu);
 }
@@ -239,6 +264,7 @@ static void test_bytes_and_allocations(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 2);
   for (int i = 0; i < CHOICES; i++) {
+    if (choices[i].ragged) continue; /* above */
     const wn_model_config c = model_case_config(&model_cases[choices[i].policy == WN_POLICY_SELECTIVE ? 7 : 1]);
     struct wn_model *model = model_of(ctx, &c, WN_F32);
     wn_budgets b;
@@ -279,7 +305,57 @@ static void test_bytes_and_allocations(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* The positions that a layer of one sequence holds: held[position]. */
+/* Each head's cache is of its own size; the same budget for all heads, written head by head, is that of the layer to
+ * the bit. */
+static void test_heads(void **state) {
+  (void)state;
+  static const struct {
+    const char *same, *layer, *heads;
+    int64_t tokens; /* of `heads`, of one head each */
+  } rows[] = {{"5:5,3:3", "5,3", "5:2,3:9", 19}, {"4:4", "4", "1:4096,6:2", 9 + T}};
+  for (int i = 0; i < CHOICES; i++) {
+    const struct choice *k = &choices[i];
+    if (!k->per_kv_head && !k->ragged) continue;
+    const wn_model_config c = grouped(k);
+    wn_context *ctx = context_of("cpu", 1);
+    struct wn_model *model = model_of(ctx, &c, WN_F32);
+    struct tokens x;
+    tokens_of(&x, B, T, V, false);
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+      static struct trace found[2];
+      const char *const texts[] = {rows[r].layer, rows[r].same, rows[r].heads};
+      for (int n = 0; n < 3; n++) {
+        wn_budgets b;
+        wn_session *s;
+        budgets_of(k, &c, 4, &b);
+        OK(ctx, wn_budgets_parse(ctx, &c, texts[n], &b));
+        OK(ctx, wn_session_create_with_budgets(ctx, model, B, T, &b, &s));
+        if (n < 2) {
+          feed(ctx, s, x.ids, mixed, 0, &found[n]);
+          assert_int_equal(s->first[LAYERS], LAYERS);
+        } else {
+          const int64_t state_of = b.policy == WN_POLICY_H2O || b.policy == WN_POLICY_TOVA;
+          const int64_t token = 2 * c.head_size + (b.policy == WN_POLICY_SELECTIVE) + 1 + state_of;
+          const size_t expected = (size_t)(B * rows[r].tokens * token) * 4;
+          /* What holds everything keeps no positions and nothing for the policy. */
+          assert_in_range(wn_session_kv_bytes(s), expected - (size_t)(B * T * (1 + state_of)) * 4,
+                          expected + 4 * 6 * 64);
+          size_t held = 0;
+          for (int64_t part = 0; part < s->first[LAYERS]; part++) held += s->caches[part].bytes;
+          assert_int_equal(wn_session_kv_bytes(s), held);
+          assert_int_equal(s->first[LAYERS], 2 * LAYERS);
+        }
+        wn_session_destroy(s);
+        wn_budgets_clear(&b);
+      }
+      assert_memory_equal(&found[0], &found[1], sizeof found[0]);
+    }
+    wn_model_destroy(model);
+    wn_context_destroy(ctx);
+  }
+}
+
+/* The positions that a cache of one sequence holds, its first group: held[position]. */
 static void positions(const wn_session *s, int64_t l, bool *held, int64_t n) {
   const struct wn_kv_cache *c = &s->caches[l];
   memset(held, 0, (size_t)n * sizeof *held);
@@ -295,14 +371,21 @@ static void test_long_prompts(void **state) {
     wn_policy policy;
     int64_t K;
     const char *attention; /* instead of the model's */
-  } rows[] = {{7, WN_POLICY_SELECTIVE, 40, NULL},
-              {12, WN_POLICY_SELECTIVE, 130, NULL},
-              {1, WN_POLICY_STREAMING, 33, NULL},
-              {1, WN_POLICY_RANDOM, 64, NULL},
-              {1, WN_POLICY_WINDOW, N, "{\"window\":70,\"sinks\":1}"}, /* trimmed */
-              {1, WN_POLICY_WINDOW, N, "{\"span\":{\"limit\":90,\"ramp\":8,\"init\":0.5},\"selective\":{}}"},
-              {1, WN_POLICY_SELECTIVE, 50, "{\"window\":45,\"selective\":{},\"threshold\":{\"tau\":0.9}}"}};
-  static bool expected[LAYERS][N], found[N];
+    bool heads;            /* a budget for each key-value head */
+  } rows[] = {{7, WN_POLICY_SELECTIVE, 40, NULL, false},
+              {12, WN_POLICY_SELECTIVE, 130, NULL, false},
+              {1, WN_POLICY_STREAMING, 33, NULL, false},
+              {1, WN_POLICY_RANDOM, 64, NULL, false},
+              {1, WN_POLICY_WINDOW, N, "{\"window\":70,\"sinks\":1}", false}, /* trimmed */
+              {1, WN_POLICY_WINDOW, N, "{\"span\":{\"limit\":90,\"ramp\":8,\"init\":0.5},\"selective\":{}}", false},
+              {1, WN_POLICY_SELECTIVE, 50, "{\"window\":45,\"selective\":{},\"threshold\":{\"tau\":0.9}}", false},
+              {1, WN_POLICY_H2O, 40, NULL, false},
+              {1, WN_POLICY_TOVA, 90, NULL, false},
+              {1, WN_POLICY_H2O, 30, "{\"selective\":{\"per_kv_head\":true},\"sinks\":2}", true},
+              {1, WN_POLICY_TOVA, 70, "{\"span\":{\"limit\":900,\"ramp\":50,\"init\":0.2}}", true},
+              {1, WN_POLICY_SELECTIVE, 30, "{\"selective\":{\"per_kv_head\":true}}", true},
+              {1, WN_POLICY_RANDOM, 30, NULL, true}};
+  static bool expected[2 * LAYERS][N], found[N];
   static int32_t ids[N];
   float last[V] = {0}, logits[V];
   for (int t = 0; t < N; t++) ids[t] = (int32_t)wn_random_below(9, WN_STREAM_TEST, 1, (uint64_t)t, V);
@@ -314,17 +397,21 @@ static void test_long_prompts(void **state) {
       struct wn_model *model = model_of(ctx, &c, backend ? WN_F32 : WN_F64);
       wn_budgets b;
       wn_session *s;
-      budgets_of(&(struct choice){.policy = rows[i].policy}, &c, rows[i].K, &b);
+      const bool heads = rows[i].heads;
+      budgets_of(&(struct choice){.policy = rows[i].policy,
+                                  .per_kv_head = heads && rows[i].policy != WN_POLICY_SELECTIVE,
+                                  .ragged = heads},
+                 &c, rows[i].K, &b);
       OK(ctx, wn_session_create_with_budgets(ctx, model, 1, N, &b, &s));
       for (int way = 0; way < 3; way++) {
         const int64_t step = way == 0 ? 1 : way == 1 ? N : 233;
         wn_session_reset(s);
         for (int64_t at = 0; at < N; at += step)
           OK(ctx, wn_session_feed(ctx, s, ids + at, step < N - at ? step : N - at, way == 2 ? 150 : 0, logits));
-        for (int64_t l = 0; l < LAYERS; l++) {
+        for (int64_t l = 0; l < s->first[LAYERS]; l++) {
           positions(s, l, way ? found : expected[l], N);
           if (way && memcmp(found, expected[l], sizeof found) != 0)
-            fail_msg("row %d on %s, way %d: layer %d holds others", (int)i, backend ? "cpu" : "ref", way, (int)l);
+            fail_msg("row %d on %s, way %d: cache %d holds others", (int)i, backend ? "cpu" : "ref", way, (int)l);
         }
         if (way == 0) memcpy(last, logits, sizeof last);
         for (int n = 0; n < V; n++)
@@ -399,6 +486,7 @@ int main(void) {
       cmocka_unit_test(test_ways_of_feeding),
       cmocka_unit_test(test_budgets_that_never_bind),
       cmocka_unit_test(test_ties),
+      cmocka_unit_test(test_heads),
       cmocka_unit_test(test_trimmed),
       cmocka_unit_test(test_long_prompts),
       cmocka_unit_test(test_bytes_and_allocations),
