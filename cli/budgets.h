@@ -38,7 +38,8 @@ struct cli_budgets {
    .help = "h2o, tova, random: each key-value head evicts for itself"}
 #define CLI_BUDGETS_OPTIONS(b)                                                                                        \
   {.name = "budgets", .type = CLI_STRING, .out = &(b)->spec, .metavar = "SPEC",                                       \
-   .help = "tokens a layer holds: 64; 64,32,...; 0.25 of the context; 2MiB in all; or a budgets.json"},                \
+   .help = "tokens a layer holds: 64; 64,32,...; by key-value heads 64:16,...; 0.25 of the context; 2MiB in all; or a" \
+           " budgets.json"},                                                                                          \
   {.name = "policy", .type = CLI_STRING, .out = &(b)->policy, .metavar = "NAME", .choices = CLI_POLICIES,             \
    .help = "which token goes; else the file's, or selective"},                                                        \
   CLI_POLICY_CHOICES_OPTIONS(&(b)->choices),                                                                          \
