@@ -156,6 +156,27 @@ static wn_status defaults(wn_context *ctx, const wn_model_config *c, json_t *rec
   return status;
 }
 
+/* In a recipe a mechanism's object enables it by being there. The old model's configuration has them all, most of them
+ * with "enabled": false, which must not win over a file that names one. */
+static bool enable(const json_t *its, json_t *file) {
+  const char *key;
+  json_t *value;
+  void *next;
+  json_object_foreach_safe(file, next, key, value) {
+    const json_t *old = json_object_get(its, key);
+    if (!json_is_object(old)) continue;
+    if (json_is_boolean(value) && json_object_get(old, "enabled")) {
+      if (json_object_set_new(file, key, json_pack("{s:b}", "enabled", json_is_true(value))) != 0) return false;
+    } else if (json_is_object(value)) {
+      if (json_object_get(old, "enabled") && !json_object_get(value, "enabled") &&
+          json_object_set_new(value, "enabled", json_true()) != 0)
+        return false;
+      if (!enable(old, value)) return false;
+    }
+  }
+  return true;
+}
+
 wn_status wn_adapt_recipe(wn_context *ctx, const char *model, const char *path, const char *const *sets, int set_count,
                           wn_recipe *out) {
   if (!model || !out || set_count < 0 || (set_count > 0 && !sets))
@@ -179,7 +200,7 @@ wn_status wn_adapt_recipe(wn_context *ctx, const char *model, const char *path, 
     status = wn_json_load_file(ctx, path, &file);
     if (status == WN_OK && !json_is_object(file)) status = wn_fail(ctx, WN_ERR_CONFIG, "%s: expected an object", path);
     if (status == WN_OK) status = wn_recipe_check_json(ctx, path, file);
-    if (status == WN_OK && json_object_update_recursive(recipe, file) != 0)
+    if (status == WN_OK && (!enable(recipe, file) || json_object_update_recursive(recipe, file) != 0))
       status = wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a recipe");
   }
   if (status == WN_OK) status = wn_recipe_read(ctx, path ? path : model, recipe, sets, set_count, out);
