@@ -10,6 +10,7 @@ int cmd_eval(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
 int cmd_analyze(int argc, char **argv);
 int cmd_report(int argc, char **argv);
+int cmd_convert(int argc, char **argv);
 int cmd_info(int argc, char **argv);
 int cmd_prune(int argc, char **argv);
 int cmd_op(int argc, char **argv);

@@ -17,6 +17,7 @@
 #pragma weak cmd_generate
 #pragma weak cmd_analyze
 #pragma weak cmd_report
+#pragma weak cmd_convert
 #pragma weak cmd_info
 #pragma weak cmd_prune
 #pragma weak cmd_op
@@ -33,6 +34,7 @@ int main(int argc, char **argv) {
       {"analyze", "what a model has learned to look at: spans", cmd_analyze},
       {"prune", "find budgets of the cache by search; compare eviction policies", cmd_prune},
       {"report", "one page of figures: training, what is kept and dropped, what it costs", cmd_report},
+      {"convert", "write a model in another format", cmd_convert},
       {"info", "what a checkpoint holds; what this build and machine have", cmd_info},
       {"op", "run one operation on a case file", cmd_op},
       {"bench", "time operations, training steps and decoding", cmd_bench},

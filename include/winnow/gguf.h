@@ -65,5 +65,36 @@ bool wn_gguf_value_string(const wn_gguf_value *value, uint64_t i, const char **o
 /* Rows first..first+rows-1 of the tensor, seen as [rows, last dimension], as floats: out [rows, last dimension]. */
 wn_status wn_gguf_dequantize(wn_context *ctx, const wn_gguf_tensor *tensor, int64_t first, int64_t rows, float *out);
 
+/* ---- writing ---- */
+
+/* Metadata to be written, in order. A failure is kept and reported by wn_gguf_write. */
+typedef struct wn_gguf_values wn_gguf_values;
+wn_status wn_gguf_values_create(wn_context *ctx, wn_gguf_values **out);
+void wn_gguf_values_destroy(wn_gguf_values *values); /* NULL is allowed */
+bool wn_gguf_values_has(const wn_gguf_values *values, const char *key);
+void wn_gguf_values_put_uint(wn_gguf_values *values, const char *key, uint32_t value);
+void wn_gguf_values_put_float(wn_gguf_values *values, const char *key, float value);
+void wn_gguf_values_put_bool(wn_gguf_values *values, const char *key, bool value);
+void wn_gguf_values_put_string(wn_gguf_values *values, const char *key, const char *text, size_t bytes);
+void wn_gguf_values_put_ints(wn_gguf_values *values, const char *key, const int32_t *items, uint64_t count);
+void wn_gguf_values_put_floats(wn_gguf_values *values, const char *key, const float *items, uint64_t count);
+void wn_gguf_values_put_bytes(wn_gguf_values *values, const char *key, const uint8_t *items, uint64_t count);
+/* A list of `count` strings, which follow one by one. */
+void wn_gguf_values_begin_strings(wn_gguf_values *values, const char *key, uint64_t count);
+void wn_gguf_values_add_string(wn_gguf_values *values, const char *text, size_t bytes);
+/* A value of another file, as it is there. */
+void wn_gguf_values_copy(wn_gguf_values *values, const wn_gguf_value *value);
+
+/* Writes a file of version 3: tensors [count] with name, type, ndim and shape; produce fills in tensor i's `bytes` in
+ * order, one at a time. The file appears under its name when it is whole. */
+typedef wn_status (*wn_gguf_produce_fn)(void *user, int i, void *out, size_t bytes);
+wn_status wn_gguf_write(wn_context *ctx, const char *path, const wn_gguf_values *values, const wn_gguf_tensor *tensors,
+                        int count, wn_gguf_produce_fn produce, void *user);
+
+/* Floats in a storage type: F32, F16, BF16 and Q8_0. n: whole blocks. WN_ERR_UNSUPPORTED for other types,
+ * WN_ERR_ARGUMENT for a number that F16 cannot hold. */
+bool wn_gguf_can_encode(wn_gguf_type type);
+wn_status wn_gguf_encode(wn_context *ctx, wn_gguf_type type, const float *x, int64_t n, void *out);
+
 WN_API_END
 #endif

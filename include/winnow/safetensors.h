@@ -51,5 +51,11 @@ const char *wn_safetensors_metadata(const wn_safetensors *file, const char *key)
 wn_status wn_safetensors_write(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
                                const char *const *metadata);
 
+/* The same with data that is made while writing: entries' data is not read; produce fills in entry i's `bytes`, one
+ * entry at a time. */
+typedef wn_status (*wn_safetensors_produce_fn)(void *user, int i, void *out, size_t bytes);
+wn_status wn_safetensors_write_made(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
+                                    const char *const *metadata, wn_safetensors_produce_fn produce, void *user);
+
 WN_API_END
 #endif

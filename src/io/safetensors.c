@@ -258,7 +258,7 @@ const char *wn_safetensors_metadata(const wn_safetensors *file, const char *key)
 
 /* ---- writing ---- */
 
-static wn_status check_entry(wn_context *ctx, const char *path, const wn_safetensors_entry *e) {
+static wn_status check_entry(wn_context *ctx, const char *path, const wn_safetensors_entry *e, bool made) {
   if (!e->name) return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: a tensor has no name", path);
   if (strcmp(e->name, metadata_key) == 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: no tensor can be named \"%s\"", path, e->name);
@@ -267,10 +267,10 @@ static wn_status check_entry(wn_context *ctx, const char *path, const wn_safeten
       !shape_bytes(e->dtype, e->shape, e->ndim, &bytes))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: tensor \"%.200s\" has an impossible dtype or shape", path,
                    e->name);
-  if (bytes != e->bytes || (bytes && !e->data))
+  if (bytes != e->bytes || (bytes && !e->data && !made))
     return wn_fail(ctx, WN_ERR_ARGUMENT,
                    "cannot write %s: tensor \"%.200s\" has %zu bytes, its dtype and shape need %zu", path, e->name,
-                   e->data ? e->bytes : 0, bytes);
+                   e->data || made ? e->bytes : 0, bytes);
   return WN_OK;
 }
 
@@ -329,8 +329,25 @@ static wn_status header_text(wn_context *ctx, const char *path, const wn_safeten
   return status;
 }
 
+/* Who makes the data: NULL where the entries have it. */
+struct maker {
+  wn_safetensors_produce_fn produce;
+  void *user;
+};
+
+static wn_status write_entry(wn_context *ctx, struct wn_writer *w, const wn_safetensors_entry *e, int i,
+                             const struct maker *maker) {
+  if (!maker) return wn_writer_write(ctx, w, e->data, e->bytes);
+  void *data;
+  WN_TRY(wn_alloc(ctx, e->name, e->bytes, &data));
+  wn_status status = maker->produce(maker->user, i, data, e->bytes);
+  if (status == WN_OK) status = wn_writer_write(ctx, w, data, e->bytes);
+  wn_free(data);
+  return status;
+}
+
 static wn_status write_all(wn_context *ctx, struct wn_writer *w, const char *header,
-                           const wn_safetensors_entry *entries, int count) {
+                           const wn_safetensors_entry *entries, int count, const struct maker *maker) {
   size_t used = strlen(header);
   uint64_t padded = (used + 7) / 8 * 8;
   WN_TRY(wn_writer_write(ctx, w, &padded, sizeof padded));
@@ -338,15 +355,15 @@ static wn_status write_all(wn_context *ctx, struct wn_writer *w, const char *hea
   WN_TRY(wn_writer_write(ctx, w, "       ", (size_t)padded - used));
   for (size_t size = 8; size >= 1; size /= 2)
     for (int i = 0; i < count; i++)
-      if (wn_dtype_size(entries[i].dtype) == size) WN_TRY(wn_writer_write(ctx, w, entries[i].data, entries[i].bytes));
+      if (wn_dtype_size(entries[i].dtype) == size) WN_TRY(write_entry(ctx, w, &entries[i], i, maker));
   return wn_writer_commit(ctx, w);
 }
 
-wn_status wn_safetensors_write(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
-                               const char *const *metadata) {
+static wn_status write_file(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
+                            const char *const *metadata, const struct maker *maker) {
   if (!path || count < 0 || (count > 0 && !entries))
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_safetensors_write needs a path and entries");
-  for (int i = 0; i < count; i++) WN_TRY(check_entry(ctx, path, &entries[i]));
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "writing safetensors needs a path and entries");
+  for (int i = 0; i < count; i++) WN_TRY(check_entry(ctx, path, &entries[i], maker != NULL));
   void *begins;
   WN_TRY(wn_alloc(ctx, "safetensors header", (size_t)count * sizeof(size_t), &begins));
   char *header = NULL;
@@ -361,9 +378,21 @@ wn_status wn_safetensors_write(wn_context *ctx, const char *path, const wn_safet
   struct wn_writer w;
   status = wn_writer_open(ctx, path, &w);
   if (status == WN_OK) {
-    status = write_all(ctx, &w, header, entries, count);
+    status = write_all(ctx, &w, header, entries, count, maker);
     if (status != WN_OK) wn_writer_abort(&w);
   }
   free(header);
   return status;
+}
+
+wn_status wn_safetensors_write(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
+                               const char *const *metadata) {
+  return write_file(ctx, path, entries, count, metadata, NULL);
+}
+
+wn_status wn_safetensors_write_made(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
+                                    const char *const *metadata, wn_safetensors_produce_fn produce, void *user) {
+  if (!produce) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_safetensors_write_made needs a function that makes the data");
+  const struct maker maker = {produce, user};
+  return write_file(ctx, path, entries, count, metadata, &maker);
 }

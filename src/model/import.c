@@ -48,6 +48,13 @@ static const char *find_prefix(const struct wn_tensors *t, const char *prefix, c
   return wn_tensors_find(t, name) < 0 && wn_tensors_find(t, first) >= 0 ? "" : prefix;
 }
 
+/* A whole number, or the first of a list. */
+static int64_t token_id(const json_t *value) {
+  if (json_is_array(value)) value = json_array_get(value, 0);
+  const json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
+  return id >= 0 && id <= INT32_MAX ? id : -1;
+}
+
 static wn_status open_folder(wn_context *ctx, const char *path, struct wn_import *im) {
   json_t *config;
   WN_TRY(read_config(ctx, path, im->where, &config));
@@ -56,6 +63,8 @@ static wn_status open_folder(wn_context *ctx, const char *path, struct wn_import
   if (hf) {
     im->form = WN_FORM_HF;
     status = wn_import_hf_config(ctx, im->where, config, im->architecture, &im->config);
+    im->bos = token_id(json_object_get(config, "bos_token_id"));
+    im->eos = token_id(json_object_get(config, "eos_token_id"));
   } else {
     im->form = WN_FORM_WINNOW;
     im->names = &wn_names_own;
@@ -76,13 +85,19 @@ static wn_status open_folder(wn_context *ctx, const char *path, struct wn_import
 static wn_status open_gguf(wn_context *ctx, struct wn_import *im) {
   im->form = WN_FORM_GGUF;
   WN_TRY(wn_import_gguf_config(ctx, im->where, im->tensors, im->architecture, &im->config));
-  im->names = !strcmp(im->architecture, "gpt2") ? &wn_names_gguf_gpt2 : &wn_names_gguf_llama;
+  im->names = !strcmp(im->architecture, "winnow") ? &wn_names_own
+              : !strcmp(im->architecture, "gpt2") ? &wn_names_gguf_gpt2
+                                                  : &wn_names_gguf_llama;
+  const wn_gguf *file = wn_tensors_gguf(im->tensors);
+  if (!wn_gguf_value_int(wn_gguf_value_find(file, "tokenizer.ggml.bos_token_id"), 0, &im->bos)) im->bos = -1;
+  if (!wn_gguf_value_int(wn_gguf_value_find(file, "tokenizer.ggml.eos_token_id"), 0, &im->eos)) im->eos = -1;
   return WN_OK;
 }
 
 wn_status wn_import_open(wn_context *ctx, const char *path, struct wn_import *im) {
   memset(im, 0, sizeof *im);
   im->prefix = "";
+  im->bos = im->eos = -1;
   if (wn_path_is_dir(path) || !wn_path_exists(path)) return open_folder(ctx, path, im);
   if (strlen(path) >= sizeof im->where) return wn_fail(ctx, WN_ERR_ARGUMENT, "%.100s...: the path is too long", path);
   snprintf(im->where, sizeof im->where, "%s", path);
@@ -94,6 +109,7 @@ wn_status wn_import_open_gguf_memory(wn_context *ctx, const char *name, const vo
                                      struct wn_import *im) {
   memset(im, 0, sizeof *im);
   im->prefix = "";
+  im->bos = im->eos = -1;
   snprintf(im->where, sizeof im->where, "%s", name);
   WN_TRY(wn_tensors_open_gguf_memory(ctx, name, data, bytes, &im->tensors));
   return open_gguf(ctx, im);
@@ -102,6 +118,20 @@ wn_status wn_import_open_gguf_memory(wn_context *ctx, const char *name, const vo
 void wn_import_clear(struct wn_import *im) {
   wn_tensors_close(im->tensors);
   im->tensors = NULL;
+}
+
+void wn_import_row(const struct wn_import *im, const struct wn_param *row, struct wn_import_row *out) {
+  out->count = wn_names_parts(im->names, &im->config, im->prefix, row, out->parts);
+  out->K = 1;
+  for (int d = 1; d < row->ndim; d++) out->K *= row->shape[d];
+  for (int k = 0; k < out->count; k++) {
+    const int at = wn_tensors_find(im->tensors, out->parts[k].name);
+    if (at < 0) {
+      out->count = 0;
+      return;
+    }
+    out->tensor[k] = wn_tensors_at(im->tensors, at);
+  }
 }
 
 /* ---- checking ---- */
@@ -142,7 +172,7 @@ static wn_status check_part(wn_context *ctx, const struct wn_import *im, const s
 static wn_status check_tied(wn_context *ctx, const struct wn_import *im, uint8_t *used) {
   struct wn_param row = {.name = "output.weight", .ndim = 2, .shape = {im->config.vocab_size, im->config.width}};
   struct wn_name_part output[3], embed[3];
-  if (!im->config.tied || im->form == WN_FORM_WINNOW) return WN_OK;
+  if (!im->config.tied || im->names == &wn_names_own) return WN_OK;
   wn_names_parts(im->names, &im->config, im->prefix, &row, output);
   const int at = wn_tensors_find(im->tensors, output[0].name);
   if (at < 0) return WN_OK;

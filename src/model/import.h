@@ -20,6 +20,7 @@ struct wn_import {
   const struct wn_names *names;
   const char *prefix; /* before every name but those with a "=" */
   struct wn_tensors *tensors;
+  int64_t bos, eos; /* as the source says, -1: not at all */
 };
 
 /* What lies at the path, by its content. */
@@ -41,5 +42,14 @@ wn_status wn_import_hf_config(wn_context *ctx, const char *where, const json_t *
                               wn_model_config *out);
 wn_status wn_import_gguf_config(wn_context *ctx, const char *where, const struct wn_tensors *tensors,
                                 char architecture[64], wn_model_config *out);
+/* Values of a row of the configuration's table as the source has them: rows (elements of a vector) first.. of it, in
+ * its own order. */
+struct wn_import_row {
+  const struct wn_tensor *tensor[3];
+  struct wn_name_part parts[3];
+  int count; /* of parts; 0: the source has none */
+  int64_t K; /* elements a row */
+};
+void wn_import_row(const struct wn_import *import, const struct wn_param *row, struct wn_import_row *out);
 
 #endif

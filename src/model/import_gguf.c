@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "model/config.h"
 #include "model/import.h"
 #include "model/layer.h"
 
@@ -240,10 +241,17 @@ wn_status wn_import_gguf_config(wn_context *ctx, const char *where, const struct
   wn_model_config_init(out);
   if (!text_of(wn_gguf_value_find(file, "general.architecture"), architecture, 64))
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"general.architecture\" is missing or not a text", where);
+  if (!strcmp(architecture, "winnow")) {
+    const char *text;
+    size_t bytes;
+    if (!wn_gguf_value_string(wn_gguf_value_find(file, "winnow.config"), 0, &text, &bytes))
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"winnow.config\" is missing or not a text", where);
+    return wn_model_config_parse(ctx, where, text, bytes, out);
+  }
   if (strcmp(architecture, "llama") && strcmp(architecture, "qwen2") && strcmp(architecture, "qwen3") &&
       strcmp(architecture, "gpt2"))
     return wn_fail(ctx, WN_ERR_UNSUPPORTED,
-                   "%s: \"general.architecture\" is \"%s\"; gpt2, llama, qwen2 and qwen3 are known", where,
+                   "%s: \"general.architecture\" is \"%s\"; gpt2, llama, qwen2, qwen3 and winnow are known", where,
                    architecture);
   const struct reader r = {ctx, where, architecture, file};
   WN_TRY(read_config(&r, tensors, out));

@@ -9,6 +9,7 @@
  * rope.factors divides each f by its own number (how GGUF files carry llama3's). In double; the table is float. */
 #include <math.h>
 
+#include "model/export.h"
 #include "model/layer.h"
 
 static int64_t rotated(const wn_model_config *c) {
@@ -35,6 +36,12 @@ static double llama3_frequency(const wn_model_config *c, double f, double N) {
   if (turns < low) return f / s;
   const double t = (turns - low) / (high - low);
   return (1 - t) * f / s + t * f;
+}
+
+double wn_rotary_divisor(const wn_model_config *c, int64_t i) {
+  const double f = pow(c->rope_theta, -2.0 * (double)i / (double)rotated(c));
+  const double N = (double)(c->rope_scaling.context ? c->rope_scaling.context : c->context);
+  return f / llama3_frequency(c, f, N);
 }
 
 /* Frequency i of a text of P tokens. */

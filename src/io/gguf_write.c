@@ -1,0 +1,354 @@
+/* Writing GGUF (version 3, little-endian; https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): magic, version,
+ * counts; keys with typed values; names, shapes (innermost first), types and offsets; tensors at multiples of 32 bytes.
+ * Metadata is gathered as the bytes that the file will have; tensors are made one at a time. And floats in the storage
+ * types that are written:
+ *   F16, BF16  rounded to nearest, ties to even
+ *   Q8_0       32 weights: d = max |x| / 127 (stored as F16), q = round(x / d)                                       */
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "winnow/gguf.h"
+
+enum { ALIGNMENT = 32 };
+
+/* Value types by their number in the file. */
+enum {
+  TYPE_UINT8 = 0,
+  TYPE_UINT32 = 4,
+  TYPE_INT32 = 5,
+  TYPE_FLOAT32 = 6,
+  TYPE_BOOL = 7,
+  TYPE_STRING = 8,
+  TYPE_ARRAY = 9
+};
+
+struct wn_gguf_values {
+  wn_context *ctx;
+  uint8_t *data;
+  size_t bytes, capacity;
+  uint64_t count;
+  char **keys; /* [count] */
+  size_t key_capacity;
+  wn_status status; /* of the first failure */
+};
+
+wn_status wn_gguf_values_create(wn_context *ctx, wn_gguf_values **out) {
+  void *memory;
+  *out = NULL;
+  WN_TRY(wn_alloc(ctx, "GGUF metadata", sizeof **out, &memory));
+  *out = memory;
+  (*out)->ctx = ctx;
+  return WN_OK;
+}
+
+void wn_gguf_values_destroy(wn_gguf_values *v) {
+  if (!v) return;
+  for (uint64_t i = 0; i < v->count; i++) wn_free(v->keys[i]);
+  wn_free(v->keys);
+  wn_free(v->data);
+  wn_free(v);
+}
+
+bool wn_gguf_values_has(const wn_gguf_values *v, const char *key) {
+  for (uint64_t i = 0; i < v->count; i++)
+    if (!strcmp(v->keys[i], key)) return true;
+  return false;
+}
+
+/* Room for `more` bytes behind what there is. */
+static bool reserve(wn_gguf_values *v, size_t more) {
+  size_t need;
+  void *memory;
+  if (v->status != WN_OK) return false;
+  if (!wn_add_size(v->bytes, more, &need) || need > (size_t)PTRDIFF_MAX / 2) {
+    v->status = wn_fail(v->ctx, WN_ERR_ARGUMENT, "the metadata of a GGUF file does not fit in memory");
+    return false;
+  }
+  if (need <= v->capacity) return true;
+  const size_t larger = need < 4096 ? 8192 : 2 * need;
+  v->status = wn_alloc(v->ctx, "GGUF metadata", larger, &memory);
+  if (v->status != WN_OK) return false;
+  if (v->bytes) memcpy(memory, v->data, v->bytes);
+  wn_free(v->data);
+  v->data = memory;
+  v->capacity = larger;
+  return true;
+}
+
+static void add(wn_gguf_values *v, const void *data, size_t bytes) {
+  if (!reserve(v, bytes)) return;
+  if (bytes) memcpy(v->data + v->bytes, data, bytes);
+  v->bytes += bytes;
+}
+
+static void add_u32(wn_gguf_values *v, uint32_t x) {
+  add(v, &x, sizeof x);
+}
+
+static void add_u64(wn_gguf_values *v, uint64_t x) {
+  add(v, &x, sizeof x);
+}
+
+static void begin(wn_gguf_values *v, const char *key, uint32_t type) {
+  void *memory;
+  if (v->status != WN_OK) return;
+  if (wn_gguf_values_has(v, key)) {
+    v->status = wn_fail(v->ctx, WN_ERR_ARGUMENT, "the key \"%.200s\" would be in a GGUF file twice", key);
+    return;
+  }
+  if (v->count == v->key_capacity) {
+    const size_t larger = v->key_capacity ? 2 * v->key_capacity : 64;
+    v->status = wn_alloc(v->ctx, "GGUF keys", larger * sizeof *v->keys, &memory);
+    if (v->status != WN_OK) return;
+    if (v->count) memcpy(memory, v->keys, (size_t)v->count * sizeof *v->keys);
+    wn_free(v->keys);
+    v->keys = memory;
+    v->key_capacity = larger;
+  }
+  char *copy = wn_strdup(v->ctx, key);
+  if (!copy) {
+    v->status = WN_ERR_MEMORY;
+    return;
+  }
+  v->keys[v->count++] = copy;
+  wn_gguf_values_add_string(v, key, strlen(key));
+  add_u32(v, type);
+}
+
+static void begin_array(wn_gguf_values *v, const char *key, uint32_t type, uint64_t count) {
+  begin(v, key, TYPE_ARRAY);
+  add_u32(v, type);
+  add_u64(v, count);
+}
+
+void wn_gguf_values_add_string(wn_gguf_values *v, const char *text, size_t bytes) {
+  add_u64(v, bytes);
+  add(v, text, bytes);
+}
+
+void wn_gguf_values_put_uint(wn_gguf_values *v, const char *key, uint32_t value) {
+  begin(v, key, TYPE_UINT32);
+  add_u32(v, value);
+}
+
+void wn_gguf_values_put_float(wn_gguf_values *v, const char *key, float value) {
+  begin(v, key, TYPE_FLOAT32);
+  add(v, &value, sizeof value);
+}
+
+void wn_gguf_values_put_bool(wn_gguf_values *v, const char *key, bool value) {
+  const uint8_t byte = value;
+  begin(v, key, TYPE_BOOL);
+  add(v, &byte, 1);
+}
+
+void wn_gguf_values_put_string(wn_gguf_values *v, const char *key, const char *text, size_t bytes) {
+  begin(v, key, TYPE_STRING);
+  wn_gguf_values_add_string(v, text, bytes);
+}
+
+void wn_gguf_values_put_ints(wn_gguf_values *v, const char *key, const int32_t *items, uint64_t count) {
+  begin_array(v, key, TYPE_INT32, count);
+  add(v, items, (size_t)count * sizeof *items);
+}
+
+void wn_gguf_values_put_floats(wn_gguf_values *v, const char *key, const float *items, uint64_t count) {
+  begin_array(v, key, TYPE_FLOAT32, count);
+  add(v, items, (size_t)count * sizeof *items);
+}
+
+void wn_gguf_values_put_bytes(wn_gguf_values *v, const char *key, const uint8_t *items, uint64_t count) {
+  begin_array(v, key, TYPE_UINT8, count);
+  add(v, items, (size_t)count);
+}
+
+void wn_gguf_values_begin_strings(wn_gguf_values *v, const char *key, uint64_t count) {
+  begin_array(v, key, TYPE_STRING, count);
+}
+
+void wn_gguf_values_copy(wn_gguf_values *v, const wn_gguf_value *value) {
+  static const uint32_t unsigned_types[] = {0, 0, 2, 0, 4, 0, 0, 0, 10}, signed_types[] = {0, 1, 3, 0, 5, 0, 0, 0, 11};
+  const int w = value->width;
+  uint32_t type = TYPE_STRING;
+  if (value->kind == WN_GGUF_UINT) type = unsigned_types[w];
+  if (value->kind == WN_GGUF_INT) type = signed_types[w];
+  if (value->kind == WN_GGUF_FLOAT) type = w == 8 ? 12 : TYPE_FLOAT32;
+  if (value->kind == WN_GGUF_BOOL) type = TYPE_BOOL;
+  if (value->is_array)
+    begin_array(v, value->key, type, value->count);
+  else
+    begin(v, value->key, type);
+  if (value->kind != WN_GGUF_STRING) {
+    add(v, value->place, (size_t)value->count * (size_t)w);
+    return;
+  }
+  for (uint64_t i = 0; i < value->count; i++) {
+    const char *text = "";
+    size_t bytes = 0;
+    wn_gguf_value_string(value, i, &text, &bytes);
+    wn_gguf_values_add_string(v, text, bytes);
+  }
+}
+
+/* ---- the file ---- */
+
+static uint32_t type_number(wn_gguf_type type) {
+  static const uint32_t numbers[WN_GGUF_TYPE_COUNT] = {
+      [WN_GGUF_F32] = 0,   [WN_GGUF_F16] = 1,   [WN_GGUF_BF16] = 30, [WN_GGUF_Q8_0] = 8,
+      [WN_GGUF_Q4_0] = 2,  [WN_GGUF_Q4_1] = 3,  [WN_GGUF_Q5_0] = 6,  [WN_GGUF_Q5_1] = 7,
+      [WN_GGUF_Q4_K] = 12, [WN_GGUF_Q5_K] = 13, [WN_GGUF_Q6_K] = 14};
+  return numbers[type];
+}
+
+static wn_status tensor_bytes(wn_context *ctx, const char *path, const wn_gguf_tensor *t, size_t *out) {
+  bool fits =
+      t->name && t->ndim >= 1 && t->ndim <= WN_GGUF_MAX_DIMS && (int)t->type >= 0 && t->type < WN_GGUF_TYPE_COUNT;
+  size_t bytes = fits ? wn_gguf_block_bytes(t->type) : 0;
+  for (int d = 0; fits && d < t->ndim; d++) {
+    const int64_t block = d == t->ndim - 1 ? wn_gguf_block_weights(t->type) : 1;
+    fits = t->shape[d] >= 1 && t->shape[d] % block == 0 && wn_mul_size(bytes, (size_t)(t->shape[d] / block), &bytes);
+  }
+  *out = bytes;
+  if (fits) return WN_OK;
+  return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: tensor \"%.200s\" has an impossible type or shape", path,
+                 t->name ? t->name : "");
+}
+
+static wn_status write_header(wn_context *ctx, struct wn_writer *w, const wn_gguf_values *v,
+                              const wn_gguf_tensor *tensors, int count, uint64_t *size) {
+  wn_gguf_values *h;
+  WN_TRY(wn_gguf_values_create(ctx, &h));
+  add(h, "GGUF", 4);
+  add_u32(h, 3);
+  add_u64(h, (uint64_t)count);
+  add_u64(h, v->count);
+  add(h, v->data, v->bytes);
+  uint64_t offset = 0;
+  wn_status status = WN_OK;
+  for (int i = 0; i < count && status == WN_OK; i++) {
+    const wn_gguf_tensor *t = &tensors[i];
+    size_t bytes;
+    status = tensor_bytes(ctx, w->path, t, &bytes);
+    if (status != WN_OK) break;
+    wn_gguf_values_add_string(h, t->name, strlen(t->name));
+    add_u32(h, (uint32_t)t->ndim);
+    for (int d = t->ndim - 1; d >= 0; d--) add_u64(h, (uint64_t)t->shape[d]);
+    add_u32(h, type_number(t->type));
+    add_u64(h, offset);
+    if (!wn_add_size(bytes, ALIGNMENT - 1, &bytes) || offset > INT64_MAX - bytes)
+      status = wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: the tensors together are too large", w->path);
+    offset += bytes / ALIGNMENT * ALIGNMENT;
+  }
+  if (status == WN_OK) status = h->status;
+  if (status == WN_OK) status = wn_writer_write(ctx, w, h->data, h->bytes);
+  *size = h->bytes;
+  wn_gguf_values_destroy(h);
+  return status;
+}
+
+static wn_status pad(wn_context *ctx, struct wn_writer *w, uint64_t size) {
+  static const uint8_t zeros[ALIGNMENT];
+  return wn_writer_write(ctx, w, zeros, (size_t)((ALIGNMENT - size % ALIGNMENT) % ALIGNMENT));
+}
+
+static wn_status write_tensor(wn_context *ctx, struct wn_writer *w, const wn_gguf_tensor *t, int i,
+                              wn_gguf_produce_fn produce, void *user) {
+  size_t bytes;
+  void *data;
+  WN_TRY(tensor_bytes(ctx, w->path, t, &bytes));
+  WN_TRY(wn_alloc(ctx, t->name, bytes, &data));
+  wn_status status = produce(user, i, data, bytes);
+  if (status == WN_OK) status = wn_writer_write(ctx, w, data, bytes);
+  if (status == WN_OK) status = pad(ctx, w, bytes);
+  wn_free(data);
+  return status;
+}
+
+wn_status wn_gguf_write(wn_context *ctx, const char *path, const wn_gguf_values *values, const wn_gguf_tensor *tensors,
+                        int count, wn_gguf_produce_fn produce, void *user) {
+  if (!path || !values || count < 0 || (count > 0 && (!tensors || !produce)))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_gguf_write needs a path, metadata and tensors");
+  if (values->status != WN_OK) return wn_fail_prefix(ctx, values->status, "cannot write %s", path);
+  struct wn_writer w;
+  uint64_t size;
+  WN_TRY(wn_writer_open(ctx, path, &w));
+  wn_status status = write_header(ctx, &w, values, tensors, count, &size);
+  if (status == WN_OK) status = pad(ctx, &w, size);
+  for (int i = 0; i < count && status == WN_OK; i++) status = write_tensor(ctx, &w, &tensors[i], i, produce, user);
+  if (status == WN_OK) status = wn_writer_commit(ctx, &w);
+  if (status != WN_OK) wn_writer_abort(&w);
+  return status;
+}
+
+/* ---- storage types ---- */
+
+/* To nearest, ties to even; false where a finite number becomes infinite. */
+static bool to_half(float x, uint16_t *out) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  const uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+  if (magnitude >= 0x7f800000) {
+    *out = (uint16_t)(sign | 0x7c00 | (magnitude > 0x7f800000 ? 0x200 : 0));
+    return true;
+  }
+  if (magnitude < 0x38800000) { /* below 2^-14: whole multiples of 2^-24, which nearbyint rounds to even */
+    *out = (uint16_t)(sign | (uint32_t)nearbyintf(fabsf(x) * 0x1p24f));
+    return true;
+  }
+  const uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1);
+  *out = (uint16_t)(sign | (rounded - 0x38000000) >> 13);
+  return rounded < 0x47800000;
+}
+
+static uint16_t to_bf16(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40);
+  return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static bool block_q8_0(const float *x, uint8_t *out) {
+  float largest = 0;
+  uint16_t half;
+  for (int i = 0; i < 32; i++) largest = fmaxf(largest, fabsf(x[i]));
+  const float d = largest / 127, inverse = d > 0 ? 1 / d : 0;
+  if (!to_half(d, &half)) return false;
+  memcpy(out, &half, sizeof half);
+  for (int i = 0; i < 32; i++) {
+    /* Of a d below the smallest normal float, 1/d is infinite: such a block is zero in F16 anyway. */
+    const float q = isfinite(inverse) ? roundf(x[i] * inverse) : 0;
+    out[2 + i] = (uint8_t)(int8_t)fmaxf(-127, fminf(127, q));
+  }
+  return true;
+}
+
+bool wn_gguf_can_encode(wn_gguf_type type) {
+  return type == WN_GGUF_F32 || type == WN_GGUF_F16 || type == WN_GGUF_BF16 || type == WN_GGUF_Q8_0;
+}
+
+wn_status wn_gguf_encode(wn_context *ctx, wn_gguf_type type, const float *x, int64_t n, void *out) {
+  if (!wn_gguf_can_encode(type))
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "storage type %s cannot be written; F32, F16, BF16 and Q8_0 can",
+                   wn_gguf_type_name(type));
+  if (n < 0 || n % wn_gguf_block_weights(type) != 0)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "%lld weights are no whole blocks of %s", (long long)n,
+                   wn_gguf_type_name(type));
+  uint8_t *bytes = out;
+  bool fits = true;
+  if (type == WN_GGUF_F32) {
+    memcpy(out, x, (size_t)n * sizeof *x);
+  } else if (type == WN_GGUF_Q8_0) {
+    for (int64_t i = 0; i < n && fits; i += 32, bytes += 34) fits = block_q8_0(x + i, bytes);
+  } else {
+    for (int64_t i = 0; i < n && fits; i++, bytes += 2) {
+      uint16_t half = to_bf16(x[i]);
+      if (type == WN_GGUF_F16) fits = to_half(x[i], &half);
+      memcpy(bytes, &half, sizeof half);
+    }
+  }
+  if (fits) return WN_OK;
+  return wn_fail(ctx, WN_ERR_ARGUMENT, "a weight is too large for %s", wn_gguf_type_name(type));
+}
