@@ -1,6 +1,6 @@
-/* tests/golden/hf: tiny models as Hugging Face transformers saves them, and as gguf-py writes them, with the logits that
- * transformers computes (tools/make-goldens-hf.py). Read here as folders, shards and GGUF files, with the weights where
- * they lie and as floats; all at once and token by token. */
+/* tests/golden/hf: tiny models as Hugging Face transformers saves them, and as gguf-py writes them, with the logits
+ * that transformers computes (tools/make-goldens-hf.py). Read here as folders, shards and GGUF files, with the weights
+ * where they lie and as floats; all at once and token by token. */
 #include "support.h"
 
 #include <math.h>
@@ -37,7 +37,8 @@ static void close_expected(struct expected *x) {
   free(x->logits);
 }
 
-static void close_to(const char *name, const char *what, const float *got, const float *want, int64_t n) {
+/* rounded: inputs of maps are rounded to 8 bits, as the cpu backend does for few rows of weights in blocks. */
+static void close_to(const char *name, const char *what, const float *got, const float *want, int64_t n, bool rounded) {
   double worst = 0, largest = 0;
   for (int64_t i = 0; i < n; i++) {
     worst = fmax(worst, fabs((double)got[i] - (double)want[i]));
@@ -45,18 +46,20 @@ static void close_to(const char *name, const char *what, const float *got, const
     if (!isfinite(got[i])) worst = INFINITY;
   }
   assert_true(largest > 1); /* there is something to compare */
-  if (!(worst <= 1e-4)) fail_msg("%s, %s: logits differ by %.3g; the largest is %.3g", name, what, worst, largest);
+  if (!(worst <= (rounded ? largest / 64 : 1e-4)))
+    fail_msg("%s, %s: logits differ by %.3g; the largest is %.3g", name, what, worst, largest);
 }
 
 /* The last position's logits of every row, fed in chunks: over its context, where that is what is tested. */
-static void check_session(wn_context *ctx, const char *name, wn_model *model, const struct expected *x) {
+static void check_session(wn_context *ctx, const char *name, wn_model *model, const struct expected *x, bool rounded) {
   wn_session *session;
   float *logits = malloc((size_t)(x->B * x->V) * sizeof *logits);
   for (int64_t chunk = 0; chunk < 4; chunk += 3) {
     assert_ok(ctx, wn_session_create(ctx, model, x->B, x->T, &session));
     assert_ok(ctx, wn_session_feed(ctx, session, x->tokens, x->T, chunk, logits));
     for (int64_t b = 0; b < x->B; b++)
-      close_to(name, chunk ? "in chunks" : "fed", logits + b * x->V, x->logits + ((b + 1) * x->T - 1) * x->V, x->V);
+      close_to(name, chunk ? "in chunks" : "fed", logits + b * x->V, x->logits + ((b + 1) * x->T - 1) * x->V, x->V,
+               rounded);
     wn_session_destroy(session);
   }
   free(logits);
@@ -71,14 +74,15 @@ static void check_path(const char *path, const char *name, const char *backend) 
   open_expected(ctx, name, &x);
   for (int as_float = 0; as_float < 2; as_float++) {
     wn_model *model;
+    const bool rounded = !as_float && !strcmp(backend, "cpu") && !strcmp(name, "llama3.gguf"); /* Q8_0 */
     assert_ok(ctx, as_float ? wn_model_load_float(ctx, path, &model) : wn_model_load(ctx, path, &model));
     if (x.T <= wn_model_config_get(model)->context) {
       float *logits = malloc((size_t)(x.B * x.T * x.V) * sizeof *logits);
       assert_ok(ctx, wn_model_logits(ctx, model, x.tokens, NULL, x.B, x.T, logits));
-      close_to(name, as_float ? "as floats" : "as it is", logits, x.logits, x.B * x.T * x.V);
+      close_to(name, as_float ? "as floats" : "as it is", logits, x.logits, x.B * x.T * x.V, rounded);
       free(logits);
     }
-    check_session(ctx, name, model, &x);
+    check_session(ctx, name, model, &x, rounded);
     wn_model_destroy(model);
   }
   close_expected(&x);
