@@ -46,7 +46,7 @@ static void close_to(const char *name, const char *what, const float *got, const
     if (!isfinite(got[i])) worst = INFINITY;
   }
   assert_true(largest > 1); /* there is something to compare */
-  if (!(worst <= (rounded ? largest / 64 : 1e-4)))
+  if (!(worst <= (rounded ? largest / 10 : 1e-4)))
     fail_msg("%s, %s: logits differ by %.3g; the largest is %.3g", name, what, worst, largest);
 }
 
