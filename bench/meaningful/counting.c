@@ -1,0 +1,105 @@
+/* What counting meaningful attention adds to a prefill: the same passes over the same text, with and without, in turn.
+ *
+ *   bench_counting MODEL TEXT CONTEXT [REPEATS [THREADS]]
+ *   bench_counting random TEXT CONTEXT ...      a model of 30 layers of SmolLM2-135M's shape with random weights
+ *
+ * A pass is the model's layers over one sequence of CONTEXT tokens, without the output map, as a prompt is read. Prints
+ * one JSON object with both medians and the median of the pairs' ratios; counting for 11 shares, 0.5 to 1. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "model/workspace.h"
+#include "winnow/tokenizer.h"
+
+enum { TAUS = 11 };
+static double taus[TAUS];
+static int32_t *count;
+
+static void on_attention(void *user, const struct wn_run *run, int64_t l, struct wn_attention *a) {
+  (void)run, (void)l;
+  if (!*(const bool *)user) return;
+  a->look.n = TAUS, a->look.tau = taus, a->look.count = count;
+}
+
+static int by_size(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return x < y ? -1 : x > y;
+}
+
+static wn_context *ctx;
+static void need(wn_status status) {
+  if (status == WN_OK) return;
+  fprintf(stderr, "bench_counting: %s\n", wn_context_error(ctx));
+  exit(1);
+}
+
+static struct wn_model *random_model(int64_t context) {
+  wn_model_config c;
+  wn_model *model;
+  wn_model_config_init(&c);
+  c.vocab_size = 49152, c.context = context, c.layers = 30, c.width = 576, c.heads = 9, c.kv_heads = 3;
+  c.ffn_width = 1536, c.position = WN_POS_ROPE, c.tied = true;
+  need(wn_model_create(ctx, &c, 1, &model));
+  return model;
+}
+
+int main(int argc, char **argv) {
+  if (argc < 4) return fprintf(stderr, "usage: bench_counting MODEL|random TEXT CONTEXT [REPEATS [THREADS]]\n"), 2;
+  const int64_t T = atoll(argv[3]);
+  const int repeats = argc > 4 ? atoi(argv[4]) : 5;
+  const wn_context_options options = {.threads = argc > 5 ? atoi(argv[5]) : 0};
+  need(wn_context_create(&options, &ctx));
+  const bool random = !strcmp(argv[1], "random");
+  wn_model *model;
+  wn_tokenizer *tok;
+  if (random)
+    model = random_model(T);
+  else
+    need(wn_model_load(ctx, argv[1], &model));
+  need(wn_tokenizer_load(ctx, random ? "bytes" : argv[1], &tok));
+  FILE *f = fopen(argv[2], "rb");
+  char *text = malloc(16 << 20);
+  if (!f || !text || T < 1 || repeats < 1) return fprintf(stderr, "bench_counting: %s cannot be read\n", argv[2]), 1;
+  const size_t bytes = fread(text, 1, 16 << 20, f);
+  int32_t *ids;
+  size_t n;
+  need(wn_tokenizer_encode(ctx, tok, text, bytes, false, false, &ids, &n));
+  if (n < (size_t)T) return fprintf(stderr, "bench_counting: the text has %zu tokens\n", n), 1;
+  count = malloc((size_t)(T * model->config.heads * TAUS) * sizeof *count);
+  double *seconds[2] = {malloc((size_t)repeats * sizeof(double)), malloc((size_t)repeats * sizeof(double))};
+  double *ratio = malloc((size_t)repeats * sizeof(double));
+  if (!count || !seconds[0] || !seconds[1] || !ratio) return 1;
+  for (int i = 0; i < TAUS; i++) taus[i] = 0.5 + 0.05 * i;
+  taus[TAUS - 1] = 1;
+  bool counts = true;
+  const struct wn_layer_observer observer = {.attention = on_attention, .user = &counts};
+  const struct wn_workspace_options workspace = {.activation_dtype = WN_F32, .observer = &observer};
+  wn_workspace *ws;
+  need(wn_workspace_create(ctx, model, 1, T, &workspace, &ws));
+  for (int i = -1; i < repeats; i++) /* the first pair warms up */
+    for (int k = 0; k < 2; k++) {
+      struct wn_run run;
+      struct wn_stack_sums sums;
+      counts = k ^ (i & 1); /* in turn also within a pair */
+      need(wn_run_batch(&run, model, ws, 1, T, NULL));
+      run.observer = &observer;
+      const double start = wn_seconds_now();
+      need(wn_run_stack(&run, ws, ids, &sums));
+      if (i >= 0) seconds[counts][i] = wn_seconds_now() - start;
+    }
+  for (int i = 0; i < repeats; i++) ratio[i] = seconds[1][i] / seconds[0][i];
+  for (int k = 0; k < 2; k++) qsort(seconds[k], (size_t)repeats, sizeof(double), by_size);
+  qsort(ratio, (size_t)repeats, sizeof(double), by_size);
+  printf("{\"model\": \"%s\", \"context\": %lld, \"threads\": %d, \"repeats\": %d, \"prefill_seconds\": %.4f, "
+         "\"counting_seconds\": %.4f, \"ratio\": %.4f}\n",
+         strrchr(argv[1], '/') ? strrchr(argv[1], '/') + 1 : argv[1], (long long)T, wn_context_threads(ctx), repeats,
+         seconds[0][repeats / 2], seconds[1][repeats / 2], ratio[repeats / 2]);
+  wn_workspace_destroy(ws);
+  wn_tokens_free(ids);
+  wn_tokenizer_destroy(tok);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+  return 0;
+}
