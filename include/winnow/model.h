@@ -112,6 +112,14 @@ typedef struct wn_tensor_info {
 } wn_tensor_info;
 wn_status wn_model_tensor_info(const wn_model *model, int i, wn_tensor_info *out);
 
+/* Another attention for a loaded model, its files untouched: "threshold.tau=0.9", "sqrt.buffer=64", "window=0"; keys as in
+ * config.json's "attention", and a key below an object turns it on. What would need other parameters than the model has is
+ * WN_ERR_CONFIG. Sessions and steps that exist already are not to be used afterwards. */
+wn_status wn_model_set_attention(wn_context *ctx, wn_model *model, const char *assignment);
+/* Tokens that a threshold always keeps and does not count (Fernandez, Unsal, section 4.3), wherever they stand: ids
+ * [count] of the vocabulary; 0: none. */
+wn_status wn_model_set_control_tokens(wn_context *ctx, wn_model *model, const int32_t *ids, int64_t count);
+
 /* Logits of whole sequences. tokens [B,T], doc_start [B,T] or NULL, logits [B,T,V] float32. For tests, analysis and
  * outside programs; training and evaluation never hold all logits. */
 wn_status wn_model_logits(wn_context *ctx, wn_model *model, const int32_t *tokens, const int32_t *doc_start, int64_t B,

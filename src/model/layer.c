@@ -376,6 +376,7 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   out->span.s_z = (struct wn_stride){.h = 1};
   if (wn_span_is_dynamic(c)) out->span.z = a->z, out->span.s_z = (struct wn_stride){T * H, H, 1};
   out->threshold.cut = a->cut;
+  if (out->threshold.on && run->memory.rows == 0) out->threshold.control = run->control;
   out->exclusive.dot = a->dot;
   out->dropout.seed = run->seed;
   out->dropout.stream = run->stream + (uint64_t)(1 + 2 * c->layers + l);

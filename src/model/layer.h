@@ -145,6 +145,7 @@ struct wn_run {
   int64_t B, T;
   const int32_t *positions; /* [B*T], from the start of each token's document */
   const int32_t *doc_start; /* [B,T] or NULL */
+  const uint8_t *control;   /* [B,T] 1: a control token of a threshold; NULL: none */
   const struct wn_rotary *rotary; /* the model's, or one for more positions */
   struct wn_memory memory;
   struct wn_cross cross;

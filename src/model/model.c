@@ -101,6 +101,7 @@ void wn_model_destroy(wn_model *model) {
   if (!model) return;
   wn_encoder_destroy(model->encoder);
   wn_rotary_clear(&model->rotary);
+  wn_free(model->control);
   wn_free(model->layers);
   wn_free(model->params);
   wn_param_table_clear(&model->table);

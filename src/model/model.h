@@ -54,7 +54,11 @@ struct wn_model {
   struct wn_layer_params *layers; /* resolved offsets per layer, private to src/model */
   void *source;               /* what packed rows point into, or NULL: closed with the model, by the next */
   void (*source_close)(void *source);
+  uint8_t *control;           /* [V] 1: control tokens, which a threshold always keeps; NULL: none */
 };
+/* wn_model_set_attention with a whole configuration; `what` names it in messages. */
+wn_status wn_model_set_attention_config(wn_context *ctx, struct wn_model *model, const wn_attention_config *attention,
+                                        const char *what);
 wn_status wn_model_create_dtype(wn_context *ctx, const wn_model_config *config, uint64_t seed, wn_dtype dtype,
                                 struct wn_model **out);
 

@@ -18,6 +18,7 @@ static wn_status plan(wn_context *ctx, struct wn_session *s) {
   if (__builtin_mul_overflow(s->B, s->piece, &M) || M > INT32_MAX ||
       !wn_layer_acts_plan(c, dtype, s->B, s->piece, false, &s->blocks, &acts))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences: too many tokens a step", (long long)s->B);
+  const bool control = c->attention.threshold.enabled && s->model->control;
   const struct {
     const char *name;
     size_t rows, columns, element;
@@ -28,6 +29,9 @@ static wn_status plan(wn_context *ctx, struct wn_session *s) {
       {"exact activations", s->blocks.exact_bytes, 1, 1, (void **)&s->blocks.exact},
       {"tokens", (size_t)M, 1, sizeof(int32_t), (void **)&s->tokens},
       {"positions", (size_t)M, 1, sizeof(int32_t), (void **)&s->positions},
+      {"control tokens", control ? (size_t)s->B : 0, (size_t)s->capacity, 1, (void **)&s->control},
+      {"keys of control tokens", control ? (size_t)s->B : 0, (size_t)(s->capacity + s->piece), 1,
+       (void **)&s->control_keys},
       {"mid", (size_t)s->B, (size_t)c->width, wn_dtype_size(dtype), &s->mid},
       {"branch", (size_t)s->B, (size_t)c->width, wn_dtype_size(dtype), &s->branch},
       {"x_out", (size_t)s->B, (size_t)c->width, wn_dtype_size(dtype), &s->x_out},
@@ -41,7 +45,7 @@ static wn_status plan(wn_context *ctx, struct wn_session *s) {
     if (!wn_mul_size(pieces[i].rows, pieces[i].columns, &n) || !wn_mul_size(n, pieces[i].element, &n))
       return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences: array %s does not fit in memory",
                      (long long)s->B, pieces[i].name);
-    wn_arena_plan(&s->arena, pieces[i].name, n, pieces[i].where);
+    if (n > 0) wn_arena_plan(&s->arena, pieces[i].name, n, pieces[i].where);
   }
   return wn_layer_temp_plan(ctx, c, dtype, s->B, s->piece, false, false, &s->arena, &s->temp);
 }
@@ -133,6 +137,10 @@ wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld tokens: the model has learned positions for %lld",
                    (long long)capacity, (long long)c->context);
   if (budgets && budgets->layers > 0) WN_TRY(wn_budgets_check(ctx, budgets, c));
+  if (budgets && budgets->layers > 0 && (budgets->per_kv_head || budgets->heads > 0) && model->control &&
+      c->attention.threshold.enabled)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED,
+                   "session: a threshold's control tokens under budgets of each key-value head");
   void *memory;
   WN_TRY(wn_alloc(ctx, "session", sizeof(struct wn_session), &memory));
   struct wn_session *s = memory;
@@ -211,6 +219,7 @@ wn_status wn_session_feed(wn_context *ctx, wn_session *s, const int32_t *tokens,
       for (int64_t t = 0; t < now; t++) {
         s->tokens[b * now + t] = tokens[b * T + done + t];
         s->positions[b * now + t] = (int32_t)(s->position + t);
+        if (s->control) s->control[b * s->capacity + s->position + t] = s->model->control[tokens[b * T + done + t]];
       }
     }
     struct wn_run run;

@@ -172,11 +172,23 @@ static void operation(const struct wn_run *run, int64_t l, const struct wn_layer
   op->threshold.cut = NULL;
 }
 
-static wn_status attend_whole(struct wn_run *run, struct wn_kv_cache *cache, struct wn_attention *op,
-                              const struct wn_kv_rows *rows) {
+/* Which keys of a call whose last row is token `last` are control tokens. */
+static void mark_control(const struct wn_run *run, struct wn_session *s, int64_t last, struct wn_attention *op) {
+  if (!s->control || !op->threshold.on) return;
+  for (int64_t b = 0; b < s->B && !run->measuring; b++) {
+    const int32_t *at = wn_slot_positions(op, b, 0);
+    for (int64_t j = 0; j < op->Tk; j++)
+      s->control_keys[b * op->Tk + j] = s->control[b * s->capacity + (at ? at[j] : last - op->Tk + 1 + j)];
+  }
+  op->threshold.control = s->control_keys;
+}
+
+static wn_status attend_whole(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
+                              struct wn_attention *op, const struct wn_kv_rows *rows) {
   const int64_t T = run->T;
   if (!run->measuring) wn_kv_cache_append(cache, rows, 0, T);
   wn_kv_cache_bind(cache, T, op);
+  mark_control(run, s, s->position + T - 1, op);
   WN_TRY(wn_run_attention_forward(run, op));
   if (!run->measuring) wn_kv_cache_advance(cache, T);
   return WN_OK;
@@ -257,6 +269,7 @@ static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t p
     }
     struct wn_attention row = wn_session_rows(op, t, 1, run->exec.dtype);
     wn_kv_cache_bind(cache, 1, &row);
+    mark_control(run, s, s->position + t, &row);
     if (weights == WN_WEIGHTS_SUM) row.slots.mass = s->mass;
     if (weights == WN_WEIGHTS_LAST) row.slots.mass = cache->weights;
     if (wn_session_by_place(s, l)) WN_TRY(turn_by_place(run, s, cache, &row));
@@ -298,6 +311,7 @@ static wn_status attend_staged(struct wn_run *run, struct wn_session *s, struct 
   wn_session_stage(run, s, cache, rows, 0, run->T);
   wn_kv_cache_bind(stage, run->T, op);
   op->slots.at = NULL;
+  mark_control(run, s, s->position + run->T - 1, op);
   WN_TRY(wn_run_attention_forward(run, op));
   if (run->measuring) return WN_OK;
   wn_kv_cache_advance(stage, run->T);
@@ -318,14 +332,14 @@ static wn_status attend_part(struct wn_run *run, struct wn_session *s, int64_t p
     cache->seen = full ? s->capacity : 0;
     cache->count = !full ? 0 : kind == WN_LAYER_WHOLE ? K - T : T == 1 || (budget && !block) ? K - 1 : K;
   }
-  if (kind == WN_LAYER_WHOLE) return attend_whole(run, cache, op, rows);
+  if (kind == WN_LAYER_WHOLE) return attend_whole(run, s, cache, op, rows);
   if (budget && !block) return attend_rows(run, s, part, op, rows);
   const bool weights = budget && wn_policy_row(s->budgets.policy)->weights != WN_WEIGHTS_NONE;
-  if ((run->measuring ? !full : cache->seen + T <= K) && !weights) return attend_whole(run, cache, op, rows);
+  if ((run->measuring ? !full : cache->seen + T <= K) && !weights) return attend_whole(run, s, cache, op, rows);
   if (budget) return wn_session_attend_blocks(run, s, part, op, rows);
   if (T > 1) return attend_staged(run, s, cache, op, rows);
   if (!run->measuring && cache->count == K) wn_kv_cache_evict(cache, &s->reach, s->parts[part].layer);
-  return attend_whole(run, cache, op, rows);
+  return attend_whole(run, s, cache, op, rows);
 }
 
 wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,

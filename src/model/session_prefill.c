@@ -15,6 +15,7 @@
 
 bool wn_session_takes_blocks(const struct wn_session *s) {
   const bool weights = wn_policy_row(s->budgets.policy)->weights != WN_WEIGHTS_NONE;
+  if (s->control) return false; /* rows one by one know which of their keys are control tokens */
   return !s->budgets.cache_positions && !(weights && s->model->config.attention.threshold.enabled);
 }
 

@@ -80,6 +80,8 @@ wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_
   wn_outer_params_find(&model->table, c, &outer);
   const int64_t selections = wn_attention_selections(&c->attention, c->kv_heads);
   *sums = (struct wn_stack_sums){0};
+  for (int64_t i = 0; ws->control && !run->measuring && i < M; i++) ws->control[i] = model->control[tokens[i]];
+  run->control = ws->control;
   WN_TRY(layer_acts(run, ws, 0, &a));
   WN_TRY(wn_run_embed(run, tokens, ws->embedded, ws->embed_rstd, ws->embed_mean, a.x));
   const void *mid = NULL, *branch = NULL;

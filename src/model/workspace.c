@@ -57,6 +57,7 @@ static wn_status plan(wn_context *ctx, struct wn_workspace *ws) {
        (void **)&ws->blocks.exact},
       {"kept activations", ws->kept_bytes > 0, L, (int64_t)ws->kept_bytes, 1, (void **)&ws->kept},
       {"positions", true, M, 1, sizeof *ws->positions, (void **)&ws->positions},
+      {"control tokens", c->attention.threshold.enabled && ws->model->control, M, 1, 1, (void **)&ws->control},
       {"memory", memory > 0, sets, L, sizeof *ws->memory, (void **)&ws->memory},
       {"memory rooms", memory > 0, L + 1, 1, sizeof *ws->rooms, (void **)&ws->rooms},
       {"memory seen", memory > 0, sets, 1, sizeof *ws->memory_seen, (void **)&ws->memory_seen},

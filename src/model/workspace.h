@@ -25,6 +25,7 @@ struct wn_workspace {
   size_t kept_bytes;
   struct wn_layer_temp temp;
   int32_t *positions;            /* [M] */
+  uint8_t *control;              /* [M] with a threshold and control tokens */
   struct wn_memory_layer *memory; /* [sets][L] */
   struct wn_memory_room *rooms;   /* [L+1]; the last one is what all layers share */
   int64_t *memory_seen;           /* [sets] tokens of the streams so far */

@@ -1,0 +1,119 @@
+/* Another attention for a loaded model: the same as a model made so, in whole passes and in decoding; what would need
+ * other parameters is refused; a threshold's control tokens are the same in both. */
+#include "model/models.h"
+
+#include "support.h"
+
+enum { V = 13, T = 16 };
+
+static wn_model_config config_of(const char *attention) {
+  const struct model_case k = {
+      .position = WN_POS_ROPE, .ffn = WN_FFN_SWIGLU, .kv_heads = 2, .qk_norm = true, .attention = attention};
+  return model_case_config(&k);
+}
+
+static void logits_of(wn_context *ctx, struct wn_model *model, const struct tokens *x, int64_t B, float *out) {
+  OK(ctx, wn_model_logits(ctx, model, x->ids, NULL, B, T, out));
+}
+
+static void test_same_as_made(void **state) {
+  (void)state;
+  static const struct {
+    const char *set[2], *attention;
+  } cases[] = {
+      {{"threshold.tau=0.6"}, "{\"threshold\":{\"tau\":0.6}}"},
+      {{"sqrt.buffer=3", "sqrt.density=1.5"}, "{\"sqrt\":{\"buffer\":3,\"density\":1.5}}"},
+      {{"window=4"}, "{\"window\":4}"},
+      {{"selective=true"}, "{\"selective\":{}}"},
+  };
+  for (int backend = 0; backend < 2; backend++)
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+      wn_context *ctx = context_of(backend ? "cpu" : "ref", 1);
+      struct tokens x;
+      float plain[2 * T * V], made[2 * T * V], set[2 * T * V];
+      tokens_of(&x, 2, T, V, false);
+      wn_model_config dense = config_of("{}"), other = config_of(cases[i].attention);
+      struct wn_model *model = model_of(ctx, &dense, WN_F32), *like = model_of(ctx, &other, WN_F32);
+      logits_of(ctx, model, &x, 2, plain);
+      logits_of(ctx, like, &x, 2, made);
+      for (int k = 0; k < 2 && cases[i].set[k]; k++) OK(ctx, wn_model_set_attention(ctx, model, cases[i].set[k]));
+      logits_of(ctx, model, &x, 2, set);
+      assert_memory_equal(set, made, sizeof set);
+      assert_memory_not_equal(set, plain, sizeof set);
+      wn_model_destroy(model);
+      wn_model_destroy(like);
+      wn_context_destroy(ctx);
+    }
+}
+
+static void test_refused(void **state) {
+  (void)state;
+  wn_context *ctx = make_context();
+  wn_model_config c = config_of("{}");
+  struct wn_model *model = model_of(ctx, &c, WN_F32);
+  const int32_t outside[] = {V};
+  assert_refused(ctx, wn_model_set_attention(ctx, model, "sinks=2"), WN_ERR_CONFIG, "sink");
+  assert_refused(ctx, wn_model_set_attention(ctx, model, "relative=true"), WN_ERR_CONFIG, "parameters");
+  assert_refused(ctx, wn_model_set_attention(ctx, model, "span.limit=4"), WN_ERR_CONFIG, "span");
+  assert_refused(ctx, wn_model_set_attention(ctx, model, "treshold.tau=0.5"), WN_ERR_CONFIG, "threshold");
+  assert_refused(ctx, wn_model_set_attention(ctx, model, "threshold.tau=1.5"), WN_ERR_CONFIG, "tau");
+  assert_refused(ctx, wn_model_set_attention(ctx, model, "threshold.tau"), WN_ERR_ARGUMENT, "threshold.tau");
+  assert_refused(ctx, wn_model_set_attention(ctx, model, "bidirectional=true"), WN_ERR_CONFIG, "bidirectional");
+  assert_false(model->config.attention.threshold.enabled);
+  assert_refused(ctx, wn_model_set_control_tokens(ctx, model, outside, 1), WN_ERR_ARGUMENT, "vocabulary");
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
+static void compare(const float *found, const float *expected, int64_t n, const char *what) {
+  for (int64_t i = 0; i < n; i++)
+    if (!(fabsf(found[i] - expected[i]) < 2e-5f))
+      fail_msg("%s: logit %d is %g, expected %g", what, (int)i, (double)found[i], (double)expected[i]);
+}
+
+/* Control tokens in a whole pass, and fed in pieces: alone, behind windows, and under a budget. */
+static void test_control(void **state) {
+  (void)state;
+  static const char *const attentions[] = {"{\"threshold\":{\"tau\":0.4}}",
+                                           "{\"threshold\":{\"tau\":0.4},\"window\":5,\"window_layers\":\"10\"}"};
+  const int32_t ids[] = {2, 5, 7};
+  const int64_t pieces[] = {1, 6, 1, 1, 5, 2};
+  int64_t tokens[2] = {6, 16};
+  for (int n = 0; n < 6; n++) {
+    wn_context *ctx = context_of(n & 1 ? "cpu" : "ref", 1);
+    const bool budget = n >= 4;
+    wn_model_config c = config_of(attentions[n / 2 % 2]);
+    struct wn_model *model = model_of(ctx, &c, WN_F32);
+    const wn_budgets budgets = {.policy = WN_POLICY_STREAMING, .layers = 2, .tokens = tokens, .sinks = 2};
+    struct tokens x;
+    static float without[2 * T * V], with[2 * T * V], last[2 * V], expected[2 * V];
+    tokens_of(&x, 2, T, V, false);
+    OK(ctx, wn_model_logits_with_budgets(ctx, model, x.ids, NULL, 2, T, budget ? &budgets : NULL, without));
+    OK(ctx, wn_model_set_control_tokens(ctx, model, ids, 3));
+    OK(ctx, wn_model_logits_with_budgets(ctx, model, x.ids, NULL, 2, T, budget ? &budgets : NULL, with));
+    assert_memory_not_equal(with, without, sizeof with);
+    wn_session *s;
+    OK(ctx, wn_session_create_with_budgets(ctx, model, 2, T, budget ? &budgets : NULL, &s));
+    for (int64_t p = 0, at = 0; p < 6; at += pieces[p++]) {
+      int32_t piece[2 * T];
+      for (int64_t b = 0; b < 2; b++)
+        memcpy(piece + b * pieces[p], x.ids + b * T + at, (size_t)pieces[p] * sizeof *piece);
+      OK(ctx, wn_session_feed(ctx, s, piece, pieces[p], 0, last));
+      for (int64_t b = 0; b < 2; b++)
+        memcpy(expected + b * V, with + (b * T + at + pieces[p] - 1) * V, V * sizeof *expected);
+      compare(last, expected, 2 * V, attentions[n / 2 % 2]);
+    }
+    wn_session_destroy(s);
+    OK(ctx, wn_model_set_control_tokens(ctx, model, NULL, 0));
+    OK(ctx, wn_model_logits_with_budgets(ctx, model, x.ids, NULL, 2, T, budget ? &budgets : NULL, with));
+    assert_memory_equal(with, without, sizeof with);
+    wn_model_destroy(model);
+    wn_context_destroy(ctx);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_as_made), cmocka_unit_test(test_refused),
+                                     cmocka_unit_test(test_control)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
