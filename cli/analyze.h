@@ -51,7 +51,7 @@ int analysis_deliver(const struct analysis *a, json_t *json, void (*put_csv)(FIL
                      void (*put_report)(const struct analysis *, const void *), const void *what);
 /* "0.5:1:0.05" or "0.5,0.9,1" into taus[*count], ascending in (0,1], *count at most what it was. 0, or the exit code. */
 int analysis_taus(const struct analysis *a, const char *text, double *taus, int *count);
-/* Ids of control tokens: "special" (those of the tokenizer), "none", or "0,1,2". *ids is malloc'd. 0, or the exit code. */
+/* The control tokens that --control stands for; the tokenizer is loaded where it was not. */
 int analysis_control(struct analysis *a, const char *text, int32_t **ids, int *count);
 
 int analyze_meaningful(int argc, char **argv);

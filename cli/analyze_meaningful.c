@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <winnow/report.h>
+#include "attention.h"
 #include "signals.h"
 
 /* What is printed and written. */
@@ -171,11 +172,7 @@ int analyze_meaningful(int argc, char **argv) {
                                         .help = "the share shown by layer and with its curves; the nearest of --taus",
                                         .min = 1e-6,
                                         .max = 1},
-                                       {.name = "control",
-                                        .type = CLI_STRING,
-                                        .out = &control_text,
-                                        .metavar = "IDS",
-                                        .help = "control tokens: special (the tokenizer's), none, or ids as 0,1,2"},
+                                       CLI_CONTROL_OPTION(&control_text),
                                        {.name = "fit-from",
                                         .type = CLI_INT,
                                         .out = &fit_from,

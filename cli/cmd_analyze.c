@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "attention.h"
 #include "cmd.h"
 #include "recipe.h"
 #include "signals.h"
@@ -124,32 +125,10 @@ int analysis_taus(const struct analysis *a, const char *text, double *taus, int 
 }
 
 int analysis_control(struct analysis *a, const char *text, int32_t **ids, int *count) {
-  *ids = NULL, *count = 0;
-  if (!strcmp(text, "none")) return 0;
-  const bool special = !strcmp(text, "special");
-  size_t room = special ? 2 : 1;
-  for (const char *c = text; *c; c++) room += *c == ',';
-  if (!(*ids = calloc(room, sizeof **ids))) return cli_error("out of memory");
-  if (special) {
-    if (!a->tok) /* with --data: the checkpoint's, where it has one */
-      if (wn_tokenizer_load(a->ctx, a->tokenizer ? a->tokenizer : a->model_dir, &a->tok) != WN_OK) {
-        cli_note(&a->common, "no tokenizer: no control tokens");
-        return 0;
-      }
-    const int32_t bos = wn_tokenizer_bos(a->tok), eos = wn_tokenizer_eos(a->tok);
-    if (bos >= 0) (*ids)[(*count)++] = bos;
-    if (eos >= 0 && eos != bos) (*ids)[(*count)++] = eos;
-    return 0;
-  }
-  for (const char *at = text;;) {
-    char *end;
-    const long id = strtol(at, &end, 10);
-    if (end == at || (*end && *end != ',') || id < 0 || id > INT32_MAX)
-      return cli_usage_error(a->command, "--control \"%s\": expected special, none, or ids as 0,1,2", text);
-    (*ids)[(*count)++] = (int32_t)id;
-    if (!*end) return 0;
-    at = end + 1;
-  }
+  if (!a->tok && !strcmp(text, "special")) /* with --data: the checkpoint's, where it has one */
+    if (wn_tokenizer_load(a->ctx, a->tokenizer ? a->tokenizer : a->model_dir, &a->tok) != WN_OK)
+      cli_note(&a->common, "no tokenizer: no control tokens");
+  return cli_control_tokens(a->command, text, a->tok, ids, count);
 }
 
 static void put_json(FILE *f, const void *what) {

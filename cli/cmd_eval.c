@@ -7,6 +7,7 @@
 #include <string.h>
 #include <winnow/train.h>
 #include "args.h"
+#include "attention.h"
 #include "budgets.h"
 #include "recipe.h"
 #include "signals.h"
@@ -20,6 +21,7 @@ struct request {
   bool whole_memory;
   uint64_t max_batches, bytes, seed;
   struct cli_budgets budgets;
+  struct cli_attention attention;
 };
 
 static void on_progress(void *user, uint64_t done, uint64_t total) {
@@ -165,8 +167,22 @@ static int eval_source(wn_context *ctx, const struct request *r, wn_model *model
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }
 
+/* A threshold's control tokens are the tokenizer's, which a token file does not bring. */
+static int apply_attention(wn_context *ctx, struct request *r, wn_model *model) {
+  wn_tokenizer *tok = NULL;
+  if (r->attention.sets.count > 0 || wn_model_config_get(model)->attention.threshold.enabled)
+    if (wn_tokenizer_load(ctx, r->tokenizer ? r->tokenizer : r->model, &tok) != WN_OK)
+      cli_note(&r->common, "no tokenizer: no control tokens");
+  const int code = cli_attention_apply(ctx, "winnow eval", &r->attention, model, tok);
+  wn_tokenizer_destroy(tok);
+  return code;
+}
+
 int cmd_eval(int argc, char **argv) {
-  struct request r = {.common = CLI_COMMON_DEFAULTS, .split = "val", .budgets = CLI_BUDGETS_DEFAULTS};
+  struct request r = {.common = CLI_COMMON_DEFAULTS,
+                      .split = "val",
+                      .budgets = CLI_BUDGETS_DEFAULTS,
+                      .attention = CLI_ATTENTION_DEFAULTS};
   const struct cli_option options[] = {
       CLI_MODEL_OPTION(&r.model),
       {.name = "data", .type = CLI_STRING, .out = &r.data, .metavar = "FILE", .help = "a token file (.bin)"},
@@ -228,6 +244,7 @@ int cmd_eval(int argc, char **argv) {
        .metavar = "N",
        .help = "bytes of text behind --data, for bits per byte; else from data.json beside it"},
       {.name = "seed", .type = CLI_UINT, .out = &r.seed, .metavar = "N", .help = "of a task's random cases"},
+      CLI_ATTENTION_OPTIONS(&r.attention),
       CLI_BUDGETS_OPTIONS(&r.budgets),
       CLI_COMMON_OPTIONS(&r.common)};
   const struct cli_spec spec = {
@@ -250,13 +267,14 @@ int cmd_eval(int argc, char **argv) {
   if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
   if (code) {
     cli_list_clear(&r.sets);
+    cli_list_clear(&r.attention.sets);
     return code;
   }
   wn_model *model = NULL;
   wn_status status = wn_model_load(ctx, r.model, &model);
   wn_budgets budgets = {0};
-  code =
-      status != WN_OK ? cli_fail(ctx, status) : cli_budgets_load(ctx, &r.budgets, wn_model_config_get(model), &budgets);
+  code = status != WN_OK ? cli_fail(ctx, status) : apply_attention(ctx, &r, model);
+  if (!code) code = cli_budgets_load(ctx, &r.budgets, wn_model_config_get(model), &budgets);
   if (!code) {
     struct cli_progress bar;
     cli_progress_begin(&bar, &r.common, "eval", "batches");

@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <winnow/model.h>
 #include "args.h"
+#include "attention.h"
 #include "budgets.h"
 #include "recipe.h"
 #include "signals.h"
@@ -16,6 +17,7 @@
 struct request {
   struct cli_common common;
   struct cli_budgets budgets;
+  struct cli_attention attention;
   const char *model, *prompt, *prompt_file, *tokenizer;
   int64_t tokens, top_k;
   double temperature, top_p;
@@ -51,11 +53,12 @@ static void clear(struct run *g) {
   free(g->logits);
 }
 
-static int load(wn_context *ctx, const struct request *r, struct run *g) {
+static int load(wn_context *ctx, struct request *r, struct run *g) {
   wn_status status = wn_model_load(ctx, r->model, &g->model);
   if (status != WN_OK) return cli_fail(ctx, status);
   const wn_model_config *config = wn_model_config_get(g->model);
   int code = cli_tokenizer_load(ctx, r->tokenizer, r->model, g->model, &g->tok);
+  if (!code) code = cli_attention_apply(ctx, "winnow generate", &r->attention, g->model, g->tok);
   if (code) return code;
   const char *prompt = r->prompt;
   size_t bytes = prompt ? strlen(prompt) : 0;
@@ -188,6 +191,7 @@ int cmd_generate(int argc, char **argv) {
   wn_sampling_init(&defaults);
   struct request r = {.common = CLI_COMMON_DEFAULTS,
                       .budgets = CLI_BUDGETS_DEFAULTS,
+                      .attention = CLI_ATTENTION_DEFAULTS,
                       .tokens = 200,
                       .temperature = defaults.temperature,
                       .top_k = defaults.top_k,
@@ -239,6 +243,7 @@ int cmd_generate(int argc, char **argv) {
        .type = CLI_FLAG,
        .out = &r.ignore_end,
        .help = "go on past the token that ends a document"},
+      CLI_ATTENTION_OPTIONS(&r.attention),
       CLI_BUDGETS_OPTIONS(&r.budgets),
       CLI_COMMON_OPTIONS(&r.common)};
   const struct cli_spec spec = {.command = "winnow generate",
@@ -255,10 +260,12 @@ int cmd_generate(int argc, char **argv) {
   if (code == CLI_GO) code = cli_budgets_check(spec.command, &r.budgets);
   if (code == CLI_GO && r.prompt && r.prompt_file)
     code = cli_usage_error(spec.command, "--prompt and --prompt-file exclude each other");
-  if (code != CLI_GO) return code;
   wn_context *ctx = NULL;
-  code = cli_context_open(&r.common, &ctx);
-  if (code) return code;
+  if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
+  if (code) {
+    cli_list_clear(&r.attention.sets);
+    return code;
+  }
   struct run g = {0};
   code = load(ctx, &r, &g);
   if (!code) {

@@ -22,6 +22,8 @@ int32_t wn_tokenizer_bos(const wn_tokenizer *tok); /* put before every text; -1:
 int32_t wn_tokenizer_eos(const wn_tokenizer *tok); /* ends a text; -1: none */
 /* Does this token end a text or a turn of a chat? The eos, and the control tokens that models have for it. */
 bool wn_tokenizer_is_end(const wn_tokenizer *tok, int32_t id);
+/* Is it a control token: one that stands for no text, as those that begin or end texts and turns of a chat? */
+bool wn_tokenizer_is_control(const wn_tokenizer *tok, int32_t id);
 const char *wn_tokenizer_kind(const wn_tokenizer *tok); /* "bytes", "sentencepiece" or "bpe" */
 /* The id of a special or added token by its text ("<|im_start|>"); -1: none. Cost: one pass over the vocabulary. */
 int32_t wn_tokenizer_find(const wn_tokenizer *tok, const char *text, size_t bytes);

@@ -279,6 +279,13 @@ int32_t wn_tokenizer_bos(const wn_tokenizer *tok) {
 int32_t wn_tokenizer_eos(const wn_tokenizer *tok) {
   return tok->eos;
 }
+bool wn_tokenizer_is_control(const wn_tokenizer *tok, int32_t id) {
+  const struct wn_vocab *v = tok->bpe ? &tok->bpe->vocab : &tok->control;
+  if (id < 0) return false;
+  if (id == tok->bos || id == tok->eos || id == tok->known_bos) return true;
+  return (tok->bpe || tok->spm) && id < v->size && v->tokens[id].kind == WN_TOKEN_SPECIAL;
+}
+
 bool wn_tokenizer_is_end(const wn_tokenizer *tok, int32_t id) {
   for (int i = 0; i < tok->end_count; i++)
     if (tok->ends[i] == id) return true;

@@ -1,0 +1,32 @@
+/* Another attention for a loaded model, from the command line. */
+#ifndef CLI_ATTENTION_H
+#define CLI_ATTENTION_H
+
+#include <winnow/model.h>
+#include "args.h"
+#include "ui.h"
+
+struct cli_attention {
+  struct cli_list sets;
+  const char *control;
+};
+#define CLI_ATTENTION_DEFAULTS                                                                                         \
+  { .control = "special" }
+/* clang-format off */
+#define CLI_ATTENTION_OPTIONS(a)                                                                                      \
+  {.name = "attention", .type = CLI_LIST, .out = &(a)->sets, .metavar = "KEY=VALUE",                                  \
+   .help = "another attention than the checkpoint's, as threshold.tau=0.9 or sqrt.buffer=64"},                        \
+  CLI_CONTROL_OPTION(&(a)->control)
+#define CLI_CONTROL_OPTION(c)                                                                                         \
+  {.name = "control", .type = CLI_STRING, .out = (c), .metavar = "IDS",                                               \
+   .help = "tokens that a threshold always keeps: special (the tokenizer's), none, or ids as 0,1,2"}
+/* clang-format on */
+
+/* Puts it in force. tok: of the model, or NULL: no control tokens but ids. Clears the list. 0, or the exit code. */
+int cli_attention_apply(wn_context *ctx, const char *command, struct cli_attention *a, wn_model *model,
+                        const wn_tokenizer *tok);
+/* Ids of the control tokens that `text` stands for: "special" (tok's; NULL: none), "none", or "0,1,2". *ids is malloc'd. 0,
+ * or the exit code. */
+int cli_control_tokens(const char *command, const char *text, const wn_tokenizer *tok, int32_t **ids, int *count);
+
+#endif
