@@ -56,6 +56,7 @@ static int build(wn_context *ctx, const char *model, const char *config, const c
 
 int cmd_adapt(int argc, char **argv) {
   struct cli_common common = CLI_COMMON_DEFAULTS;
+  struct cli_views views = CLI_VIEWS_DEFAULTS;
   const char *model = NULL, *config = NULL, *out = NULL, *data = NULL, *val = NULL;
   struct cli_list sets = {0}, positionals = {0};
   bool resume = false;
@@ -75,6 +76,7 @@ int cmd_adapt(int argc, char **argv) {
        .help = "a recipe, JSON: what changes in the model's attention, and how to train"},
       {.name = "set", .type = CLI_LIST, .out = &sets, .metavar = "KEY=VALUE", .help = "changes one key of the recipe"},
       {.name = "resume", .type = CLI_FLAG, .out = &resume, .help = "continue the run in --out where it was saved"},
+      CLI_VIEWS_OPTIONS(&views),
       CLI_COMMON_OPTIONS(&common)};
   const struct cli_spec spec = {
       .command = "winnow adapt",
@@ -102,7 +104,7 @@ int cmd_adapt(int argc, char **argv) {
   wn_recipe recipe;
   code = cli_context_open(&common, &ctx);
   if (!code && !resume) code = build(ctx, model, config, data, val, &sets, &recipe);
-  if (!code) code = cli_train_run(&common, ctx, resume ? NULL : &recipe, out, resume, "adapt", "adapted");
+  if (!code) code = cli_train_run(&common, ctx, resume ? NULL : &recipe, out, resume, &views, "adapt", "adapted");
   wn_context_destroy(ctx);
   cli_list_clear(&sets);
   return code;

@@ -11,6 +11,7 @@
 
 int cmd_train(int argc, char **argv) {
   struct cli_common common = CLI_COMMON_DEFAULTS;
+  struct cli_views views = CLI_VIEWS_DEFAULTS;
   const char *config = NULL, *out = NULL, *init = NULL;
   struct cli_list sets = {0};
   bool resume = false;
@@ -24,6 +25,7 @@ int cmd_train(int argc, char **argv) {
        .metavar = "DIR",
        .help = "a checkpoint to start from: its parameters, with a fresh optimizer; and, without --config, its recipe"},
       {.name = "resume", .type = CLI_FLAG, .out = &resume, .help = "continue the run in --out where it was saved"},
+      CLI_VIEWS_OPTIONS(&views),
       CLI_COMMON_OPTIONS(&common)};
   const struct cli_spec spec = {
       .command = "winnow train",
@@ -69,7 +71,7 @@ int cmd_train(int argc, char **argv) {
       code = cli_error("%s: the path is too long", init);
     given = &recipe;
   }
-  if (!code) code = cli_train_run(&common, ctx, given, out, resume, "train", "trained");
+  if (!code) code = cli_train_run(&common, ctx, given, out, resume, &views, "train", "trained");
   wn_context_destroy(ctx);
   cli_list_clear(&sets);
   return code;

@@ -17,6 +17,7 @@ struct watch {
   uint64_t first_tokens; /* trained on before this process */
   double val_loss, val_accuracy, best_val_loss;
   bool any, evaluated, told;
+  struct cli_views *views;
 };
 
 static void on_progress(void *user, const wn_train_progress *p) {
@@ -28,6 +29,7 @@ static void on_progress(void *user, const wn_train_progress *p) {
     w->any = true;
   }
   w->last = *p;
+  cli_views_add(w->views, w->ctx, p);
   char extra[160];
   int n = snprintf(extra, sizeof extra, "loss %.4f", p->loss);
   if (p->evaluated) {
@@ -86,9 +88,13 @@ static json_t *summary(const struct watch *w, const char *out_dir, double second
 }
 
 int cli_train_run(const struct cli_common *common, wn_context *ctx, const wn_recipe *given, const char *out,
-                  bool resume, const char *verb, const char *done) {
-  int code = 0;
-  struct watch watch = {.common = common, .ctx = ctx};
+                  bool resume, struct cli_views *views, const char *verb, const char *done) {
+  struct watch watch = {.common = common, .ctx = ctx, .views = views};
+  int code = cli_views_open(views, common, ctx, out, resume);
+  if (code) {
+    cli_views_close(views);
+    return code;
+  }
   cli_progress_begin(&watch.bar, common, verb, "steps");
   cli_signals_begin(ctx);
   double start = cli_seconds();
@@ -96,6 +102,7 @@ int cli_train_run(const struct cli_common *common, wn_context *ctx, const wn_rec
   double seconds = cli_seconds() - start;
   cli_signals_end();
   cli_progress_end(&watch.bar);
+  cli_views_close(views);
   if (status == WN_OK || status == WN_ERR_CANCELLED) {
     const wn_train_progress *p = &watch.last;
     read_state(&watch, out);

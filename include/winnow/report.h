@@ -144,5 +144,21 @@ wn_status wn_page_add_texts(wn_page *page, const char *command);
 wn_status wn_page_save(wn_page *page, const char *path, size_t *bytes);
 wn_status wn_page_html(wn_page *page, char **out, size_t *bytes);
 
+/* ---- event files for TensorBoard ---- */
+
+typedef struct wn_events wn_events;
+typedef struct wn_event_value {
+  const char *tag; /* "loss/train" */
+  double value;    /* kept as float32, as TensorBoard has them */
+} wn_event_value;
+/* A new events.out.tfevents.* in `dir`, which is made. wall_time: seconds since 1970. resumed_from: the first step that
+ * this file has, where it goes on with a run (what other files have from there on no longer counts); 0: a run's start. */
+wn_status wn_events_open(wn_context *ctx, const char *dir, double wall_time, int64_t resumed_from, wn_events **out);
+/* One record, written at once. */
+wn_status wn_events_add(wn_context *ctx, wn_events *events, double wall_time, int64_t step, const wn_event_value *values,
+                        int count);
+const char *wn_events_path(const wn_events *events);
+void wn_events_close(wn_events *events); /* NULL is allowed */
+
 WN_API_END
 #endif

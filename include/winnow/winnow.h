@@ -13,6 +13,7 @@
 #include "winnow/report.h"
 #include "winnow/safetensors.h"
 #include "winnow/selection.h"
+#include "winnow/serve.h"
 #include "winnow/status.h"
 #include "winnow/tokenizer.h"
 #include "winnow/train.h"

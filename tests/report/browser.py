@@ -68,7 +68,7 @@ class Browser:
             elif message.get("sessionId") in self.pages:
                 self.pages[message["sessionId"]].event(message["method"], message["params"])
 
-    def call(self, method, params=None, session=None, seconds=60):
+    def call(self, method, params=None, session=None, seconds=180):
         self.number += 1
         message = {"id": self.number, "method": method, "params": params or {}}
         if session:
@@ -86,7 +86,7 @@ class Browser:
             raise RuntimeError(method + ": " + answer["error"]["message"])
         return answer["result"]
 
-    def open(self, url, width=1280, height=900, ready="document.documentElement?.dataset.ready === 'true'", seconds=90):
+    def open(self, url, width=1280, height=900, ready="document.documentElement?.dataset.ready === 'true'", seconds=180):
         target = self.call("Target.createTarget", {"url": "about:blank"})["targetId"]
         session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
         page = self.pages[session] = Page(self, session, target)
@@ -117,17 +117,17 @@ class Page:
         elif method == "Network.loadingFailed":
             self.problems.append("failed to load: " + p.get("errorText", ""))
 
-    def call(self, method, params=None, seconds=60):
+    def call(self, method, params=None, seconds=180):
         return self.browser.call(method, params, self.session, seconds)
 
-    def eval(self, expression, seconds=60):
+    def eval(self, expression, seconds=180):
         got = self.call("Runtime.evaluate", {"expression": expression, "returnByValue": True, "awaitPromise": True, "userGesture": True}, seconds)
         if "exceptionDetails" in got:
             d = got["exceptionDetails"]
             raise RuntimeError(expression[:200] + ": " + d.get("exception", {}).get("description", d["text"]))
         return got["result"].get("value")
 
-    def wait(self, expression, seconds=30):
+    def wait(self, expression, seconds=120):
         end = time.monotonic() + seconds
         while not self.eval("!!(" + expression + ")"):
             if time.monotonic() > end:

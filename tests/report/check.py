@@ -3,11 +3,13 @@
 
     check.py --find: is there a Chromium?
     check.py FOLDER COMPARISON
+    check.py --live URL RUN PID: the page of a run at work, which is interrupted at the end
 """
 import csv
 import json
 import math
 import os
+import signal
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -184,7 +186,33 @@ def matrices(page, folder):
     check("the last row counts what is masked", all(abs(a - b) <= 1 for a, b in zip(last, want)), last, want)
 
 
+def live(url, run, pid):
+    with browser.Browser() as b:
+        page = b.open(url)
+        count = "winnow.charts.loss.data.datasets[0].data.length"
+        page.wait(count + " > 3")
+        before = page.eval(count)
+        page.wait("%s > %d" % (count, before + 3))
+        check("a live page's curves grow", True)
+        have = page.eval("winnow.charts.loss.data.datasets[0].data.slice(0, 5).map(p => p.y)")
+        log = [json.loads(line) for line in open(run + "/log.jsonl") if line.endswith("\n")]
+        check("they are the log's", all(near(h, p["loss"]) for h, p in zip(have, log)), have)
+        page.wait("winnow.charts.loss.data.datasets[1].data.length > 0")
+        val = page.eval("winnow.charts.loss.data.datasets[1].data[0].y")
+        check("validation too", near(val, [p["val_loss"] for p in log if "val_loss" in p][0]), val)
+        check("the step is told", "of 100000" in page.eval("document.querySelector('#live').textContent"))
+        os.kill(pid, signal.SIGINT)
+        page.wait("/finished|has ended/.test(document.querySelector('#live').textContent)")
+        said = page.eval("document.querySelector('#live').textContent")
+        check("its end is told", "finished" in said, said)
+        check("a live page asks its own server alone", all(r.startswith((url, "data:", "blob:")) for r in page.requests) and page.problems == [],
+              page.requests[:3], page.problems)
+    return failed
+
+
 def main():
+    if sys.argv[1] == "--live":
+        return live(sys.argv[2], sys.argv[3], int(sys.argv[4]))
     if sys.argv[1:] == ["--find"]:
         return 0 if browser.find() else 1
     folder, comparison = sys.argv[1], sys.argv[2]

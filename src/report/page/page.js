@@ -521,11 +521,11 @@
   /* ---- a run that is being trained: the server of `winnow train --serve` ---- */
   function live() {
     const f = D.figures.find(x => x.id === D.live.figure), say = document.getElementById('live');
-    let after = 0;
+    let after = '';
     const ask = async () => {
       try {
         const got = await (await fetch('log?after=' + after, {cache: 'no-store'})).json();
-        if (got.after < after) f.series.forEach(s => { s.x.forEach(x => (x.length = 0)); s.y.length = 0; });
+        if (got.reset) f.series.forEach(s => { s.x.forEach(x => (x.length = 0)); s.y.length = 0; });
         for (const s of f.series)
           for (const p of got.points) {
             if (p[s.key] === undefined) continue;
@@ -534,10 +534,10 @@
           }
         after = got.next;
         if (got.points.length) f.again();
-        say.textContent = got.done ? `finished at step ${got.step} of ${got.steps}` : `step ${got.step} of ${got.steps}`;
+        say.textContent = `step ${got.step} of ${got.steps}` + (got.done ? ', finished' : '');
         if (got.done) return;
       } catch (e) {
-        say.textContent = 'the run has ended, or its server cannot be reached';
+        say.textContent = say.textContent.replace(/ · .*/, '') + ' · the run has ended, or its server cannot be reached';
       }
       setTimeout(ask, 1000);
     };

@@ -1,0 +1,36 @@
+/* Other views of a run at work: a page in the browser, and event files for TensorBoard. */
+#ifndef CLI_TRAIN_VIEWS_H
+#define CLI_TRAIN_VIEWS_H
+
+#include <winnow/report.h>
+#include <winnow/serve.h>
+#include "args.h"
+#include "ui.h"
+
+struct cli_views {
+  int64_t port;                 /* -1: not wanted */
+  const char *address, *events; /* NULL: loopback; no event files */
+  wn_live *live;
+  wn_events *writer;
+  bool failed;
+};
+#define CLI_VIEWS_DEFAULTS                                                                                             \
+  { .port = -1 }
+/* clang-format off */
+#define CLI_VIEWS_OPTIONS(v)                                                                                          \
+  {.name = "serve", .type = CLI_INT, .out = &(v)->port, .metavar = "PORT", .min = -1, .max = 65535,                    \
+   .help = "the curves as they grow, as a page at this port; 0: a free one; -1: none"},                               \
+  {.name = "serve-address", .type = CLI_STRING, .out = &(v)->address, .metavar = "ADDRESS",                           \
+   .help = "--serve: listen on this IP address; else on 127.0.0.1, for this machine alone"},                          \
+  {.name = "tensorboard", .type = CLI_STRING, .out = &(v)->events, .metavar = "DIR",                                  \
+   .help = "event files for TensorBoard into this folder"}
+/* clang-format on */
+
+/* Before a run into `out`. 0, or the exit code after reporting. */
+int cli_views_open(struct cli_views *views, const struct cli_common *common, wn_context *ctx, const char *out,
+                   bool resume);
+/* A step. What cannot be written is told once and then left. */
+void cli_views_add(struct cli_views *views, wn_context *ctx, const wn_train_progress *progress);
+void cli_views_close(struct cli_views *views);
+
+#endif
