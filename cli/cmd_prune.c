@@ -252,7 +252,8 @@ static int run_search(wn_context *ctx, struct search *s) {
   if (code) return code;
   s->options.search = (wn_prune_data){s->data, s->search_rows, s->rows.long_only, token};
   s->options.report = (wn_prune_data){s->report, s->report_rows, s->rows.long_only, token};
-  wn_status status = wn_model_load(ctx, s->model, &model);
+  wn_status status =
+      s->options.finetune.recipe ? wn_model_load_float(ctx, s->model, &model) : wn_model_load(ctx, s->model, &model);
   if (status == WN_OK && s->target_checkpoint) status = wn_model_load(ctx, s->target_checkpoint, &target);
   s->options.target_model = target;
   wn_prune_curve curve = {0};
