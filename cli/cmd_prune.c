@@ -394,7 +394,7 @@ static int search(int argc, char **argv) {
        .metavar = "X",
        .min = 0,
        .max = 1000,
-       .help = "their learning rate, constant; 0: where the recipe's schedule ends"},
+       .help = "their learning rate, from which each round decays; 0: where the recipe's schedule ends"},
       {.name = "config",
        .type = CLI_STRING,
        .out = &s.config,

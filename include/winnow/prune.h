@@ -29,7 +29,8 @@ typedef struct wn_prune_finetune {
   int64_t steps, every;     /* optimizer steps a round, and a round after so many steps of the search (0: each) and before
                                a target ends it; 0: none */
   int64_t after;            /* steps once the search has ended; with them the search is closed. 0: none */
-  double lr;                /* constant; 0: where the recipe's schedule ends */
+  double lr;                /* the highest of a round, which has the recipe's schedule to itself, a tenth of it warm-up;
+                               0: where that of the recipe ends */
   const char *checkpoint;   /* the folder that the model was loaded from: the run begins with its parameters */
   const wn_recipe *recipe;  /* data, batch, optimizer, losses; of its model only dropout and L_mem may be others than the
                                checkpoint's. Borrowed */

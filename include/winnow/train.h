@@ -28,6 +28,7 @@ typedef struct wn_train_config {
   double lr, min_lr_ratio;   /* cosine and linear end at lr * min_lr_ratio */
   int64_t warmup;            /* linear from 0 */
   wn_schedule_kind schedule;
+  int64_t schedule_from;     /* warm-up and decay begin after this step: a restart for further steps; 0 */
   double beta1, beta2, eps, weight_decay; /* decay: tensors of two dimensions only */
   double clip;               /* global norm; 0: off */
   double clip_tensor;        /* norm of each tensor's gradient; 0: off */

@@ -1,7 +1,7 @@
 /* Fine-tuning in the course of a search, by the trainer and its checkpoints (src/train): a round is `wn_train_run` up
  * to a step number, so that what holds for runs holds here: killed anywhere it continues to the bit, and the budgets in
- * force lie beside the parameters. The gradient goes straight through the choice of what goes (train.prune). The rate
- * is constant: how many rounds there will be is not known. */
+ * force lie beside the parameters. The gradient goes straight through the choice of what goes (train.prune). Each round
+ * has the recipe's schedule to itself, a tenth of it warm-up: what is measured at its end has come to rest. */
 #include "prune/finetune.h"
 
 #include <stdio.h>
@@ -66,9 +66,7 @@ wn_status wn_finetune_init(wn_context *ctx, const wn_prune_finetune *options, st
   c->lr = o->lr > 0 ? o->lr : c->schedule == WN_SCHED_CONSTANT ? c->lr : c->lr * c->min_lr_ratio;
   if (!(c->lr > 0))
     return wn_fail(ctx, WN_ERR_CONFIG, "fine-tuning: the recipe's schedule ends at a rate of 0: give one");
-  c->schedule = WN_SCHED_CONSTANT;
-  c->warmup = 0;
-  c->eval_every = 0; /* the search measures */
+  c->eval_every = 0;     /* the search measures */
   c->strength_steps = 1; /* a scheduled strength of selection has risen already */
   c->prune.from_step = c->prune.to_step = 0;
   WN_TRY(put_path(ctx, o->checkpoint, c->init, sizeof c->init));
@@ -79,10 +77,13 @@ bool wn_finetune_exists(const struct wn_finetune *f) {
   return wn_checkpoint_exists(f->dir) || wn_path_has(f->dir, "model.safetensors");
 }
 
-wn_status wn_finetune_run(wn_context *ctx, struct wn_finetune *f, const wn_budgets *budgets, int64_t until,
-                          wn_train_fn progress, void *user) {
+wn_status wn_finetune_run(wn_context *ctx, struct wn_finetune *f, const wn_budgets *budgets, int64_t from,
+                          int64_t until, wn_train_fn progress, void *user) {
   WN_TRY(wn_budgets_save(ctx, budgets, f->budgets));
-  f->recipe.train.steps = until;
+  wn_train_config *c = &f->recipe.train;
+  c->schedule_from = from;
+  c->steps = until;
+  c->warmup = (until - from) / 10;
   return wn_train_run(ctx, &f->recipe, f->dir, true, progress, user);
 }
 

@@ -16,9 +16,10 @@ wn_status wn_finetune_init(wn_context *ctx, const wn_prune_finetune *options, st
                            struct wn_finetune *out);
 /* A run is there. */
 bool wn_finetune_exists(const struct wn_finetune *f);
-/* Continues the run (or begins it) up to step `until` under the budgets; at once where it is there already. */
-wn_status wn_finetune_run(wn_context *ctx, struct wn_finetune *f, const wn_budgets *budgets, int64_t until,
-                          wn_train_fn progress, void *user);
+/* A round: continues the run (or begins it) from step `from` to `until` under the budgets, wherever between them it is;
+ * at once where it is there already. */
+wn_status wn_finetune_run(wn_context *ctx, struct wn_finetune *f, const wn_budgets *budgets, int64_t from,
+                          int64_t until, wn_train_fn progress, void *user);
 /* The run's parameters into the model. WN_ERR_CONFIG where it is not at `step`. */
 wn_status wn_finetune_load(wn_context *ctx, const struct wn_finetune *f, int64_t step);
 

@@ -218,7 +218,7 @@ static wn_status finish_round(struct search *s) {
   wn_budgets budgets;
   double search, report;
   WN_TRY(wn_prune_curve_budgets(s->ctx, c, c->count - 1, &budgets));
-  const wn_status status = wn_finetune_run(s->ctx, s->tuning, &budgets, c->tune_to, on_tuning, s);
+  const wn_status status = wn_finetune_run(s->ctx, s->tuning, &budgets, p->tuned, c->tune_to, on_tuning, s);
   wn_budgets_clear(&budgets);
   WN_TRY(status);
   WN_TRY(wn_finetune_load(s->ctx, s->tuning, c->tune_to));

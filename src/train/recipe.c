@@ -31,6 +31,8 @@ static const struct wn_field train_fields[] = {
     {"min_lr_ratio", WN_FIELD_DOUBLE, AT(min_lr_ratio), 0, 1, NULL, "cosine and linear end at lr times this"},
     {"warmup", WN_FIELD_INT64, AT(warmup), 0, 1e12, NULL, "steps of linear warm-up from 0"},
     {"schedule", WN_FIELD_ENUM, AT(schedule), 0, 0, schedule_names, "decay after the warm-up"},
+    {"schedule_from", WN_FIELD_INT64, AT(schedule_from), 0, 1e12, NULL,
+     "warm-up and decay begin after this step: for a run that goes on"},
     {"beta1", WN_FIELD_DOUBLE, AT(beta1), 0, 0.999999, NULL, "adamw: decay of the first moment"},
     {"beta2", WN_FIELD_DOUBLE, AT(beta2), 0, 0.99999999, NULL, "adamw: decay of the second moment"},
     {"eps", WN_FIELD_DOUBLE, AT(eps), 1e-30, 1, NULL, "added to the update's denominator"},

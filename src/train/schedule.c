@@ -1,10 +1,10 @@
 /* Learning-rate schedules: a linear warm-up from 0, then a decay to lr * min_lr_ratio at the last step.
  *   warm-up:  lr * s / warmup                       for s <= warmup
  *   linear:   lr * (1 - (1 - r) p)                  p = (s - warmup) / (steps - warmup)
- *   cosine:   lr * (r + (1 - r) (1 + cos(pi p))/2)  (Loshchilov & Hutter, SGDR, without restarts)
- * and of budgets: from the context N down to the budget in equal steps, between from_step and to_step. Drawn ones are
- * K (N/K)^u with u uniform in [0,1), one u a step for all layers: budgets of 8 to 16 as often as those of 256 to 512.
- */
+ *   cosine:   lr * (r + (1 - r) (1 + cos(pi p))/2)  (Loshchilov & Hutter, SGDR)
+ * with s and steps counted from schedule_from: a restart.
+ * Budgets fall from the context N to their own in equal steps, between from_step and to_step. Drawn ones are K (N/K)^u
+ * with u uniform in [0,1), one u a step for all layers: budgets of 8 to 16 as often as those of 256 to 512. */
 #include "train/schedule.h"
 
 #include <math.h>
@@ -12,10 +12,11 @@
 #include "base/rng.h"
 
 double wn_schedule_lr(const wn_train_config *config, int64_t step) {
-  if (config->warmup > 0 && step <= config->warmup) return config->lr * (double)step / (double)config->warmup;
+  const int64_t s = step > config->schedule_from ? step - config->schedule_from : 0;
+  if (config->warmup > 0 && s <= config->warmup) return config->lr * (double)s / (double)config->warmup;
   if (config->schedule == WN_SCHED_CONSTANT) return config->lr;
-  double span = (double)(config->steps - config->warmup);
-  double p = span > 0 ? (double)(step - config->warmup) / span : 1;
+  double span = (double)(config->steps - config->schedule_from - config->warmup);
+  double p = span > 0 ? (double)(s - config->warmup) / span : 1;
   if (p > 1) p = 1;
   double r = config->min_lr_ratio;
   double shape = config->schedule == WN_SCHED_LINEAR ? 1 - p : 0.5 * (1 + cos(3.14159265358979323846 * p));

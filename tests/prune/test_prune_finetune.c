@@ -119,8 +119,7 @@ static void test_after(void **state) {
   snprintf(budgets, sizeof budgets, "%s/a/budgets.json", t.b.dir);
   snprintf(r.train.prune.budgets, sizeof r.train.prune.budgets, "%s", budgets);
   r.train.lr *= r.train.min_lr_ratio;
-  r.train.schedule = WN_SCHED_CONSTANT;
-  r.train.warmup = 0;
+  r.train.warmup = 0; /* a tenth of four steps */
   r.train.steps = 4;
   r.train.eval_every = 0;
   snprintf(by_hand, sizeof by_hand, "%s/hand", t.b.dir);

@@ -46,6 +46,19 @@ static void test_edges(void **state) {
   close_to(wn_schedule_lr(&c, 110), 1.1);
 }
 
+/* A restart is the schedule of a run of the remaining steps. */
+static void test_restart(void **state) {
+  (void)state;
+  for (int kind = WN_SCHED_COSINE; kind <= WN_SCHED_CONSTANT; kind++) {
+    wn_train_config whole = config((wn_schedule_kind)kind), later = whole;
+    later.schedule_from = 40;
+    later.steps += 40;
+    for (int64_t step = 1; step <= 130; step++)
+      close_to(wn_schedule_lr(&later, step + 40), wn_schedule_lr(&whole, step));
+    close_to(wn_schedule_lr(&later, 20), 0); /* not asked for */
+  }
+}
+
 static void test_budgets(void **state) {
   (void)state;
   wn_train_config c = config(WN_SCHED_COSINE);
@@ -92,8 +105,8 @@ static void test_drawn_budgets(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_warmup), cmocka_unit_test(test_decay),
-                                     cmocka_unit_test(test_edges), cmocka_unit_test(test_budgets),
-                                     cmocka_unit_test(test_drawn_budgets)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_warmup),  cmocka_unit_test(test_decay),
+                                     cmocka_unit_test(test_edges),   cmocka_unit_test(test_restart),
+                                     cmocka_unit_test(test_budgets), cmocka_unit_test(test_drawn_budgets)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
