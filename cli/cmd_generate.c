@@ -11,6 +11,7 @@
 #include "attention.h"
 #include "budgets.h"
 #include "recipe.h"
+#include "sampling.h"
 #include "signals.h"
 #include "ui.h"
 
@@ -18,11 +19,11 @@ struct request {
   struct cli_common common;
   struct cli_budgets budgets;
   struct cli_attention attention;
+  struct cli_sampling sampling;
+  struct cli_dialogue dialogue;
   const char *model, *prompt, *prompt_file, *tokenizer;
-  int64_t tokens, top_k;
-  double temperature, top_p;
-  uint64_t seed;
-  bool ignore_end;
+  int64_t tokens;
+  bool ignore_end, chat;
 };
 
 struct run {
@@ -53,6 +54,30 @@ static void clear(struct run *g) {
   free(g->logits);
 }
 
+static int encode_prompt(wn_context *ctx, struct run *g, const char *prompt, size_t bytes) {
+  bool bos = wn_tokenizer_bos(g->tok) >= 0;
+  /* A model without a token that starts a document: a newline stands in for an empty prompt. */
+  if (!bos && bytes == 0) {
+    prompt = "\n";
+    bytes = 1;
+  }
+  wn_status status = wn_tokenizer_encode(ctx, g->tok, prompt, bytes, bos, false, &g->ids, &g->prompt_count);
+  return status == WN_OK ? 0 : cli_error("the prompt: %s", wn_context_error(ctx));
+}
+
+/* The prompt as a user's message, in the model's template. */
+static int encode_message(wn_context *ctx, const struct request *r, struct run *g, const char *prompt) {
+  struct cli_dialogue_choice choice;
+  int code = cli_dialogue_choose(ctx, &r->dialogue, r->model, g->tok, &choice);
+  if (code) return code;
+  const wn_chat_message messages[2] = {{WN_CHAT_SYSTEM, choice.system ? choice.system : ""}, {WN_CHAT_USER, prompt}};
+  int first = choice.system ? 0 : 1;
+  wn_status status =
+      wn_chat_encode(ctx, g->tok, choice.chat, messages + first, 2 - first, true, &g->ids, &g->prompt_count);
+  cli_dialogue_clear(&choice);
+  return status == WN_OK ? 0 : cli_error("the prompt: %s", wn_context_error(ctx));
+}
+
 static int load(wn_context *ctx, struct request *r, struct run *g) {
   wn_status status = wn_model_load(ctx, r->model, &g->model);
   if (status != WN_OK) return cli_fail(ctx, status);
@@ -68,14 +93,8 @@ static int load(wn_context *ctx, struct request *r, struct run *g) {
     if (path && cli_read_file(path, &g->text, &bytes)) return 1;
     prompt = path ? g->text : "";
   }
-  bool bos = wn_tokenizer_bos(g->tok) >= 0;
-  /* A model of bytes has no token that starts a document: a newline stands in for an empty prompt. */
-  if (!bos && bytes == 0) {
-    prompt = "\n";
-    bytes = 1;
-  }
-  status = wn_tokenizer_encode(ctx, g->tok, prompt, bytes, bos, false, &g->ids, &g->prompt_count);
-  if (status != WN_OK) return cli_error("the prompt: %s", wn_context_error(ctx));
+  code = r->chat ? encode_message(ctx, r, g, prompt) : encode_prompt(ctx, g, prompt, bytes);
+  if (code) return code;
   if (g->prompt_count == 0) return cli_error("the prompt has no tokens");
   g->limit = r->tokens;
   if (config->position == WN_POS_LEARNED) {
@@ -98,14 +117,10 @@ static int load(wn_context *ctx, struct request *r, struct run *g) {
 }
 
 static int draw(wn_context *ctx, const struct request *r, struct run *g) {
-  const int32_t bos = wn_tokenizer_bos(g->tok), eos = wn_tokenizer_eos(g->tok);
+  const int32_t bos = wn_tokenizer_bos(g->tok);
   const int32_t entries = wn_tokenizer_vocab_size(g->tok);
   wn_sampling sampling;
-  wn_sampling_init(&sampling);
-  sampling.temperature = r->temperature;
-  sampling.top_k = (int)r->top_k;
-  sampling.top_p = r->top_p;
-  sampling.seed = r->seed;
+  cli_sampling_apply(&r->sampling, &sampling);
   double start = cli_seconds();
   wn_status status = wn_session_feed(ctx, g->session, g->ids, (int64_t)g->prompt_count, 0, g->logits);
   g->prefill_seconds = cli_seconds() - start;
@@ -120,7 +135,7 @@ static int draw(wn_context *ctx, const struct request *r, struct run *g) {
     /* Entries of a padded vocabulary stand for no text: only the tokenizer's are drawn. */
     status = wn_sample(ctx, g->logits, entries, &sampling, (uint64_t)g->count, &id);
     if (status != WN_OK) break;
-    if (!r->ignore_end && (id == eos || id == bos) && id >= 0) {
+    if (!r->ignore_end && (wn_tokenizer_is_end(g->tok, id) || id == bos)) {
       g->why = "end";
       break;
     }
@@ -187,16 +202,11 @@ static int report(wn_context *ctx, const struct request *r, const struct run *g)
 }
 
 int cmd_generate(int argc, char **argv) {
-  wn_sampling defaults;
-  wn_sampling_init(&defaults);
   struct request r = {.common = CLI_COMMON_DEFAULTS,
                       .budgets = CLI_BUDGETS_DEFAULTS,
                       .attention = CLI_ATTENTION_DEFAULTS,
-                      .tokens = 200,
-                      .temperature = defaults.temperature,
-                      .top_k = defaults.top_k,
-                      .top_p = defaults.top_p,
-                      .seed = defaults.seed};
+                      .tokens = 200};
+  cli_sampling_init(&r.sampling);
   const struct cli_option options[] = {
       CLI_MODEL_OPTION(&r.model),
       {.name = "prompt", .type = CLI_STRING, .out = &r.prompt, .metavar = "TEXT", .help = "the text to continue"},
@@ -209,7 +219,7 @@ int cmd_generate(int argc, char **argv) {
        .type = CLI_STRING,
        .out = &r.tokenizer,
        .metavar = "SPEC",
-       .help = "bytes, or a SentencePiece model; else the checkpoint's"},
+       .help = CLI_TOKENIZER_HELP "; else the model's own"},
       {.name = "tokens",
        .type = CLI_INT,
        .out = &r.tokens,
@@ -217,33 +227,17 @@ int cmd_generate(int argc, char **argv) {
        .help = "how many to draw",
        .min = 0,
        .max = 1 << 24},
-      {.name = "temperature",
-       .type = CLI_DOUBLE,
-       .out = &r.temperature,
-       .metavar = "X",
-       .help = "0: always the most likely",
-       .min = 0,
-       .max = 100},
-      {.name = "top-k",
-       .type = CLI_INT,
-       .out = &r.top_k,
-       .metavar = "N",
-       .help = "draw among the N most likely; 0: all",
-       .min = 0,
-       .max = 1 << 30},
-      {.name = "top-p",
-       .type = CLI_DOUBLE,
-       .out = &r.top_p,
-       .metavar = "X",
-       .help = "draw among the most likely that sum to X; 1: all",
-       .min = 0,
-       .max = 1},
-      {.name = "seed", .type = CLI_UINT, .out = &r.seed, .metavar = "N", .help = "the same seed draws the same text"},
+      CLI_SAMPLING_OPTIONS(&r.sampling),
       {.name = "ignore-end",
        .type = CLI_FLAG,
        .out = &r.ignore_end,
        .help = "go on past the token that ends a document"},
       CLI_ATTENTION_OPTIONS(&r.attention),
+      {.name = "chat",
+       .type = CLI_FLAG,
+       .out = &r.chat,
+       .help = "the prompt is a message: the model's chat template stands around it"},
+      CLI_DIALOGUE_OPTIONS(&r.dialogue),
       CLI_BUDGETS_OPTIONS(&r.budgets),
       CLI_COMMON_OPTIONS(&r.common)};
   const struct cli_spec spec = {.command = "winnow generate",
@@ -260,6 +254,8 @@ int cmd_generate(int argc, char **argv) {
   if (code == CLI_GO) code = cli_budgets_check(spec.command, &r.budgets);
   if (code == CLI_GO && r.prompt && r.prompt_file)
     code = cli_usage_error(spec.command, "--prompt and --prompt-file exclude each other");
+  if (code == CLI_GO && !r.chat && (r.dialogue.system || r.dialogue.name))
+    code = cli_usage_error(spec.command, "--system and --template need --chat");
   wn_context *ctx = NULL;
   if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
   if (code) {

@@ -15,6 +15,7 @@
 #pragma weak cmd_adapt
 #pragma weak cmd_eval
 #pragma weak cmd_generate
+#pragma weak cmd_chat
 #pragma weak cmd_analyze
 #pragma weak cmd_report
 #pragma weak cmd_convert
@@ -31,6 +32,7 @@ int main(int argc, char **argv) {
       {"adapt", "switch mechanisms on in a pretrained model and fine-tune it", cmd_adapt},
       {"eval", "loss, perplexity and bits per byte on token files, text or tasks", cmd_eval},
       {"generate", "continue a prompt", cmd_generate},
+      {"chat", "talk to a model", cmd_chat},
       {"analyze", "what a model has learned to look at: spans", cmd_analyze},
       {"prune", "find budgets of the cache by search; compare eviction policies", cmd_prune},
       {"report", "one page of figures: training, what is kept and dropped, what it costs", cmd_report},

@@ -41,6 +41,7 @@ const char *wn_context_backend(const wn_context *ctx);
  * computes must do so on a stack of their own (sigaltstack, SA_ONSTACK): kernels that oneDNN generates use the stack
  * pointer as a register, and a handler's frame on the ordinary stack would overwrite data. */
 void wn_context_cancel(wn_context *ctx);
+void wn_context_resume(wn_context *ctx); /* takes the request back, once it has been answered */
 int wn_context_cancelled(const wn_context *ctx);
 
 /* What this build and machine have. Strings and arrays are static or owned by ctx. */

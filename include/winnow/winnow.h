@@ -3,6 +3,7 @@
 #define WINNOW_WINNOW_H
 #include "winnow/analyze.h"
 #include "winnow/attention.h"
+#include "winnow/chat.h"
 #include "winnow/context.h"
 #include "winnow/convert.h"
 #include "winnow/data.h"

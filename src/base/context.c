@@ -50,6 +50,9 @@ const char *wn_context_backend(const wn_context *ctx) {
 void wn_context_cancel(wn_context *ctx) {
   if (ctx) atomic_store(&ctx->cancelled, 1); /* a lock-free store: safe in a signal handler */
 }
+void wn_context_resume(wn_context *ctx) {
+  if (ctx) atomic_store(&ctx->cancelled, 0);
+}
 int wn_context_cancelled(const wn_context *ctx) {
   return ctx ? atomic_load(&ctx->cancelled) : 0;
 }

@@ -1,0 +1,396 @@
+/* winnow chat: a conversation with a model. What has been said stays in the session's cache: a turn feeds only what is
+ * new. On a terminal it asks for messages and streams answers; from a pipe each line is a message. */
+#include "cmd.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <winnow/chat.h>
+#include <winnow/model.h>
+#include "args.h"
+#include "attention.h"
+#include "budgets.h"
+#include "recipe.h"
+#include "sampling.h"
+#include "signals.h"
+#include "ui.h"
+
+#define FEED_TOKENS 256 /* fed at once: Ctrl-C is looked at in between */
+
+struct request {
+  struct cli_common common;
+  struct cli_budgets budgets;
+  struct cli_attention attention;
+  struct cli_sampling sampling;
+  struct cli_dialogue dialogue;
+  const char *model, *tokenizer;
+  int64_t tokens, context;
+};
+
+struct chat {
+  wn_context *ctx;
+  const struct request *r;
+  wn_model *model;
+  wn_tokenizer *tok;
+  wn_session *session;
+  wn_budgets budgets;
+  struct cli_dialogue_choice dialogue;
+  float *logits;    /* [V] */
+  int32_t *pending; /* tokens that the session has not seen yet, [pending_count] */
+  size_t pending_count, room;
+  bool opened; /* something has been said */
+  bool terminal;
+  uint64_t drawn; /* since the conversation began: the sampling's steps */
+  int64_t turns, tokens, fed;
+  double feed_seconds, draw_seconds;
+  json_t *log; /* --json: a list of turns */
+};
+
+/* --- the pending tokens --- */
+
+static int add_pending(struct chat *c, const int32_t *ids, size_t count) {
+  if (c->pending_count + count > c->room) {
+    size_t room = 2 * (c->pending_count + count);
+    int32_t *wider = realloc(c->pending, room * sizeof *wider);
+    if (!wider) return cli_error("out of memory");
+    c->pending = wider;
+    c->room = room;
+  }
+  if (count) memcpy(c->pending + c->pending_count, ids, count * sizeof *ids);
+  c->pending_count += count;
+  return 0;
+}
+
+/* Feeds what is pending, in pieces. An interrupt leaves the rest for the next turn. */
+static wn_status feed_pending(struct chat *c, bool *interrupted) {
+  *interrupted = false;
+  double start = cli_seconds();
+  wn_status status = WN_OK;
+  size_t done = 0;
+  while (done < c->pending_count && status == WN_OK && !*interrupted) {
+    size_t n = c->pending_count - done < FEED_TOKENS ? c->pending_count - done : FEED_TOKENS;
+    bool last = done + n == c->pending_count;
+    status = wn_session_feed(c->ctx, c->session, c->pending + done, (int64_t)n, 0, last ? c->logits : NULL);
+    if (status == WN_OK) done += n;
+    *interrupted = !last && wn_context_cancelled(c->ctx);
+  }
+  memmove(c->pending, c->pending + done, (c->pending_count - done) * sizeof *c->pending);
+  c->pending_count -= done;
+  c->fed += (int64_t)done;
+  c->feed_seconds += cli_seconds() - start;
+  return status;
+}
+
+static int64_t room_left(const struct chat *c) {
+  return c->r->context - wn_session_position(c->session) - (int64_t)c->pending_count;
+}
+
+/* --- a turn --- */
+
+/* Draws until the model ends its turn. *why: "end", "length", "context" or "interrupt". */
+static wn_status answer(struct chat *c, const char **why, char **text, size_t *bytes, int64_t *count) {
+  wn_sampling sampling;
+  wn_text_stream *stream = NULL;
+  FILE *copy = open_memstream(text, bytes);
+  if (!copy) return WN_ERR_MEMORY;
+  cli_sampling_apply(&c->r->sampling, &sampling);
+  wn_status status = wn_text_stream_create(c->ctx, c->tok, &stream);
+  double start = cli_seconds();
+  *why = "length";
+  for (*count = 0; status == WN_OK && *count < c->r->tokens;) {
+    int32_t id = 0;
+    const char *piece = NULL;
+    size_t n = 0;
+    if (wn_context_cancelled(c->ctx)) {
+      *why = "interrupt";
+      break;
+    }
+    status = wn_sample(c->ctx, c->logits, wn_tokenizer_vocab_size(c->tok), &sampling, c->drawn++, &id);
+    if (status != WN_OK) break;
+    if (wn_tokenizer_is_end(c->tok, id)) {
+      *why = "end";
+      break;
+    }
+    if (room_left(c) < 1) {
+      *why = "context";
+      break;
+    }
+    ++*count;
+    status = wn_text_stream_push(c->ctx, stream, id, &piece, &n);
+    if (status == WN_OK) {
+      fwrite(piece, 1, n, copy);
+      if (!c->r->common.json && (fwrite(piece, 1, n, stdout) != n || fflush(stdout))) status = WN_ERR_IO;
+    }
+    if (status != WN_OK) break;
+    if (*count == c->r->tokens) { /* drawn, not fed: the next turn's first token */
+      if (add_pending(c, &id, 1)) status = WN_ERR_MEMORY;
+      break;
+    }
+    status = wn_session_feed(c->ctx, c->session, &id, 1, 0, c->logits);
+  }
+  c->draw_seconds += cli_seconds() - start;
+  c->tokens += *count;
+  wn_text_stream_destroy(stream);
+  if (fclose(copy) && status == WN_OK) status = WN_ERR_MEMORY;
+  return status;
+}
+
+static void forget(struct chat *c) {
+  wn_session_reset(c->session);
+  c->pending_count = 0;
+  c->drawn = 0;
+  c->opened = false;
+}
+
+static int log_turn(struct chat *c, const char *message, const char *text, size_t bytes, const char *why,
+                    int64_t count) {
+  json_t *said = json_string(message), *string = json_stringn(text, bytes);
+  return json_array_append_new(c->log,
+                               json_pack("{s:o, s:o, s:s, s:I}", "user", said ? said : json_null(), "answer",
+                                         string ? string : json_null(), "stopped", why, "tokens", (json_int_t)count))
+             ? cli_error("out of memory")
+             : 0;
+}
+
+static int turn(struct chat *c, const char *message) {
+  const wn_chat_message messages[2] = {{WN_CHAT_SYSTEM, c->dialogue.system ? c->dialogue.system : ""},
+                                       {WN_CHAT_USER, message}};
+  int first = c->opened || !c->dialogue.system ? 1 : 0;
+  int32_t *ids = NULL;
+  size_t n = 0;
+  wn_status status =
+      wn_chat_encode(c->ctx, c->tok, c->dialogue.chat, messages + first, 2 - first, !c->opened, &ids, &n);
+  if (status != WN_OK) {
+    cli_error("the message: %s", wn_context_error(c->ctx));
+    return c->terminal ? 0 : 1;
+  }
+  if (room_left(c) < (int64_t)n + 1) {
+    wn_tokens_free(ids);
+    cli_error("the conversation has %" PRId64 " tokens and the message %zu: more than the context of %" PRId64
+              " (--context); /reset begins a new one",
+              wn_session_position(c->session), n, c->r->context);
+    return c->terminal ? 0 : 1;
+  }
+  int code = add_pending(c, ids, n);
+  wn_tokens_free(ids);
+  if (code) return code;
+  c->opened = true;
+  char *text = NULL;
+  const char *why = "interrupt";
+  size_t bytes = 0;
+  int64_t count = 0;
+  bool interrupted;
+  cli_signals_begin(c->ctx);
+  status = feed_pending(c, &interrupted);
+  if (status == WN_OK && !interrupted) status = answer(c, &why, &text, &bytes, &count);
+  cli_signals_end();
+  bool stopped = wn_context_cancelled(c->ctx);
+  wn_context_resume(c->ctx);
+  c->turns++;
+  if (status != WN_OK) {
+    code = status == WN_ERR_IO && ferror(stdout) ? 1 : cli_fail(c->ctx, status);
+  } else if (c->log) {
+    code = log_turn(c, message, text ? text : "", bytes, why, count);
+  } else {
+    putchar('\n');
+    fflush(stdout);
+    if (!strcmp(why, "context"))
+      cli_note(&c->r->common, "winnow: the context of %" PRId64 " tokens is full; /reset begins a new conversation",
+               c->r->context);
+    if (!strcmp(why, "interrupt")) cli_note(&c->r->common, "winnow: stopped");
+  }
+  free(text);
+  return code ? code : stopped && !c->terminal ? CLI_INTERRUPTED : 0;
+}
+
+/* --- messages --- */
+
+static volatile sig_atomic_t left_prompt;
+static void on_interrupt(int number) {
+  (void)number;
+  left_prompt = 1;
+}
+
+/* A message: a line, or several where each but the last ends in a backslash. *line is free()d by the caller; false at
+ * the end of the input. On a terminal Ctrl-C ends it too. */
+static bool read_message(const struct chat *c, char **line) {
+  char *one = NULL;
+  size_t room = 0, total = 0;
+  struct sigaction quit = {.sa_handler = on_interrupt}, before; /* without SA_RESTART: reading returns */
+  *line = NULL;
+  left_prompt = 0;
+  if (c->terminal) sigaction(SIGINT, &quit, &before);
+  bool more = true, any = false;
+  while (more) {
+    if (c->terminal && !c->r->common.quiet) fputs(any ? ". " : "> ", stderr);
+    ssize_t n = getline(&one, &room, stdin);
+    if (n < 0) {
+      if (errno == EINTR) clearerr(stdin);
+      break;
+    }
+    any = true;
+    while (n > 0 && (one[n - 1] == '\n' || one[n - 1] == '\r')) n--;
+    more = n > 0 && one[n - 1] == '\\';
+    if (more) one[n - 1] = '\n';
+    one[n] = 0;
+    char *wider = realloc(*line, total + (size_t)n + 1);
+    if (!wider) break;
+    *line = wider;
+    memcpy(wider + total, one, (size_t)n + 1);
+    total += (size_t)n;
+  }
+  if (c->terminal) sigaction(SIGINT, &before, NULL);
+  free(one);
+  if (left_prompt) any = false;
+  if (any && *line) return true;
+  free(*line);
+  *line = NULL;
+  if (c->terminal) fputc('\n', stderr);
+  return false;
+}
+
+/* "/...": 1 handled, 0 a message, -1 leave. */
+static int command(struct chat *c, const char *line) {
+  if (line[0] != '/') return 0;
+  if (!strcmp(line, "/quit") || !strcmp(line, "/exit")) return -1;
+  if (!strcmp(line, "/reset")) {
+    forget(c);
+    cli_note(&c->r->common, "winnow: a new conversation");
+    return 1;
+  }
+  if (!strcmp(line, "/help") || !strcmp(line, "/?")) {
+    cli_note(&c->r->common,
+             "/reset  begin a new conversation\n/stats  tokens, speed and the cache's size\n/quit   leave "
+             "(so does Ctrl-D, and Ctrl-C while no answer is written)\n"
+             "Ctrl-C stops an answer. A line that ends in \\ goes on in the next.");
+    return 1;
+  }
+  if (!strcmp(line, "/stats")) {
+    cli_note(&c->r->common, "%" PRId64 " of %" PRId64 " tokens of context; cache %s", wn_session_position(c->session),
+             c->r->context, cli_bytes((double)wn_session_kv_bytes(c->session)));
+    return 1;
+  }
+  if (!c->terminal) return 0; /* a message that begins with a slash */
+  cli_note(&c->r->common, "winnow: no such command; /help lists them");
+  return 1;
+}
+
+static int report(struct chat *c) {
+  double drawn = c->draw_seconds > 0 ? (double)c->tokens / c->draw_seconds : 0;
+  double fed = c->feed_seconds > 0 ? (double)c->fed / c->feed_seconds : 0;
+  if (c->log) {
+    json_t *log = c->log;
+    c->log = NULL;
+    return cli_print_json(
+        json_pack("{s:o, s:s, s:I, s:I, s:f, s:f, s:I, s:I}", "turns", log, "template",
+                  wn_chat_template_name(c->dialogue.chat), "tokens", (json_int_t)c->tokens, "prompt_tokens",
+                  (json_int_t)c->fed, "tokens_per_second", drawn, "prompt_tokens_per_second", fed, "kv_bytes",
+                  (json_int_t)wn_session_kv_bytes(c->session), "peak_resident_bytes", (json_int_t)cli_peak_resident()));
+  }
+  if (c->turns)
+    cli_note(&c->r->common, "%" PRId64 " tokens, %.1f tok/s; messages %" PRId64 " tokens, %.1f tok/s; cache %s",
+             c->tokens, drawn, c->fed, fed, cli_bytes((double)wn_session_kv_bytes(c->session)));
+  return 0;
+}
+
+static int open_chat(struct chat *c, struct request *r) {
+  wn_status status = wn_model_load(c->ctx, r->model, &c->model);
+  if (status != WN_OK) return cli_fail(c->ctx, status);
+  const wn_model_config *config = wn_model_config_get(c->model);
+  int code = cli_tokenizer_load(c->ctx, r->tokenizer, r->model, c->model, &c->tok);
+  if (!code) code = cli_dialogue_choose(c->ctx, &r->dialogue, r->model, c->tok, &c->dialogue);
+  if (!code) code = cli_attention_apply(c->ctx, "winnow chat", &r->attention, c->model, c->tok);
+  if (!code) code = cli_budgets_load(c->ctx, &r->budgets, config, &c->budgets);
+  if (code) return code;
+  if (r->context == 0) r->context = config->context < 4096 ? config->context : 4096;
+  if (r->context > config->context && config->position == WN_POS_LEARNED)
+    return cli_error("%s has learned positions for %" PRId64 " tokens, --context is %" PRId64, r->model,
+                     config->context, r->context);
+  c->logits = calloc((size_t)config->vocab_size, sizeof *c->logits);
+  if (!c->logits) return cli_error("out of memory");
+  status = wn_session_create_with_budgets(c->ctx, c->model, 1, r->context, &c->budgets, &c->session);
+  return status == WN_OK ? 0 : cli_fail(c->ctx, status);
+}
+
+static void close_chat(struct chat *c) {
+  json_decref(c->log);
+  wn_session_destroy(c->session);
+  wn_budgets_clear(&c->budgets);
+  cli_dialogue_clear(&c->dialogue);
+  wn_tokenizer_destroy(c->tok);
+  wn_model_destroy(c->model);
+  free(c->logits);
+  free(c->pending);
+}
+
+int cmd_chat(int argc, char **argv) {
+  struct request r = {.common = CLI_COMMON_DEFAULTS,
+                      .budgets = CLI_BUDGETS_DEFAULTS,
+                      .attention = CLI_ATTENTION_DEFAULTS,
+                      .tokens = 1024};
+  cli_sampling_init(&r.sampling);
+  const struct cli_option options[] = {CLI_MODEL_OPTION(&r.model),
+                                       CLI_DIALOGUE_OPTIONS(&r.dialogue),
+                                       {.name = "tokens",
+                                        .type = CLI_INT,
+                                        .out = &r.tokens,
+                                        .metavar = "N",
+                                        .help = "an answer's at most",
+                                        .min = 1,
+                                        .max = 1 << 24},
+                                       {.name = "context",
+                                        .type = CLI_INT,
+                                        .out = &r.context,
+                                        .metavar = "N",
+                                        .help = "tokens of a conversation; 0: the model's, at most 4096",
+                                        .min = 0,
+                                        .max = 1 << 24},
+                                       {.name = "tokenizer",
+                                        .type = CLI_STRING,
+                                        .out = &r.tokenizer,
+                                        .metavar = "SPEC",
+                                        .help = CLI_TOKENIZER_HELP "; else the model's own"},
+                                       CLI_SAMPLING_OPTIONS(&r.sampling),
+                                       CLI_ATTENTION_OPTIONS(&r.attention),
+                                       CLI_BUDGETS_OPTIONS(&r.budgets),
+                                       CLI_COMMON_OPTIONS(&r.common)};
+  const struct cli_spec spec = {
+      .command = "winnow chat",
+      .summary =
+          "A conversation with a model. On a terminal: /help lists what can be said besides messages. From a pipe "
+          "each\nline is a message; a line that ends in \\ goes on in the next.",
+      .options = options,
+      .option_count = CLI_COUNT(options),
+      .positional = "[MODEL]",
+      .positional_max = 1};
+  struct cli_list models = {0};
+  int code = cli_parse(&spec, argc, argv, &models);
+  code = cli_model_argument(&spec, code, true, &models, &r.model);
+  if (code == CLI_GO) code = cli_budgets_check(spec.command, &r.budgets);
+  struct chat c = {.r = &r, .terminal = isatty(STDIN_FILENO) && !r.common.json};
+  if (code == CLI_GO) code = cli_context_open(&r.common, &c.ctx);
+  if (code) {
+    cli_list_clear(&r.attention.sets);
+    return code;
+  }
+  code = open_chat(&c, &r);
+  if (!code && r.common.json && !(c.log = json_array())) code = cli_error("out of memory");
+  if (!code && c.terminal)
+    cli_note(&r.common, "%s, template %s, a context of %" PRId64 " tokens; /help for help", r.model,
+             wn_chat_template_name(c.dialogue.chat), r.context);
+  char *line = NULL;
+  while (!code && read_message(&c, &line)) {
+    int done = command(&c, line);
+    if (done == 0 && line[strspn(line, " \t\n")]) code = turn(&c, line);
+    free(line);
+    if (done < 0) break;
+  }
+  int reported = code == 0 || code == CLI_INTERRUPTED ? report(&c) : 0;
+  close_chat(&c);
+  wn_context_destroy(c.ctx);
+  return code ? code : reported;
+}

@@ -1,0 +1,50 @@
+/* How tokens are drawn, and what stands around a message: what generate and chat share. */
+#ifndef CLI_SAMPLING_H
+#define CLI_SAMPLING_H
+
+#include <winnow/chat.h>
+#include <winnow/model.h>
+#include "args.h"
+
+#define CLI_TOKENIZER_HELP "bytes, a SentencePiece model, a tokenizer.json, a GGUF file or a folder"
+
+struct cli_sampling {
+  double temperature, top_p;
+  int64_t top_k;
+  uint64_t seed;
+};
+void cli_sampling_init(struct cli_sampling *s); /* the library's defaults */
+void cli_sampling_apply(const struct cli_sampling *s, wn_sampling *out);
+/* clang-format off */
+#define CLI_SAMPLING_OPTIONS(s)                                                                                        \
+  {.name = "temperature", .type = CLI_DOUBLE, .out = &(s)->temperature, .metavar = "X", .min = 0, .max = 100,          \
+   .help = "0: always the most likely"},                                                                               \
+  {.name = "top-k", .type = CLI_INT, .out = &(s)->top_k, .metavar = "N", .min = 0, .max = 1 << 30,                     \
+   .help = "draw among the N most likely; 0: all"},                                                                    \
+  {.name = "top-p", .type = CLI_DOUBLE, .out = &(s)->top_p, .metavar = "X", .min = 0, .max = 1,                        \
+   .help = "draw among the most likely that sum to X; 1: all"},                                                        \
+  {.name = "seed", .type = CLI_UINT, .out = &(s)->seed, .metavar = "N", .help = "the same seed draws the same text"}
+/* clang-format on */
+
+struct cli_dialogue {
+  const char *system, *name; /* NULL: the model's own */
+};
+/* clang-format off */
+#define CLI_DIALOGUE_OPTIONS(d)                                                                                        \
+  {.name = "system", .type = CLI_STRING, .out = &(d)->system, .metavar = "TEXT",                                       \
+   .help = "the system message; \"\": none; else the model's own, where it has one"},                                  \
+  {.name = "template", .type = CLI_STRING, .out = &(d)->name, .metavar = "NAME",                                       \
+   .help = "what stands around messages, else recognised in the model's own",                                          \
+   .choices = "chatml|llama3|llama2|mistral|mistral-v3|mistral-tekken|zephyr|phi3|gemma"}
+/* clang-format on */
+struct cli_dialogue_choice {
+  const wn_chat_template *chat;
+  const char *system; /* NULL: none */
+  char *owned;
+};
+/* 0, or the exit code after reporting that the model has no template that is known. */
+int cli_dialogue_choose(wn_context *ctx, const struct cli_dialogue *given, const char *model, const wn_tokenizer *tok,
+                        struct cli_dialogue_choice *out);
+void cli_dialogue_clear(struct cli_dialogue_choice *choice);
+
+#endif

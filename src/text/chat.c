@@ -1,0 +1,233 @@
+/* Chat templates as data. Each row is what a model's tokenizer_config.json writes around messages, so that the tokens
+ * are those of the template run by Jinja (tests/text/test_chat.c has them side by side).
+ *   chatml    OpenAI's ChatML: Qwen, SmolLM2, Yi, many fine-tunes
+ *   llama3    Meta, Llama 3 model card
+ *   llama2    Meta, "Llama 2", appendix A.3.3 (generation.py of the reference code)
+ *   mistral*  Mistral's tokenizers v1/v2 ("[INST] x [/INST]"), v3 ("[INST] x[/INST]") and tekken ("[INST]x[/INST]")
+ *   zephyr    Zephyr, TinyLlama, StableLM;  phi3  Microsoft;  gemma  Google */
+#include "winnow/chat.h"
+
+#include <string.h>
+#include "base/alloc.h"
+#include "base/error.h"
+
+struct wn_chat_template {
+  const char *name;
+  const char *system_begin, *system_end; /* NULL: the system message stands in the first user message, between */
+  const char *inner_begin, *inner_end;   /* these */
+  const char *user_begin, *user_end;     /* user_end goes on to where the answer begins */
+  const char *answer_begin, *answer_end; /* around an earlier answer */
+  bool bos_each;                         /* the token that begins a text stands before every user message */
+  bool trim;                             /* white space around messages is dropped */
+};
+
+static const struct wn_chat_template templates[] = {
+    {.name = "chatml",
+     .system_begin = "<|im_start|>system\n",
+     .system_end = "<|im_end|>\n",
+     .user_begin = "<|im_start|>user\n",
+     .user_end = "<|im_end|>\n<|im_start|>assistant\n",
+     .answer_end = "<|im_end|>\n"},
+    {.name = "llama3",
+     .system_begin = "<|start_header_id|>system<|end_header_id|>\n\n",
+     .system_end = "<|eot_id|>",
+     .user_begin = "<|start_header_id|>user<|end_header_id|>\n\n",
+     .user_end = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+     .answer_end = "<|eot_id|>",
+     .trim = true},
+    {.name = "llama2",
+     .inner_begin = "<<SYS>>\n",
+     .inner_end = "\n<</SYS>>\n\n",
+     .user_begin = "[INST] ",
+     .user_end = " [/INST]",
+     .answer_begin = " ",
+     .answer_end = "</s>",
+     .bos_each = true,
+     .trim = true},
+    {.name = "mistral",
+     .inner_begin = "",
+     .inner_end = "\n\n",
+     .user_begin = "[INST] ",
+     .user_end = " [/INST]",
+     .answer_begin = " ",
+     .answer_end = "</s>"},
+    {.name = "mistral-v3",
+     .inner_begin = "",
+     .inner_end = "\n\n",
+     .user_begin = "[INST] ",
+     .user_end = "[/INST]",
+     .answer_begin = " ",
+     .answer_end = "</s>"},
+    {.name = "mistral-tekken",
+     .inner_begin = "",
+     .inner_end = "\n\n",
+     .user_begin = "[INST]",
+     .user_end = "[/INST]",
+     .answer_end = "</s>"},
+    {.name = "zephyr",
+     .system_begin = "<|system|>\n",
+     .system_end = "</s>\n",
+     .user_begin = "<|user|>\n",
+     .user_end = "</s>\n<|assistant|>\n",
+     .answer_end = "</s>\n"},
+    {.name = "phi3",
+     .system_begin = "<|system|>\n",
+     .system_end = "<|end|>\n",
+     .user_begin = "<|user|>\n",
+     .user_end = "<|end|>\n<|assistant|>\n",
+     .answer_end = "<|end|>\n"},
+    {.name = "gemma",
+     .inner_begin = "",
+     .inner_end = "\n\n",
+     .user_begin = "<start_of_turn>user\n",
+     .user_end = "<end_of_turn>\n<start_of_turn>model\n",
+     .answer_end = "<end_of_turn>\n",
+     .trim = true},
+};
+#define TEMPLATE_COUNT ((int)(sizeof templates / sizeof *templates))
+
+int wn_chat_template_count(void) {
+  return TEMPLATE_COUNT;
+}
+const wn_chat_template *wn_chat_template_at(int i) {
+  return i >= 0 && i < TEMPLATE_COUNT ? &templates[i] : NULL;
+}
+const char *wn_chat_template_name(const wn_chat_template *t) {
+  return t->name;
+}
+const wn_chat_template *wn_chat_template_find(const char *name) {
+  for (int i = 0; i < TEMPLATE_COUNT; i++)
+    if (!strcmp(templates[i].name, name)) return &templates[i];
+  return NULL;
+}
+
+const wn_chat_template *wn_chat_template_recognise(const char *jinja) {
+  static const struct {
+    const char *marks[2]; /* all of them; the first row that fits */
+    const char *name;
+  } rules[] = {
+      {{"<|im_start|>"}, "chatml"},
+      {{"<|start_header_id|>", "<|eot_id|>"}, "llama3"},
+      {{"<start_of_turn>"}, "gemma"},
+      {{"<|user|>", "<|end|>"}, "phi3"},
+      {{"<|user|>", "<|assistant|>"}, "zephyr"},
+      {{"[INST]", "<<SYS>>"}, "llama2"},
+      {{"[INST] ", " [/INST]"}, "mistral"},
+      {{"[INST] ", "[/INST]"}, "mistral-v3"},
+  };
+  if (strstr(jinja, "[SYSTEM_PROMPT]")) return NULL; /* Mistral's v7, which is none of these */
+  for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+    if (strstr(jinja, rules[i].marks[0]) && (!rules[i].marks[1] || strstr(jinja, rules[i].marks[1])))
+      return wn_chat_template_find(rules[i].name);
+  return strstr(jinja, "[INST]") && strstr(jinja, "[/INST]") ? wn_chat_template_find("mistral-tekken") : NULL;
+}
+
+wn_status wn_chat_default_system(wn_context *ctx, const wn_chat_template *t, const char *jinja, char **out) {
+  *out = NULL;
+  if (!t->system_begin) return WN_OK;
+  /* The literal between the marks, with no expression in it; the mark's line end may be written as \n. */
+  size_t mark = strlen(t->system_begin);
+  while (mark > 0 && t->system_begin[mark - 1] == '\n') mark--;
+  for (const char *at = jinja; (at = memmem(at, strlen(at), t->system_begin, mark)); at++) {
+    const char *text = at + mark;
+    while (text[0] == '\n' || (text[0] == '\\' && text[1] == 'n')) text += text[0] == '\n' ? 1 : 2;
+    size_t end_mark = strlen(t->system_end);
+    while (end_mark > 0 && t->system_end[end_mark - 1] == '\n') end_mark--;
+    const char *end = memmem(text, strlen(text), t->system_end, end_mark);
+    size_t n = end ? (size_t)(end - text) : 0;
+    if (n == 0 || memchr(text, '\'', n) || memchr(text, '"', n) || memchr(text, '{', n) || memchr(text, '\\', n))
+      continue;
+    void *p;
+    WN_TRY(wn_alloc(ctx, "text", n + 1, &p));
+    memcpy(p, text, n);
+    *out = p;
+    return WN_OK;
+  }
+  return WN_OK;
+}
+
+/* Parts of one rendering; message texts are borrowed. */
+struct parts {
+  wn_text_part *list;
+  int count;
+};
+
+static void add(struct parts *p, const char *text, size_t bytes, bool special) {
+  if (text && bytes) p->list[p->count++] = (wn_text_part){text, bytes, special};
+}
+static void add_mark(struct parts *p, const char *text) {
+  add(p, text, text ? strlen(text) : 0, true);
+}
+static void add_message(struct parts *p, const struct wn_chat_template *t, const char *text) {
+  static const char white[] = " \t\r\n\v\f";
+  size_t n = strlen(text);
+  while (t->trim && n > 0 && strchr(white, *text)) text++, n--;
+  while (t->trim && n > 0 && strchr(white, text[n - 1])) n--;
+  add(p, text, n, false);
+}
+
+static wn_status check(wn_context *ctx, const wn_chat_message *messages, int count, bool opening) {
+  if (count < 1 || messages[count - 1].role != WN_CHAT_USER)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "a conversation ends with the user's message for the model to answer");
+  for (int i = 0; i < count; i++) {
+    if (!messages[i].text) return wn_fail(ctx, WN_ERR_ARGUMENT, "message %d has no text", i);
+    if (messages[i].role == WN_CHAT_SYSTEM && (i > 0 || !opening))
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "a system message stands before all others");
+    int user = i > 0 && messages[i - 1].role == WN_CHAT_USER;
+    if (messages[i].role != WN_CHAT_SYSTEM && user != (messages[i].role == WN_CHAT_ASSISTANT))
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "message %d: the user and the assistant take turns", i);
+  }
+  return WN_OK;
+}
+
+wn_status wn_chat_encode(wn_context *ctx, const wn_tokenizer *tok, const wn_chat_template *t,
+                         const wn_chat_message *messages, int count, bool opening, int32_t **ids, size_t *id_count) {
+  *ids = NULL;
+  *id_count = 0;
+  WN_TRY(check(ctx, messages, count, opening));
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "messages", (size_t)(6 * count + 2) * sizeof(wn_text_part), &memory));
+  struct parts p = {.list = memory};
+  const char *bos = "<s>"; /* llama2's */
+  const char *inner = NULL;
+  if (!opening) {
+    add_mark(&p, t->answer_end);
+    if (t->bos_each) add_mark(&p, bos);
+  }
+  for (int i = 0; i < count; i++) {
+    const char *text = messages[i].text;
+    switch (messages[i].role) {
+    case WN_CHAT_SYSTEM:
+      if (!t->system_begin) {
+        inner = text;
+        break;
+      }
+      add_mark(&p, t->system_begin);
+      add_message(&p, t, text);
+      add_mark(&p, t->system_end);
+      break;
+    case WN_CHAT_USER:
+      add_mark(&p, t->user_begin);
+      if (inner) {
+        add_mark(&p, t->inner_begin);
+        add_message(&p, t, inner);
+        add_mark(&p, t->inner_end);
+        inner = NULL;
+      }
+      add_message(&p, t, text);
+      add_mark(&p, t->user_end);
+      break;
+    case WN_CHAT_ASSISTANT:
+      add_mark(&p, t->answer_begin);
+      add_message(&p, t, text);
+      if (t->bos_each) add_mark(&p, " ");
+      add_mark(&p, t->answer_end);
+      if (t->bos_each) add_mark(&p, bos);
+      break;
+    }
+  }
+  wn_status status =
+      wn_tokenizer_encode_parts(ctx, tok, p.list, p.count, opening && wn_tokenizer_bos(tok) >= 0, false, ids, id_count);
+  wn_free(memory);
+  return status;
+}
