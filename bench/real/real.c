@@ -1,7 +1,8 @@
 /* Prefill and decoding of a model on one set of random tokens, as JSON on standard output: for bench/real-models.
- *   bench_real MODEL THREADS CONTEXT ROUNDS PROMPT,PROMPT,... DECODED
+ *   bench_real MODEL THREADS CONTEXT ROUNDS PROMPT,PROMPT,... DECODED f32|f16
  * For each round and prompt length: seconds of the prompt (its last logits included), and of each token decoded behind
- * it. The cache has room for CONTEXT tokens. Tokens come from a fixed generator that the peer's script repeats. */
+ * it. The cache has room for CONTEXT tokens, their keys and
+ * values as floats or half floats. Tokens come from a fixed generator that the peer's script repeats. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include <time.h>
 
 #include <winnow/context.h>
+#include <winnow/kv.h>
 #include <winnow/model.h>
 
 static double now(void) {
@@ -30,8 +32,8 @@ static int give_up(wn_context *ctx, const char *what) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 7) {
-    fprintf(stderr, "usage: bench_real MODEL THREADS CONTEXT ROUNDS PROMPT,PROMPT,... DECODED\n");
+  if (argc != 8) {
+    fprintf(stderr, "usage: bench_real MODEL THREADS CONTEXT ROUNDS PROMPT,PROMPT,... DECODED f32|f16\n");
     return 2;
   }
   const int64_t capacity = atoll(argv[3]), rounds = atoll(argv[4]), decoded = atoll(argv[6]);
@@ -41,7 +43,8 @@ int main(int argc, char **argv) {
   const double start = now();
   if (wn_context_create(&(wn_context_options){.threads = atoi(argv[2])}, &ctx) != WN_OK) return give_up(ctx, "context");
   if (wn_model_load(ctx, argv[1], &model) != WN_OK) return give_up(ctx, "model");
-  if (wn_session_create(ctx, model, 1, capacity, &session) != WN_OK) return give_up(ctx, "session");
+  const wn_session_options options = {.sequences = 1, .capacity = capacity, .half = !strcmp(argv[7], "f16")};
+  if (wn_session_create_with(ctx, model, &options, &session) != WN_OK) return give_up(ctx, "session");
   const int64_t V = wn_model_config_get(model)->vocab_size;
   printf("{\"load_s\": %.6f, \"runs\": [", now() - start);
   int32_t *tokens = malloc((size_t)capacity * sizeof *tokens);
@@ -69,7 +72,8 @@ int main(int argc, char **argv) {
   }
   struct rusage usage;
   getrusage(RUSAGE_SELF, &usage);
-  printf("], \"kv_bytes\": %zu, \"peak_bytes\": %lld}\n", wn_session_kv_bytes(session), (long long)usage.ru_maxrss * 1024);
+  printf("], \"kv_bytes\": %zu, \"peak_bytes\": %lld}\n", wn_session_kv_bytes(session),
+         (long long)usage.ru_maxrss * 1024);
   free(tokens), free(logits);
   wn_session_destroy(session);
   wn_model_destroy(model);

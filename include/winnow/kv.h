@@ -73,6 +73,17 @@ wn_status wn_model_logits_with_budgets(wn_context *ctx, wn_model *model, const i
 /* A session (model.h) whose caches keep to the budgets, which are copied. capacity: the longest text. */
 wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity,
                                          const wn_budgets *budgets, wn_session **out);
+/* The same with all choices. */
+typedef struct wn_session_options {
+  int64_t sequences;         /* B in step */
+  int64_t capacity;          /* the longest text; 0: the model's context and memory */
+  const wn_budgets *budgets; /* NULL: nothing is evicted */
+  bool half;                 /* keys and values are kept in half floats: half the bytes, and of each number 11 bits; beyond
+                                65504 it is infinite. F32 models on the cpu backend with AVX2, heads of at most 256; not with
+                                strides, the square-root mask, thresholds, exclusive attention, positions by place:
+                                WN_ERR_UNSUPPORTED */
+} wn_session_options;
+wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_session_options *options, wn_session **out);
 
 WN_API_END
 #endif

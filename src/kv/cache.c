@@ -6,6 +6,7 @@
 #include "attention/registry.h"
 #include "base/alloc.h"
 #include "kv/policy.h"
+#include "tensor/f16.h"
 
 static bool area(int64_t a, int64_t b, int64_t c, size_t element, size_t *total, size_t *offset) {
   size_t n;
@@ -20,11 +21,16 @@ struct offsets {
   size_t total, k, v, sk, f, at, weights;
 };
 
+/* Of an element of k and v. */
+static size_t key_bytes(const struct wn_kv_shape *s) {
+  return s->half ? sizeof(uint16_t) : wn_dtype_size(s->dtype);
+}
+
 static bool lay(const struct wn_kv_shape *s, struct offsets *o) {
-  const size_t element = wn_dtype_size(s->dtype);
+  const size_t element = wn_dtype_size(s->dtype), key = key_bytes(s);
   memset(o, 0, sizeof *o);
-  return area(s->B * s->Hkv, s->capacity, s->D, element, &o->total, &o->k) &&
-         area(s->B * s->Hkv, s->capacity, s->D, element, &o->total, &o->v) &&
+  return area(s->B * s->Hkv, s->capacity, s->D, key, &o->total, &o->k) &&
+         area(s->B * s->Hkv, s->capacity, s->D, key, &o->total, &o->v) &&
          (!s->bilinear || area(s->B * s->selections, s->capacity, s->D, element, &o->total, &o->sk)) &&
          (!s->selections || area(s->B * s->selections, s->capacity, 1, element, &o->total, &o->f)) &&
          (!s->groups || area(s->B * s->groups, s->capacity, 1, sizeof(int32_t), &o->total, &o->at)) &&
@@ -108,8 +114,8 @@ enum { ARRAYS_MAX = 6 };
 static int arrays_of(const struct wn_kv_cache *c, struct slots out[ARRAYS_MAX]) {
   const struct wn_kv_shape *s = &c->shape;
   const size_t element = wn_dtype_size(s->dtype), vector = (size_t)s->D * element;
-  const struct slots all[ARRAYS_MAX] = {{c->k, s->Hkv, vector},
-                                        {c->v, s->Hkv, vector},
+  const struct slots all[ARRAYS_MAX] = {{c->k, s->Hkv, (size_t)s->D * key_bytes(s)},
+                                        {c->v, s->Hkv, (size_t)s->D * key_bytes(s)},
                                         {c->sk, s->selections, vector},
                                         {c->f, s->selections, element},
                                         {(char *)c->at, s->groups, sizeof(int32_t)},
@@ -142,11 +148,25 @@ static void copy_rows(const struct wn_kv_cache *cache, int64_t heads, int64_t t0
                (const char *)from + (size_t)(b * s.b + (t0 + t) * s.t + h * s.h) * element, row);
 }
 
+/* The same into half floats. */
+static void halve_rows(const struct wn_kv_cache *cache, int64_t heads, int64_t t0, int64_t T, const void *from,
+                       struct wn_stride s, void *to) {
+  const struct wn_kv_shape *shape = &cache->shape;
+  const int64_t D = shape->D;
+  for (int64_t b = 0; b < shape->B; b++)
+    for (int64_t h = 0; h < heads; h++)
+      for (int64_t t = 0; t < T; t++)
+        wn_f16_from_f32(D, (const float *)from + b * s.b + (t0 + t) * s.t + h * s.h,
+                        (uint16_t *)to + ((b * heads + h) * shape->capacity + cache->count + t) * D);
+}
+
 void wn_kv_cache_append(struct wn_kv_cache *cache, const struct wn_kv_rows *r, int64_t t0, int64_t T) {
   const struct wn_kv_shape *s = &cache->shape;
   const size_t element = wn_dtype_size(s->dtype);
-  copy_rows(cache, s->Hkv, t0, T, r->k, r->s_k, cache->k);
-  copy_rows(cache, s->Hkv, t0, T, r->v, r->s_v, cache->v);
+  void (*put)(const struct wn_kv_cache *, int64_t, int64_t, int64_t, const void *, struct wn_stride, void *) =
+      s->half ? halve_rows : copy_rows;
+  put(cache, s->Hkv, t0, T, r->k, r->s_k, cache->k);
+  put(cache, s->Hkv, t0, T, r->v, r->s_v, cache->v);
   if (cache->sk) copy_rows(cache, s->selections, t0, T, r->sk, r->s_sk, cache->sk);
   for (int64_t n = 0; cache->f && n < s->B * s->selections; n++)
     memset((char *)cache->f + (size_t)(n * s->capacity + cache->count) * element, 0, (size_t)T * element);
@@ -255,6 +275,7 @@ void wn_kv_cache_bind(const struct wn_kv_cache *cache, int64_t T, struct wn_atte
   out->k = cache->k;
   out->v = cache->v;
   out->s_k = out->s_v = stride;
+  out->half = s->half;
   if (cache->sk) {
     out->sel.sk = cache->sk;
     out->sel.s_sk = (struct wn_stride){s->selections * s->capacity * s->D, s->D, s->capacity * s->D};

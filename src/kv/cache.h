@@ -20,6 +20,7 @@ struct wn_kv_shape {
   int64_t groups;     /* P, rows of `at` a sequence; 0: nothing is evicted */
   int64_t first_group; /* of the layer's */
   bool weights;       /* the policy looks at weights */
+  bool half;          /* k and v in half floats; the rows that come are floats (dtype F32) */
 };
 
 struct wn_kv_cache {
@@ -27,7 +28,7 @@ struct wn_kv_cache {
   int64_t count; /* tokens held, the same for all sequences and groups */
   int64_t seen;  /* tokens that have been there: the position of the next */
   bool sorted;   /* slots are in order of position */
-  void *k, *v;   /* [B,Hkv,capacity,D]: a head's tokens lie together, as decoding reads them */
+  void *k, *v;   /* [B,Hkv,capacity,D]: a head's tokens lie together, as decoding reads them; maybe half floats */
   void *sk;      /* [B,G,capacity,D] or NULL */
   void *f;       /* [B,G,capacity] or NULL */
   int32_t *at;   /* [B,P,capacity] absolute positions, or NULL: slot j holds position j */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "io/gguf_types.h"
 
 enum { ROWS = 64 };
 
@@ -94,7 +95,13 @@ static wn_status product(const struct wn_exec *exec, const struct wn_weights *w,
       &(struct wn_linear){.M = rows, .N = columns, .K = w->a->D, .x = x, .ldx = ldx, .w = keys, .y = y, .ldy = ldy});
 }
 
-static void gather(struct wn_weights *w, const void *k, struct wn_stride s, int64_t head, int64_t columns) {
+/* half: k holds half floats (and dtype is F32). */
+static void gather(struct wn_weights *w, const void *k, struct wn_stride s, int64_t head, int64_t columns, bool half) {
+  const int64_t D = w->a->D;
+  const uint16_t *halves = (const uint16_t *)k + w->b * s.b + head * s.h;
+  for (int64_t c = 0; half && c < columns; c++)
+    wn_gguf_decode(WN_GGUF_F16, halves + w->held[c] * s.t, D, (float *)w->keys + c * D);
+  if (half) return;
   const size_t row = (size_t)w->a->D * wn_dtype_size(w->dtype);
   const char *base = at(k, w->b * s.b + head * s.h, w->dtype);
   for (int64_t c = 0; c < columns; c++)
@@ -107,7 +114,7 @@ static wn_status products(const struct wn_exec *exec, struct wn_weights *w, int6
   const int64_t far = w->place[columns - 1] - w->place[0] + 1, distances = far < reach ? far : reach;
   for (int64_t g = 0; g < w->kv_heads; g++) {
     const int64_t kv = w->group * w->kv_heads + g;
-    gather(w, a->k, a->s_k, kv, columns);
+    gather(w, a->k, a->s_k, kv, columns, a->half);
     for (int64_t h = g * ratio; h < (g + 1) * ratio; h++) {
       const void *q = at(a->q, w->b * a->s_q.b + row0 * a->s_q.t + (w->group * w->heads + h) * a->s_q.h, w->dtype);
       WN_TRY(product(exec, w, rows, columns, q, a->s_q.t, w->keys, at_out(w->logits, h * ROWS * cap, w->dtype), cap));
@@ -121,7 +128,7 @@ static wn_status products(const struct wn_exec *exec, struct wn_weights *w, int6
   }
   for (int64_t s = 0; a->sel.bilinear && s < w->choices; s++) {
     const int64_t choice = w->group * w->choices + s;
-    gather(w, a->sel.sk, a->sel.s_sk, choice, columns);
+    gather(w, a->sel.sk, a->sel.s_sk, choice, columns, false);
     WN_TRY(product(exec, w, rows, columns,
                    at(a->sel.sq, w->b * a->sel.s_sq.b + row0 * a->sel.s_sq.t + choice * a->sel.s_sq.h, w->dtype),
                    a->sel.s_sq.t, w->keys, at_out(w->selecting, s * ROWS * cap, w->dtype), cap));

@@ -121,13 +121,39 @@ static wn_status measure(struct wn_session *s, size_t *need) {
   return WN_OK;
 }
 
+static wn_status check_half(wn_context *ctx, const struct wn_model *model, const wn_budgets *budgets) {
+  const wn_attention_config *a = &model->config.attention;
+  const bool by_place = budgets && budgets->layers > 0 && budgets->cache_positions;
+  const bool reference = !strcmp(model->backend->name, "ref") || ctx->isa == WN_ISA_REF;
+  const char *why = model->dtype != WN_F32                ? "a model in F64"
+                    : reference                           ? "the reference's operations"
+                    : model->config.head_size > WN_HALF_D ? "heads of more than 256"
+                    : a->strided > 0                      ? "strided attention"
+                    : a->root.enabled                     ? "the square-root mask"
+                    : a->threshold.enabled                ? "a threshold"
+                    : a->exclusive.enabled                ? "exclusive attention"
+                    : by_place                            ? "positions by place in the cache"
+                                                          : NULL;
+  if (!why) return WN_OK;
+  return wn_fail(ctx, WN_ERR_UNSUPPORTED, "a cache in half floats does not go with %s", why);
+}
+
 wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, wn_session **out) {
   return wn_session_create_with_budgets(ctx, model, B, capacity, NULL, out);
 }
 
 wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity,
                                          const wn_budgets *budgets, wn_session **out) {
+  return wn_session_create_with(ctx, model,
+                                &(wn_session_options){.sequences = B, .capacity = capacity, .budgets = budgets}, out);
+}
+
+wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_session_options *options,
+                                 wn_session **out) {
   const wn_model_config *c = &model->config;
+  const wn_budgets *budgets = options->budgets;
+  const int64_t B = options->sequences;
+  int64_t capacity = options->capacity;
   *out = NULL;
   if (capacity == 0) capacity = c->context + c->memory;
   if (B < 1 || B > INT32_MAX || capacity < 1 || capacity > INT32_MAX)
@@ -141,12 +167,14 @@ wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64
       c->attention.threshold.enabled)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED,
                    "session: a threshold's control tokens under budgets of each key-value head");
+  if (options->half) WN_TRY(check_half(ctx, model, budgets));
   void *memory;
   WN_TRY(wn_alloc(ctx, "session", sizeof(struct wn_session), &memory));
   struct wn_session *s = memory;
   s->ctx = ctx;
   s->model = model;
   s->B = B;
+  s->half = options->half;
   s->capacity = capacity;
   s->piece = capacity < PIECE ? capacity : PIECE;
   wn_status status;

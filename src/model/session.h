@@ -42,6 +42,7 @@ struct wn_session {
   wn_context *ctx;
   const struct wn_model *model;
   int64_t B, capacity, piece, position;
+  bool half;                    /* keys and values are kept in half floats */
   bool broken;                  /* a piece failed half way: some caches have its tokens */
   wn_budgets budgets;           /* layers 0: none */
   wn_budgets reach;             /* policy window, what the trimmed layers see */

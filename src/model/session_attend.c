@@ -129,6 +129,7 @@ wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
                                                        : s->capacity;
     wn_kv_shape_of(c, s->B, K, s->model->dtype, policy, &shape);
     wn_kv_shape_of_heads(&shape, part->kv0, part->kv_heads);
+    shape.half = s->half;
     WN_TRY(wn_kv_cache_init(ctx, &shape, &s->caches[i]));
   }
   return shared(ctx, s);

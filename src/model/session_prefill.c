@@ -26,8 +26,9 @@ static wn_status find_selections(struct wn_run *run, struct wn_session *s, const
   const int64_t head = op->sel.head, g = head / (op->H / op->Hkv);
   one.H = one.Hkv = 1;
   one.q = wn_at(op->q, head * op->s_q.h, dtype);
-  one.k = wn_at(op->k, g * op->s_k.h, dtype);
-  one.v = wn_at(op->v, g * op->s_v.h, dtype);
+  const size_t element = op->half ? sizeof(uint16_t) : wn_dtype_size(dtype);
+  one.k = (const char *)op->k + (size_t)(g * op->s_k.h) * element;
+  one.v = (const char *)op->v + (size_t)(g * op->s_v.h) * element;
   one.y = s->block.y;
   one.s_y = (struct wn_stride){op->Tq * op->D, op->D, op->D};
   one.sel.head = 0;

@@ -20,12 +20,17 @@ struct wn_attention_view {
   int thread; /* which of exec.threads looks */
 };
 
+/* The widest head of keys in half floats. */
+#define WN_HALF_D 256
+
 struct wn_attention {
   int64_t B, Tq, Tk, H, Hkv, D; /* query row i (0..Tq-1) has position i + Tk - Tq */
   double scale;
 
   const void *q; struct wn_stride s_q;      /* [B,Tq,H,D] */
   const void *k, *v; struct wn_stride s_k, s_v; /* [B,Tk,Hkv,D] */
+  bool half;                                /* k and v hold half floats (a cache's). Forward only, causal, F32; not with a
+                                               stride, the square-root mask, a threshold or exclusive; D at most 256 */
   void *y; struct wn_stride s_y;            /* [B,Tq,H,D] */
   bool open;                                /* no causality: every row sees every key. Row i has position i, keys may be
                                                those of another sequence (any Tk). Takes the bias and dropout and no

@@ -173,8 +173,7 @@ wn_status wn_check_rope(const struct wn_exec *exec, const struct wn_rope *a, boo
 
 wn_status wn_check_act(const struct wn_exec *exec, const struct wn_act *a, bool backward) {
   const struct check c = {exec, "act"};
-  if (a->kind != WN_ACT_SWIGLU && a->kind != WN_ACT_GELU && a->kind != WN_ACT_RELU &&
-      a->kind != WN_ACT_GELU_ERF)
+  if (a->kind != WN_ACT_SWIGLU && a->kind != WN_ACT_GELU && a->kind != WN_ACT_RELU && a->kind != WN_ACT_GELU_ERF)
     return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "act: unknown kind %d", (int)a->kind);
   WN_TRY(at_least(c, "M", a->M, 0));
   WN_TRY(at_least(c, "F", a->F, 1));
@@ -403,6 +402,17 @@ static wn_status check_open(struct check c, const struct wn_attention *a) {
   return WN_OK;
 }
 
+static wn_status check_half(struct check c, const struct wn_attention *a, bool backward) {
+  if (!a->half) return WN_OK;
+  if (backward || a->open || a->strided > 0 || a->root.on || a->threshold.on || a->exclusive.on || a->D > WN_HALF_D ||
+      c.exec->dtype != WN_F32)
+    return wn_fail(
+        c.exec->ctx, WN_ERR_UNSUPPORTED,
+        "attention: keys in half floats go with causal forward calls in F32 alone, heads of at most 256, and "
+        "neither strides, the square-root mask, a threshold nor exclusive attention");
+  return WN_OK;
+}
+
 wn_status wn_check_attention(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   const struct check c = {exec, "attention"};
   WN_TRY(at_least(c, "B", a->B, 1));
@@ -414,6 +424,7 @@ wn_status wn_check_attention(const struct wn_exec *exec, const struct wn_attenti
   if (a->H % a->Hkv)
     return wn_fail(exec->ctx, WN_ERR_SHAPE, "attention: %lld heads are not a multiple of %lld key-value heads",
                    (long long)a->H, (long long)a->Hkv);
+  WN_TRY(check_half(c, a, backward));
   if (a->open) WN_TRY(check_open(c, a));
   if (!a->open && a->key_count) return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "attention: key_count is for open rows");
   if (a->Tk > INT32_MAX)

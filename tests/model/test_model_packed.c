@@ -118,6 +118,66 @@ static void test_cpu(void **state) {
   check("cpu", false, 0.1);
 }
 
+/* A cache in half floats: half the bytes, logits as near as 11 bits of every key and value let them be, under budgets
+ * as well. */
+static void test_half_cache(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 2);
+  wn_model_config c = config(true);
+  struct wn_model *model = model_of(ctx, &c, WN_F32);
+  const int64_t T = 16, V = c.vocab_size;
+  struct tokens x;
+  tokens_of(&x, 2, T, V, false);
+  wn_budgets budgets;
+  wn_budgets_init(&budgets);
+  budgets.policy = WN_POLICY_STREAMING, budgets.sinks = 1;
+  assert_ok(ctx, wn_budgets_parse(ctx, wn_model_config_get(model), "6", &budgets));
+  for (int evicting = 0; evicting < 5; evicting++) {
+    if (evicting == 2) budgets.policy = WN_POLICY_H2O, budgets.recent = 0.5;
+    if (evicting == 3) budgets.policy = WN_POLICY_TOVA;
+    if (evicting == 4) { /* selections: the selecting head is read by itself, from the second key-value head */
+      wn_model_destroy(model);
+      c.attention.selective = (wn_selective_config){PAPER, .head = 2};
+      c.attention.selective.mem.eps = 0.1, c.attention.selective.mem.tau = 1;
+      model = model_of(ctx, &c, WN_F32);
+      budgets.policy = WN_POLICY_SELECTIVE;
+    }
+    float *logits[2];
+    size_t bytes[2];
+    for (int half = 0; half < 2; half++) {
+      wn_session *session = NULL;
+      const wn_session_options options = {
+          .sequences = 2, .capacity = T, .budgets = evicting ? &budgets : NULL, .half = half};
+      OK(ctx, wn_session_create_with(ctx, model, &options, &session));
+      assert_non_null(logits[half] = malloc((size_t)(2 * V) * sizeof(float)));
+      int32_t ids[32];
+      for (int b = 0; b < 2; b++) memcpy(ids + b * 10, x.ids + b * T, 10 * sizeof *ids);
+      OK(ctx, wn_session_feed(ctx, session, ids, 10, 0, logits[half]));
+      for (int64_t t = 10; t < T; t++) {
+        for (int b = 0; b < 2; b++) ids[b] = x.ids[b * T + t];
+        OK(ctx, wn_session_feed(ctx, session, ids, 1, 0, logits[half]));
+      }
+      bytes[half] = wn_session_kv_bytes(session);
+      wn_session_destroy(session);
+    }
+    const double error = apart(logits[1], logits[0], (size_t)(2 * V));
+    if (!(error > 0 && error < 0.01)) fail_msg("half floats, %d: logits are %g apart", evicting, error);
+    if (!evicting) assert_int_equal(bytes[1] * 2, bytes[0]);
+    assert_true(bytes[1] < bytes[0]);
+    free(logits[0]), free(logits[1]);
+  }
+  wn_budgets_clear(&budgets);
+  wn_model_destroy(model);
+  /* What does not go with it. */
+  c.attention.threshold.enabled = true, c.attention.threshold.tau = 0.9;
+  model = model_of(ctx, &c, WN_F32);
+  wn_session *session = NULL;
+  const wn_session_options options = {.sequences = 1, .half = true};
+  assert_refused(ctx, wn_session_create_with(ctx, model, &options, &session), WN_ERR_UNSUPPORTED, "with a threshold");
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
 static void test_refused(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);
@@ -139,7 +199,8 @@ static void test_refused(void **state) {
   wn_recipe_init(&recipe);
   recipe.train.batch = 1;
   wn_trainer *trainer = NULL;
-  assert_refused(ctx, wn_trainer_create(ctx, p.packed, &recipe.train, &trainer), WN_ERR_UNSUPPORTED, "is packed (Q4_1)");
+  assert_refused(ctx, wn_trainer_create(ctx, p.packed, &recipe.train, &trainer), WN_ERR_UNSUPPORTED,
+                 "is packed (Q4_1)");
   /* What cannot be packed, or not like this. */
   wn_model_config c = config(true);
   struct wn_packed rows[MOST] = {{0}};
@@ -168,6 +229,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_ref),
       cmocka_unit_test(test_cpu),
+      cmocka_unit_test(test_half_cache),
       cmocka_unit_test(test_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -54,19 +54,29 @@ size_t wn_attention_decode_floats(const struct wn_attention_plan *p) {
   return lay(p, NULL, &(struct partial){0});
 }
 
-/* Selection on keys j0..j0+count-1: F[64]; where `keep`, F after the row and the part's share of M as well. */
+/* Keys (or values) of a block where they can be read as floats: as they lie, or widened into `room` [64,D]. */
+static const float *block_floats(const struct wn_attention_plan *p, const void *x, struct wn_stride s, int64_t b,
+                                 int64_t j0, int64_t g, int64_t count, float *room, int64_t *step) {
+  *step = p->a->half ? p->a->D : s.t;
+  if (!p->a->half) return wn_at(x, s, b, j0, g);
+  p->ops->widen(room, wn_half_at(x, s, b, j0, g), s.t, count, p->a->D);
+  return room;
+}
+
+/* Selection on keys j0..j0+count-1, of the selecting head `step` apart at `keys`: F[64]; where `keep`, F after the row
+ * and the part's share of M as well. */
 static void select_keys(const struct wn_attention_plan *p, const struct wn_attention_rows *r,
-                        const struct wn_attention_strip *s, int64_t choice, int64_t j0, int64_t count, float *base,
-                        float *F, const struct partial *x, float *mem, bool keep) {
+                        const struct wn_attention_strip *s, int64_t choice, int64_t j0, int64_t count,
+                        const float *keys, int64_t step, float *base, float *F, const struct partial *x, float *mem,
+                        bool keep) {
   const struct wn_attention *a = p->a;
   const int64_t b = r->b, G = wn_selection_groups(a), n = b * G + choice, head = choice * (a->H / G) + a->sel.head;
   float carry[WN_TILE] = {0};
   if (a->sel.f_in)
     memcpy(carry, (const float *)a->sel.f_in + n * wn_selection_stride(a) + j0, (size_t)count * sizeof *carry);
   const float *q = a->sel.bilinear ? wn_at(a->sel.sq, a->sel.s_sq, b, 0, choice) : wn_at(a->q, a->s_q, b, 0, head);
-  const float *k =
-      a->sel.bilinear ? wn_at(a->sel.sk, a->sel.s_sk, b, j0, choice) : wn_at(a->k, a->s_k, b, j0, head / p->group);
-  p->ops->decode_logits(base, q, k, a->sel.bilinear ? a->sel.s_sk.t : a->s_k.t, count, a->D, (float)a->scale);
+  const float *k = a->sel.bilinear ? wn_at(a->sel.sk, a->sel.s_sk, b, j0, choice) : keys;
+  p->ops->decode_logits(base, q, k, a->sel.bilinear ? a->sel.s_sk.t : step, count, a->D, (float)a->scale);
   if (a->relative.P > 0 && !a->sel.bilinear)
     wn_terms_relative_row(p, &(struct wn_terms_strip){a, b, head, 0, 1, WN_TILE, j0}, q, base);
   if (p->bias && !a->sel.bilinear) wn_bias_add(p, &(struct wn_terms_strip){a, b, head, 0, 1, WN_TILE, j0}, base);
@@ -196,7 +206,7 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
   const int64_t begin = part * per, end = wn_min_i64(begin + per, p->blocks);
   const int64_t G = wn_selection_groups(a), choice = G > 1 ? g : 0, leader = choice * (a->H / G) + a->sel.head;
   const bool keep = a->sel.on && g == leader / p->group, selects = keep || (a->sel.on && !a->sel.shift);
-  _Alignas(64) float tile[WN_TILE], base[WN_TILE] = {0}, F[WN_TILE] = {0}, mem = 0;
+  _Alignas(64) float tile[WN_TILE], base[WN_TILE] = {0}, F[WN_TILE] = {0}, room[2][WN_TILE * WN_HALF_D], mem = 0;
   struct wn_attention_strip s;
   struct wn_attention_rows r;
   wn_attention_rows_init(p, b, p->blocks - 1, &r);
@@ -217,11 +227,17 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
   for (int64_t c = whole ? begin : wn_max_i64(begin, first_block(p, &r, g)); c < (apart && !selects ? 0 : end); c++) {
     const int64_t j0 = c * WN_TILE, count = wn_min_i64(WN_TILE, a->Tk - j0);
     block_masks(p, &r, g, j0, count, &s);
-    if (selects)
-      select_keys(p, &r, &s, choice, j0, count, base, F, x, &mem, keep);
-    else if (a->sel.on && a->sel.f_in)
+    int64_t k_step = 0, v_step = 0;
+    const float *k = NULL, *v = NULL;
+    if (selects) {
+      k = block_floats(p, a->k, a->s_k, b, j0, leader / p->group, count, room[0], &k_step);
+      select_keys(p, &r, &s, choice, j0, count, k, k_step, base, F, x, &mem, keep);
+    }
+    if (!selects && a->sel.on && a->sel.f_in)
       memcpy(F, (const float *)a->sel.f_in + (b * G + choice) * wn_selection_stride(a) + j0, (size_t)count * sizeof *F);
     if (s.empty || apart) continue;
+    if (!k || leader / p->group != g) k = block_floats(p, a->k, a->s_k, b, j0, g, count, room[0], &k_step);
+    v = block_floats(p, a->v, a->s_v, b, j0, g, count, room[1], &v_step);
     for (int64_t h = 0; h < p->group; h++) {
       const int64_t head = g * p->group + h, at = (b * a->H + head) * parts + part;
       const struct wn_terms_strip terms = {a, b, head, 0, 1, WN_TILE, j0};
@@ -231,8 +247,7 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
       if (keep && !a->sel.bilinear && head == leader)
         memcpy(tile, base, sizeof tile);
       else
-        p->ops->decode_logits(tile, wn_at(a->q, a->s_q, b, 0, head), wn_at(a->k, a->s_k, b, j0, g), a->s_k.t, count, D,
-                              (float)a->scale);
+        p->ops->decode_logits(tile, wn_at(a->q, a->s_q, b, 0, head), k, k_step, count, D, (float)a->scale);
       if (a->relative.P > 0 && !(keep && !a->sel.bilinear && head == leader))
         wn_terms_relative_row(p, &terms, wn_at(a->q, a->s_q, b, 0, head), tile);
       if (p->bias && !(keep && !a->sel.bilinear && head == leader)) wn_bias_add(p, &terms, tile);
@@ -256,7 +271,7 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
         wn_terms_dropout(p, &terms, own);
         wn_terms_drop(p, &terms, own, tile);
       }
-      p->ops->decode_values(x->acc + at * p->Dp, tile, wn_at(a->v, a->s_v, b, j0, g), a->s_v.t, count, D);
+      p->ops->decode_values(x->acc + at * p->Dp, tile, v, v_step, count, D);
     }
   }
   if (apart) decode_apart(p, x, b, g, part, parts, r.doc_min);

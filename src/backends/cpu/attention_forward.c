@@ -140,6 +140,17 @@ static void pack_tile(const struct wn_attention_plan *p, const struct wn_attenti
   const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, a->Tk - j0), at = c * u->groups + g;
   if (c < k->first[g]) return;
   const bool apart = c < wn_sparse_edge(p, p->first_block); /* no row sees it as a tile */
+  if (a->half) {                                            /* neither sparse nor gathered */
+    _Alignas(64) float wide[WN_TILE * WN_HALF_D];
+    p->ops->widen(wide, wn_half_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows, a->D);
+    p->ops->pack_transposed(k->kt + at * a->D * WN_TILE, wide, a->D, rows, a->D, (float)a->scale);
+    p->ops->widen(wide, wn_half_at(a->v, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, rows, a->D);
+    p->ops->pack(k->v + at * WN_TILE * p->Dp, WN_TILE, p->Dp, wide, a->D, rows, a->D, 1.0f);
+    if (g == 0 && k->skt)
+      p->ops->pack_transposed(k->skt + c * a->D * WN_TILE, wn_at(a->sel.sk, a->sel.s_sk, u->b, j0, u->choice),
+                              a->sel.s_sk.t, rows, a->D, (float)a->scale);
+    return;
+  }
   if (!apart || (u->select >= 0 && g == u->select / p->group))
     p->ops->pack_transposed(k->kt + at * a->D * WN_TILE, wn_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows, a->D,
                             (float)a->scale);
@@ -470,7 +481,7 @@ static void prefetch_block(const struct wn_attention_plan *p, const struct wn_at
   const struct wn_attention *a = p->a;
   struct wn_attention_rows r;
   wn_attention_rows_init(p, u->b, block, &r);
-  for (int64_t g = 0; g < u->groups; g++) {
+  for (int64_t g = 0; g < u->groups && !a->half; g++) {
     prefetch_rows(wn_at(a->k, a->s_k, u->b, r.p0, u->g0 + g), a->s_k.t, r.rows, a->D);
     prefetch_rows(wn_at(a->v, a->s_v, u->b, r.p0, u->g0 + g), a->s_v.t, r.rows, a->D);
   }

@@ -169,6 +169,8 @@ struct wn_tile_ops {
   void (*row_dot)(float *out, const float *x, int64_t x_stride, const float *y, int64_t y_stride, int64_t rows,
                   int64_t D);
   /* logits[j] = factor * q[D] . k[j,D] for j < count <= 64 */
+  /* Half floats, `rows` of D with a stride, to floats side by side. */
+  void (*widen)(float *to, const uint16_t *from, int64_t stride, int64_t rows, int64_t D);
   void (*decode_logits)(float *logits, const float *q, const float *k, int64_t stride, int64_t count, int64_t D,
                         float factor);
   /* acc[D] += sum over j < count of w[j] v[j,D] */
@@ -318,6 +320,10 @@ static inline float wn_strength(const struct wn_attention *a, int64_t choice) {
 /* Row `r` of head `h` in a strided array. */
 static inline const float *wn_at(const void *x, struct wn_stride s, int64_t b, int64_t t, int64_t h) {
   return (const float *)x + b * s.b + t * s.t + h * s.h;
+}
+/* The same of half floats. */
+static inline const uint16_t *wn_half_at(const void *x, struct wn_stride s, int64_t b, int64_t t, int64_t h) {
+  return (const uint16_t *)x + b * s.b + t * s.t + h * s.h;
 }
 static inline float *wn_at_out(void *x, struct wn_stride s, int64_t b, int64_t t, int64_t h) {
   return (float *)x + b * s.b + t * s.t + h * s.h;

@@ -1,0 +1,191 @@
+/* Keys and values in half floats: the same call on the floats that they stand for must give the same bits, in prefill
+ * and in decoding, with every term that takes them; what does not is refused. Also the conversion itself: every half
+ * comes back, ties go to the even one, and numbers that are none stay none. */
+#include "support.h"
+
+#include <math.h>
+
+#include "backends/backends.h"
+#include "base/rng.h"
+#include "io/gguf_types.h"
+#include "tensor/f16.h"
+
+struct shape {
+  int64_t B, Tq, Tk, H, Hkv, D;
+  int64_t window;
+  bool select, shift, bilinear;
+};
+static const struct shape shapes[] = {
+    {1, 1, 1, 1, 1, 8, 0, false, false, false},     {2, 1, 130, 6, 2, 64, 0, false, false, false},
+    {1, 1, 300, 9, 3, 64, 0, false, false, false},  {1, 1, 200, 4, 4, 33, 70, false, false, false},
+    {2, 7, 71, 4, 2, 16, 0, false, false, false},   {1, 65, 260, 6, 3, 64, 0, false, false, false},
+    {1, 40, 40, 2, 1, 256, 9, false, false, false}, {2, 1, 150, 4, 2, 16, 0, true, true, false},
+    {1, 1, 150, 4, 2, 16, 0, true, false, false},   {1, 30, 150, 4, 2, 16, 0, true, true, false},
+    {1, 1, 90, 4, 2, 16, 0, true, true, true},      {1, 20, 90, 4, 2, 16, 0, true, true, true},
+};
+
+static float *normals(int64_t n, uint64_t stream) {
+  float *x = malloc((size_t)n * sizeof *x);
+  assert_non_null(x);
+  for (int64_t i = 0; i < n; i++) x[i] = (float)wn_random_normal(4, WN_STREAM_TEST, stream, (uint64_t)i);
+  return x;
+}
+
+/* Rounded in place; the halves. */
+static uint16_t *halves(float *x, int64_t n) {
+  uint16_t *h = malloc((size_t)n * sizeof *h);
+  assert_non_null(h);
+  wn_f16_from_f32(n, x, h);
+  wn_gguf_decode(WN_GGUF_F16, h, n, x);
+  return h;
+}
+
+static void run(const struct wn_exec *exec, const struct wn_attention *a) {
+  struct wn_exec e = *exec;
+  const size_t need = wn_op_attention_scratch(&e, a, false);
+  e.scratch = aligned_alloc(64, need / 64 * 64 + 64), e.scratch_bytes = need;
+  assert_non_null(e.scratch);
+  assert_ok(e.ctx, wn_op_attention_forward(&e, a));
+  free(e.scratch);
+}
+
+static void check(const struct wn_exec *e, const struct shape *s) {
+  const int64_t B = s->B, Tk = s->Tk, D = s->D, kv = B * s->Hkv * Tk * D, rows = B * s->Tq * s->H * D;
+  float *q = normals(rows, 1), *k = normals(kv, 2), *v = normals(kv, 3), *sq = normals(B * s->Tq * D, 4),
+        *sk = normals(B * Tk * D, 5), *f[2] = {normals(B * Tk, 6), NULL}, *y[2] = {normals(rows, 7), normals(rows, 8)};
+  for (int64_t i = 0; i < B * Tk; i++) f[0][i] = fabsf(f[0][i]);
+  f[1] = normals(B * Tk, 6);
+  uint16_t *hk = halves(k, kv), *hv = halves(v, kv);
+  struct wn_attention a = {
+      .B = B, .Tq = s->Tq, .Tk = Tk, .H = s->H, .Hkv = s->Hkv, .D = D, .scale = 1 / sqrt((double)D)};
+  a.q = q, a.s_q = (struct wn_stride){s->Tq * s->H * D, s->H * D, D};
+  a.s_y = a.s_q;
+  a.s_k = a.s_v = (struct wn_stride){s->Hkv * Tk * D, D, Tk * D};
+  a.window = s->window;
+  if (s->select) {
+    a.sel.on = a.sel.relu = a.sel.protect_first = a.sel.protect_self = true;
+    a.sel.shift = s->shift, a.sel.bilinear = s->bilinear;
+    a.sel.mem_tau = 1;
+    if (s->bilinear) {
+      a.sel.sq = sq, a.sel.s_sq = (struct wn_stride){s->Tq * D, D, s->Tq * D};
+      a.sel.sk = sk, a.sel.s_sk = (struct wn_stride){Tk * D, D, Tk * D};
+    }
+  }
+  float *out[2] = {malloc((size_t)(B * Tk) * sizeof(float)), malloc((size_t)(B * Tk) * sizeof(float))};
+  for (int i = 0; i < 2; i++) {
+    a.half = i;
+    a.k = i ? (void *)hk : (void *)k, a.v = i ? (void *)hv : (void *)v;
+    a.y = y[i];
+    if (s->select) a.sel.f_in = f[0], a.sel.f_out = out[i];
+    run(e, &a);
+  }
+  assert_memory_equal(y[0], y[1], (size_t)rows * sizeof(float));
+  if (s->select) assert_memory_equal(out[0], out[1], (size_t)(B * Tk) * sizeof(float));
+  double size = 0;
+  for (int64_t i = 0; i < rows; i++) size += fabs((double)y[1][i]);
+  assert_true(size > 0 && isfinite(size));
+  free(q), free(k), free(v), free(sq), free(sk), free(f[0]), free(f[1]), free(y[0]), free(y[1]), free(hk), free(hv);
+  free(out[0]), free(out[1]);
+}
+
+static void check_isa(const char *isa) {
+  setenv("WINNOW_ISA", isa, 1);
+  wn_context *ctx = NULL;
+  const wn_status status = wn_context_create(&(wn_context_options){.threads = 2}, &ctx);
+  unsetenv("WINNOW_ISA");
+  if (status == WN_ERR_UNSUPPORTED) {
+    wn_context_destroy(ctx);
+    skip();
+  }
+  assert_int_equal(status, WN_OK);
+  const struct wn_backend *backend = NULL;
+  assert_ok(ctx, wn_backend_of(ctx, &backend));
+  const struct wn_exec e = {.ctx = ctx, .backend = backend, .threads = 2, .dtype = WN_F32};
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check(&e, &shapes[i]);
+  wn_context_destroy(ctx);
+}
+static void test_avx2(void **state) {
+  (void)state;
+  check_isa("avx2");
+}
+static void test_avx512(void **state) {
+  (void)state;
+  check_isa("avx512");
+}
+
+static void test_refused(void **state) {
+  (void)state;
+  wn_context *ctx = make_context();
+  static float x[4 * 64];
+  static _Alignas(64) char scratch[1 << 16];
+  struct wn_attention a = {
+      .B = 1, .Tq = 1, .Tk = 4, .H = 1, .Hkv = 1, .D = 8, .scale = 1, .q = x, .k = x, .v = x, .y = x};
+  a.s_q = a.s_k = a.s_v = a.s_y = (struct wn_stride){32, 8, 8};
+  a.half = true;
+  struct wn_exec e = {.ctx = ctx,
+                      .backend = wn_backend_ref(),
+                      .threads = 1,
+                      .dtype = WN_F32,
+                      .scratch = scratch,
+                      .scratch_bytes = sizeof scratch};
+  assert_refused(ctx, wn_op_attention_forward(&e, &a), WN_ERR_UNSUPPORTED, "ref reads no keys in half floats");
+  assert_refused(ctx, wn_op_attention_backward(&e, &a), WN_ERR_UNSUPPORTED, "half floats");
+  struct wn_attention b = a;
+  b.strided = 2;
+  assert_refused(ctx, wn_op_attention_forward(&e, &b), WN_ERR_UNSUPPORTED, "half floats");
+  b = a, b.threshold.on = true;
+  assert_refused(ctx, wn_op_attention_forward(&e, &b), WN_ERR_UNSUPPORTED, "half floats");
+  b = a, b.exclusive.on = true;
+  assert_refused(ctx, wn_op_attention_forward(&e, &b), WN_ERR_UNSUPPORTED, "half floats");
+  e.dtype = WN_F64;
+  assert_refused(ctx, wn_op_attention_forward(&e, &a), WN_ERR_UNSUPPORTED, "half floats");
+  wn_context_destroy(ctx);
+}
+
+static void test_conversion(void **state) {
+  (void)state;
+  static uint16_t all[65536], back[65536];
+  static float as[65536];
+  for (int i = 0; i < 65536; i++) all[i] = (uint16_t)i;
+  wn_gguf_decode(WN_GGUF_F16, all, 65536, as);
+  wn_f16_from_f32(65536, as, back);
+  for (int i = 0; i < 65536; i++) {
+    if (isnan(as[i]))
+      assert_true((back[i] & 0x7c00) == 0x7c00 && (back[i] & 0x3ff));
+    else
+      assert_int_equal(all[i], back[i]);
+    assert_int_equal(wn_f16_round(as[i]), back[i]);
+  }
+  /* Between two neighbours: below the middle, the middle, above it. */
+  for (int i = 0; i < 0x7bff; i += 13) {
+    const float low = as[i], high = as[i + 1], middle = (low + high) / 2;
+    const float x[3] = {nextafterf(middle, low), middle, nextafterf(middle, high)};
+    uint16_t h[3];
+    wn_f16_from_f32(3, x, h);
+    assert_int_equal(h[0], i);
+    assert_int_equal(h[1], i % 2 ? i + 1 : i);
+    assert_int_equal(h[2], i + 1);
+    for (int k = 0; k < 3; k++) assert_int_equal(wn_f16_round(x[k]), h[k]);
+  }
+  const float far[2] = {65520, -1e9f};
+  uint16_t h[2];
+  wn_f16_from_f32(2, far, h);
+  assert_int_equal(h[0], 0x7c00);
+  assert_int_equal(h[1], 0xfc00);
+  for (int k = 0; k < 2; k++) assert_int_equal(wn_f16_round(far[k]), h[k]);
+  for (int i = 0; i < 100000; i++) {
+    const float x = (float)wn_random_normal(9, WN_STREAM_TEST, 1, (uint64_t)i) * ldexpf(1, i % 48 - 30);
+    wn_f16_from_f32(1, &x, h);
+    assert_int_equal(wn_f16_round(x), h[0]);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_avx2),
+      cmocka_unit_test(test_avx512),
+      cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_conversion),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
