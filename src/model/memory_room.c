@@ -203,7 +203,6 @@ void wn_memory_bind(struct wn_run *run, const struct wn_workspace *ws, int64_t s
                                    .whole = ws->options.memory_whole,
                                    .layers = ws->memory + set * ws->model->config.layers,
                                    .positions = ws->memory_positions};
-  if (ws->rotary.rows > 0) run->rotary = &ws->rotary;
 }
 
 void wn_memory_advance(const struct wn_run *run, struct wn_workspace *ws, int64_t set) {

@@ -27,9 +27,15 @@ static void init_params(struct wn_model *model, uint64_t seed) {
   }
 }
 
+/* Real models say contexts of a million tokens: who works on more than so many at once makes its own table. */
+enum { ROTARY_ROWS = 32768 };
+
 wn_status wn_model_rotary_refresh(struct wn_model *model) {
+  const bool whole = model->config.encoder.layers > 0 || wn_is_encoder(&model->config);
+  const int64_t context = model->config.context;
   wn_rotary_clear(&model->rotary);
-  return wn_rotary_create(model, "model.context", model->config.context, &model->rotary);
+  return wn_rotary_create(model, "model.context", whole || context < ROTARY_ROWS ? context : ROTARY_ROWS,
+                          &model->rotary);
 }
 
 /* packed: [rows of the table] or NULL. */

@@ -49,7 +49,7 @@ struct wn_model {
   wn_dtype dtype;             /* WN_F32; WN_F64 on the ref backend, for gradient checks */
   struct wn_param_table table;
   void *params;               /* [table.total] of dtype */
-  struct wn_rotary rotary;    /* for `context` positions */
+  struct wn_rotary rotary;    /* for the context, or its first 32768 positions */
   struct wn_model *encoder;   /* a view with its own config and layers on the same parameters; NULL: a decoder alone */
   struct wn_layer_params *layers; /* resolved offsets per layer, private to src/model */
   void *source;               /* what packed rows point into, or NULL: closed with the model, by the next */

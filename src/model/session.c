@@ -182,7 +182,7 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   WN_TRY_GOTO(wn_arena_allocate(ctx, &s->arena, "a session"), fail);
   if (budgets && budgets->layers > 0) WN_TRY_GOTO(wn_budgets_copy(ctx, budgets, &s->budgets), fail);
   WN_TRY_GOTO(wn_session_caches_init(ctx, s), fail);
-  if (capacity > c->context) WN_TRY_GOTO(wn_rotary_create(model, "session", capacity, &s->rotary), fail);
+  if (capacity > model->rotary.rows) WN_TRY_GOTO(wn_rotary_create(model, "session", capacity, &s->rotary), fail);
   size_t need;
   WN_TRY_GOTO(measure(s, &need), fail);
   WN_TRY_GOTO(wn_alloc(ctx, "scratch of a session", need, &s->scratch), fail);

@@ -90,6 +90,7 @@ static wn_status plan(wn_context *ctx, struct wn_workspace *ws) {
 static wn_status measure(struct wn_workspace *ws, size_t *need) {
   struct wn_run run;
   wn_run_init(&run, ws->model, ws->B, ws->T);
+  if (ws->rotary.rows > 0) run.rotary = &ws->rotary;
   run.measuring = true;
   run.observer = ws->options.observer;
   run.positions = ws->positions;
@@ -127,7 +128,7 @@ static wn_status measure(struct wn_workspace *ws, size_t *need) {
 /* Positions of a block behind its memory may pass the model's table. */
 static wn_status rotary_table(struct wn_workspace *ws) {
   const int64_t rows = ws->options.memory + ws->T;
-  return rows > ws->model->config.context ? wn_rotary_create(ws->model, "workspace", rows, &ws->rotary) : WN_OK;
+  return rows > ws->model->rotary.rows ? wn_rotary_create(ws->model, "workspace", rows, &ws->rotary) : WN_OK;
 }
 
 wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t T,

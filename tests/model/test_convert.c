@@ -1,0 +1,302 @@
+/* wn_model_convert: what goes out and comes back is the same, bit for bit; what a format cannot express is refused by
+ * name; 8 bits are what Q8_0 says; files that are there stay. */
+#include "support.h"
+
+#include <math.h>
+#include "model/import.h"
+#include "winnow/convert.h"
+#include "winnow/model.h"
+
+static wn_context *ctx;
+static char folder[512];
+
+static int set_up(void **state) {
+  (void)state;
+  ctx = make_context();
+  make_folder(folder);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  remove_folder(folder);
+  wn_context_destroy(ctx);
+  return 0;
+}
+
+static const char *in_folder(const char *name) {
+  static char paths[8][1024];
+  static int next;
+  char *path = paths[next++ % 8];
+  assert_true(snprintf(path, 1024, "%s/%s", folder, name) < 1024);
+  return path;
+}
+
+static const char *golden(const char *name) {
+  static char path[4096];
+  snprintf(path, sizeof path, "%s/golden/hf/%s", WN_TEST_DIR, name);
+  return path;
+}
+
+static wn_convert_options to(wn_convert_form form) {
+  return (wn_convert_options){.to = form, .overwrite = true};
+}
+
+static void convert(const char *from, const char *out, wn_convert_form form) {
+  const wn_convert_options o = to(form);
+  wn_convert_result r;
+  assert_ok(ctx, wn_model_convert(ctx, from, out, &o, &r));
+  assert_true(r.tensors > 0 && r.bytes > 0);
+}
+
+/* Two models of one configuration and the same weights, to the bit. */
+static void same_model(const char *a, const char *b) {
+  wn_model *x, *y;
+  char *p, *q;
+  assert_ok(ctx, wn_model_load_float(ctx, a, &x));
+  assert_ok(ctx, wn_model_load_float(ctx, b, &y));
+  assert_ok(ctx, wn_model_config_json(ctx, wn_model_config_get(x), &p));
+  assert_ok(ctx, wn_model_config_json(ctx, wn_model_config_get(y), &q));
+  assert_string_equal(p, q);
+  assert_int_equal(wn_model_tensor_count(x), wn_model_tensor_count(y));
+  for (int i = 0; i < wn_model_tensor_count(x); i++) {
+    wn_safetensors_entry s, t;
+    assert_ok(ctx, wn_model_tensor_at(x, i, &s));
+    assert_ok(ctx, wn_model_tensor_at(y, i, &t));
+    assert_string_equal(s.name, t.name);
+    assert_int_equal(s.bytes, t.bytes);
+    if (memcmp(s.data, t.data, s.bytes) != 0) fail_msg("%s and %s: %s differs", a, b, s.name);
+  }
+  wn_text_free(p);
+  wn_text_free(q);
+  wn_model_destroy(x);
+  wn_model_destroy(y);
+}
+
+static void round_trips(void **state) {
+  (void)state;
+  static const struct {
+    const char *model;
+    bool gguf;
+  } models[] = {{"llama", true},  {"llama-bias", true}, {"mistral", false},
+                {"qwen2", false}, {"qwen3", true},      {"gpt2", true}};
+  for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+    const char *own = in_folder("own"), *hf = in_folder("hf"), *file = in_folder("m.gguf"), *back = in_folder("back");
+    convert(golden(models[i].model), own, WN_CONVERT_WINNOW);
+    convert(own, hf, WN_CONVERT_HF);
+    convert(hf, back, WN_CONVERT_WINNOW);
+    same_model(own, back);
+    convert(own, in_folder("own.gguf"), WN_CONVERT_WINNOW_GGUF);
+    convert(in_folder("own.gguf"), back, WN_CONVERT_WINNOW);
+    same_model(own, back);
+    if (!models[i].gguf) continue;
+    convert(own, file, WN_CONVERT_GGUF);
+    convert(file, back, WN_CONVERT_WINNOW);
+    same_model(own, back);
+    convert(hf, file, WN_CONVERT_GGUF); /* and straight from one to the other */
+    convert(file, hf, WN_CONVERT_HF);
+    convert(hf, back, WN_CONVERT_WINNOW);
+    same_model(own, back);
+  }
+}
+
+/* Types stay where the format knows them: BF16 of transformers, blocks of GGUF. */
+static void types_stay(void **state) {
+  (void)state;
+  wn_tensor_info info;
+  wn_model *model;
+  convert(golden("mistral"), in_folder("hf"), WN_CONVERT_HF);
+  assert_ok(ctx, wn_model_load(ctx, in_folder("hf"), &model));
+  assert_ok(ctx, wn_model_tensor_info(model, 0, &info));
+  assert_int_equal(info.types[0], WN_GGUF_BF16);
+  wn_model_destroy(model);
+  convert(golden("llama3.gguf"), in_folder("same.gguf"), WN_CONVERT_GGUF);
+  same_model(golden("llama3.gguf"), in_folder("same.gguf"));
+  assert_ok(ctx, wn_model_load(ctx, in_folder("same.gguf"), &model));
+  assert_ok(ctx, wn_model_tensor_info(model, 0, &info));
+  assert_int_equal(info.types[0], WN_GGUF_Q8_0);
+  wn_model_destroy(model);
+  /* Llama 3's factors become the scaling that they come from, and back. */
+  convert(golden("llama3.gguf"), in_folder("hf3"), WN_CONVERT_HF);
+  assert_ok(ctx, wn_model_load(ctx, in_folder("hf3"), &model));
+  const wn_model_config *c = wn_model_config_get(model);
+  assert_int_equal(c->rope_scaling.type, WN_ROPE_LLAMA3);
+  assert_int_equal(c->rope_scaling.context, 24);
+  assert_true(c->rope_scaling.factor == 8 && !c->rope_factors);
+  wn_model_destroy(model);
+}
+
+/* 8 bits: each weight within half a step of its block, the largest exact to F16's precision of the step. */
+static void eight_bits(void **state) {
+  (void)state;
+  wn_model *exact, *rounded;
+  wn_convert_options o = to(WN_CONVERT_GGUF);
+  o.typed = true, o.type = WN_GGUF_Q8_0;
+  convert(golden("llama"), in_folder("own"), WN_CONVERT_WINNOW);
+  assert_ok(ctx, wn_model_convert(ctx, in_folder("own"), in_folder("q8.gguf"), &o, NULL));
+  convert(in_folder("own"), in_folder("f32.gguf"), WN_CONVERT_GGUF);
+  assert_ok(ctx, wn_model_load_float(ctx, in_folder("f32.gguf"), &exact));
+  assert_ok(ctx, wn_model_load_float(ctx, in_folder("q8.gguf"), &rounded));
+  int blocks = 0;
+  for (int i = 0; i < wn_model_tensor_count(exact); i++) {
+    wn_safetensors_entry a, b;
+    assert_ok(ctx, wn_model_tensor_at(exact, i, &a));
+    assert_ok(ctx, wn_model_tensor_at(rounded, i, &b));
+    const float *x = a.data, *y = b.data;
+    const size_t n = a.bytes / sizeof *x;
+    const bool vector = a.ndim == 1, whole = a.shape[a.ndim - 1] % 32 == 0;
+    if (vector) assert_memory_equal(x, y, a.bytes);
+    for (size_t k = 0; !vector && whole && k < n; k += 32, blocks++) {
+      float largest = 0;
+      for (int j = 0; j < 32; j++) largest = fmaxf(largest, fabsf(x[k + (size_t)j]));
+      for (int j = 0; j < 32; j++)
+        if (fabsf(x[k + (size_t)j] - y[k + (size_t)j]) > largest / 127 * 0.5f + largest / 1024)
+          fail_msg("%s: %g became %g of %g", a.name, (double)x[k + (size_t)j], (double)y[k + (size_t)j],
+                   (double)largest);
+    }
+    for (size_t k = 0; !vector && !whole && k < n; k++) /* rows of 40: F16 */
+      assert_true(fabsf(x[k] - y[k]) <= fabsf(x[k]) / 2048 + 1e-7f);
+  }
+  assert_true(blocks > 100);
+  wn_model_destroy(exact);
+  wn_model_destroy(rounded);
+}
+
+/* Rounding to nearest, ties to even, at the ends of the ranges. */
+static void encoding(void **state) {
+  (void)state;
+  static const struct {
+    float x;
+    uint16_t half, bf16;
+  } cases[] = {{0, 0, 0},
+               {1, 0x3c00, 0x3f80},
+               {-2.5f, 0xc100, 0xc020},
+               {65504, 0x7bff, 0x4780},
+               {0x1p-24f, 1, 0x3380},
+               {0x1.8p-24f, 2, 0x33c0},
+               {0x1p-25f, 0, 0x3300},
+               {0x1.ff8p-15f, 0x3ff, 0x3880},
+               {0x1.ffcp-15f, 0x400, 0x3880},
+               {0x1.004p0f, 0x3c01, 0x3f80},
+               {0x1.002p0f, 0x3c00, 0x3f80},
+               {0x1.006p0f, 0x3c02, 0x3f80},
+               {0x1.01p0f, 0x3c04, 0x3f80},
+               {0x1.03p0f, 0x3c0c, 0x3f82}};
+  uint16_t out;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    assert_ok(ctx, wn_gguf_encode(ctx, WN_GGUF_F16, &cases[i].x, 1, &out));
+    if (out != cases[i].half) fail_msg("%a as F16 is %04x, expected %04x", (double)cases[i].x, out, cases[i].half);
+    assert_ok(ctx, wn_gguf_encode(ctx, WN_GGUF_BF16, &cases[i].x, 1, &out));
+    if (out != cases[i].bf16) fail_msg("%a as BF16 is %04x, expected %04x", (double)cases[i].x, out, cases[i].bf16);
+  }
+  const float large = 65520;
+  assert_refused(ctx, wn_gguf_encode(ctx, WN_GGUF_F16, &large, 1, &out), WN_ERR_ARGUMENT, "too large");
+  assert_refused(ctx, wn_gguf_encode(ctx, WN_GGUF_Q4_K, &large, 256, &out), WN_ERR_UNSUPPORTED, "Q4_K");
+  assert_refused(ctx, wn_gguf_encode(ctx, WN_GGUF_Q8_0, &large, 1, &out), WN_ERR_ARGUMENT, "whole blocks");
+}
+
+static void save_model(const char *dir, void (*change)(wn_model_config *)) {
+  wn_model_config c;
+  wn_model *model;
+  wn_model_config_init(&c);
+  c.vocab_size = 10, c.context = 16, c.layers = 2, c.width = 8, c.heads = 2, c.ffn_width = 12;
+  c.position = WN_POS_ROPE;
+  change(&c);
+  assert_ok(ctx, wn_model_create(ctx, &c, 1, &model));
+  assert_ok(ctx, wn_model_save(ctx, model, NULL, dir));
+  wn_model_destroy(model);
+}
+
+static void is_selective(wn_model_config *c) {
+  c->attention.selective.enabled = true;
+}
+static void is_post(wn_model_config *c) {
+  c->norm_place = WN_NORM_POST;
+}
+static void has_embed_norm(wn_model_config *c) {
+  c->embed_norm = true;
+}
+static void is_learned(wn_model_config *c) {
+  c->position = WN_POS_LEARNED;
+}
+static void has_gelu(wn_model_config *c) {
+  c->ffn = WN_FFN_GELU;
+}
+static void has_both(wn_model_config *c) {
+  c->qk_norm = c->bias = true;
+}
+static void has_scale(wn_model_config *c) {
+  c->attention.scale = 0.3;
+}
+static void has_part(wn_model_config *c) {
+  c->rope_size = 2;
+}
+static void has_window(wn_model_config *c) {
+  c->attention.window = 4;
+  strcpy(c->attention.window_layers, "01");
+}
+static void is_dynamic(wn_model_config *c) {
+  c->rope_scaling.type = WN_ROPE_DYNAMIC;
+}
+
+static void refusals(void **state) {
+  (void)state;
+  static const struct {
+    void (*change)(wn_model_config *);
+    bool hf, gguf; /* refused there */
+    const char *named;
+  } cases[] = {{is_selective, true, true, "attention.selective"},
+               {is_post, true, true, "norm_place"},
+               {has_embed_norm, true, true, "embed_norm"},
+               {is_learned, true, true, "learned positions"},
+               {has_gelu, true, true, "ffn"},
+               {has_both, true, true, "qk_norm"},
+               {has_scale, true, true, "attention.scale"},
+               {has_part, true, false, "rope_size"},
+               {has_window, true, true, "attention.window"},
+               {is_dynamic, false, true, "dynamic"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const wn_convert_options hf = to(WN_CONVERT_HF), gguf = to(WN_CONVERT_GGUF);
+    save_model(in_folder("run"), cases[i].change);
+    if (cases[i].hf)
+      assert_refused(ctx, wn_model_convert(ctx, in_folder("run"), in_folder("x"), &hf, NULL), WN_ERR_UNSUPPORTED,
+                     cases[i].named);
+    else
+      assert_ok(ctx, wn_model_convert(ctx, in_folder("run"), in_folder("x"), &hf, NULL));
+    if (cases[i].gguf)
+      assert_refused(ctx, wn_model_convert(ctx, in_folder("run"), in_folder("x.gguf"), &gguf, NULL), WN_ERR_UNSUPPORTED,
+                     cases[i].named);
+    else
+      assert_ok(ctx, wn_model_convert(ctx, in_folder("run"), in_folder("x.gguf"), &gguf, NULL));
+    /* In winnow's own GGUF everything can be. */
+    convert(in_folder("run"), in_folder("own.gguf"), WN_CONVERT_WINNOW_GGUF);
+    same_model(in_folder("run"), in_folder("own.gguf"));
+  }
+}
+
+static void targets(void **state) {
+  (void)state;
+  wn_convert_options o = to(WN_CONVERT_HF);
+  o.overwrite = false;
+  assert_ok(ctx, wn_model_convert(ctx, golden("llama"), in_folder("new"), &o, NULL));
+  assert_refused(ctx, wn_model_convert(ctx, golden("llama"), in_folder("new"), &o, NULL), WN_ERR_ARGUMENT,
+                 "already holds a model");
+  o.overwrite = true;
+  assert_ok(ctx, wn_model_convert(ctx, golden("llama"), in_folder("new"), &o, NULL));
+  assert_refused(ctx, wn_model_convert(ctx, in_folder("new"), in_folder("new"), &o, NULL), WN_ERR_ARGUMENT, "the same");
+  o.to = WN_CONVERT_GGUF;
+  assert_refused(ctx, wn_model_convert(ctx, golden("llama"), in_folder("new"), &o, NULL), WN_ERR_ARGUMENT, "a folder");
+  o.typed = true, o.type = WN_GGUF_Q4_0;
+  assert_refused(ctx, wn_model_convert(ctx, golden("llama"), in_folder("q.gguf"), &o, NULL), WN_ERR_UNSUPPORTED,
+                 "Q4_0");
+  o.to = WN_CONVERT_HF, o.type = WN_GGUF_Q8_0;
+  assert_refused(ctx, wn_model_convert(ctx, golden("llama"), in_folder("q"), &o, NULL), WN_ERR_UNSUPPORTED, "Q8_0");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(round_trips), cmocka_unit_test(types_stay), cmocka_unit_test(eight_bits),
+      cmocka_unit_test(encoding),    cmocka_unit_test(refusals),   cmocka_unit_test(targets),
+  };
+  return cmocka_run_group_tests(tests, set_up, tear_down);
+}
