@@ -66,7 +66,7 @@ void wn_weights_lay(struct wn_weights *w, const struct wn_attention *a, wn_dtype
   w->relative = wn_room_take(l, a->relative.P > 0 ? w->heads * ROWS * reach_of(a) : 0, each);
   w->sinks = wn_room_take(l, w->heads * ROWS * a->sinks.n, each);
   w->bias = wn_room_take(l, a->bias.n > 0 ? w->heads * (a->bias.farthest + 1) : 0, sizeof *w->bias);
-  w->mask = wn_room_take(l, n, each);
+  w->add = wn_room_take(l, n, each);
   w->extra = wn_room_take(l, n, each);
   w->span = wn_room_take(l, n, each);
   w->e = wn_room_take(l, n, each);
@@ -139,7 +139,7 @@ static wn_status products(const struct wn_exec *exec, struct wn_weights *w, int6
 /* ---- one row ---- */
 
 /* exp of x <= 0 to 2 ulp; 0 below what a weight can be beside the largest. */
-static inline float exp_float(float x) {
+static inline __attribute__((always_inline)) float exp_float(float x) {
   const float round = 12582912.0f, low = -87.0f, at = x > low ? x : low;
   const float k = at * 1.44269504f + round - round;
   const float r = at - k * 0.693359375f + k * 2.12194440e-4f;
@@ -151,38 +151,37 @@ static inline float exp_float(float x) {
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
   union {
-    int32_t bits;
+    uint32_t bits;
     float value;
-  } power = {.bits = ((int32_t)k + 127) * (1 << 23)};
+  } power = {.bits = (uint32_t)((int32_t)k + 127) << 23};
   return x > low ? p * power.value : 0.0f;
 }
 
-/* mass[c] += the softmax of scale*logits[c] + mask[c] + extra[c] - F[c], times span[c]; each but the first two may be
- * NULL. Sinks take their part of the sum. */
+/* mass[c] += the softmax of scale*logits[c] + add[c] + extra[c], times span[c]; the last two may be NULL. Sinks take
+ * their part of the sum. */
 struct head {
   int64_t n, sinks;
   double scale;
-  const void *logits, *mask, *extra, *F, *span, *sink;
+  const void *logits, *add, *extra, *span, *sink;
   void *e, *mass;
 };
 #define WEIGH(NAME, REAL, EXP)                                                                                         \
   static void NAME(const struct head *x) {                                                                             \
-    const REAL *logits = x->logits, *mask = x->mask, *sink = x->sink, *span = x->span, scale = (REAL)x->scale;         \
-    REAL *e = x->e, *mass = x->mass, top = -INFINITY, sum = 0;                                                         \
+    const REAL *logits = x->logits, *add = x->add, *extra = x->extra, *sink = x->sink, *span = x->span;                \
+    const REAL scale = (REAL)x->scale;                                                                                 \
+    REAL *restrict e = x->e, *restrict mass = x->mass, top = -INFINITY, sum = 0;                                       \
     const int64_t n = x->n;                                                                                            \
-    for (int64_t c = 0; c < n; c++) e[c] = scale * logits[c] + mask[c];                                                \
-    for (int64_t c = 0; x->extra && c < n; c++) e[c] += ((const REAL *)x->extra)[c];                                   \
-    for (int64_t c = 0; x->F && c < n; c++) e[c] -= ((const REAL *)x->F)[c];                                           \
+    for (int64_t c = 0; extra && c < n; c++) e[c] = scale * logits[c] + add[c] + extra[c];                             \
+    for (int64_t c = 0; !extra && c < n; c++) e[c] = scale * logits[c] + add[c];                                       \
     WEIGH_SIMD(max, top)                                                                                               \
     for (int64_t c = 0; c < n; c++) top = e[c] > top ? e[c] : top;                                                     \
     for (int64_t s = 0; s < x->sinks; s++) top = scale * sink[s] > top ? scale * sink[s] : top;                        \
     if (top == (REAL)-INFINITY) return;                                                                                \
     for (int64_t s = 0; s < x->sinks; s++) sum += EXP(scale * sink[s] - top);                                          \
+    for (int64_t c = 0; c < n; c++) e[c] = EXP(e[c] - top);                                                            \
+    for (int64_t c = 0; span && c < n; c++) e[c] *= span[c];                                                           \
     WEIGH_SIMD(+, sum)                                                                                                 \
-    for (int64_t c = 0; c < n; c++) {                                                                                  \
-      e[c] = EXP(e[c] - top) * (span ? span[c] : 1);                                                                   \
-      sum += e[c];                                                                                                     \
-    }                                                                                                                  \
+    for (int64_t c = 0; c < n; c++) sum += e[c];                                                                       \
     const REAL factor = sum > 0 ? 1 / sum : 0;                                                                         \
     for (int64_t c = 0; c < n; c++) mass[c] += e[c] * factor;                                                          \
   }
@@ -190,14 +189,50 @@ struct head {
 #define WEIGH_SIMD(operation, what) WEIGH_PRAGMA(omp simd reduction(operation : what))
 WEIGH(weigh_float, float, exp_float)
 WEIGH(weigh_double, double, exp)
+#ifdef __x86_64__
+#pragma GCC push_options
+#pragma GCC target("avx2")
+WEIGH(weigh_float_avx2, float, exp_float)
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512vl,avx512dq,prefer-vector-width=512")
+WEIGH(weigh_float_avx512, float, exp_float)
+#pragma GCC pop_options
+#endif
 
-/* Columns 0..n-1 of a row: -inf for what has gone or is masked. */
-static void mask_row(const struct wn_weights *w, int64_t n, int64_t position) {
+static void weigh(const struct wn_exec *exec, const struct head *x) {
+  if (exec->dtype == WN_F64) {
+    weigh_double(x);
+    return;
+  }
+#ifdef __x86_64__
+  if (exec->ctx && exec->ctx->isa == WN_ISA_AVX512 && strcmp(exec->backend->name, "cpu") == 0) {
+    weigh_float_avx512(x);
+    return;
+  }
+  if (exec->ctx && exec->ctx->isa == WN_ISA_AVX2 && strcmp(exec->backend->name, "cpu") == 0) {
+    weigh_float_avx2(x);
+    return;
+  }
+#endif
+  weigh_float(x);
+}
+
+/* add [n] of selection s (-1: there is none): -inf for what has gone or is masked, else -F. */
+static void add_row(const struct wn_weights *w, int64_t s, int64_t n, int64_t position) {
   const struct wn_attention *a = w->a;
   const bool rules = a->window > 0 || a->strided > 0 || a->root.on || (a->span.on && a->span.exclude_self);
-  for (int64_t c = 0; c < n; c++)
-    put(w->mask, c, w->score[c] == -INFINITY || (rules && !wn_distance_seen(a, position - w->place[c])) ? -INFINITY : 0,
-        w->dtype);
+  const double *F = w->F + s * a->Tk, *score = w->score;
+  if (w->dtype == WN_F64) {
+    double *add = w->add;
+    for (int64_t c = 0; c < n; c++) add[c] = score[c] == -INFINITY ? -INFINITY : s < 0 ? 0 : -F[c];
+  } else {
+    float *add = w->add;
+    for (int64_t c = 0; s < 0 && c < n; c++) add[c] = score[c] == -INFINITY ? -INFINITY : 0;
+    for (int64_t c = 0; s >= 0 && c < n; c++) add[c] = score[c] == -INFINITY ? -INFINITY : (float)-F[c];
+  }
+  for (int64_t c = 0; rules && c < n; c++)
+    if (!wn_distance_seen(a, position - w->place[c])) put(w->add, c, -INFINITY, w->dtype);
 }
 
 /* What head h's logits get beside the product; false: nothing. */
@@ -237,21 +272,29 @@ static void add_selections(struct wn_weights *w, int64_t s, int64_t r, int64_t n
   const double floor = a->sel.relu ? 0 : -INFINITY;
   const double strength = a->sel.strength ? number(a->sel.strength, w->group * w->choices + s, w->dtype) : 1;
   double *F = w->F + s * cap;
-  const double of_first = F[0];
-  for (int64_t c = 0; c < (a->sel.protect_self ? n - 1 : n); c++) {
-    const double S = a->scale * number(logits, c, w->dtype) + (extra ? number(w->extra, c, w->dtype) : 0);
+  const double of_first = F[0], scale = a->scale;
+  const int64_t columns = a->sel.protect_self ? n - 1 : n;
+  for (int64_t c = 0; extra && c < columns; c++) {
+    const double S = scale * number(logits, c, w->dtype) + number(w->extra, c, w->dtype);
+    F[c] += strength * (S > floor ? S : floor);
+  }
+  for (int64_t c = 0; !extra && w->dtype == WN_F64 && c < columns; c++) {
+    const double S = scale * ((const double *)logits)[c];
+    F[c] += strength * (S > floor ? S : floor);
+  }
+  for (int64_t c = 0; !extra && w->dtype == WN_F32 && c < columns; c++) {
+    const double S = scale * (double)((const float *)logits)[c];
     F[c] += strength * (S > floor ? S : floor);
   }
   if (a->sel.protect_first && w->place[0] == w->first) F[0] = of_first;
 }
 
 /* mass [n]: weights of the row, summed over the group's heads. */
-static void weigh_row(struct wn_weights *w, int64_t row, int64_t r, int64_t n, int64_t position) {
+static void weigh_row(const struct wn_exec *exec, struct wn_weights *w, int64_t row, int64_t r, int64_t n,
+                      int64_t position) {
   const struct wn_attention *a = w->a;
   const int64_t cap = a->Tk, share = w->choices > 0 ? w->heads / w->choices : w->heads;
-  mask_row(w, n, position);
   memset(w->mass, 0, (size_t)n * wn_dtype_size(w->dtype));
-  for (int64_t s = 0; a->sel.on && !a->sel.shift && s < w->choices; s++) add_selections(w, s, r, n, position);
   for (int64_t h = 0; h < w->heads; h++) {
     bool extra = extra_row(w, h, r, n, position);
     if (a->span.on) {
@@ -259,27 +302,18 @@ static void weigh_row(struct wn_weights *w, int64_t row, int64_t r, int64_t n, i
       extra = true;
       span_row(w, h, row, n, position);
     }
-    /* F takes the place of what is added: it is the same for all heads of a selection, but the rest is not. */
-    if (a->sel.on) {
-      const double *F = w->F + h / share * cap;
-      for (int64_t c = 0; c < n; c++) put(w->e, c, F[c], w->dtype);
-    }
-    if (a->sel.on && !extra) memset(w->extra, 0, (size_t)n * wn_dtype_size(w->dtype));
-    for (int64_t c = 0; a->sel.on && c < n; c++)
-      put(w->extra, c, number(w->extra, c, w->dtype) - number(w->e, c, w->dtype), w->dtype);
-    const struct head x = {.n = n,
-                           .sinks = a->sinks.n,
-                           .scale = a->scale,
-                           .logits = at(w->logits, (h * ROWS + r) * cap, w->dtype),
-                           .mask = w->mask,
-                           .extra = extra || a->sel.on ? w->extra : NULL,
-                           .span = a->span.on ? w->span : NULL,
-                           .sink = at(w->sinks, (h * ROWS + r) * a->sinks.n, w->dtype),
-                           .e = w->e,
-                           .mass = w->mass};
-    w->dtype == WN_F64 ? weigh_double(&x) : weigh_float(&x);
+    if (h % share == 0) add_row(w, w->choices > 0 ? h / share : -1, n, position);
+    weigh(exec, &(struct head){.n = n,
+                               .sinks = a->sinks.n,
+                               .scale = a->scale,
+                               .logits = at(w->logits, (h * ROWS + r) * cap, w->dtype),
+                               .add = w->add,
+                               .extra = extra ? w->extra : NULL,
+                               .span = a->span.on ? w->span : NULL,
+                               .sink = at(w->sinks, (h * ROWS + r) * a->sinks.n, w->dtype),
+                               .e = w->e,
+                               .mass = w->mass});
   }
-  for (int64_t s = 0; a->sel.on && a->sel.shift && s < w->choices; s++) add_selections(w, s, r, n, position);
 }
 
 /* The first of the n highest; n >= 1. */
@@ -290,6 +324,19 @@ static int64_t highest(const double *score, int64_t n) {
   for (int64_t j = 0; j < n; j++) top = score[j] > top ? score[j] : top;
   while (!(score[i] >= top) && i < n - 1) i++;
   return i;
+}
+
+/* What the policy keeps, behind a row. */
+static void take_note(struct wn_weights *w, int64_t n, bool sums) {
+  double *score = w->score;
+  const double before = sums ? 1 : 0;
+  if (w->dtype == WN_F64) {
+    const double *mass = w->mass;
+    for (int64_t c = 0; c < n; c++) score[c] = score[c] == -INFINITY ? -INFINITY : before * score[c] - mass[c];
+  } else {
+    const float *mass = w->mass;
+    for (int64_t c = 0; c < n; c++) score[c] = score[c] == -INFINITY ? -INFINITY : before * score[c] - (double)mass[c];
+  }
 }
 
 /* What is left of the n columns moves together. */
@@ -335,10 +382,12 @@ static wn_status block(const struct wn_exec *exec, struct wn_weights *w, int64_t
     alive++;
     /* Its weights decide nothing: a last row's, or, where only the last count, those before the budget is full. */
     const bool idle = row0 + r == end || (!sums && alive < w->K);
-    if (idle && !a->sel.on) continue;
-    weigh_row(w, row0 + r, r, n, position);
-    for (int64_t c = 0; c < n; c++)
-      if (w->score[c] != -INFINITY) w->score[c] = (sums ? w->score[c] : 0) - number(w->mass, c, w->dtype);
+    for (int64_t s = 0; !a->sel.shift && s < w->choices; s++) add_selections(w, s, r, n, position);
+    if (!idle) {
+      weigh_row(exec, w, row0 + r, r, n, position);
+      take_note(w, n, sums);
+    }
+    for (int64_t s = 0; a->sel.shift && s < w->choices; s++) add_selections(w, s, r, n, position);
   }
   w->n = close_ranks(w, w->n + rows);
   return WN_OK;

@@ -38,7 +38,7 @@ struct wn_weights {
   void *relative;                       /* [heads,ROWS,reach] q . p[x] */
   void *sinks;                          /* [heads,ROWS,n] */
   double *bias;                         /* [heads,farthest+1] by distance */
-  void *mask, *extra, *span, *e, *mass; /* [Tk] of one row */
+  void *add, *extra, *span, *e, *mass; /* [Tk] of one row */
 };
 
 /* Can evictions of this call be found so? */
