@@ -404,7 +404,7 @@ wn_status wn_evictions_find(const struct wn_exec *exec, const wn_budgets *budget
                    (long long)layer);
   if (budgets->policy == WN_POLICY_STREAMING && budgets->cache_positions)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED,
-                   "cache_positions moves tokens from row to row: only a session has it, not whole sequences at once");
+                   "cache_positions moves tokens from row to row: a forward pass of a model has it, but no keep rule");
   if (exec->scratch_bytes < wn_evictions_scratch(exec, budgets, a))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "evictions: scratch of %zu bytes, expected %zu", exec->scratch_bytes,
                    wn_evictions_scratch(exec, budgets, a));

@@ -290,7 +290,7 @@ static struct wn_rope rotation(const struct wn_run *run, void *x, int64_t ldx, i
 static wn_status rotate(struct wn_run *run, void *qkv, void *q, void *k, bool backward) {
   const wn_model_config *c = &run->model->config;
   const int64_t D = c->head_size;
-  if (c->position != WN_POS_ROPE) return WN_OK;
+  if (c->position != WN_POS_ROPE || run->unturned) return WN_OK;
   wn_status (*turn)(struct wn_run *, const struct wn_rope *) = backward ? wn_run_rope_backward : wn_run_rope_forward;
   if (!c->qk_norm) {
     struct wn_rope both = rotation(run, qkv, qkv_width(c), c->heads + c->kv_heads);
@@ -441,9 +441,15 @@ static wn_status evict(struct wn_run *run, int64_t l, const struct wn_attention 
 
 wn_status wn_layer_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
                            const void *prev_mid, const void *prev_branch, bool output) {
-  WN_TRY(wn_layer_before(run, l, a, prev_mid, prev_branch));
   struct wn_attention attention;
+  run->unturned = wn_layer_by_place(run, l);
+  WN_TRY(wn_layer_before(run, l, a, prev_mid, prev_branch));
   wn_layer_attention(run, l, a, &attention);
+  if (run->unturned) {
+    run->unturned = false;
+    WN_TRY(wn_layer_attend_by_place(run, l, &attention));
+    return wn_layer_after(run, l, a, temp, output);
+  }
   if (attention.slots.gone) WN_TRY(evict(run, l, &attention));
   if (run->observer && run->observer->attention) run->observer->attention(run->observer->user, run, l, &attention);
   WN_TRY(wn_run_attention_forward(run, &attention));

@@ -64,7 +64,7 @@ static wn_status feed_piece(struct wn_run *run, struct wn_session *s, bool want,
   /* What the embedding's norm keeps is not needed later: layer 0's arrays take it. */
   WN_TRY(wn_run_embed(run, s->tokens, a.n2, a.rstd2, a.mean2, a.x));
   for (int64_t l = 0; l < c->layers; l++) {
-    run->positions = wn_session_by_place(s, l) ? s->zeros : s->positions;
+    run->unturned = wn_session_by_place(s, l);
     WN_TRY(wn_layer_before(run, l, &a, l ? wn_layer_stream(run, &a) : NULL, l ? s->temp.branch : NULL));
     WN_TRY(wn_session_attend(run, s, l, &a, full));
     WN_TRY(wn_layer_after(run, l, &a, &s->temp, true));

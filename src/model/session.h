@@ -70,8 +70,7 @@ struct wn_session {
   bool blocks_of_rows;      /* under the budgets a piece of a prompt runs as blocks (session_prefill.c) */
   struct wn_session_block block;
   void *mass;      /* [B,P,the largest budget] */
-  int32_t *zeros;  /* [B,piece], with cache_positions */
-  void *turned;    /* [B,the largest budget,Hkv,D], the same: keys rotated by place */
+  void *turned;    /* [B,the largest budget,Hkv,D], with cache_positions: keys rotated by place */
   int32_t *places; /* [B,the largest budget], the same */
 };
 

@@ -91,7 +91,6 @@ static wn_status shared(wn_context *ctx, struct wn_session *s) {
       {"stage", stage > 0, stage, 1, 1, &s->stage_memory},
       {"slots", stage > 0, B, (size_t)slots, sizeof(int32_t), (void **)&s->slots},
       {"weights of the rows", sums, B * (size_t)c->kv_heads, K, element, &s->mass},
-      {"zeros", places, B, (size_t)s->piece, sizeof(int32_t), (void **)&s->zeros},
       {"turned keys", places, B * (size_t)c->kv_heads * D, K, element, &s->turned},
       {"places", places, B, K, sizeof(int32_t), (void **)&s->places},
       {"selections of a block", selects, B * rows, K + rows, element, &s->block.F},
@@ -143,7 +142,6 @@ void wn_session_caches_clear(struct wn_session *s) {
   wn_free(s->first);
   wn_free(s->slots);
   wn_free(s->mass);
-  wn_free(s->zeros);
   wn_free(s->turned);
   wn_free(s->places);
   wn_free(s->block.F);

@@ -13,9 +13,9 @@ static const struct {
   const char *model;
   const char *cases[8];
 } goldens[] = {
-    {"rope", {"h2o", "h2o-recent", "h2o-heads", "tova", "tova-heads", "streaming", "window"}},
+    {"rope", {"h2o", "h2o-recent", "h2o-heads", "tova", "tova-heads", "streaming", "streaming-places", "window"}},
     {"learned", {"h2o", "tova", "streaming", "streaming-narrow"}},
-    {"selective", {"selective", "selective-narrow", "h2o", "tova"}},
+    {"selective", {"selective", "selective-narrow", "h2o", "tova", "streaming-places"}},
     {"groups", {"selective", "h2o-heads", "tova"}},
 };
 enum { GOLDENS = sizeof goldens / sizeof *goldens, CASES_MAX = 8 };
@@ -86,7 +86,7 @@ static void test_goldens(void **state) {
   check_goldens("ref", WN_F64, 1e-7); /* the logits come in float */
   check_goldens("ref", WN_F32, 5e-6);
   check_goldens("cpu", WN_F32, 5e-6);
-  assert_int_equal(compared, 3 * 18);
+  assert_int_equal(compared, 3 * 20);
 }
 
 /* ---- one batch ---- */
@@ -245,12 +245,21 @@ static void test_wide_budgets(void **state) {
 /* Logits of packed documents against those of each alone. */
 static void test_documents(void **state) {
   (void)state;
-  int documents = 0;
-  for (int i = 0; i < MODEL_CASES; i++) {
-    if (!model_cases[i].packed) continue;
+  int documents = 0, by_place = 0;
+  for (int i = 0; i < 2 * MODEL_CASES; i++) {
+    const struct model_case *k = &model_cases[i / 2];
+    if (!k->packed) continue;
     struct bench p;
-    bench_open(&p, &model_cases[i], "ref", WN_F32, i, &keep_all);
+    bench_open(&p, k, "ref", WN_F32, i / 2, &keep_all);
     p.tokens[0] = 2, p.tokens[1] = 3;
+    if (i % 2) { /* once more, with positions in the cache */
+      p.budgets.policy = WN_POLICY_STREAMING, p.budgets.per_kv_head = false, p.budgets.cache_positions = true;
+      if (wn_budgets_check(p.ctx, &p.budgets, &p.model->config) != WN_OK) {
+        bench_close(&p);
+        continue;
+      }
+      by_place++;
+    }
     const int64_t V = p.model->config.vocab_size;
     float packed[B * T * 13], alone[T * 13];
     assert_int_equal(V, 13);
@@ -263,13 +272,13 @@ static void test_documents(void **state) {
                                                &p.budgets, alone));
         for (int64_t n = 0; n < (end - first) * V; n++)
           if (!(fabsf(alone[n] - packed[(b * T + first) * V + n]) < 1e-5f))
-            fail_msg("%s: document at %lld: %g, packed %g", model_cases[i].name, (long long)first, (double)alone[n],
+            fail_msg("%s: document at %lld: %g, packed %g", k->name, (long long)first, (double)alone[n],
                      (double)packed[(b * T + first) * V + n]);
         documents += end - first > 3;
       }
     bench_close(&p);
   }
-  assert_true(documents > 3);
+  assert_true(documents > 3 && by_place > 1);
 }
 
 static void test_no_allocation(void **state) {

@@ -162,7 +162,7 @@ static void test_ways_of_feeding(void **state) {
         struct trace first = expected; /* ref's */
         memset(&expected, 0, sizeof expected);
         feed(ctx, s, x.ids, singly, 0, &expected);
-        if (!b.cache_positions) same_as_batch(name, ctx, model, x.ids, &b, &expected, tolerance);
+        same_as_batch(name, ctx, model, x.ids, &b, &expected, tolerance);
         wn_budgets_clear(&b);
         if (backend) same(name, "beside ref", &first, &expected, tolerance);
         found = expected;

@@ -1,0 +1,225 @@
+/* Whole sequences under a budget of the policy streaming where a token's position is its place in the cache (Xiao et
+ * al. 2023, section 3.2), forward alone. The row at position i of a document, i >= K, holds the first s tokens at the
+ * places 0..s-1 and the last K - s at s..K-1, itself at the last one. So between the recent tokens and the row nothing
+ * changes from row to row: their rotation by positions in the text serves. Only the s sinks are turned anew for each
+ * row, by as much as the row has moved on: from places j to j + i - (K - 1). Where a turned query also meets what is
+ * not turned (relative positions, learned sinks), all K keys and the query are turned by their places.
+ *
+ * A document's first K rows are one attention call; every other row is one over K keys that lie side by side in a
+ * buffer of the document's keys: what lies before its recent tokens has gone for good, and the sinks are written there.
+ * Each row: O(K D H) in the attention, O(s D Hkv) beside it. Numbers of (T + s) (2 Hkv + H) D for a thread. */
+#include <omp.h>
+#include <string.h>
+
+#include "kv/evictions.h"
+#include "kv/policy.h"
+#include "kv/weights.h"
+#include "model/layer.h"
+
+bool wn_layer_by_place(const struct wn_run *run, int64_t l) {
+  const wn_budgets *b = run->budgets;
+  return b && b->policy == WN_POLICY_STREAMING && b->cache_positions && !run->grads &&
+         (run->measuring || wn_evictions_any(b, l, run->T));
+}
+
+/* What one thread works with, for one document: rows at the positions of their keys, s further on. */
+struct work {
+  int64_t room;         /* T + s */
+  void *q;              /* [T,H,D] turned by positions in the text */
+  void *k, *v, *sk, *f; /* [room,Hkv,D], the same, [room,G,D], [G,room] */
+  int32_t *positions;   /* [T] of what a row turns */
+  void *scratch;
+  size_t scratch_bytes;
+};
+
+/* Rows r0..r0+Tq-1 of a document on the n keys from `from` on in the buffers. */
+static struct wn_attention call(const struct wn_attention *op, const struct work *w, wn_dtype dtype, int64_t r0,
+                                int64_t Tq, int64_t from, int64_t n) {
+  struct wn_attention a = *op;
+  const int64_t HD = op->H * op->D, KD = op->Hkv * op->D, GD = wn_selection_groups(op) * op->D;
+  a.B = 1, a.Tq = Tq, a.Tk = n;
+  a.q = wn_at(w->q, r0 * HD, dtype), a.s_q = (struct wn_stride){0, HD, op->D};
+  a.k = wn_at(w->k, from * KD, dtype), a.v = wn_at(w->v, from * KD, dtype);
+  a.s_k = a.s_v = (struct wn_stride){0, KD, op->D};
+  a.y = wn_at(op->y, r0 * op->s_y.t, dtype);
+  if (op->sel.bilinear) {
+    a.sel.sq = wn_at(op->sel.sq, r0 * op->sel.s_sq.t, dtype);
+    a.sel.sk = wn_at(w->sk, from * GD, dtype), a.sel.s_sk = (struct wn_stride){0, GD, op->D};
+  }
+  if (op->sel.on) {
+    a.sel.f_in = a.sel.f_out = wn_at(w->f, from, dtype);
+    a.sel.f_stride = w->room;
+  }
+  if (op->span.dynamic) a.span.z = wn_at(op->span.z, r0 * op->span.s_z.t, dtype);
+  a.doc_start = NULL;
+  a.slots.gone = NULL, a.slots.groups = 0;
+  a.lse = a.sel.M = a.sel.F = a.exclusive.dot = NULL;
+  a.sel.mem = false;
+  a.threshold.cut = NULL;
+  a.dropout.p = 0;
+  return a;
+}
+
+/* The largest scratch of the calls on up to n keys. It need not grow with them: a backend may treat few otherwise. */
+static size_t scratch_of(const struct wn_run *run, const struct wn_attention *op, const struct work *w, int64_t n) {
+  struct wn_exec one = run->exec;
+  struct work there = *w; /* that there are arrays counts, not where */
+  size_t most = 0;
+  one.threads = 1;
+  there.q = there.k = there.v = there.sk = there.f = &there;
+  for (int64_t i = 1; i <= n; i++) {
+    const struct wn_attention first = call(op, &there, one.dtype, 0, i, 0, i),
+                              row = call(op, &there, one.dtype, 0, 1, 0, i);
+    const size_t a = wn_op_attention_scratch(&one, &first, false), b = wn_op_attention_scratch(&one, &row, false);
+    if (a > most) most = a;
+    if (b > most) most = b;
+  }
+  return most;
+}
+
+static void lay(const struct wn_run *run, const struct wn_attention *op, size_t scratch, struct wn_room *room,
+                struct work *w) {
+  const int64_t T = run->T, sinks = run->budgets->sinks < T ? run->budgets->sinks : T;
+  const size_t each = wn_dtype_size(run->exec.dtype);
+  memset(w, 0, sizeof *w);
+  w->room = T + sinks;
+  w->q = wn_room_take(room, T * op->H * op->D, each);
+  w->k = wn_room_take(room, w->room * op->Hkv * op->D, each);
+  w->v = wn_room_take(room, w->room * op->Hkv * op->D, each);
+  w->sk = wn_room_take(room, op->sel.bilinear ? w->room * wn_selection_groups(op) * op->D : 0, each);
+  w->f = wn_room_take(room, op->sel.on ? w->room * wn_selection_groups(op) : 0, each);
+  w->positions = wn_room_take(room, T, sizeof *w->positions);
+  w->scratch_bytes = scratch;
+  w->scratch = wn_room_take(room, (int64_t)scratch, 1);
+}
+
+/* Rows [rows,heads,D] side by side. */
+static void copy(const void *from, struct wn_stride s, int64_t rows, int64_t heads, int64_t D, wn_dtype dtype,
+                 void *to) {
+  for (int64_t t = 0; t < rows; t++)
+    for (int64_t h = 0; h < heads; h++)
+      memcpy(wn_at(to, (t * heads + h) * D, dtype), wn_at(from, t * s.t + h * s.h, dtype),
+             (size_t)D * wn_dtype_size(dtype));
+}
+
+static wn_status turn(const struct wn_exec *exec, const struct wn_run *run, int64_t rows, int64_t heads, void *x,
+                      const int32_t *positions) {
+  if (run->model->config.position != WN_POS_ROPE || rows == 0) return WN_OK;
+  struct wn_rope a = wn_run_rotation(run);
+  a.rows = rows, a.heads = heads;
+  a.x = x, a.ldx = heads * run->model->config.head_size;
+  a.positions = positions;
+  return wn_op_rope_forward(exec, &a);
+}
+
+/* The sinks before the recent tokens of the row at position i, at place `from` of the buffers; F moves with them. */
+static wn_status put_sinks(const struct wn_exec *exec, const struct wn_run *run, const struct wn_attention *op,
+                           const struct work *w, int64_t s, int64_t K, int64_t i, int64_t from) {
+  const wn_dtype dtype = exec->dtype;
+  const int64_t KD = op->Hkv * op->D, G = wn_selection_groups(op);
+  copy(op->k, op->s_k, s, op->Hkv, op->D, dtype, wn_at(w->k, from * KD, dtype));
+  copy(op->v, op->s_v, s, op->Hkv, op->D, dtype, wn_at(w->v, from * KD, dtype));
+  if (op->sel.bilinear) copy(op->sel.sk, op->sel.s_sk, s, G, op->D, dtype, wn_at(w->sk, from * G * op->D, dtype));
+  for (int64_t g = 0; op->sel.on && g < G; g++) {
+    /* The row before had them one place earlier; row K's are where the first K rows left them. */
+    const int64_t was = i == K ? s : from - 1;
+    memmove(wn_at(w->f, g * w->room + from, dtype), wn_at(w->f, g * w->room + was, dtype),
+            (size_t)s * wn_dtype_size(dtype));
+  }
+  if (run->model->config.position != WN_POS_ROPE) return WN_OK;
+  const bool anew = op->relative.P > 0 || op->sinks.n > 0;
+  for (int64_t j = 0; j < (anew ? K : s); j++) w->positions[j] = (int32_t)(anew ? j : j + i - (K - 1));
+  if (!anew) return turn(exec, run, s, op->Hkv, wn_at(w->k, from * KD, dtype), w->positions);
+  copy(wn_at(op->k, (i - (K - s) + 1) * op->s_k.t, dtype), op->s_k, K - s, op->Hkv, op->D, dtype,
+       wn_at(w->k, (from + s) * KD, dtype));
+  void *q = wn_at(w->q, i * op->H * op->D, dtype);
+  copy(wn_at(op->q, i * op->s_q.t, dtype), op->s_q, 1, op->H, op->D, dtype, q);
+  WN_TRY(turn(exec, run, K, op->Hkv, wn_at(w->k, from * KD, dtype), w->positions));
+  return turn(exec, run, 1, op->H, q, w->positions + K - 1);
+}
+
+/* A document of `rows` tokens; op begins at its first one. */
+static wn_status document(const struct wn_exec *exec, const struct wn_run *run, const struct wn_attention *op,
+                          const struct work *w, int64_t K, int64_t s, int64_t rows, const int32_t *positions) {
+  const wn_dtype dtype = exec->dtype;
+  const int64_t KD = op->Hkv * op->D, G = wn_selection_groups(op), first = rows < K ? rows : K;
+  void *k = wn_at(w->k, s * KD, dtype);
+  copy(op->q, op->s_q, rows, op->H, op->D, dtype, w->q);
+  copy(op->k, op->s_k, rows, op->Hkv, op->D, dtype, k);
+  copy(op->v, op->s_v, rows, op->Hkv, op->D, dtype, wn_at(w->v, s * KD, dtype));
+  if (op->sel.bilinear) copy(op->sel.sk, op->sel.s_sk, rows, G, op->D, dtype, wn_at(w->sk, s * G * op->D, dtype));
+  if (op->sel.on) memset(w->f, 0, (size_t)(G * w->room) * wn_dtype_size(dtype));
+  WN_TRY(turn(exec, run, rows, op->H, w->q, positions));
+  WN_TRY(turn(exec, run, rows, op->Hkv, k, positions));
+  const struct wn_attention head = call(op, w, dtype, 0, first, s, first);
+  WN_TRY(wn_op_attention_forward(exec, &head));
+  for (int64_t i = K; i < rows; i++) {
+    const int64_t from = i - K + s + 1; /* of K tokens, the last at s + i */
+    WN_TRY(put_sinks(exec, run, op, w, s, K, i, from));
+    const struct wn_attention row = call(op, w, dtype, i, 1, from, K);
+    WN_TRY(wn_op_attention_forward(exec, &row));
+  }
+  return WN_OK;
+}
+
+/* The operation of sequence b from its token t on. */
+static struct wn_attention begin(const struct wn_attention *op, wn_dtype dtype, int64_t b, int64_t t) {
+  struct wn_attention a = *op;
+  a.q = wn_at(op->q, b * op->s_q.b + t * op->s_q.t, dtype);
+  a.k = wn_at(op->k, b * op->s_k.b + t * op->s_k.t, dtype);
+  a.v = wn_at(op->v, b * op->s_v.b + t * op->s_v.t, dtype);
+  a.y = wn_at(op->y, b * op->s_y.b + t * op->s_y.t, dtype);
+  a.sel.sq = wn_at(op->sel.sq, b * op->sel.s_sq.b + t * op->sel.s_sq.t, dtype);
+  a.sel.sk = wn_at(op->sel.sk, b * op->sel.s_sk.b + t * op->sel.s_sk.t, dtype);
+  if (op->span.dynamic) a.span.z = wn_at(op->span.z, b * op->span.s_z.b + t * op->span.s_z.t, dtype);
+  return a;
+}
+
+static wn_status sequence(const struct wn_exec *exec, const struct wn_run *run, const struct wn_attention *op,
+                          const struct work *w, int64_t l, int64_t b) {
+  const int64_t T = run->T, K = run->budgets->tokens[l], s = wn_policy_sinks(run->budgets, K);
+  const int32_t *doc = run->doc_start ? run->doc_start + b * T : NULL;
+  for (int64_t t = 0, end; t < T; t = end) {
+    for (end = t + 1; end < T && (!doc || doc[end] == doc[t]);) end++;
+    const struct wn_attention one = begin(op, exec->dtype, b, t);
+    WN_TRY(document(exec, run, &one, w, K, s, end - t, run->positions + b * T + t));
+  }
+  return WN_OK;
+}
+
+wn_status wn_layer_attend_by_place(struct wn_run *run, int64_t l, const struct wn_attention *op) {
+  struct wn_room size = {0};
+  struct work unused;
+  const int64_t K = run->measuring ? run->T : run->budgets->tokens[l];
+  lay(run, op, 0, &size, &unused);
+  const size_t scratch = scratch_of(run, op, &unused, K < run->T ? K : run->T);
+  size = (struct wn_room){0};
+  lay(run, op, scratch, &size, &unused);
+  const size_t need = size.used * (size_t)run->exec.threads;
+  if (run->measuring) {
+    if (need > run->need) run->need = need;
+    return WN_OK;
+  }
+  if (run->exec.scratch_bytes < need)
+    return wn_fail(run->exec.ctx, WN_ERR_ARGUMENT, "positions in the cache: scratch of %zu bytes, expected %zu",
+                   run->exec.scratch_bytes, need);
+  wn_status status = WN_OK;
+#pragma omp parallel num_threads(run->B < run->exec.threads ? (int)run->B : run->exec.threads)
+  {
+    struct wn_exec one = run->exec;
+    struct wn_room mine = {.base = (char *)run->exec.scratch + (size_t)omp_get_thread_num() * size.used};
+    struct work w;
+    lay(run, op, scratch, &mine, &w);
+    one.threads = 1;
+    one.scratch = w.scratch, one.scratch_bytes = w.scratch_bytes;
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t b = 0; b < run->B; b++) {
+      const wn_status here = sequence(&one, run, op, &w, l, b);
+      if (here != WN_OK) {
+#pragma omp critical
+        status = here;
+      }
+    }
+  }
+  return status;
+}
