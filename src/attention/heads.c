@@ -5,14 +5,19 @@ static void *at(const void *base, int64_t elements, wn_dtype dtype) {
   return base ? (char *)(uintptr_t)base + (size_t)elements * wn_dtype_size(dtype) : NULL;
 }
 
+/* Of keys and values, which may be half floats. */
+static const void *key_at(const struct wn_attention *op, const void *base, int64_t elements, wn_dtype dtype) {
+  return op->half && base ? (const uint16_t *)base + elements : at(base, elements, dtype);
+}
+
 struct wn_attention wn_attention_of_heads(const struct wn_attention *op, wn_dtype dtype, int64_t g0, int64_t n) {
   struct wn_attention a = *op;
   const int64_t share = op->H / op->Hkv, h0 = g0 * share, G = wn_selection_groups(op), P = wn_slot_groups(op);
   a.H = n * share;
   a.Hkv = n;
   a.q = at(op->q, h0 * op->s_q.h, dtype);
-  a.k = at(op->k, g0 * op->s_k.h, dtype);
-  a.v = at(op->v, g0 * op->s_v.h, dtype);
+  a.k = key_at(op, op->k, g0 * op->s_k.h, dtype);
+  a.v = key_at(op, op->v, g0 * op->s_v.h, dtype);
   a.y = at(op->y, h0 * op->s_y.h, dtype);
   if (P > 1) {
     const int64_t first = g0 * wn_slot_stride(op);

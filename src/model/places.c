@@ -28,6 +28,7 @@ struct work {
   void *q;              /* [T,H,D] turned by positions in the text */
   void *k, *v, *sk, *f; /* [room,Hkv,D], the same, [room,G,D], [G,room] */
   int32_t *positions;   /* [T] of what a row turns */
+  uint8_t *control;     /* [room] a threshold's control tokens */
   void *scratch;
   size_t scratch_bytes;
 };
@@ -56,6 +57,7 @@ static struct wn_attention call(const struct wn_attention *op, const struct work
   a.lse = a.sel.M = a.sel.F = a.exclusive.dot = NULL;
   a.sel.mem = false;
   a.threshold.cut = NULL;
+  if (op->threshold.control) a.threshold.control = w->control + from;
   a.dropout.p = 0;
   return a;
 }
@@ -67,6 +69,7 @@ static size_t scratch_of(const struct wn_run *run, const struct wn_attention *op
   size_t most = 0;
   one.threads = 1;
   there.q = there.k = there.v = there.sk = there.f = &there;
+  there.control = (uint8_t *)&there;
   for (int64_t i = 1; i <= n; i++) {
     const struct wn_attention first = call(op, &there, one.dtype, 0, i, 0, i),
                               row = call(op, &there, one.dtype, 0, 1, 0, i);
@@ -89,6 +92,7 @@ static void lay(const struct wn_run *run, const struct wn_attention *op, size_t 
   w->sk = wn_room_take(room, op->sel.bilinear ? w->room * wn_selection_groups(op) * op->D : 0, each);
   w->f = wn_room_take(room, op->sel.on ? w->room * wn_selection_groups(op) : 0, each);
   w->positions = wn_room_take(room, T, sizeof *w->positions);
+  w->control = wn_room_take(room, op->threshold.control ? w->room : 0, 1);
   w->scratch_bytes = scratch;
   w->scratch = wn_room_take(room, (int64_t)scratch, 1);
 }
@@ -120,6 +124,7 @@ static wn_status put_sinks(const struct wn_exec *exec, const struct wn_run *run,
   copy(op->k, op->s_k, s, op->Hkv, op->D, dtype, wn_at(w->k, from * KD, dtype));
   copy(op->v, op->s_v, s, op->Hkv, op->D, dtype, wn_at(w->v, from * KD, dtype));
   if (op->sel.bilinear) copy(op->sel.sk, op->sel.s_sk, s, G, op->D, dtype, wn_at(w->sk, from * G * op->D, dtype));
+  if (op->threshold.control) memcpy(w->control + from, op->threshold.control, (size_t)s);
   for (int64_t g = 0; op->sel.on && g < G; g++) {
     /* The row before had them one place earlier; row K's are where the first K rows left them. */
     const int64_t was = i == K ? s : from - 1;
@@ -148,6 +153,7 @@ static wn_status document(const struct wn_exec *exec, const struct wn_run *run, 
   copy(op->k, op->s_k, rows, op->Hkv, op->D, dtype, k);
   copy(op->v, op->s_v, rows, op->Hkv, op->D, dtype, wn_at(w->v, s * KD, dtype));
   if (op->sel.bilinear) copy(op->sel.sk, op->sel.s_sk, rows, G, op->D, dtype, wn_at(w->sk, s * G * op->D, dtype));
+  if (op->threshold.control) memcpy(w->control + s, op->threshold.control, (size_t)rows);
   if (op->sel.on) memset(w->f, 0, (size_t)(G * w->room) * wn_dtype_size(dtype));
   WN_TRY(turn(exec, run, rows, op->H, w->q, positions));
   WN_TRY(turn(exec, run, rows, op->Hkv, k, positions));
@@ -171,6 +177,7 @@ static struct wn_attention begin(const struct wn_attention *op, wn_dtype dtype, 
   a.y = wn_at(op->y, b * op->s_y.b + t * op->s_y.t, dtype);
   a.sel.sq = wn_at(op->sel.sq, b * op->sel.s_sq.b + t * op->sel.s_sq.t, dtype);
   a.sel.sk = wn_at(op->sel.sk, b * op->sel.s_sk.b + t * op->sel.s_sk.t, dtype);
+  if (op->threshold.control) a.threshold.control = op->threshold.control + b * op->Tk + t;
   if (op->span.dynamic) a.span.z = wn_at(op->span.z, b * op->span.s_z.b + t * op->span.s_z.t, dtype);
   return a;
 }

@@ -132,7 +132,7 @@ static void test_half_cache(void **state) {
   wn_budgets_init(&budgets);
   budgets.policy = WN_POLICY_STREAMING, budgets.sinks = 1;
   assert_ok(ctx, wn_budgets_parse(ctx, wn_model_config_get(model), "6", &budgets));
-  for (int evicting = 0; evicting < 5; evicting++) {
+  for (int evicting = 0; evicting < 8; evicting++) {
     if (evicting == 2) budgets.policy = WN_POLICY_H2O, budgets.recent = 0.5;
     if (evicting == 3) budgets.policy = WN_POLICY_TOVA;
     if (evicting == 4) { /* selections: the selecting head is read by itself, from the second key-value head */
@@ -141,6 +141,15 @@ static void test_half_cache(void **state) {
       c.attention.selective.mem.eps = 0.1, c.attention.selective.mem.tau = 1;
       model = model_of(ctx, &c, WN_F32);
       budgets.policy = WN_POLICY_SELECTIVE;
+    }
+    if (evicting >= 5) { /* each key-value head for itself, and with a budget of its own */
+      wn_model_destroy(model);
+      c.attention.selective = (wn_selective_config){PAPER, .per_kv_head = true};
+      c.attention.selective.mem.eps = 0.1, c.attention.selective.mem.tau = 1;
+      model = model_of(ctx, &c, WN_F32);
+      budgets.policy = evicting == 6 ? WN_POLICY_TOVA : WN_POLICY_SELECTIVE;
+      budgets.per_kv_head = evicting == 6;
+      if (evicting == 7) assert_ok(ctx, wn_budgets_parse(ctx, wn_model_config_get(model), "4:7", &budgets));
     }
     float *logits[2];
     size_t bytes[2];

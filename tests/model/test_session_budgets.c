@@ -158,6 +158,8 @@ static void test_ways_of_feeding(void **state) {
                  : b.cache_positions ? " by place"
                                      : "",
                  (int)K, backend ? "cpu" : "ref");
+        if (c.attention.threshold.enabled && !b.per_kv_head && b.heads == 0)
+          OK(ctx, wn_model_set_control_tokens(ctx, model, (const int32_t[]){2, 5, 11}, 3));
         OK(ctx, wn_session_create_with_budgets(ctx, model, B, T, &b, &s));
         struct trace first = expected; /* ref's */
         memset(&expected, 0, sizeof expected);
