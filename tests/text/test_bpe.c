@@ -1,0 +1,427 @@
+/* BPE tokenizers: tokens as Hugging Face tokenizers and sentencepiece have them on varied lines, texts that come back,
+ * files that are written and read again, cuts, long runs, and files that lie. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/rng.h"
+#include "text/normalize.h"
+#include "text/pattern.h"
+#include "text/tokenizer.h"
+#include "text/tokenizer_kinds.h"
+#include "text/utf8.h"
+
+#define GOLDEN WN_TEST_DIR "/golden/bpe/"
+#define MAX_LINES 2000
+
+static wn_context *ctx;
+static char dir[64];
+static char *lines_file;
+static struct line {
+  const char *text;
+  size_t bytes;
+} lines[MAX_LINES];
+static int line_count;
+
+static char *get(const char *path, size_t *bytes) {
+  FILE *f = fopen(path, "rb");
+  if (!f) fail_msg("%s is missing", path);
+  fseek(f, 0, SEEK_END);
+  *bytes = (size_t)ftell(f);
+  rewind(f);
+  char *data = malloc(*bytes + 1);
+  assert_int_equal(fread(data, 1, *bytes, f), *bytes);
+  fclose(f);
+  data[*bytes] = 0;
+  return data;
+}
+static void put(const char *path, const char *data, size_t bytes) {
+  FILE *f = fopen(path, "wb");
+  assert_non_null(f);
+  assert_int_equal(fwrite(data, 1, bytes, f), bytes);
+  fclose(f);
+}
+
+static int setup(void **state) {
+  (void)state;
+  snprintf(dir, sizeof dir, "/tmp/wn_bpe_XXXXXX");
+  if (!mkdtemp(dir) || wn_context_create(NULL, &ctx) != WN_OK) return -1;
+  size_t bytes;
+  lines_file = get(GOLDEN "lines.bin", &bytes);
+  for (size_t at = 0; at < bytes && line_count < MAX_LINES; line_count++) {
+    size_t n = (unsigned char)lines_file[at] | (size_t)(unsigned char)lines_file[at + 1] << 8;
+    lines[line_count] = (struct line){lines_file + at + 2, n};
+    at += 2 + n;
+  }
+  return line_count >= 1200 ? 0 : -1;
+}
+static int teardown(void **state) {
+  (void)state;
+  static const char *const names[] = {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "bad.json"};
+  for (int i = 0; i < 4; i++) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+    unlink(path);
+  }
+  wn_context_destroy(ctx);
+  free(lines_file);
+  return rmdir(dir);
+}
+
+static wn_tokenizer *load(const char *path) {
+  wn_tokenizer *tok;
+  if (wn_tokenizer_load(ctx, path, &tok) != WN_OK) fail_msg("%s", wn_context_error(ctx));
+  return tok;
+}
+
+static uint32_t digest(const int32_t *ids, size_t count) {
+  uint64_t h = 0xCBF29CE484222325u;
+  for (size_t i = 0; i < count; i++)
+    for (int b = 0; b < 4; b++) h = (h ^ ((uint32_t)ids[i] >> (8 * b) & 0xFF)) * 0x100000001B3u;
+  return (uint32_t)(h ^ h >> 32);
+}
+
+/* Line i of the golden; special: with special tokens read. */
+static void check_line(const wn_tokenizer *tok, const char *name, const char *golden, int i, bool special) {
+  const unsigned char *record = (const unsigned char *)golden + 12 * i + 6 * special;
+  size_t want = record[0] | (size_t)record[1] << 8, count;
+  uint32_t hash = record[2] | (uint32_t)record[3] << 8 | (uint32_t)record[4] << 16 | (uint32_t)record[5] << 24;
+  int32_t *ids;
+  const wn_text_part part = {lines[i].text, lines[i].bytes, special};
+  if (wn_tokenizer_encode_parts(ctx, tok, &part, 1, false, false, &ids, &count) != WN_OK)
+    fail_msg("%s, line %d: %s", name, i, wn_context_error(ctx));
+  if (count != want || digest(ids, count) != hash) {
+    fprintf(stderr, "%s, line %d (%.*s):", name, i, (int)lines[i].bytes, lines[i].text);
+    for (size_t k = 0; k < count; k++) fprintf(stderr, " %d", ids[k]);
+    fail_msg("%s, line %d%s: %zu tokens, expected %zu%s", name, i, special ? ", special tokens read" : "", count, want,
+             count == want ? ", others" : "");
+  }
+  wn_tokens_free(ids);
+}
+
+static void check_lines(const wn_tokenizer *tok, const char *name, const char *goldens, bool utf8_only) {
+  char path[256];
+  size_t bytes, bad;
+  snprintf(path, sizeof path, GOLDEN "%s.ids", goldens);
+  char *golden = get(path, &bytes);
+  assert_int_equal(bytes, 12 * (size_t)line_count);
+  for (int i = 0; i < line_count; i++) {
+    if (utf8_only && !wn_utf8_check(lines[i].text, lines[i].bytes, &bad)) continue;
+    check_line(tok, name, golden, i, false);
+    if (!utf8_only) check_line(tok, name, golden, i, true);
+  }
+  free(golden);
+}
+
+static const char *const names[] = {"gpt2", "llama3", "qwen2", "smollm", "tekken", "added", "llama2"};
+#define NAMES ((int)(sizeof names / sizeof *names))
+
+static wn_tokenizer *load_golden(const char *name, const char *suffix) {
+  char path[256];
+  snprintf(path, sizeof path, GOLDEN "%s.%s", name, suffix);
+  return load(path);
+}
+
+static void test_goldens(void **state) {
+  (void)state;
+  for (int k = 0; k < NAMES; k++) {
+    wn_tokenizer *tok = load_golden(names[k], "json");
+    assert_string_equal(wn_tokenizer_kind(tok), "bpe");
+    check_lines(tok, names[k], names[k], false);
+    wn_tokenizer_destroy(tok);
+  }
+}
+
+/* What a file says about where texts begin. */
+static void test_special_ids(void **state) {
+  (void)state;
+  wn_tokenizer *tok = load_golden("llama3", "json");
+  assert_int_equal(wn_tokenizer_bos(tok), 1);
+  assert_int_equal(wn_tokenizer_find(tok, "<|im_end|>", 10), 2);
+  assert_int_equal(wn_tokenizer_find(tok, "<|im_end", 8), -1);
+  assert_true(wn_tokenizer_is_end(tok, 2));
+  assert_false(wn_tokenizer_is_end(tok, 1));
+  int32_t *ids;
+  size_t count;
+  assert_int_equal(wn_tokenizer_encode(ctx, tok, "a", 1, true, false, &ids, &count), WN_OK);
+  assert_int_equal(count, 2);
+  assert_int_equal(ids[0], 1);
+  wn_tokens_free(ids);
+  assert_int_equal(wn_tokenizer_encode(ctx, tok, "a", 1, false, true, &ids, &count), WN_ERR_ARGUMENT);
+  wn_tokenizer_destroy(tok);
+  tok = load_golden("gpt2", "json");
+  assert_int_equal(wn_tokenizer_bos(tok), -1);
+  /* Special tokens are read in the parts that ask for it, and nowhere else. */
+  const wn_text_part parts[3] = {{"<|im_start|>", 12, true}, {"<|im_end|>", 10, false}, {"<|im_end|>", 10, true}};
+  assert_int_equal(wn_tokenizer_encode_parts(ctx, tok, parts, 3, false, false, &ids, &count), WN_OK);
+  assert_int_equal(ids[0], 1);
+  assert_int_equal(ids[count - 1], 2);
+  for (size_t i = 1; i + 1 < count; i++) assert_true(ids[i] > 2);
+  wn_tokens_free(ids);
+  wn_tokenizer_destroy(tok);
+}
+
+static void test_gguf(void **state) {
+  (void)state;
+  wn_tokenizer *tok = load_golden("smollm", "gguf");
+  check_lines(tok, "smollm.gguf", "smollm", false);
+  assert_int_equal(wn_tokenizer_bos(tok), -1); /* this kind puts none before a text */
+  assert_int_equal(wn_tokenizer_eos(tok), 2);
+  wn_tokenizer_destroy(tok);
+  tok = load_golden("llama3", "gguf");
+  check_lines(tok, "llama3.gguf", "llama3", false);
+  assert_int_equal(wn_tokenizer_bos(tok), 1);
+  wn_tokenizer_destroy(tok);
+  tok = load_golden("spm", "gguf");
+  assert_string_equal(wn_tokenizer_kind(tok), "sentencepiece");
+  check_lines(tok, "spm.gguf", "spm", true);
+  assert_int_equal(wn_tokenizer_bos(tok), 1);
+  const wn_text_part part = {"</s>a", 5, true};
+  int32_t *ids;
+  size_t count;
+  assert_int_equal(wn_tokenizer_encode_parts(ctx, tok, &part, 1, false, false, &ids, &count), WN_OK);
+  assert_int_equal(ids[0], 2);
+  wn_tokens_free(ids);
+  wn_tokenizer_destroy(tok);
+}
+
+/* Written into a checkpoint and read again. */
+static void test_save(void **state) {
+  (void)state;
+  for (int k = 0; k < NAMES + 3; k++) {
+    static const char *const gguf[] = {"smollm", "llama3", "spm"};
+    const char *name = k < NAMES ? names[k] : gguf[k - NAMES];
+    wn_tokenizer *tok = load_golden(name, k < NAMES ? "json" : "gguf");
+    if (wn_tokenizer_save(ctx, tok, dir) != WN_OK) fail_msg("%s", wn_context_error(ctx));
+    wn_tokenizer *again = load(dir);
+    check_lines(again, name, name, !strcmp(name, "spm"));
+    assert_int_equal(wn_tokenizer_vocab_size(again), wn_tokenizer_vocab_size(tok));
+    assert_int_equal(wn_tokenizer_bos(again), wn_tokenizer_bos(tok));
+    assert_int_equal(wn_tokenizer_eos(again), wn_tokenizer_eos(tok));
+    assert_string_equal(wn_tokenizer_kind(again), wn_tokenizer_kind(tok));
+    wn_tokenizer_destroy(again);
+    wn_tokenizer_destroy(tok);
+  }
+}
+
+/* Texts come back, as a whole and in a stream; bytes that are no UTF-8 as U+FFFD. */
+static void test_decode(void **state) {
+  (void)state;
+  for (int k = 0; k < NAMES; k++) {
+    if (!strcmp(names[k], "qwen2") || !strcmp(names[k], "added")) continue; /* these normalise texts */
+    if (!strcmp(names[k], "smollm")) continue;                              /* has no tokens for some bytes */
+    wn_tokenizer *tok = load_golden(names[k], "json");
+    for (int i = 0; i < line_count; i++) {
+      struct wn_bytes want = {0};
+      int32_t *ids;
+      size_t count, got;
+      char *back;
+      assert_int_equal(wn_utf8_replace_bad(lines[i].text, lines[i].bytes, &want), WN_OK);
+      /* U+2581 stands for a space in this one. */
+      bool marked = !strcmp(names[k], "llama2") && want.count && memmem(want.data, want.count, "\xE2\x96\x81", 3);
+      assert_int_equal(wn_tokenizer_encode(ctx, tok, lines[i].text, lines[i].bytes, false, false, &ids, &count), WN_OK);
+      assert_int_equal(wn_tokenizer_decode(ctx, tok, ids, count, &back, &got), WN_OK);
+      if (!marked && (got != want.count || (got && memcmp(back, want.data, got))))
+        fail_msg("%s, line %d: \"%.*s\" came back as \"%s\"", names[k], i, (int)want.count, want.data, back);
+      wn_text_stream *stream;
+      size_t at = 0;
+      assert_int_equal(wn_text_stream_create(ctx, tok, &stream), WN_OK);
+      for (size_t t = 0; t < count; t++) {
+        const char *piece;
+        size_t n;
+        assert_int_equal(wn_text_stream_push(ctx, stream, ids[t], &piece, &n), WN_OK);
+        assert_true(at + n <= got && !memcmp(back + at, piece, n));
+        at += n;
+      }
+      assert_int_equal(at, got);
+      wn_text_stream_destroy(stream);
+      wn_text_free(back);
+      wn_tokens_free(ids);
+      wn_bytes_clear(&want);
+    }
+    wn_tokenizer_destroy(tok);
+  }
+}
+
+/* A document encoded in pieces has the tokens of the whole. */
+static void test_cuts(void **state) {
+  (void)state;
+  struct wn_bytes text = {0};
+  for (int i = 0; i < line_count; i++) {
+    size_t bad;
+    if (!wn_utf8_check(lines[i].text, lines[i].bytes, &bad)) continue;
+    assert_int_equal(wn_bytes_add(ctx, &text, lines[i].text, lines[i].bytes), WN_OK);
+    assert_int_equal(wn_bytes_add(ctx, &text, i % 3 ? "a\n" : "\n", i % 3 ? 2 : 1), WN_OK);
+  }
+  int cuttable = 0, cuts = 0;
+  for (int k = 0; k < NAMES; k++) {
+    wn_tokenizer *tok = load_golden(names[k], "json");
+    struct wn_ids whole = {0}, pieces = {0};
+    assert_int_equal(wn_tokenizer_encode_piece(tok, text.data, text.count, true, &whole, NULL), WN_OK);
+    cuttable += tok->bpe->cuttable;
+    for (size_t at = 0, step = 0; at < text.count; step++) {
+      size_t window = 50 + wn_random_below(3, WN_STREAM_TEST, 0, step, 900), n = 0;
+      while (n == 0 && at + window < text.count) {
+        n = wn_tokenizer_cut(tok, text.data + at, window);
+        window *= 2;
+      }
+      if (n == 0) n = text.count - at;
+      assert_int_equal(wn_tokenizer_encode_piece(tok, text.data + at, n, at == 0, &pieces, NULL), WN_OK);
+      at += n;
+      cuts++;
+    }
+    assert_int_equal(pieces.count, whole.count);
+    assert_memory_equal(pieces.data, whole.data, whole.count * sizeof(int32_t));
+    wn_ids_clear(&whole);
+    wn_ids_clear(&pieces);
+    wn_tokenizer_destroy(tok);
+  }
+  assert_int_equal(cuttable, 5); /* all but the one with tokens that eat white space and the one without patterns */
+  assert_true(cuts > 300);
+  wn_bytes_clear(&text);
+}
+
+/* Long runs, for which a quadratic algorithm would take minutes: the heap's merges are those of the short way. */
+static void test_long_runs(void **state) {
+  (void)state;
+  static const char *const units[] = {" ", "a", "the", "\n", "\xCC\x81", "a\xCC\x81\xCC\xA7", "=-", "1", "'"};
+  for (int k = 0; k < NAMES; k++) {
+    wn_tokenizer *tok = load_golden(names[k], "json");
+    for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
+      struct wn_bytes text = {0};
+      size_t n = strlen(units[u]);
+      while (text.count < 100000) assert_int_equal(wn_bytes_add(ctx, &text, units[u], n), WN_OK);
+      int32_t *ids;
+      size_t count;
+      if (wn_tokenizer_encode(ctx, tok, text.data, text.count, false, false, &ids, &count) != WN_OK)
+        fail_msg("%s: %s", names[k], wn_context_error(ctx));
+      assert_true(count > 0);
+      wn_tokens_free(ids);
+      wn_bytes_clear(&text);
+    }
+    wn_tokenizer_destroy(tok);
+  }
+}
+
+/* Marks in any number and order: the same text whatever order they came in, as utf8proc itself has it on short runs. */
+static void test_normalization(void **state) {
+  (void)state;
+  struct wn_bytes a = {0}, b = {0};
+  /* a + cedilla (202) + acute (230), both orders; U+212B; a Hangul syllable from its letters */
+  assert_int_equal(wn_unicode_normalize("a\xCC\x81\xCC\xA7", 5, true, false, &a), WN_OK);
+  assert_int_equal(wn_unicode_normalize("a\xCC\xA7\xCC\x81", 5, true, false, &b), WN_OK);
+  assert_string_equal(a.data, b.data);
+  assert_string_equal(a.data, "\xC3\xA1\xCC\xA7");
+  a.count = b.count = 0;
+  assert_int_equal(wn_unicode_normalize("\xE2\x84\xAB \xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8", 13, true, false, &a),
+                   WN_OK);
+  assert_string_equal(a.data, "\xC3\x85 \xEA\xB0\x81");
+  assert_int_equal(wn_unicode_normalize("\xEF\xAC\x81", 3, true, true, &b), WN_OK);
+  assert_string_equal(b.data, "fi");
+  wn_bytes_clear(&a);
+  wn_bytes_clear(&b);
+}
+
+/* --- files that lie --- */
+
+static void refused(const char *json, wn_status status, const char *word) {
+  char path[128];
+  wn_tokenizer *tok;
+  snprintf(path, sizeof path, "%s/bad.json", dir);
+  put(path, json, strlen(json));
+  wn_status got = wn_tokenizer_load(ctx, path, &tok);
+  if (got != status || !strstr(wn_context_error(ctx), word))
+    fail_msg("%s: %s \"%s\", expected %s with \"%s\"", json, wn_status_name(got),
+             got == WN_OK ? "" : wn_context_error(ctx), wn_status_name(status), word);
+  assert_null(tok);
+}
+
+#define BYTES "\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"decoder\":{\"type\":\"ByteLevel\"}"
+#define MODEL(vocab, merges) "\"model\":{\"type\":\"BPE\",\"vocab\":" vocab ",\"merges\":" merges "}"
+
+static void test_hostile(void **state) {
+  (void)state;
+  refused("{}", WN_ERR_UNSUPPORTED, "decoder");
+  refused("{" BYTES "}", WN_ERR_FORMAT, "model");
+  refused("{\"kind\":\"words\"}", WN_ERR_UNSUPPORTED, "words");
+  refused("{" BYTES ",\"model\":{\"type\":\"WordPiece\",\"vocab\":{}}}", WN_ERR_UNSUPPORTED, "WordPiece");
+  refused("{" BYTES "," MODEL("{}", "[]") "}", WN_ERR_FORMAT, "largest id");
+  refused("{" BYTES "," MODEL("{\"a\":-1}", "[]") "}", WN_ERR_FORMAT, "id");
+  refused("{" BYTES "," MODEL("{\"a\":1.5}", "[]") "}", WN_ERR_FORMAT, "id");
+  refused("{" BYTES "," MODEL("{\"a\":99999999999}", "[]") "}", WN_ERR_FORMAT, "id");
+  refused("{" BYTES "," MODEL("{\"a\":16000000}", "[]") "}", WN_ERR_FORMAT, "largest id");
+  refused("{" BYTES "," MODEL("{\"a\":0,\"b\":0}", "[]") "}", WN_ERR_FORMAT, "two tokens");
+  refused("{" BYTES "," MODEL("{\"a\":0,\"a\":1}", "[]") "}", WN_ERR_FORMAT, "duplicate");
+  refused("{" BYTES "," MODEL("{\"a\":0}", "[\"a b\"]") "}", WN_ERR_FORMAT, "\"b\"");
+  refused("{" BYTES "," MODEL("{\"a\":0,\"b\":1}", "[\"a b\"]") "}", WN_ERR_FORMAT, "\"ab\"");
+  refused("{" BYTES "," MODEL("{\"a\":0}", "[\"a\"]") "}", WN_ERR_FORMAT, "merges[0]");
+  refused("{" BYTES "," MODEL("{\"a\":0}", "[\"a a a\"]") "}", WN_ERR_FORMAT, "merges[0]");
+  refused("{" BYTES "," MODEL("{\"a\":0}", "[[\"a\"]]") "}", WN_ERR_FORMAT, "merges[0]");
+  refused("{" BYTES "," MODEL("{\"a\":0}", "7") "}", WN_ERR_FORMAT, "merges");
+  refused("{" BYTES "," MODEL("[]", "[]") "}", WN_ERR_FORMAT, "vocab");
+  refused("{" BYTES ",\"model\":{\"type\":\"BPE\",\"unk_token\":\"u\",\"vocab\":{\"a\":0},\"merges\":[]}}",
+          WN_ERR_FORMAT, "unk_token");
+  refused("{" BYTES ",\"model\":{\"type\":\"BPE\",\"dropout\":0.1,\"vocab\":{\"a\":0},\"merges\":[]}}",
+          WN_ERR_UNSUPPORTED, "dropout");
+  refused("{" BYTES ",\"model\":{\"type\":\"BPE\",\"end_of_word_suffix\":\"</w>\",\"vocab\":{\"a\":0},\"merges\":[]}}",
+          WN_ERR_UNSUPPORTED, "end_of_word_suffix");
+  refused("{" BYTES ",\"added_tokens\":[{\"id\":0}]," MODEL("{\"a\":0}", "[]") "}", WN_ERR_FORMAT, "added_tokens[0]");
+  refused("{" BYTES ",\"added_tokens\":[{\"id\":0,\"content\":\"b\"}]," MODEL("{\"a\":0}", "[]") "}", WN_ERR_FORMAT,
+          "two tokens");
+  refused("{" BYTES
+          ",\"added_tokens\":[{\"id\":1,\"content\":\"b\",\"single_word\":true}]," MODEL("{\"a\":0}", "[]") "}",
+          WN_ERR_UNSUPPORTED, "single_word");
+  refused("{" BYTES ",\"normalizer\":{\"type\":\"Lowercase\"}," MODEL("{\"a\":0}", "[]") "}", WN_ERR_UNSUPPORTED,
+          "Lowercase");
+  refused("{" BYTES
+          ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}],"
+          "\"special_tokens\":{\"x\":{\"ids\":[9]}}}," MODEL("{\"a\":0}", "[]") "}",
+          WN_ERR_FORMAT, "token 9");
+  refused("{\"decoder\":{\"type\":\"ByteLevel\"},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
+          "{\"type\":\"ByteLevel\"},{\"type\":\"Digits\"}]}," MODEL("{\"a\":0}", "[]") "}",
+          WN_ERR_UNSUPPORTED, "Digits");
+#define SPLIT(regex)                                                                                                   \
+  "{\"decoder\":{\"type\":\"ByteLevel\"},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["                 \
+  "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" regex                                                                \
+  "\"},\"behavior\":\"Isolated\"},{\"type\":\"ByteLevel\",\"use_regex\":false}]}," MODEL("{\"a\":0,\"b\":1}",          \
+                                                                                         "[]") "}"
+  refused(SPLIT("("), WN_ERR_FORMAT, "compiled");
+  refused(SPLIT("\\\\"), WN_ERR_FORMAT, "backslash");
+  refused(SPLIT("\\\\h"), WN_ERR_UNSUPPORTED, "\\h");
+  refused(SPLIT("[a[b]]"), WN_ERR_UNSUPPORTED, "class");
+  refused(SPLIT("((((a{1,999}){1,999}){1,999}){1,999})"), WN_ERR_FORMAT, "compiled");
+}
+
+/* A pattern that would run for ever fails on the text that does it, in time. */
+static void test_slow_pattern(void **state) {
+  (void)state;
+  char path[128], text[64];
+  wn_tokenizer *tok;
+  snprintf(path, sizeof path, "%s/bad.json", dir);
+  const char *json = SPLIT("(a+)+(a+)+(a+)+[b-d]");
+  put(path, json, strlen(json));
+  tok = load(path);
+  memset(text, 'a', sizeof text);
+  int32_t *ids;
+  size_t count;
+  assert_int_equal(wn_tokenizer_encode(ctx, tok, text, sizeof text, false, false, &ids, &count), WN_ERR_FORMAT);
+  assert_non_null(strstr(wn_context_error(ctx), "steps"));
+  wn_tokenizer_destroy(tok);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_goldens),      cmocka_unit_test(test_special_ids),   cmocka_unit_test(test_gguf),
+      cmocka_unit_test(test_save),         cmocka_unit_test(test_decode),        cmocka_unit_test(test_cuts),
+      cmocka_unit_test(test_long_runs),    cmocka_unit_test(test_normalization), cmocka_unit_test(test_hostile),
+      cmocka_unit_test(test_slow_pattern),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
