@@ -44,6 +44,8 @@ CASES = {
         "h2o-heads": dict(policy="h2o", tokens=[8, 5, 11], per_kv_head=True),
         "tova": dict(policy="tova", tokens=[6, 9, 13]),
         "tova-heads": dict(policy="tova", tokens=[5, 12, 8], per_kv_head=True),
+        "h2o-ragged": dict(policy="h2o", tokens=[[8, 5], [4, 40], [6, 6]], per_kv_head=True),
+        "tova-ragged": dict(policy="tova", tokens=[[5, 12], [9, 3], [31, 7]], per_kv_head=True),
         "streaming": dict(policy="streaming", tokens=[8, 6, 10], sinks=4),
         "streaming-places": dict(policy="streaming", tokens=[8, 6, 10], sinks=2, cache_positions=True),
         "window": dict(policy="window", tokens=[8, 1, 31]),
@@ -63,6 +65,7 @@ CASES = {
     },
     "groups": {
         "selective": dict(policy="selective", tokens=[7, 10]),
+        "selective-ragged": dict(policy="selective", tokens=[[7, 3], [26, 9]]),
         "h2o-heads": dict(policy="h2o", tokens=[9, 6], per_kv_head=True),
         "tova": dict(policy="tova", tokens=[6, 8]),
     },
@@ -155,6 +158,7 @@ def run(c, p, tokens, b, T):
         if c["position"] == "learned": x = x + p["pos.weight"][i]
         for l in range(L):
             at, K = f"layers.{l}.", b["tokens"][l]
+            if not isinstance(K, list): K = [K] * P  # else a budget for each key-value head
             n = norm(x, at + "norm1")
             qkv = linear(n, at + "attn.qkv").view(H + 2 * Hkv, D)
             q, k, v = qkv[:H], qkv[H:H + Hkv], qkv[H + Hkv:]
@@ -165,14 +169,14 @@ def run(c, p, tokens, b, T):
             y = [None] * H
             for g in range(P):
                 h = held[l][g]
-                if i >= K:
-                    out = h.choose(b, K, i, g, notes)
+                if i >= K[g]:
+                    out = h.choose(b, K[g], i, g, notes)
                     h.tokens.remove(out)
                     gone[l, g, out] = i
                     notes["evictions"] += 1
                 h.tokens.append(i)
                 h.received[i] = 0.0
-                assert len(h.tokens) <= K
+                assert len(h.tokens) <= K[g]
             # All heads' logits on what their group holds.
             raw = {}
             for head in range(H):

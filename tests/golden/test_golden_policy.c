@@ -13,14 +13,16 @@
 
 static const struct {
   const char *model;
-  const char *cases[8];
+  const char *cases[10];
 } goldens[] = {
-    {"rope", {"h2o", "h2o-recent", "h2o-heads", "tova", "tova-heads", "streaming", "streaming-places", "window"}},
+    {"rope",
+     {"h2o", "h2o-recent", "h2o-heads", "h2o-ragged", "tova", "tova-heads", "tova-ragged", "streaming",
+      "streaming-places", "window"}},
     {"learned", {"h2o", "tova", "streaming", "streaming-narrow"}},
     {"selective", {"selective", "selective-narrow", "h2o", "tova", "streaming-places"}},
-    {"groups", {"selective", "h2o-heads", "tova"}},
+    {"groups", {"selective", "selective-ragged", "h2o-heads", "tova"}},
 };
-enum { GOLDENS = sizeof goldens / sizeof *goldens, CASES_MAX = 8 };
+enum { GOLDENS = sizeof goldens / sizeof *goldens, CASES_MAX = 10 };
 
 /* How a text of T tokens is fed: `first` tokens at once in pieces of `chunk`, then `step` at a time. */
 static const struct feeding {
@@ -52,12 +54,15 @@ static void *array(wn_context *ctx, const char *path, const char *name, int64_t 
 static void check_held(const struct wn_session *s, const struct expected *want, int64_t fed) {
   const int64_t L = s->model->config.layers;
   for (int64_t l = 0; l < L; l++) {
-    const struct wn_kv_cache *cache = &s->caches[l];
     for (int64_t b = 0; b < want->B; b++)
       for (int64_t g = 0; g < want->P; g++) {
+        int64_t part = s->first[l];
+        while (part + 1 < s->first[l + 1] && s->parts[part + 1].kv0 <= g) part++;
+        const struct wn_kv_cache *cache = &s->caches[part];
         const int32_t *gone = want->gone + ((l * want->B + b) * want->P + g) * want->T;
         bool held[64] = {false};
-        const int64_t row = cache->shape.groups == want->P ? g : 0; /* a layer that evicts nothing has no groups */
+        const int64_t first = s->parts[part].kv0;
+        const int64_t row = cache->shape.groups > g - first ? g - first : 0; /* what evicts nothing has no groups */
         for (int64_t slot = 0; slot < cache->count; slot++) {
           const int64_t at =
               cache->at ? cache->at[(b * cache->shape.groups + row) * cache->shape.capacity + slot] : slot;
