@@ -24,6 +24,7 @@ struct cli_budgets {
   const char *spec, *policy; /* NULL: not given */
   struct cli_policy_choices choices;
   bool cache_positions;
+  bool half; /* of CLI_HALF_CACHE_OPTION */
 };
 #define CLI_BUDGETS_DEFAULTS                                                                                           \
   { .choices = CLI_POLICY_CHOICES_DEFAULTS }
@@ -45,6 +46,9 @@ struct cli_budgets {
   CLI_POLICY_CHOICES_OPTIONS(&(b)->choices),                                                                          \
   {.name = "cache-positions", .type = CLI_FLAG, .out = &(b)->cache_positions,                                         \
    .help = "streaming: positions are places in the cache"}
+#define CLI_HALF_CACHE_OPTION(b)                                                                                      \
+  {.name = "half-cache", .type = CLI_FLAG, .out = &(b)->half,                                                         \
+   .help = "keys and values in half floats: half the bytes"}
 /* clang-format on */
 
 /* Usage that makes no sense: CLI_GO or 2. */

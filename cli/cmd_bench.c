@@ -345,8 +345,8 @@ static int bench_train(int argc, char **argv) {
 
 /* ---- decode ---- */
 
-static int decode_at(struct bench *b, wn_model *model, const wn_budgets *budgets, int64_t batch, int64_t length,
-                     json_t *results) {
+static int decode_at(struct bench *b, wn_model *model, const wn_budgets *budgets, bool half, int64_t batch,
+                     int64_t length, json_t *results) {
   const wn_model_config *config = wn_model_config_get(model);
   int64_t V = config->vocab_size;
   size_t n = (size_t)(batch * length);
@@ -361,7 +361,9 @@ static int decode_at(struct bench *b, wn_model *model, const wn_budgets *budgets
     uint64_t seed = 1;
     random_tokens(prompt, n, V, &seed);
     int64_t total = b->warmup + b->repeats;
-    wn_status status = wn_session_create_with_budgets(b->ctx, model, batch, length + total, budgets, &session);
+    const wn_session_options options = {
+        .sequences = batch, .capacity = length + total, .budgets = budgets, .half = half};
+    wn_status status = wn_session_create_with(b->ctx, model, &options, &session);
     double start = cli_seconds();
     if (status == WN_OK) status = wn_session_feed(b->ctx, session, prompt, length, 0, logits);
     prefill = cli_seconds() - start;
@@ -433,6 +435,7 @@ static int bench_decode(int argc, char **argv) {
        .min = 1,
        .max = 4096},
       CLI_BUDGETS_OPTIONS(&given),
+      CLI_HALF_CACHE_OPTION(&given),
       BENCH_OPTIONS(&b)};
   const struct cli_spec spec = {.command = "winnow bench decode",
                                 .summary = "Times token-by-token decoding behind prompts of several lengths.",
@@ -470,7 +473,7 @@ static int bench_decode(int argc, char **argv) {
     if (end == p || length < 1 || length > 1 << 24 || (*end && *end != ','))
       code = cli_usage_error(spec.command, "--contexts: \"%s\" is not a list of lengths", contexts);
     else
-      code = decode_at(&b, model, &budgets, batch, length, results);
+      code = decode_at(&b, model, &budgets, given.half, batch, length, results);
     p = *end ? end + 1 : NULL;
   }
   if (!code && b.common.json) {

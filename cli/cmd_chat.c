@@ -312,7 +312,9 @@ static int open_chat(struct chat *c, struct request *r) {
                      config->context, r->context);
   c->logits = calloc((size_t)config->vocab_size, sizeof *c->logits);
   if (!c->logits) return cli_error("out of memory");
-  status = wn_session_create_with_budgets(c->ctx, c->model, 1, r->context, &c->budgets, &c->session);
+  const wn_session_options options = {
+      .sequences = 1, .capacity = r->context, .budgets = &c->budgets, .half = r->budgets.half};
+  status = wn_session_create_with(c->ctx, c->model, &options, &c->session);
   return status == WN_OK ? 0 : cli_fail(c->ctx, status);
 }
 
@@ -357,6 +359,7 @@ int cmd_chat(int argc, char **argv) {
                                        CLI_SAMPLING_OPTIONS(&r.sampling),
                                        CLI_ATTENTION_OPTIONS(&r.attention),
                                        CLI_BUDGETS_OPTIONS(&r.budgets),
+                                       CLI_HALF_CACHE_OPTION(&r.budgets),
                                        CLI_COMMON_OPTIONS(&r.common)};
   const struct cli_spec spec = {
       .command = "winnow chat",

@@ -111,7 +111,9 @@ static int load(wn_context *ctx, struct request *r, struct run *g) {
   if (config->position == WN_POS_LEARNED && capacity > config->context) capacity = config->context;
   code = cli_budgets_load(ctx, &r->budgets, config, &g->budgets);
   if (code) return code;
-  status = wn_session_create_with_budgets(ctx, g->model, 1, capacity, &g->budgets, &g->session);
+  const wn_session_options options = {
+      .sequences = 1, .capacity = capacity, .budgets = &g->budgets, .half = r->budgets.half};
+  status = wn_session_create_with(ctx, g->model, &options, &g->session);
   if (status == WN_OK) status = wn_text_stream_create(ctx, g->tok, &g->stream);
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }
@@ -239,6 +241,7 @@ int cmd_generate(int argc, char **argv) {
        .help = "the prompt is a message: the model's chat template stands around it"},
       CLI_DIALOGUE_OPTIONS(&r.dialogue),
       CLI_BUDGETS_OPTIONS(&r.budgets),
+      CLI_HALF_CACHE_OPTION(&r.budgets),
       CLI_COMMON_OPTIONS(&r.common)};
   const struct cli_spec spec = {.command = "winnow generate",
                                 .summary =

@@ -8,7 +8,7 @@
 #include "kv/budgets.h"
 #include "model/session.h"
 
-#define PIECE 512 /* tokens at a time: enough rows for a good product */
+#define PIECE 256 /* tokens at a time: enough rows for a good product, few beside a cache */
 
 static wn_status plan(wn_context *ctx, struct wn_session *s) {
   const wn_model_config *c = &s->model->config;

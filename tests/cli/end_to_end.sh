@@ -116,6 +116,8 @@ if [ $code -eq 0 ] && [ -s first ] && cmp -s first out; then
 else
   fail "greedy generation repeats itself" "$(cat first)" "$(shown "${greedy[@]}")"
 fi
+bytes=$("$winnow" "${greedy[@]}" --json --quiet 2>err | jq .kv_bytes)
+json "generate --half-cache: half the cache" ".kv_bytes < $bytes and .kv_bytes * 2 >= $bytes" "${greedy[@]}" --half-cache
 json "generate --json" '.tokens > 0 and (.ids | length) == .tokens and .kv_bytes > 0' "${greedy[@]}"
 is "streamed text and JSON agree" "$(cat first)" "$(jq -r .text out)"
 run "$winnow" generate --model whole --prompt "The cat" --tokens 12 --seed 5
