@@ -55,5 +55,6 @@ int analysis_taus(const struct analysis *a, const char *text, double *taus, int 
 int analysis_control(struct analysis *a, const char *text, int32_t **ids, int *count);
 
 int analyze_meaningful(int argc, char **argv);
+int analyze_sweep(int argc, char **argv);
 
 #endif

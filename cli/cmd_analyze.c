@@ -283,6 +283,7 @@ static int analyze_spans(int argc, char **argv) {
 int cmd_analyze(int argc, char **argv) {
   const struct cli_command commands[] = {
       {"meaningful", "tokens needed for shares of the attention, by context length; fits", analyze_meaningful},
+      {"sweep", "perplexity, accuracy and tasks under a threshold; the smallest that keeps enough", analyze_sweep},
       {"spans", "adaptive and dynamic spans: by head, operations, memory", analyze_spans},
   };
   return cli_dispatch("winnow analyze", "What a model has learned to look at.", commands, CLI_COUNT(commands), argc,

@@ -2,6 +2,7 @@
 #ifndef WINNOW_ANALYZE_H
 #define WINNOW_ANALYZE_H
 
+#include "winnow/kv.h"
 #include "winnow/train.h"
 
 WN_API_BEGIN
@@ -130,6 +131,113 @@ typedef struct wn_fit {
 /* Ordinary least squares by QR (LAPACK). x >= 0; n >= 3, not all x equal: WN_ERR_ARGUMENT. 4 n doubles of memory. */
 wn_status wn_fit_curve(wn_context *ctx, wn_fit_kind kind, const double *x, const double *y, int64_t n, wn_fit *out);
 double wn_fit_at(wn_fit_kind kind, const wn_fit *fit, double x);
+
+/* ---- the sweep over tau (same paper, section 4.2) ----
+ *
+ * The model under a threshold (keys attention.threshold) at each share: loss, accuracy of the most likely next token, and
+ * the share of tasks that greedy decoding answers to the token. The optimum is the smallest tau from which on
+ *   P(tau) >= P_B + gamma (P(1) - P_B)
+ * where P is minus the loss, the accuracy, or the share of tasks. (Equation 2 has the largest tau that satisfies this,
+ * which is always 1; its results are the smallest.) P_B, the performance without the content: of a text, each token
+ * predicted from the one before it alone (a window of 1); of tasks, their prompts without the content. */
+
+typedef struct wn_sweep_task { /* token ids, borrowed; each at least one */
+  const int32_t *prompt, *bare, *answer; /* bare: the prompt without its content */
+  int64_t prompt_count, bare_count, answer_count;
+} wn_sweep_task;
+
+typedef struct wn_sweep_options {
+  const double *taus;     /* [tau_count] ascending in (0,1]; at most 64 */
+  int tau_count;
+  double gamma;           /* in (0,1); the paper's is 0.95 */
+  const int32_t *control; /* [control_count] ids of tokens that are always kept */
+  int control_count;
+  const wn_sweep_task *tasks; /* [task_count] */
+  int64_t task_count;
+  void (*progress)(void *user, uint64_t done, uint64_t total); /* may be NULL */
+  void *user;
+} wn_sweep_options;
+
+typedef struct wn_sweep_point {
+  double tau, loss, perplexity, accuracy, exact, seconds;
+  uint64_t tokens; /* of the text */
+} wn_sweep_point;
+
+typedef struct wn_sweep_report {
+  int count;
+  wn_sweep_point *point;         /* [count] */
+  wn_sweep_point full, baseline; /* without a threshold; without the content */
+  double gamma;
+  int best_loss, best_accuracy, best_exact; /* places in point; -1: none, or not measured */
+} wn_sweep_report;
+
+/* input NULL: tasks alone. The model is as it was afterwards, but without control tokens of its own. */
+wn_status wn_analyze_sweep(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
+                           const wn_sweep_options *options, wn_sweep_report **out);
+void wn_sweep_report_destroy(wn_sweep_report *report); /* NULL is allowed */
+/* The rule alone: performance [count], larger is better. -1: none, or no improvement to keep a part of. */
+int wn_sweep_optimum(const double *performance, int count, double baseline, double full, double gamma);
+
+/* ---- what heads look at ----
+ *
+ * Means over rows, and of a layer over its heads. Weights are those that the outputs are mixed with (under a threshold what
+ * it keeps). */
+
+#define WN_LOOK_OCTAVES 26
+typedef struct wn_look_head { /* doubles alone */
+  /* The attention similarity bias (Zhai, "Exclusive Self Attention", section 2, figure 1). */
+  double value_similarity;  /* cosine of v_i and v_j, mean over the pairs i != j of a document, then over documents */
+  double self_weight;       /* a_ii */
+  double output_similarity; /* cosine of y_i and v_i; y as the layer goes on with it (0 under XSA without a gate) */
+  double entropy;           /* -sum a log2 a, bits; learned sinks count as one key */
+  double effective;         /* 2^entropy: keys */
+  double first;             /* weight on the document's first token (Xiao et al. 2023, attention sinks) */
+  double early;             /* on its first `early` tokens */
+  double control;           /* on control tokens */
+  double learned;           /* on learned sinks */
+  double distance;          /* sum of a_ij (i - j) */
+  double octave[WN_LOOK_OCTAVES]; /* weight by distance: 0; 1; 2 and 3; 4 to 7; ... */
+} wn_look_head;
+
+typedef struct wn_look_options {
+  int64_t early;          /* 4 as StreamingLLM has it; at least 1 */
+  const int32_t *control; /* [control_count] ids */
+  int control_count;
+} wn_look_options;
+
+typedef struct wn_look_report {
+  int64_t layers, heads, early;
+  uint64_t tokens;     /* rows that were looked at */
+  wn_look_head *layer; /* [layers] */
+  wn_look_head *head;  /* [layers, heads]; value_similarity is that of its key-value head */
+  wn_eval_result eval;
+} wn_look_report;
+wn_status wn_analyze_look(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
+                          const wn_look_options *options, wn_look_report **out);
+void wn_look_report_destroy(wn_look_report *report); /* NULL is allowed */
+
+/* ---- survival of tokens under budgets (kv.h) ---- */
+
+#define WN_SURVIVAL_AGES 24
+typedef struct wn_survival_policy {
+  wn_policy policy;
+  double perplexity;
+  uint64_t tokens;   /* tokens of all layers and key-value heads */
+  double lifetime;   /* rows that see a token, mean: from its own to its eviction or its document's end */
+  double evicted;    /* share that goes before the document's end */
+  double alive[WN_SURVIVAL_AGES]; /* share still held 1, 2, 4, ... rows after its own, of the tokens whose documents are
+                                     that long; -1: none are */
+} wn_survival_policy;
+typedef struct wn_survival_report {
+  int count;
+  wn_survival_policy *policy; /* [count] in the order of the budgets */
+  double *overlap;            /* [count,count] of the tokens that policy i holds at the end of a sequence (the first 64 of
+                                 them), the share that policy j holds too */
+} wn_survival_report;
+/* budgets [count], at most one of each policy. WN_ERR_CONFIG as wn_budgets_check. */
+wn_status wn_analyze_survival(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
+                              const wn_budgets *const *budgets, int count, wn_survival_report **out);
+void wn_survival_report_destroy(wn_survival_report *report); /* NULL is allowed */
 
 WN_API_END
 #endif

@@ -37,6 +37,7 @@ typedef struct wn_plot {
   const char *const *styles;  /* what dashes and markers stand for; at most WN_PLOT_STYLES */
   int style_count;
   const char *style_title;
+  bool x_linear;              /* instead of log2 */
   double y_limit;             /* what lies above is cut off; 0: nothing */
 } wn_plot;
 #define WN_PLOT_COLOURS 8
@@ -143,6 +144,8 @@ wn_status wn_page_add_texts(wn_page *page, const char *command);
 /* *bytes (may be NULL): of the file. wn_page_html: the same as text, freed with wn_text_free. */
 wn_status wn_page_save(wn_page *page, const char *path, size_t *bytes);
 wn_status wn_page_html(wn_page *page, char **out, size_t *bytes);
+/* The part of each metric's improvement over the baseline that is kept, against tau. */
+wn_status wn_sweep_save_svg(wn_context *ctx, const wn_sweep_report *report, const char *title, const char *path);
 
 /* ---- event files for TensorBoard ---- */
 

@@ -67,3 +67,42 @@ wn_status wn_meaning_fits_save_svg(wn_context *ctx, const wn_meaning_report *r, 
                         .colour_count = 1 + WN_FIT_COUNT};
   return wn_plot_save_svg(ctx, &plot, path);
 }
+
+wn_status wn_sweep_save_svg(wn_context *ctx, const wn_sweep_report *r, const char *title, const char *path) {
+  enum { POINTS = 64, METRICS = 3 };
+  double x[POINTS], y[METRICS][POINTS];
+  wn_plot_series series[METRICS];
+  const char *names[METRICS];
+  int count = 0;
+  const int n = r->count < POINTS ? r->count : POINTS;
+  const wn_sweep_point *b = &r->baseline, *f = &r->full;
+  const double gains[METRICS] = {b->loss - f->loss, f->accuracy - b->accuracy, f->exact - b->exact};
+  static const char *const all[METRICS] = {"loss", "accuracy", "tasks answered"};
+  for (int i = 0; i < n; i++) x[i] = r->point[i].tau;
+  for (int m = 0; m < METRICS; m++) {
+    if (!(gains[m] > 0)) continue;
+    for (int i = 0; i < n; i++) {
+      const wn_sweep_point *p = &r->point[i];
+      const double part = m == 0 ? b->loss - p->loss : m == 1 ? p->accuracy - b->accuracy : p->exact - b->exact;
+      y[count][i] = fmax(part / gains[m], -0.2); /* far below the baseline nothing is told apart */
+    }
+    names[count] = all[m];
+    series[count] = (wn_plot_series){.colour = count, .count = n, .x = x, .y = y[count]};
+    count++;
+  }
+  char label[32];
+  snprintf(label, sizeof label, "gamma %.3g", r->gamma);
+  const wn_plot_level level = {.label = label, .y = r->gamma, .style = 1};
+  if (count == 0) return wn_fail(ctx, WN_ERR_ARGUMENT, "plot: nothing is better than without the content");
+  const wn_plot plot = {.title = title,
+                        .x_label = "share tau of the weight that is kept",
+                        .y_label = "part of the improvement over no content that is kept",
+                        .series = series,
+                        .series_count = count,
+                        .levels = &level,
+                        .level_count = 1,
+                        .colours = names,
+                        .colour_count = count,
+                        .x_linear = true};
+  return wn_plot_save_svg(ctx, &plot, path);
+}

@@ -41,14 +41,20 @@ static const char style_sheet[] =
     "}\n";
 
 struct frame {
-  double x0, x1, y0, y1; /* the data's; x in log2, y in log where `log_y` */
+  double x0, x1, y0, y1; /* the data's; x in log2 unless `x_linear`, y in log where `log_y` */
+  bool x_linear;
   bool log_y;
   double left; /* of the first points: labels stand before it */
 };
 
+static double scale_x(const struct frame *f, double x) {
+  return f->x_linear ? x : log2(x);
+}
+
 static double place_x(const struct frame *f, double x) {
   const double right = WIDTH - RIGHT;
-  return f->x1 > f->x0 ? f->left + (log2(x) - f->x0) / (f->x1 - f->x0) * (right - f->left - 8) : (f->left + right) / 2;
+  return f->x1 > f->x0 ? f->left + (scale_x(f, x) - f->x0) / (f->x1 - f->x0) * (right - f->left - 8)
+                       : (f->left + right) / 2;
 }
 
 static double place_y(const struct frame *f, double y) {
@@ -96,12 +102,12 @@ static void widen(struct frame *f, double y) {
 
 static void find_frame(const wn_plot *p, struct frame *f) {
   size_t longest = 0;
-  *f = (struct frame){INFINITY, -INFINITY, INFINITY, -INFINITY, false, 0};
+  *f = (struct frame){INFINITY, -INFINITY, INFINITY, -INFINITY, p->x_linear, false, 0};
   for (int s = 0; s < p->series_count; s++) {
     const char *label = p->series[s].label ? p->series[s].label : "";
     for (int64_t i = 0; i < p->series[s].count; i++) {
-      f->x0 = fmin(f->x0, log2(p->series[s].x[i]));
-      f->x1 = fmax(f->x1, log2(p->series[s].x[i]));
+      f->x0 = fmin(f->x0, scale_x(f, p->series[s].x[i]));
+      f->x1 = fmax(f->x1, scale_x(f, p->series[s].x[i]));
       if (p->y_limit <= 0 || p->series[s].y[i] <= p->y_limit) widen(f, p->series[s].y[i]);
     }
     if (strlen(label) > longest) longest = strlen(label);
@@ -116,15 +122,18 @@ static void find_frame(const wn_plot *p, struct frame *f) {
   f->y1 += margin;
 }
 
+/* 1, 2 or 5 times a power of ten: about 8 steps. */
+static double even_step(double range) {
+  const double raw = range / 8, power = pow(10, floor(log10(raw)));
+  return raw / power <= 1 ? power : raw / power <= 2 ? 2 * power : raw / power <= 5 ? 5 * power : 10 * power;
+}
+
 static void add_axes(struct wn_text *t, const wn_plot *p, const struct frame *f) {
   char text[32];
   const double right = WIDTH - RIGHT, bottom = HEIGHT - BOTTOM;
   static const double mantissas[] = {1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8};
   double last = INFINITY, step = 1;
-  if (!f->log_y) {
-    const double raw = (f->y1 - f->y0) / 8, power = pow(10, floor(log10(raw)));
-    step = raw / power <= 1 ? power : raw / power <= 2 ? 2 * power : raw / power <= 5 ? 5 * power : 10 * power;
-  }
+  if (!f->log_y) step = even_step(f->y1 - f->y0);
   const int from = f->log_y ? (int)floor(f->y0 / log(10)) : 0;
   for (int k = 0; k < 400; k++) { /* ticks ascending; those too close to the one before are left out */
     const double y = f->log_y ? mantissas[k % 10] * pow(10, from + k / 10) : (ceil(f->y0 / step) + k) * step;
@@ -136,10 +145,11 @@ static void add_axes(struct wn_text *t, const wn_plot *p, const struct frame *f)
     snprintf(text, sizeof text, "%.6g", y);
     add_label(t, LEFT - 8, at + 4, "end", "soft", text);
   }
-  for (int k = (int)ceil(f->x0 - 1e-9); k <= (int)floor(f->x1 + 1e-9); k++) {
-    const double at = place_x(f, ldexp(1, k));
+  const double x_step = f->x_linear && f->x1 > f->x0 ? even_step(f->x1 - f->x0) : 1;
+  for (double k = ceil(f->x0 / x_step - 1e-9); k <= floor(f->x1 / x_step + 1e-9); k++) {
+    const double x = f->x_linear ? k * x_step : exp2(k), at = place_x(f, x);
     add_line(t, "grid", at, TOP, at, bottom);
-    snprintf(text, sizeof text, "%.6g", ldexp(1, k));
+    snprintf(text, sizeof text, "%.6g", x);
     add_label(t, at, bottom + 18, "middle", "soft", text);
   }
   add_line(t, "axis", LEFT, bottom, right, bottom);
@@ -160,7 +170,8 @@ static int by_place(const void *a, const void *b) {
 static void add_labels(struct wn_text *t, const wn_plot *p, const struct frame *f, struct label *labels) {
   int n = 0;
   for (int s = 0; s < p->series_count; s++)
-    if (p->series[s].count > 0 && p->series[s].label && log2(p->series[s].x[0]) < f->x0 + 0.3)
+    if (p->series[s].count > 0 && p->series[s].label &&
+        scale_x(f, p->series[s].x[0]) < f->x0 + (f->x_linear ? 0.04 * (f->x1 - f->x0) : 0.3))
       labels[n++] = (struct label){&p->series[s], fmax(place_y(f, p->series[s].y[0]), TOP)};
   if (n == 0) return;
   qsort(labels, (size_t)n, sizeof *labels, by_place);

@@ -7,11 +7,16 @@
  * key more says that the row keeps this one and nothing else: its weight is 1 whatever the logit. */
 #include "backends/cpu/attention_threshold.h"
 #include <math.h>
+#include <string.h>
 
 void wn_threshold_store(const struct wn_terms_strip *s, const float *tile, const float *F, const uint64_t *seen,
                         float *kept, int64_t stride) {
   for (int64_t i = 0; i < s->rows; i++) {
     const uint64_t bits = seen ? seen[i] : ~UINT64_C(0);
+    if (!F && bits == ~UINT64_C(0)) {
+      memcpy(kept + i * stride, tile + i * WN_TILE, (size_t)s->width * sizeof *kept);
+      continue;
+    }
     for (int64_t j = 0; j < s->width; j++) {
       const float x = F ? tile[i * WN_TILE + j] - F[i * WN_TILE + j] : tile[i * WN_TILE + j];
       kept[i * stride + j] = bits >> j & 1 ? x : -INFINITY;

@@ -1,0 +1,260 @@
+/* winnow analyze sweep: what a threshold of the attention's weight costs, from 0.05 to 1, and the smallest that keeps
+ * enough. */
+#include "analyze.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <winnow/report.h>
+#include "attention.h"
+#include "signals.h"
+
+struct result {
+  const wn_sweep_report *r;
+  bool text, tasks;
+  int64_t task_count;
+};
+
+/* ---- tasks ---- */
+
+struct tasks {
+  wn_sweep_task *items;
+  int32_t **ids; /* [3 count] */
+  int64_t count, room;
+};
+
+static void tasks_clear(struct tasks *t) {
+  for (int64_t i = 0; i < 3 * t->count; i++) wn_tokens_free(t->ids[i]);
+  free(t->ids), free(t->items);
+}
+
+/* `prompt` with {content} replaced. */
+static char *fill(const char *prompt, const char *content) {
+  const char *at = strstr(prompt, "{content}");
+  const size_t n = strlen(prompt) + strlen(content) + 1;
+  char *out = malloc(n);
+  if (!out) return NULL;
+  if (at)
+    snprintf(out, n, "%.*s%s%s", (int)(at - prompt), prompt, content, at + strlen("{content}"));
+  else
+    snprintf(out, n, "%s", prompt);
+  return out;
+}
+
+static int encode(struct analysis *a, const char *text, bool start, int32_t **ids, int64_t *count) {
+  size_t n = 0;
+  if (!text) return cli_error("out of memory");
+  const bool bos = start && wn_tokenizer_bos(a->tok) >= 0;
+  if (wn_tokenizer_encode(a->ctx, a->tok, text, strlen(text), bos, false, ids, &n) != WN_OK)
+    return cli_error("%s", wn_context_error(a->ctx));
+  *count = (int64_t)n;
+  return 0;
+}
+
+/* One line: {"prompt": "... {content} ...", "content": "...", "answer": "..."}. */
+static int add_task(struct analysis *a, const char *path, int64_t line, const json_t *object, struct tasks *t) {
+  const char *prompt = json_string_value(json_object_get(object, "prompt"));
+  const char *content = json_string_value(json_object_get(object, "content"));
+  const char *answer = json_string_value(json_object_get(object, "answer"));
+  if (!prompt || !content || !answer || !*answer || !strstr(prompt, "{content}"))
+    return cli_error("%s:%" PRId64 ": expected strings \"prompt\" (with {content} in it), \"content\" and \"answer\"",
+                     path, line);
+  if (t->count == t->room) {
+    const int64_t room = 2 * t->room + 64;
+    wn_sweep_task *items = realloc(t->items, (size_t)room * sizeof *items);
+    if (items) t->items = items;
+    int32_t **ids = realloc(t->ids, (size_t)(3 * room) * sizeof *ids);
+    if (ids) t->ids = ids;
+    if (!items || !ids) return cli_error("out of memory");
+    t->room = room;
+  }
+  wn_sweep_task *one = &t->items[t->count];
+  int32_t **ids = t->ids + 3 * t->count++;
+  ids[0] = ids[1] = ids[2] = NULL;
+  char *whole = fill(prompt, content), *bare = fill(prompt, "");
+  int code = encode(a, whole, true, &ids[0], &one->prompt_count);
+  if (!code) code = encode(a, bare, true, &ids[1], &one->bare_count);
+  if (!code) code = encode(a, answer, false, &ids[2], &one->answer_count);
+  free(whole), free(bare);
+  one->prompt = ids[0], one->bare = ids[1], one->answer = ids[2];
+  return code;
+}
+
+static int load_tasks(struct analysis *a, const char *path, struct tasks *t) {
+  char *text = NULL;
+  size_t bytes = 0;
+  if (!a->tok && wn_tokenizer_load(a->ctx, a->tokenizer ? a->tokenizer : a->model_dir, &a->tok) != WN_OK)
+    return cli_fail(a->ctx, WN_ERR_IO);
+  int code = cli_read_file(path, &text, &bytes);
+  int64_t line = 0;
+  for (char *at = text, *next; !code && at && *at; at = next) {
+    next = strchr(at, '\n');
+    if (next) *next++ = 0;
+    line++;
+    if (strspn(at, " \t\r") != strlen(at)) {
+      json_error_t error;
+      json_t *object = json_loads(at, JSON_REJECT_DUPLICATES, &error);
+      code = object ? add_task(a, path, line, object, t)
+                    : cli_error("%s:%" PRId64 ": not JSON: %s", path, line, error.text);
+      json_decref(object);
+    }
+    if (!next) break;
+  }
+  free(text);
+  if (!code && t->count == 0) code = cli_error("%s: no tasks", path);
+  return code;
+}
+
+/* ---- results ---- */
+
+static json_t *point_json(const struct result *s, const wn_sweep_point *p) {
+  json_t *one = json_pack("{s:f}", "tau", p->tau);
+  if (s->text) {
+    json_object_set_new(one, "loss", json_real(p->loss));
+    json_object_set_new(one, "perplexity", json_real(p->perplexity));
+    json_object_set_new(one, "accuracy", json_real(p->accuracy));
+  }
+  if (s->tasks) json_object_set_new(one, "exact_match", json_real(p->exact));
+  return one;
+}
+
+static json_t *best_json(const struct result *s, int best) {
+  return best < 0 ? json_null() : json_real(s->r->point[best].tau);
+}
+
+static json_t *result_json(const struct analysis *a, const struct result *s) {
+  json_t *points = json_array();
+  for (int i = 0; i < s->r->count; i++) json_array_append_new(points, point_json(s, &s->r->point[i]));
+  json_t *baseline = point_json(s, &s->r->baseline);
+  json_object_del(baseline, "tau");
+  json_t *j = json_pack("{s:s, s:f, s:I, s:I, s:o, s:o, s:o}", "model", a->model_dir, "gamma", s->r->gamma, "tokens",
+                        (json_int_t)s->r->full.tokens, "tasks", (json_int_t)s->task_count, "baseline", baseline, "full",
+                        point_json(s, &s->r->full), "taus", points);
+  if (s->text) json_object_set_new(j, "best_by_loss", best_json(s, s->r->best_loss));
+  if (s->text) json_object_set_new(j, "best_by_accuracy", best_json(s, s->r->best_accuracy));
+  if (s->tasks) json_object_set_new(j, "best_by_tasks", best_json(s, s->r->best_exact));
+  return j;
+}
+
+static void csv_line(FILE *f, const struct result *s, const char *name, const wn_sweep_point *p) {
+  fprintf(f, "%s", name);
+  if (s->text) fprintf(f, ",%.9g,%.9g,%.9g", p->loss, p->perplexity, p->accuracy);
+  if (s->tasks) fprintf(f, ",%.9g", p->exact);
+  fputc('\n', f);
+}
+
+static void result_csv(FILE *f, const void *what) {
+  const struct result *s = what;
+  char name[32];
+  fprintf(f, "tau%s%s\n", s->text ? ",loss,perplexity,accuracy" : "", s->tasks ? ",exact_match" : "");
+  csv_line(f, s, "baseline", &s->r->baseline);
+  for (int i = 0; i < s->r->count; i++) {
+    snprintf(name, sizeof name, "%.9g", s->r->point[i].tau);
+    csv_line(f, s, name, &s->r->point[i]);
+  }
+}
+
+static void print_line(const struct result *s, const char *name, const wn_sweep_point *p) {
+  printf("%10s", name);
+  if (s->text) printf("%10.4f%12.2f%10.4f", p->loss, p->perplexity, p->accuracy);
+  if (s->tasks) printf("%14.4f", p->exact);
+  putchar('\n');
+}
+
+static void print_best(const struct result *s, const char *metric, int best) {
+  if (best < 0)
+    printf("  by %-9s none\n", metric);
+  else
+    printf("  by %-9s %g\n", metric, s->r->point[best].tau);
+}
+
+static void result_print(const struct analysis *a, const void *what) {
+  const struct result *s = what;
+  char name[32];
+  printf("%s", a->model_dir);
+  if (s->text) printf(", %" PRIu64 " tokens", s->r->full.tokens);
+  if (s->tasks) printf(", %" PRId64 " tasks", s->task_count);
+  printf("\n\n       tau%s%s\n", s->text ? "      loss  perplexity  accuracy" : "", s->tasks ? "   exact match" : "");
+  print_line(s, "no content", &s->r->baseline);
+  for (int i = 0; i < s->r->count; i++) {
+    snprintf(name, sizeof name, "%g", s->r->point[i].tau);
+    print_line(s, name, &s->r->point[i]);
+  }
+  print_line(s, "all", &s->r->full);
+  printf("\nthe smallest tau from which on %g of the improvement over no content is kept\n", s->r->gamma);
+  if (s->text) print_best(s, "loss", s->r->best_loss), print_best(s, "accuracy", s->r->best_accuracy);
+  if (s->tasks) print_best(s, "tasks", s->r->best_exact);
+}
+
+static void on_share(void *user, uint64_t done, uint64_t total) {
+  cli_progress_update(user, done, total, NULL);
+}
+
+int analyze_sweep(int argc, char **argv) {
+  struct analysis a = {.common = CLI_COMMON_DEFAULTS, .command = "winnow analyze sweep"};
+  const char *taus_text = "0.05:1:0.05", *control_text = "special", *svg = NULL, *tasks_path = NULL;
+  double taus[64];
+  wn_sweep_options choice = {.taus = taus, .tau_count = 64, .gamma = 0.95};
+  const struct cli_option options[] = {
+      {.name = "taus",
+       .type = CLI_STRING,
+       .out = &taus_text,
+       .metavar = "A:B:STEP",
+       .help = "shares of the content's weight that are kept, or a list as 0.5,0.9"},
+      {.name = "tasks",
+       .type = CLI_STRING,
+       .out = &tasks_path,
+       .metavar = "FILE",
+       .help = "JSON lines with \"prompt\" (has {content} in it), \"content\", \"answer\""},
+      {.name = "gamma",
+       .type = CLI_DOUBLE,
+       .out = &choice.gamma,
+       .metavar = "X",
+       .help = "part of the improvement over no content that is to be kept",
+       .min = 0.001,
+       .max = 0.999},
+      CLI_CONTROL_OPTION(&control_text),
+      {.name = "svg", .type = CLI_STRING, .out = &svg, .metavar = "FILE", .help = "a plot: what is kept against tau"},
+      ANALYZE_OPTIONS(&a)};
+  const struct cli_spec spec = {
+      .command = a.command,
+      .summary =
+          "Perplexity, accuracy and answered tasks under a threshold tau of the attention's weight: each row attends\n"
+          "to the fewest tokens that reach it. The smallest tau that keeps enough of the performance.",
+      .options = options,
+      .option_count = CLI_COUNT(options),
+      .positional = "[DIR]",
+      .positional_max = 1,
+      .epilog =
+          "After Fernandez, Unsal, \"How Much Attention is 'All You Need'?\", section 4.2. Without the content: of a\n"
+          "text, each token predicted from the one before it alone; of tasks, the prompt without {content}. A task\n"
+          "counts where greedy decoding gives the answer's tokens."};
+  struct tasks tasks = {0};
+  int32_t *ids = NULL;
+  int code = analysis_open(&a, &spec, argc, argv);
+  if (!code) code = analysis_taus(&a, taus_text, taus, &choice.tau_count);
+  if (!code) code = analysis_control(&a, control_text, &ids, &choice.control_count);
+  if (!code && !a.text && !a.data && !tasks_path)
+    code = cli_usage_error(a.command, "a text or tasks are needed: --text, --data or --tasks");
+  if (!code && tasks_path) code = load_tasks(&a, tasks_path, &tasks);
+  wn_sweep_report *report = NULL;
+  if (!code) {
+    const wn_analysis_input input = analysis_input(&a);
+    choice.control = ids, choice.tasks = tasks.items, choice.task_count = tasks.count;
+    choice.progress = on_share, choice.user = &a.bar;
+    a.eval.progress = NULL; /* shares are shown, not batches */
+    cli_progress_begin(&a.bar, &a.common, "sweep", "shares");
+    cli_signals_begin(a.ctx);
+    const wn_status status = wn_analyze_sweep(a.ctx, a.model, a.text || a.data ? &input : NULL, &choice, &report);
+    cli_signals_end();
+    cli_progress_end(&a.bar);
+    code = analysis_end(&a, status);
+  }
+  const struct result s = {report, a.text || a.data, tasks.count > 0, tasks.count};
+  if (!code && svg) code = analysis_end(&a, wn_sweep_save_svg(a.ctx, report, "Performance under a threshold", svg));
+  if (!code) code = analysis_deliver(&a, result_json(&a, &s), result_csv, result_print, &s);
+  tasks_clear(&tasks);
+  free(ids);
+  wn_sweep_report_destroy(report);
+  analysis_close(&a);
+  return code;
+}

@@ -1,0 +1,243 @@
+/* What heads look at: similarity of values and outputs, entropy, sinks, distances; from each row's weights as they go
+ * by. Cost: an evaluation, and one logarithm for each weight; rows of 64 are held at a time (ops/attention.h: look). */
+#include "analyze/input.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/error.h"
+
+/* Sums over rows of one head. */
+struct sums {
+  double self, entropy, effective, first, early, control, learned, distance, octave[WN_LOOK_OCTAVES];
+  double output; /* of cosines, over `outputs` rows */
+  uint64_t rows, outputs;
+};
+
+struct report {
+  wn_look_report r; /* first: what the caller holds */
+  struct wn_arena arena;
+};
+
+struct watch {
+  wn_context *ctx;
+  const struct wn_model *model;
+  wn_status status;
+  wn_look_report *r;
+  struct wn_analysis_batch batch;
+  int64_t B, T;      /* there is room for */
+  struct sums *sums; /* [threads,H] of the layer at hand */
+  struct sums *all;  /* [L,H] */
+  double *values;    /* [L,Hkv] sums over documents of the values' mean cosine */
+  double *direction; /* [D] */
+  uint64_t documents;
+  int threads;
+};
+
+static double number(const void *x, int64_t i, wn_dtype dtype) {
+  return dtype == WN_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
+}
+
+static int octave_of(int64_t x) { /* 0; 1; 2, 3; 4 to 7; ... */
+  int k = 0;
+  while (k < WN_LOOK_OCTAVES - 1 && x >> k) k++;
+  return k;
+}
+
+static void look_row(const struct watch *w, const struct wn_attention_view *v, int64_t i, struct sums *s) {
+  const int64_t t = v->r + i, T = w->batch.T, first = wn_analysis_first(&w->batch, v->b, t);
+  const float *row = v->w + i * v->stride;
+  const uint8_t *control = w->batch.control + v->b * T;
+  double entropy = 0, rest = 1, distance = 0;
+  for (int64_t j = first; j <= t; j++) {
+    const double x = (double)row[j];
+    if (!(x > 0)) continue;
+    rest -= x;
+    entropy -= x * log2(x);
+    distance += x * (double)(t - j);
+    s->octave[octave_of(t - j)] += x;
+    if (control[j]) s->control += x;
+    if (j < first + w->r->early) s->early += x;
+  }
+  if (rest > 1e-6) entropy -= rest * log2(rest), s->learned += rest; /* what learned sinks take */
+  s->self += (double)row[t];
+  s->first += (double)row[first];
+  s->entropy += entropy;
+  s->effective += exp2(entropy);
+  s->distance += distance;
+  s->rows++;
+}
+
+static void on_rows(void *user, const struct wn_attention_view *v) {
+  struct watch *w = user;
+  struct sums *s = &w->sums[v->thread * w->r->heads + v->h];
+  for (int64_t i = 0; i < v->rows; i++)
+    if (v->r + i < w->batch.end[v->b]) look_row(w, v, i, s);
+}
+
+static void on_batch(void *user, const struct wn_batch *batch) {
+  struct watch *w = user;
+  if (w->status != WN_OK) return;
+  wn_analysis_batch_take(&w->batch, batch);
+  for (int64_t b = 0; b < batch->B; b++) {
+    w->r->tokens += (uint64_t)w->batch.end[b];
+    for (int64_t t = 1; t < w->batch.end[b]; t++) /* documents with a second row */
+      w->documents += wn_analysis_first(&w->batch, b, t) == t - 1;
+  }
+}
+
+static void on_attention(void *user, const struct wn_run *run, int64_t l, struct wn_attention *a) {
+  struct watch *w = user;
+  (void)l;
+  if (w->status != WN_OK) return;
+  if (!w->sums || run->B > w->B || run->T > w->T) { /* when the workspace is made */
+    void *memory;
+    w->B = run->B, w->T = run->T, w->threads = run->exec.threads;
+    wn_free(w->sums);
+    w->sums = NULL;
+    w->status = wn_analysis_batch_reserve(w->ctx, &w->batch, run->B, run->T);
+    if (w->status == WN_OK)
+      w->status = wn_alloc(w->ctx, "sums of heads", (size_t)(w->threads * w->r->heads) * sizeof(struct sums), &memory);
+    if (w->status != WN_OK) return;
+    w->sums = memory;
+  }
+  a->look.rows = on_rows;
+  a->look.user = w;
+}
+
+/* Mean cosine of pairs of values of one document: (|sum of directions|^2 - n) / (n (n - 1)). */
+static double similarity(const void *v, int64_t at, int64_t step, int64_t n, int64_t D, wn_dtype dtype, double *sum) {
+  double square = 0, unit = 0;
+  memset(sum, 0, (size_t)D * sizeof *sum);
+  for (int64_t t = 0; t < n; t++) {
+    double size = 0;
+    for (int64_t d = 0; d < D; d++) size += number(v, at + t * step + d, dtype) * number(v, at + t * step + d, dtype);
+    if (!(size > 0)) continue;
+    unit++;
+    for (int64_t d = 0; d < D; d++) sum[d] += number(v, at + t * step + d, dtype) / sqrt(size);
+  }
+  for (int64_t d = 0; d < D; d++) square += sum[d] * sum[d];
+  return (square - unit) / ((double)n * (double)(n - 1));
+}
+
+/* Cosine of a row's output and its own value. */
+static void look_output(const void *y, int64_t at, const void *v, int64_t own, int64_t D, wn_dtype dtype,
+                        struct sums *s) {
+  double along = 0, yy = 0, vv = 0;
+  for (int64_t d = 0; d < D; d++) {
+    const double a = number(y, at + d, dtype), b = number(v, own + d, dtype);
+    along += a * b, yy += a * a, vv += b * b;
+  }
+  if (!(yy > 0 && vv > 0)) return;
+  s->output += along / sqrt(yy * vv);
+  s->outputs++;
+}
+
+static void add(struct sums *to, const struct sums *from) {
+  to->self += from->self, to->entropy += from->entropy, to->effective += from->effective;
+  to->first += from->first, to->early += from->early, to->control += from->control;
+  to->learned += from->learned, to->distance += from->distance, to->rows += from->rows;
+  for (int k = 0; k < WN_LOOK_OCTAVES; k++) to->octave[k] += from->octave[k];
+}
+
+static void on_layer(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *acts) {
+  struct watch *w = user;
+  const wn_model_config *c = &w->model->config;
+  const int64_t H = c->heads, Hkv = c->kv_heads, D = c->head_size, N = (H + 2 * Hkv) * D, T = run->T;
+  const wn_dtype dtype = run->exec.dtype;
+  const int64_t values = (H + Hkv) * D;
+  if (w->status != WN_OK) return;
+  for (int thread = 0; thread < w->threads; thread++)
+    for (int64_t h = 0; h < H; h++) add(&w->all[l * H + h], &w->sums[thread * H + h]);
+  memset(w->sums, 0, (size_t)(w->threads * H) * sizeof *w->sums);
+  for (int64_t b = 0; b < run->B; b++) {
+    const int64_t end = w->batch.end[b];
+    for (int64_t t = 0; t < end; t++)
+      for (int64_t h = 0; h < H; h++)
+        look_output(acts->att, ((b * T + t) * H + h) * D, acts->qkv, (b * T + t) * N + values + h / (H / Hkv) * D, D,
+                    dtype, &w->all[l * H + h]);
+    for (int64_t from = 0, to; from < end; from = to) {
+      for (to = from + 1; to < end && wn_analysis_first(&w->batch, b, to) == wn_analysis_first(&w->batch, b, from);)
+        to++;
+      for (int64_t g = 0; g < Hkv && to - from > 1; g++)
+        w->values[l * Hkv + g] +=
+            similarity(acts->qkv, (b * T + from) * N + values + g * D, N, to - from, D, dtype, w->direction);
+    }
+  }
+}
+
+static void take(const struct watch *w, const struct sums *s, double values, wn_look_head *out) {
+  const double n = s->rows > 0 ? (double)s->rows : 1;
+  *out = (wn_look_head){.value_similarity = w->documents > 0 ? values / (double)w->documents : 0,
+                        .self_weight = s->self / n,
+                        .output_similarity = s->outputs > 0 ? s->output / (double)s->outputs : 0,
+                        .entropy = s->entropy / n,
+                        .effective = s->effective / n,
+                        .first = s->first / n,
+                        .early = s->early / n,
+                        .control = s->control / n,
+                        .learned = s->learned / n,
+                        .distance = s->distance / n};
+  for (int k = 0; k < WN_LOOK_OCTAVES; k++) out->octave[k] = s->octave[k] / n;
+}
+
+/* Means over heads: every field is a double. */
+static void mean_of(const wn_look_head *heads, int64_t count, wn_look_head *out) {
+  enum { FIELDS = sizeof(wn_look_head) / sizeof(double) };
+  double sum[FIELDS] = {0}, one[FIELDS];
+  for (int64_t h = 0; h < count; h++) {
+    memcpy(one, &heads[h], sizeof one);
+    for (int i = 0; i < FIELDS; i++) sum[i] += one[i] / (double)count;
+  }
+  memcpy(out, sum, sizeof sum);
+}
+
+wn_status wn_analyze_look(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
+                          const wn_look_options *options, wn_look_report **out) {
+  const wn_model_config *c = &model->config;
+  const size_t L = (size_t)c->layers, H = (size_t)c->heads;
+  *out = NULL;
+  WN_TRY(wn_analysis_check(ctx, model, input, "attention"));
+  if (options->early < 1)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "attention: first %lld tokens, expected at least 1",
+                   (long long)options->early);
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "report of attention", sizeof(struct report), &memory));
+  struct report *r = memory;
+  struct watch w = {.ctx = ctx, .model = model, .r = &r->r};
+  struct wn_arena scratch = {0};
+  r->r.layers = c->layers, r->r.heads = c->heads, r->r.early = options->early;
+  wn_arena_plan(&r->arena, "layers", L * sizeof *r->r.layer, (void **)&r->r.layer);
+  wn_arena_plan(&r->arena, "heads", L * H * sizeof *r->r.head, (void **)&r->r.head);
+  wn_arena_plan(&scratch, "sums", L * H * sizeof *w.all, (void **)&w.all);
+  wn_arena_plan(&scratch, "values", L * (size_t)c->kv_heads * sizeof *w.values, (void **)&w.values);
+  wn_arena_plan(&scratch, "direction", (size_t)c->head_size * sizeof *w.direction, (void **)&w.direction);
+  const struct wn_layer_observer observer = {
+      .layer = on_layer, .user = &w, .batch = on_batch, .attention = on_attention};
+  wn_status status = wn_arena_allocate(ctx, &r->arena, "report of attention");
+  if (status == WN_OK) status = wn_arena_allocate(ctx, &scratch, "sums of attention");
+  if (status == WN_OK) status = wn_analysis_batch_init(ctx, model, options->control, options->control_count, &w.batch);
+  if (status == WN_OK) status = wn_analysis_run(ctx, model, input, &observer, &r->r.eval);
+  if (w.status != WN_OK) status = w.status;
+  for (int64_t l = 0; status == WN_OK && l < c->layers; l++) {
+    for (int64_t h = 0; h < c->heads; h++)
+      take(&w, &w.all[l * c->heads + h], w.values[l * c->kv_heads + h / (c->heads / c->kv_heads)],
+           &r->r.head[l * c->heads + h]);
+    mean_of(r->r.head + l * c->heads, c->heads, &r->r.layer[l]);
+  }
+  wn_analysis_batch_clear(&w.batch);
+  wn_free(w.sums);
+  wn_arena_clear(&scratch);
+  if (status == WN_OK)
+    *out = &r->r;
+  else
+    wn_look_report_destroy(&r->r);
+  return status;
+}
+
+void wn_look_report_destroy(wn_look_report *report) {
+  struct report *r = (struct report *)(void *)report;
+  if (!r) return;
+  wn_arena_clear(&r->arena);
+  wn_free(r);
+}
