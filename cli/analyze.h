@@ -56,5 +56,7 @@ int analysis_control(struct analysis *a, const char *text, int32_t **ids, int *c
 
 int analyze_meaningful(int argc, char **argv);
 int analyze_sweep(int argc, char **argv);
+int analyze_attention(int argc, char **argv);
+int analyze_survival(int argc, char **argv);
 
 #endif

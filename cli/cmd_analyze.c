@@ -284,6 +284,8 @@ int cmd_analyze(int argc, char **argv) {
   const struct cli_command commands[] = {
       {"meaningful", "tokens needed for shares of the attention, by context length; fits", analyze_meaningful},
       {"sweep", "perplexity, accuracy and tasks under a threshold; the smallest that keeps enough", analyze_sweep},
+      {"attention", "similarity bias, entropy, sinks, distances", analyze_attention},
+      {"survival", "which tokens budgets keep, and for how long", analyze_survival},
       {"spans", "adaptive and dynamic spans: by head, operations, memory", analyze_spans},
   };
   return cli_dispatch("winnow analyze", "What a model has learned to look at.", commands, CLI_COUNT(commands), argc,

@@ -146,6 +146,10 @@ wn_status wn_page_save(wn_page *page, const char *path, size_t *bytes);
 wn_status wn_page_html(wn_page *page, char **out, size_t *bytes);
 /* The part of each metric's improvement over the baseline that is kept, against tau. */
 wn_status wn_sweep_save_svg(wn_context *ctx, const wn_sweep_report *report, const char *title, const char *path);
+/* The three similarities by layer. */
+wn_status wn_look_save_svg(wn_context *ctx, const wn_look_report *report, const char *title, const char *path);
+/* The share of tokens still held against their age, a line a policy. */
+wn_status wn_survival_save_svg(wn_context *ctx, const wn_survival_report *report, const char *title, const char *path);
 
 /* ---- event files for TensorBoard ---- */
 

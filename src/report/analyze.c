@@ -106,3 +106,52 @@ wn_status wn_sweep_save_svg(wn_context *ctx, const wn_sweep_report *r, const cha
                         .x_linear = true};
   return wn_plot_save_svg(ctx, &plot, path);
 }
+
+wn_status wn_look_save_svg(wn_context *ctx, const wn_look_report *r, const char *title, const char *path) {
+  enum { LINES = 3 };
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "points", (size_t)r->layers * (LINES + 1) * sizeof(double), &memory));
+  double *x = memory, *y = x + r->layers;
+  static const char *const names[LINES] = {"cos(v_i, v_j)", "a_ii", "cos(y_i, v_i)"};
+  wn_plot_series series[LINES];
+  for (int64_t l = 0; l < r->layers; l++) {
+    x[l] = (double)l + 1;
+    y[l] = r->layer[l].value_similarity;
+    y[r->layers + l] = r->layer[l].self_weight;
+    y[2 * r->layers + l] = r->layer[l].output_similarity;
+  }
+  for (int i = 0; i < LINES; i++)
+    series[i] = (wn_plot_series){.colour = i, .count = r->layers, .x = x, .y = y + i * r->layers};
+  const wn_plot plot = {.title = title,
+                        .x_label = "layer, from 1",
+                        .y_label = "mean over heads",
+                        .series = series,
+                        .series_count = LINES,
+                        .colours = names,
+                        .colour_count = LINES,
+                        .x_linear = true};
+  const wn_status status = wn_plot_save_svg(ctx, &plot, path);
+  wn_free(memory);
+  return status;
+}
+
+wn_status wn_survival_save_svg(wn_context *ctx, const wn_survival_report *r, const char *title, const char *path) {
+  double x[WN_SURVIVAL_AGES];
+  wn_plot_series series[WN_POLICY_COUNT];
+  const char *names[WN_POLICY_COUNT];
+  for (int k = 0; k < WN_SURVIVAL_AGES; k++) x[k] = ldexp(1, k);
+  for (int i = 0; i < r->count && i < WN_POLICY_COUNT; i++) {
+    names[i] = wn_policy_name(r->policy[i].policy);
+    series[i] = (wn_plot_series){.colour = i, .x = x, .y = r->policy[i].alive};
+    while (series[i].count < WN_SURVIVAL_AGES && r->policy[i].alive[series[i].count] >= 0) series[i].count++;
+  }
+  const wn_plot plot = {.title = title,
+                        .x_label = "rows after the token's own",
+                        .y_label = "share still held",
+                        .series = series,
+                        .series_count = r->count,
+                        .colours = names,
+                        .colour_count = r->count,
+                        .colour_title = "policy"};
+  return wn_plot_save_svg(ctx, &plot, path);
+}

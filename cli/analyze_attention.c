@@ -1,0 +1,275 @@
+/* winnow analyze attention: similarity, entropy, sinks and distances; winnow analyze survival: what budgets keep. */
+#include "analyze.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <winnow/report.h>
+#include "attention.h"
+#include "budgets.h"
+#include "signals.h"
+
+/* ---- attention ---- */
+
+static json_t *head_json(const wn_look_head *h) {
+  json_t *octaves = json_array();
+  int last = 0;
+  for (int k = 0; k < WN_LOOK_OCTAVES; k++)
+    if (h->octave[k] > 0) last = k;
+  for (int k = 0; k <= last; k++) json_array_append_new(octaves, json_real(h->octave[k]));
+  return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "value_similarity", h->value_similarity,
+                   "self_weight", h->self_weight, "output_similarity", h->output_similarity, "entropy_bits", h->entropy,
+                   "effective_keys", h->effective, "first_token", h->first, "first_tokens", h->early, "control_tokens",
+                   h->control, "learned_sinks", h->learned, "distance", h->distance, "weight_by_distance", octaves);
+}
+
+static json_t *look_json(const struct analysis *a, const wn_look_report *r) {
+  json_t *layers = json_array();
+  for (int64_t l = 0; l < r->layers; l++) {
+    json_t *layer = head_json(&r->layer[l]), *heads = json_array();
+    for (int64_t h = 0; h < r->heads; h++) json_array_append_new(heads, head_json(&r->head[l * r->heads + h]));
+    json_object_set_new(layer, "heads", heads);
+    json_array_append_new(layers, layer);
+  }
+  return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:o}", "model", a->model_dir, "layers", (json_int_t)r->layers,
+                   "heads", (json_int_t)r->heads, "tokens", (json_int_t)r->tokens, "first_tokens", (json_int_t)r->early,
+                   "perplexity", r->eval.perplexity, "by_layer", layers);
+}
+
+static void look_csv(FILE *f, const void *what) {
+  const wn_look_report *r = what;
+  fprintf(f, "layer,head,value_similarity,self_weight,output_similarity,entropy_bits,effective_keys,first_token,"
+             "first_tokens,control_tokens,learned_sinks,distance");
+  for (int k = 0; k < WN_LOOK_OCTAVES; k++) fprintf(f, ",distance_%lld", k ? 1ll << (k - 1) : 0ll);
+  fputc('\n', f);
+  for (int64_t i = 0; i < r->layers * r->heads; i++) {
+    const wn_look_head *h = &r->head[i];
+    fprintf(f, "%" PRId64 ",%" PRId64 ",%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g", i / r->heads, i % r->heads,
+            h->value_similarity, h->self_weight, h->output_similarity, h->entropy, h->effective, h->first, h->early,
+            h->control, h->learned, h->distance);
+    for (int k = 0; k < WN_LOOK_OCTAVES; k++) fprintf(f, ",%.6g", h->octave[k]);
+    fputc('\n', f);
+  }
+}
+
+static void look_print(const struct analysis *a, const void *what) {
+  const wn_look_report *r = what;
+  int last = 0;
+  for (int64_t l = 0; l < r->layers; l++)
+    for (int k = 0; k < WN_LOOK_OCTAVES; k++)
+      if (r->layer[l].octave[k] > 0 && k > last) last = k;
+  printf("%s: %" PRIu64 " tokens, perplexity %.2f, %" PRId64 " layers of %" PRId64 " heads\n\n", a->model_dir,
+         r->tokens, r->eval.perplexity, r->layers, r->heads);
+  printf("attention similarity bias, entropy and sinks, means over rows and heads\n"
+         "layer  cos(vi,vj)    a_ii  cos(yi,vi)   bits    keys   first  first%-3" PRId64 " control  distance%s\n",
+         r->early, r->layer[0].learned > 0 ? "  learned sinks" : "");
+  for (int64_t l = 0; l < r->layers; l++) {
+    const wn_look_head *h = &r->layer[l];
+    printf("%5" PRId64 "%12.3f%8.3f%12.3f%7.2f%8.1f%8.3f%9.3f%8.3f%10.1f", l, h->value_similarity, h->self_weight,
+           h->output_similarity, h->entropy, h->effective, h->first, h->early, h->control, h->distance);
+    if (r->layer[0].learned > 0) printf("%15.3f", h->learned);
+    putchar('\n');
+  }
+  printf("\nweight by distance, per cent\nlayer");
+  for (int k = 0; k <= last; k++) printf("%6lld%s", k ? 1ll << (k - 1) : 0ll, k > 1 ? "+" : " ");
+  putchar('\n');
+  for (int64_t l = 0; l < r->layers; l++) {
+    printf("%5" PRId64, l);
+    for (int k = 0; k <= last; k++) printf("%6.1f ", 100 * r->layer[l].octave[k]);
+    putchar('\n');
+  }
+}
+
+int analyze_attention(int argc, char **argv) {
+  struct analysis a = {.common = CLI_COMMON_DEFAULTS, .command = "winnow analyze attention"};
+  const char *control_text = "special", *svg = NULL;
+  wn_look_options choice = {.early = 4};
+  const struct cli_option options[] = {
+      {.name = "first",
+       .type = CLI_INT,
+       .out = &choice.early,
+       .metavar = "N",
+       .help = "tokens of a document's beginning whose weight is summed",
+       .min = 1,
+       .max = 1 << 20},
+      CLI_CONTROL_OPTION(&control_text),
+      {.name = "svg", .type = CLI_STRING, .out = &svg, .metavar = "FILE", .help = "a plot: the similarities by layer"},
+      ANALYZE_OPTIONS(&a)};
+  const struct cli_spec spec = {
+      .command = a.command,
+      .summary =
+          "What heads look at: the attention similarity bias, entropy, weight on first and on control tokens, and\n"
+          "weight by distance; by layer, and by head in --csv and --json.",
+      .options = options,
+      .option_count = CLI_COUNT(options),
+      .positional = "[DIR]",
+      .positional_max = 1,
+      .epilog =
+          "Similarities after Zhai, \"Exclusive Self Attention\", section 2. keys: 2 to the power of the entropy."};
+  int32_t *ids = NULL;
+  wn_look_report *report = NULL;
+  int code = analysis_open(&a, &spec, argc, argv);
+  if (!code) code = analysis_control(&a, control_text, &ids, &choice.control_count);
+  if (!code && !a.text && !a.data) code = cli_usage_error(a.command, "a text is needed: --text or --data");
+  if (!code) {
+    const wn_analysis_input input = analysis_input(&a);
+    choice.control = ids;
+    cli_progress_begin(&a.bar, &a.common, "attention", "batches");
+    cli_signals_begin(a.ctx);
+    const wn_status status = wn_analyze_look(a.ctx, a.model, &input, &choice, &report);
+    cli_signals_end();
+    cli_progress_end(&a.bar);
+    code = analysis_end(&a, status);
+  }
+  if (!code && svg) code = analysis_end(&a, wn_look_save_svg(a.ctx, report, "Attention similarity bias", svg));
+  if (!code) code = analysis_deliver(&a, look_json(&a, report), look_csv, look_print, report);
+  free(ids);
+  wn_look_report_destroy(report);
+  analysis_close(&a);
+  return code;
+}
+
+/* ---- survival ---- */
+
+static json_t *survival_json(const struct analysis *a, const wn_survival_report *r) {
+  json_t *policies = json_array();
+  for (int i = 0; i < r->count; i++) {
+    const wn_survival_policy *p = &r->policy[i];
+    json_t *alive = json_array(), *overlap = json_object();
+    for (int k = 0; k < WN_SURVIVAL_AGES && p->alive[k] >= 0; k++) json_array_append_new(alive, json_real(p->alive[k]));
+    for (int j = 0; j < r->count; j++)
+      json_object_set_new(overlap, wn_policy_name(r->policy[j].policy), json_real(r->overlap[i * r->count + j]));
+    json_array_append_new(policies,
+                          json_pack("{s:s, s:f, s:I, s:f, s:f, s:o, s:o}", "policy", wn_policy_name(p->policy),
+                                    "perplexity", p->perplexity, "tokens", (json_int_t)p->tokens, "lifetime",
+                                    p->lifetime, "evicted", p->evicted, "alive", alive, "overlap", overlap));
+  }
+  return json_pack("{s:s, s:o}", "model", a->model_dir, "policies", policies);
+}
+
+static void survival_csv(FILE *f, const void *what) {
+  const wn_survival_report *r = what;
+  fprintf(f, "policy,perplexity,tokens,lifetime,evicted");
+  for (int k = 0; k < WN_SURVIVAL_AGES; k++) fprintf(f, ",alive_%d", 1 << k);
+  for (int j = 0; j < r->count; j++) fprintf(f, ",overlap_%s", wn_policy_name(r->policy[j].policy));
+  fputc('\n', f);
+  for (int i = 0; i < r->count; i++) {
+    const wn_survival_policy *p = &r->policy[i];
+    fprintf(f, "%s,%.9g,%" PRIu64 ",%.6g,%.6g", wn_policy_name(p->policy), p->perplexity, p->tokens, p->lifetime,
+            p->evicted);
+    for (int k = 0; k < WN_SURVIVAL_AGES; k++) p->alive[k] < 0 ? fprintf(f, ",") : fprintf(f, ",%.6g", p->alive[k]);
+    for (int j = 0; j < r->count; j++) fprintf(f, ",%.6g", r->overlap[i * r->count + j]);
+    fputc('\n', f);
+  }
+}
+
+static void survival_print(const struct analysis *a, const void *what) {
+  const wn_survival_report *r = what;
+  int ages = 0;
+  while (ages < WN_SURVIVAL_AGES && r->policy[0].alive[ages] >= 0) ages++;
+  printf("%s\n\nshare of tokens still held so many rows after their own, of documents that long, per cent\npolicy    ",
+         a->model_dir);
+  for (int k = 0; k < ages; k++) printf("%7d", 1 << k);
+  printf("  lifetime  evicted  perplexity\n");
+  for (int i = 0; i < r->count; i++) {
+    const wn_survival_policy *p = &r->policy[i];
+    printf("%-10s", wn_policy_name(p->policy));
+    for (int k = 0; k < ages; k++) printf("%7.1f", 100 * p->alive[k]);
+    printf("%10.1f%8.1f%%%12.2f\n", p->lifetime, 100 * p->evicted, p->perplexity);
+  }
+  printf("\nof what a policy holds at the end of a sequence, what another holds too, per cent\n          ");
+  for (int j = 0; j < r->count; j++) printf("%10s", wn_policy_name(r->policy[j].policy));
+  putchar('\n');
+  for (int i = 0; i < r->count; i++) {
+    printf("%-10s", wn_policy_name(r->policy[i].policy));
+    for (int j = 0; j < r->count; j++) printf("%10.1f", 100 * r->overlap[i * r->count + j]);
+    putchar('\n');
+  }
+}
+
+/* "all": those that the model has; or names. */
+static int read_policies(const struct analysis *a, const char *text, const char *spec,
+                         const struct cli_policy_choices *choices, wn_budgets *budgets, int *count) {
+  const bool all = !strcmp(text, "all");
+  const wn_model_config *config = wn_model_config_get(a->model);
+  *count = 0;
+  for (const char *at = text; *at;) {
+    const size_t n = strcspn(at, ",");
+    for (int p = 0; p < WN_POLICY_COUNT; p++) {
+      const char *name = wn_policy_name((wn_policy)p);
+      if (!all && (strlen(name) != n || strncmp(name, at, n))) continue;
+      if (all && p == WN_POLICY_SELECTIVE && !config->attention.selective.enabled) continue;
+      for (int i = 0; i < *count; i++)
+        if (budgets[i].policy == (wn_policy)p)
+          return cli_usage_error(a->command, "--policies \"%s\": %s stands there twice", text, name);
+      wn_budgets *b = &budgets[(*count)++];
+      wn_budgets_init(b);
+      cli_policy_choices_apply(choices, b);
+      b->policy = (wn_policy)p;
+      if (wn_budgets_parse(a->ctx, config, spec, b) != WN_OK)
+        return cli_error("--budgets %s: %s", spec, wn_context_error(a->ctx));
+      b->policy = (wn_policy)p;
+      if (!all) break;
+      if (p == WN_POLICY_COUNT - 1) return 0;
+    }
+    if (*count == 0 || (!all && strncmp(wn_policy_name(budgets[*count - 1].policy), at, n)))
+      return cli_usage_error(a->command, "--policies \"%s\": expected all, or names of " CLI_POLICIES " with commas",
+                             text);
+    at += n;
+    if (*at == ',') at++;
+  }
+  return 0;
+}
+
+int analyze_survival(int argc, char **argv) {
+  struct analysis a = {.common = CLI_COMMON_DEFAULTS, .command = "winnow analyze survival"};
+  const char *spec_text = NULL, *policies = "all", *svg = NULL;
+  struct cli_policy_choices choices = CLI_POLICY_CHOICES_DEFAULTS;
+  wn_budgets budgets[WN_POLICY_COUNT] = {0};
+  const wn_budgets *list[WN_POLICY_COUNT];
+  int count = 0;
+  const struct cli_option options[] = {
+      {.name = "budgets",
+       .type = CLI_STRING,
+       .out = &spec_text,
+       .metavar = "SPEC",
+       .help = "tokens a layer holds: 64; 64,32,...; 0.25 of the context; 2MiB in all",
+       .required = true},
+      {.name = "policies",
+       .type = CLI_STRING,
+       .out = &policies,
+       .metavar = "NAMES",
+       .help = "all that the model can have, or names with commas: " CLI_POLICIES},
+      CLI_POLICY_CHOICES_OPTIONS(&choices),
+      {.name = "svg", .type = CLI_STRING, .out = &svg, .metavar = "FILE", .help = "a plot: tokens held against age"},
+      ANALYZE_OPTIONS(&a)};
+  const struct cli_spec spec = {
+      .command = a.command,
+      .summary = "Which tokens a cache under a budget holds and for how long, policy by policy, and how far policies\n"
+                 "agree on what to keep.",
+      .options = options,
+      .option_count = CLI_COUNT(options),
+      .positional = "[DIR]",
+      .positional_max = 1,
+      .epilog = "A token's lifetime is the number of rows that see it, its own first; until it is evicted or its\n"
+                "document ends."};
+  wn_survival_report *report = NULL;
+  int code = analysis_open(&a, &spec, argc, argv);
+  if (!code && !a.text && !a.data) code = cli_usage_error(a.command, "a text is needed: --text or --data");
+  if (!code) code = read_policies(&a, policies, spec_text, &choices, budgets, &count);
+  if (!code) {
+    const wn_analysis_input input = analysis_input(&a);
+    for (int i = 0; i < count; i++) list[i] = &budgets[i];
+    cli_progress_begin(&a.bar, &a.common, "survival", "batches");
+    cli_signals_begin(a.ctx);
+    const wn_status status = wn_analyze_survival(a.ctx, a.model, &input, list, count, &report);
+    cli_signals_end();
+    cli_progress_end(&a.bar);
+    code = analysis_end(&a, status);
+  }
+  if (!code && svg) code = analysis_end(&a, wn_survival_save_svg(a.ctx, report, "Tokens held under a budget", svg));
+  if (!code) code = analysis_deliver(&a, survival_json(&a, report), survival_csv, survival_print, report);
+  wn_survival_report_destroy(report);
+  for (int i = 0; i < WN_POLICY_COUNT; i++) wn_budgets_clear(&budgets[i]);
+  analysis_close(&a);
+  return code;
+}
