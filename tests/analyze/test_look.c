@@ -7,7 +7,7 @@
 #include "train/eval.h"
 #include "winnow/analyze.h"
 
-enum { L = 2, H = 4, HKV = 2, D = 6, T = 40, V = 256, ROWS = 3 * T, EARLY = 3 };
+enum { L = 2, H = 4, HKV = 2, D = 6, T = 40, V = 256, ROWS = 4 * T, EARLY = 3 };
 static const char text[] =
     "Heads look at what is near, at what stands first, and at marks that mean nothing; some look at all there is. "
     "Whoever wants to know must ask them.";

@@ -256,5 +256,21 @@ refuses "analyze spans: a text that is empty" 1 'empty\.txt' analyze spans dynam
 refuses "analyze spans: a text that is missing" 1 'missing\.txt' analyze spans dynamic --text missing.txt --quiet
 refuses "analyze spans: a token file that is missing" 1 'missing\.bin' analyze spans dynamic --data missing.bin --quiet
 refuses "analyze spans: a CSV file in no folder" 1 'nowhere/x' analyze spans spans --csv nowhere/x
+for leaf in meaningful sweep attention "survival --budgets 4"; do
+  refuses "analyze $leaf without a text" 2 'text' analyze $leaf --model whole
+  refuses "analyze $leaf: a text that is missing" 1 'missing\.txt' analyze $leaf --model whole --text missing.txt --quiet
+done
+refuses "analyze meaningful: shares that fall" 2 'ascending' analyze meaningful whole --text other.txt --taus 0.5,0.4
+refuses "analyze meaningful: shares that are none" 2 'ascending' analyze meaningful whole --text other.txt --taus 0:2:0.5
+refuses "analyze meaningful: control tokens that are no numbers" 2 'control' analyze meaningful whole --text other.txt --control 1,x
+refuses "analyze meaningful: control tokens beyond the vocabulary" 1 'vocabulary' analyze meaningful whole --text other.txt --control 99999999 --quiet
+refuses "analyze survival: a policy that is none" 2 'expected all' analyze survival whole --text other.txt --budgets 4 --policies h2o,none
+refuses "analyze survival without budgets" 2 'budgets is required' analyze survival whole --text other.txt
+printf '{"prompt": "no place", "content": "x", "answer": "y"}\n' >tasks.jsonl
+refuses "analyze sweep: a task without content" 1 'tasks\.jsonl:1: .*content' analyze sweep whole --tasks tasks.jsonl --quiet
+printf 'not json\n' >tasks.jsonl
+refuses "analyze sweep: tasks that are not JSON" 1 'tasks\.jsonl:1: not JSON' analyze sweep whole --tasks tasks.jsonl --quiet
+refuses "eval: an attention that needs parameters" 1 'other parameters' eval whole --text other.txt --attention sinks=2
+refuses "eval: an attention that is none" 1 'unknown key' eval whole --text other.txt --attention thrshold.tau=0.5
 refuses "analyze spans: text and data" 2 'exclude' analyze spans dynamic --text other.txt --data data/val.bin
 refuses "analyze spans: two on standard output" 2 'standard output' analyze spans spans --json --csv -

@@ -201,6 +201,15 @@ fi
 json "analyze spans" '(.layers | length) == 2 and (.layers[0].heads | length) == 2 and .span > 10 and .span < 30 and .operations_per_token.total < .operations_per_token.total_full and .layers[0].memory_tokens == 64' \
   analyze spans spans
 mean=$(jq '.span * 1000 | round' out)
+json "analyze meaningful" '(.fits | length) == 9 and (.lengths | length) > 3 and .lengths[0].shares[0].mean == 1 and (.lengths[-1].shares[0].layers[0].heads | length) > 0' \
+  analyze meaningful whole --text other.txt --taus 0.5,0.9,1 --svg needed.svg --svg-fits fits.svg --csv needed.csv
+grep -q '</svg>' needed.svg && grep -q '</svg>' fits.svg && pass "analyze meaningful draws" || fail "analyze meaningful draws" "$(ls)"
+is "analyze meaningful: CSV" "length,rows,context,content,tau,layer,head,mean,p10,p50,p90" "$(head -n 1 needed.csv)"
+json "analyze sweep" '(.taus | length) == 3 and .taus[2].loss == .full.loss and .baseline.loss > 0' \
+  analyze sweep whole --text other.txt --taus 0.3,0.6,1
+json "analyze attention" '.by_layer[0].heads[0].self_weight > 0 and .by_layer[0].entropy_bits > 0' analyze attention whole --text other.txt
+json "analyze survival" '([.policies[] | select(.policy == "h2o")][0].overlap.h2o) == 1' analyze survival whole --text other.txt --budgets 8
+json "eval under a threshold" '.loss > 0' eval whole --text other.txt --attention threshold.tau=0.5
 succeeds "analyze spans as text" analyze spans spans --csv spans.csv --out spans.json
 grep -q '^average span' out && pass "analyze spans prints the average" || fail "analyze spans prints the average" "$(cat out)"
 is "analyze spans: a line a head in CSV" "5 layer,head,span,keys" "$(wc -l <spans.csv | tr -d ' ') $(head -n 1 spans.csv)"

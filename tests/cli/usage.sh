@@ -1,6 +1,6 @@
 # Help, options, exit codes.
 commands="tokenizer data train adapt eval generate chat analyze prune info op bench"
-leaves=("tokenizer train" "tokenizer encode" "tokenizer decode" "data prepare" train adapt eval generate chat "analyze spans" "analyze meaningful" "prune search" "prune compare" info "op attention"
+leaves=("tokenizer train" "tokenizer encode" "tokenizer decode" "data prepare" train adapt eval generate chat "analyze spans" "analyze meaningful" "analyze sweep" "analyze attention" "analyze survival" "prune search" "prune compare" info "op attention"
         "bench op" "bench train" "bench decode")
 
 run "$winnow" --help
