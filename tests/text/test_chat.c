@@ -1,5 +1,5 @@
-/* Chat templates: each renders what the published template that it stands for writes (written out here by hand
-), is recognised in it, and keeps what users write from ending a turn. */
+/* Chat templates: each renders what the published template that it stands for writes (written out here by hand), is
+ * recognised in it, and keeps what users write from ending a turn. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
