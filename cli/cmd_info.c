@@ -1,4 +1,4 @@
-/* winnow info: what a checkpoint holds, or what this build and machine have. */
+/* winnow info: what a model's file or folder holds, or what this build and machine have. */
 #include "cmd.h"
 
 #include <inttypes.h>
@@ -98,53 +98,124 @@ static void print_mechanisms(const json_t *all, int64_t layers) {
   putchar('\n');
 }
 
-static int checkpoint(wn_context *ctx, const char *dir, bool json) {
-  wn_model *model = NULL;
-  char *config = NULL;
-  wn_status status = wn_model_load(ctx, dir, &model);
-  if (status == WN_OK) status = wn_model_config_json(ctx, wn_model_config_get(model), &config);
-  int code = status == WN_OK ? 0 : cli_fail(ctx, status);
-  wn_tokenizer *tok = NULL;
-  if (!code && wn_tokenizer_load(ctx, dir, &tok) != WN_OK) tok = NULL; /* a checkpoint may have none */
-  uint64_t parameters = code ? 0 : wn_model_parameter_count(model);
-  int count = code ? 0 : wn_model_tensor_count(model);
-  json_t *tensors = json_array(), *uses = code ? json_array() : mechanisms(wn_model_config_get(model));
-  if (!code && !json) {
-    printf("%s: %" PRIu64 " parameters (%s), %d tensors, tokenizer %s\n", dir, parameters,
-           cli_count((double)parameters), count, tok ? wn_tokenizer_kind(tok) : "none");
-    print_mechanisms(uses, wn_model_config_get(model)->layers);
-  }
-  for (int i = 0; i < count && !code; i++) {
-    wn_tensor_info e;
-    char types[64];
-    status = wn_model_tensor_info(model, i, &e);
-    if (status == WN_OK) types_text(&e, types, sizeof types);
-    if (status != WN_OK) {
-      code = cli_fail(ctx, status);
-    } else if (json) {
-      json_t *shape = json_array();
-      for (int d = 0; d < e.ndim; d++) json_array_append_new(shape, json_integer(e.shape[d]));
-      json_array_append_new(
-          tensors, json_pack("{s:s, s:s, s:o}", "name", e.name, "dtype", types, "shape", shape));
-    } else {
-      char shape[128];
-      shape_text(&e, shape, sizeof shape);
-      printf("  %-44s %s %s\n", e.name, types, shape);
+/* Bytes and tensors of each storage type. */
+static json_t *types(const wn_model *model) {
+  json_t *all = json_object();
+  for (int t = 0; t < WN_GGUF_TYPE_COUNT; t++) {
+    json_int_t tensors = 0, bytes = 0;
+    for (int i = 0; i < wn_model_tensor_count(model); i++) {
+      wn_tensor_info e;
+      if (wn_model_tensor_info(model, i, &e) != WN_OK || e.parts == 0) continue;
+      if (e.types[0] == (wn_gguf_type)t)
+        tensors++, bytes += (json_int_t)e.bytes; /* runs of other types: with the first */
     }
+    if (tensors)
+      json_object_set_new(all, wn_gguf_type_name((wn_gguf_type)t),
+                          json_pack("{s:I, s:I}", "tensors", tensors, "bytes", bytes));
   }
-  if (!code && json) {
-    json_t *j = json_pack("{s:s, s:I, s:i, s:o, s:O, s:o, s:o}", "model", dir, "parameters", (json_int_t)parameters,
-                          "tensor_count", count, "tokenizer", tok ? json_string(wn_tokenizer_kind(tok)) : json_null(),
-                          "mechanisms", uses, "config", json_loads(config, 0, NULL), "tensors", json_incref(tensors));
-    code = cli_print_json(j);
-  } else if (!code) {
-    printf("\n%s\n", config);
+  return all;
+}
+
+static void print_types(const json_t *all) {
+  const char *name;
+  json_t *type;
+  printf("weights:   ");
+  bool first = true;
+  json_object_foreach((json_t *)(uintptr_t)all, name, type) {
+    printf("%s%s %s in %" JSON_INTEGER_FORMAT " tensors", first ? " " : ", ", name,
+           cli_bytes((double)json_integer_value(json_object_get(type, "bytes"))),
+           json_integer_value(json_object_get(type, "tensors")));
+    first = false;
   }
+  putchar('\n');
+}
+
+static void print_positions(const wn_model_config *c) {
+  static const char *const scalings[] = {"", "linear", "dynamic", "llama3", "yarn"};
+  printf("context:    %" PRId64 " tokens; ", c->context);
+  if (c->position == WN_POS_NONE) puts("no positions");
+  if (c->position == WN_POS_LEARNED) puts("learned positions");
+  if (c->position != WN_POS_ROPE) return;
+  printf("rotary positions of base %g, %s pairs", c->rope_theta,
+         c->rope_pairs == WN_ROPE_HALVES ? "half-apart" : "adjacent");
+  if (c->rope_size) printf(", %" PRId64 " of %" PRId64 " elements", c->rope_size, c->head_size);
+  if (c->rope_factors) printf(", frequencies divided by a tensor of factors");
+  if (c->rope_scaling.type != WN_ROPE_PLAIN)
+    printf(", %s scaling by %g from %" PRId64, scalings[c->rope_scaling.type], c->rope_scaling.factor,
+           c->rope_scaling.context ? c->rope_scaling.context : c->context);
+  putchar('\n');
+}
+
+struct info {
+  wn_model_origin origin;
+  wn_model *model;
+  char *config;
+  wn_tokenizer *tok;
+};
+
+static wn_status open_info(wn_context *ctx, const char *path, struct info *in) {
+  wn_status status = wn_model_origin_read(ctx, path, &in->origin);
+  if (status == WN_OK) status = wn_model_load(ctx, path, &in->model);
+  if (status == WN_OK) status = wn_model_config_json(ctx, wn_model_config_get(in->model), &in->config);
+  if (status == WN_OK && wn_tokenizer_load(ctx, path, &in->tok) != WN_OK) in->tok = NULL; /* a model may have none */
+  return status;
+}
+
+static void print_info(const char *path, const struct info *in, const json_t *uses) {
+  const wn_model_config *c = wn_model_config_get(in->model);
+  const uint64_t parameters = wn_model_parameter_count(in->model);
+  printf("%s: %s (%s), %" PRIu64 " parameters (%s), %d tensors, tokenizer %s\n", path, in->origin.format,
+         in->origin.architecture, parameters, cli_count((double)parameters), wn_model_tensor_count(in->model),
+         in->tok ? wn_tokenizer_kind(in->tok) : "none");
+  print_mechanisms(uses, c->layers);
+  print_positions(c);
+  json_t *by_type = types(in->model);
+  print_types(by_type);
+  json_decref(by_type);
+  if (in->tok) printf("tokenizer:  %s, %d entries\n", wn_tokenizer_kind(in->tok), wn_tokenizer_vocab_size(in->tok));
+  putchar('\n');
+  for (int i = 0; i < wn_model_tensor_count(in->model); i++) {
+    wn_tensor_info e;
+    char text[64], shape[128];
+    if (wn_model_tensor_info(in->model, i, &e) != WN_OK) continue;
+    types_text(&e, text, sizeof text);
+    shape_text(&e, shape, sizeof shape);
+    printf("  %-44s %s %s\n", e.name, text, shape);
+  }
+  printf("\n%s\n", in->config);
+}
+
+static json_t *info_json(const char *path, const struct info *in, json_t *uses) {
+  json_t *tensors = json_array();
+  for (int i = 0; i < wn_model_tensor_count(in->model); i++) {
+    wn_tensor_info e;
+    char text[64];
+    if (wn_model_tensor_info(in->model, i, &e) != WN_OK) continue;
+    types_text(&e, text, sizeof text);
+    json_t *shape = json_array();
+    for (int d = 0; d < e.ndim; d++) json_array_append_new(shape, json_integer(e.shape[d]));
+    json_array_append_new(tensors, json_pack("{s:s, s:s, s:o}", "name", e.name, "dtype", text, "shape", shape));
+  }
+  return json_pack("{s:s, s:s, s:s, s:I, s:i, s:o, s:o, s:O, s:o, s:o}", "model", path, "format", in->origin.format,
+                   "architecture", in->origin.architecture, "parameters",
+                   (json_int_t)wn_model_parameter_count(in->model), "tensor_count", wn_model_tensor_count(in->model),
+                   "tokenizer", in->tok ? json_string(wn_tokenizer_kind(in->tok)) : json_null(), "types",
+                   types(in->model), "mechanisms", uses, "config", json_loads(in->config, 0, NULL), "tensors", tensors);
+}
+
+static int checkpoint(wn_context *ctx, const char *path, bool json) {
+  struct info in = {0};
+  const wn_status status = open_info(ctx, path, &in);
+  int code = status == WN_OK ? 0 : cli_fail(ctx, status);
+  json_t *uses = code ? NULL : mechanisms(wn_model_config_get(in.model));
+  if (!code && json)
+    code = cli_print_json(info_json(path, &in, uses));
+  else if (!code)
+    print_info(path, &in, uses);
   json_decref(uses);
-  json_decref(tensors);
-  wn_tokenizer_destroy(tok);
-  wn_text_free(config);
-  wn_model_destroy(model);
+  wn_tokenizer_destroy(in.tok);
+  wn_text_free(in.config);
+  wn_model_destroy(in.model);
   return code;
 }
 
@@ -152,19 +223,20 @@ int cmd_info(int argc, char **argv) {
   struct cli_common common = CLI_COMMON_DEFAULTS;
   const char *model = NULL;
   struct cli_list dirs = {0};
-  const struct cli_option options[] = {{.name = "model",
-                                        .type = CLI_STRING,
-                                        .out = &model,
-                                        .metavar = "DIR",
-                                        .help = "a checkpoint (or as an argument)"},
-                                       CLI_COMMON_OPTIONS(&common)};
+  const struct cli_option options[] = {
+      {.name = "model",
+       .type = CLI_STRING,
+       .out = &model,
+       .metavar = "PATH",
+       .help = "a checkpoint, a Hugging Face folder or a .gguf file (or as an argument)"},
+      CLI_COMMON_OPTIONS(&common)};
   const struct cli_spec spec = {
       .command = "winnow info",
-      .summary = "Of a checkpoint: parameter count, tensors with their shapes, configuration. Without "
-                 "one: version,\nCPU features, backends, libraries and memory.",
+      .summary = "Of a model: what wrote it, parameters, storage types, positions, tokenizer, tensors, configuration. "
+                 "Without\none: version, CPU features, backends, libraries and memory.",
       .options = options,
       .option_count = CLI_COUNT(options),
-      .positional = "[DIR]",
+      .positional = "[PATH]",
       .positional_max = 1};
   int code = cli_parse(&spec, argc, argv, &dirs);
   code = cli_model_argument(&spec, code, false, &dirs, &model);

@@ -88,6 +88,12 @@ wn_status wn_model_create(wn_context *ctx, const wn_model_config *config, uint64
 wn_status wn_model_load(wn_context *ctx, const char *path, wn_model **out);
 /* The same with every weight as a float32 of its own, for what changes weights or reads them: training, saving. */
 wn_status wn_model_load_float(wn_context *ctx, const char *path, wn_model **out);
+/* Who wrote what lies at the path, without making the model: the configuration is read, no tensor is checked. */
+typedef struct wn_model_origin {
+  const char *format;    /* "winnow checkpoint", "Hugging Face folder", "GGUF file" */
+  char architecture[64]; /* as it says itself: "llama", "qwen2", ..., "winnow" */
+} wn_model_origin;
+wn_status wn_model_origin_read(wn_context *ctx, const char *path, wn_model_origin *out);
 /* Each file is written beside the old one, synced and renamed: a kill or a full disk never loses the old checkpoint.
  * tok may be NULL. */
 wn_status wn_model_save(wn_context *ctx, const wn_model *model, const wn_tokenizer *tok, const char *dir);

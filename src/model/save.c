@@ -87,3 +87,14 @@ wn_status wn_model_load(wn_context *ctx, const char *path, wn_model **out) {
 wn_status wn_model_load_float(wn_context *ctx, const char *path, wn_model **out) {
   return load(ctx, path, true, out);
 }
+
+wn_status wn_model_origin_read(wn_context *ctx, const char *path, wn_model_origin *out) {
+  static const char *const formats[] = {
+      [WN_FORM_WINNOW] = "winnow checkpoint", [WN_FORM_HF] = "Hugging Face folder", [WN_FORM_GGUF] = "GGUF file"};
+  struct wn_import import;
+  const wn_status status = wn_import_open(ctx, path, &import);
+  *out = (wn_model_origin){.format = formats[import.form]};
+  memcpy(out->architecture, import.architecture, sizeof out->architecture);
+  wn_import_clear(&import);
+  return status;
+}
