@@ -59,6 +59,8 @@ const wn_gguf_value *wn_gguf_value_find(const wn_gguf *file, const char *key); /
  * A uint can be read as an int where it fits, and the opposite. */
 bool wn_gguf_value_int(const wn_gguf_value *value, uint64_t i, int64_t *out);
 bool wn_gguf_value_float(const wn_gguf_value *value, uint64_t i, double *out);
+/* An array of one-byte numbers as it lies in the file. */
+bool wn_gguf_value_bytes(const wn_gguf_value *value, const void **out, size_t *bytes);
 /* Not ended by a NUL; may hold any bytes. Lives as long as the file is open. */
 bool wn_gguf_value_string(const wn_gguf_value *value, uint64_t i, const char **out, size_t *bytes);
 

@@ -415,3 +415,10 @@ bool wn_gguf_value_string(const wn_gguf_value *v, uint64_t i, const char **out, 
   *bytes = (size_t)length;
   return true;
 }
+
+bool wn_gguf_value_bytes(const wn_gguf_value *v, const void **out, size_t *bytes) {
+  if (!v || !v->is_array || v->width != 1 || v->kind == WN_GGUF_BOOL) return false;
+  *out = v->place;
+  *bytes = (size_t)v->count;
+  return true;
+}

@@ -237,6 +237,10 @@ void wn_tensors_close(struct wn_tensors *t) {
   wn_free(t);
 }
 
+const char *wn_tensors_where(const struct wn_tensors *t) {
+  return t->shard_count == 1 ? t->shards[0].path : t->name;
+}
+
 int wn_tensors_count(const struct wn_tensors *t) {
   return t->count;
 }

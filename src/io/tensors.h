@@ -25,6 +25,8 @@ wn_status wn_tensors_open_gguf_memory(wn_context *ctx, const char *name, const v
 wn_status wn_tensors_open_folder(wn_context *ctx, const char *dir, struct wn_tensors **out);
 void wn_tensors_close(struct wn_tensors *tensors); /* NULL is allowed */
 
+/* Where a tensor that is missing should be: the file, or the folder of the shards. */
+const char *wn_tensors_where(const struct wn_tensors *tensors);
 int wn_tensors_count(const struct wn_tensors *tensors);
 const struct wn_tensor *wn_tensors_at(const struct wn_tensors *tensors, int i); /* by name */
 int wn_tensors_find(const struct wn_tensors *tensors, const char *name);        /* index, -1 when absent */

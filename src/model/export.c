@@ -284,7 +284,8 @@ static void copy_values(const struct wn_export *e, wn_gguf_values *values) {
   const wn_gguf *file = wn_tensors_gguf(e->from->tensors);
   for (int i = 0; i < wn_gguf_value_count(file); i++) {
     const wn_gguf_value *v = wn_gguf_value_at(file, i);
-    const bool own = is_tokenizers(v->key) || !strncmp(v->key, "general.", strlen("general."));
+    const bool own = is_tokenizers(v->key) || !strcmp(v->key, "winnow.tokenizer.model") ||
+                     !strncmp(v->key, "general.", strlen("general."));
     if (own && strcmp(v->key, "general.alignment") != 0 && !wn_gguf_values_has(values, v->key))
       wn_gguf_values_copy(values, v);
   }

@@ -153,8 +153,8 @@ static wn_status check_part(wn_context *ctx, const struct wn_import *im, const s
   char expected[128], found[256];
   shape_text(expected, sizeof expected, row->ndim, shape);
   if (i < 0)
-    return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor %s is missing; expected with shape %s", im->where, part->name,
-                   expected);
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor %s is missing; expected with shape %s",
+                   wn_tensors_where(im->tensors), part->name, expected);
   const struct wn_tensor *t = wn_tensors_at(im->tensors, i);
   if (!t->is_weights)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor %s is of dtype %s, expected F32, F16 or BF16 and no empty shape",

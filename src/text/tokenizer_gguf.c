@@ -1,7 +1,8 @@
 /* A tokenizer as GGUF's metadata, in llama.cpp's terms: tokenizer.ggml.model "gpt2" (byte-level BPE; .pre names the
  * pattern that splits words), "llama" (SentencePiece BPE) or "t5" (SentencePiece unigram); tokens, scores, types,
  * merges; the ids of special tokens; the chat template. Rows of the model behind the last token get a name each,
- * unused. */
+ * unused. A SentencePiece model goes along whole as well: llama.cpp has no byte fallback in unigram models, and puts a
+ * space behind user-defined pieces. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -228,6 +229,9 @@ static void put_pieces(struct pieces *s) {
   if (s->unigram && s->charsmap.end > s->charsmap.at)
     wn_gguf_values_put_bytes(s->values, "tokenizer.ggml.precompiled_charsmap", s->charsmap.at,
                              (uint64_t)(s->charsmap.end - s->charsmap.at));
+  /* What winnow reads: the model itself, which llama.cpp's way of reading it only comes close to. */
+  wn_gguf_values_put_bytes(s->values, "winnow.tokenizer.model", (const uint8_t *)s->tok->model,
+                           (uint64_t)s->tok->model_bytes);
   put_ids(s->tok, s->unknown, s->values);
 }
 

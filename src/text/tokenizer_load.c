@@ -94,10 +94,30 @@ static wn_status load_sentencepiece(wn_context *ctx, const char *path, wn_tokeni
 
 /* --- GGUF --- */
 
+/* The SentencePiece model itself, where wn_tokenizer_gguf has put it beside what llama.cpp reads. */
+static wn_status take_model(wn_context *ctx, const wn_gguf_value *value, wn_tokenizer *tok) {
+  const void *data;
+  size_t bytes;
+  if (!wn_gguf_value_bytes(value, &data, &bytes) || bytes == 0) return WN_OK;
+  void *copy;
+  WN_TRY(wn_alloc(ctx, "tokenizer", bytes, &copy));
+  tok->model = memcpy(copy, data, bytes);
+  tok->model_bytes = bytes;
+  return WN_OK;
+}
+
 static wn_status load_gguf(wn_context *ctx, const char *path, wn_tokenizer *tok) {
   wn_gguf *file;
   struct wn_gguf_vocab v;
   WN_TRY(wn_gguf_open(ctx, path, &file));
+  const wn_gguf_value *own = wn_gguf_value_find(file, "winnow.tokenizer.model");
+  if (own) {
+    const wn_status taken = take_model(ctx, own, tok);
+    wn_gguf_close(file);
+    WN_TRY(taken);
+    if (!tok->model) return wn_fail(ctx, WN_ERR_FORMAT, "%s: winnow.tokenizer.model is no list of bytes", path);
+    return open_sentencepiece(ctx, path, tok);
+  }
   wn_status status = wn_gguf_vocab_read(ctx, path, file, &v);
   wn_gguf_close(file);
   WN_TRY(status);

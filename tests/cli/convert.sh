@@ -1,0 +1,29 @@
+# Other programs' models, and ours in their formats. Uses what end_to_end.sh left: dense/ (standard attention, learned
+# positions), whole/ (selective), data/.
+
+golden=$here/../golden/hf
+json "convert: a Hugging Face folder" '.format == "winnow" and .tensors == 15 and .tokenizer == "none"' \
+  convert "$golden/llama" from-llama
+json "convert: back to Hugging Face" '.architecture == "llama" and .tensors == 21' convert from-llama as-llama --to hf
+json "convert: as GGUF" '.format == "gguf" and .architecture == "llama" and .bytes > 60000' convert from-llama as-llama.gguf
+json "convert: 8 bits" '.bytes > 10000' convert "$golden/llama3.gguf" eight.gguf --type q8_0
+for model in "$golden/llama" as-llama as-llama.gguf; do
+  json "info of ${model##*/}" '.architecture == "llama" and .parameters == 17056 and .types.F32.tensors == 15' info "$model"
+done
+json "info of shards" '.architecture == "qwen3" and .config.qk_norm' info "$golden/qwen3"
+json "info of 8 bits" '.format == "GGUF file" and .types.Q8_0.tensors == 10 and .config.rope_factors' info eight.gguf
+json "convert: a trained model with its tokenizer" '.tokenizer == "written" and .architecture == "winnow"' \
+  convert whole whole.gguf --to winnow-gguf
+run "$winnow" eval --model whole --data data/val.bin --json
+loss=$(jq .loss out)
+json "the same model in a file" "(.loss - $loss | fabs) < 1e-5" eval --model whole.gguf --data data/val.bin
+json "convert: back to a folder" '.tokenizer == "written"' convert whole.gguf whole-again --to winnow
+cmp -s whole/model.safetensors whole-again/model.safetensors && pass "there and back, to the bit" ||
+  fail "there and back, to the bit"
+json "convert: a trained model in 8 bits" '.bytes > 10000' convert whole whole-q8.gguf --to winnow-gguf --type q8_0
+json "8 bits cost little" "(.loss - $loss | fabs) < 0.05" eval --model whole-q8.gguf --data data/val.bin
+refuses "convert: selective attention is not llama.cpp's" 1 'attention\.selective' convert whole no.gguf
+refuses "convert: what is there stays" 1 'already holds a model' convert "$golden/llama" from-llama
+refuses "convert: 8 bits need GGUF" 1 'Q8_0 needs GGUF' convert from-llama no --type q8_0
+refuses "convert: a type that cannot be written" 2 'q4_0' convert from-llama no.gguf --type q4_0
+refuses "convert: no target" 2 'IN OUT' convert from-llama
