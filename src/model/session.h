@@ -69,7 +69,8 @@ struct wn_session {
   int32_t *slots;           /* [B,P,stage's capacity] */
   bool blocks_of_rows;      /* under the budgets a piece of a prompt runs as blocks (session_prefill.c) */
   struct wn_session_block block;
-  void *mass;      /* [B,P,the largest budget] */
+  int64_t largest; /* budget of a cache */
+  void *mass;      /* [B,P,the largest budget]; of a part, from its first head's on */
   void *turned;    /* [B,the largest budget,Hkv,D], with cache_positions: keys rotated by place */
   int32_t *places; /* [B,the largest budget], the same */
 };

@@ -6,6 +6,7 @@
  * layer. A trimmed cache takes a piece as a block: what it holds and the
  * piece stand behind each other in a stage that the layers share, the attention's own mask leaves out what is too far,
  * and the last K tokens go back. */
+#include <omp.h>
 #include <string.h>
 
 #include "model/session.h"
@@ -78,6 +79,7 @@ static wn_status shared(wn_context *ctx, struct wn_session *s) {
     if (bytes > stage) stage = bytes;
     if (shape.groups * shape.capacity > slots) slots = shape.groups * shape.capacity;
   }
+  s->largest = budget;
   const bool places = budget > 0 && s->budgets.cache_positions, blocks = budget > 0 && s->blocks_of_rows;
   const bool sums = budget > 0 && wn_policy_row(s->budgets.policy)->weights == WN_WEIGHTS_SUM;
   const bool selects = blocks && wn_policy_row(s->budgets.policy)->needs_selective;
@@ -243,15 +245,15 @@ static wn_status turn_by_place(struct wn_run *run, struct wn_session *s, const s
 }
 
 /* What the policy wants to know of the row that has just been. */
-static void take_note(const struct wn_session *s, struct wn_kv_cache *cache) {
+static void take_note(struct wn_kv_cache *cache, const void *mass) {
   const struct wn_kv_shape *shape = &cache->shape;
   for (int64_t row = 0; row < shape->B * shape->groups; row++) {
     const int64_t first = row * shape->capacity;
     for (int64_t j = first; j <= first + cache->count; j++) {
       if (shape->dtype == WN_F64)
-        ((double *)cache->weights)[j] += ((const double *)s->mass)[j];
+        ((double *)cache->weights)[j] += ((const double *)mass)[j];
       else
-        ((float *)cache->weights)[j] += ((const float *)s->mass)[j];
+        ((float *)cache->weights)[j] += ((const float *)mass)[j];
     }
   }
 }
@@ -261,6 +263,7 @@ static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t p
   struct wn_kv_cache *cache = &s->caches[part];
   const int64_t l = s->parts[part].layer;
   const enum wn_policy_weights weights = wn_policy_row(s->budgets.policy)->weights;
+  void *mass = wn_at(s->mass, s->B * s->parts[part].kv0 * s->largest, run->exec.dtype);
   for (int64_t t = 0; t < run->T; t++) {
     if (!run->measuring) {
       if (cache->count == cache->shape.capacity) wn_kv_cache_evict(cache, &s->budgets, l);
@@ -269,12 +272,12 @@ static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t p
     struct wn_attention row = wn_session_rows(op, t, 1, run->exec.dtype);
     wn_kv_cache_bind(cache, 1, &row);
     mark_control(run, s, s->position + t, &row);
-    if (weights == WN_WEIGHTS_SUM) row.slots.mass = s->mass;
+    if (weights == WN_WEIGHTS_SUM) row.slots.mass = mass;
     if (weights == WN_WEIGHTS_LAST) row.slots.mass = cache->weights;
     if (wn_session_by_place(s, l)) WN_TRY(turn_by_place(run, s, cache, &row));
     WN_TRY(wn_run_attention_forward(run, &row));
     if (run->measuring) return WN_OK;
-    if (weights == WN_WEIGHTS_SUM) take_note(s, cache);
+    if (weights == WN_WEIGHTS_SUM) take_note(cache, mass);
     wn_kv_cache_advance(cache, 1);
   }
   return WN_OK;
@@ -341,21 +344,60 @@ static wn_status attend_part(struct wn_run *run, struct wn_session *s, int64_t p
   return attend_whole(run, s, cache, op, rows);
 }
 
+/* Part i of a layer whose operation is `op`. */
+static wn_status attend_heads(struct wn_run *run, struct wn_session *s, int64_t i, const struct wn_attention *op,
+                              const struct wn_kv_rows *rows, bool full) {
+  const struct wn_session_part *part = &s->parts[i];
+  const wn_dtype dtype = run->exec.dtype;
+  struct wn_attention of = wn_attention_of_heads(op, dtype, part->kv0, part->kv_heads);
+  struct wn_kv_rows fresh = *rows;
+  fresh.k = wn_at(rows->k, part->kv0 * rows->s_k.h, dtype);
+  fresh.v = wn_at(rows->v, part->kv0 * rows->s_v.h, dtype);
+  fresh.sk = wn_at(rows->sk, part->kv0 * rows->s_sk.h, dtype);
+  return attend_part(run, s, i, &of, &fresh, full);
+}
+
+/* Single rows: a thread a part, for the parts' operations are small. */
+static wn_status attend_heads_apart(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_attention *op,
+                                    const struct wn_kv_rows *rows, bool full) {
+  const int64_t first = s->first[l], end = s->first[l + 1];
+  const int threads = run->exec.threads;
+  const size_t each = run->exec.scratch_bytes / (size_t)threads / WN_ALIGN * WN_ALIGN;
+  wn_status status = WN_OK;
+  if (run->measuring) {
+    struct wn_run one = *run;
+    one.exec.threads = 1, one.need = 0;
+    for (int64_t i = first; i < end; i++) WN_TRY(attend_heads(&one, s, i, op, rows, full));
+    const size_t need = (one.need + WN_ALIGN) * (size_t)threads;
+    if (need > run->need) run->need = need;
+    return WN_OK;
+  }
+#pragma omp parallel num_threads(threads)
+  {
+    struct wn_run one = *run;
+    one.exec.threads = 1;
+    one.exec.scratch = (char *)run->exec.scratch + (size_t)omp_get_thread_num() * each;
+    one.exec.scratch_bytes = each;
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t i = first; i < end; i++) {
+      const wn_status here = attend_heads(&one, s, i, op, rows, full);
+      if (here != WN_OK) {
+#pragma omp critical
+        status = here;
+      }
+    }
+  }
+  return status;
+}
+
 wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
                             bool full) {
   struct wn_attention op;
   struct wn_kv_rows rows;
-  const wn_dtype dtype = run->exec.dtype;
   operation(run, l, a, &op, &rows);
-  if (s->first[l + 1] - s->first[l] == 1) return attend_part(run, s, s->first[l], &op, &rows, full);
-  for (int64_t i = s->first[l]; i < s->first[l + 1]; i++) {
-    const struct wn_session_part *part = &s->parts[i];
-    struct wn_attention of = wn_attention_of_heads(&op, dtype, part->kv0, part->kv_heads);
-    struct wn_kv_rows fresh = rows;
-    fresh.k = wn_at(rows.k, part->kv0 * rows.s_k.h, dtype);
-    fresh.v = wn_at(rows.v, part->kv0 * rows.s_v.h, dtype);
-    fresh.sk = wn_at(rows.sk, part->kv0 * rows.s_sk.h, dtype);
-    WN_TRY(attend_part(run, s, i, &of, &fresh, full));
-  }
+  const int64_t first = s->first[l], end = s->first[l + 1];
+  if (end - first == 1) return attend_part(run, s, first, &op, &rows, full);
+  if (run->T == 1 && run->exec.threads > 1) return attend_heads_apart(run, s, l, &op, &rows, full);
+  for (int64_t i = first; i < end; i++) WN_TRY(attend_heads(run, s, i, &op, &rows, full));
   return WN_OK;
 }
