@@ -8,6 +8,7 @@
 #include <string.h>
 #include <winnow/tokenizer.h>
 #include "args.h"
+#include "sampling.h"
 #include "ui.h"
 
 static int train(int argc, char **argv) {
@@ -129,16 +130,20 @@ static const char *input_name(const struct request *r) {
 
 static int encode(int argc, char **argv) {
   struct request r = {.common = CLI_COMMON_DEFAULTS};
-  bool bos = false, eos = false, count_only = false;
+  bool bos = false, eos = false, count_only = false, special = false;
   const struct cli_option options[] = {
       {.name = "tokenizer",
        .type = CLI_STRING,
        .out = &r.tokenizer,
        .metavar = "SPEC",
-       .help = "bytes, a SentencePiece model, or a checkpoint",
+       .help = CLI_TOKENIZER_HELP,
        .required = true},
       {.name = "bos", .type = CLI_FLAG, .out = &bos, .help = "begin with the document token"},
       {.name = "eos", .type = CLI_FLAG, .out = &eos, .help = "end with the end token"},
+      {.name = "special",
+       .type = CLI_FLAG,
+       .out = &special,
+       .help = "read special tokens in the text (\"<|im_end|>\"); else they are plain text"},
       {.name = "count", .type = CLI_FLAG, .out = &count_only, .help = "print only how many"},
       CLI_COMMON_OPTIONS(&r.common)};
   const struct cli_spec spec = {.command = "winnow tokenizer encode",
@@ -152,7 +157,8 @@ static int encode(int argc, char **argv) {
   if (!code) {
     int32_t *ids = NULL;
     size_t count = 0;
-    wn_status status = wn_tokenizer_encode(r.ctx, r.tok, r.text, r.bytes, bos, eos, &ids, &count);
+    const wn_text_part whole = {r.text, r.bytes, special};
+    wn_status status = wn_tokenizer_encode_parts(r.ctx, r.tok, &whole, 1, bos, eos, &ids, &count);
     if (status != WN_OK) {
       code = cli_error("%s: %s", input_name(&r), wn_context_error(r.ctx));
     } else if (r.common.json) {
@@ -220,7 +226,7 @@ static int decode(int argc, char **argv) {
                                         .type = CLI_STRING,
                                         .out = &r.tokenizer,
                                         .metavar = "SPEC",
-                                        .help = "bytes, a SentencePiece model, or a checkpoint",
+                                        .help = CLI_TOKENIZER_HELP,
                                         .required = true},
                                        CLI_COMMON_OPTIONS(&r.common)};
   const struct cli_spec spec = {.command = "winnow tokenizer decode",
@@ -264,6 +270,6 @@ int cmd_tokenizer(int argc, char **argv) {
       {"encode", "text to tokens", encode},
       {"decode", "tokens to text", decode},
   };
-  return cli_dispatch("winnow tokenizer", "Tokenizers: bytes, and SentencePiece models.", commands, CLI_COUNT(commands),
-                      argc, argv);
+  return cli_dispatch("winnow tokenizer", "Tokenizers: bytes, SentencePiece models, byte-pair encoding.", commands,
+                      CLI_COUNT(commands), argc, argv);
 }

@@ -1,0 +1,50 @@
+# Tokenizers from elsewhere, and conversations.
+golden=$root/tests/golden/bpe
+printf 'the water came 12 times<|im_end|>' >said.txt
+json "encode by a tokenizer.json" '.count > 5 and ([.ids[] | select(. < 3)] | length) == 0' \
+  tokenizer encode --tokenizer "$golden/smollm.json" said.txt
+jq -c .ids out >ids
+json "encode by a GGUF file" '.count > 5' tokenizer encode --tokenizer "$golden/smollm.gguf" said.txt
+is "both give the same tokens" "$(cat ids)" "$(jq -c .ids out)"
+json "encode with special tokens read" '.ids[-1] == 2' tokenizer encode --special --tokenizer "$golden/smollm.gguf" said.txt
+cp out ids.json
+run "$winnow" tokenizer decode --tokenizer "$golden/smollm.gguf" ids.json
+is "decode leaves special tokens out" "the water came 12 times" "$(cat out)"
+head -c 3000 "$golden/smollm.gguf" >cut.gguf
+refuses "a GGUF file that was cut" 1 'cut.gguf' tokenizer encode --tokenizer cut.gguf said.txt
+head -c 3000 "$golden/smollm.json" >cut.json
+refuses "a tokenizer.json that was cut" 1 'cut.json' tokenizer encode --tokenizer cut.json said.txt
+succeeds "data by a GGUF file's tokenizer" data prepare --tokenizer "$golden/llama3.gguf" --document-break line --val-fraction 0.2 \
+  --seed 3 --out bpe-data text.txt --quiet
+succeeds "a model over it" train --config recipe.json --set data.tokenizer=bpe-data --set data.train=bpe-data/train.bin \
+  --set data.val=bpe-data/val.bin --set model.position=rope --set train.steps=3 --out talker --quiet
+json "info of it" '.tokenizer == "bpe"' info talker
+json "generate by it" '.tokens >= 0 and .prompt_ids[0] == 1' generate --model talker --prompt "the" --tokens 4
+
+say() { # ARGUMENTS...: a chat, messages on standard input; into out, err, code
+  timeout -k 5 120 "$winnow" chat talker --temperature 0 "$@" >out 2>err
+  code=$?
+}
+printf 'hello\\\nthere\n\nand you?\n' | say --template chatml --tokens 5 --context 300 --json
+if [ $code -eq 0 ] && jq -e '(.turns | length) == 2 and .turns[0].user == "hello\nthere" and .template == "chatml" and
+    (.turns | map(.tokens) | add) == .tokens and .prompt_tokens > 20' out >/dev/null; then
+  pass "chat: two messages from a pipe"
+else
+  fail "chat: two messages from a pipe" "$(cat out err)"
+fi
+jq -r '.turns[0].answer' out >first
+printf 'hello\\\nthere\n/reset\nhello\\\nthere\n' | say --template chatml --tokens 5 --context 300 --json
+is "chat: /reset forgets what was said" "$(cat first)" "$(jq -r '.turns[1].answer' out)"
+# A turn in the cache is the whole conversation fed anew.
+printf 'hi\nbye\n' | say --template chatml --tokens 4 --context 300 --json --budgets 300 --policy window
+whole=$(jq -c '[.turns[].answer]' out)
+printf 'hi\nbye\n' | say --template chatml --tokens 4 --context 300 --json
+is "chat: budgets of the context change nothing" "$(jq -c '[.turns[].answer]' out)" "$whole"
+printf 'hi\n' | say --template chatml --tokens 4 --context 8
+if [ $code -eq 1 ] && grep -q -- '--context' err; then pass "chat: a message that is too long"; else fail "chat: a message that is too long" "$(cat err)"; fi
+printf 'hi\n' | say --template chatml --tokens 3 --context 300
+if [ $code -eq 0 ] && grep -q 'tok/s' err; then pass "chat: speed at the end"; else fail "chat: speed at the end" "$(cat err)"; fi
+refuses "chat without a template" 1 '\-\-template' chat talker
+refuses "chat with an unknown template" 2 '\-\-template' chat talker --template alpaca
+refuses "a template without --chat" 2 '\-\-chat' generate talker --template chatml --prompt x
+json "generate --chat" '(.prompt_ids | length) > 10' generate talker --chat --template llama3 --system "Be brief." --prompt hi --tokens 2
