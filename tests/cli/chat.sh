@@ -21,11 +21,13 @@ succeeds "a model over it" train --config recipe.json --set data.tokenizer=bpe-d
 json "info of it" '.tokenizer == "bpe"' info talker
 json "generate by it" '.tokens >= 0 and .prompt_ids[0] == 1' generate --model talker --prompt "the" --tokens 4
 
-say() { # ARGUMENTS...: a chat, messages on standard input; into out, err, code
-  timeout -k 5 120 "$winnow" chat talker --temperature 0 "$@" >out 2>err
+say() { # MESSAGES ARGUMENTS...: a chat, from a pipe; into out, err, code
+  printf "$1" >messages
+  shift
+  timeout -k 5 120 "$winnow" chat talker --temperature 0 "$@" >out 2>err <messages
   code=$?
 }
-printf 'hello\\\nthere\n\nand you?\n' | say --template chatml --tokens 5 --context 300 --json
+say 'hello\\\nthere\n\nand you?\n' --template chatml --tokens 5 --context 300 --json
 if [ $code -eq 0 ] && jq -e '(.turns | length) == 2 and .turns[0].user == "hello\nthere" and .template == "chatml" and
     (.turns | map(.tokens) | add) == .tokens and .prompt_tokens > 20' out >/dev/null; then
   pass "chat: two messages from a pipe"
@@ -33,16 +35,16 @@ else
   fail "chat: two messages from a pipe" "$(cat out err)"
 fi
 jq -r '.turns[0].answer' out >first
-printf 'hello\\\nthere\n/reset\nhello\\\nthere\n' | say --template chatml --tokens 5 --context 300 --json
+say 'hello\\\nthere\n/reset\nhello\\\nthere\n' --template chatml --tokens 5 --context 300 --json
 is "chat: /reset forgets what was said" "$(cat first)" "$(jq -r '.turns[1].answer' out)"
 # A turn in the cache is the whole conversation fed anew.
-printf 'hi\nbye\n' | say --template chatml --tokens 4 --context 300 --json --budgets 300 --policy window
+say 'hi\nbye\n' --template chatml --tokens 4 --context 300 --json --budgets 300 --policy window
 whole=$(jq -c '[.turns[].answer]' out)
-printf 'hi\nbye\n' | say --template chatml --tokens 4 --context 300 --json
+say 'hi\nbye\n' --template chatml --tokens 4 --context 300 --json
 is "chat: budgets of the context change nothing" "$(jq -c '[.turns[].answer]' out)" "$whole"
-printf 'hi\n' | say --template chatml --tokens 4 --context 8
+say 'hi\n' --template chatml --tokens 4 --context 8
 if [ $code -eq 1 ] && grep -q -- '--context' err; then pass "chat: a message that is too long"; else fail "chat: a message that is too long" "$(cat err)"; fi
-printf 'hi\n' | say --template chatml --tokens 3 --context 300
+say 'hi\n' --template chatml --tokens 3 --context 300
 if [ $code -eq 0 ] && grep -q 'tok/s' err; then pass "chat: speed at the end"; else fail "chat: speed at the end" "$(cat err)"; fi
 refuses "chat without a template" 1 '\-\-template' chat talker
 refuses "chat with an unknown template" 2 '\-\-template' chat talker --template alpaca
