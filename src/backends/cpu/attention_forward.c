@@ -384,16 +384,21 @@ static void use_logits(const struct wn_attention_plan *p, const struct wn_attent
   const struct wn_attention *a = p->a;
   const int64_t stride = p->blocks * WN_TILE, head = u->h0 + h, end = (r->at.block + 1) * WN_TILE;
   float *logits = logits_of(p, r, h);
-  for (int64_t i = 0; a->look.n > 0 && i < r->at.rows; i++)
+  for (int64_t i = 0; a->look.n > 0 && i < r->at.rows; i++) {
+    double sum = 0;
+    for (int n = 0; n < WN_TILE_LANES; n++) sum += (double)r->l[(h * WN_TILE + i) * WN_TILE_LANES + n];
+    const bool known = sum > 0 && a->sinks.n == 0 && !a->threshold.on;
     p->ops->count(&(struct wn_tile_count){
         .logits = logits + i * stride,
         .n = r->at.p0 + i + 1,
         .control = a->look.control ? a->look.control + u->b * a->Tk : NULL,
+        .lse = known ? (double)r->m[h * WN_TILE + i] / (double)LOG2E + log(sum) : (double)NAN,
         .shares = a->look.n,
         .tau = a->look.tau,
         .count = a->look.count + ((u->b * a->H + head) * a->Tq + r->at.r0 + i) * a->look.n,
         .work = w->order,
     });
+  }
   if (a->threshold.on) threshold_head(p, u, k, w, r, h);
   if (!a->look.rows) return;
   for (int64_t i = 0; i < r->at.rows; i++) {

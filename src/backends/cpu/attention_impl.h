@@ -136,6 +136,7 @@ struct wn_tile_count {
   const float *logits; /* [n], -inf from there to the next multiple of 16, and where a key is not seen */
   int64_t n;
   const uint8_t *control; /* [n] or NULL */
+  double lse; /* log of the sum of all keys' exponentials, where nothing else has a weight; NAN: not known */
   int64_t shares;
   const double *tau; /* [shares] ascending */
   int32_t *count;    /* [shares] */
