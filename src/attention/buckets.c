@@ -52,11 +52,9 @@ static int shape_bias(const wn_attention_config *c, const struct wn_attention_di
   return 2;
 }
 
-#define ARRAY(field) offsetof(wn_attention_arrays, field)
-#define OP(field) offsetof(struct wn_attention, field)
 static const struct wn_mechanism_array arrays[] = {
-    {"bias", WN_ARRAY_SHARED, "position_bias.weight", NULL, shape_bias, WN_F32, ARRAY(bias), ARRAY(dbias),
-     OP(bias.table), OP(bias.dtable), NULL, 0.02, WN_RANGE_ALL},
+    {"bias", WN_ARRAY_SHARED, "position_bias.weight", NULL, shape_bias, WN_F32, WN_ARRAY_AT(bias), WN_ARRAY_AT(dbias),
+     WN_OP_AT(bias.table), WN_OP_AT(bias.dtable), NULL, 0.02, WN_RANGE_ALL},
 };
 
 static const char *const cases[] = {

@@ -47,11 +47,9 @@ static double initial(const wn_attention_config *c) {
   return c->exclusive.gate_init;
 }
 
-#define ARRAY(field) offsetof(wn_attention_arrays, field)
-#define OP(field) offsetof(struct wn_attention, field)
 static const struct wn_mechanism_array arrays[] = {
-    {"gate", WN_ARRAY_PARAMETER, "attn.exclusive_gate", has_gate, shape_gate, WN_F32, ARRAY(gate), ARRAY(dgate),
-     OP(exclusive.gate), OP(exclusive.dgate), initial, 0, WN_RANGE_ALL},
+    {"gate", WN_ARRAY_PARAMETER, "attn.exclusive_gate", has_gate, shape_gate, WN_F32, WN_ARRAY_AT(gate),
+     WN_ARRAY_AT(dgate), WN_OP_AT(exclusive.gate), WN_OP_AT(exclusive.dgate), initial, 0, WN_RANGE_ALL},
 };
 
 static const char *const cases[] = {"{\"exclusive\":true}", "{\"exclusive\":{\"gate\":true}}", NULL};

@@ -40,6 +40,10 @@ struct wn_mechanism_array {
   enum wn_param_range range;
 };
 
+/* Where a field's pointer lies. */
+#define WN_ARRAY_AT(field) offsetof(wn_attention_arrays, field)
+#define WN_OP_AT(field) offsetof(struct wn_attention, field)
+
 struct wn_mechanism {
   const char *name;              /* "selective" */
   const char *summary;           /* one line, with the paper */
@@ -91,6 +95,9 @@ wn_status wn_attention_call(wn_context *ctx, const wn_attention_config *config, 
  * backward, F, M and dropout: for caches and policies that treat heads apart. Of what is there for each key-value head
  * (slots of P groups, f_in and f_out of G selections) n is 1 or all; one selection for all heads wants all heads. */
 struct wn_attention wn_attention_of_heads(const struct wn_attention *op, wn_dtype dtype, int64_t g0, int64_t n);
+
+/* The sum over rows of M [rows,T] of each row's maximum, as L_mem has it. */
+double wn_attention_memory(const void *M, wn_dtype dtype, int64_t rows, int64_t T);
 
 /* Selections F of a layer: 0 without selective attention, else 1 or one for each key-value head. */
 int64_t wn_attention_selections(const wn_attention_config *config, int64_t kv_heads);

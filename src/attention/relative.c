@@ -34,11 +34,9 @@ static void layout(const struct wn_attention_dims *d, struct wn_attention *out) 
   if (out->relative.P == 0) out->relative.P = d->T;
 }
 
-#define ARRAY(field) offsetof(wn_attention_arrays, field)
-#define OP(field) offsetof(struct wn_attention, field)
 static const struct wn_mechanism_array arrays[] = {
-    {"p", WN_ARRAY_SHARED, "relative.weight", NULL, shape_p, WN_F32, ARRAY(p), ARRAY(dp), OP(relative.p),
-     OP(relative.dp), NULL, 0.02, WN_RANGE_ALL},
+    {"p", WN_ARRAY_SHARED, "relative.weight", NULL, shape_p, WN_F32, WN_ARRAY_AT(p), WN_ARRAY_AT(dp),
+     WN_OP_AT(relative.p), WN_OP_AT(relative.dp), NULL, 0.02, WN_RANGE_ALL},
 };
 
 static const char *const cases[] = {

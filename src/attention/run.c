@@ -194,20 +194,24 @@ fail:
   return status;
 }
 
-/* eps * sum_b mean_g max_i M[b,g,i] / T */
-static double memory_loss(const wn_attention_plan *p) {
-  const struct wn_attention *a = &p->op;
+double wn_attention_memory(const void *M, wn_dtype dtype, int64_t rows, int64_t T) {
   double sum = 0;
-  for (int64_t b = 0; b < a->B * a->sel.groups; b++) {
+  for (int64_t row = 0; row < rows; row++) {
     double most = 0; /* a row's M is at least 1 unless F is negative, and then larger */
-    for (int64_t i = 0; i < a->Tq; i++) {
-      const int64_t n = b * a->Tq + i;
-      const double m = p->exec.dtype == WN_F64 ? ((const double *)a->sel.M)[n] : (double)((const float *)a->sel.M)[n];
+    for (int64_t i = 0; i < T; i++) {
+      const int64_t n = row * T + i;
+      const double m = dtype == WN_F64 ? ((const double *)M)[n] : (double)((const float *)M)[n];
       if (i == 0 || m > most) most = m;
     }
     sum += most;
   }
-  return p->mem_coef * sum;
+  return sum;
+}
+
+/* eps * sum_b mean_g max_i M[b,g,i] / T */
+static double memory_loss(const wn_attention_plan *p) {
+  const struct wn_attention *a = &p->op;
+  return p->mem_coef * wn_attention_memory(a->sel.M, p->exec.dtype, a->B * a->sel.groups, a->Tq);
 }
 
 wn_status wn_attention_plan_forward(wn_attention_plan *plan) {

@@ -117,18 +117,19 @@ static void layout(const struct wn_attention_dims *d, struct wn_attention *out) 
   out->sel.s_sq = out->sel.s_sk = (struct wn_stride){.b = d->T * G * d->D, .t = G * d->D, .h = d->D};
 }
 
-#define ARRAY(field) offsetof(wn_attention_arrays, field)
-#define OP(field) offsetof(struct wn_attention, field)
 static const struct wn_mechanism_array arrays[] = {
-    {"sq", WN_ARRAY_INPUT, NULL, has_bilinear, shape_select, WN_F32, ARRAY(sq), ARRAY(dsq), OP(sel.sq), OP(dsq), NULL,
-     0, WN_RANGE_ALL},
-    {"sk", WN_ARRAY_INPUT, NULL, has_bilinear, shape_select, WN_F32, ARRAY(sk), ARRAY(dsk), OP(sel.sk), OP(dsk), NULL,
-     0, WN_RANGE_ALL},
-    {"strength", WN_ARRAY_PARAMETER, "attn.select_strength", has_strength, shape_strength, WN_F32, ARRAY(strength),
-     ARRAY(dstrength), OP(sel.strength), OP(sel.dstrength), NULL, 0, WN_RANGE_POSITIVE},
-    {"F", WN_ARRAY_RESULT, NULL, NULL, shape_F, WN_F32, ARRAY(F), 0, OP(sel.F), 0, NULL, 0, WN_RANGE_ALL},
-    {"M", WN_ARRAY_RESULT, NULL, has_mem, shape_M, WN_F32, ARRAY(M), 0, OP(sel.M), 0, NULL, 0, WN_RANGE_ALL},
-    {"mem_loss", WN_ARRAY_RESULT, NULL, has_mem, shape_one, WN_F64, ARRAY(mem_loss), 0, 0, 0, NULL, 0, WN_RANGE_ALL},
+    {"sq", WN_ARRAY_INPUT, NULL, has_bilinear, shape_select, WN_F32, WN_ARRAY_AT(sq), WN_ARRAY_AT(dsq),
+     WN_OP_AT(sel.sq), WN_OP_AT(dsq), NULL, 0, WN_RANGE_ALL},
+    {"sk", WN_ARRAY_INPUT, NULL, has_bilinear, shape_select, WN_F32, WN_ARRAY_AT(sk), WN_ARRAY_AT(dsk),
+     WN_OP_AT(sel.sk), WN_OP_AT(dsk), NULL, 0, WN_RANGE_ALL},
+    {"strength", WN_ARRAY_PARAMETER, "attn.select_strength", has_strength, shape_strength, WN_F32,
+     WN_ARRAY_AT(strength), WN_ARRAY_AT(dstrength), WN_OP_AT(sel.strength), WN_OP_AT(sel.dstrength), NULL, 0,
+     WN_RANGE_POSITIVE},
+    {"F", WN_ARRAY_RESULT, NULL, NULL, shape_F, WN_F32, WN_ARRAY_AT(F), 0, WN_OP_AT(sel.F), 0, NULL, 0, WN_RANGE_ALL},
+    {"M", WN_ARRAY_RESULT, NULL, has_mem, shape_M, WN_F32, WN_ARRAY_AT(M), 0, WN_OP_AT(sel.M), 0, NULL, 0,
+     WN_RANGE_ALL},
+    {"mem_loss", WN_ARRAY_RESULT, NULL, has_mem, shape_one, WN_F64, WN_ARRAY_AT(mem_loss), 0, 0, 0, NULL, 0,
+     WN_RANGE_ALL},
 };
 
 static const char *const cases[] = {

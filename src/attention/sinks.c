@@ -24,13 +24,11 @@ static int shape(const wn_attention_config *c, const struct wn_attention_dims *d
   return 3;
 }
 
-#define ARRAY(field) offsetof(wn_attention_arrays, field)
-#define OP(field) offsetof(struct wn_attention, field)
 static const struct wn_mechanism_array arrays[] = {
-    {"sink_k", WN_ARRAY_PARAMETER, "attn.sink_k", NULL, shape, WN_F32, ARRAY(sink_k), ARRAY(dsink_k), OP(sinks.k),
-     OP(sinks.dk), NULL, 0.02, WN_RANGE_ALL},
-    {"sink_v", WN_ARRAY_PARAMETER, "attn.sink_v", NULL, shape, WN_F32, ARRAY(sink_v), ARRAY(dsink_v), OP(sinks.v),
-     OP(sinks.dv), NULL, 0.02, WN_RANGE_ALL},
+    {"sink_k", WN_ARRAY_PARAMETER, "attn.sink_k", NULL, shape, WN_F32, WN_ARRAY_AT(sink_k), WN_ARRAY_AT(dsink_k),
+     WN_OP_AT(sinks.k), WN_OP_AT(sinks.dk), NULL, 0.02, WN_RANGE_ALL},
+    {"sink_v", WN_ARRAY_PARAMETER, "attn.sink_v", NULL, shape, WN_F32, WN_ARRAY_AT(sink_v), WN_ARRAY_AT(dsink_v),
+     WN_OP_AT(sinks.v), WN_OP_AT(sinks.dv), NULL, 0.02, WN_RANGE_ALL},
 };
 
 static const char *const cases[] = {"{\"sinks\":3}", "{\"sinks\":1}", NULL};

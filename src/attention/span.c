@@ -61,13 +61,11 @@ static void layout(const struct wn_attention_dims *d, struct wn_attention *out) 
       out->span.dynamic ? (struct wn_stride){.b = d->H * d->T, .t = 1, .h = d->T} : (struct wn_stride){.h = 1};
 }
 
-#define ARRAY(field) offsetof(wn_attention_arrays, field)
-#define OP(field) offsetof(struct wn_attention, field)
 static const struct wn_mechanism_array arrays[] = {
-    {"z", WN_ARRAY_PARAMETER, "attn.span", is_static, shape_z, WN_F32, ARRAY(z), ARRAY(dz), OP(span.z), OP(span.dz),
-     initial, 0, WN_RANGE_RATIO},
-    {"zt", WN_ARRAY_INPUT, NULL, is_dynamic, shape_zt, WN_F32, ARRAY(zt), ARRAY(dzt), OP(span.z), OP(span.dz), NULL, 0,
-     false},
+    {"z", WN_ARRAY_PARAMETER, "attn.span", is_static, shape_z, WN_F32, WN_ARRAY_AT(z), WN_ARRAY_AT(dz),
+     WN_OP_AT(span.z), WN_OP_AT(span.dz), initial, 0, WN_RANGE_RATIO},
+    {"zt", WN_ARRAY_INPUT, NULL, is_dynamic, shape_zt, WN_F32, WN_ARRAY_AT(zt), WN_ARRAY_AT(dzt), WN_OP_AT(span.z),
+     WN_OP_AT(span.dz), NULL, 0, false},
 };
 
 static const char *const cases[] = {

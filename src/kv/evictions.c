@@ -49,10 +49,6 @@ static int64_t document_end(const struct wn_attention *a, int64_t b, int64_t t) 
   return t;
 }
 
-static const void *at(const void *base, int64_t elements, wn_dtype dtype) {
-  return base ? (const char *)base + (size_t)elements * wn_dtype_size(dtype) : NULL;
-}
-
 /* ---- scratch ---- */
 
 /* What one thread works with. cap: tokens held and a block of rows, or all tokens. */
@@ -76,16 +72,16 @@ struct work {
 static struct wn_attention row_call(const struct wn_attention *a, wn_dtype dtype, int64_t b, int64_t i) {
   struct wn_attention r = *a;
   r.B = 1, r.Tq = 1, r.Tk = i + 1;
-  r.q = at(a->q, b * a->s_q.b + i * a->s_q.t, dtype);
-  r.k = at(a->k, b * a->s_k.b, dtype);
-  r.v = at(a->v, b * a->s_v.b, dtype);
+  r.q = wn_element(a->q, b * a->s_q.b + i * a->s_q.t, dtype);
+  r.k = wn_element(a->k, b * a->s_k.b, dtype);
+  r.v = wn_element(a->v, b * a->s_v.b, dtype);
   r.s_y = (struct wn_stride){a->H * a->D, a->H * a->D, a->D};
   if (a->doc_start) r.doc_start = a->doc_start + b * a->Tk;
   if (a->sel.bilinear) {
-    r.sel.sq = at(a->sel.sq, b * a->sel.s_sq.b + i * a->sel.s_sq.t, dtype);
-    r.sel.sk = at(a->sel.sk, b * a->sel.s_sk.b, dtype);
+    r.sel.sq = wn_element(a->sel.sq, b * a->sel.s_sq.b + i * a->sel.s_sq.t, dtype);
+    r.sel.sk = wn_element(a->sel.sk, b * a->sel.s_sk.b, dtype);
   }
-  if (a->span.dynamic) r.span.z = at(a->span.z, b * a->span.s_z.b + i * a->span.s_z.t, dtype);
+  if (a->span.dynamic) r.span.z = wn_element(a->span.z, b * a->span.s_z.b + i * a->span.s_z.t, dtype);
   if (a->threshold.control) r.threshold.control = a->threshold.control + b * a->Tk;
   r.sel.f_stride = r.slots.stride = a->Tk;
   r.sel.f_in = r.sel.f_out = r.sel.F = r.sel.M = r.lse = r.exclusive.dot = NULL;
@@ -156,16 +152,6 @@ static void by_age(const wn_budgets *budgets, int64_t K, const struct wn_attenti
     }
 }
 
-/* The first of the n highest; n >= 1. */
-static int64_t highest(const double *score, int64_t n) {
-  double top = score[0];
-  int64_t i = 0;
-#pragma omp simd reduction(max : top)
-  for (int64_t j = 0; j < n; j++) top = score[j] > top ? score[j] : top;
-  while (!(score[i] >= top) && i < n - 1) i++;
-  return i;
-}
-
 static void drop(struct work *w, int64_t n, int64_t which) {
   memmove(w->held + which, w->held + which + 1, (size_t)(n - which - 1) * sizeof *w->held);
   memmove(w->score + which, w->score + which + 1, (size_t)(n - which - 1) * sizeof *w->score);
@@ -178,7 +164,7 @@ static void by_lot(const wn_budgets *budgets, int64_t layer, const struct wn_att
     const int64_t first = document_start(a, b, t);
     if (t == first) n = 0;
     if (n == K) {
-      const int64_t which = highest(w->score, n);
+      const int64_t which = wn_weights_highest(w->score, n);
       gone[w->held[which]] = (int32_t)t;
       drop(w, n--, which);
     }
@@ -197,15 +183,12 @@ struct selecting {
 static struct selecting selecting(const struct wn_attention *a, wn_dtype dtype, int64_t b, int64_t group) {
   const int64_t head = group * (a->H / wn_selection_groups(a)) + a->sel.head;
   if (a->sel.bilinear)
-    return (struct selecting){at(a->sel.sq, b * a->sel.s_sq.b + group * a->sel.s_sq.h, dtype),
-                              at(a->sel.sk, b * a->sel.s_sk.b + group * a->sel.s_sk.h, dtype), a->sel.s_sq.t,
+    return (struct selecting){wn_element(a->sel.sq, b * a->sel.s_sq.b + group * a->sel.s_sq.h, dtype),
+                              wn_element(a->sel.sk, b * a->sel.s_sk.b + group * a->sel.s_sk.h, dtype), a->sel.s_sq.t,
                               a->sel.s_sk.t};
-  return (struct selecting){at(a->q, b * a->s_q.b + head * a->s_q.h, dtype),
-                            at(a->k, b * a->s_k.b + head / (a->H / a->Hkv) * a->s_k.h, dtype), a->s_q.t, a->s_k.t};
-}
-
-static double number(const void *x, int64_t i, wn_dtype dtype) {
-  return dtype == WN_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
+  return (struct selecting){wn_element(a->q, b * a->s_q.b + head * a->s_q.h, dtype),
+                            wn_element(a->k, b * a->s_k.b + head / (a->H / a->Hkv) * a->s_k.h, dtype), a->s_q.t,
+                            a->s_k.t};
 }
 
 /* F of the n held += S of a row. The logits are the product alone; relative: the row's q . p[x], bias: by x; or NULL.
@@ -217,8 +200,8 @@ static void add_row(const struct wn_attention *a, wn_dtype dtype, double strengt
   if (relative || bias) {
     for (int64_t s = 0; s < n; s++) {
       const int64_t x = position - held[s];
-      double base = number(logits, s, dtype);
-      if (relative && x < a->relative.P) base += number(relative, x, dtype);
+      double base = wn_number(logits, s, dtype);
+      if (relative && x < a->relative.P) base += wn_number(relative, x, dtype);
       base *= scale;
       if (bias) base += bias[x < a->bias.farthest ? x : a->bias.farthest];
       F[s] += strength * fmax(base, floor);
@@ -243,20 +226,20 @@ static wn_status by_selections(const struct wn_exec *exec, int64_t K, const stru
   const size_t row = (size_t)a->D * wn_dtype_size(exec->dtype);
   char *keys = w->keys;
   int64_t n = 0; /* held at the block's first row */
-  const double strength = a->sel.strength ? number(a->sel.strength, group, exec->dtype) : 1;
+  const double strength = a->sel.strength ? wn_number(a->sel.strength, group, exec->dtype) : 1;
   if (end - first <= K) return WN_OK;
   if (w->bias) wn_weights_bias(a, exec->dtype, group * (a->H / wn_selection_groups(a)) + a->sel.head, w->bias);
   for (int64_t start = first, rows; start < end; start += rows) {
     rows = end - start < ROWS ? end - start : ROWS;
     for (int64_t r = 0; r < rows; r++) {
-      memcpy(keys + (size_t)(n + r) * row, at(s.k, (start + r) * s.k_step, exec->dtype), row);
+      memcpy(keys + (size_t)(n + r) * row, wn_element(s.k, (start + r) * s.k_step, exec->dtype), row);
       w->held[n + r] = (int32_t)(start + r);
       w->score[n + r] = 0;
     }
     WN_TRY(wn_op_linear_forward(exec, &(struct wn_linear){.M = rows,
                                                           .N = n + rows,
                                                           .K = a->D,
-                                                          .x = at(s.q, start * s.q_step, exec->dtype),
+                                                          .x = wn_element(s.q, start * s.q_step, exec->dtype),
                                                           .ldx = s.q_step,
                                                           .w = keys,
                                                           .y = w->logits,
@@ -266,7 +249,7 @@ static wn_status by_selections(const struct wn_exec *exec, int64_t K, const stru
       WN_TRY(wn_op_linear_forward(exec, &(struct wn_linear){.M = rows,
                                                             .N = count,
                                                             .K = a->D,
-                                                            .x = at(s.q, start * s.q_step, exec->dtype),
+                                                            .x = wn_element(s.q, start * s.q_step, exec->dtype),
                                                             .ldx = s.q_step,
                                                             .w = a->relative.p,
                                                             .y = w->relative,
@@ -277,15 +260,16 @@ static wn_status by_selections(const struct wn_exec *exec, int64_t K, const stru
       const int64_t i = start + r, last = n + r; /* the row's own slot */
       const bool has_first = w->held[0] == first && w->score[0] != -INFINITY;
       if (held == K) {
-        const int64_t from = has_first && held > 1 ? 1 : 0, which = from + highest(w->score + from, last - from);
+        const int64_t from = has_first && held > 1 ? 1 : 0,
+                      which = from + wn_weights_highest(w->score + from, last - from);
         gone[w->held[which]] = (int32_t)i;
         w->score[which] = -INFINITY;
         held--;
       }
       held++;
       const double of_first = w->score[0];
-      add_row(a, exec->dtype, strength, at(w->logits, r * w->cap, exec->dtype),
-              w->relative ? at(w->relative, r * a->Tk, exec->dtype) : NULL, w->bias, w->held, i,
+      add_row(a, exec->dtype, strength, wn_element(w->logits, r * w->cap, exec->dtype),
+              w->relative ? wn_element(w->relative, r * a->Tk, exec->dtype) : NULL, w->bias, w->held, i,
               a->sel.protect_self ? last : last + 1, w->score);
       if (a->sel.protect_first && w->held[0] == first) w->score[0] = of_first;
     }
@@ -336,7 +320,7 @@ static wn_status by_mass(const struct wn_exec *exec, const wn_budgets *budgets, 
       if (w->count[g] == K) {
         int64_t open = w->count[g]; /* candidates: the oldest `open` */
         while (sums && open > 1 && of.held[open - 1] > i - recent) open--;
-        const int64_t which = highest(of.score, open);
+        const int64_t which = wn_weights_highest(of.score, open);
         gone[g * T + of.held[which]] = (int32_t)i;
         drop(&of, w->count[g]--, which);
       }
@@ -348,7 +332,7 @@ static wn_status by_mass(const struct wn_exec *exec, const wn_budgets *budgets, 
     for (int64_t g = 0; g < P; g++)
       for (int64_t s = 0; s < w->count[g]; s++) {
         double *score = &w->score[g * w->cap + s];
-        const double given = number(w->mass, g * T + w->held[g * w->cap + s], exec->dtype);
+        const double given = wn_number(w->mass, g * T + w->held[g * w->cap + s], exec->dtype);
         *score = (sums ? *score : 0) - given;
       }
   }

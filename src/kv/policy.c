@@ -5,23 +5,19 @@
 
 #include "base/rng.h"
 
-static double number(const void *x, int64_t i, wn_dtype dtype) {
-  return dtype == WN_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
-}
-
 /* F; position 0 only when nothing else is left. */
 static double selective(const struct wn_policy_held *h, int64_t slot) {
-  return h->at[slot] == 0 ? -INFINITY : number(h->F, slot, h->dtype);
+  return h->at[slot] == 0 ? -INFINITY : wn_number(h->F, slot, h->dtype);
 }
 
 /* Heavy hitters: the weights of all rows; of the budget, floor(recent*K) tokens are the last ones, the new included. */
 static double heavy_hitters(const struct wn_policy_held *h, int64_t slot) {
   const int64_t recent = wn_policy_recent(h->budgets, h->budget);
-  return h->at[slot] > h->row - recent ? -INFINITY : -number(h->weights, slot, h->dtype);
+  return h->at[slot] > h->row - recent ? -INFINITY : -wn_number(h->weights, slot, h->dtype);
 }
 
 static double last_weights(const struct wn_policy_held *h, int64_t slot) {
-  return -number(h->weights, slot, h->dtype);
+  return -wn_number(h->weights, slot, h->dtype);
 }
 
 /* All but the sinks are alike: the oldest goes. */

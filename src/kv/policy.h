@@ -3,6 +3,7 @@
 #ifndef WN_KV_POLICY_H
 #define WN_KV_POLICY_H
 
+#include "ops/ops.h"
 #include "winnow/kv.h"
 
 /* What a policy wants to know of the rows' attention. */

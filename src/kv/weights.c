@@ -19,15 +19,6 @@ void *wn_room_take(struct wn_room *l, int64_t count, size_t each) {
   return p;
 }
 
-static const void *at(const void *base, int64_t elements, wn_dtype dtype) {
-  return base ? (const char *)base + (size_t)elements * wn_dtype_size(dtype) : NULL;
-}
-static void *at_out(void *base, int64_t elements, wn_dtype dtype) {
-  return base ? (char *)base + (size_t)elements * wn_dtype_size(dtype) : NULL;
-}
-static double number(const void *x, int64_t i, wn_dtype dtype) {
-  return dtype == WN_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
-}
 static void put(void *x, int64_t i, double value, wn_dtype dtype) {
   if (dtype == WN_F64)
     ((double *)x)[i] = value;
@@ -37,8 +28,17 @@ static void put(void *x, int64_t i, double value, wn_dtype dtype) {
 
 void wn_weights_bias(const struct wn_attention *a, wn_dtype dtype, int64_t h, double *out) {
   for (int64_t x = 0; x <= a->bias.farthest; x++)
-    out[x] =
-        number(a->bias.table, wn_position_bucket(x, a->bias.n, a->bias.farthest, false) * wn_bias_stride(a) + h, dtype);
+    out[x] = wn_number(a->bias.table, wn_position_bucket(x, a->bias.n, a->bias.farthest, false) * wn_bias_stride(a) + h,
+                       dtype);
+}
+
+int64_t wn_weights_highest(const double *score, int64_t n) {
+  double top = score[0];
+  int64_t i = 0;
+#pragma omp simd reduction(max : top)
+  for (int64_t j = 0; j < n; j++) top = score[j] > top ? score[j] : top;
+  while (!(score[i] >= top) && i < n - 1) i++;
+  return i;
 }
 
 bool wn_weights_walks(const struct wn_attention *a, int64_t P) {
@@ -103,9 +103,9 @@ static void gather(struct wn_weights *w, const void *k, struct wn_stride s, int6
     wn_gguf_decode(WN_GGUF_F16, halves + w->held[c] * s.t, D, (float *)w->keys + c * D);
   if (half) return;
   const size_t row = (size_t)w->a->D * wn_dtype_size(w->dtype);
-  const char *base = at(k, w->b * s.b + head * s.h, w->dtype);
+  const char *base = wn_element(k, w->b * s.b + head * s.h, w->dtype);
   for (int64_t c = 0; c < columns; c++)
-    memcpy((char *)w->keys + (size_t)c * row, at(base, w->held[c] * s.t, w->dtype), row);
+    memcpy((char *)w->keys + (size_t)c * row, wn_element(base, w->held[c] * s.t, w->dtype), row);
 }
 
 static wn_status products(const struct wn_exec *exec, struct wn_weights *w, int64_t row0, int64_t rows) {
@@ -116,22 +116,25 @@ static wn_status products(const struct wn_exec *exec, struct wn_weights *w, int6
     const int64_t kv = w->group * w->kv_heads + g;
     gather(w, a->k, a->s_k, kv, columns, a->half);
     for (int64_t h = g * ratio; h < (g + 1) * ratio; h++) {
-      const void *q = at(a->q, w->b * a->s_q.b + row0 * a->s_q.t + (w->group * w->heads + h) * a->s_q.h, w->dtype);
-      WN_TRY(product(exec, w, rows, columns, q, a->s_q.t, w->keys, at_out(w->logits, h * ROWS * cap, w->dtype), cap));
+      const void *q =
+          wn_element(a->q, w->b * a->s_q.b + row0 * a->s_q.t + (w->group * w->heads + h) * a->s_q.h, w->dtype);
+      WN_TRY(
+          product(exec, w, rows, columns, q, a->s_q.t, w->keys, wn_element(w->logits, h * ROWS * cap, w->dtype), cap));
       if (a->relative.P > 0)
         WN_TRY(product(exec, w, rows, distances, q, a->s_q.t, a->relative.p,
-                       at_out(w->relative, h * ROWS * reach, w->dtype), reach));
+                       wn_element(w->relative, h * ROWS * reach, w->dtype), reach));
       if (a->sinks.n > 0)
-        WN_TRY(product(exec, w, rows, a->sinks.n, q, a->s_q.t, at(a->sinks.k, kv * a->sinks.n * a->D, w->dtype),
-                       at_out(w->sinks, h * ROWS * a->sinks.n, w->dtype), a->sinks.n));
+        WN_TRY(product(exec, w, rows, a->sinks.n, q, a->s_q.t, wn_element(a->sinks.k, kv * a->sinks.n * a->D, w->dtype),
+                       wn_element(w->sinks, h * ROWS * a->sinks.n, w->dtype), a->sinks.n));
     }
   }
   for (int64_t s = 0; a->sel.bilinear && s < w->choices; s++) {
     const int64_t choice = w->group * w->choices + s;
     gather(w, a->sel.sk, a->sel.s_sk, choice, columns, false);
-    WN_TRY(product(exec, w, rows, columns,
-                   at(a->sel.sq, w->b * a->sel.s_sq.b + row0 * a->sel.s_sq.t + choice * a->sel.s_sq.h, w->dtype),
-                   a->sel.s_sq.t, w->keys, at_out(w->selecting, s * ROWS * cap, w->dtype), cap));
+    WN_TRY(
+        product(exec, w, rows, columns,
+                wn_element(a->sel.sq, w->b * a->sel.s_sq.b + row0 * a->sel.s_sq.t + choice * a->sel.s_sq.h, w->dtype),
+                a->sel.s_sq.t, w->keys, wn_element(w->selecting, s * ROWS * cap, w->dtype), cap));
   }
   return WN_OK;
 }
@@ -243,7 +246,7 @@ static bool extra_row(const struct wn_weights *w, int64_t h, int64_t r, int64_t 
   for (int64_t c = 0; c < n; c++) {
     const int64_t x = position - w->place[c];
     double sum = 0;
-    if (x < reach && a->relative.P > 0) sum = a->scale * number(w->relative, (h * ROWS + r) * reach + x, w->dtype);
+    if (x < reach && a->relative.P > 0) sum = a->scale * wn_number(w->relative, (h * ROWS + r) * reach + x, w->dtype);
     if (a->bias.n > 0) sum += w->bias[h * (farthest + 1) + (x < farthest ? x : farthest)];
     put(w->extra, c, sum, w->dtype);
   }
@@ -253,7 +256,7 @@ static bool extra_row(const struct wn_weights *w, int64_t h, int64_t r, int64_t 
 static void span_row(const struct wn_weights *w, int64_t h, int64_t row, int64_t n, int64_t position) {
   const struct wn_attention *a = w->a;
   const int64_t head = w->group * w->heads + h;
-  const double z = number(
+  const double z = wn_number(
       a->span.z, head * a->span.s_z.h + (a->span.dynamic ? w->b * a->span.s_z.b + row * a->span.s_z.t : 0), w->dtype);
   for (int64_t c = 0; c < n; c++) {
     const double m = (a->span.ramp + a->span.limit * z - (double)(position - w->place[c])) / a->span.ramp;
@@ -266,16 +269,16 @@ static void span_row(const struct wn_weights *w, int64_t h, int64_t row, int64_t
 static void add_selections(struct wn_weights *w, int64_t s, int64_t r, int64_t n, int64_t position) {
   const struct wn_attention *a = w->a;
   const int64_t cap = a->Tk, ratio = w->heads / w->choices, h = s * ratio + a->sel.head;
-  const void *logits = a->sel.bilinear ? at(w->selecting, (s * ROWS + r) * cap, w->dtype)
-                                       : at(w->logits, (h * ROWS + r) * cap, w->dtype);
+  const void *logits = a->sel.bilinear ? wn_element(w->selecting, (s * ROWS + r) * cap, w->dtype)
+                                       : wn_element(w->logits, (h * ROWS + r) * cap, w->dtype);
   const bool extra = !a->sel.bilinear && extra_row(w, h, r, n, position);
   const double floor = a->sel.relu ? 0 : -INFINITY;
-  const double strength = a->sel.strength ? number(a->sel.strength, w->group * w->choices + s, w->dtype) : 1;
+  const double strength = a->sel.strength ? wn_number(a->sel.strength, w->group * w->choices + s, w->dtype) : 1;
   double *F = w->F + s * cap;
   const double of_first = F[0], scale = a->scale;
   const int64_t columns = a->sel.protect_self ? n - 1 : n;
   for (int64_t c = 0; extra && c < columns; c++) {
-    const double S = scale * number(logits, c, w->dtype) + number(w->extra, c, w->dtype);
+    const double S = scale * wn_number(logits, c, w->dtype) + wn_number(w->extra, c, w->dtype);
     F[c] += strength * (S > floor ? S : floor);
   }
   for (int64_t c = 0; !extra && w->dtype == WN_F64 && c < columns; c++) {
@@ -306,24 +309,14 @@ static void weigh_row(const struct wn_exec *exec, struct wn_weights *w, int64_t 
     weigh(exec, &(struct head){.n = n,
                                .sinks = a->sinks.n,
                                .scale = a->scale,
-                               .logits = at(w->logits, (h * ROWS + r) * cap, w->dtype),
+                               .logits = wn_element(w->logits, (h * ROWS + r) * cap, w->dtype),
                                .add = w->add,
                                .extra = extra ? w->extra : NULL,
                                .span = a->span.on ? w->span : NULL,
-                               .sink = at(w->sinks, (h * ROWS + r) * a->sinks.n, w->dtype),
+                               .sink = wn_element(w->sinks, (h * ROWS + r) * a->sinks.n, w->dtype),
                                .e = w->e,
                                .mass = w->mass});
   }
-}
-
-/* The first of the n highest; n >= 1. */
-static int64_t highest(const double *score, int64_t n) {
-  double top = score[0];
-  int64_t i = 0;
-#pragma omp simd reduction(max : top)
-  for (int64_t j = 0; j < n; j++) top = score[j] > top ? score[j] : top;
-  while (!(score[i] >= top) && i < n - 1) i++;
-  return i;
 }
 
 /* What the policy keeps, behind a row. */
@@ -373,7 +366,7 @@ static wn_status block(const struct wn_exec *exec, struct wn_weights *w, int64_t
     if (alive == w->K) {
       int64_t open = n - 1; /* candidates: the oldest columns */
       while (sums && open > 1 && w->place[open - 1] > position - recent) open--;
-      int64_t which = highest(w->score, open);
+      int64_t which = wn_weights_highest(w->score, open);
       while (w->score[which] == -INFINITY) which++; /* all of them are recent: the oldest */
       gone[w->held[which]] = (int32_t)position;
       w->score[which] = -INFINITY;
@@ -421,10 +414,10 @@ static wn_status piece(const struct wn_exec *exec, struct wn_weights *w, void *w
   for (int64_t j = 0; j < older; j++) {
     w->held[j] = (int32_t)j;
     w->place[j] = slots ? slots[j] : (int32_t)j;
-    w->score[j] = -number(weights, j, w->dtype);
+    w->score[j] = -wn_number(weights, j, w->dtype);
     for (int64_t s = 0; s < w->choices; s++) {
       const int64_t row = w->b * G + w->group * w->choices + s;
-      w->F[s * a->Tk + j] = a->sel.f_in ? number(a->sel.f_in, row * wn_selection_stride(a) + j, w->dtype) : 0;
+      w->F[s * a->Tk + j] = a->sel.f_in ? wn_number(a->sel.f_in, row * wn_selection_stride(a) + j, w->dtype) : 0;
     }
   }
   WN_TRY(wn_weights_rows(exec, w, 0, a->Tq, -1, gone));
@@ -454,7 +447,7 @@ wn_status wn_weights_piece(const struct wn_exec *exec, const wn_budgets *budgets
     for (int64_t n = 0; n < tasks; n++) {
       const int64_t at_row = n * wn_slot_stride(a);
       wn_weights_begin(&w, budgets, K, n / P, n % P);
-      const wn_status here = piece(&one, &w, at_out(weights, at_row, exec->dtype), gone + at_row);
+      const wn_status here = piece(&one, &w, wn_element(weights, at_row, exec->dtype), gone + at_row);
       if (here != WN_OK) {
 #pragma omp critical
         status = here;

@@ -18,6 +18,8 @@ struct wn_room {
 };
 void *wn_room_take(struct wn_room *layout, int64_t count, size_t each);
 
+/* The first of the n highest; n >= 1. */
+int64_t wn_weights_highest(const double *score, int64_t n);
 /* Head h's position biases by distance, 0 to farthest. */
 void wn_weights_bias(const struct wn_attention *a, wn_dtype dtype, int64_t h, double *out);
 

@@ -165,7 +165,7 @@ struct wn_run {
 void wn_run_init(struct wn_run *run, const struct wn_model *model, int64_t B, int64_t T);
 
 static inline void *wn_at(const void *base, int64_t elements, wn_dtype dtype) {
-  return base ? (char *)(uintptr_t)base + (size_t)elements * (dtype == WN_F64 ? 8 : 4) : NULL;
+  return wn_element(base, elements, dtype);
 }
 /* Parameter row's values and gradient; NULL for row -1 or without gradients, and where the row is packed. */
 void *wn_run_param(const struct wn_run *run, int row);

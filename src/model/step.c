@@ -50,20 +50,27 @@ static void move_reduced(const struct wn_run *run, const struct wn_workspace *ws
     wn_bf16_from_f32(run->exec.threads, n, values, copy);
 }
 
+/* The token table and the positions' on the run's tokens; y, dy and the gradients are the caller's. */
+static struct wn_embedding embedding_of(const struct wn_run *run, const struct wn_outer_params *outer,
+                                        const int32_t *tokens) {
+  const wn_model_config *c = &run->model->config;
+  return (struct wn_embedding){.M = run->B * run->T,
+                               .C = c->width,
+                               .V = c->vocab_size,
+                               .P = c->position == WN_POS_LEARNED ? c->context : 0,
+                               .ids = tokens,
+                               .positions = run->positions,
+                               .tok = wn_run_param(run, outer->embed),
+                               .packed = wn_run_packed(run, outer->embed),
+                               .pos = wn_run_param(run, outer->pos)};
+}
+
 wn_status wn_run_embed(struct wn_run *run, const int32_t *tokens, void *raw, void *rstd, void *mean, void *x) {
   const wn_model_config *c = &run->model->config;
   struct wn_outer_params outer;
   wn_outer_params_find(&run->model->table, c, &outer);
-  const struct wn_embedding embedding = {.M = run->B * run->T,
-                                         .C = c->width,
-                                         .V = c->vocab_size,
-                                         .P = c->position == WN_POS_LEARNED ? c->context : 0,
-                                         .ids = tokens,
-                                         .positions = run->positions,
-                                         .tok = wn_run_param(run, outer.embed),
-                                         .packed = wn_run_packed(run, outer.embed),
-                                         .pos = wn_run_param(run, outer.pos),
-                                         .y = c->embed_norm ? raw : x};
+  struct wn_embedding embedding = embedding_of(run, &outer, tokens);
+  embedding.y = c->embed_norm ? raw : x;
   WN_TRY(wn_run_embedding_forward(run, &embedding));
   if (c->embed_norm)
     WN_TRY(wn_run_norm(run, embedding.M, raw, NULL, NULL, outer.embed_gain, outer.embed_shift, x, rstd, mean));
@@ -93,15 +100,7 @@ wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_
     if (!run->measuring) sums->span += wn_span_sum(run, l, &a);
     if (!run->measuring && run->observer && run->observer->layer) run->observer->layer(run->observer->user, run, l, &a);
     if (run->grads) move_reduced(run, ws, l, false);
-    for (int64_t b = 0; mem && !run->measuring && b < run->B * selections; b++) {
-      double top = -1;
-      for (int64_t t = 0; t < run->T; t++) {
-        const int64_t i = b * run->T + t;
-        const double m = model->dtype == WN_F64 ? ((const double *)a.M)[i] : (double)((const float *)a.M)[i];
-        if (m > top) top = m;
-      }
-      sums->mem += top;
-    }
+    if (mem && !run->measuring) sums->mem += wn_attention_memory(a.M, model->dtype, run->B * selections, run->T);
   }
   return wn_run_norm(run, M, mid, branch, ws->x_out, outer.norm_gain, outer.norm_shift, ws->n_out, ws->rstd, ws->mean);
 }
@@ -195,18 +194,10 @@ wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int
   if (c->embed_norm)
     WN_TRY(wn_run_norm_grad(run, M, ws->embedded, outer.embed_gain, outer.embed_shift, ws->embed_rstd, ws->embed_mean,
                             ws->temp.d_res, ws->temp.d_res, false));
-  const struct wn_embedding embedding = {.M = M,
-                                         .C = c->width,
-                                         .V = c->vocab_size,
-                                         .P = c->position == WN_POS_LEARNED ? c->context : 0,
-                                         .ids = tokens,
-                                         .positions = run->positions,
-                                         .tok = wn_run_param(run, outer.embed),
-                                         .packed = wn_run_packed(run, outer.embed),
-                                         .pos = wn_run_param(run, outer.pos),
-                                         .dy = ws->temp.d_res,
-                                         .dtok = wn_run_grad(run, outer.embed),
-                                         .dpos = wn_run_grad(run, outer.pos)};
+  struct wn_embedding embedding = embedding_of(run, &outer, tokens);
+  embedding.dy = ws->temp.d_res;
+  embedding.dtok = wn_run_grad(run, outer.embed);
+  embedding.dpos = wn_run_grad(run, outer.pos);
   return wn_run_embedding_backward(run, &embedding);
 }
 

@@ -17,6 +17,14 @@
 #include "ops/packed.h"
 #include "winnow/safetensors.h"
 
+/* Element n of an array of the dtype (NULL stays NULL), and its value. */
+static inline void *wn_element(const void *base, int64_t n, wn_dtype dtype) {
+  return base ? (char *)(uintptr_t)base + n * (dtype == WN_F64 ? 8 : 4) : NULL;
+}
+static inline double wn_number(const void *x, int64_t n, wn_dtype dtype) {
+  return dtype == WN_F64 ? ((const double *)x)[n] : (double)((const float *)x)[n];
+}
+
 /* How an operation runs. scratch is the caller's (from wn_op_<name>_scratch, the largest of what will be called);
  * no operation allocates. */
 struct wn_exec {
