@@ -1,0 +1,91 @@
+/* Maps on packed weights, each storage type by itself: bytes of weights a second for 1 and 8 rows of x beside a plain
+ * read of as many bytes by the same threads, and operations a second for 256 rows. A table on standard output.
+ *   bench_packed [THREADS]
+ * Medians of repeated calls; the matrices are larger than the caches of small machines. */
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/backends.h"
+#include "winnow/context.h"
+
+enum { K = 1024, BYTES = 64 << 20, TIMES = 9, ROWS = 256 };
+
+static int compare(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static uint64_t read_plainly(const uint64_t *p, int64_t n, int threads) {
+  uint64_t sum = 0;
+#pragma omp parallel for simd reduction(+ : sum) num_threads(threads) schedule(static)
+  for (int64_t i = 0; i < n; i++) sum += p[i];
+  return sum;
+}
+
+int main(int argc, char **argv) {
+  const int threads = argc > 1 ? atoi(argv[1]) : 2;
+  wn_context *ctx = NULL;
+  const struct wn_backend *backend = NULL;
+  if (wn_context_create(&(wn_context_options){.threads = threads}, &ctx) != WN_OK ||
+      wn_backend_of(ctx, &backend) != WN_OK) {
+    fprintf(stderr, "bench_packed: %s\n", wn_context_error(ctx));
+    return 1;
+  }
+  char *blocks = aligned_alloc(64, BYTES);
+  const int64_t most = BYTES / (K / 32 * 18); /* rows of the smallest type */
+  float *x = malloc((size_t)ROWS * K * sizeof *x), *y = malloc((size_t)(ROWS * most) * sizeof *y);
+  if (!blocks || !x || !y) return 1;
+  memset(blocks, 0x2c, BYTES); /* scales of 0.065 */
+  for (int i = 0; i < ROWS * K; i++) x[i] = (float)(i % 17 - 8) * 0.1f;
+  double t[TIMES];
+  uint64_t sum = 0;
+  for (int r = 0; r < TIMES; r++) {
+    t[r] = omp_get_wtime();
+    sum += read_plainly((const uint64_t *)(void *)blocks, BYTES / 8, threads);
+    t[r] = omp_get_wtime() - t[r];
+  }
+  qsort(t, TIMES, sizeof *t, compare);
+  const double plain = BYTES / t[TIMES / 2] / 1e9;
+  printf("plain read %.1f GB/s (%llx)\n%-6s %12s %12s %14s\n", plain, (unsigned long long)(sum & 15), "type",
+         "1 row GB/s", "8 rows GB/s", "256 rows GF/s");
+  for (int type = 0; type < WN_GGUF_TYPE_COUNT; type++) {
+    const size_t row = wn_packed_row_bytes((wn_gguf_type)type, K);
+    const struct wn_packed packed = {
+        .count = 1, .part = {{.type = (wn_gguf_type)type, .rows = (int64_t)(BYTES / row), .data = blocks}}};
+    static const int rows[3] = {1, 8, ROWS};
+    printf("%-6s", wn_gguf_type_name((wn_gguf_type)type));
+    for (int i = 0; i < 3; i++) {
+      const struct wn_linear a = {.M = rows[i],
+                                  .N = packed.part[0].rows,
+                                  .K = K,
+                                  .x = x,
+                                  .ldx = K,
+                                  .packed = &packed,
+                                  .y = y,
+                                  .ldy = packed.part[0].rows};
+      struct wn_exec e = {.ctx = ctx, .backend = backend, .threads = threads, .dtype = WN_F32};
+      e.scratch_bytes = wn_op_linear_scratch(&e, &a, false);
+      e.scratch = aligned_alloc(64, e.scratch_bytes / 64 * 64 + 64);
+      const int times = i == 2 ? 3 : TIMES;
+      for (int r = -1; r < times; r++) {
+        const double start = omp_get_wtime();
+        if (wn_op_linear_forward(&e, &a) != WN_OK) {
+          fprintf(stderr, "bench_packed: %s\n", wn_context_error(ctx));
+          return 1;
+        }
+        if (r >= 0) t[r] = omp_get_wtime() - start;
+      }
+      free(e.scratch);
+      qsort(t, (size_t)times, sizeof *t, compare);
+      const double s = t[times / 2];
+      printf(i == 2 ? " %14.0f" : " %12.1f", i == 2 ? 2.0 * ROWS * K * (double)packed.part[0].rows / s / 1e9
+                                                    : (double)(row * (size_t)packed.part[0].rows) / s / 1e9);
+    }
+    printf("\n");
+  }
+  free(blocks), free(x), free(y);
+  wn_context_destroy(ctx);
+  return 0;
+}
