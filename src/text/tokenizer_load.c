@@ -251,6 +251,32 @@ static wn_status load_file(wn_context *ctx, const char *path, wn_tokenizer *tok)
   return load_sentencepiece(ctx, path, tok);
 }
 
+static wn_status create(wn_context *ctx, wn_tokenizer **out) {
+  void *p;
+  *out = NULL;
+  WN_TRY(wn_alloc(ctx, "tokenizer", sizeof(wn_tokenizer), &p));
+  *out = p;
+  (*out)->vocab_size = 256;
+  (*out)->bos = (*out)->eos = (*out)->known_bos = -1;
+  return WN_OK;
+}
+
+/* A fine-tune of a SentencePiece model adds tokens in tokenizer.json, of which tokenizer.model knows nothing: does the
+ * one name an id that the other does not have? */
+static wn_status has_more(wn_context *ctx, const char *dir, const wn_tokenizer *tok, bool *more) {
+  char path[4096];
+  json_t *json;
+  *more = false;
+  if (!wn_path_has(dir, KIND_NAME)) return WN_OK;
+  WN_TRY(wn_path_join(ctx, path, sizeof path, dir, KIND_NAME));
+  WN_TRY(wn_json_load_file(ctx, path, &json));
+  const json_t *added = json_object_get(json, "added_tokens");
+  for (size_t i = 0; i < json_array_size(added); i++)
+    if (json_integer_value(json_object_get(json_array_get(added, i), "id")) >= tok->vocab_size) *more = true;
+  json_decref(json);
+  return WN_OK;
+}
+
 wn_status wn_tokenizer_load(wn_context *ctx, const char *spec, wn_tokenizer **out) {
   *out = NULL;
   char path[4096];
@@ -264,12 +290,17 @@ wn_status wn_tokenizer_load(wn_context *ctx, const char *spec, wn_tokenizer **ou
     dir = spec;
     spec = path;
   }
-  void *p;
-  WN_TRY(wn_alloc(ctx, "tokenizer", sizeof(wn_tokenizer), &p));
-  wn_tokenizer *tok = p;
-  tok->vocab_size = 256;
-  tok->bos = tok->eos = tok->known_bos = -1;
+  wn_tokenizer *tok;
+  bool more = false;
+  WN_TRY(create(ctx, &tok));
   wn_status status = bytes ? WN_OK : load_file(ctx, spec, tok);
+  if (status == WN_OK && dir && tok->spm) status = has_more(ctx, dir, tok, &more);
+  if (status == WN_OK && more) {
+    wn_tokenizer_destroy(tok);
+    WN_TRY(create(ctx, &tok));
+    status = wn_path_join(ctx, path, sizeof path, dir, KIND_NAME);
+    if (status == WN_OK) status = load_file(ctx, path, tok);
+  }
   if (status == WN_OK && dir) status = load_config(ctx, dir, tok);
   if (status != WN_OK) {
     wn_tokenizer_destroy(tok);

@@ -211,6 +211,31 @@ static void test_save(void **state) {
   }
 }
 
+/* A folder with both kinds of files: SentencePiece's, unless tokenizer.json has tokens of which that knows nothing. */
+static void test_two_files(void **state) {
+  (void)state;
+  wn_tokenizer *spm = load_golden("spm", "gguf"), *tok;
+  char path[128];
+  size_t bytes;
+  assert_int_equal(wn_tokenizer_save(ctx, spm, dir), WN_OK);
+  const int32_t size = wn_tokenizer_vocab_size(spm);
+  wn_tokenizer_destroy(spm);
+  snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+  const char *few = "{\"added_tokens\":[{\"id\":0,\"content\":\"<unk>\"}]}";
+  put(path, few, strlen(few));
+  tok = load(dir);
+  assert_string_equal(wn_tokenizer_kind(tok), "sentencepiece");
+  assert_int_equal(wn_tokenizer_vocab_size(tok), size);
+  wn_tokenizer_destroy(tok);
+  char *more = get(GOLDEN "added.json", &bytes); /* ids up to 644 */
+  put(path, more, bytes);
+  free(more);
+  tok = load(dir);
+  assert_string_equal(wn_tokenizer_kind(tok), "bpe");
+  assert_true(wn_tokenizer_vocab_size(tok) > size);
+  wn_tokenizer_destroy(tok);
+}
+
 /* Texts come back, as a whole and in a stream; bytes that are no UTF-8 as U+FFFD. */
 static void test_decode(void **state) {
   (void)state;
@@ -418,10 +443,10 @@ static void test_slow_pattern(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_goldens),      cmocka_unit_test(test_special_ids),   cmocka_unit_test(test_gguf),
-      cmocka_unit_test(test_save),         cmocka_unit_test(test_decode),        cmocka_unit_test(test_cuts),
-      cmocka_unit_test(test_long_runs),    cmocka_unit_test(test_normalization), cmocka_unit_test(test_hostile),
-      cmocka_unit_test(test_slow_pattern),
+      cmocka_unit_test(test_goldens), cmocka_unit_test(test_special_ids),  cmocka_unit_test(test_gguf),
+      cmocka_unit_test(test_save),    cmocka_unit_test(test_two_files),    cmocka_unit_test(test_decode),
+      cmocka_unit_test(test_cuts),    cmocka_unit_test(test_long_runs),    cmocka_unit_test(test_normalization),
+      cmocka_unit_test(test_hostile), cmocka_unit_test(test_slow_pattern),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
