@@ -1,6 +1,7 @@
 /* winnow generate: continues a prompt token by token over a key-value cache, streaming as text becomes complete. */
 #include "cmd.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ struct request {
   struct cli_attention attention;
   struct cli_sampling sampling;
   struct cli_dialogue dialogue;
-  const char *model, *prompt, *prompt_file, *tokenizer;
+  const char *model, *prompt, *prompt_file, *tokenizer, *jsonl, *out;
   int64_t tokens;
   bool ignore_end, chat;
 };
@@ -78,22 +79,31 @@ static int encode_message(wn_context *ctx, const struct request *r, struct run *
   return status == WN_OK ? 0 : cli_error("the prompt: %s", wn_context_error(ctx));
 }
 
+/* Model, tokenizer and what is in force. */
 static int load(wn_context *ctx, struct request *r, struct run *g) {
   wn_status status = wn_model_load(ctx, r->model, &g->model);
   if (status != WN_OK) return cli_fail(ctx, status);
   const wn_model_config *config = wn_model_config_get(g->model);
   int code = cli_tokenizer_load(ctx, r->tokenizer, r->model, g->model, &g->tok);
   if (!code) code = cli_attention_apply(ctx, "winnow generate", &r->attention, g->model, g->tok);
-  if (code) return code;
-  const char *prompt = r->prompt;
-  size_t bytes = prompt ? strlen(prompt) : 0;
-  if (!prompt) {
-    const char *path = r->prompt_file;
-    if (!path && !isatty(STDIN_FILENO)) path = "-";
-    if (path && cli_read_file(path, &g->text, &bytes)) return 1;
-    prompt = path ? g->text : "";
-  }
-  code = r->chat ? encode_message(ctx, r, g, prompt) : encode_prompt(ctx, g, prompt, bytes);
+  return code ? code : cli_budgets_load(ctx, &r->budgets, config, &g->budgets);
+}
+
+static int read_prompt(const struct request *r, struct run *g, const char **prompt, size_t *bytes) {
+  const char *path = r->prompt_file;
+  *prompt = r->prompt ? r->prompt : "";
+  *bytes = strlen(*prompt);
+  if (r->prompt) return 0;
+  if (!path && !isatty(STDIN_FILENO)) path = "-";
+  if (path && cli_read_file(path, &g->text, bytes)) return 1;
+  if (path) *prompt = g->text;
+  return 0;
+}
+
+/* Everything for one prompt. */
+static int prepare(wn_context *ctx, struct request *r, struct run *g, const char *prompt, size_t bytes) {
+  const wn_model_config *config = wn_model_config_get(g->model);
+  int code = r->chat ? encode_message(ctx, r, g, prompt) : encode_prompt(ctx, g, prompt, bytes);
   if (code) return code;
   if (g->prompt_count == 0) return cli_error("the prompt has no tokens");
   g->limit = r->tokens;
@@ -109,11 +119,9 @@ static int load(wn_context *ctx, struct request *r, struct run *g) {
   if (!g->drawn || !g->logits) return cli_error("out of memory");
   int64_t capacity = (int64_t)g->prompt_count + g->limit;
   if (config->position == WN_POS_LEARNED && capacity > config->context) capacity = config->context;
-  code = cli_budgets_load(ctx, &r->budgets, config, &g->budgets);
-  if (code) return code;
   const wn_session_options options = {
       .sequences = 1, .capacity = capacity, .budgets = &g->budgets, .half = r->budgets.half};
-  status = wn_session_create_with(ctx, g->model, &options, &g->session);
+  wn_status status = wn_session_create_with(ctx, g->model, &options, &g->session);
   if (status == WN_OK) status = wn_text_stream_create(ctx, g->tok, &g->stream);
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }
@@ -203,6 +211,83 @@ static int report(wn_context *ctx, const struct request *r, const struct run *g)
   return 0;
 }
 
+/* ---- a prompt for each line of a file ---- */
+
+/* What belongs to one prompt. */
+static void clear_prompt(struct run *g) {
+  wn_text_stream_destroy(g->stream);
+  wn_session_destroy(g->session);
+  wn_tokens_free(g->ids);
+  free(g->drawn);
+  free(g->logits);
+  g->stream = NULL, g->session = NULL, g->ids = NULL, g->drawn = NULL, g->logits = NULL;
+  g->count = 0, g->prompt_count = 0;
+}
+
+/* `template` with {document} replaced, malloc'd. */
+static char *fill_template(const char *template, const char *document) {
+  const char *at = strstr(template, "{document}");
+  const size_t room = strlen(template) + strlen(document) + 1;
+  char *out = malloc(room);
+  if (out) snprintf(out, room, "%.*s%s%s", (int)(at - template), template, document, at + strlen("{document}"));
+  return out;
+}
+
+/* One line: the object goes on with its prediction. */
+static int predict(wn_context *ctx, struct request *r, struct run *g, int64_t line, const char *text, FILE *out) {
+  json_error_t error;
+  json_t *object = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+  const char *document = json_string_value(json_object_get(object, "document"));
+  if (!document) {
+    const int code = cli_error("%s:%" PRId64 ": %s", r->jsonl, line,
+                               object ? "expected an object with the string \"document\"" : error.text);
+    json_decref(object);
+    return code;
+  }
+  char *prompt = fill_template(r->prompt, document), *answer = NULL;
+  size_t bytes = 0;
+  int code = prompt ? prepare(ctx, r, g, prompt, strlen(prompt)) : cli_error("out of memory");
+  if (!code) code = draw(ctx, r, g);
+  if (!code && !strcmp(g->why, "interrupt")) code = CLI_INTERRUPTED;
+  if (!code && wn_tokenizer_decode(ctx, g->tok, g->drawn, (size_t)g->count, &answer, &bytes) != WN_OK)
+    code = cli_fail(ctx, WN_ERR_FORMAT);
+  if (!code) {
+    json_t *string = json_stringn(answer, bytes);
+    json_object_set_new(object, "prediction", string ? string : json_string("")); /* bytes that are no UTF-8 */
+    json_object_set_new(object, "prompt_tokens", json_integer((json_int_t)g->prompt_count));
+    json_object_set_new(object, "tokens", json_integer(g->count));
+    json_object_set_new(object, "stopped", json_string(g->why));
+    if (json_dumpf(object, out, JSON_PRESERVE_ORDER | JSON_COMPACT) || fputc('\n', out) == EOF || fflush(out))
+      code = cli_error("%s: cannot be written", r->out);
+  }
+  wn_text_free(answer);
+  free(prompt);
+  json_decref(object);
+  clear_prompt(g);
+  return code;
+}
+
+static int predict_all(wn_context *ctx, struct request *r, struct run *g) {
+  size_t bytes = 0;
+  int64_t line = 0;
+  int code = cli_read_file(r->jsonl, &g->text, &bytes);
+  if (code) return code;
+  FILE *out = fopen(r->out, "w");
+  if (!out) return cli_error("%s: %s", r->out, strerror(errno));
+  const bool json = r->common.json;
+  r->common.json = true; /* nothing streams */
+  for (char *at = g->text, *next; !code && *at; at = next) {
+    next = at + strcspn(at, "\n");
+    if (*next) *next++ = 0;
+    line++;
+    if (strspn(at, " \t\r") == strlen(at)) continue;
+    code = predict(ctx, r, g, line, at, out);
+  }
+  r->common.json = json;
+  if (fclose(out) && !code) code = cli_error("%s: %s", r->out, strerror(errno));
+  return code;
+}
+
 int cmd_generate(int argc, char **argv) {
   struct request r = {.common = CLI_COMMON_DEFAULTS,
                       .budgets = CLI_BUDGETS_DEFAULTS,
@@ -217,6 +302,16 @@ int cmd_generate(int argc, char **argv) {
        .out = &r.prompt_file,
        .metavar = "FILE",
        .help = "the same from a file; - and the default: standard input unless it is a terminal"},
+      {.name = "jsonl",
+       .type = CLI_STRING,
+       .out = &r.jsonl,
+       .metavar = "FILE",
+       .help = "a prompt for each line's \"document\": --prompt with {document} in it; into --out"},
+      {.name = "out",
+       .type = CLI_STRING,
+       .out = &r.out,
+       .metavar = "FILE",
+       .help = "with --jsonl: the lines, each with its \"prediction\""},
       {.name = "tokenizer",
        .type = CLI_STRING,
        .out = &r.tokenizer,
@@ -257,6 +352,9 @@ int cmd_generate(int argc, char **argv) {
   if (code == CLI_GO) code = cli_budgets_check(spec.command, &r.budgets);
   if (code == CLI_GO && r.prompt && r.prompt_file)
     code = cli_usage_error(spec.command, "--prompt and --prompt-file exclude each other");
+  if (code == CLI_GO && !r.jsonl != !r.out) code = cli_usage_error(spec.command, "--jsonl and --out go together");
+  if (code == CLI_GO && r.jsonl && (!r.prompt || !strstr(r.prompt, "{document}")))
+    code = cli_usage_error(spec.command, "--jsonl needs a --prompt with {document} in it");
   if (code == CLI_GO && !r.chat && (r.dialogue.system || r.dialogue.name))
     code = cli_usage_error(spec.command, "--system and --template need --chat");
   wn_context *ctx = NULL;
@@ -266,7 +364,19 @@ int cmd_generate(int argc, char **argv) {
     return code;
   }
   struct run g = {0};
+  const char *prompt = NULL;
+  size_t bytes = 0;
   code = load(ctx, &r, &g);
+  if (!code && r.jsonl) {
+    cli_signals_begin(ctx);
+    code = predict_all(ctx, &r, &g);
+    cli_signals_end();
+    clear(&g);
+    wn_context_destroy(ctx);
+    return code;
+  }
+  if (!code) code = read_prompt(&r, &g, &prompt, &bytes);
+  if (!code) code = prepare(ctx, &r, &g, prompt, bytes);
   if (!code) {
     cli_signals_begin(ctx);
     code = draw(ctx, &r, &g);

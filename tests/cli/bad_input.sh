@@ -270,6 +270,9 @@ printf '{"prompt": "no place", "content": "x", "answer": "y"}\n' >tasks.jsonl
 refuses "analyze sweep: a task without content" 1 'tasks\.jsonl:1: .*content' analyze sweep whole --tasks tasks.jsonl --quiet
 printf 'not json\n' >tasks.jsonl
 refuses "analyze sweep: tasks that are not JSON" 1 'tasks\.jsonl:1: not JSON' analyze sweep whole --tasks tasks.jsonl --quiet
+refuses "generate --jsonl without a place for the document" 2 'document' generate whole --jsonl tasks.jsonl --out pred.jsonl --prompt x
+refuses "generate --jsonl without --out" 2 'go together' generate whole --jsonl tasks.jsonl --prompt '{document}'
+refuses "generate --jsonl: a line that is not JSON" 1 'tasks\.jsonl:1' generate whole --jsonl tasks.jsonl --out pred.jsonl --prompt '{document}'
 refuses "eval: an attention that needs parameters" 1 'other parameters' eval whole --text other.txt --attention sinks=2
 refuses "eval: an attention that is none" 1 'unknown key' eval whole --text other.txt --attention thrshold.tau=0.5
 refuses "analyze spans: text and data" 2 'exclude' analyze spans dynamic --text other.txt --data data/val.bin

@@ -209,6 +209,9 @@ json "analyze sweep" '(.taus | length) == 3 and .taus[2].loss == .full.loss and 
   analyze sweep whole --text other.txt --taus 0.3,0.6,1
 json "analyze attention" '.by_layer[0].heads[0].self_weight > 0 and .by_layer[0].entropy_bits > 0' analyze attention whole --text other.txt
 json "analyze survival" '([.policies[] | select(.policy == "h2o")][0].overlap.h2o) == 1' analyze survival whole --text other.txt --budgets 8
+printf '{"document": "the old man", "reference": "a man"}\n\n{"document": "the sea", "id": 7}\n' >docs.jsonl
+succeeds "generate for each line of a file" generate whole --jsonl docs.jsonl --out pred.jsonl --prompt "of {document}:" --tokens 4 --temperature 0
+is "the predictions" "2 2 7" "$(jq -s '"\(length) \([.[] | select(.prediction | type == "string")] | length) \(.[1].id)"' -r pred.jsonl)"
 json "eval under a threshold" '.loss > 0' eval whole --text other.txt --attention threshold.tau=0.5
 succeeds "analyze spans as text" analyze spans spans --csv spans.csv --out spans.json
 grep -q '^average span' out && pass "analyze spans prints the average" || fail "analyze spans prints the average" "$(cat out)"
