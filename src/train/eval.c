@@ -225,7 +225,7 @@ wn_status wn_eval_text_observed(wn_context *ctx, wn_model *model, const wn_token
                                 size_t bytes, const wn_eval_options *options, const struct wn_layer_observer *observer,
                                 wn_eval_result *result) {
   memset(result, 0, sizeof *result);
-  if (wn_tokenizer_vocab_size(tok) != model->config.vocab_size)
+  if (wn_tokenizer_vocab_size(tok) > model->config.vocab_size) /* a model's may be padded */
     return wn_fail(ctx, WN_ERR_SHAPE, "the tokenizer has a vocabulary of %d, the model of %lld",
                    (int)wn_tokenizer_vocab_size(tok), (long long)model->config.vocab_size);
   int64_t B, T;

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -335,6 +336,29 @@ static void test_long_runs(void **state) {
   }
 }
 
+/* Many threads with one tokenizer. */
+static void *encode_all(void *tok) {
+  uint64_t sum = 0;
+  for (int i = 0; i < line_count; i++) {
+    struct wn_ids ids = {0};
+    if (wn_tokenizer_encode_piece(tok, lines[i].text, lines[i].bytes, true, &ids, NULL) != WN_OK) return NULL;
+    sum = sum * 31 + digest(ids.data, ids.count) + 1;
+    wn_ids_clear(&ids);
+  }
+  return (void *)(uintptr_t)(sum | 1);
+}
+static void test_threads(void **state) {
+  (void)state;
+  wn_tokenizer *tok = load_golden("llama3", "json");
+  pthread_t threads[4];
+  void *alone = encode_all(tok), *together[4];
+  assert_non_null(alone);
+  for (int i = 0; i < 4; i++) assert_int_equal(pthread_create(&threads[i], NULL, encode_all, tok), 0);
+  for (int i = 0; i < 4; i++) assert_int_equal(pthread_join(threads[i], &together[i]), 0);
+  for (int i = 0; i < 4; i++) assert_ptr_equal(together[i], alone);
+  wn_tokenizer_destroy(tok);
+}
+
 /* Marks in any number and order: the same text whatever order they came in, as utf8proc itself has it on short runs. */
 static void test_normalization(void **state) {
   (void)state;
@@ -443,10 +467,10 @@ static void test_slow_pattern(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_goldens), cmocka_unit_test(test_special_ids),  cmocka_unit_test(test_gguf),
-      cmocka_unit_test(test_save),    cmocka_unit_test(test_two_files),    cmocka_unit_test(test_decode),
-      cmocka_unit_test(test_cuts),    cmocka_unit_test(test_long_runs),    cmocka_unit_test(test_normalization),
-      cmocka_unit_test(test_hostile), cmocka_unit_test(test_slow_pattern),
+      cmocka_unit_test(test_goldens),       cmocka_unit_test(test_special_ids), cmocka_unit_test(test_gguf),
+      cmocka_unit_test(test_save),          cmocka_unit_test(test_two_files),   cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_decode),        cmocka_unit_test(test_cuts),        cmocka_unit_test(test_long_runs),
+      cmocka_unit_test(test_normalization), cmocka_unit_test(test_hostile),     cmocka_unit_test(test_slow_pattern),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
