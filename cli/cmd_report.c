@@ -194,10 +194,11 @@ static int add_text(struct report *r, struct report_input *in) {
   return code;
 }
 
-static int add_mean(struct report *r, struct report_input *in) {
+int report_source(struct report *r, const struct report_input *in, int64_t T, wn_data_source **out) {
   const wn_model_config *c = wn_model_config_get(in->loaded);
   wn_recipe recipe;
   char path[4096];
+  *out = NULL;
   wn_recipe_init(&recipe);
   if (!r->data) {
     if (!is_dir(in->path) || !has(in->path, "recipe.json") || !cli_join(path, sizeof path, in->path, "recipe.json"))
@@ -210,12 +211,18 @@ static int add_mean(struct report *r, struct report_input *in) {
       return cli_error("%s: the path is too long", r->data);
   }
   recipe.data.stream = false;
+  const wn_status status = wn_data_source_create(r->ctx, &recipe.data, "val", T, (int32_t)c->vocab_size, out);
+  return status == WN_OK ? 0 : cli_fail(r->ctx, status);
+}
+
+static int add_mean(struct report *r, struct report_input *in) {
+  const wn_model_config *c = wn_model_config_get(in->loaded);
   const int64_t T = r->tokens < c->context ? r->tokens : c->context;
   wn_data_source *source;
   wn_selection_mean *mean = NULL;
-  wn_status status = wn_data_source_create(r->ctx, &recipe.data, "val", T, (int32_t)c->vocab_size, &source);
-  if (status != WN_OK) return cli_fail(r->ctx, status);
-  status = wn_analyze_selection_mean(r->ctx, in->loaded, source, T, r->sequences, 0, NULL, NULL, &mean);
+  const int code = report_source(r, in, T, &source);
+  if (code || !source) return code;
+  wn_status status = wn_analyze_selection_mean(r->ctx, in->loaded, source, T, r->sequences, 0, NULL, NULL, &mean);
   if (status == WN_OK) status = wn_page_add_mean(r->page, in->name, mean);
   wn_selection_mean_destroy(mean);
   wn_data_source_destroy(source);

@@ -36,6 +36,8 @@ struct report {
   int input_count, shown;
 };
 
+/* Sequences of T tokens: --data, or what the run validates on; NULL where there is neither. */
+int report_source(struct report *r, const struct report_input *in, int64_t T, wn_data_source **out);
 /* 0, or the exit code after reporting. */
 int report_training(struct report *r); /* curves of all runs */
 int report_pruning(struct report *r);  /* budgets by layer, quality against memory */

@@ -148,7 +148,8 @@ class Page:
         else:
             box = self.eval("[0,0,document.documentElement.scrollWidth,document.documentElement.scrollHeight]")
         x, y, w, h = box
-        data = self.call("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True,
+        how = {"format": "webp", "quality": 80} if path.endswith(".webp") else {"format": "png"}
+        data = self.call("Page.captureScreenshot", {**how, "captureBeyondViewport": True,
                                                     "clip": {"x": x, "y": y, "width": w, "height": h, "scale": 1}})["data"]
         with open(path, "wb") as f:
             f.write(base64.b64decode(data))
