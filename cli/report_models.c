@@ -80,7 +80,7 @@ static int open_input(struct report *r, const struct report_input *in, wn_eval_o
   return 0;
 }
 
-enum { SHARES = 4, CURVE = 60 };
+enum { SHARES = 4, CURVE = 100 };
 
 /* Tokens that shares of the weight need: against context length, with the three fits, and by layer and head. */
 static wn_status draw_meaning(struct report *r, const struct report_input *in, const wn_meaning_report *m, int number) {

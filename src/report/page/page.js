@@ -87,7 +87,7 @@
         const few = data.length <= 60;
         return {label: s.name, data, borderColor: c, backgroundColor: f.bars ? c : c, borderWidth: f.bars ? 0 : s.points ? 0 : s.dash ? 2.5 : data.length > 300 ? 1 : 2, borderDash: dashes[s.dash || 0],
           pointStyle: marks[s.dash || 0], pointRadius: s.points ? 3.5 : few ? (s.dash && f.series.length > 1 ? 4 : 2.5) : 0, pointHoverRadius: 5, pointHitRadius: 6,
-          showLine: !s.points, tension: 0, hidden: !!s.hidden, order: -(s.dash || 0)};
+          showLine: !s.points, tension: 0, hidden: !!s.hidden, order: s.points ? 9 : -(s.dash || 0)};
       });
       for (const l of f.levels || []) {
         const all = f.series.flatMap(s => s.x[view.axis]).filter(v => v !== null && (!view.xlog || v > 0));
@@ -107,6 +107,7 @@
       ticks: {color: css('--soft'), maxRotation: 0, autoSkip: true, autoSkipPadding: 14, callback(v, k, all) {
         if (!log) return tick(v);
         const lead = +(v / 10 ** Math.floor(Math.log10(v))).toFixed(6);
+        if (lead !== Math.round(lead)) return ''; // the axis' own ends
         return all.length < 12 || lead === 1 || (all.length < 30 && (lead === 2 || lead === 5)) ? tick(v) : '';
       }}, grid: {color: css('--line')}});
     const whole = (s, range) => {
@@ -429,7 +430,7 @@
         const v = await s.get(kind.value, +e.target.dataset.layer);
         if (v) paint(t.c, s.rows, s.rows, v, kind.value, 128);
         else t.c.width = t.c.width;
-      }));
+      }), {rootMargin: '1500px'});
       place.append();
       return {s, canvas, say, grid, thumbs, large, look: () => thumbs.forEach(t => { seen.unobserve(t.b); seen.observe(t.b); }), legend: make('div')};
     });
