@@ -277,6 +277,63 @@ static void test_nothing_goes(void **state) {
   call_clear(&c);
 }
 
+static void attend(const struct wn_backend *backend, struct wn_attention *a) {
+  struct wn_exec exec = {.ctx = ctx, .backend = backend, .threads = 2, .dtype = WN_F32};
+  exec.scratch_bytes = wn_op_attention_scratch(&exec, a, false);
+  exec.scratch = aligned_alloc(WN_ALIGN, (exec.scratch_bytes / WN_ALIGN + 1) * WN_ALIGN);
+  assert_ok(ctx, wn_op_attention_forward(&exec, a));
+  free(exec.scratch);
+}
+
+/* A head that keeps everything gives its outputs to the bit, whatever the others let go. */
+static void test_one_head_keeps_all(void **state) {
+  (void)state;
+  enum wn_isa isa;
+  int looked = 0;
+  assert_ok(ctx, wn_cpu_select_isa(ctx, &isa));
+  for (uint64_t seed = 0; seed < 24; seed++) {
+    struct call c;
+    call_make(&c, WN_F32, seed, false);
+    const int64_t T = c.a.Tk, P = c.a.Hkv, n = c.a.B * T * c.a.H * c.a.D, share = c.a.H / P, D = c.a.D;
+    if (P == 1 || T < 8) {
+      call_clear(&c);
+      continue;
+    }
+    wn_budgets x;
+    wn_budgets_init(&x);
+    int64_t most = T, of_heads[6];
+    x.policy = WN_POLICY_TOVA, x.layers = 1, x.tokens = &most, x.per_kv_head = true;
+    x.heads = P, x.head_tokens = of_heads;
+    for (int64_t g = 0; g < P; g++) of_heads[g] = g == 1 ? T : 3;
+    int32_t *gone = malloc((size_t)(c.a.B * P * T) * sizeof *gone);
+    float *first = malloc((size_t)n * sizeof *first);
+    for (int where = 0; where < 2; where++) {
+      const struct wn_backend *backend = where ? wn_backend_cpu(isa) : wn_backend_ref();
+      c.a.slots.gone = NULL, c.a.slots.groups = 0;
+      attend(backend, &c.a);
+      memcpy(first, c.a.y, (size_t)n * sizeof *first);
+      assert_ok(ctx, find(backend, WN_F32, 1, &x, 0, &c.a, gone));
+      c.a.slots.gone = gone, c.a.slots.groups = P;
+      attend(backend, &c.a);
+      const float *y = c.a.y;
+      int64_t others = 0;
+      for (int64_t i = 0; i < n; i++) {
+        const bool same = memcmp(&y[i], &first[i], sizeof *y) == 0;
+        if (i / D % c.a.H / share != 1)
+          others += !same;
+        else if (!same)
+          fail_msg("seed %d on %s: output %lld is %a, %a without budgets", (int)seed, backend->name, (long long)i,
+                   (double)y[i], (double)first[i]);
+      }
+      looked += others > 0;
+    }
+    free(first);
+    free(gone);
+    call_clear(&c);
+  }
+  assert_true(looked >= 10);
+}
+
 static void test_refused(void **state) {
   (void)state;
   struct call c;
@@ -307,8 +364,8 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_selective), cmocka_unit_test(test_positions),
-                                     cmocka_unit_test(test_weights), cmocka_unit_test(test_nothing_goes),
-                                     cmocka_unit_test(test_refused)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_selective),    cmocka_unit_test(test_positions),          cmocka_unit_test(test_weights),
+      cmocka_unit_test(test_nothing_goes), cmocka_unit_test(test_one_head_keeps_all), cmocka_unit_test(test_refused)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }
