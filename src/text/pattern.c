@@ -12,7 +12,7 @@
 
 #define MAX_PATTERN_BYTES 16384
 #define MAX_NESTING 64
-#define MATCH_STEPS 2000000u
+#define MATCH_STEPS 500000u
 #define MATCH_HEAP_KIB (64u << 10)
 #define JIT_STACK_BYTES ((size_t)1 << 20)
 
