@@ -62,7 +62,7 @@ static const struct wn_field train_fields[] = {
     {"lr_mechanisms", WN_FIELD_DOUBLE, AT(lr_mechanisms), 0, 1e6, NULL,
      "factor of lr for the attention mechanisms' own parameters"},
     {"strength_steps", WN_FIELD_INT64, AT(strength_steps), 0, 1e12, NULL,
-     "steps in which a scheduled selective.strength rises from 0 to 1; 0: half of them"},
+     "steps in which a scheduled strength rises to 1; 0: half of them"},
     {"prune.budgets", WN_FIELD_STRING, AT(prune.budgets), 1, 1024, NULL,
      "tokens a layer holds in training, as for --budgets; empty: all"},
     {"prune.policy", WN_FIELD_ENUM, AT(prune.policy), 0, 0, policy_names, "which token goes"},
