@@ -24,7 +24,7 @@ static const struct wn_field fields[] = {
     {"selective.per_kv_head", WN_FIELD_BOOL, AT(per_kv_head), 0, 0, NULL,
      "one selection for each key-value head instead of one a layer"},
     {"selective.strength", WN_FIELD_ENUM, AT(strength), 0, 0, strength_names,
-     "factor of what is selected: 1; learned, from 0; or rising with the steps"},
+     "factor of what is selected: 1, learned from 0, or rising by step"},
     {"selective.mem.enabled", WN_FIELD_BOOL, AT(mem.enabled), 0, 0, NULL, "the memory loss L_mem"},
     {"selective.mem.eps", WN_FIELD_DOUBLE, AT(mem.eps), 0, 1e6, NULL, "weight of L_mem"},
     {"selective.mem.tau", WN_FIELD_DOUBLE, AT(mem.tau), 1e-6, 1e6, NULL, "F at which a token counts as dropped"},
