@@ -116,6 +116,7 @@ static const char *const other[] = {
     "data.start_token=4",
     "data.max_length=9",
     "train.steps=12345678901",
+    "train.schedule_from=77",
     "train.batch=3",
     "train.accumulate=2",
     "train.context=135",
