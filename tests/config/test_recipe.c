@@ -125,7 +125,6 @@ static const char *const other[] = {
     "train.min_lr_ratio=0.5",
     "train.warmup=7",
     "train.schedule=linear",
-    "train.schedule_from=5",
     "train.beta1=0.8",
     "train.beta2=0.95",
     "train.eps=1e-6",
