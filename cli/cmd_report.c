@@ -45,11 +45,15 @@ static const char *name_of(const char *path, char *out, size_t bytes) {
 static int add_input(struct report *r, const char *path) {
   struct report_input *in = &r->inputs[r->input_count];
   in->path = path;
-  name_of(path, in->name, sizeof in->name);
+  char name[sizeof in->name];
+  name_of(path, name, sizeof name);
+  memcpy(in->name, name, sizeof name);
   /* Two of one name are told apart by their places. */
   for (int i = 0; i < r->input_count; i++)
-    if (!strcmp(r->inputs[i].name, in->name))
-      snprintf(in->name, sizeof in->name, "%.180s (%d)", r->inputs[i].name, r->input_count + 1);
+    if (!strcmp(r->inputs[i].name, name)) {
+      snprintf(in->name, sizeof in->name, "%.180s (%d)", name, r->input_count + 1);
+      break;
+    }
   if (is_dir(path)) {
     in->log = has(path, "log.jsonl");
     in->model = has(path, "config.json");
