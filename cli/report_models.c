@@ -208,6 +208,76 @@ static int add_meaning(struct report *r, const struct report_input *in, int numb
   return status == WN_OK ? 0 : cli_fail(r->ctx, status);
 }
 
+/* The similarity bias of all models in one figure: means over heads against the layer. */
+struct bias {
+  wn_figure_series series[3 * 8];
+  char names[3 * 8][300];
+  double *memory[8];
+  int models;
+};
+
+static int measure_bias(struct report *r, const struct report_input *in, struct bias *b) {
+  static const char *const what[] = {"output and own value", "values", "weight on itself"};
+  wn_eval_options options;
+  wn_data_source *source;
+  wn_analysis_input input;
+  wn_look_report *look = NULL;
+  const int code = open_input(r, in, &options, &source, &input);
+  if (code || (!input.source && !input.tok)) return code;
+  const wn_status status = wn_analyze_look(r->ctx, in->loaded, &input, &(wn_look_options){.early = 4}, &look);
+  wn_data_source_destroy(source);
+  if (status == WN_ERR_UNSUPPORTED) return 0;
+  if (status != WN_OK) return cli_fail(r->ctx, status);
+  const wn_model_config *c = wn_model_config_get(in->loaded);
+  const int64_t L = c->layers, H = c->heads;
+  double *m = b->memory[b->models] = calloc((size_t)(4 * L), sizeof *m);
+  for (int64_t l = 0; m && l < L; l++) {
+    m[l] = (double)l;
+    for (int64_t h = 0; h < H; h++) {
+      const wn_look_head *head = &look->head[l * H + h];
+      m[L + l] += head->output_similarity / (double)H;
+      m[2 * L + l] += head->value_similarity / (double)H;
+      m[3 * L + l] += head->self_weight / (double)H;
+    }
+  }
+  for (int k = 0; m && k < 3; k++) {
+    const int at = 3 * b->models + k;
+    snprintf(b->names[at], sizeof b->names[0], "%s: %s", in->name, what[k]);
+    b->series[at] = (wn_figure_series){
+        .name = b->names[at], .count = L, .x = {m}, .y = m + (k + 1) * L, .colour = k, .dash = b->models % 4};
+  }
+  b->models += m != NULL;
+  wn_look_report_destroy(look);
+  return m ? 0 : cli_error("out of memory");
+}
+
+static int add_bias(struct report *r) {
+  struct bias *b = calloc(1, sizeof *b);
+  int code = b ? 0 : cli_error("out of memory");
+  for (int i = 0; !code && i < r->input_count && b->models < r->models && b->models < 8; i++)
+    if (r->inputs[i].loaded && wn_model_config_get(r->inputs[i].loaded)->encoder.layers == 0)
+      code = measure_bias(r, &r->inputs[i], b);
+  const wn_figure f = {.id = "similarity",
+                       .title = "Similarity bias",
+                       .about =
+                           "Mean over heads: the cosine of a row's output and its own value, that of the values of a "
+                           "text with each other, and the weight of a row on itself (Zhai, Exclusive Self Attention, "
+                           "figure 1).",
+                       .command = r->command,
+                       .axes = 1,
+                       .x = {{"layer", false}},
+                       .y = {"cosine, weight", false},
+                       .series = b ? b->series : NULL,
+                       .series_count = b ? 3 * b->models : 0};
+  if (!code && b->models > 0) {
+    const wn_status status = wn_page_add_figure(r->page, &f);
+    if (status != WN_OK) code = cli_fail(r->ctx, status);
+  }
+  for (int k = 0; b && k < b->models; k++) free(b->memory[k]);
+  free(b);
+  return code;
+}
+
 int report_models(struct report *r) {
   bool section = false, meaning = false;
   int code = 0, spans = 0, models = 0;
@@ -222,5 +292,6 @@ int report_models(struct report *r) {
     if (!r->inputs[i].loaded || wn_model_config_get(r->inputs[i].loaded)->encoder.layers > 0) continue;
     code = add_meaning(r, &r->inputs[i], models++, &meaning);
   }
+  if (!code && meaning) code = add_bias(r);
   return code;
 }

@@ -52,7 +52,7 @@ STATE = """(n => { const p = document.querySelectorAll('#text .pane')[n], all = 
 
 def charts(page, folder, comparison):
     ids = page.eval("[...document.querySelectorAll('section.figure')].map(e => e.id)")
-    want = ["loss", "validation", "speed", "gradient", "runs", "text", "matrices", "last-row", "memory-0", "search-0", "budgets-0"]
+    want = ["loss", "validation", "speed", "gradient", "runs", "text", "matrices", "last-row", "memory-0", "search-0", "budgets-0", "meaningful-0", "fits-0", "meaningful-heads-0", "similarity"]
     check("every figure is there", all(i in ids for i in want), ids)
     for i in ids:
         about = page.eval("[...document.querySelectorAll('#%s table.about tr')].map(r => r.innerText)" % i)
