@@ -30,7 +30,7 @@ static wn_status pack(wn_context *ctx, const void *data, size_t bytes, uint8_t *
   uLongf room = compressBound((uLong)bytes);
   void *memory;
   WN_TRY(wn_alloc(ctx, "compressed tile", room + 1, &memory));
-  if (compress2(memory, &room, data, (uLong)bytes, bytes > 1 << 20 ? 6 : 9) != Z_OK) {
+  if (compress2(memory, &room, data, (uLong)bytes, 6) != Z_OK) {
     wn_free(memory);
     return wn_fail(ctx, WN_ERR_MEMORY, "zlib cannot compress %zu bytes", bytes);
   }
