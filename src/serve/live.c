@@ -48,15 +48,16 @@ static void add_number(struct wn_text *t, const char *name, double v) {
   if (isfinite(v)) wn_text_add(t, ",\"%s\":%.9g", name, v);
 }
 
-/* The points behind place generation.index. */
-static void log_json(wn_live *live, int64_t generation, int64_t index, struct wn_text *t) {
+/* The points behind place generation.index. True: and that the run has ended. */
+static bool log_json(wn_live *live, int64_t generation, int64_t index, struct wn_text *t) {
   pthread_mutex_lock(&live->lock);
+  const bool done = live->done;
   const bool reset = generation != live->generation || index < 0 || index > live->count;
   wn_text_add(t,
               "{\"reset\":%s,\"next\":\"%" PRId64 ".%" PRId64 "\",\"step\":%" PRId64 ",\"steps\":%" PRId64
               ",\"done\":%s,\"points\":[",
               reset ? "true" : "false", live->generation, live->count, live->step, live->steps,
-              live->done ? "true" : "false");
+              done ? "true" : "false");
   for (int64_t i = reset ? 0 : index; i < live->count; i++) {
     const struct point *p = &live->points[i];
     wn_text_add(t, "%s{\"step\":%" PRId64, i > (reset ? 0 : index) ? "," : "", p->step);
@@ -68,8 +69,18 @@ static void log_json(wn_live *live, int64_t generation, int64_t index, struct wn
   }
   wn_text_add(t, "]}");
   live->asked = wn_seconds_now();
-  live->told = live->done;
-  if (live->told) pthread_cond_signal(&live->heard);
+  pthread_mutex_unlock(&live->lock);
+  return done;
+}
+
+/* An answer has left: if it told the end, the server may go. */
+static void on_completed(void *user, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode how) {
+  wn_live *live = user;
+  (void)c;
+  if (*state != live || how != MHD_REQUEST_TERMINATED_COMPLETED_OK) return;
+  pthread_mutex_lock(&live->lock);
+  live->told = true;
+  pthread_cond_signal(&live->heard);
   pthread_mutex_unlock(&live->lock);
 }
 
@@ -106,7 +117,6 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const ch
   wn_live *live = user;
   (void)version;
   (void)upload;
-  (void)state;
   if (*upload_bytes > 0) { /* not looked at */
     *upload_bytes = 0;
     return MHD_YES;
@@ -121,7 +131,7 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const ch
   int64_t generation = -1, index = -1;
   if (after && sscanf(after, "%19" SCNd64 ".%19" SCNd64, &generation, &index) != 2) generation = -1;
   struct wn_text t = {0};
-  log_json(live, generation, index, &t);
+  if (log_json(live, generation, index, &t)) *state = live;
   const enum MHD_Result result = t.failed ? say(c, MHD_HTTP_INTERNAL_SERVER_ERROR, "out of memory\n")
                                           : answer(c, MHD_HTTP_OK, "application/json", t.data, t.bytes);
   wn_free(t.data);
@@ -178,11 +188,11 @@ void wn_live_add_log(wn_live *live, const wn_train_log *log) {
 void wn_live_finish(wn_live *live) {
   pthread_mutex_lock(&live->lock);
   live->done = true;
-  /* Pages ask every second: one that is open gets the end. */
-  if (live->asked > 0 && wn_seconds_now() - live->asked < 3) {
+  /* Pages ask every second: one that is open gets the end, on a busy machine too. */
+  if (live->asked > 0 && wn_seconds_now() - live->asked < 5) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 2;
+    until.tv_sec += 5;
     while (!live->told && pthread_cond_timedwait(&live->heard, &live->lock, &until) == 0) continue;
   }
   pthread_mutex_unlock(&live->lock);
@@ -236,9 +246,10 @@ static wn_status listen_at(wn_context *ctx, const wn_live_options *o, wn_live *l
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  live->daemon = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | (is_four ? 0 : MHD_USE_IPv6), 0, NULL, NULL,
-                                  on_request, live, MHD_OPTION_SOCK_ADDR, at, MHD_OPTION_CONNECTION_LIMIT, 64u,
-                                  MHD_OPTION_CONNECTION_TIMEOUT, 30u, MHD_OPTION_END);
+  live->daemon =
+      MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | (is_four ? 0 : MHD_USE_IPv6), 0, NULL, NULL, on_request, live,
+                       MHD_OPTION_SOCK_ADDR, at, MHD_OPTION_CONNECTION_LIMIT, 64u, MHD_OPTION_CONNECTION_TIMEOUT, 30u,
+                       MHD_OPTION_NOTIFY_COMPLETED, on_completed, live, MHD_OPTION_END);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (!live->daemon)
     return wn_fail(ctx, WN_ERR_IO, "cannot listen on %s port %d: taken, or not allowed", address, o->port);
