@@ -20,11 +20,9 @@
 enum { PATH_BYTES = 4096, LAYERS_MAX = 1 << 16, HEADS_MAX = 1 << 16, BUDGETS_MAX = 1 << 20 };
 
 #define AT(member) offsetof(wn_budgets, member)
-static const char *const policy_names[] = {"selective", "h2o", "tova", "streaming", "window", "random", NULL};
-_Static_assert(sizeof policy_names / sizeof *policy_names == WN_POLICY_COUNT + 1, "one name for each policy");
 
 static const struct wn_field fields[] = {
-    {"policy", WN_FIELD_ENUM, AT(policy), 0, 0, policy_names, "which token goes"},
+    {"policy", WN_FIELD_ENUM, AT(policy), 0, 0, wn_policy_names, "which token goes"},
     {"per_kv_head", WN_FIELD_BOOL, AT(per_kv_head), 0, 0, NULL, "each key-value head evicts for itself"},
     {"sinks", WN_FIELD_INT64, AT(sinks), 0, 1 << 20, NULL, "streaming: first tokens that stay"},
     {"cache_positions", WN_FIELD_BOOL, AT(cache_positions), 0, 0, NULL, "streaming: positions are places in the cache"},
@@ -309,7 +307,8 @@ static wn_status check_heads(wn_context *ctx, const wn_budgets *b, const wn_mode
   const int64_t selections = wn_attention_selections(&c->attention, c->kv_heads);
   if (wn_policy_groups(b, c->kv_heads, selections) == c->kv_heads) return WN_OK;
   const struct wn_policy_row *row = wn_policy_row(b->policy);
-  return wn_fail(ctx, WN_ERR_CONFIG, "budgets: policy \"%s\" has one budget for a layer's key-value heads%s", row->name,
+  return wn_fail(ctx, WN_ERR_CONFIG, "budgets: policy \"%s\" has one budget for a layer's key-value heads%s",
+                 wn_policy_name(b->policy),
                  row->needs_selective ? " in a model without \"selective.per_kv_head\""
                  : row->per_kv_head   ? " without \"per_kv_head\""
                                       : "");
@@ -328,10 +327,11 @@ wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *b, const wn_model_
                      (long long)b->tokens[l]);
   WN_TRY(check_heads(ctx, b, c));
   if (row->needs_selective && !selective->enabled)
-    return wn_fail(ctx, WN_ERR_CONFIG, "budgets: policy \"%s\" needs a model with selective attention", row->name);
+    return wn_fail(ctx, WN_ERR_CONFIG, "budgets: policy \"%s\" needs a model with selective attention",
+                   wn_policy_name(b->policy));
   if (b->per_kv_head && !row->per_kv_head)
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets: policy \"%s\" holds the same tokens in all heads: no \"per_kv_head\"",
-                   row->name);
+                   wn_policy_name(b->policy));
   if (b->per_kv_head && selective->enabled && !selective->per_kv_head && c->kv_heads > 1)
     return wn_fail(
         ctx, WN_ERR_CONFIG,

@@ -34,30 +34,27 @@ static double lots(const struct wn_policy_held *h, int64_t slot) {
   return wn_policy_lot(h->budgets, h->layer, h->group, h->at[slot]);
 }
 
+const char *const wn_policy_names[WN_POLICY_COUNT + 1] = {
+    [WN_POLICY_SELECTIVE] = "selective", [WN_POLICY_H2O] = "h2o",       [WN_POLICY_TOVA] = "tova",
+    [WN_POLICY_STREAMING] = "streaming", [WN_POLICY_WINDOW] = "window", [WN_POLICY_RANDOM] = "random"};
+
 static const struct wn_policy_row rows[WN_POLICY_COUNT] = {
-    [WN_POLICY_SELECTIVE] = {.name = "selective",
-                             .summary = "what the layer's rows have selected away most (arXiv 2410.02703)",
+    [WN_POLICY_SELECTIVE] = {.summary = "what the layer's rows have selected away most (arXiv 2410.02703)",
                              .per_kv_head = true,
                              .needs_selective = true,
                              .score = selective},
-    [WN_POLICY_H2O] = {.name = "h2o",
-                       .summary = "the least attention received in all, outside the most recent (Zhang et al. 2023)",
+    [WN_POLICY_H2O] = {.summary = "the least attention received in all, outside the most recent (Zhang et al. 2023)",
                        .per_kv_head = true,
                        .weights = WN_WEIGHTS_SUM,
                        .score = heavy_hitters},
-    [WN_POLICY_TOVA] = {.name = "tova",
-                        .summary = "the least attention from the last row (Oren et al. 2024)",
+    [WN_POLICY_TOVA] = {.summary = "the least attention from the last row (Oren et al. 2024)",
                         .per_kv_head = true,
                         .weights = WN_WEIGHTS_LAST,
                         .score = last_weights},
-    [WN_POLICY_STREAMING] = {.name = "streaming",
-                             .summary = "the first tokens and the most recent stay (Xiao et al. 2023)",
+    [WN_POLICY_STREAMING] = {.summary = "the first tokens and the most recent stay (Xiao et al. 2023)",
                              .score = streaming},
-    [WN_POLICY_WINDOW] = {.name = "window", .summary = "the most recent stay", .score = window},
-    [WN_POLICY_RANDOM] = {.name = "random",
-                          .summary = "a lot drawn for each token",
-                          .per_kv_head = true,
-                          .score = lots},
+    [WN_POLICY_WINDOW] = {.summary = "the most recent stay", .score = window},
+    [WN_POLICY_RANDOM] = {.summary = "a lot drawn for each token", .per_kv_head = true, .score = lots},
 };
 
 const struct wn_policy_row *wn_policy_row(wn_policy policy) {
@@ -65,8 +62,7 @@ const struct wn_policy_row *wn_policy_row(wn_policy policy) {
 }
 
 const char *wn_policy_name(wn_policy policy) {
-  const struct wn_policy_row *row = wn_policy_row(policy);
-  return row ? row->name : "?";
+  return wn_policy_row(policy) ? wn_policy_names[policy] : "?";
 }
 
 int64_t wn_policy_groups(const wn_budgets *budgets, int64_t kv_heads, int64_t selections) {

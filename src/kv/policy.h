@@ -25,7 +25,6 @@ struct wn_policy_held {
 };
 
 struct wn_policy_row {
-  const char *name;
   const char *summary; /* one line, with the paper */
   bool per_kv_head;    /* may decide for each key-value head */
   bool needs_selective;
@@ -33,6 +32,8 @@ struct wn_policy_row {
   double (*score)(const struct wn_policy_held *held, int64_t slot);
 };
 const struct wn_policy_row *wn_policy_row(wn_policy policy);
+/* By wn_policy, NULL behind the last: the choices of configurations. */
+extern const char *const wn_policy_names[WN_POLICY_COUNT + 1];
 
 /* P, the groups of key-value heads that evict for themselves: selective, one for each selection (G, 0 or 1: one); h2o,
  * tova and random, Hkv with per_kv_head; else 1. */

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "data/config.h"
+#include "kv/policy.h"
 #include "model/config.h"
 #include "train/recipe.h"
 
@@ -15,8 +16,6 @@
 #define MAX_TOKENS_PER_STEP ((int64_t)1 << 36)
 
 static const char *const optimizer_names[] = {"adamw", "adagrad", NULL};
-static const char *const policy_names[] = {"selective", "h2o", "tova", "streaming", "window", "random", NULL};
-_Static_assert(sizeof policy_names / sizeof *policy_names == WN_POLICY_COUNT + 1, "one name for each policy");
 static const char *const tune_names[] = {"all", "attention", "lora", "mechanisms", NULL};
 static const char *const schedule_names[] = {"cosine", "linear", "constant", NULL};
 static const char *const activation_names[] = {[WN_F32] = "float32", [WN_F64] = "", [WN_BF16] = "bfloat16", NULL};
@@ -65,7 +64,7 @@ static const struct wn_field train_fields[] = {
      "steps in which a scheduled strength rises to 1; 0: half of them"},
     {"prune.budgets", WN_FIELD_STRING, AT(prune.budgets), 1, 1024, NULL,
      "tokens a layer holds in training, as for --budgets; empty: all"},
-    {"prune.policy", WN_FIELD_ENUM, AT(prune.policy), 0, 0, policy_names, "which token goes"},
+    {"prune.policy", WN_FIELD_ENUM, AT(prune.policy), 0, 0, wn_policy_names, "which token goes"},
     {"prune.from_step", WN_FIELD_INT64, AT(prune.from_step), 0, 1e12, NULL,
      "the last step without; from there budgets fall from the context on"},
     {"prune.to_step", WN_FIELD_INT64, AT(prune.to_step), 0, 1e12, NULL, "the first step with the budgets in full"},
