@@ -49,39 +49,30 @@ static int maps_of(const struct wn_model *model, int row, struct wn_lora_map *ou
   return count;
 }
 
-/* The three products, each as the linear operation has it. */
+/* The three products, each as the linear operation has it: forward, and its two gradients. */
+static struct wn_linear map_of(const struct wn_lora *l, const struct wn_lora_map *m) {
+  return (struct wn_linear){.M = m->rows, .N = l->rank, .K = m->columns, .w = m->a};
+}
 static struct wn_linear to_b(const struct wn_lora *l, const struct wn_lora_map *m, const void *dw, void *db) {
-  return (struct wn_linear){.M = m->rows,
-                            .N = l->rank,
-                            .K = m->columns,
-                            .x = dw,
-                            .ldx = m->columns,
-                            .w = m->a,
-                            .y = db,
-                            .ldy = l->rank,
-                            .accumulate = true};
+  struct wn_linear a = map_of(l, m);
+  a.x = dw, a.ldx = m->columns;
+  a.y = db, a.ldy = l->rank;
+  a.accumulate = true;
+  return a;
 }
 static struct wn_linear to_a(const struct wn_lora *l, const struct wn_lora_map *m, const void *dw, void *da) {
-  return (struct wn_linear){.M = m->rows,
-                            .N = l->rank,
-                            .K = m->columns,
-                            .x = dw,
-                            .ldx = m->columns,
-                            .w = m->a,
-                            .dy = l->scaled,
-                            .lddy = l->rank,
-                            .dw = da};
+  struct wn_linear a = map_of(l, m);
+  a.x = dw, a.ldx = m->columns;
+  a.dy = l->scaled, a.lddy = l->rank;
+  a.dw = da;
+  return a;
 }
 static struct wn_linear to_w(const struct wn_lora *l, const struct wn_lora_map *m) {
-  return (struct wn_linear){.M = m->rows,
-                            .N = l->rank,
-                            .K = m->columns,
-                            .w = m->a,
-                            .dy = l->scaled,
-                            .lddy = l->rank,
-                            .dx = weight(l, m),
-                            .lddx = m->columns,
-                            .accumulate_dx = true};
+  struct wn_linear a = map_of(l, m);
+  a.dy = l->scaled, a.lddy = l->rank;
+  a.dx = weight(l, m), a.lddx = m->columns;
+  a.accumulate_dx = true;
+  return a;
 }
 
 /* scaled = alpha/rank B */

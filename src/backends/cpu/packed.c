@@ -119,6 +119,17 @@ static void make_panel(const struct wn_exec *exec, const struct wn_linear *a, co
   }
 }
 
+/* The map of rows [n, n+rows) alone, from a panel in the scratch. */
+static struct wn_linear panel_map(const struct wn_exec *exec, const struct wn_linear *a,
+                                  const struct wn_cpu_packed_kernels *k, int64_t n, int64_t rows) {
+  make_panel(exec, a, k, n, rows, exec->scratch);
+  struct wn_linear part = *a;
+  part.N = rows;
+  part.w = exec->scratch;
+  part.packed = NULL;
+  return part;
+}
+
 wn_status wn_cpu_packed_forward(const struct wn_exec *exec, const struct wn_linear *a, bool wide) {
   const struct wn_cpu_packed_kernels *k = kernels_for(wide);
   if (a->M == 0) return WN_OK;
@@ -129,11 +140,7 @@ wn_status wn_cpu_packed_forward(const struct wn_exec *exec, const struct wn_line
   const int64_t most = panel_rows(a);
   for (int64_t n = 0; n < a->N; n += most) {
     const int64_t rows = a->N - n < most ? a->N - n : most;
-    make_panel(exec, a, k, n, rows, exec->scratch);
-    struct wn_linear part = *a;
-    part.N = rows;
-    part.w = exec->scratch;
-    part.packed = NULL;
+    struct wn_linear part = panel_map(exec, a, k, n, rows);
     part.b = a->b ? (const float *)a->b + n : NULL;
     part.y = (float *)a->y + n;
     WN_TRY(wn_cpu_linear_forward(exec, &part));
@@ -146,11 +153,7 @@ wn_status wn_cpu_packed_backward(const struct wn_exec *exec, const struct wn_lin
   const int64_t most = panel_rows(a);
   for (int64_t n = 0; n < a->N && a->M > 0; n += most) {
     const int64_t rows = a->N - n < most ? a->N - n : most;
-    make_panel(exec, a, k, n, rows, exec->scratch);
-    struct wn_linear part = *a;
-    part.N = rows;
-    part.w = exec->scratch;
-    part.packed = NULL;
+    struct wn_linear part = panel_map(exec, a, k, n, rows);
     part.dy = (const float *)a->dy + n;
     part.accumulate_dx = a->accumulate_dx || n > 0;
     part.db = NULL;
