@@ -6,10 +6,16 @@ Usage: tools/export-llama.py CHECKPOINT OUT [--check LIBWINNOW.so]
 For checkpoints that have such a shape: RMSNorm before each block, rotary positions, SwiGLU, no biases, standard
 attention; heads may be grouped, the output tied, a norm after the embedding goes into the embedding's table. Anything
 else is refused with the field that stands in the way. Both rotate the pair (d, d + D/2), so that the other weights are
-only cut and renamed. Needs numpy and safetensors. --check loads both models, with transformers and with the library, and
-compares the logits of random tokens: the exit status is 1 where they differ by more than 1e-4 of the largest.
+only cut and renamed. Needs numpy and safetensors (tools/python-env torch). --check loads both models, with transformers
+(tools/python-env transformers) and with the library, and compares the logits of random tokens: the exit status is 1 where
+they differ by more than 1e-4 of the largest.
 """
 import ctypes, json, os, sys
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from python_env import need
+if "--check" in sys.argv: need("transformers", "numpy", "safetensors", "torch", "transformers")
+else: need("torch", "numpy", "safetensors")
 import numpy
 from safetensors.numpy import load_file, save_file
 

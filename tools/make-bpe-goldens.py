@@ -7,7 +7,7 @@ no part of valid UTF-8 read as U+FFFD). For a line and a tokenizer the golden ho
 them (FNV-1a over 32-bit little-endian ids), with special tokens as plain text and again with them read. GGUF files with
 the same vocabularies, by gguf-py; and a SentencePiece model as a GGUF file, with what sentencepiece makes of the lines.
 
-Needs: pip install tokenizers gguf sentencepiece numpy
+Needs: tools/python-env transformers
 Usage: tools/make-bpe-goldens.py [FOLDER]        tests/golden/bpe
 """
 import codecs
@@ -15,7 +15,12 @@ import io
 import os
 import struct
 import sys
+import os
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from python_env import need
+need("transformers", "tokenizers", "gguf", "sentencepiece", "numpy")
 import gguf
 import numpy as np
 import sentencepiece

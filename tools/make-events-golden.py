@@ -1,10 +1,15 @@
 #!/usr/bin/env python3
 """tests/golden/events.tfevents: the records of tests/report/test_events.c, written by TensorBoard's own code.
 
-    pip install tensorboard; tools/make-events-golden.py
+    tools/make-events-golden.py        needs tools/python-env tensorboard
 """
 import os
+import sys
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from python_env import need
+need("tensorboard", "tensorboard")
 from tensorboard.compat.proto import event_pb2
 from tensorboard.summary.writer.record_writer import RecordWriter
 

@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 """Writes tests/golden/fits.json: curves fitted to points by numpy and, where it is installed, statsmodels' OLS.
 
-The points are in the file too, so that the test needs nothing else. Needs numpy; statsmodels checks what numpy found.
+The points are in the file too, so that the test needs nothing else. Needs tools/python-env transformers: numpy,
+and statsmodels, which checks what numpy found.
 """
 import json
 import os
 import sys
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from python_env import need
+need("transformers", "numpy", "statsmodels")
 import numpy as np
 
 CURVES = {"square root": np.sqrt, "logarithmic": lambda x: np.log(x + 1), "linear": lambda x: x}

@@ -2,11 +2,16 @@
 """Writes tests/golden/gguf/: a GGUF file with a tensor of every type that is read and metadata of every kind, and the
 weights as the package `gguf` (llama.cpp's own reader) decodes them.
 
-  python3 -m venv VENV && VENV/bin/pip install gguf==0.19.0 && VENV/bin/python tools/make-gguf-golden.py tests/golden/gguf
+  tools/make-gguf-golden.py tests/golden/gguf        needs tools/python-env transformers
 """
 import json, struct, sys
 from pathlib import Path
+import os
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from python_env import need
+need("transformers", "gguf", "numpy")
 import gguf
 import numpy as np
 from gguf.quants import dequantize

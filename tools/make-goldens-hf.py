@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/golden/hf: tiny random models as `transformers` saves them, and the logits that it computes with them.
 
-Usage: tools/make-goldens-hf.py [OUT]          needs torch, transformers, safetensors, gguf
+Usage: tools/make-goldens-hf.py [OUT]          needs tools/python-env transformers
 
 Each folder has config.json and model.safetensors (or shards with an index), and beside it NAME.logits.safetensors with
 tokens [B,T] and logits [B,T,V] in float32, computed in double by eager attention. rope-*.json are other configurations for
@@ -9,6 +9,11 @@ the weights of `llama`, act-*.json of `gpt2`. The GGUF files are the same models
 converter lays them out (rows of q and k permuted for the llama architecture), one with llama3's factors as a tensor.
 """
 import json, os, shutil, sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from python_env import need
+need("transformers", "torch", "transformers", "safetensors", "gguf")
 import numpy, torch
 import gguf
 from gguf import quants

@@ -2,7 +2,8 @@
 """Makes tests/golden: small attention cases and tiny whole models with expected results in double precision.
 
 Written from the equations row by row, with its own loops, so that it shares nothing with the engine or with any other
-check. Needs torch; the committed files are what the test suite reads. Usage: tools/make-goldens.py [FOLDER]
+check. Needs torch (tools/python-env torch); the committed files are what the test suite reads.
+Usage: tools/make-goldens.py [FOLDER]
 
 A file holds q, k, v, dy and the mechanisms' arrays (sq, sk, z, zt, p, sink_k, sink_v, gate, doc_start), float32 and
 int32; y, F, M, mem_loss and the gradient of every array, float64; count, int32; and the metadata key "case":
@@ -11,6 +12,11 @@ int32; y, F, M, mem_loss and the gradient of every array, float64; count, int32;
 counted positions and L_mem), float64; the gradients of their sum, under the parameters' names, float32.
 """
 import json, math, os, sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from python_env import need
+need("torch", "torch", "safetensors")
 import torch
 from safetensors.torch import save_file
 

@@ -5,7 +5,8 @@ One token at a time, one loop over what each layer holds, written from the paper
 2306.14048, Algorithm 1 and the equal split of section 5), TOVA (Oren et al. 2024, arXiv 2401.06104, section 3.2),
 StreamingLLM (Xiao et al. 2023, arXiv 2309.17453, section 3.2), selective attention (arXiv 2410.02703, sections 3 and
 3.4). It shares nothing with the engine or with tools/make-goldens.py. docs/pruning.md says where the authors' code
-differs. Needs torch; the committed files are what the tests read. Usage: tools/make-policy-goldens.py [FOLDER]
+differs. Needs torch (tools/python-env torch); the committed files are what the tests read. Usage:
+tools/make-policy-goldens.py [FOLDER]
 
 The step of token i in a layer with a budget of K: if i >= K, one of the K held tokens goes, by what the rows before i
 have left behind; then i enters and attends to the K that are held, itself included.
@@ -18,6 +19,11 @@ selective where each has its own selection).
 Every choice is checked to have a margin: a program in single precision must come to the same evictions.
 """
 import json, math, os, sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from python_env import need
+need("torch", "torch", "safetensors")
 import torch
 from safetensors.torch import save_file
 

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """winnow beside kvpress: the same weights, prompt length, budget and threads; peak memory and tokens per second.
 
-Usage: bench/prune/against_kvpress.py --python PYTHON [--library build/libwinnow.so]
+Usage: bench/prune/against_kvpress.py [--python PYTHON] [--library build/libwinnow.so]
            [--work FOLDER] [--prompt 4096] [--tokens 256] [--budgets 256,512] [--threads 1,2] [--rounds 3] [--only TEXT,TEXT]
            [--realtime] [--out FILE.json]
-       bench/prune/against_kvpress.py --python PYTHON --quality CHECKPOINT --data VAL.bin [--prompt 384] [--tokens 128]
+       bench/prune/against_kvpress.py [--python PYTHON] --quality CHECKPOINT --data VAL.bin [--prompt 384] [--tokens 128]
            [--budgets 64,128] [--texts 32] [--library ...] [--only TEXT,TEXT] [--out FILE.json]
 
-PYTHON is of an environment with kvpress (bench/peers/setup.sh --kvpress). A Llama of 8 layers, width 512, 8 heads in 4
-groups, with random weights is made, exported (tools/export-llama.py) and its logits compared; then each way of each side
-is run in a process of its own, the sides taking turns, and medians over the rounds are shown. Both sides are called from
+PYTHON is of an environment with kvpress; default: that of tools/python-env kvpress. A quick look: --prompt 512 --tokens 32
+--budgets 128 --threads 1 --rounds 1 --only full,tova. A Llama of 8 layers, width 512, 8 heads in 4 groups, with random
+weights is made, exported (tools/export-llama.py) and its logits compared; then each way of each side is run in a process
+of its own, the sides taking turns, and medians over the rounds are shown. Both sides are called from
 Python: winnow through its C API, kvpress as its own pipeline calls it, the prompt through the decoder without the output
 layer, then one token at a time with its place in the text. "peak": the most that the process holds (VmHWM) from the
 moment the model is loaded and has seen a short text; "over the model": the same less what it held then.
@@ -18,6 +19,10 @@ that follow the prompt, given as they are, under the same ways.
 --realtime: the ways run at real-time priority (root), on a machine that has other work.
 """
 import argparse, json, math, os, statistics, subprocess, sys, time
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+from python_env import need
 
 MODEL = dict(vocab_size=8192, layers=8, width=512, heads=8, kv_heads=4, head_size=64, ffn_width=1368, norm="rmsnorm",
              position="rope", ffn="swiglu", qk_norm=False, bias=False, tied=False, attention={})
@@ -198,7 +203,7 @@ def run(a, side, model, way, budget, threads):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, value in {"python": sys.executable, "library": "build/libwinnow.so", "work": "",
+    for name, value in {"python": "", "library": os.path.join(ROOT, "build", "libwinnow.so"), "work": "",
                         "budgets": "256,512", "threads": "1,2", "only": "", "out": "", "model": "", "way": "", "quality": "", "data": ""}.items():
         p.add_argument("--" + name, default=value)
     for name, value in {"prompt": 4096, "tokens": 256, "rounds": 3, "budget": 0, "thread": 1, "texts": 32}.items():
@@ -208,6 +213,13 @@ def main():
     a = p.parse_args()
     if a.child and a.realtime: hurry()
     if a.child: return our_child(a) if a.child == "winnow" else child(a)
+    for path in [a.library] + ([a.quality, a.data] if a.quality else []):
+        if not os.path.exists(path): sys.exit(f"against_kvpress.py: {path or '--data'} is not there")
+    if a.python and not os.environ.get("WINNOW_PYTHON_ENV"):  # once: a virtual environment is a link to the same Python
+        os.environ["WINNOW_PYTHON_ENV"] = "kvpress"
+        os.execv(a.python, [a.python] + sys.argv)
+    need("kvpress", "kvpress", "torch", "transformers", "numpy", "safetensors")
+    a.python = sys.executable
     work = a.work or os.path.join(os.environ.get("TMPDIR", "/tmp"), "winnow-against-kvpress")
     model, exported = os.path.join(work, "model"), os.path.join(work, "llama")
     here = os.path.dirname(os.path.abspath(__file__))

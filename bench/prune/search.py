@@ -5,6 +5,8 @@ all of them alike; a step's time is the distance to the step before it, so that 
 time is the whole process's, beginnings included. Needs nothing but Python. Writes JSON."""
 import argparse, json, os, subprocess, sys, time
 
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
 
 def piece(a, out, extra):
     command = a.run.split() + [a.winnow, "prune", "search", a.checkpoint, "--search", a.search, "--report", a.report,
@@ -25,8 +27,10 @@ def piece(a, out, extra):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__)
-    for name in ("winnow", "checkpoint", "search", "report", "work"):
+    for name in ("checkpoint", "search", "report"):
         p.add_argument("--" + name, required=True)
+    p.add_argument("--winnow", default=os.path.join(ROOT, "build", "winnow"))
+    p.add_argument("--work", required=True, help="a folder for the searches; one that is there already goes on")
     p.add_argument("--target", default="--tolerance 0.5%")
     p.add_argument("--rows", type=int, default=8)
     p.add_argument("--report-rows", type=int, default=8)
