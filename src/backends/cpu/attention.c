@@ -287,7 +287,13 @@ static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, b
 static size_t attention_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   struct wn_attention_plan p;
   if (wn_attention_plan_init(&p, exec, a, NULL, backward) != WN_OK) return 0;
-  return scratch_bytes(&p, backward);
+  const size_t bytes = scratch_bytes(&p, backward);
+  if (!wn_sparse_may(&p, backward)) return bytes;
+  /* Whether distances are gathered depends on the number of keys and on evictions, so that a call on fewer keys, or one
+   * that nothing evicts from, would need more than the largest one that was measured: all of them get room for it. */
+  wn_sparse_most(&p);
+  const size_t gathered = scratch_bytes(&p, backward);
+  return bytes > gathered ? bytes : gathered;
 }
 
 static wn_status forward_avx2(const struct wn_exec *exec, const struct wn_attention *a) {

@@ -32,23 +32,38 @@ static int64_t far_distances(const struct wn_attention *a, int64_t near, int32_t
   }
 }
 
-void wn_sparse_init(struct wn_attention_plan *p, bool backward) {
+bool wn_sparse_may(const struct wn_attention_plan *p, bool backward) {
   const struct wn_attention *a = p->a;
-  memset(&p->sparse, 0, sizeof p->sparse);
-  if (backward && (a->relative.P > 0 || a->bias.n > 0)) return;
-  if (!(a->root.on || a->strided > 0) || a->span.on || a->threshold.on || wn_attention_looks(a) || a->dropout.p > 0 || a->slots.gone ||
-      a->slots.at || a->slots.mass)
-    return;
+  if (backward && (a->relative.P > 0 || a->bias.n > 0)) return false;
+  return (a->root.on || a->strided > 0) && !a->span.on && !a->threshold.on && !wn_attention_looks(a) &&
+         !(a->dropout.p > 0);
+}
+
+static void find_distances(struct wn_attention_plan *p) {
+  const struct wn_attention *a = p->a;
   int64_t near = a->Tk;
   if (a->root.on) near = wn_min_i64(near, wn_max_i64(a->root.buffer, 0));
   if (a->strided > 0) near = wn_min_i64(near, a->strided);
   if (a->window > 0) near = wn_min_i64(near, a->window);
   p->sparse.near = near;
   p->sparse.count = far_distances(a, near, NULL);
-  p->sparse.on = p->sparse.count * WN_TILE <= DENSEST * (a->Tk - near);
+}
+
+void wn_sparse_init(struct wn_attention_plan *p, bool backward) {
+  const struct wn_attention *a = p->a;
+  memset(&p->sparse, 0, sizeof p->sparse);
+  if (!wn_sparse_may(p, backward) || a->slots.gone || a->slots.at || a->slots.mass) return;
+  find_distances(p);
+  p->sparse.on = p->sparse.count * WN_TILE <= DENSEST * (a->Tk - p->sparse.near);
   if (!p->sparse.on) p->sparse.count = 0;
   /* Packed rows are faster to read; a few queries do not pay for the packing. */
   p->sparse.direct = a->D == p->Dp && a->Tq < a->Tk / DIRECT;
+}
+
+void wn_sparse_most(struct wn_attention_plan *p) {
+  find_distances(p);
+  p->sparse.on = true;
+  p->sparse.direct = false;
 }
 
 /* Tiles that a row block may see before the edge, its own included. */

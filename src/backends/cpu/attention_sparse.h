@@ -15,6 +15,10 @@
 
 /* Finds the plan's rule; the list is filled by wn_sparse_fill, which takes wn_sparse_floats of scratch. */
 void wn_sparse_init(struct wn_attention_plan *p, bool backward);
+/* Do this call's terms allow the path, whatever its keys and evictions? The plan as if it took the path, for scratch.
+ */
+bool wn_sparse_may(const struct wn_attention_plan *p, bool backward);
+void wn_sparse_most(struct wn_attention_plan *p);
 int64_t wn_sparse_floats(const struct wn_attention_plan *p);
 void wn_sparse_fill(struct wn_attention_plan *p, float *scratch);
 

@@ -1,0 +1,88 @@
+/* Scratch is measured once, for the largest call, with evictions: a call on fewer keys or without evictions never needs
+ * more, whatever path the backend takes for it. */
+#include "support.h"
+
+#include "backends/backends.h"
+#include "model/models.h"
+#include "winnow/kv.h"
+
+static void test_fewer_keys_need_no_more(void **state) {
+  (void)state;
+  static const struct {
+    int64_t strided, buffer, window, D;
+    double density;
+    bool selects;
+  } rows[] = {{.strided = 11, .D = 16},
+              {.strided = 5, .D = 16, .selects = true},
+              {.strided = 4, .D = 6},
+              {.buffer = 17, .density = 1.6, .D = 4},
+              {.buffer = 3, .density = 0.7, .window = 90, .D = 32, .selects = true},
+              {.strided = 3, .buffer = 40, .density = 2, .D = 16}};
+  static const int64_t longest[] = {6, 63, 300, 1023}, queries[] = {1, 2, 100};
+  static const int32_t gone[1];
+  wn_context *ctx = context_of("cpu", 1);
+  struct wn_exec exec = {.ctx = ctx, .threads = 1, .dtype = WN_F32};
+  assert_ok(ctx, wn_backend_of(ctx, &exec.backend));
+  for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+    for (int n = 0; n < 4 * 4; n++) { /* rows: all, or a few */
+      struct wn_attention a = {.B = 1, .H = 2, .Hkv = 1, .D = rows[r].D, .strided = rows[r].strided};
+      a.window = rows[r].window;
+      a.root.on = rows[r].buffer > 0, a.root.buffer = rows[r].buffer, a.root.density = rows[r].density;
+      a.sel.on = rows[r].selects;
+      a.Tk = longest[n / 4];
+      a.Tq = n % 4 < 3 ? queries[n % 4] : a.Tk;
+      if (a.Tq > a.Tk) continue;
+      const bool whole = a.Tq == a.Tk;
+      a.slots.gone = gone;
+      const size_t room = wn_op_attention_scratch(&exec, &a, false);
+      for (int64_t Tk = whole ? 1 : a.Tq; Tk <= longest[n / 4]; Tk++)
+        for (int evicts = 0; evicts < 2; evicts++) {
+          a.slots.gone = evicts ? gone : NULL;
+          a.Tk = Tk;
+          if (whole) a.Tq = Tk;
+          const size_t need = wn_op_attention_scratch(&exec, &a, false);
+          if (need > room)
+            fail_msg("row %d: %lld rows of %lld keys%s need %zu bytes, those of %lld have %zu", (int)r, (long long)a.Tq,
+                     (long long)Tk, evicts ? ", some gone," : "", need, (long long)longest[n / 4], room);
+        }
+    }
+  }
+  wn_context_destroy(ctx);
+}
+
+/* A layer whose budget does not bind beside one whose does. */
+static void test_budgets_of_one_layer(void **state) {
+  (void)state;
+  static const char *const masks[] = {"{\"strided\":11}", "{\"sqrt\":{\"buffer\":17,\"density\":1.6}}"};
+  for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
+    enum { T = 7, V = 13 };
+    wn_context *ctx = context_of("cpu", 1);
+    wn_model_config c;
+    wn_model_config_init(&c);
+    c.vocab_size = V, c.context = T, c.layers = 2, c.width = 8, c.heads = 2, c.kv_heads = 1, c.head_size = 16;
+    c.ffn_width = 5;
+    assert_ok(ctx, wn_attention_config_parse(ctx, masks[i], &c.attention));
+    struct wn_model *model = model_of(ctx, &c, WN_F32);
+    wn_budgets budgets;
+    wn_budgets_init(&budgets);
+    budgets.policy = WN_POLICY_WINDOW;
+    assert_ok(ctx, wn_budgets_parse(ctx, &c, "2,7", &budgets));
+    static const int32_t tokens[T] = {1, 5, 2, 9, 0, 12, 3};
+    float logits[T * V], last[V];
+    assert_ok(ctx, wn_model_logits_with_budgets(ctx, model, tokens, NULL, 1, T, &budgets, logits));
+    wn_session *s;
+    assert_ok(ctx, wn_session_create_with_budgets(ctx, model, 1, T, &budgets, &s));
+    assert_ok(ctx, wn_session_feed(ctx, s, tokens, T, 0, last));
+    for (int v = 0; v < V; v++) assert_true(fabsf(last[v] - logits[(T - 1) * V + v]) <= 1e-4f * (1 + fabsf(last[v])));
+    wn_session_destroy(s);
+    wn_budgets_clear(&budgets);
+    wn_model_destroy(model);
+    wn_context_destroy(ctx);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_fewer_keys_need_no_more),
+                                     cmocka_unit_test(test_budgets_of_one_layer)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
