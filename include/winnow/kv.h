@@ -70,6 +70,13 @@ wn_status wn_attention_evictions(wn_context *ctx, const wn_attention_config *con
 wn_status wn_model_logits_with_budgets(wn_context *ctx, wn_model *model, const int32_t *tokens, const int32_t *doc_start,
                                        int64_t B, int64_t T, const wn_budgets *budgets, float *logits);
 
+/* Of an encoder-decoder: the decoder's logits [B,T,V] for tokens [B,T] behind inputs [B,S], S at most its
+ * encoder.context; input_count [B] or NULL: tokens of each row, the rest is padding. budgets: of the decoder's own keys
+ * and values; NULL: none. What wn_session_encode and wn_session_feed give. */
+wn_status wn_model_logits_of_inputs(wn_context *ctx, wn_model *model, const int32_t *inputs, const int32_t *input_count,
+                                    int64_t S, const int32_t *tokens, int64_t B, int64_t T, const wn_budgets *budgets,
+                                    float *logits);
+
 /* A session (model.h) whose caches keep to the budgets, which are copied. capacity: the longest text. */
 wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity,
                                          const wn_budgets *budgets, wn_session **out);

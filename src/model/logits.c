@@ -3,14 +3,15 @@
 
 #define GROUP_TOKENS 4096
 
-static wn_status group_logits(struct wn_model *model, wn_workspace *ws, const int32_t *tokens, const int32_t *doc_start,
-                              int64_t B, int64_t T, const wn_budgets *budgets, float *logits) {
-  const int64_t V = model->config.vocab_size, M = B * T;
+static wn_status group_logits(struct wn_model *model, wn_workspace *ws, const struct wn_batch *batch,
+                              const wn_budgets *budgets, float *logits) {
+  const int64_t V = model->config.vocab_size, M = batch->B * batch->T;
   struct wn_run run;
   struct wn_stack_sums sums;
-  WN_TRY(wn_run_batch(&run, model, ws, B, T, doc_start));
+  WN_TRY(wn_run_batch(&run, model, ws, batch->B, batch->T, batch->doc_start));
   WN_TRY(wn_run_budgets(&run, ws, budgets));
-  WN_TRY(wn_run_stack(&run, ws, tokens, &sums));
+  if (model->encoder && batch->inputs) WN_TRY(wn_encoder_forward(&run, ws, batch));
+  WN_TRY(wn_run_stack(&run, ws, batch->tokens, &sums));
   if (model->dtype == WN_F32) return wn_run_output(&run, ws->n_out, M, logits);
   for (int64_t first = 0; first < M; first += ws->chunk) {
     const int64_t rows = M - first < ws->chunk ? M - first : ws->chunk;
@@ -18,6 +19,32 @@ static wn_status group_logits(struct wn_model *model, wn_workspace *ws, const in
     for (int64_t i = 0; i < rows * V; i++) logits[first * V + i] = (float)((const double *)ws->logits)[i];
   }
   return WN_OK;
+}
+
+/* Of the whole batch, whose targets are not looked at. */
+static wn_status batch_logits(wn_context *ctx, struct wn_model *model, const struct wn_batch *all,
+                              const wn_budgets *budgets, float *logits) {
+  if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
+  if (all->B < 1 || all->T < 1 || !all->tokens || !logits)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "logits: B %lld, T %lld; tokens and logits must be given", (long long)all->B,
+                   (long long)all->T);
+  int64_t group = GROUP_TOKENS / all->T;
+  group = group < 1 ? 1 : group > all->B ? all->B : group;
+  wn_workspace *ws;
+  WN_TRY(wn_workspace_create(ctx, model, group, all->T,
+                             &(struct wn_workspace_options){.activation_dtype = WN_F32, .budgets = budgets}, &ws));
+  wn_status status = WN_OK;
+  for (int64_t b = 0; b < all->B && status == WN_OK; b += group) {
+    struct wn_batch now = *all;
+    now.B = all->B - b < group ? all->B - b : group;
+    now.tokens += b * all->T;
+    if (all->doc_start) now.doc_start += b * all->T;
+    if (all->inputs) now.inputs += b * all->S;
+    if (all->input_count) now.input_count += b;
+    status = group_logits(model, ws, &now, budgets, logits + b * all->T * model->config.vocab_size);
+  }
+  wn_workspace_destroy(ws);
+  return status;
 }
 
 wn_status wn_model_logits(wn_context *ctx, wn_model *model, const int32_t *tokens, const int32_t *doc_start, int64_t B,
@@ -28,21 +55,20 @@ wn_status wn_model_logits(wn_context *ctx, wn_model *model, const int32_t *token
 wn_status wn_model_logits_with_budgets(wn_context *ctx, wn_model *model, const int32_t *tokens,
                                        const int32_t *doc_start, int64_t B, int64_t T, const wn_budgets *budgets,
                                        float *logits) {
-  if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
-  if (B < 1 || T < 1 || !tokens || !logits)
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "logits: B %lld, T %lld; tokens and logits must be given", (long long)B,
-                   (long long)T);
-  int64_t group = GROUP_TOKENS / T;
-  group = group < 1 ? 1 : group > B ? B : group;
-  wn_workspace *ws;
-  WN_TRY(wn_workspace_create(ctx, model, group, T,
-                             &(struct wn_workspace_options){.activation_dtype = WN_F32, .budgets = budgets}, &ws));
-  wn_status status = WN_OK;
-  for (int64_t b = 0; b < B && status == WN_OK; b += group) {
-    const int64_t now = B - b < group ? B - b : group;
-    status = group_logits(model, ws, tokens + b * T, doc_start ? doc_start + b * T : NULL, now, T, budgets,
-                          logits + b * T * model->config.vocab_size);
-  }
-  wn_workspace_destroy(ws);
-  return status;
+  return batch_logits(ctx, model, &(struct wn_batch){.B = B, .T = T, .tokens = tokens, .doc_start = doc_start},
+                      budgets, logits);
+}
+
+wn_status wn_model_logits_of_inputs(wn_context *ctx, wn_model *model, const int32_t *inputs, const int32_t *input_count,
+                                    int64_t S, const int32_t *tokens, int64_t B, int64_t T, const wn_budgets *budgets,
+                                    float *logits) {
+  if (!model->encoder) return wn_fail(ctx, WN_ERR_ARGUMENT, "logits: inputs for a model without an encoder");
+  if (!inputs) return wn_fail(ctx, WN_ERR_ARGUMENT, "logits: the inputs are NULL");
+  for (int64_t i = 0; S > 0 && S <= model->config.encoder.context && i < B * S; i++)
+    if (inputs[i] < 0 || inputs[i] >= model->config.vocab_size)
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "logits: input %lld is %d, expected 0 to %lld", (long long)i, inputs[i],
+                     (long long)model->config.vocab_size - 1);
+  const struct wn_batch batch = {
+      .B = B, .T = T, .tokens = tokens, .S = S, .inputs = inputs, .input_count = input_count};
+  return batch_logits(ctx, model, &batch, budgets, logits);
 }

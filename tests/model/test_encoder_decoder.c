@@ -247,6 +247,72 @@ static void decoding_is_the_step(void **state) {
     }
 }
 
+/* Sessions fed token by token, and in pieces, against the whole forward pass: every logit, with every policy of the
+ * decoder's own cache that goes with the model. */
+static void decoding_is_the_whole(void **state) {
+  (void)state;
+  int ran = 0;
+  for (int n = 0; n < CASES; n++)
+    for (int way = 0; way < 2; way++)
+      for (int policy = -1; policy < WN_POLICY_COUNT; policy++) {
+        struct world w;
+        world_make(&w, &cases[n], way ? "cpu" : "ref", way ? WN_F32 : WN_F64, keep_all);
+        const wn_model_config *c = wn_model_config_get(w.model);
+        int64_t tokens[2] = {3, 2};
+        wn_budgets budgets;
+        wn_budgets_init(&budgets);
+        budgets.policy = (wn_policy)(policy < 0 ? 0 : policy), budgets.layers = c->layers, budgets.tokens = tokens;
+        budgets.sinks = 1;
+        const wn_budgets *given = policy < 0 ? NULL : &budgets;
+        if (given && wn_budgets_check(w.ctx, given, c) != WN_OK) { /* selections of a model that makes none */
+          assert_int_equal(policy, WN_POLICY_SELECTIVE);
+          assert_false(c->attention.selective.enabled);
+          world_clear(&w);
+          continue;
+        }
+        float whole[B * T * V], logits[B * V];
+        assert_ok(w.ctx, wn_model_logits_of_inputs(w.ctx, w.model, w.inputs, w.batch.input_count, S, w.tokens, B, T,
+                                                   given, whole));
+        for (int piece = 1; piece <= 3; piece++) {
+          wn_session *s = NULL;
+          assert_ok(w.ctx, wn_session_create_with_budgets(w.ctx, w.model, B, T, given, &s));
+          assert_ok(w.ctx, wn_session_encode(w.ctx, s, w.inputs, w.batch.input_count, S));
+          for (int t = 0, now; t < T; t += now) {
+            now = t + piece > T ? T - t : piece;
+            int32_t fed[B * T];
+            for (int b = 0; b < B; b++)
+              for (int i = 0; i < now; i++) fed[b * now + i] = w.tokens[b * T + t + i];
+            assert_ok(w.ctx, wn_session_feed(w.ctx, s, fed, now, 0, logits));
+            for (int b = 0; b < B; b++)
+              for (int v = 0; v < V; v++) {
+                const float want = whole[(b * T + t + now - 1) * V + v], found = logits[b * V + v];
+                if (!(fabsf(found - want) <= (way ? 2e-5f : 2e-6f) * (1 + fabsf(want))))
+                  fail_msg("%s, %s, %s, pieces of %d: logit %d of row %d: %.9g, the whole's %.9g", cases[n].name,
+                           way ? "cpu" : "ref", given ? wn_policy_name(budgets.policy) : "no budgets", piece, v,
+                           t + now - 1, (double)found, (double)want);
+              }
+          }
+          ran++;
+          wn_session_destroy(s);
+        }
+        world_clear(&w);
+      }
+  assert_true(ran >= 3 * 2 * (CASES * WN_POLICY_COUNT + 2)); /* two cases select */
+}
+
+static void logits_of_inputs_check_them(void **state) {
+  (void)state;
+  struct world w;
+  float logits[B * T * V];
+  world_make(&w, &cases[0], "cpu", WN_F32, keep_all);
+#define LOGITS(inputs, S) wn_model_logits_of_inputs(w.ctx, w.model, inputs, NULL, S, w.tokens, B, T, NULL, logits)
+  assert_refused(w.ctx, LOGITS(NULL, S), WN_ERR_ARGUMENT, "inputs are NULL");
+  assert_refused(w.ctx, LOGITS(w.inputs, 11), WN_ERR_ARGUMENT, "found 11");
+  w.inputs[1] = V;
+  assert_refused(w.ctx, LOGITS(w.inputs, S), WN_ERR_ARGUMENT, "input 1 is 13, expected 0 to 12");
+  world_clear(&w);
+}
+
 static void checkpoints_hold_the_encoder(void **state) {
   (void)state;
   struct world w;
@@ -328,6 +394,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(gradients_are_those_of_differences), cmocka_unit_test(backends_agree),
       cmocka_unit_test(padding_counts_for_nothing),         cmocka_unit_test(decoding_is_the_step),
+      cmocka_unit_test(decoding_is_the_whole),              cmocka_unit_test(logits_of_inputs_check_them),
       cmocka_unit_test(checkpoints_hold_the_encoder),       cmocka_unit_test(what_does_not_go_together_is_refused),
       cmocka_unit_test(parameters_are_as_many_as_t5_has),
   };
