@@ -301,6 +301,8 @@ static int open_chat(struct chat *c, struct request *r) {
   wn_status status = wn_model_load(c->ctx, r->model, &c->model);
   if (status != WN_OK) return cli_fail(c->ctx, status);
   const wn_model_config *config = wn_model_config_get(c->model);
+  if (config->encoder.layers > 0)
+    return cli_error("%s is an encoder-decoder, which answers no messages; winnow generate fills in spans", r->model);
   int code = cli_tokenizer_load(c->ctx, r->tokenizer, r->model, c->model, &c->tok);
   if (!code) code = cli_dialogue_choose(c->ctx, &r->dialogue, r->model, c->tok, &c->dialogue);
   if (!code) code = cli_attention_apply(c->ctx, "winnow chat", &r->attention, c->model, c->tok);

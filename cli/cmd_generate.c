@@ -1,4 +1,5 @@
-/* winnow generate: continues a prompt token by token over a key-value cache, streaming as text becomes complete. */
+/* winnow generate: continues a prompt token by token over a key-value cache, streaming as text becomes complete. An
+ * encoder-decoder reads the prompt with its encoder and writes what is missing in it (spans.h). */
 #include "cmd.h"
 
 #include <errno.h>
@@ -14,6 +15,7 @@
 #include "recipe.h"
 #include "sampling.h"
 #include "signals.h"
+#include "spans.h"
 #include "ui.h"
 
 struct request {
@@ -22,7 +24,7 @@ struct request {
   struct cli_attention attention;
   struct cli_sampling sampling;
   struct cli_dialogue dialogue;
-  const char *model, *prompt, *prompt_file, *tokenizer, *jsonl, *out;
+  const char *model, *prompt, *prompt_file, *tokenizer, *config, *jsonl, *out;
   int64_t tokens;
   bool ignore_end, chat;
 };
@@ -33,8 +35,11 @@ struct run {
   wn_session *session;
   wn_budgets budgets;
   wn_text_stream *stream;
-  char *text;   /* the prompt's, when read from a file */
-  int32_t *ids; /* the prompt's, count prompt_count */
+  bool encodes;           /* the model has an encoder: */
+  struct cli_spans spans; /* what its prompts are made of */
+  int32_t missing;        /* spans of the prompt */
+  char *text;             /* the prompt's, when read from a file */
+  int32_t *ids;           /* the prompt's, count prompt_count */
   size_t prompt_count;
   int32_t *drawn; /* [limit] */
   int64_t count, limit;
@@ -43,11 +48,19 @@ struct run {
   double prefill_seconds, decode_seconds;
 };
 
+static void free_prompt(struct run *g) {
+  if (g->encodes)
+    free(g->ids);
+  else
+    wn_tokens_free(g->ids);
+  g->ids = NULL;
+}
+
 static void clear(struct run *g) {
   wn_text_stream_destroy(g->stream);
   wn_session_destroy(g->session);
   wn_budgets_clear(&g->budgets);
-  wn_tokens_free(g->ids);
+  free_prompt(g);
   wn_tokenizer_destroy(g->tok);
   wn_model_destroy(g->model);
   free(g->text);
@@ -79,12 +92,23 @@ static int encode_message(wn_context *ctx, const struct request *r, struct run *
   return status == WN_OK ? 0 : cli_error("the prompt: %s", wn_context_error(ctx));
 }
 
+/* What an encoder-decoder is used with, and what only it is used with. */
+static int load_spans(wn_context *ctx, const struct request *r, struct run *g) {
+  if (!g->encodes && r->config) return cli_error("--config is for an encoder-decoder, which %s is not", r->model);
+  if (!g->encodes) return 0;
+  if (r->chat)
+    return cli_error("--chat: %s is an encoder-decoder, which fills in spans and answers no messages", r->model);
+  return cli_spans_open(ctx, r->config, r->model, g->model, g->tok, &g->spans);
+}
+
 /* Model, tokenizer and what is in force. */
 static int load(wn_context *ctx, struct request *r, struct run *g) {
   wn_status status = wn_model_load(ctx, r->model, &g->model);
   if (status != WN_OK) return cli_fail(ctx, status);
   const wn_model_config *config = wn_model_config_get(g->model);
+  g->encodes = config->encoder.layers > 0;
   int code = cli_tokenizer_load(ctx, r->tokenizer, r->model, g->model, &g->tok);
+  if (!code) code = load_spans(ctx, r, g);
   if (!code) code = cli_attention_apply(ctx, "winnow generate", &r->attention, g->model, g->tok);
   return code ? code : cli_budgets_load(ctx, &r->budgets, config, &g->budgets);
 }
@@ -103,36 +127,59 @@ static int read_prompt(const struct request *r, struct run *g, const char **prom
 /* Everything for one prompt. */
 static int prepare(wn_context *ctx, struct request *r, struct run *g, const char *prompt, size_t bytes) {
   const wn_model_config *config = wn_model_config_get(g->model);
-  int code = r->chat ? encode_message(ctx, r, g, prompt) : encode_prompt(ctx, g, prompt, bytes);
+  int code = g->encodes
+                 ? cli_spans_encode(ctx, &g->spans, g->tok, prompt, bytes, &g->ids, &g->prompt_count, &g->missing)
+             : r->chat ? encode_message(ctx, r, g, prompt)
+                       : encode_prompt(ctx, g, prompt, bytes);
   if (code) return code;
   if (g->prompt_count == 0) return cli_error("the prompt has no tokens");
+  if (g->encodes && (int64_t)g->prompt_count > config->encoder.context)
+    return cli_error("the prompt has %zu tokens with its end; the encoder of %s reads at most %" PRId64,
+                     g->prompt_count, r->model, config->encoder.context);
+  const int64_t fed = g->encodes ? 1 : (int64_t)g->prompt_count; /* before the first token is drawn */
   g->limit = r->tokens;
   if (config->position == WN_POS_LEARNED) {
-    if ((int64_t)g->prompt_count > config->context)
+    if (fed > config->context)
       return cli_error("the prompt has %zu tokens; %s has learned positions for %" PRId64, g->prompt_count, r->model,
                        config->context);
-    int64_t room = config->context - (int64_t)g->prompt_count + 1; /* the last drawn token is never fed */
+    int64_t room = config->context - fed + 1; /* the last drawn token is never fed */
     if (g->limit > room) g->limit = room;
   }
   g->drawn = calloc((size_t)(g->limit > 0 ? g->limit : 1), sizeof *g->drawn);
   g->logits = calloc((size_t)config->vocab_size, sizeof *g->logits);
   if (!g->drawn || !g->logits) return cli_error("out of memory");
-  int64_t capacity = (int64_t)g->prompt_count + g->limit;
+  int64_t capacity = fed + g->limit;
   if (config->position == WN_POS_LEARNED && capacity > config->context) capacity = config->context;
   const wn_session_options options = {
       .sequences = 1, .capacity = capacity, .budgets = &g->budgets, .half = r->budgets.half};
   wn_status status = wn_session_create_with(ctx, g->model, &options, &g->session);
-  if (status == WN_OK) status = wn_text_stream_create(ctx, g->tok, &g->stream);
+  if (status == WN_OK && g->encodes)
+    status = cli_spans_stream(ctx, &g->spans, g->tok, g->ids, g->prompt_count, &g->stream);
+  else if (status == WN_OK)
+    status = wn_text_stream_create(ctx, g->tok, &g->stream);
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }
 
+/* The prompt into the model: g->logits are those of the first token to draw. */
+static wn_status feed_prompt(wn_context *ctx, struct run *g) {
+  if (!g->encodes) return wn_session_feed(ctx, g->session, g->ids, (int64_t)g->prompt_count, 0, g->logits);
+  const wn_status status = wn_session_encode(ctx, g->session, g->ids, NULL, (int64_t)g->prompt_count);
+  return status == WN_OK ? wn_session_feed(ctx, g->session, &g->spans.start, 1, 0, g->logits) : status;
+}
+
+static bool ends(const struct run *g, int32_t id) {
+  if (g->encodes) return id == cli_spans_end(&g->spans, g->missing);
+  return wn_tokenizer_is_end(g->tok, id) || id == wn_tokenizer_bos(g->tok);
+}
+
 static int draw(wn_context *ctx, const struct request *r, struct run *g) {
-  const int32_t bos = wn_tokenizer_bos(g->tok);
-  const int32_t entries = wn_tokenizer_vocab_size(g->tok);
+  /* Entries of a padded vocabulary stand for no text: only the tokenizer's are drawn, and an encoder-decoder's marks.
+   */
+  const int32_t entries = g->encodes ? g->spans.vocab_size : wn_tokenizer_vocab_size(g->tok);
   wn_sampling sampling;
   cli_sampling_apply(&r->sampling, &sampling);
   double start = cli_seconds();
-  wn_status status = wn_session_feed(ctx, g->session, g->ids, (int64_t)g->prompt_count, 0, g->logits);
+  wn_status status = feed_prompt(ctx, g);
   g->prefill_seconds = cli_seconds() - start;
   start = cli_seconds();
   g->why = "length";
@@ -142,10 +189,10 @@ static int draw(wn_context *ctx, const struct request *r, struct run *g) {
       break;
     }
     int32_t id = 0;
-    /* Entries of a padded vocabulary stand for no text: only the tokenizer's are drawn. */
+    if (g->encodes) cli_spans_mask(&g->spans, g->missing, g->logits);
     status = wn_sample(ctx, g->logits, entries, &sampling, (uint64_t)g->count, &id);
     if (status != WN_OK) break;
-    if (!r->ignore_end && (wn_tokenizer_is_end(g->tok, id) || id == bos)) {
+    if (!r->ignore_end && ends(g, id)) {
       g->why = "end";
       break;
     }
@@ -153,7 +200,8 @@ static int draw(wn_context *ctx, const struct request *r, struct run *g) {
     if (!r->common.json) {
       const char *text = NULL;
       size_t bytes = 0;
-      status = wn_text_stream_push(ctx, g->stream, id, &text, &bytes);
+      status = g->encodes ? cli_spans_push(ctx, &g->spans, g->stream, id, &text, &bytes)
+                          : wn_text_stream_push(ctx, g->stream, id, &text, &bytes);
       if (status != WN_OK) break;
       if (fwrite(text, 1, bytes, stdout) != bytes || fflush(stdout)) break; /* main reports it */
     }
@@ -169,19 +217,29 @@ static int draw(wn_context *ctx, const struct request *r, struct run *g) {
   return 0;
 }
 
+/* What was drawn, as text, into a result: under `key`, and of an encoder-decoder span by span. */
+static int put_answer(wn_context *ctx, const struct run *g, const char *key, json_t *none, json_t *into) {
+  char *text = NULL;
+  size_t bytes = 0;
+  if (g->encodes) {
+    json_decref(none);
+    return cli_spans_report(ctx, &g->spans, g->tok, g->ids, g->prompt_count, g->missing, g->drawn, g->count, key, into);
+  }
+  const wn_status status = wn_tokenizer_decode(ctx, g->tok, g->drawn, (size_t)g->count, &text, &bytes);
+  json_t *string = status == WN_OK ? json_stringn(text, bytes) : NULL; /* NULL where drawn bytes are not UTF-8 */
+  json_object_set_new(into, key, string ? string : json_incref(none));
+  json_decref(none);
+  wn_text_free(text);
+  return status == WN_OK ? 0 : cli_fail(ctx, status);
+}
+
 static int report(wn_context *ctx, const struct request *r, const struct run *g) {
   double rate = g->decode_seconds > 0 ? (double)g->count / g->decode_seconds : 0;
   if (r->common.json) {
-    char *text = NULL;
-    size_t bytes = 0;
-    wn_status status = wn_tokenizer_decode(ctx, g->tok, g->drawn, (size_t)g->count, &text, &bytes);
-    if (status != WN_OK) return cli_fail(ctx, status);
     json_t *j = json_object(), *prompt = json_array(), *ids = json_array();
+    const int code = put_answer(ctx, g, "text", json_null(), j);
     for (size_t i = 0; i < g->prompt_count; i++) json_array_append_new(prompt, json_integer(g->ids[i]));
     for (int64_t i = 0; i < g->count; i++) json_array_append_new(ids, json_integer(g->drawn[i]));
-    json_t *string = json_stringn(text, bytes); /* NULL where drawn bytes are not UTF-8 */
-    wn_text_free(text);
-    json_object_set_new(j, "text", string ? string : json_null());
     json_object_set_new(j, "ids", ids);
     json_object_set_new(j, "prompt_ids", prompt);
     json_object_set_new(j, "stopped", json_string(g->why));
@@ -195,7 +253,9 @@ static int report(wn_context *ctx, const struct request *r, const struct run *g)
     }
     json_object_set_new(j, "kv_bytes", json_integer((json_int_t)wn_session_kv_bytes(g->session)));
     json_object_set_new(j, "peak_resident_bytes", json_integer((json_int_t)cli_peak_resident()));
-    return cli_print_json(j);
+    if (!code) return cli_print_json(j);
+    json_decref(j);
+    return code;
   }
   putchar('\n');
   fflush(stdout);
@@ -217,10 +277,10 @@ static int report(wn_context *ctx, const struct request *r, const struct run *g)
 static void clear_prompt(struct run *g) {
   wn_text_stream_destroy(g->stream);
   wn_session_destroy(g->session);
-  wn_tokens_free(g->ids);
+  free_prompt(g);
   free(g->drawn);
   free(g->logits);
-  g->stream = NULL, g->session = NULL, g->ids = NULL, g->drawn = NULL, g->logits = NULL;
+  g->stream = NULL, g->session = NULL, g->drawn = NULL, g->logits = NULL;
   g->count = 0, g->prompt_count = 0;
 }
 
@@ -244,23 +304,18 @@ static int predict(wn_context *ctx, struct request *r, struct run *g, int64_t li
     json_decref(object);
     return code;
   }
-  char *prompt = fill_template(r->prompt, document), *answer = NULL;
-  size_t bytes = 0;
+  char *prompt = fill_template(r->prompt, document);
   int code = prompt ? prepare(ctx, r, g, prompt, strlen(prompt)) : cli_error("out of memory");
   if (!code) code = draw(ctx, r, g);
   if (!code && !strcmp(g->why, "interrupt")) code = CLI_INTERRUPTED;
-  if (!code && wn_tokenizer_decode(ctx, g->tok, g->drawn, (size_t)g->count, &answer, &bytes) != WN_OK)
-    code = cli_fail(ctx, WN_ERR_FORMAT);
+  if (!code) code = put_answer(ctx, g, "prediction", json_string(""), object); /* bytes that are no UTF-8 */
   if (!code) {
-    json_t *string = json_stringn(answer, bytes);
-    json_object_set_new(object, "prediction", string ? string : json_string("")); /* bytes that are no UTF-8 */
     json_object_set_new(object, "prompt_tokens", json_integer((json_int_t)g->prompt_count));
     json_object_set_new(object, "tokens", json_integer(g->count));
     json_object_set_new(object, "stopped", json_string(g->why));
     if (json_dumpf(object, out, JSON_PRESERVE_ORDER | JSON_COMPACT) || fputc('\n', out) == EOF || fflush(out))
       code = cli_error("%s: cannot be written", r->out);
   }
-  wn_text_free(answer);
   free(prompt);
   json_decref(object);
   clear_prompt(g);
@@ -296,7 +351,11 @@ int cmd_generate(int argc, char **argv) {
   cli_sampling_init(&r.sampling);
   const struct cli_option options[] = {
       CLI_MODEL_OPTION(&r.model),
-      {.name = "prompt", .type = CLI_STRING, .out = &r.prompt, .metavar = "TEXT", .help = "the text to continue"},
+      {.name = "prompt",
+       .type = CLI_STRING,
+       .out = &r.prompt,
+       .metavar = "TEXT",
+       .help = "the text to continue; with an encoder: <extra_id_0>, <extra_id_1>, ... where a span is missing"},
       {.name = "prompt-file",
        .type = CLI_STRING,
        .out = &r.prompt_file,
@@ -313,6 +372,11 @@ int cmd_generate(int argc, char **argv) {
        .metavar = "FILE",
        .help = "with --jsonl: the lines, each with its \"prediction\""},
       CLI_TOKENIZER_OPTION(&r.tokenizer),
+      {.name = "config",
+       .type = CLI_STRING,
+       .out = &r.config,
+       .metavar = "FILE",
+       .help = "the recipe of an encoder-decoder, for its sentinels; else the checkpoint's own"},
       {.name = "tokens",
        .type = CLI_INT,
        .out = &r.tokens,
@@ -337,7 +401,8 @@ int cmd_generate(int argc, char **argv) {
   const struct cli_spec spec = {.command = "winnow generate",
                                 .summary =
                                     "Continues a prompt. The text streams to standard output; --json gives text, token "
-                                    "ids and speed at the end.",
+                                    "ids and speed at the end.\nAn encoder-decoder trained on span corruption writes "
+                                    "the spans that its prompt lacks.",
                                 .options = options,
                                 .option_count = CLI_COUNT(options),
                                 .positional = "[DIR]",

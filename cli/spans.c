@@ -1,0 +1,269 @@
+/* Prompts and answers of span corruption (Raffel et al. 2020, section 3.1.4). Sentinel n is the vocabulary's last token
+ * but n, its mark in a text <extra_id_n>, as T5's tokenizer has it.
+ *
+ *   prompt   Thank you <extra_id_0> me to your party <extra_id_1> week.      encoder: its tokens, sentinels, the end
+ *   answer   <extra_id_0> for inviting<extra_id_1> last                      decoder, behind the start token
+ *
+ * Spaces before a mark belong to the span: tokens bring the space before them along. */
+#include "spans.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "recipe.h"
+#include "ui.h"
+
+#define MARK "<extra_id_"
+
+static int32_t sentinel(const struct cli_spans *s, int32_t n) {
+  return s->vocab_size - 1 - n;
+}
+
+/* n of a sentinel, -1 for any other token. */
+static int32_t sentinel_of(const struct cli_spans *s, int32_t id) {
+  return id >= s->vocab_size - s->sentinels ? s->vocab_size - 1 - id : -1;
+}
+
+int cli_spans_open(wn_context *ctx, const char *config, const char *dir, const wn_model *model, const wn_tokenizer *tok,
+                   struct cli_spans *out) {
+  char own[4096];
+  wn_recipe recipe;
+  if (!config && (!cli_join(own, sizeof own, dir, "recipe.json") || !cli_exists(own)))
+    return cli_error(
+        "%s has no recipe.json, where an encoder-decoder's sentinels, start and end tokens stand; give the "
+        "recipe it was trained with by --config",
+        dir);
+  const char *path = config ? config : own;
+  const int code = cli_recipe_load(ctx, path, &(struct cli_list){0}, &recipe);
+  if (code) return code;
+  if (recipe.data.kind != WN_DATA_SPAN_CORRUPTION)
+    return cli_error("%s: \"data.kind\" is not span_corruption, which an encoder-decoder is trained on", path);
+  *out = (struct cli_spans){.vocab_size = (int32_t)wn_model_config_get(model)->vocab_size,
+                            .entries = wn_tokenizer_vocab_size(tok),
+                            .sentinels = recipe.data.sentinels,
+                            .start = recipe.data.start_token,
+                            .end = recipe.data.end_token};
+  if (out->sentinels > out->vocab_size - out->entries)
+    return cli_error("%s: %d sentinels (\"data.sentinels\") do not fit behind the tokenizer's %d tokens in the model's "
+                     "vocabulary of %d",
+                     path, out->sentinels, out->entries, out->vocab_size);
+  if (out->start >= out->vocab_size || out->end >= out->vocab_size)
+    return cli_error("%s: start_token %d or end_token %d is outside the model's vocabulary of %d", path, out->start,
+                     out->end, out->vocab_size);
+  return 0;
+}
+
+int32_t cli_spans_end(const struct cli_spans *s, int32_t missing) {
+  return s->end >= 0 ? s->end : sentinel(s, missing);
+}
+
+/* --- the prompt --- */
+
+struct ids {
+  int32_t *data;
+  size_t count, room;
+};
+
+static int add(struct ids *ids, const int32_t *more, size_t count) {
+  if (ids->count + count > ids->room) {
+    const size_t room = 2 * (ids->count + count);
+    int32_t *wider = realloc(ids->data, room * sizeof *wider);
+    if (!wider) return cli_error("out of memory");
+    ids->data = wider, ids->room = room;
+  }
+  if (count) memcpy(ids->data + ids->count, more, count * sizeof *more);
+  ids->count += count;
+  return 0;
+}
+
+/* Text behind a mark. SentencePiece puts a space before a text, which this is not the beginning of: it is encoded
+ * behind a newline, whose tokens are dropped. */
+static int add_behind(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, struct ids *ids) {
+  char *line = malloc(bytes + 1);
+  int32_t *newline = NULL, *all = NULL;
+  size_t dropped = 0, count = 0;
+  if (!line) return cli_error("out of memory");
+  line[0] = '\n';
+  memcpy(line + 1, text, bytes);
+  wn_status status = wn_tokenizer_encode(ctx, tok, line, 1, false, false, &newline, &dropped);
+  if (status == WN_OK) status = wn_tokenizer_encode(ctx, tok, line, bytes + 1, false, false, &all, &count);
+  if (status == WN_OK && (count < dropped || (dropped && memcmp(all, newline, dropped * sizeof *all)))) {
+    dropped = 0; /* a tokenizer to which a newline is white space like any other */
+    wn_tokens_free(all);
+    status = wn_tokenizer_encode(ctx, tok, text, bytes, false, false, &all, &count);
+  }
+  const int code =
+      status == WN_OK ? add(ids, all + dropped, count - dropped) : cli_error("the prompt: %s", wn_context_error(ctx));
+  wn_tokens_free(newline);
+  wn_tokens_free(all);
+  free(line);
+  return code;
+}
+
+static int add_text(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, bool first,
+                    struct ids *ids) {
+  int32_t *more = NULL;
+  size_t count = 0;
+  if (!first && bytes == 0) return 0;
+  if (!first && !strcmp(wn_tokenizer_kind(tok), "sentencepiece")) return add_behind(ctx, tok, text, bytes, ids);
+  const wn_status status =
+      wn_tokenizer_encode(ctx, tok, text, bytes, first && wn_tokenizer_bos(tok) >= 0, false, &more, &count);
+  const int code = status == WN_OK ? add(ids, more, count) : cli_error("the prompt: %s", wn_context_error(ctx));
+  wn_tokens_free(more);
+  return code;
+}
+
+/* The next mark in text [bytes]: its number and length; NULL: there is none. */
+static const char *next_mark(const char *text, size_t bytes, long *n, size_t *length) {
+  for (const char *at = text; (at = memmem(at, bytes - (size_t)(at - text), MARK, strlen(MARK))); at++) {
+    size_t i = strlen(MARK), left = bytes - (size_t)(at - text);
+    for (*n = 0; i < left && at[i] >= '0' && at[i] <= '9' && *n < 1 << 24; i++) *n = 10 * *n + (at[i] - '0');
+    *length = i + 1;
+    if (i > strlen(MARK) && i < left && at[i] == '>') return at;
+  }
+  return NULL;
+}
+
+int cli_spans_encode(wn_context *ctx, const struct cli_spans *s, const wn_tokenizer *tok, const char *text,
+                     size_t bytes, int32_t **out, size_t *count, int32_t *missing) {
+  struct ids ids = {0};
+  const bool spaces = strcmp(wn_tokenizer_kind(tok), "bytes") != 0; /* are parts of tokens */
+  const char *mark;
+  size_t length = 0, now;
+  long n = 0;
+  int code = 0;
+  *missing = 0;
+  do {
+    mark = next_mark(text, bytes, &n, &length);
+    now = mark ? (size_t)(mark - text) : bytes;
+    size_t kept = now;
+    while (spaces && mark && kept > 0 && text[kept - 1] == ' ') kept--;
+    code = add_text(ctx, tok, text, kept, ids.count == 0 && *missing == 0, &ids);
+    if (code || !mark) break;
+    if (n != *missing)
+      code = cli_error("the prompt: " MARK "%ld> where " MARK "%d> is expected; missing spans are numbered in order", n,
+                       *missing);
+    else if (n + (s->end < 0) >= s->sentinels)
+      code = cli_error("the prompt: " MARK "%ld> is one too many; the model knows %d sentinels%s", n, s->sentinels,
+                       s->end < 0 ? ", of which the last in use is the end" : "");
+    if (!code) code = add(&ids, &(int32_t){sentinel(s, (*missing)++)}, 1);
+    text += now + length, bytes -= now + length;
+  } while (!code);
+  if (!code && *missing == 0 && s->end < 0)
+    code = cli_error("the prompt has no " MARK "0>: that mark stands where the model is to fill something in");
+  if (!code) code = add(&ids, &(int32_t){cli_spans_end(s, *missing)}, 1);
+  if (code) {
+    free(ids.data);
+    return code;
+  }
+  *out = ids.data;
+  *count = ids.count;
+  return 0;
+}
+
+/* --- the answer --- */
+
+void cli_spans_mask(const struct cli_spans *s, int32_t missing, float *logits) {
+  const int32_t end = cli_spans_end(s, missing);
+  for (int32_t v = s->entries; v < s->vocab_size; v++) {
+    const int32_t n = sentinel_of(s, v);
+    if (v != end && (n < 0 || n >= missing)) logits[v] = -INFINITY;
+  }
+}
+
+wn_status cli_spans_stream(wn_context *ctx, const struct cli_spans *s, const wn_tokenizer *tok, const int32_t *prompt,
+                           size_t count, wn_text_stream **out) {
+  wn_status status = wn_text_stream_create(ctx, tok, out);
+  const char *text;
+  size_t bytes;
+  for (size_t i = 0; i < count && status == WN_OK && prompt[i] < s->entries; i++)
+    status = wn_text_stream_push(ctx, *out, prompt[i], &text, &bytes);
+  return status;
+}
+
+wn_status cli_spans_push(wn_context *ctx, const struct cli_spans *s, wn_text_stream *stream, int32_t id,
+                         const char **text, size_t *bytes) {
+  static char mark[32];
+  const int32_t n = sentinel_of(s, id);
+  *text = mark, *bytes = 0;
+  if (n >= 0) *bytes = (size_t)snprintf(mark, sizeof mark, MARK "%" PRId32 ">", n);
+  if (n >= 0 || id >= s->entries) return WN_OK; /* an end of its own, behind the tokenizer's entries */
+  return wn_text_stream_push(ctx, stream, id, text, bytes);
+}
+
+static json_t *string_of(const char *text, size_t bytes) {
+  json_t *string = json_stringn(text, bytes);
+  return string ? string : json_null(); /* bytes that are no UTF-8 */
+}
+
+static wn_status decoded(wn_context *ctx, const wn_tokenizer *tok, const int32_t *ids, size_t count, json_t **out) {
+  char *text = NULL;
+  size_t bytes = 0;
+  const wn_status status = wn_tokenizer_decode(ctx, tok, ids, count, &text, &bytes);
+  if (status == WN_OK) *out = string_of(text, bytes);
+  wn_text_free(text);
+  return status;
+}
+
+/* The drawn tokens behind sentinel n up to the next one, those of text: drawn[*first..*end). False: it is not there. */
+static bool find_span(const struct cli_spans *s, const int32_t *drawn, int64_t count, int32_t n, int64_t *first,
+                      int64_t *end) {
+  for (int64_t i = 0; i < count; i++) {
+    if (sentinel_of(s, drawn[i]) != n) continue;
+    *first = i + 1;
+    for (*end = i + 1; *end < count && drawn[*end] < s->entries;) ++*end;
+    return true;
+  }
+  return false;
+}
+
+static wn_status whole_text(wn_context *ctx, const struct cli_spans *s, const wn_tokenizer *tok, const int32_t *prompt,
+                            size_t count, const int32_t *drawn, int64_t drawn_count, json_t **out) {
+  wn_text_stream *stream = NULL;
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *copy = open_memstream(&text, &bytes);
+  if (!copy) return WN_ERR_MEMORY;
+  wn_status status = cli_spans_stream(ctx, s, tok, prompt, count, &stream);
+  for (int64_t i = 0; i < drawn_count && status == WN_OK; i++) {
+    const char *piece;
+    size_t n;
+    status = cli_spans_push(ctx, s, stream, drawn[i], &piece, &n);
+    if (status == WN_OK && fwrite(piece, 1, n, copy) != n) status = WN_ERR_MEMORY;
+  }
+  wn_text_stream_destroy(stream);
+  if (fclose(copy) && status == WN_OK) status = WN_ERR_MEMORY;
+  if (status == WN_OK) *out = string_of(text, bytes);
+  free(text);
+  return status;
+}
+
+int cli_spans_report(wn_context *ctx, const struct cli_spans *s, const wn_tokenizer *tok, const int32_t *prompt,
+                     size_t count, int32_t missing, const int32_t *drawn, int64_t drawn_count, const char *key,
+                     json_t *into) {
+  json_t *spans = json_array(), *value = NULL;
+  struct ids filled = {0};
+  int64_t first, end;
+  int code = 0;
+  wn_status status = whole_text(ctx, s, tok, prompt, count, drawn, drawn_count, &value);
+  if (status == WN_OK) json_object_set_new(into, key, value);
+  for (int32_t n = 0; n < missing && status == WN_OK; n++) {
+    value = json_null();
+    if (find_span(s, drawn, drawn_count, n, &first, &end))
+      status = decoded(ctx, tok, drawn + first, (size_t)(end - first), &value);
+    if (status == WN_OK) json_array_append_new(spans, value);
+  }
+  for (size_t i = 0; i + 1 < count && status == WN_OK && !code; i++) { /* all but the end */
+    const int32_t n = sentinel_of(s, prompt[i]);
+    if (n < 0) code = add(&filled, prompt + i, 1);
+    if (n >= 0 && find_span(s, drawn, drawn_count, n, &first, &end))
+      code = add(&filled, drawn + first, (size_t)(end - first));
+  }
+  json_object_set_new(into, "spans", spans);
+  if (status == WN_OK && !code) status = decoded(ctx, tok, filled.data, filled.count, &value);
+  if (status == WN_OK && !code) json_object_set_new(into, "filled", value);
+  free(filled.data);
+  return code ? code : status == WN_OK ? 0 : cli_fail(ctx, status);
+}

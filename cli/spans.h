@@ -1,0 +1,37 @@
+/* Texts with missing spans, for encoder-decoders trained on span corruption: <extra_id_0>, <extra_id_1>, ... stand in
+ * the prompt where something is missing, and in the answer before what the model puts there. */
+#ifndef CLI_SPANS_H
+#define CLI_SPANS_H
+
+#include <jansson.h>
+#include <winnow/model.h>
+#include <winnow/tokenizer.h>
+
+struct cli_spans {
+  int32_t vocab_size, entries;   /* the model's; the tokenizer's */
+  int32_t sentinels, start, end; /* as in the recipe's "data"; end -1: the sentinel after the last span's */
+};
+/* From the recipe at `config`, else the one in the model's folder. 0, or the exit code after reporting. */
+int cli_spans_open(wn_context *ctx, const char *config, const char *dir, const wn_model *model, const wn_tokenizer *tok,
+                   struct cli_spans *out);
+/* The encoder's tokens of a prompt, its end included, freed with free(); *missing: spans that it lacks. */
+int cli_spans_encode(wn_context *ctx, const struct cli_spans *s, const wn_tokenizer *tok, const char *text,
+                     size_t bytes, int32_t **ids, size_t *count, int32_t *missing);
+/* Token that ends an answer to such a prompt. */
+int32_t cli_spans_end(const struct cli_spans *s, int32_t missing);
+/* logits [V]: what stands for no text and for none of the spans that are missing cannot be drawn. */
+void cli_spans_mask(const struct cli_spans *s, int32_t missing, float *logits);
+
+/* A stream of the answer's text, which goes on where the prompt [count] stops at its first missing span. */
+wn_status cli_spans_stream(wn_context *ctx, const struct cli_spans *s, const wn_tokenizer *tok, const int32_t *prompt,
+                           size_t count, wn_text_stream **out);
+/* As wn_text_stream_push; a sentinel's text is its mark. */
+wn_status cli_spans_push(wn_context *ctx, const struct cli_spans *s, wn_text_stream *stream, int32_t id,
+                         const char **text, size_t *bytes);
+/* Into a result: "text" (unless `key` names it otherwise), "spans" in the prompt's order (null: not written) and
+ * "filled", the prompt with them. 0, or the exit code. */
+int cli_spans_report(wn_context *ctx, const struct cli_spans *s, const wn_tokenizer *tok, const int32_t *prompt,
+                     size_t count, int32_t missing, const int32_t *drawn, int64_t drawn_count, const char *key,
+                     json_t *into);
+
+#endif
