@@ -123,7 +123,7 @@ wn_status wn_model_tensor_info(const wn_model *model, int i, wn_tensor_info *out
  * WN_ERR_CONFIG. Sessions and steps that exist already are not to be used afterwards. */
 wn_status wn_model_set_attention(wn_context *ctx, wn_model *model, const char *assignment);
 /* Tokens that a threshold always keeps and does not count (Fernandez, Unsal, section 4.3), wherever they stand: ids
- * [count] of the vocabulary; 0: none. */
+ * [count] of the vocabulary; 0: none. Sessions that exist already are not to be used afterwards. */
 wn_status wn_model_set_control_tokens(wn_context *ctx, wn_model *model, const int32_t *ids, int64_t count);
 
 /* Logits of whole sequences. tokens [B,T], doc_start [B,T] or NULL, logits [B,T,V] float32. For tests, analysis and

@@ -163,8 +163,9 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld tokens: the model has learned positions for %lld",
                    (long long)capacity, (long long)c->context);
   if (budgets && budgets->layers > 0) WN_TRY(wn_budgets_check(ctx, budgets, c));
-  if (budgets && budgets->layers > 0 && (budgets->per_kv_head || budgets->heads > 0) && model->control &&
-      c->attention.threshold.enabled)
+  /* Where heads hold different tokens a slot is not a control token for all of them. */
+  if (budgets && budgets->layers > 0 && model->control && c->attention.threshold.enabled &&
+      wn_policy_groups(budgets, c->kv_heads, wn_attention_selections(&c->attention, c->kv_heads)) > 1)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED,
                    "session: a threshold's control tokens under budgets of each key-value head");
   if (options->half) WN_TRY(check_half(ctx, model, budgets));
