@@ -30,13 +30,13 @@ static bool matches(const char *pattern, size_t n, const char *name) {
 }
 
 /* Every pattern must describe some tensor: a misspelt one would let learn what should not. */
-static wn_status freeze(wn_context *ctx, const struct wn_model *model, const char *patterns, bool *learns) {
+static wn_status freeze(wn_context *ctx, const struct wn_model *model, const char *patterns, bool *frozen) {
   for (const char *p = patterns; *p;) {
     const size_t n = strcspn(p, ",");
     bool any = false;
     for (int i = 0; i < model->table.count; i++) {
       if (!matches(p, n, model->table.rows[i].name)) continue;
-      learns[i] = false;
+      frozen[i] = true;
       any = true;
     }
     if (!any)
@@ -72,22 +72,23 @@ static void add_lora(struct wn_adapt_rows *r) {
 }
 
 static wn_status choose(wn_context *ctx, struct wn_model *model, const wn_train_config *config, bool *learns,
-                        struct wn_adapt_rows *r) {
+                        bool *frozen, struct wn_adapt_rows *r) {
   const struct wn_param_table *table = &model->table;
+  WN_TRY(freeze(ctx, model, config->freeze, frozen));
   for (int i = 0; i < table->count; i++) {
     const struct wn_param *row = &table->rows[i];
     learns[i] =
         config->tune == WN_TUNE_ALL || row->mechanism || (config->tune == WN_TUNE_ATTENTION && is_attention(row->name));
-    if (is_scheduled(model, row->name)) learns[i] = false;
+    if (is_scheduled(model, row->name) || frozen[i]) learns[i] = false;
   }
-  WN_TRY(freeze(ctx, model, config->freeze, learns));
   void *memory;
   WN_TRY(wn_alloc(ctx, "places of gradients", (size_t)table->count * sizeof *r->grad_at, &memory));
   r->grad_at = memory;
   /* The updates' own gradients come first: which maps have them is known afterwards. */
   r->has_lora = config->tune == WN_TUNE_LORA;
   if (r->has_lora)
-    WN_TRY(wn_lora_init(ctx, model, config->lora.rank, config->lora.alpha, config->seed, &r->gradients, &r->lora));
+    WN_TRY(
+        wn_lora_init(ctx, model, config->lora.rank, config->lora.alpha, config->seed, frozen, &r->gradients, &r->lora));
   WN_TRY(wn_alloc(ctx, "tensors that learn", (size_t)(table->count + 2 * r->lora.count) * sizeof *r->rows, &memory));
   r->rows = memory;
   for (int i = 0; i < table->count; i++) {
@@ -108,10 +109,10 @@ static wn_status choose(wn_context *ctx, struct wn_model *model, const wn_train_
 
 wn_status wn_adapt_rows_init(wn_context *ctx, struct wn_model *model, const wn_train_config *config,
                              struct wn_adapt_rows *r) {
-  void *learns;
+  void *learns; /* and what is frozen */
   memset(r, 0, sizeof *r);
-  WN_TRY(wn_alloc(ctx, "what learns", (size_t)model->table.count * sizeof(bool), &learns));
-  const wn_status status = choose(ctx, model, config, learns, r);
+  WN_TRY(wn_alloc(ctx, "what learns", 2 * (size_t)model->table.count * sizeof(bool), &learns));
+  const wn_status status = choose(ctx, model, config, learns, (bool *)learns + model->table.count, r);
   wn_free(learns);
   return status;
 }

@@ -101,20 +101,22 @@ static void start(struct wn_lora *l, int index, uint64_t seed) {
 }
 
 wn_status wn_lora_init(wn_context *ctx, struct wn_model *model, int64_t rank, double alpha, uint64_t seed,
-                       size_t *gradients, struct wn_lora *l) {
+                       const bool *frozen, size_t *gradients, struct wn_lora *l) {
   memset(l, 0, sizeof *l);
   l->model = model;
   l->rank = rank;
   l->scale = alpha / (double)rank;
   l->exec = (struct wn_exec){.ctx = ctx, .backend = model->backend, .threads = ctx->threads, .dtype = model->dtype};
-  for (int i = 0; i < model->table.count; i++) l->count += maps_of(model, i, NULL);
+  for (int i = 0; i < model->table.count; i++)
+    if (!frozen || !frozen[i]) l->count += maps_of(model, i, NULL);
   void *memory;
   WN_TRY(wn_alloc(ctx, "low-rank maps", (size_t)l->count * sizeof *l->maps, &memory));
   l->maps = memory;
   const size_t size = wn_dtype_size(model->dtype);
   int64_t most = 0;
   size_t scratch = 0;
-  for (int i = 0, n = 0; i < model->table.count; i++) n += maps_of(model, i, l->maps + n);
+  for (int i = 0, n = 0; i < model->table.count; i++)
+    if (!frozen || !frozen[i]) n += maps_of(model, i, l->maps + n);
   for (int i = 0; i < l->count; i++) {
     struct wn_lora_map *m = &l->maps[i];
     size_t a, b, w;

@@ -26,10 +26,11 @@ struct wn_lora {
   void *scaled;           /* [most rows, rank] */
 };
 
-/* Finds the maps q, k, v and out of all layers, A random from (seed, map), B 0: nothing changes. *gradients grows by the
- * elements of the A and B. Cleared with wn_lora_clear, also after a failure. */
+/* Finds the maps q, k, v and out of all layers but those of `frozen` tensors [table.count] (NULL: none), A random from
+ * (seed, map), B 0: nothing changes. *gradients grows by the elements of the A and B. Cleared with wn_lora_clear, also
+ * after a failure. */
 wn_status wn_lora_init(wn_context *ctx, struct wn_model *model, int64_t rank, double alpha, uint64_t seed,
-                       size_t *gradients, struct wn_lora *out);
+                       const bool *frozen, size_t *gradients, struct wn_lora *out);
 void wn_lora_clear(struct wn_lora *lora);
 /* Is this one of the tensors whose maps get updates? Their gradient is needed; they do not learn themselves. */
 bool wn_lora_has(const struct wn_lora *lora, int row);

@@ -180,7 +180,9 @@ static void test_freezing(void **state) {
                {WN_TUNE_MECHANISMS, ""},
                {WN_TUNE_ALL, "embed.*,*.ffn.*,final_norm.gain"},
                {WN_TUNE_ALL, "*attn*,relative.weight,position_bias.weight"},
-               {WN_TUNE_LORA, "*.select_strength"}};
+               {WN_TUNE_LORA, "*.select_strength"},
+               {WN_TUNE_LORA, "layers.0.*"},
+               {WN_TUNE_LORA, "*.attn.qkv.weight,*.attn.out.weight"}};
   int32_t ids[2 * T], targets[2 * T];
   tokens_of(ids, targets, 2 * T);
   for (int b = 0; b < 2; b++) {
@@ -206,6 +208,12 @@ static void test_freezing(void **state) {
         const bool still = !memcmp((float *)part->params + row->offset, (float *)start->params + row->offset, bytes);
         must(ctx, wn_trainer_gradient_at(a, i, &want));
         const bool lora = cases[k].tune == WN_TUNE_LORA && wn_lora_has(&c->learns.lora, i);
+        const bool named = cases[k].tune == WN_TUNE_LORA &&
+                           (cases[k].freeze[0] == 'l' ? !strncmp(row->name, "layers.0.", 9)
+                            : cases[k].freeze[2] == 'a'
+                                ? strstr(row->name, ".attn.qkv.weight") || strstr(row->name, ".attn.out.weight")
+                                : false);
+        if (named && !still) fail_msg("case %zu on %s: %s is frozen and has moved", k, backends[b], row->name);
         if (wn_trainer_gradient_at(c, i, &g) != WN_OK) {
           if (!still) fail_msg("case %zu on %s: %s has moved", k, backends[b], row->name);
           frozen++;
