@@ -271,8 +271,10 @@ static int build(struct report *r) {
   int code = report_training(r);
   if (!code) code = load_models(r);
   if (!code) code = add_texts(r);
+  if (!code) code = report_budgets(r);
   if (!code) code = report_pruning(r);
   if (!code) code = report_models(r);
+  if (!code) code = report_look(r);
   return code;
 }
 
@@ -337,6 +339,11 @@ int cmd_report(int argc, char **argv) {
        .min = 0.1,
        .max = 1000},
       CLI_BUDGETS_OPTIONS(&r.budgets),
+      {.name = "policies",
+       .type = CLI_STRING,
+       .out = &r.policies,
+       .metavar = "NAMES",
+       .help = "whose survival under --budgets is shown: all that they go with, none, or names with commas"},
       CLI_COMMON_OPTIONS(&r.common)};
   const struct cli_spec spec = {
       .command = "winnow report",
@@ -354,6 +361,7 @@ int cmd_report(int argc, char **argv) {
           "JSON of winnow prune compare."};
   int code = cli_parse(&spec, argc, argv, &inputs);
   if (code == CLI_GO) code = cli_budgets_check(spec.command, &r.budgets);
+  if (code == CLI_GO) code = report_policies_check(spec.command, &r);
   if (code == CLI_GO) code = cli_context_open(&r.common, &r.ctx);
   for (int i = 0; !code && i < inputs.count; i++) code = add_input(&r, inputs.items[i]);
   if (!code && r.text) {

@@ -1,4 +1,4 @@
-/* winnow report: what winnow analyze measures of each model. */
+/* winnow report: spans, and how many tokens the attention needs. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,53 +17,40 @@ static int add_spans(struct report *r, const struct report_input *in, int number
   }
   wn_status status = wn_analyze_spans(r->ctx, in->loaded, dynamic ? &input : NULL, &s);
   if (status != WN_OK) return cli_fail(r->ctx, status);
-  const int64_t n = s->layers * s->heads;
-  double *m = calloc((size_t)(2 * n + 4 * s->layers), sizeof *m);
+  struct report_lines lines = {.count = 0};
   char id[64], title[400], about[400];
-  if (m) {
-    double *x = m, *y = m + n, *lx = m + 2 * n, *mean = lx + s->layers, *widest = mean + s->layers;
-    for (int64_t l = 0; l < s->layers; l++) {
-      lx[l] = (double)l;
-      mean[l] = s->layer[l].span;
-      widest[l] = s->layer[l].widest;
-      for (int64_t h = 0; h < s->heads; h++) {
-        x[l * s->heads + h] = (double)l;
-        y[l * s->heads + h] = s->head[l * s->heads + h].span;
-      }
-    }
-    const wn_figure_series series[] = {
-        {.name = "heads", .count = n, .x = {x}, .y = y, .colour = 0, .points = true},
-        {.name = "mean of the layer", .count = s->layers, .x = {lx}, .y = mean, .colour = 1},
-        {.name = "widest of the layer", .count = s->layers, .x = {lx}, .y = widest, .colour = 2, .dash = 1}};
-    const wn_figure_level limit = {"limit", s->limit};
-    snprintf(id, sizeof id, "spans-%d", number);
-    snprintf(title, sizeof title, "Spans by layer and head: %.250s", in->name);
-    snprintf(about, sizeof about,
-             "How far back each head looks, in tokens (%s); the mean over all is %.4g, the limit %.6g. A span of 0 has "
-             "no place on a logarithmic axis.",
-             s->dynamic ? "mean over the text" : "learned", s->span, s->limit);
-    const wn_figure f = {.id = id,
-                         .title = title,
-                         .about = about,
-                         .command = r->command,
-                         .axes = 1,
-                         .x = {{"layer", false}},
-                         .y = {"span, tokens", true},
-                         .series = series,
-                         .series_count = 3,
-                         .levels = &limit,
-                         .level_count = 1};
-    status = wn_page_add_figure(r->page, &f);
-    free(m);
-  }
+  const bool ok =
+      report_head_points(&lines, s->layers, s->heads, &s->head->span, sizeof *s->head / sizeof(double), 0, "heads") &&
+      report_layer_line(&lines, s->layers, &s->layer->span, sizeof *s->layer / sizeof(double), 1, 0,
+                        "mean of the layer") &&
+      report_layer_line(&lines, s->layers, &s->layer->widest, sizeof *s->layer / sizeof(double), 2, 1,
+                        "widest of the layer");
+  const wn_figure_level limit = {"limit", s->limit};
+  snprintf(id, sizeof id, "spans-%d", number);
+  snprintf(title, sizeof title, "Spans by layer and head: %.250s", in->name);
+  snprintf(about, sizeof about,
+           "How far back each head looks, in tokens (%s); the mean over all is %.4g, the limit %.6g. A span of 0 has "
+           "no place on a logarithmic axis.",
+           s->dynamic ? "mean over the text" : "learned", s->span, s->limit);
+  const wn_figure f = {.id = id,
+                       .title = title,
+                       .about = about,
+                       .command = r->command,
+                       .axes = 2,
+                       .x = {{"layer", false}, {"head", false}},
+                       .y = {"span, tokens", true},
+                       .series = lines.series,
+                       .series_count = lines.count,
+                       .levels = &limit,
+                       .level_count = 1};
+  status = ok ? wn_page_add_figure(r->page, &f) : WN_ERR_MEMORY;
+  report_lines_clear(&lines);
   wn_span_report_destroy(s);
   return status == WN_OK ? 0 : cli_fail(r->ctx, status);
 }
 
-/* What the figures below are measured on: the text, or the first sequences of the data. NULL source and text: nothing.
- */
-static int open_input(struct report *r, const struct report_input *in, wn_eval_options *options,
-                      wn_data_source **source, wn_analysis_input *out) {
+int report_measured_on(struct report *r, const struct report_input *in, wn_eval_options *options,
+                       wn_data_source **source, wn_analysis_input *out) {
   const wn_model_config *c = wn_model_config_get(in->loaded);
   *options = (wn_eval_options){.batch = 1,
                                .context = r->tokens < c->context ? r->tokens : c->context,
@@ -88,9 +75,7 @@ static wn_status draw_meaning(struct report *r, const struct report_input *in, c
   wn_figure_series series[SHARES + WN_FIT_COUNT + 1] = {0};
   char names[SHARES + WN_FIT_COUNT + 1][120], id[64], title[400], about[700];
   const int64_t heads = m->layers * m->heads;
-  double *values =
-      calloc((size_t)(m->length_count * (SHARES + 1) + 2 * heads + 2 * m->layers + 2 * WN_FIT_COUNT * CURVE + 4),
-             sizeof *values);
+  double *values = calloc((size_t)(m->length_count * (SHARES + 1) + 2 * WN_FIT_COUNT * CURVE), sizeof *values);
   if (!values) return WN_ERR_MEMORY;
   double *x = values, *free_at = values + m->length_count;
   int n = 0, main_tau = m->tau_count - 1;
@@ -167,22 +152,25 @@ static wn_status draw_meaning(struct report *r, const struct report_input *in, c
     status = wn_page_add_figure(r->page, &f);
   }
   if (status == WN_OK) {
-    double *hx = free_at, *hy = hx + heads, *lx = hy + heads, *ly = lx + m->layers;
-    const wn_meaning_cell *by_head = m->head + (longest * m->tau_count + main_tau) * heads;
-    const wn_meaning_cell *by_layer = m->layer + (longest * m->tau_count + main_tau) * m->layers;
-    for (int64_t i = 0; i < heads; i++) hx[i] = (double)(i / m->heads), hy[i] = by_head[i].mean;
-    for (int64_t l = 0; l < m->layers; l++) lx[l] = (double)l, ly[l] = by_layer[l].mean;
-    series[0] = (wn_figure_series){.name = "heads", .count = heads, .x = {hx}, .y = hy, .colour = 0, .points = true};
-    series[1] = (wn_figure_series){.name = "mean of the layer", .count = m->layers, .x = {lx}, .y = ly, .colour = 1};
+    const int64_t at = longest * m->tau_count + main_tau;
+    struct report_lines lines = {.count = 0};
+    enum { STRIDE = sizeof(wn_meaning_cell) / sizeof(double) };
+    if (!report_head_points(&lines, m->layers, m->heads, &m->head[at * heads].mean, STRIDE, 0, "heads") ||
+        !report_layer_line(&lines, m->layers, &m->layer[at * m->layers].mean, STRIDE, 1, 0, "mean of the layer"))
+      status = WN_ERR_MEMORY;
     snprintf(id, sizeof id, "meaningful-heads-%d", number);
     snprintf(title, sizeof title, "Tokens needed by layer and head: %.250s", in->name);
     snprintf(about, sizeof about,
              "For %.0f%% of the weight, mean over the rows with the longest contexts (%.0f tokens on average).",
              100 * m->taus[main_tau], m->context[longest]);
-    f.series_count = 2;
+    f.series = lines.series;
+    f.series_count = lines.count;
+    f.axes = 2;
     f.x[0] = (wn_figure_axis){"layer", false};
+    f.x[1] = (wn_figure_axis){"head", false};
     f.y.log = true;
-    status = wn_page_add_figure(r->page, &f);
+    if (status == WN_OK) status = wn_page_add_figure(r->page, &f);
+    report_lines_clear(&lines);
   }
   free(values);
   return status;
@@ -193,7 +181,7 @@ static int add_meaning(struct report *r, const struct report_input *in, int numb
   wn_data_source *source;
   wn_analysis_input input;
   wn_meaning_report *m = NULL;
-  int code = open_input(r, in, &options, &source, &input);
+  int code = report_measured_on(r, in, &options, &source, &input);
   if (code || (!input.source && !input.tok)) return code;
   wn_status status = wn_analyze_meaning(r->ctx, in->loaded, &input, NULL, &m);
   wn_data_source_destroy(source);
@@ -206,76 +194,6 @@ static int add_meaning(struct report *r, const struct report_input *in, int numb
   if (status == WN_OK) status = draw_meaning(r, in, m, number);
   wn_meaning_report_destroy(m);
   return status == WN_OK ? 0 : cli_fail(r->ctx, status);
-}
-
-/* The similarity bias of all models in one figure: means over heads against the layer. */
-struct bias {
-  wn_figure_series series[3 * 8];
-  char names[3 * 8][300];
-  double *memory[8];
-  int models;
-};
-
-static int measure_bias(struct report *r, const struct report_input *in, struct bias *b) {
-  static const char *const what[] = {"output and own value", "values", "weight on itself"};
-  wn_eval_options options;
-  wn_data_source *source;
-  wn_analysis_input input;
-  wn_look_report *look = NULL;
-  const int code = open_input(r, in, &options, &source, &input);
-  if (code || (!input.source && !input.tok)) return code;
-  const wn_status status = wn_analyze_look(r->ctx, in->loaded, &input, &(wn_look_options){.early = 4}, &look);
-  wn_data_source_destroy(source);
-  if (status == WN_ERR_UNSUPPORTED) return 0;
-  if (status != WN_OK) return cli_fail(r->ctx, status);
-  const wn_model_config *c = wn_model_config_get(in->loaded);
-  const int64_t L = c->layers, H = c->heads;
-  double *m = b->memory[b->models] = calloc((size_t)(4 * L), sizeof *m);
-  for (int64_t l = 0; m && l < L; l++) {
-    m[l] = (double)l;
-    for (int64_t h = 0; h < H; h++) {
-      const wn_look_head *head = &look->head[l * H + h];
-      m[L + l] += head->output_similarity / (double)H;
-      m[2 * L + l] += head->value_similarity / (double)H;
-      m[3 * L + l] += head->self_weight / (double)H;
-    }
-  }
-  for (int k = 0; m && k < 3; k++) {
-    const int at = 3 * b->models + k;
-    snprintf(b->names[at], sizeof b->names[0], "%s: %s", in->name, what[k]);
-    b->series[at] = (wn_figure_series){
-        .name = b->names[at], .count = L, .x = {m}, .y = m + (k + 1) * L, .colour = k, .dash = b->models % 4};
-  }
-  b->models += m != NULL;
-  wn_look_report_destroy(look);
-  return m ? 0 : cli_error("out of memory");
-}
-
-static int add_bias(struct report *r) {
-  struct bias *b = calloc(1, sizeof *b);
-  int code = b ? 0 : cli_error("out of memory");
-  for (int i = 0; !code && i < r->input_count && b->models < r->models && b->models < 8; i++)
-    if (r->inputs[i].loaded && wn_model_config_get(r->inputs[i].loaded)->encoder.layers == 0)
-      code = measure_bias(r, &r->inputs[i], b);
-  const wn_figure f = {.id = "similarity",
-                       .title = "Similarity bias",
-                       .about =
-                           "Mean over heads: the cosine of a row's output and its own value, that of the values of a "
-                           "text with each other, and the weight of a row on itself (Zhai, Exclusive Self Attention, "
-                           "figure 1).",
-                       .command = r->command,
-                       .axes = 1,
-                       .x = {{"layer", false}},
-                       .y = {"cosine, weight", false},
-                       .series = b ? b->series : NULL,
-                       .series_count = b ? 3 * b->models : 0};
-  if (!code && b->models > 0) {
-    const wn_status status = wn_page_add_figure(r->page, &f);
-    if (status != WN_OK) code = cli_fail(r->ctx, status);
-  }
-  for (int k = 0; b && k < b->models; k++) free(b->memory[k]);
-  free(b);
-  return code;
 }
 
 int report_models(struct report *r) {
@@ -292,6 +210,5 @@ int report_models(struct report *r) {
     if (!r->inputs[i].loaded || wn_model_config_get(r->inputs[i].loaded)->encoder.layers > 0) continue;
     code = add_meaning(r, &r->inputs[i], models++, &meaning);
   }
-  if (!code && meaning) code = add_bias(r);
   return code;
 }

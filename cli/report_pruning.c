@@ -5,44 +5,14 @@
 #include <string.h>
 #include "report.h"
 
-enum { LINES = 64 };
-
-struct lines {
-  wn_figure_series series[LINES];
-  char names[LINES][300];
-  double *memory[LINES];
-  int count;
-};
-
-static double *line(struct lines *l, int64_t count, int colour, int dash, const char *name) {
-  if (l->count == LINES) return NULL;
-  double *m = malloc((size_t)(count > 0 ? count : 1) * 4 * sizeof *m);
-  if (!m) return NULL;
-  l->memory[l->count] = m;
-  snprintf(l->names[l->count], sizeof l->names[0], "%s", name);
-  l->series[l->count] = (wn_figure_series){.name = l->names[l->count],
-                                           .count = count,
-                                           .x = {m, m + count, m + 2 * count},
-                                           .y = m + 3 * count,
-                                           .colour = colour % 8,
-                                           .dash = dash % 4};
-  l->count++;
-  return m;
-}
-
-static void clear(struct lines *l) {
-  for (int i = 0; i < l->count; i++) free(l->memory[i]);
-  l->count = 0;
-}
-
 /* Of searches: both sets' perplexity along the way, and the budgets at the end. */
 static int add_search(struct report *r, const struct report_input *in, int number) {
   wn_prune_curve c;
-  struct lines l = {.count = 0};
+  struct report_lines l = {.count = 0};
   char id[64], title[400];
   wn_status status = wn_prune_curve_load(r->ctx, in->file, &c);
   if (status != WN_OK) return cli_fail(r->ctx, status);
-  double *search = line(&l, c.count, 0, 0, "search set"), *report = line(&l, c.count, 1, 0, "report set");
+  double *search = report_line(&l, c.count, 0, 0, "search set"), *report = report_line(&l, c.count, 1, 0, "report set");
   if (!search || !report) status = WN_ERR_MEMORY;
   double least = INFINITY;
   for (int64_t i = 0; status == WN_OK && i < c.count; i++) {
@@ -74,7 +44,7 @@ static int add_search(struct report *r, const struct report_input *in, int numbe
                  .levels = &target,
                  .level_count = isfinite(c.target_loss) && exp(c.target_loss) < 3 * least};
   if (status == WN_OK) status = wn_page_add_figure(r->page, &f);
-  clear(&l);
+  report_lines_clear(&l);
   /* Budgets: at the end, and at the way's half and quarter of the memory. */
   if (status == WN_OK && c.count > 1) {
     const int64_t whole = c.layers * c.context;
@@ -91,7 +61,7 @@ static int add_search(struct report *r, const struct report_input *in, int numbe
       seen = at;
       char name[100];
       snprintf(name, sizeof name, "step %lld: %.1f times less memory", (long long)at, c.points[at].saving);
-      double *m = line(&l, c.layers, k, 0, name);
+      double *m = report_line(&l, c.layers, k, 0, name);
       for (int64_t j = 0; m && j < c.layers; j++) {
         m[j] = (double)j;
         m[3 * c.layers + j] = (double)c.points[at].tokens[j];
@@ -110,7 +80,7 @@ static int add_search(struct report *r, const struct report_input *in, int numbe
                     .series = l.series,
                     .series_count = l.count};
     status = wn_page_add_figure(r->page, &f);
-    clear(&l);
+    report_lines_clear(&l);
   }
   wn_prune_curve_clear(&c);
   return status == WN_OK ? 0 : status == WN_ERR_MEMORY ? cli_error("out of memory") : cli_fail(r->ctx, status);
@@ -124,7 +94,7 @@ static int by_tokens(const void *a, const void *b) {
 /* A line for each model, policy and way of choosing budgets; each ends at the model without budgets. */
 static int add_comparison(struct report *r, const struct report_input *in, int number) {
   wn_prune_comparison c;
-  struct lines *l = calloc(1, sizeof *l);
+  struct report_lines *l = calloc(1, sizeof *l);
   wn_status status = wn_prune_comparison_load(r->ctx, in->file, &c);
   if (status != WN_OK || !l) {
     free(l);
@@ -152,7 +122,7 @@ static int add_comparison(struct report *r, const struct report_input *in, int n
         char name[300];
         snprintf(name, sizeof name, "%.200s, %s%s", c.names[s], wn_policy_name((wn_policy)policy),
                  searched ? ", searched" : "");
-        double *m = line(l, n, colour, s, name);
+        double *m = report_line(l, n, colour, s, name);
         for (int64_t i = 0; m && i < n; i++) {
           m[i] = rows[i]->per_layer;
           m[n + i] = rows[i]->saving;
@@ -181,7 +151,7 @@ static int add_comparison(struct report *r, const struct report_input *in, int n
                        .series = l->series,
                        .series_count = l->count};
   if (rows && l->count > 0) status = wn_page_add_figure(r->page, &f);
-  clear(l);
+  report_lines_clear(l);
   free(l);
   free((void *)(uintptr_t)rows);
   wn_prune_comparison_loaded_clear(&c);

@@ -13,7 +13,7 @@ WN_API_BEGIN
  * that is looked at; entries j > i are 0. */
 typedef struct wn_selection_layer {
   int64_t layer, T, heads;
-  int64_t budget;            /* tokens; 0: none */
+  int64_t budget;            /* tokens, of key-value heads with budgets of their own the largest; 0: none */
   int64_t groups;            /* P, groups of heads that evict for themselves; 0: nothing is evicted */
   const float *weights;      /* [T,T] mean over the heads; a row's sum is 1 less what learned sinks take */
   const float *head_weights; /* [H,T,T]; NULL unless asked for */

@@ -85,6 +85,18 @@ wn_status wn_figure_save_csv(wn_context *ctx, const wn_figure *f, const char *pa
   return wn_text_save(ctx, &text, path);
 }
 
+wn_status wn_table_save_csv(wn_context *ctx, const char *const *head, int columns, const char *const *cells,
+                            int64_t rows, const char *path) {
+  struct wn_text text = {0};
+  for (int64_t r = -1; r < rows; r++)
+    for (int c = 0; c < columns; c++) {
+      const char *cell = r < 0 ? head[c] : cells[r * columns + c];
+      if (cell) add_cell(&text, cell);
+      wn_text_add(&text, "%s", c + 1 < columns ? "," : "\n");
+    }
+  return wn_text_save(ctx, &text, path);
+}
+
 /* ---- for the page ---- */
 
 static const char *replaced(const char *s, char one[5]) {

@@ -8,6 +8,9 @@
 
 /* "figure": a finding is WN_ERR_ARGUMENT naming what is wrong. */
 wn_status wn_figure_check(wn_context *ctx, const wn_figure *figure);
+/* A table's head [columns] and cells [rows,columns]; NULL: empty. */
+wn_status wn_table_save_csv(wn_context *ctx, const char *const *head, int columns, const char *const *cells,
+                            int64_t rows, const char *path);
 /* The figure for a page, its long series thinned. NULL: out of memory. */
 json_t *wn_figure_json(const wn_figure *figure);
 /* & < > " ' as entities; what is not UTF-8 becomes U+FFFD. */

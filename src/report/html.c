@@ -115,6 +115,12 @@ static json_t *cell_json(const char *s) {
 wn_status wn_page_add_table(wn_page *page, const wn_figure *what, const char *const *head, int columns,
                             const char *const *cells, int64_t rows) {
   WN_TRY(wn_figure_check(page->ctx, what));
+  char path[4096], files[300];
+  if (page->folder) {
+    WN_TRY(wn_figure_path(page->ctx, page->folder, what->id, ".csv", path, sizeof path));
+    WN_TRY(wn_table_save_csv(page->ctx, head, columns, cells, rows, path));
+  }
+  snprintf(files, sizeof files, "%.250s.csv", what->id);
   json_t *names = json_array(), *lines = json_array();
   for (int c = 0; c < columns; c++) json_array_append_new(names, wn_html_string(head[c]));
   for (int64_t r = 0; r < rows; r++) {
@@ -122,7 +128,7 @@ wn_status wn_page_add_table(wn_page *page, const wn_figure *what, const char *co
     for (int c = 0; c < columns; c++) json_array_append_new(line, cell_json(cells[r * columns + c]));
     json_array_append_new(lines, line);
   }
-  return wn_page_frame(page, what, NULL,
+  return wn_page_frame(page, what, files,
                        json_pack("{s:s, s:s, s:o, s:o, s:o}", "id", what->id, "kind", "table", "title",
                                  wn_html_string(what->title), "head", names, "rows", lines));
 }

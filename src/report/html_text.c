@@ -32,7 +32,12 @@ wn_status wn_page_begin_text(wn_page *page, const wn_page_text *t) {
   if (text && t->selective) json_object_set_new(text, "f", json_array());
   if (text && t->budgets) {
     json_t *budgets = json_array();
-    for (int64_t l = 0; l < t->layers; l++) json_array_append_new(budgets, json_integer(t->budgets->tokens[l]));
+    for (int64_t l = 0; l < t->layers; l++) {
+      json_t *heads = t->budgets->heads > 0 ? json_array() : NULL;
+      for (int64_t h = 0; heads && h < t->budgets->heads; h++)
+        json_array_append_new(heads, json_integer(wn_budgets_of(t->budgets, l, h)));
+      json_array_append_new(budgets, heads ? heads : json_integer(t->budgets->tokens[l]));
+    }
     json_object_set_new(text, "budgets", budgets);
     json_object_set_new(text, "policy", json_string(wn_policy_name(t->budgets->policy)));
     json_object_set_new(text, "gone", json_array());
@@ -95,6 +100,23 @@ static json_t *gone_json(const wn_selection_layer *layer) {
   return out;
 }
 
+/* Groups of heads that evict for themselves: [P,T] as 32-bit little-endian numbers, the first row that no longer sees
+ * the token, T: none. */
+static wn_status add_groups(wn_page *page, const wn_selection_layer *layer, json_t *list) {
+  struct wn_page_tile *tile;
+  int number;
+  if (layer->groups < 2)
+    return json_array_append_new(list, json_null()) ? wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page")
+                                                    : WN_OK;
+  WN_TRY(wn_page_tile(page, (size_t)(layer->groups * layer->T) * 4, &tile, &number));
+  for (int64_t k = 0; k < layer->groups * layer->T; k++) {
+    const int64_t at = layer->gone[k] < layer->T ? layer->gone[k] : layer->T;
+    for (int b = 0; b < 4; b++) tile->data[4 * k + b] = (uint8_t)(at >> 8 * b);
+  }
+  return json_array_append_new(list, json_integer(number)) ? wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page")
+                                                           : WN_OK;
+}
+
 wn_status wn_page_add_layer(void *user, const wn_selection_layer *layer) {
   wn_page *page = user;
   json_t *text = last_text(page);
@@ -114,7 +136,14 @@ wn_status wn_page_add_layer(void *user, const wn_selection_layer *layer) {
   json_t *gone = json_object_get(text, "gone");
   if (gone && json_array_append_new(gone, gone_json(layer)))
     return wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page");
-  return WN_OK;
+  if (!gone) return WN_OK;
+  json_t *groups = json_object_get(text, "gonePerHead");
+  if (!groups && layer->groups > 1) { /* layers before this one, if any, evict nothing */
+    json_object_set_new(text, "groups", json_integer(layer->groups));
+    json_object_set_new(text, "gonePerHead", groups = json_array());
+    for (int64_t l = 0; l < layer->layer; l++) json_array_append_new(groups, json_null());
+  }
+  return groups ? add_groups(page, layer, groups) : WN_OK;
 }
 
 /* A square of a mean, its lower triangle. */
@@ -152,29 +181,67 @@ wn_status wn_page_add_mean(wn_page *page, const char *name, const wn_selection_m
 
 /* ---- the same as files ---- */
 
-/* White over orange to dark brown, or blue: as the page's light palettes. */
-static void palette_of(bool masked, uint8_t out[768]) {
-  static const double stops[2][4][3] = {{{255, 255, 255}, {158, 202, 247}, {10, 95, 196}, {4, 32, 74}},
-                                        {{255, 255, 255}, {254, 215, 170}, {220, 80, 20}, {90, 20, 5}}};
+enum colours { WEIGHT, MASKED, HELD };
+
+/* White over blue to dark blue, over orange to dark brown, to green: as the page's light palettes. */
+static void palette_of(enum colours colours, uint8_t out[768]) {
+  static const double stops[3][4][3] = {{{255, 255, 255}, {158, 202, 247}, {10, 95, 196}, {4, 32, 74}},
+                                        {{255, 255, 255}, {254, 215, 170}, {220, 80, 20}, {90, 20, 5}},
+                                        {{255, 255, 255}, {177, 213, 190}, {99, 170, 126}, {21, 128, 61}}};
   for (int v = 0; v < 256; v++) {
     const double x = v / 255.0 * 3;
     const int k = x >= 3 ? 2 : (int)x;
     for (int c = 0; c < 3; c++)
-      out[3 * v + c] = (uint8_t)lround(stops[masked][k][c] + (x - k) * (stops[masked][k + 1][c] - stops[masked][k][c]));
+      out[3 * v + c] =
+          (uint8_t)lround(stops[colours][k][c] + (x - k) * (stops[colours][k + 1][c] - stops[colours][k][c]));
   }
 }
 
-/* The layers' triangles as images beside each other. */
-static wn_status save_matrices(wn_page *page, const json_t *list, int64_t n, const char *title, bool masked,
-                               const char *path) {
+static int64_t group_gone(const wn_page *page, const json_t *list, int64_t l, int64_t k) {
+  const uint8_t *d = page->tiles[json_integer_value(json_array_get(list, (size_t)l))].data + 4 * k;
+  return (int64_t)d[0] | (int64_t)d[1] << 8 | (int64_t)d[2] << 16 | (int64_t)d[3] << 24;
+}
+
+/* What layer l holds of token j when row i is read: all, nothing, or the share of its heads. less [n+1]: scratch, by
+ * how many heads fewer a row holds the token. */
+static void held_pixels(const wn_page *page, const json_t *text, int64_t l, int64_t n, int32_t *less, uint8_t *pixels) {
+  const json_t *gone = json_array_get(json_object_get(text, "gone"), (size_t)l),
+               *each = json_object_get(text, "gonePerHead");
+  const bool heads = json_is_integer(json_array_get(each, (size_t)l));
+  const int64_t groups = heads ? json_integer_value(json_object_get(text, "groups")) : 1;
+  for (int64_t j = 0; j < n; j++) {
+    memset(less, 0, (size_t)(n + 1) * sizeof *less);
+    for (int64_t p = 0; p < groups; p++)
+      less[heads ? group_gone(page, each, l, p * n + j) : json_integer_value(json_array_get(gone, (size_t)j))]++;
+    int64_t held = groups;
+    for (int64_t i = j; i < n; i++) {
+      held -= less[i];
+      pixels[i * n + j] = (uint8_t)(255 * held / groups);
+    }
+  }
+}
+
+static void triangle_pixels(const wn_page *page, const json_t *list, int64_t l, int64_t n, uint8_t *pixels) {
+  const uint8_t *data = page->tiles[json_integer_value(json_array_get(list, (size_t)l))].data;
+  for (int64_t i = 0; i < n; i++) memcpy(pixels + i * n, data + i * (i + 1) / 2, (size_t)(i + 1));
+}
+
+/* The layers' triangles as images beside each other: of a list of tiles, or what a text's layers hold. */
+static wn_status save_matrices(wn_page *page, const json_t *what, int64_t layers, int64_t n, const char *title,
+                               enum colours colours, const char *path) {
   enum { CELL = 220, GAP = 28 };
-  const int64_t layers = (int64_t)json_array_size(list), columns = layers < 4 ? layers : 4, rows = (layers + 3) / 4;
+  const int64_t columns = layers < 4 ? layers : 4, rows = (layers + 3) / 4;
   uint8_t palette[768];
   struct wn_text t = {0};
-  void *pixels;
+  void *pixels, *less;
   const int64_t width = columns * (CELL + 12) + 12, height = rows * (CELL + GAP) + 44;
-  palette_of(masked, palette);
+  palette_of(colours, palette);
   WN_TRY(wn_alloc(page->ctx, "image", (size_t)(n * n), &pixels));
+  wn_status status = wn_alloc(page->ctx, "image's rows", (size_t)(n + 1) * sizeof(int32_t), &less);
+  if (status != WN_OK) {
+    wn_free(pixels);
+    return status;
+  }
   wn_text_add(&t,
               "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %lld %lld\" width=\"%lld\" height=\"%lld\" "
               "role=\"img\">\n"
@@ -183,11 +250,12 @@ static wn_status save_matrices(wn_page *page, const json_t *list, int64_t n, con
               (long long)width, (long long)height, (long long)width, (long long)height);
   wn_html_add(&t, title);
   wn_text_add(&t, "</text>\n");
-  wn_status status = WN_OK;
   for (int64_t l = 0; l < layers && status == WN_OK; l++) {
-    const uint8_t *data = page->tiles[json_integer_value(json_array_get(list, (size_t)l))].data;
     memset(pixels, 0, (size_t)(n * n));
-    for (int64_t i = 0; i < n; i++) memcpy((uint8_t *)pixels + i * n, data + i * (i + 1) / 2, (size_t)(i + 1));
+    if (colours == HELD)
+      held_pixels(page, what, l, n, less, pixels);
+    else
+      triangle_pixels(page, what, l, n, pixels);
     const long long x = 12 + l % 4 * (CELL + 12), y = 34 + l / 4 * (CELL + GAP);
     wn_text_add(
         &t,
@@ -198,19 +266,24 @@ static wn_status save_matrices(wn_page *page, const json_t *list, int64_t n, con
     wn_text_add(&t, "\"/>\n");
   }
   wn_text_add(&t, "</svg>\n");
+  wn_free(less);
   wn_free(pixels);
   if (status == WN_OK) return wn_text_save(page->ctx, &t, path);
   wn_free(t.data);
   return status;
 }
 
-/* layer, token, text, the part of a weight that F takes in the last row, the row that evicts it. */
+/* layer, token, text, the part of a weight that F takes in the last row, the row that evicts it: from all of the
+ * layer's heads, and where they evict for themselves from each. */
 static wn_status save_text_csv(wn_page *page, const json_t *text, const char *path) {
   struct wn_text t = {0};
   const json_t *tokens = json_object_get(text, "tokens"), *f = json_object_get(text, "f"),
-               *gone = json_object_get(text, "gone");
+               *gone = json_object_get(text, "gone"), *each = json_object_get(text, "gonePerHead");
+  const int64_t groups = json_integer_value(json_object_get(text, "groups"));
   const int64_t T = (int64_t)json_array_size(tokens), L = json_integer_value(json_object_get(text, "layers"));
-  wn_text_add(&t, "layer,token,text,masked_in_last_row,evicted_by_row\n");
+  wn_text_add(&t, "layer,token,text,masked_in_last_row,evicted_by_row");
+  for (int64_t p = 0; p < groups; p++) wn_text_add(&t, ",head_%lld_evicted_by_row", (long long)p);
+  wn_text_add(&t, "\n");
   for (int64_t l = 0; l < L; l++)
     for (int64_t j = 0; j < T; j++) {
       wn_text_add(&t, "%lld,%lld,\"", (long long)l, (long long)j);
@@ -223,9 +296,18 @@ static wn_status save_text_csv(wn_page *page, const json_t *text, const char *pa
       }
       const int64_t at = gone ? json_integer_value(json_array_get(json_array_get(gone, (size_t)l), (size_t)j)) : T;
       if (at < T)
-        wn_text_add(&t, ",%lld\n", (long long)at);
+        wn_text_add(&t, ",%lld", (long long)at);
       else
-        wn_text_add(&t, ",\n");
+        wn_text_add(&t, ",");
+      for (int64_t p = 0; p < groups; p++) {
+        const bool evicts = !json_is_null(json_array_get(each, (size_t)l));
+        const int64_t its = evicts ? group_gone(page, each, l, p * T + j) : T;
+        if (its < T)
+          wn_text_add(&t, ",%lld", (long long)its);
+        else
+          wn_text_add(&t, ",");
+      }
+      wn_text_add(&t, "\n");
     }
   return wn_text_save(page->ctx, &t, path);
 }
@@ -235,30 +317,39 @@ static wn_status save_files(wn_page *page) {
   size_t i;
   json_t *text, *mean;
   json_array_foreach(page->texts, i, text) {
-    const int64_t T = (int64_t)json_array_size(json_object_get(text, "tokens"));
+    const int64_t T = (int64_t)json_array_size(json_object_get(text, "tokens")),
+                  L = json_integer_value(json_object_get(text, "layers"));
     const char *name = json_string_value(json_object_get(text, "name"));
     snprintf(id, sizeof id, "text-%zu", i);
     WN_TRY(wn_figure_path(page->ctx, page->folder, id, ".csv", path, sizeof path));
     WN_TRY(save_text_csv(page, text, path));
     WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-weights.svg", path, sizeof path));
     snprintf(title, sizeof title, "%.100s: attention weights, mean over heads (square-root scale)", name);
-    WN_TRY(save_matrices(page, json_object_get(text, "w"), T, title, false, path));
+    WN_TRY(save_matrices(page, json_object_get(text, "w"), L, T, title, WEIGHT, path));
+    if (json_object_get(text, "gone")) {
+      WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-held.svg", path, sizeof path));
+      snprintf(title, sizeof title, "%.100s: held under the budgets, policy %s%s", name,
+               json_string_value(json_object_get(text, "policy")),
+               json_object_get(text, "groups") ? ": share of a layer's key-value heads" : "");
+      WN_TRY(save_matrices(page, text, L, T, title, HELD, path));
+    }
     if (!json_object_get(text, "f")) continue;
     WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-F.svg", path, sizeof path));
     snprintf(title, sizeof title, "%.100s: 1 - exp(-F), what selection takes of a weight", name);
-    WN_TRY(save_matrices(page, json_object_get(text, "f"), T, title, true, path));
+    WN_TRY(save_matrices(page, json_object_get(text, "f"), L, T, title, MASKED, path));
   }
   json_array_foreach(page->means, i, mean) {
-    const int64_t n = json_integer_value(json_object_get(mean, "size"));
+    const int64_t n = json_integer_value(json_object_get(mean, "size")),
+                  L = json_integer_value(json_object_get(mean, "layers"));
     snprintf(id, sizeof id, "mean-%zu", i);
     const char *name = json_string_value(json_object_get(mean, "name"));
     WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-weights.svg", path, sizeof path));
     snprintf(title, sizeof title, "%.100s: mean attention weights (square-root scale)", name);
-    WN_TRY(save_matrices(page, json_object_get(mean, "w"), n, title, false, path));
+    WN_TRY(save_matrices(page, json_object_get(mean, "w"), L, n, title, WEIGHT, path));
     if (!json_object_get(mean, "f")) continue;
     WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-F.svg", path, sizeof path));
     snprintf(title, sizeof title, "%.100s: mean of 1 - exp(-F)", name);
-    WN_TRY(save_matrices(page, json_object_get(mean, "f"), n, title, true, path));
+    WN_TRY(save_matrices(page, json_object_get(mean, "f"), L, n, title, MASKED, path));
   }
   return WN_OK;
 }
@@ -269,12 +360,14 @@ static json_t *kind(const char *id, const char *kind) {
 
 wn_status wn_page_add_texts(wn_page *page, const char *command) {
   const size_t n = json_array_size(page->texts);
-  bool selective = false, heads = false;
+  bool selective = false, heads = false, groups = false, held = false;
   size_t i;
   json_t *text;
   json_array_foreach(page->texts, i, text) {
     selective |= json_object_get(text, "f") != NULL;
     heads |= json_object_get(text, "heads") != NULL;
+    groups |= json_object_get(text, "groups") != NULL;
+    held |= json_object_get(text, "gone") != NULL;
     if (json_array_size(json_object_get(text, "w")) != (size_t)json_integer_value(json_object_get(text, "layers")))
       return wn_fail(page->ctx, WN_ERR_ARGUMENT, "page: text %zu lacks layers", i);
   }
@@ -286,19 +379,33 @@ wn_status wn_page_add_texts(wn_page *page, const char *command) {
     f.id = "text";
     f.title = "The text and the context that each token has";
     f.about =
-        "For the chosen token and layer: highlight is the attention weight, mean over heads, relative to the row's "
-        "largest; struck through is what selection F takes more than half of; a gap is a token that the budget has "
-        "evicted. Play reads the text token by token; the bars below are each layer's cache.";
+        groups ? "For the chosen token and layer: highlight is the attention weight, always the mean over all heads, "
+                 "relative to the row's largest; struck through is what selection F takes more than half of. Key-value "
+                 "heads evict for themselves: choose one, and a gap is what it has evicted; with all of them a gap is "
+                 "what none holds any longer, underlined what some hold. Play reads the text token by token; the bars "
+                 "below are each layer's caches, one a head."
+               : "For the chosen token and layer: highlight is the attention weight, mean over heads, relative to the "
+                 "row's largest; struck through is what selection F takes more than half of; a gap is a token that the "
+                 "budget has evicted. Play reads the text token by token; the bars below are each layer's cache.";
     WN_TRY(wn_page_frame(page, &f, "text-N.csv", kind("text", "text")));
   }
   f.id = "matrices";
   f.title = "Matrices by layer";
-  f.about = "Rows are tokens that look, columns tokens that are looked at. Selection: 1 - exp(-F), the part that F "
-            "alone takes "
-            "of a weight. Held: what the budget has not evicted. One text, and where sequences were given the mean "
-            "over them.";
-  WN_TRY(wn_page_frame(page, &f, "text-N-F.svg text-N-weights.svg mean-N-F.svg mean-N-weights.svg",
-                       kind("matrices", "matrices")));
+  f.about =
+      groups
+          ? "Rows are tokens that look, columns tokens that are looked at. Selection: 1 - exp(-F), the part that F "
+            "alone takes of a weight. Held: what the budget has not evicted, of one key-value head, or the share of "
+            "them that holds it. Weights and selections are means over heads. One text, and where sequences were "
+            "given the mean over them."
+          : "Rows are tokens that look, columns tokens that are looked at. Selection: 1 - exp(-F), the part that F "
+            "alone takes of a weight. Held: what the budget has not evicted. One text, and where sequences were given "
+            "the mean over them.";
+  char files[200];
+  snprintf(files, sizeof files, "%s%s%s%s%s", n > 0 ? "text-N-weights.svg " : "",
+           n > 0 && selective ? "text-N-F.svg " : "", held ? "text-N-held.svg " : "",
+           json_array_size(page->means) > 0 ? "mean-N-weights.svg " : "",
+           json_array_size(page->means) > 0 && selective ? "mean-N-F.svg" : "");
+  WN_TRY(wn_page_frame(page, &f, files, kind("matrices", "matrices")));
   if (selective) {
     f.id = "last-row";
     f.title = "What the last row has left";

@@ -52,7 +52,7 @@ STATE = """(n => { const p = document.querySelectorAll('#text .pane')[n], all = 
 
 def charts(page, folder, comparison):
     ids = page.eval("[...document.querySelectorAll('section.figure')].map(e => e.id)")
-    want = ["loss", "validation", "speed", "gradient", "runs", "text", "matrices", "last-row", "memory-0", "search-0", "budgets-0", "meaningful-0", "fits-0", "meaningful-heads-0", "similarity"]
+    want = ["loss", "validation", "speed", "gradient", "runs", "text", "matrices", "last-row", "memory-0", "search-0", "budgets-0", "meaningful-0", "fits-0", "meaningful-heads-0", "similarity", "entropy", "sinks", "survival-0", "survival-1", "policies-1", "agreement-1"]
     check("every figure is there", all(i in ids for i in want), ids)
     for i in ids:
         about = page.eval("[...document.querySelectorAll('#%s table.about tr')].map(r => r.innerText)" % i)
@@ -98,6 +98,141 @@ def charts(page, folder, comparison):
     check("budgets by layer are those of the search's end", last["tokens"] in drawn, drawn, last["tokens"])
     found = rows(folder + "/all-figures/search-0.csv")
     check("the search's CSV has every step", len(found) == 2 * len(search["points"]), len(found))
+
+
+DRAWN = "(id => winnow.charts[id].data.datasets.map(d => [d.label, d.data.map(p => [p.x, p.y])]))"
+CELLS = "(id => [...document.querySelectorAll('#' + id + ' .scroll tr')].map(t => [...t.cells].map(c => c.textContent)))"
+
+
+def survival(page, number, folder, found, told):
+    """found: of winnow analyze survival, which the page must have drawn."""
+    policies = found["policies"]
+    drawn = dict(page.eval(DRAWN + "('survival-%d')" % number))
+    check("survival %d: a line for each policy, with what analyze found" % number,
+          list(drawn) == [p["policy"] for p in policies] and
+          all([x for x, _ in drawn[p["policy"]]] == [2 ** k for k in range(len(p["alive"]))] and
+              all(near(y, a) for (_, y), a in zip(drawn[p["policy"]], p["alive"])) for p in policies), drawn)
+    table = page.eval(CELLS + "('policies-%d')" % number)[1:]
+    check("survival %d: perplexity, lifetime and evictions" % number,
+          len(table) == len(policies) and
+          all(t[0] == p["policy"] and near(float(t[1]), p["perplexity"]) and abs(float(t[2]) - p["lifetime"]) < 0.01 and
+              abs(float(t[3]) - 100 * p["evicted"]) < 0.06 for t, p in zip(table, policies)), table)
+    head, *table = page.eval(CELLS + "('agreement-%d')" % number)
+    check("survival %d: what policies agree on" % number,
+          head[1:] == [p["policy"] for p in policies] and
+          all(t[0] == p["policy"] and all(abs(float(x) - 100 * p["overlap"][h]) < 0.06 for x, h in zip(t[1:], head[1:]))
+              for t, p in zip(table, policies)), head, table)
+    about = page.eval("document.querySelector('#survival-%d table.about td').textContent" % number)
+    check("survival %d: its table tells the budgets" % number, told in about, about)
+    lines = rows(folder + "/survival-%d.csv" % number)
+    check("survival %d: its CSV has the same" % number,
+          [(r["series"], round(float(r["share still held"]), 6)) for r in lines] ==
+          [(p["policy"], round(a, 6)) for p in policies for a in p["alive"]], lines[:3])
+
+
+def looks(page, folder):
+    found = json.load(open(folder + "/attention.json"))
+    for figure, field, lines in (("entropy", "entropy_bits", {"mean of the layer": "entropy_bits"}),
+                                 ("sinks", "first_token", {"first token, mean of the layer": "first_token",
+                                                           "first 4 tokens, mean of the layer": "first_tokens"})):
+        drawn = dict(page.eval(DRAWN + "('%s')" % figure))
+        name = "selective: " + ("heads" if figure == "entropy" else "first token, heads")
+        want = [[l, h[field]] for l, layer in enumerate(found["by_layer"]) for h in layer["heads"]]
+        check(figure + ": every head's value is what analyze found",
+              len(drawn[name]) == 9 and all(a[0] == b[0] and near(a[1], b[1]) for a, b in zip(drawn[name], want)), drawn[name], want)
+        for line, of in lines.items():
+            have = drawn["selective: " + line]
+            check("%s: %s" % (figure, line),
+                  [x for x, _ in have] == [0, 1, 2] and all(near(y, layer[of]) for (_, y), layer in zip(have, found["by_layer"])), have)
+        check(figure + ": the other model stands beside it", name.replace("selective", "standard") in drawn, list(drawn))
+        page.eval("(e => { e.value = '1'; e.dispatchEvent(new Event('change')) })(document.querySelector('#%s .axis'))" % figure)
+        over = dict(page.eval(DRAWN + "('%s')" % figure))[name]
+        check(figure + ": over heads", [x for x, _ in over] == [0, 1, 2] * 3 and [y for _, y in over] == [y for _, y in drawn[name]], over)
+        page.eval("(e => { e.value = '0'; e.dispatchEvent(new Event('change')) })(document.querySelector('#%s .axis'))" % figure)
+        page.eval("document.querySelector('#%s canvas').focus()" % figure)
+        page.key("Home")
+        page.key("ArrowRight")
+        say = page.eval("document.querySelector('#%s .say').textContent" % figure)
+        check(figure + ": arrow keys read the value and its head", "%s at 0: %s (head 1)" % (name, format(want[1][1], ".6g")) in say, say)
+        lines = [r for r in rows(folder + "/all-figures/%s.csv" % figure) if r["series"] == name]
+        check(figure + ": its CSV names layer and head",
+              [(r["layer"], r["head"]) for r in lines] == [(str(l), str(h)) for l in range(3) for h in range(3)], lines[:4])
+    colour = "winnow.charts.entropy.data.datasets[0].borderColor"
+    light = page.eval(colour)
+    for _ in range(2):  # as the system, light, dark
+        page.eval("document.querySelector('#theme').click()")
+    dark = page.eval(colour)
+    page.eval("document.querySelector('#theme').click()")
+    check("entropy: colours follow light and dark", light == "#0a5fc4" and dark == "#6cb6ff" and page.eval(colour) == light, light, dark)
+
+
+BUDGETS = [[24, 12, 6], [12, 12, 12], [6, 24, 8]]
+
+
+def ragged(page, folder):
+    """Key-value heads with budgets of their own."""
+    survival(page, 0, folder + "/ragged-figures", json.load(open(folder + "/ragged.json")), "6 to 24 tokens by key-value head")
+    about = page.eval("document.querySelector('#survival-0 table.about td').textContent")
+    check("policies that have one budget a layer are named as left out", "streaming, window" in about and "selective" not in about, about)
+    drawn = dict(page.eval(DRAWN + "('in-force-0')"))
+    check("budgets are drawn head by head", drawn["key-value heads"] == [[l, k] for l in range(3) for k in BUDGETS[l]], drawn)
+    check("and their means", all(near(y, sum(BUDGETS[l]) / 3) for l, y in drawn["mean of the layer"]), drawn)
+    files = rows(folder + "/ragged-figures/text-0.csv")
+    T = 1 + max(int(r["token"]) for r in files)
+    gone = [[[int(r["head_%d_evicted_by_row" % h] or T) for r in files if int(r["layer"]) == l] for h in range(3)] for l in range(3)]
+    held = lambda l, h, i: [j for j in range(i + 1) if gone[l][h][j] > i]
+    check("every head keeps to its own budget, in every row",
+          all(len(held(l, h, i)) == min(i + 1, BUDGETS[l][h]) for l in range(3) for h in range(3) for i in range(T)))
+    last = [int(r["evicted_by_row"] or T) for r in files]
+    check("a layer has lost what all of its heads have", last == [max(gone[l][h][j] for h in range(3)) for l in range(3) for j in range(T)])
+    for i in (4, 9, 50, T - 1):
+        page.eval("winnow.set({layer: 2, token: %d, head: -1})" % i)
+        s = page.eval(STATE + "(0)")
+        told = ["layer %d: %s of %s" % (l, " + ".join(str(len(held(l, h, i))) for h in range(3)), " + ".join(map(str, BUDGETS[l]))) for l in range(3)]
+        check("row %d: the caches are the heads'" % i, s["cache"] == told, s["cache"], told)
+        wide = page.eval("[...document.querySelectorAll('#text .cache li')].map(l => [...l.querySelectorAll('.bar')].map(b => [b.title, parseFloat(b.style.width), parseFloat(b.firstChild.style.width)]))")
+        check("row %d: bars are as long as budgets and as full as caches" % i,
+              all(abs(wide[l][h][1] - 100 * BUDGETS[l][h] / max(BUDGETS[l])) < 0.1 and
+                  abs(wide[l][h][2] - 100 * len(held(l, h, i)) / BUDGETS[l][h]) < 0.1 and
+                  wide[l][h][0] == "key-value head %d: %d of %d" % (h, len(held(l, h, i)), BUDGETS[l][h]) for l in range(3) for h in range(3)), wide)
+        some = page.eval("[...document.querySelectorAll('#text .text .t.some')].map(t => +t.dataset.i)")
+        holders = [sum(gone[2][h][j] > i for h in range(3)) for j in range(i + 1)]
+        check("row %d: gaps where no head holds, underlined where some do" % i,
+              s["gone"] == [j for j in range(i + 1) if holders[j] == 0] and some == [j for j in range(i + 1) if 0 < holders[j] < 3], s["gone"], some)
+    for h in range(3):
+        page.eval("(e => { e.value = '%d'; e.dispatchEvent(new Event('change')) })(document.querySelector('#text .head'))" % h)
+        page.wait("winnow.state.head === %d" % h)
+        page.eval("winnow.set({})")
+        s = page.eval(STATE + "(0)")
+        check("head %d of layer 2: what it has evicted is gone" % h,
+              s["gone"] == [j for j in range(T) if gone[2][h][j] <= T - 1] and "%d of %d tokens held by key-value head %d" % (BUDGETS[2][h], T, h) in s["say"], s["say"])
+    pixels = """(() => { const c = document.querySelector('#matrices canvas.matrix'), d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data, n = {};
+      for (let i = 0; i < d.length; i += 4) if (d[i+3] === 255) { const k = [d[i], d[i+1], d[i+2]].join(); n[k] = (n[k] || 0) + 1 } return n })()"""
+    page.eval("(e => { e.value = 'kept'; e.dispatchEvent(new Event('change')) })(document.querySelector('#matrices .kind'))")
+    page.eval("new Promise(r => setTimeout(r, 300))")
+    n = page.eval(pixels)
+    check("persisted elements of one head", n.get("21,128,61") == sum(len(held(2, 2, i)) for i in range(T)), n)
+    page.eval("(e => { e.value = '-1'; e.dispatchEvent(new Event('change')) })(document.querySelector('#matrices .head'))")
+    page.wait("winnow.state.head === -1")
+    page.eval("new Promise(r => setTimeout(r, 300))")
+    n, by = page.eval(pixels), [0] * 4
+    for i in range(T):
+        for j in range(i + 1):
+            by[sum(gone[2][h][j] > i for h in range(3))] += 1
+    check("persisted elements of all: a shade for each number of heads", sorted(n.values()) == sorted(k for k in by if k) and n.get("21,128,61") == by[3], n, by)
+    page.eval("document.querySelector('#matrices canvas.matrix').focus()")
+    page.key("ArrowDown")
+    say = page.eval("document.querySelector('#matrices .say').textContent")
+    check("arrow keys read how many heads hold it", "row 1, column 0: held by 3 of 3 key-value heads" in say, say)
+    page.eval("winnow.set({token: 0, head: -1})")
+    page.eval("document.querySelector('#text .speed').value = '20'")
+    page.eval("document.querySelector('#text .play').click()")
+    page.wait("winnow.state.token >= 14")
+    page.eval("document.querySelector('#text .play').click()")
+    page.eval("winnow.set({})")
+    i = page.eval("winnow.state.token")
+    s = page.eval(STATE + "(0)")
+    check("playing fills each head's cache", s["cache"][0] == "layer 0: %d + %d + 6 of 24 + 12 + 6" % (min(i + 1, 24), min(i + 1, 12)), s["cache"], i)
 
 
 def texts(page, folder):
@@ -222,6 +357,8 @@ def main():
         charts(page, folder, os.path.join(folder, comparison))
         texts(page, folder)
         matrices(page, folder)
+        survival(page, 1, folder + "/all-figures", json.load(open(folder + "/survival.json")), "24 tokens in every layer")
+        looks(page, folder)
         light = page.eval("getComputedStyle(document.body).backgroundColor")
         page.eval("document.querySelector('#theme').click()")
         page.eval("document.querySelector('#theme').click()")
@@ -237,6 +374,14 @@ def main():
         page.close()
         page = b.open(url, width=390, height=800)
         check("390 pixels are wide enough", page.eval("document.documentElement.scrollWidth") <= 390, page.eval("document.documentElement.scrollWidth"))
+        page.close()
+        page = b.open("file://" + folder + "/ragged.html")
+        ragged(page, folder)
+        problems = [p for p in page.problems if "willReadFrequently" not in p]  # the pixels that are read here
+        check("no errors on the page of heads", problems == [] and page.eval("winnow.errors") == [], problems)
+        page.close()
+        page = b.open("file://" + folder + "/ragged.html", width=390, height=800)
+        check("390 pixels are wide enough for it", page.eval("document.documentElement.scrollWidth") <= 390)
         page.close()
         page = b.open("file://" + folder + "/short.html")
         page.eval("new Promise(r => setTimeout(r, 300))")

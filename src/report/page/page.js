@@ -83,7 +83,7 @@
         const y = f.smooth && s.y.length > 100 ? smooth(s.y, view.smooth) : s.y, x = s.x[view.axis], c = colour(s.colour ?? i);
         const data = [];
         for (let k = 0; k < y.length; k++)
-          if (y[k] !== null && x[k] !== null && !(view.xlog && x[k] <= 0) && !(view.ylog && y[k] <= 0)) data.push({x: x[k], y: y[k]});
+          if (y[k] !== null && x[k] !== null && !(view.xlog && x[k] <= 0) && !(view.ylog && y[k] <= 0)) data.push({x: x[k], y: y[k], k});
         const few = data.length <= 60;
         return {label: s.name, data, borderColor: c, backgroundColor: f.bars ? c : c, borderWidth: f.bars ? 0 : s.points ? 0 : s.dash ? 2.5 : data.length > 300 ? 1 : 2, borderDash: dashes[s.dash || 0],
           pointStyle: marks[s.dash || 0], pointRadius: s.points ? 3.5 : few ? (s.dash && f.series.length > 1 ? 4 : 2.5) : 0, pointHoverRadius: 5, pointHitRadius: 6,
@@ -110,16 +110,36 @@
         if (lead !== Math.round(lead)) return ''; // the axis' own ends
         return all.length < 12 || lead === 1 || (all.length < 30 && (lead === 2 || lead === 5)) ? tick(v) : '';
       }}, grid: {color: css('--line')}});
+    // What a point of a layer or a head is on the other axis.
+    const beside = (series, p) => {
+      const other = f.x.length === 2 && f.x[1].label === 'head' ? 1 - view.axis : -1, v = other >= 0 && series && series.x[other][p.k];
+      return v === false || v === null || v === undefined ? '' : ` (${f.x[other].label} ${v})`;
+    };
     const whole = (s, range) => {
-      if (f.x[view.axis].label === 'layer') (s.ticks.precision = 0), (s.offset = true);
+      if (['layer', 'head'].includes(f.x[view.axis].label)) (s.ticks.precision = 0), (s.offset = true);
       return Object.assign(s, range);
     };
+    // Boxes for bars, lines for lines; where points and lines stand together each its own.
+    const mixed = f.series.some(s => s.points);
+    const sign = (s, l) => {
+      const canvas = make('canvas', {width: 26, height: 10}), g = canvas.getContext('2d');
+      g.strokeStyle = g.fillStyle = l.strokeStyle;
+      if (s && s.points) g.arc(13, 5, 3.5, 0, 7), g.fill();
+      else g.setLineDash(l.lineDash || []), (g.lineWidth = 2), g.moveTo(0, 5), g.lineTo(26, 5), g.stroke();
+      return canvas;
+    };
+    const legendLabels = () => ({color: css('--ink'), font: {size: 12}, boxWidth: f.bars ? 12 : 26, boxHeight: f.bars || mixed ? 8 : 0, usePointStyle: mixed, pointStyleWidth: 26,
+      generateLabels: c => {
+        const labels = Chart.defaults.plugins.legend.labels.generateLabels(c);
+        if (mixed) labels.forEach(l => (l.pointStyle = sign(f.series[l.datasetIndex], l)));
+        return labels;
+      }});
     const options = () => ({animation: false, responsive: true, maintainAspectRatio: false, parsing: false, normalized: true,
       interaction: {mode: f.bars ? 'index' : 'nearest', axis: 'x', intersect: false},
       scales: {x: whole(scale(f.x[view.axis].label, view.xlog), view.xlog ? bounds(f.series.flatMap(s => s.x[view.axis])) : {}),
         y: {...scale(f.y.label, view.ylog), ...(view.ylog ? bounds(f.series.flatMap(s => s.y)) : {}), ...(cut ? {max: cut} : {}), ...(f.bars && !view.ylog ? {beginAtZero: true} : {})}},
-      plugins: {legend: {display: sets().length > 1, position: 'bottom', labels: {color: css('--ink'), boxWidth: f.bars || f.series.some(s => s.points) ? 12 : 26, boxHeight: f.bars || f.series.some(s => s.points) ? 8 : 0, font: {size: 12}}},
-        tooltip: {callbacks: {title: items => f.x[view.axis].label + ' ' + short(items[0].parsed.x), label: c => c.dataset.label + ': ' + short(c.parsed.y)}}}});
+      plugins: {legend: {display: sets().length > 1, position: 'bottom', labels: legendLabels()},
+        tooltip: {callbacks: {title: items => f.x[view.axis].label + ' ' + short(items[0].parsed.x), label: c => c.dataset.label + ': ' + short(c.parsed.y) + beside(f.series[c.datasetIndex], c.raw)}}}});
     const box = make('div', {class: 'chart'}, canvas);
     place.append(box); // it takes its size from where it stands
     const c = new Chart(canvas, {type: f.bars ? 'bar' : 'line', data: {datasets: sets()}, options: options()});
@@ -160,7 +180,7 @@
       c.update('none');
       say.textContent = active.map(a => {
         const d = c.data.datasets[a.datasetIndex], p = d.data[at];
-        return d.label + ' at ' + short(p.x) + ': ' + short(p.y);
+        return d.label + ' at ' + short(p.x) + ': ' + short(p.y) + beside(f.series[a.datasetIndex], p);
       }).join('; ');
     });
     box.before(controls);
@@ -241,21 +261,58 @@
     v.weight = (t, i, j) => (t[tri(i, j)] / v.levels) ** 2;
     v.share = (t, i, j) => t[tri(i, j)] / v.levels;
     v.strength = (t, i, j) => -Math.log(1 - Math.min(t[tri(i, j)], v.levels - 0.5) / v.levels);
-    v.goneAt = (l, j) => (v.gone && v.gone[l] ? v.gone[l][j] : Infinity);
-    v.held = (l, i) => {
+    // Where key-value heads evict for themselves: what each has evicted, [groups * T] for every layer.
+    v.groups = v.groups || 1;
+    v.perHead = null;
+    v.ready = async () => {
+      if (v.groups > 1 && !v.perHead)
+        v.perHead = await Promise.all(v.gonePerHead.map(async n => {
+          if (n === null) return null;
+          const t = await tile(n), view = new DataView(t.buffer, t.byteOffset, t.byteLength);
+          return Array.from({length: t.byteLength / 4}, (_, k) => view.getUint32(4 * k, true));
+        }));
+    };
+    // head: -1 for the layer, which has lost a token once all of its heads have.
+    v.head = () => (v.groups > 1 ? Math.min(state.head, v.groups - 1) : -1);
+    v.goneAt = (l, j, head = -1) => (head >= 0 ? (v.perHead[l] ? v.perHead[l][head * v.T + j] : Infinity) : v.gone && v.gone[l] ? v.gone[l][j] : Infinity);
+    v.room = (l, head) => Math.min(v.T, !v.budgets ? v.T : Array.isArray(v.budgets[l]) ? v.budgets[l][head] : v.budgets[l]);
+    // How many heads of the layer hold token j when row i is read.
+    v.holders = (l, i, j) => {
+      if (v.groups === 1) return +(v.goneAt(l, j) > i);
       let n = 0;
-      for (let j = 0; j <= i; j++) n += v.goneAt(l, j) > i;
+      for (let h = 0; h < v.groups; h++) n += v.goneAt(l, j, h) > i;
       return n;
     };
+    const counts = new Map(); // tokens held, row by row
+    v.held = (l, i, head = -1) => {
+      const key = l * v.groups + head + (head < 0 ? 1e6 : 0);
+      if (!counts.has(key)) {
+        const n = new Int32Array(v.T + 1);
+        for (let j = 0; j < v.T; j++) n[j]++, n[Math.min(v.T, v.goneAt(l, j, head))]--;
+        for (let j = 1; j < v.T; j++) n[j] += n[j - 1];
+        counts.set(key, n);
+      }
+      return counts.get(key)[i];
+    };
   }
-  const state = (W.state = {layer: 0, token: texts.length ? texts[0].T - 1 : 0, playing: false});
+  const state = (W.state = {layer: 0, head: -1, token: texts.length ? texts[0].T - 1 : 0, playing: false});
   const listeners = [];
+  const groups = Math.max(1, ...texts.map(v => v.groups));
   let pending = null;
+  // Chooses the key-value head whose cache is shown; nothing where the heads of a layer hold the same tokens.
+  const headChoice = () => {
+    if (groups === 1) return [];
+    const pick = make('select', {class: 'head', onchange: e => W.set({head: +e.target.value})}, make('option', {value: '-1'}, 'all'),
+      ...Array.from({length: groups}, (_, h) => make('option', {value: String(h)}, String(h))));
+    listeners.push(() => { pick.value = String(state.head); });
+    return [make('label', {}, 'key-value head', pick)];
+  };
   W.set = change => {
     const layers = Math.max(...texts.map(v => v.layers)), T = Math.max(...texts.map(v => v.T));
     Object.assign(state, change);
     state.layer = Math.min(layers - 1, Math.max(0, state.layer));
     state.token = Math.min(T - 1, Math.max(0, state.token));
+    state.head = Math.min(groups - 1, Math.max(-1, state.head));
     pending = Promise.all(listeners.map(f => f()));
     return pending;
   };
@@ -287,7 +344,7 @@
     }}, 'Play');
     const show = make('select', {class: 'show', onchange: () => W.set({})}, make('option', {value: 'weight'}, 'attention weight'),
       ...(selective ? [make('option', {value: 'masked'}, 'selection')] : []));
-    place.append(make('div', {class: 'controls'}, make('label', {}, 'layer', layer), make('label', {}, 'token', token, number), play, speed,
+    place.append(make('div', {class: 'controls'}, make('label', {}, 'layer', layer), ...headChoice(), make('label', {}, 'token', token, number), play, speed,
       make('label', {}, 'highlight', show)));
     const panes = make('div', {class: 'panes'});
     for (const v of texts) {
@@ -307,13 +364,20 @@
         stop();
         W.set(move);
       });
-      const cache = make('ol', {class: 'cache', 'aria-label': 'tokens held by layer'});
+      const cache = make('ol', {class: 'cache', 'aria-label': 'tokens held by layer' + (v.groups > 1 ? ' and key-value head' : '')});
       const cells = Array.from({length: v.layers}, (_, l) => {
-        const fill = make('span'), n = make('span', {class: 'n'}), li = make('li', {'data-layer': String(l), onclick: () => W.set({layer: l})}, n, make('span', {class: 'bar'}, fill));
+        const n = make('span', {class: 'n'}), li = make('li', {'data-layer': String(l), onclick: () => W.set({layer: l})}, n);
+        const widest = Math.max(...Array.from({length: v.groups}, (_, h) => v.room(l, h)));
+        const fills = Array.from({length: v.groups}, (_, h) => {
+          const fill = make('span'), bar = make('span', {class: 'bar' + (v.groups > 1 ? ' head' : ''), 'data-head': String(h)}, fill);
+          if (v.groups > 1) bar.style.width = (100 * v.room(l, h)) / widest + '%'; // as long as the head's budget
+          li.append(bar);
+          return fill;
+        });
         cache.append(li);
-        return {fill, n, li};
+        return {fills, n, li};
       });
-      const strip = make('canvas', {class: 'strip', role: 'img', 'aria-label': 'tokens held: a row for each layer, a column for each token'});
+      const strip = make('canvas', {class: 'strip', role: 'img', 'aria-label': v.groups > 1 ? 'tokens held: rows for each layer\'s key-value heads, a column for each token' : 'tokens held: a row for each layer, a column for each token'});
       const rows = make('tbody');
       const top = make('details', {class: 'top'}, make('summary', {}, 'What this token looks at most'),
         make('table', {}, make('thead', {}, make('tr', {}, ...['place', 'token', 'weight', ...(v.f ? ['F'] : []), 'state'].map((h, k) =>
@@ -324,9 +388,9 @@
         layer.value = String(state.layer);
         token.value = String(state.token);
         number.textContent = String(state.token);
-        const [w, f] = await Promise.all([v.weights(l), v.masked(l)]);
+        const [w, f] = await Promise.all([v.weights(l), v.masked(l), v.ready()]), head = v.head();
         if (l !== Math.min(state.layer, v.layers - 1) || i !== Math.min(state.token, v.T - 1)) return; // overtaken
-        let most = 0, masked = 0;
+        let most = 0, masked = 0, some = 0;
         for (let j = 0; j <= i; j++) most = Math.max(most, v.weight(w, i, j));
         const list = [];
         for (let j = 0; j < v.T; j++) {
@@ -334,12 +398,13 @@
           let name = 't', light = 0;
           if (j > i) name += ' later';
           else {
-            const share = f ? v.share(f, i, j) : 0, gone = v.goneAt(l, j) <= i, weight = v.weight(w, i, j);
+            const share = f ? v.share(f, i, j) : 0, gone = v.goneAt(l, j, head) <= i, weight = v.weight(w, i, j), holders = v.holders(l, i, j);
+            if (!gone && head < 0 && holders < v.groups) name += ' some', some++;
             if (gone) name += ' gone';
             else if (share > 0.5) (name += ' masked'), masked++;
             if (j === i) name += ' at';
             light = show.value === 'masked' ? share : most > 0 ? weight / most : 0;
-            if (!gone) list.push([weight, j, f ? v.strength(f, i, j) : 0, share > 0.5]);
+            if (!gone) list.push([weight, j, f ? v.strength(f, i, j) : 0, share > 0.5, holders]);
           }
           if (s.className !== name) s.className = name;
           s.style.backgroundColor = light > 0.004 ? `rgba(${css('--mark')},${(0.75 * light).toFixed(3)})` : '';
@@ -347,24 +412,37 @@
           else s.removeAttribute('aria-selected');
         }
         list.sort((a, b) => b[0] - a[0] || a[1] - b[1]);
-        rows.replaceChildren(...list.slice(0, 8).map(([x, j, F, away]) => make('tr', {}, make('td', {class: 'n'}, String(j)), make('td', {}, make('code', {}, shown(v.tokens[j]))),
-          make('td', {class: 'n'}, x.toFixed(4)), ...(v.f ? [make('td', {class: 'n'}, (F > 5 ? '≥' : '') + F.toFixed(2))] : []), make('td', {}, j === i ? 'itself' : away ? 'masked' : ''))));
-        const held = v.held(l, i);
-        say.textContent = `Layer ${l}, token ${i} ${shown(v.tokens[i])}: ${held} of ${i + 1} tokens held` + (v.f ? `, ${masked} of them masked` : '') + (v.gone ? `, ${i + 1 - held} evicted` : '') + '.';
+        rows.replaceChildren(...list.slice(0, 8).map(([x, j, F, away, holders]) => make('tr', {}, make('td', {class: 'n'}, String(j)), make('td', {}, make('code', {}, shown(v.tokens[j]))),
+          make('td', {class: 'n'}, x.toFixed(4)), ...(v.f ? [make('td', {class: 'n'}, (F > 5 ? '≥' : '') + F.toFixed(2))] : []), make('td', {}, [j === i ? 'itself' : away ? 'masked' : '', holders < v.groups ? `held by ${holders} of ${v.groups} heads` : ''].filter(Boolean).join(', ')))));
+        const held = v.held(l, i, head), each = k => Array.from({length: v.groups}, (_, h) => v.held(k, i, h));
+        say.textContent = `Layer ${l}, token ${i} ${shown(v.tokens[i])}: ${held} of ${i + 1} tokens held` +
+          (v.groups === 1 ? '' : head >= 0 ? ` by key-value head ${head}` : ` by any of ${v.groups} key-value heads, ${held - some} by all`) + (v.f ? `, ${masked} of them masked` : '') + (v.gone ? `, ${i + 1 - held} evicted` : '') + '.';
         cells.forEach((c, k) => {
-          const n = v.held(k, i), room = v.budgets ? Math.min(v.budgets[k], v.T) : v.T;
-          c.n.textContent = `layer ${k}: ${n} of ${room}`;
-          c.fill.style.width = (100 * Math.min(1, n / room)).toFixed(1) + '%';
+          const n = v.groups > 1 ? each(k) : [v.held(k, i)], rooms = n.map((_, h) => v.room(k, h));
+          const tell = a => (a.length <= 4 ? a.join(' + ') : String(+(a.reduce((x, y) => x + y, 0) / a.length).toFixed(1)));
+          c.n.textContent = `layer ${k}: ${tell(n)} of ${tell(rooms)}` + (n.length > 4 ? ' a head' : '');
+          c.fills.forEach((s, h) => {
+            s.style.width = (100 * Math.min(1, n[h] / rooms[h])).toFixed(1) + '%';
+            if (v.groups > 1) s.parentNode.title = `key-value head ${h}: ${n[h]} of ${rooms[h]}`;
+          });
           c.li.classList.toggle('on', k === l);
         });
-        strip.height || 0;
-        paint(strip, v.layers * 4, v.T, (r, j) => (j > i ? 0 : v.goneAt(r >> 2, j) > i ? ((r & 3) === 3 ? 60 : 255) : 40), 'kept', 2048, false);
+        if (v.groups === 1) {
+          paint(strip, v.layers * 4, v.T, (r, j) => (j > i ? 0 : v.goneAt(r >> 2, j) > i ? ((r & 3) === 3 ? 60 : 255) : 40), 'kept', 2048, false);
+        } else { // rows of a layer: its heads; where those are too many, one as dark as many of them hold the token
+          const lines = v.layers * v.groups <= 160 ? v.groups : 1, rows = 2 * lines + 2;
+          paint(strip, v.layers * rows, v.T, (r, j) => {
+            const k = Math.floor(r / rows), h = (r % rows) >> 1;
+            if (j > i || h === lines) return 0;
+            return 40 + 215 * (lines > 1 ? +(v.goneAt(k, j, h) > i) : v.holders(k, i, j) / v.groups);
+          }, 'kept', 2048, false);
+        }
         const on = spans[i], box = text.getBoundingClientRect(), b = on.getBoundingClientRect();
         if (b.top < box.top || b.bottom > box.bottom) text.scrollTop += b.top - box.top - box.height / 2;
       });
       panes.append(make('div', {class: 'pane', 'data-view': v.name}, make('h4', {}, v.name), text,
-        make('div', {class: 'key', 'aria-hidden': 'true'}, ...[['at', 'chosen'], ['later', 'not yet read'], ...(v.f ? [['masked', 'masked: F takes more than half']] : []), ...(v.gone ? [['gone', 'evicted']] : [])].map(([c, s]) =>
-          make('span', {}, make('span', {class: 't ' + c}, 'token'), ' ' + s))), say, top, make('p', {class: 'say'}, v.budgets ? `Cache by layer, policy ${v.policy}` : 'Cache by layer, without budgets'), cache, strip));
+        make('div', {class: 'key', 'aria-hidden': 'true'}, ...[['at', 'chosen'], ['later', 'not yet read'], ...(v.f ? [['masked', 'masked: F takes more than half']] : []), ...(v.groups > 1 ? [['some', 'held by some heads']] : []), ...(v.gone ? [['gone', v.groups > 1 ? 'evicted by all, or by the chosen head' : 'evicted']] : [])].map(([c, s]) =>
+          make('span', {}, make('span', {class: 't ' + c}, 'token'), ' ' + s))), say, top, make('p', {class: 'say'}, (v.groups > 1 ? 'Caches by layer and key-value head' : 'Cache by layer') + (v.budgets ? `, policy ${v.policy}` : ', without budgets')), cache, strip));
     }
     place.append(panes);
   }
@@ -378,10 +456,14 @@
     if (texts.some(v => v.gone)) kinds.push(['kept', 'held under the budgets']);
     const means = D.means || [];
     const sources = [...texts.map(v => ({name: v.name + ', this text', layers: v.layers, rows: v.T, cell: 1, async get(kind, l) {
-      if (kind === 'kept') return v.gone ? (i, j) => (v.goneAt(l, j) > i ? 255 : 0) : null;
+      if (kind === 'kept') {
+        await v.ready();
+        const head = v.head();
+        return !v.gone ? null : head >= 0 ? (i, j) => (v.goneAt(l, j, head) > i ? 255 : 0) : (i, j) => (255 * v.holders(l, i, j)) / v.groups;
+      }
       const t = kind === 'masked' ? await v.masked(l) : await v.weights(l);
       return t && ((i, j) => (t[tri(i, j)] * 255) / v.levels);
-    }, read(kind, x) { return kind === 'masked' ? 'share ' + (x / 255).toFixed(3) : kind === 'weight' ? 'weight ' + ((x / 255) ** 2).toFixed(4) : x ? 'held' : 'evicted'; }})),
+    }, read(kind, x) { return kind === 'masked' ? 'share ' + (x / 255).toFixed(3) : kind === 'weight' ? 'weight ' + ((x / 255) ** 2).toFixed(4) : v.groups > 1 && v.head() < 0 ? `held by ${Math.round((x / 255) * v.groups)} of ${v.groups} key-value heads` : x ? 'held' : 'evicted'; }})),
     ...means.map(m => ({name: `${m.name}, mean over ${m.sequences} sequences`, layers: m.layers, rows: m.size, cell: m.cell, async get(kind, l) {
       const n = kind === 'masked' ? m.f && m.f[l] : kind === 'weight' ? m.w[l] : null;
       if (n === null || n === undefined) return null;
@@ -391,7 +473,8 @@
     if (means.some(m => m.f) && !kinds.some(k => k[0] === 'masked')) kinds.unshift(['masked', 'selection: 1 - exp(-F)']);
     const kind = make('select', {class: 'kind', onchange: () => fill()}, ...kinds.map(([k, s]) => make('option', {value: k}, s)));
     if (texts.length && !texts.every(v => v.f)) kind.value = 'weight'; // what all of them have
-    place.append(make('div', {class: 'controls'}, make('label', {}, 'show', kind)));
+    const heads = headChoice(); // of what is held: the rest are means
+    place.append(make('div', {class: 'controls'}, make('label', {}, 'show', kind), ...heads));
     const columns = sources.map(s => {
       const canvas = make('canvas', {role: 'img', tabindex: '0', class: 'matrix', 'aria-label': 'rows are tokens that look, columns those looked at'}), say = make('p', {class: 'say', 'aria-live': 'polite'}), grid = make('div', {class: 'grid'});
       let value = null, at = [0, 0];
@@ -424,7 +507,7 @@
         thumbs.forEach((t, n) => t.b.setAttribute('aria-pressed', String(n === l)));
       };
       const seen = new IntersectionObserver(all => all.forEach(async e => {
-        const t = thumbs[+e.target.dataset.layer], key = kind.value + dark();
+        const t = thumbs[+e.target.dataset.layer], key = kind.value + dark() + (kind.value === 'kept' ? state.head : '');
         if (!e.isIntersecting || t.drawn === key) return;
         t.drawn = key;
         const v = await s.get(kind.value, +e.target.dataset.layer);
@@ -436,15 +519,18 @@
     });
     const panes = make('div', {class: 'panes'}, ...columns.map(c => make('div', {class: 'pane', 'data-source': c.s.name}, make('h4', {}, c.s.name), make('div', {class: 'big'}, c.canvas), c.legend, c.say, c.grid)));
     place.append(panes);
-    let layer = -1;
+    let layer = -1, head = state.head;
     const fill = () => Promise.all(columns.map(c => {
-      c.legend.replaceChildren(bar(kind.value, kind.value === 'kept' ? 'evicted' : '0', kind.value === 'kept' ? 'held' : '1' + (kind.value === 'weight' ? ' (square-root scale)' : '')));
+      heads.forEach(h => (h.hidden = kind.value !== 'kept'));
+      c.legend.replaceChildren(bar(kind.value, kind.value === 'kept' ? 'evicted' : '0', kind.value === 'kept' ? (groups > 1 ? 'held by all heads' : 'held') : '1' + (kind.value === 'weight' ? ' (square-root scale)' : '')));
       c.look();
       return c.large();
     }));
     listeners.push(() => {
-      if (layer === state.layer) return null;
+      if (layer === state.layer && head === state.head) return null;
+      if (head !== state.head && kind.value === 'kept') columns.forEach(c => c.look());
       layer = state.layer;
+      head = state.head;
       return Promise.all(columns.map(c => c.large()));
     });
     redraw.add(() => { layer = -1; fill(); });
