@@ -7,6 +7,7 @@
 #include <winnow/analyze.h>
 #include "args.h"
 #include "recipe.h"
+#include "sampling.h"
 #include "ui.h"
 
 struct analysis {
@@ -29,7 +30,7 @@ struct analysis {
   CLI_MODEL_OPTION(&(a)->model_dir),                                                                                  \
   {.name = "text", .type = CLI_STRING, .out = &(a)->text, .metavar = "FILE", .help = "a text to analyze on; - is standard input"}, \
   {.name = "data", .type = CLI_STRING, .out = &(a)->data, .metavar = "FILE", .help = "a token file (.bin) to analyze on"}, \
-  {.name = "tokenizer", .type = CLI_STRING, .out = &(a)->tokenizer, .metavar = "SPEC", .help = "for --text: bytes, or a SentencePiece model; else the checkpoint's"}, \
+  {.name = "tokenizer", .type = CLI_STRING, .out = &(a)->tokenizer, .metavar = "SPEC", .help = "for --text: " CLI_TOKENIZER_HELP "; else the model's own"}, \
   {.name = "batch", .type = CLI_INT, .out = &(a)->batch, .metavar = "N", .help = "sequences at a time; 0: 8", .min = 0, .max = 1 << 20}, \
   {.name = "context", .type = CLI_INT, .out = &(a)->context, .metavar = "N", .help = "tokens a sequence; 0: the model's", .min = 0, .max = 1 << 24}, \
   {.name = "memory", .type = CLI_INT, .out = &(a)->memory, .metavar = "N", .help = "tokens of earlier blocks; 0: the model's; -1: none", .min = -1, .max = 1 << 24}, \
@@ -49,7 +50,8 @@ int analysis_end(const struct analysis *a, wn_status status);
 /* Into the files that were asked for, then onto standard output: CSV, JSON, or the report. Takes `json`. */
 int analysis_deliver(const struct analysis *a, json_t *json, void (*put_csv)(FILE *, const void *),
                      void (*put_report)(const struct analysis *, const void *), const void *what);
-/* "0.5:1:0.05" or "0.5,0.9,1" into taus[*count], ascending in (0,1], *count at most what it was. 0, or the exit code. */
+/* "0.5:1:0.05" or "0.5,0.9,1" into taus[*count], ascending in (0,1], *count at most what it was. 0, or the exit code.
+ */
 int analysis_taus(const struct analysis *a, const char *text, double *taus, int *count);
 /* The control tokens that --control stands for; the tokenizer is loaded where it was not. */
 int analysis_control(struct analysis *a, const char *text, int32_t **ids, int *count);

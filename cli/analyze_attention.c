@@ -108,6 +108,7 @@ int analyze_attention(int argc, char **argv) {
   int32_t *ids = NULL;
   wn_look_report *report = NULL;
   int code = analysis_open(&a, &spec, argc, argv);
+  if (!code) code = cli_check_output(svg, false);
   if (!code) code = analysis_control(&a, control_text, &ids, &choice.control_count);
   if (!code && !a.text && !a.data) code = cli_usage_error(a.command, "a text is needed: --text or --data");
   if (!code) {
@@ -254,6 +255,7 @@ int analyze_survival(int argc, char **argv) {
                 "document ends."};
   wn_survival_report *report = NULL;
   int code = analysis_open(&a, &spec, argc, argv);
+  if (!code) code = cli_check_output(svg, false);
   if (!code && !a.text && !a.data) code = cli_usage_error(a.command, "a text is needed: --text or --data");
   if (!code) code = read_policies(&a, policies, spec_text, &choices, budgets, &count);
   if (!code) {

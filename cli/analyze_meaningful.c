@@ -203,6 +203,8 @@ int analyze_meaningful(int argc, char **argv) {
           "After Fernandez, Unsal, \"How Much Attention is 'All You Need'?\". Control tokens stand aside: they are\n"
           "neither counted nor part of the weight. One pass for all shares; no T x T matrix is formed."};
   int code = analysis_open(&a, &spec, argc, argv);
+  if (!code) code = cli_check_output(svg, false);
+  if (!code) code = cli_check_output(svg_fits, false);
   struct result s = {.fit_from = fit_from};
   wn_meaning_report *report = NULL;
   int32_t *ids = NULL;

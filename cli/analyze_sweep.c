@@ -231,6 +231,7 @@ int analyze_sweep(int argc, char **argv) {
   struct tasks tasks = {0};
   int32_t *ids = NULL;
   int code = analysis_open(&a, &spec, argc, argv);
+  if (!code) code = cli_check_output(svg, false);
   if (!code) code = analysis_taus(&a, taus_text, taus, &choice.tau_count);
   if (!code) code = analysis_control(&a, control_text, &ids, &choice.control_count);
   if (!code && !a.text && !a.data && !tasks_path)

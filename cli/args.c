@@ -144,7 +144,7 @@ static int store(const struct cli_spec *spec, const struct cli_option *o, const 
     break;
   }
   if (bounded && (number < o->min || number > o->max))
-    return cli_usage_error(spec->command, "--%s: %s is out of range %g..%g", o->name, value, o->min, o->max);
+    return cli_usage_error(spec->command, "--%s: %s is out of range %.10g..%.10g", o->name, value, o->min, o->max);
   return CLI_GO;
 }
 
@@ -224,6 +224,8 @@ int cli_dispatch(const char *parent, const char *summary, const struct cli_comma
       char *turned[] = {argv[2], argc > 3 ? "help" : "--help", argc > 3 ? argv[3] : NULL, NULL};
       if (commands[i].run && !strcmp(argv[2], commands[i].name)) return commands[i].run(argc > 3 ? 3 : 2, turned);
     }
+  /* Help of a command that there is none of is refused as the command itself. */
+  if (word && !strcmp(word, "help") && argc > 2 && argv[2][0] != '-') word = argv[2];
   if (word && (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help"))) {
     printf("%s COMMAND [OPTIONS]\n\n%s\n\nCommands:\n", parent, summary);
     for (int i = 0; i < count; i++)

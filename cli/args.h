@@ -42,7 +42,7 @@ struct cli_common {
 /* clang-format off */
 #define CLI_COMMON_OPTIONS(c)                                                                                     \
   {.name = "threads", .type = CLI_INT, .out = &(c)->threads, .metavar = "N", .min = 0, .max = 1024,               \
-   .help = "threads; 0: the CPUs this process may run on"},                                                      \
+   .help = "threads; 0: the CPUs this process may run on, at most OMP_NUM_THREADS"},                                                      \
   {.name = "backend", .type = CLI_STRING, .out = &(c)->backend, .metavar = "NAME", .choices = "cpu|ref",          \
    .help = "cpu: fast; ref: plain C in double accumulation"},                                                    \
   {.name = "json", .type = CLI_FLAG, .out = &(c)->json, .help = "the result as JSON on standard output"},         \

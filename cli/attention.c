@@ -35,6 +35,8 @@ int cli_attention_apply(wn_context *ctx, const char *command, struct cli_attenti
       code = cli_error("--attention %s: %s", a->sets.items[i], wn_context_error(ctx));
   cli_list_clear(&a->sets);
   const wn_attention_config *attention = &wn_model_config_get(model)->attention;
+  if (!code && !attention->threshold.enabled && strcmp(a->control, "special"))
+    code = cli_usage_error(command, "--control needs a threshold, as --attention threshold.tau=0.9");
   if (!code && attention->threshold.enabled) {
     code = cli_control_tokens(command, a->control, tok, &ids, &count);
     if (!code && wn_model_set_control_tokens(ctx, model, ids, count) != WN_OK) code = cli_fail(ctx, WN_ERR_ARGUMENT);

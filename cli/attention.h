@@ -19,14 +19,14 @@ struct cli_attention {
   CLI_CONTROL_OPTION(&(a)->control)
 #define CLI_CONTROL_OPTION(c)                                                                                         \
   {.name = "control", .type = CLI_STRING, .out = (c), .metavar = "IDS",                                               \
-   .help = "tokens that a threshold always keeps: special (the tokenizer's), none, or ids as 0,1,2"}
+   .help = "control tokens, which a threshold keeps and counts leave out: special (the tokenizer's), none, or ids as 0,1,2"}
 /* clang-format on */
 
 /* Puts it in force. tok: of the model, or NULL: no control tokens but ids. Clears the list. 0, or the exit code. */
 int cli_attention_apply(wn_context *ctx, const char *command, struct cli_attention *a, wn_model *model,
                         const wn_tokenizer *tok);
-/* Ids of the control tokens that `text` stands for: "special" (tok's; NULL: none), "none", or "0,1,2". *ids is malloc'd. 0,
- * or the exit code. */
+/* Ids of the control tokens that `text` stands for: "special" (tok's; NULL: none), "none", or "0,1,2". *ids is
+ * malloc'd. 0, or the exit code. */
 int cli_control_tokens(const char *command, const char *text, const wn_tokenizer *tok, int32_t **ids, int *count);
 
 #endif

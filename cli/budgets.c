@@ -5,12 +5,16 @@
 #include "ui.h"
 
 int cli_budgets_check(const char *command, const struct cli_budgets *given) {
-  if (!given->spec && (given->policy || given->choices.per_kv_head || given->cache_positions))
-    return cli_usage_error(command, "--%s needs --budgets",
-                           given->policy                ? "policy"
-                           : given->choices.per_kv_head ? "per-kv-head"
-                                                        : "cache-positions");
-  return CLI_GO;
+  if (given->spec) return CLI_GO;
+  const struct cli_budgets untouched = CLI_BUDGETS_DEFAULTS;
+  const char *idle = given->policy                                       ? "policy"
+                     : given->choices.per_kv_head                        ? "per-kv-head"
+                     : given->cache_positions                            ? "cache-positions"
+                     : given->choices.sinks != untouched.choices.sinks   ? "sinks"
+                     : given->choices.recent != untouched.choices.recent ? "recent"
+                     : given->choices.seed != untouched.choices.seed     ? "random-seed"
+                                                                         : NULL;
+  return idle ? cli_usage_error(command, "--%s needs --budgets", idle) : CLI_GO;
 }
 
 bool cli_policy_named(const char *name, size_t bytes, wn_policy *out) {

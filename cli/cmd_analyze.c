@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include "attention.h"
 #include "cmd.h"
 #include "recipe.h"
@@ -31,6 +32,8 @@ int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, cha
     code = cli_usage_error(spec->command, "--data and --text exclude each other");
   if (code == CLI_GO && a->common.json && a->csv && !strcmp(a->csv, "-"))
     code = cli_usage_error(spec->command, "--json and --csv - both want standard output");
+  if (code == CLI_GO) code = cli_check_output(a->csv, true);
+  if (code == CLI_GO) code = cli_check_output(a->out, true);
   if (code == CLI_GO) code = cli_context_open(&a->common, &a->ctx);
   if (code) return code;
   wn_status status = wn_model_load(a->ctx, a->model_dir, &a->model);
@@ -62,19 +65,22 @@ int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, cha
   return code;
 }
 
-/* Beside the file first, then into its place. The text is written by `put`. */
+/* Beside the file first, then into its place; into a device or a pipe (/dev/null, /dev/stdout) directly, which a rename
+ * would replace. The text is written by `put`. */
 static int write_file(const char *path, void (*put)(FILE *f, const void *what), const void *what) {
   char next[4096];
   if (snprintf(next, sizeof next, "%s.next", path) >= (int)sizeof next)
     return cli_error("%s: the path is too long", path);
-  FILE *f = fopen(next, "w");
+  struct stat st;
+  const bool direct = stat(path, &st) == 0 && !S_ISREG(st.st_mode);
+  FILE *f = fopen(direct ? path : next, "w");
   if (!f) return cli_error("%s: %s", path, strerror(errno));
   put(f, what);
   bool ok = !fflush(f) && !ferror(f);
   if (fclose(f)) ok = false;
-  if (ok && rename(next, path) == 0) return 0;
+  if (ok && (direct || rename(next, path) == 0)) return 0;
   const int error = errno;
-  remove(next);
+  if (!direct) remove(next);
   return cli_error("%s: cannot be written: %s", path, strerror(error));
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <winnow/data.h>
 #include "args.h"
+#include "sampling.h"
 #include "signals.h"
 #include "ui.h"
 
@@ -22,7 +23,7 @@ static int prepare(int argc, char **argv) {
        .type = CLI_STRING,
        .out = &o.tokenizer,
        .metavar = "SPEC",
-       .help = "bytes, a SentencePiece model, or a checkpoint",
+       .help = CLI_TOKENIZER_HELP,
        .required = true},
       {.name = "out",
        .type = CLI_STRING,

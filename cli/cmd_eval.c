@@ -10,6 +10,7 @@
 #include "attention.h"
 #include "budgets.h"
 #include "recipe.h"
+#include "sampling.h"
 #include "signals.h"
 #include "ui.h"
 
@@ -191,7 +192,7 @@ int cmd_eval(int argc, char **argv) {
        .type = CLI_STRING,
        .out = &r.tokenizer,
        .metavar = "SPEC",
-       .help = "for --text: bytes, or a SentencePiece model; else the checkpoint's"},
+       .help = "for --text: " CLI_TOKENIZER_HELP "; else the model's own"},
       {.name = "config",
        .type = CLI_STRING,
        .out = &r.config,

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <winnow/prune.h>
 #include <winnow/report.h>
 #include "args.h"
@@ -570,8 +569,6 @@ static int save_comparison(wn_context *ctx, const struct compare *c, const wn_pr
   char path[PATH_BYTES], title[256];
   wn_status status = WN_OK;
   snprintf(title, sizeof title, "Perplexity by tokens kept a layer, context %" PRId64, r->context);
-  if (mkdir(c->out, 0777) != 0 && errno != EEXIST)
-    return cli_error("cannot make the folder %s: %s", c->out, strerror(errno));
   if (cli_join(path, sizeof path, c->out, "compare.json")) status = wn_prune_comparison_save_json(ctx, r, path);
   if (status == WN_OK && cli_join(path, sizeof path, c->out, "compare.csv"))
     status = wn_prune_comparison_save_csv(ctx, r, path);
@@ -727,6 +724,7 @@ static int compare(int argc, char **argv) {
   if (code == CLI_GO) code = read_labels(&c);
   if (code == CLI_GO) code = read_budgets(&c);
   if (code == CLI_GO) code = read_policies(&c);
+  if (code == CLI_GO) code = cli_make_folder(c.out);
   wn_context *ctx = NULL;
   if (code == CLI_GO) code = cli_context_open(&c.common, &ctx);
   if (!code) code = run_compare(ctx, &c);

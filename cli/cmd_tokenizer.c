@@ -66,6 +66,7 @@ static int train(int argc, char **argv) {
                                 .positional_max = 1 << 20};
   int code = cli_parse(&spec, argc, argv, &inputs);
   wn_context *ctx = NULL;
+  if (code == CLI_GO) code = cli_check_output(output, false);
   if (code == CLI_GO) code = cli_context_open(&common, &ctx);
   if (code) {
     cli_list_clear(&inputs);

@@ -31,8 +31,8 @@ int cmd_train(int argc, char **argv) {
       .command = "winnow train",
       .summary =
           "Trains a model. The folder receives config.json, recipe.json, model.safetensors, the tokenizer, the\n"
-          "optimizer's state and log.jsonl (one object a step). Interrupting (Ctrl-C) saves and stops with exit\n"
-          "code 130; --resume goes on from there, bit for bit with the same number of threads.",
+          "optimizer's state and log.jsonl (one object a step). An interrupt (Ctrl-C, SIGTERM, a closed terminal)\n"
+          "saves and stops with exit code 130; --resume goes on from there, bit for bit with as many threads.",
       .options = options,
       .option_count = CLI_COUNT(options),
       .more_help = cli_recipe_keys};

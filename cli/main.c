@@ -24,6 +24,17 @@
 #pragma weak cmd_op
 #pragma weak cmd_bench
 
+static int version(void) {
+  wn_context *ctx = NULL;
+  wn_build_info info = {0};
+  wn_status status = wn_context_create(NULL, &ctx);
+  if (status == WN_OK) status = wn_build_info_get(ctx, &info);
+  if (status == WN_OK) printf("winnow %s (%s)\n", info.version, info.commit);
+  const int code = status == WN_OK ? 0 : cli_fail(ctx, status);
+  wn_context_destroy(ctx);
+  return code;
+}
+
 int main(int argc, char **argv) {
   const struct cli_command commands[] = {
       {"tokenizer", "train a tokenizer; encode and decode text", cmd_tokenizer},
@@ -33,7 +44,7 @@ int main(int argc, char **argv) {
       {"eval", "loss, perplexity and bits per byte on token files, text or tasks", cmd_eval},
       {"generate", "continue a prompt", cmd_generate},
       {"chat", "talk to a model", cmd_chat},
-      {"analyze", "what a model has learned to look at: spans", cmd_analyze},
+      {"analyze", "what a model looks at: tokens needed, thresholds, attention, survival, spans", cmd_analyze},
       {"prune", "find budgets of the cache by search; compare eviction policies", cmd_prune},
       {"report", "one page of figures: training, what is kept and dropped, what it costs", cmd_report},
       {"convert", "write a model in another format", cmd_convert},
@@ -42,21 +53,20 @@ int main(int argc, char **argv) {
       {"bench", "time operations, training steps and decoding", cmd_bench},
   };
   signal(SIGPIPE, SIG_DFL);
-  if (argc > 1 && !strcmp(argv[1], "--version")) {
-    wn_context *ctx = NULL;
-    wn_build_info info = {0};
-    if (wn_context_create(NULL, &ctx) == WN_OK && wn_build_info_get(ctx, &info) == WN_OK)
-      printf("winnow %s (%s)\n", info.version, info.commit);
-    wn_context_destroy(ctx);
-    return 0;
-  }
-  int code = cli_dispatch(
-      "winnow", "Trains, evaluates and runs transformer language models that keep only the context they need.",
-      commands, CLI_COUNT(commands), argc, argv);
+  int code;
+  if (argc > 1 && (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V") || !strcmp(argv[1], "version")))
+    code = version();
+  else
+    code = cli_dispatch("winnow",
+                        "Trains, evaluates and runs transformer language models that keep only the context they need.\n"
+                        "winnow --version tells which one this is.",
+                        commands, CLI_COUNT(commands), argc, argv);
   if (code == CLI_SHOWN) code = 0;
+  errno = 0;
   if (fflush(stdout) || ferror(stdout)) {
+    /* A write that failed earlier has left the mark, but not its errno. */
     int error = errno;
-    if (code == 0) code = cli_error("standard output: %s", strerror(error));
+    if (code == 0) code = cli_error("standard output: %s", error ? strerror(error) : "it could not be written");
   }
   return code;
 }

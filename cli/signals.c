@@ -19,8 +19,9 @@ static char handler_stack[64 << 10];
 
 static void install(void (*handler)(int)) {
   if (handler != SIG_DFL) sigaltstack(&(stack_t){.ss_sp = handler_stack, .ss_size = sizeof handler_stack}, NULL);
-  const int numbers[] = {SIGINT, SIGTERM};
-  for (int i = 0; i < 2; i++) {
+  /* A terminal that is closed (SIGHUP) ends a run as Ctrl-C does: what it has is saved. */
+  const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+  for (int i = 0; i < 3; i++) {
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART | SA_ONSTACK}, old;
     sigemptyset(&action.sa_mask);
     /* A parent that set the signal to ignored (nohup, a background job) meant it. */

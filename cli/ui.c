@@ -204,6 +204,43 @@ void cli_progress_end(struct cli_progress *p) {
   p->enabled = false;
 }
 
+int cli_check_output(const char *path, bool stream) {
+  if (!path || !strcmp(path, "-")) return 0;
+  struct stat st;
+  if (stat(path, &st) == 0) {
+    if (S_ISDIR(st.st_mode)) return cli_error("%s: is a folder, not a file", path);
+    if (!S_ISREG(st.st_mode)) return stream ? 0 : cli_error("cannot write %s: it is not a regular file", path);
+  }
+  const char *slash = strrchr(path, '/');
+  char folder[4096] = ".";
+  if (slash &&
+      snprintf(folder, sizeof folder, "%.*s", slash > path ? (int)(slash - path) : 1, path) >= (int)sizeof folder)
+    return cli_error("%s: the path is too long", path);
+  if (stat(folder, &st) != 0) return cli_error("cannot write %s: the folder %s: %s", path, folder, strerror(errno));
+  if (!S_ISDIR(st.st_mode)) return cli_error("cannot write %s: %s is no folder", path, folder);
+  if (access(folder, W_OK) != 0) return cli_error("cannot write %s: the folder %s: %s", path, folder, strerror(errno));
+  return 0;
+}
+
+int cli_make_folder(const char *path) {
+  char part[4096];
+  const size_t length = strlen(path);
+  if (!length) return cli_error("the folder's name is empty");
+  if (length >= sizeof part) return cli_error("%s: the path is too long", path);
+  for (size_t i = 1; i <= length; i++) {
+    if (path[i] && path[i] != '/') continue;
+    memcpy(part, path, i);
+    part[i] = 0;
+    struct stat st;
+    if (mkdir(part, 0777) != 0 && errno != EEXIST)
+      return cli_error("cannot make the folder %s: %s", part, strerror(errno));
+    if (stat(part, &st) == 0 && !S_ISDIR(st.st_mode))
+      return cli_error("cannot make the folder %s: a file is in the way", part);
+  }
+  if (access(path, W_OK) != 0) return cli_error("%s: %s", path, strerror(errno));
+  return 0;
+}
+
 int cli_read_file(const char *path, char **out, size_t *bytes) {
   bool standard = !strcmp(path, "-");
   const char *name = standard ? "standard input" : path;

@@ -17,7 +17,7 @@ typedef enum wn_log_level { WN_LOG_DEBUG, WN_LOG_INFO, WN_LOG_WARNING } wn_log_l
 typedef void (*wn_log_fn)(void *user, wn_log_level level, const char *line);
 
 typedef struct wn_context_options {
-  int threads;         /* 0: the CPUs this process may run on */
+  int threads;         /* 0: the CPUs this process may run on, at most OMP_NUM_THREADS */
   const char *backend; /* NULL or "cpu": the fast CPU backend; "ref": double accumulation */
   wn_log_fn log;       /* NULL: no log */
   void *log_user;

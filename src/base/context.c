@@ -3,9 +3,19 @@
 #include "base/alloc.h"
 #include "base/error.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define MAX_THREADS 1024
+
+/* As many as there are CPUs, or fewer where OMP_NUM_THREADS says so ("2", "2,4": of nested teams the outermost). */
+static int default_threads(void) {
+  const int cpus = wn_cpu_count();
+  const char *text = getenv("OMP_NUM_THREADS");
+  char *end = NULL;
+  const long wanted = text ? strtol(text, &end, 10) : 0;
+  return wanted > 0 && wanted < cpus && (!*end || *end == ',') ? (int)wanted : cpus;
+}
 
 wn_status wn_context_create(const wn_context_options *options, wn_context **out) {
   if (!out) return WN_ERR_ARGUMENT;
@@ -28,7 +38,7 @@ wn_status wn_context_create(const wn_context_options *options, wn_context **out)
   if (options->threads < 0 || options->threads > MAX_THREADS)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "threads is %d; it must be between 0 (all CPUs) and %d", options->threads,
                    MAX_THREADS);
-  ctx->threads = options->threads ? options->threads : wn_cpu_count();
+  ctx->threads = options->threads ? options->threads : default_threads();
   if (ctx->threads > MAX_THREADS) ctx->threads = MAX_THREADS;
   return wn_cpu_select_isa(ctx, &ctx->isa);
 }

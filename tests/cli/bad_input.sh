@@ -27,6 +27,15 @@ refuses "JSON lines: malformed" 1 'cut\.jsonl.*2' data prepare --tokenizer bytes
 refuses "JSON lines: the field is missing" 1 'field\.jsonl.*text' data prepare --tokenizer bytes --out data --quiet field.jsonl
 refuses "gzip: truncated" 1 'cut\.jsonl\.gz' data prepare --tokenizer bytes --out data --quiet cut.jsonl.gz
 
+# What cannot be written at the end of long work is told before it.
+refuses "tokenizer train into no folder" 1 'no/such: No such' tokenizer train --out no/such/tok.model --vocab 300 text.txt
+refuses "tokenizer train onto a folder" 1 'folder: is a folder' tokenizer train --out folder --vocab 300 text.txt
+for file in csv out svg; do
+  refuses "analyze --$file into no folder" 1 'no/such: No such' analyze attention whole --text other.txt --$file no/such/x
+done
+refuses "prune compare below a file" 1 'text\.txt: a file is in the way' prune compare --selective whole \
+  --data data/val.bin --rows 1 --budgets 8 --out text.txt/x
+
 # Tokenizer models.
 head -c 200 tok.model >cut.model
 head -c 4000 /dev/urandom >noise.model

@@ -67,24 +67,28 @@ fi
 refuses "a folder that holds a run" 1 'whole' train --config recipe.json --out whole
 
 # Interrupted half way by a signal, then resumed: the same bits as the run that was left alone.
-rm -rf parts
-(
-  # A shell's background jobs ignore interrupts; this one must not.
-  env --default-signal=INT "$winnow" train --config recipe.json --out parts --quiet --json >signal.out 2>signal.err &
-  pid=$!
-  for _ in $(seq 4000); do
-    [ "$(grep -c . parts/log.jsonl 2>/dev/null)" -ge 2 ] 2>/dev/null && break
-    sleep 0.005
-  done
-  kill -INT $pid 2>/dev/null
-  wait $pid
-  echo $? >signal.code
-)
-case $(cat signal.code) in
-  130) pass "an interrupt saves and exits with 130" ;;
-  0) skip "an interrupt saves and exits with 130" "the run was over before the signal" ;;
-  *) fail "an interrupt saves and exits with 130" "exit code $(cat signal.code)" "$(cat signal.err)" ;;
-esac
+stopped_by() { # SIGNAL FOLDER: exit code into signal.code
+  rm -rf "$2"
+  (
+    # A shell's background jobs ignore interrupts; this one must not.
+    env --default-signal=INT,TERM,HUP "$winnow" train --config recipe.json --out "$2" --quiet --json >signal.out 2>signal.err &
+    pid=$!
+    for _ in $(seq 4000); do
+      [ "$(grep -c . "$2/log.jsonl" 2>/dev/null)" -ge 2 ] 2>/dev/null && break
+      sleep 0.005
+    done
+    kill -"$1" $pid 2>/dev/null
+    wait $pid
+    echo $? >signal.code
+  )
+  case $(cat signal.code) in
+    130) pass "$1 saves and exits with 130" ;;
+    0) skip "$1 saves and exits with 130" "the run was over before the signal" ;;
+    *) fail "$1 saves and exits with 130" "exit code $(cat signal.code)" "$(cat signal.err)" ;;
+  esac
+}
+stopped_by HUP closed
+stopped_by INT parts
 json "train --resume" ".step == $steps" train --resume --out parts
 if cmp -s whole/model.safetensors parts/model.safetensors; then
   pass "resuming gives the same bits"
@@ -208,6 +212,13 @@ is "analyze meaningful: CSV" "length,rows,context,content,tau,layer,head,mean,p1
 json "analyze sweep" '(.taus | length) == 3 and .taus[2].loss == .full.loss and .baseline.loss > 0' \
   analyze sweep whole --text other.txt --taus 0.3,0.6,1
 json "analyze attention" '.by_layer[0].heads[0].self_weight > 0 and .by_layer[0].entropy_bits > 0' analyze attention whole --text other.txt
+# A pipe or a device gets the text and stays what it is.
+mkfifo pipe.json
+cat pipe.json >piped.json &
+succeeds "analyze into a pipe" analyze attention whole --text other.txt --quiet --out pipe.json
+wait $!
+if [ -p pipe.json ] && jq -e '.by_layer' piped.json >/dev/null; then pass "the pipe is still one"; else fail "the pipe is still one" "$(ls -l pipe.json piped.json)"; fi
+rm -f pipe.json
 json "analyze survival" '([.policies[] | select(.policy == "h2o")][0].overlap.h2o) == 1' analyze survival whole --text other.txt --budgets 8
 printf '{"document": "the old man", "reference": "a man"}\n\n{"document": "the sea", "id": 7}\n' >docs.jsonl
 succeeds "generate for each line of a file" generate whole --jsonl docs.jsonl --out pred.jsonl --prompt "of {document}:" --tokens 4 --temperature 0

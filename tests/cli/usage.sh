@@ -44,14 +44,31 @@ refuses "a policy without budgets" 2 '\-\-budgets' generate --model x --policy h
 refuses "a policy that does not exist" 2 '\-\-policy' generate --model x --budgets 4 --policy lru
 refuses "an argument too many" 2 '' info a b
 refuses "nothing to train" 2 'nothing to train' train --out run
-succeeds "version" --version
+for spelling in --version -V version; do
+  run "$winnow" $spelling
+  if [ $code -eq 0 ] && grep -qE '^winnow [0-9]+\.[0-9]+\.[0-9]+ \(' out; then pass "version: $spelling"; else fail "version: $spelling" "$(shown $spelling)"; fi
+done
+run "$winnow" --help
+grep -q -- --version out && pass "help tells of --version" || fail "help tells of --version" "$(cat out)"
+refuses "help of no command" 2 'did you mean "train"\?' help trian
+refuses "help of no subcommand" 2 'data: unknown command "xyzzy"' help data xyzzy
+refuses "a range in whole numbers" 2 '0\.\.1048576 ' eval x --batch -1
+refuses "h2o's choice without budgets" 2 '\-\-recent needs --budgets' eval x --recent 0.3
+OMP_NUM_THREADS=1 json "at most OMP_NUM_THREADS" '.threads == 1' info
+OMP_NUM_THREADS=1 json "threads asked for, whatever OMP_NUM_THREADS" '.threads == 3' info --threads 3
+OMP_NUM_THREADS=x json "an OMP_NUM_THREADS that is no number" '.threads >= 1' info
 WINNOW_ISA=mmx refuses "an instruction set that does not exist" 1 'WINNOW_ISA.*mmx|mmx' info
 json "info of this build" '.version and (.features | type == "array") and (.libraries | length > 0) and .threads >= 1' info
 json "info of the reference backend" '.backend == "ref"' info --backend ref
 json "threads are taken" '.threads == 1' info --threads 1
-run "$winnow" info
 if [ -e /dev/full ]; then
-  "$winnow" info >/dev/full 2>err
-  code=$?
-  if [ $code -eq 1 ] && [ "$(wc -l <err)" -eq 1 ]; then pass "a full standard output"; else fail "a full standard output" "exit code $code" "$(cat err)"; fi
+  for command in info --version --help; do
+    "$winnow" $command >/dev/full 2>err
+    code=$?
+    if [ $code -eq 1 ] && [ "$(wc -l <err)" -eq 1 ] && grep -q 'No space' err; then
+      pass "a full standard output: $command"
+    else
+      fail "a full standard output: $command" "exit code $code" "$(cat err)"
+    fi
+  done
 fi
