@@ -38,7 +38,7 @@ struct cli_dialogue {
    .help = "the system message; \"\": none; else the model's own, where it has one"},                                  \
   {.name = "template", .type = CLI_STRING, .out = &(d)->name, .metavar = "NAME",                                       \
    .help = "what stands around messages, else recognised in the model's own",                                          \
-   .choices = "chatml|llama3|llama2|mistral|mistral-v3|mistral-tekken|zephyr|phi3|gemma"}
+   .choices = "chatml|llama3|llama3.1|llama2|mistral|mistral-v3|mistral-tekken|zephyr|phi3|gemma"}
 /* clang-format on */
 struct cli_dialogue_choice {
   const wn_chat_template *chat;

@@ -4,10 +4,13 @@
  *   bench_counting random TEXT CONTEXT ...      a model of 30 layers of SmolLM2-135M's shape with random weights
  *
  * A pass is the model's layers over one sequence of CONTEXT tokens, without the output map, as a prompt is read. Prints
- * one JSON object with both medians and the median of the pairs' ratios; counting for 11 shares, 0.5 to 1. */
+ * one JSON object with medians of time and of the process's processor time (all threads'), and of the pairs' ratios of
+ * each; counting for 11 shares, 0.5 to 1. With one thread and other work on the machine, processor time is the figure.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "model/workspace.h"
@@ -26,6 +29,12 @@ static void on_attention(void *user, const struct wn_run *run, int64_t l, struct
 static int by_size(const void *a, const void *b) {
   const double x = *(const double *)a, y = *(const double *)b;
   return x < y ? -1 : x > y;
+}
+
+static double processor_seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 static wn_context *ctx;
@@ -68,9 +77,11 @@ int main(int argc, char **argv) {
   need(wn_tokenizer_encode(ctx, tok, text, bytes, false, false, &ids, &n));
   if (n < (size_t)T) return fprintf(stderr, "bench_counting: the text has %zu tokens\n", n), 1;
   count = malloc((size_t)(T * model->config.heads * TAUS) * sizeof *count);
-  double *seconds[2] = {malloc((size_t)repeats * sizeof(double)), malloc((size_t)repeats * sizeof(double))};
-  double *ratio = malloc((size_t)repeats * sizeof(double));
-  if (!count || !seconds[0] || !seconds[1] || !ratio) return 1;
+  /* [elapsed, processor][without, with counting, ratio] of so many repeats */
+  double *seconds[2][3];
+  for (int i = 0; i < 6; i++)
+    if (!(seconds[i / 3][i % 3] = malloc((size_t)repeats * sizeof(double)))) return 1;
+  if (!count) return 1;
   for (int i = 0; i < TAUS; i++) taus[i] = 0.5 + 0.05 * i;
   taus[TAUS - 1] = 1;
   bool counts = true;
@@ -85,17 +96,23 @@ int main(int argc, char **argv) {
       counts = k ^ (i & 1); /* in turn also within a pair */
       need(wn_run_batch(&run, model, ws, 1, T, NULL));
       run.observer = &observer;
-      const double start = wn_seconds_now();
+      const double start = wn_seconds_now(), processor = processor_seconds();
       need(wn_run_stack(&run, ws, ids, &sums));
-      if (i >= 0) seconds[counts][i] = wn_seconds_now() - start;
+      if (i < 0) continue;
+      seconds[0][counts][i] = wn_seconds_now() - start;
+      seconds[1][counts][i] = processor_seconds() - processor;
     }
-  for (int i = 0; i < repeats; i++) ratio[i] = seconds[1][i] / seconds[0][i];
-  for (int k = 0; k < 2; k++) qsort(seconds[k], (size_t)repeats, sizeof(double), by_size);
-  qsort(ratio, (size_t)repeats, sizeof(double), by_size);
+  for (int c = 0; c < 2; c++) {
+    for (int i = 0; i < repeats; i++) seconds[c][2][i] = seconds[c][1][i] / seconds[c][0][i];
+    for (int k = 0; k < 3; k++) qsort(seconds[c][k], (size_t)repeats, sizeof(double), by_size);
+  }
+  const int mid = repeats / 2;
   printf("{\"model\": \"%s\", \"context\": %lld, \"threads\": %d, \"repeats\": %d, \"prefill_seconds\": %.4f, "
-         "\"counting_seconds\": %.4f, \"ratio\": %.4f}\n",
+         "\"counting_seconds\": %.4f, \"ratio\": %.4f, \"prefill_processor_seconds\": %.4f, "
+         "\"counting_processor_seconds\": %.4f, \"processor_ratio\": %.4f, \"processor_ratio_range\": [%.4f, %.4f]}\n",
          strrchr(argv[1], '/') ? strrchr(argv[1], '/') + 1 : argv[1], (long long)T, wn_context_threads(ctx), repeats,
-         seconds[0][repeats / 2], seconds[1][repeats / 2], ratio[repeats / 2]);
+         seconds[0][0][mid], seconds[0][1][mid], seconds[0][2][mid], seconds[1][0][mid], seconds[1][1][mid],
+         seconds[1][2][mid], seconds[1][2][0], seconds[1][2][repeats - 1]);
   wn_workspace_destroy(ws);
   wn_tokens_free(ids);
   wn_tokenizer_destroy(tok);

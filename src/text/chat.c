@@ -1,15 +1,17 @@
 /* Chat templates as data. Each row is what a model's tokenizer_config.json writes around messages, so that the tokens
- * are those of the template run by Jinja (tests/text/test_chat.c has them side by side).
+ * are those of the template run by Jinja (tests/text/test_chat.c has them side by side; tools/check-chat runs Jinja).
  *   chatml    OpenAI's ChatML: Qwen, SmolLM2, Yi, many fine-tunes
- *   llama3    Meta, Llama 3 model card
- *   llama2    Meta, "Llama 2", appendix A.3.3 (generation.py of the reference code)
- *   mistral*  Mistral's tokenizers v1/v2 ("[INST] x [/INST]"), v3 ("[INST] x[/INST]") and tekken ("[INST]x[/INST]")
- *   zephyr    Zephyr, TinyLlama, StableLM;  phi3  Microsoft;  gemma  Google */
+ *   llama3    Meta, Llama 3 model card; llama3.1 (and 3.2, 3.3) has a system message in any case, with two dates, of
+ * which today's is the template's own default here, not the day's llama2    Meta, "Llama 2", appendix A.3.3
+ * (generation.py of the reference code) mistral*  Mistral's tokenizers v1/v2 ("[INST] x [/INST]"), v3 ("[INST]
+ * x[/INST]") and tekken ("[INST]x[/INST]") zephyr    Zephyr, TinyLlama, StableLM;  phi3  Microsoft;  gemma  Google */
 #include "winnow/chat.h"
 
 #include <string.h>
 #include "base/alloc.h"
 #include "base/error.h"
+
+enum { TRIM_SYSTEM = 1, TRIM_USER = 2, TRIM_ANSWER = 4, TRIM_ALL = 7 };
 
 struct wn_chat_template {
   const char *name;
@@ -18,7 +20,10 @@ struct wn_chat_template {
   const char *user_begin, *user_end;     /* user_end goes on to where the answer begins */
   const char *answer_begin, *answer_end; /* around an earlier answer */
   bool bos_each;                         /* the token that begins a text stands before every user message */
-  bool trim;                             /* white space around messages is dropped */
+  int trim;                              /* whose messages lose the white space around them */
+  bool trim_joined;                      /* the first user message with the system message in it is trimmed as one */
+  bool system_always;                    /* a system message without a text where there is none */
+  bool system_last;                      /* inner: in the last user message, not the first */
 };
 
 static const struct wn_chat_template templates[] = {
@@ -34,7 +39,16 @@ static const struct wn_chat_template templates[] = {
      .user_begin = "<|start_header_id|>user<|end_header_id|>\n\n",
      .user_end = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
      .answer_end = "<|eot_id|>",
-     .trim = true},
+     .trim = TRIM_ALL},
+    {.name = "llama3.1",
+     .system_begin = "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
+                     "Today Date: 26 Jul 2024\n\n",
+     .system_end = "<|eot_id|>",
+     .user_begin = "<|start_header_id|>user<|end_header_id|>\n\n",
+     .user_end = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+     .answer_end = "<|eot_id|>",
+     .trim = TRIM_ALL,
+     .system_always = true},
     {.name = "llama2",
      .inner_begin = "<<SYS>>\n",
      .inner_end = "\n<</SYS>>\n\n",
@@ -43,7 +57,8 @@ static const struct wn_chat_template templates[] = {
      .answer_begin = " ",
      .answer_end = "</s>",
      .bos_each = true,
-     .trim = true},
+     .trim = TRIM_USER | TRIM_ANSWER,
+     .trim_joined = true},
     {.name = "mistral",
      .inner_begin = "",
      .inner_end = "\n\n",
@@ -57,13 +72,16 @@ static const struct wn_chat_template templates[] = {
      .user_begin = "[INST] ",
      .user_end = "[/INST]",
      .answer_begin = " ",
-     .answer_end = "</s>"},
+     .answer_end = "</s>",
+     .trim = TRIM_ANSWER,
+     .system_last = true},
     {.name = "mistral-tekken",
      .inner_begin = "",
      .inner_end = "\n\n",
      .user_begin = "[INST]",
      .user_end = "[/INST]",
-     .answer_end = "</s>"},
+     .answer_end = "</s>",
+     .system_last = true},
     {.name = "zephyr",
      .system_begin = "<|system|>\n",
      .system_end = "</s>\n",
@@ -82,7 +100,7 @@ static const struct wn_chat_template templates[] = {
      .user_begin = "<start_of_turn>user\n",
      .user_end = "<end_of_turn>\n<start_of_turn>model\n",
      .answer_end = "<end_of_turn>\n",
-     .trim = true},
+     .trim = TRIM_USER | TRIM_ANSWER},
 };
 #define TEMPLATE_COUNT ((int)(sizeof templates / sizeof *templates))
 
@@ -101,12 +119,25 @@ const wn_chat_template *wn_chat_template_find(const char *name) {
   return NULL;
 }
 
+/* Does a ChatML template begin the answer with a thought? One that writes an empty thought where none is wanted does
+ * not. */
+static bool opens_thought(const char *jinja) {
+  const char *at = jinja, *answer = NULL, *thought, *end;
+  while ((at = strstr(at, "<|im_start|>assistant"))) answer = at++;
+  for (at = answer; at && (thought = strstr(at, "<think>")); at = thought + 1) {
+    end = strstr(thought, "</think>");
+    if (!end || end - thought > 20) return true;
+  }
+  return false;
+}
+
 const wn_chat_template *wn_chat_template_recognise(const char *jinja) {
   static const struct {
     const char *marks[2]; /* all of them; the first row that fits */
     const char *name;
   } rules[] = {
       {{"<|im_start|>"}, "chatml"},
+      {{"<|start_header_id|>", "Cutting Knowledge Date: December 2023"}, "llama3.1"},
       {{"<|start_header_id|>", "<|eot_id|>"}, "llama3"},
       {{"<start_of_turn>"}, "gemma"},
       {{"<|user|>", "<|end|>"}, "phi3"},
@@ -115,7 +146,12 @@ const wn_chat_template *wn_chat_template_recognise(const char *jinja) {
       {{"[INST] ", " [/INST]"}, "mistral"},
       {{"[INST] ", "[/INST]"}, "mistral-v3"},
   };
-  if (strstr(jinja, "[SYSTEM_PROMPT]")) return NULL; /* Mistral's v7, which is none of these */
+  /* What is none of these for all its marks: Mistral's v7, Phi-4, Llama 3.2's for pictures, ChatML with an open
+   * thought. */
+  static const char *const others[] = {"[SYSTEM_PROMPT]", "<|im_sep|>", "<|image|>"};
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    if (strstr(jinja, others[i])) return NULL;
+  if (opens_thought(jinja)) return NULL;
   for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
     if (strstr(jinja, rules[i].marks[0]) && (!rules[i].marks[1] || strstr(jinja, rules[i].marks[1])))
       return wn_chat_template_find(rules[i].name);
@@ -158,11 +194,11 @@ static void add(struct parts *p, const char *text, size_t bytes, bool special) {
 static void add_mark(struct parts *p, const char *text) {
   add(p, text, text ? strlen(text) : 0, true);
 }
-static void add_message(struct parts *p, const struct wn_chat_template *t, const char *text) {
+static void add_message(struct parts *p, const char *text, bool trim_begin, bool trim_end) {
   static const char white[] = " \t\r\n\v\f";
   size_t n = strlen(text);
-  while (t->trim && n > 0 && strchr(white, *text)) text++, n--;
-  while (t->trim && n > 0 && strchr(white, text[n - 1])) n--;
+  while (trim_begin && n > 0 && strchr(white, *text)) text++, n--;
+  while (trim_end && n > 0 && strchr(white, text[n - 1])) n--;
   add(p, text, n, false);
 }
 
@@ -186,13 +222,17 @@ wn_status wn_chat_encode(wn_context *ctx, const wn_tokenizer *tok, const wn_chat
   *id_count = 0;
   WN_TRY(check(ctx, messages, count, opening));
   void *memory;
-  WN_TRY(wn_alloc(ctx, "messages", (size_t)(6 * count + 2) * sizeof(wn_text_part), &memory));
+  WN_TRY(wn_alloc(ctx, "messages", (size_t)(6 * count + 4) * sizeof(wn_text_part), &memory));
   struct parts p = {.list = memory};
   const char *bos = "<s>"; /* llama2's */
   const char *inner = NULL;
+  const bool trim_system = t->trim & TRIM_SYSTEM, trim_user = t->trim & TRIM_USER, trim_answer = t->trim & TRIM_ANSWER;
   if (!opening) {
     add_mark(&p, t->answer_end);
     if (t->bos_each) add_mark(&p, bos);
+  } else if (t->system_always && messages[0].role != WN_CHAT_SYSTEM) {
+    add_mark(&p, t->system_begin);
+    add_mark(&p, t->system_end);
   }
   for (int i = 0; i < count; i++) {
     const char *text = messages[i].text;
@@ -203,23 +243,25 @@ wn_status wn_chat_encode(wn_context *ctx, const wn_tokenizer *tok, const wn_chat
         break;
       }
       add_mark(&p, t->system_begin);
-      add_message(&p, t, text);
+      add_message(&p, text, trim_system, trim_system);
       add_mark(&p, t->system_end);
       break;
     case WN_CHAT_USER:
       add_mark(&p, t->user_begin);
-      if (inner) {
+      if (inner && (!t->system_last || i == count - 1)) {
         add_mark(&p, t->inner_begin);
-        add_message(&p, t, inner);
+        add_message(&p, inner, trim_system, trim_system);
         add_mark(&p, t->inner_end);
+        add_message(&p, text, trim_user && !t->trim_joined, trim_user);
         inner = NULL;
+      } else {
+        add_message(&p, text, trim_user, trim_user);
       }
-      add_message(&p, t, text);
       add_mark(&p, t->user_end);
       break;
     case WN_CHAT_ASSISTANT:
       add_mark(&p, t->answer_begin);
-      add_message(&p, t, text);
+      add_message(&p, text, trim_answer, trim_answer);
       if (t->bos_each) add_mark(&p, " ");
       add_mark(&p, t->answer_end);
       if (t->bos_each) add_mark(&p, bos);

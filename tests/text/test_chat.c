@@ -53,15 +53,27 @@ static void test_renderings(void **state) {
       "Hi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello!<|eot_id|>"
       "<|start_header_id|>user<|end_header_id|>\n\nBye<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n");
   renders("llama2", talk, 4, true,
-          "[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST] Hello! </s><s>[INST] Bye [/INST]");
+          "[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\n Hi [/INST] Hello! </s><s>[INST] Bye [/INST]");
   renders("mistral", talk + 1, 3, true, "[INST]  Hi\n [/INST] Hello!</s>[INST] Bye [/INST]");
-  renders("mistral-v3", talk + 3, 1, true, "[INST] Bye[/INST]");
-  renders("mistral-tekken", talk + 3, 1, true, "[INST]Bye[/INST]");
+  renders("mistral-v3", talk, 4, true, "[INST]  Hi\n[/INST] Hello!</s>[INST] Be brief.\n\nBye[/INST]");
+  renders("mistral-tekken", talk, 4, true, "[INST] Hi\n[/INST]Hello!</s>[INST]Be brief.\n\nBye[/INST]");
   renders(
       "zephyr", talk, 4, true,
       "<|system|>\nBe brief.</s>\n<|user|>\n Hi\n</s>\n<|assistant|>\nHello!</s>\n<|user|>\nBye</s>\n<|assistant|>\n");
   renders("phi3", talk + 3, 1, true, "<|user|>\nBye<|end|>\n<|assistant|>\n");
   renders("gemma", talk, 2, true, "<start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\n");
+  renders("llama3.1", talk + 3, 1, true,
+          "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: 26 Jul "
+          "2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nBye<|eot_id|>"
+          "<|start_header_id|>assistant<|end_header_id|>\n\n");
+  /* Whose white space goes. */
+  const wn_chat_message loose[4] = {
+      {WN_CHAT_SYSTEM, " s\n"}, {WN_CHAT_USER, "\tu "}, {WN_CHAT_ASSISTANT, " a\n"}, {WN_CHAT_USER, " v "}};
+  renders("chatml", loose, 2, true,
+          "<|im_start|>system\n s\n<|im_end|>\n<|im_start|>user\n\tu <|im_end|>\n<|im_start|>assistant\n");
+  renders("llama2", loose, 4, true, "[INST] <<SYS>>\n s\n\n<</SYS>>\n\n\tu [/INST] a </s><s>[INST] v [/INST]");
+  renders("mistral-v3", loose, 4, true, "[INST] \tu [/INST] a</s>[INST]  s\n\n\n v [/INST]");
+  renders("gemma", loose, 2, true, "<start_of_turn>user\n s\n\n\nu<end_of_turn>\n<start_of_turn>model\n");
 }
 
 /* What a later turn feeds is the rest of the whole conversation. */
@@ -69,11 +81,13 @@ static void test_turns(void **state) {
   (void)state;
   for (int i = 0; i < wn_chat_template_count(); i++) {
     const wn_chat_template *t = wn_chat_template_at(i);
+    const int from =
+        !strcmp(wn_chat_template_name(t), "mistral-v3") || !strcmp(wn_chat_template_name(t), "mistral-tekken");
     int32_t *whole, *first, *later, *answer;
     size_t n, a, b, c, got;
     char *text;
-    assert_int_equal(wn_chat_encode(ctx, bytes, t, talk, 4, true, &whole, &n), WN_OK);
-    assert_int_equal(wn_chat_encode(ctx, bytes, t, talk, 2, true, &first, &a), WN_OK);
+    assert_int_equal(wn_chat_encode(ctx, bytes, t, talk + from, 4 - from, true, &whole, &n), WN_OK);
+    assert_int_equal(wn_chat_encode(ctx, bytes, t, talk + from, 2 - from, true, &first, &a), WN_OK);
     assert_int_equal(wn_chat_encode(ctx, bytes, t, talk + 3, 1, false, &later, &b), WN_OK);
     assert_int_equal(wn_tokenizer_encode(ctx, bytes, "Hello!", 6, false, false, &answer, &c), WN_OK);
     assert_true(n >= a + b + c); /* models write spaces around their answers themselves */
@@ -124,6 +138,12 @@ static void test_recognised(void **state) {
       {"{{ '<|user|>\\n' + m['content'] + eos_token }}{{ '<|assistant|>\\n' }}", "zephyr"},
       {"{{ '<|user|>\\n' + m['content'] + '<|end|>\\n<|assistant|>\\n' }}", "phi3"},
       {"{{ '<start_of_turn>' + role + '\\n' + m['content'] | trim + '<end_of_turn>\\n' }}", "gemma"},
+      {"{{ '<|start_header_id|>' + 'Cutting Knowledge Date: December 2023\\n' + '<|eot_id|>' }}", "llama3.1"},
+      {"{{ '<|im_start|>user<|im_sep|>' + m['content'] + '<|im_end|>' }}", NULL},
+      {"{{ '<|im_start|>assistant\\n' }}{% if no %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}", "chatml"},
+      {"{{ '<|im_start|>assistant\\n' }}{% if no %}{{ '<think>\\n\\n</think>' }}{% else %}{{ '<think>' }}{% endif %}",
+       NULL},
+      {"{{ '<think>' + m.thought + '</think>' }}{{ '<|im_start|>assistant\\n' }}", "chatml"},
       {"{{ '[SYSTEM_PROMPT]' + s + '[/SYSTEM_PROMPT][INST]' + m + '[/INST]' }}", NULL},
       {"{{ m['content'] }}", NULL},
   };
