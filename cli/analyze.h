@@ -43,6 +43,8 @@ struct analysis {
 /* Opens the checkpoint, and the text or token file when one is given. 0, or the exit code; closed by analysis_close. */
 int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, char **argv);
 void analysis_close(struct analysis *a);
+/* Loads the tokenizer where it is not there yet. */
+wn_status analysis_tokenizer(struct analysis *a);
 /* Of what is to be read; source and text NULL: nothing was given. */
 wn_analysis_input analysis_input(const struct analysis *a);
 /* The exit code of an analysis that ended so, after reporting. */

@@ -82,8 +82,7 @@ static int add_task(struct analysis *a, const char *path, int64_t line, const js
 static int load_tasks(struct analysis *a, const char *path, struct tasks *t) {
   char *text = NULL;
   size_t bytes = 0;
-  if (!a->tok && wn_tokenizer_load(a->ctx, a->tokenizer ? a->tokenizer : a->model_dir, &a->tok) != WN_OK)
-    return cli_fail(a->ctx, WN_ERR_IO);
+  if (analysis_tokenizer(a) != WN_OK) return cli_fail(a->ctx, WN_ERR_IO);
   int code = cli_read_file(path, &text, &bytes);
   int64_t line = 0;
   for (char *at = text, *next; !code && at && *at; at = next) {

@@ -24,6 +24,10 @@ void analysis_close(struct analysis *a) {
   wn_context_destroy(a->ctx);
 }
 
+wn_status analysis_tokenizer(struct analysis *a) {
+  return a->tok ? WN_OK : wn_tokenizer_load(a->ctx, a->tokenizer ? a->tokenizer : a->model_dir, &a->tok);
+}
+
 int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, char **argv) {
   struct cli_list dirs = {0};
   int code = cli_parse(spec, argc, argv, &dirs);
@@ -46,7 +50,7 @@ int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, cha
                               .progress = on_progress,
                               .user = &a->bar};
   if (a->text) {
-    status = wn_tokenizer_load(a->ctx, a->tokenizer ? a->tokenizer : a->model_dir, &a->tok);
+    status = analysis_tokenizer(a);
     if (status != WN_OK) return cli_fail(a->ctx, status);
     code = cli_read_file(a->text, &a->content, &a->bytes);
     if (!code && a->bytes == 0) code = cli_error("%s: the file is empty", a->text);
@@ -131,9 +135,8 @@ int analysis_taus(const struct analysis *a, const char *text, double *taus, int 
 }
 
 int analysis_control(struct analysis *a, const char *text, int32_t **ids, int *count) {
-  if (!a->tok && !strcmp(text, "special")) /* with --data: the checkpoint's, where it has one */
-    if (wn_tokenizer_load(a->ctx, a->tokenizer ? a->tokenizer : a->model_dir, &a->tok) != WN_OK)
-      cli_note(&a->common, "no tokenizer: no control tokens");
+  if (!strcmp(text, "special")) /* with --data: the checkpoint's, where it has one */
+    if (analysis_tokenizer(a) != WN_OK) cli_note(&a->common, "no tokenizer: no control tokens");
   return cli_control_tokens(a->command, text, a->tok, ids, count);
 }
 

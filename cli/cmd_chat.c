@@ -12,10 +12,7 @@
 #include <winnow/chat.h>
 #include <winnow/model.h>
 #include "args.h"
-#include "attention.h"
-#include "budgets.h"
-#include "recipe.h"
-#include "sampling.h"
+#include "load.h"
 #include "signals.h"
 #include "ui.h"
 
@@ -23,21 +20,17 @@
 
 struct request {
   struct cli_common common;
-  struct cli_budgets budgets;
-  struct cli_attention attention;
+  struct cli_loading load;
   struct cli_sampling sampling;
   struct cli_dialogue dialogue;
-  const char *model, *tokenizer;
   int64_t tokens, context;
 };
 
 struct chat {
   wn_context *ctx;
   const struct request *r;
-  wn_model *model;
-  wn_tokenizer *tok;
+  struct cli_loaded in;
   wn_session *session;
-  wn_budgets budgets;
   struct cli_dialogue_choice dialogue;
   float *logits;    /* [V] */
   int32_t *pending; /* tokens that the session has not seen yet, [pending_count] */
@@ -98,7 +91,7 @@ static wn_status answer(struct chat *c, const char **why, char **text, size_t *b
   FILE *copy = open_memstream(text, bytes);
   if (!copy) return WN_ERR_MEMORY;
   cli_sampling_apply(&c->r->sampling, &sampling);
-  wn_status status = wn_text_stream_create(c->ctx, c->tok, &stream);
+  wn_status status = wn_text_stream_create(c->ctx, c->in.tok, &stream);
   double start = cli_seconds();
   *why = "length";
   for (*count = 0; status == WN_OK && *count < c->r->tokens;) {
@@ -109,9 +102,9 @@ static wn_status answer(struct chat *c, const char **why, char **text, size_t *b
       *why = "interrupt";
       break;
     }
-    status = wn_sample(c->ctx, c->logits, wn_tokenizer_vocab_size(c->tok), &sampling, c->drawn++, &id);
+    status = wn_sample(c->ctx, c->logits, wn_tokenizer_vocab_size(c->in.tok), &sampling, c->drawn++, &id);
     if (status != WN_OK) break;
-    if (wn_tokenizer_is_end(c->tok, id)) {
+    if (wn_tokenizer_is_end(c->in.tok, id)) {
       *why = "end";
       break;
     }
@@ -163,7 +156,7 @@ static int turn(struct chat *c, const char *message) {
   int32_t *ids = NULL;
   size_t n = 0;
   wn_status status =
-      wn_chat_encode(c->ctx, c->tok, c->dialogue.chat, messages + first, 2 - first, !c->opened, &ids, &n);
+      wn_chat_encode(c->ctx, c->in.tok, c->dialogue.chat, messages + first, 2 - first, !c->opened, &ids, &n);
   if (status != WN_OK) {
     cli_error("the message: %s", wn_context_error(c->ctx));
     return c->terminal ? 0 : 1;
@@ -298,46 +291,36 @@ static int report(struct chat *c) {
 }
 
 static int open_chat(struct chat *c, struct request *r) {
-  wn_status status = wn_model_load(c->ctx, r->model, &c->model);
-  if (status != WN_OK) return cli_fail(c->ctx, status);
-  const wn_model_config *config = wn_model_config_get(c->model);
+  int code = cli_load(c->ctx, "winnow chat", &r->common, &r->load, true, &c->in);
+  if (code) return code;
+  const wn_model_config *config = wn_model_config_get(c->in.model);
   if (config->encoder.layers > 0)
-    return cli_error("%s is an encoder-decoder, which answers no messages; winnow generate fills in spans", r->model);
-  int code = cli_tokenizer_load(c->ctx, r->tokenizer, r->model, c->model, &c->tok);
-  if (!code) code = cli_dialogue_choose(c->ctx, &r->dialogue, r->model, c->tok, &c->dialogue);
-  if (!code) code = cli_attention_apply(c->ctx, "winnow chat", &r->attention, c->model, c->tok);
-  if (!code) code = cli_budgets_load(c->ctx, &r->budgets, config, &c->budgets);
+    return cli_error("%s is an encoder-decoder, which answers no messages; winnow generate fills in spans",
+                     r->load.model);
+  code = cli_dialogue_choose(c->ctx, &r->dialogue, r->load.model, c->in.tok, &c->dialogue);
   if (code) return code;
   if (r->context == 0) r->context = config->context < 4096 ? config->context : 4096;
   if (r->context > config->context && config->position == WN_POS_LEARNED)
-    return cli_error("%s has learned positions for %" PRId64 " tokens, --context is %" PRId64, r->model,
+    return cli_error("%s has learned positions for %" PRId64 " tokens, --context is %" PRId64, r->load.model,
                      config->context, r->context);
   c->logits = calloc((size_t)config->vocab_size, sizeof *c->logits);
   if (!c->logits) return cli_error("out of memory");
-  const wn_session_options options = {
-      .sequences = 1, .capacity = r->context, .budgets = &c->budgets, .half = r->budgets.half};
-  status = wn_session_create_with(c->ctx, c->model, &options, &c->session);
-  return status == WN_OK ? 0 : cli_fail(c->ctx, status);
+  return cli_session_open(c->ctx, &r->load, &c->in, r->context, &c->session);
 }
 
 static void close_chat(struct chat *c) {
   json_decref(c->log);
   wn_session_destroy(c->session);
-  wn_budgets_clear(&c->budgets);
   cli_dialogue_clear(&c->dialogue);
-  wn_tokenizer_destroy(c->tok);
-  wn_model_destroy(c->model);
+  cli_loaded_clear(&c->in);
   free(c->logits);
   free(c->pending);
 }
 
 int cmd_chat(int argc, char **argv) {
-  struct request r = {.common = CLI_COMMON_DEFAULTS,
-                      .budgets = CLI_BUDGETS_DEFAULTS,
-                      .attention = CLI_ATTENTION_DEFAULTS,
-                      .tokens = 1024};
+  struct request r = {.common = CLI_COMMON_DEFAULTS, .load = CLI_LOADING_DEFAULTS, .tokens = 1024};
   cli_sampling_init(&r.sampling);
-  const struct cli_option options[] = {CLI_MODEL_OPTION(&r.model),
+  const struct cli_option options[] = {CLI_MODEL_OPTION(&r.load.model),
                                        CLI_DIALOGUE_OPTIONS(&r.dialogue),
                                        {.name = "tokens",
                                         .type = CLI_INT,
@@ -353,11 +336,11 @@ int cmd_chat(int argc, char **argv) {
                                         .help = "tokens of a conversation; 0: the model's, at most 4096",
                                         .min = 0,
                                         .max = 1 << 24},
-                                       CLI_TOKENIZER_OPTION(&r.tokenizer),
+                                       CLI_TOKENIZER_OPTION(&r.load.tokenizer),
                                        CLI_SAMPLING_OPTIONS(&r.sampling),
-                                       CLI_ATTENTION_OPTIONS(&r.attention),
-                                       CLI_BUDGETS_OPTIONS(&r.budgets),
-                                       CLI_HALF_CACHE_OPTION(&r.budgets),
+                                       CLI_ATTENTION_OPTIONS(&r.load.attention),
+                                       CLI_BUDGETS_OPTIONS(&r.load.budgets),
+                                       CLI_HALF_CACHE_OPTION(&r.load.budgets),
                                        CLI_COMMON_OPTIONS(&r.common)};
   const struct cli_spec spec = {
       .command = "winnow chat",
@@ -370,18 +353,18 @@ int cmd_chat(int argc, char **argv) {
       .positional_max = 1};
   struct cli_list models = {0};
   int code = cli_parse(&spec, argc, argv, &models);
-  code = cli_model_argument(&spec, code, true, &models, &r.model);
-  if (code == CLI_GO) code = cli_budgets_check(spec.command, &r.budgets);
+  code = cli_model_argument(&spec, code, true, &models, &r.load.model);
+  if (code == CLI_GO) code = cli_budgets_check(spec.command, &r.load.budgets);
   struct chat c = {.r = &r, .terminal = isatty(STDIN_FILENO) && !r.common.json};
   if (code == CLI_GO) code = cli_context_open(&r.common, &c.ctx);
   if (code) {
-    cli_list_clear(&r.attention.sets);
+    cli_list_clear(&r.load.attention.sets);
     return code;
   }
   code = open_chat(&c, &r);
   if (!code && r.common.json && !(c.log = json_array())) code = cli_error("out of memory");
   if (!code && c.terminal)
-    cli_note(&r.common, "%s, template %s, a context of %" PRId64 " tokens; /help for help", r.model,
+    cli_note(&r.common, "%s, template %s, a context of %" PRId64 " tokens; /help for help", r.load.model,
              wn_chat_template_name(c.dialogue.chat), r.context);
   char *line = NULL;
   while (!code && read_message(&c, &line)) {

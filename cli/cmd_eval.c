@@ -7,22 +7,18 @@
 #include <string.h>
 #include <winnow/train.h>
 #include "args.h"
-#include "attention.h"
-#include "budgets.h"
-#include "recipe.h"
-#include "sampling.h"
+#include "load.h"
 #include "signals.h"
 #include "ui.h"
 
 struct request {
   struct cli_common common;
-  const char *model, *data, *text, *tokenizer, *config, *split;
+  struct cli_loading load;
+  const char *data, *text, *config, *split;
   struct cli_list sets;
   int64_t batch, context, memory;
   bool whole_memory;
   uint64_t max_batches, bytes, seed;
-  struct cli_budgets budgets;
-  struct cli_attention attention;
 };
 
 static void on_progress(void *user, uint64_t done, uint64_t total) {
@@ -76,9 +72,9 @@ static json_t *budgets_json(const wn_budgets *b, int64_t context) {
 static int report(const struct request *r, const char *what, const wn_eval_result *result, const wn_budgets *budgets,
                   int64_t context) {
   if (r->common.json) {
-    json_t *j = json_pack("{s:s, s:s, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:I}", "model", r->model, "data", what, "loss",
-                          result->loss, "perplexity", result->perplexity, "accuracy", result->accuracy, "tokens",
-                          (json_int_t)result->tokens, "batches", (json_int_t)result->batches, "seconds",
+    json_t *j = json_pack("{s:s, s:s, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:I}", "model", r->load.model, "data", what,
+                          "loss", result->loss, "perplexity", result->perplexity, "accuracy", result->accuracy,
+                          "tokens", (json_int_t)result->tokens, "batches", (json_int_t)result->batches, "seconds",
                           result->seconds, "tokens_per_second", result->tokens_per_second, "peak_resident_bytes",
                           (json_int_t)cli_peak_resident());
     if (j && result->bits_per_byte > 0) {
@@ -105,21 +101,18 @@ static int report(const struct request *r, const char *what, const wn_eval_resul
   return 0;
 }
 
-static int eval_text(wn_context *ctx, const struct request *r, wn_model *model, const wn_eval_options *options,
-                     wn_eval_result *result) {
-  wn_tokenizer *tok = NULL;
+static int eval_text(wn_context *ctx, const struct request *r, const struct cli_loaded *in,
+                     const wn_eval_options *options, wn_eval_result *result) {
   char *text = NULL;
   size_t bytes = 0;
-  int code = cli_tokenizer_load(ctx, r->tokenizer, r->model, model, &tok);
-  if (!code) code = cli_read_file(r->text, &text, &bytes);
+  int code = cli_read_file(r->text, &text, &bytes);
   if (!code && bytes == 0) code = cli_error("%s: the file is empty", r->text);
   if (!code) {
-    const wn_status status = wn_eval_text(ctx, model, tok, text, bytes, options, result);
+    const wn_status status = wn_eval_text(ctx, in->model, in->tok, text, bytes, options, result);
     if (status != WN_OK && status != WN_ERR_CANCELLED) code = cli_error("%s: %s", r->text, wn_context_error(ctx));
     if (status == WN_ERR_CANCELLED) code = CLI_INTERRUPTED;
   }
   free(text);
-  wn_tokenizer_destroy(tok);
   return code;
 }
 
@@ -128,7 +121,7 @@ static int eval_source(wn_context *ctx, const struct request *r, wn_model *model
                        wn_eval_result *result, char *what, size_t what_bytes) {
   char kept[4096];
   const char *path = r->config;
-  if (!path && cli_join(kept, sizeof kept, r->model, "recipe.json") && cli_exists(kept)) path = kept;
+  if (!path && cli_join(kept, sizeof kept, r->load.model, "recipe.json") && cli_exists(kept)) path = kept;
   wn_recipe recipe;
   wn_recipe_init(&recipe);
   if (path || r->sets.count) {
@@ -168,29 +161,15 @@ static int eval_source(wn_context *ctx, const struct request *r, wn_model *model
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }
 
-/* A threshold's control tokens are the tokenizer's, which a token file does not bring. */
-static int apply_attention(wn_context *ctx, struct request *r, wn_model *model) {
-  wn_tokenizer *tok = NULL;
-  if (r->attention.sets.count > 0 || wn_model_config_get(model)->attention.threshold.enabled)
-    if (wn_tokenizer_load(ctx, r->tokenizer ? r->tokenizer : r->model, &tok) != WN_OK)
-      cli_note(&r->common, "no tokenizer: no control tokens");
-  const int code = cli_attention_apply(ctx, "winnow eval", &r->attention, model, tok);
-  wn_tokenizer_destroy(tok);
-  return code;
-}
-
 int cmd_eval(int argc, char **argv) {
-  struct request r = {.common = CLI_COMMON_DEFAULTS,
-                      .split = "val",
-                      .budgets = CLI_BUDGETS_DEFAULTS,
-                      .attention = CLI_ATTENTION_DEFAULTS};
+  struct request r = {.common = CLI_COMMON_DEFAULTS, .split = "val", .load = CLI_LOADING_DEFAULTS};
   const struct cli_option options[] = {
-      CLI_MODEL_OPTION(&r.model),
+      CLI_MODEL_OPTION(&r.load.model),
       {.name = "data", .type = CLI_STRING, .out = &r.data, .metavar = "FILE", .help = "a token file (.bin)"},
       {.name = "text", .type = CLI_STRING, .out = &r.text, .metavar = "FILE", .help = "a text; - is standard input"},
       {.name = "tokenizer",
        .type = CLI_STRING,
-       .out = &r.tokenizer,
+       .out = &r.load.tokenizer,
        .metavar = "SPEC",
        .help = "for --text: " CLI_TOKENIZER_HELP "; else the model's own"},
       {.name = "config",
@@ -245,8 +224,8 @@ int cmd_eval(int argc, char **argv) {
        .metavar = "N",
        .help = "bytes of text behind --data, for bits per byte; else from data.json beside it"},
       {.name = "seed", .type = CLI_UINT, .out = &r.seed, .metavar = "N", .help = "of a task's random cases"},
-      CLI_ATTENTION_OPTIONS(&r.attention),
-      CLI_BUDGETS_OPTIONS(&r.budgets),
+      CLI_ATTENTION_OPTIONS(&r.load.attention),
+      CLI_BUDGETS_OPTIONS(&r.load.budgets),
       CLI_COMMON_OPTIONS(&r.common)};
   const struct cli_spec spec = {
       .command = "winnow eval",
@@ -261,21 +240,19 @@ int cmd_eval(int argc, char **argv) {
       .epilog = "Recipe keys, for --config and --set: winnow train --help"};
   struct cli_list dirs = {0};
   int code = cli_parse(&spec, argc, argv, &dirs);
-  code = cli_model_argument(&spec, code, true, &dirs, &r.model);
+  code = cli_model_argument(&spec, code, true, &dirs, &r.load.model);
   if (code == CLI_GO && r.data && r.text) code = cli_usage_error(spec.command, "--data and --text exclude each other");
-  if (code == CLI_GO) code = cli_budgets_check(spec.command, &r.budgets);
+  if (code == CLI_GO) code = cli_budgets_check(spec.command, &r.load.budgets);
   wn_context *ctx = NULL;
   if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
   if (code) {
     cli_list_clear(&r.sets);
-    cli_list_clear(&r.attention.sets);
+    cli_list_clear(&r.load.attention.sets);
     return code;
   }
-  wn_model *model = NULL;
-  wn_status status = wn_model_load(ctx, r.model, &model);
-  wn_budgets budgets = {0};
-  code = status != WN_OK ? cli_fail(ctx, status) : apply_attention(ctx, &r, model);
-  if (!code) code = cli_budgets_load(ctx, &r.budgets, wn_model_config_get(model), &budgets);
+  /* A token file does not bring a tokenizer. */
+  struct cli_loaded in;
+  code = cli_load(ctx, spec.command, &r.common, &r.load, r.text != NULL, &in);
   if (!code) {
     struct cli_progress bar;
     cli_progress_begin(&bar, &r.common, "eval", "batches");
@@ -286,7 +263,7 @@ int cmd_eval(int argc, char **argv) {
                             .max_batches = r.max_batches,
                             .bytes = r.bytes,
                             .seed = r.seed,
-                            .budgets = budgets.layers > 0 ? &budgets : NULL,
+                            .budgets = in.budgets.layers > 0 ? &in.budgets : NULL,
                             .progress = on_progress,
                             .user = &bar};
     wn_eval_result result = {0};
@@ -294,17 +271,17 @@ int cmd_eval(int argc, char **argv) {
     cli_signals_begin(ctx);
     if (r.text) {
       snprintf(what, sizeof what, "%s", r.text);
-      code = eval_text(ctx, &r, model, &eval, &result);
+      code = eval_text(ctx, &r, &in, &eval, &result);
     } else {
-      code = eval_source(ctx, &r, model, &eval, &result, what, sizeof what);
+      code = eval_source(ctx, &r, in.model, &eval, &result, what, sizeof what);
     }
     cli_signals_end();
     cli_progress_end(&bar);
     if (code == CLI_INTERRUPTED) cli_error("interrupted");
-    if (!code) code = report(&r, what, &result, &budgets, r.context ? r.context : wn_model_config_get(model)->context);
+    if (!code)
+      code = report(&r, what, &result, &in.budgets, r.context ? r.context : wn_model_config_get(in.model)->context);
   }
-  wn_budgets_clear(&budgets);
-  wn_model_destroy(model);
+  cli_loaded_clear(&in);
   wn_context_destroy(ctx);
   cli_list_clear(&r.sets);
   return code;

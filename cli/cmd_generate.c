@@ -10,30 +10,24 @@
 #include <unistd.h>
 #include <winnow/model.h>
 #include "args.h"
-#include "attention.h"
-#include "budgets.h"
-#include "recipe.h"
-#include "sampling.h"
+#include "load.h"
 #include "signals.h"
 #include "spans.h"
 #include "ui.h"
 
 struct request {
   struct cli_common common;
-  struct cli_budgets budgets;
-  struct cli_attention attention;
+  struct cli_loading load;
   struct cli_sampling sampling;
   struct cli_dialogue dialogue;
-  const char *model, *prompt, *prompt_file, *tokenizer, *config, *jsonl, *out;
+  const char *prompt, *prompt_file, *config, *jsonl, *out;
   int64_t tokens;
   bool ignore_end, chat;
 };
 
 struct run {
-  wn_model *model;
-  wn_tokenizer *tok;
+  struct cli_loaded in;
   wn_session *session;
-  wn_budgets budgets;
   wn_text_stream *stream;
   bool encodes;           /* the model has an encoder: */
   struct cli_spans spans; /* what its prompts are made of */
@@ -59,58 +53,51 @@ static void free_prompt(struct run *g) {
 static void clear(struct run *g) {
   wn_text_stream_destroy(g->stream);
   wn_session_destroy(g->session);
-  wn_budgets_clear(&g->budgets);
   free_prompt(g);
-  wn_tokenizer_destroy(g->tok);
-  wn_model_destroy(g->model);
+  cli_loaded_clear(&g->in);
   free(g->text);
   free(g->drawn);
   free(g->logits);
 }
 
 static int encode_prompt(wn_context *ctx, struct run *g, const char *prompt, size_t bytes) {
-  bool bos = wn_tokenizer_bos(g->tok) >= 0;
+  bool bos = wn_tokenizer_bos(g->in.tok) >= 0;
   /* A model without a token that starts a document: a newline stands in for an empty prompt. */
   if (!bos && bytes == 0) {
     prompt = "\n";
     bytes = 1;
   }
-  wn_status status = wn_tokenizer_encode(ctx, g->tok, prompt, bytes, bos, false, &g->ids, &g->prompt_count);
+  wn_status status = wn_tokenizer_encode(ctx, g->in.tok, prompt, bytes, bos, false, &g->ids, &g->prompt_count);
   return status == WN_OK ? 0 : cli_error("the prompt: %s", wn_context_error(ctx));
 }
 
 /* The prompt as a user's message, in the model's template. */
 static int encode_message(wn_context *ctx, const struct request *r, struct run *g, const char *prompt) {
   struct cli_dialogue_choice choice;
-  int code = cli_dialogue_choose(ctx, &r->dialogue, r->model, g->tok, &choice);
+  int code = cli_dialogue_choose(ctx, &r->dialogue, r->load.model, g->in.tok, &choice);
   if (code) return code;
   const wn_chat_message messages[2] = {{WN_CHAT_SYSTEM, choice.system ? choice.system : ""}, {WN_CHAT_USER, prompt}};
   int first = choice.system ? 0 : 1;
   wn_status status =
-      wn_chat_encode(ctx, g->tok, choice.chat, messages + first, 2 - first, true, &g->ids, &g->prompt_count);
+      wn_chat_encode(ctx, g->in.tok, choice.chat, messages + first, 2 - first, true, &g->ids, &g->prompt_count);
   cli_dialogue_clear(&choice);
   return status == WN_OK ? 0 : cli_error("the prompt: %s", wn_context_error(ctx));
 }
 
 /* What an encoder-decoder is used with, and what only it is used with. */
 static int load_spans(wn_context *ctx, const struct request *r, struct run *g) {
-  if (!g->encodes && r->config) return cli_error("--config is for an encoder-decoder, which %s is not", r->model);
+  if (!g->encodes && r->config) return cli_error("--config is for an encoder-decoder, which %s is not", r->load.model);
   if (!g->encodes) return 0;
   if (r->chat)
-    return cli_error("--chat: %s is an encoder-decoder, which fills in spans and answers no messages", r->model);
-  return cli_spans_open(ctx, r->config, r->model, g->model, g->tok, &g->spans);
+    return cli_error("--chat: %s is an encoder-decoder, which fills in spans and answers no messages", r->load.model);
+  return cli_spans_open(ctx, r->config, r->load.model, g->in.model, g->in.tok, &g->spans);
 }
 
-/* Model, tokenizer and what is in force. */
 static int load(wn_context *ctx, struct request *r, struct run *g) {
-  wn_status status = wn_model_load(ctx, r->model, &g->model);
-  if (status != WN_OK) return cli_fail(ctx, status);
-  const wn_model_config *config = wn_model_config_get(g->model);
-  g->encodes = config->encoder.layers > 0;
-  int code = cli_tokenizer_load(ctx, r->tokenizer, r->model, g->model, &g->tok);
-  if (!code) code = load_spans(ctx, r, g);
-  if (!code) code = cli_attention_apply(ctx, "winnow generate", &r->attention, g->model, g->tok);
-  return code ? code : cli_budgets_load(ctx, &r->budgets, config, &g->budgets);
+  const int code = cli_load(ctx, "winnow generate", &r->common, &r->load, true, &g->in);
+  if (code) return code;
+  g->encodes = wn_model_config_get(g->in.model)->encoder.layers > 0;
+  return load_spans(ctx, r, g);
 }
 
 static int read_prompt(const struct request *r, struct run *g, const char **prompt, size_t *bytes) {
@@ -126,22 +113,22 @@ static int read_prompt(const struct request *r, struct run *g, const char **prom
 
 /* Everything for one prompt. */
 static int prepare(wn_context *ctx, struct request *r, struct run *g, const char *prompt, size_t bytes) {
-  const wn_model_config *config = wn_model_config_get(g->model);
+  const wn_model_config *config = wn_model_config_get(g->in.model);
   int code = g->encodes
-                 ? cli_spans_encode(ctx, &g->spans, g->tok, prompt, bytes, &g->ids, &g->prompt_count, &g->missing)
+                 ? cli_spans_encode(ctx, &g->spans, g->in.tok, prompt, bytes, &g->ids, &g->prompt_count, &g->missing)
              : r->chat ? encode_message(ctx, r, g, prompt)
                        : encode_prompt(ctx, g, prompt, bytes);
   if (code) return code;
   if (g->prompt_count == 0) return cli_error("the prompt has no tokens");
   if (g->encodes && (int64_t)g->prompt_count > config->encoder.context)
     return cli_error("the prompt has %zu tokens with its end; the encoder of %s reads at most %" PRId64,
-                     g->prompt_count, r->model, config->encoder.context);
+                     g->prompt_count, r->load.model, config->encoder.context);
   const int64_t fed = g->encodes ? 1 : (int64_t)g->prompt_count; /* before the first token is drawn */
   g->limit = r->tokens;
   if (config->position == WN_POS_LEARNED) {
     if (fed > config->context)
-      return cli_error("the prompt has %zu tokens; %s has learned positions for %" PRId64, g->prompt_count, r->model,
-                       config->context);
+      return cli_error("the prompt has %zu tokens; %s has learned positions for %" PRId64, g->prompt_count,
+                       r->load.model, config->context);
     int64_t room = config->context - fed + 1; /* the last drawn token is never fed */
     if (g->limit > room) g->limit = room;
   }
@@ -150,13 +137,10 @@ static int prepare(wn_context *ctx, struct request *r, struct run *g, const char
   if (!g->drawn || !g->logits) return cli_error("out of memory");
   int64_t capacity = fed + g->limit;
   if (config->position == WN_POS_LEARNED && capacity > config->context) capacity = config->context;
-  const wn_session_options options = {
-      .sequences = 1, .capacity = capacity, .budgets = &g->budgets, .half = r->budgets.half};
-  wn_status status = wn_session_create_with(ctx, g->model, &options, &g->session);
-  if (status == WN_OK && g->encodes)
-    status = cli_spans_stream(ctx, &g->spans, g->tok, g->ids, g->prompt_count, &g->stream);
-  else if (status == WN_OK)
-    status = wn_text_stream_create(ctx, g->tok, &g->stream);
+  code = cli_session_open(ctx, &r->load, &g->in, capacity, &g->session);
+  if (code) return code;
+  const wn_status status = g->encodes ? cli_spans_stream(ctx, &g->spans, g->in.tok, g->ids, g->prompt_count, &g->stream)
+                                      : wn_text_stream_create(ctx, g->in.tok, &g->stream);
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }
 
@@ -169,13 +153,13 @@ static wn_status feed_prompt(wn_context *ctx, struct run *g) {
 
 static bool ends(const struct run *g, int32_t id) {
   if (g->encodes) return id == cli_spans_end(&g->spans, g->missing);
-  return wn_tokenizer_is_end(g->tok, id) || id == wn_tokenizer_bos(g->tok);
+  return wn_tokenizer_is_end(g->in.tok, id) || id == wn_tokenizer_bos(g->in.tok);
 }
 
 static int draw(wn_context *ctx, const struct request *r, struct run *g) {
   /* Entries of a padded vocabulary stand for no text: only the tokenizer's are drawn, and an encoder-decoder's marks.
    */
-  const int32_t entries = g->encodes ? g->spans.vocab_size : wn_tokenizer_vocab_size(g->tok);
+  const int32_t entries = g->encodes ? g->spans.vocab_size : wn_tokenizer_vocab_size(g->in.tok);
   wn_sampling sampling;
   cli_sampling_apply(&r->sampling, &sampling);
   double start = cli_seconds();
@@ -223,9 +207,10 @@ static int put_answer(wn_context *ctx, const struct run *g, const char *key, jso
   size_t bytes = 0;
   if (g->encodes) {
     json_decref(none);
-    return cli_spans_report(ctx, &g->spans, g->tok, g->ids, g->prompt_count, g->missing, g->drawn, g->count, key, into);
+    return cli_spans_report(ctx, &g->spans, g->in.tok, g->ids, g->prompt_count, g->missing, g->drawn, g->count, key,
+                            into);
   }
-  const wn_status status = wn_tokenizer_decode(ctx, g->tok, g->drawn, (size_t)g->count, &text, &bytes);
+  const wn_status status = wn_tokenizer_decode(ctx, g->in.tok, g->drawn, (size_t)g->count, &text, &bytes);
   json_t *string = status == WN_OK ? json_stringn(text, bytes) : NULL; /* NULL where drawn bytes are not UTF-8 */
   json_object_set_new(into, key, string ? string : json_incref(none));
   json_decref(none);
@@ -247,9 +232,9 @@ static int report(wn_context *ctx, const struct request *r, const struct run *g)
     json_object_set_new(j, "tokens_per_second", json_real(rate));
     json_object_set_new(j, "prompt_tokens_per_second",
                         json_real(g->prefill_seconds > 0 ? (double)g->prompt_count / g->prefill_seconds : 0));
-    if (g->budgets.layers > 0) {
-      json_object_set_new(j, "policy", json_string(wn_policy_name(g->budgets.policy)));
-      json_object_set_new(j, "budget_tokens", json_integer(wn_budgets_total(&g->budgets)));
+    if (g->in.budgets.layers > 0) {
+      json_object_set_new(j, "policy", json_string(wn_policy_name(g->in.budgets.policy)));
+      json_object_set_new(j, "budget_tokens", json_integer(wn_budgets_total(&g->in.budgets)));
     }
     json_object_set_new(j, "kv_bytes", json_integer((json_int_t)wn_session_kv_bytes(g->session)));
     json_object_set_new(j, "peak_resident_bytes", json_integer((json_int_t)cli_peak_resident()));
@@ -263,8 +248,8 @@ static int report(wn_context *ctx, const struct request *r, const struct run *g)
     cli_note(&r->common,
              "winnow: stopped after %" PRId64 " tokens: the model has learned positions for %" PRId64
              " tokens and no more",
-             g->count, wn_model_config_get(g->model)->context);
-  if (isatty(STDERR_FILENO) || r->common.verbose || g->budgets.layers > 0)
+             g->count, wn_model_config_get(g->in.model)->context);
+  if (isatty(STDERR_FILENO) || r->common.verbose || g->in.budgets.layers > 0)
     cli_note(&r->common, "%" PRId64 " tokens, %.1f tok/s; prompt %zu tokens, %.1f tok/s; cache %s", g->count, rate,
              g->prompt_count, g->prefill_seconds > 0 ? (double)g->prompt_count / g->prefill_seconds : 0,
              cli_bytes((double)wn_session_kv_bytes(g->session)));
@@ -344,13 +329,10 @@ static int predict_all(wn_context *ctx, struct request *r, struct run *g) {
 }
 
 int cmd_generate(int argc, char **argv) {
-  struct request r = {.common = CLI_COMMON_DEFAULTS,
-                      .budgets = CLI_BUDGETS_DEFAULTS,
-                      .attention = CLI_ATTENTION_DEFAULTS,
-                      .tokens = 200};
+  struct request r = {.common = CLI_COMMON_DEFAULTS, .load = CLI_LOADING_DEFAULTS, .tokens = 200};
   cli_sampling_init(&r.sampling);
   const struct cli_option options[] = {
-      CLI_MODEL_OPTION(&r.model),
+      CLI_MODEL_OPTION(&r.load.model),
       {.name = "prompt",
        .type = CLI_STRING,
        .out = &r.prompt,
@@ -371,7 +353,7 @@ int cmd_generate(int argc, char **argv) {
        .out = &r.out,
        .metavar = "FILE",
        .help = "with --jsonl: the lines, each with its \"prediction\""},
-      CLI_TOKENIZER_OPTION(&r.tokenizer),
+      CLI_TOKENIZER_OPTION(&r.load.tokenizer),
       {.name = "config",
        .type = CLI_STRING,
        .out = &r.config,
@@ -389,14 +371,14 @@ int cmd_generate(int argc, char **argv) {
        .type = CLI_FLAG,
        .out = &r.ignore_end,
        .help = "go on past the token that ends a document"},
-      CLI_ATTENTION_OPTIONS(&r.attention),
+      CLI_ATTENTION_OPTIONS(&r.load.attention),
       {.name = "chat",
        .type = CLI_FLAG,
        .out = &r.chat,
        .help = "the prompt is a message: the model's chat template stands around it"},
       CLI_DIALOGUE_OPTIONS(&r.dialogue),
-      CLI_BUDGETS_OPTIONS(&r.budgets),
-      CLI_HALF_CACHE_OPTION(&r.budgets),
+      CLI_BUDGETS_OPTIONS(&r.load.budgets),
+      CLI_HALF_CACHE_OPTION(&r.load.budgets),
       CLI_COMMON_OPTIONS(&r.common)};
   const struct cli_spec spec = {.command = "winnow generate",
                                 .summary =
@@ -409,8 +391,8 @@ int cmd_generate(int argc, char **argv) {
                                 .positional_max = 1};
   struct cli_list dirs = {0};
   int code = cli_parse(&spec, argc, argv, &dirs);
-  code = cli_model_argument(&spec, code, true, &dirs, &r.model);
-  if (code == CLI_GO) code = cli_budgets_check(spec.command, &r.budgets);
+  code = cli_model_argument(&spec, code, true, &dirs, &r.load.model);
+  if (code == CLI_GO) code = cli_budgets_check(spec.command, &r.load.budgets);
   if (code == CLI_GO && r.prompt && r.prompt_file)
     code = cli_usage_error(spec.command, "--prompt and --prompt-file exclude each other");
   if (code == CLI_GO && !r.jsonl != !r.out) code = cli_usage_error(spec.command, "--jsonl and --out go together");
@@ -421,7 +403,7 @@ int cmd_generate(int argc, char **argv) {
   wn_context *ctx = NULL;
   if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
   if (code) {
-    cli_list_clear(&r.attention.sets);
+    cli_list_clear(&r.load.attention.sets);
     return code;
   }
   struct run g = {0};
