@@ -6,6 +6,7 @@
 #include <string.h>
 #include <winnow/convert.h>
 #include "args.h"
+#include "signals.h"
 #include "ui.h"
 
 static bool ends_with(const char *text, const char *end) {
@@ -69,8 +70,12 @@ int cmd_convert(int argc, char **argv) {
                                 .type = type ? storage[index_of(types, type)] : WN_GGUF_F32,
                                 .overwrite = overwrite};
   wn_convert_result r;
+  cli_signals_begin(ctx);
   const wn_status status = wn_model_convert(ctx, from, out, &o, &r);
-  if (status != WN_OK)
+  cli_signals_end();
+  if (status == WN_ERR_CANCELLED)
+    cli_error("interrupted"), code = CLI_INTERRUPTED;
+  else if (status != WN_OK)
     code = cli_fail(ctx, status);
   else if (common.json)
     code = cli_print_json(json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:s}", "model", from, "out", out, "format", to,

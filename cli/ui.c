@@ -174,15 +174,18 @@ void cli_progress_update(struct cli_progress *p, uint64_t done, uint64_t total, 
   bool is_bytes = !strcmp(p->unit, "B");
   if (rate >= 100) rate = (double)(uint64_t)rate;
   const char *rate_text = is_bytes ? cli_bytes(rate) : cli_count(rate);
+  char slow[64] = ""; /* steps of many seconds: how many */
+  if (!is_bytes && rate > 0 && rate < 0.1) snprintf(slow, sizeof slow, "%s s each", cli_count(1 / rate));
   char bar[32] = "";
   if (p->terminal) {
     int filled = percent * 24 / 100;
     for (int i = 0; i < 24; i++) bar[i] = i < filled ? '#' : '.';
     bar[24] = 0;
   }
-  snprintf(line, sizeof line, "%s %s%s%s%3d%%  %s%s%s/s  %s %s%s%s", p->label, p->terminal ? "[" : "", bar,
-           p->terminal ? "] " : "", percent, rate_text, is_bytes ? "" : " ", is_bytes ? "" : p->unit, left,
-           last ? "in all" : "left", extra ? "  " : "", extra ? extra : "");
+  snprintf(line, sizeof line, "%s %s%s%s%3d%%  %s%s%s%s  %s %s%s%s", p->label, p->terminal ? "[" : "", bar,
+           p->terminal ? "] " : "", percent, *slow ? slow : rate_text, *slow || is_bytes ? "" : " ",
+           *slow || is_bytes ? "" : p->unit, *slow ? "" : "/s", left, last ? "in all" : "left", extra ? "  " : "",
+           extra ? extra : "");
   if (p->terminal) {
     int width = terminal_width() - 1;
     fprintf(stderr, "\r%.*s\033[K", width, line);

@@ -34,7 +34,8 @@ typedef struct wn_convert_result {
 /* Reads a model as wn_model_load does and writes it to the folder or file `out`. Weights are copied as they are where
  * both sides have the same type; rows of q and k change places where the formats turn other pairs. Weights are made one
  * tensor at a time. A model that the format cannot express is WN_ERR_UNSUPPORTED naming what stands in the way. Files
- * appear under their names when they are whole; config.json last. result may be NULL. */
+ * appear under their names when they are whole; config.json last. WN_ERR_CANCELLED before the next tensor after
+ * wn_context_cancel. result may be NULL. */
 wn_status wn_model_convert(wn_context *ctx, const char *from, const char *out, const wn_convert_options *options,
                            wn_convert_result *result);
 

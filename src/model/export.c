@@ -126,6 +126,8 @@ static wn_status produce(void *user, int i, void *out, size_t bytes) {
   const struct piece *p = &job->pieces[i];
   struct wn_import_row s;
   (void)bytes;
+  if (wn_context_cancelled(job->ctx))
+    return wn_fail(job->ctx, WN_ERR_CANCELLED, "stopped before tensor %d of %d", i + 1, job->count);
   wn_import_row(job->e->from, &p->row, &s);
   if (s.count == 0) { /* rope.factors of a configuration that says them otherwise */
     for (int64_t k = 0; k < p->part.rows; k++) {
@@ -412,7 +414,8 @@ static wn_status check_target(wn_context *ctx, const char *from, const char *out
   const bool there =
       gguf ? wn_path_exists(out) : wn_path_has(out, "config.json") || wn_path_has(out, "model.safetensors");
   if (there && !o->overwrite)
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "%s already holds a model; it is replaced only where that is asked for", out);
+    return wn_fail(ctx, WN_ERR_ARGUMENT,
+                   "%s already holds a model; it is replaced only where that is asked for (overwrite)", out);
   return WN_OK;
 }
 

@@ -38,8 +38,9 @@ static wn_status agree(wn_context *ctx, const char *who, int64_t theirs, int64_t
     return wn_fail(ctx, WN_ERR_SHAPE,
                    "%s has a vocabulary of %lld, which with %lld sentinels is more than the model's %lld", who,
                    (long long)theirs, (long long)more, (long long)ours);
-  return wn_fail(ctx, WN_ERR_SHAPE, "%s has a vocabulary of %lld, the model of %lld", who, (long long)theirs,
-                 (long long)ours);
+  return wn_fail(ctx, WN_ERR_SHAPE,
+                 "%s has a vocabulary of %lld, the model of %lld; data are made with the model's tokenizer", who,
+                 (long long)theirs, (long long)ours);
 }
 
 wn_status wn_run_prepare(wn_context *ctx, wn_recipe *recipe, const char *tokenizer_from, wn_tokenizer **tok) {

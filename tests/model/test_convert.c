@@ -3,6 +3,7 @@
 #include "support.h"
 
 #include <math.h>
+#include <unistd.h>
 #include "model/import.h"
 #include "winnow/convert.h"
 #include "winnow/model.h"
@@ -71,6 +72,23 @@ static void same_model(const char *a, const char *b) {
   wn_text_free(q);
   wn_model_destroy(x);
   wn_model_destroy(y);
+}
+
+/* Stopped: no file under its name and none beside it. */
+static void cancelled(void **state) {
+  (void)state;
+  const struct {
+    wn_convert_form form;
+    const char *out, *files[2];
+  } cases[] = {{WN_CONVERT_WINNOW_GGUF, "stopped.gguf", {"stopped.gguf", "stopped.gguf.tmp"}},
+               {WN_CONVERT_HF, "stopped", {"stopped/model.safetensors", "stopped/model.safetensors.tmp"}}};
+  for (int i = 0; i < 2; i++) {
+    const wn_convert_options o = to(cases[i].form);
+    wn_context_cancel(ctx);
+    assert_int_equal(wn_model_convert(ctx, golden("llama"), in_folder(cases[i].out), &o, NULL), WN_ERR_CANCELLED);
+    wn_context_resume(ctx);
+    for (int k = 0; k < 2; k++) assert_int_equal(access(in_folder(cases[i].files[k]), F_OK), -1);
+  }
 }
 
 static void round_trips(void **state) {
@@ -295,8 +313,9 @@ static void targets(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(round_trips), cmocka_unit_test(types_stay), cmocka_unit_test(eight_bits),
-      cmocka_unit_test(encoding),    cmocka_unit_test(refusals),   cmocka_unit_test(targets),
+      cmocka_unit_test(cancelled),  cmocka_unit_test(round_trips), cmocka_unit_test(types_stay),
+      cmocka_unit_test(eight_bits), cmocka_unit_test(encoding),    cmocka_unit_test(refusals),
+      cmocka_unit_test(targets),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }
