@@ -26,6 +26,8 @@ wn_status wn_json_load_text(wn_context *ctx, const char *where, const char *text
   }
   /* jansson bounds the depth (2048), refuses NUL characters, invalid UTF-8 and numbers that overflow. */
   *out = json_loadb(text ? text : "", bytes, JSON_REJECT_DUPLICATES, &error);
+  if (!*out && json_error_code(&error) == json_error_out_of_memory)
+    return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s", where);
   if (!*out) return wn_fail(ctx, WN_ERR_FORMAT, "%s:%d:%d: %s", where, error.line, error.column, error.text);
   return WN_OK;
 }

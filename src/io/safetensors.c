@@ -283,7 +283,11 @@ static bool put(json_t *object, const char *key, json_t *value) {
 
 static json_t *entry_json(const wn_safetensors_entry *e, size_t begin) {
   json_t *shape = json_array();
-  for (int d = 0; d < e->ndim; d++) json_array_append_new(shape, json_integer(e->shape[d]));
+  for (int d = 0; d < e->ndim; d++) {
+    if (json_array_append_new(shape, json_integer(e->shape[d])) == 0) continue;
+    json_decref(shape);
+    return NULL;
+  }
   return json_pack("{s:s, s:o, s:[I,I]}", "dtype", wn_dtype_name(e->dtype), "shape", shape, "data_offsets",
                    (json_int_t)begin, (json_int_t)(begin + e->bytes));
 }
@@ -318,11 +322,15 @@ static wn_status header_text(wn_context *ctx, const char *path, const wn_safeten
     if (!put(header, metadata_key, object) && status == WN_OK)
       status = wn_fail(ctx, WN_ERR_MEMORY, "out of memory: the header of %s", path);
   }
-  for (int i = 0; header && i < count && status == WN_OK; i++)
-    if (!put(header, entries[i].name, entry_json(&entries[i], begins[i])))
+  for (int i = 0; header && i < count && status == WN_OK; i++) {
+    json_t *entry = entry_json(&entries[i], begins[i]);
+    if (!entry)
+      status = wn_fail(ctx, WN_ERR_MEMORY, "out of memory: the header of %s", path);
+    else if (!put(header, entries[i].name, entry))
       status =
           wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: tensor name \"%.200s\" is there twice or is not UTF-8 text",
                   path, entries[i].name);
+  }
   *out = header && status == WN_OK ? json_dumps(header, JSON_COMPACT) : NULL;
   json_decref(header);
   if (status == WN_OK && !*out) status = wn_fail(ctx, WN_ERR_MEMORY, "out of memory: the header of %s", path);

@@ -156,15 +156,20 @@ wn_status wn_export_plan(wn_context *ctx, const struct wn_import *from, const wn
 
 /* ---- config.json ---- */
 
+struct object {
+  json_t *json;
+  bool failed; /* something is not in it */
+};
+
 /* Takes the reference to value. */
-static void put(json_t *o, const char *key, json_t *value) {
-  json_object_set_new(o, key, value);
+static void put(struct object *o, const char *key, json_t *value) {
+  if (json_object_set_new(o->json, key, value) != 0) o->failed = true;
 }
 
 static json_t *rope_scaling(const wn_model_config *c) {
   static const char *const names[] = {NULL, "linear", "dynamic", "llama3", "yarn"};
   if (c->rope_scaling.type == WN_ROPE_PLAIN) return json_null();
-  json_t *o = json_object();
+  struct object object = {.json = json_object()}, *o = &object;
   put(o, "rope_type", json_string(names[c->rope_scaling.type]));
   put(o, "factor", json_real(c->rope_scaling.factor));
   const int64_t context = c->rope_scaling.context ? c->rope_scaling.context : c->context;
@@ -180,23 +185,25 @@ static json_t *rope_scaling(const wn_model_config *c) {
     put(o, "beta_slow", json_real(c->rope_scaling.beta_slow));
     put(o, "truncate", json_boolean(c->rope_scaling.truncate));
   }
-  return o;
+  if (!o->failed) return o->json;
+  json_decref(o->json);
+  return NULL;
 }
 
-static void put_windows(const wn_model_config *c, json_t *o) {
+static void put_windows(const wn_model_config *c, struct object *o) {
   const bool window = c->attention.window > 0;
   json_t *types = json_array();
   for (int64_t l = 0; l < c->layers; l++)
-    json_array_append_new(types, json_string(window && wn_layer_pattern_has(c->attention.window_layers, l)
-                                                 ? "sliding_attention"
-                                                 : "full_attention"));
+    o->failed |= json_array_append_new(types, json_string(window && wn_layer_pattern_has(c->attention.window_layers, l)
+                                                              ? "sliding_attention"
+                                                              : "full_attention")) != 0;
   put(o, "use_sliding_window", json_boolean(window));
   put(o, "sliding_window", window ? json_integer(c->attention.window) : json_null());
   put(o, "max_window_layers", json_integer(window ? 0 : c->layers));
   put(o, "layer_types", types);
 }
 
-static void llama_config(const struct wn_export *e, json_t *o) {
+static void llama_config(const struct wn_export *e, struct object *o) {
   const wn_model_config *c = &e->config;
   const bool qwen = !strncmp(e->architecture, "qwen", 4);
   put(o, "hidden_size", json_integer(c->width));
@@ -218,7 +225,7 @@ static void llama_config(const struct wn_export *e, json_t *o) {
   if (qwen) put_windows(c, o);
 }
 
-static void gpt2_config(const struct wn_export *e, json_t *o) {
+static void gpt2_config(const struct wn_export *e, struct object *o) {
   const wn_model_config *c = &e->config;
   put(o, "n_embd", json_integer(c->width));
   put(o, "n_layer", json_integer(c->layers));
@@ -244,22 +251,27 @@ wn_status wn_export_hf_config(wn_context *ctx, const struct wn_export *e, const 
                                            {"qwen2", "Qwen2ForCausalLM"},
                                            {"qwen3", "Qwen3ForCausalLM"},
                                            {"gpt2", "GPT2LMHeadModel"}};
-  *out = json_object();
-  if (!*out) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: config.json");
+  struct object object = {.json = json_object()}, *o = &object;
+  *out = NULL;
   for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
-    if (!strcmp(classes[i][0], e->architecture)) put(*out, "architectures", json_pack("[s]", classes[i][1]));
-  put(*out, "model_type", json_string(e->architecture));
-  put(*out, "vocab_size", json_integer(e->config.vocab_size));
+    if (!strcmp(classes[i][0], e->architecture)) put(o, "architectures", json_pack("[s]", classes[i][1]));
+  put(o, "model_type", json_string(e->architecture));
+  put(o, "vocab_size", json_integer(e->config.vocab_size));
   if (!strcmp(e->architecture, "gpt2"))
-    gpt2_config(e, *out);
+    gpt2_config(e, o);
   else
-    llama_config(e, *out);
-  put(*out, "tie_word_embeddings", json_boolean(e->config.tied));
-  put(*out, "initializer_range", json_real(e->config.init_std));
-  put(*out, "bos_token_id", e->from->bos >= 0 ? json_integer(e->from->bos) : json_null());
-  put(*out, "eos_token_id", e->from->eos >= 0 ? json_integer(e->from->eos) : json_null());
-  put(*out, "torch_dtype", json_string(type));
-  put(*out, "use_cache", json_true());
+    llama_config(e, o);
+  put(o, "tie_word_embeddings", json_boolean(e->config.tied));
+  put(o, "initializer_range", json_real(e->config.init_std));
+  put(o, "bos_token_id", e->from->bos >= 0 ? json_integer(e->from->bos) : json_null());
+  put(o, "eos_token_id", e->from->eos >= 0 ? json_integer(e->from->eos) : json_null());
+  put(o, "torch_dtype", json_string(type));
+  put(o, "use_cache", json_true());
+  if (o->failed) {
+    json_decref(o->json);
+    return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: config.json");
+  }
+  *out = o->json;
   return WN_OK;
 }
 

@@ -11,6 +11,13 @@ static json_t *token_string(const struct wn_bpe *bpe, int32_t id) {
   return json_stringn(text, n);
 }
 
+/* Takes the reference to value. A list that could not take one is NULL from then on, and so is what is made of it. */
+static void append(json_t **list, json_t *value) {
+  if (json_array_append_new(*list, value) == 0) return;
+  json_decref(*list);
+  *list = NULL;
+}
+
 static json_t *write_normalizer(const struct wn_bpe *bpe) {
   static const char *const forms[4] = {"NFC", "NFD", "NFKC", "NFKD"};
   if (bpe->normalize_count == 0) return json_null();
@@ -18,12 +25,12 @@ static json_t *write_normalizer(const struct wn_bpe *bpe) {
   for (int i = 0; i < bpe->normalize_count; i++) {
     const struct wn_normalize_step *step = &bpe->normalize[i];
     if (step->kind == WN_NORMALIZE_PREPEND)
-      json_array_append_new(list, json_pack("{s:s, s:s}", "type", "Prepend", "prepend", step->to));
+      append(&list, json_pack("{s:s, s:s}", "type", "Prepend", "prepend", step->to));
     else if (step->kind == WN_NORMALIZE_REPLACE)
-      json_array_append_new(list, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", step->from,
-                                            "content", step->to));
+      append(&list,
+             json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", step->from, "content", step->to));
     else
-      json_array_append_new(list, json_pack("{s:s}", "type", forms[step->kind]));
+      append(&list, json_pack("{s:s}", "type", forms[step->kind]));
   }
   return json_pack("{s:s, s:o}", "type", "Sequence", "normalizers", list);
 }
@@ -46,15 +53,15 @@ static json_t *write_pre_tokenizer(const struct wn_bpe *bpe) {
       break;
     }
     if (step->kind == WN_SPLIT_METASPACE)
-      json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", "\xE2\x96\x81",
-                                            "prepend_scheme", schemes[step->prepend], "split", 0));
+      append(&list, json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", "\xE2\x96\x81",
+                              "prepend_scheme", schemes[step->prepend], "split", 0));
     else
-      json_array_append_new(list, json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex",
-                                            wn_pattern_text(step->pattern), "behavior", behaviors[step->behavior],
-                                            "invert", step->invert));
+      append(&list,
+             json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex", wn_pattern_text(step->pattern),
+                       "behavior", behaviors[step->behavior], "invert", step->invert));
   }
-  if (bpe->byte_level) json_array_append_new(list, byte_level(prefix, regex));
-  if (json_array_size(list) == 0) {
+  if (bpe->byte_level) append(&list, byte_level(prefix, regex));
+  if (list && json_array_size(list) == 0) {
     json_decref(list);
     return json_null();
   }
@@ -64,13 +71,12 @@ static json_t *write_pre_tokenizer(const struct wn_bpe *bpe) {
 static json_t *write_decoder(const struct wn_bpe *bpe) {
   if (bpe->byte_level) return byte_level(true, true);
   json_t *list = json_array();
-  json_array_append_new(
-      list, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", "\xE2\x96\x81", "content", " "));
-  json_array_append_new(list, json_pack("{s:s}", "type", "ByteFallback"));
-  json_array_append_new(list, json_pack("{s:s}", "type", "Fuse"));
+  append(&list,
+         json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", "\xE2\x96\x81", "content", " "));
+  append(&list, json_pack("{s:s}", "type", "ByteFallback"));
+  append(&list, json_pack("{s:s}", "type", "Fuse"));
   if (bpe->strip_space)
-    json_array_append_new(list,
-                          json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start", 1, "stop", 0));
+    append(&list, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start", 1, "stop", 0));
   return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
 }
 
@@ -79,10 +85,9 @@ static json_t *write_added(const struct wn_bpe *bpe) {
   for (int32_t id = 0; id < bpe->vocab.size; id++) {
     const struct wn_token *t = &bpe->vocab.tokens[id];
     if (t->kind != WN_TOKEN_SPECIAL && t->kind != WN_TOKEN_ADDED) continue;
-    json_array_append_new(list,
-                          json_pack("{s:i, s:o, s:b, s:b, s:b, s:b, s:b}", "id", id, "content", token_string(bpe, id),
-                                    "single_word", 0, "lstrip", t->lstrip, "rstrip", t->rstrip, "normalized",
-                                    t->normalized, "special", t->kind == WN_TOKEN_SPECIAL));
+    append(&list, json_pack("{s:i, s:o, s:b, s:b, s:b, s:b, s:b}", "id", id, "content", token_string(bpe, id),
+                            "single_word", 0, "lstrip", t->lstrip, "rstrip", t->rstrip, "normalized", t->normalized,
+                            "special", t->kind == WN_TOKEN_SPECIAL));
   }
   return list;
 }
@@ -100,18 +105,24 @@ static wn_status write_merges(wn_context *ctx, const struct wn_bpe *bpe, json_t 
   for (uint32_t i = 0; bpe->merges && i <= bpe->merge_mask; i++)
     if (bpe->merges[i].pair != UINT64_MAX) order[n++] = &bpe->merges[i];
   if (n) qsort(order, n, sizeof *order, by_rank);
-  for (uint32_t i = 0; i < n; i++)
-    json_array_append_new(list, json_pack("[o, o]", token_string(bpe, (int32_t)(order[i]->pair >> 32)),
-                                          token_string(bpe, (int32_t)(order[i]->pair & UINT32_MAX))));
+  bool complete = true;
+  for (uint32_t i = 0; i < n && complete; i++)
+    complete = !json_array_append_new(list, json_pack("[o, o]", token_string(bpe, (int32_t)(order[i]->pair >> 32)),
+                                                      token_string(bpe, (int32_t)(order[i]->pair & UINT32_MAX))));
   wn_free(order);
-  return WN_OK;
+  return complete ? WN_OK : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a tokenizer");
 }
 
 static json_t *write_post_processor(const struct wn_bpe *bpe, int32_t bos) {
   if (bos < 0) return json_null();
   json_t *text = token_string(bpe, bos), *ids = json_object();
   const char *name = json_string_value(text);
-  if (name) json_object_set_new(ids, name, json_pack("{s:s, s:[i], s:[s]}", "id", name, "ids", bos, "tokens", name));
+  if (!name ||
+      json_object_set_new(ids, name, json_pack("{s:s, s:[i], s:[s]}", "id", name, "ids", bos, "tokens", name))) {
+    json_decref(text);
+    json_decref(ids);
+    return NULL;
+  }
   json_t *out =
       json_pack("{s:s, s:[{s:{s:s, s:i}}, {s:{s:s, s:i}}], s:[{s:{s:s, s:i}}, {s:{s:s, s:i}}, {s:{s:s, s:i}}], s:o}",
                 "type", "TemplateProcessing", "single", "SpecialToken", "id", name, "type_id", 0, "Sequence", "id", "A",
