@@ -38,7 +38,8 @@ wn_status wn_tokenizer_gguf(wn_context *ctx, const wn_tokenizer *tok, int64_t vo
 
 /* text: UTF-8, not NUL-terminated (bytes: anything). *ids is allocated for the caller and freed with
  * wn_tokens_free. Text that is not UTF-8 is WN_ERR_FORMAT naming the byte offset (SentencePiece); with
- * BPE each byte that is no part of valid UTF-8 is read as U+FFFD, as llama.cpp does. */
+ * BPE each byte that is no part of valid UTF-8 is read as U+FFFD, as llama.cpp does. add_bos (add_eos) with a tokenizer
+ * that has no such token is WN_ERR_ARGUMENT: ask wn_tokenizer_bos() >= 0. */
 wn_status wn_tokenizer_encode(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, bool add_bos,
                               bool add_eos, int32_t **ids, size_t *count);
 /* The same for a text in parts, encoded as one; special tokens are read in parts with `special` and are plain text in
