@@ -91,9 +91,10 @@ static struct wn_attention row_call(const struct wn_attention *a, wn_dtype dtype
   return r;
 }
 
-/* Of one group. */
-static int64_t budget_of(const wn_budgets *budgets, int64_t layer, int64_t group) {
-  return budgets->heads > 0 ? wn_budgets_of(budgets, layer, group) : budgets->tokens[layer];
+/* Of one group; one of all tokens or more never evicts. */
+static int64_t budget_of(const wn_budgets *budgets, int64_t layer, int64_t group, const struct wn_attention *a) {
+  const int64_t K = budgets->heads > 0 ? wn_budgets_of(budgets, layer, group) : budgets->tokens[layer];
+  return K < a->Tk ? K : a->Tk;
 }
 
 static bool by_weights(const wn_budgets *budgets) {
@@ -159,7 +160,7 @@ static void drop(struct work *w, int64_t n, int64_t which) {
 
 static void by_lot(const wn_budgets *budgets, int64_t layer, const struct wn_attention *a, int64_t b, int64_t group,
                    struct work *w, int32_t *gone) {
-  const int64_t K = budget_of(budgets, layer, group);
+  const int64_t K = budget_of(budgets, layer, group, a);
   for (int64_t t = 0, n = 0; t < a->Tk; t++) {
     const int64_t first = document_start(a, b, t);
     if (t == first) n = 0;
@@ -295,7 +296,8 @@ static wn_status by_mass(const struct wn_exec *exec, const wn_budgets *budgets, 
   const int64_t T = a->Tk, P = groups_of(budgets, a);
   const bool sums = wn_policy_row(budgets->policy)->weights == WN_WEIGHTS_SUM;
   int64_t least = INT64_MAX;
-  for (int64_t g = 0; g < P; g++) least = least < budget_of(budgets, layer, g) ? least : budget_of(budgets, layer, g);
+  for (int64_t g = 0; g < P; g++)
+    least = least < budget_of(budgets, layer, g, a) ? least : budget_of(budgets, layer, g, a);
   struct wn_exec one = *exec;
   one.scratch = w->scratch;
   one.scratch_bytes = w->scratch_bytes;
@@ -315,7 +317,7 @@ static wn_status by_mass(const struct wn_exec *exec, const wn_budgets *budgets, 
     r.sel.f_in = r.sel.f_out = w->f;
     for (int64_t g = 0; g < P; g++) {
       struct work of = {.held = w->held + g * w->cap, .score = w->score + g * w->cap};
-      const int64_t K = budget_of(budgets, layer, g), recent = wn_policy_recent(budgets, K);
+      const int64_t K = budget_of(budgets, layer, g, a), recent = wn_policy_recent(budgets, K);
       if (i == first) w->count[g] = 0;
       if (w->count[g] == K) {
         int64_t open = w->count[g]; /* candidates: the oldest `open` */
@@ -356,7 +358,7 @@ static wn_status by_blocks(const struct wn_exec *exec, const wn_budgets *budgets
 
 static wn_status walk(const struct wn_exec *exec, const wn_budgets *budgets, int64_t layer,
                       const struct wn_attention *a, int64_t b, int64_t group, struct work *w, int32_t *gone) {
-  const int64_t K = budget_of(budgets, layer, group);
+  const int64_t K = budget_of(budgets, layer, group, a);
   if (w->weights.a) return by_blocks(exec, budgets, K, b, group, &w->weights, gone);
   if (by_weights(budgets)) return by_mass(exec, budgets, layer, a, b, w, gone);
   if (budgets->policy == WN_POLICY_RANDOM) {
@@ -393,7 +395,7 @@ wn_status wn_evictions_find(const struct wn_exec *exec, const wn_budgets *budget
     return wn_fail(ctx, WN_ERR_ARGUMENT, "evictions: scratch of %zu bytes, expected %zu", exec->scratch_bytes,
                    wn_evictions_scratch(exec, budgets, a));
   if (budgets->policy == WN_POLICY_STREAMING || budgets->policy == WN_POLICY_WINDOW) {
-    by_age(budgets, budget_of(budgets, layer, 0), a, gone);
+    by_age(budgets, budget_of(budgets, layer, 0, a), a, gone);
     return WN_OK;
   }
   for (int64_t n = 0; n < a->B * P * T; n++) gone[n] = WN_GONE_NEVER;

@@ -265,13 +265,18 @@ static void test_nothing_goes(void **state) {
   call_make(&c, WN_F32, 3, true);
   const int64_t T = c.a.Tk, n = c.a.B * wn_selection_groups(&c.a) * T;
   int32_t *gone = malloc((size_t)n * sizeof *gone);
-  for (int64_t K = T; K < T + 3; K++) {
+  const int64_t budgets[] = {T, T + 1, T + 2, INT64_MAX};
+  for (int i = 0; i < 4 * WN_POLICY_COUNT; i++) {
     wn_budgets x;
+    int64_t K = budgets[i % 4];
     wn_budgets_init(&x);
+    x.policy = (wn_policy)(i / 4);
     x.layers = 1, x.tokens = &K;
     assert_false(wn_evictions_any(&x, 0, T));
     assert_ok(ctx, find(wn_backend_ref(), WN_F32, 2, &x, 0, &c.a, gone));
-    for (int64_t i = 0; i < n; i++) assert_int_equal(gone[i], WN_GONE_NEVER);
+    const int64_t P = wn_policy_groups(&x, c.a.Hkv, wn_selection_groups(&c.a));
+    assert_true(c.a.B * P * T <= n);
+    for (int64_t j = 0; j < c.a.B * P * T; j++) assert_int_equal(gone[j], WN_GONE_NEVER);
   }
   free(gone);
   call_clear(&c);
