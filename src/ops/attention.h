@@ -79,6 +79,10 @@ struct wn_attention {
     bool mem;
     double mem_tau;
     double mem_coef;   /* backward adds d(mem_coef * sum_b,g max_i M[b,g,i]) */
+    /* Keys that are out of hearing: a row may leave keys out of everything but f_out and M as long as it is sure that
+     * their weights add up to less than this share of its sum. 0: every key that is seen takes part. 2^-24 is half a
+     * unit of the sum's last place in F32; only that type makes use of it. */
+    double negligible;
     void *M;           /* [B,G,Tq], written by forward, read by backward; ties of the maximum go to the first row */
   } sel;
 

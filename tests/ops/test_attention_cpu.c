@@ -33,7 +33,7 @@ static int teardown(void **unused) {
 struct shape {
   int64_t B, Tq, Tk, H, Hkv, D;
   bool fused_strides; /* q, k, v interleaved as a fused projection leaves them */
-  bool documents, select, relu, protect_first, protect_self, shift, bilinear, mem;
+  bool documents, select, relu, protect_first, protect_self, shift, bilinear, mem, leave_out;
   int head;
   uint64_t seed;
 };
@@ -106,6 +106,7 @@ static void data_init(struct data *d, const struct shape *s) {
   a->sel.mem = s->mem;
   a->sel.mem_tau = 1.5;
   a->sel.mem_coef = 0.3;
+  a->sel.negligible = s->leave_out ? 0x1p-24 : 0;
   d->sq = normal(B * Tk * D, s->seed, 3, 1.0);
   d->sk = normal(B * Tk * D, s->seed, 4, 1.0);
   a->sel.s_sq = a->sel.s_sk = (struct wn_stride){Tk * D, D, 0};
@@ -301,6 +302,48 @@ static void wide_heads(void **unused) {
   against_reference(&s, false);
 }
 
+/* Selections that hide keys soon: the results are the reference's, which has all keys, and bits differ from those with
+ * all keys, so that some were left out. Documents begin in the middle of tiles and last for several. */
+static void keys_left_out(void **unused) {
+  (void)unused;
+  int different = 0;
+  for (uint64_t seed = 500; seed < 524; seed++) {
+    struct shape s = random_shape(seed, 90);
+    s.Tk = s.Tq = 200 + pick(seed, 230);
+    s.B = 1 + pick(seed, 2);
+    s.select = s.relu = s.leave_out = true;
+    if (s.D == 1 || s.D == 128) s.D = 40;
+    struct data d;
+    struct result all, expected, found;
+    data_init(&d, &s);
+    for (int64_t i = 0, n = s.B * s.Tk; d.doc && i < n; i++) d.doc[i] = i % s.Tk < 150 ? 0 : i % s.Tk < 170 ? 150 : 170;
+    result_init(&expected, &s);
+    run(&d, -1, 2, true, false, &expected);
+    d.a.sel.negligible = 0;
+    result_init(&all, &s);
+    run(&d, (int)best, 1, true, false, &all);
+    d.a.sel.negligible = 0x1p-24;
+    for (int isa = WN_ISA_AVX2; isa <= (int)best; isa++)
+      for (int threads = 1; threads <= 3; threads++) {
+        result_init(&found, &s);
+        run(&d, isa, threads, true, false, &found);
+        describe(&s, isa, threads);
+        compare(&s, &expected, &found, true, false);
+        if (isa == (int)best && threads == 1) {
+          const size_t bytes = (size_t)(s.B * s.Tq * s.H * s.D) * sizeof(float);
+          different += memcmp(all.y, found.y, bytes) != 0;
+          if (s.protect_self || s.shift) /* selections go on for the caller */
+            assert_memory_equal(all.f_out, found.f_out, (size_t)(s.B * s.Tk) * sizeof(float));
+        }
+        result_clear(&found);
+      }
+    result_clear(&expected);
+    result_clear(&all);
+    data_clear(&d);
+  }
+  assert_true(different > 12);
+}
+
 static void lengths_around_tiles(void **unused) {
   (void)unused;
   static const int64_t lengths[] = {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 95, 96, 97, 127, 128, 129, 193};
@@ -453,8 +496,9 @@ static void extreme_scores(void **unused) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(lengths_around_tiles), cmocka_unit_test(wide_heads),
-                                     cmocka_unit_test(whole_sequences),      cmocka_unit_test(chunks_agree),
-                                     cmocka_unit_test(runs_repeat),          cmocka_unit_test(extreme_scores)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(keys_left_out), cmocka_unit_test(lengths_around_tiles),
+                                     cmocka_unit_test(wide_heads),    cmocka_unit_test(whole_sequences),
+                                     cmocka_unit_test(chunks_agree),  cmocka_unit_test(runs_repeat),
+                                     cmocka_unit_test(extreme_scores)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 #include "backends/cpu/attention_bias.h"
+#include "backends/cpu/attention_live.h"
 #include "backends/cpu/attention_sparse.h"
 #include "backends/cpu/attention_slots.h"
 #include "backends/cpu/attention_terms.h"
@@ -32,6 +33,9 @@ wn_status wn_attention_plan_init(struct wn_attention_plan *p, const struct wn_ex
   p->chunks = threads;
   if (p->own && p->units < threads) p->threads = (int)p->units;
   wn_sparse_init(p, backward);
+  p->live.wanted = wn_live_wanted(a);
+  p->live.on = false; /* until values may be looked at */
+  p->live.limit = p->live.wanted ? (float)log(a->sel.negligible / (double)a->Tk) : -INFINITY;
   return WN_OK;
 }
 
@@ -232,7 +236,9 @@ int64_t wn_attention_chunk(const struct wn_attention_plan *p, int64_t n) {
   /* Row block i costs i + 1 tiles, the first x blocks x (x + 1) / 2. */
   const double before = 0.5 * (double)lo * (double)(lo + 1), all = 0.5 * (double)hi * (double)(hi + 1) - before;
   const double goal = before + all * (double)n / (double)p->chunks;
-  return wn_max_i64(lo, wn_min_i64(hi, (int64_t)floor(sqrt(0.25 + 2.0 * goal))));
+  int64_t at = (int64_t)floor(sqrt(0.25 + 2.0 * goal));
+  if (p->live.on) at -= at % wn_live_every(p);
+  return wn_max_i64(lo, wn_min_i64(hi, at));
 }
 
 /* --- slots --- */
@@ -265,6 +271,7 @@ static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, b
                    a->slots.mass ? "mass" : "at of each key-value head");
   const struct wn_tile_ops *ops = avx512 ? &wn_tile_ops_avx512 : &wn_tile_ops_avx2;
   WN_TRY(wn_attention_plan_init(&p, exec, a, ops, backward));
+  p.live.on = p.live.wanted && wn_live_grows(a);
   wn_sparse_fill(&p, (float *)exec->scratch + scratch_bytes(&p, backward) / sizeof(float) - wn_sparse_floats(&p));
   wn_bias_begin(&p, (float *)exec->scratch + scratch_floats(&p, backward), backward);
   if (decodes(a, backward)) {

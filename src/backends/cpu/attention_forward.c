@@ -10,6 +10,7 @@
 #include <omp.h>
 #include <string.h>
 #include "backends/cpu/attention_bias.h"
+#include "backends/cpu/attention_live.h"
 #include "backends/cpu/attention_sparse.h"
 #include "backends/cpu/attention_threshold.h"
 
@@ -44,6 +45,8 @@ struct worker {
   float *factor; /* [64] */
   float *carry;  /* [blocks*64] */
   float *order;  /* threshold, a look: one row's keys */
+  struct wn_live_bound bound;
+  struct wn_live live;
 };
 
 /* Are whole rows of logits kept? */
@@ -67,6 +70,7 @@ static int64_t order_floats(const struct wn_attention_plan *p) {
 static int64_t rows_at_once(const struct wn_attention_plan *p, int64_t heads) {
   const int64_t bytes = heads / p->group * p->blocks * WN_TILE * p->Dp * 2 * (int64_t)sizeof(float);
   if (p->sparse.on) return ROWS_MAX;
+  if (p->live.wanted) return 1;
   return bytes > 8 << 20 ? 2 : 1;
 }
 
@@ -101,6 +105,9 @@ static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, i
   w->factor = wn_layout_take(l, WN_TILE);
   w->carry = a->sel.on ? wn_layout_take(l, p->blocks * WN_TILE) : NULL;
   w->order = keeps_logits(a) ? wn_layout_take(l, order_floats(p)) : NULL;
+  if (!p->live.wanted) return;
+  wn_live_bound_lay(p, l, heads, heads / p->group, &w->bound);
+  wn_live_lay(p, l, heads / p->group, &w->live);
 }
 
 /* What a team shares besides: carries at the chunks' first rows, the selecting queries. */
@@ -213,9 +220,10 @@ static void write_F(const struct wn_attention_plan *p, const struct wn_attention
            F ? F + i * WN_TILE : carry + j0, (size_t)count * sizeof(float));
 }
 
-/* Tile c of a row block: its strips, and F from the logits that select and the carry. */
+/* Tile c of a row block: its strips, and F from the logits that select and the carry. heard: what is selected counts in
+ * the row's memory. */
 static void begin_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
-                       struct worker *w, struct rows *r, int64_t c) {
+                       struct worker *w, struct rows *r, int64_t c, bool heard) {
   const struct wn_attention *a = p->a;
   r->count = wn_attention_strips(p, &r->at, c, r->strips);
   if (!a->sel.on) return;
@@ -243,10 +251,33 @@ static void begin_tile(const struct wn_attention_plan *p, const struct wn_attent
                                             .strength = wn_strength(a, u->choice),
                                             .seen = s->past,
                                             .inv_tau = (float)(1.0 / a->sel.mem_tau),
-                                            .mem = a->sel.mem && a->sel.M ? r->mem + s->row : NULL});
+                                            .mem = heard && a->sel.mem && a->sel.M ? r->mem + s->row : NULL});
     if (r->sparse.F) wn_sparse_take(p, &r->at, &r->sparse, s->row, s->rows, c, F);
     if (a->sel.F) write_F(p, u, &r->at, s->row, s->rows, c, F, NULL);
   }
+}
+
+/* Tile t of the list. */
+static void begin_live(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
+                       const struct wn_live *live, struct rows *r, int64_t t) {
+  const struct wn_attention *a = p->a;
+  struct wn_attention_strip *s = &r->strips[0];
+  wn_live_strip(p, &r->at, live->at + t * WN_TILE, wn_min_i64(WN_TILE, live->n - t * WN_TILE), s);
+  r->count = !s->empty;
+  if (s->empty) return;
+  p->kernels.logits[WN_TILE / 16][s->rows](selected_keys(p, u, k, t),
+                                           r->sq ? r->sq : r->q + u->select * WN_TILE * p->Dp, r->base);
+  p->ops->select(&(struct wn_tile_select){.base = r->base,
+                                          .allow = s->allow,
+                                          .carry = live->carry + t * WN_TILE,
+                                          .F = r->F,
+                                          .rows = s->rows,
+                                          .relu = true,
+                                          .shift = a->sel.shift,
+                                          .strength = wn_strength(a, u->choice),
+                                          .seen = s->past,
+                                          .inv_tau = (float)(1.0 / a->sel.mem_tau),
+                                          .mem = a->sel.mem && a->sel.M ? r->mem : NULL});
 }
 
 /* Head h on tile c of a row block. */
@@ -437,6 +468,22 @@ static void finish_rows(const struct wn_attention_plan *p, const struct wn_atten
     memcpy((float *)a->sel.M + of_unit(a, u) * a->Tq + r0, r->mem, (size_t)rows * sizeof *r->mem);
 }
 
+/* The listed keys of one row block; returns the first column block that is not in the list. */
+static int64_t live_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
+                         struct worker *w, int64_t first) {
+  struct rows *r = &w->rows[0];
+  const struct packed listed = {.kt = w->live.kt, .v = w->live.v, .skt = w->live.skt};
+  wn_live_update(p, u, &w->bound, &r->at, w->carry, &w->live);
+  if (!w->live.on) return first;
+  for (int64_t t = 0; t * WN_TILE < w->live.n; t++) {
+    begin_live(p, u, &listed, &w->live, r, t);
+    for (int64_t h = 0; h < u->heads; h++) head_tile(p, u, &listed, w, r, h, t);
+  }
+  /* The caller's F goes on where nobody hears it. */
+  for (int64_t c = first; p->a->sel.f_out && c < w->live.begin; c++) begin_tile(p, u, k, w, r, c, false);
+  return wn_max_i64(first, w->live.begin);
+}
+
 /* Row blocks block..block+count-1. */
 static void forward_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
                          struct worker *w, int64_t block, int64_t count) {
@@ -448,18 +495,19 @@ static void forward_rows(const struct wn_attention_plan *p, const struct wn_atte
   }
   for (int64_t g = 0; g < u->groups; g++) seen = wn_min_i64(seen, k->first[g]);
   first = wn_max_i64(first, seen);
+  if (p->live.on) first = live_rows(p, u, k, w, first);
   const bool apart = keeps_logits(p->a) && !p->a->sel.on; /* heads one after another */
   for (int64_t h = 0; apart && h < u->heads; h++) {
     for (int64_t i = 0; i < count; i++) clear_logits(p, &w->rows[i], h);
     for (int64_t c = first; c < block + count; c++)
       for (int64_t i = 0; i < count; i++) {
-        begin_tile(p, u, k, w, &w->rows[i], c);
+        begin_tile(p, u, k, w, &w->rows[i], c, true);
         head_tile(p, u, k, w, &w->rows[i], h, c);
       }
     for (int64_t i = 0; i < count; i++) use_logits(p, u, k, w, &w->rows[i], h);
   }
   for (int64_t c = inspect ? 0 : first; !apart && c < (inspect ? p->blocks : block + count); c++) {
-    for (int64_t i = 0; i < count; i++) begin_tile(p, u, k, w, &w->rows[i], c);
+    for (int64_t i = 0; i < count; i++) begin_tile(p, u, k, w, &w->rows[i], c, true);
     for (int64_t h = 0; h < u->heads; h++)
       for (int64_t i = 0; i < count; i++) head_tile(p, u, k, w, &w->rows[i], h, c);
   }
@@ -514,6 +562,7 @@ static void forward_own(const struct wn_attention_plan *p) {
       wn_attention_unit_init(p, n + 1, &next);
       for (int64_t g = 0; g < u.groups; g++) first_block(p, &u, &k, g);
       if (w.carry) carry_begin(p, &u, w.carry);
+      if (p->live.on) wn_live_begin(&w.live);
       /* A tile of keys is packed when the first row block comes that sees it, and fetched before. */
       for (int64_t block = p->first_block, packed = 0, count; block < p->blocks; block += count) {
         count = wn_min_i64(rows_at_once(p, heads), p->blocks - block);
@@ -610,6 +659,7 @@ static void forward_team(const struct wn_attention_plan *p) {
       }
       for (int64_t chunk = me; chunk < p->chunks; chunk += team) {
         if (a->sel.on) memcpy(w.carry, s.carries + (size_t)chunk * size, size * sizeof *w.carry);
+        if (p->live.on) wn_live_begin(&w.live);
         const int64_t end = wn_attention_chunk(p, chunk + 1);
         for (int64_t block = wn_attention_chunk(p, chunk), count; block < end; block += count) {
           count = wn_min_i64(rows_at_once(p, a->H), end - block);
