@@ -152,11 +152,23 @@ def spm_gguf(path):
     return sp
 
 
+def marked(path):
+    """A SentencePiece model with Mistral's control tokens, for chats."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(words_text()), model_writer=model, model_type="bpe", vocab_size=560, byte_fallback=True,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, character_coverage=0.99, minloglevel=3,
+        control_symbols=["[INST]", "[/INST]"])
+    with open(path, "wb") as f:
+        f.write(model.getvalue())
+
+
 def main():
     out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)),
                                                              "..", "tests", "golden", "bpe")
     os.makedirs(out, exist_ok=True)
     codecs.register_error("each", replace_each)
+    marked(os.path.join(out, "inst.model"))
     lines = varied_lines()
     with open(os.path.join(out, "lines.bin"), "wb") as f:
         for line in lines:

@@ -10,6 +10,7 @@
 #include <string.h>
 #include "base/alloc.h"
 #include "base/error.h"
+#include "text/tokenizer_kinds.h"
 
 enum { TRIM_SYSTEM = 1, TRIM_USER = 2, TRIM_ANSWER = 4, TRIM_ALL = 7 };
 
@@ -24,6 +25,7 @@ struct wn_chat_template {
   bool trim_joined;                      /* the first user message with the system message in it is trimmed as one */
   bool system_always;                    /* a system message without a text where there is none */
   bool system_last;                      /* inner: in the last user message, not the first */
+  bool spaced; /* the space behind a mark is SentencePiece's where the mark is a control token */
 };
 
 static const struct wn_chat_template templates[] = {
@@ -74,7 +76,8 @@ static const struct wn_chat_template templates[] = {
      .answer_begin = " ",
      .answer_end = "</s>",
      .trim = TRIM_ANSWER,
-     .system_last = true},
+     .system_last = true,
+     .spaced = true},
     {.name = "mistral-tekken",
      .inner_begin = "",
      .inner_end = "\n\n",
@@ -194,6 +197,18 @@ static void add(struct parts *p, const char *text, size_t bytes, bool special) {
 static void add_mark(struct parts *p, const char *text) {
   add(p, text, text ? strlen(text) : 0, true);
 }
+/* A mark whose space at the end is written by the tokenizer, which begins a text behind a control token, where `less`.
+ */
+static void add_spaced(struct parts *p, const char *text, bool less) {
+  const size_t n = text ? strlen(text) : 0;
+  add(p, text, n && less && text[n - 1] == ' ' ? n - 1 : n, true);
+}
+static bool writes_space(const wn_tokenizer *tok, const char *mark) {
+  size_t n = strlen(mark);
+  while (n > 0 && mark[n - 1] == ' ') n--;
+  const int32_t id = tok->spm && tok->info.add_dummy_prefix ? wn_tokenizer_find(tok, mark, n) : -1;
+  return id >= 0 && wn_tokenizer_is_control(tok, id);
+}
 static void add_message(struct parts *p, const char *text, bool trim_begin, bool trim_end) {
   static const char white[] = " \t\r\n\v\f";
   size_t n = strlen(text);
@@ -227,6 +242,7 @@ wn_status wn_chat_encode(wn_context *ctx, const wn_tokenizer *tok, const wn_chat
   const char *bos = "<s>"; /* llama2's */
   const char *inner = NULL;
   const bool trim_system = t->trim & TRIM_SYSTEM, trim_user = t->trim & TRIM_USER, trim_answer = t->trim & TRIM_ANSWER;
+  const bool less = t->spaced && writes_space(tok, t->user_begin);
   if (!opening) {
     add_mark(&p, t->answer_end);
     if (t->bos_each) add_mark(&p, bos);
@@ -247,7 +263,7 @@ wn_status wn_chat_encode(wn_context *ctx, const wn_tokenizer *tok, const wn_chat
       add_mark(&p, t->system_end);
       break;
     case WN_CHAT_USER:
-      add_mark(&p, t->user_begin);
+      add_spaced(&p, t->user_begin, less);
       if (inner && (!t->system_last || i == count - 1)) {
         add_mark(&p, t->inner_begin);
         add_message(&p, inner, trim_system, trim_system);
@@ -260,7 +276,7 @@ wn_status wn_chat_encode(wn_context *ctx, const wn_tokenizer *tok, const wn_chat
       add_mark(&p, t->user_end);
       break;
     case WN_CHAT_ASSISTANT:
-      add_mark(&p, t->answer_begin);
+      add_spaced(&p, t->answer_begin, less);
       add_message(&p, text, trim_answer, trim_answer);
       if (t->bos_each) add_mark(&p, " ");
       add_mark(&p, t->answer_end);

@@ -103,6 +103,33 @@ static void test_turns(void **state) {
   }
 }
 
+/* SentencePiece begins a text behind a control token, with a space: Mistral's v3 marks do not add a second one. */
+static void test_space(void **state) {
+  (void)state;
+  const wn_chat_message messages[3] = {{WN_CHAT_USER, "the"}, {WN_CHAT_ASSISTANT, "and"}, {WN_CHAT_USER, "the"}};
+  wn_tokenizer *tok;
+  int32_t *ids, *the, *and;
+  size_t n, a, b;
+  if (wn_tokenizer_load(ctx, WN_TEST_DIR "/golden/bpe/inst.model", &tok) != WN_OK)
+    fail_msg("%s", wn_context_error(ctx));
+  const int32_t begin = wn_tokenizer_find(tok, "[INST]", 6), end = wn_tokenizer_find(tok, "[/INST]", 7);
+  assert_true(wn_tokenizer_is_control(tok, begin) && wn_tokenizer_is_control(tok, end));
+  assert_int_equal(wn_tokenizer_encode(ctx, tok, "the", 3, false, false, &the, &a), WN_OK);
+  assert_int_equal(wn_tokenizer_encode(ctx, tok, "and", 3, false, false, &and, &b), WN_OK);
+  assert_int_equal(wn_chat_encode(ctx, tok, wn_chat_template_find("mistral-v3"), messages, 3, true, &ids, &n), WN_OK);
+  /* <s> [INST] the [/INST] and </s> [INST] the [/INST] */
+  assert_int_equal(n, 1 + 2 * (2 + a) + b + 1);
+  assert_int_equal(ids[1], begin);
+  assert_memory_equal(ids + 2, the, a * sizeof *ids);
+  assert_int_equal(ids[2 + a], end);
+  assert_memory_equal(ids + 3 + a, and, b * sizeof *ids);
+  assert_int_equal(ids[n - 1], end);
+  wn_tokens_free(ids);
+  wn_tokens_free(the);
+  wn_tokens_free(and);
+  wn_tokenizer_destroy(tok);
+}
+
 /* A message cannot end its turn: marks in it are plain text. */
 static void test_injection(void **state) {
   (void)state;
@@ -181,7 +208,7 @@ static void test_order(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_renderings), cmocka_unit_test(test_turns),
-                                     cmocka_unit_test(test_injection), cmocka_unit_test(test_recognised),
-                                     cmocka_unit_test(test_order)};
+                                     cmocka_unit_test(test_space),      cmocka_unit_test(test_injection),
+                                     cmocka_unit_test(test_recognised), cmocka_unit_test(test_order)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }
