@@ -57,7 +57,11 @@ static wn_status check_gpt2(wn_context *ctx, const struct wn_export *e) {
 
 static wn_status check_rope(wn_context *ctx, const struct wn_export *e) {
   const wn_model_config *c = &e->config;
-  if (!is_gguf(e)) return c->rope_size ? lacks(ctx, e, "\"rope_size\"") : WN_OK;
+  const int64_t first = c->rope_scaling.context;
+  if (!is_gguf(e) && c->rope_size) return lacks(ctx, e, "\"rope_size\"");
+  if (!is_gguf(e) && c->rope_scaling.type == WN_ROPE_DYNAMIC && first && first != c->context)
+    return lacks(ctx, e, "\"rope_scaling.context\" of type dynamic that is not \"context\"");
+  if (!is_gguf(e)) return WN_OK;
   if (c->rope_scaling.type == WN_ROPE_DYNAMIC) return lacks(ctx, e, "\"rope_scaling\" of type dynamic");
   if (c->rope_scaling.type == WN_ROPE_YARN && !c->rope_scaling.truncate)
     return lacks(ctx, e, "\"rope_scaling.truncate\": false");

@@ -231,6 +231,9 @@ static void is_selective(wn_model_config *c) {
 static void is_post(wn_model_config *c) {
   c->norm_place = WN_NORM_POST;
 }
+static void has_dynamic_scaling(wn_model_config *c) {
+  c->rope_scaling.type = WN_ROPE_DYNAMIC, c->rope_scaling.factor = 2, c->rope_scaling.context = c->context / 2;
+}
 static void has_embed_norm(wn_model_config *c) {
   c->embed_norm = true;
 }
@@ -271,6 +274,7 @@ static void refusals(void **state) {
                {has_both, true, true, "qk_norm"},
                {has_scale, true, true, "attention.scale"},
                {has_part, true, false, "rope_size"},
+               {has_dynamic_scaling, true, true, "type dynamic"},
                {has_window, true, true, "attention.window"},
                {is_dynamic, false, true, "dynamic"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
