@@ -58,9 +58,13 @@ static int add_input(struct report *r, const char *path) {
     in->log = has(path, "log.jsonl");
     in->model = has(path, "config.json");
     in->search = has(path, "search.json");
-    if (!in->log && !in->model && !in->search)
-      return cli_error("%s: expected a run (log.jsonl), a checkpoint (config.json) or a search (search.json)", path);
-    if (in->search && !cli_join(in->file, sizeof in->file, path, "search.json"))
+    in->compare = !in->search && has(path, "compare.json");
+    if (!in->log && !in->model && !in->search && !in->compare)
+      return cli_error("%s: expected a run (log.jsonl), a checkpoint (config.json), a search (search.json) or a "
+                       "comparison (compare.json)",
+                       path);
+    if ((in->search || in->compare) &&
+        !cli_join(in->file, sizeof in->file, path, in->search ? "search.json" : "compare.json"))
       return cli_error("%s: the path is too long", path);
   } else if (!cli_exists(path)) {
     return cli_error("%s: %s", path, strerror(errno));
@@ -357,8 +361,8 @@ int cmd_report(int argc, char **argv) {
       .positional_min = 1,
       .positional_max = REPORT_INPUTS,
       .epilog =
-          "Each is a run's folder, a checkpoint, a model file, a folder or search.json of winnow prune search, or the\n"
-          "JSON of winnow prune compare."};
+          "Each is a run's folder, a checkpoint, a model file, a folder or search.json of winnow prune search, or a\n"
+          "folder or compare.json of winnow prune compare."};
   int code = cli_parse(&spec, argc, argv, &inputs);
   if (code == CLI_GO) code = cli_budgets_check(spec.command, &r.budgets);
   if (code == CLI_GO) code = report_policies_check(spec.command, &r);

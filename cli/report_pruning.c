@@ -12,17 +12,20 @@ static int add_search(struct report *r, const struct report_input *in, int numbe
   char id[64], title[400];
   wn_status status = wn_prune_curve_load(r->ctx, in->file, &c);
   if (status != WN_OK) return cli_fail(r->ctx, status);
-  double *search = report_line(&l, c.count, 0, 0, "search set"), *report = report_line(&l, c.count, 1, 0, "report set");
-  if (!search || !report) status = WN_ERR_MEMORY;
+  const int lines = c.finetune_lr > 0 ? 3 : 2;
+  static const char *const names[] = {"search set", "report set", "report set, before its tuning"};
+  double *of[3];
+  for (int s = 0; s < lines; s++)
+    if (!(of[s] = report_line(&l, c.count, s, s == 2, names[s]))) status = WN_ERR_MEMORY;
   double least = INFINITY;
   for (int64_t i = 0; status == WN_OK && i < c.count; i++) {
     const wn_prune_point *p = &c.points[c.count - 1 - i];
-    for (int s = 0; s < 2; s++) {
-      double *m = s ? report : search;
+    for (int s = 0; s < lines; s++) {
+      double *m = of[s];
       m[i] = (double)p->total / (double)c.layers;
       m[c.count + i] = p->saving;
       m[2 * c.count + i] = (double)(c.count - 1 - i);
-      m[3 * c.count + i] = exp(s ? p->report_loss : p->search_loss);
+      m[3 * c.count + i] = exp(s == 2 ? p->untuned_report_loss : s ? p->report_loss : p->search_loss);
       least = fmin(least, m[3 * c.count + i]);
     }
   }

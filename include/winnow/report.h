@@ -118,7 +118,7 @@ void wn_page_destroy(wn_page *page); /* NULL is allowed */
 /* A heading for the figures that follow. */
 wn_status wn_page_add_section(wn_page *page, const char *title);
 /* All that is given is copied. Of a series with more than 2,000 points the page has the least and the largest of each of
- * 1,000 stretches; the CSV has all. */
+ * 1,000 stretches, of marks without a line one of so many; the CSV has all. */
 wn_status wn_page_add_figure(wn_page *page, const wn_figure *figure);
 /* cells [rows*columns]: text, or a number where it reads as one; NULL: empty. Files: ID.csv alone. */
 wn_status wn_page_add_table(wn_page *page, const wn_figure *what, const char *const *head, int columns,

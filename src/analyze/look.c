@@ -59,7 +59,8 @@ static void look_row(const struct watch *w, const struct wn_attention_view *v, i
     if (control[j]) s->control += x;
     if (j < first + w->r->early) s->early += x;
   }
-  if (rest > 1e-6) entropy -= rest * log2(rest), s->learned += rest; /* what learned sinks take */
+  /* What learned sinks take; without any it is what the sum was rounded by. */
+  if (rest > 1e-6 && w->model->config.attention.sinks > 0) entropy -= rest * log2(rest), s->learned += rest;
   s->self += (double)row[t];
   s->first += (double)row[first];
   s->entropy += entropy;

@@ -141,11 +141,16 @@ static json_t *number(double v) {
   return json_real(v);
 }
 
-/* Indices that are drawn, ascending: all, or the least and the largest of every stretch. Returns how many. */
+/* Indices that are drawn, ascending: all, or of a line the least and the largest of every stretch, of marks without a line,
+ * whose density is what they show, one of so many. Returns how many. */
 static int64_t thin(const wn_figure_series *s, int64_t *at) {
   int64_t n = 0;
   if (s->count <= THIN_ABOVE) {
     for (; n < s->count; n++) at[n] = n;
+    return n;
+  }
+  if (s->points) {
+    for (; n < THIN_ABOVE; n++) at[n] = s->count * n / THIN_ABOVE;
     return n;
   }
   for (int64_t k = 0; k < STRETCHES; k++) {

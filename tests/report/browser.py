@@ -136,7 +136,9 @@ class Page:
 
     def key(self, name):
         for kind in ("rawKeyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", {"type": kind, "key": name, "code": name,
+            if name == "Enter" and kind == "rawKeyDown":
+                kind = "keyDown"  # with its character, which is what presses a button
+            self.call("Input.dispatchKeyEvent", {"type": kind, **({"text": "\r"} if kind == "keyDown" else {}), "key": name, "code": name,
                                                  "windowsVirtualKeyCode": {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40,
                                                                            "Home": 36, "End": 35, "Tab": 9, "Enter": 13}[name]})
 

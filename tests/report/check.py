@@ -83,6 +83,13 @@ def charts(page, folder, comparison):
     say = page.eval("document.querySelector('#loss .say').textContent")
     check("arrow keys read values out", "selective at 2: %s" % format(log[1]["loss"], ".6g") in say, say)
 
+    legend = page.eval("[...document.querySelectorAll('#memory-0 .legend button')].map(b => b.textContent)")
+    check("the legend names every line", legend == page.eval("winnow.charts['memory-0'].data.datasets.map(d => d.label)") and len(legend) > 6, legend)
+    for shown in (False, True):
+        page.eval("document.querySelectorAll('#memory-0 .legend button')[1].focus()")
+        page.key("Enter")
+        now = page.eval("[winnow.charts['memory-0'].isDatasetVisible(1), document.querySelectorAll('#memory-0 .legend button')[1].getAttribute('aria-pressed')]")
+        check("a key %s a line" % ("shows" if shown else "hides"), now == [shown, str(shown).lower()], now)
     results = json.load(open(comparison))["results"]
     table = page.eval(TABLE + "('memory-0')")
     ok = True
@@ -188,7 +195,8 @@ def ragged(page, folder):
     for i in (4, 9, 50, T - 1):
         page.eval("winnow.set({layer: 2, token: %d, head: -1})" % i)
         s = page.eval(STATE + "(0)")
-        told = ["layer %d: %s of %s" % (l, " + ".join(str(len(held(l, h, i))) for h in range(3)), " + ".join(map(str, BUDGETS[l]))) for l in range(3)]
+        tell = lambda a: "3 \u00d7 %d" % a[0] if len(set(a)) == 1 else " + ".join(map(str, a))
+        told = ["layer %d: %s of %s" % (l, tell([len(held(l, h, i)) for h in range(3)]), tell(BUDGETS[l])) for l in range(3)]
         check("row %d: the caches are the heads'" % i, s["cache"] == told, s["cache"], told)
         wide = page.eval("[...document.querySelectorAll('#text .cache li')].map(l => [...l.querySelectorAll('.bar')].map(b => [b.title, parseFloat(b.style.width), parseFloat(b.firstChild.style.width)]))")
         check("row %d: bars are as long as budgets and as full as caches" % i,

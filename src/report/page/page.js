@@ -84,9 +84,9 @@
         const data = [];
         for (let k = 0; k < y.length; k++)
           if (y[k] !== null && x[k] !== null && !(view.xlog && x[k] <= 0) && !(view.ylog && y[k] <= 0)) data.push({x: x[k], y: y[k], k});
-        const few = data.length <= 60;
-        return {label: s.name, data, borderColor: c, backgroundColor: f.bars ? c : c, borderWidth: f.bars ? 0 : s.points ? 0 : s.dash ? 2.5 : data.length > 300 ? 1 : 2, borderDash: dashes[s.dash || 0],
-          pointStyle: marks[s.dash || 0], pointRadius: s.points ? 3.5 : few ? (s.dash && f.series.length > 1 ? 4 : 2.5) : 0, pointHoverRadius: 5, pointHitRadius: 6,
+        const few = data.length <= 60, crowd = s.points && data.length > 300;
+        return {label: s.name, data, borderColor: c, backgroundColor: crowd ? c + '59' : c, borderWidth: f.bars ? 0 : s.points ? 0 : s.dash ? 2.5 : data.length > 300 ? 1 : 2, borderDash: dashes[s.dash || 0],
+          pointStyle: marks[s.dash || 0], pointRadius: crowd ? 2 : s.points ? 3.5 : few ? (s.dash && f.series.length > 1 ? 4 : 2.5) : 0, pointHoverRadius: 5, pointHitRadius: 6,
           showLine: !s.points, tension: 0, hidden: !!s.hidden, order: s.points ? 9 : -(s.dash || 0)};
       });
       for (const l of f.levels || []) {
@@ -102,7 +102,8 @@
       for (const v of values) if (v !== null && v > 0) (a = Math.min(a, v)), (b = Math.max(b, v));
       return a < b ? {min: a / (b / a) ** 0.02, max: b * (b / a) ** 0.02} : {};
     };
-    const cut = f.yMax ? +f.yMax.toPrecision(2) : 0;
+    // Only where something lies above: else the axis ends where the data does.
+    const beyond = f.yMax && f.series.some(s => s.y.some(v => v !== null && v > f.yMax)), cut = beyond ? +f.yMax.toPrecision(2) : 0;
     const scale = (label, log) => ({type: log ? 'logarithmic' : 'linear', title: {display: true, text: label, color: css('--soft')},
       ticks: {color: css('--soft'), maxRotation: 0, autoSkip: true, autoSkipPadding: 14, callback(v, k, all) {
         if (!log) return tick(v);
@@ -119,26 +120,29 @@
       if (['layer', 'head'].includes(f.x[view.axis].label)) (s.ticks.precision = 0), (s.offset = true);
       return Object.assign(s, range);
     };
-    // Boxes for bars, lines for lines; where points and lines stand together each its own.
-    const mixed = f.series.some(s => s.points);
-    const sign = (s, l) => {
-      const canvas = make('canvas', {width: 26, height: 10}), g = canvas.getContext('2d');
-      g.strokeStyle = g.fillStyle = l.strokeStyle;
-      if (s && s.points) g.arc(13, 5, 3.5, 0, 7), g.fill();
-      else g.setLineDash(l.lineDash || []), (g.lineWidth = 2), g.moveTo(0, 5), g.lineTo(26, 5), g.stroke();
+    // The legend: buttons below the chart, as many as there are, each showing or hiding its line.
+    const legend = make('ul', {class: 'legend', 'aria-label': 'lines of ' + f.title});
+    const sign = d => {
+      const canvas = make('canvas', {width: 26, height: 10, 'aria-hidden': 'true'}), g = canvas.getContext('2d');
+      g.strokeStyle = g.fillStyle = d.borderColor;
+      g.lineWidth = 2;
+      g.setLineDash(d.borderDash || []);
+      if (f.bars) g.fillRect(7, 0, 12, 10);
+      else if (d.showLine === false) g.arc(13, 5, 3.5, 0, 7), g.fill();
+      else g.moveTo(0, 5), g.lineTo(26, 5), g.stroke();
       return canvas;
     };
-    const legendLabels = () => ({color: css('--ink'), font: {size: 12}, boxWidth: f.bars ? 12 : 26, boxHeight: f.bars || mixed ? 8 : 0, usePointStyle: mixed, pointStyleWidth: 26,
-      generateLabels: c => {
-        const labels = Chart.defaults.plugins.legend.labels.generateLabels(c);
-        if (mixed) labels.forEach(l => (l.pointStyle = sign(f.series[l.datasetIndex], l)));
-        return labels;
-      }});
+    const fillLegend = () => legend.replaceChildren(...(c.data.datasets.length < 2 && !f.bars ? [] : c.data.datasets.map((d, i) =>
+      make('li', {}, make('button', {type: 'button', 'aria-pressed': String(c.isDatasetVisible(i)), onclick: e => {
+        c.setDatasetVisibility(i, !c.isDatasetVisible(i));
+        c.update('none');
+        e.currentTarget.setAttribute('aria-pressed', String(c.isDatasetVisible(i)));
+      }}, sign(d), d.label)))));
     const options = () => ({animation: false, responsive: true, maintainAspectRatio: false, parsing: false, normalized: true,
       interaction: {mode: f.bars ? 'index' : 'nearest', axis: 'x', intersect: false},
       scales: {x: whole(scale(f.x[view.axis].label, view.xlog), view.xlog ? bounds(f.series.flatMap(s => s.x[view.axis])) : {}),
         y: {...scale(f.y.label, view.ylog), ...(view.ylog ? bounds(f.series.flatMap(s => s.y)) : {}), ...(cut ? {max: cut} : {}), ...(f.bars && !view.ylog ? {beginAtZero: true} : {})}},
-      plugins: {legend: {display: sets().length > 1, position: 'bottom', labels: legendLabels()},
+      plugins: {legend: {display: false},
         tooltip: {callbacks: {title: items => f.x[view.axis].label + ' ' + short(items[0].parsed.x), label: c => c.dataset.label + ': ' + short(c.parsed.y) + beside(f.series[c.datasetIndex], c.raw)}}}});
     const box = make('div', {class: 'chart'}, canvas);
     place.append(box); // it takes its size from where it stands
@@ -151,7 +155,9 @@
       c.update('none');
       hidden.forEach((h, i) => { if (i < c.data.datasets.length) c.setDatasetVisibility(i, !h); });
       c.update('none');
+      fillLegend();
     };
+    fillLegend();
     redraw.add(again);
     f.again = again;
     const controls = make('div', {class: 'controls'});
@@ -184,7 +190,7 @@
       }).join('; ');
     });
     box.before(controls);
-    box.after(say, values(f));
+    box.after(legend, say, values(f));
   }
   const csv = f => 'series,' + f.x.map(x => quote(x.label)).join(',') + ',' + quote(f.y.label) + '\n' +
     f.series.map(s => s.y.map((y, k) => quote(s.name) + ',' + s.x.map(x => x[k] ?? '').join(',') + ',' + (y ?? '') + '\n').join('')).join('');
@@ -419,14 +425,15 @@
           (v.groups === 1 ? '' : head >= 0 ? ` by key-value head ${head}` : ` by any of ${v.groups} key-value heads, ${held - some} by all`) + (v.f ? `, ${masked} of them masked` : '') + (v.gone ? `, ${i + 1 - held} evicted` : '') + '.';
         cells.forEach((c, k) => {
           const n = v.groups > 1 ? each(k) : [v.held(k, i)], rooms = n.map((_, h) => v.room(k, h));
-          const tell = a => (a.length <= 4 ? a.join(' + ') : String(+(a.reduce((x, y) => x + y, 0) / a.length).toFixed(1)));
-          c.n.textContent = `layer ${k}: ${tell(n)} of ${tell(rooms)}` + (n.length > 4 ? ' a head' : '');
+          const tell = a => (a.length > 1 && a.every(x => x === a[0]) ? `${a.length} × ${a[0]}` : a.length <= 4 ? a.join(' + ') : `${a.length} × ${+(a.reduce((x, y) => x + y, 0) / a.length).toFixed(1)} (mean)`);
+          c.n.textContent = `layer ${k}: ${tell(n)} of ${tell(rooms)}`;
           c.fills.forEach((s, h) => {
             s.style.width = (100 * Math.min(1, n[h] / rooms[h])).toFixed(1) + '%';
             if (v.groups > 1) s.parentNode.title = `key-value head ${h}: ${n[h]} of ${rooms[h]}`;
           });
           c.li.classList.toggle('on', k === l);
         });
+        strip.style.height = v.layers * (v.groups === 1 ? 9 : v.layers * v.groups <= 160 ? 4 * v.groups + 4 : 9) + 'px';
         if (v.groups === 1) {
           paint(strip, v.layers * 4, v.T, (r, j) => (j > i ? 0 : v.goneAt(r >> 2, j) > i ? ((r & 3) === 3 ? 60 : 255) : 40), 'kept', 2048, false);
         } else { // rows of a layer: its heads; where those are too many, one as dark as many of them hold the token
@@ -552,7 +559,7 @@
     }}))];
     for (const s of all) {
       const rows = await s.rows();
-      const canvas = make('canvas', {class: 'strip last', role: 'img', 'aria-label': 'last row of F of ' + s.name});
+      const canvas = make('canvas', {class: 'strip last', style: `height:${18 * s.layers}px`, role: 'img', 'aria-label': 'last row of F of ' + s.name});
       const draw = () => paint(canvas, s.layers * 10, s.T, (r, j) => (r % 10 === 9 ? 0 : rows[Math.floor(r / 10)][j] * 255), 'masked', 2048, false);
       draw();
       redraw.add(draw);
