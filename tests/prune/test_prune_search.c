@@ -226,6 +226,40 @@ static void test_resume(void **state) {
   resumes(true);
 }
 
+/* A step that a target has forbidden leaves nothing that the lazy search goes on with: put further, it makes the
+ * evaluations that it would have made. */
+static void test_lazy_resume(void **state) {
+  (void)state;
+  static const char *const sets[] = {"model.attention.selective.enabled=true", "model.layers=4", "model.init_std=0.6",
+                                     "model.position=none"};
+  struct bench b;
+  wn_prune_curve whole, part;
+  bench_init(&b, sets, 4);
+  wn_prune_options o = options_of(&b, WN_POLICY_SELECTIVE);
+  double most = 0;
+  int stops = 0;
+  o.lazy = true;
+  must(b.ctx, search(&b, &o, "whole", false, &whole));
+  for (int64_t stop = 0; stop < whole.count - 1; stop++) {
+    char name[32];
+    most = fmax(most, whole.points[stop].search_loss);
+    if (stop < 2 || !(whole.points[stop + 1].search_loss > most + 1e-6)) continue; /* a target that forbids that step */
+    snprintf(name, sizeof name, "stopped-%d", (int)stop);
+    o.target = exp(most + 1e-9);
+    must(b.ctx, search(&b, &o, name, false, &part));
+    stops += part.end == WN_PRUNE_TARGET && part.count == stop + 1;
+    wn_prune_curve_clear(&part);
+    o.target = 1e30;
+    must(b.ctx, search(&b, &o, name, true, &part));
+    same_curves(name, &whole, &part);
+    for (int64_t i = 0; i < whole.count; i++) assert_int_equal(part.points[i].evaluations, whole.points[i].evaluations);
+    wn_prune_curve_clear(&part);
+  }
+  assert_true(stops >= 2);
+  wn_prune_curve_clear(&whole);
+  bench_clear(&b);
+}
+
 /* A child that kills itself at one of the places, resumed until it comes through; every third place. */
 static void test_kill(void **state) {
   (void)state;
@@ -435,9 +469,10 @@ static void test_compare(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_reuse),   cmocka_unit_test(test_positions), cmocka_unit_test(test_memory),
-      cmocka_unit_test(test_target),  cmocka_unit_test(test_resume),    cmocka_unit_test(test_kill),
-      cmocka_unit_test(test_hostile), cmocka_unit_test(test_long_only), cmocka_unit_test(test_compare)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_reuse),     cmocka_unit_test(test_positions),
+                                     cmocka_unit_test(test_memory),    cmocka_unit_test(test_target),
+                                     cmocka_unit_test(test_resume),    cmocka_unit_test(test_lazy_resume),
+                                     cmocka_unit_test(test_kill),      cmocka_unit_test(test_hostile),
+                                     cmocka_unit_test(test_long_only), cmocka_unit_test(test_compare)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
