@@ -206,6 +206,7 @@ static int read_policies(const struct analysis *a, const char *text, const char 
       wn_budgets_init(b);
       cli_policy_choices_apply(choices, b);
       b->policy = (wn_policy)p;
+      b->cache = wn_cache_format_resolve(a->ctx, a->model, b, WN_CACHE_AUTO); /* whose bytes are counted */
       if (wn_budgets_parse(a->ctx, config, spec, b) != WN_OK)
         return cli_error("--budgets %s: %s", spec, wn_context_error(a->ctx));
       b->policy = (wn_policy)p;

@@ -34,15 +34,26 @@ void cli_policy_choices_apply(const struct cli_policy_choices *choices, wn_budge
   budgets->per_kv_head = choices->per_kv_head;
 }
 
-int cli_budgets_load(wn_context *ctx, const struct cli_budgets *given, const wn_model_config *config, wn_budgets *out) {
+static wn_cache_format format_of(wn_context *ctx, const struct cli_budgets *given, const wn_model *model,
+                                 const wn_budgets *budgets) {
+  wn_cache_format format = WN_CACHE_AUTO;
+  for (int f = 0; f < WN_CACHE_COUNT; f++)
+    if (!strcmp(given->cache, wn_cache_format_name((wn_cache_format)f))) format = (wn_cache_format)f;
+  return wn_cache_format_resolve(ctx, model, budgets, format);
+}
+
+int cli_budgets_load(wn_context *ctx, const struct cli_budgets *given, const wn_model *model, wn_budgets *out) {
+  const wn_model_config *config = wn_model_config_get(model);
   wn_budgets_init(out);
+  out->cache_positions = given->cache_positions;
+  out->cache = format_of(ctx, given, model, out);
   if (!given->spec) return 0;
   cli_policy_choices_apply(&given->choices, out);
-  out->cache_positions = given->cache_positions;
   const size_t policy = given->policy ? strlen(given->policy) : 0;
   if (policy) cli_policy_named(given->policy, policy, &out->policy); /* bytes are counted for it */
   wn_status status = wn_budgets_parse(ctx, config, given->spec, out);
   if (policy) cli_policy_named(given->policy, policy, &out->policy);
   if (status == WN_OK) status = wn_budgets_check(ctx, out, config);
+  out->cache = format_of(ctx, given, model, out); /* a file may want positions by place */
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }

@@ -24,10 +24,10 @@ struct cli_budgets {
   const char *spec, *policy; /* NULL: not given */
   struct cli_policy_choices choices;
   bool cache_positions;
-  bool half; /* of CLI_HALF_CACHE_OPTION */
+  const char *cache; /* of CLI_CACHE_OPTION */
 };
 #define CLI_BUDGETS_DEFAULTS                                                                                           \
-  { .choices = CLI_POLICY_CHOICES_DEFAULTS }
+  { .choices = CLI_POLICY_CHOICES_DEFAULTS, .cache = "auto" }
 /* clang-format off */
 #define CLI_POLICY_CHOICES_OPTIONS(c)                                                                                 \
   {.name = "sinks", .type = CLI_INT, .out = &(c)->sinks, .metavar = "N", .min = 0, .max = 1 << 20,                    \
@@ -46,14 +46,15 @@ struct cli_budgets {
   CLI_POLICY_CHOICES_OPTIONS(&(b)->choices),                                                                          \
   {.name = "cache-positions", .type = CLI_FLAG, .out = &(b)->cache_positions,                                         \
    .help = "streaming: positions are places in the cache"}
-#define CLI_HALF_CACHE_OPTION(b)                                                                                      \
-  {.name = "half-cache", .type = CLI_FLAG, .out = &(b)->half,                                                         \
-   .help = "keys and values in half floats: half the bytes"}
+#define CLI_CACHE_OPTION(b)                                                                                           \
+  {.name = "cache", .type = CLI_STRING, .out = &(b)->cache, .metavar = "FORMAT", .choices = "auto|float|half",        \
+   .help = "of keys and values; auto: half floats, half the bytes, where the model's file has 16 bits a weight or fewer"}
 /* clang-format on */
 
 /* Usage that makes no sense: CLI_GO or 2. */
 int cli_budgets_check(const char *command, const struct cli_budgets *given);
-/* Without --budgets none (layers 0). 0, or the exit code after reporting. wn_budgets_clear the result. */
-int cli_budgets_load(wn_context *ctx, const struct cli_budgets *given, const wn_model_config *config, wn_budgets *out);
+/* Without --budgets none (layers 0); out->cache is what the cache's format comes to in either case. 0, or the exit code
+ * after reporting. wn_budgets_clear the result. */
+int cli_budgets_load(wn_context *ctx, const struct cli_budgets *given, const wn_model *model, wn_budgets *out);
 
 #endif

@@ -345,8 +345,8 @@ static int bench_train(int argc, char **argv) {
 
 /* ---- decode ---- */
 
-static int decode_at(struct bench *b, wn_model *model, const wn_budgets *budgets, bool half, int64_t batch,
-                     int64_t length, json_t *results) {
+static int decode_at(struct bench *b, wn_model *model, const wn_budgets *budgets, int64_t batch, int64_t length,
+                     json_t *results) {
   const wn_model_config *config = wn_model_config_get(model);
   int64_t V = config->vocab_size;
   size_t n = (size_t)(batch * length);
@@ -362,7 +362,7 @@ static int decode_at(struct bench *b, wn_model *model, const wn_budgets *budgets
     random_tokens(prompt, n, V, &seed);
     int64_t total = b->warmup + b->repeats;
     const wn_session_options options = {
-        .sequences = batch, .capacity = length + total, .budgets = budgets, .half = half};
+        .sequences = batch, .capacity = length + total, .budgets = budgets, .cache = budgets->cache};
     wn_status status = wn_session_create_with(b->ctx, model, &options, &session);
     double start = cli_seconds();
     if (status == WN_OK) status = wn_session_feed(b->ctx, session, prompt, length, 0, logits);
@@ -435,7 +435,7 @@ static int bench_decode(int argc, char **argv) {
        .min = 1,
        .max = 4096},
       CLI_BUDGETS_OPTIONS(&given),
-      CLI_HALF_CACHE_OPTION(&given),
+      CLI_CACHE_OPTION(&given),
       BENCH_OPTIONS(&b)};
   const struct cli_spec spec = {.command = "winnow bench decode",
                                 .summary = "Times token-by-token decoding behind prompts of several lengths.",
@@ -461,7 +461,7 @@ static int bench_decode(int argc, char **argv) {
     if (!code) status = wn_model_create(b.ctx, &recipe.model, recipe.train.seed, &model);
   }
   if (!code && status != WN_OK) code = cli_fail(b.ctx, status);
-  if (!code) code = cli_budgets_load(b.ctx, &given, wn_model_config_get(model), &budgets);
+  if (!code) code = cli_budgets_load(b.ctx, &given, model, &budgets);
   json_t *results = json_array();
   if (!code && !b.common.json)
     printf("decode, %s parameters, batch %" PRId64 ", %d threads, %s\n",
@@ -473,7 +473,7 @@ static int bench_decode(int argc, char **argv) {
     if (end == p || length < 1 || length > 1 << 24 || (*end && *end != ','))
       code = cli_usage_error(spec.command, "--contexts: \"%s\" is not a list of lengths", contexts);
     else
-      code = decode_at(&b, model, &budgets, given.half, batch, length, results);
+      code = decode_at(&b, model, &budgets, batch, length, results);
     p = *end ? end + 1 : NULL;
   }
   if (!code && b.common.json) {
@@ -481,6 +481,7 @@ static int bench_decode(int argc, char **argv) {
     json_object_set_new(j, "model", model_json(b.ctx, model));
     json_object_set_new(j, "parameters", json_integer((json_int_t)wn_model_parameter_count(model)));
     json_object_set_new(j, "batch", json_integer(batch));
+    json_object_set_new(j, "cache", json_string(wn_cache_format_name(budgets.cache)));
     if (budgets.layers > 0) {
       json_object_set_new(j, "policy", json_string(wn_policy_name(budgets.policy)));
       json_object_set_new(j, "budget_tokens", json_integer(wn_budgets_total(&budgets)));

@@ -305,7 +305,7 @@ static int open_chat(struct chat *c, struct request *r) {
                      config->context, r->context);
   c->logits = calloc((size_t)config->vocab_size, sizeof *c->logits);
   if (!c->logits) return cli_error("out of memory");
-  return cli_session_open(c->ctx, &r->load, &c->in, r->context, &c->session);
+  return cli_session_open(c->ctx, &c->in, r->context, &c->session);
 }
 
 static void close_chat(struct chat *c) {
@@ -340,7 +340,7 @@ int cmd_chat(int argc, char **argv) {
                                        CLI_SAMPLING_OPTIONS(&r.sampling),
                                        CLI_ATTENTION_OPTIONS(&r.load.attention),
                                        CLI_BUDGETS_OPTIONS(&r.load.budgets),
-                                       CLI_HALF_CACHE_OPTION(&r.load.budgets),
+                                       CLI_CACHE_OPTION(&r.load.budgets),
                                        CLI_COMMON_OPTIONS(&r.common)};
   const struct cli_spec spec = {
       .command = "winnow chat",

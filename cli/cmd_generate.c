@@ -137,7 +137,7 @@ static int prepare(wn_context *ctx, struct request *r, struct run *g, const char
   if (!g->drawn || !g->logits) return cli_error("out of memory");
   int64_t capacity = fed + g->limit;
   if (config->position == WN_POS_LEARNED && capacity > config->context) capacity = config->context;
-  code = cli_session_open(ctx, &r->load, &g->in, capacity, &g->session);
+  code = cli_session_open(ctx, &g->in, capacity, &g->session);
   if (code) return code;
   const wn_status status = g->encodes ? cli_spans_stream(ctx, &g->spans, g->in.tok, g->ids, g->prompt_count, &g->stream)
                                       : wn_text_stream_create(ctx, g->in.tok, &g->stream);
@@ -236,6 +236,7 @@ static int report(wn_context *ctx, const struct request *r, const struct run *g)
       json_object_set_new(j, "policy", json_string(wn_policy_name(g->in.budgets.policy)));
       json_object_set_new(j, "budget_tokens", json_integer(wn_budgets_total(&g->in.budgets)));
     }
+    json_object_set_new(j, "cache", json_string(wn_cache_format_name(g->in.budgets.cache)));
     json_object_set_new(j, "kv_bytes", json_integer((json_int_t)wn_session_kv_bytes(g->session)));
     json_object_set_new(j, "peak_resident_bytes", json_integer((json_int_t)cli_peak_resident()));
     if (!code) return cli_print_json(j);
@@ -378,7 +379,7 @@ int cmd_generate(int argc, char **argv) {
        .help = "the prompt is a message: the model's chat template stands around it"},
       CLI_DIALOGUE_OPTIONS(&r.dialogue),
       CLI_BUDGETS_OPTIONS(&r.load.budgets),
-      CLI_HALF_CACHE_OPTION(&r.load.budgets),
+      CLI_CACHE_OPTION(&r.load.budgets),
       CLI_COMMON_OPTIONS(&r.common)};
   const struct cli_spec spec = {.command = "winnow generate",
                                 .summary =

@@ -163,7 +163,7 @@ static int budgets_of(struct report *r, struct report_input *in) {
   if (!given.spec) return 0;
   /* Numbers say nothing about the policy; a file does. */
   if (!given.policy && !c->attention.selective.enabled && !cli_exists(given.spec)) given.policy = "h2o";
-  const int code = cli_budgets_load(r->ctx, &given, c, &in->budgets);
+  const int code = cli_budgets_load(r->ctx, &given, in->loaded, &in->budgets);
   in->has_budgets = !code;
   return code;
 }

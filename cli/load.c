@@ -16,7 +16,7 @@ int cli_load(wn_context *ctx, const char *command, const struct cli_common *comm
       cli_note(common, "no tokenizer: no control tokens");
   }
   if (!code) code = cli_attention_apply(ctx, command, &asked->attention, out->model, out->tok);
-  return code ? code : cli_budgets_load(ctx, &asked->budgets, config, &out->budgets);
+  return code ? code : cli_budgets_load(ctx, &asked->budgets, out->model, &out->budgets);
 }
 
 void cli_loaded_clear(struct cli_loaded *loaded) {
@@ -26,10 +26,9 @@ void cli_loaded_clear(struct cli_loaded *loaded) {
   *loaded = (struct cli_loaded){0};
 }
 
-int cli_session_open(wn_context *ctx, const struct cli_loading *asked, const struct cli_loaded *loaded,
-                     int64_t capacity, wn_session **out) {
+int cli_session_open(wn_context *ctx, const struct cli_loaded *loaded, int64_t capacity, wn_session **out) {
   const wn_session_options options = {
-      .sequences = 1, .capacity = capacity, .budgets = &loaded->budgets, .half = asked->budgets.half};
+      .sequences = 1, .capacity = capacity, .budgets = &loaded->budgets, .cache = loaded->budgets.cache};
   const wn_status status = wn_session_create_with(ctx, loaded->model, &options, out);
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }

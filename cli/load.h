@@ -26,8 +26,7 @@ struct cli_loaded {
 int cli_load(wn_context *ctx, const char *command, const struct cli_common *common, struct cli_loading *asked,
              bool needs_tokenizer, struct cli_loaded *out);
 void cli_loaded_clear(struct cli_loaded *loaded);
-/* A session of one sequence with its budgets and cache. 0, or the exit code after reporting. */
-int cli_session_open(wn_context *ctx, const struct cli_loading *asked, const struct cli_loaded *loaded,
-                     int64_t capacity, wn_session **out);
+/* A session of one sequence with its budgets and its cache's format. 0, or the exit code after reporting. */
+int cli_session_open(wn_context *ctx, const struct cli_loaded *loaded, int64_t capacity, wn_session **out);
 
 #endif

@@ -26,6 +26,18 @@ typedef enum wn_policy {
 #define WN_POLICY_COUNT 6
 const char *wn_policy_name(wn_policy policy);
 
+/* What the keys and values in a cache are kept as. */
+typedef enum wn_cache_format {
+  WN_CACHE_FLOAT, /* "float": as the model computes them */
+  WN_CACHE_HALF,  /* "half": in half floats: half the bytes, and of each number 11 bits; beyond 65504 it is infinite. F32
+                     models on the cpu backend with AVX2, heads of at most 256; not with strides, the square-root mask,
+                     thresholds, exclusive attention, positions by place: WN_ERR_UNSUPPORTED names what stands in the way */
+  WN_CACHE_AUTO   /* "auto": half where the model's matrices came from a file in 16 bits or fewer and nothing stands in the
+                     way, else float */
+} wn_cache_format;
+#define WN_CACHE_COUNT 3
+const char *wn_cache_format_name(wn_cache_format format);
+
 /* Budgets of every layer. Owns `tokens` and `head_tokens`; a zero wn_budgets means none. */
 typedef struct wn_budgets {
   wn_policy policy;
@@ -35,6 +47,7 @@ typedef struct wn_budgets {
   int64_t *head_tokens;/* [layers,heads], each >= 1: budgets of single heads, for policies that decide for each of them
                           (per_kv_head, or "selective" with a selection for each). tokens[l] is the layer's largest */
   bool per_kv_head;    /* h2o, tova, random: each key-value head evicts for itself */
+  wn_cache_format cache; /* of the cache whose bytes wn_budgets_parse counts; not AUTO, not saved; default float */
   int64_t sinks;       /* streaming: tokens kept for ever, of a budget of K at most K-1; default 4 */
   bool cache_positions;/* streaming: a token's position is its place in the cache, as the paper has it; default false: in the
                           text. Needs rotary or relative positions */
@@ -85,12 +98,13 @@ typedef struct wn_session_options {
   int64_t sequences;         /* B in step */
   int64_t capacity;          /* the longest text; 0: the model's context and memory */
   const wn_budgets *budgets; /* NULL: nothing is evicted */
-  bool half;                 /* keys and values are kept in half floats: half the bytes, and of each number 11 bits; beyond
-                                65504 it is infinite. F32 models on the cpu backend with AVX2, heads of at most 256; not with
-                                strides, the square-root mask, thresholds, exclusive attention, positions by place:
-                                WN_ERR_UNSUPPORTED */
+  wn_cache_format cache;     /* default WN_CACHE_FLOAT */
 } wn_session_options;
 wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_session_options *options, wn_session **out);
+/* What `format` stands for with this model under these budgets (NULL: none), of which cache_positions counts:
+ * WN_CACHE_FLOAT or WN_CACHE_HALF. */
+wn_cache_format wn_cache_format_resolve(const wn_context *ctx, const wn_model *model, const wn_budgets *budgets,
+                                        wn_cache_format format);
 
 WN_API_END
 #endif

@@ -205,6 +205,7 @@ static wn_status from_bytes(wn_context *ctx, const wn_model_config *c, const cha
     size_t each;
     struct wn_kv_shape shape;
     wn_kv_shape_of(c, 1, middle, WN_F32, out, &shape);
+    shape.half = out->cache == WN_CACHE_HALF;
     if (wn_kv_shape_bytes(&shape, &each) && (double)each * (double)c->layers <= bytes)
       low = middle;
     else

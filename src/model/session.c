@@ -121,21 +121,47 @@ static wn_status measure(struct wn_session *s, size_t *need) {
   return WN_OK;
 }
 
-static wn_status check_half(wn_context *ctx, const struct wn_model *model, const wn_budgets *budgets) {
+const char *wn_cache_format_name(wn_cache_format format) {
+  static const char *const names[WN_CACHE_COUNT] = {"float", "half", "auto"};
+  return (unsigned)format < WN_CACHE_COUNT ? names[format] : "unknown";
+}
+
+/* What stands in the way of half floats; NULL: nothing. */
+static const char *not_with_half(const wn_context *ctx, const struct wn_model *model, const wn_budgets *budgets) {
   const wn_attention_config *a = &model->config.attention;
-  const bool by_place = budgets && budgets->layers > 0 && budgets->cache_positions;
+  const bool by_place = budgets && budgets->cache_positions;
   const bool reference = !strcmp(model->backend->name, "ref") || ctx->isa == WN_ISA_REF;
-  const char *why = model->dtype != WN_F32                ? "a model in F64"
-                    : reference                           ? "the reference's operations"
-                    : model->config.head_size > WN_HALF_D ? "heads of more than 256"
-                    : a->strided > 0                      ? "strided attention"
-                    : a->root.enabled                     ? "the square-root mask"
-                    : a->threshold.enabled                ? "a threshold"
-                    : a->exclusive.enabled                ? "exclusive attention"
-                    : by_place                            ? "positions by place in the cache"
-                                                          : NULL;
+  return model->dtype != WN_F32                ? "a model in F64"
+         : reference                           ? "the reference's operations"
+         : model->config.head_size > WN_HALF_D ? "heads of more than 256"
+         : a->strided > 0                      ? "strided attention"
+         : a->root.enabled                     ? "the square-root mask"
+         : a->threshold.enabled                ? "a threshold"
+         : a->exclusive.enabled                ? "exclusive attention"
+         : by_place                            ? "positions by place in the cache"
+                                               : NULL;
+}
+
+static bool has_packed(const struct wn_model *model) {
+  for (int i = 0; i < model->table.count; i++)
+    if (model->table.rows[i].packed.count) return true;
+  return false;
+}
+
+wn_cache_format wn_cache_format_resolve(const wn_context *ctx, const wn_model *model, const wn_budgets *budgets,
+                                        wn_cache_format format) {
+  if (format != WN_CACHE_AUTO) return format;
+  return has_packed(model) && !not_with_half(ctx, model, budgets) ? WN_CACHE_HALF : WN_CACHE_FLOAT;
+}
+
+static wn_status choose_format(struct wn_session *s, const wn_session_options *options) {
+  const wn_budgets *budgets = options->budgets && options->budgets->layers > 0 ? options->budgets : NULL;
+  if ((unsigned)options->cache >= WN_CACHE_COUNT)
+    return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: cache format %d is unknown", (int)options->cache);
+  s->half = wn_cache_format_resolve(s->ctx, s->model, budgets, options->cache) == WN_CACHE_HALF;
+  const char *why = s->half ? not_with_half(s->ctx, s->model, budgets) : NULL;
   if (!why) return WN_OK;
-  return wn_fail(ctx, WN_ERR_UNSUPPORTED, "a cache in half floats does not go with %s", why);
+  return wn_fail(s->ctx, WN_ERR_UNSUPPORTED, "a cache in half floats does not go with %s", why);
 }
 
 wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, wn_session **out) {
@@ -168,17 +194,16 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
       wn_policy_groups(budgets, c->kv_heads, wn_attention_selections(&c->attention, c->kv_heads)) > 1)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED,
                    "session: a threshold's control tokens under budgets of each key-value head");
-  if (options->half) WN_TRY(check_half(ctx, model, budgets));
   void *memory;
   WN_TRY(wn_alloc(ctx, "session", sizeof(struct wn_session), &memory));
   struct wn_session *s = memory;
   s->ctx = ctx;
   s->model = model;
   s->B = B;
-  s->half = options->half;
   s->capacity = capacity;
   s->piece = capacity < PIECE ? capacity : PIECE;
   wn_status status;
+  WN_TRY_GOTO(choose_format(s, options), fail);
   WN_TRY_GOTO(plan(ctx, s), fail);
   WN_TRY_GOTO(wn_arena_allocate(ctx, &s->arena, "a session"), fail);
   if (budgets && budgets->layers > 0) WN_TRY_GOTO(wn_budgets_copy(ctx, budgets, &s->budgets), fail);

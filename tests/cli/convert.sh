@@ -22,6 +22,12 @@ cmp -s whole/model.safetensors whole-again/model.safetensors && pass "there and 
   fail "there and back, to the bit"
 json "convert: a trained model in 8 bits" '.bytes > 10000' convert whole whole-q8.gguf --to winnow-gguf --type q8_0
 json "8 bits cost little" "(.loss - $loss | fabs) < 0.05" eval --model whole-q8.gguf --data data/val.bin
+packed=(generate --model whole-q8.gguf --prompt "The cat" --tokens 12 --temperature 0)
+bytes=$("$winnow" "${packed[@]}" --cache float --json --quiet | jq .kv_bytes)
+json "the cache of a file in 8 bits holds half floats" ".kv_bytes < $bytes and .cache == \"half\"" "${packed[@]}"
+json "but not with what they do not go with" '.cache == "float"' "${packed[@]}" --attention threshold.tau=0.9
+json "budgets in bytes are those of the cache in use" '.kv_bytes <= 8192 and .kv_bytes > 6500 and .cache == "half"' \
+  "${packed[@]}" --budgets 8KiB
 refuses "convert: selective attention is not llama.cpp's" 1 'attention\.selective' convert whole no.gguf
 refuses "convert: what is there stays" 1 'already holds a model' convert "$golden/llama" from-llama
 refuses "convert: 8 bits need GGUF" 1 'Q8_0 needs GGUF' convert from-llama no --type q8_0

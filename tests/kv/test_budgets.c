@@ -101,16 +101,19 @@ static void bytes_are_those_of_the_cache(void **state) {
     c.attention.selective.enabled = selective;
     static const char *const texts[] = {"64KiB", "64kB", "1.5MiB", "5000B"};
     static const double bytes[] = {65536, 64000, 1.5 * 1048576, 5000};
-    for (int i = 0; i < 4; i++) {
+    for (int n = 0; n < 8; n++) {
+      const int i = n / 2;
       wn_budgets b;
       wn_budgets_init(&b);
       b.policy = selective ? WN_POLICY_SELECTIVE : WN_POLICY_WINDOW;
+      b.cache = n % 2 ? WN_CACHE_HALF : WN_CACHE_FLOAT;
       assert_ok(ctx, wn_budgets_parse(ctx, &c, texts[i], &b));
       for (int more = 0; more < 2; more++) {
         struct wn_kv_shape shape;
         struct wn_kv_cache cache;
         wn_memory_info before, after;
         wn_kv_shape_of(&c, 1, b.tokens[0] + more, WN_F32, &b, &shape);
+        shape.half = n % 2;
         wn_memory_info_get(&before);
         assert_ok(ctx, wn_kv_cache_init(ctx, &shape, &cache));
         wn_memory_info_get(&after);

@@ -155,8 +155,10 @@ static void test_half_cache(void **state) {
     size_t bytes[2];
     for (int half = 0; half < 2; half++) {
       wn_session *session = NULL;
-      const wn_session_options options = {
-          .sequences = 2, .capacity = T, .budgets = evicting ? &budgets : NULL, .half = half};
+      const wn_session_options options = {.sequences = 2,
+                                          .capacity = T,
+                                          .budgets = evicting ? &budgets : NULL,
+                                          .cache = half ? WN_CACHE_HALF : WN_CACHE_FLOAT};
       OK(ctx, wn_session_create_with(ctx, model, &options, &session));
       assert_non_null(logits[half] = malloc((size_t)(2 * V) * sizeof(float)));
       int32_t ids[32];
@@ -181,10 +183,55 @@ static void test_half_cache(void **state) {
   c.attention.threshold.enabled = true, c.attention.threshold.tau = 0.9;
   model = model_of(ctx, &c, WN_F32);
   wn_session *session = NULL;
-  const wn_session_options options = {.sequences = 1, .half = true};
+  const wn_session_options options = {.sequences = 1, .cache = WN_CACHE_HALF};
   assert_refused(ctx, wn_session_create_with(ctx, model, &options, &session), WN_ERR_UNSUPPORTED, "with a threshold");
   wn_model_destroy(model);
   wn_context_destroy(ctx);
+}
+
+/* "auto": half where the file's matrices are packed and nothing stands in the way. */
+static void test_cache_format(void **state) {
+  (void)state;
+  for (int n = 0; n < 2; n++) {
+    wn_context *ctx = context_of(n ? "ref" : "cpu", 1);
+    struct pair p;
+    make(&p, ctx, true);
+    size_t bytes[2][WN_CACHE_COUNT];
+    for (int packed = 0; packed < 2; packed++)
+      for (int f = 0; f < WN_CACHE_COUNT; f++) {
+        wn_session *session = NULL;
+        const wn_session_options options = {.sequences = 1, .cache = (wn_cache_format)f};
+        struct wn_model *model = packed ? p.packed : p.dense;
+        if (n && f == WN_CACHE_HALF) {
+          assert_refused(ctx, wn_session_create_with(ctx, model, &options, &session), WN_ERR_UNSUPPORTED,
+                         "the reference's operations");
+          continue;
+        }
+        OK(ctx, wn_session_create_with(ctx, model, &options, &session));
+        bytes[packed][f] = wn_session_kv_bytes(session);
+        wn_session_destroy(session);
+      }
+    assert_int_equal(bytes[0][WN_CACHE_AUTO], bytes[0][WN_CACHE_FLOAT]);
+    assert_int_equal(bytes[1][WN_CACHE_AUTO], n ? bytes[1][WN_CACHE_FLOAT] : bytes[1][WN_CACHE_HALF]);
+    if (!n) assert_int_equal(2 * bytes[1][WN_CACHE_HALF], bytes[1][WN_CACHE_FLOAT]);
+    if (!n) { /* what stands in the way: asked for, refused by name; else float */
+      wn_budgets budgets;
+      wn_budgets_init(&budgets);
+      budgets.policy = WN_POLICY_STREAMING, budgets.sinks = 1, budgets.cache_positions = true;
+      assert_ok(ctx, wn_budgets_parse(ctx, wn_model_config_get(p.packed), "6", &budgets));
+      assert_int_equal(wn_cache_format_resolve(ctx, p.packed, NULL, WN_CACHE_AUTO), WN_CACHE_HALF);
+      assert_int_equal(wn_cache_format_resolve(ctx, p.packed, &budgets, WN_CACHE_AUTO), WN_CACHE_FLOAT);
+      wn_session *session = NULL;
+      wn_session_options options = {.sequences = 1, .budgets = &budgets, .cache = WN_CACHE_HALF};
+      assert_refused(ctx, wn_session_create_with(ctx, p.packed, &options, &session), WN_ERR_UNSUPPORTED,
+                     "positions by place");
+      options.cache = (wn_cache_format)WN_CACHE_COUNT;
+      assert_refused(ctx, wn_session_create_with(ctx, p.packed, &options, &session), WN_ERR_ARGUMENT, "format 3");
+      wn_budgets_clear(&budgets);
+    }
+    clear(&p);
+    wn_context_destroy(ctx);
+  }
 }
 
 static void test_refused(void **state) {
@@ -236,10 +283,8 @@ static void test_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_ref),
-      cmocka_unit_test(test_cpu),
-      cmocka_unit_test(test_half_cache),
-      cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_ref),          cmocka_unit_test(test_cpu),     cmocka_unit_test(test_half_cache),
+      cmocka_unit_test(test_cache_format), cmocka_unit_test(test_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
