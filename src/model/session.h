@@ -30,6 +30,13 @@ struct wn_session_block {
   void *row;     /* [the largest budget] their F */
 };
 
+/* The same where positions are places in the cache (session_places.c). */
+struct wn_session_places {
+  void *q, *y;            /* [B,rows,H,D] queries of the sinks, and what the sinks give */
+  void *lse, *lse_sinks;  /* [B,H,rows] */
+  int32_t *positions;     /* [the largest budget + rows] */
+};
+
 /* Keys and values of an encoder's states (session_encode.c). S 0: nothing has been encoded. */
 struct wn_session_inputs {
   int64_t S;
@@ -68,7 +75,9 @@ struct wn_session {
   void *stage_memory;
   int32_t *slots;           /* [B,P,stage's capacity] */
   bool blocks_of_rows;      /* under the budgets a piece of a prompt runs as blocks (session_prefill.c) */
+  bool place_blocks;        /* or as blocks by place (session_places.c) */
   struct wn_session_block block;
+  struct wn_session_places place_block;
   int64_t largest; /* budget of a cache */
   void *mass;      /* [B,P,the largest budget]; of a part, from its first head's on */
   void *turned;    /* [B,the largest budget,Hkv,D], with cache_positions: keys rotated by place */
@@ -97,5 +106,8 @@ void wn_session_unstage(struct wn_session *s, struct wn_kv_cache *cache, int64_t
 bool wn_session_takes_blocks(const struct wn_session *s);
 wn_status wn_session_attend_blocks(struct wn_run *run, struct wn_session *s, int64_t part,
                                    const struct wn_attention *op, const struct wn_kv_rows *rows);
+bool wn_session_takes_place_blocks(const struct wn_session *s);
+wn_status wn_session_attend_place_blocks(struct wn_run *run, struct wn_session *s, int64_t part,
+                                         const struct wn_attention *op, const struct wn_kv_rows *rows);
 
 #endif

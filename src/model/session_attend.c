@@ -66,12 +66,14 @@ static wn_status shared(wn_context *ctx, struct wn_session *s) {
   int64_t budget = 0, slots = 0;
   size_t stage = 0;
   s->blocks_of_rows = s->budgets.layers > 0 && wn_session_takes_blocks(s);
+  s->place_blocks = s->budgets.layers > 0 && wn_session_takes_place_blocks(s);
+  const bool any_blocks = s->blocks_of_rows || s->place_blocks;
   for (int64_t i = 0; i < s->first[c->layers]; i++) {
     struct wn_kv_shape shape = s->caches[i].shape;
     const enum wn_session_kind kind = s->parts[i].kind;
     size_t bytes;
     if (kind == WN_LAYER_BUDGET && shape.capacity > budget) budget = shape.capacity;
-    if (kind == WN_LAYER_WHOLE || (kind == WN_LAYER_BUDGET && !s->blocks_of_rows)) continue;
+    if (kind == WN_LAYER_WHOLE || (kind == WN_LAYER_BUDGET && !any_blocks)) continue;
     shape.capacity += kind == WN_LAYER_TRIMMED ? s->piece : (int64_t)rows;
     if (!wn_kv_shape_bytes(&shape, &bytes) || shape.capacity > INT64_MAX / 8 / shape.groups)
       return wn_fail(ctx, WN_ERR_ARGUMENT, "session: a stage of %lld tokens does not fit in memory",
@@ -81,6 +83,7 @@ static wn_status shared(wn_context *ctx, struct wn_session *s) {
   }
   s->largest = budget;
   const bool places = budget > 0 && s->budgets.cache_positions, blocks = budget > 0 && s->blocks_of_rows;
+  const bool by_place = budget > 0 && s->place_blocks;
   const bool sums = budget > 0 && wn_policy_row(s->budgets.policy)->weights == WN_WEIGHTS_SUM;
   const bool selects = blocks && wn_policy_row(s->budgets.policy)->needs_selective;
   const size_t K = (size_t)budget;
@@ -101,6 +104,11 @@ static wn_status shared(wn_context *ctx, struct wn_session *s) {
       {"slots held", blocks, K, 1, sizeof(int32_t), (void **)&s->block.held},
       {"positions held", blocks, K, 1, sizeof(int32_t), (void **)&s->block.at},
       {"scores held", selects, K, 1, element, &s->block.row},
+      {"queries of the sinks", by_place, B * rows, (size_t)c->heads * D, element, &s->place_block.q},
+      {"outputs of the sinks", by_place, B * rows, (size_t)c->heads * D, element, &s->place_block.y},
+      {"weights of the recent", by_place, B * rows, (size_t)c->heads, element, &s->place_block.lse},
+      {"weights of the sinks", by_place, B * rows, (size_t)c->heads, element, &s->place_block.lse_sinks},
+      {"positions by place", by_place, K + rows, 1, sizeof(int32_t), (void **)&s->place_block.positions},
   };
   for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
     size_t n;
@@ -152,6 +160,11 @@ void wn_session_caches_clear(struct wn_session *s) {
   wn_free(s->block.gone);
   wn_free(s->block.held);
   wn_free(s->block.at);
+  wn_free(s->place_block.q);
+  wn_free(s->place_block.y);
+  wn_free(s->place_block.lse);
+  wn_free(s->place_block.lse_sinks);
+  wn_free(s->place_block.positions);
   wn_budgets_clear(&s->reach);
   wn_budgets_clear(&s->budgets);
 }
@@ -329,13 +342,15 @@ static wn_status attend_part(struct wn_run *run, struct wn_session *s, int64_t p
   struct wn_kv_cache *cache = &s->caches[part];
   const enum wn_session_kind kind = s->parts[part].kind;
   const int64_t K = cache->shape.capacity, T = run->T;
-  const bool budget = kind == WN_LAYER_BUDGET, block = T >= BLOCK_FROM && s->blocks_of_rows;
+  const bool budget = kind == WN_LAYER_BUDGET, by_place = budget && s->budgets.cache_positions;
+  const bool block = T >= BLOCK_FROM && (by_place ? s->place_blocks : s->blocks_of_rows);
   if (run->measuring) {
     cache->seen = full ? s->capacity : 0;
     cache->count = !full ? 0 : kind == WN_LAYER_WHOLE ? K - T : T == 1 || (budget && !block) ? K - 1 : K;
   }
   if (kind == WN_LAYER_WHOLE) return attend_whole(run, s, cache, op, rows);
   if (budget && !block) return attend_rows(run, s, part, op, rows);
+  if (by_place) return wn_session_attend_place_blocks(run, s, part, op, rows);
   const bool weights = budget && wn_policy_row(s->budgets.policy)->weights != WN_WEIGHTS_NONE;
   if ((run->measuring ? !full : cache->seen + T <= K) && !weights) return attend_whole(run, s, cache, op, rows);
   if (budget) return wn_session_attend_blocks(run, s, part, op, rows);

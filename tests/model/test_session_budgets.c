@@ -372,21 +372,26 @@ static void test_long_prompts(void **state) {
     int model;
     wn_policy policy;
     int64_t K;
-    const char *attention; /* instead of the model's */
-    bool heads;            /* a budget for each key-value head */
-  } rows[] = {{7, WN_POLICY_SELECTIVE, 40, NULL, false},
-              {12, WN_POLICY_SELECTIVE, 130, NULL, false},
-              {1, WN_POLICY_STREAMING, 33, NULL, false},
-              {1, WN_POLICY_RANDOM, 64, NULL, false},
-              {1, WN_POLICY_WINDOW, N, "{\"window\":70,\"sinks\":1}", false}, /* trimmed */
-              {1, WN_POLICY_WINDOW, N, "{\"span\":{\"limit\":90,\"ramp\":8,\"init\":0.5},\"selective\":{}}", false},
-              {1, WN_POLICY_SELECTIVE, 50, "{\"window\":45,\"selective\":{},\"threshold\":{\"tau\":0.9}}", false},
-              {1, WN_POLICY_H2O, 40, NULL, false},
-              {1, WN_POLICY_TOVA, 90, NULL, false},
-              {1, WN_POLICY_H2O, 30, "{\"selective\":{\"per_kv_head\":true},\"sinks\":2}", true},
-              {1, WN_POLICY_TOVA, 70, "{\"span\":{\"limit\":900,\"ramp\":50,\"init\":0.2}}", true},
-              {1, WN_POLICY_SELECTIVE, 30, "{\"selective\":{\"per_kv_head\":true}}", true},
-              {1, WN_POLICY_RANDOM, 30, NULL, true}};
+    const char *attention;            /* instead of the model's */
+    enum { LAYER, HEADS, PLACES } of; /* HEADS: a budget for each key-value head; PLACES: positions are places */
+  } rows[] = {{7, WN_POLICY_SELECTIVE, 40, NULL, LAYER},
+              {12, WN_POLICY_SELECTIVE, 130, NULL, LAYER},
+              {1, WN_POLICY_STREAMING, 33, NULL, LAYER},
+              {1, WN_POLICY_STREAMING, 33, NULL, PLACES},
+              {3, WN_POLICY_STREAMING, 200, NULL, PLACES},
+              {1, WN_POLICY_STREAMING, 2, NULL, PLACES},
+              {1, WN_POLICY_STREAMING, 1, NULL, PLACES},
+              {1, WN_POLICY_STREAMING, 40, "{\"window\":30,\"sinks\":1}", PLACES}, /* row by row */
+              {1, WN_POLICY_RANDOM, 64, NULL, LAYER},
+              {1, WN_POLICY_WINDOW, N, "{\"window\":70,\"sinks\":1}", LAYER}, /* trimmed */
+              {1, WN_POLICY_WINDOW, N, "{\"span\":{\"limit\":90,\"ramp\":8,\"init\":0.5},\"selective\":{}}", LAYER},
+              {1, WN_POLICY_SELECTIVE, 50, "{\"window\":45,\"selective\":{},\"threshold\":{\"tau\":0.9}}", LAYER},
+              {1, WN_POLICY_H2O, 40, NULL, LAYER},
+              {1, WN_POLICY_TOVA, 90, NULL, LAYER},
+              {1, WN_POLICY_H2O, 30, "{\"selective\":{\"per_kv_head\":true},\"sinks\":2}", HEADS},
+              {1, WN_POLICY_TOVA, 70, "{\"span\":{\"limit\":900,\"ramp\":50,\"init\":0.2}}", HEADS},
+              {1, WN_POLICY_SELECTIVE, 30, "{\"selective\":{\"per_kv_head\":true}}", HEADS},
+              {1, WN_POLICY_RANDOM, 30, NULL, HEADS}};
   static bool expected[2 * LAYERS][N], found[N];
   static int32_t ids[N];
   float last[V] = {0}, logits[V];
@@ -399,12 +404,14 @@ static void test_long_prompts(void **state) {
       struct wn_model *model = model_of(ctx, &c, backend ? WN_F32 : WN_F64);
       wn_budgets b;
       wn_session *s;
-      const bool heads = rows[i].heads;
+      const bool heads = rows[i].of == HEADS, places = rows[i].of == PLACES;
       budgets_of(&(struct choice){.policy = rows[i].policy,
                                   .per_kv_head = heads && rows[i].policy != WN_POLICY_SELECTIVE,
+                                  .cache_positions = places,
                                   .ragged = heads},
                  &c, rows[i].K, &b);
       OK(ctx, wn_session_create_with_budgets(ctx, model, 1, N, &b, &s));
+      if (places) assert_int_equal(s->place_blocks, !rows[i].attention);
       for (int way = 0; way < 3; way++) {
         const int64_t step = way == 0 ? 1 : way == 1 ? N : 233;
         wn_session_reset(s);
