@@ -55,32 +55,50 @@ const char *cli_nearest(const char *word, const char *const *candidates, int cou
   return best;
 }
 
+enum { HELP_COLUMN = 28, HELP_WIDTH = 110 };
+
+/* The words from column HELP_COLUMN on, in lines of at most HELP_WIDTH; what is longer than a line stays whole. */
+static void print_wrapped(const char *text) {
+  int column = HELP_COLUMN;
+  for (const char *word = text; *word;) {
+    const size_t n = strcspn(word, " ");
+    if (column > HELP_COLUMN && column + 1 + (int)n > HELP_WIDTH) {
+      printf("\n%*s", HELP_COLUMN, "");
+      column = HELP_COLUMN;
+    }
+    column += printf("%s%.*s", column > HELP_COLUMN ? " " : "", (int)n, word);
+    word += n + strspn(word + n, " ");
+  }
+  putchar('\n');
+}
+
 static void print_option(const struct cli_option *o) {
-  char left[80];
+  char left[80], value[64] = "", text[2048];
   snprintf(left, sizeof left, "--%s%s%s", o->name, o->metavar ? " " : "", o->metavar ? o->metavar : "");
-  printf("  %-26s%s%s", left, strlen(left) > 25 ? "\n                            " : "", o->help);
-  if (o->choices) printf(" (%s)", o->choices);
-  if (o->required) printf("; required");
   switch (o->type) {
   case CLI_FLAG:
     break;
   case CLI_STRING:
-    if (*(const char **)o->out) printf(" [%s]", *(const char **)o->out);
+    if (*(const char **)o->out) snprintf(value, sizeof value, " [%s]", *(const char **)o->out);
     break;
   case CLI_INT:
-    printf(" [%" PRId64 "]", *(int64_t *)o->out);
+    snprintf(value, sizeof value, " [%" PRId64 "]", *(int64_t *)o->out);
     break;
   case CLI_UINT:
-    printf(" [%" PRIu64 "]", *(uint64_t *)o->out);
+    snprintf(value, sizeof value, " [%" PRIu64 "]", *(uint64_t *)o->out);
     break;
   case CLI_DOUBLE:
-    printf(" [%g]", *(double *)o->out);
+    snprintf(value, sizeof value, " [%g]", *(double *)o->out);
     break;
   case CLI_LIST:
-    printf("; repeatable");
+    snprintf(value, sizeof value, "; repeatable");
     break;
   }
-  putchar('\n');
+  snprintf(text, sizeof text, "%s%s%s%s%s%s", o->help, o->choices ? " (" : "", o->choices ? o->choices : "",
+           o->choices ? ")" : "", o->required ? "; required" : "", value);
+  printf("  %-*s", HELP_COLUMN - 2, left);
+  if ((int)strlen(left) > HELP_COLUMN - 3) printf("\n%*s", HELP_COLUMN, "");
+  print_wrapped(text);
 }
 
 static void print_help(const struct cli_spec *spec) {

@@ -65,6 +65,7 @@ int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, cha
     status = wn_data_source_create(a->ctx, &recipe.data, "val", a->context ? a->context : config->context,
                                    (int32_t)config->vocab_size, &a->source);
     if (status != WN_OK) code = cli_fail(a->ctx, status);
+    if (!code) cli_tokens_check(a->ctx, a->data, a->model_dir, a->model);
   }
   return code;
 }

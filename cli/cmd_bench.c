@@ -154,6 +154,8 @@ static int bench_op(int argc, char **argv) {
   if (code == CLI_GO && strcmp(names.items[0], "attention"))
     code = cli_usage_error(spec.command, "unknown operation \"%s\"; known: attention", names.items[0]);
   cli_list_clear(&names);
+  if (code == CLI_GO && selective && attention)
+    code = cli_usage_error(spec.command, "--selective and --attention exclude each other");
   if (code == CLI_GO && a.Hkv == 0) a.Hkv = a.H;
   if (code == CLI_GO && a.H % a.Hkv) code = cli_usage_error(spec.command, "--Hkv must divide --H");
   if (code == CLI_GO) code = cli_context_open(&b.common, &b.ctx);
@@ -254,6 +256,12 @@ static json_t *model_json(wn_context *ctx, const wn_model *model) {
   return j ? j : json_null();
 }
 
+/* A recipe on token files leaves the vocabulary to the data, which are not looked at here. */
+static int need_vocabulary(const char *command, const wn_recipe *recipe, const char *or_else) {
+  if (recipe->model.vocab_size > 0) return 0;
+  return cli_usage_error(command, "the vocabulary has no size: give --set model.vocab_size=N%s", or_else);
+}
+
 static int bench_train(int argc, char **argv) {
   struct bench b = {.common = CLI_COMMON_DEFAULTS, .warmup = 2, .repeats = 7, .argc = argc, .argv = argv};
   const char *config = NULL;
@@ -283,6 +291,7 @@ static int bench_train(int argc, char **argv) {
   unsigned long long allocations = 0;
   wn_train_progress progress = {0};
   code = steps ? cli_recipe_load(b.ctx, config, &sets, &recipe) : cli_error("out of memory");
+  if (!code) code = need_vocabulary(spec.command, &recipe, "");
   size_t n = 0;
   if (!code) {
     int64_t T = recipe.train.context ? recipe.train.context : recipe.model.context;
@@ -415,7 +424,7 @@ static int bench_decode(int argc, char **argv) {
        .type = CLI_STRING,
        .out = &checkpoint,
        .metavar = "DIR",
-       .help = "a checkpoint instead of a recipe"},
+       .help = "a checkpoint instead of a recipe (or as an argument)"},
       {.name = "config",
        .type = CLI_STRING,
        .out = &config,
@@ -441,8 +450,12 @@ static int bench_decode(int argc, char **argv) {
                                 .summary = "Times token-by-token decoding behind prompts of several lengths.",
                                 .options = options,
                                 .option_count = CLI_COUNT(options),
+                                .positional = "[DIR]",
+                                .positional_max = 1,
                                 .epilog = "Recipe keys, for --config and --set: winnow train --help"};
-  int code = cli_parse(&spec, argc, argv, NULL);
+  struct cli_list dirs = {0};
+  int code = cli_parse(&spec, argc, argv, &dirs);
+  code = cli_model_argument(&spec, code, false, &dirs, &checkpoint);
   if (code == CLI_GO && checkpoint && (config || sets.count))
     code = cli_usage_error(spec.command, "--model excludes --config and --set");
   if (code == CLI_GO) code = cli_budgets_check(spec.command, &given);
@@ -458,6 +471,7 @@ static int bench_decode(int argc, char **argv) {
   } else {
     wn_recipe recipe;
     code = cli_recipe_load(b.ctx, config, &sets, &recipe);
+    if (!code) code = need_vocabulary(spec.command, &recipe, ", or --model DIR");
     if (!code) status = wn_model_create(b.ctx, &recipe.model, recipe.train.seed, &model);
   }
   if (!code && status != WN_OK) code = cli_fail(b.ctx, status);

@@ -256,10 +256,10 @@ static int command(struct chat *c, const char *line) {
     return 1;
   }
   if (!strcmp(line, "/help") || !strcmp(line, "/?")) {
-    cli_note(&c->r->common,
-             "/reset  begin a new conversation\n/stats  tokens, speed and the cache's size\n/quit   leave "
-             "(so does Ctrl-D, and Ctrl-C while no answer is written)\n"
-             "Ctrl-C stops an answer. A line that ends in \\ goes on in the next.");
+    fputs("/reset  begin a new conversation\n/stats  tokens, speed and the cache's size\n/quit   leave "
+          "(so does Ctrl-D, and Ctrl-C while no answer is written)\n"
+          "Ctrl-C stops an answer. A line that ends in \\ goes on in the next.\n",
+          stderr);
     return 1;
   }
   if (!strcmp(line, "/stats")) {

@@ -66,7 +66,7 @@ static int prepare(int argc, char **argv) {
   const struct cli_spec spec = {
       .command = "winnow data prepare",
       .summary =
-          "Turns text into token files for training. FILE is UTF-8 text, or .jsonl or .jsonl.gz with a text field.\n"
+          "Turns text into token files for training. FILE is UTF-8 text, or .jsonl with a text field; .gz of either.\n"
           "Documents are split between training and validation by a hash of the seed and their number.",
       .options = options,
       .option_count = CLI_COUNT(options),

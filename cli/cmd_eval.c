@@ -155,6 +155,8 @@ static int eval_source(wn_context *ctx, const struct request *r, wn_model *model
   int64_t context = r->context ? r->context : config->context;
   wn_data_source *source = NULL;
   wn_status status = wn_data_source_create(ctx, data, split, context, (int32_t)config->vocab_size, &source);
+  if (status == WN_OK && data->kind == WN_DATA_TOKENS)
+    cli_tokens_check(ctx, !strcmp(split, "val") ? data->val : data->train, r->load.model, model);
   if (status == WN_OK) status = wn_eval(ctx, model, source, options, result);
   wn_data_source_destroy(source);
   if (status == WN_ERR_CANCELLED) return CLI_INTERRUPTED;

@@ -255,6 +255,7 @@ static int run_search(wn_context *ctx, struct search *s) {
       s->options.finetune.recipe ? wn_model_load_float(ctx, s->model, &model) : wn_model_load(ctx, s->model, &model);
   if (status == WN_OK && s->target_checkpoint) status = wn_model_load(ctx, s->target_checkpoint, &target);
   s->options.target_model = target;
+  if (status == WN_OK) cli_tokens_check(ctx, s->options.search.path, s->model, model);
   wn_prune_curve curve = {0};
   if (status == WN_OK) {
     struct watch w = {.common = &s->common, .ctx = ctx};
@@ -603,6 +604,7 @@ static int run_compare(wn_context *ctx, struct compare *c) {
     char path[PATH_BYTES];
     if (status == WN_OK && c->searches[i] && cli_join(path, sizeof path, c->searches[i], "search.json"))
       status = wn_prune_curve_load(ctx, path, &curves[i]);
+    if (status == WN_OK) cli_tokens_check(ctx, c->data, c->dirs[i], models[i]);
     subjects[n++] = (wn_prune_subject){c->names[i], models[i], c->searches[i] ? &curves[i] : NULL};
   }
   bool selective = false;

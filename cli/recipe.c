@@ -49,6 +49,29 @@ int cli_tokenizer_load(wn_context *ctx, const char *given, const char *dir, cons
                    dir, V);
 }
 
+void cli_tokens_check(wn_context *ctx, const char *file, const char *dir, const wn_model *model) {
+  if (!file) return;
+  const char *slash = strrchr(file, '/');
+  char path[4096];
+  if (snprintf(path, sizeof path, "%.*sdata.json", slash ? (int)(slash + 1 - file) : 0, file) >= (int)sizeof path)
+    return;
+  json_t *data = json_load_file(path, 0, NULL);
+  const json_t *size = json_object_get(data, "vocab_size");
+  const json_int_t theirs = json_is_integer(size) ? json_integer_value(size) : 0;
+  json_int_t ours = wn_model_config_get(model)->vocab_size;
+  json_decref(data);
+  if (theirs == 0 || theirs == ours) return;
+  /* A model may have more rows than its tokenizer has tokens. */
+  wn_tokenizer *tok = NULL;
+  if (wn_tokenizer_load(ctx, dir, &tok) == WN_OK) ours = wn_tokenizer_vocab_size(tok);
+  wn_tokenizer_destroy(tok);
+  if (theirs != ours)
+    fprintf(stderr,
+            "winnow: warning: %s: the tokens are of a vocabulary of %" JSON_INTEGER_FORMAT
+            ", those of %s of %" JSON_INTEGER_FORMAT "; its losses say nothing\n",
+            path, theirs, dir, ours);
+}
+
 int cli_recipe_load(wn_context *ctx, const char *path, const struct cli_list *sets, wn_recipe *out) {
   wn_status status = wn_recipe_load(ctx, path, sets->items, sets->count, out);
   return status == WN_OK ? 0 : cli_fail(ctx, status);

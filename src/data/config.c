@@ -13,7 +13,9 @@ const struct wn_field wn_data_fields[] = {
     {"kind", WN_FIELD_ENUM, AT(kind), 0, 0, kind_names, "a token file or a synthetic task"},
     {"train", WN_FIELD_STRING, TEXT(train), "token file to train on (tokens)"},
     {"val", WN_FIELD_STRING, TEXT(val), "token file to evaluate on (tokens); empty: no evaluation"},
-    {"tokenizer", WN_FIELD_STRING, TEXT(tokenizer), "bytes, a .model or tokenizer.json, a GGUF file or a folder; copied beside the checkpoints"},
+    {"tokenizer", WN_FIELD_STRING, TEXT(tokenizer),
+     "bytes, a .model or tokenizer.json, a GGUF file or a folder; copied beside the checkpoints; empty: the one beside "
+     "data.train"},
     {"stream", WN_FIELD_BOOL, AT(stream), 0, 0, NULL, "a batch's rows go on where they stopped (tokens)"},
     {"pack", WN_FIELD_BOOL, AT(pack), 0, 0, NULL, "attention stays inside documents (tokens; needs document_token)"},
     {"document_token", WN_FIELD_INT, AT(document_token), -1, 1 << 24, NULL, "token that starts a document; -1: none"},

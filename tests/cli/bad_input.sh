@@ -27,6 +27,8 @@ refuses "JSON lines: malformed" 1 'cut\.jsonl.*2' data prepare --tokenizer bytes
 refuses "JSON lines: the field is missing" 1 'field\.jsonl.*text' data prepare --tokenizer bytes --out data --quiet field.jsonl
 refuses "gzip: truncated" 1 'cut\.jsonl\.gz' data prepare --tokenizer bytes --out data --quiet cut.jsonl.gz
 
+refuses "data prepare: one document for two splits" 1 'document-break blank or line' data prepare --tokenizer bytes \
+  --out data --quiet text.txt
 # What cannot be written at the end of long work is told before it.
 refuses "tokenizer train into no folder" 1 'no/such: No such' tokenizer train --out no/such/tok.model --vocab 300 text.txt
 refuses "tokenizer train onto a folder" 1 'folder: is a folder' tokenizer train --out folder --vocab 300 text.txt

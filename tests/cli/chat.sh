@@ -50,3 +50,11 @@ refuses "chat without a template" 1 '\-\-template' chat talker
 refuses "chat with an unknown template" 2 '\-\-template' chat talker --template alpaca
 refuses "a template without --chat" 2 '\-\-chat' generate talker --template chatml --prompt x
 json "generate --chat" '(.prompt_ids | length) > 10' generate talker --chat --template llama3 --system "Be brief." --prompt hi --tokens 2
+# On a terminal: what can be said, a line each.
+if command -v script >/dev/null; then
+  printf '/help\n/quit\n' | TERM=dumb timeout 60 script -qec "'$winnow' chat talker --template chatml" /dev/null >out 2>&1
+  tr -d '\r' <out >terminal
+  if grep -q '^/stats ' terminal && grep -q '^/quit ' terminal; then pass "chat: /help, a line a command"; else fail "chat: /help, a line a command" "$(cat terminal)"; fi
+else
+  skip "chat: /help, a line a command" "no script(1) for a terminal"
+fi

@@ -97,12 +97,31 @@ else
 fi
 succeeds "resuming what is finished" train --resume --out parts
 refuses "resuming what was never begun" 1 'nowhere' train --resume --out nowhere
+succeeds "train without a tokenizer named" train --config recipe.json --set 'data.tokenizer=""' --set train.steps=1 --out untold --quiet
+cmp -s data/tokenizer.model untold/tokenizer.model && pass "the tokenizer beside the token file goes along" ||
+  fail "the tokenizer beside the token file goes along" "$(ls untold)"
+sed 's/, "tokenizer": "tok.model"//' recipe.json >untold.json
+succeeds "resuming by a recipe that names no tokenizer" train --config untold.json --set train.steps=2 --out untold --resume --quiet
+cmp -s data/tokenizer.model untold/tokenizer.model && pass "the tokenizer stays" || fail "the tokenizer stays" "$(ls untold)"
 json "set changes a key" '.step == 2' train --config recipe.json --set train.steps=2 --set model.layers=1 --out set
 json "dense attention trains" '.loss > 0' train --config recipe.json --set train.steps=2 \
   --set model.attention.selective.enabled=false --out dense
 
 json "eval on the recipe's data" '.loss > 0 and .tokens > 0 and .bits_per_byte > 0' eval --model whole
+gzip -c text.txt >text.txt.gz
+json "data prepare: text compressed with gzip" ".documents == $(grep -c . text.txt)" data prepare --tokenizer bytes --document-break line \
+  --val-fraction 0.2 --out gzip-data text.txt.gz
 json "eval on a token file" '(.perplexity - (.loss | exp) | fabs) < 1e-6 * .perplexity' eval --model whole --data data/val.bin
+succeeds "data of another tokenizer" data prepare --tokenizer bytes --document-break line --val-fraction 0.2 --out bytes-data text.txt --quiet
+for command in "eval whole --data bytes-data/val.bin --max-batches 1" "analyze attention whole --data bytes-data/val.bin --max-batches 1" \
+  "prune compare --selective whole --data bytes-data/val.bin --rows 1 --budgets 8 --policies window --out bytes-compared"; do
+  run "$winnow" $command --quiet
+  if [ $code -eq 0 ] && grep -q '^winnow: warning: bytes-data/data.json: .* 256,' err; then
+    pass "tokens of another vocabulary are told: ${command%% --*}"
+  else
+    fail "tokens of another vocabulary are told: ${command%% --*}" "$(shown $command)"
+  fi
+done
 json "eval on a text" '.loss > 0 and .bits_per_byte > 0' eval --model whole --text other.txt
 succeeds "eval as text" eval --model whole --max-batches 1
 grep -q '^perplexity' out && pass "eval prints perplexity" || fail "eval prints perplexity" "$(cat out)"
@@ -187,7 +206,7 @@ json "bench decode under budgets" '.results[1].allocations == 0 and .results[1].
 json "bench op" '.forward.median > 0 and .backward.median > 0 and .commit and .threads' bench op attention --repeats 2 --warmup 0 --T 64
 json "bench train" '.tokens_per_second > 0 and .allocations_in_last_step == 0' bench train --config recipe.json \
   --set model.vocab_size=300 --repeats 2
-json "bench decode" '.results | length == 2' bench decode --model whole --contexts 4,8 --repeats 2 --warmup 1
+json "bench decode" '.results | length == 2' bench decode whole --contexts 4,8 --repeats 2 --warmup 1
 for task in variable_assignment copy parity; do
   json "train on $task" '.loss > 0' train --out task-$task --set data.kind=$task --set data.values=8 --set data.assignments=6 \
     --set data.max_length=8 --set model.layers=1 --set model.width=16 --set model.heads=2 --set train.steps=2 \
