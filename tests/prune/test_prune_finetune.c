@@ -98,6 +98,16 @@ static void test_rounds(void **state) {
   for (int64_t i = 1; i < b.count; i++) assert_int_equal(b.points[i].layer, b.points[i].exact_layer);
   wn_prune_curve_clear(&b);
   wn_prune_curve_clear(&a);
+  o.step = 20; /* more steps */
+  for (int lazy = 0; lazy < 2; lazy++) {
+    reload(&t);
+    o.lazy = lazy, o.check = false;
+    must(t.b.ctx, search(&t.b, &o, lazy ? "e" : "d", false, lazy ? &b : &a));
+  }
+  same_curves("lazy without the check", &a, &b);
+  for (int64_t i = 1; i < b.count; i++) assert_int_equal(b.points[i].evaluations, a.points[i].evaluations);
+  wn_prune_curve_clear(&b);
+  wn_prune_curve_clear(&a);
   bench_clear(&t.b);
 }
 
