@@ -77,9 +77,10 @@ static json_t *result_json(const struct analysis *a, const struct result *s) {
   for (int t = 0; s->fitted && t < r->tau_count; t++)
     for (int k = 0; k < WN_FIT_COUNT; k++) {
       const wn_fit *f = &s->fits[t * WN_FIT_COUNT + k];
-      json_array_append_new(fits, json_pack("{s:f, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "tau", r->taus[t], "curve",
+      json_array_append_new(fits, json_pack("{s:f, s:s, s:f, s:f, s:f, s:f, s:o, s:f, s:I}", "tau", r->taus[t], "curve",
                                             wn_fit_name((wn_fit_kind)k), "intercept", f->intercept, "slope", f->slope,
-                                            "r2", f->r2, "adjusted_r2", f->adjusted_r2, "aic", f->aic, "mse", f->mse,
+                                            "r2", f->r2, "adjusted_r2", f->adjusted_r2, "aic",
+                                            isfinite(f->aic) ? json_real(f->aic) : json_null(), "mse", f->mse,
                                             "rows", (json_int_t)f->n));
     }
   return json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:i, s:I, s:o, s:o}", "model", a->model_dir, "layers",

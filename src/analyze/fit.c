@@ -45,7 +45,7 @@ wn_status wn_fit_curve(wn_context *ctx, wn_fit_kind kind, const double *x, const
       return wn_fail(ctx, WN_ERR_ARGUMENT, "fit: point %lld is (%g, %g), expected finite numbers and x >= 0",
                      (long long)i, x[i], y[i]);
     low = fmin(low, x[i]), high = fmax(high, x[i]);
-    mean += y[i] / (double)n;
+    mean += (y[i] - y[0]) / (double)n; /* exactly 0 where all are equal */
     scale = fmax(scale, curve(kind, x[i]));
   }
   if (!(high > low)) return wn_fail(ctx, WN_ERR_ARGUMENT, "fit: all x are equal, a curve is not determined");
@@ -58,7 +58,7 @@ wn_status wn_fit_curve(wn_context *ctx, wn_fit_kind kind, const double *x, const
   wn_free(memory);
   if (status != WN_OK) return status;
   for (int64_t i = 0; i < n; i++) {
-    const double rest = y[i] - wn_fit_at(kind, out, x[i]), off = y[i] - mean;
+    const double rest = y[i] - wn_fit_at(kind, out, x[i]), off = y[i] - y[0] - mean;
     squares += rest * rest, spread += off * off;
   }
   const double N = (double)n;

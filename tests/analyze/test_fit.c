@@ -60,6 +60,24 @@ static void test_curve(void **state) {
   assert_true(fabs(wn_fit_at(WN_FIT_LOG, &fit, 16) - (2 + 3 * log(17))) < 1e-12);
 }
 
+/* Tokens needed that are the same at every length: nothing to explain, and nothing explained. */
+static void test_constant(void **state) {
+  (void)state;
+  wn_context *ctx = make_context();
+  double x[40], y[40];
+  for (int i = 0; i < 40; i++) x[i] = i + 1;
+  for (int n = 3; n <= 40; n++)
+    for (int k = 0; k < WN_FIT_COUNT; k++) {
+      for (int i = 0; i < n; i++) y[i] = n % 2 ? 1 : 7.3;
+      wn_fit fit;
+      assert_ok(ctx, wn_fit_curve(ctx, (wn_fit_kind)k, x, y, n, &fit));
+      if (!(fit.r2 == 0 && fabs(fit.slope) < 1e-9 && fabs(fit.intercept - y[0]) < 1e-9 && fit.mse < 1e-20))
+        fail_msg("%s of %d points: r2 %g, slope %g, intercept %g", wn_fit_name((wn_fit_kind)k), n, fit.r2, fit.slope,
+                 fit.intercept);
+    }
+  wn_context_destroy(ctx);
+}
+
 static void test_refused(void **state) {
   (void)state;
   wn_context *ctx = make_context();
@@ -75,6 +93,6 @@ static void test_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_goldens), cmocka_unit_test(test_curve),
-                                     cmocka_unit_test(test_refused)};
+                                     cmocka_unit_test(test_constant), cmocka_unit_test(test_refused)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
