@@ -37,7 +37,7 @@ struct report {
 };
 
 /* Series with memory of their own. */
-enum { REPORT_LINES = 64 };
+enum { REPORT_LINES = 128 };
 struct report_lines {
   wn_figure_series series[REPORT_LINES];
   char names[REPORT_LINES][300];

@@ -70,7 +70,8 @@ int report_measured_on(struct report *r, const struct report_input *in, wn_eval_
 enum { SHARES = 4, CURVE = 100 };
 
 /* Tokens that shares of the weight need: against context length, with the three fits, and by layer and head. */
-static wn_status draw_meaning(struct report *r, const struct report_input *in, const wn_meaning_report *m, int number) {
+static wn_status draw_meaning(struct report *r, const struct report_input *in, const wn_meaning_report *m,
+                              const char *from, int number) {
   static const double wanted[SHARES] = {0.5, 0.7, 0.9, 0.95};
   wn_figure_series series[SHARES + WN_FIT_COUNT + 1] = {0};
   char names[SHARES + WN_FIT_COUNT + 1][120], id[64], title[400], about[700];
@@ -99,8 +100,8 @@ static wn_status draw_meaning(struct report *r, const struct report_input *in, c
   snprintf(title, sizeof title, "Tokens needed against context length: %.250s", in->name);
   snprintf(about, sizeof about,
            "The fewest content tokens whose weights reach a share of the attention, mean over rows, heads and layers; "
-           "%lld rows.",
-           (long long)m->points);
+           "%lld rows of %s.",
+           (long long)m->points, from);
   wn_figure f = {.id = id,
                  .title = title,
                  .about = about,
@@ -191,7 +192,7 @@ static int add_meaning(struct report *r, const struct report_input *in, int numb
   }
   if (status == WN_OK && !*section) status = wn_page_add_section(r->page, "Meaningful attention");
   *section = true;
-  if (status == WN_OK) status = draw_meaning(r, in, m, number);
+  if (status == WN_OK) status = draw_meaning(r, in, m, input.source ? "the data" : "the text", number);
   wn_meaning_report_destroy(m);
   return status == WN_OK ? 0 : cli_fail(r->ctx, status);
 }

@@ -153,6 +153,8 @@ static int add_comparison(struct report *r, const struct report_input *in, int n
                        .y_max = 3 * least,
                        .series = l->series,
                        .series_count = l->count};
+  if (l->count == REPORT_LINES)
+    cli_note(&r->common, "%s: more than %d lines: the figure has the first", in->path, REPORT_LINES);
   if (rows && l->count > 0) status = wn_page_add_figure(r->page, &f);
   report_lines_clear(l);
   free(l);

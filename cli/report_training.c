@@ -28,6 +28,7 @@ static int add(struct report *r, struct curve *curves, int count, wn_figure *f, 
       free(name);
       return -1;
     }
+    static const int again[] = {0, 2, 3}; /* 1 is validation's */
     int64_t m = 0;
     for (int64_t k = 0; k < log->count; k++)
       if (isfinite(y[k])) {
@@ -42,7 +43,8 @@ static int add(struct report *r, struct curve *curves, int count, wn_figure *f, 
                                       .x = {memory, memory + n, memory + 2 * n},
                                       .y = memory + 3 * n,
                                       .colour = i % 8,
-                                      .dash = dash};
+                                      /* beyond eight runs colours come again: told apart by their dashes */
+                                      .dash = dash ? dash : again[i / 8 % 3]};
   }
   f->series = series;
   f->series_count = at;
@@ -58,6 +60,11 @@ static void clear(wn_figure_series *series, int count) {
 
 static const wn_figure frame = {
     .axes = 3, .x = {{"tokens", false}, {"seconds", false}, {"step", false}}, .smooth = true};
+
+static int by_size(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return x < y ? -1 : x > y;
+}
 
 int report_training(struct report *r) {
   struct curve *curves = calloc(REPORT_INPUTS, sizeof *curves);
@@ -144,11 +151,7 @@ int report_training(struct report *r) {
       double *speeds = malloc((size_t)log->count * sizeof *speeds), median = NAN;
       if (speeds) {
         memcpy(speeds, log->tokens_per_second, (size_t)log->count * sizeof *speeds);
-        for (int64_t a = 1; a < log->count; a++)
-          for (int64_t b = a; b > 0 && speeds[b] < speeds[b - 1]; b--) {
-            const double t = speeds[b];
-            speeds[b] = speeds[b - 1], speeds[b - 1] = t;
-          }
+        qsort(speeds, (size_t)log->count, sizeof *speeds, by_size);
         median = speeds[log->count / 2];
         free(speeds);
       }

@@ -90,6 +90,9 @@ def charts(page, folder, comparison):
         page.key("Enter")
         now = page.eval("[winnow.charts['memory-0'].isDatasetVisible(1), document.querySelectorAll('#memory-0 .legend button')[1].getAttribute('aria-pressed')]")
         check("a key %s a line" % ("shows" if shown else "hides"), now == [shown, str(shown).lower()], now)
+    ends = page.eval("""Object.values(winnow.charts).map(c => [c.options.scales.y.max ?? null,
+      Math.max(...c.data.datasets.flatMap(d => d.data.map(p => p.y)))]).filter(e => e[0] !== null)""")
+    check("an axis is cut off only where something lies beyond", [e for e in ends if e[1] < 0.9 * e[0]] == [], ends)
     results = json.load(open(comparison))["results"]
     table = page.eval(TABLE + "('memory-0')")
     ok = True
@@ -190,6 +193,7 @@ def ragged(page, folder):
     held = lambda l, h, i: [j for j in range(i + 1) if gone[l][h][j] > i]
     check("every head keeps to its own budget, in every row",
           all(len(held(l, h, i)) == min(i + 1, BUDGETS[l][h]) for l in range(3) for h in range(3) for i in range(T)))
+    check("no learned sinks where there are none", not any("learned" in n for n, _ in page.eval(DRAWN + "('sinks')")))
     last = [int(r["evicted_by_row"] or T) for r in files]
     check("a layer has lost what all of its heads have", last == [max(gone[l][h][j] for h in range(3)) for l in range(3) for j in range(T)])
     for i in (4, 9, 50, T - 1):

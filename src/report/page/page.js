@@ -85,7 +85,7 @@
         for (let k = 0; k < y.length; k++)
           if (y[k] !== null && x[k] !== null && !(view.xlog && x[k] <= 0) && !(view.ylog && y[k] <= 0)) data.push({x: x[k], y: y[k], k});
         const few = data.length <= 60, crowd = s.points && data.length > 300;
-        return {label: s.name, data, borderColor: c, backgroundColor: crowd ? c + '59' : c, borderWidth: f.bars ? 0 : s.points ? 0 : s.dash ? 2.5 : data.length > 300 ? 1 : 2, borderDash: dashes[s.dash || 0],
+        return {label: s.name, data, borderColor: c, backgroundColor: crowd ? c + '59' : c, borderWidth: f.bars ? 0 : s.points ? 0 : data.length > 300 ? 1 : s.dash ? 2.5 : 2, borderDash: dashes[s.dash || 0],
           pointStyle: marks[s.dash || 0], pointRadius: crowd ? 2 : s.points ? 3.5 : few ? (s.dash && f.series.length > 1 ? 4 : 2.5) : 0, pointHoverRadius: 5, pointHitRadius: 6,
           showLine: !s.points, tension: 0, hidden: !!s.hidden, order: s.points ? 9 : -(s.dash || 0)};
       });
