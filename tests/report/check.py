@@ -91,7 +91,7 @@ def charts(page, folder, comparison):
         now = page.eval("[winnow.charts['memory-0'].isDatasetVisible(1), document.querySelectorAll('#memory-0 .legend button')[1].getAttribute('aria-pressed')]")
         check("a key %s a line" % ("shows" if shown else "hides"), now == [shown, str(shown).lower()], now)
     ends = page.eval("""Object.values(winnow.charts).map(c => [c.options.scales.y.max ?? null,
-      Math.max(...c.data.datasets.flatMap(d => d.data.map(p => p.y)))]).filter(e => e[0] !== null)""")
+      Math.max(...c.data.datasets.flatMap(d => d.data.map(p => p.y)))]).filter((e, i) => e[0] !== null && Object.values(winnow.charts)[i].options.scales.y.type === "linear")""")
     check("an axis is cut off only where something lies beyond", [e for e in ends if e[1] < 0.9 * e[0]] == [], ends)
     results = json.load(open(comparison))["results"]
     table = page.eval(TABLE + "('memory-0')")
