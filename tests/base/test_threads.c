@@ -1,0 +1,132 @@
+/* Contexts in threads of their own do not know of each other: each trains and decodes what it would alone, to the bit.
+ * Sessions of one model, fed in turn, do not either. */
+#include "model/models.h"
+#include "support.h"
+
+#include <pthread.h>
+
+#include "winnow/train.h"
+
+enum { T = 16, V = 13, STEPS = 6, THREADS = 3 };
+
+struct job {
+  int which;
+  wn_status status;
+  char error[512];
+  float logits[V], loss[STEPS];
+};
+
+static const int cases[THREADS] = {7, 27,
+                                   25}; /* of model_cases: selective and grouped, dynamic spans, by key-value head */
+
+static wn_status work(struct job *j, wn_context *ctx) {
+  struct wn_model *model = NULL;
+  wn_trainer *trainer = NULL;
+  wn_session *session = NULL;
+  struct tokens x;
+  const wn_model_config c = model_case_config(&model_cases[cases[j->which]]);
+  const wn_train_config config = {.steps = STEPS,
+                                  .batch = 2,
+                                  .accumulate = 1,
+                                  .context = T,
+                                  .lr = 0.01,
+                                  .beta1 = 0.9,
+                                  .beta2 = 0.999,
+                                  .eps = 1e-8,
+                                  .clip = 1,
+                                  .seed = 3,
+                                  .lr_mechanisms = 1,
+                                  .schedule = WN_SCHED_CONSTANT,
+                                  .activation_dtype = WN_F32};
+  tokens_of(&x, 2, T, V, false);
+  wn_status status = wn_model_create_dtype(ctx, &c, 7, WN_F32, &model);
+  if (status == WN_OK) status = wn_trainer_create(ctx, model, &config, &trainer);
+  for (int i = 0; i < STEPS && status == WN_OK; i++) {
+    wn_train_progress p;
+    status = wn_trainer_step(ctx, trainer, x.ids, x.targets, NULL, &p);
+    j->loss[i] = (float)p.loss;
+  }
+  if (status == WN_OK) status = wn_session_create(ctx, model, 1, T, &session);
+  if (status == WN_OK) status = wn_session_feed(ctx, session, x.ids, T - 3, 0, j->logits);
+  for (int t = T - 3; t < T && status == WN_OK; t++) status = wn_session_feed(ctx, session, x.ids + t, 1, 0, j->logits);
+  wn_session_destroy(session);
+  wn_trainer_destroy(trainer);
+  wn_model_destroy(model);
+  return status;
+}
+
+static void *run(void *user) {
+  struct job *j = user;
+  wn_context *ctx = NULL;
+  j->status = wn_context_create(&(wn_context_options){.threads = 1 + j->which % 2}, &ctx);
+  if (j->status == WN_OK) j->status = work(j, ctx);
+  snprintf(j->error, sizeof j->error, "%s", ctx ? wn_context_error(ctx) : "");
+  wn_context_destroy(ctx);
+  return NULL;
+}
+
+static void test_contexts(void **state) {
+  (void)state;
+  struct job alone[THREADS], beside[THREADS];
+  pthread_t threads[THREADS];
+  memset(alone, 0, sizeof alone);
+  for (int i = 0; i < THREADS; i++) {
+    alone[i].which = i;
+    run(&alone[i]);
+    if (alone[i].status != WN_OK) fail_msg("%d: %s", i, alone[i].error);
+    assert_true(alone[i].loss[STEPS - 1] < alone[i].loss[0]);
+  }
+  for (int round = 0; round < 3; round++) {
+    memset(beside, 0, sizeof beside);
+    for (int i = 0; i < THREADS; i++) {
+      beside[i].which = i;
+      assert_int_equal(pthread_create(&threads[i], NULL, run, &beside[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
+    for (int i = 0; i < THREADS; i++) {
+      if (beside[i].status != WN_OK) fail_msg("%d beside others: %s", i, beside[i].error);
+      assert_memory_equal(beside[i].loss, alone[i].loss, sizeof alone[i].loss);
+      assert_memory_equal(beside[i].logits, alone[i].logits, sizeof alone[i].logits);
+    }
+  }
+}
+
+/* One session ahead of another, one under budgets, one begun anew in between. */
+static void test_sessions_of_one_model(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 2);
+  const wn_model_config c = model_case_config(&model_cases[7]);
+  struct wn_model *model = model_of(ctx, &c, WN_F32);
+  struct tokens x;
+  float alone[3][V], found[3][V];
+  wn_budgets budgets;
+  wn_session *s[3];
+  tokens_of(&x, 2, T, V, false);
+  wn_budgets_init(&budgets);
+  OK(ctx, wn_budgets_parse(ctx, &c, "4,6", &budgets));
+  for (int turns = 0; turns < 2; turns++) {
+    for (int i = 0; i < 3; i++)
+      OK(ctx, wn_session_create_with_budgets(ctx, model, 1, T, i == 1 ? &budgets : NULL, &s[i]));
+    if (turns == 0)
+      for (int i = 0; i < 3; i++)
+        for (int t = 0; t < T; t++) OK(ctx, wn_session_feed(ctx, s[i], x.ids + i + t, 1, 0, alone[i]));
+    for (int t = 0; t < T && turns == 1; t++) {
+      if (t == 5) { /* a part of another text, which is forgotten */
+        OK(ctx, wn_session_feed(ctx, s[2], x.ids, 7, 0, NULL));
+        wn_session_reset(s[2]);
+        for (int k = 0; k < 5; k++) OK(ctx, wn_session_feed(ctx, s[2], x.ids + 2 + k, 1, 0, found[2]));
+      }
+      for (int i = 0; i < 3; i++) OK(ctx, wn_session_feed(ctx, s[i], x.ids + i + t, 1, 0, found[i]));
+    }
+    for (int i = 0; i < 3; i++) wn_session_destroy(s[i]);
+  }
+  assert_memory_equal(found, alone, sizeof alone);
+  wn_budgets_clear(&budgets);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_contexts), cmocka_unit_test(test_sessions_of_one_model)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
