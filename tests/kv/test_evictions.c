@@ -114,18 +114,21 @@ static double selection(const struct wn_attention *a, wn_dtype dtype, int64_t b,
   return a->sel.relu ? fmax(0, sum) : sum;
 }
 
-/* given[j] += the weights of row i of the heads of group g (of P) on the keys held. */
+/* given[j] += the weights of row i of the heads of group g (of P) on the keys held. F: of each selection. */
 static void weigh(const struct wn_attention *a, wn_dtype dtype, int64_t b, int64_t g, int64_t P, int64_t i,
-                  const bool *held, double *given) {
+                  const bool *held, double F[6][200], double *given) {
   for (int64_t head = g * (a->H / P); head < (g + 1) * (a->H / P); head++) {
     double e[200] = {0}, sum = 0;
     for (int64_t j = 0; j <= i; j++) {
       double logit = 0;
-      if (!held[j]) continue;
-      for (int64_t d = 0; d < a->D; d++)
-        logit += number(a->q, dtype, b * a->s_q.b + i * a->s_q.t + head * a->s_q.h + d) *
-                 number(a->k, dtype, b * a->s_k.b + j * a->s_k.t + head / (a->H / a->Hkv) * a->s_k.h + d);
+      if (!held[j] || (a->window > 0 && i - j >= a->window)) continue;
+      for (int64_t d = 0; d < a->D; d++) {
+        double key = number(a->k, dtype, b * a->s_k.b + j * a->s_k.t + head / (a->H / a->Hkv) * a->s_k.h + d);
+        if (i - j < a->relative.P) key += number(a->relative.p, dtype, (i - j) * a->D + d);
+        logit += number(a->q, dtype, b * a->s_q.b + i * a->s_q.t + head * a->s_q.h + d) * key;
+      }
       logit *= a->scale;
+      if (a->sel.on) logit -= F[head / (a->H / wn_selection_groups(a))][j];
       if (a->bias.n > 0)
         logit +=
             number(a->bias.table, dtype, wn_position_bucket(i - j, a->bias.n, a->bias.farthest, false) * a->H + head);
@@ -141,13 +144,13 @@ static int64_t simulate(const struct wn_attention *a, wn_dtype dtype, const wn_b
   const int64_t T = a->Tk, K = x->heads > 0 ? x->head_tokens[layer * x->heads + g] : x->tokens[layer];
   const int64_t P = wn_policy_groups(x, a->Hkv, wn_selection_groups(a)), recent = (int64_t)(x->recent * (double)K);
   const bool weights = x->policy == WN_POLICY_H2O || x->policy == WN_POLICY_TOVA;
-  double F[200] = {0}, scores[200];
+  double F[200] = {0}, scores[200], selected[6][200];
   bool held[200] = {false};
   int64_t count = 0, evictions = 0;
   for (int64_t j = 0; j < T; j++) gone[j] = WN_GONE_NEVER;
   for (int64_t i = 0; i < T; i++) {
     const int64_t first = a->doc_start ? a->doc_start[b * T + i] : 0;
-    if (i == first) memset(held, 0, sizeof held), count = 0;
+    if (i == first) memset(held, 0, sizeof held), memset(selected, 0, sizeof selected), count = 0;
     if (count == K) {
       int64_t which = -1;
       double next = -INFINITY;
@@ -177,7 +180,11 @@ static int64_t simulate(const struct wn_attention *a, wn_dtype dtype, const wn_b
     for (int64_t j = first; x->policy == WN_POLICY_SELECTIVE && j <= i; j++)
       if (held[j]) F[j] += selection(a, dtype, b, g, i, j, first);
     if (x->policy == WN_POLICY_TOVA) memset(F, 0, sizeof F);
-    if (weights) weigh(a, dtype, b, g, P, i, held, F);
+    /* With the shift a row's selections count from the next one on. */
+    if (weights && a->sel.shift) weigh(a, dtype, b, g, P, i, held, selected, F);
+    for (int64_t n = 0; weights && a->sel.on && n < wn_selection_groups(a); n++)
+      for (int64_t j = first; j <= i; j++) selected[n][j] += selection(a, dtype, b, n, i, j, first);
+    if (weights && !a->sel.shift) weigh(a, dtype, b, g, P, i, held, selected, F);
   }
   return evictions;
 }
@@ -200,13 +207,14 @@ static int64_t check(wn_policy policy, uint64_t seed) {
     const wn_dtype dtype = where == 0 ? WN_F64 : WN_F32;
     struct call c;
     enum wn_isa isa;
-    call_make(&c, dtype, seed, policy == WN_POLICY_SELECTIVE);
+    const bool weights = policy == WN_POLICY_H2O || policy == WN_POLICY_TOVA;
+    call_make(&c, dtype, seed, policy == WN_POLICY_SELECTIVE || (weights && seed % 2));
     assert_ok(ctx, wn_cpu_select_isa(ctx, &isa));
     int64_t tokens[2] = {1, 1 + pick(seed, pick(seed, 2) ? c.a.Tk : 6)};
     wn_budgets x;
     wn_budgets_init(&x);
     x.policy = policy, x.layers = 2, x.tokens = tokens, x.seed = seed, x.sinks = pick(seed, 5);
-    x.per_kv_head = pick(seed, 2);
+    x.per_kv_head = pick(seed, 2) && !(weights && c.a.sel.on && wn_selection_groups(&c.a) != c.a.Hkv);
     int64_t of_heads[2 * 6];
     if (wn_policy_groups(&x, c.a.Hkv, wn_selection_groups(&c.a)) == c.a.Hkv && pick(seed, 2)) {
       x.heads = c.a.Hkv, x.head_tokens = of_heads;
@@ -243,8 +251,8 @@ static void check_many(wn_policy policy, uint64_t seeds) {
 }
 static void test_weights(void **state) {
   (void)state;
-  check_many(WN_POLICY_H2O, 24);
-  check_many(WN_POLICY_TOVA, 24);
+  check_many(WN_POLICY_H2O, 32);
+  check_many(WN_POLICY_TOVA, 32);
 }
 
 static void test_selective(void **state) {
