@@ -4,8 +4,10 @@
  * and the step number is state: a batch, a dropout
  * mask and an initial value are functions of (seed, step). So a run that was killed and resumed has, with the same
  * threads, the same parameters to the bit as one that was not. */
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -46,14 +48,42 @@ static void run_clear(struct run *r) {
   wn_tokenizer_destroy(r->tok);
 }
 
+/* The first key below `path` whose values differ, with its dots; "" when none does. Objects have the same keys. */
+static void first_difference(json_t *a, json_t *b, const char *path, char *out, size_t bytes, json_t **x, json_t **y) {
+  const char *key;
+  json_t *value;
+  json_object_foreach(a, key, value) {
+    json_t *other = json_object_get(b, key);
+    if (json_equal(value, other)) continue;
+    char name[256];
+    snprintf(name, sizeof name, "%s%s%s", path, *path ? "." : "", key);
+    if (json_is_object(value) && json_is_object(other)) {
+      first_difference(value, other, name, out, bytes, x, y);
+    } else {
+      snprintf(out, bytes, "%s", name);
+      *x = value, *y = other;
+    }
+    return;
+  }
+}
+
 static wn_status same_model(wn_context *ctx, const char *dir, const wn_model_config *have,
                             const wn_model_config *want) {
   char *a = NULL, *b = NULL;
   wn_status status = wn_model_config_json(ctx, have, &a);
   if (status == WN_OK) status = wn_model_config_json(ctx, want, &b);
-  if (status == WN_OK && strcmp(a, b))
-    status =
-        wn_fail(ctx, WN_ERR_CONFIG, "%s: the recipe's model is not the checkpoint's (compare its config.json)", dir);
+  if (status == WN_OK && strcmp(a, b)) {
+    json_t *ours = json_loads(a, 0, NULL), *theirs = json_loads(b, 0, NULL), *x = NULL, *y = NULL;
+    char key[256] = "";
+    first_difference(ours, theirs, "model", key, sizeof key, &x, &y);
+    char *is = json_dumps(x, JSON_ENCODE_ANY), *wanted = json_dumps(y, JSON_ENCODE_ANY);
+    status = wn_fail(ctx, WN_ERR_CONFIG, "%s: the checkpoint's %s is %s, the recipe's %s", dir, *key ? key : "model",
+                     is ? is : "another", wanted ? wanted : "another");
+    free(is);
+    free(wanted);
+    json_decref(ours);
+    json_decref(theirs);
+  }
   wn_text_free(a);
   wn_text_free(b);
   return status;

@@ -103,6 +103,8 @@ cmp -s data/tokenizer.model untold/tokenizer.model && pass "the tokenizer beside
 sed 's/, "tokenizer": "tok.model"//' recipe.json >untold.json
 succeeds "resuming by a recipe that names no tokenizer" train --config untold.json --set train.steps=2 --out untold --resume --quiet
 cmp -s data/tokenizer.model untold/tokenizer.model && pass "the tokenizer stays" || fail "the tokenizer stays" "$(ls untold)"
+refuses "resuming another model names the key" 1 "checkpoint's model.attention.selective.relu is true, the recipe's false" train \
+  --resume --out parts --set model.attention.selective.relu=false
 json "set changes a key" '.step == 2' train --config recipe.json --set train.steps=2 --set model.layers=1 --out set
 json "dense attention trains" '.loss > 0' train --config recipe.json --set train.steps=2 \
   --set model.attention.selective.enabled=false --out dense
