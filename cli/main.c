@@ -53,6 +53,7 @@ int main(int argc, char **argv) {
       {"bench", "time operations, training steps and decoding", cmd_bench},
   };
   signal(SIGPIPE, SIG_DFL);
+  signal(SIGXFSZ, SIG_IGN); /* a file larger than the limit is a write that fails, with a message */
   int code;
   if (argc > 1 && (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V") || !strcmp(argv[1], "version")))
     code = version();

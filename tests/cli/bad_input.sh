@@ -38,6 +38,12 @@ done
 refuses "prune compare below a file" 1 'text\.txt: a file is in the way' prune compare --selective whole \
   --data data/val.bin --rows 1 --budgets 8 --out text.txt/x
 
+(
+  ulimit -f 64
+  refuses "a file larger than the shell's limit" 1 'too large' convert whole limited
+)
+[ -e limited/model.safetensors ] && fail "and nothing half written" || pass "and nothing half written"
+
 # Tokenizer models.
 head -c 200 tok.model >cut.model
 head -c 4000 /dev/urandom >noise.model
