@@ -48,7 +48,8 @@ int cmd_train(int argc, char **argv) {
     return cli_usage_error(spec.command, "--init is for a new run, --resume for one that is there");
   }
   wn_context *ctx = NULL;
-  code = cli_context_open(&common, &ctx);
+  code = init && !cli_exists(init) ? cli_error("cannot open %s: there is no such file or folder", init)
+                                   : cli_context_open(&common, &ctx);
   if (code) {
     cli_list_clear(&sets);
     return code;

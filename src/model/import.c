@@ -18,6 +18,9 @@
 /* ---- which form ---- */
 
 static wn_status read_config(wn_context *ctx, const char *dir, char where[4096], json_t **out) {
+  /* A mistyped name may have been meant for a file: config.json is not what is missing then. */
+  if (*dir && !wn_path_exists(dir))
+    return wn_fail(ctx, WN_ERR_IO, "cannot open %s: there is no such file or folder", dir);
   WN_TRY(wn_path_join(ctx, where, 4096, dir, "config.json"));
   return wn_json_load_file(ctx, where, out);
 }

@@ -166,6 +166,8 @@ done
 rm hostile/model.safetensors
 refuses "checkpoint without weights" 1 'hostile/model\.safetensors' eval --model hostile
 refuses "checkpoint that is missing" 1 'nowhere' generate --model nowhere --prompt x
+refuses "a start that is missing" 1 "cannot open nowhere" train --init nowhere --out bad-run
+refuses "model file that is missing" 1 "cannot open nowhere\.gguf: there is no such" info nowhere.gguf
 refuses "checkpoint that is a file" 1 'text\.txt' info text.txt
 cp -r whole shapes
 sed -i 's/"layers": 2/"layers": 3/' shapes/config.json
