@@ -141,7 +141,7 @@
     const options = () => ({animation: false, responsive: true, maintainAspectRatio: false, parsing: false, normalized: true,
       interaction: {mode: f.bars ? 'index' : 'nearest', axis: 'x', intersect: false},
       scales: {x: whole(scale(f.x[view.axis].label, view.xlog), view.xlog ? bounds(f.series.flatMap(s => s.x[view.axis])) : {}),
-        y: {...scale(f.y.label, view.ylog), ...(view.ylog ? bounds(f.series.flatMap(s => s.y)) : {}), ...(cut ? {max: cut} : {}), ...(f.bars && !view.ylog ? {beginAtZero: true} : {})}},
+        y: {...scale(f.y.label, view.ylog), ...(view.ylog ? bounds([...f.series.flatMap(s => s.y), ...(f.levels || []).map(l => l.y)]) : {}), ...(cut ? {max: cut} : {}), ...(f.bars && !view.ylog ? {beginAtZero: true} : {})}},
       plugins: {legend: {display: false},
         tooltip: {callbacks: {title: items => f.x[view.axis].label + ' ' + short(items[0].parsed.x), label: c => c.dataset.label + ': ' + short(c.parsed.y) + beside(f.series[c.datasetIndex], c.raw)}}}});
     const box = make('div', {class: 'chart'}, canvas);
