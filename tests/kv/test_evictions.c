@@ -253,6 +253,8 @@ static void test_weights(void **state) {
   (void)state;
   check_many(WN_POLICY_H2O, 32);
   check_many(WN_POLICY_TOVA, 32);
+  for (uint64_t seed = 33; seed < 33 + 6 * 24; seed += 6) /* long ones, with selections */
+    for (int h2o = 0; h2o < 2; h2o++) check(h2o ? WN_POLICY_H2O : WN_POLICY_TOVA, seed);
 }
 
 static void test_selective(void **state) {

@@ -193,6 +193,28 @@ static void test_random(void **state) {
   assert_true(seen > 0);
 }
 
+/* The lazy search does not stop at a target that some other layer's lowering would keep to. */
+static void test_lazy_target(void **state) {
+  (void)state;
+  struct bench b;
+  char order[512];
+  int stopped = 0;
+  for (uint64_t seed = 0; seed < 60; seed++) {
+    fill_random(&b, seed, false);
+    begin(&b, LAYERS_MAX, 4, 64, 0, true, false);
+    b.greedy.target = b.greedy.loss + 0.1 * (double)(seed % 8);
+    if (run(&b, order, NULL) != WN_GREEDY_AT_TARGET) continue;
+    stopped++;
+    for (int l = 0; l < LAYERS_MAX; l++) {
+      if (b.table.tokens[l] < 8) continue;
+      b.table.tokens[l] -= 4;
+      assert_true(loss_of(&b.table, b.table.tokens) > b.greedy.target);
+      b.table.tokens[l] += 4;
+    }
+  }
+  assert_true(stopped > 10);
+}
+
 static wn_status refuse(void *user, int64_t layer, int64_t to, double *loss) {
   (void)user, (void)layer, (void)to, (void)loss;
   return WN_ERR_CANCELLED;
@@ -209,8 +231,8 @@ static void test_failure(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_order), cmocka_unit_test(test_target),
-                                     cmocka_unit_test(test_floor), cmocka_unit_test(test_random),
-                                     cmocka_unit_test(test_failure)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_order),       cmocka_unit_test(test_target),
+                                     cmocka_unit_test(test_floor),       cmocka_unit_test(test_random),
+                                     cmocka_unit_test(test_lazy_target), cmocka_unit_test(test_failure)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
