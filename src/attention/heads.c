@@ -22,6 +22,7 @@ struct wn_attention wn_attention_of_heads(const struct wn_attention *op, wn_dtyp
     a.slots.stride = wn_slot_stride(op) * (n == 1 ? P : 1); /* a sequence's rows are as far apart as they were */
     if (op->slots.gone) a.slots.gone = op->slots.gone + first;
     if (op->slots.at) a.slots.at = op->slots.at + first;
+    if (op->slots.at && op->threshold.control) a.threshold.control = op->threshold.control + first;
     a.slots.mass = wn_element(op->slots.mass, first, dtype);
   }
   if (op->sel.on && G > 1) {

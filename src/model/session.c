@@ -10,7 +10,7 @@
 
 #define PIECE 256 /* tokens at a time: enough rows for a good product, few beside a cache */
 
-static wn_status plan(wn_context *ctx, struct wn_session *s) {
+static wn_status plan(wn_context *ctx, struct wn_session *s, bool budgets) {
   const wn_model_config *c = &s->model->config;
   const wn_dtype dtype = s->model->dtype;
   struct wn_layer_acts acts;
@@ -30,8 +30,8 @@ static wn_status plan(wn_context *ctx, struct wn_session *s) {
       {"tokens", (size_t)M, 1, sizeof(int32_t), (void **)&s->tokens},
       {"positions", (size_t)M, 1, sizeof(int32_t), (void **)&s->positions},
       {"control tokens", control ? (size_t)s->B : 0, (size_t)s->capacity, 1, (void **)&s->control},
-      {"keys of control tokens", control ? (size_t)s->B : 0, (size_t)(s->capacity + s->piece), 1,
-       (void **)&s->control_keys},
+      {"keys of control tokens", control ? (size_t)s->B : 0, (size_t)(s->capacity + s->piece),
+       (size_t)(budgets ? c->kv_heads : 1), (void **)&s->control_keys},
       {"mid", (size_t)s->B, (size_t)c->width, wn_dtype_size(dtype), &s->mid},
       {"branch", (size_t)s->B, (size_t)c->width, wn_dtype_size(dtype), &s->branch},
       {"x_out", (size_t)s->B, (size_t)c->width, wn_dtype_size(dtype), &s->x_out},
@@ -189,11 +189,6 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld tokens: the model has learned positions for %lld",
                    (long long)capacity, (long long)c->context);
   if (budgets && budgets->layers > 0) WN_TRY(wn_budgets_check(ctx, budgets, c));
-  /* Where heads hold different tokens a slot is not a control token for all of them. */
-  if (budgets && budgets->layers > 0 && model->control && c->attention.threshold.enabled &&
-      wn_policy_groups(budgets, c->kv_heads, wn_attention_selections(&c->attention, c->kv_heads)) > 1)
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED,
-                   "session: a threshold's control tokens under budgets of each key-value head");
   void *memory;
   WN_TRY(wn_alloc(ctx, "session", sizeof(struct wn_session), &memory));
   struct wn_session *s = memory;
@@ -204,7 +199,7 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   s->piece = capacity < PIECE ? capacity : PIECE;
   wn_status status;
   WN_TRY_GOTO(choose_format(s, options), fail);
-  WN_TRY_GOTO(plan(ctx, s), fail);
+  WN_TRY_GOTO(plan(ctx, s, budgets && budgets->layers > 0), fail);
   WN_TRY_GOTO(wn_arena_allocate(ctx, &s->arena, "a session"), fail);
   if (budgets && budgets->layers > 0) WN_TRY_GOTO(wn_budgets_copy(ctx, budgets, &s->budgets), fail);
   WN_TRY_GOTO(wn_session_caches_init(ctx, s), fail);

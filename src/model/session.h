@@ -61,7 +61,8 @@ struct wn_session {
   struct wn_layer_blocks blocks; /* one layer's arrays, used by all in turn */
   struct wn_layer_temp temp;
   int32_t *tokens, *positions; /* [B,piece] */
-  uint8_t *control, *control_keys; /* with a threshold and control tokens: [B,capacity] by position; [B,keys] of a call */
+  uint8_t *control, *control_keys; /* with a threshold and control tokens: [B,capacity] by position; [B,Hkv,keys] of a
+                                            layer's calls, without budgets [B,keys] */
   void *mid, *branch;          /* [B,C] the last position's */
   void *x_out, *n_out;         /* [B,C] */
   void *rstd, *mean;           /* [B] */

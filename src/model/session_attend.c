@@ -186,15 +186,19 @@ static void operation(const struct wn_run *run, int64_t l, const struct wn_layer
   op->threshold.cut = NULL;
 }
 
-/* Which keys of a call whose last row is token `last` are control tokens. */
-static void mark_control(const struct wn_run *run, struct wn_session *s, int64_t last, struct wn_attention *op) {
+/* Which keys of a call on this cache, whose last row is token `last`, are control tokens. Parts of a layer may run side
+ * by side: each has its own place for them. */
+static void mark_control(const struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache, int64_t last,
+                         struct wn_attention *op) {
   if (!s->control || !op->threshold.on) return;
-  for (int64_t b = 0; b < s->B && !run->measuring; b++) {
-    const int32_t *at = wn_slot_positions(op, b, 0);
-    for (int64_t j = 0; j < op->Tk; j++)
-      s->control_keys[b * op->Tk + j] = s->control[b * s->capacity + (at ? at[j] : last - op->Tk + 1 + j)];
-  }
-  op->threshold.control = s->control_keys;
+  uint8_t *keys = s->control_keys + s->B * s->parts[cache - s->caches].kv0 * (s->capacity + s->piece);
+  op->threshold.control = keys;
+  for (int64_t b = 0; b < s->B && !run->measuring; b++)
+    for (int64_t g = 0; g < (op->slots.at ? wn_slot_groups(op) : 1); g++) {
+      const int32_t *at = wn_slot_positions(op, b, g);
+      uint8_t *row = keys + (wn_control_keys(op, b, g) - keys);
+      for (int64_t j = 0; j < op->Tk; j++) row[j] = s->control[b * s->capacity + (at ? at[j] : last - op->Tk + 1 + j)];
+    }
 }
 
 static wn_status attend_whole(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
@@ -202,7 +206,7 @@ static wn_status attend_whole(struct wn_run *run, struct wn_session *s, struct w
   const int64_t T = run->T;
   if (!run->measuring) wn_kv_cache_append(cache, rows, 0, T);
   wn_kv_cache_bind(cache, T, op);
-  mark_control(run, s, s->position + T - 1, op);
+  mark_control(run, s, cache, s->position + T - 1, op);
   WN_TRY(wn_run_attention_forward(run, op));
   if (!run->measuring) wn_kv_cache_advance(cache, T);
   return WN_OK;
@@ -284,7 +288,7 @@ static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t p
     }
     struct wn_attention row = wn_session_rows(op, t, 1, run->exec.dtype);
     wn_kv_cache_bind(cache, 1, &row);
-    mark_control(run, s, s->position + t, &row);
+    mark_control(run, s, cache, s->position + t, &row);
     if (weights == WN_WEIGHTS_SUM) row.slots.mass = mass;
     if (weights == WN_WEIGHTS_LAST) row.slots.mass = cache->weights;
     if (wn_session_by_place(s, l)) WN_TRY(turn_by_place(run, s, cache, &row));
@@ -326,7 +330,7 @@ static wn_status attend_staged(struct wn_run *run, struct wn_session *s, struct 
   wn_session_stage(run, s, cache, rows, 0, run->T);
   wn_kv_cache_bind(stage, run->T, op);
   op->slots.at = NULL;
-  mark_control(run, s, s->position + run->T - 1, op);
+  mark_control(run, s, cache, s->position + run->T - 1, op);
   WN_TRY(wn_run_attention_forward(run, op));
   if (run->measuring) return WN_OK;
   wn_kv_cache_advance(stage, run->T);

@@ -125,7 +125,7 @@ struct wn_attention {
   struct {
     bool on;
     double tau;                     /* in (0,1] */
-    const uint8_t *control;         /* [B,Tk] 1: a control token; NULL: none */
+    const uint8_t *control;         /* [B,Tk] 1: a control token; with slots.at its rows, [B,P,Tk]; NULL: none */
     int32_t *count;                 /* [B,H,Tq] content keys kept; NULL: not wanted */
     double *cut;                    /* [B,H,Tq,2] where the choice fell, forward's note to backward; or NULL */
   } threshold;
@@ -230,6 +230,11 @@ static inline int64_t wn_slot_position(const struct wn_attention *a, int64_t b, 
 /* The positions of what a key-value head holds: NULL where slot j holds position j. */
 static inline const int32_t *wn_slot_positions(const struct wn_attention *a, int64_t b, int64_t kv_head) {
   return a->slots.at ? a->slots.at + wn_slot_row(a, b, kv_head) : NULL;
+}
+/* Which of its keys a threshold takes for control tokens: NULL where none are. */
+static inline const uint8_t *wn_control_keys(const struct wn_attention *a, int64_t b, int64_t kv_head) {
+  if (!a->threshold.control) return NULL;
+  return a->threshold.control + (a->slots.at ? wn_slot_row(a, b, kv_head) : b * a->Tk);
 }
 
 #endif

@@ -71,20 +71,42 @@ static void compare(const float *found, const float *expected, int64_t n, const 
       fail_msg("%s: logit %d is %g, expected %g", what, (int)i, (double)found[i], (double)expected[i]);
 }
 
-/* Control tokens in a whole pass, and fed in pieces: alone, behind windows, and under a budget. */
+/* Control tokens in a whole pass, and fed in pieces: alone, behind windows, under a budget, and where each key-value
+ * head keeps tokens of its own: by its policy, with its selections, and with a budget of its own. */
 static void test_control(void **state) {
   (void)state;
   static const char *const attentions[] = {"{\"threshold\":{\"tau\":0.4}}",
-                                           "{\"threshold\":{\"tau\":0.4},\"window\":5,\"window_layers\":\"10\"}"};
+                                           "{\"threshold\":{\"tau\":0.4},\"window\":5,\"window_layers\":\"10\"}",
+                                           "{\"threshold\":{\"tau\":0.4}}",
+                                           "{\"threshold\":{\"tau\":0.4}}",
+                                           "{\"threshold\":{\"tau\":0.4}}",
+                                           "{\"threshold\":{\"tau\":0.4},\"selective\":{\"per_kv_head\":true}}",
+                                           "{\"threshold\":{\"tau\":0.4},\"selective\":{\"per_kv_head\":true}}"};
+  static const struct {
+    wn_policy policy;
+    bool per_kv_head, heads;
+  } kinds[7] = {[2] = {.policy = WN_POLICY_STREAMING},
+                [3] = {.policy = WN_POLICY_TOVA, .per_kv_head = true},
+                [4] = {.policy = WN_POLICY_RANDOM, .per_kv_head = true, .heads = true},
+                [5] = {.policy = WN_POLICY_SELECTIVE},
+                [6] = {.policy = WN_POLICY_SELECTIVE, .heads = true}};
   const int32_t ids[] = {2, 5, 7};
   const int64_t pieces[] = {1, 6, 1, 1, 5, 2};
-  int64_t tokens[2] = {6, 16};
-  for (int n = 0; n < 6; n++) {
-    wn_context *ctx = context_of(n & 1 ? "cpu" : "ref", 1);
-    const bool budget = n >= 4;
-    wn_model_config c = config_of(attentions[n / 2 % 2]);
+  int64_t tokens[2] = {6, 16}, of_heads[4] = {6, 4, 16, 5};
+  for (int n = 0; n < 14; n++) {
+    const int kind = n / 2;
+    const bool budget = kind >= 2;
+    wn_context *ctx = context_of(n & 1 ? "cpu" : "ref", kind >= 3 ? 2 : 1);
+    wn_model_config c = config_of(attentions[kind]);
     struct wn_model *model = model_of(ctx, &c, WN_F32);
-    const wn_budgets budgets = {.policy = WN_POLICY_STREAMING, .layers = 2, .tokens = tokens, .sinks = 2};
+    const wn_budgets budgets = {.policy = kinds[kind].policy,
+                                .layers = 2,
+                                .tokens = tokens,
+                                .heads = kinds[kind].heads ? 2 : 0,
+                                .head_tokens = kinds[kind].heads ? of_heads : NULL,
+                                .per_kv_head = kinds[kind].per_kv_head,
+                                .seed = 4,
+                                .sinks = 2};
     struct tokens x;
     static float without[2 * T * V], with[2 * T * V], last[2 * V], expected[2 * V];
     tokens_of(&x, 2, T, V, false);
@@ -101,7 +123,7 @@ static void test_control(void **state) {
       OK(ctx, wn_session_feed(ctx, s, piece, pieces[p], 0, last));
       for (int64_t b = 0; b < 2; b++)
         memcpy(expected + b * V, with + (b * T + at + pieces[p] - 1) * V, V * sizeof *expected);
-      compare(last, expected, 2 * V, attentions[n / 2 % 2]);
+      compare(last, expected, 2 * V, attentions[kind]);
     }
     wn_session_destroy(s);
     OK(ctx, wn_model_set_control_tokens(ctx, model, NULL, 0));

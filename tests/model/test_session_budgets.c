@@ -472,19 +472,6 @@ static void test_refusals(void **state) {
   assert_non_null(strstr(wn_context_error(ctx), "2 layers"));
   wn_budgets_clear(&b);
   wn_model_destroy(model);
-  /* Each key-value head holds tokens of its own: a slot is a control token for one and not for the other. */
-  static const char *const apart[] = {"{\"threshold\":{},\"selective\":{\"per_kv_head\":true}}", "{\"threshold\":{}}"};
-  for (int i = 0; i < 2; i++) {
-    wn_model_config by_head = model_case_config(&model_cases[1]);
-    OK(ctx, wn_attention_config_parse(ctx, apart[i], &by_head.attention));
-    model = model_of(ctx, &by_head, WN_F32);
-    OK(ctx, wn_model_set_control_tokens(ctx, model, (const int32_t[]){2}, 1));
-    budgets_of(&(struct choice){.policy = i ? WN_POLICY_TOVA : WN_POLICY_SELECTIVE, .per_kv_head = i}, &by_head, 3, &b);
-    assert_int_equal(wn_session_create_with_budgets(ctx, model, 1, 16, &b, &s), WN_ERR_UNSUPPORTED);
-    assert_non_null(strstr(wn_context_error(ctx), "control tokens"));
-    wn_budgets_clear(&b);
-    wn_model_destroy(model);
-  }
   /* A feed that fails half way: 16 relative positions, and a text of 20 tokens. */
   const wn_model_config relative = model_case_config(&model_cases[16]);
   assert_true(relative.attention.relative.enabled && relative.context == 16);

@@ -106,7 +106,7 @@ static int64_t choose(const struct wn_attention *a, const int32_t *at, const uin
 void wn_threshold_choose(const struct wn_terms_strip *s, const float *logits, int64_t stride, int64_t columns,
                          void *order, double *cut) {
   const struct wn_attention *a = s->a;
-  const uint8_t *control = a->threshold.control ? a->threshold.control + s->b * a->Tk : NULL;
+  const uint8_t *control = wn_control_keys(a, s->b, s->h / (a->H / a->Hkv));
   const int32_t *places = wn_slot_positions(a, s->b, s->h / (a->H / a->Hkv));
   const int64_t at = (s->b * a->H + s->h) * a->Tq + s->r;
   for (int64_t i = 0; i < s->rows; i++) {
@@ -120,10 +120,10 @@ const uint64_t *wn_threshold_mask(const struct wn_terms_strip *s, const double *
                                   const uint64_t *seen, uint64_t *own) {
   const struct wn_attention *a = s->a;
   const int32_t *at = wn_slot_positions(a, s->b, s->h / (a->H / a->Hkv));
+  const uint8_t *control = wn_control_keys(a, s->b, s->h / (a->H / a->Hkv));
   const int64_t width = wn_min_i64(s->width, a->Tk - s->j0);
   uint64_t always = 0;
-  for (int64_t j = 0; a->threshold.control && j < width; j++)
-    always |= (uint64_t)(a->threshold.control[s->b * a->Tk + s->j0 + j] != 0) << j;
+  for (int64_t j = 0; control && j < width; j++) always |= (uint64_t)(control[s->j0 + j] != 0) << j;
   for (int64_t i = 0; i < s->rows; i++) {
     const double limit = cut[2 * i], tie = cut[2 * i + 1] - (at ? 0 : (double)s->j0);
     uint64_t kept = always;

@@ -133,7 +133,7 @@ static int heavier_first(const void *x, const void *y) {
 static int32_t apply_threshold(const struct wn_attention *a, int64_t b, int64_t g, int64_t first, int64_t last,
                                double *weight, struct ranked *order) {
   const int32_t *at = wn_slot_positions(a, b, g);
-  const uint8_t *control = a->threshold.control ? a->threshold.control + b * a->Tk : NULL;
+  const uint8_t *control = wn_control_keys(a, b, g);
   int64_t n = 0;
   double content = 0, before = 0;
   for (int64_t j = first; j <= last; j++) {
