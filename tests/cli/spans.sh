@@ -55,3 +55,5 @@ mv fill/recipe.json kept.json
 refuses "a checkpoint without its recipe" 1 'no recipe.json' generate --model fill --prompt "a <extra_id_0>"
 json "its recipe by --config" '.spans | length == 1' generate --model fill --config kept.json --prompt "a <extra_id_0>" --tokens 4
 mv kept.json fill/recipe.json
+json "bench decode of an encoder-decoder" '.results[0].kv_bytes > 0 and .results[0].allocations == 0 and .cache == "float"' \
+  bench decode --model fill --contexts 4 --repeats 2 --warmup 1
