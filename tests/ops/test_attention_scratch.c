@@ -1,5 +1,5 @@
-/* Scratch is measured once, for the largest call, with evictions: a call on fewer keys or without evictions never needs
- * more, whatever path the backend takes for it. */
+/* Scratch is measured once, for the largest call, with evictions: a call on fewer sequences or keys, or without
+ * evictions, never needs more, whatever path the backend takes for it. */
 #include "support.h"
 
 #include "backends/backends.h"
@@ -50,6 +50,36 @@ static void test_fewer_keys_need_no_more(void **state) {
   wn_context_destroy(ctx);
 }
 
+static void test_fewer_sequences_need_no_more(void **state) {
+  (void)state;
+  static const int64_t heads[][2] = {{2, 1}, {4, 4}, {6, 2}};
+  static const int64_t lengths[] = {1, 64, 100, 190, 250, 320, 449, 700};
+  static float any[1];
+  enum { MOST = 11, LENGTHS = sizeof lengths / sizeof *lengths };
+  for (int threads = 2; threads <= 5; threads++) {
+    wn_context *ctx = context_of("cpu", threads);
+    struct wn_exec exec = {.ctx = ctx, .threads = threads, .dtype = WN_F32};
+    assert_ok(ctx, wn_backend_of(ctx, &exec.backend));
+    for (int n = 0; n < 3 * 3 * 2; n++) {
+      struct wn_attention a = {.H = heads[n % 3][0], .Hkv = heads[n % 3][1], .D = 24};
+      const bool backward = n / 9;
+      a.sel.on = n / 3 % 3 > 0, a.sel.groups = n / 3 % 3 == 2 ? a.Hkv : 1, a.sel.dstrength = a.sel.on ? any : NULL;
+      size_t need[MOST + 1][LENGTHS];
+      for (int64_t B = 1; B <= MOST; B++)
+        for (int t = 0; t < LENGTHS; t++) {
+          a.B = B, a.Tq = a.Tk = lengths[t];
+          need[B][t] = wn_op_attention_scratch(&exec, &a, backward);
+          if ((B > 1 && need[B][t] < need[B - 1][t]) || (t > 0 && need[B][t] < need[B][t - 1]))
+            fail_msg(
+                "%s on %d threads, %lld of %lld heads, %lld selections: %lld sequences of %lld need less than fewer",
+                backward ? "backward" : "forward", threads, (long long)a.Hkv, (long long)a.H,
+                (long long)(a.sel.on ? a.sel.groups : 0), (long long)B, (long long)lengths[t]);
+        }
+    }
+    wn_context_destroy(ctx);
+  }
+}
+
 /* A layer whose budget does not bind beside one whose does. */
 static void test_budgets_of_one_layer(void **state) {
   (void)state;
@@ -83,6 +113,7 @@ static void test_budgets_of_one_layer(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_fewer_keys_need_no_more),
+                                     cmocka_unit_test(test_fewer_sequences_need_no_more),
                                      cmocka_unit_test(test_budgets_of_one_layer)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
