@@ -357,6 +357,42 @@ static void test_heads(void **state) {
   }
 }
 
+/* Heads with caches of their own go to a thread each where single rows come: the bits are those of one thread. */
+static void test_heads_on_threads(void **state) {
+  (void)state;
+  enum { N = 120, HEADS = 4 };
+  static const char *const attention[] = {"{}", "{\"selective\":{\"per_kv_head\":true}}"};
+  static int32_t ids[B * N];
+  static float logits[2][N][B * V];
+  for (int i = 0; i < B * N; i++) ids[i] = (int32_t)wn_random_below(4, WN_STREAM_TEST, 9, (uint64_t)i, V);
+  for (int i = 0; i < CHOICES; i++) {
+    if (!choices[i].ragged) continue;
+    for (int threads = 0; threads < 2; threads++) {
+      wn_context *ctx = context_of("cpu", threads ? 4 : 1);
+      wn_model_config c = model_case_config(&model_cases[1]);
+      c.kv_heads = HEADS, c.context = N;
+      OK(ctx, wn_attention_config_parse(ctx, attention[choices[i].policy == WN_POLICY_SELECTIVE], &c.attention));
+      struct wn_model *model = model_of(ctx, &c, WN_F32);
+      wn_budgets b;
+      wn_session *s;
+      wn_budgets_init(&b);
+      b.policy = choices[i].policy, b.per_kv_head = choices[i].per_kv_head, b.seed = 3;
+      OK(ctx, wn_budgets_parse(ctx, &c, "40:17:33:5,64:63:8:9", &b));
+      OK(ctx, wn_session_create_with_budgets(ctx, model, B, N, &b, &s));
+      for (int t = 0; t < N; t++) {
+        const int32_t now[B] = {ids[t], ids[N + t]};
+        OK(ctx, wn_session_feed(ctx, s, now, 1, 0, logits[threads][t]));
+      }
+      wn_session_destroy(s);
+      wn_budgets_clear(&b);
+      wn_model_destroy(model);
+      wn_context_destroy(ctx);
+    }
+    if (memcmp(logits[0], logits[1], sizeof logits[0]) != 0)
+      fail_msg("%s: four threads give other logits than one", wn_policy_name(choices[i].policy));
+  }
+}
+
 /* The positions that a cache of one sequence holds, its first group: held[position]. */
 static void positions(const wn_session *s, int64_t l, bool *held, int64_t n) {
   const struct wn_kv_cache *c = &s->caches[l];
@@ -496,6 +532,7 @@ int main(void) {
       cmocka_unit_test(test_budgets_that_never_bind),
       cmocka_unit_test(test_ties),
       cmocka_unit_test(test_heads),
+      cmocka_unit_test(test_heads_on_threads),
       cmocka_unit_test(test_trimmed),
       cmocka_unit_test(test_long_prompts),
       cmocka_unit_test(test_bytes_and_allocations),
