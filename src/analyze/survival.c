@@ -94,7 +94,9 @@ static wn_status run_policy(wn_context *ctx, wn_model *model, const wn_analysis_
   wn_eval_options options = input->options ? *input->options : (wn_eval_options){0};
   wn_analysis_input under = *input;
   wn_eval_result eval;
-  options.budgets = budgets;
+  wn_budgets seen = *budgets;
+  seen.cache_positions = false; /* what goes is the same, and is found before the attention */
+  options.budgets = &seen;
   under.options = &options;
   w->policy = out, w->sequence = 0;
   memset(w->alive, 0, WN_SURVIVAL_AGES * sizeof *w->alive);
@@ -103,6 +105,8 @@ static wn_status run_policy(wn_context *ctx, wn_model *model, const wn_analysis_
   WN_TRY(wn_analysis_batch_init(ctx, model, NULL, 0, &w->batch));
   WN_TRY(wn_analysis_run(ctx, model, &under, &observer, &eval));
   WN_TRY(w->status);
+  options.budgets = budgets;
+  if (budgets->cache_positions) WN_TRY(wn_analysis_run(ctx, model, &under, NULL, &eval));
   out->policy = budgets->policy;
   out->perplexity = eval.perplexity;
   if (out->tokens > 0) out->lifetime /= (double)out->tokens, out->evicted /= (double)out->tokens;

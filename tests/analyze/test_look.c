@@ -199,6 +199,18 @@ static void test_survival(void **state) {
     }
     assert_true(r->policy[0].alive[6] < 0); /* no document is that long */
     assert_true(fabs(r->overlap[1] - (double)(K - SINKS) / K) < 1e-9 && r->overlap[1] == r->overlap[POLICIES]);
+    /* Positions by place change what the model makes of what it holds, not what that is. */
+    wn_survival_report *by_place;
+    wn_eval_options under = eval;
+    wn_eval_result result;
+    budgets[1].cache_positions = true, under.budgets = list[1];
+    OK(ctx, wn_analyze_survival(ctx, model, &input, list + 1, 1, &by_place));
+    OK(ctx, wn_eval_text(ctx, model, tok, text, 2 * T + 1, &under, &result));
+    const wn_survival_policy *p = by_place->policy, *q = &r->policy[1];
+    assert_true(p->tokens == q->tokens && p->lifetime == q->lifetime && p->evicted == q->evicted);
+    assert_memory_equal(p->alive, q->alive, sizeof p->alive);
+    assert_true(fabs(p->perplexity - result.perplexity) < 1e-6 * result.perplexity && p->perplexity != q->perplexity);
+    wn_survival_report_destroy(by_place);
     wn_survival_report_destroy(r);
     assert_refused(ctx, wn_analyze_survival(ctx, model, &input, list, 0, &r), WN_ERR_ARGUMENT, "policies");
     budgets[0].policy = WN_POLICY_SELECTIVE;
