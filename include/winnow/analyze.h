@@ -8,7 +8,7 @@
 WN_API_BEGIN
 
 /* What is read: a source, or a text with a tokenizer; as wn_eval and wn_eval_text read them. Rows behind a sequence's last
- * target are padding and not looked at. */
+ * target are padding and not looked at. Budgets with cache_positions are WN_ERR_UNSUPPORTED. */
 typedef struct wn_analysis_input {
   const wn_data_source *source;
   const wn_tokenizer *tok;

@@ -28,7 +28,7 @@ typedef wn_status (*wn_selection_fn)(void *user, const wn_selection_layer *layer
  * loss (may be NULL): mean over the text's positions, nats. The weights are those that the attention uses, whatever
  * mechanisms it has. Cost: a forward pass and T*T*H additions a layer; memory: 12 bytes a pair of tokens, with F 4 G + 4,
  * with `heads` 4 H more.
- * WN_ERR_UNSUPPORTED: a model with an encoder. */
+ * WN_ERR_UNSUPPORTED: a model with an encoder; budgets with cache_positions. */
 wn_status wn_analyze_selection(wn_context *ctx, wn_model *model, const int32_t *tokens, int64_t T,
                                const wn_budgets *budgets, bool heads, wn_selection_fn fn, void *user, double *loss);
 

@@ -24,6 +24,8 @@ wn_status wn_analysis_check(wn_context *ctx, const wn_model *model, const wn_ana
   if (memory > 0 || (memory == 0 && model->config.memory > 0))
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: rows that reach into earlier blocks are not looked at; use memory -1",
                    what);
+  if (input->options && input->options->budgets && input->options->budgets->cache_positions)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: rows whose positions are places in the cache are not looked at", what);
   if (input->options && input->options->batch < 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: batch is %lld", what, (long long)input->options->batch);
   return WN_OK;

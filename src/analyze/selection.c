@@ -144,6 +144,8 @@ wn_status wn_analyze_selection(wn_context *ctx, wn_model *model, const int32_t *
                                const wn_budgets *budgets, bool heads, wn_selection_fn fn, void *user, double *loss) {
   WN_TRY(check(ctx, model, T));
   if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
+  if (budgets && budgets->cache_positions)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "rows whose positions are places in the cache are not looked at");
   struct tracer t = {.ctx = ctx,
                      .model = model,
                      .budgets = budgets,

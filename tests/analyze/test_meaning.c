@@ -223,6 +223,10 @@ static void test_refused(void **state) {
   assert_refused(ctx, wn_analyze_meaning(ctx, model, &input, NULL, &r), WN_ERR_ARGUMENT, "context");
   options.context = 0, options.memory = 5;
   assert_refused(ctx, wn_analyze_meaning(ctx, model, &input, NULL, &r), WN_ERR_UNSUPPORTED, "earlier blocks");
+  int64_t tokens[] = {4, 4};
+  const wn_budgets by_place = {.policy = WN_POLICY_STREAMING, .layers = 2, .tokens = tokens, .cache_positions = true};
+  options.memory = 0, options.budgets = &by_place;
+  assert_refused(ctx, wn_analyze_meaning(ctx, model, &input, NULL, &r), WN_ERR_UNSUPPORTED, "places in the cache");
   wn_meaning_report_destroy(NULL);
   wn_model_destroy(model);
   wn_tokenizer_destroy(tok);

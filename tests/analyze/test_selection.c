@@ -182,6 +182,13 @@ static void test_refused(void **state) {
   assert_int_equal(wn_analyze_selection(ctx, model, tokens, 8, NULL, false, refuse, &calls, NULL), WN_ERR_FORMAT);
   assert_int_equal(calls, 1);
   wn_model_destroy(model);
+  config.position = WN_POS_ROPE;
+  model = model_of(ctx, &config, WN_F32);
+  int64_t budgets[L] = {4, 4};
+  const wn_budgets by_place = {.policy = WN_POLICY_STREAMING, .layers = L, .tokens = budgets, .cache_positions = true};
+  assert_refused(ctx, wn_analyze_selection(ctx, model, tokens, 8, &by_place, false, refuse, &calls, NULL),
+                 WN_ERR_UNSUPPORTED, "places in the cache");
+  wn_model_destroy(model);
   wn_context_destroy(ctx);
 }
 
