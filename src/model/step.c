@@ -87,7 +87,8 @@ wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_
   wn_outer_params_find(&model->table, c, &outer);
   const int64_t selections = wn_attention_selections(&c->attention, c->kv_heads);
   *sums = (struct wn_stack_sums){0};
-  for (int64_t i = 0; ws->control && !run->measuring && i < M; i++) ws->control[i] = model->control[tokens[i]];
+  for (int64_t i = 0; ws->control && !run->measuring && i < M; i++) /* ids outside are the embedding's to refuse */
+    ws->control[i] = tokens[i] >= 0 && tokens[i] < c->vocab_size ? model->control[tokens[i]] : 0;
   run->control = ws->control;
   WN_TRY(layer_acts(run, ws, 0, &a));
   WN_TRY(wn_run_embed(run, tokens, ws->embedded, ws->embed_rstd, ws->embed_mean, a.x));

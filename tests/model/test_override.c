@@ -126,6 +126,13 @@ static void test_control(void **state) {
       compare(last, expected, 2 * V, attentions[kind]);
     }
     wn_session_destroy(s);
+    const int32_t kept = x.ids[3];
+    for (int k = 0; k < 2; k++) { /* an id is looked up among the control tokens, too */
+      x.ids[3] = k ? -70000 : 90000000;
+      assert_int_equal(wn_model_logits(ctx, model, x.ids, NULL, 2, T, with), WN_ERR_ARGUMENT);
+      assert_non_null(strstr(wn_context_error(ctx), "ids[3]"));
+    }
+    x.ids[3] = kept;
     OK(ctx, wn_model_set_control_tokens(ctx, model, NULL, 0));
     OK(ctx, wn_model_logits_with_budgets(ctx, model, x.ids, NULL, 2, T, budget ? &budgets : NULL, with));
     assert_memory_equal(with, without, sizeof with);
