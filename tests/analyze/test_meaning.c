@@ -223,6 +223,21 @@ static void test_refused(void **state) {
   assert_refused(ctx, wn_analyze_meaning(ctx, model, &input, NULL, &r), WN_ERR_ARGUMENT, "context");
   options.context = 0, options.memory = 5;
   assert_refused(ctx, wn_analyze_meaning(ctx, model, &input, NULL, &r), WN_ERR_UNSUPPORTED, "earlier blocks");
+  /* A source made for a larger vocabulary. */
+  char path[64];
+  int32_t ids[3 * T];
+  wn_data_config data = {.kind = WN_DATA_TOKENS, .document_token = -1};
+  wn_data_source *source;
+  snprintf(path, sizeof path, "/tmp/winnow-meaning-%d.bin", (int)getpid());
+  for (int i = 0; i < 3 * T; i++) ids[i] = i == T + 3 ? 40000000 : i % 9;
+  OK(ctx, wn_token_file_write(ctx, path, "llmc", 50000000, ids, 3 * T));
+  snprintf(data.val, sizeof data.val, "%s", path);
+  OK(ctx, wn_data_source_create(ctx, &data, "val", T, 50000000, &source));
+  options.memory = 0;
+  const wn_analysis_input foreign = {.source = source, .options = &options};
+  assert_refused(ctx, wn_analyze_meaning(ctx, model, &foreign, NULL, &r), WN_ERR_ARGUMENT, "40000000");
+  wn_data_source_destroy(source);
+  remove(path);
   int64_t tokens[] = {4, 4};
   const wn_budgets by_place = {.policy = WN_POLICY_STREAMING, .layers = 2, .tokens = tokens, .cache_positions = true};
   options.memory = 0, options.budgets = &by_place;
