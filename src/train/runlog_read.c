@@ -66,23 +66,22 @@ static wn_status parse(wn_context *ctx, const char *path, const char *text, size
   return WN_OK;
 }
 
+/* Read and not mapped: the run may be resumed meanwhile, which cuts its log. */
 wn_status wn_train_log_load(wn_context *ctx, const char *dir, wn_train_log *out) {
-  char path[4096];
-  struct wn_map map = {0};
+  char path[4096], *text;
+  size_t bytes;
   int64_t lines = 0;
   void *memory = NULL;
   *out = (wn_train_log){0};
   WN_TRY(wn_path_join(ctx, path, sizeof path, dir, "log.jsonl"));
-  WN_TRY(wn_map_open(ctx, path, &map));
-  wn_status status =
-      map.bytes > MAX_LOG_BYTES ? wn_fail(ctx, WN_ERR_FORMAT, "%s: %zu bytes are too many", path, map.bytes) : WN_OK;
-  for (size_t i = 0; i < map.bytes; i++) lines += map.data[i] == '\n';
-  if (status == WN_OK) status = wn_alloc(ctx, "log", (size_t)(lines + 1) * COLUMNS * sizeof(double), &memory);
+  WN_TRY(wn_file_read(ctx, path, MAX_LOG_BYTES, &text, &bytes));
+  for (size_t i = 0; i < bytes; i++) lines += text[i] == '\n';
+  wn_status status = wn_alloc(ctx, "log", (size_t)(lines + 1) * COLUMNS * sizeof(double), &memory);
   if (status == WN_OK) {
     for (int c = 0; c < COLUMNS; c++) *column(out, c) = (double *)memory + c * (lines + 1);
-    status = parse(ctx, path, (const char *)map.data, map.bytes, out);
+    status = parse(ctx, path, text, bytes, out);
   }
-  wn_map_close(&map);
+  wn_free(text);
   if (status != WN_OK) {
     wn_free(memory);
     *out = (wn_train_log){0};
