@@ -29,7 +29,7 @@ static const char style_sheet[] =
 
 /* An axis: the data's range, in log10 where it is logarithmic, and where it lies in the picture. */
 struct scale {
-  bool log;
+  bool log, whole; /* whole: only whole numbers stand on it */
   double low, high, from, to;
 };
 
@@ -71,7 +71,8 @@ static int ticks_of(const struct scale *s, double out[TICKS]) {
     out[0] = low;
     return 1;
   }
-  const double step = step_of(high - low, 6);
+  double step = step_of(high - low, 6);
+  if (s->whole && step < 1) step = 1;
   for (double at = ceil(low / step - 1e-9) * step; at <= high + step * 1e-9 && n < TICKS; at += step)
     out[n++] = fabs(at) < step * 1e-6 ? 0 : at;
   return n;
@@ -83,13 +84,20 @@ static void add_text(struct wn_text *t, double x, double y, const char *anchor, 
   wn_text_add(t, "</text>\n");
 }
 
+static void write_tick(double v, char *out, size_t bytes) {
+  if (fabs(v) >= 1e6 && fabs(v) < 1e12)
+    snprintf(out, bytes, "%.6g%s", v / (fabs(v) < 1e9 ? 1e6 : 1e9), fabs(v) < 1e9 ? "M" : "G");
+  else
+    snprintf(out, bytes, "%.6g", v);
+}
+
 static void add_axes(struct wn_text *t, const wn_figure *f, const struct scale *x, const struct scale *y) {
   double at[TICKS];
   char label[40];
   int n = ticks_of(y, at);
   for (int i = 0; i < n; i++) {
     const double p = place(y, at[i]);
-    snprintf(label, sizeof label, "%.6g", at[i]);
+    write_tick(at[i], label, sizeof label);
     wn_text_add(t, "<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>\n", LEFT, WIDTH - RIGHT, p, p);
     add_text(t, LEFT - 6, p + 4, "end", "soft", label);
   }
@@ -97,7 +105,7 @@ static void add_axes(struct wn_text *t, const wn_figure *f, const struct scale *
   double last = -1e9;
   for (int i = 0; i < n; i++) {
     const double p = place(x, at[i]);
-    snprintf(label, sizeof label, "%.6g", at[i]);
+    write_tick(at[i], label, sizeof label);
     wn_text_add(t, "<line class=\"axis\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\"/>\n", p, p, TOP + PLOT_HEIGHT,
                 TOP + PLOT_HEIGHT + 4);
     if (p - last < 8 + 7 * (double)strlen(label)) continue;
@@ -121,16 +129,18 @@ static void add_series(struct wn_text *t, const wn_figure *f, int s, const struc
       pen = false;
       continue;
     }
-    const double px = place(x, line->x[0][i]), py = fmax(TOP, fmin(TOP + PLOT_HEIGHT, place(y, line->y[i])));
+    const double px = place(x, line->x[0][i]), at = place(y, line->y[i]), py = fmax(TOP, fmin(TOP + PLOT_HEIGHT, at));
     if (f->bars) {
       const double left = px + bar * (s - f->series_count / 2.0);
       wn_text_add(t, "<rect class=\"f%d\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", line->colour, left,
                   py, fmax(bar - 1, 0.6), TOP + PLOT_HEIGHT - py);
     } else if (line->points) {
-      wn_text_add(t, "<circle class=\"f%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"/>\n", line->colour, px, py);
+      if (at >= TOP)
+        wn_text_add(t, "<circle class=\"f%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"%s\"/>\n", line->colour, px, py,
+                    line->count > 300 ? "1.5" : "3");
     } else {
       if (!any) wn_text_add(t, "<path class=\"line c%d s%d\" d=\"", line->colour, line->dash);
-      wn_text_add(t, "%s%.1f %.1f", pen ? "L" : "M", px, py);
+      wn_text_add(t, "%s%.1f %.1f", pen ? "L" : "M", px, at); /* cut off at the plot's edge by its clip path */
       pen = any = true;
     }
   }
@@ -147,7 +157,9 @@ static int add_legend(struct wn_text *t, const wn_figure *f) {
     const double width = 44 + 7 * (double)strlen(line->name), y = top + ROW * row;
     if (at > LEFT && at + width > WIDTH - RIGHT) at = LEFT, row++;
     const double here = y + (at == LEFT && row > 0 ? top + ROW * row - y : 0);
-    if (f->bars || line->points)
+    if (line->points)
+      wn_text_add(t, "<circle class=\"f%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"/>\n", line->colour, at + 14, here - 4);
+    else if (f->bars)
       wn_text_add(t, "<rect class=\"f%d\" x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"8\"/>\n", line->colour, at + 8,
                   here - 8);
     else
@@ -160,14 +172,17 @@ static int add_legend(struct wn_text *t, const wn_figure *f) {
 
 wn_status wn_figure_save_svg(wn_context *ctx, const wn_figure *f, const char *path) {
   WN_TRY(wn_figure_check(ctx, f));
-  struct scale x = {f->x[0].log, INFINITY, -INFINITY, LEFT, WIDTH - RIGHT};
-  struct scale y = {f->y.log, INFINITY, -INFINITY, TOP + PLOT_HEIGHT, TOP};
+  struct scale x = {f->x[0].log, true, INFINITY, -INFINITY, LEFT, WIDTH - RIGHT};
+  struct scale y = {f->y.log, false, INFINITY, -INFINITY, TOP + PLOT_HEIGHT, TOP};
+  bool points = false;
   int64_t most = 1;
   for (int s = 0; s < f->series_count; s++) {
     if (f->series[s].count > most) most = f->series[s].count;
+    points |= f->series[s].points;
     for (int64_t i = 0; i < f->series[s].count; i++) {
       if (!usable(&x, f->series[s].x[0][i]) || !usable(&y, f->series[s].y[i])) continue;
       widen(&x, f->series[s].x[0][i]);
+      x.whole &= f->series[s].x[0][i] == floor(f->series[s].x[0][i]);
       widen(&y, f->series[s].y[i]);
     }
   }
@@ -186,6 +201,10 @@ wn_status wn_figure_save_svg(wn_context *ctx, const wn_figure *f, const char *pa
     x.low -= half > 0 ? half : 0.5, x.high += half > 0 ? half : 0.5;
     bar = 0.8 * (WIDTH - RIGHT - LEFT) / (double)most / f->series_count;
   }
+  if (points && !x.log) { /* marks stand clear of the edges */
+    const double beside = x.high > x.low ? (x.high - x.low) * 0.03 : 0.5;
+    x.low -= beside, x.high += beside;
+  }
   struct wn_text body = {0}, text = {0};
   add_text(&body, LEFT, 24, "start", "title ink", f->title);
   add_axes(&body, f, &x, &y);
@@ -196,7 +215,14 @@ wn_status wn_figure_save_svg(wn_context *ctx, const wn_figure *f, const char *pa
                 at);
     add_text(&body, WIDTH - RIGHT - 4, at - 5, "end", "soft", f->levels[l].name);
   }
-  for (int s = 0; s < f->series_count; s++) add_series(&body, f, s, &x, &y, bar);
+  wn_text_add(&body, "<clipPath id=\"in\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/></clipPath>\n", LEFT,
+              TOP - 2, WIDTH - RIGHT - LEFT, PLOT_HEIGHT + 2);
+  wn_text_add(&body, "<g clip-path=\"url(#in)\">\n");
+  for (int s = 0; s < f->series_count; s++)
+    if (f->series[s].points) add_series(&body, f, s, &x, &y, bar); /* lines lie over marks */
+  for (int s = 0; s < f->series_count; s++)
+    if (!f->series[s].points) add_series(&body, f, s, &x, &y, bar);
+  wn_text_add(&body, "</g>\n");
   const int height = TOP + PLOT_HEIGHT + BOTTOM + 8 + ROW * add_legend(&body, f);
   wn_text_add(&text,
               "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
