@@ -278,7 +278,7 @@ wn_status wn_budgets_parse(wn_context *ctx, const wn_model_config *config, const
     return resize(ctx, config->layers, 0, tokens > 1 ? tokens : 1, out);
   }
   if (!(value >= 1 && value <= 0x1p53))
-    return wn_fail(ctx, WN_ERR_CONFIG, "budgets \"%s\": must be at least 1 token", text);
+    return wn_fail(ctx, WN_ERR_CONFIG, "budgets \"%s\": must be at least 1 token and at most 2^53", text);
   return resize(ctx, config->layers, 0, (int64_t)value, out);
 }
 
@@ -328,7 +328,9 @@ wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *b, const wn_model_
                      (long long)b->tokens[l]);
   WN_TRY(check_heads(ctx, b, c));
   if (row->needs_selective && !selective->enabled)
-    return wn_fail(ctx, WN_ERR_CONFIG, "budgets: policy \"%s\" needs a model with selective attention",
+    return wn_fail(ctx, WN_ERR_CONFIG,
+                   "budgets: policy \"%s\" needs a model with selective attention; without it: h2o, tova, streaming, "
+                   "window, random",
                    wn_policy_name(b->policy));
   if (b->per_kv_head && !row->per_kv_head)
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets: policy \"%s\" holds the same tokens in all heads: no \"per_kv_head\"",
