@@ -50,6 +50,7 @@ static int64_t shape_count(const int64_t *shape, int ndim) {
 static int read_size(const struct op_case *c, const json_t *object, const char *key, int64_t standard, int64_t *out) {
   const json_t *value = json_object_get(object, key);
   *out = value ? (int64_t)json_integer_value(value) : standard;
+  if (!value && !standard) return cli_error("%s: case: \"%s\" is missing", c->path, key);
   if ((value && !json_is_integer(value)) || *out < 1 || *out > INT32_MAX)
     return cli_error("%s: case: \"%s\" must be an integer from 1 to %" PRId32, c->path, key, INT32_MAX);
   return 0;

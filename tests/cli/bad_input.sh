@@ -156,6 +156,10 @@ tensors $bad/rest "$(f32 '[1]' '[0,4]')" 12
 tensors $bad/twice '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}' 4
 tensors $bad/metadata-no-strings '{"__metadata__":{"case":3},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}' 4
 tensors $bad/other-tensors "$(f32 '[4]' '[0,16]')" 16
+printf '{"__metadata__":{"case":"{\\"attention\\":{}}"}}' >case.header
+{ le64 "$(stat -c %s case.header)"; cat case.header; } >no-shape.safetensors
+refuses "op attention: a case without shapes" 1 'no-shape.safetensors: case: "B" is missing' op attention --case no-shape.safetensors \
+  --out case-out.safetensors
 cp -r whole hostile
 for file in $bad/*; do
   cp $file hostile/model.safetensors
