@@ -333,6 +333,10 @@ wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out
   /* The first checkpoint is made before the first step: a folder that cannot be written, or a disk without room,
    * shows now and not after hours; and from here on there is always one to go back to. */
   if (r.saved_step < 0) WN_TRY_GOTO(save(&r), done);
+  const wn_train_config *t = &r.recipe.train;
+  if (r.saved_step < t->steps && t->schedule_from + t->warmup >= t->steps)
+    wn_log(ctx, WN_LOG_WARNING, "the learning rate is still rising at the end: train.warmup is %lld of %lld steps",
+           (long long)t->warmup, (long long)(t->steps - t->schedule_from));
   r.start = wn_seconds_now();
   status = loop(&r, progress, user);
 done:

@@ -105,6 +105,8 @@ succeeds "resuming by a recipe that names no tokenizer" train --config untold.js
 cmp -s data/tokenizer.model untold/tokenizer.model && pass "the tokenizer stays" || fail "the tokenizer stays" "$(ls untold)"
 refuses "resuming another model names the key" 1 "checkpoint's model.attention.selective.relu is true, the recipe's false" train \
   --resume --out parts --set model.attention.selective.relu=false
+run "$winnow" train --config recipe.json --set train.steps=2 --set train.warmup=2 --out rising --quiet
+grep -q '^winnow: warning: .*train.warmup is 2 of 2 steps' err && pass "a warm-up that does not end is told" || fail "a warm-up that does not end is told" "$(cat err)"
 json "set changes a key" '.step == 2' train --config recipe.json --set train.steps=2 --set model.layers=1 --out set
 json "dense attention trains" '.loss > 0' train --config recipe.json --set train.steps=2 \
   --set model.attention.selective.enabled=false --out dense
