@@ -75,3 +75,7 @@ if [ -e /dev/full ]; then
     fi
   done
 fi
+run "$root/run-tests" --help
+if [ $code -eq 0 ] && grep -q 'NAME' out; then pass "run-tests --help runs no test"; else fail "run-tests --help runs no test" "exit code $code" "$(head -3 out)"; fi
+run "$root/run-tests" --no-such
+is "run-tests refuses an unknown option" 2 $code
