@@ -97,6 +97,10 @@ int report_training(struct report *r) {
     f.id = "loss";
     f.title = "Loss";
     f.about = "Nats a token. Full lines: the training batch of each step; dashed, with marks: the validation set.";
+    if (count > 8)
+      f.about =
+          "Nats a token. Lines without marks: the training batch of each step, from the ninth run on dashed in the "
+          "colours of the first; dashed, with marks: the validation set.";
     f.command = r->command;
     f.y.label = "loss";
     n = add(r, curves, count, &f, offsetof(wn_train_log, loss), "", 0, series, 0);
@@ -111,6 +115,9 @@ int report_training(struct report *r) {
     } more[] = {
         {"validation", "Perplexity on the validation set", "exp of the validation loss, where it was measured.",
          "perplexity", offsetof(wn_train_log, val_loss), false},
+        {"accuracy", "Accuracy on the validation set", "Share of positions whose most likely token is the right one.",
+         "accuracy", offsetof(wn_train_log, val_accuracy), false},
+        {"learning-rate", "Learning rate", "Of each step.", "learning rate", offsetof(wn_train_log, lr), false},
         {"speed", "Tokens a second", "Of each step, without evaluations.", "tokens/s",
          offsetof(wn_train_log, tokens_per_second), false},
         {"gradient", "Gradient norm", "Before clipping.", "norm", offsetof(wn_train_log, grad_norm), true},

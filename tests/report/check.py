@@ -72,6 +72,10 @@ def charts(page, folder, comparison):
     val = [(p["tokens"], p["val_loss"]) for p in log if "val_loss" in p]
     drawn = page.eval("winnow.charts.loss.data.datasets.find(d => d.label === 'selective, validation').data.map(p => [p.x, p.y])")
     check("validation is drawn where it was measured", len(val) == len(drawn) and all(near(a[0], b[0]) and near(a[1], b[1]) for a, b in zip(val, drawn)), drawn)
+    for figure, field in (("accuracy", "val_accuracy"), ("learning-rate", "lr")):
+        want_points = [(p["tokens"], p[field]) for p in log if field in p]
+        drawn = page.eval("winnow.charts['%s'].data.datasets.find(d => d.label === 'selective').data.map(p => [p.x, p.y])" % figure)
+        check("%s is the log's" % figure, len(drawn) == len(want_points) > 1 and all(near(a[0], b[0]) and near(a[1], b[1]) for a, b in zip(drawn, want_points)), drawn[:3])
     page.eval("(e => { e.value = '2'; e.dispatchEvent(new Event('change')) })(document.querySelector('#loss .axis'))")
     x = page.eval("winnow.charts.loss.data.datasets.find(d => d.label === 'selective').data.map(p => p.x)")
     check("another axis: steps", x == [p["step"] for p in log], x[:4])
