@@ -30,9 +30,9 @@ static json_t *look_json(const struct analysis *a, const wn_look_report *r) {
     json_object_set_new(layer, "heads", heads);
     json_array_append_new(layers, layer);
   }
-  return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:o}", "model", a->model_dir, "layers", (json_int_t)r->layers,
+  return json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:o}", "model", a->model_dir, "layers", (json_int_t)r->layers,
                    "heads", (json_int_t)r->heads, "tokens", (json_int_t)r->tokens, "first_tokens", (json_int_t)r->early,
-                   "perplexity", r->eval.perplexity, "by_layer", layers);
+                   "perplexity", cli_number(r->eval.perplexity), "by_layer", layers);
 }
 
 static void look_csv(FILE *f, const void *what) {
@@ -139,10 +139,10 @@ static json_t *survival_json(const struct analysis *a, const wn_survival_report 
     for (int k = 0; k < WN_SURVIVAL_AGES && p->alive[k] >= 0; k++) json_array_append_new(alive, json_real(p->alive[k]));
     for (int j = 0; j < r->count; j++)
       json_object_set_new(overlap, wn_policy_name(r->policy[j].policy), json_real(r->overlap[i * r->count + j]));
-    json_array_append_new(policies,
-                          json_pack("{s:s, s:f, s:I, s:f, s:f, s:o, s:o}", "policy", wn_policy_name(p->policy),
-                                    "perplexity", p->perplexity, "tokens", (json_int_t)p->tokens, "lifetime",
-                                    p->lifetime, "evicted", p->evicted, "alive", alive, "overlap", overlap));
+    json_array_append_new(policies, json_pack("{s:s, s:o, s:I, s:f, s:f, s:o, s:o}", "policy",
+                                              wn_policy_name(p->policy), "perplexity", cli_number(p->perplexity),
+                                              "tokens", (json_int_t)p->tokens, "lifetime", p->lifetime, "evicted",
+                                              p->evicted, "alive", alive, "overlap", overlap));
   }
   return json_pack("{s:s, s:o}", "model", a->model_dir, "policies", policies);
 }

@@ -80,12 +80,12 @@ static json_t *result_json(const struct analysis *a, const struct result *s) {
       json_array_append_new(fits, json_pack("{s:f, s:s, s:f, s:f, s:f, s:f, s:o, s:f, s:I}", "tau", r->taus[t], "curve",
                                             wn_fit_name((wn_fit_kind)k), "intercept", f->intercept, "slope", f->slope,
                                             "r2", f->r2, "adjusted_r2", f->adjusted_r2, "aic",
-                                            isfinite(f->aic) ? json_real(f->aic) : json_null(), "mse", f->mse,
-                                            "rows", (json_int_t)f->n));
+                                            isfinite(f->aic) ? json_real(f->aic) : json_null(), "mse", f->mse, "rows",
+                                            (json_int_t)f->n));
     }
-  return json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:i, s:I, s:o, s:o}", "model", a->model_dir, "layers",
+  return json_pack("{s:s, s:I, s:I, s:I, s:f, s:o, s:f, s:f, s:i, s:I, s:o, s:o}", "model", a->model_dir, "layers",
                    (json_int_t)r->layers, "heads", (json_int_t)r->heads, "tokens", (json_int_t)r->eval.tokens, "loss",
-                   r->eval.loss, "perplexity", r->eval.perplexity, "accuracy", r->eval.accuracy, "seconds",
+                   r->eval.loss, "perplexity", cli_number(r->eval.perplexity), "accuracy", r->eval.accuracy, "seconds",
                    r->eval.seconds, "control_tokens", s->control_count, "fit_from", (json_int_t)s->fit_from, "lengths",
                    lengths, "fits", fits);
 }

@@ -109,7 +109,7 @@ static json_t *point_json(const struct result *s, const wn_sweep_point *p) {
   json_t *one = json_pack("{s:f}", "tau", p->tau);
   if (s->text) {
     json_object_set_new(one, "loss", json_real(p->loss));
-    json_object_set_new(one, "perplexity", json_real(p->perplexity));
+    json_object_set_new(one, "perplexity", cli_number(p->perplexity));
     json_object_set_new(one, "accuracy", json_real(p->accuracy));
   }
   if (s->tasks) json_object_set_new(one, "exact_match", json_real(p->exact));

@@ -114,17 +114,17 @@ static json_t *search_json(const struct search *s, const wn_prune_curve *c) {
   int64_t evaluations = 0;
   for (int64_t l = 0; tokens && l < c->layers; l++) json_array_append_new(tokens, json_integer(last->tokens[l]));
   for (int64_t i = 0; i < c->count; i++) evaluations += c->points[i].evaluations;
-  json_t *j =
-      json_pack("{s:s, s:s, s:I, s:o, s:I, s:f, s:f, s:f, s:f, s:f, s:s, s:I, s:f, s:I}", "model", s->model, "out",
-                s->out, "steps", (json_int_t)c->count - 1, "tokens", tokens, "total", (json_int_t)last->total, "saving",
-                last->saving, "search_perplexity", exp(last->search_loss), "report_perplexity", exp(last->report_loss),
-                "unpruned_search_perplexity", exp(first->search_loss), "unpruned_report_perplexity",
-                exp(first->report_loss), "end", wn_prune_end_name(c->end), "evaluations", (json_int_t)evaluations,
-                "seconds", last->seconds, "peak_resident_bytes", (json_int_t)cli_peak_resident());
+  json_t *j = json_pack(
+      "{s:s, s:s, s:I, s:o, s:I, s:f, s:o, s:o, s:o, s:o, s:s, s:I, s:f, s:I}", "model", s->model, "out", s->out,
+      "steps", (json_int_t)c->count - 1, "tokens", tokens, "total", (json_int_t)last->total, "saving", last->saving,
+      "search_perplexity", cli_number(exp(last->search_loss)), "report_perplexity", cli_number(exp(last->report_loss)),
+      "unpruned_search_perplexity", cli_number(exp(first->search_loss)), "unpruned_report_perplexity",
+      cli_number(exp(first->report_loss)), "end", wn_prune_end_name(c->end), "evaluations", (json_int_t)evaluations,
+      "seconds", last->seconds, "peak_resident_bytes", (json_int_t)cli_peak_resident());
   if (!j) return NULL;
   json_object_set_new(j, "search_tokens", json_integer((json_int_t)c->search_tokens));
   json_object_set_new(j, "report_tokens", json_integer((json_int_t)c->report_tokens));
-  if (isfinite(c->target_loss)) json_object_set_new(j, "target_perplexity", json_real(exp(c->target_loss)));
+  if (isfinite(c->target_loss)) json_object_set_new(j, "target_perplexity", cli_number(exp(c->target_loss)));
   if (!isnan(c->plain_loss)) json_object_set_new(j, "verified", json_boolean(c->plain_loss == last->search_loss));
   if (last->tuned > 0) {
     char path[PATH_BYTES];

@@ -80,7 +80,7 @@ static json_t *summary(const struct watch *w, const char *out_dir, double second
   json_object_set_new(j, "peak_bytes", json_integer((json_int_t)memory.peak_bytes));
   if (w->evaluated) {
     json_object_set_new(j, "val_loss", json_real(w->val_loss));
-    json_object_set_new(j, "val_perplexity", json_real(exp(w->val_loss)));
+    json_object_set_new(j, "val_perplexity", cli_number(exp(w->val_loss)));
     json_object_set_new(j, "val_accuracy", json_real(w->val_accuracy));
     json_object_set_new(j, "best_val_loss", json_real(w->best_val_loss));
   }

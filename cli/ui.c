@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,6 +72,10 @@ int cli_context_open(const struct cli_common *common, wn_context **out) {
   wn_context_destroy(*out);
   *out = NULL;
   return code;
+}
+
+json_t *cli_number(double x) {
+  return isfinite(x) ? json_real(x) : json_null();
 }
 
 int cli_print_json(json_t *value) {

@@ -19,6 +19,8 @@ __attribute__((format(printf, 2, 3))) void cli_note(const struct cli_common *com
 /* Opens a context by the common options. Returns 0, or the exit code after reporting. */
 int cli_context_open(const struct cli_common *common, wn_context **out);
 
+/* A number that may be infinite, as the perplexity of a hopeless loss: JSON has no word for it but null. */
+json_t *cli_number(double x);
 /* Prints and releases the value: one JSON document on standard output. Returns the exit code. */
 int cli_print_json(json_t *value);
 
@@ -48,8 +50,8 @@ void cli_progress_clear(struct cli_progress *p); /* wipes the bar so that a line
 void cli_progress_end(struct cli_progress *p);
 
 /* Whether a file can be written there later: its folder is there and takes files, and no folder has its name. For what
- * is written at the end of long work. stream: a device or a pipe will do as well. 0, or 1 after reporting. NULL and "-" are
- * nothing to write. */
+ * is written at the end of long work. stream: a device or a pipe will do as well. 0, or 1 after reporting. NULL and "-"
+ * are nothing to write. */
 int cli_check_output(const char *path, bool stream);
 /* A folder for results, with its parents; one that is there is taken as it is. 0, or 1 after reporting. */
 int cli_make_folder(const char *path);

@@ -93,8 +93,8 @@ static json_t *point_json(const wn_prune_curve *curve, const wn_prune_point *p) 
   ok = ok && !json_object_set_new(j, "saving", json_real(p->saving));
   ok = ok && !json_object_set_new(j, "search_loss", json_real(p->search_loss));
   ok = ok && !json_object_set_new(j, "report_loss", json_real(p->report_loss));
-  ok = ok && !json_object_set_new(j, "search_perplexity", json_real(exp(p->search_loss)));
-  ok = ok && !json_object_set_new(j, "report_perplexity", json_real(exp(p->report_loss)));
+  ok = ok && !json_object_set_new(j, "search_perplexity", real_or_null(exp(p->search_loss)));
+  ok = ok && !json_object_set_new(j, "report_perplexity", real_or_null(exp(p->report_loss)));
   ok = ok && !json_object_set_new(j, "evaluations", json_integer(p->evaluations));
   ok = ok && !json_object_set_new(j, "seconds", json_real(p->seconds));
   if (ok && curve->finetune_lr > 0) {

@@ -103,9 +103,10 @@ static json_t *row_json(const wn_prune_comparison *c, const wn_prune_row *r) {
   json_t *tokens = json_array();
   for (int64_t l = 0; tokens && l < c->layers[r->subject]; l++)
     json_array_append_new(tokens, json_integer(r->tokens[l]));
-  return json_pack("{s:s, s:s, s:b, s:f, s:o, s:I, s:f, s:f, s:f}", "model", c->names[r->subject], "policy",
+  return json_pack("{s:s, s:s, s:b, s:f, s:o, s:I, s:f, s:f, s:o}", "model", c->names[r->subject], "policy",
                    policy_of(r), "searched", (int)r->searched, "tokens_per_layer", r->per_layer, "tokens", tokens,
-                   "total", (json_int_t)r->total, "saving", r->saving, "loss", r->loss, "perplexity", exp(r->loss));
+                   "total", (json_int_t)r->total, "saving", r->saving, "loss", r->loss, "perplexity",
+                   isfinite(exp(r->loss)) ? json_real(exp(r->loss)) : json_null());
 }
 
 wn_status wn_prune_comparison_save_json(wn_context *ctx, const wn_prune_comparison *c, const char *path) {

@@ -107,6 +107,13 @@ refuses "resuming another model names the key" 1 "checkpoint's model.attention.s
   --resume --out parts --set model.attention.selective.relu=false
 run "$winnow" train --config recipe.json --set train.steps=2 --set train.warmup=2 --out rising --quiet
 grep -q '^winnow: warning: .*train.warmup is 2 of 2 steps' err && pass "a warm-up that does not end is told" || fail "a warm-up that does not end is told" "$(cat err)"
+# A loss whose perplexity is beyond a double: null, since JSON has no infinity.
+succeeds "a hopeless model" train --config recipe.json --set model.layers=1 --set model.width=1024 --set model.heads=1 \
+  --set model.ffn_width=8 --set model.init_std=10 --set train.steps=1 --set train.batch=1 --set train.lr=0 --set train.warmup=0 \
+  --set train.eval_every=0 --out hopeless --quiet
+json "a perplexity that is infinite" '.perplexity == null and .loss > 710' eval hopeless --max-batches 1
+json "an analysis of it" '.perplexity == null' analyze attention hopeless --text other.txt --max-batches 1
+rm -rf hopeless
 json "set changes a key" '.step == 2' train --config recipe.json --set train.steps=2 --set model.layers=1 --out set
 json "dense attention trains" '.loss > 0' train --config recipe.json --set train.steps=2 \
   --set model.attention.selective.enabled=false --out dense
