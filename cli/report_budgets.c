@@ -44,7 +44,9 @@ static bool budgets_under(struct report *r, const struct report_input *in, wn_po
   const wn_model_config *c = wn_model_config_get(in->loaded);
   out->cache_positions = in->budgets.cache_positions && policy == WN_POLICY_STREAMING;
   if (wn_budgets_check(r->ctx, out, c) == WN_OK) return true;
-  out->per_kv_head = false; /* of policies without such a choice: the same tokens in every head anyway */
+  /* Heads with budgets of their own evict for themselves. Else it is a policy without that choice: the same tokens in
+   * every head anyway. */
+  out->per_kv_head = out->heads > 0;
   return wn_budgets_check(r->ctx, out, c) == WN_OK;
 }
 

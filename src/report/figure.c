@@ -141,8 +141,8 @@ static json_t *number(double v) {
   return json_real(v);
 }
 
-/* Indices that are drawn, ascending: all, or of a line the least and the largest of every stretch, of marks without a line,
- * whose density is what they show, one of so many. Returns how many. */
+/* Indices that are drawn, ascending: all, or of a line the least and the largest of every stretch, of marks without a
+ * line, whose density is what they show, one of so many. Returns how many. */
 static int64_t thin(const wn_figure_series *s, int64_t *at) {
   int64_t n = 0;
   if (s->count <= THIN_ABOVE) {

@@ -152,7 +152,7 @@ static int add_legend(struct wn_text *t, const wn_figure *f) {
   const double top = TOP + PLOT_HEIGHT + BOTTOM + 14;
   double at = LEFT;
   int row = 0;
-  for (int s = 0; s < f->series_count && f->series_count > 1; s++) {
+  for (int s = 0; s < f->series_count; s++) {
     const wn_figure_series *line = &f->series[s];
     const double width = 44 + 7 * (double)strlen(line->name), y = top + ROW * row;
     if (at > LEFT && at + width > WIDTH - RIGHT) at = LEFT, row++;
@@ -167,7 +167,7 @@ static int add_legend(struct wn_text *t, const wn_figure *f) {
     add_text(t, at + 30, here, "start", "ink", line->name);
     at += width;
   }
-  return f->series_count > 1 ? row + 1 : 0;
+  return f->series_count > 0 ? row + 1 : 0;
 }
 
 wn_status wn_figure_save_svg(wn_context *ctx, const wn_figure *f, const char *path) {

@@ -380,7 +380,9 @@ wn_status wn_page_add_texts(wn_page *page, const char *command) {
     f.title = "The text and the context that each token has";
     f.about =
         groups ? "For the chosen token and layer: highlight is the attention weight, always the mean over all heads, "
-                 "relative to the row's largest; struck through is what selection F takes more than half of. Key-value "
+                 "relative to the row's largest; struck through is what selection F, the mean of the heads' own where "
+                 "each "
+                 "has one, takes more than half of. Key-value "
                  "heads evict for themselves: choose one, and a gap is what it has evicted; with all of them a gap is "
                  "what none holds any longer, underlined what some hold. Play reads the text token by token; the bars "
                  "below are each layer's caches, one a head."

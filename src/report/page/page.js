@@ -132,12 +132,12 @@
       else g.moveTo(0, 5), g.lineTo(26, 5), g.stroke();
       return canvas;
     };
-    const fillLegend = () => legend.replaceChildren(...(c.data.datasets.length < 2 && !f.bars ? [] : c.data.datasets.map((d, i) =>
+    const fillLegend = () => legend.replaceChildren(...c.data.datasets.map((d, i) =>
       make('li', {}, make('button', {type: 'button', 'aria-pressed': String(c.isDatasetVisible(i)), onclick: e => {
         c.setDatasetVisibility(i, !c.isDatasetVisible(i));
         c.update('none');
         e.currentTarget.setAttribute('aria-pressed', String(c.isDatasetVisible(i)));
-      }}, sign(d), d.label)))));
+      }}, sign(d), d.label))));
     const options = () => ({animation: false, responsive: true, maintainAspectRatio: false, parsing: false, normalized: true,
       interaction: {mode: f.bars ? 'index' : 'nearest', axis: 'x', intersect: false},
       scales: {x: whole(scale(f.x[view.axis].label, view.xlog), view.xlog ? bounds(f.series.flatMap(s => s.x[view.axis])) : {}),
