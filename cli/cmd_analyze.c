@@ -122,12 +122,12 @@ int analysis_taus(const struct analysis *a, const char *text, double *taus, int 
     for (; *count < room && first + *count * step <= last + 1e-9; (*count)++)
       taus[*count] = round((first + *count * step) * 1e9) / 1e9;
   } else {
-    for (;; first = strtod(text, &end)) {
-      if (end == text || *count == room) return taus_error(a, text);
+    for (const char *at = text;; first = strtod(at, &end)) {
+      if (end == at || *count == room) return taus_error(a, text);
       taus[(*count)++] = first;
       if (!*end) break;
       if (*end != ',') return taus_error(a, text);
-      text = end + 1;
+      at = end + 1;
     }
   }
   for (int i = 0; i < *count; i++)
