@@ -278,11 +278,12 @@ static int report(struct chat *c) {
   if (c->log) {
     json_t *log = c->log;
     c->log = NULL;
-    return cli_print_json(
-        json_pack("{s:o, s:s, s:I, s:I, s:f, s:f, s:I, s:I}", "turns", log, "template",
-                  wn_chat_template_name(c->dialogue.chat), "tokens", (json_int_t)c->tokens, "prompt_tokens",
-                  (json_int_t)c->fed, "tokens_per_second", drawn, "prompt_tokens_per_second", fed, "kv_bytes",
-                  (json_int_t)wn_session_kv_bytes(c->session), "peak_resident_bytes", (json_int_t)cli_peak_resident()));
+    return cli_print_json(json_pack("{s:o, s:s, s:I, s:I, s:f, s:f, s:s, s:I, s:I}", "turns", log, "template",
+                                    wn_chat_template_name(c->dialogue.chat), "tokens", (json_int_t)c->tokens,
+                                    "prompt_tokens", (json_int_t)c->fed, "tokens_per_second", drawn,
+                                    "prompt_tokens_per_second", fed, "cache", wn_cache_format_name(c->in.budgets.cache),
+                                    "kv_bytes", (json_int_t)wn_session_kv_bytes(c->session), "peak_resident_bytes",
+                                    (json_int_t)cli_peak_resident()));
   }
   if (c->turns)
     cli_note(&c->r->common, "%" PRId64 " tokens, %.1f tok/s; messages %" PRId64 " tokens, %.1f tok/s; cache %s",
