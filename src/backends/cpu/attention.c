@@ -3,7 +3,8 @@
  * A unit is what must be worked on in order by one thread: a sequence when selection ties its heads together, else one
  * key-value head's group. With enough units each thread takes its own; else the threads work on one sequence together
  * (forward: chunks of rows with equal numbers of pairs; backward: columns dealt out in turn). Results do not depend on
- * which thread takes a unit; forward's do not depend on the number of threads at all. */
+ * which thread takes a unit; forward's do not depend on the number of threads at all, but for the last digits where hidden
+ * keys are left out: a chunk begins with a list of its own. */
 #include <libxsmm.h>
 #include <math.h>
 #include <string.h>
@@ -33,7 +34,7 @@ wn_status wn_attention_plan_init(struct wn_attention_plan *p, const struct wn_ex
   p->chunks = threads;
   if (p->own && p->units < threads) p->threads = (int)p->units;
   wn_sparse_init(p, backward);
-  p->live.wanted = wn_live_wanted(a);
+  p->live.wanted = backward ? wn_live_wanted_backward(p) : wn_live_wanted(a);
   p->live.on = false; /* until values may be looked at */
   p->live.limit = p->live.wanted ? (float)log(a->sel.negligible / (double)a->Tk) : -INFINITY;
   return WN_OK;
@@ -236,9 +237,7 @@ int64_t wn_attention_chunk(const struct wn_attention_plan *p, int64_t n) {
   /* Row block i costs i + 1 tiles, the first x blocks x (x + 1) / 2. */
   const double before = 0.5 * (double)lo * (double)(lo + 1), all = 0.5 * (double)hi * (double)(hi + 1) - before;
   const double goal = before + all * (double)n / (double)p->chunks;
-  int64_t at = (int64_t)floor(sqrt(0.25 + 2.0 * goal));
-  if (p->live.on) at -= at % wn_live_every(p);
-  return wn_max_i64(lo, wn_min_i64(hi, at));
+  return wn_max_i64(lo, wn_min_i64(hi, (int64_t)floor(sqrt(0.25 + 2.0 * goal))));
 }
 
 /* --- slots --- */

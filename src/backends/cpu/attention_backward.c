@@ -12,6 +12,7 @@
 #include <omp.h>
 #include <string.h>
 #include "backends/cpu/attention_bias.h"
+#include "backends/cpu/attention_live.h"
 #include "backends/cpu/attention_sparse.h"
 #include "backends/cpu/attention_threshold.h"
 
@@ -47,6 +48,13 @@ struct worker {
   float *pairs[2];       /* [64][64] each, where distances are gathered */
   struct wn_sparse_rows sparse;
   float *w, *g; /* [64][64], the same for all column blocks of a thread */
+};
+
+/* Where hidden keys are left out; one for each thread. */
+struct lives {
+  struct wn_live_bound bound;
+  struct wn_live_history history;
+  struct wn_live_slots slots;
 };
 
 static bool bilinear(const struct wn_attention_plan *p) {
@@ -99,7 +107,11 @@ static int64_t columns_at_once(const struct wn_attention_plan *p, int64_t heads)
 }
 
 static void lay_workers(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, int64_t groups,
-                        struct worker w[COLUMNS_MAX]) {
+                        struct worker w[COLUMNS_MAX], struct lives *lives) {
+  if (p->live.wanted) {
+    wn_live_bound_lay(p, l, heads, groups, &lives->bound);
+    wn_live_backward_lay(p, l, groups, &lives->history, &lives->slots);
+  }
   float *weights = wn_layout_take(l, WN_TILE_AREA), *g = wn_layout_take(l, WN_TILE_AREA);
   float *pairs[2];
   for (int i = 0; i < 2; i++) pairs[i] = p->sparse.on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
@@ -127,7 +139,7 @@ static struct sizes count(const struct wn_attention_plan *p) {
   struct wn_layout r = {0}, s = {0}, w = {0};
   lay_rows(p, &r, heads, groups, &(struct rows_packed){0});
   lay_sums(p, &s, heads, &(struct sums){0});
-  lay_workers(p, &w, heads, groups, (struct worker[COLUMNS_MAX]){0});
+  lay_workers(p, &w, heads, groups, (struct worker[COLUMNS_MAX]){0}, &(struct lives){0});
   return (struct sizes){r.used, s.used, w.used};
 }
 
@@ -220,6 +232,10 @@ struct column {
   const struct sums *sums;
   struct worker *w;
   int64_t c;
+  bool live;   /* a tile by itself: w has its base and carries alone */
+  bool listed; /* and of listed keys, `keys`, `size` of them; c is 0 */
+  const int32_t *keys;
+  int64_t size;
   bool varies;                                     /* has keys that are not held constant */
   struct wn_attention_strip strips[WN_STRIPS_MAX]; /* of the tile at hand */
   int count;
@@ -228,9 +244,17 @@ struct column {
   double dstrength;     /* of all the column blocks that were worked off here */
 };
 
+/* The tile's selecting logits, and its F's carries. */
+static float *base_of(const struct column *x, int64_t block) {
+  return x->w->base + (x->live ? 0 : block * WN_TILE_AREA);
+}
+static float *carries_of(const struct column *x, int64_t block) {
+  return x->w->carries + (x->live ? 0 : block * WN_TILE);
+}
+
 static struct wn_tile_select selection(const struct column *x, int64_t block, const struct wn_attention_strip *s) {
   const struct wn_attention *a = x->p->a;
-  return (struct wn_tile_select){.base = x->w->base + block * WN_TILE_AREA + s->row * WN_TILE,
+  return (struct wn_tile_select){.base = base_of(x, block) + s->row * WN_TILE,
                                  .allow = s->allow,
                                  .rows = s->rows,
                                  .relu = a->sel.relu,
@@ -362,7 +386,7 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
     struct wn_tile_span span;
     uint64_t keep[WN_TILE];
     if (h == x->u->select)
-      logits = w->base + block * WN_TILE_AREA + in_tile;
+      logits = base_of(x, block) + in_tile;
     else
       p->kernels.logits[s->width / 16][s->rows](w->kt + columns, x->rows->q + row * Dp, weights);
     p->kernels.logits[s->width / 16][s->rows](w->vt + columns, x->rows->dy + row * Dp, gradient);
@@ -436,7 +460,7 @@ static void selection_gradient(struct column *x, int64_t block) {
   for (int i = x->count - 1; i >= 0; i--) {
     const struct wn_attention_strip *s = &x->strips[i];
     const int64_t in_tile = s->row * WN_TILE;
-    p->ops->select_gradient(&(struct wn_tile_select_gradient){.base = w->base + block * WN_TILE_AREA + in_tile,
+    p->ops->select_gradient(&(struct wn_tile_select_gradient){.base = base_of(x, block) + in_tile,
                                                               .allow = s->allow,
                                                               .dF = w->dF + in_tile,
                                                               .carry = x->carry,
@@ -468,14 +492,34 @@ static void selection_gradient(struct column *x, int64_t block) {
   }
 }
 
+/* The selecting logits of a tile by itself. */
+static void live_base(struct column *x, int64_t block) {
+  const struct wn_attention_plan *p = x->p;
+  const int64_t tall = WN_TILE * p->Dp;
+  const float *q = x->rows->sq ? x->rows->sq + block * tall : x->rows->q + (block * x->u->heads + x->u->select) * tall;
+  const float *kt = x->w->skt ? x->w->skt : x->w->kt + x->u->select / p->group * WN_TILE * p->a->D;
+  for (int i = 0; i < x->count; i++) {
+    const struct wn_attention_strip *s = &x->strips[i];
+    /* Of listed keys the whole tile: what is not in use must be numbers. */
+    p->kernels.logits[x->listed ? WN_TILE / 16 : s->width / 16][s->rows](kt, q + s->row * p->Dp,
+                                                                         base_of(x, block) + s->row * WN_TILE);
+  }
+}
+
 /* F of the tile at hand, dF empty. */
 static void begin_tile(struct column *x, const struct wn_attention_rows *r) {
   const struct worker *w = x->w;
-  x->count = wn_attention_strips(x->p, r, x->c, x->strips);
+  if (x->listed) {
+    wn_live_strip(x->p, r, x->keys, x->size, &x->strips[0]);
+    x->count = !x->strips[0].empty;
+  } else {
+    x->count = wn_attention_strips(x->p, r, x->c, x->strips);
+  }
   if (x->count == 0 || !x->p->a->sel.on) return;
+  if (x->live) live_base(x, r->block);
   for (int i = 0; i < x->count; i++) {
     struct wn_tile_select s = selection(x, r->block, &x->strips[i]);
-    s.carry = w->carries + r->block * WN_TILE;
+    s.carry = carries_of(x, r->block);
     s.F = w->F + x->strips[i].row * WN_TILE;
     x->p->ops->select(&s);
   }
@@ -509,6 +553,72 @@ static void backward_columns(struct column *x, int64_t count) {
     }
   }
   for (int64_t n = 0; n < count; n++) unpack_columns(p, u, x[n].c, x[n].w);
+}
+
+/* A tile of row block r, all heads. */
+static void live_tile(struct column *x, const struct wn_attention_rows *r) {
+  begin_tile(x, r);
+  if (x->count == 0) return;
+  for (int64_t h = 0; h < x->u->heads; h++)
+    if (h != x->u->select) backward_head(x, h, r->block);
+  if (x->u->select >= 0) backward_head(x, x->u->select, r->block);
+  for (int i = 0; i < x->count; i++) memory_gradient(x, r, &x->strips[i]);
+  selection_gradient(x, r->block);
+}
+
+/* The whole unit by row blocks, from last to first: the keys that live beside each other, then the block's own. */
+static void backward_live(struct column *x, struct lives *lives) {
+  const struct wn_attention_plan *p = x->p;
+  const struct wn_attention_unit *u = x->u;
+  const struct wn_attention *a = p->a;
+  struct wn_live_slots *slots = &lives->slots;
+  const int64_t row = u->groups * WN_TILE * p->Dp, column = u->groups * WN_TILE * a->D;
+  x->live = true;
+  for (int64_t block = p->blocks - 1; block >= 0; block--) {
+    struct wn_attention_rows r;
+    wn_attention_rows_init(p, u->b, block, &r);
+    x->c = block;
+    x->varies = (block + 1) * WN_TILE > a->dk_from;
+    pack_columns(p, u, block, x->rows->first, x->w);
+    memset(x->carry, 0, sizeof x->carry);
+    memset(x->w->carries, 0, sizeof x->carry);
+    if (a->sel.f_in)
+      memcpy(x->w->carries,
+             (const float *)a->sel.f_in + (u->b * wn_selection_groups(a) + u->choice) * wn_selection_stride(a) +
+                 block * WN_TILE,
+             (size_t)wn_min_i64(WN_TILE, a->Tk - block * WN_TILE) * sizeof(float));
+    wn_live_enter(p, u, &lives->history, block,
+                  &(struct wn_live_home){.dk = x->w->dk, .dv = x->w->dv, .dsk = x->w->dsk, .dcarry = x->carry},
+                  lives->bound.wide, slots);
+    for (int64_t t = 0; t * WN_TILE < slots->n; t++) {
+      struct worker w = *x->w;
+      struct column y = *x;
+      w.k = slots->k + t * row, w.dk = slots->dk + t * row, w.dv = slots->dv + t * row;
+      w.kt = slots->kt + t * column, w.vt = slots->vt + t * column;
+      if (slots->sk) {
+        w.sk = slots->sk + t * WN_TILE * p->Dp, w.dsk = slots->dsk + t * WN_TILE * p->Dp;
+        w.skt = slots->skt + t * WN_TILE * a->D;
+      }
+      w.carries = slots->carry + t * WN_TILE;
+      y.w = &w, y.c = 0, y.listed = true, y.varies = true;
+      y.keys = slots->at + t * WN_TILE, y.size = wn_min_i64(WN_TILE, slots->n - t * WN_TILE);
+      memcpy(y.carry, slots->dcarry + t * WN_TILE, sizeof y.carry);
+      live_tile(&y, &r);
+      memcpy(slots->dcarry + t * WN_TILE, y.carry, sizeof y.carry);
+      x->dstrength = y.dstrength;
+    }
+    live_tile(x, &r);
+    unpack_columns(p, u, block, x->w);
+  }
+}
+
+/* Does it pay to go by row blocks? */
+static bool record(const struct column *x, struct lives *lives) {
+  const struct wn_attention_plan *p = x->p;
+  const int64_t tall = WN_TILE * p->Dp;
+  const float *q = x->rows->sq ? x->rows->sq : x->rows->q + x->u->select * tall;
+  return wn_live_record(p, x->u, &lives->bound, q, x->rows->sq ? tall : x->u->heads * tall, x->w->base, &lives->history,
+                        &lives->slots);
 }
 
 /* Column blocks c..c+at_once-1, as far as there are. */
@@ -584,9 +694,10 @@ static void backward_own(const struct wn_attention_plan *p) {
     struct sums sums;
     struct worker w[COLUMNS_MAX];
     struct column x[COLUMNS_MAX];
+    struct lives lives;
     lay_rows(p, &l, heads, groups, &rows);
     lay_sums(p, &l, heads, &sums);
-    lay_workers(p, &l, heads, groups, w);
+    lay_workers(p, &l, heads, groups, w, &lives);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t part = 0; part < parts; part++) {
       sums.dp = wn_terms_relative_part(p, part);
@@ -606,7 +717,10 @@ static void backward_own(const struct wn_attention_plan *p) {
               .p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[i], .longest = longest_row(p->a, &u)};
         for (int64_t n = 0; sums.sinks && n < u.heads * (p->blocks - p->first_block); n++)
           backward_sinks(p, &u, n % u.heads, p->first_block + n / u.heads, &rows, &sums);
-        for (int64_t c = 0; c < p->blocks; c += at_once) columns_from(x, c, at_once);
+        if (p->live.on && record(x, &lives))
+          backward_live(x, &lives);
+        else
+          for (int64_t c = 0; c < p->blocks; c += at_once) columns_from(x, c, at_once);
         put_strength(p, u.b * wn_selection_groups(p->a) + u.choice, x);
         for (int64_t block = p->first_block; block < p->blocks; block++)
           for (int64_t h = 0; h < u.heads; h++) write_dq(p, &u, h, block, &sums, 1, 0);
@@ -629,7 +743,7 @@ static void backward_team(const struct wn_attention_plan *p) {
     struct wn_layout l = {.base = parts + (size_t)p->chunks * sizes.sums + (size_t)me * sizes.worker};
     struct worker w[COLUMNS_MAX];
     struct column x[COLUMNS_MAX];
-    lay_workers(p, &l, a->H, a->Hkv, w);
+    lay_workers(p, &l, a->H, a->Hkv, w, &(struct lives){0});
     for (int64_t b = 0; b < a->B; b++) {
       const struct wn_attention_unit u = {
           .b = b, .heads = a->H, .groups = a->Hkv, .select = a->sel.on && !a->sel.bilinear ? a->sel.head : -1};

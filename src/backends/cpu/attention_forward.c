@@ -474,7 +474,6 @@ static int64_t live_rows(const struct wn_attention_plan *p, const struct wn_atte
   struct rows *r = &w->rows[0];
   const struct packed listed = {.kt = w->live.kt, .v = w->live.v, .skt = w->live.skt};
   wn_live_update(p, u, &w->bound, &r->at, w->carry, &w->live);
-  if (!w->live.on) return first;
   for (int64_t t = 0; t * WN_TILE < w->live.n; t++) {
     begin_live(p, u, &listed, &w->live, r, t);
     for (int64_t h = 0; h < u->heads; h++) head_tile(p, u, &listed, w, r, h, t);

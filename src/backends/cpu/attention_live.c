@@ -165,13 +165,14 @@ void wn_live_lay(const struct wn_attention_plan *p, struct wn_layout *l, int64_t
   const int64_t D = p->a->D;
   live->at = (int32_t *)wn_layout_take(l, p->blocks * WN_TILE);
   live->carry = wn_layout_take(l, p->blocks * WN_TILE);
+  live->lives = (uint8_t *)wn_layout_take(l, p->blocks * WN_TILE / 4);
   live->kt = wn_layout_take(l, groups * p->blocks * D * WN_TILE);
   live->v = wn_layout_take(l, groups * p->blocks * WN_TILE * p->Dp);
   live->skt = p->a->sel.bilinear ? wn_layout_take(l, p->blocks * D * WN_TILE) : NULL;
 }
 
 void wn_live_begin(struct wn_live *live) {
-  live->on = live->bounded = false;
+  live->bounded = false;
   live->n = live->begin = 0;
 }
 
@@ -197,38 +198,41 @@ static void pack(const struct wn_attention_plan *p, const struct wn_attention_un
   }
 }
 
-/* A list pays from a tile of dead keys on, or an eighth of all. Before F has grown enough to hide as many in rows where
- * all logits are alike, bounds are not looked for. */
-static bool pays(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
-                 const struct wn_live_bound *bound, const struct wn_attention_rows *r, const float *carry,
-                 struct wn_live *live) {
-  const int64_t least = wn_max_i64(WN_TILE, p->a->Tk / 8);
-  int64_t dead = 0;
-  for (int64_t j = 0; j < r->block * WN_TILE; j++) dead += carry[j] > -p->live.limit;
-  if (dead < least) return false;
-  if (!live->bounded) wn_live_bound_fill(p, u, NULL, r->block, bound);
-  live->bounded = true, dead = 0;
-  for (int64_t j = 0; j < r->block * WN_TILE && dead < least; j++) dead += !wn_live_key(p, u, bound, r, j, carry[j]);
-  return dead >= least;
+/* Bounds are looked for when F has grown enough to hide a tile of keys, or a sixteenth of all, in rows where all logits
+ * are alike. */
+static bool bounds(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                   const struct wn_live_bound *bound, const struct wn_attention_rows *r, const float *carry,
+                   struct wn_live *live) {
+  const int64_t least = wn_max_i64(WN_TILE, p->a->Tk / 16);
+  int64_t large = 0;
+  if (live->bounded) return true;
+  for (int64_t j = 0; j < r->block * WN_TILE; j++) large += carry[j] > -p->live.limit;
+  if (large < least) return false;
+  wn_live_bound_fill(p, u, NULL, r->block, bound);
+  return live->bounded = true;
 }
 
 void wn_live_update(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                     const struct wn_live_bound *bound, const struct wn_attention_rows *r, const float *carry,
                     struct wn_live *live) {
-  const bool all = r->block == p->first_block || r->block % wn_live_every(p) == 0;
-  if (!live->on && !(all && pays(p, u, bound, r, carry, live))) return;
-  live->on = true;
+  const int64_t near = (r->block - live->begin) * WN_TILE, first = live->begin * WN_TILE;
+  if (!bounds(p, u, bound, r, carry, live)) return;
   int64_t n = 0, changed = live->n;
-  for (int64_t i = 0; all && i < live->n; i++) {
-    if (!wn_live_key(p, u, bound, r, live->at[i], live->carry[i])) {
-      changed = wn_min_i64(changed, i);
-      continue;
-    }
-    live->at[n] = live->at[i], live->carry[n++] = live->carry[i];
+  uint8_t *lives = live->lives; /* the listed, then the near */
+  for (int64_t i = 0; i < live->n + near; i++) {
+    lives[i] = i < live->n ? wn_live_key(p, u, bound, r, live->at[i], live->carry[i])
+                           : wn_live_key(p, u, bound, r, first + i - live->n, carry[first + i - live->n]);
+    n += lives[i];
+    if (!lives[i]) changed = wn_min_i64(changed, i);
   }
-  if (!all) n = live->n;
-  for (int64_t j = live->begin * WN_TILE; j < r->block * WN_TILE; j++)
-    if (wn_live_key(p, u, bound, r, j, carry[j])) live->at[n] = (int32_t)j, live->carry[n++] = carry[j];
+  if (!wn_live_pays(p, r->block, wn_live_width(live->n) + near - wn_live_width(n),
+                    wn_div_up(n, WN_TILE) - changed / WN_TILE))
+    return;
+  n = 0;
+  for (int64_t i = 0; i < live->n; i++)
+    if (lives[i]) live->at[n] = live->at[i], live->carry[n++] = live->carry[i];
+  for (int64_t i = 0; i < near; i++)
+    if (lives[live->n + i]) live->at[n] = (int32_t)(first + i), live->carry[n++] = carry[first + i];
   live->n = n, live->begin = r->block;
   for (; n % WN_TILE != 0; n++) live->carry[n] = INFINITY;
   pack(p, u, bound, live, changed / WN_TILE);

@@ -44,26 +44,75 @@ void wn_live_strip(const struct wn_attention_plan *p, const struct wn_attention_
 
 /* --- forward: the list --- */
 
-/* Row blocks between two lists from which the dead are taken out; a team's chunks begin there. */
-static inline int64_t wn_live_every(const struct wn_attention_plan *p) {
-  return p->blocks < 32 ? 1 : 4;
+/* Does another list pay? It spares `narrower` columns in each of the row blocks left, and `tiles` of it must be packed:
+ * one costs about what a quarter of a tile costs a row block. */
+static inline bool wn_live_pays(const struct wn_attention_plan *p, int64_t block, int64_t narrower, int64_t tiles) {
+  return narrower / 16 * wn_min_i64(p->blocks - block, 4) > 2 * tiles;
+}
+static inline int64_t wn_live_width(int64_t n) {
+  return wn_div_up(n, 16) * 16;
 }
 
 struct wn_live {
-  bool on;       /* the unit has enough dead keys for a list; else nothing is in it */
-  bool bounded;  /* bounds are there */
-  int64_t n;     /* keys listed, in order */
-  int64_t begin; /* column blocks from here on are not in the list */
-  int32_t *at;   /* [blocks*64] */
-  float *carry;  /* [blocks*64] F of the listed keys at the row block's first row; inf behind them */
-  float *kt, *v; /* [tiles][groups] of [D][64] times scale, [64][Dp] */
-  float *skt;    /* [tiles][D][64], bilinear */
+  bool bounded;   /* bounds are there */
+  int64_t n;      /* keys listed, in order */
+  int64_t begin;  /* column blocks from here on are not in the list */
+  int32_t *at;    /* [blocks*64] */
+  uint8_t *lives; /* [blocks*64] scratch */
+  float *carry;   /* [blocks*64] F of the listed keys at the row block's first row; inf behind them */
+  float *kt, *v;  /* [tiles][groups] of [D][64] times scale, [64][Dp] */
+  float *skt;     /* [tiles][D][64], bilinear */
 };
 void wn_live_lay(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups, struct wn_live *live);
 void wn_live_begin(struct wn_live *live);
-/* Before row block r: takes keys in and out. carry[blocks*64]: F of the keys not listed. */
+/* Before row block r: takes keys in and out where that pays. carry[blocks*64]: F of the keys not listed. */
 void wn_live_update(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                     const struct wn_live_bound *bound, const struct wn_attention_rows *r, const float *carry,
                     struct wn_live *live);
+
+/* --- backward: which keys lived when, and slots that hold them on the way back --- */
+
+enum { WN_LIVE_BLOCKS = 128 };
+/* May backward make use of it? It goes from row block to row block, so a unit must be one thread's; texts of at most
+ * 128 row blocks, which bounds what is kept to T^2/64 numbers. */
+static inline bool wn_live_wanted_backward(const struct wn_attention_plan *p) {
+  return wn_live_wanted(p->a) && p->own && p->a->Tq == p->a->Tk && p->blocks <= WN_LIVE_BLOCKS;
+}
+
+struct wn_live_history {
+  int64_t *from; /* [blocks+1] where the list of a row block begins */
+  int32_t *at;   /* [blocks*blocks*32] the lists: keys older than the block that live in it or behind it, in order */
+  float *carry;  /* the same: their F at the block's first row */
+};
+
+/* Slots hold one key each, side by side; a key comes when the way back reaches the last row block it lives in, and goes
+ * when it reaches the key's own. */
+struct wn_live_slots {
+  int64_t n, tiles;                   /* slots in use; tiles that have been in use */
+  uint64_t fresh[WN_LIVE_BLOCKS + 1]; /* of a tile, slots whose columns are not up to date */
+  int32_t *at;                        /* [blocks*64] the key of a slot */
+  int32_t *slot;                      /* [blocks*64] the slot of a key, -1: none */
+  float *carry;                 /* [blocks*64] F at the row block's first row; inf from n to the end of the tile */
+  float *dcarry;                /* [blocks*64] dF of the row blocks done, summed */
+  float *k, *dk, *dv, *kt, *vt; /* [tiles][groups] of [64][Dp] and [D][64], as a column block's */
+  float *sk, *dsk, *skt;        /* [tiles], bilinear */
+};
+
+void wn_live_backward_lay(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups,
+                          struct wn_live_history *history, struct wn_live_slots *slots);
+/* First to last row block; q: the selecting queries of row block 0, `step` floats from one block to the next; base: a
+ * tile of scratch. False: too few are dead for it to pay. */
+bool wn_live_record(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                    const struct wn_live_bound *bound, const float *q, int64_t step, float *base,
+                    const struct wn_live_history *history, struct wn_live_slots *slots);
+/* A column block's tiles that slots of its keys are emptied into. */
+struct wn_live_home {
+  float *dk, *dv, *dsk; /* [groups][64][Dp], [64][Dp] */
+  float *dcarry;        /* [64] */
+};
+/* Last to first: the slots hold what lives in row block `block`. rows: [64][D] of scratch. */
+void wn_live_enter(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                   const struct wn_live_history *history, int64_t block, const struct wn_live_home *home, float *rows,
+                   struct wn_live_slots *slots);
 
 #endif
