@@ -73,6 +73,7 @@ static void fill(const wn_attention_config *config, int64_t layer, int64_t head_
   out->sel.bilinear = s->bilinear;
   out->sel.mem = s->mem.enabled;
   out->sel.mem_tau = s->mem.tau;
+  out->sel.negligible = 0x1p-24; /* half a unit in the last place of a row's sum: no float hears it */
 }
 
 static bool has_bilinear(const wn_attention_config *c) {
