@@ -300,6 +300,39 @@ static void decoding_is_the_whole(void **state) {
   assert_true(ran >= 3 * 2 * (CASES * WN_POLICY_COUNT + 2)); /* two cases select */
 }
 
+/* Another attention for the decoder, with control tokens that its threshold always keeps. */
+static void control_tokens_of_the_decoder(void **state) {
+  (void)state;
+  for (int way = 0; way < 2; way++) {
+    struct world w;
+    world_make(&w, &cases[1], way ? "cpu" : "ref", WN_F32, keep_all);
+    float whole[2][B * T * V], logits[B * V];
+    assert_ok(w.ctx, wn_model_set_attention(w.ctx, w.model, "threshold.tau=0.3"));
+    for (int n = 0; n < 2; n++) { /* without, and with tokens that occur */
+      const int32_t ids[] = {w.tokens[0], w.tokens[T + 1]};
+      if (n) assert_ok(w.ctx, wn_model_set_control_tokens(w.ctx, w.model, ids, 2));
+      assert_ok(w.ctx, wn_model_logits_of_inputs(w.ctx, w.model, w.inputs, w.batch.input_count, S, w.tokens, B, T, NULL,
+                                                 whole[n]));
+    }
+    assert_memory_not_equal(whole[0], whole[1], sizeof whole[0]);
+    wn_session *s = NULL;
+    assert_ok(w.ctx, wn_session_create(w.ctx, w.model, B, T, &s));
+    assert_ok(w.ctx, wn_session_encode(w.ctx, s, w.inputs, w.batch.input_count, S));
+    for (int t = 0; t < T; t++) {
+      assert_ok(w.ctx, wn_session_feed(w.ctx, s, (int32_t[]){w.tokens[t], w.tokens[T + t]}, 1, 0, logits));
+      for (int b = 0; b < B; b++)
+        for (int v = 0; v < V; v++) {
+          const float want = whole[1][(b * T + t) * V + v];
+          if (!(fabsf(logits[b * V + v] - want) <= 2e-5f * (1 + fabsf(want))))
+            fail_msg("row %d of %d: logit %d: %.9g, the whole's %.9g", t, b, v, (double)logits[b * V + v],
+                     (double)want);
+        }
+    }
+    wn_session_destroy(s);
+    world_clear(&w);
+  }
+}
+
 static void logits_of_inputs_check_them(void **state) {
   (void)state;
   struct world w;
@@ -392,10 +425,15 @@ static void parameters_are_as_many_as_t5_has(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(gradients_are_those_of_differences), cmocka_unit_test(backends_agree),
-      cmocka_unit_test(padding_counts_for_nothing),         cmocka_unit_test(decoding_is_the_step),
-      cmocka_unit_test(decoding_is_the_whole),              cmocka_unit_test(logits_of_inputs_check_them),
-      cmocka_unit_test(checkpoints_hold_the_encoder),       cmocka_unit_test(what_does_not_go_together_is_refused),
+      cmocka_unit_test(gradients_are_those_of_differences),
+      cmocka_unit_test(backends_agree),
+      cmocka_unit_test(padding_counts_for_nothing),
+      cmocka_unit_test(decoding_is_the_step),
+      cmocka_unit_test(decoding_is_the_whole),
+      cmocka_unit_test(logits_of_inputs_check_them),
+      cmocka_unit_test(control_tokens_of_the_decoder),
+      cmocka_unit_test(checkpoints_hold_the_encoder),
+      cmocka_unit_test(what_does_not_go_together_is_refused),
       cmocka_unit_test(parameters_are_as_many_as_t5_has),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
