@@ -73,6 +73,9 @@ static void test_budgets(void **state) {
     before = now;
   }
   assert_int_equal(wn_schedule_budget(&c, 64, 100, 40), 64);
+  c.prune.from_step = 2, c.prune.to_step = 6; /* a quarter of 90 is 22.5: parts of tokens are still held */
+  static const int64_t way[] = {100, 100, 78, 55, 33, 10, 10};
+  for (int64_t step = 1; step <= 7; step++) assert_int_equal(wn_schedule_budget(&c, 100, 10, step), way[step - 1]);
 }
 
 /* Half of what is drawn between 8 and 512 lies below the ratio's middle, 64; a step draws what it drew before. */

@@ -110,6 +110,41 @@ static void test_accumulation(void **state) {
   bench_clear(&split);
 }
 
+/* Each micro-step has dropout masks of its own: those of the steps that it would be by itself. */
+static void test_masks_of_micro_steps(void **state) {
+  (void)state;
+  enum { ALONE = 6 };
+  double losses[ALONE];
+  for (int accumulate = 1; accumulate <= 3; accumulate++) {
+    wn_recipe r;
+    struct bench b;
+    wn_train_progress p = {0};
+    tiny_recipe(&r, false);
+    r.train.accumulate = accumulate;
+    r.train.lr = 0; /* the parameters stay */
+    r.model.dropout = 0.3;
+    bench_init(&b, &r, "cpu");
+    const size_t micro = (size_t)(r.train.batch * b.T);
+    for (int s = 0; s < ALONE / accumulate; s++) {
+      bool packed;
+      must(b.ctx, wn_data_source_batch(b.ctx, b.source, 1, 0, r.train.batch, b.tokens, b.targets, NULL, &packed));
+      for (int a = 1; a < accumulate; a++) { /* the same rows again */
+        memcpy(b.tokens + (size_t)a * micro, b.tokens, micro * sizeof *b.tokens);
+        memcpy(b.targets + (size_t)a * micro, b.targets, micro * sizeof *b.targets);
+      }
+      must(b.ctx, wn_trainer_step(b.ctx, b.trainer, b.tokens, b.targets, NULL, &p));
+      double mean = 0;
+      if (accumulate == 1) losses[s] = p.loss;
+      for (int a = 0; a < accumulate; a++) mean += losses[s * accumulate + a] / accumulate;
+      if (!(fabs(p.loss - mean) < 1e-6))
+        fail_msg("%d micro-steps, step %d: loss %g, expected %g", accumulate, s, p.loss, mean);
+    }
+    if (accumulate == 1)
+      for (int s = 1; s < ALONE; s++) assert_true(fabs(losses[s] - losses[s - 1]) > 1e-4);
+    bench_clear(&b);
+  }
+}
+
 static void test_no_allocation(void **state) {
   (void)state;
   wn_recipe r;
@@ -187,8 +222,9 @@ static void test_span_loss(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_span_loss),    cmocka_unit_test(test_loss_falls),
-                                     cmocka_unit_test(test_accumulation), cmocka_unit_test(test_no_allocation),
-                                     cmocka_unit_test(test_not_a_number), cmocka_unit_test(test_bad_arguments)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_span_loss),     cmocka_unit_test(test_loss_falls),
+                                     cmocka_unit_test(test_accumulation),  cmocka_unit_test(test_masks_of_micro_steps),
+                                     cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_not_a_number),
+                                     cmocka_unit_test(test_bad_arguments)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
