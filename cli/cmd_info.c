@@ -122,11 +122,23 @@ static void print_types(const json_t *all) {
   printf("weights:   ");
   bool first = true;
   json_object_foreach((json_t *)(uintptr_t)all, name, type) {
-    printf("%s%s %s in %" JSON_INTEGER_FORMAT " tensors", first ? " " : ", ", name,
+    printf("%s%s %s in %" JSON_INTEGER_FORMAT " tensor%s", first ? " " : ", ", name,
            cli_bytes((double)json_integer_value(json_object_get(type, "bytes"))),
-           json_integer_value(json_object_get(type, "tensors")));
+           json_integer_value(json_object_get(type, "tensors")),
+           json_integer_value(json_object_get(type, "tensors")) == 1 ? "" : "s");
     first = false;
   }
+  putchar('\n');
+}
+
+static void print_shape(const wn_model_config *c) {
+  static const char *const kinds[] = {"SwiGLU", "GELU", "ReLU", "GELU (erf)"};
+  printf("shape:      %" PRId64 " layer%s of width %" PRId64 ", %" PRId64 " head%s of %" PRId64, c->layers,
+         c->layers == 1 ? "" : "s", c->width, c->heads, c->heads == 1 ? "" : "s", c->head_size);
+  if (c->kv_heads != c->heads) printf(" over %" PRId64 " key-value head%s", c->kv_heads, c->kv_heads == 1 ? "" : "s");
+  printf(", feed-forward %" PRId64 " (%s), vocabulary %" PRId64, c->ffn_width, kinds[c->ffn], c->vocab_size);
+  if (c->encoder.layers)
+    printf(", encoder of %" PRId64 " layer%s", c->encoder.layers, c->encoder.layers == 1 ? "" : "s");
   putchar('\n');
 }
 
@@ -168,6 +180,7 @@ static void print_info(const char *path, const struct info *in, const json_t *us
          in->origin.architecture, parameters, cli_count((double)parameters), wn_model_tensor_count(in->model),
          in->tok ? wn_tokenizer_kind(in->tok) : "none");
   print_mechanisms(uses, c->layers);
+  print_shape(c);
   print_positions(c);
   json_t *by_type = types(in->model);
   print_types(by_type);

@@ -140,6 +140,8 @@ grep -q '^perplexity' out && pass "eval prints perplexity" || fail "eval prints 
 json "info of a checkpoint" '.parameters > 1000 and .config.layers == 2 and (.tensors | length) > 5 and .tokenizer == "sentencepiece" and .mechanisms[0].name == "selective" and .mechanisms[0].layers == [0, 1]' \
   info whole
 succeeds "info as text" info whole
+grep -q "^shape:      2 layers of width 64, 2 heads of 32, feed-forward 170 (SwiGLU), vocabulary 300$" out && pass "info tells the shape" ||
+  fail "info tells the shape" "$(head -n 8 out)"
 
 greedy=(generate --model whole --prompt "The cat" --tokens 12 --temperature 0)
 run "$winnow" "${greedy[@]}"
