@@ -24,8 +24,8 @@ static void install(void (*handler)(int)) {
   for (int i = 0; i < 3; i++) {
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART | SA_ONSTACK}, old;
     sigemptyset(&action.sa_mask);
-    /* A parent that set the signal to ignored (nohup, a background job) meant it. */
-    if (handler != SIG_DFL && sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN) continue;
+    /* A parent that set the signal to ignored (nohup, a background job) meant it, to the end of the process. */
+    if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN) continue;
     sigaction(numbers[i], &action, NULL);
   }
 }
