@@ -304,6 +304,9 @@ static int open_chat(struct chat *c, struct request *r) {
   if (r->context > config->context && config->position == WN_POS_LEARNED)
     return cli_error("%s has learned positions for %" PRId64 " tokens, --context is %" PRId64, r->load.model,
                      config->context, r->context);
+  if (r->context > config->context)
+    cli_note(&r->common, "winnow: --context is %" PRId64 ", %s was made for %" PRId64 " tokens", r->context,
+             r->load.model, config->context);
   c->logits = calloc((size_t)config->vocab_size, sizeof *c->logits);
   if (!c->logits) return cli_error("out of memory");
   return cli_session_open(c->ctx, &c->in, r->context, &c->session);

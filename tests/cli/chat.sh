@@ -50,6 +50,8 @@ refuses "chat without a template" 1 '\-\-template' chat talker
 refuses "chat with an unknown template" 2 '\-\-template' chat talker --template alpaca
 refuses "a template without --chat" 2 '\-\-chat' generate talker --template chatml --prompt x
 json "generate --chat" '(.prompt_ids | length) > 10' generate talker --chat --template llama3 --system "Be brief." --prompt hi --tokens 2
+say 'hello\n' --template chatml --tokens 1 --context 5000
+grep -q 'context is 5000, talker was made for' err && pass "chat: a context beyond the model's is told" || fail "chat: a context beyond the model's is told" "$(cat err)"
 # On a terminal: what can be said, a line each.
 if command -v script >/dev/null; then
   printf '/help\n/quit\n' | TERM=dumb timeout 60 script -qec "'$winnow' chat talker --template chatml" /dev/null >out 2>&1
