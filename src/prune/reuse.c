@@ -63,6 +63,7 @@ struct reuse {
   int32_t *positions, *gone; /* [batch,T], [batch,P,T] */
   float *k, *v, *sq, *sk;    /* [batch,T,...] rows before the first changed from state, the others new */
   float *f;                  /* [batch,G,T] */
+  float *bias;               /* [n,G] position biases of the heads that select */
   float *q, *y, *z;          /* [batch,T,H*D] twice, [batch,T,H]: rows from a tile's first on */
   void *x_out, *n_out, *rstd, *mean, *logits;
   double *loss; /* [batch*T] */
@@ -158,6 +159,12 @@ static struct wn_attention selection_call(const struct reuse *r, const struct he
   if (op->sel.bilinear) {
     s.sel.sq = h->sq, s.sel.sk = h->sk;
     s.sel.s_sq = s.sel.s_sk = whole(r, r->select_width, D);
+  }
+  if (r->bias && op->bias.n > 0) { /* not where memory is measured */
+    for (int64_t i = 0; i < op->bias.n * G; i++)
+      r->bias[i] = ((const float *)op->bias.table)[i / G * wn_bias_stride(op) + i % G * (op->H / G) + op->sel.head];
+    s.bias.table = r->bias;
+    s.bias.stride = 0;
   }
   s.sel.head = 0;
   s.sel.groups = G;
@@ -609,6 +616,8 @@ static wn_status plan_batch(struct reuse *r) {
       {"queries", M, GD, sizeof(float), (void **)&r->sq},
       {"selecting keys", M, c->attention.selective.bilinear ? GD : 0, sizeof(float), (void **)&r->sk},
       {"F", M, G, sizeof(float), (void **)&r->f},
+      {"position biases", c->attention.buckets.enabled ? c->attention.buckets.count : 0, G, sizeof(float),
+       (void **)&r->bias},
       {"attention's queries", M, c->heads * c->head_size, sizeof(float), (void **)&r->q},
       {"attention's outputs", M, c->heads * c->head_size, sizeof(float), (void **)&r->y},
       {"spans", M, c->heads, sizeof(float), (void **)&r->z},
