@@ -378,6 +378,33 @@ static void test_normalization(void **state) {
   wn_bytes_clear(&b);
 }
 
+/* The mark of a space goes before the text's first word alone, not before one behind an added token; each character
+ * that no token has is an unknown token of its own. */
+static void test_first_and_unknown(void **state) {
+  (void)state;
+#define MARK "\xE2\x96\x81"
+  static const char json[] =
+      "{\"added_tokens\":[{\"id\":4,\"content\":\"<s>\",\"special\":true}],\"pre_tokenizer\":{\"type\":\"Metaspace\","
+      "\"replacement\":\"" MARK "\",\"prepend_scheme\":\"first\",\"split\":false},\"decoder\":{\"type\":\"Metaspace\","
+      "\"replacement\":\"" MARK "\",\"prepend_scheme\":\"first\"},\"model\":{\"type\":\"BPE\",\"unk_token\":\"u\","
+      "\"fuse_unk\":false,\"vocab\":{\"u\":0,\"" MARK "\":1,\"a\":2,\"" MARK "a\":3},\"merges\":[[\"" MARK
+      "\",\"a\"]]}}";
+#undef MARK
+  static const int32_t expected[] = {3, 0, 0, 2, 4, 2};
+  char path[128];
+  snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+  put(path, json, strlen(json));
+  wn_tokenizer *tok = load(path);
+  const wn_text_part part = {"a??a<s>a", 8, true};
+  int32_t *ids;
+  size_t count;
+  assert_int_equal(wn_tokenizer_encode_parts(ctx, tok, &part, 1, false, false, &ids, &count), WN_OK);
+  assert_int_equal(count, 6);
+  assert_memory_equal(ids, expected, sizeof expected);
+  wn_tokens_free(ids);
+  wn_tokenizer_destroy(tok);
+}
+
 /* --- files that lie --- */
 
 static void refused(const char *json, wn_status status, const char *word) {
@@ -467,10 +494,19 @@ static void test_slow_pattern(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_goldens),       cmocka_unit_test(test_special_ids), cmocka_unit_test(test_gguf),
-      cmocka_unit_test(test_save),          cmocka_unit_test(test_two_files),   cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_decode),        cmocka_unit_test(test_cuts),        cmocka_unit_test(test_long_runs),
-      cmocka_unit_test(test_normalization), cmocka_unit_test(test_hostile),     cmocka_unit_test(test_slow_pattern),
+      cmocka_unit_test(test_goldens),
+      cmocka_unit_test(test_special_ids),
+      cmocka_unit_test(test_gguf),
+      cmocka_unit_test(test_save),
+      cmocka_unit_test(test_two_files),
+      cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_decode),
+      cmocka_unit_test(test_cuts),
+      cmocka_unit_test(test_long_runs),
+      cmocka_unit_test(test_normalization),
+      cmocka_unit_test(test_hostile),
+      cmocka_unit_test(test_slow_pattern),
+      cmocka_unit_test(test_first_and_unknown),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
