@@ -3,8 +3,8 @@
  * A unit is what must be worked on in order by one thread: a sequence when selection ties its heads together, else one
  * key-value head's group. With enough units each thread takes its own; else the threads work on one sequence together
  * (forward: chunks of rows with equal numbers of pairs; backward: columns dealt out in turn). Results do not depend on
- * which thread takes a unit; forward's do not depend on the number of threads at all, but for the last digits where hidden
- * keys are left out: a chunk begins with a list of its own. */
+ * which thread takes a unit; forward's do not depend on the number of threads at all, but for the last digits where
+ * hidden keys are left out: a chunk begins with a list of its own. */
 #include <libxsmm.h>
 #include <math.h>
 #include <string.h>
@@ -261,6 +261,15 @@ static size_t scratch_bytes(const struct wn_attention_plan *p, bool backward) {
          sizeof(float);
 }
 
+/* Keys are left out where there is scratch for it: it may have been measured for a call that would not (another pass of
+ * a workspace, with dropout or a look at the weights), and must do for this one. */
+static wn_status plan(struct wn_attention_plan *p, const struct wn_exec *exec, const struct wn_attention *a,
+                      const struct wn_tile_ops *ops, bool backward) {
+  WN_TRY(wn_attention_plan_init(p, exec, a, ops, backward));
+  if (p->live.wanted && exec->scratch && exec->scratch_bytes < scratch_bytes(p, backward)) p->live.wanted = false;
+  return WN_OK;
+}
+
 static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, bool avx512, bool backward) {
   struct wn_attention_plan p;
   if (backward && a->threshold.on && !a->threshold.cut)
@@ -269,7 +278,7 @@ static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, b
     return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "attention: backend cpu has slots.%s for single rows only",
                    a->slots.mass ? "mass" : "at of each key-value head");
   const struct wn_tile_ops *ops = avx512 ? &wn_tile_ops_avx512 : &wn_tile_ops_avx2;
-  WN_TRY(wn_attention_plan_init(&p, exec, a, ops, backward));
+  WN_TRY(plan(&p, exec, a, ops, backward));
   p.live.on = p.live.wanted && wn_live_grows(a);
   wn_sparse_fill(&p, (float *)exec->scratch + scratch_bytes(&p, backward) / sizeof(float) - wn_sparse_floats(&p));
   wn_bias_begin(&p, (float *)exec->scratch + scratch_floats(&p, backward), backward);
@@ -292,7 +301,7 @@ static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, b
 
 static size_t scratch_of(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   struct wn_attention_plan p;
-  if (wn_attention_plan_init(&p, exec, a, NULL, backward) != WN_OK) return 0;
+  if (plan(&p, exec, a, NULL, backward) != WN_OK) return 0;
   const size_t bytes = scratch_bytes(&p, backward);
   if (!wn_sparse_may(&p, backward)) return bytes;
   /* Whether distances are gathered depends on the number of keys and on evictions, so that a call on fewer keys, or one
