@@ -696,7 +696,9 @@ wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const c
   r->select_width = r->select_heads * c->head_size;
   /* The reference backend rounds F between calls and not within one: in pieces it is not the same to the bit. */
   const bool pieces = r->select_heads == 0 || (strcmp(ctx->backend, "ref") != 0 && ctx->isa != WN_ISA_REF);
-  r->base.by_rows = pieces && budgets->policy != WN_POLICY_H2O && budgets->policy != WN_POLICY_TOVA;
+  /* Far keys alone are summed up on a path that evictions do not take, from the first position on. */
+  const bool sparse = c->attention.root.enabled || c->attention.strided > 0;
+  r->base.by_rows = pieces && !sparse && budgets->policy != WN_POLICY_H2O && budgets->policy != WN_POLICY_TOVA;
   wn_status status;
   WN_TRY_GOTO(wn_alloc(ctx, "budgets", (size_t)c->layers * sizeof *r->budgets.tokens, &p), fail);
   r->budgets.tokens = p;
