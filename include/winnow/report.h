@@ -24,7 +24,8 @@ typedef struct wn_plot_level {
   int style;
   double y;
 } wn_plot_level;
-/* x has a log2 axis; y one that is linear, or logarithmic where its values span more than a factor of 3. */
+/* A y of +infinity lies above all: the line leaves the plot there, a level is left out.
+ * x has a log2 axis; y one that is linear, or logarithmic where its values span more than a factor of 3. */
 typedef struct wn_plot {
   const char *title, *x_label, *y_label;
   const wn_plot_series *series;

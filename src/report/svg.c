@@ -20,7 +20,8 @@ enum {
   LEGEND = 170, /* the legend alone */
   TOP = 52,
   BOTTOM = 56,
-  LINE = 14 /* between labels */
+  LINE = 14,  /* between labels */
+  FAR = 10000 /* above the plot: where lines go that leave it */
 };
 
 static const char style_sheet[] =
@@ -59,7 +60,8 @@ static double place_x(const struct frame *f, double x) {
 
 static double place_y(const struct frame *f, double y) {
   const double v = f->log_y ? log(y) : y;
-  return HEIGHT - BOTTOM - (v - f->y0) / (f->y1 - f->y0) * (HEIGHT - BOTTOM - TOP);
+  const double at = HEIGHT - BOTTOM - (v - f->y0) / (f->y1 - f->y0) * (HEIGHT - BOTTOM - TOP);
+  return fmax(at, -FAR);
 }
 
 static void add_escaped(struct wn_text *t, const char *s) {
@@ -108,13 +110,15 @@ static void find_frame(const wn_plot *p, struct frame *f) {
     for (int64_t i = 0; i < p->series[s].count; i++) {
       f->x0 = fmin(f->x0, scale_x(f, p->series[s].x[i]));
       f->x1 = fmax(f->x1, scale_x(f, p->series[s].x[i]));
-      if (p->y_limit <= 0 || p->series[s].y[i] <= p->y_limit) widen(f, p->series[s].y[i]);
+      const double y = p->series[s].y[i];
+      if (isfinite(y) && (p->y_limit <= 0 || y <= p->y_limit)) widen(f, y);
     }
     if (strlen(label) > longest) longest = strlen(label);
   }
   f->left = LEFT + 34 + 6.8 * (double)(longest < 40 ? longest : 40);
-  for (int i = 0; i < p->level_count; i++) widen(f, p->levels[i].y);
-  if (f->y0 > f->y1) f->y0 = 0, f->y1 = p->y_limit; /* all is beyond the limit */
+  for (int i = 0; i < p->level_count; i++)
+    if (isfinite(p->levels[i].y)) widen(f, p->levels[i].y);
+  if (f->y0 > f->y1) f->y0 = 0, f->y1 = p->y_limit > 0 && isfinite(p->y_limit) ? p->y_limit : 1; /* all is beyond */
   f->log_y = f->y0 > 0 && f->y1 > 3 * f->y0;
   if (f->log_y) f->y0 = log(f->y0), f->y1 = log(f->y1);
   const double margin = f->y1 > f->y0 ? 0.04 * (f->y1 - f->y0) : 0.5;
@@ -220,6 +224,7 @@ static void add_levels(struct wn_text *t, const wn_plot *p, const struct frame *
     for (int i = 0; i < p->level_count; i++)
       if (!done[i] && (lowest < 0 || p->levels[i].y < p->levels[lowest].y)) lowest = i;
     done[lowest] = true;
+    if (!isfinite(p->levels[lowest].y)) continue;
     const double at = place_y(f, p->levels[lowest].y), text = at + 4 < room ? at + 4 : room;
     snprintf(class, sizeof class, "level s%d", p->levels[lowest].style);
     add_line(t, class, f->left, at, WIDTH - RIGHT, at);
@@ -259,19 +264,24 @@ static void draw(struct wn_text *t, const wn_plot *p, struct label *labels) {
   wn_text_add(t, "</svg>\n");
 }
 
+static bool above(double y) { /* a perplexity may be infinite */
+  return y > -INFINITY;
+}
+
 static wn_status check(wn_context *ctx, const wn_plot *p) {
   bool ok = p->colour_count <= WN_PLOT_COLOURS && p->style_count <= WN_PLOT_STYLES && p->level_count <= WN_PLOT_STYLES;
   int64_t points = 0;
   for (int s = 0; ok && s < p->series_count; s++) {
     const wn_plot_series *line = &p->series[s];
     ok = line->colour >= 0 && line->colour < WN_PLOT_COLOURS && line->style >= 0 && line->style < WN_PLOT_STYLES;
-    for (int64_t i = 0; ok && i < line->count; i++) ok = isfinite(line->y[i]) && isfinite(line->x[i]) && line->x[i] > 0;
+    for (int64_t i = 0; ok && i < line->count; i++) ok = above(line->y[i]) && isfinite(line->x[i]) && line->x[i] > 0;
     points += line->count;
   }
-  for (int i = 0; ok && i < p->level_count; i++) ok = isfinite(p->levels[i].y) && p->levels[i].style >= 0;
+  for (int i = 0; ok && i < p->level_count; i++) ok = above(p->levels[i].y) && p->levels[i].style >= 0;
   if (ok && points > 0) return WN_OK;
   return wn_fail(ctx, WN_ERR_ARGUMENT,
-                 "plot: expected finite points, x above 0, at most %d colours and %d styles, and at least one point",
+                 "plot: expected finite points (y may be +infinity), x above 0, at most %d colours and %d styles, and "
+                 "at least one point",
                  WN_PLOT_COLOURS, WN_PLOT_STYLES);
 }
 

@@ -498,6 +498,21 @@ static void test_compare(void **state) {
   free(text);
   snprintf(path, sizeof path, "%s/curve.svg", a.dir);
   must(a.ctx, wn_prune_curve_save_svg(a.ctx, &curve, "curve", path));
+  /* Perplexities beyond every number leave the plots. */
+  for (int64_t i = 0; i < c.count; i += 2) c.results[i].loss = 800;
+  curve.points[curve.count - 1].search_loss = curve.points[0].report_loss = 800;
+  must(a.ctx, wn_prune_curve_save_svg(a.ctx, &curve, "curve", path));
+  text = tiny_read(a.dir, "curve.svg", NULL);
+  assert_true(!strstr(text, "nan") && !strstr(text, "inf") && strstr(text, "</svg>\n"));
+  free(text);
+  for (int64_t all = 0; all < 2; all++) {
+    must(a.ctx, wn_prune_comparison_save_svg(a.ctx, &c, "some, then all", path));
+    text = tiny_read(a.dir, "curve.svg", NULL);
+    assert_int_equal(count_of(text, "<path class=\"line"), 2 + 4);
+    assert_true(!strstr(text, "nan") && !strstr(text, "inf") && strstr(text, "</svg>\n"));
+    free(text);
+    for (int64_t i = 0; i < c.count; i++) c.results[i].loss = 800;
+  }
   o.subject_count = 1; /* the standard model alone has no use for selective */
   assert_int_equal(wn_prune_compare(a.ctx, &o, NULL, NULL, &(wn_prune_comparison){0}), WN_ERR_CONFIG);
   wn_prune_comparison_clear(&c);
