@@ -34,6 +34,8 @@ typedef struct wn_selective_config {
   bool per_kv_head;   /* default false: one F a layer; true: one for each key-value head, chosen by head `head` of its
                          group (an extension of the paper) */
   wn_selective_strength strength; /* default "fixed" */
+  double negligible;  /* default 2^-24: keys that F has hidden for good may be left out of training and prefill where all
+                         that a row misses is below this share of its sum of exponentials; 0: none is */
   struct {            /* L_mem, equation 2; off unless enabled */
     bool enabled;
     double eps;       /* default 0.1 */

@@ -25,6 +25,8 @@ static const struct wn_field fields[] = {
      "one selection for each key-value head instead of one a layer"},
     {"selective.strength", WN_FIELD_ENUM, AT(strength), 0, 0, strength_names,
      "factor of what is selected: 1, learned from 0, or rising by step"},
+    {"selective.negligible", WN_FIELD_DOUBLE, AT(negligible), 0, 0.5, NULL,
+     "keys that F has hidden below this share of a row's sum may be left out; 0: none"},
     {"selective.mem.enabled", WN_FIELD_BOOL, AT(mem.enabled), 0, 0, NULL, "the memory loss L_mem"},
     {"selective.mem.eps", WN_FIELD_DOUBLE, AT(mem.eps), 0, 1e6, NULL, "weight of L_mem"},
     {"selective.mem.tau", WN_FIELD_DOUBLE, AT(mem.tau), 1e-6, 1e6, NULL, "F at which a token counts as dropped"},
@@ -33,6 +35,7 @@ static const struct wn_field fields[] = {
 static void init(wn_attention_config *config) {
   wn_selective_config *s = &config->selective;
   s->relu = s->protect_first = s->protect_self = s->shift = true;
+  s->negligible = 0x1p-24; /* half a unit in the last place of a row's sum: no float hears it */
   s->mem.eps = 0.1;
   s->mem.tau = 1;
 }
@@ -73,7 +76,7 @@ static void fill(const wn_attention_config *config, int64_t layer, int64_t head_
   out->sel.bilinear = s->bilinear;
   out->sel.mem = s->mem.enabled;
   out->sel.mem_tau = s->mem.tau;
-  out->sel.negligible = 0x1p-24; /* half a unit in the last place of a row's sum: no float hears it */
+  out->sel.negligible = s->negligible;
 }
 
 static bool has_bilinear(const wn_attention_config *c) {

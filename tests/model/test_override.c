@@ -46,6 +46,34 @@ static void test_same_as_made(void **state) {
     }
 }
 
+/* What selections have hidden: left out by the cpu backend up to the share asked for, which 0 turns off. */
+static void test_left_out(void **state) {
+  (void)state;
+  enum { LONG = 512 };
+  static const char *const shares[] = {"selective.negligible=0", "selective.negligible=6e-8",
+                                       "selective.negligible=0.5"};
+  int32_t ids[LONG];
+  float *logits[3];
+  for (int i = 0; i < LONG; i++) ids[i] = (i * 7 + i / 13) % V;
+  for (int backend = 0; backend < 2; backend++) {
+    wn_context *ctx = context_of(backend ? "cpu" : "ref", 1);
+    wn_model_config c = config_of("{\"selective\":{}}");
+    c.context = LONG;
+    struct wn_model *model = model_of(ctx, &c, WN_F32);
+    for (int i = 0; i < 3; i++) {
+      OK(ctx, wn_model_set_attention(ctx, model, shares[i]));
+      logits[i] = malloc(sizeof(float) * LONG * V);
+      assert_non_null(logits[i]);
+      OK(ctx, wn_model_logits(ctx, model, ids, NULL, 1, LONG, logits[i]));
+    }
+    for (int i = 0; i < LONG * V; i++) assert_true(fabsf(logits[1][i] - logits[0][i]) < 2e-5f);
+    assert_int_equal(memcmp(logits[2], logits[0], sizeof(float) * LONG * V) != 0, backend);
+    for (int i = 0; i < 3; i++) free(logits[i]);
+    wn_model_destroy(model);
+    wn_context_destroy(ctx);
+  }
+}
+
 static void test_refused(void **state) {
   (void)state;
   wn_context *ctx = make_context();
@@ -142,7 +170,7 @@ static void test_control(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_as_made), cmocka_unit_test(test_refused),
-                                     cmocka_unit_test(test_control)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_as_made), cmocka_unit_test(test_left_out),
+                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_control)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
