@@ -6,6 +6,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -315,6 +316,18 @@ static wn_status check_heads(wn_context *ctx, const wn_budgets *b, const wn_mode
                                       : "");
 }
 
+/* And names the policies that would go. */
+static wn_status refuse_selective(wn_context *ctx, wn_policy policy) {
+  char others[200] = "";
+  for (int p = 0; p < WN_POLICY_COUNT; p++) {
+    const size_t n = strlen(others);
+    if (!wn_policy_row((wn_policy)p)->needs_selective)
+      snprintf(others + n, sizeof others - n, "%s%s", n ? ", " : "", wn_policy_name((wn_policy)p));
+  }
+  return wn_fail(ctx, WN_ERR_CONFIG, "budgets: policy \"%s\" needs a model with selective attention; without it: %s",
+                 wn_policy_name(policy), others);
+}
+
 wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *b, const wn_model_config *c) {
   const struct wn_policy_row *row = wn_policy_row(b->policy);
   const wn_selective_config *selective = &c->attention.selective;
@@ -327,11 +340,7 @@ wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *b, const wn_model_
       return wn_fail(ctx, WN_ERR_CONFIG, "budgets: layer %lld has %lld tokens, expected at least 1", (long long)l,
                      (long long)b->tokens[l]);
   WN_TRY(check_heads(ctx, b, c));
-  if (row->needs_selective && !selective->enabled)
-    return wn_fail(ctx, WN_ERR_CONFIG,
-                   "budgets: policy \"%s\" needs a model with selective attention; without it: h2o, tova, streaming, "
-                   "window, random",
-                   wn_policy_name(b->policy));
+  if (row->needs_selective && !selective->enabled) return refuse_selective(ctx, b->policy);
   if (b->per_kv_head && !row->per_kv_head)
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets: policy \"%s\" holds the same tokens in all heads: no \"per_kv_head\"",
                    wn_policy_name(b->policy));

@@ -55,8 +55,8 @@ wn_status wn_model_logits(wn_context *ctx, wn_model *model, const int32_t *token
 wn_status wn_model_logits_with_budgets(wn_context *ctx, wn_model *model, const int32_t *tokens,
                                        const int32_t *doc_start, int64_t B, int64_t T, const wn_budgets *budgets,
                                        float *logits) {
-  return batch_logits(ctx, model, &(struct wn_batch){.B = B, .T = T, .tokens = tokens, .doc_start = doc_start},
-                      budgets, logits);
+  return batch_logits(ctx, model, &(struct wn_batch){.B = B, .T = T, .tokens = tokens, .doc_start = doc_start}, budgets,
+                      logits);
 }
 
 wn_status wn_model_logits_of_inputs(wn_context *ctx, wn_model *model, const int32_t *inputs, const int32_t *input_count,
@@ -64,10 +64,8 @@ wn_status wn_model_logits_of_inputs(wn_context *ctx, wn_model *model, const int3
                                     float *logits) {
   if (!model->encoder) return wn_fail(ctx, WN_ERR_ARGUMENT, "logits: inputs for a model without an encoder");
   if (!inputs) return wn_fail(ctx, WN_ERR_ARGUMENT, "logits: the inputs are NULL");
-  for (int64_t i = 0; S > 0 && S <= model->config.encoder.context && i < B * S; i++)
-    if (inputs[i] < 0 || inputs[i] >= model->config.vocab_size)
-      return wn_fail(ctx, WN_ERR_ARGUMENT, "logits: input %lld is %d, expected 0 to %lld", (long long)i, inputs[i],
-                     (long long)model->config.vocab_size - 1);
+  if (S > 0 && S <= model->config.encoder.context)
+    WN_TRY(wn_model_check_ids(ctx, model, "logits: input", inputs, B * S));
   const struct wn_batch batch = {
       .B = B, .T = T, .tokens = tokens, .S = S, .inputs = inputs, .input_count = input_count};
   return batch_logits(ctx, model, &batch, budgets, logits);

@@ -92,6 +92,16 @@ wn_status wn_model_need_float(wn_context *ctx, const struct wn_model *model, con
   return WN_OK;
 }
 
+wn_status wn_model_check_ids(wn_context *ctx, const struct wn_model *model, const char *what, const int32_t *ids,
+                             int64_t n) {
+  const int64_t V = model->config.vocab_size;
+  for (int64_t i = 0; i < n; i++)
+    if (ids[i] < 0 || ids[i] >= V)
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "%s %lld is %d, expected 0 to %lld", what, (long long)i, ids[i],
+                     (long long)V - 1);
+  return WN_OK;
+}
+
 wn_status wn_model_create_dtype(wn_context *ctx, const wn_model_config *config, uint64_t seed, wn_dtype dtype,
                                 struct wn_model **out) {
   WN_TRY(wn_model_allocate(ctx, config, dtype, out));

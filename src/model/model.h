@@ -69,6 +69,9 @@ wn_status wn_model_allocate_packed(wn_context *ctx, const wn_model_config *confi
                                    const struct wn_packed *rows_of_table, struct wn_model **out);
 /* WN_ERR_UNSUPPORTED where a matrix is packed: `what` ("training") changes weights, or wants them as floats. */
 wn_status wn_model_need_float(wn_context *ctx, const struct wn_model *model, const char *what);
+/* WN_ERR_ARGUMENT where one of the ids [n] is outside the vocabulary; what: "session: token". */
+wn_status wn_model_check_ids(wn_context *ctx, const struct wn_model *model, const char *what, const int32_t *ids,
+                             int64_t n);
 
 struct wn_batch {
   int64_t B, T;

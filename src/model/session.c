@@ -243,18 +243,13 @@ size_t wn_session_kv_bytes(const wn_session *s) {
 
 static wn_status check_tokens(wn_context *ctx, const struct wn_session *s, const int32_t *tokens, int64_t T,
                               int64_t chunk) {
-  const int64_t V = s->model->config.vocab_size;
   if (!tokens || T < 1 || chunk < 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld tokens in pieces of %lld; both must be positive", (long long)T,
                    (long long)chunk);
   if (T > s->capacity - s->position)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld tokens more than the %lld seen do not fit in a cache of %lld",
                    (long long)T, (long long)s->position, (long long)s->capacity);
-  for (int64_t i = 0; i < s->B * T; i++)
-    if (tokens[i] < 0 || tokens[i] >= V)
-      return wn_fail(ctx, WN_ERR_ARGUMENT, "session: token %lld is %d, expected 0 to %lld", (long long)i, tokens[i],
-                     (long long)V - 1);
-  return WN_OK;
+  return wn_model_check_ids(ctx, s->model, "session: token", tokens, s->B * T);
 }
 
 wn_status wn_session_feed(wn_context *ctx, wn_session *s, const int32_t *tokens, int64_t T, int64_t chunk,

@@ -11,10 +11,7 @@ static wn_status check_inputs(wn_context *ctx, const struct wn_session *s, const
   if (!inputs || S < 1 || S > c->encoder.context)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session: inputs of %lld tokens, expected 1 to %lld", (long long)S,
                    (long long)c->encoder.context);
-  for (int64_t i = 0; i < s->B * S; i++)
-    if (inputs[i] < 0 || inputs[i] >= c->vocab_size)
-      return wn_fail(ctx, WN_ERR_ARGUMENT, "session: input %lld is %d, expected 0 to %lld", (long long)i, inputs[i],
-                     (long long)c->vocab_size - 1);
+  WN_TRY(wn_model_check_ids(ctx, s->model, "session: input", inputs, s->B * S));
   for (int64_t b = 0; count && b < s->B; b++)
     if (count[b] < 0 || count[b] > S)
       return wn_fail(ctx, WN_ERR_ARGUMENT, "session: input_count[%lld] is %d, expected 0 to %lld", (long long)b,

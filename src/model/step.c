@@ -285,10 +285,7 @@ wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct w
   run.grad_at = step->grad_at;
   run.observer = step->observer;
   /* Observers look ids up in tables of their own. */
-  for (int64_t i = 0; step->observer && i < batch->B * batch->T; i++)
-    if (batch->tokens[i] < 0 || batch->tokens[i] >= model->config.vocab_size)
-      return wn_fail(model->ctx, WN_ERR_ARGUMENT, "step: tokens[%lld] is %d, expected 0 to %lld", (long long)i,
-                     batch->tokens[i], (long long)model->config.vocab_size - 1);
+  if (step->observer) WN_TRY(wn_model_check_ids(model->ctx, model, "step: token", batch->tokens, batch->B * batch->T));
   if (step->observer && step->observer->batch) step->observer->batch(step->observer->user, batch);
   WN_TRY(wn_run_budgets(&run, ws, step->budgets));
   if (model->encoder) {
