@@ -190,34 +190,34 @@ static void survival_print(const struct analysis *a, const void *what) {
 /* "all": those that the model has; or names. */
 static int read_policies(const struct analysis *a, const char *text, const char *spec,
                          const struct cli_policy_choices *choices, wn_budgets *budgets, int *count) {
-  const bool all = !strcmp(text, "all");
   const wn_model_config *config = wn_model_config_get(a->model);
+  wn_policy list[WN_POLICY_COUNT];
+  const char *bad;
+  int n = 0, bytes;
   *count = 0;
-  for (const char *at = text; *at;) {
-    const size_t n = strcspn(at, ",");
-    for (int p = 0; p < WN_POLICY_COUNT; p++) {
-      const char *name = wn_policy_name((wn_policy)p);
-      if (!all && (strlen(name) != n || strncmp(name, at, n))) continue;
-      if (all && p == WN_POLICY_SELECTIVE && !config->attention.selective.enabled) continue;
-      for (int i = 0; i < *count; i++)
-        if (budgets[i].policy == (wn_policy)p)
-          return cli_usage_error(a->command, "--policies \"%s\": %s stands there twice", text, name);
-      wn_budgets *b = &budgets[(*count)++];
-      wn_budgets_init(b);
-      cli_policy_choices_apply(choices, b);
-      b->policy = (wn_policy)p;
-      b->cache = wn_cache_format_resolve(a->ctx, a->model, b, WN_CACHE_AUTO); /* whose bytes are counted */
-      if (wn_budgets_parse(a->ctx, config, spec, b) != WN_OK)
-        return cli_error("--budgets %s: %s", spec, wn_context_error(a->ctx));
-      b->policy = (wn_policy)p;
-      if (!all) break;
-      if (p == WN_POLICY_COUNT - 1) return 0;
-    }
-    if (*count == 0 || (!all && strncmp(wn_policy_name(budgets[*count - 1].policy), at, n)))
+  if (!strcmp(text, "all")) {
+    for (int p = 0; p < WN_POLICY_COUNT; p++)
+      if (p != WN_POLICY_SELECTIVE || config->attention.selective.enabled) list[n++] = (wn_policy)p;
+  } else {
+    switch (cli_policy_list(text, list, &n, &bad, &bytes)) {
+    case CLI_POLICIES_UNKNOWN:
       return cli_usage_error(a->command, "--policies \"%s\": expected all, or names of " CLI_POLICIES " with commas",
                              text);
-    at += n;
-    if (*at == ',') at++;
+    case CLI_POLICIES_TWICE:
+      return cli_usage_error(a->command, "--policies \"%s\": %.*s stands there twice", text, bytes, bad);
+    default:
+      break;
+    }
+  }
+  for (int i = 0; i < n; i++) {
+    wn_budgets *b = &budgets[(*count)++];
+    wn_budgets_init(b);
+    cli_policy_choices_apply(choices, b);
+    b->policy = list[i];
+    b->cache = wn_cache_format_resolve(a->ctx, a->model, b, WN_CACHE_AUTO); /* whose bytes are counted */
+    if (wn_budgets_parse(a->ctx, config, spec, b) != WN_OK)
+      return cli_error("--budgets %s: %s", spec, wn_context_error(a->ctx));
+    b->policy = list[i];
   }
   return 0;
 }

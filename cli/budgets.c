@@ -27,6 +27,21 @@ bool cli_policy_named(const char *name, size_t bytes, wn_policy *out) {
   return false;
 }
 
+enum cli_policy_list cli_policy_list(const char *text, wn_policy *list, int *count, const char **bad, int *bytes) {
+  *count = 0;
+  for (const char *at = text;;) {
+    const size_t n = strcspn(at, ",");
+    wn_policy policy;
+    *bad = at, *bytes = (int)n;
+    if (!cli_policy_named(at, n, &policy)) return CLI_POLICIES_UNKNOWN;
+    for (int i = 0; i < *count; i++)
+      if (list[i] == policy) return CLI_POLICIES_TWICE;
+    list[(*count)++] = policy;
+    if (!at[n]) return CLI_POLICIES_FINE;
+    at += n + 1;
+  }
+}
+
 void cli_policy_choices_apply(const struct cli_policy_choices *choices, wn_budgets *budgets) {
   budgets->sinks = choices->sinks;
   budgets->recent = choices->recent;

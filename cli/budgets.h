@@ -8,6 +8,9 @@
 #define CLI_POLICIES "selective|h2o|tova|streaming|window|random"
 /* The policy of that name, of which `bytes` are read. False: there is none. */
 bool cli_policy_named(const char *name, size_t bytes, wn_policy *out);
+/* Names with commas between them, each once: list [WN_POLICY_COUNT] in their order. What is wrong stands at `bad`. */
+enum cli_policy_list { CLI_POLICIES_FINE, CLI_POLICIES_UNKNOWN, CLI_POLICIES_TWICE };
+enum cli_policy_list cli_policy_list(const char *text, wn_policy *list, int *count, const char **bad, int *bytes);
 
 /* The policies' own choices. */
 struct cli_policy_choices {

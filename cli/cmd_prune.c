@@ -483,17 +483,15 @@ static int read_budgets(struct compare *c) {
 
 static int read_policies(struct compare *c) {
   if (!c->policies) return 0;
-  for (const char *at = c->policies;; at++) {
-    const size_t n = strcspn(at, ",");
-    wn_policy policy;
-    if (!cli_policy_named(at, n, &policy))
-      return cli_usage_error("winnow prune compare", "--policies: \"%.*s\" is not one of " CLI_POLICIES, (int)n, at);
-    for (int i = 0; i < c->policy_count; i++)
-      if (c->chosen[i] == policy)
-        return cli_usage_error("winnow prune compare", "--policies: \"%.*s\" is given twice", (int)n, at);
-    c->chosen[c->policy_count++] = policy;
-    at += n;
-    if (!*at) return 0;
+  const char *bad;
+  int n;
+  switch (cli_policy_list(c->policies, c->chosen, &c->policy_count, &bad, &n)) {
+  case CLI_POLICIES_UNKNOWN:
+    return cli_usage_error("winnow prune compare", "--policies: \"%.*s\" is not one of " CLI_POLICIES, n, bad);
+  case CLI_POLICIES_TWICE:
+    return cli_usage_error("winnow prune compare", "--policies: \"%.*s\" is given twice", n, bad);
+  default:
+    return 0;
   }
 }
 

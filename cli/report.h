@@ -23,6 +23,7 @@ struct report {
   struct cli_common common;
   const char *text, *data, *out, *figures, *title, *policies;
   struct cli_budgets budgets;
+  bool survives[WN_POLICY_COUNT]; /* of `policies`: whose survival is shown */
   int64_t tokens, models;
   uint64_t sequences;
   double limit;

@@ -7,33 +7,27 @@
 #include <winnow/analyze.h>
 #include "report.h"
 
+static bool all_policies(const struct report *r) {
+  return !strcmp(r->policies, "all");
+}
+
 int report_policies_check(const char *command, struct report *r) {
   if (r->policies && !r->budgets.spec) return cli_usage_error(command, "--policies needs --budgets");
   if (!r->policies) r->policies = "all";
-  if (!strcmp(r->policies, "all") || !strcmp(r->policies, "none")) return CLI_GO;
-  bool seen[WN_POLICY_COUNT] = {false};
-  for (const char *at = r->policies;;) {
-    const size_t n = strcspn(at, ",");
-    wn_policy policy;
-    if (!cli_policy_named(at, n, &policy))
-      return cli_usage_error(command, "--policies \"%s\": expected all, none, or names of " CLI_POLICIES " with commas",
-                             r->policies);
-    if (seen[policy])
-      return cli_usage_error(command, "--policies \"%s\": %s stands there twice", r->policies, wn_policy_name(policy));
-    seen[policy] = true;
-    if (!at[n]) return CLI_GO;
-    at += n + 1;
-  }
-}
-
-static bool wanted(const struct report *r, wn_policy policy) {
-  if (!strcmp(r->policies, "all")) return true;
-  for (const char *at = r->policies;;) {
-    const size_t n = strcspn(at, ",");
-    wn_policy its;
-    if (cli_policy_named(at, n, &its) && its == policy) return true;
-    if (!at[n]) return false;
-    at += n + 1;
+  for (int p = 0; p < WN_POLICY_COUNT; p++) r->survives[p] = all_policies(r);
+  if (all_policies(r) || !strcmp(r->policies, "none")) return CLI_GO;
+  wn_policy list[WN_POLICY_COUNT];
+  const char *bad;
+  int count, bytes;
+  switch (cli_policy_list(r->policies, list, &count, &bad, &bytes)) {
+  case CLI_POLICIES_UNKNOWN:
+    return cli_usage_error(command, "--policies \"%s\": expected all, none, or names of " CLI_POLICIES " with commas",
+                           r->policies);
+  case CLI_POLICIES_TWICE:
+    return cli_usage_error(command, "--policies \"%s\": %.*s stands there twice", r->policies, bytes, bad);
+  default:
+    for (int i = 0; i < count; i++) r->survives[list[i]] = true;
+    return CLI_GO;
   }
 }
 
@@ -221,17 +215,15 @@ static int add_survival(struct report *r, const struct report_input *in, struct 
   int count = 0;
   for (int p = 0; p < WN_POLICY_COUNT; p++) {
     const char *name = wn_policy_name((wn_policy)p);
-    if (!wanted(r, (wn_policy)p)) continue;
+    if (!r->survives[p]) continue;
     if (budgets_under(r, in, (wn_policy)p, &budgets[count])) {
       list[count] = &budgets[count];
       count++;
       continue;
     }
-    if (p == WN_POLICY_SELECTIVE && !wn_model_config_get(in->loaded)->attention.selective.enabled &&
-        !strcmp(r->policies, "all"))
+    if (p == WN_POLICY_SELECTIVE && !wn_model_config_get(in->loaded)->attention.selective.enabled && all_policies(r))
       continue;
-    if (strcmp(r->policies, "all") != 0)
-      return cli_error("%s: --policies %s: %s", in->path, r->policies, wn_context_error(r->ctx));
+    if (!all_policies(r)) return cli_error("%s: --policies %s: %s", in->path, r->policies, wn_context_error(r->ctx));
     const size_t n = strlen(left_out);
     snprintf(left_out + n, sizeof left_out - n, "%s%s", n ? ", " : "", name);
   }
@@ -262,9 +254,7 @@ int report_budgets(struct report *r) {
     if (!in->has_budgets) continue;
     wn_status status = models == 0 ? wn_page_add_section(r->page, "What budgets keep") : WN_OK;
     if (status == WN_OK) status = draw_budgets(r, in, lines, models);
-    code = status != WN_OK                    ? cli_fail(r->ctx, status)
-           : strcmp(r->policies, "none") != 0 ? add_survival(r, in, lines, models)
-                                              : 0;
+    code = status == WN_OK ? add_survival(r, in, lines, models) : cli_fail(r->ctx, status);
     models++;
   }
   free(lines);

@@ -289,6 +289,7 @@ refuses "analyze meaningful: shares that are none" 2 'ascending' analyze meaning
 refuses "analyze meaningful: control tokens that are no numbers" 2 'control' analyze meaningful whole --text other.txt --control 1,x
 refuses "analyze meaningful: control tokens beyond the vocabulary" 1 'vocabulary' analyze meaningful whole --text other.txt --control 99999999 --quiet
 refuses "analyze survival: a policy that is none" 2 'expected all' analyze survival whole --text other.txt --budgets 4 --policies h2o,none
+refuses "analyze survival: an empty policy" 2 'expected all' analyze survival whole --text other.txt --budgets 4 --policies h2o,
 refuses "analyze survival without budgets" 2 'budgets is required' analyze survival whole --text other.txt
 printf '{"prompt": "no place", "content": "x", "answer": "y"}\n' >tasks.jsonl
 refuses "analyze sweep: a task without content" 1 'tasks\.jsonl:1: .*content' analyze sweep whole --tasks tasks.jsonl --quiet
