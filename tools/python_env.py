@@ -9,9 +9,6 @@ import sys
 sys.dont_write_bytecode = True  # no __pycache__ in the repository
 MAKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "python-env")
 
-HOME = os.environ.get("WINNOW_PYTHON") or os.path.join(
-    os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "winnow")  # as tools/python-env has it
-
 
 def path(name):
     """The Python of an environment, or None where it has not been made."""
@@ -30,6 +27,11 @@ def output(command):
 def make(name):
     """The same as path, made where it is missing."""
     return output([MAKER, name])
+
+
+def home():
+    """The folder that environments and downloads are kept in."""
+    return output([MAKER, "--home"])
 
 
 def missing(*modules):
