@@ -8,8 +8,10 @@
 
 #define CLI_TOKENIZER_HELP "bytes, a SentencePiece model, a tokenizer.json, a GGUF file or a folder"
 #define CLI_TOKENIZER_OPTION(spec)                                                                                     \
-  {.name = "tokenizer", .type = CLI_STRING, .out = (spec), .metavar = "SPEC",                                          \
-   .help = CLI_TOKENIZER_HELP "; else the model's own"}
+  {                                                                                                                    \
+    .name = "tokenizer", .type = CLI_STRING, .out = (spec), .metavar = "SPEC",                                         \
+    .help = CLI_TOKENIZER_HELP "; else the model's own"                                                                \
+  }
 
 struct cli_sampling {
   double temperature, top_p;

@@ -7,8 +7,8 @@
 
 WN_API_BEGIN
 
-/* What is read: a source, or a text with a tokenizer; as wn_eval and wn_eval_text read them. Rows behind a sequence's last
- * target are padding and not looked at. Budgets with cache_positions are WN_ERR_UNSUPPORTED. */
+/* What is read: a source, or a text with a tokenizer; as wn_eval and wn_eval_text read them. Rows behind a sequence's
+ * last target are padding and not looked at. Budgets with cache_positions are WN_ERR_UNSUPPORTED. */
 typedef struct wn_analysis_input {
   const wn_data_source *source;
   const wn_tokenizer *tok;
@@ -28,11 +28,11 @@ typedef struct wn_span_head {
 } wn_span_head;
 
 typedef struct wn_span_layer {
-  double span;          /* mean over heads of S*z */
-  double widest;        /* largest over heads (and tokens) of S*z */
-  int64_t reach;        /* tokens before a row that some head of the layer can see; with dynamic spans their limit's.
-                           Bounds what the layer must keep. -1: nothing bounds it */
-  int64_t memory_rows;  /* of segment recurrence: tokens of earlier blocks that an evaluation keeps; untrimmed: memory */
+  double span;         /* mean over heads of S*z */
+  double widest;       /* largest over heads (and tokens) of S*z */
+  int64_t reach;       /* tokens before a row that some head of the layer can see; with dynamic spans their limit's.
+                          Bounds what the layer must keep. -1: nothing bounds it */
+  int64_t memory_rows; /* of segment recurrence: tokens of earlier blocks that an evaluation keeps; untrimmed: memory */
   int64_t cache_tokens; /* tokens of a decoding cache that the layer can still see; untrimmed: context + memory */
 } wn_span_layer;
 
@@ -42,8 +42,9 @@ typedef struct wn_span_layer {
  *   maps       query, key, value and output maps: C (H + 2 Hkv) D + H D C
  *   ffn        2 C F, or 3 C F for SwiGLU
  *   attention  q.k and the sum of weighted values: 2 D for each key and head
- * Not counted, as there: embedding and output map, the product with position vectors (D a key and head), norms, softmax,
- * dynamic spans' own maps. Keys a head: its `keys`; with heads computed together those of the widest; S for a fixed span. */
+ * Not counted, as there: embedding and output map, the product with position vectors (D a key and head), norms,
+ * softmax, dynamic spans' own maps. Keys a head: its `keys`; with heads computed together those of the widest; S for a
+ * fixed span. */
 typedef struct wn_span_operations {
   double maps, ffn;
   double attention, attention_together, attention_full;
@@ -53,15 +54,15 @@ typedef struct wn_span_operations {
 typedef struct wn_span_report {
   bool dynamic;
   int64_t layers, heads, memory, context;
-  double limit, ramp;            /* S, R */
-  uint64_t tokens;               /* that dynamic spans were taken of; 0 for static ones */
-  double span, keys, widest;     /* means over heads and layers of S*z and of keys; the largest S*z */
+  double limit, ramp;        /* S, R */
+  uint64_t tokens;           /* that dynamic spans were taken of; 0 for static ones */
+  double span, keys, widest; /* means over heads and layers of S*z and of keys; the largest S*z */
   wn_span_operations operations;
   /* Bytes of one sequence, float32. States: segment recurrence's memory, C a token. Cache: keys and values, 2 Hkv D. */
   double state_bytes, state_bytes_full, cache_bytes, cache_bytes_full;
   int64_t state_bytes_token, cache_bytes_token; /* of one token in one layer */
-  wn_span_layer *layer;          /* [layers] */
-  wn_span_head *head;            /* [layers, heads] */
+  wn_span_layer *layer;                         /* [layers] */
+  wn_span_head *head;                           /* [layers, heads] */
 } wn_span_report;
 
 /* input: for dynamic spans; NULL, and not read, for static ones. WN_ERR_UNSUPPORTED: the model has no spans, or dynamic
@@ -72,8 +73,8 @@ void wn_span_report_destroy(wn_span_report *report); /* NULL is allowed */
 /* ---- meaningful attention (Fernandez, Unsal, "How Much Attention is 'All You Need'?", section 4) ----
  *
  * For each row, head and layer the fewest content tokens whose weights sum to at least tau times the content's sum
- * (equation 3); control tokens are kept apart. Counted while the attention runs, for all shares in one pass and without a
- * T x T matrix: cost in src/backends/cpu/attention_tile_look.inc. */
+ * (equation 3); control tokens are kept apart. Counted while the attention runs, for all shares in one pass and without
+ * a T x T matrix: cost in src/backends/cpu/attention_tile_look.inc. */
 
 typedef struct wn_meaning_options {
   const double *taus;     /* [tau_count] ascending in (0,1]; NULL: 0.5 to 1 in steps of 0.05 */
@@ -90,23 +91,23 @@ typedef struct wn_meaning_cell {
 typedef struct wn_meaning_report {
   int64_t layers, heads;
   int tau_count, length_count;
-  double *taus;         /* [tau_count] */
-  int64_t *length;      /* [length_count] 1, 2, 4, ...: entry i is of the rows with more than length[i-1] and at most
-                           length[i] tokens before and with them in their document, their context length */
-  uint64_t *rows;       /* [length_count] how many rows those are; 0: the cells are 0 */
-  double *context;      /* [length_count] their mean context length */
-  double *content;      /* [length_count] their mean count of content tokens, whether a mask shows them or not */
+  double *taus;           /* [tau_count] */
+  int64_t *length;        /* [length_count] 1, 2, 4, ...: entry i is of the rows with more than length[i-1] and at most
+                             length[i] tokens before and with them in their document, their context length */
+  uint64_t *rows;         /* [length_count] how many rows those are; 0: the cells are 0 */
+  double *context;        /* [length_count] their mean context length */
+  double *content;        /* [length_count] their mean count of content tokens, whether a mask shows them or not */
   wn_meaning_cell *all;   /* [length_count, tau_count] */
   wn_meaning_cell *layer; /* [length_count, tau_count, layers] */
   wn_meaning_cell *head;  /* [length_count, tau_count, layers, heads] */
-  int64_t points;       /* rows; of each: */
-  double *x;            /* [points] its context length */
-  double *y;            /* [tau_count, points] tokens needed, mean over layers and heads */
-  wn_eval_result eval;  /* of the same pass */
+  int64_t points;         /* rows; of each: */
+  double *x;              /* [points] its context length */
+  double *y;              /* [tau_count, points] tokens needed, mean over layers and heads */
+  wn_eval_result eval;    /* of the same pass */
 } wn_meaning_report;
 
-/* WN_ERR_UNSUPPORTED for models with a memory in use (pass options->memory -1) and for encoders' inputs. Keeps, besides the
- * workspace, layers * heads * tau_count histograms of about 16 log2(context) bins for each length. */
+/* WN_ERR_UNSUPPORTED for models with a memory in use (pass options->memory -1) and for encoders' inputs. Keeps, besides
+ * the workspace, layers * heads * tau_count histograms of about 16 log2(context) bins for each length. */
 wn_status wn_analyze_meaning(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
                              const wn_meaning_options *options, wn_meaning_report **out);
 void wn_meaning_report_destroy(wn_meaning_report *report); /* NULL is allowed */
@@ -134,20 +135,20 @@ double wn_fit_at(wn_fit_kind kind, const wn_fit *fit, double x);
 
 /* ---- the sweep over tau (same paper, section 4.2) ----
  *
- * The model under a threshold (keys attention.threshold) at each share: loss, accuracy of the most likely next token, and
- * the share of tasks that greedy decoding answers to the token. The optimum is the smallest tau from which on
+ * The model under a threshold (keys attention.threshold) at each share: loss, accuracy of the most likely next token,
+ * and the share of tasks that greedy decoding answers to the token. The optimum is the smallest tau from which on
  *   P(tau) >= P_B + gamma (P(1) - P_B)
  * where P is minus the loss, the accuracy, or the share of tasks. (Equation 2 has the largest tau that satisfies this,
  * which is always 1; its results are the smallest.) P_B, the performance without the content: of a text, each token
  * predicted from the one before it alone (a window of 1); of tasks, their prompts without the content. */
 
-typedef struct wn_sweep_task { /* token ids, borrowed; each at least one */
+typedef struct wn_sweep_task {           /* token ids, borrowed; each at least one */
   const int32_t *prompt, *bare, *answer; /* bare: the prompt without its content */
   int64_t prompt_count, bare_count, answer_count;
 } wn_sweep_task;
 
 typedef struct wn_sweep_options {
-  const double *taus;     /* [tau_count] ascending in (0,1]; at most 64 */
+  const double *taus; /* [tau_count] ascending in (0,1]; at most 64 */
   int tau_count;
   double gamma;           /* in (0,1); the paper's is 0.95 */
   const int32_t *control; /* [control_count] ids of tokens that are always kept */
@@ -180,8 +181,8 @@ int wn_sweep_optimum(const double *performance, int count, double baseline, doub
 
 /* ---- what heads look at ----
  *
- * Means over rows, and of a layer over its heads. Weights are those that the outputs are mixed with (under a threshold what
- * it keeps). */
+ * Means over rows, and of a layer over its heads. Weights are those that the outputs are mixed with (under a threshold
+ * what it keeps). */
 
 #define WN_LOOK_OCTAVES 26
 typedef struct wn_look_head { /* doubles alone */
@@ -222,17 +223,17 @@ void wn_look_report_destroy(wn_look_report *report); /* NULL is allowed */
 typedef struct wn_survival_policy {
   wn_policy policy;
   double perplexity;
-  uint64_t tokens;   /* tokens of all layers and key-value heads */
-  double lifetime;   /* rows that see a token, mean: from its own to its eviction or its document's end */
-  double evicted;    /* share that goes before the document's end */
+  uint64_t tokens;                /* tokens of all layers and key-value heads */
+  double lifetime;                /* rows that see a token, mean: from its own to its eviction or its document's end */
+  double evicted;                 /* share that goes before the document's end */
   double alive[WN_SURVIVAL_AGES]; /* share still held 1, 2, 4, ... rows after its own, of the tokens whose documents are
                                      that long; -1: none are */
 } wn_survival_policy;
 typedef struct wn_survival_report {
   int count;
   wn_survival_policy *policy; /* [count] in the order of the budgets */
-  double *overlap;            /* [count,count] of the tokens that policy i holds at the end of a sequence (the first 64 of
-                                 them), the share that policy j holds too */
+  double *overlap; /* [count,count] of the tokens that policy i holds at the end of a sequence (the first 64 of
+                      them), the share that policy j holds too */
 } wn_survival_report;
 /* budgets [count], at most one of each policy. WN_ERR_CONFIG as wn_budgets_check. */
 wn_status wn_analyze_survival(wn_context *ctx, wn_model *model, const wn_analysis_input *input,

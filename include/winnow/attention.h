@@ -19,7 +19,11 @@ WN_API_BEGIN
 /* How strongly selections count: not at all (0) leaves attention as it was, 1 is the paper's. "fixed": 1, no parameter;
  * "learned": a parameter of each layer (and selection), from 0 on, kept at 0 or above after each step; "scheduled": the
  * same parameter, set by training as train.strength_steps says, without a gradient. */
-typedef enum wn_selective_strength { WN_STRENGTH_FIXED, WN_STRENGTH_LEARNED, WN_STRENGTH_SCHEDULED } wn_selective_strength;
+typedef enum wn_selective_strength {
+  WN_STRENGTH_FIXED,
+  WN_STRENGTH_LEARNED,
+  WN_STRENGTH_SCHEDULED
+} wn_selective_strength;
 
 /* Selective attention and its ablations (paper, section 3.2, 3.3, appendix A.2 to A.4).
  * S[i,j] = strength * relu(base[i,j]) where allowed, else 0; F[i,j] = sum over rows k < i of S[k,j]. */
@@ -34,12 +38,12 @@ typedef struct wn_selective_config {
   bool per_kv_head;   /* default false: one F a layer; true: one for each key-value head, chosen by head `head` of its
                          group (an extension of the paper) */
   wn_selective_strength strength; /* default "fixed" */
-  double negligible;  /* default 2^-24: keys that F has hidden for good may be left out of training and prefill where all
-                         that a row misses is below this share of its sum of exponentials; 0: none is */
-  struct {            /* L_mem, equation 2; off unless enabled */
+  double negligible; /* default 2^-24: keys that F has hidden for good may be left out of training and prefill where all
+                        that a row misses is below this share of its sum of exponentials; 0: none is */
+  struct {           /* L_mem, equation 2; off unless enabled */
     bool enabled;
-    double eps;       /* default 0.1 */
-    double tau;       /* default 1 */
+    double eps; /* default 0.1 */
+    double tau; /* default 1 */
   } mem;
 } wn_selective_config;
 
@@ -47,52 +51,52 @@ typedef struct wn_selective_config {
  * m(x) = clamp((ramp + limit*z - x)/ramp, 0, 1) multiplies the weight of the key at distance x, one ratio z a head. */
 typedef struct wn_span_config {
   bool enabled;
-  bool dynamic;       /* default false: z = sigmoid(v.x + b) of each token and head, b starting at -4 */
-  bool exclude_self;  /* default false: the sums run over x >= 1, as the paper writes them */
-  double limit;       /* S: the longest span in tokens; default 1024 */
-  double ramp;        /* R: default 32 */
-  double init;        /* z at the start; default 0 (adaptive span) */
-  double loss;        /* lambda: the loss adds lambda/H * sum over the heads of limit*z in every layer; default 2e-6 */
+  bool dynamic;      /* default false: z = sigmoid(v.x + b) of each token and head, b starting at -4 */
+  bool exclude_self; /* default false: the sums run over x >= 1, as the paper writes them */
+  double limit;      /* S: the longest span in tokens; default 1024 */
+  double ramp;       /* R: default 32 */
+  double init;       /* z at the start; default 0 (adaptive span) */
+  double loss;       /* lambda: the loss adds lambda/H * sum over the heads of limit*z in every layer; default 2e-6 */
 } wn_span_config;
 
 /* Everything that shapes a layer's attention: one struct for a model's config.json,
  * for recipes and for `winnow op attention` cases. Mechanisms compose: score terms add up, keep rules intersect, the
  * output map comes last. A "layers" pattern of '1' and '0' is repeated over the layers; "" is every layer. */
 typedef struct wn_attention_config {
-  double scale; /* 0: 1/sqrt(head size) */
-  bool bidirectional; /* default false: rows see later keys too, as an encoder's. Goes with `buckets` and dropout alone; a
-                         model's encoder is so by itself, its decoder never */
+  double scale;       /* 0: 1/sqrt(head size) */
+  bool bidirectional; /* default false: rows see later keys too, as an encoder's. Goes with `buckets` and dropout alone;
+                         a model's encoder is so by itself, its decoder never */
   wn_selective_config selective;
   wn_span_config span;
-  struct {            /* Shaw et al. 2018: learned p[x], one table for all heads and layers */
+  struct { /* Shaw et al. 2018: learned p[x], one table for all heads and layers */
     bool enabled;
-    int64_t length;   /* rows of p; default 0: as many as the layer can see */
+    int64_t length; /* rows of p; default 0: as many as the layer can see */
   } relative;
-  struct {            /* T5's position biases (Raffel et al. 2020): one learned number a head and bucket of distances */
+  struct { /* T5's position biases (Raffel et al. 2020): one learned number a head and bucket of distances */
     bool enabled;
     int64_t count;    /* default 32; bidirectional: half of them each way */
     int64_t farthest; /* default 128: distances from here on share the last bucket */
   } buckets;
-  int64_t window;     /* keys with i - j < window; default 0: all */
+  int64_t window; /* keys with i - j < window; default 0: all */
   char window_layers[256];
-  int64_t strided;    /* i - j < strided or i - j a multiple of it (Child et al. 2019); default 0: off */
-  struct {            /* square-root mask (Fernandez, Unsal) */
+  int64_t strided; /* i - j < strided or i - j a multiple of it (Child et al. 2019); default 0: off */
+  struct {         /* square-root mask (Fernandez, Unsal) */
     bool enabled;
-    int64_t buffer;   /* default 64 */
-    double density;   /* default 1 */
-  } root;             /* key "sqrt" */
-  int64_t sinks;      /* learned keys and values that every row sees; default 0 */
-  struct {            /* exclusive self attention (Zhai) */
+    int64_t buffer; /* default 64 */
+    double density; /* default 1 */
+  } root;           /* key "sqrt" */
+  int64_t sinks;    /* learned keys and values that every row sees; default 0 */
+  struct {          /* exclusive self attention (Zhai) */
     bool enabled;
     bool gate;        /* default false: a learned factor a head on what is removed */
     double gate_init; /* default 1 */
     char layers[64];
   } exclusive;
-  struct {            /* meaningful attention (Fernandez, Unsal): the fewest content keys that reach tau of the weight */
+  struct { /* meaningful attention (Fernandez, Unsal): the fewest content keys that reach tau of the weight */
     bool enabled;
-    double tau;       /* default 0.95 */
+    double tau; /* default 0.95 */
   } threshold;
-  double dropout;     /* on the weights, in training; default 0 */
+  double dropout; /* on the weights, in training; default 0 */
 } wn_attention_config;
 
 void wn_attention_config_init(wn_attention_config *config); /* the defaults: dense causal */
@@ -105,55 +109,56 @@ typedef struct wn_mechanism_use {
   const char *name, *summary; /* "selective"; one line, with the paper */
   bool in_layer;              /* false where a pattern over the layers leaves it out */
 } wn_mechanism_use;
-/* The i-th of them, as layer `layer` has it; false past the last. Dense attention, which all have, is not among them. */
+/* The i-th of them, as layer `layer` has it; false past the last. Dense attention, which all have, is not among them.
+ */
 bool wn_mechanism_use_at(const wn_attention_config *config, int i, int64_t layer, wn_mechanism_use *out);
 
 /* One attention call on caller's arrays, contiguous and of dtype F32 or F64 (F64: ref backend only).
  * Inputs are borrowed; outputs that are NULL are not computed. */
 typedef struct wn_attention_arrays {
   int64_t B, T, H, Hkv, D;
-  int64_t Tk;                /* bidirectional: keys of another sequence, k and v are [B,Hkv,Tk,D]; 0: T */
+  int64_t Tk; /* bidirectional: keys of another sequence, k and v are [B,Hkv,Tk,D]; 0: T */
   wn_dtype dtype;
-  const void *q;             /* [B,H,T,D] */
-  const void *k, *v;         /* [B,Hkv,T,D] */
-  const void *sq, *sk;       /* [B,T,G,D]; only with selective.bilinear. G: Hkv with selective.per_kv_head, else 1 */
-  const void *strength;      /* [G]; only with a selective.strength that is not fixed */
-  const void *z;             /* [H]; only with span */
-  const void *zt;            /* [B,H,T]; only with span.dynamic, in z's place */
-  const void *p;             /* [P,D]; only with relative. P: relative.length, or T where that is 0 */
-  const void *bias;          /* [buckets.count,H]; only with buckets */
+  const void *q;               /* [B,H,T,D] */
+  const void *k, *v;           /* [B,Hkv,T,D] */
+  const void *sq, *sk;         /* [B,T,G,D]; only with selective.bilinear. G: Hkv with selective.per_kv_head, else 1 */
+  const void *strength;        /* [G]; only with a selective.strength that is not fixed */
+  const void *z;               /* [H]; only with span */
+  const void *zt;              /* [B,H,T]; only with span.dynamic, in z's place */
+  const void *p;               /* [P,D]; only with relative. P: relative.length, or T where that is 0 */
+  const void *bias;            /* [buckets.count,H]; only with buckets */
   const void *sink_k, *sink_v; /* [Hkv,n,D]; only with sinks */
-  const void *gate;          /* [H]; only with exclusive.gate */
-  const uint8_t *control;    /* [B,T] 1: a control token, kept whatever the threshold; may be NULL */
-  const int32_t *key_count;  /* [B] bidirectional: keys of each sequence, those behind are padding; NULL: all */
-  const int32_t *gone;       /* [B,P,T] first row that no longer sees the key (kv.h: wn_attention_evictions), held
-                                constant in backward; NULL: no key goes */
-  int64_t gone_groups;       /* P: 1, or Hkv; 0 reads as 1 */
-  const int32_t *doc_start;  /* [B,T] index of the first token of each token's document, or NULL: one document */
-  void *y;                   /* [B,H,T,D] */
-  void *F;                   /* [B,G,T,T] for inspection: quadratic, only filled when asked for; entries j > i hold
-                                the column's running sum as well, as the oracle has it */
-  void *M;                   /* [B,G,T]; needs selective.mem */
-  double *mem_loss;          /* [1] eps * sum_b mean_g max_i M[b,g,i] / T */
-  int32_t *count;            /* [B,H,T] content keys that the threshold kept */
-  const void *dy;            /* [B,H,T,D]; NULL: forward only */
-  void *dq;                  /* [B,H,T,D] */
-  void *dk, *dv;             /* [B,Hkv,T,D] */
-  void *dsq, *dsk;           /* [B,T,G,D] */
-  void *dstrength;           /* [G] */
+  const void *gate;            /* [H]; only with exclusive.gate */
+  const uint8_t *control;      /* [B,T] 1: a control token, kept whatever the threshold; may be NULL */
+  const int32_t *key_count;    /* [B] bidirectional: keys of each sequence, those behind are padding; NULL: all */
+  const int32_t *gone;         /* [B,P,T] first row that no longer sees the key (kv.h: wn_attention_evictions), held
+                                  constant in backward; NULL: no key goes */
+  int64_t gone_groups;         /* P: 1, or Hkv; 0 reads as 1 */
+  const int32_t *doc_start;    /* [B,T] index of the first token of each token's document, or NULL: one document */
+  void *y;                     /* [B,H,T,D] */
+  void *F;                     /* [B,G,T,T] for inspection: quadratic, only filled when asked for; entries j > i hold
+                                  the column's running sum as well, as the oracle has it */
+  void *M;                     /* [B,G,T]; needs selective.mem */
+  double *mem_loss;            /* [1] eps * sum_b mean_g max_i M[b,g,i] / T */
+  int32_t *count;              /* [B,H,T] content keys that the threshold kept */
+  const void *dy;              /* [B,H,T,D]; NULL: forward only */
+  void *dq;                    /* [B,H,T,D] */
+  void *dk, *dv;               /* [B,Hkv,T,D] */
+  void *dsq, *dsk;             /* [B,T,G,D] */
+  void *dstrength;             /* [G] */
   void *dz, *dzt, *dp, *dbias, *dsink_k, *dsink_v, *dgate; /* as their inputs */
 } wn_attention_arrays;
 
 /* The arrays that a configuration needs or gives beside q, k, v, y and theirs: for programs that treat all mechanisms
  * alike. Offsets point at the fields of wn_attention_arrays. */
 typedef struct wn_attention_slot {
-  const char *name;          /* "z", "sink_k", ...: the field's name */
+  const char *name; /* "z", "sink_k", ...: the field's name */
   int ndim;
   int64_t shape[4];
-  wn_dtype dtype;            /* WN_I32 for counts, WN_F64 for mem_loss, else that of the call */
-  bool is_input;             /* else a result */
-  size_t offset;             /* of the array's pointer */
-  size_t gradient;           /* of the pointer to its gradient, "d" before its name; 0: a result */
+  wn_dtype dtype;  /* WN_I32 for counts, WN_F64 for mem_loss, else that of the call */
+  bool is_input;   /* else a result */
+  size_t offset;   /* of the array's pointer */
+  size_t gradient; /* of the pointer to its gradient, "d" before its name; 0: a result */
 } wn_attention_slot;
 #define WN_ATTENTION_SLOTS_MAX 24
 /* Fills out[] for arrays' B, T, H, Hkv, D and dtype; returns how many. */
@@ -165,8 +170,8 @@ wn_status wn_attention_run(wn_context *ctx, const wn_attention_config *config, c
 
 /* A prepared call for timing and repeated use: scratch is allocated once, run allocates nothing. */
 typedef struct wn_attention_plan wn_attention_plan;
-wn_status wn_attention_plan_create(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *arrays,
-                                   wn_attention_plan **out);
+wn_status wn_attention_plan_create(wn_context *ctx, const wn_attention_config *config,
+                                   const wn_attention_arrays *arrays, wn_attention_plan **out);
 wn_status wn_attention_plan_forward(wn_attention_plan *plan);
 wn_status wn_attention_plan_backward(wn_attention_plan *plan); /* after a forward */
 void wn_attention_plan_destroy(wn_attention_plan *plan);

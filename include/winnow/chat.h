@@ -25,9 +25,9 @@ typedef struct wn_chat_message {
 } wn_chat_message;
 /* Tokens of a conversation up to where the model answers. opening: it begins here (with the token that begins a text,
  * where the tokenizer has one); else it goes on behind an answer in the cache, whose end is written first. A system
- * message comes first or not at all, the last message is the user's: else WN_ERR_ARGUMENT. mistral-v3 and mistral-tekken
- * write the system message into the last user message, so that a conversation written anew differs there from one that
- * went on in a cache; with the others the one is the other. */
+ * message comes first or not at all, the last message is the user's: else WN_ERR_ARGUMENT. mistral-v3 and
+ * mistral-tekken write the system message into the last user message, so that a conversation written anew differs there
+ * from one that went on in a cache; with the others the one is the other. */
 wn_status wn_chat_encode(wn_context *ctx, const wn_tokenizer *tok, const wn_chat_template *t,
                          const wn_chat_message *messages, int count, bool opening, int32_t **ids, size_t *id_count);
 

@@ -46,14 +46,14 @@ int wn_context_cancelled(const wn_context *ctx);
 
 /* What this build and machine have. Strings and arrays are static or owned by ctx. */
 typedef struct wn_build_info {
-  const char *version;        /* "0.1.0" */
-  const char *commit;         /* short hash, "unknown" outside a repository */
-  const char *compiler;       /* name and version */
-  const char *build_type;     /* Release, Debug, ... */
-  const char *cpu_name;       /* as the CPU states it */
-  const char *isa;            /* instruction set in use: ref, avx2, avx512 */
-  const char *const *features; /* CPU features found, NULL-terminated */
-  const char *const *backends; /* NULL-terminated */
+  const char *version;          /* "0.1.0" */
+  const char *commit;           /* short hash, "unknown" outside a repository */
+  const char *compiler;         /* name and version */
+  const char *build_type;       /* Release, Debug, ... */
+  const char *cpu_name;         /* as the CPU states it */
+  const char *isa;              /* instruction set in use: ref, avx2, avx512 */
+  const char *const *features;  /* CPU features found, NULL-terminated */
+  const char *const *backends;  /* NULL-terminated */
   const char *const *libraries; /* "oneDNN 2.6.3", ..., NULL-terminated */
 } wn_build_info;
 wn_status wn_build_info_get(wn_context *ctx, wn_build_info *out);

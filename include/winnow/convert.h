@@ -10,18 +10,18 @@
 WN_API_BEGIN
 
 typedef enum wn_convert_form {
-  WN_CONVERT_WINNOW,      /* "winnow": a checkpoint folder */
-  WN_CONVERT_HF,          /* "hf": a folder that Hugging Face transformers loads */
-  WN_CONVERT_GGUF,        /* "gguf": a file that llama.cpp loads */
-  WN_CONVERT_WINNOW_GGUF  /* "winnow-gguf": a GGUF file of any model of winnow, for winnow alone */
+  WN_CONVERT_WINNOW,     /* "winnow": a checkpoint folder */
+  WN_CONVERT_HF,         /* "hf": a folder that Hugging Face transformers loads */
+  WN_CONVERT_GGUF,       /* "gguf": a file that llama.cpp loads */
+  WN_CONVERT_WINNOW_GGUF /* "winnow-gguf": a GGUF file of any model of winnow, for winnow alone */
 } wn_convert_form;
 
 typedef struct wn_convert_options {
   wn_convert_form to;
-  bool typed;         /* false: types as the source has them, as far as the format knows them */
-  wn_gguf_type type;  /* of matrices: F32, F16, BF16, and Q8_0 in GGUF (rows that are no whole blocks: F16). Vectors and
-                         tables of positions stay F32, but for hf, where all is of one type */
-  bool overwrite;     /* false: what exists at `out` is WN_ERR_ARGUMENT */
+  bool typed;        /* false: types as the source has them, as far as the format knows them */
+  wn_gguf_type type; /* of matrices: F32, F16, BF16, and Q8_0 in GGUF (rows that are no whole blocks: F16). Vectors and
+                        tables of positions stay F32, but for hf, where all is of one type */
+  bool overwrite;    /* false: what exists at `out` is WN_ERR_ARGUMENT */
 } wn_convert_options;
 
 typedef struct wn_convert_result {

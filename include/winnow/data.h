@@ -16,17 +16,18 @@ WN_API_BEGIN
 typedef struct wn_data_prepare_options {
   const char *const *inputs; /* .txt (or any other name), .jsonl, .jsonl.gz */
   int input_count;
-  const char *field;         /* the text field of JSON lines; default "text" */
-  const char *tokenizer;     /* as wn_tokenizer_load takes it */
-  const char *out_dir;       /* receives train.bin, val.bin, data.json */
-  uint64_t val_bytes, test_bytes; /* either not 0: the split is by place, as text8's and enwik8's: of all files in order,
-                                the last test_bytes are test.bin, the val_bytes before them val.bin, what comes before
-                                train.bin. For the tokenizer "bytes" and plain files, taken as they are; no separators */
-  double val_fraction;       /* 0.05; the split is by document, by a hash of (seed, document index) */
+  const char *field;     /* the text field of JSON lines; default "text" */
+  const char *tokenizer; /* as wn_tokenizer_load takes it */
+  const char *out_dir;   /* receives train.bin, val.bin, data.json */
+  uint64_t val_bytes,
+      test_bytes;      /* either not 0: the split is by place, as text8's and enwik8's: of all files in order,
+                     the last test_bytes are test.bin, the val_bytes before them val.bin, what comes before
+                     train.bin. For the tokenizer "bytes" and plain files, taken as they are; no separators */
+  double val_fraction; /* 0.05; the split is by document, by a hash of (seed, document index) */
   uint64_t seed;
   const char *document_break; /* text files: "blank" (one or more blank lines end a document), "line",
                                  "file" (one document a file); default "file" */
-  const char *layout;        /* "llmc" (default; uint16 or uint32 by vocabulary) or "nanogpt" */
+  const char *layout;         /* "llmc" (default; uint16 or uint32 by vocabulary) or "nanogpt" */
   void (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_total); /* may be NULL */
   void *user;
 } wn_data_prepare_options;
@@ -49,32 +50,37 @@ wn_status wn_token_file_write(wn_context *ctx, const char *path, const char *lay
 
 /* Where batches come from. A batch is a pure function of (source, seed, step): resuming needs no state,
  * and two models with one seed see the same data in the same order. */
-typedef enum wn_data_kind { WN_DATA_TOKENS, WN_DATA_VARIABLE_ASSIGNMENT, WN_DATA_COPY, WN_DATA_PARITY,
-                           WN_DATA_SPAN_CORRUPTION } wn_data_kind;
+typedef enum wn_data_kind {
+  WN_DATA_TOKENS,
+  WN_DATA_VARIABLE_ASSIGNMENT,
+  WN_DATA_COPY,
+  WN_DATA_PARITY,
+  WN_DATA_SPAN_CORRUPTION
+} wn_data_kind;
 
 /* The "data" object of a recipe. */
 typedef struct wn_data_config {
-  wn_data_kind kind;     /* "tokens", "variable_assignment", "copy", "parity", "span_corruption" */
-  char train[1024];      /* token file (tokens) */
-  char val[1024];        /* token file; may be empty: no evaluation */
-  char tokenizer[1024];  /* copied beside the checkpoints; may be empty */
-  bool stream;           /* tokens: row b of a batch goes on where it stopped in the batch before (segment recurrence) */
-  bool pack;             /* tokens: attention does not cross documents (needs document_token) */
-  int document_token;    /* token that starts a document; -1: none */
+  wn_data_kind kind;    /* "tokens", "variable_assignment", "copy", "parity", "span_corruption" */
+  char train[1024];     /* token file (tokens) */
+  char val[1024];       /* token file; may be empty: no evaluation */
+  char tokenizer[1024]; /* copied beside the checkpoints; may be empty */
+  bool stream;          /* tokens: row b of a batch goes on where it stopped in the batch before (segment recurrence) */
+  bool pack;            /* tokens: attention does not cross documents (needs document_token) */
+  int document_token;   /* token that starts a document; -1: none */
   /* Variable Assignment (Leviathan et al., appendix A.1): `assignments` pairs "variable = value", then a
    * query variable whose latest value is the answer. Values may be limited at evaluation (eval_values). */
   int variables, values, assignments;
-  int eval_values;       /* 0: the same as values; else evaluation draws from the first eval_values values */
+  int eval_values; /* 0: the same as values; else evaluation draws from the first eval_values values */
   /* T5's objective (Raffel et al. 2020, section 3.1.4), for models with an encoder: stretches of a token file of which
-   * spans are dropped. The encoder reads the rest, with a sentinel for each span; the decoder predicts the sentinels, each
-   * with its span. Sentinels are the vocabulary's last entries, from the end. */
-  double noise_density;  /* 0.15: part of the tokens that is dropped */
-  double mean_span;      /* 3 */
-  int sentinels;         /* 100: entries of the vocabulary that are set aside for them */
-  int64_t input_length;  /* tokens of the encoder's rows; 0: the model's encoder.context */
-  int end_token;         /* ends inputs and targets; -1: the sentinel after the last span's (the paper's figure 2) */
-  int start_token;       /* 0: what the decoder's rows begin with, and padding */
-  int max_length;        /* copy: lengths 1 to max_length (24); parity: sequence length */
+   * spans are dropped. The encoder reads the rest, with a sentinel for each span; the decoder predicts the sentinels,
+   * each with its span. Sentinels are the vocabulary's last entries, from the end. */
+  double noise_density; /* 0.15: part of the tokens that is dropped */
+  double mean_span;     /* 3 */
+  int sentinels;        /* 100: entries of the vocabulary that are set aside for them */
+  int64_t input_length; /* tokens of the encoder's rows; 0: the model's encoder.context */
+  int end_token;        /* ends inputs and targets; -1: the sentinel after the last span's (the paper's figure 2) */
+  int start_token;      /* 0: what the decoder's rows begin with, and padding */
+  int max_length;       /* copy: lengths 1 to max_length (24); parity: sequence length */
 } wn_data_config;
 
 typedef struct wn_data_source wn_data_source;

@@ -13,8 +13,17 @@ WN_API_BEGIN
 
 /* Storage of a tensor's rows. Blocks of 32 (_0, _1) or 256 (_K) weights of a row; what a block holds: gguf_types.c. */
 typedef enum wn_gguf_type {
-  WN_GGUF_F32, WN_GGUF_F16, WN_GGUF_BF16, WN_GGUF_Q8_0, WN_GGUF_Q4_0, WN_GGUF_Q4_1, WN_GGUF_Q5_0, WN_GGUF_Q5_1,
-  WN_GGUF_Q4_K, WN_GGUF_Q5_K, WN_GGUF_Q6_K
+  WN_GGUF_F32,
+  WN_GGUF_F16,
+  WN_GGUF_BF16,
+  WN_GGUF_Q8_0,
+  WN_GGUF_Q4_0,
+  WN_GGUF_Q4_1,
+  WN_GGUF_Q5_0,
+  WN_GGUF_Q5_1,
+  WN_GGUF_Q4_K,
+  WN_GGUF_Q5_K,
+  WN_GGUF_Q6_K
 } wn_gguf_type;
 #define WN_GGUF_TYPE_COUNT 11
 const char *wn_gguf_type_name(wn_gguf_type type); /* "Q4_K" */
@@ -38,19 +47,19 @@ wn_status wn_gguf_open_memory(wn_context *ctx, const char *name, const void *dat
 void wn_gguf_close(wn_gguf *file); /* NULL is allowed */
 
 int wn_gguf_tensor_count(const wn_gguf *file);
-const wn_gguf_tensor *wn_gguf_tensor_at(const wn_gguf *file, int i);                /* in file order; NULL past the last */
-const wn_gguf_tensor *wn_gguf_tensor_find(const wn_gguf *file, const char *name);   /* NULL when absent */
+const wn_gguf_tensor *wn_gguf_tensor_at(const wn_gguf *file, int i); /* in file order; NULL past the last */
+const wn_gguf_tensor *wn_gguf_tensor_find(const wn_gguf *file, const char *name); /* NULL when absent */
 
 /* Metadata. */
 typedef enum wn_gguf_kind { WN_GGUF_UINT, WN_GGUF_INT, WN_GGUF_FLOAT, WN_GGUF_BOOL, WN_GGUF_STRING } wn_gguf_kind;
 typedef struct wn_gguf_value {
   const char *key;
-  wn_gguf_kind kind;  /* of the value, or of the elements */
+  wn_gguf_kind kind; /* of the value, or of the elements */
   bool is_array;
-  uint64_t count;     /* 1, or the array's length */
-  const void *place;  /* private */
+  uint64_t count;          /* 1, or the array's length */
+  const void *place;       /* private */
   const uint64_t *offsets; /* private */
-  int width;          /* private */
+  int width;               /* private */
 } wn_gguf_value;
 int wn_gguf_value_count(const wn_gguf *file);
 const wn_gguf_value *wn_gguf_value_at(const wn_gguf *file, int i);

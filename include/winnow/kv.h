@@ -1,8 +1,8 @@
 /* winnow: budgets of the key-value cache and the policies that keep to them.
  *
- * A layer with a budget of K tokens holds at most K. The step of token i (counted from 0): if i >= K, the token with the
- * highest score goes, ties to the oldest; then i enters, attends to what is held (itself included) and the scores follow.
- * What has gone is gone for all later rows of the layer. */
+ * A layer with a budget of K tokens holds at most K. The step of token i (counted from 0): if i >= K, the token with
+ * the highest score goes, ties to the oldest; then i enters, attends to what is held (itself included) and the scores
+ * follow. What has gone is gone for all later rows of the layer. */
 #ifndef WINNOW_KV_H
 #define WINNOW_KV_H
 
@@ -15,8 +15,8 @@
 WN_API_BEGIN
 
 typedef enum wn_policy {
-  WN_POLICY_SELECTIVE, /* "selective": F, what the layer's rows have selected away (arXiv 2410.02703 section 3.4); position 0
-                          goes only when nothing else is left. Needs a model with selective attention */
+  WN_POLICY_SELECTIVE, /* "selective": F, what the layer's rows have selected away (arXiv 2410.02703 section 3.4);
+                          position 0 goes only when nothing else is left. Needs a model with selective attention */
   WN_POLICY_H2O,       /* "h2o": the least attention received in all, outside the most recent (Zhang et al. 2023) */
   WN_POLICY_TOVA,      /* "tova": the least attention from the last row, mean over heads (Oren et al. 2024) */
   WN_POLICY_STREAMING, /* "streaming": the first `sinks` tokens and the most recent (Xiao et al. 2023) */
@@ -29,11 +29,12 @@ const char *wn_policy_name(wn_policy policy);
 /* What the keys and values in a cache are kept as. */
 typedef enum wn_cache_format {
   WN_CACHE_FLOAT, /* "float": as the model computes them */
-  WN_CACHE_HALF,  /* "half": in half floats: half the bytes, and of each number 11 bits; beyond 65504 it is infinite. F32
-                     models on the cpu backend with AVX2, heads of at most 256; not with strides, the square-root mask,
-                     thresholds, exclusive attention, positions by place: WN_ERR_UNSUPPORTED names what stands in the way */
-  WN_CACHE_AUTO   /* "auto": half where the model's matrices came from a file in 16 bits or fewer and nothing stands in the
-                     way, else float */
+  WN_CACHE_HALF, /* "half": in half floats: half the bytes, and of each number 11 bits; beyond 65504 it is infinite. F32
+                    models on the cpu backend with AVX2, heads of at most 256; not with strides, the square-root mask,
+                    thresholds, exclusive attention, positions by place: WN_ERR_UNSUPPORTED names what stands in the way
+                  */
+  WN_CACHE_AUTO  /* "auto": half where the model's matrices came from a file in 16 bits or fewer and nothing stands in
+                    the  way, else float */
 } wn_cache_format;
 #define WN_CACHE_COUNT 3
 const char *wn_cache_format_name(wn_cache_format format);
@@ -42,17 +43,17 @@ const char *wn_cache_format_name(wn_cache_format format);
 typedef struct wn_budgets {
   wn_policy policy;
   int64_t layers;
-  int64_t *tokens;     /* [layers], each >= 1; a budget of the context or more never evicts */
-  int64_t heads;       /* 0: all key-value heads of a layer have its budget; else the model's key-value heads */
-  int64_t *head_tokens;/* [layers,heads], each >= 1: budgets of single heads, for policies that decide for each of them
-                          (per_kv_head, or "selective" with a selection for each). tokens[l] is the layer's largest */
-  bool per_kv_head;    /* h2o, tova, random: each key-value head evicts for itself */
+  int64_t *tokens;      /* [layers], each >= 1; a budget of the context or more never evicts */
+  int64_t heads;        /* 0: all key-value heads of a layer have its budget; else the model's key-value heads */
+  int64_t *head_tokens; /* [layers,heads], each >= 1: budgets of single heads, for policies that decide for each of them
+                           (per_kv_head, or "selective" with a selection for each). tokens[l] is the layer's largest */
+  bool per_kv_head;     /* h2o, tova, random: each key-value head evicts for itself */
   wn_cache_format cache; /* of the cache whose bytes wn_budgets_parse counts; not AUTO, not saved; default float */
-  int64_t sinks;       /* streaming: tokens kept for ever, of a budget of K at most K-1; default 4 */
-  bool cache_positions;/* streaming: a token's position is its place in the cache, as the paper has it; default false: in the
-                          text. Needs rotary or relative positions */
-  double recent;       /* h2o: the part of the budget that goes to the most recent tokens; default 0.5 */
-  uint64_t seed;       /* random */
+  int64_t sinks;         /* streaming: tokens kept for ever, of a budget of K at most K-1; default 4 */
+  bool cache_positions;  /* streaming: a token's position is its place in the cache, as the paper has it; default false:
+                            in the  text. Needs rotary or relative positions */
+  double recent;         /* h2o: the part of the budget that goes to the most recent tokens; default 0.5 */
+  uint64_t seed;         /* random */
 } wn_budgets;
 void wn_budgets_init(wn_budgets *budgets);
 void wn_budgets_clear(wn_budgets *budgets);
@@ -80,8 +81,9 @@ wn_status wn_attention_evictions(wn_context *ctx, const wn_attention_config *con
                                  const wn_budgets *budgets, int32_t *gone);
 
 /* wn_model_logits with the budgets in force, each document by itself: what decoding under them gives. NULL: none. */
-wn_status wn_model_logits_with_budgets(wn_context *ctx, wn_model *model, const int32_t *tokens, const int32_t *doc_start,
-                                       int64_t B, int64_t T, const wn_budgets *budgets, float *logits);
+wn_status wn_model_logits_with_budgets(wn_context *ctx, wn_model *model, const int32_t *tokens,
+                                       const int32_t *doc_start, int64_t B, int64_t T, const wn_budgets *budgets,
+                                       float *logits);
 
 /* Of an encoder-decoder: the decoder's logits [B,T,V] for tokens [B,T] behind inputs [B,S], S at most its
  * encoder.context; input_count [B] or NULL: tokens of each row, the rest is padding. budgets: of the decoder's own keys

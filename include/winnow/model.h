@@ -1,5 +1,5 @@
-/* winnow: the decoder, alone or behind an encoder, and its checkpoints. A checkpoint is a folder with config.json, model.safetensors and
- * the tokenizer's files. */
+/* winnow: the decoder, alone or behind an encoder, and its checkpoints. A checkpoint is a folder with config.json,
+ * model.safetensors and the tokenizer's files. */
 #ifndef WINNOW_MODEL_H
 #define WINNOW_MODEL_H
 
@@ -14,60 +14,74 @@
 
 WN_API_BEGIN
 
-typedef enum wn_norm_kind { WN_NORM_RMS, WN_NORM_LAYER } wn_norm_kind;                       /* "rmsnorm", "layernorm" */
-typedef enum wn_norm_place { WN_NORM_PRE, WN_NORM_POST } wn_norm_place;                      /* "pre", "post" */
-typedef enum wn_position_kind { WN_POS_NONE, WN_POS_LEARNED, WN_POS_ROPE } wn_position_kind; /* "none", "learned", "rope" */
-typedef enum wn_ffn_kind { WN_FFN_SWIGLU, WN_FFN_GELU, WN_FFN_RELU, WN_FFN_GELU_ERF } wn_ffn_kind; /* "swiglu", "gelu" (tanh), "relu", "gelu_erf" */
+typedef enum wn_norm_kind { WN_NORM_RMS, WN_NORM_LAYER } wn_norm_kind;  /* "rmsnorm", "layernorm" */
+typedef enum wn_norm_place { WN_NORM_PRE, WN_NORM_POST } wn_norm_place; /* "pre", "post" */
+typedef enum wn_position_kind {
+  WN_POS_NONE,
+  WN_POS_LEARNED,
+  WN_POS_ROPE
+} wn_position_kind; /* "none", "learned", "rope" */
+typedef enum wn_ffn_kind {
+  WN_FFN_SWIGLU,
+  WN_FFN_GELU,
+  WN_FFN_RELU,
+  WN_FFN_GELU_ERF
+} wn_ffn_kind; /* "swiglu", "gelu" (tanh), "relu", "gelu_erf" */
 /* Elements that turn together: (i, i + R/2), as Hugging Face Llama, or (2i, 2i+1), as the paper and GGUF's llama. */
 typedef enum wn_rope_pairs { WN_ROPE_HALVES, WN_ROPE_ADJACENT } wn_rope_pairs; /* "halves", "adjacent" */
 /* How angles are stretched beyond the context of the first training: none; positions divided by the factor (Chen et al.
  * 2023); a base that grows with the text ("dynamic" NTK); by wavelength (Llama 3.1); by wavelength with a magnitude
  * (YaRN, Peng et al. 2023). */
 typedef enum wn_rope_scaling {
-  WN_ROPE_PLAIN, WN_ROPE_LINEAR, WN_ROPE_DYNAMIC, WN_ROPE_LLAMA3, WN_ROPE_YARN
+  WN_ROPE_PLAIN,
+  WN_ROPE_LINEAR,
+  WN_ROPE_DYNAMIC,
+  WN_ROPE_LLAMA3,
+  WN_ROPE_YARN
 } wn_rope_scaling; /* "none", "linear", "dynamic", "llama3", "yarn" */
 
 /* The "model" object of a recipe and the config.json of a checkpoint. */
 typedef struct wn_model_config {
-  int64_t vocab_size, context; /* V; the longest sequence (rows of the learned position table) */
-  int64_t layers, width;       /* L, C */
+  int64_t vocab_size, context;        /* V; the longest sequence (rows of the learned position table) */
+  int64_t layers, width;              /* L, C */
   int64_t heads, kv_heads, head_size; /* H, Hkv (0: heads), D (0: width/heads) */
-  int64_t ffn_width;           /* 0: floor(8*width/3) for swiglu, 4*width otherwise */
+  int64_t ffn_width;                  /* 0: floor(8*width/3) for swiglu, 4*width otherwise */
   wn_norm_kind norm;
-  wn_norm_place norm_place;    /* before attention and feed-forward, with one at the end (pre); or after the residual
-                                  additions, and none at the end (post) */
-  bool embed_norm;             /* a norm after the embedding */
-  double norm_eps;             /* 1e-6 */
+  wn_norm_place norm_place; /* before attention and feed-forward, with one at the end (pre); or after the residual
+                               additions, and none at the end (post) */
+  bool embed_norm;          /* a norm after the embedding */
+  double norm_eps;          /* 1e-6 */
   wn_position_kind position;
-  double rope_theta;           /* 10000 */
+  double rope_theta; /* 10000 */
   wn_rope_pairs rope_pairs;
-  int64_t rope_size;           /* R: elements of each head that turn, the first ones, even; 0: D */
-  bool rope_factors;           /* a tensor rope.factors [R/2] divides the angles' frequencies (GGUF's rope_freqs.weight) */
+  int64_t rope_size; /* R: elements of each head that turn, the first ones, even; 0: D */
+  bool rope_factors; /* a tensor rope.factors [R/2] divides the angles' frequencies (GGUF's rope_freqs.weight) */
   struct {
     wn_rope_scaling type;
-    double factor;             /* 1 */
-    int64_t context;           /* of the first training; 0: context */
+    double factor;                            /* 1 */
+    int64_t context;                          /* of the first training; 0: context */
     double low_freq_factor, high_freq_factor; /* llama3: 1, 4 */
-    double attention_factor;   /* yarn: on cos and sin; 0: 1 + 0.1 ln(factor) */
-    double beta_fast, beta_slow; /* yarn: turns within the context beyond which nothing, below which all is divided; 32, 1 */
-    bool truncate;             /* yarn: bounds in whole dimensions; true */
+    double attention_factor;                  /* yarn: on cos and sin; 0: 1 + 0.1 ln(factor) */
+    double beta_fast,
+        beta_slow; /* yarn: turns within the context beyond which nothing, below which all is divided; 32, 1 */
+    bool truncate; /* yarn: bounds in whole dimensions; true */
   } rope_scaling;
   wn_ffn_kind ffn;
-  bool qk_norm;                /* the norm kind over each head of q and k, one learned gain of size D each a layer */
-  bool bias;                   /* on every linear map and LayerNorm */
-  bool qkv_bias;               /* on the maps to q, k and v, whatever `bias` is (Qwen2) */
-  bool tied;                   /* output shares the embedding */
-  double dropout;              /* after the embedding and on both residual branches, training only */
-  double dropout_hidden;       /* on the feed-forward's inner activations, training only */
-  int64_t memory;              /* segment recurrence (Dai et al. 2019): tokens of earlier blocks of a stream that each
-                                  layer keeps; 0: none. Needs data.stream in training */
-  struct {                     /* encoder-decoder (Raffel et al. 2020, section 2.1) */
-    int64_t layers;            /* 0: a decoder alone. The encoder has the decoder's width, heads and feed-forward, sees both
-                                  ways, and of `attention` has scale, dropout and buckets (a table of its own); each
-                                  decoder layer looks at its output behind its own attention */
-    int64_t context;           /* tokens of the longest input; 0: context */
+  bool qk_norm;          /* the norm kind over each head of q and k, one learned gain of size D each a layer */
+  bool bias;             /* on every linear map and LayerNorm */
+  bool qkv_bias;         /* on the maps to q, k and v, whatever `bias` is (Qwen2) */
+  bool tied;             /* output shares the embedding */
+  double dropout;        /* after the embedding and on both residual branches, training only */
+  double dropout_hidden; /* on the feed-forward's inner activations, training only */
+  int64_t memory;        /* segment recurrence (Dai et al. 2019): tokens of earlier blocks of a stream that each
+                            layer keeps; 0: none. Needs data.stream in training */
+  struct {               /* encoder-decoder (Raffel et al. 2020, section 2.1) */
+    int64_t layers;      /* 0: a decoder alone. The encoder has the decoder's width, heads and feed-forward, sees both
+                            ways, and of `attention` has scale, dropout and buckets (a table of its own); each
+                            decoder layer looks at its output behind its own attention */
+    int64_t context;     /* tokens of the longest input; 0: context */
   } encoder;
-  double init_std;             /* 0.02; maps into the residual are scaled by 1/sqrt(2*layers) */
+  double init_std; /* 0.02; maps into the residual are scaled by 1/sqrt(2*layers) */
   wn_attention_config attention;
 } wn_model_config;
 void wn_model_config_init(wn_model_config *config);
@@ -118,9 +132,9 @@ typedef struct wn_tensor_info {
 } wn_tensor_info;
 wn_status wn_model_tensor_info(const wn_model *model, int i, wn_tensor_info *out);
 
-/* Another attention for a loaded model, its files untouched: "threshold.tau=0.9", "sqrt.buffer=64", "window=0"; keys as in
- * config.json's "attention", and a key below an object turns it on. What would need other parameters than the model has is
- * WN_ERR_CONFIG. Sessions and steps that exist already are not to be used afterwards. */
+/* Another attention for a loaded model, its files untouched: "threshold.tau=0.9", "sqrt.buffer=64", "window=0"; keys as
+ * in config.json's "attention", and a key below an object turns it on. What would need other parameters than the model
+ * has is WN_ERR_CONFIG. Sessions and steps that exist already are not to be used afterwards. */
 wn_status wn_model_set_attention(wn_context *ctx, wn_model *model, const char *assignment);
 /* Tokens that a threshold always keeps and does not count (Fernandez, Unsal, section 4.3), wherever they stand: ids
  * [count] of the vocabulary; 0: none. Sessions that exist already are not to be used afterwards. */
@@ -138,9 +152,9 @@ typedef struct wn_session wn_session;
 wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, wn_session **out);
 void wn_session_destroy(wn_session *session); /* NULL is allowed */
 void wn_session_reset(wn_session *session);
-int64_t wn_session_position(const wn_session *session);  /* tokens seen so far */
-size_t wn_session_kv_bytes(const wn_session *session);   /* of the caches, all that is allocated: keys, values, F, positions,
-                                                            a policy's notes */
+int64_t wn_session_position(const wn_session *session); /* tokens seen so far */
+size_t wn_session_kv_bytes(const wn_session *session);  /* of the caches, all that is allocated: keys, values, F,
+                                                           positions,  a policy's notes */
 /* Feeds T >= 1 tokens a sequence, tokens [B,T] (a prompt, a chunk of it, or one token), in pieces of at most
  * `chunk` tokens (0: a sensible size). logits [B,V] of the last position, may be NULL. */
 wn_status wn_session_feed(wn_context *ctx, wn_session *session, const int32_t *tokens, int64_t T, int64_t chunk,

@@ -1,5 +1,5 @@
-/* winnow: results as files: JSON, CSV, SVG, and pages in HTML. Nothing is measured or searched here. Every file is written
- * beside its final name, synced and renamed. */
+/* winnow: results as files: JSON, CSV, SVG, and pages in HTML. Nothing is measured or searched here. Every file is
+ * written beside its final name, synced and renamed. */
 #ifndef WINNOW_REPORT_H
 #define WINNOW_REPORT_H
 
@@ -13,10 +13,10 @@ WN_API_BEGIN
 
 /* A line through points, x ascending. Colour and style are places in the plot's lists. */
 typedef struct wn_plot_series {
-  const char *label;    /* beside its first point; NULL: none */
+  const char *label; /* beside its first point; NULL: none */
   int colour, style;
   int64_t count;
-  const double *x, *y;  /* [count], finite; x > 0 */
+  const double *x, *y; /* [count], finite; x > 0 */
 } wn_plot_series;
 /* A horizontal line. */
 typedef struct wn_plot_level {
@@ -34,12 +34,12 @@ typedef struct wn_plot {
   int level_count;            /* at most WN_PLOT_STYLES */
   const char *const *colours; /* what the colours stand for, for the legend; at most WN_PLOT_COLOURS */
   int colour_count;
-  const char *colour_title;   /* over them; NULL: none */
-  const char *const *styles;  /* what dashes and markers stand for; at most WN_PLOT_STYLES */
+  const char *colour_title;  /* over them; NULL: none */
+  const char *const *styles; /* what dashes and markers stand for; at most WN_PLOT_STYLES */
   int style_count;
   const char *style_title;
-  bool x_linear;              /* instead of log2 */
-  double y_limit;             /* what lies above is cut off; 0: nothing */
+  bool x_linear;  /* instead of log2 */
+  double y_limit; /* what lies above is cut off; 0: nothing */
 } wn_plot;
 #define WN_PLOT_COLOURS 8
 #define WN_PLOT_STYLES 4
@@ -90,15 +90,15 @@ typedef struct wn_figure_level {
   double y;
 } wn_figure_level;
 typedef struct wn_figure {
-  const char *id, *title;          /* id: letters, digits and -; also the files' names */
-  const char *about, *command;     /* what it shows, in a sentence or two; how to make its numbers again */
+  const char *id, *title;              /* id: letters, digits and -; also the files' names */
+  const char *about, *command;         /* what it shows, in a sentence or two; how to make its numbers again */
   wn_figure_axis x[WN_FIGURE_AXES], y; /* a page lets its reader choose among x; files have the first */
   int axes;
-  bool bars, smooth;               /* smooth: a page offers smoothing */
-  double y_max;                    /* what lies above is cut off; 0: nothing */
+  bool bars, smooth; /* smooth: a page offers smoothing */
+  double y_max;      /* what lies above is cut off; 0: nothing */
   const wn_figure_series *series;
   int series_count;
-  const wn_figure_level *levels;   /* horizontal lines */
+  const wn_figure_level *levels; /* horizontal lines */
   int level_count;
 } wn_figure;
 wn_status wn_figure_save_svg(wn_context *ctx, const wn_figure *figure, const char *path);
@@ -108,18 +108,18 @@ wn_status wn_figure_save_csv(wn_context *ctx, const wn_figure *figure, const cha
 
 typedef struct wn_page wn_page;
 typedef struct wn_page_options {
-  const char *title, *lead;        /* lead: a sentence under the title; may be NULL */
-  const char *figures;             /* a folder (made) for every figure as ID.svg and ID.csv; NULL: none */
-  size_t limit;                    /* bytes of the page at most; 0: 5,000,000. Matrices are quantised more coarsely, and texts
-                                      cut, until they fit */
-  const char *live;                /* figure that grows while it is looked at (a server's page); else NULL */
+  const char *title, *lead; /* lead: a sentence under the title; may be NULL */
+  const char *figures;      /* a folder (made) for every figure as ID.svg and ID.csv; NULL: none */
+  size_t limit;             /* bytes of the page at most; 0: 5,000,000. Matrices are quantised more coarsely, and texts
+                               cut, until they fit */
+  const char *live;         /* figure that grows while it is looked at (a server's page); else NULL */
 } wn_page_options;
 wn_status wn_page_create(wn_context *ctx, const wn_page_options *options, wn_page **out);
 void wn_page_destroy(wn_page *page); /* NULL is allowed */
 /* A heading for the figures that follow. */
 wn_status wn_page_add_section(wn_page *page, const char *title);
-/* All that is given is copied. Of a series with more than 2,000 points the page has the least and the largest of each of
- * 1,000 stretches, of marks without a line one of so many; the CSV has all. */
+/* All that is given is copied. Of a series with more than 2,000 points the page has the least and the largest of each
+ * of 1,000 stretches, of marks without a line one of so many; the CSV has all. */
 wn_status wn_page_add_figure(wn_page *page, const wn_figure *figure);
 /* cells [rows*columns]: text, or a number where it reads as one; NULL: empty. Files: ID.csv alone. */
 wn_status wn_page_add_table(wn_page *page, const wn_figure *what, const char *const *head, int columns,
@@ -127,15 +127,16 @@ wn_status wn_page_add_table(wn_page *page, const wn_figure *what, const char *co
 
 /* A text and what its tokens see. Texts of one page are shown beside each other. */
 typedef struct wn_page_text {
-  const char *name;                /* of the model or run */
-  const char *const *pieces;       /* [T] the tokens' text, UTF-8 */
+  const char *name;          /* of the model or run */
+  const char *const *pieces; /* [T] the tokens' text, UTF-8 */
   int64_t T, layers, heads;
   bool selective;
-  const wn_budgets *budgets;       /* or NULL */
-  double loss;                     /* mean, nats */
+  const wn_budgets *budgets; /* or NULL */
+  double loss;               /* mean, nats */
 } wn_page_text;
 wn_status wn_page_begin_text(wn_page *page, const wn_page_text *text);
-/* A wn_selection_fn, `page` its user: the next layer of the text begun last. Head weights are kept where they are there. */
+/* A wn_selection_fn, `page` its user: the next layer of the text begun last. Head weights are kept where they are
+ * there. */
 wn_status wn_page_add_layer(void *page, const wn_selection_layer *layer);
 wn_status wn_page_set_loss(wn_page *page, double loss); /* of the text begun last */
 wn_status wn_page_add_mean(wn_page *page, const char *name, const wn_selection_mean *mean);
@@ -160,11 +161,12 @@ typedef struct wn_event_value {
   double value;    /* kept as float32, as TensorBoard has them */
 } wn_event_value;
 /* A new events.out.tfevents.* in `dir`, which is made. wall_time: seconds since 1970. resumed_from: the first step that
- * this file has, where it goes on with a run (what other files have from there on no longer counts); 0: a run's start. */
+ * this file has, where it goes on with a run (what other files have from there on no longer counts); 0: a run's start.
+ */
 wn_status wn_events_open(wn_context *ctx, const char *dir, double wall_time, int64_t resumed_from, wn_events **out);
 /* One record, written at once. */
-wn_status wn_events_add(wn_context *ctx, wn_events *events, double wall_time, int64_t step, const wn_event_value *values,
-                        int count);
+wn_status wn_events_add(wn_context *ctx, wn_events *events, double wall_time, int64_t step,
+                        const wn_event_value *values, int count);
 const char *wn_events_path(const wn_events *events);
 void wn_events_close(wn_events *events); /* NULL is allowed */
 

@@ -19,29 +19,28 @@ typedef struct wn_selection_layer {
   const float *head_weights; /* [H,T,T]; NULL unless asked for */
   const float *F;            /* [T,T] what row i's logits are reduced by, mean over the layer's selections; NULL: the
                                 attention is not selective */
-  const int32_t *gone;       /* [P,T] first row that no longer sees the key, INT32_MAX: none; NULL: nothing is evicted */
+  const int32_t *gone; /* [P,T] first row that no longer sees the key, INT32_MAX: none; NULL: nothing is evicted */
 } wn_selection_layer;
 /* A status other than WN_OK ends the analysis with it. */
 typedef wn_status (*wn_selection_fn)(void *user, const wn_selection_layer *layer);
 
 /* tokens [T], one document, T at most the model's context. budgets in force, or NULL. Layers come in order.
  * loss (may be NULL): mean over the text's positions, nats. The weights are those that the attention uses, whatever
- * mechanisms it has. Cost: a forward pass and T*T*H additions a layer; memory: 12 bytes a pair of tokens, with F 4 G + 4,
- * with `heads` 4 H more.
- * WN_ERR_UNSUPPORTED: a model with an encoder; budgets with cache_positions. */
+ * mechanisms it has. Cost: a forward pass and T*T*H additions a layer; memory: 12 bytes a pair of tokens, with F 4 G +
+ * 4, with `heads` 4 H more. WN_ERR_UNSUPPORTED: a model with an encoder; budgets with cache_positions. */
 wn_status wn_analyze_selection(wn_context *ctx, wn_model *model, const int32_t *tokens, int64_t T,
                                const wn_budgets *budgets, bool heads, wn_selection_fn fn, void *user, double *loss);
 
-/* The mean over many sequences, in cells of `cell` by `cell` pairs of tokens. Pairs j > i are not counted; a cell without
- * any is 0. */
+/* The mean over many sequences, in cells of `cell` by `cell` pairs of tokens. Pairs j > i are not counted; a cell
+ * without any is 0. */
 typedef struct wn_selection_mean {
   int64_t layers, T, cell, size; /* size: ceil(T/cell) */
   uint64_t sequences;
   double loss;
-  float *weights;                /* [L,size,size] mean weight */
-  float *masked;                 /* [L,size,size] mean of 1 - exp(-F): by how much F alone reduces a weight before the
-                                    normalisation; NULL: not selective */
-  float *last;                   /* [L,T] mean of 1 - exp(-F) in the last row; NULL likewise */
+  float *weights; /* [L,size,size] mean weight */
+  float *masked;  /* [L,size,size] mean of 1 - exp(-F): by how much F alone reduces a weight before the
+                     normalisation; NULL: not selective */
+  float *last;    /* [L,T] mean of 1 - exp(-F) in the last row; NULL likewise */
 } wn_selection_mean;
 /* Of the first `sequences` sequences of the source (made with a context of T), T at most the model's context. cell 0:
  * the smallest that makes `size` at most 256. Released with wn_selection_mean_destroy. */

@@ -6,8 +6,12 @@
 
 /* Around the declarations of every public header: C linkage, and visible outside the shared library. */
 #ifdef __cplusplus
-#define WN_API_BEGIN extern "C" { _Pragma("GCC visibility push(default)")
-#define WN_API_END _Pragma("GCC visibility pop") }
+#define WN_API_BEGIN                                                                                                   \
+  extern "C" {                                                                                                         \
+  _Pragma("GCC visibility push(default)")
+#define WN_API_END                                                                                                     \
+  _Pragma("GCC visibility pop")                                                                                        \
+  }
 #else
 #define WN_API_BEGIN _Pragma("GCC visibility push(default)")
 #define WN_API_END _Pragma("GCC visibility pop")

@@ -68,13 +68,13 @@ wn_status wn_text_stream_push(wn_context *ctx, wn_text_stream *s, int32_t id, co
 typedef struct wn_tokenizer_train_options {
   const char *const *inputs; /* text files, UTF-8 */
   int input_count;
-  const char *output;        /* path of the .model to write (a temporary file, then renamed) */
-  int vocab_size;            /* 8000 */
-  const char *kind;          /* "unigram" (default) or "bpe" */
-  double coverage;           /* 0: 0.9995 */
-  bool byte_fallback;        /* default true through wn_tokenizer_train_options_init */
-  long long max_sentences;   /* 0: all; else a seeded sample of so many lines */
-  int threads;               /* 0: the context's */
+  const char *output;      /* path of the .model to write (a temporary file, then renamed) */
+  int vocab_size;          /* 8000 */
+  const char *kind;        /* "unigram" (default) or "bpe" */
+  double coverage;         /* 0: 0.9995 */
+  bool byte_fallback;      /* default true through wn_tokenizer_train_options_init */
+  long long max_sentences; /* 0: all; else a seeded sample of so many lines */
+  int threads;             /* 0: the context's */
 } wn_tokenizer_train_options;
 void wn_tokenizer_train_options_init(wn_tokenizer_train_options *options);
 wn_status wn_tokenizer_train(wn_context *ctx, const wn_tokenizer_train_options *options);

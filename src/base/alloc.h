@@ -12,7 +12,7 @@
 /* Zero-filled, WN_ALIGN-aligned, counted by wn_memory_info. Large blocks are mapped, so that freeing returns
  * them to the system. WN_ERR_MEMORY names `what` and the bytes. bytes 0 gives NULL. */
 wn_status wn_alloc(wn_context *ctx, const char *what, size_t bytes, void **out);
-void wn_free(void *p); /* NULL is allowed */
+void wn_free(void *p);                           /* NULL is allowed */
 char *wn_strdup(wn_context *ctx, const char *s); /* NULL on failure, detail recorded; freed with wn_free */
 
 /* a*b and a+b without overflow: false when it would overflow. */
@@ -27,7 +27,11 @@ bool wn_add_size(size_t a, size_t b, size_t *out);
 struct wn_arena {
   char *base;
   size_t bytes;
-  struct wn_arena_piece { const char *name; size_t offset, bytes; void **where; } *pieces; /* names are borrowed */
+  struct wn_arena_piece {
+    const char *name;
+    size_t offset, bytes;
+    void **where;
+  } * pieces; /* names are borrowed */
   int count, capacity;
   bool failed; /* a plan overflowed or ran out of memory: allocate reports it */
 };

@@ -20,8 +20,8 @@ struct wn_context {
 /* Best instruction set of this machine, and the forced one if WINNOW_ISA is set. */
 wn_status wn_cpu_select_isa(wn_context *ctx, enum wn_isa *out);
 const char *wn_isa_name(enum wn_isa isa);
-const char *wn_cpu_name(void);                 /* static */
-const char *const *wn_cpu_features(void);      /* static, NULL-terminated */
-int wn_cpu_count(void);                        /* CPUs in this process's affinity mask and cgroup quota */
+const char *wn_cpu_name(void);            /* static */
+const char *const *wn_cpu_features(void); /* static, NULL-terminated */
+int wn_cpu_count(void);                   /* CPUs in this process's affinity mask and cgroup quota */
 
 #endif

@@ -9,25 +9,27 @@
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif
-wn_status wn_fail(wn_context *ctx, wn_status status, const char *format, ...);
+wn_status
+wn_fail(wn_context *ctx, wn_status status, const char *format, ...);
 
 /* Puts "prefix: " before the recorded detail and returns status unchanged. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif
-wn_status wn_fail_prefix(wn_context *ctx, wn_status status, const char *format, ...);
+wn_status
+wn_fail_prefix(wn_context *ctx, wn_status status, const char *format, ...);
 
-#define WN_TRY(expr)                                  \
-  do {                                                \
-    wn_status wn_try_status_ = (expr);                \
-    if (wn_try_status_ != WN_OK) return wn_try_status_; \
+#define WN_TRY(expr)                                                                                                   \
+  do {                                                                                                                 \
+    wn_status wn_try_status_ = (expr);                                                                                 \
+    if (wn_try_status_ != WN_OK) return wn_try_status_;                                                                \
   } while (0)
 
 /* For functions with clean-up: sets `status` and jumps. */
-#define WN_TRY_GOTO(expr, label)           \
-  do {                                     \
-    status = (expr);                       \
-    if (status != WN_OK) goto label;       \
+#define WN_TRY_GOTO(expr, label)                                                                                       \
+  do {                                                                                                                 \
+    status = (expr);                                                                                                   \
+    if (status != WN_OK) goto label;                                                                                   \
   } while (0)
 
 #if defined(__GNUC__)

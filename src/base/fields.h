@@ -8,20 +8,33 @@
 #include <stddef.h>
 #include "winnow/context.h"
 
-enum wn_field_type { WN_FIELD_BOOL, WN_FIELD_INT /* int */, WN_FIELD_INT64, WN_FIELD_UINT64, WN_FIELD_DOUBLE, WN_FIELD_ENUM /* int-sized enum */, WN_FIELD_STRING /* char[bound] */ };
+enum wn_field_type {
+  WN_FIELD_BOOL,
+  WN_FIELD_INT /* int */,
+  WN_FIELD_INT64,
+  WN_FIELD_UINT64,
+  WN_FIELD_DOUBLE,
+  WN_FIELD_ENUM /* int-sized enum */,
+  WN_FIELD_STRING /* char[bound] */
+};
 
 struct wn_field {
-  const char *key;            /* dotted path inside the object */
+  const char *key; /* dotted path inside the object */
   enum wn_field_type type;
-  size_t offset;              /* into the struct */
-  double min, max;            /* numbers: inclusive range; STRING: max is the array's size, min 1: a number
-                                 stands for its text */
-  const char *const *names;   /* ENUM: NULL-terminated, in value order; "" for a value that cannot be chosen */
-  const char *help;           /* one line; the default is taken from an initialised struct */
+  size_t offset;            /* into the struct */
+  double min, max;          /* numbers: inclusive range; STRING: max is the array's size, min 1: a number
+                               stands for its text */
+  const char *const *names; /* ENUM: NULL-terminated, in value order; "" for a value that cannot be chosen */
+  const char *help;         /* one line; the default is taken from an initialised struct */
 };
 
 /* A set of tables over one struct; `prefix` (may be "") is put before each key with a dot, `base` added to offsets. */
-struct wn_field_group { const char *prefix; const struct wn_field *fields; int count; size_t base; };
+struct wn_field_group {
+  const char *prefix;
+  const struct wn_field *fields;
+  int count;
+  size_t base;
+};
 
 /* Reads the object into `target` (already holding defaults). A key that no row has is WN_ERR_CONFIG:
  * "<where>: unknown key \"model.widht\"; did you mean \"model.width\"?". Out of range names key, value and range.

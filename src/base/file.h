@@ -8,7 +8,10 @@
 #include <stdio.h>
 #include "winnow/context.h"
 
-struct wn_map { const uint8_t *data; size_t bytes; }; /* data is NULL for an empty file */
+struct wn_map {
+  const uint8_t *data;
+  size_t bytes;
+}; /* data is NULL for an empty file */
 wn_status wn_map_open(wn_context *ctx, const char *path, struct wn_map *out);
 void wn_map_close(struct wn_map *map);
 
@@ -17,7 +20,11 @@ wn_status wn_file_read(wn_context *ctx, const char *path, size_t limit, char **o
 
 /* A file being written beside its final name: open, write (as often as needed), then commit (flush, fsync, rename,
  * fsync of the folder) or abort (removed). After a failed write or commit call abort. */
-struct wn_writer { FILE *f; char path[4096], temporary[4096 + 32]; uint64_t bytes; };
+struct wn_writer {
+  FILE *f;
+  char path[4096], temporary[4096 + 32];
+  uint64_t bytes;
+};
 wn_status wn_writer_open(wn_context *ctx, const char *path, struct wn_writer *w);
 wn_status wn_writer_write(wn_context *ctx, struct wn_writer *w, const void *data, size_t bytes);
 wn_status wn_writer_commit(wn_context *ctx, struct wn_writer *w);

@@ -338,8 +338,7 @@ static wn_status check_result(struct job *j) {
                                                                               : NULL;
   if (!empty) return WN_OK;
   return wn_fail(j->ctx, WN_ERR_ARGUMENT,
-                 "none of the %" PRIu64
-                 " document%s fell to the %s split; break the text into more documents "
+                 "none of the %" PRIu64 " document%s fell to the %s split; break the text into more documents "
                  "(document-break blank or line), or choose another val-fraction (0: none) or seed",
                  j->documents, j->documents == 1 ? "" : "s", empty);
 }

@@ -1,5 +1,6 @@
-/* One layer's key-value cache, or that of some of its heads: for each token held its key and value, for selective attention the selections F that
- * the rows so far have made, and where tokens are evicted its absolute position and what the policy keeps of it.
+/* One layer's key-value cache, or that of some of its heads: for each token held its key and value, for selective
+ * attention the selections F that the rows so far have made, and where tokens are evicted its absolute position and
+ * what the policy keeps of it.
  *
  * Tokens that nothing evicts stay in order, slot and position agree, and positions are not kept. A cache that evicts
  * is full from its K-th token on: the newest token's slot is the last, the last one's content moves to the slot that
@@ -15,12 +16,12 @@
 struct wn_kv_shape {
   int64_t B, Hkv, D, capacity; /* capacity: tokens a sequence */
   wn_dtype dtype;
-  int64_t selections; /* G, rows of f a sequence; 0: none */
-  bool bilinear;      /* sk */
-  int64_t groups;     /* P, rows of `at` a sequence; 0: nothing is evicted */
+  int64_t selections;  /* G, rows of f a sequence; 0: none */
+  bool bilinear;       /* sk */
+  int64_t groups;      /* P, rows of `at` a sequence; 0: nothing is evicted */
   int64_t first_group; /* of the layer's */
-  bool weights;       /* the policy looks at weights */
-  bool half;          /* k and v in half floats; the rows that come are floats (dtype F32) */
+  bool weights;        /* the policy looks at weights */
+  bool half;           /* k and v in half floats; the rows that come are floats (dtype F32) */
 };
 
 struct wn_kv_cache {
@@ -39,8 +40,8 @@ struct wn_kv_cache {
 /* A cache of `capacity` tokens of this model, under the budgets' policy (NULL: nothing is evicted). */
 void wn_kv_shape_of(const wn_model_config *config, int64_t B, int64_t capacity, wn_dtype dtype,
                     const wn_budgets *budgets, struct wn_kv_shape *out);
-/* The part of a layer's cache that belongs to key-value heads g0..g0+n-1: heads with budgets of their own have caches of
- * their own. */
+/* The part of a layer's cache that belongs to key-value heads g0..g0+n-1: heads with budgets of their own have caches
+ * of their own. */
 void wn_kv_shape_of_heads(struct wn_kv_shape *shape, int64_t g0, int64_t n);
 /* What such a cache allocates; false: more than memory can have. */
 bool wn_kv_shape_bytes(const struct wn_kv_shape *shape, size_t *bytes);

@@ -28,18 +28,18 @@ struct wn_weights {
   const struct wn_attention *a;
   const wn_budgets *budgets;
   wn_dtype dtype;
-  int64_t kv_heads, heads, choices;     /* of the group; choices: selections */
-  int64_t b, group, K, first;           /* first: the position of the document's first token */
-  int64_t n;                            /* columns held at the next block's first row, oldest first */
-  int32_t *held, *place;                /* [Tk] key and position */
-  double *score;                        /* [Tk] the highest goes; -inf: it has gone */
-  double *F;                            /* [choices,Tk] */
-  void *keys;                           /* [Tk,D] */
-  void *logits;                         /* [heads,ROWS,Tk] products */
-  void *selecting;                      /* [choices,ROWS,Tk] bilinear */
-  void *relative;                       /* [heads,ROWS,reach] q . p[x] */
-  void *sinks;                          /* [heads,ROWS,n] */
-  double *bias;                         /* [heads,farthest+1] by distance */
+  int64_t kv_heads, heads, choices;    /* of the group; choices: selections */
+  int64_t b, group, K, first;          /* first: the position of the document's first token */
+  int64_t n;                           /* columns held at the next block's first row, oldest first */
+  int32_t *held, *place;               /* [Tk] key and position */
+  double *score;                       /* [Tk] the highest goes; -inf: it has gone */
+  double *F;                           /* [choices,Tk] */
+  void *keys;                          /* [Tk,D] */
+  void *logits;                        /* [heads,ROWS,Tk] products */
+  void *selecting;                     /* [choices,ROWS,Tk] bilinear */
+  void *relative;                      /* [heads,ROWS,reach] q . p[x] */
+  void *sinks;                         /* [heads,ROWS,n] */
+  double *bias;                        /* [heads,farthest+1] by distance */
   void *add, *extra, *span, *e, *mass; /* [Tk] of one row */
 };
 

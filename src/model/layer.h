@@ -75,10 +75,10 @@ struct wn_layer_acts {
   void *dot;                           /* [B,H,T] with exclusive self attention */
   double *cut;                         /* [B,H,T,2] with a threshold */
   /* With an encoder, S its context: large cmid, catt; derived cn; exact the rest. */
-  void *cmid, *cn;                     /* [M,C] residual stream behind the layer's own attention, and its norm */
-  void *cq, *catt;                     /* [M,H*D] */
-  void *ckv;                           /* [B*S, 2 Hkv*D] */
-  void *crstd, *cmean, *clse;          /* [M], [M], [B,H,T] */
+  void *cmid, *cn;            /* [M,C] residual stream behind the layer's own attention, and its norm */
+  void *cq, *catt;            /* [M,H*D] */
+  void *ckv;                  /* [B*S, 2 Hkv*D] */
+  void *crstd, *cmean, *clse; /* [M], [M], [B,H,T] */
 };
 /* The three kinds of arrays, each in a block of its own. */
 struct wn_layer_blocks {
@@ -94,15 +94,15 @@ bool wn_layer_acts_plan(const wn_model_config *config, wn_dtype dtype, int64_t B
 struct wn_layer_temp {
   void *branch; /* [M,C] output of a residual branch */
   /* backward only */
-  void *d_res;     /* [M,C] gradient of the residual stream, accumulated in place */
-  void *d_n;       /* [M,C] */
-  void *d_act;     /* [M,max(F, H*D)] gradient of the activation's or the attention's output */
-  void *d_qkv;     /* [M,N]; with a memory [M,H*D] */
-  void *d_kv;      /* as kv */
-  void *d_q, *d_k; /* as q, k */
+  void *d_res;       /* [M,C] gradient of the residual stream, accumulated in place */
+  void *d_n;         /* [M,C] */
+  void *d_act;       /* [M,max(F, H*D)] gradient of the activation's or the attention's output */
+  void *d_qkv;       /* [M,N]; with a memory [M,H*D] */
+  void *d_kv;        /* as kv */
+  void *d_q, *d_k;   /* as q, k */
   void *d_sq, *d_sk; /* as sq, sk; with a memory d_kv, d_k and d_sk are memory.c's */
-  void *d_z; /* [M,H] */
-  void *d_ckv; /* as ckv */
+  void *d_z;         /* [M,H] */
+  void *d_ckv;       /* as ckv */
 };
 wn_status wn_layer_temp_plan(wn_context *ctx, const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T,
                              bool memory, bool backward, struct wn_arena *arena, struct wn_layer_temp *out);
@@ -111,16 +111,16 @@ wn_status wn_layer_temp_plan(wn_context *ctx, const wn_model_config *config, wn_
 struct wn_memory_layer {
   int64_t rows, count; /* room, and tokens held */
   char *states;        /* [B, rows+block, C] hidden states at the attention's entry */
-  char *f, *f_out;     /* [B,G, rows+block] selections of each token by the rows before the block, 0 for the block's own;
-                          and by those of the block as well: a step writes it. NULL without selective attention */
+  char *f, *f_out; /* [B,G, rows+block] selections of each token by the rows before the block, 0 for the block's own;
+                      and by those of the block as well: a step writes it. NULL without selective attention */
 };
 /* Earlier blocks' hidden states, in a pass over a block of a stream (memory.c). */
 struct wn_memory {
-  int64_t rows;        /* what a layer keeps at most; 0: there is no memory */
-  int64_t block;       /* rows for the block behind them: the workspace's T */
-  int64_t seen;        /* tokens of the streams before this block, kept or not */
-  bool whole;          /* nothing is trimmed by what the layer can see */
-  bool full;           /* when measuring: as if all rooms were full */
+  int64_t rows;                         /* what a layer keeps at most; 0: there is no memory */
+  int64_t block;                        /* rows for the block behind them: the workspace's T */
+  int64_t seen;                         /* tokens of the streams before this block, kept or not */
+  bool whole;                           /* nothing is trimmed by what the layer can see */
+  bool full;                            /* when measuring: as if all rooms were full */
   const struct wn_memory_layer *layers; /* [L] */
   const int32_t *positions;             /* 0, 1, ...: [rows+block] */
 };
@@ -143,14 +143,14 @@ struct wn_run {
   bool measuring;
   size_t need;
   int64_t B, T;
-  const int32_t *positions; /* [B*T], from the start of each token's document */
-  const int32_t *doc_start; /* [B,T] or NULL */
-  const uint8_t *control;   /* [B,T] 1: a control token of a threshold; NULL: none */
+  const int32_t *positions;       /* [B*T], from the start of each token's document */
+  const int32_t *doc_start;       /* [B,T] or NULL */
+  const uint8_t *control;         /* [B,T] 1: a control token of a threshold; NULL: none */
   const struct wn_rotary *rotary; /* the model's, or one for more positions */
   struct wn_memory memory;
   struct wn_cross cross;
   const int32_t *key_count; /* [B] an encoder's rows; NULL: all */
-  bool unturned; /* wn_layer_before leaves out the rotation: it is by places in a cache, later */
+  bool unturned;            /* wn_layer_before leaves out the rotation: it is by places in a cache, later */
   bool training;
   double dropout, dropout_hidden; /* 0 outside training */
   uint64_t seed, stream;          /* dropout; stream: the first of this step's wn_run_streams */
@@ -179,7 +179,8 @@ void *wn_run_grad(const struct wn_run *run, int row);
 WN_OPS(WN_RUN_DECLARE)
 
 /* place 0: embedding; 1+2l and 2+2l: layer l's branches; 1+2L+l: its attention weights; 1+3L+l: its hidden
- * activations; behind an encoder 1+4L+l: the branch of the attention over it; 1+5L+l: its weights; then the encoder's own. */
+ * activations; behind an encoder 1+4L+l: the branch of the attention over it; 1+5L+l: its weights; then the encoder's
+ * own. */
 wn_status wn_run_dropout(struct wn_run *run, int64_t place, void *x);
 static inline uint64_t wn_decoder_streams(const wn_model_config *c) {
   return (uint64_t)((c->encoder.layers > 0 ? 6 : 4) * c->layers + 1);
@@ -217,8 +218,8 @@ static inline const void *wn_layer_stream(const struct wn_run *run, const struct
   return wn_norm_is_post(&run->model->config) ? a->n2 : a->mid;
 }
 
-/* With a memory (memory.c). Tokens of it that layer l reads in this pass; queries, keys and values of a->n1; the attention's q, k, v; the attention's backward to
- * temp->d_qkv and d_kv; the maps' backward to d_in [M,C]. */
+/* With a memory (memory.c). Tokens of it that layer l reads in this pass; queries, keys and values of a->n1; the
+ * attention's q, k, v; the attention's backward to temp->d_qkv and d_kv; the maps' backward to d_in [M,C]. */
 int64_t wn_memory_read(const struct wn_run *run, int64_t l);
 wn_status wn_memory_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a);
 void wn_memory_attention(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, struct wn_attention *out);
@@ -247,7 +248,8 @@ wn_status wn_model_rotary_refresh(struct wn_model *model);
 /* The rotation's arguments but for rows, heads, x, ldx and positions. */
 struct wn_rope wn_run_rotation(const struct wn_run *run);
 /* Between a layer's own attention, whose branch is in temp->branch, and its feed-forward: a->cmid, and the branch that
- * is to be added to it in temp->branch. Backward: temp->d_res holds the gradient behind it and receives the one before. */
+ * is to be added to it in temp->branch. Backward: temp->d_res holds the gradient behind it and receives the one before.
+ */
 wn_status wn_cross_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp);
 wn_status wn_cross_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *a);
 wn_status wn_cross_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp);
@@ -260,8 +262,8 @@ wn_status wn_span_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a
 /* d_z [M,H] holds the gradient of z: d_x [M,C] is added to. d_z is overwritten. */
 wn_status wn_span_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a, void *d_z, void *d_x);
 /* Tokens before a row that some head of layer l can see with the model's present spans and window: none at a distance
- * beyond it. INT64_MAX: nothing bounds it. Dynamic spans are bounded by their limit alone. A cache that is fed one token
- * at a time needs this many and the token itself. It is the same for all heads: the widest decides. */
+ * beyond it. INT64_MAX: nothing bounds it. Dynamic spans are bounded by their limit alone. A cache that is fed one
+ * token at a time needs this many and the token itself. It is the same for all heads: the widest decides. */
 int64_t wn_layer_reach(const struct wn_model *model, int64_t l);
 /* Tokens of earlier blocks that layer l keeps of a memory: its reach in whole grains, so that rooms move seldom. One
  * grain to spare while spans are learned. */

@@ -13,20 +13,25 @@
  * arrays of the same layout; `offset` counts elements and is a multiple of 16. A matrix that is used as a file has it
  * has no place in them. */
 struct wn_param {
-  char name[96];      /* "embed.weight", "layers.3.attn.qkv.weight", ... */
+  char name[96]; /* "embed.weight", "layers.3.attn.qkv.weight", ... */
   int ndim;
   int64_t shape[3];
-  size_t offset, count; /* in the flat array; count 0: packed */
+  size_t offset, count;    /* in the flat array; count 0: packed */
   struct wn_packed packed; /* the values where the flat array does not have them; count 0: it does */
-  double init_std;    /* > 0: normal; 0: constant init_value */
+  double init_std;         /* > 0: normal; 0: constant init_value */
   double init_value;
-  bool decay;         /* weight decay applies (two dimensions and more) */
-  enum wn_param_range range; /* clamped to it after each optimizer step (spans, strengths); such a row is never decayed */
-  bool mechanism;     /* of an attention mechanism: what a model without it has not */
+  bool decay; /* weight decay applies (two dimensions and more) */
+  enum wn_param_range
+      range;      /* clamped to it after each optimizer step (spans, strengths); such a row is never decayed */
+  bool mechanism; /* of an attention mechanism: what a model without it has not */
 };
 
 #define WN_NO_GRADIENT SIZE_MAX
-struct wn_param_table { struct wn_param *rows; int count; size_t total; /* elements, with padding */ };
+struct wn_param_table {
+  struct wn_param *rows;
+  int count;
+  size_t total; /* elements, with padding */
+};
 wn_status wn_param_table_create(wn_context *ctx, const wn_model_config *config, struct wn_param_table *out);
 void wn_param_table_clear(struct wn_param_table *table);
 /* Elements of the tensor, wherever they lie. */
@@ -46,15 +51,15 @@ struct wn_model {
   wn_context *ctx;
   const struct wn_backend *backend;
   wn_model_config config;
-  wn_dtype dtype;             /* WN_F32; WN_F64 on the ref backend, for gradient checks */
+  wn_dtype dtype; /* WN_F32; WN_F64 on the ref backend, for gradient checks */
   struct wn_param_table table;
-  void *params;               /* [table.total] of dtype */
-  struct wn_rotary rotary;    /* for the context, or its first 32768 positions */
-  struct wn_model *encoder;   /* a view with its own config and layers on the same parameters; NULL: a decoder alone */
+  void *params;             /* [table.total] of dtype */
+  struct wn_rotary rotary;  /* for the context, or its first 32768 positions */
+  struct wn_model *encoder; /* a view with its own config and layers on the same parameters; NULL: a decoder alone */
   struct wn_layer_params *layers; /* resolved offsets per layer, private to src/model */
-  void *source;               /* what packed rows point into, or NULL: closed with the model, by the next */
+  void *source;                   /* what packed rows point into, or NULL: closed with the model, by the next */
   void (*source_close)(void *source);
-  uint8_t *control;           /* [V] 1: control tokens, which a threshold always keeps; NULL: none */
+  uint8_t *control; /* [V] 1: control tokens, which a threshold always keeps; NULL: none */
 };
 /* wn_model_set_attention with a whole configuration; `what` names it in messages. */
 wn_status wn_model_set_attention_config(wn_context *ctx, struct wn_model *model, const wn_attention_config *attention,
@@ -84,9 +89,9 @@ struct wn_batch {
   const int32_t *input_count; /* [B] tokens of each row, the rest is padding; NULL: S */
 };
 
-/* For analysis; each may be NULL. `batch` is called before a step; `attention` with a layer's attention operation before
- * it runs, to put into it what is to be looked at (ops/attention.h: look, a threshold's control tokens), also when the
- * workspace is made, for the scratch; `layer` after the layer's forward with what it left behind (layer.h). */
+/* For analysis; each may be NULL. `batch` is called before a step; `attention` with a layer's attention operation
+ * before it runs, to put into it what is to be looked at (ops/attention.h: look, a threshold's control tokens), also
+ * when the workspace is made, for the scratch; `layer` after the layer's forward with what it left behind (layer.h). */
 struct wn_run;
 struct wn_layer_acts;
 struct wn_attention;
@@ -105,8 +110,10 @@ struct wn_workspace_options {
                           see; 0: none */
   bool memory_whole;   /* all of them, in sight or not: to compare with */
   int64_t memory_sets; /* memories, one for each micro-batch of a step, and for evaluations in between */
-  const wn_budgets *budgets; /* of which policy steps may have budgets: not its tokens; read at creation only. NULL: none */
-  const struct wn_layer_observer *observer; /* which steps may have, for the scratch its `attention` asks for. NULL: none with one */
+  const wn_budgets
+      *budgets; /* of which policy steps may have budgets: not its tokens; read at creation only. NULL: none */
+  const struct wn_layer_observer
+      *observer; /* which steps may have, for the scratch its `attention` asks for. NULL: none with one */
 };
 typedef struct wn_workspace wn_workspace;
 wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t T,
@@ -132,28 +139,27 @@ void *wn_workspace_memory_selections_at(const wn_workspace *ws, int64_t set, int
 wn_status wn_workspace_memory_reserve(wn_workspace *ws, int64_t l, int64_t rows);
 void wn_workspace_memory_restore(wn_workspace *ws, int64_t set, int64_t seen, const int32_t *counts /* [L] */);
 
-
 struct wn_step {
-  void *grads;        /* [table.total] added to; NULL: forward only */
+  void *grads;           /* [table.total] added to; NULL: forward only */
   const size_t *grad_at; /* [table.count] where in grads each row's gradient is, WN_NO_GRADIENT: it is not computed;
                             NULL: at the rows' own offsets */
-  double loss_scale;  /* gradient of the loss sum over counted positions: 1 / counted positions of the whole step */
-  double mem_scale;   /* weight of this batch's L_mem and span loss in the step: B of the micro-batch / sequences of
-                         the step */
-  bool training;      /* dropout on */
-  uint64_t seed;      /* dropout */
-  uint64_t step;      /* dropout: unique per micro-step */
-  int64_t memory_set; /* with a memory: the one that this batch continues, row by row */
+  double loss_scale;     /* gradient of the loss sum over counted positions: 1 / counted positions of the whole step */
+  double mem_scale;      /* weight of this batch's L_mem and span loss in the step: B of the micro-batch / sequences of
+                            the step */
+  bool training;         /* dropout on */
+  uint64_t seed;         /* dropout */
+  uint64_t step;         /* dropout: unique per micro-step */
+  int64_t memory_set;    /* with a memory: the one that this batch continues, row by row */
   const struct wn_layer_observer *observer; /* or NULL */
-  const wn_budgets *budgets; /* in force in every layer, each document by itself; NULL: none. What is evicted is a choice
-                                without a gradient. Not with a memory */
+  const wn_budgets *budgets; /* in force in every layer, each document by itself; NULL: none. What is evicted is a
+                                choice without a gradient. Not with a memory */
 };
 struct wn_step_result {
-  double loss_sum;    /* over counted positions, nats */
+  double loss_sum; /* over counted positions, nats */
   uint64_t counted, hits;
-  double mem_loss;    /* eps * mean over sequences and layers of max_i M / T; 0 when off */
-  double span_loss;   /* lambda/H * sum over layers and heads of limit * z; 0 when off */
-  double span;        /* mean over layers and heads (and tokens, where spans are theirs) of limit * z; 0 when off */
+  double mem_loss;  /* eps * mean over sequences and layers of max_i M / T; 0 when off */
+  double span_loss; /* lambda/H * sum over layers and heads of limit * z; 0 when off */
+  double span;      /* mean over layers and heads (and tokens, where spans are theirs) of limit * z; 0 when off */
 };
 /* Forward, loss and (with grads) backward of one micro-batch. With a memory the batch's rows continue those of the last
  * step of the same set, and join the memory afterwards. No allocation. B, T at most the workspace's. */

@@ -32,9 +32,9 @@ struct wn_session_block {
 
 /* The same where positions are places in the cache (session_places.c). */
 struct wn_session_places {
-  void *q, *y;            /* [B,rows,H,D] queries of the sinks, and what the sinks give */
-  void *lse, *lse_sinks;  /* [B,H,rows] */
-  int32_t *positions;     /* [the largest budget + rows] */
+  void *q, *y;           /* [B,rows,H,D] queries of the sinks, and what the sinks give */
+  void *lse, *lse_sinks; /* [B,H,rows] */
+  int32_t *positions;    /* [the largest budget + rows] */
 };
 
 /* Keys and values of an encoder's states (session_encode.c). S 0: nothing has been encoded. */
@@ -49,34 +49,34 @@ struct wn_session {
   wn_context *ctx;
   const struct wn_model *model;
   int64_t B, capacity, piece, position;
-  bool half;                    /* keys and values are kept in half floats */
-  bool broken;                  /* a piece failed half way: some caches have its tokens */
-  wn_budgets budgets;           /* layers 0: none */
-  wn_budgets reach;             /* policy window, what the trimmed layers see */
-  int64_t *first;               /* [L+1] each layer's first part; the last: how many there are */
+  bool half;          /* keys and values are kept in half floats */
+  bool broken;        /* a piece failed half way: some caches have its tokens */
+  wn_budgets budgets; /* layers 0: none */
+  wn_budgets reach;   /* policy window, what the trimmed layers see */
+  int64_t *first;     /* [L+1] each layer's first part; the last: how many there are */
   struct wn_session_part *parts;
   struct wn_kv_cache *caches; /* of the parts */
   struct wn_session_inputs inputs;
   struct wn_arena arena;
   struct wn_layer_blocks blocks; /* one layer's arrays, used by all in turn */
   struct wn_layer_temp temp;
-  int32_t *tokens, *positions; /* [B,piece] */
+  int32_t *tokens, *positions;     /* [B,piece] */
   uint8_t *control, *control_keys; /* with a threshold and control tokens: [B,capacity] by position; [B,Hkv,keys] of a
                                             layer's calls, without budgets [B,keys] */
-  void *mid, *branch;          /* [B,C] the last position's */
-  void *x_out, *n_out;         /* [B,C] */
-  void *rstd, *mean;           /* [B] */
-  void *logits;                /* [B,V] of the model's dtype */
-  struct wn_rotary rotary;     /* own, where the cache holds more than the model's table */
+  void *mid, *branch;              /* [B,C] the last position's */
+  void *x_out, *n_out;             /* [B,C] */
+  void *rstd, *mean;               /* [B] */
+  void *logits;                    /* [B,V] of the model's dtype */
+  struct wn_rotary rotary;         /* own, where the cache holds more than the model's table */
   void *scratch;
   size_t scratch_bytes;
 
   /* For caches that evict, shared by the layers (session_attend.c). */
   struct wn_kv_cache stage; /* what a cache holds and a piece behind it, laid out for each cache in stage_memory */
   void *stage_memory;
-  int32_t *slots;           /* [B,P,stage's capacity] */
-  bool blocks_of_rows;      /* under the budgets a piece of a prompt runs as blocks (session_prefill.c) */
-  bool place_blocks;        /* or as blocks by place (session_places.c) */
+  int32_t *slots;      /* [B,P,stage's capacity] */
+  bool blocks_of_rows; /* under the budgets a piece of a prompt runs as blocks (session_prefill.c) */
+  bool place_blocks;   /* or as blocks by place (session_places.c) */
   struct wn_session_block block;
   struct wn_session_places place_block;
   int64_t largest; /* budget of a cache */

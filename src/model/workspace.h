@@ -24,28 +24,28 @@ struct wn_workspace {
   char *kept;                    /* [L][kept_bytes]: inputs or reduced copies, or NULL */
   size_t kept_bytes;
   struct wn_layer_temp temp;
-  int32_t *positions;            /* [M] */
-  uint8_t *control;              /* [M] with a threshold and control tokens */
+  int32_t *positions;             /* [M] */
+  uint8_t *control;               /* [M] with a threshold and control tokens */
   struct wn_memory_layer *memory; /* [sets][L] */
   struct wn_memory_room *rooms;   /* [L+1]; the last one is what all layers share */
   int64_t *memory_seen;           /* [sets] tokens of the streams so far */
   int32_t *memory_positions;      /* [memory+T] */
   size_t memory_bytes;            /* of all rooms */
   uint64_t memory_moves;          /* rooms allocated since the beginning */
-  struct wn_rotary rotary;       /* own, where memory and block are more than the model's table */
-  struct wn_workspace *encoder;  /* of the model's encoder, for its context, or NULL */
-  void *embedded;                /* [M,C] before the embedding's norm, with one */
-  void *embed_rstd, *embed_mean; /* [M] */
-  void *x_out;                   /* [M,C] residual stream at the end */
-  void *n_out;                   /* [M,C] after the final norm */
-  void *rstd, *mean;             /* [M] */
-  void *logits;                  /* [chunk,V]; their gradient takes their place */
-  double *loss;                  /* [chunk] */
-  uint8_t *hit;                  /* [chunk] */
-  wn_budgets budgets;            /* the policy that steps may have, without tokens */
-  int64_t evicting;              /* P, groups of key-value heads that evict for themselves; 0: no budgets */
-  int32_t *gone;                 /* [L,B,P,T] */
-  int64_t chunk;                 /* rows of logits that exist at a time */
+  struct wn_rotary rotary;        /* own, where memory and block are more than the model's table */
+  struct wn_workspace *encoder;   /* of the model's encoder, for its context, or NULL */
+  void *embedded;                 /* [M,C] before the embedding's norm, with one */
+  void *embed_rstd, *embed_mean;  /* [M] */
+  void *x_out;                    /* [M,C] residual stream at the end */
+  void *n_out;                    /* [M,C] after the final norm */
+  void *rstd, *mean;              /* [M] */
+  void *logits;                   /* [chunk,V]; their gradient takes their place */
+  double *loss;                   /* [chunk] */
+  uint8_t *hit;                   /* [chunk] */
+  wn_budgets budgets;             /* the policy that steps may have, without tokens */
+  int64_t evicting;               /* P, groups of key-value heads that evict for themselves; 0: no budgets */
+  int32_t *gone;                  /* [L,B,P,T] */
+  int64_t chunk;                  /* rows of logits that exist at a time */
   void *scratch;
   size_t scratch_bytes;
 };

@@ -8,11 +8,13 @@
 #include <stdint.h>
 
 /* Strides in elements of batch, token and head; the head's D values are contiguous. */
-struct wn_stride { int64_t b, t, h; };
+struct wn_stride {
+  int64_t b, t, h;
+};
 
-/* The weights of rows r..r+rows-1 of head h of sequence b: w[rows, columns], rows `stride` apart; key j in column j, 0 where
- * it is not seen. With what learned sinks take they sum to 1; under a threshold they are those of what is kept, and before
- * dropout. */
+/* The weights of rows r..r+rows-1 of head h of sequence b: w[rows, columns], rows `stride` apart; key j in column j, 0
+ * where it is not seen. With what learned sinks take they sum to 1; under a threshold they are those of what is kept,
+ * and before dropout. */
 struct wn_attention_view {
   const struct wn_attention *a;
   int64_t b, h, r, rows, columns, stride;
@@ -27,63 +29,67 @@ struct wn_attention {
   int64_t B, Tq, Tk, H, Hkv, D; /* query row i (0..Tq-1) has position i + Tk - Tq */
   double scale;
 
-  const void *q; struct wn_stride s_q;      /* [B,Tq,H,D] */
-  const void *k, *v; struct wn_stride s_k, s_v; /* [B,Tk,Hkv,D] */
-  bool half;                                /* k and v hold half floats (a cache's). Forward only, causal, F32; not with a
-                                               stride, the square-root mask, a threshold or exclusive; D at most 256 */
-  void *y; struct wn_stride s_y;            /* [B,Tq,H,D] */
-  bool open;                                /* no causality: every row sees every key. Row i has position i, keys may be
-                                               those of another sequence (any Tk). Takes the bias and dropout and no
-                                               other term, and no documents; whole sequences only (dk_from 0) */
-  const int32_t *key_count;                 /* [B] open only: keys from here on are padding and not seen; NULL: none is */
-  const int32_t *doc_start;                 /* [B,Tk] position of the first token of each token's document, or NULL:
-                                               keys before the query's doc_start are masked */
-  void *lse;                                /* [B,H,Tq] log of the sum of the row's exponentials, kept for backward (over
-                                               the kept keys under a threshold; -inf for a row that sees none); or NULL */
+  const void *q;
+  struct wn_stride s_q; /* [B,Tq,H,D] */
+  const void *k, *v;
+  struct wn_stride s_k, s_v; /* [B,Tk,Hkv,D] */
+  bool half;                 /* k and v hold half floats (a cache's). Forward only, causal, F32; not with a
+                                stride, the square-root mask, a threshold or exclusive; D at most 256 */
+  void *y;
+  struct wn_stride s_y;     /* [B,Tq,H,D] */
+  bool open;                /* no causality: every row sees every key. Row i has position i, keys may be
+                               those of another sequence (any Tk). Takes the bias and dropout and no
+                               other term, and no documents; whole sequences only (dk_from 0) */
+  const int32_t *key_count; /* [B] open only: keys from here on are padding and not seen; NULL: none is */
+  const int32_t *doc_start; /* [B,Tk] position of the first token of each token's document, or NULL:
+                               keys before the query's doc_start are masked */
+  void *lse;                /* [B,H,Tq] log of the sum of the row's exponentials, kept for backward (over
+                               the kept keys under a threshold; -inf for a row that sees none); or NULL */
 
   /* Keep rules: which keys a row sees beside causality and documents. They intersect; x = i - j. */
-  int64_t window;                           /* x < window; 0: no window */
-  int64_t strided;                          /* x < strided or x % strided == 0 (Child et al. 2019); 0: off */
-  struct {                                  /* square-root mask (Fernandez, Unsal): x < buffer, or */
-    bool on;                                /* x - buffer + 1 = floor((m/density)^2) for some m >= 1 */
+  int64_t window;  /* x < window; 0: no window */
+  int64_t strided; /* x < strided or x % strided == 0 (Child et al. 2019); 0: off */
+  struct {         /* square-root mask (Fernandez, Unsal): x < buffer, or */
+    bool on;       /* x - buffer + 1 = floor((m/density)^2) for some m >= 1 */
     int64_t buffer;
     double density;
   } root;
 
   /* Eviction and compact caches (DESIGN section 4). P is 1, or Hkv where each key-value head keeps its own keys. */
   struct {
-    int64_t groups;                         /* P; 0 reads as 1 */
-    const int32_t *gone;                    /* [B,P,Tk] position of the first row that no longer sees the key; NULL: no
-                                               key goes. Held constant in backward */
-    const int32_t *at;                      /* [B,P,Tk] the key's absolute position; NULL: key j's is j. The last Tq keys
-                                               are the rows' own, in order; those before them come in any order, all older.
-                                               Not together with doc_start; forward only */
-    int64_t stride;                         /* elements from one row of gone and at to the next; 0: Tk */
-    void *mass;                             /* [B,P,Tk] overwritten: the weights that the Tq rows and the heads of the group
-                                               gave each key, summed (before dropout); NULL: not wanted */
+    int64_t groups;      /* P; 0 reads as 1 */
+    const int32_t *gone; /* [B,P,Tk] position of the first row that no longer sees the key; NULL: no
+                            key goes. Held constant in backward */
+    const int32_t *at;   /* [B,P,Tk] the key's absolute position; NULL: key j's is j. The last Tq keys
+                            are the rows' own, in order; those before them come in any order, all older.
+                            Not together with doc_start; forward only */
+    int64_t stride;      /* elements from one row of gone and at to the next; 0: Tk */
+    void *mass;          /* [B,P,Tk] overwritten: the weights that the Tq rows and the heads of the group
+                            gave each key, summed (before dropout); NULL: not wanted */
   } slots;
 
   /* Selective term (arXiv 2410.02703 section 3.2, 3.3). */
   struct {
     bool on, relu, protect_first, protect_self, shift, bilinear;
-    int64_t groups;    /* G: 1, one F for all heads; or Hkv, one for each key-value head and its queries (0 reads as 1) */
-    int head;          /* the selecting head, in [0,H/G), of each group */
-    const void *sq, *sk; struct wn_stride s_sq, s_sk; /* bilinear only: [B,Tq,G,D], [B,Tk,G,D] */
-    const void *strength; /* [G] factor of S, or NULL: 1 */
-    void *dstrength;      /* [G] added to; or NULL */
-    const void *f_in;  /* [B,G,Tk] selections that rows before the first query have made (the cache's F); NULL: 0 */
-    void *f_out;       /* [B,G,Tk] the same after the last query row; NULL: not wanted. May alias f_in */
-    int64_t f_stride;  /* elements from one row of f_in and f_out to the next; 0: Tk */
-    void *F;           /* [B,G,Tq,Tk] for inspection, NULL in all ordinary use; j > i is the running sum too */
+    int64_t groups; /* G: 1, one F for all heads; or Hkv, one for each key-value head and its queries (0 reads as 1) */
+    int head;       /* the selecting head, in [0,H/G), of each group */
+    const void *sq, *sk;
+    struct wn_stride s_sq, s_sk; /* bilinear only: [B,Tq,G,D], [B,Tk,G,D] */
+    const void *strength;        /* [G] factor of S, or NULL: 1 */
+    void *dstrength;             /* [G] added to; or NULL */
+    const void *f_in; /* [B,G,Tk] selections that rows before the first query have made (the cache's F); NULL: 0 */
+    void *f_out;      /* [B,G,Tk] the same after the last query row; NULL: not wanted. May alias f_in */
+    int64_t f_stride; /* elements from one row of f_in and f_out to the next; 0: Tk */
+    void *F;          /* [B,G,Tq,Tk] for inspection, NULL in all ordinary use; j > i is the running sum too */
     /* L_mem: M[b,g,i] = (i+1-doc_start) - sum_j min(F[g,i,j], tau)/tau over the row's causal j of its document. */
     bool mem;
     double mem_tau;
-    double mem_coef;   /* backward adds d(mem_coef * sum_b,g max_i M[b,g,i]) */
+    double mem_coef; /* backward adds d(mem_coef * sum_b,g max_i M[b,g,i]) */
     /* Keys that are out of hearing: a row may leave keys out of everything but f_out and M as long as it is sure that
      * their weights add up to less than this share of its sum. 0: every key that is seen takes part. 2^-24 is half a
      * unit of the sum's last place in F32; only that type makes use of it. */
     double negligible;
-    void *M;           /* [B,G,Tq], written by forward, read by backward; ties of the maximum go to the first row */
+    void *M; /* [B,G,Tq], written by forward, read by backward; ties of the maximum go to the first row */
   } sel;
 
   /* Adaptive and dynamic span (Sukhbaatar et al. 2019, equations 3 to 6): the weight of key j is multiplied, before
@@ -91,32 +97,33 @@ struct wn_attention {
   struct {
     bool on, dynamic, exclude_self; /* exclude_self: x >= 1 only */
     double limit, ramp;
-    const void *z; struct wn_stride s_z; /* ratios in [0,1]: [H] (only .h counts), dynamic: [B,Tq,H] */
-    void *dz;                            /* strides of z; static: added to, dynamic: overwritten */
+    const void *z;
+    struct wn_stride s_z; /* ratios in [0,1]: [H] (only .h counts), dynamic: [B,Tq,H] */
+    void *dz;             /* strides of z; static: added to, dynamic: overwritten */
   } span;
 
   /* Relative positions (Shaw et al. 2018), shared by the heads: the logit is scale * q . (k + p[x]). */
   struct {
-    int64_t P;                      /* rows, more than any x that is seen; 0: off */
-    const void *p;                  /* [P,D] */
-    void *dp;                       /* [P,D] added to */
+    int64_t P;     /* rows, more than any x that is seen; 0: off */
+    const void *p; /* [P,D] */
+    void *dp;      /* [P,D] added to */
   } relative;
 
   /* Position biases (Raffel et al. 2020, section 2.1): the logit of head h, and with it what the head selects, gets
    * table[wn_position_bucket(x)][h]. */
   struct {
-    int64_t n;                      /* buckets; 0: off */
-    int64_t farthest;               /* distance from which on all are in the last bucket */
-    const void *table;              /* [n,H] */
-    int64_t stride;                 /* elements from one row of table to the next; 0: H. Forward only */
-    void *dtable;                   /* [n,H] added to */
+    int64_t n;         /* buckets; 0: off */
+    int64_t farthest;  /* distance from which on all are in the last bucket */
+    const void *table; /* [n,H] */
+    int64_t stride;    /* elements from one row of table to the next; 0: H. Forward only */
+    void *dtable;      /* [n,H] added to */
   } bias;
 
   /* Learned sinks: n keys and values that every row sees; no mask, selection or span acts on them. */
   struct {
-    int64_t n;                      /* 0: off */
-    const void *k, *v;              /* [Hkv,n,D] */
-    void *dk, *dv;                  /* [Hkv,n,D] added to */
+    int64_t n;         /* 0: off */
+    const void *k, *v; /* [Hkv,n,D] */
+    void *dk, *dv;     /* [Hkv,n,D] added to */
   } sinks;
 
   /* Threshold (meaningful attention): of the content keys a row keeps the fewest whose weights reach tau of the
@@ -124,35 +131,38 @@ struct wn_attention {
    * again. The choice carries no gradient. */
   struct {
     bool on;
-    double tau;                     /* in (0,1] */
-    const uint8_t *control;         /* [B,Tk] 1: a control token; with slots.at its rows, [B,P,Tk]; NULL: none */
-    int32_t *count;                 /* [B,H,Tq] content keys kept; NULL: not wanted */
-    double *cut;                    /* [B,H,Tq,2] where the choice fell, forward's note to backward; or NULL */
+    double tau;             /* in (0,1] */
+    const uint8_t *control; /* [B,Tk] 1: a control token; with slots.at its rows, [B,P,Tk]; NULL: none */
+    int32_t *count;         /* [B,H,Tq] content keys kept; NULL: not wanted */
+    double *cut;            /* [B,H,Tq,2] where the choice fell, forward's note to backward; or NULL */
   } threshold;
 
   /* A look at the weights, for analysis: it changes nothing (but spans' rounding). Forward of rows with causality. */
   struct {
-    int64_t n;                      /* shares of the content's weight asked for (meaningful attention); 0: none */
-    const double *tau;              /* [n] ascending, in (0,1] */
-    const uint8_t *control;         /* [B,Tk] 1: a control token, not counted; NULL: none */
-    int32_t *count;                 /* [B,H,Tq,n] the fewest content keys whose weights reach tau of the content's; at 1 all
-                                       that are seen. Of the weights as they are before a threshold */
-    void (*rows)(void *user, const struct wn_attention_view *view); /* gets every row, by several threads at a time, in any
-                                       order of heads and rows; NULL: not wanted */
+    int64_t n;              /* shares of the content's weight asked for (meaningful attention); 0: none */
+    const double *tau;      /* [n] ascending, in (0,1] */
+    const uint8_t *control; /* [B,Tk] 1: a control token, not counted; NULL: none */
+    int32_t *count;         /* [B,H,Tq,n] the fewest content keys whose weights reach tau of the content's; at 1 all
+                               that are seen. Of the weights as they are before a threshold */
+    void (*rows)(void *user, const struct wn_attention_view *view); /* gets every row, by several threads at a time, in
+                                       any order of heads and rows; NULL: not wanted */
     void *user;
   } look;
 
   /* Dropout on the weights, after the normalisation: W *= keep/(1-p) where keep is word n%4 of
    * wn_philox(seed, stream, n/4) >= p * 2^32, n = ((b*H + h)*Tq + r)*Tk + j. Sinks are not dropped. */
-  struct { double p; uint64_t seed, stream; } dropout;
+  struct {
+    double p;
+    uint64_t seed, stream;
+  } dropout;
 
   /* Exclusive self attention (Zhai): y -= gate * (y.v)/|v|^2 v with the row's own value v of its key-value head.
    * |v|^2 is clamped from below, so that the result is orthogonal to v (gate 1). */
   struct {
     bool on;
-    const void *gate;               /* [H], or NULL: 1 */
-    void *dgate;                    /* [H] added to */
-    void *dot;                      /* [B,H,Tq] y.v before the projection, forward's note to backward; or NULL */
+    const void *gate; /* [H], or NULL: 1 */
+    void *dgate;      /* [H] added to */
+    void *dot;        /* [B,H,Tq] y.v before the projection, forward's note to backward; or NULL */
   } exclusive;
 
   /* Backward. dq, dk, dv, dsq, dsk have the strides of q, k, v, sq, sk; dy those of y. y, lse and the notes are
@@ -163,9 +173,9 @@ struct wn_attention {
   int64_t dk_from;
 };
 
-/* The bucket of x = i - j among n, as T5 has them: distances below half of them have one each, the rest up to `farthest`
- * share what is left on a logarithmic scale. With `both` the first half of n is for x >= 0, the second for keys behind
- * the row; without, those are in bucket 0. */
+/* The bucket of x = i - j among n, as T5 has them: distances below half of them have one each, the rest up to
+ * `farthest` share what is left on a logarithmic scale. With `both` the first half of n is for x >= 0, the second for
+ * keys behind the row; without, those are in bucket 0. */
 static inline int64_t wn_position_bucket(int64_t x, int64_t n, int64_t farthest, bool both) {
   int64_t first = 0;
   if (both) {

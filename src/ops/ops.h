@@ -31,8 +31,8 @@ struct wn_exec {
   wn_context *ctx;
   const struct wn_backend *backend;
   int threads;
-  wn_dtype dtype;       /* WN_F32, or WN_F64 (ref only) */
-  void *scratch;        /* WN_ALIGN-aligned */
+  wn_dtype dtype; /* WN_F32, or WN_F64 (ref only) */
+  void *scratch;  /* WN_ALIGN-aligned */
   size_t scratch_bytes;
 };
 
@@ -41,29 +41,33 @@ struct wn_exec {
  * With packed, w stands in blocks and a->w is not read; there is no dw then. */
 struct wn_linear {
   int64_t M, N, K;
-  const void *x; int64_t ldx;   /* [M,K] */
-  const void *w;                /* [N,K] contiguous */
+  const void *x;
+  int64_t ldx;                    /* [M,K] */
+  const void *w;                  /* [N,K] contiguous */
   const struct wn_packed *packed; /* [N,K], or NULL */
-  const void *b;                /* [N] or NULL */
-  void *y; int64_t ldy;         /* [M,N] */
+  const void *b;                  /* [N] or NULL */
+  void *y;
+  int64_t ldy; /* [M,N] */
   bool accumulate;
-  const void *dy; int64_t lddy; /* [M,N] */
-  void *dx; int64_t lddx;       /* [M,K] */
+  const void *dy;
+  int64_t lddy; /* [M,N] */
+  void *dx;
+  int64_t lddx; /* [M,K] */
   bool accumulate_dx;
-  void *dw, *db;                /* [N,K], [N] */
+  void *dw, *db; /* [N,K], [N] */
 };
 
-/* y[M,C] = tok[ids[m]] + pos[positions[m]].  dtok, dpos added to, in a fixed order. With packed, tok stands in blocks and
- * a->tok is not read; there is no dtok then. */
+/* y[M,C] = tok[ids[m]] + pos[positions[m]].  dtok, dpos added to, in a fixed order. With packed, tok stands in blocks
+ * and a->tok is not read; there is no dtok then. */
 struct wn_embedding {
   int64_t M, C, V, P;
-  const int32_t *ids;       /* [M] in [0,V): checked */
-  const int32_t *positions; /* [M] in [0,P), NULL when pos is NULL */
-  const void *tok;          /* [V,C] */
+  const int32_t *ids;             /* [M] in [0,V): checked */
+  const int32_t *positions;       /* [M] in [0,P), NULL when pos is NULL */
+  const void *tok;                /* [V,C] */
   const struct wn_packed *packed; /* [V,C], or NULL */
-  const void *pos;          /* [P,C] or NULL */
-  void *y;                  /* [M,C] */
-  const void *dy;           /* [M,C] */
+  const void *pos;                /* [P,C] or NULL */
+  void *y;                        /* [M,C] */
+  const void *dy;                 /* [M,C] */
   void *dtok, *dpos;
 };
 
@@ -74,16 +78,22 @@ struct wn_embedding {
  * dx may alias dy when not accumulating. Zhang & Sennrich 2019; Ba et al. 2016. */
 struct wn_norm {
   int64_t rows, groups, width;
-  bool layer;                   /* false: RMS */
+  bool layer; /* false: RMS */
   double eps;
-  const void *x; int64_t ldx;   /* [rows, groups*width] */
-  const void *add; int64_t ldadd;
-  void *sum; int64_t ldsum;
-  const void *gain, *shift;     /* [width] shared by groups; shift NULL unless layer with bias */
-  void *y; int64_t ldy;
-  void *rstd, *mean;            /* [rows*groups]; mean only for layer */
-  const void *dy; int64_t lddy;
-  void *dx; int64_t lddx;
+  const void *x;
+  int64_t ldx; /* [rows, groups*width] */
+  const void *add;
+  int64_t ldadd;
+  void *sum;
+  int64_t ldsum;
+  const void *gain, *shift; /* [width] shared by groups; shift NULL unless layer with bias */
+  void *y;
+  int64_t ldy;
+  void *rstd, *mean; /* [rows*groups]; mean only for layer */
+  const void *dy;
+  int64_t lddy;
+  void *dx;
+  int64_t lddx;
   bool accumulate_dx;
   void *dgain, *dshift;
 };
@@ -93,15 +103,16 @@ struct wn_norm {
  * gradient as x). Su et al. 2021. */
 struct wn_rope {
   int64_t rows, heads, D;
-  int64_t R;                     /* even; 0: D */
+  int64_t R; /* even; 0: D */
   bool adjacent;
-  void *x; int64_t ldx;          /* [rows, heads*D] */
-  const int32_t *positions;      /* [rows] */
-  const float *cos_sin;          /* [P, R/2, 2] table made by wn_rope_table (float also for WN_F64: NULL there, computed) */
-  int64_t P;                     /* rows of the table */
+  void *x;
+  int64_t ldx;              /* [rows, heads*D] */
+  const int32_t *positions; /* [rows] */
+  const float *cos_sin;     /* [P, R/2, 2] table made by wn_rope_table (float also for WN_F64: NULL there, computed) */
+  int64_t P;                /* rows of the table */
   double theta;
-  const double *frequencies;     /* [R/2] radians a position, in theta's place; NULL: theta's */
-  double magnitude;              /* factor on cos and sin (a table holds it already); 0: 1 */
+  const double *frequencies; /* [R/2] radians a position, in theta's place; NULL: theta's */
+  double magnitude;          /* factor on cos and sin (a table holds it already); 0: 1 */
 };
 
 /* y = act(x). kind SWIGLU: x is [M,2F], gate first: y = silu(gate) * up, [M,F]. GELU (tanh form), RELU and
@@ -119,60 +130,87 @@ struct wn_act {
 
 /* x *= keep/(1-p): forward on values and backward on gradients are the same map. keep[i] is word i%4 of
  * wn_philox(seed, stream, i/4) >= p * 2^32. `stream` names layer, place and step. */
-struct wn_dropout { int64_t n; double p; uint64_t seed, stream; void *x; /* [n] */ };
+struct wn_dropout {
+  int64_t n;
+  double p;
+  uint64_t seed, stream;
+  void *x; /* [n] */
+};
 
 /* y = x + z (element-wise), any may alias. Backward is the identity and needs no call. */
-struct wn_add { int64_t n; const void *x, *z; void *y; };
+struct wn_add {
+  int64_t n;
+  const void *x, *z;
+  void *y;
+};
 
 /* Softmax cross-entropy. loss[m] = logsumexp(logits[m]) - logits[m,target]; 0 where target is -1.
  * When dlogits is given (may alias logits): (softmax - onehot) * scale, 0 where target is -1. hit[m] = arg-max is the
  * target (ties to the lowest id). Forward only: the gradient comes with it. */
 struct wn_cross_entropy {
   int64_t M, V;
-  const void *logits; int64_t ld; /* [M,V] */
-  const int32_t *targets;         /* [M] in [-1,V): checked */
+  const void *logits;
+  int64_t ld;             /* [M,V] */
+  const int32_t *targets; /* [M] in [-1,V): checked */
   double scale;
-  void *dlogits;                  /* [M,V], same ld, or NULL */
-  double *loss;                   /* [M] */
-  uint8_t *hit;                   /* [M] or NULL */
+  void *dlogits; /* [M,V], same ld, or NULL */
+  double *loss;  /* [M] */
+  uint8_t *hit;  /* [M] or NULL */
 };
 
 /* AdamW (Loshchilov & Hutter 2019) on one tensor: g is scaled by grad_scale first (accumulation and clipping).
  * m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr * (mhat/(sqrt(vhat)+eps) + wd p); step counts from 1. */
-struct wn_adamw { int64_t n; void *p; const void *g; void *m, *v; double lr, beta1, beta2, eps, weight_decay, grad_scale; int64_t step; };
+struct wn_adamw {
+  int64_t n;
+  void *p;
+  const void *g;
+  void *m, *v;
+  double lr, beta1, beta2, eps, weight_decay, grad_scale;
+  int64_t step;
+};
 /* Adagrad (Duchi et al. 2011): v += g^2; p -= lr * (g/(sqrt(v)+eps) + wd p). */
-struct wn_adagrad { int64_t n; void *p; const void *g; void *v; double lr, eps, weight_decay, grad_scale; };
+struct wn_adagrad {
+  int64_t n;
+  void *p;
+  const void *g;
+  void *v;
+  double lr, eps, weight_decay, grad_scale;
+};
 /* *out = sum of squares of x[n], summed in double in an order that depends on nothing but n and threads. */
-struct wn_sumsq { int64_t n; const void *x; double *out; };
+struct wn_sumsq {
+  int64_t n;
+  const void *x;
+  double *out;
+};
 
 /* name, argument struct, has a backward */
-#define WN_OPS(X)                                \
-  X(linear, struct wn_linear, true)              \
-  X(embedding, struct wn_embedding, true)        \
-  X(norm, struct wn_norm, true)                  \
-  X(rope, struct wn_rope, true)                  \
-  X(act, struct wn_act, true)                    \
-  X(dropout, struct wn_dropout, false)           \
-  X(add, struct wn_add, false)                   \
-  X(cross_entropy, struct wn_cross_entropy, false) \
-  X(adamw, struct wn_adamw, false)               \
-  X(adagrad, struct wn_adagrad, false)           \
-  X(sumsq, struct wn_sumsq, false)               \
+#define WN_OPS(X)                                                                                                      \
+  X(linear, struct wn_linear, true)                                                                                    \
+  X(embedding, struct wn_embedding, true)                                                                              \
+  X(norm, struct wn_norm, true)                                                                                        \
+  X(rope, struct wn_rope, true)                                                                                        \
+  X(act, struct wn_act, true)                                                                                          \
+  X(dropout, struct wn_dropout, false)                                                                                 \
+  X(add, struct wn_add, false)                                                                                         \
+  X(cross_entropy, struct wn_cross_entropy, false)                                                                     \
+  X(adamw, struct wn_adamw, false)                                                                                     \
+  X(adagrad, struct wn_adagrad, false)                                                                                 \
+  X(sumsq, struct wn_sumsq, false)                                                                                     \
   X(attention, struct wn_attention, true)
 
 /* One backend: a slot each for forward, backward and scratch bytes (NULL scratch: none needed). */
-#define WN_OP_SLOTS(name, args, has_backward)                              \
-  wn_status (*name##_forward)(const struct wn_exec *, const args *);        \
-  wn_status (*name##_backward)(const struct wn_exec *, const args *);       \
+#define WN_OP_SLOTS(name, args, has_backward)                                                                          \
+  wn_status (*name##_forward)(const struct wn_exec *, const args *);                                                   \
+  wn_status (*name##_backward)(const struct wn_exec *, const args *);                                                  \
   size_t (*name##_scratch)(const struct wn_exec *, const args *, bool backward);
 struct wn_backend {
   const char *name;
   WN_OPS(WN_OP_SLOTS)
 };
 
-#define WN_OP_DECLARE(name, args, has_backward)                                \
-  wn_status wn_op_##name##_forward(const struct wn_exec *, const args *);       \
-  wn_status wn_op_##name##_backward(const struct wn_exec *, const args *);      \
+#define WN_OP_DECLARE(name, args, has_backward)                                                                        \
+  wn_status wn_op_##name##_forward(const struct wn_exec *, const args *);                                              \
+  wn_status wn_op_##name##_backward(const struct wn_exec *, const args *);                                             \
   size_t wn_op_##name##_scratch(const struct wn_exec *, const args *, bool backward);
 WN_OPS(WN_OP_DECLARE)
 

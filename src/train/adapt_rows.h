@@ -14,8 +14,8 @@ struct wn_adapt_rows {
   struct wn_lora lora;
 };
 
-/* By train.tune, freeze, lora and lr_mechanisms. Scheduled strengths never learn. Cleared with wn_adapt_rows_clear, also
- * after a failure. */
+/* By train.tune, freeze, lora and lr_mechanisms. Scheduled strengths never learn. Cleared with wn_adapt_rows_clear,
+ * also after a failure. */
 wn_status wn_adapt_rows_init(wn_context *ctx, struct wn_model *model, const wn_train_config *config,
                              struct wn_adapt_rows *out);
 void wn_adapt_rows_clear(struct wn_adapt_rows *rows);

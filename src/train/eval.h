@@ -20,8 +20,8 @@ struct wn_eval_loop {
   int32_t *tokens, *targets, *doc_start; /* [B,T] each, the caller's */
   int64_t memory_set;                    /* of the workspace, with a memory: emptied first, then batches go on */
   uint64_t batches;
-  int64_t S;                             /* with an encoder: its rows' length, and what each batch fills */
-  int32_t *inputs, *input_count;         /* [B,S], [B] */
+  int64_t S;                     /* with an encoder: its rows' length, and what each batch fills */
+  int32_t *inputs, *input_count; /* [B,S], [B] */
   wn_status (*input_batch)(void *user, uint64_t index, int32_t *inputs, int32_t *input_count);
   wn_eval_batch_fn batch;
   void *batch_user;

@@ -7,23 +7,23 @@
 
 /* Rows [first, first+rows) of one map W [out, in]. */
 struct wn_lora_map {
-  char name[96];         /* "layers.3.attn.q": the tensors are NAME.lora_a and NAME.lora_b */
-  int row;               /* of the model's table */
+  char name[96]; /* "layers.3.attn.q": the tensors are NAME.lora_a and NAME.lora_b */
+  int row;       /* of the model's table */
   int64_t first, rows, columns;
-  void *a, *b;           /* [rank,columns], [rows,rank] */
-  void *base;            /* [rows,columns] W as it was */
-  size_t a_at, b_at;     /* elements into the gradients */
+  void *a, *b;       /* [rank,columns], [rows,rank] */
+  void *base;        /* [rows,columns] W as it was */
+  size_t a_at, b_at; /* elements into the gradients */
 };
 
 struct wn_lora {
   struct wn_model *model; /* borrowed; its maps are the merged ones at all times */
   int64_t rank;
-  double scale;           /* alpha / rank */
+  double scale; /* alpha / rank */
   struct wn_lora_map *maps;
   int count;
   struct wn_exec exec;
   struct wn_arena arena;
-  void *scaled;           /* [most rows, rank] */
+  void *scaled; /* [most rows, rank] */
 };
 
 /* Finds the maps q, k, v and out of all layers but those of `frozen` tensors [table.count] (NULL: none), A random from

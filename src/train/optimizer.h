@@ -9,15 +9,15 @@
 /* A tensor that learns. */
 struct wn_optimizer_row {
   char name[104];
-  void *p;         /* [count] the values, of the model's dtype */
-  size_t grad_at;  /* elements into the gradients */
-  size_t at;       /* elements into m and v, set by wn_optimizer_init_rows */
+  void *p;        /* [count] the values, of the model's dtype */
+  size_t grad_at; /* elements into the gradients */
+  size_t at;      /* elements into m and v, set by wn_optimizer_init_rows */
   size_t count;
   int ndim;
   int64_t shape[3];
   bool decay;
   enum wn_param_range range; /* kept after each step */
-  double lr;       /* factor of the rate */
+  double lr;                 /* factor of the rate */
 };
 
 struct wn_optimizer {

@@ -15,7 +15,7 @@ struct wn_trainer {
   struct wn_arena arena;
   wn_budgets target, budgets; /* with train.prune: those at the end, and those of the step at hand */
   struct wn_adapt_rows learns;
-  void *grads;     /* [learns.gradients] of the model's dtype: the last step's gradient, before clipping */
+  void *grads; /* [learns.gradients] of the model's dtype: the last step's gradient, before clipping */
   const int32_t *inputs, *input_count; /* of the encoder, [accumulate*batch, input_length] and [accumulate*batch] */
   int64_t input_length;
   int64_t step;    /* optimizer steps done */

@@ -1,6 +1,6 @@
 /* The whole input is a model's configuration: what begins with '{' is a config.json of Hugging Face transformers, the
- * rest a GGUF file. A configuration that is accepted must read back through our own table; a GGUF file whose tensors fit it
- * must give a model, as it is and as floats. */
+ * rest a GGUF file. A configuration that is accepted must read back through our own table; a GGUF file whose tensors
+ * fit it must give a model, as it is and as floats. */
 #include "fuzz/fuzz.h"
 
 #include "base/fields.h"

@@ -255,7 +255,8 @@ static const struct model_case model_cases[] = {
      .ffn = WN_FFN_SWIGLU,
      .kv_heads = 2,
      .qk_norm = false,
-     .attention = "{\"selective\":{\"mem\":{},\"strength\":\"scheduled\"},\"span\":{\"limit\":8,\"ramp\":4,\"init\":0.4},\"relative\":true,"
+     .attention = "{\"selective\":{\"mem\":{},\"strength\":\"scheduled\"},\"span\":{\"limit\":8,\"ramp\":4,\"init\":0."
+                  "4},\"relative\":true,"
                   "\"window\":9,\"sinks\":2,\"exclusive\":{\"gate\":true},\"threshold\":{\"tau\":0.9}}"},
 };
 enum { MODEL_CASES = sizeof model_cases / sizeof *model_cases };

@@ -12,7 +12,6 @@ static inline bool wn_terms_mask(const struct wn_attention *a) {
 /* Bits of the columns j0..j0+63 that the keep rules show to the row at `position`; causality is not among them. */
 uint64_t wn_terms_seen(const struct wn_attention *a, int64_t position, int64_t j0);
 
-
 /* Do the rules show all of the pairs with distances near..far? */
 bool wn_terms_all(const struct wn_attention *a, int64_t near, int64_t far);
 
