@@ -74,7 +74,7 @@ void wn_span_report_destroy(wn_span_report *report); /* NULL is allowed */
  *
  * For each row, head and layer the fewest content tokens whose weights sum to at least tau times the content's sum
  * (equation 3); control tokens are kept apart. Counted while the attention runs, for all shares in one pass and without
- * a T x T matrix: cost in src/backends/cpu/attention_tile_look.inc. */
+ * a T x T matrix: cost in src/backends/cpu/attention/tile_look.inc. */
 
 typedef struct wn_meaning_options {
   const double *taus;     /* [tau_count] ascending in (0,1]; NULL: 0.5 to 1 in steps of 0.05 */

@@ -243,6 +243,8 @@ void wn_encoder_destroy(struct wn_model *encoder);
  * none; `what` is named where the table does not fit. */
 wn_status wn_rotary_create(const struct wn_model *model, const char *what, int64_t rows, struct wn_rotary *out);
 void wn_rotary_clear(struct wn_rotary *rotary);
+/* What frequency i of the configuration is divided by beside its scaling: a number of rope.factors. */
+double wn_rotary_divisor(const wn_model_config *config, int64_t i);
 /* The model's own, again: after rope.factors has been filled. */
 wn_status wn_model_rotary_refresh(struct wn_model *model);
 /* The rotation's arguments but for rows, heads, x, ldx and positions. */

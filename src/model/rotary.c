@@ -9,7 +9,6 @@
  * rope.factors divides each f by its own number (how GGUF files carry llama3's). In double; the table is float. */
 #include <math.h>
 
-#include "model/export.h"
 #include "model/layer.h"
 
 static int64_t rotated(const wn_model_config *c) {

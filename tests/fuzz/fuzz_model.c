@@ -5,7 +5,7 @@
 
 #include "base/fields.h"
 #include "model/config.h"
-#include "model/import.h"
+#include "formats/import.h"
 
 /* An accepted configuration is one that our own config.json can hold. */
 static void survives(wn_context *ctx, const wn_model_config *config) {

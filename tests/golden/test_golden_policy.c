@@ -7,7 +7,7 @@
 #include <math.h>
 #include "kv/evictions.h"
 #include "model/model.h"
-#include "model/session.h"
+#include "decode/session.h"
 #include "model/workspace.h"
 #include "winnow/kv.h"
 

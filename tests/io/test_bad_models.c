@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 #include <math.h>
-#include "model/import.h"
+#include "formats/import.h"
 #include "winnow/model.h"
 
 static wn_context *ctx;

@@ -4,7 +4,7 @@
 
 #include <math.h>
 #include <unistd.h>
-#include "model/import.h"
+#include "formats/import.h"
 #include "winnow/convert.h"
 #include "winnow/model.h"
 

@@ -330,7 +330,7 @@ static void square_root(void **unused) {
   run_term(400, ROOT);
   run_term(450, ROOT | WINDOW);
 }
-/* Rows long enough that rules which show little go by distances (attention_sparse.h), and with everything that such
+/* Rows long enough that rules which show little go by distances (cpu/attention/sparse.h), and with everything that such
  * rows can meet. */
 static void apart(void **unused) {
   (void)unused;

@@ -11,7 +11,7 @@
 #include <math.h>
 
 #include "backends/backends.h"
-#include "backends/cpu/packed.h"
+#include "backends/cpu/packed/packed.h"
 #include "base/rng.h"
 #include "io/gguf_types.h"
 #include "packed_weights.h"

@@ -2,7 +2,7 @@
  * WN_ISA_REF overrides nothing: plain C on any machine, but in the backend that users select. */
 #include <dnnl.h>
 #include <pthread.h>
-#include "backends/cpu/attention.h"
+#include "backends/cpu/attention/attention.h"
 #include "backends/cpu/cpu.h"
 
 static struct wn_backend tables[3]; /* by enum wn_isa */

@@ -1,0 +1,791 @@
+/* Backward of the fused attention (Dao 2023, FlashAttention-2; the gradient through F: DESIGN section 3).
+ *
+ * Column blocks are the outer loop: F[i,j] depends on column j alone, so columns are independent but for dq. For one
+ * column block a pass down the rows recomputes the selecting logits of those 64 columns and the carry at each row
+ * block (linear in T, kept for the way back); then row blocks from last to first: W and G = W*(dW - delta) of every
+ * head, dF = -sum of G, and with the reversed carry of dF the gradient dS of the selections, which joins the selecting
+ * head's G before that head's products. So selection costs no product beyond dense (but for the bilinear form).
+ * A team deals column blocks to its threads, each with its own dq, added up in fixed order. 10 D operations a pair and
+ * head, 6 D where the key is held constant; floats of scratch: 2 T H D for packed rows, T H D more for each thread's
+ * dq. */
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+#include "backends/cpu/attention/bias.h"
+#include "backends/cpu/attention/live.h"
+#include "backends/cpu/attention/sparse.h"
+#include "backends/cpu/attention/threshold.h"
+
+enum { COLUMNS_MAX = 4, SPAN_FLOATS = sizeof(struct wn_span_range) / sizeof(float) };
+
+/* Row side of a unit in tiles. */
+struct rows_packed {
+  float *q, *dy;               /* [blocks][heads][64][Dp]: in the order of use */
+  float *lse, *delta;          /* [blocks][heads][64] */
+  float *sq;                   /* [blocks][64][Dp], bilinear */
+  struct wn_span_range *spans; /* [blocks][heads] */
+  int32_t *first;              /* [groups] the first column block that is seen */
+};
+
+/* What sums up over column blocks. */
+struct sums {
+  float *dq;    /* [blocks][heads][64][Dp] */
+  float *dsq;   /* [blocks][64][Dp], bilinear */
+  float *dz;    /* [blocks][heads][64], spans */
+  float *dp;    /* relative positions: a part of wn_terms_relative_part, or NULL */
+  float *dbias; /* position biases */
+  float *sinks; /* a part of wn_sinks_part, or NULL */
+};
+
+/* Column side: one column block. */
+struct worker {
+  float *k, *dk, *dv;    /* [groups][64][Dp] */
+  float *kt, *vt;        /* [groups][D][64]; kt times scale */
+  float *sk, *skt, *dsk; /* bilinear: [64][Dp], [D][64], [64][Dp] */
+  float *base;           /* [blocks][64][64] selecting logits of the column block */
+  float *carries;        /* [blocks][64] sum of S above each row block */
+  float *F, *dF;         /* [64][64] */
+  float *pairs[2];       /* [64][64] each, where distances are gathered */
+  struct wn_sparse_rows sparse;
+  float *w, *g; /* [64][64], the same for all column blocks of a thread */
+};
+
+/* Where hidden keys are left out; one for each thread. */
+struct lives {
+  struct wn_live_bound bound;
+  struct wn_live_history history;
+  struct wn_live_slots slots;
+};
+
+static bool bilinear(const struct wn_attention_plan *p) {
+  return p->a->sel.on && p->a->sel.bilinear;
+}
+
+static void lay_rows(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, int64_t groups,
+                     struct rows_packed *r) {
+  const int64_t tall = p->blocks * WN_TILE;
+  r->q = wn_layout_take(l, heads * tall * p->Dp);
+  r->dy = wn_layout_take(l, heads * tall * p->Dp);
+  r->lse = wn_layout_take(l, heads * tall);
+  r->delta = wn_layout_take(l, heads * tall);
+  r->sq = bilinear(p) ? wn_layout_take(l, tall * p->Dp) : NULL;
+  r->spans = p->a->span.on ? (struct wn_span_range *)wn_layout_take(l, p->blocks * heads * SPAN_FLOATS) : NULL;
+  r->first = (int32_t *)wn_layout_take(l, groups);
+}
+
+static void lay_sums(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, struct sums *s) {
+  s->dq = wn_layout_take(l, heads * p->blocks * WN_TILE * p->Dp);
+  s->dsq = bilinear(p) ? wn_layout_take(l, p->blocks * WN_TILE * p->Dp) : NULL;
+  s->dz = p->a->span.on ? wn_layout_take(l, heads * p->blocks * WN_TILE) : NULL;
+}
+
+static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups, struct worker *w) {
+  const int64_t columns = WN_TILE * p->a->D, tile = WN_TILE * p->Dp;
+  const bool on = p->a->sel.on, own = bilinear(p);
+  w->k = wn_layout_take(l, groups * tile);
+  w->dk = wn_layout_take(l, groups * tile);
+  w->dv = wn_layout_take(l, groups * tile);
+  w->kt = wn_layout_take(l, groups * columns);
+  w->vt = wn_layout_take(l, groups * columns);
+  w->sk = own ? wn_layout_take(l, tile) : NULL;
+  w->dsk = own ? wn_layout_take(l, tile) : NULL;
+  w->skt = own ? wn_layout_take(l, columns) : NULL;
+  w->base = on ? wn_layout_take(l, p->blocks * WN_TILE_AREA) : NULL;
+  w->carries = on ? wn_layout_take(l, p->blocks * WN_TILE) : NULL;
+  w->F = on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
+  w->dF = on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
+  w->sparse.F = on && p->sparse.on ? wn_layout_take(l, wn_sparse_chunks(p) * WN_TILE_AREA) : NULL;
+  w->sparse.dF = on && p->sparse.on ? wn_layout_take(l, wn_sparse_chunks(p) * WN_TILE_AREA) : NULL;
+}
+
+/* Column blocks that are worked off together. Where the unit's rows outgrow half a usual last-level cache, each visit
+ * of a tile of them serves several, as long as a team's threads still get a few turns each. */
+static int64_t columns_at_once(const struct wn_attention_plan *p, int64_t heads) {
+  const int64_t bytes = heads * p->blocks * WN_TILE * p->Dp * 3 * (int64_t)sizeof(float);
+  if (bytes <= 16 << 20 || (!p->own && p->blocks < 4 * COLUMNS_MAX * p->chunks)) return 1;
+  return COLUMNS_MAX;
+}
+
+static void lay_workers(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, int64_t groups,
+                        struct worker w[COLUMNS_MAX], struct lives *lives) {
+  if (p->live.wanted) {
+    wn_live_bound_lay(p, l, heads, groups, &lives->bound);
+    wn_live_backward_lay(p, l, groups, &lives->history, &lives->slots);
+  }
+  float *weights = wn_layout_take(l, WN_TILE_AREA), *g = wn_layout_take(l, WN_TILE_AREA);
+  float *pairs[2];
+  for (int i = 0; i < 2; i++) pairs[i] = p->sparse.on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
+  for (int64_t i = 0; i < columns_at_once(p, heads); i++) {
+    lay_worker(p, l, groups, &w[i]);
+    memcpy(w[i].pairs, pairs, sizeof pairs);
+    w[i].w = weights;
+    w[i].g = g;
+  }
+}
+
+/* Heads and groups of a unit. */
+static void unit_shape(const struct wn_attention_plan *p, int64_t *heads, int64_t *groups) {
+  const bool whole = !p->own || p->units == p->a->B;
+  *heads = whole ? p->a->H : p->group;
+  *groups = whole ? p->a->Hkv : 1;
+}
+
+struct sizes {
+  size_t rows, sums, worker;
+};
+static struct sizes count(const struct wn_attention_plan *p) {
+  int64_t heads, groups;
+  unit_shape(p, &heads, &groups);
+  struct wn_layout r = {0}, s = {0}, w = {0};
+  lay_rows(p, &r, heads, groups, &(struct rows_packed){0});
+  lay_sums(p, &s, heads, &(struct sums){0});
+  lay_workers(p, &w, heads, groups, (struct worker[COLUMNS_MAX]){0}, &(struct lives){0});
+  return (struct sizes){r.used, s.used, w.used};
+}
+
+size_t wn_attention_backward_floats(const struct wn_attention_plan *p) {
+  const struct sizes n = count(p);
+  const size_t threads = (size_t)p->threads;
+  if (p->own) return threads * (n.rows + n.sums + n.worker);
+  return n.rows + (size_t)p->chunks * n.sums + threads * n.worker;
+}
+
+/* Row block `block` of head h (from u->h0). */
+static void pack_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t h, int64_t block,
+                      const struct rows_packed *to) {
+  const struct wn_attention *a = p->a;
+  const struct wn_tile_ops *o = p->ops;
+  struct wn_attention_rows r;
+  wn_attention_rows_init(p, u->b, block, &r);
+  const int64_t at = block * u->heads + h, D = a->D;
+  const float *q = wn_at(a->q, a->s_q, u->b, r.r0, u->h0 + h), *dy = wn_at(a->dy, a->s_y, u->b, r.r0, u->h0 + h);
+  o->pack(to->q + at * WN_TILE * p->Dp, r.rows, p->Dp, q, a->s_q.t, r.rows, D, 1.0f);
+  if (!a->exclusive.on || D < p->Dp)
+    o->pack(to->dy + at * WN_TILE * p->Dp, r.rows, p->Dp, dy, a->s_y.t, r.rows, D, 1.0f);
+  if (a->exclusive.on)
+    wn_exclusive_gradient(p, u->b, u->h0 + h, r.r0, r.rows, to->dy + at * WN_TILE * p->Dp, to->delta + at * WN_TILE);
+  else
+    o->row_dot(to->delta + at * WN_TILE, dy, a->s_y.t, wn_at(a->y, a->s_y, u->b, r.r0, u->h0 + h), a->s_y.t, r.rows, D);
+  const float *lse = (const float *)a->lse + (u->b * a->H + u->h0 + h) * a->Tq + r.r0;
+  for (int64_t i = 0; i < r.rows; i++) to->lse[at * WN_TILE + i] = lse[i];
+  if (to->spans) to->spans[at] = wn_terms_span_range(a, u->b, u->h0 + h, r.r0, r.rows);
+  if (h == 0 && to->sq) {
+    const float *sq = wn_at(a->sel.sq, a->sel.s_sq, u->b, r.r0, u->choice);
+    o->pack(to->sq + block * WN_TILE * p->Dp, r.rows, p->Dp, sq, a->sel.s_sq.t, r.rows, D, 1.0f);
+  }
+}
+
+static void first_block(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                        const struct rows_packed *to, int64_t g) {
+  to->first[g] = (int32_t)wn_terms_first_block(p, u->b, u->h0 + g * p->group, p->group);
+}
+
+static void pack_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
+                         const int32_t *first, const struct worker *w) {
+  const struct wn_attention *a = p->a;
+  const struct wn_tile_ops *o = p->ops;
+  const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, a->Tk - j0), D = a->D;
+  for (int64_t g = 0; g < u->groups; g++) {
+    if (c < first[g]) continue;
+    const float *k = wn_at(a->k, a->s_k, u->b, j0, u->g0 + g), *v = wn_at(a->v, a->s_v, u->b, j0, u->g0 + g);
+    o->pack(w->k + g * WN_TILE * p->Dp, WN_TILE, p->Dp, k, a->s_k.t, rows, D, 1.0f);
+    o->pack_transposed(w->kt + g * WN_TILE * D, k, a->s_k.t, rows, D, (float)a->scale);
+    o->pack_transposed(w->vt + g * WN_TILE * D, v, a->s_v.t, rows, D, 1.0f);
+  }
+  memset(w->dk, 0, (size_t)(u->groups * WN_TILE * p->Dp) * sizeof(float));
+  memset(w->dv, 0, (size_t)(u->groups * WN_TILE * p->Dp) * sizeof(float));
+  if (a->exclusive.on && a->dv) wn_exclusive_values(p, u, c, w->dv);
+  if (!w->sk) return;
+  const float *sk = wn_at(a->sel.sk, a->sel.s_sk, u->b, j0, u->choice);
+  o->pack(w->sk, WN_TILE, p->Dp, sk, a->sel.s_sk.t, rows, D, 1.0f);
+  o->pack_transposed(w->skt, sk, a->sel.s_sk.t, rows, D, (float)a->scale);
+  memset(w->dsk, 0, (size_t)(WN_TILE * p->Dp) * sizeof(float));
+}
+
+/* to[rows,D] = factor * from[rows,Dp] */
+static void unpack_tile(const struct wn_attention_plan *p, float *to, int64_t stride, const float *from, int64_t rows,
+                        double factor) {
+  p->ops->unpack(to, stride, from, p->Dp, 1, 0, rows, p->a->D, NULL, (float)factor);
+}
+
+static void unpack_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
+                           const struct worker *w) {
+  const struct wn_attention *a = p->a;
+  const int64_t skip = wn_max_i64(0, a->dk_from - c * WN_TILE), j0 = c * WN_TILE + skip;
+  const int64_t rows = wn_min_i64(WN_TILE - skip, a->Tk - j0), tile = WN_TILE * p->Dp;
+  if (rows <= 0) return; /* all of it is held constant */
+  for (int64_t g = 0; g < u->groups; g++) {
+    const int64_t from = g * tile + skip * p->Dp;
+    if (a->dk) unpack_tile(p, wn_at_out(a->dk, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, w->dk + from, rows, a->scale);
+    if (a->dv) unpack_tile(p, wn_at_out(a->dv, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, w->dv + from, rows, 1.0);
+  }
+  if (w->sk && a->dsk)
+    unpack_tile(p, wn_at_out(a->dsk, a->sel.s_sk, u->b, j0, u->choice), a->sel.s_sk.t, w->dsk + skip * p->Dp, rows,
+                a->scale);
+}
+
+/* Everything of one column block: rows, sums, and the worker's tiles. */
+struct column {
+  const struct wn_attention_plan *p;
+  const struct wn_attention_unit *u;
+  const struct rows_packed *rows;
+  const struct sums *sums;
+  struct worker *w;
+  int64_t c;
+  bool live;   /* a tile by itself: w has its base and carries alone */
+  bool listed; /* and of listed keys, `keys`, `size` of them; c is 0 */
+  const int32_t *keys;
+  int64_t size;
+  bool varies;                                     /* has keys that are not held constant */
+  struct wn_attention_strip strips[WN_STRIPS_MAX]; /* of the tile at hand */
+  int count;
+  int64_t longest;      /* query row that L_mem's gradient reaches, or -1 */
+  float carry[WN_TILE]; /* dF of the row blocks done, summed */
+  double dstrength;     /* of all the column blocks that were worked off here */
+};
+
+/* The tile's selecting logits, and its F's carries. */
+static float *base_of(const struct column *x, int64_t block) {
+  return x->w->base + (x->live ? 0 : block * WN_TILE_AREA);
+}
+static float *carries_of(const struct column *x, int64_t block) {
+  return x->w->carries + (x->live ? 0 : block * WN_TILE);
+}
+
+static struct wn_tile_select selection(const struct column *x, int64_t block, const struct wn_attention_strip *s) {
+  const struct wn_attention *a = x->p->a;
+  return (struct wn_tile_select){.base = base_of(x, block) + s->row * WN_TILE,
+                                 .allow = s->allow,
+                                 .rows = s->rows,
+                                 .relu = a->sel.relu,
+                                 .shift = a->sel.shift,
+                                 .strength = wn_strength(a, x->u->choice)};
+}
+
+/* Down the rows: selecting logits and carries. */
+static void select_columns(const struct column *x) {
+  const struct wn_attention_plan *p = x->p;
+  const int64_t tall = WN_TILE * p->Dp;
+  const float *q = x->rows->sq ? x->rows->sq : x->rows->q + x->u->select * tall;
+  const int64_t step = x->rows->sq ? tall : x->u->heads * tall;
+  const float *kt = x->w->skt ? x->w->skt : x->w->kt + x->u->select / p->group * WN_TILE * p->a->D;
+  struct wn_attention_strip strips[WN_STRIPS_MAX];
+  struct wn_attention_rows r;
+  float carry[WN_TILE] = {0};
+  const struct wn_attention *a = p->a;
+  if (a->sel.f_in)
+    memcpy(carry,
+           (const float *)a->sel.f_in + (x->u->b * wn_selection_groups(a) + x->u->choice) * wn_selection_stride(a) +
+               x->c * WN_TILE,
+           (size_t)wn_min_i64(WN_TILE, a->Tk - x->c * WN_TILE) * sizeof *carry);
+  for (int64_t block = wn_max_i64(x->c, p->first_block); block < p->blocks; block++) {
+    memcpy(x->w->carries + block * WN_TILE, carry, sizeof carry);
+    wn_attention_rows_init(p, x->u->b, block, &r);
+    const int n = wn_attention_strips(p, &r, x->c, strips);
+    for (int i = 0; i < n; i++) {
+      struct wn_tile_select s = selection(x, block, &strips[i]);
+      s.carry = carry;
+      p->kernels.logits[strips[i].width / 16][strips[i].rows](kt, q + block * step + strips[i].row * p->Dp,
+                                                              (float *)s.base);
+      if (a->relative.P > 0 && !a->sel.bilinear)
+        wn_terms_relative(p,
+                          &(struct wn_terms_strip){a, x->u->b, x->u->h0 + x->u->select, r.r0 + strips[i].row,
+                                                   strips[i].rows, strips[i].width, x->c * WN_TILE},
+                          q + block * step + strips[i].row * p->Dp, (float *)s.base);
+      if (p->bias && !a->sel.bilinear)
+        wn_bias_add(p,
+                    &(struct wn_terms_strip){a, x->u->b, x->u->h0 + x->u->select, r.r0 + strips[i].row, strips[i].rows,
+                                             strips[i].width, x->c * WN_TILE},
+                    (float *)s.base);
+      const bool apart = x->w->sparse.F && x->c < wn_sparse_edge(p, block);
+      if (apart) s.F = x->w->F + strips[i].row * WN_TILE;
+      p->ops->select(&s);
+    }
+    if (x->w->sparse.F && n > 0 && x->c < wn_sparse_edge(p, block))
+      wn_sparse_columns_take(p, &r, x->c, &x->w->sparse, x->w->F);
+  }
+}
+
+/* The pairs of the column block that lie apart. */
+static void columns_apart(const struct column *x) {
+  const struct worker *w = x->w;
+  wn_sparse_backward(&(struct wn_sparse_backward){.p = x->p,
+                                                  .u = x->u,
+                                                  .keys = &w->sparse,
+                                                  .c = x->c,
+                                                  .q = x->rows->q,
+                                                  .dy = x->rows->dy,
+                                                  .lse = x->rows->lse,
+                                                  .delta = x->rows->delta,
+                                                  .dq = x->sums->dq,
+                                                  .k = w->k,
+                                                  .dk = w->dk,
+                                                  .dv = w->dv,
+                                                  .w = w->w,
+                                                  .g = w->g,
+                                                  .lse_of = w->pairs[0],
+                                                  .delta_of = w->pairs[1]});
+}
+
+/* dk += G^T q and dq += G k on a strip; g, q and dq are at the strip's first row. */
+static void score_products(const struct column *x, const struct wn_attention_strip *s, const float *g, const float *q,
+                           const float *k, float *dk, float *dq) {
+  if (x->varies) x->p->kernels.columns[s->width / 16][s->rows](q, g, dk);
+  x->p->kernels.values[s->width / 16][s->rows](k, g, dq);
+}
+
+/* May rows of the tile see one key alone, its own or the one before? */
+static bool may_be_lone(const struct column *x, int64_t block) {
+  const struct wn_attention *a = x->p->a;
+  if (block - x->c > (a->span.on && a->span.exclude_self ? 1 : 0)) return false;
+  return block == 0 || a->doc_start || (a->window > 0 && a->window <= 2) || a->slots.gone;
+}
+
+/* A row that sees one key has weight 1 there whatever the logit: its G, and with it what all heads have put into dF
+ * and spans into dz, is exactly zero, not a rounding's worth. dF may be NULL; dz_before: dz without this tile. */
+static void clear_lone(const struct column *x, int64_t h, int64_t p0, const struct wn_attention_strip *s, float *g,
+                       float *dF, float *dz, const float *dz_before) {
+  const struct wn_attention *a = x->p->a;
+  for (int64_t i = 0; i < s->rows; i++) {
+    if (!wn_terms_lone(a, x->u->b, x->u->g0 + h / x->p->group, p0 + s->row + i)) continue;
+    memset(g + i * WN_TILE, 0, WN_TILE * sizeof *g);
+    bool all = true; /* heads that evict for themselves may see more there */
+    for (int64_t group = 0; wn_terms_gone_apart(a) && group < x->u->groups; group++)
+      all = all && wn_terms_lone(a, x->u->b, x->u->g0 + group, p0 + s->row + i);
+    if (dF && all) memset(dF + i * WN_TILE, 0, WN_TILE * sizeof *dF);
+    if (dz) dz[i] = dz_before[i];
+  }
+}
+
+/* One head on one tile: W, G, dF, dv; dk and dq unless the selections' gradient must join first. */
+static void backward_head(const struct column *x, int64_t h, int64_t block) {
+  const struct wn_attention_plan *p = x->p;
+  const struct worker *w = x->w;
+  const int64_t Dp = p->Dp, g = h / p->group, columns = g * WN_TILE * p->a->D, tile = g * WN_TILE * Dp;
+  const bool lone = may_be_lone(x, block);
+  for (int i = 0; i < x->count; i++) {
+    const struct wn_attention_strip *s = &x->strips[i];
+    const int64_t row = (block * x->u->heads + h) * WN_TILE + s->row, in_tile = s->row * WN_TILE;
+    float *weights = w->w + in_tile, *gradient = w->g + in_tile;
+    const struct wn_terms_strip terms = {
+        p->a,    x->u->b,  x->u->h0 + h,  wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row,
+        s->rows, s->width, x->c * WN_TILE};
+    const struct wn_span_range *range = x->rows->spans ? x->rows->spans + block * x->u->heads + h : NULL;
+    uint64_t own[WN_TILE];
+    const enum wn_terms_gone gone =
+        wn_terms_gone_apart(p->a)
+            ? wn_terms_gone(p->a, x->u->b, x->u->g0 + g, terms.r + p->offset, s->rows, terms.j0, own)
+            : WN_GONE_NONE;
+    if (s->skip || gone == WN_GONE_ALL || (range && terms.j0 + s->width <= range->first)) {
+      if (h == x->u->select) memset(gradient, 0, (size_t)(s->rows * WN_TILE) * sizeof *gradient);
+      continue;
+    }
+    const bool ramp = range && terms.j0 < range->full;
+    const float *logits = weights;
+    const uint64_t *seen = wn_terms_gone_join(gone, s->seen, own, s->rows);
+    struct wn_tile_span span;
+    uint64_t keep[WN_TILE];
+    if (h == x->u->select)
+      logits = base_of(x, block) + in_tile;
+    else
+      p->kernels.logits[s->width / 16][s->rows](w->kt + columns, x->rows->q + row * Dp, weights);
+    p->kernels.logits[s->width / 16][s->rows](w->vt + columns, x->rows->dy + row * Dp, gradient);
+    if (p->a->relative.P > 0 && h != x->u->select) wn_terms_relative(p, &terms, x->rows->q + row * Dp, weights);
+    if (p->bias && h != x->u->select) wn_bias_add(p, &terms, weights);
+    if (ramp && p->a->threshold.on) {
+      if (logits != weights) memcpy(weights, logits, (size_t)(s->rows * WN_TILE) * sizeof *weights);
+      logits = weights; /* those that select stay as they are */
+      seen = wn_terms_span_log(&terms, seen, own, weights);
+    } else if (ramp) {
+      seen = wn_terms_span(&terms, seen, own, &span);
+    }
+    if (p->a->threshold.on) {
+      seen = wn_threshold_mask(&terms, wn_threshold_cut(&terms), logits, w->F ? w->F + in_tile : NULL, seen, own);
+      wn_threshold_hide_single(&terms, wn_threshold_cut(&terms), own);
+    }
+    if (p->a->dropout.p > 0) {
+      wn_terms_dropout(p, &terms, keep);
+      wn_terms_drop(p, &terms, keep, gradient);
+    }
+    float *dz = ramp && !p->a->threshold.on ? x->sums->dz + row : NULL, dz_before[WN_TILE];
+    if (lone && dz) memcpy(dz_before, dz, (size_t)s->rows * sizeof *dz);
+    p->ops->gradient(&(struct wn_tile_gradient){.a = logits,
+                                                .w = weights,
+                                                .g = gradient,
+                                                .F = w->F ? w->F + in_tile : NULL,
+                                                .seen = seen,
+                                                .rows = s->rows,
+                                                .width = s->width,
+                                                .lse = x->rows->lse + row,
+                                                .delta = x->rows->delta + row,
+                                                .dF = w->dF ? w->dF + in_tile : NULL,
+                                                .span = dz ? &span : NULL,
+                                                .dz = dz});
+    if (p->a->threshold.on) wn_threshold_show_single(&terms, wn_threshold_cut(&terms), weights);
+    if (lone)
+      clear_lone(x, h, wn_max_i64(block * WN_TILE, p->offset), s, gradient, w->dF ? w->dF + in_tile : NULL, dz,
+                 dz_before);
+    if (ramp && p->a->threshold.on) wn_terms_span_log_gradient(&terms, gradient, x->sums->dz + row);
+    if (x->varies) {
+      if (p->a->dropout.p > 0) wn_terms_drop(p, &terms, keep, weights);
+      p->kernels.columns[s->width / 16][s->rows](x->rows->dy + row * Dp, weights, w->dv + tile);
+    }
+    if (p->a->relative.P > 0 && h != x->u->select)
+      wn_terms_relative_gradient(p, &terms, gradient, x->rows->q + row * Dp, x->sums->dq + row * Dp, x->sums->dp);
+    if (p->dbias && h != x->u->select) wn_bias_gradient(p, &terms, gradient, x->sums->dbias);
+    if (h != x->u->select)
+      score_products(x, s, gradient, x->rows->q + row * Dp, w->k + tile, w->dk + tile, x->sums->dq + row * Dp);
+  }
+}
+
+/* L_mem reaches F of its one row where F < tau. */
+static void memory_gradient(const struct column *x, const struct wn_attention_rows *r,
+                            const struct wn_attention_strip *s) {
+  const struct wn_attention *a = x->p->a;
+  const int64_t i = x->longest - r->r0 - s->row;
+  if (x->longest < 0 || i < 0 || i >= s->rows) return;
+  const uint64_t past = s->past ? s->past[i] : ~UINT64_C(0);
+  const float each = (float)(a->sel.mem_coef / a->sel.mem_tau), tau = (float)a->sel.mem_tau;
+  const int64_t row = (s->row + i) * WN_TILE;
+  for (int64_t j = 0; j < s->width; j++)
+    if (past >> j & 1 && x->w->F[row + j] < tau) x->w->dF[row + j] -= each;
+}
+
+/* From dF to the gradient of the logits that select, and their products. */
+static void selection_gradient(struct column *x, int64_t block) {
+  const struct wn_attention_plan *p = x->p;
+  const struct wn_attention *a = p->a;
+  const struct worker *w = x->w;
+  const int64_t Dp = p->Dp, h = x->u->select, tile = h / p->group * WN_TILE * Dp;
+  for (int i = x->count - 1; i >= 0; i--) {
+    const struct wn_attention_strip *s = &x->strips[i];
+    const int64_t in_tile = s->row * WN_TILE;
+    p->ops->select_gradient(&(struct wn_tile_select_gradient){.base = base_of(x, block) + in_tile,
+                                                              .allow = s->allow,
+                                                              .dF = w->dF + in_tile,
+                                                              .carry = x->carry,
+                                                              .add = h >= 0 ? w->g + in_tile : NULL,
+                                                              .out = w->g + in_tile,
+                                                              .rows = s->rows,
+                                                              .relu = a->sel.relu,
+                                                              .shift = a->sel.shift,
+                                                              .strength = wn_strength(a, x->u->choice),
+                                                              .dstrength = a->sel.dstrength ? &x->dstrength : NULL});
+    const int64_t row = block * WN_TILE + s->row, of_head = (block * x->u->heads + h) * WN_TILE + s->row;
+    if (h >= 0 && a->relative.P > 0)
+      wn_terms_relative_gradient(p,
+                                 &(struct wn_terms_strip){a, x->u->b, x->u->h0 + h,
+                                                          wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row,
+                                                          s->rows, s->width, x->c * WN_TILE},
+                                 w->g + in_tile, x->rows->q + of_head * Dp, x->sums->dq + of_head * Dp, x->sums->dp);
+    if (h >= 0 && p->dbias)
+      wn_bias_gradient(p,
+                       &(struct wn_terms_strip){a, x->u->b, x->u->h0 + h,
+                                                wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row, s->rows,
+                                                s->width, x->c * WN_TILE},
+                       w->g + in_tile, x->sums->dbias);
+    if (h >= 0)
+      score_products(x, s, w->g + in_tile, x->rows->q + of_head * Dp, w->k + tile, w->dk + tile,
+                     x->sums->dq + of_head * Dp);
+    else
+      score_products(x, s, w->g + in_tile, x->rows->sq + row * Dp, w->sk, w->dsk, x->sums->dsq + row * Dp);
+  }
+}
+
+/* The selecting logits of a tile by itself. */
+static void live_base(struct column *x, int64_t block) {
+  const struct wn_attention_plan *p = x->p;
+  const int64_t tall = WN_TILE * p->Dp;
+  const float *q = x->rows->sq ? x->rows->sq + block * tall : x->rows->q + (block * x->u->heads + x->u->select) * tall;
+  const float *kt = x->w->skt ? x->w->skt : x->w->kt + x->u->select / p->group * WN_TILE * p->a->D;
+  for (int i = 0; i < x->count; i++) {
+    const struct wn_attention_strip *s = &x->strips[i];
+    /* Of listed keys the whole tile: what is not in use must be numbers. */
+    p->kernels.logits[x->listed ? WN_TILE / 16 : s->width / 16][s->rows](kt, q + s->row * p->Dp,
+                                                                         base_of(x, block) + s->row * WN_TILE);
+  }
+}
+
+/* F of the tile at hand, dF empty. */
+static void begin_tile(struct column *x, const struct wn_attention_rows *r) {
+  const struct worker *w = x->w;
+  if (x->listed) {
+    wn_live_strip(x->p, r, x->keys, x->size, &x->strips[0]);
+    x->count = !x->strips[0].empty;
+  } else {
+    x->count = wn_attention_strips(x->p, r, x->c, x->strips);
+  }
+  if (x->count == 0 || !x->p->a->sel.on) return;
+  if (x->live) live_base(x, r->block);
+  for (int i = 0; i < x->count; i++) {
+    struct wn_tile_select s = selection(x, r->block, &x->strips[i]);
+    s.carry = carries_of(x, r->block);
+    s.F = w->F + x->strips[i].row * WN_TILE;
+    x->p->ops->select(&s);
+  }
+  memset(w->dF, 0, WN_TILE_AREA * sizeof *w->dF);
+  if (w->sparse.dF && x->c < wn_sparse_edge(x->p, r->block)) wn_sparse_columns_put(x->p, r, x->c, &x->w->sparse, w->dF);
+}
+
+/* `count` column blocks from x[0].c on. */
+static void backward_columns(struct column *x, int64_t count) {
+  const struct wn_attention_plan *p = x->p;
+  const struct wn_attention_unit *u = x->u;
+  struct wn_attention_rows r;
+  for (int64_t n = 0; n < count; n++) {
+    pack_columns(p, u, x[n].c, x[n].rows->first, x[n].w);
+    memset(x[n].carry, 0, sizeof x[n].carry);
+    if (p->sparse.on) wn_sparse_columns_init(p, u->b, x[n].c, &x[n].w->sparse);
+    if (p->a->sel.on) select_columns(&x[n]);
+    if (p->sparse.on) columns_apart(&x[n]);
+  }
+  for (int64_t block = p->blocks - 1; block >= wn_max_i64(x->c, p->first_block); block--) {
+    wn_attention_rows_init(p, u->b, block, &r);
+    for (int64_t n = 0; n < count; n++) begin_tile(&x[n], &r);
+    for (int64_t h = 0; h < u->heads; h++)
+      for (int64_t n = 0; n < count; n++)
+        if (h != u->select) backward_head(&x[n], h, block);
+    for (int64_t n = 0; n < count && p->a->sel.on; n++) {
+      if (x[n].count == 0) continue;
+      if (u->select >= 0) backward_head(&x[n], u->select, block);
+      for (int i = 0; i < x[n].count; i++) memory_gradient(&x[n], &r, &x[n].strips[i]);
+      selection_gradient(&x[n], block);
+    }
+  }
+  for (int64_t n = 0; n < count; n++) unpack_columns(p, u, x[n].c, x[n].w);
+}
+
+/* A tile of row block r, all heads. */
+static void live_tile(struct column *x, const struct wn_attention_rows *r) {
+  begin_tile(x, r);
+  if (x->count == 0) return;
+  for (int64_t h = 0; h < x->u->heads; h++)
+    if (h != x->u->select) backward_head(x, h, r->block);
+  if (x->u->select >= 0) backward_head(x, x->u->select, r->block);
+  for (int i = 0; i < x->count; i++) memory_gradient(x, r, &x->strips[i]);
+  selection_gradient(x, r->block);
+}
+
+/* The whole unit by row blocks, from last to first: the keys that live beside each other, then the block's own. */
+static void backward_live(struct column *x, struct lives *lives) {
+  const struct wn_attention_plan *p = x->p;
+  const struct wn_attention_unit *u = x->u;
+  const struct wn_attention *a = p->a;
+  struct wn_live_slots *slots = &lives->slots;
+  const int64_t row = u->groups * WN_TILE * p->Dp, column = u->groups * WN_TILE * a->D;
+  x->live = true;
+  for (int64_t block = p->blocks - 1; block >= 0; block--) {
+    struct wn_attention_rows r;
+    wn_attention_rows_init(p, u->b, block, &r);
+    x->c = block;
+    x->varies = (block + 1) * WN_TILE > a->dk_from;
+    pack_columns(p, u, block, x->rows->first, x->w);
+    memset(x->carry, 0, sizeof x->carry);
+    memset(x->w->carries, 0, sizeof x->carry);
+    if (a->sel.f_in)
+      memcpy(x->w->carries,
+             (const float *)a->sel.f_in + (u->b * wn_selection_groups(a) + u->choice) * wn_selection_stride(a) +
+                 block * WN_TILE,
+             (size_t)wn_min_i64(WN_TILE, a->Tk - block * WN_TILE) * sizeof(float));
+    wn_live_enter(p, u, &lives->history, block,
+                  &(struct wn_live_home){.dk = x->w->dk, .dv = x->w->dv, .dsk = x->w->dsk, .dcarry = x->carry},
+                  lives->bound.wide, slots);
+    for (int64_t t = 0; t * WN_TILE < slots->n; t++) {
+      struct worker w = *x->w;
+      struct column y = *x;
+      w.k = slots->k + t * row, w.dk = slots->dk + t * row, w.dv = slots->dv + t * row;
+      w.kt = slots->kt + t * column, w.vt = slots->vt + t * column;
+      if (slots->sk) {
+        w.sk = slots->sk + t * WN_TILE * p->Dp, w.dsk = slots->dsk + t * WN_TILE * p->Dp;
+        w.skt = slots->skt + t * WN_TILE * a->D;
+      }
+      w.carries = slots->carry + t * WN_TILE;
+      y.w = &w, y.c = 0, y.listed = true, y.varies = true;
+      y.keys = slots->at + t * WN_TILE, y.size = wn_min_i64(WN_TILE, slots->n - t * WN_TILE);
+      memcpy(y.carry, slots->dcarry + t * WN_TILE, sizeof y.carry);
+      live_tile(&y, &r);
+      memcpy(slots->dcarry + t * WN_TILE, y.carry, sizeof y.carry);
+      x->dstrength = y.dstrength;
+    }
+    live_tile(x, &r);
+    unpack_columns(p, u, block, x->w);
+  }
+}
+
+/* Does it pay to go by row blocks? */
+static bool record(const struct column *x, struct lives *lives) {
+  const struct wn_attention_plan *p = x->p;
+  const int64_t tall = WN_TILE * p->Dp;
+  const float *q = x->rows->sq ? x->rows->sq : x->rows->q + x->u->select * tall;
+  return wn_live_record(p, x->u, &lives->bound, q, x->rows->sq ? tall : x->u->heads * tall, x->w->base, &lives->history,
+                        &lives->slots);
+}
+
+/* Column blocks c..c+at_once-1, as far as there are. */
+static void columns_from(struct column *x, int64_t c, int64_t at_once) {
+  const int64_t count = wn_min_i64(at_once, x->p->blocks - c);
+  for (int64_t n = 0; n < count; n++) {
+    x[n].c = c + n;
+    x[n].varies = (c + n + 1) * WN_TILE > x->p->a->dk_from;
+  }
+  if (count > 0) backward_columns(x, count);
+}
+
+/* The strengths' gradient of a unit, or of a team's part of it. */
+static void put_strength(const struct wn_attention_plan *p, int64_t at, const struct column x[COLUMNS_MAX]) {
+  if (!p->terms.strength) return;
+  p->terms.strength[at] = 0;
+  for (int i = 0; i < COLUMNS_MAX; i++) p->terms.strength[at] += x[i].dstrength;
+}
+
+/* First row of the largest M, where L_mem is on. */
+static int64_t longest_row(const struct wn_attention *a, const struct wn_attention_unit *u) {
+  if (!a->sel.on || !a->sel.mem || a->sel.mem_coef == 0) return -1;
+  const float *M = (const float *)a->sel.M + (u->b * wn_selection_groups(a) + u->choice) * a->Tq;
+  int64_t longest = 0;
+  for (int64_t r = 1; r < a->Tq; r++)
+    if (M[r] > M[longest]) longest = r;
+  return longest;
+}
+
+/* dq of row block `block` of head h from `parts` sums `step` apart. */
+static void write_dq(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t h, int64_t block,
+                     const struct sums *s, int64_t parts, int64_t step) {
+  const struct wn_attention *a = p->a;
+  struct wn_attention_rows r;
+  wn_attention_rows_init(p, u->b, block, &r);
+  if (a->dq)
+    p->ops->unpack(wn_at_out(a->dq, a->s_q, u->b, r.r0, u->h0 + h), a->s_q.t,
+                   s->dq + (block * u->heads + h) * WN_TILE * p->Dp, p->Dp, parts, step, r.rows, a->D, NULL,
+                   (float)a->scale);
+  float *rows = p->terms.span_rows;
+  for (int64_t i = 0; a->span.on && a->span.dz && i < r.rows; i++) {
+    float sum = 0;
+    for (int64_t n = 0; n < parts; n++) sum += s->dz[(block * u->heads + h) * WN_TILE + i + n * step];
+    if (a->span.dynamic)
+      *wn_at_out(a->span.dz, a->span.s_z, u->b, r.r0 + i, u->h0 + h) = sum * wn_terms_span_factor(a);
+    else
+      rows[(u->b * a->H + u->h0 + h) * a->Tq + r.r0 + i] = sum;
+  }
+  if (h == 0 && s->dsq && a->dsq)
+    p->ops->unpack(wn_at_out(a->dsq, a->sel.s_sq, u->b, r.r0, u->choice), a->sel.s_sq.t,
+                   s->dsq + block * WN_TILE * p->Dp, p->Dp, parts, step, r.rows, a->D, NULL, (float)a->scale);
+}
+
+static void backward_sinks(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t h,
+                           int64_t block, const struct rows_packed *rows, const struct sums *s) {
+  const int64_t row = (block * u->heads + h) * WN_TILE;
+  struct wn_attention_rows r;
+  wn_attention_rows_init(p, u->b, block, &r);
+  wn_sinks_gradient(p, u->g0 + h / p->group, r.rows, rows->q + row * p->Dp, rows->dy + row * p->Dp, rows->lse + row,
+                    rows->delta + row, s->dq + row * p->Dp, s->sinks);
+}
+
+static void backward_own(const struct wn_attention_plan *p) {
+  int64_t heads, groups;
+  unit_shape(p, &heads, &groups);
+  const struct sizes sizes = count(p);
+  const size_t each = sizes.rows + sizes.sums + sizes.worker;
+  const int64_t at_once = columns_at_once(p, heads), parts = wn_terms_parts(p);
+#pragma omp parallel num_threads(p->threads)
+  {
+    struct wn_layout l = {.base = (float *)p->exec->scratch + (size_t)omp_get_thread_num() * each};
+    struct rows_packed rows;
+    struct sums sums;
+    struct worker w[COLUMNS_MAX];
+    struct column x[COLUMNS_MAX];
+    struct lives lives;
+    lay_rows(p, &l, heads, groups, &rows);
+    lay_sums(p, &l, heads, &sums);
+    lay_workers(p, &l, heads, groups, w, &lives);
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t part = 0; part < parts; part++) {
+      sums.dp = wn_terms_relative_part(p, part);
+      sums.sinks = wn_sinks_part(p, part);
+      wn_terms_relative_part_clear(p, sums.dp);
+      wn_sinks_part_clear(p, sums.sinks);
+      for (int64_t n = p->units * part / parts; n < p->units * (part + 1) / parts; n++) {
+        struct wn_attention_unit u;
+        wn_attention_unit_init(p, n, &u);
+        for (int64_t block = p->first_block; block < p->blocks; block++)
+          for (int64_t h = 0; h < u.heads; h++) pack_rows(p, &u, h, block, &rows);
+        for (int64_t g = 0; g < u.groups; g++) first_block(p, &u, &rows, g);
+        sums.dbias = wn_bias_part(p, u.b);
+        memset(sums.dq, 0, sizes.sums * sizeof(float));
+        for (int i = 0; i < COLUMNS_MAX; i++)
+          x[i] = (struct column){
+              .p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[i], .longest = longest_row(p->a, &u)};
+        for (int64_t n = 0; sums.sinks && n < u.heads * (p->blocks - p->first_block); n++)
+          backward_sinks(p, &u, n % u.heads, p->first_block + n / u.heads, &rows, &sums);
+        if (p->live.on && record(x, &lives))
+          backward_live(x, &lives);
+        else
+          for (int64_t c = 0; c < p->blocks; c += at_once) columns_from(x, c, at_once);
+        put_strength(p, u.b * wn_selection_groups(p->a) + u.choice, x);
+        for (int64_t block = p->first_block; block < p->blocks; block++)
+          for (int64_t h = 0; h < u.heads; h++) write_dq(p, &u, h, block, &sums, 1, 0);
+      }
+    }
+  }
+}
+
+static void backward_team(const struct wn_attention_plan *p) {
+  const struct wn_attention *a = p->a;
+  const struct sizes sizes = count(p);
+  struct wn_layout shared = {.base = p->exec->scratch};
+  struct rows_packed rows;
+  lay_rows(p, &shared, a->H, a->Hkv, &rows);
+  const int64_t at_once = columns_at_once(p, a->H);
+#pragma omp parallel num_threads(p->threads)
+  {
+    const int64_t me = omp_get_thread_num(), team = omp_get_num_threads();
+    float *parts = (float *)p->exec->scratch + sizes.rows;
+    struct wn_layout l = {.base = parts + (size_t)p->chunks * sizes.sums + (size_t)me * sizes.worker};
+    struct worker w[COLUMNS_MAX];
+    struct column x[COLUMNS_MAX];
+    lay_workers(p, &l, a->H, a->Hkv, w, &(struct lives){0});
+    for (int64_t b = 0; b < a->B; b++) {
+      const struct wn_attention_unit u = {
+          .b = b, .heads = a->H, .groups = a->Hkv, .select = a->sel.on && !a->sel.bilinear ? a->sel.head : -1};
+#pragma omp for schedule(static) nowait
+      for (int64_t n = a->H * p->first_block; n < a->H * p->blocks; n++) pack_rows(p, &u, n % a->H, n / a->H, &rows);
+#pragma omp for schedule(static) nowait
+      for (int64_t g = 0; g < a->Hkv; g++) first_block(p, &u, &rows, g);
+      for (int64_t part = me; part < p->chunks; part += team)
+        memset(parts + (size_t)part * sizes.sums, 0, sizes.sums * sizeof(float));
+#pragma omp barrier
+      const int64_t longest = longest_row(a, &u);
+      for (int64_t part = me; part < p->chunks; part += team) {
+        struct wn_layout at = {.base = parts + (size_t)part * sizes.sums};
+        struct sums sums;
+        lay_sums(p, &at, a->H, &sums);
+        sums.dp = wn_terms_relative_part(p, part);
+        sums.dbias = wn_bias_part(p, part);
+        sums.sinks = wn_sinks_part(p, part);
+        if (b == 0) wn_terms_relative_part_clear(p, sums.dp), wn_sinks_part_clear(p, sums.sinks);
+        for (int64_t n = part; sums.sinks && n < a->H * (p->blocks - p->first_block); n += p->chunks)
+          backward_sinks(p, &u, n % a->H, p->first_block + n / a->H, &rows, &sums);
+        for (int n = 0; n < COLUMNS_MAX; n++)
+          x[n] = (struct column){.p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[n], .longest = longest};
+        /* There and back again, so that every part gets long and short columns alike. */
+        for (int64_t turn = 0; turn * p->chunks * at_once < p->blocks; turn++)
+          columns_from(x, (turn * p->chunks + (turn % 2 ? p->chunks - 1 - part : part)) * at_once, at_once);
+        put_strength(p, part * a->B + b, x);
+      }
+#pragma omp barrier
+      struct wn_layout at = {.base = parts};
+      struct sums sums;
+      lay_sums(p, &at, a->H, &sums);
+#pragma omp for schedule(static)
+      for (int64_t n = a->H * p->first_block; n < a->H * p->blocks; n++)
+        write_dq(p, &u, n % a->H, n / a->H, &sums, p->chunks, (int64_t)sizes.sums);
+    }
+  }
+}
+
+void wn_attention_backward_run(const struct wn_attention_plan *p) {
+  if (p->own)
+    backward_own(p);
+  else
+    backward_team(p);
+}

@@ -1,0 +1,28 @@
+/* Position biases and open rows (an encoder's, another sequence's keys) of the fused attention. */
+#ifndef WN_BACKENDS_CPU_ATTENTION_BIAS_H
+#define WN_BACKENDS_CPU_ATTENTION_BIAS_H
+
+#include "backends/cpu/attention/terms.h"
+
+/* A head's biases by distance lie in scratch, in the order of a row's keys: [H][wn_bias_width]. In backward the
+ * gradients that belong to them follow, one set for each sequence (own units) or part of a team. */
+int64_t wn_bias_floats(const struct wn_attention_plan *p, bool backward);
+/* `at`: that much scratch. Sets the plan's pointers. */
+void wn_bias_begin(struct wn_attention_plan *p, float *at, bool backward);
+/* Of head h at distance x. */
+float wn_bias_of(const struct wn_attention_plan *p, int64_t h, int64_t x);
+/* tile[rows,64] += the strip's biases. */
+void wn_bias_add(const struct wn_attention_plan *p, const struct wn_terms_strip *s, float *tile);
+/* Set n of the gradients; NULL where there are none. */
+float *wn_bias_part(const struct wn_attention_plan *p, int64_t n);
+/* part[H] gets a strip's G. */
+void wn_bias_gradient(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *G, float *part);
+/* The sets, in order, to dtable. */
+void wn_bias_end(const struct wn_attention_plan *p);
+
+/* Open rows: no causality, so none of the terms that look back; see struct wn_attention. */
+size_t wn_open_floats(const struct wn_attention_plan *p, bool backward);
+void wn_open_forward_run(const struct wn_attention_plan *p);
+void wn_open_backward_run(const struct wn_attention_plan *p);
+
+#endif

@@ -1,0 +1,679 @@
+/* Forward of the fused attention (DESIGN section 3; Dao 2023, FlashAttention-2; Milakov & Gimelshein 2018).
+ *
+ * Row blocks in order; in a row block the tiles from left to right; on a tile the selecting head's logits first, from
+ * them and the column carry c[j] (the sum of S over earlier rows) the tile of F, then every head: logits, softmax
+ * against a running reference, values. F's tile serves all heads while it is in cache; nothing is T x T.
+ * Several threads on one sequence each take a chunk of rows; a pass before finds the carry at each chunk's first row
+ * by running down the columns, in the same order as one thread would, so that results are the same bit for bit.
+ * 4 D operations a pair and head; 2 D more for at most the pairs above the last chunk when a team selects. */
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+#include "backends/cpu/attention/bias.h"
+#include "backends/cpu/attention/live.h"
+#include "backends/cpu/attention/sparse.h"
+#include "backends/cpu/attention/threshold.h"
+
+enum { ROWS_MAX = WN_SPARSE_BLOCKS, SPAN_FLOATS = sizeof(struct wn_span_range) / sizeof(float) };
+
+/* Keys and values of a unit's groups in tiles. */
+struct packed {
+  float *kt;         /* [blocks][groups][D][64] times scale: in the order of use */
+  float *v;          /* [blocks][groups][64][Dp] */
+  float *skt;        /* [blocks][D][64], bilinear */
+  float *k, *rows_v; /* [groups][blocks*64][Dp], where distances are gathered */
+  int32_t *first;    /* [groups] the first block that is seen; those before are not packed */
+};
+
+/* One row block at work. */
+struct rows {
+  struct wn_attention_rows at;
+  float *q, *acc, *m, *l;      /* [heads][64] of [Dp], [Dp], 1, 16 */
+  float *base, *F;             /* [64][64] of the tile at hand */
+  float *sq;                   /* [64][Dp], bilinear */
+  float *mem;                  /* [64] */
+  struct wn_span_range *spans; /* [heads] */
+  float *logits;               /* [heads][64][blocks*64] of logits_heads: threshold, a look */
+  struct wn_attention_strip strips[WN_STRIPS_MAX];
+  int count; /* strips of the tile at hand */
+  struct wn_sparse_rows sparse;
+};
+
+struct worker {
+  struct rows rows[ROWS_MAX];
+  float *tile;   /* [64][64], as many as rows where distances are gathered */
+  float *factor; /* [64] */
+  float *carry;  /* [blocks*64] */
+  float *order;  /* threshold, a look: one row's keys */
+  struct wn_live_bound bound;
+  struct wn_live live;
+};
+
+/* Are whole rows of logits kept? */
+static bool keeps_logits(const struct wn_attention *a) {
+  return a->threshold.on || wn_attention_looks(a);
+}
+/* Heads whose rows are kept at a time: selections tie them together, else one comes after the other. */
+static int64_t logits_heads(const struct wn_attention *a, int64_t heads) {
+  return a->sel.on ? heads : 1;
+}
+static float *logits_of(const struct wn_attention_plan *p, const struct rows *r, int64_t h) {
+  return r->logits ? r->logits + (p->a->sel.on ? h : 0) * p->blocks * WN_TILE_AREA : NULL;
+}
+static int64_t order_floats(const struct wn_attention_plan *p) {
+  const int64_t look = p->a->look.n > 0 ? 3 * (p->blocks * WN_TILE + 32) : 0;
+  return wn_max_i64(p->a->threshold.on ? wn_threshold_floats(p) : 0, look);
+}
+
+/* Row blocks that are worked off together. Where the unit's keys and values outgrow a share of the last-level cache,
+ * each visit of a tile of them serves two. */
+static int64_t rows_at_once(const struct wn_attention_plan *p, int64_t heads) {
+  const int64_t bytes = heads / p->group * p->blocks * WN_TILE * p->Dp * 2 * (int64_t)sizeof(float);
+  if (p->sparse.on) return ROWS_MAX;
+  if (p->live.wanted) return 1;
+  return bytes > 8 << 20 ? 2 : 1;
+}
+
+static void lay_packed(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups, struct packed *k) {
+  const int64_t D = p->a->D, tiles = p->blocks;
+  k->kt = wn_layout_take(l, groups * tiles * D * WN_TILE);
+  k->v = wn_layout_take(l, groups * tiles * WN_TILE * p->Dp);
+  k->skt = p->a->sel.on && p->a->sel.bilinear ? wn_layout_take(l, tiles * D * WN_TILE) : NULL;
+  k->k = p->sparse.on && !p->sparse.direct ? wn_layout_take(l, groups * tiles * WN_TILE * p->Dp) : NULL;
+  k->rows_v =
+      !p->sparse.on || p->sparse.direct || groups == 1 ? k->v : wn_layout_take(l, groups * tiles * WN_TILE * p->Dp);
+  k->first = (int32_t *)wn_layout_take(l, groups);
+}
+
+static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, struct worker *w) {
+  const struct wn_attention *a = p->a;
+  for (int64_t i = 0; i < rows_at_once(p, heads); i++) {
+    struct rows *r = &w->rows[i];
+    r->q = wn_layout_take(l, heads * WN_TILE * p->Dp);
+    r->acc = wn_layout_take(l, heads * WN_TILE * p->Dp);
+    r->m = wn_layout_take(l, heads * WN_TILE);
+    r->l = wn_layout_take(l, heads * WN_TILE * WN_TILE_LANES);
+    r->base = a->sel.on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
+    r->F = a->sel.on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
+    r->sq = a->sel.on && a->sel.bilinear ? wn_layout_take(l, WN_TILE * p->Dp) : NULL;
+    r->mem = a->sel.on ? wn_layout_take(l, WN_TILE) : NULL;
+    r->spans = a->span.on ? (struct wn_span_range *)wn_layout_take(l, heads * SPAN_FLOATS) : NULL;
+    r->logits = keeps_logits(a) ? wn_layout_take(l, logits_heads(a, heads) * p->blocks * WN_TILE_AREA) : NULL;
+    r->sparse.F = a->sel.on && p->sparse.on ? wn_layout_take(l, wn_sparse_chunks(p) * WN_TILE_AREA) : NULL;
+  }
+  w->tile = wn_layout_take(l, (p->sparse.on ? ROWS_MAX : 1) * WN_TILE_AREA);
+  w->factor = wn_layout_take(l, WN_TILE);
+  w->carry = a->sel.on ? wn_layout_take(l, p->blocks * WN_TILE) : NULL;
+  w->order = keeps_logits(a) ? wn_layout_take(l, order_floats(p)) : NULL;
+  if (!p->live.wanted) return;
+  wn_live_bound_lay(p, l, heads, heads / p->group, &w->bound);
+  wn_live_lay(p, l, heads / p->group, &w->live);
+}
+
+/* What a team shares besides: carries at the chunks' first rows, the selecting queries. */
+struct shared {
+  float *carries; /* [chunks][blocks*64] */
+  float *selq;    /* [blocks][64][Dp] */
+};
+
+static void lay_shared(const struct wn_attention_plan *p, struct wn_layout *l, struct shared *s) {
+  s->carries = p->a->sel.on ? wn_layout_take(l, p->chunks * p->blocks * WN_TILE) : NULL;
+  s->selq = p->a->sel.on ? wn_layout_take(l, p->blocks * WN_TILE * p->Dp) : NULL;
+}
+
+size_t wn_attention_forward_floats(const struct wn_attention_plan *p) {
+  struct wn_layout l = {0};
+  struct packed k;
+  struct worker w;
+  struct shared s;
+  const bool whole = !p->own || p->units == p->a->B;
+  const int64_t heads = whole ? p->a->H : p->group, groups = whole ? p->a->Hkv : 1;
+  lay_packed(p, &l, groups, &k);
+  if (!p->own) lay_shared(p, &l, &s);
+  const size_t once = l.used;
+  lay_worker(p, &l, heads, &w);
+  return p->own ? (size_t)p->threads * l.used : once + (size_t)p->threads * (l.used - once);
+}
+
+static void first_block(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
+                        int64_t g) {
+  k->first[g] = (int32_t)wn_terms_first_block(p, u->b, u->h0 + g * p->group, p->group);
+}
+
+/* Tile c of group g. */
+static void pack_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
+                      int64_t g, int64_t c) {
+  const struct wn_attention *a = p->a;
+  const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, a->Tk - j0), at = c * u->groups + g;
+  if (c < k->first[g]) return;
+  const bool apart = c < wn_sparse_edge(p, p->first_block); /* no row sees it as a tile */
+  if (a->half) {                                            /* neither sparse nor gathered */
+    _Alignas(64) float wide[WN_TILE * WN_HALF_D];
+    p->ops->widen(wide, wn_half_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows, a->D);
+    p->ops->pack_transposed(k->kt + at * a->D * WN_TILE, wide, a->D, rows, a->D, (float)a->scale);
+    p->ops->widen(wide, wn_half_at(a->v, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, rows, a->D);
+    p->ops->pack(k->v + at * WN_TILE * p->Dp, WN_TILE, p->Dp, wide, a->D, rows, a->D, 1.0f);
+    if (g == 0 && k->skt)
+      p->ops->pack_transposed(k->skt + c * a->D * WN_TILE, wn_at(a->sel.sk, a->sel.s_sk, u->b, j0, u->choice),
+                              a->sel.s_sk.t, rows, a->D, (float)a->scale);
+    return;
+  }
+  if (!apart || (u->select >= 0 && g == u->select / p->group))
+    p->ops->pack_transposed(k->kt + at * a->D * WN_TILE, wn_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows, a->D,
+                            (float)a->scale);
+  if (!apart || !p->sparse.direct)
+    p->ops->pack(k->v + at * WN_TILE * p->Dp, WN_TILE, p->Dp, wn_at(a->v, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, rows,
+                 a->D, 1.0f);
+  const int64_t row = (g * p->blocks + c) * WN_TILE * p->Dp;
+  if (k->k)
+    p->ops->pack(k->k + row, WN_TILE, p->Dp, wn_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows, a->D, 1.0f);
+  if (k->rows_v != k->v)
+    memcpy(k->rows_v + row, k->v + at * WN_TILE * p->Dp, (size_t)(WN_TILE * p->Dp) * sizeof(float));
+  if (g == 0 && k->skt)
+    p->ops->pack_transposed(k->skt + c * a->D * WN_TILE, wn_at(a->sel.sk, a->sel.s_sk, u->b, j0, u->choice),
+                            a->sel.s_sk.t, rows, a->D, (float)a->scale);
+}
+
+/* [64][Dp] of the queries that select. */
+static void pack_selecting(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t choice,
+                           float *to) {
+  const struct wn_attention *a = p->a;
+  const float *from = a->sel.bilinear ? wn_at(a->sel.sq, a->sel.s_sq, r->b, r->r0, choice)
+                                      : wn_at(a->q, a->s_q, r->b, r->r0, a->sel.head);
+  p->ops->pack(to, r->rows, p->Dp, from, a->sel.bilinear ? a->sel.s_sq.t : a->s_q.t, r->rows, a->D, 1.0f);
+}
+
+/* Keys that are selected, tile c. */
+static const float *selected_keys(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                                  const struct packed *k, int64_t c) {
+  const struct wn_attention *a = p->a;
+  if (k->skt) return k->skt + c * a->D * WN_TILE;
+  return k->kt + (c * u->groups + u->select / p->group) * a->D * WN_TILE;
+}
+
+/* Which selection of all. */
+static int64_t of_unit(const struct wn_attention *a, const struct wn_attention_unit *u) {
+  return u->b * wn_selection_groups(a) + u->choice;
+}
+
+/* carry[Tk] at the first query. */
+static void carry_begin(const struct wn_attention_plan *p, const struct wn_attention_unit *u, float *carry) {
+  const struct wn_attention *a = p->a;
+  memset(carry, 0, (size_t)(p->blocks * WN_TILE) * sizeof *carry);
+  if (a->sel.f_in)
+    memcpy(carry, (const float *)a->sel.f_in + of_unit(a, u) * wn_selection_stride(a), (size_t)a->Tk * sizeof *carry);
+}
+
+static void carry_end(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const float *carry) {
+  const struct wn_attention *a = p->a;
+  if (a->sel.f_out)
+    memcpy((float *)a->sel.f_out + of_unit(a, u) * wn_selection_stride(a), carry, (size_t)a->Tk * sizeof *carry);
+}
+
+/* For inspection: tile c of F to the caller, from `F` [rows,64] or, where nothing is selected, from the carry. */
+static void write_F(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                    const struct wn_attention_rows *r, int64_t row, int64_t rows, int64_t c, const float *F,
+                    const float *carry) {
+  const int64_t j0 = c * WN_TILE, count = wn_min_i64(WN_TILE, p->a->Tk - j0);
+  for (int64_t i = 0; i < rows; i++)
+    memcpy((float *)p->a->sel.F + (of_unit(p->a, u) * p->a->Tq + r->r0 + row + i) * p->a->Tk + j0,
+           F ? F + i * WN_TILE : carry + j0, (size_t)count * sizeof(float));
+}
+
+/* Tile c of a row block: its strips, and F from the logits that select and the carry. heard: what is selected counts in
+ * the row's memory. */
+static void begin_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
+                       struct worker *w, struct rows *r, int64_t c, bool heard) {
+  const struct wn_attention *a = p->a;
+  r->count = wn_attention_strips(p, &r->at, c, r->strips);
+  if (!a->sel.on) return;
+  if (a->sel.F && r->count == 0) write_F(p, u, &r->at, 0, r->at.rows, c, NULL, w->carry);
+  const float *q = r->sq ? r->sq : r->q + u->select * WN_TILE * p->Dp;
+  for (int i = 0; i < r->count; i++) {
+    const struct wn_attention_strip *s = &r->strips[i];
+    float *base = r->base + s->row * WN_TILE, *F = r->F + s->row * WN_TILE;
+    p->kernels.logits[s->width / 16][s->rows](selected_keys(p, u, k, c), q + s->row * p->Dp, base);
+    if (a->relative.P > 0 && !a->sel.bilinear)
+      wn_terms_relative(
+          p, &(struct wn_terms_strip){a, u->b, u->h0 + u->select, r->at.r0 + s->row, s->rows, s->width, c * WN_TILE},
+          q + s->row * p->Dp, base);
+    if (p->bias && !a->sel.bilinear)
+      wn_bias_add(
+          p, &(struct wn_terms_strip){a, u->b, u->h0 + u->select, r->at.r0 + s->row, s->rows, s->width, c * WN_TILE},
+          base);
+    p->ops->select(&(struct wn_tile_select){.base = base,
+                                            .allow = s->allow,
+                                            .carry = w->carry + c * WN_TILE,
+                                            .F = F,
+                                            .rows = s->rows,
+                                            .relu = a->sel.relu,
+                                            .shift = a->sel.shift,
+                                            .strength = wn_strength(a, u->choice),
+                                            .seen = s->past,
+                                            .inv_tau = (float)(1.0 / a->sel.mem_tau),
+                                            .mem = heard && a->sel.mem && a->sel.M ? r->mem + s->row : NULL});
+    if (r->sparse.F) wn_sparse_take(p, &r->at, &r->sparse, s->row, s->rows, c, F);
+    if (a->sel.F) write_F(p, u, &r->at, s->row, s->rows, c, F, NULL);
+  }
+}
+
+/* Tile t of the list. */
+static void begin_live(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
+                       const struct wn_live *live, struct rows *r, int64_t t) {
+  const struct wn_attention *a = p->a;
+  struct wn_attention_strip *s = &r->strips[0];
+  wn_live_strip(p, &r->at, live->at + t * WN_TILE, wn_min_i64(WN_TILE, live->n - t * WN_TILE), s);
+  r->count = !s->empty;
+  if (s->empty) return;
+  p->kernels.logits[WN_TILE / 16][s->rows](selected_keys(p, u, k, t),
+                                           r->sq ? r->sq : r->q + u->select * WN_TILE * p->Dp, r->base);
+  p->ops->select(&(struct wn_tile_select){.base = r->base,
+                                          .allow = s->allow,
+                                          .carry = live->carry + t * WN_TILE,
+                                          .F = r->F,
+                                          .rows = s->rows,
+                                          .relu = true,
+                                          .shift = a->sel.shift,
+                                          .strength = wn_strength(a, u->choice),
+                                          .seen = s->past,
+                                          .inv_tau = (float)(1.0 / a->sel.mem_tau),
+                                          .mem = a->sel.mem && a->sel.M ? r->mem : NULL});
+}
+
+/* Head h on tile c of a row block. */
+static void head_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
+                      const struct worker *w, const struct rows *r, int64_t h, int64_t c) {
+  const int64_t Dp = p->Dp, at = c * u->groups + h / p->group;
+  for (int i = 0; i < r->count; i++) {
+    const struct wn_attention_strip *s = &r->strips[i];
+    if (s->skip) continue;
+    const int64_t row = h * WN_TILE + s->row, n = s->width / 16;
+    float *tile = w->tile;
+    const struct wn_terms_strip terms = {p->a, u->b, u->h0 + h, r->at.r0 + s->row, s->rows, s->width, c * WN_TILE};
+    if (r->spans && terms.j0 + s->width <= r->spans[h].first) continue;
+    const bool ramp = r->spans && terms.j0 < r->spans[h].full;
+    const uint64_t *seen = s->seen;
+    uint64_t own[WN_TILE];
+    struct wn_tile_span span;
+    if (wn_terms_gone_apart(p->a)) {
+      const enum wn_terms_gone gone = wn_terms_gone(
+          p->a, u->b, u->g0 + h / p->group, wn_slot_position(p->a, u->b, u->g0 + h / p->group, r->at.p0 + s->row),
+          s->rows, c * WN_TILE, own);
+      if (gone == WN_GONE_ALL) continue;
+      seen = wn_terms_gone_join(gone, seen, own, s->rows);
+    }
+    if (h == u->select)
+      tile = r->base + s->row * WN_TILE; /* the logits are there */
+    else
+      p->kernels.logits[n][s->rows](k->kt + at * p->a->D * WN_TILE, r->q + row * Dp, tile);
+    if (p->a->relative.P > 0 && h != u->select) wn_terms_relative(p, &terms, r->q + row * Dp, tile);
+    if (p->bias && h != u->select) wn_bias_add(p, &terms, tile);
+    const bool log_mask = r->logits || p->a->slots.at;
+    if (ramp) seen = log_mask ? wn_terms_span_log(&terms, seen, own, tile) : wn_terms_span(&terms, seen, own, &span);
+    if (r->logits) {
+      const int64_t stride = p->blocks * WN_TILE;
+      wn_threshold_store(&terms, tile, r->F ? r->F + s->row * WN_TILE : NULL, seen,
+                         logits_of(p, r, h) + s->row * stride + c * WN_TILE, stride);
+      if (p->a->threshold.on) continue; /* they are chosen from when all are there */
+    }
+    p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
+                                              .F = r->F ? r->F + s->row * WN_TILE : NULL,
+                                              .seen = seen,
+                                              .span = ramp && !log_mask ? &span : NULL,
+                                              .rows = s->rows,
+                                              .width = s->width,
+                                              .m = r->m + row,
+                                              .l = r->l + row * WN_TILE_LANES,
+                                              .acc = r->acc + row * Dp,
+                                              .acc_width = Dp});
+    if (p->a->dropout.p > 0) {
+      wn_terms_dropout(p, &terms, own);
+      wn_terms_drop(p, &terms, own, tile);
+    }
+    p->kernels.values[n][s->rows](k->v + at * WN_TILE * Dp, tile, r->acc + row * Dp);
+  }
+}
+
+/* Where no tile will be stored, and beside the diagonal's strips. */
+static void clear_logits(const struct wn_attention_plan *p, const struct rows *r, int64_t h) {
+  const struct wn_attention *a = p->a;
+  const bool all = a->doc_start || wn_terms_mask(a) || a->span.on || a->slots.gone || a->slots.at;
+  const int64_t stride = p->blocks * WN_TILE, end = (r->at.block + 1) * WN_TILE;
+  float *logits = logits_of(p, r, h);
+  for (int64_t i = 0; i < r->at.rows; i++)
+    for (int64_t j = all ? 0 : end - WN_TILE; j < end; j++) logits[i * stride + j] = -INFINITY;
+}
+
+static void begin_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, struct rows *r,
+                       int64_t block) {
+  const struct wn_attention *a = p->a;
+  wn_attention_rows_init(p, u->b, block, &r->at);
+  for (int64_t h = 0; h < u->heads; h++)
+    p->ops->pack(r->q + h * WN_TILE * p->Dp, r->at.rows, p->Dp, wn_at(a->q, a->s_q, u->b, r->at.r0, u->h0 + h),
+                 a->s_q.t, r->at.rows, a->D, 1.0f);
+  if (r->sq) pack_selecting(p, &r->at, u->choice, r->sq);
+  memset(r->acc, 0, (size_t)(u->heads * WN_TILE * p->Dp) * sizeof *r->acc);
+  memset(r->l, 0, (size_t)(u->heads * WN_TILE * WN_TILE_LANES) * sizeof *r->l);
+  for (int64_t i = 0; i < u->heads * WN_TILE; i++) r->m[i] = -INFINITY;
+  for (int64_t h = 0; a->sinks.n > 0 && h < u->heads; h++)
+    wn_terms_sinks(p, r->q + h * WN_TILE * p->Dp, p->Dp, u->g0 + h / p->group, r->at.rows, r->m + h * WN_TILE,
+                   r->l + h * WN_TILE * WN_TILE_LANES, r->acc + h * WN_TILE * p->Dp);
+  for (int64_t h = 0; r->spans && h < u->heads; h++)
+    r->spans[h] = wn_terms_span_range(a, u->b, u->h0 + h, r->at.r0, r->at.rows);
+  if (r->mem) memset(r->mem, 0, WN_TILE * sizeof *r->mem);
+  if (p->sparse.on) wn_sparse_rows_init(p, &r->at, &r->sparse);
+  for (int64_t h = 0; r->logits && a->sel.on && h < u->heads; h++) clear_logits(p, r, h);
+}
+
+/* Threshold, all logits of a row block there: the choice of head h, then softmax and values of what it keeps. */
+static void threshold_head(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
+                           const struct worker *w, const struct rows *r, int64_t h) {
+  const struct wn_attention *a = p->a;
+  const int64_t Dp = p->Dp, stride = p->blocks * WN_TILE, rows = r->at.rows, row = h * WN_TILE;
+  float *logits = logits_of(p, r, h);
+  struct wn_terms_strip s = {a, u->b, u->h0 + h, r->at.r0, rows, WN_TILE, 0};
+  double cut[2 * WN_TILE];
+  uint64_t seen[WN_TILE];
+  wn_threshold_choose(&s, logits, stride, r->at.p0 + rows, w->order, cut);
+  for (int64_t c = r->at.doc_min / WN_TILE; c <= r->at.block; c++) {
+    s.j0 = c * WN_TILE;
+    uint64_t some = 0;
+    for (int64_t i = 0; i < rows; i++) {
+      seen[i] = 0;
+      for (int64_t j = 0; j < WN_TILE; j++) {
+        const float x = logits[i * stride + s.j0 + j];
+        seen[i] |= (uint64_t)(x > -INFINITY) << j;
+        w->tile[i * WN_TILE + j] = x;
+      }
+    }
+    wn_threshold_mask(&s, cut, w->tile, NULL, seen, seen);
+    for (int64_t i = 0; i < rows; i++) some |= seen[i];
+    for (int64_t i = 0; a->look.rows && i < rows; i++)
+      for (int64_t j = 0; j < WN_TILE; j++)
+        if (!(seen[i] >> j & 1)) logits[i * stride + s.j0 + j] = -INFINITY;
+    if (some == 0) continue;
+    p->ops->softmax(&(struct wn_tile_softmax){.a = w->tile,
+                                              .seen = seen,
+                                              .rows = rows,
+                                              .width = WN_TILE,
+                                              .m = r->m + row,
+                                              .l = r->l + row * WN_TILE_LANES,
+                                              .acc = r->acc + row * Dp,
+                                              .acc_width = Dp});
+    if (a->dropout.p > 0) {
+      wn_terms_dropout(p, &s, seen);
+      wn_terms_drop(p, &s, seen, w->tile);
+    }
+    p->kernels.values[WN_TILE / 16][rows](k->v + (c * u->groups + h / p->group) * WN_TILE * Dp, w->tile,
+                                          r->acc + row * Dp);
+  }
+}
+
+/* What is done with the kept logits of head h, all of a row block there. */
+static void use_logits(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
+                       const struct worker *w, const struct rows *r, int64_t h) {
+  const struct wn_attention *a = p->a;
+  const int64_t stride = p->blocks * WN_TILE, head = u->h0 + h, end = (r->at.block + 1) * WN_TILE;
+  float *logits = logits_of(p, r, h);
+  for (int64_t i = 0; a->look.n > 0 && i < r->at.rows; i++) {
+    double sum = 0;
+    for (int n = 0; n < WN_TILE_LANES; n++) sum += (double)r->l[(h * WN_TILE + i) * WN_TILE_LANES + n];
+    const bool known = sum > 0 && a->sinks.n == 0 && !a->threshold.on;
+    p->ops->count(&(struct wn_tile_count){
+        .logits = logits + i * stride,
+        .n = r->at.p0 + i + 1,
+        .control = a->look.control ? a->look.control + u->b * a->Tk : NULL,
+        .lse = known ? (double)r->m[h * WN_TILE + i] / (double)LOG2E + log(sum) : (double)NAN,
+        .shares = a->look.n,
+        .tau = a->look.tau,
+        .count = a->look.count + ((u->b * a->H + head) * a->Tq + r->at.r0 + i) * a->look.n,
+        .work = w->order,
+    });
+  }
+  if (a->threshold.on) threshold_head(p, u, k, w, r, h);
+  if (!a->look.rows) return;
+  for (int64_t i = 0; i < r->at.rows; i++) {
+    float sum = 0;
+    for (int n = 0; n < WN_TILE_LANES; n++) sum += r->l[(h * WN_TILE + i) * WN_TILE_LANES + n];
+    p->ops->show(logits + i * stride, end, wn_attention_lse(r->m[h * WN_TILE + i], sum));
+  }
+  a->look.rows(a->look.user, &(struct wn_attention_view){.a = a,
+                                                         .b = u->b,
+                                                         .h = head,
+                                                         .r = r->at.r0,
+                                                         .rows = r->at.rows,
+                                                         .columns = wn_min_i64(end, a->Tk),
+                                                         .stride = stride,
+                                                         .w = logits,
+                                                         .thread = omp_get_thread_num()});
+}
+
+static void finish_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct rows *r,
+                        const struct worker *w) {
+  const struct wn_attention *a = p->a;
+  const int64_t r0 = r->at.r0, rows = r->at.rows;
+  for (int64_t h = 0; h < u->heads; h++) {
+    float *lse = a->lse ? (float *)a->lse + (u->b * a->H + u->h0 + h) * a->Tq + r0 : NULL;
+    p->ops->finish(&(struct wn_tile_finish){.m = r->m + h * WN_TILE,
+                                            .l = r->l + h * WN_TILE * WN_TILE_LANES,
+                                            .rows = rows,
+                                            .factor = w->factor,
+                                            .lse = lse});
+    if (wn_terms_mask(a) || a->slots.gone) wn_terms_unseen(r->m + h * WN_TILE, w->factor, lse, rows);
+    p->ops->unpack(wn_at_out(a->y, a->s_y, u->b, r0, u->h0 + h), a->s_y.t, r->acc + h * WN_TILE * p->Dp, p->Dp, 1, 0,
+                   rows, a->D, w->factor, 1.0f);
+    if (a->exclusive.on) wn_exclusive_rows(p, u->b, u->h0 + h, r0, rows);
+  }
+  if (a->sel.on && a->sel.mem && a->sel.M)
+    memcpy((float *)a->sel.M + of_unit(a, u) * a->Tq + r0, r->mem, (size_t)rows * sizeof *r->mem);
+}
+
+/* The listed keys of one row block; returns the first column block that is not in the list. */
+static int64_t live_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
+                         struct worker *w, int64_t first) {
+  struct rows *r = &w->rows[0];
+  const struct packed listed = {.kt = w->live.kt, .v = w->live.v, .skt = w->live.skt};
+  wn_live_update(p, u, &w->bound, &r->at, w->carry, &w->live);
+  for (int64_t t = 0; t * WN_TILE < w->live.n; t++) {
+    begin_live(p, u, &listed, &w->live, r, t);
+    for (int64_t h = 0; h < u->heads; h++) head_tile(p, u, &listed, w, r, h, t);
+  }
+  /* The caller's F goes on where nobody hears it. */
+  for (int64_t c = first; p->a->sel.f_out && c < w->live.begin; c++) begin_tile(p, u, k, w, r, c, false);
+  return wn_max_i64(first, w->live.begin);
+}
+
+/* Row blocks block..block+count-1. */
+static void forward_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
+                         struct worker *w, int64_t block, int64_t count) {
+  const bool inspect = p->a->sel.on && p->a->sel.F;
+  int64_t first = p->blocks, seen = p->blocks;
+  for (int64_t i = 0; i < count; i++) {
+    begin_rows(p, u, &w->rows[i], block + i);
+    first = wn_min_i64(first, wn_attention_first_column(p, &w->rows[i].at));
+  }
+  for (int64_t g = 0; g < u->groups; g++) seen = wn_min_i64(seen, k->first[g]);
+  first = wn_max_i64(first, seen);
+  if (p->live.on) first = live_rows(p, u, k, w, first);
+  const bool apart = keeps_logits(p->a) && !p->a->sel.on; /* heads one after another */
+  for (int64_t h = 0; apart && h < u->heads; h++) {
+    for (int64_t i = 0; i < count; i++) clear_logits(p, &w->rows[i], h);
+    for (int64_t c = first; c < block + count; c++)
+      for (int64_t i = 0; i < count; i++) {
+        begin_tile(p, u, k, w, &w->rows[i], c, true);
+        head_tile(p, u, k, w, &w->rows[i], h, c);
+      }
+    for (int64_t i = 0; i < count; i++) use_logits(p, u, k, w, &w->rows[i], h);
+  }
+  for (int64_t c = inspect ? 0 : first; !apart && c < (inspect ? p->blocks : block + count); c++) {
+    for (int64_t i = 0; i < count; i++) begin_tile(p, u, k, w, &w->rows[i], c, true);
+    for (int64_t h = 0; h < u->heads; h++)
+      for (int64_t i = 0; i < count; i++) head_tile(p, u, k, w, &w->rows[i], h, c);
+  }
+  for (int64_t i = 0; keeps_logits(p->a) && !apart && i < count; i++)
+    for (int64_t h = 0; h < u->heads; h++) use_logits(p, u, k, w, &w->rows[i], h);
+  if (p->sparse.on) {
+    struct wn_sparse_forward f[ROWS_MAX];
+    for (int64_t i = 0; i < count; i++) {
+      const struct rows *r = &w->rows[i];
+      f[i] = (struct wn_sparse_forward){&r->at, &r->sparse, r->q, r->m, r->l, r->acc, w->tile + i * WN_TILE_AREA};
+    }
+    wn_sparse_forward(p, u, f, count, k->k, k->rows_v);
+  }
+  for (int64_t i = 0; i < count; i++) finish_rows(p, u, &w->rows[i], w);
+}
+
+static void prefetch_rows(const float *x, int64_t stride, int64_t rows, int64_t D) {
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t d = 0; d < D; d += 16) __builtin_prefetch(x + r * stride + d, 0, 2);
+}
+
+/* Asks for the inputs of a row block ahead of their use. */
+static void prefetch_block(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t block) {
+  const struct wn_attention *a = p->a;
+  struct wn_attention_rows r;
+  wn_attention_rows_init(p, u->b, block, &r);
+  for (int64_t g = 0; g < u->groups && !a->half; g++) {
+    prefetch_rows(wn_at(a->k, a->s_k, u->b, r.p0, u->g0 + g), a->s_k.t, r.rows, a->D);
+    prefetch_rows(wn_at(a->v, a->s_v, u->b, r.p0, u->g0 + g), a->s_v.t, r.rows, a->D);
+  }
+  for (int64_t h = 0; h < u->heads; h++)
+    prefetch_rows(wn_at(a->q, a->s_q, u->b, r.r0, u->h0 + h), a->s_q.t, r.rows, a->D);
+}
+
+static void forward_own(const struct wn_attention_plan *p) {
+  const bool whole = p->units == p->a->B;
+  const int64_t heads = whole ? p->a->H : p->group, groups = whole ? p->a->Hkv : 1;
+  const size_t each = wn_attention_forward_floats(p) / (size_t)p->threads;
+  /* Units in a row, so that the next one is known. */
+  const int64_t run = wn_max_i64(1, p->units / (8 * p->threads));
+#pragma omp parallel num_threads(p->threads)
+  {
+    struct wn_layout l = {.base = (float *)p->exec->scratch + (size_t)omp_get_thread_num() * each};
+    struct packed k;
+    struct worker w;
+    lay_packed(p, &l, groups, &k);
+    lay_worker(p, &l, heads, &w);
+#pragma omp for schedule(dynamic, run)
+    for (int64_t n = 0; n < p->units; n++) {
+      struct wn_attention_unit u, next;
+      wn_attention_unit_init(p, n, &u);
+      wn_attention_unit_init(p, n + 1, &next);
+      for (int64_t g = 0; g < u.groups; g++) first_block(p, &u, &k, g);
+      if (w.carry) carry_begin(p, &u, w.carry);
+      if (p->live.on) wn_live_begin(&w.live);
+      /* A tile of keys is packed when the first row block comes that sees it, and fetched before. */
+      for (int64_t block = p->first_block, packed = 0, count; block < p->blocks; block += count) {
+        count = wn_min_i64(rows_at_once(p, heads), p->blocks - block);
+        for (; packed < block + count; packed++)
+          for (int64_t g = 0; g < u.groups; g++) pack_tile(p, &u, &k, g, packed);
+        if (block + count < p->blocks)
+          prefetch_block(p, &u, block + count);
+        else if ((n + 1) % run != 0 && n + 1 < p->units)
+          prefetch_block(p, &next, p->first_block);
+        forward_rows(p, &u, &k, &w, block, count);
+      }
+      if (w.carry) carry_end(p, &u, w.carry);
+    }
+  }
+}
+
+/* Down the rows of column block c: the carry at each chunk's first row. */
+static void carry_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
+                          const struct packed *k, const struct shared *s, struct worker *w) {
+  const int64_t last = wn_attention_chunk(p, p->chunks - 1), size = p->blocks * WN_TILE;
+  const float *kt = selected_keys(p, u, k, c), *begin = s->carries + c * WN_TILE;
+  float *carry = w->carry + c * WN_TILE;
+  struct wn_attention_strip strips[WN_STRIPS_MAX];
+  struct wn_attention_rows r;
+  memcpy(carry, begin, WN_TILE * sizeof *carry);
+  int64_t chunk = 1;
+  for (int64_t block = p->first_block;; block++) {
+    while (chunk < p->chunks && wn_attention_chunk(p, chunk) == block)
+      memcpy(s->carries + chunk++ * size + c * WN_TILE, carry, WN_TILE * sizeof *carry);
+    if (block >= last) break;
+    if (block < c) continue;
+    wn_attention_rows_init(p, u->b, block, &r);
+    const int n = wn_attention_strips(p, &r, c, strips);
+    for (int i = 0; i < n; i++) {
+      p->kernels.logits[strips[i].width / 16][strips[i].rows](kt, s->selq + (block * WN_TILE + strips[i].row) * p->Dp,
+                                                              w->tile);
+      if (p->a->relative.P > 0 && !p->a->sel.bilinear)
+        wn_terms_relative(p,
+                          &(struct wn_terms_strip){p->a, u->b, u->select, r.r0 + strips[i].row, strips[i].rows,
+                                                   strips[i].width, c * WN_TILE},
+                          s->selq + (block * WN_TILE + strips[i].row) * p->Dp, w->tile);
+      if (p->bias && !p->a->sel.bilinear)
+        wn_bias_add(p,
+                    &(struct wn_terms_strip){p->a, u->b, u->select, r.r0 + strips[i].row, strips[i].rows,
+                                             strips[i].width, c * WN_TILE},
+                    w->tile);
+      p->ops->select(&(struct wn_tile_select){.base = w->tile,
+                                              .allow = strips[i].allow,
+                                              .carry = carry,
+                                              .rows = strips[i].rows,
+                                              .relu = p->a->sel.relu,
+                                              .shift = p->a->sel.shift,
+                                              .strength = wn_strength(p->a, u->choice)});
+    }
+  }
+}
+
+static void forward_team(const struct wn_attention_plan *p) {
+  const struct wn_attention *a = p->a;
+  struct wn_layout l = {.base = p->exec->scratch};
+  struct packed k;
+  struct shared s;
+  lay_packed(p, &l, a->Hkv, &k);
+  lay_shared(p, &l, &s);
+  const size_t once = l.used;
+  struct wn_layout counter = {0};
+  struct worker counted;
+  lay_worker(p, &counter, a->H, &counted);
+  const size_t each = counter.used, size = (size_t)(p->blocks * WN_TILE);
+#pragma omp parallel num_threads(p->threads)
+  {
+    const int me = omp_get_thread_num(), team = omp_get_num_threads();
+    struct wn_layout mine = {.base = (float *)p->exec->scratch + once + (size_t)me * each};
+    struct worker w;
+    lay_worker(p, &mine, a->H, &w);
+    for (int64_t b = 0; b < a->B; b++) {
+      const struct wn_attention_unit u = {
+          .b = b, .heads = a->H, .groups = a->Hkv, .select = a->sel.on && !a->sel.bilinear ? a->sel.head : -1};
+#pragma omp for schedule(static)
+      for (int64_t g = 0; g < a->Hkv; g++) first_block(p, &u, &k, g);
+#pragma omp for schedule(static)
+      for (int64_t n = 0; n < a->Hkv * p->blocks; n++) pack_tile(p, &u, &k, n % a->Hkv, n / a->Hkv);
+      if (a->sel.on) {
+#pragma omp for schedule(static)
+        for (int64_t block = p->first_block; block < p->blocks; block++) {
+          struct wn_attention_rows r;
+          wn_attention_rows_init(p, b, block, &r);
+          pack_selecting(p, &r, 0, s.selq + block * WN_TILE * p->Dp);
+        }
+#pragma omp single
+        carry_begin(p, &u, s.carries);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t c = 0; c < p->blocks; c++) carry_columns(p, &u, c, &k, &s, &w);
+      }
+      for (int64_t chunk = me; chunk < p->chunks; chunk += team) {
+        if (a->sel.on) memcpy(w.carry, s.carries + (size_t)chunk * size, size * sizeof *w.carry);
+        if (p->live.on) wn_live_begin(&w.live);
+        const int64_t end = wn_attention_chunk(p, chunk + 1);
+        for (int64_t block = wn_attention_chunk(p, chunk), count; block < end; block += count) {
+          count = wn_min_i64(rows_at_once(p, a->H), end - block);
+          forward_rows(p, &u, &k, &w, block, count);
+        }
+        if (a->sel.on && chunk == p->chunks - 1) carry_end(p, &u, w.carry);
+      }
+#pragma omp barrier
+    }
+  }
+}
+
+void wn_attention_forward_run(const struct wn_attention_plan *p) {
+  if (p->own)
+    forward_own(p);
+  else
+    forward_team(p);
+}

@@ -1,0 +1,338 @@
+/* Inside of the fused attention: the plan of a call, its tiles, and the tile operations of an instruction set.
+ *
+ * The score matrix is cut at multiples of WN_TILE positions, rows and columns alike, so that a chunk of a prefill has
+ * the tiles of the whole and the diagonal always runs through one tile of a row block. Products are libxsmm kernels
+ * on packed tiles of row length WN_TILE (columns padded with zeros); selection, masks, softmax and their gradients
+ * are the tile operations of tile.inc, compiled once per instruction set. A mechanism is a term on a tile:
+ * one that is subtracted for all heads joins F, one that masks joins `seen`, one of a single head changes the logits
+ * between product and softmax. */
+#ifndef WN_BACKENDS_CPU_ATTENTION_IMPL_H
+#define WN_BACKENDS_CPU_ATTENTION_IMPL_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "backends/cpu/attention/attention.h"
+
+enum {
+  WN_TILE = 64,
+  WN_TILE_AREA = WN_TILE * WN_TILE,
+  WN_TILE_LANES = 16, /* partial sums that a row keeps */
+  WN_STRIP = 32,      /* diagonal tiles are worked off in strips of so many rows, each as wide as it must be */
+  WN_STRIPS_MAX = WN_TILE / WN_STRIP,
+  WN_SKEW_ROWS = 16,                     /* relative positions: rows whose distances are formed together, */
+  WN_SKEW_WIDTH = WN_TILE + WN_SKEW_ROWS /* and how many those are */
+};
+
+#define LOG2E 1.44269504088896341f
+
+/* log of a row's sum of exponentials: `top`, the reference in units of ln 2 as LOG2E made it, and the sum. */
+static inline float wn_attention_lse(float top, float sum) {
+  return (float)((double)top / (double)LOG2E + log((double)sum));
+}
+
+/* --- tile operations; all tiles have row length WN_TILE --- */
+
+/* The selective term, rows in order: F[i] = running column sum of S from `carry`, S = strength * relu(base) where
+ * allowed. */
+struct wn_tile_select {
+  const float *base;     /* [rows,64] the logits that select */
+  const uint64_t *allow; /* [rows] columns that the row may select, or NULL: all */
+  float *carry;          /* [64], left as it is after the last row */
+  float *F;              /* [rows,64], or NULL: only the carry is wanted */
+  int64_t rows;
+  bool relu, shift;
+  float strength;
+  const uint64_t *seen; /* [rows] or NULL: all; only for mem */
+  float inv_tau;
+  float *mem; /* [rows] += sum over seen columns of max(0, 1 - F/tau), or NULL */
+};
+
+/* A head's span on a tile of its ramp: m of row i's column j is min((rest[i] + first[i] + j) / ramp, 1), and positive
+ * where the row sees the column. */
+struct wn_tile_span {
+  float ramp;
+  float first[WN_TILE], rest[WN_TILE];
+};
+
+struct wn_tile_softmax {
+  float *a;                        /* [rows,64] logits, overwritten with exp(a - F - m), times the span's mask */
+  const float *F;                  /* [rows,64] or NULL */
+  const uint64_t *seen;            /* [rows] or NULL: all */
+  const struct wn_tile_span *span; /* or NULL; with `seen` */
+  int64_t rows, width;             /* width: columns, a multiple of 16 */
+  float *m;                        /* [rows] the reference that exponents are taken against, in units of ln 2 */
+  float *l;                        /* [rows,16] partial sums of the exponentials */
+  float *acc;                      /* [rows,acc_width] output so far, rescaled with l when the reference moves */
+  int64_t acc_width;
+};
+
+/* G of one head on one tile. */
+struct wn_tile_gradient {
+  const float *a;       /* [rows,64] logits */
+  float *w;             /* [rows,64] the weights W = exp(a - F - lse); may be a */
+  float *g;             /* [rows,64] dW, overwritten with G = W * (dW - delta) */
+  const float *F;       /* [rows,64] or NULL */
+  const uint64_t *seen; /* [rows] or NULL: all */
+  int64_t rows, width;
+  const float *lse;                /* [rows] */
+  const float *delta;              /* [rows] */
+  float *dF;                       /* [rows,64] -= G, or NULL */
+  const struct wn_tile_span *span; /* or NULL; with `seen` */
+  float *dz;                       /* [rows] += the sum of G/m over the ramp, with span */
+};
+
+/* out[k] = add[k] + strength * dS[k], where dS[k] is the sum of dF[i] over rows i > k (i >= k without shift) and of
+ * `carry` from the rows below, where row k was allowed to select and did. The carry takes the rows' dF in. out may be
+ * add; add NULL is 0. */
+struct wn_tile_select_gradient {
+  const float *base;     /* [rows,64] */
+  const uint64_t *allow; /* [rows] or NULL: all */
+  const float *dF;       /* [rows,64] */
+  float *carry;          /* [64] */
+  const float *add;
+  float *out;
+  int64_t rows;
+  bool relu, shift;
+  float strength;
+  double *dstrength; /* [1] += sum of dS * base, or NULL */
+};
+
+struct wn_tile_finish {
+  const float *m; /* [64] softmax's references */
+  const float *l; /* [64,16] its partial sums; rows from `rows` on are ignored */
+  int64_t rows;
+  float *factor; /* [64] 1 / the row's sum */
+  float *lse;    /* [rows] or NULL */
+};
+
+/* Which weights dropout keeps: bit j of keep[i] is word (n % 4) of wn_philox(seed, stream, n / 4) >= least, with
+ * n = first + i * step + j. */
+struct wn_tile_dropout {
+  uint64_t seed, stream, first, step;
+  uint32_t least;
+  int64_t rows;
+  uint64_t *keep; /* [rows] */
+};
+
+/* Rows with their own values; backward: y is after the projection. */
+struct wn_tile_exclusive {
+  const float *v; /* [rows,D] */
+  int64_t v_stride;
+  float *y;        /* [rows,D] */
+  const float *dy; /* [rows,D], strides of y */
+  int64_t y_stride;
+  float *dot; /* [rows] y.v before the projection; forward: may be NULL */
+  float *out; /* [rows,D] backward's result */
+  int64_t out_stride;
+  float *delta; /* [rows] */
+  int64_t rows, D;
+  double gate;
+};
+
+/* How many of a row's heaviest content keys reach shares of their weight. */
+struct wn_tile_count {
+  const float *logits; /* [n], -inf from there to the next multiple of 16, and where a key is not seen */
+  int64_t n;
+  const uint8_t *control; /* [n] or NULL */
+  double lse; /* log of the sum of all keys' exponentials, where nothing else has a weight; NAN: not known */
+  int64_t shares;
+  const double *tau; /* [shares] ascending */
+  int32_t *count;    /* [shares] */
+  float *work;       /* 3 (n + 32) */
+};
+
+struct wn_tile_ops {
+  void (*select)(const struct wn_tile_select *);
+  void (*softmax)(const struct wn_tile_softmax *);
+  void (*finish)(const struct wn_tile_finish *);
+  void (*gradient)(const struct wn_tile_gradient *);
+  void (*select_gradient)(const struct wn_tile_select_gradient *);
+  void (*dropout)(const struct wn_tile_dropout *);
+  /* tile[rows,64]: the first `width` columns times factor where kept, else 0 */
+  void (*drop)(float *tile, const uint64_t *keep, int64_t rows, int64_t width, float factor);
+  /* Relative positions: R[n,width+16] holds row i's numbers in its columns 15-first-i and on.
+   * skew_add: tile[n,64] += R. skew: R = G[n,64], zeros beside it. */
+  void (*skew_add)(float *tile, const float *R, int64_t n, int64_t width, int64_t first);
+  void (*skew)(float *R, const float *G, int64_t n, int64_t width, int64_t first);
+  /* dst[D,16], rows `stride` apart: column t is factor * p[x-t], zeros outside p[P,D] */
+  void (*pack_distances)(float *dst, int64_t stride, const float *p, int64_t P, int64_t x, int64_t D, float factor);
+  /* dst[rows_out,width] = src[rows,D] with rows `stride` apart, times factor; zeros elsewhere */
+  void (*pack)(float *dst, int64_t rows_out, int64_t width, const float *src, int64_t stride, int64_t rows, int64_t D,
+               float factor);
+  /* dst[D,64] = factor * src[rows,D]^T, zeros from column `rows` on */
+  void (*pack_transposed)(float *dst, const float *src, int64_t stride, int64_t rows, int64_t D, float factor);
+  /* dst[i,d] = factor[i] (or `all` where factor is NULL) * the sum over parts of src[part*part_step + i*width + d] */
+  void (*unpack)(float *dst, int64_t stride, const float *src, int64_t width, int64_t parts, int64_t part_step,
+                 int64_t rows, int64_t D, const float *factor, float all);
+  /* out[i] = sum_d x[i,d] y[i,d] */
+  void (*row_dot)(float *out, const float *x, int64_t x_stride, const float *y, int64_t y_stride, int64_t rows,
+                  int64_t D);
+  /* logits[j] = factor * q[D] . k[j,D] for j < count <= 64 */
+  /* Half floats, `rows` of D with a stride, to floats side by side. */
+  void (*widen)(float *to, const uint16_t *from, int64_t stride, int64_t rows, int64_t D);
+  void (*decode_logits)(float *logits, const float *q, const float *k, int64_t stride, int64_t count, int64_t D,
+                        float factor);
+  /* acc[D] += sum over j < count of w[j] v[j,D] */
+  void (*decode_values)(float *acc, const float *w, const float *v, int64_t stride, int64_t count, int64_t D);
+  /* The same on the rows at[n] (stride apart) of k and v, n < count <= 64. */
+  void (*gather_logits)(float *logits, const float *q, const float *k, const int32_t *at, int64_t stride, int64_t count,
+                        int64_t D, float factor);
+  /* tile_exclusive.inc */
+  void (*exclusive)(const struct wn_tile_exclusive *);
+  void (*exclusive_gradient)(const struct wn_tile_exclusive *);
+  void (*exclusive_values)(const struct wn_tile_exclusive *);
+  void (*gather_values)(float *acc, const float *w, const float *v, const int32_t *at, int64_t stride, int64_t count,
+                        int64_t D);
+  /* rows at[n] of acc += w[n] x[D] */
+  void (*scatter)(float *acc, const float *w, const float *x, const int32_t *at, int64_t stride, int64_t count,
+                  int64_t D);
+  /* As gradient, but lse and delta are [rows,64]: each pair's own. */
+  void (*gradient_pairs)(const struct wn_tile_gradient *);
+  /* tile_look.inc. show: x[n] = exp(x - lse), n a multiple of 16 */
+  void (*count)(const struct wn_tile_count *);
+  void (*show)(float *x, int64_t n, float lse);
+};
+extern const struct wn_tile_ops wn_tile_ops_avx2, wn_tile_ops_avx512;
+
+/* --- plan --- */
+
+/* A libxsmm kernel seen row by row: C[n,m] (+)= X[n,k] Y[k,m] is kernel(Y, X, C). */
+typedef void (*wn_tile_kernel)(const float *y, const float *x, float *c, ...);
+
+/* Kernels by width / 16 and rows; those a call's tiles need are there. */
+struct wn_tile_kernels {
+  wn_tile_kernel logits[WN_TILE / 16 + 1][WN_TILE + 1];  /* C[rows,width] = X[rows,D] Y[D,width] */
+  wn_tile_kernel values[WN_TILE / 16 + 1][WN_TILE + 1];  /* C[rows,Dp] += X[rows,width] Y[width,Dp] */
+  wn_tile_kernel columns[WN_TILE / 16 + 1][WN_TILE + 1]; /* C[width,Dp] += X[rows,width]^T Y[rows,Dp] */
+  /* The same on the distances of at most WN_SKEW_ROWS rows, width + 16 of them. */
+  wn_tile_kernel skew_logits[WN_TILE / 16 + 1][WN_SKEW_ROWS + 1];
+  wn_tile_kernel skew_values[WN_TILE / 16 + 1][WN_SKEW_ROWS + 1];
+  wn_tile_kernel skew_columns[WN_TILE / 16 + 1][WN_SKEW_ROWS + 1];
+};
+
+/* What terms keep in scratch, behind all else; NULL where a call has no use for it. */
+struct wn_terms_scratch {
+  float *span_rows;     /* [B,H,Tq] static spans' gradient */
+  float *distances;     /* [D][stride] relative positions times scale, from the farthest to the nearest */
+  float *distance_rows; /* [columns][Dp] the same by rows, without the scale */
+  float *distance_sums; /* [parts][columns][Dp] their gradient */
+  double *strength;     /* [B*G], a team's [chunks*B]: the strengths' gradient */
+  float *sink_sums;     /* [parts][Hkv][2][n][Dp] the gradients of sinks' keys and values */
+};
+
+struct wn_attention_plan {
+  const struct wn_exec *exec;
+  const struct wn_attention *a;
+  const struct wn_tile_ops *ops;
+  int64_t Dp;                  /* D up to a multiple of 16 */
+  int64_t offset;              /* Tk - Tq: position of the first query */
+  int64_t first_block, blocks; /* row blocks first_block..blocks-1 have queries; columns are blocks 0..blocks-1 */
+  int64_t group;               /* query heads of a key-value head */
+  int threads;
+  bool own;       /* a thread takes whole units of heads that share nothing; else a team takes a sequence */
+  int64_t units;  /* own: B sequences, or B*Hkv groups of heads when nothing ties the heads together */
+  int64_t chunks; /* team: parts of one sequence */
+  struct {        /* sparse.h */
+    bool on;
+    bool direct;          /* forward: far keys and values are read where they lie, not packed first */
+    int64_t near;         /* distances below it go by tiles */
+    int64_t count;        /* distances from there on that are seen */
+    const int32_t *x;     /* [count] ascending */
+    const uint64_t *seen; /* [tiles][64] what the rules show in a tile, by how many blocks it lies before its rows */
+  } sparse;
+  struct {       /* live.h */
+    bool wanted; /* scratch for lists of keys is laid out */
+    bool on;     /* and used */
+    float limit; /* log of the largest weight that is left out, of the row's sum */
+  } live;
+  struct wn_tile_kernels kernels;
+  float *bias, *dbias; /* position biases by distance and their gradients, in scratch; NULL: none */
+  struct wn_terms_scratch terms;
+};
+
+/* Heads of one unit. */
+struct wn_attention_unit {
+  int64_t b, h0, heads, g0, groups;
+  int64_t select; /* the selecting head, from h0; -1: the unit has no selection, or it is bilinear */
+  int64_t choice; /* the selection group, of those of the sequence */
+};
+
+/* Rows of a tile worked off together: query rows row..row+rows-1 of the block, columns 0..width-1 of the tile. */
+struct wn_attention_strip {
+  int64_t row, rows, width;
+  bool empty;            /* no pair is seen or selected */
+  bool skip;             /* no pair is seen: nothing to do but selection */
+  const uint64_t *seen;  /* NULL: all */
+  const uint64_t *allow; /* may be selected; NULL: all */
+  const uint64_t *past;  /* seen but for the keep rules: what the row's memory consists of; NULL: all */
+  uint64_t masks[3][WN_TILE];
+};
+
+/* One row block of one sequence. */
+struct wn_attention_rows {
+  int64_t b, block, r0, p0, rows; /* first query row and its position, count */
+  int64_t doc_min, doc_max;       /* document starts of the rows */
+};
+
+wn_status wn_attention_plan_init(struct wn_attention_plan *p, const struct wn_exec *exec, const struct wn_attention *a,
+                                 const struct wn_tile_ops *ops, bool backward);
+wn_status wn_attention_plan_kernels(struct wn_attention_plan *p, bool avx512);
+void wn_attention_unit_init(const struct wn_attention_plan *p, int64_t index, struct wn_attention_unit *u);
+void wn_attention_rows_init(const struct wn_attention_plan *p, int64_t b, int64_t block, struct wn_attention_rows *r);
+/* Strips of the tile of these rows and column block c, in order; at most WN_STRIPS_MAX. */
+int wn_attention_strips(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t c,
+                        struct wn_attention_strip *strips);
+/* The first column block that holds anything for these rows but selections. */
+int64_t wn_attention_first_column(const struct wn_attention_plan *p, const struct wn_attention_rows *r);
+/* First row block of chunk n of n chunks with about equal numbers of pairs. */
+int64_t wn_attention_chunk(const struct wn_attention_plan *p, int64_t n);
+
+void wn_attention_forward_run(const struct wn_attention_plan *p);
+void wn_attention_backward_run(const struct wn_attention_plan *p);
+void wn_attention_decode_run(const struct wn_attention_plan *p);
+/* Floats of scratch. */
+size_t wn_attention_forward_floats(const struct wn_attention_plan *p);
+size_t wn_attention_backward_floats(const struct wn_attention_plan *p);
+size_t wn_attention_decode_floats(const struct wn_attention_plan *p);
+
+static inline int64_t wn_div_up(int64_t x, int64_t y) {
+  return (x + y - 1) / y;
+}
+static inline int64_t wn_min_i64(int64_t x, int64_t y) {
+  return x < y ? x : y;
+}
+static inline int64_t wn_max_i64(int64_t x, int64_t y) {
+  return x > y ? x : y;
+}
+
+/* Lays arrays out one after another, each on a cache line. base NULL: only counts. */
+struct wn_layout {
+  float *base;
+  size_t used;
+};
+static inline float *wn_layout_take(struct wn_layout *l, int64_t n) {
+  float *at = l->base ? l->base + l->used : NULL;
+  l->used += ((size_t)n + 15) & ~(size_t)15;
+  return at;
+}
+
+/* The factor of what selection group `choice` selects. */
+static inline float wn_strength(const struct wn_attention *a, int64_t choice) {
+  return a->sel.strength ? ((const float *)a->sel.strength)[choice] : 1.0f;
+}
+
+/* Row `r` of head `h` in a strided array. */
+static inline const float *wn_at(const void *x, struct wn_stride s, int64_t b, int64_t t, int64_t h) {
+  return (const float *)x + b * s.b + t * s.t + h * s.h;
+}
+/* The same of half floats. */
+static inline const uint16_t *wn_half_at(const void *x, struct wn_stride s, int64_t b, int64_t t, int64_t h) {
+  return (const uint16_t *)x + b * s.b + t * s.t + h * s.h;
+}
+static inline float *wn_at_out(void *x, struct wn_stride s, int64_t b, int64_t t, int64_t h) {
+  return (float *)x + b * s.b + t * s.t + h * s.h;
+}
+
+#endif

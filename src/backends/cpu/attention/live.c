@@ -1,0 +1,239 @@
+/* Keys that selections have hidden for good: bounds, and forward's list. Cost: a few operations a head for each key and
+ * row block, D for each row and head once, and a copy of the listed keys and values where some have gone. */
+#include "backends/cpu/attention/live.h"
+#include <string.h>
+
+/* --- whether --- */
+
+bool wn_live_wanted(const struct wn_attention *a) {
+  if (!a->sel.on || !(a->sel.negligible > 0) || !a->sel.relu || !(a->sel.shift || a->sel.protect_self)) return false;
+  if (a->window > 0 || a->strided > 0 || a->root.on || a->span.on || a->relative.P > 0 || a->bias.n > 0) return false;
+  if (a->threshold.on || a->dropout.p > 0 || a->slots.at || wn_terms_gone_apart(a) || wn_attention_looks(a))
+    return false;
+  return !a->sel.F && a->Tk > 2 * WN_TILE;
+}
+
+bool wn_live_grows(const struct wn_attention *a) {
+  for (int64_t g = 0; g < wn_selection_groups(a); g++)
+    if (!(wn_strength(a, g) >= 0)) return false;
+  return true;
+}
+
+/* --- bounds --- */
+
+void wn_live_bound_lay(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, int64_t groups,
+                       struct wn_live_bound *bound) {
+  bound->k = wn_layout_take(l, groups * p->blocks * WN_TILE);
+  bound->q = wn_layout_take(l, heads * p->blocks);
+  bound->low = wn_layout_take(l, heads * p->blocks);
+  bound->wide = wn_layout_take(l, WN_TILE * p->a->D);
+}
+
+/* `rows` rows of the unit's keys or values of head g from j on, and their stride. */
+static const float *rows_of(const struct wn_attention_plan *p, const struct wn_attention_unit *u, bool values,
+                            int64_t g, int64_t j, int64_t rows, float *wide, int64_t *stride) {
+  const struct wn_attention *a = p->a;
+  const void *x = values ? a->v : a->k;
+  const struct wn_stride s = values ? a->s_v : a->s_k;
+  *stride = s.t;
+  if (!a->half) return wn_at(x, s, u->b, j, u->g0 + g);
+  p->ops->widen(wide, wn_half_at(x, s, u->b, j, u->g0 + g), s.t, rows, a->D);
+  *stride = a->D;
+  return wide;
+}
+
+/* Selections that rows before the first query have made of key j. */
+static float before(const struct wn_attention *a, const struct wn_attention_unit *u, int64_t j) {
+  if (!a->sel.f_in) return 0;
+  return ((const float *)a->sel.f_in)[(u->b * wn_selection_groups(a) + u->choice) * wn_selection_stride(a) + j];
+}
+
+/* The block's own rows of one head: bounds for them alone. */
+static void bound_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const float *lse,
+                       const struct wn_attention_rows *r, int64_t h, float *wide, float *most, float *least) {
+  const struct wn_attention *a = p->a;
+  const float *q = wn_at(a->q, a->s_q, u->b, r->r0, u->h0 + h);
+  float norm[WN_TILE], own[WN_TILE];
+  int64_t stride;
+  *most = 0, *least = INFINITY;
+  p->ops->row_dot(norm, q, a->s_q.t, q, a->s_q.t, r->rows, a->D);
+  if (!lse) {
+    const float *k = rows_of(p, u, false, h / p->group, r->p0, r->rows, wide, &stride);
+    p->ops->row_dot(own, q, a->s_q.t, k, stride, r->rows, a->D);
+  }
+  bool known = true;
+  for (int64_t i = 0; i < r->rows; i++) {
+    const float n = (float)a->scale * sqrtf(norm[i]);
+    const float low =
+        lse ? lse[(u->b * a->H + u->h0 + h) * a->Tq + r->r0 + i] : (float)a->scale * own[i] - before(a, u, r->p0 + i);
+    known = known && isfinite(n) && isfinite(low);
+    if (n > *most) *most = n;
+    if (low < *least) *least = low;
+  }
+  if (!known) *most = INFINITY, *least = -INFINITY;
+}
+
+void wn_live_bound_fill(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const float *lse,
+                        int64_t first, const struct wn_live_bound *bound) {
+  const struct wn_attention *a = p->a;
+  int64_t stride;
+  for (int64_t g = 0; g < u->groups; g++)
+    for (int64_t j = 0; j < a->Tk; j += WN_TILE) {
+      const int64_t rows = wn_min_i64(WN_TILE, a->Tk - j);
+      const float *k = rows_of(p, u, false, g, j, rows, bound->wide, &stride);
+      float *to = bound->k + g * p->blocks * WN_TILE + j;
+      p->ops->row_dot(to, k, stride, k, stride, rows, a->D);
+      for (int64_t i = 0; i < rows; i++) to[i] = sqrtf(to[i]);
+    }
+  for (int64_t h = 0; h < u->heads; h++) {
+    float *q = bound->q + h * p->blocks, *low = bound->low + h * p->blocks, most = 0, least = INFINITY;
+    for (int64_t block = p->blocks - 1; block >= first; block--) {
+      struct wn_attention_rows r;
+      float here, lowest;
+      wn_attention_rows_init(p, u->b, block, &r);
+      bound_rows(p, u, lse, &r, h, bound->wide, &here, &lowest);
+      q[block] = most = fmaxf(most, here);
+      low[block] = least = fminf(least, lowest);
+    }
+  }
+}
+
+bool wn_live_key(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                 const struct wn_live_bound *bound, const struct wn_attention_rows *r, int64_t j, float F) {
+  const struct wn_attention *a = p->a;
+  if (a->doc_start && j < r->doc_min) return false;
+  if (a->slots.gone && !a->sel.mem && a->slots.gone[wn_slot_row(a, u->b, 0) + j] <= r->p0) return false;
+  if (a->sel.mem && F < (float)a->sel.mem_tau) return true;
+  const float limit = p->live.limit;
+  for (int64_t h = 0; h < u->heads; h++) {
+    const float most = bound->q[h * p->blocks + r->block] * bound->k[h / p->group * p->blocks * WN_TILE + j];
+    if (!(most - bound->low[h * p->blocks + r->block] - F < limit)) return true;
+  }
+  return false;
+}
+
+void wn_live_gather(const struct wn_attention_plan *p, const struct wn_attention_unit *u, bool values, int64_t g,
+                    const int32_t *at, int64_t count, float *to) {
+  const int64_t D = p->a->D;
+  int64_t stride;
+  for (int64_t n = 0; n < count; n++) {
+    const float *row = rows_of(p, u, values, g, at[n], 1, to + n * D, &stride);
+    if (row != to + n * D) memcpy(to + n * D, row, (size_t)D * sizeof *to);
+  }
+}
+
+void wn_live_strip(const struct wn_attention_plan *p, const struct wn_attention_rows *r, const int32_t *at,
+                   int64_t count, struct wn_attention_strip *s) {
+  const struct wn_attention *a = p->a;
+  const int32_t *gone = a->slots.gone ? a->slots.gone + wn_slot_row(a, r->b, 0) : NULL;
+  s->row = 0, s->rows = r->rows, s->width = wn_div_up(count, 16) * 16;
+  s->seen = s->allow = s->past = NULL;
+  s->empty = s->skip = false;
+  int64_t first = INT64_MAX, leaves = INT64_MAX;
+  for (int64_t j = 0; j < count; j++) {
+    first = wn_min_i64(first, at[j]);
+    if (gone) leaves = wn_min_i64(leaves, gone[at[j]]);
+  }
+  const bool documents = r->doc_max > first, leaving = leaves < r->p0 + r->rows;
+  const bool protects = a->sel.protect_first && r->doc_max >= first;
+  if (!documents && !leaving && !protects) return;
+  const uint64_t all = ~UINT64_C(0) >> (WN_TILE - count);
+  uint64_t shown = 0, some = 0;
+  for (int64_t i = 0; i < r->rows; i++) {
+    const int64_t position = r->p0 + i, start = a->doc_start ? a->doc_start[r->b * a->Tk + position] : 0;
+    uint64_t own = all, left = all, starts = 0;
+    for (int64_t j = 0; documents && j < count; j++)
+      if (at[j] < start) own &= ~(UINT64_C(1) << j);
+    for (int64_t j = 0; leaving && j < count; j++)
+      if (gone[at[j]] <= position) left &= ~(UINT64_C(1) << j);
+    for (int64_t j = 0; protects && j < count; j++)
+      if (at[j] == start) starts |= UINT64_C(1) << j;
+    s->masks[0][i] = own & left;
+    s->masks[1][i] = own & ~starts;
+    s->masks[2][i] = own;
+    shown |= own & left, some |= own;
+  }
+  s->empty = some == 0, s->skip = shown == 0;
+  if (documents || leaving) s->seen = s->masks[0];
+  if (documents || protects) s->allow = s->masks[1];
+  if (documents) s->past = s->masks[2];
+}
+
+/* --- forward's list --- */
+
+void wn_live_lay(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups, struct wn_live *live) {
+  const int64_t D = p->a->D;
+  live->at = (int32_t *)wn_layout_take(l, p->blocks * WN_TILE);
+  live->carry = wn_layout_take(l, p->blocks * WN_TILE);
+  live->lives = (uint8_t *)wn_layout_take(l, p->blocks * WN_TILE / 4);
+  live->kt = wn_layout_take(l, groups * p->blocks * D * WN_TILE);
+  live->v = wn_layout_take(l, groups * p->blocks * WN_TILE * p->Dp);
+  live->skt = p->a->sel.bilinear ? wn_layout_take(l, p->blocks * D * WN_TILE) : NULL;
+}
+
+void wn_live_begin(struct wn_live *live) {
+  live->bounded = false;
+  live->n = live->begin = 0;
+}
+
+/* Tiles from `tile` on. */
+static void pack(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                 const struct wn_live_bound *bound, struct wn_live *live, int64_t tile) {
+  const struct wn_attention *a = p->a;
+  const int64_t D = a->D;
+  float *rows = bound->wide;
+  for (; tile * WN_TILE < live->n; tile++) {
+    const int32_t *at = live->at + tile * WN_TILE;
+    const int64_t count = wn_min_i64(WN_TILE, live->n - tile * WN_TILE);
+    for (int64_t g = 0; g < u->groups; g++) {
+      wn_live_gather(p, u, false, g, at, count, rows);
+      p->ops->pack_transposed(live->kt + (tile * u->groups + g) * D * WN_TILE, rows, D, count, D, (float)a->scale);
+      wn_live_gather(p, u, true, g, at, count, rows);
+      p->ops->pack(live->v + (tile * u->groups + g) * WN_TILE * p->Dp, WN_TILE, p->Dp, rows, D, count, D, 1.0f);
+    }
+    if (!live->skt) continue;
+    for (int64_t n = 0; n < count; n++)
+      memcpy(rows + n * D, wn_at(a->sel.sk, a->sel.s_sk, u->b, at[n], u->choice), (size_t)D * sizeof *rows);
+    p->ops->pack_transposed(live->skt + tile * D * WN_TILE, rows, D, count, D, (float)a->scale);
+  }
+}
+
+/* Bounds are looked for when F has grown enough to hide a tile of keys, or a sixteenth of all, in rows where all logits
+ * are alike. */
+static bool bounds(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                   const struct wn_live_bound *bound, const struct wn_attention_rows *r, const float *carry,
+                   struct wn_live *live) {
+  const int64_t least = wn_max_i64(WN_TILE, p->a->Tk / 16);
+  int64_t large = 0;
+  if (live->bounded) return true;
+  for (int64_t j = 0; j < r->block * WN_TILE; j++) large += carry[j] > -p->live.limit;
+  if (large < least) return false;
+  wn_live_bound_fill(p, u, NULL, r->block, bound);
+  return live->bounded = true;
+}
+
+void wn_live_update(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                    const struct wn_live_bound *bound, const struct wn_attention_rows *r, const float *carry,
+                    struct wn_live *live) {
+  const int64_t near = (r->block - live->begin) * WN_TILE, first = live->begin * WN_TILE;
+  if (!bounds(p, u, bound, r, carry, live)) return;
+  int64_t n = 0, changed = live->n;
+  uint8_t *lives = live->lives; /* the listed, then the near */
+  for (int64_t i = 0; i < live->n + near; i++) {
+    lives[i] = i < live->n ? wn_live_key(p, u, bound, r, live->at[i], live->carry[i])
+                           : wn_live_key(p, u, bound, r, first + i - live->n, carry[first + i - live->n]);
+    n += lives[i];
+    if (!lives[i]) changed = wn_min_i64(changed, i);
+  }
+  if (!wn_live_pays(p, r->block, wn_live_width(live->n) + near - wn_live_width(n),
+                    wn_div_up(n, WN_TILE) - changed / WN_TILE))
+    return;
+  n = 0;
+  for (int64_t i = 0; i < live->n; i++)
+    if (lives[i]) live->at[n] = live->at[i], live->carry[n++] = live->carry[i];
+  for (int64_t i = 0; i < near; i++)
+    if (lives[live->n + i]) live->at[n] = (int32_t)(first + i), live->carry[n++] = carry[first + i];
+  live->n = n, live->begin = r->block;
+  for (; n % WN_TILE != 0; n++) live->carry[n] = INFINITY;
+  pack(p, u, bound, live, changed / WN_TILE);
+}

@@ -1,0 +1,268 @@
+/* Keys that selections have hidden for good, in backward. On the way down the rows the selecting head's logits alone
+ * say which keys live in each row block; on the way back the living stand side by side in slots with their keys, values
+ * and gradients. Cost: that head's product once more, 5 D operations for a key that comes or goes. */
+#include <string.h>
+#include "backends/cpu/attention/live.h"
+
+static int64_t history_size(const struct wn_attention_plan *p) {
+  return p->blocks * (p->blocks - 1) / 2 * WN_TILE;
+}
+
+void wn_live_backward_lay(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups,
+                          struct wn_live_history *history, struct wn_live_slots *slots) {
+  const int64_t tall = p->blocks * WN_TILE, row = groups * tall * p->Dp, column = groups * tall * p->a->D;
+  const bool own = p->a->sel.bilinear;
+  history->from = (int64_t *)(void *)wn_layout_take(l, 2 * (p->blocks + 1));
+  history->at = (int32_t *)wn_layout_take(l, history_size(p));
+  history->carry = wn_layout_take(l, history_size(p));
+  slots->at = (int32_t *)wn_layout_take(l, tall);
+  slots->slot = (int32_t *)wn_layout_take(l, tall);
+  slots->carry = wn_layout_take(l, tall);
+  slots->dcarry = wn_layout_take(l, tall);
+  slots->k = wn_layout_take(l, row);
+  slots->dk = wn_layout_take(l, row);
+  slots->dv = wn_layout_take(l, row);
+  slots->kt = wn_layout_take(l, column);
+  slots->vt = wn_layout_take(l, column);
+  slots->sk = own ? wn_layout_take(l, tall * p->Dp) : NULL;
+  slots->dsk = own ? wn_layout_take(l, tall * p->Dp) : NULL;
+  slots->skt = own ? wn_layout_take(l, tall * p->a->D) : NULL;
+}
+
+/* --- down the rows --- */
+
+/* Row `j` of the keys that are selected. */
+static const float *selected(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t j) {
+  const struct wn_attention *a = p->a;
+  if (a->sel.bilinear) return wn_at(a->sel.sk, a->sel.s_sk, u->b, j, u->choice);
+  return wn_at(a->k, a->s_k, u->b, j, u->g0 + u->select / p->group);
+}
+
+/* Tiles of kt from `tile` on: the selected keys at[0..n-1]. rows: [64][D] of scratch. */
+static void pack(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const int32_t *at, int64_t n,
+                 int64_t tile, float *rows, float *kt) {
+  const int64_t D = p->a->D;
+  for (; tile * WN_TILE < n; tile++) {
+    const int64_t count = wn_min_i64(WN_TILE, n - tile * WN_TILE);
+    for (int64_t i = 0; i < count; i++)
+      memcpy(rows + i * D, selected(p, u, at[tile * WN_TILE + i]), (size_t)D * sizeof *rows);
+    p->ops->pack_transposed(kt + tile * D * WN_TILE, rows, D, count, D, (float)p->a->scale);
+  }
+}
+
+/* carry[64] goes on by the rows of the strip. */
+static void select_strip(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                         const struct wn_attention_strip *s, const float *kt, const float *q, bool listed, float *base,
+                         float *carry) {
+  p->kernels.logits[listed ? WN_TILE / 16 : s->width / 16][s->rows](kt, q + s->row * p->Dp, base);
+  p->ops->select(&(struct wn_tile_select){.base = base,
+                                          .allow = s->allow,
+                                          .carry = carry,
+                                          .rows = s->rows,
+                                          .relu = true,
+                                          .shift = p->a->sel.shift,
+                                          .strength = wn_strength(p->a, u->choice)});
+}
+
+bool wn_live_record(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                    const struct wn_live_bound *bound, const float *q, int64_t step, float *base,
+                    const struct wn_live_history *history, struct wn_live_slots *slots) {
+  const struct wn_attention *a = p->a;
+  int32_t *at = slots->at; /* the slots are empty as yet */
+  float *carry = slots->carry, *kt = slots->kt, newest[WN_TILE] = {0}, *home = slots->vt;
+  int64_t n = 0, used = 0;
+  bool bounded = false;
+  struct wn_attention_strip strips[WN_STRIPS_MAX];
+  for (int64_t block = 0; block < p->blocks; block++) {
+    struct wn_attention_rows r;
+    wn_attention_rows_init(p, u->b, block, &r);
+    int64_t packed = n;
+    for (int64_t i = 0; block > 0 && i < WN_TILE; i++)
+      at[n] = (int32_t)((block - 1) * WN_TILE + i), carry[n++] = newest[i];
+    if (!bounded) { /* as forward: before F has grown, nothing is looked at */
+      int64_t large = 0;
+      for (int64_t i = 0; i < n; i++) large += carry[i] > -p->live.limit;
+      if (large >= WN_TILE / 2) bounded = true, wn_live_bound_fill(p, u, a->lse, block, bound);
+    }
+    /* Those that live go on record; the rest goes from the list when that pays. */
+    const int64_t from = history->from[block] = used;
+    int64_t changed = n;
+    for (int64_t i = 0; i < n; i++) {
+      if (bounded && !wn_live_key(p, u, bound, &r, at[i], carry[i])) {
+        changed = wn_min_i64(changed, i);
+        continue;
+      }
+      history->at[used] = at[i], history->carry[used++] = carry[i];
+    }
+    const int64_t left = used - from;
+    if (block == p->blocks / 2 && (block * WN_TILE - left) * 3 < block * WN_TILE) return false;
+    if (block + 1 == p->blocks) break;
+    if (wn_live_pays(p, block, wn_live_width(n) - wn_live_width(left), wn_div_up(left, WN_TILE) - changed / WN_TILE)) {
+      memcpy(at, history->at + from, (size_t)left * sizeof *at);
+      memcpy(carry, history->carry + from, (size_t)left * sizeof *carry);
+      n = left, packed = wn_min_i64(packed, changed);
+    }
+    for (int64_t i = n; i % WN_TILE != 0; i++) carry[i] = INFINITY;
+    pack(p, u, at, n, packed / WN_TILE, bound->wide, kt);
+    for (int64_t t = 0; t * WN_TILE < n; t++) {
+      wn_live_strip(p, &r, at + t * WN_TILE, wn_min_i64(WN_TILE, n - t * WN_TILE), &strips[0]);
+      if (!strips[0].empty)
+        select_strip(p, u, &strips[0], kt + t * a->D * WN_TILE, q + block * step, true, base, carry + t * WN_TILE);
+    }
+    int32_t own[WN_TILE];
+    for (int i = 0; i < WN_TILE; i++) {
+      own[i] = (int32_t)(block * WN_TILE + i), newest[i] = 0;
+      if (a->sel.f_in)
+        newest[i] =
+            ((const float *)a->sel.f_in)[(u->b * wn_selection_groups(a) + u->choice) * wn_selection_stride(a) + own[i]];
+    }
+    pack(p, u, own, WN_TILE, 0, bound->wide, home);
+    const int count = wn_attention_strips(p, &r, block, strips);
+    for (int i = 0; i < count; i++) select_strip(p, u, &strips[i], home, q + block * step, false, base, newest);
+  }
+  history->from[p->blocks] = used;
+  memset(slots->fresh, 0, sizeof slots->fresh);
+  slots->n = slots->tiles = 0;
+  for (int64_t j = 0; j < p->blocks * WN_TILE; j++) slots->slot[j] = -1;
+  return true;
+}
+
+/* --- back --- */
+
+/* The rows and columns of slot s in group g's tiles. */
+static int64_t row_at(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t g, int64_t s) {
+  return ((s / WN_TILE * u->groups + g) * WN_TILE + s % WN_TILE) * p->Dp;
+}
+static int64_t column_at(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t g, int64_t s) {
+  return (s / WN_TILE * u->groups + g) * WN_TILE * p->a->D + s % WN_TILE;
+}
+static int64_t select_row(const struct wn_attention_plan *p, int64_t s) {
+  return s * p->Dp;
+}
+static int64_t select_column(const struct wn_attention_plan *p, int64_t s) {
+  return s / WN_TILE * WN_TILE * p->a->D + s % WN_TILE;
+}
+
+static void put_row(const struct wn_attention_plan *p, float *to, const float *from) {
+  memcpy(to, from, (size_t)p->a->D * sizeof *to);
+  memset(to + p->a->D, 0, (size_t)(p->Dp - p->a->D) * sizeof *to);
+}
+static void put_column(const struct wn_attention_plan *p, float *to, const float *from, float factor) {
+  for (int64_t d = 0; d < p->a->D; d++) to[d * WN_TILE] = factor * from[d];
+}
+
+/* Products run over whole tiles: those of slots that are not in use must be numbers. */
+static void open_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u, struct wn_live_slots *x) {
+  const size_t rows = (size_t)(u->groups * WN_TILE * p->Dp), columns = (size_t)(u->groups * WN_TILE * p->a->D);
+  const size_t row = rows * (size_t)x->tiles, column = columns * (size_t)x->tiles, g = (size_t)u->groups;
+  memset(x->k + row, 0, rows * sizeof(float));
+  memset(x->dk + row, 0, rows * sizeof(float));
+  memset(x->dv + row, 0, rows * sizeof(float));
+  memset(x->kt + column, 0, columns * sizeof(float));
+  memset(x->vt + column, 0, columns * sizeof(float));
+  if (x->sk) {
+    memset(x->sk + row / g, 0, rows / g * sizeof(float));
+    memset(x->dsk + row / g, 0, rows / g * sizeof(float));
+    memset(x->skt + column / g, 0, columns / g * sizeof(float));
+  }
+  x->tiles++;
+}
+
+static void load(const struct wn_attention_plan *p, const struct wn_attention_unit *u, struct wn_live_slots *x,
+                 int64_t s, int64_t j) {
+  const struct wn_attention *a = p->a;
+  const size_t bytes = (size_t)p->Dp * sizeof(float);
+  if (s / WN_TILE >= x->tiles) open_tile(p, u, x);
+  x->at[s] = (int32_t)j, x->slot[j] = (int32_t)s, x->dcarry[s] = 0;
+  x->fresh[s / WN_TILE] |= UINT64_C(1) << s % WN_TILE;
+  for (int64_t g = 0; g < u->groups; g++) {
+    const float *k = wn_at(a->k, a->s_k, u->b, j, u->g0 + g);
+    const int64_t row = row_at(p, u, g, s);
+    put_row(p, x->k + row, k);
+    memset(x->dk + row, 0, bytes), memset(x->dv + row, 0, bytes);
+  }
+  if (!x->sk) return;
+  put_row(p, x->sk + select_row(p, s), selected(p, u, j));
+  memset(x->dsk + select_row(p, s), 0, bytes);
+}
+
+static void move(const struct wn_attention_plan *p, const struct wn_attention_unit *u, struct wn_live_slots *x,
+                 int64_t from, int64_t to) {
+  const size_t bytes = (size_t)p->Dp * sizeof(float);
+  x->at[to] = x->at[from], x->slot[x->at[to]] = (int32_t)to, x->dcarry[to] = x->dcarry[from];
+  x->fresh[to / WN_TILE] |= UINT64_C(1) << to % WN_TILE;
+  for (int64_t g = 0; g < u->groups; g++) {
+    float *rows[] = {x->k, x->dk, x->dv};
+    for (int i = 0; i < 3; i++) memcpy(rows[i] + row_at(p, u, g, to), rows[i] + row_at(p, u, g, from), bytes);
+  }
+  if (!x->sk) return;
+  memcpy(x->sk + select_row(p, to), x->sk + select_row(p, from), bytes);
+  memcpy(x->dsk + select_row(p, to), x->dsk + select_row(p, from), bytes);
+}
+
+/* The columns of what is fresh in tile t: a few one by one, many with the whole tile. */
+static void put_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, struct wn_live_slots *x,
+                        int64_t t, float *rows) {
+  enum { FEW = 6 };
+  const struct wn_attention *a = p->a;
+  const int64_t D = a->D, count = wn_min_i64(WN_TILE, x->n - t * WN_TILE), first = t * WN_TILE;
+  const bool few = __builtin_popcountll(x->fresh[t]) <= FEW;
+  const float scale = (float)a->scale;
+  for (int64_t g = 0; g < u->groups; g++) {
+    float *kt = x->kt + column_at(p, u, g, first), *vt = x->vt + column_at(p, u, g, first);
+    const float *k = x->k + row_at(p, u, g, first);
+    for (uint64_t bits = few ? x->fresh[t] : 0; bits; bits &= bits - 1) {
+      const int64_t i = __builtin_ctzll(bits);
+      put_column(p, kt + i, k + i * p->Dp, scale);
+      put_column(p, vt + i, wn_at(a->v, a->s_v, u->b, x->at[first + i], u->g0 + g), 1.0f);
+    }
+    if (few) continue;
+    p->ops->pack_transposed(kt, k, p->Dp, count, D, scale);
+    wn_live_gather(p, u, true, g, x->at + first, count, rows);
+    p->ops->pack_transposed(vt, rows, D, count, D, 1.0f);
+  }
+  if (x->sk)
+    p->ops->pack_transposed(x->skt + select_column(p, first), x->sk + select_row(p, first), p->Dp, count, D, scale);
+  x->fresh[t] = 0;
+}
+
+/* Slot s, whose key is number `j` of its column block. */
+static void empty(const struct wn_attention_plan *p, const struct wn_attention_unit *u, struct wn_live_slots *x,
+                  int64_t s, int64_t j, const struct wn_live_home *home) {
+  const int64_t Dp = p->Dp;
+  home->dcarry[j] = x->dcarry[s];
+  for (int64_t g = 0; g < u->groups; g++)
+    for (int64_t d = 0; d < Dp; d++) {
+      home->dk[(g * WN_TILE + j) * Dp + d] += x->dk[row_at(p, u, g, s) + d];
+      home->dv[(g * WN_TILE + j) * Dp + d] += x->dv[row_at(p, u, g, s) + d];
+    }
+  for (int64_t d = 0; x->sk && d < Dp; d++) home->dsk[j * Dp + d] += x->dsk[select_row(p, s) + d];
+  x->slot[x->at[s]] = -1;
+}
+
+void wn_live_enter(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                   const struct wn_live_history *history, int64_t block, const struct wn_live_home *home, float *rows,
+                   struct wn_live_slots *slots) {
+  const int64_t from = history->from[block], count = history->from[block + 1] - from;
+  int64_t holes[WN_TILE], n = 0;
+  for (int64_t s = 0; s < slots->n; s++) {
+    const int64_t j = slots->at[s] - block * WN_TILE;
+    if (j < 0) continue;
+    empty(p, u, slots, s, j, home);
+    holes[n++] = s;
+  }
+  for (int64_t i = 0; i < count; i++) {
+    const int64_t j = history->at[from + i];
+    if (slots->slot[j] < 0) load(p, u, slots, n > 0 ? holes[--n] : slots->n++, j);
+    slots->carry[slots->slot[j]] = history->carry[from + i];
+  }
+  while (n > 0) { /* the highest hole first, so that the last slot is in use */
+    const int64_t hole = holes[--n], last = --slots->n;
+    if (hole == last) continue;
+    slots->carry[hole] = slots->carry[last];
+    move(p, u, slots, last, hole);
+  }
+  for (int64_t t = 0; t * WN_TILE < slots->n; t++)
+    if (slots->fresh[t]) put_columns(p, u, slots, t, rows);
+  for (int64_t s = slots->n; s % WN_TILE != 0; s++) slots->carry[s] = INFINITY, slots->dcarry[s] = 0;
+}

@@ -1,0 +1,204 @@
+/* Attention without causality: an encoder's rows, and rows that look at another sequence's keys. Every row sees every
+ * key that is not padding; dropout and position biases are the only terms.
+ *
+ * A task is one key-value head of one sequence: its keys and values are packed once and all its query heads' row blocks
+ * run over them, with the tile operations of the causal kernels. 4 D operations a pair and head forward, 10 D backward.
+ * A single row (decoding) reads keys and values as they lie. */
+#include "backends/cpu/attention/bias.h"
+
+#include <omp.h>
+#include <string.h>
+
+struct open_task {
+  const struct wn_attention_plan *p;
+  int64_t b, g, keys, blocks; /* keys that are seen, and their tiles */
+  uint64_t tail[WN_TILE];     /* the last tile's columns */
+  float *kt, *v, *k, *vt;     /* [blocks][D][64], [blocks][64][Dp]; backward: [blocks][64][Dp], [blocks][D][64] */
+  float *dk, *dv;             /* [blocks][64][Dp] */
+  float *q, *dy, *acc;        /* [64][Dp]; acc: y, or dq */
+  float *w, *G;               /* [64][64] */
+  float *m, *l, *factor;      /* [64], [64][16], [64]; backward: m is lse, factor delta */
+};
+
+static void lay(const struct wn_attention_plan *p, struct wn_layout *x, bool backward, struct open_task *t) {
+  const int64_t tiles = wn_div_up(p->a->Tk, WN_TILE), rows = tiles * WN_TILE * p->Dp,
+                columns = tiles * WN_TILE * p->a->D;
+  t->kt = wn_layout_take(x, columns);
+  t->v = backward ? NULL : wn_layout_take(x, rows);
+  t->k = backward ? wn_layout_take(x, rows) : NULL;
+  t->vt = backward ? wn_layout_take(x, columns) : NULL;
+  t->dk = backward ? wn_layout_take(x, rows) : NULL;
+  t->dv = backward ? wn_layout_take(x, rows) : NULL;
+  t->q = wn_layout_take(x, WN_TILE * p->Dp);
+  t->dy = backward ? wn_layout_take(x, WN_TILE * p->Dp) : NULL;
+  t->acc = wn_layout_take(x, WN_TILE * p->Dp);
+  t->w = wn_layout_take(x, WN_TILE_AREA);
+  t->G = backward ? wn_layout_take(x, WN_TILE_AREA) : NULL;
+  t->m = wn_layout_take(x, WN_TILE);
+  t->l = wn_layout_take(x, WN_TILE * WN_TILE_LANES);
+  t->factor = wn_layout_take(x, WN_TILE);
+}
+
+static int threads_of(const struct wn_attention_plan *p) {
+  const int64_t tasks = p->a->B * p->a->Hkv;
+  return tasks < p->exec->threads ? (int)tasks : p->exec->threads;
+}
+
+size_t wn_open_floats(const struct wn_attention_plan *p, bool backward) {
+  struct wn_layout x = {0};
+  lay(p, &x, backward, &(struct open_task){0});
+  return (size_t)threads_of(p) * x.used;
+}
+
+static void begin(const struct wn_attention_plan *p, int64_t n, bool backward, struct open_task *t) {
+  const struct wn_attention *a = p->a;
+  const int64_t D = a->D;
+  t->p = p;
+  t->b = n / a->Hkv, t->g = n % a->Hkv;
+  t->keys = a->key_count ? a->key_count[t->b] : a->Tk;
+  t->blocks = wn_div_up(t->keys, WN_TILE);
+  const int64_t last = t->keys % WN_TILE;
+  for (int i = 0; i < WN_TILE; i++) t->tail[i] = last ? ~UINT64_C(0) >> (WN_TILE - last) : ~UINT64_C(0);
+  if (a->Tq == 1 && !backward) return;
+  for (int64_t c = 0; c < t->blocks; c++) {
+    const int64_t rows = wn_min_i64(WN_TILE, t->keys - c * WN_TILE);
+    const float *k = wn_at(a->k, a->s_k, t->b, c * WN_TILE, t->g), *v = wn_at(a->v, a->s_v, t->b, c * WN_TILE, t->g);
+    p->ops->pack_transposed(t->kt + c * D * WN_TILE, k, a->s_k.t, rows, D, (float)a->scale);
+    if (!backward) p->ops->pack(t->v + c * WN_TILE * p->Dp, WN_TILE, p->Dp, v, a->s_v.t, rows, D, 1.0f);
+    if (!backward) continue;
+    p->ops->pack(t->k + c * WN_TILE * p->Dp, WN_TILE, p->Dp, k, a->s_k.t, rows, D, 1.0f);
+    p->ops->pack_transposed(t->vt + c * D * WN_TILE, v, a->s_v.t, rows, D, 1.0f);
+  }
+}
+
+static const uint64_t *mask_of(const struct open_task *t, int64_t c) {
+  return c == t->blocks - 1 && t->keys % WN_TILE ? t->tail : NULL;
+}
+
+/* Rows r..r+rows-1 of head h: their y. */
+static void forward_rows(const struct open_task *t, int64_t h, int64_t r, int64_t rows) {
+  const struct wn_attention_plan *p = t->p;
+  const struct wn_attention *a = p->a;
+  const int64_t Dp = p->Dp, D = a->D;
+  const float *q = wn_at(a->q, a->s_q, t->b, r, h);
+  const bool single = a->Tq == 1;
+  if (!single) p->ops->pack(t->q, rows, Dp, q, a->s_q.t, rows, D, 1.0f);
+  memset(t->acc, 0, (size_t)(rows * Dp) * sizeof *t->acc);
+  memset(t->l, 0, (size_t)(rows * WN_TILE_LANES) * sizeof *t->l);
+  for (int64_t i = 0; i < rows; i++) t->m[i] = -INFINITY;
+  for (int64_t c = 0; c < t->blocks; c++) {
+    const int64_t j0 = c * WN_TILE, count = wn_min_i64(WN_TILE, t->keys - j0);
+    uint64_t keep[WN_TILE];
+    const struct wn_terms_strip s = {a, t->b, h, r, rows, WN_TILE, j0};
+    if (single) {
+      memset(t->w, 0, WN_TILE * sizeof *t->w);
+      p->ops->decode_logits(t->w, q, wn_at(a->k, a->s_k, t->b, j0, t->g), a->s_k.t, count, D, (float)a->scale);
+    } else {
+      p->kernels.logits[WN_TILE / 16][rows](t->kt + j0 * D, t->q, t->w);
+    }
+    if (p->bias) wn_bias_add(p, &s, t->w);
+    p->ops->softmax(&(struct wn_tile_softmax){.a = t->w,
+                                              .seen = mask_of(t, c),
+                                              .rows = rows,
+                                              .width = WN_TILE,
+                                              .m = t->m,
+                                              .l = t->l,
+                                              .acc = t->acc,
+                                              .acc_width = Dp});
+    if (a->dropout.p > 0) wn_terms_dropout(p, &s, keep), wn_terms_drop(p, &s, keep, t->w);
+    if (single)
+      p->ops->decode_values(t->acc, t->w, wn_at(a->v, a->s_v, t->b, j0, t->g), a->s_v.t, count, D);
+    else
+      p->kernels.values[WN_TILE / 16][rows](t->v + j0 * Dp, t->w, t->acc);
+  }
+  float *lse = a->lse ? (float *)a->lse + (t->b * a->H + h) * a->Tq + r : NULL;
+  p->ops->finish(&(struct wn_tile_finish){.m = t->m, .l = t->l, .rows = rows, .factor = t->factor, .lse = lse});
+  wn_terms_unseen(t->m, t->factor, lse, rows);
+  p->ops->unpack(wn_at_out(a->y, a->s_y, t->b, r, h), a->s_y.t, t->acc, Dp, 1, 0, rows, D, t->factor, 1.0f);
+}
+
+void wn_open_forward_run(const struct wn_attention_plan *p) {
+  const struct wn_attention *a = p->a;
+  const size_t each = wn_open_floats(p, false) / (size_t)threads_of(p);
+#pragma omp parallel num_threads(threads_of(p))
+  {
+    struct wn_layout x = {.base = (float *)p->exec->scratch + (size_t)omp_get_thread_num() * each};
+    struct open_task t;
+    lay(p, &x, false, &t);
+#pragma omp for schedule(static)
+    for (int64_t n = 0; n < a->B * a->Hkv; n++) {
+      begin(p, n, false, &t);
+      for (int64_t h = t.g * p->group; h < (t.g + 1) * p->group; h++)
+        for (int64_t r = 0; r < a->Tq; r += WN_TILE) forward_rows(&t, h, r, wn_min_i64(WN_TILE, a->Tq - r));
+    }
+  }
+}
+
+/* Rows r..r+rows-1 of head h: their dq; dk, dv and the biases' gradient get their share. */
+static void backward_rows(const struct open_task *t, int64_t h, int64_t r, int64_t rows) {
+  const struct wn_attention_plan *p = t->p;
+  const struct wn_attention *a = p->a;
+  const int64_t Dp = p->Dp, D = a->D, full = WN_TILE / 16;
+  const float *dy = wn_at(a->dy, a->s_y, t->b, r, h);
+  p->ops->pack(t->q, rows, Dp, wn_at(a->q, a->s_q, t->b, r, h), a->s_q.t, rows, D, 1.0f);
+  p->ops->pack(t->dy, rows, Dp, dy, a->s_y.t, rows, D, 1.0f);
+  p->ops->row_dot(t->factor, dy, a->s_y.t, wn_at(a->y, a->s_y, t->b, r, h), a->s_y.t, rows, D);
+  memcpy(t->m, (const float *)a->lse + (t->b * a->H + h) * a->Tq + r, (size_t)rows * sizeof *t->m);
+  memset(t->acc, 0, (size_t)(rows * Dp) * sizeof *t->acc);
+  for (int64_t c = 0; c < t->blocks; c++) {
+    const int64_t j0 = c * WN_TILE;
+    uint64_t keep[WN_TILE];
+    const struct wn_terms_strip s = {a, t->b, h, r, rows, WN_TILE, j0};
+    p->kernels.logits[full][rows](t->kt + j0 * D, t->q, t->w);
+    p->kernels.logits[full][rows](t->vt + j0 * D, t->dy, t->G);
+    if (p->bias) wn_bias_add(p, &s, t->w);
+    if (a->dropout.p > 0) wn_terms_dropout(p, &s, keep), wn_terms_drop(p, &s, keep, t->G);
+    p->ops->gradient(&(struct wn_tile_gradient){.a = t->w,
+                                                .w = t->w,
+                                                .g = t->G,
+                                                .seen = mask_of(t, c),
+                                                .rows = rows,
+                                                .width = WN_TILE,
+                                                .lse = t->m,
+                                                .delta = t->factor});
+    if (t->keys == 1) memset(t->G, 0, (size_t)(rows * WN_TILE) * sizeof *t->G); /* whatever the logit */
+    if (a->dropout.p > 0) wn_terms_drop(p, &s, keep, t->w);
+    p->kernels.columns[full][rows](t->dy, t->w, t->dv + j0 * Dp);
+    p->kernels.columns[full][rows](t->q, t->G, t->dk + j0 * Dp);
+    p->kernels.values[full][rows](t->k + j0 * Dp, t->G, t->acc);
+    if (p->dbias) wn_bias_gradient(p, &s, t->G, wn_bias_part(p, t->b));
+  }
+  if (a->dq)
+    p->ops->unpack(wn_at_out(a->dq, a->s_q, t->b, r, h), a->s_q.t, t->acc, Dp, 1, 0, rows, D, NULL, (float)a->scale);
+}
+
+/* to[Tk,D] = factor * from, 0 for padding. */
+static void store(const struct open_task *t, void *array, struct wn_stride stride, const float *from, double factor) {
+  const struct wn_attention *a = t->p->a;
+  if (!array) return;
+  float *to = wn_at_out(array, stride, t->b, 0, t->g);
+  t->p->ops->unpack(to, stride.t, from, t->p->Dp, 1, 0, t->keys, a->D, NULL, (float)factor);
+  for (int64_t j = t->keys; j < a->Tk; j++) memset(to + j * stride.t, 0, (size_t)a->D * sizeof *to);
+}
+
+void wn_open_backward_run(const struct wn_attention_plan *p) {
+  const struct wn_attention *a = p->a;
+  const size_t each = wn_open_floats(p, true) / (size_t)threads_of(p);
+#pragma omp parallel num_threads(threads_of(p))
+  {
+    struct wn_layout x = {.base = (float *)p->exec->scratch + (size_t)omp_get_thread_num() * each};
+    struct open_task t;
+    lay(p, &x, true, &t);
+#pragma omp for schedule(static)
+    for (int64_t n = 0; n < a->B * a->Hkv; n++) {
+      begin(p, n, true, &t);
+      memset(t.dk, 0, (size_t)(t.blocks * WN_TILE * p->Dp) * sizeof *t.dk);
+      memset(t.dv, 0, (size_t)(t.blocks * WN_TILE * p->Dp) * sizeof *t.dv);
+      for (int64_t h = t.g * p->group; h < (t.g + 1) * p->group; h++)
+        for (int64_t r = 0; r < a->Tq; r += WN_TILE) backward_rows(&t, h, r, wn_min_i64(WN_TILE, a->Tq - r));
+      store(&t, a->dk, a->s_k, t.dk, a->scale);
+      store(&t, a->dv, a->s_v, t.dv, 1.0);
+    }
+  }
+  wn_bias_end(p);
+}

@@ -1,0 +1,155 @@
+/* Relative positions (Shaw et al. 2018) on tiles: logits += scale * q . p[i - j], and the gradients of q and p.
+ *
+ * The distances of a tile run along its diagonals. A few rows at a time, R = q P^T is formed for all distances that
+ * they meet, P's rows packed from the farthest to the nearest, so that row i's part of R lies in the order of its
+ * columns, one place further left than that of row i - 1 (the relative shift of Dai et al. 2019, appendix B, a tile at
+ * a time). Backward skews the other way: dq += dR P, dp += dR^T q. With 16 rows and 64 columns R has 80 columns: 2.5 D
+ * operations a pair and head forward, 7.5 D backward, beside attention's own 4 D and 10 D. dp is summed in parts, each
+ * of them by one thread in a fixed order, and the parts in order. */
+#include <string.h>
+#include "backends/cpu/attention/slots.h"
+#include "backends/cpu/attention/terms.h"
+
+/* As many as there are threads where those are more: up to 16 threads the sums are the same bit for bit. */
+enum { PARTS = 16 };
+
+/* Distance of the packed rows' first column. Row groups begin at multiples of WN_SKEW_ROWS, so do the columns used. */
+static int64_t farthest(const struct wn_attention *a) {
+  return (a->Tk - 1) | (WN_SKEW_ROWS - 1);
+}
+
+/* Columns: down to the distance of a tile's last column, as seen from the first row above the diagonal's tile. */
+static int64_t columns(const struct wn_attention *a) {
+  return farthest(a) + 1 + WN_TILE;
+}
+
+/* Floats from one dimension to the next: an odd number of cache lines, so that they spread over the cache's sets. */
+int64_t wn_terms_relative_stride(const struct wn_attention_plan *p) {
+  return (columns(p->a) / 16 | 1) * 16;
+}
+
+int64_t wn_terms_parts(const struct wn_attention_plan *p) {
+  if (!p->own) return p->chunks;
+  const int64_t parts = wn_max_i64(PARTS, p->threads);
+  const bool sums = (p->a->relative.P > 0 && p->a->relative.dp) || p->a->sinks.n > 0;
+  return sums ? wn_min_i64(parts, p->units) : p->units;
+}
+
+void wn_terms_relative_lay(const struct wn_attention_plan *p, struct wn_layout *l, bool backward,
+                           struct wn_terms_scratch *s) {
+  const struct wn_attention *a = p->a;
+  s->distances = s->distance_rows = s->distance_sums = NULL;
+  if (a->relative.P <= 0) return;
+  s->distances = wn_layout_take(l, a->D * wn_terms_relative_stride(p));
+  if (!backward) return;
+  s->distance_rows = wn_layout_take(l, columns(a) * p->Dp);
+  if (a->relative.dp) s->distance_sums = wn_layout_take(l, wn_terms_parts(p) * columns(a) * p->Dp);
+}
+
+void wn_terms_relative_pack(const struct wn_attention_plan *p, bool backward) {
+  const struct wn_attention *a = p->a;
+  const struct wn_terms_scratch *s = &p->terms;
+  if (a->relative.P <= 0) return;
+#pragma omp parallel for num_threads(p->exec->threads) schedule(static)
+  for (int64_t at = 0; at < columns(a); at += WN_SKEW_ROWS) {
+    const int64_t x = farthest(a) - at;
+    p->ops->pack_distances(s->distances + at, wn_terms_relative_stride(p), a->relative.p, a->relative.P, x, a->D,
+                           (float)a->scale);
+    for (int64_t i = 0; backward && i < WN_SKEW_ROWS; i++) {
+      float *row = s->distance_rows + (at + i) * p->Dp;
+      memset(row, 0, (size_t)p->Dp * sizeof *row);
+      if (x - i >= 0 && x - i < a->relative.P)
+        memcpy(row, (const float *)a->relative.p + (x - i) * a->D, (size_t)a->D * sizeof *row);
+    }
+  }
+}
+
+/* Rows of a strip that share their columns. */
+struct group {
+  int64_t row, rows; /* from the strip's first */
+  int64_t first;     /* from the position that the columns are counted from */
+  int64_t column;    /* of the packed distances */
+  int64_t next;      /* row */
+};
+static struct group group_at(const struct wn_terms_strip *s, int64_t row) {
+  const int64_t position = s->r + row + s->a->Tk - s->a->Tq, base = position / WN_SKEW_ROWS * WN_SKEW_ROWS;
+  struct group g = {.row = row, .first = position - base};
+  g.next = wn_min_i64(row + WN_SKEW_ROWS - g.first, s->rows);
+  g.rows = g.next - row;
+  g.column = farthest(s->a) - (base + WN_SKEW_ROWS - 1 - s->j0);
+  return g;
+}
+
+/* Keys in any order, each row's own distances. Those beyond the table are of keys that no rule shows. */
+static void relative_slots(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *q,
+                           float *tile) {
+  const struct wn_attention *a = p->a;
+  _Alignas(64) float R[WN_TILE];
+  int32_t x[WN_TILE];
+  for (int64_t i = 0; i < s->rows; i++) {
+    const int64_t columns = wn_min_i64(s->width, a->Tk - a->Tq + s->r + i + 1 - s->j0);
+    if (columns <= 0) continue;
+    wn_slots_distances(a, s->b, s->h / (a->H / a->Hkv), s->r + i, s->j0, columns, x);
+    for (int64_t j = 0; j < columns; j++) x[j] = x[j] < a->relative.P ? x[j] : (int32_t)a->relative.P - 1;
+    p->ops->gather_logits(R, q + i * p->Dp, a->relative.p, x, a->D, columns, a->D, (float)a->scale);
+    for (int64_t j = 0; j < columns; j++) tile[i * WN_TILE + j] += R[j];
+  }
+}
+
+void wn_terms_relative_row(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *q,
+                           float *tile) {
+  const struct wn_attention *a = p->a;
+  const int64_t at = s->r + a->Tk - a->Tq - s->j0, last = wn_min_i64(at, s->width - 1), x = at - last;
+  const int64_t count = wn_min_i64(last + 1, a->relative.P - x); /* keys, from the last one back */
+  _Alignas(64) float R[WN_TILE];
+  if (a->slots.at) {
+    relative_slots(p, s, q, tile);
+    return;
+  }
+  if (count <= 0) return;
+  p->ops->decode_logits(R, q, (const float *)a->relative.p + x * a->D, a->D, count, a->D, (float)a->scale);
+  for (int64_t t = 0; t < count; t++) tile[last - t] += R[t];
+}
+
+void wn_terms_relative(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *q, float *tile) {
+  _Alignas(64) float R[WN_SKEW_ROWS * WN_SKEW_WIDTH];
+  if (p->a->slots.at) {
+    relative_slots(p, s, q, tile);
+    return;
+  }
+  for (struct group g = group_at(s, 0); g.row < s->rows; g = group_at(s, g.next)) {
+    p->kernels.skew_logits[s->width / 16][g.rows](p->terms.distances + g.column, q + g.row * p->Dp, R);
+    p->ops->skew_add(tile + g.row * WN_TILE, R, g.rows, s->width, g.first);
+  }
+}
+
+void wn_terms_relative_gradient(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *G,
+                                const float *q, float *dq, float *dp) {
+  _Alignas(64) float dR[WN_SKEW_ROWS * WN_SKEW_WIDTH];
+  for (struct group g = group_at(s, 0); g.row < s->rows; g = group_at(s, g.next)) {
+    p->ops->skew(dR, G + g.row * WN_TILE, g.rows, s->width, g.first);
+    p->kernels.skew_values[s->width / 16][g.rows](p->terms.distance_rows + g.column * p->Dp, dR, dq + g.row * p->Dp);
+    if (dp) p->kernels.skew_columns[s->width / 16][g.rows](q + g.row * p->Dp, dR, dp + g.column * p->Dp);
+  }
+}
+
+float *wn_terms_relative_part(const struct wn_attention_plan *p, int64_t n) {
+  return p->terms.distance_sums ? p->terms.distance_sums + n * columns(p->a) * p->Dp : NULL;
+}
+
+void wn_terms_relative_part_clear(const struct wn_attention_plan *p, float *dp) {
+  if (dp) memset(dp, 0, (size_t)(columns(p->a) * p->Dp) * sizeof *dp);
+}
+
+/* The parts, in order, to dp. */
+void wn_terms_relative_end(const struct wn_attention_plan *p) {
+  const struct wn_attention *a = p->a;
+  const int64_t parts = wn_terms_parts(p), step = columns(a) * p->Dp;
+  if (!p->terms.distance_sums) return;
+#pragma omp parallel for num_threads(p->exec->threads) schedule(static)
+  for (int64_t x = 0; x < wn_min_i64(a->relative.P, a->Tk); x++) {
+    float *from = p->terms.distance_sums + (farthest(a) - x) * p->Dp, *to = (float *)a->relative.dp + x * a->D;
+    p->ops->unpack(from, p->Dp, from, p->Dp, parts, step, 1, a->D, NULL, (float)a->scale);
+    for (int64_t d = 0; d < a->D; d++) to[d] += from[d];
+  }
+}

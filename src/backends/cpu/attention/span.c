@@ -1,0 +1,132 @@
+/* Adaptive and dynamic spans (Sukhbaatar et al. 2019) on tiles: m(x) = clamp((ramp + limit z - x) / ramp, 0, 1)
+ * multiplies a head's exponentials.
+ *
+ * A row block knows for each head the first column that any of its rows sees and the column from which on all see
+ * with m = 1: tiles before the former cost the head nothing at all, those behind the latter nothing more than without
+ * spans, and only the ramp between the two is worked with m. Which keys are seen is found in double, as the reference
+ * does; m is counted up from the farthest of them, so that it keeps its digits where it is small. */
+#include <math.h>
+#include "backends/cpu/attention/slots.h"
+#include "backends/cpu/attention/terms.h"
+
+static double ratio(const struct wn_attention *a, int64_t b, int64_t h, int64_t r) {
+  return (double)(a->span.dynamic ? *wn_at(a->span.z, a->span.s_z, b, r, h) : *wn_at(a->span.z, a->span.s_z, 0, 0, h));
+}
+
+/* Distances below it are seen. */
+static double reach(const struct wn_attention *a, int64_t b, int64_t h, int64_t r) {
+  return fmin(a->span.ramp + a->span.limit * ratio(a, b, h, r), 1e12);
+}
+
+/* The largest of them. */
+static int64_t farthest(double reach) {
+  return (int64_t)ceil(reach) - 1;
+}
+
+struct wn_span_range wn_terms_span_range(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, int64_t rows) {
+  struct wn_span_range range = {INT64_MAX, 0};
+  if (a->slots.at) return (struct wn_span_range){0, INT64_MAX}; /* keys in any order */
+  for (int64_t i = 0; i < rows; i++) {
+    const int64_t position = r + i + a->Tk - a->Tq;
+    const double c = reach(a, b, h, r + i);
+    range.first = wn_min_i64(range.first, wn_max_i64(position - farthest(c), 0));
+    range.full = wn_max_i64(range.full, position - (int64_t)floor(c - a->span.ramp));
+    if (!a->span.dynamic && i == 0) i = wn_max_i64(rows - 2, 0); /* the others lie between the first and the last */
+  }
+  return range;
+}
+
+int64_t wn_terms_span_reach(const struct wn_attention *a, int64_t b, int64_t h0, int64_t heads, int64_t r) {
+  double widest = 0;
+  for (int64_t h = h0; h < h0 + heads; h++) widest = fmax(widest, reach(a, b, h, r));
+  return (int64_t)fmin(widest, (double)a->Tk) + 1; /* a step more: not a rounding less */
+}
+
+const uint64_t *wn_terms_span(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own,
+                              struct wn_tile_span *span) {
+  const struct wn_attention *a = s->a;
+  span->ramp = (float)a->span.ramp;
+  for (int64_t i = 0; i < s->rows; i++) {
+    const double c = reach(a, s->b, s->h, s->r + i);
+    const int64_t first = s->r + i + a->Tk - a->Tq - s->j0 - farthest(c); /* column of the tile */
+    span->first[i] = (float)wn_max_i64(-first, -2 * WN_TILE);
+    span->rest[i] = (float)(c - (double)farthest(c));
+    const uint64_t reached = first <= 0 ? ~UINT64_C(0) : first < WN_TILE ? ~UINT64_C(0) << first : 0;
+    own[i] = seen ? seen[i] & reached : reached;
+  }
+  return own;
+}
+
+static double mask(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, int64_t x) {
+  return (a->span.ramp + a->span.limit * ratio(a, b, h, r) - (double)x) / a->span.ramp;
+}
+
+/* --- where the logits must have the mask in them: a threshold's choice, decoding, keys in any order --- */
+
+static const uint64_t *span_slots(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own, float *tile) {
+  const struct wn_attention *a = s->a;
+  int32_t x[WN_TILE];
+  for (int64_t i = 0; i < s->rows; i++) {
+    const int64_t columns = wn_min_i64(s->width, a->Tk - a->Tq + s->r + i + 1 - s->j0);
+    wn_slots_distances(a, s->b, s->h / (a->H / a->Hkv), s->r + i, s->j0, columns, x);
+    own[i] = seen ? seen[i] : ~UINT64_C(0);
+    for (int64_t j = 0; j < columns; j++) {
+      const double m = mask(a, s->b, s->h, s->r + i, x[j]);
+      if (m <= 0)
+        own[i] &= ~(UINT64_C(1) << j);
+      else if (m < 1)
+        tile[i * WN_TILE + j] += (float)log(m);
+    }
+  }
+  return own;
+}
+
+const uint64_t *wn_terms_span_log(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own, float *tile) {
+  const struct wn_attention *a = s->a;
+  if (a->slots.at) return span_slots(s, seen, own, tile);
+  for (int64_t i = 0; i < s->rows; i++) {
+    const int64_t at = s->r + i + a->Tk - a->Tq - s->j0;
+    own[i] = seen ? seen[i] : ~UINT64_C(0);
+    for (int64_t j = 0; j < s->width && at - j >= 0; j++) {
+      const double m = mask(a, s->b, s->h, s->r + i, at - j);
+      if (m >= 1) break; /* nearer ones too */
+      if (m > 0)
+        tile[i * WN_TILE + j] += (float)log(m);
+      else
+        own[i] &= ~(UINT64_C(1) << j);
+    }
+  }
+  return own;
+}
+
+void wn_terms_span_log_gradient(const struct wn_terms_strip *s, const float *G, float *dz) {
+  const struct wn_attention *a = s->a;
+  for (int64_t i = 0; i < s->rows; i++) {
+    const int64_t at = s->r + i + a->Tk - a->Tq - s->j0;
+    double sum = 0;
+    for (int64_t j = 0; j < s->width && at - j >= 0; j++) {
+      const double m = mask(a, s->b, s->h, s->r + i, at - j);
+      if (m >= 1) break;
+      if (m > 0) sum += (double)G[i * WN_TILE + j] / m;
+    }
+    dz[i] += (float)sum;
+  }
+}
+
+/* --- the gradient of z --- */
+
+float wn_terms_span_factor(const struct wn_attention *a) {
+  return (float)(a->span.limit / a->span.ramp);
+}
+
+void wn_terms_span_end(const struct wn_attention_plan *p) {
+  const struct wn_attention *a = p->a;
+  if (!p->terms.span_rows) return;
+  for (int64_t h = 0; h < a->H; h++) {
+    double sum = 0;
+    for (int64_t b = 0; b < a->B; b++)
+      for (int64_t r = 0; r < a->Tq; r++) sum += (double)p->terms.span_rows[(b * a->H + h) * a->Tq + r];
+    float *dz = wn_at_out(a->span.dz, a->span.s_z, 0, 0, h);
+    *dz = (float)((double)*dz + sum * a->span.limit / a->span.ramp);
+  }
+}

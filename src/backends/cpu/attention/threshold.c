@@ -1,0 +1,158 @@
+/* Threshold (meaningful attention): a row keeps the fewest content keys, heaviest first, whose weights reach tau.
+ *
+ * The choice needs the whole row, so forward keeps the logits of its rows (linear in T) and takes softmax and values
+ * once it has fallen. It is found by a weighted quickselect, about linear in the keys seen. The note to backward is a
+ * number between the logits of the last key kept and the first one dropped, so that a rounding's worth between the
+ * two passes does not turn the choice; among equal logits it is the logit itself and the last key kept. Half a
+ * key more says that the row keeps this one and nothing else: its weight is 1 whatever the logit. */
+#include "backends/cpu/attention/threshold.h"
+#include <math.h>
+#include <string.h>
+
+void wn_threshold_store(const struct wn_terms_strip *s, const float *tile, const float *F, const uint64_t *seen,
+                        float *kept, int64_t stride) {
+  for (int64_t i = 0; i < s->rows; i++) {
+    const uint64_t bits = seen ? seen[i] : ~UINT64_C(0);
+    if (!F && bits == ~UINT64_C(0)) {
+      memcpy(kept + i * stride, tile + i * WN_TILE, (size_t)s->width * sizeof *kept);
+      continue;
+    }
+    for (int64_t j = 0; j < s->width; j++) {
+      const float x = F ? tile[i * WN_TILE + j] - F[i * WN_TILE + j] : tile[i * WN_TILE + j];
+      kept[i * stride + j] = bits >> j & 1 ? x : -INFINITY;
+    }
+  }
+}
+
+static bool heavier(struct wn_ranked_key x, struct wn_ranked_key y) {
+  return x.logit != y.logit ? x.logit > y.logit : x.key < y.key;
+}
+
+static void swap(struct wn_ranked_key *x, struct wn_ranked_key *y) {
+  const struct wn_ranked_key z = *x;
+  *x = *y;
+  *y = z;
+}
+
+/* How many of the n keys it takes to reach `goal` > 0; *last: the lightest of them. Puts the keys in another order. */
+static int64_t fewest(struct wn_ranked_key *x, int64_t n, double goal, struct wn_ranked_key *last) {
+  int64_t low = 0, high = n;
+  double before = 0; /* weight of x[0..low), all heavier than the rest; less than goal */
+  while (high - low > 16) {
+    /* Median of three to the end, then those heavier than it to the front. */
+    const int64_t middle = low + (high - low) / 2, end = high - 1;
+    if (heavier(x[middle], x[low])) swap(&x[middle], &x[low]);
+    if (heavier(x[end], x[low])) swap(&x[end], &x[low]);
+    if (heavier(x[middle], x[end])) swap(&x[middle], &x[end]);
+    int64_t at = low;
+    double front = before;
+    for (int64_t i = low; i < end; i++) {
+      if (!heavier(x[i], x[end])) continue;
+      front += x[i].weight;
+      swap(&x[i], &x[at++]);
+    }
+    swap(&x[at], &x[end]);
+    if (front >= goal) {
+      high = at;
+    } else if (front + x[at].weight >= goal) {
+      *last = x[at];
+      return at + 1;
+    } else {
+      before = front + x[at].weight;
+      low = at + 1;
+    }
+  }
+  for (int64_t i = low + 1; i < high; i++)
+    for (int64_t at = i; at > low && heavier(x[at], x[at - 1]); at--) swap(&x[at], &x[at - 1]);
+  int64_t kept = low;
+  while (kept < high && before < goal) before += x[kept++].weight;
+  /* Rounding may leave the last range empty: its keys before are what it takes. */
+  *last = kept > low ? x[kept - 1] : x[0];
+  for (int64_t i = 0; kept == low && i < kept; i++)
+    if (heavier(*last, x[i])) *last = x[i];
+  return kept;
+}
+
+/* One row; returns the number of content keys kept. */
+static int64_t choose(const struct wn_attention *a, const int32_t *at, const uint8_t *control, const float *logits,
+                      int64_t columns, struct wn_ranked_key *order, double cut[2]) {
+  int64_t n = 0;
+  float top = -INFINITY, next = -INFINITY;
+  double content = 0;
+  bool others = a->sinks.n > 0;
+  for (int64_t j = 0; j < columns; j++) {
+    if (logits[j] == -INFINITY) continue;
+    if (control && control[j]) {
+      others = true;
+      continue;
+    }
+    order[n++] = (struct wn_ranked_key){0, logits[j], at ? at[j] : (int32_t)j};
+    top = fmaxf(top, logits[j]);
+  }
+  cut[0] = INFINITY;
+  cut[1] = -1;
+  if (n == 0) return 0;
+  for (int64_t i = 0; i < n; i++) content += order[i].weight = exp((double)order[i].logit - (double)top);
+  struct wn_ranked_key last;
+  const int64_t kept = fewest(order, n, a->threshold.tau * content, &last);
+  bool dropped = false;
+  for (int64_t i = 0; i < n; i++)
+    if (heavier(last, order[i])) next = fmaxf(next, order[i].logit), dropped = true;
+  cut[0] = dropped ? 0.5 * ((double)last.logit + (double)next) : -INFINITY;
+  cut[1] = (double)last.key + (kept == 1 && !others ? 0.5 : 0);
+  return kept;
+}
+
+void wn_threshold_choose(const struct wn_terms_strip *s, const float *logits, int64_t stride, int64_t columns,
+                         void *order, double *cut) {
+  const struct wn_attention *a = s->a;
+  const uint8_t *control = wn_control_keys(a, s->b, s->h / (a->H / a->Hkv));
+  const int32_t *places = wn_slot_positions(a, s->b, s->h / (a->H / a->Hkv));
+  const int64_t at = (s->b * a->H + s->h) * a->Tq + s->r;
+  for (int64_t i = 0; i < s->rows; i++) {
+    const int64_t kept = choose(a, places, control, logits + i * stride, columns, order, cut + 2 * i);
+    if (a->threshold.count) a->threshold.count[at + i] = (int32_t)kept;
+    for (int k = 0; a->threshold.cut && k < 2; k++) a->threshold.cut[2 * (at + i) + k] = cut[2 * i + k];
+  }
+}
+
+const uint64_t *wn_threshold_mask(const struct wn_terms_strip *s, const double *cut, const float *tile, const float *F,
+                                  const uint64_t *seen, uint64_t *own) {
+  const struct wn_attention *a = s->a;
+  const int32_t *at = wn_slot_positions(a, s->b, s->h / (a->H / a->Hkv));
+  const uint8_t *control = wn_control_keys(a, s->b, s->h / (a->H / a->Hkv));
+  const int64_t width = wn_min_i64(s->width, a->Tk - s->j0);
+  uint64_t always = 0;
+  for (int64_t j = 0; control && j < width; j++) always |= (uint64_t)(control[s->j0 + j] != 0) << j;
+  for (int64_t i = 0; i < s->rows; i++) {
+    const double limit = cut[2 * i], tie = cut[2 * i + 1] - (at ? 0 : (double)s->j0);
+    uint64_t kept = always;
+    for (int64_t j = 0; j < width; j++) {
+      const float x = F ? tile[i * WN_TILE + j] - F[i * WN_TILE + j] : tile[i * WN_TILE + j];
+      kept |= (uint64_t)((double)x > limit || ((double)x == limit && (at ? (double)at[s->j0 + j] : (double)j) <= tie))
+              << j;
+    }
+    own[i] = (seen ? seen[i] : ~UINT64_C(0)) & kept;
+  }
+  return own;
+}
+
+/* Column of the strip's tile that its row i keeps alone; -1: the row keeps more, or it is in another tile. */
+static int64_t alone(const struct wn_terms_strip *s, const double *cut, int64_t i) {
+  const double key = floor(cut[2 * i + 1]);
+  if (key == cut[2 * i + 1]) return -1;
+  const int64_t j = (int64_t)key - s->j0;
+  return j >= 0 && j < s->width ? j : -1;
+}
+
+void wn_threshold_hide_single(const struct wn_terms_strip *s, const double *cut, uint64_t *own) {
+  for (int64_t i = 0; i < s->rows; i++)
+    if (alone(s, cut, i) >= 0) own[i] = 0;
+}
+
+void wn_threshold_show_single(const struct wn_terms_strip *s, const double *cut, float *weights) {
+  for (int64_t i = 0; i < s->rows; i++) {
+    const int64_t j = alone(s, cut, i);
+    if (j >= 0) weights[i * WN_TILE + j] = 1;
+  }
+}

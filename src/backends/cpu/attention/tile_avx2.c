@@ -1,0 +1,2 @@
+/* Attention tile operations for AVX2. */
+#include "backends/cpu/attention/tile.inc"

@@ -1,2 +1,0 @@
-/* Attention tile operations for AVX2. */
-#include "backends/cpu/attention_tile.inc"

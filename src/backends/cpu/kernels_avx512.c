@@ -1,1 +1,0 @@
-#include "backends/cpu/kernels.inc"

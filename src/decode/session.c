@@ -1,0 +1,284 @@
+/* Decoding with a key-value cache: a prompt is fed in pieces, then one token at a time.
+ *
+ * Each piece runs the layers of training (layer.h); between the maps before the attention and those after it, the
+ * piece's keys and values go into the layer's cache and the attention reads from there. A token costs 2 x parameters
+ * flops in the maps and one read of all weights, 4 T Hkv D flops a layer in the attention. */
+#include <string.h>
+
+#include "kv/budgets.h"
+#include "decode/session.h"
+
+#define PIECE 256 /* tokens at a time: enough rows for a good product, few beside a cache */
+
+static wn_status plan(wn_context *ctx, struct wn_session *s, bool budgets) {
+  const wn_model_config *c = &s->model->config;
+  const wn_dtype dtype = s->model->dtype;
+  struct wn_layer_acts acts;
+  int64_t M;
+  if (__builtin_mul_overflow(s->B, s->piece, &M) || M > INT32_MAX ||
+      !wn_layer_acts_plan(c, dtype, s->B, s->piece, false, &s->blocks, &acts))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences: too many tokens a step", (long long)s->B);
+  const bool control = c->attention.threshold.enabled && s->model->control;
+  const struct {
+    const char *name;
+    size_t rows, columns, element;
+    void **where;
+  } pieces[] = {
+      {"activations", s->blocks.large_bytes, 1, 1, (void **)&s->blocks.large},
+      {"derived activations", s->blocks.derived_bytes, 1, 1, (void **)&s->blocks.derived},
+      {"exact activations", s->blocks.exact_bytes, 1, 1, (void **)&s->blocks.exact},
+      {"tokens", (size_t)M, 1, sizeof(int32_t), (void **)&s->tokens},
+      {"positions", (size_t)M, 1, sizeof(int32_t), (void **)&s->positions},
+      {"control tokens", control ? (size_t)s->B : 0, (size_t)s->capacity, 1, (void **)&s->control},
+      {"keys of control tokens", control ? (size_t)s->B : 0, (size_t)(s->capacity + s->piece),
+       (size_t)(budgets ? c->kv_heads : 1), (void **)&s->control_keys},
+      {"mid", (size_t)s->B, (size_t)c->width, wn_dtype_size(dtype), &s->mid},
+      {"branch", (size_t)s->B, (size_t)c->width, wn_dtype_size(dtype), &s->branch},
+      {"x_out", (size_t)s->B, (size_t)c->width, wn_dtype_size(dtype), &s->x_out},
+      {"n_out", (size_t)s->B, (size_t)c->width, wn_dtype_size(dtype), &s->n_out},
+      {"rstd", (size_t)s->B, 1, wn_dtype_size(dtype), &s->rstd},
+      {"mean", (size_t)s->B, 1, wn_dtype_size(dtype), &s->mean},
+      {"logits", (size_t)s->B, (size_t)c->vocab_size, wn_dtype_size(dtype), &s->logits},
+  };
+  for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
+    size_t n;
+    if (!wn_mul_size(pieces[i].rows, pieces[i].columns, &n) || !wn_mul_size(n, pieces[i].element, &n))
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences: array %s does not fit in memory",
+                     (long long)s->B, pieces[i].name);
+    if (n > 0) wn_arena_plan(&s->arena, pieces[i].name, n, pieces[i].where);
+  }
+  return wn_layer_temp_plan(ctx, c, dtype, s->B, s->piece, false, false, &s->arena, &s->temp);
+}
+
+/* Feeds run->T tokens of each sequence, s->tokens and s->positions; with want the last position's logits follow. full:
+ * as if the caches were, when measuring. */
+static wn_status feed_piece(struct wn_run *run, struct wn_session *s, bool want, bool full) {
+  const wn_model_config *c = &s->model->config;
+  const int64_t B = run->B, T = run->T, C = c->width;
+  struct wn_outer_params outer;
+  struct wn_layer_acts a;
+  struct wn_layer_blocks blocks = s->blocks;
+  wn_outer_params_find(&s->model->table, c, &outer);
+  if (!wn_layer_acts_plan(c, run->exec.dtype, B, T, false, &blocks, &a))
+    return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: activations do not fit in memory");
+  /* What the embedding's norm keeps is not needed later: layer 0's arrays take it. */
+  WN_TRY(wn_run_embed(run, s->tokens, a.n2, a.rstd2, a.mean2, a.x));
+  for (int64_t l = 0; l < c->layers; l++) {
+    run->unturned = wn_session_by_place(s, l);
+    WN_TRY(wn_layer_before(run, l, &a, l ? wn_layer_stream(run, &a) : NULL, l ? s->temp.branch : NULL));
+    WN_TRY(wn_session_attend(run, s, l, &a, full));
+    WN_TRY(wn_layer_after(run, l, &a, &s->temp, true));
+  }
+  if (!want) return WN_OK;
+  const void *mid = wn_layer_stream(run, &a), *branch = s->temp.branch;
+  if (T > 1) { /* the last row of each sequence */
+    const size_t row = (size_t)C * wn_dtype_size(run->exec.dtype);
+    for (int64_t b = 0; b < B && !run->measuring; b++) {
+      memcpy((char *)s->mid + (size_t)b * row, (const char *)mid + (size_t)(b * T + T - 1) * row, row);
+      memcpy((char *)s->branch + (size_t)b * row, (const char *)branch + (size_t)(b * T + T - 1) * row, row);
+    }
+    mid = s->mid;
+    branch = s->branch;
+  }
+  WN_TRY(wn_run_norm(run, B, mid, branch, s->x_out, outer.norm_gain, outer.norm_shift, s->n_out, s->rstd,
+                     c->norm == WN_NORM_LAYER ? s->mean : NULL));
+  return wn_run_output(run, s->n_out, B, s->logits);
+}
+
+static void begin(struct wn_run *run, struct wn_session *s, int64_t T) {
+  wn_run_init(run, s->model, s->B, T);
+  run->exec.scratch = s->scratch;
+  run->exec.scratch_bytes = s->scratch_bytes;
+  run->positions = s->positions;
+  run->cross =
+      (struct wn_cross){.S = s->inputs.S, .count = s->inputs.count, .kv = s->inputs.kv, .kv_bytes = s->inputs.bytes};
+  if (s->rotary.rows > 0) run->rotary = &s->rotary;
+}
+
+static int64_t count_caches(const struct wn_session *s) {
+  return s->first[s->model->config.layers];
+}
+
+static void reset_caches(struct wn_session *s) {
+  for (int64_t i = 0; i < count_caches(s); i++) wn_kv_cache_reset(&s->caches[i]);
+}
+
+/* The largest scratch over piece sizes and cache fillings: a backend may treat few rows otherwise than many. */
+static wn_status measure(struct wn_session *s, size_t *need) {
+  *need = 0;
+  for (int64_t T = 1;; T = 2 * T < s->piece ? 2 * T : s->piece) {
+    for (int full = 0; full < 2; full++) {
+      struct wn_run run;
+      begin(&run, s, T);
+      run.measuring = true;
+      if (s->model->encoder) run.cross.S = s->model->config.encoder.context, run.cross.kv = (char *)s->model->params;
+      WN_TRY(feed_piece(&run, s, true, full));
+      if (run.need > *need) *need = run.need;
+    }
+    if (T == s->piece) break;
+  }
+  reset_caches(s);
+  return WN_OK;
+}
+
+const char *wn_cache_format_name(wn_cache_format format) {
+  static const char *const names[WN_CACHE_COUNT] = {"float", "half", "auto"};
+  return (unsigned)format < WN_CACHE_COUNT ? names[format] : "unknown";
+}
+
+/* What stands in the way of half floats; NULL: nothing. */
+static const char *not_with_half(const wn_context *ctx, const struct wn_model *model, const wn_budgets *budgets) {
+  const wn_attention_config *a = &model->config.attention;
+  const bool by_place = budgets && budgets->cache_positions;
+  const bool reference = !strcmp(model->backend->name, "ref") || ctx->isa == WN_ISA_REF;
+  return model->dtype != WN_F32                ? "a model in F64"
+         : reference                           ? "the reference's operations"
+         : model->config.head_size > WN_HALF_D ? "heads of more than 256"
+         : a->strided > 0                      ? "strided attention"
+         : a->root.enabled                     ? "the square-root mask"
+         : a->threshold.enabled                ? "a threshold"
+         : a->exclusive.enabled                ? "exclusive attention"
+         : by_place                            ? "positions by place in the cache"
+                                               : NULL;
+}
+
+static bool has_packed(const struct wn_model *model) {
+  for (int i = 0; i < model->table.count; i++)
+    if (model->table.rows[i].packed.count) return true;
+  return false;
+}
+
+wn_cache_format wn_cache_format_resolve(const wn_context *ctx, const wn_model *model, const wn_budgets *budgets,
+                                        wn_cache_format format) {
+  if (format != WN_CACHE_AUTO) return format;
+  return has_packed(model) && !not_with_half(ctx, model, budgets) ? WN_CACHE_HALF : WN_CACHE_FLOAT;
+}
+
+static wn_status choose_format(struct wn_session *s, const wn_session_options *options) {
+  const wn_budgets *budgets = options->budgets && options->budgets->layers > 0 ? options->budgets : NULL;
+  if ((unsigned)options->cache >= WN_CACHE_COUNT)
+    return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: cache format %d is unknown", (int)options->cache);
+  s->half = wn_cache_format_resolve(s->ctx, s->model, budgets, options->cache) == WN_CACHE_HALF;
+  const char *why = s->half ? not_with_half(s->ctx, s->model, budgets) : NULL;
+  if (!why) return WN_OK;
+  return wn_fail(s->ctx, WN_ERR_UNSUPPORTED, "a cache in half floats does not go with %s", why);
+}
+
+wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, wn_session **out) {
+  return wn_session_create_with_budgets(ctx, model, B, capacity, NULL, out);
+}
+
+wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity,
+                                         const wn_budgets *budgets, wn_session **out) {
+  return wn_session_create_with(ctx, model,
+                                &(wn_session_options){.sequences = B, .capacity = capacity, .budgets = budgets}, out);
+}
+
+wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_session_options *options,
+                                 wn_session **out) {
+  const wn_model_config *c = &model->config;
+  const wn_budgets *budgets = options->budgets;
+  const int64_t B = options->sequences;
+  int64_t capacity = options->capacity;
+  *out = NULL;
+  if (capacity == 0) capacity = c->context + c->memory;
+  if (B < 1 || B > INT32_MAX || capacity < 1 || capacity > INT32_MAX)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences and %lld tokens: both must be 1 to 2147483647",
+                   (long long)B, (long long)capacity);
+  if (c->position == WN_POS_LEARNED && capacity > c->context)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld tokens: the model has learned positions for %lld",
+                   (long long)capacity, (long long)c->context);
+  if (budgets && budgets->layers > 0) WN_TRY(wn_budgets_check(ctx, budgets, c));
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "session", sizeof(struct wn_session), &memory));
+  struct wn_session *s = memory;
+  s->ctx = ctx;
+  s->model = model;
+  s->B = B;
+  s->capacity = capacity;
+  s->piece = capacity < PIECE ? capacity : PIECE;
+  wn_status status;
+  WN_TRY_GOTO(choose_format(s, options), fail);
+  WN_TRY_GOTO(plan(ctx, s, budgets && budgets->layers > 0), fail);
+  WN_TRY_GOTO(wn_arena_allocate(ctx, &s->arena, "a session"), fail);
+  if (budgets && budgets->layers > 0) WN_TRY_GOTO(wn_budgets_copy(ctx, budgets, &s->budgets), fail);
+  WN_TRY_GOTO(wn_session_caches_init(ctx, s), fail);
+  if (capacity > model->rotary.rows) WN_TRY_GOTO(wn_rotary_create(model, "session", capacity, &s->rotary), fail);
+  size_t need;
+  WN_TRY_GOTO(measure(s, &need), fail);
+  WN_TRY_GOTO(wn_alloc(ctx, "scratch of a session", need, &s->scratch), fail);
+  s->scratch_bytes = need;
+  *out = s;
+  return WN_OK;
+fail:
+  wn_session_destroy(s);
+  return status;
+}
+
+void wn_session_destroy(wn_session *s) {
+  if (!s) return;
+  wn_session_caches_clear(s);
+  wn_session_inputs_clear(s);
+  wn_rotary_clear(&s->rotary);
+  wn_free(s->scratch);
+  wn_arena_clear(&s->arena);
+  wn_free(s);
+}
+
+void wn_session_reset(wn_session *s) {
+  reset_caches(s);
+  s->position = 0;
+  s->broken = false;
+}
+
+int64_t wn_session_position(const wn_session *s) {
+  return s->position;
+}
+
+size_t wn_session_kv_bytes(const wn_session *s) {
+  size_t bytes = 0;
+  for (int64_t i = 0; i < count_caches(s); i++) bytes += s->caches[i].bytes;
+  return bytes + (size_t)s->model->config.layers * s->inputs.bytes;
+}
+
+static wn_status check_tokens(wn_context *ctx, const struct wn_session *s, const int32_t *tokens, int64_t T,
+                              int64_t chunk) {
+  if (!tokens || T < 1 || chunk < 0)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld tokens in pieces of %lld; both must be positive", (long long)T,
+                   (long long)chunk);
+  if (T > s->capacity - s->position)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld tokens more than the %lld seen do not fit in a cache of %lld",
+                   (long long)T, (long long)s->position, (long long)s->capacity);
+  return wn_model_check_ids(ctx, s->model, "session: token", tokens, s->B * T);
+}
+
+wn_status wn_session_feed(wn_context *ctx, wn_session *s, const int32_t *tokens, int64_t T, int64_t chunk,
+                          float *logits) {
+  WN_TRY(check_tokens(ctx, s, tokens, T, chunk));
+  if (s->broken) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: its last feed failed; it can only be reset");
+  if (chunk == 0 || chunk > s->piece) chunk = s->piece;
+  for (int64_t done = 0; done < T;) {
+    const int64_t now = T - done < chunk ? T - done : chunk;
+    for (int64_t b = 0; b < s->B; b++) {
+      for (int64_t t = 0; t < now; t++) {
+        s->tokens[b * now + t] = tokens[b * T + done + t];
+        s->positions[b * now + t] = (int32_t)(s->position + t);
+        if (s->control) s->control[b * s->capacity + s->position + t] = s->model->control[tokens[b * T + done + t]];
+      }
+    }
+    struct wn_run run;
+    begin(&run, s, now);
+    s->broken = true;
+    WN_TRY(feed_piece(&run, s, logits && done + now == T, false));
+    s->broken = false;
+    s->position += now;
+    done += now;
+  }
+  if (!logits) return WN_OK;
+  const int64_t n = s->B * s->model->config.vocab_size;
+  if (s->model->dtype == WN_F32)
+    memcpy(logits, s->logits, (size_t)n * sizeof *logits);
+  else
+    for (int64_t i = 0; i < n; i++) logits[i] = (float)((const double *)s->logits)[i];
+  return WN_OK;
+}

@@ -1,0 +1,114 @@
+/* A session's inside: private to src/decode. */
+#ifndef WN_DECODE_SESSION_H
+#define WN_DECODE_SESSION_H
+
+#include "kv/cache.h"
+#include "kv/policy.h"
+#include "model/workspace.h"
+
+/* What a cache does as the text grows. */
+enum wn_session_kind {
+  WN_LAYER_WHOLE,   /* holds everything */
+  WN_LAYER_TRIMMED, /* holds what the layer can see (wn_layer_reach): the rest would never be looked at again */
+  WN_LAYER_BUDGET   /* holds what its policy keeps */
+};
+
+/* Key-value heads of a layer that share a cache: all of them, or a run of heads with the same budget. */
+struct wn_session_part {
+  int64_t layer, kv0, kv_heads;
+  enum wn_session_kind kind;
+};
+
+/* Rows of a prompt that run as a block under a budget: enough for a product, few beside a budget. */
+enum { WN_SESSION_BLOCK = 128 };
+struct wn_session_block {
+  void *F;       /* [B,rows,the largest budget + rows] of one group */
+  void *y;       /* [B,rows,D] of the selecting head, not looked at */
+  int32_t *gone; /* [B,P,stage's capacity] */
+  int32_t *held; /* [the largest budget] slots of the stage */
+  int32_t *at;   /* [the largest budget] their positions */
+  void *row;     /* [the largest budget] their F */
+};
+
+/* The same where positions are places in the cache (session_places.c). */
+struct wn_session_places {
+  void *q, *y;           /* [B,rows,H,D] queries of the sinks, and what the sinks give */
+  void *lse, *lse_sinks; /* [B,H,rows] */
+  int32_t *positions;    /* [the largest budget + rows] */
+};
+
+/* Keys and values of an encoder's states (session_encode.c). S 0: nothing has been encoded. */
+struct wn_session_inputs {
+  int64_t S;
+  int32_t *count; /* [B] or NULL */
+  char *kv;       /* [L] of `bytes`: [B,S,2,Hkv,D] each */
+  size_t bytes;
+};
+
+struct wn_session {
+  wn_context *ctx;
+  const struct wn_model *model;
+  int64_t B, capacity, piece, position;
+  bool half;          /* keys and values are kept in half floats */
+  bool broken;        /* a piece failed half way: some caches have its tokens */
+  wn_budgets budgets; /* layers 0: none */
+  wn_budgets reach;   /* policy window, what the trimmed layers see */
+  int64_t *first;     /* [L+1] each layer's first part; the last: how many there are */
+  struct wn_session_part *parts;
+  struct wn_kv_cache *caches; /* of the parts */
+  struct wn_session_inputs inputs;
+  struct wn_arena arena;
+  struct wn_layer_blocks blocks; /* one layer's arrays, used by all in turn */
+  struct wn_layer_temp temp;
+  int32_t *tokens, *positions;     /* [B,piece] */
+  uint8_t *control, *control_keys; /* with a threshold and control tokens: [B,capacity] by position; [B,Hkv,keys] of a
+                                            layer's calls, without budgets [B,keys] */
+  void *mid, *branch;              /* [B,C] the last position's */
+  void *x_out, *n_out;             /* [B,C] */
+  void *rstd, *mean;               /* [B] */
+  void *logits;                    /* [B,V] of the model's dtype */
+  struct wn_rotary rotary;         /* own, where the cache holds more than the model's table */
+  void *scratch;
+  size_t scratch_bytes;
+
+  /* For caches that evict, shared by the layers (session_attend.c). */
+  struct wn_kv_cache stage; /* what a cache holds and a piece behind it, laid out for each cache in stage_memory */
+  void *stage_memory;
+  int32_t *slots;      /* [B,P,stage's capacity] */
+  bool blocks_of_rows; /* under the budgets a piece of a prompt runs as blocks (session_prefill.c) */
+  bool place_blocks;   /* or as blocks by place (session_places.c) */
+  struct wn_session_block block;
+  struct wn_session_places place_block;
+  int64_t largest; /* budget of a cache */
+  void *mass;      /* [B,P,the largest budget]; of a part, from its first head's on */
+  void *turned;    /* [B,the largest budget,Hkv,D], with cache_positions: keys rotated by place */
+  int32_t *places; /* [B,the largest budget], the same */
+};
+
+void wn_session_inputs_clear(struct wn_session *s);
+/* Parts, caches and what they share; model, B, capacity, piece and budgets are set. */
+wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s);
+void wn_session_caches_clear(struct wn_session *s);
+/* Keys of this layer are turned by their places in the cache, when they are used: wn_layer_before turns nothing. */
+bool wn_session_by_place(const struct wn_session *s, int64_t l);
+/* The attention of layer l over its cache, for the run's T tokens, which enter it. When measuring: as if the caches
+ * were empty, or full. */
+wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
+                            bool full);
+
+/* Parts of it. The operation on rows t0..t0+T-1 alone. */
+struct wn_attention wn_session_rows(const struct wn_attention *op, int64_t t0, int64_t T, wn_dtype dtype);
+/* The stage holds, in order, what the cache holds, and rows t0..t0+T-1 behind it. */
+void wn_session_stage(const struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
+                      const struct wn_kv_rows *rows, int64_t t0, int64_t T);
+/* The cache holds the stage's slots [B,P,n] in s->slots. */
+void wn_session_unstage(struct wn_session *s, struct wn_kv_cache *cache, int64_t n);
+/* May pieces of a prompt run as blocks under the budgets? */
+bool wn_session_takes_blocks(const struct wn_session *s);
+wn_status wn_session_attend_blocks(struct wn_run *run, struct wn_session *s, int64_t part,
+                                   const struct wn_attention *op, const struct wn_kv_rows *rows);
+bool wn_session_takes_place_blocks(const struct wn_session *s);
+wn_status wn_session_attend_place_blocks(struct wn_run *run, struct wn_session *s, int64_t part,
+                                         const struct wn_attention *op, const struct wn_kv_rows *rows);
+
+#endif

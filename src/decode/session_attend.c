@@ -1,0 +1,422 @@
+/* A session's attention over caches that hold everything, what a layer can see, or what a policy keeps.
+ *
+ * A budget's step (DESIGN section 4) is that of one token: a full cache evicts, the token enters, attends to what is
+ * held, and the policy takes note. A piece of a prompt runs its maps as a block and its attention token by token, or
+ * as blocks where the policy can tell before (session_prefill.c): N K H D operations in all, and K tokens of memory a
+ * layer. A trimmed cache takes a piece as a block: what it holds and the
+ * piece stand behind each other in a stage that the layers share, the attention's own mask leaves out what is too far,
+ * and the last K tokens go back. */
+#include <omp.h>
+#include <string.h>
+
+#include "decode/session.h"
+
+/* --- creation --- */
+
+/* The tokens that a key-value head may hold under the budgets, at most the capacity. */
+static int64_t budget_of(const struct wn_session *s, int64_t l, int64_t kv_head) {
+  const int64_t K = s->budgets.layers > 0 ? wn_budgets_of(&s->budgets, l, kv_head) : s->capacity;
+  return K < s->capacity ? K : s->capacity;
+}
+
+/* Runs of heads with one budget. */
+static wn_status choose_parts(wn_context *ctx, struct wn_session *s) {
+  const int64_t L = s->model->config.layers, Hkv = s->model->config.kv_heads;
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "reach of the layers", (size_t)L * sizeof *s->reach.tokens, &memory));
+  s->reach.policy = WN_POLICY_WINDOW;
+  s->reach.layers = L;
+  s->reach.tokens = memory;
+  WN_TRY(wn_alloc(ctx, "caches of the layers", (size_t)(L + 1) * sizeof *s->first, &memory));
+  s->first = memory;
+  for (int pass = 0; pass < 2; pass++) {
+    int64_t n = 0;
+    for (int64_t l = 0; l < L; l++) {
+      const int64_t reach = wn_layer_reach(s->model, l);
+      s->reach.tokens[l] = reach < s->capacity - 1 ? reach + 1 : s->capacity;
+      s->first[l] = n;
+      for (int64_t g = 0, next; g < Hkv; g = next, n++) {
+        const int64_t K = budget_of(s, l, g);
+        for (next = g + 1; next < Hkv && (s->budgets.heads == 0 || budget_of(s, l, next) == K);) next++;
+        if (pass == 0) continue;
+        s->parts[n] = (struct wn_session_part){.layer = l,
+                                               .kv0 = g,
+                                               .kv_heads = next - g,
+                                               .kind = K < s->capacity                    ? WN_LAYER_BUDGET
+                                                       : s->reach.tokens[l] < s->capacity ? WN_LAYER_TRIMMED
+                                                                                          : WN_LAYER_WHOLE};
+      }
+    }
+    s->first[L] = n;
+    if (pass == 0) WN_TRY(wn_alloc(ctx, "parts of the caches", (size_t)n * sizeof *s->parts, &memory));
+    if (pass == 0) s->parts = memory;
+  }
+  return WN_OK;
+}
+
+bool wn_session_by_place(const struct wn_session *s, int64_t l) {
+  return s->parts[s->first[l]].kind == WN_LAYER_BUDGET && s->budgets.cache_positions;
+}
+
+/* What evicting caches share. */
+static wn_status shared(wn_context *ctx, struct wn_session *s) {
+  const wn_model_config *c = &s->model->config;
+  const size_t element = wn_dtype_size(s->model->dtype), B = (size_t)s->B, D = (size_t)c->head_size;
+  const size_t rows = (size_t)(s->piece < WN_SESSION_BLOCK ? s->piece : WN_SESSION_BLOCK);
+  int64_t budget = 0, slots = 0;
+  size_t stage = 0;
+  s->blocks_of_rows = s->budgets.layers > 0 && wn_session_takes_blocks(s);
+  s->place_blocks = s->budgets.layers > 0 && wn_session_takes_place_blocks(s);
+  const bool any_blocks = s->blocks_of_rows || s->place_blocks;
+  for (int64_t i = 0; i < s->first[c->layers]; i++) {
+    struct wn_kv_shape shape = s->caches[i].shape;
+    const enum wn_session_kind kind = s->parts[i].kind;
+    size_t bytes;
+    if (kind == WN_LAYER_BUDGET && shape.capacity > budget) budget = shape.capacity;
+    if (kind == WN_LAYER_WHOLE || (kind == WN_LAYER_BUDGET && !any_blocks)) continue;
+    shape.capacity += kind == WN_LAYER_TRIMMED ? s->piece : (int64_t)rows;
+    if (!wn_kv_shape_bytes(&shape, &bytes) || shape.capacity > INT64_MAX / 8 / shape.groups)
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "session: a stage of %lld tokens does not fit in memory",
+                     (long long)shape.capacity);
+    if (bytes > stage) stage = bytes;
+    if (shape.groups * shape.capacity > slots) slots = shape.groups * shape.capacity;
+  }
+  s->largest = budget;
+  const bool places = budget > 0 && s->budgets.cache_positions, blocks = budget > 0 && s->blocks_of_rows;
+  const bool by_place = budget > 0 && s->place_blocks;
+  const bool sums = budget > 0 && wn_policy_row(s->budgets.policy)->weights == WN_WEIGHTS_SUM;
+  const bool selects = blocks && wn_policy_row(s->budgets.policy)->needs_selective;
+  const size_t K = (size_t)budget;
+  const struct {
+    const char *name;
+    bool wanted;
+    size_t rows, columns, element;
+    void **where;
+  } pieces[] = {
+      {"stage", stage > 0, stage, 1, 1, &s->stage_memory},
+      {"slots", stage > 0, B, (size_t)slots, sizeof(int32_t), (void **)&s->slots},
+      {"weights of the rows", sums, B * (size_t)c->kv_heads, K, element, &s->mass},
+      {"turned keys", places, B * (size_t)c->kv_heads * D, K, element, &s->turned},
+      {"places", places, B, K, sizeof(int32_t), (void **)&s->places},
+      {"selections of a block", selects, B * rows, K + rows, element, &s->block.F},
+      {"outputs of a block", selects, B * rows, D, element, &s->block.y},
+      {"evictions of a block", blocks, B, (size_t)slots, sizeof(int32_t), (void **)&s->block.gone},
+      {"slots held", blocks, K, 1, sizeof(int32_t), (void **)&s->block.held},
+      {"positions held", blocks, K, 1, sizeof(int32_t), (void **)&s->block.at},
+      {"scores held", selects, K, 1, element, &s->block.row},
+      {"queries of the sinks", by_place, B * rows, (size_t)c->heads * D, element, &s->place_block.q},
+      {"outputs of the sinks", by_place, B * rows, (size_t)c->heads * D, element, &s->place_block.y},
+      {"weights of the recent", by_place, B * rows, (size_t)c->heads, element, &s->place_block.lse},
+      {"weights of the sinks", by_place, B * rows, (size_t)c->heads, element, &s->place_block.lse_sinks},
+      {"positions by place", by_place, K + rows, 1, sizeof(int32_t), (void **)&s->place_block.positions},
+  };
+  for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
+    size_t n;
+    if (!pieces[i].wanted) continue;
+    if (!wn_mul_size(pieces[i].rows, pieces[i].columns, &n) || !wn_mul_size(n, pieces[i].element, &n))
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences: array %s does not fit in memory",
+                     (long long)s->B, pieces[i].name);
+    WN_TRY(wn_alloc(ctx, pieces[i].name, n, pieces[i].where));
+  }
+  return WN_OK;
+}
+
+wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
+  const wn_model_config *c = &s->model->config;
+  void *memory;
+  WN_TRY(choose_parts(ctx, s));
+  WN_TRY(wn_alloc(ctx, "caches", (size_t)s->first[c->layers] * sizeof *s->caches, &memory));
+  s->caches = memory;
+  for (int64_t i = 0; i < s->first[c->layers]; i++) {
+    const struct wn_session_part *part = &s->parts[i];
+    struct wn_kv_shape shape;
+    const wn_budgets *policy = part->kind == WN_LAYER_BUDGET    ? &s->budgets
+                               : part->kind == WN_LAYER_TRIMMED ? &s->reach
+                                                                : NULL;
+    const int64_t K = part->kind == WN_LAYER_BUDGET    ? budget_of(s, part->layer, part->kv0)
+                      : part->kind == WN_LAYER_TRIMMED ? s->reach.tokens[part->layer]
+                                                       : s->capacity;
+    wn_kv_shape_of(c, s->B, K, s->model->dtype, policy, &shape);
+    wn_kv_shape_of_heads(&shape, part->kv0, part->kv_heads);
+    shape.half = s->half;
+    WN_TRY(wn_kv_cache_init(ctx, &shape, &s->caches[i]));
+  }
+  return shared(ctx, s);
+}
+
+void wn_session_caches_clear(struct wn_session *s) {
+  for (int64_t i = 0; s->caches && i < s->first[s->model->config.layers]; i++) wn_kv_cache_clear(&s->caches[i]);
+  wn_free(s->stage_memory);
+  wn_free(s->caches);
+  wn_free(s->parts);
+  wn_free(s->first);
+  wn_free(s->slots);
+  wn_free(s->mass);
+  wn_free(s->turned);
+  wn_free(s->places);
+  wn_free(s->block.F);
+  wn_free(s->block.y);
+  wn_free(s->block.row);
+  wn_free(s->block.gone);
+  wn_free(s->block.held);
+  wn_free(s->block.at);
+  wn_free(s->place_block.q);
+  wn_free(s->place_block.y);
+  wn_free(s->place_block.lse);
+  wn_free(s->place_block.lse_sinks);
+  wn_free(s->place_block.positions);
+  wn_budgets_clear(&s->reach);
+  wn_budgets_clear(&s->budgets);
+}
+
+/* --- attention --- */
+
+enum { BLOCK_FROM = 8 }; /* rows; fewer are as fast one by one */
+
+/* The operation on the piece's own arrays, without forward's notes to backward. */
+static void operation(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, struct wn_attention *op,
+                      struct wn_kv_rows *rows) {
+  wn_layer_attention(run, l, a, op);
+  *rows = (struct wn_kv_rows){
+      .k = op->k, .v = op->v, .sk = op->sel.sk, .s_k = op->s_k, .s_v = op->s_v, .s_sk = op->sel.s_sk};
+  op->lse = NULL;
+  op->sel.mem = false;
+  op->sel.M = NULL;
+  op->exclusive.dot = NULL;
+  op->threshold.cut = NULL;
+}
+
+/* Which keys of a call on this cache, whose last row is token `last`, are control tokens. Parts of a layer may run side
+ * by side: each has its own place for them. */
+static void mark_control(const struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache, int64_t last,
+                         struct wn_attention *op) {
+  if (!s->control || !op->threshold.on) return;
+  uint8_t *keys = s->control_keys + s->B * s->parts[cache - s->caches].kv0 * (s->capacity + s->piece);
+  op->threshold.control = keys;
+  for (int64_t b = 0; b < s->B && !run->measuring; b++)
+    for (int64_t g = 0; g < (op->slots.at ? wn_slot_groups(op) : 1); g++) {
+      const int32_t *at = wn_slot_positions(op, b, g);
+      uint8_t *row = keys + (wn_control_keys(op, b, g) - keys);
+      for (int64_t j = 0; j < op->Tk; j++) row[j] = s->control[b * s->capacity + (at ? at[j] : last - op->Tk + 1 + j)];
+    }
+}
+
+static wn_status attend_whole(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
+                              struct wn_attention *op, const struct wn_kv_rows *rows) {
+  const int64_t T = run->T;
+  if (!run->measuring) wn_kv_cache_append(cache, rows, 0, T);
+  wn_kv_cache_bind(cache, T, op);
+  mark_control(run, s, cache, s->position + T - 1, op);
+  WN_TRY(wn_run_attention_forward(run, op));
+  if (!run->measuring) wn_kv_cache_advance(cache, T);
+  return WN_OK;
+}
+
+struct wn_attention wn_session_rows(const struct wn_attention *op, int64_t t0, int64_t T, wn_dtype dtype) {
+  struct wn_attention rows = *op;
+  rows.Tq = T;
+  rows.q = wn_at(op->q, t0 * op->s_q.t, dtype);
+  rows.y = wn_at(op->y, t0 * op->s_y.t, dtype);
+  rows.sel.sq = wn_at(op->sel.sq, t0 * op->sel.s_sq.t, dtype);
+  if (op->span.dynamic) rows.span.z = wn_at(op->span.z, t0 * op->span.s_z.t, dtype);
+  return rows;
+}
+
+/* Streaming, positions by place: the key that is the n-th oldest of those held is at n, and so is the query. */
+static wn_status turn_by_place(struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
+                               struct wn_attention *op) {
+  const wn_model_config *c = &s->model->config;
+  const struct wn_kv_shape *shape = &cache->shape;
+  const int64_t K = shape->capacity, D = shape->D, Hkv = shape->Hkv, n = cache->count + 1;
+  const int64_t gone = cache->seen + 1 - n, sinks = wn_policy_sinks(&s->budgets, K);
+  const size_t bytes = (size_t)D * wn_dtype_size(shape->dtype);
+  for (int64_t b = 0; b < shape->B && !run->measuring; b++) {
+    const int32_t *at = cache->at + b * K; /* the sinks come first, the others follow on each other */
+    for (int64_t j = 0; j < n; j++) {
+      s->places[b * n + j] = (int32_t)(at[j] < sinks ? at[j] : at[j] - gone);
+      for (int64_t g = 0; g < Hkv; g++)
+        memcpy(wn_at(s->turned, ((b * n + j) * Hkv + g) * D, shape->dtype),
+               wn_at(cache->k, ((b * Hkv + g) * K + j) * D, shape->dtype), bytes);
+    }
+  }
+  op->k = s->turned;
+  op->s_k = (struct wn_stride){n * Hkv * D, Hkv * D, D};
+  op->slots.at = s->places;
+  op->slots.groups = 1;
+  op->slots.stride = n;
+  if (c->position != WN_POS_ROPE) return WN_OK;
+  struct wn_rope turn = wn_run_rotation(run);
+  turn.rows = shape->B * n, turn.heads = Hkv;
+  turn.x = s->turned, turn.ldx = Hkv * D;
+  turn.positions = s->places;
+  WN_TRY(wn_run_rope_forward(run, &turn));
+  for (int64_t b = 0; b < shape->B; b++) {
+    turn.rows = 1;
+    turn.heads = c->heads;
+    turn.x = wn_at(op->q, b * op->s_q.b, shape->dtype);
+    turn.ldx = c->heads * D;
+    turn.positions = s->places + b * n + n - 1;
+    WN_TRY(wn_run_rope_forward(run, &turn));
+  }
+  return WN_OK;
+}
+
+/* What the policy wants to know of the row that has just been. */
+static void take_note(struct wn_kv_cache *cache, const void *mass) {
+  const struct wn_kv_shape *shape = &cache->shape;
+  for (int64_t row = 0; row < shape->B * shape->groups; row++) {
+    const int64_t first = row * shape->capacity;
+    for (int64_t j = first; j <= first + cache->count; j++) {
+      if (shape->dtype == WN_F64)
+        ((double *)cache->weights)[j] += ((const double *)mass)[j];
+      else
+        ((float *)cache->weights)[j] += ((const float *)mass)[j];
+    }
+  }
+}
+
+static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t part, const struct wn_attention *op,
+                             const struct wn_kv_rows *rows) {
+  struct wn_kv_cache *cache = &s->caches[part];
+  const int64_t l = s->parts[part].layer;
+  const enum wn_policy_weights weights = wn_policy_row(s->budgets.policy)->weights;
+  void *mass = wn_at(s->mass, s->B * s->parts[part].kv0 * s->largest, run->exec.dtype);
+  for (int64_t t = 0; t < run->T; t++) {
+    if (!run->measuring) {
+      if (cache->count == cache->shape.capacity) wn_kv_cache_evict(cache, &s->budgets, l);
+      wn_kv_cache_append(cache, rows, t, 1);
+    }
+    struct wn_attention row = wn_session_rows(op, t, 1, run->exec.dtype);
+    wn_kv_cache_bind(cache, 1, &row);
+    mark_control(run, s, cache, s->position + t, &row);
+    if (weights == WN_WEIGHTS_SUM) row.slots.mass = mass;
+    if (weights == WN_WEIGHTS_LAST) row.slots.mass = cache->weights;
+    if (wn_session_by_place(s, l)) WN_TRY(turn_by_place(run, s, cache, &row));
+    WN_TRY(wn_run_attention_forward(run, &row));
+    if (run->measuring) return WN_OK;
+    if (weights == WN_WEIGHTS_SUM) take_note(cache, mass);
+    wn_kv_cache_advance(cache, 1);
+  }
+  return WN_OK;
+}
+
+void wn_session_stage(const struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
+                      const struct wn_kv_rows *rows, int64_t t0, int64_t T) {
+  struct wn_kv_cache *stage = &s->stage;
+  struct wn_kv_shape shape = cache->shape;
+  shape.capacity = cache->count + T;
+  wn_kv_cache_place(&shape, s->stage_memory, stage);
+  if (!run->measuring) {
+    wn_kv_cache_order(cache, s->slots);
+    wn_kv_cache_gather(cache, s->slots, cache->count, stage);
+  }
+  stage->count = cache->count;
+  stage->seen = cache->seen;
+  if (!run->measuring) wn_kv_cache_append(stage, rows, t0, T);
+}
+
+void wn_session_unstage(struct wn_session *s, struct wn_kv_cache *cache, int64_t n) {
+  wn_kv_cache_reset(cache);
+  wn_kv_cache_gather(&s->stage, s->slots, n, cache);
+  cache->count = n;
+  cache->seen = s->stage.seen;
+}
+
+/* A piece behind what a trimmed cache holds, both in order: no positions are needed, for the token that would pass
+ * for the first one is out of every row's sight. */
+static wn_status attend_staged(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
+                               struct wn_attention *op, const struct wn_kv_rows *rows) {
+  struct wn_kv_cache *stage = &s->stage;
+  wn_session_stage(run, s, cache, rows, 0, run->T);
+  wn_kv_cache_bind(stage, run->T, op);
+  op->slots.at = NULL;
+  mark_control(run, s, cache, s->position + run->T - 1, op);
+  WN_TRY(wn_run_attention_forward(run, op));
+  if (run->measuring) return WN_OK;
+  wn_kv_cache_advance(stage, run->T);
+  const int64_t K = cache->shape.capacity, n = stage->count < K ? stage->count : K;
+  for (int64_t r = 0; r < s->B; r++)
+    for (int64_t j = 0; j < n; j++) s->slots[r * n + j] = (int32_t)(stage->count - n + j);
+  wn_session_unstage(s, cache, n);
+  return WN_OK;
+}
+
+static wn_status attend_part(struct wn_run *run, struct wn_session *s, int64_t part, struct wn_attention *op,
+                             const struct wn_kv_rows *rows, bool full) {
+  struct wn_kv_cache *cache = &s->caches[part];
+  const enum wn_session_kind kind = s->parts[part].kind;
+  const int64_t K = cache->shape.capacity, T = run->T;
+  const bool budget = kind == WN_LAYER_BUDGET, by_place = budget && s->budgets.cache_positions;
+  const bool block = T >= BLOCK_FROM && (by_place ? s->place_blocks : s->blocks_of_rows);
+  if (run->measuring) {
+    cache->seen = full ? s->capacity : 0;
+    cache->count = !full ? 0 : kind == WN_LAYER_WHOLE ? K - T : T == 1 || (budget && !block) ? K - 1 : K;
+  }
+  if (kind == WN_LAYER_WHOLE) return attend_whole(run, s, cache, op, rows);
+  if (budget && !block) return attend_rows(run, s, part, op, rows);
+  if (by_place) return wn_session_attend_place_blocks(run, s, part, op, rows);
+  const bool weights = budget && wn_policy_row(s->budgets.policy)->weights != WN_WEIGHTS_NONE;
+  if ((run->measuring ? !full : cache->seen + T <= K) && !weights) return attend_whole(run, s, cache, op, rows);
+  if (budget) return wn_session_attend_blocks(run, s, part, op, rows);
+  if (T > 1) return attend_staged(run, s, cache, op, rows);
+  if (!run->measuring && cache->count == K) wn_kv_cache_evict(cache, &s->reach, s->parts[part].layer);
+  return attend_whole(run, s, cache, op, rows);
+}
+
+/* Part i of a layer whose operation is `op`. */
+static wn_status attend_heads(struct wn_run *run, struct wn_session *s, int64_t i, const struct wn_attention *op,
+                              const struct wn_kv_rows *rows, bool full) {
+  const struct wn_session_part *part = &s->parts[i];
+  const wn_dtype dtype = run->exec.dtype;
+  struct wn_attention of = wn_attention_of_heads(op, dtype, part->kv0, part->kv_heads);
+  struct wn_kv_rows fresh = *rows;
+  fresh.k = wn_at(rows->k, part->kv0 * rows->s_k.h, dtype);
+  fresh.v = wn_at(rows->v, part->kv0 * rows->s_v.h, dtype);
+  fresh.sk = wn_at(rows->sk, part->kv0 * rows->s_sk.h, dtype);
+  return attend_part(run, s, i, &of, &fresh, full);
+}
+
+/* Single rows: a thread a part, for the parts' operations are small. */
+static wn_status attend_heads_apart(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_attention *op,
+                                    const struct wn_kv_rows *rows, bool full) {
+  const int64_t first = s->first[l], end = s->first[l + 1];
+  const int threads = run->exec.threads;
+  const size_t each = run->exec.scratch_bytes / (size_t)threads / WN_ALIGN * WN_ALIGN;
+  wn_status status = WN_OK;
+  if (run->measuring) {
+    struct wn_run one = *run;
+    one.exec.threads = 1, one.need = 0;
+    for (int64_t i = first; i < end; i++) WN_TRY(attend_heads(&one, s, i, op, rows, full));
+    const size_t need = (one.need + WN_ALIGN) * (size_t)threads;
+    if (need > run->need) run->need = need;
+    return WN_OK;
+  }
+#pragma omp parallel num_threads(threads)
+  {
+    struct wn_run one = *run;
+    one.exec.threads = 1;
+    one.exec.scratch = (char *)run->exec.scratch + (size_t)omp_get_thread_num() * each;
+    one.exec.scratch_bytes = each;
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t i = first; i < end; i++) {
+      const wn_status here = attend_heads(&one, s, i, op, rows, full);
+      if (here != WN_OK) {
+#pragma omp critical
+        status = here;
+      }
+    }
+  }
+  return status;
+}
+
+wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
+                            bool full) {
+  struct wn_attention op;
+  struct wn_kv_rows rows;
+  operation(run, l, a, &op, &rows);
+  const int64_t first = s->first[l], end = s->first[l + 1];
+  if (end - first == 1) return attend_part(run, s, first, &op, &rows, full);
+  if (run->T == 1 && run->exec.threads > 1) return attend_heads_apart(run, s, l, &op, &rows, full);
+  for (int64_t i = first; i < end; i++) WN_TRY(attend_heads(run, s, i, &op, &rows, full));
+  return WN_OK;
+}

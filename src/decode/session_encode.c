@@ -1,0 +1,82 @@
+/* A session's encoder: run once over the inputs, in a workspace that is given back; what stays are the keys and values
+ * that each decoder layer reads, B*S*2*Hkv*D numbers a layer. */
+#include <string.h>
+
+#include "decode/session.h"
+
+static wn_status check_inputs(wn_context *ctx, const struct wn_session *s, const int32_t *inputs, const int32_t *count,
+                              int64_t S) {
+  const wn_model_config *c = &s->model->config;
+  if (!s->model->encoder) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: the model has no encoder");
+  if (!inputs || S < 1 || S > c->encoder.context)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session: inputs of %lld tokens, expected 1 to %lld", (long long)S,
+                   (long long)c->encoder.context);
+  WN_TRY(wn_model_check_ids(ctx, s->model, "session: input", inputs, s->B * S));
+  for (int64_t b = 0; count && b < s->B; b++)
+    if (count[b] < 0 || count[b] > S)
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "session: input_count[%lld] is %d, expected 0 to %lld", (long long)b,
+                     count[b], (long long)S);
+  return WN_OK;
+}
+
+/* Keys and values of every layer, from the encoder's states. */
+static wn_status keep_keys(wn_context *ctx, struct wn_session *s, const void *states) {
+  struct wn_run run;
+  void *scratch = NULL;
+  wn_run_init(&run, s->model, s->B, 1);
+  run.cross = (struct wn_cross){.S = s->inputs.S, .states = states};
+  run.measuring = true;
+  WN_TRY(wn_cross_keys(&run, 0, s->inputs.kv));
+  WN_TRY(wn_alloc(ctx, "scratch of a session", run.need, &scratch));
+  run.measuring = false;
+  run.exec.scratch = scratch, run.exec.scratch_bytes = run.need;
+  wn_status status = WN_OK;
+  for (int64_t l = 0; l < s->model->config.layers && status == WN_OK; l++)
+    status = wn_cross_keys(&run, l, s->inputs.kv + (size_t)l * s->inputs.bytes);
+  wn_free(scratch);
+  return status;
+}
+
+void wn_session_inputs_clear(struct wn_session *s) {
+  wn_free(s->inputs.kv);
+  wn_free(s->inputs.count);
+  s->inputs = (struct wn_session_inputs){0};
+}
+
+wn_status wn_session_encode(wn_context *ctx, wn_session *s, const int32_t *inputs, const int32_t *input_count,
+                            int64_t S) {
+  WN_TRY(check_inputs(ctx, s, inputs, input_count, S));
+  const wn_model_config *c = &s->model->config;
+  wn_session_reset(s);
+  wn_session_inputs_clear(s);
+  struct wn_workspace *ws;
+  WN_TRY(wn_workspace_create(ctx, s->model->encoder, s->B, S,
+                             &(struct wn_workspace_options){.activation_dtype = WN_F32}, &ws));
+  struct wn_run run;
+  struct wn_stack_sums sums;
+  void *memory;
+  size_t bytes;
+  wn_status status;
+  if (!wn_mul_size((size_t)(s->B * S), (size_t)(2 * c->kv_heads * c->head_size) * wn_dtype_size(s->model->dtype),
+                   &s->inputs.bytes) ||
+      !wn_mul_size(s->inputs.bytes, (size_t)c->layers, &bytes)) {
+    status = wn_fail(ctx, WN_ERR_ARGUMENT, "session: keys of %lld inputs do not fit in memory", (long long)S);
+    goto done;
+  }
+  WN_TRY_GOTO(wn_alloc(ctx, "keys of the inputs", bytes, &memory), done);
+  s->inputs.kv = memory;
+  s->inputs.S = S;
+  if (input_count) {
+    WN_TRY_GOTO(wn_alloc(ctx, "input counts", (size_t)s->B * sizeof *s->inputs.count, &memory), done);
+    s->inputs.count = memory;
+    memcpy(s->inputs.count, input_count, (size_t)s->B * sizeof *input_count);
+  }
+  WN_TRY_GOTO(wn_run_batch(&run, s->model->encoder, ws, s->B, S, NULL), done);
+  run.key_count = s->inputs.count;
+  WN_TRY_GOTO(wn_run_stack(&run, ws, inputs, &sums), done);
+  status = keep_keys(ctx, s, ws->n_out);
+done:
+  if (status != WN_OK) wn_session_inputs_clear(s);
+  wn_workspace_destroy(ws);
+  return status;
+}

@@ -1,0 +1,152 @@
+/* A piece of a prompt under the policy streaming where a token's position is its place in the cache (Xiao et al. 2023,
+ * section 3.2), as blocks of rows. Keys lie in the cache as they were before the rotation.
+ *
+ * The row at position i >= K, under a budget of K, holds s sinks at the places 0..s-1 and the last K-s tokens at
+ * s..K-1, itself at the last one. A rotation knows distances alone: between the row and its recent tokens they are
+ * those of the text, between the row and sink j they are K-1-j in every row. So a block is two attention calls, whose
+ * sums of exponentials put them together:
+ *
+ *   recent   q and k turned by positions in the text (counted from the oldest key), a window of K-s: y1, lse1
+ *   sinks    q turned to place K-1, sink j to j; every row sees every sink:                         y2, lse2
+ *   y = (exp(lse1) y1 + exp(lse2) y2) / (exp(lse1) + exp(lse2))
+ *
+ * Rows before the K-th hold everything, at positions that are places: one causal call. R rows take R (K + R) H D
+ * operations in the attention, where the rows one by one (session_attend.c) take R K H D and turn R K Hkv D numbers
+ * besides. What knows more of a key than its distance and its logit (selections, thresholds, spans, learned sinks, ...)
+ * stays with the rows one by one. */
+#include <math.h>
+#include <string.h>
+
+#include "decode/session.h"
+
+bool wn_session_takes_place_blocks(const struct wn_session *s) {
+  const wn_model_config *c = &s->model->config;
+  if (!s->budgets.cache_positions || c->position != WN_POS_ROPE) return false;
+  for (int64_t l = 0; l < c->layers; l++) {
+    struct wn_attention op = {.H = c->heads, .Hkv = c->kv_heads, .D = c->head_size};
+    wn_attention_terms(&c->attention, l, c->head_size, &op);
+    if (op.sel.on || op.span.on || op.threshold.on || op.exclusive.on || op.root.on || op.window > 0 ||
+        op.strided > 0 || op.relative.P > 0 || op.bias.n > 0 || op.sinks.n > 0)
+      return false;
+  }
+  return !c->attention.relative.enabled;
+}
+
+/* x [rows,heads,D], ldx from row to row, turned where it is. */
+static wn_status turn(struct wn_run *run, void *x, int64_t rows, int64_t heads, int64_t ldx, const int32_t *positions) {
+  struct wn_rope a = wn_run_rotation(run);
+  if (rows == 0) return WN_OK;
+  a.rows = rows, a.heads = heads;
+  a.x = x, a.ldx = ldx;
+  a.positions = positions;
+  return wn_run_rope_forward(run, &a);
+}
+
+/* Keys j0.. of the stage, n of them in each sequence and head. */
+static wn_status turn_keys(struct wn_run *run, struct wn_session *s, int64_t j0, int64_t n, const int32_t *positions) {
+  const struct wn_kv_shape *shape = &s->stage.shape;
+  for (int64_t i = 0; i < shape->B * shape->Hkv; i++)
+    WN_TRY(
+        turn(run, wn_at(s->stage.k, (i * shape->capacity + j0) * shape->D, shape->dtype), n, 1, shape->D, positions));
+  return WN_OK;
+}
+
+static wn_status turn_queries(struct wn_run *run, const struct wn_attention *op, const int32_t *positions) {
+  for (int64_t b = 0; b < op->B; b++)
+    WN_TRY(turn(run, wn_at(op->q, b * op->s_q.b, run->exec.dtype), op->Tq, op->H, op->s_q.t, positions));
+  return WN_OK;
+}
+
+/* Queries as they are, side by side. */
+static void copy_queries(const struct wn_attention *op, wn_dtype dtype, void *out) {
+  const size_t bytes = (size_t)op->D * wn_dtype_size(dtype);
+  for (int64_t b = 0; b < op->B; b++)
+    for (int64_t t = 0; t < op->Tq; t++)
+      for (int64_t h = 0; h < op->H; h++)
+        memcpy(wn_at(out, ((b * op->Tq + t) * op->H + h) * op->D, dtype),
+               wn_at(op->q, b * op->s_q.b + t * op->s_q.t + h * op->s_q.h, dtype), bytes);
+}
+
+/* Keys j0..j0+n-1 of the stage. */
+static void bind(const struct wn_kv_cache *stage, int64_t j0, int64_t n, struct wn_attention *op) {
+  const struct wn_kv_shape *shape = &stage->shape;
+  op->Tk = n;
+  op->k = wn_at(stage->k, j0 * shape->D, shape->dtype);
+  op->v = wn_at(stage->v, j0 * shape->D, shape->dtype);
+  op->s_k = op->s_v = (struct wn_stride){shape->Hkv * shape->capacity * shape->D, shape->D, shape->capacity * shape->D};
+  op->slots.at = op->slots.gone = NULL;
+}
+
+/* y of the recent tokens with that of the sinks [B,T,H,D] put to it. */
+static void put_together(const struct wn_attention *op, const struct wn_session_places *p, wn_dtype dtype) {
+  for (int64_t b = 0; b < op->B; b++)
+    for (int64_t t = 0; t < op->Tq; t++)
+      for (int64_t h = 0; h < op->H; h++) {
+        const int64_t row = (b * op->H + h) * op->Tq + t, at = b * op->s_y.b + t * op->s_y.t + h * op->s_y.h,
+                      from = ((b * op->Tq + t) * op->H + h) * op->D;
+        if (dtype == WN_F64) {
+          const double part = 1 / (1 + exp(((const double *)p->lse)[row] - ((const double *)p->lse_sinks)[row]));
+          double *y = (double *)op->y + at;
+          const double *sinks = (const double *)p->y + from;
+          for (int64_t d = 0; d < op->D; d++) y[d] += part * (sinks[d] - y[d]);
+        } else {
+          const float part = 1 / (1 + expf(((const float *)p->lse)[row] - ((const float *)p->lse_sinks)[row]));
+          float *y = (float *)op->y + at;
+          const float *sinks = (const float *)p->y + from;
+          for (int64_t d = 0; d < op->D; d++) y[d] += part * (sinks[d] - y[d]);
+        }
+      }
+}
+
+/* Rows t0..t0+T-1 of the operation: all before the K-th of the text, or none. */
+static wn_status attend_block(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
+                              const struct wn_attention *op, const struct wn_kv_rows *rows, int64_t t0, int64_t T) {
+  struct wn_kv_cache *stage = &s->stage;
+  const struct wn_session_places *p = &s->place_block;
+  const wn_dtype dtype = run->exec.dtype;
+  const int64_t K = cache->shape.capacity, n = cache->count + T, left = n < K ? n : K;
+  const int64_t first = cache->seen, sinks = first < K ? 0 : wn_policy_sinks(&s->budgets, K), recent = n - sinks;
+  struct wn_attention block = wn_session_rows(op, t0, T, dtype);
+  wn_session_stage(run, s, cache, rows, t0, T);
+  if (!run->measuring) { /* what stays goes back before it is turned */
+    wn_kv_cache_advance(stage, T);
+    for (int64_t b = 0; b < s->B; b++)
+      for (int64_t j = 0; j < left; j++) s->slots[b * left + j] = (int32_t)(j < sinks ? j : n - left + j);
+    if (first < K && n > K) return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: a block across its budget");
+    wn_session_unstage(s, cache, left);
+    copy_queries(&block, dtype, p->q);
+    for (int64_t j = 0; j < recent; j++) p->positions[j] = (int32_t)j;
+  }
+  WN_TRY(turn_keys(run, s, sinks, recent, p->positions));
+  WN_TRY(turn_queries(run, &block, p->positions + (run->measuring ? 0 : recent - T)));
+  bind(stage, sinks, recent, &block);
+  if (first >= K) block.window = K - sinks;
+  if (sinks > 0) block.lse = p->lse;
+  WN_TRY(wn_run_attention_forward(run, &block));
+  if (sinks == 0) return WN_OK;
+  struct wn_attention others = block;
+  others.q = p->q, others.y = p->y, others.lse = p->lse_sinks;
+  others.s_q = others.s_y = (struct wn_stride){T * op->H * op->D, op->H * op->D, op->D};
+  others.window = 0, others.open = true;
+  for (int64_t j = 0; j < sinks && !run->measuring; j++) p->positions[j] = (int32_t)j;
+  WN_TRY(turn_keys(run, s, 0, sinks, p->positions));
+  for (int64_t t = 0; t < T && !run->measuring; t++) p->positions[t] = (int32_t)(K - 1);
+  WN_TRY(turn_queries(run, &others, p->positions));
+  bind(stage, 0, sinks, &others);
+  WN_TRY(wn_run_attention_forward(run, &others));
+  if (!run->measuring) put_together(&block, p, dtype);
+  return WN_OK;
+}
+
+wn_status wn_session_attend_place_blocks(struct wn_run *run, struct wn_session *s, int64_t part,
+                                         const struct wn_attention *op, const struct wn_kv_rows *rows) {
+  struct wn_kv_cache *cache = &s->caches[part];
+  const int64_t K = cache->shape.capacity;
+  for (int64_t t = 0, T; t < run->T; t += T) {
+    T = run->T - t < WN_SESSION_BLOCK ? run->T - t : WN_SESSION_BLOCK;
+    if (cache->seen < K && T > K - cache->seen) T = K - cache->seen;
+    WN_TRY(attend_block(run, s, cache, op, rows, t, T));
+    if (run->measuring) return WN_OK;
+  }
+  return WN_OK;
+}

@@ -1,0 +1,456 @@
+/* Writing a model in another format (docs/real-models.md). The source stays mapped; each tensor of the target is made
+ * from the source's rows when it is its turn: copied as they are where both have the same type, else through floats.
+ *
+ * Pairs that turn together: row d of a head is half h = d / (R/2) of pair i = d % (R/2) where pairs are halves, and is
+ * element d % 2 of pair d / 2 where they are adjacent; rows of q and k (and QK-norm's gains) change places when source
+ * and target differ. Cost: each weight read and written once. */
+#include "formats/export.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/fields.h"
+#include "base/file.h"
+#include "io/gguf_types.h"
+#include "model/config.h"
+#include "model/layer.h"
+#include "winnow/tokenizer.h"
+
+enum { PATH_BYTES = 4096 };
+
+/* A tensor of the target. */
+struct piece {
+  struct wn_param row; /* ours */
+  struct wn_name_part part;
+  wn_gguf_type type;
+  int ndim;
+  int64_t shape[3]; /* as the target has it */
+};
+
+struct job {
+  wn_context *ctx;
+  const struct wn_export *e;
+  struct piece *pieces; /* [count] */
+  int count;
+  bool gguf;
+};
+
+/* ---- rows ---- */
+
+static bool ends_with(const char *name, const char *end) {
+  const size_t n = strlen(name), m = strlen(end);
+  return n >= m && !strcmp(name + n - m, end);
+}
+
+/* Where row d of a head's D lies when the target's pairs are not the source's. */
+static int64_t other_place(const wn_model_config *target, int64_t d) {
+  const int64_t R = target->rope_size ? target->rope_size : target->head_size, half = R / 2;
+  if (d >= R) return d;
+  return target->rope_pairs == WN_ROPE_HALVES ? 2 * (d % half) + d / half : d % 2 * half + d / 2;
+}
+
+/* The source's row for the target's row r of our tensor. */
+static int64_t source_row(const struct wn_export *e, const struct wn_param *row, int64_t r) {
+  const wn_model_config *c = &e->config;
+  if (c->position != WN_POS_ROPE || c->rope_pairs == e->from->config.rope_pairs) return r;
+  const int64_t D = c->head_size, turned = (c->heads + c->kv_heads) * D;
+  const bool gain = ends_with(row->name, "attn.q_norm.gain") || ends_with(row->name, "attn.k_norm.gain");
+  const bool qk = ends_with(row->name, "attn.qkv.weight") || ends_with(row->name, "attn.qkv.bias");
+  if (!gain && !(qk && r < turned)) return r;
+  return r / D * D + other_place(c, r % D);
+}
+
+/* Row r of the source's own order: which part, and which row of it. */
+static int part_of(const struct wn_import_row *s, int64_t r, int64_t *local) {
+  int k = 0;
+  while (k < s->count - 1 && r >= s->parts[k].first + s->parts[k].rows) k++;
+  *local = r - s->parts[k].first;
+  return k;
+}
+
+static void read_row(const struct wn_import_row *s, int64_t r, float *out /* [K] */) {
+  int64_t local;
+  const int k = part_of(s, r, &local);
+  const wn_gguf_tensor *t = &s->tensor[k]->t;
+  const size_t block = wn_gguf_block_bytes(t->type);
+  const uint8_t *data = t->data;
+  if (s->parts[k].transposed) {
+    for (int64_t i = 0; i < s->K; i++)
+      wn_gguf_decode(t->type, data + (size_t)(i * s->parts[k].rows + local) * block, 1, out + i);
+    return;
+  }
+  const size_t bytes = (size_t)(s->K / wn_gguf_block_weights(t->type)) * block;
+  wn_gguf_decode(t->type, data + (size_t)local * bytes, s->K, out);
+}
+
+/* The tensor's rows as the source has them, where all are of the target's type. False: they are not. */
+static bool copy_rows(const struct job *job, const struct piece *p, const struct wn_import_row *s, uint8_t *out) {
+  for (int k = 0; k < s->count; k++)
+    if (s->tensor[k]->t.type != p->type || s->parts[k].transposed) return false;
+  if (p->part.transposed) return false;
+  const size_t bytes = (size_t)(s->K / wn_gguf_block_weights(p->type)) * wn_gguf_block_bytes(p->type);
+  for (int64_t r = 0; r < p->part.rows; r++) {
+    int64_t local;
+    const int k = part_of(s, source_row(job->e, &p->row, p->part.first + r), &local);
+    memcpy(out + (size_t)r * bytes, (const uint8_t *)s->tensor[k]->t.data + (size_t)local * bytes, bytes);
+  }
+  return true;
+}
+
+static void transpose(const float *from, int64_t rows, int64_t columns, float *to) {
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t c = 0; c < columns; c++) to[c * rows + r] = from[r * columns + c];
+}
+
+static wn_status make_through_floats(const struct job *job, const struct piece *p, const struct wn_import_row *s,
+                                     void *out) {
+  const int64_t rows = p->part.rows, K = s->K;
+  void *memory;
+  size_t bytes;
+  if (!wn_mul_size((size_t)rows, (size_t)K * sizeof(float), &bytes) || !wn_mul_size(bytes, 2, &bytes))
+    return wn_fail(job->ctx, WN_ERR_MEMORY, "tensor %s does not fit in memory", p->part.name);
+  WN_TRY(wn_alloc(job->ctx, p->part.name, p->part.transposed ? bytes : bytes / 2, &memory));
+  float *x = memory;
+  for (int64_t r = 0; r < rows; r++) read_row(s, source_row(job->e, &p->row, p->part.first + r), x + r * K);
+  if (p->part.transposed) transpose(x, rows, K, x + rows * K);
+  wn_status status = wn_gguf_encode(job->ctx, p->type, p->part.transposed ? x + rows * K : x, rows * K, out);
+  if (status != WN_OK) status = wn_fail_prefix(job->ctx, status, "%s: tensor %s", job->e->from->where, p->part.name);
+  wn_free(memory);
+  return status;
+}
+
+/* Tensor i of the target. */
+static wn_status produce(void *user, int i, void *out, size_t bytes) {
+  const struct job *job = user;
+  const struct piece *p = &job->pieces[i];
+  struct wn_import_row s;
+  (void)bytes;
+  if (wn_context_cancelled(job->ctx))
+    return wn_fail(job->ctx, WN_ERR_CANCELLED, "stopped before tensor %d of %d", i + 1, job->count);
+  wn_import_row(job->e->from, &p->row, &s);
+  if (s.count == 0) { /* rope.factors of a configuration that says them otherwise */
+    for (int64_t k = 0; k < p->part.rows; k++) {
+      const float factor = (float)wn_rotary_divisor(&job->e->from->config, k);
+      memcpy((uint8_t *)out + (size_t)k * sizeof factor, &factor, sizeof factor);
+    }
+    return WN_OK;
+  }
+  return copy_rows(job, p, &s, out) ? WN_OK : make_through_floats(job, p, &s, out);
+}
+
+/* ---- types ---- */
+
+static bool is_matrix(const struct wn_param *row) {
+  return row->ndim == 2 && strcmp(row->name, "pos.weight") != 0;
+}
+
+/* The type that all matrices of the source have; F32 where they differ or are packed in blocks. */
+static wn_gguf_type common_type(const struct wn_import *im) {
+  const int64_t slots = wn_param_slot_count(&im->config);
+  wn_gguf_type type = WN_GGUF_F32;
+  bool first = true;
+  for (int64_t p = 0; p < slots; p++) {
+    struct wn_param row;
+    struct wn_import_row s;
+    if (wn_param_slot(NULL, &im->config, p, &row) != WN_OK || !is_matrix(&row)) continue;
+    wn_import_row(im, &row, &s);
+    for (int k = 0; k < s.count; k++) {
+      if (!first && s.tensor[k]->t.type != type) return WN_GGUF_F32;
+      type = s.tensor[k]->t.type;
+      first = false;
+    }
+  }
+  return type == WN_GGUF_F16 || type == WN_GGUF_BF16 ? type : WN_GGUF_F32;
+}
+
+/* The source's own for these rows, where one tensor type covers them all and the target can hold it. */
+static wn_gguf_type own_type(const struct job *job, const struct wn_param *row, const struct wn_name_part *part) {
+  struct wn_import_row s;
+  wn_import_row(job->e->from, row, &s);
+  if (s.count == 0 || part->transposed) return WN_GGUF_F32;
+  int64_t local;
+  const wn_gguf_type type = s.tensor[part_of(&s, part->first, &local)]->t.type;
+  for (int k = 0; k < s.count; k++) {
+    const bool touches =
+        s.parts[k].first < part->first + part->rows && part->first < s.parts[k].first + s.parts[k].rows;
+    if (touches && (s.tensor[k]->t.type != type || s.parts[k].transposed)) return WN_GGUF_F32;
+  }
+  return type;
+}
+
+static wn_gguf_type type_of(const struct job *job, const struct wn_param *row, const struct wn_name_part *part,
+                            wn_gguf_type all) {
+  const wn_convert_options *o = &job->e->options;
+  if (o->to == WN_CONVERT_HF) return o->typed ? o->type : all;
+  if (!is_matrix(row)) return WN_GGUF_F32;
+  if (o->to == WN_CONVERT_WINNOW) return o->typed ? o->type : WN_GGUF_F32;
+  if (!o->typed) return own_type(job, row, part);
+  return row->shape[1] % wn_gguf_block_weights(o->type) == 0 ? o->type : WN_GGUF_F16;
+}
+
+static wn_status check_type(wn_context *ctx, const wn_convert_options *o) {
+  const bool gguf = o->to == WN_CONVERT_GGUF || o->to == WN_CONVERT_WINNOW_GGUF;
+  if (!o->typed) return WN_OK;
+  if (!wn_gguf_can_encode(o->type))
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "type %s cannot be written; F32, F16, BF16 and Q8_0 can",
+                   wn_gguf_type_name(o->type));
+  if (!gguf && wn_gguf_block_weights(o->type) > 1)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "type %s needs GGUF: safetensors has no blocks",
+                   wn_gguf_type_name(o->type));
+  return WN_OK;
+}
+
+/* ---- the list of tensors ---- */
+
+static wn_status list_pieces(struct job *job) {
+  const struct wn_export *e = job->e;
+  const int64_t slots = wn_param_slot_count(&e->config);
+  const wn_gguf_type all = common_type(e->from);
+  for (int pass = 0; pass < 2; pass++) {
+    int count = 0;
+    for (int64_t p = 0; p < slots; p++) {
+      struct wn_param row;
+      struct wn_name_part parts[3];
+      WN_TRY(wn_param_slot(job->ctx, &e->config, p, &row));
+      if (!row.ndim) continue;
+      const int n = wn_names_parts(e->names, &e->config, e->prefix, &row, parts);
+      if (n == 0)
+        return wn_fail(job->ctx, WN_ERR_UNSUPPORTED, "%s: %s has no tensor for %s", e->from->where, e->names->title,
+                       row.name);
+      for (int k = 0; k < n; k++, count++) {
+        if (!pass) continue;
+        struct piece *to = &job->pieces[count];
+        *to = (struct piece){.row = row, .part = parts[k], .ndim = row.ndim};
+        memcpy(to->shape, row.shape, sizeof to->shape);
+        to->shape[0] = parts[k].rows;
+        if (parts[k].transposed) to->shape[0] = row.shape[1], to->shape[1] = parts[k].rows;
+        to->type = type_of(job, &row, &parts[k], all);
+      }
+    }
+    if (pass) break;
+    void *memory;
+    WN_TRY(wn_alloc(job->ctx, "list of tensors", (size_t)count * sizeof *job->pieces, &memory));
+    job->pieces = memory;
+    job->count = count;
+  }
+  return WN_OK;
+}
+
+/* ---- files ---- */
+
+static wn_status write_safetensors(struct job *job, const char *dir) {
+  static const char *const metadata[] = {"format", "pt", "producer", "winnow", NULL};
+  char path[PATH_BYTES];
+  void *memory;
+  WN_TRY(wn_path_join(job->ctx, path, sizeof path, dir, "model.safetensors"));
+  WN_TRY(wn_alloc(job->ctx, "list of tensors", (size_t)job->count * sizeof(wn_safetensors_entry), &memory));
+  wn_safetensors_entry *entries = memory;
+  for (int i = 0; i < job->count; i++) {
+    const struct piece *p = &job->pieces[i];
+    wn_safetensors_entry *to = &entries[i];
+    *to = (wn_safetensors_entry){.name = p->part.name, .ndim = p->ndim};
+    to->dtype = p->type == WN_GGUF_F16 ? WN_F16 : p->type == WN_GGUF_BF16 ? WN_BF16 : WN_F32;
+    to->bytes = wn_dtype_size(to->dtype);
+    for (int d = 0; d < p->ndim; d++) to->shape[d] = p->shape[d], to->bytes *= (size_t)p->shape[d];
+  }
+  const wn_status status = wn_safetensors_write_made(job->ctx, path, entries, job->count, metadata, produce, job);
+  wn_free(memory);
+  return status;
+}
+
+/* llama.cpp's numbers for "mostly this type". */
+static int64_t file_type(const struct job *job) {
+  size_t weights[WN_GGUF_TYPE_COUNT] = {0};
+  int most = WN_GGUF_F32;
+  for (int i = 0; i < job->count; i++) {
+    size_t n = 1;
+    for (int d = 0; d < job->pieces[i].ndim; d++) n *= (size_t)job->pieces[i].shape[d];
+    weights[job->pieces[i].type] += n;
+  }
+  for (int t = 0; t < WN_GGUF_TYPE_COUNT; t++)
+    if (weights[t] > weights[most]) most = t;
+  static const int numbers[WN_GGUF_TYPE_COUNT] = {
+      [WN_GGUF_F32] = 0,   [WN_GGUF_F16] = 1,   [WN_GGUF_BF16] = 32, [WN_GGUF_Q8_0] = 7,
+      [WN_GGUF_Q4_0] = 2,  [WN_GGUF_Q4_1] = 3,  [WN_GGUF_Q5_0] = 8,  [WN_GGUF_Q5_1] = 9,
+      [WN_GGUF_Q4_K] = 15, [WN_GGUF_Q5_K] = 17, [WN_GGUF_Q6_K] = 18};
+  return numbers[most];
+}
+
+static bool is_tokenizers(const char *key) {
+  return !strncmp(key, "tokenizer.", strlen("tokenizer."));
+}
+
+/* What the source says of itself and of its tokenizer, but for what is written anew. */
+static void copy_values(const struct wn_export *e, wn_gguf_values *values) {
+  const wn_gguf *file = wn_tensors_gguf(e->from->tensors);
+  for (int i = 0; i < wn_gguf_value_count(file); i++) {
+    const wn_gguf_value *v = wn_gguf_value_at(file, i);
+    const bool own = is_tokenizers(v->key) || !strcmp(v->key, "winnow.tokenizer.model") ||
+                     !strncmp(v->key, "general.", strlen("general."));
+    if (own && strcmp(v->key, "general.alignment") != 0 && !wn_gguf_values_has(values, v->key))
+      wn_gguf_values_copy(values, v);
+  }
+}
+
+static const char *base_name(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+
+static wn_status gguf_values(struct job *job, const char *from, wn_gguf_values *values, wn_convert_result *result) {
+  const struct wn_export *e = job->e;
+  wn_gguf_values_put_string(values, "general.architecture", e->architecture, strlen(e->architecture));
+  wn_gguf_values_put_uint(values, "general.file_type", (uint32_t)file_type(job));
+  wn_gguf_values_put_uint(values, "general.quantization_version", 2);
+  WN_TRY(wn_export_gguf_values(job->ctx, e, values));
+  if (e->from->form == WN_FORM_GGUF) {
+    copy_values(e, values);
+    if (wn_gguf_values_has(values, "tokenizer.ggml.model")) result->tokenizer = "copied";
+    return WN_OK;
+  }
+  wn_gguf_values_put_string(values, "general.type", "model", 5);
+  const char *name = base_name(from);
+  wn_gguf_values_put_string(values, "general.name", name, strlen(name));
+  wn_tokenizer *tok;
+  if (!wn_path_has(from, "tokenizer.json") && !wn_path_has(from, "tokenizer.model")) {
+    wn_gguf_values_put_string(values, "tokenizer.ggml.model", "none", 4);
+    return WN_OK;
+  }
+  WN_TRY(wn_tokenizer_load(job->ctx, from, &tok));
+  const wn_status status = wn_tokenizer_gguf(job->ctx, tok, e->config.vocab_size, values);
+  wn_tokenizer_destroy(tok);
+  if (status == WN_OK) result->tokenizer = "written";
+  return status;
+}
+
+static wn_status write_gguf(struct job *job, const char *from, const char *out, wn_convert_result *result) {
+  wn_gguf_values *values;
+  void *memory = NULL;
+  WN_TRY(wn_gguf_values_create(job->ctx, &values));
+  wn_status status = gguf_values(job, from, values, result);
+  if (status == WN_OK)
+    status = wn_alloc(job->ctx, "list of tensors", (size_t)job->count * sizeof(wn_gguf_tensor), &memory);
+  wn_gguf_tensor *tensors = memory;
+  for (int i = 0; i < job->count && status == WN_OK; i++) {
+    const struct piece *p = &job->pieces[i];
+    tensors[i] = (wn_gguf_tensor){.name = p->part.name, .type = p->type, .ndim = p->ndim};
+    memcpy(tensors[i].shape, p->shape, sizeof p->shape);
+  }
+  if (status == WN_OK) status = wn_gguf_write(job->ctx, out, values, tensors, job->count, produce, job);
+  wn_free(memory);
+  wn_gguf_values_destroy(values);
+  return status;
+}
+
+/* ---- the tokenizer of a folder ---- */
+
+static wn_status copy_file(wn_context *ctx, const char *from, const char *to, const char *name) {
+  char a[PATH_BYTES], b[PATH_BYTES], *text;
+  size_t bytes;
+  WN_TRY(wn_path_join(ctx, a, sizeof a, from, name));
+  WN_TRY(wn_path_join(ctx, b, sizeof b, to, name));
+  WN_TRY(wn_file_read(ctx, a, (size_t)1 << 30, &text, &bytes));
+  const wn_status status = wn_file_write(ctx, b, text, bytes);
+  wn_free(text);
+  return status;
+}
+
+static wn_status folder_tokenizer(wn_context *ctx, const struct wn_import *im, const char *from, const char *out,
+                                  wn_convert_result *result) {
+  static const char *const files[] = {"tokenizer.json",          "tokenizer.model",    "tokenizer_config.json",
+                                      "special_tokens_map.json", "vocab.json",         "merges.txt",
+                                      "added_tokens.json",       "chat_template.jinja"};
+  if (im->form == WN_FORM_GGUF) {
+    const wn_gguf_value *model = wn_gguf_value_find(wn_tensors_gguf(im->tensors), "tokenizer.ggml.model");
+    const char *name;
+    size_t bytes;
+    if (!wn_gguf_value_string(model, 0, &name, &bytes) || (bytes == 4 && !memcmp(name, "none", 4))) return WN_OK;
+    wn_tokenizer *tok;
+    WN_TRY(wn_tokenizer_load(ctx, from, &tok));
+    const wn_status status = wn_tokenizer_save(ctx, tok, out);
+    wn_tokenizer_destroy(tok);
+    if (status == WN_OK) result->tokenizer = "written";
+    return status;
+  }
+  for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+    if (!wn_path_has(from, files[i])) continue;
+    WN_TRY(copy_file(ctx, from, out, files[i]));
+    result->tokenizer = "copied";
+  }
+  return WN_OK;
+}
+
+static wn_status write_folder(struct job *job, const char *from, const char *out, wn_convert_result *result) {
+  wn_context *ctx = job->ctx;
+  char path[PATH_BYTES];
+  WN_TRY(wn_make_dirs(ctx, out));
+  WN_TRY(write_safetensors(job, out));
+  WN_TRY(folder_tokenizer(ctx, job->e->from, from, out, result));
+  WN_TRY(wn_path_join(ctx, path, sizeof path, out, "config.json"));
+  if (job->e->options.to == WN_CONVERT_WINNOW) return wn_model_config_save(ctx, path, &job->e->config);
+  json_t *config;
+  const wn_gguf_type type = job->count > 0 ? job->pieces[0].type : WN_GGUF_F32;
+  WN_TRY(wn_export_hf_config(ctx, job->e,
+                             type == WN_GGUF_F16    ? "float16"
+                             : type == WN_GGUF_BF16 ? "bfloat16"
+                                                    : "float32",
+                             &config));
+  const wn_status status = wn_json_save_file(ctx, path, config);
+  json_decref(config);
+  return status;
+}
+
+/* ---- all of it ---- */
+
+static wn_status check_target(wn_context *ctx, const char *from, const char *out, const wn_convert_options *o) {
+  struct stat a, b;
+  const bool gguf = o->to == WN_CONVERT_GGUF || o->to == WN_CONVERT_WINNOW_GGUF;
+  if (stat(from, &a) == 0 && stat(out, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: source and target are the same", out);
+  if (gguf && wn_path_is_dir(out)) return wn_fail(ctx, WN_ERR_ARGUMENT, "%s is a folder; a file is written", out);
+  if (!gguf && wn_path_exists(out) && !wn_path_is_dir(out))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "%s is a file; a folder is written", out);
+  const bool there =
+      gguf ? wn_path_exists(out) : wn_path_has(out, "config.json") || wn_path_has(out, "model.safetensors");
+  if (there && !o->overwrite)
+    return wn_fail(ctx, WN_ERR_ARGUMENT,
+                   "%s already holds a model; it is replaced only where that is asked for (overwrite)", out);
+  return WN_OK;
+}
+
+static wn_status run(struct job *job, const char *from, const char *out, wn_convert_result *result) {
+  char path[PATH_BYTES];
+  struct stat st;
+  WN_TRY(list_pieces(job));
+  WN_TRY(job->gguf ? write_gguf(job, from, out, result) : write_folder(job, from, out, result));
+  snprintf(result->architecture, sizeof result->architecture, "%s", job->e->architecture);
+  result->tensors = job->count;
+  if (job->gguf)
+    snprintf(path, sizeof path, "%s", out);
+  else
+    WN_TRY(wn_path_join(job->ctx, path, sizeof path, out, "model.safetensors"));
+  if (stat(path, &st) == 0) result->bytes = (uint64_t)st.st_size;
+  return WN_OK;
+}
+
+wn_status wn_model_convert(wn_context *ctx, const char *from, const char *out, const wn_convert_options *options,
+                           wn_convert_result *result) {
+  struct wn_import im;
+  struct wn_export e;
+  wn_convert_result local, *r = result ? result : &local;
+  *r = (wn_convert_result){.tokenizer = "none"};
+  WN_TRY(check_type(ctx, options));
+  WN_TRY(check_target(ctx, from, out, options));
+  wn_status status = wn_import_open(ctx, from, &im);
+  if (status == WN_OK) status = wn_import_check(ctx, &im);
+  if (status == WN_OK) status = wn_export_plan(ctx, &im, options, &e);
+  if (status == WN_OK) {
+    struct job job = {.ctx = ctx, .e = &e};
+    job.gguf = options->to == WN_CONVERT_GGUF || options->to == WN_CONVERT_WINNOW_GGUF;
+    status = run(&job, from, out, r);
+    wn_free(job.pieces);
+  }
+  wn_import_clear(&im);
+  return status;
+}
