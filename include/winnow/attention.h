@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "winnow/context.h"
-#include "winnow/safetensors.h"
+#include "winnow/tensor.h"
 
 WN_API_BEGIN
 

@@ -8,28 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "winnow/context.h"
+#include "winnow/tensor.h"
 
 WN_API_BEGIN
 
 #define WN_MAX_DIMS 8
-
-typedef enum wn_dtype {
-  WN_F32,
-  WN_F64,
-  WN_BF16,
-  WN_F16,
-  WN_I32,
-  WN_I64,
-  WN_U8,
-  WN_I8,
-  WN_U16,
-  WN_U32,
-  WN_I16,
-  WN_U64,
-  WN_BOOL
-} wn_dtype;
-size_t wn_dtype_size(wn_dtype dtype);      /* bytes an element */
-const char *wn_dtype_name(wn_dtype dtype); /* "F32", as safetensors spells it */
 
 /* One tensor of a file. `data` points into the map (read-only, little-endian, aligned
  * only as the file has it: copy with memcpy) and lives as long as the file is open. */

@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "ops/attention.h"
 #include "ops/packed.h"
-#include "winnow/safetensors.h"
+#include "winnow/tensor.h"
 
 /* Element n of an array of the dtype (NULL stays NULL), and its value. */
 static inline void *wn_element(const void *base, int64_t n, wn_dtype dtype) {

@@ -1,5 +1,5 @@
 /* Element types: sizes, and names as safetensors spells them. */
-#include "winnow/safetensors.h"
+#include "winnow/tensor.h"
 
 static const struct {
   const char *name;
