@@ -10,44 +10,43 @@
 
 #define PIECE 256 /* tokens at a time: enough rows for a good product, few beside a cache */
 
-static wn_status plan(wn_context *ctx, struct wn_session *s, bool budgets) {
+static void session_lay(struct wn_session *s, bool budgets) {
   const wn_model_config *c = &s->model->config;
   const wn_dtype dtype = s->model->dtype;
+  const size_t e = wn_dtype_size(dtype);
+  const int64_t B = s->B, C = c->width, control_heads = budgets ? c->kv_heads : 1;
+  const bool control = c->attention.threshold.enabled && s->model->control;
+  const struct wn_array rows[] = {
+      {"activations", true, WN_DIMS((int64_t)s->blocks.large_bytes), 1, &s->blocks.large},
+      {"derived activations", true, WN_DIMS((int64_t)s->blocks.derived_bytes), 1, &s->blocks.derived},
+      {"exact activations", true, WN_DIMS((int64_t)s->blocks.exact_bytes), 1, &s->blocks.exact},
+      {"tokens", true, WN_DIMS(B, s->piece), sizeof *s->tokens, &s->tokens},
+      {"positions", true, WN_DIMS(B, s->piece), sizeof *s->positions, &s->positions},
+      {"control tokens", control, WN_DIMS(B, s->capacity), 1, &s->control},
+      {"keys of control tokens", control, WN_DIMS(B, control_heads, s->capacity + s->piece), 1, &s->control_keys},
+      {"mid", true, WN_DIMS(B, C), e, &s->mid},
+      {"branch", true, WN_DIMS(B, C), e, &s->branch},
+      {"x_out", true, WN_DIMS(B, C), e, &s->x_out},
+      {"n_out", true, WN_DIMS(B, C), e, &s->n_out},
+      {"rstd", true, WN_DIMS(B), e, &s->rstd},
+      {"mean", true, WN_DIMS(B), e, &s->mean},
+      {"logits", true, WN_DIMS(B, c->vocab_size), e, &s->logits},
+  };
+  WN_ARRAYS_LAY(&s->arrays, rows);
+  wn_layer_temp_lay(c, dtype, B, s->piece, false, false, &s->arrays, &s->temp);
+}
+
+static wn_status session_arrays(wn_context *ctx, struct wn_session *s, bool budgets) {
   struct wn_layer_acts acts;
   int64_t M;
   if (__builtin_mul_overflow(s->B, s->piece, &M) || M > INT32_MAX ||
-      !wn_layer_acts_plan(c, dtype, s->B, s->piece, false, &s->blocks, &acts))
+      !wn_layer_acts_plan(&s->model->config, s->model->dtype, s->B, s->piece, false, &s->blocks, &acts))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences: too many tokens a step", (long long)s->B);
-  const bool control = c->attention.threshold.enabled && s->model->control;
-  const struct {
-    const char *name;
-    size_t rows, columns, element;
-    void **where;
-  } pieces[] = {
-      {"activations", s->blocks.large_bytes, 1, 1, (void **)&s->blocks.large},
-      {"derived activations", s->blocks.derived_bytes, 1, 1, (void **)&s->blocks.derived},
-      {"exact activations", s->blocks.exact_bytes, 1, 1, (void **)&s->blocks.exact},
-      {"tokens", (size_t)M, 1, sizeof(int32_t), (void **)&s->tokens},
-      {"positions", (size_t)M, 1, sizeof(int32_t), (void **)&s->positions},
-      {"control tokens", control ? (size_t)s->B : 0, (size_t)s->capacity, 1, (void **)&s->control},
-      {"keys of control tokens", control ? (size_t)s->B : 0, (size_t)(s->capacity + s->piece),
-       (size_t)(budgets ? c->kv_heads : 1), (void **)&s->control_keys},
-      {"mid", (size_t)s->B, (size_t)c->width, wn_dtype_size(dtype), &s->mid},
-      {"branch", (size_t)s->B, (size_t)c->width, wn_dtype_size(dtype), &s->branch},
-      {"x_out", (size_t)s->B, (size_t)c->width, wn_dtype_size(dtype), &s->x_out},
-      {"n_out", (size_t)s->B, (size_t)c->width, wn_dtype_size(dtype), &s->n_out},
-      {"rstd", (size_t)s->B, 1, wn_dtype_size(dtype), &s->rstd},
-      {"mean", (size_t)s->B, 1, wn_dtype_size(dtype), &s->mean},
-      {"logits", (size_t)s->B, (size_t)c->vocab_size, wn_dtype_size(dtype), &s->logits},
-  };
-  for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
-    size_t n;
-    if (!wn_mul_size(pieces[i].rows, pieces[i].columns, &n) || !wn_mul_size(n, pieces[i].element, &n))
-      return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences: array %s does not fit in memory",
-                     (long long)s->B, pieces[i].name);
-    if (n > 0) wn_arena_plan(&s->arena, pieces[i].name, n, pieces[i].where);
-  }
-  return wn_layer_temp_plan(ctx, c, dtype, s->B, s->piece, false, false, &s->arena, &s->temp);
+  session_lay(s, budgets);
+  WN_TRY(wn_arrays_check(ctx, &s->arrays, "session of %lld sequences", (long long)s->B));
+  WN_TRY(wn_arrays_allocate(ctx, &s->arrays, "a session"));
+  session_lay(s, budgets);
+  return WN_OK;
 }
 
 /* Feeds run->T tokens of each sequence, s->tokens and s->positions; with want the last position's logits follow. full:
@@ -199,8 +198,7 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   s->piece = capacity < PIECE ? capacity : PIECE;
   wn_status status;
   WN_TRY_GOTO(choose_format(s, options), fail);
-  WN_TRY_GOTO(plan(ctx, s, budgets && budgets->layers > 0), fail);
-  WN_TRY_GOTO(wn_arena_allocate(ctx, &s->arena, "a session"), fail);
+  WN_TRY_GOTO(session_arrays(ctx, s, budgets && budgets->layers > 0), fail);
   if (budgets && budgets->layers > 0) WN_TRY_GOTO(wn_budgets_copy(ctx, budgets, &s->budgets), fail);
   WN_TRY_GOTO(wn_session_caches_init(ctx, s), fail);
   if (capacity > model->rotary.rows) WN_TRY_GOTO(wn_rotary_create(model, "session", capacity, &s->rotary), fail);
@@ -221,7 +219,7 @@ void wn_session_destroy(wn_session *s) {
   wn_session_inputs_clear(s);
   wn_rotary_clear(&s->rotary);
   wn_free(s->scratch);
-  wn_arena_clear(&s->arena);
+  wn_arrays_clear(&s->arrays);
   wn_free(s);
 }
 

@@ -57,8 +57,8 @@ struct wn_session {
   struct wn_session_part *parts;
   struct wn_kv_cache *caches; /* of the parts */
   struct wn_session_inputs inputs;
-  struct wn_arena arena;
-  struct wn_layer_blocks blocks; /* one layer's arrays, used by all in turn */
+  struct wn_arrays arrays, shared; /* the session's own; what caches that evict share */
+  struct wn_layer_blocks blocks;   /* one layer's arrays, used by all in turn */
   struct wn_layer_temp temp;
   int32_t *tokens, *positions;     /* [B,piece] */
   uint8_t *control, *control_keys; /* with a threshold and control tokens: [B,capacity] by position; [B,Hkv,keys] of a

@@ -58,66 +58,62 @@ bool wn_session_by_place(const struct wn_session *s, int64_t l) {
   return s->parts[s->first[l]].kind == WN_LAYER_BUDGET && s->budgets.cache_positions;
 }
 
-/* What evicting caches share. */
-static wn_status shared(wn_context *ctx, struct wn_session *s) {
+/* What evicting caches share. stage: bytes of the largest stage, slots: of one sequence of it. */
+static void shared_lay(struct wn_session *s, size_t stage, int64_t slots) {
   const wn_model_config *c = &s->model->config;
-  const size_t element = wn_dtype_size(s->model->dtype), B = (size_t)s->B, D = (size_t)c->head_size;
-  const size_t rows = (size_t)(s->piece < WN_SESSION_BLOCK ? s->piece : WN_SESSION_BLOCK);
-  int64_t budget = 0, slots = 0;
+  const size_t e = wn_dtype_size(s->model->dtype);
+  const int64_t B = s->B, D = c->head_size, H = c->heads, Hkv = c->kv_heads, K = s->largest;
+  const int64_t R = s->piece < WN_SESSION_BLOCK ? s->piece : WN_SESSION_BLOCK;
+  const bool places = s->budgets.cache_positions, blocks = s->blocks_of_rows, by_place = s->place_blocks && K > 0;
+  const bool sums = wn_policy_row(s->budgets.policy)->weights == WN_WEIGHTS_SUM;
+  const bool selects = blocks && K > 0 && wn_policy_row(s->budgets.policy)->needs_selective;
+  struct wn_session_block *block = &s->block;
+  struct wn_session_places *p = &s->place_block;
+  const struct wn_array rows[] = {
+      {"stage", true, WN_DIMS((int64_t)stage), 1, &s->stage_memory},
+      {"slots", true, WN_DIMS(B, slots), sizeof *s->slots, &s->slots},
+      {"weights of the rows", sums, WN_DIMS(B, Hkv, K), e, &s->mass},
+      {"turned keys", places, WN_DIMS(B, K, Hkv, D), e, &s->turned},
+      {"places", places, WN_DIMS(B, K), sizeof *s->places, &s->places},
+      {"selections of a block", selects, WN_DIMS(B, R, K + R), e, &block->F},
+      {"outputs of a block", selects, WN_DIMS(B, R, D), e, &block->y},
+      {"evictions of a block", blocks && K > 0, WN_DIMS(B, slots), sizeof *block->gone, &block->gone},
+      {"slots held", blocks, WN_DIMS(K), sizeof *block->held, &block->held},
+      {"positions held", blocks, WN_DIMS(K), sizeof *block->at, &block->at},
+      {"scores held", selects, WN_DIMS(K), e, &block->row},
+      {"queries of the sinks", by_place, WN_DIMS(B, R, H, D), e, &p->q},
+      {"outputs of the sinks", by_place, WN_DIMS(B, R, H, D), e, &p->y},
+      {"weights of the recent", by_place, WN_DIMS(B, H, R), e, &p->lse},
+      {"weights of the sinks", by_place, WN_DIMS(B, H, R), e, &p->lse_sinks},
+      {"positions by place", by_place, WN_DIMS(K + R), sizeof *p->positions, &p->positions},
+  };
+  WN_ARRAYS_LAY(&s->shared, rows);
+}
+
+static wn_status shared_arrays(wn_context *ctx, struct wn_session *s) {
+  const int64_t rows = s->piece < WN_SESSION_BLOCK ? s->piece : WN_SESSION_BLOCK;
+  int64_t slots = 0;
   size_t stage = 0;
   s->blocks_of_rows = s->budgets.layers > 0 && wn_session_takes_blocks(s);
   s->place_blocks = s->budgets.layers > 0 && wn_session_takes_place_blocks(s);
   const bool any_blocks = s->blocks_of_rows || s->place_blocks;
-  for (int64_t i = 0; i < s->first[c->layers]; i++) {
+  for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
     struct wn_kv_shape shape = s->caches[i].shape;
     const enum wn_session_kind kind = s->parts[i].kind;
     size_t bytes;
-    if (kind == WN_LAYER_BUDGET && shape.capacity > budget) budget = shape.capacity;
+    if (kind == WN_LAYER_BUDGET && shape.capacity > s->largest) s->largest = shape.capacity;
     if (kind == WN_LAYER_WHOLE || (kind == WN_LAYER_BUDGET && !any_blocks)) continue;
-    shape.capacity += kind == WN_LAYER_TRIMMED ? s->piece : (int64_t)rows;
+    shape.capacity += kind == WN_LAYER_TRIMMED ? s->piece : rows;
     if (!wn_kv_shape_bytes(&shape, &bytes) || shape.capacity > INT64_MAX / 8 / shape.groups)
       return wn_fail(ctx, WN_ERR_ARGUMENT, "session: a stage of %lld tokens does not fit in memory",
                      (long long)shape.capacity);
     if (bytes > stage) stage = bytes;
     if (shape.groups * shape.capacity > slots) slots = shape.groups * shape.capacity;
   }
-  s->largest = budget;
-  const bool places = budget > 0 && s->budgets.cache_positions, blocks = budget > 0 && s->blocks_of_rows;
-  const bool by_place = budget > 0 && s->place_blocks;
-  const bool sums = budget > 0 && wn_policy_row(s->budgets.policy)->weights == WN_WEIGHTS_SUM;
-  const bool selects = blocks && wn_policy_row(s->budgets.policy)->needs_selective;
-  const size_t K = (size_t)budget;
-  const struct {
-    const char *name;
-    bool wanted;
-    size_t rows, columns, element;
-    void **where;
-  } pieces[] = {
-      {"stage", stage > 0, stage, 1, 1, &s->stage_memory},
-      {"slots", stage > 0, B, (size_t)slots, sizeof(int32_t), (void **)&s->slots},
-      {"weights of the rows", sums, B * (size_t)c->kv_heads, K, element, &s->mass},
-      {"turned keys", places, B * (size_t)c->kv_heads * D, K, element, &s->turned},
-      {"places", places, B, K, sizeof(int32_t), (void **)&s->places},
-      {"selections of a block", selects, B * rows, K + rows, element, &s->block.F},
-      {"outputs of a block", selects, B * rows, D, element, &s->block.y},
-      {"evictions of a block", blocks, B, (size_t)slots, sizeof(int32_t), (void **)&s->block.gone},
-      {"slots held", blocks, K, 1, sizeof(int32_t), (void **)&s->block.held},
-      {"positions held", blocks, K, 1, sizeof(int32_t), (void **)&s->block.at},
-      {"scores held", selects, K, 1, element, &s->block.row},
-      {"queries of the sinks", by_place, B * rows, (size_t)c->heads * D, element, &s->place_block.q},
-      {"outputs of the sinks", by_place, B * rows, (size_t)c->heads * D, element, &s->place_block.y},
-      {"weights of the recent", by_place, B * rows, (size_t)c->heads, element, &s->place_block.lse},
-      {"weights of the sinks", by_place, B * rows, (size_t)c->heads, element, &s->place_block.lse_sinks},
-      {"positions by place", by_place, K + rows, 1, sizeof(int32_t), (void **)&s->place_block.positions},
-  };
-  for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
-    size_t n;
-    if (!pieces[i].wanted) continue;
-    if (!wn_mul_size(pieces[i].rows, pieces[i].columns, &n) || !wn_mul_size(n, pieces[i].element, &n))
-      return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences: array %s does not fit in memory",
-                     (long long)s->B, pieces[i].name);
-    WN_TRY(wn_alloc(ctx, pieces[i].name, n, pieces[i].where));
-  }
+  shared_lay(s, stage, slots);
+  WN_TRY(wn_arrays_check(ctx, &s->shared, "session of %lld sequences", (long long)s->B));
+  WN_TRY(wn_arrays_allocate(ctx, &s->shared, "what the caches of a session share"));
+  shared_lay(s, stage, slots);
   return WN_OK;
 }
 
@@ -141,30 +137,15 @@ wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
     shape.half = s->half;
     WN_TRY(wn_kv_cache_init(ctx, &shape, &s->caches[i]));
   }
-  return shared(ctx, s);
+  return shared_arrays(ctx, s);
 }
 
 void wn_session_caches_clear(struct wn_session *s) {
   for (int64_t i = 0; s->caches && i < s->first[s->model->config.layers]; i++) wn_kv_cache_clear(&s->caches[i]);
-  wn_free(s->stage_memory);
+  wn_arrays_clear(&s->shared);
   wn_free(s->caches);
   wn_free(s->parts);
   wn_free(s->first);
-  wn_free(s->slots);
-  wn_free(s->mass);
-  wn_free(s->turned);
-  wn_free(s->places);
-  wn_free(s->block.F);
-  wn_free(s->block.y);
-  wn_free(s->block.row);
-  wn_free(s->block.gone);
-  wn_free(s->block.held);
-  wn_free(s->block.at);
-  wn_free(s->place_block.q);
-  wn_free(s->place_block.y);
-  wn_free(s->place_block.lse);
-  wn_free(s->place_block.lse_sinks);
-  wn_free(s->place_block.positions);
   wn_budgets_clear(&s->reach);
   wn_budgets_clear(&s->budgets);
 }

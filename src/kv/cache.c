@@ -4,37 +4,26 @@
 #include <string.h>
 
 #include "attention/registry.h"
-#include "base/alloc.h"
+#include "base/arrays.h"
 #include "kv/policy.h"
 #include "tensor/f16.h"
-
-static bool area(int64_t a, int64_t b, int64_t c, size_t element, size_t *total, size_t *offset) {
-  size_t n;
-  if (!wn_mul_size((size_t)a, (size_t)b, &n) || !wn_mul_size(n, (size_t)c, &n) || !wn_mul_size(n, element, &n) ||
-      !wn_add_size(n, WN_ALIGN - 1, &n))
-    return false;
-  *offset = *total;
-  return wn_add_size(*total, n / WN_ALIGN * WN_ALIGN, total);
-}
-
-struct offsets {
-  size_t total, k, v, sk, f, at, weights;
-};
 
 /* Of an element of k and v. */
 static size_t key_bytes(const struct wn_kv_shape *s) {
   return s->half ? sizeof(uint16_t) : wn_dtype_size(s->dtype);
 }
 
-static bool lay(const struct wn_kv_shape *s, struct offsets *o) {
-  const size_t element = wn_dtype_size(s->dtype), key = key_bytes(s);
-  memset(o, 0, sizeof *o);
-  return area(s->B * s->Hkv, s->capacity, s->D, key, &o->total, &o->k) &&
-         area(s->B * s->Hkv, s->capacity, s->D, key, &o->total, &o->v) &&
-         (!s->bilinear || area(s->B * s->selections, s->capacity, s->D, element, &o->total, &o->sk)) &&
-         (!s->selections || area(s->B * s->selections, s->capacity, 1, element, &o->total, &o->f)) &&
-         (!s->groups || area(s->B * s->groups, s->capacity, 1, sizeof(int32_t), &o->total, &o->at)) &&
-         (!s->weights || area(s->B * s->groups, s->capacity, 1, element, &o->total, &o->weights));
+static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *arrays, struct wn_kv_cache *out) {
+  const size_t e = wn_dtype_size(s->dtype), key = key_bytes(s);
+  const struct wn_array rows[] = {
+      {"keys", true, WN_DIMS(s->B, s->Hkv, s->capacity, s->D), key, &out->k},
+      {"values", true, WN_DIMS(s->B, s->Hkv, s->capacity, s->D), key, &out->v},
+      {"selecting keys", s->bilinear, WN_DIMS(s->B, s->selections, s->capacity, s->D), e, &out->sk},
+      {"selections", true, WN_DIMS(s->B, s->selections, s->capacity), e, &out->f},
+      {"positions", true, WN_DIMS(s->B, s->groups, s->capacity), sizeof *out->at, &out->at},
+      {"weights", s->weights, WN_DIMS(s->B, s->groups, s->capacity), e, &out->weights},
+  };
+  WN_ARRAYS_LAY(arrays, rows);
 }
 
 void wn_kv_shape_of(const wn_model_config *c, int64_t B, int64_t capacity, wn_dtype dtype, const wn_budgets *budgets,
@@ -58,10 +47,11 @@ void wn_kv_shape_of_heads(struct wn_kv_shape *shape, int64_t g0, int64_t n) {
 }
 
 bool wn_kv_shape_bytes(const struct wn_kv_shape *shape, size_t *bytes) {
-  struct offsets o;
-  const bool fits = lay(shape, &o);
-  *bytes = o.total;
-  return fits;
+  struct wn_arrays arrays = {0};
+  struct wn_kv_cache unused;
+  cache_lay(shape, &arrays, &unused);
+  *bytes = arrays.bytes;
+  return !arrays.failed;
 }
 
 wn_status wn_kv_cache_init(wn_context *ctx, const struct wn_kv_shape *s, struct wn_kv_cache *out) {
@@ -77,17 +67,10 @@ wn_status wn_kv_cache_init(wn_context *ctx, const struct wn_kv_shape *s, struct 
 }
 
 void wn_kv_cache_place(const struct wn_kv_shape *s, void *base, struct wn_kv_cache *out) {
-  struct offsets o;
-  lay(s, &o);
-  memset(out, 0, sizeof *out);
-  out->shape = *s;
-  out->bytes = o.total;
-  out->k = (char *)base + o.k;
-  out->v = (char *)base + o.v;
-  if (s->bilinear) out->sk = (char *)base + o.sk;
-  if (s->selections) out->f = (char *)base + o.f;
-  if (s->groups) out->at = (int32_t *)(void *)((char *)base + o.at);
-  if (s->weights) out->weights = (char *)base + o.weights;
+  struct wn_arrays arrays = {.base = base};
+  *out = (struct wn_kv_cache){.shape = *s};
+  cache_lay(s, &arrays, out);
+  out->bytes = arrays.bytes;
   wn_kv_cache_reset(out);
 }
 

@@ -14,25 +14,6 @@
 
 /* ---- arrays ---- */
 
-struct planner {
-  char *base;
-  size_t bytes, element;
-  bool failed;
-};
-
-static void *take(struct planner *p, bool wanted, int64_t rows, int64_t columns) {
-  if (!wanted) return NULL;
-  size_t n, bytes, end;
-  if (!wn_mul_size((size_t)rows, (size_t)columns, &n) || !wn_mul_size(n, p->element, &bytes) ||
-      !wn_add_size(bytes, WN_ALIGN - 1, &bytes) || !wn_add_size(p->bytes, bytes / WN_ALIGN * WN_ALIGN, &end)) {
-    p->failed = true;
-    return NULL;
-  }
-  void *where = p->base ? p->base + p->bytes : NULL;
-  p->bytes = end;
-  return where;
-}
-
 static int64_t qkv_width(const wn_model_config *c) {
   return (c->heads + 2 * c->kv_heads) * c->head_size;
 }
@@ -56,92 +37,80 @@ static bool has_mem(const wn_model_config *c) {
 bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T, bool memory,
                         struct wn_layer_blocks *blocks, struct wn_layer_acts *out) {
   const int64_t M = B * T, C = c->width, D = c->head_size, H = c->heads, Hkv = c->kv_heads;
-  const bool layer = c->norm == WN_NORM_LAYER, bilinear = is_bilinear(c);
-  const int64_t G = wn_attention_selections(&c->attention, c->kv_heads);
-  struct planner p = {blocks->large, 0, wn_dtype_size(dtype), false};
-  out->x = take(&p, true, M, C);
-  out->att = take(&p, true, M, H * D);
-  out->mid = take(&p, true, M, C);
-  out->in = take(&p, true, M, in_width(c));
-  const bool cross = c->encoder.layers > 0;
-  out->cmid = take(&p, cross, M, C);
-  out->catt = take(&p, cross, M, H * D);
-  blocks->large_bytes = p.bytes;
-  struct planner d = {blocks->derived, 0, p.element, p.failed};
-  out->n1 = take(&d, true, M, C);
-  out->n2 = take(&d, true, M, C);
-  out->act = take(&d, true, M, c->ffn_width);
-  out->cn = take(&d, cross, M, C);
-  if (!memory) { /* with one, keys come from more than the layer's own arrays */
-    out->q = take(&d, c->qk_norm, M, H * D);
-    out->k = take(&d, c->qk_norm, M, Hkv * D);
-  }
-  blocks->derived_bytes = d.bytes;
-  struct planner e = {blocks->exact, 0, p.element, d.failed};
-  out->qkv = take(&e, true, M, memory ? H * D : qkv_width(c));
+  const int64_t G = wn_attention_selections(&c->attention, c->kv_heads), S = c->encoder.context;
+  const bool layer = c->norm == WN_NORM_LAYER, bilinear = is_bilinear(c), cross = c->encoder.layers > 0;
+  const size_t e = wn_dtype_size(dtype);
+  const struct wn_array large[] = {
+      {"x", true, WN_DIMS(M, C), e, &out->x},        {"att", true, WN_DIMS(M, H, D), e, &out->att},
+      {"mid", true, WN_DIMS(M, C), e, &out->mid},    {"in", true, WN_DIMS(M, in_width(c)), e, &out->in},
+      {"cmid", cross, WN_DIMS(M, C), e, &out->cmid}, {"catt", cross, WN_DIMS(M, H, D), e, &out->catt},
+  };
+  const struct wn_array derived[] = {
+      {"n1", true, WN_DIMS(M, C), e, &out->n1},
+      {"n2", true, WN_DIMS(M, C), e, &out->n2},
+      {"act", true, WN_DIMS(M, c->ffn_width), e, &out->act},
+      {"cn", cross, WN_DIMS(M, C), e, &out->cn},
+      /* With a memory, keys come from more than the layer's own arrays, and q is exact. */
+      {"q", c->qk_norm && !memory, WN_DIMS(M, H, D), e, &out->q},
+      {"k", c->qk_norm && !memory, WN_DIMS(M, Hkv, D), e, &out->k},
+  };
+  const struct wn_array exact[] = {
+      {"qkv", true, WN_DIMS(M, memory ? H * D : qkv_width(c)), e, &out->qkv},
+      {"sq", bilinear, WN_DIMS(M, G, D), e, &out->sq},
+      {"sk", bilinear && !memory, WN_DIMS(M, G, D), e, &out->sk},
+      {"rstd1", true, WN_DIMS(M), e, &out->rstd1},
+      {"mean1", layer, WN_DIMS(M), e, &out->mean1},
+      {"rstd2", true, WN_DIMS(M), e, &out->rstd2},
+      {"mean2", layer, WN_DIMS(M), e, &out->mean2},
+      {"rstd_q", c->qk_norm, WN_DIMS(M, H), e, &out->rstd_q},
+      {"mean_q", c->qk_norm && layer, WN_DIMS(M, H), e, &out->mean_q},
+      {"rstd_k", c->qk_norm && !memory, WN_DIMS(M, Hkv), e, &out->rstd_k},
+      {"mean_k", c->qk_norm && layer && !memory, WN_DIMS(M, Hkv), e, &out->mean_k},
+      {"lse", true, WN_DIMS(M, H), e, &out->lse},
+      {"M", has_mem(c), WN_DIMS(M, G), e, &out->M},
+      {"z", wn_span_is_dynamic(c), WN_DIMS(M, H), e, &out->z},
+      {"dot", c->attention.exclusive.enabled, WN_DIMS(M, H), e, &out->dot},
+      {"cq", cross, WN_DIMS(M, H, D), e, &out->cq},
+      {"ckv", cross, WN_DIMS(B, S, 2 * Hkv * D), e, &out->ckv},
+      {"crstd", cross, WN_DIMS(M), e, &out->crstd},
+      {"cmean", cross && layer, WN_DIMS(M), e, &out->cmean},
+      {"clse", cross, WN_DIMS(M, H), e, &out->clse},
+      {"cut", c->attention.threshold.enabled, WN_DIMS(M, H, 2), sizeof *out->cut, &out->cut},
+  };
+  const struct wn_array q_of_memory[] = {{"q", c->qk_norm, WN_DIMS(M, H, D), e, &out->q}};
+  struct wn_arrays l = {.base = blocks->large}, d = {.base = blocks->derived}, x = {.base = blocks->exact};
   out->kv = NULL;
-  if (memory) {
-    out->q = take(&e, c->qk_norm, M, H * D);
-    out->k = NULL;
-  }
-  out->sq = take(&e, bilinear, M, G * D);
-  out->sk = take(&e, bilinear && !memory, M, G * D);
-  out->rstd1 = take(&e, true, M, 1);
-  out->mean1 = take(&e, layer, M, 1);
-  out->rstd2 = take(&e, true, M, 1);
-  out->mean2 = take(&e, layer, M, 1);
-  out->rstd_q = take(&e, c->qk_norm, M, H);
-  out->mean_q = take(&e, c->qk_norm && layer, M, H);
-  out->rstd_k = take(&e, c->qk_norm && !memory, M, Hkv);
-  out->mean_k = take(&e, c->qk_norm && layer && !memory, M, Hkv);
-  out->lse = take(&e, true, M, H);
-  out->M = take(&e, has_mem(c), M, G);
-  out->z = take(&e, wn_span_is_dynamic(c), M, H);
-  out->dot = take(&e, c->attention.exclusive.enabled, M, H);
-  out->cq = take(&e, cross, M, H * D);
-  out->ckv = take(&e, cross, B * c->encoder.context, 2 * Hkv * D);
-  out->crstd = take(&e, cross, M, 1);
-  out->cmean = take(&e, cross && layer, M, 1);
-  out->clse = take(&e, cross, M, H);
-  e.element = sizeof(double);
-  out->cut = take(&e, c->attention.threshold.enabled, M, 2 * H);
-  blocks->exact_bytes = e.bytes;
-  return !e.failed && p.bytes <= SIZE_MAX / 4 && d.bytes <= SIZE_MAX / 4 && e.bytes <= SIZE_MAX / 4;
+  WN_ARRAYS_LAY(&l, large);
+  WN_ARRAYS_LAY(&d, derived);
+  WN_ARRAYS_LAY(&x, exact);
+  if (memory) WN_ARRAYS_LAY(&x, q_of_memory);
+  blocks->large_bytes = l.bytes;
+  blocks->derived_bytes = d.bytes;
+  blocks->exact_bytes = x.bytes;
+  return !l.failed && !d.failed && !x.failed;
 }
 
-wn_status wn_layer_temp_plan(wn_context *ctx, const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T,
-                             bool memory, bool backward, struct wn_arena *arena, struct wn_layer_temp *out) {
+void wn_layer_temp_lay(const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T, bool memory, bool backward,
+                       struct wn_arrays *arrays, struct wn_layer_temp *out) {
   const int64_t M = B * T, C = c->width, D = c->head_size, HD = c->heads * D;
-  const bool bilinear = is_bilinear(c);
-  const struct {
-    const char *name;
-    bool wanted;
-    int64_t rows, columns;
-    void **where;
-  } pieces[] = {
-      {"branch", true, M, C, &out->branch},
-      {"d_res", backward, M, C, &out->d_res},
-      {"d_n", backward, M, C, &out->d_n},
-      {"d_act", backward, M, c->ffn_width > HD ? c->ffn_width : HD, &out->d_act},
-      {"d_qkv", backward, M, memory ? HD : qkv_width(c), &out->d_qkv},
-      {"d_q", backward && c->qk_norm, M, HD, &out->d_q},
-      {"d_k", backward && c->qk_norm && !memory, M, c->kv_heads * D, &out->d_k},
-      {"d_sq", backward && bilinear, M, wn_attention_selections(&c->attention, c->kv_heads) * D, &out->d_sq},
-      {"d_sk", backward && bilinear && !memory, M, wn_attention_selections(&c->attention, c->kv_heads) * D, &out->d_sk},
-      {"d_z", backward && wn_span_is_dynamic(c), M, c->heads, &out->d_z},
-      {"d_ckv", backward && c->encoder.layers > 0, B * c->encoder.context, 2 * c->kv_heads * D, &out->d_ckv},
+  const int64_t G = wn_attention_selections(&c->attention, c->kv_heads);
+  const bool bilinear = backward && is_bilinear(c);
+  const size_t e = wn_dtype_size(dtype);
+  const struct wn_array rows[] = {
+      {"branch", true, WN_DIMS(M, C), e, &out->branch},
+      {"d_res", backward, WN_DIMS(M, C), e, &out->d_res},
+      {"d_n", backward, WN_DIMS(M, C), e, &out->d_n},
+      {"d_act", backward, WN_DIMS(M, c->ffn_width > HD ? c->ffn_width : HD), e, &out->d_act},
+      {"d_qkv", backward, WN_DIMS(M, memory ? HD : qkv_width(c)), e, &out->d_qkv},
+      {"d_q", backward && c->qk_norm, WN_DIMS(M, HD), e, &out->d_q},
+      {"d_k", backward && c->qk_norm && !memory, WN_DIMS(M, c->kv_heads, D), e, &out->d_k},
+      {"d_sq", bilinear, WN_DIMS(M, G, D), e, &out->d_sq},
+      {"d_sk", bilinear && !memory, WN_DIMS(M, G, D), e, &out->d_sk},
+      {"d_z", backward && wn_span_is_dynamic(c), WN_DIMS(M, c->heads), e, &out->d_z},
+      {"d_ckv", backward && c->encoder.layers > 0, WN_DIMS(B, c->encoder.context, 2 * c->kv_heads * D), e, &out->d_ckv},
   };
   memset(out, 0, sizeof *out);
-  for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
-    size_t n, bytes;
-    if (!pieces[i].wanted) continue;
-    if (!wn_mul_size((size_t)pieces[i].rows, (size_t)pieces[i].columns, &n) ||
-        !wn_mul_size(n, wn_dtype_size(dtype), &bytes))
-      return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld: array %s does not fit in memory", (long long)B,
-                     (long long)T, pieces[i].name);
-    wn_arena_plan(arena, pieces[i].name, bytes, pieces[i].where);
-  }
-  return WN_OK;
+  WN_ARRAYS_LAY(arrays, rows);
 }
 
 /* ---- running or measuring ---- */

@@ -12,6 +12,7 @@
 #define WN_MODEL_LAYER_H
 
 #include "attention/registry.h"
+#include "base/arrays.h"
 #include "model/model.h"
 
 static inline bool wn_norm_is_post(const wn_model_config *c) {
@@ -104,8 +105,8 @@ struct wn_layer_temp {
   void *d_z;         /* [M,H] */
   void *d_ckv;       /* as ckv */
 };
-wn_status wn_layer_temp_plan(wn_context *ctx, const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T,
-                             bool memory, bool backward, struct wn_arena *arena, struct wn_layer_temp *out);
+void wn_layer_temp_lay(const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T, bool memory, bool backward,
+                       struct wn_arrays *arrays, struct wn_layer_temp *out);
 
 /* What a layer keeps of streams, newest last: tokens held are rows [rows-count, rows), the block stands behind them. */
 struct wn_memory_layer {

@@ -13,7 +13,6 @@
 
 #include "kv/evictions.h"
 #include "kv/policy.h"
-#include "kv/weights.h"
 #include "model/layer.h"
 
 bool wn_layer_by_place(const struct wn_run *run, int64_t l) {
@@ -80,21 +79,23 @@ static size_t scratch_of(const struct wn_run *run, const struct wn_attention *op
   return most;
 }
 
-static void lay(const struct wn_run *run, const struct wn_attention *op, size_t scratch, struct wn_room *room,
+static void lay(const struct wn_run *run, const struct wn_attention *op, size_t scratch, struct wn_arrays *arrays,
                 struct work *w) {
-  const int64_t T = run->T, sinks = run->budgets->sinks < T ? run->budgets->sinks : T;
-  const size_t each = wn_dtype_size(run->exec.dtype);
-  memset(w, 0, sizeof *w);
-  w->room = T + sinks;
-  w->q = wn_room_take(room, T * op->H * op->D, each);
-  w->k = wn_room_take(room, w->room * op->Hkv * op->D, each);
-  w->v = wn_room_take(room, w->room * op->Hkv * op->D, each);
-  w->sk = wn_room_take(room, op->sel.bilinear ? w->room * wn_selection_groups(op) * op->D : 0, each);
-  w->f = wn_room_take(room, op->sel.on ? w->room * wn_selection_groups(op) : 0, each);
-  w->positions = wn_room_take(room, T, sizeof *w->positions);
-  w->control = wn_room_take(room, op->threshold.control ? w->room : 0, 1);
-  w->scratch_bytes = scratch;
-  w->scratch = wn_room_take(room, (int64_t)scratch, 1);
+  const int64_t T = run->T, sinks = run->budgets->sinks < T ? run->budgets->sinks : T, room = T + sinks;
+  const int64_t G = wn_selection_groups(op), D = op->D;
+  const size_t e = wn_dtype_size(run->exec.dtype);
+  const struct wn_array rows[] = {
+      {"queries", true, WN_DIMS(T, op->H, D), e, &w->q},
+      {"keys", true, WN_DIMS(room, op->Hkv, D), e, &w->k},
+      {"values", true, WN_DIMS(room, op->Hkv, D), e, &w->v},
+      {"selecting keys", op->sel.bilinear, WN_DIMS(room, G, D), e, &w->sk},
+      {"selections", op->sel.on, WN_DIMS(room, G), e, &w->f},
+      {"positions", true, WN_DIMS(T), sizeof *w->positions, &w->positions},
+      {"control tokens", op->threshold.control != NULL, WN_DIMS(room), 1, &w->control},
+      {"scratch", true, WN_DIMS((int64_t)scratch), 1, &w->scratch},
+  };
+  *w = (struct work){.room = room, .scratch_bytes = scratch};
+  WN_ARRAYS_LAY(arrays, rows);
 }
 
 /* Rows [rows,heads,D] side by side. */
@@ -195,14 +196,14 @@ static wn_status sequence(const struct wn_exec *exec, const struct wn_run *run, 
 }
 
 wn_status wn_layer_attend_by_place(struct wn_run *run, int64_t l, const struct wn_attention *op) {
-  struct wn_room size = {0};
+  struct wn_arrays without = {0}, each = {0};
   struct work unused;
   const int64_t K = run->measuring ? run->T : run->budgets->tokens[l];
-  lay(run, op, 0, &size, &unused);
+  lay(run, op, 0, &without, &unused);
   const size_t scratch = scratch_of(run, op, &unused, K < run->T ? K : run->T);
-  size = (struct wn_room){0};
-  lay(run, op, scratch, &size, &unused);
-  const size_t need = size.used * (size_t)run->exec.threads;
+  lay(run, op, scratch, &each, &unused);
+  WN_TRY(wn_arrays_check(run->exec.ctx, &each, "positions in the cache"));
+  const size_t need = each.bytes * (size_t)run->exec.threads;
   if (run->measuring) {
     if (need > run->need) run->need = need;
     return WN_OK;
@@ -214,7 +215,7 @@ wn_status wn_layer_attend_by_place(struct wn_run *run, int64_t l, const struct w
 #pragma omp parallel num_threads(run->B < run->exec.threads ? (int)run->B : run->exec.threads)
   {
     struct wn_exec one = run->exec;
-    struct wn_room mine = {.base = (char *)run->exec.scratch + (size_t)omp_get_thread_num() * size.used};
+    struct wn_arrays mine = wn_arrays_copy(&each, run->exec.scratch, omp_get_thread_num());
     struct work w;
     lay(run, op, scratch, &mine, &w);
     one.threads = 1;

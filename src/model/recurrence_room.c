@@ -15,27 +15,6 @@
 
 #include "model/workspace.h"
 
-/* Lays arrays out from base on; NULL: only their size. */
-struct slab {
-  char *base;
-  size_t bytes;
-  bool failed;
-};
-
-static void *take(struct slab *s, bool wanted, int64_t rows, int64_t columns, size_t element) {
-  size_t n, end;
-  if (!wanted) return NULL;
-  if (!wn_mul_size((size_t)rows, (size_t)columns, &n) || !wn_mul_size(n, element, &n) ||
-      !wn_add_size(n, WN_ALIGN - 1, &n) || !wn_add_size(s->bytes, n / WN_ALIGN * WN_ALIGN, &end) ||
-      end > SIZE_MAX / 4) {
-    s->failed = true;
-    return NULL;
-  }
-  void *where = s->base ? s->base + s->bytes : NULL;
-  s->bytes = end;
-  return where;
-}
-
 static int64_t selections(const struct wn_workspace *ws) {
   return wn_attention_selections(&ws->model->config.attention, ws->model->config.kv_heads);
 }
@@ -45,36 +24,50 @@ static bool own_keys(const struct wn_workspace *ws) {
 }
 
 /* States and F of all sets; *out: those of `set`. */
-static void lay_states(const struct wn_workspace *ws, int64_t rows, struct slab *s, int64_t set,
+static void lay_states(const struct wn_workspace *ws, int64_t rows, struct wn_arrays *arrays, int64_t set,
                        struct wn_memory_layer *out) {
   const int64_t G = selections(ws), all = rows + ws->T;
-  const size_t element = wn_dtype_size(ws->model->dtype);
-  char *f_out = take(s, G > 0, ws->B * G, all, element);
+  const size_t e = wn_dtype_size(ws->model->dtype);
+  char *f_out, *states, *f;
+  const struct wn_array shared[] = {{"selections of the block", true, WN_DIMS(ws->B, G, all), e, &f_out}};
+  const struct wn_array of_set[] = {
+      {"states", true, WN_DIMS(ws->B, all, ws->model->config.width), e, &states},
+      {"selections", true, WN_DIMS(ws->B, G, all), e, &f},
+  };
+  WN_ARRAYS_LAY(arrays, shared);
   for (int64_t i = 0; i < ws->options.memory_sets; i++) {
-    char *states = take(s, true, ws->B * all, ws->model->config.width, element);
-    char *f = take(s, G > 0, ws->B * G, all, element);
+    WN_ARRAYS_LAY(arrays, of_set);
     if (i == set) *out = (struct wn_memory_layer){.rows = rows, .states = states, .f = f, .f_out = f_out};
   }
 }
 
-static void lay_keys(const struct wn_workspace *ws, int64_t rows, struct slab *s, struct wn_layer_acts *out) {
+static void lay_keys(const struct wn_workspace *ws, int64_t rows, struct wn_arrays *arrays, struct wn_layer_acts *out) {
   const wn_model_config *c = &ws->model->config;
-  const int64_t keys = ws->B * (rows + ws->T), G = selections(ws), D = c->head_size, Hkv = c->kv_heads;
-  const size_t element = wn_dtype_size(ws->model->dtype);
-  out->kv = take(s, true, keys, 2 * Hkv * D, element);
-  out->k = take(s, c->qk_norm, keys, Hkv * D, element);
-  out->rstd_k = take(s, c->qk_norm, keys, Hkv, element);
-  out->mean_k = take(s, c->qk_norm && c->norm == WN_NORM_LAYER, keys, Hkv, element);
-  out->sk = take(s, G > 0 && c->attention.selective.bilinear, keys, G * D, element);
+  const int64_t keys = rows + ws->T, D = c->head_size, Hkv = c->kv_heads;
+  const int64_t G = c->attention.selective.bilinear ? selections(ws) : 0;
+  const size_t e = wn_dtype_size(ws->model->dtype);
+  const struct wn_array table[] = {
+      {"keys and values", true, WN_DIMS(ws->B, keys, 2 * Hkv * D), e, &out->kv},
+      {"keys", c->qk_norm, WN_DIMS(ws->B, keys, Hkv, D), e, &out->k},
+      {"rstd_k", c->qk_norm, WN_DIMS(ws->B, keys, Hkv), e, &out->rstd_k},
+      {"mean_k", c->qk_norm && c->norm == WN_NORM_LAYER, WN_DIMS(ws->B, keys, Hkv), e, &out->mean_k},
+      {"selecting keys", true, WN_DIMS(ws->B, keys, G, D), e, &out->sk},
+  };
+  WN_ARRAYS_LAY(arrays, table);
 }
 
-static void lay_gradients(const struct wn_workspace *ws, int64_t rows, struct slab *s, struct wn_layer_temp *out) {
+static void lay_gradients(const struct wn_workspace *ws, int64_t rows, struct wn_arrays *arrays,
+                          struct wn_layer_temp *out) {
   const wn_model_config *c = &ws->model->config;
-  const int64_t keys = ws->B * (rows + ws->T), G = selections(ws), D = c->head_size, Hkv = c->kv_heads;
-  const size_t element = wn_dtype_size(ws->model->dtype);
-  out->d_kv = take(s, true, keys, 2 * Hkv * D, element);
-  out->d_k = take(s, c->qk_norm, keys, Hkv * D, element);
-  out->d_sk = take(s, G > 0 && c->attention.selective.bilinear, keys, G * D, element);
+  const int64_t keys = rows + ws->T, D = c->head_size, Hkv = c->kv_heads;
+  const int64_t G = c->attention.selective.bilinear ? selections(ws) : 0;
+  const size_t e = wn_dtype_size(ws->model->dtype);
+  const struct wn_array table[] = {
+      {"gradients of keys and values", true, WN_DIMS(ws->B, keys, 2 * Hkv * D), e, &out->d_kv},
+      {"gradients of keys", c->qk_norm, WN_DIMS(ws->B, keys, Hkv, D), e, &out->d_k},
+      {"gradients of selecting keys", true, WN_DIMS(ws->B, keys, G, D), e, &out->d_sk},
+  };
+  WN_ARRAYS_LAY(arrays, table);
 }
 
 /* Tokens that layer l is to hold. */
@@ -105,7 +98,7 @@ static wn_status move_in(struct wn_workspace *ws, int64_t l, int64_t rows) {
   struct wn_memory_room *room = &ws->rooms[l];
   const int64_t L = ws->model->config.layers, G = selections(ws), T = ws->T;
   const size_t element = wn_dtype_size(ws->model->dtype), row = (size_t)ws->model->config.width * element;
-  struct slab states = {0}, keys = {0};
+  struct wn_arrays states = {0}, keys = {0};
   struct wn_layer_acts acts;
   void *new_states, *new_keys = NULL;
   lay_states(ws, rows, &states, -1, NULL);
@@ -122,7 +115,7 @@ static wn_status move_in(struct wn_workspace *ws, int64_t l, int64_t rows) {
   for (int64_t set = 0; set < ws->options.memory_sets; set++) {
     const struct wn_memory_layer old = ws->memory[set * L + l];
     struct wn_memory_layer *now = &ws->memory[set * L + l];
-    struct slab placed = {.base = new_states};
+    struct wn_arrays placed = {.base = new_states};
     lay_states(ws, rows, &placed, set, now);
     now->count = old.count < rows ? old.count : rows;
     for (int64_t b = 0; old.states && b < ws->B; b++)
@@ -143,7 +136,7 @@ static wn_status move_in(struct wn_workspace *ws, int64_t l, int64_t rows) {
 static wn_status fit_shared(struct wn_workspace *ws) {
   const int64_t L = ws->model->config.layers;
   struct wn_memory_room *shared = &ws->rooms[L];
-  struct slab s = {0};
+  struct wn_arrays s = {0};
   struct wn_layer_acts acts;
   int64_t widest = 0;
   for (int64_t l = 0; l < L; l++)
@@ -157,7 +150,7 @@ static wn_status fit_shared(struct wn_workspace *ws) {
   wn_free(shared->keys);
   ws->memory_bytes += s.bytes - shared->bytes;
   *shared = (struct wn_memory_room){widest, NULL, now, s.bytes};
-  s = (struct slab){.base = now};
+  s = (struct wn_arrays){.base = now};
   if (!own_keys(ws)) lay_keys(ws, widest, &s, &acts);
   if (ws->options.backward) lay_gradients(ws, widest, &s, &ws->temp);
   return WN_OK;
@@ -192,7 +185,7 @@ void wn_memory_clear(struct wn_workspace *ws) {
 }
 
 void wn_memory_keys(const struct wn_workspace *ws, int64_t l, struct wn_layer_acts *out) {
-  struct slab s = {.base = own_keys(ws) ? ws->rooms[l].keys : ws->rooms[ws->model->config.layers].keys};
+  struct wn_arrays s = {.base = own_keys(ws) ? ws->rooms[l].keys : ws->rooms[ws->model->config.layers].keys};
   lay_keys(ws, ws->rooms[l].rows, &s, out);
 }
 

@@ -17,20 +17,45 @@ int64_t wn_logits_rows(int64_t M, int64_t V) {
   return ((M + chunks - 1) / chunks + 15) / 16 * 16;
 }
 
-struct piece {
-  const char *name;
-  bool wanted;
-  int64_t rows, columns;
-  size_t element;
-  void **where;
-};
-
-static wn_status plan(wn_context *ctx, struct wn_workspace *ws) {
+/* Counts or places everything but what is not known before (memory rooms, scratch); ws->blocks and so on are set. */
+static void workspace_lay(struct wn_workspace *ws) {
   const wn_model_config *c = &ws->model->config;
-  const size_t element = wn_dtype_size(ws->model->dtype);
-  const int64_t L = c->layers, C = c->width;
-  int64_t M, keys;
+  const size_t e = wn_dtype_size(ws->model->dtype);
+  const int64_t L = c->layers, C = c->width, M = ws->B * ws->T;
   const int64_t memory = ws->options.memory, sets = ws->options.memory_sets;
+  const bool all = ws->keep == WN_KEEP_ALL, encoder = wn_is_encoder(c), layer = c->norm == WN_NORM_LAYER;
+  const int64_t own = all ? L : 1, own_exact = all || ws->keep == WN_KEEP_REDUCED ? L : 1;
+  const struct wn_array rows[] = {
+      {"activations", true, WN_DIMS(own, (int64_t)ws->blocks.large_bytes), 1, &ws->blocks.large},
+      {"derived activations", true, WN_DIMS(own, (int64_t)ws->blocks.derived_bytes), 1, &ws->blocks.derived},
+      {"exact activations", true, WN_DIMS(own_exact, (int64_t)ws->blocks.exact_bytes), 1, &ws->blocks.exact},
+      {"kept activations", true, WN_DIMS(L, (int64_t)ws->kept_bytes), 1, &ws->kept},
+      {"positions", true, WN_DIMS(M), sizeof *ws->positions, &ws->positions},
+      {"control tokens", c->attention.threshold.enabled && ws->model->control, WN_DIMS(M), 1, &ws->control},
+      {"memory", memory > 0, WN_DIMS(sets, L), sizeof *ws->memory, &ws->memory},
+      {"memory rooms", memory > 0, WN_DIMS(L + 1), sizeof *ws->rooms, &ws->rooms},
+      {"memory seen", memory > 0, WN_DIMS(sets), sizeof *ws->memory_seen, &ws->memory_seen},
+      {"memory positions", memory > 0, WN_DIMS(memory + ws->T), sizeof *ws->memory_positions, &ws->memory_positions},
+      {"evictions", true, WN_DIMS(L, ws->evicting, M), sizeof *ws->gone, &ws->gone},
+      {"embedded", c->embed_norm, WN_DIMS(M, C), e, &ws->embedded},
+      {"embed_rstd", c->embed_norm, WN_DIMS(M), e, &ws->embed_rstd},
+      {"embed_mean", c->embed_norm && layer, WN_DIMS(M), e, &ws->embed_mean},
+      {"x_out", true, WN_DIMS(M, C), e, &ws->x_out},
+      {"n_out", true, WN_DIMS(M, C), e, &ws->n_out},
+      {"rstd", true, WN_DIMS(M), e, &ws->rstd},
+      {"mean", layer, WN_DIMS(M), e, &ws->mean},
+      {"logits", !encoder, WN_DIMS(ws->chunk, c->vocab_size), e, &ws->logits},
+      {"loss", !encoder, WN_DIMS(ws->chunk), sizeof *ws->loss, &ws->loss},
+      {"hit", !encoder, WN_DIMS(ws->chunk), 1, &ws->hit},
+  };
+  WN_ARRAYS_LAY(&ws->arrays, rows);
+  wn_layer_temp_lay(c, ws->model->dtype, ws->B, ws->T, memory > 0, ws->options.backward, &ws->arrays, &ws->temp);
+}
+
+static wn_status workspace_arrays(wn_context *ctx, struct wn_workspace *ws) {
+  const wn_model_config *c = &ws->model->config;
+  const int64_t memory = ws->options.memory;
+  int64_t M, keys;
   struct wn_layer_acts acts;
   if (__builtin_mul_overflow(ws->B, ws->T + memory, &keys) || keys > INT32_MAX)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld, memory %lld: too many tokens", (long long)ws->B,
@@ -39,51 +64,20 @@ static wn_status plan(wn_context *ctx, struct wn_workspace *ws) {
       !wn_layer_acts_plan(c, ws->model->dtype, ws->B, ws->T, memory > 0, &ws->blocks, &acts))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld: too many tokens", (long long)ws->B,
                    (long long)ws->T);
-  const bool backward = ws->options.backward;
-  ws->keep = !backward                                 ? WN_KEEP_NOTHING
+  ws->keep = !ws->options.backward                     ? WN_KEEP_NOTHING
              : ws->options.recompute                   ? WN_KEEP_INPUT
              : ws->options.activation_dtype == WN_BF16 ? WN_KEEP_REDUCED
                                                        : WN_KEEP_ALL;
   if (ws->keep == WN_KEEP_INPUT) /* within large_bytes: no overflow */
-    ws->kept_bytes = ((size_t)M * (size_t)C * element + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
+    ws->kept_bytes =
+        ((size_t)M * (size_t)c->width * wn_dtype_size(ws->model->dtype) + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
   if (ws->keep == WN_KEEP_REDUCED) ws->kept_bytes = (ws->blocks.large_bytes / 2 + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
-  const bool all = ws->keep == WN_KEEP_ALL;
-  const bool encoder = wn_is_encoder(c);
   ws->chunk = wn_logits_rows(M, c->vocab_size);
-  const struct piece pieces[] = {
-      {"activations", true, all ? L : 1, (int64_t)ws->blocks.large_bytes, 1, (void **)&ws->blocks.large},
-      {"derived activations", true, all ? L : 1, (int64_t)ws->blocks.derived_bytes, 1, (void **)&ws->blocks.derived},
-      {"exact activations", true, all || ws->keep == WN_KEEP_REDUCED ? L : 1, (int64_t)ws->blocks.exact_bytes, 1,
-       (void **)&ws->blocks.exact},
-      {"kept activations", ws->kept_bytes > 0, L, (int64_t)ws->kept_bytes, 1, (void **)&ws->kept},
-      {"positions", true, M, 1, sizeof *ws->positions, (void **)&ws->positions},
-      {"control tokens", c->attention.threshold.enabled && ws->model->control, M, 1, 1, (void **)&ws->control},
-      {"memory", memory > 0, sets, L, sizeof *ws->memory, (void **)&ws->memory},
-      {"memory rooms", memory > 0, L + 1, 1, sizeof *ws->rooms, (void **)&ws->rooms},
-      {"memory seen", memory > 0, sets, 1, sizeof *ws->memory_seen, (void **)&ws->memory_seen},
-      {"memory positions", memory > 0, memory + ws->T, 1, sizeof *ws->memory_positions, (void **)&ws->memory_positions},
-      {"evictions", ws->evicting > 0, L * ws->evicting, M, sizeof *ws->gone, (void **)&ws->gone},
-      {"embedded", c->embed_norm, M, C, element, &ws->embedded},
-      {"embed_rstd", c->embed_norm, M, 1, element, &ws->embed_rstd},
-      {"embed_mean", c->embed_norm && c->norm == WN_NORM_LAYER, M, 1, element, &ws->embed_mean},
-      {"x_out", true, M, C, element, &ws->x_out},
-      {"n_out", true, M, C, element, &ws->n_out},
-      {"rstd", true, M, 1, element, &ws->rstd},
-      {"mean", c->norm == WN_NORM_LAYER, M, 1, element, &ws->mean},
-      {"logits", !encoder, ws->chunk, c->vocab_size, element, &ws->logits},
-      {"loss", !encoder, ws->chunk, 1, sizeof *ws->loss, (void **)&ws->loss},
-      {"hit", !encoder, ws->chunk, 1, 1, (void **)&ws->hit},
-  };
-  for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
-    const struct piece *p = &pieces[i];
-    size_t n, bytes;
-    if (!p->wanted) continue;
-    if (!wn_mul_size((size_t)p->rows, (size_t)p->columns, &n) || !wn_mul_size(n, p->element, &bytes))
-      return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld: array %s does not fit in memory",
-                     (long long)ws->B, (long long)ws->T, p->name);
-    wn_arena_plan(&ws->arena, p->name, bytes, p->where);
-  }
-  return wn_layer_temp_plan(ctx, c, ws->model->dtype, ws->B, ws->T, memory > 0, backward, &ws->arena, &ws->temp);
+  workspace_lay(ws);
+  WN_TRY(wn_arrays_check(ctx, &ws->arrays, "workspace of B %lld, T %lld", (long long)ws->B, (long long)ws->T));
+  WN_TRY(wn_arrays_allocate(ctx, &ws->arrays, "the workspace of a step"));
+  workspace_lay(ws);
+  return WN_OK;
 }
 
 /* What the largest step will ask for. */
@@ -175,8 +169,7 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
     own.budgets = NULL, own.observer = NULL; /* of the decoder's layers */
     WN_TRY_GOTO(wn_workspace_create(ctx, model->encoder, B, model->encoder->config.context, &own, &ws->encoder), fail);
   }
-  WN_TRY_GOTO(plan(ctx, ws), fail);
-  WN_TRY_GOTO(wn_arena_allocate(ctx, &ws->arena, "the workspace of a step"), fail);
+  WN_TRY_GOTO(workspace_arrays(ctx, ws), fail);
   for (int64_t i = 0; options->memory > 0 && i < options->memory + T; i++) ws->memory_positions[i] = (int32_t)i;
   bool changed;
   WN_TRY_GOTO(wn_memory_fit(ws, &changed), fail);
@@ -212,10 +205,10 @@ void wn_workspace_destroy(wn_workspace *ws) {
   wn_memory_clear(ws);
   wn_rotary_clear(&ws->rotary);
   wn_free(ws->scratch);
-  wn_arena_clear(&ws->arena);
+  wn_arrays_clear(&ws->arrays);
   wn_free(ws);
 }
 
 size_t wn_workspace_bytes(const wn_workspace *ws) {
-  return ws->arena.bytes + ws->scratch_bytes + ws->memory_bytes + (ws->encoder ? wn_workspace_bytes(ws->encoder) : 0);
+  return ws->arrays.bytes + ws->scratch_bytes + ws->memory_bytes + (ws->encoder ? wn_workspace_bytes(ws->encoder) : 0);
 }

@@ -18,7 +18,7 @@ struct wn_workspace {
   const struct wn_model *model;
   int64_t B, T; /* the largest batch */
   struct wn_workspace_options options;
-  struct wn_arena arena;
+  struct wn_arrays arrays;
   enum wn_keep keep;
   struct wn_layer_blocks blocks; /* of the first layer; layers that have their own follow a block's size apart */
   char *kept;                    /* [L][kept_bytes]: inputs or reduced copies, or NULL */

@@ -56,7 +56,7 @@ struct reuse {
   int64_t best_layer, best_to;        /* -1: none */
   double best_loss;
   bool probed;
-  struct wn_arena arena;
+  struct wn_arrays arrays;
   /* A batch at work. */
   struct wn_layer_blocks blocks;
   struct wn_layer_temp temp;
@@ -542,7 +542,7 @@ static wn_status accept(struct wn_prune_evaluator *e, int64_t layer, int64_t to,
 
 static void destroy(struct wn_prune_evaluator *e) {
   struct reuse *r = (struct reuse *)e;
-  wn_arena_clear(&r->arena);
+  wn_arrays_clear(&r->arrays);
   wn_free(r->state.layers);
   wn_free(r->trial.layers);
   wn_free(r->best.layers);
@@ -553,35 +553,35 @@ static void destroy(struct wn_prune_evaluator *e) {
 
 /* ---- memory ---- */
 
-static wn_status plan_piece(struct reuse *r, const char *name, int64_t rows, int64_t columns, size_t element,
-                            void **where) {
-  size_t n, bytes;
-  if (!wn_mul_size((size_t)rows, (size_t)columns, &n) || !wn_mul_size(n, element, &bytes) || bytes > SIZE_MAX / 4)
-    return wn_fail(r->ctx, WN_ERR_MEMORY, "search: %s of %lld x %lld do not fit in memory", name, (long long)rows,
-                   (long long)columns);
-  wn_arena_plan(&r->arena, name, bytes, where);
-  return WN_OK;
-}
-
-static wn_status plan_version(struct reuse *r, struct version *v) {
+/* v->layers is there. */
+static void version_lay(const struct reuse *r, struct version *v, struct wn_arrays *arrays) {
   const wn_model_config *c = &r->model->config;
-  const int64_t N = r->set->rows * r->set->T;
-  void *memory;
-  WN_TRY(wn_alloc(r->ctx, "layers", (size_t)(c->layers + 1) * sizeof *v->layers, &memory));
-  v->layers = memory;
-  const int64_t batches = (r->set->rows + r->batch - 1) / r->batch;
-  WN_TRY(plan_piece(r, "first positions", batches, c->layers + 1, sizeof *v->first, (void **)&v->first));
-  WN_TRY(plan_piece(r, "residual streams", N, c->width, sizeof(float), (void **)&v->layers[c->layers].x));
+  const int64_t rows = r->set->rows, T = r->set->T, batches = (rows + r->batch - 1) / r->batch;
+  const bool bilinear = c->attention.selective.bilinear;
+  const struct wn_array own[] = {
+      {"first positions", true, WN_DIMS(batches, c->layers + 1), sizeof *v->first, &v->first},
+      {"residual streams", true, WN_DIMS(rows, T, c->width), sizeof(float), &v->layers[c->layers].x},
+      {"losses", true, WN_DIMS(rows, T), sizeof *v->loss, &v->loss},
+  };
+  WN_ARRAYS_LAY(arrays, own);
   for (int64_t l = 0; l < c->layers; l++) {
     struct held *h = &v->layers[l];
-    WN_TRY(plan_piece(r, "residual streams", N, c->width, sizeof(float), (void **)&h->x));
-    WN_TRY(plan_piece(r, "keys", N, kv_width(r), sizeof(float), (void **)&h->k));
-    WN_TRY(plan_piece(r, "values", N, kv_width(r), sizeof(float), (void **)&h->v));
-    if (r->select_heads) WN_TRY(plan_piece(r, "queries", N, r->select_width, sizeof(float), (void **)&h->sq));
-    if (r->select_heads && c->attention.selective.bilinear)
-      WN_TRY(plan_piece(r, "selecting keys", N, r->select_width, sizeof(float), (void **)&h->sk));
+    const struct wn_array of_layer[] = {
+        {"residual streams", true, WN_DIMS(rows, T, c->width), sizeof(float), &h->x},
+        {"keys", true, WN_DIMS(rows, T, kv_width(r)), sizeof(float), &h->k},
+        {"values", true, WN_DIMS(rows, T, kv_width(r)), sizeof(float), &h->v},
+        {"queries", true, WN_DIMS(rows, T, r->select_width), sizeof(float), &h->sq},
+        {"selecting keys", bilinear, WN_DIMS(rows, T, r->select_width), sizeof(float), &h->sk},
+    };
+    WN_ARRAYS_LAY(arrays, of_layer);
   }
-  return plan_piece(r, "losses", N, 1, sizeof(double), (void **)&v->loss);
+}
+
+static wn_status version_layers(struct reuse *r, struct version *v) {
+  void *memory;
+  WN_TRY(wn_alloc(r->ctx, "layers", (size_t)(r->model->config.layers + 1) * sizeof *v->layers, &memory));
+  v->layers = memory;
+  return WN_OK;
 }
 
 /* Bytes of a version, as a number that cannot overflow. */
@@ -592,47 +592,47 @@ static double version_bytes(const struct reuse *r) {
   return (double)r->set->T * ((double)c->layers * columns * 4 + 4 * (double)c->width + 8);
 }
 
-static wn_status plan_batch(struct reuse *r) {
+static void batch_lay(struct reuse *r, struct wn_arrays *arrays) {
   const wn_model_config *c = &r->model->config;
   const int64_t T = r->set->T, B = r->batch, M = B * T, W = kv_width(r), G = r->select_heads, GD = r->select_width;
-  struct wn_layer_acts acts;
-  if (M > INT32_MAX || !wn_layer_acts_plan(c, WN_F32, B, T, 0, &r->blocks, &acts))
-    return wn_fail(r->ctx, WN_ERR_ARGUMENT, "search: a batch of %lld rows of %lld tokens is too large", (long long)B,
-                   (long long)T);
-  r->chunk = wn_logits_rows(M, c->vocab_size);
-  const struct {
-    const char *name;
-    int64_t rows, columns;
-    size_t element;
-    void **where;
-  } pieces[] = {
-      {"activations", (int64_t)r->blocks.large_bytes, 1, 1, (void **)&r->blocks.large},
-      {"derived activations", (int64_t)r->blocks.derived_bytes, 1, 1, (void **)&r->blocks.derived},
-      {"exact activations", (int64_t)r->blocks.exact_bytes, 1, 1, (void **)&r->blocks.exact},
-      {"positions", M, 1, sizeof(int32_t), (void **)&r->positions},
-      {"evictions", M, wn_policy_groups(&r->budgets, c->kv_heads, G), sizeof(int32_t), (void **)&r->gone},
-      {"keys", M, W, sizeof(float), (void **)&r->k},
-      {"values", M, W, sizeof(float), (void **)&r->v},
-      {"queries", M, GD, sizeof(float), (void **)&r->sq},
-      {"selecting keys", M, c->attention.selective.bilinear ? GD : 0, sizeof(float), (void **)&r->sk},
-      {"F", M, G, sizeof(float), (void **)&r->f},
-      {"position biases", c->attention.buckets.enabled ? c->attention.buckets.count : 0, G, sizeof(float),
-       (void **)&r->bias},
-      {"attention's queries", M, c->heads * c->head_size, sizeof(float), (void **)&r->q},
-      {"attention's outputs", M, c->heads * c->head_size, sizeof(float), (void **)&r->y},
-      {"spans", M, c->heads, sizeof(float), (void **)&r->z},
-      {"x_out", M, c->width, sizeof(float), &r->x_out},
-      {"n_out", M, c->width, sizeof(float), &r->n_out},
-      {"rstd", M, 1, sizeof(float), &r->rstd},
-      {"mean", M, c->norm == WN_NORM_LAYER, sizeof(float), &r->mean},
-      {"logits", r->chunk, c->vocab_size, sizeof(float), &r->logits},
-      {"loss", M, 1, sizeof(double), (void **)&r->loss},
-      {"hit", M, 1, 1, (void **)&r->hit},
+  const int64_t P = wn_policy_groups(&r->budgets, c->kv_heads, G), H = c->heads, D = c->head_size;
+  const bool bilinear = c->attention.selective.bilinear, layer = c->norm == WN_NORM_LAYER;
+  const struct wn_array rows[] = {
+      {"activations", true, WN_DIMS((int64_t)r->blocks.large_bytes), 1, &r->blocks.large},
+      {"derived activations", true, WN_DIMS((int64_t)r->blocks.derived_bytes), 1, &r->blocks.derived},
+      {"exact activations", true, WN_DIMS((int64_t)r->blocks.exact_bytes), 1, &r->blocks.exact},
+      {"positions", true, WN_DIMS(M), sizeof *r->positions, &r->positions},
+      {"evictions", true, WN_DIMS(M, P), sizeof *r->gone, &r->gone},
+      {"keys", true, WN_DIMS(M, W), sizeof *r->k, &r->k},
+      {"values", true, WN_DIMS(M, W), sizeof *r->v, &r->v},
+      {"queries", true, WN_DIMS(M, GD), sizeof *r->sq, &r->sq},
+      {"selecting keys", bilinear, WN_DIMS(M, GD), sizeof *r->sk, &r->sk},
+      {"F", true, WN_DIMS(M, G), sizeof *r->f, &r->f},
+      {"position biases", c->attention.buckets.enabled, WN_DIMS(c->attention.buckets.count, G), sizeof *r->bias,
+       &r->bias},
+      {"attention's queries", true, WN_DIMS(M, H, D), sizeof *r->q, &r->q},
+      {"attention's outputs", true, WN_DIMS(M, H, D), sizeof *r->y, &r->y},
+      {"spans", true, WN_DIMS(M, H), sizeof *r->z, &r->z},
+      {"x_out", true, WN_DIMS(M, c->width), sizeof(float), &r->x_out},
+      {"n_out", true, WN_DIMS(M, c->width), sizeof(float), &r->n_out},
+      {"rstd", true, WN_DIMS(M), sizeof(float), &r->rstd},
+      {"mean", layer, WN_DIMS(M), sizeof(float), &r->mean},
+      {"logits", true, WN_DIMS(r->chunk, c->vocab_size), sizeof(float), &r->logits},
+      {"loss", true, WN_DIMS(M), sizeof *r->loss, &r->loss},
+      {"hit", true, WN_DIMS(M), 1, &r->hit},
   };
-  for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
-    if (pieces[i].columns > 0)
-      WN_TRY(plan_piece(r, pieces[i].name, pieces[i].rows, pieces[i].columns, pieces[i].element, pieces[i].where));
-  return wn_layer_temp_plan(r->ctx, c, WN_F32, B, T, 0, false, &r->arena, &r->temp);
+  WN_ARRAYS_LAY(arrays, rows);
+  wn_layer_temp_lay(c, WN_F32, B, T, false, false, arrays, &r->temp);
+}
+
+static wn_status size_batch(struct reuse *r) {
+  const int64_t M = r->batch * r->set->T;
+  struct wn_layer_acts acts;
+  if (M > INT32_MAX || !wn_layer_acts_plan(&r->model->config, WN_F32, r->batch, r->set->T, false, &r->blocks, &acts))
+    return wn_fail(r->ctx, WN_ERR_ARGUMENT, "search: a batch of %lld rows of %lld tokens is too large",
+                   (long long)r->batch, (long long)r->set->T);
+  r->chunk = wn_logits_rows(M, r->model->config.vocab_size);
+  return WN_OK;
 }
 
 /* The largest scratch: a backend may treat few rows otherwise than many. */
@@ -652,9 +652,19 @@ static wn_status measure(struct reuse *r) {
   return WN_OK;
 }
 
-static wn_status plan(struct reuse *r, const char *what, bool trials, uint64_t memory) {
-  WN_TRY(plan_batch(r));
-  const double each = version_bytes(r), batch = (double)r->arena.bytes, may = (double)memory;
+static void reuse_lay(struct reuse *r) {
+  struct version *versions[] = {&r->state, &r->trial, &r->best};
+  batch_lay(r, &r->arrays);
+  for (int i = 0; i < 3; i++)
+    if (versions[i]->layers) version_lay(r, versions[i], &r->arrays);
+}
+
+static wn_status reuse_arrays(struct reuse *r, const char *what, bool trials, uint64_t memory) {
+  struct wn_arrays counted = {0};
+  WN_TRY(size_batch(r));
+  batch_lay(r, &counted);
+  WN_TRY(wn_arrays_check(r->ctx, &counted, "search"));
+  const double each = version_bytes(r), batch = (double)counted.bytes, may = (double)memory;
   const double need = batch + each * (double)r->set->rows;
   if (need > may) {
     const double fit = (may - batch) / each;
@@ -664,12 +674,15 @@ static wn_status plan(struct reuse *r, const char *what, bool trials, uint64_t m
                    what, (long long)r->set->rows, need / 1e6, each / 1e6, batch / 1e6, may / 1e6,
                    (long long)(fit > 0 ? fit : 0));
   }
-  WN_TRY(plan_version(r, &r->state));
+  WN_TRY(version_layers(r, &r->state));
   if (trials && batch + 3 * each * (double)r->set->rows <= may) {
-    WN_TRY(plan_version(r, &r->trial));
-    WN_TRY(plan_version(r, &r->best));
+    WN_TRY(version_layers(r, &r->trial));
+    WN_TRY(version_layers(r, &r->best));
   }
-  return wn_arena_allocate(r->ctx, &r->arena, what);
+  reuse_lay(r);
+  WN_TRY(wn_arrays_allocate(r->ctx, &r->arrays, what));
+  reuse_lay(r);
+  return WN_OK;
 }
 
 wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const char *what,
@@ -703,9 +716,9 @@ wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const c
   WN_TRY_GOTO(wn_alloc(ctx, "budgets", (size_t)c->layers * sizeof *r->budgets.tokens, &p), fail);
   r->budgets.tokens = p;
   for (int64_t l = 0; l < c->layers; l++) r->budgets.tokens[l] = set->T;
-  WN_TRY_GOTO(plan(r, what, trials, memory), fail);
+  WN_TRY_GOTO(reuse_arrays(r, what, trials, memory), fail);
   WN_TRY_GOTO(measure(r), fail);
-  r->base.bytes = r->arena.bytes + r->scratch_bytes;
+  r->base.bytes = r->arrays.bytes + r->scratch_bytes;
   *out = &r->base;
   return WN_OK;
 fail:
