@@ -82,7 +82,7 @@ static void look_print(const struct analysis *a, const void *what) {
 int analyze_attention(int argc, char **argv) {
   struct analysis a = {.common = CLI_COMMON_DEFAULTS, .command = "winnow analyze attention"};
   const char *control_text = "special", *svg = NULL;
-  wn_look_options choice = {.early = 4};
+  wn_look_options choice = {.size = sizeof choice, .early = 4};
   const struct cli_option options[] = {
       {.name = "first",
        .type = CLI_INT,

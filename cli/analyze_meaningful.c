@@ -209,7 +209,7 @@ int analyze_meaningful(int argc, char **argv) {
   struct result s = {.fit_from = fit_from};
   wn_meaning_report *report = NULL;
   int32_t *ids = NULL;
-  wn_meaning_options choice = {.taus = taus, .tau_count = 64};
+  wn_meaning_options choice = {.size = sizeof choice, .taus = taus, .tau_count = 64};
   if (!code) code = analysis_taus(&a, taus_text, taus, &choice.tau_count);
   if (!code) code = analysis_control(&a, control_text, &ids, &s.control_count);
   if (!code && !a.text && !a.data) code = cli_usage_error(a.command, "a text is needed: --text or --data");

@@ -192,7 +192,7 @@ int analyze_sweep(int argc, char **argv) {
   struct analysis a = {.common = CLI_COMMON_DEFAULTS, .command = "winnow analyze sweep"};
   const char *taus_text = "0.05:1:0.05", *control_text = "special", *svg = NULL, *tasks_path = NULL;
   double taus[64];
-  wn_sweep_options choice = {.taus = taus, .tau_count = 64, .gamma = 0.95};
+  wn_sweep_options choice = {.size = sizeof choice, .taus = taus, .tau_count = 64, .gamma = 0.95};
   const struct cli_option options[] = {
       {.name = "taus",
        .type = CLI_STRING,

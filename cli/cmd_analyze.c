@@ -43,7 +43,8 @@ int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, cha
   wn_status status = wn_model_load(a->ctx, a->model_dir, &a->model);
   if (status != WN_OK) return cli_fail(a->ctx, status);
   const wn_model_config *config = wn_model_config_get(a->model);
-  a->eval = (wn_eval_options){.batch = a->batch,
+  a->eval = (wn_eval_options){.size = sizeof(wn_eval_options),
+                              .batch = a->batch,
                               .context = a->context,
                               .memory = a->memory,
                               .max_batches = a->max_batches,

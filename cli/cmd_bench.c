@@ -382,8 +382,11 @@ static int decode_at(struct bench *b, wn_model *model, const wn_budgets *budgets
     uint64_t seed = 1;
     random_tokens(prompt, n, V, &seed);
     int64_t total = b->warmup + b->repeats;
-    const wn_session_options options = {
-        .sequences = batch, .capacity = length + total, .budgets = budgets, .cache = budgets->cache};
+    const wn_session_options options = {.size = sizeof options,
+                                        .sequences = batch,
+                                        .capacity = length + total,
+                                        .budgets = budgets,
+                                        .cache = budgets->cache};
     wn_status status = wn_session_create_with(b->ctx, model, &options, &session);
     double start = cli_seconds();
     if (status == WN_OK && config->encoder.layers > 0) status = encode(b->ctx, session, config, batch, &seed);

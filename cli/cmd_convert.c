@@ -65,7 +65,8 @@ int cmd_convert(int argc, char **argv) {
   const char *from = paths.items[0], *out = paths.items[1];
   if (!to) to = ends_with(out, ".gguf") ? "gguf" : "winnow";
   static const wn_gguf_type storage[] = {WN_GGUF_F32, WN_GGUF_F16, WN_GGUF_BF16, WN_GGUF_Q8_0};
-  const wn_convert_options o = {.to = (wn_convert_form)index_of(forms, to),
+  const wn_convert_options o = {.size = sizeof o,
+                                .to = (wn_convert_form)index_of(forms, to),
                                 .typed = type != NULL,
                                 .type = type ? storage[index_of(types, type)] : WN_GGUF_F32,
                                 .overwrite = overwrite};

@@ -16,7 +16,7 @@ static void on_progress(void *user, uint64_t done, uint64_t total) {
 static int prepare(int argc, char **argv) {
   struct cli_common common = CLI_COMMON_DEFAULTS;
   wn_data_prepare_options o;
-  wn_data_prepare_options_init(&o);
+  wn_data_prepare_options_init(&o, sizeof o);
   struct cli_list inputs = {0};
   const struct cli_option options[] = {
       {.name = "tokenizer",

@@ -258,7 +258,8 @@ int cmd_eval(int argc, char **argv) {
   if (!code) {
     struct cli_progress bar;
     cli_progress_begin(&bar, &r.common, "eval", "batches");
-    wn_eval_options eval = {.batch = r.batch,
+    wn_eval_options eval = {.size = sizeof eval,
+                            .batch = r.batch,
                             .context = r.context,
                             .memory = r.memory,
                             .whole_memory = r.whole_memory,

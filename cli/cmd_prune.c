@@ -287,7 +287,7 @@ static int search(int argc, char **argv) {
                      .choices = CLI_POLICY_CHOICES_DEFAULTS,
                      .policy = "selective",
                      .rows.document = -1};
-  wn_prune_options_init(&s.options);
+  wn_prune_options_init(&s.options, sizeof s.options);
   const struct cli_option options[] = {
       CLI_MODEL_OPTION(&s.model),
       {.name = "search",
@@ -591,7 +591,7 @@ static int run_compare(wn_context *ctx, struct compare *c) {
   wn_model *models[SUBJECTS] = {0};
   wn_status status = WN_OK;
   int n = 0, code = 0;
-  wn_prune_compare_options_init(&o);
+  wn_prune_compare_options_init(&o, sizeof o);
   cli_policy_choices_apply(&c->choices, &o.budgets);
   o.data = (wn_prune_data){.path = c->data, .rows = c->at_most, .long_only = c->rows.long_only};
   for (int i = 0; i < SUBJECTS && status == WN_OK && !code; i++) {

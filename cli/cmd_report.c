@@ -383,7 +383,8 @@ int cmd_report(int argc, char **argv) {
     note_command(&r, argc, argv);
     snprintf(title, sizeof title, "%.400s%s", r.inputs[0].name, r.input_count > 1 ? " and others" : "");
     if (r.input_count == 2) snprintf(title, sizeof title, "%.250s and %.250s", r.inputs[0].name, r.inputs[1].name);
-    const wn_page_options page = {.title = r.title ? r.title : title,
+    const wn_page_options page = {.size = sizeof page,
+                                  .title = r.title ? r.title : title,
                                   .lead = "What the models keep of their context, what they drop, and what that costs.",
                                   .figures = no_figures ? NULL : r.figures,
                                   .limit = (size_t)(r.limit * 1e6)};

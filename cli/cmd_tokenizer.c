@@ -14,7 +14,7 @@
 static int train(int argc, char **argv) {
   struct cli_common common = CLI_COMMON_DEFAULTS;
   wn_tokenizer_train_options defaults;
-  wn_tokenizer_train_options_init(&defaults);
+  wn_tokenizer_train_options_init(&defaults, sizeof defaults);
   const char *output = NULL, *kind = defaults.kind;
   int64_t vocab = defaults.vocab_size, max_lines = 0;
   double coverage = 0.9995;

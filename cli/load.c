@@ -27,8 +27,11 @@ void cli_loaded_clear(struct cli_loaded *loaded) {
 }
 
 int cli_session_open(wn_context *ctx, const struct cli_loaded *loaded, int64_t capacity, wn_session **out) {
-  const wn_session_options options = {
-      .sequences = 1, .capacity = capacity, .budgets = &loaded->budgets, .cache = loaded->budgets.cache};
+  const wn_session_options options = {.size = sizeof options,
+                                      .sequences = 1,
+                                      .capacity = capacity,
+                                      .budgets = &loaded->budgets,
+                                      .cache = loaded->budgets.cache};
   const wn_status status = wn_session_create_with(ctx, loaded->model, &options, out);
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }

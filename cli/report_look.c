@@ -21,7 +21,7 @@ static int measure(struct report *r, const struct report_input *in, struct looks
   wn_analysis_input input;
   const int code = report_measured_on(r, in, &options, &source, &input);
   if (code || (!input.source && !input.tok)) return code;
-  const wn_look_options choice = {.early = 4};
+  const wn_look_options choice = {.size = sizeof choice, .early = 4};
   const wn_status status = wn_analyze_look(r->ctx, in->loaded, &input, &choice, &k->report[k->count]);
   wn_data_source_destroy(source);
   if (status == WN_ERR_UNSUPPORTED) {

@@ -52,7 +52,8 @@ static int add_spans(struct report *r, const struct report_input *in, int number
 int report_measured_on(struct report *r, const struct report_input *in, wn_eval_options *options,
                        wn_data_source **source, wn_analysis_input *out) {
   const wn_model_config *c = wn_model_config_get(in->loaded);
-  *options = (wn_eval_options){.batch = 1,
+  *options = (wn_eval_options){.size = sizeof(wn_eval_options),
+                               .batch = 1,
                                .context = r->tokens < c->context ? r->tokens : c->context,
                                .memory = -1,
                                .max_batches = r->sequences > 0 ? r->sequences : 1};

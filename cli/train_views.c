@@ -31,7 +31,8 @@ int cli_views_open(struct cli_views *v, const struct cli_common *common, wn_cont
     char command[1200];
     snprintf(command, sizeof command, "winnow train%s --out %.1000s --serve %d", resume ? " --resume" : "", out,
              (int)v->port);
-    const wn_live_options options = {.address = v->address, .port = (int)v->port, .title = out, .command = command};
+    const wn_live_options options = {
+        .size = sizeof options, .address = v->address, .port = (int)v->port, .title = out, .command = command};
     status = wn_live_start(ctx, &options, &v->live);
     if (status == WN_OK) {
       wn_live_add_log(v->live, &log);

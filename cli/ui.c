@@ -64,8 +64,11 @@ static void log_line(void *user, wn_log_level level, const char *line) {
 }
 
 int cli_context_open(const struct cli_common *common, wn_context **out) {
-  wn_context_options options = {
-      .threads = (int)common->threads, .backend = common->backend, .log = log_line, .log_user = (void *)common};
+  wn_context_options options = {.size = sizeof options,
+                                .threads = (int)common->threads,
+                                .backend = common->backend,
+                                .log = log_line,
+                                .log_user = (void *)common};
   wn_status status = wn_context_create(&options, out);
   if (status == WN_OK) return 0;
   int code = cli_fail(*out, status);

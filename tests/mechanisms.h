@@ -381,7 +381,8 @@ static SUPPORT_UNUSED bool mech_open(struct mech_place *p, const char *name, con
     setenv("WINNOW_ISA", isa, 1);
   else
     unsetenv("WINNOW_ISA");
-  const wn_status status = wn_context_create(&(wn_context_options){.backend = name, .threads = 2}, &p->ctx);
+  const wn_status status = wn_context_create(
+      &(wn_context_options){.size = sizeof(wn_context_options), .backend = name, .threads = 2}, &p->ctx);
   unsetenv("WINNOW_ISA");
   if (status == WN_ERR_UNSUPPORTED && isa) {
     wn_context_destroy(p->ctx);

@@ -39,7 +39,7 @@
 
 static SUPPORT_UNUSED wn_context *make_context(void) {
   wn_context *ctx = NULL;
-  wn_context_options options = {.threads = 1, .backend = "ref"};
+  wn_context_options options = {.size = sizeof options, .threads = 1, .backend = "ref"};
   wn_status status = wn_context_create(&options, &ctx);
   if (status != WN_OK) fail_msg("context: %s", wn_context_error(ctx));
   return ctx;

@@ -246,7 +246,7 @@ static void need(wn_status status) {
 int main(int argc, char **argv) {
   if (argc < 4) return fprintf(stderr, "usage: bench_dead MODEL TOKENS CONTEXT [SEQUENCES [THREADS]]\n"), 2;
   const int64_t T = atoll(argv[3]), sequences = argc > 4 ? atoll(argv[4]) : 1;
-  const wn_context_options options = {.threads = argc > 5 ? atoi(argv[5]) : 0};
+  const wn_context_options options = {.size = sizeof options, .threads = argc > 5 ? atoi(argv[5]) : 0};
   wn_model *model;
   wn_token_file *file;
   need(wn_context_create(&options, &ctx));

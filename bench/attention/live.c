@@ -129,7 +129,7 @@ static void print(const char *name, struct state *s, int64_t l, const double off
 int main(int argc, char **argv) {
   if (argc < 4) return fprintf(stderr, "usage: bench_live MODEL TOKENS CONTEXT [BATCH [PAIRS [THREADS]]]\n"), 2;
   const int64_t T = atoll(argv[3]), B = argc > 4 ? atoll(argv[4]) : 1;
-  const wn_context_options options = {.threads = argc > 6 ? atoi(argv[6]) : 1};
+  const wn_context_options options = {.size = sizeof options, .threads = argc > 6 ? atoi(argv[6]) : 1};
   struct state *s = calloc(1, sizeof *s);
   wn_model *model;
   wn_token_file *file;

@@ -55,12 +55,15 @@ int main(int argc, char **argv) {
   size_t bytes = 0, count = 0;
   char *text = read_text(argv[2], &bytes);
   if (!text || tokens < 2 || piece < 2) return give_up(NULL, "the text, TOKENS or PIECE");
-  if (wn_context_create(&(wn_context_options){.threads = atoi(argv[5])}, &ctx) != WN_OK) return give_up(ctx, "context");
+  if (wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = atoi(argv[5])}, &ctx) !=
+      WN_OK)
+    return give_up(ctx, "context");
   const wn_status loaded = argc == 7 ? wn_model_load_float(ctx, argv[1], &model) : wn_model_load(ctx, argv[1], &model);
   if (loaded != WN_OK || wn_tokenizer_load(ctx, argv[1], &tok) != WN_OK) return give_up(ctx, "model");
   if (wn_tokenizer_encode(ctx, tok, text, bytes, false, false, &ids, &count) != WN_OK) return give_up(ctx, "text");
   for (int f = 0; f < 2; f++) {
-    const wn_session_options options = {.sequences = 1, .capacity = piece, .cache = f ? WN_CACHE_HALF : WN_CACHE_FLOAT};
+    const wn_session_options options = {
+        .size = sizeof options, .sequences = 1, .capacity = piece, .cache = f ? WN_CACHE_HALF : WN_CACHE_FLOAT};
     if (wn_session_create_with(ctx, model, &options, &session[f]) != WN_OK) return give_up(ctx, "session");
   }
   const int64_t V = wn_model_config_get(model)->vocab_size, n = (int64_t)count < tokens ? (int64_t)count : tokens;

@@ -58,7 +58,7 @@ int main(int argc, char **argv) {
   if (argc < 4) return fprintf(stderr, "usage: bench_counting MODEL|random TEXT CONTEXT [REPEATS [THREADS]]\n"), 2;
   const int64_t T = atoll(argv[3]);
   const int repeats = argc > 4 ? atoi(argv[4]) : 5;
-  const wn_context_options options = {.threads = argc > 5 ? atoi(argv[5]) : 0};
+  const wn_context_options options = {.size = sizeof options, .threads = argc > 5 ? atoi(argv[5]) : 0};
   need(wn_context_create(&options, &ctx));
   const bool random = !strcmp(argv[1], "random");
   wn_model *model;

@@ -74,7 +74,7 @@ int main(int argc, char **argv) {
                     "[--threads N]\n");
     return 2;
   }
-  wn_context_options options = {.threads = threads};
+  wn_context_options options = {.size = sizeof options, .threads = threads};
   require(wn_context_create(&options, &ctx) == WN_OK, "context");
   struct side plain, changed;
   side_init(&plain, config, sets, set_count);

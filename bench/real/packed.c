@@ -28,7 +28,7 @@ int main(int argc, char **argv) {
   const int threads = argc > 1 ? atoi(argv[1]) : 2;
   wn_context *ctx = NULL;
   const struct wn_backend *backend = NULL;
-  if (wn_context_create(&(wn_context_options){.threads = threads}, &ctx) != WN_OK ||
+  if (wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = threads}, &ctx) != WN_OK ||
       wn_backend_of(ctx, &backend) != WN_OK) {
     fprintf(stderr, "bench_packed: %s\n", wn_context_error(ctx));
     return 1;

@@ -41,10 +41,14 @@ int main(int argc, char **argv) {
   wn_model *model = NULL;
   wn_session *session = NULL;
   const double start = now();
-  if (wn_context_create(&(wn_context_options){.threads = atoi(argv[2])}, &ctx) != WN_OK) return give_up(ctx, "context");
+  if (wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = atoi(argv[2])}, &ctx) !=
+      WN_OK)
+    return give_up(ctx, "context");
   if (wn_model_load(ctx, argv[1], &model) != WN_OK) return give_up(ctx, "model");
-  const wn_session_options options = {
-      .sequences = 1, .capacity = capacity, .cache = !strcmp(argv[7], "f16") ? WN_CACHE_HALF : WN_CACHE_FLOAT};
+  const wn_session_options options = {.size = sizeof options,
+                                      .sequences = 1,
+                                      .capacity = capacity,
+                                      .cache = !strcmp(argv[7], "f16") ? WN_CACHE_HALF : WN_CACHE_FLOAT};
   if (wn_session_create_with(ctx, model, &options, &session) != WN_OK) return give_up(ctx, "session");
   const int64_t V = wn_model_config_get(model)->vocab_size;
   printf("{\"load_s\": %.6f, \"runs\": [", now() - start);

@@ -2,6 +2,7 @@
 #ifndef WINNOW_ANALYZE_H
 #define WINNOW_ANALYZE_H
 
+#include <stddef.h>
 #include "winnow/kv.h"
 #include "winnow/train.h"
 
@@ -77,6 +78,7 @@ void wn_span_report_destroy(wn_span_report *report); /* NULL is allowed */
  * a T x T matrix: cost in src/backends/cpu/attention/tile_look.inc. */
 
 typedef struct wn_meaning_options {
+  size_t size;            /* sizeof the struct (context.h) */
   const double *taus;     /* [tau_count] ascending in (0,1]; NULL: 0.5 to 1 in steps of 0.05 */
   int tau_count;          /* at most 64 */
   const int32_t *control; /* [control_count] ids of control tokens; what stands at other places is content */
@@ -148,6 +150,7 @@ typedef struct wn_sweep_task {           /* token ids, borrowed; each at least o
 } wn_sweep_task;
 
 typedef struct wn_sweep_options {
+  size_t size;        /* sizeof the struct (context.h) */
   const double *taus; /* [tau_count] ascending in (0,1]; at most 64 */
   int tau_count;
   double gamma;           /* in (0,1); the paper's is 0.95 */
@@ -201,6 +204,7 @@ typedef struct wn_look_head { /* doubles alone */
 } wn_look_head;
 
 typedef struct wn_look_options {
+  size_t size;            /* sizeof the struct (context.h) */
   int64_t early;          /* 4 as StreamingLLM has it; at least 1 */
   const int32_t *control; /* [control_count] ids */
   int control_count;

@@ -5,6 +5,7 @@
 #define WINNOW_CONTEXT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include "winnow/status.h"
 
 WN_API_BEGIN
@@ -16,7 +17,12 @@ typedef enum wn_log_level { WN_LOG_DEBUG, WN_LOG_INFO, WN_LOG_WARNING } wn_log_l
 /* `line` has no newline and is borrowed for the call. */
 typedef void (*wn_log_fn)(void *user, wn_log_level level, const char *line);
 
+/* Every struct of options begins with its size, which the caller sets: wn_eval_options o = {.size = sizeof o, .batch =
+ * 4}, or wn_prune_options_init(&o, sizeof o) where defaults are not zeros. So a program built against an older header,
+ * whose struct is shorter, goes on working: what it does not have is 0, the default. A size of 0, or one that cannot
+ * be, is WN_ERR_ARGUMENT; a longer struct that uses fields unknown to the library is WN_ERR_UNSUPPORTED. */
 typedef struct wn_context_options {
+  size_t size;         /* sizeof the struct */
   int threads;         /* 0: the CPUs this process may run on, at most OMP_NUM_THREADS */
   const char *backend; /* NULL or "cpu": the fast CPU backend; "ref": double accumulation */
   wn_log_fn log;       /* NULL: no log */

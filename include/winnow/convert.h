@@ -3,6 +3,7 @@
 #define WINNOW_CONVERT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include "winnow/context.h"
 #include "winnow/gguf.h"
@@ -17,6 +18,7 @@ typedef enum wn_convert_form {
 } wn_convert_form;
 
 typedef struct wn_convert_options {
+  size_t size; /* sizeof the struct (context.h) */
   wn_convert_form to;
   bool typed;        /* false: types as the source has them, as far as the format knows them */
   wn_gguf_type type; /* of matrices: F32, F16, BF16, and Q8_0 in GGUF (rows that are no whole blocks: F16). Vectors and

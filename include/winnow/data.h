@@ -14,6 +14,7 @@
 WN_API_BEGIN
 
 typedef struct wn_data_prepare_options {
+  size_t size;               /* sizeof the struct (context.h) */
   const char *const *inputs; /* .txt (or any other name), .jsonl, .jsonl.gz */
   int input_count;
   const char *field;     /* the text field of JSON lines; default "text" */
@@ -34,7 +35,7 @@ typedef struct wn_data_prepare_options {
 typedef struct wn_data_prepare_result {
   uint64_t documents, train_tokens, val_tokens, bytes, train_bytes, val_bytes, test_tokens, test_bytes;
 } wn_data_prepare_result;
-void wn_data_prepare_options_init(wn_data_prepare_options *options);
+void wn_data_prepare_options_init(wn_data_prepare_options *options, size_t size); /* size: sizeof *options */
 /* Documents are separated by the tokenizer's bos (SentencePiece) or a newline (bytes). data.json keeps
  * vocabulary size, tokenizer kind, token and byte counts of both splits (for bits per byte). */
 wn_status wn_data_prepare(wn_context *ctx, const wn_data_prepare_options *options, wn_data_prepare_result *result);

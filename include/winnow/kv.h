@@ -97,6 +97,7 @@ wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64
                                          const wn_budgets *budgets, wn_session **out);
 /* The same with all choices. */
 typedef struct wn_session_options {
+  size_t size;               /* sizeof the struct (context.h) */
   int64_t sequences;         /* B in step */
   int64_t capacity;          /* the longest text; 0: the model's context and memory */
   const wn_budgets *budgets; /* NULL: nothing is evicted */

@@ -37,6 +37,7 @@ typedef struct wn_prune_finetune {
 } wn_prune_finetune;
 
 typedef struct wn_prune_options {
+  size_t size; /* sizeof the struct (context.h) */
   wn_prune_data search, report;
   wn_budgets budgets; /* the policy and its choices; layers and tokens are not read */
   int64_t context;    /* tokens a row; 0: the model's context */
@@ -54,7 +55,7 @@ typedef struct wn_prune_options {
   wn_prune_finetune finetune; /* zeros: none */
 } wn_prune_options;
 /* Defaults: policy selective, step 8, everything else 0. */
-void wn_prune_options_init(wn_prune_options *options);
+void wn_prune_options_init(wn_prune_options *options, size_t size); /* size: sizeof *options */
 
 /* The budgets after a step, and what they give. Losses: nats a token. */
 typedef struct wn_prune_point {
@@ -125,6 +126,7 @@ typedef struct wn_prune_subject {
   const wn_prune_curve *searched; /* of this model: points of about the budgets asked for are measured too; or NULL */
 } wn_prune_subject;
 typedef struct wn_prune_compare_options {
+  size_t size; /* sizeof the struct (context.h) */
   const wn_prune_subject *subjects;
   int subject_count;
   wn_prune_data data;
@@ -135,7 +137,7 @@ typedef struct wn_prune_compare_options {
   int policy_count;
   wn_budgets budgets; /* the policies' choices */
 } wn_prune_compare_options;
-void wn_prune_compare_options_init(wn_prune_compare_options *options);
+void wn_prune_compare_options_init(wn_prune_compare_options *options, size_t size); /* size: sizeof *options */
 
 /* One measurement. The first of each subject is without budgets: policy -1, total layers * context. */
 typedef struct wn_prune_row {

@@ -4,6 +4,7 @@
 #define WINNOW_REPORT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include "winnow/analyze.h"
 #include "winnow/prune.h"
@@ -108,6 +109,7 @@ wn_status wn_figure_save_csv(wn_context *ctx, const wn_figure *figure, const cha
 
 typedef struct wn_page wn_page;
 typedef struct wn_page_options {
+  size_t size;              /* sizeof the struct (context.h) */
   const char *title, *lead; /* lead: a sentence under the title; may be NULL */
   const char *figures;      /* a folder (made) for every figure as ID.svg and ID.csv; NULL: none */
   size_t limit;             /* bytes of the page at most; 0: 5,000,000. Matrices are quantised more coarsely, and texts

@@ -3,11 +3,13 @@
 #define WINNOW_SERVE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include "winnow/train.h"
 
 WN_API_BEGIN
 
 typedef struct wn_live_options {
+  size_t size;         /* sizeof the struct (context.h) */
   const char *address; /* an IPv4 or IPv6 address to listen on; NULL: 127.0.0.1, seen from this machine alone */
   int port;            /* 0: any that is free */
   const char *title;   /* of the page; borrowed for the call */

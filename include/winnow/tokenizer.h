@@ -66,6 +66,7 @@ void wn_text_stream_destroy(wn_text_stream *s);
 wn_status wn_text_stream_push(wn_context *ctx, wn_text_stream *s, int32_t id, const char **text, size_t *bytes);
 
 typedef struct wn_tokenizer_train_options {
+  size_t size;               /* sizeof the struct (context.h) */
   const char *const *inputs; /* text files, UTF-8 */
   int input_count;
   const char *output;      /* path of the .model to write (a temporary file, then renamed) */
@@ -76,7 +77,7 @@ typedef struct wn_tokenizer_train_options {
   long long max_sentences; /* 0: all; else a seeded sample of so many lines */
   int threads;             /* 0: the context's */
 } wn_tokenizer_train_options;
-void wn_tokenizer_train_options_init(wn_tokenizer_train_options *options);
+void wn_tokenizer_train_options_init(wn_tokenizer_train_options *options, size_t size); /* size: sizeof *options */
 wn_status wn_tokenizer_train(wn_context *ctx, const wn_tokenizer_train_options *options);
 
 WN_API_END

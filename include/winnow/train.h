@@ -150,6 +150,7 @@ typedef struct wn_eval_result {
   double span;                            /* mean span in tokens over layers, heads and tokens; 0 without spans */
 } wn_eval_result;
 typedef struct wn_eval_options {
+  size_t size;            /* sizeof the struct (context.h) */
   int64_t batch, context; /* 0: 8; the model's context */
   int64_t memory;       /* tokens of earlier blocks that attention reaches; 0: the model's; -1: none. With one, a source
                            must be of streams, and a text is cut into `batch` stretches that are read block by block */

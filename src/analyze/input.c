@@ -4,8 +4,20 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/options.h"
 
 #define PASS_TOKENS 8192 /* of a batch, where the caller leaves it open */
+
+wn_status wn_analysis_read(wn_context *ctx, const wn_analysis_input **input, struct wn_analysis_own *own) {
+  if (!*input) return WN_OK;
+  own->input = **input;
+  if (own->input.options) {
+    WN_TRY(WN_OPTIONS_READ(ctx, wn_eval_options, own->input.options, &own->options));
+    own->input.options = &own->options;
+  }
+  *input = &own->input;
+  return WN_OK;
+}
 
 wn_status wn_analysis_run(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
                           const struct wn_layer_observer *observer, wn_eval_result *result) {

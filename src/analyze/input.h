@@ -6,6 +6,13 @@
 #include "train/eval.h"
 #include "winnow/analyze.h"
 
+/* What the caller's input and its options are here; *input then points at it. NULL stays NULL. */
+struct wn_analysis_own {
+  wn_analysis_input input;
+  wn_eval_options options;
+};
+wn_status wn_analysis_read(wn_context *ctx, const wn_analysis_input **input, struct wn_analysis_own *own);
+
 /* One pass over the input with `observer` on every layer. */
 wn_status wn_analysis_run(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
                           const struct wn_layer_observer *observer, wn_eval_result *result);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/options.h"
 
 /* Sums over rows of one head. */
 struct sums {
@@ -197,7 +198,12 @@ wn_status wn_analyze_look(wn_context *ctx, wn_model *model, const wn_analysis_in
                           const wn_look_options *options, wn_look_report **out) {
   const wn_model_config *c = &model->config;
   const size_t L = (size_t)c->layers, H = (size_t)c->heads;
+  struct wn_analysis_own own;
+  wn_look_options choice;
   *out = NULL;
+  WN_TRY(wn_analysis_read(ctx, &input, &own));
+  WN_TRY(WN_OPTIONS_READ(ctx, wn_look_options, options, &choice));
+  options = &choice;
   WN_TRY(wn_analysis_check(ctx, model, input, "attention"));
   if (options->early < 1)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "attention: first %lld tokens, expected at least 1",

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/options.h"
 
 enum { EXACT = 32, BINS = 16, TAUS_MAX = 64, LENGTHS_MAX = 32 };
 
@@ -243,10 +244,13 @@ static wn_status allocate(wn_context *ctx, const wn_model_config *c, int64_t con
 wn_status wn_analyze_meaning(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
                              const wn_meaning_options *options, wn_meaning_report **out) {
   static const double usual[] = {0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1};
-  const bool given = options && options->taus;
-  const double *taus = given ? options->taus : usual;
-  const int tau_count = given ? options->tau_count : (int)(sizeof usual / sizeof *usual);
+  struct wn_analysis_own own;
+  wn_meaning_options choice = {0};
   *out = NULL;
+  WN_TRY(wn_analysis_read(ctx, &input, &own));
+  if (options) WN_TRY(WN_OPTIONS_READ(ctx, wn_meaning_options, options, &choice));
+  const double *taus = choice.taus ? choice.taus : usual;
+  const int tau_count = choice.taus ? choice.tau_count : (int)(sizeof usual / sizeof *usual);
   WN_TRY(wn_analysis_check(ctx, model, input, "meaningful attention"));
   if (tau_count < 1 || tau_count > TAUS_MAX)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "meaningful attention: %d shares, expected 1 to %d", tau_count, TAUS_MAX);
@@ -265,9 +269,7 @@ wn_status wn_analyze_meaning(wn_context *ctx, wn_model *model, const wn_analysis
   const struct wn_layer_observer observer = {
       .layer = on_layer, .user = &w, .batch = on_batch, .attention = on_attention};
   wn_status status = allocate(ctx, &model->config, context, taus, tau_count, r, &w);
-  if (status == WN_OK)
-    status = wn_analysis_batch_init(ctx, model, options ? options->control : NULL, options ? options->control_count : 0,
-                                    &w.batch);
+  if (status == WN_OK) status = wn_analysis_batch_init(ctx, model, choice.control, choice.control_count, &w.batch);
   if (status == WN_OK) status = wn_analysis_run(ctx, model, input, &observer, &r->r.eval);
   if (w.status != WN_OK) status = w.status;
   if (status == WN_OK) status = summarize(&w);

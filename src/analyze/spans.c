@@ -1,7 +1,7 @@
 /* The spans of a model, what they save in operations and memory. Definitions in winnow/analyze.h.
  * Static spans are parameters. Dynamic ones, z = sigmoid(v.x + b) of each token, are taken from the layers of an
  * evaluation as it goes by: a histogram of BINS bins for each head, and sums for the means. Cost: an evaluation. */
-#include "winnow/analyze.h"
+#include "analyze/input.h"
 
 #include <math.h>
 #include <string.h>
@@ -157,8 +157,10 @@ static void summarize(const struct wn_model *model, wn_span_report *r) {
 wn_status wn_analyze_spans(wn_context *ctx, wn_model *model, const wn_analysis_input *input, wn_span_report **out) {
   const wn_model_config *c = &model->config;
   const wn_span_config *span = &c->attention.span;
+  struct wn_analysis_own own;
   wn_span_report *r;
   *out = NULL;
+  WN_TRY(wn_analysis_read(ctx, &input, &own));
   if (!span->enabled)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "the model has no spans: model.attention.span is not enabled");
   if (span->dynamic && (!input || (!input->source && !(input->tok && input->text))))

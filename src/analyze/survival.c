@@ -118,7 +118,9 @@ wn_status wn_analyze_survival(wn_context *ctx, wn_model *model, const wn_analysi
                               const wn_budgets *const *budgets, int count, wn_survival_report **out) {
   const wn_model_config *c = &model->config;
   enum { SEQUENCES = 64 }; /* whose ends are compared */
+  struct wn_analysis_own own;
   *out = NULL;
+  WN_TRY(wn_analysis_read(ctx, &input, &own));
   WN_TRY(wn_analysis_check(ctx, model, input, "survival"));
   if (count < 1 || count > WN_POLICY_COUNT)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "survival: %d policies, expected 1 to %d", count, WN_POLICY_COUNT);

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/options.h"
 
 enum { TAUS_MAX = 64 };
 
@@ -145,7 +146,12 @@ static wn_status check_tasks(wn_context *ctx, const wn_model *model, const wn_sw
 
 wn_status wn_analyze_sweep(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
                            const wn_sweep_options *options, wn_sweep_report **out) {
+  struct wn_analysis_own own;
+  wn_sweep_options choice;
   *out = NULL;
+  WN_TRY(wn_analysis_read(ctx, &input, &own));
+  WN_TRY(WN_OPTIONS_READ(ctx, wn_sweep_options, options, &choice));
+  options = &choice;
   if (!input && options->task_count < 1)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "sweep: a text or tasks are needed, found neither");
   if (input) WN_TRY(wn_analysis_check(ctx, model, input, "sweep"));

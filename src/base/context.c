@@ -2,6 +2,7 @@
 #include "base/context.h"
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/options.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,18 +28,18 @@ wn_status wn_context_create(const wn_context_options *options, wn_context **out)
   atomic_init(&ctx->cancelled, 0);
   *out = ctx;
 
-  wn_context_options defaults = {0};
-  if (!options) options = &defaults;
-  ctx->log = options->log;
-  ctx->log_user = options->log_user;
-  const char *backend = options->backend ? options->backend : "cpu";
+  wn_context_options own = {0};
+  if (options) WN_TRY(WN_OPTIONS_READ(ctx, wn_context_options, options, &own));
+  ctx->log = own.log;
+  ctx->log_user = own.log_user;
+  const char *backend = own.backend ? own.backend : "cpu";
   if (strcmp(backend, "cpu") != 0 && strcmp(backend, "ref") != 0)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "backend \"%s\" is not known; this build has cpu and ref", backend);
   strcpy(ctx->backend, backend);
-  if (options->threads < 0 || options->threads > MAX_THREADS)
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "threads is %d; it must be between 0 (all CPUs) and %d", options->threads,
+  if (own.threads < 0 || own.threads > MAX_THREADS)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "threads is %d; it must be between 0 (all CPUs) and %d", own.threads,
                    MAX_THREADS);
-  ctx->threads = options->threads ? options->threads : default_threads();
+  ctx->threads = own.threads ? own.threads : default_threads();
   if (ctx->threads > MAX_THREADS) ctx->threads = MAX_THREADS;
   return wn_cpu_select_isa(ctx, &ctx->isa);
 }

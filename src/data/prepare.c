@@ -8,6 +8,7 @@
 #include "base/context.h"
 #include "base/error.h"
 #include "base/fields.h"
+#include "base/options.h"
 #include "base/rng.h"
 #include "data/lines.h"
 #include "data/token_file.h"
@@ -44,9 +45,10 @@ struct job {
   struct wn_ids ids;
 };
 
-void wn_data_prepare_options_init(wn_data_prepare_options *options) {
-  *options =
-      (wn_data_prepare_options){.field = "text", .val_fraction = 0.05, .document_break = "file", .layout = "llmc"};
+void wn_data_prepare_options_init(wn_data_prepare_options *options, size_t size) {
+  const wn_data_prepare_options defaults = {
+      .field = "text", .val_fraction = 0.05, .document_break = "file", .layout = "llmc"};
+  wn_options_default(&defaults, sizeof defaults, options, size);
 }
 
 static bool has_suffix(const char *s, const char *suffix) {
@@ -396,8 +398,10 @@ static wn_status run(struct job *j) {
 }
 
 wn_status wn_data_prepare(wn_context *ctx, const wn_data_prepare_options *options, wn_data_prepare_result *result) {
-  struct job j = {.ctx = ctx, .o = options};
+  wn_data_prepare_options own;
   *result = (wn_data_prepare_result){0};
+  WN_TRY(WN_OPTIONS_READ(ctx, wn_data_prepare_options, options, &own));
+  struct job j = {.ctx = ctx, .o = &own};
   wn_status status = run(&j);
   if (status == WN_OK)
     *result = (wn_data_prepare_result){.documents = j.documents,

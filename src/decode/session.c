@@ -5,6 +5,7 @@
  * flops in the maps and one read of all weights, 4 T Hkv D flops a layer in the attention. */
 #include <string.h>
 
+#include "base/options.h"
 #include "kv/budgets.h"
 #include "decode/session.h"
 
@@ -169,17 +170,23 @@ wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t
 
 wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity,
                                          const wn_budgets *budgets, wn_session **out) {
-  return wn_session_create_with(ctx, model,
-                                &(wn_session_options){.sequences = B, .capacity = capacity, .budgets = budgets}, out);
+  return wn_session_create_with(
+      ctx, model,
+      &(wn_session_options){
+          .size = sizeof(wn_session_options), .sequences = B, .capacity = capacity, .budgets = budgets},
+      out);
 }
 
 wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_session_options *options,
                                  wn_session **out) {
   const wn_model_config *c = &model->config;
+  wn_session_options own;
+  *out = NULL;
+  WN_TRY(WN_OPTIONS_READ(ctx, wn_session_options, options, &own));
+  options = &own;
   const wn_budgets *budgets = options->budgets;
   const int64_t B = options->sequences;
   int64_t capacity = options->capacity;
-  *out = NULL;
   if (capacity == 0) capacity = c->context + c->memory;
   if (B < 1 || B > INT32_MAX || capacity < 1 || capacity > INT32_MAX)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences and %lld tokens: both must be 1 to 2147483647",

@@ -12,6 +12,7 @@
 
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/options.h"
 #include "io/gguf_types.h"
 #include "model/config.h"
 #include "model/layer.h"
@@ -439,7 +440,10 @@ wn_status wn_model_convert(wn_context *ctx, const char *from, const char *out, c
   struct wn_import im;
   struct wn_export e;
   wn_convert_result local, *r = result ? result : &local;
+  wn_convert_options own = {0};
   *r = (wn_convert_result){.tokenizer = "none"};
+  WN_TRY(WN_OPTIONS_READ(ctx, wn_convert_options, options, &own));
+  options = &own;
   WN_TRY(check_type(ctx, options));
   WN_TRY(check_target(ctx, from, out, options));
   wn_status status = wn_import_open(ctx, from, &im);

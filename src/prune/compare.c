@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/options.h"
 #include "prune/evaluator.h"
 
 enum { BATCH = 8 };
@@ -19,9 +20,10 @@ struct compare {
   uint64_t done, total;
 };
 
-void wn_prune_compare_options_init(wn_prune_compare_options *options) {
-  memset(options, 0, sizeof *options);
-  wn_budgets_init(&options->budgets);
+void wn_prune_compare_options_init(wn_prune_compare_options *options, size_t size) {
+  wn_prune_compare_options defaults = {0};
+  wn_budgets_init(&defaults.budgets);
+  wn_options_default(&defaults, sizeof defaults, options, size);
 }
 
 void wn_prune_comparison_clear(wn_prune_comparison *c) {
@@ -207,8 +209,11 @@ static wn_status prepare(struct compare *c) {
 wn_status wn_prune_compare(wn_context *ctx, const wn_prune_compare_options *options,
                            void (*progress)(void *user, uint64_t done, uint64_t total), void *user,
                            wn_prune_comparison *out) {
-  struct compare c = {.ctx = ctx, .options = options, .out = out, .progress = progress, .user = user};
+  wn_prune_compare_options own;
   memset(out, 0, sizeof *out);
+  WN_TRY(WN_OPTIONS_READ(ctx, wn_prune_compare_options, options, &own));
+  options = &own;
+  struct compare c = {.ctx = ctx, .options = options, .out = out, .progress = progress, .user = user};
   wn_status status = prepare(&c);
   for (int i = 0; i < options->subject_count && status == WN_OK; i++) {
     void *tokens;

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/options.h"
 #include "prune/curve.h"
 #include "prune/evaluator.h"
 #include "prune/finetune.h"
@@ -39,9 +40,10 @@ struct search {
   double start, before;          /* seconds: this process's start, and what went before it */
 };
 
-void wn_prune_options_init(wn_prune_options *options) {
-  *options = (wn_prune_options){.step = 8};
-  wn_budgets_init(&options->budgets);
+void wn_prune_options_init(wn_prune_options *options, size_t size) {
+  wn_prune_options defaults = {.step = 8};
+  wn_budgets_init(&defaults.budgets);
+  wn_options_default(&defaults, sizeof defaults, options, size);
 }
 
 static void search_clear(struct search *s) {
@@ -415,6 +417,9 @@ static wn_status prepare(struct search *s, const char *dir) {
 
 wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_options *options, const char *out_dir,
                           bool resume, wn_prune_fn progress, void *user, wn_prune_curve *out) {
+  wn_prune_options own;
+  WN_TRY(WN_OPTIONS_READ(ctx, wn_prune_options, options, &own));
+  options = &own;
   struct search s = {.ctx = ctx,
                      .model = model,
                      .options = options,

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/options.h"
 
 static wn_status no_memory(wn_context *ctx) {
   return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a page");
@@ -18,7 +19,10 @@ static wn_status no_memory(wn_context *ctx) {
 wn_status wn_page_create(wn_context *ctx, const wn_page_options *options, wn_page **out) {
   void *memory;
   *out = NULL;
-  if (!options || !options->title) return wn_fail(ctx, WN_ERR_ARGUMENT, "page: a title is needed");
+  wn_page_options own;
+  WN_TRY(WN_OPTIONS_READ(ctx, wn_page_options, options, &own));
+  options = &own;
+  if (!options->title) return wn_fail(ctx, WN_ERR_ARGUMENT, "page: a title is needed");
   WN_TRY(wn_alloc(ctx, "page", sizeof **out, &memory));
   wn_page *page = memory;
   page->ctx = ctx;

@@ -17,6 +17,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/options.h"
 #include "base/text.h"
 #include "winnow/report.h"
 
@@ -205,7 +206,8 @@ int wn_live_port(const wn_live *live) {
 /* ---- start and stop ---- */
 
 static wn_status build_page(wn_context *ctx, const wn_live_options *o, wn_live *live) {
-  const wn_page_options options = {.title = o->title ? o->title : "winnow train",
+  const wn_page_options options = {.size = sizeof options,
+                                   .title = o->title ? o->title : "winnow train",
                                    .lead = "A run while it trains; the curves grow by themselves.",
                                    .live = "loss"};
   const wn_figure_series series[] = {
@@ -260,7 +262,10 @@ static wn_status listen_at(wn_context *ctx, const wn_live_options *o, wn_live *l
 
 wn_status wn_live_start(wn_context *ctx, const wn_live_options *options, wn_live **out) {
   void *memory, *points;
+  wn_live_options own;
   *out = NULL;
+  WN_TRY(WN_OPTIONS_READ(ctx, wn_live_options, options, &own));
+  options = &own;
   WN_TRY(wn_alloc(ctx, "live view", sizeof **out, &memory));
   wn_live *live = memory;
   pthread_mutex_init(&live->lock, NULL);

@@ -5,6 +5,7 @@
 #include "base/context.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/options.h"
 #include "base/rng.h"
 #include "text/spm.h"
 #include "text/utf8.h"
@@ -69,8 +70,9 @@ static bool next_sentence(void *user, const char **text, size_t *bytes) {
   return false;
 }
 
-void wn_tokenizer_train_options_init(wn_tokenizer_train_options *options) {
-  *options = (wn_tokenizer_train_options){.vocab_size = 8000, .kind = "unigram", .byte_fallback = true};
+void wn_tokenizer_train_options_init(wn_tokenizer_train_options *options, size_t size) {
+  const wn_tokenizer_train_options defaults = {.vocab_size = 8000, .kind = "unigram", .byte_fallback = true};
+  wn_options_default(&defaults, sizeof defaults, options, size);
 }
 
 static wn_status check_options(wn_context *ctx, const wn_tokenizer_train_options *o) {
@@ -88,7 +90,8 @@ static wn_status check_options(wn_context *ctx, const wn_tokenizer_train_options
 }
 
 wn_status wn_tokenizer_train(wn_context *ctx, const wn_tokenizer_train_options *options) {
-  const wn_tokenizer_train_options *o = options;
+  wn_tokenizer_train_options own, *o = &own;
+  WN_TRY(WN_OPTIONS_READ(ctx, wn_tokenizer_train_options, options, &own));
   WN_TRY(check_options(ctx, o));
   void *p;
   WN_TRY(wn_alloc(ctx, "tokenizer training", (size_t)o->input_count * sizeof(struct wn_map), &p));

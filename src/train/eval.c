@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/options.h"
 
 wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, struct wn_eval_sums *sums) {
   *sums = (struct wn_eval_sums){0};
@@ -265,10 +266,14 @@ wn_status wn_eval_text_observed(wn_context *ctx, wn_model *model, const wn_token
 
 wn_status wn_eval(wn_context *ctx, wn_model *model, const wn_data_source *source, const wn_eval_options *options,
                   wn_eval_result *result) {
-  return wn_eval_observed(ctx, model, source, options, NULL, result);
+  wn_eval_options own = {0};
+  if (options) WN_TRY(WN_OPTIONS_READ(ctx, wn_eval_options, options, &own));
+  return wn_eval_observed(ctx, model, source, &own, NULL, result);
 }
 
 wn_status wn_eval_text(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const char *text, size_t bytes,
                        const wn_eval_options *options, wn_eval_result *result) {
-  return wn_eval_text_observed(ctx, model, tok, text, bytes, options, NULL, result);
+  wn_eval_options own = {0};
+  if (options) WN_TRY(WN_OPTIONS_READ(ctx, wn_eval_options, options, &own));
+  return wn_eval_text_observed(ctx, model, tok, text, bytes, &own, NULL, result);
 }

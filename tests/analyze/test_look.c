@@ -129,7 +129,7 @@ static void test_look(void **state) {
     struct wn_model *model = model_of(ctx, &c, WN_F32);
     wn_tokenizer *tok;
     OK(ctx, wn_tokenizer_load(ctx, "bytes", &tok));
-    const wn_eval_options eval = {.batch = 2};
+    const wn_eval_options eval = {.size = sizeof eval, .batch = 2};
     const wn_analysis_input input = {.tok = tok, .text = text, .bytes = 110, .options = &eval};
     struct gathered *g = calloc(1, sizeof *g);
     assert_non_null(g);
@@ -138,14 +138,15 @@ static void test_look(void **state) {
     wn_eval_result result;
     OK(ctx, wn_eval_text_observed(ctx, model, tok, text, 110, &eval, &observer, &result));
     const int32_t space = ' ';
-    const wn_look_options options = {.early = EARLY, .control = &space, .control_count = 1};
+    const wn_look_options options = {.size = sizeof options, .early = EARLY, .control = &space, .control_count = 1};
     wn_look_report *r;
     OK(ctx, wn_analyze_look(ctx, model, &input, &options, &r));
     compare(g, r);
     for (int64_t l = 0; l < r->layers; l++)
       assert_true(n / 2 == 2 ? r->layer[l].learned > 0.01 : r->layer[l].learned == 0);
     wn_look_report_destroy(r);
-    assert_refused(ctx, wn_analyze_look(ctx, model, &input, &(wn_look_options){0}, &r), WN_ERR_ARGUMENT, "at least 1");
+    assert_refused(ctx, wn_analyze_look(ctx, model, &input, &(wn_look_options){.size = sizeof(wn_look_options)}, &r),
+                   WN_ERR_ARGUMENT, "at least 1");
     free(g);
     wn_model_destroy(model);
     wn_tokenizer_destroy(tok);
@@ -171,7 +172,7 @@ static void test_survival(void **state) {
       budgets[i].policy = policies[i], budgets[i].layers = L, budgets[i].tokens = tokens, budgets[i].sinks = SINKS;
       list[i] = &budgets[i];
     }
-    const wn_eval_options eval = {.batch = 2};
+    const wn_eval_options eval = {.size = sizeof eval, .batch = 2};
     const wn_analysis_input input = {.tok = tok, .text = text, .bytes = 2 * T + 1, .options = &eval}; /* two blocks */
     wn_survival_report *r;
     OK(ctx, wn_analyze_survival(ctx, model, &input, list, POLICIES, &r));

@@ -82,7 +82,8 @@ static void compare(wn_context *ctx, struct wn_model *model, const wn_analysis_i
   else
     OK(ctx, wn_eval_text_observed(ctx, model, input->tok, input->text, input->bytes, options, &observer, &eval));
   const int32_t ids[] = {' '};
-  const wn_meaning_options meaning = {.taus = taus, .tau_count = TAUS, .control = ids, .control_count = control};
+  const wn_meaning_options meaning = {
+      .size = sizeof meaning, .taus = taus, .tau_count = TAUS, .control = ids, .control_count = control};
   wn_meaning_report *r;
   OK(ctx, wn_analyze_meaning(ctx, model, input, &meaning, &r));
   assert_true(r->layers == L && r->heads == H && r->tau_count == TAUS && r->length_count == 7);
@@ -164,7 +165,7 @@ static void test_models(void **state) {
       struct wn_model *model = model_of(ctx, &c, WN_F32);
       wn_tokenizer *tok;
       OK(ctx, wn_tokenizer_load(ctx, "bytes", &tok));
-      const wn_eval_options options = {.batch = 2};
+      const wn_eval_options options = {.size = sizeof options, .batch = 2};
       const wn_analysis_input input = {.tok = tok, .text = text, .bytes = 250, .options = &options};
       compare(ctx, model, &input, cases[i].control, cases[i].attention);
       wn_tokenizer_destroy(tok);
@@ -190,7 +191,7 @@ static void test_packed(void **state) {
   OK(ctx, wn_data_source_create(ctx, &data, "val", T, V, &source));
   wn_model_config c = config_of("{}");
   struct wn_model *model = model_of(ctx, &c, WN_F32);
-  const wn_eval_options options = {.batch = 2};
+  const wn_eval_options options = {.size = sizeof options, .batch = 2};
   const wn_analysis_input input = {.source = source, .options = &options};
   compare(ctx, model, &input, true, "packed");
   wn_model_destroy(model);
@@ -206,17 +207,17 @@ static void test_refused(void **state) {
   struct wn_model *model = model_of(ctx, &c, WN_F32);
   wn_tokenizer *tok;
   OK(ctx, wn_tokenizer_load(ctx, "bytes", &tok));
-  wn_eval_options options = {.batch = 1};
+  wn_eval_options options = {.size = sizeof options, .batch = 1};
   wn_analysis_input input = {.tok = tok, .text = text, .bytes = 100, .options = &options};
   const double falls[] = {0.5, 0.4}, beyond[] = {0.5, 1.1};
   const int32_t outside[] = {V};
-  wn_meaning_options meaning = {.taus = falls, .tau_count = 2};
+  wn_meaning_options meaning = {.size = sizeof meaning, .taus = falls, .tau_count = 2};
   wn_meaning_report *r = (wn_meaning_report *)&c;
   assert_refused(ctx, wn_analyze_meaning(ctx, model, &input, &meaning, &r), WN_ERR_ARGUMENT, "ascending");
   assert_null(r);
   meaning.taus = beyond;
   assert_refused(ctx, wn_analyze_meaning(ctx, model, &input, &meaning, &r), WN_ERR_ARGUMENT, "(0,1]");
-  meaning = (wn_meaning_options){.control = outside, .control_count = 1};
+  meaning = (wn_meaning_options){.size = sizeof(wn_meaning_options), .control = outside, .control_count = 1};
   assert_refused(ctx, wn_analyze_meaning(ctx, model, &input, &meaning, &r), WN_ERR_ARGUMENT, "vocabulary");
   assert_refused(ctx, wn_analyze_meaning(ctx, model, NULL, NULL, &r), WN_ERR_ARGUMENT, "text");
   options.context = T + 1;

@@ -127,7 +127,7 @@ static void test_dynamic(void **state) {
   struct wn_model *model = model_of(ctx, &c, WN_F32);
   wn_tokenizer *tok;
   OK(ctx, wn_tokenizer_load(ctx, "bytes", &tok));
-  const wn_eval_options options = {.batch = 1, .context = 12};
+  const wn_eval_options options = {.size = sizeof options, .batch = 1, .context = 12};
   struct seen s = {0};
   const struct wn_layer_observer observer = {.layer = on_layer, .user = &s};
   wn_eval_result result;

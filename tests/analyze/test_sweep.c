@@ -60,7 +60,8 @@ static void test_points(void **state) {
     }
     const double taus[] = {0.3, 0.7, 1};
     const int32_t control[] = {' '};
-    const wn_sweep_options options = {.taus = taus, .tau_count = 3, .gamma = 0.95, .tasks = tasks, .task_count = TASKS};
+    const wn_sweep_options options = {
+        .size = sizeof options, .taus = taus, .tau_count = 3, .gamma = 0.95, .tasks = tasks, .task_count = TASKS};
     const wn_analysis_input input = {.tok = tok, .text = text, .bytes = sizeof text - 1};
     wn_sweep_report *r;
     OK(ctx, wn_analyze_sweep(ctx, model, &input, &options, &r));
@@ -116,7 +117,7 @@ static void test_refused(void **state) {
   const int32_t ids[] = {1};
   const wn_sweep_task empty = {ids, ids, ids, 1, 0, 1};
   wn_sweep_report *r;
-  wn_sweep_options o = {.taus = taus, .tau_count = 1, .gamma = 0.95};
+  wn_sweep_options o = {.size = sizeof o, .taus = taus, .tau_count = 1, .gamma = 0.95};
   assert_refused(ctx, wn_analyze_sweep(ctx, model, NULL, &o, &r), WN_ERR_ARGUMENT, "text or tasks");
   o.tasks = &empty, o.task_count = 1;
   assert_refused(ctx, wn_analyze_sweep(ctx, model, NULL, &o, &r), WN_ERR_ARGUMENT, "task 0");

@@ -331,7 +331,8 @@ static void on_backend(const char *name, const char *isa, void (*check)(void)) {
     setenv("WINNOW_ISA", isa, 1);
   else
     unsetenv("WINNOW_ISA");
-  wn_status status = wn_context_create(&(wn_context_options){.backend = name, .threads = 2}, &ctx);
+  wn_status status =
+      wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .backend = name, .threads = 2}, &ctx);
   unsetenv("WINNOW_ISA");
   if (status == WN_OK) {
     assert_ok(ctx, wn_backend_of(ctx, &backend));

@@ -116,15 +116,16 @@ static void count_line(void *user, wn_log_level level, const char *line) {
 static void contexts_check_their_options(void **state) {
   (void)state;
   wn_context *ctx = NULL;
-  wn_context_options options = {.threads = -1};
+  wn_context_options options = {.size = sizeof options, .threads = -1};
   assert_int_equal(wn_context_create(&options, &ctx), WN_ERR_ARGUMENT);
   assert_non_null(strstr(wn_context_error(ctx), "threads is -1"));
   wn_context_destroy(ctx);
-  options = (wn_context_options){.backend = "cuda"};
+  options = (wn_context_options){.size = sizeof(wn_context_options), .backend = "cuda"};
   assert_int_equal(wn_context_create(&options, &ctx), WN_ERR_UNSUPPORTED);
   assert_non_null(strstr(wn_context_error(ctx), "cuda"));
   wn_context_destroy(ctx);
-  options = (wn_context_options){.threads = 3, .backend = "ref", .log = count_line, .log_user = &lines_seen};
+  options = (wn_context_options){
+      .size = sizeof(wn_context_options), .threads = 3, .backend = "ref", .log = count_line, .log_user = &lines_seen};
   assert_int_equal(wn_context_create(&options, &ctx), WN_OK);
   assert_int_equal(wn_context_threads(ctx), 3);
   assert_string_equal(wn_context_backend(ctx), "ref");

@@ -58,7 +58,8 @@ static wn_status work(struct job *j, wn_context *ctx) {
 static void *run(void *user) {
   struct job *j = user;
   wn_context *ctx = NULL;
-  j->status = wn_context_create(&(wn_context_options){.threads = 1 + j->which % 2}, &ctx);
+  j->status =
+      wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = 1 + j->which % 2}, &ctx);
   if (j->status == WN_OK) j->status = work(j, ctx);
   snprintf(j->error, sizeof j->error, "%s", ctx ? wn_context_error(ctx) : "");
   wn_context_destroy(ctx);

@@ -47,7 +47,7 @@ static void clean(void) {
 
 /* Options for bytes, no validation, one input of the given name. */
 static const char *use(const char *name) {
-  wn_data_prepare_options_init(&o);
+  wn_data_prepare_options_init(&o, sizeof o);
   snprintf(paths[0], sizeof paths[0], "%s/%s", dir, name);
   inputs[0] = paths[0];
   o.inputs = inputs;
@@ -72,7 +72,7 @@ static int setup(void **state) {
   put(path, text, n);
   const char *files[1] = {path};
   wn_tokenizer_train_options t;
-  wn_tokenizer_train_options_init(&t);
+  wn_tokenizer_train_options_init(&t, sizeof t);
   t.inputs = files;
   t.input_count = 1;
   t.output = model;

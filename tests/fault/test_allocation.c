@@ -166,8 +166,9 @@ static wn_status case_sessions(wn_context *ctx) {
   wn_budgets budgets = {0};
   wn_status status;
   TRY(model_of(ctx, "{\"selective\":{\"per_kv_head\":true},\"window\":6,\"window_layers\":\"01\"}", &model));
-  TRY(feed_session(ctx, model, &(wn_session_options){.sequences = 2}));
-  TRY(feed_session(ctx, model, &(wn_session_options){.sequences = 1, .capacity = 20}));
+  TRY(feed_session(ctx, model, &(wn_session_options){.size = sizeof(wn_session_options), .sequences = 2}));
+  TRY(feed_session(ctx, model,
+                   &(wn_session_options){.size = sizeof(wn_session_options), .sequences = 1, .capacity = 20}));
   for (int i = 0; i < 3; i++) {
     static const wn_policy policies[] = {WN_POLICY_SELECTIVE, WN_POLICY_H2O, WN_POLICY_STREAMING};
     wn_budgets_init(&budgets);
@@ -175,7 +176,8 @@ static wn_status case_sessions(wn_context *ctx) {
     budgets.per_kv_head = i == 1;
     budgets.cache_positions = i == 2;
     TRY(wn_budgets_parse(ctx, wn_model_config_get(model), i == 2 ? "3,4" : "3:5,4:2", &budgets));
-    TRY(feed_session(ctx, model, &(wn_session_options){.sequences = 2, .budgets = &budgets}));
+    TRY(feed_session(ctx, model,
+                     &(wn_session_options){.size = sizeof(wn_session_options), .sequences = 2, .budgets = &budgets}));
     wn_budgets_clear(&budgets);
   }
 done:
@@ -300,12 +302,16 @@ static wn_status case_imports(wn_context *ctx) {
     TRY(wn_model_load(ctx, paths[i], &model));
     wn_model_destroy(model);
   }
-  TRY(wn_model_convert(ctx, paths[0], in("out.gguf"), &(wn_convert_options){.to = WN_CONVERT_GGUF, .overwrite = true},
-                       NULL));
-  TRY(wn_model_convert(ctx, paths[1], in("out-hf"), &(wn_convert_options){.to = WN_CONVERT_HF, .overwrite = true},
-                       NULL));
-  TRY(wn_model_convert(ctx, in("bare"), in("own.gguf"),
-                       &(wn_convert_options){.to = WN_CONVERT_WINNOW_GGUF, .overwrite = true}, NULL));
+  TRY(wn_model_convert(
+      ctx, paths[0], in("out.gguf"),
+      &(wn_convert_options){.size = sizeof(wn_convert_options), .to = WN_CONVERT_GGUF, .overwrite = true}, NULL));
+  TRY(wn_model_convert(
+      ctx, paths[1], in("out-hf"),
+      &(wn_convert_options){.size = sizeof(wn_convert_options), .to = WN_CONVERT_HF, .overwrite = true}, NULL));
+  TRY(wn_model_convert(
+      ctx, in("bare"), in("own.gguf"),
+      &(wn_convert_options){.size = sizeof(wn_convert_options), .to = WN_CONVERT_WINNOW_GGUF, .overwrite = true},
+      NULL));
 done:
   return status;
 }
@@ -318,7 +324,7 @@ static wn_status case_data(wn_context *ctx) {
   wn_data_config c = {.kind = WN_DATA_TOKENS, .document_token = -1};
   int32_t tokens[2 * T], targets[2 * T];
   wn_status status;
-  wn_data_prepare_options_init(&o);
+  wn_data_prepare_options_init(&o, sizeof o);
   o.inputs = inputs, o.input_count = 1, o.tokenizer = "bytes", o.out_dir = in("prepared");
   o.document_break = "line";
   o.val_fraction = 0.3;
@@ -394,7 +400,8 @@ static wn_status case_evaluation(wn_context *ctx) {
   wn_status status;
   TRY(wn_model_load(ctx, in("model"), &model));
   TRY(wn_tokenizer_load(ctx, in("model"), &tok));
-  TRY(wn_eval_text(ctx, model, tok, text, sizeof text - 1, &(wn_eval_options){.batch = 2}, &r));
+  TRY(wn_eval_text(ctx, model, tok, text, sizeof text - 1,
+                   &(wn_eval_options){.size = sizeof(wn_eval_options), .batch = 2}, &r));
 done:
   wn_tokenizer_destroy(tok);
   wn_model_destroy(model);
@@ -414,7 +421,7 @@ static wn_status case_pruning(wn_context *ctx) {
   snprintf(search, sizeof search, "%s", in("tokens.bin"));
   snprintf(report, sizeof report, "%s", in("report.bin"));
   TRY(wn_model_load(ctx, in("model"), &model));
-  wn_prune_options_init(&o);
+  wn_prune_options_init(&o, sizeof o);
   o.search = (wn_prune_data){.path = search, .rows = 2}, o.report = (wn_prune_data){.path = report, .rows = 2};
   o.step = 4, o.target = 1e30, o.max_steps = 1, o.memory = UINT64_C(1) << 30;
   TRY(wn_prune_search(ctx, model, &o, in("search"), false, NULL, NULL, NULL));
@@ -423,7 +430,7 @@ static wn_status case_pruning(wn_context *ctx) {
   TRY(wn_prune_curve_save_svg(ctx, &curve, "a search", in("curve.svg")));
   TRY(wn_prune_curve_load(ctx, in("search/search.json"), &loaded));
   TRY(wn_prune_measure(ctx, model, &o.search, 0, 0, NULL, &loss, NULL));
-  wn_prune_compare_options_init(&compare);
+  wn_prune_compare_options_init(&compare, sizeof compare);
   const wn_prune_subject subject = {.name = "it", .model = model, .searched = &loaded};
   compare.subjects = &subject, compare.subject_count = 1, compare.data = o.search;
   compare.tokens = (const int64_t[]){4}, compare.token_count = 1;
@@ -444,7 +451,7 @@ done:
 
 static wn_status case_analysis(wn_context *ctx) {
   static const char text[] = "the cat sat on the mat, the cat sat on the mat";
-  const wn_eval_options options = {.batch = 2};
+  const wn_eval_options options = {.size = sizeof options, .batch = 2};
   wn_model *model = NULL, *spans = NULL;
   wn_tokenizer *tok = NULL;
   wn_meaning_report *meaning = NULL;
@@ -462,7 +469,7 @@ static wn_status case_analysis(wn_context *ctx) {
   TRY(wn_analyze_meaning(ctx, model, &input, NULL, &meaning));
   TRY(wn_meaning_save_svg(ctx, meaning, "tokens", in("meaning.svg")));
   TRY(wn_fit_curve(ctx, WN_FIT_SQRT, meaning->x, meaning->y, meaning->points, &fit));
-  TRY(wn_analyze_look(ctx, model, &input, &(wn_look_options){.early = 4}, &look));
+  TRY(wn_analyze_look(ctx, model, &input, &(wn_look_options){.size = sizeof(wn_look_options), .early = 4}, &look));
   TRY(wn_look_save_svg(ctx, look, "similarity", in("look.svg")));
   TRY(wn_analyze_spans(ctx, spans, &input, &span));
   wn_budgets_init(&budgets);
@@ -471,7 +478,9 @@ static wn_status case_analysis(wn_context *ctx) {
   TRY(wn_analyze_survival(ctx, model, &input, list, 1, &survival));
   TRY(wn_survival_save_svg(ctx, survival, "survival", in("survival.svg")));
   const double taus[] = {0.5, 1};
-  TRY(wn_analyze_sweep(ctx, spans, &input, &(wn_sweep_options){.taus = taus, .tau_count = 2, .gamma = 0.9}, &sweep));
+  TRY(wn_analyze_sweep(
+      ctx, spans, &input,
+      &(wn_sweep_options){.size = sizeof(wn_sweep_options), .taus = taus, .tau_count = 2, .gamma = 0.9}, &sweep));
 done:
   wn_sweep_report_destroy(sweep);
   wn_survival_report_destroy(survival);
@@ -501,7 +510,8 @@ static wn_status case_report(wn_context *ctx) {
   wn_events *events = NULL;
   char *html = NULL;
   wn_status status;
-  TRY(wn_page_create(ctx, &(wn_page_options){.title = "A page", .figures = in("figures")}, &page));
+  TRY(wn_page_create(
+      ctx, &(wn_page_options){.size = sizeof(wn_page_options), .title = "A page", .figures = in("figures")}, &page));
   TRY(wn_page_add_section(page, "A section"));
   TRY(wn_page_add_figure(page, &figure));
   TRY(wn_page_add_table(page, &figure, (const char *const[]){"a", "b"}, 2, (const char *const[]){"1", "x"}, 1));
@@ -539,7 +549,7 @@ static const struct {
 /* A context of its own, whose creation may fail as well. */
 static wn_status run(wn_status (*what)(wn_context *), char *error, size_t bytes) {
   wn_context *ctx = NULL;
-  wn_status status = wn_context_create(&(wn_context_options){.threads = 1}, &ctx);
+  wn_status status = wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = 1}, &ctx);
   if (status == WN_OK) status = what(ctx);
   snprintf(error, bytes, "%s", ctx ? wn_context_error(ctx) : "no context");
   wn_context_destroy(ctx);

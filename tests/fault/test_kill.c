@@ -81,7 +81,7 @@ static pid_t start(const wn_recipe *r, const char *dir, const struct child *how)
   pid_t pid = fork();
   if (pid) return pid;
   wn_context *ctx = NULL;
-  wn_context_options options = {.threads = 1};
+  wn_context_options options = {.size = sizeof options, .threads = 1};
   if (wn_context_create(&options, &ctx) != WN_OK) _exit(99);
   if (how->interruptible) {
     interrupted = ctx;

@@ -28,7 +28,7 @@ size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size); /* libFuzz
 
 static inline wn_context *fuzz_context(void) {
   static wn_context *ctx;
-  wn_context_options options = {.threads = 1, .backend = "ref"};
+  wn_context_options options = {.size = sizeof options, .threads = 1, .backend = "ref"};
   if (!ctx) HOLDS(wn_context_create(&options, &ctx) == WN_OK);
   return ctx;
 }

@@ -68,7 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
   wn_context *ctx = fuzz_context();
   wn_data_prepare_options options;
-  wn_data_prepare_options_init(&options);
+  wn_data_prepare_options_init(&options, sizeof options);
   options.inputs = paths;
   options.input_count = 1;
   options.tokenizer = "bytes";

@@ -218,7 +218,8 @@ static int run_all(const char *backend, const char *isa, int threads, wn_dtype d
   else
     unsetenv("WINNOW_ISA");
   wn_context *ctx = NULL;
-  const wn_status status = wn_context_create(&(wn_context_options){.backend = backend, .threads = threads}, &ctx);
+  const wn_status status = wn_context_create(
+      &(wn_context_options){.size = sizeof(wn_context_options), .backend = backend, .threads = threads}, &ctx);
   if (status == WN_ERR_UNSUPPORTED && isa) { /* this machine lacks the instruction set */
     wn_context_destroy(ctx);
     return -1;

@@ -68,7 +68,7 @@ static void check_session(wn_context *ctx, const char *name, wn_model *model, co
 /* The model at `path` against the logits of `name`. */
 static void check_path(const char *path, const char *name, const char *backend) {
   wn_context *ctx = NULL;
-  const wn_context_options options = {.threads = 1, .backend = backend};
+  const wn_context_options options = {.size = sizeof options, .threads = 1, .backend = backend};
   assert_int_equal(wn_context_create(&options, &ctx), WN_OK);
   struct expected x;
   open_expected(ctx, name, &x);

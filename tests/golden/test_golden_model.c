@@ -111,7 +111,8 @@ static void check_all(const char *backend, const char *isa, int threads, wn_dtyp
     setenv("WINNOW_ISA", isa, 1);
   else
     unsetenv("WINNOW_ISA");
-  const wn_status status = wn_context_create(&(wn_context_options){.backend = backend, .threads = threads}, &ctx);
+  const wn_status status = wn_context_create(
+      &(wn_context_options){.size = sizeof(wn_context_options), .backend = backend, .threads = threads}, &ctx);
   unsetenv("WINNOW_ISA");
   if (status == WN_ERR_UNSUPPORTED && isa) { /* this machine lacks the instruction set */
     wn_context_destroy(ctx);

@@ -296,7 +296,7 @@ static inline wn_model_config model_case_config(const struct model_case *k) {
 
 static inline wn_context *context_of(const char *backend, int threads) {
   wn_context *ctx = NULL;
-  const wn_context_options options = {.threads = threads, .backend = backend};
+  const wn_context_options options = {.size = sizeof options, .threads = threads, .backend = backend};
   assert_int_equal(wn_context_create(&options, &ctx), WN_OK);
   return ctx;
 }

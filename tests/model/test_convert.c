@@ -40,7 +40,7 @@ static const char *golden(const char *name) {
 }
 
 static wn_convert_options to(wn_convert_form form) {
-  return (wn_convert_options){.to = form, .overwrite = true};
+  return (wn_convert_options){.size = sizeof(wn_convert_options), .to = form, .overwrite = true};
 }
 
 static void convert(const char *from, const char *out, wn_convert_form form) {

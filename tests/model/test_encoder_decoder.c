@@ -75,7 +75,7 @@ struct world {
 
 static void world_make(struct world *w, const struct pair_case *k, const char *backend, wn_dtype dtype,
                        struct wn_workspace_options options) {
-  const wn_context_options o = {.threads = 1, .backend = backend};
+  const wn_context_options o = {.size = sizeof o, .threads = 1, .backend = backend};
   if (wn_context_create(&o, &w->ctx) != WN_OK) fail_msg("%s", wn_context_error(w->ctx));
   const wn_model_config c = config_of(k);
   assert_ok(w->ctx, wn_model_create_dtype(w->ctx, &c, 7, dtype, &w->model));

@@ -155,7 +155,8 @@ static void test_half_cache(void **state) {
     size_t bytes[2];
     for (int half = 0; half < 2; half++) {
       wn_session *session = NULL;
-      const wn_session_options options = {.sequences = 2,
+      const wn_session_options options = {.size = sizeof options,
+                                          .sequences = 2,
                                           .capacity = T,
                                           .budgets = evicting ? &budgets : NULL,
                                           .cache = half ? WN_CACHE_HALF : WN_CACHE_FLOAT};
@@ -183,7 +184,7 @@ static void test_half_cache(void **state) {
   c.attention.threshold.enabled = true, c.attention.threshold.tau = 0.9;
   model = model_of(ctx, &c, WN_F32);
   wn_session *session = NULL;
-  const wn_session_options options = {.sequences = 1, .cache = WN_CACHE_HALF};
+  const wn_session_options options = {.size = sizeof options, .sequences = 1, .cache = WN_CACHE_HALF};
   assert_refused(ctx, wn_session_create_with(ctx, model, &options, &session), WN_ERR_UNSUPPORTED, "with a threshold");
   wn_model_destroy(model);
   wn_context_destroy(ctx);
@@ -200,7 +201,7 @@ static void test_cache_format(void **state) {
     for (int packed = 0; packed < 2; packed++)
       for (int f = 0; f < WN_CACHE_COUNT; f++) {
         wn_session *session = NULL;
-        const wn_session_options options = {.sequences = 1, .cache = (wn_cache_format)f};
+        const wn_session_options options = {.size = sizeof options, .sequences = 1, .cache = (wn_cache_format)f};
         struct wn_model *model = packed ? p.packed : p.dense;
         if (n && f == WN_CACHE_HALF) {
           assert_refused(ctx, wn_session_create_with(ctx, model, &options, &session), WN_ERR_UNSUPPORTED,
@@ -222,7 +223,8 @@ static void test_cache_format(void **state) {
       assert_int_equal(wn_cache_format_resolve(ctx, p.packed, NULL, WN_CACHE_AUTO), WN_CACHE_HALF);
       assert_int_equal(wn_cache_format_resolve(ctx, p.packed, &budgets, WN_CACHE_AUTO), WN_CACHE_FLOAT);
       wn_session *session = NULL;
-      wn_session_options options = {.sequences = 1, .budgets = &budgets, .cache = WN_CACHE_HALF};
+      wn_session_options options = {
+          .size = sizeof options, .sequences = 1, .budgets = &budgets, .cache = WN_CACHE_HALF};
       assert_refused(ctx, wn_session_create_with(ctx, p.packed, &options, &session), WN_ERR_UNSUPPORTED,
                      "positions by place");
       options.cache = (wn_cache_format)WN_CACHE_COUNT;

@@ -91,7 +91,8 @@ static void check(const struct wn_exec *e, const struct shape *s) {
 static void check_isa(const char *isa) {
   setenv("WINNOW_ISA", isa, 1);
   wn_context *ctx = NULL;
-  const wn_status status = wn_context_create(&(wn_context_options){.threads = 2}, &ctx);
+  const wn_status status =
+      wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = 2}, &ctx);
   unsetenv("WINNOW_ISA");
   if (status == WN_ERR_UNSUPPORTED) {
     wn_context_destroy(ctx);

@@ -71,7 +71,9 @@ static wn_context *reference;
 
 static int setup(void **state) {
   (void)state;
-  if (wn_context_create(&(wn_context_options){.backend = "ref", .threads = 2}, &reference) != WN_OK) return -1;
+  if (wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .backend = "ref", .threads = 2},
+                        &reference) != WN_OK)
+    return -1;
   for (int i = 0; i < OP_CASE_COUNT; i++) {
     run_case(&expected[i], &op_cases[i], reference, wn_backend_ref(), 1, WN_F64);
     run_case(&naive[i], &op_cases[i], reference, wn_backend_naive(), 1, WN_F32);
@@ -91,7 +93,8 @@ static void check_backend(const char *backend_name, const char *isa) {
   else
     unsetenv("WINNOW_ISA");
   wn_context *ctx = NULL;
-  const wn_status status = wn_context_create(&(wn_context_options){.backend = backend_name, .threads = 2}, &ctx);
+  const wn_status status = wn_context_create(
+      &(wn_context_options){.size = sizeof(wn_context_options), .backend = backend_name, .threads = 2}, &ctx);
   unsetenv("WINNOW_ISA");
   if (status == WN_ERR_UNSUPPORTED && isa) { /* this machine lacks the instruction set */
     wn_context_destroy(ctx);

@@ -341,7 +341,10 @@ static void test_public_attention(void **state) {
 static int setup(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof room / sizeof *room; i++) room[i] = untouched;
-  return wn_context_create(&(wn_context_options){.backend = "ref", .threads = 1}, &ctx) == WN_OK ? 0 : -1;
+  return wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .backend = "ref", .threads = 1},
+                           &ctx) == WN_OK
+             ? 0
+             : -1;
 }
 static int teardown(void **state) {
   (void)state;

@@ -151,7 +151,10 @@ static void test_optimizers(void **state) {
 
 static int setup(void **state) {
   (void)state;
-  return wn_context_create(&(wn_context_options){.backend = "ref", .threads = 2}, &ctx) == WN_OK ? 0 : -1;
+  return wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .backend = "ref", .threads = 2},
+                           &ctx) == WN_OK
+             ? 0
+             : -1;
 }
 static int teardown(void **state) {
   (void)state;

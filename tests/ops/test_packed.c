@@ -154,7 +154,8 @@ enum { SHAPES = sizeof shapes / sizeof *shapes };
 static void check_backend(const char *name, const char *isa) {
   if (isa) setenv("WINNOW_ISA", isa, 1);
   wn_context *ctx = NULL;
-  const wn_status status = wn_context_create(&(wn_context_options){.backend = name, .threads = 2}, &ctx);
+  const wn_status status =
+      wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .backend = name, .threads = 2}, &ctx);
   unsetenv("WINNOW_ISA");
   if (status == WN_ERR_UNSUPPORTED && isa) { /* this machine lacks the instruction set */
     wn_context_destroy(ctx);
@@ -241,7 +242,8 @@ static void test_without_vnni(void **state) {
 static void test_backward(void **state) {
   (void)state;
   wn_context *ctx = NULL;
-  assert_int_equal(wn_context_create(&(wn_context_options){.threads = 2}, &ctx), WN_OK);
+  assert_int_equal(wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = 2}, &ctx),
+                   WN_OK);
   const struct wn_backend *cpu = NULL;
   assert_ok(ctx, wn_backend_of(ctx, &cpu));
   const struct shape s = {.M = 19, .N = 40, .K = 512, .parts = 3};
@@ -292,7 +294,8 @@ static void test_backward(void **state) {
 static void test_embedding(void **state) {
   (void)state;
   wn_context *ctx = NULL;
-  assert_int_equal(wn_context_create(&(wn_context_options){.threads = 2}, &ctx), WN_OK);
+  assert_int_equal(wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = 2}, &ctx),
+                   WN_OK);
   const struct wn_backend *cpu = NULL;
   assert_ok(ctx, wn_backend_of(ctx, &cpu));
   static const int32_t ids[7] = {0, 36, 5, 35, 5, 17, 36}, positions[7] = {0, 1, 2, 3, 0, 1, 2};

@@ -67,7 +67,7 @@ static UNUSED void bench_clear(struct bench *b) {
 
 static UNUSED wn_prune_options options_of(const struct bench *b, wn_policy policy) {
   wn_prune_options o;
-  wn_prune_options_init(&o);
+  wn_prune_options_init(&o, sizeof o);
   o.search.path = b->search;
   o.report.path = b->report;
   o.budgets.policy = policy;

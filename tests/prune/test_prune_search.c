@@ -441,7 +441,7 @@ static void test_compare(void **state) {
   const int64_t tokens[] = {16, 50, 80, 1000}; /* near 50 too there is a budget that was found */
   const wn_policy policies[] = {WN_POLICY_SELECTIVE, WN_POLICY_WINDOW, WN_POLICY_RANDOM};
   wn_prune_compare_options o;
-  wn_prune_compare_options_init(&o);
+  wn_prune_compare_options_init(&o, sizeof o);
   o.subjects = subjects;
   o.subject_count = 2;
   o.data.path = a.search;

@@ -54,13 +54,13 @@ static void test_live(void **state) {
   (void)state;
   wn_context *ctx = make_context();
   wn_live *live, *other;
-  const wn_live_options options = {.title = "a <run>"};
+  const wn_live_options options = {.size = sizeof options, .title = "a <run>"};
   assert_ok(ctx, wn_live_start(ctx, &options, &live));
   const int port = wn_live_port(live);
   assert_true(port > 0);
-  const wn_live_options taken = {.port = port};
+  const wn_live_options taken = {.size = sizeof taken, .port = port};
   assert_refused(ctx, wn_live_start(ctx, &taken, &other), WN_ERR_IO, "taken");
-  const wn_live_options nowhere = {.address = "nowhere"};
+  const wn_live_options nowhere = {.size = sizeof nowhere, .address = "nowhere"};
   assert_refused(ctx, wn_live_start(ctx, &nowhere, &other), WN_ERR_ARGUMENT, "nowhere");
 
   char *page = get(port, "/");

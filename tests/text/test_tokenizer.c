@@ -46,7 +46,7 @@ static char *get(const char *path, size_t *bytes) {
 static wn_status train(const char *out, const char *kind, int vocab, long long sentences) {
   const char *inputs[1] = {corpus};
   wn_tokenizer_train_options o;
-  wn_tokenizer_train_options_init(&o);
+  wn_tokenizer_train_options_init(&o, sizeof o);
   o.inputs = inputs;
   o.input_count = 1;
   o.output = out;

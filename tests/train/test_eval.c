@@ -67,14 +67,14 @@ static void test_text(void **state) {
   struct bench b;
   bench_init(&b);
   for (int64_t batch = 0; batch <= 5; batch++) {
-    wn_eval_options options = {.batch = batch};
+    wn_eval_options options = {.size = sizeof options, .batch = batch};
     wn_eval_result r;
     must(b.ctx, wn_eval_text(b.ctx, b.model, b.tok, text, BYTES, &options, &r));
     check(&b, &r);
     assert_int_equal(r.bytes, BYTES - 1); /* the first byte is not predicted */
     near(r.bits_per_byte, b.loss / log(2) / (BYTES - 1));
   }
-  wn_eval_options some = {.batch = 1, .max_batches = 2};
+  wn_eval_options some = {.size = sizeof some, .batch = 1, .max_batches = 2};
   wn_eval_result r;
   must(b.ctx, wn_eval_text(b.ctx, b.model, b.tok, text, BYTES, &some, &r));
   assert_int_equal(r.tokens, 2 * CONTEXT);
@@ -83,7 +83,7 @@ static void test_text(void **state) {
   assert_int_equal(r.tokens, 1);
   assert_int_equal(wn_eval_text(b.ctx, b.model, b.tok, text, 1, NULL, &r), WN_ERR_FORMAT);
   assert_int_equal(wn_eval_text(b.ctx, b.model, b.tok, text, 0, NULL, &r), WN_ERR_FORMAT);
-  wn_eval_options bad = {.context = CONTEXT + 1};
+  wn_eval_options bad = {.size = sizeof bad, .context = CONTEXT + 1};
   assert_int_equal(wn_eval_text(b.ctx, b.model, b.tok, text, BYTES, &bad, &r), WN_ERR_ARGUMENT);
   bench_clear(&b);
 }
@@ -104,7 +104,7 @@ static void test_token_file(void **state) {
   wn_data_source *source = NULL;
   must(b.ctx, wn_data_source_create(b.ctx, &recipe.data, "val", CONTEXT, 256, &source));
   for (int64_t batch = 1; batch <= 5; batch++) {
-    wn_eval_options options = {.batch = batch, .bytes = BYTES - 1};
+    wn_eval_options options = {.size = sizeof options, .batch = batch, .bytes = BYTES - 1};
     wn_eval_result r;
     must(b.ctx, wn_eval(b.ctx, b.model, source, &options, &r));
     check(&b, &r);
@@ -149,10 +149,11 @@ static void test_memory(void **state) {
     for (int64_t at = 0; at < BYTES - 1; at += each) {
       const size_t n = (size_t)(BYTES - at < each + 1 ? BYTES - at : each + 1);
       wn_eval_result one;
-      must(ctx, wn_eval_text(ctx, model, tok, text + at, n, &(wn_eval_options){.batch = 1}, &one));
+      must(ctx, wn_eval_text(ctx, model, tok, text + at, n,
+                             &(wn_eval_options){.size = sizeof(wn_eval_options), .batch = 1}, &one));
       loss += one.loss * (double)one.tokens;
     }
-    wn_eval_options options = {.batch = batch, .context = T, .memory = 60};
+    wn_eval_options options = {.size = sizeof options, .batch = batch, .context = T, .memory = 60};
     wn_eval_result found;
     must(ctx, wn_eval_text(ctx, model, tok, text, BYTES, &options, &found));
     assert_int_equal(found.tokens, BYTES - 1);

@@ -124,7 +124,8 @@ static void test_learns(void **state) {
     wn_eval_result result;
     must(ctx, wn_model_load(ctx, run, &model));
     must(ctx, wn_data_source_create(ctx, &r.data, "val", 12, VOCAB, &source));
-    must(ctx, wn_eval(ctx, model, source, &(wn_eval_options){.batch = 5, .seed = 3}, &result));
+    must(ctx, wn_eval(ctx, model, source, &(wn_eval_options){.size = sizeof(wn_eval_options), .batch = 5, .seed = 3},
+                      &result));
     if (fabs(result.loss - last.val_loss) > 1e-5)
       fail_msg("%.9g in the run, %.9g evaluated", last.val_loss, result.loss);
     /* It is the encoder that says what was dropped: with the inputs of other rows the same model is worse off. */

@@ -27,7 +27,7 @@
 
 static UNUSED wn_context *tiny_context(const char *backend, int threads) {
   wn_context *ctx = NULL;
-  wn_context_options options = {.threads = threads, .backend = backend};
+  wn_context_options options = {.size = sizeof options, .threads = threads, .backend = backend};
   if (wn_context_create(&options, &ctx) != WN_OK) fail_msg("%s", wn_context_error(ctx));
   return ctx;
 }
