@@ -91,11 +91,6 @@ void wn_attention_terms(const wn_attention_config *config, int64_t layer, int64_
 wn_status wn_attention_call(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *arrays,
                             struct wn_attention *out);
 
-/* The operation on key-value heads g0..g0+n-1 and the queries that share them, forward and without its notes to
- * backward, F, M and dropout: for caches and policies that treat heads apart. Of what is there for each key-value head
- * (slots of P groups, f_in and f_out of G selections) n is 1 or all; one selection for all heads wants all heads. */
-struct wn_attention wn_attention_of_heads(const struct wn_attention *op, wn_dtype dtype, int64_t g0, int64_t n);
-
 /* The sum over rows of M [rows,T] of each row's maximum, as L_mem has it. */
 double wn_attention_memory(const void *M, wn_dtype dtype, int64_t rows, int64_t T);
 

@@ -96,8 +96,7 @@ bool wn_session_by_place(const struct wn_session *s, int64_t l);
 wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
                             bool full);
 
-/* Parts of it. The operation on rows t0..t0+T-1 alone. */
-struct wn_attention wn_session_rows(const struct wn_attention *op, int64_t t0, int64_t T, wn_dtype dtype);
+/* Parts of it. */
 /* The stage holds, in order, what the cache holds, and rows t0..t0+T-1 behind it. */
 void wn_session_stage(const struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
                       const struct wn_kv_rows *rows, int64_t t0, int64_t T);

@@ -9,6 +9,7 @@
 #include <omp.h>
 #include <string.h>
 
+#include "attention/derive.h"
 #include "decode/session.h"
 
 /* --- creation --- */
@@ -157,14 +158,11 @@ enum { BLOCK_FROM = 8 }; /* rows; fewer are as fast one by one */
 /* The operation on the piece's own arrays, without forward's notes to backward. */
 static void operation(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, struct wn_attention *op,
                       struct wn_kv_rows *rows) {
-  wn_layer_attention(run, l, a, op);
+  struct wn_attention all;
+  wn_layer_attention(run, l, a, &all);
+  *op = wn_attention_forward_only(&all);
   *rows = (struct wn_kv_rows){
       .k = op->k, .v = op->v, .sk = op->sel.sk, .s_k = op->s_k, .s_v = op->s_v, .s_sk = op->sel.s_sk};
-  op->lse = NULL;
-  op->sel.mem = false;
-  op->sel.M = NULL;
-  op->exclusive.dot = NULL;
-  op->threshold.cut = NULL;
 }
 
 /* Which keys of a call on this cache, whose last row is token `last`, are control tokens. Parts of a layer may run side
@@ -191,16 +189,6 @@ static wn_status attend_whole(struct wn_run *run, struct wn_session *s, struct w
   WN_TRY(wn_run_attention_forward(run, op));
   if (!run->measuring) wn_kv_cache_advance(cache, T);
   return WN_OK;
-}
-
-struct wn_attention wn_session_rows(const struct wn_attention *op, int64_t t0, int64_t T, wn_dtype dtype) {
-  struct wn_attention rows = *op;
-  rows.Tq = T;
-  rows.q = wn_at(op->q, t0 * op->s_q.t, dtype);
-  rows.y = wn_at(op->y, t0 * op->s_y.t, dtype);
-  rows.sel.sq = wn_at(op->sel.sq, t0 * op->sel.s_sq.t, dtype);
-  if (op->span.dynamic) rows.span.z = wn_at(op->span.z, t0 * op->span.s_z.t, dtype);
-  return rows;
 }
 
 /* Streaming, positions by place: the key that is the n-th oldest of those held is at n, and so is the query. */
@@ -267,7 +255,7 @@ static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t p
       if (cache->count == cache->shape.capacity) wn_kv_cache_evict(cache, &s->budgets, l);
       wn_kv_cache_append(cache, rows, t, 1);
     }
-    struct wn_attention row = wn_session_rows(op, t, 1, run->exec.dtype);
+    struct wn_attention row = wn_attention_of_rows(op, run->exec.dtype, t, 1);
     wn_kv_cache_bind(cache, 1, &row);
     mark_control(run, s, cache, s->position + t, &row);
     if (weights == WN_WEIGHTS_SUM) row.slots.mass = mass;

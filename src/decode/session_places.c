@@ -17,6 +17,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "attention/derive.h"
 #include "decode/session.h"
 
 bool wn_session_takes_place_blocks(const struct wn_session *s) {
@@ -106,7 +107,7 @@ static wn_status attend_block(struct wn_run *run, struct wn_session *s, struct w
   const wn_dtype dtype = run->exec.dtype;
   const int64_t K = cache->shape.capacity, n = cache->count + T, left = n < K ? n : K;
   const int64_t first = cache->seen, sinks = first < K ? 0 : wn_policy_sinks(&s->budgets, K), recent = n - sinks;
-  struct wn_attention block = wn_session_rows(op, t0, T, dtype);
+  struct wn_attention block = wn_attention_of_rows(op, dtype, t0, T);
   wn_session_stage(run, s, cache, rows, t0, T);
   if (!run->measuring) { /* what stays goes back before it is turned */
     wn_kv_cache_advance(stage, T);

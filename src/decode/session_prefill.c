@@ -9,7 +9,7 @@
  * R rows take R (K + R) H D operations and (K + R) (2 Hkv D + R) numbers. */
 #include <string.h>
 
-#include "attention/registry.h"
+#include "attention/derive.h"
 #include "kv/weights.h"
 #include "decode/session.h"
 
@@ -21,26 +21,12 @@ bool wn_session_takes_blocks(const struct wn_session *s) {
 
 /* The selecting head alone: F of every row. */
 static wn_status find_selections(struct wn_run *run, struct wn_session *s, const struct wn_attention *op) {
-  const wn_dtype dtype = run->exec.dtype;
-  struct wn_attention one = *op;
-  const int64_t head = op->sel.head, g = head / (op->H / op->Hkv);
-  one.H = one.Hkv = 1;
-  one.q = wn_at(op->q, head * op->s_q.h, dtype);
-  const size_t element = op->half ? sizeof(uint16_t) : wn_dtype_size(dtype);
-  one.k = (const char *)op->k + (size_t)(g * op->s_k.h) * element;
-  one.v = (const char *)op->v + (size_t)(g * op->s_v.h) * element;
+  struct wn_attention one = wn_attention_selection_only(op, run->exec.dtype);
   one.y = s->block.y;
   one.s_y = (struct wn_stride){op->Tq * op->D, op->D, op->D};
-  one.sel.head = 0;
   one.sel.F = s->block.F;
   one.sel.f_out = NULL;
   one.sel.shift = true; /* what rows before have selected: the choice comes first */
-  /* What shapes weights and outputs, but no selection. */
-  one.window = one.strided = 0;
-  one.root.on = one.span.on = one.threshold.on = one.exclusive.on = false;
-  one.sinks.n = 0;
-  one.bias.table = wn_at(op->bias.table, head, dtype);
-  one.bias.stride = wn_bias_stride(op);
   return wn_run_attention_forward(run, &one);
 }
 
@@ -115,7 +101,7 @@ static wn_status attend_block(struct wn_run *run, struct wn_session *s, int64_t 
   const wn_dtype dtype = run->exec.dtype;
   const int64_t n = cache->count + T, K = cache->shape.capacity, left = n < K ? n : K, P = cache->shape.groups;
   const bool weights = wn_policy_row(s->budgets.policy)->weights != WN_WEIGHTS_NONE;
-  struct wn_attention block = wn_session_rows(op, t0, T, dtype);
+  struct wn_attention block = wn_attention_of_rows(op, dtype, t0, T);
   wn_session_stage(run, s, cache, rows, t0, T);
   wn_kv_cache_bind(stage, T, &block);
   block.slots.at = stage->at;

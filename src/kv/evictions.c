@@ -20,6 +20,7 @@
 #include <omp.h>
 #include <string.h>
 
+#include "attention/derive.h"
 #include "attention/registry.h"
 #include "backends/backends.h"
 #include "base/alloc.h"
@@ -70,24 +71,12 @@ struct work {
 
 /* One row of sequence b on its keys so far. */
 static struct wn_attention row_call(const struct wn_attention *a, wn_dtype dtype, int64_t b, int64_t i) {
-  struct wn_attention r = *a;
-  r.B = 1, r.Tq = 1, r.Tk = i + 1;
-  r.q = wn_element(a->q, b * a->s_q.b + i * a->s_q.t, dtype);
-  r.k = wn_element(a->k, b * a->s_k.b, dtype);
-  r.v = wn_element(a->v, b * a->s_v.b, dtype);
+  const struct wn_attention weights = wn_attention_weights_only(a),
+                            sequence = wn_attention_of_sequence(&weights, dtype, b);
+  struct wn_attention r = wn_attention_of_rows(&sequence, dtype, i, 1);
   r.s_y = (struct wn_stride){a->H * a->D, a->H * a->D, a->D};
-  if (a->doc_start) r.doc_start = a->doc_start + b * a->Tk;
-  if (a->sel.bilinear) {
-    r.sel.sq = wn_element(a->sel.sq, b * a->sel.s_sq.b + i * a->sel.s_sq.t, dtype);
-    r.sel.sk = wn_element(a->sel.sk, b * a->sel.s_sk.b, dtype);
-  }
-  if (a->span.dynamic) r.span.z = wn_element(a->span.z, b * a->span.s_z.b + i * a->span.s_z.t, dtype);
-  if (a->threshold.control) r.threshold.control = a->threshold.control + b * a->Tk;
   r.sel.f_stride = r.slots.stride = a->Tk;
-  r.sel.f_in = r.sel.f_out = r.sel.F = r.sel.M = r.lse = r.exclusive.dot = NULL;
-  r.sel.mem = r.exclusive.on = false; /* neither changes a weight */
-  r.threshold.count = NULL, r.threshold.cut = NULL;
-  r.dropout.p = 0;
+  r.sel.f_in = r.sel.f_out = NULL;
   return r;
 }
 

@@ -28,8 +28,9 @@ static void put(void *x, int64_t i, double value, wn_dtype dtype) {
 
 void wn_weights_bias(const struct wn_attention *a, wn_dtype dtype, int64_t h, double *out) {
   for (int64_t x = 0; x <= a->bias.farthest; x++)
-    out[x] = wn_number(a->bias.table, wn_position_bucket(x, a->bias.n, a->bias.farthest, false) * wn_bias_stride(a) + h,
-                       dtype);
+    out[x] = wn_number(
+        a->bias.table,
+        wn_position_bucket(x, a->bias.n, a->bias.farthest, false) * wn_bias_stride(a) + wn_model_head(a, h), dtype);
 }
 
 int64_t wn_weights_highest(const double *score, int64_t n) {

@@ -11,6 +11,7 @@
 #include <omp.h>
 #include <string.h>
 
+#include "attention/derive.h"
 #include "kv/evictions.h"
 #include "kv/policy.h"
 #include "model/layer.h"
@@ -32,32 +33,23 @@ struct work {
   size_t scratch_bytes;
 };
 
-/* Rows r0..r0+Tq-1 of a document on the n keys from `from` on in the buffers. */
+/* Rows r0..r0+Tq-1 of a document of a single sequence on the n keys from `from` on in the buffers. */
 static struct wn_attention call(const struct wn_attention *op, const struct work *w, wn_dtype dtype, int64_t r0,
                                 int64_t Tq, int64_t from, int64_t n) {
-  struct wn_attention a = *op;
   const int64_t HD = op->H * op->D, KD = op->Hkv * op->D, GD = wn_selection_groups(op) * op->D;
-  a.B = 1, a.Tq = Tq, a.Tk = n;
+  struct wn_attention a = wn_attention_of_tokens(op, dtype, r0, Tq);
+  a.Tk = n;
   a.q = wn_at(w->q, r0 * HD, dtype), a.s_q = (struct wn_stride){0, HD, op->D};
   a.k = wn_at(w->k, from * KD, dtype), a.v = wn_at(w->v, from * KD, dtype);
   a.s_k = a.s_v = (struct wn_stride){0, KD, op->D};
-  a.y = wn_at(op->y, r0 * op->s_y.t, dtype);
-  if (op->sel.bilinear) {
-    a.sel.sq = wn_at(op->sel.sq, r0 * op->sel.s_sq.t, dtype);
-    a.sel.sk = wn_at(w->sk, from * GD, dtype), a.sel.s_sk = (struct wn_stride){0, GD, op->D};
-  }
+  if (op->sel.bilinear) a.sel.sk = wn_at(w->sk, from * GD, dtype), a.sel.s_sk = (struct wn_stride){0, GD, op->D};
   if (op->sel.on) {
     a.sel.f_in = a.sel.f_out = wn_at(w->f, from, dtype);
     a.sel.f_stride = w->room;
   }
-  if (op->span.dynamic) a.span.z = wn_at(op->span.z, r0 * op->span.s_z.t, dtype);
   a.doc_start = NULL;
   a.slots.gone = NULL, a.slots.groups = 0;
-  a.lse = a.sel.M = a.sel.F = a.exclusive.dot = NULL;
-  a.sel.mem = false;
-  a.threshold.cut = NULL;
   if (op->threshold.control) a.threshold.control = w->control + from;
-  a.dropout.p = 0;
   return a;
 }
 
@@ -69,9 +61,10 @@ static size_t scratch_of(const struct wn_run *run, const struct wn_attention *op
   one.threads = 1;
   there.q = there.k = there.v = there.sk = there.f = &there;
   there.control = (uint8_t *)&there;
+  const struct wn_attention all = wn_attention_of_sequence(op, one.dtype, 0);
   for (int64_t i = 1; i <= n; i++) {
-    const struct wn_attention first = call(op, &there, one.dtype, 0, i, 0, i),
-                              row = call(op, &there, one.dtype, 0, 1, 0, i);
+    const struct wn_attention first = call(&all, &there, one.dtype, 0, i, 0, i),
+                              row = call(&all, &there, one.dtype, 0, 1, 0, i);
     const size_t a = wn_op_attention_scratch(&one, &first, false), b = wn_op_attention_scratch(&one, &row, false);
     if (a > most) most = a;
     if (b > most) most = b;
@@ -169,27 +162,14 @@ static wn_status document(const struct wn_exec *exec, const struct wn_run *run, 
   return WN_OK;
 }
 
-/* The operation of sequence b from its token t on. */
-static struct wn_attention begin(const struct wn_attention *op, wn_dtype dtype, int64_t b, int64_t t) {
-  struct wn_attention a = *op;
-  a.q = wn_at(op->q, b * op->s_q.b + t * op->s_q.t, dtype);
-  a.k = wn_at(op->k, b * op->s_k.b + t * op->s_k.t, dtype);
-  a.v = wn_at(op->v, b * op->s_v.b + t * op->s_v.t, dtype);
-  a.y = wn_at(op->y, b * op->s_y.b + t * op->s_y.t, dtype);
-  a.sel.sq = wn_at(op->sel.sq, b * op->sel.s_sq.b + t * op->sel.s_sq.t, dtype);
-  a.sel.sk = wn_at(op->sel.sk, b * op->sel.s_sk.b + t * op->sel.s_sk.t, dtype);
-  if (op->threshold.control) a.threshold.control = op->threshold.control + b * op->Tk + t;
-  if (op->span.dynamic) a.span.z = wn_at(op->span.z, b * op->span.s_z.b + t * op->span.s_z.t, dtype);
-  return a;
-}
-
 static wn_status sequence(const struct wn_exec *exec, const struct wn_run *run, const struct wn_attention *op,
                           const struct work *w, int64_t l, int64_t b) {
   const int64_t T = run->T, K = run->budgets->tokens[l], s = wn_policy_sinks(run->budgets, K);
   const int32_t *doc = run->doc_start ? run->doc_start + b * T : NULL;
+  const struct wn_attention all = wn_attention_of_sequence(op, exec->dtype, b);
   for (int64_t t = 0, end; t < T; t = end) {
     for (end = t + 1; end < T && (!doc || doc[end] == doc[t]);) end++;
-    const struct wn_attention one = begin(op, exec->dtype, b, t);
+    const struct wn_attention one = wn_attention_of_tokens(&all, exec->dtype, t, end - t);
     WN_TRY(document(exec, run, &one, w, K, s, end - t, run->positions + b * T + t));
   }
   return WN_OK;

@@ -27,6 +27,9 @@ struct wn_attention_view {
 
 struct wn_attention {
   int64_t B, Tq, Tk, H, Hkv, D; /* query row i (0..Tq-1) has position i + Tk - Tq */
+  /* Head h of the call is head head0 + h * head_step of the model (a step of 0 reads as 1): where there is a table of
+   * numbers for each head. */
+  int64_t head0, head_step;
   double scale;
 
   const void *q;
@@ -114,7 +117,7 @@ struct wn_attention {
   struct {
     int64_t n;         /* buckets; 0: off */
     int64_t farthest;  /* distance from which on all are in the last bucket */
-    const void *table; /* [n,H] */
+    const void *table; /* [n,H], the model's heads */
     int64_t stride;    /* elements from one row of table to the next; 0: H. Forward only */
     void *dtable;      /* [n,H] added to */
   } bias;
@@ -218,6 +221,10 @@ static inline int64_t wn_selection_groups(const struct wn_attention *a) {
 }
 static inline int64_t wn_selection_stride(const struct wn_attention *a) {
   return a->sel.f_stride > 0 ? a->sel.f_stride : a->Tk;
+}
+/* Which of the model's heads head h is. */
+static inline int64_t wn_model_head(const struct wn_attention *a, int64_t h) {
+  return a->head0 + h * (a->head_step > 0 ? a->head_step : 1);
 }
 static inline int64_t wn_bias_stride(const struct wn_attention *a) {
   return a->bias.stride > 0 ? a->bias.stride : a->H;

@@ -318,7 +318,7 @@ static wn_status check_terms(struct check c, const struct wn_attention *a, int64
     WN_TRY(at_least(c, "bias.n", a->bias.n, a->open ? 4 : 2));
     WN_TRY(at_least(c, "bias.farthest", a->bias.farthest, a->bias.n / (a->open ? 4 : 2) + 1));
     WN_TRY(need(c, "bias.table", a->bias.table));
-    WN_TRY(at_least(c, "bias.stride", wn_bias_stride(a), a->H));
+    WN_TRY(at_least(c, "bias.stride", wn_bias_stride(a), wn_model_head(a, a->H - 1) + 1));
     WN_TRY(product(c, "bias.table", a->bias.n, wn_bias_stride(a), 1));
   }
   WN_TRY(at_least(c, "sinks.n", a->sinks.n, 0));
@@ -367,6 +367,8 @@ static wn_status check_slots(struct check c, const struct wn_attention *a, bool 
     return wn_fail(c.exec->ctx, WN_ERR_SHAPE, "attention: slots.stride is %lld, Tk %lld", (long long)a->slots.stride,
                    (long long)a->Tk);
   if (a->slots.stride > 0) WN_TRY(product(c, "slots", a->B, P, a->slots.stride));
+  if (backward && (a->head0 > 0 || a->head_step > 1))
+    return wn_fail(c.exec->ctx, WN_ERR_UNSUPPORTED, "attention: some of a model's heads have no backward");
   if (backward && (a->slots.at || a->slots.mass))
     return wn_fail(c.exec->ctx, WN_ERR_UNSUPPORTED, "attention: slots.%s has no backward", a->slots.at ? "at" : "mass");
   if (!a->slots.at) return WN_OK;
@@ -432,6 +434,13 @@ wn_status wn_check_attention(const struct wn_exec *exec, const struct wn_attenti
   if (a->Tk > INT32_MAX)
     return wn_fail(exec->ctx, WN_ERR_SHAPE, "attention: Tk is %lld, beyond 32-bit positions", (long long)a->Tk);
   WN_TRY(product(c, "q", a->B * a->H, a->Tk > a->Tq ? a->Tk : a->Tq, a->D));
+  WN_TRY(at_least(c, "head0", a->head0, 0));
+  WN_TRY(at_least(c, "head_step", a->head_step, 0));
+  WN_TRY(product(c, "head_step", a->H, a->head_step, 1));
+  WN_TRY(at_least(c, "head0", a->head0, 0));
+  WN_TRY(at_least(c, "head_step", a->head_step, 0));
+  WN_TRY(product(c, "head0", a->head0, 1, 1));
+  WN_TRY(product(c, "head_step", a->H, a->head_step, 1));
   WN_TRY(number(c, "scale", a->scale, true, "a finite number"));
   WN_TRY(strided(c, "q", a->q, a->s_q, a->B, a->Tq, a->H, a->D));
   WN_TRY(strided(c, "k", a->k, a->s_k, a->B, a->Tk, a->Hkv, a->D));

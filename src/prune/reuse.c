@@ -22,6 +22,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "attention/derive.h"
 #include "kv/evictions.h"
 #include "kv/policy.h"
 #include "model/layer.h"
@@ -63,7 +64,6 @@ struct reuse {
   int32_t *positions, *gone; /* [batch,T], [batch,P,T] */
   float *k, *v, *sq, *sk;    /* [batch,T,...] rows before the first changed from state, the others new */
   float *f;                  /* [batch,G,T] */
-  float *bias;               /* [n,G] position biases of the heads that select */
   float *q, *y, *z;          /* [batch,T,H*D] twice, [batch,T,H]: rows from a tile's first on */
   void *x_out, *n_out, *rstd, *mean, *logits;
   double *loss; /* [batch*T] */
@@ -149,9 +149,8 @@ static void gather(struct reuse *r, const struct task *t, int64_t l, const struc
 static struct wn_attention selection_call(const struct reuse *r, const struct held *h, const struct wn_attention *op,
                                           int64_t T) {
   const int64_t D = op->D, G = r->select_heads;
-  struct wn_attention s = *op;
+  struct wn_attention s = wn_attention_selection_only(op, WN_F32);
   s.Tq = s.Tk = T;
-  s.H = s.Hkv = G;
   s.q = h->sq, s.s_q = whole(r, r->select_width, D);
   s.k = h->k, s.v = h->v, s.s_k = s.s_v = whole(r, kv_width(r), D);
   if (G == 1 && op->Hkv > 1 && !op->sel.bilinear) /* the selecting head's own keys */
@@ -160,20 +159,7 @@ static struct wn_attention selection_call(const struct reuse *r, const struct he
     s.sel.sq = h->sq, s.sel.sk = h->sk;
     s.sel.s_sq = s.sel.s_sk = whole(r, r->select_width, D);
   }
-  if (r->bias && op->bias.n > 0) { /* not where memory is measured */
-    for (int64_t i = 0; i < op->bias.n * G; i++)
-      r->bias[i] = ((const float *)op->bias.table)[i / G * wn_bias_stride(op) + i % G * (op->H / G) + op->sel.head];
-    s.bias.table = r->bias;
-    s.bias.stride = 0;
-  }
-  s.sel.head = 0;
-  s.sel.groups = G;
   s.y = r->y, s.s_y = whole(r, r->select_width, D);
-  s.window = s.strided = 0;
-  s.root.on = s.span.on = s.threshold.on = s.exclusive.on = false;
-  s.sinks.n = 0;
-  s.dropout.p = 0;
-  s.slots.gone = NULL;
   return s;
 }
 
@@ -217,11 +203,7 @@ static wn_status attend(struct wn_run *run, struct reuse *r, const struct task *
   const int64_t T = r->set->T, D = r->model->config.head_size;
   struct wn_attention op;
   wn_layer_attention(run, l, a, &op);
-  op.lse = NULL;
-  op.sel.mem = false;
-  op.sel.M = NULL;
-  op.exclusive.dot = NULL;
-  op.threshold.cut = NULL;
+  op = wn_attention_forward_only(&op);
   if (run->measuring)
     *h = (struct held){NULL, r->k, r->v, r->sq, r->sk};
   else
@@ -608,8 +590,6 @@ static void batch_lay(struct reuse *r, struct wn_arrays *arrays) {
       {"queries", true, WN_DIMS(M, GD), sizeof *r->sq, &r->sq},
       {"selecting keys", bilinear, WN_DIMS(M, GD), sizeof *r->sk, &r->sk},
       {"F", true, WN_DIMS(M, G), sizeof *r->f, &r->f},
-      {"position biases", c->attention.buckets.enabled, WN_DIMS(c->attention.buckets.count, G), sizeof *r->bias,
-       &r->bias},
       {"attention's queries", true, WN_DIMS(M, H, D), sizeof *r->q, &r->q},
       {"attention's outputs", true, WN_DIMS(M, H, D), sizeof *r->y, &r->y},
       {"spans", true, WN_DIMS(M, H), sizeof *r->z, &r->z},

@@ -206,8 +206,9 @@ static double NAME(logit)(const struct wn_attention *a, int64_t h, const REAL *q
   if (a->relative.P > 0 && x < a->relative.P) sum += NAME(dot)(q, (const REAL *)a->relative.p + x * a->D, a->D);
   sum *= a->scale;
   if (a->bias.n > 0)
-    sum += (double)((const REAL *)a->bias
-                        .table)[wn_position_bucket(x, a->bias.n, a->bias.farthest, a->open) * wn_bias_stride(a) + h];
+    sum += (double)((const REAL *)
+                        a->bias.table)[wn_position_bucket(x, a->bias.n, a->bias.farthest, a->open) * wn_bias_stride(a) +
+                                       wn_model_head(a, h)];
   return sum;
 }
 

@@ -37,7 +37,7 @@ void wn_bias_begin(struct wn_attention_plan *p, float *at, bool backward) {
     const bool same = u > 0 && (x >= a->bias.farthest || x + 1 <= -a->bias.farthest || (!a->open && x < 0));
     const float *row =
         same ? NULL : table + wn_position_bucket(x, a->bias.n, a->bias.farthest, a->open) * wn_bias_stride(a);
-    for (int64_t h = 0; h < a->H; h++) at[h * width + u] = same ? at[h * width + u - 1] : row[h];
+    for (int64_t h = 0; h < a->H; h++) at[h * width + u] = same ? at[h * width + u - 1] : row[wn_model_head(a, h)];
   }
   p->bias = at;
   if (!backward) return;
@@ -64,8 +64,8 @@ static void add_slots(const struct wn_attention *a, const struct wn_terms_strip 
     if (columns <= 0) continue;
     wn_slots_distances(a, s->b, s->h / (a->H / a->Hkv), s->r + i, s->j0, columns, x);
     for (int64_t j = 0; j < columns; j++)
-      tile[i * WN_TILE + j] +=
-          table[wn_position_bucket(x[j], a->bias.n, a->bias.farthest, false) * wn_bias_stride(a) + s->h];
+      tile[i * WN_TILE + j] += table[wn_position_bucket(x[j], a->bias.n, a->bias.farthest, false) * wn_bias_stride(a) +
+                                     wn_model_head(a, s->h)];
   }
 }
 

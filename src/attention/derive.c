@@ -1,0 +1,348 @@
+/* Views of an attention call (derive.h). The table first; a view says which sequences, rows, keys and heads it has, and
+ * each array's pointer moves by as much as its axes say. Cost: the table once a view, some ninety rows. */
+#include "attention/derive.h"
+
+#include <string.h>
+
+#define CALL_SIZE(field) sizeof(((struct wn_attention *)0)->field)
+#define CALL_AT(field) offsetof(struct wn_attention, field)
+#define NUMBER(field, scope)                                                                                           \
+  { #field, CALL_AT(field), CALL_SIZE(field), scope, WN_CALL_NUMBER, "", 0 }
+#define ARRAY(field, scope, element, axes)                                                                             \
+  { #field, CALL_AT(field), CALL_SIZE(field), scope, element, axes, 0 }
+#define STRIDED(field, scope, element, axes, strides)                                                                  \
+  { #field, CALL_AT(field), CALL_SIZE(field), scope, element, axes, CALL_AT(strides) }
+
+static const struct wn_call_field call_fields[] = {
+    NUMBER(B, WN_CALL_SHAPE),
+    NUMBER(Tq, WN_CALL_SHAPE),
+    NUMBER(Tk, WN_CALL_SHAPE),
+    NUMBER(H, WN_CALL_SHAPE),
+    NUMBER(Hkv, WN_CALL_SHAPE),
+    NUMBER(D, WN_CALL_SHAPE),
+    NUMBER(head0, WN_CALL_SHAPE),
+    NUMBER(head_step, WN_CALL_SHAPE),
+    NUMBER(scale, WN_CALL_SHAPE),
+    STRIDED(q, WN_CALL_SHAPE, WN_CALL_REAL, "BRH", s_q),
+    NUMBER(s_q, WN_CALL_SHAPE),
+    STRIDED(k, WN_CALL_SHAPE, WN_CALL_KEY, "BKV", s_k),
+    STRIDED(v, WN_CALL_SHAPE, WN_CALL_KEY, "BKV", s_v),
+    NUMBER(s_k, WN_CALL_SHAPE),
+    NUMBER(s_v, WN_CALL_SHAPE),
+    NUMBER(half, WN_CALL_SHAPE),
+    STRIDED(y, WN_CALL_SHAPE, WN_CALL_REAL, "BRH", s_y),
+    NUMBER(s_y, WN_CALL_SHAPE),
+    NUMBER(open, WN_CALL_SHAPE),
+    ARRAY(key_count, WN_CALL_SHAPE, WN_CALL_INT32, "B"),
+    ARRAY(doc_start, WN_CALL_SHAPE, WN_CALL_INT32, "BK"),
+    ARRAY(lse, WN_CALL_TRAINING, WN_CALL_REAL, "BHR"),
+
+    NUMBER(window, WN_CALL_WEIGHTS),
+    NUMBER(strided, WN_CALL_WEIGHTS),
+    NUMBER(root.on, WN_CALL_WEIGHTS),
+    NUMBER(root.buffer, WN_CALL_WEIGHTS),
+    NUMBER(root.density, WN_CALL_WEIGHTS),
+
+    NUMBER(slots.groups, WN_CALL_SHAPE),
+    ARRAY(slots.gone, WN_CALL_WEIGHTS, WN_CALL_INT32, "BPC"),
+    ARRAY(slots.at, WN_CALL_SHAPE, WN_CALL_INT32, "BPC"),
+    NUMBER(slots.stride, WN_CALL_SHAPE),
+    ARRAY(slots.mass, WN_CALL_WEIGHTS, WN_CALL_REAL, "BPC"),
+
+    NUMBER(sel.on, WN_CALL_SELECTION),
+    NUMBER(sel.relu, WN_CALL_SELECTION),
+    NUMBER(sel.protect_first, WN_CALL_SELECTION),
+    NUMBER(sel.protect_self, WN_CALL_SELECTION),
+    NUMBER(sel.shift, WN_CALL_SELECTION),
+    NUMBER(sel.bilinear, WN_CALL_SELECTION),
+    NUMBER(sel.groups, WN_CALL_SELECTION),
+    NUMBER(sel.head, WN_CALL_SELECTION),
+    STRIDED(sel.sq, WN_CALL_SELECTION, WN_CALL_REAL, "BRS", sel.s_sq),
+    STRIDED(sel.sk, WN_CALL_SELECTION, WN_CALL_REAL, "BKS", sel.s_sk),
+    NUMBER(sel.s_sq, WN_CALL_SELECTION),
+    NUMBER(sel.s_sk, WN_CALL_SELECTION),
+    ARRAY(sel.strength, WN_CALL_SELECTION, WN_CALL_REAL, "S"),
+    ARRAY(sel.dstrength, WN_CALL_TRAINING, WN_CALL_REAL, "S"),
+    ARRAY(sel.f_in, WN_CALL_SELECTION, WN_CALL_REAL, "BSF"),
+    ARRAY(sel.f_out, WN_CALL_SELECTION, WN_CALL_REAL, "BSF"),
+    NUMBER(sel.f_stride, WN_CALL_SELECTION),
+    ARRAY(sel.F, WN_CALL_TRAINING, WN_CALL_REAL, "BSRK"),
+    NUMBER(sel.mem, WN_CALL_TRAINING),
+    NUMBER(sel.mem_tau, WN_CALL_TRAINING),
+    NUMBER(sel.mem_coef, WN_CALL_TRAINING),
+    NUMBER(sel.negligible, WN_CALL_SELECTION),
+    ARRAY(sel.M, WN_CALL_TRAINING, WN_CALL_REAL, "BSR"),
+
+    NUMBER(span.on, WN_CALL_WEIGHTS),
+    NUMBER(span.dynamic, WN_CALL_WEIGHTS),
+    NUMBER(span.exclude_self, WN_CALL_WEIGHTS),
+    NUMBER(span.limit, WN_CALL_WEIGHTS),
+    NUMBER(span.ramp, WN_CALL_WEIGHTS),
+    STRIDED(span.z, WN_CALL_WEIGHTS, WN_CALL_REAL, "brH", span.s_z),
+    NUMBER(span.s_z, WN_CALL_WEIGHTS),
+    STRIDED(span.dz, WN_CALL_TRAINING, WN_CALL_REAL, "brH", span.s_z),
+
+    NUMBER(relative.P, WN_CALL_SELECTION),
+    ARRAY(relative.p, WN_CALL_SELECTION, WN_CALL_REAL, ""),
+    ARRAY(relative.dp, WN_CALL_TRAINING, WN_CALL_REAL, ""),
+    NUMBER(bias.n, WN_CALL_SELECTION),
+    NUMBER(bias.farthest, WN_CALL_SELECTION),
+    ARRAY(bias.table, WN_CALL_SELECTION, WN_CALL_REAL, ""), /* its heads are those of head0, head_step */
+    NUMBER(bias.stride, WN_CALL_SELECTION),
+    ARRAY(bias.dtable, WN_CALL_TRAINING, WN_CALL_REAL, ""),
+
+    NUMBER(sinks.n, WN_CALL_WEIGHTS),
+    ARRAY(sinks.k, WN_CALL_WEIGHTS, WN_CALL_REAL, "VND"),
+    ARRAY(sinks.v, WN_CALL_WEIGHTS, WN_CALL_REAL, "VND"),
+    ARRAY(sinks.dk, WN_CALL_TRAINING, WN_CALL_REAL, "VND"),
+    ARRAY(sinks.dv, WN_CALL_TRAINING, WN_CALL_REAL, "VND"),
+
+    NUMBER(threshold.on, WN_CALL_WEIGHTS),
+    NUMBER(threshold.tau, WN_CALL_WEIGHTS),
+    ARRAY(threshold.control, WN_CALL_WEIGHTS, WN_CALL_UINT8, "Bpc"),
+    ARRAY(threshold.count, WN_CALL_TRAINING, WN_CALL_INT32, "BHR"),
+    ARRAY(threshold.cut, WN_CALL_TRAINING, WN_CALL_DOUBLE, "BHR2"),
+
+    NUMBER(look.n, WN_CALL_TRAINING),
+    ARRAY(look.tau, WN_CALL_TRAINING, WN_CALL_DOUBLE, ""),
+    ARRAY(look.control, WN_CALL_TRAINING, WN_CALL_UINT8, "BK"),
+    ARRAY(look.count, WN_CALL_TRAINING, WN_CALL_INT32, "BHRX"),
+    ARRAY(look.rows, WN_CALL_TRAINING, WN_CALL_OTHER, ""),
+    ARRAY(look.user, WN_CALL_TRAINING, WN_CALL_OTHER, ""),
+
+    NUMBER(dropout.p, WN_CALL_TRAINING),
+    NUMBER(dropout.seed, WN_CALL_TRAINING),
+    NUMBER(dropout.stream, WN_CALL_TRAINING),
+
+    NUMBER(exclusive.on, WN_CALL_OUTPUT),
+    ARRAY(exclusive.gate, WN_CALL_OUTPUT, WN_CALL_REAL, "H"),
+    ARRAY(exclusive.dgate, WN_CALL_TRAINING, WN_CALL_REAL, "H"),
+    ARRAY(exclusive.dot, WN_CALL_TRAINING, WN_CALL_REAL, "BHR"),
+
+    STRIDED(dy, WN_CALL_TRAINING, WN_CALL_REAL, "BRH", s_y),
+    STRIDED(dq, WN_CALL_TRAINING, WN_CALL_REAL, "BRH", s_q),
+    STRIDED(dk, WN_CALL_TRAINING, WN_CALL_REAL, "BKV", s_k),
+    STRIDED(dv, WN_CALL_TRAINING, WN_CALL_REAL, "BKV", s_v),
+    STRIDED(dsq, WN_CALL_TRAINING, WN_CALL_REAL, "BRS", sel.s_sq),
+    STRIDED(dsk, WN_CALL_TRAINING, WN_CALL_REAL, "BKS", sel.s_sk),
+    NUMBER(dk_from, WN_CALL_TRAINING),
+};
+
+int wn_call_field_count(void) {
+  return (int)(sizeof call_fields / sizeof *call_fields);
+}
+
+const struct wn_call_field *wn_call_field_at(int i) {
+  return i >= 0 && i < wn_call_field_count() ? &call_fields[i] : NULL;
+}
+
+/* What a view begins with and how much of it there is. */
+struct call_part {
+  int64_t b, sequences, row, rows, key, keys, head, heads; /* heads: key-value heads */
+};
+
+static struct call_part call_whole(const struct wn_attention *a) {
+  return (struct call_part){.sequences = a->B, .rows = a->Tq, .keys = a->Tk, .heads = a->Hkv};
+}
+
+/* Elements along an axis of a contiguous array. b and r: B and R of dynamic spans; p and c: P and C where control
+ * tokens are those of cache positions, else 1 and the keys. */
+static int64_t call_extent(const struct wn_attention *a, char axis) {
+  switch (axis) {
+  case 'B':
+    return a->B;
+  case 'R':
+    return a->Tq;
+  case 'K':
+    return a->Tk;
+  case 'H':
+    return a->H;
+  case 'V':
+    return a->Hkv;
+  case 'S':
+    return wn_selection_groups(a);
+  case 'P':
+    return wn_slot_groups(a);
+  case 'p':
+    return a->slots.at ? wn_slot_groups(a) : 1;
+  case 'C':
+    return wn_slot_stride(a);
+  case 'c':
+    return a->slots.at ? wn_slot_stride(a) : a->Tk;
+  case 'F':
+    return wn_selection_stride(a);
+  case 'N':
+    return a->sinks.n;
+  case 'D':
+    return a->D;
+  case 'X':
+    return a->look.n;
+  default:
+    return axis - '0';
+  }
+}
+
+/* Where a part begins along an axis. */
+static int64_t call_begin(const struct wn_attention *a, const struct call_part *part, char axis) {
+  switch (axis) {
+  case 'B':
+    return part->b;
+  case 'b':
+    return a->span.dynamic ? part->b : 0;
+  case 'R':
+    return part->row;
+  case 'r':
+    return a->span.dynamic ? part->row : 0;
+  case 'K':
+  case 'C':
+  case 'c':
+  case 'F':
+    return part->key;
+  case 'H':
+    return part->head * (a->H / a->Hkv);
+  case 'V':
+    return part->head;
+  case 'S':
+    return wn_selection_groups(a) > 1 ? part->head : 0;
+  case 'P':
+  case 'p':
+    return call_extent(a, axis) > 1 ? part->head : 0;
+  default:
+    return 0;
+  }
+}
+
+/* Elements from an array's first to the part's first. */
+static int64_t call_offset(const struct wn_attention *a, const struct wn_call_field *field,
+                           const struct call_part *part) {
+  int64_t offset = 0;
+  if (field->strides) {
+    struct wn_stride s;
+    memcpy(&s, (const char *)a + field->strides, sizeof s);
+    const int64_t step[] = {s.b, s.t, s.h};
+    for (int i = 0; field->axes[i]; i++) {
+      const int64_t begin = call_begin(a, part, field->axes[i]);
+      if (begin) offset += begin * step[i];
+    }
+    return offset;
+  }
+  int64_t step = 1;
+  for (size_t i = strlen(field->axes); i-- > 0;) {
+    offset += call_begin(a, part, field->axes[i]) * step;
+    step *= call_extent(a, field->axes[i]);
+  }
+  return offset;
+}
+
+static size_t call_element(const struct wn_attention *a, enum wn_call_element element, wn_dtype dtype) {
+  switch (element) {
+  case WN_CALL_REAL:
+    return wn_dtype_size(dtype);
+  case WN_CALL_KEY:
+    return a->half ? sizeof(uint16_t) : wn_dtype_size(dtype);
+  case WN_CALL_INT32:
+    return sizeof(int32_t);
+  case WN_CALL_DOUBLE:
+    return sizeof(double);
+  case WN_CALL_NUMBER:
+  case WN_CALL_OTHER:
+  case WN_CALL_UINT8:
+    break;
+  }
+  return 1;
+}
+
+/* Without what comes after `most`. */
+static struct wn_attention call_drop(const struct wn_attention *op, enum wn_call_scope most) {
+  struct wn_attention a = *op;
+  for (int i = 0; i < wn_call_field_count(); i++)
+    if (call_fields[i].scope > most) memset((char *)&a + call_fields[i].at, 0, call_fields[i].size);
+  return a;
+}
+
+/* Rows that begin later keep the steps that the whole call's sizes gave them. */
+static void call_keep_steps(const struct wn_attention *op, const struct call_part *part, struct wn_attention *a) {
+  const int64_t G = wn_selection_groups(op), P = wn_slot_groups(op);
+  a->bias.stride = wn_bias_stride(op);
+  if (op->sel.f_in || op->sel.f_out) a->sel.f_stride = wn_selection_stride(op);
+  if (op->slots.gone || op->slots.at || op->slots.mass) a->slots.stride = wn_slot_stride(op);
+  /* A sequence's rows stay as far apart as they were. */
+  if (P > 1) a->slots.groups = part->heads, a->slots.stride = wn_slot_stride(op) * (P / part->heads);
+  if (op->sel.on && G > 1) a->sel.groups = part->heads, a->sel.f_stride = wn_selection_stride(op) * (G / part->heads);
+  /* Documents and control tokens have no step of their own. */
+  const bool by_key = op->doc_start || (op->threshold.control && !op->slots.at);
+  if (by_key && part->keys != op->Tk && part->sequences > 1) a->B = 0;
+}
+
+static struct wn_attention call_of(const struct wn_attention *op, wn_dtype dtype, const struct call_part *part) {
+  const int64_t share = op->H / op->Hkv;
+  struct wn_attention a = call_drop(op, WN_CALL_OUTPUT);
+  for (int i = 0; i < wn_call_field_count(); i++) {
+    const struct wn_call_field *field = &call_fields[i];
+    char *array;
+    if (field->scope == WN_CALL_TRAINING || !field->axes[0]) continue;
+    memcpy(&array, (const char *)&a + field->at, sizeof array);
+    if (!array) continue;
+    array += call_offset(op, field, part) * (int64_t)call_element(op, field->element, dtype);
+    memcpy((char *)&a + field->at, &array, sizeof array);
+  }
+  a.B = part->sequences;
+  a.Tq = part->rows;
+  a.Tk = part->keys;
+  a.H = part->heads * share;
+  a.Hkv = part->heads;
+  a.head0 = wn_model_head(op, part->head * share);
+  call_keep_steps(op, part, &a);
+  return a;
+}
+
+struct wn_attention wn_attention_forward_only(const struct wn_attention *op) {
+  return call_drop(op, WN_CALL_OUTPUT);
+}
+
+struct wn_attention wn_attention_weights_only(const struct wn_attention *op) {
+  return call_drop(op, WN_CALL_WEIGHTS);
+}
+
+struct wn_attention wn_attention_of_sequence(const struct wn_attention *op, wn_dtype dtype, int64_t b) {
+  struct call_part part = call_whole(op);
+  part.b = b, part.sequences = 1;
+  return call_of(op, dtype, &part);
+}
+
+struct wn_attention wn_attention_of_rows(const struct wn_attention *op, wn_dtype dtype, int64_t r, int64_t n) {
+  struct call_part part = call_whole(op);
+  part.row = r, part.rows = n;
+  if (!op->open) part.keys = op->Tk - op->Tq + r + n;
+  return call_of(op, dtype, &part);
+}
+
+struct wn_attention wn_attention_of_tokens(const struct wn_attention *op, wn_dtype dtype, int64_t t, int64_t n) {
+  struct call_part part = call_whole(op);
+  part.row = part.key = t, part.rows = part.keys = n;
+  return call_of(op, dtype, &part);
+}
+
+struct wn_attention wn_attention_of_heads(const struct wn_attention *op, wn_dtype dtype, int64_t g, int64_t n) {
+  struct call_part part = call_whole(op);
+  part.head = g, part.heads = n;
+  return call_of(op, dtype, &part);
+}
+
+struct wn_attention wn_attention_selection_only(const struct wn_attention *op, wn_dtype dtype) {
+  const int64_t G = wn_selection_groups(op), apart = op->H / G, kv_head = op->sel.head / (op->H / op->Hkv);
+  struct wn_attention a = call_drop(op, WN_CALL_SELECTION);
+  const struct call_part first = {.head = G == 1 ? kv_head : 0};
+  const size_t key = call_element(op, WN_CALL_KEY, dtype);
+  a.H = a.Hkv = G;
+  a.q = wn_element(op->q, op->sel.head * op->s_q.h, dtype);
+  a.s_q.h = apart * op->s_q.h;
+  if (op->k) a.k = (const char *)op->k + first.head * op->s_k.h * (int64_t)key;
+  if (op->v) a.v = (const char *)op->v + first.head * op->s_v.h * (int64_t)key;
+  a.head0 = wn_model_head(op, op->sel.head);
+  a.head_step = apart * (op->head_step > 0 ? op->head_step : 1);
+  a.sel.head = 0;
+  if (!op->slots.at) a.slots.groups = 0;
+  a.bias.stride = wn_bias_stride(op);
+  return a;
+}
