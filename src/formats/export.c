@@ -79,16 +79,18 @@ static void read_row(const struct wn_import_row *s, int64_t r, float *out /* [K]
   if (s->parts[k].transposed) {
     for (int64_t i = 0; i < s->K; i++)
       wn_gguf_decode(t->type, data + (size_t)(i * s->parts[k].rows + local) * block, 1, out + i);
-    return;
+  } else {
+    const size_t bytes = (size_t)(s->K / wn_gguf_block_weights(t->type)) * block;
+    wn_gguf_decode(t->type, data + (size_t)local * bytes, s->K, out);
   }
-  const size_t bytes = (size_t)(s->K / wn_gguf_block_weights(t->type)) * block;
-  wn_gguf_decode(t->type, data + (size_t)local * bytes, s->K, out);
+  if (s->parts[k].plus != 0)
+    for (int64_t i = 0; i < s->K; i++) out[i] += s->parts[k].plus;
 }
 
 /* The tensor's rows as the source has them, where all are of the target's type. False: they are not. */
 static bool copy_rows(const struct job *job, const struct piece *p, const struct wn_import_row *s, uint8_t *out) {
   for (int k = 0; k < s->count; k++)
-    if (s->tensor[k]->t.type != p->type || s->parts[k].transposed) return false;
+    if (s->tensor[k]->t.type != p->type || s->parts[k].transposed || s->parts[k].plus != p->part.plus) return false;
   if (p->part.transposed) return false;
   const size_t bytes = (size_t)(s->K / wn_gguf_block_weights(p->type)) * wn_gguf_block_bytes(p->type);
   for (int64_t r = 0; r < p->part.rows; r++) {
@@ -114,6 +116,8 @@ static wn_status make_through_floats(const struct job *job, const struct piece *
   WN_TRY(wn_alloc(job->ctx, p->part.name, p->part.transposed ? bytes : bytes / 2, &memory));
   float *x = memory;
   for (int64_t r = 0; r < rows; r++) read_row(s, source_row(job->e, &p->row, p->part.first + r), x + r * K);
+  if (p->part.plus != 0)
+    for (int64_t i = 0; i < rows * K; i++) x[i] -= p->part.plus;
   if (p->part.transposed) transpose(x, rows, K, x + rows * K);
   wn_status status = wn_gguf_encode(job->ctx, p->type, p->part.transposed ? x + rows * K : x, rows * K, out);
   if (status != WN_OK) status = wn_fail_prefix(job->ctx, status, "%s: tensor %s", job->e->from->where, p->part.name);
@@ -215,7 +219,7 @@ static wn_status list_pieces(struct job *job) {
       struct wn_name_part parts[3];
       WN_TRY(wn_param_slot(job->ctx, &e->config, p, &row));
       if (!row.ndim) continue;
-      const int n = wn_names_parts(e->names, &e->config, e->prefix, &row, parts);
+      const int n = wn_names_parts(e->names, &e->config, e->names->prefix, &row, parts);
       if (n == 0)
         return wn_fail(job->ctx, WN_ERR_UNSUPPORTED, "%s: %s has no tensor for %s", e->from->where, e->names->title,
                        row.name);

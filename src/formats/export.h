@@ -1,4 +1,4 @@
-/* Models in other programs' formats: private to src/formats. export_config.c says what a format can express and writes
+/* Models in other programs' formats: private to src/formats. export_plan.c says what a format can express and writes
  * its configuration; export.c makes the tensors. */
 #ifndef WN_FORMATS_EXPORT_H
 #define WN_FORMATS_EXPORT_H
@@ -10,10 +10,11 @@
 struct wn_export {
   const struct wn_import *from;
   wn_convert_options options;
-  char architecture[64];
+  enum wn_model_form form;        /* of the family */
+  const struct wn_family *family; /* NULL: our own */
+  const char *architecture;
   wn_model_config config; /* as the target has it */
   const struct wn_names *names;
-  const char *prefix;
 };
 
 /* Architecture, configuration and naming of the target; WN_ERR_UNSUPPORTED names what it cannot express. */

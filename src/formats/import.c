@@ -15,9 +15,7 @@
 #include "model/config.h"
 #include "model/layer.h"
 
-/* ---- which form ---- */
-
-static wn_status read_config(wn_context *ctx, const char *dir, char where[4096], json_t **out) {
+static wn_status import_read_config(wn_context *ctx, const char *dir, char where[4096], json_t **out) {
   /* A mistyped name may have been meant for a file: config.json is not what is missing then. */
   if (*dir && !wn_path_exists(dir))
     return wn_fail(ctx, WN_ERR_IO, "cannot open %s: there is no such file or folder", dir);
@@ -25,97 +23,84 @@ static wn_status read_config(wn_context *ctx, const char *dir, char where[4096],
   return wn_json_load_file(ctx, where, out);
 }
 
-static bool is_hf(const json_t *config) {
+static bool import_is_hf(const json_t *config) {
   return json_object_get(config, "model_type") || json_object_get(config, "architectures");
-}
-
-wn_status wn_model_form_of(wn_context *ctx, const char *path, enum wn_model_form *out) {
-  char where[4096];
-  json_t *config;
-  if (!wn_path_is_dir(path) && wn_path_exists(path)) {
-    *out = WN_FORM_GGUF;
-    return WN_OK;
-  }
-  WN_TRY(read_config(ctx, path, where, &config));
-  *out = is_hf(config) ? WN_FORM_HF : WN_FORM_WINNOW;
-  json_decref(config);
-  return WN_OK;
 }
 
 /* ---- opening ---- */
 
-/* Checkpoints of base models leave out the name of the part that holds them. */
-static const char *find_prefix(const struct wn_tensors *t, const char *prefix, const char *first) {
-  char name[WN_NAME_BYTES];
-  snprintf(name, sizeof name, "%s%s", prefix, first);
-  return wn_tensors_find(t, name) < 0 && wn_tensors_find(t, first) >= 0 ? "" : prefix;
+/* Takes the family's naming. Checkpoints of base models leave out the name of the part that holds them. */
+static void import_name(struct wn_import *im) {
+  im->names = im->family ? wn_family_names(im->family, im->form) : &wn_names_own;
+  im->architecture = im->family ? wn_family_name(im->family, im->form) : WN_OWN_ARCHITECTURE;
+  im->prefix = im->names->prefix;
+  if (!*im->prefix) return;
+  struct wn_param embed = {.name = "embed.weight", .ndim = 2, .shape = {im->config.vocab_size, im->config.width}};
+  struct wn_name_part with[3], without[3];
+  wn_names_parts(im->names, &im->config, im->prefix, &embed, with);
+  wn_names_parts(im->names, &im->config, "", &embed, without);
+  if (wn_tensors_find(im->tensors, with[0].name) < 0 && wn_tensors_find(im->tensors, without[0].name) >= 0)
+    im->prefix = "";
 }
 
 /* A whole number, or the first of a list. */
-static int64_t token_id(const json_t *value) {
+static int64_t import_token_id(const json_t *value) {
   if (json_is_array(value)) value = json_array_get(value, 0);
   const json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
   return id >= 0 && id <= INT32_MAX ? id : -1;
 }
 
-static wn_status open_folder(wn_context *ctx, const char *path, struct wn_import *im) {
+static wn_status import_open_folder(wn_context *ctx, const char *path, struct wn_import *im) {
   json_t *config;
-  WN_TRY(read_config(ctx, path, im->where, &config));
-  const bool hf = is_hf(config);
+  WN_TRY(import_read_config(ctx, path, im->where, &config));
   wn_status status;
-  if (hf) {
+  if (import_is_hf(config)) {
     im->form = WN_FORM_HF;
-    status = wn_import_hf_config(ctx, im->where, config, im->architecture, &im->config);
-    im->bos = token_id(json_object_get(config, "bos_token_id"));
-    im->eos = token_id(json_object_get(config, "eos_token_id"));
+    status = wn_import_hf_config(ctx, im->where, config, &im->family, &im->config);
+    im->bos = import_token_id(json_object_get(config, "bos_token_id"));
+    im->eos = import_token_id(json_object_get(config, "eos_token_id"));
   } else {
     im->form = WN_FORM_WINNOW;
-    im->names = &wn_names_own;
-    snprintf(im->architecture, sizeof im->architecture, "winnow");
     status = wn_model_config_load(ctx, im->where, &im->config);
   }
   json_decref(config);
   WN_TRY(status);
   WN_TRY(wn_tensors_open_folder(ctx, path, &im->tensors));
-  if (!hf) return WN_OK;
-  const bool gpt2 = !strcmp(im->architecture, "gpt2");
-  im->names = gpt2 ? &wn_names_hf_gpt2 : &wn_names_hf_llama;
-  im->prefix = gpt2 ? find_prefix(im->tensors, "transformer.", "wte.weight")
-                    : find_prefix(im->tensors, "model.", "embed_tokens.weight");
+  import_name(im);
   return WN_OK;
 }
 
-static wn_status open_gguf(wn_context *ctx, struct wn_import *im) {
+static wn_status import_open_gguf(wn_context *ctx, struct wn_import *im) {
   im->form = WN_FORM_GGUF;
-  WN_TRY(wn_import_gguf_config(ctx, im->where, im->tensors, im->architecture, &im->config));
-  im->names = !strcmp(im->architecture, "winnow") ? &wn_names_own
-              : !strcmp(im->architecture, "gpt2") ? &wn_names_gguf_gpt2
-                                                  : &wn_names_gguf_llama;
+  WN_TRY(wn_import_gguf_config(ctx, im->where, im->tensors, &im->family, &im->config));
+  import_name(im);
   const wn_gguf *file = wn_tensors_gguf(im->tensors);
   if (!wn_gguf_value_int(wn_gguf_value_find(file, "tokenizer.ggml.bos_token_id"), 0, &im->bos)) im->bos = -1;
   if (!wn_gguf_value_int(wn_gguf_value_find(file, "tokenizer.ggml.eos_token_id"), 0, &im->eos)) im->eos = -1;
   return WN_OK;
 }
 
-wn_status wn_import_open(wn_context *ctx, const char *path, struct wn_import *im) {
+static void import_init(struct wn_import *im) {
   memset(im, 0, sizeof *im);
-  im->prefix = "";
+  im->architecture = im->prefix = "";
   im->bos = im->eos = -1;
-  if (wn_path_is_dir(path) || !wn_path_exists(path)) return open_folder(ctx, path, im);
+}
+
+wn_status wn_import_open(wn_context *ctx, const char *path, struct wn_import *im) {
+  import_init(im);
+  if (wn_path_is_dir(path) || !wn_path_exists(path)) return import_open_folder(ctx, path, im);
   if (strlen(path) >= sizeof im->where) return wn_fail(ctx, WN_ERR_ARGUMENT, "%.100s...: the path is too long", path);
   snprintf(im->where, sizeof im->where, "%s", path);
   WN_TRY(wn_tensors_open_gguf(ctx, path, &im->tensors));
-  return open_gguf(ctx, im);
+  return import_open_gguf(ctx, im);
 }
 
 wn_status wn_import_open_gguf_memory(wn_context *ctx, const char *name, const void *data, size_t bytes,
                                      struct wn_import *im) {
-  memset(im, 0, sizeof *im);
-  im->prefix = "";
-  im->bos = im->eos = -1;
+  import_init(im);
   snprintf(im->where, sizeof im->where, "%s", name);
   WN_TRY(wn_tensors_open_gguf_memory(ctx, name, data, bytes, &im->tensors));
-  return open_gguf(ctx, im);
+  return import_open_gguf(ctx, im);
 }
 
 void wn_import_clear(struct wn_import *im) {
@@ -139,7 +124,7 @@ void wn_import_row(const struct wn_import *im, const struct wn_param *row, struc
 
 /* ---- checking ---- */
 
-static void shape_text(char *out, size_t bytes, int ndim, const int64_t *shape) {
+static void import_shape_text(char *out, size_t bytes, int ndim, const int64_t *shape) {
   size_t at = 0;
   at += (size_t)snprintf(out, bytes, "[");
   for (int i = 0; i < ndim && at < bytes; i++)
@@ -148,13 +133,13 @@ static void shape_text(char *out, size_t bytes, int ndim, const int64_t *shape) 
 }
 
 /* Tensor i of the file must be this part of row. */
-static wn_status check_part(wn_context *ctx, const struct wn_import *im, const struct wn_param *row,
-                            const struct wn_name_part *part, int i) {
+static wn_status import_check_part(wn_context *ctx, const struct wn_import *im, const struct wn_param *row,
+                                   const struct wn_name_part *part, int i) {
   int64_t shape[3] = {part->rows, 0, 0};
   for (int d = 1; d < row->ndim; d++) shape[d] = row->shape[d];
   if (part->transposed) shape[0] = row->shape[1], shape[1] = part->rows;
   char expected[128], found[256];
-  shape_text(expected, sizeof expected, row->ndim, shape);
+  import_shape_text(expected, sizeof expected, row->ndim, shape);
   if (i < 0)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor %s is missing; expected with shape %s",
                    wn_tensors_where(im->tensors), part->name, expected);
@@ -164,7 +149,7 @@ static wn_status check_part(wn_context *ctx, const struct wn_import *im, const s
                    t->file, part->name, t->dtype);
   bool same = t->t.ndim == row->ndim;
   for (int d = 0; same && d < row->ndim; d++) same = t->t.shape[d] == shape[d];
-  shape_text(found, sizeof found, t->t.ndim, t->t.shape);
+  import_shape_text(found, sizeof found, t->t.ndim, t->t.shape);
   if (!same)
     return wn_fail(ctx, WN_ERR_SHAPE, "%s: tensor %s has shape %s, expected %s by %s", t->file, part->name, found,
                    expected, im->form == WN_FORM_GGUF ? "the metadata" : "config.json");
@@ -172,7 +157,7 @@ static wn_status check_part(wn_context *ctx, const struct wn_import *im, const s
 }
 
 /* A tied output that is in the file all the same must be the embedding once more. */
-static wn_status check_tied(wn_context *ctx, const struct wn_import *im, uint8_t *used) {
+static wn_status import_check_tied(wn_context *ctx, const struct wn_import *im, uint8_t *used) {
   struct wn_param row = {.name = "output.weight", .ndim = 2, .shape = {im->config.vocab_size, im->config.width}};
   struct wn_name_part output[3], embed[3];
   if (!im->config.tied || im->names == &wn_names_own) return WN_OK;
@@ -190,7 +175,7 @@ static wn_status check_tied(wn_context *ctx, const struct wn_import *im, uint8_t
   return WN_OK;
 }
 
-static wn_status check_tensors(wn_context *ctx, const struct wn_import *im, uint8_t *used) {
+static wn_status import_check_tensors(wn_context *ctx, const struct wn_import *im, uint8_t *used) {
   const int64_t slots = wn_param_slot_count(&im->config);
   for (int64_t p = 0; p < slots; p++) {
     struct wn_param row;
@@ -202,11 +187,11 @@ static wn_status check_tensors(wn_context *ctx, const struct wn_import *im, uint
       return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: %s has no tensor for %s", im->where, im->names->title, row.name);
     for (int k = 0; k < count; k++) {
       const int at = wn_tensors_find(im->tensors, parts[k].name);
-      WN_TRY(check_part(ctx, im, &row, &parts[k], at));
+      WN_TRY(import_check_part(ctx, im, &row, &parts[k], at));
       used[at] = 1;
     }
   }
-  WN_TRY(check_tied(ctx, im, used));
+  WN_TRY(import_check_tied(ctx, im, used));
   for (int i = 0; i < wn_tensors_count(im->tensors); i++) {
     const struct wn_tensor *t = wn_tensors_at(im->tensors, i);
     if (!used[i] && !wn_names_ignore(im->names, t->t.name))
@@ -219,15 +204,15 @@ static wn_status check_tensors(wn_context *ctx, const struct wn_import *im, uint
 wn_status wn_import_check(wn_context *ctx, const struct wn_import *im) {
   void *used;
   WN_TRY(wn_alloc(ctx, "marks of tensors", (size_t)wn_tensors_count(im->tensors) + 1, &used));
-  const wn_status status = check_tensors(ctx, im, used);
+  const wn_status status = import_check_tensors(ctx, im, used);
   wn_free(used);
   return status;
 }
 
 /* ---- making the model ---- */
 
-static wn_status copy_part(wn_context *ctx, const struct wn_import *im, const struct wn_param *row,
-                           const struct wn_name_part *part, float *to, float *line) {
+static wn_status import_copy_part(wn_context *ctx, const struct wn_import *im, const struct wn_param *row,
+                                  const struct wn_name_part *part, float *to, float *line) {
   const struct wn_tensor *t = wn_tensors_at(im->tensors, wn_tensors_find(im->tensors, part->name));
   const int64_t K = row->ndim > 1 ? row->shape[1] * (row->ndim > 2 ? row->shape[2] : 1) : 1, n = part->rows * K;
   to += part->first * K;
@@ -242,12 +227,13 @@ static wn_status copy_part(wn_context *ctx, const struct wn_import *im, const st
     wn_gguf_decode(t->t.type, t->t.data, n, to);
   }
   bool finite = true;
+  for (int64_t i = 0; part->plus != 0 && i < n; i++) to[i] += part->plus;
   for (int64_t i = 0; i < n; i++) finite &= isfinite(to[i]) != 0;
   if (finite) return WN_OK;
   return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor %s holds values that are not finite", t->file, part->name);
 }
 
-static wn_status copy_tensors(wn_context *ctx, const struct wn_import *im, struct wn_model *model) {
+static wn_status import_copy_tensors(wn_context *ctx, const struct wn_import *im, struct wn_model *model) {
   int64_t widest = 1;
   for (int t = 0; t < model->table.count; t++)
     if (model->table.rows[t].ndim > 1 && model->table.rows[t].shape[0] > widest) widest = model->table.rows[t].shape[0];
@@ -260,14 +246,14 @@ static wn_status copy_tensors(wn_context *ctx, const struct wn_import *im, struc
     if (row->packed.count) continue;
     const int count = wn_names_parts(im->names, &im->config, im->prefix, row, parts);
     for (int k = 0; k < count && status == WN_OK; k++)
-      status = copy_part(ctx, im, row, &parts[k], (float *)model->params + row->offset, line);
+      status = import_copy_part(ctx, im, row, &parts[k], (float *)model->params + row->offset, line);
   }
   wn_free(line);
   return status;
 }
 
 /* Matrices in fewer bits than a float stay where they are; so does one of which a part does. */
-static void pack_row(const struct wn_import *im, const struct wn_param *row, struct wn_packed *out) {
+static void import_pack_row(const struct wn_import *im, const struct wn_param *row, struct wn_packed *out) {
   struct wn_name_part parts[3];
   bool smaller = false;
   out->count = 0;
@@ -275,35 +261,36 @@ static void pack_row(const struct wn_import *im, const struct wn_param *row, str
   const int count = wn_names_parts(im->names, &im->config, im->prefix, row, parts);
   for (int k = 0; k < count; k++) {
     const struct wn_tensor *t = wn_tensors_at(im->tensors, wn_tensors_find(im->tensors, parts[k].name));
-    if (parts[k].transposed) return;
+    if (parts[k].transposed || parts[k].plus != 0) return;
     smaller |= t->t.type != WN_GGUF_F32;
     out->part[k] = (struct wn_packed_part){.type = t->t.type, .rows = parts[k].rows, .data = t->t.data};
   }
   if (smaller) out->count = count;
 }
 
-static wn_status allocate_packed(wn_context *ctx, const struct wn_import *im, struct wn_model **out) {
+static wn_status import_allocate_packed(wn_context *ctx, const struct wn_import *im, struct wn_model **out) {
   struct wn_param_table table;
   void *memory = NULL;
   WN_TRY(wn_param_table_create(ctx, &im->config, &table));
   wn_status status = wn_alloc(ctx, "packed weights", (size_t)table.count * sizeof(struct wn_packed), &memory);
   struct wn_packed *packed = memory;
-  for (int i = 0; status == WN_OK && i < table.count; i++) pack_row(im, &table.rows[i], &packed[i]);
+  for (int i = 0; status == WN_OK && i < table.count; i++) import_pack_row(im, &table.rows[i], &packed[i]);
   if (status == WN_OK) status = wn_model_allocate_packed(ctx, &im->config, packed, out);
   wn_free(memory);
   wn_param_table_clear(&table);
   return status;
 }
 
-static void close_source(void *source) {
+static void import_close_source(void *source) {
   wn_tensors_close(source);
 }
 
 wn_status wn_import_model(wn_context *ctx, struct wn_import *im, bool as_float, struct wn_model **out) {
   struct wn_model *model = NULL;
   *out = NULL;
-  wn_status status = as_float ? wn_model_allocate(ctx, &im->config, WN_F32, &model) : allocate_packed(ctx, im, &model);
-  if (status == WN_OK) status = copy_tensors(ctx, im, model);
+  wn_status status =
+      as_float ? wn_model_allocate(ctx, &im->config, WN_F32, &model) : import_allocate_packed(ctx, im, &model);
+  if (status == WN_OK) status = import_copy_tensors(ctx, im, model);
   if (status == WN_OK && im->config.rope_factors) status = wn_model_rotary_refresh(model);
   if (status != WN_OK) {
     wn_model_destroy(model);
@@ -313,7 +300,7 @@ wn_status wn_import_model(wn_context *ctx, struct wn_import *im, bool as_float, 
   for (int t = 0; t < model->table.count; t++) packed |= model->table.rows[t].packed.count > 0;
   if (packed) {
     model->source = im->tensors;
-    model->source_close = close_source;
+    model->source_close = import_close_source;
     im->tensors = NULL;
   }
   *out = model;

@@ -1,30 +1,30 @@
 /* Models of other programs: private to src/formats.
  *
- * What is read: a folder of Hugging Face transformers (import_hf.c: config.json; safetensors) and GGUF files
- * (import_gguf.c). Each gives our configuration and a naming of tensors (names.h); import.c checks every tensor and
- * makes the model. */
+ * What is read: a folder of Hugging Face transformers (config.json; safetensors) and GGUF files. The family that they
+ * say they are of gives our configuration (import_config.c) and a naming of tensors (names.h); import.c checks every
+ * tensor and makes the model. */
 #ifndef WN_FORMATS_IMPORT_H
 #define WN_FORMATS_IMPORT_H
 
 #include <jansson.h>
 #include "io/tensors.h"
-#include "formats/names.h"
+#include "formats/families.h"
 
-enum wn_model_form { WN_FORM_WINNOW, WN_FORM_HF, WN_FORM_GGUF };
+/* What a model of ours calls itself where others name an architecture. */
+#define WN_OWN_ARCHITECTURE "winnow"
 
 struct wn_import {
   enum wn_model_form form;
-  char where[4096];      /* the file that the configuration comes from, for messages */
-  char architecture[64]; /* as the file says it: "llama", "qwen2", ... */
+  char where[4096];               /* the file that the configuration comes from, for messages */
+  const struct wn_family *family; /* NULL: our own */
+  const char *architecture;       /* as the file says it: "llama", "qwen2", ..., WN_OWN_ARCHITECTURE */
   wn_model_config config;
   const struct wn_names *names;
-  const char *prefix; /* before every name but those with a "=" */
+  const char *prefix; /* the naming's, or "" where the file leaves it out */
   struct wn_tensors *tensors;
   int64_t bos, eos; /* as the source says, -1: not at all */
 };
 
-/* What lies at the path, by its content. */
-wn_status wn_model_form_of(wn_context *ctx, const char *path, enum wn_model_form *out);
 /* Opens a folder or a file, of any form: configuration resolved, no tensor checked. Clear it in any case. */
 wn_status wn_import_open(wn_context *ctx, const char *path, struct wn_import *out);
 /* A GGUF file in a caller's buffer. */
@@ -37,11 +37,11 @@ wn_status wn_import_check(wn_context *ctx, const struct wn_import *import);
  * model takes the open files (import->tensors is NULL then). */
 wn_status wn_import_model(wn_context *ctx, struct wn_import *import, bool as_float, struct wn_model **out);
 
-/* The parts: config.json of transformers; a GGUF file's metadata and what its tensors say. */
-wn_status wn_import_hf_config(wn_context *ctx, const char *where, const json_t *object, char architecture[64],
+/* The parts: config.json of transformers; a GGUF file's metadata and what its tensors say (*family NULL: our own). */
+wn_status wn_import_hf_config(wn_context *ctx, const char *where, const json_t *object, const struct wn_family **family,
                               wn_model_config *out);
 wn_status wn_import_gguf_config(wn_context *ctx, const char *where, const struct wn_tensors *tensors,
-                                char architecture[64], wn_model_config *out);
+                                const struct wn_family **family, wn_model_config *out);
 /* Values of a row of the configuration's table as the source has them: rows (elements of a vector) first.. of it, in
  * its own order. */
 struct wn_import_row {

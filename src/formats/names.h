@@ -1,5 +1,6 @@
 /* What other programs call our tensors. One table a naming: a row of ours is one of theirs, or several on top of each
- * other (q, k, v; gate, up), or one transposed. Reading and writing use the same rows. */
+ * other (q, k, v; gate, up), or one transposed, or one that they store less a number. Reading and writing use the same
+ * rows; families/ has the tables. */
 #ifndef WN_FORMATS_NAMES_H
 #define WN_FORMATS_NAMES_H
 
@@ -11,16 +12,17 @@ struct wn_name {
   const char *ours;      /* "attn.qkv.weight" in each layer when theirs have a "%lld"; else a tensor of the model */
   const char *theirs[3]; /* from top to bottom; "=" before a name that takes no prefix */
   bool transposed;       /* theirs is [in, out] */
+  float plus;            /* ours is theirs plus this */
 };
 
 struct wn_names {
-  const char *title; /* "Hugging Face Llama" */
+  const char *title;  /* "Hugging Face Llama" */
+  const char *prefix; /* before every name but those with a "="; checkpoints of base models leave it out */
   const struct wn_name *rows;
   int count;
   const char *const *ignored; /* NULL-terminated ends of names of what is no weight: masks, tables of angles */
 };
 
-extern const struct wn_names wn_names_hf_llama, wn_names_hf_gpt2, wn_names_gguf_llama, wn_names_gguf_gpt2;
 /* Our own. */
 extern const struct wn_names wn_names_own;
 
@@ -28,6 +30,7 @@ struct wn_name_part {
   char name[WN_NAME_BYTES];
   int64_t first, rows; /* of our tensor: rows of a matrix, elements of a vector */
   bool transposed;
+  float plus;
 };
 /* The tensors that row is made of, 0 where the naming has none. */
 int wn_names_parts(const struct wn_names *names, const wn_model_config *config, const char *prefix,

@@ -93,7 +93,7 @@ wn_status wn_model_origin_read(wn_context *ctx, const char *path, wn_model_origi
   struct wn_import import;
   const wn_status status = wn_import_open(ctx, path, &import);
   *out = (wn_model_origin){.format = formats[import.form]};
-  memcpy(out->architecture, import.architecture, sizeof out->architecture);
+  snprintf(out->architecture, sizeof out->architecture, "%s", import.architecture);
   wn_import_clear(&import);
   return status;
 }

@@ -21,13 +21,13 @@ static void survives(wn_context *ctx, const wn_model_config *config) {
 
 static void configuration(wn_context *ctx, const uint8_t *data, size_t size) {
   json_t *object;
-  char architecture[64];
+  const struct wn_family *family;
   wn_model_config config;
   if (wn_json_load_text(ctx, "input", (const char *)data, size, &object) != WN_OK) {
     fuzz_refused(ctx);
     return;
   }
-  if (wn_import_hf_config(ctx, "input", object, architecture, &config) == WN_OK)
+  if (wn_import_hf_config(ctx, "input", object, &family, &config) == WN_OK)
     survives(ctx, &config);
   else
     fuzz_refused(ctx);

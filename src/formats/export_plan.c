@@ -1,0 +1,184 @@
+/* What Hugging Face transformers and llama.cpp can express of our configurations, and how they say it: the family whose
+ * shape the configuration has, what of it the family has no word for, and the files' keys. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "attention/registry.h"
+#include "formats/export.h"
+#include "model/config.h"
+#include "model/layer.h"
+
+static wn_status export_lacks(wn_context *ctx, const struct wn_export *e, const char *what) {
+  return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: %s cannot be expressed in %s; it can in \"winnow\" and \"winnow-gguf\"",
+                 e->from->where, what,
+                 e->form == WN_FORM_GGUF ? "llama.cpp's GGUF" : "Hugging Face transformers' format");
+}
+
+/* ---- what the family has words for ---- */
+
+static bool export_listed(const char *const *list, const char *key) {
+  while (*list && strcmp(*list, key) != 0) list++;
+  return *list != NULL;
+}
+
+/* "key": "value" where the value is a word, else "key". */
+static wn_status export_lacks_key(wn_context *ctx, const struct wn_export *e, const char *key, const json_t *value) {
+  char what[256];
+  if (json_is_string(value))
+    snprintf(what, sizeof what, "\"%.100s\": \"%.100s\"", key, json_string_value(value));
+  else
+    snprintf(what, sizeof what, "\"%.100s\"", key);
+  return export_lacks(ctx, e, what);
+}
+
+/* Every key of the model that is not at its default must be one of the family's. So a key that is new, and that no
+ * family has heard of, is refused and not left out. */
+static wn_status export_check_keys(wn_context *ctx, const struct wn_export *e) {
+  /* What every family has; what has no effect where the family's keys do not; and what concerns training alone. */
+  static const char *const common[] = {
+      "vocab_size", "context", "layers", "width",      "heads",      "kv_heads", "head_size", "ffn_width",      "norm",
+      "norm_eps",   "ffn",     "tied",   "rope_theta", "rope_pairs", "dropout",  "init_std",  "dropout_hidden", NULL};
+  struct wn_field_group groups[WN_MODEL_FIELD_GROUPS_MAX];
+  json_t *ours, *defaults;
+  const char *key;
+  json_t *value;
+  wn_model_config plain;
+  wn_model_config_init(&plain);
+  wn_model_field_groups("", "attention", 0, groups); /* the first is the model's own keys, the rest are attention's */
+  WN_TRY(wn_fields_write(ctx, groups, 1, &e->config, &ours));
+  wn_status status = wn_fields_write(ctx, groups, 1, &plain, &defaults);
+  if (status == WN_OK) {
+    json_object_foreach(ours, key, value) {
+      if (export_listed(common, key) || export_listed(e->family->keys, key)) continue;
+      if (json_equal(value, json_object_get(defaults, key))) continue;
+      status = export_lacks_key(ctx, e, key, value);
+      break;
+    }
+    json_decref(defaults);
+  }
+  json_decref(ours);
+  return status;
+}
+
+static wn_status export_check_family(wn_context *ctx, const struct wn_export *e) {
+  char what[128];
+  wn_mechanism_use use;
+  for (int i = 0; wn_mechanism_use_at(&e->config.attention, i, 0, &use); i++) {
+    if (export_listed(e->family->mechanisms, use.name)) continue;
+    snprintf(what, sizeof what, "\"attention.%s\"", use.name);
+    return export_lacks(ctx, e, what);
+  }
+  WN_TRY(export_check_keys(ctx, e));
+  const char *lacks = e->family->lacks(&e->config, e->form);
+  return lacks ? export_lacks(ctx, e, lacks) : WN_OK;
+}
+
+/* ---- rope.factors as the scaling that it came from ---- */
+
+static bool export_is_llama3(const wn_model_config *c, const float *factors, int64_t n) {
+  for (int64_t i = 0; i < n; i++)
+    if (fabs(wn_rotary_divisor(c, i) - (double)factors[i]) > 1e-5 * (double)factors[i]) return false;
+  return true;
+}
+
+/* llama.cpp's converter writes Llama 3's scaling as factors: with the published 1 and 4 the first context is found. */
+static wn_status export_name_factors(wn_context *ctx, struct wn_export *e) {
+  wn_model_config *c = &e->config;
+  const struct wn_import *im = e->from;
+  const int64_t n = (c->rope_size ? c->rope_size : c->head_size) / 2;
+  const struct wn_param row = {.name = "rope.factors", .ndim = 1, .shape = {n}};
+  struct wn_import_row source;
+  wn_import_row(im, &row, &source);
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "rope.factors", (size_t)n * sizeof(float), &memory));
+  float *factors = memory;
+  wn_status status = wn_gguf_dequantize(ctx, &source.tensor[0]->t, 0, 1, factors);
+  double largest = 1;
+  for (int64_t i = 0; status == WN_OK && i < n; i++) largest = fmax(largest, (double)factors[i]);
+  bool found = false;
+  c->rope_factors = false;
+  c->rope_scaling.type = WN_ROPE_LLAMA3;
+  c->rope_scaling.factor = largest;
+  c->rope_scaling.low_freq_factor = 1;
+  c->rope_scaling.high_freq_factor = 4;
+  for (int64_t context = 8; status == WN_OK && context <= c->context && !found; context++) {
+    c->rope_scaling.context = context;
+    found = export_is_llama3(c, factors, n);
+  }
+  wn_free(memory);
+  WN_TRY(status);
+  return found ? WN_OK : export_lacks(ctx, e, "rope_freqs.weight with other factors than Llama 3's");
+}
+
+/* ---- the plan ---- */
+
+static void export_plan_own(struct wn_export *e) {
+  const bool gguf_source = e->from->form == WN_FORM_GGUF && e->from->family;
+  e->architecture = WN_OWN_ARCHITECTURE;
+  e->names = &wn_names_own;
+  if (gguf_source) e->config.rope_pairs = WN_ROPE_HALVES; /* what the other formats of models have */
+}
+
+wn_status wn_export_plan(wn_context *ctx, const struct wn_import *from, const wn_convert_options *options,
+                         struct wn_export *e) {
+  static const enum wn_model_form forms[] = {[WN_CONVERT_HF] = WN_FORM_HF, [WN_CONVERT_GGUF] = WN_FORM_GGUF};
+  *e = (struct wn_export){.from = from, .options = *options, .config = from->config};
+  if (options->to == WN_CONVERT_WINNOW || options->to == WN_CONVERT_WINNOW_GGUF) {
+    export_plan_own(e);
+    return WN_OK;
+  }
+  e->form = forms[options->to];
+  e->family = wn_family_of(&e->config, e->form);
+  if (!e->family) return export_lacks(ctx, e, "\"position\": \"none\""); /* the one kind that nobody has */
+  WN_TRY(export_check_family(ctx, e));
+  e->architecture = wn_family_name(e->family, e->form);
+  e->names = wn_family_names(e->family, e->form);
+  e->config.rope_pairs = e->form == WN_FORM_GGUF ? e->family->gguf.pairs : WN_ROPE_HALVES;
+  if (e->form == WN_FORM_GGUF) {
+    if (e->config.rope_scaling.type == WN_ROPE_LLAMA3) e->config.rope_factors = true;
+    return WN_OK;
+  }
+  return e->config.rope_factors ? export_name_factors(ctx, e) : WN_OK;
+}
+
+/* ---- the keys ---- */
+
+static json_t *export_token(int64_t id) {
+  return id >= 0 ? json_integer(id) : json_null();
+}
+
+wn_status wn_export_hf_config(wn_context *ctx, const struct wn_export *e, const char *type, json_t **out) {
+  struct wn_hf_object object = {.json = json_object()}, *o = &object;
+  *out = NULL;
+  wn_hf_put(o, "architectures", json_pack("[s]", e->family->hf.class_name));
+  wn_hf_put(o, "model_type", json_string(e->architecture));
+  wn_hf_put(o, "vocab_size", json_integer(e->config.vocab_size));
+  e->family->hf.write(o, &e->config);
+  wn_hf_put(o, "tie_word_embeddings", json_boolean(e->config.tied));
+  wn_hf_put(o, "initializer_range", json_real(e->config.init_std));
+  wn_hf_put(o, "bos_token_id", export_token(e->from->bos));
+  wn_hf_put(o, "eos_token_id", export_token(e->from->eos));
+  wn_hf_put(o, "torch_dtype", json_string(type));
+  wn_hf_put(o, "use_cache", json_true());
+  if (o->failed) {
+    json_decref(o->json);
+    return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: config.json");
+  }
+  *out = o->json;
+  return WN_OK;
+}
+
+wn_status wn_export_gguf_values(wn_context *ctx, const struct wn_export *e, wn_gguf_values *values) {
+  const struct wn_gguf_out out = {values, e->architecture};
+  if (e->family) {
+    wn_gguf_out_sizes(&out, &e->config);
+    e->family->gguf.write(&out, &e->config);
+    return WN_OK;
+  }
+  char *text;
+  WN_TRY(wn_model_config_json(ctx, &e->config, &text));
+  wn_gguf_out_text(&out, "config", text);
+  wn_free(text);
+  return WN_OK;
+}

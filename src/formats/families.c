@@ -1,0 +1,54 @@
+/* The families' rows, in alphabetical order, and what is looked up in them. */
+#include "formats/families.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define FAMILY_ROWS(ROW)                                                                                               \
+  ROW(gpt2)                                                                                                            \
+  ROW(llama)                                                                                                           \
+  ROW(mistral)                                                                                                         \
+  ROW(qwen2)                                                                                                           \
+  ROW(qwen3)
+
+#define FAMILY_DECLARE(name) extern const struct wn_family wn_family_##name;
+FAMILY_ROWS(FAMILY_DECLARE)
+#define FAMILY_ADDRESS(name) &wn_family_##name,
+static const struct wn_family *const families[] = {FAMILY_ROWS(FAMILY_ADDRESS)};
+enum { FAMILIES = sizeof families / sizeof *families };
+
+const char *wn_family_name(const struct wn_family *f, enum wn_model_form form) {
+  return form == WN_FORM_GGUF ? f->gguf.architecture : f->hf.model_type;
+}
+
+const struct wn_names *wn_family_names(const struct wn_family *f, enum wn_model_form form) {
+  return form == WN_FORM_GGUF ? f->gguf.names : f->hf.names;
+}
+
+const struct wn_family *wn_family_find(enum wn_model_form form, const char *name) {
+  for (int i = 0; i < FAMILIES; i++) {
+    const char *known = wn_family_name(families[i], form);
+    if (known && !strcmp(known, name)) return families[i];
+  }
+  return NULL;
+}
+
+const struct wn_family *wn_family_of(const wn_model_config *c, enum wn_model_form form) {
+  for (int i = 0; i < FAMILIES; i++)
+    if (wn_family_name(families[i], form) && families[i]->is(c, form)) return families[i];
+  return NULL;
+}
+
+void wn_family_list(enum wn_model_form form, const char *last, char *out, size_t bytes) {
+  int count = last != NULL, listed = 0;
+  size_t at = 0;
+  for (int i = 0; i < FAMILIES; i++) count += wn_family_name(families[i], form) != NULL;
+  *out = 0;
+  for (int i = 0; i <= FAMILIES && at < bytes; i++) {
+    const char *name = i < FAMILIES ? wn_family_name(families[i], form) : last;
+    if (!name) continue;
+    const char *before = listed == 0 ? "" : listed == count - 1 ? " and " : ", ";
+    at += (size_t)snprintf(out + at, bytes - at, "%s%s", before, name);
+    listed++;
+  }
+}

@@ -1,0 +1,54 @@
+/* Llama 2 and 3, SmolLM and SmolLM2, and what else calls itself so. In GGUF rows of q and k lie so that adjacent
+ * elements turn together, and Mistral is this architecture too. */
+#include "base/error.h"
+#include "formats/families/llama_shape.h"
+
+static wn_status llama_read(const struct wn_hf_keys *k, wn_model_config *c) {
+  bool attention, mlp;
+  WN_TRY(wn_llama_hf_read(k, 0, 0, c));
+  WN_TRY(wn_hf_flag(k, "attention_bias", false, &attention));
+  WN_TRY(wn_hf_flag(k, "mlp_bias", false, &mlp));
+  if (attention != mlp)
+    return wn_fail(k->ctx, WN_ERR_UNSUPPORTED,
+                   "%s: \"attention_bias\" is %s and \"mlp_bias\" %s; biases on all maps or on none are known",
+                   k->where, attention ? "true" : "false", mlp ? "true" : "false");
+  c->bias = attention;
+  return WN_OK;
+}
+
+static void llama_write(struct wn_hf_object *o, const wn_model_config *c) {
+  wn_llama_hf_write(o, c);
+  wn_hf_put(o, "attention_bias", json_boolean(c->bias));
+  wn_hf_put(o, "mlp_bias", json_boolean(c->bias));
+}
+
+static bool llama_is(const wn_model_config *c, enum wn_model_form form) {
+  const bool mistral = form == WN_FORM_HF && c->attention.window > 0;
+  return c->position == WN_POS_ROPE && !c->qk_norm && !c->qkv_bias && !mistral;
+}
+
+static const char *llama_lacks(const wn_model_config *c, enum wn_model_form form) {
+  const char *what = wn_llama_lacks(c, form);
+  if (what) return what;
+  return form == WN_FORM_HF && c->width % c->heads != 0 ? "a \"width\" that is no multiple of \"heads\"" : NULL;
+}
+
+static const char *const llama_gguf_keys[] = {"tensor_data_layout", NULL};
+
+const struct wn_family wn_family_llama = {
+    .hf = {.model_type = "llama",
+           .class_name = "LlamaForCausalLM",
+           .names = &wn_llama_hf_names,
+           .read = llama_read,
+           .write = llama_write},
+    .gguf = {.architecture = "llama",
+             .names = &wn_llama_gguf_names,
+             .keys = llama_gguf_keys,
+             .pairs = WN_ROPE_ADJACENT,
+             .read = wn_llama_gguf_read,
+             .write = wn_llama_gguf_write},
+    .is = llama_is,
+    .keys = wn_llama_keys,
+    .mechanisms = wn_llama_mechanisms,
+    .lacks = llama_lacks,
+};

@@ -1,0 +1,171 @@
+/* Names, keys and limits that families of Llama's shape share. */
+#include "formats/families/llama_shape.h"
+
+#include <string.h>
+
+#include "base/error.h"
+
+static const struct wn_name llama_hf_rows[] = {
+    {.ours = "embed.weight", .theirs = {"embed_tokens.weight"}},
+    {.ours = "final_norm.gain", .theirs = {"norm.weight"}},
+    {.ours = "output.weight", .theirs = {"=lm_head.weight"}},
+    {.ours = "norm1.gain", .theirs = {"layers.%lld.input_layernorm.weight"}},
+    {.ours = "attn.qkv.weight",
+     .theirs = {"layers.%lld.self_attn.q_proj.weight", "layers.%lld.self_attn.k_proj.weight",
+                "layers.%lld.self_attn.v_proj.weight"}},
+    {.ours = "attn.qkv.bias",
+     .theirs = {"layers.%lld.self_attn.q_proj.bias", "layers.%lld.self_attn.k_proj.bias",
+                "layers.%lld.self_attn.v_proj.bias"}},
+    {.ours = "attn.q_norm.gain", .theirs = {"layers.%lld.self_attn.q_norm.weight"}},
+    {.ours = "attn.k_norm.gain", .theirs = {"layers.%lld.self_attn.k_norm.weight"}},
+    {.ours = "attn.out.weight", .theirs = {"layers.%lld.self_attn.o_proj.weight"}},
+    {.ours = "attn.out.bias", .theirs = {"layers.%lld.self_attn.o_proj.bias"}},
+    {.ours = "norm2.gain", .theirs = {"layers.%lld.post_attention_layernorm.weight"}},
+    {.ours = "ffn.in.weight", .theirs = {"layers.%lld.mlp.gate_proj.weight", "layers.%lld.mlp.up_proj.weight"}},
+    {.ours = "ffn.in.bias", .theirs = {"layers.%lld.mlp.gate_proj.bias", "layers.%lld.mlp.up_proj.bias"}},
+    {.ours = "ffn.out.weight", .theirs = {"layers.%lld.mlp.down_proj.weight"}},
+    {.ours = "ffn.out.bias", .theirs = {"layers.%lld.mlp.down_proj.bias"}},
+};
+static const char *const llama_hf_ignored[] = {".rotary_emb.inv_freq", NULL};
+
+static const struct wn_name llama_gguf_rows[] = {
+    {.ours = "embed.weight", .theirs = {"token_embd.weight"}},
+    {.ours = "rope.factors", .theirs = {"rope_freqs.weight"}},
+    {.ours = "final_norm.gain", .theirs = {"output_norm.weight"}},
+    {.ours = "output.weight", .theirs = {"output.weight"}},
+    {.ours = "norm1.gain", .theirs = {"blk.%lld.attn_norm.weight"}},
+    {.ours = "attn.qkv.weight",
+     .theirs = {"blk.%lld.attn_q.weight", "blk.%lld.attn_k.weight", "blk.%lld.attn_v.weight"}},
+    {.ours = "attn.qkv.bias", .theirs = {"blk.%lld.attn_q.bias", "blk.%lld.attn_k.bias", "blk.%lld.attn_v.bias"}},
+    {.ours = "attn.q_norm.gain", .theirs = {"blk.%lld.attn_q_norm.weight"}},
+    {.ours = "attn.k_norm.gain", .theirs = {"blk.%lld.attn_k_norm.weight"}},
+    {.ours = "attn.out.weight", .theirs = {"blk.%lld.attn_output.weight"}},
+    {.ours = "attn.out.bias", .theirs = {"blk.%lld.attn_output.bias"}},
+    {.ours = "norm2.gain", .theirs = {"blk.%lld.ffn_norm.weight"}},
+    {.ours = "ffn.in.weight", .theirs = {"blk.%lld.ffn_gate.weight", "blk.%lld.ffn_up.weight"}},
+    {.ours = "ffn.in.bias", .theirs = {"blk.%lld.ffn_gate.bias", "blk.%lld.ffn_up.bias"}},
+    {.ours = "ffn.out.weight", .theirs = {"blk.%lld.ffn_down.weight"}},
+    {.ours = "ffn.out.bias", .theirs = {"blk.%lld.ffn_down.bias"}},
+};
+static const char *const llama_gguf_ignored[] = {".attn_rot_embd", NULL};
+
+#define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
+const struct wn_names wn_llama_hf_names = {"Hugging Face Llama", "model.", llama_hf_rows, COUNT(llama_hf_rows),
+                                           llama_hf_ignored};
+const struct wn_names wn_llama_gguf_names = {"GGUF llama", "", llama_gguf_rows, COUNT(llama_gguf_rows),
+                                             llama_gguf_ignored};
+
+const char *const wn_llama_keys[] = {"position", "rope_scaling", "rope_factors", "rope_size",
+                                     "bias",     "qkv_bias",     "qk_norm",      NULL};
+const char *const wn_llama_mechanisms[] = {"window", NULL};
+
+/* ---- Hugging Face ---- */
+
+wn_status wn_llama_hf_read(const struct wn_hf_keys *k, int64_t kv_heads, int64_t head_size, wn_model_config *c) {
+  const char *act;
+  c->norm = WN_NORM_RMS;
+  c->ffn = WN_FFN_SWIGLU;
+  WN_TRY(wn_hf_int(k, "vocab_size", -1, &c->vocab_size));
+  WN_TRY(wn_hf_count(k, "max_position_embeddings", &c->context));
+  WN_TRY(wn_hf_int(k, "num_hidden_layers", -1, &c->layers));
+  WN_TRY(wn_hf_int(k, "hidden_size", -1, &c->width));
+  WN_TRY(wn_hf_int(k, "intermediate_size", -1, &c->ffn_width));
+  WN_TRY(wn_hf_int(k, "num_attention_heads", -1, &c->heads));
+  WN_TRY(wn_hf_int(k, "num_key_value_heads", kv_heads ? kv_heads : c->heads, &c->kv_heads));
+  WN_TRY(wn_hf_int(k, "head_dim", head_size, &c->head_size));
+  WN_TRY(wn_hf_real(k, "rms_norm_eps", 1e-6, &c->norm_eps));
+  WN_TRY(wn_hf_flag(k, "tie_word_embeddings", false, &c->tied));
+  WN_TRY(wn_hf_text(k, "hidden_act", "silu", &act));
+  if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
+    return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"hidden_act\" is \"%.60s\"; silu is known", k->where, act);
+  return wn_hf_rope(k, c);
+}
+
+void wn_llama_hf_write(struct wn_hf_object *o, const wn_model_config *c) {
+  wn_hf_put(o, "hidden_size", json_integer(c->width));
+  wn_hf_put(o, "intermediate_size", json_integer(c->ffn_width));
+  wn_hf_put(o, "num_hidden_layers", json_integer(c->layers));
+  wn_hf_put(o, "num_attention_heads", json_integer(c->heads));
+  wn_hf_put(o, "num_key_value_heads", json_integer(c->kv_heads));
+  wn_hf_put(o, "head_dim", json_integer(c->head_size));
+  wn_hf_put(o, "hidden_act", json_string("silu"));
+  wn_hf_put(o, "max_position_embeddings", json_integer(c->context));
+  wn_hf_put(o, "rms_norm_eps", json_real(c->norm_eps));
+  wn_hf_put(o, "rope_theta", json_real(c->rope_theta));
+  wn_hf_put(o, "rope_scaling", wn_hf_rope_scaling(c));
+  wn_hf_put(o, "attention_dropout", json_real(0));
+}
+
+struct qwen_windows {
+  bool use;
+  int64_t full; /* layers below it see all */
+};
+
+static bool qwen_is_windowed(const void *user, int64_t layer) {
+  const struct qwen_windows *w = user;
+  return w->use && layer >= w->full;
+}
+
+wn_status wn_qwen_hf_read_windows(const struct wn_hf_keys *k, wn_model_config *c) {
+  struct qwen_windows w;
+  int64_t window;
+  WN_TRY(wn_hf_flag(k, "use_sliding_window", false, &w.use));
+  WN_TRY(wn_hf_int(k, "sliding_window", 0, &window));
+  WN_TRY(wn_hf_int(k, "max_window_layers", 28, &w.full));
+  if (w.use && window == 0 && !json_object_get(k->object, "sliding_window")) window = 4096; /* the class's default */
+  return wn_hf_window(k, window, qwen_is_windowed, &w, c);
+}
+
+void wn_qwen_hf_write_windows(struct wn_hf_object *o, const wn_model_config *c) {
+  const bool window = c->attention.window > 0;
+  wn_hf_put(o, "use_sliding_window", json_boolean(window));
+  wn_hf_put(o, "sliding_window", window ? json_integer(c->attention.window) : json_null());
+  wn_hf_put(o, "max_window_layers", json_integer(window ? 0 : c->layers));
+  wn_hf_put_layer_types(o, c);
+}
+
+/* ---- GGUF ---- */
+
+wn_status wn_llama_gguf_read(const struct wn_gguf_keys *k, wn_model_config *c) {
+  int64_t window;
+  c->norm = WN_NORM_RMS;
+  c->ffn = WN_FFN_SWIGLU;
+  c->bias = wn_gguf_keys_has_tensor(k, "blk.0.attn_output.bias");
+  c->qkv_bias = !c->bias && wn_gguf_keys_has_tensor(k, "blk.0.attn_q.bias");
+  WN_TRY(wn_gguf_keys_real(k, "attention.layer_norm_rms_epsilon", 1e-5, &c->norm_eps));
+  WN_TRY(wn_gguf_keys_int(k, "attention.sliding_window", 0, &window));
+  if (window > 0 && window < c->context) c->attention.window = window;
+  return wn_gguf_keys_rope(k, c);
+}
+
+void wn_llama_gguf_write(const struct wn_gguf_out *out, const wn_model_config *c) {
+  wn_gguf_out_int(out, "attention.head_count_kv", c->kv_heads);
+  wn_gguf_out_real(out, "attention.layer_norm_rms_epsilon", c->norm_eps);
+  if (c->head_size * c->heads != c->width) {
+    wn_gguf_out_int(out, "attention.key_length", c->head_size);
+    wn_gguf_out_int(out, "attention.value_length", c->head_size);
+  }
+  wn_gguf_out_rope(out, c);
+}
+
+/* ---- limits ---- */
+
+static const char *llama_rope_lacks(const wn_model_config *c, enum wn_model_form form) {
+  const int64_t first = c->rope_scaling.context;
+  const bool dynamic = c->rope_scaling.type == WN_ROPE_DYNAMIC;
+  if (form == WN_FORM_HF && c->rope_size) return "\"rope_size\"";
+  if (form == WN_FORM_HF && dynamic && first && first != c->context)
+    return "\"rope_scaling.context\" of type dynamic that is not \"context\"";
+  if (form == WN_FORM_HF) return NULL;
+  if (dynamic) return "\"rope_scaling\" of type dynamic";
+  return c->rope_scaling.type == WN_ROPE_YARN && !c->rope_scaling.truncate ? "\"rope_scaling.truncate\": false" : NULL;
+}
+
+const char *wn_llama_lacks(const wn_model_config *c, enum wn_model_form form) {
+  if (!wn_family_scale_is_plain(c)) return "\"attention.scale\"";
+  if (c->norm != WN_NORM_RMS) return "\"norm\": \"layernorm\" with rotary positions";
+  if (c->ffn != WN_FFN_SWIGLU) return "an \"ffn\" other than \"swiglu\" with rotary positions";
+  if (c->qk_norm && (c->bias || c->qkv_bias)) return "\"qk_norm\" with biases";
+  if (c->attention.window > 0 && form == WN_FORM_GGUF) return "\"attention.window\"";
+  return llama_rope_lacks(c, form);
+}

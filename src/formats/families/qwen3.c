@@ -1,0 +1,48 @@
+/* Qwen3: Llama's shape with a norm over each head of q and k, and windows in some layers. */
+#include "base/error.h"
+#include "formats/families/llama_shape.h"
+
+static wn_status qwen3_read(const struct wn_hf_keys *k, wn_model_config *c) {
+  bool bias;
+  WN_TRY(wn_llama_hf_read(k, -1, 128, c));
+  WN_TRY(wn_hf_flag(k, "attention_bias", false, &bias));
+  if (bias)
+    return wn_fail(k->ctx, WN_ERR_UNSUPPORTED,
+                   "%s: \"attention_bias\" is true and \"mlp_bias\" false; biases on all maps or on none are known",
+                   k->where);
+  c->qk_norm = true;
+  return wn_qwen_hf_read_windows(k, c);
+}
+
+static void qwen3_write(struct wn_hf_object *o, const wn_model_config *c) {
+  wn_llama_hf_write(o, c);
+  wn_hf_put(o, "attention_bias", json_false());
+  wn_qwen_hf_write_windows(o, c);
+}
+
+static wn_status qwen3_gguf_read(const struct wn_gguf_keys *k, wn_model_config *c) {
+  c->qk_norm = true;
+  return wn_llama_gguf_read(k, c);
+}
+
+static bool qwen3_is(const wn_model_config *c, enum wn_model_form form) {
+  (void)form;
+  return c->position == WN_POS_ROPE && c->qk_norm;
+}
+
+const struct wn_family wn_family_qwen3 = {
+    .hf = {.model_type = "qwen3",
+           .class_name = "Qwen3ForCausalLM",
+           .names = &wn_llama_hf_names,
+           .read = qwen3_read,
+           .write = qwen3_write},
+    .gguf = {.architecture = "qwen3",
+             .names = &wn_llama_gguf_names,
+             .pairs = WN_ROPE_HALVES,
+             .read = qwen3_gguf_read,
+             .write = wn_llama_gguf_write},
+    .is = qwen3_is,
+    .keys = wn_llama_keys,
+    .mechanisms = wn_llama_mechanisms,
+    .lacks = wn_llama_lacks,
+};
