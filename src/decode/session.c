@@ -55,10 +55,9 @@ static wn_status session_arrays(wn_context *ctx, struct wn_session *s, bool budg
 static wn_status feed_piece(struct wn_run *run, struct wn_session *s, bool want, bool full) {
   const wn_model_config *c = &s->model->config;
   const int64_t B = run->B, T = run->T, C = c->width;
-  struct wn_outer_params outer;
   struct wn_layer_acts a;
   struct wn_layer_blocks blocks = s->blocks;
-  wn_outer_params_find(&s->model->table, c, &outer);
+  const struct wn_outer_params *outer = &s->model->outer;
   if (!wn_layer_acts_plan(c, run->exec.dtype, B, T, false, &blocks, &a))
     return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: activations do not fit in memory");
   /* What the embedding's norm keeps is not needed later: layer 0's arrays take it. */
@@ -80,7 +79,7 @@ static wn_status feed_piece(struct wn_run *run, struct wn_session *s, bool want,
     mid = s->mid;
     branch = s->branch;
   }
-  WN_TRY(wn_run_norm(run, B, mid, branch, s->x_out, outer.norm_gain, outer.norm_shift, s->n_out, s->rstd,
+  WN_TRY(wn_run_norm(run, B, mid, branch, s->x_out, outer->norm_gain, outer->norm_shift, s->n_out, s->rstd,
                      c->norm == WN_NORM_LAYER ? s->mean : NULL));
   return wn_run_output(run, s->n_out, B, s->logits);
 }

@@ -1,12 +1,13 @@
 /* The model's configuration: defaults, table, checks that join several keys, config.json. */
 #include "model/config.h"
-#include "model/layer.h"
+
+#include <string.h>
+
 #include "attention/registry.h"
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/file.h"
-
-#include <string.h>
 
 #define AT(member) offsetof(wn_model_config, member)
 #define DEFAULT_CONTEXT 512
@@ -138,6 +139,20 @@ static wn_status check_rotary(wn_context *ctx, const wn_model_config *c) {
     return wn_fail(ctx, WN_ERR_CONFIG, "model: rope_scaling \"dynamic\" needs 4 elements that turn; there are %lld",
                    (long long)R);
   return WN_OK;
+}
+
+void wn_encoder_config(const wn_model_config *c, wn_model_config *out) {
+  *out = *c;
+  out->layers = c->encoder.layers;
+  out->context = c->encoder.context;
+  out->memory = 0;
+  out->tied = true; /* it has no output of its own */
+  wn_attention_config_init(&out->attention);
+  out->attention.bidirectional = true;
+  out->attention.scale = c->attention.scale;
+  out->attention.dropout = c->attention.dropout;
+  out->attention.buckets = c->attention.buckets;
+  out->encoder.layers = out->encoder.context = 0;
 }
 
 /* What an encoder does not go with. */

@@ -2,8 +2,9 @@
 #ifndef WN_MODEL_CONFIG_H
 #define WN_MODEL_CONFIG_H
 
-#include "base/fields.h"
 #include "winnow/model.h"
+
+struct wn_field_group;
 
 #define WN_MODEL_FIELD_GROUPS_MAX 33
 /* Groups over a wn_model_config at `base`: its own keys under `prefix` ("" or "model"), attention's under
@@ -17,6 +18,19 @@ wn_status wn_model_config_parse(wn_context *ctx, const char *where, const char *
                                 wn_model_config *out);
 /* Writes it (temporary file, sync, rename). */
 wn_status wn_model_config_save(wn_context *ctx, const char *path, const wn_model_config *config);
+
+static inline bool wn_norm_is_post(const wn_model_config *c) {
+  return c->norm_place == WN_NORM_POST;
+}
+/* Columns of the feed-forward's first projection. */
+static inline int64_t wn_ffn_in_width(const wn_model_config *c) {
+  return c->ffn == WN_FFN_SWIGLU ? 2 * c->ffn_width : c->ffn_width;
+}
+/* The encoder's configuration, as a model's of its own; only it is bidirectional. */
+void wn_encoder_config(const wn_model_config *config, wn_model_config *out);
+static inline bool wn_is_encoder(const wn_model_config *c) {
+  return c->attention.bidirectional;
+}
 
 /* Can the model keep a memory of earlier blocks? */
 wn_status wn_model_memory_check(wn_context *ctx, const char *where, const wn_model_config *config);

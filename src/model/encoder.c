@@ -12,20 +12,6 @@
 
 #include "model/workspace.h"
 
-void wn_encoder_config(const wn_model_config *c, wn_model_config *out) {
-  *out = *c;
-  out->layers = c->encoder.layers;
-  out->context = c->encoder.context;
-  out->memory = 0;
-  out->tied = true; /* it has no output of its own */
-  wn_attention_config_init(&out->attention);
-  out->attention.bidirectional = true;
-  out->attention.scale = c->attention.scale;
-  out->attention.dropout = c->attention.dropout;
-  out->attention.buckets = c->attention.buckets;
-  out->encoder.layers = out->encoder.context = 0;
-}
-
 /* ---- the attention over the encoder's states ---- */
 
 static int64_t kv_width(const wn_model_config *c) {
@@ -194,6 +180,7 @@ wn_status wn_encoder_create(struct wn_model *model) {
   wn_encoder_config(&model->config, &e->config);
   WN_TRY(wn_alloc(ctx, "layers", (size_t)e->config.layers * sizeof *e->layers, &memory));
   e->layers = memory;
+  wn_outer_params_find(&e->table, &e->config, &e->outer);
   for (int64_t l = 0; l < e->config.layers; l++) wn_layer_params_find(&e->table, &e->config, l, &e->layers[l]);
   return wn_model_rotary_refresh(e);
 }

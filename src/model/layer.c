@@ -17,9 +17,6 @@
 static int64_t qkv_width(const wn_model_config *c) {
   return (c->heads + 2 * c->kv_heads) * c->head_size;
 }
-static int64_t in_width(const wn_model_config *c) {
-  return c->ffn == WN_FFN_SWIGLU ? 2 * c->ffn_width : c->ffn_width;
-}
 static enum wn_act_kind act_kind(const wn_model_config *c) {
   static const enum wn_act_kind kinds[] = {[WN_FFN_SWIGLU] = WN_ACT_SWIGLU,
                                            [WN_FFN_GELU] = WN_ACT_GELU,
@@ -42,7 +39,7 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
   const size_t e = wn_dtype_size(dtype);
   const struct wn_array large[] = {
       {"x", true, WN_DIMS(M, C), e, &out->x},        {"att", true, WN_DIMS(M, H, D), e, &out->att},
-      {"mid", true, WN_DIMS(M, C), e, &out->mid},    {"in", true, WN_DIMS(M, in_width(c)), e, &out->in},
+      {"mid", true, WN_DIMS(M, C), e, &out->mid},    {"in", true, WN_DIMS(M, wn_ffn_in_width(c)), e, &out->in},
       {"cmid", cross, WN_DIMS(M, C), e, &out->cmid}, {"catt", cross, WN_DIMS(M, H, D), e, &out->catt},
   };
   const struct wn_array derived[] = {
@@ -389,7 +386,7 @@ wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
     base = a->cmid;
   }
   WN_TRY(wn_run_norm(run, M, base, temp->branch, a->mid, p->norm2_gain, p->norm2_shift, a->n2, a->rstd2, a->mean2));
-  WN_TRY(map_forward(run, C, in_width(c), p->in_weight, p->in_bias, a->n2, a->in));
+  WN_TRY(map_forward(run, C, wn_ffn_in_width(c), p->in_weight, p->in_bias, a->n2, a->in));
   const struct wn_act act = {.kind = act_kind(c), .M = M, .F = F, .x = a->in, .y = a->act};
   WN_TRY(wn_run_act_forward(run, &act));
   WN_TRY(hidden_dropout(run, l, a->act));
@@ -505,7 +502,7 @@ wn_status wn_layer_backward(struct wn_run *run, int64_t l, struct wn_layer_acts 
   WN_TRY(hidden_dropout(run, l, temp->d_act));
   const struct wn_act act = {.kind = act_kind(c), .M = M, .F = F, .x = a->in, .dy = temp->d_act, .dx = a->in};
   WN_TRY(wn_run_act_backward(run, &act));
-  WN_TRY(map_backward(run, C, in_width(c), p->in_weight, p->in_bias, a->n2, a->in, d_in, post));
+  WN_TRY(map_backward(run, C, wn_ffn_in_width(c), p->in_weight, p->in_bias, a->n2, a->in, d_in, post));
   WN_TRY(through_norm(run, a->mid, p->norm2_gain, p->norm2_shift, a->rstd2, a->mean2, temp));
   if (c->encoder.layers > 0) WN_TRY(wn_cross_backward(run, l, a, temp));
 

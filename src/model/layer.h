@@ -13,41 +13,9 @@
 
 #include "attention/registry.h"
 #include "base/arrays.h"
+#include "model/config.h"
 #include "model/model.h"
 
-static inline bool wn_norm_is_post(const wn_model_config *c) {
-  return c->norm_place == WN_NORM_POST;
-}
-
-/* Rows of the parameter table, -1 where the configuration has none. norm1 stands at the entry, norm2 after the
- * attention: with norms after the additions, the first is the last layer's norm2 (none for layer 0). */
-struct wn_layer_params {
-  int norm1_gain, norm1_shift, qkv_weight, qkv_bias, q_gain, k_gain, select_q, select_k, out_weight, out_bias;
-  int norm2_gain, norm2_shift, in_weight, in_bias, ffn_out_weight, ffn_out_bias;
-  int span_weight, span_bias;
-  /* The attention over an encoder's states. */
-  int cross_gain, cross_shift, cross_q_weight, cross_q_bias, cross_kv_weight, cross_kv_bias, cross_out_weight,
-      cross_out_bias;
-  int mechanism[WN_MECHANISM_PARAMETERS_MAX]; /* the attention mechanisms' own, in their registry's order */
-  int shared[WN_MECHANISM_PARAMETERS_MAX];    /* the same that all layers share */
-};
-
-/* Position p of the table's slots, present or not: the table without the memory for it, so that a hostile
- * configuration can be checked against a file first. row->ndim is 0 for a slot that this configuration leaves out. */
-int64_t wn_param_slot_count(const wn_model_config *config);
-wn_status wn_param_slot(wn_context *ctx, const wn_model_config *config, int64_t p, struct wn_param *row);
-/* Takes the packed rows [table->count] (count 0: dense) out of the flat array, checked. */
-wn_status wn_param_table_pack(wn_context *ctx, const wn_model_config *config, const struct wn_packed *rows_of_table,
-                              struct wn_param_table *table);
-/* Table rows of layer l. */
-void wn_layer_params_find(const struct wn_param_table *table, const wn_model_config *config, int64_t l,
-                          struct wn_layer_params *out);
-/* Rows of what lies outside the layers; -1 where there is none. Tied: output is embed's row. */
-struct wn_outer_params {
-  int embed, pos, embed_gain, embed_shift, rope_factors, norm_gain, norm_shift, output;
-};
-void wn_outer_params_find(const struct wn_param_table *table, const wn_model_config *config,
-                          struct wn_outer_params *out);
 /* A model with parameters all zero. */
 wn_status wn_model_allocate(wn_context *ctx, const wn_model_config *config, wn_dtype dtype, struct wn_model **out);
 
@@ -232,11 +200,6 @@ wn_status wn_memory_maps_backward(struct wn_run *run, int64_t l, const struct wn
 /* The gradient of a branch's output: the residual stream's own, through the dropout when there is one. */
 wn_status wn_layer_branch_grad(struct wn_run *run, int64_t place, struct wn_layer_temp *temp, const void **out);
 
-/* The encoder's configuration, as a model's of its own; only it is bidirectional. */
-void wn_encoder_config(const wn_model_config *config, wn_model_config *out);
-static inline bool wn_is_encoder(const wn_model_config *c) {
-  return c->attention.bidirectional;
-}
 /* Model and view. */
 wn_status wn_encoder_create(struct wn_model *model);
 void wn_encoder_destroy(struct wn_model *encoder);

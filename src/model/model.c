@@ -63,6 +63,7 @@ static wn_status allocate(wn_context *ctx, const wn_model_config *config, wn_dty
   WN_TRY_GOTO(wn_alloc(ctx, "model parameters", model->table.total * wn_dtype_size(dtype), &model->params), fail);
   WN_TRY_GOTO(wn_alloc(ctx, "layers", (size_t)c->layers * sizeof *model->layers, &memory), fail);
   model->layers = memory;
+  wn_outer_params_find(&model->table, c, &model->outer);
   for (int64_t l = 0; l < c->layers; l++) wn_layer_params_find(&model->table, c, l, &model->layers[l]);
   WN_TRY_GOTO(wn_model_rotary_refresh(model), fail);
   WN_TRY_GOTO(wn_encoder_create(model), fail);

@@ -5,39 +5,10 @@
 #include "attention/registry.h"
 #include "backends/backends.h"
 #include "base/alloc.h"
+#include "model/params.h"
 #include "ops/ops.h"
 #include "winnow/kv.h"
 #include "winnow/model.h"
-
-/* One row per parameter tensor. All tensors of a model lie in one flat array, gradients and optimizer state in
- * arrays of the same layout; `offset` counts elements and is a multiple of 16. A matrix that is used as a file has it
- * has no place in them. */
-struct wn_param {
-  char name[96]; /* "embed.weight", "layers.3.attn.qkv.weight", ... */
-  int ndim;
-  int64_t shape[3];
-  size_t offset, count;    /* in the flat array; count 0: packed */
-  struct wn_packed packed; /* the values where the flat array does not have them; count 0: it does */
-  double init_std;         /* > 0: normal; 0: constant init_value */
-  double init_value;
-  bool decay; /* weight decay applies (two dimensions and more) */
-  enum wn_param_range
-      range;      /* clamped to it after each optimizer step (spans, strengths); such a row is never decayed */
-  bool mechanism; /* of an attention mechanism: what a model without it has not */
-};
-
-#define WN_NO_GRADIENT SIZE_MAX
-struct wn_param_table {
-  struct wn_param *rows;
-  int count;
-  size_t total; /* elements, with padding */
-};
-wn_status wn_param_table_create(wn_context *ctx, const wn_model_config *config, struct wn_param_table *out);
-void wn_param_table_clear(struct wn_param_table *table);
-/* Elements of the tensor, wherever they lie. */
-size_t wn_param_elements(const struct wn_param *row);
-/* Row index by name, -1 when absent. */
-int wn_param_find(const struct wn_param_table *table, const char *name);
 
 /* Angles of a rotary embedding. Empty where the model has none. */
 struct wn_rotary {
@@ -53,10 +24,11 @@ struct wn_model {
   wn_model_config config;
   wn_dtype dtype; /* WN_F32; WN_F64 on the ref backend, for gradient checks */
   struct wn_param_table table;
-  void *params;             /* [table.total] of dtype */
-  struct wn_rotary rotary;  /* for the context, or its first 32768 positions */
+  struct wn_outer_params outer; /* where to find what lies outside the layers */
+  void *params;                 /* [table.total] of dtype */
+  struct wn_rotary rotary;      /* for the context, or its first 32768 positions */
   struct wn_model *encoder; /* a view with its own config and layers on the same parameters; NULL: a decoder alone */
-  struct wn_layer_params *layers; /* resolved offsets per layer, private to src/model */
+  struct wn_layer_params *layers; /* [L] where they find their tensors */
   void *source;                   /* what packed rows point into, or NULL: closed with the model, by the next */
   void (*source_close)(void *source);
   uint8_t *control; /* [V] 1: control tokens, which a threshold always keeps; NULL: none */

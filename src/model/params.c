@@ -1,48 +1,167 @@
-/* The named table of parameters: the only place that knows which tensors a configuration has, their shapes, their
- * order in the flat array and in the checkpoint, and how they start.
+/* The named table of parameters: which tensors a configuration has, their shapes, their order in the flat array and in
+ * the checkpoint, how they start, whether a file's packed blocks may serve for them, and where the layer finds them. A
+ * tensor is one row here and one field in struct wn_layer_params or struct wn_outer_params (params.h).
  *
- * Maps are [out, in]. Starts: normal with init_std; maps into the residual stream are scaled by 1/sqrt(2L), so that
- * the stream's variance does not grow with depth (Radford et al. 2019); gains 1; biases and shifts 0. */
-#include "model/layer.h"
+ * Projections are [out, in]. Starts: normal with init_std; those into the residual stream are scaled by 1/sqrt(2L), so
+ * that the stream's variance does not grow with depth (Radford et al. 2019); gains 1; biases 0. What has two dimensions
+ * decays. */
+#include "model/params.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-enum {
-  OWN_SLOTS = 26, /* of a layer, beside its mechanisms' */
-  LAYER_SLOTS = OWN_SLOTS + WN_MECHANISM_PARAMETERS_MAX,
-  OUTER_SLOTS = 5,
-  HEAD_SLOTS = OUTER_SLOTS + WN_MECHANISM_PARAMETERS_MAX,
-  ENCODER_SLOTS = WN_MECHANISM_PARAMETERS_MAX + 2, /* of an encoder, beside its layers' */
-  TAIL_SLOTS = 3,
-  PARAM_ALIGN = 16
+#include "attention/registry.h"
+#include "base/alloc.h"
+#include "base/error.h"
+#include "model/config.h"
+
+enum { PARAM_ALIGN = 16 };
+
+/* ---- the table ---- */
+
+enum param_size {
+  ONE_DIMENSION, /* in the second place: a vector */
+  VOCABULARY,
+  CONTEXT,
+  WIDTH,
+  HEAD,       /* D */
+  HEADS,      /* H */
+  QUERIES,    /* H D */
+  KEYS,       /* 2 Hkv D: keys and values */
+  QKV,        /* all three */
+  SELECTIONS, /* G D */
+  INNER,      /* F */
+  IN,         /* F, or 2 F with a gate */
+  ANGLES,     /* R/2 */
+  PARAM_SIZES
 };
 
-static int64_t encoder_slots(const wn_model_config *c) {
-  return c->encoder.layers > 0 ? ENCODER_SLOTS + LAYER_SLOTS * c->encoder.layers : 0;
+/* What a configuration has: a row is there when all of its facts are. */
+enum param_fact {
+  BIAS = 1 << 0,
+  QKV_BIAS = 1 << 1,
+  NORM_BIAS = 1 << 2,
+  QK_NORM = 1 << 3,
+  BILINEAR = 1 << 4,
+  DYNAMIC_SPAN = 1 << 5,
+  CROSS = 1 << 6, /* attention over an encoder's states */
+  LEARNED_POSITIONS = 1 << 7,
+  EMBED_NORM = 1 << 8,
+  ROPE_FACTORS = 1 << 9,
+  FINAL_NORM = 1 << 10,
+  UNTIED = 1 << 11
+};
+
+enum param_start { ZERO, GAIN /* 1 */, NORMAL, RESIDUAL, SHORT_SPAN };
+
+struct param_row {
+  const char *name; /* the checkpoint's, behind "layers.N." where the row is a layer's */
+  enum param_size size[2];
+  unsigned when; /* of enum param_fact */
+  enum param_start start;
+  bool packs;     /* reaches its operations as a matrix alone: a file's packed blocks may serve */
+  bool mechanism; /* of an attention mechanism */
+  size_t index;   /* of its row's number, in struct wn_layer_params or struct wn_outer_params */
+};
+#define LAYER(field) offsetof(struct wn_layer_params, field)
+#define OUTER(field) offsetof(struct wn_outer_params, field)
+
+static const struct param_row outer_rows[] = {
+    {"embed.weight", {VOCABULARY, WIDTH}, 0, NORMAL, true, false, OUTER(embed)},
+    {"pos.weight", {CONTEXT, WIDTH}, LEARNED_POSITIONS, NORMAL, false, false, OUTER(pos)},
+    {"embed_norm.gain", {WIDTH}, EMBED_NORM, GAIN, false, false, OUTER(embed_gain)},
+    {"embed_norm.shift", {WIDTH}, EMBED_NORM | NORM_BIAS, ZERO, false, false, OUTER(embed_shift)},
+    /* constants: no gradient ever reaches them */
+    {"rope.factors", {ANGLES}, ROPE_FACTORS, GAIN, false, false, OUTER(rope_factors)},
+};
+
+static const struct param_row layer_rows[] = {
+    {"norm1.gain", {WIDTH}, 0, GAIN, false, false, LAYER(norm1_gain)},
+    {"norm1.shift", {WIDTH}, NORM_BIAS, ZERO, false, false, LAYER(norm1_shift)},
+    {"attn.qkv.weight", {QKV, WIDTH}, 0, NORMAL, true, false, LAYER(qkv_weight)},
+    {"attn.qkv.bias", {QKV}, QKV_BIAS, ZERO, false, false, LAYER(qkv_bias)},
+    {"attn.q_norm.gain", {HEAD}, QK_NORM, GAIN, false, false, LAYER(q_gain)},
+    {"attn.k_norm.gain", {HEAD}, QK_NORM, GAIN, false, false, LAYER(k_gain)},
+    {"attn.select_q.weight", {SELECTIONS, WIDTH}, BILINEAR, NORMAL, true, true, LAYER(select_q)},
+    {"attn.select_k.weight", {SELECTIONS, WIDTH}, BILINEAR, NORMAL, true, true, LAYER(select_k)},
+    {"attn.out.weight", {WIDTH, QUERIES}, 0, RESIDUAL, true, false, LAYER(out_weight)},
+    {"attn.out.bias", {WIDTH}, BIAS, ZERO, false, false, LAYER(out_bias)},
+    {"norm2.gain", {WIDTH}, 0, GAIN, false, false, LAYER(norm2_gain)},
+    {"norm2.shift", {WIDTH}, NORM_BIAS, ZERO, false, false, LAYER(norm2_shift)},
+    {"ffn.in.weight", {IN, WIDTH}, 0, NORMAL, true, false, LAYER(in_weight)},
+    {"ffn.in.bias", {IN}, BIAS, ZERO, false, false, LAYER(in_bias)},
+    {"ffn.out.weight", {WIDTH, INNER}, 0, RESIDUAL, true, false, LAYER(ffn_out_weight)},
+    {"ffn.out.bias", {WIDTH}, BIAS, ZERO, false, false, LAYER(ffn_out_bias)},
+    {"attn.span.weight", {HEADS, WIDTH}, DYNAMIC_SPAN, NORMAL, true, true, LAYER(span_weight)},
+    {"attn.span.bias", {HEADS}, DYNAMIC_SPAN, SHORT_SPAN, false, true, LAYER(span_bias)},
+    {"cross.norm.gain", {WIDTH}, CROSS, GAIN, false, false, LAYER(cross_gain)},
+    {"cross.norm.shift", {WIDTH}, CROSS | NORM_BIAS, ZERO, false, false, LAYER(cross_shift)},
+    {"cross.q.weight", {QUERIES, WIDTH}, CROSS, NORMAL, true, false, LAYER(cross_q_weight)},
+    {"cross.q.bias", {QUERIES}, CROSS | BIAS, ZERO, false, false, LAYER(cross_q_bias)},
+    {"cross.kv.weight", {KEYS, WIDTH}, CROSS, NORMAL, true, false, LAYER(cross_kv_weight)},
+    {"cross.kv.bias", {KEYS}, CROSS | BIAS, ZERO, false, false, LAYER(cross_kv_bias)},
+    {"cross.out.weight", {WIDTH, QUERIES}, CROSS, RESIDUAL, true, false, LAYER(cross_out_weight)},
+    {"cross.out.bias", {WIDTH}, CROSS | BIAS, ZERO, false, false, LAYER(cross_out_bias)},
+};
+
+/* After the layers, an encoder's as well: it has no output of its own (its configuration is tied). */
+static const struct param_row tail_rows[] = {
+    {"final_norm.gain", {WIDTH}, FINAL_NORM, GAIN, false, false, OUTER(norm_gain)},
+    {"final_norm.shift", {WIDTH}, FINAL_NORM | NORM_BIAS, ZERO, false, false, OUTER(norm_shift)},
+    /* no bias here: as GPT-2 and Llama have it */
+    {"output.weight", {VOCABULARY, WIDTH}, UNTIED, NORMAL, true, false, OUTER(output)},
+};
+#define ROWS(table) ((int64_t)(sizeof(table) / sizeof *(table)))
+
+static unsigned param_facts(const wn_model_config *c) {
+  const wn_selective_config *sel = &c->attention.selective;
+  return (c->bias ? BIAS : 0) | (c->bias || c->qkv_bias ? QKV_BIAS : 0) |
+         (c->bias && c->norm == WN_NORM_LAYER ? NORM_BIAS : 0) | (c->qk_norm ? QK_NORM : 0) |
+         (sel->enabled && sel->bilinear ? BILINEAR : 0) |
+         (c->attention.span.enabled && c->attention.span.dynamic ? DYNAMIC_SPAN : 0) |
+         (c->encoder.layers > 0 ? CROSS : 0) | (c->position == WN_POS_LEARNED ? LEARNED_POSITIONS : 0) |
+         (c->embed_norm ? EMBED_NORM : 0) | (c->rope_factors ? ROPE_FACTORS : 0) |
+         (!wn_norm_is_post(c) ? FINAL_NORM : 0) | (!c->tied ? UNTIED : 0);
 }
 
-int64_t wn_param_slot_count(const wn_model_config *c) {
-  return HEAD_SLOTS + encoder_slots(c) + LAYER_SLOTS * c->layers + TAIL_SLOTS;
+static int64_t param_size(const wn_model_config *c, enum param_size size) {
+  const int64_t D = c->head_size, kv = 2 * c->kv_heads * D;
+  const int64_t sizes[PARAM_SIZES] = {
+      [VOCABULARY] = c->vocab_size,
+      [CONTEXT] = c->context,
+      [WIDTH] = c->width,
+      [HEAD] = D,
+      [HEADS] = c->heads,
+      [QUERIES] = c->heads * D,
+      [KEYS] = kv,
+      [QKV] = c->heads * D + kv,
+      [SELECTIONS] = wn_attention_selections(&c->attention, c->kv_heads) * D,
+      [INNER] = c->ffn_width,
+      [IN] = wn_ffn_in_width(c),
+      [ANGLES] = (c->rope_size ? c->rope_size : D) / 2,
+  };
+  return sizes[size];
 }
 
-static void set_matrix(struct wn_param *row, int64_t rows, int64_t columns, double std) {
-  row->ndim = 2;
-  row->shape[0] = rows;
-  row->shape[1] = columns;
-  row->init_std = std;
-  row->decay = true;
-}
-
-static void set_vector(struct wn_param *row, int64_t n, double value) {
-  row->ndim = 1;
-  row->shape[0] = n;
-  row->init_value = value;
+/* A tensor of the table; row->ndim stays 0 where the configuration leaves it out. */
+static void param_own(const wn_model_config *c, const struct param_row *of, struct wn_param *row) {
+  const bool there = (of->when & ~param_facts(c)) == 0;
+  row->mechanism = of->mechanism;
+  row->packs = of->packs;
+  if (!there) return;
+  row->ndim = of->size[1] == ONE_DIMENSION ? 1 : 2;
+  for (int d = 0; d < row->ndim; d++) row->shape[d] = param_size(c, of->size[d]);
+  row->decay = row->ndim > 1;
+  if (of->start == NORMAL) row->init_std = c->init_std;
+  if (of->start == RESIDUAL) row->init_std = c->init_std / sqrt(2.0 * (double)c->layers);
+  if (of->start == GAIN) row->init_value = 1;
+  /* sigmoid(-4) = 0.018 of the limit (Sukhbaatar et al. 2019, section 4) */
+  if (of->start == SHORT_SPAN) row->init_value = -4;
 }
 
 /* Parameter i of the attention mechanisms, of each layer or shared by all. Returns its name. */
-static const char *mechanism_slot(const wn_model_config *c, enum wn_array_role role, int i, struct wn_param *row) {
+static const char *param_of_mechanism(const wn_model_config *c, enum wn_array_role role, int i, struct wn_param *row) {
   const struct wn_attention_dims dims = {
       .B = 1, .T = c->context + c->memory, .H = c->heads, .Hkv = c->kv_heads, .D = c->head_size};
   bool present = false;
@@ -60,100 +179,27 @@ static const char *mechanism_slot(const wn_model_config *c, enum wn_array_role r
   return array->param;
 }
 
-/* Slot s of a layer. The names are the checkpoint's. */
-static const char *layer_slot(const wn_model_config *c, int s, struct wn_param *row) {
-  const int64_t C = c->width, HD = c->heads * c->head_size, D = c->head_size;
-  const int64_t N = (c->heads + 2 * c->kv_heads) * c->head_size;
-  const int64_t F = c->ffn_width, in = c->ffn == WN_FFN_SWIGLU ? 2 * F : F;
-  const double std = c->init_std, out_std = c->init_std / sqrt(2.0 * (double)c->layers);
-  const bool shift = c->norm == WN_NORM_LAYER && c->bias;
-  const wn_selective_config *sel = &c->attention.selective;
-  const bool bilinear = sel->enabled && sel->bilinear;
-  const int64_t selections = wn_attention_selections(&c->attention, c->kv_heads);
-  const bool cross = c->encoder.layers > 0;
-  row->mechanism = s == 6 || s == 7 || s == 16 || s == 17;
-  switch (s) {
-  case 0:
-    set_vector(row, C, 1);
-    return "norm1.gain";
-  case 1:
-    if (shift) set_vector(row, C, 0);
-    return "norm1.shift";
-  case 2:
-    set_matrix(row, N, C, std);
-    return "attn.qkv.weight";
-  case 3:
-    if (c->bias || c->qkv_bias) set_vector(row, N, 0);
-    return "attn.qkv.bias";
-  case 4:
-    if (c->qk_norm) set_vector(row, D, 1);
-    return "attn.q_norm.gain";
-  case 5:
-    if (c->qk_norm) set_vector(row, D, 1);
-    return "attn.k_norm.gain";
-  case 6:
-    if (bilinear) set_matrix(row, selections * D, C, std);
-    return "attn.select_q.weight";
-  case 7:
-    if (bilinear) set_matrix(row, selections * D, C, std);
-    return "attn.select_k.weight";
-  case 8:
-    set_matrix(row, C, HD, out_std);
-    return "attn.out.weight";
-  case 9:
-    if (c->bias) set_vector(row, C, 0);
-    return "attn.out.bias";
-  case 10:
-    set_vector(row, C, 1);
-    return "norm2.gain";
-  case 11:
-    if (shift) set_vector(row, C, 0);
-    return "norm2.shift";
-  case 12:
-    set_matrix(row, in, C, std);
-    return "ffn.in.weight";
-  case 13:
-    if (c->bias) set_vector(row, in, 0);
-    return "ffn.in.bias";
-  case 14:
-    set_matrix(row, C, F, out_std);
-    return "ffn.out.weight";
-  case 15:
-    if (c->bias) set_vector(row, C, 0);
-    return "ffn.out.bias";
-  case 16:
-    if (wn_span_is_dynamic(c)) set_matrix(row, c->heads, C, std);
-    return "attn.span.weight";
-  case 17: /* spans start short: sigmoid(-4) = 0.018 of the limit (Sukhbaatar et al. 2019, section 4) */
-    if (wn_span_is_dynamic(c)) set_vector(row, c->heads, -4);
-    return "attn.span.bias";
-  case 18:
-    if (cross) set_vector(row, C, 1);
-    return "cross.norm.gain";
-  case 19:
-    if (cross && shift) set_vector(row, C, 0);
-    return "cross.norm.shift";
-  case 20:
-    if (cross) set_matrix(row, HD, C, std);
-    return "cross.q.weight";
-  case 21:
-    if (cross && c->bias) set_vector(row, HD, 0);
-    return "cross.q.bias";
-  case 22:
-    if (cross) set_matrix(row, N - HD, C, std);
-    return "cross.kv.weight";
-  case 23:
-    if (cross && c->bias) set_vector(row, N - HD, 0);
-    return "cross.kv.bias";
-  case 24:
-    if (cross) set_matrix(row, C, HD, out_std);
-    return "cross.out.weight";
-  case 25:
-    if (cross && c->bias) set_vector(row, C, 0);
-    return "cross.out.bias";
-  default:
-    return mechanism_slot(c, WN_ARRAY_PARAMETER, s - OWN_SLOTS, row);
-  }
+/* ---- slots: the table's rows for every layer, in order, present or not ---- */
+
+enum {
+  HEAD_SLOTS = ROWS(outer_rows) + WN_MECHANISM_PARAMETERS_MAX,
+  LAYER_SLOTS = ROWS(layer_rows) + WN_MECHANISM_PARAMETERS_MAX,
+  TAIL_SLOTS = ROWS(tail_rows),
+};
+
+static int64_t encoder_slots(const wn_model_config *c) {
+  return c->encoder.layers > 0 ? WN_MECHANISM_PARAMETERS_MAX + LAYER_SLOTS * c->encoder.layers + TAIL_SLOTS : 0;
+}
+
+int64_t wn_param_slot_count(const wn_model_config *c) {
+  return HEAD_SLOTS + encoder_slots(c) + LAYER_SLOTS * c->layers + TAIL_SLOTS;
+}
+
+/* Slot s of a layer. Returns its name. */
+static const char *layer_slot(const wn_model_config *c, int64_t s, struct wn_param *row) {
+  if (s >= ROWS(layer_rows)) return param_of_mechanism(c, WN_ARRAY_PARAMETER, (int)(s - ROWS(layer_rows)), row);
+  param_own(c, &layer_rows[s], row);
+  return layer_rows[s].name;
 }
 
 /* "encoder." before the names of an encoder's tensors. */
@@ -165,61 +211,45 @@ static void layer_name(char *out, size_t bytes, const wn_model_config *c, int64_
   snprintf(out, bytes, "%slayers.%lld.%s", stack_name(c), (long long)l, name);
 }
 
+/* Slot s of the layers and of what comes after them. */
+static void stack_slot(const wn_model_config *c, int64_t s, struct wn_param *row) {
+  const int64_t tail = s - LAYER_SLOTS * c->layers;
+  if (tail < 0) {
+    const char *name = layer_slot(c, s % LAYER_SLOTS, row);
+    layer_name(row->name, sizeof row->name, c, s / LAYER_SLOTS, name);
+    return;
+  }
+  param_own(c, &tail_rows[tail], row);
+  snprintf(row->name, sizeof row->name, "%s%s", stack_name(c), tail_rows[tail].name);
+}
+
+static void shared_slot(const wn_model_config *c, int64_t s, struct wn_param *row) {
+  const char *name = param_of_mechanism(c, WN_ARRAY_SHARED, (int)s, row);
+  snprintf(row->name, sizeof row->name, "%s%s", stack_name(c), name);
+}
+
 /* Slot s of the encoder's: what its layers share, its layers, its final norm. */
 static void encoder_slot(const wn_model_config *model, int64_t s, struct wn_param *row) {
   wn_model_config c;
   wn_encoder_config(model, &c);
-  const int64_t own = s - WN_MECHANISM_PARAMETERS_MAX, tail = own - LAYER_SLOTS * c.layers;
-  if (own < 0) {
-    const char *name = mechanism_slot(&c, WN_ARRAY_SHARED, (int)s, row);
-    snprintf(row->name, sizeof row->name, "encoder.%s", name);
-  } else if (tail < 0) {
-    const char *name = layer_slot(&c, (int)(own % LAYER_SLOTS), row);
-    layer_name(row->name, sizeof row->name, &c, own / LAYER_SLOTS, name);
-  } else if (tail == 0) {
-    snprintf(row->name, sizeof row->name, "encoder.final_norm.gain");
-    set_vector(row, c.width, 1);
-  } else {
-    snprintf(row->name, sizeof row->name, "encoder.final_norm.shift");
-    if (c.norm == WN_NORM_LAYER && c.bias) set_vector(row, c.width, 0);
-  }
+  if (s < WN_MECHANISM_PARAMETERS_MAX)
+    shared_slot(&c, s, row);
+  else
+    stack_slot(&c, s - WN_MECHANISM_PARAMETERS_MAX, row);
 }
 
 wn_status wn_param_slot(wn_context *ctx, const wn_model_config *c, int64_t p, struct wn_param *row) {
+  const int64_t before = HEAD_SLOTS + encoder_slots(c);
   memset(row, 0, sizeof *row);
-  const int64_t before = HEAD_SLOTS + encoder_slots(c), tail = p - before - LAYER_SLOTS * c->layers;
-  if (p == 0) {
-    snprintf(row->name, sizeof row->name, "embed.weight");
-    set_matrix(row, c->vocab_size, c->width, c->init_std);
-  } else if (p == 1) {
-    snprintf(row->name, sizeof row->name, "pos.weight");
-    if (c->position == WN_POS_LEARNED) set_matrix(row, c->context, c->width, c->init_std);
-  } else if (p == 2) {
-    snprintf(row->name, sizeof row->name, "embed_norm.gain");
-    if (c->embed_norm) set_vector(row, c->width, 1);
-  } else if (p == 3) {
-    snprintf(row->name, sizeof row->name, "embed_norm.shift");
-    if (c->embed_norm && c->norm == WN_NORM_LAYER && c->bias) set_vector(row, c->width, 0);
-  } else if (p == 4) { /* constants: no gradient ever reaches them */
-    snprintf(row->name, sizeof row->name, "rope.factors");
-    if (c->rope_factors) set_vector(row, (c->rope_size ? c->rope_size : c->head_size) / 2, 1);
+  if (p < ROWS(outer_rows)) {
+    param_own(c, &outer_rows[p], row);
+    snprintf(row->name, sizeof row->name, "%s", outer_rows[p].name);
   } else if (p < HEAD_SLOTS) {
-    const char *name = mechanism_slot(c, WN_ARRAY_SHARED, (int)p - OUTER_SLOTS, row);
-    snprintf(row->name, sizeof row->name, "%s", name);
+    shared_slot(c, p - ROWS(outer_rows), row);
   } else if (p < before) {
     encoder_slot(c, p - HEAD_SLOTS, row);
-  } else if (tail < 0) {
-    const char *name = layer_slot(c, (int)((p - before) % LAYER_SLOTS), row);
-    layer_name(row->name, sizeof row->name, c, (p - before) / LAYER_SLOTS, name);
-  } else if (tail == 0) {
-    snprintf(row->name, sizeof row->name, "final_norm.gain");
-    if (!wn_norm_is_post(c)) set_vector(row, c->width, 1);
-  } else if (tail == 1) {
-    snprintf(row->name, sizeof row->name, "final_norm.shift");
-    if (!wn_norm_is_post(c) && c->norm == WN_NORM_LAYER && c->bias) set_vector(row, c->width, 0);
-  } else { /* no bias here: as GPT-2 and Llama have it */
-    snprintf(row->name, sizeof row->name, "output.weight");
-    if (!c->tied) set_matrix(row, c->vocab_size, c->width, c->init_std);
+  } else {
+    stack_slot(c, p - before, row);
   }
   size_t count = row->ndim ? 1 : 0;
   for (int i = 0; i < row->ndim; i++)
@@ -228,6 +258,8 @@ wn_status wn_param_slot(wn_context *ctx, const wn_model_config *c, int64_t p, st
   row->count = count;
   return WN_OK;
 }
+
+/* ---- the table of a configuration ---- */
 
 wn_status wn_param_table_create(wn_context *ctx, const wn_model_config *config, struct wn_param_table *out) {
   memset(out, 0, sizeof *out);
@@ -265,24 +297,9 @@ size_t wn_param_elements(const struct wn_param *row) {
   return n;
 }
 
-/* The rows that reach their operations as a matrix alone: maps and token tables. */
-static bool can_be_packed(const struct wn_param *row) {
-  static const char *const names[] = {"embed.weight",     "output.weight",        "attn.qkv.weight",
-                                      "attn.out.weight",  "attn.select_q.weight", "attn.select_k.weight",
-                                      "attn.span.weight", "ffn.in.weight",        "ffn.out.weight",
-                                      "cross.q.weight",   "cross.kv.weight",      "cross.out.weight"};
-  const size_t length = strlen(row->name);
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-    const size_t n = strlen(names[i]);
-    if (length < n || strcmp(row->name + length - n, names[i])) continue;
-    if (length == n || row->name[length - n - 1] == '.') return true;
-  }
-  return false;
-}
-
-static wn_status check_packed(wn_context *ctx, const wn_model_config *config, const struct wn_param *row,
-                              const struct wn_packed *p) {
-  if (!can_be_packed(row))
+static wn_status param_check_packed(wn_context *ctx, const wn_model_config *config, const struct wn_param *row,
+                                    const struct wn_packed *p) {
+  if (!row->packs)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "tensor %s cannot be packed: only maps and token tables can", row->name);
   if (config->memory > 0)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "tensor %s is packed: segment recurrence needs floats", row->name);
@@ -313,7 +330,7 @@ wn_status wn_param_table_pack(wn_context *ctx, const wn_model_config *config, co
   for (int i = 0; i < table->count; i++) {
     struct wn_param *row = &table->rows[i];
     if (rows_of_table[i].count) {
-      WN_TRY(check_packed(ctx, config, row, &rows_of_table[i]));
+      WN_TRY(param_check_packed(ctx, config, row, &rows_of_table[i]));
       row->packed = rows_of_table[i];
       row->count = 0;
     }
@@ -334,8 +351,10 @@ int wn_param_find(const struct wn_param_table *table, const char *name) {
   return -1;
 }
 
+/* ---- where the layers find them ---- */
+
 /* The rows before the layers' and those of one layer. */
-static void layer_rows(const struct wn_param_table *t, const wn_model_config *c, int *head, int *each) {
+static void layer_extent(const struct wn_param_table *t, const wn_model_config *c, int *head, int *each) {
   int i = 0;
   char first[32];
   layer_name(first, sizeof first, c, 0, "");
@@ -346,93 +365,55 @@ static void layer_rows(const struct wn_param_table *t, const wn_model_config *c,
   *each = i - *head;
 }
 
-/* Row of layer l's tensor; a layer's rows lie together. */
-static int find_in_layer(const struct wn_param_table *table, const wn_model_config *c, int64_t l, const char *name) {
-  char full[96];
+static void set_index(void *params, size_t index, int row) {
+  memcpy((char *)params + index, &row, sizeof row);
+}
+
+/* A layer's rows lie together, in the order of its slots. */
+static void layer_find(const struct wn_param_table *t, const wn_model_config *c, int64_t l,
+                       struct wn_layer_params *out) {
   int head, each;
-  if (l < 0) return -1;
-  layer_rows(table, c, &head, &each);
-  layer_name(full, sizeof full, c, l, name);
-  const int first = head + (int)l * each;
-  for (int i = first; i < table->count && i < first + each; i++)
-    if (!strcmp(table->rows[i].name, full)) return i;
-  return -1;
+  layer_extent(t, c, &head, &each);
+  int next = head + (int)l * each;
+  for (int64_t s = 0; s < LAYER_SLOTS; s++) {
+    struct wn_param row = {0};
+    layer_slot(c, s, &row);
+    const int at = row.ndim ? next++ : -1;
+    if (s < ROWS(layer_rows))
+      set_index(out, layer_rows[s].index, at);
+    else
+      out->mechanism[s - ROWS(layer_rows)] = at;
+  }
 }
 
 void wn_layer_params_find(const struct wn_param_table *t, const wn_model_config *c, int64_t l,
                           struct wn_layer_params *out) {
-  /* After the residual additions, the norm that a layer reads at its entry is the last one of the layer before. */
-  const struct {
-    int *row;
-    const char *name;
-    int64_t layer;
-  } rows[] = {
-      {&out->norm1_gain, wn_norm_is_post(c) ? "norm2.gain" : "norm1.gain", wn_norm_is_post(c) ? l - 1 : l},
-      {&out->norm1_shift, wn_norm_is_post(c) ? "norm2.shift" : "norm1.shift", wn_norm_is_post(c) ? l - 1 : l},
-      {&out->qkv_weight, "attn.qkv.weight", l},
-      {&out->qkv_bias, "attn.qkv.bias", l},
-      {&out->q_gain, "attn.q_norm.gain", l},
-      {&out->k_gain, "attn.k_norm.gain", l},
-      {&out->select_q, "attn.select_q.weight", l},
-      {&out->select_k, "attn.select_k.weight", l},
-      {&out->out_weight, "attn.out.weight", l},
-      {&out->out_bias, "attn.out.bias", l},
-      {&out->norm2_gain, wn_norm_is_post(c) ? "norm1.gain" : "norm2.gain", l},
-      {&out->norm2_shift, wn_norm_is_post(c) ? "norm1.shift" : "norm2.shift", l},
-      {&out->in_weight, "ffn.in.weight", l},
-      {&out->in_bias, "ffn.in.bias", l},
-      {&out->ffn_out_weight, "ffn.out.weight", l},
-      {&out->ffn_out_bias, "ffn.out.bias", l},
-      {&out->span_weight, "attn.span.weight", l},
-      {&out->span_bias, "attn.span.bias", l},
-      {&out->cross_gain, "cross.norm.gain", l},
-      {&out->cross_shift, "cross.norm.shift", l},
-      {&out->cross_q_weight, "cross.q.weight", l},
-      {&out->cross_q_bias, "cross.q.bias", l},
-      {&out->cross_kv_weight, "cross.kv.weight", l},
-      {&out->cross_kv_bias, "cross.kv.bias", l},
-      {&out->cross_out_weight, "cross.out.weight", l},
-      {&out->cross_out_bias, "cross.out.bias", l},
-  };
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-    *rows[i].row = find_in_layer(t, c, rows[i].layer, rows[i].name);
-  int head, each;
-  layer_rows(t, c, &head, &each);
+  struct wn_layer_params before = {.norm2_gain = -1, .norm2_shift = -1};
+  layer_find(t, c, l, out);
+  if (wn_norm_is_post(c)) {
+    /* The norm that a layer reads at its entry is the last one of the layer before. */
+    if (l > 0) layer_find(t, c, l - 1, &before);
+    out->norm2_gain = out->norm1_gain, out->norm2_shift = out->norm1_shift;
+    out->norm1_gain = before.norm2_gain, out->norm1_shift = before.norm2_shift;
+  }
   for (int i = 0; i < WN_MECHANISM_PARAMETERS_MAX; i++) {
-    bool present = false;
-    const struct wn_mechanism_array *array = wn_mechanism_parameter(WN_ARRAY_SHARED, i, &c->attention, &present);
-    out->shared[i] = -1;
-    char name[96] = "";
-    if (array) snprintf(name, sizeof name, "%s%s", stack_name(c), array->param);
-    for (int k = 0; array && present && k < head; k++)
-      if (!strcmp(t->rows[k].name, name)) out->shared[i] = k;
-    array = wn_mechanism_parameter(WN_ARRAY_PARAMETER, i, &c->attention, &present);
-    out->mechanism[i] = array && present ? find_in_layer(t, c, l, array->param) : -1;
+    struct wn_param row = {0};
+    shared_slot(c, i, &row);
+    out->shared[i] = row.ndim ? wn_param_find(t, row.name) : -1;
   }
 }
 
 void wn_outer_params_find(const struct wn_param_table *t, const wn_model_config *c, struct wn_outer_params *out) {
-  const bool shift = c->norm == WN_NORM_LAYER && c->bias;
-  int at = 0;
-  out->embed = at++;
-  out->pos = c->position == WN_POS_LEARNED ? at++ : -1;
-  out->embed_gain = c->embed_norm ? at++ : -1;
-  out->embed_shift = c->embed_norm && shift ? at++ : -1;
-  out->rope_factors = c->rope_factors ? at++ : -1;
-  out->output = c->tied ? 0 : t->count - 1;
-  if (wn_is_encoder(c)) { /* its final norm lies behind its layers */
-    int head, each;
-    layer_rows(t, c, &head, &each);
-    out->norm_gain = head + (int)c->layers * each;
-    out->norm_shift = shift ? out->norm_gain + 1 : -1;
-    return;
+  for (int64_t i = 0; i < ROWS(outer_rows); i++)
+    set_index(out, outer_rows[i].index, wn_param_find(t, outer_rows[i].name));
+  for (int64_t i = 0; i < ROWS(tail_rows); i++) {
+    char name[96];
+    snprintf(name, sizeof name, "%s%s", stack_name(c), tail_rows[i].name);
+    set_index(out, tail_rows[i].index, wn_param_find(t, name));
   }
-  if (wn_norm_is_post(c)) {
-    out->norm_gain = find_in_layer(t, c, c->layers - 1, "norm2.gain");
-    out->norm_shift = find_in_layer(t, c, c->layers - 1, "norm2.shift");
-    return;
-  }
-  const int tail = t->count - 1 - shift - !c->tied;
-  out->norm_gain = tail;
-  out->norm_shift = shift ? tail + 1 : -1;
+  if (c->tied) out->output = out->embed;
+  if (!wn_norm_is_post(c)) return;
+  struct wn_layer_params last;
+  layer_find(t, c, c->layers - 1, &last);
+  out->norm_gain = last.norm2_gain, out->norm_shift = last.norm2_shift;
 }

@@ -84,12 +84,11 @@ wn_status wn_rotary_create(const struct wn_model *model, const char *what, int64
   out->frequencies = memory;
   out->magnitude = magnitude(c);
   out->rows = rows;
-  struct wn_outer_params outer;
-  wn_outer_params_find(&model->table, c, &outer);
+  const struct wn_outer_params *outer = &model->outer;
   for (int64_t i = 0; i < n; i++) {
     out->frequencies[i] = frequency(c, i, rows);
-    if (outer.rope_factors < 0) continue;
-    const void *at = wn_at(model->params, (int64_t)model->table.rows[outer.rope_factors].offset + i, model->dtype);
+    if (outer->rope_factors < 0) continue;
+    const void *at = wn_at(model->params, (int64_t)model->table.rows[outer->rope_factors].offset + i, model->dtype);
     const double factor = model->dtype == WN_F64 ? *(const double *)at : (double)*(const float *)at;
     if (factor > 0) out->frequencies[i] /= factor; /* 0: not filled yet */
   }

@@ -51,9 +51,9 @@ static void move_reduced(const struct wn_run *run, const struct wn_workspace *ws
 }
 
 /* The token table and the positions' on the run's tokens; y, dy and the gradients are the caller's. */
-static struct wn_embedding embedding_of(const struct wn_run *run, const struct wn_outer_params *outer,
-                                        const int32_t *tokens) {
+static struct wn_embedding embedding_of(const struct wn_run *run, const int32_t *tokens) {
   const wn_model_config *c = &run->model->config;
+  const struct wn_outer_params *outer = &run->model->outer;
   return (struct wn_embedding){.M = run->B * run->T,
                                .C = c->width,
                                .V = c->vocab_size,
@@ -67,13 +67,12 @@ static struct wn_embedding embedding_of(const struct wn_run *run, const struct w
 
 wn_status wn_run_embed(struct wn_run *run, const int32_t *tokens, void *raw, void *rstd, void *mean, void *x) {
   const wn_model_config *c = &run->model->config;
-  struct wn_outer_params outer;
-  wn_outer_params_find(&run->model->table, c, &outer);
-  struct wn_embedding embedding = embedding_of(run, &outer, tokens);
+  const struct wn_outer_params *outer = &run->model->outer;
+  struct wn_embedding embedding = embedding_of(run, tokens);
   embedding.y = c->embed_norm ? raw : x;
   WN_TRY(wn_run_embedding_forward(run, &embedding));
   if (c->embed_norm)
-    WN_TRY(wn_run_norm(run, embedding.M, raw, NULL, NULL, outer.embed_gain, outer.embed_shift, x, rstd, mean));
+    WN_TRY(wn_run_norm(run, embedding.M, raw, NULL, NULL, outer->embed_gain, outer->embed_shift, x, rstd, mean));
   return wn_run_dropout(run, 0, x);
 }
 
@@ -82,9 +81,8 @@ wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_
   const wn_model_config *c = &model->config;
   const int64_t M = run->B * run->T;
   const bool mem = c->attention.selective.enabled && c->attention.selective.mem.enabled;
-  struct wn_outer_params outer;
   struct wn_layer_acts a;
-  wn_outer_params_find(&model->table, c, &outer);
+  const struct wn_outer_params *outer = &model->outer;
   const int64_t selections = wn_attention_selections(&c->attention, c->kv_heads);
   *sums = (struct wn_stack_sums){0};
   for (int64_t i = 0; ws->control && !run->measuring && i < M; i++) /* ids outside are the embedding's to refuse */
@@ -103,20 +101,20 @@ wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_
     if (run->grads) move_reduced(run, ws, l, false);
     if (mem && !run->measuring) sums->mem += wn_attention_memory(a.M, model->dtype, run->B * selections, run->T);
   }
-  return wn_run_norm(run, M, mid, branch, ws->x_out, outer.norm_gain, outer.norm_shift, ws->n_out, ws->rstd, ws->mean);
+  return wn_run_norm(run, M, mid, branch, ws->x_out, outer->norm_gain, outer->norm_shift, ws->n_out, ws->rstd,
+                     ws->mean);
 }
 
 wn_status wn_run_output(struct wn_run *run, const void *x, int64_t rows, void *logits) {
   const wn_model_config *c = &run->model->config;
-  struct wn_outer_params outer;
-  wn_outer_params_find(&run->model->table, c, &outer);
+  const struct wn_outer_params *outer = &run->model->outer;
   const struct wn_linear map = {.M = rows,
                                 .N = c->vocab_size,
                                 .K = c->width,
                                 .x = x,
                                 .ldx = c->width,
-                                .w = wn_run_param(run, outer.output),
-                                .packed = wn_run_packed(run, outer.output),
+                                .w = wn_run_param(run, outer->output),
+                                .packed = wn_run_packed(run, outer->output),
                                 .y = logits,
                                 .ldy = c->vocab_size};
   return wn_run_linear_forward(run, &map);
@@ -158,30 +156,28 @@ static wn_status chunk_loss(struct wn_run *run, struct wn_workspace *ws, const i
     result->counted += (uint64_t)counted;
   }
   if (!run->grads) return WN_OK;
-  struct wn_outer_params outer;
-  wn_outer_params_find(&run->model->table, c, &outer);
+  const struct wn_outer_params *outer = &run->model->outer;
   const struct wn_linear map = {.M = rows,
                                 .N = V,
                                 .K = C,
                                 .x = x,
                                 .ldx = C,
-                                .w = wn_run_param(run, outer.output),
-                                .packed = wn_run_packed(run, outer.output),
+                                .w = wn_run_param(run, outer->output),
+                                .packed = wn_run_packed(run, outer->output),
                                 .dy = ws->logits,
                                 .lddy = V,
                                 .dx = dx,
                                 .lddx = C,
-                                .dw = wn_run_grad(run, outer.output)};
+                                .dw = wn_run_grad(run, outer->output)};
   return wn_run_linear_backward(run, &map);
 }
 
 wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens) {
   const wn_model_config *c = &run->model->config;
   const int64_t M = run->B * run->T, L = c->layers;
-  struct wn_outer_params outer;
   struct wn_layer_acts a;
-  wn_outer_params_find(&run->model->table, c, &outer);
-  WN_TRY(wn_run_norm_grad(run, M, ws->x_out, outer.norm_gain, outer.norm_shift, ws->rstd, ws->mean, ws->temp.d_n,
+  const struct wn_outer_params *outer = &run->model->outer;
+  WN_TRY(wn_run_norm_grad(run, M, ws->x_out, outer->norm_gain, outer->norm_shift, ws->rstd, ws->mean, ws->temp.d_n,
                           ws->temp.d_res, false));
   for (int64_t l = L - 1; l >= 0; l--) {
     WN_TRY(layer_acts(run, ws, l, &a));
@@ -193,12 +189,12 @@ wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int
   }
   WN_TRY(wn_run_dropout(run, 0, ws->temp.d_res));
   if (c->embed_norm)
-    WN_TRY(wn_run_norm_grad(run, M, ws->embedded, outer.embed_gain, outer.embed_shift, ws->embed_rstd, ws->embed_mean,
+    WN_TRY(wn_run_norm_grad(run, M, ws->embedded, outer->embed_gain, outer->embed_shift, ws->embed_rstd, ws->embed_mean,
                             ws->temp.d_res, ws->temp.d_res, false));
-  struct wn_embedding embedding = embedding_of(run, &outer, tokens);
+  struct wn_embedding embedding = embedding_of(run, tokens);
   embedding.dy = ws->temp.d_res;
-  embedding.dtok = wn_run_grad(run, outer.embed);
-  embedding.dpos = wn_run_grad(run, outer.pos);
+  embedding.dtok = wn_run_grad(run, outer->embed);
+  embedding.dpos = wn_run_grad(run, outer->pos);
   return wn_run_embedding_backward(run, &embedding);
 }
 
