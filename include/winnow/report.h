@@ -155,6 +155,43 @@ wn_status wn_look_save_svg(wn_context *ctx, const wn_look_report *report, const 
 /* The share of tokens still held against their age, a line a policy. */
 wn_status wn_survival_save_svg(wn_context *ctx, const wn_survival_report *report, const char *title, const char *path);
 
+/* ---- reports: one page of what runs, checkpoints, searches and comparisons come to ---- */
+
+typedef struct wn_report_options {
+  size_t size;               /* sizeof the struct (context.h); wn_report_options_init sets it, and the defaults below */
+  const char *const *inputs; /* [input_count] runs' folders, checkpoints, models in one file; searches and comparisons
+                                of prune.h: their folders or JSON files */
+  int input_count;
+  const char *sections; /* names with commas: training, texts, budgets, memory, spans, meaning, look; NULL: all */
+  const char *title;    /* NULL: the inputs' names */
+  const char *command;  /* how to make the figures again, for the page; NULL: "wn_report_save" */
+  const char *figures;  /* a folder (made) for every figure as SVG and CSV; NULL: none */
+  size_t limit;         /* as in wn_page_options */
+  const char *text;     /* [text_bytes] shown token by token; NULL: the first tokens of `data` */
+  size_t text_bytes;
+  const char *data;    /* a token file; NULL: what each run was validated on */
+  int64_t tokens;      /* 512: of a text or sequence at most */
+  uint64_t sequences;  /* means, and what is measured, over so many sequences of the data; 0: no means, and what is
+                          measured on the text, or on one sequence */
+  int64_t models;      /* 2: so many models are looked at */
+  bool heads;          /* every head's weights, also of texts of more than 64 tokens */
+  const char *budgets; /* in force while the text is read, as wn_budgets_parse takes them; NULL: none */
+  int policy;         /* of the budgets: a wn_policy. -1: the file's, else what the model can have: selective, or h2o */
+  wn_budgets choices; /* the policies' own; without tokens */
+  const wn_policy *policies;                  /* [policy_count] whose survival under the budgets is shown */
+  int policy_count;                           /* -1: all that the budgets go with; 0: none */
+  void (*note)(void *user, const char *line); /* of what a figure is missing for; the line is borrowed. May be NULL */
+  void *user;
+} wn_report_options;
+typedef struct wn_report_result {
+  size_t bytes; /* of the page */
+  int texts;    /* shown in it */
+} wn_report_result;
+void wn_report_options_init(wn_report_options *options, size_t size); /* size: sizeof *options */
+/* The page, and the figures' files. Models are loaded, and measured by what analyze.h and selection.h have. out may be
+ * NULL. wn_context_cancel: WN_ERR_CANCELLED, and no page. */
+wn_status wn_report_save(wn_context *ctx, const wn_report_options *options, const char *path, wn_report_result *out);
+
 /* ---- event files for TensorBoard ---- */
 
 typedef struct wn_events wn_events;

@@ -116,6 +116,9 @@ static wn_status files(wn_context *ctx) {
   TRY(wn_token_file_write(ctx, in("tokens.bin"), "llmc", V, tokens, count));
   TRY(wn_token_file_write(ctx, in("report.bin"), "llmc", V, tokens + 7, count - 7));
   TRY(wn_file_write(ctx, in("text.txt"), text, sizeof text - 1));
+  TRY(wn_make_dirs(ctx, in("run")));
+  static const char line[] = "{\"step\":1,\"loss\":2,\"val_loss\":3}\n";
+  TRY(wn_file_write(ctx, in("run/log.jsonl"), line, sizeof line - 1));
 done:
   wn_tokens_free(tokens);
   wn_tokenizer_destroy(tok);
@@ -506,8 +509,10 @@ static wn_status case_report(wn_context *ctx) {
                             .y = {"loss", false},
                             .series = &series,
                             .series_count = 1};
+  static const char text[] = "the cat sat on the mat";
   wn_page *page = NULL;
   wn_events *events = NULL;
+  wn_report_options options;
   char *html = NULL;
   wn_status status;
   TRY(wn_page_create(
@@ -517,6 +522,10 @@ static wn_status case_report(wn_context *ctx) {
   TRY(wn_page_add_table(page, &figure, (const char *const[]){"a", "b"}, 2, (const char *const[]){"1", "x"}, 1));
   TRY(wn_page_html(page, &html, NULL));
   TRY(wn_page_save(page, in("page.html"), NULL));
+  wn_report_options_init(&options, sizeof options);
+  options.inputs = (const char *const[]){in("model"), in("run")}, options.input_count = 2;
+  options.text = text, options.text_bytes = sizeof text - 1, options.budgets = "4";
+  TRY(wn_report_save(ctx, &options, in("report.html"), NULL));
   TRY(wn_events_open(ctx, in("events"), 1e9, 0, &events));
   TRY(wn_events_add(ctx, events, 1e9, 1, &(wn_event_value){"loss/train", 2.5}, 1));
 done:

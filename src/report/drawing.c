@@ -1,0 +1,106 @@
+/* Figures with memory of their own. Each line is one block: its three x, its y, and its name behind them. */
+#include "report/drawing.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+
+void wn_drawing_begin(struct wn_drawing *d, wn_context *ctx, const char *id, int number, const char *title,
+                      const char *name) {
+  *d = (struct wn_drawing){.ctx = ctx};
+  if (number < 0)
+    snprintf(d->id, sizeof d->id, "%s", id);
+  else
+    snprintf(d->id, sizeof d->id, "%s-%d", id, number);
+  if (name)
+    snprintf(d->title, sizeof d->title, "%s: %.250s", title, name);
+  else
+    snprintf(d->title, sizeof d->title, "%s", title);
+  d->figure = (wn_figure){.id = d->id, .title = d->title, .about = d->about, .levels = d->levels};
+}
+
+void wn_drawing_clear(struct wn_drawing *d) {
+  for (int i = 0; i < d->figure.series_count; i++) wn_free((void *)(uintptr_t)d->series[i].x[0]);
+  wn_free(d->series);
+  d->series = NULL;
+  d->room = 0;
+  d->figure.series = NULL;
+  d->figure.series_count = 0;
+  d->status = WN_OK;
+}
+
+static bool drawing_has_room(struct wn_drawing *d) {
+  if (d->figure.series_count < d->room) return true;
+  const int room = d->room ? 2 * d->room : 8;
+  void *memory;
+  d->status = wn_alloc(d->ctx, "a figure's lines", (size_t)room * sizeof *d->series, &memory);
+  if (d->status != WN_OK) return false;
+  if (d->room) memcpy(memory, d->series, (size_t)d->room * sizeof *d->series);
+  wn_free(d->series);
+  d->series = memory;
+  d->figure.series = memory;
+  d->room = room;
+  return true;
+}
+
+double *wn_drawing_line(struct wn_drawing *d, int64_t count, int colour, int dash, const char *name) {
+  size_t bytes;
+  void *memory;
+  if (d->status != WN_OK || !drawing_has_room(d)) return NULL;
+  if (!wn_mul_size((size_t)count, 4 * sizeof(double), &bytes) || !wn_add_size(bytes, strlen(name) + 1, &bytes)) {
+    d->status = wn_fail(d->ctx, WN_ERR_MEMORY, "a line of %lld points", (long long)count);
+    return NULL;
+  }
+  d->status = wn_alloc(d->ctx, "a figure's line", bytes, &memory);
+  if (d->status != WN_OK) return NULL;
+  double *m = memory;
+  char *copy = (char *)(m + 4 * count);
+  memcpy(copy, name, strlen(name) + 1);
+  d->series[d->figure.series_count++] = (wn_figure_series){.name = copy,
+                                                           .count = count,
+                                                           .x = {m, m + count, m + 2 * count},
+                                                           .y = m + 3 * count,
+                                                           .colour = colour % 8,
+                                                           .dash = dash % 4};
+  return m;
+}
+
+void wn_drawing_head_points(struct wn_drawing *d, int64_t layers, int64_t heads, const double *first, size_t stride,
+                            int colour, const char *name) {
+  const int64_t n = layers * heads;
+  double *m = wn_drawing_line(d, n, colour, 0, name);
+  if (!m) return;
+  for (int64_t i = 0; i < n; i++) {
+    m[i] = (double)(i / heads);
+    m[n + i] = (double)(i % heads);
+    m[3 * n + i] = first[(size_t)i * stride];
+  }
+  d->series[d->figure.series_count - 1].points = true;
+}
+
+void wn_drawing_layer_line(struct wn_drawing *d, int64_t layers, const double *first, size_t stride, int colour,
+                           int dash, const char *name) {
+  double *m = wn_drawing_line(d, layers, colour, dash, name);
+  if (!m) return;
+  for (int64_t k = 0; k < layers; k++) {
+    m[k] = (double)k;
+    m[layers + k] = NAN; /* a layer has no place on the axis of heads */
+    m[3 * layers + k] = first[(size_t)k * stride];
+  }
+}
+
+void wn_drawing_level(struct wn_drawing *d, const char *name, double y) {
+  if (d->figure.level_count < WN_DRAWING_LEVELS)
+    d->levels[d->figure.level_count++] = (wn_figure_level){.name = name, .y = y};
+}
+
+wn_status wn_drawing_save_svg(struct wn_drawing *d, const char *title, const char *path) {
+  d->figure.title = title;
+  d->figure.command = "";
+  const wn_status status = d->status == WN_OK ? wn_figure_save_svg(d->ctx, &d->figure, path) : d->status;
+  wn_drawing_clear(d);
+  return status;
+}

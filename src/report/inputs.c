@@ -1,0 +1,171 @@
+/* What a report is given: runs, checkpoints, searches and comparisons, told apart by the files that are there. */
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "report/section.h"
+
+/* The last part of a path, without the slashes that end it. */
+static void inputs_name(const char *path, char *out, size_t bytes) {
+  size_t end = strlen(path);
+  while (end > 1 && path[end - 1] == '/') end--;
+  size_t begin = end;
+  while (begin > 0 && path[begin - 1] != '/') begin--;
+  snprintf(out, bytes, "%.*s", (int)(end - begin), path + begin);
+  if (!strcmp(out, ".") || !out[0]) snprintf(out, bytes, "%s", "model");
+}
+
+static wn_status inputs_find_in_folder(wn_context *ctx, struct wn_report_input *in) {
+  in->log = wn_path_has(in->path, "log.jsonl");
+  in->model = wn_path_has(in->path, "config.json");
+  in->search = wn_path_has(in->path, "search.json");
+  in->compare = !in->search && wn_path_has(in->path, "compare.json");
+  if (!in->log && !in->model && !in->search && !in->compare)
+    return wn_fail(ctx, WN_ERR_ARGUMENT,
+                   "%s: expected a run (log.jsonl), a checkpoint (config.json), a search (search.json) or a "
+                   "comparison (compare.json)",
+                   in->path);
+  if (!in->search && !in->compare) return WN_OK;
+  return wn_path_join(ctx, in->file, sizeof in->file, in->path, in->search ? "search.json" : "compare.json");
+}
+
+/* A search or comparison by its JSON; else a model in one file. */
+static wn_status inputs_find_in_file(wn_context *ctx, struct wn_report_input *in) {
+  const size_t n = strlen(in->path);
+  if (n < 6 || strcmp(in->path + n - 5, ".json") != 0) {
+    in->model = true;
+    return WN_OK;
+  }
+  if (n >= sizeof in->file) return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: the path is too long", in->path);
+  memcpy(in->file, in->path, n + 1);
+  json_t *j = json_load_file(in->path, 0, NULL);
+  in->search = json_object_get(j, "points") != NULL;
+  in->compare = !in->search && json_object_get(j, "results") != NULL;
+  json_decref(j);
+  if (in->search || in->compare) return WN_OK;
+  return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: neither a search nor a comparison of winnow prune", in->path);
+}
+
+wn_status wn_report_find_inputs(struct wn_report *r) {
+  void *memory;
+  const int count = r->options->input_count;
+  if (count < 1 || !r->options->inputs) return wn_fail(r->ctx, WN_ERR_ARGUMENT, "report: nothing to draw was given");
+  WN_TRY(wn_alloc(r->ctx, "a report's inputs", (size_t)count * sizeof *r->inputs, &memory));
+  r->inputs = memory;
+  for (int i = 0; i < count; i++) {
+    struct wn_report_input *in = &r->inputs[i];
+    char name[sizeof in->name];
+    r->input_count = i + 1;
+    in->path = r->options->inputs[i];
+    inputs_name(in->path, name, sizeof name);
+    memcpy(in->name, name, sizeof name);
+    for (int k = 0; k < i; k++) /* two of one name are told apart by their places */
+      if (!strcmp(r->inputs[k].name, name)) {
+        snprintf(in->name, sizeof in->name, "%.180s (%d)", name, i + 1);
+        break;
+      }
+    if (wn_path_is_dir(in->path))
+      WN_TRY(inputs_find_in_folder(r->ctx, in));
+    else if (wn_path_exists(in->path))
+      WN_TRY(inputs_find_in_file(r->ctx, in));
+    else
+      return wn_fail(r->ctx, WN_ERR_IO, "%s: %s", in->path, strerror(errno));
+  }
+  return WN_OK;
+}
+
+void wn_report_clear_inputs(struct wn_report *r) {
+  for (int i = 0; i < r->input_count; i++) {
+    wn_tokenizer_destroy(r->inputs[i].tok);
+    wn_model_destroy(r->inputs[i].loaded);
+    wn_budgets_clear(&r->inputs[i].budgets);
+  }
+  wn_free(r->inputs);
+}
+
+/* Of an input whose text is shown. Numbers say nothing about the policy; a file does. */
+static wn_status inputs_load_budgets(struct wn_report *r, struct wn_report_input *in) {
+  const wn_report_options *o = r->options;
+  const wn_model_config *c = wn_model_config_get(in->loaded);
+  int policy = o->policy;
+  if (!o->budgets) return WN_OK;
+  if (policy < 0 && !c->attention.selective.enabled && !wn_path_exists(o->budgets)) policy = WN_POLICY_H2O;
+  in->budgets = o->choices;
+  if (policy >= 0) in->budgets.policy = (wn_policy)policy; /* bytes are counted for it */
+  in->budgets.cache = wn_cache_format_resolve(r->ctx, in->loaded, &in->budgets, WN_CACHE_AUTO);
+  WN_TRY(wn_budgets_parse(r->ctx, c, o->budgets, &in->budgets));
+  if (policy >= 0) in->budgets.policy = (wn_policy)policy;
+  WN_TRY(wn_budgets_check(r->ctx, &in->budgets, c));
+  in->budgets.cache = wn_cache_format_resolve(r->ctx, in->loaded, &in->budgets, WN_CACHE_AUTO);
+  return WN_OK;
+}
+
+wn_status wn_report_load_models(struct wn_report *r) {
+  int64_t shown = 0;
+  if (r->loaded) return WN_OK;
+  r->loaded = true;
+  for (int i = 0; i < r->input_count; i++) {
+    struct wn_report_input *in = &r->inputs[i];
+    if (!in->model) continue;
+    WN_TRY(wn_model_load(r->ctx, in->path, &in->loaded));
+    const wn_status status = wn_tokenizer_load(r->ctx, in->path, &in->tok);
+    if (status == WN_ERR_MEMORY) return status;
+    if (status != WN_OK) {
+      wn_report_note(r, in, "no tokenizer (%s): its text is not shown", wn_context_error(r->ctx));
+      in->tok = NULL;
+    }
+    in->shown = in->tok && wn_report_has_decoder(in) && shown < r->options->models;
+    shown += in->shown;
+    if (in->shown) WN_TRY(inputs_load_budgets(r, in));
+  }
+  return WN_OK;
+}
+
+bool wn_report_has_decoder(const struct wn_report_input *in) {
+  return in->loaded && wn_model_config_get(in->loaded)->encoder.layers == 0;
+}
+
+/* The recipe's "data" of a run's folder, where it is of tokens; a recipe that cannot be read is none. */
+static wn_status inputs_own_data(const struct wn_report *r, const struct wn_report_input *in, wn_data_config *out) {
+  char path[4096];
+  wn_recipe recipe;
+  out->val[0] = 0;
+  if (!wn_path_is_dir(in->path) || !wn_path_has(in->path, "recipe.json") ||
+      wn_path_join(NULL, path, sizeof path, in->path, "recipe.json") != WN_OK)
+    return WN_OK;
+  const wn_status status = wn_recipe_load(r->ctx, path, NULL, 0, &recipe);
+  if (status != WN_OK || recipe.data.kind != WN_DATA_TOKENS) return status == WN_ERR_MEMORY ? status : WN_OK;
+  *out = recipe.data;
+  if (!wn_path_exists(out->val)) out->val[0] = 0;
+  return WN_OK;
+}
+
+wn_status wn_report_data(const struct wn_report *r, const struct wn_report_input *in, wn_data_config *out) {
+  const char *given = r->options->data;
+  wn_recipe recipe;
+  wn_recipe_init(&recipe);
+  *out = recipe.data;
+  out->kind = WN_DATA_TOKENS;
+  if (!given) {
+    WN_TRY(inputs_own_data(r, in, out));
+  } else {
+    if (!wn_path_exists(given)) return wn_fail(r->ctx, WN_ERR_IO, "%s: %s", given, strerror(errno));
+    if (strlen(given) >= sizeof out->val) return wn_fail(r->ctx, WN_ERR_ARGUMENT, "%s: the path is too long", given);
+    snprintf(out->val, sizeof out->val, "%s", given);
+  }
+  out->stream = false;
+  return WN_OK;
+}
+
+wn_status wn_report_source(const struct wn_report *r, const struct wn_report_input *in, int64_t T,
+                           wn_data_source **out) {
+  wn_data_config data;
+  *out = NULL;
+  WN_TRY(wn_report_data(r, in, &data));
+  if (!data.val[0]) return WN_OK;
+  return wn_data_source_create(r->ctx, &data, "val", T, (int32_t)wn_model_config_get(in->loaded)->vocab_size, out);
+}

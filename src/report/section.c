@@ -1,0 +1,40 @@
+/* What sections put into a report: their heading before the first figure, figures, tables, notes. */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/error.h"
+#include "report/section.h"
+
+void wn_report_note(const struct wn_report *r, const struct wn_report_input *in, const char *format, ...) {
+  char line[1200];
+  va_list arguments;
+  if (!r->options->note) return;
+  const int n = snprintf(line, sizeof line, "%.500s: ", in->path);
+  va_start(arguments, format);
+  vsnprintf(line + n, sizeof line - (size_t)n, format, arguments);
+  va_end(arguments);
+  r->options->note(r->options->user, line);
+}
+
+wn_status wn_report_head(struct wn_report *r) {
+  const char *heading = r->heading;
+  r->heading = NULL;
+  return heading ? wn_page_add_section(r->page, heading) : WN_OK;
+}
+
+wn_status wn_report_add(struct wn_report *r, struct wn_drawing *d) {
+  wn_status status = d->status;
+  d->figure.command = r->command;
+  if (status == WN_OK) status = wn_report_head(r);
+  if (status == WN_OK) status = wn_page_add_figure(r->page, &d->figure);
+  wn_drawing_clear(d);
+  return status;
+}
+
+wn_status wn_report_add_table(struct wn_report *r, const wn_figure *what, const char *const *head, int columns,
+                              const char *const *cells, int64_t rows) {
+  wn_figure f = *what;
+  f.command = r->command;
+  WN_TRY(wn_report_head(r));
+  return wn_page_add_table(r->page, &f, head, columns, cells, rows);
+}

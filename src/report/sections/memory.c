@@ -1,0 +1,177 @@
+/* Quality against memory: comparisons of policies, and budget searches with their budgets by layer. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "report/section.h"
+
+/* What lies above so many times the least perplexity is cut off: it is in the table. */
+enum { MEMORY_WORST = 3 };
+
+static void memory_begin(struct wn_drawing *d, wn_context *ctx, const char *id, int number, const char *title,
+                         const char *name) {
+  wn_drawing_begin(d, ctx, id, number, title, name);
+  d->figure.axes = 2;
+  d->figure.x[0] = (wn_figure_axis){"tokens kept a layer, mean", true};
+  d->figure.x[1] = (wn_figure_axis){"memory saved, times", true};
+  d->figure.y.label = "perplexity";
+}
+
+/* ---- searches ---- */
+
+/* Both sets' perplexity on the way. */
+static void memory_draw_search(struct wn_drawing *d, wn_context *ctx, const wn_prune_curve *c, const char *name,
+                               int number) {
+  static const char *const names[] = {"search set", "report set", "report set, before its tuning"};
+  const int lines = c->finetune_lr > 0 ? 3 : 2;
+  double least = INFINITY;
+  memory_begin(d, ctx, "search", number, "Budget search", NULL);
+  if (name) snprintf(d->title, sizeof d->title, "Budget search of %.250s: quality against memory", name);
+  d->figure.about = "Perplexity as budgets shrink, one layer's at a step. The report set is one that the search never "
+                    "looked at.";
+  d->figure.axes = 3;
+  d->figure.x[2].label = "step";
+  for (int s = 0; s < lines; s++) {
+    double *m = wn_drawing_line(d, c->count, s, s == 2, names[s]);
+    for (int64_t i = 0; m && i < c->count; i++) { /* the last step first: ascending */
+      const wn_prune_point *p = &c->points[c->count - 1 - i];
+      m[i] = (double)p->total / (double)c->layers;
+      m[c->count + i] = p->saving;
+      m[2 * c->count + i] = (double)(c->count - 1 - i);
+      m[3 * c->count + i] = exp(s == 2 ? p->untuned_report_loss : s ? p->report_loss : p->search_loss);
+      least = fmin(least, m[3 * c->count + i]);
+    }
+  }
+  d->figure.y_max = MEMORY_WORST * least;
+  if (isfinite(c->target_loss) && exp(c->target_loss) < MEMORY_WORST * least)
+    wn_drawing_level(d, "target (search set)", exp(c->target_loss));
+}
+
+/* At the search's end, and where it had first come to a half and to a quarter of the memory. */
+static void memory_draw_budgets(struct wn_drawing *d, wn_context *ctx, const wn_prune_curve *c, const char *name,
+                                int number) {
+  const double parts[] = {0.5, 0.25, 0}, whole = (double)(c->layers * c->context);
+  int64_t seen = -1;
+  wn_drawing_begin(d, ctx, "budgets", number, "Budgets by layer", name);
+  d->figure.about = "Tokens that each layer keeps, at the search's end and on its way.";
+  d->figure.axes = 1;
+  d->figure.x[0].label = "layer";
+  d->figure.y.label = "tokens";
+  d->figure.bars = true;
+  for (int k = 0; k < 3; k++) {
+    int64_t at = c->count - 1;
+    for (int64_t i = 0; parts[k] > 0 && i < c->count; i++)
+      if ((double)c->points[i].total <= parts[k] * whole) {
+        at = i;
+        break;
+      }
+    if (at == seen) continue;
+    seen = at;
+    char step[100];
+    snprintf(step, sizeof step, "step %lld: %.1f times less memory", (long long)at, c->points[at].saving);
+    double *m = wn_drawing_line(d, c->layers, k, 0, step);
+    for (int64_t j = 0; m && j < c->layers; j++) {
+      m[j] = (double)j;
+      m[3 * c->layers + j] = (double)c->points[at].tokens[j];
+    }
+  }
+}
+
+static wn_status memory_add_search(struct wn_report *r, const struct wn_report_input *in, int number) {
+  wn_prune_curve c;
+  struct wn_drawing d;
+  WN_TRY(wn_prune_curve_load(r->ctx, in->file, &c));
+  memory_draw_search(&d, r->ctx, &c, in->name, number);
+  wn_status status = wn_report_add(r, &d);
+  if (status == WN_OK && c.count > 1) {
+    memory_draw_budgets(&d, r->ctx, &c, in->name, number);
+    status = wn_report_add(r, &d);
+  }
+  wn_prune_curve_clear(&c);
+  return status;
+}
+
+/* ---- comparisons ---- */
+
+static int memory_by_tokens(const void *a, const void *b) {
+  const wn_prune_row *x = *(const wn_prune_row *const *)a, *y = *(const wn_prune_row *const *)b;
+  return x->per_layer < y->per_layer ? -1 : x->per_layer > y->per_layer;
+}
+
+/* The line of a subject under a policy, with the subject's point without budgets at its end. rows [c->count]: scratch.
+ * False: there are no such results. */
+static bool memory_draw_line(struct wn_drawing *d, const wn_prune_comparison *c, int subject, int policy, bool searched,
+                             int colour, const wn_prune_row **rows) {
+  int64_t n = 0, own = 0;
+  for (int64_t i = 0; i < c->count; i++) {
+    const wn_prune_row *row = &c->results[i];
+    if (row->subject != subject) continue;
+    const bool mine = row->policy == policy && row->searched == searched;
+    own += mine;
+    if (mine || row->policy < 0) rows[n++] = row;
+  }
+  if (!own) return false;
+  qsort((void *)(uintptr_t)rows, (size_t)n, sizeof *rows, memory_by_tokens);
+  char name[300];
+  snprintf(name, sizeof name, "%.200s, %s%s", c->names[subject], wn_policy_name((wn_policy)policy),
+           searched ? ", searched" : "");
+  double *m = wn_drawing_line(d, n, colour, subject, name);
+  for (int64_t i = 0; m && i < n; i++) {
+    m[i] = rows[i]->per_layer;
+    m[n + i] = rows[i]->saving;
+    m[3 * n + i] = exp(rows[i]->loss);
+  }
+  return true;
+}
+
+/* A line for each model, policy and way of choosing budgets; each ends at the model without budgets. */
+static void memory_draw_comparison(struct wn_drawing *d, wn_context *ctx, const wn_prune_comparison *c,
+                                   const char *name, int number) {
+  void *rows;
+  double least = INFINITY;
+  int colour = 0;
+  memory_begin(d, ctx, "memory", number, "Quality against memory", name);
+  snprintf(d->about, sizeof d->about,
+           "Perplexity on the same %llu positions under equal budgets a layer, for every policy; a searched line has "
+           "its own budget for each layer. Colours are policies, dashes models. What is more than three times the best "
+           "is cut off.",
+           (unsigned long long)c->counted);
+  d->status = wn_alloc(ctx, "results by tokens", (size_t)c->count * sizeof(wn_prune_row *), &rows);
+  if (d->status != WN_OK) return;
+  for (int policy = 0; policy < WN_POLICY_COUNT; policy++)
+    for (int searched = 0; searched < 2; searched++) {
+      bool used = false;
+      for (int s = 0; s < c->subjects; s++) used |= memory_draw_line(d, c, s, policy, searched != 0, colour, rows);
+      colour += used;
+    }
+  for (int64_t i = 0; i < c->count; i++) least = fmin(least, exp(c->results[i].loss));
+  d->figure.y_max = MEMORY_WORST * least;
+  wn_free(rows);
+}
+
+static wn_status memory_add_comparison(struct wn_report *r, const struct wn_report_input *in, int number) {
+  wn_prune_comparison c;
+  struct wn_drawing d;
+  WN_TRY(wn_prune_comparison_load(r->ctx, in->file, &c));
+  memory_draw_comparison(&d, r->ctx, &c, in->name, number);
+  wn_status status = d.status;
+  if (d.figure.series_count > 0)
+    status = wn_report_add(r, &d);
+  else
+    wn_drawing_clear(&d);
+  wn_prune_comparison_loaded_clear(&c);
+  return status;
+}
+
+static wn_status memory_draw(struct wn_report *r) {
+  int comparisons = 0, searches = 0;
+  for (int i = 0; i < r->input_count; i++)
+    if (r->inputs[i].compare) WN_TRY(memory_add_comparison(r, &r->inputs[i], comparisons++));
+  for (int i = 0; i < r->input_count; i++)
+    if (r->inputs[i].search) WN_TRY(memory_add_search(r, &r->inputs[i], searches++));
+  return WN_OK;
+}
+
+const struct wn_section wn_section_memory = {"memory", "Quality against memory", WN_NEEDS_SEARCHES, memory_draw};

@@ -1,0 +1,42 @@
+/* Learned and dynamic spans (Sukhbaatar et al. 2019). */
+#include <stdio.h>
+
+#include "base/error.h"
+#include "report/section.h"
+
+/* Of every head, over the layers; a logarithmic axis, for they differ by orders of magnitude. */
+static wn_status spans_draw_heads(struct wn_report *r, const char *name, const wn_span_report *s, int number) {
+  enum { LAYER = sizeof(wn_span_layer) / sizeof(double), HEAD = sizeof(wn_span_head) / sizeof(double) };
+  struct wn_drawing d;
+  wn_drawing_begin(&d, r->ctx, "spans", number, "Spans by layer and head", name);
+  snprintf(d.about, sizeof d.about,
+           "How far back each head looks, in tokens (%s); the mean over all is %.4g, the limit %.6g. A span of 0 has "
+           "no place on a logarithmic axis.",
+           s->dynamic ? "mean over the text" : "learned", s->span, s->limit);
+  d.figure.axes = 2;
+  d.figure.x[0].label = "layer";
+  d.figure.x[1].label = "head";
+  d.figure.y = (wn_figure_axis){"span, tokens", true};
+  wn_drawing_head_points(&d, s->layers, s->heads, &s->head->span, HEAD, 0, "heads");
+  wn_drawing_layer_line(&d, s->layers, &s->layer->span, LAYER, 1, 0, "mean of the layer");
+  wn_drawing_layer_line(&d, s->layers, &s->layer->widest, LAYER, 2, 1, "widest of the layer");
+  wn_drawing_level(&d, "limit", s->limit);
+  return wn_report_add(r, &d);
+}
+
+static wn_status spans_draw(struct wn_report *r) {
+  int number = 0;
+  for (int i = 0; i < r->input_count; i++) {
+    const struct wn_report_input *in = &r->inputs[i];
+    wn_span_report *s;
+    if (!in->loaded || !wn_model_config_get(in->loaded)->attention.span.enabled) continue;
+    WN_TRY(wn_measure_spans(r, in, &s));
+    const wn_status status = s ? spans_draw_heads(r, in->name, s, number) : WN_OK;
+    wn_span_report_destroy(s);
+    WN_TRY(status);
+    number++;
+  }
+  return WN_OK;
+}
+
+const struct wn_section wn_section_spans = {"spans", "Spans", WN_NEEDS_MODELS, spans_draw};

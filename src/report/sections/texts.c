@@ -1,0 +1,137 @@
+/* What every token of a text sees, layer by layer, and means over many sequences. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "report/section.h"
+
+enum { TEXTS_SHORT = 64 }; /* tokens of a text whose heads are drawn one by one */
+
+struct shown_text {
+  int32_t *ids; /* [T] */
+  char **pieces;
+  int64_t T;
+};
+
+static void texts_clear(struct shown_text *t) {
+  for (int64_t i = 0; t->pieces && i < t->T; i++) wn_free(t->pieces[i]);
+  wn_free(t->pieces);
+  wn_free(t->ids);
+}
+
+static wn_status texts_room(wn_context *ctx, struct shown_text *t, int64_t T) {
+  void *ids, *pieces;
+  WN_TRY(wn_alloc(ctx, "a text's tokens", (size_t)T * sizeof *t->ids, &ids));
+  t->ids = ids;
+  WN_TRY(wn_alloc(ctx, "a text's tokens", (size_t)T * sizeof *t->pieces, &pieces));
+  t->pieces = pieces;
+  t->T = T;
+  return WN_OK;
+}
+
+/* The first tokens of the data. */
+static wn_status texts_read_data(struct wn_report *r, const struct wn_report_input *in, int64_t most,
+                                 struct shown_text *t) {
+  wn_data_config data;
+  wn_token_file *file;
+  WN_TRY(wn_report_data(r, in, &data));
+  if (!data.val[0]) return WN_OK;
+  WN_TRY(wn_token_file_open(r->ctx, data.val, &file));
+  const uint64_t all = wn_token_file_count(file);
+  const int64_t T = all < (uint64_t)most ? (int64_t)all : most;
+  wn_status status = texts_room(r->ctx, t, T);
+  if (status == WN_OK && T > 0) status = wn_token_file_read(r->ctx, file, 0, (uint64_t)T, t->ids);
+  wn_token_file_close(file);
+  return status;
+}
+
+static wn_status texts_encode(struct wn_report *r, const struct wn_report_input *in, int64_t most,
+                              struct shown_text *t) {
+  size_t n = 0;
+  int32_t *all = NULL;
+  WN_TRY(wn_tokenizer_encode(r->ctx, in->tok, r->options->text, r->options->text_bytes, wn_tokenizer_bos(in->tok) >= 0,
+                             false, &all, &n));
+  const int64_t T = n < (size_t)most ? (int64_t)n : most;
+  wn_status status = T > 0 ? texts_room(r->ctx, t, T) : wn_fail(r->ctx, WN_ERR_ARGUMENT, "the text has no tokens");
+  if (status == WN_OK) memcpy(t->ids, all, (size_t)T * sizeof *all);
+  wn_tokens_free(all);
+  return status;
+}
+
+/* What token i adds to the text, as a stream decodes it: spaces are where they are in the text. */
+static wn_status texts_cut(struct wn_report *r, const struct wn_report_input *in, struct shown_text *t) {
+  wn_text_stream *stream;
+  WN_TRY(wn_text_stream_create(r->ctx, in->tok, &stream));
+  wn_status status = WN_OK;
+  for (int64_t i = 0; status == WN_OK && i < t->T; i++) {
+    const char *s = "";
+    size_t n = 0;
+    void *piece = NULL;
+    status = wn_text_stream_push(r->ctx, stream, t->ids[i], &s, &n);
+    if (status == WN_OK) status = wn_alloc(r->ctx, "a token's text", n + 1, &piece);
+    if (status == WN_OK && n > 0) memcpy(piece, s, n);
+    t->pieces[i] = piece;
+  }
+  wn_text_stream_destroy(stream);
+  return status;
+}
+
+static wn_status texts_add(struct wn_report *r, const struct wn_report_input *in) {
+  const wn_model_config *c = wn_model_config_get(in->loaded);
+  const int64_t most = r->options->tokens < c->context ? r->options->tokens : c->context;
+  struct shown_text t = {0};
+  wn_status status = r->options->text ? texts_encode(r, in, most, &t) : texts_read_data(r, in, most, &t);
+  if (status == WN_OK) status = texts_cut(r, in, &t);
+  if (status == WN_OK && t.T > 0) {
+    const wn_budgets *budgets = in->budgets.layers > 0 ? &in->budgets : NULL;
+    const bool heads = t.T <= TEXTS_SHORT || r->options->heads;
+    const wn_page_text text = {.name = in->name,
+                               .pieces = (const char *const *)t.pieces,
+                               .T = t.T,
+                               .layers = c->layers,
+                               .heads = c->heads,
+                               .selective = c->attention.selective.enabled,
+                               .budgets = budgets};
+    double loss = 0;
+    status = wn_page_begin_text(r->page, &text);
+    if (status == WN_OK)
+      status = wn_analyze_selection(r->ctx, in->loaded, t.ids, t.T, budgets, heads, wn_page_add_layer, r->page, &loss);
+    if (status == WN_OK) status = wn_page_set_loss(r->page, loss);
+    r->texts++;
+  } else if (status == WN_OK) {
+    wn_report_note(r, in, "no text to show: neither a text nor tokens of the run's own were given");
+  }
+  texts_clear(&t);
+  return status;
+}
+
+static wn_status texts_add_mean(struct wn_report *r, const struct wn_report_input *in, int *means) {
+  const wn_model_config *c = wn_model_config_get(in->loaded);
+  const wn_report_options *o = r->options;
+  const int64_t T = o->tokens < c->context ? o->tokens : c->context;
+  wn_data_source *source;
+  wn_selection_mean *mean = NULL;
+  WN_TRY(wn_report_source(r, in, T, &source));
+  if (!source) return WN_OK;
+  wn_status status = wn_analyze_selection_mean(r->ctx, in->loaded, source, T, o->sequences, 0, NULL, NULL, &mean);
+  if (status == WN_OK) status = wn_page_add_mean(r->page, in->name, mean);
+  wn_selection_mean_destroy(mean);
+  wn_data_source_destroy(source);
+  ++*means;
+  return status;
+}
+
+static wn_status texts_draw(struct wn_report *r) {
+  int means = 0;
+  for (int i = 0; i < r->input_count; i++) {
+    if (!r->inputs[i].shown) continue;
+    WN_TRY(texts_add(r, &r->inputs[i]));
+    if (r->options->sequences > 0) WN_TRY(texts_add_mean(r, &r->inputs[i], &means));
+  }
+  if (r->texts == 0 && means == 0) return WN_OK;
+  WN_TRY(wn_report_head(r));
+  return wn_page_add_texts(r->page, r->command);
+}
+
+const struct wn_section wn_section_texts = {"texts", "What is looked at, what is dropped", WN_NEEDS_MODELS, texts_draw};

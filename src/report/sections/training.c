@@ -1,0 +1,204 @@
+/* The curves of all runs, over tokens, time and steps, and each run at its end. */
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "report/section.h"
+
+struct training_run {
+  const char *name;
+  wn_train_log log;
+};
+struct training_runs {
+  struct training_run *run; /* [count] */
+  int count;
+};
+
+static const double *training_column(const wn_train_log *log, size_t column) {
+  return *(double *const *)(const void *)((const char *)log + column);
+}
+
+/* One column of every run; runs without it are left out. Only points that have it: validation has few. */
+static void training_lines(const struct training_runs *runs, struct wn_drawing *d, size_t column, const char *suffix,
+                           int dash) {
+  static const int again[] = {0, 2, 3}; /* 1 is validation's */
+  for (int i = 0; i < runs->count; i++) {
+    const wn_train_log *log = &runs->run[i].log;
+    const double *y = training_column(log, column);
+    char name[300];
+    int64_t n = 0, m = 0;
+    for (int64_t k = 0; k < log->count; k++) n += isfinite(y[k]);
+    if (n == 0) continue;
+    snprintf(name, sizeof name, "%s%s", runs->run[i].name, suffix);
+    /* beyond eight runs colours come again: told apart by their dashes */
+    double *memory = wn_drawing_line(d, n, i, dash ? dash : again[i / 8 % 3], name);
+    for (int64_t k = 0; memory && k < log->count; k++)
+      if (isfinite(y[k])) {
+        memory[m] = isfinite(log->tokens[k]) ? log->tokens[k] : NAN;
+        memory[n + m] = log->seconds[k];
+        memory[2 * n + m] = log->step[k];
+        memory[3 * n + m++] = y[k];
+      }
+  }
+}
+
+static void training_begin(struct wn_drawing *d, wn_context *ctx, const char *id, const char *title,
+                           const char *about) {
+  wn_drawing_begin(d, ctx, id, -1, title, NULL);
+  d->figure.about = about;
+  d->figure.axes = 3;
+  d->figure.x[0].label = "tokens";
+  d->figure.x[1].label = "seconds";
+  d->figure.x[2].label = "step";
+  d->figure.smooth = true;
+}
+
+static wn_status training_draw_loss(struct wn_report *r, const struct training_runs *runs) {
+  struct wn_drawing d;
+  training_begin(&d, r->ctx, "loss", "Loss",
+                 runs->count > 8 ? "Nats a token. Lines without marks: the training batch of each step, from the ninth "
+                                   "run on dashed in the colours of the first; dashed, with marks: the validation set."
+                                 : "Nats a token. Full lines: the training batch of each step; dashed, with marks: the "
+                                   "validation set.");
+  d.figure.y.label = "loss";
+  training_lines(runs, &d, offsetof(wn_train_log, loss), "", 0);
+  training_lines(runs, &d, offsetof(wn_train_log, val_loss), ", validation", 1);
+  return wn_report_add(r, &d);
+}
+
+static const struct training_figure {
+  const char *id, *title, *about, *label;
+  size_t column;
+  bool log, exponential;
+} training_figures[] = {
+    {"validation", "Perplexity on the validation set", "exp of the validation loss, where it was measured.",
+     "perplexity", offsetof(wn_train_log, val_loss), false, true},
+    {"accuracy", "Accuracy on the validation set", "Share of positions whose most likely token is the right one.",
+     "accuracy", offsetof(wn_train_log, val_accuracy), false, false},
+    {"learning-rate", "Learning rate", "Of each step.", "learning rate", offsetof(wn_train_log, lr), false, false},
+    {"speed", "Tokens a second", "Of each step, without evaluations.", "tokens/s",
+     offsetof(wn_train_log, tokens_per_second), false, false},
+    {"gradient", "Gradient norm", "Before clipping.", "norm", offsetof(wn_train_log, grad_norm), true, false},
+    {"span", "Mean span", "Mean over heads and layers of the learned spans, in tokens.", "tokens",
+     offsetof(wn_train_log, span), false, false},
+    {"mem-loss", "Memory loss", "The term of L_mem that the loss adds.", "loss", offsetof(wn_train_log, mem_loss), true,
+     false},
+    {"train-budget", "Budget in training", "Mean of the layers' budgets in force.", "tokens",
+     offsetof(wn_train_log, budget), false, false},
+};
+
+/* Left out where no run has a value above 0. */
+static wn_status training_draw_figure(struct wn_report *r, const struct training_runs *runs,
+                                      const struct training_figure *f) {
+  struct wn_drawing d;
+  bool any = false;
+  training_begin(&d, r->ctx, f->id, f->title, f->about);
+  d.figure.y = (wn_figure_axis){f->label, f->log};
+  training_lines(runs, &d, f->column, "", 0);
+  for (int s = 0; s < d.figure.series_count; s++)
+    for (int64_t i = 0; i < d.series[s].count; i++) {
+      double *y = (double *)(uintptr_t)&d.series[s].y[i];
+      if (f->exponential) *y = exp(*y);
+      any |= *y > 0;
+    }
+  if (any || d.status != WN_OK) return wn_report_add(r, &d);
+  wn_drawing_clear(&d);
+  return WN_OK;
+}
+
+static int training_by_size(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return x < y ? -1 : x > y;
+}
+
+enum { TRAINING_COLUMNS = 8 };
+
+/* A run's row but for its name; NAN: empty. */
+static wn_status training_end(wn_context *ctx, const wn_train_log *log, double values[TRAINING_COLUMNS - 1]) {
+  const int64_t n = log->count, last = n < 50 ? n : 50;
+  double sum = 0, best = INFINITY;
+  void *memory;
+  for (int64_t k = n - last; k < n; k++) sum += log->loss[k] / (double)last;
+  for (int64_t k = 0; k < n; k++)
+    if (isfinite(log->val_loss[k])) best = fmin(best, log->val_loss[k]);
+  WN_TRY(wn_alloc(ctx, "a run's speeds", (size_t)n * sizeof(double), &memory));
+  double *speeds = memory;
+  memcpy(speeds, log->tokens_per_second, (size_t)n * sizeof *speeds);
+  qsort(speeds, (size_t)n, sizeof *speeds, training_by_size);
+  const double all[] = {log->step[n - 1], log->tokens[n - 1], log->seconds[n - 1], sum, best, exp(best), speeds[n / 2]};
+  memcpy(values, all, sizeof all);
+  wn_free(memory);
+  return WN_OK;
+}
+
+static wn_status training_draw_ends(struct wn_report *r, const struct training_runs *runs) {
+  static const char *const head[TRAINING_COLUMNS] = {"run",
+                                                     "steps",
+                                                     "tokens",
+                                                     "seconds",
+                                                     "loss, last 50 steps",
+                                                     "best validation loss",
+                                                     "perplexity",
+                                                     "tokens/s, median of steps"};
+  const wn_figure what = {.id = "runs", .title = "Runs", .about = "Each run at its end."};
+  const size_t cells = (size_t)runs->count * TRAINING_COLUMNS;
+  char(*text)[32];
+  const char **cell;
+  void *memory;
+  WN_TRY(wn_alloc(r->ctx, "a table of runs", cells * (sizeof *cell + sizeof *text), &memory));
+  cell = memory;
+  text = (char(*)[32])(void *)(cell + cells);
+  wn_status status = WN_OK;
+  for (int i = 0; status == WN_OK && i < runs->count; i++) {
+    double values[TRAINING_COLUMNS - 1];
+    status = training_end(r->ctx, &runs->run[i].log, values);
+    cell[TRAINING_COLUMNS * i] = runs->run[i].name;
+    for (int c = 1; status == WN_OK && c < TRAINING_COLUMNS; c++) {
+      const int at = TRAINING_COLUMNS * i + c;
+      if (!isfinite(values[c - 1])) continue;
+      snprintf(text[at], sizeof text[at], "%.7g", values[c - 1]);
+      cell[at] = text[at];
+    }
+  }
+  if (status == WN_OK) status = wn_report_add_table(r, &what, head, TRAINING_COLUMNS, cell, runs->count);
+  wn_free(memory);
+  return status;
+}
+
+/* The logs that have lines. */
+static wn_status training_load(struct wn_report *r, struct training_runs *runs) {
+  void *memory;
+  WN_TRY(wn_alloc(r->ctx, "runs", (size_t)r->input_count * sizeof *runs->run, &memory));
+  runs->run = memory;
+  for (int i = 0; i < r->input_count; i++) {
+    if (!r->inputs[i].log) continue;
+    struct training_run *run = &runs->run[runs->count];
+    run->name = r->inputs[i].name;
+    WN_TRY(wn_train_log_load(r->ctx, r->inputs[i].path, &run->log));
+    if (run->log.count > 0)
+      runs->count++;
+    else
+      wn_train_log_clear(&run->log);
+  }
+  return WN_OK;
+}
+
+static wn_status training_draw(struct wn_report *r) {
+  struct training_runs runs = {0};
+  wn_status status = training_load(r, &runs);
+  if (status == WN_OK && runs.count > 0) {
+    status = training_draw_loss(r, &runs);
+    for (size_t k = 0; k < sizeof training_figures / sizeof *training_figures && status == WN_OK; k++)
+      status = training_draw_figure(r, &runs, &training_figures[k]);
+    if (status == WN_OK) status = training_draw_ends(r, &runs);
+  }
+  for (int i = 0; i < runs.count; i++) wn_train_log_clear(&runs.run[i].log);
+  wn_free(runs.run);
+  return status;
+}
+
+const struct wn_section wn_section_training = {"training", "Training", WN_NEEDS_RUNS, training_draw};

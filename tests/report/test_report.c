@@ -1,0 +1,149 @@
+/* Reports from C: the sections that what is given calls for, their choice, notes, cancelling, what is refused. */
+#include <jansson.h>
+#include "train/tiny.h"
+
+#include "winnow/report.h"
+
+static char folder[256], run[300], model[300], page[300];
+static wn_context *ctx;
+
+/* expr must give this status, and the context's sentence must hold `part`. */
+#define refused(expr, expected, part)                                                                                  \
+  do {                                                                                                                 \
+    const wn_status refused_ = (expr);                                                                                 \
+    if (refused_ != (expected) || !strstr(wn_context_error(ctx), part))                                                \
+      fail_msg("%s: found %s: %s", #expr, wn_status_name(refused_), wn_context_error(ctx));                            \
+  } while (0)
+
+static void put(const char *path, const char *text) {
+  must(ctx, wn_file_write(ctx, path, text, strlen(text)));
+}
+
+static int prepare(void **state) {
+  (void)state;
+  ctx = tiny_context("ref", 1);
+  tiny_folder(folder);
+  snprintf(run, sizeof run, "%s/run", folder);
+  snprintf(model, sizeof model, "%s/model", folder);
+  snprintf(page, sizeof page, "%s/page.html", folder);
+  must(ctx, wn_make_dirs(ctx, run));
+  char path[400];
+  snprintf(path, sizeof path, "%s/log.jsonl", run);
+  put(path, "{\"step\":1,\"tokens\":8,\"loss\":3}\n{\"step\":2,\"tokens\":16,\"loss\":2,\"val_loss\":1}\n");
+  wn_model_config c;
+  wn_model *made;
+  wn_tokenizer *tok;
+  wn_model_config_init(&c);
+  c.vocab_size = 256, c.context = 16, c.layers = 2, c.width = 16, c.heads = 2, c.kv_heads = 1, c.head_size = 8;
+  c.ffn_width = 16, c.attention.selective.enabled = true;
+  must(ctx, wn_model_create(ctx, &c, 1, &made));
+  must(ctx, wn_tokenizer_load(ctx, "bytes", &tok));
+  must(ctx, wn_model_save(ctx, made, tok, model));
+  wn_tokenizer_destroy(tok);
+  wn_model_destroy(made);
+  return 0;
+}
+static int clear(void **state) {
+  (void)state;
+  tiny_remove(folder);
+  wn_context_destroy(ctx);
+  return 0;
+}
+
+static wn_report_options of(const char *const *inputs, int count) {
+  wn_report_options o;
+  wn_report_options_init(&o, sizeof o);
+  o.inputs = inputs, o.input_count = count;
+  return o;
+}
+
+static bool stands(const char *text) {
+  char *html = tiny_read(folder, "page.html", NULL);
+  const bool there = html && strstr(html, text);
+  free(html);
+  return there;
+}
+
+static void test_sections(void **state) {
+  (void)state;
+  const char *const inputs[] = {run, model};
+  wn_report_options o = of(inputs, 2);
+  wn_report_result result;
+  o.text = "the cat sat on", o.text_bytes = 14, o.budgets = "4";
+  o.command = "made <here>";
+  must(ctx, wn_report_save(ctx, &o, page, &result));
+  assert_int_equal(result.texts, 1);
+  size_t bytes;
+  free(tiny_read(folder, "page.html", &bytes));
+  assert_int_equal(result.bytes, bytes);
+  static const char *const all[] = {"<h1>run and model</h1>",
+                                    ">Training</h2>",
+                                    ">What is looked at, what is dropped</h2>",
+                                    ">What budgets keep</h2>",
+                                    ">Meaningful attention</h2>",
+                                    ">What heads look at</h2>",
+                                    "id=\"loss\"",
+                                    "id=\"survival-0\"",
+                                    "made &lt;here&gt;"};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    if (!stands(all[i])) fail_msg("%s is not there", all[i]);
+  /* What nothing was given for has no heading. */
+  assert_false(stands(">Quality against memory</h2>"));
+  assert_false(stands(">Spans</h2>"));
+  o.sections = "training,look";
+  must(ctx, wn_report_save(ctx, &o, page, &result));
+  assert_int_equal(result.texts, 0);
+  assert_true(stands(">Training</h2>") && stands(">What heads look at</h2>"));
+  assert_false(stands(">What budgets keep</h2>") || stands(">What is looked at, what is dropped</h2>"));
+  o.sections = "budgets"; /* are there without the text that they would be in force for */
+  must(ctx, wn_report_save(ctx, &o, page, NULL));
+  assert_true(stands("id=\"policies-0\"") && !stands("id=\"loss\""));
+  o.sections = "training,curves";
+  refused(wn_report_save(ctx, &o, page, NULL), WN_ERR_ARGUMENT, "no section \"curves\"; expected training,");
+  o.sections = "";
+  refused(wn_report_save(ctx, &o, page, NULL), WN_ERR_ARGUMENT, "no section \"\"");
+}
+
+static void count_note(void *user, const char *line) {
+  int *notes = user;
+  assert_true(strstr(line, model) == line && !strchr(line, '\n'));
+  ++*notes;
+}
+
+static void test_notes(void **state) {
+  (void)state;
+  const char *const inputs[] = {model};
+  wn_report_options o = of(inputs, 1);
+  int notes = 0;
+  o.note = count_note, o.user = &notes;
+  must(ctx, wn_report_save(ctx, &o, page, NULL)); /* no text, no data */
+  assert_int_equal(notes, 1);
+  assert_false(stands("<h2"));
+}
+
+static void test_refused(void **state) {
+  (void)state;
+  const char *const inputs[] = {run, folder};
+  wn_report_options o = of(inputs, 2);
+  remove(page);
+  refused(wn_report_save(ctx, &o, page, NULL), WN_ERR_ARGUMENT, "expected a run");
+  o.input_count = 0;
+  refused(wn_report_save(ctx, &o, page, NULL), WN_ERR_ARGUMENT, "nothing to draw");
+  o.input_count = 1, o.size = 0;
+  refused(wn_report_save(ctx, &o, page, NULL), WN_ERR_ARGUMENT, "size");
+  o = of(inputs, 1);
+  o.tokens = 0;
+  refused(wn_report_save(ctx, &o, page, NULL), WN_ERR_ARGUMENT, "tokens");
+  o.tokens = 1;
+  wn_context_cancel(ctx);
+  refused(wn_report_save(ctx, &o, page, NULL), WN_ERR_CANCELLED, "cancelled");
+  wn_context_resume(ctx);
+  assert_int_not_equal(access(page, F_OK), 0);
+  must(ctx, wn_report_save(ctx, &o, page, NULL));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sections), cmocka_unit_test(test_notes),
+                                     cmocka_unit_test(test_refused)};
+  return cmocka_run_group_tests(tests, prepare, clear);
+}
