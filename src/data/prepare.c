@@ -51,7 +51,7 @@ void wn_data_prepare_options_init(wn_data_prepare_options *options, size_t size)
   wn_options_default(&defaults, sizeof defaults, options, size);
 }
 
-static bool has_suffix(const char *s, const char *suffix) {
+static bool prepare_has_suffix(const char *s, const char *suffix) {
   size_t n = strlen(s), m = strlen(suffix);
   return n >= m && !strcmp(s + n - m, suffix);
 }
@@ -114,7 +114,7 @@ static wn_status document_add(struct job *j, const char *text, size_t bytes, con
   return WN_OK;
 }
 
-static wn_status document_end(struct job *j, const struct wn_lines *at) {
+static wn_status prepare_document_end(struct job *j, const struct wn_lines *at) {
   if (!j->open) return WN_OK;
   WN_TRY(flush(j, j->count, at));
   j->open = false;
@@ -125,7 +125,7 @@ static wn_status document_end(struct job *j, const struct wn_lines *at) {
 
 /* --- files --- */
 
-static wn_status report(struct job *j, const struct wn_lines *l) {
+static wn_status prepare_report(struct job *j, const struct wn_lines *l) {
   if (wn_context_cancelled(j->ctx)) return wn_fail(j->ctx, WN_ERR_CANCELLED, "%s: cancelled", l->path);
   if (j->o->progress) j->o->progress(j->o->user, j->files_done + wn_lines_done(l), j->files_total);
   return WN_OK;
@@ -151,7 +151,7 @@ static wn_status prepare_text(struct job *j, struct wn_lines *l) {
   for (;;) {
     WN_TRY(wn_lines_next(j->ctx, l, &text, &bytes));
     if (bytes == 0) break;
-    if ((l->line & 1023) == 0) WN_TRY(report(j, l));
+    if ((l->line & 1023) == 0) WN_TRY(prepare_report(j, l));
     WN_TRY(check_utf8(j, l, text, bytes));
     j->bytes += bytes;
     if (l->line == 1 && bytes >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) { /* a byte order mark */
@@ -163,7 +163,7 @@ static wn_status prepare_text(struct job *j, struct wn_lines *l) {
       continue;
     }
     if (is_blank(text, bytes)) {
-      WN_TRY(document_end(j, l));
+      WN_TRY(prepare_document_end(j, l));
       newline = false;
       continue;
     }
@@ -173,11 +173,11 @@ static wn_status prepare_text(struct job *j, struct wn_lines *l) {
     if (bytes > 0 && text[bytes - 1] == '\r') bytes--;
     WN_TRY(document_add(j, text, bytes, l));
     if (j->breaks == BREAK_LINE) {
-      WN_TRY(document_end(j, l));
+      WN_TRY(prepare_document_end(j, l));
       newline = false;
     }
   }
-  return document_end(j, l);
+  return prepare_document_end(j, l);
 }
 
 static wn_status prepare_json_line(struct job *j, struct wn_lines *l, const char *text, size_t bytes) {
@@ -199,7 +199,7 @@ static wn_status prepare_json_line(struct job *j, struct wn_lines *l, const char
     status = document_add(j, json_string_value(value), json_string_length(value), l);
   json_decref(object);
   WN_TRY(status);
-  return document_end(j, l);
+  return prepare_document_end(j, l);
 }
 
 static wn_status prepare_jsonl(struct job *j, struct wn_lines *l) {
@@ -208,7 +208,7 @@ static wn_status prepare_jsonl(struct job *j, struct wn_lines *l) {
   for (;;) {
     WN_TRY(wn_lines_next(j->ctx, l, &text, &bytes));
     if (bytes == 0) return WN_OK;
-    if ((l->line & 255) == 0) WN_TRY(report(j, l));
+    if ((l->line & 255) == 0) WN_TRY(prepare_report(j, l));
     j->bytes += bytes;
     if (l->line == 1 && bytes >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) {
       text += 3;
@@ -219,14 +219,14 @@ static wn_status prepare_jsonl(struct job *j, struct wn_lines *l) {
 }
 
 static wn_status prepare_file(struct job *j, const char *path) {
-  bool gzip = has_suffix(path, ".gz");
+  bool gzip = prepare_has_suffix(path, ".gz");
   struct wn_lines l;
   wn_status status = wn_lines_open(j->ctx, path, gzip, &l);
   if (status == WN_OK) {
-    bool json = has_suffix(path, ".jsonl") || has_suffix(path, ".jsonl.gz");
+    bool json = prepare_has_suffix(path, ".jsonl") || prepare_has_suffix(path, ".jsonl.gz");
     status = json ? prepare_jsonl(j, &l) : prepare_text(j, &l);
   }
-  if (status == WN_OK) status = report(j, &l);
+  if (status == WN_OK) status = prepare_report(j, &l);
   j->files_done += l.file_bytes;
   wn_lines_close(&l);
   return status;
@@ -247,7 +247,7 @@ static wn_status check_by_place(struct job *j) {
         "break",
         wn_tokenizer_kind(j->tok));
   for (int i = 0; i < o->input_count; i++)
-    if (has_suffix(o->inputs[i], ".gz") || has_suffix(o->inputs[i], ".jsonl"))
+    if (prepare_has_suffix(o->inputs[i], ".gz") || prepare_has_suffix(o->inputs[i], ".jsonl"))
       return wn_fail(j->ctx, WN_ERR_ARGUMENT, "%s: splits by byte counts take plain files as they are", o->inputs[i]);
   uint64_t held;
   if (__builtin_add_overflow(o->val_bytes, o->test_bytes, &held) || held >= j->files_total)
@@ -299,7 +299,7 @@ static wn_status prepare_by_place(struct job *j) {
 
 /* --- the whole --- */
 
-static wn_status check_options(struct job *j) {
+static wn_status prepare_check_options(struct job *j) {
   const wn_data_prepare_options *o = j->o;
   if (o->input_count < 1) return wn_fail(j->ctx, WN_ERR_ARGUMENT, "no input files");
   if (!o->tokenizer || !*o->tokenizer) return wn_fail(j->ctx, WN_ERR_ARGUMENT, "no tokenizer is named");
@@ -320,10 +320,10 @@ static wn_status check_options(struct job *j) {
 }
 
 /* Every input is there before anything is written. */
-static wn_status check_inputs(struct job *j) {
+static wn_status prepare_check_inputs(struct job *j) {
   for (int i = 0; i < j->o->input_count; i++) {
     struct wn_lines l;
-    wn_status status = wn_lines_open(j->ctx, j->o->inputs[i], has_suffix(j->o->inputs[i], ".gz"), &l);
+    wn_status status = wn_lines_open(j->ctx, j->o->inputs[i], prepare_has_suffix(j->o->inputs[i], ".gz"), &l);
     j->files_total += l.file_bytes;
     wn_lines_close(&l);
     WN_TRY(status);
@@ -362,14 +362,14 @@ static wn_status write_summary(struct job *j, const char *path) {
   return status;
 }
 
-static wn_status run(struct job *j) {
+static wn_status prepare_run(struct job *j) {
   static const char *const names[3] = {"train.bin", "val.bin", "test.bin"};
   const wn_data_prepare_options *o = j->o;
   const int splits = o->test_bytes > 0 ? 3 : 2;
   char path[4096], summary[4096];
-  WN_TRY(check_options(j));
+  WN_TRY(prepare_check_options(j));
   WN_TRY(wn_tokenizer_load(j->ctx, o->tokenizer, &j->tok));
-  WN_TRY(check_inputs(j));
+  WN_TRY(prepare_check_inputs(j));
   if (is_by_place(o)) WN_TRY(check_by_place(j));
   WN_TRY(wn_make_dirs(j->ctx, o->out_dir));
   WN_TRY(wn_path_join(j->ctx, summary, sizeof summary, o->out_dir, "data.json"));
@@ -402,7 +402,7 @@ wn_status wn_data_prepare(wn_context *ctx, const wn_data_prepare_options *option
   *result = (wn_data_prepare_result){0};
   WN_TRY(WN_OPTIONS_READ(ctx, wn_data_prepare_options, options, &own));
   struct job j = {.ctx = ctx, .o = &own};
-  wn_status status = run(&j);
+  wn_status status = prepare_run(&j);
   if (status == WN_OK)
     *result = (wn_data_prepare_result){.documents = j.documents,
                                        .train_tokens = j.splits[0].writer.count,

@@ -209,8 +209,8 @@ static wn_status read_block(wn_context *ctx, const wn_data_source *s, uint64_t f
 }
 
 /* Row g of span corruption: the encoder's and the decoder's, in s->pair. Counts of 0: a row left over. */
-static wn_status span_row(wn_context *ctx, const wn_data_source *s, uint64_t seed, uint64_t g, int64_t *input_count,
-                          int64_t *target_count) {
+static wn_status source_span_row(wn_context *ctx, const wn_data_source *s, uint64_t seed, uint64_t g,
+                                 int64_t *input_count, int64_t *target_count) {
   const uint64_t n = (uint64_t)s->text, count = wn_token_file_count(s->file);
   const uint64_t first = s->val ? g * n : shuffled(s, seed, g, n);
   *input_count = *target_count = 0;
@@ -227,7 +227,7 @@ static wn_status span_target_row(wn_context *ctx, const wn_data_source *s, uint6
                                  int32_t *targets) {
   int64_t inputs, count;
   const int32_t *target = s->pair + s->config.input_length + 1;
-  WN_TRY(span_row(ctx, s, seed, g, &inputs, &count));
+  WN_TRY(source_span_row(ctx, s, seed, g, &inputs, &count));
   for (int64_t i = 0; i < s->T; i++) {
     tokens[i] = i > 0 && i < count ? target[i - 1] : s->config.start_token;
     targets[i] = i < count ? target[i] : -1;
@@ -319,7 +319,7 @@ wn_status wn_data_source_inputs(wn_context *ctx, const wn_data_source *s, uint64
                    B);
   for (int64_t r = 0; r < B; r++, g++, inputs += S) {
     int64_t count, targets;
-    WN_TRY(span_row(ctx, s, seed, g, &count, &targets));
+    WN_TRY(source_span_row(ctx, s, seed, g, &count, &targets));
     for (int64_t i = 0; i < S; i++) inputs[i] = i < count ? s->pair[i] : s->config.start_token;
     input_count[r] = (int32_t)count;
   }

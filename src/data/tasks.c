@@ -20,7 +20,7 @@ struct draws {
   uint64_t seed, row, next;
 };
 
-static uint64_t draw(struct draws *d, uint64_t n) {
+static uint64_t tasks_draw(struct draws *d, uint64_t n) {
   return wn_random_below(d->seed, WN_STREAM_TASK, d->row, d->next++, n);
 }
 
@@ -30,14 +30,15 @@ static int64_t variable_assignment(const wn_data_config *c, bool val, struct dra
   uint64_t values = (uint64_t)(val && c->eval_values ? c->eval_values : c->values);
   int64_t n = 2 * (int64_t)c->assignments;
   for (int64_t i = 0; i < n; i += 2) {
-    uint64_t pair = draw(d, variables * values);
+    uint64_t pair = tasks_draw(d, variables * values);
     tokens[i] = (int32_t)(pair % variables);
     tokens[i + 1] = (int32_t)(variables + pair / variables);
     targets[i] = targets[i + 1] = -1;
   }
   /* The query is drawn until it is a variable that occurs; where few of many variables do, an assignment's is taken. */
   for (int attempt = 0;; attempt++) {
-    int32_t query = attempt < 64 ? (int32_t)draw(d, variables) : tokens[2 * draw(d, (uint64_t)c->assignments)];
+    int32_t query =
+        attempt < 64 ? (int32_t)tasks_draw(d, variables) : tokens[2 * tasks_draw(d, (uint64_t)c->assignments)];
     for (int64_t i = n - 2; i >= 0; i -= 2) {
       if (tokens[i] != query) continue;
       tokens[n] = query;
@@ -47,13 +48,13 @@ static int64_t variable_assignment(const wn_data_config *c, bool val, struct dra
   }
 }
 
-static int64_t copy(const wn_data_config *c, struct draws *d, int32_t *tokens, int32_t *targets) {
-  int64_t n = 1 + (int64_t)draw(d, (uint64_t)c->max_length), end = 2 * n + 3;
+static int64_t tasks_copy(const wn_data_config *c, struct draws *d, int32_t *tokens, int32_t *targets) {
+  int64_t n = 1 + (int64_t)tasks_draw(d, (uint64_t)c->max_length), end = 2 * n + 3;
   tokens[0] = WN_COPY_BOS;
   tokens[n + 1] = WN_COPY_SEPARATOR;
   tokens[end - 1] = WN_COPY_EOS;
   for (int64_t i = 1; i <= n; i++)
-    tokens[i] = tokens[n + 1 + i] = WN_COPY_SYMBOL + (int32_t)draw(d, (uint64_t)c->values);
+    tokens[i] = tokens[n + 1 + i] = WN_COPY_SYMBOL + (int32_t)tasks_draw(d, (uint64_t)c->values);
   for (int64_t i = 0; i < end; i++) targets[i] = i > n && i < end - 1 ? tokens[i + 1] : -1;
   return end;
 }
@@ -86,7 +87,7 @@ void wn_task_sample(const wn_data_config *config, bool val, uint64_t seed, uint6
     used = variable_assignment(config, val, &d, tokens, targets);
     break;
   case WN_DATA_COPY:
-    used = copy(config, &d, tokens, targets);
+    used = tasks_copy(config, &d, tokens, targets);
     break;
   case WN_DATA_PARITY:
     used = parity(config, &d, tokens, targets);

@@ -34,7 +34,7 @@ static void store_u32(uint8_t *p, uint32_t x) {
 }
 
 /* Finds the layout and checks the size. */
-static wn_status read_header(wn_context *ctx, const char *path, struct wn_token_file *f) {
+static wn_status token_file_read_header(wn_context *ctx, const char *path, struct wn_token_file *f) {
   const uint8_t *data = f->map.data;
   size_t bytes = f->map.bytes;
   if (bytes == 0) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the token file is empty", path);
@@ -75,7 +75,7 @@ wn_status wn_token_file_open(wn_context *ctx, const char *path, wn_token_file **
   WN_TRY(wn_alloc(ctx, "token file", sizeof(wn_token_file), &p));
   wn_token_file *f = p;
   wn_status status = wn_map_open(ctx, path, &f->map);
-  if (status == WN_OK) status = read_header(ctx, path, f);
+  if (status == WN_OK) status = token_file_read_header(ctx, path, f);
   if (status == WN_OK && !(f->path = wn_strdup(ctx, path))) status = WN_ERR_MEMORY;
   if (status != WN_OK) {
     wn_token_file_close(f);
@@ -124,7 +124,7 @@ wn_status wn_token_file_read(wn_context *ctx, const wn_token_file *file, uint64_
   return WN_OK;
 }
 
-static wn_status write_header(wn_context *ctx, struct wn_token_writer *w) {
+static wn_status token_file_write_header(wn_context *ctx, struct wn_token_writer *w) {
   uint8_t header[HEADER_BYTES] = {0};
   if (strcmp(w->layout, "llmc")) return WN_OK;
   store_u32(header, w->width == 2 ? MAGIC_NARROW : MAGIC_WIDE);
@@ -148,7 +148,7 @@ wn_status wn_token_writer_open(wn_context *ctx, const char *path, const char *la
                    "layout llmc",
                    path, vocab_size);
   WN_TRY(wn_writer_open(ctx, path, &w->file));
-  wn_status status = write_header(ctx, w);
+  wn_status status = token_file_write_header(ctx, w);
   if (status != WN_OK) wn_token_writer_abort(w);
   return status;
 }
@@ -181,7 +181,7 @@ wn_status wn_token_writer_commit(wn_context *ctx, struct wn_token_writer *w) {
   /* The count is known only now. */
   if (fseeko(w->file.f, 0, SEEK_SET) != 0)
     return wn_fail(ctx, WN_ERR_IO, "cannot write %s: %s", w->file.path, strerror(errno));
-  WN_TRY(write_header(ctx, w));
+  WN_TRY(token_file_write_header(ctx, w));
   return wn_writer_commit(ctx, &w->file);
 }
 

@@ -39,40 +39,40 @@ struct job {
 
 /* ---- rows ---- */
 
-static bool ends_with(const char *name, const char *end) {
+static bool export_ends_with(const char *name, const char *end) {
   const size_t n = strlen(name), m = strlen(end);
   return n >= m && !strcmp(name + n - m, end);
 }
 
 /* Where row d of a head's D lies when the target's pairs are not the source's. */
-static int64_t other_place(const wn_model_config *target, int64_t d) {
+static int64_t export_other_place(const wn_model_config *target, int64_t d) {
   const int64_t R = target->rope_size ? target->rope_size : target->head_size, half = R / 2;
   if (d >= R) return d;
   return target->rope_pairs == WN_ROPE_HALVES ? 2 * (d % half) + d / half : d % 2 * half + d / 2;
 }
 
 /* The source's row for the target's row r of our tensor. */
-static int64_t source_row(const struct wn_export *e, const struct wn_param *row, int64_t r) {
+static int64_t export_source_row(const struct wn_export *e, const struct wn_param *row, int64_t r) {
   const wn_model_config *c = &e->config;
   if (c->position != WN_POS_ROPE || c->rope_pairs == e->from->config.rope_pairs) return r;
   const int64_t D = c->head_size, turned = (c->heads + c->kv_heads) * D;
-  const bool gain = ends_with(row->name, "attn.q_norm.gain") || ends_with(row->name, "attn.k_norm.gain");
-  const bool qk = ends_with(row->name, "attn.qkv.weight") || ends_with(row->name, "attn.qkv.bias");
+  const bool gain = export_ends_with(row->name, "attn.q_norm.gain") || export_ends_with(row->name, "attn.k_norm.gain");
+  const bool qk = export_ends_with(row->name, "attn.qkv.weight") || export_ends_with(row->name, "attn.qkv.bias");
   if (!gain && !(qk && r < turned)) return r;
-  return r / D * D + other_place(c, r % D);
+  return r / D * D + export_other_place(c, r % D);
 }
 
 /* Row r of the source's own order: which part, and which row of it. */
-static int part_of(const struct wn_import_row *s, int64_t r, int64_t *local) {
+static int export_part_of(const struct wn_import_row *s, int64_t r, int64_t *local) {
   int k = 0;
   while (k < s->count - 1 && r >= s->parts[k].first + s->parts[k].rows) k++;
   *local = r - s->parts[k].first;
   return k;
 }
 
-static void read_row(const struct wn_import_row *s, int64_t r, float *out /* [K] */) {
+static void export_read_row(const struct wn_import_row *s, int64_t r, float *out /* [K] */) {
   int64_t local;
-  const int k = part_of(s, r, &local);
+  const int k = export_part_of(s, r, &local);
   const wn_gguf_tensor *t = &s->tensor[k]->t;
   const size_t block = wn_gguf_block_bytes(t->type);
   const uint8_t *data = t->data;
@@ -88,26 +88,27 @@ static void read_row(const struct wn_import_row *s, int64_t r, float *out /* [K]
 }
 
 /* The tensor's rows as the source has them, where all are of the target's type. False: they are not. */
-static bool copy_rows(const struct job *job, const struct piece *p, const struct wn_import_row *s, uint8_t *out) {
+static bool export_copy_rows(const struct job *job, const struct piece *p, const struct wn_import_row *s,
+                             uint8_t *out) {
   for (int k = 0; k < s->count; k++)
     if (s->tensor[k]->t.type != p->type || s->parts[k].transposed || s->parts[k].plus != p->part.plus) return false;
   if (p->part.transposed) return false;
   const size_t bytes = (size_t)(s->K / wn_gguf_block_weights(p->type)) * wn_gguf_block_bytes(p->type);
   for (int64_t r = 0; r < p->part.rows; r++) {
     int64_t local;
-    const int k = part_of(s, source_row(job->e, &p->row, p->part.first + r), &local);
+    const int k = export_part_of(s, export_source_row(job->e, &p->row, p->part.first + r), &local);
     memcpy(out + (size_t)r * bytes, (const uint8_t *)s->tensor[k]->t.data + (size_t)local * bytes, bytes);
   }
   return true;
 }
 
-static void transpose(const float *from, int64_t rows, int64_t columns, float *to) {
+static void export_transpose(const float *from, int64_t rows, int64_t columns, float *to) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t c = 0; c < columns; c++) to[c * rows + r] = from[r * columns + c];
 }
 
-static wn_status make_through_floats(const struct job *job, const struct piece *p, const struct wn_import_row *s,
-                                     void *out) {
+static wn_status export_make_through_floats(const struct job *job, const struct piece *p, const struct wn_import_row *s,
+                                            void *out) {
   const int64_t rows = p->part.rows, K = s->K;
   void *memory;
   size_t bytes;
@@ -115,10 +116,11 @@ static wn_status make_through_floats(const struct job *job, const struct piece *
     return wn_fail(job->ctx, WN_ERR_MEMORY, "tensor %s does not fit in memory", p->part.name);
   WN_TRY(wn_alloc(job->ctx, p->part.name, p->part.transposed ? bytes : bytes / 2, &memory));
   float *x = memory;
-  for (int64_t r = 0; r < rows; r++) read_row(s, source_row(job->e, &p->row, p->part.first + r), x + r * K);
+  for (int64_t r = 0; r < rows; r++)
+    export_read_row(s, export_source_row(job->e, &p->row, p->part.first + r), x + r * K);
   if (p->part.plus != 0)
     for (int64_t i = 0; i < rows * K; i++) x[i] -= p->part.plus;
-  if (p->part.transposed) transpose(x, rows, K, x + rows * K);
+  if (p->part.transposed) export_transpose(x, rows, K, x + rows * K);
   wn_status status = wn_gguf_encode(job->ctx, p->type, p->part.transposed ? x + rows * K : x, rows * K, out);
   if (status != WN_OK) status = wn_fail_prefix(job->ctx, status, "%s: tensor %s", job->e->from->where, p->part.name);
   wn_free(memory);
@@ -126,7 +128,7 @@ static wn_status make_through_floats(const struct job *job, const struct piece *
 }
 
 /* Tensor i of the target. */
-static wn_status produce(void *user, int i, void *out, size_t bytes) {
+static wn_status export_produce(void *user, int i, void *out, size_t bytes) {
   const struct job *job = user;
   const struct piece *p = &job->pieces[i];
   struct wn_import_row s;
@@ -141,24 +143,24 @@ static wn_status produce(void *user, int i, void *out, size_t bytes) {
     }
     return WN_OK;
   }
-  return copy_rows(job, p, &s, out) ? WN_OK : make_through_floats(job, p, &s, out);
+  return export_copy_rows(job, p, &s, out) ? WN_OK : export_make_through_floats(job, p, &s, out);
 }
 
 /* ---- types ---- */
 
-static bool is_matrix(const struct wn_param *row) {
+static bool export_is_matrix(const struct wn_param *row) {
   return row->ndim == 2 && strcmp(row->name, "pos.weight") != 0;
 }
 
 /* The type that all matrices of the source have; F32 where they differ or are packed in blocks. */
-static wn_gguf_type common_type(const struct wn_import *im) {
+static wn_gguf_type export_common_type(const struct wn_import *im) {
   const int64_t slots = wn_param_slot_count(&im->config);
   wn_gguf_type type = WN_GGUF_F32;
   bool first = true;
   for (int64_t p = 0; p < slots; p++) {
     struct wn_param row;
     struct wn_import_row s;
-    if (wn_param_slot(NULL, &im->config, p, &row) != WN_OK || !is_matrix(&row)) continue;
+    if (wn_param_slot(NULL, &im->config, p, &row) != WN_OK || !export_is_matrix(&row)) continue;
     wn_import_row(im, &row, &s);
     for (int k = 0; k < s.count; k++) {
       if (!first && s.tensor[k]->t.type != type) return WN_GGUF_F32;
@@ -170,12 +172,13 @@ static wn_gguf_type common_type(const struct wn_import *im) {
 }
 
 /* The source's own for these rows, where one tensor type covers them all and the target can hold it. */
-static wn_gguf_type own_type(const struct job *job, const struct wn_param *row, const struct wn_name_part *part) {
+static wn_gguf_type export_own_type(const struct job *job, const struct wn_param *row,
+                                    const struct wn_name_part *part) {
   struct wn_import_row s;
   wn_import_row(job->e->from, row, &s);
   if (s.count == 0 || part->transposed) return WN_GGUF_F32;
   int64_t local;
-  const wn_gguf_type type = s.tensor[part_of(&s, part->first, &local)]->t.type;
+  const wn_gguf_type type = s.tensor[export_part_of(&s, part->first, &local)]->t.type;
   for (int k = 0; k < s.count; k++) {
     const bool touches =
         s.parts[k].first < part->first + part->rows && part->first < s.parts[k].first + s.parts[k].rows;
@@ -184,17 +187,17 @@ static wn_gguf_type own_type(const struct job *job, const struct wn_param *row, 
   return type;
 }
 
-static wn_gguf_type type_of(const struct job *job, const struct wn_param *row, const struct wn_name_part *part,
-                            wn_gguf_type all) {
+static wn_gguf_type export_type_of(const struct job *job, const struct wn_param *row, const struct wn_name_part *part,
+                                   wn_gguf_type all) {
   const wn_convert_options *o = &job->e->options;
   if (o->to == WN_CONVERT_HF) return o->typed ? o->type : all;
-  if (!is_matrix(row)) return WN_GGUF_F32;
+  if (!export_is_matrix(row)) return WN_GGUF_F32;
   if (o->to == WN_CONVERT_WINNOW) return o->typed ? o->type : WN_GGUF_F32;
-  if (!o->typed) return own_type(job, row, part);
+  if (!o->typed) return export_own_type(job, row, part);
   return row->shape[1] % wn_gguf_block_weights(o->type) == 0 ? o->type : WN_GGUF_F16;
 }
 
-static wn_status check_type(wn_context *ctx, const wn_convert_options *o) {
+static wn_status export_check_type(wn_context *ctx, const wn_convert_options *o) {
   const bool gguf = o->to == WN_CONVERT_GGUF || o->to == WN_CONVERT_WINNOW_GGUF;
   if (!o->typed) return WN_OK;
   if (!wn_gguf_can_encode(o->type))
@@ -208,10 +211,10 @@ static wn_status check_type(wn_context *ctx, const wn_convert_options *o) {
 
 /* ---- the list of tensors ---- */
 
-static wn_status list_pieces(struct job *job) {
+static wn_status export_list_pieces(struct job *job) {
   const struct wn_export *e = job->e;
   const int64_t slots = wn_param_slot_count(&e->config);
-  const wn_gguf_type all = common_type(e->from);
+  const wn_gguf_type all = export_common_type(e->from);
   for (int pass = 0; pass < 2; pass++) {
     int count = 0;
     for (int64_t p = 0; p < slots; p++) {
@@ -230,7 +233,7 @@ static wn_status list_pieces(struct job *job) {
         memcpy(to->shape, row.shape, sizeof to->shape);
         to->shape[0] = parts[k].rows;
         if (parts[k].transposed) to->shape[0] = row.shape[1], to->shape[1] = parts[k].rows;
-        to->type = type_of(job, &row, &parts[k], all);
+        to->type = export_type_of(job, &row, &parts[k], all);
       }
     }
     if (pass) break;
@@ -244,7 +247,7 @@ static wn_status list_pieces(struct job *job) {
 
 /* ---- files ---- */
 
-static wn_status write_safetensors(struct job *job, const char *dir) {
+static wn_status export_write_safetensors(struct job *job, const char *dir) {
   static const char *const metadata[] = {"format", "pt", "producer", "winnow", NULL};
   char path[PATH_BYTES];
   void *memory;
@@ -259,13 +262,14 @@ static wn_status write_safetensors(struct job *job, const char *dir) {
     to->bytes = wn_dtype_size(to->dtype);
     for (int d = 0; d < p->ndim; d++) to->shape[d] = p->shape[d], to->bytes *= (size_t)p->shape[d];
   }
-  const wn_status status = wn_safetensors_write_made(job->ctx, path, entries, job->count, metadata, produce, job);
+  const wn_status status =
+      wn_safetensors_write_made(job->ctx, path, entries, job->count, metadata, export_produce, job);
   wn_free(memory);
   return status;
 }
 
 /* llama.cpp's numbers for "mostly this type". */
-static int64_t file_type(const struct job *job) {
+static int64_t export_file_type(const struct job *job) {
   size_t weights[WN_GGUF_TYPE_COUNT] = {0};
   int most = WN_GGUF_F32;
   for (int i = 0; i < job->count; i++) {
@@ -282,40 +286,41 @@ static int64_t file_type(const struct job *job) {
   return numbers[most];
 }
 
-static bool is_tokenizers(const char *key) {
+static bool export_is_tokenizers(const char *key) {
   return !strncmp(key, "tokenizer.", strlen("tokenizer."));
 }
 
 /* What the source says of itself and of its tokenizer, but for what is written anew. */
-static void copy_values(const struct wn_export *e, wn_gguf_values *values) {
+static void export_copy_values(const struct wn_export *e, wn_gguf_values *values) {
   const wn_gguf *file = wn_tensors_gguf(e->from->tensors);
   for (int i = 0; i < wn_gguf_value_count(file); i++) {
     const wn_gguf_value *v = wn_gguf_value_at(file, i);
-    const bool own = is_tokenizers(v->key) || !strcmp(v->key, "winnow.tokenizer.model") ||
+    const bool own = export_is_tokenizers(v->key) || !strcmp(v->key, "winnow.tokenizer.model") ||
                      !strncmp(v->key, "general.", strlen("general."));
     if (own && strcmp(v->key, "general.alignment") != 0 && !wn_gguf_values_has(values, v->key))
       wn_gguf_values_copy(values, v);
   }
 }
 
-static const char *base_name(const char *path) {
+static const char *export_base_name(const char *path) {
   const char *slash = strrchr(path, '/');
   return slash ? slash + 1 : path;
 }
 
-static wn_status gguf_values(struct job *job, const char *from, wn_gguf_values *values, wn_convert_result *result) {
+static wn_status export_gguf_values(struct job *job, const char *from, wn_gguf_values *values,
+                                    wn_convert_result *result) {
   const struct wn_export *e = job->e;
   wn_gguf_values_put_string(values, "general.architecture", e->architecture, strlen(e->architecture));
-  wn_gguf_values_put_uint(values, "general.file_type", (uint32_t)file_type(job));
+  wn_gguf_values_put_uint(values, "general.file_type", (uint32_t)export_file_type(job));
   wn_gguf_values_put_uint(values, "general.quantization_version", 2);
   WN_TRY(wn_export_gguf_values(job->ctx, e, values));
   if (e->from->form == WN_FORM_GGUF) {
-    copy_values(e, values);
+    export_copy_values(e, values);
     if (wn_gguf_values_has(values, "tokenizer.ggml.model")) result->tokenizer = "copied";
     return WN_OK;
   }
   wn_gguf_values_put_string(values, "general.type", "model", 5);
-  const char *name = base_name(from);
+  const char *name = export_base_name(from);
   wn_gguf_values_put_string(values, "general.name", name, strlen(name));
   wn_tokenizer *tok;
   if (!wn_path_has(from, "tokenizer.json") && !wn_path_has(from, "tokenizer.model")) {
@@ -329,11 +334,11 @@ static wn_status gguf_values(struct job *job, const char *from, wn_gguf_values *
   return status;
 }
 
-static wn_status write_gguf(struct job *job, const char *from, const char *out, wn_convert_result *result) {
+static wn_status export_write_gguf(struct job *job, const char *from, const char *out, wn_convert_result *result) {
   wn_gguf_values *values;
   void *memory = NULL;
   WN_TRY(wn_gguf_values_create(job->ctx, &values));
-  wn_status status = gguf_values(job, from, values, result);
+  wn_status status = export_gguf_values(job, from, values, result);
   if (status == WN_OK)
     status = wn_alloc(job->ctx, "list of tensors", (size_t)job->count * sizeof(wn_gguf_tensor), &memory);
   wn_gguf_tensor *tensors = memory;
@@ -342,7 +347,7 @@ static wn_status write_gguf(struct job *job, const char *from, const char *out, 
     tensors[i] = (wn_gguf_tensor){.name = p->part.name, .type = p->type, .ndim = p->ndim};
     memcpy(tensors[i].shape, p->shape, sizeof p->shape);
   }
-  if (status == WN_OK) status = wn_gguf_write(job->ctx, out, values, tensors, job->count, produce, job);
+  if (status == WN_OK) status = wn_gguf_write(job->ctx, out, values, tensors, job->count, export_produce, job);
   wn_free(memory);
   wn_gguf_values_destroy(values);
   return status;
@@ -350,7 +355,7 @@ static wn_status write_gguf(struct job *job, const char *from, const char *out, 
 
 /* ---- the tokenizer of a folder ---- */
 
-static wn_status copy_file(wn_context *ctx, const char *from, const char *to, const char *name) {
+static wn_status export_copy_file(wn_context *ctx, const char *from, const char *to, const char *name) {
   char a[PATH_BYTES], b[PATH_BYTES], *text;
   size_t bytes;
   WN_TRY(wn_path_join(ctx, a, sizeof a, from, name));
@@ -361,8 +366,8 @@ static wn_status copy_file(wn_context *ctx, const char *from, const char *to, co
   return status;
 }
 
-static wn_status folder_tokenizer(wn_context *ctx, const struct wn_import *im, const char *from, const char *out,
-                                  wn_convert_result *result) {
+static wn_status export_folder_tokenizer(wn_context *ctx, const struct wn_import *im, const char *from, const char *out,
+                                         wn_convert_result *result) {
   static const char *const files[] = {"tokenizer.json",          "tokenizer.model",    "tokenizer_config.json",
                                       "special_tokens_map.json", "vocab.json",         "merges.txt",
                                       "added_tokens.json",       "chat_template.jinja"};
@@ -380,18 +385,18 @@ static wn_status folder_tokenizer(wn_context *ctx, const struct wn_import *im, c
   }
   for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
     if (!wn_path_has(from, files[i])) continue;
-    WN_TRY(copy_file(ctx, from, out, files[i]));
+    WN_TRY(export_copy_file(ctx, from, out, files[i]));
     result->tokenizer = "copied";
   }
   return WN_OK;
 }
 
-static wn_status write_folder(struct job *job, const char *from, const char *out, wn_convert_result *result) {
+static wn_status export_write_folder(struct job *job, const char *from, const char *out, wn_convert_result *result) {
   wn_context *ctx = job->ctx;
   char path[PATH_BYTES];
   WN_TRY(wn_make_dirs(ctx, out));
-  WN_TRY(write_safetensors(job, out));
-  WN_TRY(folder_tokenizer(ctx, job->e->from, from, out, result));
+  WN_TRY(export_write_safetensors(job, out));
+  WN_TRY(export_folder_tokenizer(ctx, job->e->from, from, out, result));
   WN_TRY(wn_path_join(ctx, path, sizeof path, out, "config.json"));
   if (job->e->options.to == WN_CONVERT_WINNOW) return wn_model_config_save(ctx, path, &job->e->config);
   json_t *config;
@@ -408,7 +413,7 @@ static wn_status write_folder(struct job *job, const char *from, const char *out
 
 /* ---- all of it ---- */
 
-static wn_status check_target(wn_context *ctx, const char *from, const char *out, const wn_convert_options *o) {
+static wn_status export_check_target(wn_context *ctx, const char *from, const char *out, const wn_convert_options *o) {
   struct stat a, b;
   const bool gguf = o->to == WN_CONVERT_GGUF || o->to == WN_CONVERT_WINNOW_GGUF;
   if (stat(from, &a) == 0 && stat(out, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
@@ -424,11 +429,11 @@ static wn_status check_target(wn_context *ctx, const char *from, const char *out
   return WN_OK;
 }
 
-static wn_status run(struct job *job, const char *from, const char *out, wn_convert_result *result) {
+static wn_status export_run(struct job *job, const char *from, const char *out, wn_convert_result *result) {
   char path[PATH_BYTES];
   struct stat st;
-  WN_TRY(list_pieces(job));
-  WN_TRY(job->gguf ? write_gguf(job, from, out, result) : write_folder(job, from, out, result));
+  WN_TRY(export_list_pieces(job));
+  WN_TRY(job->gguf ? export_write_gguf(job, from, out, result) : export_write_folder(job, from, out, result));
   snprintf(result->architecture, sizeof result->architecture, "%s", job->e->architecture);
   result->tensors = job->count;
   if (job->gguf)
@@ -448,15 +453,15 @@ wn_status wn_model_convert(wn_context *ctx, const char *from, const char *out, c
   *r = (wn_convert_result){.tokenizer = "none"};
   WN_TRY(WN_OPTIONS_READ(ctx, wn_convert_options, options, &own));
   options = &own;
-  WN_TRY(check_type(ctx, options));
-  WN_TRY(check_target(ctx, from, out, options));
+  WN_TRY(export_check_type(ctx, options));
+  WN_TRY(export_check_target(ctx, from, out, options));
   wn_status status = wn_import_open(ctx, from, &im);
   if (status == WN_OK) status = wn_import_check(ctx, &im);
   if (status == WN_OK) status = wn_export_plan(ctx, &im, options, &e);
   if (status == WN_OK) {
     struct job job = {.ctx = ctx, .e = &e};
     job.gguf = options->to == WN_CONVERT_GGUF || options->to == WN_CONVERT_WINNOW_GGUF;
-    status = run(&job, from, out, r);
+    status = export_run(&job, from, out, r);
     wn_free(job.pieces);
   }
   wn_import_clear(&im);

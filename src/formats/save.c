@@ -10,7 +10,7 @@
 enum { PATH_BYTES = 4096 };
 
 /* A model may have rows that no token reaches: sentinels of what it was trained on, padding to a round number. */
-static bool tokenizer_fits(const wn_tokenizer *tok, const wn_model_config *c) {
+static bool save_tokenizer_fits(const wn_tokenizer *tok, const wn_model_config *c) {
   return wn_tokenizer_vocab_size(tok) <= c->vocab_size;
 }
 
@@ -21,7 +21,7 @@ wn_status wn_model_save(wn_context *ctx, const wn_model *model, const wn_tokeniz
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: parameters of dtype %s are not saved; F32 is", dir,
                    wn_dtype_name(model->dtype));
   WN_TRY(wn_model_need_float(ctx, model, "saving a checkpoint"));
-  if (tok && !tokenizer_fits(tok, &model->config))
+  if (tok && !save_tokenizer_fits(tok, &model->config))
     return wn_fail(ctx, WN_ERR_SHAPE, "%s: the tokenizer has %d tokens, the model %lld", dir,
                    wn_tokenizer_vocab_size(tok), (long long)model->config.vocab_size);
   WN_TRY(wn_make_dirs(ctx, dir));
@@ -42,7 +42,7 @@ wn_status wn_model_save(wn_context *ctx, const wn_model *model, const wn_tokeniz
 }
 
 /* A tokenizer beside the weights has to be theirs. */
-static wn_status check_tokenizer(wn_context *ctx, const char *dir, const struct wn_model *model) {
+static wn_status save_check_tokenizer(wn_context *ctx, const char *dir, const struct wn_model *model) {
   static const char *const names[] = {"tokenizer.model", "tokenizer.json"};
   char path[PATH_BYTES];
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -51,7 +51,7 @@ static wn_status check_tokenizer(wn_context *ctx, const char *dir, const struct 
     wn_tokenizer *tok;
     WN_TRY(wn_tokenizer_load(ctx, dir, &tok));
     const int32_t entries = wn_tokenizer_vocab_size(tok);
-    const bool fits = tokenizer_fits(tok, &model->config);
+    const bool fits = save_tokenizer_fits(tok, &model->config);
     wn_tokenizer_destroy(tok);
     if (!fits)
       return wn_fail(ctx, WN_ERR_SHAPE, "%s: the tokenizer has %d tokens, config.json's vocab_size is %lld", path,
@@ -62,14 +62,14 @@ static wn_status check_tokenizer(wn_context *ctx, const char *dir, const struct 
 }
 
 /* A checkpoint of ours names its tokenizer; others' may lack one that we read, which is theirs to say who wants it. */
-static wn_status load(wn_context *ctx, const char *path, bool as_float, wn_model **out) {
+static wn_status save_load(wn_context *ctx, const char *path, bool as_float, wn_model **out) {
   struct wn_import import;
   struct wn_model *model = NULL;
   *out = NULL;
   wn_status status = wn_import_open(ctx, path, &import);
   if (status == WN_OK) status = wn_import_check(ctx, &import);
   if (status == WN_OK) status = wn_import_model(ctx, &import, as_float, &model);
-  if (status == WN_OK && import.form == WN_FORM_WINNOW) status = check_tokenizer(ctx, path, model);
+  if (status == WN_OK && import.form == WN_FORM_WINNOW) status = save_check_tokenizer(ctx, path, model);
   wn_import_clear(&import);
   if (status != WN_OK) {
     wn_model_destroy(model);
@@ -80,11 +80,11 @@ static wn_status load(wn_context *ctx, const char *path, bool as_float, wn_model
 }
 
 wn_status wn_model_load(wn_context *ctx, const char *path, wn_model **out) {
-  return load(ctx, path, false, out);
+  return save_load(ctx, path, false, out);
 }
 
 wn_status wn_model_load_float(wn_context *ctx, const char *path, wn_model **out) {
-  return load(ctx, path, true, out);
+  return save_load(ctx, path, true, out);
 }
 
 wn_status wn_model_origin_read(wn_context *ctx, const char *path, wn_model_origin *out) {

@@ -68,7 +68,7 @@ static wn_status truncated(const struct cursor *c, const char *what) {
                  (size_t)(c->at - c->begin), what);
 }
 
-static wn_status take(struct cursor *c, const char *what, uint64_t bytes, const void **out) {
+static wn_status gguf_take(struct cursor *c, const char *what, uint64_t bytes, const void **out) {
   if (bytes > (uint64_t)(c->end - c->at)) return truncated(c, what);
   *out = c->at;
   c->at += bytes;
@@ -77,14 +77,14 @@ static wn_status take(struct cursor *c, const char *what, uint64_t bytes, const 
 
 static wn_status take_u32(struct cursor *c, const char *what, uint32_t *out) {
   const void *p = NULL;
-  WN_TRY(take(c, what, sizeof *out, &p));
+  WN_TRY(gguf_take(c, what, sizeof *out, &p));
   memcpy(out, p, sizeof *out);
   return WN_OK;
 }
 
 static wn_status take_u64(struct cursor *c, const char *what, uint64_t *out) {
   const void *p = NULL;
-  WN_TRY(take(c, what, sizeof *out, &p));
+  WN_TRY(gguf_take(c, what, sizeof *out, &p));
   memcpy(out, p, sizeof *out);
   return WN_OK;
 }
@@ -92,7 +92,7 @@ static wn_status take_u64(struct cursor *c, const char *what, uint64_t *out) {
 static wn_status take_string(struct cursor *c, const char *what, const char **out, uint64_t *bytes) {
   const void *p = NULL;
   WN_TRY(take_u64(c, what, bytes));
-  WN_TRY(take(c, what, *bytes, &p));
+  WN_TRY(gguf_take(c, what, *bytes, &p));
   *out = p;
   return WN_OK;
 }
@@ -149,10 +149,10 @@ static wn_status read_value(struct cursor *c, wn_gguf_value *v) {
   if (v->kind == WN_GGUF_STRING) return read_strings(c, v);
   size_t bytes;
   if (v->count > SIZE_MAX || !wn_mul_size((size_t)v->count, (size_t)v->width, &bytes)) return truncated(c, key);
-  return take(c, key, bytes, &v->place);
+  return gguf_take(c, key, bytes, &v->place);
 }
 
-static wn_status read_tensor(struct cursor *c, wn_gguf_tensor *t, uint64_t *offset) {
+static wn_status gguf_read_tensor(struct cursor *c, wn_gguf_tensor *t, uint64_t *offset) {
   char *name = NULL;
   uint32_t ndim, number;
   WN_TRY(take_name(c, "a tensor's name", &name));
@@ -198,7 +198,7 @@ static int compare_values(const void *a, const void *b) {
   return strcmp((*(wn_gguf_value *const *)a)->key, (*(wn_gguf_value *const *)b)->key);
 }
 
-static int compare_places(const void *a, const void *b) {
+static int gguf_compare_places(const void *a, const void *b) {
   const char *p = (*(wn_gguf_tensor *const *)a)->data, *q = (*(wn_gguf_tensor *const *)b)->data;
   return p < q ? -1 : p > q;
 }
@@ -240,7 +240,7 @@ static wn_status read_tensors(struct cursor *c, struct wn_gguf *f, uint64_t coun
   while ((uint64_t)f->tensor_count < count) {
     const int i = f->tensor_count++;
     f->by_name[i] = &f->tensors[i];
-    WN_TRY(read_tensor(c, &f->tensors[i], &offsets[i]));
+    WN_TRY(gguf_read_tensor(c, &f->tensors[i], &offsets[i]));
   }
   uint64_t align = 32;
   WN_TRY(alignment(c, f, &align));
@@ -257,7 +257,7 @@ static wn_status read_tensors(struct cursor *c, struct wn_gguf *f, uint64_t coun
           (unsigned long long)(start > size ? 0 : size - start), (unsigned long long)align);
     t->data = c->begin + start + offsets[i];
   }
-  if (count) qsort(f->by_name, (size_t)count, sizeof *f->by_name, compare_places);
+  if (count) qsort(f->by_name, (size_t)count, sizeof *f->by_name, gguf_compare_places);
   for (uint64_t i = 1; i < count; i++)
     if ((const uint8_t *)f->by_name[i - 1]->data + f->by_name[i - 1]->bytes > (const uint8_t *)f->by_name[i]->data)
       return wn_fail(c->ctx, WN_ERR_FORMAT, "%s: tensors \"%.200s\" and \"%.200s\" overlap", c->file,
@@ -296,8 +296,8 @@ static wn_status read_file(wn_context *ctx, struct wn_gguf *f, const uint8_t *da
   return status;
 }
 
-static wn_status open_bytes(wn_context *ctx, const char *name, struct wn_map *map, const void *data, size_t bytes,
-                            wn_gguf **out) {
+static wn_status gguf_open_bytes(wn_context *ctx, const char *name, struct wn_map *map, const void *data, size_t bytes,
+                                 wn_gguf **out) {
   void *p;
   wn_status status = wn_alloc(ctx, name, sizeof **out, &p);
   if (status != WN_OK) {
@@ -321,7 +321,7 @@ wn_status wn_gguf_open(wn_context *ctx, const char *path, wn_gguf **out) {
   *out = NULL;
   struct wn_map map;
   WN_TRY(wn_map_open(ctx, path, &map));
-  return open_bytes(ctx, path, &map, map.data, map.bytes, out);
+  return gguf_open_bytes(ctx, path, &map, map.data, map.bytes, out);
 }
 
 wn_status wn_gguf_open_memory(wn_context *ctx, const char *name, const void *data, size_t bytes, wn_gguf **out) {
@@ -329,7 +329,7 @@ wn_status wn_gguf_open_memory(wn_context *ctx, const char *name, const void *dat
     return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_gguf_open_memory needs a name, bytes and a place to write to");
   *out = NULL;
   struct wn_map none = {0};
-  return open_bytes(ctx, name, &none, data, bytes, out);
+  return gguf_open_bytes(ctx, name, &none, data, bytes, out);
 }
 
 void wn_gguf_close(wn_gguf *f) {

@@ -33,20 +33,20 @@ static uint32_t word(const uint8_t *p) {
   return w;
 }
 
-static void block_f32(const uint8_t *p, float *y) {
+static void decode_f32(const uint8_t *p, float *y) {
   memcpy(y, p, sizeof *y);
 }
 
-static void block_f16(const uint8_t *p, float *y) {
+static void decode_f16(const uint8_t *p, float *y) {
   *y = half(p);
 }
 
-static void block_bf16(const uint8_t *p, float *y) {
+static void decode_bf16(const uint8_t *p, float *y) {
   const uint32_t bits = (uint32_t)p[0] << 16 | (uint32_t)p[1] << 24;
   memcpy(y, &bits, sizeof bits);
 }
 
-static void block_q8_0(const uint8_t *p, float *y) {
+static void decode_q8_0(const uint8_t *p, float *y) {
   const float d = half(p);
   for (int i = 0; i < 32; i++) y[i] = d * (float)(int8_t)p[2 + i];
 }
@@ -59,16 +59,16 @@ static void nibbles(const uint8_t *p, uint32_t fifth, float d, float m, int zero
   }
 }
 
-static void block_q4_0(const uint8_t *p, float *y) {
+static void decode_q4_0(const uint8_t *p, float *y) {
   nibbles(p + 2, 0, half(p), 0, 8, y);
 }
-static void block_q4_1(const uint8_t *p, float *y) {
+static void decode_q4_1(const uint8_t *p, float *y) {
   nibbles(p + 4, 0, half(p), half(p + 2), 0, y);
 }
-static void block_q5_0(const uint8_t *p, float *y) {
+static void decode_q5_0(const uint8_t *p, float *y) {
   nibbles(p + 6, word(p + 2), half(p), 0, 16, y);
 }
-static void block_q5_1(const uint8_t *p, float *y) {
+static void decode_q5_1(const uint8_t *p, float *y) {
   nibbles(p + 8, word(p + 4), half(p), half(p + 2), 0, y);
 }
 
@@ -96,14 +96,14 @@ static void groups_of_32(const uint8_t *p, const uint8_t *fifth, const uint8_t *
   }
 }
 
-static void block_q4_k(const uint8_t *p, float *y) {
+static void decode_q4_k(const uint8_t *p, float *y) {
   groups_of_32(p, NULL, p + 16, y);
 }
-static void block_q5_k(const uint8_t *p, float *y) {
+static void decode_q5_k(const uint8_t *p, float *y) {
   groups_of_32(p, p + 16, p + 48, y);
 }
 
-static void block_q6_k(const uint8_t *p, float *y) {
+static void decode_q6_k(const uint8_t *p, float *y) {
   const float d = half(p + 208);
   for (int i = 0; i < 256; i++) {
     /* Halves of 128; in each, four runs of 32: the runs' low bits in two 32-byte rows, high bits in one. */
@@ -119,12 +119,12 @@ static const struct {
   int weights, bytes;
   void (*decode)(const uint8_t *block, float *out);
 } types[WN_GGUF_TYPE_COUNT] = {
-    [WN_GGUF_F32] = {"F32", 1, 4, block_f32},        [WN_GGUF_F16] = {"F16", 1, 2, block_f16},
-    [WN_GGUF_BF16] = {"BF16", 1, 2, block_bf16},     [WN_GGUF_Q8_0] = {"Q8_0", 32, 34, block_q8_0},
-    [WN_GGUF_Q4_0] = {"Q4_0", 32, 18, block_q4_0},   [WN_GGUF_Q4_1] = {"Q4_1", 32, 20, block_q4_1},
-    [WN_GGUF_Q5_0] = {"Q5_0", 32, 22, block_q5_0},   [WN_GGUF_Q5_1] = {"Q5_1", 32, 24, block_q5_1},
-    [WN_GGUF_Q4_K] = {"Q4_K", 256, 144, block_q4_k}, [WN_GGUF_Q5_K] = {"Q5_K", 256, 176, block_q5_k},
-    [WN_GGUF_Q6_K] = {"Q6_K", 256, 210, block_q6_k},
+    [WN_GGUF_F32] = {"F32", 1, 4, decode_f32},        [WN_GGUF_F16] = {"F16", 1, 2, decode_f16},
+    [WN_GGUF_BF16] = {"BF16", 1, 2, decode_bf16},     [WN_GGUF_Q8_0] = {"Q8_0", 32, 34, decode_q8_0},
+    [WN_GGUF_Q4_0] = {"Q4_0", 32, 18, decode_q4_0},   [WN_GGUF_Q4_1] = {"Q4_1", 32, 20, decode_q4_1},
+    [WN_GGUF_Q5_0] = {"Q5_0", 32, 22, decode_q5_0},   [WN_GGUF_Q5_1] = {"Q5_1", 32, 24, decode_q5_1},
+    [WN_GGUF_Q4_K] = {"Q4_K", 256, 144, decode_q4_k}, [WN_GGUF_Q5_K] = {"Q5_K", 256, 176, decode_q5_k},
+    [WN_GGUF_Q6_K] = {"Q6_K", 256, 210, decode_q6_k},
 };
 
 const char *wn_gguf_type_name(wn_gguf_type type) {

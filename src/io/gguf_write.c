@@ -59,7 +59,7 @@ bool wn_gguf_values_has(const wn_gguf_values *v, const char *key) {
 }
 
 /* Room for `more` bytes behind what there is. */
-static bool reserve(wn_gguf_values *v, size_t more) {
+static bool gguf_write_reserve(wn_gguf_values *v, size_t more) {
   size_t need;
   void *memory;
   if (v->status != WN_OK) return false;
@@ -78,21 +78,21 @@ static bool reserve(wn_gguf_values *v, size_t more) {
   return true;
 }
 
-static void add(wn_gguf_values *v, const void *data, size_t bytes) {
-  if (!reserve(v, bytes)) return;
+static void gguf_write_add(wn_gguf_values *v, const void *data, size_t bytes) {
+  if (!gguf_write_reserve(v, bytes)) return;
   if (bytes) memcpy(v->data + v->bytes, data, bytes);
   v->bytes += bytes;
 }
 
 static void add_u32(wn_gguf_values *v, uint32_t x) {
-  add(v, &x, sizeof x);
+  gguf_write_add(v, &x, sizeof x);
 }
 
 static void add_u64(wn_gguf_values *v, uint64_t x) {
-  add(v, &x, sizeof x);
+  gguf_write_add(v, &x, sizeof x);
 }
 
-static void begin(wn_gguf_values *v, const char *key, uint32_t type) {
+static void gguf_write_begin(wn_gguf_values *v, const char *key, uint32_t type) {
   void *memory;
   if (v->status != WN_OK) return;
   if (wn_gguf_values_has(v, key)) {
@@ -119,50 +119,50 @@ static void begin(wn_gguf_values *v, const char *key, uint32_t type) {
 }
 
 static void begin_array(wn_gguf_values *v, const char *key, uint32_t type, uint64_t count) {
-  begin(v, key, TYPE_ARRAY);
+  gguf_write_begin(v, key, TYPE_ARRAY);
   add_u32(v, type);
   add_u64(v, count);
 }
 
 void wn_gguf_values_add_string(wn_gguf_values *v, const char *text, size_t bytes) {
   add_u64(v, bytes);
-  add(v, text, bytes);
+  gguf_write_add(v, text, bytes);
 }
 
 void wn_gguf_values_put_uint(wn_gguf_values *v, const char *key, uint32_t value) {
-  begin(v, key, TYPE_UINT32);
+  gguf_write_begin(v, key, TYPE_UINT32);
   add_u32(v, value);
 }
 
 void wn_gguf_values_put_float(wn_gguf_values *v, const char *key, float value) {
-  begin(v, key, TYPE_FLOAT32);
-  add(v, &value, sizeof value);
+  gguf_write_begin(v, key, TYPE_FLOAT32);
+  gguf_write_add(v, &value, sizeof value);
 }
 
 void wn_gguf_values_put_bool(wn_gguf_values *v, const char *key, bool value) {
   const uint8_t byte = value;
-  begin(v, key, TYPE_BOOL);
-  add(v, &byte, 1);
+  gguf_write_begin(v, key, TYPE_BOOL);
+  gguf_write_add(v, &byte, 1);
 }
 
 void wn_gguf_values_put_string(wn_gguf_values *v, const char *key, const char *text, size_t bytes) {
-  begin(v, key, TYPE_STRING);
+  gguf_write_begin(v, key, TYPE_STRING);
   wn_gguf_values_add_string(v, text, bytes);
 }
 
 void wn_gguf_values_put_ints(wn_gguf_values *v, const char *key, const int32_t *items, uint64_t count) {
   begin_array(v, key, TYPE_INT32, count);
-  add(v, items, (size_t)count * sizeof *items);
+  gguf_write_add(v, items, (size_t)count * sizeof *items);
 }
 
 void wn_gguf_values_put_floats(wn_gguf_values *v, const char *key, const float *items, uint64_t count) {
   begin_array(v, key, TYPE_FLOAT32, count);
-  add(v, items, (size_t)count * sizeof *items);
+  gguf_write_add(v, items, (size_t)count * sizeof *items);
 }
 
 void wn_gguf_values_put_bytes(wn_gguf_values *v, const char *key, const uint8_t *items, uint64_t count) {
   begin_array(v, key, TYPE_UINT8, count);
-  add(v, items, (size_t)count);
+  gguf_write_add(v, items, (size_t)count);
 }
 
 void wn_gguf_values_begin_strings(wn_gguf_values *v, const char *key, uint64_t count) {
@@ -180,9 +180,9 @@ void wn_gguf_values_copy(wn_gguf_values *v, const wn_gguf_value *value) {
   if (value->is_array)
     begin_array(v, value->key, type, value->count);
   else
-    begin(v, value->key, type);
+    gguf_write_begin(v, value->key, type);
   if (value->kind != WN_GGUF_STRING) {
-    add(v, value->place, (size_t)value->count * (size_t)w);
+    gguf_write_add(v, value->place, (size_t)value->count * (size_t)w);
     return;
   }
   for (uint64_t i = 0; i < value->count; i++) {
@@ -217,15 +217,15 @@ static wn_status tensor_bytes(wn_context *ctx, const char *path, const wn_gguf_t
                  t->name ? t->name : "");
 }
 
-static wn_status write_header(wn_context *ctx, struct wn_writer *w, const wn_gguf_values *v,
-                              const wn_gguf_tensor *tensors, int count, uint64_t *size) {
+static wn_status gguf_write_write_header(wn_context *ctx, struct wn_writer *w, const wn_gguf_values *v,
+                                         const wn_gguf_tensor *tensors, int count, uint64_t *size) {
   wn_gguf_values *h;
   WN_TRY(wn_gguf_values_create(ctx, &h));
-  add(h, "GGUF", 4);
+  gguf_write_add(h, "GGUF", 4);
   add_u32(h, 3);
   add_u64(h, (uint64_t)count);
   add_u64(h, v->count);
-  add(h, v->data, v->bytes);
+  gguf_write_add(h, v->data, v->bytes);
   uint64_t offset = 0;
   wn_status status = WN_OK;
   for (int i = 0; i < count && status == WN_OK; i++) {
@@ -275,7 +275,7 @@ wn_status wn_gguf_write(wn_context *ctx, const char *path, const wn_gguf_values 
   struct wn_writer w;
   uint64_t size;
   WN_TRY(wn_writer_open(ctx, path, &w));
-  wn_status status = write_header(ctx, &w, values, tensors, count, &size);
+  wn_status status = gguf_write_write_header(ctx, &w, values, tensors, count, &size);
   if (status == WN_OK) status = pad(ctx, &w, size);
   for (int i = 0; i < count && status == WN_OK; i++) status = write_tensor(ctx, &w, &tensors[i], i, produce, user);
   if (status == WN_OK) status = wn_writer_commit(ctx, &w);
@@ -310,7 +310,7 @@ static uint16_t to_bf16(float x) {
   return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static bool block_q8_0(const float *x, uint8_t *out) {
+static bool encode_q8_0(const float *x, uint8_t *out) {
   float largest = 0;
   uint16_t half;
   for (int i = 0; i < 32; i++) largest = fmaxf(largest, fabsf(x[i]));
@@ -341,7 +341,7 @@ wn_status wn_gguf_encode(wn_context *ctx, wn_gguf_type type, const float *x, int
   if (type == WN_GGUF_F32) {
     memcpy(out, x, (size_t)n * sizeof *x);
   } else if (type == WN_GGUF_Q8_0) {
-    for (int64_t i = 0; i < n && fits; i += 32, bytes += 34) fits = block_q8_0(x + i, bytes);
+    for (int64_t i = 0; i < n && fits; i += 32, bytes += 34) fits = encode_q8_0(x + i, bytes);
   } else {
     for (int64_t i = 0; i < n && fits; i++, bytes += 2) {
       uint16_t half = to_bf16(x[i]);

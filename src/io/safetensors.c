@@ -106,7 +106,7 @@ static int compare_names(const void *a, const void *b) {
   return strcmp((*(wn_safetensors_entry *const *)a)->name, (*(wn_safetensors_entry *const *)b)->name);
 }
 
-static int compare_places(const void *a, const void *b) {
+static int safetensors_compare_places(const void *a, const void *b) {
   const wn_safetensors_entry *x = *(wn_safetensors_entry *const *)a, *y = *(wn_safetensors_entry *const *)b;
   const char *p = x->data, *q = y->data;
   if (p != q) return p < q ? -1 : 1;
@@ -117,7 +117,7 @@ static int compare_places(const void *a, const void *b) {
  * is left in that order. */
 static wn_status check_cover(wn_context *ctx, const struct wn_safetensors *f, wn_safetensors_entry **order,
                              const uint8_t *data, size_t data_bytes) {
-  qsort(order, (size_t)f->count, sizeof *order, compare_places);
+  qsort(order, (size_t)f->count, sizeof *order, safetensors_compare_places);
   size_t at = 0;
   for (int i = 0; i < f->count; i++) {
     size_t begin = (size_t)((const uint8_t *)order[i]->data - data);
@@ -145,7 +145,7 @@ static wn_status read_metadata(wn_context *ctx, struct wn_safetensors *f, const 
   return WN_OK;
 }
 
-static wn_status read_header(wn_context *ctx, struct wn_safetensors *f, const uint8_t *bytes, size_t size) {
+static wn_status safetensors_read_header(wn_context *ctx, struct wn_safetensors *f, const uint8_t *bytes, size_t size) {
   if (size < 8)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: not a safetensors file: %zu bytes long, the header's length alone takes 8",
                    f->name, size);
@@ -189,8 +189,8 @@ static wn_status read_header(wn_context *ctx, struct wn_safetensors *f, const ui
   return WN_OK;
 }
 
-static wn_status open_bytes(wn_context *ctx, const char *name, struct wn_map *map, const void *data, size_t bytes,
-                            wn_safetensors **out) {
+static wn_status safetensors_open_bytes(wn_context *ctx, const char *name, struct wn_map *map, const void *data,
+                                        size_t bytes, wn_safetensors **out) {
   void *p;
   wn_status status = wn_alloc(ctx, name, sizeof **out, &p);
   if (status != WN_OK) {
@@ -200,7 +200,7 @@ static wn_status open_bytes(wn_context *ctx, const char *name, struct wn_map *ma
   struct wn_safetensors *f = p;
   f->map = *map;
   f->name = wn_strdup(ctx, name);
-  status = f->name ? read_header(ctx, f, data, bytes) : WN_ERR_MEMORY;
+  status = f->name ? safetensors_read_header(ctx, f, data, bytes) : WN_ERR_MEMORY;
   if (status != WN_OK) {
     wn_safetensors_close(f);
     return status;
@@ -214,7 +214,7 @@ wn_status wn_safetensors_open(wn_context *ctx, const char *path, wn_safetensors 
   *out = NULL;
   struct wn_map map;
   WN_TRY(wn_map_open(ctx, path, &map));
-  return open_bytes(ctx, path, &map, map.data, map.bytes, out);
+  return safetensors_open_bytes(ctx, path, &map, map.data, map.bytes, out);
 }
 
 wn_status wn_safetensors_open_memory(wn_context *ctx, const char *name, const void *data, size_t bytes,
@@ -223,7 +223,7 @@ wn_status wn_safetensors_open_memory(wn_context *ctx, const char *name, const vo
     return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_safetensors_open_memory needs a name, bytes and a place to write to");
   *out = NULL;
   struct wn_map none = {0};
-  return open_bytes(ctx, name, &none, data, bytes, out);
+  return safetensors_open_bytes(ctx, name, &none, data, bytes, out);
 }
 
 void wn_safetensors_close(wn_safetensors *file) {
@@ -275,7 +275,7 @@ static wn_status check_entry(wn_context *ctx, const char *path, const wn_safeten
 }
 
 /* Takes the reference to value. False when memory ran out, a text is not UTF-8, or the key is there already. */
-static bool put(json_t *object, const char *key, json_t *value) {
+static bool safetensors_put(json_t *object, const char *key, json_t *value) {
   if (value && !json_object_get(object, key)) return json_object_set_new(object, key, value) == 0;
   json_decref(value);
   return false;
@@ -294,8 +294,8 @@ static json_t *entry_json(const wn_safetensors_entry *e, size_t begin) {
 
 /* Larger elements come first in the data (the header keeps the given order): with a header padded to 8 bytes every
  * tensor is then aligned to its element, which readers that view the data in place rely on. */
-static wn_status plan(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
-                      size_t *begins /* [count] */) {
+static wn_status safetensors_plan(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
+                                  size_t *begins /* [count] */) {
   size_t at = 0;
   for (size_t size = 8; size >= 1; size /= 2) {
     for (int i = 0; i < count; i++) {
@@ -315,18 +315,18 @@ static wn_status header_text(wn_context *ctx, const char *path, const wn_safeten
   if (header && metadata) {
     json_t *object = json_object();
     for (int i = 0; status == WN_OK && metadata[i]; i += 2)
-      if (!metadata[i + 1] || !put(object, metadata[i], json_string(metadata[i + 1])))
+      if (!metadata[i + 1] || !safetensors_put(object, metadata[i], json_string(metadata[i + 1])))
         status = wn_fail(ctx, WN_ERR_ARGUMENT,
                          "cannot write %s: metadata \"%.200s\" is there twice, has no value or is not UTF-8", path,
                          metadata[i]);
-    if (!put(header, metadata_key, object) && status == WN_OK)
+    if (!safetensors_put(header, metadata_key, object) && status == WN_OK)
       status = wn_fail(ctx, WN_ERR_MEMORY, "out of memory: the header of %s", path);
   }
   for (int i = 0; header && i < count && status == WN_OK; i++) {
     json_t *entry = entry_json(&entries[i], begins[i]);
     if (!entry)
       status = wn_fail(ctx, WN_ERR_MEMORY, "out of memory: the header of %s", path);
-    else if (!put(header, entries[i].name, entry))
+    else if (!safetensors_put(header, entries[i].name, entry))
       status =
           wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: tensor name \"%.200s\" is there twice or is not UTF-8 text",
                   path, entries[i].name);
@@ -367,15 +367,15 @@ static wn_status write_all(wn_context *ctx, struct wn_writer *w, const char *hea
   return wn_writer_commit(ctx, w);
 }
 
-static wn_status write_file(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
-                            const char *const *metadata, const struct maker *maker) {
+static wn_status safetensors_write_file(wn_context *ctx, const char *path, const wn_safetensors_entry *entries,
+                                        int count, const char *const *metadata, const struct maker *maker) {
   if (!path || count < 0 || (count > 0 && !entries))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "writing safetensors needs a path and entries");
   for (int i = 0; i < count; i++) WN_TRY(check_entry(ctx, path, &entries[i], maker != NULL));
   void *begins;
   WN_TRY(wn_alloc(ctx, "safetensors header", (size_t)count * sizeof(size_t), &begins));
   char *header = NULL;
-  wn_status status = plan(ctx, path, entries, count, begins);
+  wn_status status = safetensors_plan(ctx, path, entries, count, begins);
   if (status == WN_OK) status = header_text(ctx, path, entries, count, begins, metadata, &header);
   wn_free(begins);
   if (status != WN_OK) return status;
@@ -395,12 +395,12 @@ static wn_status write_file(wn_context *ctx, const char *path, const wn_safetens
 
 wn_status wn_safetensors_write(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
                                const char *const *metadata) {
-  return write_file(ctx, path, entries, count, metadata, NULL);
+  return safetensors_write_file(ctx, path, entries, count, metadata, NULL);
 }
 
 wn_status wn_safetensors_write_made(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
                                     const char *const *metadata, wn_safetensors_produce_fn produce, void *user) {
   if (!produce) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_safetensors_write_made needs a function that makes the data");
   const struct maker maker = {produce, user};
-  return write_file(ctx, path, entries, count, metadata, &maker);
+  return safetensors_write_file(ctx, path, entries, count, metadata, &maker);
 }

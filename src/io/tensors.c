@@ -28,11 +28,11 @@ struct wn_tensors {
   int shard_count, count;
 };
 
-static int compare(const void *a, const void *b) {
+static int tensors_compare(const void *a, const void *b) {
   return strcmp(((const struct wn_tensor *)a)->t.name, ((const struct wn_tensor *)b)->t.name);
 }
 
-static wn_status allocate(wn_context *ctx, const char *name, struct wn_tensors **out) {
+static wn_status tensors_allocate(wn_context *ctx, const char *name, struct wn_tensors **out) {
   void *memory;
   *out = NULL;
   WN_TRY(wn_alloc(ctx, "tensors of a model", sizeof **out, &memory));
@@ -51,11 +51,11 @@ static wn_status list_gguf(wn_context *ctx, struct wn_tensors *t) {
     t->all[i] = (struct wn_tensor){.t = *g, .is_weights = true, .dtype = wn_gguf_type_name(g->type), .file = t->name};
   }
   t->count = count;
-  if (count) qsort(t->all, (size_t)count, sizeof *t->all, compare);
+  if (count) qsort(t->all, (size_t)count, sizeof *t->all, tensors_compare);
   return WN_OK;
 }
 
-static wn_status finish(wn_status status, struct wn_tensors *t, struct wn_tensors **out) {
+static wn_status tensors_finish(wn_status status, struct wn_tensors *t, struct wn_tensors **out) {
   if (status == WN_OK) {
     *out = t;
   } else {
@@ -67,19 +67,19 @@ static wn_status finish(wn_status status, struct wn_tensors *t, struct wn_tensor
 
 wn_status wn_tensors_open_gguf(wn_context *ctx, const char *path, struct wn_tensors **out) {
   struct wn_tensors *t;
-  wn_status status = allocate(ctx, path, &t);
+  wn_status status = tensors_allocate(ctx, path, &t);
   if (status == WN_OK) status = wn_gguf_open(ctx, path, &t->gguf);
   if (status == WN_OK) status = list_gguf(ctx, t);
-  return finish(status, t, out);
+  return tensors_finish(status, t, out);
 }
 
 wn_status wn_tensors_open_gguf_memory(wn_context *ctx, const char *name, const void *data, size_t bytes,
                                       struct wn_tensors **out) {
   struct wn_tensors *t;
-  wn_status status = allocate(ctx, name, &t);
+  wn_status status = tensors_allocate(ctx, name, &t);
   if (status == WN_OK) status = wn_gguf_open_memory(ctx, name, data, bytes, &t->gguf);
   if (status == WN_OK) status = list_gguf(ctx, t);
-  return finish(status, t, out);
+  return tensors_finish(status, t, out);
 }
 
 /* ---- safetensors ---- */
@@ -128,7 +128,7 @@ static wn_status list_shards(wn_context *ctx, struct wn_tensors *t) {
   for (int s = 0; s < t->shard_count; s++)
     for (int i = 0; i < wn_safetensors_count(t->shards[s].file); i++)
       add_entry(t, &t->shards[s], wn_safetensors_at(t->shards[s].file, i));
-  if (total) qsort(t->all, (size_t)total, sizeof *t->all, compare);
+  if (total) qsort(t->all, (size_t)total, sizeof *t->all, tensors_compare);
   for (int i = 1; i < total; i++)
     if (!strcmp(t->all[i - 1].t.name, t->all[i].t.name))
       return wn_fail(ctx, WN_ERR_FORMAT, "tensor \"%.200s\" is in %s and in %s", t->all[i].t.name, t->all[i - 1].file,
@@ -216,11 +216,11 @@ static wn_status open_single(wn_context *ctx, const char *dir, struct wn_tensors
 
 wn_status wn_tensors_open_folder(wn_context *ctx, const char *dir, struct wn_tensors **out) {
   struct wn_tensors *t;
-  wn_status status = allocate(ctx, dir, &t);
+  wn_status status = tensors_allocate(ctx, dir, &t);
   const bool sharded = !wn_path_has(dir, "model.safetensors") && wn_path_has(dir, INDEX_NAME);
   if (status == WN_OK) status = sharded ? open_index(ctx, dir, t) : open_single(ctx, dir, t);
   if (status == WN_OK) status = list_shards(ctx, t);
-  return finish(status, t, out);
+  return tensors_finish(status, t, out);
 }
 
 void wn_tensors_close(struct wn_tensors *t) {
@@ -252,7 +252,7 @@ const struct wn_tensor *wn_tensors_at(const struct wn_tensors *t, int i) {
 int wn_tensors_find(const struct wn_tensors *t, const char *name) {
   const struct wn_tensor wanted = {.t = {.name = name}};
   if (t->count == 0) return -1;
-  const struct wn_tensor *found = bsearch(&wanted, t->all, (size_t)t->count, sizeof *t->all, compare);
+  const struct wn_tensor *found = bsearch(&wanted, t->all, (size_t)t->count, sizeof *t->all, tensors_compare);
   return found ? (int)(found - t->all) : -1;
 }
 

@@ -34,7 +34,7 @@ static inline const struct wn_merge *find_merge(const struct wn_bpe *bpe, int32_
   }
 }
 
-static wn_status reserve(void **data, size_t element, size_t *room, size_t need) {
+static wn_status bpe_encode_reserve(void **data, size_t element, size_t *room, size_t need) {
   if (need <= *room) return WN_OK;
   size_t bytes, more = need > SIZE_MAX / 2 ? need : need + need / 2;
   void *p;
@@ -49,7 +49,7 @@ static wn_status reserve(void **data, size_t element, size_t *room, size_t need)
 
 static wn_status symbols_room(struct wn_bpe_scratch *s, size_t count) {
   void *p = s->symbols;
-  wn_status status = reserve(&p, sizeof *s->symbols, &s->symbol_room, count);
+  wn_status status = bpe_encode_reserve(&p, sizeof *s->symbols, &s->symbol_room, count);
   s->symbols = p;
   return status;
 }
@@ -126,7 +126,7 @@ static size_t merge_short(const struct wn_bpe *bpe, struct wn_symbol *symbols, s
   return n;
 }
 
-static inline bool before(const struct wn_candidate *a, const struct wn_candidate *b) {
+static inline bool bpe_encode_before(const struct wn_candidate *a, const struct wn_candidate *b) {
   return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
 }
 
@@ -137,13 +137,13 @@ static wn_status heap_push(struct wn_bpe_scratch *s, int32_t at) {
   if (!m) return WN_OK;
   if (s->heap_count == s->heap_room) {
     void *p = s->heap;
-    wn_status status = reserve(&p, sizeof *s->heap, &s->heap_room, s->heap_count + 64);
+    wn_status status = bpe_encode_reserve(&p, sizeof *s->heap, &s->heap_room, s->heap_count + 64);
     s->heap = p;
     WN_TRY(status);
   }
   struct wn_candidate c = {m->rank, at, left->id, s->symbols[left->next].id};
   size_t i = s->heap_count++;
-  while (i > 0 && before(&c, &s->heap[(i - 1) / 2])) {
+  while (i > 0 && bpe_encode_before(&c, &s->heap[(i - 1) / 2])) {
     s->heap[i] = s->heap[(i - 1) / 2];
     i = (i - 1) / 2;
   }
@@ -157,8 +157,8 @@ static struct wn_candidate heap_pop(struct wn_bpe_scratch *s) {
   for (;;) {
     size_t child = 2 * i + 1;
     if (child >= n) break;
-    if (child + 1 < n && before(&s->heap[child + 1], &s->heap[child])) child++;
-    if (!before(&s->heap[child], &last)) break;
+    if (child + 1 < n && bpe_encode_before(&s->heap[child + 1], &s->heap[child])) child++;
+    if (!bpe_encode_before(&s->heap[child], &last)) break;
     s->heap[i] = s->heap[child];
     i = child;
   }

@@ -59,7 +59,7 @@ static wn_status get_type(const struct reader *r, const json_t *object, const ch
 }
 
 /* The parts of a sequence, under either of its names. */
-static const json_t *sequence(const json_t *object, const char *key) {
+static const json_t *bpe_json_sequence(const json_t *object, const char *key) {
   const json_t *list = json_object_get(object, key);
   return json_is_array(list) ? list : NULL;
 }
@@ -72,7 +72,7 @@ static wn_status read_normalizer(struct reader *r, const json_t *object, int dep
   if (!object || json_is_null(object)) return WN_OK;
   WN_TRY(get_type(r, object, "normalizer", &type));
   if (!strcmp(type, "Sequence")) {
-    const json_t *list = sequence(object, "normalizers");
+    const json_t *list = bpe_json_sequence(object, "normalizers");
     if (!list || depth == MAX_DEPTH) return wrong(r, "normalizer", "a sequence");
     for (size_t i = 0; i < json_array_size(list); i++) WN_TRY(read_normalizer(r, json_array_get(list, i), depth + 1));
     return WN_OK;
@@ -182,7 +182,7 @@ static wn_status read_pre_tokenizer(struct reader *r, const json_t *object, int 
   if (!object || json_is_null(object)) return WN_OK;
   WN_TRY(get_type(r, object, "pre_tokenizer", &type));
   if (!strcmp(type, "Sequence")) {
-    const json_t *list = sequence(object, "pretokenizers");
+    const json_t *list = bpe_json_sequence(object, "pretokenizers");
     if (!list || depth == MAX_DEPTH) return wrong(r, "pre_tokenizer", "a sequence");
     for (size_t i = 0; i < json_array_size(list); i++)
       WN_TRY(read_pre_tokenizer(r, json_array_get(list, i), depth + 1));
@@ -231,7 +231,7 @@ static wn_status read_decoder(struct reader *r, const json_t *object, int depth)
   WN_TRY(get_type(r, object, "decoder", &type));
   if (r->bpe->byte_level) return strcmp(type, "ByteLevel") ? unknown(r, "decoder", type) : WN_OK;
   if (!strcmp(type, "Sequence")) {
-    const json_t *list = sequence(object, "decoders");
+    const json_t *list = bpe_json_sequence(object, "decoders");
     if (!list || depth == MAX_DEPTH) return wrong(r, "decoder", "a sequence");
     for (size_t i = 0; i < json_array_size(list); i++) WN_TRY(read_decoder(r, json_array_get(list, i), depth + 1));
     return WN_OK;
@@ -264,7 +264,7 @@ static wn_status read_decoder(struct reader *r, const json_t *object, int depth)
 
 /* --- model --- */
 
-static wn_status read_id(const struct reader *r, const char *where, const json_t *value, int32_t *out) {
+static wn_status bpe_json_read_id(const struct reader *r, const char *where, const json_t *value, int32_t *out) {
   json_int_t id = json_integer_value(value);
   if (!json_is_integer(value) || id < 0 || id >= WN_VOCAB_MAX)
     return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: the id of \"%.60s\" is not a whole number from 0 to %d", r->name, where,
@@ -274,19 +274,19 @@ static wn_status read_id(const struct reader *r, const char *where, const json_t
 }
 
 /* One more than the largest id. */
-static wn_status measure(struct reader *r, const json_t *vocab, const json_t *added, int32_t *size) {
+static wn_status bpe_json_measure(struct reader *r, const json_t *vocab, const json_t *added, int32_t *size) {
   const char *key;
   json_t *value;
   int32_t id = -1, largest = -1;
   json_object_foreach((json_t *)vocab, key, value) {
-    WN_TRY(read_id(r, key, value, &id));
+    WN_TRY(bpe_json_read_id(r, key, value, &id));
     if (id > largest) largest = id;
   }
   for (size_t i = 0; i < json_array_size(added); i++) {
     const json_t *token = json_array_get(added, i);
     const char *content = json_string_value(json_object_get(token, "content"));
     if (!content) return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: added_tokens[%zu].content is not a string", r->name, i);
-    WN_TRY(read_id(r, content, json_object_get(token, "id"), &id));
+    WN_TRY(bpe_json_read_id(r, content, json_object_get(token, "id"), &id));
     if (id > largest) largest = id;
   }
   size_t count = json_object_size(vocab) + json_array_size(added);
@@ -297,7 +297,7 @@ static wn_status measure(struct reader *r, const json_t *vocab, const json_t *ad
   return WN_OK;
 }
 
-static wn_status read_vocab(struct reader *r, const json_t *vocab) {
+static wn_status bpe_json_read_vocab(struct reader *r, const json_t *vocab) {
   const char *key;
   json_t *value;
   json_object_foreach((json_t *)vocab, key, value) {
@@ -343,7 +343,7 @@ static wn_status read_added(struct reader *r, const json_t *added) {
   return WN_OK;
 }
 
-static wn_status read_merges(struct reader *r, const json_t *merges) {
+static wn_status bpe_json_read_merges(struct reader *r, const json_t *merges) {
   if (!json_is_array(merges)) return wrong(r, "model.merges", "an array");
   WN_TRY(wn_bpe_reserve_merges(r->ctx, r->bpe, json_array_size(merges)));
   for (size_t i = 0; i < json_array_size(merges); i++) {
@@ -387,9 +387,9 @@ static wn_status read_model(struct reader *r, const json_t *model, const json_t 
   WN_TRY(get_bool(r, model, "model", "fuse_unk", false, &bpe->fuse_unknown));
   WN_TRY(get_bool(r, model, "model", "byte_fallback", false, &bpe->byte_fallback));
   WN_TRY(get_bool(r, model, "model", "ignore_merges", false, &bpe->ignore_merges));
-  WN_TRY(measure(r, vocab, added, &size));
+  WN_TRY(bpe_json_measure(r, vocab, added, &size));
   WN_TRY(wn_vocab_create(r->ctx, r->name, size, &bpe->vocab));
-  WN_TRY(read_vocab(r, vocab));
+  WN_TRY(bpe_json_read_vocab(r, vocab));
   WN_TRY(read_added(r, added));
   WN_TRY(wn_bpe_index(r->ctx, r->name, bpe));
   WN_TRY(get_string(r, model, "model", "unk_token", &text));
@@ -399,7 +399,7 @@ static wn_status read_model(struct reader *r, const json_t *model, const json_t 
       return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: model.unk_token \"%.60s\" is not a token", r->name, text);
     bpe->unknown = (int32_t)json_integer_value(id);
   }
-  return read_merges(r, json_object_get(model, "merges"));
+  return bpe_json_read_merges(r, json_object_get(model, "merges"));
 }
 
 /* --- post_processor: what stands before and behind every text --- */
@@ -419,7 +419,7 @@ static wn_status read_template(struct reader *r, const json_t *object, int32_t *
     const json_t *id = json_array_get(list, 0);
     int32_t *out = behind ? eos : bos;
     if (json_array_size(list) != 1 || *out >= 0) return unknown(r, "post_processor", "several special tokens in a row");
-    WN_TRY(read_id(r, name, id, out));
+    WN_TRY(bpe_json_read_id(r, name, id, out));
     if (*out >= r->bpe->vocab.size || r->bpe->vocab.tokens[*out].kind == WN_TOKEN_NONE)
       return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: post_processor names token %d, which there is not", r->name, *out);
   }
@@ -431,7 +431,7 @@ static wn_status read_post_processor(struct reader *r, const json_t *object, int
   if (!object || json_is_null(object)) return WN_OK;
   WN_TRY(get_type(r, object, "post_processor", &type));
   if (!strcmp(type, "Sequence")) {
-    const json_t *list = sequence(object, "processors");
+    const json_t *list = bpe_json_sequence(object, "processors");
     if (!list || depth == MAX_DEPTH) return wrong(r, "post_processor", "a sequence");
     for (size_t i = 0; i < json_array_size(list); i++)
       WN_TRY(read_post_processor(r, json_array_get(list, i), depth + 1, bos, eos));

@@ -12,7 +12,7 @@ static json_t *token_string(const struct wn_bpe *bpe, int32_t id) {
 }
 
 /* Takes the reference to value. A list that could not take one is NULL from then on, and so is what is made of it. */
-static void append(json_t **list, json_t *value) {
+static void bpe_write_append(json_t **list, json_t *value) {
   if (json_array_append_new(*list, value) == 0) return;
   json_decref(*list);
   *list = NULL;
@@ -25,12 +25,12 @@ static json_t *write_normalizer(const struct wn_bpe *bpe) {
   for (int i = 0; i < bpe->normalize_count; i++) {
     const struct wn_normalize_step *step = &bpe->normalize[i];
     if (step->kind == WN_NORMALIZE_PREPEND)
-      append(&list, json_pack("{s:s, s:s}", "type", "Prepend", "prepend", step->to));
+      bpe_write_append(&list, json_pack("{s:s, s:s}", "type", "Prepend", "prepend", step->to));
     else if (step->kind == WN_NORMALIZE_REPLACE)
-      append(&list,
-             json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", step->from, "content", step->to));
+      bpe_write_append(&list, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", step->from,
+                                        "content", step->to));
     else
-      append(&list, json_pack("{s:s}", "type", forms[step->kind]));
+      bpe_write_append(&list, json_pack("{s:s}", "type", forms[step->kind]));
   }
   return json_pack("{s:s, s:o}", "type", "Sequence", "normalizers", list);
 }
@@ -53,14 +53,14 @@ static json_t *write_pre_tokenizer(const struct wn_bpe *bpe) {
       break;
     }
     if (step->kind == WN_SPLIT_METASPACE)
-      append(&list, json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", "\xE2\x96\x81",
-                              "prepend_scheme", schemes[step->prepend], "split", 0));
+      bpe_write_append(&list, json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", "\xE2\x96\x81",
+                                        "prepend_scheme", schemes[step->prepend], "split", 0));
     else
-      append(&list,
-             json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex", wn_pattern_text(step->pattern),
-                       "behavior", behaviors[step->behavior], "invert", step->invert));
+      bpe_write_append(&list, json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex",
+                                        wn_pattern_text(step->pattern), "behavior", behaviors[step->behavior], "invert",
+                                        step->invert));
   }
-  if (bpe->byte_level) append(&list, byte_level(prefix, regex));
+  if (bpe->byte_level) bpe_write_append(&list, byte_level(prefix, regex));
   if (list && json_array_size(list) == 0) {
     json_decref(list);
     return json_null();
@@ -71,12 +71,12 @@ static json_t *write_pre_tokenizer(const struct wn_bpe *bpe) {
 static json_t *write_decoder(const struct wn_bpe *bpe) {
   if (bpe->byte_level) return byte_level(true, true);
   json_t *list = json_array();
-  append(&list,
-         json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", "\xE2\x96\x81", "content", " "));
-  append(&list, json_pack("{s:s}", "type", "ByteFallback"));
-  append(&list, json_pack("{s:s}", "type", "Fuse"));
+  bpe_write_append(
+      &list, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", "\xE2\x96\x81", "content", " "));
+  bpe_write_append(&list, json_pack("{s:s}", "type", "ByteFallback"));
+  bpe_write_append(&list, json_pack("{s:s}", "type", "Fuse"));
   if (bpe->strip_space)
-    append(&list, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start", 1, "stop", 0));
+    bpe_write_append(&list, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start", 1, "stop", 0));
   return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
 }
 
@@ -85,14 +85,14 @@ static json_t *write_added(const struct wn_bpe *bpe) {
   for (int32_t id = 0; id < bpe->vocab.size; id++) {
     const struct wn_token *t = &bpe->vocab.tokens[id];
     if (t->kind != WN_TOKEN_SPECIAL && t->kind != WN_TOKEN_ADDED) continue;
-    append(&list, json_pack("{s:i, s:o, s:b, s:b, s:b, s:b, s:b}", "id", id, "content", token_string(bpe, id),
-                            "single_word", 0, "lstrip", t->lstrip, "rstrip", t->rstrip, "normalized", t->normalized,
-                            "special", t->kind == WN_TOKEN_SPECIAL));
+    bpe_write_append(&list, json_pack("{s:i, s:o, s:b, s:b, s:b, s:b, s:b}", "id", id, "content", token_string(bpe, id),
+                                      "single_word", 0, "lstrip", t->lstrip, "rstrip", t->rstrip, "normalized",
+                                      t->normalized, "special", t->kind == WN_TOKEN_SPECIAL));
   }
   return list;
 }
 
-static int by_rank(const void *a, const void *b) {
+static int bpe_write_by_rank(const void *a, const void *b) {
   const struct wn_merge *x = *(const struct wn_merge *const *)a, *y = *(const struct wn_merge *const *)b;
   return (x->rank > y->rank) - (x->rank < y->rank);
 }
@@ -104,7 +104,7 @@ static wn_status write_merges(wn_context *ctx, const struct wn_bpe *bpe, json_t 
   uint32_t n = 0;
   for (uint32_t i = 0; bpe->merges && i <= bpe->merge_mask; i++)
     if (bpe->merges[i].pair != UINT64_MAX) order[n++] = &bpe->merges[i];
-  if (n) qsort(order, n, sizeof *order, by_rank);
+  if (n) qsort(order, n, sizeof *order, bpe_write_by_rank);
   bool complete = true;
   for (uint32_t i = 0; i < n && complete; i++)
     complete = !json_array_append_new(list, json_pack("[o, o]", token_string(bpe, (int32_t)(order[i]->pair >> 32)),

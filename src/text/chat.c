@@ -191,17 +191,17 @@ struct parts {
   int count;
 };
 
-static void add(struct parts *p, const char *text, size_t bytes, bool special) {
+static void chat_add(struct parts *p, const char *text, size_t bytes, bool special) {
   if (text && bytes) p->list[p->count++] = (wn_text_part){text, bytes, special};
 }
 static void add_mark(struct parts *p, const char *text) {
-  add(p, text, text ? strlen(text) : 0, true);
+  chat_add(p, text, text ? strlen(text) : 0, true);
 }
 /* A mark whose space at the end is written by the tokenizer, which begins a text behind a control token, where `less`.
  */
 static void add_spaced(struct parts *p, const char *text, bool less) {
   const size_t n = text ? strlen(text) : 0;
-  add(p, text, n && less && text[n - 1] == ' ' ? n - 1 : n, true);
+  chat_add(p, text, n && less && text[n - 1] == ' ' ? n - 1 : n, true);
 }
 static bool writes_space(const wn_tokenizer *tok, const char *mark) {
   size_t n = strlen(mark);
@@ -214,10 +214,10 @@ static void add_message(struct parts *p, const char *text, bool trim_begin, bool
   size_t n = strlen(text);
   while (trim_begin && n > 0 && strchr(white, *text)) text++, n--;
   while (trim_end && n > 0 && strchr(white, text[n - 1])) n--;
-  add(p, text, n, false);
+  chat_add(p, text, n, false);
 }
 
-static wn_status check(wn_context *ctx, const wn_chat_message *messages, int count, bool opening) {
+static wn_status chat_check(wn_context *ctx, const wn_chat_message *messages, int count, bool opening) {
   if (count < 1 || messages[count - 1].role != WN_CHAT_USER)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "a conversation ends with the user's message for the model to answer");
   for (int i = 0; i < count; i++) {
@@ -235,7 +235,7 @@ wn_status wn_chat_encode(wn_context *ctx, const wn_tokenizer *tok, const wn_chat
                          const wn_chat_message *messages, int count, bool opening, int32_t **ids, size_t *id_count) {
   *ids = NULL;
   *id_count = 0;
-  WN_TRY(check(ctx, messages, count, opening));
+  WN_TRY(chat_check(ctx, messages, count, opening));
   void *memory;
   WN_TRY(wn_alloc(ctx, "messages", (size_t)(6 * count + 4) * sizeof(wn_text_part), &memory));
   struct parts p = {.list = memory};

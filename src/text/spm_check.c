@@ -53,7 +53,7 @@ static bool read_fixed(struct reader *r, int bytes, uint64_t *out) {
   return true;
 }
 
-static bool read_field(struct reader *r, struct field *f) {
+static bool spm_check_read_field(struct reader *r, struct field *f) {
   uint64_t tag, length;
   if (!read_varint(r, &tag) || tag > UINT32_MAX || tag >> 3 == 0) return false;
   f->number = (uint32_t)(tag >> 3);
@@ -118,7 +118,7 @@ static wn_status check_piece(wn_context *ctx, const char *name, int32_t id, cons
   *type = NORMAL;
   *text = (struct symbol){0};
   while (r.p < r.end) {
-    if (!read_field(&r, &f)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: piece %d is malformed", name, id);
+    if (!spm_check_read_field(&r, &f)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: piece %d is malformed", name, id);
     if (f.number == 1 && f.wire == 2) {
       *text = (struct symbol){f.data, f.bytes};
     } else if (f.number == 2 && f.wire == 5) {
@@ -150,7 +150,8 @@ static wn_status check_trainer(wn_context *ctx, const char *name, const struct f
   struct reader r = {message->data, message->data + message->bytes};
   struct field f;
   while (r.p < r.end) {
-    if (!read_field(&r, &f)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the trainer specification is malformed", name);
+    if (!spm_check_read_field(&r, &f))
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: the trainer specification is malformed", name);
     size_t bad;
     if (f.number == 3 && (f.wire != 0 || f.value < 1 || f.value > 4))
       return wn_fail(ctx, WN_ERR_FORMAT, "%s: unknown model type %llu", name, (unsigned long long)f.value);
@@ -286,7 +287,7 @@ static wn_status check_normalizer(wn_context *ctx, const char *name, const struc
   struct reader r = {message->data, message->data + message->bytes};
   struct field f, charsmap = {0};
   while (r.p < r.end) {
-    if (!read_field(&r, &f)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the normaliser is malformed", name);
+    if (!spm_check_read_field(&r, &f)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the normaliser is malformed", name);
     if (f.number < 1 || f.number > 5) continue;
     if (f.wire != (f.number <= 2 ? 2 : 0))
       return wn_fail(ctx, WN_ERR_FORMAT, "%s: a field of the normaliser has the wrong type", name);
@@ -319,7 +320,7 @@ wn_status wn_spm_check(wn_context *ctx, const char *name, const void *data, size
   while (r.p < r.end) {
     size_t at = (size_t)(r.p - (const uint8_t *)data);
     enum piece_type type;
-    if (!read_field(&r, &f)) {
+    if (!spm_check_read_field(&r, &f)) {
       status =
           wn_fail(ctx, WN_ERR_FORMAT, "%s: not a SentencePiece model, or truncated (byte %zu of %zu)", name, at, bytes);
       goto out;

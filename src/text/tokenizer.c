@@ -35,8 +35,8 @@ void wn_text_free(char *text) {
 }
 
 /* Room for `more` elements behind count. */
-static wn_status grow(wn_context *ctx, const char *what, void **data, size_t element, size_t count, size_t more,
-                      size_t *capacity) {
+static wn_status tokenizer_grow(wn_context *ctx, const char *what, void **data, size_t element, size_t count,
+                                size_t more, size_t *capacity) {
   size_t need, bytes;
   if (!wn_add_size(count, more, &need)) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s", what);
   if (need <= *capacity) return WN_OK;
@@ -56,7 +56,7 @@ static wn_status grow(wn_context *ctx, const char *what, void **data, size_t ele
 wn_status wn_ids_add(wn_context *ctx, struct wn_ids *ids, const int32_t *more, size_t count) {
   if (count == 0) return WN_OK;
   void *data = ids->data;
-  wn_status status = grow(ctx, "tokens", &data, sizeof *ids->data, ids->count, count, &ids->capacity);
+  wn_status status = tokenizer_grow(ctx, "tokens", &data, sizeof *ids->data, ids->count, count, &ids->capacity);
   ids->data = data;
   WN_TRY(status);
   memcpy(ids->data + ids->count, more, count * sizeof *more);
@@ -88,7 +88,7 @@ static wn_status encode_stretch(struct encoder *e, const char *text, size_t byte
   size_t dropped = 0;
   if (!first) {
     void *line = e->line;
-    wn_status status = grow(NULL, "text", &line, 1, 0, bytes + 1, &e->line_capacity);
+    wn_status status = tokenizer_grow(NULL, "text", &line, 1, 0, bytes + 1, &e->line_capacity);
     e->line = line;
     WN_TRY(status);
     e->line[0] = '\n';
@@ -267,7 +267,7 @@ wn_status wn_tokenizer_encode_parts(wn_context *ctx, const wn_tokenizer *tok, co
   struct wn_encode_detail why = {{0}};
   void *data = NULL;
   /* never NULL, so that no tokens are not taken for a failure */
-  wn_status status = grow(ctx, "tokens", &data, sizeof *ids.data, 0, bytes / 4 + 2, &ids.capacity);
+  wn_status status = tokenizer_grow(ctx, "tokens", &data, sizeof *ids.data, 0, bytes / 4 + 2, &ids.capacity);
   ids.data = data;
   if (status == WN_OK && add_bos) status = wn_ids_add(ctx, &ids, &tok->bos, 1);
   if (status == WN_OK && part_count > 0) {

@@ -59,7 +59,7 @@ static const char *split_name(const struct wn_bpe *bpe) {
   return NULL;
 }
 
-static int by_rank(const void *a, const void *b) {
+static int tokenizer_gguf_by_rank(const void *a, const void *b) {
   const struct wn_merge *x = *(const struct wn_merge *const *)a, *y = *(const struct wn_merge *const *)b;
   return (x->rank > y->rank) - (x->rank < y->rank);
 }
@@ -78,7 +78,7 @@ static wn_status put_merges(wn_context *ctx, const struct wn_bpe *bpe, wn_gguf_v
   uint32_t n = 0;
   for (uint32_t i = 0; bpe->merges && i <= bpe->merge_mask; i++)
     if (bpe->merges[i].pair != UINT64_MAX) order[n++] = &bpe->merges[i];
-  if (n) qsort(order, n, sizeof *order, by_rank);
+  if (n) qsort(order, n, sizeof *order, tokenizer_gguf_by_rank);
   wn_gguf_values_begin_strings(values, "tokenizer.ggml.merges", n);
   for (uint32_t i = 0; i < n; i++) {
     size_t at = wn_bpe_token_text(bpe, (int32_t)(order[i]->pair >> 32), pair);
@@ -91,7 +91,7 @@ static wn_status put_merges(wn_context *ctx, const struct wn_bpe *bpe, wn_gguf_v
   return WN_OK;
 }
 
-static int32_t type_of(const struct wn_token *t) {
+static int32_t tokenizer_gguf_type_of(const struct wn_token *t) {
   static const int32_t types[] = {[WN_TOKEN_NONE] = TYPE_UNUSED,
                                   [WN_TOKEN_TEXT] = TYPE_NORMAL,
                                   [WN_TOKEN_SPECIAL] = TYPE_CONTROL,
@@ -115,7 +115,7 @@ static wn_status put_bpe(wn_context *ctx, const wn_tokenizer *tok, int64_t rows,
   wn_gguf_values_begin_strings(values, "tokenizer.ggml.tokens", (uint64_t)rows);
   for (int64_t id = 0; id < rows; id++) {
     const bool used = id < bpe->vocab.size && bpe->vocab.tokens[id].kind != WN_TOKEN_NONE;
-    ((int32_t *)types)[id] = used ? type_of(&bpe->vocab.tokens[id]) : TYPE_UNUSED;
+    ((int32_t *)types)[id] = used ? tokenizer_gguf_type_of(&bpe->vocab.tokens[id]) : TYPE_UNUSED;
     if (used)
       wn_gguf_values_add_string(values, text, wn_bpe_token_text(bpe, (int32_t)id, text));
     else

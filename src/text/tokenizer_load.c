@@ -240,14 +240,14 @@ static bool has_magic(const char *path, const char *magic) {
   return same;
 }
 
-static bool has_suffix(const char *s, const char *suffix) {
+static bool tokenizer_load_has_suffix(const char *s, const char *suffix) {
   size_t n = strlen(s), m = strlen(suffix);
   return n >= m && !strcmp(s + n - m, suffix);
 }
 
 static wn_status load_file(wn_context *ctx, const char *path, wn_tokenizer *tok) {
   if (has_magic(path, "GGUF")) return load_gguf(ctx, path, tok);
-  if (has_suffix(path, ".json")) return load_json(ctx, path, tok);
+  if (tokenizer_load_has_suffix(path, ".json")) return load_json(ctx, path, tok);
   return load_sentencepiece(ctx, path, tok);
 }
 

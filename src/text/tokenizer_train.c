@@ -75,7 +75,7 @@ void wn_tokenizer_train_options_init(wn_tokenizer_train_options *options, size_t
   wn_options_default(&defaults, sizeof defaults, options, size);
 }
 
-static wn_status check_options(wn_context *ctx, const wn_tokenizer_train_options *o) {
+static wn_status tokenizer_train_check_options(wn_context *ctx, const wn_tokenizer_train_options *o) {
   if (o->input_count < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "a tokenizer is trained on at least one text");
   if (!o->output || !*o->output) return wn_fail(ctx, WN_ERR_ARGUMENT, "the tokenizer's file has no name");
   if (o->kind && strcmp(o->kind, "unigram") && strcmp(o->kind, "bpe"))
@@ -92,7 +92,7 @@ static wn_status check_options(wn_context *ctx, const wn_tokenizer_train_options
 wn_status wn_tokenizer_train(wn_context *ctx, const wn_tokenizer_train_options *options) {
   wn_tokenizer_train_options own, *o = &own;
   WN_TRY(WN_OPTIONS_READ(ctx, wn_tokenizer_train_options, options, &own));
-  WN_TRY(check_options(ctx, o));
+  WN_TRY(tokenizer_train_check_options(ctx, o));
   void *p;
   WN_TRY(wn_alloc(ctx, "tokenizer training", (size_t)o->input_count * sizeof(struct wn_map), &p));
   struct wn_map *maps = p;

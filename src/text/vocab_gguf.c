@@ -30,7 +30,7 @@ static wn_status find_array(const struct source *s, const char *key, wn_gguf_kin
 }
 
 /* An id, or -1 where the file has none. */
-static wn_status read_id(const struct source *s, const char *key, int32_t *out) {
+static wn_status vocab_gguf_read_id(const struct source *s, const char *key, int32_t *out) {
   const wn_gguf_value *v = wn_gguf_value_find(s->file, key);
   int64_t id;
   *out = -1;
@@ -67,7 +67,7 @@ static wn_status token_type(const struct source *s, int32_t id, int *out) {
 
 /* --- byte-level BPE --- */
 
-static wn_status read_merges(const struct source *s, struct wn_bpe *bpe) {
+static wn_status vocab_gguf_read_merges(const struct source *s, struct wn_bpe *bpe) {
   const wn_gguf_value *merges;
   WN_TRY(find_array(s, "tokenizer.ggml.merges", WN_GGUF_STRING, "strings", &merges));
   if (!merges) return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: a BPE tokenizer without tokenizer.ggml.merges", s->path);
@@ -126,14 +126,14 @@ static wn_status read_bpe(const struct source *s, struct wn_gguf_vocab *out) {
     WN_TRY(wn_bpe_set_token(s->ctx, s->path, bpe, id, text, bytes, kind));
   }
   WN_TRY(wn_bpe_index(s->ctx, s->path, bpe));
-  WN_TRY(read_merges(s, bpe));
+  WN_TRY(vocab_gguf_read_merges(s, bpe));
   WN_TRY(read_splits(s, bpe, &out->add_bos));
   return wn_bpe_finish(s->ctx, s->path, bpe);
 }
 
 /* --- SentencePiece: the serialized ModelProto (sentencepiece_model.proto) --- */
 
-static wn_status put_varint(wn_context *ctx, struct wn_bytes *b, uint64_t value) {
+static wn_status vocab_gguf_put_varint(wn_context *ctx, struct wn_bytes *b, uint64_t value) {
   char bytes[10];
   size_t n = 0;
   for (; value >= 0x80; value >>= 7) bytes[n++] = (char)(unsigned char)(value | 0x80);
@@ -141,12 +141,13 @@ static wn_status put_varint(wn_context *ctx, struct wn_bytes *b, uint64_t value)
   return wn_bytes_add(ctx, b, bytes, n);
 }
 static wn_status put_int(wn_context *ctx, struct wn_bytes *b, uint32_t field, int64_t value) {
-  WN_TRY(put_varint(ctx, b, field << 3));
-  return put_varint(ctx, b, (uint64_t)value);
+  WN_TRY(vocab_gguf_put_varint(ctx, b, field << 3));
+  return vocab_gguf_put_varint(ctx, b, (uint64_t)value);
 }
-static wn_status put_data(wn_context *ctx, struct wn_bytes *b, uint32_t field, const char *data, size_t bytes) {
-  WN_TRY(put_varint(ctx, b, field << 3 | 2));
-  WN_TRY(put_varint(ctx, b, bytes));
+static wn_status vocab_gguf_put_data(wn_context *ctx, struct wn_bytes *b, uint32_t field, const char *data,
+                                     size_t bytes) {
+  WN_TRY(vocab_gguf_put_varint(ctx, b, field << 3 | 2));
+  WN_TRY(vocab_gguf_put_varint(ctx, b, bytes));
   return wn_bytes_add(ctx, b, data, bytes);
 }
 
@@ -174,17 +175,17 @@ static wn_status put_piece(const struct source *s, struct wn_bytes *model, struc
   char fixed[5] = {2 << 3 | 5, (char)(unsigned char)bits, (char)(unsigned char)(bits >> 8),
                    (char)(unsigned char)(bits >> 16), (char)(unsigned char)(bits >> 24)};
   piece->count = 0;
-  WN_TRY(put_data(s->ctx, piece, 1, text, bytes));
+  WN_TRY(vocab_gguf_put_data(s->ctx, piece, 1, text, bytes));
   WN_TRY(wn_bytes_add(s->ctx, piece, fixed, sizeof fixed));
   WN_TRY(put_int(s->ctx, piece, 3, type));
-  return put_data(s->ctx, model, 1, piece->data, piece->count);
+  return vocab_gguf_put_data(s->ctx, model, 1, piece->data, piece->count);
 }
 
 static wn_status build_spm(const struct source *s, struct wn_bytes *model, struct wn_bytes *part,
                            struct wn_gguf_vocab *out) {
   int32_t unknown;
   bool prefix = true, squeeze = false;
-  WN_TRY(read_id(s, "tokenizer.ggml.unknown_token_id", &unknown));
+  WN_TRY(vocab_gguf_read_id(s, "tokenizer.ggml.unknown_token_id", &unknown));
   WN_TRY(read_bool(s, "tokenizer.ggml.add_space_prefix", &prefix));
   WN_TRY(read_bool(s, "tokenizer.ggml.remove_extra_whitespaces", &squeeze));
   if (!s->scores)
@@ -214,15 +215,15 @@ static wn_status build_spm(const struct source *s, struct wn_bytes *model, struc
     const char *text;
     size_t bytes;
     if (ids[i] < 0 || !wn_gguf_value_string(s->tokens, (uint64_t)ids[i], &text, &bytes)) continue;
-    WN_TRY(put_data(s->ctx, part, (uint32_t)named[i], text, bytes));
+    WN_TRY(vocab_gguf_put_data(s->ctx, part, (uint32_t)named[i], text, bytes));
   }
-  WN_TRY(put_data(s->ctx, model, 2, part->data, part->count));
+  WN_TRY(vocab_gguf_put_data(s->ctx, model, 2, part->data, part->count));
   part->count = 0; /* NormalizerSpec: the text as it is */
-  WN_TRY(put_data(s->ctx, part, 1, "identity", 8));
+  WN_TRY(vocab_gguf_put_data(s->ctx, part, 1, "identity", 8));
   WN_TRY(put_int(s->ctx, part, 3, prefix));
   WN_TRY(put_int(s->ctx, part, 4, squeeze));
   WN_TRY(put_int(s->ctx, part, 5, 1));
-  return put_data(s->ctx, model, 3, part->data, part->count);
+  return vocab_gguf_put_data(s->ctx, model, 3, part->data, part->count);
 }
 
 static wn_status read_spm(const struct source *s, struct wn_gguf_vocab *out) {
@@ -237,7 +238,7 @@ static wn_status read_spm(const struct source *s, struct wn_gguf_vocab *out) {
 
 /* --- both --- */
 
-static wn_status read_vocab(struct source *s, struct wn_gguf_vocab *out) {
+static wn_status vocab_gguf_read_vocab(struct source *s, struct wn_gguf_vocab *out) {
   const char *text;
   size_t bytes;
   const wn_gguf_value *model = wn_gguf_value_find(s->file, "tokenizer.ggml.model");
@@ -262,10 +263,10 @@ static wn_status read_vocab(struct source *s, struct wn_gguf_vocab *out) {
       return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: %s has %llu entries for %d tokens", s->path, both[i]->key,
                      (unsigned long long)both[i]->count, s->size);
   int32_t eom;
-  WN_TRY(read_id(s, "tokenizer.ggml.bos_token_id", &out->bos));
-  WN_TRY(read_id(s, "tokenizer.ggml.eos_token_id", &out->eos));
-  WN_TRY(read_id(s, "tokenizer.ggml.eot_token_id", &out->turn));
-  WN_TRY(read_id(s, "tokenizer.ggml.eom_token_id", &eom));
+  WN_TRY(vocab_gguf_read_id(s, "tokenizer.ggml.bos_token_id", &out->bos));
+  WN_TRY(vocab_gguf_read_id(s, "tokenizer.ggml.eos_token_id", &out->eos));
+  WN_TRY(vocab_gguf_read_id(s, "tokenizer.ggml.eot_token_id", &out->turn));
+  WN_TRY(vocab_gguf_read_id(s, "tokenizer.ggml.eom_token_id", &eom));
   if (out->turn < 0) out->turn = eom;
   WN_TRY(bpe ? read_bpe(s, out) : read_spm(s, out));
   WN_TRY(read_bool(s, "tokenizer.ggml.add_bos_token", &out->add_bos));
@@ -281,7 +282,7 @@ static wn_status read_vocab(struct source *s, struct wn_gguf_vocab *out) {
 wn_status wn_gguf_vocab_read(wn_context *ctx, const char *path, const wn_gguf *file, struct wn_gguf_vocab *out) {
   struct source s = {.ctx = ctx, .path = path, .file = file};
   *out = (struct wn_gguf_vocab){.bos = -1, .eos = -1, .turn = -1};
-  wn_status status = read_vocab(&s, out);
+  wn_status status = vocab_gguf_read_vocab(&s, out);
   if (status != WN_OK) wn_gguf_vocab_clear(out);
   return status;
 }
