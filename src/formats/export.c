@@ -16,6 +16,7 @@
 #include "io/gguf_types.h"
 #include "model/config.h"
 #include "model/layer.h"
+#include "text/tokenizer.h"
 #include "winnow/tokenizer.h"
 
 enum { PATH_BYTES = 4096 };
@@ -323,7 +324,7 @@ static wn_status export_gguf_values(struct job *job, const char *from, wn_gguf_v
   const char *name = export_base_name(from);
   wn_gguf_values_put_string(values, "general.name", name, strlen(name));
   wn_tokenizer *tok;
-  if (!wn_path_has(from, "tokenizer.json") && !wn_path_has(from, "tokenizer.model")) {
+  if (!wn_tokenizer_file_of(from)) {
     wn_gguf_values_put_string(values, "tokenizer.ggml.model", "none", 4);
     return WN_OK;
   }

@@ -4,6 +4,9 @@
 
 #include "winnow/tokenizer.h"
 
+/* The name of the file that is a folder's tokenizer, "tokenizer.model" or "tokenizer.json"; NULL: it has none. */
+const char *wn_tokenizer_file_of(const char *dir);
+
 /* A growing list of ids in counted memory; {0} is an empty one. */
 struct wn_ids {
   int32_t *data;

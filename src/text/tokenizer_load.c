@@ -277,14 +277,18 @@ static wn_status has_more(wn_context *ctx, const char *dir, const wn_tokenizer *
   return WN_OK;
 }
 
+const char *wn_tokenizer_file_of(const char *dir) {
+  return wn_path_has(dir, MODEL_NAME) ? MODEL_NAME : wn_path_has(dir, KIND_NAME) ? KIND_NAME : NULL;
+}
+
 wn_status wn_tokenizer_load(wn_context *ctx, const char *spec, wn_tokenizer **out) {
   *out = NULL;
   char path[4096];
   const char *dir = NULL;
   bool bytes = !strcmp(spec, "bytes");
   if (!bytes && wn_path_is_dir(spec)) {
-    const char *name = wn_path_has(spec, MODEL_NAME) ? MODEL_NAME : KIND_NAME;
-    if (!wn_path_has(spec, name))
+    const char *name = wn_tokenizer_file_of(spec);
+    if (!name)
       return wn_fail(ctx, WN_ERR_IO, "%s: the folder has no tokenizer (" MODEL_NAME " or " KIND_NAME ")", spec);
     WN_TRY(wn_path_join(ctx, path, sizeof path, spec, name));
     dir = spec;

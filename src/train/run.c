@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "text/tokenizer.h"
 #include "train/adapt.h"
 #include "train/checkpoint.h"
 #include "train/eval.h"
@@ -89,10 +90,6 @@ static wn_status same_model(wn_context *ctx, const char *dir, const wn_model_con
   return status;
 }
 
-static bool has_tokenizer(const char *dir) {
-  return wn_path_has(dir, "tokenizer.model") || wn_path_has(dir, "tokenizer.json");
-}
-
 /* A recipe that names no tokenizer gets the one beside its token file, where wn_data_prepare leaves it: a run without
  * one cannot be given a text. */
 static void take_tokenizer_beside(wn_data_config *data) {
@@ -103,7 +100,7 @@ static void take_tokenizer_beside(wn_data_config *data) {
   if (n >= sizeof dir) return;
   if (n > 0) snprintf(dir, sizeof dir, "%.*s", (int)n, data->train);
   if (slash && n == 0) snprintf(dir, sizeof dir, "/");
-  if (wn_path_has(dir, "data.json") && has_tokenizer(dir)) memcpy(data->tokenizer, dir, sizeof dir);
+  if (wn_path_has(dir, "data.json") && wn_tokenizer_file_of(dir)) memcpy(data->tokenizer, dir, sizeof dir);
 }
 
 /* A folder without a checkpoint: nothing is written before the recipe has passed its checks. */
@@ -133,7 +130,7 @@ static wn_status continue_model(struct run *r, const wn_recipe *recipe) {
     WN_TRY(wn_recipe_load(ctx, path, NULL, 0, &r->recipe));
   }
   /* The tokenizer beside the checkpoint is preferred: the one that the recipe names may be gone by now. */
-  if (has_tokenizer(r->dir)) take_tokenizer_beside(&r->recipe.data);
+  if (wn_tokenizer_file_of(r->dir)) take_tokenizer_beside(&r->recipe.data);
   WN_TRY(wn_run_prepare(ctx, &r->recipe, r->recipe.data.tokenizer[0] ? r->dir : "", &r->tok));
   WN_TRY(wn_model_load_float(ctx, r->dir, &r->model));
   return same_model(ctx, r->dir, wn_model_config_get(r->model), &r->recipe.model);

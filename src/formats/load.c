@@ -1,0 +1,60 @@
+/* Loading a model, whatever program wrote it. */
+#include <stdio.h>
+
+#include "base/file.h"
+#include "formats/import.h"
+#include "text/tokenizer.h"
+
+enum { PATH_BYTES = 4096 };
+
+/* A tokenizer in the folder of the weights has to be theirs. */
+static wn_status load_check_tokenizer(wn_context *ctx, const char *dir, const struct wn_model *model) {
+  const char *name = wn_tokenizer_file_of(dir);
+  char path[PATH_BYTES];
+  wn_tokenizer *tok;
+  if (!name) return WN_OK;
+  WN_TRY(wn_path_join(ctx, path, sizeof path, dir, name));
+  WN_TRY(wn_tokenizer_load(ctx, dir, &tok));
+  const int32_t entries = wn_tokenizer_vocab_size(tok);
+  wn_tokenizer_destroy(tok);
+  if (entries <= model->config.vocab_size) return WN_OK; /* rows that no token reaches: sentinels, padding */
+  return wn_fail(ctx, WN_ERR_SHAPE, "%s: the tokenizer has %d tokens, config.json's vocab_size is %lld", path, entries,
+                 (long long)model->config.vocab_size);
+}
+
+/* A checkpoint of ours names its tokenizer; others' may lack one that we read, which is theirs to say who wants it. */
+static wn_status load_any(wn_context *ctx, const char *path, bool as_float, wn_model **out) {
+  struct wn_import import;
+  struct wn_model *model = NULL;
+  *out = NULL;
+  wn_status status = wn_import_open(ctx, path, &import);
+  if (status == WN_OK) status = wn_import_check(ctx, &import);
+  if (status == WN_OK) status = wn_import_model(ctx, &import, as_float, &model);
+  if (status == WN_OK && import.form == WN_FORM_WINNOW) status = load_check_tokenizer(ctx, path, model);
+  wn_import_clear(&import);
+  if (status != WN_OK) {
+    wn_model_destroy(model);
+    return status;
+  }
+  *out = model;
+  return WN_OK;
+}
+
+wn_status wn_model_load(wn_context *ctx, const char *path, wn_model **out) {
+  return load_any(ctx, path, false, out);
+}
+
+wn_status wn_model_load_float(wn_context *ctx, const char *path, wn_model **out) {
+  return load_any(ctx, path, true, out);
+}
+
+wn_status wn_model_origin_read(wn_context *ctx, const char *path, wn_model_origin *out) {
+  static const char *const formats[] = {
+      [WN_FORM_WINNOW] = "winnow checkpoint", [WN_FORM_HF] = "Hugging Face folder", [WN_FORM_GGUF] = "GGUF file"};
+  struct wn_import import;
+  const wn_status status = wn_import_open(ctx, path, &import);
+  *out = (wn_model_origin){.format = formats[import.form]};
+  snprintf(out->architecture, sizeof out->architecture, "%s", import.architecture);
+  wn_import_clear(&import);
+  return status;
+}
