@@ -17,13 +17,9 @@
 
 #define MARK "<extra_id_"
 
-static int32_t sentinel(const struct cli_spans *s, int32_t n) {
-  return s->vocab_size - 1 - n;
-}
-
 /* n of a sentinel, -1 for any other token. */
 static int32_t sentinel_of(const struct cli_spans *s, int32_t id) {
-  return id >= s->vocab_size - s->sentinels ? s->vocab_size - 1 - id : -1;
+  return wn_span_sentinel_number(s->vocab_size, s->sentinels, id);
 }
 
 int cli_spans_open(wn_context *ctx, const char *config, const char *dir, const wn_model *model, const wn_tokenizer *tok,
@@ -56,7 +52,7 @@ int cli_spans_open(wn_context *ctx, const char *config, const char *dir, const w
 }
 
 int32_t cli_spans_end(const struct cli_spans *s, int32_t missing) {
-  return s->end >= 0 ? s->end : sentinel(s, missing);
+  return s->end >= 0 ? s->end : wn_span_sentinel(s->vocab_size, missing);
 }
 
 /* --- the prompt --- */
@@ -148,7 +144,7 @@ int cli_spans_encode(wn_context *ctx, const struct cli_spans *s, const wn_tokeni
     else if (n + (s->end < 0) >= s->sentinels)
       code = cli_error("the prompt: " MARK "%ld> is one too many; the model knows %d sentinels%s", n, s->sentinels,
                        s->end < 0 ? ", of which the last in use is the end" : "");
-    if (!code) code = add(&ids, &(int32_t){sentinel(s, (*missing)++)}, 1);
+    if (!code) code = add(&ids, &(int32_t){wn_span_sentinel(s->vocab_size, (*missing)++)}, 1);
     text += now + length, bytes -= now + length;
   } while (!code);
   if (!code && *missing == 0 && s->end < 0)

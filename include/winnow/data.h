@@ -97,17 +97,23 @@ uint64_t wn_data_source_batches(const wn_data_source *source, int64_t B);
  * the stretches all rows begin again. Is this one, and does batch `step` go on where the one before stopped? */
 bool wn_data_source_streams(const wn_data_source *source);
 bool wn_data_source_continues(const wn_data_source *source, uint64_t step, int64_t B);
-/* Fills tokens, targets [B,T]; targets of -1 do not count. doc_start [B,T] may be NULL; when the source
- * packs documents and doc_start is given it is filled and *packed set to true. Train sources visit shuffled blocks
- * without replacement per epoch; val sources go in file order. */
+/* A source of packed documents (wn_data_config.pack): its batches say where the document of each token starts. */
+bool wn_data_source_packs(const wn_data_source *source);
+/* Fills tokens, targets [B,T]; targets of -1 do not count. doc_start [B,T] is filled where the source packs documents
+ * and otherwise left alone; may be NULL. Train sources visit shuffled blocks without replacement per epoch; val sources
+ * go in file order. */
 wn_status wn_data_source_batch(wn_context *ctx, const wn_data_source *source, uint64_t seed, uint64_t step, int64_t B,
-                               int32_t *tokens, int32_t *targets, int32_t *doc_start, bool *packed);
+                               int32_t *tokens, int32_t *targets, int32_t *doc_start);
 
 /* Sources for models with an encoder: tokens of its rows (0: not one), and the rows that belong to batch `step`: inputs
  * [B, input length], input_count [B] tokens of each, the rest is padding. */
 int64_t wn_data_source_input_length(const wn_data_source *source);
 wn_status wn_data_source_inputs(wn_context *ctx, const wn_data_source *source, uint64_t seed, uint64_t step, int64_t B,
                                 int32_t *inputs, int32_t *input_count);
+/* Span corruption's sentinel n, a token of a vocabulary of which the last `sentinels` entries are set aside; and the
+ * number of a token, -1 where it is no sentinel. */
+int32_t wn_span_sentinel(int32_t vocab_size, int32_t n);
+int32_t wn_span_sentinel_number(int32_t vocab_size, int32_t sentinels, int32_t token);
 
 WN_API_END
 #endif

@@ -250,14 +250,13 @@ wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_d
   struct tracer t = {.ctx = ctx, .model = model, .T = T, .fn = add_layer, .user = &s, .dtype = model->dtype};
   struct wn_arena arena = {0};
   wn_workspace *ws = NULL;
-  int32_t *tokens, *targets, *doc_start;
+  int32_t *tokens, *targets;
   wn_status status;
   WN_TRY_GOTO(mean_create(ctx, &model->config, T, cell, &s.mean), done);
   const size_t cells = (size_t)(s.mean->layers * s.mean->size * s.mean->size), row = (size_t)T * sizeof(int32_t);
   s.mean->sequences = sequences;
   wn_arena_plan(&arena, "tokens", row, (void **)&tokens);
   wn_arena_plan(&arena, "targets", row, (void **)&targets);
-  wn_arena_plan(&arena, "document starts", row, (void **)&doc_start);
   wn_arena_plan(&arena, "weights", cells * sizeof(double), (void **)&s.weights);
   if (s.mean->masked) wn_arena_plan(&arena, "masked", cells * sizeof(double), (void **)&s.masked);
   if (s.mean->masked)
@@ -266,11 +265,10 @@ wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_d
   WN_TRY_GOTO(tracer_init(&t), done);
   WN_TRY_GOTO(open_workspace(&t, &ws), done);
   for (uint64_t b = 0; b < sequences; b++) {
-    bool packed = false;
     double loss = 0;
     if (wn_context_cancelled(ctx)) WN_TRY_GOTO(wn_fail(ctx, WN_ERR_CANCELLED, "stopped"), done);
     /* Each block is read as one document: what is shown is how far back rows look, by their place in the block. */
-    WN_TRY_GOTO(wn_data_source_batch(ctx, source, 0, b, 1, tokens, targets, doc_start, &packed), done);
+    WN_TRY_GOTO(wn_data_source_batch(ctx, source, 0, b, 1, tokens, targets, NULL), done);
     WN_TRY_GOTO(pass(&t, ws, tokens, targets, &loss), done);
     s.mean->loss += loss / (double)sequences;
     if (progress) progress(user, b + 1, sequences);

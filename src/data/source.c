@@ -121,7 +121,7 @@ static wn_status open_spans(wn_context *ctx, wn_data_source *s) {
                    "data: %d sentinels, start_token %d and end_token %d do not fit in the model's vocabulary of %d",
                    c->sentinels, c->start_token, c->end_token, s->vocab_size);
   s->corruption = (struct wn_span_corruption){
-      .density = c->noise_density, .mean_span = c->mean_span, .first_sentinel = s->vocab_size - 1, .end = c->end_token};
+      .density = c->noise_density, .mean_span = c->mean_span, .vocab_size = s->vocab_size, .end = c->end_token};
   WN_TRY(wn_token_file_open(ctx, path, &s->file));
   const uint64_t count = wn_token_file_count(s->file), n = (uint64_t)s->text;
   if (count < (s->val ? 2 : n))
@@ -210,27 +210,25 @@ static wn_status read_block(wn_context *ctx, const wn_data_source *s, uint64_t f
 
 /* Row g of span corruption: the encoder's and the decoder's, in s->pair. Counts of 0: a row left over. */
 static wn_status source_span_row(wn_context *ctx, const wn_data_source *s, uint64_t seed, uint64_t g,
-                                 int64_t *input_count, int64_t *target_count) {
+                                 struct wn_span_row *out) {
   const uint64_t n = (uint64_t)s->text, count = wn_token_file_count(s->file);
   const uint64_t first = s->val ? g * n : shuffled(s, seed, g, n);
-  *input_count = *target_count = 0;
+  *out = (struct wn_span_row){.inputs = s->pair, .targets = s->pair + s->config.input_length + 1};
   if (s->val && (g >= s->blocks || count - first < 2)) return WN_OK;
   const uint64_t now = n < count - first ? n : count - first;
   WN_TRY(read_block(ctx, s, first, now, s->vocab_size - s->config.sentinels));
-  wn_span_corrupt(&s->corruption, s->val ? 0 : seed, g, s->block, (int64_t)now, s->pair, input_count,
-                  s->pair + s->config.input_length + 1, target_count);
+  wn_span_corrupt(&s->corruption, s->val ? 0 : seed, g, s->block, (int64_t)now, out);
   return WN_OK;
 }
 
 /* The decoder's part: it is given what it has predicted, one place later. */
 static wn_status span_target_row(wn_context *ctx, const wn_data_source *s, uint64_t seed, uint64_t g, int32_t *tokens,
                                  int32_t *targets) {
-  int64_t inputs, count;
-  const int32_t *target = s->pair + s->config.input_length + 1;
-  WN_TRY(source_span_row(ctx, s, seed, g, &inputs, &count));
+  struct wn_span_row row;
+  WN_TRY(source_span_row(ctx, s, seed, g, &row));
   for (int64_t i = 0; i < s->T; i++) {
-    tokens[i] = i > 0 && i < count ? target[i - 1] : s->config.start_token;
-    targets[i] = i < count ? target[i] : -1;
+    tokens[i] = i > 0 && i < row.target_count ? row.targets[i - 1] : s->config.start_token;
+    targets[i] = i < row.target_count ? row.targets[i] : -1;
   }
   return WN_OK;
 }
@@ -270,11 +268,13 @@ static void mark_documents(int32_t document_token, int64_t T, const int32_t *tok
   }
 }
 
+bool wn_data_source_packs(const wn_data_source *source) {
+  return source->config.kind == WN_DATA_TOKENS && source->config.pack;
+}
+
 wn_status wn_data_source_batch(wn_context *ctx, const wn_data_source *source, uint64_t seed, uint64_t step, int64_t B,
-                               int32_t *tokens, int32_t *targets, int32_t *doc_start, bool *packed) {
+                               int32_t *tokens, int32_t *targets, int32_t *doc_start) {
   const wn_data_source *s = source;
-  bool pack = s->config.kind == WN_DATA_TOKENS && s->config.pack && doc_start;
-  if (packed) *packed = pack;
   if (B < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "a batch of %" PRId64 " rows is out of range", B);
   uint64_t g, each = 0;
   if (s->val && s->file) step %= wn_data_source_batches(s, B);
@@ -296,7 +296,7 @@ wn_status wn_data_source_batch(wn_context *ctx, const wn_data_source *source, ui
       WN_TRY(span_target_row(ctx, s, seed, g, tokens, targets));
     else
       wn_task_sample(&s->config, s->val, seed, g, s->T, tokens, targets);
-    if (pack) {
+    if (doc_start && wn_data_source_packs(s)) {
       mark_documents(s->config.document_token, s->T, tokens, doc_start);
       doc_start += s->T;
     }
@@ -318,10 +318,10 @@ wn_status wn_data_source_inputs(wn_context *ctx, const wn_data_source *s, uint64
     return wn_fail(ctx, WN_ERR_ARGUMENT, "step %" PRIu64 " at %" PRId64 " rows is past the end of all sequences", step,
                    B);
   for (int64_t r = 0; r < B; r++, g++, inputs += S) {
-    int64_t count, targets;
-    WN_TRY(source_span_row(ctx, s, seed, g, &count, &targets));
-    for (int64_t i = 0; i < S; i++) inputs[i] = i < count ? s->pair[i] : s->config.start_token;
-    input_count[r] = (int32_t)count;
+    struct wn_span_row row;
+    WN_TRY(source_span_row(ctx, s, seed, g, &row));
+    for (int64_t i = 0; i < S; i++) inputs[i] = i < row.input_count ? row.inputs[i] : s->config.start_token;
+    input_count[r] = (int32_t)row.input_count;
   }
   return WN_OK;
 }

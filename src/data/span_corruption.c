@@ -57,17 +57,26 @@ static int64_t next_part(struct composition *c, uint64_t seed, uint64_t row, uin
   return length;
 }
 
+int32_t wn_span_sentinel(int32_t vocab_size, int32_t n) {
+  return vocab_size - 1 - n;
+}
+
+int32_t wn_span_sentinel_number(int32_t vocab_size, int32_t sentinels, int32_t token) {
+  return token >= vocab_size - sentinels ? vocab_size - 1 - token : -1;
+}
+
 void wn_span_corrupt(const struct wn_span_corruption *c, uint64_t seed, uint64_t row, const int32_t *text, int64_t n,
-                     int32_t *inputs, int64_t *input_count, int32_t *targets, int64_t *target_count) {
+                     struct wn_span_row *out) {
   int64_t noise, spans, at = 0, i = 0, t = 0;
+  int32_t *inputs = out->inputs, *targets = out->targets;
   wn_span_corruption_noise(n, c->density, c->mean_span, &noise, &spans);
   struct composition kept = {.items = n - noise, .parts = spans}, dropped = {.items = noise, .parts = spans};
   for (int64_t s = 0; s < spans; s++) {
     for (int64_t k = next_part(&kept, seed, row, 0); k > 0; k--) inputs[i++] = text[at++];
-    inputs[i++] = targets[t++] = c->first_sentinel - (int32_t)s;
+    inputs[i++] = targets[t++] = wn_span_sentinel(c->vocab_size, (int32_t)s);
     for (int64_t k = next_part(&dropped, seed, row, 1); k > 0; k--) targets[t++] = text[at++];
   }
-  inputs[i++] = targets[t++] = c->end >= 0 ? c->end : c->first_sentinel - (int32_t)spans;
-  *input_count = i;
-  *target_count = t;
+  inputs[i++] = targets[t++] = c->end >= 0 ? c->end : wn_span_sentinel(c->vocab_size, (int32_t)spans);
+  out->input_count = i;
+  out->target_count = t;
 }

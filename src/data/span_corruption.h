@@ -11,12 +11,15 @@ void wn_span_corruption_lengths(int64_t input_length, double density, double mea
 
 struct wn_span_corruption {
   double density, mean_span;
-  int32_t first_sentinel; /* span i's sentinel is first_sentinel - i */
-  int32_t end;            /* the token that ends inputs and targets; -1: the sentinel after the last span's */
+  int32_t vocab_size; /* the last entries are the sentinels: wn_span_sentinel */
+  int32_t end;        /* the token that ends inputs and targets; -1: the sentinel after the last span's */
 };
-/* Drops spans of text [n], n >= 2, as (seed, row) has it. Writes inputs and targets, as long as *input_count and
- * *target_count then say: n - noise + spans + 1 and noise + spans + 1. */
+struct wn_span_row {
+  int32_t *inputs, *targets;         /* [n - noise + spans + 1] and [noise + spans + 1]: room, given */
+  int64_t input_count, target_count; /* these lengths, set */
+};
+/* Drops spans of text [n], n >= 2, as (seed, row) has it. */
 void wn_span_corrupt(const struct wn_span_corruption *c, uint64_t seed, uint64_t row, const int32_t *text, int64_t n,
-                     int32_t *inputs, int64_t *input_count, int32_t *targets, int64_t *target_count);
+                     struct wn_span_row *out);
 
 #endif

@@ -297,45 +297,30 @@ static wn_status normalize(struct wn_bpe_scratch *s, const char **text, size_t *
   return WN_OK;
 }
 
-struct place {
-  const struct wn_span *special;
-  int special_count;
-  bool at_start;
-};
-
 /* Splits at the finder's tokens; what lies between goes through normalisation and the other finder (first pass) or
  * becomes words (second). */
-static wn_status encode_between(struct wn_bpe_scratch *s, const char *text, size_t bytes, bool second,
-                                const struct place *place) {
+static wn_status encode_between(struct wn_bpe_scratch *s, const struct wn_finder_text *in, bool second, bool at_start) {
   const struct wn_bpe *bpe = s->bpe;
   const struct wn_finder *finder = second ? &bpe->normalized : &bpe->raw;
-  size_t done = 0, start, end;
+  size_t done = 0;
   for (;;) {
-    int32_t id = -1;
-    bool found =
-        wn_finder_next(finder, &bpe->vocab, text, bytes, done, place->special, place->special_count, &start, &end, &id);
-    if (!found) start = end = bytes;
-    if (found && bpe->vocab.tokens[id].lstrip) start = white_before(text, done, start);
-    if (found && bpe->vocab.tokens[id].rstrip) end = white_after(text, end, bytes);
-    if (start > done) {
-      struct place inner = {place->special, place->special_count, place->at_start && done == 0};
-      if (second) {
-        WN_TRY(wn_bpe_split(s, 0, text + done, start - done, inner.at_start));
-      } else {
-        const char *part = text + done;
-        size_t part_bytes = start - done;
-        /* Spans are places in the text as given; what special tokens are looked for in normalised text is read with
-         * them only where nothing was asked for in part. */
-        struct wn_span all = {0, SIZE_MAX};
-        bool whole = place->special_count == 1 && place->special[0].begin <= done && place->special[0].end >= start;
-        inner.special = whole ? &all : NULL;
-        inner.special_count = whole;
-        WN_TRY(normalize(s, &part, &part_bytes));
-        WN_TRY(encode_between(s, part, part_bytes, true, &inner));
-      }
+    struct wn_found next = {.at = {in->bytes, in->bytes}};
+    const bool found = wn_finder_next(finder, &bpe->vocab, in, done, &next);
+    size_t start = next.at.begin, end = next.at.end;
+    if (found && bpe->vocab.tokens[next.id].lstrip) start = white_before(in->text, done, start);
+    if (found && bpe->vocab.tokens[next.id].rstrip) end = white_after(in->text, end, in->bytes);
+    if (start > done && second) WN_TRY(wn_bpe_split(s, 0, in->text + done, start - done, at_start && done == 0));
+    if (start > done && !second) {
+      /* Spans are places in the text as given; what special tokens are looked for in normalised text is read with
+       * them only where nothing was asked for in part. */
+      const struct wn_span all = {0, SIZE_MAX};
+      const bool whole = in->special_count == 1 && in->special[0].begin <= done && in->special[0].end >= start;
+      struct wn_finder_text part = {in->text + done, start - done, whole ? &all : NULL, whole};
+      WN_TRY(normalize(s, &part.text, &part.bytes));
+      WN_TRY(encode_between(s, &part, true, at_start && done == 0));
     }
     if (!found) return WN_OK;
-    WN_TRY(wn_ids_add(NULL, s->ids, &id, 1));
+    WN_TRY(wn_ids_add(NULL, s->ids, &next.id, 1));
     done = end;
   }
 }
@@ -397,12 +382,12 @@ static void give_scratch(const struct wn_bpe *bpe, struct wn_bpe_scratch *s) {
 wn_status wn_bpe_encode(const struct wn_bpe *bpe, const char *text, size_t bytes, const struct wn_span *special,
                         int special_count, bool at_start, struct wn_ids *ids, struct wn_encode_detail *why) {
   struct wn_bpe_scratch *s;
-  struct place place = {special, special_count, at_start};
+  const struct wn_finder_text all = {text, bytes, special, special_count};
   if (why) why->text[0] = 0;
   WN_TRY(take_scratch(bpe, &s));
   s->ids = ids;
   s->error[0] = 0;
-  wn_status status = encode_between(s, text, bytes, false, &place);
+  wn_status status = encode_between(s, &all, false, at_start);
   if (status != WN_OK && why) snprintf(why->text, sizeof why->text, "%s", s->error);
   give_scratch(bpe, s);
   return status;

@@ -152,14 +152,14 @@ static wn_status encode_spm(const wn_tokenizer *tok, const char *text, size_t by
                             int count, bool first, struct wn_ids *ids, struct wn_encode_detail *why) {
   struct encoder e = {.tok = tok, .scratch = wn_spm_ids_create()};
   wn_status status = e.scratch ? WN_OK : WN_ERR_MEMORY;
-  size_t done = 0, start, end;
-  int32_t id;
-  while (status == WN_OK && count > 0 &&
-         wn_finder_next(&tok->finder, &tok->control, text, bytes, done, spans, count, &start, &end, &id)) {
-    if (start > done) status = encode_text(&e, text + done, start - done, first, ids);
-    if (status == WN_OK) status = wn_ids_add(NULL, ids, &id, 1);
-    first = true; /* behind a special token a text begins, as in llama.cpp */
-    done = end;
+  const struct wn_finder_text in = {text, bytes, spans, count};
+  struct wn_found next;
+  size_t done = 0;
+  while (status == WN_OK && count > 0 && wn_finder_next(&tok->finder, &tok->control, &in, done, &next)) {
+    if (next.at.begin > done) status = encode_text(&e, text + done, next.at.begin - done, first, ids);
+    if (status == WN_OK) status = wn_ids_add(NULL, ids, &next.id, 1);
+    first = true; /* after a special token a text begins, as in llama.cpp */
+    done = next.at.end;
   }
   if (status == WN_OK) status = encode_text(&e, text + done, bytes - done, first, ids);
   if (why && status != WN_OK)

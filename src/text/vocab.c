@@ -162,25 +162,23 @@ static bool inside(size_t start, size_t end, const struct wn_span *spans, int co
   return false;
 }
 
-bool wn_finder_next(const struct wn_finder *f, const struct wn_vocab *v, const char *text, size_t bytes, size_t from,
-                    const struct wn_span *special, int special_count, size_t *start, size_t *end, int32_t *id) {
+bool wn_finder_next(const struct wn_finder *f, const struct wn_vocab *v, const struct wn_finder_text *in, size_t from,
+                    struct wn_found *out) {
   if (f->count == 0) return false;
-  for (size_t i = from; i < bytes; i++) {
-    if (!f->begins[(unsigned char)text[i]]) continue;
+  for (size_t i = from; i < in->bytes; i++) {
+    if (!f->begins[(unsigned char)in->text[i]]) continue;
     int lo = 0, hi = f->count;
     bool found = false;
-    for (size_t depth = 0; i + depth < bytes && lo < hi; depth++) {
-      int byte = (unsigned char)text[i + depth];
+    for (size_t depth = 0; i + depth < in->bytes && lo < hi; depth++) {
+      int byte = (unsigned char)in->text[i + depth];
       lo = bound(f, v, lo, hi, depth, byte);
       hi = bound(f, v, lo, hi, depth, byte + 1);
       if (lo == hi) break;
       const struct wn_token *t = &v->tokens[f->order[lo]];
       if (t->bytes != depth + 1) continue;
-      if (t->kind == WN_TOKEN_SPECIAL && !inside(i, i + depth + 1, special, special_count)) continue;
+      if (t->kind == WN_TOKEN_SPECIAL && !inside(i, i + depth + 1, in->special, in->special_count)) continue;
       found = true;
-      *start = i;
-      *end = i + depth + 1;
-      *id = f->order[lo];
+      *out = (struct wn_found){.at = {i, i + depth + 1}, .id = f->order[lo]};
     }
     if (found) return true;
   }

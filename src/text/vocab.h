@@ -58,12 +58,23 @@ struct wn_finder {
 /* Of the added and special tokens those whose `normalized` is as given. */
 wn_status wn_finder_create(wn_context *ctx, const struct wn_vocab *v, bool normalized, struct wn_finder *out);
 void wn_finder_clear(struct wn_finder *f);
-/* Special tokens only where they lie inside one of the spans. False when there is none from `from` on. */
 struct wn_span {
   size_t begin, end;
 };
-bool wn_finder_next(const struct wn_finder *f, const struct wn_vocab *v, const char *text, size_t bytes, size_t from,
-                    const struct wn_span *special, int special_count, size_t *start, size_t *end, int32_t *id);
+/* A text, and the spans of it in which special tokens are looked for. */
+struct wn_finder_text {
+  const char *text;
+  size_t bytes;
+  const struct wn_span *special; /* [special_count] */
+  int special_count;
+};
+struct wn_found {
+  struct wn_span at;
+  int32_t id;
+};
+/* The first from `from` on; false when there is none. */
+bool wn_finder_next(const struct wn_finder *f, const struct wn_vocab *v, const struct wn_finder_text *in, size_t from,
+                    struct wn_found *out);
 
 /* GPT-2's alphabet of bytes (openai/gpt-2, encoder.py): printable bytes stand for themselves, the others for U+0100 on.
  */

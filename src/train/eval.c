@@ -95,7 +95,8 @@ struct source_user {
 static wn_status source_batch(void *user, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start,
                               bool *packed) {
   struct source_user *u = user;
-  return wn_data_source_batch(u->ctx, u->source, u->seed, index, u->B, tokens, targets, doc_start, packed);
+  *packed = wn_data_source_packs(u->source);
+  return wn_data_source_batch(u->ctx, u->source, u->seed, index, u->B, tokens, targets, doc_start);
 }
 
 /* Of the encoder, where the source has rows for one. */

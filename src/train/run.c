@@ -213,8 +213,9 @@ static wn_status save(struct run *r) {
 static wn_status val_batch(void *user, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start,
                            bool *packed) {
   struct run *r = user;
+  *packed = wn_data_source_packs(r->val);
   return wn_data_source_batch(r->ctx, r->val, r->recipe.train.seed, index, r->recipe.train.batch, tokens, targets,
-                              doc_start, packed);
+                              doc_start);
 }
 
 static wn_status val_inputs(void *user, uint64_t index, int32_t *inputs, int32_t *input_count) {
@@ -255,11 +256,10 @@ static wn_status evaluate(struct run *r, wn_train_progress *progress) {
 /* The first rows that the run will see, through both models. */
 static wn_status check_start(struct run *r) {
   const wn_train_config *c = &r->recipe.train;
-  bool packed = false;
   wn_status status = WN_OK;
   if (r->given && c->adapt && !r->inputs) {
     status = wn_data_source_batch(r->ctx, r->train, c->seed, 0, c->batch * c->accumulate, r->tokens, r->targets,
-                                  r->doc_start, &packed);
+                                  r->doc_start);
     if (status == WN_OK) status = wn_adapt_check(r->ctx, c->init, r->given, r->model, r->tokens, c->context);
   }
   wn_model_destroy(r->given);
@@ -274,15 +274,15 @@ static bool due(int64_t every, int64_t step) {
 static wn_status one_step(struct run *r, wn_train_fn fn, void *user) {
   const wn_train_config *c = &r->recipe.train;
   wn_train_progress p = {0};
-  bool packed = false;
   WN_TRY(wn_data_source_batch(r->ctx, r->train, c->seed, (uint64_t)r->trainer->step, c->batch * c->accumulate,
-                              r->tokens, r->targets, r->doc_start, &packed));
+                              r->tokens, r->targets, r->doc_start));
   if (r->inputs)
     WN_TRY(wn_data_source_inputs(r->ctx, r->train, c->seed, (uint64_t)r->trainer->step, c->batch * c->accumulate,
                                  r->inputs, r->input_count));
   if (!wn_data_source_continues(r->train, (uint64_t)r->trainer->step, c->batch * c->accumulate))
     wn_trainer_forget(r->trainer);
-  WN_TRY(wn_trainer_step(r->ctx, r->trainer, r->tokens, r->targets, packed ? r->doc_start : NULL, &p));
+  WN_TRY(wn_trainer_step(r->ctx, r->trainer, r->tokens, r->targets,
+                         wn_data_source_packs(r->train) ? r->doc_start : NULL, &p));
   bool last = p.step == c->steps;
   wn_status evaluated = WN_OK;
   if (r->val && (due(c->eval_every, p.step) || last)) {

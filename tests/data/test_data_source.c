@@ -71,11 +71,9 @@ static void test_epochs(void **state) {
   for (int epoch = 0; epoch < 3; epoch++) {
     uint8_t seen[BLOCKS] = {0};
     for (int k = 0; k < BLOCKS / B; k++) {
-      bool packed = true;
-      assert_int_equal(
-          wn_data_source_batch(ctx, s, 11, (uint64_t)(epoch * BLOCKS / B + k), B, tokens, targets, NULL, &packed),
-          WN_OK);
-      assert_false(packed);
+      assert_int_equal(wn_data_source_batch(ctx, s, 11, (uint64_t)(epoch * BLOCKS / B + k), B, tokens, targets, NULL),
+                       WN_OK);
+      assert_false(wn_data_source_packs(s));
       for (int r = 0; r < B; r++) {
         int32_t first = tokens[r * T], offset = first % T;
         assert_true(offset <= 2);
@@ -95,7 +93,7 @@ static void test_epochs(void **state) {
   for (int i = 0; i < BLOCKS; i++) in_place += order[0][i] == i;
   assert_true(in_place < 15);                          /* shuffled: about 1 is expected */
   for (uint64_t k = 60; !last_used && k < 2000; k++) { /* the slack's last token has its turn */
-    assert_int_equal(wn_data_source_batch(ctx, s, 11, k, B, tokens, targets, NULL, NULL), WN_OK);
+    assert_int_equal(wn_data_source_batch(ctx, s, 11, k, B, tokens, targets, NULL), WN_OK);
     for (int i = 0; i < B * T; i++) last_used |= targets[i] == V - 1;
   }
   assert_true(last_used);
@@ -109,16 +107,16 @@ static void test_pure(void **state) {
   wn_data_source *a = open_source(&c, "train", T, V), *b = open_source(&c, "train", T, V);
   int32_t x[4 * T], y[4 * T], tx[4 * T], ty[4 * T];
   for (uint64_t step = 40; step-- > 0;) { /* backwards: nothing depends on what was asked before */
-    assert_int_equal(wn_data_source_batch(ctx, a, 3, step, 4, x, tx, NULL, NULL), WN_OK);
-    assert_int_equal(wn_data_source_batch(ctx, b, 3, 2 * step, 2, y, ty, NULL, NULL), WN_OK);
-    assert_int_equal(wn_data_source_batch(ctx, b, 3, 2 * step + 1, 2, y + 2 * T, ty + 2 * T, NULL, NULL), WN_OK);
+    assert_int_equal(wn_data_source_batch(ctx, a, 3, step, 4, x, tx, NULL), WN_OK);
+    assert_int_equal(wn_data_source_batch(ctx, b, 3, 2 * step, 2, y, ty, NULL), WN_OK);
+    assert_int_equal(wn_data_source_batch(ctx, b, 3, 2 * step + 1, 2, y + 2 * T, ty + 2 * T, NULL), WN_OK);
     assert_memory_equal(x, y, sizeof x);
     assert_memory_equal(tx, ty, sizeof tx);
   }
-  assert_int_equal(wn_data_source_batch(ctx, b, 4, 0, 4, y, ty, NULL, NULL), WN_OK);
+  assert_int_equal(wn_data_source_batch(ctx, b, 4, 0, 4, y, ty, NULL), WN_OK);
   assert_memory_not_equal(x, y, sizeof x); /* another seed */
-  assert_int_equal(wn_data_source_batch(ctx, a, 3, UINT64_MAX / 2, 4, x, tx, NULL, NULL), WN_ERR_ARGUMENT);
-  assert_int_equal(wn_data_source_batch(ctx, a, 3, 0, 0, x, tx, NULL, NULL), WN_ERR_ARGUMENT);
+  assert_int_equal(wn_data_source_batch(ctx, a, 3, UINT64_MAX / 2, 4, x, tx, NULL), WN_ERR_ARGUMENT);
+  assert_int_equal(wn_data_source_batch(ctx, a, 3, 0, 0, x, tx, NULL), WN_ERR_ARGUMENT);
   wn_data_source_destroy(a);
   wn_data_source_destroy(b);
 }
@@ -139,7 +137,7 @@ static void test_validation_covers(void **state) {
       uint64_t batches = wn_data_source_batches(s, B);
       assert_int_equal(batches, ((V - 1 + T - 1) / T + B - 1) / B); /* no batch of padding alone */
       for (uint64_t k = 0; k < batches; k++) {
-        assert_int_equal(wn_data_source_batch(ctx, s, 0, k, B, tokens, targets, NULL, NULL), WN_OK);
+        assert_int_equal(wn_data_source_batch(ctx, s, 0, k, B, tokens, targets, NULL), WN_OK);
         for (int64_t i = 0; i < B * T; i++) {
           if (targets[i] < 0) continue;
           assert_int_equal(tokens[i] + 1, targets[i]);
@@ -159,9 +157,8 @@ static void test_packing(void **state) {
   wn_data_config c = {.kind = WN_DATA_TOKENS, .pack = true, .document_token = 1};
   snprintf(c.val, sizeof c.val, "%s", path);
   wn_data_source *s = open_source(&c, "val", 9, 10);
-  bool packed = false;
-  assert_int_equal(wn_data_source_batch(ctx, s, 0, 0, 1, tokens, targets, start, &packed), WN_OK);
-  assert_true(packed);
+  assert_int_equal(wn_data_source_batch(ctx, s, 0, 0, 1, tokens, targets, start), WN_OK);
+  assert_true(wn_data_source_packs(s));
   const int32_t expected[9] = {0, 0, 2, 2, 2, 5, 6, 6, 6};
   assert_memory_equal(start, expected, sizeof expected);
   wn_data_source_destroy(s);
@@ -184,7 +181,7 @@ static void test_refused(void **state) {
   assert_int_equal(wn_data_source_create(ctx, &c, "val", 9, 100, &s), WN_ERR_CONFIG);
   int32_t tokens[99], targets[99];
   s = open_source(&c, "train", 99, 99); /* token 99 does not fit */
-  assert_int_equal(wn_data_source_batch(ctx, s, 0, 0, 1, tokens, targets, NULL, NULL), WN_ERR_SHAPE);
+  assert_int_equal(wn_data_source_batch(ctx, s, 0, 0, 1, tokens, targets, NULL), WN_ERR_SHAPE);
   assert_non_null(strstr(wn_context_error(ctx), "token 99 is 99"));
   wn_data_source_destroy(s);
 
@@ -209,7 +206,7 @@ static void sample(const wn_data_config *c, const char *split, int64_t T, uint64
   assert_int_equal(wn_data_source_batches(s, 4), 0); /* endless */
   memset(tokens, 0x55, sizeof tokens);
   memset(targets, 0x55, sizeof targets);
-  assert_int_equal(wn_data_source_batch(ctx, s, 9, step, ROWS, tokens, targets, NULL, NULL), WN_OK);
+  assert_int_equal(wn_data_source_batch(ctx, s, 9, step, ROWS, tokens, targets, NULL), WN_OK);
   for (int64_t i = 0; i < ROWS * T; i++) {
     assert_in_range(tokens[i], 0, V - 1);
     assert_true(targets[i] >= -1 && targets[i] < V);
@@ -342,9 +339,8 @@ static void test_streams(void **state) {
   assert_true(wn_data_source_streams(s));
   int32_t tokens[B * T], targets[B * T];
   for (uint64_t step = 0; step < 2 * EACH + 1; step++) {
-    bool packed = true;
-    assert_int_equal(wn_data_source_batch(ctx, s, step, step, B, tokens, targets, NULL, &packed), WN_OK); /* any seed */
-    assert_false(packed);
+    assert_int_equal(wn_data_source_batch(ctx, s, step, step, B, tokens, targets, NULL), WN_OK); /* any seed */
+    assert_false(wn_data_source_packs(s));
     assert_int_equal(wn_data_source_continues(s, step, B), step % EACH != 0);
     for (int b = 0; b < B; b++) {
       for (int t = 0; t < T; t++) {
@@ -353,10 +349,9 @@ static void test_streams(void **state) {
       }
     }
   }
-  assert_int_equal(wn_data_source_batch(ctx, s, 0, 0, 25, (int32_t[25 * T]){0}, (int32_t[25 * T]){0}, NULL, NULL),
-                   WN_OK);
+  assert_int_equal(wn_data_source_batch(ctx, s, 0, 0, 25, (int32_t[25 * T]){0}, (int32_t[25 * T]){0}, NULL), WN_OK);
   assert_false(wn_data_source_continues(s, 1, 25));
-  assert_int_equal(wn_data_source_batch(ctx, s, 0, 0, 26, (int32_t[26 * T]){0}, (int32_t[26 * T]){0}, NULL, NULL),
+  assert_int_equal(wn_data_source_batch(ctx, s, 0, 0, 26, (int32_t[26 * T]){0}, (int32_t[26 * T]){0}, NULL),
                    WN_ERR_FORMAT);
   wn_data_source_destroy(s);
   s = open_source(&c, "val", T, V); /* 26 blocks, the last of 2: every token after the first once */
@@ -364,7 +359,7 @@ static void test_streams(void **state) {
   const uint64_t batches = wn_data_source_batches(s, B);
   assert_int_equal(batches, 9);
   for (uint64_t step = 0; step < batches; step++) {
-    assert_int_equal(wn_data_source_batch(ctx, s, 0, step, B, tokens, targets, NULL, NULL), WN_OK);
+    assert_int_equal(wn_data_source_batch(ctx, s, 0, step, B, tokens, targets, NULL), WN_OK);
     assert_int_equal(wn_data_source_continues(s, step, B), step != 0);
     for (int i = 0; i < B * T; i++) {
       if (targets[i] < 0) continue;

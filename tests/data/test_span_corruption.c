@@ -51,17 +51,17 @@ static void lengths_are_those_of_t5(void **state) {
 static int64_t restore(const struct wn_span_corruption *c, const int32_t *inputs, int64_t input_count,
                        const int32_t *targets, int64_t target_count, int32_t *text) {
   int64_t n = 0, t = 0;
-  int32_t next = c->first_sentinel;
+  int32_t next = (c->vocab_size - 1);
   for (int64_t i = 0; i + 1 < input_count; i++) {
     if (inputs[i] != next) {
-      assert_true(inputs[i] <= c->first_sentinel - SENTINELS);
+      assert_true(inputs[i] <= c->vocab_size - 1 - SENTINELS);
       text[n++] = inputs[i];
       continue;
     }
     assert_true(i > 0 && inputs[i - 1] != next + 1); /* a kept token before each */
     assert_int_equal(targets[t++], next--);
     const int64_t from = t;
-    while (targets[t] <= c->first_sentinel - SENTINELS && t + 1 < target_count) text[n++] = targets[t++];
+    while (targets[t] <= c->vocab_size - 1 - SENTINELS && t + 1 < target_count) text[n++] = targets[t++];
     assert_true(t > from); /* no span is empty */
   }
   assert_int_equal(t, target_count - 1);
@@ -73,19 +73,20 @@ static int64_t restore(const struct wn_span_corruption *c, const int32_t *inputs
 
 static void the_text_comes_back(void **state) {
   (void)state;
-  struct wn_span_corruption c = {.density = 0.15, .mean_span = 3, .first_sentinel = 999, .end = -1};
+  struct wn_span_corruption c = {.density = 0.15, .mean_span = 3, .vocab_size = 1000, .end = -1};
   int32_t text[100], inputs[120], targets[120], back[120];
   for (int64_t n = 2; n <= 100; n++) {
     for (uint64_t row = 0; row < 6; row++) {
       c.density = row % 2 ? 0.15 : 0.4, c.mean_span = row % 3 ? 3 : 1 + (double)row, c.end = row == 5 ? 7 : -1;
       if (n > 40 && c.mean_span < 2) continue; /* more spans than sentinels */
       for (int64_t i = 0; i < n; i++) text[i] = 10 + (int32_t)i;
-      int64_t a, b, noise, spans;
-      wn_span_corrupt(&c, 5, row, text, n, inputs, &a, targets, &b);
+      int64_t noise, spans;
+      struct wn_span_row made = {.inputs = inputs, .targets = targets};
+      wn_span_corrupt(&c, 5, row, text, n, &made);
       wn_span_corruption_noise(n, c.density, c.mean_span, &noise, &spans);
-      assert_int_equal(a, n - noise + spans + 1);
-      assert_int_equal(b, noise + spans + 1);
-      assert_int_equal(restore(&c, inputs, a, targets, b, back), n);
+      assert_int_equal(made.input_count, n - noise + spans + 1);
+      assert_int_equal(made.target_count, noise + spans + 1);
+      assert_int_equal(restore(&c, inputs, made.input_count, targets, made.target_count, back), n);
       assert_memory_equal(back, text, (size_t)n * sizeof *text);
     }
   }
@@ -95,14 +96,14 @@ static void the_text_comes_back(void **state) {
 static void spans_are_drawn_evenly(void **state) {
   (void)state;
   enum { ROWS = 6000, N = 9 };
-  const struct wn_span_corruption c = {.density = 4.0 / 9, .mean_span = 2, .first_sentinel = 999, .end = -1};
+  const struct wn_span_corruption c = {.density = 4.0 / 9, .mean_span = 2, .vocab_size = 1000, .end = -1};
   int32_t text[N], inputs[20], targets[20];
   int first[4] = {0};
   for (int i = 0; i < N; i++) text[i] = i;
   for (uint64_t row = 0; row < ROWS; row++) {
-    int64_t a, b;
-    wn_span_corrupt(&c, 3, row, text, N, inputs, &a, targets, &b);
-    assert_int_equal(b, 7); /* 2 sentinels, 4 dropped, the end */
+    struct wn_span_row made = {.inputs = inputs, .targets = targets};
+    wn_span_corrupt(&c, 3, row, text, N, &made);
+    assert_int_equal(made.target_count, 7); /* 2 sentinels, 4 dropped, the end */
     int length = 0;
     while (targets[1 + length] < N) length++;
     first[length]++;
@@ -131,7 +132,7 @@ static void sources_cover_the_file(void **state) {
   (void)state;
   enum { S = 32, T = 12, B = 4 };
   const wn_data_config c = config_of();
-  const struct wn_span_corruption shape = {.first_sentinel = VOCAB - 1, .end = -1};
+  const struct wn_span_corruption shape = {.vocab_size = VOCAB, .end = -1};
   int32_t ids[TOKENS + 100], inputs[2 * B * S], tokens[2 * B * T], targets[2 * B * T], count[2 * B], text[80];
   wn_token_file *file;
   assert_ok(ctx, wn_token_file_open(ctx, path, &file));
@@ -142,8 +143,7 @@ static void sources_cover_the_file(void **state) {
   assert_int_equal(wn_data_source_input_length(s), S);
   int64_t at = 0;
   for (uint64_t step = 0; step < wn_data_source_batches(s, B); step++) {
-    bool packed;
-    assert_ok(ctx, wn_data_source_batch(ctx, s, step, step, B, tokens, targets, NULL, &packed)); /* any seed */
+    assert_ok(ctx, wn_data_source_batch(ctx, s, step, step, B, tokens, targets, NULL)); /* any seed */
     assert_ok(ctx, wn_data_source_inputs(ctx, s, 9, step, B, inputs, count));
     for (int b = 0; b < B; b++) {
       int64_t target = 0;
@@ -166,7 +166,7 @@ static void sources_cover_the_file(void **state) {
   wn_span_corruption_lengths(S, c.noise_density, c.mean_span, &length, &target);
   bool seen[TOKENS] = {false};
   for (int g = 0; g < TOKENS / length; g++) { /* an epoch, row by row */
-    assert_ok(ctx, wn_data_source_batch(ctx, s, 4, (uint64_t)g, 1, tokens, targets, NULL, NULL));
+    assert_ok(ctx, wn_data_source_batch(ctx, s, 4, (uint64_t)g, 1, tokens, targets, NULL));
     assert_ok(ctx, wn_data_source_inputs(ctx, s, 4, (uint64_t)g, 1, inputs, count));
     assert_int_equal(restore(&shape, inputs, count[0], targets, target, text), length);
     int64_t where = 0;
@@ -175,10 +175,10 @@ static void sources_cover_the_file(void **state) {
     seen[where] = true;
   }
   assert_ok(ctx, wn_data_source_inputs(ctx, s, 4, 1, 2 * B, inputs, count));
-  assert_ok(ctx, wn_data_source_batch(ctx, s, 4, 1, 2 * B, tokens, targets, NULL, NULL));
+  assert_ok(ctx, wn_data_source_batch(ctx, s, 4, 1, 2 * B, tokens, targets, NULL));
   int32_t half[B * S], half_targets[B * T], half_tokens[B * T], half_count[B];
   assert_ok(ctx, wn_data_source_inputs(ctx, s, 4, 3, B, half, half_count));
-  assert_ok(ctx, wn_data_source_batch(ctx, s, 4, 3, B, half_tokens, half_targets, NULL, NULL));
+  assert_ok(ctx, wn_data_source_batch(ctx, s, 4, 3, B, half_tokens, half_targets, NULL));
   assert_memory_equal(half, inputs + B * S, sizeof half);
   assert_memory_equal(half_targets, targets + B * T, sizeof half_targets);
   assert_ok(ctx, wn_data_source_inputs(ctx, s, 5, 3, B, half, half_count));

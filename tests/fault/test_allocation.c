@@ -334,7 +334,7 @@ static wn_status case_data(wn_context *ctx) {
   TRY(wn_data_prepare(ctx, &o, &r));
   snprintf(c.train, sizeof c.train, "%s", in("tokens.bin"));
   TRY(wn_data_source_create(ctx, &c, "train", T, V, &source));
-  TRY(wn_data_source_batch(ctx, source, 1, 0, 2, tokens, targets, NULL, NULL));
+  TRY(wn_data_source_batch(ctx, source, 1, 0, 2, tokens, targets, NULL));
 done:
   wn_data_source_destroy(source);
   return status;

@@ -88,7 +88,7 @@ static double step_loss(wn_context *ctx, wn_model *model, const wn_data_source *
   int32_t tokens[B * T], targets[B * T], inputs[B * S], own[B * S], count[B], own_count[B];
   struct wn_step_result result;
   wn_workspace *ws;
-  must(ctx, wn_data_source_batch(ctx, source, 0, 0, B, tokens, targets, NULL, NULL));
+  must(ctx, wn_data_source_batch(ctx, source, 0, 0, B, tokens, targets, NULL));
   must(ctx, wn_data_source_inputs(ctx, source, 0, 0, B, inputs, count));
   for (int b = 0; b < B; b++) {
     memcpy(own + b * S, inputs + (b + shift) % B * S, S * sizeof *own);

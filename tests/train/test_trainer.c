@@ -41,10 +41,10 @@ static void bench_clear(struct bench *b) {
 }
 
 static wn_status bench_step(struct bench *b, uint64_t step, wn_train_progress *p) {
-  bool packed = false;
   must(b->ctx, wn_data_source_batch(b->ctx, b->source, b->recipe.train.seed, step, b->rows, b->tokens, b->targets,
-                                    b->doc_start, &packed));
-  return wn_trainer_step(b->ctx, b->trainer, b->tokens, b->targets, packed ? b->doc_start : NULL, p);
+                                    b->doc_start));
+  return wn_trainer_step(b->ctx, b->trainer, b->tokens, b->targets,
+                         wn_data_source_packs(b->source) ? b->doc_start : NULL, p);
 }
 
 /* The same few batches again and again: a model that learns at all learns these by heart. */
@@ -126,8 +126,7 @@ static void test_masks_of_micro_steps(void **state) {
     bench_init(&b, &r, "cpu");
     const size_t micro = (size_t)(r.train.batch * b.T);
     for (int s = 0; s < ALONE / accumulate; s++) {
-      bool packed;
-      must(b.ctx, wn_data_source_batch(b.ctx, b.source, 1, 0, r.train.batch, b.tokens, b.targets, NULL, &packed));
+      must(b.ctx, wn_data_source_batch(b.ctx, b.source, 1, 0, r.train.batch, b.tokens, b.targets, NULL));
       for (int a = 1; a < accumulate; a++) { /* the same rows again */
         memcpy(b.tokens + (size_t)a * micro, b.tokens, micro * sizeof *b.tokens);
         memcpy(b.targets + (size_t)a * micro, b.targets, micro * sizeof *b.targets);
