@@ -7,6 +7,7 @@
 #include "winnow/context.h"
 #include "winnow/convert.h"
 #include "winnow/data.h"
+#include "winnow/generate.h"
 #include "winnow/gguf.h"
 #include "winnow/kv.h"
 #include "winnow/model.h"

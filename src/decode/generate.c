@@ -1,0 +1,325 @@
+/* Generating: a prompt into a session, then token after token drawn, handed out as text and fed, until something ends
+ * the text.
+ *
+ * Text passes two gates before it is handed out. A text stream (winnow/tokenizer.h) gives whole characters only. Then
+ * the longest end of the text that a stop string begins with is held back until it is one, or cannot become one: of two
+ * stop strings the one that is complete first ends the text, which does not depend on where tokens begin. The search
+ * costs (text held + piece) x stop strings x their length a token; no pass over what has been handed out.
+ *
+ * One array of V logits and the text that is held back are allocated a call; the latter grows to its longest and stays.
+ */
+#include "winnow/generate.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/options.h"
+#include "decode/session.h"
+#include "text/normalize.h"
+#include "text/utf8.h"
+
+enum { HELD_BYTES = 4096 }; /* more than a token's text and a stop string have together, as a rule */
+
+struct generation {
+  wn_context *ctx;
+  struct wn_session *session;
+  const wn_generate_options *o;
+  wn_generate_result *r;
+  const int32_t *prompt; /* [prompt_count] */
+  int64_t prompt_count;
+  int32_t entries, vocabulary; /* ids below `entries` are drawn; the tokenizer's */
+  wn_text_stream *stream;      /* NULL: no tokenizer */
+  struct wn_bytes held;        /* text that has not been handed out */
+  float *logits;               /* [V] */
+};
+
+const char *wn_generate_end_name(wn_generate_end end) {
+  static const char *const names[WN_GENERATE_END_COUNT] = {"length", "end", "stop", "context", "interrupt"};
+  return (unsigned)end < WN_GENERATE_END_COUNT ? names[end] : "unknown";
+}
+
+void wn_generate_options_init(wn_generate_options *options, size_t size) {
+  wn_generate_options defaults = {.max_tokens = 256, .cache = WN_CACHE_AUTO};
+  wn_sampling_init(&defaults.sampling);
+  wn_options_default(&defaults, sizeof defaults, options, size);
+}
+
+wn_status wn_prompt_encode(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, int32_t **ids,
+                           size_t *count) {
+  const bool bos = wn_tokenizer_bos(tok) >= 0;
+  if (!bos && bytes == 0) text = "\n", bytes = 1;
+  return wn_tokenizer_encode(ctx, tok, text, bytes, bos, false, ids, count);
+}
+
+/* --- checks --- */
+
+static wn_status generate_check_stops(wn_context *ctx, const wn_generate_options *o) {
+  if (o->stop_string_count > 0 && !o->tok)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: stop strings need a tokenizer");
+  for (int i = 0; i < o->stop_string_count; i++) {
+    const char *stop = o->stop_strings[i];
+    size_t bad;
+    if (!stop || !*stop) return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: stop string %d is empty", i);
+    if (!wn_utf8_check(stop, strlen(stop), &bad))
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: stop string %d is not UTF-8 at byte %zu", i, bad);
+  }
+  return WN_OK;
+}
+
+static wn_status generate_check(wn_context *ctx, const wn_model *model, const wn_generate_options *o) {
+  const int64_t V = model->config.vocab_size;
+  if (!o->prompt && (!o->text || !o->tok))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: a prompt is needed: tokens, or a text and a tokenizer");
+  if (o->prompt && o->prompt_count < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: the prompt has no tokens");
+  if (o->max_tokens < 0 || o->max_tokens > INT32_MAX)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: max_tokens is %lld, expected 0 to 2147483647",
+                   (long long)o->max_tokens);
+  if (o->vocab_size < 0 || o->vocab_size > V)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: vocab_size is %d, the model has %lld entries", o->vocab_size,
+                   (long long)V);
+  return generate_check_stops(ctx, o);
+}
+
+/* --- text --- */
+
+/* The text that a token adds, behind what is held. */
+static wn_status generate_add_text(struct generation *g, int32_t id) {
+  const char *text = NULL;
+  size_t bytes = 0;
+  if (id < g->vocabulary)
+    WN_TRY(wn_text_stream_push(g->ctx, g->stream, id, &text, &bytes));
+  else if (g->o->text_of)
+    text = g->o->text_of(g->o->user, id, &bytes);
+  return text ? wn_bytes_add(g->ctx, &g->held, text, bytes) : WN_OK;
+}
+
+/* Where the stop string begins that is complete first; of those that end together the longest. */
+static bool generate_find_stop(const struct generation *g, size_t *at) {
+  size_t first_end = SIZE_MAX;
+  for (int i = 0; i < g->o->stop_string_count; i++) {
+    const char *stop = g->o->stop_strings[i];
+    const size_t n = strlen(stop);
+    const char *found = g->held.count ? memmem(g->held.data, g->held.count, stop, n) : NULL;
+    if (!found) continue;
+    const size_t begin = (size_t)(found - g->held.data);
+    if (begin + n > first_end || (begin + n == first_end && begin >= *at)) continue;
+    first_end = begin + n;
+    *at = begin;
+  }
+  return first_end != SIZE_MAX;
+}
+
+/* Bytes at the held text's end that a stop string begins with, the most. */
+static size_t generate_stop_begun(const struct generation *g) {
+  size_t most = 0;
+  for (int i = 0; i < g->o->stop_string_count; i++) {
+    const char *stop = g->o->stop_strings[i];
+    size_t n = strlen(stop) - 1;
+    if (n > g->held.count) n = g->held.count;
+    for (; n > most; n--)
+      if (!memcmp(g->held.data + g->held.count - n, stop, n)) most = n;
+  }
+  return most;
+}
+
+/* Hands out `bytes` of what is held. False: the callback wants no more. */
+static bool generate_hand_out(struct generation *g, wn_generate_piece *piece, size_t bytes) {
+  piece->text = g->held.data;
+  piece->bytes = bytes;
+  if (g->o->piece && !g->o->piece(g->o->user, piece)) return false;
+  g->held.count -= bytes;
+  if (bytes && g->held.count) memmove(g->held.data, g->held.data + bytes, g->held.count);
+  return true;
+}
+
+/* --- tokens --- */
+
+static double generate_log_probability(const float *logits, int32_t n, int32_t id) {
+  double top = -INFINITY, sum = 0;
+  for (int32_t v = 0; v < n; v++) top = fmax(top, (double)logits[v]);
+  for (int32_t v = 0; v < n; v++) sum += exp((double)logits[v] - top);
+  return (double)logits[id] - top - log(sum);
+}
+
+static bool generate_is_end(const struct generation *g, int32_t id) {
+  for (int i = 0; i < g->o->stop_token_count; i++)
+    if (g->o->stop_tokens[i] == id) return true;
+  return g->o->tok && !g->o->ignore_end && id < g->vocabulary && wn_tokenizer_is_end(g->o->tok, id);
+}
+
+/* The prompt in pieces, between which it can be cancelled. */
+static wn_status generate_feed_prompt(struct generation *g) {
+  struct wn_session *s = g->session;
+  const wn_generate_options *o = g->o;
+  if (o->inputs) WN_TRY(wn_session_encode(g->ctx, s, o->inputs, NULL, o->input_count));
+  while (g->r->prompt_tokens < g->prompt_count) {
+    const int64_t done = g->r->prompt_tokens, left = g->prompt_count - done;
+    const int64_t now = left < s->piece ? left : s->piece;
+    if (done > 0 && wn_context_cancelled(g->ctx)) {
+      g->r->end = WN_GENERATE_CANCELLED;
+      return WN_OK;
+    }
+    WN_TRY(wn_session_feed(g->ctx, s, g->prompt + done, now, 0, now == left ? g->logits : NULL));
+    g->r->prompt_tokens += now;
+  }
+  return WN_OK;
+}
+
+/* One token. *more: another one follows. */
+static wn_status generate_token(struct generation *g, bool *more) {
+  const wn_generate_options *o = g->o;
+  wn_generate_result *r = g->r;
+  wn_generate_piece piece = {.index = r->tokens};
+  size_t out = 0;
+  *more = false;
+  if (o->logits) o->logits(o->user, r->tokens, g->logits, g->session->model->config.vocab_size);
+  WN_TRY(wn_sample(g->ctx, g->logits, g->entries, &o->sampling, o->first_step + r->steps++, &piece.id));
+  if (generate_is_end(g, piece.id)) {
+    r->end = WN_GENERATE_EOS;
+    r->end_token = piece.id;
+    return WN_OK;
+  }
+  if (o->log_probabilities) piece.log_probability = generate_log_probability(g->logits, g->entries, piece.id);
+  if (o->drawn) o->drawn[r->tokens] = piece.id;
+  r->tokens++;
+  r->unfed = piece.id;
+  if (g->stream) WN_TRY(generate_add_text(g, piece.id));
+  const bool stop = generate_find_stop(g, &out);
+  if (!stop) out = g->held.count - generate_stop_begun(g);
+  if (!generate_hand_out(g, &piece, out)) {
+    r->end = WN_GENERATE_CANCELLED;
+    g->held.count = 0;
+  } else if (stop) {
+    r->end = WN_GENERATE_STOP;
+    g->held.count = 0;
+  } else if (r->tokens == o->max_tokens) {
+    r->end = WN_GENERATE_LENGTH;
+  } else if (g->session->position == g->session->capacity) {
+    r->end = WN_GENERATE_CONTEXT;
+  } else {
+    WN_TRY(wn_session_feed(g->ctx, g->session, &piece.id, 1, 0, g->logits));
+    r->unfed = -1;
+    *more = true;
+  }
+  return WN_OK;
+}
+
+static wn_status generate_tokens(struct generation *g) {
+  bool more = g->o->max_tokens > 0;
+  while (more) {
+    if (wn_context_cancelled(g->ctx)) {
+      g->r->end = WN_GENERATE_CANCELLED;
+      break;
+    }
+    WN_TRY(generate_token(g, &more));
+  }
+  /* No stop string after all. */
+  if (g->held.count > 0 && !generate_hand_out(g, &(wn_generate_piece){.index = g->r->tokens, .id = -1}, g->held.count))
+    g->r->end = WN_GENERATE_CANCELLED;
+  return WN_OK;
+}
+
+/* --- a generation --- */
+
+static wn_status generate_open(struct generation *g) {
+  const wn_generate_options *o = g->o;
+  const int64_t V = g->session->model->config.vocab_size;
+  void *memory;
+  g->vocabulary = o->tok ? wn_tokenizer_vocab_size(o->tok) : 0;
+  g->entries = o->vocab_size ? o->vocab_size : o->tok && g->vocabulary < V ? g->vocabulary : (int32_t)V;
+  WN_TRY(wn_alloc(g->ctx, "logits", (size_t)V * sizeof *g->logits, &memory));
+  g->logits = memory;
+  if (!o->tok) return WN_OK;
+  WN_TRY(wn_alloc(g->ctx, "text held back", HELD_BYTES, &memory));
+  g->held = (struct wn_bytes){.data = memory, .capacity = HELD_BYTES};
+  WN_TRY(wn_text_stream_create(g->ctx, o->tok, &g->stream));
+  for (int64_t i = 0; i < o->text_before_count; i++) {
+    const char *text;
+    size_t bytes;
+    WN_TRY(wn_text_stream_push(g->ctx, g->stream, o->text_before[i], &text, &bytes));
+  }
+  return WN_OK;
+}
+
+static void generate_close(struct generation *g) {
+  wn_text_stream_destroy(g->stream);
+  wn_bytes_clear(&g->held);
+  wn_free(g->logits);
+}
+
+/* options: whole, checked but for the prompt, whose tokens are given. */
+static wn_status generate_run(struct generation *g) {
+  wn_status status = generate_open(g);
+  const double start = wn_seconds_now();
+  if (status == WN_OK) status = generate_feed_prompt(g);
+  const double fed = wn_seconds_now();
+  if (status == WN_OK && g->r->prompt_tokens == g->prompt_count) status = generate_tokens(g);
+  g->r->prompt_seconds = fed - start;
+  g->r->token_seconds = wn_seconds_now() - fed;
+  generate_close(g);
+  return status;
+}
+
+/* The prompt's tokens: *owned, to be freed, where they are made here. */
+static wn_status generate_prompt(struct generation *g, int32_t **owned) {
+  const wn_generate_options *o = g->o;
+  size_t count = 0;
+  *owned = NULL;
+  g->prompt = o->prompt;
+  g->prompt_count = o->prompt_count;
+  if (o->prompt) return WN_OK;
+  WN_TRY(wn_prompt_encode(g->ctx, o->tok, o->text, o->bytes, owned, &count));
+  g->prompt = *owned;
+  g->prompt_count = (int64_t)count;
+  return count > 0 ? WN_OK : wn_fail(g->ctx, WN_ERR_ARGUMENT, "generate: the prompt has no tokens");
+}
+
+wn_status wn_session_generate(wn_context *ctx, wn_session *session, const wn_generate_options *options,
+                              wn_generate_result *result) {
+  wn_generate_options o;
+  wn_generate_result own;
+  struct generation g = {.ctx = ctx, .session = session, .o = &o, .r = result ? result : &own};
+  int32_t *owned;
+  *g.r = (wn_generate_result){.end_token = -1, .unfed = -1};
+  WN_TRY(WN_OPTIONS_READ(ctx, wn_generate_options, options, &o));
+  WN_TRY(generate_check(ctx, session->model, &o));
+  if (session->B != 1)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "generate: a session of %lld sequences, expected one",
+                   (long long)session->B);
+  wn_status status = generate_prompt(&g, &owned);
+  if (status == WN_OK) status = generate_run(&g);
+  wn_tokens_free(owned);
+  return status;
+}
+
+wn_status wn_generate(wn_context *ctx, wn_model *model, const wn_generate_options *options,
+                      wn_generate_result *result) {
+  const wn_model_config *c = &model->config;
+  wn_generate_options o;
+  struct generation g = {.ctx = ctx, .o = &o};
+  wn_session *session = NULL;
+  int32_t *owned;
+  if (result) *result = (wn_generate_result){.end_token = -1, .unfed = -1};
+  WN_TRY(WN_OPTIONS_READ(ctx, wn_generate_options, options, &o));
+  WN_TRY(generate_check(ctx, model, &o));
+  wn_status status = generate_prompt(&g, &owned);
+  if (status == WN_OK && c->position == WN_POS_LEARNED && g.prompt_count > c->context)
+    status = wn_fail(ctx, WN_ERR_ARGUMENT, "generate: the prompt has %lld tokens, the model learned positions for %lld",
+                     (long long)g.prompt_count, (long long)c->context);
+  if (status == WN_OK) {
+    int64_t capacity = g.prompt_count + o.max_tokens;
+    if (c->position == WN_POS_LEARNED && capacity > c->context) capacity = c->context;
+    const wn_session_options room = {
+        .size = sizeof room, .sequences = 1, .capacity = capacity, .budgets = o.budgets, .cache = o.cache};
+    status = wn_session_create_with(ctx, model, &room, &session);
+  }
+  o.prompt = g.prompt;
+  o.prompt_count = g.prompt_count;
+  if (status == WN_OK) status = wn_session_generate(ctx, session, &o, result);
+  wn_session_destroy(session);
+  wn_tokens_free(owned);
+  return status;
+}
