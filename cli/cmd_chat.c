@@ -10,19 +10,19 @@
 #include <string.h>
 #include <unistd.h>
 #include <winnow/chat.h>
+#include <winnow/generate.h>
 #include <winnow/model.h>
 #include "args.h"
 #include "load.h"
 #include "signals.h"
 #include "ui.h"
 
-#define FEED_TOKENS 256 /* fed at once: Ctrl-C is looked at in between */
-
 struct request {
   struct cli_common common;
   struct cli_loading load;
   struct cli_sampling sampling;
   struct cli_dialogue dialogue;
+  struct cli_list stop;
   int64_t tokens, context;
 };
 
@@ -32,7 +32,6 @@ struct chat {
   struct cli_loaded in;
   wn_session *session;
   struct cli_dialogue_choice dialogue;
-  float *logits;    /* [V] */
   int32_t *pending; /* tokens that the session has not seen yet, [pending_count] */
   size_t pending_count, room;
   bool opened; /* something has been said */
@@ -58,24 +57,10 @@ static int add_pending(struct chat *c, const int32_t *ids, size_t count) {
   return 0;
 }
 
-/* Feeds what is pending, in pieces. An interrupt leaves the rest for the next turn. */
-static wn_status feed_pending(struct chat *c, bool *interrupted) {
-  *interrupted = false;
-  double start = cli_seconds();
-  wn_status status = WN_OK;
-  size_t done = 0;
-  while (done < c->pending_count && status == WN_OK && !*interrupted) {
-    size_t n = c->pending_count - done < FEED_TOKENS ? c->pending_count - done : FEED_TOKENS;
-    bool last = done + n == c->pending_count;
-    status = wn_session_feed(c->ctx, c->session, c->pending + done, (int64_t)n, 0, last ? c->logits : NULL);
-    if (status == WN_OK) done += n;
-    *interrupted = !last && wn_context_cancelled(c->ctx);
-  }
-  memmove(c->pending, c->pending + done, (c->pending_count - done) * sizeof *c->pending);
-  c->pending_count -= done;
-  c->fed += (int64_t)done;
-  c->feed_seconds += cli_seconds() - start;
-  return status;
+/* The first `count` of them have been seen. */
+static void drop_pending(struct chat *c, int64_t count) {
+  c->pending_count -= (size_t)count;
+  memmove(c->pending, c->pending + count, c->pending_count * sizeof *c->pending);
 }
 
 static int64_t room_left(const struct chat *c) {
@@ -84,52 +69,46 @@ static int64_t room_left(const struct chat *c) {
 
 /* --- a turn --- */
 
-/* Draws until the model ends its turn. *why: "end", "length", "context" or "interrupt". */
-static wn_status answer(struct chat *c, const char **why, char **text, size_t *bytes, int64_t *count) {
-  wn_sampling sampling;
-  wn_text_stream *stream = NULL;
-  FILE *copy = open_memstream(text, bytes);
-  if (!copy) return WN_ERR_MEMORY;
-  cli_sampling_apply(&c->r->sampling, &sampling);
-  wn_status status = wn_text_stream_create(c->ctx, c->in.tok, &stream);
-  double start = cli_seconds();
-  *why = "length";
-  for (*count = 0; status == WN_OK && *count < c->r->tokens;) {
-    int32_t id = 0;
-    const char *piece = NULL;
-    size_t n = 0;
-    if (wn_context_cancelled(c->ctx)) {
-      *why = "interrupt";
-      break;
-    }
-    status = wn_sample(c->ctx, c->logits, wn_tokenizer_vocab_size(c->in.tok), &sampling, c->drawn++, &id);
-    if (status != WN_OK) break;
-    if (wn_tokenizer_is_end(c->in.tok, id)) {
-      *why = "end";
-      break;
-    }
-    if (room_left(c) < 1) {
-      *why = "context";
-      break;
-    }
-    ++*count;
-    status = wn_text_stream_push(c->ctx, stream, id, &piece, &n);
-    if (status == WN_OK) {
-      fwrite(piece, 1, n, copy);
-      if (!c->r->common.json && (fwrite(piece, 1, n, stdout) != n || fflush(stdout))) status = WN_ERR_IO;
-    }
-    if (status != WN_OK) break;
-    if (*count == c->r->tokens) { /* drawn, not fed: the next turn's first token */
-      if (add_pending(c, &id, 1)) status = WN_ERR_MEMORY;
-      break;
-    }
-    status = wn_session_feed(c->ctx, c->session, &id, 1, 0, c->logits);
-  }
-  c->draw_seconds += cli_seconds() - start;
-  c->tokens += *count;
-  wn_text_stream_destroy(stream);
-  if (fclose(copy) && status == WN_OK) status = WN_ERR_MEMORY;
-  return status;
+struct answer {
+  const struct chat *chat;
+  FILE *copy;
+};
+
+static bool chat_on_piece(void *user, const wn_generate_piece *piece) {
+  const struct answer *a = user;
+  fwrite(piece->text, 1, piece->bytes, a->copy);
+  return a->chat->r->common.json || (fwrite(piece->text, 1, piece->bytes, stdout) == piece->bytes && !fflush(stdout));
+}
+
+/* Feeds what is pending and draws until the model ends its turn; *text, malloc'd, is what it wrote. An interrupt leaves
+ * what has not been fed for the next turn, and so does an answer that is cut its last token. */
+static wn_status answer(struct chat *c, wn_generate_result *result, char **text, size_t *bytes) {
+  struct answer a = {c, open_memstream(text, bytes)};
+  wn_generate_options o;
+  if (!a.copy) return WN_ERR_MEMORY;
+  wn_generate_options_init(&o, sizeof o);
+  const int64_t room = room_left(c);
+  o.prompt = c->pending;
+  o.prompt_count = (int64_t)c->pending_count;
+  o.tok = c->in.tok;
+  o.first_step = c->drawn;
+  o.max_tokens = c->r->tokens < room ? c->r->tokens : room;
+  o.stop_strings = c->r->stop.items;
+  o.stop_string_count = c->r->stop.count;
+  o.piece = chat_on_piece;
+  o.user = &a;
+  cli_sampling_apply(&c->r->sampling, &o.sampling);
+  wn_status status = wn_session_generate(c->ctx, c->session, &o, result);
+  if (result->end == WN_GENERATE_LENGTH && o.max_tokens < c->r->tokens) result->end = WN_GENERATE_CONTEXT;
+  if (fclose(a.copy) && status == WN_OK) status = WN_ERR_MEMORY;
+  c->drawn += result->steps;
+  c->tokens += result->tokens;
+  c->fed += result->prompt_tokens;
+  c->feed_seconds += result->prompt_seconds;
+  c->draw_seconds += result->token_seconds;
+  drop_pending(c, result->prompt_tokens);
+  if (status == WN_OK && result->unfed >= 0 && add_pending(c, &result->unfed, 1)) status = WN_ERR_MEMORY;
+  return status == WN_OK && ferror(stdout) ? WN_ERR_IO : status;
 }
 
 static void forget(struct chat *c) {
@@ -139,12 +118,13 @@ static void forget(struct chat *c) {
   c->opened = false;
 }
 
-static int log_turn(struct chat *c, const char *message, const char *text, size_t bytes, const char *why,
-                    int64_t count) {
+static int log_turn(struct chat *c, const char *message, const char *text, size_t bytes,
+                    const wn_generate_result *result) {
   json_t *said = json_string(message), *string = json_stringn(text, bytes);
   return json_array_append_new(c->log,
                                json_pack("{s:o, s:o, s:s, s:I}", "user", said ? said : json_null(), "answer",
-                                         string ? string : json_null(), "stopped", why, "tokens", (json_int_t)count))
+                                         string ? string : json_null(), "stopped", wn_generate_end_name(result->end),
+                                         "tokens", (json_int_t)result->tokens))
              ? cli_error("out of memory")
              : 0;
 }
@@ -165,7 +145,7 @@ static int turn(struct chat *c, const char *message) {
     wn_tokens_free(ids);
     cli_error("the conversation has %" PRId64 " tokens and the message %zu: more than the context of %" PRId64
               " (--context); /reset begins a new one",
-              wn_session_position(c->session), n, c->r->context);
+              wn_session_position(c->session) + (int64_t)c->pending_count, n, c->r->context);
     return c->terminal ? 0 : 1;
   }
   int code = add_pending(c, ids, n);
@@ -173,13 +153,10 @@ static int turn(struct chat *c, const char *message) {
   if (code) return code;
   c->opened = true;
   char *text = NULL;
-  const char *why = "interrupt";
   size_t bytes = 0;
-  int64_t count = 0;
-  bool interrupted;
+  wn_generate_result result;
   cli_signals_begin(c->ctx);
-  status = feed_pending(c, &interrupted);
-  if (status == WN_OK && !interrupted) status = answer(c, &why, &text, &bytes, &count);
+  status = answer(c, &result, &text, &bytes);
   cli_signals_end();
   bool stopped = wn_context_cancelled(c->ctx);
   wn_context_resume(c->ctx);
@@ -187,14 +164,14 @@ static int turn(struct chat *c, const char *message) {
   if (status != WN_OK) {
     code = status == WN_ERR_IO && ferror(stdout) ? 1 : cli_fail(c->ctx, status);
   } else if (c->log) {
-    code = log_turn(c, message, text ? text : "", bytes, why, count);
+    code = log_turn(c, message, text ? text : "", bytes, &result);
   } else {
     putchar('\n');
     fflush(stdout);
-    if (!strcmp(why, "context"))
+    if (result.end == WN_GENERATE_CONTEXT)
       cli_note(&c->r->common, "winnow: the context of %" PRId64 " tokens is full; /reset begins a new conversation",
                c->r->context);
-    if (!strcmp(why, "interrupt")) cli_note(&c->r->common, "winnow: stopped");
+    if (result.end == WN_GENERATE_CANCELLED) cli_note(&c->r->common, "winnow: stopped");
   }
   free(text);
   return code ? code : stopped && !c->terminal ? CLI_INTERRUPTED : 0;
@@ -307,8 +284,6 @@ static int open_chat(struct chat *c, struct request *r) {
   if (r->context > config->context)
     cli_note(&r->common, "winnow: --context is %" PRId64 ", %s was made for %" PRId64 " tokens", r->context,
              r->load.model, config->context);
-  c->logits = calloc((size_t)config->vocab_size, sizeof *c->logits);
-  if (!c->logits) return cli_error("out of memory");
   return cli_session_open(c->ctx, &c->in, r->context, &c->session);
 }
 
@@ -317,7 +292,6 @@ static void close_chat(struct chat *c) {
   wn_session_destroy(c->session);
   cli_dialogue_clear(&c->dialogue);
   cli_loaded_clear(&c->in);
-  free(c->logits);
   free(c->pending);
 }
 
@@ -342,6 +316,7 @@ int cmd_chat(int argc, char **argv) {
                                         .max = 1 << 24},
                                        CLI_TOKENIZER_OPTION(&r.load.tokenizer),
                                        CLI_SAMPLING_OPTIONS(&r.sampling),
+                                       CLI_STOP_OPTION(&r.stop),
                                        CLI_ATTENTION_OPTIONS(&r.load.attention),
                                        CLI_BUDGETS_OPTIONS(&r.load.budgets),
                                        CLI_CACHE_OPTION(&r.load.budgets),
@@ -363,6 +338,7 @@ int cmd_chat(int argc, char **argv) {
   if (code == CLI_GO) code = cli_context_open(&r.common, &c.ctx);
   if (code) {
     cli_list_clear(&r.load.attention.sets);
+    cli_list_clear(&r.stop);
     return code;
   }
   code = open_chat(&c, &r);
@@ -379,6 +355,7 @@ int cmd_chat(int argc, char **argv) {
   }
   int reported = code == 0 || code == CLI_INTERRUPTED ? report(&c) : 0;
   close_chat(&c);
+  cli_list_clear(&r.stop);
   wn_context_destroy(c.ctx);
   return code ? code : reported;
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <winnow/generate.h>
 #include <winnow/model.h>
 #include "args.h"
 #include "load.h"
@@ -21,6 +22,7 @@ struct request {
   struct cli_sampling sampling;
   struct cli_dialogue dialogue;
   const char *prompt, *prompt_file, *config, *jsonl, *out;
+  struct cli_list stop;
   int64_t tokens;
   bool ignore_end, chat;
 };
@@ -28,18 +30,19 @@ struct request {
 struct run {
   struct cli_loaded in;
   wn_session *session;
-  wn_text_stream *stream;
   bool encodes;           /* the model has an encoder: */
   struct cli_spans spans; /* what its prompts are made of */
   int32_t missing;        /* spans of the prompt */
   char *text;             /* the prompt's, when read from a file */
   int32_t *ids;           /* the prompt's, count prompt_count */
   size_t prompt_count;
-  int32_t *drawn; /* [limit] */
-  int64_t count, limit;
-  float *logits;   /* [V] */
-  const char *why; /* why it stopped: "length", "end", "context", "interrupt" */
-  double prefill_seconds, decode_seconds;
+  int32_t *drawn; /* [the tokens asked for] */
+  bool streams;   /* the text goes to standard output as it grows */
+  FILE *copy;     /* with stop strings: the text as it was handed out, into written [written_bytes] */
+  char *written;
+  size_t written_bytes;
+  wn_generate_result result;
+  bool interrupted;
 };
 
 static void free_prompt(struct run *g) {
@@ -50,24 +53,25 @@ static void free_prompt(struct run *g) {
   g->ids = NULL;
 }
 
-static void clear(struct run *g) {
-  wn_text_stream_destroy(g->stream);
+/* What belongs to one prompt. */
+static void clear_prompt(struct run *g) {
   wn_session_destroy(g->session);
   free_prompt(g);
+  if (g->copy) fclose(g->copy);
+  free(g->written);
+  free(g->drawn);
+  g->session = NULL, g->copy = NULL, g->written = NULL, g->drawn = NULL;
+  g->prompt_count = 0;
+}
+
+static void clear(struct run *g) {
+  clear_prompt(g);
   cli_loaded_clear(&g->in);
   free(g->text);
-  free(g->drawn);
-  free(g->logits);
 }
 
 static int encode_prompt(wn_context *ctx, struct run *g, const char *prompt, size_t bytes) {
-  bool bos = wn_tokenizer_bos(g->in.tok) >= 0;
-  /* A model without a token that starts a document: a newline stands in for an empty prompt. */
-  if (!bos && bytes == 0) {
-    prompt = "\n";
-    bytes = 1;
-  }
-  wn_status status = wn_tokenizer_encode(ctx, g->in.tok, prompt, bytes, bos, false, &g->ids, &g->prompt_count);
+  const wn_status status = wn_prompt_encode(ctx, g->in.tok, prompt, bytes, &g->ids, &g->prompt_count);
   return status == WN_OK ? 0 : cli_error("the prompt: %s", wn_context_error(ctx));
 }
 
@@ -124,114 +128,126 @@ static int prepare(wn_context *ctx, struct request *r, struct run *g, const char
     return cli_error("the prompt has %zu tokens with its end; the encoder of %s reads at most %" PRId64,
                      g->prompt_count, r->load.model, config->encoder.context);
   const int64_t fed = g->encodes ? 1 : (int64_t)g->prompt_count; /* before the first token is drawn */
-  g->limit = r->tokens;
+  int64_t capacity = fed + r->tokens;
   if (config->position == WN_POS_LEARNED) {
     if (fed > config->context)
       return cli_error("the prompt has %zu tokens; %s has learned positions for %" PRId64, g->prompt_count,
                        r->load.model, config->context);
-    int64_t room = config->context - fed + 1; /* the last drawn token is never fed */
-    if (g->limit > room) g->limit = room;
+    if (capacity > config->context) capacity = config->context;
   }
-  g->drawn = calloc((size_t)(g->limit > 0 ? g->limit : 1), sizeof *g->drawn);
-  g->logits = calloc((size_t)config->vocab_size, sizeof *g->logits);
-  if (!g->drawn || !g->logits) return cli_error("out of memory");
-  int64_t capacity = fed + g->limit;
-  if (config->position == WN_POS_LEARNED && capacity > config->context) capacity = config->context;
-  code = cli_session_open(ctx, &g->in, capacity, &g->session);
-  if (code) return code;
-  const wn_status status = g->encodes ? cli_spans_stream(ctx, &g->spans, g->in.tok, g->ids, g->prompt_count, &g->stream)
-                                      : wn_text_stream_create(ctx, g->in.tok, &g->stream);
-  return status == WN_OK ? 0 : cli_fail(ctx, status);
+  g->drawn = calloc((size_t)r->tokens + 1, sizeof *g->drawn);
+  if (r->stop.count > 0) g->copy = open_memstream(&g->written, &g->written_bytes);
+  if (!g->drawn || (r->stop.count > 0 && !g->copy)) return cli_error("out of memory");
+  return cli_session_open(ctx, &g->in, capacity, &g->session);
 }
 
-/* The prompt into the model: g->logits are those of the first token to draw. */
-static wn_status feed_prompt(wn_context *ctx, struct run *g) {
-  if (!g->encodes) return wn_session_feed(ctx, g->session, g->ids, (int64_t)g->prompt_count, 0, g->logits);
-  const wn_status status = wn_session_encode(ctx, g->session, g->ids, NULL, (int64_t)g->prompt_count);
-  return status == WN_OK ? wn_session_feed(ctx, g->session, &g->spans.start, 1, 0, g->logits) : status;
+/* --- drawing --- */
+
+static bool generate_on_piece(void *user, const wn_generate_piece *piece) {
+  struct run *g = user;
+  if (g->copy) fwrite(piece->text, 1, piece->bytes, g->copy);
+  if (!g->streams) return true;
+  return fwrite(piece->text, 1, piece->bytes, stdout) == piece->bytes && !fflush(stdout); /* else main reports it */
 }
 
-static bool ends(const struct run *g, int32_t id) {
-  if (g->encodes) return id == cli_spans_end(&g->spans, g->missing);
-  return wn_tokenizer_is_end(g->in.tok, id) || id == wn_tokenizer_bos(g->in.tok);
+static void generate_on_logits(void *user, int64_t index, float *logits, int64_t V) {
+  const struct run *g = user;
+  (void)index, (void)V;
+  cli_spans_mask(&g->spans, g->missing, logits);
+}
+
+static const char *generate_on_mark(void *user, int32_t id, size_t *bytes) {
+  const struct run *g = user;
+  return cli_spans_mark(&g->spans, id, bytes);
+}
+
+/* What an encoder-decoder does otherwise: it reads the prompt with its encoder and goes on from its start token. Only
+ * the tokenizer's entries and the marks of the prompt are drawn, and the answer goes on the prompt's text. */
+static void choose_spans(struct run *g, wn_generate_options *o) {
+  o->inputs = g->ids;
+  o->input_count = (int64_t)g->prompt_count;
+  o->prompt = &g->spans.start;
+  o->prompt_count = 1;
+  o->vocab_size = g->spans.vocab_size;
+  o->text_before = g->ids;
+  o->text_before_count = cli_spans_before(&g->spans, g->ids, g->prompt_count);
+  o->logits = generate_on_logits;
+  o->text_of = generate_on_mark;
 }
 
 static int draw(wn_context *ctx, const struct request *r, struct run *g) {
-  /* Entries of a padded vocabulary stand for no text: only the tokenizer's are drawn, and an encoder-decoder's marks.
-   */
-  const int32_t entries = g->encodes ? g->spans.vocab_size : wn_tokenizer_vocab_size(g->in.tok);
-  wn_sampling sampling;
-  cli_sampling_apply(&r->sampling, &sampling);
-  double start = cli_seconds();
-  wn_status status = feed_prompt(ctx, g);
-  g->prefill_seconds = cli_seconds() - start;
-  start = cli_seconds();
-  g->why = "length";
-  while (status == WN_OK && g->count < g->limit) {
-    if (wn_context_cancelled(ctx)) {
-      g->why = "interrupt";
-      break;
-    }
-    int32_t id = 0;
-    if (g->encodes) cli_spans_mask(&g->spans, g->missing, g->logits);
-    status = wn_sample(ctx, g->logits, entries, &sampling, (uint64_t)g->count, &id);
-    if (status != WN_OK) break;
-    if (!r->ignore_end && ends(g, id)) {
-      g->why = "end";
-      break;
-    }
-    g->drawn[g->count++] = id;
-    if (!r->common.json) {
-      const char *text = NULL;
-      size_t bytes = 0;
-      status = g->encodes ? cli_spans_push(ctx, &g->spans, g->stream, id, &text, &bytes)
-                          : wn_text_stream_push(ctx, g->stream, id, &text, &bytes);
-      if (status != WN_OK) break;
-      if (fwrite(text, 1, bytes, stdout) != bytes || fflush(stdout)) break; /* main reports it */
-    }
-    if (g->count < g->limit) status = wn_session_feed(ctx, g->session, &id, 1, 0, g->logits);
-  }
-  g->decode_seconds = cli_seconds() - start;
-  if (status == WN_ERR_CANCELLED) {
-    g->why = "interrupt";
-    status = WN_OK;
-  }
+  wn_generate_options o;
+  const int32_t end = g->encodes ? cli_spans_end(&g->spans, g->missing) : wn_tokenizer_bos(g->in.tok);
+  wn_generate_options_init(&o, sizeof o);
+  o.prompt = g->ids;
+  o.prompt_count = (int64_t)g->prompt_count;
+  o.tok = g->in.tok;
+  o.max_tokens = r->tokens;
+  o.ignore_end = r->ignore_end || g->encodes;
+  o.stop_tokens = &end;
+  o.stop_token_count = !r->ignore_end && end >= 0;
+  o.stop_strings = r->stop.items;
+  o.stop_string_count = r->stop.count;
+  o.drawn = g->drawn;
+  o.piece = generate_on_piece;
+  o.user = g;
+  cli_sampling_apply(&r->sampling, &o.sampling);
+  if (g->encodes) choose_spans(g, &o);
+  const wn_status status = wn_session_generate(ctx, g->session, &o, &g->result);
   if (status != WN_OK) return cli_fail(ctx, status);
-  if (g->count == g->limit && g->limit < r->tokens) g->why = "context";
+  if (g->copy && (fclose(g->copy), g->copy = NULL, !g->written)) return cli_error("out of memory");
+  g->interrupted = g->result.end == WN_GENERATE_CANCELLED && !ferror(stdout);
   return 0;
 }
+
+/* --- results --- */
 
 /* What was drawn, as text, into a result: under `key`, and of an encoder-decoder span by span. */
 static int put_answer(wn_context *ctx, const struct run *g, const char *key, json_t *none, json_t *into) {
   char *text = NULL;
   size_t bytes = 0;
+  wn_status status = WN_OK;
   if (g->encodes) {
-    json_decref(none);
-    return cli_spans_report(ctx, &g->spans, g->in.tok, g->ids, g->prompt_count, g->missing, g->drawn, g->count, key,
-                            into);
+    const int code = cli_spans_report(ctx, &g->spans, g->in.tok, g->ids, g->prompt_count, g->missing, g->drawn,
+                                      g->result.tokens, key, into);
+    if (code || g->result.end != WN_GENERATE_STOP) {
+      json_decref(none);
+      return code;
+    }
+  } else if (g->result.end != WN_GENERATE_STOP) {
+    status = wn_tokenizer_decode(ctx, g->in.tok, g->drawn, (size_t)g->result.tokens, &text, &bytes);
   }
-  const wn_status status = wn_tokenizer_decode(ctx, g->in.tok, g->drawn, (size_t)g->count, &text, &bytes);
-  json_t *string = status == WN_OK ? json_stringn(text, bytes) : NULL; /* NULL where drawn bytes are not UTF-8 */
+  /* Behind a stop string's beginning nothing counts. NULL where drawn bytes are not UTF-8. */
+  json_t *string = g->result.end == WN_GENERATE_STOP ? json_stringn(g->written, g->written_bytes)
+                   : status == WN_OK                 ? json_stringn(text, bytes)
+                                                     : NULL;
   json_object_set_new(into, key, string ? string : json_incref(none));
   json_decref(none);
   wn_text_free(text);
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }
 
+/* A write that failed ends the text too, and main reports it. */
+static const char *stopped(const struct run *g) {
+  const bool unwritten = g->result.end == WN_GENERATE_CANCELLED && !g->interrupted;
+  return wn_generate_end_name(unwritten ? WN_GENERATE_LENGTH : g->result.end);
+}
+
 static int report(wn_context *ctx, const struct request *r, const struct run *g) {
-  double rate = g->decode_seconds > 0 ? (double)g->count / g->decode_seconds : 0;
+  const wn_generate_result *result = &g->result;
+  const double rate = result->token_seconds > 0 ? (double)result->tokens / result->token_seconds : 0;
+  const double fed = result->prompt_seconds > 0 ? (double)g->prompt_count / result->prompt_seconds : 0;
   if (r->common.json) {
     json_t *j = json_object(), *prompt = json_array(), *ids = json_array();
     const int code = put_answer(ctx, g, "text", json_null(), j);
     for (size_t i = 0; i < g->prompt_count; i++) json_array_append_new(prompt, json_integer(g->ids[i]));
-    for (int64_t i = 0; i < g->count; i++) json_array_append_new(ids, json_integer(g->drawn[i]));
+    for (int64_t i = 0; i < result->tokens; i++) json_array_append_new(ids, json_integer(g->drawn[i]));
     json_object_set_new(j, "ids", ids);
     json_object_set_new(j, "prompt_ids", prompt);
-    json_object_set_new(j, "stopped", json_string(g->why));
-    json_object_set_new(j, "tokens", json_integer(g->count));
+    json_object_set_new(j, "stopped", json_string(stopped(g)));
+    json_object_set_new(j, "tokens", json_integer(result->tokens));
     json_object_set_new(j, "tokens_per_second", json_real(rate));
-    json_object_set_new(j, "prompt_tokens_per_second",
-                        json_real(g->prefill_seconds > 0 ? (double)g->prompt_count / g->prefill_seconds : 0));
+    json_object_set_new(j, "prompt_tokens_per_second", json_real(fed));
     if (g->in.budgets.layers > 0) {
       json_object_set_new(j, "policy", json_string(wn_policy_name(g->in.budgets.policy)));
       json_object_set_new(j, "budget_tokens", json_integer(wn_budgets_total(&g->in.budgets)));
@@ -245,30 +261,18 @@ static int report(wn_context *ctx, const struct request *r, const struct run *g)
   }
   putchar('\n');
   fflush(stdout);
-  if (!strcmp(g->why, "context"))
+  if (result->end == WN_GENERATE_CONTEXT)
     cli_note(&r->common,
              "winnow: stopped after %" PRId64 " tokens: the model has learned positions for %" PRId64
              " tokens and no more",
-             g->count, wn_model_config_get(g->in.model)->context);
+             result->tokens, wn_model_config_get(g->in.model)->context);
   if (isatty(STDERR_FILENO) || r->common.verbose || g->in.budgets.layers > 0)
-    cli_note(&r->common, "%" PRId64 " tokens, %.1f tok/s; prompt %zu tokens, %.1f tok/s; cache %s", g->count, rate,
-             g->prompt_count, g->prefill_seconds > 0 ? (double)g->prompt_count / g->prefill_seconds : 0,
-             cli_bytes((double)wn_session_kv_bytes(g->session)));
+    cli_note(&r->common, "%" PRId64 " tokens, %.1f tok/s; prompt %zu tokens, %.1f tok/s; cache %s", result->tokens,
+             rate, g->prompt_count, fed, cli_bytes((double)wn_session_kv_bytes(g->session)));
   return 0;
 }
 
 /* ---- a prompt for each line of a file ---- */
-
-/* What belongs to one prompt. */
-static void clear_prompt(struct run *g) {
-  wn_text_stream_destroy(g->stream);
-  wn_session_destroy(g->session);
-  free_prompt(g);
-  free(g->drawn);
-  free(g->logits);
-  g->stream = NULL, g->session = NULL, g->drawn = NULL, g->logits = NULL;
-  g->count = 0, g->prompt_count = 0;
-}
 
 /* `template` with {document} replaced, malloc'd. */
 static char *fill_template(const char *template, const char *document) {
@@ -293,12 +297,12 @@ static int predict(wn_context *ctx, struct request *r, struct run *g, int64_t li
   char *prompt = fill_template(r->prompt, document);
   int code = prompt ? prepare(ctx, r, g, prompt, strlen(prompt)) : cli_error("out of memory");
   if (!code) code = draw(ctx, r, g);
-  if (!code && !strcmp(g->why, "interrupt")) code = CLI_INTERRUPTED;
+  if (!code && g->interrupted) code = CLI_INTERRUPTED;
   if (!code) code = put_answer(ctx, g, "prediction", json_string(""), object); /* bytes that are no UTF-8 */
   if (!code) {
     json_object_set_new(object, "prompt_tokens", json_integer((json_int_t)g->prompt_count));
-    json_object_set_new(object, "tokens", json_integer(g->count));
-    json_object_set_new(object, "stopped", json_string(g->why));
+    json_object_set_new(object, "tokens", json_integer(g->result.tokens));
+    json_object_set_new(object, "stopped", json_string(stopped(g)));
     if (json_dumpf(object, out, JSON_PRESERVE_ORDER | JSON_COMPACT) || fputc('\n', out) == EOF || fflush(out))
       code = cli_error("%s: cannot be written", r->out);
   }
@@ -315,8 +319,6 @@ static int predict_all(wn_context *ctx, struct request *r, struct run *g) {
   if (code) return code;
   FILE *out = fopen(r->out, "w");
   if (!out) return cli_error("%s: %s", r->out, strerror(errno));
-  const bool json = r->common.json;
-  r->common.json = true; /* nothing streams */
   for (char *at = g->text, *next; !code && *at; at = next) {
     next = at + strcspn(at, "\n");
     if (*next) *next++ = 0;
@@ -324,7 +326,6 @@ static int predict_all(wn_context *ctx, struct request *r, struct run *g) {
     if (strspn(at, " \t\r") == strlen(at)) continue;
     code = predict(ctx, r, g, line, at, out);
   }
-  r->common.json = json;
   if (fclose(out) && !code) code = cli_error("%s: %s", r->out, strerror(errno));
   return code;
 }
@@ -368,6 +369,7 @@ int cmd_generate(int argc, char **argv) {
        .min = 0,
        .max = 1 << 24},
       CLI_SAMPLING_OPTIONS(&r.sampling),
+      CLI_STOP_OPTION(&r.stop),
       {.name = "ignore-end",
        .type = CLI_FLAG,
        .out = &r.ignore_end,
@@ -405,9 +407,10 @@ int cmd_generate(int argc, char **argv) {
   if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
   if (code) {
     cli_list_clear(&r.load.attention.sets);
+    cli_list_clear(&r.stop);
     return code;
   }
-  struct run g = {0};
+  struct run g = {.streams = !r.jsonl && !r.common.json};
   const char *prompt = NULL;
   size_t bytes = 0;
   code = load(ctx, &r, &g);
@@ -416,6 +419,7 @@ int cmd_generate(int argc, char **argv) {
     code = predict_all(ctx, &r, &g);
     cli_signals_end();
     clear(&g);
+    cli_list_clear(&r.stop);
     wn_context_destroy(ctx);
     return code;
   }
@@ -426,9 +430,10 @@ int cmd_generate(int argc, char **argv) {
     code = draw(ctx, &r, &g);
     cli_signals_end();
     if (!code) code = report(ctx, &r, &g);
-    if (!code && !strcmp(g.why, "interrupt")) code = CLI_INTERRUPTED;
+    if (!code && g.interrupted) code = CLI_INTERRUPTED;
   }
   clear(&g);
+  cli_list_clear(&r.stop);
   wn_context_destroy(ctx);
   return code;
 }

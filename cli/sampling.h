@@ -29,6 +29,9 @@ void cli_sampling_apply(const struct cli_sampling *s, wn_sampling *out);
   {.name = "top-p", .type = CLI_DOUBLE, .out = &(s)->top_p, .metavar = "X", .min = 0, .max = 1,                        \
    .help = "draw among the most likely that sum to X; 1: all"},                                                        \
   {.name = "seed", .type = CLI_UINT, .out = &(s)->seed, .metavar = "N", .help = "the same seed draws the same text"}
+#define CLI_STOP_OPTION(list)                                                                                          \
+  {.name = "stop", .type = CLI_LIST, .out = (list), .metavar = "TEXT",                                                 \
+   .help = "ends the text where TEXT would be written"}
 /* clang-format on */
 
 struct cli_dialogue {

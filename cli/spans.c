@@ -169,24 +169,29 @@ void cli_spans_mask(const struct cli_spans *s, int32_t missing, float *logits) {
   }
 }
 
-wn_status cli_spans_stream(wn_context *ctx, const struct cli_spans *s, const wn_tokenizer *tok, const int32_t *prompt,
-                           size_t count, wn_text_stream **out) {
-  wn_status status = wn_text_stream_create(ctx, tok, out);
-  const char *text;
-  size_t bytes;
-  for (size_t i = 0; i < count && status == WN_OK && prompt[i] < s->entries; i++)
-    status = wn_text_stream_push(ctx, *out, prompt[i], &text, &bytes);
-  return status;
+int64_t cli_spans_before(const struct cli_spans *s, const int32_t *prompt, size_t count) {
+  size_t n = 0;
+  while (n < count && prompt[n] < s->entries) n++;
+  return (int64_t)n;
 }
 
-wn_status cli_spans_push(wn_context *ctx, const struct cli_spans *s, wn_text_stream *stream, int32_t id,
-                         const char **text, size_t *bytes) {
+const char *cli_spans_mark(const struct cli_spans *s, int32_t id, size_t *bytes) {
   static char mark[32];
   const int32_t n = sentinel_of(s, id);
-  *text = mark, *bytes = 0;
-  if (n >= 0) *bytes = (size_t)snprintf(mark, sizeof mark, MARK "%" PRId32 ">", n);
-  if (n >= 0 || id >= s->entries) return WN_OK; /* an end of its own, behind the tokenizer's entries */
-  return wn_text_stream_push(ctx, stream, id, text, bytes);
+  if (n < 0) return NULL;
+  *bytes = (size_t)snprintf(mark, sizeof mark, MARK "%" PRId32 ">", n);
+  return mark;
+}
+
+/* The answer's text, marks for its sentinels. */
+static wn_status add_answer(wn_context *ctx, const struct cli_spans *s, wn_text_stream *stream, int32_t id, FILE *out) {
+  size_t bytes = 0;
+  const char *text = cli_spans_mark(s, id, &bytes);
+  if (!text && id < s->entries) { /* else an end of its own, behind the tokenizer's entries */
+    const wn_status status = wn_text_stream_push(ctx, stream, id, &text, &bytes);
+    if (status != WN_OK) return status;
+  }
+  return fwrite(text, 1, bytes, out) == bytes ? WN_OK : WN_ERR_MEMORY;
 }
 
 static json_t *string_of(const char *text, size_t bytes) {
@@ -222,13 +227,14 @@ static wn_status whole_text(wn_context *ctx, const struct cli_spans *s, const wn
   size_t bytes = 0;
   FILE *copy = open_memstream(&text, &bytes);
   if (!copy) return WN_ERR_MEMORY;
-  wn_status status = cli_spans_stream(ctx, s, tok, prompt, count, &stream);
-  for (int64_t i = 0; i < drawn_count && status == WN_OK; i++) {
+  wn_status status = wn_text_stream_create(ctx, tok, &stream);
+  const int64_t before = cli_spans_before(s, prompt, count);
+  for (int64_t i = 0; i < before && status == WN_OK; i++) {
     const char *piece;
     size_t n;
-    status = cli_spans_push(ctx, s, stream, drawn[i], &piece, &n);
-    if (status == WN_OK && fwrite(piece, 1, n, copy) != n) status = WN_ERR_MEMORY;
+    status = wn_text_stream_push(ctx, stream, prompt[i], &piece, &n);
   }
+  for (int64_t i = 0; i < drawn_count && status == WN_OK; i++) status = add_answer(ctx, s, stream, drawn[i], copy);
   wn_text_stream_destroy(stream);
   if (fclose(copy) && status == WN_OK) status = WN_ERR_MEMORY;
   if (status == WN_OK) *out = string_of(text, bytes);

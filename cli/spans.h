@@ -22,12 +22,10 @@ int32_t cli_spans_end(const struct cli_spans *s, int32_t missing);
 /* logits [V]: what stands for no text and for none of the spans that are missing cannot be drawn. */
 void cli_spans_mask(const struct cli_spans *s, int32_t missing, float *logits);
 
-/* A stream of the answer's text, which goes on where the prompt [count] stops at its first missing span. */
-wn_status cli_spans_stream(wn_context *ctx, const struct cli_spans *s, const wn_tokenizer *tok, const int32_t *prompt,
-                           size_t count, wn_text_stream **out);
-/* As wn_text_stream_push; a sentinel's text is its mark. */
-wn_status cli_spans_push(wn_context *ctx, const struct cli_spans *s, wn_text_stream *stream, int32_t id,
-                         const char **text, size_t *bytes);
+/* Tokens of the prompt [count] before its first missing span: the answer goes on their text. */
+int64_t cli_spans_before(const struct cli_spans *s, const int32_t *prompt, size_t count);
+/* The mark that is a sentinel's text, until the next call; NULL for other tokens. */
+const char *cli_spans_mark(const struct cli_spans *s, int32_t id, size_t *bytes);
 /* Into a result: "text" (unless `key` names it otherwise), "spans" in the prompt's order (null: not written) and
  * "filled", the prompt with them. 0, or the exit code. */
 int cli_spans_report(wn_context *ctx, const struct cli_spans *s, const wn_tokenizer *tok, const int32_t *prompt,

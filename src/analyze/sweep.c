@@ -8,10 +8,11 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/options.h"
+#include "winnow/generate.h"
 
 enum { TAUS_MAX = 64 };
 
-struct report {
+struct sweep_report {
   wn_sweep_report r; /* first: what the caller holds */
   wn_sweep_point points[TAUS_MAX];
 };
@@ -24,59 +25,58 @@ int wn_sweep_optimum(const double *performance, int count, double baseline, doub
   return best;
 }
 
-/* The token with the largest logit; the first of equals. */
-static int32_t largest(const float *logits, int64_t V) {
-  int64_t best = 0;
-  for (int64_t i = 1; i < V; i++)
-    if (logits[i] > logits[best]) best = i;
-  return (int32_t)best;
+struct sweep_match {
+  const int32_t *answer; /* [count] */
+  int64_t count, right;
+};
+
+static bool sweep_compare(void *user, const wn_generate_piece *piece) {
+  struct sweep_match *m = user;
+  if (piece->id != m->answer[piece->index]) return false;
+  m->right++;
+  return true;
 }
 
 /* Would greedy decoding behind the prompt give the answer? */
-static wn_status matches(wn_context *ctx, wn_session *s, const int32_t *prompt, int64_t count, const int32_t *answer,
-                         int64_t answer_count, float *logits, int64_t V, bool *out) {
-  *out = false;
+static wn_status sweep_matches(wn_context *ctx, wn_session *s, const wn_sweep_task *t, bool bare, bool *out) {
+  struct sweep_match match = {t->answer, t->answer_count, 0};
+  wn_generate_options o;
+  wn_generate_options_init(&o, sizeof o);
+  o.prompt = bare ? t->bare : t->prompt;
+  o.prompt_count = bare ? t->bare_count : t->prompt_count;
+  o.sampling.temperature = 0;
+  o.max_tokens = t->answer_count;
+  o.piece = sweep_compare;
+  o.user = &match;
   wn_session_reset(s);
-  WN_TRY(wn_session_feed(ctx, s, prompt, count, 0, logits));
-  for (int64_t i = 0; i < answer_count; i++) {
-    if (largest(logits, V) != answer[i]) return WN_OK;
-    if (i + 1 < answer_count) WN_TRY(wn_session_feed(ctx, s, answer + i, 1, 0, logits));
-  }
-  *out = true;
-  return WN_OK;
+  WN_TRY(wn_session_generate(ctx, s, &o, NULL));
+  *out = match.right == match.count;
+  return wn_context_cancelled(ctx) ? wn_fail(ctx, WN_ERR_CANCELLED, "stopped") : WN_OK;
 }
 
 /* Share of the tasks whose answer greedy decoding gives; bare: without their content. */
-static wn_status run_tasks(wn_context *ctx, wn_model *model, const wn_sweep_options *o, bool bare, double *share) {
-  const int64_t V = model->config.vocab_size;
+static wn_status sweep_tasks(wn_context *ctx, wn_model *model, const wn_sweep_options *o, bool bare, double *share) {
   int64_t capacity = 1, hits = 0;
-  void *logits;
   wn_session *session;
   for (int64_t i = 0; i < o->task_count; i++) {
     const wn_sweep_task *t = &o->tasks[i];
     const int64_t longest = (t->prompt_count > t->bare_count ? t->prompt_count : t->bare_count) + t->answer_count;
     if (longest > capacity) capacity = longest;
   }
-  WN_TRY(wn_alloc(ctx, "logits", (size_t)V * sizeof(float), &logits));
   wn_status status = wn_session_create(ctx, model, 1, capacity, &session);
   for (int64_t i = 0; status == WN_OK && i < o->task_count; i++) {
-    const wn_sweep_task *t = &o->tasks[i];
     bool hit = false;
-    if (wn_context_cancelled(ctx)) status = wn_fail(ctx, WN_ERR_CANCELLED, "stopped");
-    if (status == WN_OK)
-      status = matches(ctx, session, bare ? t->bare : t->prompt, bare ? t->bare_count : t->prompt_count, t->answer,
-                       t->answer_count, logits, V, &hit);
+    status = sweep_matches(ctx, session, &o->tasks[i], bare, &hit);
     hits += hit;
   }
   wn_session_destroy(session);
-  wn_free(logits);
   *share = (double)hits / (double)o->task_count;
   return status;
 }
 
 /* The model as its configuration stands. */
-static wn_status measure(wn_context *ctx, wn_model *model, const wn_analysis_input *input, const wn_sweep_options *o,
-                         bool bare, wn_sweep_point *out) {
+static wn_status sweep_measure(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
+                               const wn_sweep_options *o, bool bare, wn_sweep_point *out) {
   const double start = wn_seconds_now();
   if (input) {
     wn_eval_result result;
@@ -84,24 +84,24 @@ static wn_status measure(wn_context *ctx, wn_model *model, const wn_analysis_inp
     out->loss = result.loss, out->perplexity = result.perplexity, out->accuracy = result.accuracy;
     out->tokens = result.tokens;
   }
-  if (o->task_count > 0) WN_TRY(run_tasks(ctx, model, o, bare, &out->exact));
+  if (o->task_count > 0) WN_TRY(sweep_tasks(ctx, model, o, bare, &out->exact));
   out->seconds = wn_seconds_now() - start;
   return WN_OK;
 }
 
-static wn_status sweep(wn_context *ctx, wn_model *model, const wn_analysis_input *input, const wn_sweep_options *o,
-                       const wn_attention_config *plain, struct report *r) {
+static wn_status sweep_points(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
+                              const wn_sweep_options *o, const wn_attention_config *plain, struct sweep_report *r) {
   wn_attention_config attention = *plain;
   const int runs = o->tau_count + 2;
   attention.window = 1; /* each token sees itself */
   attention.window_layers[0] = 0;
   if (input) WN_TRY(wn_model_set_attention_config(ctx, model, &attention, "without context"));
-  WN_TRY(measure(ctx, model, input, &(wn_sweep_options){0}, true, &r->r.baseline));
+  WN_TRY(sweep_measure(ctx, model, input, &(wn_sweep_options){0}, true, &r->r.baseline));
   WN_TRY(wn_model_set_attention_config(ctx, model, plain, "without a threshold"));
-  if (o->task_count > 0) WN_TRY(run_tasks(ctx, model, o, true, &r->r.baseline.exact));
+  if (o->task_count > 0) WN_TRY(sweep_tasks(ctx, model, o, true, &r->r.baseline.exact));
   if (o->progress) o->progress(o->user, 1, (uint64_t)runs);
   r->r.full.tau = 1;
-  WN_TRY(measure(ctx, model, input, o, false, &r->r.full));
+  WN_TRY(sweep_measure(ctx, model, input, o, false, &r->r.full));
   if (o->progress) o->progress(o->user, 2, (uint64_t)runs);
   for (int i = 0; i < o->tau_count; i++) {
     wn_sweep_point *p = &r->points[i];
@@ -111,14 +111,14 @@ static wn_status sweep(wn_context *ctx, wn_model *model, const wn_analysis_input
     attention.threshold.enabled = true;
     attention.threshold.tau = p->tau;
     WN_TRY(wn_model_set_attention_config(ctx, model, &attention, "threshold"));
-    if (p->tau < 1) WN_TRY(measure(ctx, model, input, o, false, p));
+    if (p->tau < 1) WN_TRY(sweep_measure(ctx, model, input, o, false, p));
     if (o->progress) o->progress(o->user, (uint64_t)i + 3, (uint64_t)runs);
   }
   return WN_OK;
 }
 
 /* The optimum by the rule on each metric. */
-static void choose(struct report *r, bool text, bool tasks) {
+static void sweep_choose(struct sweep_report *r, bool text, bool tasks) {
   double value[TAUS_MAX];
   const int n = r->r.count;
   const wn_sweep_point *p = r->points, *b = &r->r.baseline, *f = &r->r.full;
@@ -131,7 +131,7 @@ static void choose(struct report *r, bool text, bool tasks) {
   if (tasks) r->r.best_exact = wn_sweep_optimum(value, n, b->exact, f->exact, r->r.gamma);
 }
 
-static wn_status check_tasks(wn_context *ctx, const wn_model *model, const wn_sweep_options *o) {
+static wn_status sweep_check_tasks(wn_context *ctx, const wn_model *model, const wn_sweep_options *o) {
   for (int64_t i = 0; i < o->task_count; i++) {
     const wn_sweep_task *t = &o->tasks[i];
     if (t->prompt_count < 1 || t->bare_count < 1 || t->answer_count < 1)
@@ -162,25 +162,25 @@ wn_status wn_analyze_sweep(wn_context *ctx, wn_model *model, const wn_analysis_i
       return wn_fail(ctx, WN_ERR_ARGUMENT, "sweep: tau %g, expected ascending numbers in (0,1]", options->taus[i]);
   if (!(options->gamma > 0 && options->gamma < 1))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "sweep: gamma is %g, expected a number in (0,1)", options->gamma);
-  WN_TRY(check_tasks(ctx, model, options));
+  WN_TRY(sweep_check_tasks(ctx, model, options));
   const wn_attention_config before = model->config.attention;
   wn_attention_config plain = before;
   plain.threshold.enabled = false;
   void *memory;
-  WN_TRY(wn_alloc(ctx, "report of a sweep", sizeof(struct report), &memory));
-  struct report *r = memory;
+  WN_TRY(wn_alloc(ctx, "report of a sweep", sizeof(struct sweep_report), &memory));
+  struct sweep_report *r = memory;
   r->r.point = r->points;
   r->r.count = options->tau_count;
   r->r.gamma = options->gamma;
   wn_status status = wn_model_set_control_tokens(ctx, model, options->control, options->control_count);
-  if (status == WN_OK) status = sweep(ctx, model, input, options, &plain, r);
+  if (status == WN_OK) status = sweep_points(ctx, model, input, options, &plain, r);
   model->config.attention = before;
   wn_model_set_control_tokens(ctx, model, NULL, 0);
   if (status != WN_OK) {
     wn_free(r);
     return status;
   }
-  choose(r, input != NULL, options->task_count > 0);
+  sweep_choose(r, input != NULL, options->task_count > 0);
   *out = &r->r;
   return WN_OK;
 }

@@ -42,6 +42,9 @@ say 'hi\nbye\n' --template chatml --tokens 4 --context 300 --json --budgets 300 
 whole=$(jq -c '[.turns[].answer]' out)
 say 'hi\nbye\n' --template chatml --tokens 4 --context 300 --json
 is "chat: budgets of the context change nothing" "$(jq -c '[.turns[].answer]' out)" "$whole"
+stop=$(jq -r '.[0][0:1]' <<<"$whole")
+say 'hi\n' --template chatml --tokens 4 --context 300 --json --stop "$stop"
+is "chat --stop ends an answer" "stop:" "$(jq -r '.turns[0] | .stopped + ":" + .answer' out)"
 say 'hi\n' --template chatml --tokens 4 --context 8
 if [ $code -eq 1 ] && grep -q -- '--context' err; then pass "chat: a message that is too long"; else fail "chat: a message that is too long" "$(cat err)"; fi
 say 'hi\n' --template chatml --tokens 3 --context 300

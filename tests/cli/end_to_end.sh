@@ -163,6 +163,15 @@ run "$winnow" generate --model whole --prompt "The cat" --tokens 12 --seed 5
 cp out first
 run "$winnow" generate --model whole --prompt "The cat" --tokens 12 --seed 5
 is "a seed repeats itself" "$(cat first)" "$(cat out)"
+run "$winnow" "${greedy[@]}"
+stop=$(head -c 6 out | tail -c 3)
+json "generate --stop: nothing from there on" ".stopped == \"stop\" and (.text | length) <= 3 and .tokens <= 12" \
+  "${greedy[@]}" --stop never --stop "$stop"
+jq -r .text out >first
+run "$winnow" "${greedy[@]}" --stop never --stop "$stop"
+is "generate --stop: its streamed text and JSON agree" "$(cat first)" "$(cat out)"
+json "generate --stop: a text that has none of them" '.stopped == "length" or .stopped == "end"' "${greedy[@]}" --stop never
+refuses "generate --stop without a text" 1 'stop string 0 is empty' "${greedy[@]}" --stop ''
 printf 'The dog' | "$winnow" generate --model whole --tokens 3 >out 2>err
 is "a prompt from standard input" 0 $?
 # The context ends the text of learned positions, with a note; no error.
