@@ -97,6 +97,10 @@ typedef struct wn_attention_config {
     double tau; /* default 0.95 */
   } threshold;
   double dropout; /* on the weights, in training; default 0 */
+  /* What the other mechanisms keep, each its own numbers; set by their keys (wn_attention_config_parse, recipes,
+   * --set).
+   */
+  uint64_t settings[16];
 } wn_attention_config;
 
 void wn_attention_config_init(wn_attention_config *config); /* the defaults: dense causal */

@@ -66,6 +66,7 @@ static const char *const cases[] = {
 const struct wn_mechanism wn_mechanism_buckets = {
     .name = "buckets",
     .summary = "learned position biases (Raffel et al. 2020, T5)",
+    .terms = WN_TERM_BIAS,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
     .init = init,

@@ -1,6 +1,6 @@
 /* Dense attention: the loop without terms. Its choices are the scale, dropout on the weights, and whether rows see
- * later keys: those of an encoder do (Vaswani et al. 2017, section 3.2.3). Such rows take the position biases and no
- * other mechanism: the rest is about what lies before a row. */
+ * later keys: those of an encoder do (Vaswani et al. 2017, section 3.2.3). Such rows take the terms that know no order
+ * of rows (WN_TRAIT_OPEN). */
 #include "attention/registry.h"
 #include "base/error.h"
 
@@ -27,14 +27,9 @@ static bool is_enabled(const wn_attention_config *config) {
 static wn_status check(wn_context *ctx, const char *where, const wn_attention_config *config,
                        const struct wn_attention_shape *shape) {
   (void)shape;
-  if (!config->bidirectional) return WN_OK;
-  for (int i = 0; i < wn_mechanism_count(); i++) {
-    const struct wn_mechanism *m = wn_mechanism_at(i);
-    if (m == &wn_mechanism_dense || m == &wn_mechanism_buckets || !m->is_enabled(config)) continue;
-    return wn_fail(ctx, WN_ERR_CONFIG, "%s: %s is about the keys before a row, it does not go with bidirectional",
-                   where, m->name);
-  }
-  return WN_OK;
+  const char *term = config->bidirectional ? wn_attention_config_lacks(config, WN_TRAIT_OPEN) : NULL;
+  if (!term) return WN_OK;
+  return wn_fail(ctx, WN_ERR_CONFIG, "%s: bidirectional attention does not serve the term \"%s\"", where, term);
 }
 
 static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
@@ -49,6 +44,7 @@ static const char *const cases[] = {"{}", "{\"scale\":0.3}", NULL};
 const struct wn_mechanism wn_mechanism_dense = {
     .name = "dense",
     .summary = "causal softmax attention (Vaswani et al. 2017)",
+    .terms = WN_TERM_DROPOUT,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
     .init = init,

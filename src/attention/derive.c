@@ -91,6 +91,9 @@ static const struct wn_call_field call_fields[] = {
     NUMBER(bias.stride, WN_CALL_SELECTION),
     ARRAY(bias.dtable, WN_CALL_TRAINING, WN_CALL_REAL, ""),
 
+    NUMBER(maps, WN_CALL_SELECTION),
+    NUMBER(map, WN_CALL_SELECTION),
+
     NUMBER(sinks.n, WN_CALL_WEIGHTS),
     ARRAY(sinks.k, WN_CALL_WEIGHTS, WN_CALL_REAL, "VND"),
     ARRAY(sinks.v, WN_CALL_WEIGHTS, WN_CALL_REAL, "VND"),

@@ -57,6 +57,7 @@ static const char *const cases[] = {"{\"exclusive\":true}", "{\"exclusive\":{\"g
 const struct wn_mechanism wn_mechanism_exclusive = {
     .name = "exclusive",
     .summary = "exclusive self attention (Zhai)",
+    .terms = WN_TERM_EXCLUSIVE,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
     .init = init,

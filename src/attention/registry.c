@@ -5,29 +5,66 @@
 
 #include "base/error.h"
 
-static const struct wn_mechanism *const mechanisms[] = {
-    &wn_mechanism_dense,     &wn_mechanism_selective, &wn_mechanism_span,        &wn_mechanism_relative,
-    &wn_mechanism_window,    &wn_mechanism_strided,   &wn_mechanism_square_root, &wn_mechanism_sinks,
-    &wn_mechanism_exclusive, &wn_mechanism_threshold, &wn_mechanism_buckets,
-};
+#define REGISTRY_ROW(name) &wn_mechanism_##name,
+static const struct wn_mechanism *const mechanisms[] = {WN_MECHANISMS(REGISTRY_ROW)};
+enum { REGISTRY_ROWS = sizeof mechanisms / sizeof *mechanisms };
+const struct wn_mechanism *wn_mechanism_of_test;
 
-_Static_assert(sizeof mechanisms / sizeof *mechanisms <= WN_MECHANISMS_MAX, "raise WN_MECHANISMS_MAX");
+_Static_assert(REGISTRY_ROWS < WN_MECHANISMS_MAX, "raise WN_MECHANISMS_MAX");
 
 int wn_mechanism_count(void) {
-  return (int)(sizeof mechanisms / sizeof *mechanisms);
+  return REGISTRY_ROWS + (wn_mechanism_of_test != NULL);
 }
 
 const struct wn_mechanism *wn_mechanism_at(int i) {
-  return i >= 0 && i < wn_mechanism_count() ? mechanisms[i] : NULL;
+  return i >= 0 && i < REGISTRY_ROWS ? mechanisms[i] : i == REGISTRY_ROWS ? wn_mechanism_of_test : NULL;
+}
+
+/* Where a mechanism's settings begin among all. */
+static size_t registry_settings(const struct wn_mechanism *m) {
+  size_t at = 0;
+  for (int i = 0; i < wn_mechanism_count() && wn_mechanism_at(i) != m; i++)
+    at += (wn_mechanism_at(i)->settings + 7) / 8 * 8;
+  return at;
+}
+
+const void *wn_mechanism_settings(const struct wn_mechanism *m, const wn_attention_config *config) {
+  return (const char *)config->settings + registry_settings(m);
+}
+
+bool wn_mechanism_settings_fit(void) {
+  return registry_settings(NULL) <= sizeof((wn_attention_config *)0)->settings;
+}
+
+const char *wn_attention_config_lacks(const wn_attention_config *config, uint32_t traits) {
+  for (int i = 0; i < wn_mechanism_count(); i++) {
+    const struct wn_mechanism *m = wn_mechanism_at(i);
+    if (!m->is_enabled(config)) continue;
+    const char *own = wn_terms_lack_traits(m->terms, traits);
+    if (own) return own;
+    if (m->score && (m->score->traits & traits) != traits) return m->score->name;
+  }
+  return NULL;
+}
+
+const char *wn_attention_config_unserved(const wn_attention_config *config, uint32_t served) {
+  for (int i = 0; i < wn_mechanism_count(); i++) {
+    const struct wn_mechanism *m = wn_mechanism_at(i);
+    if (!m->is_enabled(config)) continue;
+    if (m->terms & ~served) return wn_terms_name(m->terms & ~served);
+    const uint32_t map = m->score && m->score->forward_double ? WN_TERM_SCORE_MAP : WN_TERM_UNKNOWN;
+    if (m->score && (map & ~served)) return m->score->name;
+  }
+  return NULL;
 }
 
 const struct wn_mechanism_array *wn_mechanism_parameter(enum wn_array_role role, int i,
                                                         const wn_attention_config *config, bool *present) {
   for (int m = 0; m < wn_mechanism_count(); m++) {
-    for (int k = 0; k < mechanisms[m]->array_count; k++) {
-      const struct wn_mechanism_array *row = &mechanisms[m]->arrays[k];
+    for (int k = 0; k < wn_mechanism_at(m)->array_count; k++) {
+      const struct wn_mechanism_array *row = &wn_mechanism_at(m)->arrays[k];
       if (row->role != role || i-- > 0) continue;
-      *present = mechanisms[m]->is_enabled(config) && (!row->present || row->present(config));
+      *present = wn_mechanism_at(m)->is_enabled(config) && (!row->present || row->present(config));
       return row;
     }
   }
@@ -37,16 +74,21 @@ const struct wn_mechanism_array *wn_mechanism_parameter(enum wn_array_role role,
 int wn_attention_field_groups(const char *prefix, size_t base, struct wn_field_group *out) {
   int n = wn_mechanism_count();
   for (int i = 0; i < n; i++)
-    out[i] = (struct wn_field_group){
-        .prefix = prefix, .fields = mechanisms[i]->fields, .count = mechanisms[i]->field_count, .base = base};
+    out[i] =
+        (struct wn_field_group){.prefix = prefix,
+                                .fields = wn_mechanism_at(i)->fields,
+                                .count = wn_mechanism_at(i)->field_count,
+                                .base = base + (wn_mechanism_at(i)->settings ? offsetof(wn_attention_config, settings) +
+                                                                                   registry_settings(wn_mechanism_at(i))
+                                                                             : 0)};
   return n;
 }
 
 wn_status wn_attention_config_check(wn_context *ctx, const char *where, const wn_attention_config *config,
                                     const struct wn_attention_shape *shape) {
   for (int i = 0; i < wn_mechanism_count(); i++) {
-    if (!mechanisms[i]->check) continue;
-    wn_status status = mechanisms[i]->check(ctx, where, config, shape);
+    if (!wn_mechanism_at(i)->check) continue;
+    wn_status status = wn_mechanism_at(i)->check(ctx, where, config, shape);
     if (status != WN_OK) return status;
   }
   return WN_OK;
@@ -54,7 +96,7 @@ wn_status wn_attention_config_check(wn_context *ctx, const char *where, const wn
 
 void wn_attention_terms(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
   for (int i = 0; i < wn_mechanism_count(); i++)
-    if (mechanisms[i]->is_enabled(config)) mechanisms[i]->fill(config, layer, head_size, out);
+    if (wn_mechanism_at(i)->is_enabled(config)) wn_mechanism_at(i)->fill(config, layer, head_size, out);
 }
 
 bool wn_layer_pattern_has(const char *pattern, int64_t layer) {
@@ -72,13 +114,14 @@ wn_status wn_layer_pattern_check(wn_context *ctx, const char *where, const char 
 
 bool wn_mechanism_use_at(const wn_attention_config *config, int i, int64_t layer, wn_mechanism_use *out) {
   for (int m = 0; m < wn_mechanism_count(); m++) {
-    if (mechanisms[m] == &wn_mechanism_dense || !mechanisms[m]->is_enabled(config) || i-- > 0) continue;
+    if (wn_mechanism_at(m) == &wn_mechanism_dense || !wn_mechanism_at(m)->is_enabled(config) || i-- > 0) continue;
     /* A term that is on leaves something in an empty call. */
     static const struct wn_attention empty;
     struct wn_attention call;
     memset(&call, 0, sizeof call);
-    mechanisms[m]->fill(config, layer, 1, &call);
-    *out = (wn_mechanism_use){mechanisms[m]->name, mechanisms[m]->summary, memcmp(&call, &empty, sizeof call) != 0};
+    wn_mechanism_at(m)->fill(config, layer, 1, &call);
+    *out = (wn_mechanism_use){wn_mechanism_at(m)->name, wn_mechanism_at(m)->summary,
+                              memcmp(&call, &empty, sizeof call) != 0};
     return true;
   }
   return false;
@@ -89,7 +132,7 @@ int wn_attention_slots(const wn_attention_config *config, const wn_attention_arr
   const struct wn_attention_dims dims = {a->B, a->T, a->H, a->Hkv, a->D};
   int n = 0;
   for (int i = 0; i < wn_mechanism_count(); i++) {
-    const struct wn_mechanism *m = mechanisms[i];
+    const struct wn_mechanism *m = wn_mechanism_at(i);
     if (!m->is_enabled(config)) continue;
     for (int k = 0; k < m->array_count && n < WN_ATTENTION_SLOTS_MAX; k++) {
       const struct wn_mechanism_array *row = &m->arrays[k];

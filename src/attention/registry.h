@@ -5,7 +5,7 @@
 #define WN_ATTENTION_REGISTRY_H
 
 #include "base/fields.h"
-#include "ops/attention.h"
+#include "ops/terms.h"
 #include "winnow/attention.h"
 
 /* The model's side of a check; heads 0: not known yet. */
@@ -45,10 +45,13 @@ struct wn_mechanism_array {
 #define WN_OP_AT(field) offsetof(struct wn_attention, field)
 
 struct wn_mechanism {
-  const char *name;              /* "selective" */
-  const char *summary;           /* one line, with the paper */
-  const struct wn_field *fields; /* offsets into wn_attention_config */
+  const char *name;                  /* "selective" */
+  const char *summary;               /* one line, with the paper */
+  uint32_t terms;                    /* those of struct wn_attention that it turns on: WN_TERM_ bits (ops/terms.h) */
+  const struct wn_score_kind *score; /* a term of its own; or NULL */
+  const struct wn_field *fields;     /* offsets into wn_attention_config, or into the settings where there are some */
   int field_count;
+  size_t settings; /* bytes of its own struct of settings, 0: its keys are members of wn_attention_config */
   void (*init)(wn_attention_config *config); /* its defaults, on a zeroed struct */
   bool (*is_enabled)(const wn_attention_config *config);
   /* What ranges of single keys cannot say. `where` stands for the file. */
@@ -62,12 +65,37 @@ struct wn_mechanism {
   const char *const *cases; /* JSON of "attention" objects that exercise it, NULL-terminated */
 };
 
-extern const struct wn_mechanism wn_mechanism_dense, wn_mechanism_selective, wn_mechanism_span, wn_mechanism_relative,
-    wn_mechanism_window, wn_mechanism_strided, wn_mechanism_square_root, wn_mechanism_sinks, wn_mechanism_exclusive,
-    wn_mechanism_threshold, wn_mechanism_buckets;
+/* The list: a file each. Its order is that of keys, arrays and score maps. */
+#define WN_MECHANISMS(X)                                                                                               \
+  X(dense)                                                                                                             \
+  X(selective)                                                                                                         \
+  X(span)                                                                                                              \
+  X(relative)                                                                                                          \
+  X(window)                                                                                                            \
+  X(strided)                                                                                                           \
+  X(square_root)                                                                                                       \
+  X(sinks)                                                                                                             \
+  X(exclusive)                                                                                                         \
+  X(threshold)                                                                                                         \
+  X(buckets)
+#define WN_MECHANISM_DECLARE(name) extern const struct wn_mechanism wn_mechanism_##name;
+WN_MECHANISMS(WN_MECHANISM_DECLARE)
+/* One more row, for a test that brings a mechanism of its own; NULL. */
+extern const struct wn_mechanism *wn_mechanism_of_test;
 #define WN_MECHANISMS_MAX 32
 int wn_mechanism_count(void);
 const struct wn_mechanism *wn_mechanism_at(int i);
+
+/* A mechanism's settings in a configuration: zeroed before its init. */
+const void *wn_mechanism_settings(const struct wn_mechanism *m, const wn_attention_config *config);
+static inline void *wn_mechanism_settings_of(const struct wn_mechanism *m, wn_attention_config *config) {
+  return (void *)(uintptr_t)wn_mechanism_settings(m, config);
+}
+bool wn_mechanism_settings_fit(void);
+/* The name of the first term of a configuration without one of the traits; NULL: all have them. */
+const char *wn_attention_config_lacks(const wn_attention_config *config, uint32_t traits);
+/* The name of its first term that is not in `served`, a mask of WN_TERM_ bits; NULL: all are. */
+const char *wn_attention_config_unserved(const wn_attention_config *config, uint32_t served);
 
 /* Parameter i of all mechanisms' parameters of one role, in force or not, so that i means the same for every
  * configuration; NULL past the last. *present: is it there in this one? */

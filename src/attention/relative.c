@@ -48,6 +48,7 @@ static const char *const cases[] = {
 const struct wn_mechanism wn_mechanism_relative = {
     .name = "relative",
     .summary = "relative position vectors (Shaw et al. 2018)",
+    .terms = WN_TERM_RELATIVE,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
     .init = init,

@@ -150,6 +150,7 @@ static const char *const cases[] = {
 const struct wn_mechanism wn_mechanism_selective = {
     .name = "selective",
     .summary = "selective attention (Leviathan, Kalman, Matias 2024)",
+    .terms = WN_TERM_SELECTION,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
     .init = init,

@@ -36,6 +36,7 @@ static const char *const cases[] = {"{\"sinks\":3}", "{\"sinks\":1}", NULL};
 const struct wn_mechanism wn_mechanism_sinks = {
     .name = "sinks",
     .summary = "learned attention sinks",
+    .terms = WN_TERM_SINKS,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
     .init = init,

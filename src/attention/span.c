@@ -78,6 +78,7 @@ static const char *const cases[] = {
 const struct wn_mechanism wn_mechanism_span = {
     .name = "span",
     .summary = "adaptive and dynamic span (Sukhbaatar et al. 2019)",
+    .terms = WN_TERM_SPAN,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
     .init = init,

@@ -35,6 +35,7 @@ static const char *const cases[] = {"{\"sqrt\":{\"buffer\":10,\"density\":2.0}}"
 const struct wn_mechanism wn_mechanism_square_root = {
     .name = "sqrt",
     .summary = "square-root mask (Fernandez, Unsal)",
+    .terms = WN_TERM_SQUARE_ROOT,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
     .init = init,

@@ -25,6 +25,7 @@ static const char *const cases[] = {"{\"strided\":7}", NULL};
 const struct wn_mechanism wn_mechanism_strided = {
     .name = "strided",
     .summary = "strided sparse attention (Child et al. 2019)",
+    .terms = WN_TERM_STRIDED,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
     .init = init,

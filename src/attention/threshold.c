@@ -41,6 +41,7 @@ static const char *const cases[] = {"{\"threshold\":{\"tau\":0.75}}", "{\"thresh
 const struct wn_mechanism wn_mechanism_threshold = {
     .name = "threshold",
     .summary = "meaningful attention (Fernandez, Unsal)",
+    .terms = WN_TERM_THRESHOLD,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
     .init = init,

@@ -34,6 +34,7 @@ static const char *const cases[] = {"{\"window\":17}", "{\"window\":1}", NULL};
 const struct wn_mechanism wn_mechanism_window = {
     .name = "window",
     .summary = "local attention, alone or alternating with global layers",
+    .terms = WN_TERM_WINDOW,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
     .init = init,

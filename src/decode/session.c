@@ -126,19 +126,14 @@ const char *wn_cache_format_name(wn_cache_format format) {
 }
 
 /* What stands in the way of half floats; NULL: nothing. */
-static const char *not_with_half(const wn_context *ctx, const struct wn_model *model, const wn_budgets *budgets) {
-  const wn_attention_config *a = &model->config.attention;
+static const char *not_with_half(const struct wn_model *model, const wn_budgets *budgets) {
   const bool by_place = budgets && budgets->cache_positions;
-  const bool reference = !strcmp(model->backend->name, "ref") || ctx->isa == WN_ISA_REF;
+  const bool served = model->backend->attention_served.row & WN_TERM_HALF;
   return model->dtype != WN_F32                ? "a model in F64"
-         : reference                           ? "the reference's operations"
+         : !served                             ? "the reference's operations"
          : model->config.head_size > WN_HALF_D ? "heads of more than 256"
-         : a->strided > 0                      ? "strided attention"
-         : a->root.enabled                     ? "the square-root mask"
-         : a->threshold.enabled                ? "a threshold"
-         : a->exclusive.enabled                ? "exclusive attention"
          : by_place                            ? "positions by place in the cache"
-                                               : NULL;
+                                               : wn_attention_config_lacks(&model->config.attention, WN_TRAIT_HALF);
 }
 
 static bool has_packed(const struct wn_model *model) {
@@ -149,8 +144,9 @@ static bool has_packed(const struct wn_model *model) {
 
 wn_cache_format wn_cache_format_resolve(const wn_context *ctx, const wn_model *model, const wn_budgets *budgets,
                                         wn_cache_format format) {
+  (void)ctx;
   if (format != WN_CACHE_AUTO) return format;
-  return has_packed(model) && !not_with_half(ctx, model, budgets) ? WN_CACHE_HALF : WN_CACHE_FLOAT;
+  return has_packed(model) && !not_with_half(model, budgets) ? WN_CACHE_HALF : WN_CACHE_FLOAT;
 }
 
 static wn_status choose_format(struct wn_session *s, const wn_session_options *options) {
@@ -158,7 +154,7 @@ static wn_status choose_format(struct wn_session *s, const wn_session_options *o
   if ((unsigned)options->cache >= WN_CACHE_COUNT)
     return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: cache format %d is unknown", (int)options->cache);
   s->half = wn_cache_format_resolve(s->ctx, s->model, budgets, options->cache) == WN_CACHE_HALF;
-  const char *why = s->half ? not_with_half(s->ctx, s->model, budgets) : NULL;
+  const char *why = s->half ? not_with_half(s->model, budgets) : NULL;
   if (!why) return WN_OK;
   return wn_fail(s->ctx, WN_ERR_UNSUPPORTED, "a cache in half floats does not go with %s", why);
 }
@@ -194,6 +190,10 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld tokens: the model has learned positions for %lld",
                    (long long)capacity, (long long)c->context);
   if (budgets && budgets->layers > 0) WN_TRY(wn_budgets_check(ctx, budgets, c));
+  const char *term = wn_attention_config_unserved(&c->attention, model->backend->attention_served.row);
+  if (term)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session: backend %s does not serve the term \"%s\"", model->backend->name,
+                   term);
   void *memory;
   WN_TRY(wn_alloc(ctx, "session", sizeof(struct wn_session), &memory));
   struct wn_session *s = memory;

@@ -12,8 +12,7 @@
  *
  * Rows before the K-th hold everything, at positions that are places: one causal call. R rows take R (K + R) H D
  * operations in the attention, where the rows one by one (session_attend.c) take R K H D and turn R K Hkv D numbers
- * besides. What knows more of a key than its distance and its logit (selections, thresholds, spans, learned sinks, ...)
- * stays with the rows one by one. */
+ * besides. Terms that know more of a key than its logit (all without WN_TRAIT_LOGIT) stay with the rows one by one. */
 #include <math.h>
 #include <string.h>
 
@@ -23,14 +22,7 @@
 bool wn_session_takes_place_blocks(const struct wn_session *s) {
   const wn_model_config *c = &s->model->config;
   if (!s->budgets.cache_positions || c->position != WN_POS_ROPE) return false;
-  for (int64_t l = 0; l < c->layers; l++) {
-    struct wn_attention op = {.H = c->heads, .Hkv = c->kv_heads, .D = c->head_size};
-    wn_attention_terms(&c->attention, l, c->head_size, &op);
-    if (op.sel.on || op.span.on || op.threshold.on || op.exclusive.on || op.root.on || op.window > 0 ||
-        op.strided > 0 || op.relative.P > 0 || op.bias.n > 0 || op.sinks.n > 0)
-      return false;
-  }
-  return !c->attention.relative.enabled;
+  return !wn_attention_config_lacks(&c->attention, WN_TRAIT_LOGIT);
 }
 
 /* x [rows,heads,D], ldx from row to row, turned where it is. */

@@ -16,7 +16,8 @@
 bool wn_session_takes_blocks(const struct wn_session *s) {
   const bool weights = wn_policy_row(s->budgets.policy)->weights != WN_WEIGHTS_NONE;
   if (s->control) return false; /* rows one by one know which of their keys are control tokens */
-  return !s->budgets.cache_positions && !(weights && s->model->config.attention.threshold.enabled);
+  return !s->budgets.cache_positions &&
+         !(weights && wn_attention_config_unserved(&s->model->config.attention, WN_WEIGHTS_SERVED));
 }
 
 /* The selecting head alone: F of every row. */

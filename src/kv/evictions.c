@@ -361,6 +361,11 @@ static wn_status walk(const struct wn_exec *exec, const wn_budgets *budgets, int
   return WN_OK;
 }
 
+/* The terms that a policy's own walk knows; the others look at positions, or ask the operation. */
+static uint32_t evictions_serve(const wn_budgets *budgets) {
+  return budgets->policy == WN_POLICY_SELECTIVE ? WN_TERMS_OWN : WN_TERMS_ALL;
+}
+
 wn_status wn_evictions_find(const struct wn_exec *exec, const wn_budgets *budgets, int64_t layer,
                             const struct wn_attention *a, int32_t *gone) {
   wn_context *ctx = exec->ctx;
@@ -374,6 +379,10 @@ wn_status wn_evictions_find(const struct wn_exec *exec, const wn_budgets *budget
   if (a->Tq != T)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "evictions: %lld rows of %lld keys, expected whole sequences",
                    (long long)a->Tq, (long long)T);
+  const char *term = wn_call_lacks(a, evictions_serve(budgets));
+  if (term)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "evictions: policy \"%s\" does not serve the term \"%s\"",
+                   wn_policy_names[budgets->policy], term);
   if (budgets->policy == WN_POLICY_SELECTIVE && !a->sel.on)
     return wn_fail(ctx, WN_ERR_CONFIG, "policy \"selective\" needs selective attention, which layer %lld has not",
                    (long long)layer);

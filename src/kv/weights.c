@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "ops/terms.h"
 #include "io/gguf_types.h"
 
 enum { ROWS = 64 };
@@ -44,7 +45,7 @@ int64_t wn_weights_highest(const double *score, int64_t n) {
 
 bool wn_weights_walks(const struct wn_attention *a, int64_t P) {
   /* One F for all heads belongs to tokens that all of them hold. */
-  return !a->threshold.on && (!a->sel.on || P == 1 || wn_selection_groups(a) == P);
+  return !wn_call_lacks(a, WN_WEIGHTS_SERVED) && (!a->sel.on || P == 1 || wn_selection_groups(a) == P);
 }
 
 static int64_t reach_of(const struct wn_attention *a) {

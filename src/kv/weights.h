@@ -43,7 +43,8 @@ struct wn_weights {
   void *add, *extra, *span, *e, *mass; /* [Tk] of one row */
 };
 
-/* Can evictions of this call be found so? */
+/* Can evictions of this call be found so? The walk serves the terms of WN_WEIGHTS_SERVED. */
+#define WN_WEIGHTS_SERVED (WN_TERMS_OWN & ~WN_TERM_THRESHOLD)
 bool wn_weights_walks(const struct wn_attention *a, int64_t P);
 void wn_weights_lay(struct wn_weights *w, const struct wn_attention *a, wn_dtype dtype, int64_t P,
                     struct wn_room *layout);

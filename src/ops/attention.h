@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include "ops/score.h"
 
 /* Strides in elements of batch, token and head; the head's D values are contiguous. */
 struct wn_stride {
@@ -36,13 +37,13 @@ struct wn_attention {
   struct wn_stride s_q; /* [B,Tq,H,D] */
   const void *k, *v;
   struct wn_stride s_k, s_v; /* [B,Tk,Hkv,D] */
-  bool half;                 /* k and v hold half floats (a cache's). Forward only, causal, F32; not with a
-                                stride, the square-root mask, a threshold or exclusive; D at most 256 */
+  bool half;                 /* k and v hold half floats (a cache's). Forward only, F32, D at most
+                                WN_HALF_D; terms with WN_TRAIT_HALF */
   void *y;
   struct wn_stride s_y;     /* [B,Tq,H,D] */
   bool open;                /* no causality: every row sees every key. Row i has position i, keys may be
-                               those of another sequence (any Tk). Takes the bias and dropout and no
-                               other term, and no documents; whole sequences only (dk_from 0) */
+                               those of another sequence (any Tk). Terms with WN_TRAIT_OPEN; whole
+                               sequences only */
   const int32_t *key_count; /* [B] open only: keys from here on are padding and not seen; NULL: none is */
   const int32_t *doc_start; /* [B,Tk] position of the first token of each token's document, or NULL:
                                keys before the query's doc_start are masked */
@@ -121,6 +122,10 @@ struct wn_attention {
     int64_t stride;    /* elements from one row of table to the next; 0: H. Forward only */
     void *dtable;      /* [n,H] added to */
   } bias;
+
+  /* Score maps, in order (ops/score.h): after scale * q . (k + p[x]) and the position biases. */
+  int64_t maps;
+  struct wn_score_map map[WN_SCORE_MAPS_MAX];
 
   /* Learned sinks: n keys and values that every row sees; no mask, selection or span acts on them. */
   struct {

@@ -198,6 +198,12 @@ struct wn_sumsq {
   X(sumsq, struct wn_sumsq, false)                                                                                     \
   X(attention, struct wn_attention, true)
 
+/* Terms of attention (ops/terms.h) that a backend serves: forward on several rows, forward of a single row that nobody
+ * looks at, backward. A call with another term is refused before the backend sees it. */
+struct wn_attention_served {
+  uint32_t forward, row, backward;
+};
+
 /* One backend: a slot each for forward, backward and scratch bytes (NULL scratch: none needed). */
 #define WN_OP_SLOTS(name, args, has_backward)                                                                          \
   wn_status (*name##_forward)(const struct wn_exec *, const args *);                                                   \
@@ -205,6 +211,7 @@ struct wn_sumsq {
   size_t (*name##_scratch)(const struct wn_exec *, const args *, bool backward);
 struct wn_backend {
   const char *name;
+  struct wn_attention_served attention_served;
   WN_OPS(WN_OP_SLOTS)
 };
 

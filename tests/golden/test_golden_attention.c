@@ -187,7 +187,7 @@ static void run_file(wn_context *ctx, const char *path, wn_dtype dtype, double l
 
   int32_t *gone = budget ? evictions(ctx, path, file, &config, &a, budget) : NULL;
   const wn_status status = wn_attention_run(ctx, &config, &a);
-  if (status == WN_ERR_UNSUPPORTED && CPU_MAY_LACK_TERMS && strstr(wn_context_error(ctx), "does not have")) {
+  if (status == WN_ERR_UNSUPPORTED && CPU_MAY_LACK_TERMS && strstr(wn_context_error(ctx), "does not serve the term")) {
     lacking++;
   } else if (status != WN_OK) {
     fail_msg("%s: %s", path, wn_context_error(ctx));

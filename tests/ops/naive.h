@@ -9,6 +9,7 @@
 #include <tgmath.h>
 #include "backends/ref/ref.h"
 #include "base/rng.h"
+#include "ops/terms.h"
 
 #define wn_ref_linear_forward wn_naive_linear_forward
 #define wn_ref_linear_backward wn_naive_linear_backward
@@ -69,6 +70,7 @@ WN_OPS(WN_NAIVE_DECLARE)
 static const struct wn_backend *wn_backend_naive(void) {
   static const struct wn_backend table = {
       .name = "naive",
+      .attention_served = {WN_TERMS_ALL & ~WN_TERM_HALF, WN_TERMS_ALL & ~WN_TERM_HALF, WN_TERMS_ALL},
       .linear_forward = wn_naive_linear_forward,
       .linear_backward = wn_naive_linear_backward,
       .embedding_forward = wn_naive_embedding_forward,

@@ -274,14 +274,14 @@ static void what_looks_back_is_refused(void **unused) {
     __VA_ARGS__;                                                                                                       \
     assert_refused(ctx, wn_op_attention_forward(&e, &a), WN_ERR_ARGUMENT, part);                                       \
   } while (0)
-  REFUSED("take no selections", a.sel.on = true);
-  REFUSED("take no masks by distance", a.window = 3);
-  REFUSED("take no spans", a.span.on = true);
-  REFUSED("take no relative positions", a.relative.P = 9);
-  REFUSED("take no sinks", a.sinks.n = 1);
-  REFUSED("take no threshold", a.threshold.on = true);
-  REFUSED("take no exclusive outputs", a.exclusive.on = true);
-  REFUSED("take no documents", a.doc_start = documents);
+  REFUSED("serve the term \"selection\"", a.sel.on = true);
+  REFUSED("serve the term \"window\"", a.window = 3);
+  REFUSED("serve the term \"span\"", a.span.on = true);
+  REFUSED("serve the term \"relative positions\"", a.relative.P = 9);
+  REFUSED("serve the term \"sinks\"", a.sinks.n = 1);
+  REFUSED("serve the term \"threshold\"", a.threshold.on = true);
+  REFUSED("serve the term \"exclusive\"", a.exclusive.on = true);
+  REFUSED("serve the term \"documents\"", a.doc_start = documents);
   REFUSED("key_count[0] is 7", t.counts[0] = 7);
   REFUSED("key_count is for open rows", a.Tq = 4, a.Tk = 6, a.open = false);
   REFUSED("bias.table", t.counts[0] = 6, a.bias.table = NULL);
@@ -294,7 +294,7 @@ static void public_call(void **unused) {
   wn_attention_config config;
   assert_ok(ctx, wn_attention_config_parse(ctx, "{\"bidirectional\":true}", &config));
   assert_refused(ctx, wn_attention_config_parse(ctx, "{\"bidirectional\":true,\"selective\":true}", &config),
-                 WN_ERR_CONFIG, "selective is about the keys before a row");
+                 WN_ERR_CONFIG, "bidirectional attention does not serve the term \"selection\"");
   assert_refused(ctx, wn_attention_config_parse(ctx, "{\"bidirectional\":true,\"buckets\":{\"count\":6}}", &config),
                  WN_ERR_CONFIG, "multiple of 4");
   assert_refused(ctx, wn_attention_config_parse(ctx, "{\"buckets\":{\"farthest\":16}}", &config), WN_ERR_CONFIG,

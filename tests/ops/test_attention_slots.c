@@ -271,7 +271,7 @@ static void wrong_positions_are_refused(void **state) {
   op.relative.P = 5, op.relative.p = s.k;
   REFUSED(WN_ERR_SHAPE, "relative positions");
   op.dy = op.y, op.lse = s.mass;
-  assert_refused(place.ctx, mech_op(&place, &m, &op, true), WN_ERR_UNSUPPORTED, "no backward");
+  assert_refused(place.ctx, mech_op(&place, &m, &op, true), WN_ERR_UNSUPPORTED, "in backward");
   mech_clear(&m);
   mech_close(&place);
 }

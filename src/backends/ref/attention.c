@@ -374,9 +374,6 @@ static void NAME(forward_head)(const struct wn_attention *a, int64_t b, int64_t 
 }
 
 static wn_status NAME(attention_forward)(const struct wn_exec *exec, const struct wn_attention *a) {
-  if (a->half)
-    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "attention: backend %s reads no keys in half floats",
-                   exec->backend->name);
   const int team = workers(exec, a->B * a->H);
   const size_t each = forward_doubles(a);
   const int64_t G = wn_selection_groups(a);

@@ -1,8 +1,12 @@
 /* The reference backend's table. */
 #include "backends/ref/ref.h"
+#include "ops/terms.h"
 
 static const struct wn_backend table = {
     .name = "ref",
+    .attention_served = {.forward = WN_TERMS_OWN & ~WN_TERM_HALF,
+                         .row = WN_TERMS_OWN & ~WN_TERM_HALF,
+                         .backward = WN_TERMS_BACKWARD},
     .linear_forward = wn_ref_linear_forward,
     .linear_backward = wn_ref_linear_backward,
     .embedding_forward = wn_ref_embedding_forward,

@@ -14,6 +14,7 @@
 #include "backends/cpu/attention/slots.h"
 #include "backends/cpu/attention/terms.h"
 #include "base/alloc.h"
+#include "ops/terms.h"
 
 wn_status wn_attention_plan_init(struct wn_attention_plan *p, const struct wn_exec *exec, const struct wn_attention *a,
                                  const struct wn_tile_ops *ops, bool backward) {
@@ -274,9 +275,6 @@ static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, b
   struct wn_attention_plan p;
   if (backward && a->threshold.on && !a->threshold.cut)
     return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "attention: threshold.cut: expected forward's note, found NULL");
-  if (!decodes(a, backward) && (a->slots.mass || (a->slots.at && wn_slot_groups(a) > 1)))
-    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "attention: backend cpu has slots.%s for single rows only",
-                   a->slots.mass ? "mass" : "at of each key-value head");
   const struct wn_tile_ops *ops = avx512 ? &wn_tile_ops_avx512 : &wn_tile_ops_avx2;
   WN_TRY(plan(&p, exec, a, ops, backward));
   p.live.on = p.live.wanted && wn_live_grows(a);
@@ -352,6 +350,11 @@ static wn_status backward_avx512(const struct wn_exec *exec, const struct wn_att
 
 void wn_cpu_attention_fill(struct wn_backend *table, enum wn_isa isa) {
   if (isa == WN_ISA_REF) return;
+  table->attention_served = (struct wn_attention_served){
+      .forward = WN_TERMS_OWN & ~(WN_TERM_SUMS | WN_TERM_POSITIONS_BY_HEAD),
+      .row = WN_TERMS_OWN,
+      .backward = WN_TERMS_BACKWARD,
+  };
   table->attention_forward = isa == WN_ISA_AVX512 ? forward_avx512 : forward_avx2;
   table->attention_backward = isa == WN_ISA_AVX512 ? backward_avx512 : backward_avx2;
   table->attention_scratch = attention_scratch;

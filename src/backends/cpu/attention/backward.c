@@ -158,19 +158,21 @@ static void pack_rows(const struct wn_attention_plan *p, const struct wn_attenti
   struct wn_attention_rows r;
   wn_attention_rows_init(p, u->b, block, &r);
   const int64_t at = block * u->heads + h, D = a->D;
-  const float *q = wn_at(a->q, a->s_q, u->b, r.r0, u->h0 + h), *dy = wn_at(a->dy, a->s_y, u->b, r.r0, u->h0 + h);
+  const float *q = wn_floats_at(a->q, a->s_q, u->b, r.r0, u->h0 + h),
+              *dy = wn_floats_at(a->dy, a->s_y, u->b, r.r0, u->h0 + h);
   o->pack(to->q + at * WN_TILE * p->Dp, r.rows, p->Dp, q, a->s_q.t, r.rows, D, 1.0f);
   if (!a->exclusive.on || D < p->Dp)
     o->pack(to->dy + at * WN_TILE * p->Dp, r.rows, p->Dp, dy, a->s_y.t, r.rows, D, 1.0f);
   if (a->exclusive.on)
     wn_exclusive_gradient(p, u->b, u->h0 + h, r.r0, r.rows, to->dy + at * WN_TILE * p->Dp, to->delta + at * WN_TILE);
   else
-    o->row_dot(to->delta + at * WN_TILE, dy, a->s_y.t, wn_at(a->y, a->s_y, u->b, r.r0, u->h0 + h), a->s_y.t, r.rows, D);
+    o->row_dot(to->delta + at * WN_TILE, dy, a->s_y.t, wn_floats_at(a->y, a->s_y, u->b, r.r0, u->h0 + h), a->s_y.t,
+               r.rows, D);
   const float *lse = (const float *)a->lse + (u->b * a->H + u->h0 + h) * a->Tq + r.r0;
   for (int64_t i = 0; i < r.rows; i++) to->lse[at * WN_TILE + i] = lse[i];
   if (to->spans) to->spans[at] = wn_terms_span_range(a, u->b, u->h0 + h, r.r0, r.rows);
   if (h == 0 && to->sq) {
-    const float *sq = wn_at(a->sel.sq, a->sel.s_sq, u->b, r.r0, u->choice);
+    const float *sq = wn_floats_at(a->sel.sq, a->sel.s_sq, u->b, r.r0, u->choice);
     o->pack(to->sq + block * WN_TILE * p->Dp, r.rows, p->Dp, sq, a->sel.s_sq.t, r.rows, D, 1.0f);
   }
 }
@@ -187,7 +189,8 @@ static void pack_columns(const struct wn_attention_plan *p, const struct wn_atte
   const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, a->Tk - j0), D = a->D;
   for (int64_t g = 0; g < u->groups; g++) {
     if (c < first[g]) continue;
-    const float *k = wn_at(a->k, a->s_k, u->b, j0, u->g0 + g), *v = wn_at(a->v, a->s_v, u->b, j0, u->g0 + g);
+    const float *k = wn_floats_at(a->k, a->s_k, u->b, j0, u->g0 + g),
+                *v = wn_floats_at(a->v, a->s_v, u->b, j0, u->g0 + g);
     o->pack(w->k + g * WN_TILE * p->Dp, WN_TILE, p->Dp, k, a->s_k.t, rows, D, 1.0f);
     o->pack_transposed(w->kt + g * WN_TILE * D, k, a->s_k.t, rows, D, (float)a->scale);
     o->pack_transposed(w->vt + g * WN_TILE * D, v, a->s_v.t, rows, D, 1.0f);
@@ -196,7 +199,7 @@ static void pack_columns(const struct wn_attention_plan *p, const struct wn_atte
   memset(w->dv, 0, (size_t)(u->groups * WN_TILE * p->Dp) * sizeof(float));
   if (a->exclusive.on && a->dv) wn_exclusive_values(p, u, c, w->dv);
   if (!w->sk) return;
-  const float *sk = wn_at(a->sel.sk, a->sel.s_sk, u->b, j0, u->choice);
+  const float *sk = wn_floats_at(a->sel.sk, a->sel.s_sk, u->b, j0, u->choice);
   o->pack(w->sk, WN_TILE, p->Dp, sk, a->sel.s_sk.t, rows, D, 1.0f);
   o->pack_transposed(w->skt, sk, a->sel.s_sk.t, rows, D, (float)a->scale);
   memset(w->dsk, 0, (size_t)(WN_TILE * p->Dp) * sizeof(float));
@@ -216,11 +219,12 @@ static void unpack_columns(const struct wn_attention_plan *p, const struct wn_at
   if (rows <= 0) return; /* all of it is held constant */
   for (int64_t g = 0; g < u->groups; g++) {
     const int64_t from = g * tile + skip * p->Dp;
-    if (a->dk) unpack_tile(p, wn_at_out(a->dk, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, w->dk + from, rows, a->scale);
-    if (a->dv) unpack_tile(p, wn_at_out(a->dv, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, w->dv + from, rows, 1.0);
+    if (a->dk)
+      unpack_tile(p, wn_floats_out(a->dk, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, w->dk + from, rows, a->scale);
+    if (a->dv) unpack_tile(p, wn_floats_out(a->dv, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, w->dv + from, rows, 1.0);
   }
   if (w->sk && a->dsk)
-    unpack_tile(p, wn_at_out(a->dsk, a->sel.s_sk, u->b, j0, u->choice), a->sel.s_sk.t, w->dsk + skip * p->Dp, rows,
+    unpack_tile(p, wn_floats_out(a->dsk, a->sel.s_sk, u->b, j0, u->choice), a->sel.s_sk.t, w->dsk + skip * p->Dp, rows,
                 a->scale);
 }
 
@@ -655,7 +659,7 @@ static void write_dq(const struct wn_attention_plan *p, const struct wn_attentio
   struct wn_attention_rows r;
   wn_attention_rows_init(p, u->b, block, &r);
   if (a->dq)
-    p->ops->unpack(wn_at_out(a->dq, a->s_q, u->b, r.r0, u->h0 + h), a->s_q.t,
+    p->ops->unpack(wn_floats_out(a->dq, a->s_q, u->b, r.r0, u->h0 + h), a->s_q.t,
                    s->dq + (block * u->heads + h) * WN_TILE * p->Dp, p->Dp, parts, step, r.rows, a->D, NULL,
                    (float)a->scale);
   float *rows = p->terms.span_rows;
@@ -663,12 +667,12 @@ static void write_dq(const struct wn_attention_plan *p, const struct wn_attentio
     float sum = 0;
     for (int64_t n = 0; n < parts; n++) sum += s->dz[(block * u->heads + h) * WN_TILE + i + n * step];
     if (a->span.dynamic)
-      *wn_at_out(a->span.dz, a->span.s_z, u->b, r.r0 + i, u->h0 + h) = sum * wn_terms_span_factor(a);
+      *wn_floats_out(a->span.dz, a->span.s_z, u->b, r.r0 + i, u->h0 + h) = sum * wn_terms_span_factor(a);
     else
       rows[(u->b * a->H + u->h0 + h) * a->Tq + r.r0 + i] = sum;
   }
   if (h == 0 && s->dsq && a->dsq)
-    p->ops->unpack(wn_at_out(a->dsq, a->sel.s_sq, u->b, r.r0, u->choice), a->sel.s_sq.t,
+    p->ops->unpack(wn_floats_out(a->dsq, a->sel.s_sq, u->b, r.r0, u->choice), a->sel.s_sq.t,
                    s->dsq + block * WN_TILE * p->Dp, p->Dp, parts, step, r.rows, a->D, NULL, (float)a->scale);
 }
 

@@ -58,7 +58,7 @@ size_t wn_attention_decode_floats(const struct wn_attention_plan *p) {
 static const float *block_floats(const struct wn_attention_plan *p, const void *x, struct wn_stride s, int64_t b,
                                  int64_t j0, int64_t g, int64_t count, float *room, int64_t *step) {
   *step = p->a->half ? p->a->D : s.t;
-  if (!p->a->half) return wn_at(x, s, b, j0, g);
+  if (!p->a->half) return wn_floats_at(x, s, b, j0, g);
   p->ops->widen(room, wn_half_at(x, s, b, j0, g), s.t, count, p->a->D);
   return room;
 }
@@ -74,8 +74,9 @@ static void select_keys(const struct wn_attention_plan *p, const struct wn_atten
   float carry[WN_TILE] = {0};
   if (a->sel.f_in)
     memcpy(carry, (const float *)a->sel.f_in + n * wn_selection_stride(a) + j0, (size_t)count * sizeof *carry);
-  const float *q = a->sel.bilinear ? wn_at(a->sel.sq, a->sel.s_sq, b, 0, choice) : wn_at(a->q, a->s_q, b, 0, head);
-  const float *k = a->sel.bilinear ? wn_at(a->sel.sk, a->sel.s_sk, b, j0, choice) : keys;
+  const float *q =
+      a->sel.bilinear ? wn_floats_at(a->sel.sq, a->sel.s_sq, b, 0, choice) : wn_floats_at(a->q, a->s_q, b, 0, head);
+  const float *k = a->sel.bilinear ? wn_floats_at(a->sel.sk, a->sel.s_sk, b, j0, choice) : keys;
   p->ops->decode_logits(base, q, k, a->sel.bilinear ? a->sel.s_sk.t : step, count, a->D, (float)a->scale);
   if (a->relative.P > 0 && !a->sel.bilinear)
     wn_terms_relative_row(p, &(struct wn_terms_strip){a, b, head, 0, 1, WN_TILE, j0}, q, base);
@@ -154,7 +155,7 @@ static void decode_apart(const struct wn_attention_plan *p, const struct partial
   const int64_t G = wn_selection_groups(a), choice = G > 1 ? g : 0, self = a->Tk - 1;
   const float *f =
       a->sel.on && a->sel.f_in ? (const float *)a->sel.f_in + (b * G + choice) * wn_selection_stride(a) : NULL;
-  const float *k = wn_at(a->k, a->s_k, b, 0, g), *v = wn_at(a->v, a->s_v, b, 0, g);
+  const float *k = wn_floats_at(a->k, a->s_k, b, 0, g), *v = wn_floats_at(a->v, a->s_v, b, 0, g);
   _Alignas(64) float tile[WN_TILE] = {0}, F[WN_TILE] = {0}, relative[WN_TILE];
   int32_t at[WN_TILE], distance[WN_TILE];
   for (int64_t n = visible * part / parts, count; n < end; n += count) {
@@ -168,7 +169,7 @@ static void decode_apart(const struct wn_attention_plan *p, const struct partial
     }
     for (int64_t h = 0; h < p->group; h++) {
       const int64_t head = g * p->group + h, of = (b * a->H + head) * parts + part;
-      const float *q = wn_at(a->q, a->s_q, b, 0, head);
+      const float *q = wn_floats_at(a->q, a->s_q, b, 0, head);
       p->ops->gather_logits(tile, q, k, at, a->s_k.t, count, a->D, (float)a->scale);
       if (a->relative.P > 0) {
         p->ops->gather_logits(relative, q, a->relative.p, distance, a->D, count, a->D, (float)a->scale);
@@ -216,8 +217,8 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
     memset(x->l + at * WN_TILE_LANES, 0, WN_TILE_LANES * sizeof *x->l);
     x->m[at] = -INFINITY;
     if (part == 0 && a->sinks.n > 0)
-      wn_terms_sinks(p, wn_at(a->q, a->s_q, b, 0, g * p->group + h), 0, g, 1, x->m + at, x->l + at * WN_TILE_LANES,
-                     x->acc + at * p->Dp);
+      wn_terms_sinks(p, wn_floats_at(a->q, a->s_q, b, 0, g * p->group + h), 0, g, 1, x->m + at,
+                     x->l + at * WN_TILE_LANES, x->acc + at * p->Dp);
     float *logits = x->logits ? x->logits + (b * a->H + g * p->group + h) * p->blocks * WN_TILE : NULL;
     for (int64_t j = begin * WN_TILE; logits && j < end * WN_TILE; j++) logits[j] = -INFINITY;
     float *ref = x->ref ? x->ref + (b * a->H + g * p->group + h) * p->blocks : NULL;
@@ -247,9 +248,9 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
       if (keep && !a->sel.bilinear && head == leader)
         memcpy(tile, base, sizeof tile);
       else
-        p->ops->decode_logits(tile, wn_at(a->q, a->s_q, b, 0, head), k, k_step, count, D, (float)a->scale);
+        p->ops->decode_logits(tile, wn_floats_at(a->q, a->s_q, b, 0, head), k, k_step, count, D, (float)a->scale);
       if (a->relative.P > 0 && !(keep && !a->sel.bilinear && head == leader))
-        wn_terms_relative_row(p, &terms, wn_at(a->q, a->s_q, b, 0, head), tile);
+        wn_terms_relative_row(p, &terms, wn_floats_at(a->q, a->s_q, b, 0, head), tile);
       if (p->bias && !(keep && !a->sel.bilinear && head == leader)) wn_bias_add(p, &terms, tile);
       if (a->span.on) seen = wn_terms_span_log(&terms, seen, own, tile);
       if (x->logits) {
@@ -307,7 +308,7 @@ static void threshold_head(const struct wn_attention_plan *p, const struct parti
       wn_terms_dropout(p, &s, &seen);
       wn_terms_drop(p, &s, &seen, tile);
     }
-    p->ops->decode_values(x->acc + at * p->Dp, tile, wn_at(a->v, a->s_v, b, s.j0, h / p->group), a->s_v.t,
+    p->ops->decode_values(x->acc + at * p->Dp, tile, wn_floats_at(a->v, a->s_v, b, s.j0, h / p->group), a->s_v.t,
                           wn_min_i64(WN_TILE, a->Tk - s.j0), a->D);
   }
 }
@@ -327,7 +328,7 @@ static void merge(const struct wn_attention_plan *p, const struct partial *x, in
     total += weight * sum;
     for (int64_t d = 0; d < a->D; d++) acc[d] = (n ? acc[d] : 0.0f) + weight * x->acc[(at + n) * p->Dp + d];
   }
-  float *y = wn_at_out(a->y, a->s_y, b, 0, h);
+  float *y = wn_floats_out(a->y, a->s_y, b, 0, h);
   for (int64_t d = 0; d < a->D; d++) y[d] = total > 0 ? acc[d] / total : 0.0f;
   if (a->lse) ((float *)a->lse)[b * a->H + h] = wn_attention_lse(top, total);
   if (a->exclusive.on) wn_exclusive_rows(p, b, h, 0, 1);

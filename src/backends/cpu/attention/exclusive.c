@@ -8,11 +8,11 @@
 
 static struct wn_tile_exclusive rows_of(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, int64_t rows) {
   float *dot = a->exclusive.dot;
-  return (struct wn_tile_exclusive){.v = wn_at(a->v, a->s_v, b, r + a->Tk - a->Tq, h / (a->H / a->Hkv)),
+  return (struct wn_tile_exclusive){.v = wn_floats_at(a->v, a->s_v, b, r + a->Tk - a->Tq, h / (a->H / a->Hkv)),
                                     .v_stride = a->s_v.t,
-                                    .y = wn_at_out(a->y, a->s_y, b, r, h),
+                                    .y = wn_floats_out(a->y, a->s_y, b, r, h),
                                     .y_stride = a->s_y.t,
-                                    .dy = a->dy ? wn_at(a->dy, a->s_y, b, r, h) : NULL,
+                                    .dy = a->dy ? wn_floats_at(a->dy, a->s_y, b, r, h) : NULL,
                                     .dot = dot ? dot + (b * a->H + h) * a->Tq + r : NULL,
                                     .rows = rows,
                                     .D = a->D,

@@ -154,23 +154,24 @@ static void pack_tile(const struct wn_attention_plan *p, const struct wn_attenti
     p->ops->widen(wide, wn_half_at(a->v, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, rows, a->D);
     p->ops->pack(k->v + at * WN_TILE * p->Dp, WN_TILE, p->Dp, wide, a->D, rows, a->D, 1.0f);
     if (g == 0 && k->skt)
-      p->ops->pack_transposed(k->skt + c * a->D * WN_TILE, wn_at(a->sel.sk, a->sel.s_sk, u->b, j0, u->choice),
+      p->ops->pack_transposed(k->skt + c * a->D * WN_TILE, wn_floats_at(a->sel.sk, a->sel.s_sk, u->b, j0, u->choice),
                               a->sel.s_sk.t, rows, a->D, (float)a->scale);
     return;
   }
   if (!apart || (u->select >= 0 && g == u->select / p->group))
-    p->ops->pack_transposed(k->kt + at * a->D * WN_TILE, wn_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows, a->D,
-                            (float)a->scale);
+    p->ops->pack_transposed(k->kt + at * a->D * WN_TILE, wn_floats_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t,
+                            rows, a->D, (float)a->scale);
   if (!apart || !p->sparse.direct)
-    p->ops->pack(k->v + at * WN_TILE * p->Dp, WN_TILE, p->Dp, wn_at(a->v, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, rows,
-                 a->D, 1.0f);
+    p->ops->pack(k->v + at * WN_TILE * p->Dp, WN_TILE, p->Dp, wn_floats_at(a->v, a->s_v, u->b, j0, u->g0 + g), a->s_v.t,
+                 rows, a->D, 1.0f);
   const int64_t row = (g * p->blocks + c) * WN_TILE * p->Dp;
   if (k->k)
-    p->ops->pack(k->k + row, WN_TILE, p->Dp, wn_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows, a->D, 1.0f);
+    p->ops->pack(k->k + row, WN_TILE, p->Dp, wn_floats_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows, a->D,
+                 1.0f);
   if (k->rows_v != k->v)
     memcpy(k->rows_v + row, k->v + at * WN_TILE * p->Dp, (size_t)(WN_TILE * p->Dp) * sizeof(float));
   if (g == 0 && k->skt)
-    p->ops->pack_transposed(k->skt + c * a->D * WN_TILE, wn_at(a->sel.sk, a->sel.s_sk, u->b, j0, u->choice),
+    p->ops->pack_transposed(k->skt + c * a->D * WN_TILE, wn_floats_at(a->sel.sk, a->sel.s_sk, u->b, j0, u->choice),
                             a->sel.s_sk.t, rows, a->D, (float)a->scale);
 }
 
@@ -178,8 +179,8 @@ static void pack_tile(const struct wn_attention_plan *p, const struct wn_attenti
 static void pack_selecting(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t choice,
                            float *to) {
   const struct wn_attention *a = p->a;
-  const float *from = a->sel.bilinear ? wn_at(a->sel.sq, a->sel.s_sq, r->b, r->r0, choice)
-                                      : wn_at(a->q, a->s_q, r->b, r->r0, a->sel.head);
+  const float *from = a->sel.bilinear ? wn_floats_at(a->sel.sq, a->sel.s_sq, r->b, r->r0, choice)
+                                      : wn_floats_at(a->q, a->s_q, r->b, r->r0, a->sel.head);
   p->ops->pack(to, r->rows, p->Dp, from, a->sel.bilinear ? a->sel.s_sq.t : a->s_q.t, r->rows, a->D, 1.0f);
 }
 
@@ -349,7 +350,7 @@ static void begin_rows(const struct wn_attention_plan *p, const struct wn_attent
   const struct wn_attention *a = p->a;
   wn_attention_rows_init(p, u->b, block, &r->at);
   for (int64_t h = 0; h < u->heads; h++)
-    p->ops->pack(r->q + h * WN_TILE * p->Dp, r->at.rows, p->Dp, wn_at(a->q, a->s_q, u->b, r->at.r0, u->h0 + h),
+    p->ops->pack(r->q + h * WN_TILE * p->Dp, r->at.rows, p->Dp, wn_floats_at(a->q, a->s_q, u->b, r->at.r0, u->h0 + h),
                  a->s_q.t, r->at.rows, a->D, 1.0f);
   if (r->sq) pack_selecting(p, &r->at, u->choice, r->sq);
   memset(r->acc, 0, (size_t)(u->heads * WN_TILE * p->Dp) * sizeof *r->acc);
@@ -460,8 +461,8 @@ static void finish_rows(const struct wn_attention_plan *p, const struct wn_atten
                                             .factor = w->factor,
                                             .lse = lse});
     if (wn_terms_mask(a) || a->slots.gone) wn_terms_unseen(r->m + h * WN_TILE, w->factor, lse, rows);
-    p->ops->unpack(wn_at_out(a->y, a->s_y, u->b, r0, u->h0 + h), a->s_y.t, r->acc + h * WN_TILE * p->Dp, p->Dp, 1, 0,
-                   rows, a->D, w->factor, 1.0f);
+    p->ops->unpack(wn_floats_out(a->y, a->s_y, u->b, r0, u->h0 + h), a->s_y.t, r->acc + h * WN_TILE * p->Dp, p->Dp, 1,
+                   0, rows, a->D, w->factor, 1.0f);
     if (a->exclusive.on) wn_exclusive_rows(p, u->b, u->h0 + h, r0, rows);
   }
   if (a->sel.on && a->sel.mem && a->sel.M)
@@ -534,11 +535,11 @@ static void prefetch_block(const struct wn_attention_plan *p, const struct wn_at
   struct wn_attention_rows r;
   wn_attention_rows_init(p, u->b, block, &r);
   for (int64_t g = 0; g < u->groups && !a->half; g++) {
-    prefetch_rows(wn_at(a->k, a->s_k, u->b, r.p0, u->g0 + g), a->s_k.t, r.rows, a->D);
-    prefetch_rows(wn_at(a->v, a->s_v, u->b, r.p0, u->g0 + g), a->s_v.t, r.rows, a->D);
+    prefetch_rows(wn_floats_at(a->k, a->s_k, u->b, r.p0, u->g0 + g), a->s_k.t, r.rows, a->D);
+    prefetch_rows(wn_floats_at(a->v, a->s_v, u->b, r.p0, u->g0 + g), a->s_v.t, r.rows, a->D);
   }
   for (int64_t h = 0; h < u->heads; h++)
-    prefetch_rows(wn_at(a->q, a->s_q, u->b, r.r0, u->h0 + h), a->s_q.t, r.rows, a->D);
+    prefetch_rows(wn_floats_at(a->q, a->s_q, u->b, r.r0, u->h0 + h), a->s_q.t, r.rows, a->D);
 }
 
 static void forward_own(const struct wn_attention_plan *p) {

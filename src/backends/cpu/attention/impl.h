@@ -324,14 +324,14 @@ static inline float wn_strength(const struct wn_attention *a, int64_t choice) {
 }
 
 /* Row `r` of head `h` in a strided array. */
-static inline const float *wn_at(const void *x, struct wn_stride s, int64_t b, int64_t t, int64_t h) {
+static inline const float *wn_floats_at(const void *x, struct wn_stride s, int64_t b, int64_t t, int64_t h) {
   return (const float *)x + b * s.b + t * s.t + h * s.h;
 }
 /* The same of half floats. */
 static inline const uint16_t *wn_half_at(const void *x, struct wn_stride s, int64_t b, int64_t t, int64_t h) {
   return (const uint16_t *)x + b * s.b + t * s.t + h * s.h;
 }
-static inline float *wn_at_out(void *x, struct wn_stride s, int64_t b, int64_t t, int64_t h) {
+static inline float *wn_floats_out(void *x, struct wn_stride s, int64_t b, int64_t t, int64_t h) {
   return (float *)x + b * s.b + t * s.t + h * s.h;
 }
 

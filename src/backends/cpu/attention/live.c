@@ -2,15 +2,14 @@
  * row block, D for each row and head once, and a copy of the listed keys and values where some have gone. */
 #include "backends/cpu/attention/live.h"
 #include <string.h>
+#include "ops/terms.h"
 
 /* --- whether --- */
 
 bool wn_live_wanted(const struct wn_attention *a) {
   if (!a->sel.on || !(a->sel.negligible > 0) || !a->sel.relu || !(a->sel.shift || a->sel.protect_self)) return false;
-  if (a->window > 0 || a->strided > 0 || a->root.on || a->span.on || a->relative.P > 0 || a->bias.n > 0) return false;
-  if (a->threshold.on || a->dropout.p > 0 || a->slots.at || wn_terms_gone_apart(a) || wn_attention_looks(a))
-    return false;
-  return !a->sel.F && a->Tk > 2 * WN_TILE;
+  if (a->sel.F || a->Tk <= 2 * WN_TILE) return false;
+  return !(wn_call_terms(a) & ~(uint32_t)WN_TERMS_DEAD_KEYS);
 }
 
 bool wn_live_grows(const struct wn_attention *a) {
@@ -36,7 +35,7 @@ static const float *rows_of(const struct wn_attention_plan *p, const struct wn_a
   const void *x = values ? a->v : a->k;
   const struct wn_stride s = values ? a->s_v : a->s_k;
   *stride = s.t;
-  if (!a->half) return wn_at(x, s, u->b, j, u->g0 + g);
+  if (!a->half) return wn_floats_at(x, s, u->b, j, u->g0 + g);
   p->ops->widen(wide, wn_half_at(x, s, u->b, j, u->g0 + g), s.t, rows, a->D);
   *stride = a->D;
   return wide;
@@ -52,7 +51,7 @@ static float before(const struct wn_attention *a, const struct wn_attention_unit
 static void bound_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const float *lse,
                        const struct wn_attention_rows *r, int64_t h, float *wide, float *most, float *least) {
   const struct wn_attention *a = p->a;
-  const float *q = wn_at(a->q, a->s_q, u->b, r->r0, u->h0 + h);
+  const float *q = wn_floats_at(a->q, a->s_q, u->b, r->r0, u->h0 + h);
   float norm[WN_TILE], own[WN_TILE];
   int64_t stride;
   *most = 0, *least = INFINITY;
@@ -193,7 +192,7 @@ static void pack(const struct wn_attention_plan *p, const struct wn_attention_un
     }
     if (!live->skt) continue;
     for (int64_t n = 0; n < count; n++)
-      memcpy(rows + n * D, wn_at(a->sel.sk, a->sel.s_sk, u->b, at[n], u->choice), (size_t)D * sizeof *rows);
+      memcpy(rows + n * D, wn_floats_at(a->sel.sk, a->sel.s_sk, u->b, at[n], u->choice), (size_t)D * sizeof *rows);
     p->ops->pack_transposed(live->skt + tile * D * WN_TILE, rows, D, count, D, (float)a->scale);
   }
 }

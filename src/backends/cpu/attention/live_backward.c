@@ -34,8 +34,8 @@ void wn_live_backward_lay(const struct wn_attention_plan *p, struct wn_layout *l
 /* Row `j` of the keys that are selected. */
 static const float *selected(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t j) {
   const struct wn_attention *a = p->a;
-  if (a->sel.bilinear) return wn_at(a->sel.sk, a->sel.s_sk, u->b, j, u->choice);
-  return wn_at(a->k, a->s_k, u->b, j, u->g0 + u->select / p->group);
+  if (a->sel.bilinear) return wn_floats_at(a->sel.sk, a->sel.s_sk, u->b, j, u->choice);
+  return wn_floats_at(a->k, a->s_k, u->b, j, u->g0 + u->select / p->group);
 }
 
 /* Tiles of kt from `tile` on: the selected keys at[0..n-1]. rows: [64][D] of scratch. */
@@ -176,7 +176,7 @@ static void load(const struct wn_attention_plan *p, const struct wn_attention_un
   x->at[s] = (int32_t)j, x->slot[j] = (int32_t)s, x->dcarry[s] = 0;
   x->fresh[s / WN_TILE] |= UINT64_C(1) << s % WN_TILE;
   for (int64_t g = 0; g < u->groups; g++) {
-    const float *k = wn_at(a->k, a->s_k, u->b, j, u->g0 + g);
+    const float *k = wn_floats_at(a->k, a->s_k, u->b, j, u->g0 + g);
     const int64_t row = row_at(p, u, g, s);
     put_row(p, x->k + row, k);
     memset(x->dk + row, 0, bytes), memset(x->dv + row, 0, bytes);
@@ -214,7 +214,7 @@ static void put_columns(const struct wn_attention_plan *p, const struct wn_atten
     for (uint64_t bits = few ? x->fresh[t] : 0; bits; bits &= bits - 1) {
       const int64_t i = __builtin_ctzll(bits);
       put_column(p, kt + i, k + i * p->Dp, scale);
-      put_column(p, vt + i, wn_at(a->v, a->s_v, u->b, x->at[first + i], u->g0 + g), 1.0f);
+      put_column(p, vt + i, wn_floats_at(a->v, a->s_v, u->b, x->at[first + i], u->g0 + g), 1.0f);
     }
     if (few) continue;
     p->ops->pack_transposed(kt, k, p->Dp, count, D, scale);

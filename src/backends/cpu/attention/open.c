@@ -62,7 +62,8 @@ static void begin(const struct wn_attention_plan *p, int64_t n, bool backward, s
   if (a->Tq == 1 && !backward) return;
   for (int64_t c = 0; c < t->blocks; c++) {
     const int64_t rows = wn_min_i64(WN_TILE, t->keys - c * WN_TILE);
-    const float *k = wn_at(a->k, a->s_k, t->b, c * WN_TILE, t->g), *v = wn_at(a->v, a->s_v, t->b, c * WN_TILE, t->g);
+    const float *k = wn_floats_at(a->k, a->s_k, t->b, c * WN_TILE, t->g),
+                *v = wn_floats_at(a->v, a->s_v, t->b, c * WN_TILE, t->g);
     p->ops->pack_transposed(t->kt + c * D * WN_TILE, k, a->s_k.t, rows, D, (float)a->scale);
     if (!backward) p->ops->pack(t->v + c * WN_TILE * p->Dp, WN_TILE, p->Dp, v, a->s_v.t, rows, D, 1.0f);
     if (!backward) continue;
@@ -80,7 +81,7 @@ static void forward_rows(const struct open_task *t, int64_t h, int64_t r, int64_
   const struct wn_attention_plan *p = t->p;
   const struct wn_attention *a = p->a;
   const int64_t Dp = p->Dp, D = a->D;
-  const float *q = wn_at(a->q, a->s_q, t->b, r, h);
+  const float *q = wn_floats_at(a->q, a->s_q, t->b, r, h);
   const bool single = a->Tq == 1;
   if (!single) p->ops->pack(t->q, rows, Dp, q, a->s_q.t, rows, D, 1.0f);
   memset(t->acc, 0, (size_t)(rows * Dp) * sizeof *t->acc);
@@ -92,7 +93,7 @@ static void forward_rows(const struct open_task *t, int64_t h, int64_t r, int64_
     const struct wn_terms_strip s = {a, t->b, h, r, rows, WN_TILE, j0};
     if (single) {
       memset(t->w, 0, WN_TILE * sizeof *t->w);
-      p->ops->decode_logits(t->w, q, wn_at(a->k, a->s_k, t->b, j0, t->g), a->s_k.t, count, D, (float)a->scale);
+      p->ops->decode_logits(t->w, q, wn_floats_at(a->k, a->s_k, t->b, j0, t->g), a->s_k.t, count, D, (float)a->scale);
     } else {
       p->kernels.logits[WN_TILE / 16][rows](t->kt + j0 * D, t->q, t->w);
     }
@@ -107,14 +108,14 @@ static void forward_rows(const struct open_task *t, int64_t h, int64_t r, int64_
                                               .acc_width = Dp});
     if (a->dropout.p > 0) wn_terms_dropout(p, &s, keep), wn_terms_drop(p, &s, keep, t->w);
     if (single)
-      p->ops->decode_values(t->acc, t->w, wn_at(a->v, a->s_v, t->b, j0, t->g), a->s_v.t, count, D);
+      p->ops->decode_values(t->acc, t->w, wn_floats_at(a->v, a->s_v, t->b, j0, t->g), a->s_v.t, count, D);
     else
       p->kernels.values[WN_TILE / 16][rows](t->v + j0 * Dp, t->w, t->acc);
   }
   float *lse = a->lse ? (float *)a->lse + (t->b * a->H + h) * a->Tq + r : NULL;
   p->ops->finish(&(struct wn_tile_finish){.m = t->m, .l = t->l, .rows = rows, .factor = t->factor, .lse = lse});
   wn_terms_unseen(t->m, t->factor, lse, rows);
-  p->ops->unpack(wn_at_out(a->y, a->s_y, t->b, r, h), a->s_y.t, t->acc, Dp, 1, 0, rows, D, t->factor, 1.0f);
+  p->ops->unpack(wn_floats_out(a->y, a->s_y, t->b, r, h), a->s_y.t, t->acc, Dp, 1, 0, rows, D, t->factor, 1.0f);
 }
 
 void wn_open_forward_run(const struct wn_attention_plan *p) {
@@ -139,10 +140,10 @@ static void backward_rows(const struct open_task *t, int64_t h, int64_t r, int64
   const struct wn_attention_plan *p = t->p;
   const struct wn_attention *a = p->a;
   const int64_t Dp = p->Dp, D = a->D, full = WN_TILE / 16;
-  const float *dy = wn_at(a->dy, a->s_y, t->b, r, h);
-  p->ops->pack(t->q, rows, Dp, wn_at(a->q, a->s_q, t->b, r, h), a->s_q.t, rows, D, 1.0f);
+  const float *dy = wn_floats_at(a->dy, a->s_y, t->b, r, h);
+  p->ops->pack(t->q, rows, Dp, wn_floats_at(a->q, a->s_q, t->b, r, h), a->s_q.t, rows, D, 1.0f);
   p->ops->pack(t->dy, rows, Dp, dy, a->s_y.t, rows, D, 1.0f);
-  p->ops->row_dot(t->factor, dy, a->s_y.t, wn_at(a->y, a->s_y, t->b, r, h), a->s_y.t, rows, D);
+  p->ops->row_dot(t->factor, dy, a->s_y.t, wn_floats_at(a->y, a->s_y, t->b, r, h), a->s_y.t, rows, D);
   memcpy(t->m, (const float *)a->lse + (t->b * a->H + h) * a->Tq + r, (size_t)rows * sizeof *t->m);
   memset(t->acc, 0, (size_t)(rows * Dp) * sizeof *t->acc);
   for (int64_t c = 0; c < t->blocks; c++) {
@@ -169,14 +170,15 @@ static void backward_rows(const struct open_task *t, int64_t h, int64_t r, int64
     if (p->dbias) wn_bias_gradient(p, &s, t->G, wn_bias_part(p, t->b));
   }
   if (a->dq)
-    p->ops->unpack(wn_at_out(a->dq, a->s_q, t->b, r, h), a->s_q.t, t->acc, Dp, 1, 0, rows, D, NULL, (float)a->scale);
+    p->ops->unpack(wn_floats_out(a->dq, a->s_q, t->b, r, h), a->s_q.t, t->acc, Dp, 1, 0, rows, D, NULL,
+                   (float)a->scale);
 }
 
 /* to[Tk,D] = factor * from, 0 for padding. */
 static void store(const struct open_task *t, void *array, struct wn_stride stride, const float *from, double factor) {
   const struct wn_attention *a = t->p->a;
   if (!array) return;
-  float *to = wn_at_out(array, stride, t->b, 0, t->g);
+  float *to = wn_floats_out(array, stride, t->b, 0, t->g);
   t->p->ops->unpack(to, stride.t, from, t->p->Dp, 1, 0, t->keys, a->D, NULL, (float)factor);
   for (int64_t j = t->keys; j < a->Tk; j++) memset(to + j * stride.t, 0, (size_t)a->D * sizeof *to);
 }

@@ -10,7 +10,8 @@
 #include "backends/cpu/attention/terms.h"
 
 static double ratio(const struct wn_attention *a, int64_t b, int64_t h, int64_t r) {
-  return (double)(a->span.dynamic ? *wn_at(a->span.z, a->span.s_z, b, r, h) : *wn_at(a->span.z, a->span.s_z, 0, 0, h));
+  return (double)(a->span.dynamic ? *wn_floats_at(a->span.z, a->span.s_z, b, r, h)
+                                  : *wn_floats_at(a->span.z, a->span.s_z, 0, 0, h));
 }
 
 /* Distances below it are seen. */
@@ -126,7 +127,7 @@ void wn_terms_span_end(const struct wn_attention_plan *p) {
     double sum = 0;
     for (int64_t b = 0; b < a->B; b++)
       for (int64_t r = 0; r < a->Tq; r++) sum += (double)p->terms.span_rows[(b * a->H + h) * a->Tq + r];
-    float *dz = wn_at_out(a->span.dz, a->span.s_z, 0, 0, h);
+    float *dz = wn_floats_out(a->span.dz, a->span.s_z, 0, 0, h);
     *dz = (float)((double)*dz + sum * a->span.limit / a->span.ramp);
   }
 }

@@ -161,8 +161,8 @@ static void forward_chunk(const struct wn_attention_plan *p, const struct wn_att
                           int64_t h, int64_t n0) {
   const int64_t g = h / p->group, packed = g * p->blocks * WN_TILE * p->Dp;
   const int64_t k_step = p->sparse.direct ? p->a->s_k.t : p->Dp, v_step = p->sparse.direct ? p->a->s_v.t : p->Dp;
-  keys = p->sparse.direct ? wn_at(p->a->k, p->a->s_k, u->b, 0, u->g0 + g) : keys + packed;
-  values = p->sparse.direct ? wn_at(p->a->v, p->a->s_v, u->b, 0, u->g0 + g) : values + packed;
+  keys = p->sparse.direct ? wn_floats_at(p->a->k, p->a->s_k, u->b, 0, u->g0 + g) : keys + packed;
+  values = p->sparse.direct ? wn_floats_at(p->a->v, p->a->s_v, u->b, 0, u->g0 + g) : values + packed;
   const struct wn_attention *a = p->a;
   const int64_t Dp = p->Dp, width = wn_min_i64(wn_div_up(p->sparse.count - n0, SIDE) * SIDE, WN_TILE);
   const int32_t *x = p->sparse.x + n0, *of;

@@ -106,8 +106,8 @@ static void backward_chunk(const struct wn_sparse_backward *f, const struct chun
         continue;
       }
       p->ops->gather_logits(f->w + to, keys + i * Dp, q, at, Dp, SIDE, Dp, (float)a->scale);
-      p->ops->gather_logits(f->g + to, wn_at(a->v, a->s_v, f->u->b, j0 + i, f->u->g0 + g), dy, at, Dp, SIDE, a->D,
-                            1.0f);
+      p->ops->gather_logits(f->g + to, wn_floats_at(a->v, a->s_v, f->u->b, j0 + i, f->u->g0 + g), dy, at, Dp, SIDE,
+                            a->D, 1.0f);
       for (int64_t n = 0; n < SIDE; n++) f->lse_of[to + n] = lse[at[n]], f->delta_of[to + n] = delta[at[n]];
     }
   p->ops->gradient_pairs(

@@ -116,7 +116,7 @@ static double gate_of(const struct wn_attention *a, int64_t h) {
 }
 
 static const float *own_value(const struct wn_attention *a, int64_t b, int64_t h, int64_t r) {
-  return wn_at(a->v, a->s_v, b, r + a->Tk - a->Tq, h / (a->H / a->Hkv));
+  return wn_floats_at(a->v, a->s_v, b, r + a->Tk - a->Tq, h / (a->H / a->Hkv));
 }
 
 /* One row of one head in backward: dy loses part * v, and y had lost lost * v. Without the projection both are 0. */
@@ -127,7 +127,7 @@ struct projected_row {
 
 static struct projected_row projected_row(const struct wn_attention *a, int64_t b, int64_t h, int64_t r) {
   struct projected_row x = {
-      .v = own_value(a, b, h, r), .y = wn_at(a->y, a->s_y, b, r, h), .dy = wn_at(a->dy, a->s_y, b, r, h)};
+      .v = own_value(a, b, h, r), .y = wn_floats_at(a->y, a->s_y, b, r, h), .dy = wn_floats_at(a->dy, a->s_y, b, r, h)};
   if (!a->exclusive.on) return x;
   x.norm = product(x.v, x.v, a->D);
   x.size = fmax(x.norm, 1e-30);

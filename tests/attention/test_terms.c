@@ -1,0 +1,187 @@
+/* What terms go with. A mechanism that only this test knows brings a term that nobody serves: every backend, view and
+ * policy refuses it by a line that names both. And the rows of the mechanisms say which terms they turn on. */
+#include "mechanisms.h"
+
+#include "backends/cpu/attention/live.h"
+#include "decode/session.h"
+#include "kv/evictions.h"
+
+#define TERM "a term of the test"
+
+static const struct wn_score_kind kind = {.name = TERM};
+struct settings {
+  bool enabled;
+};
+static const struct wn_field field = {"test.enabled", WN_FIELD_BOOL, 0, 0, 0, NULL, "a mechanism of the test"};
+static void init(wn_attention_config *config) {
+  (void)config;
+}
+static bool is_enabled(const wn_attention_config *config) {
+  const struct settings *s = wn_mechanism_settings(wn_mechanism_of_test, config);
+  return s->enabled;
+}
+static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+  (void)config, (void)layer, (void)head_size;
+  out->map[out->maps++].kind = &kind;
+}
+static const char *const no_cases[] = {NULL};
+static const struct wn_mechanism mechanism = {.name = "test",
+                                              .summary = "a mechanism of the test",
+                                              .score = &kind,
+                                              .fields = &field,
+                                              .field_count = 1,
+                                              .settings = sizeof(struct settings),
+                                              .init = init,
+                                              .is_enabled = is_enabled,
+                                              .fill = fill,
+                                              .cases = no_cases};
+
+static wn_context *ctx;
+
+static wn_context *context_of(const char *backend) {
+  wn_context *made = NULL;
+  if (wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .backend = backend, .threads = 2},
+                        &made) != WN_OK)
+    fail_msg("%s", wn_context_error(made));
+  return made;
+}
+
+static wn_attention_config parsed(const char *text) {
+  wn_attention_config config;
+  assert_ok(ctx, wn_attention_config_parse(ctx, text, &config));
+  return config;
+}
+
+/* Every name after the first must be in the sentence. */
+static void refused(wn_status status, const char *who) {
+  assert_int_equal(status, WN_ERR_UNSUPPORTED);
+  const char *text = wn_context_error(ctx);
+  if (!strstr(text, who) || !strstr(text, TERM)) fail_msg("\"%s\" does not name \"%s\" and \"%s\"", text, who, TERM);
+}
+
+static const float x[4 * 300 * 8];
+static float out[4 * 300 * 8];
+static void arrays(wn_attention_arrays *a, int64_t T) {
+  *a = (wn_attention_arrays){
+      .B = 1, .T = T, .H = 4, .Hkv = 4, .D = 8, .dtype = WN_F32, .q = x, .k = x, .v = x, .y = out};
+}
+
+static void backends(void **state) {
+  (void)state;
+  const wn_attention_config config = parsed("{\"test\":true}");
+  for (const char *const *name = wn_backend_names(); *name; name++)
+    for (int64_t T = 1; T <= 300; T += 299) {
+      ctx = context_of(*name);
+      wn_attention_arrays a;
+      char who[64];
+      snprintf(who, sizeof who, "backend %s", *name);
+      arrays(&a, T);
+      refused(wn_attention_run(ctx, &config, &a), who);
+      struct wn_attention op;
+      assert_ok(ctx, wn_attention_call(ctx, &config, &a, &op));
+      struct wn_exec exec = {.ctx = ctx, .threads = 1, .dtype = WN_F32};
+      assert_ok(ctx, wn_backend_of(ctx, &exec.backend));
+      refused(wn_op_attention_backward(&exec, &op), who);
+      op.sel = (__typeof__(op.sel)){.on = true, .relu = true, .shift = true, .negligible = 0x1p-24};
+      assert_false(wn_live_wanted(&op));
+      op.maps = 0;
+      assert_int_equal(wn_live_wanted(&op), T > 1); /* it was the term's doing */
+      wn_context_destroy(ctx);
+    }
+}
+
+static void policies(void **state) {
+  (void)state;
+  ctx = context_of("ref");
+  const wn_attention_config config = parsed("{\"test\":true,\"selective\":true}");
+  static int32_t gone[300];
+  int64_t tokens = 9;
+  for (int p = 0; p < WN_POLICY_COUNT; p++) {
+    wn_attention_arrays a;
+    char who[64];
+    arrays(&a, 300);
+    const wn_budgets budgets = {.policy = (wn_policy)p, .layers = 1, .tokens = &tokens};
+    snprintf(who, sizeof who, "policy \"%s\"", wn_policy_names[p]);
+    refused(wn_attention_evictions(ctx, &config, &a, &budgets, gone), who);
+  }
+  wn_context_destroy(ctx);
+}
+
+static void views(void **state) {
+  (void)state;
+  ctx = context_of("cpu");
+  wn_attention_config config;
+  assert_refused(ctx, wn_attention_config_parse(ctx, "{\"test\":true,\"bidirectional\":true}", &config), WN_ERR_CONFIG,
+                 "bidirectional attention does not serve the term \"" TERM "\"");
+  struct wn_attention op = {.B = 1, .Tq = 1, .Tk = 1, .H = 1, .Hkv = 1, .D = 1};
+  op.map[op.maps++].kind = &kind;
+  assert_string_equal(wn_call_lacks_traits(&op, WN_TRAIT_OPEN), TERM);
+  assert_string_equal(wn_call_lacks_traits(&op, WN_TRAIT_HALF), TERM);
+
+  wn_model_config c;
+  wn_model_config_init(&c);
+  c.vocab_size = 11, c.context = 300, c.width = 16, c.layers = 1, c.heads = c.kv_heads = 2, c.head_size = 8;
+  c.position = WN_POS_ROPE;
+  c.attention = parsed("{\"test\":true}");
+  struct wn_model *model;
+  assert_ok(ctx, wn_model_create_dtype(ctx, &c, 1, WN_F32, &model));
+  struct wn_session by_weights = {.model = model, .budgets = {.policy = WN_POLICY_H2O}},
+                    by_place = {.model = model, .budgets = {.policy = WN_POLICY_STREAMING, .cache_positions = true}};
+  assert_false(wn_session_takes_blocks(&by_weights));
+  assert_false(wn_session_takes_place_blocks(&by_place));
+  wn_session *session = NULL;
+  wn_session_options options = {.size = sizeof options, .sequences = 1, .cache = WN_CACHE_FLOAT};
+  refused(wn_session_create_with(ctx, model, &options, &session), "backend cpu");
+  /* A forward pass, as training and evaluation have it, and the same by cache positions. */
+  int64_t tokens = 9;
+  const wn_budgets budgets = {.policy = WN_POLICY_STREAMING, .layers = 1, .tokens = &tokens, .cache_positions = true};
+  for (int n = 0; n < 2; n++) {
+    static int32_t ids[40], targets[40];
+    const struct wn_workspace_options how = {.activation_dtype = WN_F32, .budgets = n ? &budgets : NULL};
+    wn_workspace *ws = NULL;
+    assert_ok(ctx, wn_workspace_create(ctx, model, 1, 40, &how, &ws));
+    const struct wn_step step = {.budgets = n ? &budgets : NULL};
+    const struct wn_batch batch = {.B = 1, .T = 40, .tokens = ids, .targets = targets};
+    struct wn_step_result result;
+    refused(wn_model_step(model, ws, &batch, &step, &result), "backend cpu");
+    wn_workspace_destroy(ws);
+  }
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
+/* A row's terms are those that its settings can turn on. */
+static void rows_name_their_terms(void **state) {
+  (void)state;
+  const struct wn_mechanism *own = wn_mechanism_of_test;
+  wn_mechanism_of_test = NULL;
+  assert_true(wn_mechanism_settings_fit());
+  mech_list(false);
+  uint32_t seen = 0;
+  for (int i = 0; i < mech_alone; i++) {
+    struct wn_attention op = {.H = 4, .Hkv = 2};
+    uint32_t named = 0;
+    wn_attention_terms(&mech_cases[i].config, -1, 8, &op);
+    for (int m = 0; m < wn_mechanism_count(); m++)
+      if (wn_mechanism_at(m)->is_enabled(&mech_cases[i].config)) named |= wn_mechanism_at(m)->terms;
+    seen |= wn_call_terms(&op);
+    const uint32_t beside = wn_call_terms(&op) & WN_TERMS_OWN & ~named;
+    if (beside) fail_msg("%s turns on \"%s\", which no row names", mech_cases[i].text, wn_terms_name(beside));
+  }
+  for (int m = 0; m < wn_mechanism_count(); m++) {
+    const uint32_t never = wn_mechanism_at(m)->terms & ~seen & ~(uint32_t)WN_TERM_DROPOUT;
+    if (never) fail_msg("no case of %s turns on \"%s\"", wn_mechanism_at(m)->name, wn_terms_name(never));
+  }
+  wn_mechanism_of_test = own;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(backends),
+      cmocka_unit_test(policies),
+      cmocka_unit_test(views),
+      cmocka_unit_test(rows_name_their_terms),
+  };
+  wn_mechanism_of_test = &mechanism;
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
