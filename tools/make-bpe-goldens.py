@@ -78,6 +78,26 @@ def llama2():
     return t
 
 
+def gemma():
+    """As Gemma's: spaces are marked but none is put before a text, runs of white space are added tokens."""
+    first = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<start_of_turn>", "<end_of_turn>"]
+    t = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    t.normalizer = normalizers.Replace(" ", "\u2581")
+    t.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")  # for training only: merges stay within words
+    t.train_from_iterator(words_text(), trainers.BpeTrainer(
+        vocab_size=700, special_tokens=first + ["<0x%02X>" % b for b in range(256)], show_progress=False))
+
+    def finish(j):
+        j["pre_tokenizer"] = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious",
+                              "invert": False}
+        j["added_tokens"] = [a for a in j["added_tokens"] if not a["content"].startswith("<0x")]
+    t = change(t, finish)
+    t.add_tokens([AddedToken(text * n, normalized=False) for text in ("\n", "\u2581", "\t") for n in (2, 3, 4)])
+    t.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 2)])
+    return t
+
+
 def added():
     t = byte_level(pre_tokenizers.ByteLevel(add_prefix_space=True), normalizers.NFC())
     t.add_tokens([AddedToken("<repo_name>", normalized=False), AddedToken("    ", normalized=False),
@@ -99,6 +119,7 @@ def tokenizers():
                                                         pre_tokenizers.ByteLevel(add_prefix_space=False)]), alphabet=False)
     yield "added", added()
     yield "llama2", llama2()
+    yield "gemma", gemma()
 
 
 def replace_each(error):
