@@ -5,7 +5,7 @@
 #ifndef WN_FORMATS_FAMILIES_H
 #define WN_FORMATS_FAMILIES_H
 
-#include <math.h>
+#include "formats/config_set.h"
 #include "formats/gguf_keys.h"
 #include "formats/hf_keys.h"
 #include "formats/names.h"
@@ -49,11 +49,5 @@ const char *wn_family_name(const struct wn_family *family, enum wn_model_form fo
 const struct wn_names *wn_family_names(const struct wn_family *family, enum wn_model_form form);
 /* "gpt2, llama and qwen2" of all that the form has; `last` (or NULL) is one more at the end. */
 void wn_family_list(enum wn_model_form form, const char *last, char *out, size_t bytes);
-
-/* Is attention's scale 1/sqrt(head_size)? */
-static inline bool wn_family_scale_is_plain(const wn_model_config *c) {
-  const double plain = 1 / sqrt((double)c->head_size), scale = c->attention.scale;
-  return scale == 0 || fabs(scale - plain) <= 1e-9 * plain;
-}
 
 #endif

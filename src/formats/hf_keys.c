@@ -7,6 +7,7 @@
 
 #include "attention/registry.h"
 #include "base/error.h"
+#include "formats/config_set.h"
 
 /* ---- reading ---- */
 
@@ -163,33 +164,25 @@ wn_status wn_hf_rope(const struct wn_hf_keys *k, wn_model_config *c) {
 
 /* ---- sliding windows ---- */
 
+/* Layer `layer` of layer_types, all of whose elements are known. */
+static bool hf_is_sliding(const void *types, int64_t layer) {
+  return !strcmp(json_string_value(json_array_get(types, (size_t)layer)), "sliding_attention");
+}
+
 wn_status wn_hf_window(const struct wn_hf_keys *k, int64_t window, bool (*windowed)(const void *user, int64_t layer),
                        const void *user, wn_model_config *c) {
-  enum { PATTERN = sizeof c->attention.window_layers - 1, LAYERS = 4096 /* more are refused with all other sizes */ };
-  char pattern[PATTERN + 1];
-  bool some = false, all = true;
   const json_t *types = wn_hf_find(k, "layer_types");
-  if (types && (!json_is_array(types) || (int64_t)json_array_size(types) != c->layers))
+  if (!types) return wn_config_set_window(k->ctx, k->where, window, windowed, user, c);
+  if (!json_is_array(types) || (int64_t)json_array_size(types) != c->layers)
     return wn_fail(k->ctx, WN_ERR_CONFIG, "%s: \"layer_types\" is not a list of %lld", k->where, (long long)c->layers);
-  for (int64_t l = 0; l < c->layers && l < LAYERS; l++) {
-    const char *type = types ? json_string_value(json_array_get(types, (size_t)l)) : NULL;
-    const bool sliding = types ? type && !strcmp(type, "sliding_attention") : windowed(user, l);
-    if (types && !sliding && (!type || strcmp(type, "full_attention") != 0))
+  for (int64_t l = 0; l < c->layers; l++) {
+    const char *type = json_string_value(json_array_get(types, (size_t)l));
+    if (!type || (strcmp(type, "full_attention") != 0 && strcmp(type, "sliding_attention") != 0))
       return wn_fail(k->ctx, WN_ERR_UNSUPPORTED,
                      "%s: \"layer_types\"[%lld] is %.40s; full_attention and sliding_attention are known", k->where,
                      (long long)l, type ? type : "no string");
-    some |= sliding;
-    all &= sliding;
-    if (l < PATTERN) pattern[l] = sliding ? '1' : '0';
   }
-  if (!some || window == 0) return WN_OK;
-  if (c->layers > PATTERN)
-    return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: sliding windows in some of %lld layers; up to %d are possible",
-                   k->where, (long long)c->layers, PATTERN);
-  pattern[c->layers] = 0;
-  c->attention.window = window;
-  if (!all) memcpy(c->attention.window_layers, pattern, (size_t)c->layers + 1);
-  return WN_OK;
+  return wn_config_set_window(k->ctx, k->where, window, hf_is_sliding, types, c);
 }
 
 /* ---- writing ---- */

@@ -136,7 +136,7 @@ static bool gpt2_is(const wn_model_config *c, enum wn_model_form form) {
 static const char *gpt2_lacks(const wn_model_config *c, enum wn_model_form form) {
   bool known = false;
   for (int i = 0; i < GPT2_ACTIVATIONS; i++) known |= gpt2_activations[i].kind == c->ffn;
-  if (!wn_family_scale_is_plain(c) && !(form == WN_FORM_HF && c->attention.scale == 1)) return "\"attention.scale\"";
+  if (!wn_config_scale_is_plain(c) && !(form == WN_FORM_HF && c->attention.scale == 1)) return "\"attention.scale\"";
   if (c->norm != WN_NORM_LAYER) return "\"norm\": \"rmsnorm\" with learned positions";
   if (!c->bias) return "\"bias\": false with learned positions";
   if (c->ffn == WN_FFN_SWIGLU) return "\"ffn\": \"swiglu\" with learned positions";

@@ -162,7 +162,7 @@ static const char *llama_rope_lacks(const wn_model_config *c, enum wn_model_form
 }
 
 const char *wn_llama_lacks(const wn_model_config *c, enum wn_model_form form) {
-  if (!wn_family_scale_is_plain(c)) return "\"attention.scale\"";
+  if (!wn_config_scale_is_plain(c)) return "\"attention.scale\"";
   if (c->norm != WN_NORM_RMS) return "\"norm\": \"layernorm\" with rotary positions";
   if (c->ffn != WN_FFN_SWIGLU) return "an \"ffn\" other than \"swiglu\" with rotary positions";
   if (c->qk_norm && (c->bias || c->qkv_bias)) return "\"qk_norm\" with biases";
