@@ -191,18 +191,18 @@ static void survival_print(const struct analysis *a, const void *what) {
 static int read_policies(const struct analysis *a, const char *text, const char *spec,
                          const struct cli_policy_choices *choices, wn_budgets *budgets, int *count) {
   const wn_model_config *config = wn_model_config_get(a->model);
-  wn_policy list[WN_POLICY_COUNT];
+  wn_policy list[WN_POLICY_MAX];
   const char *bad;
   int n = 0, bytes;
   *count = 0;
   if (!strcmp(text, "all")) {
-    for (int p = 0; p < WN_POLICY_COUNT; p++)
-      if (p != WN_POLICY_SELECTIVE || config->attention.selective.enabled) list[n++] = (wn_policy)p;
+    for (int p = 0; p < wn_policy_count(); p++)
+      if (wn_policy_suits(p, &config->attention)) list[n++] = p;
   } else {
     switch (cli_policy_list(text, list, &n, &bad, &bytes)) {
     case CLI_POLICIES_UNKNOWN:
-      return cli_usage_error(a->command, "--policies \"%s\": expected all, or names of " CLI_POLICIES " with commas",
-                             text);
+      return cli_usage_error(a->command, "--policies \"%s\": expected all, or names of %s with commas", text,
+                             cli_policies);
     case CLI_POLICIES_TWICE:
       return cli_usage_error(a->command, "--policies \"%s\": %.*s stands there twice", text, bytes, bad);
     default:
@@ -226,8 +226,8 @@ int analyze_survival(int argc, char **argv) {
   struct analysis a = {.common = CLI_COMMON_DEFAULTS, .command = "winnow analyze survival"};
   const char *spec_text = NULL, *policies = "all", *svg = NULL;
   struct cli_policy_choices choices = CLI_POLICY_CHOICES_DEFAULTS;
-  wn_budgets budgets[WN_POLICY_COUNT] = {0};
-  const wn_budgets *list[WN_POLICY_COUNT];
+  wn_budgets budgets[WN_POLICY_MAX] = {0};
+  const wn_budgets *list[WN_POLICY_MAX];
   int count = 0;
   const struct cli_option options[] = {
       {.name = "budgets",
@@ -236,11 +236,7 @@ int analyze_survival(int argc, char **argv) {
        .metavar = "SPEC",
        .help = "tokens a layer holds: 64; 64,32,...; 0.25 of the context; 2MiB in all",
        .required = true},
-      {.name = "policies",
-       .type = CLI_STRING,
-       .out = &policies,
-       .metavar = "NAMES",
-       .help = "all that the model can have, or names with commas: " CLI_POLICIES},
+      {.name = "policies", .type = CLI_STRING, .out = &policies, .metavar = "NAMES", .help = cli_policies_help},
       CLI_POLICY_CHOICES_OPTIONS(&choices),
       {.name = "svg", .type = CLI_STRING, .out = &svg, .metavar = "FILE", .help = "a plot: tokens held against age"},
       ANALYZE_OPTIONS(&a)};
@@ -272,7 +268,7 @@ int analyze_survival(int argc, char **argv) {
   if (!code && svg) code = analysis_end(&a, wn_survival_save_svg(a.ctx, report, "Tokens held under a budget", svg));
   if (!code) code = analysis_deliver(&a, survival_json(&a, report), survival_csv, survival_print, report);
   wn_survival_report_destroy(report);
-  for (int i = 0; i < WN_POLICY_COUNT; i++) wn_budgets_clear(&budgets[i]);
+  for (int i = 0; i < WN_POLICY_MAX; i++) wn_budgets_clear(&budgets[i]);
   analysis_close(&a);
   return code;
 }

@@ -1,6 +1,7 @@
 /* Budgets from options. */
 #include "budgets.h"
 
+#include <stdio.h>
 #include <string.h>
 #include "ui.h"
 
@@ -17,14 +18,25 @@ int cli_budgets_check(const char *command, const struct cli_budgets *given) {
   return idle ? cli_usage_error(command, "--%s needs --budgets", idle) : CLI_GO;
 }
 
-bool cli_policy_named(const char *name, size_t bytes, wn_policy *out) {
-  for (int p = 0; p < WN_POLICY_COUNT; p++) {
-    const char *its = wn_policy_name((wn_policy)p);
-    if (strlen(its) != bytes || strncmp(its, name, bytes)) continue;
-    *out = (wn_policy)p;
-    return true;
+enum { POLICIES_BYTES = 1024 };
+char cli_policies[POLICIES_BYTES], cli_policies_help[POLICIES_BYTES + 80];
+
+void cli_policies_init(void) {
+  cli_policies[0] = 0;
+  for (int p = 0; p < wn_policy_count(); p++) {
+    const size_t n = strlen(cli_policies);
+    snprintf(cli_policies + n, POLICIES_BYTES - n, "%s%s", p ? "|" : "", wn_policy_name(p));
   }
-  return false;
+  snprintf(cli_policies_help, sizeof cli_policies_help, "all that the model can have, or names with commas: %s",
+           cli_policies);
+}
+
+bool cli_policy_named(const char *name, size_t bytes, wn_policy *out) {
+  char text[64];
+  if (bytes >= sizeof text) return false;
+  memcpy(text, name, bytes);
+  text[bytes] = 0;
+  return wn_policy_find(text, out);
 }
 
 enum cli_policy_list cli_policy_list(const char *text, wn_policy *list, int *count, const char **bad, int *bytes) {

@@ -5,10 +5,13 @@
 #include <winnow/kv.h>
 #include "args.h"
 
-#define CLI_POLICIES "selective|h2o|tova|streaming|window|random"
+/* The names of all policies, "selective|h2o|...", and a help line of options that take several: filled by
+ * cli_policies_init, before any command's options are read. */
+extern char cli_policies[], cli_policies_help[];
+void cli_policies_init(void);
 /* The policy of that name, of which `bytes` are read. False: there is none. */
 bool cli_policy_named(const char *name, size_t bytes, wn_policy *out);
-/* Names with commas between them, each once: list [WN_POLICY_COUNT] in their order. What is wrong stands at `bad`. */
+/* Names with commas between them, each once: list [WN_POLICY_MAX] in their order. What is wrong stands at `bad`. */
 enum cli_policy_list { CLI_POLICIES_FINE, CLI_POLICIES_UNKNOWN, CLI_POLICIES_TWICE };
 enum cli_policy_list cli_policy_list(const char *text, wn_policy *list, int *count, const char **bad, int *bytes);
 
@@ -44,7 +47,7 @@ struct cli_budgets {
   {.name = "budgets", .type = CLI_STRING, .out = &(b)->spec, .metavar = "SPEC",                                       \
    .help = "tokens a layer holds: 64; 64,32,...; by key-value heads 64:16,...; 0.25 of the context; 2MiB in all; or a" \
            " budgets.json"},                                                                                          \
-  {.name = "policy", .type = CLI_STRING, .out = &(b)->policy, .metavar = "NAME", .choices = CLI_POLICIES,             \
+  {.name = "policy", .type = CLI_STRING, .out = &(b)->policy, .metavar = "NAME", .choices = cli_policies,             \
    .help = "which token goes; else the file's, or selective"},                                                        \
   CLI_POLICY_CHOICES_OPTIONS(&(b)->choices),                                                                          \
   {.name = "cache-positions", .type = CLI_FLAG, .out = &(b)->cache_positions,                                         \

@@ -327,7 +327,7 @@ static int search(int argc, char **argv) {
        .type = CLI_STRING,
        .out = &s.policy,
        .metavar = "NAME",
-       .choices = CLI_POLICIES,
+       .choices = cli_policies,
        .help = "which token goes"},
       ROWS_OPTIONS(&s.rows),
       CLI_POLICY_CHOICES_OPTIONS(&s.choices),
@@ -457,7 +457,7 @@ struct compare {
   int64_t at_most, context;
   int64_t tokens[BUDGETS_MAX];
   int token_count;
-  wn_policy chosen[WN_POLICY_COUNT];
+  wn_policy chosen[WN_POLICY_MAX];
   int policy_count;
 };
 
@@ -487,7 +487,7 @@ static int read_policies(struct compare *c) {
   int n;
   switch (cli_policy_list(c->policies, c->chosen, &c->policy_count, &bad, &n)) {
   case CLI_POLICIES_UNKNOWN:
-    return cli_usage_error("winnow prune compare", "--policies: \"%.*s\" is not one of " CLI_POLICIES, n, bad);
+    return cli_usage_error("winnow prune compare", "--policies: \"%.*s\" is not one of %s", n, bad, cli_policies);
   case CLI_POLICIES_TWICE:
     return cli_usage_error("winnow prune compare", "--policies: \"%.*s\" is given twice", n, bad);
   default:
@@ -550,7 +550,7 @@ static void print_table(const struct compare *c, const wn_prune_comparison *r) {
   for (int s = 0; s < r->subjects; s++) {
     const wn_prune_row *whole = find_row(r, s, -1, false, 0);
     printf("%-18s %-21s%*s %9.3f\n", r->names[s], "none", 10 * c->token_count, "", whole ? exp(whole->loss) : NAN);
-    for (int p = 0; p < WN_POLICY_COUNT; p++) {
+    for (int p = 0; p < wn_policy_count(); p++) {
       print_line(c, r, s, p, false);
       print_line(c, r, s, p, true);
     }
@@ -605,11 +605,12 @@ static int run_compare(wn_context *ctx, struct compare *c) {
     if (status == WN_OK) cli_tokens_check(ctx, c->data, c->dirs[i], models[i]);
     subjects[n++] = (wn_prune_subject){c->names[i], models[i], c->searches[i] ? &curves[i] : NULL};
   }
-  bool selective = false;
-  for (int i = 0; i < n && status == WN_OK; i++)
-    selective = selective || wn_model_config_get(subjects[i].model)->attention.selective.enabled;
-  for (int p = 0; p < WN_POLICY_COUNT && !c->policies; p++)
-    if (p != WN_POLICY_SELECTIVE || selective) c->chosen[c->policy_count++] = (wn_policy)p;
+  for (int p = 0; p < wn_policy_count() && !c->policies; p++) {
+    bool suits = false;
+    for (int i = 0; i < n && status == WN_OK; i++)
+      suits = suits || wn_policy_suits(p, &wn_model_config_get(subjects[i].model)->attention);
+    if (suits) c->chosen[c->policy_count++] = p;
+  }
   o.subjects = subjects;
   o.subject_count = n;
   o.context = c->context;

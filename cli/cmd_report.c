@@ -20,7 +20,7 @@ struct report_command {
   bool no_figures;
   double limit; /* MB */
   struct cli_budgets budgets;
-  wn_policy list[WN_POLICY_COUNT];
+  wn_policy list[WN_POLICY_MAX];
   char command[2048], folder[4200];
 };
 
@@ -34,8 +34,8 @@ static int report_policies(struct report_command *r) {
   if (!strcmp(names, "none")) return CLI_GO;
   switch (cli_policy_list(names, r->list, &r->options.policy_count, &bad, &bytes)) {
   case CLI_POLICIES_UNKNOWN:
-    return cli_usage_error("winnow report",
-                           "--policies \"%s\": expected all, none, or names of " CLI_POLICIES " with commas", names);
+    return cli_usage_error("winnow report", "--policies \"%s\": expected all, none, or names of %s with commas", names,
+                           cli_policies);
   case CLI_POLICIES_TWICE:
     return cli_usage_error("winnow report", "--policies \"%s\": %.*s stands there twice", names, bytes, bad);
   default:

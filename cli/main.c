@@ -5,6 +5,7 @@
 #include <string.h>
 #include <winnow/context.h>
 #include "args.h"
+#include "budgets.h"
 #include "cmd.h"
 #include "ui.h"
 
@@ -52,6 +53,7 @@ int main(int argc, char **argv) {
       {"op", "run one operation on a case file", cmd_op},
       {"bench", "time operations, training steps and decoding", cmd_bench},
   };
+  cli_policies_init();
   signal(SIGPIPE, SIG_DFL);
   signal(SIGXFSZ, SIG_IGN); /* a file larger than the limit is a write that fails, with a message */
   int code;

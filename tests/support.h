@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "policies.h"
 #include "winnow/context.h"
 
 /* While the cpu backend lacks terms, cases that need them are left out there and counted. 0: that is a failure. */

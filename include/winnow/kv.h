@@ -9,22 +9,27 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "winnow/attention.h"
 #include "winnow/context.h"
 #include "winnow/model.h"
 
 WN_API_BEGIN
 
-typedef enum wn_policy {
-  WN_POLICY_SELECTIVE, /* "selective": F, what the layer's rows have selected away (arXiv 2410.02703 section 3.4);
-                          position 0 goes only when nothing else is left. Needs a model with selective attention */
-  WN_POLICY_H2O,       /* "h2o": the least attention received in all, outside the most recent (Zhang et al. 2023) */
-  WN_POLICY_TOVA,      /* "tova": the least attention from the last row, mean over heads (Oren et al. 2024) */
-  WN_POLICY_STREAMING, /* "streaming": the first `sinks` tokens and the most recent (Xiao et al. 2023) */
-  WN_POLICY_WINDOW,    /* "window": the most recent */
-  WN_POLICY_RANDOM,    /* "random": any, drawn from (seed, layer, position) */
-} wn_policy;
-#define WN_POLICY_COUNT 6
-const char *wn_policy_name(wn_policy policy);
+/* An eviction policy: its number, from 0 to wn_policy_count() - 1. Budgets begin with the first, "selective". */
+typedef int wn_policy;
+typedef struct wn_policy_info {
+  const char *name, *summary; /* "h2o", and in one line which token goes */
+  bool per_kv_head;           /* each key-value head may evict for itself */
+  bool cache_positions;       /* positions may be places in the cache */
+  bool selective;             /* only for models with selective attention */
+} wn_policy_info;
+#define WN_POLICY_MAX 32 /* more than there can be */
+int wn_policy_count(void);
+const wn_policy_info *wn_policy_at(wn_policy policy); /* NULL: there is none of that number */
+bool wn_policy_find(const char *name, wn_policy *out);
+const char *wn_policy_name(wn_policy policy); /* "?": there is none of that number */
+/* Does the attention have what the policy looks at? */
+bool wn_policy_suits(wn_policy policy, const wn_attention_config *config);
 
 /* What the keys and values in a cache are kept as. */
 typedef enum wn_cache_format {

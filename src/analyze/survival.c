@@ -122,8 +122,8 @@ wn_status wn_analyze_survival(wn_context *ctx, wn_model *model, const wn_analysi
   *out = NULL;
   WN_TRY(wn_analysis_read(ctx, &input, &own));
   WN_TRY(wn_analysis_check(ctx, model, input, "survival"));
-  if (count < 1 || count > WN_POLICY_COUNT)
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "survival: %d policies, expected 1 to %d", count, WN_POLICY_COUNT);
+  if (count < 1 || count > WN_POLICY_MAX)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "survival: %d policies, expected 1 to %d", count, WN_POLICY_MAX);
   for (int i = 0; i < count; i++) WN_TRY(wn_budgets_check(ctx, budgets[i], c));
   void *memory;
   size_t kept, bytes;

@@ -22,12 +22,7 @@ struct wn_session_part {
 /* Rows of a prompt that run as a block under a budget: enough for a product, few beside a budget. */
 enum { WN_SESSION_BLOCK = 128 };
 struct wn_session_block {
-  void *F;       /* [B,rows,the largest budget + rows] of one group */
-  void *y;       /* [B,rows,D] of the selecting head, not looked at */
   int32_t *gone; /* [B,P,stage's capacity] */
-  int32_t *held; /* [the largest budget] slots of the stage */
-  int32_t *at;   /* [the largest budget] their positions */
-  void *row;     /* [the largest budget] their F */
 };
 
 /* The same where positions are places in the cache (session_places.c). */
@@ -52,7 +47,7 @@ struct wn_session {
   bool half;          /* keys and values are kept in half floats */
   bool broken;        /* a piece failed half way: some caches have its tokens */
   wn_budgets budgets; /* layers 0: none */
-  wn_budgets reach;   /* policy window, what the trimmed layers see */
+  int64_t *reach;     /* [L] tokens of a trimmed layer: what it sees */
   int64_t *first;     /* [L+1] each layer's first part; the last: how many there are */
   struct wn_session_part *parts;
   struct wn_kv_cache *caches; /* of the parts */
@@ -80,7 +75,8 @@ struct wn_session {
   struct wn_session_block block;
   struct wn_session_places place_block;
   int64_t largest; /* budget of a cache */
-  void *mass;      /* [B,P,the largest budget]; of a part, from its first head's on */
+  void *sums;      /* [B,P,the largest budget]; attention sums of a row; of a part, from its first head's on */
+  int32_t *order;  /* the same, of a policy that wants slots in order of position */
   void *turned;    /* [B,the largest budget,Hkv,D], with cache_positions: keys rotated by place */
   int32_t *places; /* [B,the largest budget], the same */
 };

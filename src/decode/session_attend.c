@@ -24,17 +24,15 @@ static int64_t budget_of(const struct wn_session *s, int64_t l, int64_t kv_head)
 static wn_status choose_parts(wn_context *ctx, struct wn_session *s) {
   const int64_t L = s->model->config.layers, Hkv = s->model->config.kv_heads;
   void *memory;
-  WN_TRY(wn_alloc(ctx, "reach of the layers", (size_t)L * sizeof *s->reach.tokens, &memory));
-  s->reach.policy = WN_POLICY_WINDOW;
-  s->reach.layers = L;
-  s->reach.tokens = memory;
+  WN_TRY(wn_alloc(ctx, "reach of the layers", (size_t)L * sizeof *s->reach, &memory));
+  s->reach = memory;
   WN_TRY(wn_alloc(ctx, "caches of the layers", (size_t)(L + 1) * sizeof *s->first, &memory));
   s->first = memory;
   for (int pass = 0; pass < 2; pass++) {
     int64_t n = 0;
     for (int64_t l = 0; l < L; l++) {
       const int64_t reach = wn_layer_reach(s->model, l);
-      s->reach.tokens[l] = reach < s->capacity - 1 ? reach + 1 : s->capacity;
+      s->reach[l] = reach < s->capacity - 1 ? reach + 1 : s->capacity;
       s->first[l] = n;
       for (int64_t g = 0, next; g < Hkv; g = next, n++) {
         const int64_t K = budget_of(s, l, g);
@@ -43,9 +41,9 @@ static wn_status choose_parts(wn_context *ctx, struct wn_session *s) {
         s->parts[n] = (struct wn_session_part){.layer = l,
                                                .kv0 = g,
                                                .kv_heads = next - g,
-                                               .kind = K < s->capacity                    ? WN_LAYER_BUDGET
-                                                       : s->reach.tokens[l] < s->capacity ? WN_LAYER_TRIMMED
-                                                                                          : WN_LAYER_WHOLE};
+                                               .kind = K < s->capacity             ? WN_LAYER_BUDGET
+                                                       : s->reach[l] < s->capacity ? WN_LAYER_TRIMMED
+                                                                                   : WN_LAYER_WHOLE};
       }
     }
     s->first[L] = n;
@@ -66,22 +64,18 @@ static void shared_lay(struct wn_session *s, size_t stage, int64_t slots) {
   const int64_t B = s->B, D = c->head_size, H = c->heads, Hkv = c->kv_heads, K = s->largest;
   const int64_t R = s->piece < WN_SESSION_BLOCK ? s->piece : WN_SESSION_BLOCK;
   const bool places = s->budgets.cache_positions, blocks = s->blocks_of_rows, by_place = s->place_blocks && K > 0;
-  const bool sums = wn_policy_row(s->budgets.policy)->weights == WN_WEIGHTS_SUM;
-  const bool selects = blocks && K > 0 && wn_policy_row(s->budgets.policy)->needs_selective;
+  const struct wn_policy_row *policy = wn_policy_row(s->budgets.policy);
+  const bool sums = policy->needs & WN_POLICY_SUMS;
   struct wn_session_block *block = &s->block;
   struct wn_session_places *p = &s->place_block;
   const struct wn_array rows[] = {
       {"stage", true, WN_DIMS((int64_t)stage), 1, &s->stage_memory},
       {"slots", true, WN_DIMS(B, slots), sizeof *s->slots, &s->slots},
-      {"weights of the rows", sums, WN_DIMS(B, Hkv, K), e, &s->mass},
+      {"attention sums of a row", sums, WN_DIMS(B, Hkv, K), e, &s->sums},
+      {"order of the slots", policy->ordered, WN_DIMS(B, Hkv, K), sizeof *s->order, &s->order},
       {"turned keys", places, WN_DIMS(B, K, Hkv, D), e, &s->turned},
       {"places", places, WN_DIMS(B, K), sizeof *s->places, &s->places},
-      {"selections of a block", selects, WN_DIMS(B, R, K + R), e, &block->F},
-      {"outputs of a block", selects, WN_DIMS(B, R, D), e, &block->y},
       {"evictions of a block", blocks && K > 0, WN_DIMS(B, slots), sizeof *block->gone, &block->gone},
-      {"slots held", blocks, WN_DIMS(K), sizeof *block->held, &block->held},
-      {"positions held", blocks, WN_DIMS(K), sizeof *block->at, &block->at},
-      {"scores held", selects, WN_DIMS(K), e, &block->row},
       {"queries of the sinks", by_place, WN_DIMS(B, R, H, D), e, &p->q},
       {"outputs of the sinks", by_place, WN_DIMS(B, R, H, D), e, &p->y},
       {"weights of the recent", by_place, WN_DIMS(B, H, R), e, &p->lse},
@@ -127,13 +121,11 @@ wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
   for (int64_t i = 0; i < s->first[c->layers]; i++) {
     const struct wn_session_part *part = &s->parts[i];
     struct wn_kv_shape shape;
-    const wn_budgets *policy = part->kind == WN_LAYER_BUDGET    ? &s->budgets
-                               : part->kind == WN_LAYER_TRIMMED ? &s->reach
-                                                                : NULL;
     const int64_t K = part->kind == WN_LAYER_BUDGET    ? budget_of(s, part->layer, part->kv0)
-                      : part->kind == WN_LAYER_TRIMMED ? s->reach.tokens[part->layer]
+                      : part->kind == WN_LAYER_TRIMMED ? s->reach[part->layer]
                                                        : s->capacity;
-    wn_kv_shape_of(c, s->B, K, s->model->dtype, policy, &shape);
+    wn_kv_shape_of(c, s->B, K, s->model->dtype, part->kind == WN_LAYER_BUDGET ? &s->budgets : NULL, &shape);
+    if (part->kind == WN_LAYER_TRIMMED) shape.groups = 1; /* the oldest goes */
     wn_kv_shape_of_heads(&shape, part->kv0, part->kv_heads);
     shape.half = s->half;
     WN_TRY(wn_kv_cache_init(ctx, &shape, &s->caches[i]));
@@ -147,7 +139,7 @@ void wn_session_caches_clear(struct wn_session *s) {
   wn_free(s->caches);
   wn_free(s->parts);
   wn_free(s->first);
-  wn_budgets_clear(&s->reach);
+  wn_free(s->reach);
   wn_budgets_clear(&s->budgets);
 }
 
@@ -230,40 +222,26 @@ static wn_status turn_by_place(struct wn_run *run, struct wn_session *s, const s
   return WN_OK;
 }
 
-/* What the policy wants to know of the row that has just been. */
-static void take_note(struct wn_kv_cache *cache, const void *mass) {
-  const struct wn_kv_shape *shape = &cache->shape;
-  for (int64_t row = 0; row < shape->B * shape->groups; row++) {
-    const int64_t first = row * shape->capacity;
-    for (int64_t j = first; j <= first + cache->count; j++) {
-      if (shape->dtype == WN_F64)
-        ((double *)cache->weights)[j] += ((const double *)mass)[j];
-      else
-        ((float *)cache->weights)[j] += ((const float *)mass)[j];
-    }
-  }
-}
-
 static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t part, const struct wn_attention *op,
                              const struct wn_kv_rows *rows) {
   struct wn_kv_cache *cache = &s->caches[part];
   const int64_t l = s->parts[part].layer;
-  const enum wn_policy_weights weights = wn_policy_row(s->budgets.policy)->weights;
-  void *mass = wn_at(s->mass, s->B * s->parts[part].kv0 * s->largest, run->exec.dtype);
+  const int64_t shared = s->B * s->parts[part].kv0 * s->largest; /* parts may run side by side */
+  void *sums = wn_at(s->sums, shared, run->exec.dtype);
   for (int64_t t = 0; t < run->T; t++) {
     if (!run->measuring) {
-      if (cache->count == cache->shape.capacity) wn_kv_cache_evict(cache, &s->budgets, l);
+      if (cache->count == cache->shape.capacity)
+        wn_kv_cache_evict(cache, &s->budgets, l, s->order ? s->order + shared : NULL);
       wn_kv_cache_append(cache, rows, t, 1);
     }
     struct wn_attention row = wn_attention_of_rows(op, run->exec.dtype, t, 1);
     wn_kv_cache_bind(cache, 1, &row);
     mark_control(run, s, cache, s->position + t, &row);
-    if (weights == WN_WEIGHTS_SUM) row.slots.mass = mass;
-    if (weights == WN_WEIGHTS_LAST) row.slots.mass = cache->weights;
+    row.slots.mass = sums;
     if (wn_session_by_place(s, l)) WN_TRY(turn_by_place(run, s, cache, &row));
     WN_TRY(wn_run_attention_forward(run, &row));
     if (run->measuring) return WN_OK;
-    if (weights == WN_WEIGHTS_SUM) take_note(cache, mass);
+    if (sums) wn_kv_cache_follow(cache, &s->budgets, sums);
     wn_kv_cache_advance(cache, 1);
   }
   return WN_OK;
@@ -324,11 +302,11 @@ static wn_status attend_part(struct wn_run *run, struct wn_session *s, int64_t p
   if (kind == WN_LAYER_WHOLE) return attend_whole(run, s, cache, op, rows);
   if (budget && !block) return attend_rows(run, s, part, op, rows);
   if (by_place) return wn_session_attend_place_blocks(run, s, part, op, rows);
-  const bool weights = budget && wn_policy_row(s->budgets.policy)->weights != WN_WEIGHTS_NONE;
-  if ((run->measuring ? !full : cache->seen + T <= K) && !weights) return attend_whole(run, s, cache, op, rows);
+  const bool notes = cache->notes != NULL; /* every row changes them */
+  if ((run->measuring ? !full : cache->seen + T <= K) && !notes) return attend_whole(run, s, cache, op, rows);
   if (budget) return wn_session_attend_blocks(run, s, part, op, rows);
   if (T > 1) return attend_staged(run, s, cache, op, rows);
-  if (!run->measuring && cache->count == K) wn_kv_cache_evict(cache, &s->reach, s->parts[part].layer);
+  if (!run->measuring && cache->count == K) wn_kv_cache_evict_oldest(cache);
   return attend_whole(run, s, cache, op, rows);
 }
 

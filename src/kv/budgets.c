@@ -22,18 +22,26 @@ enum { PATH_BYTES = 4096, LAYERS_MAX = 1 << 16, HEADS_MAX = 1 << 16, BUDGETS_MAX
 
 #define AT(member) offsetof(wn_budgets, member)
 
-static const struct wn_field fields[] = {
+static const struct wn_field budgets_fields[] = {
     {"policy", WN_FIELD_ENUM, AT(policy), 0, 0, wn_policy_names, "which token goes"},
     {"per_kv_head", WN_FIELD_BOOL, AT(per_kv_head), 0, 0, NULL, "each key-value head evicts for itself"},
-    {"sinks", WN_FIELD_INT64, AT(sinks), 0, 1 << 20, NULL, "streaming: first tokens that stay"},
-    {"cache_positions", WN_FIELD_BOOL, AT(cache_positions), 0, 0, NULL, "streaming: positions are places in the cache"},
-    {"recent", WN_FIELD_DOUBLE, AT(recent), 0, 1, NULL, "h2o: the part of a budget for the most recent tokens"},
-    {"seed", WN_FIELD_UINT64, AT(seed), 0, 18446744073709551615.0, NULL, "random: the seed"},
 };
-static const struct wn_field_group group = {"", fields, (int)(sizeof fields / sizeof *fields), 0};
+
+/* The keys that all policies share, and those of each. */
+static int budgets_groups(struct wn_field_group out[WN_POLICY_MAX + 1]) {
+  int n = 0;
+  out[n++] = (struct wn_field_group){"", budgets_fields, (int)(sizeof budgets_fields / sizeof *budgets_fields), 0};
+  for (int p = 0; p < wn_policy_count(); p++) {
+    const struct wn_policy_row *row = wn_policy_row(p);
+    if (row->field_count > 0) out[n++] = (struct wn_field_group){"", row->fields, row->field_count, 0};
+  }
+  return n;
+}
 
 void wn_budgets_init(wn_budgets *budgets) {
-  *budgets = (wn_budgets){.policy = WN_POLICY_SELECTIVE, .sinks = 4, .recent = 0.5};
+  *budgets = (wn_budgets){0};
+  for (int p = 0; p < wn_policy_count(); p++)
+    if (wn_policy_row(p)->init) wn_policy_row(p)->init(budgets);
 }
 
 void wn_budgets_clear(wn_budgets *budgets) {
@@ -137,7 +145,9 @@ static wn_status read_object(wn_context *ctx, const char *path, json_t *object, 
   if (!list) return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"tokens\" is missing: a list of budgets, one a layer", path);
   WN_TRY(read_tokens(ctx, path, list, out));
   json_object_del(object, "tokens");
-  return wn_fields_read(ctx, path, object, &group, 1, out);
+  struct wn_field_group groups[WN_POLICY_MAX + 1];
+  const int count = budgets_groups(groups);
+  return wn_fields_read(ctx, path, object, groups, count, out);
 }
 
 wn_status wn_budgets_from_json(wn_context *ctx, const char *path, json_t *object, wn_budgets *out) {
@@ -176,7 +186,9 @@ wn_status wn_budgets_to_json(wn_context *ctx, const wn_budgets *budgets, json_t 
     for (int64_t h = 0; ok && h < budgets->heads; h++)
       ok = json_array_append_new(layer, json_integer(wn_budgets_of(budgets, l, h))) == 0;
   }
-  wn_status status = wn_fields_write(ctx, &group, 1, budgets, out);
+  struct wn_field_group groups[WN_POLICY_MAX + 1];
+  const int count = budgets_groups(groups);
+  wn_status status = wn_fields_write(ctx, groups, count, budgets, out);
   ok = ok && status == WN_OK && json_object_set(*out, "tokens", list) == 0;
   if (status == WN_OK && !ok) {
     json_decref(*out);
@@ -311,21 +323,44 @@ static wn_status check_heads(wn_context *ctx, const wn_budgets *b, const wn_mode
   const struct wn_policy_row *row = wn_policy_row(b->policy);
   return wn_fail(ctx, WN_ERR_CONFIG, "budgets: policy \"%s\" has one budget for a layer's key-value heads%s",
                  wn_policy_name(b->policy),
-                 row->needs_selective ? " in a model without \"selective.per_kv_head\""
-                 : row->per_kv_head   ? " without \"per_kv_head\""
-                                      : "");
+                 row->info.selective     ? " in a model without \"selective.per_kv_head\""
+                 : row->info.per_kv_head ? " without \"per_kv_head\""
+                                         : "");
 }
 
 /* And names the policies that would go. */
-static wn_status refuse_selective(wn_context *ctx, wn_policy policy) {
-  char others[200] = "";
-  for (int p = 0; p < WN_POLICY_COUNT; p++) {
+static wn_status refuse_policy(wn_context *ctx, wn_policy policy, const wn_attention_config *config) {
+  char others[400] = "";
+  for (int p = 0; p < wn_policy_count(); p++) {
     const size_t n = strlen(others);
-    if (!wn_policy_row((wn_policy)p)->needs_selective)
-      snprintf(others + n, sizeof others - n, "%s%s", n ? ", " : "", wn_policy_name((wn_policy)p));
+    if (wn_policy_suits(p, config)) snprintf(others + n, sizeof others - n, "%s%s", n ? ", " : "", wn_policy_name(p));
   }
   return wn_fail(ctx, WN_ERR_CONFIG, "budgets: policy \"%s\" needs a model with selective attention; without it: %s",
                  wn_policy_name(policy), others);
+}
+
+static wn_status refuse_cache_positions(wn_context *ctx) {
+  char which[400] = "";
+  for (int p = 0; p < wn_policy_count(); p++) {
+    const size_t n = strlen(which);
+    if (wn_policy_row(p)->info.cache_positions)
+      snprintf(which + n, sizeof which - n, "%s\"%s\"", n ? ", " : "", wn_policy_name(p));
+  }
+  return wn_fail(ctx, WN_ERR_CONFIG, "budgets: \"cache_positions\" is for the policy %s", which);
+}
+
+/* A policy's own numbers, set in C, are in the range of its keys. */
+static wn_status check_fields(wn_context *ctx, const wn_budgets *b, const struct wn_policy_row *row) {
+  for (int i = 0; i < row->field_count; i++) {
+    const struct wn_field *f = &row->fields[i];
+    const char *at = (const char *)b + f->offset;
+    if (f->type != WN_FIELD_INT64 && f->type != WN_FIELD_DOUBLE) continue;
+    const double value =
+        f->type == WN_FIELD_DOUBLE ? *(const double *)(const void *)at : (double)*(const int64_t *)(const void *)at;
+    if (!(value >= f->min && value <= f->max))
+      return wn_fail(ctx, WN_ERR_CONFIG, "budgets: \"%s\" is %g, expected %g to %g", f->key, value, f->min, f->max);
+  }
+  return WN_OK;
 }
 
 wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *b, const wn_model_config *c) {
@@ -340,8 +375,9 @@ wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *b, const wn_model_
       return wn_fail(ctx, WN_ERR_CONFIG, "budgets: layer %lld has %lld tokens, expected at least 1", (long long)l,
                      (long long)b->tokens[l]);
   WN_TRY(check_heads(ctx, b, c));
-  if (row->needs_selective && !selective->enabled) return refuse_selective(ctx, b->policy);
-  if (b->per_kv_head && !row->per_kv_head)
+  WN_TRY(wn_policy_check_needs(ctx, row, WN_POLICY_SERVED, "a key-value cache"));
+  if (!wn_policy_suits(b->policy, &c->attention)) return refuse_policy(ctx, b->policy, &c->attention);
+  if (b->per_kv_head && !row->info.per_kv_head)
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets: policy \"%s\" holds the same tokens in all heads: no \"per_kv_head\"",
                    wn_policy_name(b->policy));
   if (b->per_kv_head && selective->enabled && !selective->per_kv_head && c->kv_heads > 1)
@@ -349,14 +385,10 @@ wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *b, const wn_model_
         ctx, WN_ERR_CONFIG,
         "budgets: \"per_kv_head\" needs \"selective.per_kv_head\" in a model with selective attention: one F "
         "for all heads belongs to tokens that all of them hold");
-  if (b->cache_positions && b->policy != WN_POLICY_STREAMING)
-    return wn_fail(ctx, WN_ERR_CONFIG, "budgets: \"cache_positions\" is for the policy \"streaming\"");
+  if (b->cache_positions && !row->info.cache_positions) return refuse_cache_positions(ctx);
   if (b->cache_positions && c->position != WN_POS_ROPE && !c->attention.relative.enabled &&
       !c->attention.buckets.enabled)
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets: \"cache_positions\" needs rotary or relative positions, or buckets");
-  if (b->sinks < 0 || b->sinks > 1 << 20)
-    return wn_fail(ctx, WN_ERR_CONFIG, "budgets: \"sinks\" is %lld, expected 0 to %d", (long long)b->sinks, 1 << 20);
-  if (!(b->recent >= 0 && b->recent <= 1))
-    return wn_fail(ctx, WN_ERR_CONFIG, "budgets: \"recent\" is %g, expected 0 to 1", b->recent);
+  for (int p = 0; p < wn_policy_count(); p++) WN_TRY(check_fields(ctx, b, wn_policy_row(p)));
   return WN_OK;
 }

@@ -21,7 +21,7 @@ static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *arrays, str
       {"selecting keys", s->bilinear, WN_DIMS(s->B, s->selections, s->capacity, s->D), e, &out->sk},
       {"selections", true, WN_DIMS(s->B, s->selections, s->capacity), e, &out->f},
       {"positions", true, WN_DIMS(s->B, s->groups, s->capacity), sizeof *out->at, &out->at},
-      {"weights", s->weights, WN_DIMS(s->B, s->groups, s->capacity), e, &out->weights},
+      {"notes", true, WN_DIMS(s->B, s->groups, s->notes, s->capacity), e, &out->notes},
   };
   WN_ARRAYS_LAY(arrays, rows);
 }
@@ -37,7 +37,7 @@ void wn_kv_shape_of(const wn_model_config *c, int64_t B, int64_t capacity, wn_dt
                               .bilinear = c->attention.selective.enabled && c->attention.selective.bilinear};
   if (!budgets) return;
   out->groups = wn_policy_groups(budgets, c->kv_heads, out->selections);
-  out->weights = wn_policy_row(budgets->policy)->weights != WN_WEIGHTS_NONE;
+  out->notes = wn_policy_notes(budgets);
 }
 
 void wn_kv_shape_of_heads(struct wn_kv_shape *shape, int64_t g0, int64_t n) {
@@ -102,7 +102,7 @@ static int arrays_of(const struct wn_kv_cache *c, struct slots out[ARRAYS_MAX]) 
                                         {c->sk, s->selections, vector},
                                         {c->f, s->selections, element},
                                         {(char *)c->at, s->groups, sizeof(int32_t)},
-                                        {c->weights, s->groups, element}};
+                                        {c->notes, s->groups * s->notes, element}};
   int n = 0;
   for (int i = 0; i < ARRAYS_MAX; i++)
     if (all[i].data) out[n++] = all[i];
@@ -156,8 +156,9 @@ void wn_kv_cache_append(struct wn_kv_cache *cache, const struct wn_kv_rows *r, i
   for (int64_t n = 0; cache->at && n < s->B * s->groups; n++) {
     const int64_t first = n * s->capacity + cache->count;
     for (int64_t t = 0; t < T; t++) cache->at[first + t] = (int32_t)(cache->seen + t);
-    if (cache->weights) memset((char *)cache->weights + (size_t)first * element, 0, (size_t)T * element);
   }
+  for (int64_t n = 0; cache->notes && n < s->B * s->groups * s->notes; n++)
+    memset((char *)cache->notes + (size_t)(n * s->capacity + cache->count) * element, 0, (size_t)T * element);
 }
 
 void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T) {
@@ -165,40 +166,75 @@ void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T) {
   cache->seen += T;
 }
 
-void wn_kv_cache_evict(struct wn_kv_cache *cache, const wn_budgets *budgets, int64_t layer) {
+/* The token in `slot` of sequence b and group p goes: the last slot's content takes its place. */
+static void cache_drop(const struct wn_kv_cache *cache, const struct slots *arrays, int n, int64_t b, int64_t p,
+                       int64_t slot) {
+  const int64_t capacity = cache->shape.capacity, last = cache->count - 1;
+  for (int i = 0; i < n && slot != last; i++) {
+    int64_t first;
+    const int64_t rows = group_rows(&arrays[i], groups_of(cache), p, &first);
+    for (int64_t r = first; r < first + rows; r++) {
+      char *at = arrays[i].data + (size_t)((b * arrays[i].rows + r) * capacity) * arrays[i].bytes;
+      memcpy(at + (size_t)slot * arrays[i].bytes, at + (size_t)last * arrays[i].bytes, arrays[i].bytes);
+    }
+  }
+}
+
+static int64_t cache_choose(const struct wn_kv_cache *cache, const wn_budgets *budgets, int64_t layer, int64_t b,
+                            int64_t p, const int32_t *order) {
   const struct wn_kv_shape *s = &cache->shape;
-  const int64_t P = groups_of(cache), last = cache->count - 1;
+  const int64_t row = b * s->groups + p, selection = s->selections > 1 ? b * s->selections + p : b;
+  return wn_policy_choose(
+      &(struct wn_policy_held){.budgets = budgets,
+                               .layer = layer,
+                               .group = s->first_group + p,
+                               .count = cache->count,
+                               .row = cache->seen,
+                               .budget = s->capacity,
+                               .dtype = s->dtype,
+                               .at = cache->at + row * s->capacity,
+                               .order = order ? order + row * cache->count : NULL,
+                               .F = wn_element(cache->f, selection * s->capacity, s->dtype),
+                               .notes = wn_element(cache->notes, row * s->notes * s->capacity, s->dtype),
+                               .stride = s->capacity});
+}
+
+void wn_kv_cache_evict(struct wn_kv_cache *cache, const wn_budgets *budgets, int64_t layer, int32_t *order) {
   struct slots arrays[ARRAYS_MAX];
   const int n = arrays_of(cache, arrays);
-  for (int64_t b = 0; b < s->B; b++) {
-    for (int64_t p = 0; p < P; p++) {
-      const int64_t row = (b * P + p) * s->capacity, selection = s->selections > 1 ? p : 0;
-      const struct wn_policy_held held = {
-          .budgets = budgets,
-          .layer = layer,
-          .group = s->first_group + p,
-          .count = cache->count,
-          .row = cache->seen,
-          .budget = s->capacity,
-          .dtype = s->dtype,
-          .at = cache->at + row,
-          .F = cache->f ? (char *)cache->f +
-                              (size_t)((b * s->selections + selection) * s->capacity) * wn_dtype_size(s->dtype)
-                        : NULL,
-          .weights = cache->weights ? (char *)cache->weights + (size_t)row * wn_dtype_size(s->dtype) : NULL};
-      const int64_t slot = wn_policy_choose(&held);
-      for (int i = 0; i < n && slot != last; i++) {
-        int64_t first;
-        const int64_t rows = group_rows(&arrays[i], P, p, &first);
-        for (int64_t r = first; r < first + rows; r++) {
-          char *at = arrays[i].data + (size_t)((b * arrays[i].rows + r) * s->capacity) * arrays[i].bytes;
-          memcpy(at + (size_t)slot * arrays[i].bytes, at + (size_t)last * arrays[i].bytes, arrays[i].bytes);
-        }
-      }
-    }
+  const bool ordered = wn_policy_row(budgets->policy)->ordered;
+  if (ordered) wn_kv_cache_order(cache, order);
+  for (int64_t b = 0; b < cache->shape.B; b++)
+    for (int64_t p = 0; p < groups_of(cache); p++)
+      cache_drop(cache, arrays, n, b, p, cache_choose(cache, budgets, layer, b, p, ordered ? order : NULL));
+  cache->count--;
+  cache->sorted = false;
+}
+
+void wn_kv_cache_evict_oldest(struct wn_kv_cache *cache) {
+  struct slots arrays[ARRAYS_MAX];
+  const int n = arrays_of(cache, arrays);
+  for (int64_t row = 0; row < cache->shape.B * groups_of(cache); row++) {
+    const int32_t *at = cache->at + row * cache->shape.capacity;
+    int64_t oldest = 0;
+    for (int64_t j = 1; j < cache->count; j++) oldest = at[j] < at[oldest] ? j : oldest;
+    cache_drop(cache, arrays, n, row / groups_of(cache), row % groups_of(cache), oldest);
   }
   cache->count--;
   cache->sorted = false;
+}
+
+void wn_kv_cache_follow(struct wn_kv_cache *cache, const wn_budgets *budgets, const void *sums) {
+  const struct wn_kv_shape *s = &cache->shape;
+  const struct wn_policy_row *policy = wn_policy_row(budgets->policy);
+  for (int64_t row = 0; row < s->B * s->groups; row++)
+    policy->follow(&(struct wn_policy_notes){.budgets = budgets,
+                                             .row = cache->seen,
+                                             .count = cache->count + 1,
+                                             .dtype = s->dtype,
+                                             .notes = wn_element(cache->notes, row * s->notes * s->capacity, s->dtype),
+                                             .stride = s->capacity,
+                                             .sums = wn_element(sums, row * s->capacity, s->dtype)});
 }
 
 void wn_kv_cache_gather(const struct wn_kv_cache *from, const int32_t *slots, int64_t n, struct wn_kv_cache *to) {

@@ -1,6 +1,6 @@
 /* One layer's key-value cache, or that of some of its heads: for each token held its key and value, for selective
  * attention the selections F that the rows so far have made, and where tokens are evicted its absolute position and
- * what the policy keeps of it.
+ * what the policy keeps of it (policy.h).
  *
  * Tokens that nothing evicts stay in order, slot and position agree, and positions are not kept. A cache that evicts
  * is full from its K-th token on: the newest token's slot is the last, the last one's content moves to the slot that
@@ -20,7 +20,7 @@ struct wn_kv_shape {
   bool bilinear;       /* sk */
   int64_t groups;      /* P, rows of `at` a sequence; 0: nothing is evicted */
   int64_t first_group; /* of the layer's */
-  bool weights;        /* the policy looks at weights */
+  int64_t notes;       /* numbers that the policy keeps of each token */
   bool half;           /* k and v in half floats; the rows that come are floats (dtype F32) */
 };
 
@@ -33,7 +33,7 @@ struct wn_kv_cache {
   void *sk;      /* [B,G,capacity,D] or NULL */
   void *f;       /* [B,G,capacity] or NULL */
   int32_t *at;   /* [B,P,capacity] absolute positions, or NULL: slot j holds position j */
-  void *weights; /* [B,P,capacity] of the policy, or NULL */
+  void *notes;   /* [B,P,notes,capacity] of the policy, or NULL */
   size_t bytes;  /* all that is allocated */
 };
 
@@ -62,8 +62,14 @@ struct wn_kv_rows {
  * checked that they fit, or made room. */
 void wn_kv_cache_append(struct wn_kv_cache *cache, const struct wn_kv_rows *rows, int64_t t0, int64_t T);
 void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T);
-/* Makes room for one token in each sequence and group of a full cache: the policy's choice goes. */
-void wn_kv_cache_evict(struct wn_kv_cache *cache, const wn_budgets *budgets, int64_t layer);
+/* Makes room for one token in each sequence and group of a full cache: the policy's choice goes. order [B,P,capacity]:
+ * room, for policies that are `ordered`. */
+void wn_kv_cache_evict(struct wn_kv_cache *cache, const wn_budgets *budgets, int64_t layer, int32_t *order);
+/* The same without a policy: the oldest goes. */
+void wn_kv_cache_evict_oldest(struct wn_kv_cache *cache);
+/* The policy's notes after the row of the token that was appended last and is not counted yet. sums [B,P,capacity]: its
+ * attention sums. */
+void wn_kv_cache_follow(struct wn_kv_cache *cache, const wn_budgets *budgets, const void *sums);
 /* Copies the tokens `slots` [B,P,n] of `from` (same shape but for the capacity) behind those that `to` holds. */
 void wn_kv_cache_gather(const struct wn_kv_cache *from, const int32_t *slots, int64_t n, struct wn_kv_cache *to);
 /* slots [B,P,count]: the tokens held in order of position. */

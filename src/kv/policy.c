@@ -2,97 +2,159 @@
 #include "kv/policy.h"
 
 #include <math.h>
+#include <string.h>
 
-#include "base/rng.h"
+#include "attention/registry.h"
 
-/* F; position 0 only when nothing else is left. */
-static double selective(const struct wn_policy_held *h, int64_t slot) {
-  return h->at[slot] == 0 ? -INFINITY : wn_number(h->F, slot, h->dtype);
+#define POLICY_ROW(name) &wn_policy_##name,
+#define POLICY_NAME(name) #name,
+#define POLICY_ONE(name) +1
+static const struct wn_policy_row *policy_rows[WN_POLICY_MAX] = {WN_POLICIES(POLICY_ROW)};
+const char *wn_policy_names[WN_POLICY_MAX + 1] = {WN_POLICIES(POLICY_NAME)};
+static int policy_rows_count = WN_POLICIES(POLICY_ONE);
+
+int wn_policy_count(void) {
+  return policy_rows_count;
 }
-
-/* Heavy hitters: the weights of all rows; of the budget, floor(recent*K) tokens are the last ones, the new included. */
-static double heavy_hitters(const struct wn_policy_held *h, int64_t slot) {
-  const int64_t recent = wn_policy_recent(h->budgets, h->budget);
-  return h->at[slot] > h->row - recent ? -INFINITY : -wn_number(h->weights, slot, h->dtype);
-}
-
-static double last_weights(const struct wn_policy_held *h, int64_t slot) {
-  return -wn_number(h->weights, slot, h->dtype);
-}
-
-/* All but the sinks are alike: the oldest goes. */
-static double streaming(const struct wn_policy_held *h, int64_t slot) {
-  return h->at[slot] < wn_policy_sinks(h->budgets, h->budget) ? -1 : 0;
-}
-
-static double window(const struct wn_policy_held *h, int64_t slot) {
-  (void)h, (void)slot;
-  return 0;
-}
-
-static double lots(const struct wn_policy_held *h, int64_t slot) {
-  return wn_policy_lot(h->budgets, h->layer, h->group, h->at[slot]);
-}
-
-const char *const wn_policy_names[WN_POLICY_COUNT + 1] = {
-    [WN_POLICY_SELECTIVE] = "selective", [WN_POLICY_H2O] = "h2o",       [WN_POLICY_TOVA] = "tova",
-    [WN_POLICY_STREAMING] = "streaming", [WN_POLICY_WINDOW] = "window", [WN_POLICY_RANDOM] = "random"};
-
-static const struct wn_policy_row rows[WN_POLICY_COUNT] = {
-    [WN_POLICY_SELECTIVE] = {.summary = "what the layer's rows have selected away most (arXiv 2410.02703)",
-                             .per_kv_head = true,
-                             .needs_selective = true,
-                             .score = selective},
-    [WN_POLICY_H2O] = {.summary = "the least attention received in all, outside the most recent (Zhang et al. 2023)",
-                       .per_kv_head = true,
-                       .weights = WN_WEIGHTS_SUM,
-                       .score = heavy_hitters},
-    [WN_POLICY_TOVA] = {.summary = "the least attention from the last row (Oren et al. 2024)",
-                        .per_kv_head = true,
-                        .weights = WN_WEIGHTS_LAST,
-                        .score = last_weights},
-    [WN_POLICY_STREAMING] = {.summary = "the first tokens and the most recent stay (Xiao et al. 2023)",
-                             .score = streaming},
-    [WN_POLICY_WINDOW] = {.summary = "the most recent stay", .score = window},
-    [WN_POLICY_RANDOM] = {.summary = "a lot drawn for each token", .per_kv_head = true, .score = lots},
-};
 
 const struct wn_policy_row *wn_policy_row(wn_policy policy) {
-  return (int)policy >= 0 && policy < WN_POLICY_COUNT ? &rows[policy] : NULL;
+  return policy >= 0 && policy < policy_rows_count ? policy_rows[policy] : NULL;
+}
+
+const wn_policy_info *wn_policy_at(wn_policy policy) {
+  const struct wn_policy_row *row = wn_policy_row(policy);
+  return row ? &row->info : NULL;
 }
 
 const char *wn_policy_name(wn_policy policy) {
   return wn_policy_row(policy) ? wn_policy_names[policy] : "?";
 }
 
+bool wn_policy_find(const char *name, wn_policy *out) {
+  for (int p = 0; p < policy_rows_count; p++)
+    if (!strcmp(name, wn_policy_names[p])) {
+      *out = p;
+      return true;
+    }
+  return false;
+}
+
+bool wn_policy_suits(wn_policy policy, const wn_attention_config *config) {
+  const struct wn_policy_row *row = wn_policy_row(policy);
+  return row && (!(row->needs & WN_POLICY_SELECTIONS) || config->selective.enabled);
+}
+
+bool wn_policy_register(const struct wn_policy_row *row, wn_policy *out) {
+  wn_policy taken;
+  if (policy_rows_count == WN_POLICY_MAX || wn_policy_find(row->info.name, &taken)) return false;
+  policy_rows[policy_rows_count] = row;
+  wn_policy_names[policy_rows_count] = row->info.name;
+  *out = policy_rows_count++;
+  return true;
+}
+
+wn_status wn_policy_check_needs(wn_context *ctx, const struct wn_policy_row *row, unsigned served, const char *who) {
+  static const char *const names[] = {"the selections F", "attention sums"};
+  const unsigned lacks = row->needs & ~served;
+  if (!lacks) return WN_OK;
+  const int first = __builtin_ctz(lacks), known = (int)(sizeof names / sizeof *names);
+  if (first < known)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "policy \"%s\" needs %s, which %s does not have", row->info.name,
+                   names[first], who);
+  return wn_fail(ctx, WN_ERR_UNSUPPORTED, "policy \"%s\" needs what %s does not have (need %d)", row->info.name, who,
+                 first);
+}
+
 int64_t wn_policy_groups(const wn_budgets *budgets, int64_t kv_heads, int64_t selections) {
   const struct wn_policy_row *row = wn_policy_row(budgets->policy);
-  if (budgets->policy == WN_POLICY_SELECTIVE) return selections > 1 ? selections : 1;
-  return budgets->per_kv_head && row && row->per_kv_head ? kv_heads : 1;
+  if (row && row->needs & WN_POLICY_SELECTIONS) return selections > 1 ? selections : 1;
+  return budgets->per_kv_head && row && row->info.per_kv_head ? kv_heads : 1;
 }
 
 int64_t wn_policy_sinks(const wn_budgets *budgets, int64_t K) {
-  if (budgets->policy != WN_POLICY_STREAMING) return 0;
-  return budgets->sinks < K - 1 ? budgets->sinks : K - 1;
+  const struct wn_policy_row *row = wn_policy_row(budgets->policy);
+  return row->sinks ? row->sinks(budgets, K) : 0;
 }
 
 int64_t wn_policy_recent(const wn_budgets *budgets, int64_t K) {
-  return (int64_t)floor(budgets->recent * (double)K);
+  const struct wn_policy_row *row = wn_policy_row(budgets->policy);
+  return row->recent ? row->recent(budgets, K) : 0;
 }
 
-double wn_policy_lot(const wn_budgets *budgets, int64_t layer, int64_t group, int64_t position) {
-  return wn_random_uniform(budgets->seed, WN_STREAM_EVICT, (uint64_t)layer << 32 | (uint64_t)group, (uint64_t)position);
+int64_t wn_policy_notes(const wn_budgets *budgets) {
+  const struct wn_policy_row *row = wn_policy_row(budgets->policy);
+  return row->notes ? row->notes(budgets) : 0;
+}
+
+void wn_policy_read(const void *x, wn_dtype dtype, int64_t first, int64_t n, double factor, double *out) {
+  if (dtype == WN_F64)
+    for (int64_t i = 0; i < n; i++) out[i] = factor * ((const double *)x)[first + i];
+  else
+    for (int64_t i = 0; i < n; i++) out[i] = factor * (double)((const float *)x)[first + i];
+}
+
+/* ---- the choice ---- */
+
+enum { POLICY_CHUNK = 256 };
+
+struct policy_choice {
+  int64_t index; /* -1: none yet */
+  double score;
+};
+
+static int64_t policy_index(const struct wn_policy_held *h, int64_t i) {
+  return h->order ? h->order[i] : i;
+}
+
+/* Scores of tokens first..first+n-1; those of protected tokens and of gaps become -inf. */
+static void policy_better(const struct wn_policy_held *h, int32_t sinks, int32_t last, int64_t first, int64_t n,
+                          double *score, struct policy_choice *best) {
+  const int32_t *at = h->at + first;
+  double top = -INFINITY;
+  if (h->order) {
+    for (int64_t i = 0; i < n; i++) {
+      const int32_t position = h->at[h->order[first + i]];
+      score[i] = position >= sinks && position <= last ? score[i] : -INFINITY;
+    }
+  } else {
+    for (int64_t i = 0; i < n; i++) score[i] = at[i] >= sinks && at[i] <= last ? score[i] : -INFINITY;
+  }
+#pragma omp simd reduction(max : top)
+  for (int64_t i = 0; i < n; i++) top = score[i] > top ? score[i] : top;
+  if (top == -INFINITY || top < best->score) return;
+  for (int64_t i = 0; i < n; i++) {
+    const int64_t index = policy_index(h, first + i);
+    if (score[i] < top) continue;
+    if (best->index >= 0 && top == best->score && h->at[index] > h->at[best->index]) continue;
+    *best = (struct policy_choice){index, top};
+  }
+}
+
+/* All are protected: the oldest that is no sink; a sink where nothing else is held. */
+static int64_t policy_oldest(const struct wn_policy_held *h, int64_t sinks) {
+  int64_t best = -1;
+  for (int64_t i = 0; i < h->count; i++) {
+    if (h->at[i] < 0) continue;
+    const bool sink = h->at[i] < sinks, was = best >= 0 && h->at[best] < sinks;
+    if (best < 0 || (was && !sink) || (was == sink && h->at[i] < h->at[best])) best = i;
+  }
+  return best;
 }
 
 int64_t wn_policy_choose(const struct wn_policy_held *h) {
-  double (*score)(const struct wn_policy_held *, int64_t) = rows[h->budgets->policy].score;
-  int64_t best = 0;
-  double top = score(h, 0);
-  for (int64_t slot = 1; slot < h->count; slot++) {
-    const double s = score(h, slot);
-    if (s < top || (s == top && h->at[slot] > h->at[best])) continue;
-    best = slot;
-    top = s;
+  const struct wn_policy_row *row = wn_policy_row(h->budgets->policy);
+  const int64_t sinks = wn_policy_sinks(h->budgets, h->budget), recent = wn_policy_recent(h->budgets, h->budget);
+  struct policy_choice best = {-1, -INFINITY};
+  for (int64_t first = 0; first < h->count; first += POLICY_CHUNK) {
+    double score[POLICY_CHUNK];
+    const int64_t n = h->count - first < POLICY_CHUNK ? h->count - first : POLICY_CHUNK;
+    if (h->scores)
+      memcpy(score, h->scores + first, (size_t)n * sizeof *score);
+    else if (row->score)
+      row->score(h, first, n, score);
+    else
+      memset(score, 0, (size_t)n * sizeof *score);
+    policy_better(h, (int32_t)sinks, (int32_t)(h->row - recent), first, n, score, &best);
   }
-  return best;
+  return best.index >= 0 ? best.index : policy_oldest(h, sinks);
 }

@@ -18,8 +18,7 @@
 
 bool wn_layer_by_place(const struct wn_run *run, int64_t l) {
   const wn_budgets *b = run->budgets;
-  return b && b->policy == WN_POLICY_STREAMING && b->cache_positions && !run->grads &&
-         (run->measuring || wn_evictions_any(b, l, run->T));
+  return b && b->cache_positions && !run->grads && (run->measuring || wn_evictions_any(b, l, run->T));
 }
 
 /* What one thread works with, for one document: rows at the positions of their keys, s further on. */

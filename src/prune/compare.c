@@ -111,7 +111,7 @@ static wn_status open_evaluator(struct compare *c, int subject, const wn_budgets
 }
 
 static bool can_have(const wn_prune_subject *s, wn_policy policy) {
-  return policy != WN_POLICY_SELECTIVE || s->model->config.attention.selective.enabled;
+  return wn_policy_suits(policy, &s->model->config.attention);
 }
 
 static wn_status check_subject(const struct compare *c, int subject) {

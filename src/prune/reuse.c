@@ -214,7 +214,8 @@ static wn_status attend(struct wn_run *run, struct reuse *r, const struct task *
   op.Tk = T;
   if (run->measuring || wn_evictions_any(t->budgets, l, T)) {
     struct wn_attention all = op;
-    if (t->first > 0 && t->budgets->policy == WN_POLICY_SELECTIVE) all = selection_call(r, h, &op, T);
+    if (t->first > 0 && wn_policy_row(t->budgets->policy)->needs & WN_POLICY_SELECTIONS)
+      all = selection_call(r, h, &op, T);
     all.Tq = T; /* policies that are run from a later position on have no use for the queries */
     if (run->measuring) {
       const size_t need = wn_evictions_scratch(&run->exec, t->budgets, &all);
@@ -690,7 +691,7 @@ wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const c
   const bool pieces = r->select_heads == 0 || (strcmp(ctx->backend, "ref") != 0 && ctx->isa != WN_ISA_REF);
   /* Far keys alone are summed up on a path that evictions do not take, from the first position on. */
   const bool sparse = c->attention.root.enabled || c->attention.strided > 0;
-  r->base.by_rows = pieces && !sparse && budgets->policy != WN_POLICY_H2O && budgets->policy != WN_POLICY_TOVA;
+  r->base.by_rows = pieces && !sparse && !(wn_policy_row(budgets->policy)->needs & WN_POLICY_SUMS);
   wn_status status;
   WN_TRY_GOTO(wn_alloc(ctx, "budgets", (size_t)c->layers * sizeof *r->budgets.tokens, &p), fail);
   r->budgets.tokens = p;

@@ -137,10 +137,10 @@ wn_status wn_look_save_svg(wn_context *ctx, const wn_look_report *r, const char 
 
 wn_status wn_survival_save_svg(wn_context *ctx, const wn_survival_report *r, const char *title, const char *path) {
   double x[WN_SURVIVAL_AGES];
-  wn_plot_series series[WN_POLICY_COUNT];
-  const char *names[WN_POLICY_COUNT];
+  wn_plot_series series[WN_POLICY_MAX];
+  const char *names[WN_POLICY_MAX];
   for (int k = 0; k < WN_SURVIVAL_AGES; k++) x[k] = ldexp(1, k);
-  for (int i = 0; i < r->count && i < WN_POLICY_COUNT; i++) {
+  for (int i = 0; i < r->count && i < WN_POLICY_MAX; i++) {
     names[i] = wn_policy_name(r->policy[i].policy);
     series[i] = (wn_plot_series){.colour = i, .x = x, .y = r->policy[i].alive};
     while (series[i].count < WN_SURVIVAL_AGES && r->policy[i].alive[series[i].count] >= 0) series[i].count++;

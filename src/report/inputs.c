@@ -93,7 +93,8 @@ static wn_status inputs_load_budgets(struct wn_report *r, struct wn_report_input
   const wn_model_config *c = wn_model_config_get(in->loaded);
   int policy = o->policy;
   if (!o->budgets) return WN_OK;
-  if (policy < 0 && !c->attention.selective.enabled && !wn_path_exists(o->budgets)) policy = WN_POLICY_H2O;
+  if (policy < 0 && !wn_path_exists(o->budgets)) /* the first that goes with the model */
+    for (policy = 0; !wn_policy_suits(policy, &c->attention);) policy++;
   in->budgets = o->choices;
   if (policy >= 0) in->budgets.policy = (wn_policy)policy; /* bytes are counted for it */
   in->budgets.cache = wn_cache_format_resolve(r->ctx, in->loaded, &in->budgets, WN_CACHE_AUTO);

@@ -84,7 +84,7 @@ wn_status wn_prune_curve_save_svg(wn_context *ctx, const wn_prune_curve *c, cons
 /* ---- comparisons ---- */
 
 static const char *policy_of(const wn_prune_row *row) {
-  return row->policy < 0 ? "none" : wn_policy_name((wn_policy)row->policy);
+  return row->policy < 0 ? "none" : wn_policy_name(row->policy);
 }
 
 wn_status wn_prune_comparison_save_csv(wn_context *ctx, const wn_prune_comparison *c, const char *path) {
@@ -129,7 +129,7 @@ struct lines {
   char labels[256][96];
   int count;
   const char *colours[WN_PLOT_COLOURS];
-  int colour_of[2][WN_POLICY_COUNT], colour_count; /* [searched] */
+  int colour_of[2][WN_POLICY_MAX], colour_count; /* [searched] */
   char names[WN_PLOT_COLOURS][48];
 };
 
@@ -145,7 +145,7 @@ static int colour(struct lines *l, const wn_prune_row *r) {
 }
 
 static void find_lines(const wn_prune_comparison *c, double *points, struct lines *l) {
-  for (int i = 0; i < 2 * WN_POLICY_COUNT; i++) l->colour_of[i / WN_POLICY_COUNT][i % WN_POLICY_COUNT] = -1;
+  for (int i = 0; i < 2 * WN_POLICY_MAX; i++) l->colour_of[i / WN_POLICY_MAX][i % WN_POLICY_MAX] = -1;
   for (int64_t i = 0, next; i < c->count; i = next) {
     const wn_prune_row *first = &c->results[i];
     next = i + 1;

@@ -20,7 +20,7 @@ void wn_prune_comparison_loaded_clear(wn_prune_comparison *c) {
 }
 
 static int policy_of(const char *name) {
-  for (int p = 0; p < WN_POLICY_COUNT; p++)
+  for (int p = 0; p < wn_policy_count(); p++)
     if (!strcmp(name, wn_policy_name((wn_policy)p))) return p;
   return !strcmp(name, "none") ? -1 : -2;
 }

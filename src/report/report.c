@@ -82,9 +82,9 @@ wn_status wn_report_save(wn_context *ctx, const wn_report_options *options, cons
   size_t bytes = 0;
   WN_TRY(WN_OPTIONS_READ(ctx, wn_report_options, options, &own));
   options = &own;
-  if (options->tokens < 1 || options->models < 0 || options->policy_count > WN_POLICY_COUNT)
+  if (options->tokens < 1 || options->models < 0 || options->policy_count > WN_POLICY_MAX)
     return wn_fail(ctx, WN_ERR_ARGUMENT,
-                   "report: expected tokens of at least 1, models of at least 0, at most %d policies", WN_POLICY_COUNT);
+                   "report: expected tokens of at least 1, models of at least 0, at most %d policies", WN_POLICY_MAX);
   if (options->sections) WN_TRY(report_check_sections(ctx, options->sections));
   r.command = options->command ? options->command : "wn_report_save";
   wn_status status = wn_report_find_inputs(&r);

@@ -39,6 +39,7 @@ static void *failing_malloc(size_t bytes) {
 #undef mmap
 
 #include "train/tiny.h"
+#include "policies.h"
 
 #include <dlfcn.h>
 #include <jansson.h>

@@ -138,6 +138,11 @@ static void weigh(const struct wn_attention *a, wn_dtype dtype, int64_t b, int64
   }
 }
 
+/* Random: the lot of the token at a position of its document. */
+static double lot(const wn_budgets *x, int64_t layer, int64_t group, int64_t position) {
+  return wn_random_uniform(x->seed, WN_STREAM_EVICT, (uint64_t)layer << 32 | (uint64_t)group, (uint64_t)position);
+}
+
 /* The rule, token by token: a key is held from its row on until it goes. Returns the evictions. */
 static int64_t simulate(const struct wn_attention *a, wn_dtype dtype, const wn_budgets *x, int64_t layer, int64_t b,
                         int64_t g, int32_t *gone, double *margin) {
@@ -161,7 +166,7 @@ static int64_t simulate(const struct wn_attention *a, wn_dtype dtype, const wn_b
         if (x->policy == WN_POLICY_WINDOW) score = -(double)j;
         if (x->policy == WN_POLICY_STREAMING)
           score = -(double)j, stays = j - first < (x->sinks < K - 1 ? x->sinks : K - 1);
-        if (x->policy == WN_POLICY_RANDOM) score = wn_policy_lot(x, layer, g, j - first);
+        if (x->policy == WN_POLICY_RANDOM) score = lot(x, layer, g, j - first);
         if (weights) score = x->policy == WN_POLICY_H2O && j > i - recent ? -INFINITY : -F[j];
         if (!held[j] || stays) continue;
         if (x->policy != WN_POLICY_SELECTIVE && !weights) F[j] = score;

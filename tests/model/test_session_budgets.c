@@ -2,6 +2,7 @@
  * for every configuration and policy; budgets that never bind change no bit; ties go as they should; bytes and
  * allocations are counted. What the policies keep is checked against goldens elsewhere. */
 #include "model/models.h"
+#include "policies.h"
 #include "decode/session.h"
 
 enum { B = 2, T = 14, V = 13, LAYERS = 2 };

@@ -4,6 +4,7 @@
 #define WN_TESTS_PRUNE_BENCH_H
 
 #include "train/tiny.h"
+#include "policies.h"
 
 #include <fcntl.h>
 #include <signal.h>

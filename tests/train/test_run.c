@@ -1,5 +1,6 @@
 /* Runs in a folder: interrupted and resumed equals never interrupted, to the bit; what is refused; what is logged. */
 #include "tiny.h"
+#include "policies.h"
 
 #include <jansson.h>
 #include <math.h>

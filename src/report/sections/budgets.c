@@ -105,8 +105,8 @@ static wn_status budgets_draw_policies(struct wn_report *r, const wn_survival_re
                                        const char *what, int number) {
   enum { COLUMNS = 4 };
   static const char *const head[COLUMNS] = {"policy", "perplexity", "lifetime, rows", "evicted, %"};
-  char text[WN_POLICY_COUNT][COLUMNS][32], id[64], title[400], about[400];
-  const char *cells[WN_POLICY_COUNT * COLUMNS];
+  char text[WN_POLICY_MAX][COLUMNS][32], id[64], title[400], about[400];
+  const char *cells[WN_POLICY_MAX * COLUMNS];
   for (int i = 0; i < s->count; i++) {
     const wn_survival_policy *p = &s->policy[i];
     snprintf(text[i][1], sizeof text[i][1], "%.6g", p->perplexity);
@@ -128,9 +128,9 @@ static wn_status budgets_draw_policies(struct wn_report *r, const wn_survival_re
 /* Of what a policy (row) holds at the end, the share that another (column) holds too. */
 static wn_status budgets_draw_agreement(struct wn_report *r, const wn_survival_report *s, const char *name,
                                         const char *what, int number) {
-  enum { COLUMNS = 1 + WN_POLICY_COUNT };
-  char text[WN_POLICY_COUNT][WN_POLICY_COUNT][16], id[64], title[400], about[400];
-  const char *cells[WN_POLICY_COUNT * COLUMNS], *head[COLUMNS] = {"%"};
+  enum { COLUMNS = 1 + WN_POLICY_MAX };
+  char text[WN_POLICY_MAX][WN_POLICY_MAX][16], id[64], title[400], about[400];
+  const char *cells[WN_POLICY_MAX * COLUMNS], *head[COLUMNS] = {"%"};
   const int columns = 1 + s->count;
   for (int i = 0; i < s->count; i++) {
     head[1 + i] = cells[i * columns] = wn_policy_name(s->policy[i].policy);
@@ -174,7 +174,7 @@ static bool budgets_under(const struct wn_report *r, const struct wn_report_inpu
   const wn_model_config *c = wn_model_config_get(in->loaded);
   *out = in->budgets;
   out->policy = policy;
-  out->cache_positions = in->budgets.cache_positions && policy == WN_POLICY_STREAMING;
+  out->cache_positions = in->budgets.cache_positions && wn_policy_at(policy)->cache_positions;
   if (wn_budgets_check(r->ctx, out, c) == WN_OK) return true;
   /* Heads with budgets of their own evict for themselves. Else it is a policy without that choice: the same tokens in
    * every head anyway. */
@@ -189,22 +189,22 @@ static bool budgets_asks_for(const wn_report_options *o, wn_policy policy) {
 }
 
 static wn_status budgets_add_survival(struct wn_report *r, const struct wn_report_input *in, int number) {
-  wn_budgets budgets[WN_POLICY_COUNT];
-  const wn_budgets *list[WN_POLICY_COUNT];
+  wn_budgets budgets[WN_POLICY_MAX];
+  const wn_budgets *list[WN_POLICY_MAX];
   char left_out[200] = "";
   const char *from;
   const bool all = r->options->policy_count < 0;
   int count = 0;
-  for (int p = 0; p < WN_POLICY_COUNT; p++) {
-    const char *name = wn_policy_name((wn_policy)p);
-    if (!budgets_asks_for(r->options, (wn_policy)p)) continue;
-    if (budgets_under(r, in, (wn_policy)p, &budgets[count])) {
+  for (int p = 0; p < wn_policy_count(); p++) {
+    const char *name = wn_policy_name(p);
+    if (!budgets_asks_for(r->options, p)) continue;
+    if (budgets_under(r, in, p, &budgets[count])) {
       list[count] = &budgets[count];
       count++;
       continue;
     }
     if (!all) return wn_fail_prefix(r->ctx, WN_ERR_CONFIG, "%s: survival under %s", in->path, name);
-    if (p == WN_POLICY_SELECTIVE && !wn_model_config_get(in->loaded)->attention.selective.enabled) continue;
+    if (!wn_policy_suits(p, &wn_model_config_get(in->loaded)->attention)) continue;
     const size_t n = strlen(left_out);
     snprintf(left_out + n, sizeof left_out - n, "%s%s", n ? ", " : "", name);
   }

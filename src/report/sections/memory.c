@@ -115,8 +115,7 @@ static bool memory_draw_line(struct wn_drawing *d, const wn_prune_comparison *c,
   if (!own) return false;
   qsort((void *)(uintptr_t)rows, (size_t)n, sizeof *rows, memory_by_tokens);
   char name[300];
-  snprintf(name, sizeof name, "%.200s, %s%s", c->names[subject], wn_policy_name((wn_policy)policy),
-           searched ? ", searched" : "");
+  snprintf(name, sizeof name, "%.200s, %s%s", c->names[subject], wn_policy_name(policy), searched ? ", searched" : "");
   double *m = wn_drawing_line(d, n, colour, subject, name);
   for (int64_t i = 0; m && i < n; i++) {
     m[i] = rows[i]->per_layer;
@@ -140,7 +139,7 @@ static void memory_draw_comparison(struct wn_drawing *d, wn_context *ctx, const 
            (unsigned long long)c->counted);
   d->status = wn_alloc(ctx, "results by tokens", (size_t)c->count * sizeof(wn_prune_row *), &rows);
   if (d->status != WN_OK) return;
-  for (int policy = 0; policy < WN_POLICY_COUNT; policy++)
+  for (int policy = 0; policy < wn_policy_count(); policy++)
     for (int searched = 0; searched < 2; searched++) {
       bool used = false;
       for (int s = 0; s < c->subjects; s++) used |= memory_draw_line(d, c, s, policy, searched != 0, colour, rows);

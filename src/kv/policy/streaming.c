@@ -1,0 +1,28 @@
+/* Attention sinks and a window (Xiao et al. 2023, arXiv 2309.17453, section 3.2): the first `sinks` tokens and the most
+ * recent stay, the oldest of the others goes. With cache_positions a token's position is its place in the cache. */
+#include "kv/policy.h"
+
+static int64_t streaming_sinks(const wn_budgets *budgets, int64_t K) {
+  return budgets->sinks < K - 1 ? budgets->sinks : K - 1;
+}
+
+static void streaming_init(wn_budgets *budgets) {
+  budgets->sinks = 4;
+}
+
+static const struct wn_field streaming_fields[] = {
+    {"sinks", WN_FIELD_INT64, offsetof(wn_budgets, sinks), 0, 1 << 20, NULL, "streaming: first tokens that stay"},
+    {"cache_positions", WN_FIELD_BOOL, offsetof(wn_budgets, cache_positions), 0, 0, NULL,
+     "streaming: positions are places in the cache"},
+};
+
+const struct wn_policy_row wn_policy_streaming = {
+    .info = {.name = "streaming",
+             .summary = "the first tokens and the most recent stay (Xiao et al. 2023)",
+             .cache_positions = true},
+    .fields = streaming_fields,
+    .field_count = 2,
+    .init = streaming_init,
+    .sinks = streaming_sinks,
+    .by_position = true,
+};

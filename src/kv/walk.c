@@ -1,0 +1,164 @@
+/* The walk: walk.h says how. */
+#include "kv/walk.h"
+
+#include <string.h>
+
+void wn_walk_lay(const struct wn_exec *exec, const wn_budgets *budgets, const struct wn_attention *a, int64_t P,
+                 struct wn_arrays *arrays, struct wn_walk *w) {
+  const struct wn_policy_row *policy = wn_policy_row(budgets->policy);
+  const int64_t n = a->Tk, D = a->D, G = a->sel.on ? wn_selection_groups(a) : 0, sinks = a->sinks.n;
+  const size_t each = wn_dtype_size(exec->dtype), wide = sizeof(double);
+  *w = (struct wn_walk){.a = a, .budgets = budgets, .policy = policy, .dtype = exec->dtype};
+  w->kv_heads = a->Hkv / P;
+  w->heads = a->H / P;
+  w->sums = policy->needs & WN_POLICY_SUMS;
+  w->operation = w->sums && wn_call_lacks(a, WN_WALK_SUMS_SERVED);
+  w->all = w->sums && !w->operation;
+  if (w->all || policy->needs & WN_POLICY_SELECTIONS) w->choices = G > 1 ? G / P : G;
+  w->notes = wn_policy_notes(budgets);
+  const bool products = w->all || w->choices > 0, beside = w->all || (w->choices > 0 && !a->sel.bilinear);
+  const int64_t run = w->all ? w->heads : w->choices, reach = wn_walk_reach(a), R = WN_WALK_ROWS;
+  w->scratch_bytes = w->operation ? wn_walk_operation_scratch(exec, w, P) : 0;
+  const struct wn_array rows[] = {
+      {"keys held", true, WN_DIMS(n), sizeof *w->key, &w->key},
+      {"positions held", true, WN_DIMS(n), sizeof *w->place, &w->place},
+      {"positions in the document", true, WN_DIMS(n), sizeof *w->at, &w->at},
+      {"scores", policy->by_position, WN_DIMS(n), wide, &w->score},
+      {"notes", true, WN_DIMS(w->notes, n), wide, &w->note},
+      {"selections", true, WN_DIMS(w->choices, n), wide, &w->F},
+      {"keys side by side", products, WN_DIMS(n, D), each, &w->keys},
+      {"logits", beside, WN_DIMS(run, R, n), each, &w->logits},
+      {"selecting logits", a->sel.bilinear, WN_DIMS(w->choices, R, n), each, &w->selecting},
+      {"relative logits", beside && a->relative.P > 0, WN_DIMS(run, R, reach), each, &w->relative},
+      {"logits of the sinks", w->all, WN_DIMS(run, R, sinks), each, &w->sink_logits},
+      {"biases", beside && a->bias.n > 0, WN_DIMS(run, a->bias.farthest + 1), wide, &w->bias},
+      {"added to a row", w->all, WN_DIMS(n), each, &w->add},
+      {"added by distance", w->all, WN_DIMS(n), each, &w->extra},
+      {"spans", w->all && a->span.on, WN_DIMS(n), each, &w->span},
+      {"exponentials", w->all, WN_DIMS(n), each, &w->e},
+      {"attention sums", w->all, WN_DIMS(n), each, &w->row_sums},
+      {"attention sums of a row", w->sums, WN_DIMS(n), wide, &w->row_notes},
+      {"outputs of a row", w->operation, WN_DIMS(w->heads, D), each, &w->y},
+      {"selections of the rows", w->operation, WN_DIMS(G, n), each, &w->f},
+      {"weights of a row", w->operation, WN_DIMS(n), each, &w->mass},
+      {"scratch of a row", true, WN_DIMS((int64_t)w->scratch_bytes), 1, &w->scratch},
+  };
+  WN_ARRAYS_LAY(arrays, rows);
+}
+
+void wn_walk_begin(struct wn_walk *w, int64_t layer, int64_t K, int64_t b, int64_t group, int64_t layer_group) {
+  w->layer = layer;
+  w->K = K;
+  w->b = b;
+  w->group = group;
+  w->layer_group = layer_group;
+  if (w->bias) wn_walk_biases(w);
+  wn_walk_document(w, 0);
+}
+
+void wn_walk_document(struct wn_walk *w, int64_t first) {
+  w->first = first;
+  w->n = 0;
+  if (w->f) memset(w->f, 0, (size_t)(wn_selection_groups(w->a) * w->a->Tk) * wn_dtype_size(w->dtype));
+}
+
+/* The n oldest columns, as the policy sees them when the row at `position` comes. */
+static struct wn_policy_held walk_held(const struct wn_walk *w, int64_t n, int64_t position) {
+  return (struct wn_policy_held){.budgets = w->budgets,
+                                 .layer = w->layer,
+                                 .group = w->layer_group,
+                                 .count = n,
+                                 .row = position - w->first,
+                                 .budget = w->K,
+                                 .dtype = WN_F64,
+                                 .at = w->at,
+                                 .scores = w->score,
+                                 .F = w->F,
+                                 .notes = w->note,
+                                 .stride = w->a->Tk};
+}
+
+void wn_walk_enter(struct wn_walk *w, int64_t c, int64_t key, int64_t place) {
+  const int64_t cap = w->a->Tk;
+  w->key[c] = (int32_t)key;
+  w->place[c] = (int32_t)place;
+  w->at[c] = (int32_t)(place - w->first);
+  for (int64_t i = 0; i < w->notes; i++) w->note[i * cap + c] = 0;
+  for (int64_t s = 0; s < w->choices; s++) w->F[s * cap + c] = 0;
+  if (!w->score) return;
+  const struct wn_policy_held held = walk_held(w, c + 1, place);
+  w->score[c] = 0;
+  if (w->policy->score) w->policy->score(&held, c, 1, &w->score[c]);
+}
+
+/* What is left of the n columns moves together. */
+static int64_t walk_close_ranks(struct wn_walk *w, int64_t n) {
+  const int64_t cap = w->a->Tk;
+  int64_t kept = 0;
+  for (int64_t c = 0; c < n; c++) {
+    if (w->at[c] < 0) continue;
+    w->key[kept] = w->key[c];
+    w->place[kept] = w->place[c];
+    w->at[kept] = w->at[c];
+    if (w->score) w->score[kept] = w->score[c];
+    for (int64_t i = 0; i < w->notes; i++) w->note[i * cap + kept] = w->note[i * cap + c];
+    for (int64_t s = 0; s < w->choices; s++) w->F[s * cap + kept] = w->F[s * cap + c];
+    kept++;
+  }
+  return kept;
+}
+
+/* The policy's notes after row `row` of the call, row r of the block. */
+static wn_status walk_follow(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t r, int64_t n,
+                             const int32_t *gone) {
+  WN_TRY(wn_walk_sums(exec, w, row, r, n, gone));
+  w->policy->follow(&(struct wn_policy_notes){.budgets = w->budgets,
+                                              .row = w->place[n - 1] - w->first,
+                                              .count = n,
+                                              .dtype = WN_F64,
+                                              .notes = w->note,
+                                              .stride = w->a->Tk,
+                                              .sums = w->row_notes});
+  return WN_OK;
+}
+
+static wn_status walk_block(const struct wn_exec *exec, struct wn_walk *w, int64_t row0, int64_t rows, int64_t last,
+                            int32_t *gone) {
+  const struct wn_attention *a = w->a;
+  const int64_t own = a->Tk - a->Tq, matters = w->policy->rows ? w->policy->rows(w->budgets) : INT64_MAX;
+  const int32_t *positions = wn_slot_positions(a, w->b, w->group);
+  int64_t alive = w->n;
+  for (int64_t r = 0; r < rows; r++) {
+    const int64_t key = own + row0 + r;
+    wn_walk_enter(w, w->n + r, key, positions ? positions[key] : key);
+  }
+  WN_TRY(wn_walk_products(exec, w, row0, rows));
+  for (int64_t r = 0; r < rows; r++) {
+    const int64_t n = w->n + r + 1, position = w->place[n - 1];
+    if (alive == w->K) {
+      const struct wn_policy_held held = walk_held(w, n - 1, position);
+      const int64_t which = wn_policy_choose(&held);
+      gone[w->key[which]] = (int32_t)position;
+      w->at[which] = -1;
+      alive--;
+    }
+    alive++;
+    if (row0 + r == last) break; /* nothing comes after it */
+    /* Sums that are out of date before the budget is full decide nothing. */
+    const bool idle = !w->sums || w->K - alive >= matters;
+    for (int64_t s = 0; !a->sel.shift && s < w->choices; s++) wn_walk_select(w, s, r, n);
+    if (!idle || (w->operation && a->sel.on)) WN_TRY(walk_follow(exec, w, row0 + r, r, n, gone));
+    for (int64_t s = 0; a->sel.shift && s < w->choices; s++) wn_walk_select(w, s, r, n);
+  }
+  w->n = walk_close_ranks(w, w->n + rows);
+  return WN_OK;
+}
+
+wn_status wn_walk_rows(const struct wn_exec *exec, struct wn_walk *w, int64_t row0, int64_t rows, int64_t last,
+                       int32_t *gone) {
+  for (int64_t at = row0, n; at < row0 + rows; at += n) {
+    n = row0 + rows - at < WN_WALK_ROWS ? row0 + rows - at : WN_WALK_ROWS;
+    WN_TRY(walk_block(exec, w, at, n, last, gone));
+  }
+  return WN_OK;
+}

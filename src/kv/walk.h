@@ -1,0 +1,95 @@
+/* The walk that finds evictions: the rows of one sequence and group of heads in order, as decoding would come by them,
+ * with the attention itself left out. It names no policy: what a policy looks at is followed, and its row chooses
+ * (policy.h).
+ *
+ * Rows come in blocks of WN_WALK_ROWS. Logits do not depend on what has gone, so those of a block's rows against the
+ * keys held and the block's own are products; then row by row: a token goes if the budget is full, the row's selections
+ * join F, its attention sums over what is held join the policy's notes. For rows of T:
+ *
+ *   positions    O(T K)
+ *   selections   O(T (K + ROWS) D) a selection in the products: of the selecting head alone
+ *   sums         O(T (K + ROWS) D) a head in the products, O(T (K + ROWS)) exponentials; with a threshold, whose choice
+ *                is the operation's own, the operation on one row at a time, O(T^2 D) a head at most
+ *
+ * Logits come from the backend's product in the call's precision, scores add up in double in the order of the rows. A
+ * cache keeps them in its own precision and its logits come from other products; it goes another way only where two
+ * scores are equal to rounding. Scores that are equal in exact arithmetic, as F of tokens that nothing has selected,
+ * are exactly 0 in all. */
+#ifndef WN_KV_WALK_H
+#define WN_KV_WALK_H
+
+#include "base/arrays.h"
+#include "kv/policy.h"
+#include "ops/terms.h"
+
+enum { WN_WALK_ROWS = 64 };
+
+/* The terms of a call whose sums are found from products; with another the operation is asked, which knows its own. */
+#define WN_WALK_SUMS_SERVED ((uint32_t)WN_TERMS_OWN & ~(uint32_t)WN_TERM_THRESHOLD)
+/* The terms of a call whose selections are followed. */
+#define WN_WALK_SELECTIONS_SERVED ((uint32_t)WN_TERMS_OWN)
+
+/* A column is a key that was held at the block's first row, or one of the block's own. */
+struct wn_walk {
+  const struct wn_attention *a;
+  const wn_budgets *budgets;
+  const struct wn_policy_row *policy;
+  wn_dtype dtype;
+  bool sums;                               /* are wanted */
+  bool operation;                          /* and come from the operation itself */
+  bool all;                                /* logits of all heads; else of those that select */
+  int64_t kv_heads, heads, choices, notes; /* of the group; choices: selections that are followed */
+  int64_t layer, b, group, K;
+  int64_t layer_group;                     /* the group's number in the layer */
+  int64_t first;                           /* the position of the document's first token */
+  int64_t n;                               /* columns held at the next block's first row, oldest first */
+  int32_t *key, *place;                    /* [Tk] the column's key, and its position in the text */
+  int32_t *at;                             /* [Tk] its position in the document; -1: it has gone */
+  double *score;                           /* [Tk] by position */
+  double *note;                            /* [notes,Tk] */
+  double *F;                               /* [choices,Tk] */
+  void *keys;                              /* [Tk,D] */
+  void *logits;                            /* [heads or choices,ROWS,Tk] products */
+  void *selecting;                         /* [choices,ROWS,Tk] bilinear */
+  void *relative;                          /* [heads or choices,ROWS,reach] q . p[x] */
+  void *sink_logits;                       /* [heads,ROWS,n] */
+  double *bias;                            /* [heads or choices,farthest+1] by distance */
+  void *add, *extra, *span, *e, *row_sums; /* [Tk] of one row */
+  double *row_notes;                       /* [Tk] its sums */
+  void *y, *f, *mass;                      /* the operation's: [H,D]; [G,Tk] F of the rows so far; [Tk] */
+  void *scratch;
+  size_t scratch_bytes;
+};
+
+/* The arrays of one thread; w is set up for the call but for the sequence and group. */
+void wn_walk_lay(const struct wn_exec *exec, const wn_budgets *budgets, const struct wn_attention *a, int64_t P,
+                 struct wn_arrays *arrays, struct wn_walk *w);
+/* Sequence b and group `group` of the call, `layer_group` of the layer's, under a budget of K. */
+void wn_walk_begin(struct wn_walk *w, int64_t layer, int64_t K, int64_t b, int64_t group, int64_t layer_group);
+/* A document whose first token is at position `first`: nothing is held. */
+void wn_walk_document(struct wn_walk *w, int64_t first);
+/* Column w->n is the key at position `place`, whose notes and F are 0. */
+void wn_walk_enter(struct wn_walk *w, int64_t column, int64_t key, int64_t place);
+/* Rows row0..row0+rows-1 of the call, in order; `last`: the document's last row in the call, whose weights decide
+ * nothing, or -1. gone [Tk] of the sequence and group. */
+wn_status wn_walk_rows(const struct wn_exec *exec, struct wn_walk *w, int64_t row0, int64_t rows, int64_t last,
+                       int32_t *gone);
+
+/* ---- walk_logits.c: what rows look at ---- */
+
+/* The head, of the group's, whose logits select for choice s. */
+int64_t wn_walk_selecting_head(const struct wn_walk *w, int64_t s);
+int64_t wn_walk_reach(const struct wn_attention *a);
+/* Position biases of the heads that are run, by distance. */
+void wn_walk_biases(struct wn_walk *w);
+/* Products of a block's rows with all columns. */
+wn_status wn_walk_products(const struct wn_exec *exec, struct wn_walk *w, int64_t row0, int64_t rows);
+/* F of choice s += S of row r of the block, over n columns, its own the last. */
+void wn_walk_select(struct wn_walk *w, int64_t s, int64_t r, int64_t n);
+/* row_notes [n]: the attention sums of row `row` of the call, row r of the block. */
+wn_status wn_walk_sums(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t r, int64_t n,
+                       const int32_t *gone);
+/* Scratch of the operation on one row. */
+size_t wn_walk_operation_scratch(const struct wn_exec *exec, const struct wn_walk *w, int64_t P);
+
+#endif

@@ -1,0 +1,350 @@
+/* What the rows of a walk look at: products of a block's rows with all columns, the selections that a row makes, and
+ * its attention sums.
+ *
+ * Selections F, relative positions, biases, masks by distance, spans and sinks are in the sums. A threshold's choice is
+ * the operation's own: there the operation runs on one row. */
+#include "kv/walk.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "attention/derive.h"
+#include "io/gguf_types.h"
+
+static void walk_put(void *x, int64_t i, double value, wn_dtype dtype) {
+  if (dtype == WN_F64)
+    ((double *)x)[i] = value;
+  else
+    ((float *)x)[i] = (float)value;
+}
+
+int64_t wn_walk_reach(const struct wn_attention *a) {
+  return a->relative.P < a->Tk || a->slots.at ? a->relative.P : a->Tk;
+}
+
+int64_t wn_walk_selecting_head(const struct wn_walk *w, int64_t s) {
+  return s * (w->heads / w->choices) + w->a->sel.head;
+}
+
+/* The heads whose logits are products, all of the group's or those that select. */
+static int64_t walk_runs(const struct wn_walk *w) {
+  return w->all ? w->heads : w->a->sel.bilinear ? 0 : w->choices;
+}
+static int64_t walk_run_head(const struct wn_walk *w, int64_t run) {
+  return w->all ? run : wn_walk_selecting_head(w, run);
+}
+
+void wn_walk_biases(struct wn_walk *w) {
+  const struct wn_attention *a = w->a;
+  const int64_t distances = a->bias.farthest + 1;
+  for (int64_t run = 0; run < walk_runs(w); run++) {
+    const int64_t head = w->group * w->heads + walk_run_head(w, run);
+    for (int64_t x = 0; x < distances; x++)
+      w->bias[run * distances + x] = wn_number(
+          a->bias.table,
+          wn_position_bucket(x, a->bias.n, a->bias.farthest, false) * wn_bias_stride(a) + wn_model_head(a, head),
+          w->dtype);
+  }
+}
+
+/* ---- products ---- */
+
+/* y [rows,columns] = x [rows,D] times keys [columns,D]. */
+static wn_status walk_product(const struct wn_exec *exec, struct wn_linear product) {
+  return product.N > 0 ? wn_op_linear_forward(exec, &product) : WN_OK;
+}
+
+/* half: k holds half floats (and dtype is F32). */
+static void walk_gather(struct wn_walk *w, const void *k, struct wn_stride s, int64_t head, int64_t columns,
+                        bool half) {
+  const int64_t D = w->a->D;
+  const uint16_t *halves = (const uint16_t *)k + w->b * s.b + head * s.h;
+  for (int64_t c = 0; half && c < columns; c++)
+    wn_gguf_decode(WN_GGUF_F16, halves + w->key[c] * s.t, D, (float *)w->keys + c * D);
+  if (half) return;
+  const size_t row = (size_t)D * wn_dtype_size(w->dtype);
+  const char *base = wn_element(k, w->b * s.b + head * s.h, w->dtype);
+  for (int64_t c = 0; c < columns; c++)
+    memcpy((char *)w->keys + (size_t)c * row, wn_element(base, w->key[c] * s.t, w->dtype), row);
+}
+
+wn_status wn_walk_products(const struct wn_exec *exec, struct wn_walk *w, int64_t row0, int64_t rows) {
+  const struct wn_attention *a = w->a;
+  const int64_t columns = w->n + rows, cap = a->Tk, ratio = a->H / a->Hkv, reach = wn_walk_reach(a);
+  const int64_t far = w->place[columns - 1] - w->place[0] + 1, distances = far < reach ? far : reach, R = WN_WALK_ROWS;
+  struct wn_linear p = {.M = rows, .K = a->D};
+  for (int64_t run = 0, gathered = -1; run < walk_runs(w); run++) {
+    const int64_t head = w->group * w->heads + walk_run_head(w, run), kv = head / ratio;
+    if (kv != gathered) walk_gather(w, a->k, a->s_k, gathered = kv, columns, a->half);
+    p.x = wn_element(a->q, w->b * a->s_q.b + row0 * a->s_q.t + head * a->s_q.h, w->dtype), p.ldx = a->s_q.t;
+    p.N = columns, p.w = w->keys, p.y = wn_element(w->logits, run * R * cap, w->dtype), p.ldy = cap;
+    WN_TRY(walk_product(exec, p));
+    if (w->relative) {
+      p.N = distances, p.w = a->relative.p, p.y = wn_element(w->relative, run * R * reach, w->dtype), p.ldy = reach;
+      WN_TRY(walk_product(exec, p));
+    }
+    if (w->sink_logits) {
+      const int64_t n = a->sinks.n;
+      p.N = n, p.w = wn_element(a->sinks.k, kv * n * a->D, w->dtype);
+      p.y = wn_element(w->sink_logits, run * R * n, w->dtype), p.ldy = n;
+      WN_TRY(walk_product(exec, p));
+    }
+  }
+  for (int64_t s = 0; a->sel.bilinear && s < w->choices; s++) {
+    const int64_t choice = w->group * w->choices + s;
+    walk_gather(w, a->sel.sk, a->sel.s_sk, choice, columns, false);
+    p.x = wn_element(a->sel.sq, w->b * a->sel.s_sq.b + row0 * a->sel.s_sq.t + choice * a->sel.s_sq.h, w->dtype);
+    p.ldx = a->sel.s_sq.t;
+    p.N = columns, p.w = w->keys, p.y = wn_element(w->selecting, s * R * cap, w->dtype), p.ldy = cap;
+    WN_TRY(walk_product(exec, p));
+  }
+  return WN_OK;
+}
+
+/* ---- selections ---- */
+
+/* F of n columns += S, whose logits are q.k alone, or also of distances. */
+static void walk_add_selections(const struct wn_attention *a, const struct wn_walk *w, double strength,
+                                const void *logits, int64_t n, double *F) {
+  const double floor = a->sel.relu ? 0 : -INFINITY, scale = a->scale;
+  if (w->dtype == WN_F64) {
+    const double *x = logits;
+    for (int64_t c = 0; c < n; c++) F[c] += strength * (scale * x[c] > floor ? scale * x[c] : floor);
+  } else {
+    const float *x = logits;
+#pragma omp simd
+    for (int64_t c = 0; c < n; c++) {
+      const double S = scale * (double)x[c];
+      F[c] += strength * (S > floor ? S : floor);
+    }
+  }
+}
+
+static void walk_add_distant_selections(const struct wn_walk *w, int64_t s, int64_t r, double strength,
+                                        const void *logits, int64_t n, int64_t position, double *F) {
+  const struct wn_attention *a = w->a;
+  const int64_t reach = wn_walk_reach(a), farthest = a->bias.farthest, run = w->all ? wn_walk_selecting_head(w, s) : s;
+  const double floor = a->sel.relu ? 0 : -INFINITY;
+  for (int64_t c = 0; c < n; c++) {
+    const int64_t x = position - w->place[c];
+    double base = wn_number(logits, c, w->dtype);
+    if (w->relative && x < reach) base += wn_number(w->relative, (run * WN_WALK_ROWS + r) * reach + x, w->dtype);
+    base *= a->scale;
+    if (w->bias) base += w->bias[run * (farthest + 1) + (x < farthest ? x : farthest)];
+    F[c] += strength * fmax(base, floor);
+  }
+}
+
+void wn_walk_select(struct wn_walk *w, int64_t s, int64_t r, int64_t n) {
+  const struct wn_attention *a = w->a;
+  const int64_t cap = a->Tk, run = w->all ? wn_walk_selecting_head(w, s) : s, columns = a->sel.protect_self ? n - 1 : n;
+  const void *logits = a->sel.bilinear ? wn_element(w->selecting, (s * WN_WALK_ROWS + r) * cap, w->dtype)
+                                       : wn_element(w->logits, (run * WN_WALK_ROWS + r) * cap, w->dtype);
+  const double strength = a->sel.strength ? wn_number(a->sel.strength, w->group * w->choices + s, w->dtype) : 1;
+  double *F = w->F + s * cap;
+  const double of_first = F[0];
+  if (!a->sel.bilinear && (w->relative || w->bias))
+    walk_add_distant_selections(w, s, r, strength, logits, columns, w->place[n - 1], F);
+  else
+    walk_add_selections(a, w, strength, logits, columns, F);
+  if (a->sel.protect_first && w->place[0] == w->first) F[0] = of_first;
+}
+
+/* ---- sums of products ---- */
+
+/* exp of x <= 0 to 2 ulp; 0 below what a weight can be beside the largest. */
+static inline __attribute__((always_inline)) float exp_float(float x) {
+  const float round = 12582912.0f, low = -87.0f, at = x > low ? x : low;
+  const float k = at * 1.44269504f + round - round;
+  const float r = at - k * 0.693359375f + k * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  union {
+    uint32_t bits;
+    float value;
+  } power = {.bits = (uint32_t)((int32_t)k + 127) << 23};
+  return x > low ? p * power.value : 0.0f;
+}
+
+/* mass[c] += the softmax of scale*logits[c] + add[c] + extra[c], times span[c]; the last two may be NULL. Sinks take
+ * their part of the sum. */
+struct walk_head {
+  int64_t n, sinks;
+  double scale;
+  const void *logits, *add, *extra, *span, *sink;
+  void *e, *mass;
+};
+#define WEIGH(NAME, REAL, EXP)                                                                                         \
+  static void NAME(const struct walk_head *x) {                                                                        \
+    const REAL *logits = x->logits, *add = x->add, *extra = x->extra, *sink = x->sink, *span = x->span;                \
+    const REAL scale = (REAL)x->scale;                                                                                 \
+    REAL *restrict e = x->e, *restrict mass = x->mass, top = -INFINITY, sum = 0;                                       \
+    const int64_t n = x->n;                                                                                            \
+    for (int64_t c = 0; extra && c < n; c++) e[c] = scale * logits[c] + add[c] + extra[c];                             \
+    for (int64_t c = 0; !extra && c < n; c++) e[c] = scale * logits[c] + add[c];                                       \
+    WEIGH_SIMD(max, top)                                                                                               \
+    for (int64_t c = 0; c < n; c++) top = e[c] > top ? e[c] : top;                                                     \
+    for (int64_t s = 0; s < x->sinks; s++) top = scale * sink[s] > top ? scale * sink[s] : top;                        \
+    if (top == (REAL)-INFINITY) return;                                                                                \
+    for (int64_t s = 0; s < x->sinks; s++) sum += EXP(scale * sink[s] - top);                                          \
+    for (int64_t c = 0; c < n; c++) e[c] = EXP(e[c] - top);                                                            \
+    for (int64_t c = 0; span && c < n; c++) e[c] *= span[c];                                                           \
+    WEIGH_SIMD(+, sum)                                                                                                 \
+    for (int64_t c = 0; c < n; c++) sum += e[c];                                                                       \
+    const REAL factor = sum > 0 ? 1 / sum : 0;                                                                         \
+    for (int64_t c = 0; c < n; c++) mass[c] += e[c] * factor;                                                          \
+  }
+#define WEIGH_PRAGMA(text) _Pragma(#text)
+#define WEIGH_SIMD(operation, what) WEIGH_PRAGMA(omp simd reduction(operation : what))
+WEIGH(weigh_float, float, exp_float)
+WEIGH(weigh_double, double, exp)
+#ifdef __x86_64__
+#pragma GCC push_options
+#pragma GCC target("avx2")
+WEIGH(weigh_float_avx2, float, exp_float)
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512vl,avx512dq,prefer-vector-width=512")
+WEIGH(weigh_float_avx512, float, exp_float)
+#pragma GCC pop_options
+#endif
+
+static void weigh(const struct wn_exec *exec, const struct walk_head *x) {
+  if (exec->dtype == WN_F64) {
+    weigh_double(x);
+    return;
+  }
+#ifdef __x86_64__
+  if (exec->ctx && exec->ctx->isa == WN_ISA_AVX512 && strcmp(exec->backend->name, "cpu") == 0) {
+    weigh_float_avx512(x);
+    return;
+  }
+  if (exec->ctx && exec->ctx->isa == WN_ISA_AVX2 && strcmp(exec->backend->name, "cpu") == 0) {
+    weigh_float_avx2(x);
+    return;
+  }
+#endif
+  weigh_float(x);
+}
+
+/* add [n] of choice s (-1: there is none): -inf for what has gone or is masked, else -F. */
+static void walk_add_row(const struct wn_walk *w, int64_t s, int64_t n, int64_t position) {
+  const struct wn_attention *a = w->a;
+  const bool rules = a->window > 0 || a->strided > 0 || a->root.on || (a->span.on && a->span.exclude_self);
+  const double *F = w->F + s * a->Tk;
+  const int32_t *at = w->at;
+  if (w->dtype == WN_F64) {
+    double *add = w->add;
+    for (int64_t c = 0; c < n; c++) add[c] = at[c] < 0 ? -INFINITY : s < 0 ? 0 : -F[c];
+  } else {
+    float *add = w->add;
+    for (int64_t c = 0; s < 0 && c < n; c++) add[c] = at[c] < 0 ? -INFINITY : 0;
+    for (int64_t c = 0; s >= 0 && c < n; c++) add[c] = at[c] < 0 ? -INFINITY : (float)-F[c];
+  }
+  for (int64_t c = 0; rules && c < n; c++)
+    if (!wn_distance_seen(a, position - w->place[c])) walk_put(w->add, c, -INFINITY, w->dtype);
+}
+
+/* What head h's logits get for the distance; false: nothing. */
+static bool walk_extra_row(const struct wn_walk *w, int64_t h, int64_t r, int64_t n, int64_t position) {
+  const struct wn_attention *a = w->a;
+  const int64_t reach = wn_walk_reach(a), farthest = a->bias.farthest;
+  if (a->relative.P == 0 && a->bias.n == 0) return false;
+  for (int64_t c = 0; c < n; c++) {
+    const int64_t x = position - w->place[c];
+    double sum = 0;
+    if (x < reach && a->relative.P > 0)
+      sum = a->scale * wn_number(w->relative, (h * WN_WALK_ROWS + r) * reach + x, w->dtype);
+    if (a->bias.n > 0) sum += w->bias[h * (farthest + 1) + (x < farthest ? x : farthest)];
+    walk_put(w->extra, c, sum, w->dtype);
+  }
+  return true;
+}
+
+static void walk_span_row(const struct wn_walk *w, int64_t h, int64_t row, int64_t n, int64_t position) {
+  const struct wn_attention *a = w->a;
+  const int64_t head = w->group * w->heads + h;
+  const double z = wn_number(
+      a->span.z, head * a->span.s_z.h + (a->span.dynamic ? w->b * a->span.s_z.b + row * a->span.s_z.t : 0), w->dtype);
+  for (int64_t c = 0; c < n; c++) {
+    const double m = (a->span.ramp + a->span.limit * z - (double)(position - w->place[c])) / a->span.ramp;
+    walk_put(w->span, c, m < 0 ? 0 : m > 1 ? 1 : m, w->dtype);
+    if (m <= 0) walk_put(w->extra, c, -INFINITY, w->dtype); /* not seen: nothing to measure others by */
+  }
+}
+
+static void walk_sum_products(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t r, int64_t n) {
+  const struct wn_attention *a = w->a;
+  const int64_t cap = a->Tk, share = w->choices > 0 ? w->heads / w->choices : w->heads, position = w->place[n - 1];
+  memset(w->row_sums, 0, (size_t)n * wn_dtype_size(w->dtype));
+  for (int64_t h = 0; h < w->heads; h++) {
+    bool extra = walk_extra_row(w, h, r, n, position);
+    if (a->span.on) {
+      if (!extra) memset(w->extra, 0, (size_t)n * wn_dtype_size(w->dtype));
+      extra = true;
+      walk_span_row(w, h, row, n, position);
+    }
+    if (h % share == 0) walk_add_row(w, w->choices > 0 ? h / share : -1, n, position);
+    weigh(exec, &(struct walk_head){.n = n,
+                                    .sinks = a->sinks.n,
+                                    .scale = a->scale,
+                                    .logits = wn_element(w->logits, (h * WN_WALK_ROWS + r) * cap, w->dtype),
+                                    .add = w->add,
+                                    .extra = extra ? w->extra : NULL,
+                                    .span = a->span.on ? w->span : NULL,
+                                    .sink = wn_element(w->sink_logits, (h * WN_WALK_ROWS + r) * a->sinks.n, w->dtype),
+                                    .e = w->e,
+                                    .mass = w->row_sums});
+  }
+  wn_policy_read(w->row_sums, w->dtype, 0, n, 1, w->row_notes);
+}
+
+/* ---- sums of the operation ---- */
+
+/* Row i of sequence b of whole sequences, on its keys so far, of one group of heads. */
+static struct wn_attention walk_row_call(const struct wn_walk *w, int64_t b, int64_t i, int64_t P) {
+  const struct wn_attention weights = wn_attention_weights_only(w->a),
+                            sequence = wn_attention_of_sequence(&weights, w->dtype, b),
+                            heads = P > 1 ? wn_attention_of_heads(&sequence, w->dtype, w->group, 1) : sequence;
+  struct wn_attention r = wn_attention_of_rows(&heads, w->dtype, i, 1);
+  r.y = w->y;
+  r.s_y = (struct wn_stride){r.H * r.D, r.H * r.D, r.D};
+  r.sel.f_stride = r.slots.stride = w->a->Tk;
+  r.sel.f_in = r.sel.f_out = w->f;
+  r.slots.groups = 1;
+  r.slots.gone = NULL;
+  r.slots.mass = w->mass;
+  return r;
+}
+
+size_t wn_walk_operation_scratch(const struct wn_exec *exec, const struct wn_walk *w, int64_t P) {
+  struct wn_exec one = *exec;
+  one.threads = 1;
+  struct wn_attention r = walk_row_call(w, 0, w->a->Tk - 1, P);
+  r.slots.mass = &one; /* that there is one counts */
+  return wn_op_attention_scratch(&one, &r, false);
+}
+
+static wn_status walk_sum_operation(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t n,
+                                    const int32_t *gone) {
+  struct wn_exec one = *exec;
+  one.scratch = w->scratch;
+  one.scratch_bytes = w->scratch_bytes;
+  struct wn_attention r = walk_row_call(w, w->b, row, w->a->H / w->heads);
+  r.slots.gone = gone;
+  WN_TRY(wn_op_attention_forward(&one, &r));
+  for (int64_t c = 0; c < n; c++) w->row_notes[c] = wn_number(w->mass, w->key[c], w->dtype);
+  return WN_OK;
+}
+
+wn_status wn_walk_sums(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t r, int64_t n,
+                       const int32_t *gone) {
+  if (w->operation) return walk_sum_operation(exec, w, row, n, gone);
+  walk_sum_products(exec, w, row, r, n);
+  return WN_OK;
+}

@@ -1,0 +1,15 @@
+/* The numbers of the library's policies, for tables of the tests; test_policies holds them against the registry. */
+#ifndef TESTS_POLICIES_H
+#define TESTS_POLICIES_H
+
+enum {
+  WN_POLICY_SELECTIVE,
+  WN_POLICY_H2O,
+  WN_POLICY_TOVA,
+  WN_POLICY_STREAMING,
+  WN_POLICY_WINDOW,
+  WN_POLICY_RANDOM,
+  WN_POLICY_COUNT
+};
+
+#endif
