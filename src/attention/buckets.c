@@ -9,9 +9,10 @@
 #define AT(member) offsetof(wn_attention_config, buckets.member)
 
 static const struct wn_field fields[] = {
-    {"buckets.enabled", WN_FIELD_BOOL, AT(enabled), 0, 0, NULL, "learned position biases a head, shared by the layers"},
+    {"buckets.enabled", WN_FIELD_BOOL, AT(enabled), 0, 0, NULL,
+     "learned position biases per head, shared by the layers"},
     {"buckets.count", WN_FIELD_INT64, AT(count), 2, 1 << 16, NULL,
-     "buckets of distances; both ways in an encoder, half each"},
+     "buckets of distances; in an encoder half for each direction"},
     {"buckets.farthest", WN_FIELD_INT64, AT(farthest), 2, 1 << 24, NULL,
      "distances from here on share the last bucket"},
 };

@@ -12,7 +12,7 @@ static const struct wn_field fields[] = {
     {"dropout", WN_FIELD_DOUBLE, offsetof(wn_attention_config, dropout), 0, 0.999, NULL,
      "dropout on the attention weights, in training"},
     {"bidirectional", WN_FIELD_BOOL, offsetof(wn_attention_config, bidirectional), 0, 0, NULL,
-     "rows see later keys too: winnow op attention; a model's encoder is so by itself"},
+     "rows see later keys too; for winnow op attention, since a model's encoder always is bidirectional"},
 };
 
 static void init(wn_attention_config *config) {

@@ -8,8 +8,8 @@
 
 static const struct wn_field fields[] = {
     {"exclusive.enabled", WN_FIELD_BOOL, AT(enabled), 0, 0, NULL, "outputs orthogonal to the token's own value"},
-    {"exclusive.gate", WN_FIELD_BOOL, AT(gate), 0, 0, NULL, "a learned factor a head on what is removed"},
-    {"exclusive.gate_init", WN_FIELD_DOUBLE, AT(gate_init), -10, 10, NULL, "the factor at the start"},
+    {"exclusive.gate", WN_FIELD_BOOL, AT(gate), 0, 0, NULL, "a learned factor per head on what is removed"},
+    {"exclusive.gate_init", WN_FIELD_DOUBLE, AT(gate_init), -10, 10, NULL, "initial value of the gate"},
     {"exclusive.layers", WN_FIELD_STRING, AT(layers), 0, 64, NULL,
      "layers that have it: 1 or 0 each, repeated; empty: all"},
 };

@@ -3,7 +3,8 @@
 #include "attention/registry.h"
 
 static const struct wn_field fields[] = {
-    {"sinks", WN_FIELD_INT64, offsetof(wn_attention_config, sinks), 0, 65536, NULL, "learned key-value pairs a layer"},
+    {"sinks", WN_FIELD_INT64, offsetof(wn_attention_config, sinks), 0, 65536, NULL,
+     "learned key-value pairs per layer"},
 };
 
 static void init(wn_attention_config *config) {

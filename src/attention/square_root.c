@@ -9,7 +9,7 @@ static const struct wn_field fields[] = {
     {"sqrt.buffer", WN_FIELD_INT64, offsetof(wn_attention_config, root.buffer), 1, 1 << 30, NULL,
      "recent keys, all seen"},
     {"sqrt.density", WN_FIELD_DOUBLE, offsetof(wn_attention_config, root.density), 1e-3, 1e3, NULL,
-     "how many more than one key a square"},
+     "keys per square distance"},
 };
 
 static void init(wn_attention_config *config) {

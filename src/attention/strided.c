@@ -4,7 +4,7 @@
 
 static const struct wn_field fields[] = {
     {"strided", WN_FIELD_INT64, offsetof(wn_attention_config, strided), 0, 1 << 30, NULL,
-     "a row sees its last so many keys and each such step before; 0: all"},
+     "n: a row sees its last n keys and every n-th before; 0: all"},
 };
 
 static void init(wn_attention_config *config) {

@@ -5,7 +5,7 @@
 
 static const struct wn_field fields[] = {
     {"threshold.enabled", WN_FIELD_BOOL, offsetof(wn_attention_config, threshold.enabled), 0, 0, NULL,
-     "a row keeps the fewest keys that reach tau of its weight"},
+     "a row keeps the fewest keys whose weights reach tau"},
     {"threshold.tau", WN_FIELD_DOUBLE, offsetof(wn_attention_config, threshold.tau), 1e-6, 1, NULL,
      "share of the content's weight that is kept"},
 };
