@@ -1,7 +1,7 @@
 /* Meaningful attention: tokens needed for shares of the content's weight, by context length, layer and head.
  *
  * The attention counts (ops/attention.h: look); here counts become histograms: exact up to 32 tokens, 16 bins an octave
- * from there on. A count costs one increment: L H T tau_count of them a sequence, beside L H T T/2 weights. */
+ * from there on. A count costs one increment: L H T tau_count of them per sequence, compared with L H T T/2 weights. */
 #include "analyze/input.h"
 
 #include <math.h>

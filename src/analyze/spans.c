@@ -1,6 +1,6 @@
-/* The spans of a model, what they save in operations and memory. Definitions in winnow/analyze.h.
- * Static spans are parameters. Dynamic ones, z = sigmoid(v.x + b) of each token, are taken from the layers of an
- * evaluation as it goes by: a histogram of BINS bins for each head, and sums for the means. Cost: an evaluation. */
+/* The spans of a model, what they save in operations and memory. Definitions in winnow/analyze.h. Static spans are
+ * parameters. Dynamic ones, z = sigmoid(v.x + b) of each token, are taken from the layers of an evaluation, as the
+ * tokens are read: a histogram of BINS bins for each head, and sums for the means. Cost: an evaluation. */
 #include "analyze/input.h"
 
 #include <math.h>

@@ -37,7 +37,7 @@ static bool sweep_compare(void *user, const wn_generate_piece *piece) {
   return true;
 }
 
-/* Would greedy decoding behind the prompt give the answer? */
+/* Would greedy decoding after the prompt give the answer? */
 static wn_status sweep_matches(wn_context *ctx, wn_session *s, const wn_sweep_task *t, bool bare, bool *out) {
   struct sweep_match match = {t->answer, t->answer_count, 0};
   wn_generate_options o;

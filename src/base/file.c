@@ -1,5 +1,5 @@
-/* Files: read-only maps; writing beside the final name, then sync and rename, so that a crash or a full disk leaves
- * either the whole old file or the whole new one. */
+/* Files: read-only maps; writing under a temporary name in the same folder, then sync and rename, so that a crash or a
+ * full disk leaves either the whole old file or the whole new one. */
 #include "base/file.h"
 #include "base/alloc.h"
 #include "base/error.h"
@@ -119,8 +119,8 @@ static void parent_of(const char *path, char *out, size_t bytes) {
     snprintf(out, bytes, "%.*s", (int)n, path);
 }
 
-/* The temporary file has a fixed name, so that what a killed process left behind is reused instead of piling up; a lock
- * keeps two writers apart. */
+/* The temporary file has a fixed name, so that a killed process's file is reused instead of piling up; a lock keeps two
+ * writers apart. */
 wn_status wn_writer_open(wn_context *ctx, const char *path, struct wn_writer *w) {
   w->f = NULL;
   w->bytes = 0;

@@ -18,8 +18,8 @@ void wn_map_close(struct wn_map *map);
 /* A whole file in counted memory with a NUL after it; at most `limit` bytes (WN_ERR_FORMAT beyond). */
 wn_status wn_file_read(wn_context *ctx, const char *path, size_t limit, char **out, size_t *bytes);
 
-/* A file being written beside its final name: open, write (as often as needed), then commit (flush, fsync, rename,
- * fsync of the folder) or abort (removed). After a failed write or commit call abort. */
+/* A file being written under a temporary name in its folder: open, write (as often as needed), then commit (flush,
+ * fsync, rename, fsync of the folder) or abort (removed). After a failed write or commit call abort. */
 struct wn_writer {
   FILE *f;
   char path[4096], temporary[4096 + 32];

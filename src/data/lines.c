@@ -43,7 +43,7 @@ uint64_t wn_lines_done(const struct wn_lines *l) {
   return at < 0 ? 0 : (uint64_t)at;
 }
 
-/* More inflated text behind the buffer's. */
+/* Inflates more text and appends it to the buffer's. */
 static wn_status inflate_more(wn_context *ctx, struct wn_lines *l) {
   if (l->begin > 0) {
     memmove(l->buffer, l->buffer + l->begin, l->end - l->begin);

@@ -1,9 +1,8 @@
 /* Text and JSON lines to token files, in one pass and in memory that does not grow with the corpus.
  *
  * A document goes to the validation split when a hash of (seed, its index) says so. Its tokens are its text's with the
- * tokenizer's bos before them (SentencePiece), or with a newline behind them (bytes). The byte counts that bits per
- * byte are computed from hold the text and one byte a document for that separator, whose token is predicted like any
- * other. */
+ * tokenizer's bos before them (SentencePiece), or followed by a newline (bytes). The byte counts that bits per byte are
+ * computed from hold the text and one byte a document for that separator, whose token is predicted like any other. */
 #include "base/alloc.h"
 #include "base/context.h"
 #include "base/error.h"

@@ -1,9 +1,9 @@
-/* Token files, read through a map and written beside their final name.
+/* Token files, read through a memory map and written under a temporary name.
  *
  * llm.c's layout: a header of 256 little-endian int32 (magic, version, count; the rest 0), then the tokens, uint16
  * (magic 20240520, version 1) or uint32 (magic 20240801, version 7). A count of 2^32 and more has its upper half in the
- * fourth number, which llm.c leaves 0. nanoGPT's layout: uint16 and nothing else.
- * The size of the file must be what the header says, to the byte: a truncated file is told at once. */
+ * fourth number, which llm.c leaves 0. nanoGPT's layout: uint16 and nothing else. The size of the file must be what the
+ * header says, to the byte: a truncated file is told at once. */
 #include "data/token_file.h"
 #include "base/alloc.h"
 #include "base/error.h"

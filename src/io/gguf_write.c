@@ -58,7 +58,7 @@ bool wn_gguf_values_has(const wn_gguf_values *v, const char *key) {
   return false;
 }
 
-/* Room for `more` bytes behind what there is. */
+/* Room for `more` further bytes. */
 static bool gguf_write_reserve(wn_gguf_values *v, size_t more) {
   size_t need;
   void *memory;

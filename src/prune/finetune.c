@@ -1,6 +1,6 @@
 /* Fine-tuning in the course of a search, by the trainer and its checkpoints (src/train): a round is `wn_train_run` up
  * to a step number, so that what holds for runs holds here: killed anywhere it continues to the bit, and the budgets in
- * force lie beside the parameters. The gradient goes straight through the choice of what goes (train.prune). Each round
+ * force are saved in the checkpoint's folder. The gradient passes straight through evictions (train.prune). Each round
  * has the recipe's schedule to itself, a tenth of it warm-up: what is measured at its end has come to rest. */
 #include "prune/finetune.h"
 

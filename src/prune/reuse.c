@@ -96,7 +96,7 @@ static void copy_positions(const struct reuse *r, const struct task *t, float *t
            (size_t)(count * width) * sizeof *to);
 }
 
-/* Puts the run's new positions, [B,n] with stride s and `width` values each, behind those of `to` [B,T,width]. */
+/* Puts the run's new positions, [B,n] with stride s and `width` values each, after those of `to` [B,T,width]. */
 static void place_new(const struct reuse *r, const struct task *t, const float *from, struct wn_stride s, int64_t width,
                       float *to) {
   const int64_t T = r->set->T;
@@ -649,7 +649,7 @@ static wn_status reuse_arrays(struct reuse *r, const char *what, bool trials, ui
   if (need > may) {
     const double fit = (may - batch) / each;
     return wn_fail(r->ctx, WN_ERR_MEMORY,
-                   "the %s of %lld rows needs %.1f MB (%.2f MB a row and %.1f MB beside them), of the %.1f MB that may "
+                   "the %s of %lld rows needs %.1f MB (%.2f MB a row and %.1f MB for all), of the %.1f MB that may "
                    "be taken: at most %lld rows fit",
                    what, (long long)r->set->rows, need / 1e6, each / 1e6, batch / 1e6, may / 1e6,
                    (long long)(fit > 0 ? fit : 0));

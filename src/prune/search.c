@@ -100,7 +100,7 @@ static wn_status load_sets(struct search *s) {
   return WN_OK;
 }
 
-/* The flat array's, and with packed matrices theirs behind it. */
+/* The flat array's, then with packed matrices theirs. */
 static void fingerprint_model(const struct wn_model *model, char out[24]) {
   wn_prune_fingerprint(model->params, model->table.total * sizeof(float), out);
   for (int i = 0; i < model->table.count; i++) {
@@ -447,7 +447,7 @@ wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_optio
   WN_TRY_GOTO(wn_prune_curve_save(ctx, &s.curve, s.path), done);
   tell(&s, true);
   if (s.curve.closed)
-    status = WN_OK; /* the round after the search is behind it */
+    status = WN_OK; /* the round after the search has ended */
   else if (s.greedy.loss > s.greedy.target)
     s.curve.end = WN_PRUNE_TARGET; /* passed before the first step */
   else

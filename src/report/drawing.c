@@ -1,4 +1,4 @@
-/* Figures with memory of their own. Each line is one block: its three x, its y, and its name behind them. */
+/* Figures with memory of their own. Each line is one block: its three x, its y, then its name. */
 #include "report/drawing.h"
 
 #include <math.h>

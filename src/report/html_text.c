@@ -72,7 +72,7 @@ static wn_status add_triangle(wn_page *page, const float *a, int64_t T, bool gro
                                                            : WN_OK;
 }
 
-/* Heads one behind the other. */
+/* Heads one after another. */
 static wn_status add_heads(wn_page *page, const wn_selection_layer *layer, json_t *list) {
   struct wn_page_tile *tile;
   int number;
@@ -226,7 +226,7 @@ static void triangle_pixels(const wn_page *page, const json_t *list, int64_t l, 
   for (int64_t i = 0; i < n; i++) memcpy(pixels + i * n, data + i * (i + 1) / 2, (size_t)(i + 1));
 }
 
-/* The layers' triangles as images beside each other: of a list of tiles, or what a text's layers hold. */
+/* The layers' triangles as images side by side: of a list of tiles, or what a text's layers hold. */
 static wn_status save_matrices(wn_page *page, const json_t *what, int64_t layers, int64_t n, const char *title,
                                enum colours colours, const char *path) {
   enum { CELL = 220, GAP = 28 };

@@ -49,7 +49,7 @@ static void add_number(struct wn_text *t, const char *name, double v) {
   if (isfinite(v)) wn_text_add(t, ",\"%s\":%.9g", name, v);
 }
 
-/* The points behind place generation.index. True: and that the run has ended. */
+/* The points after number generation.index. True: the run has ended with them. */
 static bool log_json(wn_live *live, int64_t generation, int64_t index, struct wn_text *t) {
   pthread_mutex_lock(&live->lock);
   const bool done = live->done;

@@ -25,7 +25,7 @@ struct wn_normalize_step {
 struct wn_split_step {
   enum { WN_SPLIT_PATTERN, WN_SPLIT_PREFIX_SPACE, WN_SPLIT_METASPACE } kind;
   struct wn_pattern *pattern;
-  /* What becomes of the matches: words of their own, nothing, or part of what is beside them. */
+  /* What becomes of the matches: separate words, nothing, or part of a neighbouring word. */
   enum {
     WN_SPLIT_ISOLATED,
     WN_SPLIT_REMOVED,
@@ -94,7 +94,8 @@ struct wn_published {
   bool ignore_merges, nfc, bos;
 };
 const struct wn_published *wn_published_find(const char *name, size_t bytes); /* NULL: unknown */
-bool wn_published_has_pattern(const char *pattern); /* one of them: it may be cut before a newline behind a letter */
+bool wn_published_has_pattern(const char *pattern); /* one of them: a text may be cut before a newline that follows a
+                                                       letter */
 extern const char wn_gpt2_pattern[];
 
 #endif

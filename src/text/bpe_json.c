@@ -16,7 +16,7 @@ struct reader {
   wn_context *ctx;
   const char *name;
   struct wn_bpe *bpe;
-  bool byte_level; /* seen: nothing may come behind it */
+  bool byte_level; /* seen: nothing may follow it */
 };
 
 static wn_status wrong(const struct reader *r, const char *where, const char *expected) {
@@ -188,7 +188,7 @@ static wn_status read_pre_tokenizer(struct reader *r, const json_t *object, int 
       WN_TRY(read_pre_tokenizer(r, json_array_get(list, i), depth + 1));
     return WN_OK;
   }
-  if (r->byte_level) return unknown(r, "behind ByteLevel, the pre_tokenizer", type);
+  if (r->byte_level) return unknown(r, "after ByteLevel, the pre_tokenizer", type);
   if (!strcmp(type, "ByteLevel")) {
     r->byte_level = true;
     WN_TRY(get_bool(r, object, "pre_tokenizer", "add_prefix_space", true, &flag));
@@ -402,7 +402,7 @@ static wn_status read_model(struct reader *r, const json_t *model, const json_t 
   return bpe_json_read_merges(r, json_object_get(model, "merges"));
 }
 
-/* --- post_processor: what stands before and behind every text --- */
+/* --- post_processor: tokens before and after every text --- */
 
 static wn_status read_template(struct reader *r, const json_t *object, int32_t *bos, int32_t *eos) {
   const json_t *single = json_object_get(object, "single"), *ids = json_object_get(object, "special_tokens");

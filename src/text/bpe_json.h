@@ -5,7 +5,7 @@
 #include <jansson.h>
 #include "text/bpe.h"
 
-/* Fills an empty model. bos, eos: what post_processor puts before and behind a text, or -1. */
+/* Fills an empty model. bos, eos: the tokens that post_processor adds before and after a text, or -1. */
 wn_status wn_bpe_read_json(wn_context *ctx, const char *name, const json_t *root, struct wn_bpe *bpe, int32_t *bos,
                            int32_t *eos);
 /* A tokenizer.json that gives the same tokens here and in Hugging Face tokenizers. *out: a new reference. */

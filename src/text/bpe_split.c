@@ -72,7 +72,7 @@ static wn_status split_by_pattern(struct wn_bpe_scratch *s, int step, const char
     if (end > start) WN_TRY(add_piece(&p, start, end, true));
     done = end;
     from = end;
-    if (start == end) { /* an empty match: go on behind the next character */
+    if (start == end) { /* an empty match: continue after the next character */
       if (end == bytes) break;
       int length = wn_utf8_sequence(text + end, bytes - end);
       from = end + (size_t)(length > 0 ? length : 1);

@@ -47,7 +47,7 @@ static json_t *write_pre_tokenizer(const struct wn_bpe *bpe) {
   bool prefix = false, regex = false;
   for (int i = 0; i < bpe->split_count; i++) {
     const struct wn_split_step *step = &bpe->split[i];
-    if (step->kind == WN_SPLIT_PREFIX_SPACE) { /* only as part of ByteLevel, with its own pattern or none behind it */
+    if (step->kind == WN_SPLIT_PREFIX_SPACE) { /* only as part of ByteLevel, followed by its own pattern or none */
       prefix = true;
       regex = i + 1 < bpe->split_count;
       break;

@@ -25,7 +25,7 @@ struct wn_chat_template {
   bool trim_joined;                      /* the first user message with the system message in it is trimmed as one */
   bool system_always;                    /* a system message without a text where there is none */
   bool system_last;                      /* inner: in the last user message, not the first */
-  bool spaced; /* the space behind a mark is SentencePiece's where the mark is a control token */
+  bool spaced; /* the space after a marker is SentencePiece's where the marker is a control token */
 };
 
 static const struct wn_chat_template templates[] = {
@@ -197,7 +197,8 @@ static void chat_add(struct parts *p, const char *text, size_t bytes, bool speci
 static void add_mark(struct parts *p, const char *text) {
   chat_add(p, text, text ? strlen(text) : 0, true);
 }
-/* A mark whose space at the end is written by the tokenizer, which begins a text behind a control token, where `less`.
+/* A marker; with `less` its final space is left to the tokenizer, which writes one at the start of a text after a
+ * control token.
  */
 static void add_spaced(struct parts *p, const char *text, bool less) {
   const size_t n = text ? strlen(text) : 0;

@@ -125,7 +125,7 @@ wn_status wn_unicode_normalize(const char *text, size_t bytes, bool composed, bo
     }
     if (pass == 0) {
       void *p = NULL;
-      room = count + 1; /* utf8proc writes an end behind */
+      room = count + 1; /* utf8proc writes a terminator */
       status = wn_mul_size(room, sizeof *points, &size) ? wn_alloc(NULL, "text", size, &p) : WN_ERR_MEMORY;
       points = p;
     }

@@ -12,7 +12,7 @@ struct wn_bytes {
   char *data;
   size_t count, capacity;
 };
-wn_status wn_bytes_add(wn_context *ctx, struct wn_bytes *b, const char *more, size_t n); /* keeps a NUL behind them */
+wn_status wn_bytes_add(wn_context *ctx, struct wn_bytes *b, const char *more, size_t n); /* keeps a NUL after them */
 void wn_bytes_clear(struct wn_bytes *b);
 
 /* Appends text (UTF-8) in the form: composed (NFC) or not (NFD), compatible (NFKC, NFKD) or not. */

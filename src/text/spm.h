@@ -1,4 +1,4 @@
-/* SentencePiece behind a small C interface. Errors come back as text; nothing is printed, no exception gets out. */
+/* SentencePiece through a small C interface. Errors come back as text; nothing is printed, no exception gets out. */
 #ifndef WN_TEXT_SPM_H
 #define WN_TEXT_SPM_H
 

@@ -34,7 +34,7 @@ void wn_text_free(char *text) {
   wn_free(text);
 }
 
-/* Room for `more` elements behind count. */
+/* Room for `more` elements after the first count. */
 static wn_status tokenizer_grow(wn_context *ctx, const char *what, void **data, size_t element, size_t count,
                                 size_t more, size_t *capacity) {
   size_t need, bytes;

@@ -1,8 +1,8 @@
 /* A tokenizer as GGUF's metadata, in llama.cpp's terms: tokenizer.ggml.model "gpt2" (byte-level BPE; .pre names the
  * pattern that splits words), "llama" (SentencePiece BPE) or "t5" (SentencePiece unigram); tokens, scores, types,
- * merges; the ids of special tokens; the chat template. Rows of the model behind the last token get a name each,
- * unused. A SentencePiece model goes along whole as well: llama.cpp has no byte fallback in unigram models, and puts a
- * space behind user-defined pieces. */
+ * merges; the ids of special tokens; the chat template. Rows of the model after the last token get a name each, unused.
+ * A SentencePiece model goes along whole as well: llama.cpp has no byte fallback in unigram models, and puts a space
+ * after user-defined pieces. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -94,7 +94,7 @@ static wn_status load_sentencepiece(wn_context *ctx, const char *path, wn_tokeni
 
 /* --- GGUF --- */
 
-/* The SentencePiece model itself, where wn_tokenizer_gguf has put it beside what llama.cpp reads. */
+/* The SentencePiece model itself, which wn_tokenizer_gguf writes in addition to what llama.cpp reads. */
 static wn_status take_model(wn_context *ctx, const wn_gguf_value *value, wn_tokenizer *tok) {
   const void *data;
   size_t bytes;
@@ -154,7 +154,7 @@ static void find_ends(wn_tokenizer *tok) {
   }
 }
 
-/* --- tokenizer.json and what stands beside it --- */
+/* --- tokenizer.json and the other files of its folder --- */
 
 /* {"kind": "bytes"} in a checkpoint; else a Hugging Face tokenizer. */
 static wn_status load_json(wn_context *ctx, const char *path, wn_tokenizer *tok) {

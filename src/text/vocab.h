@@ -23,7 +23,7 @@ struct wn_token {
   uint8_t kind;
   bool model;                      /* words may become it (indexed) */
   bool mapped;                     /* the file has it in the byte alphabet */
-  bool lstrip, rstrip, normalized; /* added and special tokens: they eat the white space beside them, are looked for in
+  bool lstrip, rstrip, normalized; /* added and special tokens: they absorb the white space around them, are searched in
                                       normalised text */
 };
 

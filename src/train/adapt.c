@@ -31,7 +31,7 @@ static float *values(const struct wn_model *model, const struct wn_param *row) {
 
 /* ---- start ---- */
 
-/* Rows of the selecting heads' query maps, or of their keys', of the fused map beside it. */
+/* Rows of the selecting heads' query projections, or of their keys', in the fused projection. */
 static wn_status from_head(wn_context *ctx, struct wn_model *model, const struct wn_param *row, bool keys) {
   const wn_model_config *c = &model->config;
   const wn_selective_config *sel = &c->attention.selective;

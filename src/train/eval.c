@@ -156,7 +156,7 @@ static int64_t eval_memory(const struct wn_model *model, const wn_eval_options *
   return options->memory > 0 ? options->memory : 0;
 }
 
-/* bytes: of the text behind all that was counted; 0: unknown. */
+/* bytes: of the text of all counted positions; 0: unknown. */
 static wn_status eval_finish(wn_context *ctx, const struct wn_eval_sums *sums, uint64_t bytes, double seconds,
                              wn_eval_result *result) {
   if (sums->counted == 0) return wn_fail(ctx, WN_ERR_FORMAT, "nothing to evaluate: no position has a target");

@@ -4,9 +4,9 @@
  *
  * The model always holds the merged maps, so a step, an evaluation and a checkpoint know nothing of this:
  *   dB = alpha/r dW A^T,  dA = alpha/r B^T dW,  and after the update  W = W0 + alpha/r B A
- * which without dropout on the branch is the same as running it beside the map. Cost a step and map: 6 r in out
- * operations, and the product dW, which running beside would spare: 2 M in out, a twelfth of a step where only the
- * attention's maps learn. Memory: W0 and dW beside A, B and the optimizer's state of those. */
+ * which without dropout on the branch equals running it as a separate branch. Cost per step and projection: 6 r in out
+ * operations, and the product dW, which a separate branch would save: 2 M in out, a twelfth of a step where only the
+ * attention's projections learn. Memory: W0 and dW in addition to A, B and their optimizer state. */
 #include "train/lora.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
 /* A recipe may leave vocabulary and context to the data. The vocabulary comes from, in this order: the recipe, the
- * tokenizer, data.json beside the training tokens, the synthetic task. Wherever two of them speak they must agree. */
+ * tokenizer, data.json in the folder of the training tokens, the synthetic task. Where two of them give a value they
+ * must agree. */
 #include "train/prepare.h"
 
 #include <jansson.h>
@@ -13,7 +14,7 @@
 
 enum { PATH_BYTES = 4096 };
 
-/* "vocab_size" of the data.json beside the token file; 0 when there is none. */
+/* "vocab_size" of the data.json in the token file's folder; 0 when there is none. */
 static wn_status data_vocabulary(wn_context *ctx, const char *token_file, char path[PATH_BYTES], int64_t *out) {
   *out = 0;
   const char *slash = strrchr(token_file, '/');
@@ -31,7 +32,7 @@ static wn_status data_vocabulary(wn_context *ctx, const char *token_file, char p
   return WN_OK;
 }
 
-/* more: entries that the model has beside theirs, at least. */
+/* more: the least number of entries that the model has in addition to theirs. */
 static wn_status agree(wn_context *ctx, const char *who, int64_t theirs, int64_t more, int64_t ours) {
   if (more ? theirs + more <= ours : theirs == ours) return WN_OK;
   if (more)
@@ -66,10 +67,10 @@ wn_status wn_run_prepare(wn_context *ctx, wn_recipe *recipe, const char *tokeniz
                         : data_vocab ? data_vocab + sentinels
                                      : task_vocab;
   if (model->vocab_size == 0) {
-    status =
-        wn_fail(ctx, WN_ERR_CONFIG,
-                "model.vocab_size is 0, and there is neither data.tokenizer nor a data.json beside %s to take it from",
-                recipe->data.train);
+    status = wn_fail(ctx, WN_ERR_CONFIG,
+                     "model.vocab_size is 0, and there is neither data.tokenizer nor a data.json in the folder of %s "
+                     "to take it from",
+                     recipe->data.train);
     goto failed;
   }
   if (*tok)

@@ -90,8 +90,8 @@ static wn_status same_model(wn_context *ctx, const char *dir, const wn_model_con
   return status;
 }
 
-/* A recipe that names no tokenizer gets the one beside its token file, where wn_data_prepare leaves it: a run without
- * one cannot be given a text. */
+/* A recipe that names no tokenizer gets the one in its token file's folder, where wn_data_prepare writes it: a run
+ * without one cannot be given a text. */
 static void take_tokenizer_beside(wn_data_config *data) {
   char dir[sizeof data->tokenizer] = ".";
   if (data->tokenizer[0] || (data->kind != WN_DATA_TOKENS && data->kind != WN_DATA_SPAN_CORRUPTION)) return;
@@ -108,7 +108,7 @@ static wn_status begin_model(struct run *r) {
   wn_context *ctx = r->ctx;
   const wn_recipe *c = &r->recipe;
   if (!c->train.init[0]) take_tokenizer_beside(&r->recipe.data);
-  /* As when resuming: the tokenizer beside a checkpoint is preferred. */
+  /* As when resuming: the tokenizer in the checkpoint's folder is preferred. */
   WN_TRY(wn_run_prepare(ctx, &r->recipe, c->train.init[0] && c->data.tokenizer[0] ? c->train.init : c->data.tokenizer,
                         &r->tok));
   WN_TRY(wn_make_dirs(ctx, r->dir));
@@ -129,7 +129,7 @@ static wn_status continue_model(struct run *r, const wn_recipe *recipe) {
     WN_TRY(wn_path_join(ctx, path, sizeof path, r->dir, "recipe.json"));
     WN_TRY(wn_recipe_load(ctx, path, NULL, 0, &r->recipe));
   }
-  /* The tokenizer beside the checkpoint is preferred: the one that the recipe names may be gone by now. */
+  /* The tokenizer in the checkpoint's folder is preferred: the one that the recipe names may no longer exist. */
   if (wn_tokenizer_file_of(r->dir)) take_tokenizer_beside(&r->recipe.data);
   WN_TRY(wn_run_prepare(ctx, &r->recipe, r->recipe.data.tokenizer[0] ? r->dir : "", &r->tok));
   WN_TRY(wn_model_load_float(ctx, r->dir, &r->model));
