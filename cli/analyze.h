@@ -25,28 +25,32 @@ struct analysis {
   wn_eval_options eval;
   struct cli_progress bar;
 };
-/* clang-format off */
-#define ANALYZE_OPTIONS(a)                                                                                            \
-  CLI_MODEL_OPTION(&(a)->model_dir),                                                                                  \
-  {.name = "text", .type = CLI_STRING, .out = &(a)->text, .metavar = "FILE", .help = "a text to analyze on; - is standard input"}, \
-  {.name = "data", .type = CLI_STRING, .out = &(a)->data, .metavar = "FILE", .help = "a token file (.bin) to analyze on"}, \
-  {.name = "tokenizer", .type = CLI_STRING, .out = &(a)->tokenizer, .metavar = "SPEC", .help = "for --text: " CLI_TOKENIZER_HELP "; else the model's own"}, \
-  {.name = "batch", .type = CLI_INT, .out = &(a)->batch, .metavar = "N", .help = "sequences at a time; 0: 8", .min = 0, .max = 1 << 20}, \
-  {.name = "context", .type = CLI_INT, .out = &(a)->context, .metavar = "N", .help = "tokens a sequence; 0: the model's", .min = 0, .max = 1 << 24}, \
-  {.name = "memory", .type = CLI_INT, .out = &(a)->memory, .metavar = "N", .help = "tokens of earlier blocks; 0: the model's; -1: none", .min = -1, .max = 1 << 24}, \
-  {.name = "max-batches", .type = CLI_UINT, .out = &(a)->max_batches, .metavar = "N", .help = "stop after so many; 0: all"}, \
-  {.name = "csv", .type = CLI_STRING, .out = &(a)->csv, .metavar = "FILE", .help = "the table as CSV; - is standard output, in the report's place"}, \
-  {.name = "out", .type = CLI_STRING, .out = &(a)->out, .metavar = "FILE", .help = "what --json prints, into a file"}, \
-  CLI_COMMON_OPTIONS(&(a)->common)
-/* clang-format on */
+#define ANALYSIS_OPTIONS(T, m)                                                                                         \
+  CLI_MODEL_OPTION(T, m.model_dir),                                                                                    \
+      CLI_OPTION(T, m.text, "text", "FILE", "a text to analyze on; - is standard input"),                              \
+      CLI_OPTION(T, m.data, "data", "FILE", "a token file (.bin) to analyze on"),                                      \
+      CLI_OPTION(T, m.tokenizer, "tokenizer", "SPEC", "for --text: " CLI_TOKENIZER_HELP "; else the model's own"),     \
+      CLI_OPTION(T, m.batch, "batch", "N", "sequences at a time; 0: 8", .min = 0, .max = 1 << 20),                     \
+      CLI_OPTION(T, m.context, "context", "N", "tokens a sequence; 0: the model's", .min = 0, .max = 1 << 24),         \
+      CLI_OPTION(T, m.memory, "memory", "N", "tokens of earlier blocks; 0: the model's; -1: none", .min = -1,          \
+                 .max = 1 << 24),                                                                                      \
+      CLI_OPTION(T, m.max_batches, "max-batches", "N", "stop after so many; 0: all"),                                  \
+      CLI_OPTION(T, m.csv, "csv", "FILE", "the table as CSV; - is standard output, in the report's place"),            \
+      CLI_OPTION(T, m.out, "out", "FILE", "what --json prints, into a file"), CLI_COMMON_OPTIONS(T, m.common)
 
-/* Opens the checkpoint, and the text or token file when one is given. 0, or the exit code; closed by analysis_close. */
-int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, char **argv);
+/* Reads the options into `into`, the struct that spec's rows are of and *a is in; opens the checkpoint, and the text or
+ * token file when one is given. 0, or the exit code; closed by analysis_close. */
+int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, char **argv, void *into);
 void analysis_close(struct analysis *a);
 /* Loads the tokenizer where it is not there yet. */
 wn_status analysis_tokenizer(struct analysis *a);
 /* Of what is to be read; source and text NULL: nothing was given. */
 wn_analysis_input analysis_input(const struct analysis *a);
+/* Neither --text nor --data: 2, after reporting. */
+int analysis_needs_text(const struct analysis *a);
+/* Around the library's call: a progress bar, and Ctrl-C. */
+void analysis_begin(struct analysis *a, const char *label, const char *unit);
+wn_status analysis_ended(struct analysis *a, wn_status status);
 /* The exit code of an analysis that ended so, after reporting. */
 int analysis_end(const struct analysis *a, wn_status status);
 /* Into the files that were asked for, then onto standard output: CSV, JSON, or the report. Takes `json`. */

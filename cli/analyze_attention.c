@@ -79,53 +79,51 @@ static void look_print(const struct analysis *a, const void *what) {
   }
 }
 
+struct attention {
+  struct analysis analysis;
+  const char *control, *svg;
+  wn_look_options choice;
+};
+
+static const struct cli_option attention_options[] = {
+    CLI_OPTION(struct attention, choice.early, "first", "N", "tokens of a document's beginning whose weight is summed",
+               .min = 1, .max = 1 << 20),
+    CLI_CONTROL_OPTION(struct attention, control),
+    CLI_OPTION(struct attention, svg, "svg", "FILE", "a plot: the similarities by layer"),
+    ANALYSIS_OPTIONS(struct attention, analysis)};
+
+static const struct cli_spec attention_spec = {
+    .command = "winnow analyze attention",
+    .summary =
+        "What heads look at: the attention similarity bias, entropy, weight on first and on control tokens, and\n"
+        "weight by distance; by layer, and by head in --csv and --json.",
+    .options = attention_options,
+    .option_count = CLI_COUNT(attention_options),
+    .positional = "[DIR]",
+    .positional_max = 1,
+    .epilog = "Similarities after Zhai, \"Exclusive Self Attention\", section 2. keys: 2 to the power of the entropy."};
+
 int analyze_attention(int argc, char **argv) {
-  struct analysis a = {.common = CLI_COMMON_DEFAULTS, .command = "winnow analyze attention"};
-  const char *control_text = "special", *svg = NULL;
-  wn_look_options choice = {.size = sizeof choice, .early = 4};
-  const struct cli_option options[] = {
-      {.name = "first",
-       .type = CLI_INT,
-       .out = &choice.early,
-       .metavar = "N",
-       .help = "tokens of a document's beginning whose weight is summed",
-       .min = 1,
-       .max = 1 << 20},
-      CLI_CONTROL_OPTION(&control_text),
-      {.name = "svg", .type = CLI_STRING, .out = &svg, .metavar = "FILE", .help = "a plot: the similarities by layer"},
-      ANALYZE_OPTIONS(&a)};
-  const struct cli_spec spec = {
-      .command = a.command,
-      .summary =
-          "What heads look at: the attention similarity bias, entropy, weight on first and on control tokens, and\n"
-          "weight by distance; by layer, and by head in --csv and --json.",
-      .options = options,
-      .option_count = CLI_COUNT(options),
-      .positional = "[DIR]",
-      .positional_max = 1,
-      .epilog =
-          "Similarities after Zhai, \"Exclusive Self Attention\", section 2. keys: 2 to the power of the entropy."};
+  struct attention s = {.analysis.common = CLI_COMMON_DEFAULTS, .control = "special"};
+  struct analysis *a = &s.analysis;
+  s.choice = (wn_look_options){.size = sizeof s.choice, .early = 4};
   int32_t *ids = NULL;
   wn_look_report *report = NULL;
-  int code = analysis_open(&a, &spec, argc, argv);
-  if (!code) code = cli_check_output(svg, false);
-  if (!code) code = analysis_control(&a, control_text, &ids, &choice.control_count);
-  if (!code && !a.text && !a.data) code = cli_usage_error(a.command, "a text is needed: --text or --data");
+  int code = analysis_open(a, &attention_spec, argc, argv, &s);
+  if (!code) code = cli_check_output(s.svg, false);
+  if (!code) code = analysis_control(a, s.control, &ids, &s.choice.control_count);
+  if (!code) code = analysis_needs_text(a);
   if (!code) {
-    const wn_analysis_input input = analysis_input(&a);
-    choice.control = ids;
-    cli_progress_begin(&a.bar, &a.common, "attention", "batches");
-    cli_signals_begin(a.ctx);
-    const wn_status status = wn_analyze_look(a.ctx, a.model, &input, &choice, &report);
-    cli_signals_end();
-    cli_progress_end(&a.bar);
-    code = analysis_end(&a, status);
+    const wn_analysis_input input = analysis_input(a);
+    s.choice.control = ids;
+    analysis_begin(a, "attention", "batches");
+    code = analysis_end(a, analysis_ended(a, wn_analyze_look(a->ctx, a->model, &input, &s.choice, &report)));
   }
-  if (!code && svg) code = analysis_end(&a, wn_look_save_svg(a.ctx, report, "Attention similarity bias", svg));
-  if (!code) code = analysis_deliver(&a, look_json(&a, report), look_csv, look_print, report);
+  if (!code && s.svg) code = analysis_end(a, wn_look_save_svg(a->ctx, report, "Attention similarity bias", s.svg));
+  if (!code) code = analysis_deliver(a, look_json(a, report), look_csv, look_print, report);
   free(ids);
   wn_look_report_destroy(report);
-  analysis_close(&a);
+  analysis_close(a);
   return code;
 }
 
@@ -222,53 +220,53 @@ static int read_policies(const struct analysis *a, const char *text, const char 
   return 0;
 }
 
+struct survival {
+  struct analysis analysis;
+  const char *spec_text, *policies, *svg;
+  struct cli_policy_choices choices;
+};
+
+static const struct cli_option survival_options[] = {
+    CLI_OPTION(struct survival, spec_text, "budgets", "SPEC",
+               "tokens a layer holds: 64; 64,32,...; 0.25 of the context; 2MiB in all", .required = true),
+    CLI_OPTION(struct survival, policies, "policies", "NAMES", cli_policies_help),
+    CLI_POLICY_CHOICES_OPTIONS(struct survival, choices),
+    CLI_OPTION(struct survival, svg, "svg", "FILE", "a plot: tokens held against age"),
+    ANALYSIS_OPTIONS(struct survival, analysis)};
+
+static const struct cli_spec survival_spec = {
+    .command = "winnow analyze survival",
+    .summary = "Which tokens a cache under a budget holds and for how long, policy by policy, and how far policies\n"
+               "agree on what to keep.",
+    .options = survival_options,
+    .option_count = CLI_COUNT(survival_options),
+    .positional = "[DIR]",
+    .positional_max = 1,
+    .epilog = "A token's lifetime is the number of rows that see it, its own first; until it is evicted or its\n"
+              "document ends."};
+
 int analyze_survival(int argc, char **argv) {
-  struct analysis a = {.common = CLI_COMMON_DEFAULTS, .command = "winnow analyze survival"};
-  const char *spec_text = NULL, *policies = "all", *svg = NULL;
-  struct cli_policy_choices choices = CLI_POLICY_CHOICES_DEFAULTS;
+  struct survival s = {
+      .analysis.common = CLI_COMMON_DEFAULTS, .policies = "all", .choices = CLI_POLICY_CHOICES_DEFAULTS};
+  struct analysis *a = &s.analysis;
   wn_budgets budgets[WN_POLICY_MAX] = {0};
   const wn_budgets *list[WN_POLICY_MAX];
-  int count = 0;
-  const struct cli_option options[] = {
-      {.name = "budgets",
-       .type = CLI_STRING,
-       .out = &spec_text,
-       .metavar = "SPEC",
-       .help = "tokens a layer holds: 64; 64,32,...; 0.25 of the context; 2MiB in all",
-       .required = true},
-      {.name = "policies", .type = CLI_STRING, .out = &policies, .metavar = "NAMES", .help = cli_policies_help},
-      CLI_POLICY_CHOICES_OPTIONS(&choices),
-      {.name = "svg", .type = CLI_STRING, .out = &svg, .metavar = "FILE", .help = "a plot: tokens held against age"},
-      ANALYZE_OPTIONS(&a)};
-  const struct cli_spec spec = {
-      .command = a.command,
-      .summary = "Which tokens a cache under a budget holds and for how long, policy by policy, and how far policies\n"
-                 "agree on what to keep.",
-      .options = options,
-      .option_count = CLI_COUNT(options),
-      .positional = "[DIR]",
-      .positional_max = 1,
-      .epilog = "A token's lifetime is the number of rows that see it, its own first; until it is evicted or its\n"
-                "document ends."};
   wn_survival_report *report = NULL;
-  int code = analysis_open(&a, &spec, argc, argv);
-  if (!code) code = cli_check_output(svg, false);
-  if (!code && !a.text && !a.data) code = cli_usage_error(a.command, "a text is needed: --text or --data");
-  if (!code) code = read_policies(&a, policies, spec_text, &choices, budgets, &count);
+  int count = 0;
+  int code = analysis_open(a, &survival_spec, argc, argv, &s);
+  if (!code) code = cli_check_output(s.svg, false);
+  if (!code) code = analysis_needs_text(a);
+  if (!code) code = read_policies(a, s.policies, s.spec_text, &s.choices, budgets, &count);
   if (!code) {
-    const wn_analysis_input input = analysis_input(&a);
+    const wn_analysis_input input = analysis_input(a);
     for (int i = 0; i < count; i++) list[i] = &budgets[i];
-    cli_progress_begin(&a.bar, &a.common, "survival", "batches");
-    cli_signals_begin(a.ctx);
-    const wn_status status = wn_analyze_survival(a.ctx, a.model, &input, list, count, &report);
-    cli_signals_end();
-    cli_progress_end(&a.bar);
-    code = analysis_end(&a, status);
+    analysis_begin(a, "survival", "batches");
+    code = analysis_end(a, analysis_ended(a, wn_analyze_survival(a->ctx, a->model, &input, list, count, &report)));
   }
-  if (!code && svg) code = analysis_end(&a, wn_survival_save_svg(a.ctx, report, "Tokens held under a budget", svg));
-  if (!code) code = analysis_deliver(&a, survival_json(&a, report), survival_csv, survival_print, report);
+  if (!code && s.svg) code = analysis_end(a, wn_survival_save_svg(a->ctx, report, "Tokens held under a budget", s.svg));
+  if (!code) code = analysis_deliver(a, survival_json(a, report), survival_csv, survival_print, report);
   wn_survival_report_destroy(report);
   for (int i = 0; i < WN_POLICY_MAX; i++) wn_budgets_clear(&budgets[i]);
-  analysis_close(&a);
+  analysis_close(a);
   return code;
 }

@@ -156,92 +156,85 @@ static void result_print(const struct analysis *a, const void *what) {
   printf("square root: y = a + b sqrt(x); logarithmic: y = a + b ln(x + 1); linear: y = a + b x\n");
 }
 
+struct meaningful {
+  struct analysis analysis;
+  const char *taus, *control, *svg, *svg_fits;
+  double tau;
+  int64_t fit_from;
+};
+
+static const struct cli_option meaningful_options[] = {
+    CLI_OPTION(struct meaningful, taus, "taus", "A:B:STEP", "shares of the content's weight, or a list as 0.5,0.9"),
+    CLI_OPTION(struct meaningful, tau, "tau", "X",
+               "the share shown by layer and with its curves; the nearest of --taus", .min = 1e-6, .max = 1),
+    CLI_CONTROL_OPTION(struct meaningful, control),
+    CLI_OPTION(struct meaningful, fit_from, "fit-from", "N", "fit rows with at least so much context", .min = 1,
+               .max = 1 << 24),
+    CLI_OPTION(struct meaningful, svg, "svg", "FILE", "a plot: tokens needed against context length"),
+    CLI_OPTION(struct meaningful, svg_fits, "svg-fits", "FILE", "a plot: the three curves at --tau"),
+    ANALYSIS_OPTIONS(struct meaningful, analysis)};
+
+static const struct cli_spec meaningful_spec = {
+    .command = "winnow analyze meaningful",
+    .summary = "Meaningful attention: how many content tokens a row, head and layer needs until their weights reach\n"
+               "shares tau of the content's weight; by context length, with fits of how that grows.",
+    .options = meaningful_options,
+    .option_count = CLI_COUNT(meaningful_options),
+    .positional = "[DIR]",
+    .positional_max = 1,
+    .epilog =
+        "After Fernandez, Unsal, \"How Much Attention is 'All You Need'?\". Control tokens stand aside: they are\n"
+        "neither counted nor part of the weight. One pass for all shares; no T x T matrix is formed."};
+
+/* The share nearest to --tau, and the fits of all. */
+static int choose_share(const struct meaningful *m, const wn_meaning_report *report, struct result *out) {
+  out->r = report;
+  for (int t = 1; t < report->tau_count; t++)
+    if (fabs(report->taus[t] - m->tau) < fabs(report->taus[out->tau] - m->tau)) out->tau = t;
+  out->fits = calloc((size_t)report->tau_count * WN_FIT_COUNT, sizeof *out->fits);
+  if (!out->fits) return cli_error("out of memory");
+  if (fit_all(m->analysis.ctx, out) != WN_OK)
+    cli_note(&m->analysis.common, "no fits: %s", wn_context_error(m->analysis.ctx));
+  return 0;
+}
+
+static int save_plots(const struct meaningful *m, const struct result *s) {
+  const struct analysis *a = &m->analysis;
+  int code = 0;
+  if (m->svg) code = analysis_end(a, wn_meaning_save_svg(a->ctx, s->r, "Tokens needed", m->svg));
+  if (code || !m->svg_fits) return code;
+  if (!s->fitted) return cli_error("--svg-fits: there are no fits");
+  return analysis_end(a, wn_meaning_fits_save_svg(a->ctx, s->r, s->tau, s->fits + s->tau * WN_FIT_COUNT,
+                                                  "Tokens needed, and curves", m->svg_fits));
+}
+
 int analyze_meaningful(int argc, char **argv) {
-  struct analysis a = {.common = CLI_COMMON_DEFAULTS, .command = "winnow analyze meaningful"};
-  const char *taus_text = "0.5:1:0.05", *control_text = "special", *svg = NULL, *svg_fits = NULL;
-  double tau = 0.75, taus[64];
-  int64_t fit_from = 1;
-  const struct cli_option options[] = {{.name = "taus",
-                                        .type = CLI_STRING,
-                                        .out = &taus_text,
-                                        .metavar = "A:B:STEP",
-                                        .help = "shares of the content's weight, or a list as 0.5,0.9"},
-                                       {.name = "tau",
-                                        .type = CLI_DOUBLE,
-                                        .out = &tau,
-                                        .metavar = "X",
-                                        .help = "the share shown by layer and with its curves; the nearest of --taus",
-                                        .min = 1e-6,
-                                        .max = 1},
-                                       CLI_CONTROL_OPTION(&control_text),
-                                       {.name = "fit-from",
-                                        .type = CLI_INT,
-                                        .out = &fit_from,
-                                        .metavar = "N",
-                                        .help = "fit rows with at least so much context",
-                                        .min = 1,
-                                        .max = 1 << 24},
-                                       {.name = "svg",
-                                        .type = CLI_STRING,
-                                        .out = &svg,
-                                        .metavar = "FILE",
-                                        .help = "a plot: tokens needed against context length"},
-                                       {.name = "svg-fits",
-                                        .type = CLI_STRING,
-                                        .out = &svg_fits,
-                                        .metavar = "FILE",
-                                        .help = "a plot: the three curves at --tau"},
-                                       ANALYZE_OPTIONS(&a)};
-  const struct cli_spec spec = {
-      .command = a.command,
-      .summary = "Meaningful attention: how many content tokens a row, head and layer needs until their weights reach\n"
-                 "shares tau of the content's weight; by context length, with fits of how that grows.",
-      .options = options,
-      .option_count = CLI_COUNT(options),
-      .positional = "[DIR]",
-      .positional_max = 1,
-      .epilog =
-          "After Fernandez, Unsal, \"How Much Attention is 'All You Need'?\". Control tokens stand aside: they are\n"
-          "neither counted nor part of the weight. One pass for all shares; no T x T matrix is formed."};
-  int code = analysis_open(&a, &spec, argc, argv);
-  if (!code) code = cli_check_output(svg, false);
-  if (!code) code = cli_check_output(svg_fits, false);
-  struct result s = {.fit_from = fit_from};
+  struct meaningful m = {
+      .analysis.common = CLI_COMMON_DEFAULTS, .taus = "0.5:1:0.05", .control = "special", .tau = 0.75, .fit_from = 1};
+  struct analysis *a = &m.analysis;
+  struct result s = {0};
   wn_meaning_report *report = NULL;
   int32_t *ids = NULL;
+  double taus[64];
   wn_meaning_options choice = {.size = sizeof choice, .taus = taus, .tau_count = 64};
-  if (!code) code = analysis_taus(&a, taus_text, taus, &choice.tau_count);
-  if (!code) code = analysis_control(&a, control_text, &ids, &s.control_count);
-  if (!code && !a.text && !a.data) code = cli_usage_error(a.command, "a text is needed: --text or --data");
+  int code = analysis_open(a, &meaningful_spec, argc, argv, &m);
+  s.fit_from = m.fit_from;
+  if (!code) code = cli_check_output(m.svg, false);
+  if (!code) code = cli_check_output(m.svg_fits, false);
+  if (!code) code = analysis_taus(a, m.taus, taus, &choice.tau_count);
+  if (!code) code = analysis_control(a, m.control, &ids, &s.control_count);
+  if (!code) code = analysis_needs_text(a);
   if (!code) {
     choice.control = ids, choice.control_count = s.control_count;
-    const wn_analysis_input input = analysis_input(&a);
-    cli_progress_begin(&a.bar, &a.common, "meaningful", "batches");
-    cli_signals_begin(a.ctx);
-    const wn_status status = wn_analyze_meaning(a.ctx, a.model, &input, &choice, &report);
-    cli_signals_end();
-    cli_progress_end(&a.bar);
-    code = analysis_end(&a, status);
+    const wn_analysis_input input = analysis_input(a);
+    analysis_begin(a, "meaningful", "batches");
+    code = analysis_end(a, analysis_ended(a, wn_analyze_meaning(a->ctx, a->model, &input, &choice, &report)));
   }
-  if (!code) {
-    s.r = report;
-    for (int t = 1; t < report->tau_count; t++)
-      if (fabs(report->taus[t] - tau) < fabs(report->taus[s.tau] - tau)) s.tau = t;
-    s.fits = calloc((size_t)report->tau_count * WN_FIT_COUNT, sizeof *s.fits);
-    if (!s.fits) code = cli_error("out of memory");
-  }
-  if (!code && fit_all(a.ctx, &s) != WN_OK) cli_note(&a.common, "no fits: %s", wn_context_error(a.ctx));
-  if (!code && svg) code = analysis_end(&a, wn_meaning_save_svg(a.ctx, report, "Tokens needed", svg));
-  if (!code && svg_fits) {
-    if (s.fitted)
-      code = analysis_end(&a, wn_meaning_fits_save_svg(a.ctx, report, s.tau, s.fits + s.tau * WN_FIT_COUNT,
-                                                       "Tokens needed, and curves", svg_fits));
-    else
-      code = cli_error("--svg-fits: there are no fits");
-  }
-  if (!code) code = analysis_deliver(&a, result_json(&a, &s), result_csv, result_print, &s);
+  if (!code) code = choose_share(&m, report, &s);
+  if (!code) code = save_plots(&m, &s);
+  if (!code) code = analysis_deliver(a, result_json(a, &s), result_csv, result_print, &s);
   free(s.fits), free(ids);
   wn_meaning_report_destroy(report);
-  analysis_close(&a);
+  analysis_close(a);
   return code;
 }

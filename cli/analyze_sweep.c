@@ -184,77 +184,68 @@ static void result_print(const struct analysis *a, const void *what) {
   if (s->tasks) print_best(s, "tasks", s->r->best_exact);
 }
 
-static void on_share(void *user, uint64_t done, uint64_t total) {
-  cli_progress_update(user, done, total, NULL);
-}
+struct sweep {
+  struct analysis analysis;
+  const char *taus, *control, *svg, *tasks;
+  wn_sweep_options choice;
+};
+
+static const struct cli_option sweep_options[] = {
+    CLI_OPTION(struct sweep, taus, "taus", "A:B:STEP",
+               "shares of the content's weight that are kept, or a list as 0.5,0.9"),
+    CLI_OPTION(struct sweep, tasks, "tasks", "FILE",
+               "JSON lines with \"prompt\" (has {content} in it), \"content\", \"answer\""),
+    CLI_OPTION(struct sweep, choice.gamma, "gamma", "X", "part of the improvement over no content that is to be kept",
+               .min = 0.001, .max = 0.999),
+    CLI_CONTROL_OPTION(struct sweep, control),
+    CLI_OPTION(struct sweep, svg, "svg", "FILE", "a plot: what is kept against tau"),
+    ANALYSIS_OPTIONS(struct sweep, analysis)};
+
+static const struct cli_spec sweep_spec = {
+    .command = "winnow analyze sweep",
+    .summary =
+        "Perplexity, accuracy and answered tasks under a threshold tau of the attention's weight: each row attends\n"
+        "to the fewest tokens that reach it. The smallest tau that keeps enough of the performance.",
+    .options = sweep_options,
+    .option_count = CLI_COUNT(sweep_options),
+    .positional = "[DIR]",
+    .positional_max = 1,
+    .epilog =
+        "After Fernandez, Unsal, \"How Much Attention is 'All You Need'?\", section 4.2. Without the content: of a\n"
+        "text, each token predicted from the one before it alone; of tasks, the prompt without {content}. A task\n"
+        "counts where greedy decoding gives the answer's tokens."};
 
 int analyze_sweep(int argc, char **argv) {
-  struct analysis a = {.common = CLI_COMMON_DEFAULTS, .command = "winnow analyze sweep"};
-  const char *taus_text = "0.05:1:0.05", *control_text = "special", *svg = NULL, *tasks_path = NULL;
-  double taus[64];
-  wn_sweep_options choice = {.size = sizeof choice, .taus = taus, .tau_count = 64, .gamma = 0.95};
-  const struct cli_option options[] = {
-      {.name = "taus",
-       .type = CLI_STRING,
-       .out = &taus_text,
-       .metavar = "A:B:STEP",
-       .help = "shares of the content's weight that are kept, or a list as 0.5,0.9"},
-      {.name = "tasks",
-       .type = CLI_STRING,
-       .out = &tasks_path,
-       .metavar = "FILE",
-       .help = "JSON lines with \"prompt\" (has {content} in it), \"content\", \"answer\""},
-      {.name = "gamma",
-       .type = CLI_DOUBLE,
-       .out = &choice.gamma,
-       .metavar = "X",
-       .help = "part of the improvement over no content that is to be kept",
-       .min = 0.001,
-       .max = 0.999},
-      CLI_CONTROL_OPTION(&control_text),
-      {.name = "svg", .type = CLI_STRING, .out = &svg, .metavar = "FILE", .help = "a plot: what is kept against tau"},
-      ANALYZE_OPTIONS(&a)};
-  const struct cli_spec spec = {
-      .command = a.command,
-      .summary =
-          "Perplexity, accuracy and answered tasks under a threshold tau of the attention's weight: each row attends\n"
-          "to the fewest tokens that reach it. The smallest tau that keeps enough of the performance.",
-      .options = options,
-      .option_count = CLI_COUNT(options),
-      .positional = "[DIR]",
-      .positional_max = 1,
-      .epilog =
-          "After Fernandez, Unsal, \"How Much Attention is 'All You Need'?\", section 4.2. Without the content: of a\n"
-          "text, each token predicted from the one before it alone; of tasks, the prompt without {content}. A task\n"
-          "counts where greedy decoding gives the answer's tokens."};
+  struct sweep o = {.analysis.common = CLI_COMMON_DEFAULTS, .taus = "0.05:1:0.05", .control = "special"};
+  struct analysis *a = &o.analysis;
   struct tasks tasks = {0};
-  int32_t *ids = NULL;
-  int code = analysis_open(&a, &spec, argc, argv);
-  if (!code) code = cli_check_output(svg, false);
-  if (!code) code = analysis_taus(&a, taus_text, taus, &choice.tau_count);
-  if (!code) code = analysis_control(&a, control_text, &ids, &choice.control_count);
-  if (!code && !a.text && !a.data && !tasks_path)
-    code = cli_usage_error(a.command, "a text or tasks are needed: --text, --data or --tasks");
-  if (!code && tasks_path) code = load_tasks(&a, tasks_path, &tasks);
   wn_sweep_report *report = NULL;
+  int32_t *ids = NULL;
+  double taus[64];
+  o.choice = (wn_sweep_options){.size = sizeof o.choice, .taus = taus, .tau_count = 64, .gamma = 0.95};
+  int code = analysis_open(a, &sweep_spec, argc, argv, &o);
+  if (!code) code = cli_check_output(o.svg, false);
+  if (!code) code = analysis_taus(a, o.taus, taus, &o.choice.tau_count);
+  if (!code) code = analysis_control(a, o.control, &ids, &o.choice.control_count);
+  if (!code && !a->text && !a->data && !o.tasks)
+    code = cli_usage_error(a->command, "a text or tasks are needed: --text, --data or --tasks");
+  if (!code && o.tasks) code = load_tasks(a, o.tasks, &tasks);
+  const bool text = a->text || a->data;
   if (!code) {
-    const wn_analysis_input input = analysis_input(&a);
-    choice.control = ids, choice.tasks = tasks.items, choice.task_count = tasks.count;
-    choice.progress = on_share, choice.user = &a.bar;
-    a.eval.progress = NULL; /* shares are shown, not batches */
-    cli_progress_begin(&a.bar, &a.common, "sweep", "shares");
-    cli_signals_begin(a.ctx);
-    const wn_status status = wn_analyze_sweep(a.ctx, a.model, a.text || a.data ? &input : NULL, &choice, &report);
-    cli_signals_end();
-    cli_progress_end(&a.bar);
-    code = analysis_end(&a, status);
+    const wn_analysis_input input = analysis_input(a);
+    o.choice.control = ids, o.choice.tasks = tasks.items, o.choice.task_count = tasks.count;
+    o.choice.progress = cli_progress_on, o.choice.user = &a->bar;
+    a->eval.progress = NULL; /* shares are shown, not batches */
+    analysis_begin(a, "sweep", "shares");
+    code = analysis_end(
+        a, analysis_ended(a, wn_analyze_sweep(a->ctx, a->model, text ? &input : NULL, &o.choice, &report)));
   }
-  const struct result s = {report, a.text || a.data, tasks.count > 0, tasks.count};
-  if (!code && svg) code = analysis_end(&a, wn_sweep_save_svg(a.ctx, report, "Performance under a threshold", svg));
-  if (!code) code = analysis_deliver(&a, result_json(&a, &s), result_csv, result_print, &s);
+  const struct result s = {report, text, tasks.count > 0, tasks.count};
+  if (!code && o.svg) code = analysis_end(a, wn_sweep_save_svg(a->ctx, report, "Performance under a threshold", o.svg));
+  if (!code) code = analysis_deliver(a, result_json(a, &s), result_csv, result_print, &s);
   tasks_clear(&tasks);
   free(ids);
   wn_sweep_report_destroy(report);
-  analysis_close(&a);
+  analysis_close(a);
   return code;
 }

@@ -72,23 +72,24 @@ static void print_wrapped(const char *text) {
   putchar('\n');
 }
 
-static void print_option(const struct cli_option *o) {
+static void print_option(const struct cli_option *o, const void *from) {
+  const void *value_at = (const char *)from + o->at;
   char left[80], value[64] = "", text[2048];
   snprintf(left, sizeof left, "--%s%s%s", o->name, o->metavar ? " " : "", o->metavar ? o->metavar : "");
   switch (o->type) {
   case CLI_FLAG:
     break;
   case CLI_STRING:
-    if (*(const char **)o->out) snprintf(value, sizeof value, " [%s]", *(const char **)o->out);
+    if (*(const char *const *)value_at) snprintf(value, sizeof value, " [%s]", *(const char *const *)value_at);
     break;
   case CLI_INT:
-    snprintf(value, sizeof value, " [%" PRId64 "]", *(int64_t *)o->out);
+    snprintf(value, sizeof value, " [%" PRId64 "]", *(const int64_t *)value_at);
     break;
   case CLI_UINT:
-    snprintf(value, sizeof value, " [%" PRIu64 "]", *(uint64_t *)o->out);
+    snprintf(value, sizeof value, " [%" PRIu64 "]", *(const uint64_t *)value_at);
     break;
   case CLI_DOUBLE:
-    snprintf(value, sizeof value, " [%g]", *(double *)o->out);
+    snprintf(value, sizeof value, " [%g]", *(const double *)value_at);
     break;
   case CLI_LIST:
     snprintf(value, sizeof value, "; repeatable");
@@ -101,10 +102,10 @@ static void print_option(const struct cli_option *o) {
   print_wrapped(text);
 }
 
-static void print_help(const struct cli_spec *spec) {
+static void print_help(const struct cli_spec *spec, const void *from) {
   printf("%s [OPTIONS]%s%s\n\n%s\n\nOptions:\n", spec->command, spec->positional ? " " : "",
          spec->positional ? spec->positional : "", spec->summary);
-  for (int i = 0; i < spec->option_count; i++) print_option(&spec->options[i]);
+  for (int i = 0; i < spec->option_count; i++) print_option(&spec->options[i], from);
   printf("  %-26s%s\n", "--help", "this text");
   if (spec->epilog) printf("\n%s\n", spec->epilog);
   if (spec->more_help) {
@@ -121,29 +122,30 @@ static bool is_choice(const char *choices, const char *value) {
   return false;
 }
 
-static int store(const struct cli_spec *spec, const struct cli_option *o, const char *value) {
+static int store(const struct cli_spec *spec, const struct cli_option *o, const char *value, void *into) {
+  void *out = (char *)into + o->at;
   char *end = NULL;
   bool bounded = o->min != 0 || o->max != 0;
   double number = 0;
   errno = 0;
   switch (o->type) {
   case CLI_FLAG:
-    *(bool *)o->out = true;
+    *(bool *)out = true;
     return CLI_GO;
   case CLI_STRING:
     if (o->choices && !is_choice(o->choices, value))
       return cli_usage_error(spec->command, "--%s: \"%s\" is not one of %s", o->name, value, o->choices);
-    *(const char **)o->out = value;
+    *(const char **)out = value;
     return CLI_GO;
   case CLI_LIST:
-    if (!list_add(o->out, value)) return cli_error("out of memory");
+    if (!list_add(out, value)) return cli_error("out of memory");
     return CLI_GO;
   case CLI_INT: {
     long long x = strtoll(value, &end, 10);
     if (end == value || *end || errno)
       return cli_usage_error(spec->command, "--%s: \"%s\" is not an integer", o->name, value);
     number = (double)x;
-    *(int64_t *)o->out = x;
+    *(int64_t *)out = x;
     break;
   }
   case CLI_UINT: {
@@ -151,14 +153,14 @@ static int store(const struct cli_spec *spec, const struct cli_option *o, const 
     if (end == value || *end || errno || strchr(value, '-'))
       return cli_usage_error(spec->command, "--%s: \"%s\" is not an integer of at least 0", o->name, value);
     number = (double)x;
-    *(uint64_t *)o->out = x;
+    *(uint64_t *)out = x;
     break;
   }
   case CLI_DOUBLE:
     number = strtod(value, &end);
     if (end == value || *end || !isfinite(number))
       return cli_usage_error(spec->command, "--%s: \"%s\" is not a number", o->name, value);
-    *(double *)o->out = number;
+    *(double *)out = number;
     break;
   }
   if (bounded && (number < o->min || number > o->max))
@@ -176,12 +178,12 @@ static int unknown_option(const struct cli_spec *spec, const char *name) {
   return cli_usage_error(spec->command, "unknown option --%s", name);
 }
 
-int cli_parse(const struct cli_spec *spec, int argc, char **argv, struct cli_list *positionals) {
+int cli_parse(const struct cli_spec *spec, int argc, char **argv, void *into, struct cli_list *positionals) {
   bool seen[128] = {false};
   bool options_end = false;
   for (int i = 1; i < argc && strcmp(argv[i], "--"); i++)
     if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
-      print_help(spec);
+      print_help(spec, into);
       return CLI_SHOWN;
     }
   for (int i = 1; i < argc; i++) {
@@ -218,7 +220,7 @@ int cli_parse(const struct cli_spec *spec, int argc, char **argv, struct cli_lis
     if (seen[row] && o->type != CLI_LIST && o->type != CLI_FLAG)
       return cli_usage_error(spec->command, "--%s is given twice", name);
     seen[row] = true;
-    int code = store(spec, o, value);
+    int code = store(spec, o, value, into);
     if (code != CLI_GO) return code;
   }
   for (int i = 0; i < spec->option_count; i++)

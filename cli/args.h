@@ -1,5 +1,6 @@
-/* Command lines by table: one row per long option gives parsing, range check, default, help and refusal of what
- * is not known. `--name value`, `--name=value`, `--flag`; `--` ends the options. */
+/* Command lines by table: one static row per long option gives parsing, range check, help and refusal of what is not
+ * known; it points to a field of the command's struct of options, which is given to cli_parse with the defaults in it.
+ * `--name value`, `--name=value`, `--flag`; `--` ends the options. */
 #ifndef CLI_ARGS_H
 #define CLI_ARGS_H
 
@@ -8,12 +9,12 @@
 #include <stdint.h>
 
 enum cli_type {
-  CLI_FLAG,   /* bool *: set true */
-  CLI_STRING, /* const char **: borrowed from argv */
-  CLI_INT,    /* int64_t * */
-  CLI_UINT,   /* uint64_t * */
-  CLI_DOUBLE, /* double * */
-  CLI_LIST    /* struct cli_list *: repeatable; freed with cli_list_clear */
+  CLI_FLAG,   /* bool: set true */
+  CLI_STRING, /* const char *: borrowed from argv */
+  CLI_INT,    /* int64_t */
+  CLI_UINT,   /* uint64_t */
+  CLI_DOUBLE, /* double */
+  CLI_LIST    /* struct cli_list: repeatable; freed with cli_list_clear */
 };
 
 struct cli_list {
@@ -25,13 +26,22 @@ void cli_list_clear(struct cli_list *list);
 struct cli_option {
   const char *name; /* without the dashes */
   enum cli_type type;
-  void *out;           /* holds the default already */
+  size_t at;           /* of the field in the command's struct, which holds the default already */
   const char *metavar; /* "FILE"; NULL for flags */
-  const char *help;    /* one line; the default is appended from *out */
+  const char *help;    /* one line; the default is appended */
   bool required;
   double min, max;     /* numbers: inclusive; both 0: any */
   const char *choices; /* strings: "a|b|c", or NULL for anything */
 };
+/* A row: field of struct T, whose type says what the option takes; then .required, .min, .max, .choices as needed. */
+#define CLI_OPTION(T, field, option, meta, text, ...)                                                                  \
+  {                                                                                                                    \
+    .name = option, .type = CLI_TYPE(((T *)0)->field), .at = offsetof(T, field), .metavar = meta, .help = text,        \
+    __VA_ARGS__                                                                                                        \
+  }
+#define CLI_TYPE(x)                                                                                                    \
+  _Generic((x), bool: CLI_FLAG, const char *: CLI_STRING, int64_t: CLI_INT, uint64_t: CLI_UINT, double: CLI_DOUBLE,    \
+           struct cli_list: CLI_LIST)
 
 /* What every command takes. */
 struct cli_common {
@@ -39,16 +49,14 @@ struct cli_common {
   const char *backend;
   bool json, quiet, verbose;
 };
-/* clang-format off */
-#define CLI_COMMON_OPTIONS(c)                                                                                     \
-  {.name = "threads", .type = CLI_INT, .out = &(c)->threads, .metavar = "N", .min = 0, .max = 1024,               \
-   .help = "threads; 0: the CPUs this process may run on, at most OMP_NUM_THREADS"},                                                      \
-  {.name = "backend", .type = CLI_STRING, .out = &(c)->backend, .metavar = "NAME", .choices = "cpu|ref",          \
-   .help = "cpu: fast; ref: plain C in double accumulation"},                                                    \
-  {.name = "json", .type = CLI_FLAG, .out = &(c)->json, .help = "the result as JSON on standard output"},         \
-  {.name = "quiet", .type = CLI_FLAG, .out = &(c)->quiet, .help = "no progress and no notes"},                    \
-  {.name = "verbose", .type = CLI_FLAG, .out = &(c)->verbose, .help = "the library's log on standard error"}
-/* clang-format on */
+#define CLI_COMMON_OPTIONS(T, m)                                                                                       \
+  CLI_OPTION(T, m.threads, "threads", "N", "threads; 0: the CPUs this process may run on, at most OMP_NUM_THREADS",    \
+             .min = 0, .max = 1024),                                                                                   \
+      CLI_OPTION(T, m.backend, "backend", "NAME", "cpu: fast; ref: plain C in double accumulation",                    \
+                 .choices = "cpu|ref"),                                                                                \
+      CLI_OPTION(T, m.json, "json", NULL, "the result as JSON on standard output"),                                    \
+      CLI_OPTION(T, m.quiet, "quiet", NULL, "no progress and no notes"),                                               \
+      CLI_OPTION(T, m.verbose, "verbose", NULL, "the library's log on standard error")
 #define CLI_COMMON_DEFAULTS                                                                                            \
   { .threads = 0, .backend = "cpu" }
 
@@ -70,9 +78,9 @@ enum {
   CLI_SHOWN = 256 /* --help was printed; main makes it exit code 0 */
 };
 
-/* Fills the rows' variables. Returns CLI_GO, CLI_SHOWN, or 2 after a usage error (already reported in one line).
- * positionals may be NULL when spec->positional is. */
-int cli_parse(const struct cli_spec *spec, int argc, char **argv, struct cli_list *positionals);
+/* Fills the fields of `into`, the struct that the rows are of. Returns CLI_GO, CLI_SHOWN, or 2 after a usage error
+ * (already reported in one line). positionals may be NULL when spec->positional is. */
+int cli_parse(const struct cli_spec *spec, int argc, char **argv, void *into, struct cli_list *positionals);
 
 /* Commands and sub-subcommands ("winnow tokenizer train") by table. run gets its own name as argv[0]. */
 struct cli_command {

@@ -12,15 +12,14 @@ struct cli_attention {
 };
 #define CLI_ATTENTION_DEFAULTS                                                                                         \
   { .control = "special" }
-/* clang-format off */
-#define CLI_ATTENTION_OPTIONS(a)                                                                                      \
-  {.name = "attention", .type = CLI_LIST, .out = &(a)->sets, .metavar = "KEY=VALUE",                                  \
-   .help = "another attention than the checkpoint's, as threshold.tau=0.9 or sqrt.buffer=64"},                        \
-  CLI_CONTROL_OPTION(&(a)->control)
-#define CLI_CONTROL_OPTION(c)                                                                                         \
-  {.name = "control", .type = CLI_STRING, .out = (c), .metavar = "IDS",                                               \
-   .help = "control tokens, which a threshold keeps and counts leave out: special (the tokenizer's), none, or ids as 0,1,2"}
-/* clang-format on */
+#define CLI_ATTENTION_OPTIONS(T, m)                                                                                    \
+  CLI_OPTION(T, m.sets, "attention", "KEY=VALUE",                                                                      \
+             "another attention than the checkpoint's, as threshold.tau=0.9 or sqrt.buffer=64"),                       \
+      CLI_CONTROL_OPTION(T, m.control)
+#define CLI_CONTROL_OPTION(T, m)                                                                                       \
+  CLI_OPTION(T, m, "control", "IDS",                                                                                   \
+             "control tokens, which a threshold keeps and counts leave out: special (the tokenizer's), none, or ids "  \
+             "as 0,1,2")
 
 /* Puts it in force. tok: of the model, or NULL: no control tokens but ids. Clears the list. 0, or the exit code. */
 int cli_attention_apply(wn_context *ctx, const char *command, struct cli_attention *a, wn_model *model,

@@ -34,28 +34,26 @@ struct cli_budgets {
 };
 #define CLI_BUDGETS_DEFAULTS                                                                                           \
   { .choices = CLI_POLICY_CHOICES_DEFAULTS, .cache = "auto" }
-/* clang-format off */
-#define CLI_POLICY_CHOICES_OPTIONS(c)                                                                                 \
-  {.name = "sinks", .type = CLI_INT, .out = &(c)->sinks, .metavar = "N", .min = 0, .max = 1 << 20,                    \
-   .help = "streaming: first tokens that stay"},                                                                      \
-  {.name = "recent", .type = CLI_DOUBLE, .out = &(c)->recent, .metavar = "PART", .min = 0, .max = 1,                  \
-   .help = "h2o: the part of a budget for the most recent tokens"},                                                   \
-  {.name = "random-seed", .type = CLI_UINT, .out = &(c)->seed, .metavar = "N", .help = "random: its seed"},           \
-  {.name = "per-kv-head", .type = CLI_FLAG, .out = &(c)->per_kv_head,                                                 \
-   .help = "h2o, tova, random: each key-value head evicts for itself"}
-#define CLI_BUDGETS_OPTIONS(b)                                                                                        \
-  {.name = "budgets", .type = CLI_STRING, .out = &(b)->spec, .metavar = "SPEC",                                       \
-   .help = "tokens a layer holds: 64; 64,32,...; by key-value heads 64:16,...; 0.25 of the context; 2MiB in all; or a" \
-           " budgets.json"},                                                                                          \
-  {.name = "policy", .type = CLI_STRING, .out = &(b)->policy, .metavar = "NAME", .choices = cli_policies,             \
-   .help = "which token goes; else the file's, or selective"},                                                        \
-  CLI_POLICY_CHOICES_OPTIONS(&(b)->choices),                                                                          \
-  {.name = "cache-positions", .type = CLI_FLAG, .out = &(b)->cache_positions,                                         \
-   .help = "streaming: positions are places in the cache"}
-#define CLI_CACHE_OPTION(b)                                                                                           \
-  {.name = "cache", .type = CLI_STRING, .out = &(b)->cache, .metavar = "FORMAT", .choices = "auto|float|half",        \
-   .help = "of keys and values; auto: half floats, half the bytes, where the model's file has 16 bits a weight or fewer"}
-/* clang-format on */
+#define CLI_POLICY_CHOICES_OPTIONS(T, m)                                                                               \
+  CLI_OPTION(T, m.sinks, "sinks", "N", "streaming: first tokens that stay", .min = 0, .max = 1 << 20),                 \
+      CLI_OPTION(T, m.recent, "recent", "PART", "h2o: the part of a budget for the most recent tokens", .min = 0,      \
+                 .max = 1),                                                                                            \
+      CLI_OPTION(T, m.seed, "random-seed", "N", "random: its seed"),                                                   \
+      CLI_OPTION(T, m.per_kv_head, "per-kv-head", NULL, "h2o, tova, random: each key-value head evicts for itself")
+#define CLI_BUDGETS_OPTIONS(T, m)                                                                                      \
+  CLI_OPTION(                                                                                                          \
+      T, m.spec, "budgets", "SPEC",                                                                                    \
+      "tokens a layer holds: 64; 64,32,...; by key-value heads 64:16,...; 0.25 of the context; 2MiB in all; or a"      \
+      " budgets.json"),                                                                                                \
+      CLI_OPTION(T, m.policy, "policy", "NAME", "which token goes; else the file's, or selective",                     \
+                 .choices = cli_policies),                                                                             \
+      CLI_POLICY_CHOICES_OPTIONS(T, m.choices),                                                                        \
+      CLI_OPTION(T, m.cache_positions, "cache-positions", NULL, "streaming: positions are places in the cache")
+#define CLI_CACHE_OPTION(T, m)                                                                                         \
+  CLI_OPTION(                                                                                                          \
+      T, m.cache, "cache", "FORMAT",                                                                                   \
+      "of keys and values; auto: half floats, half the bytes, where the model's file has 16 bits a weight or fewer",   \
+      .choices = "auto|float|half")
 
 /* Usage that makes no sense: CLI_GO or 2. */
 int cli_budgets_check(const char *command, const struct cli_budgets *given);

@@ -37,75 +37,72 @@ static int put_data(struct sets *s, const char *data, const char *val) {
   return 0;
 }
 
+struct adapt {
+  struct cli_common common;
+  struct cli_views views;
+  const char *model, *config, *out, *data, *val;
+  struct cli_list sets;
+  bool resume;
+};
+
 /* The recipe of a new run. */
-static int build(wn_context *ctx, const char *model, const char *config, const char *data, const char *val,
-                 const struct cli_list *given, wn_recipe *out) {
+static int adapt_recipe(wn_context *ctx, const struct adapt *a, wn_recipe *out) {
   struct sets sets = {.count = 0};
   wn_tokenizer *tok = NULL;
-  if (given->count > 256) return cli_error("more than 256 --set");
+  if (a->sets.count > 256) return cli_error("more than 256 --set");
   /* The tokenizer goes along where the model has one. */
-  if (wn_tokenizer_load(ctx, model, &tok) == WN_OK && !put(&sets, "data.tokenizer", model))
-    return cli_error("%s: the path is too long", model);
+  if (wn_tokenizer_load(ctx, a->model, &tok) == WN_OK && !put(&sets, "data.tokenizer", a->model))
+    return cli_error("%s: the path is too long", a->model);
   wn_tokenizer_destroy(tok);
-  const int code = put_data(&sets, data, val);
+  const int code = put_data(&sets, a->data, a->val);
   if (code) return code;
-  for (int i = 0; i < given->count; i++) sets.items[sets.count++] = given->items[i];
-  const wn_status status = wn_adapt_recipe(ctx, model, config, sets.items, sets.count, out);
+  for (int i = 0; i < a->sets.count; i++) sets.items[sets.count++] = a->sets.items[i];
+  const wn_status status = wn_adapt_recipe(ctx, a->model, a->config, sets.items, sets.count, out);
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }
 
+static const struct cli_option adapt_options[] = {
+    CLI_OPTION(struct adapt, model, "model", "DIR", "the pretrained model"),
+    CLI_OPTION(struct adapt, out, "out", "DIR", "the run's folder", .required = true),
+    CLI_OPTION(struct adapt, data, "data", "FILE|DIR",
+               "token file to train on, or a folder with train.bin and val.bin (winnow data prepare)"),
+    CLI_OPTION(struct adapt, val, "val", "FILE", "token file for evaluations"),
+    CLI_OPTION(struct adapt, config, "config", "FILE",
+               "a recipe, JSON: what changes in the model's attention, and how to train"),
+    CLI_OPTION(struct adapt, sets, "set", "KEY=VALUE", "changes one key of the recipe"),
+    CLI_OPTION(struct adapt, resume, "resume", NULL, "continue the run in --out where it was saved"),
+    CLI_VIEWS_OPTIONS(struct adapt, views),
+    CLI_COMMON_OPTIONS(struct adapt, common)};
+
+static const struct cli_spec adapt_spec = {
+    .command = "winnow adapt",
+    .summary =
+        "Switches mechanisms of the attention on in a pretrained model, from a start that changes nothing, and\n"
+        "fine-tunes it. --set model.attention.selective.enabled=true gives selective attention with a strength\n"
+        "that is learned from 0; exclusive.enabled a gate from 0; span.enabled spans that begin with all of the\n"
+        "context. The logits must be the old model's before the first step. --set train.tune=lora trains\n"
+        "low-rank updates of the attention's maps. The folder is that of winnow train.",
+    .options = adapt_options,
+    .option_count = CLI_COUNT(adapt_options),
+    .positional = "[MODEL]",
+    .positional_max = 1,
+    .more_help = cli_recipe_keys};
+
 int cmd_adapt(int argc, char **argv) {
-  struct cli_common common = CLI_COMMON_DEFAULTS;
-  struct cli_views views = CLI_VIEWS_DEFAULTS;
-  const char *model = NULL, *config = NULL, *out = NULL, *data = NULL, *val = NULL;
-  struct cli_list sets = {0}, positionals = {0};
-  bool resume = false;
-  const struct cli_option options[] = {
-      {.name = "model", .type = CLI_STRING, .out = &model, .metavar = "DIR", .help = "the pretrained model"},
-      {.name = "out", .type = CLI_STRING, .out = &out, .metavar = "DIR", .help = "the run's folder", .required = true},
-      {.name = "data",
-       .type = CLI_STRING,
-       .out = &data,
-       .metavar = "FILE|DIR",
-       .help = "token file to train on, or a folder with train.bin and val.bin (winnow data prepare)"},
-      {.name = "val", .type = CLI_STRING, .out = &val, .metavar = "FILE", .help = "token file for evaluations"},
-      {.name = "config",
-       .type = CLI_STRING,
-       .out = &config,
-       .metavar = "FILE",
-       .help = "a recipe, JSON: what changes in the model's attention, and how to train"},
-      {.name = "set", .type = CLI_LIST, .out = &sets, .metavar = "KEY=VALUE", .help = "changes one key of the recipe"},
-      {.name = "resume", .type = CLI_FLAG, .out = &resume, .help = "continue the run in --out where it was saved"},
-      CLI_VIEWS_OPTIONS(&views),
-      CLI_COMMON_OPTIONS(&common)};
-  const struct cli_spec spec = {
-      .command = "winnow adapt",
-      .summary =
-          "Switches mechanisms of the attention on in a pretrained model, from a start that changes nothing, and\n"
-          "fine-tunes it. --set model.attention.selective.enabled=true gives selective attention with a strength\n"
-          "that is learned from 0; exclusive.enabled a gate from 0; span.enabled spans that begin with all of the\n"
-          "context. The logits must be the old model's before the first step. --set train.tune=lora trains\n"
-          "low-rank updates of the attention's maps. The folder is that of winnow train.",
-      .options = options,
-      .option_count = CLI_COUNT(options),
-      .positional = "[MODEL]",
-      .positional_max = 1,
-      .more_help = cli_recipe_keys};
-  int code = cli_parse(&spec, argc, argv, &positionals);
-  if (code == CLI_GO && (!resume || model || positionals.count))
-    code = cli_model_argument(&spec, code, true, &positionals, &model);
-  if (code == CLI_GO && resume && (model || config || data || val || sets.count))
-    code = cli_usage_error(spec.command, "--resume goes on with the run as it is: give --out alone");
-  if (code != CLI_GO) {
-    cli_list_clear(&sets);
-    return code;
-  }
+  struct adapt a = {.common = CLI_COMMON_DEFAULTS, .views = CLI_VIEWS_DEFAULTS};
+  struct cli_list positionals = {0};
   wn_context *ctx = NULL;
   wn_recipe recipe;
-  code = cli_context_open(&common, &ctx);
-  if (!code && !resume) code = build(ctx, model, config, data, val, &sets, &recipe);
-  if (!code) code = cli_train_run(&common, ctx, resume ? NULL : &recipe, out, resume, &views, "adapt", "adapted");
+  int code = cli_parse(&adapt_spec, argc, argv, &a, &positionals);
+  if (code == CLI_GO && (!a.resume || a.model || positionals.count))
+    code = cli_model_argument(&adapt_spec, code, true, &positionals, &a.model);
+  if (code == CLI_GO && a.resume && (a.model || a.config || a.data || a.val || a.sets.count))
+    code = cli_usage_error(adapt_spec.command, "--resume goes on with the run as it is: give --out alone");
+  if (code == CLI_GO) code = cli_context_open(&a.common, &ctx);
+  if (!code && !a.resume) code = adapt_recipe(ctx, &a, &recipe);
+  if (!code)
+    code = cli_train_run(&a.common, ctx, a.resume ? NULL : &recipe, a.out, a.resume, &a.views, "adapt", "adapted");
   wn_context_destroy(ctx);
-  cli_list_clear(&sets);
+  cli_list_clear(&a.sets);
   return code;
 }

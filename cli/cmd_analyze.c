@@ -12,10 +12,6 @@
 #include "signals.h"
 #include "ui.h"
 
-static void on_progress(void *user, uint64_t done, uint64_t total) {
-  cli_progress_update(user, done, total, NULL);
-}
-
 void analysis_close(struct analysis *a) {
   wn_data_source_destroy(a->source);
   wn_tokenizer_destroy(a->tok);
@@ -28,9 +24,10 @@ wn_status analysis_tokenizer(struct analysis *a) {
   return a->tok ? WN_OK : wn_tokenizer_load(a->ctx, a->tokenizer ? a->tokenizer : a->model_dir, &a->tok);
 }
 
-int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, char **argv) {
+int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, char **argv, void *into) {
   struct cli_list dirs = {0};
-  int code = cli_parse(spec, argc, argv, &dirs);
+  a->command = spec->command;
+  int code = cli_parse(spec, argc, argv, into, &dirs);
   code = cli_model_argument(spec, code, true, &dirs, &a->model_dir);
   if (code == CLI_GO && a->text && a->data)
     code = cli_usage_error(spec->command, "--data and --text exclude each other");
@@ -48,7 +45,7 @@ int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, cha
                               .context = a->context,
                               .memory = a->memory,
                               .max_batches = a->max_batches,
-                              .progress = on_progress,
+                              .progress = cli_progress_on,
                               .user = &a->bar};
   if (a->text) {
     status = analysis_tokenizer(a);
@@ -93,6 +90,21 @@ static int write_file(const char *path, void (*put)(FILE *f, const void *what), 
 wn_analysis_input analysis_input(const struct analysis *a) {
   return (wn_analysis_input){
       .source = a->source, .tok = a->tok, .text = a->content, .bytes = a->bytes, .options = &a->eval};
+}
+
+int analysis_needs_text(const struct analysis *a) {
+  return a->text || a->data ? 0 : cli_usage_error(a->command, "a text is needed: --text or --data");
+}
+
+void analysis_begin(struct analysis *a, const char *label, const char *unit) {
+  cli_progress_begin(&a->bar, &a->common, label, unit);
+  cli_signals_begin(a->ctx);
+}
+
+wn_status analysis_ended(struct analysis *a, wn_status status) {
+  cli_signals_end();
+  cli_progress_end(&a->bar);
+  return status;
 }
 
 int analysis_end(const struct analysis *a, wn_status status) {
@@ -251,43 +263,42 @@ static void spans_print(const struct analysis *a, const void *what) {
            cli_bytes((double)r->state_bytes_token));
 }
 
+struct spans {
+  struct analysis analysis;
+};
+
+static const struct cli_option spans_options[] = {ANALYSIS_OPTIONS(struct spans, analysis)};
+
+static const struct cli_spec spans_spec = {
+    .command = "winnow analyze spans",
+    .summary = "How far back each head looks (adaptive and dynamic spans), and what that saves in operations and\n"
+               "memory. Dynamic spans are taken of a text: --text or --data.",
+    .options = spans_options,
+    .option_count = CLI_COUNT(spans_options),
+    .positional = "[DIR]",
+    .positional_max = 1,
+    .epilog = "Operations for one token, multiply and add counted as one: query, key, value and output maps, the\n"
+              "feed-forward, and in the attention 2 D for each key in sight; as Sukhbaatar et al. 2019 count them."};
+
 static int analyze_spans(int argc, char **argv) {
-  struct analysis a = {.common = CLI_COMMON_DEFAULTS, .command = "winnow analyze spans"};
-  const struct cli_option options[] = {ANALYZE_OPTIONS(&a)};
-  const struct cli_spec spec = {
-      .command = a.command,
-      .summary = "How far back each head looks (adaptive and dynamic spans), and what that saves in operations and\n"
-                 "memory. Dynamic spans are taken of a text: --text or --data.",
-      .options = options,
-      .option_count = CLI_COUNT(options),
-      .positional = "[DIR]",
-      .positional_max = 1,
-      .epilog = "Operations for one token, multiply and add counted as one: query, key, value and output maps, the\n"
-                "feed-forward, and in the attention 2 D for each key in sight; as Sukhbaatar et al. 2019 count them."};
-  int code = analysis_open(&a, &spec, argc, argv);
+  struct spans s = {.analysis.common = CLI_COMMON_DEFAULTS};
+  struct analysis *a = &s.analysis;
+  int code = analysis_open(a, &spans_spec, argc, argv, &s);
   wn_span_report *report = NULL;
   if (!code) {
-    const bool input = a.source || a.tok;
-    const wn_analysis_input from = {
-        .source = a.source, .tok = a.tok, .text = a.content, .bytes = a.bytes, .options = &a.eval};
-    cli_progress_begin(&a.bar, &a.common, "spans", "batches");
-    cli_signals_begin(a.ctx);
-    const wn_status status = wn_analyze_spans(a.ctx, a.model, input ? &from : NULL, &report);
-    cli_signals_end();
-    cli_progress_end(&a.bar);
-    if (status == WN_ERR_CANCELLED)
-      cli_error("interrupted"), code = CLI_INTERRUPTED;
-    else if (status != WN_OK)
-      code = cli_error("%s: %s%s", a.model_dir, wn_context_error(a.ctx),
-                       status == WN_ERR_UNSUPPORTED && wn_model_config_get(a.model)->attention.span.enabled
-                           ? ", give --text or --data"
-                           : "");
-    else if (input && !report->dynamic)
-      cli_note(&a.common, "the spans are parameters: the text was not read");
+    const bool input = a->source || a->tok;
+    const wn_analysis_input from = analysis_input(a);
+    analysis_begin(a, "spans", "batches");
+    const wn_status status = analysis_ended(a, wn_analyze_spans(a->ctx, a->model, input ? &from : NULL, &report));
+    if (status == WN_ERR_UNSUPPORTED && wn_model_config_get(a->model)->attention.span.enabled)
+      code = cli_error("%s: %s, give --text or --data", a->model_dir, wn_context_error(a->ctx));
+    else
+      code = analysis_end(a, status);
+    if (!code && input && !report->dynamic) cli_note(&a->common, "the spans are parameters: the text was not read");
   }
-  if (!code) code = analysis_deliver(&a, spans_json(&a, report), spans_csv, spans_print, report);
+  if (!code) code = analysis_deliver(a, spans_json(a, report), spans_csv, spans_print, report);
   wn_span_report_destroy(report);
-  analysis_close(&a);
+  analysis_close(a);
   return code;
 }
 

@@ -295,45 +295,36 @@ static void close_chat(struct chat *c) {
   free(c->pending);
 }
 
+static const struct cli_option chat_options[] = {
+    CLI_MODEL_OPTION(struct request, load.model),
+    CLI_DIALOGUE_OPTIONS(struct request, dialogue),
+    CLI_OPTION(struct request, tokens, "tokens", "N", "an answer's at most", .min = 1, .max = 1 << 24),
+    CLI_OPTION(struct request, context, "context", "N", "tokens of a conversation; 0: the model's, at most 4096",
+               .min = 0, .max = 1 << 24),
+    CLI_TOKENIZER_OPTION(struct request, load.tokenizer),
+    CLI_SAMPLING_OPTIONS(struct request, sampling),
+    CLI_STOP_OPTION(struct request, stop),
+    CLI_ATTENTION_OPTIONS(struct request, load.attention),
+    CLI_BUDGETS_OPTIONS(struct request, load.budgets),
+    CLI_CACHE_OPTION(struct request, load.budgets),
+    CLI_COMMON_OPTIONS(struct request, common)};
+
+static const struct cli_spec chat_spec = {
+    .command = "winnow chat",
+    .summary = "A conversation with a model. On a terminal: /help lists what can be said besides messages. From a pipe "
+               "each\nline is a message; a line that ends in \\ goes on in the next.",
+    .options = chat_options,
+    .option_count = CLI_COUNT(chat_options),
+    .positional = "[MODEL]",
+    .positional_max = 1};
+
 int cmd_chat(int argc, char **argv) {
   struct request r = {.common = CLI_COMMON_DEFAULTS, .load = CLI_LOADING_DEFAULTS, .tokens = 1024};
   cli_sampling_init(&r.sampling);
-  const struct cli_option options[] = {CLI_MODEL_OPTION(&r.load.model),
-                                       CLI_DIALOGUE_OPTIONS(&r.dialogue),
-                                       {.name = "tokens",
-                                        .type = CLI_INT,
-                                        .out = &r.tokens,
-                                        .metavar = "N",
-                                        .help = "an answer's at most",
-                                        .min = 1,
-                                        .max = 1 << 24},
-                                       {.name = "context",
-                                        .type = CLI_INT,
-                                        .out = &r.context,
-                                        .metavar = "N",
-                                        .help = "tokens of a conversation; 0: the model's, at most 4096",
-                                        .min = 0,
-                                        .max = 1 << 24},
-                                       CLI_TOKENIZER_OPTION(&r.load.tokenizer),
-                                       CLI_SAMPLING_OPTIONS(&r.sampling),
-                                       CLI_STOP_OPTION(&r.stop),
-                                       CLI_ATTENTION_OPTIONS(&r.load.attention),
-                                       CLI_BUDGETS_OPTIONS(&r.load.budgets),
-                                       CLI_CACHE_OPTION(&r.load.budgets),
-                                       CLI_COMMON_OPTIONS(&r.common)};
-  const struct cli_spec spec = {
-      .command = "winnow chat",
-      .summary =
-          "A conversation with a model. On a terminal: /help lists what can be said besides messages. From a pipe "
-          "each\nline is a message; a line that ends in \\ goes on in the next.",
-      .options = options,
-      .option_count = CLI_COUNT(options),
-      .positional = "[MODEL]",
-      .positional_max = 1};
   struct cli_list models = {0};
-  int code = cli_parse(&spec, argc, argv, &models);
-  code = cli_model_argument(&spec, code, true, &models, &r.load.model);
-  if (code == CLI_GO) code = cli_budgets_check(spec.command, &r.load.budgets);
+  int code = cli_parse(&chat_spec, argc, argv, &r, &models);
+  code = cli_model_argument(&chat_spec, code, true, &models, &r.load.model);
+  if (code == CLI_GO) code = cli_budgets_check(chat_spec.command, &r.load.budgets);
   struct chat c = {.r = &r, .terminal = isatty(STDIN_FILENO) && !r.common.json};
   if (code == CLI_GO) code = cli_context_open(&r.common, &c.ctx);
   if (code) {

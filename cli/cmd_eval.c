@@ -21,10 +21,6 @@ struct request {
   uint64_t max_batches, bytes, seed;
 };
 
-static void on_progress(void *user, uint64_t done, uint64_t total) {
-  cli_progress_update(user, done, total, NULL);
-}
-
 /* Bytes of text behind PATH/train.bin or PATH/val.bin, from the data.json that `winnow data prepare` leaves there. */
 static uint64_t bytes_behind(const char *token_file) {
   char path[4096];
@@ -163,129 +159,89 @@ static int eval_source(wn_context *ctx, const struct request *r, wn_model *model
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }
 
+static const struct cli_option eval_options[] = {
+    CLI_MODEL_OPTION(struct request, load.model),
+    CLI_OPTION(struct request, data, "data", "FILE", "a token file (.bin)"),
+    CLI_OPTION(struct request, text, "text", "FILE", "a text; - is standard input"),
+    CLI_OPTION(struct request, load.tokenizer, "tokenizer", "SPEC",
+               "for --text: " CLI_TOKENIZER_HELP "; else the model's own"),
+    CLI_OPTION(struct request, config, "config", "FILE", "a recipe whose data to use; else the checkpoint's own"),
+    CLI_OPTION(struct request, sets, "set", "KEY=VALUE", "changes one key of that recipe, such as data.kind=copy"),
+    CLI_OPTION(struct request, split, "split", "NAME", "which part of the recipe's data", .choices = "val|train"),
+    CLI_OPTION(struct request, batch, "batch", "N", "sequences at a time; 0: 8", .min = 0, .max = 1 << 20),
+    CLI_OPTION(struct request, context, "context", "N", "tokens a sequence; 0: the model's", .min = 0, .max = 1 << 24),
+    CLI_OPTION(struct request, memory, "memory", "N",
+               "tokens of earlier blocks that attention reaches; 0: the model's; -1: none", .min = -1, .max = 1 << 24),
+    CLI_OPTION(struct request, whole_memory, "whole-memory", NULL,
+               "keep and read all of the memory, also what no head can see: to compare with"),
+    CLI_OPTION(struct request, max_batches, "max-batches", "N", "stop after so many; 0: all of a file, 16 of a task"),
+    CLI_OPTION(struct request, bytes, "bytes", "N",
+               "bytes of text behind --data, for bits per byte; else from data.json beside it"),
+    CLI_OPTION(struct request, seed, "seed", "N", "of a task's random cases"),
+    CLI_ATTENTION_OPTIONS(struct request, load.attention),
+    CLI_BUDGETS_OPTIONS(struct request, load.budgets),
+    CLI_COMMON_OPTIONS(struct request, common)};
+
+static const struct cli_spec eval_spec = {
+    .command = "winnow eval",
+    .summary =
+        "Loss (nats a token), perplexity, accuracy and bits per byte of a checkpoint. Without --data and --text it\n"
+        "evaluates on the data of the recipe that the checkpoint was trained with. With --budgets as decoding\n"
+        "under them would see it, each sequence and document by itself.",
+    .options = eval_options,
+    .option_count = CLI_COUNT(eval_options),
+    .positional = "[DIR]",
+    .positional_max = 1,
+    .epilog = "Recipe keys, for --config and --set: winnow train --help"};
+
+static int eval_run(wn_context *ctx, const struct request *r, struct cli_loaded *in) {
+  struct cli_progress bar;
+  wn_eval_result result = {0};
+  char what[2048] = "";
+  int code;
+  cli_progress_begin(&bar, &r->common, "eval", "batches");
+  wn_eval_options eval = {.size = sizeof eval,
+                          .batch = r->batch,
+                          .context = r->context,
+                          .memory = r->memory,
+                          .whole_memory = r->whole_memory,
+                          .max_batches = r->max_batches,
+                          .bytes = r->bytes,
+                          .seed = r->seed,
+                          .budgets = in->budgets.layers > 0 ? &in->budgets : NULL,
+                          .progress = cli_progress_on,
+                          .user = &bar};
+  cli_signals_begin(ctx);
+  if (r->text) {
+    snprintf(what, sizeof what, "%s", r->text);
+    code = eval_text(ctx, r, in, &eval, &result);
+  } else {
+    code = eval_source(ctx, r, in->model, &eval, &result, what, sizeof what);
+  }
+  cli_signals_end();
+  cli_progress_end(&bar);
+  if (code == CLI_INTERRUPTED) cli_error("interrupted");
+  if (code) return code;
+  return report(r, what, &result, &in->budgets, r->context ? r->context : wn_model_config_get(in->model)->context);
+}
+
 int cmd_eval(int argc, char **argv) {
   struct request r = {.common = CLI_COMMON_DEFAULTS, .split = "val", .load = CLI_LOADING_DEFAULTS};
-  const struct cli_option options[] = {
-      CLI_MODEL_OPTION(&r.load.model),
-      {.name = "data", .type = CLI_STRING, .out = &r.data, .metavar = "FILE", .help = "a token file (.bin)"},
-      {.name = "text", .type = CLI_STRING, .out = &r.text, .metavar = "FILE", .help = "a text; - is standard input"},
-      {.name = "tokenizer",
-       .type = CLI_STRING,
-       .out = &r.load.tokenizer,
-       .metavar = "SPEC",
-       .help = "for --text: " CLI_TOKENIZER_HELP "; else the model's own"},
-      {.name = "config",
-       .type = CLI_STRING,
-       .out = &r.config,
-       .metavar = "FILE",
-       .help = "a recipe whose data to use; else the checkpoint's own"},
-      {.name = "set",
-       .type = CLI_LIST,
-       .out = &r.sets,
-       .metavar = "KEY=VALUE",
-       .help = "changes one key of that recipe, such as data.kind=copy"},
-      {.name = "split",
-       .type = CLI_STRING,
-       .out = &r.split,
-       .metavar = "NAME",
-       .help = "which part of the recipe's data",
-       .choices = "val|train"},
-      {.name = "batch",
-       .type = CLI_INT,
-       .out = &r.batch,
-       .metavar = "N",
-       .help = "sequences at a time; 0: 8",
-       .min = 0,
-       .max = 1 << 20},
-      {.name = "context",
-       .type = CLI_INT,
-       .out = &r.context,
-       .metavar = "N",
-       .help = "tokens a sequence; 0: the model's",
-       .min = 0,
-       .max = 1 << 24},
-      {.name = "memory",
-       .type = CLI_INT,
-       .out = &r.memory,
-       .metavar = "N",
-       .help = "tokens of earlier blocks that attention reaches; 0: the model's; -1: none",
-       .min = -1,
-       .max = 1 << 24},
-      {.name = "whole-memory",
-       .type = CLI_FLAG,
-       .out = &r.whole_memory,
-       .help = "keep and read all of the memory, also what no head can see: to compare with"},
-      {.name = "max-batches",
-       .type = CLI_UINT,
-       .out = &r.max_batches,
-       .metavar = "N",
-       .help = "stop after so many; 0: all of a file, 16 of a task"},
-      {.name = "bytes",
-       .type = CLI_UINT,
-       .out = &r.bytes,
-       .metavar = "N",
-       .help = "bytes of text behind --data, for bits per byte; else from data.json beside it"},
-      {.name = "seed", .type = CLI_UINT, .out = &r.seed, .metavar = "N", .help = "of a task's random cases"},
-      CLI_ATTENTION_OPTIONS(&r.load.attention),
-      CLI_BUDGETS_OPTIONS(&r.load.budgets),
-      CLI_COMMON_OPTIONS(&r.common)};
-  const struct cli_spec spec = {
-      .command = "winnow eval",
-      .summary =
-          "Loss (nats a token), perplexity, accuracy and bits per byte of a checkpoint. Without --data and --text it\n"
-          "evaluates on the data of the recipe that the checkpoint was trained with. With --budgets as decoding\n"
-          "under them would see it, each sequence and document by itself.",
-      .options = options,
-      .option_count = CLI_COUNT(options),
-      .positional = "[DIR]",
-      .positional_max = 1,
-      .epilog = "Recipe keys, for --config and --set: winnow train --help"};
   struct cli_list dirs = {0};
-  int code = cli_parse(&spec, argc, argv, &dirs);
-  code = cli_model_argument(&spec, code, true, &dirs, &r.load.model);
-  if (code == CLI_GO && r.data && r.text) code = cli_usage_error(spec.command, "--data and --text exclude each other");
-  if (code == CLI_GO) code = cli_budgets_check(spec.command, &r.load.budgets);
+  struct cli_loaded in = {0};
   wn_context *ctx = NULL;
+  int code = cli_parse(&eval_spec, argc, argv, &r, &dirs);
+  code = cli_model_argument(&eval_spec, code, true, &dirs, &r.load.model);
+  if (code == CLI_GO && r.data && r.text)
+    code = cli_usage_error(eval_spec.command, "--data and --text exclude each other");
+  if (code == CLI_GO) code = cli_budgets_check(eval_spec.command, &r.load.budgets);
   if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
-  if (code) {
-    cli_list_clear(&r.sets);
-    cli_list_clear(&r.load.attention.sets);
-    return code;
-  }
   /* A token file does not bring a tokenizer. */
-  struct cli_loaded in;
-  code = cli_load(ctx, spec.command, &r.common, &r.load, r.text != NULL, &in);
-  if (!code) {
-    struct cli_progress bar;
-    cli_progress_begin(&bar, &r.common, "eval", "batches");
-    wn_eval_options eval = {.size = sizeof eval,
-                            .batch = r.batch,
-                            .context = r.context,
-                            .memory = r.memory,
-                            .whole_memory = r.whole_memory,
-                            .max_batches = r.max_batches,
-                            .bytes = r.bytes,
-                            .seed = r.seed,
-                            .budgets = in.budgets.layers > 0 ? &in.budgets : NULL,
-                            .progress = on_progress,
-                            .user = &bar};
-    wn_eval_result result = {0};
-    char what[2048] = "";
-    cli_signals_begin(ctx);
-    if (r.text) {
-      snprintf(what, sizeof what, "%s", r.text);
-      code = eval_text(ctx, &r, &in, &eval, &result);
-    } else {
-      code = eval_source(ctx, &r, in.model, &eval, &result, what, sizeof what);
-    }
-    cli_signals_end();
-    cli_progress_end(&bar);
-    if (code == CLI_INTERRUPTED) cli_error("interrupted");
-    if (!code)
-      code = report(&r, what, &result, &in.budgets, r.context ? r.context : wn_model_config_get(in.model)->context);
-  }
+  if (!code) code = cli_load(ctx, eval_spec.command, &r.common, &r.load, r.text != NULL, &in);
+  if (!code) code = eval_run(ctx, &r, &in);
   cli_loaded_clear(&in);
   wn_context_destroy(ctx);
+  cli_list_clear(&r.load.attention.sets);
   cli_list_clear(&r.sets);
   return code;
 }

@@ -330,109 +330,88 @@ static int predict_all(wn_context *ctx, struct request *r, struct run *g) {
   return code;
 }
 
-int cmd_generate(int argc, char **argv) {
-  struct request r = {.common = CLI_COMMON_DEFAULTS, .load = CLI_LOADING_DEFAULTS, .tokens = 200};
-  cli_sampling_init(&r.sampling);
-  const struct cli_option options[] = {
-      CLI_MODEL_OPTION(&r.load.model),
-      {.name = "prompt",
-       .type = CLI_STRING,
-       .out = &r.prompt,
-       .metavar = "TEXT",
-       .help = "the text to continue; with an encoder: <extra_id_0>, <extra_id_1>, ... where a span is missing"},
-      {.name = "prompt-file",
-       .type = CLI_STRING,
-       .out = &r.prompt_file,
-       .metavar = "FILE",
-       .help = "the same from a file; - and the default: standard input unless it is a terminal"},
-      {.name = "jsonl",
-       .type = CLI_STRING,
-       .out = &r.jsonl,
-       .metavar = "FILE",
-       .help = "a prompt for each line's \"document\": --prompt with {document} in it; into --out"},
-      {.name = "out",
-       .type = CLI_STRING,
-       .out = &r.out,
-       .metavar = "FILE",
-       .help = "with --jsonl: the lines, each with its \"prediction\""},
-      CLI_TOKENIZER_OPTION(&r.load.tokenizer),
-      {.name = "config",
-       .type = CLI_STRING,
-       .out = &r.config,
-       .metavar = "FILE",
-       .help = "the recipe of an encoder-decoder, for its sentinels; else the checkpoint's own"},
-      {.name = "tokens",
-       .type = CLI_INT,
-       .out = &r.tokens,
-       .metavar = "N",
-       .help = "how many to draw",
-       .min = 0,
-       .max = 1 << 24},
-      CLI_SAMPLING_OPTIONS(&r.sampling),
-      CLI_STOP_OPTION(&r.stop),
-      {.name = "ignore-end",
-       .type = CLI_FLAG,
-       .out = &r.ignore_end,
-       .help = "go on past the token that ends a document"},
-      CLI_ATTENTION_OPTIONS(&r.load.attention),
-      {.name = "chat",
-       .type = CLI_FLAG,
-       .out = &r.chat,
-       .help = "the prompt is a message: the model's chat template stands around it"},
-      CLI_DIALOGUE_OPTIONS(&r.dialogue),
-      CLI_BUDGETS_OPTIONS(&r.load.budgets),
-      CLI_CACHE_OPTION(&r.load.budgets),
-      CLI_COMMON_OPTIONS(&r.common)};
-  const struct cli_spec spec = {.command = "winnow generate",
-                                .summary =
-                                    "Continues a prompt. The text streams to standard output; --json gives text, token "
-                                    "ids and speed at the end.\nAn encoder-decoder trained on span corruption writes "
-                                    "the spans that its prompt lacks.",
-                                .options = options,
-                                .option_count = CLI_COUNT(options),
-                                .positional = "[DIR]",
-                                .positional_max = 1};
-  struct cli_list dirs = {0};
-  int code = cli_parse(&spec, argc, argv, &dirs);
-  code = cli_model_argument(&spec, code, true, &dirs, &r.load.model);
-  if (code == CLI_GO) code = cli_budgets_check(spec.command, &r.load.budgets);
-  if (code == CLI_GO && r.prompt && r.prompt_file)
-    code = cli_usage_error(spec.command, "--prompt and --prompt-file exclude each other");
-  if (code == CLI_GO && !r.jsonl != !r.out) code = cli_usage_error(spec.command, "--jsonl and --out go together");
-  if (code == CLI_GO && r.jsonl && (!r.prompt || !strstr(r.prompt, "{document}")))
-    code = cli_usage_error(spec.command, "--jsonl needs a --prompt with {document} in it");
-  if (code == CLI_GO && !r.chat && (r.dialogue.system || r.dialogue.name))
-    code = cli_usage_error(spec.command, "--system and --template need --chat");
-  wn_context *ctx = NULL;
-  if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
-  if (code) {
-    cli_list_clear(&r.load.attention.sets);
-    cli_list_clear(&r.stop);
-    return code;
-  }
-  struct run g = {.streams = !r.jsonl && !r.common.json};
+static const struct cli_option generate_options[] = {
+    CLI_MODEL_OPTION(struct request, load.model),
+    CLI_OPTION(struct request, prompt, "prompt", "TEXT",
+               "the text to continue; with an encoder: <extra_id_0>, <extra_id_1>, ... where a span is missing"),
+    CLI_OPTION(struct request, prompt_file, "prompt-file", "FILE",
+               "the same from a file; - and the default: standard input unless it is a terminal"),
+    CLI_OPTION(struct request, jsonl, "jsonl", "FILE",
+               "a prompt for each line's \"document\": --prompt with {document} in it; into --out"),
+    CLI_OPTION(struct request, out, "out", "FILE", "with --jsonl: the lines, each with its \"prediction\""),
+    CLI_TOKENIZER_OPTION(struct request, load.tokenizer),
+    CLI_OPTION(struct request, config, "config", "FILE",
+               "the recipe of an encoder-decoder, for its sentinels; else the checkpoint's own"),
+    CLI_OPTION(struct request, tokens, "tokens", "N", "how many to draw", .min = 0, .max = 1 << 24),
+    CLI_SAMPLING_OPTIONS(struct request, sampling),
+    CLI_STOP_OPTION(struct request, stop),
+    CLI_OPTION(struct request, ignore_end, "ignore-end", NULL, "go on past the token that ends a document"),
+    CLI_ATTENTION_OPTIONS(struct request, load.attention),
+    CLI_OPTION(struct request, chat, "chat", NULL,
+               "the prompt is a message: the model's chat template stands around it"),
+    CLI_DIALOGUE_OPTIONS(struct request, dialogue),
+    CLI_BUDGETS_OPTIONS(struct request, load.budgets),
+    CLI_CACHE_OPTION(struct request, load.budgets),
+    CLI_COMMON_OPTIONS(struct request, common)};
+
+static const struct cli_spec generate_spec = {
+    .command = "winnow generate",
+    .summary = "Continues a prompt. The text streams to standard output; --json gives text, token "
+               "ids and speed at the end.\nAn encoder-decoder trained on span corruption writes "
+               "the spans that its prompt lacks.",
+    .options = generate_options,
+    .option_count = CLI_COUNT(generate_options),
+    .positional = "[DIR]",
+    .positional_max = 1};
+
+static int generate_check_options(const struct request *r, int code) {
+  const char *command = generate_spec.command;
+  if (code != CLI_GO) return code;
+  if (r->prompt && r->prompt_file) return cli_usage_error(command, "--prompt and --prompt-file exclude each other");
+  if (!r->jsonl != !r->out) return cli_usage_error(command, "--jsonl and --out go together");
+  if (r->jsonl && (!r->prompt || !strstr(r->prompt, "{document}")))
+    return cli_usage_error(command, "--jsonl needs a --prompt with {document} in it");
+  if (!r->chat && (r->dialogue.system || r->dialogue.name))
+    return cli_usage_error(command, "--system and --template need --chat");
+  return CLI_GO;
+}
+
+/* One prompt. */
+static int generate_once(wn_context *ctx, struct request *r, struct run *g) {
   const char *prompt = NULL;
   size_t bytes = 0;
-  code = load(ctx, &r, &g);
-  if (!code && r.jsonl) {
-    cli_signals_begin(ctx);
-    code = predict_all(ctx, &r, &g);
-    cli_signals_end();
-    clear(&g);
-    cli_list_clear(&r.stop);
-    wn_context_destroy(ctx);
-    return code;
-  }
-  if (!code) code = read_prompt(&r, &g, &prompt, &bytes);
-  if (!code) code = prepare(ctx, &r, &g, prompt, bytes);
-  if (!code) {
-    cli_signals_begin(ctx);
-    code = draw(ctx, &r, &g);
-    cli_signals_end();
-    if (!code) code = report(ctx, &r, &g);
-    if (!code && g.interrupted) code = CLI_INTERRUPTED;
-  }
+  int code = read_prompt(r, g, &prompt, &bytes);
+  if (!code) code = prepare(ctx, r, g, prompt, bytes);
+  if (code) return code;
+  cli_signals_begin(ctx);
+  code = draw(ctx, r, g);
+  cli_signals_end();
+  if (!code) code = report(ctx, r, g);
+  return !code && g->interrupted ? CLI_INTERRUPTED : code;
+}
+
+static int generate_lines(wn_context *ctx, struct request *r, struct run *g) {
+  cli_signals_begin(ctx);
+  const int code = predict_all(ctx, r, g);
+  cli_signals_end();
+  return code;
+}
+
+int cmd_generate(int argc, char **argv) {
+  struct request r = {.common = CLI_COMMON_DEFAULTS, .load = CLI_LOADING_DEFAULTS, .tokens = 200};
+  struct cli_list dirs = {0};
+  wn_context *ctx = NULL;
+  cli_sampling_init(&r.sampling);
+  int code = cli_parse(&generate_spec, argc, argv, &r, &dirs);
+  code = cli_model_argument(&generate_spec, code, true, &dirs, &r.load.model);
+  if (code == CLI_GO) code = cli_budgets_check(generate_spec.command, &r.load.budgets);
+  code = generate_check_options(&r, code);
+  if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
+  struct run g = {.streams = !r.jsonl && !r.common.json};
+  if (code == CLI_GO) code = load(ctx, &r, &g);
+  if (code == CLI_GO) code = r.jsonl ? generate_lines(ctx, &r, &g) : generate_once(ctx, &r, &g);
   clear(&g);
+  cli_list_clear(&r.load.attention.sets);
   cli_list_clear(&r.stop);
   wn_context_destroy(ctx);
   return code;

@@ -232,31 +232,34 @@ static int checkpoint(wn_context *ctx, const char *path, bool json) {
   return code;
 }
 
+struct info_command {
+  struct cli_common common;
+  const char *model;
+};
+
+static const struct cli_option info_options[] = {
+    CLI_OPTION(struct info_command, model, "model", "PATH",
+               "a checkpoint, a Hugging Face folder or a .gguf file (or as an argument)"),
+    CLI_COMMON_OPTIONS(struct info_command, common)};
+
+static const struct cli_spec info_spec = {
+    .command = "winnow info",
+    .summary = "Of a model: what wrote it, parameters, storage types, positions, tokenizer, tensors, configuration. "
+               "Without\none: version, CPU features, backends, libraries and memory.",
+    .options = info_options,
+    .option_count = CLI_COUNT(info_options),
+    .positional = "[PATH]",
+    .positional_max = 1};
+
 int cmd_info(int argc, char **argv) {
-  struct cli_common common = CLI_COMMON_DEFAULTS;
-  const char *model = NULL;
+  struct info_command info = {.common = CLI_COMMON_DEFAULTS};
   struct cli_list dirs = {0};
-  const struct cli_option options[] = {
-      {.name = "model",
-       .type = CLI_STRING,
-       .out = &model,
-       .metavar = "PATH",
-       .help = "a checkpoint, a Hugging Face folder or a .gguf file (or as an argument)"},
-      CLI_COMMON_OPTIONS(&common)};
-  const struct cli_spec spec = {
-      .command = "winnow info",
-      .summary = "Of a model: what wrote it, parameters, storage types, positions, tokenizer, tensors, configuration. "
-                 "Without\none: version, CPU features, backends, libraries and memory.",
-      .options = options,
-      .option_count = CLI_COUNT(options),
-      .positional = "[PATH]",
-      .positional_max = 1};
-  int code = cli_parse(&spec, argc, argv, &dirs);
-  code = cli_model_argument(&spec, code, false, &dirs, &model);
   wn_context *ctx = NULL;
-  if (code == CLI_GO) code = cli_context_open(&common, &ctx);
+  int code = cli_parse(&info_spec, argc, argv, &info, &dirs);
+  code = cli_model_argument(&info_spec, code, false, &dirs, &info.model);
+  if (code == CLI_GO) code = cli_context_open(&info.common, &ctx);
   if (code) return code;
-  code = model ? checkpoint(ctx, model, common.json) : machine(ctx, common.json);
+  code = info.model ? checkpoint(ctx, info.model, info.common.json) : machine(ctx, info.common.json);
   wn_context_destroy(ctx);
   return code;
 }

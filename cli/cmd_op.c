@@ -247,59 +247,62 @@ static int report(const wn_context *ctx, const struct op_case *c, const char *ou
   return cli_print_json(j);
 }
 
-static int cmd_attention(int argc, char **argv) {
-  struct cli_common common = CLI_COMMON_DEFAULTS;
-  const char *in = NULL, *out = NULL, *dtype = "f32";
-  const struct cli_option options[] = {
-      {.name = "case",
-       .type = CLI_STRING,
-       .out = &in,
-       .metavar = "FILE",
-       .required = true,
-       .help = "safetensors with q, k, v, dy and the metadata key \"case\""},
-      {.name = "out", .type = CLI_STRING, .out = &out, .metavar = "FILE", .required = true, .help = "where results go"},
-      {.name = "dtype",
-       .type = CLI_STRING,
-       .out = &dtype,
-       .metavar = "TYPE",
-       .choices = "f32|f64",
-       .help = "what is computed in; f64 needs --backend ref"},
-      CLI_COMMON_OPTIONS(&common)};
-  const struct cli_spec spec = {
-      .command = "winnow op attention",
-      .summary = "Runs attention forward and, unless the case says \"forward_only\", backward, and writes y, dq, dk, "
-                 "dv\nand what the mechanisms add: F, M, mem_loss, count and the gradients of their arrays; under a "
-                 "\"budget\"\nof tokens, evicted_at too.",
-      .options = options,
-      .option_count = CLI_COUNT(options)};
-  int code = cli_parse(&spec, argc, argv, NULL);
-  wn_context *ctx = NULL;
-  if (code == CLI_GO) code = cli_context_open(&common, &ctx);
-  if (code) return code;
-  struct op_case c = {.path = in, .arrays.dtype = strcmp(dtype, "f64") ? WN_F32 : WN_F64};
+struct op_attention {
+  struct cli_common common;
+  const char *in, *out, *dtype;
+};
+
+static const struct cli_option op_attention_options[] = {
+    CLI_OPTION(struct op_attention, in, "case", "FILE", "safetensors with q, k, v, dy and the metadata key \"case\"",
+               .required = true),
+    CLI_OPTION(struct op_attention, out, "out", "FILE", "where results go", .required = true),
+    CLI_OPTION(struct op_attention, dtype, "dtype", "TYPE", "what is computed in; f64 needs --backend ref",
+               .choices = "f32|f64"),
+    CLI_COMMON_OPTIONS(struct op_attention, common)};
+
+static const struct cli_spec op_attention_spec = {
+    .command = "winnow op attention",
+    .summary = "Runs attention forward and, unless the case says \"forward_only\", backward, and writes y, dq, dk, "
+               "dv\nand what the mechanisms add: F, M, mem_loss, count and the gradients of their arrays; under a "
+               "\"budget\"\nof tokens, evicted_at too.",
+    .options = op_attention_options,
+    .option_count = CLI_COUNT(op_attention_options)};
+
+static int op_attention_run(wn_context *ctx, const struct op_attention *o) {
+  struct op_case c = {.path = o->in, .arrays.dtype = strcmp(o->dtype, "f64") ? WN_F32 : WN_F64};
   wn_safetensors *file = NULL;
-  wn_status status = wn_safetensors_open(ctx, in, &file);
+  int code = 0;
+  wn_status status = wn_safetensors_open(ctx, o->in, &file);
   if (status != WN_OK) code = cli_fail(ctx, status);
   const char *text = code ? NULL : wn_safetensors_metadata(file, "case");
-  if (!code && !text) code = cli_error("%s: the metadata key \"case\" is missing", in);
+  if (!code && !text) code = cli_error("%s: the metadata key \"case\" is missing", o->in);
   if (!code) code = read_case(ctx, text, &c);
   if (!code) code = read_arrays(file, &c);
   if (!code && c.budget) code = evict(ctx, &c);
   if (!code) {
     status = wn_attention_run(ctx, &c.config, &c.arrays);
     if (status == WN_OK)
-      status = wn_safetensors_write(ctx, out, c.entries, c.entry_count, (const char *const[]){"case", text, NULL});
-    code = status == WN_OK ? report(ctx, &c, out, common.json) : cli_fail(ctx, status);
+      status = wn_safetensors_write(ctx, o->out, c.entries, c.entry_count, (const char *const[]){"case", text, NULL});
+    code = status == WN_OK ? report(ctx, &c, o->out, o->common.json) : cli_fail(ctx, status);
   }
   case_clear(&c);
   wn_safetensors_close(file);
+  return code;
+}
+
+static int op_attention(int argc, char **argv) {
+  struct op_attention o = {.common = CLI_COMMON_DEFAULTS, .dtype = "f32"};
+  wn_context *ctx = NULL;
+  int code = cli_parse(&op_attention_spec, argc, argv, &o, NULL);
+  if (code == CLI_GO) code = cli_context_open(&o.common, &ctx);
+  if (!code) code = op_attention_run(ctx, &o);
   wn_context_destroy(ctx);
   return code;
 }
 
 int cmd_op(int argc, char **argv) {
   static const struct cli_command commands[] = {
-      {"attention", "attention forward and backward on a case file", cmd_attention},
+      {"attention", "attention forward and backward on a case file", op_attention},
   };
   return cli_dispatch("winnow op", "Runs one operation on a case file.", commands, CLI_COUNT(commands), argc, argv);
 }

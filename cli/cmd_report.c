@@ -110,34 +110,45 @@ static int report_run(struct report_command *r) {
   return code;
 }
 
-/* clang-format off */
-#define REPORT_OPTIONS(r)                                                                                              \
-  {.name = "text", .type = CLI_STRING, .out = &(r)->text, .metavar = "FILE",                                           \
-   .help = "the text to show token by token; - is standard input; else the run's own validation tokens"},              \
-  {.name = "data", .type = CLI_STRING, .out = &(r)->options.data, .metavar = "FILE",                                   \
-   .help = "a token file (.bin) instead of them, also for --sequences"},                                               \
-  {.name = "out", .type = CLI_STRING, .out = &(r)->out, .metavar = "FILE", .help = "the page"},                        \
-  {.name = "figures", .type = CLI_STRING, .out = &(r)->figures, .metavar = "DIR",                                      \
-   .help = "where the figures go as SVG and CSV; else beside the page"},                                               \
-  {.name = "no-figures", .type = CLI_FLAG, .out = &(r)->no_figures, .help = "only the page"},                          \
-  {.name = "title", .type = CLI_STRING, .out = &(r)->options.title, .metavar = "TEXT", .help = "the page's heading"},  \
-  {.name = "sections", .type = CLI_STRING, .out = &(r)->options.sections, .metavar = "NAMES",                          \
-   .help = "parts of the page, with commas: training, texts, budgets, memory, spans, meaning, look; else all"},        \
-  {.name = "tokens", .type = CLI_INT, .out = &(r)->options.tokens, .metavar = "N", .help = "of the text at most",      \
-   .min = 1, .max = 65536},                                                                                            \
-  {.name = "sequences", .type = CLI_UINT, .out = &(r)->options.sequences, .metavar = "N",                              \
-   .help = "mean matrices over so many sequences; 0: none"},                                                           \
-  {.name = "heads", .type = CLI_FLAG, .out = &(r)->options.heads,                                                      \
-   .help = "every head's matrix, also of texts longer than 64 tokens"},                                                \
-  {.name = "models", .type = CLI_INT, .out = &(r)->options.models, .metavar = "N",                                     \
-   .help = "so many models' texts beside each other", .min = 0, .max = 8},                                             \
-  {.name = "limit", .type = CLI_DOUBLE, .out = &(r)->limit, .metavar = "MB", .help = "size of the page at most",       \
-   .min = 0.1, .max = 1000},                                                                                           \
-  CLI_BUDGETS_OPTIONS(&(r)->budgets),                                                                                  \
-  {.name = "policies", .type = CLI_STRING, .out = &(r)->policies, .metavar = "NAMES",                                  \
-   .help = "whose survival under --budgets is shown: all that they go with, none, or names with commas"},              \
-  CLI_COMMON_OPTIONS(&(r)->common)
-/* clang-format on */
+static const struct cli_option report_options[] = {
+    CLI_OPTION(struct report_command, text, "text", "FILE",
+               "the text to show token by token; - is standard input; else the run's own validation tokens"),
+    CLI_OPTION(struct report_command, options.data, "data", "FILE",
+               "a token file (.bin) instead of them, also for --sequences"),
+    CLI_OPTION(struct report_command, out, "out", "FILE", "the page"),
+    CLI_OPTION(struct report_command, figures, "figures", "DIR",
+               "where the figures go as SVG and CSV; else beside the page"),
+    CLI_OPTION(struct report_command, no_figures, "no-figures", NULL, "only the page"),
+    CLI_OPTION(struct report_command, options.title, "title", "TEXT", "the page's heading"),
+    CLI_OPTION(struct report_command, options.sections, "sections", "NAMES",
+               "parts of the page, with commas: training, texts, budgets, memory, spans, meaning, look; else all"),
+    CLI_OPTION(struct report_command, options.tokens, "tokens", "N", "of the text at most", .min = 1, .max = 65536),
+    CLI_OPTION(struct report_command, options.sequences, "sequences", "N",
+               "mean matrices over so many sequences; 0: none"),
+    CLI_OPTION(struct report_command, options.heads, "heads", NULL,
+               "every head's matrix, also of texts longer than 64 tokens"),
+    CLI_OPTION(struct report_command, options.models, "models", "N", "so many models' texts beside each other",
+               .min = 0, .max = 8),
+    CLI_OPTION(struct report_command, limit, "limit", "MB", "size of the page at most", .min = 0.1, .max = 1000),
+    CLI_BUDGETS_OPTIONS(struct report_command, budgets),
+    CLI_OPTION(struct report_command, policies, "policies", "NAMES",
+               "whose survival under --budgets is shown: all that they go with, none, or names with commas"),
+    CLI_COMMON_OPTIONS(struct report_command, common)};
+
+static const struct cli_spec report_spec = {
+    .command = "winnow report",
+    .summary =
+        "Writes one page of HTML with everything in it (no network is needed or used): training curves, what every\n"
+        "token of a text sees, what is selected away and evicted, budgets, quality against memory, spans. The\n"
+        "same figures go into a folder as SVG and CSV.",
+    .options = report_options,
+    .option_count = CLI_COUNT(report_options),
+    .positional = "RUN_OR_CHECKPOINT...",
+    .positional_min = 1,
+    .positional_max = REPORT_INPUTS,
+    .epilog =
+        "Each is a run's folder, a checkpoint, a model file, a folder or search.json of winnow prune search, or a\n"
+        "folder or compare.json of winnow prune compare."};
 
 int cmd_report(int argc, char **argv) {
   static struct report_command r = {.common = CLI_COMMON_DEFAULTS, .budgets = CLI_BUDGETS_DEFAULTS};
@@ -145,23 +156,8 @@ int cmd_report(int argc, char **argv) {
   r.out = "report.html";
   r.limit = 5;
   wn_report_options_init(&r.options, sizeof r.options);
-  const struct cli_option options[] = {REPORT_OPTIONS(&r)};
-  const struct cli_spec spec = {
-      .command = "winnow report",
-      .summary =
-          "Writes one page of HTML with everything in it (no network is needed or used): training curves, what every\n"
-          "token of a text sees, what is selected away and evicted, budgets, quality against memory, spans. The\n"
-          "same figures go into a folder as SVG and CSV.",
-      .options = options,
-      .option_count = CLI_COUNT(options),
-      .positional = "RUN_OR_CHECKPOINT...",
-      .positional_min = 1,
-      .positional_max = REPORT_INPUTS,
-      .epilog =
-          "Each is a run's folder, a checkpoint, a model file, a folder or search.json of winnow prune search, or a\n"
-          "folder or compare.json of winnow prune compare."};
-  int code = cli_parse(&spec, argc, argv, &inputs);
-  if (code == CLI_GO) code = cli_budgets_check(spec.command, &r.budgets);
+  int code = cli_parse(&report_spec, argc, argv, &r, &inputs);
+  if (code == CLI_GO) code = cli_budgets_check(report_spec.command, &r.budgets);
   if (code == CLI_GO) code = report_policies(&r);
   if (code == CLI_GO) {
     report_budgets(&r);

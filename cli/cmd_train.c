@@ -9,71 +9,76 @@
 #include "train_run.h"
 #include "ui.h"
 
-int cmd_train(int argc, char **argv) {
-  struct cli_common common = CLI_COMMON_DEFAULTS;
-  struct cli_views views = CLI_VIEWS_DEFAULTS;
-  const char *config = NULL, *out = NULL, *init = NULL;
-  struct cli_list sets = {0};
-  bool resume = false;
-  const struct cli_option options[] = {
-      {.name = "config", .type = CLI_STRING, .out = &config, .metavar = "FILE", .help = "the recipe, JSON"},
-      {.name = "set", .type = CLI_LIST, .out = &sets, .metavar = "KEY=VALUE", .help = "changes one key of the recipe"},
-      {.name = "out", .type = CLI_STRING, .out = &out, .metavar = "DIR", .help = "the run's folder", .required = true},
-      {.name = "init",
-       .type = CLI_STRING,
-       .out = &init,
-       .metavar = "DIR",
-       .help = "a checkpoint to start from: its parameters, with a fresh optimizer; and, without --config, its recipe"},
-      {.name = "resume", .type = CLI_FLAG, .out = &resume, .help = "continue the run in --out where it was saved"},
-      CLI_VIEWS_OPTIONS(&views),
-      CLI_COMMON_OPTIONS(&common)};
-  const struct cli_spec spec = {
-      .command = "winnow train",
-      .summary =
-          "Trains a model. The folder receives config.json, recipe.json, model.safetensors, the tokenizer, the\n"
-          "optimizer's state and log.jsonl (one object a step). An interrupt (Ctrl-C, SIGTERM, a closed terminal)\n"
-          "saves and stops with exit code 130; --resume goes on from there, bit for bit with as many threads.",
-      .options = options,
-      .option_count = CLI_COUNT(options),
-      .more_help = cli_recipe_keys};
-  int code = cli_parse(&spec, argc, argv, NULL);
-  if (code != CLI_GO) {
-    cli_list_clear(&sets);
-    return code;
-  }
-  if (!config && !sets.count && !resume && !init)
-    return cli_usage_error(spec.command, "nothing to train: give --config, --set, --init or --resume");
-  if (init && resume) {
-    cli_list_clear(&sets);
-    return cli_usage_error(spec.command, "--init is for a new run, --resume for one that is there");
-  }
-  wn_context *ctx = NULL;
-  code = init && !cli_exists(init) ? cli_error("cannot open %s: there is no such file or folder", init)
-                                   : cli_context_open(&common, &ctx);
-  if (code) {
-    cli_list_clear(&sets);
-    return code;
-  }
-  wn_recipe recipe;
-  const wn_recipe *given = NULL;
+struct train {
+  struct cli_common common;
+  struct cli_views views;
+  const char *config, *out, *init;
+  struct cli_list sets;
+  bool resume;
+};
+
+static const struct cli_option train_options[] = {
+    CLI_OPTION(struct train, config, "config", "FILE", "the recipe, JSON"),
+    CLI_OPTION(struct train, sets, "set", "KEY=VALUE", "changes one key of the recipe"),
+    CLI_OPTION(struct train, out, "out", "DIR", "the run's folder", .required = true),
+    CLI_OPTION(struct train, init, "init", "DIR",
+               "a checkpoint to start from: its parameters, with a fresh optimizer; and, without --config, its recipe"),
+    CLI_OPTION(struct train, resume, "resume", NULL, "continue the run in --out where it was saved"),
+    CLI_VIEWS_OPTIONS(struct train, views),
+    CLI_COMMON_OPTIONS(struct train, common)};
+
+static const struct cli_spec train_spec = {
+    .command = "winnow train",
+    .summary =
+        "Trains a model. The folder receives config.json, recipe.json, model.safetensors, the tokenizer, the\n"
+        "optimizer's state and log.jsonl (one object a step). An interrupt (Ctrl-C, SIGTERM, a closed terminal)\n"
+        "saves and stops with exit code 130; --resume goes on from there, bit for bit with as many threads.",
+    .options = train_options,
+    .option_count = CLI_COUNT(train_options),
+    .more_help = cli_recipe_keys};
+
+/* Where the recipe is read from: --config; else, with --resume, the one that the run keeps, and with --init the
+ * checkpoint's own, where it has one. NULL: only --set. */
+static int train_recipe_path(const struct train *t, char *kept, size_t bytes, const char **path) {
+  const char *dir = t->resume ? t->out : t->init;
+  *path = t->config;
+  if (*path || !dir) return 0;
+  if (!cli_join(kept, bytes, dir, "recipe.json")) return cli_error("%s: the path is too long", dir);
+  if (t->resume || cli_exists(kept)) *path = kept;
+  return 0;
+}
+
+static int train_read_recipe(wn_context *ctx, const struct train *t, wn_recipe *recipe) {
   char kept[4096];
-  if (config || sets.count || init) {
-    /* Resuming with changes alone starts from the recipe that the run keeps, a new run from a checkpoint from its own.
-     */
-    const char *base = config;
-    if (!base && (resume || init)) {
-      if (!cli_join(kept, sizeof kept, resume ? out : init, "recipe.json"))
-        code = cli_error("%s: the path is too long", resume ? out : init);
-      base = resume || cli_exists(kept) ? kept : NULL;
-    }
-    if (!code) code = cli_recipe_load(ctx, base, &sets, &recipe);
-    if (!code && init &&
-        snprintf(recipe.train.init, sizeof recipe.train.init, "%s", init) >= (int)sizeof recipe.train.init)
-      code = cli_error("%s: the path is too long", init);
-    given = &recipe;
-  }
-  if (!code) code = cli_train_run(&common, ctx, given, out, resume, &views, "train", "trained");
+  const char *path;
+  int code = train_recipe_path(t, kept, sizeof kept, &path);
+  if (!code) code = cli_recipe_load(ctx, path, &t->sets, recipe);
+  if (code || !t->init) return code;
+  const int n = snprintf(recipe->train.init, sizeof recipe->train.init, "%s", t->init);
+  return n < (int)sizeof recipe->train.init ? 0 : cli_error("%s: the path is too long", t->init);
+}
+
+static int train_check(const struct train *t, int code) {
+  if (code != CLI_GO) return code;
+  if (!t->config && !t->sets.count && !t->resume && !t->init)
+    return cli_usage_error(train_spec.command, "nothing to train: give --config, --set, --init or --resume");
+  if (t->init && t->resume)
+    return cli_usage_error(train_spec.command, "--init is for a new run, --resume for one that is there");
+  return t->init && !cli_exists(t->init) ? cli_error("cannot open %s: there is no such file or folder", t->init)
+                                         : CLI_GO;
+}
+
+int cmd_train(int argc, char **argv) {
+  struct train t = {.common = CLI_COMMON_DEFAULTS, .views = CLI_VIEWS_DEFAULTS};
+  wn_context *ctx = NULL;
+  wn_recipe recipe;
+  int code = train_check(&t, cli_parse(&train_spec, argc, argv, &t, NULL));
+  const bool changes = t.config || t.sets.count || t.init;
+  if (code == CLI_GO) code = cli_context_open(&t.common, &ctx);
+  if (!code && changes) code = train_read_recipe(ctx, &t, &recipe);
+  if (!code)
+    code = cli_train_run(&t.common, ctx, changes ? &recipe : NULL, t.out, t.resume, &t.views, "train", "trained");
   wn_context_destroy(ctx);
-  cli_list_clear(&sets);
+  cli_list_clear(&t.sets);
   return code;
 }

@@ -17,10 +17,7 @@ bool cli_exists(const char *path);
  * 2 after reporting that there is none, or two; `code` comes from cli_parse and is passed on when it is not CLI_GO. */
 int cli_model_argument(const struct cli_spec *spec, int code, bool required, struct cli_list *positionals,
                        const char **model);
-/* clang-format off */
-#define CLI_MODEL_OPTION(m)                                                                                           \
-  {.name = "model", .type = CLI_STRING, .out = (m), .metavar = "DIR", .help = "the checkpoint (or as an argument)"}
-/* clang-format on */
+#define CLI_MODEL_OPTION(T, m) CLI_OPTION(T, m, "model", "DIR", "the checkpoint (or as an argument)")
 /* The tokenizer that is given, else the one in the model's folder `dir`; refused where it has more tokens than the
  * model. 0, or the exit code after reporting; the caller destroys *out all the same. */
 int cli_tokenizer_load(wn_context *ctx, const char *given, const char *dir, const wn_model *model, wn_tokenizer **out);

@@ -7,11 +7,7 @@
 #include "args.h"
 
 #define CLI_TOKENIZER_HELP "bytes, a SentencePiece model, a tokenizer.json, a GGUF file or a folder"
-#define CLI_TOKENIZER_OPTION(spec)                                                                                     \
-  {                                                                                                                    \
-    .name = "tokenizer", .type = CLI_STRING, .out = (spec), .metavar = "SPEC",                                         \
-    .help = CLI_TOKENIZER_HELP "; else the model's own"                                                                \
-  }
+#define CLI_TOKENIZER_OPTION(T, m) CLI_OPTION(T, m, "tokenizer", "SPEC", CLI_TOKENIZER_HELP "; else the model's own")
 
 struct cli_sampling {
   double temperature, top_p;
@@ -20,31 +16,20 @@ struct cli_sampling {
 };
 void cli_sampling_init(struct cli_sampling *s); /* the library's defaults */
 void cli_sampling_apply(const struct cli_sampling *s, wn_sampling *out);
-/* clang-format off */
-#define CLI_SAMPLING_OPTIONS(s)                                                                                        \
-  {.name = "temperature", .type = CLI_DOUBLE, .out = &(s)->temperature, .metavar = "X", .min = 0, .max = 100,          \
-   .help = "0: always the most likely"},                                                                               \
-  {.name = "top-k", .type = CLI_INT, .out = &(s)->top_k, .metavar = "N", .min = 0, .max = 1 << 30,                     \
-   .help = "draw among the N most likely; 0: all"},                                                                    \
-  {.name = "top-p", .type = CLI_DOUBLE, .out = &(s)->top_p, .metavar = "X", .min = 0, .max = 1,                        \
-   .help = "draw among the most likely that sum to X; 1: all"},                                                        \
-  {.name = "seed", .type = CLI_UINT, .out = &(s)->seed, .metavar = "N", .help = "the same seed draws the same text"}
-#define CLI_STOP_OPTION(list)                                                                                          \
-  {.name = "stop", .type = CLI_LIST, .out = (list), .metavar = "TEXT",                                                 \
-   .help = "ends the text where TEXT would be written"}
-/* clang-format on */
+#define CLI_SAMPLING_OPTIONS(T, m)                                                                                     \
+  CLI_OPTION(T, m.temperature, "temperature", "X", "0: always the most likely", .min = 0, .max = 100),                 \
+      CLI_OPTION(T, m.top_k, "top-k", "N", "draw among the N most likely; 0: all", .min = 0, .max = 1 << 30),          \
+      CLI_OPTION(T, m.top_p, "top-p", "X", "draw among the most likely that sum to X; 1: all", .min = 0, .max = 1),    \
+      CLI_OPTION(T, m.seed, "seed", "N", "the same seed draws the same text")
+#define CLI_STOP_OPTION(T, m) CLI_OPTION(T, m, "stop", "TEXT", "ends the text where TEXT would be written")
 
 struct cli_dialogue {
   const char *system, *name; /* NULL: the model's own */
 };
-/* clang-format off */
-#define CLI_DIALOGUE_OPTIONS(d)                                                                                        \
-  {.name = "system", .type = CLI_STRING, .out = &(d)->system, .metavar = "TEXT",                                       \
-   .help = "the system message; \"\": none; else the model's own, where it has one"},                                  \
-  {.name = "template", .type = CLI_STRING, .out = &(d)->name, .metavar = "NAME",                                       \
-   .help = "what stands around messages, else recognised in the model's own",                                          \
-   .choices = "chatml|llama3|llama3.1|llama2|mistral|mistral-v3|mistral-tekken|zephyr|phi3|gemma"}
-/* clang-format on */
+#define CLI_DIALOGUE_OPTIONS(T, m)                                                                                     \
+  CLI_OPTION(T, m.system, "system", "TEXT", "the system message; \"\": none; else the model's own, where it has one"), \
+      CLI_OPTION(T, m.name, "template", "NAME", "what stands around messages, else recognised in the model's own",     \
+                 .choices = "chatml|llama3|llama3.1|llama2|mistral|mistral-v3|mistral-tekken|zephyr|phi3|gemma")
 struct cli_dialogue_choice {
   const wn_chat_template *chat;
   const char *system; /* NULL: none */

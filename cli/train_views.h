@@ -16,15 +16,12 @@ struct cli_views {
 };
 #define CLI_VIEWS_DEFAULTS                                                                                             \
   { .port = -1 }
-/* clang-format off */
-#define CLI_VIEWS_OPTIONS(v)                                                                                          \
-  {.name = "serve", .type = CLI_INT, .out = &(v)->port, .metavar = "PORT", .min = -1, .max = 65535,                    \
-   .help = "the curves as they grow, as a page at this port; 0: a free one; -1: none"},                               \
-  {.name = "serve-address", .type = CLI_STRING, .out = &(v)->address, .metavar = "ADDRESS",                           \
-   .help = "--serve: listen on this IP address; else on 127.0.0.1, for this machine alone"},                          \
-  {.name = "tensorboard", .type = CLI_STRING, .out = &(v)->events, .metavar = "DIR",                                  \
-   .help = "event files for TensorBoard into this folder"}
-/* clang-format on */
+#define CLI_VIEWS_OPTIONS(T, m)                                                                                        \
+  CLI_OPTION(T, m.port, "serve", "PORT", "the curves as they grow, as a page at this port; 0: a free one; -1: none",   \
+             .min = -1, .max = 65535),                                                                                 \
+      CLI_OPTION(T, m.address, "serve-address", "ADDRESS",                                                             \
+                 "--serve: listen on this IP address; else on 127.0.0.1, for this machine alone"),                     \
+      CLI_OPTION(T, m.events, "tensorboard", "DIR", "event files for TensorBoard into this folder")
 
 /* Before a run into `out`. 0, or the exit code after reporting. */
 int cli_views_open(struct cli_views *views, const struct cli_common *common, wn_context *ctx, const char *out,

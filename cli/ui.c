@@ -204,6 +204,10 @@ void cli_progress_update(struct cli_progress *p, uint64_t done, uint64_t total, 
   fflush(stderr);
 }
 
+void cli_progress_on(void *bar, uint64_t done, uint64_t total) {
+  cli_progress_update(bar, done, total, NULL);
+}
+
 void cli_progress_clear(struct cli_progress *p) {
   if (p->drawn) fputs("\r\033[K", stderr);
   p->drawn = false;

@@ -46,7 +46,8 @@ struct cli_progress {
 void cli_progress_begin(struct cli_progress *p, const struct cli_common *common, const char *label, const char *unit);
 /* extra: more text at the end of the line ("loss 3.21"), or NULL. */
 void cli_progress_update(struct cli_progress *p, uint64_t done, uint64_t total, const char *extra);
-void cli_progress_clear(struct cli_progress *p); /* wipes the bar so that a line can be printed */
+void cli_progress_on(void *bar, uint64_t done, uint64_t total); /* the same, as a callback of the library's */
+void cli_progress_clear(struct cli_progress *p);                /* wipes the bar so that a line can be printed */
 void cli_progress_end(struct cli_progress *p);
 
 /* Whether a file can be written there later: its folder is there and takes files, and no folder has its name. For what

@@ -1,0 +1,46 @@
+/* What the subcommands of winnow bench share: repeats, samples, what a result says about where it comes from. */
+#ifndef CLI_BENCH_H
+#define CLI_BENCH_H
+
+#include <winnow/train.h>
+#include "args.h"
+#include "recipe.h"
+#include "ui.h"
+
+enum { BENCH_SAMPLES = 10000 };
+
+struct samples {
+  double seconds[BENCH_SAMPLES];
+  int count;
+};
+
+struct bench {
+  struct cli_common common;
+  wn_context *ctx;
+  int64_t warmup, repeats;
+  int argc;
+  char **argv;
+};
+#define BENCH_OPTIONS(T, m)                                                                                            \
+  CLI_OPTION(T, m.warmup, "warmup", "N", "runs before timing", .max = 1000),                                           \
+      CLI_OPTION(T, m.repeats, "repeats", "N", "timed runs", .min = 1, .max = BENCH_SAMPLES),                          \
+      CLI_COMMON_OPTIONS(T, m.common)
+
+/* Median; min, max and spread (interquartile range over median) where asked for. */
+double bench_median(const struct samples *s, double *min, double *max, double *spread);
+json_t *bench_samples_json(const struct samples *s);
+void bench_print_samples(const char *what, const struct samples *s, const char *rate);
+/* What every result says about where it comes from. */
+json_t *bench_header(const struct bench *b, const char *what);
+json_t *bench_model_json(wn_context *ctx, const wn_model *model);
+/* n standard normal floats, malloc'd. */
+float *bench_random_floats(size_t n, uint64_t seed);
+void bench_random_tokens(int32_t *out, size_t n, int64_t V, uint64_t *seed);
+/* A recipe on token files leaves the vocabulary to the data, which are not looked at here: 2 after reporting. */
+int bench_need_vocabulary(const char *command, const wn_recipe *recipe, const char *or_else);
+
+int bench_op(int argc, char **argv);
+int bench_train(int argc, char **argv);
+int bench_decode(int argc, char **argv);
+
+#endif

@@ -1,0 +1,264 @@
+/* winnow prune compare: every policy on every checkpoint, on the same data at the same budgets. */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <winnow/report.h>
+#include "prune.h"
+#include "signals.h"
+
+enum { SUBJECTS = 3, BUDGETS_MAX = 64 };
+static const char *const subject_names[SUBJECTS] = {"standard", "selective", "selective + L_mem"};
+
+struct compare {
+  struct cli_common common;
+  struct cli_policy_choices choices;
+  struct prune_rows rows;
+  const char *dirs[SUBJECTS], *searches[SUBJECTS], *data, *budgets, *policies, *labels, *out;
+  char names[SUBJECTS][64];
+  int64_t at_most, context;
+  int64_t tokens[BUDGETS_MAX];
+  int token_count;
+  wn_policy chosen[WN_POLICY_MAX];
+  int policy_count;
+};
+
+static int read_budgets(struct compare *c) {
+  for (const char *at = c->budgets;; at++) {
+    char *end;
+    errno = 0;
+    const long long n = strtoll(at, &end, 10);
+    if (end == at || errno || n < 1 || (*end && *end != ','))
+      return cli_usage_error("winnow prune compare", "--budgets: \"%s\" is no list of tokens, such as 16,32,64",
+                             c->budgets);
+    if (c->token_count == BUDGETS_MAX)
+      return cli_usage_error("winnow prune compare", "--budgets: at most %d of them", BUDGETS_MAX);
+    c->tokens[c->token_count++] = n;
+    at = end;
+    if (!*at) return 0;
+  }
+}
+
+static int read_policies(struct compare *c) {
+  if (!c->policies) return 0;
+  const char *bad;
+  int n;
+  switch (cli_policy_list(c->policies, c->chosen, &c->policy_count, &bad, &n)) {
+  case CLI_POLICIES_UNKNOWN:
+    return cli_usage_error("winnow prune compare", "--policies: \"%.*s\" is not one of %s", n, bad, cli_policies);
+  case CLI_POLICIES_TWICE:
+    return cli_usage_error("winnow prune compare", "--policies: \"%.*s\" is given twice", n, bad);
+  default:
+    return 0;
+  }
+}
+
+/* The checkpoints' names, from --labels where given: one for each checkpoint. */
+static int read_labels(struct compare *c) {
+  const char *at = c->labels;
+  for (int i = 0; i < SUBJECTS; i++) {
+    if (!c->dirs[i]) continue;
+    const char *name = at ? at : subject_names[i];
+    const size_t n = strcspn(name, ",");
+    if (n == 0 || n >= sizeof c->names[i])
+      return cli_usage_error("winnow prune compare",
+                             "--labels: \"%s\" must have a short name for each checkpoint given", c->labels);
+    memcpy(c->names[i], name, n);
+    if (at) at += n + (at[n] == ',');
+  }
+  return at && *at ? cli_usage_error("winnow prune compare",
+                                     "--labels: \"%s\" has more names than there are checkpoints", c->labels)
+                   : 0;
+}
+
+static const wn_prune_row *find_row(const wn_prune_comparison *r, int subject, int policy, bool searched,
+                                    int64_t tokens) {
+  for (int64_t i = 0; i < r->count; i++) {
+    const wn_prune_row *row = &r->results[i];
+    const double want = tokens < r->context ? (double)tokens : (double)r->context;
+    if (row->subject != subject || row->policy != policy || row->searched != searched) continue;
+    if (policy < 0 || fabs(row->per_layer - want) <= (searched ? 8 : 0)) return row;
+  }
+  return NULL;
+}
+
+static void print_line(const struct compare *c, const wn_prune_comparison *r, int subject, int policy, bool searched) {
+  char name[64];
+  bool any = false;
+  for (int i = 0; i < c->token_count; i++) any = any || find_row(r, subject, policy, searched, c->tokens[i]);
+  if (!any) return;
+  snprintf(name, sizeof name, "%s%s", wn_policy_name((wn_policy)policy), searched ? ", searched" : "");
+  printf("%-18s %-21s", r->names[subject], name);
+  for (int i = 0; i < c->token_count; i++) {
+    const wn_prune_row *row = find_row(r, subject, policy, searched, c->tokens[i]);
+    if (row)
+      printf(" %9.3f", exp(row->loss));
+    else
+      printf(" %9s", "-");
+  }
+  putchar('\n');
+}
+
+static void print_table(const struct compare *c, const wn_prune_comparison *r) {
+  printf("perplexity on %" PRIu64 " tokens of %s, context %" PRId64 "; columns: tokens kept a layer\n", r->counted,
+         c->data, r->context);
+  printf("%-18s %-21s", "model", "policy");
+  for (int i = 0; i < c->token_count; i++) printf(" %9" PRId64, c->tokens[i]);
+  printf(" %9s\n", "unpruned");
+  for (int s = 0; s < r->subjects; s++) {
+    const wn_prune_row *whole = find_row(r, s, -1, false, 0);
+    printf("%-18s %-21s%*s %9.3f\n", r->names[s], "none", 10 * c->token_count, "", whole ? exp(whole->loss) : NAN);
+    for (int p = 0; p < wn_policy_count(); p++) {
+      print_line(c, r, s, p, false);
+      print_line(c, r, s, p, true);
+    }
+    const wn_prune_row *end = NULL; /* the fewest tokens that a search came to */
+    for (int64_t i = 0; i < r->count; i++)
+      if (r->results[i].subject == s && r->results[i].searched && (!end || r->results[i].total < end->total))
+        end = &r->results[i];
+    if (end)
+      printf("%-18s searched to its end: %.5g tokens a layer, %.2fx less memory, perplexity %.3f\n", r->names[s],
+             end->per_layer, end->saving, exp(end->loss));
+  }
+}
+
+static int save_comparison(wn_context *ctx, const struct compare *c, const wn_prune_comparison *r) {
+  char path[PRUNE_PATH_BYTES], title[256];
+  wn_status status = WN_OK;
+  snprintf(title, sizeof title, "Perplexity by tokens kept a layer, context %" PRId64, r->context);
+  if (cli_join(path, sizeof path, c->out, "compare.json")) status = wn_prune_comparison_save_json(ctx, r, path);
+  if (status == WN_OK && cli_join(path, sizeof path, c->out, "compare.csv"))
+    status = wn_prune_comparison_save_csv(ctx, r, path);
+  if (status == WN_OK && cli_join(path, sizeof path, c->out, "compare.svg"))
+    status = wn_prune_comparison_save_svg(ctx, r, title, path);
+  return status == WN_OK ? 0 : cli_fail(ctx, status);
+}
+
+static int print_comparison(const struct compare *c, const wn_prune_comparison *r) {
+  char path[PRUNE_PATH_BYTES];
+  if (c->common.json && cli_join(path, sizeof path, c->out, "compare.json"))
+    return cli_print_json(json_load_file(path, 0, NULL));
+  print_table(c, r);
+  return 0;
+}
+
+static int run_compare(wn_context *ctx, struct compare *c) {
+  wn_prune_compare_options o;
+  wn_prune_subject subjects[SUBJECTS] = {0};
+  wn_prune_curve curves[SUBJECTS] = {0};
+  wn_model *models[SUBJECTS] = {0};
+  wn_status status = WN_OK;
+  int n = 0, code = 0;
+  wn_prune_compare_options_init(&o, sizeof o);
+  cli_policy_choices_apply(&c->choices, &o.budgets);
+  o.data = (wn_prune_data){.path = c->data, .rows = c->at_most, .long_only = c->rows.long_only};
+  for (int i = 0; i < SUBJECTS && status == WN_OK && !code; i++) {
+    if (!c->dirs[i]) continue;
+    if (c->rows.long_only && n == 0)
+      code = prune_document_token(ctx, c->dirs[i], c->rows.document, &o.data.document_token);
+    if (code) break;
+    status = wn_model_load(ctx, c->dirs[i], &models[i]);
+    char path[PRUNE_PATH_BYTES];
+    if (status == WN_OK && c->searches[i] && cli_join(path, sizeof path, c->searches[i], "search.json"))
+      status = wn_prune_curve_load(ctx, path, &curves[i]);
+    if (status == WN_OK) cli_tokens_check(ctx, c->data, c->dirs[i], models[i]);
+    subjects[n++] = (wn_prune_subject){c->names[i], models[i], c->searches[i] ? &curves[i] : NULL};
+  }
+  for (int p = 0; p < wn_policy_count() && !c->policies; p++) {
+    bool suits = false;
+    for (int i = 0; i < n && status == WN_OK; i++)
+      suits = suits || wn_policy_suits(p, &wn_model_config_get(subjects[i].model)->attention);
+    if (suits) c->chosen[c->policy_count++] = p;
+  }
+  o.subjects = subjects;
+  o.subject_count = n;
+  o.context = c->context;
+  o.batch = c->rows.batch;
+  o.tokens = c->tokens;
+  o.token_count = c->token_count;
+  o.policies = c->chosen;
+  o.policy_count = c->policy_count;
+  wn_prune_comparison result = {0};
+  if (!code && status == WN_OK) {
+    struct cli_progress bar;
+    cli_progress_begin(&bar, &c->common, "compare", "evaluations");
+    cli_signals_begin(ctx);
+    status = wn_prune_compare(ctx, &o, cli_progress_on, &bar, &result);
+    cli_signals_end();
+    cli_progress_end(&bar);
+  }
+  if (status == WN_ERR_CANCELLED) {
+    cli_error("interrupted");
+    code = CLI_INTERRUPTED;
+  } else if (status != WN_OK) {
+    code = cli_fail(ctx, status);
+  }
+  if (!code) code = save_comparison(ctx, c, &result);
+  if (!code) code = print_comparison(c, &result);
+  wn_prune_comparison_clear(&result);
+  for (int i = 0; i < SUBJECTS; i++) {
+    wn_prune_curve_clear(&curves[i]);
+    wn_model_destroy(models[i]);
+  }
+  return code;
+}
+
+static const struct cli_option compare_options[] = {
+    CLI_OPTION(struct compare, dirs[0], "standard", "DIR", "a checkpoint with standard attention"),
+    CLI_OPTION(struct compare, dirs[1], "selective", "DIR", "one with selective attention"),
+    CLI_OPTION(struct compare, dirs[2], "mem", "DIR", "one that was also trained with L_mem"),
+    CLI_OPTION(struct compare, searches[0], "standard-search", "DIR",
+               "what `winnow prune search` found for it: its budgets too"),
+    CLI_OPTION(struct compare, searches[1], "selective-search", "DIR", "likewise"),
+    CLI_OPTION(struct compare, searches[2], "mem-search", "DIR", "likewise"),
+    CLI_OPTION(struct compare, labels, "labels", "NAME,...",
+               "what to call the checkpoints that are given, in this order"),
+    CLI_OPTION(struct compare, data, "data", "FILE", "a token file", .required = true),
+    CLI_OPTION(struct compare, at_most, "rows", "N", "at most so many rows of it, spread evenly; 0: all", .min = 0,
+               .max = 1e12),
+    CLI_OPTION(struct compare, context, "context", "N", "tokens a row; 0: the shortest of the models'", .min = 0,
+               .max = 1 << 24),
+    CLI_OPTION(struct compare, budgets, "budgets", "K,...", "tokens kept, the same in every layer"),
+    CLI_OPTION(struct compare, policies, "policies", "NAME,...",
+               "which, selective only on models that have it; else all"),
+    PRUNE_ROWS_OPTIONS(struct compare, rows),
+    CLI_POLICY_CHOICES_OPTIONS(struct compare, choices),
+    CLI_OPTION(struct compare, out, "out", "DIR", "receives compare.json, compare.csv and compare.svg",
+               .required = true),
+    CLI_COMMON_OPTIONS(struct compare, common)};
+
+static const struct cli_spec compare_spec = {
+    .command = "winnow prune compare",
+    .summary = "Perplexity against tokens kept: every policy on every checkpoint given, on "
+               "the same data at the same budgets.",
+    .options = compare_options,
+    .option_count = CLI_COUNT(compare_options)};
+
+static int check_compare(struct compare *c, int code) {
+  const char *command = compare_spec.command;
+  if (code != CLI_GO) return code;
+  if (!c->dirs[0] && !c->dirs[1] && !c->dirs[2])
+    return cli_usage_error(command, "give at least one of --standard, --selective and --mem");
+  for (int i = 0; i < SUBJECTS; i++)
+    if (c->searches[i] && !c->dirs[i])
+      return cli_usage_error(command, "a search is given for a checkpoint that is not (%s)", subject_names[i]);
+  code = read_labels(c);
+  if (code == CLI_GO) code = read_budgets(c);
+  if (code == CLI_GO) code = read_policies(c);
+  return code == CLI_GO ? cli_make_folder(c->out) : code;
+}
+
+int prune_compare(int argc, char **argv) {
+  struct compare c = {.common = CLI_COMMON_DEFAULTS,
+                      .choices = CLI_POLICY_CHOICES_DEFAULTS,
+                      .budgets = "16,32,64,128,256",
+                      .rows.document = -1};
+  wn_context *ctx = NULL;
+  int code = check_compare(&c, cli_parse(&compare_spec, argc, argv, &c, NULL));
+  if (code == CLI_GO) code = cli_context_open(&c.common, &ctx);
+  if (!code) code = run_compare(ctx, &c);
+  wn_context_destroy(ctx);
+  return code;
+}

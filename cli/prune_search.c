@@ -1,0 +1,322 @@
+/* winnow prune search: how many tokens each layer needs. */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <winnow/report.h>
+#include "prune.h"
+#include "signals.h"
+
+struct search {
+  struct cli_common common;
+  struct cli_policy_choices choices;
+  struct prune_rows rows;
+  const char *model, *data, *report, *policy, *target_checkpoint, *tolerance, *out, *memory, *config;
+  struct cli_list sets;
+  int64_t search_rows, report_rows;
+  bool resume, save;
+  wn_prune_options options;
+};
+
+struct watch {
+  const struct cli_common *common;
+  struct cli_progress bar;
+  wn_context *ctx;
+  bool began, told;
+};
+
+static void on_progress(void *user, const wn_prune_progress *p) {
+  struct watch *w = user;
+  const wn_prune_curve *c = p->curve;
+  const wn_prune_point *last = &c->points[c->count - 1];
+  char extra[256];
+  /* How far the search is cannot be known: budgets end where the target says. Shown is the way to the floor. */
+  const uint64_t whole = (uint64_t)(c->layers * (c->context / c->step - 1));
+  if (!w->began) {
+    cli_note(w->common, "search: %" PRId64 " rows of %" PRId64 " tokens; report: %" PRId64 "; %s held", c->search_rows,
+             c->context, c->report_rows, cli_bytes((double)p->bytes));
+    cli_note(w->common, "perplexity %.4f (search), %.4f (report); not to be passed: %.4f",
+             exp(c->points[0].search_loss), exp(c->points[0].report_loss), exp(c->target_loss));
+    w->bar.first = (uint64_t)c->count - 1;
+  }
+  w->began = true;
+  if (p->tuning) {
+    snprintf(extra, sizeof extra, "fine-tuning: step %" PRId64 ", loss %.4f", p->tuning->step, p->tuning->loss);
+    cli_progress_update(&w->bar, (uint64_t)c->count - 1, whole, extra);
+    return;
+  }
+  snprintf(extra, sizeof extra, "perplexity %.4f (search) %.4f (report)  %.2fx less memory", exp(last->search_loss),
+           exp(last->report_loss), last->saving);
+  if (p->stepped) cli_progress_update(&w->bar, (uint64_t)c->count - 1, whole, extra);
+  if (wn_context_cancelled(w->ctx) && !w->told) {
+    w->told = true;
+    cli_progress_clear(&w->bar);
+    cli_note(w->common, "winnow: interrupted; the steps so far are saved");
+  }
+}
+
+static int64_t count_differing(const wn_prune_curve *c, double *most) {
+  int64_t n = 0;
+  *most = 0;
+  for (int64_t i = 1; c->checked && i < c->count; i++) {
+    const wn_prune_point *p = &c->points[i];
+    if (p->exact_layer == p->layer) continue;
+    n++;
+    if (p->untuned_search_loss - p->exact_loss > *most) *most = p->untuned_search_loss - p->exact_loss;
+  }
+  return n;
+}
+
+static json_t *search_json(const struct search *s, const wn_prune_curve *c) {
+  const wn_prune_point *last = &c->points[c->count - 1], *first = &c->points[0];
+  json_t *tokens = json_array();
+  int64_t evaluations = 0;
+  for (int64_t l = 0; tokens && l < c->layers; l++) json_array_append_new(tokens, json_integer(last->tokens[l]));
+  for (int64_t i = 0; i < c->count; i++) evaluations += c->points[i].evaluations;
+  json_t *j = json_pack(
+      "{s:s, s:s, s:I, s:o, s:I, s:f, s:o, s:o, s:o, s:o, s:s, s:I, s:f, s:I}", "model", s->model, "out", s->out,
+      "steps", (json_int_t)c->count - 1, "tokens", tokens, "total", (json_int_t)last->total, "saving", last->saving,
+      "search_perplexity", cli_number(exp(last->search_loss)), "report_perplexity", cli_number(exp(last->report_loss)),
+      "unpruned_search_perplexity", cli_number(exp(first->search_loss)), "unpruned_report_perplexity",
+      cli_number(exp(first->report_loss)), "end", wn_prune_end_name(c->end), "evaluations", (json_int_t)evaluations,
+      "seconds", last->seconds, "peak_resident_bytes", (json_int_t)cli_peak_resident());
+  if (!j) return NULL;
+  json_object_set_new(j, "search_tokens", json_integer((json_int_t)c->search_tokens));
+  json_object_set_new(j, "report_tokens", json_integer((json_int_t)c->report_tokens));
+  if (isfinite(c->target_loss)) json_object_set_new(j, "target_perplexity", cli_number(exp(c->target_loss)));
+  if (!isnan(c->plain_loss)) json_object_set_new(j, "verified", json_boolean(c->plain_loss == last->search_loss));
+  if (last->tuned > 0) {
+    char path[PRUNE_PATH_BYTES];
+    json_object_set_new(j, "tuned_steps", json_integer(last->tuned));
+    if (cli_join(path, sizeof path, s->out, "tuned")) json_object_set_new(j, "tuned", json_string(path));
+  }
+  if (c->checked) {
+    double most;
+    json_object_set_new(j, "differing_steps", json_integer(count_differing(c, &most)));
+    json_object_set_new(j, "differing_by_at_most", json_real(most));
+  }
+  return j;
+}
+
+static int search_report(const struct search *s, const wn_prune_curve *c) {
+  const wn_prune_point *last = &c->points[c->count - 1], *first = &c->points[0];
+  if (s->common.json) return cli_print_json(search_json(s, c));
+  static const char *const ends[] = {
+      [WN_PRUNE_OPEN] = "stopped; go on with --resume",
+      [WN_PRUNE_TARGET] = "the next step would pass the target",
+      [WN_PRUNE_FLOOR] = "no budget can be lowered further",
+      [WN_PRUNE_STEPS] = "as many steps as were asked for; --resume goes on",
+  };
+  printf("budgets        ");
+  for (int64_t l = 0; l < c->layers; l++) printf("%s%" PRId64, l ? "," : "", last->tokens[l]);
+  printf("\nmemory         %.2fx less (%" PRId64 " of %" PRId64 " tokens)\n", last->saving, last->total, first->total);
+  printf("perplexity     %.4f on the search set (unpruned %.4f), %.4f on the report set (unpruned %.4f)\n",
+         exp(last->search_loss), exp(first->search_loss), exp(last->report_loss), exp(first->report_loss));
+  printf("steps          %" PRId64 " in %s: %s\n", c->count - 1, cli_duration(last->seconds), ends[c->end]);
+  if (last->tuned > 0) printf("fine-tuning    %" PRId64 " steps; the checkpoint is %s/tuned\n", last->tuned, s->out);
+  if (c->checked) {
+    double most;
+    const int64_t n = count_differing(c, &most);
+    printf("lazy           %" PRId64 " of %" PRId64 " steps lowered another layer than the exact search would have%s",
+           n, c->count - 1, n ? "" : "\n");
+    if (n) printf(", at a loss of at most %.3g more\n", most);
+  }
+  printf("files          %s/search.json, curve.csv, curve.svg, budgets.json\n", s->out);
+  return 0;
+}
+
+static wn_status save_curve(wn_context *ctx, const struct search *s, const wn_prune_curve *c) {
+  char path[PRUNE_PATH_BYTES], title[512];
+  wn_status status = WN_OK;
+  if (c->count < 1) return WN_OK;
+  snprintf(title, sizeof title, "%s: budgets found by search, policy %s", s->model, s->policy);
+  if (cli_join(path, sizeof path, s->out, "curve.csv")) status = wn_prune_curve_save_csv(ctx, c, path);
+  if (status == WN_OK && cli_join(path, sizeof path, s->out, "curve.svg"))
+    status = wn_prune_curve_save_svg(ctx, c, title, path);
+  if (status != WN_OK || !s->save || c->end == WN_PRUNE_OPEN) return status;
+  wn_budgets budgets = {0};
+  status = wn_prune_curve_budgets(ctx, c, c->count - 1, &budgets);
+  if (status == WN_OK && cli_join(path, sizeof path, s->model, "budgets.json"))
+    status = wn_budgets_save(ctx, &budgets, path);
+  wn_budgets_clear(&budgets);
+  return status;
+}
+
+/* "0.5%" or "0.005". */
+static int read_tolerance(const char *text, double *out) {
+  char *end;
+  errno = 0;
+  *out = strtod(text, &end);
+  if (end == text || errno || !isfinite(*out) || *out < 0 || (*end && strcmp(end, "%")))
+    return cli_usage_error("winnow prune search",
+                           "--tolerance: \"%s\" is neither a part (0.005) nor a percentage (0.5%%)", text);
+  if (*end) *out /= 100;
+  return 0;
+}
+
+/* "2GB", "512MiB". */
+static int read_memory(const char *text, uint64_t *out) {
+  double bytes;
+  if (!wn_bytes_parse(text, &bytes))
+    return cli_usage_error("winnow prune search", "--memory: \"%s\" is no number of bytes, such as 2GB", text);
+  *out = bytes < 0x1p63 ? (uint64_t)bytes : UINT64_C(1) << 63;
+  return 0;
+}
+
+static int check_search(struct search *s, int code) {
+  const int targets = (s->options.target > 0) + (s->target_checkpoint != NULL) + (s->tolerance != NULL);
+  if (code != CLI_GO) return code;
+  if (targets != 1)
+    return cli_usage_error("winnow prune search", "give one of --target, --target-checkpoint and --tolerance: what the "
+                                                  "perplexity may not pass");
+  const wn_prune_finetune *tuning = &s->options.finetune;
+  const bool any = tuning->steps > 0 || tuning->after > 0;
+  if (tuning->every > 0 && tuning->steps == 0)
+    return cli_usage_error("winnow prune search", "--finetune-every goes with --finetune-steps");
+  if (!any && (s->config || s->sets.count || tuning->lr > 0))
+    return cli_usage_error("winnow prune search", "--config, --set and --finetune-lr are for fine-tuning: give "
+                                                  "--finetune-steps or --finetune-after");
+  if (any && s->save)
+    return cli_usage_error("winnow prune search",
+                           "--save: with fine-tuning the budgets lie beside the tuned checkpoint");
+  if (s->options.check && !s->options.lazy)
+    return cli_usage_error("winnow prune search", "--check goes with --lazy: the exact search has nothing to compare");
+  if (s->tolerance && read_tolerance(s->tolerance, &s->options.tolerance)) return 2;
+  if (s->memory && read_memory(s->memory, &s->options.memory)) return 2;
+  cli_policy_named(s->policy, strlen(s->policy), &s->options.budgets.policy);
+  cli_policy_choices_apply(&s->choices, &s->options.budgets);
+  s->options.batch = s->rows.batch;
+  return CLI_GO;
+}
+
+/* What is trained on: --config, or the checkpoint's own recipe; then --set. */
+static int read_recipe(wn_context *ctx, struct search *s, wn_recipe *recipe) {
+  char kept[PRUNE_PATH_BYTES];
+  const char *path = s->config;
+  if (!s->options.finetune.steps && !s->options.finetune.after) return 0;
+  if (!path && (!cli_join(kept, sizeof kept, s->model, "recipe.json") || !cli_exists(kept)))
+    return cli_error("%s has no recipe.json to fine-tune by: give --config", s->model);
+  s->options.finetune.checkpoint = s->model;
+  s->options.finetune.recipe = recipe;
+  return cli_recipe_load(ctx, path ? path : kept, &s->sets, recipe);
+}
+
+static int run_search(wn_context *ctx, struct search *s) {
+  wn_model *model = NULL, *target = NULL;
+  wn_recipe recipe;
+  int32_t token = -1;
+  int code = s->rows.long_only ? prune_document_token(ctx, s->model, s->rows.document, &token) : 0;
+  if (!code) code = read_recipe(ctx, s, &recipe);
+  if (code) return code;
+  s->options.search = (wn_prune_data){s->data, s->search_rows, s->rows.long_only, token};
+  s->options.report = (wn_prune_data){s->report, s->report_rows, s->rows.long_only, token};
+  wn_status status =
+      s->options.finetune.recipe ? wn_model_load_float(ctx, s->model, &model) : wn_model_load(ctx, s->model, &model);
+  if (status == WN_OK && s->target_checkpoint) status = wn_model_load(ctx, s->target_checkpoint, &target);
+  s->options.target_model = target;
+  if (status == WN_OK) cli_tokens_check(ctx, s->options.search.path, s->model, model);
+  wn_prune_curve curve = {0};
+  if (status == WN_OK) {
+    struct watch w = {.common = &s->common, .ctx = ctx};
+    cli_progress_begin(&w.bar, &s->common, "search", "steps");
+    cli_signals_begin(ctx);
+    status = wn_prune_search(ctx, model, &s->options, s->out, s->resume, on_progress, &w, &curve);
+    cli_signals_end();
+    cli_progress_end(&w.bar);
+  }
+  if (status == WN_OK || status == WN_ERR_CANCELLED) {
+    const wn_status saved = save_curve(ctx, s, &curve);
+    if (saved != WN_OK)
+      code = cli_fail(ctx, saved);
+    else if (status == WN_ERR_CANCELLED)
+      cli_note(&s->common, "winnow: stopped; go on with the same command and --resume");
+    if (!code && curve.count > 0) code = search_report(s, &curve);
+    if (!code && status == WN_ERR_CANCELLED) code = CLI_INTERRUPTED;
+  } else {
+    code = cli_fail(ctx, status);
+  }
+  wn_prune_curve_clear(&curve);
+  wn_model_destroy(target);
+  wn_model_destroy(model);
+  return code;
+}
+
+static const struct cli_option search_options[] = {
+    CLI_MODEL_OPTION(struct search, model),
+    CLI_OPTION(struct search, data, "search", "FILE", "the token file that budgets are searched on", .required = true),
+    CLI_OPTION(struct search, report, "report", "FILE",
+               "a token file that the search does not look at, measured after every step", .required = true),
+    CLI_OPTION(struct search, search_rows, "search-rows", "N", "at most so many rows of it, spread evenly; 0: all",
+               .min = 0, .max = 1e12),
+    CLI_OPTION(struct search, report_rows, "report-rows", "N", "likewise", .min = 0, .max = 1e12),
+    CLI_OPTION(struct search, options.context, "context", "N", "tokens a row; 0: the model's", .min = 0,
+               .max = 1 << 24),
+    CLI_OPTION(struct search, policy, "policy", "NAME", "which token goes", .choices = cli_policies),
+    PRUNE_ROWS_OPTIONS(struct search, rows),
+    CLI_POLICY_CHOICES_OPTIONS(struct search, choices),
+    CLI_OPTION(struct search, options.step, "step", "C",
+               "tokens that a step takes from a layer, and the least that a layer keeps", .min = 1, .max = 1 << 24),
+    CLI_OPTION(struct search, options.target, "target", "PPL", "stop where this perplexity would be passed",
+               .min = 1e-9, .max = 1e300),
+    CLI_OPTION(struct search, target_checkpoint, "target-checkpoint", "DIR",
+               "stop at that of this checkpoint, unpruned, on the search set"),
+    CLI_OPTION(struct search, tolerance, "tolerance", "PART",
+               "stop at the model's own, unpruned, and so much more: 0.5%"),
+    CLI_OPTION(struct search, options.max_steps, "max-steps", "N", "stop after so many, to be resumed; 0: no limit",
+               .min = 0, .max = 1e9),
+    CLI_OPTION(struct search, memory, "memory", "BYTES", "what may be held, such as 2GB; else half of the machine's"),
+    CLI_OPTION(struct search, options.finetune.steps, "finetune-steps", "N",
+               "steps of training with the budgets in force, after each step of the search; 0: none", .min = 0,
+               .max = 1e12),
+    CLI_OPTION(struct search, options.finetune.every, "finetune-every", "M",
+               "not after each but after every M, and before the target ends the search; 0: 1", .min = 0, .max = 1e9),
+    CLI_OPTION(struct search, options.finetune.after, "finetune-after", "N",
+               "steps of such training once the search has ended; 0: none", .min = 0, .max = 1e12),
+    CLI_OPTION(struct search, options.finetune.lr, "finetune-lr", "X",
+               "their learning rate, from which each round decays; 0: where the recipe's schedule ends", .min = 0,
+               .max = 1000),
+    CLI_OPTION(struct search, config, "config", "FILE", "fine-tuning: a recipe; else the checkpoint's own"),
+    CLI_OPTION(struct search, sets, "set", "KEY=VALUE",
+               "fine-tuning: changes one key of the recipe, such as data.train=FILE"),
+    CLI_OPTION(struct search, options.plain, "plain", NULL, "without reuse: the same result, slower"),
+    CLI_OPTION(struct search, options.lazy, "lazy", NULL,
+               "keep costs from earlier steps and renew only the cheapest: faster, may differ"),
+    CLI_OPTION(struct search, options.check, "check", NULL, "--lazy: find out where it differs"),
+    CLI_OPTION(struct search, out, "out", "DIR",
+               "receives search.json, curve.csv, curve.svg, budgets.json; and the checkpoint \"tuned\"",
+               .required = true),
+    CLI_OPTION(struct search, resume, "resume", NULL, "go on with the search in --out"),
+    CLI_OPTION(struct search, save, "save", NULL, "also put budgets.json beside the checkpoint"),
+    CLI_COMMON_OPTIONS(struct search, common)};
+
+static const struct cli_spec search_spec = {
+    .command = "winnow prune search",
+    .summary =
+        "How many tokens each layer needs: from the whole context on, each step takes C tokens from the layer whose\n"
+        "loss of them costs least in perplexity, until the target would be passed (arXiv 2410.02703, section 4).",
+    .options = search_options,
+    .option_count = CLI_COUNT(search_options),
+    .positional = "[DIR]",
+    .positional_max = 1,
+    .epilog = "Equal costs: the lowest layer. Interrupted, or killed, it goes on with --resume where the last step "
+              "was saved."};
+
+int prune_search(int argc, char **argv) {
+  struct search s = {.common = CLI_COMMON_DEFAULTS,
+                     .choices = CLI_POLICY_CHOICES_DEFAULTS,
+                     .policy = "selective",
+                     .rows.document = -1};
+  wn_prune_options_init(&s.options, sizeof s.options);
+  struct cli_list dirs = {0};
+  int code = cli_parse(&search_spec, argc, argv, &s, &dirs);
+  code = cli_model_argument(&search_spec, code, true, &dirs, &s.model);
+  code = check_search(&s, code);
+  wn_context *ctx = NULL;
+  if (code == CLI_GO) code = cli_context_open(&s.common, &ctx);
+  if (!code) code = run_search(ctx, &s);
+  wn_context_destroy(ctx);
+  cli_list_clear(&s.sets);
+  return code;
+}
