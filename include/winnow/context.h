@@ -52,7 +52,7 @@ int wn_context_cancelled(const wn_context *ctx);
 
 /* What this build and machine have. Strings and arrays are static or owned by ctx. */
 typedef struct wn_build_info {
-  const char *version;          /* "0.1.0" */
+  const char *version;          /* wn_version() */
   const char *commit;           /* short hash, "unknown" outside a repository */
   const char *compiler;         /* name and version */
   const char *build_type;       /* Release, Debug, ... */

@@ -20,4 +20,5 @@
 #include "winnow/tensor.h"
 #include "winnow/tokenizer.h"
 #include "winnow/train.h"
+#include "winnow/version.h"
 #endif

@@ -2,10 +2,8 @@
 #include "backends/backends.h"
 #include "base/context.h"
 #include "base/error.h"
+#include "winnow/version.h"
 
-#ifndef WN_VERSION
-#define WN_VERSION "unknown"
-#endif
 #ifndef WN_COMMIT
 #define WN_COMMIT "unknown"
 #endif
@@ -24,7 +22,7 @@
 wn_status wn_build_info_get(wn_context *ctx, wn_build_info *out) {
   if (!ctx || !out) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_build_info_get needs a context and a place to write to");
   *out = (wn_build_info){
-      .version = WN_VERSION,
+      .version = wn_version(),
       .commit = WN_COMMIT,
       .compiler = COMPILER,
       .build_type = WN_BUILD_TYPE,

@@ -5,6 +5,7 @@
 #include "base/context.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "winnow/version.h"
 
 static void memory_is_counted_aligned_and_zero(void **state) {
   (void)state;
@@ -158,13 +159,20 @@ static void texts_grow(void **state) {
   wn_free(text.data);
 }
 
+/* The numbers of the header, in both forms. */
+static void the_version_is_the_headers(void **state) {
+  (void)state;
+  char expected[64];
+  snprintf(expected, sizeof expected, "%d.%d.%d", WN_VERSION_MAJOR, WN_VERSION_MINOR, WN_VERSION_PATCH);
+  assert_string_equal(wn_version(), expected);
+  assert_int_equal(wn_version_number(), WN_VERSION_MAJOR * 10000 + WN_VERSION_MINOR * 100 + WN_VERSION_PATCH);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(memory_is_counted_aligned_and_zero),
-      cmocka_unit_test(arenas_bind_every_piece),
-      cmocka_unit_test(sentences_are_one_clean_line),
-      cmocka_unit_test(contexts_check_their_options),
-      cmocka_unit_test(texts_grow),
+      cmocka_unit_test(the_version_is_the_headers),   cmocka_unit_test(memory_is_counted_aligned_and_zero),
+      cmocka_unit_test(arenas_bind_every_piece),      cmocka_unit_test(sentences_are_one_clean_line),
+      cmocka_unit_test(contexts_check_their_options), cmocka_unit_test(texts_grow),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,22 @@
+/* winnow: the version. These three numbers are its only source: CMake, the package files and the shared library's name
+ * read them here. What a version promises: docs/api.md. */
+#ifndef WINNOW_VERSION_H
+#define WINNOW_VERSION_H
+
+#include "winnow/status.h"
+
+#define WN_VERSION_MAJOR 0
+#define WN_VERSION_MINOR 2
+#define WN_VERSION_PATCH 0
+/* The headers' version as one number, for #if: 0.2.0 is 200. */
+#define WN_VERSION_NUMBER (WN_VERSION_MAJOR * 10000 + WN_VERSION_MINOR * 100 + WN_VERSION_PATCH)
+
+WN_API_BEGIN
+
+/* The library's version, "0.2.0"; a program may have been built with the headers of another one. Static. */
+const char *wn_version(void);
+/* The same as one number, as WN_VERSION_NUMBER has it. */
+int wn_version_number(void);
+
+WN_API_END
+#endif
