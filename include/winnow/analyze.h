@@ -6,7 +6,7 @@
 #include "winnow/kv.h"
 #include "winnow/train.h"
 
-WN_API_BEGIN
+WN_EXPERIMENTAL_BEGIN
 
 /* What is read: a source, or a text with a tokenizer; as wn_eval and wn_eval_text read them. Rows behind a sequence's
  * last target are padding and not looked at. Budgets with cache_positions are WN_ERR_UNSUPPORTED. */

@@ -14,7 +14,7 @@
 #include "winnow/context.h"
 #include "winnow/tensor.h"
 
-WN_API_BEGIN
+WN_EXPERIMENTAL_BEGIN
 
 /* How strongly selections count: not at all (0) leaves attention as it was, 1 is the paper's. "fixed": 1, no parameter;
  * "learned": a parameter of each layer (and selection), from 0 on, kept at 0 or above after each step; "scheduled": the

@@ -5,7 +5,7 @@
 
 #include "winnow/tokenizer.h"
 
-WN_API_BEGIN
+WN_STABLE_BEGIN
 
 typedef struct wn_chat_template wn_chat_template;
 int wn_chat_template_count(void);

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include "winnow/status.h"
 
-WN_API_BEGIN
+WN_STABLE_BEGIN
 
 typedef struct wn_context wn_context;
 

@@ -8,7 +8,7 @@
 #include "winnow/context.h"
 #include "winnow/gguf.h"
 
-WN_API_BEGIN
+WN_STABLE_BEGIN
 
 typedef enum wn_convert_form {
   WN_CONVERT_WINNOW,     /* "winnow": a checkpoint folder */

@@ -11,7 +11,7 @@
 #include "winnow/context.h"
 #include "winnow/tokenizer.h"
 
-WN_API_BEGIN
+WN_STABLE_BEGIN
 
 typedef struct wn_data_prepare_options {
   size_t size;               /* sizeof the struct (context.h) */

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include "winnow/context.h"
 
-WN_API_BEGIN
+WN_STABLE_BEGIN
 
 /* Storage of a tensor's rows. Blocks of 32 (_0, _1) or 256 (_K) weights of a row; what a block holds: gguf_types.c. */
 typedef enum wn_gguf_type {
@@ -75,6 +75,9 @@ bool wn_gguf_value_string(const wn_gguf_value *value, uint64_t i, const char **o
 
 /* Rows first..first+rows-1 of the tensor, seen as [rows, last dimension], as floats: out [rows, last dimension]. */
 wn_status wn_gguf_dequantize(wn_context *ctx, const wn_gguf_tensor *tensor, int64_t first, int64_t rows, float *out);
+
+WN_API_END
+WN_EXPERIMENTAL_BEGIN
 
 /* ---- writing ---- */
 

@@ -13,7 +13,7 @@
 #include "winnow/context.h"
 #include "winnow/model.h"
 
-WN_API_BEGIN
+WN_STABLE_BEGIN
 
 /* An eviction policy: its number, from 0 to wn_policy_count() - 1. Budgets begin with the first, "selective". */
 typedef int wn_policy;
@@ -76,6 +76,9 @@ int64_t wn_budgets_total(const wn_budgets *budgets);
 /* K of one key-value head; layer and head within the budgets. */
 int64_t wn_budgets_of(const wn_budgets *budgets, int64_t layer, int64_t kv_head);
 
+WN_API_END
+WN_EXPERIMENTAL_BEGIN
+
 /* P of the evictions of one attention call, the groups of key-value heads that evict for themselves: 1, or Hkv. */
 int64_t wn_attention_eviction_groups(const wn_attention_config *config, const wn_attention_arrays *arrays,
                                      const wn_budgets *budgets);
@@ -84,6 +87,9 @@ int64_t wn_attention_eviction_groups(const wn_attention_config *config, const wn
  * the call attend as decoding under the budget would. */
 wn_status wn_attention_evictions(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *arrays,
                                  const wn_budgets *budgets, int32_t *gone);
+
+WN_API_END
+WN_STABLE_BEGIN
 
 /* wn_model_logits with the budgets in force, each document by itself: what decoding under them gives. NULL: none. */
 wn_status wn_model_logits_with_budgets(wn_context *ctx, wn_model *model, const int32_t *tokens,

@@ -12,7 +12,7 @@
 #include "winnow/safetensors.h"
 #include "winnow/tokenizer.h"
 
-WN_API_BEGIN
+WN_STABLE_BEGIN
 
 typedef enum wn_norm_kind { WN_NORM_RMS, WN_NORM_LAYER } wn_norm_kind;  /* "rmsnorm", "layernorm" */
 typedef enum wn_norm_place { WN_NORM_PRE, WN_NORM_POST } wn_norm_place; /* "pre", "post" */

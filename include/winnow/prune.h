@@ -12,7 +12,7 @@
 #include "winnow/model.h"
 #include "winnow/train.h"
 
-WN_API_BEGIN
+WN_EXPERIMENTAL_BEGIN
 
 /* Rows of a token file that losses are measured on: blocks of the context in file order, as wn_eval takes them. */
 typedef struct wn_prune_data {

@@ -10,7 +10,7 @@
 #include "winnow/prune.h"
 #include "winnow/selection.h"
 
-WN_API_BEGIN
+WN_EXPERIMENTAL_BEGIN
 
 /* A line through points, x ascending. Colour and style are places in the plot's lists. */
 typedef struct wn_plot_series {

@@ -10,7 +10,7 @@
 #include "winnow/context.h"
 #include "winnow/tensor.h"
 
-WN_API_BEGIN
+WN_STABLE_BEGIN
 
 #define WN_MAX_DIMS 8
 

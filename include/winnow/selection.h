@@ -7,7 +7,7 @@
 #include "winnow/kv.h"
 #include "winnow/model.h"
 
-WN_API_BEGIN
+WN_EXPERIMENTAL_BEGIN
 
 /* One layer of one text of T tokens. Arrays are borrowed for the call. Row i is the token that looks, column j the one
  * that is looked at; entries j > i are 0. */

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include "winnow/train.h"
 
-WN_API_BEGIN
+WN_EXPERIMENTAL_BEGIN
 
 typedef struct wn_live_options {
   size_t size;         /* sizeof the struct (context.h) */

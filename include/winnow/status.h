@@ -4,7 +4,11 @@
 #ifndef WINNOW_STATUS_H
 #define WINNOW_STATUS_H
 
-/* Around the declarations of every public header: C linkage, and visible outside the shared library. */
+/* Around the declarations of every public header: C linkage, and visible outside the shared library. Which of the two
+ * begins a stretch says what its declarations promise (docs/api.md): stable ones change only with a minor version (from
+ * 1.0 on a major one), experimental ones when they must. */
+#define WN_STABLE_BEGIN WN_API_BEGIN
+#define WN_EXPERIMENTAL_BEGIN WN_API_BEGIN
 #ifdef __cplusplus
 #define WN_API_BEGIN                                                                                                   \
   extern "C" {                                                                                                         \
@@ -17,7 +21,7 @@
 #define WN_API_END _Pragma("GCC visibility pop")
 #endif
 
-WN_API_BEGIN
+WN_STABLE_BEGIN
 
 typedef enum wn_status {
   WN_OK = 0,

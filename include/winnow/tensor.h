@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include "winnow/context.h"
 
-WN_API_BEGIN
+WN_STABLE_BEGIN
 
 typedef enum wn_dtype {
   WN_F32,

@@ -9,7 +9,7 @@
 #include "winnow/context.h"
 #include "winnow/gguf.h"
 
-WN_API_BEGIN
+WN_STABLE_BEGIN
 
 typedef struct wn_tokenizer wn_tokenizer;
 
@@ -32,9 +32,15 @@ const char *wn_tokenizer_chat_template(const wn_tokenizer *tok);
 /* Writes what wn_tokenizer_load(dir) needs into a checkpoint folder. */
 wn_status wn_tokenizer_save(wn_context *ctx, const wn_tokenizer *tok, const char *dir);
 
+WN_API_END
+WN_EXPERIMENTAL_BEGIN
+
 /* The tokenizer as the metadata of a GGUF file for a model of vocab_size rows (at least the tokenizer's), put behind
  * what there is. WN_ERR_UNSUPPORTED for one that GGUF has no words for. */
 wn_status wn_tokenizer_gguf(wn_context *ctx, const wn_tokenizer *tok, int64_t vocab_size, wn_gguf_values *values);
+
+WN_API_END
+WN_STABLE_BEGIN
 
 /* text: UTF-8, not NUL-terminated (bytes: anything). *ids is allocated for the caller and freed with
  * wn_tokens_free. Text that is not UTF-8 is WN_ERR_FORMAT naming the byte offset (SentencePiece); with

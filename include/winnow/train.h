@@ -10,7 +10,7 @@
 #include "winnow/kv.h"
 #include "winnow/model.h"
 
-WN_API_BEGIN
+WN_STABLE_BEGIN
 
 typedef enum wn_optimizer_kind { WN_OPT_ADAMW, WN_OPT_ADAGRAD } wn_optimizer_kind; /* "adamw", "adagrad" */
 typedef enum wn_schedule_kind { WN_SCHED_COSINE, WN_SCHED_LINEAR, WN_SCHED_CONSTANT } wn_schedule_kind;
@@ -122,6 +122,9 @@ typedef struct wn_train_log {
 wn_status wn_train_log_load(wn_context *ctx, const char *dir, wn_train_log *out);
 void wn_train_log_clear(wn_train_log *log);
 
+WN_API_END
+WN_EXPERIMENTAL_BEGIN
+
 /* One step at a time, nothing saved: for benchmarks, tests and outside programs. */
 typedef struct wn_trainer wn_trainer;
 wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_config *config, wn_trainer **out);
@@ -138,6 +141,9 @@ void wn_trainer_set_inputs(wn_trainer *trainer, const int32_t *inputs, const int
 void wn_trainer_forget(wn_trainer *trainer);
 /* Gradient of parameter tensor i of the last step (before clipping), float32 [same shape]. Borrowed. */
 wn_status wn_trainer_gradient_at(const wn_trainer *trainer, int i, wn_safetensors_entry *out);
+
+WN_API_END
+WN_STABLE_BEGIN
 
 typedef struct wn_eval_result {
   double loss; /* mean negative log-likelihood a counted position, nats */

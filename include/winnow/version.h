@@ -11,7 +11,7 @@
 /* The headers' version as one number, for #if: 0.2.0 is 200. */
 #define WN_VERSION_NUMBER (WN_VERSION_MAJOR * 10000 + WN_VERSION_MINOR * 100 + WN_VERSION_PATCH)
 
-WN_API_BEGIN
+WN_STABLE_BEGIN
 
 /* The library's version, "0.2.0"; a program may have been built with the headers of another one. Static. */
 const char *wn_version(void);
