@@ -28,6 +28,7 @@ typedef struct wn_span_head {
   double quantile[5]; /* of S*z: least, lower quartile, median, upper quartile, largest */
 } wn_span_head;
 
+/* One layer. */
 typedef struct wn_span_layer {
   double span;         /* mean over heads of S*z */
   double widest;       /* largest over heads (and tokens) of S*z */
@@ -52,6 +53,7 @@ typedef struct wn_span_operations {
   double total, total_together, total_full;
 } wn_span_operations;
 
+/* The spans of a model and what they save. */
 typedef struct wn_span_report {
   bool dynamic;
   int64_t layers, heads, memory, context;
@@ -77,6 +79,7 @@ void wn_span_report_destroy(wn_span_report *report); /* NULL is allowed */
  * (equation 3); control tokens are kept apart. Counted while the attention runs, for all shares in one pass and without
  * a T x T matrix: cost in src/backends/cpu/attention/tile_look.inc. */
 
+/* The shares of the attention that are asked for, and what is no content. */
 typedef struct wn_meaning_options {
   size_t size;            /* sizeof the struct (context.h) */
   const double *taus;     /* [tau_count] ascending in (0,1]; NULL: 0.5 to 1 in steps of 0.05 */
@@ -90,6 +93,7 @@ typedef struct wn_meaning_cell {
   double mean, quantile[3]; /* a tenth, a half, nine tenths of the rows need at most so many */
 } wn_meaning_cell;
 
+/* Tokens needed for each share, by context length. */
 typedef struct wn_meaning_report {
   int64_t layers, heads;
   int tau_count, length_count;
@@ -116,6 +120,7 @@ void wn_meaning_report_destroy(wn_meaning_report *report); /* NULL is allowed */
 
 /* ---- fits of tokens needed against context length (same paper, section 5.4, equations 6 to 8) ---- */
 
+/* The curves that are fitted. */
 typedef enum wn_fit_kind {
   WN_FIT_SQRT,   /* "square root": y = a + b sqrt(x) */
   WN_FIT_LOG,    /* "logarithmic": y = a + b ln(x + 1) */
@@ -124,6 +129,7 @@ typedef enum wn_fit_kind {
 #define WN_FIT_COUNT 3
 const char *wn_fit_name(wn_fit_kind kind);
 
+/* A curve through points: y = intercept + slope f(x). */
 typedef struct wn_fit {
   double intercept, slope;
   double r2, adjusted_r2; /* 1 - (1 - r2) (n - 1) / (n - 2) */
@@ -149,6 +155,7 @@ typedef struct wn_sweep_task {           /* token ids, borrowed; each at least o
   int64_t prompt_count, bare_count, answer_count;
 } wn_sweep_task;
 
+/* The shares that a sweep goes through, and the tasks that it asks for. */
 typedef struct wn_sweep_options {
   size_t size;        /* sizeof the struct (context.h) */
   const double *taus; /* [tau_count] ascending in (0,1]; at most 64 */
@@ -162,11 +169,13 @@ typedef struct wn_sweep_options {
   void *user;
 } wn_sweep_options;
 
+/* What the model reaches under one share. */
 typedef struct wn_sweep_point {
   double tau, loss, perplexity, accuracy, exact, seconds;
   uint64_t tokens; /* of the text */
 } wn_sweep_point;
 
+/* A sweep over shares, with the smallest that is good enough. */
 typedef struct wn_sweep_report {
   int count;
   wn_sweep_point *point;         /* [count] */
@@ -187,6 +196,7 @@ int wn_sweep_optimum(const double *performance, int count, double baseline, doub
  * Means over rows, and of a layer over its heads. Weights are those that the outputs are mixed with (under a threshold
  * what it keeps). */
 
+/* Octaves of distance that weights are counted by. */
 #define WN_LOOK_OCTAVES 26
 typedef struct wn_look_head { /* doubles alone */
   /* The attention similarity bias (Zhai, "Exclusive Self Attention", section 2, figure 1). */
@@ -203,6 +213,7 @@ typedef struct wn_look_head { /* doubles alone */
   double octave[WN_LOOK_OCTAVES]; /* weight by distance: 0; 1; 2 and 3; 4 to 7; ... */
 } wn_look_head;
 
+/* What counts as early and as a control token. */
 typedef struct wn_look_options {
   size_t size;            /* sizeof the struct (context.h) */
   int64_t early;          /* 4 as StreamingLLM has it; at least 1 */
@@ -210,6 +221,7 @@ typedef struct wn_look_options {
   int control_count;
 } wn_look_options;
 
+/* What the heads of a model look at. */
 typedef struct wn_look_report {
   int64_t layers, heads, early;
   uint64_t tokens;     /* rows that were looked at */
@@ -223,6 +235,7 @@ void wn_look_report_destroy(wn_look_report *report); /* NULL is allowed */
 
 /* ---- survival of tokens under budgets (kv.h) ---- */
 
+/* Ages at which survivors are counted: 1, 2, 4, ... rows. */
 #define WN_SURVIVAL_AGES 24
 typedef struct wn_survival_policy {
   wn_policy policy;

@@ -7,6 +7,7 @@
 
 WN_STABLE_BEGIN
 
+/* One of the known templates; static. */
 typedef struct wn_chat_template wn_chat_template;
 int wn_chat_template_count(void);
 const wn_chat_template *wn_chat_template_at(int i); /* NULL past the last */
@@ -18,6 +19,7 @@ const wn_chat_template *wn_chat_template_recognise(const char *jinja);
  * none found. */
 wn_status wn_chat_default_system(wn_context *ctx, const wn_chat_template *t, const char *jinja, char **out);
 
+/* Who speaks. */
 typedef enum wn_chat_role { WN_CHAT_SYSTEM, WN_CHAT_USER, WN_CHAT_ASSISTANT } wn_chat_role;
 typedef struct wn_chat_message {
   wn_chat_role role;

@@ -10,8 +10,10 @@
 
 WN_STABLE_BEGIN
 
+/* The context; opaque. */
 typedef struct wn_context wn_context;
 
+/* How much a line of the log matters. */
 typedef enum wn_log_level { WN_LOG_DEBUG, WN_LOG_INFO, WN_LOG_WARNING } wn_log_level;
 
 /* `line` has no newline and is borrowed for the call. */

@@ -10,6 +10,7 @@
 
 WN_STABLE_BEGIN
 
+/* The formats that models are written in. */
 typedef enum wn_convert_form {
   WN_CONVERT_WINNOW,     /* "winnow": a checkpoint folder */
   WN_CONVERT_HF,         /* "hf": a folder that Hugging Face transformers loads */
@@ -17,6 +18,7 @@ typedef enum wn_convert_form {
   WN_CONVERT_WINNOW_GGUF /* "winnow-gguf": a GGUF file of any model of winnow, for winnow alone */
 } wn_convert_form;
 
+/* What a conversion makes. */
 typedef struct wn_convert_options {
   size_t size; /* sizeof the struct (context.h) */
   wn_convert_form to;
@@ -26,6 +28,7 @@ typedef struct wn_convert_options {
   bool overwrite;    /* false: what exists at `out` is WN_ERR_ARGUMENT */
 } wn_convert_options;
 
+/* What a conversion made. */
 typedef struct wn_convert_result {
   char architecture[64]; /* "llama", "qwen2", ..., or "winnow" */
   int64_t tensors;

@@ -13,6 +13,7 @@
 
 WN_STABLE_BEGIN
 
+/* What wn_data_prepare reads and how it is split; defaults by wn_data_prepare_options_init. */
 typedef struct wn_data_prepare_options {
   size_t size;               /* sizeof the struct (context.h) */
   const char *const *inputs; /* .txt (or any other name), .jsonl, .jsonl.gz */
@@ -40,6 +41,7 @@ void wn_data_prepare_options_init(wn_data_prepare_options *options, size_t size)
  * vocabulary size, tokenizer kind, token and byte counts of both splits (for bits per byte). */
 wn_status wn_data_prepare(wn_context *ctx, const wn_data_prepare_options *options, wn_data_prepare_result *result);
 
+/* A file of token ids, mapped read-only: docs/file-formats.md has its layouts. */
 typedef struct wn_token_file wn_token_file;
 wn_status wn_token_file_open(wn_context *ctx, const char *path, wn_token_file **out);
 void wn_token_file_close(wn_token_file *file); /* NULL is allowed */
@@ -84,6 +86,7 @@ typedef struct wn_data_config {
   int max_length;       /* copy: lengths 1 to max_length (24); parity: sequence length */
 } wn_data_config;
 
+/* Where batches come from; opaque. */
 typedef struct wn_data_source wn_data_source;
 /* split: "train" or "val". context: tokens a row. */
 wn_status wn_data_source_create(wn_context *ctx, const wn_data_config *config, const char *split, int64_t context,

@@ -6,7 +6,7 @@
 #include "winnow/kv.h"
 #include "winnow/model.h"
 
-WN_API_BEGIN
+WN_EXPERIMENTAL_BEGIN
 
 /* Why a text ended. */
 typedef enum wn_generate_end {
@@ -29,6 +29,7 @@ typedef struct wn_generate_piece {
                              top-p */
 } wn_generate_piece;
 
+/* What is generated and when it ends; defaults by wn_generate_options_init. */
 typedef struct wn_generate_options {
   size_t size; /* sizeof the struct (context.h) */
 
@@ -75,6 +76,7 @@ typedef struct wn_generate_options {
 } wn_generate_options;
 void wn_generate_options_init(wn_generate_options *options, size_t size); /* size: sizeof *options */
 
+/* What was generated. */
 typedef struct wn_generate_result {
   wn_generate_end end;
   int64_t prompt_tokens; /* of the prompt that the session has seen: all, unless cancelled */

@@ -30,6 +30,7 @@ const char *wn_gguf_type_name(wn_gguf_type type); /* "Q4_K" */
 int64_t wn_gguf_block_weights(wn_gguf_type type); /* weights a block: 1, 32 or 256 */
 size_t wn_gguf_block_bytes(wn_gguf_type type);
 
+/* Dimensions of a tensor at most. */
 #define WN_GGUF_MAX_DIMS 4
 typedef struct wn_gguf_tensor {
   const char *name;
@@ -40,12 +41,14 @@ typedef struct wn_gguf_tensor {
   size_t bytes;
 } wn_gguf_tensor;
 
+/* A GGUF file, mapped read-only; every length, offset and count in it is checked as it is opened. */
 typedef struct wn_gguf wn_gguf;
 wn_status wn_gguf_open(wn_context *ctx, const char *path, wn_gguf **out);
 /* The same on a caller's buffer, borrowed until close; `name` stands for the file in error details. */
 wn_status wn_gguf_open_memory(wn_context *ctx, const char *name, const void *data, size_t bytes, wn_gguf **out);
 void wn_gguf_close(wn_gguf *file); /* NULL is allowed */
 
+/* Tensors, in file order. */
 int wn_gguf_tensor_count(const wn_gguf *file);
 const wn_gguf_tensor *wn_gguf_tensor_at(const wn_gguf *file, int i); /* in file order; NULL past the last */
 const wn_gguf_tensor *wn_gguf_tensor_find(const wn_gguf *file, const char *name); /* NULL when absent */

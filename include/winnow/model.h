@@ -14,6 +14,7 @@
 
 WN_STABLE_BEGIN
 
+/* The kinds of norms. */
 typedef enum wn_norm_kind { WN_NORM_RMS, WN_NORM_LAYER } wn_norm_kind;  /* "rmsnorm", "layernorm" */
 typedef enum wn_norm_place { WN_NORM_PRE, WN_NORM_POST } wn_norm_place; /* "pre", "post" */
 typedef enum wn_position_kind {
@@ -88,6 +89,7 @@ void wn_model_config_init(wn_model_config *config);
 /* Fills the zeros that stand for defaults and checks every field: WN_ERR_CONFIG names the first that is wrong. */
 wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config);
 
+/* A model: its configuration and its parameters; opaque. */
 typedef struct wn_model wn_model;
 
 /* New parameters from (config, seed): normal with init_std, gains 1, biases 0; independent of threads and backend. */
@@ -113,6 +115,7 @@ wn_status wn_model_origin_read(wn_context *ctx, const char *path, wn_model_origi
 wn_status wn_model_save(wn_context *ctx, const wn_model *model, const wn_tokenizer *tok, const char *dir);
 void wn_model_destroy(wn_model *model); /* NULL is allowed */
 
+/* The configuration, owned by the model. */
 const wn_model_config *wn_model_config_get(const wn_model *model);
 /* The config as JSON text, allocated; free with wn_text_free. */
 wn_status wn_model_config_json(wn_context *ctx, const wn_model_config *config, char **out);
@@ -166,6 +169,7 @@ wn_status wn_session_feed(wn_context *ctx, wn_session *session, const int32_t *t
 wn_status wn_session_encode(wn_context *ctx, wn_session *session, const int32_t *inputs, const int32_t *input_count,
                             int64_t S);
 
+/* How a token is drawn from logits. */
 typedef struct wn_sampling {
   double temperature; /* 0: greedy */
   int top_k;          /* 0: off */

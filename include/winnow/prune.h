@@ -36,6 +36,7 @@ typedef struct wn_prune_finetune {
                               checkpoint's. Borrowed */
 } wn_prune_finetune;
 
+/* What a search for budgets works with; defaults by wn_prune_options_init. */
 typedef struct wn_prune_options {
   size_t size; /* sizeof the struct (context.h) */
   wn_prune_data search, report;
@@ -99,6 +100,7 @@ wn_status wn_prune_curve_load(wn_context *ctx, const char *path, wn_prune_curve 
 /* The budgets of a point, with the policy; wn_budgets_clear. */
 wn_status wn_prune_curve_budgets(wn_context *ctx, const wn_prune_curve *curve, int64_t point, wn_budgets *out);
 
+/* How far a search is. */
 typedef struct wn_prune_progress {
   const wn_prune_curve *curve;     /* borrowed; count is at least 1 */
   bool stepped;                    /* a point was added; else only evaluations were made */
@@ -120,6 +122,7 @@ wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_optio
 
 /* ---- comparing policies ---- */
 
+/* A model that takes part in a comparison. */
 typedef struct wn_prune_subject {
   const char *name; /* "selective": for tables and plots */
   wn_model *model;

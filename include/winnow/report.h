@@ -52,6 +52,7 @@ wn_status wn_prune_curve_save_csv(wn_context *ctx, const wn_prune_curve *curve, 
 /* Perplexity on both sets against tokens kept a layer. */
 wn_status wn_prune_curve_save_svg(wn_context *ctx, const wn_prune_curve *curve, const char *title, const char *path);
 
+/* A comparison as JSON, CSV and SVG. */
 wn_status wn_prune_comparison_save_json(wn_context *ctx, const wn_prune_comparison *comparison, const char *path);
 wn_status wn_prune_comparison_save_csv(wn_context *ctx, const wn_prune_comparison *comparison, const char *path);
 wn_status wn_prune_comparison_save_svg(wn_context *ctx, const wn_prune_comparison *comparison, const char *title,
@@ -70,6 +71,7 @@ void wn_prune_comparison_loaded_clear(wn_prune_comparison *comparison);
 
 /* ---- figures: lines, points or bars; in a page, as SVG and as CSV ---- */
 
+/* Abscissas that a figure can be drawn over. */
 #define WN_FIGURE_AXES 3
 typedef struct wn_figure_axis {
   const char *label;
@@ -107,7 +109,9 @@ wn_status wn_figure_save_csv(wn_context *ctx, const wn_figure *figure, const cha
 
 /* ---- pages: one HTML file with everything in it, that works offline; charts by Chart.js, carried inside ---- */
 
+/* A page of figures in the making; opaque. */
 typedef struct wn_page wn_page;
+/* What a page begins with. */
 typedef struct wn_page_options {
   size_t size;              /* sizeof the struct (context.h) */
   const char *title, *lead; /* lead: a sentence under the title; may be NULL */
@@ -157,6 +161,7 @@ wn_status wn_survival_save_svg(wn_context *ctx, const wn_survival_report *report
 
 /* ---- reports: one page of what runs, checkpoints, searches and comparisons come to ---- */
 
+/* What a report shows; defaults by wn_report_options_init. */
 typedef struct wn_report_options {
   size_t size;               /* sizeof the struct (context.h); wn_report_options_init sets it, and the defaults below */
   const char *const *inputs; /* [input_count] runs' folders, checkpoints, models in one file; searches and comparisons
@@ -194,7 +199,9 @@ wn_status wn_report_save(wn_context *ctx, const wn_report_options *options, cons
 
 /* ---- event files for TensorBoard ---- */
 
+/* A file of events in the making; opaque. */
 typedef struct wn_events wn_events;
+/* One figure of a step. */
 typedef struct wn_event_value {
   const char *tag; /* "loss/train" */
   double value;    /* kept as float32, as TensorBoard has them */

@@ -12,6 +12,7 @@
 
 WN_STABLE_BEGIN
 
+/* Dimensions of a tensor at most. */
 #define WN_MAX_DIMS 8
 
 /* One tensor of a file. `data` points into the map (read-only, little-endian, aligned
@@ -25,8 +26,10 @@ typedef struct wn_safetensors_entry {
   size_t bytes;
 } wn_safetensors_entry;
 
+/* A safetensors file, mapped read-only; its header is checked as it is opened. */
 typedef struct wn_safetensors wn_safetensors;
 
+/* Opens a file; WN_ERR_FORMAT names what is wrong with its header. */
 wn_status wn_safetensors_open(wn_context *ctx, const char *path, wn_safetensors **out);
 /* The same on a caller's buffer, borrowed until close (fuzzing, embedded models);
  * `name` stands for the file in error details. */

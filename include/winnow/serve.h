@@ -8,6 +8,7 @@
 
 WN_EXPERIMENTAL_BEGIN
 
+/* Where a live view listens and what its page says. */
 typedef struct wn_live_options {
   size_t size;         /* sizeof the struct (context.h) */
   const char *address; /* an IPv4 or IPv6 address to listen on; NULL: 127.0.0.1, seen from this machine alone */

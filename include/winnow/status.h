@@ -23,6 +23,7 @@
 
 WN_STABLE_BEGIN
 
+/* What a function returns. */
 typedef enum wn_status {
   WN_OK = 0,
   WN_ERR_ARGUMENT,    /* a caller's argument is out of range or inconsistent */

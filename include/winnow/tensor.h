@@ -7,6 +7,7 @@
 
 WN_STABLE_BEGIN
 
+/* The types of tensors. */
 typedef enum wn_dtype {
   WN_F32,
   WN_F64,

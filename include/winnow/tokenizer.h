@@ -11,6 +11,7 @@
 
 WN_STABLE_BEGIN
 
+/* A tokenizer; opaque. */
 typedef struct wn_tokenizer wn_tokenizer;
 
 /* spec: "bytes"; or the path of a SentencePiece .model file, a tokenizer.json, a .gguf file, or of a folder that has
@@ -71,6 +72,7 @@ void wn_text_stream_destroy(wn_text_stream *s);
 /* *text: owned by s until the next call, *bytes may be 0. */
 wn_status wn_text_stream_push(wn_context *ctx, wn_text_stream *s, int32_t id, const char **text, size_t *bytes);
 
+/* What a tokenizer is trained on; defaults by wn_tokenizer_train_options_init. */
 typedef struct wn_tokenizer_train_options {
   size_t size;               /* sizeof the struct (context.h) */
   const char *const *inputs; /* text files, UTF-8 */

@@ -12,6 +12,7 @@
 
 WN_STABLE_BEGIN
 
+/* The optimizers. */
 typedef enum wn_optimizer_kind { WN_OPT_ADAMW, WN_OPT_ADAGRAD } wn_optimizer_kind; /* "adamw", "adagrad" */
 typedef enum wn_schedule_kind { WN_SCHED_COSINE, WN_SCHED_LINEAR, WN_SCHED_CONSTANT } wn_schedule_kind;
 
@@ -64,12 +65,14 @@ typedef struct wn_train_config {
   } prune;
 } wn_train_config;
 
+/* All that a training run is made of: one JSON file. */
 typedef struct wn_recipe {
   wn_model_config model;
   wn_data_config data;
   wn_train_config train;
 } wn_recipe;
 
+/* Every default. */
 void wn_recipe_init(wn_recipe *recipe);
 /* path: a JSON file, or NULL for the defaults. sets: "section.key=value", applied after it. Unknown keys are
  * WN_ERR_CONFIG with the nearest known one; JSON errors name file, line and column. The result is resolved. */
@@ -145,6 +148,7 @@ wn_status wn_trainer_gradient_at(const wn_trainer *trainer, int i, wn_safetensor
 WN_API_END
 WN_STABLE_BEGIN
 
+/* What an evaluation measures. */
 typedef struct wn_eval_result {
   double loss; /* mean negative log-likelihood a counted position, nats */
   double perplexity;

@@ -5,6 +5,7 @@
 
 #include "winnow/status.h"
 
+/* The headers' version in three numbers. */
 #define WN_VERSION_MAJOR 0
 #define WN_VERSION_MINOR 2
 #define WN_VERSION_PATCH 0
