@@ -342,8 +342,8 @@ static SUPPORT_UNUSED bool mech_call(struct mech_place *p, const struct mech_ben
                                      bool backward) {
   const wn_status status = mech_op(p, m, op, backward);
   if (status == WN_OK) return true;
-  if (status != WN_ERR_UNSUPPORTED || !strstr(wn_context_error(p->ctx), "does not serve the term") || !CPU_MAY_LACK_TERMS ||
-      strcmp(p->backend->name, "cpu") != 0)
+  if (status != WN_ERR_UNSUPPORTED || !strstr(wn_context_error(p->ctx), "does not serve the term") ||
+      !CPU_MAY_LACK_TERMS || strcmp(p->backend->name, "cpu") != 0)
     fail_msg("%s on %s: %s", mech_name(m), p->backend->name, wn_context_error(p->ctx));
   p->lacking++;
   return false;

@@ -129,7 +129,8 @@ static void test_refused(void **state) {
                       .dtype = WN_F32,
                       .scratch = scratch,
                       .scratch_bytes = sizeof scratch};
-  assert_refused(ctx, wn_op_attention_forward(&e, &a), WN_ERR_UNSUPPORTED, "backend ref does not serve the term \"keys in half floats\"");
+  assert_refused(ctx, wn_op_attention_forward(&e, &a), WN_ERR_UNSUPPORTED,
+                 "backend ref does not serve the term \"keys in half floats\"");
   assert_refused(ctx, wn_op_attention_backward(&e, &a), WN_ERR_UNSUPPORTED, "half floats");
   struct wn_attention b = a;
   b.strided = 2;
