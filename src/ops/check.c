@@ -106,6 +106,7 @@ wn_status wn_check_embedding(const struct wn_exec *exec, const struct wn_embeddi
   WN_TRY(wn_check_product(c, "tok", a->V, a->C, 1));
   WN_TRY(wn_check_product(c, "y", a->M, a->C, 1));
   WN_TRY(check_indices(c, "ids", a->ids, a->M, 0, a->V));
+  WN_TRY(wn_check_number(c, "scale", a->scale, a->scale >= 0, "a number >= 0"));
   const bool positions = backward ? a->dpos != NULL : a->pos != NULL;
   if (positions) {
     WN_TRY(wn_check_least(c, "P", a->P, 1));
@@ -168,7 +169,7 @@ wn_status wn_check_rope(const struct wn_exec *exec, const struct wn_rope *a, boo
 
 wn_status wn_check_act(const struct wn_exec *exec, const struct wn_act *a, bool backward) {
   const struct wn_check c = {exec, "act"};
-  if (a->kind != WN_ACT_SWIGLU && a->kind != WN_ACT_GELU && a->kind != WN_ACT_RELU && a->kind != WN_ACT_GELU_ERF)
+  if ((int)a->kind < 0 || a->kind >= WN_ACT_KINDS)
     return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "act: unknown kind %d", (int)a->kind);
   WN_TRY(wn_check_least(c, "M", a->M, 0));
   WN_TRY(wn_check_least(c, "F", a->F, 1));
@@ -177,6 +178,14 @@ wn_status wn_check_act(const struct wn_exec *exec, const struct wn_act *a, bool 
   if (!backward) return wn_check_pointer(c, "y", a->y);
   WN_TRY(wn_check_pointer(c, "dy", a->dy));
   return wn_check_pointer(c, "dx", a->dx);
+}
+
+wn_status wn_check_softcap(const struct wn_exec *exec, const struct wn_softcap *a, bool backward) {
+  const struct wn_check c = {exec, "softcap"};
+  (void)backward;
+  WN_TRY(wn_check_least(c, "n", a->n, 0));
+  WN_TRY(wn_check_number(c, "cap", a->cap, a->cap > 0, "a number above 0"));
+  return wn_check_pointer(c, "x", a->x);
 }
 
 wn_status wn_check_dropout(const struct wn_exec *exec, const struct wn_dropout *a, bool backward) {
@@ -204,6 +213,7 @@ wn_status wn_check_cross_entropy(const struct wn_exec *exec, const struct wn_cro
   WN_TRY(check_matrix(c, "logits", a->logits, a->M, a->V, a->ld));
   WN_TRY(wn_check_pointer(c, "loss", a->loss));
   WN_TRY(wn_check_number(c, "scale", a->scale, true, "a finite number"));
+  WN_TRY(wn_check_number(c, "cap", a->cap, a->cap >= 0, "a number >= 0"));
   return check_indices(c, "targets", a->targets, a->M, -1, a->V);
 }
 

@@ -57,14 +57,15 @@ struct wn_linear {
   void *dw, *db; /* [N,K], [N] */
 };
 
-/* y[M,C] = tok[ids[m]] + pos[positions[m]].  dtok, dpos added to, in a fixed order. With packed, tok stands in blocks
- * and a->tok is not read; there is no dtok then. */
+/* y[M,C] = scale tok[ids[m]] + pos[positions[m]].  dtok, dpos added to, in a fixed order. With packed, tok stands in
+ * blocks and a->tok is not read; there is no dtok then. */
 struct wn_embedding {
   int64_t M, C, V, P;
   const int32_t *ids;             /* [M] in [0,V): checked */
   const int32_t *positions;       /* [M] in [0,P), NULL when pos is NULL */
   const void *tok;                /* [V,C] */
   const struct wn_packed *packed; /* [V,C], or NULL */
+  double scale;                   /* of tok alone; 0: 1 */
   const void *pos;                /* [P,C] or NULL */
   void *y;                        /* [M,C] */
   const void *dy;                 /* [M,C] */
@@ -115,10 +116,13 @@ struct wn_rope {
   double magnitude;          /* factor on cos and sin (a table holds it already); 0: 1 */
 };
 
-/* y = act(x). kind SWIGLU: x is [M,2F], gate first: y = silu(gate) * up, [M,F]. GELU (tanh form), RELU and
- * GELU_ERF (x Phi(x)): x is [M,F].
+/* y = act(x). With a gate, x is [M,2F], gate first: SWIGLU y = silu(gate) * up, GEGLU y = gelu(gate) * up (tanh form),
+ * [M,F]. GELU (tanh form), RELU and GELU_ERF (x Phi(x)): x is [M,F].
  * dx may alias x. */
-enum wn_act_kind { WN_ACT_SWIGLU, WN_ACT_GELU, WN_ACT_RELU, WN_ACT_GELU_ERF };
+enum wn_act_kind { WN_ACT_SWIGLU, WN_ACT_GELU, WN_ACT_RELU, WN_ACT_GELU_ERF, WN_ACT_GEGLU, WN_ACT_KINDS };
+static inline bool wn_act_has_gate(enum wn_act_kind kind) {
+  return kind == WN_ACT_SWIGLU || kind == WN_ACT_GEGLU;
+}
 struct wn_act {
   enum wn_act_kind kind;
   int64_t M, F;
@@ -144,15 +148,25 @@ struct wn_add {
   void *y;
 };
 
+/* x = cap tanh(x / cap): soft-capping (Gemma 2, arXiv 2408.00118, section 2). Forward only: cross-entropy takes its
+ * gradient in. */
+struct wn_softcap {
+  int64_t n;
+  double cap; /* above 0 */
+  void *x;    /* [n] */
+};
+
 /* Softmax cross-entropy. loss[m] = logsumexp(logits[m]) - logits[m,target]; 0 where target is -1.
  * When dlogits is given (may alias logits): (softmax - onehot) * scale, 0 where target is -1. hit[m] = arg-max is the
- * target (ties to the lowest id). Forward only: the gradient comes with it. */
+ * target (ties to the lowest id). Forward only: the gradient comes with it. With a cap the logits are what softcap
+ * gave, and dlogits is the gradient of what softcap was given: times 1 - (logit/cap)^2. */
 struct wn_cross_entropy {
   int64_t M, V;
   const void *logits;
   int64_t ld;             /* [M,V] */
   const int32_t *targets; /* [M] in [-1,V): checked */
   double scale;
+  double cap;    /* 0: none */
   void *dlogits; /* [M,V], same ld, or NULL */
   double *loss;  /* [M] */
   uint8_t *hit;  /* [M] or NULL */
@@ -192,6 +206,7 @@ struct wn_sumsq {
   X(act, struct wn_act, true)                                                                                          \
   X(dropout, struct wn_dropout, false)                                                                                 \
   X(add, struct wn_add, false)                                                                                         \
+  X(softcap, struct wn_softcap, false)                                                                                 \
   X(cross_entropy, struct wn_cross_entropy, false)                                                                     \
   X(adamw, struct wn_adamw, false)                                                                                     \
   X(adagrad, struct wn_adagrad, false)                                                                                 \

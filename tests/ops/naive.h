@@ -24,6 +24,7 @@
 #define wn_ref_act_backward wn_naive_act_backward
 #define wn_ref_dropout_forward wn_naive_dropout_forward
 #define wn_ref_add_forward wn_naive_add_forward
+#define wn_ref_softcap_forward wn_naive_softcap_forward
 #define wn_ref_sumsq_forward wn_naive_sumsq_forward
 #define wn_ref_cross_entropy_forward wn_naive_cross_entropy_forward
 #define wn_ref_adamw_forward wn_naive_adamw_forward
@@ -84,6 +85,7 @@ static const struct wn_backend *wn_backend_naive(void) {
       .act_backward = wn_naive_act_backward,
       .dropout_forward = wn_naive_dropout_forward,
       .add_forward = wn_naive_add_forward,
+      .softcap_forward = wn_naive_softcap_forward,
       .cross_entropy_forward = wn_naive_cross_entropy_forward,
       .adamw_forward = wn_naive_adamw_forward,
       .adagrad_forward = wn_naive_adagrad_forward,

@@ -10,7 +10,7 @@
 #include "backends/backends.h"
 #include "base/rng.h"
 
-enum op { LINEAR, EMBEDDING, NORM, ROPE, ACT, DROPOUT, ADD, CROSS_ENTROPY, ADAMW, ADAGRAD, SUMSQ, ATTENTION };
+enum op { LINEAR, EMBEDDING, NORM, ROPE, ACT, DROPOUT, ADD, CROSS_ENTROPY, ADAMW, ADAGRAD, SUMSQ, ATTENTION, SOFTCAP };
 
 /* Flags; each operation reads its own. */
 enum {
@@ -34,7 +34,9 @@ enum {
   HEADS_FIRST = 131072, /* [B,H,T,D] instead of [B,T,H,D] */
   ADJACENT = 262144,    /* rope: pairs (2i, 2i+1) */
   ERF = 1048576,        /* act: GELU by the error function */
-  SCALED = 524288       /* rope: given frequencies, a magnitude, and all but two elements turn */
+  GEGLU = 2097152,      /* act */
+  CAPPED = 4194304,     /* cross_entropy: logits are soft-capped first, and dlogits is of what they were before */
+  SCALED = 524288       /* rope: given frequencies, a magnitude, and all but two elements turn; embedding: a factor */
 };
 
 struct op_case {
@@ -137,6 +139,18 @@ static const struct op_case op_cases[] = {
     {ATTENTION, {1, 100, 2, 2, 24, 0}, SEL | OPEN_FIRST | OPEN_SELF | DOCS},
     {ACT, {17, 63}, ERF},
     {ACT, {7, 64}, ERF | ALIAS},
+    {ACT, {1, 1}, GEGLU},
+    {ACT, {5, 17}, GEGLU},
+    {ACT, {3, 65}, GEGLU | ALIAS},
+    {EMBEDDING, {23, 17, 5, 7}, BIAS | SCALED},
+    {EMBEDDING, {67, 65, 101, 0}, SCALED},
+    {SOFTCAP, {1}, 0},
+    {SOFTCAP, {67}, 0},
+    {SOFTCAP, {1031}, 0},
+    {CROSS_ENTROPY, {3, 17, 1}, CAPPED},
+    {CROSS_ENTROPY, {17, 63, 0}, ALIAS | CAPPED},
+    {CROSS_ENTROPY, {9, 1031, 5}, CAPPED},
+    {CROSS_ENTROPY, {33, 257, 0}, ALIAS | CAPPED},
 };
 #define OP_CASE_COUNT ((int)(sizeof op_cases / sizeof *op_cases))
 
@@ -266,6 +280,7 @@ static void declare_embedding(struct bench *b) {
 }
 static wn_status call_embedding(struct bench *b, struct wn_exec e, bool backward) {
   struct wn_embedding a = {.M = b->c->n[0], .C = b->c->n[1], .V = b->c->n[2], .P = b->c->n[3], .ids = b->ids};
+  if (has(b, SCALED)) a.scale = 5.65685424949238; /* the root of a width */
   a.tok = AT(E_TOK), a.y = AT(E_Y), a.dy = AT(E_DY), a.dtok = AT(E_DTOK);
   if (has(b, BIAS)) a.positions = b->positions, a.pos = AT(E_POS), a.dpos = AT(E_DPOS);
   return run_embedding(e, &a, backward);
@@ -346,7 +361,7 @@ static wn_status call_dropout(struct bench *b, struct wn_exec e, bool backward) 
 }
 
 static void declare_act(struct bench *b) {
-  const int64_t M = b->c->n[0], F = b->c->n[1], in = has(b, SWIGLU) ? 2 * F : F;
+  const int64_t M = b->c->n[0], F = b->c->n[1], in = has(b, SWIGLU | GEGLU) ? 2 * F : F;
   array_add(b, "x", INPUT, M, in, 0, -1);
   array_add(b, "y", OUT, M, F, 0, I_DY);
   array_add(b, "dy", CONST, M, F, 0, -1);
@@ -354,10 +369,11 @@ static void declare_act(struct bench *b) {
   b->a[I_X].scale = 3; /* into the tails */
 }
 static wn_status call_act(struct bench *b, struct wn_exec e, bool backward) {
-  struct wn_act a = {.kind = has(b, SWIGLU) ? WN_ACT_SWIGLU
-                             : has(b, GELU) ? WN_ACT_GELU
-                             : has(b, ERF)  ? WN_ACT_GELU_ERF
-                                            : WN_ACT_RELU};
+  struct wn_act a = {.kind = has(b, SWIGLU)  ? WN_ACT_SWIGLU
+                             : has(b, GELU)  ? WN_ACT_GELU
+                             : has(b, ERF)   ? WN_ACT_GELU_ERF
+                             : has(b, GEGLU) ? WN_ACT_GEGLU
+                                             : WN_ACT_RELU};
   a.M = b->c->n[0], a.F = b->c->n[1], a.x = AT(I_X), a.y = AT(I_Y), a.dy = AT(I_DY), a.dx = AT(I_DX);
   if (backward && has(b, ALIAS)) copy(b, I_DX, I_X), a.x = a.dx;
   return run_act(e, &a, backward);
@@ -376,7 +392,13 @@ static wn_status call_add(struct bench *b, struct wn_exec e, bool backward) {
   return run_add(e, &a, false);
 }
 
-enum { C_LOGITS, C_LOSS, C_SCALE, C_DLOGITS, C_HIT };
+static wn_status call_softcap(struct bench *b, struct wn_exec e, bool backward) {
+  copy(b, backward ? I_DX : I_Y, backward ? I_DY : I_X);
+  return run_softcap(e, &(struct wn_softcap){.n = b->c->n[0], .cap = 1.5, .x = AT(backward ? I_DX : I_Y)}, false);
+}
+
+enum { C_LOGITS, C_LOSS, C_SCALE, C_DLOGITS, C_HIT, C_CAPPED };
+#define CE_CAP 3.0
 #define CE_SCALE 0.37
 static void declare_cross_entropy(struct bench *b) {
   const int64_t M = b->c->n[0], V = b->c->n[1], pad = b->c->n[2];
@@ -385,6 +407,7 @@ static void declare_cross_entropy(struct bench *b) {
   array_add(b, "scale", CONST, 1, M, 0, -1);
   array_add(b, "dlogits", GRAD, M, V, pad, C_LOGITS);
   array_add(b, "hit", OUT, 1, M, 0, -1); /* filled from the bytes */
+  if (has(b, CAPPED)) array_add(b, "capped", OUT, M, V, pad, -1);
   b->a[C_LOSS].wide = true;
   b->a[C_SCALE].scale = 0, b->a[C_SCALE].offset = CE_SCALE;
   b->a[C_LOGITS].scale = 4;
@@ -396,7 +419,16 @@ static wn_status call_cross_entropy(struct bench *b, struct wn_exec e, bool back
   uint8_t *hit = malloc((size_t)M);
   struct wn_cross_entropy a = {.M = M, .V = b->c->n[1], .ld = LD(C_LOGITS), .logits = AT(C_LOGITS), .targets = b->ids};
   a.scale = CE_SCALE, a.dlogits = AT(C_DLOGITS), a.loss = AT(C_LOSS), a.hit = hit;
-  if (has(b, ALIAS)) copy(b, C_DLOGITS, C_LOGITS), a.logits = a.dlogits;
+  if (has(b, CAPPED)) {
+    copy(b, C_CAPPED, C_LOGITS);
+    for (int64_t m = 0; m < M; m++) {
+      struct wn_softcap cap = {.n = a.V, .cap = CE_CAP, .x = wn_element(AT(C_CAPPED), m * a.ld, b->dtype)};
+      const wn_status capped = run_softcap(e, &cap, false);
+      if (capped != WN_OK) return capped;
+    }
+    a.cap = CE_CAP, a.logits = AT(C_CAPPED);
+  }
+  if (has(b, ALIAS)) copy(b, C_DLOGITS, has(b, CAPPED) ? C_CAPPED : C_LOGITS), a.logits = a.dlogits;
   const wn_status status = run_cross_entropy(e, &a, false);
   for (int64_t m = 0; m < M; m++) array_set(b, C_HIT, m, hit[m]);
   free(hit);
@@ -519,6 +551,7 @@ static const struct {
     [ADAGRAD] = {"adagrad", declare_optimizer, call_adagrad},
     [SUMSQ] = {"sumsq", declare_sumsq, call_sumsq},
     [ATTENTION] = {"attention", declare_attention, call_attention},
+    [SOFTCAP] = {"softcap", declare_dropout, call_softcap},
 };
 
 /* All arrays filled from (case, array, element): the same numbers, exact in float, in every dtype. */

@@ -185,9 +185,9 @@ static void test_act(void **unused) {
   static const int64_t shapes[][2] = {{1, 1}, {3, 7}, {4, 16}, {5, 85}, {2, 257}};
   FOR_ISA(isa)
   for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
-    for (int kind = 0; kind < 3; kind++)
+    for (int kind = 0; kind < WN_ACT_KINDS; kind++)
       for (int scale = 1; scale <= 30; scale += 29) {
-        const int64_t M = shapes[s][0], F = shapes[s][1], wide = kind == WN_ACT_SWIGLU ? 2 : 1;
+        const int64_t M = shapes[s][0], F = shapes[s][1], wide = wn_act_has_gate((enum wn_act_kind)kind) ? 2 : 1;
         struct pair x = make(M * F * wide, 1, scale), y = make(M * F, 2, 1), dy = make(M * F, 3, 1);
         for (int i = 0; i < 2; i++) {
           struct wn_act a = {
@@ -277,12 +277,15 @@ static void test_elementwise(void **unused) {
       RUN(dropout, forward, i ? isa : -1, 3, &dropout);
       dropout.p = 0;
       RUN(dropout, forward, i ? isa : -1, 3, &dropout);
+      struct wn_softcap cap = {.n = n, .cap = 0.7, .x = z.p[i]};
+      RUN(softcap, forward, i ? isa : -1, 3, &cap);
     }
     if (!(fabs(sums[0] - sums[1]) <= 1e-12 * sums[0]))
       fail_msg("sumsq of %lld: %.17g, reference %.17g", (long long)n, sums[1], sums[0]);
     same_within("add", isa, y, 0);
     same_within("dropout", isa, drops, 2e-7);
-    drop(x), drop(z);
+    same_within("softcap", isa, z, 3e-7);
+    drop(x);
   }
 }
 

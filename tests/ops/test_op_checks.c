@@ -163,6 +163,9 @@ static void test_rope(void **state) {
 static struct wn_act good_act(void) {
   return (struct wn_act){.kind = WN_ACT_GELU, .M = 2, .F = 3, .x = room, .y = room};
 }
+static struct wn_softcap good_softcap(void) {
+  return (struct wn_softcap){.n = 4, .cap = 2, .x = room};
+}
 static struct wn_dropout good_dropout(void) {
   return (struct wn_dropout){.n = 4, .p = 0.5, .x = room};
 }
@@ -180,6 +183,10 @@ static void test_elementwise(void **state) {
   REFUSE(act, WN_ERR_ARGUMENT, "kind", a.kind = (enum wn_act_kind)17);
   REFUSE(act, WN_ERR_SHAPE, "F", a.F = -3);
   REFUSE_BACKWARD(act, WN_ERR_ARGUMENT, "dy", (void)0);
+  REFUSE(softcap, WN_ERR_ARGUMENT, "cap is 0", a.cap = 0);
+  REFUSE(softcap, WN_ERR_ARGUMENT, "cap is", a.cap = NAN);
+  REFUSE(softcap, WN_ERR_ARGUMENT, "x", a.x = NULL);
+  REFUSE(embedding, WN_ERR_ARGUMENT, "scale is -1", a.scale = -1);
   REFUSE(dropout, WN_ERR_ARGUMENT, "p is 1", a.p = 1);
   REFUSE(dropout, WN_ERR_ARGUMENT, "p is", a.p = NAN);
   REFUSE(add, WN_ERR_ARGUMENT, "z", a.z = NULL);
@@ -198,6 +205,7 @@ static void test_cross_entropy(void **state) {
   static const int32_t high[4] = {0, 3, 0, 0}, low[4] = {0, -2, 0, 0};
   REFUSE(cross_entropy, WN_ERR_ARGUMENT, "targets[1] is 3", a.targets = high);
   REFUSE(cross_entropy, WN_ERR_ARGUMENT, "targets[1] is -2", a.targets = low);
+  REFUSE(cross_entropy, WN_ERR_ARGUMENT, "cap is -1", a.cap = -1);
   REFUSE(cross_entropy, WN_ERR_SHAPE, "logits", a.ld = 2);
   REFUSE(cross_entropy, WN_ERR_ARGUMENT, "loss", a.loss = NULL);
 }

@@ -355,6 +355,22 @@ V_INLINE vf v_sigmoid(vf x) {
   return v_div(one, v_add(one, v_exp(v_sub(v_zero(), x))));
 }
 
+/* tanh(x) within about 2 ulp: an odd polynomial of degree 11 below 0.625 (Cephes' tanhf), 1 - 2/(e^2x + 1) from there
+ * on. NaN stays. */
+V_INLINE vf v_tanh(vf x) {
+  const vf one = v_set1(1.0f), edge = v_set1(0.625f), a = v_max(v_sub(v_zero(), x), x), z = v_min(edge, a);
+  const vf s = v_mul(z, z);
+  vf p = v_set1(-5.70498872745e-3f);
+  p = v_fma(p, s, v_set1(2.06390887954e-2f));
+  p = v_fma(p, s, v_set1(-5.37397155531e-2f));
+  p = v_fma(p, s, v_set1(1.33314422036e-1f));
+  p = v_fma(p, s, v_set1(-3.33332819422e-1f));
+  p = v_fma(v_mul(p, s), z, z);
+  const vf q = v_sub(one, v_div(v_set1(2.0f), v_add(v_exp(v_add(a, a)), one)));
+  const vf t = v_add(p, v_keep(v_gt(a, edge), v_sub(q, p)));
+  return v_sub(v_keep(v_gt(x, v_zero()), v_add(t, t)), t);
+}
+
 /* wn_philox (base/rng.h) in 64-bit lanes: out[2*c], out[2*c+1] get the 2*VL words of the VL/2 counters of vector c, in
  * order where its lanes are in that of v_lcounter. n vectors at once, so that one multiplication need not wait for the
  * one before. About 15 instructions a round and two vectors of words. */

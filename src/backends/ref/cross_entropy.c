@@ -24,13 +24,15 @@ static wn_status NAME(cross_entropy_forward)(const struct wn_exec *exec, const s
         for (int64_t v = 0; v < a->V; v++) drow[v] = 0;
       continue;
     }
-    const double top = (double)row[best];
+    const double top = (double)row[best], cap = a->cap;
     double sum = 0;
     for (int64_t v = 0; v < a->V; v++) sum += exp((double)row[v] - top);
     a->loss[m] = top + log(sum) - (double)row[target];
     if (drow)
-      for (int64_t v = 0; v < a->V; v++)
-        drow[v] = (REAL)((exp((double)row[v] - top) / sum - (v == target ? 1.0 : 0.0)) * a->scale);
+      for (int64_t v = 0; v < a->V; v++) {
+        const double x = (double)row[v], through = cap > 0 ? 1.0 - x / cap * (x / cap) : 1.0;
+        drow[v] = (REAL)((exp(x - top) / sum - (v == target ? 1.0 : 0.0)) * a->scale * through);
+      }
   }
   return WN_OK;
 }

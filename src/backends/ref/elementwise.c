@@ -1,4 +1,5 @@
-/* Dropout (Srivastava et al. 2014), the residual addition and the sum of squares: one pass over n values each. */
+/* Dropout (Srivastava et al. 2014), the residual addition, soft-capping and the sum of squares: one pass over n values
+ * each. */
 #ifndef REAL
 #include "backends/ref/ref.h"
 #include "base/rng.h"
@@ -6,6 +7,7 @@
 #include "backends/ref/twice.h"
 WN_REF_SLOT(dropout_forward, struct wn_dropout)
 WN_REF_SLOT(add_forward, struct wn_add)
+WN_REF_SLOT(softcap_forward, struct wn_softcap)
 WN_REF_SLOT(sumsq_forward, struct wn_sumsq)
 #else
 
@@ -27,6 +29,13 @@ static wn_status NAME(add_forward)(const struct wn_exec *exec, const struct wn_a
   REAL *y = a->y;                  /* [n] */
 #pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t i = 0; i < a->n; i++) y[i] = x[i] + z[i];
+  return WN_OK;
+}
+
+static wn_status NAME(softcap_forward)(const struct wn_exec *exec, const struct wn_softcap *a) {
+  REAL *x = a->x; /* [n] */
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
+  for (int64_t i = 0; i < a->n; i++) x[i] = (REAL)(a->cap * tanh((double)x[i] / a->cap));
   return WN_OK;
 }
 

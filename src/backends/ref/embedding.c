@@ -1,4 +1,4 @@
-/* y[m] = tok[ids[m]] + pos[positions[m]]; backward adds dy's rows to the rows they came from. MC operations.
+/* y[m] = scale tok[ids[m]] + pos[positions[m]]; backward adds dy's rows to the rows they came from. MC operations.
  *
  * The rows of dy that hit one table row are summed in double, in the order of m, before they are added: a frequent
  * token's gradient would otherwise be rounded at every addition. They are found through linked lists in the scratch
@@ -23,6 +23,7 @@ size_t wn_ref_embedding_scratch(const struct wn_exec *exec, const struct wn_embe
 static void NAME(embedding_packed)(const struct wn_exec *exec, const struct wn_embedding *a) {
   const REAL *pos = a->pos; /* [P,C] */
   REAL *y = a->y;           /* [M,C] */
+  const double scale = a->scale > 0 ? a->scale : 1;
 #pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t m = 0; m < a->M; m++) {
     const REAL *p = pos ? pos + a->positions[m] * a->C : NULL;
@@ -33,7 +34,7 @@ static void NAME(embedding_packed)(const struct wn_exec *exec, const struct wn_e
       const int64_t count = wn_ref_min(WN_REF_BLOCKS, a->C - c0);
       wn_gguf_decode(type, row + wn_packed_row_bytes(type, c0), count, t);
       for (int64_t c = 0; c < count; c++)
-        y[m * a->C + c0 + c] = p ? (REAL)((double)t[c] + (double)p[c0 + c]) : (REAL)t[c];
+        y[m * a->C + c0 + c] = (REAL)(p ? scale * (double)t[c] + (double)p[c0 + c] : scale * (double)t[c]);
     }
   }
 }
@@ -45,17 +46,19 @@ static wn_status NAME(embedding_forward)(const struct wn_exec *exec, const struc
   }
   const REAL *tok = a->tok, *pos = a->pos; /* [V,C], [P,C] */
   REAL *y = a->y;                          /* [M,C] */
+  const double scale = a->scale > 0 ? a->scale : 1;
 #pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t m = 0; m < a->M; m++) {
     const REAL *t = tok + a->ids[m] * a->C, *p = pos ? pos + a->positions[m] * a->C : NULL;
-    for (int64_t c = 0; c < a->C; c++) y[m * a->C + c] = p ? (REAL)((double)t[c] + (double)p[c]) : t[c];
+    for (int64_t c = 0; c < a->C; c++)
+      y[m * a->C + c] = (REAL)(p ? scale * (double)t[c] + (double)p[c] : scale * (double)t[c]);
   }
   return WN_OK;
 }
 
-/* to[rows,C] += the rows of dy [M,C] by index[M]. */
+/* to[rows,C] += scale times the rows of dy [M,C] by index[M]. */
 static void NAME(add_rows)(const struct wn_exec *exec, int64_t M, int64_t C, int64_t rows, const int32_t *index,
-                           const REAL *dy, REAL *to) {
+                           double scale, const REAL *dy, REAL *to) {
   int32_t *first = exec->scratch, *next = first + rows; /* [rows], [M]; -1 ends a list */
   for (int64_t r = 0; r < rows; r++) first[r] = -1;
   for (int64_t m = M - 1; m >= 0; m--) {
@@ -70,14 +73,14 @@ static void NAME(add_rows)(const struct wn_exec *exec, int64_t M, int64_t C, int
       const int64_t count = wn_ref_min(WN_REF_BLOCK, C - c0);
       for (int32_t m = first[r]; m >= 0; m = next[m])
         for (int64_t c = 0; c < count; c++) sum[c] += (double)dy[m * C + c0 + c];
-      for (int64_t c = 0; c < count; c++) to[r * C + c0 + c] = (REAL)((double)to[r * C + c0 + c] + sum[c]);
+      for (int64_t c = 0; c < count; c++) to[r * C + c0 + c] = (REAL)((double)to[r * C + c0 + c] + scale * sum[c]);
     }
   }
 }
 
 static wn_status NAME(embedding_backward)(const struct wn_exec *exec, const struct wn_embedding *a) {
-  if (a->dtok) NAME(add_rows)(exec, a->M, a->C, a->V, a->ids, a->dy, a->dtok);
-  if (a->dpos) NAME(add_rows)(exec, a->M, a->C, a->P, a->positions, a->dy, a->dpos);
+  if (a->dtok) NAME(add_rows)(exec, a->M, a->C, a->V, a->ids, a->scale > 0 ? a->scale : 1, a->dy, a->dtok);
+  if (a->dpos) NAME(add_rows)(exec, a->M, a->C, a->P, a->positions, 1, a->dy, a->dpos);
   return WN_OK;
 }
 #endif

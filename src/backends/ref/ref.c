@@ -20,6 +20,7 @@ static const struct wn_backend table = {
     .act_backward = wn_ref_act_backward,
     .dropout_forward = wn_ref_dropout_forward,
     .add_forward = wn_ref_add_forward,
+    .softcap_forward = wn_ref_softcap_forward,
     .cross_entropy_forward = wn_ref_cross_entropy_forward,
     .adamw_forward = wn_ref_adamw_forward,
     .adagrad_forward = wn_ref_adagrad_forward,
