@@ -132,7 +132,7 @@ static void print_types(const json_t *all) {
 }
 
 static void print_shape(const wn_model_config *c) {
-  static const char *const kinds[] = {"SwiGLU", "GELU", "ReLU", "GELU (erf)"};
+  static const char *const kinds[] = {"SwiGLU", "GELU", "ReLU", "GELU (erf)", "GEGLU"};
   printf("shape:      %" PRId64 " layer%s of width %" PRId64 ", %" PRId64 " head%s of %" PRId64, c->layers,
          c->layers == 1 ? "" : "s", c->width, c->heads, c->heads == 1 ? "" : "s", c->head_size);
   if (c->kv_heads != c->heads) printf(" over %" PRId64 " key-value head%s", c->kv_heads, c->kv_heads == 1 ? "" : "s");

@@ -15,8 +15,8 @@
 WN_STABLE_BEGIN
 
 /* The kinds of norms. */
-typedef enum wn_norm_kind { WN_NORM_RMS, WN_NORM_LAYER } wn_norm_kind;  /* "rmsnorm", "layernorm" */
-typedef enum wn_norm_place { WN_NORM_PRE, WN_NORM_POST } wn_norm_place; /* "pre", "post" */
+typedef enum wn_norm_kind { WN_NORM_RMS, WN_NORM_LAYER } wn_norm_kind;                /* "rmsnorm", "layernorm" */
+typedef enum wn_norm_place { WN_NORM_PRE, WN_NORM_POST, WN_NORM_BOTH } wn_norm_place; /* "pre", "post", "both" */
 typedef enum wn_position_kind {
   WN_POS_NONE,
   WN_POS_LEARNED,
@@ -26,8 +26,9 @@ typedef enum wn_ffn_kind {
   WN_FFN_SWIGLU,
   WN_FFN_GELU,
   WN_FFN_RELU,
-  WN_FFN_GELU_ERF
-} wn_ffn_kind; /* "swiglu", "gelu" (tanh), "relu", "gelu_erf" */
+  WN_FFN_GELU_ERF,
+  WN_FFN_GEGLU
+} wn_ffn_kind; /* "swiglu", "gelu" (tanh), "relu", "gelu_erf", "geglu" (tanh) */
 /* Elements that turn together: (i, i + R/2), as Hugging Face Llama, or (2i, 2i+1), as the paper and GGUF's llama. */
 typedef enum wn_rope_pairs { WN_ROPE_HALVES, WN_ROPE_ADJACENT } wn_rope_pairs; /* "halves", "adjacent" */
 /* How angles are stretched beyond the context of the first training: none; positions divided by the factor (Chen et al.
@@ -46,14 +47,19 @@ typedef struct wn_model_config {
   int64_t vocab_size, context;        /* V; the longest sequence (rows of the learned position table) */
   int64_t layers, width;              /* L, C */
   int64_t heads, kv_heads, head_size; /* H, Hkv (0: heads), D (0: width/heads) */
-  int64_t ffn_width;                  /* 0: floor(8*width/3) for swiglu, 4*width otherwise */
+  int64_t ffn_width;                  /* 0: floor(8*width/3) with a gate (swiglu, geglu), 4*width otherwise */
   wn_norm_kind norm;
-  wn_norm_place norm_place; /* before attention and feed-forward, with one at the end (pre); or after the residual
-                               additions, and none at the end (post) */
+  wn_norm_place norm_place; /* before attention and feed-forward, with one at the end (pre); after the residual
+                               additions, and none at the end (post); or as pre, and each branch's output through a
+                               norm of its own before it is added (both: Gemma 2) */
   bool embed_norm;          /* a norm after the embedding */
   double norm_eps;          /* 1e-6 */
+  double embed_scale;       /* factor on the token embedding (Gemma: the root of width); 0: 1 */
+  double logit_softcap;     /* logits are cap tanh(logit / cap) (Gemma 2); 0: off */
   wn_position_kind position;
-  double rope_theta; /* 10000 */
+  double rope_theta;       /* 10000 */
+  double rope_local_theta; /* in layers with attention's window, without rope_scaling and rope_factors (Gemma 3); 0:
+                              they turn as all others do */
   wn_rope_pairs rope_pairs;
   int64_t rope_size; /* R: elements of each head that turn, the first ones, even; 0: D */
   bool rope_factors; /* a tensor rope.factors [R/2] divides the angles' frequencies (GGUF's rope_freqs.weight) */

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "model/config.h"
 #include "model/layer.h"
 #include "train/eval.h"
 
@@ -137,7 +138,7 @@ static void summarize(const struct wn_model *model, wn_span_report *r) {
     o->attention_together += 2 * D * H * most;
     o->attention_full += 2 * D * H * keys_of(c, l, 1);
     o->maps += C * (H + 2 * Hkv) * D + H * D * C;
-    o->ffn += (c->ffn == WN_FFN_SWIGLU ? 3 : 2) * C * (double)c->ffn_width;
+    o->ffn += (wn_ffn_has_gate(c) ? 3 : 2) * C * (double)c->ffn_width;
     const int64_t reach = wn_layer_reach(model, l), cache = c->context + c->memory;
     layer->reach = reach == INT64_MAX ? -1 : reach;
     layer->memory_rows = wn_layer_memory(model, l, c->memory, false);

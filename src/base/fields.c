@@ -220,7 +220,8 @@ static wn_status read_field(const struct reader *r, const char *path, const stru
   }
   case WN_FIELD_UINT64:
     return read_unsigned(r, path, f, v, at);
-  case WN_FIELD_DOUBLE: {
+  case WN_FIELD_DOUBLE:
+  case WN_FIELD_EXTRA: {
     if (!json_is_number(v)) return fail_type(r, path, "a number", v);
     double value = json_number_value(v);
     snprintf(found, sizeof found, "%.15g", value);
@@ -317,7 +318,8 @@ static json_t *field_value(const struct wn_field *f, const char *at) {
     snprintf(digits, sizeof digits, "%" PRIu64, value);
     return json_string(digits);
   }
-  case WN_FIELD_DOUBLE: {
+  case WN_FIELD_DOUBLE:
+  case WN_FIELD_EXTRA: {
     double value;
     memcpy(&value, at, sizeof value);
     return json_real(value);
@@ -354,6 +356,12 @@ static bool put(json_t *object, const char *path, json_t *value) {
   return value && json_object_set_new(object, path, value) == 0;
 }
 
+static bool is_zero(const char *at) {
+  double value;
+  memcpy(&value, at, sizeof value);
+  return value == 0;
+}
+
 wn_status wn_fields_write(wn_context *ctx, const struct wn_field_group *groups, int group_count, const void *source,
                           json_t **out) {
   *out = NULL;
@@ -364,7 +372,9 @@ wn_status wn_fields_write(wn_context *ctx, const struct wn_field_group *groups, 
       const struct wn_field *f = &groups[g].fields[i];
       char key[MAX_PATH];
       full_key(&groups[g], f, key);
-      if (put(object, key, field_value(f, (const char *)source + groups[g].base + f->offset))) continue;
+      const char *at = (const char *)source + groups[g].base + f->offset;
+      if (f->type == WN_FIELD_EXTRA && is_zero(at)) continue;
+      if (put(object, key, field_value(f, at))) continue;
       json_decref(object);
       return wn_fail(ctx, WN_ERR_CONFIG, "\"%s\" has a value that cannot be written as JSON", key);
     }
@@ -382,6 +392,7 @@ static const char *type_word(enum wn_field_type type) {
   case WN_FIELD_UINT64:
     return "integer";
   case WN_FIELD_DOUBLE:
+  case WN_FIELD_EXTRA:
     return "number";
   case WN_FIELD_ENUM:
     return "choice";

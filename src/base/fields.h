@@ -14,6 +14,7 @@ enum wn_field_type {
   WN_FIELD_INT64,
   WN_FIELD_UINT64,
   WN_FIELD_DOUBLE,
+  WN_FIELD_EXTRA /* double; 0, its default, is not written: files of configurations without it stay as they are */,
   WN_FIELD_ENUM /* int-sized enum */,
   WN_FIELD_STRING /* char[bound] */
 };

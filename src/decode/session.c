@@ -57,7 +57,6 @@ static wn_status feed_piece(struct wn_run *run, struct wn_session *s, bool want,
   const int64_t B = run->B, T = run->T, C = c->width;
   struct wn_layer_acts a;
   struct wn_layer_blocks blocks = s->blocks;
-  const struct wn_outer_params *outer = &s->model->outer;
   if (!wn_layer_acts_plan(c, run->exec.dtype, B, T, false, &blocks, &a))
     return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: activations do not fit in memory");
   /* What the embedding's norm keeps is not needed later: layer 0's arrays take it. */
@@ -79,8 +78,8 @@ static wn_status feed_piece(struct wn_run *run, struct wn_session *s, bool want,
     mid = s->mid;
     branch = s->branch;
   }
-  WN_TRY(wn_run_norm(run, B, mid, branch, s->x_out, outer->norm_gain, outer->norm_shift, s->n_out, s->rstd,
-                     c->norm == WN_NORM_LAYER ? s->mean : NULL));
+  const struct wn_norm_site norm = wn_run_final_norm(run, s->rstd, c->norm == WN_NORM_LAYER ? s->mean : NULL);
+  WN_TRY(wn_run_norm(run, B, norm, mid, branch, s->x_out, s->n_out));
   return wn_run_output(run, s->n_out, B, s->logits);
 }
 

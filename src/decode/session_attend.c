@@ -206,7 +206,7 @@ static wn_status turn_by_place(struct wn_run *run, struct wn_session *s, const s
   op->slots.groups = 1;
   op->slots.stride = n;
   if (c->position != WN_POS_ROPE) return WN_OK;
-  struct wn_rope turn = wn_run_rotation(run);
+  struct wn_rope turn = wn_run_rotation(run, s->parts[cache - s->caches].layer);
   turn.rows = shape->B * n, turn.heads = Hkv;
   turn.x = s->turned, turn.ldx = Hkv * D;
   turn.positions = s->places;

@@ -26,8 +26,9 @@ bool wn_session_takes_place_blocks(const struct wn_session *s) {
 }
 
 /* x [rows,heads,D], ldx from row to row, turned where it is. */
-static wn_status turn(struct wn_run *run, void *x, int64_t rows, int64_t heads, int64_t ldx, const int32_t *positions) {
-  struct wn_rope a = wn_run_rotation(run);
+static wn_status turn(struct wn_run *run, int64_t l, void *x, int64_t rows, int64_t heads, int64_t ldx,
+                      const int32_t *positions) {
+  struct wn_rope a = wn_run_rotation(run, l);
   if (rows == 0) return WN_OK;
   a.rows = rows, a.heads = heads;
   a.x = x, a.ldx = ldx;
@@ -36,17 +37,18 @@ static wn_status turn(struct wn_run *run, void *x, int64_t rows, int64_t heads, 
 }
 
 /* Keys j0.. of the stage, n of them in each sequence and head. */
-static wn_status turn_keys(struct wn_run *run, struct wn_session *s, int64_t j0, int64_t n, const int32_t *positions) {
+static wn_status turn_keys(struct wn_run *run, struct wn_session *s, int64_t l, int64_t j0, int64_t n,
+                           const int32_t *positions) {
   const struct wn_kv_shape *shape = &s->stage.shape;
   for (int64_t i = 0; i < shape->B * shape->Hkv; i++)
-    WN_TRY(
-        turn(run, wn_at(s->stage.k, (i * shape->capacity + j0) * shape->D, shape->dtype), n, 1, shape->D, positions));
+    WN_TRY(turn(run, l, wn_at(s->stage.k, (i * shape->capacity + j0) * shape->D, shape->dtype), n, 1, shape->D,
+                positions));
   return WN_OK;
 }
 
-static wn_status turn_queries(struct wn_run *run, const struct wn_attention *op, const int32_t *positions) {
+static wn_status turn_queries(struct wn_run *run, int64_t l, const struct wn_attention *op, const int32_t *positions) {
   for (int64_t b = 0; b < op->B; b++)
-    WN_TRY(turn(run, wn_at(op->q, b * op->s_q.b, run->exec.dtype), op->Tq, op->H, op->s_q.t, positions));
+    WN_TRY(turn(run, l, wn_at(op->q, b * op->s_q.b, run->exec.dtype), op->Tq, op->H, op->s_q.t, positions));
   return WN_OK;
 }
 
@@ -96,6 +98,7 @@ static wn_status attend_block(struct wn_run *run, struct wn_session *s, struct w
                               const struct wn_attention *op, const struct wn_kv_rows *rows, int64_t t0, int64_t T) {
   struct wn_kv_cache *stage = &s->stage;
   const struct wn_session_places *p = &s->place_block;
+  const int64_t l = s->parts[cache - s->caches].layer;
   const wn_dtype dtype = run->exec.dtype;
   const int64_t K = cache->shape.capacity, n = cache->count + T, left = n < K ? n : K;
   const int64_t first = cache->seen, sinks = first < K ? 0 : wn_policy_sinks(&s->budgets, K), recent = n - sinks;
@@ -110,8 +113,8 @@ static wn_status attend_block(struct wn_run *run, struct wn_session *s, struct w
     copy_queries(&block, dtype, p->q);
     for (int64_t j = 0; j < recent; j++) p->positions[j] = (int32_t)j;
   }
-  WN_TRY(turn_keys(run, s, sinks, recent, p->positions));
-  WN_TRY(turn_queries(run, &block, p->positions + (run->measuring ? 0 : recent - T)));
+  WN_TRY(turn_keys(run, s, l, sinks, recent, p->positions));
+  WN_TRY(turn_queries(run, l, &block, p->positions + (run->measuring ? 0 : recent - T)));
   bind(stage, sinks, recent, &block);
   if (first >= K) block.window = K - sinks;
   if (sinks > 0) block.lse = p->lse;
@@ -122,9 +125,9 @@ static wn_status attend_block(struct wn_run *run, struct wn_session *s, struct w
   others.s_q = others.s_y = (struct wn_stride){T * op->H * op->D, op->H * op->D, op->D};
   others.window = 0, others.open = true;
   for (int64_t j = 0; j < sinks && !run->measuring; j++) p->positions[j] = (int32_t)j;
-  WN_TRY(turn_keys(run, s, 0, sinks, p->positions));
+  WN_TRY(turn_keys(run, s, l, 0, sinks, p->positions));
   for (int64_t t = 0; t < T && !run->measuring; t++) p->positions[t] = (int32_t)(K - 1);
-  WN_TRY(turn_queries(run, &others, p->positions));
+  WN_TRY(turn_queries(run, l, &others, p->positions));
   bind(stage, 0, sinks, &others);
   WN_TRY(wn_run_attention_forward(run, &others));
   if (!run->measuring) put_together(&block, p, dtype);

@@ -13,11 +13,11 @@
 #define DEFAULT_CONTEXT 512
 
 static const char *const norm_names[] = {"rmsnorm", "layernorm", NULL};
-static const char *const place_names[] = {"pre", "post", NULL};
+static const char *const place_names[] = {"pre", "post", "both", NULL};
 static const char *const position_names[] = {"none", "learned", "rope", NULL};
 static const char *const pairs_names[] = {"halves", "adjacent", NULL};
 static const char *const scaling_names[] = {"none", "linear", "dynamic", "llama3", "yarn", NULL};
-static const char *const ffn_names[] = {"swiglu", "gelu", "relu", "gelu_erf", NULL};
+static const char *const ffn_names[] = {"swiglu", "gelu", "relu", "gelu_erf", "geglu", NULL};
 
 static const struct wn_field fields[] = {
     {"vocab_size", WN_FIELD_INT64, AT(vocab_size), 0, 1 << 24, NULL, "0: the data's"},
@@ -28,14 +28,18 @@ static const struct wn_field fields[] = {
     {"kv_heads", WN_FIELD_INT64, AT(kv_heads), 0, 4096, NULL, "key-value heads; 0: heads"},
     {"head_size", WN_FIELD_INT64, AT(head_size), 0, 4096, NULL, "0: width/heads"},
     {"ffn_width", WN_FIELD_INT64, AT(ffn_width), 0, 1 << 20, NULL,
-     "inner size of the feed-forward; 0: floor(8*width/3) for swiglu, else 4*width"},
+     "inner size of the feed-forward; 0: floor(8*width/3) with a gate, else 4*width"},
     {"norm", WN_FIELD_ENUM, AT(norm), 0, 0, norm_names, "before attention, feed-forward and output"},
     {"norm_place", WN_FIELD_ENUM, AT(norm_place), 0, 0, place_names,
-     "norms before attention and feed-forward, or after the residual additions"},
+     "norms before attention and feed-forward, after the residual additions, or before and on each branch's output"},
     {"embed_norm", WN_FIELD_BOOL, AT(embed_norm), 0, 0, NULL, "a norm after the embedding"},
     {"norm_eps", WN_FIELD_DOUBLE, AT(norm_eps), 1e-12, 1, NULL, "added under the root"},
+    {"embed_scale", WN_FIELD_EXTRA, AT(embed_scale), 0, 1e6, NULL, "factor on the token embedding; 0: 1"},
+    {"logit_softcap", WN_FIELD_EXTRA, AT(logit_softcap), 0, 1e6, NULL, "logits are cap*tanh(logit/cap); 0: off"},
     {"position", WN_FIELD_ENUM, AT(position), 0, 0, position_names, "positions"},
     {"rope_theta", WN_FIELD_DOUBLE, AT(rope_theta), 1, 1e12, NULL, "base of the rotary angles"},
+    {"rope_local_theta", WN_FIELD_EXTRA, AT(rope_local_theta), 0, 1e12, NULL,
+     "base of the rotary angles in layers with attention.window, unscaled; 0: rope_theta"},
     {"rope_pairs", WN_FIELD_ENUM, AT(rope_pairs), 0, 0, pairs_names,
      "elements that rotate together: (i, i+R/2), or (2i, 2i+1)"},
     {"rope_size", WN_FIELD_INT64, AT(rope_size), 0, 4096, NULL, "R: elements of each head that rotate; 0: all"},
@@ -118,17 +122,23 @@ wn_status wn_model_memory_check(wn_context *ctx, const char *where, const wn_mod
 
 static wn_status check_rotary(wn_context *ctx, const wn_model_config *c) {
   if (c->position != WN_POS_ROPE) {
-    if (c->rope_factors || c->rope_scaling.type != WN_ROPE_PLAIN || c->rope_size != 0)
+    if (c->rope_factors || c->rope_scaling.type != WN_ROPE_PLAIN || c->rope_size != 0 || c->rope_local_theta > 0)
       return wn_fail(ctx, WN_ERR_CONFIG, "model: %s needs position \"rope\"",
-                     c->rope_factors     ? "rope_factors"
-                     : c->rope_size != 0 ? "rope_size"
-                                         : "rope_scaling");
+                     c->rope_factors           ? "rope_factors"
+                     : c->rope_local_theta > 0 ? "rope_local_theta"
+                     : c->rope_size != 0       ? "rope_size"
+                                               : "rope_scaling");
     return WN_OK;
   }
   const int64_t R = c->rope_size ? c->rope_size : c->head_size;
   if (R % 2 != 0 || R > c->head_size)
     return wn_fail(ctx, WN_ERR_CONFIG, "model: position \"rope\" needs an even %s; it is %lld of %lld",
                    c->rope_size ? "rope_size up to head_size" : "head_size", (long long)R, (long long)c->head_size);
+  if (c->rope_local_theta > 0 && (c->rope_local_theta < 1 || c->attention.window == 0))
+    return wn_fail(ctx, WN_ERR_CONFIG,
+                   "model: rope_local_theta is %g; it must be at least 1, and attention.window say "
+                   "which layers it is for",
+                   c->rope_local_theta);
   if (c->rope_scaling.type == WN_ROPE_LLAMA3 && c->rope_scaling.high_freq_factor <= c->rope_scaling.low_freq_factor)
     return wn_fail(ctx, WN_ERR_CONFIG,
                    "model: rope_scaling.high_freq_factor is %g; it must be above low_freq_factor, %g",
@@ -153,6 +163,7 @@ void wn_encoder_config(const wn_model_config *c, wn_model_config *out) {
   out->attention.dropout = c->attention.dropout;
   out->attention.buckets = c->attention.buckets;
   out->encoder.layers = out->encoder.context = 0;
+  out->rope_local_theta = 0; /* no windows */
 }
 
 /* What an encoder does not go with. */
@@ -161,7 +172,7 @@ static wn_status check_encoder(wn_context *ctx, const wn_model_config *c) {
   if (c->encoder.layers == 0)
     return wn_fail(ctx, WN_ERR_CONFIG, "model: encoder.context is %lld, but encoder.layers is 0",
                    (long long)c->encoder.context);
-  if (c->norm_place == WN_NORM_POST)
+  if (c->norm_place != WN_NORM_PRE)
     return wn_fail(ctx, WN_ERR_CONFIG, "model: an encoder (encoder.layers) needs norm_place \"pre\"");
   if (c->memory > 0)
     return wn_fail(ctx, WN_ERR_CONFIG, "model: an encoder (encoder.layers) and memory exclude each other");
@@ -199,7 +210,7 @@ wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
   if (c.memory > 0) WN_TRY(wn_model_memory_check(ctx, "model", &c));
   if (c.encoder.layers > 0 && c.encoder.context == 0) c.encoder.context = c.context;
   WN_TRY(check_encoder(ctx, &c));
-  if (c.ffn_width == 0) c.ffn_width = c.ffn == WN_FFN_SWIGLU ? 8 * c.width / 3 : 4 * c.width;
+  if (c.ffn_width == 0) c.ffn_width = wn_ffn_has_gate(&c) ? 8 * c.width / 3 : 4 * c.width;
   WN_TRY(check_ranges(ctx, &c)); /* what was filled in as well: it must read back */
   struct wn_attention_shape shape = {.heads = c.heads, .kv_heads = c.kv_heads, .head_size = c.head_size};
   WN_TRY(wn_attention_config_check(ctx, "model.attention", &c.attention, &shape));

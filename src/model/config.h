@@ -22,9 +22,16 @@ wn_status wn_model_config_save(wn_context *ctx, const char *path, const wn_model
 static inline bool wn_norm_is_post(const wn_model_config *c) {
   return c->norm_place == WN_NORM_POST;
 }
+/* Norms before the branches, and others on what the branches add. */
+static inline bool wn_norm_is_both(const wn_model_config *c) {
+  return c->norm_place == WN_NORM_BOTH;
+}
+static inline bool wn_ffn_has_gate(const wn_model_config *c) {
+  return c->ffn == WN_FFN_SWIGLU || c->ffn == WN_FFN_GEGLU;
+}
 /* Columns of the feed-forward's first projection. */
 static inline int64_t wn_ffn_in_width(const wn_model_config *c) {
-  return c->ffn == WN_FFN_SWIGLU ? 2 * c->ffn_width : c->ffn_width;
+  return wn_ffn_has_gate(c) ? 2 * c->ffn_width : c->ffn_width;
 }
 /* The encoder's configuration, as a model's of its own; only it is bidirectional. */
 void wn_encoder_config(const wn_model_config *config, wn_model_config *out);

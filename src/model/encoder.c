@@ -18,19 +18,21 @@ static int64_t kv_width(const wn_model_config *c) {
   return 2 * c->kv_heads * c->head_size;
 }
 
-static struct wn_linear map(const struct wn_run *run, int64_t rows, int64_t K, int64_t N, int weight, int bias) {
-  return (struct wn_linear){.M = rows,
-                            .N = N,
-                            .K = K,
-                            .ldx = K,
-                            .w = wn_run_param(run, weight),
-                            .packed = wn_run_packed(run, weight),
-                            .b = wn_run_param(run, bias),
-                            .ldy = N,
-                            .lddy = N,
-                            .lddx = K,
-                            .dw = wn_run_grad(run, weight),
-                            .db = wn_run_grad(run, bias)};
+static struct wn_norm_site cross_norm(const struct wn_layer_params *p, const struct wn_layer_acts *a) {
+  return (struct wn_norm_site){p->cross_gain, p->cross_shift, a->crstd, a->cmean};
+}
+static struct wn_linear cross_queries(const struct wn_run *run, const struct wn_layer_params *p) {
+  const wn_model_config *c = &run->model->config;
+  return wn_run_projection(run, run->B * run->T, c->width, c->heads * c->head_size, p->cross_q_weight, p->cross_q_bias);
+}
+static struct wn_linear cross_states(const struct wn_run *run, const struct wn_layer_params *p) {
+  const wn_model_config *c = &run->model->config;
+  return wn_run_projection(run, run->B * run->cross.S, c->width, kv_width(c), p->cross_kv_weight, p->cross_kv_bias);
+}
+static struct wn_linear cross_out(const struct wn_run *run, const struct wn_layer_params *p) {
+  const wn_model_config *c = &run->model->config;
+  return wn_run_projection(run, run->B * run->T, c->heads * c->head_size, c->width, p->cross_out_weight,
+                           p->cross_out_bias);
 }
 
 static void cross_attention(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
@@ -53,63 +55,43 @@ static void cross_attention(const struct wn_run *run, int64_t l, const struct wn
 }
 
 wn_status wn_cross_keys(struct wn_run *run, int64_t l, void *kv) {
-  const wn_model_config *c = &run->model->config;
-  const struct wn_layer_params *p = &run->model->layers[l];
-  struct wn_linear m = map(run, run->B * run->cross.S, c->width, kv_width(c), p->cross_kv_weight, p->cross_kv_bias);
-  m.x = run->cross.states, m.y = kv;
-  return wn_run_linear_forward(run, &m);
+  return wn_run_project(run, cross_states(run, &run->model->layers[l]), run->cross.states, kv);
 }
 
 wn_status wn_cross_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp) {
   const wn_model_config *c = &run->model->config;
   const struct wn_layer_params *p = &run->model->layers[l];
-  const int64_t M = run->B * run->T, C = c->width, HD = c->heads * c->head_size;
   if (run->cross.S == 0)
     return wn_fail(run->exec.ctx, WN_ERR_ARGUMENT, "the model has an encoder, and it was given no inputs");
-  WN_TRY(wn_run_norm(run, M, a->x, temp->branch, a->cmid, p->cross_gain, p->cross_shift, a->cn, a->crstd, a->cmean));
-  struct wn_linear q = map(run, M, C, HD, p->cross_q_weight, p->cross_q_bias);
-  q.x = a->cn, q.y = a->cq;
-  WN_TRY(wn_run_linear_forward(run, &q));
+  WN_TRY(wn_run_norm(run, run->B * run->T, cross_norm(p, a), a->x, temp->branch, a->cmid, a->cn));
+  WN_TRY(wn_run_project(run, cross_queries(run, p), a->cn, a->cq));
   if (!run->cross.kv) WN_TRY(wn_cross_keys(run, l, a->ckv));
   struct wn_attention attention;
   cross_attention(run, l, a, &attention);
   WN_TRY(wn_run_attention_forward(run, &attention));
-  struct wn_linear out = map(run, M, HD, C, p->cross_out_weight, p->cross_out_bias);
-  out.x = a->catt, out.y = temp->branch;
-  WN_TRY(wn_run_linear_forward(run, &out));
+  WN_TRY(wn_run_project(run, cross_out(run, p), a->catt, temp->branch));
   return wn_run_dropout(run, 1 + 4 * c->layers + l, temp->branch);
 }
 
 wn_status wn_cross_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
-  const struct wn_layer_params *p = &run->model->layers[l];
-  return wn_run_norm(run, run->B * run->T, a->cmid, NULL, NULL, p->cross_gain, p->cross_shift, a->cn, a->crstd,
-                     a->cmean);
+  return wn_run_norm(run, run->B * run->T, cross_norm(&run->model->layers[l], a), a->cmid, NULL, NULL, a->cn);
 }
 
 wn_status wn_cross_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp) {
   const wn_model_config *c = &run->model->config;
   const struct wn_layer_params *p = &run->model->layers[l];
-  const int64_t M = run->B * run->T, C = c->width, HD = c->heads * c->head_size, W = kv_width(c);
   const void *d_branch;
   WN_TRY(wn_layer_branch_grad(run, 1 + 4 * c->layers + l, temp, &d_branch));
-  struct wn_linear out = map(run, M, HD, C, p->cross_out_weight, p->cross_out_bias);
-  out.x = a->catt, out.dy = d_branch, out.dx = temp->d_act;
-  WN_TRY(wn_run_linear_backward(run, &out));
+  WN_TRY(wn_run_project_back(run, cross_out(run, p), a->catt, d_branch, temp->d_act, false));
   struct wn_attention attention;
   cross_attention(run, l, a, &attention);
   attention.dy = temp->d_act;
   attention.dq = temp->d_qkv; /* free until the layer's own attention */
-  attention.dk = temp->d_ckv, attention.dv = wn_at(temp->d_ckv, W / 2, run->exec.dtype);
+  attention.dk = temp->d_ckv, attention.dv = wn_at(temp->d_ckv, kv_width(c) / 2, run->exec.dtype);
   WN_TRY(wn_run_attention_backward(run, &attention));
-  struct wn_linear kv = map(run, run->B * run->cross.S, C, W, p->cross_kv_weight, p->cross_kv_bias);
-  kv.x = run->cross.states, kv.dy = temp->d_ckv, kv.dx = run->cross.d_states;
-  kv.accumulate_dx = true;
-  WN_TRY(wn_run_linear_backward(run, &kv));
-  struct wn_linear q = map(run, M, C, HD, p->cross_q_weight, p->cross_q_bias);
-  q.x = a->cn, q.dy = temp->d_qkv, q.dx = temp->d_n;
-  WN_TRY(wn_run_linear_backward(run, &q));
-  return wn_run_norm_grad(run, M, a->cmid, p->cross_gain, p->cross_shift, a->crstd, a->cmean, temp->d_n, temp->d_res,
-                          true);
+  WN_TRY(wn_run_project_back(run, cross_states(run, p), run->cross.states, temp->d_ckv, run->cross.d_states, true));
+  WN_TRY(wn_run_project_back(run, cross_queries(run, p), a->cn, temp->d_qkv, temp->d_n, false));
+  return wn_run_norm_grad(run, run->B * run->T, cross_norm(p, a), a->cmid, temp->d_n, temp->d_res, true);
 }
 
 /* ---- the encoder ---- */

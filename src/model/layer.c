@@ -21,7 +21,8 @@ static enum wn_act_kind act_kind(const wn_model_config *c) {
   static const enum wn_act_kind kinds[] = {[WN_FFN_SWIGLU] = WN_ACT_SWIGLU,
                                            [WN_FFN_GELU] = WN_ACT_GELU,
                                            [WN_FFN_RELU] = WN_ACT_RELU,
-                                           [WN_FFN_GELU_ERF] = WN_ACT_GELU_ERF};
+                                           [WN_FFN_GELU_ERF] = WN_ACT_GELU_ERF,
+                                           [WN_FFN_GEGLU] = WN_ACT_GEGLU};
   return kinds[c->ffn];
 }
 static bool is_bilinear(const wn_model_config *c) {
@@ -36,10 +37,12 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
   const int64_t M = B * T, C = c->width, D = c->head_size, H = c->heads, Hkv = c->kv_heads;
   const int64_t G = wn_attention_selections(&c->attention, c->kv_heads), S = c->encoder.context;
   const bool layer = c->norm == WN_NORM_LAYER, bilinear = is_bilinear(c), cross = c->encoder.layers > 0;
+  const bool both = wn_norm_is_both(c);
   const size_t e = wn_dtype_size(dtype);
   const struct wn_array large[] = {
       {"x", true, WN_DIMS(M, C), e, &out->x},        {"att", true, WN_DIMS(M, H, D), e, &out->att},
       {"mid", true, WN_DIMS(M, C), e, &out->mid},    {"in", true, WN_DIMS(M, wn_ffn_in_width(c)), e, &out->in},
+      {"out1", both, WN_DIMS(M, C), e, &out->out1},  {"out2", both, WN_DIMS(M, C), e, &out->out2},
       {"cmid", cross, WN_DIMS(M, C), e, &out->cmid}, {"catt", cross, WN_DIMS(M, H, D), e, &out->catt},
   };
   const struct wn_array derived[] = {
@@ -59,6 +62,10 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
       {"mean1", layer, WN_DIMS(M), e, &out->mean1},
       {"rstd2", true, WN_DIMS(M), e, &out->rstd2},
       {"mean2", layer, WN_DIMS(M), e, &out->mean2},
+      {"rstd_out1", both, WN_DIMS(M), e, &out->rstd_out1},
+      {"mean_out1", both && layer, WN_DIMS(M), e, &out->mean_out1},
+      {"rstd_out2", both, WN_DIMS(M), e, &out->rstd_out2},
+      {"mean_out2", both && layer, WN_DIMS(M), e, &out->mean_out2},
       {"rstd_q", c->qk_norm, WN_DIMS(M, H), e, &out->rstd_q},
       {"mean_q", c->qk_norm && layer, WN_DIMS(M, H), e, &out->mean_q},
       {"rstd_k", c->qk_norm && !memory, WN_DIMS(M, Hkv), e, &out->rstd_k},
@@ -168,44 +175,44 @@ static wn_status hidden_dropout(struct wn_run *run, int64_t l, void *x) {
                                                           .x = x});
 }
 
-struct wn_norm wn_run_norm_args(const struct wn_run *run, int64_t rows, int64_t groups, int64_t width, int gain,
-                                int shift, void *rstd, void *mean) {
+struct wn_norm wn_run_norm_args(const struct wn_run *run, int64_t rows, int64_t groups, int64_t width,
+                                struct wn_norm_site at) {
   const wn_model_config *c = &run->model->config;
   return (struct wn_norm){.rows = rows,
                           .groups = groups,
                           .width = width,
                           .layer = c->norm == WN_NORM_LAYER,
                           .eps = c->norm_eps,
-                          .gain = wn_run_param(run, gain),
-                          .shift = wn_run_param(run, shift),
-                          .rstd = rstd,
-                          .mean = mean,
-                          .dgain = wn_run_grad(run, gain),
-                          .dshift = wn_run_grad(run, shift)};
+                          .gain = wn_run_param(run, at.gain),
+                          .shift = wn_run_param(run, at.shift),
+                          .rstd = at.rstd,
+                          .mean = at.mean,
+                          .dgain = wn_run_grad(run, at.gain),
+                          .dshift = wn_run_grad(run, at.shift)};
 }
 
-wn_status wn_run_norm(struct wn_run *run, int64_t rows, const void *x, const void *add, void *sum, int gain, int shift,
-                      void *y, void *rstd, void *mean) {
+wn_status wn_run_norm(struct wn_run *run, int64_t rows, struct wn_norm_site at, const void *x, const void *add,
+                      void *sum, void *y) {
   const int64_t C = run->model->config.width;
-  struct wn_norm a = wn_run_norm_args(run, rows, 1, C, gain, shift, rstd, mean);
+  struct wn_norm a = wn_run_norm_args(run, rows, 1, C, at);
   a.x = x, a.ldx = C;
   if (add) a.add = add, a.ldadd = C, a.sum = sum, a.ldsum = C;
   a.y = y, a.ldy = C;
   return wn_run_norm_forward(run, &a);
 }
 
-wn_status wn_run_norm_grad(struct wn_run *run, int64_t rows, const void *x, int gain, int shift, void *rstd, void *mean,
-                           const void *dy, void *dx, bool accumulate) {
+wn_status wn_run_norm_grad(struct wn_run *run, int64_t rows, struct wn_norm_site at, const void *x, const void *dy,
+                           void *dx, bool accumulate) {
   const int64_t C = run->model->config.width;
-  struct wn_norm a = wn_run_norm_args(run, rows, 1, C, gain, shift, rstd, mean);
+  struct wn_norm a = wn_run_norm_args(run, rows, 1, C, at);
   a.x = x, a.ldx = C;
   a.dy = dy, a.lddy = C, a.dx = dx, a.lddx = C;
   a.accumulate_dx = accumulate;
   return wn_run_norm_backward(run, &a);
 }
 
-static struct wn_linear map(const struct wn_run *run, int64_t K, int64_t N, int weight, int bias) {
-  return (struct wn_linear){.M = run->B * run->T,
+struct wn_linear wn_run_projection(const struct wn_run *run, int64_t rows, int64_t K, int64_t N, int weight, int bias) {
+  return (struct wn_linear){.M = rows,
                             .N = N,
                             .K = K,
                             .ldx = K,
@@ -219,50 +226,95 @@ static struct wn_linear map(const struct wn_run *run, int64_t K, int64_t N, int 
                             .db = wn_run_grad(run, bias)};
 }
 
-static wn_status map_forward(struct wn_run *run, int64_t K, int64_t N, int weight, int bias, const void *x, void *y) {
-  struct wn_linear a = map(run, K, N, weight, bias);
+wn_status wn_run_project(struct wn_run *run, struct wn_linear a, const void *x, void *y) {
   a.x = x, a.y = y;
   return wn_run_linear_forward(run, &a);
 }
 
-static wn_status map_backward(struct wn_run *run, int64_t K, int64_t N, int weight, int bias, const void *x,
-                              const void *dy, void *dx, bool accumulate) {
-  struct wn_linear a = map(run, K, N, weight, bias);
+wn_status wn_run_project_back(struct wn_run *run, struct wn_linear a, const void *x, const void *dy, void *dx,
+                              bool accumulate) {
   a.x = x, a.dy = dy, a.dx = dx;
   a.accumulate_dx = accumulate;
   return wn_run_linear_backward(run, &a);
 }
 
+/* ---- the layer's parts ---- */
+
+static struct wn_norm_site norm1_of(const struct wn_layer_params *p, const struct wn_layer_acts *a) {
+  return (struct wn_norm_site){p->norm1_gain, p->norm1_shift, a->rstd1, a->mean1};
+}
+static struct wn_norm_site norm2_of(const struct wn_layer_params *p, const struct wn_layer_acts *a) {
+  return (struct wn_norm_site){p->norm2_gain, p->norm2_shift, a->rstd2, a->mean2};
+}
+/* On what branch 1 (attention) or 2 (feed-forward) adds. */
+static struct wn_norm_site branch_norm_of(const struct wn_layer_params *p, const struct wn_layer_acts *a, int branch) {
+  return branch == 1 ? (struct wn_norm_site){p->post_norm1_gain, p->post_norm1_shift, a->rstd_out1, a->mean_out1}
+                     : (struct wn_norm_site){p->post_norm2_gain, p->post_norm2_shift, a->rstd_out2, a->mean_out2};
+}
+
+static struct wn_linear projection_qkv(const struct wn_run *run, const struct wn_layer_params *p) {
+  const wn_model_config *c = &run->model->config;
+  return wn_run_projection(run, run->B * run->T, c->width, qkv_width(c), p->qkv_weight, p->qkv_bias);
+}
+static struct wn_linear projection_out(const struct wn_run *run, const struct wn_layer_params *p) {
+  const wn_model_config *c = &run->model->config;
+  return wn_run_projection(run, run->B * run->T, c->heads * c->head_size, c->width, p->out_weight, p->out_bias);
+}
+static struct wn_linear projection_ffn_in(const struct wn_run *run, const struct wn_layer_params *p) {
+  const wn_model_config *c = &run->model->config;
+  return wn_run_projection(run, run->B * run->T, c->width, wn_ffn_in_width(c), p->in_weight, p->in_bias);
+}
+static struct wn_linear projection_ffn_out(const struct wn_run *run, const struct wn_layer_params *p) {
+  const wn_model_config *c = &run->model->config;
+  return wn_run_projection(run, run->B * run->T, c->ffn_width, c->width, p->ffn_out_weight, p->ffn_out_bias);
+}
+static struct wn_linear projection_select(const struct wn_run *run, int weight) {
+  const wn_model_config *c = &run->model->config;
+  const int64_t N = wn_attention_selections(&c->attention, c->kv_heads) * c->head_size;
+  return wn_run_projection(run, run->B * run->T, c->width, N, weight, -1);
+}
+
 /* QK-norm over `heads` heads that start at column `at` of qkv; y is [M, heads*D]. */
 static struct wn_norm head_norm(const struct wn_run *run, const struct wn_layer_acts *a, int64_t at, int64_t heads,
-                                int gain, void *y, void *rstd, void *mean) {
+                                struct wn_norm_site site, void *y) {
   const wn_model_config *c = &run->model->config;
-  struct wn_norm n = wn_run_norm_args(run, run->B * run->T, heads, c->head_size, gain, -1, rstd, mean);
+  struct wn_norm n = wn_run_norm_args(run, run->B * run->T, heads, c->head_size, site);
   n.x = wn_at(a->qkv, at, run->exec.dtype), n.ldx = qkv_width(c);
   n.y = y, n.ldy = heads * c->head_size;
   return n;
 }
 
 /* The rotation of `heads` heads at x, in place. */
-static struct wn_rope rotation(const struct wn_run *run, void *x, int64_t ldx, int64_t heads) {
-  struct wn_rope a = wn_run_rotation(run);
+static struct wn_rope rotation(const struct wn_run *run, int64_t l, void *x, int64_t ldx, int64_t heads) {
+  struct wn_rope a = wn_run_rotation(run, l);
   a.rows = run->B * run->T, a.heads = heads;
   a.x = x, a.ldx = ldx;
   a.positions = run->positions;
   return a;
 }
 
+static struct wn_norm layer_query_norm(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
+  const struct wn_norm_site site = {run->model->layers[l].q_gain, -1, a->rstd_q, a->mean_q};
+  return head_norm(run, a, 0, run->model->config.heads, site, a->q);
+}
+static struct wn_norm layer_key_norm(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
+  const wn_model_config *c = &run->model->config;
+  const struct wn_norm_site site = {run->model->layers[l].k_gain, -1, a->rstd_k, a->mean_k};
+  return head_norm(run, a, c->heads * c->head_size, c->kv_heads, site, a->k);
+}
+
 /* Turns q and k where they are (gradients the other way): side by side in qkv, or in their own arrays. */
-static wn_status rotate(struct wn_run *run, void *qkv, void *q, void *k, bool backward) {
+static wn_status rotate(struct wn_run *run, int64_t l, void *qkv, void *q, void *k, bool backward) {
   const wn_model_config *c = &run->model->config;
   const int64_t D = c->head_size;
   if (c->position != WN_POS_ROPE || run->unturned) return WN_OK;
   wn_status (*turn)(struct wn_run *, const struct wn_rope *) = backward ? wn_run_rope_backward : wn_run_rope_forward;
   if (!c->qk_norm) {
-    struct wn_rope both = rotation(run, qkv, qkv_width(c), c->heads + c->kv_heads);
+    struct wn_rope both = rotation(run, l, qkv, qkv_width(c), c->heads + c->kv_heads);
     return turn(run, &both);
   }
-  struct wn_rope rq = rotation(run, q, c->heads * D, c->heads), rk = rotation(run, k, c->kv_heads * D, c->kv_heads);
+  struct wn_rope rq = rotation(run, l, q, c->heads * D, c->heads),
+                 rk = rotation(run, l, k, c->kv_heads * D, c->kv_heads);
   WN_TRY(turn(run, &rq));
   return turn(run, &rk);
 }
@@ -274,8 +326,7 @@ static wn_status entry_norm(struct wn_run *run, int64_t l, struct wn_layer_acts 
   const struct wn_layer_params *p = &run->model->layers[l];
   const int64_t M = run->B * run->T, C = run->model->config.width;
   if (p->norm1_gain >= 0)
-    WN_TRY(wn_run_norm(run, M, prev_mid ? prev_mid : a->x, prev_branch, a->x, p->norm1_gain, p->norm1_shift, a->n1,
-                       a->rstd1, a->mean1));
+    WN_TRY(wn_run_norm(run, M, norm1_of(p, a), prev_mid ? prev_mid : a->x, prev_branch, a->x, a->n1));
   else if (!run->measuring)
     memcpy(a->n1, a->x, (size_t)(M * C) * wn_dtype_size(run->exec.dtype));
   return WN_OK;
@@ -283,30 +334,24 @@ static wn_status entry_norm(struct wn_run *run, int64_t l, struct wn_layer_acts 
 
 /* q and k as the attention reads them, from qkv; without QK-norm they stay there. */
 static wn_status finish_qk(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
-  const wn_model_config *c = &run->model->config;
-  const struct wn_layer_params *p = &run->model->layers[l];
-  const int64_t D = c->head_size;
-  if (c->qk_norm) {
-    struct wn_norm nq = head_norm(run, a, 0, c->heads, p->q_gain, a->q, a->rstd_q, a->mean_q);
-    struct wn_norm nk = head_norm(run, a, c->heads * D, c->kv_heads, p->k_gain, a->k, a->rstd_k, a->mean_k);
+  if (run->model->config.qk_norm) {
+    const struct wn_norm nq = layer_query_norm(run, l, a), nk = layer_key_norm(run, l, a);
     WN_TRY(wn_run_norm_forward(run, &nq));
     WN_TRY(wn_run_norm_forward(run, &nk));
   }
-  return rotate(run, a->qkv, a->q, a->k, false);
+  return rotate(run, l, a->qkv, a->q, a->k, false);
 }
 
 wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a, const void *prev_mid,
                           const void *prev_branch) {
   const wn_model_config *c = &run->model->config;
   const struct wn_layer_params *p = &run->model->layers[l];
-  const int64_t C = c->width, D = c->head_size;
   WN_TRY(entry_norm(run, l, a, prev_mid, prev_branch));
   WN_TRY(wn_span_forward(run, l, a));
-  const int64_t GD = wn_attention_selections(&c->attention, c->kv_heads) * D;
-  if (is_bilinear(c)) WN_TRY(map_forward(run, C, GD, p->select_q, -1, a->n1, a->sq));
+  if (is_bilinear(c)) WN_TRY(wn_run_project(run, projection_select(run, p->select_q), a->n1, a->sq));
   if (run->memory.rows > 0) return wn_memory_before(run, l, a);
-  WN_TRY(map_forward(run, C, qkv_width(c), p->qkv_weight, p->qkv_bias, a->n1, a->qkv));
-  if (is_bilinear(c)) WN_TRY(map_forward(run, C, GD, p->select_k, -1, a->n1, a->sk));
+  WN_TRY(wn_run_project(run, projection_qkv(run, p), a->n1, a->qkv));
+  if (is_bilinear(c)) WN_TRY(wn_run_project(run, projection_select(run, p->select_k), a->n1, a->sk));
   return finish_qk(run, l, a);
 }
 
@@ -373,26 +418,44 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   if (run->memory.rows > 0) wn_memory_attention(run, l, a, out);
 }
 
+static wn_status activate(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
+  const wn_model_config *c = &run->model->config;
+  const struct wn_act act = {.kind = act_kind(c), .M = run->B * run->T, .F = c->ffn_width, .x = a->in, .y = a->act};
+  WN_TRY(wn_run_act_forward(run, &act));
+  return hidden_dropout(run, l, a->act);
+}
+
+/* A branch's output through its last projection, its own norm where it has one, and dropout, to temp->branch. */
+static wn_status finish_branch(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
+                               int branch) {
+  const struct wn_layer_params *p = &run->model->layers[l];
+  const struct wn_linear projection = branch == 1 ? projection_out(run, p) : projection_ffn_out(run, p);
+  const void *x = branch == 1 ? a->att : a->act;
+  if (wn_norm_is_both(&run->model->config)) {
+    void *out = branch == 1 ? a->out1 : a->out2;
+    WN_TRY(wn_run_project(run, projection, x, out));
+    WN_TRY(wn_run_norm(run, run->B * run->T, branch_norm_of(p, a, branch), out, NULL, NULL, temp->branch));
+  } else {
+    WN_TRY(wn_run_project(run, projection, x, temp->branch));
+  }
+  return wn_run_dropout(run, branch + 2 * l, temp->branch);
+}
+
 wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
                          bool output) {
   const wn_model_config *c = &run->model->config;
   const struct wn_layer_params *p = &run->model->layers[l];
-  const int64_t M = run->B * run->T, C = c->width, F = c->ffn_width;
-  WN_TRY(map_forward(run, c->heads * c->head_size, C, p->out_weight, p->out_bias, a->att, temp->branch));
-  WN_TRY(wn_run_dropout(run, 1 + 2 * l, temp->branch));
+  WN_TRY(finish_branch(run, l, a, temp, 1));
   const void *base = wn_norm_is_post(c) ? a->n1 : a->x;
   if (c->encoder.layers > 0) {
     WN_TRY(wn_cross_forward(run, l, a, temp));
     base = a->cmid;
   }
-  WN_TRY(wn_run_norm(run, M, base, temp->branch, a->mid, p->norm2_gain, p->norm2_shift, a->n2, a->rstd2, a->mean2));
-  WN_TRY(map_forward(run, C, wn_ffn_in_width(c), p->in_weight, p->in_bias, a->n2, a->in));
-  const struct wn_act act = {.kind = act_kind(c), .M = M, .F = F, .x = a->in, .y = a->act};
-  WN_TRY(wn_run_act_forward(run, &act));
-  WN_TRY(hidden_dropout(run, l, a->act));
-  if (!output) return WN_OK;
-  WN_TRY(map_forward(run, F, C, p->ffn_out_weight, p->ffn_out_bias, a->act, temp->branch));
-  return wn_run_dropout(run, 2 + 2 * l, temp->branch);
+  WN_TRY(wn_run_norm(run, run->B * run->T, norm2_of(p, a), base, temp->branch, a->mid, a->n2));
+  WN_TRY(wn_run_project(run, projection_ffn_in(run, p), a->n2, a->in));
+  WN_TRY(activate(run, l, a));
+  /* Backward goes through the branch's norm: it needs what was normed. */
+  return output || wn_norm_is_both(c) ? finish_branch(run, l, a, temp, 2) : WN_OK;
 }
 
 /* Which keys its rows no longer see. A layer that is run again finds the same. */
@@ -425,15 +488,12 @@ wn_status wn_layer_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *
 wn_status wn_layer_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
   const wn_model_config *c = &run->model->config;
   const struct wn_layer_params *p = &run->model->layers[l];
-  const int64_t M = run->B * run->T;
   WN_TRY(entry_norm(run, l, a, NULL, NULL));
   /* Without QK-norm qkv has been turned already. */
   if (c->qk_norm && run->memory.rows == 0) WN_TRY(finish_qk(run, l, a));
   if (c->encoder.layers > 0) WN_TRY(wn_cross_rebuild(run, l, a));
-  WN_TRY(wn_run_norm(run, M, a->mid, NULL, NULL, p->norm2_gain, p->norm2_shift, a->n2, a->rstd2, a->mean2));
-  const struct wn_act act = {.kind = act_kind(c), .M = M, .F = c->ffn_width, .x = a->in, .y = a->act};
-  WN_TRY(wn_run_act_forward(run, &act));
-  return hidden_dropout(run, l, a->act);
+  WN_TRY(wn_run_norm(run, run->B * run->T, norm2_of(p, a), a->mid, NULL, NULL, a->n2));
+  return activate(run, l, a);
 }
 
 /* ---- backward ---- */
@@ -448,8 +508,8 @@ wn_status wn_layer_branch_grad(struct wn_run *run, int64_t place, struct wn_laye
   return wn_run_dropout(run, place, temp->branch);
 }
 
-static wn_status attention_backward(struct wn_run *run, int64_t l, const struct wn_layer_params *p,
-                                    struct wn_layer_acts *a, struct wn_layer_temp *temp) {
+static wn_status attention_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
+                                    struct wn_layer_temp *temp) {
   const wn_model_config *c = &run->model->config;
   const wn_dtype dtype = run->exec.dtype;
   const int64_t H = c->heads, Hkv = c->kv_heads, D = c->head_size, N = qkv_width(c);
@@ -469,10 +529,9 @@ static wn_status attention_backward(struct wn_run *run, int64_t l, const struct 
   }
   WN_TRY(wn_run_attention_backward(run, &attention));
   wn_span_loss_backward(run, l, a, temp->d_z);
-  WN_TRY(rotate(run, temp->d_qkv, temp->d_q, temp->d_k, true));
+  WN_TRY(rotate(run, l, temp->d_qkv, temp->d_q, temp->d_k, true));
   if (!c->qk_norm) return WN_OK;
-  struct wn_norm nq = head_norm(run, a, 0, H, p->q_gain, a->q, a->rstd_q, a->mean_q);
-  struct wn_norm nk = head_norm(run, a, H * D, Hkv, p->k_gain, a->k, a->rstd_k, a->mean_k);
+  struct wn_norm nq = layer_query_norm(run, l, a), nk = layer_key_norm(run, l, a);
   nq.dy = temp->d_q, nq.lddy = H * D, nq.dx = temp->d_qkv, nq.lddx = N;
   nk.dy = temp->d_k, nk.lddy = Hkv * D, nk.dx = wn_at(temp->d_qkv, H * D, dtype), nk.lddx = N;
   WN_TRY(wn_run_norm_backward(run, &nq));
@@ -481,43 +540,53 @@ static wn_status attention_backward(struct wn_run *run, int64_t l, const struct 
 
 /* Back through a norm over the width. Before the branch: the branch's gradient d_n goes through it and joins the
  * residual stream's. After the addition: the sum's gradient, all that there is, goes through. */
-static wn_status through_norm(struct wn_run *run, const void *x, int gain, int shift, void *rstd, void *mean,
-                              struct wn_layer_temp *temp) {
+static wn_status through_norm(struct wn_run *run, struct wn_norm_site at, const void *x, struct wn_layer_temp *temp) {
   const bool post = wn_norm_is_post(&run->model->config);
-  if (gain < 0) return WN_OK;
-  return wn_run_norm_grad(run, run->B * run->T, x, gain, shift, rstd, mean, post ? temp->d_res : temp->d_n, temp->d_res,
-                          !post);
+  if (at.gain < 0) return WN_OK;
+  return wn_run_norm_grad(run, run->B * run->T, at, x, post ? temp->d_res : temp->d_n, temp->d_res, !post);
+}
+
+/* The gradient of a branch's last projection's input, to temp->d_act. */
+static wn_status branch_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
+                                 int branch) {
+  const struct wn_layer_params *p = &run->model->layers[l];
+  const void *d_branch;
+  WN_TRY(wn_layer_branch_grad(run, branch + 2 * l, temp, &d_branch));
+  if (wn_norm_is_both(&run->model->config)) {
+    WN_TRY(wn_run_norm_grad(run, run->B * run->T, branch_norm_of(p, a, branch), branch == 1 ? a->out1 : a->out2,
+                            d_branch, temp->branch, false));
+    d_branch = temp->branch;
+  }
+  if (branch == 1) return wn_run_project_back(run, projection_out(run, p), a->att, d_branch, temp->d_act, false);
+  return wn_run_project_back(run, projection_ffn_out(run, p), a->act, d_branch, temp->d_act, false);
 }
 
 wn_status wn_layer_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp) {
   const wn_model_config *c = &run->model->config;
   const struct wn_layer_params *p = &run->model->layers[l];
-  const int64_t M = run->B * run->T, C = c->width, F = c->ffn_width, D = c->head_size;
   const bool post = wn_norm_is_post(c);
   void *d_in = post ? temp->d_res : temp->d_n; /* gradient of a branch's input; after the addition it joins the sum's */
-  const void *d_branch;
 
-  WN_TRY(wn_layer_branch_grad(run, 2 + 2 * l, temp, &d_branch));
-  WN_TRY(map_backward(run, F, C, p->ffn_out_weight, p->ffn_out_bias, a->act, d_branch, temp->d_act, false));
+  WN_TRY(branch_backward(run, l, a, temp, 2));
   WN_TRY(hidden_dropout(run, l, temp->d_act));
-  const struct wn_act act = {.kind = act_kind(c), .M = M, .F = F, .x = a->in, .dy = temp->d_act, .dx = a->in};
+  const struct wn_act act = {
+      .kind = act_kind(c), .M = run->B * run->T, .F = c->ffn_width, .x = a->in, .dy = temp->d_act, .dx = a->in};
   WN_TRY(wn_run_act_backward(run, &act));
-  WN_TRY(map_backward(run, C, wn_ffn_in_width(c), p->in_weight, p->in_bias, a->n2, a->in, d_in, post));
-  WN_TRY(through_norm(run, a->mid, p->norm2_gain, p->norm2_shift, a->rstd2, a->mean2, temp));
+  WN_TRY(wn_run_project_back(run, projection_ffn_in(run, p), a->n2, a->in, d_in, post));
+  WN_TRY(through_norm(run, norm2_of(p, a), a->mid, temp));
   if (c->encoder.layers > 0) WN_TRY(wn_cross_backward(run, l, a, temp));
 
-  WN_TRY(wn_layer_branch_grad(run, 1 + 2 * l, temp, &d_branch));
-  WN_TRY(map_backward(run, c->heads * D, C, p->out_weight, p->out_bias, a->att, d_branch, temp->d_act, false));
-  WN_TRY(attention_backward(run, l, p, a, temp));
+  WN_TRY(branch_backward(run, l, a, temp, 1));
+  WN_TRY(attention_backward(run, l, a, temp));
   if (run->memory.rows > 0)
     WN_TRY(wn_memory_maps_backward(run, l, a, temp, d_in, post));
   else
-    WN_TRY(map_backward(run, C, qkv_width(c), p->qkv_weight, p->qkv_bias, a->n1, temp->d_qkv, d_in, post));
-  const int64_t GD = wn_attention_selections(&c->attention, c->kv_heads) * D;
+    WN_TRY(wn_run_project_back(run, projection_qkv(run, p), a->n1, temp->d_qkv, d_in, post));
   if (is_bilinear(c)) {
-    WN_TRY(map_backward(run, C, GD, p->select_q, -1, a->n1, temp->d_sq, d_in, true));
-    if (run->memory.rows == 0) WN_TRY(map_backward(run, C, GD, p->select_k, -1, a->n1, temp->d_sk, d_in, true));
+    WN_TRY(wn_run_project_back(run, projection_select(run, p->select_q), a->n1, temp->d_sq, d_in, true));
+    if (run->memory.rows == 0)
+      WN_TRY(wn_run_project_back(run, projection_select(run, p->select_k), a->n1, temp->d_sk, d_in, true));
   }
   WN_TRY(wn_span_backward(run, l, a, temp->d_z, d_in));
-  return through_norm(run, a->x, p->norm1_gain, p->norm1_shift, a->rstd1, a->mean1, temp);
+  return through_norm(run, norm1_of(p, a), a->x, temp);
 }

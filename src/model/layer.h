@@ -7,7 +7,8 @@
  *   x = last layer's n2 + branch -> its norm -> n1 -> qkv ... -> out map -> + n1 = mid
  *   mid -> norm -> n2 -> ffn ... -> + n2                                        = next layer's x
  * so that the two differ in the residual's base and in whose norm stands at the entry. The two additions are fused into
- * the norm that reads their result, so a layer hands on (mid or n2, branch), not their sum. */
+ * the norm that reads their result, so a layer hands on (mid or n2, branch), not their sum. Norms on both sides (both):
+ * as pre, and a branch goes through a norm of its own before its dropout and the addition. */
 #ifndef WN_MODEL_LAYER_H
 #define WN_MODEL_LAYER_H
 
@@ -22,10 +23,11 @@ wn_status wn_model_allocate(wn_context *ctx, const wn_model_config *config, wn_d
 /* What a layer's forward leaves behind for its backward. M = B*T rows, N = (H + 2 Hkv) D. */
 struct wn_layer_acts {
   /* Large; may wait for the backward pass in reduced precision. */
-  void *x;   /* [M,C] residual stream at the entry */
-  void *att; /* [M,H*D] */
-  void *mid; /* [M,C] */
-  void *in;  /* [M,2F] swiglu, else [M,F]; backward overwrites it with its gradient */
+  void *x;           /* [M,C] residual stream at the entry */
+  void *att;         /* [M,H*D] */
+  void *mid;         /* [M,C] */
+  void *in;          /* [M,2F] with a gate, else [M,F]; backward overwrites it with its gradient */
+  void *out1, *out2; /* [M,C] with norms on both sides: the branches before theirs, else NULL */
   /* Derived from the others without a product (with a memory, q and k are not: they are exact then). */
   void *n1;    /* [M,C] */
   void *n2;    /* [M,C] */
@@ -36,13 +38,14 @@ struct wn_layer_acts {
   void *kv;                            /* [B*(rows+T), 2 Hkv*D] with a memory: keys and values of it and the block */
   void *sq, *sk;                       /* [M,G*D] bilinear selection, else NULL; sk as kv with a memory */
   void *rstd1, *mean1, *rstd2, *mean2; /* [M]; means NULL for RMSNorm */
-  void *rstd_q, *mean_q;               /* [M*H] */
-  void *rstd_k, *mean_k;               /* [M*Hkv] */
-  void *lse;                           /* [B,H,T] */
-  void *M;                             /* [B,G,T] with L_mem */
-  void *z;                             /* [M,H] spans with dynamic span */
-  void *dot;                           /* [B,H,T] with exclusive self attention */
-  double *cut;                         /* [B,H,T,2] with a threshold */
+  void *rstd_out1, *mean_out1, *rstd_out2, *mean_out2; /* [M] */
+  void *rstd_q, *mean_q;                               /* [M*H] */
+  void *rstd_k, *mean_k;                               /* [M*Hkv] */
+  void *lse;                                           /* [B,H,T] */
+  void *M;                                             /* [B,G,T] with L_mem */
+  void *z;                                             /* [M,H] spans with dynamic span */
+  void *dot;                                           /* [B,H,T] with exclusive self attention */
+  double *cut;                                         /* [B,H,T,2] with a threshold */
   /* With an encoder, S its context: large cmid, catt; derived cn; exact the rest. */
   void *cmid, *cn;            /* [M,C] residual stream behind the layer's own attention, and its norm */
   void *cq, *catt;            /* [M,H*D] */
@@ -159,14 +162,25 @@ static inline uint64_t wn_run_streams(const wn_model_config *c) {
 }
 /* The residual stream's start: embedding, its norm (through `raw` [M,C], which keeps what was normed), dropout. */
 wn_status wn_run_embed(struct wn_run *run, const int32_t *tokens, void *raw, void *rstd, void *mean, void *x);
+/* A norm in the model: rows of the parameter table, and what its forward notes for its backward (mean: NULL for
+ * RMSNorm). */
+struct wn_norm_site {
+  int gain, shift;
+  void *rstd, *mean;
+};
 /* The norm over the model's width, with and without the fused addition (add NULL: x is normed, sum unused). */
-wn_status wn_run_norm(struct wn_run *run, int64_t rows, const void *x, const void *add, void *sum, int gain, int shift,
-                      void *y, void *rstd, void *mean);
-struct wn_norm wn_run_norm_args(const struct wn_run *run, int64_t rows, int64_t groups, int64_t width, int gain,
-                                int shift, void *rstd, void *mean);
+wn_status wn_run_norm(struct wn_run *run, int64_t rows, struct wn_norm_site at, const void *x, const void *add,
+                      void *sum, void *y);
+struct wn_norm wn_run_norm_args(const struct wn_run *run, int64_t rows, int64_t groups, int64_t width,
+                                struct wn_norm_site at);
 /* dx += gradient through the norm (or dx = it, when not accumulating); x is what was normed. */
-wn_status wn_run_norm_grad(struct wn_run *run, int64_t rows, const void *x, int gain, int shift, void *rstd, void *mean,
-                           const void *dy, void *dx, bool accumulate);
+wn_status wn_run_norm_grad(struct wn_run *run, int64_t rows, struct wn_norm_site at, const void *x, const void *dy,
+                           void *dx, bool accumulate);
+/* A projection of `rows` rows of K numbers to N; x, y and their gradients are the caller's, contiguous. */
+struct wn_linear wn_run_projection(const struct wn_run *run, int64_t rows, int64_t K, int64_t N, int weight, int bias);
+wn_status wn_run_project(struct wn_run *run, struct wn_linear projection, const void *x, void *y);
+wn_status wn_run_project_back(struct wn_run *run, struct wn_linear projection, const void *x, const void *dy, void *dx,
+                              bool accumulate);
 
 /* Everything before the attention: norm1 of (prev_mid + prev_branch -> a->x), or of a->x when prev_mid is NULL; then
  * the maps, QK-norm and rotation. */
@@ -211,8 +225,8 @@ void wn_rotary_clear(struct wn_rotary *rotary);
 double wn_rotary_divisor(const wn_model_config *config, int64_t i);
 /* The model's own, again: after rope.factors has been filled. */
 wn_status wn_model_rotary_refresh(struct wn_model *model);
-/* The rotation's arguments but for rows, heads, x, ldx and positions. */
-struct wn_rope wn_run_rotation(const struct wn_run *run);
+/* The rotation's arguments in layer l but for rows, heads, x, ldx and positions. */
+struct wn_rope wn_run_rotation(const struct wn_run *run, int64_t l);
 /* Between a layer's own attention, whose branch is in temp->branch, and its feed-forward: a->cmid, and the branch that
  * is to be added to it in temp->branch. Backward: temp->d_res holds the gradient behind it and receives the one before.
  */

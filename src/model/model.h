@@ -11,11 +11,14 @@
 #include "winnow/model.h"
 
 /* Angles of a rotary embedding. Empty where the model has none. */
-struct wn_rotary {
+struct wn_rotary_angles {
   double *frequencies; /* [R/2] radians a position */
   double magnitude;    /* factor on cos and sin */
   float *table;        /* [rows, R/2, 2], magnitude included; NULL where the model is F64 */
+};
+struct wn_rotary {
   int64_t rows;
+  struct wn_rotary_angles all, local; /* local: of layers with a window, where they have angles of their own */
 };
 
 struct wn_model {

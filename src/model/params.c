@@ -50,7 +50,8 @@ enum param_fact {
   EMBED_NORM = 1 << 8,
   ROPE_FACTORS = 1 << 9,
   FINAL_NORM = 1 << 10,
-  UNTIED = 1 << 11
+  UNTIED = 1 << 11,
+  BRANCH_NORM = 1 << 12
 };
 
 enum param_start { ZERO, GAIN /* 1 */, NORMAL, RESIDUAL, SHORT_SPAN };
@@ -95,6 +96,10 @@ static const struct param_row layer_rows[] = {
     {"ffn.out.bias", {WIDTH}, BIAS, ZERO, false, false, LAYER(ffn_out_bias)},
     {"attn.span.weight", {HEADS, WIDTH}, DYNAMIC_SPAN, NORMAL, true, true, LAYER(span_weight)},
     {"attn.span.bias", {HEADS}, DYNAMIC_SPAN, SHORT_SPAN, false, true, LAYER(span_bias)},
+    {"post_norm1.gain", {WIDTH}, BRANCH_NORM, GAIN, false, false, LAYER(post_norm1_gain)},
+    {"post_norm1.shift", {WIDTH}, BRANCH_NORM | NORM_BIAS, ZERO, false, false, LAYER(post_norm1_shift)},
+    {"post_norm2.gain", {WIDTH}, BRANCH_NORM, GAIN, false, false, LAYER(post_norm2_gain)},
+    {"post_norm2.shift", {WIDTH}, BRANCH_NORM | NORM_BIAS, ZERO, false, false, LAYER(post_norm2_shift)},
     {"cross.norm.gain", {WIDTH}, CROSS, GAIN, false, false, LAYER(cross_gain)},
     {"cross.norm.shift", {WIDTH}, CROSS | NORM_BIAS, ZERO, false, false, LAYER(cross_shift)},
     {"cross.q.weight", {QUERIES, WIDTH}, CROSS, NORMAL, true, false, LAYER(cross_q_weight)},
@@ -122,7 +127,7 @@ static unsigned param_facts(const wn_model_config *c) {
          (c->attention.span.enabled && c->attention.span.dynamic ? DYNAMIC_SPAN : 0) |
          (c->encoder.layers > 0 ? CROSS : 0) | (c->position == WN_POS_LEARNED ? LEARNED_POSITIONS : 0) |
          (c->embed_norm ? EMBED_NORM : 0) | (c->rope_factors ? ROPE_FACTORS : 0) |
-         (!wn_norm_is_post(c) ? FINAL_NORM : 0) | (!c->tied ? UNTIED : 0);
+         (!wn_norm_is_post(c) ? FINAL_NORM : 0) | (wn_norm_is_both(c) ? BRANCH_NORM : 0) | (!c->tied ? UNTIED : 0);
 }
 
 static int64_t param_size(const wn_model_config *c, enum param_size size) {

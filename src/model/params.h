@@ -48,6 +48,7 @@ wn_status wn_param_table_pack(wn_context *ctx, const wn_model_config *config, co
 struct wn_layer_params {
   int norm1_gain, norm1_shift, qkv_weight, qkv_bias, q_gain, k_gain, select_q, select_k, out_weight, out_bias;
   int norm2_gain, norm2_shift, in_weight, in_bias, ffn_out_weight, ffn_out_bias;
+  int post_norm1_gain, post_norm1_shift, post_norm2_gain, post_norm2_shift; /* on what the two branches add */
   int span_weight, span_bias;
   /* The attention over an encoder's states. */
   int cross_gain, cross_shift, cross_q_weight, cross_q_bias, cross_kv_weight, cross_kv_bias, cross_out_weight,

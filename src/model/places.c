@@ -23,6 +23,7 @@ bool wn_layer_by_place(const struct wn_run *run, int64_t l) {
 
 /* What one thread works with, for one document: rows at the positions of their keys, s further on. */
 struct work {
+  int64_t l;            /* the layer */
   int64_t room;         /* T + s */
   void *q;              /* [T,H,D] turned by positions in the text */
   void *k, *v, *sk, *f; /* [room,Hkv,D], the same, [room,G,D], [G,room] */
@@ -99,10 +100,10 @@ static void copy(const void *from, struct wn_stride s, int64_t rows, int64_t hea
              (size_t)D * wn_dtype_size(dtype));
 }
 
-static wn_status turn(const struct wn_exec *exec, const struct wn_run *run, int64_t rows, int64_t heads, void *x,
-                      const int32_t *positions) {
+static wn_status turn(const struct wn_exec *exec, const struct wn_run *run, int64_t l, int64_t rows, int64_t heads,
+                      void *x, const int32_t *positions) {
   if (run->model->config.position != WN_POS_ROPE || rows == 0) return WN_OK;
-  struct wn_rope a = wn_run_rotation(run);
+  struct wn_rope a = wn_run_rotation(run, l);
   a.rows = rows, a.heads = heads;
   a.x = x, a.ldx = heads * run->model->config.head_size;
   a.positions = positions;
@@ -127,13 +128,13 @@ static wn_status put_sinks(const struct wn_exec *exec, const struct wn_run *run,
   if (run->model->config.position != WN_POS_ROPE) return WN_OK;
   const bool anew = op->relative.P > 0 || op->sinks.n > 0;
   for (int64_t j = 0; j < (anew ? K : s); j++) w->positions[j] = (int32_t)(anew ? j : j + i - (K - 1));
-  if (!anew) return turn(exec, run, s, op->Hkv, wn_at(w->k, from * KD, dtype), w->positions);
+  if (!anew) return turn(exec, run, w->l, s, op->Hkv, wn_at(w->k, from * KD, dtype), w->positions);
   copy(wn_at(op->k, (i - (K - s) + 1) * op->s_k.t, dtype), op->s_k, K - s, op->Hkv, op->D, dtype,
        wn_at(w->k, (from + s) * KD, dtype));
   void *q = wn_at(w->q, i * op->H * op->D, dtype);
   copy(wn_at(op->q, i * op->s_q.t, dtype), op->s_q, 1, op->H, op->D, dtype, q);
-  WN_TRY(turn(exec, run, K, op->Hkv, wn_at(w->k, from * KD, dtype), w->positions));
-  return turn(exec, run, 1, op->H, q, w->positions + K - 1);
+  WN_TRY(turn(exec, run, w->l, K, op->Hkv, wn_at(w->k, from * KD, dtype), w->positions));
+  return turn(exec, run, w->l, 1, op->H, q, w->positions + K - 1);
 }
 
 /* A document of `rows` tokens; op begins at its first one. */
@@ -148,8 +149,8 @@ static wn_status document(const struct wn_exec *exec, const struct wn_run *run, 
   if (op->sel.bilinear) copy(op->sel.sk, op->sel.s_sk, rows, G, op->D, dtype, wn_at(w->sk, s * G * op->D, dtype));
   if (op->threshold.control) memcpy(w->control + s, op->threshold.control, (size_t)rows);
   if (op->sel.on) memset(w->f, 0, (size_t)(G * w->room) * wn_dtype_size(dtype));
-  WN_TRY(turn(exec, run, rows, op->H, w->q, positions));
-  WN_TRY(turn(exec, run, rows, op->Hkv, k, positions));
+  WN_TRY(turn(exec, run, w->l, rows, op->H, w->q, positions));
+  WN_TRY(turn(exec, run, w->l, rows, op->Hkv, k, positions));
   const struct wn_attention head = call(op, w, dtype, 0, first, s, first);
   WN_TRY(wn_op_attention_forward(exec, &head));
   for (int64_t i = K; i < rows; i++) {
@@ -197,6 +198,7 @@ wn_status wn_layer_attend_by_place(struct wn_run *run, int64_t l, const struct w
     struct wn_arrays mine = wn_arrays_copy(&each, run->exec.scratch, omp_get_thread_num());
     struct work w;
     lay(run, op, scratch, &mine, &w);
+    w.l = l;
     one.threads = 1;
     one.scratch = w.scratch, one.scratch_bytes = w.scratch_bytes;
 #pragma omp for schedule(dynamic, 1)

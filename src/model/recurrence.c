@@ -85,9 +85,9 @@ static struct wn_linear select_map(const struct wn_run *run, int64_t l, int64_t 
   return part(run, run->model->layers[l].select_k, -1, 0, select_width(&run->model->config), rows);
 }
 
-static struct wn_rope rotation(const struct wn_run *run, void *x, int64_t rows, int64_t heads, int64_t ldx,
+static struct wn_rope rotation(const struct wn_run *run, int64_t l, void *x, int64_t rows, int64_t heads, int64_t ldx,
                                int64_t first) {
-  struct wn_rope a = wn_run_rotation(run);
+  struct wn_rope a = wn_run_rotation(run, l);
   a.rows = rows, a.heads = heads;
   a.x = x, a.ldx = ldx;
   a.positions = run->memory.positions + first;
@@ -101,9 +101,9 @@ static wn_status rotate(struct wn_run *run, int64_t l, int64_t count, void *q, v
   if (c->position != WN_POS_ROPE) return WN_OK;
   wn_status (*turn)(struct wn_run *, const struct wn_rope *) = backward ? wn_run_rope_backward : wn_run_rope_forward;
   for (int64_t b = 0; b < run->B; b++) {
-    const struct wn_rope rq = rotation(run, wn_at(q, b * T * HD, run->exec.dtype), T, c->heads, HD, count);
+    const struct wn_rope rq = rotation(run, l, wn_at(q, b * T * HD, run->exec.dtype), T, c->heads, HD, count);
     const struct wn_rope rk =
-        rotation(run, wn_at(k, b * stride_of(run, l) * ldk, run->exec.dtype), keys, c->kv_heads, ldk, 0);
+        rotation(run, l, wn_at(k, b * stride_of(run, l) * ldk, run->exec.dtype), keys, c->kv_heads, ldk, 0);
     WN_TRY(turn(run, &rq));
     WN_TRY(turn(run, &rk));
   }
@@ -112,8 +112,8 @@ static wn_status rotate(struct wn_run *run, int64_t l, int64_t count, void *q, v
 
 static struct wn_norm query_norm(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
   const wn_model_config *c = &run->model->config;
-  struct wn_norm n = wn_run_norm_args(run, run->B * run->T, c->heads, c->head_size, run->model->layers[l].q_gain, -1,
-                                      a->rstd_q, a->mean_q);
+  const struct wn_norm_site site = {run->model->layers[l].q_gain, -1, a->rstd_q, a->mean_q};
+  struct wn_norm n = wn_run_norm_args(run, run->B * run->T, c->heads, c->head_size, site);
   n.x = a->qkv, n.ldx = c->heads * c->head_size;
   n.y = a->q, n.ldy = n.ldx;
   return n;
@@ -125,9 +125,9 @@ static struct wn_norm key_norm(const struct wn_run *run, int64_t l, int64_t coun
   const wn_model_config *c = &run->model->config;
   const wn_dtype dtype = run->exec.dtype;
   const int64_t first = b * stride_of(run, l), W = c->kv_heads * c->head_size;
-  struct wn_norm n =
-      wn_run_norm_args(run, count + run->T, c->kv_heads, c->head_size, run->model->layers[l].k_gain, -1,
-                       wn_at(a->rstd_k, first * c->kv_heads, dtype), wn_at(a->mean_k, first * c->kv_heads, dtype));
+  const struct wn_norm_site site = {run->model->layers[l].k_gain, -1, wn_at(a->rstd_k, first * c->kv_heads, dtype),
+                                    wn_at(a->mean_k, first * c->kv_heads, dtype)};
+  struct wn_norm n = wn_run_norm_args(run, count + run->T, c->kv_heads, c->head_size, site);
   n.x = wn_at(a->kv, first * kv_width(c), dtype), n.ldx = kv_width(c);
   n.y = wn_at(a->k, first * W, dtype), n.ldy = W;
   return n;

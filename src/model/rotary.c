@@ -6,7 +6,8 @@
  *   llama3   f where w < N/high; f / s where w > N/low; between them (1-t) f/s + t f, t = (N/w - low)/(high - low)
  *   yarn     f/s r + f (1-r), r a ramp over i from the dimension that turns beta_fast times within N to the one that
  *            turns beta_slow times; cos and sin are multiplied by 1 + 0.1 ln s            (Peng et al. 2023, eq. 19-22)
- * rope.factors divides each f by its own number (how GGUF files carry llama3's). In double; the table is float. */
+ * rope.factors divides each f by its own number (how GGUF files carry llama3's). In double; the table is float.
+ * Layers with a window may have angles of their own, plain ones of rope_local_theta (Gemma 3, arXiv 2503.19786). */
 #include <math.h>
 
 #include "model/layer.h"
@@ -70,53 +71,75 @@ static double magnitude(const wn_model_config *c) {
   return c->rope_scaling.factor > 1 ? 1 + 0.1 * log(c->rope_scaling.factor) : 1;
 }
 
+/* Angles with the frequencies that the caller fills in. */
+static wn_status rotary_allocate(const struct wn_model *model, size_t table, struct wn_rotary_angles *out) {
+  void *memory;
+  WN_TRY(wn_alloc(model->ctx, "rotary frequencies", (size_t)(rotated(&model->config) / 2) * sizeof(double), &memory));
+  out->frequencies = memory;
+  out->magnitude = 1;
+  if (model->dtype != WN_F32) return WN_OK;
+  WN_TRY(wn_alloc(model->ctx, "rotary table", table, &memory));
+  out->table = memory;
+  return WN_OK;
+}
+
+static void rotary_fill(const struct wn_model *model, int64_t rows, struct wn_rotary_angles *out) {
+  const wn_model_config *c = &model->config;
+  const int factors = model->outer.rope_factors;
+  out->magnitude = magnitude(c);
+  for (int64_t i = 0; i < rotated(c) / 2; i++) {
+    out->frequencies[i] = frequency(c, i, rows);
+    if (factors < 0) continue;
+    const void *at = wn_at(model->params, (int64_t)model->table.rows[factors].offset + i, model->dtype);
+    const double factor = model->dtype == WN_F64 ? *(const double *)at : (double)*(const float *)at;
+    if (factor > 0) out->frequencies[i] /= factor; /* 0: not filled yet */
+  }
+}
+
 wn_status wn_rotary_create(const struct wn_model *model, const char *what, int64_t rows, struct wn_rotary *out) {
   const wn_model_config *c = &model->config;
   const int64_t n = rotated(c) / 2;
   size_t bytes;
-  void *memory;
   *out = (struct wn_rotary){0};
   if (c->position != WN_POS_ROPE) return WN_OK;
   if (!wn_mul_size((size_t)rows, (size_t)n * 2 * sizeof(float), &bytes))
     return wn_fail(model->ctx, WN_ERR_CONFIG, "%s: a rotary table of %lld rows does not fit in memory", what,
                    (long long)rows);
-  WN_TRY(wn_alloc(model->ctx, "rotary frequencies", (size_t)n * sizeof(double), &memory));
-  out->frequencies = memory;
-  out->magnitude = magnitude(c);
   out->rows = rows;
-  const struct wn_outer_params *outer = &model->outer;
-  for (int64_t i = 0; i < n; i++) {
-    out->frequencies[i] = frequency(c, i, rows);
-    if (outer->rope_factors < 0) continue;
-    const void *at = wn_at(model->params, (int64_t)model->table.rows[outer->rope_factors].offset + i, model->dtype);
-    const double factor = model->dtype == WN_F64 ? *(const double *)at : (double)*(const float *)at;
-    if (factor > 0) out->frequencies[i] /= factor; /* 0: not filled yet */
-  }
-  if (model->dtype != WN_F32) return WN_OK;
-  const wn_status status = wn_alloc(model->ctx, "rotary table", bytes, &memory);
+  wn_status status = rotary_allocate(model, bytes, &out->all);
+  if (status == WN_OK && c->rope_local_theta > 0) status = rotary_allocate(model, bytes, &out->local);
   if (status != WN_OK) {
     wn_rotary_clear(out);
     return status;
   }
-  out->table = memory;
-  wn_rope_table_frequencies(out->table, rows, n, out->frequencies, out->magnitude);
+  rotary_fill(model, rows, &out->all);
+  for (int64_t i = 0; out->local.frequencies && i < n; i++)
+    out->local.frequencies[i] = pow(c->rope_local_theta, -2.0 * (double)i / (double)rotated(c));
+  for (int k = 0; k < 2; k++) {
+    const struct wn_rotary_angles *a = k ? &out->local : &out->all;
+    if (a->table) wn_rope_table_frequencies(a->table, rows, n, a->frequencies, a->magnitude);
+  }
   return WN_OK;
 }
 
 void wn_rotary_clear(struct wn_rotary *rotary) {
-  wn_free(rotary->frequencies);
-  wn_free(rotary->table);
+  wn_free(rotary->all.frequencies);
+  wn_free(rotary->all.table);
+  wn_free(rotary->local.frequencies);
+  wn_free(rotary->local.table);
   *rotary = (struct wn_rotary){0};
 }
 
-struct wn_rope wn_run_rotation(const struct wn_run *run) {
+struct wn_rope wn_run_rotation(const struct wn_run *run, int64_t l) {
   const wn_model_config *c = &run->model->config;
+  const bool local = run->rotary->local.frequencies && wn_layer_pattern_has(c->attention.window_layers, l);
+  const struct wn_rotary_angles *angles = local ? &run->rotary->local : &run->rotary->all;
   return (struct wn_rope){.D = c->head_size,
                           .R = c->rope_size,
                           .adjacent = c->rope_pairs == WN_ROPE_ADJACENT,
-                          .cos_sin = run->rotary->table,
+                          .cos_sin = angles->table,
                           .P = run->rotary->rows,
-                          .theta = c->rope_theta,
-                          .frequencies = run->rotary->frequencies,
-                          .magnitude = run->rotary->magnitude};
+                          .theta = local ? c->rope_local_theta : c->rope_theta,
+                          .frequencies = angles->frequencies,
+                          .magnitude = angles->magnitude};
 }

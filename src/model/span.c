@@ -51,29 +51,16 @@ bool wn_span_is_dynamic(const wn_model_config *c) {
   return c->attention.span.enabled && c->attention.span.dynamic;
 }
 
-static struct wn_linear map(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
-  const wn_model_config *c = &run->model->config;
+static struct wn_linear span_projection(const struct wn_run *run, int64_t l) {
   const struct wn_layer_params *p = &run->model->layers[l];
-  return (struct wn_linear){.M = run->B * run->T,
-                            .N = c->heads,
-                            .K = c->width,
-                            .x = a->n1,
-                            .ldx = c->width,
-                            .w = wn_run_param(run, p->span_weight),
-                            .packed = wn_run_packed(run, p->span_weight),
-                            .b = wn_run_param(run, p->span_bias),
-                            .y = a->z,
-                            .ldy = c->heads,
-                            .lddy = c->heads,
-                            .lddx = c->width,
-                            .dw = wn_run_grad(run, p->span_weight),
-                            .db = wn_run_grad(run, p->span_bias)};
+  const wn_model_config *c = &run->model->config;
+  return wn_run_projection(run, run->B * run->T, c->width, c->heads, p->span_weight, p->span_bias);
 }
 
 wn_status wn_span_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
   if (!wn_span_is_dynamic(&run->model->config)) return WN_OK;
-  const struct wn_linear linear = map(run, l, a);
-  WN_TRY(wn_run_linear_forward(run, &linear));
+  const struct wn_linear linear = span_projection(run, l);
+  WN_TRY(wn_run_project(run, linear, a->n1, a->z));
   if (run->measuring) return WN_OK;
   float *z32 = a->z;
   double *z64 = a->z;
@@ -88,17 +75,14 @@ wn_status wn_span_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a
 
 wn_status wn_span_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a, void *d_z, void *d_x) {
   if (!wn_span_is_dynamic(&run->model->config)) return WN_OK;
-  struct wn_linear linear = map(run, l, a);
+  const struct wn_linear linear = span_projection(run, l);
   for (int64_t i = 0; i < linear.M * linear.N && !run->measuring; i++) {
     if (run->exec.dtype == WN_F64)
       ((double *)d_z)[i] *= ((double *)a->z)[i] * (1 - ((double *)a->z)[i]);
     else
       ((float *)d_z)[i] *= ((float *)a->z)[i] * (1 - ((float *)a->z)[i]);
   }
-  linear.dy = d_z;
-  linear.dx = d_x;
-  linear.accumulate_dx = true;
-  return wn_run_linear_backward(run, &linear);
+  return wn_run_project_back(run, linear, a->n1, d_z, d_x, true);
 }
 
 double wn_span_sum(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {

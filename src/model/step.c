@@ -62,6 +62,7 @@ static struct wn_embedding embedding_of(const struct wn_run *run, const int32_t 
                                .positions = run->positions,
                                .tok = wn_run_param(run, outer->embed),
                                .packed = wn_run_packed(run, outer->embed),
+                               .scale = c->embed_scale,
                                .pos = wn_run_param(run, outer->pos)};
 }
 
@@ -72,8 +73,13 @@ wn_status wn_run_embed(struct wn_run *run, const int32_t *tokens, void *raw, voi
   embedding.y = c->embed_norm ? raw : x;
   WN_TRY(wn_run_embedding_forward(run, &embedding));
   if (c->embed_norm)
-    WN_TRY(wn_run_norm(run, embedding.M, raw, NULL, NULL, outer->embed_gain, outer->embed_shift, x, rstd, mean));
+    WN_TRY(wn_run_norm(run, embedding.M, (struct wn_norm_site){outer->embed_gain, outer->embed_shift, rstd, mean}, raw,
+                       NULL, NULL, x));
   return wn_run_dropout(run, 0, x);
+}
+
+struct wn_norm_site wn_run_final_norm(const struct wn_run *run, void *rstd, void *mean) {
+  return (struct wn_norm_site){run->model->outer.norm_gain, run->model->outer.norm_shift, rstd, mean};
 }
 
 wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens, struct wn_stack_sums *sums) {
@@ -82,7 +88,6 @@ wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_
   const int64_t M = run->B * run->T;
   const bool mem = c->attention.selective.enabled && c->attention.selective.mem.enabled;
   struct wn_layer_acts a;
-  const struct wn_outer_params *outer = &model->outer;
   const int64_t selections = wn_attention_selections(&c->attention, c->kv_heads);
   *sums = (struct wn_stack_sums){0};
   for (int64_t i = 0; ws->control && !run->measuring && i < M; i++) /* ids outside are the embedding's to refuse */
@@ -101,23 +106,21 @@ wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_
     if (run->grads) move_reduced(run, ws, l, false);
     if (mem && !run->measuring) sums->mem += wn_attention_memory(a.M, model->dtype, run->B * selections, run->T);
   }
-  return wn_run_norm(run, M, mid, branch, ws->x_out, outer->norm_gain, outer->norm_shift, ws->n_out, ws->rstd,
-                     ws->mean);
+  return wn_run_norm(run, M, wn_run_final_norm(run, ws->rstd, ws->mean), mid, branch, ws->x_out, ws->n_out);
+}
+
+/* The output's projection of `rows` rows. */
+static struct wn_linear output_projection(const struct wn_run *run, int64_t rows) {
+  const wn_model_config *c = &run->model->config;
+  return wn_run_projection(run, rows, c->width, c->vocab_size, run->model->outer.output, -1);
 }
 
 wn_status wn_run_output(struct wn_run *run, const void *x, int64_t rows, void *logits) {
   const wn_model_config *c = &run->model->config;
-  const struct wn_outer_params *outer = &run->model->outer;
-  const struct wn_linear map = {.M = rows,
-                                .N = c->vocab_size,
-                                .K = c->width,
-                                .x = x,
-                                .ldx = c->width,
-                                .w = wn_run_param(run, outer->output),
-                                .packed = wn_run_packed(run, outer->output),
-                                .y = logits,
-                                .ldy = c->vocab_size};
-  return wn_run_linear_forward(run, &map);
+  WN_TRY(wn_run_project(run, output_projection(run, rows), x, logits));
+  if (c->logit_softcap <= 0) return WN_OK;
+  return wn_run_softcap_forward(run,
+                                &(struct wn_softcap){.n = rows * c->vocab_size, .cap = c->logit_softcap, .x = logits});
 }
 
 /* The loss of rows [first, first+rows), and the gradient of the final norm's output there. */
@@ -143,6 +146,7 @@ static wn_status chunk_loss(struct wn_run *run, struct wn_workspace *ws, const i
                                         .ld = V,
                                         .targets = targets + first,
                                         .scale = scale,
+                                        .cap = c->logit_softcap,
                                         .dlogits = run->grads ? ws->logits : NULL,
                                         .loss = ws->loss,
                                         .hit = ws->hit};
@@ -155,21 +159,7 @@ static wn_status chunk_loss(struct wn_run *run, struct wn_workspace *ws, const i
     }
     result->counted += (uint64_t)counted;
   }
-  if (!run->grads) return WN_OK;
-  const struct wn_outer_params *outer = &run->model->outer;
-  const struct wn_linear map = {.M = rows,
-                                .N = V,
-                                .K = C,
-                                .x = x,
-                                .ldx = C,
-                                .w = wn_run_param(run, outer->output),
-                                .packed = wn_run_packed(run, outer->output),
-                                .dy = ws->logits,
-                                .lddy = V,
-                                .dx = dx,
-                                .lddx = C,
-                                .dw = wn_run_grad(run, outer->output)};
-  return wn_run_linear_backward(run, &map);
+  return run->grads ? wn_run_project_back(run, output_projection(run, rows), x, ws->logits, dx, false) : WN_OK;
 }
 
 wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens) {
@@ -177,8 +167,8 @@ wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int
   const int64_t M = run->B * run->T, L = c->layers;
   struct wn_layer_acts a;
   const struct wn_outer_params *outer = &run->model->outer;
-  WN_TRY(wn_run_norm_grad(run, M, ws->x_out, outer->norm_gain, outer->norm_shift, ws->rstd, ws->mean, ws->temp.d_n,
-                          ws->temp.d_res, false));
+  WN_TRY(wn_run_norm_grad(run, M, wn_run_final_norm(run, ws->rstd, ws->mean), ws->x_out, ws->temp.d_n, ws->temp.d_res,
+                          false));
   for (int64_t l = L - 1; l >= 0; l--) {
     WN_TRY(layer_acts(run, ws, l, &a));
     /* The last layer's activations are still there. */
@@ -189,8 +179,9 @@ wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int
   }
   WN_TRY(wn_run_dropout(run, 0, ws->temp.d_res));
   if (c->embed_norm)
-    WN_TRY(wn_run_norm_grad(run, M, ws->embedded, outer->embed_gain, outer->embed_shift, ws->embed_rstd, ws->embed_mean,
-                            ws->temp.d_res, ws->temp.d_res, false));
+    WN_TRY(wn_run_norm_grad(
+        run, M, (struct wn_norm_site){outer->embed_gain, outer->embed_shift, ws->embed_rstd, ws->embed_mean},
+        ws->embedded, ws->temp.d_res, ws->temp.d_res, false));
   struct wn_embedding embedding = embedding_of(run, tokens);
   embedding.dy = ws->temp.d_res;
   embedding.dtok = wn_run_grad(run, outer->embed);

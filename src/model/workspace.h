@@ -87,6 +87,8 @@ wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int
 wn_status wn_encoder_forward(struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch);
 wn_status wn_encoder_backward(struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch);
 void wn_encoder_measure(struct wn_run *run, const struct wn_workspace *ws);
+/* The final norm, with notes of the caller's. */
+struct wn_norm_site wn_run_final_norm(const struct wn_run *run, void *rstd, void *mean);
 /* logits [rows,V] of x [rows,C], the final norm's output. */
 wn_status wn_run_output(struct wn_run *run, const void *x, int64_t rows, void *logits);
 /* wn_model_step on a prepared run. */

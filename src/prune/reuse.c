@@ -268,8 +268,7 @@ static void keep_end(const struct reuse *r, const struct task *t) {
 static wn_status losses(struct wn_run *run, struct reuse *r, const struct task *t) {
   const wn_model_config *c = &r->model->config;
   const int64_t T = r->set->T, n = T - t->first, M = t->B * n;
-  const struct wn_outer_params *outer = &r->model->outer;
-  WN_TRY(wn_run_norm(run, M, r->x_out, NULL, NULL, outer->norm_gain, outer->norm_shift, r->n_out, r->rstd, r->mean));
+  WN_TRY(wn_run_norm(run, M, wn_run_final_norm(run, r->rstd, r->mean), r->x_out, NULL, NULL, r->n_out));
   int32_t *targets = r->positions; /* done with: the targets take their place */
   for (int64_t b = 0; b < t->B && !run->measuring; b++)
     memcpy(targets + b * n, r->set->targets + (t->row0 + b) * T + t->first, (size_t)n * sizeof *targets);

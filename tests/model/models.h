@@ -26,6 +26,7 @@ struct model_case {
   wn_norm_place place;
   bool embed_norm;
   int64_t memory;
+  double embed_scale, logit_softcap, rope_local_theta;
   bool packed;
   wn_selective_config sel; /* relu etc. are taken as they stand here */
   const char *attention;   /* instead of sel: the "attention" object as JSON */
@@ -250,6 +251,47 @@ static const struct model_case model_cases[] = {
      .kv_heads = 4,
      .attention = "{\"span\":{\"limit\":32,\"ramp\":4,\"dynamic\":true,\"exclude_self\":true,\"loss\":0.02},"
                   "\"relative\":true,\"sinks\":1,\"selective\":{\"bilinear\":true}}"},
+    {.name = "gemma 2: norms on both sides, geglu, scaled embedding, capped logits, tied, windows in turn",
+     .place = WN_NORM_BOTH,
+     .position = WN_POS_ROPE,
+     .ffn = WN_FFN_GEGLU,
+     .kv_heads = 2,
+     .tied = true,
+     .embed_scale = 4,
+     .logit_softcap = 1.5,
+     .attention = "{\"window\":3,\"window_layers\":\"10\"}"},
+    {.name = "gemma 3: norms on both sides, qk-norm, local angles, packed",
+     .place = WN_NORM_BOTH,
+     .position = WN_POS_ROPE,
+     .ffn = WN_FFN_GEGLU,
+     .kv_heads = 1,
+     .qk_norm = true,
+     .embed_scale = 0.5,
+     .rope_local_theta = 7,
+     .packed = true,
+     .attention = "{\"window\":4,\"window_layers\":\"10\"}"},
+    {.name = "norms on both sides, layernorm, bias, all dropouts, learned positions, a norm after a scaled embedding",
+     .norm = WN_NORM_LAYER,
+     .place = WN_NORM_BOTH,
+     .embed_norm = true,
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_GELU,
+     .kv_heads = 4,
+     .bias = true,
+     .dropout = 0.2,
+     .dropout_hidden = 0.3,
+     .embed_scale = 3,
+     .logit_softcap = 2,
+     .attention = "{\"dropout\":0.2}"},
+    {.name = "norms on both sides, local angles, dynamic span, bilinear selection",
+     .place = WN_NORM_BOTH,
+     .position = WN_POS_ROPE,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 2,
+     .rope_local_theta = 50,
+     .logit_softcap = 5,
+     .attention = "{\"window\":5,\"window_layers\":\"01\",\"span\":{\"limit\":32,\"ramp\":4,\"dynamic\":true},"
+                  "\"selective\":{\"bilinear\":true}}"},
     {.name = "all together",
      .position = WN_POS_ROPE,
      .ffn = WN_FFN_SWIGLU,
@@ -284,6 +326,9 @@ static inline wn_model_config model_case_config(const struct model_case *k) {
   c.norm_place = k->place;
   c.embed_norm = k->embed_norm;
   c.memory = k->memory;
+  c.embed_scale = k->embed_scale;
+  c.logit_softcap = k->logit_softcap;
+  c.rope_local_theta = k->rope_local_theta;
   c.init_std = 0.4;
   if (k->attention) {
     assert_int_equal(wn_attention_config_parse(NULL, k->attention, &c.attention), WN_OK);
