@@ -16,7 +16,7 @@ enum { TRIM_SYSTEM = 1, TRIM_USER = 2, TRIM_ANSWER = 4, TRIM_ALL = 7 };
 
 struct wn_chat_template {
   const char *name;
-  const char *system_begin, *system_end; /* NULL: the system message stands in the first user message, between */
+  const char *system_begin, *system_end; /* NULL: the system message is part of the first user message, between */
   const char *inner_begin, *inner_end;   /* these */
   const char *user_begin, *user_end;     /* user_end goes on to where the answer begins */
   const char *answer_begin, *answer_end; /* around an earlier answer */

@@ -10,7 +10,7 @@ static wn_status llama_read(const struct wn_hf_keys *k, wn_model_config *c) {
   WN_TRY(wn_hf_flag(k, "mlp_bias", false, &mlp));
   if (attention != mlp)
     return wn_fail(k->ctx, WN_ERR_UNSUPPORTED,
-                   "%s: \"attention_bias\" is %s and \"mlp_bias\" %s; biases on all maps or on none are known",
+                   "%s: \"attention_bias\" is %s and \"mlp_bias\" %s; biases on all projections or on none are known",
                    k->where, attention ? "true" : "false", mlp ? "true" : "false");
   c->bias = attention;
   return WN_OK;

@@ -7,9 +7,10 @@ static wn_status qwen3_read(const struct wn_hf_keys *k, wn_model_config *c) {
   WN_TRY(wn_llama_hf_read(k, -1, 128, c));
   WN_TRY(wn_hf_flag(k, "attention_bias", false, &bias));
   if (bias)
-    return wn_fail(k->ctx, WN_ERR_UNSUPPORTED,
-                   "%s: \"attention_bias\" is true and \"mlp_bias\" false; biases on all maps or on none are known",
-                   k->where);
+    return wn_fail(
+        k->ctx, WN_ERR_UNSUPPORTED,
+        "%s: \"attention_bias\" is true and \"mlp_bias\" false; biases on all projections or on none are known",
+        k->where);
   c->qk_norm = true;
   return wn_qwen_hf_read_windows(k, c);
 }
