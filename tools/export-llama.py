@@ -71,7 +71,8 @@ def export(source, out):
     return c
 
 class Options(ctypes.Structure):
-    _fields_ = [("threads", ctypes.c_int), ("backend", ctypes.c_char_p), ("log", ctypes.c_void_p), ("user", ctypes.c_void_p)]
+    _fields_ = [("size", ctypes.c_size_t), ("threads", ctypes.c_int), ("backend", ctypes.c_char_p), ("log", ctypes.c_void_p),
+                ("user", ctypes.c_void_p)]
 
 def our_logits(library, source, tokens, V):
     """[B,T,V] through the public C API."""
@@ -79,7 +80,7 @@ def our_logits(library, source, tokens, V):
     lib.wn_context_error.restype = ctypes.c_char_p
     def ok(status):
         if status: sys.exit(lib.wn_context_error(ctx).decode())
-    ok(lib.wn_context_create(ctypes.byref(Options(0, b"cpu", None, None)), ctypes.byref(ctx)))
+    ok(lib.wn_context_create(ctypes.byref(Options(ctypes.sizeof(Options), 0, b"cpu", None, None)), ctypes.byref(ctx)))
     ok(lib.wn_model_load(ctx, source.encode(), ctypes.byref(model)))
     tokens = numpy.ascontiguousarray(tokens, dtype=numpy.int32)
     logits = numpy.empty((*tokens.shape, V), dtype=numpy.float32)
