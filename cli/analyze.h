@@ -31,12 +31,13 @@ struct analysis {
       CLI_OPTION(T, m.data, "data", "FILE", "a token file (.bin) to analyze on"),                                      \
       CLI_OPTION(T, m.tokenizer, "tokenizer", "SPEC", "for --text: " CLI_TOKENIZER_HELP "; else the model's own"),     \
       CLI_OPTION(T, m.batch, "batch", "N", "sequences at a time; 0: 8", .min = 0, .max = 1 << 20),                     \
-      CLI_OPTION(T, m.context, "context", "N", "tokens a sequence; 0: the model's", .min = 0, .max = 1 << 24),         \
-      CLI_OPTION(T, m.memory, "memory", "N", "tokens of earlier blocks; 0: the model's; -1: none", .min = -1,          \
+      CLI_OPTION(T, m.context, "context", "N", "tokens per sequence; 0: the model's context", .min = 0,                \
                  .max = 1 << 24),                                                                                      \
-      CLI_OPTION(T, m.max_batches, "max-batches", "N", "stop after so many; 0: all"),                                  \
-      CLI_OPTION(T, m.csv, "csv", "FILE", "the table as CSV; - is standard output, in the report's place"),            \
-      CLI_OPTION(T, m.out, "out", "FILE", "what --json prints, into a file"), CLI_COMMON_OPTIONS(T, m.common)
+      CLI_OPTION(T, m.memory, "memory", "N", "segment recurrence: tokens of earlier blocks; 0: the model's; -1: none", \
+                 .min = -1, .max = 1 << 24),                                                                           \
+      CLI_OPTION(T, m.max_batches, "max-batches", "N", "the most batches to run; 0: all"),                             \
+      CLI_OPTION(T, m.csv, "csv", "FILE", "the table as CSV; - is standard output, instead of the report"),            \
+      CLI_OPTION(T, m.out, "out", "FILE", "writes what --json prints to a file"), CLI_COMMON_OPTIONS(T, m.common)
 
 /* Reads the options into `into`, the struct that spec's rows are of and *a is in; opens the checkpoint, and the text or
  * token file when one is given. 0, or the exit code; closed by analysis_close. */

@@ -86,7 +86,7 @@ struct attention {
 };
 
 static const struct cli_option attention_options[] = {
-    CLI_OPTION(struct attention, choice.early, "first", "N", "tokens of a document's beginning whose weight is summed",
+    CLI_OPTION(struct attention, choice.early, "first", "N", "first tokens of a document whose weight is summed",
                .min = 1, .max = 1 << 20),
     CLI_CONTROL_OPTION(struct attention, control),
     CLI_OPTION(struct attention, svg, "svg", "FILE", "a plot: the similarities by layer"),
@@ -95,7 +95,7 @@ static const struct cli_option attention_options[] = {
 static const struct cli_spec attention_spec = {
     .command = "winnow analyze attention",
     .summary =
-        "What heads look at: the attention similarity bias, entropy, weight on first and on control tokens, and\n"
+        "What heads attend to: the attention similarity bias, entropy, weight on first and on control tokens, and\n"
         "weight by distance; by layer, and by head in --csv and --json.",
     .options = attention_options,
     .option_count = CLI_COUNT(attention_options),
@@ -165,7 +165,7 @@ static void survival_print(const struct analysis *a, const void *what) {
   const wn_survival_report *r = what;
   int ages = 0;
   while (ages < WN_SURVIVAL_AGES && r->policy[0].alive[ages] >= 0) ages++;
-  printf("%s\n\nshare of tokens still held so many rows after their own, of documents that long, per cent\npolicy    ",
+  printf("%s\n\nshare of tokens still held N rows after their own, in documents that long, per cent\npolicy    ",
          a->model_dir);
   for (int k = 0; k < ages; k++) printf("%7d", 1 << k);
   printf("  lifetime  evicted  perplexity\n");
@@ -175,7 +175,7 @@ static void survival_print(const struct analysis *a, const void *what) {
     for (int k = 0; k < ages; k++) printf("%7.1f", 100 * p->alive[k]);
     printf("%10.1f%8.1f%%%12.2f\n", p->lifetime, 100 * p->evicted, p->perplexity);
   }
-  printf("\nof what a policy holds at the end of a sequence, what another holds too, per cent\n          ");
+  printf("\nof the tokens that a policy holds at the end of a sequence, the share that another holds too, per cent\n          ");
   for (int j = 0; j < r->count; j++) printf("%10s", wn_policy_name(r->policy[j].policy));
   putchar('\n');
   for (int i = 0; i < r->count; i++) {
@@ -202,7 +202,7 @@ static int read_policies(const struct analysis *a, const char *text, const char 
       return cli_usage_error(a->command, "--policies \"%s\": expected all, or names of %s with commas", text,
                              cli_policies);
     case CLI_POLICIES_TWICE:
-      return cli_usage_error(a->command, "--policies \"%s\": %.*s stands there twice", text, bytes, bad);
+      return cli_usage_error(a->command, "--policies \"%s\": %.*s is listed twice", text, bytes, bad);
     default:
       break;
     }
@@ -228,7 +228,7 @@ struct survival {
 
 static const struct cli_option survival_options[] = {
     CLI_OPTION(struct survival, spec_text, "budgets", "SPEC",
-               "tokens a layer holds: 64; 64,32,...; 0.25 of the context; 2MiB in all", .required = true),
+               "tokens that a layer holds: 64; 64,32,...; 0.25 of the context; 2MiB in all", .required = true),
     CLI_OPTION(struct survival, policies, "policies", "NAMES", cli_policies_help),
     CLI_POLICY_CHOICES_OPTIONS(struct survival, choices),
     CLI_OPTION(struct survival, svg, "svg", "FILE", "a plot: tokens held against age"),
@@ -236,14 +236,14 @@ static const struct cli_option survival_options[] = {
 
 static const struct cli_spec survival_spec = {
     .command = "winnow analyze survival",
-    .summary = "Which tokens a cache under a budget holds and for how long, policy by policy, and how far policies\n"
-               "agree on what to keep.",
+    .summary =
+        "Which tokens a cache under a budget holds and for how long, policy by policy, and how far policies agree.",
     .options = survival_options,
     .option_count = CLI_COUNT(survival_options),
     .positional = "[DIR]",
     .positional_max = 1,
-    .epilog = "A token's lifetime is the number of rows that see it, its own first; until it is evicted or its\n"
-              "document ends."};
+    .epilog = "A token's lifetime is the number of rows that see it, from its own until it is evicted or its document\n"
+              "ends."};
 
 int analyze_survival(int argc, char **argv) {
   struct survival s = {

@@ -164,11 +164,12 @@ struct meaningful {
 };
 
 static const struct cli_option meaningful_options[] = {
-    CLI_OPTION(struct meaningful, taus, "taus", "A:B:STEP", "shares of the content's weight, or a list as 0.5,0.9"),
+    CLI_OPTION(struct meaningful, taus, "taus", "A:B:STEP",
+               "shares of the content's weight, or a list such as 0.5,0.9"),
     CLI_OPTION(struct meaningful, tau, "tau", "X",
-               "the share shown by layer and with its curves; the nearest of --taus", .min = 1e-6, .max = 1),
+               "the share for the tables by layer and the fits; the nearest of --taus", .min = 1e-6, .max = 1),
     CLI_CONTROL_OPTION(struct meaningful, control),
-    CLI_OPTION(struct meaningful, fit_from, "fit-from", "N", "fit rows with at least so much context", .min = 1,
+    CLI_OPTION(struct meaningful, fit_from, "fit-from", "N", "the least context length of the rows to fit", .min = 1,
                .max = 1 << 24),
     CLI_OPTION(struct meaningful, svg, "svg", "FILE", "a plot: tokens needed against context length"),
     CLI_OPTION(struct meaningful, svg_fits, "svg-fits", "FILE", "a plot: the three curves at --tau"),
@@ -176,15 +177,16 @@ static const struct cli_option meaningful_options[] = {
 
 static const struct cli_spec meaningful_spec = {
     .command = "winnow analyze meaningful",
-    .summary = "Meaningful attention: how many content tokens a row, head and layer needs until their weights reach\n"
-               "shares tau of the content's weight; by context length, with fits of how that grows.",
+    .summary =
+        "Meaningful attention: the number of content tokens that a row, head and layer needs until their weights\n"
+        "reach a share tau of the content's weight; by context length, with fitted curves.",
     .options = meaningful_options,
     .option_count = CLI_COUNT(meaningful_options),
     .positional = "[DIR]",
     .positional_max = 1,
     .epilog =
-        "After Fernandez, Unsal, \"How Much Attention is 'All You Need'?\". Control tokens stand aside: they are\n"
-        "neither counted nor part of the weight. One pass for all shares; no T x T matrix is formed."};
+        "After Fernandez, Unsal, \"How Much Attention is 'All You Need'?\". Control tokens are excluded, from the\n"
+        "count and from the weight. One pass gives all shares; no T x T matrix is formed."};
 
 /* The share nearest to --tau, and the fits of all. */
 static int choose_share(const struct meaningful *m, const wn_meaning_report *report, struct result *out) {

@@ -192,10 +192,10 @@ struct sweep {
 
 static const struct cli_option sweep_options[] = {
     CLI_OPTION(struct sweep, taus, "taus", "A:B:STEP",
-               "shares of the content's weight that are kept, or a list as 0.5,0.9"),
+               "shares of the content's weight that are kept, or a list such as 0.5,0.9"),
     CLI_OPTION(struct sweep, tasks, "tasks", "FILE",
-               "JSON lines with \"prompt\" (has {content} in it), \"content\", \"answer\""),
-    CLI_OPTION(struct sweep, choice.gamma, "gamma", "X", "part of the improvement over no content that is to be kept",
+               "JSON lines with \"prompt\" (which contains {content}), \"content\", \"answer\""),
+    CLI_OPTION(struct sweep, choice.gamma, "gamma", "X", "part of the improvement over no content that must be kept",
                .min = 0.001, .max = 0.999),
     CLI_CONTROL_OPTION(struct sweep, control),
     CLI_OPTION(struct sweep, svg, "svg", "FILE", "a plot: what is kept against tau"),
@@ -203,17 +203,16 @@ static const struct cli_option sweep_options[] = {
 
 static const struct cli_spec sweep_spec = {
     .command = "winnow analyze sweep",
-    .summary =
-        "Perplexity, accuracy and answered tasks under a threshold tau of the attention's weight: each row attends\n"
-        "to the fewest tokens that reach it. The smallest tau that keeps enough of the performance.",
+    .summary = "Perplexity, accuracy and answered tasks under a threshold tau: each row attends to the fewest tokens\n"
+               "whose weights reach it. Finds the smallest tau that keeps enough of the performance.",
     .options = sweep_options,
     .option_count = CLI_COUNT(sweep_options),
     .positional = "[DIR]",
     .positional_max = 1,
     .epilog =
-        "After Fernandez, Unsal, \"How Much Attention is 'All You Need'?\", section 4.2. Without the content: of a\n"
-        "text, each token predicted from the one before it alone; of tasks, the prompt without {content}. A task\n"
-        "counts where greedy decoding gives the answer's tokens."};
+        "After Fernandez, Unsal, \"How Much Attention is 'All You Need'?\", section 4.2. Without the content, each\n"
+        "token of a text is predicted from the one before it alone, and tasks have the prompt without {content}. A\n"
+        "task counts as answered where greedy decoding gives the answer's tokens."};
 
 int analyze_sweep(int argc, char **argv) {
   struct sweep o = {.analysis.common = CLI_COMMON_DEFAULTS, .taus = "0.05:1:0.05", .control = "special"};

@@ -55,7 +55,7 @@ struct cli_common {
       CLI_OPTION(T, m.backend, "backend", "NAME", "cpu: fast; ref: plain C in double accumulation",                    \
                  .choices = "cpu|ref"),                                                                                \
       CLI_OPTION(T, m.json, "json", NULL, "the result as JSON on standard output"),                                    \
-      CLI_OPTION(T, m.quiet, "quiet", NULL, "no progress and no notes"),                                               \
+      CLI_OPTION(T, m.quiet, "quiet", NULL, "no progress, no messages but errors"),                                    \
       CLI_OPTION(T, m.verbose, "verbose", NULL, "the library's log on standard error")
 #define CLI_COMMON_DEFAULTS                                                                                            \
   { .threads = 0, .backend = "cpu" }

@@ -18,7 +18,7 @@ int cli_control_tokens(const char *command, const char *text, const wn_tokenizer
     char *end;
     const long id = strtol(at, &end, 10);
     if (end == at || (*end && *end != ',') || id < 0 || id > INT32_MAX)
-      return cli_usage_error(command, "--control \"%s\": expected special, none, or ids as 0,1,2", text);
+      return cli_usage_error(command, "--control \"%s\": expected special, none, or ids such as 0,1,2", text);
     (*ids)[(*count)++] = (int32_t)id;
     if (!*end) break;
     at = end + 1;

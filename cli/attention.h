@@ -14,12 +14,12 @@ struct cli_attention {
   { .control = "special" }
 #define CLI_ATTENTION_OPTIONS(T, m)                                                                                    \
   CLI_OPTION(T, m.sets, "attention", "KEY=VALUE",                                                                      \
-             "another attention than the checkpoint's, as threshold.tau=0.9 or sqrt.buffer=64"),                       \
+             "changes the attention, such as threshold.tau=0.9 or sqrt.buffer=64"),                                    \
       CLI_CONTROL_OPTION(T, m.control)
 #define CLI_CONTROL_OPTION(T, m)                                                                                       \
   CLI_OPTION(T, m, "control", "IDS",                                                                                   \
-             "control tokens, which a threshold keeps and counts leave out: special (the tokenizer's), none, or ids "  \
-             "as 0,1,2")
+             "control tokens, which a threshold keeps and counts exclude: special (the tokenizer's), none, or ids "    \
+             "such as 0,1,2")
 
 /* Puts it in force. tok: of the model, or NULL: no control tokens but ids. Clears the list. 0, or the exit code. */
 int cli_attention_apply(wn_context *ctx, const char *command, struct cli_attention *a, wn_model *model,

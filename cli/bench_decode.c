@@ -37,14 +37,14 @@ static const struct cli_option bench_decode_options[] = {
     CLI_CACHE_OPTION(struct bench_decode, budgets),
     BENCH_OPTIONS(struct bench_decode, bench)};
 
-static const struct cli_spec bench_decode_spec = {
-    .command = "winnow bench decode",
-    .summary = "Times token-by-token decoding behind prompts of several lengths.",
-    .options = bench_decode_options,
-    .option_count = CLI_COUNT(bench_decode_options),
-    .positional = "[DIR]",
-    .positional_max = 1,
-    .epilog = "Recipe keys, for --config and --set: winnow train --help"};
+static const struct cli_spec bench_decode_spec = {.command = "winnow bench decode",
+                                                  .summary =
+                                                      "Times token-by-token decoding after prompts of several lengths.",
+                                                  .options = bench_decode_options,
+                                                  .option_count = CLI_COUNT(bench_decode_options),
+                                                  .positional = "[DIR]",
+                                                  .positional_max = 1,
+                                                  .epilog = "Recipe keys, for --config and --set: winnow train --help"};
 
 /* Of an encoder-decoder: inputs as long as it reads, part of the prompt's time. */
 static wn_status bench_encode(wn_context *ctx, wn_session *session, const wn_model_config *config, int64_t batch,

@@ -27,7 +27,7 @@ void cli_policies_init(void) {
     const size_t n = strlen(cli_policies);
     snprintf(cli_policies + n, POLICIES_BYTES - n, "%s%s", p ? "|" : "", wn_policy_name(p));
   }
-  snprintf(cli_policies_help, sizeof cli_policies_help, "all that the model can have, or names with commas: %s",
+  snprintf(cli_policies_help, sizeof cli_policies_help, "all that the model supports, or names separated by commas: %s",
            cli_policies);
 }
 

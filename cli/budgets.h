@@ -11,7 +11,7 @@ extern char cli_policies[], cli_policies_help[];
 void cli_policies_init(void);
 /* The policy of that name, of which `bytes` are read. False: there is none. */
 bool cli_policy_named(const char *name, size_t bytes, wn_policy *out);
-/* Names with commas between them, each once: list [WN_POLICY_MAX] in their order. What is wrong stands at `bad`. */
+/* Names with commas between them, each once: list [WN_POLICY_MAX] in their order. `bad` points at the wrong one. */
 enum cli_policy_list { CLI_POLICIES_FINE, CLI_POLICIES_UNKNOWN, CLI_POLICIES_TWICE };
 enum cli_policy_list cli_policy_list(const char *text, wn_policy *list, int *count, const char **bad, int *bytes);
 
@@ -35,25 +35,25 @@ struct cli_budgets {
 #define CLI_BUDGETS_DEFAULTS                                                                                           \
   { .choices = CLI_POLICY_CHOICES_DEFAULTS, .cache = "auto" }
 #define CLI_POLICY_CHOICES_OPTIONS(T, m)                                                                               \
-  CLI_OPTION(T, m.sinks, "sinks", "N", "streaming: first tokens that stay", .min = 0, .max = 1 << 20),                 \
+  CLI_OPTION(T, m.sinks, "sinks", "N", "streaming: first tokens that are never evicted", .min = 0, .max = 1 << 20),    \
       CLI_OPTION(T, m.recent, "recent", "PART", "h2o: the part of a budget for the most recent tokens", .min = 0,      \
                  .max = 1),                                                                                            \
-      CLI_OPTION(T, m.seed, "random-seed", "N", "random: its seed"),                                                   \
-      CLI_OPTION(T, m.per_kv_head, "per-kv-head", NULL, "h2o, tova, random: each key-value head evicts for itself")
+      CLI_OPTION(T, m.seed, "random-seed", "N", "random: the seed"),                                                   \
+      CLI_OPTION(T, m.per_kv_head, "per-kv-head", NULL, "h2o, tova, random: each key-value head evicts on its own")
 #define CLI_BUDGETS_OPTIONS(T, m)                                                                                      \
   CLI_OPTION(                                                                                                          \
       T, m.spec, "budgets", "SPEC",                                                                                    \
-      "tokens a layer holds: 64; 64,32,...; by key-value heads 64:16,...; 0.25 of the context; 2MiB in all; or a"      \
+      "tokens that a layer holds: 64; 64,32,...; by key-value head 64:16,...; 0.25 of the context; 2MiB in all; or a"  \
       " budgets.json"),                                                                                                \
-      CLI_OPTION(T, m.policy, "policy", "NAME", "which token goes; else the file's, or selective",                     \
+      CLI_OPTION(T, m.policy, "policy", "NAME", "the eviction policy; else the file's, or selective",                  \
                  .choices = cli_policies),                                                                             \
       CLI_POLICY_CHOICES_OPTIONS(T, m.choices),                                                                        \
-      CLI_OPTION(T, m.cache_positions, "cache-positions", NULL, "streaming: positions are places in the cache")
+      CLI_OPTION(T, m.cache_positions, "cache-positions", NULL, "streaming: a token's position is its cache position")
 #define CLI_CACHE_OPTION(T, m)                                                                                         \
-  CLI_OPTION(                                                                                                          \
-      T, m.cache, "cache", "FORMAT",                                                                                   \
-      "of keys and values; auto: half floats, half the bytes, where the model's file has 16 bits a weight or fewer",   \
-      .choices = "auto|float|half")
+  CLI_OPTION(T, m.cache, "cache", "FORMAT",                                                                            \
+             "number format of keys and values; auto: half floats, with half the bytes, where the model's file has "   \
+             "16 bits a weight or fewer",                                                                              \
+             .choices = "auto|float|half")
 
 /* Usage that makes no sense: CLI_GO or 2. */
 int cli_budgets_check(const char *command, const struct cli_budgets *given);

@@ -68,20 +68,19 @@ static const struct cli_option adapt_options[] = {
                "token file to train on, or a folder with train.bin and val.bin (winnow data prepare)"),
     CLI_OPTION(struct adapt, val, "val", "FILE", "token file for evaluations"),
     CLI_OPTION(struct adapt, config, "config", "FILE",
-               "a recipe, JSON: what changes in the model's attention, and how to train"),
+               "a recipe, JSON: changes of the model's attention, and how to train"),
     CLI_OPTION(struct adapt, sets, "set", "KEY=VALUE", "changes one key of the recipe"),
-    CLI_OPTION(struct adapt, resume, "resume", NULL, "continue the run in --out where it was saved"),
+    CLI_OPTION(struct adapt, resume, "resume", NULL, "continue the run in --out from its last checkpoint"),
     CLI_VIEWS_OPTIONS(struct adapt, views),
     CLI_COMMON_OPTIONS(struct adapt, common)};
 
 static const struct cli_spec adapt_spec = {
     .command = "winnow adapt",
-    .summary =
-        "Switches mechanisms of the attention on in a pretrained model, from a start that changes nothing, and\n"
-        "fine-tunes it. --set model.attention.selective.enabled=true gives selective attention with a strength\n"
-        "that is learned from 0; exclusive.enabled a gate from 0; span.enabled spans that begin with all of the\n"
-        "context. The logits must be the old model's before the first step. --set train.tune=lora trains\n"
-        "low-rank updates of the attention's maps. The folder is that of winnow train.",
+    .summary = "Switches attention mechanisms on in a pretrained model, from a start that changes no output, and\n"
+               "fine-tunes it. --set model.attention.selective.enabled=true gives selective attention with a strength\n"
+               "learned from 0; exclusive.enabled a gate learned from 0; span.enabled spans that begin with the whole\n"
+               "context. Before the first step the logits must equal the old model's. --set train.tune=lora trains\n"
+               "low-rank updates of the attention's projections. The folder is that of winnow train.",
     .options = adapt_options,
     .option_count = CLI_COUNT(adapt_options),
     .positional = "[MODEL]",
@@ -97,7 +96,7 @@ int cmd_adapt(int argc, char **argv) {
   if (code == CLI_GO && (!a.resume || a.model || positionals.count))
     code = cli_model_argument(&adapt_spec, code, true, &positionals, &a.model);
   if (code == CLI_GO && a.resume && (a.model || a.config || a.data || a.val || a.sets.count))
-    code = cli_usage_error(adapt_spec.command, "--resume goes on with the run as it is: give --out alone");
+    code = cli_usage_error(adapt_spec.command, "--resume continues the run unchanged: give --out only");
   if (code == CLI_GO) code = cli_context_open(&a.common, &ctx);
   if (!code && !a.resume) code = adapt_recipe(ctx, &a, &recipe);
   if (!code)

@@ -248,8 +248,8 @@ static void spans_print(const struct analysis *a, const void *what) {
   }
   printf("\naverage span      %.1f tokens, with the ramp %.1f keys a head; the widest %.1f\n", r->span, r->keys,
          r->widest);
-  printf("operations/token  %s: maps %s, feed-forward %s, attention %s\n", cli_count(o->total), cli_count(o->maps),
-         cli_count(o->ffn), cli_count(o->attention));
+  printf("operations/token  %s: projections %s, feed-forward %s, attention %s\n", cli_count(o->total),
+         cli_count(o->maps), cli_count(o->ffn), cli_count(o->attention));
   printf("  fixed spans     %s, attention %s: %.0f%% of it with spans\n", cli_count(o->total_full),
          cli_count(o->attention_full), percent(o->attention, o->attention_full));
   printf("  heads together  %s, attention %s: all heads of a layer as far as its widest\n",
@@ -271,14 +271,16 @@ static const struct cli_option spans_options[] = {ANALYSIS_OPTIONS(struct spans,
 
 static const struct cli_spec spans_spec = {
     .command = "winnow analyze spans",
-    .summary = "How far back each head looks (adaptive and dynamic spans), and what that saves in operations and\n"
-               "memory. Dynamic spans are taken of a text: --text or --data.",
+    .summary =
+        "How far back each head looks (adaptive and dynamic spans), and the operations and memory that this saves.\n"
+        "Dynamic spans are measured on a text: --text or --data.",
     .options = spans_options,
     .option_count = CLI_COUNT(spans_options),
     .positional = "[DIR]",
     .positional_max = 1,
-    .epilog = "Operations for one token, multiply and add counted as one: query, key, value and output maps, the\n"
-              "feed-forward, and in the attention 2 D for each key in sight; as Sukhbaatar et al. 2019 count them."};
+    .epilog =
+        "Operations for one token, multiply and add counted as one: query, key, value and output projections, the\n"
+        "feed-forward, and in the attention 2 D for each visible key, as Sukhbaatar et al. 2019 count them."};
 
 static int analyze_spans(int argc, char **argv) {
   struct spans s = {.analysis.common = CLI_COMMON_DEFAULTS};
@@ -310,6 +312,5 @@ int cmd_analyze(int argc, char **argv) {
       {"survival", "which tokens budgets keep, and for how long", analyze_survival},
       {"spans", "adaptive and dynamic spans: by head, operations, memory", analyze_spans},
   };
-  return cli_dispatch("winnow analyze", "What a model has learned to look at.", commands, CLI_COUNT(commands), argc,
-                      argv);
+  return cli_dispatch("winnow analyze", "What a model attends to.", commands, CLI_COUNT(commands), argc, argv);
 }

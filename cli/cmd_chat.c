@@ -235,7 +235,7 @@ static int command(struct chat *c, const char *line) {
   if (!strcmp(line, "/help") || !strcmp(line, "/?")) {
     fputs("/reset  begin a new conversation\n/stats  tokens, speed and the cache's size\n/quit   leave "
           "(so does Ctrl-D, and Ctrl-C while no answer is written)\n"
-          "Ctrl-C stops an answer. A line that ends in \\ goes on in the next.\n",
+          "Ctrl-C stops an answer. A line that ends in \\ continues in the next.\n",
           stderr);
     return 1;
   }
@@ -298,7 +298,7 @@ static void close_chat(struct chat *c) {
 static const struct cli_option chat_options[] = {
     CLI_MODEL_OPTION(struct request, load.model),
     CLI_DIALOGUE_OPTIONS(struct request, dialogue),
-    CLI_OPTION(struct request, tokens, "tokens", "N", "an answer's at most", .min = 1, .max = 1 << 24),
+    CLI_OPTION(struct request, tokens, "tokens", "N", "the most tokens of an answer", .min = 1, .max = 1 << 24),
     CLI_OPTION(struct request, context, "context", "N", "tokens of a conversation; 0: the model's, at most 4096",
                .min = 0, .max = 1 << 24),
     CLI_TOKENIZER_OPTION(struct request, load.tokenizer),
@@ -311,8 +311,9 @@ static const struct cli_option chat_options[] = {
 
 static const struct cli_spec chat_spec = {
     .command = "winnow chat",
-    .summary = "A conversation with a model. On a terminal: /help lists what can be said besides messages. From a pipe "
-               "each\nline is a message; a line that ends in \\ goes on in the next.",
+    .summary =
+        "A conversation with a model. On a terminal /help lists the commands. From a pipe each line is a message;\n"
+        "a line that ends in \\ continues in the next.",
     .options = chat_options,
     .option_count = CLI_COUNT(chat_options),
     .positional = "[MODEL]",

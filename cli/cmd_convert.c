@@ -28,12 +28,11 @@ struct convert {
 
 static const struct cli_option convert_options[] = {
     CLI_OPTION(struct convert, to, "to", "FORMAT",
-               "what to write; without it gguf where OUT ends in .gguf, else winnow",
+               "the format to write; default: gguf where OUT ends in .gguf, else winnow",
                .choices = "winnow|hf|gguf|winnow-gguf"),
     CLI_OPTION(struct convert, type, "type", "TYPE",
-               "of the matrices; without it as the source has them, where the format knows that",
-               .choices = "f32|f16|bf16|q8_0"),
-    CLI_OPTION(struct convert, overwrite, "overwrite", NULL, "replace a model that is at OUT"),
+               "type of the matrices; default: the source's, where the format has it", .choices = "f32|f16|bf16|q8_0"),
+    CLI_OPTION(struct convert, overwrite, "overwrite", NULL, "replace an existing model at OUT"),
     CLI_COMMON_OPTIONS(struct convert, common)};
 
 static const struct cli_spec convert_spec = {
@@ -46,9 +45,8 @@ static const struct cli_spec convert_spec = {
     .positional_max = 2,
     .epilog =
         "winnow: a checkpoint folder.  hf: a folder that Hugging Face transformers loads (llama, mistral, qwen2,\n"
-        "qwen3, gpt2).  gguf: a file that llama.cpp loads (llama, qwen2, qwen3, gpt2).  winnow-gguf: any model, as "
-        "a\n"
-        "GGUF file for winnow alone.  q8_0, 8 bits a weight, needs one of the last two."};
+        "qwen3, gpt2).  gguf: a file that llama.cpp loads (llama, qwen2, qwen3, gpt2). winnow-gguf: any model, as\n"
+        "a GGUF file that only winnow reads. q8_0, 8 bits a weight, needs one of the last two."};
 
 static int convert_report(const struct convert *c, const char *from, const char *out, const wn_convert_result *r) {
   if (c->common.json)

@@ -22,13 +22,14 @@ static const struct cli_option prepare_options[] = {
     CLI_OPTION(struct prepare, options.val_fraction, "val-fraction", "X", "share of the documents for validation",
                .min = 0, .max = 0.999),
     CLI_OPTION(struct prepare, options.val_bytes, "val-bytes", "N",
-               "with --tokenizer bytes: val.bin is so many bytes from the end, before the test's"),
+               "with --tokenizer bytes: val.bin is the last N bytes before those of test.bin"),
     CLI_OPTION(struct prepare, options.test_bytes, "test-bytes", "N",
                "with --tokenizer bytes: test.bin is the last N bytes"),
-    CLI_OPTION(struct prepare, options.document_break, "document-break", "WHERE", "where a text's documents end",
+    CLI_OPTION(struct prepare, options.document_break, "document-break", "WHERE", "where the documents of a text end",
                .choices = "file|blank|line"),
-    CLI_OPTION(struct prepare, options.layout, "layout", "NAME", "of the token files", .choices = "llmc|nanogpt"),
-    CLI_OPTION(struct prepare, options.seed, "seed", "N", "of the split"),
+    CLI_OPTION(struct prepare, options.layout, "layout", "NAME", "format of the token files",
+               .choices = "llmc|nanogpt"),
+    CLI_OPTION(struct prepare, options.seed, "seed", "N", "seed of the split"),
     CLI_COMMON_OPTIONS(struct prepare, common)};
 
 static const struct cli_spec prepare_spec = {
@@ -42,7 +43,7 @@ static const struct cli_spec prepare_spec = {
     .positional_min = 1,
     .positional_max = 1 << 20,
     .epilog =
-        "document-break: file, one document a file; blank, documents end at blank lines; line, each line is one.\n"
+        "document-break: file, one document per file; blank, documents end at blank lines; line, each line is one.\n"
         "text8 and enwik8 as published, 90, 5 and 5 million characters:\n"
         "  winnow data prepare --tokenizer bytes --val-bytes 5000000 --test-bytes 5000000 --out DIR text8"};
 

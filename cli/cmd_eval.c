@@ -165,19 +165,22 @@ static const struct cli_option eval_options[] = {
     CLI_OPTION(struct request, text, "text", "FILE", "a text; - is standard input"),
     CLI_OPTION(struct request, load.tokenizer, "tokenizer", "SPEC",
                "for --text: " CLI_TOKENIZER_HELP "; else the model's own"),
-    CLI_OPTION(struct request, config, "config", "FILE", "a recipe whose data to use; else the checkpoint's own"),
+    CLI_OPTION(struct request, config, "config", "FILE", "a recipe whose data to use; else the checkpoint's"),
     CLI_OPTION(struct request, sets, "set", "KEY=VALUE", "changes one key of that recipe, such as data.kind=copy"),
-    CLI_OPTION(struct request, split, "split", "NAME", "which part of the recipe's data", .choices = "val|train"),
+    CLI_OPTION(struct request, split, "split", "NAME", "the split of the recipe's data", .choices = "val|train"),
     CLI_OPTION(struct request, batch, "batch", "N", "sequences at a time; 0: 8", .min = 0, .max = 1 << 20),
-    CLI_OPTION(struct request, context, "context", "N", "tokens a sequence; 0: the model's", .min = 0, .max = 1 << 24),
+    CLI_OPTION(struct request, context, "context", "N", "tokens per sequence; 0: the model's context", .min = 0,
+               .max = 1 << 24),
     CLI_OPTION(struct request, memory, "memory", "N",
-               "tokens of earlier blocks that attention reaches; 0: the model's; -1: none", .min = -1, .max = 1 << 24),
+               "segment recurrence: tokens of earlier blocks that attention reaches; 0: the model's; -1: none",
+               .min = -1, .max = 1 << 24),
     CLI_OPTION(struct request, whole_memory, "whole-memory", NULL,
-               "keep and read all of the memory, also what no head can see: to compare with"),
-    CLI_OPTION(struct request, max_batches, "max-batches", "N", "stop after so many; 0: all of a file, 16 of a task"),
+               "recurrence caches and reads all tokens, also those that no head can see: for comparison"),
+    CLI_OPTION(struct request, max_batches, "max-batches", "N",
+               "the most batches to run; 0: all of a file, 16 of a task"),
     CLI_OPTION(struct request, bytes, "bytes", "N",
-               "bytes of text behind --data, for bits per byte; else from data.json beside it"),
-    CLI_OPTION(struct request, seed, "seed", "N", "of a task's random cases"),
+               "bytes of text in --data, for bits per byte; else from data.json in its folder"),
+    CLI_OPTION(struct request, seed, "seed", "N", "seed of a task's random cases"),
     CLI_ATTENTION_OPTIONS(struct request, load.attention),
     CLI_BUDGETS_OPTIONS(struct request, load.budgets),
     CLI_COMMON_OPTIONS(struct request, common)};
@@ -185,9 +188,9 @@ static const struct cli_option eval_options[] = {
 static const struct cli_spec eval_spec = {
     .command = "winnow eval",
     .summary =
-        "Loss (nats a token), perplexity, accuracy and bits per byte of a checkpoint. Without --data and --text it\n"
-        "evaluates on the data of the recipe that the checkpoint was trained with. With --budgets as decoding\n"
-        "under them would see it, each sequence and document by itself.",
+        "Loss (nats per token), perplexity, accuracy and bits per byte of a checkpoint. Without --data and --text\n"
+        "it uses the data of the recipe that the checkpoint was trained with. With --budgets the result is that of\n"
+        "decoding under them, for each sequence and document separately.",
     .options = eval_options,
     .option_count = CLI_COUNT(eval_options),
     .positional = "[DIR]",

@@ -335,20 +335,19 @@ static const struct cli_option generate_options[] = {
     CLI_OPTION(struct request, prompt, "prompt", "TEXT",
                "the text to continue; with an encoder: <extra_id_0>, <extra_id_1>, ... where a span is missing"),
     CLI_OPTION(struct request, prompt_file, "prompt-file", "FILE",
-               "the same from a file; - and the default: standard input unless it is a terminal"),
+               "the same from a file; - or nothing: standard input, unless it is a terminal"),
     CLI_OPTION(struct request, jsonl, "jsonl", "FILE",
-               "a prompt for each line's \"document\": --prompt with {document} in it; into --out"),
-    CLI_OPTION(struct request, out, "out", "FILE", "with --jsonl: the lines, each with its \"prediction\""),
+               "JSON lines: each line's \"document\" replaces {document} in --prompt; results go to --out"),
+    CLI_OPTION(struct request, out, "out", "FILE", "with --jsonl: receives the lines, each with its \"prediction\""),
     CLI_TOKENIZER_OPTION(struct request, load.tokenizer),
     CLI_OPTION(struct request, config, "config", "FILE",
-               "the recipe of an encoder-decoder, for its sentinels; else the checkpoint's own"),
-    CLI_OPTION(struct request, tokens, "tokens", "N", "how many to draw", .min = 0, .max = 1 << 24),
+               "the recipe of an encoder-decoder, for its sentinels; else the checkpoint's"),
+    CLI_OPTION(struct request, tokens, "tokens", "N", "the most tokens to draw", .min = 0, .max = 1 << 24),
     CLI_SAMPLING_OPTIONS(struct request, sampling),
     CLI_STOP_OPTION(struct request, stop),
-    CLI_OPTION(struct request, ignore_end, "ignore-end", NULL, "go on past the token that ends a document"),
+    CLI_OPTION(struct request, ignore_end, "ignore-end", NULL, "continue after the token that ends a document"),
     CLI_ATTENTION_OPTIONS(struct request, load.attention),
-    CLI_OPTION(struct request, chat, "chat", NULL,
-               "the prompt is a message: the model's chat template stands around it"),
+    CLI_OPTION(struct request, chat, "chat", NULL, "the prompt is a message, put into the model's chat template"),
     CLI_DIALOGUE_OPTIONS(struct request, dialogue),
     CLI_BUDGETS_OPTIONS(struct request, load.budgets),
     CLI_CACHE_OPTION(struct request, load.budgets),
@@ -356,9 +355,9 @@ static const struct cli_option generate_options[] = {
 
 static const struct cli_spec generate_spec = {
     .command = "winnow generate",
-    .summary = "Continues a prompt. The text streams to standard output; --json gives text, token "
-               "ids and speed at the end.\nAn encoder-decoder trained on span corruption writes "
-               "the spans that its prompt lacks.",
+    .summary =
+        "Continues a prompt. The text streams to standard output; --json gives text, token ids and speed at the\n"
+        "end. An encoder-decoder trained on span corruption writes the missing spans of its prompt.",
     .options = generate_options,
     .option_count = CLI_COUNT(generate_options),
     .positional = "[DIR]",

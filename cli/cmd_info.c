@@ -244,8 +244,8 @@ static const struct cli_option info_options[] = {
 
 static const struct cli_spec info_spec = {
     .command = "winnow info",
-    .summary = "Of a model: what wrote it, parameters, storage types, positions, tokenizer, tensors, configuration. "
-               "Without\none: version, CPU features, backends, libraries and memory.",
+    .summary = "For a model: the program that wrote it, parameters, storage types, positions, tokenizer, tensors,\n"
+               "configuration. Without a model: version, CPU features, backends, libraries and memory.",
     .options = info_options,
     .option_count = CLI_COUNT(info_options),
     .positional = "[PATH]",

@@ -255,8 +255,8 @@ struct op_attention {
 static const struct cli_option op_attention_options[] = {
     CLI_OPTION(struct op_attention, in, "case", "FILE", "safetensors with q, k, v, dy and the metadata key \"case\"",
                .required = true),
-    CLI_OPTION(struct op_attention, out, "out", "FILE", "where results go", .required = true),
-    CLI_OPTION(struct op_attention, dtype, "dtype", "TYPE", "what is computed in; f64 needs --backend ref",
+    CLI_OPTION(struct op_attention, out, "out", "FILE", "file for the results", .required = true),
+    CLI_OPTION(struct op_attention, dtype, "dtype", "TYPE", "number type of the computation; f64 needs --backend ref",
                .choices = "f32|f64"),
     CLI_COMMON_OPTIONS(struct op_attention, common)};
 

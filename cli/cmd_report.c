@@ -37,7 +37,7 @@ static int report_policies(struct report_command *r) {
     return cli_usage_error("winnow report", "--policies \"%s\": expected all, none, or names of %s with commas", names,
                            cli_policies);
   case CLI_POLICIES_TWICE:
-    return cli_usage_error("winnow report", "--policies \"%s\": %.*s stands there twice", names, bytes, bad);
+    return cli_usage_error("winnow report", "--policies \"%s\": %.*s is listed twice", names, bytes, bad);
   default:
     return CLI_GO;
   }
@@ -112,43 +112,43 @@ static int report_run(struct report_command *r) {
 
 static const struct cli_option report_options[] = {
     CLI_OPTION(struct report_command, text, "text", "FILE",
-               "the text to show token by token; - is standard input; else the run's own validation tokens"),
+               "the text to show token by token; - is standard input; else the run's validation tokens"),
     CLI_OPTION(struct report_command, options.data, "data", "FILE",
-               "a token file (.bin) instead of them, also for --sequences"),
+               "a token file (.bin) instead, also for --sequences"),
     CLI_OPTION(struct report_command, out, "out", "FILE", "the page"),
     CLI_OPTION(struct report_command, figures, "figures", "DIR",
-               "where the figures go as SVG and CSV; else beside the page"),
+               "folder for the figures as SVG and CSV; else next to the page"),
     CLI_OPTION(struct report_command, no_figures, "no-figures", NULL, "only the page"),
     CLI_OPTION(struct report_command, options.title, "title", "TEXT", "the page's heading"),
     CLI_OPTION(struct report_command, options.sections, "sections", "NAMES",
                "parts of the page, with commas: training, texts, budgets, memory, spans, meaning, look; else all"),
-    CLI_OPTION(struct report_command, options.tokens, "tokens", "N", "of the text at most", .min = 1, .max = 65536),
-    CLI_OPTION(struct report_command, options.sequences, "sequences", "N",
-               "mean matrices over so many sequences; 0: none"),
+    CLI_OPTION(struct report_command, options.tokens, "tokens", "N", "the most tokens of the text to show", .min = 1,
+               .max = 65536),
+    CLI_OPTION(struct report_command, options.sequences, "sequences", "N", "sequences for mean matrices; 0: none"),
     CLI_OPTION(struct report_command, options.heads, "heads", NULL,
-               "every head's matrix, also of texts longer than 64 tokens"),
-    CLI_OPTION(struct report_command, options.models, "models", "N", "so many models' texts beside each other",
+               "matrices of every head, also for texts longer than 64 tokens"),
+    CLI_OPTION(struct report_command, options.models, "models", "N", "the most models whose texts stand side by side",
                .min = 0, .max = 8),
-    CLI_OPTION(struct report_command, limit, "limit", "MB", "size of the page at most", .min = 0.1, .max = 1000),
+    CLI_OPTION(struct report_command, limit, "limit", "MB", "the largest size of the page", .min = 0.1, .max = 1000),
     CLI_BUDGETS_OPTIONS(struct report_command, budgets),
     CLI_OPTION(struct report_command, policies, "policies", "NAMES",
-               "whose survival under --budgets is shown: all that they go with, none, or names with commas"),
+               "policies whose survival under --budgets is shown: all that the budgets allow, none, or names separated "
+               "by commas"),
     CLI_COMMON_OPTIONS(struct report_command, common)};
 
 static const struct cli_spec report_spec = {
     .command = "winnow report",
     .summary =
-        "Writes one page of HTML with everything in it (no network is needed or used): training curves, what every\n"
-        "token of a text sees, what is selected away and evicted, budgets, quality against memory, spans. The\n"
-        "same figures go into a folder as SVG and CSV.",
+        "Writes one self-contained HTML page (no network is needed or used): training curves, the context that\n"
+        "every token of a text sees, selections and evictions, budgets, quality against memory, spans. The same\n"
+        "figures are written to a folder as SVG and CSV.",
     .options = report_options,
     .option_count = CLI_COUNT(report_options),
     .positional = "RUN_OR_CHECKPOINT...",
     .positional_min = 1,
     .positional_max = REPORT_INPUTS,
-    .epilog =
-        "Each is a run's folder, a checkpoint, a model file, a folder or search.json of winnow prune search, or a\n"
-        "folder or compare.json of winnow prune compare."};
+    .epilog = "An argument is a run's folder, a checkpoint, a model file, a folder or search.json of winnow prune\n"
+              "search, or a folder or compare.json of winnow prune compare."};
 
 int cmd_report(int argc, char **argv) {
   static struct report_command r = {.common = CLI_COMMON_DEFAULTS, .budgets = CLI_BUDGETS_DEFAULTS};

@@ -25,7 +25,7 @@ static const struct cli_option tokenizer_train_options[] = {
     CLI_OPTION(struct tokenizer_train, kind, "kind", "NAME", "model", .choices = "unigram|bpe"),
     CLI_OPTION(struct tokenizer_train, coverage, "coverage", "X",
                "share of the text's characters that get tokens of their own", .min = 0.9, .max = 1),
-    CLI_OPTION(struct tokenizer_train, max_lines, "max-lines", "N", "train on so many lines drawn at random; 0: all",
+    CLI_OPTION(struct tokenizer_train, max_lines, "max-lines", "N", "lines to train on, drawn at random; 0: all",
                .min = 0, .max = 1e15),
     CLI_OPTION(struct tokenizer_train, no_bytes, "no-byte-fallback", NULL,
                "no tokens for bytes: rare characters become <unk>"),
@@ -33,9 +33,8 @@ static const struct cli_option tokenizer_train_options[] = {
 
 static const struct cli_spec tokenizer_train_spec = {
     .command = "winnow tokenizer train",
-    .summary = "Trains a SentencePiece tokenizer on UTF-8 text files. Text comes back from its "
-               "tokens unchanged:\nnothing is normalised, newlines are tokens, and what has no "
-               "token is written as bytes.",
+    .summary = "Trains a SentencePiece tokenizer on UTF-8 text files. Decoding restores a text exactly: nothing is\n"
+               "normalised, newlines are tokens, and characters without a token are encoded as bytes.",
     .options = tokenizer_train_options,
     .option_count = CLI_COUNT(tokenizer_train_options),
     .positional = "FILE...",
@@ -119,8 +118,8 @@ static const struct cli_option tokenizer_encode_options[] = {
     CLI_OPTION(struct coding, bos, "bos", NULL, "begin with the document token"),
     CLI_OPTION(struct coding, eos, "eos", NULL, "end with the end token"),
     CLI_OPTION(struct coding, special, "special", NULL,
-               "read special tokens in the text (\"<|im_end|>\"); else they are plain text"),
-    CLI_OPTION(struct coding, count_only, "count", NULL, "print only how many"),
+               "recognise special tokens in the text (\"<|im_end|>\"); else they are plain text"),
+    CLI_OPTION(struct coding, count_only, "count", NULL, "print only the number of tokens"),
     CLI_COMMON_OPTIONS(struct coding, common)};
 
 static const struct cli_spec tokenizer_encode_spec = {

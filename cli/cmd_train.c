@@ -21,9 +21,10 @@ static const struct cli_option train_options[] = {
     CLI_OPTION(struct train, config, "config", "FILE", "the recipe, JSON"),
     CLI_OPTION(struct train, sets, "set", "KEY=VALUE", "changes one key of the recipe"),
     CLI_OPTION(struct train, out, "out", "DIR", "the run's folder", .required = true),
-    CLI_OPTION(struct train, init, "init", "DIR",
-               "a checkpoint to start from: its parameters, with a fresh optimizer; and, without --config, its recipe"),
-    CLI_OPTION(struct train, resume, "resume", NULL, "continue the run in --out where it was saved"),
+    CLI_OPTION(
+        struct train, init, "init", "DIR",
+        "a checkpoint to start from: its parameters, with a new optimizer state; and, without --config, its recipe"),
+    CLI_OPTION(struct train, resume, "resume", NULL, "continue the run in --out from its last checkpoint"),
     CLI_VIEWS_OPTIONS(struct train, views),
     CLI_COMMON_OPTIONS(struct train, common)};
 
@@ -31,8 +32,9 @@ static const struct cli_spec train_spec = {
     .command = "winnow train",
     .summary =
         "Trains a model. The folder receives config.json, recipe.json, model.safetensors, the tokenizer, the\n"
-        "optimizer's state and log.jsonl (one object a step). An interrupt (Ctrl-C, SIGTERM, a closed terminal)\n"
-        "saves and stops with exit code 130; --resume goes on from there, bit for bit with as many threads.",
+        "optimizer's state and log.jsonl (one object per step). An interrupt (Ctrl-C, SIGTERM, a closed terminal)\n"
+        "saves and stops with exit code 130; --resume continues from there, bit for bit with the same number of\n"
+        "threads.",
     .options = train_options,
     .option_count = CLI_COUNT(train_options),
     .more_help = cli_recipe_keys};

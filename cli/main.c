@@ -45,11 +45,11 @@ int main(int argc, char **argv) {
       {"eval", "loss, perplexity and bits per byte on token files, text or tasks", cmd_eval},
       {"generate", "continue a prompt", cmd_generate},
       {"chat", "talk to a model", cmd_chat},
-      {"analyze", "what a model looks at: tokens needed, thresholds, attention, survival, spans", cmd_analyze},
-      {"prune", "find budgets of the cache by search; compare eviction policies", cmd_prune},
-      {"report", "one page of figures: training, what is kept and dropped, what it costs", cmd_report},
+      {"analyze", "what a model attends to: tokens needed, thresholds, attention, survival, spans", cmd_analyze},
+      {"prune", "search for cache budgets; compare eviction policies", cmd_prune},
+      {"report", "one page of figures: training, selections and evictions, cost", cmd_report},
       {"convert", "write a model in another format", cmd_convert},
-      {"info", "what a checkpoint holds; what this build and machine have", cmd_info},
+      {"info", "describe a checkpoint, or this build and machine", cmd_info},
       {"op", "run one operation on a case file", cmd_op},
       {"bench", "time operations, training steps and decoding", cmd_bench},
   };
@@ -62,7 +62,7 @@ int main(int argc, char **argv) {
   else
     code = cli_dispatch("winnow",
                         "Trains, evaluates and runs transformer language models that keep only the context they need.\n"
-                        "winnow --version tells which one this is.",
+                        "winnow --version prints the version.",
                         commands, CLI_COUNT(commands), argc, argv);
   if (code == CLI_SHOWN) code = 0;
   errno = 0;

@@ -19,7 +19,7 @@ struct prune_rows {
   CLI_OPTION(T, m.long_only, "long-only", NULL,                                                                        \
              "rows are documents that fill at least 90% of the context, each from its start"),                         \
       CLI_OPTION(T, m.document, "document-token", "ID",                                                                \
-                 "--long-only: starts a document; -1: the tokenizer's first token", .min = -1, .max = INT32_MAX),      \
+                 "--long-only: the token that starts a document; -1: the tokenizer's", .min = -1, .max = INT32_MAX),   \
       CLI_OPTION(T, m.batch, "batch", "N", "rows at a time; 0: 8", .min = 0, .max = 1 << 20)
 
 /* The token that starts a document: given, or (-1) the tokenizer's beside the checkpoint. 0, or the exit code. */

@@ -31,7 +31,7 @@ static int read_budgets(struct compare *c) {
     errno = 0;
     const long long n = strtoll(at, &end, 10);
     if (end == at || errno || n < 1 || (*end && *end != ','))
-      return cli_usage_error("winnow prune compare", "--budgets: \"%s\" is no list of tokens, such as 16,32,64",
+      return cli_usage_error("winnow prune compare", "--budgets: \"%s\" is not a list of budgets, such as 16,32,64",
                              c->budgets);
     if (c->token_count == BUDGETS_MAX)
       return cli_usage_error("winnow prune compare", "--budgets: at most %d of them", BUDGETS_MAX);
@@ -207,22 +207,21 @@ static int run_compare(wn_context *ctx, struct compare *c) {
 
 static const struct cli_option compare_options[] = {
     CLI_OPTION(struct compare, dirs[0], "standard", "DIR", "a checkpoint with standard attention"),
-    CLI_OPTION(struct compare, dirs[1], "selective", "DIR", "one with selective attention"),
-    CLI_OPTION(struct compare, dirs[2], "mem", "DIR", "one that was also trained with L_mem"),
+    CLI_OPTION(struct compare, dirs[1], "selective", "DIR", "a checkpoint with selective attention"),
+    CLI_OPTION(struct compare, dirs[2], "mem", "DIR", "a checkpoint also trained with L_mem"),
     CLI_OPTION(struct compare, searches[0], "standard-search", "DIR",
-               "what `winnow prune search` found for it: its budgets too"),
-    CLI_OPTION(struct compare, searches[1], "selective-search", "DIR", "likewise"),
-    CLI_OPTION(struct compare, searches[2], "mem-search", "DIR", "likewise"),
-    CLI_OPTION(struct compare, labels, "labels", "NAME,...",
-               "what to call the checkpoints that are given, in this order"),
+               "its `winnow prune search`, whose budgets are measured too"),
+    CLI_OPTION(struct compare, searches[1], "selective-search", "DIR", "the same for --selective"),
+    CLI_OPTION(struct compare, searches[2], "mem-search", "DIR", "the same for --mem"),
+    CLI_OPTION(struct compare, labels, "labels", "NAME,...", "names of the given checkpoints, in this order"),
     CLI_OPTION(struct compare, data, "data", "FILE", "a token file", .required = true),
-    CLI_OPTION(struct compare, at_most, "rows", "N", "at most so many rows of it, spread evenly; 0: all", .min = 0,
+    CLI_OPTION(struct compare, at_most, "rows", "N", "the most rows to take from it, spread evenly; 0: all", .min = 0,
                .max = 1e12),
-    CLI_OPTION(struct compare, context, "context", "N", "tokens a row; 0: the shortest of the models'", .min = 0,
-               .max = 1 << 24),
-    CLI_OPTION(struct compare, budgets, "budgets", "K,...", "tokens kept, the same in every layer"),
+    CLI_OPTION(struct compare, context, "context", "N", "tokens per row; 0: the shortest context of the models",
+               .min = 0, .max = 1 << 24),
+    CLI_OPTION(struct compare, budgets, "budgets", "K,...", "budgets, the same in every layer"),
     CLI_OPTION(struct compare, policies, "policies", "NAME,...",
-               "which, selective only on models that have it; else all"),
+               "the policies; selective only on models that have it; else all"),
     PRUNE_ROWS_OPTIONS(struct compare, rows),
     CLI_POLICY_CHOICES_OPTIONS(struct compare, choices),
     CLI_OPTION(struct compare, out, "out", "DIR", "receives compare.json, compare.csv and compare.svg",
@@ -231,8 +230,9 @@ static const struct cli_option compare_options[] = {
 
 static const struct cli_spec compare_spec = {
     .command = "winnow prune compare",
-    .summary = "Perplexity against tokens kept: every policy on every checkpoint given, on "
-               "the same data at the same budgets.",
+    .summary =
+        "Perplexity against tokens kept: every policy on every given checkpoint, on the same data under the same\n"
+        "budgets.",
     .options = compare_options,
     .option_count = CLI_COUNT(compare_options)};
 

@@ -107,7 +107,7 @@ static int search_report(const struct search *s, const wn_prune_curve *c) {
       [WN_PRUNE_OPEN] = "stopped; go on with --resume",
       [WN_PRUNE_TARGET] = "the next step would pass the target",
       [WN_PRUNE_FLOOR] = "no budget can be lowered further",
-      [WN_PRUNE_STEPS] = "as many steps as were asked for; --resume goes on",
+      [WN_PRUNE_STEPS] = "--max-steps reached; --resume continues",
   };
   printf("budgets        ");
   for (int64_t l = 0; l < c->layers; l++) printf("%s%" PRId64, l ? "," : "", last->tokens[l]);
@@ -160,7 +160,7 @@ static int read_tolerance(const char *text, double *out) {
 static int read_memory(const char *text, uint64_t *out) {
   double bytes;
   if (!wn_bytes_parse(text, &bytes))
-    return cli_usage_error("winnow prune search", "--memory: \"%s\" is no number of bytes, such as 2GB", text);
+    return cli_usage_error("winnow prune search", "--memory: \"%s\" is not a number of bytes, such as 2GB", text);
   *out = bytes < 0x1p63 ? (uint64_t)bytes : UINT64_C(1) << 63;
   return 0;
 }
@@ -174,15 +174,15 @@ static int check_search(struct search *s, int code) {
   const wn_prune_finetune *tuning = &s->options.finetune;
   const bool any = tuning->steps > 0 || tuning->after > 0;
   if (tuning->every > 0 && tuning->steps == 0)
-    return cli_usage_error("winnow prune search", "--finetune-every goes with --finetune-steps");
+    return cli_usage_error("winnow prune search", "--finetune-every needs --finetune-steps");
   if (!any && (s->config || s->sets.count || tuning->lr > 0))
     return cli_usage_error("winnow prune search", "--config, --set and --finetune-lr are for fine-tuning: give "
                                                   "--finetune-steps or --finetune-after");
   if (any && s->save)
     return cli_usage_error("winnow prune search",
-                           "--save: with fine-tuning the budgets lie beside the tuned checkpoint");
+                           "--save: with fine-tuning the budgets are in the tuned checkpoint's folder");
   if (s->options.check && !s->options.lazy)
-    return cli_usage_error("winnow prune search", "--check goes with --lazy: the exact search has nothing to compare");
+    return cli_usage_error("winnow prune search", "--check needs --lazy: the exact search has nothing to compare");
   if (s->tolerance && read_tolerance(s->tolerance, &s->options.tolerance)) return 2;
   if (s->memory && read_memory(s->memory, &s->options.memory)) return 2;
   cli_policy_named(s->policy, strlen(s->policy), &s->options.budgets.policy);
@@ -247,61 +247,65 @@ static const struct cli_option search_options[] = {
     CLI_MODEL_OPTION(struct search, model),
     CLI_OPTION(struct search, data, "search", "FILE", "the token file that budgets are searched on", .required = true),
     CLI_OPTION(struct search, report, "report", "FILE",
-               "a token file that the search does not look at, measured after every step", .required = true),
-    CLI_OPTION(struct search, search_rows, "search-rows", "N", "at most so many rows of it, spread evenly; 0: all",
+               "a token file that the search does not use, measured after every step", .required = true),
+    CLI_OPTION(struct search, search_rows, "search-rows", "N", "the most rows to take from it, spread evenly; 0: all",
                .min = 0, .max = 1e12),
-    CLI_OPTION(struct search, report_rows, "report-rows", "N", "likewise", .min = 0, .max = 1e12),
-    CLI_OPTION(struct search, options.context, "context", "N", "tokens a row; 0: the model's", .min = 0,
+    CLI_OPTION(struct search, report_rows, "report-rows", "N", "the same for --report", .min = 0, .max = 1e12),
+    CLI_OPTION(struct search, options.context, "context", "N", "tokens per row; 0: the model's context", .min = 0,
                .max = 1 << 24),
-    CLI_OPTION(struct search, policy, "policy", "NAME", "which token goes", .choices = cli_policies),
+    CLI_OPTION(struct search, policy, "policy", "NAME", "which token is evicted", .choices = cli_policies),
     PRUNE_ROWS_OPTIONS(struct search, rows),
     CLI_POLICY_CHOICES_OPTIONS(struct search, choices),
     CLI_OPTION(struct search, options.step, "step", "C",
-               "tokens that a step takes from a layer, and the least that a layer keeps", .min = 1, .max = 1 << 24),
-    CLI_OPTION(struct search, options.target, "target", "PPL", "stop where this perplexity would be passed",
+               "tokens that a step takes from a layer, and the smallest budget of a layer", .min = 1, .max = 1 << 24),
+    CLI_OPTION(struct search, options.target, "target", "PPL", "stop before this perplexity would be exceeded",
                .min = 1e-9, .max = 1e300),
     CLI_OPTION(struct search, target_checkpoint, "target-checkpoint", "DIR",
-               "stop at that of this checkpoint, unpruned, on the search set"),
+               "stop at the unpruned perplexity of this checkpoint on the search set"),
     CLI_OPTION(struct search, tolerance, "tolerance", "PART",
-               "stop at the model's own, unpruned, and so much more: 0.5%"),
-    CLI_OPTION(struct search, options.max_steps, "max-steps", "N", "stop after so many, to be resumed; 0: no limit",
-               .min = 0, .max = 1e9),
-    CLI_OPTION(struct search, memory, "memory", "BYTES", "what may be held, such as 2GB; else half of the machine's"),
+               "stop at the model's own unpruned perplexity plus a part of it, such as 0.5%"),
+    CLI_OPTION(struct search, options.max_steps, "max-steps", "N",
+               "the most steps to take now; --resume continues. 0: no limit", .min = 0, .max = 1e9),
+    CLI_OPTION(struct search, memory, "memory", "BYTES",
+               "the most memory to use, such as 2GB; else half of the machine's"),
     CLI_OPTION(struct search, options.finetune.steps, "finetune-steps", "N",
-               "steps of training with the budgets in force, after each step of the search; 0: none", .min = 0,
+               "training steps with the budgets in force after each step of the search; 0: none", .min = 0,
                .max = 1e12),
     CLI_OPTION(struct search, options.finetune.every, "finetune-every", "M",
-               "not after each but after every M, and before the target ends the search; 0: 1", .min = 0, .max = 1e9),
+               "fine-tune after every M steps of the search, and before the target ends it; 0: 1", .min = 0,
+               .max = 1e9),
     CLI_OPTION(struct search, options.finetune.after, "finetune-after", "N",
-               "steps of such training once the search has ended; 0: none", .min = 0, .max = 1e12),
+               "training steps with the budgets in force after the search has ended; 0: none", .min = 0, .max = 1e12),
     CLI_OPTION(struct search, options.finetune.lr, "finetune-lr", "X",
-               "their learning rate, from which each round decays; 0: where the recipe's schedule ends", .min = 0,
-               .max = 1000),
-    CLI_OPTION(struct search, config, "config", "FILE", "fine-tuning: a recipe; else the checkpoint's own"),
+               "the learning rate at the start of a fine-tuning round; 0: the rate at which the recipe's schedule ends",
+               .min = 0, .max = 1000),
+    CLI_OPTION(struct search, config, "config", "FILE", "fine-tuning: a recipe; else the checkpoint's"),
     CLI_OPTION(struct search, sets, "set", "KEY=VALUE",
                "fine-tuning: changes one key of the recipe, such as data.train=FILE"),
-    CLI_OPTION(struct search, options.plain, "plain", NULL, "without reuse: the same result, slower"),
+    CLI_OPTION(struct search, options.plain, "plain", NULL, "search without reuse: the same result, slower"),
     CLI_OPTION(struct search, options.lazy, "lazy", NULL,
-               "keep costs from earlier steps and renew only the cheapest: faster, may differ"),
-    CLI_OPTION(struct search, options.check, "check", NULL, "--lazy: find out where it differs"),
+               "keep costs from earlier steps and renew only the cheapest: faster, but the result may differ"),
+    CLI_OPTION(struct search, options.check, "check", NULL,
+               "--lazy: also run the exact search and count the steps that differ"),
     CLI_OPTION(struct search, out, "out", "DIR",
                "receives search.json, curve.csv, curve.svg, budgets.json; and the checkpoint \"tuned\"",
                .required = true),
-    CLI_OPTION(struct search, resume, "resume", NULL, "go on with the search in --out"),
-    CLI_OPTION(struct search, save, "save", NULL, "also put budgets.json beside the checkpoint"),
+    CLI_OPTION(struct search, resume, "resume", NULL, "continue the search in --out"),
+    CLI_OPTION(struct search, save, "save", NULL, "also write budgets.json into the checkpoint's folder"),
     CLI_COMMON_OPTIONS(struct search, common)};
 
 static const struct cli_spec search_spec = {
     .command = "winnow prune search",
     .summary =
-        "How many tokens each layer needs: from the whole context on, each step takes C tokens from the layer whose\n"
-        "loss of them costs least in perplexity, until the target would be passed (arXiv 2410.02703, section 4).",
+        "How many tokens each layer needs: starting from the whole context, each step takes C tokens from the\n"
+        "layer where that costs least in perplexity, until the target would be exceeded (arXiv 2410.02703, section\n"
+        "4).",
     .options = search_options,
     .option_count = CLI_COUNT(search_options),
     .positional = "[DIR]",
     .positional_max = 1,
-    .epilog = "Equal costs: the lowest layer. Interrupted, or killed, it goes on with --resume where the last step "
-              "was saved."};
+    .epilog = "Equal costs go to the lowest layer. An interrupted or killed search continues with --resume after its\n"
+              "last saved step."};
 
 int prune_search(int argc, char **argv) {
   struct search s = {.common = CLI_COMMON_DEFAULTS,

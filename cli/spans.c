@@ -28,7 +28,7 @@ int cli_spans_open(wn_context *ctx, const char *config, const char *dir, const w
   wn_recipe recipe;
   if (!config && (!cli_join(own, sizeof own, dir, "recipe.json") || !cli_exists(own)))
     return cli_error(
-        "%s has no recipe.json, where an encoder-decoder's sentinels, start and end tokens stand; give the "
+        "%s has no recipe.json, which holds an encoder-decoder's sentinels, start and end tokens; give the "
         "recipe it was trained with by --config",
         dir);
   const char *path = config ? config : own;
@@ -148,7 +148,7 @@ int cli_spans_encode(wn_context *ctx, const struct cli_spans *s, const wn_tokeni
     text += now + length, bytes -= now + length;
   } while (!code);
   if (!code && *missing == 0 && s->end < 0)
-    code = cli_error("the prompt has no " MARK "0>: that mark stands where the model is to fill something in");
+    code = cli_error("the prompt has no " MARK "0>: that marker shows where the model fills a gap");
   if (!code) code = add(&ids, &(int32_t){cli_spans_end(s, *missing)}, 1);
   if (code) {
     free(ids.data);

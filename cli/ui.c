@@ -248,9 +248,9 @@ int cli_make_folder(const char *path) {
     part[i] = 0;
     struct stat st;
     if (mkdir(part, 0777) != 0 && errno != EEXIST)
-      return cli_error("cannot make the folder %s: %s", part, strerror(errno));
+      return cli_error("cannot create the folder %s: %s", part, strerror(errno));
     if (stat(part, &st) == 0 && !S_ISDIR(st.st_mode))
-      return cli_error("cannot make the folder %s: a file is in the way", part);
+      return cli_error("cannot create the folder %s: a file of that name exists", part);
   }
   if (access(path, W_OK) != 0) return cli_error("%s: %s", path, strerror(errno));
   return 0;

@@ -34,10 +34,9 @@ wn_status wn_analysis_check(wn_context *ctx, const wn_model *model, const wn_ana
     return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: a text or a token file is needed", what);
   const int64_t memory = input->options ? input->options->memory : 0;
   if (memory > 0 || (memory == 0 && model->config.memory > 0))
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: rows that reach into earlier blocks are not looked at; use memory -1",
-                   what);
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: segment recurrence is not supported here; use memory -1", what);
   if (input->options && input->options->budgets && input->options->budgets->cache_positions)
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: rows whose positions are places in the cache are not looked at", what);
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: budgets with cache_positions are not supported here", what);
   if (input->options && input->options->batch < 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: batch is %lld", what, (long long)input->options->batch);
   return WN_OK;

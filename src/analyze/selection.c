@@ -145,7 +145,7 @@ wn_status wn_analyze_selection(wn_context *ctx, wn_model *model, const int32_t *
   WN_TRY(check(ctx, model, T));
   if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
   if (budgets && budgets->cache_positions)
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "rows whose positions are places in the cache are not looked at");
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets with cache_positions are not supported here");
   struct tracer t = {.ctx = ctx,
                      .model = model,
                      .budgets = budgets,

@@ -207,7 +207,7 @@ wn_status wn_file_write(wn_context *ctx, const char *path, const void *data, siz
 wn_status wn_make_dirs(wn_context *ctx, const char *path) {
   char part[4096];
   size_t n = strlen(path);
-  if (n == 0 || n >= sizeof part) return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot make the folder \"%.200s\"", path);
+  if (n == 0 || n >= sizeof part) return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot create the folder \"%.200s\"", path);
   memcpy(part, path, n + 1);
   for (size_t i = 1; i <= n; i++) {
     if (part[i] != '/' && part[i] != 0) continue;
@@ -216,7 +216,8 @@ wn_status wn_make_dirs(wn_context *ctx, const char *path) {
     if (mkdir(part, 0777) != 0 && errno != EEXIST) return fail_errno(ctx, "make the folder", part, errno);
     part[i] = keep;
   }
-  if (!wn_path_is_dir(path)) return wn_fail(ctx, WN_ERR_IO, "cannot make the folder %s: a file is in the way", path);
+  if (!wn_path_is_dir(path))
+    return wn_fail(ctx, WN_ERR_IO, "cannot create the folder %s: a file of that name exists", path);
   return WN_OK;
 }
 

@@ -188,7 +188,7 @@ static wn_status prepare_json_line(struct job *j, struct wn_lines *l, const char
                    error.column, error.text);
   json_t *value = json_object_get(object, j->o->field);
   if (!json_is_object(object))
-    status = wn_fail(j->ctx, WN_ERR_FORMAT, "%s:%" PRIu64 ": expected a JSON object a line", l->path, l->line);
+    status = wn_fail(j->ctx, WN_ERR_FORMAT, "%s:%" PRIu64 ": expected one JSON object per line", l->path, l->line);
   else if (!value)
     status = wn_fail(j->ctx, WN_ERR_FORMAT, "%s:%" PRIu64 ": no field \"%s\"", l->path, l->line, j->o->field);
   else if (!json_is_string(value))

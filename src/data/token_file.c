@@ -42,9 +42,8 @@ static wn_status token_file_read_header(wn_context *ctx, const char *path, struc
   if (magic != MAGIC_NARROW && magic != MAGIC_WIDE) {
     if (bytes % 2)
       return wn_fail(ctx, WN_ERR_FORMAT,
-                     "%s: not a token file: no llm.c header, and %zu bytes are no whole number of "
-                     "uint16 tokens",
-                     path, bytes);
+                     "%s: not a token file: no llm.c header, and %zu bytes are not a multiple of a uint16 token", path,
+                     bytes);
     f->tokens = data;
     f->width = 2;
     f->count = bytes / 2;

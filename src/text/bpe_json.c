@@ -421,7 +421,7 @@ static wn_status read_template(struct reader *r, const json_t *object, int32_t *
     if (json_array_size(list) != 1 || *out >= 0) return unknown(r, "post_processor", "several special tokens in a row");
     WN_TRY(bpe_json_read_id(r, name, id, out));
     if (*out >= r->bpe->vocab.size || r->bpe->vocab.tokens[*out].kind == WN_TOKEN_NONE)
-      return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: post_processor names token %d, which there is not", r->name, *out);
+      return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: post_processor names token %d, which does not exist", r->name, *out);
   }
   return WN_OK;
 }

@@ -224,7 +224,7 @@ static wn_status chat_check(wn_context *ctx, const wn_chat_message *messages, in
   for (int i = 0; i < count; i++) {
     if (!messages[i].text) return wn_fail(ctx, WN_ERR_ARGUMENT, "message %d has no text", i);
     if (messages[i].role == WN_CHAT_SYSTEM && (i > 0 || !opening))
-      return wn_fail(ctx, WN_ERR_ARGUMENT, "a system message stands before all others");
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "the system message must come first");
     int user = i > 0 && messages[i - 1].role == WN_CHAT_USER;
     if (messages[i].role != WN_CHAT_SYSTEM && user != (messages[i].role == WN_CHAT_ASSISTANT))
       return wn_fail(ctx, WN_ERR_ARGUMENT, "message %d: the user and the assistant take turns", i);

@@ -115,7 +115,7 @@ static wn_status load_gguf(wn_context *ctx, const char *path, wn_tokenizer *tok)
     const wn_status taken = take_model(ctx, own, tok);
     wn_gguf_close(file);
     WN_TRY(taken);
-    if (!tok->model) return wn_fail(ctx, WN_ERR_FORMAT, "%s: winnow.tokenizer.model is no list of bytes", path);
+    if (!tok->model) return wn_fail(ctx, WN_ERR_FORMAT, "%s: winnow.tokenizer.model is not a list of bytes", path);
     return open_sentencepiece(ctx, path, tok);
   }
   wn_status status = wn_gguf_vocab_read(ctx, path, file, &v);

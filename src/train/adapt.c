@@ -89,7 +89,7 @@ wn_status wn_adapt_start(wn_context *ctx, const char *from, const struct wn_mode
   /* What the old model has and this one has not would be lost without a word. */
   for (int i = 0; adapt && i < given->table.count; i++)
     if (wn_param_find(&model->table, given->table.rows[i].name) < 0)
-      return wn_fail(ctx, WN_ERR_CONFIG, "%s has \"%s\", which the recipe's model has not", from,
+      return wn_fail(ctx, WN_ERR_CONFIG, "%s has \"%s\", which the recipe's model lacks", from,
                      given->table.rows[i].name);
   return WN_OK;
 }

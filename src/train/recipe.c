@@ -155,8 +155,8 @@ static wn_status resolve(wn_context *ctx, const char *where, wn_recipe *r) {
                    r->data.document_token, (long long)r->model.vocab_size);
   if (r->model.memory > 0 && !r->data.stream)
     return wn_fail(ctx, WN_ERR_CONFIG,
-                   "%s: \"model.memory\" is %lld; it needs \"data.stream\", rows that go on where they stopped", where,
-                   (long long)r->model.memory);
+                   "%s: \"model.memory\" is %lld; it needs \"data.stream\", rows that continue where they stopped",
+                   where, (long long)r->model.memory);
   wn_train_config *t = &r->train;
   if (t->context == 0) t->context = context ? context : r->model.context;
   if (context > r->model.context)
@@ -171,7 +171,7 @@ static wn_status resolve(wn_context *ctx, const char *where, wn_recipe *r) {
   if (t->adapt && !t->init[0])
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"train.adapt\" needs \"train.init\", the model that is adapted", where);
   if (t->prune.to_step < t->prune.from_step)
-    return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"train.prune.to_step\" is %lld; it must not lie before from_step (%lld)",
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"train.prune.to_step\" is %lld; it must not be before from_step (%lld)",
                    where, (long long)t->prune.to_step, (long long)t->prune.from_step);
   if (t->prune.budgets[0] && r->model.memory > 0)
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"train.prune.budgets\" and \"model.memory\" exclude each other", where);

@@ -35,7 +35,7 @@ static wn_status open_budgets(wn_context *ctx, wn_trainer *t) {
   WN_TRY(wn_budgets_parse(ctx, &t->model->config, t->config.prune.budgets, &t->target));
   WN_TRY(wn_budgets_check(ctx, &t->target, &t->model->config));
   if (t->target.cache_positions)
-    return wn_fail(ctx, WN_ERR_CONFIG, "train.prune.budgets: \"cache_positions\" is for decoding alone");
+    return wn_fail(ctx, WN_ERR_CONFIG, "train.prune.budgets: \"cache_positions\" is for decoding only");
   return wn_budgets_copy(ctx, &t->target, &t->budgets);
 }
 

@@ -223,7 +223,7 @@ static void test_refused(void **state) {
   options.context = T + 1;
   assert_refused(ctx, wn_analyze_meaning(ctx, model, &input, NULL, &r), WN_ERR_ARGUMENT, "context");
   options.context = 0, options.memory = 5;
-  assert_refused(ctx, wn_analyze_meaning(ctx, model, &input, NULL, &r), WN_ERR_UNSUPPORTED, "earlier blocks");
+  assert_refused(ctx, wn_analyze_meaning(ctx, model, &input, NULL, &r), WN_ERR_UNSUPPORTED, "segment recurrence");
   /* A source made for a larger vocabulary. */
   char path[64];
   int32_t ids[3 * T];
@@ -242,7 +242,7 @@ static void test_refused(void **state) {
   int64_t tokens[] = {4, 4};
   const wn_budgets by_place = {.policy = WN_POLICY_STREAMING, .layers = 2, .tokens = tokens, .cache_positions = true};
   options.memory = 0, options.budgets = &by_place;
-  assert_refused(ctx, wn_analyze_meaning(ctx, model, &input, NULL, &r), WN_ERR_UNSUPPORTED, "places in the cache");
+  assert_refused(ctx, wn_analyze_meaning(ctx, model, &input, NULL, &r), WN_ERR_UNSUPPORTED, "cache_positions");
   wn_meaning_report_destroy(NULL);
   wn_model_destroy(model);
   wn_tokenizer_destroy(tok);

@@ -187,7 +187,7 @@ static void test_refused(void **state) {
   int64_t budgets[L] = {4, 4};
   const wn_budgets by_place = {.policy = WN_POLICY_STREAMING, .layers = L, .tokens = budgets, .cache_positions = true};
   assert_refused(ctx, wn_analyze_selection(ctx, model, tokens, 8, &by_place, false, refuse, &calls, NULL),
-                 WN_ERR_UNSUPPORTED, "places in the cache");
+                 WN_ERR_UNSUPPORTED, "cache_positions");
   wn_model_destroy(model);
   wn_context_destroy(ctx);
 }

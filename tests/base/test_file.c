@@ -156,7 +156,7 @@ static void what_cannot_be_written_is_refused(void **state) {
   memset(longest, 'a', 8191);
   longest[8191] = 0;
   assert_refused(ctx, wn_file_write(ctx, longest, "x", 1), WN_ERR_ARGUMENT, "too long");
-  assert_refused(ctx, wn_make_dirs(ctx, longest), WN_ERR_ARGUMENT, "cannot make the folder");
+  assert_refused(ctx, wn_make_dirs(ctx, longest), WN_ERR_ARGUMENT, "cannot create the folder");
   test_free(longest);
 
   assert_ok(ctx, wn_writer_open(ctx, path, &w));
@@ -213,7 +213,7 @@ static void folders(void **state) {
   assert_ok(ctx, wn_make_dirs(ctx, deep));
   assert_true(wn_path_is_dir(deep));
   put_file(path, "x", 1);
-  assert_refused(ctx, wn_make_dirs(ctx, path), WN_ERR_IO, "a file is in the way");
+  assert_refused(ctx, wn_make_dirs(ctx, path), WN_ERR_IO, "a file of that name exists");
   assert_ok(ctx, wn_path_join(ctx, joined, sizeof joined, "d/", "f"));
   assert_string_equal(joined, "d/f");
   assert_ok(ctx, wn_path_join(ctx, joined, sizeof joined, "", "f"));

@@ -36,7 +36,7 @@ for file in csv out svg; do
   refuses "analyze --$file into no folder" 1 'no/such: No such' analyze attention whole --text other.txt --$file no/such/x
 done
 refuses "analyze: shares that fall" 2 '"0.9,0.5": expected ascending' analyze meaningful whole --text other.txt --taus 0.9,0.5
-refuses "prune compare below a file" 1 'text\.txt: a file is in the way' prune compare --selective whole \
+refuses "prune compare below a file" 1 'text\.txt: a file of that name exists' prune compare --selective whole \
   --data data/val.bin --rows 1 --budgets 8 --out text.txt/x
 
 (

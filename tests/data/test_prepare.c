@@ -342,7 +342,7 @@ static void test_refused(void **state) {
   put_text(path, "{\"text\": \"a\"}\n{\"text\": oops}\n");
   refuse(WN_ERR_FORMAT, "a.jsonl:2: malformed JSON at column");
   put_text(path, "{\"text\": \"a\"}\n[1]\n");
-  refuse(WN_ERR_FORMAT, "a.jsonl:2: expected a JSON object");
+  refuse(WN_ERR_FORMAT, "a.jsonl:2: expected one JSON object");
   put_text(path, "{\"txt\": \"a\"}\n");
   refuse(WN_ERR_FORMAT, "a.jsonl:1: no field \"text\"");
   put_text(path, "{\"text\": 1}\n");
