@@ -12,6 +12,7 @@
 #include "attention/registry.h"
 #include "backends/backends.h"
 #include "base/rng.h"
+#include "ops/terms.h"
 
 /* ---- cases ---- */
 

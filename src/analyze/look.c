@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "ops/attention.h"
 
 /* Sums over rows of one head. */
 struct sums {

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "ops/attention.h"
 
 enum { EXACT = 32, BINS = 16, TAUS_MAX = 64, LENGTHS_MAX = 32 };
 

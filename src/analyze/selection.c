@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "model/layer.h"
+#include "ops/attention.h"
 
 #define ONE 1099511627776.0 /* 2^40 */
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "ops/attention.h"
 
 struct report {
   wn_survival_report r; /* first: what the caller holds */

@@ -5,6 +5,7 @@
  */
 #include "attention/registry.h"
 #include "base/error.h"
+#include "ops/terms.h"
 
 #define AT(member) offsetof(wn_attention_config, buckets.member)
 

@@ -3,6 +3,7 @@
  * of rows (WN_TRAIT_OPEN). */
 #include "attention/registry.h"
 #include "base/error.h"
+#include "ops/terms.h"
 
 #include <math.h>
 

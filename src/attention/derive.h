@@ -7,6 +7,7 @@
 #ifndef WN_ATTENTION_DERIVE_H
 #define WN_ATTENTION_DERIVE_H
 
+#include "ops/attention.h"
 #include "ops/ops.h"
 
 /* What a field is of; a view for one thing drops what comes after it. */

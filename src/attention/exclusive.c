@@ -3,6 +3,7 @@
  * The optional gate, one number a head, is learned; at 0 the map is the identity. Cost: 4D operations a row and head.
  */
 #include "attention/registry.h"
+#include "ops/terms.h"
 
 #define AT(member) offsetof(wn_attention_config, exclusive.member)
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "ops/terms.h"
 
 #define REGISTRY_ROW(name) &wn_mechanism_##name,
 static const struct wn_mechanism *const mechanisms[] = {WN_MECHANISMS(REGISTRY_ROW)};

@@ -5,8 +5,10 @@
 #define WN_ATTENTION_REGISTRY_H
 
 #include "base/fields.h"
-#include "ops/terms.h"
 #include "winnow/attention.h"
+
+struct wn_attention;  /* ops/attention.h */
+struct wn_score_kind; /* ops/score.h */
 
 /* The model's side of a check; heads 0: not known yet. */
 struct wn_attention_shape {

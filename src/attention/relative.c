@@ -2,6 +2,7 @@
  * each distance x, shared by all heads and layers, added to the key in the logit: L = scale * q[i] . (k[j] + p[i-j]).
  * Cost: 2D operations more a pair. */
 #include "attention/registry.h"
+#include "ops/terms.h"
 
 static const struct wn_field fields[] = {
     {"relative.enabled", WN_FIELD_BOOL, offsetof(wn_attention_config, relative.enabled), 0, 0, NULL,

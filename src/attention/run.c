@@ -8,6 +8,7 @@
 #include "backends/backends.h"
 #include "base/alloc.h"
 #include "ops/check.h"
+#include "ops/terms.h"
 
 struct wn_attention_plan {
   wn_context *ctx;

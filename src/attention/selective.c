@@ -6,6 +6,7 @@
  * dense. Its gradient is the sum of dS relu(L). One multiplication a pair. */
 #include "attention/registry.h"
 #include "base/error.h"
+#include "ops/terms.h"
 
 #define AT(member) offsetof(wn_attention_config, selective.member)
 

@@ -1,6 +1,7 @@
 /* Learned sinks: n key-value pairs a layer and key-value head that every row sees beside its context, so that a head
  * with nothing to say has where to look. No mask, selection or span acts on them. */
 #include "attention/registry.h"
+#include "ops/terms.h"
 
 static const struct wn_field fields[] = {
     {"sinks", WN_FIELD_INT64, offsetof(wn_attention_config, sinks), 0, 65536, NULL,

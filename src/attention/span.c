@@ -4,6 +4,7 @@
  * not seen at all: what lies beyond a head's span costs nothing. */
 #include "attention/registry.h"
 #include "base/error.h"
+#include "ops/terms.h"
 
 #define AT(member) offsetof(wn_attention_config, span.member)
 

@@ -2,6 +2,7 @@
  * from the buffer's end back the keys at distances floor((m/density)^2), m = 1, 2, ...: about density*sqrt(T) of them.
  */
 #include "attention/registry.h"
+#include "ops/terms.h"
 
 static const struct wn_field fields[] = {
     {"sqrt.enabled", WN_FIELD_BOOL, offsetof(wn_attention_config, root.enabled), 0, 0, NULL,

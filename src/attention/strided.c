@@ -1,6 +1,7 @@
 /* Strided sparse attention: Child, Gray, Radford, Sutskever 2019 (section 4.2, both heads of the pattern merged):
  * a row sees its last `strided` keys and, further back, every strided-th. */
 #include "attention/registry.h"
+#include "ops/terms.h"
 
 static const struct wn_field fields[] = {
     {"strided", WN_FIELD_INT64, offsetof(wn_attention_config, strided), 0, 1 << 30, NULL,

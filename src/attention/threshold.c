@@ -2,6 +2,7 @@
  * keys whose weights together reach tau of the content's weight, heaviest first; control keys are always kept; the
  * kept weights are normalised again. The counts say how many keys a row needs. */
 #include "attention/registry.h"
+#include "ops/terms.h"
 
 static const struct wn_field fields[] = {
     {"threshold.enabled", WN_FIELD_BOOL, offsetof(wn_attention_config, threshold.enabled), 0, 0, NULL,

@@ -1,6 +1,7 @@
 /* A window: a row sees its last `window` keys, itself included, in the layers that the pattern names. With
  * window_layers "1110" three local layers are followed by one that sees all. Keys outside cost nothing. */
 #include "attention/registry.h"
+#include "ops/terms.h"
 
 static const struct wn_field fields[] = {
     {"window", WN_FIELD_INT64, offsetof(wn_attention_config, window), 0, 1 << 30, NULL,

@@ -8,6 +8,7 @@
 #include "base/options.h"
 #include "kv/budgets.h"
 #include "decode/session.h"
+#include "ops/terms.h"
 
 #define PIECE 256 /* tokens at a time: enough rows for a good product, few beside a cache */
 

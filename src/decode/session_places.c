@@ -18,6 +18,7 @@
 
 #include "attention/derive.h"
 #include "decode/session.h"
+#include "ops/terms.h"
 
 bool wn_session_takes_place_blocks(const struct wn_session *s) {
   const wn_model_config *c = &s->model->config;

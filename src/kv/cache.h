@@ -10,6 +10,7 @@
 #ifndef WN_KV_CACHE_H
 #define WN_KV_CACHE_H
 
+#include "ops/attention.h"
 #include "ops/ops.h"
 #include "winnow/kv.h"
 

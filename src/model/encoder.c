@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "model/workspace.h"
+#include "ops/attention.h"
 
 /* ---- the attention over the encoder's states ---- */
 

@@ -11,6 +11,7 @@
 #include "attention/registry.h"
 #include "kv/evictions.h"
 #include "kv/policy.h"
+#include "ops/attention.h"
 
 /* ---- arrays ---- */
 

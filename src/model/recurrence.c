@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "model/workspace.h"
+#include "ops/attention.h"
 
 static size_t row_bytes(const struct wn_run *run) {
   return (size_t)run->model->config.width * wn_dtype_size(run->exec.dtype);

@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "model/layer.h"
+#include "ops/attention.h"
 
 const void *wn_layer_spans(const struct wn_model *model, int64_t l) {
   for (int i = 0; i < WN_MECHANISM_PARAMETERS_MAX; i++) {

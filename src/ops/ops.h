@@ -13,9 +13,10 @@
 #include <stdint.h>
 #include "base/context.h"
 #include "base/error.h"
-#include "ops/attention.h"
 #include "ops/packed.h"
 #include "winnow/tensor.h"
+
+struct wn_attention; /* ops/attention.h, which only what looks into a call includes */
 
 /* Element n of an array of the dtype (NULL stays NULL), and its value. */
 static inline void *wn_element(const void *base, int64_t n, wn_dtype dtype) {

@@ -3,6 +3,7 @@
 #include "model/models.h"
 
 #include "model/layer.h"
+#include "ops/attention.h"
 #include "support.h"
 #include "train/eval.h"
 #include "winnow/analyze.h"

@@ -6,6 +6,7 @@
 #include <math.h>
 #include "backends/backends.h"
 #include "base/rng.h"
+#include "ops/attention.h"
 
 enum { MAX_B = 2, MAX_T = 150, MAX_H = 4, MAX_D = 32, TOKENS = MAX_B * MAX_T, FLOATS = TOKENS * MAX_H * MAX_D };
 

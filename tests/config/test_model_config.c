@@ -6,6 +6,7 @@
 #include "attention/registry.h"
 #include "base/alloc.h"
 #include "model/config.h"
+#include "ops/attention.h"
 
 static wn_context *ctx;
 

@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "kv/evictions.h"
 #include "kv/policy.h"
+#include "ops/attention.h"
 
 static wn_context *ctx;
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include "backends/backends.h"
 #include "base/rng.h"
+#include "ops/attention.h"
 
 enum op { LINEAR, EMBEDDING, NORM, ROPE, ACT, DROPOUT, ADD, CROSS_ENTROPY, ADAMW, ADAGRAD, SUMSQ, ATTENTION, SOFTCAP };
 

@@ -8,6 +8,7 @@
 #include "backends/backends.h"
 #include "base/rng.h"
 #include "io/gguf_types.h"
+#include "ops/attention.h"
 #include "tensor/f16.h"
 
 struct shape {

@@ -11,6 +11,7 @@
 #include "backends/backends.h"
 #include "base/alloc.h"
 #include "base/rng.h"
+#include "ops/attention.h"
 
 static wn_context *ctx;
 static enum wn_isa best;

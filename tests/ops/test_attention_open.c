@@ -7,6 +7,7 @@
 #include "backends/backends.h"
 #include "base/alloc.h"
 #include "base/rng.h"
+#include "ops/attention.h"
 #include "winnow/attention.h"
 
 static wn_context *ctx;

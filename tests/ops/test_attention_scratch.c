@@ -4,6 +4,7 @@
 
 #include "backends/backends.h"
 #include "model/models.h"
+#include "ops/attention.h"
 #include "winnow/kv.h"
 
 static void test_fewer_keys_need_no_more(void **state) {

@@ -11,6 +11,7 @@
 
 #include <winnow/attention.h>
 #include "backends/backends.h"
+#include "ops/attention.h"
 
 static wn_context *ctx;
 static float room[4096]; /* serves as every array: nothing may be computed */

@@ -12,6 +12,7 @@
 #include <string.h>
 #include "backends/ref/ref.h"
 #include "base/rng.h"
+#include "ops/attention.h"
 
 #define ROWS 32
 

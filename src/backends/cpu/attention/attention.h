@@ -3,6 +3,7 @@
 #define WN_BACKENDS_CPU_ATTENTION_H
 
 #include "base/context.h"
+#include "ops/attention.h"
 #include "ops/ops.h"
 
 /* Overrides the attention slots of `table` with the kernels for isa; leaves them for WN_ISA_REF. */
