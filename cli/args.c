@@ -242,24 +242,22 @@ int cli_dispatch(const char *parent, const char *summary, const struct cli_comma
   if (word && !strcmp(word, "help") && argc > 2)
     for (int i = 0; i < count; i++) {
       char *turned[] = {argv[2], argc > 3 ? "help" : "--help", argc > 3 ? argv[3] : NULL, NULL};
-      if (commands[i].run && !strcmp(argv[2], commands[i].name)) return commands[i].run(argc > 3 ? 3 : 2, turned);
+      if (!strcmp(argv[2], commands[i].name)) return commands[i].run(argc > 3 ? 3 : 2, turned);
     }
   /* Help of a command that there is none of is refused as the command itself. */
   if (word && !strcmp(word, "help") && argc > 2 && argv[2][0] != '-') word = argv[2];
   if (word && (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help"))) {
     printf("%s COMMAND [OPTIONS]\n\n%s\n\nCommands:\n", parent, summary);
-    for (int i = 0; i < count; i++)
-      if (commands[i].run) printf("  %-12s%s\n", commands[i].name, commands[i].help);
+    for (int i = 0; i < count; i++) printf("  %-12s%s\n", commands[i].name, commands[i].help);
     printf("\n%s COMMAND --help says more.\n", parent);
     return 0;
   }
   if (!word) return cli_usage_error(parent, "a command is missing");
   for (int i = 0; i < count; i++)
-    if (commands[i].run && !strcmp(word, commands[i].name)) return commands[i].run(argc - 1, argv + 1);
+    if (!strcmp(word, commands[i].name)) return commands[i].run(argc - 1, argv + 1);
   const char *names[64];
   int n = 0;
-  for (int i = 0; i < count && n < 64; i++)
-    if (commands[i].run) names[n++] = commands[i].name;
+  for (int i = 0; i < count && n < 64; i++) names[n++] = commands[i].name;
   const char *near = cli_nearest(word, names, n);
   const char *what = word[0] == '-' ? "option" : "command";
   if (near) return cli_usage_error(parent, "unknown %s \"%s\"; did you mean \"%s\"?", what, word, near);

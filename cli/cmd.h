@@ -1,20 +1,25 @@
-/* The subcommands. Each takes its own name as argv[0] and returns the exit code: 0 success, 1 failure, 2 usage. */
+/* The subcommands, the one list of them: dispatch and help come from it (main.c), completion from the help
+ * (winnow.bash). Each takes its own name as argv[0] and returns the exit code: 0 success, 1 failure, 2 usage. */
 #ifndef CLI_CMD_H
 #define CLI_CMD_H
 
-int cmd_tokenizer(int argc, char **argv);
-int cmd_data(int argc, char **argv);
-int cmd_train(int argc, char **argv);
-int cmd_adapt(int argc, char **argv);
-int cmd_eval(int argc, char **argv);
-int cmd_generate(int argc, char **argv);
-int cmd_chat(int argc, char **argv);
-int cmd_analyze(int argc, char **argv);
-int cmd_report(int argc, char **argv);
-int cmd_convert(int argc, char **argv);
-int cmd_info(int argc, char **argv);
-int cmd_prune(int argc, char **argv);
-int cmd_op(int argc, char **argv);
-int cmd_bench(int argc, char **argv);
+#define CLI_COMMANDS(COMMAND)                                                                                          \
+  COMMAND(tokenizer, "train a tokenizer; encode and decode text")                                                      \
+  COMMAND(data, "turn text and JSON lines into token files")                                                           \
+  COMMAND(train, "train a model from a recipe, or resume")                                                             \
+  COMMAND(adapt, "switch mechanisms on in a pretrained model and fine-tune it")                                        \
+  COMMAND(eval, "loss, perplexity and bits per byte on token files, text or tasks")                                    \
+  COMMAND(generate, "continue a prompt")                                                                               \
+  COMMAND(chat, "talk to a model")                                                                                     \
+  COMMAND(analyze, "what a model attends to: tokens needed, thresholds, attention, survival, spans")                   \
+  COMMAND(prune, "search for cache budgets; compare eviction policies")                                                \
+  COMMAND(report, "one page of figures: training, selections and evictions, cost")                                     \
+  COMMAND(convert, "write a model in another format")                                                                  \
+  COMMAND(info, "describe a checkpoint, or this build and machine")                                                    \
+  COMMAND(op, "run one operation on a case file")                                                                      \
+  COMMAND(bench, "time operations, training steps and decoding")
+
+#define CLI_COMMAND_PROTOTYPE(name, help) int cmd_##name(int argc, char **argv);
+CLI_COMMANDS(CLI_COMMAND_PROTOTYPE)
 
 #endif

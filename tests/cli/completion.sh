@@ -13,6 +13,16 @@ completes() { # NAME WANTED WORDS...: the words of a command line, the last one 
     *) fail "completion: $name" "expected: $want" "found: $found" ;;
   esac
 }
+# Every command, and every command of a command: the list that help has.
+completed() { # WORDS...: all words that complete them
+  bash --norc -c '
+    source "$1"; shift
+    COMP_WORDS=("$@" "") COMP_CWORD=$#
+    _winnow 2>/dev/null
+    printf "%s\n" "${COMPREPLY[@]}"' completion "$root/cli/winnow.bash" "$winnow" "$@"
+}
+is "completion: all commands" "$(listed "")" "$(completed)"
+for command in "${parents[@]}"; do is "completion: all of $command" "$(listed $command)" "$(completed $command)"; done
 completes "commands" generate gen
 completes "subcommands" prepare data pre
 completes "options" --temperature generate --temp

@@ -1,11 +1,20 @@
 # Help, options, exit codes.
-commands="tokenizer data train adapt eval generate chat analyze prune info op bench"
-leaves=("tokenizer train" "tokenizer encode" "tokenizer decode" "data prepare" train adapt eval generate chat "analyze spans" "analyze meaningful" "analyze sweep" "analyze attention" "analyze survival" "prune search" "prune compare" info "op attention"
-        "bench op" "bench train" "bench decode")
-
-run "$winnow" --help
+listed() { "$winnow" $1 --help | awk '/^Commands:/ { on = 1; next } /^[^ ]/ { on = 0 } on && NF { print $1 }'; } # PATH
+commands=$(listed "")
+leaves=() parents=()
 for command in $commands; do
-  if grep -qE "^  $command " out; then pass "help lists $command"; else fail "help lists $command" "$(shown --help)"; fi
+  under=$(listed $command)
+  [ -n "$under" ] || leaves+=("$command")
+  [ -z "$under" ] || parents+=("$command")
+  for word in $under; do leaves+=("$command $word"); done
+done
+[ ${#leaves[@]} -ge 23 ] && pass "help lists the commands" || fail "help lists the commands" "${leaves[*]}"
+for file in "$root"/cli/cmd_*.c; do # each of them in a file of its own
+  command=$(basename "$file" .c)
+  case " "$commands" " in
+    *[[:space:]]${command#cmd_}[[:space:]]*) pass "help lists ${command#cmd_}" ;;
+    *) fail "help lists ${command#cmd_}" "$commands" ;;
+  esac
 done
 for leaf in "${leaves[@]}"; do
   run "$winnow" $leaf --help
@@ -20,7 +29,7 @@ for leaf in "${leaves[@]}"; do
   refuses "$leaf refuses an unknown option" 2 'unknown option' $leaf --no-such-thing
   refuses "$leaf suggests the nearest option" 2 'did you mean --threads\?' $leaf --thread 2
 done
-for command in tokenizer data analyze op bench; do
+for command in "${parents[@]}"; do
   run "$winnow" $command --help
   is "$command --help" 0 $code
   refuses "$command without a subcommand" 2 'command is missing' $command
