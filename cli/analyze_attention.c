@@ -10,7 +10,7 @@
 
 /* ---- attention ---- */
 
-static json_t *head_json(const wn_look_head *h) {
+static json_t *look_head_json(const wn_look_head *h) {
   json_t *octaves = json_array();
   int last = 0;
   for (int k = 0; k < WN_LOOK_OCTAVES; k++)
@@ -25,8 +25,8 @@ static json_t *head_json(const wn_look_head *h) {
 static json_t *look_json(const struct analysis *a, const wn_look_report *r) {
   json_t *layers = json_array();
   for (int64_t l = 0; l < r->layers; l++) {
-    json_t *layer = head_json(&r->layer[l]), *heads = json_array();
-    for (int64_t h = 0; h < r->heads; h++) json_array_append_new(heads, head_json(&r->head[l * r->heads + h]));
+    json_t *layer = look_head_json(&r->layer[l]), *heads = json_array();
+    for (int64_t h = 0; h < r->heads; h++) json_array_append_new(heads, look_head_json(&r->head[l * r->heads + h]));
     json_object_set_new(layer, "heads", heads);
     json_array_append_new(layers, layer);
   }
@@ -175,7 +175,8 @@ static void survival_print(const struct analysis *a, const void *what) {
     for (int k = 0; k < ages; k++) printf("%7.1f", 100 * p->alive[k]);
     printf("%10.1f%8.1f%%%12.2f\n", p->lifetime, 100 * p->evicted, p->perplexity);
   }
-  printf("\nof the tokens that a policy holds at the end of a sequence, the share that another holds too, per cent\n          ");
+  printf("\nof the tokens that a policy holds at the end of a sequence, the share that another holds too, per cent\n   "
+         "       ");
   for (int j = 0; j < r->count; j++) printf("%10s", wn_policy_name(r->policy[j].policy));
   putchar('\n');
   for (int i = 0; i < r->count; i++) {
@@ -186,8 +187,8 @@ static void survival_print(const struct analysis *a, const void *what) {
 }
 
 /* "all": those that the model has; or names. */
-static int read_policies(const struct analysis *a, const char *text, const char *spec,
-                         const struct cli_policy_choices *choices, wn_budgets *budgets, int *count) {
+static int survival_read_policies(const struct analysis *a, const char *text, const char *spec,
+                                  const struct cli_policy_choices *choices, wn_budgets *budgets, int *count) {
   const wn_model_config *config = wn_model_config_get(a->model);
   wn_policy list[WN_POLICY_MAX];
   const char *bad;
@@ -256,7 +257,7 @@ int analyze_survival(int argc, char **argv) {
   int code = analysis_open(a, &survival_spec, argc, argv, &s);
   if (!code) code = cli_check_output(s.svg, false);
   if (!code) code = analysis_needs_text(a);
-  if (!code) code = read_policies(a, s.policies, s.spec_text, &s.choices, budgets, &count);
+  if (!code) code = survival_read_policies(a, s.policies, s.spec_text, &s.choices, budgets, &count);
   if (!code) {
     const wn_analysis_input input = analysis_input(a);
     for (int i = 0; i < count; i++) list[i] = &budgets[i];

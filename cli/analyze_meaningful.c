@@ -19,7 +19,7 @@ struct result {
 };
 
 /* The first three points that curves are fitted to begin here; rows are in order of sequences, not of lengths. */
-static wn_status fit_all(wn_context *ctx, struct result *s) {
+static wn_status meaningful_fit_all(wn_context *ctx, struct result *s) {
   const wn_meaning_report *r = s->r;
   double *x = malloc((size_t)(r->points + 1) * sizeof *x), *y = malloc((size_t)(r->points + 1) * sizeof *y);
   wn_status status = x && y ? WN_OK : WN_ERR_MEMORY;
@@ -35,41 +35,42 @@ static wn_status fit_all(wn_context *ctx, struct result *s) {
   return status;
 }
 
-static int best_of(const struct result *s, int t) {
+static int meaningful_best_of(const struct result *s, int t) {
   int best = 0;
   for (int k = 1; k < WN_FIT_COUNT; k++)
     if (s->fits[t * WN_FIT_COUNT + k].aic < s->fits[t * WN_FIT_COUNT + best].aic) best = k;
   return best;
 }
 
-static json_t *cell_json(const wn_meaning_cell *c) {
+static json_t *meaningful_cell_json(const wn_meaning_cell *c) {
   return json_pack("{s:f, s:f, s:f, s:f}", "mean", c->mean, "p10", c->quantile[0], "p50", c->quantile[1], "p90",
                    c->quantile[2]);
 }
 
-static json_t *share_json(const struct result *s, int length, int t) {
+static json_t *meaningful_share_json(const struct result *s, int length, int t) {
   const wn_meaning_report *r = s->r;
   json_t *layers = json_array();
   for (int64_t l = 0; l < r->layers; l++) {
     const int64_t at = ((int64_t)length * r->tau_count + t) * r->layers + l;
-    json_t *layer = cell_json(&r->layer[at]), *heads = json_array();
-    for (int64_t h = 0; h < r->heads; h++) json_array_append_new(heads, cell_json(&r->head[at * r->heads + h]));
+    json_t *layer = meaningful_cell_json(&r->layer[at]), *heads = json_array();
+    for (int64_t h = 0; h < r->heads; h++)
+      json_array_append_new(heads, meaningful_cell_json(&r->head[at * r->heads + h]));
     json_object_set_new(layer, "heads", heads);
     json_array_append_new(layers, layer);
   }
-  json_t *one = cell_json(&r->all[length * r->tau_count + t]);
+  json_t *one = meaningful_cell_json(&r->all[length * r->tau_count + t]);
   json_object_set_new(one, "tau", json_real(r->taus[t]));
   json_object_set_new(one, "layers", layers);
   return one;
 }
 
-static json_t *result_json(const struct analysis *a, const struct result *s) {
+static json_t *meaningful_result_json(const struct analysis *a, const struct result *s) {
   const wn_meaning_report *r = s->r;
   json_t *lengths = json_array(), *fits = json_array();
   for (int i = 0; i < r->length_count; i++) {
     if (r->rows[i] == 0) continue;
     json_t *shares = json_array();
-    for (int t = 0; t < r->tau_count; t++) json_array_append_new(shares, share_json(s, i, t));
+    for (int t = 0; t < r->tau_count; t++) json_array_append_new(shares, meaningful_share_json(s, i, t));
     json_array_append_new(lengths, json_pack("{s:I, s:I, s:f, s:f, s:o}", "length", (json_int_t)r->length[i], "rows",
                                              (json_int_t)r->rows[i], "context", r->context[i], "content", r->content[i],
                                              "shares", shares));
@@ -90,33 +91,33 @@ static json_t *result_json(const struct analysis *a, const struct result *s) {
                    lengths, "fits", fits);
 }
 
-static void csv_line(FILE *f, const wn_meaning_report *r, int i, int t, const char *layer, const char *head,
-                     const wn_meaning_cell *c) {
+static void meaningful_csv_line(FILE *f, const wn_meaning_report *r, int i, int t, const char *layer, const char *head,
+                                const wn_meaning_cell *c) {
   fprintf(f, "%" PRId64 ",%" PRIu64 ",%.6g,%.6g,%.6g,%s,%s,%.6g,%.6g,%.6g,%.6g\n", r->length[i], r->rows[i],
           r->context[i], r->content[i], r->taus[t], layer, head, c->mean, c->quantile[0], c->quantile[1],
           c->quantile[2]);
 }
 
-static void result_csv(FILE *f, const void *what) {
+static void meaningful_result_csv(FILE *f, const void *what) {
   const wn_meaning_report *r = ((const struct result *)what)->r;
   char layer[24], head[24];
   fprintf(f, "length,rows,context,content,tau,layer,head,mean,p10,p50,p90\n");
   for (int i = 0; i < r->length_count; i++)
     for (int t = 0; r->rows[i] > 0 && t < r->tau_count; t++) {
-      csv_line(f, r, i, t, "all", "all", &r->all[i * r->tau_count + t]);
+      meaningful_csv_line(f, r, i, t, "all", "all", &r->all[i * r->tau_count + t]);
       for (int64_t l = 0; l < r->layers; l++) {
         const int64_t at = ((int64_t)i * r->tau_count + t) * r->layers + l;
         snprintf(layer, sizeof layer, "%" PRId64, l);
-        csv_line(f, r, i, t, layer, "all", &r->layer[at]);
+        meaningful_csv_line(f, r, i, t, layer, "all", &r->layer[at]);
         for (int64_t h = 0; h < r->heads; h++) {
           snprintf(head, sizeof head, "%" PRId64, h);
-          csv_line(f, r, i, t, layer, head, &r->head[at * r->heads + h]);
+          meaningful_csv_line(f, r, i, t, layer, head, &r->head[at * r->heads + h]);
         }
       }
     }
 }
 
-static void result_print(const struct analysis *a, const void *what) {
+static void meaningful_result_print(const struct analysis *a, const void *what) {
   const struct result *s = what;
   const wn_meaning_report *r = s->r;
   printf("%s: %" PRIu64 " tokens, perplexity %.2f, %" PRId64 " layers of %" PRId64 " heads, %d control tokens\n\n",
@@ -151,7 +152,7 @@ static void result_print(const struct analysis *a, const void *what) {
     for (int k = 0; k < WN_FIT_COUNT; k++) {
       const wn_fit *f = &s->fits[t * WN_FIT_COUNT + k];
       printf("%8.4g  %-12s%-14.6g%-14.6g%11.4f%15.2f%14.4f%s\n", r->taus[t], wn_fit_name((wn_fit_kind)k), f->intercept,
-             f->slope, f->adjusted_r2, f->aic, f->mse, k == best_of(s, t) ? "  best" : "");
+             f->slope, f->adjusted_r2, f->aic, f->mse, k == meaningful_best_of(s, t) ? "  best" : "");
     }
   printf("square root: y = a + b sqrt(x); logarithmic: y = a + b ln(x + 1); linear: y = a + b x\n");
 }
@@ -189,18 +190,18 @@ static const struct cli_spec meaningful_spec = {
         "count and from the weight. One pass gives all shares; no T x T matrix is formed."};
 
 /* The share nearest to --tau, and the fits of all. */
-static int choose_share(const struct meaningful *m, const wn_meaning_report *report, struct result *out) {
+static int meaningful_choose_share(const struct meaningful *m, const wn_meaning_report *report, struct result *out) {
   out->r = report;
   for (int t = 1; t < report->tau_count; t++)
     if (fabs(report->taus[t] - m->tau) < fabs(report->taus[out->tau] - m->tau)) out->tau = t;
   out->fits = calloc((size_t)report->tau_count * WN_FIT_COUNT, sizeof *out->fits);
   if (!out->fits) return cli_error("out of memory");
-  if (fit_all(m->analysis.ctx, out) != WN_OK)
+  if (meaningful_fit_all(m->analysis.ctx, out) != WN_OK)
     cli_note(&m->analysis.common, "no fits: %s", wn_context_error(m->analysis.ctx));
   return 0;
 }
 
-static int save_plots(const struct meaningful *m, const struct result *s) {
+static int meaningful_save_plots(const struct meaningful *m, const struct result *s) {
   const struct analysis *a = &m->analysis;
   int code = 0;
   if (m->svg) code = analysis_end(a, wn_meaning_save_svg(a->ctx, s->r, "Tokens needed", m->svg));
@@ -232,9 +233,10 @@ int analyze_meaningful(int argc, char **argv) {
     analysis_begin(a, "meaningful", "batches");
     code = analysis_end(a, analysis_ended(a, wn_analyze_meaning(a->ctx, a->model, &input, &choice, &report)));
   }
-  if (!code) code = choose_share(&m, report, &s);
-  if (!code) code = save_plots(&m, &s);
-  if (!code) code = analysis_deliver(a, result_json(a, &s), result_csv, result_print, &s);
+  if (!code) code = meaningful_choose_share(&m, report, &s);
+  if (!code) code = meaningful_save_plots(&m, &s);
+  if (!code)
+    code = analysis_deliver(a, meaningful_result_json(a, &s), meaningful_result_csv, meaningful_result_print, &s);
   free(s.fits), free(ids);
   wn_meaning_report_destroy(report);
   analysis_close(a);

@@ -22,13 +22,13 @@ struct tasks {
   int64_t count, room;
 };
 
-static void tasks_clear(struct tasks *t) {
+static void sweep_tasks_clear(struct tasks *t) {
   for (int64_t i = 0; i < 3 * t->count; i++) wn_tokens_free(t->ids[i]);
   free(t->ids), free(t->items);
 }
 
 /* `prompt` with {content} replaced. */
-static char *fill(const char *prompt, const char *content) {
+static char *sweep_fill(const char *prompt, const char *content) {
   const char *at = strstr(prompt, "{content}");
   const size_t n = strlen(prompt) + strlen(content) + 1;
   char *out = malloc(n);
@@ -40,7 +40,7 @@ static char *fill(const char *prompt, const char *content) {
   return out;
 }
 
-static int encode(struct analysis *a, const char *text, bool start, int32_t **ids, int64_t *count) {
+static int sweep_encode(struct analysis *a, const char *text, bool start, int32_t **ids, int64_t *count) {
   size_t n = 0;
   if (!text) return cli_error("out of memory");
   const bool bos = start && wn_tokenizer_bos(a->tok) >= 0;
@@ -51,7 +51,7 @@ static int encode(struct analysis *a, const char *text, bool start, int32_t **id
 }
 
 /* One line: {"prompt": "... {content} ...", "content": "...", "answer": "..."}. */
-static int add_task(struct analysis *a, const char *path, int64_t line, const json_t *object, struct tasks *t) {
+static int sweep_add_task(struct analysis *a, const char *path, int64_t line, const json_t *object, struct tasks *t) {
   const char *prompt = json_string_value(json_object_get(object, "prompt"));
   const char *content = json_string_value(json_object_get(object, "content"));
   const char *answer = json_string_value(json_object_get(object, "answer"));
@@ -70,16 +70,16 @@ static int add_task(struct analysis *a, const char *path, int64_t line, const js
   wn_sweep_task *one = &t->items[t->count];
   int32_t **ids = t->ids + 3 * t->count++;
   ids[0] = ids[1] = ids[2] = NULL;
-  char *whole = fill(prompt, content), *bare = fill(prompt, "");
-  int code = encode(a, whole, true, &ids[0], &one->prompt_count);
-  if (!code) code = encode(a, bare, true, &ids[1], &one->bare_count);
-  if (!code) code = encode(a, answer, false, &ids[2], &one->answer_count);
+  char *whole = sweep_fill(prompt, content), *bare = sweep_fill(prompt, "");
+  int code = sweep_encode(a, whole, true, &ids[0], &one->prompt_count);
+  if (!code) code = sweep_encode(a, bare, true, &ids[1], &one->bare_count);
+  if (!code) code = sweep_encode(a, answer, false, &ids[2], &one->answer_count);
   free(whole), free(bare);
   one->prompt = ids[0], one->bare = ids[1], one->answer = ids[2];
   return code;
 }
 
-static int load_tasks(struct analysis *a, const char *path, struct tasks *t) {
+static int sweep_load_tasks(struct analysis *a, const char *path, struct tasks *t) {
   char *text = NULL;
   size_t bytes = 0;
   if (analysis_tokenizer(a) != WN_OK) return cli_fail(a->ctx, WN_ERR_IO);
@@ -92,7 +92,7 @@ static int load_tasks(struct analysis *a, const char *path, struct tasks *t) {
     if (strspn(at, " \t\r") != strlen(at)) {
       json_error_t error;
       json_t *object = json_loads(at, JSON_REJECT_DUPLICATES, &error);
-      code = object ? add_task(a, path, line, object, t)
+      code = object ? sweep_add_task(a, path, line, object, t)
                     : cli_error("%s:%" PRId64 ": not JSON: %s", path, line, error.text);
       json_decref(object);
     }
@@ -105,7 +105,7 @@ static int load_tasks(struct analysis *a, const char *path, struct tasks *t) {
 
 /* ---- results ---- */
 
-static json_t *point_json(const struct result *s, const wn_sweep_point *p) {
+static json_t *sweep_point_json(const struct result *s, const wn_sweep_point *p) {
   json_t *one = json_pack("{s:f}", "tau", p->tau);
   if (s->text) {
     json_object_set_new(one, "loss", json_real(p->loss));
@@ -116,72 +116,72 @@ static json_t *point_json(const struct result *s, const wn_sweep_point *p) {
   return one;
 }
 
-static json_t *best_json(const struct result *s, int best) {
+static json_t *sweep_best_json(const struct result *s, int best) {
   return best < 0 ? json_null() : json_real(s->r->point[best].tau);
 }
 
-static json_t *result_json(const struct analysis *a, const struct result *s) {
+static json_t *sweep_result_json(const struct analysis *a, const struct result *s) {
   json_t *points = json_array();
-  for (int i = 0; i < s->r->count; i++) json_array_append_new(points, point_json(s, &s->r->point[i]));
-  json_t *baseline = point_json(s, &s->r->baseline);
+  for (int i = 0; i < s->r->count; i++) json_array_append_new(points, sweep_point_json(s, &s->r->point[i]));
+  json_t *baseline = sweep_point_json(s, &s->r->baseline);
   json_object_del(baseline, "tau");
   json_t *j = json_pack("{s:s, s:f, s:I, s:I, s:o, s:o, s:o}", "model", a->model_dir, "gamma", s->r->gamma, "tokens",
                         (json_int_t)s->r->full.tokens, "tasks", (json_int_t)s->task_count, "baseline", baseline, "full",
-                        point_json(s, &s->r->full), "taus", points);
-  if (s->text) json_object_set_new(j, "best_by_loss", best_json(s, s->r->best_loss));
-  if (s->text) json_object_set_new(j, "best_by_accuracy", best_json(s, s->r->best_accuracy));
-  if (s->tasks) json_object_set_new(j, "best_by_tasks", best_json(s, s->r->best_exact));
+                        sweep_point_json(s, &s->r->full), "taus", points);
+  if (s->text) json_object_set_new(j, "best_by_loss", sweep_best_json(s, s->r->best_loss));
+  if (s->text) json_object_set_new(j, "best_by_accuracy", sweep_best_json(s, s->r->best_accuracy));
+  if (s->tasks) json_object_set_new(j, "best_by_tasks", sweep_best_json(s, s->r->best_exact));
   return j;
 }
 
-static void csv_line(FILE *f, const struct result *s, const char *name, const wn_sweep_point *p) {
+static void sweep_csv_line(FILE *f, const struct result *s, const char *name, const wn_sweep_point *p) {
   fprintf(f, "%s", name);
   if (s->text) fprintf(f, ",%.9g,%.9g,%.9g", p->loss, p->perplexity, p->accuracy);
   if (s->tasks) fprintf(f, ",%.9g", p->exact);
   fputc('\n', f);
 }
 
-static void result_csv(FILE *f, const void *what) {
+static void sweep_result_csv(FILE *f, const void *what) {
   const struct result *s = what;
   char name[32];
   fprintf(f, "tau%s%s\n", s->text ? ",loss,perplexity,accuracy" : "", s->tasks ? ",exact_match" : "");
-  csv_line(f, s, "baseline", &s->r->baseline);
+  sweep_csv_line(f, s, "baseline", &s->r->baseline);
   for (int i = 0; i < s->r->count; i++) {
     snprintf(name, sizeof name, "%.9g", s->r->point[i].tau);
-    csv_line(f, s, name, &s->r->point[i]);
+    sweep_csv_line(f, s, name, &s->r->point[i]);
   }
 }
 
-static void print_line(const struct result *s, const char *name, const wn_sweep_point *p) {
+static void sweep_print_line(const struct result *s, const char *name, const wn_sweep_point *p) {
   printf("%10s", name);
   if (s->text) printf("%10.4f%12.2f%10.4f", p->loss, p->perplexity, p->accuracy);
   if (s->tasks) printf("%14.4f", p->exact);
   putchar('\n');
 }
 
-static void print_best(const struct result *s, const char *metric, int best) {
+static void sweep_print_best(const struct result *s, const char *metric, int best) {
   if (best < 0)
     printf("  by %-9s none\n", metric);
   else
     printf("  by %-9s %g\n", metric, s->r->point[best].tau);
 }
 
-static void result_print(const struct analysis *a, const void *what) {
+static void sweep_result_print(const struct analysis *a, const void *what) {
   const struct result *s = what;
   char name[32];
   printf("%s", a->model_dir);
   if (s->text) printf(", %" PRIu64 " tokens", s->r->full.tokens);
   if (s->tasks) printf(", %" PRId64 " tasks", s->task_count);
   printf("\n\n       tau%s%s\n", s->text ? "      loss  perplexity  accuracy" : "", s->tasks ? "   exact match" : "");
-  print_line(s, "no content", &s->r->baseline);
+  sweep_print_line(s, "no content", &s->r->baseline);
   for (int i = 0; i < s->r->count; i++) {
     snprintf(name, sizeof name, "%g", s->r->point[i].tau);
-    print_line(s, name, &s->r->point[i]);
+    sweep_print_line(s, name, &s->r->point[i]);
   }
-  print_line(s, "all", &s->r->full);
+  sweep_print_line(s, "all", &s->r->full);
   printf("\nthe smallest tau from which on %g of the improvement over no content is kept\n", s->r->gamma);
-  if (s->text) print_best(s, "loss", s->r->best_loss), print_best(s, "accuracy", s->r->best_accuracy);
-  if (s->tasks) print_best(s, "tasks", s->r->best_exact);
+  if (s->text) sweep_print_best(s, "loss", s->r->best_loss), sweep_print_best(s, "accuracy", s->r->best_accuracy);
+  if (s->tasks) sweep_print_best(s, "tasks", s->r->best_exact);
 }
 
 struct sweep {
@@ -228,7 +228,7 @@ int analyze_sweep(int argc, char **argv) {
   if (!code) code = analysis_control(a, o.control, &ids, &o.choice.control_count);
   if (!code && !a->text && !a->data && !o.tasks)
     code = cli_usage_error(a->command, "a text or tasks are needed: --text, --data or --tasks");
-  if (!code && o.tasks) code = load_tasks(a, o.tasks, &tasks);
+  if (!code && o.tasks) code = sweep_load_tasks(a, o.tasks, &tasks);
   const bool text = a->text || a->data;
   if (!code) {
     const wn_analysis_input input = analysis_input(a);
@@ -241,8 +241,8 @@ int analyze_sweep(int argc, char **argv) {
   }
   const struct result s = {report, text, tasks.count > 0, tasks.count};
   if (!code && o.svg) code = analysis_end(a, wn_sweep_save_svg(a->ctx, report, "Performance under a threshold", o.svg));
-  if (!code) code = analysis_deliver(a, result_json(a, &s), result_csv, result_print, &s);
-  tasks_clear(&tasks);
+  if (!code) code = analysis_deliver(a, sweep_result_json(a, &s), sweep_result_csv, sweep_result_print, &s);
+  sweep_tasks_clear(&tasks);
   free(ids);
   wn_sweep_report_destroy(report);
   analysis_close(a);

@@ -14,7 +14,7 @@ void cli_list_clear(struct cli_list *list) {
   list->count = 0;
 }
 
-static bool list_add(struct cli_list *list, const char *item) {
+static bool args_list_add(struct cli_list *list, const char *item) {
   const char **items = realloc(list->items, ((size_t)list->count + 1) * sizeof *items);
   if (!items) return false;
   items[list->count++] = item;
@@ -23,7 +23,7 @@ static bool list_add(struct cli_list *list, const char *item) {
 }
 
 /* Levenshtein's distance, words of at most 63 letters. */
-static int distance(const char *a, const char *b) {
+static int args_distance(const char *a, const char *b) {
   size_t n = strlen(a), m = strlen(b);
   if (n > 63 || m > 63) return 64;
   int row[64];
@@ -46,7 +46,7 @@ const char *cli_nearest(const char *word, const char *const *candidates, int cou
   const char *best = NULL;
   int best_distance = (int)strlen(word) / 2 + 1;
   for (int i = 0; i < count; i++) {
-    int d = distance(word, candidates[i]);
+    int d = args_distance(word, candidates[i]);
     if (d < best_distance) {
       best_distance = d;
       best = candidates[i];
@@ -58,7 +58,7 @@ const char *cli_nearest(const char *word, const char *const *candidates, int cou
 enum { HELP_COLUMN = 28, HELP_WIDTH = 110 };
 
 /* The words from column HELP_COLUMN on, in lines of at most HELP_WIDTH; what is longer than a line stays whole. */
-static void print_wrapped(const char *text) {
+static void args_print_wrapped(const char *text) {
   int column = HELP_COLUMN;
   for (const char *word = text; *word;) {
     const size_t n = strcspn(word, " ");
@@ -72,7 +72,7 @@ static void print_wrapped(const char *text) {
   putchar('\n');
 }
 
-static void print_option(const struct cli_option *o, const void *from) {
+static void args_print_option(const struct cli_option *o, const void *from) {
   const void *value_at = (const char *)from + o->at;
   char left[80], value[64] = "", text[2048];
   snprintf(left, sizeof left, "--%s%s%s", o->name, o->metavar ? " " : "", o->metavar ? o->metavar : "");
@@ -99,13 +99,13 @@ static void print_option(const struct cli_option *o, const void *from) {
            o->choices ? ")" : "", o->required ? "; required" : "", value);
   printf("  %-*s", HELP_COLUMN - 2, left);
   if ((int)strlen(left) > HELP_COLUMN - 3) printf("\n%*s", HELP_COLUMN, "");
-  print_wrapped(text);
+  args_print_wrapped(text);
 }
 
-static void print_help(const struct cli_spec *spec, const void *from) {
+static void args_print_help(const struct cli_spec *spec, const void *from) {
   printf("%s [OPTIONS]%s%s\n\n%s\n\nOptions:\n", spec->command, spec->positional ? " " : "",
          spec->positional ? spec->positional : "", spec->summary);
-  for (int i = 0; i < spec->option_count; i++) print_option(&spec->options[i], from);
+  for (int i = 0; i < spec->option_count; i++) args_print_option(&spec->options[i], from);
   printf("  %-26s%s\n", "--help", "this text");
   if (spec->epilog) printf("\n%s\n", spec->epilog);
   if (spec->more_help) {
@@ -115,14 +115,14 @@ static void print_help(const struct cli_spec *spec, const void *from) {
   }
 }
 
-static bool is_choice(const char *choices, const char *value) {
+static bool args_is_choice(const char *choices, const char *value) {
   size_t n = strlen(value);
   for (const char *p = choices; p; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
     if (!strncmp(p, value, n) && (p[n] == '|' || !p[n])) return true;
   return false;
 }
 
-static int store(const struct cli_spec *spec, const struct cli_option *o, const char *value, void *into) {
+static int args_store(const struct cli_spec *spec, const struct cli_option *o, const char *value, void *into) {
   void *out = (char *)into + o->at;
   char *end = NULL;
   bool bounded = o->min != 0 || o->max != 0;
@@ -133,12 +133,12 @@ static int store(const struct cli_spec *spec, const struct cli_option *o, const 
     *(bool *)out = true;
     return CLI_GO;
   case CLI_STRING:
-    if (o->choices && !is_choice(o->choices, value))
+    if (o->choices && !args_is_choice(o->choices, value))
       return cli_usage_error(spec->command, "--%s: \"%s\" is not one of %s", o->name, value, o->choices);
     *(const char **)out = value;
     return CLI_GO;
   case CLI_LIST:
-    if (!list_add(out, value)) return cli_error("out of memory");
+    if (!args_list_add(out, value)) return cli_error("out of memory");
     return CLI_GO;
   case CLI_INT: {
     long long x = strtoll(value, &end, 10);
@@ -168,7 +168,7 @@ static int store(const struct cli_spec *spec, const struct cli_option *o, const 
   return CLI_GO;
 }
 
-static int unknown_option(const struct cli_spec *spec, const char *name) {
+static int args_unknown_option(const struct cli_spec *spec, const char *name) {
   const char *names[128];
   int n = 0;
   for (int i = 0; i < spec->option_count && n < 127; i++) names[n++] = spec->options[i].name;
@@ -183,14 +183,14 @@ int cli_parse(const struct cli_spec *spec, int argc, char **argv, void *into, st
   bool options_end = false;
   for (int i = 1; i < argc && strcmp(argv[i], "--"); i++)
     if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
-      print_help(spec, into);
+      args_print_help(spec, into);
       return CLI_SHOWN;
     }
   for (int i = 1; i < argc; i++) {
     const char *word = argv[i];
     if (options_end || word[0] != '-' || !strcmp(word, "-")) {
       if (!spec->positional || !positionals) return cli_usage_error(spec->command, "unexpected argument \"%s\"", word);
-      if (!list_add(positionals, word)) return cli_error("out of memory");
+      if (!args_list_add(positionals, word)) return cli_error("out of memory");
       continue;
     }
     if (!strcmp(word, "--")) {
@@ -206,7 +206,7 @@ int cli_parse(const struct cli_spec *spec, int argc, char **argv, void *into, st
     name[length] = 0;
     int row = 0;
     while (row < spec->option_count && strcmp(spec->options[row].name, name)) row++;
-    if (row == spec->option_count) return unknown_option(spec, name);
+    if (row == spec->option_count) return args_unknown_option(spec, name);
     const struct cli_option *o = &spec->options[row];
     const char *value = NULL;
     if (o->type == CLI_FLAG) {
@@ -220,7 +220,7 @@ int cli_parse(const struct cli_spec *spec, int argc, char **argv, void *into, st
     if (seen[row] && o->type != CLI_LIST && o->type != CLI_FLAG)
       return cli_usage_error(spec->command, "--%s is given twice", name);
     seen[row] = true;
-    int code = store(spec, o, value, into);
+    int code = args_store(spec, o, value, into);
     if (code != CLI_GO) return code;
   }
   for (int i = 0; i < spec->option_count; i++)

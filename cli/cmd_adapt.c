@@ -16,7 +16,7 @@ struct sets {
   int count;
 };
 
-static bool put(struct sets *s, const char *key, const char *value) {
+static bool adapt_put(struct sets *s, const char *key, const char *value) {
   const int n = snprintf(s->text[s->count], sizeof s->text[0], "%s=%s", key, value);
   s->items[s->count] = s->text[s->count];
   s->count++;
@@ -24,16 +24,16 @@ static bool put(struct sets *s, const char *key, const char *value) {
 }
 
 /* A token file, or a folder with train.bin and perhaps val.bin, as `winnow data prepare` makes it. */
-static int put_data(struct sets *s, const char *data, const char *val) {
+static int adapt_put_data(struct sets *s, const char *data, const char *val) {
   char path[4096];
   if (data && cli_join(path, sizeof path, data, "train.bin") && cli_exists(path)) {
-    if (!put(s, "data.train", path)) return cli_error("%s: the path is too long", path);
-    if (!val && cli_join(path, sizeof path, data, "val.bin") && cli_exists(path) && !put(s, "data.val", path))
+    if (!adapt_put(s, "data.train", path)) return cli_error("%s: the path is too long", path);
+    if (!val && cli_join(path, sizeof path, data, "val.bin") && cli_exists(path) && !adapt_put(s, "data.val", path))
       return cli_error("%s: the path is too long", path);
-  } else if (data && !put(s, "data.train", data)) {
+  } else if (data && !adapt_put(s, "data.train", data)) {
     return cli_error("%s: the path is too long", data);
   }
-  if (val && !put(s, "data.val", val)) return cli_error("%s: the path is too long", val);
+  if (val && !adapt_put(s, "data.val", val)) return cli_error("%s: the path is too long", val);
   return 0;
 }
 
@@ -51,10 +51,10 @@ static int adapt_recipe(wn_context *ctx, const struct adapt *a, wn_recipe *out) 
   wn_tokenizer *tok = NULL;
   if (a->sets.count > 256) return cli_error("more than 256 --set");
   /* The tokenizer goes along where the model has one. */
-  if (wn_tokenizer_load(ctx, a->model, &tok) == WN_OK && !put(&sets, "data.tokenizer", a->model))
+  if (wn_tokenizer_load(ctx, a->model, &tok) == WN_OK && !adapt_put(&sets, "data.tokenizer", a->model))
     return cli_error("%s: the path is too long", a->model);
   wn_tokenizer_destroy(tok);
-  const int code = put_data(&sets, a->data, a->val);
+  const int code = adapt_put_data(&sets, a->data, a->val);
   if (code) return code;
   for (int i = 0; i < a->sets.count; i++) sets.items[sets.count++] = a->sets.items[i];
   const wn_status status = wn_adapt_recipe(ctx, a->model, a->config, sets.items, sets.count, out);

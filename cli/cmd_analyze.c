@@ -70,7 +70,7 @@ int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, cha
 
 /* Beside the file first, then into its place; into a device or a pipe (/dev/null, /dev/stdout) directly, which a rename
  * would replace. The text is written by `put`. */
-static int write_file(const char *path, void (*put)(FILE *f, const void *what), const void *what) {
+static int analysis_write_file(const char *path, void (*put)(FILE *f, const void *what), const void *what) {
   char next[4096];
   if (snprintf(next, sizeof next, "%s.next", path) >= (int)sizeof next)
     return cli_error("%s: the path is too long", path);
@@ -114,7 +114,7 @@ int analysis_end(const struct analysis *a, wn_status status) {
   return CLI_INTERRUPTED;
 }
 
-static int taus_error(const struct analysis *a, const char *text) {
+static int analysis_taus_error(const struct analysis *a, const char *text) {
   return cli_usage_error(a->command, "--taus \"%s\": expected ascending numbers in (0,1], as 0.5:1:0.05 or 0.5,0.9,1",
                          text);
 }
@@ -124,28 +124,28 @@ int analysis_taus(const struct analysis *a, const char *text, double *taus, int 
   char *end;
   double first = strtod(text, &end);
   *count = 0;
-  if (end == text) return taus_error(a, text);
+  if (end == text) return analysis_taus_error(a, text);
   if (*end == ':') {
     const char *at = end + 1;
     const double last = strtod(at, &end);
-    if (end == at || *end != ':') return taus_error(a, text);
+    if (end == at || *end != ':') return analysis_taus_error(a, text);
     at = end + 1;
     const double step = strtod(at, &end);
-    if (end == at || *end || !(step > 1e-6) || !(last - first < step * room)) return taus_error(a, text);
+    if (end == at || *end || !(step > 1e-6) || !(last - first < step * room)) return analysis_taus_error(a, text);
     for (; *count < room && first + *count * step <= last + 1e-9; (*count)++)
       taus[*count] = round((first + *count * step) * 1e9) / 1e9;
   } else {
     for (const char *at = text;; first = strtod(at, &end)) {
-      if (end == at || *count == room) return taus_error(a, text);
+      if (end == at || *count == room) return analysis_taus_error(a, text);
       taus[(*count)++] = first;
       if (!*end) break;
-      if (*end != ',') return taus_error(a, text);
+      if (*end != ',') return analysis_taus_error(a, text);
       at = end + 1;
     }
   }
   for (int i = 0; i < *count; i++)
-    if (!(taus[i] > 0 && taus[i] <= 1 && (i == 0 || taus[i] > taus[i - 1]))) return taus_error(a, text);
-  return *count > 0 ? 0 : taus_error(a, text);
+    if (!(taus[i] > 0 && taus[i] <= 1 && (i == 0 || taus[i] > taus[i - 1]))) return analysis_taus_error(a, text);
+  return *count > 0 ? 0 : analysis_taus_error(a, text);
 }
 
 int analysis_control(struct analysis *a, const char *text, int32_t **ids, int *count) {
@@ -154,7 +154,7 @@ int analysis_control(struct analysis *a, const char *text, int32_t **ids, int *c
   return cli_control_tokens(a->command, text, a->tok, ids, count);
 }
 
-static void put_json(FILE *f, const void *what) {
+static void analysis_put_json(FILE *f, const void *what) {
   json_dumpf(what, f, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
   fputc('\n', f);
 }
@@ -162,8 +162,8 @@ static void put_json(FILE *f, const void *what) {
 int analysis_deliver(const struct analysis *a, json_t *json, void (*put_csv)(FILE *, const void *),
                      void (*put_report)(const struct analysis *, const void *), const void *what) {
   int code = json ? 0 : cli_error("out of memory");
-  if (!code && a->out) code = write_file(a->out, put_json, json);
-  if (!code && a->csv && strcmp(a->csv, "-")) code = write_file(a->csv, put_csv, what);
+  if (!code && a->out) code = analysis_write_file(a->out, analysis_put_json, json);
+  if (!code && a->csv && strcmp(a->csv, "-")) code = analysis_write_file(a->csv, put_csv, what);
   if (!code && a->common.json) return cli_print_json(json);
   json_decref(json);
   if (code) return code;
@@ -222,7 +222,7 @@ static void spans_csv(FILE *f, const void *what) {
   }
 }
 
-static double percent(double part, double whole) {
+static double analysis_percent(double part, double whole) {
   return whole > 0 ? 100 * part / whole : 0;
 }
 
@@ -251,15 +251,15 @@ static void spans_print(const struct analysis *a, const void *what) {
   printf("operations/token  %s: projections %s, feed-forward %s, attention %s\n", cli_count(o->total),
          cli_count(o->maps), cli_count(o->ffn), cli_count(o->attention));
   printf("  fixed spans     %s, attention %s: %.0f%% of it with spans\n", cli_count(o->total_full),
-         cli_count(o->attention_full), percent(o->attention, o->attention_full));
+         cli_count(o->attention_full), analysis_percent(o->attention, o->attention_full));
   printf("  heads together  %s, attention %s: all heads of a layer as far as its widest\n",
          cli_count(o->total_together), cli_count(o->attention_together));
   printf("memory, a sequence\n  cache           %s of %s: %.0f%%, %s for each token and layer\n",
-         cli_bytes(r->cache_bytes), cli_bytes(r->cache_bytes_full), percent(r->cache_bytes, r->cache_bytes_full),
-         cli_bytes((double)r->cache_bytes_token));
+         cli_bytes(r->cache_bytes), cli_bytes(r->cache_bytes_full),
+         analysis_percent(r->cache_bytes, r->cache_bytes_full), cli_bytes((double)r->cache_bytes_token));
   if (r->memory > 0)
     printf("  earlier blocks  %s of %s: %.0f%%, %s for each token and layer\n", cli_bytes(r->state_bytes),
-           cli_bytes(r->state_bytes_full), percent(r->state_bytes, r->state_bytes_full),
+           cli_bytes(r->state_bytes_full), analysis_percent(r->state_bytes, r->state_bytes_full),
            cli_bytes((double)r->state_bytes_token));
 }
 

@@ -44,7 +44,7 @@ struct chat {
 
 /* --- the pending tokens --- */
 
-static int add_pending(struct chat *c, const int32_t *ids, size_t count) {
+static int chat_add_pending(struct chat *c, const int32_t *ids, size_t count) {
   if (c->pending_count + count > c->room) {
     size_t room = 2 * (c->pending_count + count);
     int32_t *wider = realloc(c->pending, room * sizeof *wider);
@@ -58,12 +58,12 @@ static int add_pending(struct chat *c, const int32_t *ids, size_t count) {
 }
 
 /* The first `count` of them have been seen. */
-static void drop_pending(struct chat *c, int64_t count) {
+static void chat_drop_pending(struct chat *c, int64_t count) {
   c->pending_count -= (size_t)count;
   memmove(c->pending, c->pending + count, c->pending_count * sizeof *c->pending);
 }
 
-static int64_t room_left(const struct chat *c) {
+static int64_t chat_room_left(const struct chat *c) {
   return c->r->context - wn_session_position(c->session) - (int64_t)c->pending_count;
 }
 
@@ -82,12 +82,12 @@ static bool chat_on_piece(void *user, const wn_generate_piece *piece) {
 
 /* Feeds what is pending and draws until the model ends its turn; *text, malloc'd, is what it wrote. An interrupt leaves
  * what has not been fed for the next turn, and so does an answer that is cut its last token. */
-static wn_status answer(struct chat *c, wn_generate_result *result, char **text, size_t *bytes) {
+static wn_status chat_answer(struct chat *c, wn_generate_result *result, char **text, size_t *bytes) {
   struct answer a = {c, open_memstream(text, bytes)};
   wn_generate_options o;
   if (!a.copy) return WN_ERR_MEMORY;
   wn_generate_options_init(&o, sizeof o);
-  const int64_t room = room_left(c);
+  const int64_t room = chat_room_left(c);
   o.prompt = c->pending;
   o.prompt_count = (int64_t)c->pending_count;
   o.tok = c->in.tok;
@@ -106,20 +106,20 @@ static wn_status answer(struct chat *c, wn_generate_result *result, char **text,
   c->fed += result->prompt_tokens;
   c->feed_seconds += result->prompt_seconds;
   c->draw_seconds += result->token_seconds;
-  drop_pending(c, result->prompt_tokens);
-  if (status == WN_OK && result->unfed >= 0 && add_pending(c, &result->unfed, 1)) status = WN_ERR_MEMORY;
+  chat_drop_pending(c, result->prompt_tokens);
+  if (status == WN_OK && result->unfed >= 0 && chat_add_pending(c, &result->unfed, 1)) status = WN_ERR_MEMORY;
   return status == WN_OK && ferror(stdout) ? WN_ERR_IO : status;
 }
 
-static void forget(struct chat *c) {
+static void chat_forget(struct chat *c) {
   wn_session_reset(c->session);
   c->pending_count = 0;
   c->drawn = 0;
   c->opened = false;
 }
 
-static int log_turn(struct chat *c, const char *message, const char *text, size_t bytes,
-                    const wn_generate_result *result) {
+static int chat_log_turn(struct chat *c, const char *message, const char *text, size_t bytes,
+                         const wn_generate_result *result) {
   json_t *said = json_string(message), *string = json_stringn(text, bytes);
   return json_array_append_new(c->log,
                                json_pack("{s:o, s:o, s:s, s:I}", "user", said ? said : json_null(), "answer",
@@ -129,7 +129,7 @@ static int log_turn(struct chat *c, const char *message, const char *text, size_
              : 0;
 }
 
-static int turn(struct chat *c, const char *message) {
+static int chat_turn(struct chat *c, const char *message) {
   const wn_chat_message messages[2] = {{WN_CHAT_SYSTEM, c->dialogue.system ? c->dialogue.system : ""},
                                        {WN_CHAT_USER, message}};
   int first = c->opened || !c->dialogue.system ? 1 : 0;
@@ -141,14 +141,14 @@ static int turn(struct chat *c, const char *message) {
     cli_error("the message: %s", wn_context_error(c->ctx));
     return c->terminal ? 0 : 1;
   }
-  if (room_left(c) < (int64_t)n + 1) {
+  if (chat_room_left(c) < (int64_t)n + 1) {
     wn_tokens_free(ids);
     cli_error("the conversation has %" PRId64 " tokens and the message %zu: more than the context of %" PRId64
               " (--context); /reset begins a new one",
               wn_session_position(c->session) + (int64_t)c->pending_count, n, c->r->context);
     return c->terminal ? 0 : 1;
   }
-  int code = add_pending(c, ids, n);
+  int code = chat_add_pending(c, ids, n);
   wn_tokens_free(ids);
   if (code) return code;
   c->opened = true;
@@ -156,7 +156,7 @@ static int turn(struct chat *c, const char *message) {
   size_t bytes = 0;
   wn_generate_result result;
   cli_signals_begin(c->ctx);
-  status = answer(c, &result, &text, &bytes);
+  status = chat_answer(c, &result, &text, &bytes);
   cli_signals_end();
   bool stopped = wn_context_cancelled(c->ctx);
   wn_context_resume(c->ctx);
@@ -164,7 +164,7 @@ static int turn(struct chat *c, const char *message) {
   if (status != WN_OK) {
     code = status == WN_ERR_IO && ferror(stdout) ? 1 : cli_fail(c->ctx, status);
   } else if (c->log) {
-    code = log_turn(c, message, text ? text : "", bytes, &result);
+    code = chat_log_turn(c, message, text ? text : "", bytes, &result);
   } else {
     putchar('\n');
     fflush(stdout);
@@ -180,17 +180,17 @@ static int turn(struct chat *c, const char *message) {
 /* --- messages --- */
 
 static volatile sig_atomic_t left_prompt;
-static void on_interrupt(int number) {
+static void chat_on_interrupt(int number) {
   (void)number;
   left_prompt = 1;
 }
 
 /* A message: a line, or several where each but the last ends in a backslash. *line is free()d by the caller; false at
  * the end of the input. On a terminal Ctrl-C ends it too. */
-static bool read_message(const struct chat *c, char **line) {
+static bool chat_read_message(const struct chat *c, char **line) {
   char *one = NULL;
   size_t room = 0, total = 0;
-  struct sigaction quit = {.sa_handler = on_interrupt}, before; /* without SA_RESTART: reading returns */
+  struct sigaction quit = {.sa_handler = chat_on_interrupt}, before; /* without SA_RESTART: reading returns */
   *line = NULL;
   left_prompt = 0;
   if (c->terminal) sigaction(SIGINT, &quit, &before);
@@ -224,11 +224,11 @@ static bool read_message(const struct chat *c, char **line) {
 }
 
 /* "/...": 1 handled, 0 a message, -1 leave. */
-static int command(struct chat *c, const char *line) {
+static int chat_command(struct chat *c, const char *line) {
   if (line[0] != '/') return 0;
   if (!strcmp(line, "/quit") || !strcmp(line, "/exit")) return -1;
   if (!strcmp(line, "/reset")) {
-    forget(c);
+    chat_forget(c);
     cli_note(&c->r->common, "winnow: a new conversation");
     return 1;
   }
@@ -249,7 +249,7 @@ static int command(struct chat *c, const char *line) {
   return 1;
 }
 
-static int report(struct chat *c) {
+static int chat_report(struct chat *c) {
   double drawn = c->draw_seconds > 0 ? (double)c->tokens / c->draw_seconds : 0;
   double fed = c->feed_seconds > 0 ? (double)c->fed / c->feed_seconds : 0;
   if (c->log) {
@@ -339,13 +339,13 @@ int cmd_chat(int argc, char **argv) {
     cli_note(&r.common, "%s, template %s, a context of %" PRId64 " tokens; /help for help", r.load.model,
              wn_chat_template_name(c.dialogue.chat), r.context);
   char *line = NULL;
-  while (!code && read_message(&c, &line)) {
-    int done = command(&c, line);
-    if (done == 0 && line[strspn(line, " \t\n")]) code = turn(&c, line);
+  while (!code && chat_read_message(&c, &line)) {
+    int done = chat_command(&c, line);
+    if (done == 0 && line[strspn(line, " \t\n")]) code = chat_turn(&c, line);
     free(line);
     if (done < 0) break;
   }
-  int reported = code == 0 || code == CLI_INTERRUPTED ? report(&c) : 0;
+  int reported = code == 0 || code == CLI_INTERRUPTED ? chat_report(&c) : 0;
   close_chat(&c);
   cli_list_clear(&r.stop);
   wn_context_destroy(c.ctx);

@@ -9,12 +9,12 @@
 #include "signals.h"
 #include "ui.h"
 
-static bool ends_with(const char *text, const char *end) {
+static bool convert_ends_with(const char *text, const char *end) {
   const size_t n = strlen(text), m = strlen(end);
   return n >= m && !strcmp(text + n - m, end);
 }
 
-static int index_of(const char *const *names, const char *name) {
+static int convert_index_of(const char *const *names, const char *name) {
   for (int i = 0; names[i]; i++)
     if (!strcmp(names[i], name)) return i;
   return -1;
@@ -62,11 +62,11 @@ static int convert_run(wn_context *ctx, struct convert *c, const char *from, con
   static const char *const forms[] = {"winnow", "hf", "gguf", "winnow-gguf", NULL};
   static const char *const types[] = {"f32", "f16", "bf16", "q8_0", NULL};
   static const wn_gguf_type storage[] = {WN_GGUF_F32, WN_GGUF_F16, WN_GGUF_BF16, WN_GGUF_Q8_0};
-  if (!c->to) c->to = ends_with(out, ".gguf") ? "gguf" : "winnow";
+  if (!c->to) c->to = convert_ends_with(out, ".gguf") ? "gguf" : "winnow";
   const wn_convert_options o = {.size = sizeof o,
-                                .to = (wn_convert_form)index_of(forms, c->to),
+                                .to = (wn_convert_form)convert_index_of(forms, c->to),
                                 .typed = c->type != NULL,
-                                .type = c->type ? storage[index_of(types, c->type)] : WN_GGUF_F32,
+                                .type = c->type ? storage[convert_index_of(types, c->type)] : WN_GGUF_F32,
                                 .overwrite = c->overwrite};
   wn_convert_result r;
   cli_signals_begin(ctx);

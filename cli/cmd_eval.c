@@ -22,7 +22,7 @@ struct request {
 };
 
 /* Bytes of text behind PATH/train.bin or PATH/val.bin, from the data.json that `winnow data prepare` leaves there. */
-static uint64_t bytes_behind(const char *token_file) {
+static uint64_t eval_bytes_behind(const char *token_file) {
   char path[4096];
   const char *slash = strrchr(token_file, '/'), *name = slash ? slash + 1 : token_file;
   const char *key = !strcmp(name, "train.bin")  ? "train"
@@ -43,7 +43,7 @@ static uint64_t bytes_behind(const char *token_file) {
 
 /* L N / sum of the layers' budgets (of heads with budgets of their own, the mean): the memory of the whole context
  * beside that of the budgets. */
-static double saving(const wn_budgets *b, int64_t context) {
+static double eval_saving(const wn_budgets *b, int64_t context) {
   const int64_t heads = b->heads > 0 ? b->heads : 1;
   double held = 0;
   for (int64_t i = 0; i < b->layers * heads; i++) {
@@ -53,7 +53,7 @@ static double saving(const wn_budgets *b, int64_t context) {
   return (double)(b->layers * heads) * (double)context / held;
 }
 
-static json_t *budgets_json(const wn_budgets *b, int64_t context) {
+static json_t *eval_budgets_json(const wn_budgets *b, int64_t context) {
   json_t *tokens = json_array();
   for (int64_t l = 0; l < b->layers; l++) {
     json_t *layer = b->heads > 0 ? json_array() : json_integer(b->tokens[l]);
@@ -61,12 +61,12 @@ static json_t *budgets_json(const wn_budgets *b, int64_t context) {
     json_array_append_new(tokens, layer);
   }
   return json_pack("{s:s, s:o, s:f}", "policy", wn_policy_name(b->policy), "tokens", tokens, "saving",
-                   saving(b, context));
+                   eval_saving(b, context));
 }
 
 /* context: tokens a sequence. */
-static int report(const struct request *r, const char *what, const wn_eval_result *result, const wn_budgets *budgets,
-                  int64_t context) {
+static int eval_report(const struct request *r, const char *what, const wn_eval_result *result,
+                       const wn_budgets *budgets, int64_t context) {
   if (r->common.json) {
     json_t *j = json_pack("{s:s, s:s, s:f, s:o, s:f, s:I, s:I, s:f, s:f, s:I}", "model", r->load.model, "data", what,
                           "loss", result->loss, "perplexity", cli_number(result->perplexity), "accuracy",
@@ -81,7 +81,7 @@ static int report(const struct request *r, const char *what, const wn_eval_resul
     if (j && result->memory_bytes > 0)
       json_object_set_new(j, "memory_bytes", json_integer((json_int_t)result->memory_bytes));
     if (j && result->span > 0) json_object_set_new(j, "span", json_real(result->span));
-    if (j && budgets->layers > 0) json_object_set_new(j, "budgets", budgets_json(budgets, context));
+    if (j && budgets->layers > 0) json_object_set_new(j, "budgets", eval_budgets_json(budgets, context));
     return cli_print_json(j);
   }
   printf("loss           %.6f\nperplexity     %.4f\naccuracy       %.4f%%\n", result->loss, result->perplexity,
@@ -90,8 +90,8 @@ static int report(const struct request *r, const char *what, const wn_eval_resul
   if (result->span > 0) printf("mean span      %.1f\n", result->span);
   if (result->memory_bytes > 0) printf("earlier blocks %s\n", cli_bytes((double)result->memory_bytes));
   if (budgets->layers > 0)
-    printf("memory saving  %.2f (%s, %.1f of %" PRId64 " tokens a layer)\n", saving(budgets, context),
-           wn_policy_name(budgets->policy), (double)context / saving(budgets, context), context);
+    printf("memory saving  %.2f (%s, %.1f of %" PRId64 " tokens a layer)\n", eval_saving(budgets, context),
+           wn_policy_name(budgets->policy), (double)context / eval_saving(budgets, context), context);
   printf("tokens         %" PRIu64 "\ntokens/s       %.0f\npeak memory    %s\n", result->tokens,
          result->tokens_per_second, cli_bytes((double)cli_peak_resident()));
   return 0;
@@ -142,7 +142,7 @@ static int eval_source(wn_context *ctx, const struct request *r, wn_model *model
     if (!*file)
       return cli_usage_error("winnow eval", "nothing to evaluate on: give --data, --text or a task with --set");
     snprintf(what, what_bytes, "%s", file);
-    if (!options->bytes && !r->max_batches && data->kind == WN_DATA_TOKENS) options->bytes = bytes_behind(file);
+    if (!options->bytes && !r->max_batches && data->kind == WN_DATA_TOKENS) options->bytes = eval_bytes_behind(file);
   } else {
     snprintf(what, what_bytes, "task (%s)", split);
   }
@@ -225,7 +225,7 @@ static int eval_run(wn_context *ctx, const struct request *r, struct cli_loaded 
   cli_progress_end(&bar);
   if (code == CLI_INTERRUPTED) cli_error("interrupted");
   if (code) return code;
-  return report(r, what, &result, &in->budgets, r->context ? r->context : wn_model_config_get(in->model)->context);
+  return eval_report(r, what, &result, &in->budgets, r->context ? r->context : wn_model_config_get(in->model)->context);
 }
 
 int cmd_eval(int argc, char **argv) {

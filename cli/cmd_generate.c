@@ -45,7 +45,7 @@ struct run {
   bool interrupted;
 };
 
-static void free_prompt(struct run *g) {
+static void generate_free_prompt(struct run *g) {
   if (g->encodes)
     free(g->ids);
   else
@@ -54,9 +54,9 @@ static void free_prompt(struct run *g) {
 }
 
 /* What belongs to one prompt. */
-static void clear_prompt(struct run *g) {
+static void generate_clear_prompt(struct run *g) {
   wn_session_destroy(g->session);
-  free_prompt(g);
+  generate_free_prompt(g);
   if (g->copy) fclose(g->copy);
   free(g->written);
   free(g->drawn);
@@ -64,19 +64,19 @@ static void clear_prompt(struct run *g) {
   g->prompt_count = 0;
 }
 
-static void clear(struct run *g) {
-  clear_prompt(g);
+static void generate_clear(struct run *g) {
+  generate_clear_prompt(g);
   cli_loaded_clear(&g->in);
   free(g->text);
 }
 
-static int encode_prompt(wn_context *ctx, struct run *g, const char *prompt, size_t bytes) {
+static int generate_encode_prompt(wn_context *ctx, struct run *g, const char *prompt, size_t bytes) {
   const wn_status status = wn_prompt_encode(ctx, g->in.tok, prompt, bytes, &g->ids, &g->prompt_count);
   return status == WN_OK ? 0 : cli_error("the prompt: %s", wn_context_error(ctx));
 }
 
 /* The prompt as a user's message, in the model's template. */
-static int encode_message(wn_context *ctx, const struct request *r, struct run *g, const char *prompt) {
+static int generate_encode_message(wn_context *ctx, const struct request *r, struct run *g, const char *prompt) {
   struct cli_dialogue_choice choice;
   int code = cli_dialogue_choose(ctx, &r->dialogue, r->load.model, g->in.tok, &choice);
   if (code) return code;
@@ -89,7 +89,7 @@ static int encode_message(wn_context *ctx, const struct request *r, struct run *
 }
 
 /* What an encoder-decoder is used with, and what only it is used with. */
-static int load_spans(wn_context *ctx, const struct request *r, struct run *g) {
+static int generate_load_spans(wn_context *ctx, const struct request *r, struct run *g) {
   if (!g->encodes && r->config) return cli_error("--config is for an encoder-decoder, which %s is not", r->load.model);
   if (!g->encodes) return 0;
   if (r->chat)
@@ -97,14 +97,14 @@ static int load_spans(wn_context *ctx, const struct request *r, struct run *g) {
   return cli_spans_open(ctx, r->config, r->load.model, g->in.model, g->in.tok, &g->spans);
 }
 
-static int load(wn_context *ctx, struct request *r, struct run *g) {
+static int generate_load(wn_context *ctx, struct request *r, struct run *g) {
   const int code = cli_load(ctx, "winnow generate", &r->common, &r->load, true, &g->in);
   if (code) return code;
   g->encodes = wn_model_config_get(g->in.model)->encoder.layers > 0;
-  return load_spans(ctx, r, g);
+  return generate_load_spans(ctx, r, g);
 }
 
-static int read_prompt(const struct request *r, struct run *g, const char **prompt, size_t *bytes) {
+static int generate_read_prompt(const struct request *r, struct run *g, const char **prompt, size_t *bytes) {
   const char *path = r->prompt_file;
   *prompt = r->prompt ? r->prompt : "";
   *bytes = strlen(*prompt);
@@ -116,12 +116,12 @@ static int read_prompt(const struct request *r, struct run *g, const char **prom
 }
 
 /* Everything for one prompt. */
-static int prepare(wn_context *ctx, struct request *r, struct run *g, const char *prompt, size_t bytes) {
+static int generate_prepare(wn_context *ctx, struct request *r, struct run *g, const char *prompt, size_t bytes) {
   const wn_model_config *config = wn_model_config_get(g->in.model);
   int code = g->encodes
                  ? cli_spans_encode(ctx, &g->spans, g->in.tok, prompt, bytes, &g->ids, &g->prompt_count, &g->missing)
-             : r->chat ? encode_message(ctx, r, g, prompt)
-                       : encode_prompt(ctx, g, prompt, bytes);
+             : r->chat ? generate_encode_message(ctx, r, g, prompt)
+                       : generate_encode_prompt(ctx, g, prompt, bytes);
   if (code) return code;
   if (g->prompt_count == 0) return cli_error("the prompt has no tokens");
   if (g->encodes && (int64_t)g->prompt_count > config->encoder.context)
@@ -163,7 +163,7 @@ static const char *generate_on_mark(void *user, int32_t id, size_t *bytes) {
 
 /* What an encoder-decoder does otherwise: it reads the prompt with its encoder and goes on from its start token. Only
  * the tokenizer's entries and the marks of the prompt are drawn, and the answer goes on the prompt's text. */
-static void choose_spans(struct run *g, wn_generate_options *o) {
+static void generate_choose_spans(struct run *g, wn_generate_options *o) {
   o->inputs = g->ids;
   o->input_count = (int64_t)g->prompt_count;
   o->prompt = &g->spans.start;
@@ -175,7 +175,7 @@ static void choose_spans(struct run *g, wn_generate_options *o) {
   o->text_of = generate_on_mark;
 }
 
-static int draw(wn_context *ctx, const struct request *r, struct run *g) {
+static int generate_draw(wn_context *ctx, const struct request *r, struct run *g) {
   wn_generate_options o;
   const int32_t end = g->encodes ? cli_spans_end(&g->spans, g->missing) : wn_tokenizer_bos(g->in.tok);
   wn_generate_options_init(&o, sizeof o);
@@ -192,7 +192,7 @@ static int draw(wn_context *ctx, const struct request *r, struct run *g) {
   o.piece = generate_on_piece;
   o.user = g;
   cli_sampling_apply(&r->sampling, &o.sampling);
-  if (g->encodes) choose_spans(g, &o);
+  if (g->encodes) generate_choose_spans(g, &o);
   const wn_status status = wn_session_generate(ctx, g->session, &o, &g->result);
   if (status != WN_OK) return cli_fail(ctx, status);
   if (g->copy && (fclose(g->copy), g->copy = NULL, !g->written)) return cli_error("out of memory");
@@ -203,13 +203,13 @@ static int draw(wn_context *ctx, const struct request *r, struct run *g) {
 /* --- results --- */
 
 /* What was drawn, as text, into a result: under `key`, and of an encoder-decoder span by span. */
-static int put_answer(wn_context *ctx, const struct run *g, const char *key, json_t *none, json_t *into) {
+static int generate_put_answer(wn_context *ctx, const struct run *g, const char *key, json_t *none, json_t *into) {
   char *text = NULL;
   size_t bytes = 0;
   wn_status status = WN_OK;
   if (g->encodes) {
-    const int code = cli_spans_report(ctx, &g->spans, g->in.tok, g->ids, g->prompt_count, g->missing, g->drawn,
-                                      g->result.tokens, key, into);
+    const struct cli_spans_answer answer = {g->ids, g->prompt_count, g->missing, g->drawn, g->result.tokens};
+    const int code = cli_spans_report(ctx, &g->spans, g->in.tok, &answer, key, into);
     if (code || g->result.end != WN_GENERATE_STOP) {
       json_decref(none);
       return code;
@@ -228,23 +228,23 @@ static int put_answer(wn_context *ctx, const struct run *g, const char *key, jso
 }
 
 /* A write that failed ends the text too, and main reports it. */
-static const char *stopped(const struct run *g) {
+static const char *generate_stopped(const struct run *g) {
   const bool unwritten = g->result.end == WN_GENERATE_CANCELLED && !g->interrupted;
   return wn_generate_end_name(unwritten ? WN_GENERATE_LENGTH : g->result.end);
 }
 
-static int report(wn_context *ctx, const struct request *r, const struct run *g) {
+static int generate_report(wn_context *ctx, const struct request *r, const struct run *g) {
   const wn_generate_result *result = &g->result;
   const double rate = result->token_seconds > 0 ? (double)result->tokens / result->token_seconds : 0;
   const double fed = result->prompt_seconds > 0 ? (double)g->prompt_count / result->prompt_seconds : 0;
   if (r->common.json) {
     json_t *j = json_object(), *prompt = json_array(), *ids = json_array();
-    const int code = put_answer(ctx, g, "text", json_null(), j);
+    const int code = generate_put_answer(ctx, g, "text", json_null(), j);
     for (size_t i = 0; i < g->prompt_count; i++) json_array_append_new(prompt, json_integer(g->ids[i]));
     for (int64_t i = 0; i < result->tokens; i++) json_array_append_new(ids, json_integer(g->drawn[i]));
     json_object_set_new(j, "ids", ids);
     json_object_set_new(j, "prompt_ids", prompt);
-    json_object_set_new(j, "stopped", json_string(stopped(g)));
+    json_object_set_new(j, "stopped", json_string(generate_stopped(g)));
     json_object_set_new(j, "tokens", json_integer(result->tokens));
     json_object_set_new(j, "tokens_per_second", json_real(rate));
     json_object_set_new(j, "prompt_tokens_per_second", json_real(fed));
@@ -275,7 +275,7 @@ static int report(wn_context *ctx, const struct request *r, const struct run *g)
 /* ---- a prompt for each line of a file ---- */
 
 /* `template` with {document} replaced, malloc'd. */
-static char *fill_template(const char *template, const char *document) {
+static char *generate_fill_template(const char *template, const char *document) {
   const char *at = strstr(template, "{document}");
   const size_t room = strlen(template) + strlen(document) + 1;
   char *out = malloc(room);
@@ -284,7 +284,8 @@ static char *fill_template(const char *template, const char *document) {
 }
 
 /* One line: the object goes on with its prediction. */
-static int predict(wn_context *ctx, struct request *r, struct run *g, int64_t line, const char *text, FILE *out) {
+static int generate_predict(wn_context *ctx, struct request *r, struct run *g, int64_t line, const char *text,
+                            FILE *out) {
   json_error_t error;
   json_t *object = json_loads(text, JSON_REJECT_DUPLICATES, &error);
   const char *document = json_string_value(json_object_get(object, "document"));
@@ -294,25 +295,25 @@ static int predict(wn_context *ctx, struct request *r, struct run *g, int64_t li
     json_decref(object);
     return code;
   }
-  char *prompt = fill_template(r->prompt, document);
-  int code = prompt ? prepare(ctx, r, g, prompt, strlen(prompt)) : cli_error("out of memory");
-  if (!code) code = draw(ctx, r, g);
+  char *prompt = generate_fill_template(r->prompt, document);
+  int code = prompt ? generate_prepare(ctx, r, g, prompt, strlen(prompt)) : cli_error("out of memory");
+  if (!code) code = generate_draw(ctx, r, g);
   if (!code && g->interrupted) code = CLI_INTERRUPTED;
-  if (!code) code = put_answer(ctx, g, "prediction", json_string(""), object); /* bytes that are no UTF-8 */
+  if (!code) code = generate_put_answer(ctx, g, "prediction", json_string(""), object); /* bytes that are no UTF-8 */
   if (!code) {
     json_object_set_new(object, "prompt_tokens", json_integer((json_int_t)g->prompt_count));
     json_object_set_new(object, "tokens", json_integer(g->result.tokens));
-    json_object_set_new(object, "stopped", json_string(stopped(g)));
+    json_object_set_new(object, "stopped", json_string(generate_stopped(g)));
     if (json_dumpf(object, out, JSON_PRESERVE_ORDER | JSON_COMPACT) || fputc('\n', out) == EOF || fflush(out))
       code = cli_error("%s: cannot be written", r->out);
   }
   free(prompt);
   json_decref(object);
-  clear_prompt(g);
+  generate_clear_prompt(g);
   return code;
 }
 
-static int predict_all(wn_context *ctx, struct request *r, struct run *g) {
+static int generate_predict_all(wn_context *ctx, struct request *r, struct run *g) {
   size_t bytes = 0;
   int64_t line = 0;
   int code = cli_read_file(r->jsonl, &g->text, &bytes);
@@ -324,7 +325,7 @@ static int predict_all(wn_context *ctx, struct request *r, struct run *g) {
     if (*next) *next++ = 0;
     line++;
     if (strspn(at, " \t\r") == strlen(at)) continue;
-    code = predict(ctx, r, g, line, at, out);
+    code = generate_predict(ctx, r, g, line, at, out);
   }
   if (fclose(out) && !code) code = cli_error("%s: %s", r->out, strerror(errno));
   return code;
@@ -379,19 +380,19 @@ static int generate_check_options(const struct request *r, int code) {
 static int generate_once(wn_context *ctx, struct request *r, struct run *g) {
   const char *prompt = NULL;
   size_t bytes = 0;
-  int code = read_prompt(r, g, &prompt, &bytes);
-  if (!code) code = prepare(ctx, r, g, prompt, bytes);
+  int code = generate_read_prompt(r, g, &prompt, &bytes);
+  if (!code) code = generate_prepare(ctx, r, g, prompt, bytes);
   if (code) return code;
   cli_signals_begin(ctx);
-  code = draw(ctx, r, g);
+  code = generate_draw(ctx, r, g);
   cli_signals_end();
-  if (!code) code = report(ctx, r, g);
+  if (!code) code = generate_report(ctx, r, g);
   return !code && g->interrupted ? CLI_INTERRUPTED : code;
 }
 
 static int generate_lines(wn_context *ctx, struct request *r, struct run *g) {
   cli_signals_begin(ctx);
-  const int code = predict_all(ctx, r, g);
+  const int code = generate_predict_all(ctx, r, g);
   cli_signals_end();
   return code;
 }
@@ -407,9 +408,9 @@ int cmd_generate(int argc, char **argv) {
   code = generate_check_options(&r, code);
   if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
   struct run g = {.streams = !r.jsonl && !r.common.json};
-  if (code == CLI_GO) code = load(ctx, &r, &g);
+  if (code == CLI_GO) code = generate_load(ctx, &r, &g);
   if (code == CLI_GO) code = r.jsonl ? generate_lines(ctx, &r, &g) : generate_once(ctx, &r, &g);
-  clear(&g);
+  generate_clear(&g);
   cli_list_clear(&r.load.attention.sets);
   cli_list_clear(&r.stop);
   wn_context_destroy(ctx);

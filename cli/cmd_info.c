@@ -10,19 +10,19 @@
 #include "recipe.h"
 #include "ui.h"
 
-static json_t *strings(const char *const *list) {
+static json_t *info_strings(const char *const *list) {
   json_t *array = json_array();
   for (int i = 0; list && list[i]; i++) json_array_append_new(array, json_string(list[i]));
   return array;
 }
 
-static void print_strings(const char *title, const char *const *list) {
+static void info_print_strings(const char *title, const char *const *list) {
   printf("%-14s", title);
   for (int i = 0; list && list[i]; i++) printf("%s%s", i ? ", " : "", list[i]);
   putchar('\n');
 }
 
-static int machine(wn_context *ctx, bool json) {
+static int info_machine(wn_context *ctx, bool json) {
   wn_build_info info;
   wn_status status = wn_build_info_get(ctx, &info);
   if (status != WN_OK) return cli_fail(ctx, status);
@@ -33,9 +33,9 @@ static int machine(wn_context *ctx, bool json) {
     json_t *j = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:s}", "version", info.version, "commit", info.commit,
                           "compiler", info.compiler, "build_type", info.build_type, "cpu", info.cpu_name, "isa",
                           info.isa, "threads", wn_context_threads(ctx), "backend", wn_context_backend(ctx));
-    json_object_set_new(j, "features", strings(info.features));
-    json_object_set_new(j, "backends", strings(info.backends));
-    json_object_set_new(j, "libraries", strings(info.libraries));
+    json_object_set_new(j, "features", info_strings(info.features));
+    json_object_set_new(j, "backends", info_strings(info.backends));
+    json_object_set_new(j, "libraries", info_strings(info.libraries));
     json_object_set_new(j, "memory_bytes", json_integer((json_int_t)total));
     json_object_set_new(j, "memory_free_bytes", json_integer((json_int_t)spare));
     return cli_print_json(j);
@@ -43,22 +43,22 @@ static int machine(wn_context *ctx, bool json) {
   printf("winnow        %s (%s), %s, %s\n", info.version, info.commit, info.build_type, info.compiler);
   printf("cpu           %s\n", info.cpu_name);
   printf("kernels       %s, %d threads, backend %s\n", info.isa, wn_context_threads(ctx), wn_context_backend(ctx));
-  print_strings("features", info.features);
-  print_strings("backends", info.backends);
-  print_strings("libraries", info.libraries);
+  info_print_strings("features", info.features);
+  info_print_strings("backends", info.backends);
+  info_print_strings("libraries", info.libraries);
   printf("memory        %s, %s free\n", cli_bytes(total), cli_bytes(spare));
   return 0;
 }
 
 /* "F32", "Q4_K+Q6_K": a tensor's runs of rows, neighbours of one type as one. */
-static void types_text(const wn_tensor_info *e, char *out, size_t bytes) {
+static void info_types_text(const wn_tensor_info *e, char *out, size_t bytes) {
   size_t n = 0;
   for (int k = 0; k < e->parts && n < bytes; k++)
     if (!k || e->types[k] != e->types[k - 1])
       n += (size_t)snprintf(out + n, bytes - n, "%s%s", k ? "+" : "", wn_gguf_type_name(e->types[k]));
 }
 
-static void shape_text(const wn_tensor_info *e, char *out, size_t bytes) {
+static void info_shape_text(const wn_tensor_info *e, char *out, size_t bytes) {
   size_t n = (size_t)snprintf(out, bytes, "[");
   for (int d = 0; d < e->ndim && n < bytes; d++)
     n += (size_t)snprintf(out + n, bytes - n, "%s%" PRId64, d ? ", " : "", e->shape[d]);
@@ -66,7 +66,7 @@ static void shape_text(const wn_tensor_info *e, char *out, size_t bytes) {
 }
 
 /* The mechanisms of its attention and the layers that have them. */
-static json_t *mechanisms(const wn_model_config *config) {
+static json_t *info_mechanisms(const wn_model_config *config) {
   json_t *all = json_array();
   wn_mechanism_use use;
   for (int i = 0; wn_mechanism_use_at(&config->attention, i, 0, &use); i++) {
@@ -80,7 +80,7 @@ static json_t *mechanisms(const wn_model_config *config) {
   return all;
 }
 
-static void print_mechanisms(const json_t *all, int64_t layers) {
+static void info_print_mechanisms(const json_t *all, int64_t layers) {
   size_t i, k;
   json_t *use, *layer;
   if (json_array_size(all) == 0) puts("\nattention: dense");
@@ -99,7 +99,7 @@ static void print_mechanisms(const json_t *all, int64_t layers) {
 }
 
 /* Bytes and tensors of each storage type. */
-static json_t *types(const wn_model *model) {
+static json_t *info_types(const wn_model *model) {
   json_t *all = json_object();
   for (int t = 0; t < WN_GGUF_TYPE_COUNT; t++) {
     json_int_t tensors = 0, bytes = 0;
@@ -116,7 +116,7 @@ static json_t *types(const wn_model *model) {
   return all;
 }
 
-static void print_types(const json_t *all) {
+static void info_print_types(const json_t *all) {
   const char *name;
   json_t *type;
   printf("weights:   ");
@@ -131,7 +131,7 @@ static void print_types(const json_t *all) {
   putchar('\n');
 }
 
-static void print_shape(const wn_model_config *c) {
+static void info_print_shape(const wn_model_config *c) {
   static const char *const kinds[] = {"SwiGLU", "GELU", "ReLU", "GELU (erf)", "GEGLU"};
   printf("shape:      %" PRId64 " layer%s of width %" PRId64 ", %" PRId64 " head%s of %" PRId64, c->layers,
          c->layers == 1 ? "" : "s", c->width, c->heads, c->heads == 1 ? "" : "s", c->head_size);
@@ -142,7 +142,7 @@ static void print_shape(const wn_model_config *c) {
   putchar('\n');
 }
 
-static void print_positions(const wn_model_config *c) {
+static void info_print_positions(const wn_model_config *c) {
   static const char *const scalings[] = {"", "linear", "dynamic", "llama3", "yarn"};
   printf("context:    %" PRId64 " tokens; ", c->context);
   if (c->position == WN_POS_NONE) puts("no positions");
@@ -179,11 +179,11 @@ static void print_info(const char *path, const struct info *in, const json_t *us
   printf("%s: %s (%s), %" PRIu64 " parameters (%s), %d tensors, tokenizer %s\n", path, in->origin.format,
          in->origin.architecture, parameters, cli_count((double)parameters), wn_model_tensor_count(in->model),
          in->tok ? wn_tokenizer_kind(in->tok) : "none");
-  print_mechanisms(uses, c->layers);
-  print_shape(c);
-  print_positions(c);
-  json_t *by_type = types(in->model);
-  print_types(by_type);
+  info_print_mechanisms(uses, c->layers);
+  info_print_shape(c);
+  info_print_positions(c);
+  json_t *by_type = info_types(in->model);
+  info_print_types(by_type);
   json_decref(by_type);
   if (in->tok) printf("tokenizer:  %s, %d entries\n", wn_tokenizer_kind(in->tok), wn_tokenizer_vocab_size(in->tok));
   putchar('\n');
@@ -191,8 +191,8 @@ static void print_info(const char *path, const struct info *in, const json_t *us
     wn_tensor_info e;
     char text[64], shape[128];
     if (wn_model_tensor_info(in->model, i, &e) != WN_OK) continue;
-    types_text(&e, text, sizeof text);
-    shape_text(&e, shape, sizeof shape);
+    info_types_text(&e, text, sizeof text);
+    info_shape_text(&e, shape, sizeof shape);
     printf("  %-44s %s %s\n", e.name, text, shape);
   }
   printf("\n%s\n", in->config);
@@ -204,7 +204,7 @@ static json_t *info_json(const char *path, const struct info *in, json_t *uses) 
     wn_tensor_info e;
     char text[64];
     if (wn_model_tensor_info(in->model, i, &e) != WN_OK) continue;
-    types_text(&e, text, sizeof text);
+    info_types_text(&e, text, sizeof text);
     json_t *shape = json_array();
     for (int d = 0; d < e.ndim; d++) json_array_append_new(shape, json_integer(e.shape[d]));
     json_array_append_new(tensors, json_pack("{s:s, s:s, s:o}", "name", e.name, "dtype", text, "shape", shape));
@@ -213,14 +213,15 @@ static json_t *info_json(const char *path, const struct info *in, json_t *uses) 
                    "architecture", in->origin.architecture, "parameters",
                    (json_int_t)wn_model_parameter_count(in->model), "tensor_count", wn_model_tensor_count(in->model),
                    "tokenizer", in->tok ? json_string(wn_tokenizer_kind(in->tok)) : json_null(), "types",
-                   types(in->model), "mechanisms", uses, "config", json_loads(in->config, 0, NULL), "tensors", tensors);
+                   info_types(in->model), "mechanisms", uses, "config", json_loads(in->config, 0, NULL), "tensors",
+                   tensors);
 }
 
-static int checkpoint(wn_context *ctx, const char *path, bool json) {
+static int info_checkpoint(wn_context *ctx, const char *path, bool json) {
   struct info in = {0};
   const wn_status status = open_info(ctx, path, &in);
   int code = status == WN_OK ? 0 : cli_fail(ctx, status);
-  json_t *uses = code ? NULL : mechanisms(wn_model_config_get(in.model));
+  json_t *uses = code ? NULL : info_mechanisms(wn_model_config_get(in.model));
   if (!code && json)
     code = cli_print_json(info_json(path, &in, uses));
   else if (!code)
@@ -259,7 +260,7 @@ int cmd_info(int argc, char **argv) {
   code = cli_model_argument(&info_spec, code, false, &dirs, &info.model);
   if (code == CLI_GO) code = cli_context_open(&info.common, &ctx);
   if (code) return code;
-  code = info.model ? checkpoint(ctx, info.model, info.common.json) : machine(ctx, info.common.json);
+  code = info.model ? info_checkpoint(ctx, info.model, info.common.json) : info_machine(ctx, info.common.json);
   wn_context_destroy(ctx);
   return code;
 }

@@ -26,12 +26,12 @@ struct op_case {
   int owned_count;
 };
 
-static void case_clear(struct op_case *c) {
+static void op_case_clear(struct op_case *c) {
   for (int i = 0; i < c->owned_count; i++) free(c->owned[i]);
 }
 
 /* Zeroed memory that case_clear frees, its address stored at `offset` of the arrays. */
-static void *give(struct op_case *c, size_t offset, size_t count, size_t each) {
+static void *op_give(struct op_case *c, size_t offset, size_t count, size_t each) {
   void *p = c->owned_count < CLI_COUNT(c->owned) ? calloc(count, each) : NULL;
   if (!p) return NULL;
   c->owned[c->owned_count++] = p;
@@ -40,14 +40,15 @@ static void *give(struct op_case *c, size_t offset, size_t count, size_t each) {
 }
 
 /* The element count of a shape, or -1 when it is no size. */
-static int64_t shape_count(const int64_t *shape, int ndim) {
+static int64_t op_shape_count(const int64_t *shape, int ndim) {
   int64_t n = 1;
   for (int d = 0; d < ndim; d++)
     if (shape[d] < 0 || __builtin_mul_overflow(n, shape[d], &n)) return -1;
   return n <= INT64_MAX / 16 ? n : -1;
 }
 
-static int read_size(const struct op_case *c, const json_t *object, const char *key, int64_t standard, int64_t *out) {
+static int op_read_size(const struct op_case *c, const json_t *object, const char *key, int64_t standard,
+                        int64_t *out) {
   const json_t *value = json_object_get(object, key);
   *out = value ? (int64_t)json_integer_value(value) : standard;
   if (!value && !standard) return cli_error("%s: case: \"%s\" is missing", c->path, key);
@@ -58,12 +59,12 @@ static int read_size(const struct op_case *c, const json_t *object, const char *
 
 /* threshold.control: positions of control tokens, the same in every sequence. Taken out of the mechanism's object,
  * whose other keys are configuration. */
-static int read_control(struct op_case *c, json_t *attention) {
+static int op_read_control(struct op_case *c, json_t *attention) {
   json_t *threshold = json_object_get(attention, "threshold"), *list = json_object_get(threshold, "control");
   if (!list) return 0;
   const int64_t B = c->arrays.B, T = c->arrays.T;
   if (!json_is_array(list)) return cli_error("%s: case: \"control\" must be a list of positions", c->path);
-  uint8_t *control = give(c, offsetof(wn_attention_arrays, control), (size_t)(B * T), 1);
+  uint8_t *control = op_give(c, offsetof(wn_attention_arrays, control), (size_t)(B * T), 1);
   if (!control) return cli_error("%s: out of memory for the control positions", c->path);
   for (size_t i = 0; i < json_array_size(list); i++) {
     const json_t *value = json_array_get(list, i);
@@ -77,9 +78,9 @@ static int read_control(struct op_case *c, json_t *attention) {
 }
 
 /* "budget": tokens that are held; "policy": which goes, selective unless given. */
-static int read_budget(struct op_case *c, const json_t *object) {
+static int op_read_budget(struct op_case *c, const json_t *object) {
   const json_t *policy = json_object_get(object, "policy");
-  int code = read_size(c, object, "budget", 0, &c->budget);
+  int code = op_read_size(c, object, "budget", 0, &c->budget);
   wn_budgets_init(&c->budgets);
   c->budgets.layers = 1;
   c->budgets.tokens = &c->budget;
@@ -90,7 +91,7 @@ static int read_budget(struct op_case *c, const json_t *object) {
 }
 
 /* The mechanism and the shapes. */
-static int read_case(wn_context *ctx, const char *text, struct op_case *c) {
+static int op_read_case(wn_context *ctx, const char *text, struct op_case *c) {
   static const char *const known[] = {"B",    "T",         "Tk",           "H",      "Hkv",    "D",          "seed",
                                       "gain", "attention", "forward_only", "budget", "policy", "per_kv_head"};
   json_error_t where;
@@ -104,16 +105,16 @@ static int read_case(wn_context *ctx, const char *text, struct op_case *c) {
     for (int i = 0; i < CLI_COUNT(known); i++) found = found || !strcmp(key, known[i]);
     if (!code && !found) code = cli_error("%s: case: unknown key \"%s\"", c->path, key);
   }
-  if (!code) code = read_size(c, object, "B", 0, &c->arrays.B);
-  if (!code) code = read_size(c, object, "T", 0, &c->arrays.T);
-  if (!code && json_object_get(object, "Tk")) code = read_size(c, object, "Tk", 0, &c->arrays.Tk);
-  if (!code) code = read_size(c, object, "H", 0, &c->arrays.H);
-  if (!code) code = read_size(c, object, "Hkv", c->arrays.H, &c->arrays.Hkv);
-  if (!code) code = read_size(c, object, "D", 0, &c->arrays.D);
-  if (!code && json_object_get(object, "budget")) code = read_budget(c, object);
+  if (!code) code = op_read_size(c, object, "B", 0, &c->arrays.B);
+  if (!code) code = op_read_size(c, object, "T", 0, &c->arrays.T);
+  if (!code && json_object_get(object, "Tk")) code = op_read_size(c, object, "Tk", 0, &c->arrays.Tk);
+  if (!code) code = op_read_size(c, object, "H", 0, &c->arrays.H);
+  if (!code) code = op_read_size(c, object, "Hkv", c->arrays.H, &c->arrays.Hkv);
+  if (!code) code = op_read_size(c, object, "D", 0, &c->arrays.D);
+  if (!code && json_object_get(object, "budget")) code = op_read_budget(c, object);
   c->forward_only = json_is_true(json_object_get(object, "forward_only"));
   json_t *attention = json_object_get(object, "attention");
-  if (!code) code = read_control(c, attention);
+  if (!code) code = op_read_control(c, attention);
   wn_attention_config_init(&c->config);
   if (!code && attention) {
     char *dumped = json_dumps(attention, JSON_ENCODE_ANY);
@@ -126,8 +127,8 @@ static int read_case(wn_context *ctx, const char *text, struct op_case *c) {
 }
 
 /* A tensor of the file, of the expected shape, in the computing dtype (doc_start, key_count: int32). */
-static int read_tensor(struct op_case *c, const wn_safetensors *file, const char *name, const int64_t *shape, int ndim,
-                       size_t offset) {
+static int op_read_tensor(struct op_case *c, const wn_safetensors *file, const char *name, const int64_t *shape,
+                          int ndim, size_t offset) {
   const wn_safetensors_entry *e = wn_safetensors_find(file, name);
   if (!e) return cli_error("%s: tensor \"%s\" is missing", c->path, name);
   bool same = e->ndim == ndim;
@@ -141,13 +142,13 @@ static int read_tensor(struct op_case *c, const wn_safetensors *file, const char
       m += (size_t)snprintf(found + m, sizeof found - m, "%s%" PRId64, d ? "," : "", e->shape[d]);
     return cli_error("%s: tensor \"%s\" has shape [%s], the case says [%s]", c->path, name, found, expected);
   }
-  const int64_t count = shape_count(shape, ndim);
+  const int64_t count = op_shape_count(shape, ndim);
   const bool index = !strcmp(name, "doc_start") || !strcmp(name, "key_count");
   if (index ? e->dtype != WN_I32 : e->dtype != WN_F32 && e->dtype != WN_F64)
     return cli_error("%s: tensor \"%s\" is %s, expected %s", c->path, name, wn_dtype_name(e->dtype),
                      index ? "I32" : "F32 or F64");
   const size_t each = index ? sizeof(int32_t) : wn_dtype_size(c->arrays.dtype);
-  void *out = count < 0 ? NULL : give(c, offset, (size_t)count, each);
+  void *out = count < 0 ? NULL : op_give(c, offset, (size_t)count, each);
   if (!out) return cli_error("%s: out of memory for tensor \"%s\"", c->path, name);
   if (index || e->dtype == c->arrays.dtype) {
     memcpy(out, e->data, (size_t)count * each);
@@ -168,10 +169,10 @@ static int read_tensor(struct op_case *c, const wn_safetensors *file, const char
   return 0;
 }
 
-static int add_output(struct op_case *c, const char *prefix, const char *name, wn_dtype dtype, const int64_t *shape,
-                      int ndim, size_t offset) {
-  const int64_t count = shape_count(shape, ndim);
-  void *out = count < 0 ? NULL : give(c, offset, (size_t)count, wn_dtype_size(dtype));
+static int op_add_output(struct op_case *c, const char *prefix, const char *name, wn_dtype dtype, const int64_t *shape,
+                         int ndim, size_t offset) {
+  const int64_t count = op_shape_count(shape, ndim);
+  void *out = count < 0 ? NULL : op_give(c, offset, (size_t)count, wn_dtype_size(dtype));
   if (!out) return cli_error("%s: out of memory for the result \"%s%s\"", c->path, prefix, name);
   char *full = c->names[c->entry_count];
   snprintf(full, sizeof c->names[0], "%s%s", prefix, name);
@@ -185,49 +186,49 @@ static int add_output(struct op_case *c, const char *prefix, const char *name, w
 #define AT(field) offsetof(wn_attention_arrays, field)
 
 /* q, k, v, dy, y and what the mechanisms add to them. */
-static int read_arrays(const wn_safetensors *file, struct op_case *c) {
+static int op_read_arrays(const wn_safetensors *file, struct op_case *c) {
   const wn_attention_arrays *a = &c->arrays;
   const int64_t of_q[] = {a->B, a->H, a->T, a->D}, of_k[] = {a->B, a->Hkv, a->Tk ? a->Tk : a->T, a->D};
   const int64_t of_rows[] = {a->B, a->T};
   const bool backward = !c->forward_only;
   wn_attention_slot slots[WN_ATTENTION_SLOTS_MAX];
   const int count = wn_attention_slots(&c->config, a, slots);
-  int code = read_tensor(c, file, "q", of_q, 4, AT(q));
-  if (!code) code = read_tensor(c, file, "k", of_k, 4, AT(k));
-  if (!code) code = read_tensor(c, file, "v", of_k, 4, AT(v));
-  if (!code && backward) code = read_tensor(c, file, "dy", of_q, 4, AT(dy));
+  int code = op_read_tensor(c, file, "q", of_q, 4, AT(q));
+  if (!code) code = op_read_tensor(c, file, "k", of_k, 4, AT(k));
+  if (!code) code = op_read_tensor(c, file, "v", of_k, 4, AT(v));
+  if (!code && backward) code = op_read_tensor(c, file, "dy", of_q, 4, AT(dy));
   if (!code && wn_safetensors_find(file, "doc_start"))
-    code = read_tensor(c, file, "doc_start", of_rows, 2, AT(doc_start));
+    code = op_read_tensor(c, file, "doc_start", of_rows, 2, AT(doc_start));
   if (!code && wn_safetensors_find(file, "key_count"))
-    code = read_tensor(c, file, "key_count", of_rows, 1, AT(key_count));
-  if (!code) code = add_output(c, "", "y", a->dtype, of_q, 4, AT(y));
-  if (!code && backward) code = add_output(c, "", "dq", a->dtype, of_q, 4, AT(dq));
-  if (!code && backward) code = add_output(c, "", "dk", a->dtype, of_k, 4, AT(dk));
-  if (!code && backward) code = add_output(c, "", "dv", a->dtype, of_k, 4, AT(dv));
+    code = op_read_tensor(c, file, "key_count", of_rows, 1, AT(key_count));
+  if (!code) code = op_add_output(c, "", "y", a->dtype, of_q, 4, AT(y));
+  if (!code && backward) code = op_add_output(c, "", "dq", a->dtype, of_q, 4, AT(dq));
+  if (!code && backward) code = op_add_output(c, "", "dk", a->dtype, of_k, 4, AT(dk));
+  if (!code && backward) code = op_add_output(c, "", "dv", a->dtype, of_k, 4, AT(dv));
   for (int i = 0; i < count && !code; i++) {
     const wn_attention_slot *s = &slots[i];
     if (!s->is_input) {
-      code = add_output(c, "", s->name, s->dtype, s->shape, s->ndim, s->offset);
+      code = op_add_output(c, "", s->name, s->dtype, s->shape, s->ndim, s->offset);
       continue;
     }
-    code = read_tensor(c, file, s->name, s->shape, s->ndim, s->offset);
-    if (!code && backward) code = add_output(c, "d", s->name, s->dtype, s->shape, s->ndim, s->gradient);
+    code = op_read_tensor(c, file, s->name, s->shape, s->ndim, s->offset);
+    if (!code && backward) code = op_add_output(c, "d", s->name, s->dtype, s->shape, s->ndim, s->gradient);
   }
   return code;
 }
 
 /* Evictions under the case's budget, into the call and, T + 1 standing for never, into the results as evicted_at. */
-static int evict(wn_context *ctx, struct op_case *c) {
+static int op_evict(wn_context *ctx, struct op_case *c) {
   wn_attention_arrays *a = &c->arrays;
   const int64_t P = wn_attention_eviction_groups(&c->config, a, &c->budgets), shape[] = {a->B, a->T};
   const int64_t of_groups[] = {a->B, P, a->T}, n = a->B * P * a->T;
-  int32_t *gone = give(c, AT(gone), (size_t)n, sizeof *gone);
+  int32_t *gone = op_give(c, AT(gone), (size_t)n, sizeof *gone);
   if (!gone) return cli_error("%s: out of memory for the evictions", c->path);
   a->gone = NULL;
   wn_status status = wn_attention_evictions(ctx, &c->config, a, &c->budgets, gone);
   if (status != WN_OK) return cli_fail(ctx, status);
-  int code = P > 1 ? add_output(c, "", "evicted_at", WN_I32, of_groups, 3, AT(gone))
-                   : add_output(c, "", "evicted_at", WN_I32, shape, 2, AT(gone));
+  int code = P > 1 ? op_add_output(c, "", "evicted_at", WN_I32, of_groups, 3, AT(gone))
+                   : op_add_output(c, "", "evicted_at", WN_I32, shape, 2, AT(gone));
   if (code) return code;
   int32_t *out = (int32_t *)(uintptr_t)c->entries[c->entry_count - 1].data;
   for (int64_t i = 0; i < n; i++) out[i] = gone[i] <= a->T ? gone[i] : (int32_t)a->T + 1;
@@ -236,7 +237,7 @@ static int evict(wn_context *ctx, struct op_case *c) {
   return 0;
 }
 
-static int report(const wn_context *ctx, const struct op_case *c, const char *out, bool json) {
+static int op_report(const wn_context *ctx, const struct op_case *c, const char *out, bool json) {
   if (!json) return 0;
   json_t *names = json_array();
   for (int i = 0; i < c->entry_count; i++) json_array_append_new(names, json_string(c->entries[i].name));
@@ -276,16 +277,16 @@ static int op_attention_run(wn_context *ctx, const struct op_attention *o) {
   if (status != WN_OK) code = cli_fail(ctx, status);
   const char *text = code ? NULL : wn_safetensors_metadata(file, "case");
   if (!code && !text) code = cli_error("%s: the metadata key \"case\" is missing", o->in);
-  if (!code) code = read_case(ctx, text, &c);
-  if (!code) code = read_arrays(file, &c);
-  if (!code && c.budget) code = evict(ctx, &c);
+  if (!code) code = op_read_case(ctx, text, &c);
+  if (!code) code = op_read_arrays(file, &c);
+  if (!code && c.budget) code = op_evict(ctx, &c);
   if (!code) {
     status = wn_attention_run(ctx, &c.config, &c.arrays);
     if (status == WN_OK)
       status = wn_safetensors_write(ctx, o->out, c.entries, c.entry_count, (const char *const[]){"case", text, NULL});
-    code = status == WN_OK ? report(ctx, &c, o->out, o->common.json) : cli_fail(ctx, status);
+    code = status == WN_OK ? op_report(ctx, &c, o->out, o->common.json) : cli_fail(ctx, status);
   }
-  case_clear(&c);
+  op_case_clear(&c);
   wn_safetensors_close(file);
   return code;
 }

@@ -109,7 +109,7 @@ static void coding_close(struct coding *r) {
   wn_context_destroy(r->ctx);
   cli_list_clear(&r->files);
 }
-static const char *input_name(const struct coding *r) {
+static const char *tokenizer_input_name(const struct coding *r) {
   return r->files.count && strcmp(r->files.items[0], "-") ? r->files.items[0] : "standard input";
 }
 
@@ -158,7 +158,7 @@ static int tokenizer_encode(int argc, char **argv) {
     const wn_text_part whole = {r.text, r.bytes, r.special};
     const wn_status status = wn_tokenizer_encode_parts(r.ctx, r.tok, &whole, 1, r.bos, r.eos, &ids, &count);
     code = status == WN_OK ? tokenizer_print_ids(&r, ids, count)
-                           : cli_error("%s: %s", input_name(&r), wn_context_error(r.ctx));
+                           : cli_error("%s: %s", tokenizer_input_name(&r), wn_context_error(r.ctx));
   }
   wn_tokens_free(ids);
   coding_close(&r);
@@ -166,9 +166,9 @@ static int tokenizer_encode(int argc, char **argv) {
 }
 
 /* Whole numbers between spaces, commas or brackets: what encode prints, with --json or without. */
-static int parse_ids(const struct coding *r, int32_t **out, size_t *count) {
+static int tokenizer_parse_ids(const struct coding *r, int32_t **out, size_t *count) {
   const char *p = r->text, *end = r->text + r->bytes;
-  const char *name = input_name(r);
+  const char *name = tokenizer_input_name(r);
   json_t *j = *p == '{' ? json_loadb(r->text, r->bytes, 0, NULL) : NULL;
   json_t *array = json_object_get(j, "ids");
   size_t capacity = array ? json_array_size(array) : r->bytes / 2 + 1, n = 0;
@@ -225,7 +225,7 @@ static int tokenizer_print_text(const struct coding *r, const char *text, size_t
   }
   json_t *string = json_stringn(text, bytes);
   if (!string)
-    return cli_error("%s: the tokens are bytes that are no UTF-8 text: no JSON can hold them", input_name(r));
+    return cli_error("%s: the tokens are bytes that are no UTF-8 text: no JSON can hold them", tokenizer_input_name(r));
   return cli_print_json(json_pack("{s:o, s:I}", "text", string, "count", (json_int_t)count));
 }
 
@@ -236,11 +236,11 @@ static int tokenizer_decode(int argc, char **argv) {
   size_t count = 0, bytes = 0;
   int code = cli_parse(&tokenizer_decode_spec, argc, argv, &r, &r.files);
   if (code == CLI_GO) code = coding_open(&r);
-  if (!code) code = parse_ids(&r, &ids, &count);
+  if (!code) code = tokenizer_parse_ids(&r, &ids, &count);
   if (!code) {
     const wn_status status = wn_tokenizer_decode(r.ctx, r.tok, ids, count, &text, &bytes);
     code = status == WN_OK ? tokenizer_print_text(&r, text, bytes, count)
-                           : cli_error("%s: %s", input_name(&r), wn_context_error(r.ctx));
+                           : cli_error("%s: %s", tokenizer_input_name(&r), wn_context_error(r.ctx));
   }
   wn_text_free(text);
   free(ids);

@@ -9,7 +9,7 @@
 #include "cmd.h"
 #include "ui.h"
 
-static int version(void) {
+static int cli_version(void) {
   wn_context *ctx = NULL;
   wn_build_info info = {0};
   wn_status status = wn_context_create(NULL, &ctx);
@@ -28,7 +28,7 @@ int main(int argc, char **argv) {
   signal(SIGXFSZ, SIG_IGN); /* a file larger than the limit is a write that fails, with a message */
   int code;
   if (argc > 1 && (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V") || !strcmp(argv[1], "version")))
-    code = version();
+    code = cli_version();
   else
     code = cli_dispatch("winnow",
                         "Trains, evaluates and runs transformer language models that keep only the context they need.\n"

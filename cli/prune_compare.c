@@ -25,7 +25,7 @@ struct compare {
   int policy_count;
 };
 
-static int read_budgets(struct compare *c) {
+static int compare_read_budgets(struct compare *c) {
   for (const char *at = c->budgets;; at++) {
     char *end;
     errno = 0;
@@ -41,7 +41,7 @@ static int read_budgets(struct compare *c) {
   }
 }
 
-static int read_policies(struct compare *c) {
+static int compare_read_policies(struct compare *c) {
   if (!c->policies) return 0;
   const char *bad;
   int n;
@@ -56,7 +56,7 @@ static int read_policies(struct compare *c) {
 }
 
 /* The checkpoints' names, from --labels where given: one for each checkpoint. */
-static int read_labels(struct compare *c) {
+static int compare_read_labels(struct compare *c) {
   const char *at = c->labels;
   for (int i = 0; i < SUBJECTS; i++) {
     if (!c->dirs[i]) continue;
@@ -73,8 +73,8 @@ static int read_labels(struct compare *c) {
                    : 0;
 }
 
-static const wn_prune_row *find_row(const wn_prune_comparison *r, int subject, int policy, bool searched,
-                                    int64_t tokens) {
+static const wn_prune_row *compare_find_row(const wn_prune_comparison *r, int subject, int policy, bool searched,
+                                            int64_t tokens) {
   for (int64_t i = 0; i < r->count; i++) {
     const wn_prune_row *row = &r->results[i];
     const double want = tokens < r->context ? (double)tokens : (double)r->context;
@@ -84,15 +84,16 @@ static const wn_prune_row *find_row(const wn_prune_comparison *r, int subject, i
   return NULL;
 }
 
-static void print_line(const struct compare *c, const wn_prune_comparison *r, int subject, int policy, bool searched) {
+static void compare_print_line(const struct compare *c, const wn_prune_comparison *r, int subject, int policy,
+                               bool searched) {
   char name[64];
   bool any = false;
-  for (int i = 0; i < c->token_count; i++) any = any || find_row(r, subject, policy, searched, c->tokens[i]);
+  for (int i = 0; i < c->token_count; i++) any = any || compare_find_row(r, subject, policy, searched, c->tokens[i]);
   if (!any) return;
   snprintf(name, sizeof name, "%s%s", wn_policy_name((wn_policy)policy), searched ? ", searched" : "");
   printf("%-18s %-21s", r->names[subject], name);
   for (int i = 0; i < c->token_count; i++) {
-    const wn_prune_row *row = find_row(r, subject, policy, searched, c->tokens[i]);
+    const wn_prune_row *row = compare_find_row(r, subject, policy, searched, c->tokens[i]);
     if (row)
       printf(" %9.3f", exp(row->loss));
     else
@@ -101,18 +102,18 @@ static void print_line(const struct compare *c, const wn_prune_comparison *r, in
   putchar('\n');
 }
 
-static void print_table(const struct compare *c, const wn_prune_comparison *r) {
+static void compare_print_table(const struct compare *c, const wn_prune_comparison *r) {
   printf("perplexity on %" PRIu64 " tokens of %s, context %" PRId64 "; columns: tokens kept a layer\n", r->counted,
          c->data, r->context);
   printf("%-18s %-21s", "model", "policy");
   for (int i = 0; i < c->token_count; i++) printf(" %9" PRId64, c->tokens[i]);
   printf(" %9s\n", "unpruned");
   for (int s = 0; s < r->subjects; s++) {
-    const wn_prune_row *whole = find_row(r, s, -1, false, 0);
+    const wn_prune_row *whole = compare_find_row(r, s, -1, false, 0);
     printf("%-18s %-21s%*s %9.3f\n", r->names[s], "none", 10 * c->token_count, "", whole ? exp(whole->loss) : NAN);
     for (int p = 0; p < wn_policy_count(); p++) {
-      print_line(c, r, s, p, false);
-      print_line(c, r, s, p, true);
+      compare_print_line(c, r, s, p, false);
+      compare_print_line(c, r, s, p, true);
     }
     const wn_prune_row *end = NULL; /* the fewest tokens that a search came to */
     for (int64_t i = 0; i < r->count; i++)
@@ -124,7 +125,7 @@ static void print_table(const struct compare *c, const wn_prune_comparison *r) {
   }
 }
 
-static int save_comparison(wn_context *ctx, const struct compare *c, const wn_prune_comparison *r) {
+static int compare_save_comparison(wn_context *ctx, const struct compare *c, const wn_prune_comparison *r) {
   char path[PRUNE_PATH_BYTES], title[256];
   wn_status status = WN_OK;
   snprintf(title, sizeof title, "Perplexity by tokens kept a layer, context %" PRId64, r->context);
@@ -136,11 +137,11 @@ static int save_comparison(wn_context *ctx, const struct compare *c, const wn_pr
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }
 
-static int print_comparison(const struct compare *c, const wn_prune_comparison *r) {
+static int compare_print_comparison(const struct compare *c, const wn_prune_comparison *r) {
   char path[PRUNE_PATH_BYTES];
   if (c->common.json && cli_join(path, sizeof path, c->out, "compare.json"))
     return cli_print_json(json_load_file(path, 0, NULL));
-  print_table(c, r);
+  compare_print_table(c, r);
   return 0;
 }
 
@@ -195,8 +196,8 @@ static int run_compare(wn_context *ctx, struct compare *c) {
   } else if (status != WN_OK) {
     code = cli_fail(ctx, status);
   }
-  if (!code) code = save_comparison(ctx, c, &result);
-  if (!code) code = print_comparison(c, &result);
+  if (!code) code = compare_save_comparison(ctx, c, &result);
+  if (!code) code = compare_print_comparison(c, &result);
   wn_prune_comparison_clear(&result);
   for (int i = 0; i < SUBJECTS; i++) {
     wn_prune_curve_clear(&curves[i]);
@@ -244,9 +245,9 @@ static int check_compare(struct compare *c, int code) {
   for (int i = 0; i < SUBJECTS; i++)
     if (c->searches[i] && !c->dirs[i])
       return cli_usage_error(command, "a search is given for a checkpoint that is not (%s)", subject_names[i]);
-  code = read_labels(c);
-  if (code == CLI_GO) code = read_budgets(c);
-  if (code == CLI_GO) code = read_policies(c);
+  code = compare_read_labels(c);
+  if (code == CLI_GO) code = compare_read_budgets(c);
+  if (code == CLI_GO) code = compare_read_policies(c);
   return code == CLI_GO ? cli_make_folder(c->out) : code;
 }
 

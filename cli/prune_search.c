@@ -27,7 +27,7 @@ struct watch {
   bool began, told;
 };
 
-static void on_progress(void *user, const wn_prune_progress *p) {
+static void search_on_progress(void *user, const wn_prune_progress *p) {
   struct watch *w = user;
   const wn_prune_curve *c = p->curve;
   const wn_prune_point *last = &c->points[c->count - 1];
@@ -57,7 +57,7 @@ static void on_progress(void *user, const wn_prune_progress *p) {
   }
 }
 
-static int64_t count_differing(const wn_prune_curve *c, double *most) {
+static int64_t search_count_differing(const wn_prune_curve *c, double *most) {
   int64_t n = 0;
   *most = 0;
   for (int64_t i = 1; c->checked && i < c->count; i++) {
@@ -94,7 +94,7 @@ static json_t *search_json(const struct search *s, const wn_prune_curve *c) {
   }
   if (c->checked) {
     double most;
-    json_object_set_new(j, "differing_steps", json_integer(count_differing(c, &most)));
+    json_object_set_new(j, "differing_steps", json_integer(search_count_differing(c, &most)));
     json_object_set_new(j, "differing_by_at_most", json_real(most));
   }
   return j;
@@ -118,7 +118,7 @@ static int search_report(const struct search *s, const wn_prune_curve *c) {
   if (last->tuned > 0) printf("fine-tuning    %" PRId64 " steps; the checkpoint is %s/tuned\n", last->tuned, s->out);
   if (c->checked) {
     double most;
-    const int64_t n = count_differing(c, &most);
+    const int64_t n = search_count_differing(c, &most);
     printf("lazy           %" PRId64 " of %" PRId64 " steps lowered another layer than the exact search would have%s",
            n, c->count - 1, n ? "" : "\n");
     if (n) printf(", at a loss of at most %.3g more\n", most);
@@ -127,7 +127,7 @@ static int search_report(const struct search *s, const wn_prune_curve *c) {
   return 0;
 }
 
-static wn_status save_curve(wn_context *ctx, const struct search *s, const wn_prune_curve *c) {
+static wn_status search_save_curve(wn_context *ctx, const struct search *s, const wn_prune_curve *c) {
   char path[PRUNE_PATH_BYTES], title[512];
   wn_status status = WN_OK;
   if (c->count < 1) return WN_OK;
@@ -145,7 +145,7 @@ static wn_status save_curve(wn_context *ctx, const struct search *s, const wn_pr
 }
 
 /* "0.5%" or "0.005". */
-static int read_tolerance(const char *text, double *out) {
+static int search_read_tolerance(const char *text, double *out) {
   char *end;
   errno = 0;
   *out = strtod(text, &end);
@@ -157,7 +157,7 @@ static int read_tolerance(const char *text, double *out) {
 }
 
 /* "2GB", "512MiB". */
-static int read_memory(const char *text, uint64_t *out) {
+static int search_read_memory(const char *text, uint64_t *out) {
   double bytes;
   if (!wn_bytes_parse(text, &bytes))
     return cli_usage_error("winnow prune search", "--memory: \"%s\" is not a number of bytes, such as 2GB", text);
@@ -183,8 +183,8 @@ static int check_search(struct search *s, int code) {
                            "--save: with fine-tuning the budgets are in the tuned checkpoint's folder");
   if (s->options.check && !s->options.lazy)
     return cli_usage_error("winnow prune search", "--check needs --lazy: the exact search has nothing to compare");
-  if (s->tolerance && read_tolerance(s->tolerance, &s->options.tolerance)) return 2;
-  if (s->memory && read_memory(s->memory, &s->options.memory)) return 2;
+  if (s->tolerance && search_read_tolerance(s->tolerance, &s->options.tolerance)) return 2;
+  if (s->memory && search_read_memory(s->memory, &s->options.memory)) return 2;
   cli_policy_named(s->policy, strlen(s->policy), &s->options.budgets.policy);
   cli_policy_choices_apply(&s->choices, &s->options.budgets);
   s->options.batch = s->rows.batch;
@@ -192,7 +192,7 @@ static int check_search(struct search *s, int code) {
 }
 
 /* What is trained on: --config, or the checkpoint's own recipe; then --set. */
-static int read_recipe(wn_context *ctx, struct search *s, wn_recipe *recipe) {
+static int search_read_recipe(wn_context *ctx, struct search *s, wn_recipe *recipe) {
   char kept[PRUNE_PATH_BYTES];
   const char *path = s->config;
   if (!s->options.finetune.steps && !s->options.finetune.after) return 0;
@@ -208,7 +208,7 @@ static int run_search(wn_context *ctx, struct search *s) {
   wn_recipe recipe;
   int32_t token = -1;
   int code = s->rows.long_only ? prune_document_token(ctx, s->model, s->rows.document, &token) : 0;
-  if (!code) code = read_recipe(ctx, s, &recipe);
+  if (!code) code = search_read_recipe(ctx, s, &recipe);
   if (code) return code;
   s->options.search = (wn_prune_data){s->data, s->search_rows, s->rows.long_only, token};
   s->options.report = (wn_prune_data){s->report, s->report_rows, s->rows.long_only, token};
@@ -222,12 +222,12 @@ static int run_search(wn_context *ctx, struct search *s) {
     struct watch w = {.common = &s->common, .ctx = ctx};
     cli_progress_begin(&w.bar, &s->common, "search", "steps");
     cli_signals_begin(ctx);
-    status = wn_prune_search(ctx, model, &s->options, s->out, s->resume, on_progress, &w, &curve);
+    status = wn_prune_search(ctx, model, &s->options, s->out, s->resume, search_on_progress, &w, &curve);
     cli_signals_end();
     cli_progress_end(&w.bar);
   }
   if (status == WN_OK || status == WN_ERR_CANCELLED) {
-    const wn_status saved = save_curve(ctx, s, &curve);
+    const wn_status saved = search_save_curve(ctx, s, &curve);
     if (saved != WN_OK)
       code = cli_fail(ctx, saved);
     else if (status == WN_ERR_CANCELLED)

@@ -17,7 +17,7 @@ static void on_signal(int number) {
  * here. */
 static char handler_stack[64 << 10];
 
-static void install(void (*handler)(int)) {
+static void signals_install(void (*handler)(int)) {
   if (handler != SIG_DFL) sigaltstack(&(stack_t){.ss_sp = handler_stack, .ss_size = sizeof handler_stack}, NULL);
   /* A terminal that is closed (SIGHUP) ends a run as Ctrl-C does: what it has is saved. */
   const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
@@ -32,10 +32,10 @@ static void install(void (*handler)(int)) {
 
 void cli_signals_begin(wn_context *ctx) {
   atomic_store(&target, ctx);
-  install(on_signal);
+  signals_install(on_signal);
 }
 
 void cli_signals_end(void) {
-  install(SIG_DFL);
+  signals_install(SIG_DFL);
   atomic_store(&target, NULL);
 }

@@ -18,7 +18,7 @@
 #define MARK "<extra_id_"
 
 /* n of a sentinel, -1 for any other token. */
-static int32_t sentinel_of(const struct cli_spans *s, int32_t id) {
+static int32_t spans_sentinel_of(const struct cli_spans *s, int32_t id) {
   return wn_span_sentinel_number(s->vocab_size, s->sentinels, id);
 }
 
@@ -62,7 +62,7 @@ struct ids {
   size_t count, room;
 };
 
-static int add(struct ids *ids, const int32_t *more, size_t count) {
+static int spans_add(struct ids *ids, const int32_t *more, size_t count) {
   if (ids->count + count > ids->room) {
     const size_t room = 2 * (ids->count + count);
     int32_t *wider = realloc(ids->data, room * sizeof *wider);
@@ -76,7 +76,7 @@ static int add(struct ids *ids, const int32_t *more, size_t count) {
 
 /* Text behind a mark. SentencePiece puts a space before a text, which this is not the beginning of: it is encoded
  * behind a newline, whose tokens are dropped. */
-static int add_behind(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, struct ids *ids) {
+static int spans_add_behind(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, struct ids *ids) {
   char *line = malloc(bytes + 1);
   int32_t *newline = NULL, *all = NULL;
   size_t dropped = 0, count = 0;
@@ -90,29 +90,29 @@ static int add_behind(wn_context *ctx, const wn_tokenizer *tok, const char *text
     wn_tokens_free(all);
     status = wn_tokenizer_encode(ctx, tok, text, bytes, false, false, &all, &count);
   }
-  const int code =
-      status == WN_OK ? add(ids, all + dropped, count - dropped) : cli_error("the prompt: %s", wn_context_error(ctx));
+  const int code = status == WN_OK ? spans_add(ids, all + dropped, count - dropped)
+                                   : cli_error("the prompt: %s", wn_context_error(ctx));
   wn_tokens_free(newline);
   wn_tokens_free(all);
   free(line);
   return code;
 }
 
-static int add_text(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, bool first,
-                    struct ids *ids) {
+static int spans_add_text(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, bool first,
+                          struct ids *ids) {
   int32_t *more = NULL;
   size_t count = 0;
   if (!first && bytes == 0) return 0;
-  if (!first && !strcmp(wn_tokenizer_kind(tok), "sentencepiece")) return add_behind(ctx, tok, text, bytes, ids);
+  if (!first && !strcmp(wn_tokenizer_kind(tok), "sentencepiece")) return spans_add_behind(ctx, tok, text, bytes, ids);
   const wn_status status =
       wn_tokenizer_encode(ctx, tok, text, bytes, first && wn_tokenizer_bos(tok) >= 0, false, &more, &count);
-  const int code = status == WN_OK ? add(ids, more, count) : cli_error("the prompt: %s", wn_context_error(ctx));
+  const int code = status == WN_OK ? spans_add(ids, more, count) : cli_error("the prompt: %s", wn_context_error(ctx));
   wn_tokens_free(more);
   return code;
 }
 
 /* The next mark in text [bytes]: its number and length; NULL: there is none. */
-static const char *next_mark(const char *text, size_t bytes, long *n, size_t *length) {
+static const char *spans_next_mark(const char *text, size_t bytes, long *n, size_t *length) {
   for (const char *at = text; (at = memmem(at, bytes - (size_t)(at - text), MARK, strlen(MARK))); at++) {
     size_t i = strlen(MARK), left = bytes - (size_t)(at - text);
     for (*n = 0; i < left && at[i] >= '0' && at[i] <= '9' && *n < 1 << 24; i++) *n = 10 * *n + (at[i] - '0');
@@ -132,11 +132,11 @@ int cli_spans_encode(wn_context *ctx, const struct cli_spans *s, const wn_tokeni
   int code = 0;
   *missing = 0;
   do {
-    mark = next_mark(text, bytes, &n, &length);
+    mark = spans_next_mark(text, bytes, &n, &length);
     now = mark ? (size_t)(mark - text) : bytes;
     size_t kept = now;
     while (spaces && mark && kept > 0 && text[kept - 1] == ' ') kept--;
-    code = add_text(ctx, tok, text, kept, ids.count == 0 && *missing == 0, &ids);
+    code = spans_add_text(ctx, tok, text, kept, ids.count == 0 && *missing == 0, &ids);
     if (code || !mark) break;
     if (n != *missing)
       code = cli_error("the prompt: " MARK "%ld> where " MARK "%d> is expected; missing spans are numbered in order", n,
@@ -144,12 +144,12 @@ int cli_spans_encode(wn_context *ctx, const struct cli_spans *s, const wn_tokeni
     else if (n + (s->end < 0) >= s->sentinels)
       code = cli_error("the prompt: " MARK "%ld> is one too many; the model knows %d sentinels%s", n, s->sentinels,
                        s->end < 0 ? ", of which the last in use is the end" : "");
-    if (!code) code = add(&ids, &(int32_t){wn_span_sentinel(s->vocab_size, (*missing)++)}, 1);
+    if (!code) code = spans_add(&ids, &(int32_t){wn_span_sentinel(s->vocab_size, (*missing)++)}, 1);
     text += now + length, bytes -= now + length;
   } while (!code);
   if (!code && *missing == 0 && s->end < 0)
     code = cli_error("the prompt has no " MARK "0>: that marker shows where the model fills a gap");
-  if (!code) code = add(&ids, &(int32_t){cli_spans_end(s, *missing)}, 1);
+  if (!code) code = spans_add(&ids, &(int32_t){cli_spans_end(s, *missing)}, 1);
   if (code) {
     free(ids.data);
     return code;
@@ -164,7 +164,7 @@ int cli_spans_encode(wn_context *ctx, const struct cli_spans *s, const wn_tokeni
 void cli_spans_mask(const struct cli_spans *s, int32_t missing, float *logits) {
   const int32_t end = cli_spans_end(s, missing);
   for (int32_t v = s->entries; v < s->vocab_size; v++) {
-    const int32_t n = sentinel_of(s, v);
+    const int32_t n = spans_sentinel_of(s, v);
     if (v != end && (n < 0 || n >= missing)) logits[v] = -INFINITY;
   }
 }
@@ -177,14 +177,15 @@ int64_t cli_spans_before(const struct cli_spans *s, const int32_t *prompt, size_
 
 const char *cli_spans_mark(const struct cli_spans *s, int32_t id, size_t *bytes) {
   static char mark[32];
-  const int32_t n = sentinel_of(s, id);
+  const int32_t n = spans_sentinel_of(s, id);
   if (n < 0) return NULL;
   *bytes = (size_t)snprintf(mark, sizeof mark, MARK "%" PRId32 ">", n);
   return mark;
 }
 
 /* The answer's text, marks for its sentinels. */
-static wn_status add_answer(wn_context *ctx, const struct cli_spans *s, wn_text_stream *stream, int32_t id, FILE *out) {
+static wn_status spans_add_answer(wn_context *ctx, const struct cli_spans *s, wn_text_stream *stream, int32_t id,
+                                  FILE *out) {
   size_t bytes = 0;
   const char *text = cli_spans_mark(s, id, &bytes);
   if (!text && id < s->entries) { /* else an end of its own, behind the tokenizer's entries */
@@ -194,77 +195,77 @@ static wn_status add_answer(wn_context *ctx, const struct cli_spans *s, wn_text_
   return fwrite(text, 1, bytes, out) == bytes ? WN_OK : WN_ERR_MEMORY;
 }
 
-static json_t *string_of(const char *text, size_t bytes) {
+static json_t *spans_string_of(const char *text, size_t bytes) {
   json_t *string = json_stringn(text, bytes);
   return string ? string : json_null(); /* bytes that are no UTF-8 */
 }
 
-static wn_status decoded(wn_context *ctx, const wn_tokenizer *tok, const int32_t *ids, size_t count, json_t **out) {
+static wn_status spans_decoded(wn_context *ctx, const wn_tokenizer *tok, const int32_t *ids, size_t count,
+                               json_t **out) {
   char *text = NULL;
   size_t bytes = 0;
   const wn_status status = wn_tokenizer_decode(ctx, tok, ids, count, &text, &bytes);
-  if (status == WN_OK) *out = string_of(text, bytes);
+  if (status == WN_OK) *out = spans_string_of(text, bytes);
   wn_text_free(text);
   return status;
 }
 
 /* The drawn tokens behind sentinel n up to the next one, those of text: drawn[*first..*end). False: it is not there. */
-static bool find_span(const struct cli_spans *s, const int32_t *drawn, int64_t count, int32_t n, int64_t *first,
-                      int64_t *end) {
-  for (int64_t i = 0; i < count; i++) {
-    if (sentinel_of(s, drawn[i]) != n) continue;
+static bool spans_find(const struct cli_spans *s, const struct cli_spans_answer *a, int32_t n, int64_t *first,
+                       int64_t *end) {
+  for (int64_t i = 0; i < a->drawn_count; i++) {
+    if (spans_sentinel_of(s, a->drawn[i]) != n) continue;
     *first = i + 1;
-    for (*end = i + 1; *end < count && drawn[*end] < s->entries;) ++*end;
+    for (*end = i + 1; *end < a->drawn_count && a->drawn[*end] < s->entries;) ++*end;
     return true;
   }
   return false;
 }
 
-static wn_status whole_text(wn_context *ctx, const struct cli_spans *s, const wn_tokenizer *tok, const int32_t *prompt,
-                            size_t count, const int32_t *drawn, int64_t drawn_count, json_t **out) {
+static wn_status spans_whole_text(wn_context *ctx, const struct cli_spans *s, const wn_tokenizer *tok,
+                                  const struct cli_spans_answer *a, json_t **out) {
   wn_text_stream *stream = NULL;
   char *text = NULL;
   size_t bytes = 0;
   FILE *copy = open_memstream(&text, &bytes);
   if (!copy) return WN_ERR_MEMORY;
   wn_status status = wn_text_stream_create(ctx, tok, &stream);
-  const int64_t before = cli_spans_before(s, prompt, count);
+  const int64_t before = cli_spans_before(s, a->prompt, a->prompt_count);
   for (int64_t i = 0; i < before && status == WN_OK; i++) {
     const char *piece;
     size_t n;
-    status = wn_text_stream_push(ctx, stream, prompt[i], &piece, &n);
+    status = wn_text_stream_push(ctx, stream, a->prompt[i], &piece, &n);
   }
-  for (int64_t i = 0; i < drawn_count && status == WN_OK; i++) status = add_answer(ctx, s, stream, drawn[i], copy);
+  for (int64_t i = 0; i < a->drawn_count && status == WN_OK; i++)
+    status = spans_add_answer(ctx, s, stream, a->drawn[i], copy);
   wn_text_stream_destroy(stream);
   if (fclose(copy) && status == WN_OK) status = WN_ERR_MEMORY;
-  if (status == WN_OK) *out = string_of(text, bytes);
+  if (status == WN_OK) *out = spans_string_of(text, bytes);
   free(text);
   return status;
 }
 
-int cli_spans_report(wn_context *ctx, const struct cli_spans *s, const wn_tokenizer *tok, const int32_t *prompt,
-                     size_t count, int32_t missing, const int32_t *drawn, int64_t drawn_count, const char *key,
-                     json_t *into) {
+int cli_spans_report(wn_context *ctx, const struct cli_spans *s, const wn_tokenizer *tok,
+                     const struct cli_spans_answer *a, const char *key, json_t *into) {
   json_t *spans = json_array(), *value = NULL;
   struct ids filled = {0};
   int64_t first, end;
   int code = 0;
-  wn_status status = whole_text(ctx, s, tok, prompt, count, drawn, drawn_count, &value);
+  wn_status status = spans_whole_text(ctx, s, tok, a, &value);
   if (status == WN_OK) json_object_set_new(into, key, value);
-  for (int32_t n = 0; n < missing && status == WN_OK; n++) {
+  for (int32_t n = 0; n < a->missing && status == WN_OK; n++) {
     value = json_null();
-    if (find_span(s, drawn, drawn_count, n, &first, &end))
-      status = decoded(ctx, tok, drawn + first, (size_t)(end - first), &value);
+    if (spans_find(s, a, n, &first, &end))
+      status = spans_decoded(ctx, tok, a->drawn + first, (size_t)(end - first), &value);
     if (status == WN_OK) json_array_append_new(spans, value);
   }
-  for (size_t i = 0; i + 1 < count && status == WN_OK && !code; i++) { /* all but the end */
-    const int32_t n = sentinel_of(s, prompt[i]);
-    if (n < 0) code = add(&filled, prompt + i, 1);
-    if (n >= 0 && find_span(s, drawn, drawn_count, n, &first, &end))
-      code = add(&filled, drawn + first, (size_t)(end - first));
+  for (size_t i = 0; i + 1 < a->prompt_count && status == WN_OK && !code; i++) { /* all but the end */
+    const int32_t n = spans_sentinel_of(s, a->prompt[i]);
+    if (n < 0) code = spans_add(&filled, a->prompt + i, 1);
+    if (n >= 0 && spans_find(s, a, n, &first, &end)) code = spans_add(&filled, a->drawn + first, (size_t)(end - first));
   }
   json_object_set_new(into, "spans", spans);
-  if (status == WN_OK && !code) status = decoded(ctx, tok, filled.data, filled.count, &value);
+  if (status == WN_OK && !code) status = spans_decoded(ctx, tok, filled.data, filled.count, &value);
   if (status == WN_OK && !code) json_object_set_new(into, "filled", value);
   free(filled.data);
   return code ? code : status == WN_OK ? 0 : cli_fail(ctx, status);

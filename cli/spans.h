@@ -26,10 +26,17 @@ void cli_spans_mask(const struct cli_spans *s, int32_t missing, float *logits);
 int64_t cli_spans_before(const struct cli_spans *s, const int32_t *prompt, size_t count);
 /* The mark that is a sentinel's text, until the next call; NULL for other tokens. */
 const char *cli_spans_mark(const struct cli_spans *s, int32_t id, size_t *bytes);
-/* Into a result: "text" (unless `key` names it otherwise), "spans" in the prompt's order (null: not written) and
- * "filled", the prompt with them. 0, or the exit code. */
-int cli_spans_report(wn_context *ctx, const struct cli_spans *s, const wn_tokenizer *tok, const int32_t *prompt,
-                     size_t count, int32_t missing, const int32_t *drawn, int64_t drawn_count, const char *key,
-                     json_t *into);
+/* A prompt and what was drawn for it. */
+struct cli_spans_answer {
+  const int32_t *prompt; /* [prompt_count] */
+  size_t prompt_count;
+  int32_t missing;      /* spans of the prompt */
+  const int32_t *drawn; /* [drawn_count] */
+  int64_t drawn_count;
+};
+/* Into a result: the text under `key`, "spans" in the prompt's order (null: not written) and "filled", the prompt with
+ * them. 0, or the exit code. */
+int cli_spans_report(wn_context *ctx, const struct cli_spans *s, const wn_tokenizer *tok,
+                     const struct cli_spans_answer *answer, const char *key, json_t *into);
 
 #endif

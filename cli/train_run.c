@@ -20,7 +20,7 @@ struct watch {
   struct cli_views *views;
 };
 
-static void on_progress(void *user, const wn_train_progress *p) {
+static void train_on_progress(void *user, const wn_train_progress *p) {
   struct watch *w = user;
   if (!w->any) {
     w->bar.first = p->step > 0 ? (uint64_t)p->step - 1 : 0;
@@ -57,7 +57,7 @@ static void on_progress(void *user, const wn_train_progress *p) {
 }
 
 /* Where a finished run stands, when there was nothing left to do. */
-static void read_state(struct watch *w, const char *out_dir) {
+static void train_read_state(struct watch *w, const char *out_dir) {
   char path[4096];
   if (w->any || !cli_join(path, sizeof path, out_dir, "state.json")) return;
   json_t *state = json_load_file(path, 0, NULL);
@@ -67,7 +67,7 @@ static void read_state(struct watch *w, const char *out_dir) {
   json_decref(state);
 }
 
-static json_t *summary(const struct watch *w, const char *out_dir, double seconds) {
+static json_t *train_summary(const struct watch *w, const char *out_dir, double seconds) {
   const wn_train_progress *p = &w->last;
   double trained = (double)p->tokens - (double)w->first_tokens;
   json_t *j = json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:I}", "out", out_dir, "step", (json_int_t)p->step,
@@ -98,16 +98,16 @@ int cli_train_run(const struct cli_common *common, wn_context *ctx, const wn_rec
   cli_progress_begin(&watch.bar, common, verb, "steps");
   cli_signals_begin(ctx);
   double start = cli_seconds();
-  wn_status status = wn_train_run(ctx, given, out, resume, on_progress, &watch);
+  wn_status status = wn_train_run(ctx, given, out, resume, train_on_progress, &watch);
   double seconds = cli_seconds() - start;
   cli_signals_end();
   cli_progress_end(&watch.bar);
   cli_views_close(views);
   if (status == WN_OK || status == WN_ERR_CANCELLED) {
     const wn_train_progress *p = &watch.last;
-    read_state(&watch, out);
+    train_read_state(&watch, out);
     if (common->json)
-      code = cli_print_json(summary(&watch, out, seconds));
+      code = cli_print_json(train_summary(&watch, out, seconds));
     else if (watch.any)
       cli_note(common, "%s %s: step %" PRId64 "/%" PRId64 ", loss %.4f, %s tokens in %s, peak memory %s",
                status == WN_OK ? done : "saved", out, p->step, p->steps, p->loss, cli_count((double)p->tokens),

@@ -6,7 +6,7 @@
 #include <time.h>
 #include "recipe.h"
 
-static double wall_time(void) {
+static double views_wall_time(void) {
   struct timespec t;
   clock_gettime(CLOCK_REALTIME, &t);
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
@@ -42,7 +42,7 @@ int cli_views_open(struct cli_views *v, const struct cli_common *common, wn_cont
     }
   }
   if (status == WN_OK && v->events)
-    status = wn_events_open(ctx, v->events, wall_time(), log.count > 0 ? (int64_t)log.step[log.count - 1] + 1 : 0,
+    status = wn_events_open(ctx, v->events, views_wall_time(), log.count > 0 ? (int64_t)log.step[log.count - 1] + 1 : 0,
                             &v->writer);
   wn_train_log_clear(&log);
   return status == WN_OK ? 0 : cli_fail(ctx, status);
@@ -64,7 +64,7 @@ void cli_views_add(struct cli_views *v, wn_context *ctx, const wn_train_progress
   if (p->budget > 0) values[n++] = (wn_event_value){"budget", p->budget};
   if (p->evaluated) values[n++] = (wn_event_value){"loss/validation", p->val_loss};
   if (p->evaluated) values[n++] = (wn_event_value){"accuracy/validation", p->val_accuracy};
-  if (wn_events_add(ctx, v->writer, wall_time(), p->step, values, n) == WN_OK) return;
+  if (wn_events_add(ctx, v->writer, views_wall_time(), p->step, values, n) == WN_OK) return;
   v->failed = true;
   cli_error("%s; no more events are written, training continues", wn_context_error(ctx));
 }

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 /* One line whatever the text holds: control characters become spaces. */
-static void print_line(const char *prefix, const char *format, va_list args) {
+static void ui_print_line(const char *prefix, const char *format, va_list args) {
   char text[2048];
   vsnprintf(text, sizeof text, format, args);
   for (char *p = text; *p; p++)
@@ -26,7 +26,7 @@ static void print_line(const char *prefix, const char *format, va_list args) {
 int cli_error(const char *format, ...) {
   va_list args;
   va_start(args, format);
-  print_line("winnow: ", format, args);
+  ui_print_line("winnow: ", format, args);
   va_end(args);
   return 1;
 }
@@ -51,11 +51,11 @@ void cli_note(const struct cli_common *common, const char *format, ...) {
   if (common->quiet) return;
   va_list args;
   va_start(args, format);
-  print_line("", format, args);
+  ui_print_line("", format, args);
   va_end(args);
 }
 
-static void log_line(void *user, wn_log_level level, const char *line) {
+static void ui_log_line(void *user, wn_log_level level, const char *line) {
   const struct cli_common *common = user;
   if (level == WN_LOG_WARNING)
     fprintf(stderr, "winnow: warning: %s\n", line);
@@ -67,7 +67,7 @@ int cli_context_open(const struct cli_common *common, wn_context **out) {
   wn_context_options options = {.size = sizeof options,
                                 .threads = (int)common->threads,
                                 .backend = common->backend,
-                                .log = log_line,
+                                .log = ui_log_line,
                                 .log_user = (void *)common};
   wn_status status = wn_context_create(&options, out);
   if (status == WN_OK) return 0;
@@ -103,15 +103,15 @@ uint64_t cli_peak_resident(void) {
   return (uint64_t)usage.ru_maxrss * 1024; /* Linux states kilobytes */
 }
 
-static char *ring(void) {
+static char *ui_ring(void) {
   static char buffers[16][32];
   static int next;
   next = (next + 1) % 16;
   return buffers[next];
 }
 
-static const char *scaled(double x, const char *const *units) {
-  char *text = ring();
+static const char *ui_scaled(double x, const char *const *units) {
+  char *text = ui_ring();
   int u = 0;
   while (x >= 999.5 && units[u + 1]) {
     x /= 1000;
@@ -127,16 +127,16 @@ static const char *scaled(double x, const char *const *units) {
 
 const char *cli_bytes(double bytes) {
   static const char *const units[] = {" B", " kB", " MB", " GB", " TB", NULL};
-  return scaled(bytes, units);
+  return ui_scaled(bytes, units);
 }
 
 const char *cli_count(double n) {
   static const char *const units[] = {"", "k", "M", "G", "T", NULL};
-  return scaled(n, units);
+  return ui_scaled(n, units);
 }
 
 const char *cli_duration(double seconds) {
-  char *text = ring();
+  char *text = ui_ring();
   if (!(seconds >= 0) || seconds > 1e7) seconds = 0;
   long s = (long)(seconds + 0.5);
   if (s >= 3600)
@@ -154,7 +154,7 @@ void cli_progress_begin(struct cli_progress *p, const struct cli_common *common,
   p->last = p->terminal ? 0 : p->start;
 }
 
-static int terminal_width(void) {
+static int ui_terminal_width(void) {
   struct winsize size;
   if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20) return size.ws_col;
   return 80;
@@ -195,7 +195,7 @@ void cli_progress_update(struct cli_progress *p, uint64_t done, uint64_t total, 
            *slow || is_bytes ? "" : p->unit, *slow ? "" : "/s", left, last ? "in all" : "left", extra ? "  " : "",
            extra ? extra : "");
   if (p->terminal) {
-    int width = terminal_width() - 1;
+    int width = ui_terminal_width() - 1;
     fprintf(stderr, "\r%.*s\033[K", width, line);
     p->drawn = true;
   } else {

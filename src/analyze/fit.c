@@ -16,15 +16,15 @@ const char *wn_fit_name(wn_fit_kind kind) {
   return (int)kind >= 0 && (int)kind < WN_FIT_COUNT ? names[kind] : "unknown";
 }
 
-static double curve(wn_fit_kind kind, double x) {
+static double fit_curve(wn_fit_kind kind, double x) {
   return kind == WN_FIT_SQRT ? sqrt(x) : kind == WN_FIT_LOG ? log1p(x) : x;
 }
 
 double wn_fit_at(wn_fit_kind kind, const wn_fit *fit, double x) {
-  return fit->intercept + fit->slope * curve(kind, x);
+  return fit->intercept + fit->slope * fit_curve(kind, x);
 }
 
-static wn_status solve(wn_context *ctx, double *a, double *b, int m) {
+static wn_status fit_solve(wn_context *ctx, double *a, double *b, int m) {
   enum { WORK = 256 };
   const int n = 2, one = 1, lwork = WORK;
   double work[WORK];
@@ -46,14 +46,14 @@ wn_status wn_fit_curve(wn_context *ctx, wn_fit_kind kind, const double *x, const
                      (long long)i, x[i], y[i]);
     low = fmin(low, x[i]), high = fmax(high, x[i]);
     mean += (y[i] - y[0]) / (double)n; /* exactly 0 where all are equal */
-    scale = fmax(scale, curve(kind, x[i]));
+    scale = fmax(scale, fit_curve(kind, x[i]));
   }
   if (!(high > low)) return wn_fail(ctx, WN_ERR_ARGUMENT, "fit: all x are equal, a curve is not determined");
   void *memory;
   WN_TRY(wn_alloc(ctx, "points of a fit", 3 * (size_t)n * sizeof(double), &memory));
   double *a = memory, *b = a + 2 * n, squares = 0, spread = 0;
-  for (int64_t i = 0; i < n; i++) a[i] = 1, a[n + i] = curve(kind, x[i]) / scale, b[i] = y[i];
-  const wn_status status = solve(ctx, a, b, (int)n);
+  for (int64_t i = 0; i < n; i++) a[i] = 1, a[n + i] = fit_curve(kind, x[i]) / scale, b[i] = y[i];
+  const wn_status status = fit_solve(ctx, a, b, (int)n);
   *out = (wn_fit){.intercept = b[0], .slope = b[1] / scale, .n = n};
   wn_free(memory);
   if (status != WN_OK) return status;

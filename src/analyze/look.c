@@ -36,11 +36,11 @@ struct watch {
   int threads;
 };
 
-static double number(const void *x, int64_t i, wn_dtype dtype) {
+static double look_number(const void *x, int64_t i, wn_dtype dtype) {
   return dtype == WN_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
 }
 
-static int octave_of(int64_t x) { /* 0; 1; 2, 3; 4 to 7; ... */
+static int look_octave_of(int64_t x) { /* 0; 1; 2, 3; 4 to 7; ... */
   int k = 0;
   while (k < WN_LOOK_OCTAVES - 1 && x >> k) k++;
   return k;
@@ -57,7 +57,7 @@ static void look_row(const struct watch *w, const struct wn_attention_view *v, i
     rest -= x;
     entropy -= x * log2(x);
     distance += x * (double)(t - j);
-    s->octave[octave_of(t - j)] += x;
+    s->octave[look_octave_of(t - j)] += x;
     if (control[j]) s->control += x;
     if (j < first + w->r->early) s->early += x;
   }
@@ -71,14 +71,14 @@ static void look_row(const struct watch *w, const struct wn_attention_view *v, i
   s->rows++;
 }
 
-static void on_rows(void *user, const struct wn_attention_view *v) {
+static void look_on_rows(void *user, const struct wn_attention_view *v) {
   struct watch *w = user;
   struct sums *s = &w->sums[v->thread * w->r->heads + v->h];
   for (int64_t i = 0; i < v->rows; i++)
     if (v->r + i < w->batch.end[v->b]) look_row(w, v, i, s);
 }
 
-static void on_batch(void *user, const struct wn_batch *batch) {
+static void look_on_batch(void *user, const struct wn_batch *batch) {
   struct watch *w = user;
   if (w->status != WN_OK) return;
   wn_analysis_batch_take(&w->batch, batch);
@@ -89,7 +89,7 @@ static void on_batch(void *user, const struct wn_batch *batch) {
   }
 }
 
-static void on_attention(void *user, const struct wn_run *run, int64_t l, struct wn_attention *a) {
+static void look_on_attention(void *user, const struct wn_run *run, int64_t l, struct wn_attention *a) {
   struct watch *w = user;
   (void)l;
   if (w->status != WN_OK) return;
@@ -104,20 +104,22 @@ static void on_attention(void *user, const struct wn_run *run, int64_t l, struct
     if (w->status != WN_OK) return;
     w->sums = memory;
   }
-  a->look.rows = on_rows;
+  a->look.rows = look_on_rows;
   a->look.user = w;
 }
 
 /* Mean cosine of pairs of values of one document: (|sum of directions|^2 - n) / (n (n - 1)). */
-static double similarity(const void *v, int64_t at, int64_t step, int64_t n, int64_t D, wn_dtype dtype, double *sum) {
+static double look_similarity(const void *v, int64_t at, int64_t step, int64_t n, int64_t D, wn_dtype dtype,
+                              double *sum) {
   double square = 0, unit = 0;
   memset(sum, 0, (size_t)D * sizeof *sum);
   for (int64_t t = 0; t < n; t++) {
     double size = 0;
-    for (int64_t d = 0; d < D; d++) size += number(v, at + t * step + d, dtype) * number(v, at + t * step + d, dtype);
+    for (int64_t d = 0; d < D; d++)
+      size += look_number(v, at + t * step + d, dtype) * look_number(v, at + t * step + d, dtype);
     if (!(size > 0)) continue;
     unit++;
-    for (int64_t d = 0; d < D; d++) sum[d] += number(v, at + t * step + d, dtype) / sqrt(size);
+    for (int64_t d = 0; d < D; d++) sum[d] += look_number(v, at + t * step + d, dtype) / sqrt(size);
   }
   for (int64_t d = 0; d < D; d++) square += sum[d] * sum[d];
   return (square - unit) / ((double)n * (double)(n - 1));
@@ -128,7 +130,7 @@ static void look_output(const void *y, int64_t at, const void *v, int64_t own, i
                         struct sums *s) {
   double along = 0, yy = 0, vv = 0;
   for (int64_t d = 0; d < D; d++) {
-    const double a = number(y, at + d, dtype), b = number(v, own + d, dtype);
+    const double a = look_number(y, at + d, dtype), b = look_number(v, own + d, dtype);
     along += a * b, yy += a * a, vv += b * b;
   }
   if (!(yy > 0 && vv > 0)) return;
@@ -136,14 +138,14 @@ static void look_output(const void *y, int64_t at, const void *v, int64_t own, i
   s->outputs++;
 }
 
-static void add(struct sums *to, const struct sums *from) {
+static void look_add(struct sums *to, const struct sums *from) {
   to->self += from->self, to->entropy += from->entropy, to->effective += from->effective;
   to->first += from->first, to->early += from->early, to->control += from->control;
   to->learned += from->learned, to->distance += from->distance, to->rows += from->rows;
   for (int k = 0; k < WN_LOOK_OCTAVES; k++) to->octave[k] += from->octave[k];
 }
 
-static void on_layer(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *acts) {
+static void look_on_layer(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *acts) {
   struct watch *w = user;
   const wn_model_config *c = &w->model->config;
   const int64_t H = c->heads, Hkv = c->kv_heads, D = c->head_size, N = (H + 2 * Hkv) * D, T = run->T;
@@ -151,7 +153,7 @@ static void on_layer(void *user, const struct wn_run *run, int64_t l, const stru
   const int64_t values = (H + Hkv) * D;
   if (w->status != WN_OK) return;
   for (int thread = 0; thread < w->threads; thread++)
-    for (int64_t h = 0; h < H; h++) add(&w->all[l * H + h], &w->sums[thread * H + h]);
+    for (int64_t h = 0; h < H; h++) look_add(&w->all[l * H + h], &w->sums[thread * H + h]);
   memset(w->sums, 0, (size_t)(w->threads * H) * sizeof *w->sums);
   for (int64_t b = 0; b < run->B; b++) {
     const int64_t end = w->batch.end[b];
@@ -164,12 +166,12 @@ static void on_layer(void *user, const struct wn_run *run, int64_t l, const stru
         to++;
       for (int64_t g = 0; g < Hkv && to - from > 1; g++)
         w->values[l * Hkv + g] +=
-            similarity(acts->qkv, (b * T + from) * N + values + g * D, N, to - from, D, dtype, w->direction);
+            look_similarity(acts->qkv, (b * T + from) * N + values + g * D, N, to - from, D, dtype, w->direction);
     }
   }
 }
 
-static void take(const struct watch *w, const struct sums *s, double values, wn_look_head *out) {
+static void look_take(const struct watch *w, const struct sums *s, double values, wn_look_head *out) {
   const double n = s->rows > 0 ? (double)s->rows : 1;
   *out = (wn_look_head){.value_similarity = w->documents > 0 ? values / (double)w->documents : 0,
                         .self_weight = s->self / n,
@@ -185,7 +187,7 @@ static void take(const struct watch *w, const struct sums *s, double values, wn_
 }
 
 /* Means over heads: every field is a double. */
-static void mean_of(const wn_look_head *heads, int64_t count, wn_look_head *out) {
+static void look_mean_of(const wn_look_head *heads, int64_t count, wn_look_head *out) {
   enum { FIELDS = sizeof(wn_look_head) / sizeof(double) };
   double sum[FIELDS] = {0}, one[FIELDS];
   for (int64_t h = 0; h < count; h++) {
@@ -221,7 +223,7 @@ wn_status wn_analyze_look(wn_context *ctx, wn_model *model, const wn_analysis_in
   wn_arena_plan(&scratch, "values", L * (size_t)c->kv_heads * sizeof *w.values, (void **)&w.values);
   wn_arena_plan(&scratch, "direction", (size_t)c->head_size * sizeof *w.direction, (void **)&w.direction);
   const struct wn_layer_observer observer = {
-      .layer = on_layer, .user = &w, .batch = on_batch, .attention = on_attention};
+      .layer = look_on_layer, .user = &w, .batch = look_on_batch, .attention = look_on_attention};
   wn_status status = wn_arena_allocate(ctx, &r->arena, "report of attention");
   if (status == WN_OK) status = wn_arena_allocate(ctx, &scratch, "sums of attention");
   if (status == WN_OK) status = wn_analysis_batch_init(ctx, model, options->control, options->control_count, &w.batch);
@@ -229,9 +231,9 @@ wn_status wn_analyze_look(wn_context *ctx, wn_model *model, const wn_analysis_in
   if (w.status != WN_OK) status = w.status;
   for (int64_t l = 0; status == WN_OK && l < c->layers; l++) {
     for (int64_t h = 0; h < c->heads; h++)
-      take(&w, &w.all[l * c->heads + h], w.values[l * c->kv_heads + h / (c->heads / c->kv_heads)],
-           &r->r.head[l * c->heads + h]);
-    mean_of(r->r.head + l * c->heads, c->heads, &r->r.layer[l]);
+      look_take(&w, &w.all[l * c->heads + h], w.values[l * c->kv_heads + h / (c->heads / c->kv_heads)],
+                &r->r.head[l * c->heads + h]);
+    look_mean_of(r->r.head + l * c->heads, c->heads, &r->r.layer[l]);
   }
   wn_analysis_batch_clear(&w.batch);
   wn_free(w.sums);

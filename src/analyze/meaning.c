@@ -35,13 +35,13 @@ struct watch {
   int64_t first;       /* point of the batch at hand */
 };
 
-static int64_t bin_of(int64_t n) {
+static int64_t meaning_bin_of(int64_t n) {
   if (n < EXACT) return n;
   const int e = 63 - __builtin_clzll((unsigned long long)n);
   return EXACT + (int64_t)(e - 5) * BINS + (n >> (e - 4) & (BINS - 1));
 }
 
-static void bin_range(int64_t bin, double *low, double *width) {
+static void meaning_bin_range(int64_t bin, double *low, double *width) {
   *low = (double)bin, *width = 1;
   if (bin < EXACT) return;
   const int64_t e = (bin - EXACT) / BINS + 5, m = (bin - EXACT) % BINS;
@@ -49,13 +49,13 @@ static void bin_range(int64_t bin, double *low, double *width) {
   *width = ldexp(1, (int)e - 4);
 }
 
-static int length_of(int64_t n) {
+static int meaning_length_of(int64_t n) {
   int i = 0;
   while (((int64_t)1 << i) < n) i++;
   return i;
 }
 
-static wn_status grow(struct watch *w, int64_t more) {
+static wn_status meaning_grow(struct watch *w, int64_t more) {
   const int64_t n = w->r->tau_count + 1;
   if (w->r->points + more <= w->room) return WN_OK;
   const int64_t room = 2 * w->room + more;
@@ -74,18 +74,18 @@ static wn_status grow(struct watch *w, int64_t more) {
   return WN_OK;
 }
 
-static void on_batch(void *user, const struct wn_batch *batch) {
+static void meaning_on_batch(void *user, const struct wn_batch *batch) {
   struct watch *w = user;
   wn_meaning_report *r = w->r;
   if (w->status != WN_OK) return;
   wn_analysis_batch_take(&w->batch, batch);
-  w->status = grow(w, batch->B * batch->T);
+  w->status = meaning_grow(w, batch->B * batch->T);
   if (w->status != WN_OK) return;
   w->first = r->points;
   for (int64_t b = 0; b < batch->B; b++)
     for (int64_t t = 0; t < w->batch.end[b]; t++) {
       const int64_t keys = t + 1 - wn_analysis_first(&w->batch, b, t);
-      const int length = length_of(keys);
+      const int length = meaning_length_of(keys);
       r->rows[length]++;
       r->context[length] += (double)keys;
       r->content[length] += (double)(keys - w->batch.before[b * batch->T + t]);
@@ -95,7 +95,7 @@ static void on_batch(void *user, const struct wn_batch *batch) {
     }
 }
 
-static void on_attention(void *user, const struct wn_run *run, int64_t l, struct wn_attention *a) {
+static void meaning_on_attention(void *user, const struct wn_run *run, int64_t l, struct wn_attention *a) {
   struct watch *w = user;
   (void)l;
   if (w->status != WN_OK) return;
@@ -119,7 +119,7 @@ static void on_attention(void *user, const struct wn_run *run, int64_t l, struct
   a->look.control = w->batch.control;
 }
 
-static void on_layer(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *acts) {
+static void meaning_on_layer(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *acts) {
   struct watch *w = user;
   const int64_t H = w->r->heads, L = w->r->layers, n = w->r->tau_count, T = run->T;
   (void)acts;
@@ -127,12 +127,12 @@ static void on_layer(void *user, const struct wn_run *run, int64_t l, const stru
   int64_t point = w->first;
   for (int64_t b = 0; b < run->B; b++)
     for (int64_t t = 0; t < w->batch.end[b]; t++, point++) {
-      const int length = length_of(t + 1 - wn_analysis_first(&w->batch, b, t));
+      const int length = meaning_length_of(t + 1 - wn_analysis_first(&w->batch, b, t));
       for (int64_t h = 0; h < H; h++) {
         const int32_t *count = w->count + ((b * H + h) * T + t) * n;
         for (int64_t i = 0; i < n; i++) {
           const int64_t at = ((length * n + i) * L + l) * H + h;
-          w->histogram[at * w->bins + bin_of(count[i])]++;
+          w->histogram[at * w->bins + meaning_bin_of(count[i])]++;
           w->sum[at] += (double)count[i];
           w->y[point * n + i] += (double)count[i] / (double)(L * H);
         }
@@ -140,27 +140,28 @@ static void on_layer(void *user, const struct wn_run *run, int64_t l, const stru
     }
 }
 
-static double quantile(const uint32_t *histogram, int64_t bins, double total, double q) {
+static double meaning_quantile(const uint32_t *histogram, int64_t bins, double total, double q) {
   double before = 0, low = 0, width = 1;
   for (int64_t i = 0; i < bins; i++) {
     const double here = (double)histogram[i];
     if (here == 0) continue;
-    bin_range(i, &low, &width);
+    meaning_bin_range(i, &low, &width);
     if (before + here >= q * total) return low + (width - 1) * (q * total - before) / here;
     before += here;
   }
   return low;
 }
 
-static void fill_cell(wn_meaning_cell *cell, const uint32_t *histogram, int64_t bins, double sum, double total) {
+static void meaning_fill_cell(wn_meaning_cell *cell, const uint32_t *histogram, int64_t bins, double sum,
+                              double total) {
   static const double q[3] = {0.1, 0.5, 0.9};
   if (!(total > 0)) return;
   cell->mean = sum / total;
-  for (int k = 0; k < 3; k++) cell->quantile[k] = quantile(histogram, bins, total, q[k]);
+  for (int k = 0; k < 3; k++) cell->quantile[k] = meaning_quantile(histogram, bins, total, q[k]);
 }
 
 /* Heads, and joined: layers, all. */
-static wn_status summarize(struct watch *w) {
+static wn_status meaning_summarize(struct watch *w) {
   wn_meaning_report *r = w->r;
   const int64_t L = r->layers, H = r->heads, n = r->tau_count, bins = w->bins;
   void *memory;
@@ -178,15 +179,15 @@ static wn_status summarize(struct watch *w) {
         memset(layer, 0, (size_t)bins * sizeof *layer);
         for (int64_t h = 0; h < H; h++) {
           const uint32_t *head = w->histogram + (at * H + h) * bins;
-          fill_cell(&r->head[at * H + h], head, bins, w->sum[at * H + h], rows);
+          meaning_fill_cell(&r->head[at * H + h], head, bins, w->sum[at * H + h], rows);
           for (int64_t k = 0; k < bins; k++) layer[k] += head[k];
           sum += w->sum[at * H + h];
         }
-        fill_cell(&r->layer[at], layer, bins, sum, rows * (double)H);
+        meaning_fill_cell(&r->layer[at], layer, bins, sum, rows * (double)H);
         for (int64_t k = 0; k < bins; k++) all[k] += layer[k];
         total += sum;
       }
-      fill_cell(&r->all[length * n + i], all, bins, total, rows * (double)(L * H));
+      meaning_fill_cell(&r->all[length * n + i], all, bins, total, rows * (double)(L * H));
     }
   }
   wn_free(memory);
@@ -194,7 +195,7 @@ static wn_status summarize(struct watch *w) {
 }
 
 /* The points by share instead of by row. */
-static wn_status take_points(struct watch *w, struct report *out) {
+static wn_status meaning_take_points(struct watch *w, struct report *out) {
   const int64_t n = w->r->tau_count, points = w->r->points;
   void *memory;
   WN_TRY(wn_alloc(w->ctx, "rows of meaningful attention", (size_t)(points * (n + 1)) * sizeof(double), &memory));
@@ -209,12 +210,12 @@ static wn_status take_points(struct watch *w, struct report *out) {
 }
 
 /* Everything but the points, whose number is not known before. */
-static wn_status allocate(wn_context *ctx, const wn_model_config *c, int64_t context, const double *taus, int tau_count,
-                          struct report *out, struct watch *w) {
+static wn_status meaning_allocate(wn_context *ctx, const wn_model_config *c, int64_t context, const double *taus,
+                                  int tau_count, struct report *out, struct watch *w) {
   wn_meaning_report *r = &out->r;
   r->layers = c->layers, r->heads = c->heads, r->tau_count = tau_count;
-  r->length_count = length_of(context) + 1;
-  w->bins = bin_of(context) + 1;
+  r->length_count = meaning_length_of(context) + 1;
+  w->bins = meaning_bin_of(context) + 1;
   const size_t cells = (size_t)r->length_count * (size_t)tau_count;
   size_t heads, bytes, sums;
   if (!wn_mul_size(cells * sizeof(wn_meaning_cell), (size_t)(c->layers * c->heads), &heads) ||
@@ -268,13 +269,13 @@ wn_status wn_analyze_meaning(wn_context *ctx, wn_model *model, const wn_analysis
   struct report *r = memory;
   struct watch w = {.ctx = ctx, .model = model, .r = &r->r};
   const struct wn_layer_observer observer = {
-      .layer = on_layer, .user = &w, .batch = on_batch, .attention = on_attention};
-  wn_status status = allocate(ctx, &model->config, context, taus, tau_count, r, &w);
+      .layer = meaning_on_layer, .user = &w, .batch = meaning_on_batch, .attention = meaning_on_attention};
+  wn_status status = meaning_allocate(ctx, &model->config, context, taus, tau_count, r, &w);
   if (status == WN_OK) status = wn_analysis_batch_init(ctx, model, choice.control, choice.control_count, &w.batch);
   if (status == WN_OK) status = wn_analysis_run(ctx, model, input, &observer, &r->r.eval);
   if (w.status != WN_OK) status = w.status;
-  if (status == WN_OK) status = summarize(&w);
-  if (status == WN_OK) status = take_points(&w, r);
+  if (status == WN_OK) status = meaning_summarize(&w);
+  if (status == WN_OK) status = meaning_take_points(&w, r);
   wn_analysis_batch_clear(&w.batch);
   wn_free(w.count), wn_free(w.histogram), wn_free(w.sum), wn_free(w.x);
   if (status == WN_OK)

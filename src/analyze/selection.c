@@ -35,7 +35,7 @@ struct tracer {
   int64_t groups, G;
 };
 
-static void on_rows(void *user, const struct wn_attention_view *v) {
+static void selection_on_rows(void *user, const struct wn_attention_view *v) {
   struct tracer *t = user;
   const int64_t T = t->T;
   for (int64_t i = 0; i < v->rows; i++)
@@ -47,10 +47,10 @@ static void on_rows(void *user, const struct wn_attention_view *v) {
 }
 
 /* Before a layer's attention, and when its scratch is measured. */
-static void on_attention(void *user, const struct wn_run *run, int64_t l, struct wn_attention *a) {
+static void selection_on_attention(void *user, const struct wn_run *run, int64_t l, struct wn_attention *a) {
   struct tracer *t = user;
   (void)l;
-  a->look.rows = on_rows;
+  a->look.rows = selection_on_rows;
   a->look.user = t;
   if (a->sel.on) a->sel.F = t->selections;
   t->G = a->sel.on ? wn_selection_groups(a) : 0;
@@ -72,7 +72,7 @@ static void take_selections(struct tracer *t) {
     }
 }
 
-static void on_layer(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *acts) {
+static void selection_on_layer(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *acts) {
   struct tracer *t = user;
   (void)run;
   (void)acts;
@@ -92,7 +92,7 @@ static void on_layer(void *user, const struct wn_run *run, int64_t l, const stru
   t->status = t->fn(t->user, &layer);
 }
 
-static wn_status tracer_init(struct tracer *t) {
+static wn_status selection_tracer_init(struct tracer *t) {
   const wn_model_config *c = &t->model->config;
   const size_t T = (size_t)t->T, H = (size_t)c->heads;
   const size_t G = (size_t)(c->attention.selective.per_kv_head ? c->kv_heads : 1), e = wn_dtype_size(t->dtype);
@@ -110,11 +110,11 @@ static wn_status tracer_init(struct tracer *t) {
   return wn_arena_allocate(t->ctx, &t->arena, "a text's weights");
 }
 
-static void tracer_clear(struct tracer *t) {
+static void selection_tracer_clear(struct tracer *t) {
   wn_arena_clear(&t->arena);
 }
 
-static wn_status check(wn_context *ctx, const struct wn_model *model, int64_t T) {
+static wn_status selection_check(wn_context *ctx, const struct wn_model *model, int64_t T) {
   const wn_model_config *c = &model->config;
   if (c->encoder.layers > 0)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "models with an encoder cannot be shown token by token");
@@ -124,15 +124,18 @@ static wn_status check(wn_context *ctx, const struct wn_model *model, int64_t T)
   return WN_OK;
 }
 
-static wn_status open_workspace(struct tracer *t, wn_workspace **out) {
-  const struct wn_layer_observer observer = {.layer = on_layer, .user = t, .attention = on_attention};
+static wn_status selection_open_workspace(struct tracer *t, wn_workspace **out) {
+  const struct wn_layer_observer observer = {
+      .layer = selection_on_layer, .user = t, .attention = selection_on_attention};
   const struct wn_workspace_options options = {
       .activation_dtype = WN_F32, .budgets = t->budgets, .observer = &observer};
   return wn_workspace_create(t->ctx, t->model, 1, t->T, &options, out);
 }
 
-static wn_status pass(struct tracer *t, wn_workspace *ws, const int32_t *tokens, const int32_t *targets, double *loss) {
-  const struct wn_layer_observer observer = {.layer = on_layer, .user = t, .attention = on_attention};
+static wn_status selection_pass(struct tracer *t, wn_workspace *ws, const int32_t *tokens, const int32_t *targets,
+                                double *loss) {
+  const struct wn_layer_observer observer = {
+      .layer = selection_on_layer, .user = t, .attention = selection_on_attention};
   const struct wn_batch batch = {.B = 1, .T = t->T, .tokens = tokens, .targets = targets};
   const struct wn_step step = {.observer = &observer, .budgets = t->budgets};
   struct wn_step_result result;
@@ -143,7 +146,7 @@ static wn_status pass(struct tracer *t, wn_workspace *ws, const int32_t *tokens,
 
 wn_status wn_analyze_selection(wn_context *ctx, wn_model *model, const int32_t *tokens, int64_t T,
                                const wn_budgets *budgets, bool heads, wn_selection_fn fn, void *user, double *loss) {
-  WN_TRY(check(ctx, model, T));
+  WN_TRY(selection_check(ctx, model, T));
   if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
   if (budgets && budgets->cache_positions)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets with cache_positions are not supported here");
@@ -160,13 +163,13 @@ wn_status wn_analyze_selection(wn_context *ctx, wn_model *model, const int32_t *
   wn_status status;
   WN_TRY_GOTO(wn_alloc(ctx, "targets", (size_t)T * sizeof(int32_t), &targets), done);
   for (int64_t i = 0; i < T; i++) ((int32_t *)targets)[i] = i + 1 < T ? tokens[i + 1] : -1;
-  WN_TRY_GOTO(tracer_init(&t), done);
-  WN_TRY_GOTO(open_workspace(&t, &ws), done);
-  status = pass(&t, ws, tokens, targets, loss);
+  WN_TRY_GOTO(selection_tracer_init(&t), done);
+  WN_TRY_GOTO(selection_open_workspace(&t, &ws), done);
+  status = selection_pass(&t, ws, tokens, targets, loss);
 done:
   wn_workspace_destroy(ws);
   wn_free(targets);
-  tracer_clear(&t);
+  selection_tracer_clear(&t);
   return status;
 }
 
@@ -177,7 +180,7 @@ struct sums {
   double *weights, *masked, *last; /* sums, shaped as the mean's */
 };
 
-static wn_status add_layer(void *user, const wn_selection_layer *layer) {
+static wn_status selection_add_layer(void *user, const wn_selection_layer *layer) {
   struct sums *s = user;
   const int64_t T = layer->T, n = s->mean->size, cell = s->mean->cell;
   double *w = s->weights + layer->layer * n * n, *m = s->masked ? s->masked + layer->layer * n * n : NULL;
@@ -191,7 +194,7 @@ static wn_status add_layer(void *user, const wn_selection_layer *layer) {
 }
 
 /* Pairs j <= i < T of a cell, over sequences. */
-static double pairs(const wn_selection_mean *m, int64_t row, int64_t column) {
+static double selection_pairs(const wn_selection_mean *m, int64_t row, int64_t column) {
   double count = 0;
   for (int64_t i = row * m->cell; i < (row + 1) * m->cell && i < m->T; i++) {
     const int64_t first = column * m->cell, end = first + m->cell < i + 1 ? first + m->cell : i + 1;
@@ -200,11 +203,11 @@ static double pairs(const wn_selection_mean *m, int64_t row, int64_t column) {
   return count * (double)m->sequences;
 }
 
-static void finish(const struct sums *s) {
+static void selection_finish(const struct sums *s) {
   wn_selection_mean *m = s->mean;
   for (int64_t r = 0; r < m->size; r++)
     for (int64_t c = 0; c <= r; c++) {
-      const double count = pairs(m, r, c);
+      const double count = selection_pairs(m, r, c);
       for (int64_t l = 0; l < m->layers; l++) {
         const int64_t k = (l * m->size + r) * m->size + c;
         m->weights[k] = (float)(s->weights[k] / count);
@@ -215,8 +218,8 @@ static void finish(const struct sums *s) {
 }
 
 /* One block: the struct and its arrays. */
-static wn_status mean_create(wn_context *ctx, const wn_model_config *c, int64_t T, int64_t cell,
-                             wn_selection_mean **out) {
+static wn_status selection_mean_create(wn_context *ctx, const wn_model_config *c, int64_t T, int64_t cell,
+                                       wn_selection_mean **out) {
   if (cell < 1) cell = (T + 255) / 256;
   const int64_t size = (T + cell - 1) / cell;
   size_t squares, bytes;
@@ -242,18 +245,18 @@ wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_d
                                     void (*progress)(void *user, uint64_t done, uint64_t total), void *user,
                                     wn_selection_mean **out) {
   *out = NULL;
-  WN_TRY(check(ctx, model, T));
+  WN_TRY(selection_check(ctx, model, T));
   const uint64_t all = wn_data_source_batches(source, 1);
   if (all > 0 && sequences > all) sequences = all;
   if (sequences < 1)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "no sequence of %lld tokens to take a mean over", (long long)T);
   struct sums s = {0};
-  struct tracer t = {.ctx = ctx, .model = model, .T = T, .fn = add_layer, .user = &s, .dtype = model->dtype};
+  struct tracer t = {.ctx = ctx, .model = model, .T = T, .fn = selection_add_layer, .user = &s, .dtype = model->dtype};
   struct wn_arena arena = {0};
   wn_workspace *ws = NULL;
   int32_t *tokens, *targets;
   wn_status status;
-  WN_TRY_GOTO(mean_create(ctx, &model->config, T, cell, &s.mean), done);
+  WN_TRY_GOTO(selection_mean_create(ctx, &model->config, T, cell, &s.mean), done);
   const size_t cells = (size_t)(s.mean->layers * s.mean->size * s.mean->size), row = (size_t)T * sizeof(int32_t);
   s.mean->sequences = sequences;
   wn_arena_plan(&arena, "tokens", row, (void **)&tokens);
@@ -263,23 +266,23 @@ wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_d
   if (s.mean->masked)
     wn_arena_plan(&arena, "last rows", (size_t)(s.mean->layers * T) * sizeof(double), (void **)&s.last);
   WN_TRY_GOTO(wn_arena_allocate(ctx, &arena, "sums of selections"), done);
-  WN_TRY_GOTO(tracer_init(&t), done);
-  WN_TRY_GOTO(open_workspace(&t, &ws), done);
+  WN_TRY_GOTO(selection_tracer_init(&t), done);
+  WN_TRY_GOTO(selection_open_workspace(&t, &ws), done);
   for (uint64_t b = 0; b < sequences; b++) {
     double loss = 0;
     if (wn_context_cancelled(ctx)) WN_TRY_GOTO(wn_fail(ctx, WN_ERR_CANCELLED, "stopped"), done);
     /* Each block is read as one document: what is shown is how far back rows look, by their place in the block. */
     WN_TRY_GOTO(wn_data_source_batch(ctx, source, 0, b, 1, tokens, targets, NULL), done);
-    WN_TRY_GOTO(pass(&t, ws, tokens, targets, &loss), done);
+    WN_TRY_GOTO(selection_pass(&t, ws, tokens, targets, &loss), done);
     s.mean->loss += loss / (double)sequences;
     if (progress) progress(user, b + 1, sequences);
   }
-  finish(&s);
+  selection_finish(&s);
   status = WN_OK;
 done:
   wn_workspace_destroy(ws);
   wn_arena_clear(&arena);
-  tracer_clear(&t);
+  selection_tracer_clear(&t);
   if (status == WN_OK)
     *out = s.mean;
   else

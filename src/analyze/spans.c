@@ -26,7 +26,7 @@ struct watch {
 };
 
 /* Keys of a head with ratio z in layer l. */
-static double keys_of(const wn_model_config *c, int64_t l, double z) {
+static double span_keys_of(const wn_model_config *c, int64_t l, double z) {
   const wn_span_config *s = &c->attention.span;
   double keys = fmin(s->limit * z + s->ramp, s->limit);
   if (c->attention.window > 0 && wn_layer_pattern_has(c->attention.window_layers, l))
@@ -34,7 +34,7 @@ static double keys_of(const wn_model_config *c, int64_t l, double z) {
   return keys;
 }
 
-static void count(struct tally *t, double z, double keys) {
+static void span_count(struct tally *t, double z, double keys) {
   int64_t bin = (int64_t)(z * BINS);
   if (!(z >= 0)) bin = 0;
   if (bin >= BINS) bin = BINS - 1;
@@ -46,20 +46,20 @@ static void count(struct tally *t, double z, double keys) {
   t->keys += keys;
 }
 
-static void on_layer(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
+static void span_on_layer(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
   const struct watch *w = user;
   const wn_model_config *c = &w->model->config;
   for (int64_t row = 0; row < run->B * run->T; row++) {
     for (int64_t h = 0; h < c->heads; h++) {
       const int64_t i = row * c->heads + h;
       const double z = run->exec.dtype == WN_F64 ? ((const double *)a->z)[i] : (double)((const float *)a->z)[i];
-      count(&w->tally[l * c->heads + h], z, keys_of(c, l, z));
+      span_count(&w->tally[l * c->heads + h], z, span_keys_of(c, l, z));
     }
   }
 }
 
 /* The ratio below which a share q of the tokens lies: within its bin in proportion. */
-static double quantile(const struct tally *t, double q) {
+static double span_quantile(const struct tally *t, double q) {
   const double want = q * (double)t->tokens;
   double before = 0;
   for (int i = 0; i < BINS; i++) {
@@ -73,7 +73,7 @@ static double quantile(const struct tally *t, double q) {
   return t->largest;
 }
 
-static wn_status take_static(wn_context *ctx, const struct wn_model *model, wn_span_report *r) {
+static wn_status span_take_static(wn_context *ctx, const struct wn_model *model, wn_span_report *r) {
   const wn_model_config *c = &model->config;
   for (int64_t l = 0; l < r->layers; l++) {
     const void *z = wn_layer_spans(model, l);
@@ -82,15 +82,15 @@ static wn_status take_static(wn_context *ctx, const struct wn_model *model, wn_s
       wn_span_head *head = &r->head[l * r->heads + h];
       const double ratio = model->dtype == WN_F64 ? ((const double *)z)[h] : (double)((const float *)z)[h];
       head->span = r->limit * ratio;
-      head->keys = keys_of(c, l, ratio);
+      head->keys = span_keys_of(c, l, ratio);
       for (int i = 0; i < 5; i++) head->quantile[i] = head->span;
     }
   }
   return WN_OK;
 }
 
-static wn_status take_dynamic(wn_context *ctx, struct wn_model *model, const wn_analysis_input *input,
-                              wn_span_report *r) {
+static wn_status span_take_dynamic(wn_context *ctx, struct wn_model *model, const wn_analysis_input *input,
+                                   wn_span_report *r) {
   size_t bytes;
   void *memory;
   if (!wn_mul_size((size_t)(r->layers * r->heads), sizeof(struct tally), &bytes))
@@ -98,7 +98,7 @@ static wn_status take_dynamic(wn_context *ctx, struct wn_model *model, const wn_
                    (long long)r->heads);
   WN_TRY(wn_alloc(ctx, "histograms of spans", bytes, &memory));
   struct watch w = {model, memory};
-  const struct wn_layer_observer observer = {.layer = on_layer, .user = &w};
+  const struct wn_layer_observer observer = {.layer = span_on_layer, .user = &w};
   wn_eval_result result;
   wn_status status = input->source ? wn_eval_observed(ctx, model, input->source, input->options, &observer, &result)
                                    : wn_eval_text_observed(ctx, model, input->tok, input->text, input->bytes,
@@ -110,7 +110,7 @@ static wn_status take_dynamic(wn_context *ctx, struct wn_model *model, const wn_
     head->span = r->limit * t->sum / n;
     head->keys = t->keys / n;
     head->quantile[0] = r->limit * t->least;
-    for (int q = 1; q < 4; q++) head->quantile[q] = r->limit * quantile(t, 0.25 * q);
+    for (int q = 1; q < 4; q++) head->quantile[q] = r->limit * span_quantile(t, 0.25 * q);
     head->quantile[4] = r->limit * t->largest;
     r->tokens = t->tokens;
   }
@@ -118,7 +118,7 @@ static wn_status take_dynamic(wn_context *ctx, struct wn_model *model, const wn_
   return status;
 }
 
-static void summarize(const struct wn_model *model, wn_span_report *r) {
+static void span_summarize(const struct wn_model *model, wn_span_report *r) {
   const wn_model_config *c = &model->config;
   const double D = (double)c->head_size, C = (double)c->width, H = (double)c->heads, Hkv = (double)c->kv_heads;
   wn_span_operations *o = &r->operations;
@@ -136,7 +136,7 @@ static void summarize(const struct wn_model *model, wn_span_report *r) {
       r->keys += head->keys / (H * (double)r->layers);
     }
     o->attention_together += 2 * D * H * most;
-    o->attention_full += 2 * D * H * keys_of(c, l, 1);
+    o->attention_full += 2 * D * H * span_keys_of(c, l, 1);
     o->maps += C * (H + 2 * Hkv) * D + H * D * C;
     o->ffn += (wn_ffn_has_gate(c) ? 3 : 2) * C * (double)c->ffn_width;
     const int64_t reach = wn_layer_reach(model, l), cache = c->context + c->memory;
@@ -178,12 +178,12 @@ wn_status wn_analyze_spans(wn_context *ctx, wn_model *model, const wn_analysis_i
   r->dynamic = span->dynamic;
   r->layers = c->layers, r->heads = c->heads, r->memory = c->memory, r->context = c->context;
   r->limit = span->limit, r->ramp = span->ramp;
-  const wn_status status = span->dynamic ? take_dynamic(ctx, model, input, r) : take_static(ctx, model, r);
+  const wn_status status = span->dynamic ? span_take_dynamic(ctx, model, input, r) : span_take_static(ctx, model, r);
   if (status != WN_OK) {
     wn_free(r);
     return status;
   }
-  summarize(model, r);
+  span_summarize(model, r);
   *out = r;
   return WN_OK;
 }

@@ -23,7 +23,7 @@ struct watch {
   int64_t sequence, room;     /* sequences before this batch; of all */
 };
 
-static void on_batch(void *user, const struct wn_batch *batch) {
+static void survival_on_batch(void *user, const struct wn_batch *batch) {
   struct watch *w = user;
   if (w->status != WN_OK) return;
   wn_analysis_batch_take(&w->batch, batch);
@@ -31,15 +31,15 @@ static void on_batch(void *user, const struct wn_batch *batch) {
 }
 
 /* The last row of a document that reaches from `first`: what comes after is another's. */
-static int64_t document_end(const struct watch *w, int64_t b, int64_t t) {
+static int64_t survival_document_end(const struct watch *w, int64_t b, int64_t t) {
   const int64_t first = wn_analysis_first(&w->batch, b, t);
   int64_t end = t + 1;
   while (end < w->batch.end[b] && wn_analysis_first(&w->batch, b, end) == first) end++;
   return end;
 }
 
-static void look_group(struct watch *w, const struct wn_attention *a, int64_t l, int64_t b, int64_t g,
-                       int64_t end_of[]) {
+static void survival_look_group(struct watch *w, const struct wn_attention *a, int64_t l, int64_t b, int64_t g,
+                                int64_t end_of[]) {
   const int32_t *gone = a->slots.gone ? a->slots.gone + wn_slot_row(a, b, g) : NULL;
   const int64_t end = w->batch.end[b], sequence = w->sequence - w->batch.B + b;
   wn_survival_policy *p = w->policy;
@@ -59,7 +59,7 @@ static void look_group(struct watch *w, const struct wn_attention *a, int64_t l,
   }
 }
 
-static void on_attention(void *user, const struct wn_run *run, int64_t l, struct wn_attention *a) {
+static void survival_on_attention(void *user, const struct wn_run *run, int64_t l, struct wn_attention *a) {
   struct watch *w = user;
   if (w->status != WN_OK) return;
   if (run->measuring) {
@@ -74,24 +74,24 @@ static void on_attention(void *user, const struct wn_run *run, int64_t l, struct
   int64_t *end_of = memory;
   for (int64_t b = 0; b < run->B; b++) {
     for (int64_t t = 0; t < w->batch.end[b];) {
-      const int64_t end = document_end(w, b, t);
+      const int64_t end = survival_document_end(w, b, t);
       for (; t < end; t++) end_of[t] = end;
     }
-    for (int64_t g = 0; g < a->Hkv; g++) look_group(w, a, l, b, g, end_of);
+    for (int64_t g = 0; g < a->Hkv; g++) survival_look_group(w, a, l, b, g, end_of);
   }
   wn_free(end_of);
 }
 
 /* Of what policy a keeps at the ends of sequences, the share that b keeps too. */
-static double overlap(const uint8_t *a, const uint8_t *b, size_t n) {
+static double survival_overlap(const uint8_t *a, const uint8_t *b, size_t n) {
   double both = 0, one = 0;
   for (size_t i = 0; i < n; i++) both += a[i] & b[i], one += a[i];
   return one > 0 ? both / one : 0;
 }
 
-static wn_status run_policy(wn_context *ctx, wn_model *model, const wn_analysis_input *input, const wn_budgets *budgets,
-                            struct watch *w, wn_survival_policy *out) {
-  const struct wn_layer_observer observer = {.user = w, .batch = on_batch, .attention = on_attention};
+static wn_status survival_run_policy(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
+                                     const wn_budgets *budgets, struct watch *w, wn_survival_policy *out) {
+  const struct wn_layer_observer observer = {.user = w, .batch = survival_on_batch, .attention = survival_on_attention};
   wn_eval_options options = input->options ? *input->options : (wn_eval_options){0};
   wn_analysis_input under = *input;
   wn_eval_result eval;
@@ -147,10 +147,10 @@ wn_status wn_analyze_survival(wn_context *ctx, wn_model *model, const wn_analysi
   if (status == WN_OK) status = wn_arena_allocate(ctx, &scratch, "sums of survival");
   for (int i = 0; status == WN_OK && i < count; i++) {
     w.kept = all + (size_t)i * kept;
-    status = run_policy(ctx, model, input, budgets[i], &w, &r->r.policy[i]);
+    status = survival_run_policy(ctx, model, input, budgets[i], &w, &r->r.policy[i]);
   }
   for (int i = 0; status == WN_OK && i < count * count; i++)
-    r->r.overlap[i] = overlap(all + (size_t)(i / count) * kept, all + (size_t)(i % count) * kept, kept);
+    r->r.overlap[i] = survival_overlap(all + (size_t)(i / count) * kept, all + (size_t)(i % count) * kept, kept);
   wn_analysis_batch_clear(&w.batch);
   wn_arena_clear(&scratch);
   if (status == WN_OK)

@@ -10,7 +10,7 @@
 #include "winnow/model.h"
 
 /* A float's bits as an unsigned number of the same order. */
-static uint32_t key_of(float x) {
+static uint32_t sample_key_of(float x) {
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -27,18 +27,18 @@ struct walk {
   int64_t ties;
 };
 
-static bool is_kept(struct walk *w, uint32_t key) {
+static bool sample_is_kept(struct walk *w, uint32_t key) {
   if (key != w->cut->key) return key > w->cut->key;
   return w->ties++ < w->cut->ties;
 }
 
-static double weight_of(float x, double top, double temperature) {
+static double sample_weight_of(float x, double top, double temperature) {
   return exp(((double)x - top) / temperature);
 }
 
 /* The smallest set of largest logits within `within` whose weights (1 each when counting) reach `target`. */
-static struct cut find_cut(const float *logits, int64_t V, const struct cut *within, bool counting, double target,
-                           double top, double temperature) {
+static struct cut sample_find_cut(const float *logits, int64_t V, const struct cut *within, bool counting,
+                                  double target, double top, double temperature) {
   uint32_t prefix = 0;
   double above = 0; /* weight of the keys above the prefix */
   for (int shift = 24; shift >= 0; shift -= 8) {
@@ -46,9 +46,9 @@ static struct cut find_cut(const float *logits, int64_t V, const struct cut *wit
     const uint32_t mask = shift == 24 ? 0 : ~0u << (shift + 8);
     struct walk w = {within, 0};
     for (int64_t v = 0; v < V; v++) {
-      const uint32_t key = key_of(logits[v]);
-      if (!is_kept(&w, key) || (key & mask) != prefix) continue;
-      weight[key >> shift & 255] += counting ? 1.0 : weight_of(logits[v], top, temperature);
+      const uint32_t key = sample_key_of(logits[v]);
+      if (!sample_is_kept(&w, key) || (key & mask) != prefix) continue;
+      weight[key >> shift & 255] += counting ? 1.0 : sample_weight_of(logits[v], top, temperature);
     }
     int bin = 255, last = -1; /* last: the lowest bin with weight, should rounding leave the target out of reach */
     for (; bin >= 0; bin--) {
@@ -67,9 +67,9 @@ static struct cut find_cut(const float *logits, int64_t V, const struct cut *wit
   double each = 1;
   struct walk w = {within, 0};
   for (int64_t v = 0; v < V; v++) {
-    const uint32_t key = key_of(logits[v]);
-    if (!is_kept(&w, key) || key != prefix) continue;
-    if (!counting) each = weight_of(logits[v], top, temperature);
+    const uint32_t key = sample_key_of(logits[v]);
+    if (!sample_is_kept(&w, key) || key != prefix) continue;
+    if (!counting) each = sample_weight_of(logits[v], top, temperature);
     equal++;
   }
   double ties = ceil((target - above) / each);
@@ -100,23 +100,23 @@ wn_status wn_sample(wn_context *ctx, const float *logits, int64_t V, const wn_sa
   if (s->temperature == 0 || logits[best] == -INFINITY) return WN_OK;
   const double top = (double)logits[best];
   struct cut kept = {0, V}; /* all */
-  if (s->top_k > 0 && s->top_k < V) kept = find_cut(logits, V, &kept, true, s->top_k, top, s->temperature);
+  if (s->top_k > 0 && s->top_k < V) kept = sample_find_cut(logits, V, &kept, true, s->top_k, top, s->temperature);
   double total = 0;
   struct walk w = {&kept, 0};
   for (int64_t v = 0; v < V; v++)
-    if (is_kept(&w, key_of(logits[v]))) total += weight_of(logits[v], top, s->temperature);
+    if (sample_is_kept(&w, sample_key_of(logits[v]))) total += sample_weight_of(logits[v], top, s->temperature);
   if (s->top_p < 1) {
-    kept = find_cut(logits, V, &kept, false, s->top_p * total, top, s->temperature);
+    kept = sample_find_cut(logits, V, &kept, false, s->top_p * total, top, s->temperature);
     total = 0;
     w = (struct walk){&kept, 0};
     for (int64_t v = 0; v < V; v++)
-      if (is_kept(&w, key_of(logits[v]))) total += weight_of(logits[v], top, s->temperature);
+      if (sample_is_kept(&w, sample_key_of(logits[v]))) total += sample_weight_of(logits[v], top, s->temperature);
   }
   double left = total * wn_random_uniform(s->seed, WN_STREAM_SAMPLE, step, 0);
   w = (struct walk){&kept, 0};
   for (int64_t v = 0; v < V; v++) {
-    if (!is_kept(&w, key_of(logits[v]))) continue;
-    const double weight = weight_of(logits[v], top, s->temperature);
+    if (!sample_is_kept(&w, sample_key_of(logits[v]))) continue;
+    const double weight = sample_weight_of(logits[v], top, s->temperature);
     if (weight <= 0) continue;
     *token = (int32_t)v; /* should rounding leave a rest, the last one */
     left -= weight;

@@ -53,7 +53,7 @@ static wn_status session_arrays(wn_context *ctx, struct wn_session *s, bool budg
 
 /* Feeds run->T tokens of each sequence, s->tokens and s->positions; with want the last position's logits follow. full:
  * as if the caches were, when measuring. */
-static wn_status feed_piece(struct wn_run *run, struct wn_session *s, bool want, bool full) {
+static wn_status session_feed_piece(struct wn_run *run, struct wn_session *s, bool want, bool full) {
   const wn_model_config *c = &s->model->config;
   const int64_t B = run->B, T = run->T, C = c->width;
   struct wn_layer_acts a;
@@ -84,7 +84,7 @@ static wn_status feed_piece(struct wn_run *run, struct wn_session *s, bool want,
   return wn_run_output(run, s->n_out, B, s->logits);
 }
 
-static void begin(struct wn_run *run, struct wn_session *s, int64_t T) {
+static void session_begin(struct wn_run *run, struct wn_session *s, int64_t T) {
   wn_run_init(run, s->model, s->B, T);
   run->exec.scratch = s->scratch;
   run->exec.scratch_bytes = s->scratch_bytes;
@@ -94,29 +94,29 @@ static void begin(struct wn_run *run, struct wn_session *s, int64_t T) {
   if (s->rotary.rows > 0) run->rotary = &s->rotary;
 }
 
-static int64_t count_caches(const struct wn_session *s) {
+static int64_t session_count_caches(const struct wn_session *s) {
   return s->first[s->model->config.layers];
 }
 
-static void reset_caches(struct wn_session *s) {
-  for (int64_t i = 0; i < count_caches(s); i++) wn_kv_cache_reset(&s->caches[i]);
+static void session_reset_caches(struct wn_session *s) {
+  for (int64_t i = 0; i < session_count_caches(s); i++) wn_kv_cache_reset(&s->caches[i]);
 }
 
 /* The largest scratch over piece sizes and cache fillings: a backend may treat few rows otherwise than many. */
-static wn_status measure(struct wn_session *s, size_t *need) {
+static wn_status session_measure(struct wn_session *s, size_t *need) {
   *need = 0;
   for (int64_t T = 1;; T = 2 * T < s->piece ? 2 * T : s->piece) {
     for (int full = 0; full < 2; full++) {
       struct wn_run run;
-      begin(&run, s, T);
+      session_begin(&run, s, T);
       run.measuring = true;
       if (s->model->encoder) run.cross.S = s->model->config.encoder.context, run.cross.kv = (char *)s->model->params;
-      WN_TRY(feed_piece(&run, s, true, full));
+      WN_TRY(session_feed_piece(&run, s, true, full));
       if (run.need > *need) *need = run.need;
     }
     if (T == s->piece) break;
   }
-  reset_caches(s);
+  session_reset_caches(s);
   return WN_OK;
 }
 
@@ -126,7 +126,7 @@ const char *wn_cache_format_name(wn_cache_format format) {
 }
 
 /* What stands in the way of half floats; NULL: nothing. */
-static const char *not_with_half(const struct wn_model *model, const wn_budgets *budgets) {
+static const char *session_not_with_half(const struct wn_model *model, const wn_budgets *budgets) {
   const bool by_place = budgets && budgets->cache_positions;
   const bool served = model->backend->attention_served.row & WN_TERM_HALF;
   return model->dtype != WN_F32                ? "a model in F64"
@@ -136,7 +136,7 @@ static const char *not_with_half(const struct wn_model *model, const wn_budgets 
                                                : wn_attention_config_lacks(&model->config.attention, WN_TRAIT_HALF);
 }
 
-static bool has_packed(const struct wn_model *model) {
+static bool session_has_packed(const struct wn_model *model) {
   for (int i = 0; i < model->table.count; i++)
     if (model->table.rows[i].packed.count) return true;
   return false;
@@ -146,15 +146,15 @@ wn_cache_format wn_cache_format_resolve(const wn_context *ctx, const wn_model *m
                                         wn_cache_format format) {
   (void)ctx;
   if (format != WN_CACHE_AUTO) return format;
-  return has_packed(model) && !not_with_half(model, budgets) ? WN_CACHE_HALF : WN_CACHE_FLOAT;
+  return session_has_packed(model) && !session_not_with_half(model, budgets) ? WN_CACHE_HALF : WN_CACHE_FLOAT;
 }
 
-static wn_status choose_format(struct wn_session *s, const wn_session_options *options) {
+static wn_status session_choose_format(struct wn_session *s, const wn_session_options *options) {
   const wn_budgets *budgets = options->budgets && options->budgets->layers > 0 ? options->budgets : NULL;
   if ((unsigned)options->cache >= WN_CACHE_COUNT)
     return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: cache format %d is unknown", (int)options->cache);
   s->half = wn_cache_format_resolve(s->ctx, s->model, budgets, options->cache) == WN_CACHE_HALF;
-  const char *why = s->half ? not_with_half(s->model, budgets) : NULL;
+  const char *why = s->half ? session_not_with_half(s->model, budgets) : NULL;
   if (!why) return WN_OK;
   return wn_fail(s->ctx, WN_ERR_UNSUPPORTED, "a cache in half floats does not go with %s", why);
 }
@@ -203,13 +203,13 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   s->capacity = capacity;
   s->piece = capacity < PIECE ? capacity : PIECE;
   wn_status status;
-  WN_TRY_GOTO(choose_format(s, options), fail);
+  WN_TRY_GOTO(session_choose_format(s, options), fail);
   WN_TRY_GOTO(session_arrays(ctx, s, budgets && budgets->layers > 0), fail);
   if (budgets && budgets->layers > 0) WN_TRY_GOTO(wn_budgets_copy(ctx, budgets, &s->budgets), fail);
   WN_TRY_GOTO(wn_session_caches_init(ctx, s), fail);
   if (capacity > model->rotary.rows) WN_TRY_GOTO(wn_rotary_create(model, "session", capacity, &s->rotary), fail);
   size_t need;
-  WN_TRY_GOTO(measure(s, &need), fail);
+  WN_TRY_GOTO(session_measure(s, &need), fail);
   WN_TRY_GOTO(wn_alloc(ctx, "scratch of a session", need, &s->scratch), fail);
   s->scratch_bytes = need;
   *out = s;
@@ -230,7 +230,7 @@ void wn_session_destroy(wn_session *s) {
 }
 
 void wn_session_reset(wn_session *s) {
-  reset_caches(s);
+  session_reset_caches(s);
   s->position = 0;
   s->broken = false;
 }
@@ -241,12 +241,12 @@ int64_t wn_session_position(const wn_session *s) {
 
 size_t wn_session_kv_bytes(const wn_session *s) {
   size_t bytes = 0;
-  for (int64_t i = 0; i < count_caches(s); i++) bytes += s->caches[i].bytes;
+  for (int64_t i = 0; i < session_count_caches(s); i++) bytes += s->caches[i].bytes;
   return bytes + (size_t)s->model->config.layers * s->inputs.bytes;
 }
 
-static wn_status check_tokens(wn_context *ctx, const struct wn_session *s, const int32_t *tokens, int64_t T,
-                              int64_t chunk) {
+static wn_status session_check_tokens(wn_context *ctx, const struct wn_session *s, const int32_t *tokens, int64_t T,
+                                      int64_t chunk) {
   if (!tokens || T < 1 || chunk < 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld tokens in pieces of %lld; both must be positive", (long long)T,
                    (long long)chunk);
@@ -258,7 +258,7 @@ static wn_status check_tokens(wn_context *ctx, const struct wn_session *s, const
 
 wn_status wn_session_feed(wn_context *ctx, wn_session *s, const int32_t *tokens, int64_t T, int64_t chunk,
                           float *logits) {
-  WN_TRY(check_tokens(ctx, s, tokens, T, chunk));
+  WN_TRY(session_check_tokens(ctx, s, tokens, T, chunk));
   if (s->broken) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: its last feed failed; it can only be reset");
   if (chunk == 0 || chunk > s->piece) chunk = s->piece;
   for (int64_t done = 0; done < T;) {
@@ -271,9 +271,9 @@ wn_status wn_session_feed(wn_context *ctx, wn_session *s, const int32_t *tokens,
       }
     }
     struct wn_run run;
-    begin(&run, s, now);
+    session_begin(&run, s, now);
     s->broken = true;
-    WN_TRY(feed_piece(&run, s, logits && done + now == T, false));
+    WN_TRY(session_feed_piece(&run, s, logits && done + now == T, false));
     s->broken = false;
     s->position += now;
     done += now;

@@ -15,13 +15,13 @@
 /* --- creation --- */
 
 /* The tokens that a key-value head may hold under the budgets, at most the capacity. */
-static int64_t budget_of(const struct wn_session *s, int64_t l, int64_t kv_head) {
+static int64_t attend_budget_of(const struct wn_session *s, int64_t l, int64_t kv_head) {
   const int64_t K = s->budgets.layers > 0 ? wn_budgets_of(&s->budgets, l, kv_head) : s->capacity;
   return K < s->capacity ? K : s->capacity;
 }
 
 /* Runs of heads with one budget. */
-static wn_status choose_parts(wn_context *ctx, struct wn_session *s) {
+static wn_status attend_choose_parts(wn_context *ctx, struct wn_session *s) {
   const int64_t L = s->model->config.layers, Hkv = s->model->config.kv_heads;
   void *memory;
   WN_TRY(wn_alloc(ctx, "reach of the layers", (size_t)L * sizeof *s->reach, &memory));
@@ -35,8 +35,8 @@ static wn_status choose_parts(wn_context *ctx, struct wn_session *s) {
       s->reach[l] = reach < s->capacity - 1 ? reach + 1 : s->capacity;
       s->first[l] = n;
       for (int64_t g = 0, next; g < Hkv; g = next, n++) {
-        const int64_t K = budget_of(s, l, g);
-        for (next = g + 1; next < Hkv && (s->budgets.heads == 0 || budget_of(s, l, next) == K);) next++;
+        const int64_t K = attend_budget_of(s, l, g);
+        for (next = g + 1; next < Hkv && (s->budgets.heads == 0 || attend_budget_of(s, l, next) == K);) next++;
         if (pass == 0) continue;
         s->parts[n] = (struct wn_session_part){.layer = l,
                                                .kv0 = g,
@@ -58,7 +58,7 @@ bool wn_session_by_place(const struct wn_session *s, int64_t l) {
 }
 
 /* What evicting caches share. stage: bytes of the largest stage, slots: of one sequence of it. */
-static void shared_lay(struct wn_session *s, size_t stage, int64_t slots) {
+static void attend_shared_lay(struct wn_session *s, size_t stage, int64_t slots) {
   const wn_model_config *c = &s->model->config;
   const size_t e = wn_dtype_size(s->model->dtype);
   const int64_t B = s->B, D = c->head_size, H = c->heads, Hkv = c->kv_heads, K = s->largest;
@@ -85,7 +85,7 @@ static void shared_lay(struct wn_session *s, size_t stage, int64_t slots) {
   WN_ARRAYS_LAY(&s->shared, rows);
 }
 
-static wn_status shared_arrays(wn_context *ctx, struct wn_session *s) {
+static wn_status attend_shared_arrays(wn_context *ctx, struct wn_session *s) {
   const int64_t rows = s->piece < WN_SESSION_BLOCK ? s->piece : WN_SESSION_BLOCK;
   int64_t slots = 0;
   size_t stage = 0;
@@ -105,23 +105,23 @@ static wn_status shared_arrays(wn_context *ctx, struct wn_session *s) {
     if (bytes > stage) stage = bytes;
     if (shape.groups * shape.capacity > slots) slots = shape.groups * shape.capacity;
   }
-  shared_lay(s, stage, slots);
+  attend_shared_lay(s, stage, slots);
   WN_TRY(wn_arrays_check(ctx, &s->shared, "session of %lld sequences", (long long)s->B));
   WN_TRY(wn_arrays_allocate(ctx, &s->shared, "what the caches of a session share"));
-  shared_lay(s, stage, slots);
+  attend_shared_lay(s, stage, slots);
   return WN_OK;
 }
 
 wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
   const wn_model_config *c = &s->model->config;
   void *memory;
-  WN_TRY(choose_parts(ctx, s));
+  WN_TRY(attend_choose_parts(ctx, s));
   WN_TRY(wn_alloc(ctx, "caches", (size_t)s->first[c->layers] * sizeof *s->caches, &memory));
   s->caches = memory;
   for (int64_t i = 0; i < s->first[c->layers]; i++) {
     const struct wn_session_part *part = &s->parts[i];
     struct wn_kv_shape shape;
-    const int64_t K = part->kind == WN_LAYER_BUDGET    ? budget_of(s, part->layer, part->kv0)
+    const int64_t K = part->kind == WN_LAYER_BUDGET    ? attend_budget_of(s, part->layer, part->kv0)
                       : part->kind == WN_LAYER_TRIMMED ? s->reach[part->layer]
                                                        : s->capacity;
     wn_kv_shape_of(c, s->B, K, s->model->dtype, part->kind == WN_LAYER_BUDGET ? &s->budgets : NULL, &shape);
@@ -130,7 +130,7 @@ wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
     shape.half = s->half;
     WN_TRY(wn_kv_cache_init(ctx, &shape, &s->caches[i]));
   }
-  return shared_arrays(ctx, s);
+  return attend_shared_arrays(ctx, s);
 }
 
 void wn_session_caches_clear(struct wn_session *s) {
@@ -148,8 +148,8 @@ void wn_session_caches_clear(struct wn_session *s) {
 enum { BLOCK_FROM = 8 }; /* rows; fewer are as fast one by one */
 
 /* The operation on the piece's own arrays, without forward's notes to backward. */
-static void operation(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, struct wn_attention *op,
-                      struct wn_kv_rows *rows) {
+static void attend_operation(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
+                             struct wn_attention *op, struct wn_kv_rows *rows) {
   struct wn_attention all;
   wn_layer_attention(run, l, a, &all);
   *op = wn_attention_forward_only(&all);
@@ -159,8 +159,8 @@ static void operation(const struct wn_run *run, int64_t l, const struct wn_layer
 
 /* Which keys of a call on this cache, whose last row is token `last`, are control tokens. Parts of a layer may run side
  * by side: each has its own place for them. */
-static void mark_control(const struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache, int64_t last,
-                         struct wn_attention *op) {
+static void attend_mark_control(const struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
+                                int64_t last, struct wn_attention *op) {
   if (!s->control || !op->threshold.on) return;
   uint8_t *keys = s->control_keys + s->B * s->parts[cache - s->caches].kv0 * (s->capacity + s->piece);
   op->threshold.control = keys;
@@ -177,15 +177,15 @@ static wn_status attend_whole(struct wn_run *run, struct wn_session *s, struct w
   const int64_t T = run->T;
   if (!run->measuring) wn_kv_cache_append(cache, rows, 0, T);
   wn_kv_cache_bind(cache, T, op);
-  mark_control(run, s, cache, s->position + T - 1, op);
+  attend_mark_control(run, s, cache, s->position + T - 1, op);
   WN_TRY(wn_run_attention_forward(run, op));
   if (!run->measuring) wn_kv_cache_advance(cache, T);
   return WN_OK;
 }
 
 /* Streaming, positions by place: the key that is the n-th oldest of those held is at n, and so is the query. */
-static wn_status turn_by_place(struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
-                               struct wn_attention *op) {
+static wn_status attend_turn_by_place(struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
+                                      struct wn_attention *op) {
   const wn_model_config *c = &s->model->config;
   const struct wn_kv_shape *shape = &cache->shape;
   const int64_t K = shape->capacity, D = shape->D, Hkv = shape->Hkv, n = cache->count + 1;
@@ -236,9 +236,9 @@ static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t p
     }
     struct wn_attention row = wn_attention_of_rows(op, run->exec.dtype, t, 1);
     wn_kv_cache_bind(cache, 1, &row);
-    mark_control(run, s, cache, s->position + t, &row);
+    attend_mark_control(run, s, cache, s->position + t, &row);
     row.slots.mass = sums;
-    if (wn_session_by_place(s, l)) WN_TRY(turn_by_place(run, s, cache, &row));
+    if (wn_session_by_place(s, l)) WN_TRY(attend_turn_by_place(run, s, cache, &row));
     WN_TRY(wn_run_attention_forward(run, &row));
     if (run->measuring) return WN_OK;
     if (sums) wn_kv_cache_follow(cache, &s->budgets, sums);
@@ -277,7 +277,7 @@ static wn_status attend_staged(struct wn_run *run, struct wn_session *s, struct 
   wn_session_stage(run, s, cache, rows, 0, run->T);
   wn_kv_cache_bind(stage, run->T, op);
   op->slots.at = NULL;
-  mark_control(run, s, cache, s->position + run->T - 1, op);
+  attend_mark_control(run, s, cache, s->position + run->T - 1, op);
   WN_TRY(wn_run_attention_forward(run, op));
   if (run->measuring) return WN_OK;
   wn_kv_cache_advance(stage, run->T);
@@ -360,7 +360,7 @@ wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l,
                             bool full) {
   struct wn_attention op;
   struct wn_kv_rows rows;
-  operation(run, l, a, &op, &rows);
+  attend_operation(run, l, a, &op, &rows);
   const int64_t first = s->first[l], end = s->first[l + 1];
   if (end - first == 1) return attend_part(run, s, first, &op, &rows, full);
   if (run->T == 1 && run->exec.threads > 1) return attend_heads_apart(run, s, l, &op, &rows, full);

@@ -4,8 +4,8 @@
 
 #include "decode/session.h"
 
-static wn_status check_inputs(wn_context *ctx, const struct wn_session *s, const int32_t *inputs, const int32_t *count,
-                              int64_t S) {
+static wn_status encode_check_inputs(wn_context *ctx, const struct wn_session *s, const int32_t *inputs,
+                                     const int32_t *count, int64_t S) {
   const wn_model_config *c = &s->model->config;
   if (!s->model->encoder) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: the model has no encoder");
   if (!inputs || S < 1 || S > c->encoder.context)
@@ -20,7 +20,7 @@ static wn_status check_inputs(wn_context *ctx, const struct wn_session *s, const
 }
 
 /* Keys and values of every layer, from the encoder's states. */
-static wn_status keep_keys(wn_context *ctx, struct wn_session *s, const void *states) {
+static wn_status encode_keep_keys(wn_context *ctx, struct wn_session *s, const void *states) {
   struct wn_run run;
   void *scratch = NULL;
   wn_run_init(&run, s->model, s->B, 1);
@@ -45,7 +45,7 @@ void wn_session_inputs_clear(struct wn_session *s) {
 
 wn_status wn_session_encode(wn_context *ctx, wn_session *s, const int32_t *inputs, const int32_t *input_count,
                             int64_t S) {
-  WN_TRY(check_inputs(ctx, s, inputs, input_count, S));
+  WN_TRY(encode_check_inputs(ctx, s, inputs, input_count, S));
   const wn_model_config *c = &s->model->config;
   wn_session_reset(s);
   wn_session_inputs_clear(s);
@@ -74,7 +74,7 @@ wn_status wn_session_encode(wn_context *ctx, wn_session *s, const int32_t *input
   WN_TRY_GOTO(wn_run_batch(&run, s->model->encoder, ws, s->B, S, NULL), done);
   run.key_count = s->inputs.count;
   WN_TRY_GOTO(wn_run_stack(&run, ws, inputs, &sums), done);
-  status = keep_keys(ctx, s, ws->n_out);
+  status = encode_keep_keys(ctx, s, ws->n_out);
 done:
   if (status != WN_OK) wn_session_inputs_clear(s);
   wn_workspace_destroy(ws);

@@ -27,8 +27,8 @@ bool wn_session_takes_place_blocks(const struct wn_session *s) {
 }
 
 /* x [rows,heads,D], ldx from row to row, turned where it is. */
-static wn_status turn(struct wn_run *run, int64_t l, void *x, int64_t rows, int64_t heads, int64_t ldx,
-                      const int32_t *positions) {
+static wn_status places_turn(struct wn_run *run, int64_t l, void *x, int64_t rows, int64_t heads, int64_t ldx,
+                             const int32_t *positions) {
   struct wn_rope a = wn_run_rotation(run, l);
   if (rows == 0) return WN_OK;
   a.rows = rows, a.heads = heads;
@@ -38,23 +38,24 @@ static wn_status turn(struct wn_run *run, int64_t l, void *x, int64_t rows, int6
 }
 
 /* Keys j0.. of the stage, n of them in each sequence and head. */
-static wn_status turn_keys(struct wn_run *run, struct wn_session *s, int64_t l, int64_t j0, int64_t n,
-                           const int32_t *positions) {
+static wn_status places_turn_keys(struct wn_run *run, struct wn_session *s, int64_t l, int64_t j0, int64_t n,
+                                  const int32_t *positions) {
   const struct wn_kv_shape *shape = &s->stage.shape;
   for (int64_t i = 0; i < shape->B * shape->Hkv; i++)
-    WN_TRY(turn(run, l, wn_at(s->stage.k, (i * shape->capacity + j0) * shape->D, shape->dtype), n, 1, shape->D,
-                positions));
+    WN_TRY(places_turn(run, l, wn_at(s->stage.k, (i * shape->capacity + j0) * shape->D, shape->dtype), n, 1, shape->D,
+                       positions));
   return WN_OK;
 }
 
-static wn_status turn_queries(struct wn_run *run, int64_t l, const struct wn_attention *op, const int32_t *positions) {
+static wn_status places_turn_queries(struct wn_run *run, int64_t l, const struct wn_attention *op,
+                                     const int32_t *positions) {
   for (int64_t b = 0; b < op->B; b++)
-    WN_TRY(turn(run, l, wn_at(op->q, b * op->s_q.b, run->exec.dtype), op->Tq, op->H, op->s_q.t, positions));
+    WN_TRY(places_turn(run, l, wn_at(op->q, b * op->s_q.b, run->exec.dtype), op->Tq, op->H, op->s_q.t, positions));
   return WN_OK;
 }
 
 /* Queries as they are, side by side. */
-static void copy_queries(const struct wn_attention *op, wn_dtype dtype, void *out) {
+static void places_copy_queries(const struct wn_attention *op, wn_dtype dtype, void *out) {
   const size_t bytes = (size_t)op->D * wn_dtype_size(dtype);
   for (int64_t b = 0; b < op->B; b++)
     for (int64_t t = 0; t < op->Tq; t++)
@@ -64,7 +65,7 @@ static void copy_queries(const struct wn_attention *op, wn_dtype dtype, void *ou
 }
 
 /* Keys j0..j0+n-1 of the stage. */
-static void bind(const struct wn_kv_cache *stage, int64_t j0, int64_t n, struct wn_attention *op) {
+static void places_bind(const struct wn_kv_cache *stage, int64_t j0, int64_t n, struct wn_attention *op) {
   const struct wn_kv_shape *shape = &stage->shape;
   op->Tk = n;
   op->k = wn_at(stage->k, j0 * shape->D, shape->dtype);
@@ -74,7 +75,7 @@ static void bind(const struct wn_kv_cache *stage, int64_t j0, int64_t n, struct 
 }
 
 /* y of the recent tokens with that of the sinks [B,T,H,D] put to it. */
-static void put_together(const struct wn_attention *op, const struct wn_session_places *p, wn_dtype dtype) {
+static void places_put_together(const struct wn_attention *op, const struct wn_session_places *p, wn_dtype dtype) {
   for (int64_t b = 0; b < op->B; b++)
     for (int64_t t = 0; t < op->Tq; t++)
       for (int64_t h = 0; h < op->H; h++) {
@@ -95,8 +96,9 @@ static void put_together(const struct wn_attention *op, const struct wn_session_
 }
 
 /* Rows t0..t0+T-1 of the operation: all before the K-th of the text, or none. */
-static wn_status attend_block(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
-                              const struct wn_attention *op, const struct wn_kv_rows *rows, int64_t t0, int64_t T) {
+static wn_status places_attend_block(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
+                                     const struct wn_attention *op, const struct wn_kv_rows *rows, int64_t t0,
+                                     int64_t T) {
   struct wn_kv_cache *stage = &s->stage;
   const struct wn_session_places *p = &s->place_block;
   const int64_t l = s->parts[cache - s->caches].layer;
@@ -111,12 +113,12 @@ static wn_status attend_block(struct wn_run *run, struct wn_session *s, struct w
       for (int64_t j = 0; j < left; j++) s->slots[b * left + j] = (int32_t)(j < sinks ? j : n - left + j);
     if (first < K && n > K) return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: a block across its budget");
     wn_session_unstage(s, cache, left);
-    copy_queries(&block, dtype, p->q);
+    places_copy_queries(&block, dtype, p->q);
     for (int64_t j = 0; j < recent; j++) p->positions[j] = (int32_t)j;
   }
-  WN_TRY(turn_keys(run, s, l, sinks, recent, p->positions));
-  WN_TRY(turn_queries(run, l, &block, p->positions + (run->measuring ? 0 : recent - T)));
-  bind(stage, sinks, recent, &block);
+  WN_TRY(places_turn_keys(run, s, l, sinks, recent, p->positions));
+  WN_TRY(places_turn_queries(run, l, &block, p->positions + (run->measuring ? 0 : recent - T)));
+  places_bind(stage, sinks, recent, &block);
   if (first >= K) block.window = K - sinks;
   if (sinks > 0) block.lse = p->lse;
   WN_TRY(wn_run_attention_forward(run, &block));
@@ -126,12 +128,12 @@ static wn_status attend_block(struct wn_run *run, struct wn_session *s, struct w
   others.s_q = others.s_y = (struct wn_stride){T * op->H * op->D, op->H * op->D, op->D};
   others.window = 0, others.open = true;
   for (int64_t j = 0; j < sinks && !run->measuring; j++) p->positions[j] = (int32_t)j;
-  WN_TRY(turn_keys(run, s, l, 0, sinks, p->positions));
+  WN_TRY(places_turn_keys(run, s, l, 0, sinks, p->positions));
   for (int64_t t = 0; t < T && !run->measuring; t++) p->positions[t] = (int32_t)(K - 1);
-  WN_TRY(turn_queries(run, l, &others, p->positions));
-  bind(stage, 0, sinks, &others);
+  WN_TRY(places_turn_queries(run, l, &others, p->positions));
+  places_bind(stage, 0, sinks, &others);
   WN_TRY(wn_run_attention_forward(run, &others));
-  if (!run->measuring) put_together(&block, p, dtype);
+  if (!run->measuring) places_put_together(&block, p, dtype);
   return WN_OK;
 }
 
@@ -142,7 +144,7 @@ wn_status wn_session_attend_place_blocks(struct wn_run *run, struct wn_session *
   for (int64_t t = 0, T; t < run->T; t += T) {
     T = run->T - t < WN_SESSION_BLOCK ? run->T - t : WN_SESSION_BLOCK;
     if (cache->seen < K && T > K - cache->seen) T = K - cache->seen;
-    WN_TRY(attend_block(run, s, cache, op, rows, t, T));
+    WN_TRY(places_attend_block(run, s, cache, op, rows, t, T));
     if (run->measuring) return WN_OK;
   }
   return WN_OK;

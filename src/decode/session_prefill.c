@@ -19,7 +19,8 @@ bool wn_session_takes_blocks(const struct wn_session *s) {
 }
 
 /* s->block.gone, and the policy's notes in the stage after the last row. */
-static wn_status find_evictions(struct wn_run *run, struct wn_session *s, int64_t part, const struct wn_attention *op) {
+static wn_status prefill_find_evictions(struct wn_run *run, struct wn_session *s, int64_t part,
+                                        const struct wn_attention *op) {
   const struct wn_kv_shape *shape = &s->caches[part].shape;
   const struct wn_evictions_piece piece = {.budgets = &s->budgets,
                                            .layer = s->parts[part].layer,
@@ -35,8 +36,9 @@ static wn_status find_evictions(struct wn_run *run, struct wn_session *s, int64_
 }
 
 /* Rows t0..t0+T-1 of the operation. */
-static wn_status attend_block(struct wn_run *run, struct wn_session *s, int64_t part, const struct wn_attention *op,
-                              const struct wn_kv_rows *rows, int64_t t0, int64_t T) {
+static wn_status prefill_attend_block(struct wn_run *run, struct wn_session *s, int64_t part,
+                                      const struct wn_attention *op, const struct wn_kv_rows *rows, int64_t t0,
+                                      int64_t T) {
   struct wn_kv_cache *cache = &s->caches[part], *stage = &s->stage;
   const wn_dtype dtype = run->exec.dtype;
   const int64_t n = cache->count + T, K = cache->shape.capacity, left = n < K ? n : K, P = cache->shape.groups;
@@ -45,7 +47,7 @@ static wn_status attend_block(struct wn_run *run, struct wn_session *s, int64_t 
   wn_kv_cache_bind(stage, T, &block);
   block.slots.at = stage->at;
   block.slots.gone = s->block.gone;
-  WN_TRY(find_evictions(run, s, part, &block));
+  WN_TRY(prefill_find_evictions(run, s, part, &block));
   for (int64_t g = 0; g < P; g++) {
     const struct wn_attention one = P > 1 ? wn_attention_of_heads(&block, dtype, g, 1) : block;
     WN_TRY(wn_run_attention_forward(run, &one));
@@ -65,7 +67,7 @@ wn_status wn_session_attend_blocks(struct wn_run *run, struct wn_session *s, int
                                    const struct wn_attention *op, const struct wn_kv_rows *rows) {
   for (int64_t t = 0; t < run->T; t += WN_SESSION_BLOCK) {
     const int64_t T = run->T - t < WN_SESSION_BLOCK ? run->T - t : WN_SESSION_BLOCK;
-    WN_TRY(attend_block(run, s, part, op, rows, t, T));
+    WN_TRY(prefill_attend_block(run, s, part, op, rows, t, T));
     if (run->measuring) return WN_OK;
   }
   return WN_OK;
