@@ -1,4 +1,4 @@
-/* winnow: what a model has learned to look at. Functions return structs; printing them is the caller's. */
+/* winnow: what a model attends to. Functions return structs and print nothing. */
 #ifndef WINNOW_ANALYZE_H
 #define WINNOW_ANALYZE_H
 
@@ -8,8 +8,8 @@
 
 WN_EXPERIMENTAL_BEGIN
 
-/* What is read: a source, or a text with a tokenizer; as wn_eval and wn_eval_text read them. Rows behind a sequence's
- * last target are padding and not looked at. Budgets with cache_positions are WN_ERR_UNSUPPORTED. */
+/* The input: a source, or a text with a tokenizer, read as by wn_eval and wn_eval_text. Rows after a sequence's last
+ * target are padding and are skipped. Budgets with cache_positions are WN_ERR_UNSUPPORTED. */
 typedef struct wn_analysis_input {
   const wn_data_source *source;
   const wn_tokenizer *tok;
@@ -20,8 +20,8 @@ typedef struct wn_analysis_input {
 
 /* ---- spans (Sukhbaatar, Grave, Bojanowski, Joulin, ACL 2019) ---- */
 
-/* One head. Spans in tokens: S*z, where the mask begins to fall; it is 0 from S*z + R on. Static spans: one number.
- * Dynamic ones: of all tokens of a text, in bins of S/8192 tokens. */
+/* One head. Spans in tokens: S*z, where the mask begins to fall; it is 0 from S*z + R on. A static span is one number;
+ * statistics of dynamic ones are over all tokens of a text, in bins of S/8192 tokens. */
 typedef struct wn_span_head {
   double span;        /* S*z, the mean over tokens */
   double keys;        /* min(S*z + R, S, the window): keys that have a weight, the mean over tokens */
@@ -30,67 +30,68 @@ typedef struct wn_span_head {
 
 /* One layer. */
 typedef struct wn_span_layer {
-  double span;         /* mean over heads of S*z */
-  double widest;       /* largest over heads (and tokens) of S*z */
-  int64_t reach;       /* tokens before a row that some head of the layer can see; with dynamic spans their limit's.
-                          Bounds what the layer must keep. -1: nothing bounds it */
-  int64_t memory_rows; /* of segment recurrence: tokens of earlier blocks that an evaluation keeps; untrimmed: memory */
-  int64_t cache_tokens; /* tokens of a decoding cache that the layer can still see; untrimmed: context + memory */
+  double span;          /* mean over heads of S*z */
+  double widest;        /* largest over heads (and tokens) of S*z */
+  int64_t reach;        /* tokens before a row that some head of the layer can see; with dynamic spans, of their limit.
+                           Bounds what the layer must cache. -1: no bound */
+  int64_t memory_rows;  /* segment recurrence: tokens of earlier blocks that an evaluation caches; untrimmed: memory */
+  int64_t cache_tokens; /* tokens of a decoding cache that the layer can see; untrimmed: context + memory */
 } wn_span_layer;
 
-/* Operations for one token at inference, multiply and add counted as one, as the paper counts them: its Table 1 has 42M
- * for 12 layers of width 512 and an average span of 314, which this count gives, and so it does the shares of section 3
- * (feed-forward 62% at a span of 256, attention with its maps 82% at 8192). Of every layer:
+/* Operations for one token at inference, multiply and add counted as one, as the paper counts them: this count
+ * reproduces the 42M of its Table 1 for 12 layers of width 512 and an average span of 314, and the shares of section 3
+ * (feed-forward 62% at a span of 256, attention with its projections 82% at 8192). For every layer:
  *   maps       query, key, value and output maps: C (H + 2 Hkv) D + H D C
  *   ffn        2 C F, or 3 C F for SwiGLU
  *   attention  q.k and the sum of weighted values: 2 D for each key and head
- * Not counted, as there: embedding and output map, the product with position vectors (D a key and head), norms,
- * softmax, dynamic spans' own maps. Keys a head: its `keys`; with heads computed together those of the widest; S for a
- * fixed span. */
+ * Not counted, as in the paper: embedding and output projection, the product with position vectors (D per key and
+ * head), norms, softmax, dynamic spans' own projections. The keys of a head are its `keys`; with heads computed
+ * together, those of the widest; S for a fixed span. */
 typedef struct wn_span_operations {
   double maps, ffn;
   double attention, attention_together, attention_full;
   double total, total_together, total_full;
 } wn_span_operations;
 
-/* The spans of a model and what they save. */
+/* The spans of a model, and the operations and memory that they save. */
 typedef struct wn_span_report {
   bool dynamic;
   int64_t layers, heads, memory, context;
   double limit, ramp;        /* S, R */
-  uint64_t tokens;           /* that dynamic spans were taken of; 0 for static ones */
+  uint64_t tokens;           /* over which dynamic spans were measured; 0 for static ones */
   double span, keys, widest; /* means over heads and layers of S*z and of keys; the largest S*z */
   wn_span_operations operations;
-  /* Bytes of one sequence, float32. States: segment recurrence's memory, C a token. Cache: keys and values, 2 Hkv D. */
+  /* Bytes of one sequence, float32. States: cached by segment recurrence, C per token. Cache: keys and values, 2 Hkv D
+   * per token. */
   double state_bytes, state_bytes_full, cache_bytes, cache_bytes_full;
   int64_t state_bytes_token, cache_bytes_token; /* of one token in one layer */
   wn_span_layer *layer;                         /* [layers] */
   wn_span_head *head;                           /* [layers, heads] */
 } wn_span_report;
 
-/* input: for dynamic spans; NULL, and not read, for static ones. WN_ERR_UNSUPPORTED: the model has no spans, or dynamic
- * ones and there is no input. The report is the caller's, to be released with wn_span_report_destroy. */
+/* input: needed for dynamic spans; not read for static ones, may be NULL. WN_ERR_UNSUPPORTED: the model has no spans,
+ * or dynamic ones without an input. The report is the caller's, to be released with wn_span_report_destroy. */
 wn_status wn_analyze_spans(wn_context *ctx, wn_model *model, const wn_analysis_input *input, wn_span_report **out);
 void wn_span_report_destroy(wn_span_report *report); /* NULL is allowed */
 
 /* ---- meaningful attention (Fernandez, Unsal, "How Much Attention is 'All You Need'?", section 4) ----
  *
  * For each row, head and layer the fewest content tokens whose weights sum to at least tau times the content's sum
- * (equation 3); control tokens are kept apart. Counted while the attention runs, for all shares in one pass and without
- * a T x T matrix: cost in src/backends/cpu/attention/tile_look.inc. */
+ * (equation 3); control tokens are excluded. Counted while the attention runs, for all shares in one pass and without a
+ * T x T matrix: cost in src/backends/cpu/attention/tile_look.inc. */
 
-/* The shares of the attention that are asked for, and what is no content. */
+/* The shares of the attention to count tokens for, and the control tokens. */
 typedef struct wn_meaning_options {
   size_t size;            /* sizeof the struct (context.h) */
   const double *taus;     /* [tau_count] ascending in (0,1]; NULL: 0.5 to 1 in steps of 0.05 */
   int tau_count;          /* at most 64 */
-  const int32_t *control; /* [control_count] ids of control tokens; what stands at other places is content */
+  const int32_t *control; /* [control_count] ids of control tokens; all others are content */
   int control_count;
 } wn_meaning_options;
 
 /* Tokens needed, over rows (and heads, layers). Quantiles are exact up to 32 tokens and within 1/16 beyond. */
 typedef struct wn_meaning_cell {
-  double mean, quantile[3]; /* a tenth, a half, nine tenths of the rows need at most so many */
+  double mean, quantile[3]; /* a tenth, half and nine tenths of the rows need at most this many */
 } wn_meaning_cell;
 
 /* Tokens needed for each share, by context length. */
@@ -98,29 +99,29 @@ typedef struct wn_meaning_report {
   int64_t layers, heads;
   int tau_count, length_count;
   double *taus;           /* [tau_count] */
-  int64_t *length;        /* [length_count] 1, 2, 4, ...: entry i is of the rows with more than length[i-1] and at most
-                             length[i] tokens before and with them in their document, their context length */
-  uint64_t *rows;         /* [length_count] how many rows those are; 0: the cells are 0 */
+  int64_t *length;        /* [length_count] 1, 2, 4, ...: entry i covers the rows whose context length (tokens of the
+                             document up to and including the row) is above length[i-1] and at most length[i] */
+  uint64_t *rows;         /* [length_count] number of these rows; 0: the cells are 0 */
   double *context;        /* [length_count] their mean context length */
-  double *content;        /* [length_count] their mean count of content tokens, whether a mask shows them or not */
+  double *content;        /* [length_count] their mean count of content tokens, masked or not */
   wn_meaning_cell *all;   /* [length_count, tau_count] */
   wn_meaning_cell *layer; /* [length_count, tau_count, layers] */
   wn_meaning_cell *head;  /* [length_count, tau_count, layers, heads] */
-  int64_t points;         /* rows; of each: */
+  int64_t points;         /* rows; for each: */
   double *x;              /* [points] its context length */
   double *y;              /* [tau_count, points] tokens needed, mean over layers and heads */
   wn_eval_result eval;    /* of the same pass */
 } wn_meaning_report;
 
-/* WN_ERR_UNSUPPORTED for models with a memory in use (pass options->memory -1) and for encoders' inputs. Keeps, besides
- * the workspace, layers * heads * tau_count histograms of about 16 log2(context) bins for each length. */
+/* WN_ERR_UNSUPPORTED for models with segment recurrence in use (pass options->memory -1) and for encoders' inputs.
+ * Uses, besides the workspace, layers * heads * tau_count histograms of about 16 log2(context) bins for each length. */
 wn_status wn_analyze_meaning(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
                              const wn_meaning_options *options, wn_meaning_report **out);
 void wn_meaning_report_destroy(wn_meaning_report *report); /* NULL is allowed */
 
 /* ---- fits of tokens needed against context length (same paper, section 5.4, equations 6 to 8) ---- */
 
-/* The curves that are fitted. */
+/* The kinds of fitted curves. */
 typedef enum wn_fit_kind {
   WN_FIT_SQRT,   /* "square root": y = a + b sqrt(x) */
   WN_FIT_LOG,    /* "logarithmic": y = a + b ln(x + 1) */
@@ -146,16 +147,16 @@ double wn_fit_at(wn_fit_kind kind, const wn_fit *fit, double x);
  * The model under a threshold (keys attention.threshold) at each share: loss, accuracy of the most likely next token,
  * and the share of tasks that greedy decoding answers to the token. The optimum is the smallest tau from which on
  *   P(tau) >= P_B + gamma (P(1) - P_B)
- * where P is minus the loss, the accuracy, or the share of tasks. (Equation 2 has the largest tau that satisfies this,
- * which is always 1; its results are the smallest.) P_B, the performance without the content: of a text, each token
- * predicted from the one before it alone (a window of 1); of tasks, their prompts without the content. */
+ * where P is minus the loss, the accuracy, or the share of tasks. (Equation 2 asks for the largest tau that satisfies
+ * this, which is always 1; its results are the smallest.) P_B is the performance without the content: on a text, each
+ * token is predicted from the one before it alone (a window of 1); tasks have prompts without the content. */
 
 typedef struct wn_sweep_task {           /* token ids, borrowed; each at least one */
   const int32_t *prompt, *bare, *answer; /* bare: the prompt without its content */
   int64_t prompt_count, bare_count, answer_count;
 } wn_sweep_task;
 
-/* The shares that a sweep goes through, and the tasks that it asks for. */
+/* The shares and tasks of a sweep. */
 typedef struct wn_sweep_options {
   size_t size;        /* sizeof the struct (context.h) */
   const double *taus; /* [tau_count] ascending in (0,1]; at most 64 */
@@ -169,40 +170,40 @@ typedef struct wn_sweep_options {
   void *user;
 } wn_sweep_options;
 
-/* What the model reaches under one share. */
+/* The model's performance under one share. */
 typedef struct wn_sweep_point {
   double tau, loss, perplexity, accuracy, exact, seconds;
   uint64_t tokens; /* of the text */
 } wn_sweep_point;
 
-/* A sweep over shares, with the smallest that is good enough. */
+/* The result of a sweep over shares, with the smallest that suffices. */
 typedef struct wn_sweep_report {
   int count;
   wn_sweep_point *point;         /* [count] */
   wn_sweep_point full, baseline; /* without a threshold; without the content */
   double gamma;
-  int best_loss, best_accuracy, best_exact; /* places in point; -1: none, or not measured */
+  int best_loss, best_accuracy, best_exact; /* indices into point; -1: none, or not measured */
 } wn_sweep_report;
 
-/* input NULL: tasks alone. The model is as it was afterwards, but without control tokens of its own. */
+/* input NULL: only tasks. Afterwards the model is unchanged, except that its control tokens are cleared. */
 wn_status wn_analyze_sweep(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
                            const wn_sweep_options *options, wn_sweep_report **out);
 void wn_sweep_report_destroy(wn_sweep_report *report); /* NULL is allowed */
-/* The rule alone: performance [count], larger is better. -1: none, or no improvement to keep a part of. */
+/* The rule alone: performance [count], larger is better. -1: none, or there is no improvement. */
 int wn_sweep_optimum(const double *performance, int count, double baseline, double full, double gamma);
 
-/* ---- what heads look at ----
+/* ---- what heads attend to ----
  *
- * Means over rows, and of a layer over its heads. Weights are those that the outputs are mixed with (under a threshold
- * what it keeps). */
+ * Means over rows, and for a layer over its heads. Weights are those that mix the values (under a threshold, those of
+ * the kept keys). */
 
-/* Octaves of distance that weights are counted by. */
+/* Number of octaves of distance by which weights are summed. */
 #define WN_LOOK_OCTAVES 26
 typedef struct wn_look_head { /* doubles alone */
   /* The attention similarity bias (Zhai, "Exclusive Self Attention", section 2, figure 1). */
   double value_similarity;  /* cosine of v_i and v_j, mean over the pairs i != j of a document, then over documents */
   double self_weight;       /* a_ii */
-  double output_similarity; /* cosine of y_i and v_i; y as the layer goes on with it (0 under XSA without a gate) */
+  double output_similarity; /* cosine of y_i and v_i; y as the layer returns it (0 under XSA without a gate) */
   double entropy;           /* -sum a log2 a, bits; learned sinks count as one key */
   double effective;         /* 2^entropy: keys */
   double first;             /* weight on the document's first token (Xiao et al. 2023, attention sinks) */
@@ -213,18 +214,18 @@ typedef struct wn_look_head { /* doubles alone */
   double octave[WN_LOOK_OCTAVES]; /* weight by distance: 0; 1; 2 and 3; 4 to 7; ... */
 } wn_look_head;
 
-/* What counts as early and as a control token. */
+/* Which tokens count as early and as control tokens. */
 typedef struct wn_look_options {
   size_t size;            /* sizeof the struct (context.h) */
-  int64_t early;          /* 4 as StreamingLLM has it; at least 1 */
+  int64_t early;          /* 4 as in StreamingLLM; at least 1 */
   const int32_t *control; /* [control_count] ids */
   int control_count;
 } wn_look_options;
 
-/* What the heads of a model look at. */
+/* What the heads of a model attend to. */
 typedef struct wn_look_report {
   int64_t layers, heads, early;
-  uint64_t tokens;     /* rows that were looked at */
+  uint64_t tokens;     /* rows analysed */
   wn_look_head *layer; /* [layers] */
   wn_look_head *head;  /* [layers, heads]; value_similarity is that of its key-value head */
   wn_eval_result eval;
@@ -235,24 +236,25 @@ void wn_look_report_destroy(wn_look_report *report); /* NULL is allowed */
 
 /* ---- survival of tokens under budgets (kv.h) ---- */
 
-/* Ages at which survivors are counted: 1, 2, 4, ... rows. */
+/* Number of ages at which held tokens are counted: 1, 2, 4, ... rows. */
 #define WN_SURVIVAL_AGES 24
 typedef struct wn_survival_policy {
   wn_policy policy;
   double perplexity;
   uint64_t tokens;                /* tokens of all layers and key-value heads */
-  double lifetime;                /* rows that see a token, mean: from its own to its eviction or its document's end */
-  double evicted;                 /* share that goes before the document's end */
-  double alive[WN_SURVIVAL_AGES]; /* share still held 1, 2, 4, ... rows after its own, of the tokens whose documents are
-                                     that long; -1: none are */
+  double lifetime;                /* mean number of rows that see a token: from its own to its eviction or its
+                                     document's end */
+  double evicted;                 /* share evicted before the document's end */
+  double alive[WN_SURVIVAL_AGES]; /* share still held 1, 2, 4, ... rows after their own, among tokens whose documents
+                                     are that long; -1: there are none */
 } wn_survival_policy;
 typedef struct wn_survival_report {
   int count;
   wn_survival_policy *policy; /* [count] in the order of the budgets */
-  double *overlap; /* [count,count] of the tokens that policy i holds at the end of a sequence (the first 64 of
-                      them), the share that policy j holds too */
+  double *overlap; /* [count,count] the share, among the tokens that policy i holds at the end of a sequence (of the
+                      first 64 sequences), that policy j holds too */
 } wn_survival_report;
-/* budgets [count], at most one of each policy. WN_ERR_CONFIG as wn_budgets_check. */
+/* budgets [count], at most one of each policy. WN_ERR_CONFIG as in wn_budgets_check. */
 wn_status wn_analyze_survival(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
                               const wn_budgets *const *budgets, int count, wn_survival_report **out);
 void wn_survival_report_destroy(wn_survival_report *report); /* NULL is allowed */

@@ -16,9 +16,9 @@
 
 WN_EXPERIMENTAL_BEGIN
 
-/* How strongly selections count: not at all (0) leaves attention as it was, 1 is the paper's. "fixed": 1, no parameter;
- * "learned": a parameter of each layer (and selection), from 0 on, kept at 0 or above after each step; "scheduled": the
- * same parameter, set by training as train.strength_steps says, without a gradient. */
+/* The factor of selections: 0 gives dense attention, 1 the paper's. "fixed": 1, no parameter; "learned": a parameter of
+ * each layer (and selection) that starts at 0 and is clamped to 0 or above after each step; "scheduled": the same
+ * parameter, set by training according to train.strength_steps, without a gradient. */
 typedef enum wn_selective_strength {
   WN_STRENGTH_FIXED,
   WN_STRENGTH_LEARNED,
@@ -30,16 +30,16 @@ typedef enum wn_selective_strength {
 typedef struct wn_selective_config {
   bool enabled;
   int head;           /* the head whose logits select; default 0 */
-  bool relu;          /* default true; false leaves negative selections in */
+  bool relu;          /* default true; false keeps negative selections */
   bool protect_first; /* default true: a document's first token is never selected */
   bool protect_self;  /* default true: a token does not select itself */
-  bool shift;         /* default true: row i counts from row i+1 on; false: F[i,j] = sum k <= i */
+  bool shift;         /* default true: row i's selections act from row i+1 on; false: F[i,j] = sum k <= i */
   bool bilinear;      /* default false: base = scale * sq . sk from their own projections of one head's size */
-  bool per_kv_head;   /* default false: one F a layer; true: one for each key-value head, chosen by head `head` of its
+  bool per_kv_head;   /* default false: one F per layer; true: one for each key-value head, chosen by head `head` of its
                          group (an extension of the paper) */
   wn_selective_strength strength; /* default "fixed" */
-  double negligible; /* default 2^-24: keys that F has hidden for good may be left out of training and prefill where all
-                        that a row misses is below this share of its sum of exponentials; 0: none is */
+  double negligible; /* default 2^-24: training and prefill may skip dead keys as long as all that a row misses is below
+                        this share of its sum of exponentials; 0: no key is skipped */
   struct {           /* L_mem, equation 2; off unless enabled */
     bool enabled;
     double eps; /* default 0.1 */
@@ -47,8 +47,8 @@ typedef struct wn_selective_config {
   } mem;
 } wn_selective_config;
 
-/* Adaptive span, or dynamic span where z comes from the input (Sukhbaatar, Grave, Bojanowski, Joulin, ACL 2019):
- * m(x) = clamp((ramp + limit*z - x)/ramp, 0, 1) multiplies the weight of the key at distance x, one ratio z a head. */
+/* Adaptive span, or dynamic span where z comes from the input (Sukhbaatar, Grave, Bojanowski, Joulin, ACL 2019): m(x) =
+ * clamp((ramp + limit*z - x)/ramp, 0, 1) multiplies the weight of the key at distance x, with one ratio z per head. */
 typedef struct wn_span_config {
   bool enabled;
   bool dynamic;      /* default false: z = sigmoid(v.x + b) of each token and head, b starting at -4 */
@@ -59,20 +59,20 @@ typedef struct wn_span_config {
   double loss;       /* lambda: the loss adds lambda/H * sum over the heads of limit*z in every layer; default 2e-6 */
 } wn_span_config;
 
-/* Everything that shapes a layer's attention: one struct for a model's config.json,
- * for recipes and for `winnow op attention` cases. Mechanisms compose: score terms add up, keep rules intersect, the
- * output map comes last. A "layers" pattern of '1' and '0' is repeated over the layers; "" is every layer. */
+/* The configuration of a layer's attention: one struct for a model's config.json, for recipes and for `winnow op
+ * attention` cases. Mechanisms compose: score terms add up, keep rules intersect, the transformation of the output
+ * comes last. A "layers" pattern of '1' and '0' is repeated over the layers; "" is every layer. */
 typedef struct wn_attention_config {
   double scale;       /* 0: 1/sqrt(head size) */
-  bool bidirectional; /* default false: rows see later keys too, as an encoder's. Goes with `buckets` and dropout alone;
-                         a model's encoder is so by itself, its decoder never */
+  bool bidirectional; /* default false: rows see later keys too, as in an encoder. Can be combined with `buckets` and
+                         dropout only; a model's encoder always is bidirectional, its decoder never */
   wn_selective_config selective;
   wn_span_config span;
   struct { /* Shaw et al. 2018: learned p[x], one table for all heads and layers */
     bool enabled;
     int64_t length; /* rows of p; default 0: as many as the layer can see */
   } relative;
-  struct { /* T5's position biases (Raffel et al. 2020): one learned number a head and bucket of distances */
+  struct { /* T5's position biases (Raffel et al. 2020): one learned number per head and bucket of distances */
     bool enabled;
     int64_t count;    /* default 32; bidirectional: half of them each way */
     int64_t farthest; /* default 128: distances from here on share the last bucket */
@@ -88,7 +88,7 @@ typedef struct wn_attention_config {
   int64_t sinks;    /* learned keys and values that every row sees; default 0 */
   struct {          /* exclusive self attention (Zhai) */
     bool enabled;
-    bool gate;        /* default false: a learned factor a head on what is removed */
+    bool gate;        /* default false: a learned factor per head on what is removed */
     double gate_init; /* default 1 */
     char layers[64];
   } exclusive;
@@ -104,21 +104,22 @@ typedef struct wn_attention_config {
 } wn_attention_config;
 
 void wn_attention_config_init(wn_attention_config *config); /* the defaults: dense causal */
-/* Parses the JSON object `text` (the "attention" object of a config or an oracle case).
- * A mechanism's object being there enables it unless it says "enabled": false. */
+/* Parses the JSON object `text` (the "attention" object of a config or an oracle case). The presence of a mechanism's
+ * object enables it, unless it says "enabled": false. */
 wn_status wn_attention_config_parse(wn_context *ctx, const char *text, wn_attention_config *out);
 
 /* A mechanism that a configuration uses, for reports. */
 typedef struct wn_mechanism_use {
   const char *name, *summary; /* "selective"; one line, with the paper */
-  bool in_layer;              /* false where a pattern over the layers leaves it out */
+  bool in_layer;              /* false where a pattern over the layers excludes it */
 } wn_mechanism_use;
-/* The i-th of them, as layer `layer` has it; false past the last. Dense attention, which all have, is not among them.
+/* The i-th of them, as used in layer `layer`; false past the last. Dense attention, which every layer has, is not
+ * listed.
  */
 bool wn_mechanism_use_at(const wn_attention_config *config, int i, int64_t layer, wn_mechanism_use *out);
 
-/* One attention call on caller's arrays, contiguous and of dtype F32 or F64 (F64: ref backend only).
- * Inputs are borrowed; outputs that are NULL are not computed. */
+/* One attention call on the caller's arrays, contiguous and of dtype F32 or F64 (F64: ref backend only). Inputs are
+ * borrowed; outputs that are NULL are not computed. */
 typedef struct wn_attention_arrays {
   int64_t B, T, H, Hkv, D;
   int64_t Tk; /* bidirectional: keys of another sequence, k and v are [B,Hkv,Tk,D]; 0: T */
@@ -128,20 +129,20 @@ typedef struct wn_attention_arrays {
   const void *sq, *sk;         /* [B,T,G,D]; only with selective.bilinear. G: Hkv with selective.per_kv_head, else 1 */
   const void *strength;        /* [G]; only with a selective.strength that is not fixed */
   const void *z;               /* [H]; only with span */
-  const void *zt;              /* [B,H,T]; only with span.dynamic, in z's place */
+  const void *zt;              /* [B,H,T]; only with span.dynamic, instead of z */
   const void *p;               /* [P,D]; only with relative. P: relative.length, or T where that is 0 */
   const void *bias;            /* [buckets.count,H]; only with buckets */
   const void *sink_k, *sink_v; /* [Hkv,n,D]; only with sinks */
   const void *gate;            /* [H]; only with exclusive.gate */
-  const uint8_t *control;      /* [B,T] 1: a control token, kept whatever the threshold; may be NULL */
-  const int32_t *key_count;    /* [B] bidirectional: keys of each sequence, those behind are padding; NULL: all */
+  const uint8_t *control;      /* [B,T] 1: a control token, which every threshold keeps; may be NULL */
+  const int32_t *key_count;    /* [B] bidirectional: keys of each sequence, the rest is padding; NULL: all */
   const int32_t *gone;         /* [B,P,T] first row that no longer sees the key (kv.h: wn_attention_evictions), held
-                                  constant in backward; NULL: no key goes */
+                                  constant in backward; NULL: no key is evicted */
   int64_t gone_groups;         /* P: 1, or Hkv; 0 reads as 1 */
   const int32_t *doc_start;    /* [B,T] index of the first token of each token's document, or NULL: one document */
   void *y;                     /* [B,H,T,D] */
-  void *F;                     /* [B,G,T,T] for inspection: quadratic, only filled when asked for; entries j > i hold
-                                  the column's running sum as well, as the oracle has it */
+  void *F;                     /* [B,G,T,T] for inspection: quadratic, filled only on request; entries j > i hold the
+                                  column's running sum too, as in the oracle */
   void *M;                     /* [B,G,T]; needs selective.mem */
   double *mem_loss;            /* [1] eps * sum_b mean_g max_i M[b,g,i] / T */
   int32_t *count;              /* [B,H,T] content keys that the threshold kept */
@@ -153,8 +154,8 @@ typedef struct wn_attention_arrays {
   void *dz, *dzt, *dp, *dbias, *dsink_k, *dsink_v, *dgate; /* as their inputs */
 } wn_attention_arrays;
 
-/* The arrays that a configuration needs or gives beside q, k, v, y and theirs: for programs that treat all mechanisms
- * alike. Offsets point at the fields of wn_attention_arrays. */
+/* The arrays that a configuration needs or returns besides q, k, v, y and their gradients, for programs that treat all
+ * mechanisms alike. Offsets point at the fields of wn_attention_arrays. */
 typedef struct wn_attention_slot {
   const char *name; /* "z", "sink_k", ...: the field's name */
   int ndim;

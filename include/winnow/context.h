@@ -13,7 +13,7 @@ WN_STABLE_BEGIN
 /* The context; opaque. */
 typedef struct wn_context wn_context;
 
-/* How much a line of the log matters. */
+/* The importance of a line of the log. */
 typedef enum wn_log_level { WN_LOG_DEBUG, WN_LOG_INFO, WN_LOG_WARNING } wn_log_level;
 
 /* `line` has no newline and is borrowed for the call. */
@@ -21,8 +21,8 @@ typedef void (*wn_log_fn)(void *user, wn_log_level level, const char *line);
 
 /* Every struct of options begins with its size, which the caller sets: wn_eval_options o = {.size = sizeof o, .batch =
  * 4}, or wn_prune_options_init(&o, sizeof o) where defaults are not zeros. So a program built against an older header,
- * whose struct is shorter, goes on working: what it does not have is 0, the default. A size of 0, or one that cannot
- * be, is WN_ERR_ARGUMENT; a longer struct that uses fields unknown to the library is WN_ERR_UNSUPPORTED. */
+ * whose struct is shorter, still works: a field that it lacks is 0, the default. A size of 0, or an impossible one, is
+ * WN_ERR_ARGUMENT; a longer struct that uses fields unknown to the library is WN_ERR_UNSUPPORTED. */
 typedef struct wn_context_options {
   size_t size;         /* sizeof the struct */
   int threads;         /* 0: the CPUs this process may run on, at most OMP_NUM_THREADS */
@@ -31,11 +31,9 @@ typedef struct wn_context_options {
   void *log_user;
 } wn_context_options;
 
-/* options may be NULL for the defaults. The environment variable WINNOW_ISA
- * (ref, avx2, avx512) forces the instruction set of the cpu backend; one that
- * this machine lacks is WN_ERR_UNSUPPORTED. On failure *out is a context all the
- * same where one could be allocated, so that wn_context_error() can be read; it
- * can only be destroyed. */
+/* options may be NULL for the defaults. The environment variable WINNOW_ISA (ref, avx2, avx512) forces the instruction
+ * set of the cpu backend; one that this machine lacks is WN_ERR_UNSUPPORTED. On failure *out is still a context, if one
+ * could be allocated, so that wn_context_error() can be read; it can only be destroyed. */
 wn_status wn_context_create(const wn_context_options *options, wn_context **out);
 void wn_context_destroy(wn_context *ctx); /* NULL is allowed */
 
@@ -44,15 +42,15 @@ const char *wn_context_error(const wn_context *ctx);
 int wn_context_threads(const wn_context *ctx);
 const char *wn_context_backend(const wn_context *ctx);
 
-/* Asks a running wn_train_run, wn_eval or generation to stop at the next step
- * boundary. Async-signal-safe. wn_context_cancelled() reads the flag. A program that handles signals while the library
- * computes must do so on a stack of their own (sigaltstack, SA_ONSTACK): kernels that oneDNN generates use the stack
- * pointer as a register, and a handler's frame on the ordinary stack would overwrite data. */
+/* Asks a running wn_train_run, wn_eval or generation to stop before its next step. Async-signal-safe.
+ * wn_context_cancelled() reads the flag. A program that handles signals while the library computes must handle them on
+ * a separate stack (sigaltstack, SA_ONSTACK): kernels that oneDNN generates use the stack pointer as a register, and a
+ * handler's frame on the ordinary stack would overwrite data. */
 void wn_context_cancel(wn_context *ctx);
-void wn_context_resume(wn_context *ctx); /* takes the request back, once it has been answered */
+void wn_context_resume(wn_context *ctx); /* withdraws the request, after it has been answered */
 int wn_context_cancelled(const wn_context *ctx);
 
-/* What this build and machine have. Strings and arrays are static or owned by ctx. */
+/* Properties of this build and machine. Strings and arrays are static or owned by ctx. */
 typedef struct wn_build_info {
   const char *version;          /* wn_version() */
   const char *commit;           /* short hash, "unknown" outside a repository */
@@ -66,16 +64,15 @@ typedef struct wn_build_info {
 } wn_build_info;
 wn_status wn_build_info_get(wn_context *ctx, wn_build_info *out);
 
-/* Bytes and number of allocations live in this process through winnow's allocator,
- * the largest number of bytes ever live, and how many allocations were made since the
- * start: what the "no allocation inside a step" tests count. */
+/* Bytes and allocations of winnow's allocator in this process: current ones, the peak of bytes, and the number of
+ * allocations since the start, which the "no allocation inside a step" tests count. */
 typedef struct wn_memory_info {
   unsigned long long live_bytes, peak_bytes, live_allocations, total_allocations;
 } wn_memory_info;
 void wn_memory_info_get(wn_memory_info *out);
 void wn_memory_peak_reset(void); /* peak_bytes := live_bytes */
 
-/* "4096", "2MiB", "1.5GB" (kB, MB, GB: powers of ten) as a number of bytes, above 0. False: it is none. */
+/* "4096", "2MiB", "1.5GB" (kB, MB, GB: powers of ten) as a number of bytes, above 0. False: not a number of bytes. */
 bool wn_bytes_parse(const char *text, double *out);
 
 WN_API_END

@@ -1,7 +1,6 @@
-/* winnow: corpora and token files.
- * Token files are read in three layouts, told apart by the header: llm.c's (256 int32: magic 20240520,
- * version 1, count; then uint16), llm.c's wide one (magic 20240801, version 7; then uint32) and nanoGPT's
- * bare uint16. They are memory-mapped, so they may be larger than memory. */
+/* winnow: corpora and token files. Token files have one of three layouts, recognised by the header: llm.c's (256 int32:
+ * magic 20240520, version 1, count; then uint16), llm.c's wide one (magic 20240801, version 7; then uint32) and
+ * nanoGPT's bare uint16. They are memory-mapped, so they may be larger than memory. */
 #ifndef WINNOW_DATA_H
 #define WINNOW_DATA_H
 
@@ -13,7 +12,7 @@
 
 WN_STABLE_BEGIN
 
-/* What wn_data_prepare reads and how it is split; defaults by wn_data_prepare_options_init. */
+/* The inputs of wn_data_prepare and their split; wn_data_prepare_options_init sets the defaults. */
 typedef struct wn_data_prepare_options {
   size_t size;               /* sizeof the struct (context.h) */
   const char *const *inputs; /* .txt (or any other name), .jsonl, .jsonl.gz */
@@ -22,13 +21,13 @@ typedef struct wn_data_prepare_options {
   const char *tokenizer; /* as wn_tokenizer_load takes it */
   const char *out_dir;   /* receives train.bin, val.bin, data.json */
   uint64_t val_bytes,
-      test_bytes;      /* either not 0: the split is by place, as text8's and enwik8's: of all files in order,
-                     the last test_bytes are test.bin, the val_bytes before them val.bin, what comes before
-                     train.bin. For the tokenizer "bytes" and plain files, taken as they are; no separators */
+      test_bytes;      /* if either is not 0, the split is by position, as for text8 and enwik8: of all files in order,
+                          the last test_bytes are test.bin, the val_bytes before them val.bin, the rest train.bin. For
+                          the tokenizer "bytes" and plain files, copied unchanged, without separators */
   double val_fraction; /* 0.05; the split is by document, by a hash of (seed, document index) */
   uint64_t seed;
-  const char *document_break; /* text files: "blank" (one or more blank lines end a document), "line",
-                                 "file" (one document a file); default "file" */
+  const char *document_break; /* text files: "blank" (one or more blank lines end a document), "line", "file" (one
+                                 document per file); default "file" */
   const char *layout;         /* "llmc" (default; uint16 or uint32 by vocabulary) or "nanogpt" */
   void (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_total); /* may be NULL */
   void *user;
@@ -37,8 +36,8 @@ typedef struct wn_data_prepare_result {
   uint64_t documents, train_tokens, val_tokens, bytes, train_bytes, val_bytes, test_tokens, test_bytes;
 } wn_data_prepare_result;
 void wn_data_prepare_options_init(wn_data_prepare_options *options, size_t size); /* size: sizeof *options */
-/* Documents are separated by the tokenizer's bos (SentencePiece) or a newline (bytes). data.json keeps
- * vocabulary size, tokenizer kind, token and byte counts of both splits (for bits per byte). */
+/* Documents are separated by the tokenizer's bos (SentencePiece) or a newline (bytes). data.json has the vocabulary
+ * size, the tokenizer's kind, and token and byte counts of both splits (for bits per byte). */
 wn_status wn_data_prepare(wn_context *ctx, const wn_data_prepare_options *options, wn_data_prepare_result *result);
 
 /* A file of token ids, mapped read-only: docs/file-formats.md has its layouts. */
@@ -66,23 +65,23 @@ typedef struct wn_data_config {
   wn_data_kind kind;    /* "tokens", "variable_assignment", "copy", "parity", "span_corruption" */
   char train[1024];     /* token file (tokens) */
   char val[1024];       /* token file; may be empty: no evaluation */
-  char tokenizer[1024]; /* copied beside the checkpoints; may be empty */
-  bool stream;          /* tokens: row b of a batch goes on where it stopped in the batch before (segment recurrence) */
+  char tokenizer[1024]; /* copied into the checkpoints' folder; may be empty */
+  bool stream;          /* tokens: row b of a batch continues row b of the batch before (segment recurrence) */
   bool pack;            /* tokens: attention does not cross documents (needs document_token) */
   int document_token;   /* token that starts a document; -1: none */
   /* Variable Assignment (Leviathan et al., appendix A.1): `assignments` pairs "variable = value", then a
    * query variable whose latest value is the answer. Values may be limited at evaluation (eval_values). */
   int variables, values, assignments;
   int eval_values; /* 0: the same as values; else evaluation draws from the first eval_values values */
-  /* T5's objective (Raffel et al. 2020, section 3.1.4), for models with an encoder: stretches of a token file of which
-   * spans are dropped. The encoder reads the rest, with a sentinel for each span; the decoder predicts the sentinels,
-   * each with its span. Sentinels are the vocabulary's last entries, from the end. */
-  double noise_density; /* 0.15: part of the tokens that is dropped */
+  /* T5's objective (Raffel et al. 2020, section 3.1.4), for models with an encoder: spans of a stretch of a token file
+   * are dropped. The encoder reads the rest, with a sentinel for each span; the decoder predicts the sentinels, each
+   * with its span. Sentinels are the vocabulary's last entries, from the end. */
+  double noise_density; /* 0.15: fraction of the tokens that is dropped */
   double mean_span;     /* 3 */
-  int sentinels;        /* 100: entries of the vocabulary that are set aside for them */
+  int sentinels;        /* 100: entries of the vocabulary reserved for them */
   int64_t input_length; /* tokens of the encoder's rows; 0: the model's encoder.context */
   int end_token;        /* ends inputs and targets; -1: the sentinel after the last span's (the paper's figure 2) */
-  int start_token;      /* 0: what the decoder's rows begin with, and padding */
+  int start_token;      /* 0: the first token of the decoder's rows, and their padding */
   int max_length;       /* copy: lengths 1 to max_length (24); parity: sequence length */
 } wn_data_config;
 
@@ -94,10 +93,10 @@ wn_status wn_data_source_create(wn_context *ctx, const wn_data_config *config, c
 void wn_data_source_destroy(wn_data_source *source); /* NULL is allowed */
 /* The smallest vocabulary and context that fit a synthetic task (0 for tokens). */
 void wn_data_config_requirements(const wn_data_config *config, int64_t *vocab_size, int64_t *context);
-/* Batches of one pass over a "val" source at B rows; 0: endless (synthetic). */
+/* Number of batches of B rows in one pass over a "val" source; 0: endless (synthetic). */
 uint64_t wn_data_source_batches(const wn_data_source *source, int64_t B);
-/* A source of streams: B rows cut the file into B stretches, and row b of step s is block s of stretch b. At the end of
- * the stretches all rows begin again. Is this one, and does batch `step` go on where the one before stopped? */
+/* A source of streams cuts the file into B stretches for B rows; row b of step s is block s of stretch b. At the end of
+ * the stretches all rows start again. Is this such a source, and does batch `step` continue the one before? */
 bool wn_data_source_streams(const wn_data_source *source);
 bool wn_data_source_continues(const wn_data_source *source, uint64_t step, int64_t B);
 /* A source of packed documents (wn_data_config.pack): its batches say where the document of each token starts. */
@@ -108,8 +107,8 @@ bool wn_data_source_packs(const wn_data_source *source);
 wn_status wn_data_source_batch(wn_context *ctx, const wn_data_source *source, uint64_t seed, uint64_t step, int64_t B,
                                int32_t *tokens, int32_t *targets, int32_t *doc_start);
 
-/* Sources for models with an encoder: tokens of its rows (0: not one), and the rows that belong to batch `step`: inputs
- * [B, input length], input_count [B] tokens of each, the rest is padding. */
+/* Sources for models with an encoder: the length of the encoder's rows (0: another source), and the rows of batch
+ * `step`: inputs [B, input length], of which row b has input_count[b] tokens, the rest is padding. */
 int64_t wn_data_source_input_length(const wn_data_source *source);
 wn_status wn_data_source_inputs(wn_context *ctx, const wn_data_source *source, uint64_t seed, uint64_t step, int64_t B,
                                 int32_t *inputs, int32_t *input_count);

@@ -1,6 +1,6 @@
-/* winnow: GGUF files (versions 2 and 3, little-endian), the format of llama.cpp: metadata, tokenizer and tensors, of
- * which many are quantised in blocks. Opening maps the file read-only and checks all of it but the tensors' values:
- * strings, counts, types, shapes and places, with overflow-safe arithmetic; nothing is copied but the names. */
+/* winnow: GGUF files (versions 2 and 3, little-endian), the format of llama.cpp: metadata, tokenizer and tensors, many
+ * of them quantised in blocks. Opening maps the file read-only and checks everything but the tensors' values: strings,
+ * counts, types, shapes and offsets, with overflow-safe arithmetic; only names are copied. */
 #ifndef WINNOW_GGUF_H
 #define WINNOW_GGUF_H
 
@@ -11,7 +11,8 @@
 
 WN_STABLE_BEGIN
 
-/* Storage of a tensor's rows. Blocks of 32 (_0, _1) or 256 (_K) weights of a row; what a block holds: gguf_types.c. */
+/* Storage of a tensor's rows. Blocks of 32 (_0, _1) or 256 (_K) weights of a row; gguf_types.c describes their
+ * content. */
 typedef enum wn_gguf_type {
   WN_GGUF_F32,
   WN_GGUF_F16,
@@ -27,24 +28,24 @@ typedef enum wn_gguf_type {
 } wn_gguf_type;
 #define WN_GGUF_TYPE_COUNT 11
 const char *wn_gguf_type_name(wn_gguf_type type); /* "Q4_K" */
-int64_t wn_gguf_block_weights(wn_gguf_type type); /* weights a block: 1, 32 or 256 */
+int64_t wn_gguf_block_weights(wn_gguf_type type); /* weights per block: 1, 32 or 256 */
 size_t wn_gguf_block_bytes(wn_gguf_type type);
 
-/* Dimensions of a tensor at most. */
+/* The largest number of dimensions of a tensor. */
 #define WN_GGUF_MAX_DIMS 4
 typedef struct wn_gguf_tensor {
   const char *name;
   wn_gguf_type type;
   int ndim;
   int64_t shape[WN_GGUF_MAX_DIMS]; /* outermost first, as everywhere in winnow (the file has them innermost first) */
-  const void *data;                /* rows of the last dimension in whole blocks; lives as long as the file is open */
+  const void *data;                /* rows of the last dimension in whole blocks; valid while the file is open */
   size_t bytes;
 } wn_gguf_tensor;
 
-/* A GGUF file, mapped read-only; every length, offset and count in it is checked as it is opened. */
+/* A GGUF file, mapped read-only; every length, offset and count in it is checked on opening. */
 typedef struct wn_gguf wn_gguf;
 wn_status wn_gguf_open(wn_context *ctx, const char *path, wn_gguf **out);
-/* The same on a caller's buffer, borrowed until close; `name` stands for the file in error details. */
+/* The same on a caller's buffer, borrowed until close; error details name the file `name`. */
 wn_status wn_gguf_open_memory(wn_context *ctx, const char *name, const void *data, size_t bytes, wn_gguf **out);
 void wn_gguf_close(wn_gguf *file); /* NULL is allowed */
 
@@ -67,16 +68,17 @@ typedef struct wn_gguf_value {
 int wn_gguf_value_count(const wn_gguf *file);
 const wn_gguf_value *wn_gguf_value_at(const wn_gguf *file, int i);
 const wn_gguf_value *wn_gguf_value_find(const wn_gguf *file, const char *key); /* NULL when absent */
-/* Element i < count of a value; the kind must be the one asked for (bool reads as uint), else false and *out as it was.
- * A uint can be read as an int where it fits, and the opposite. */
+/* Reads element i < count of a value; the kind must match (bool reads as uint), else the result is false and *out
+ * unchanged. A uint can be read as an int where it fits, and vice versa. */
 bool wn_gguf_value_int(const wn_gguf_value *value, uint64_t i, int64_t *out);
 bool wn_gguf_value_float(const wn_gguf_value *value, uint64_t i, double *out);
-/* An array of one-byte numbers as it lies in the file. */
+/* An array of one-byte numbers, pointing into the file. */
 bool wn_gguf_value_bytes(const wn_gguf_value *value, const void **out, size_t *bytes);
-/* Not ended by a NUL; may hold any bytes. Lives as long as the file is open. */
+/* Not NUL-terminated; may hold any bytes. Valid while the file is open. */
 bool wn_gguf_value_string(const wn_gguf_value *value, uint64_t i, const char **out, size_t *bytes);
 
-/* Rows first..first+rows-1 of the tensor, seen as [rows, last dimension], as floats: out [rows, last dimension]. */
+/* Converts rows first..first+rows-1 of the tensor, viewed as [rows, last dimension], to floats: out [rows, last
+ * dimension]. */
 wn_status wn_gguf_dequantize(wn_context *ctx, const wn_gguf_tensor *tensor, int64_t first, int64_t rows, float *out);
 
 WN_API_END
@@ -96,20 +98,20 @@ void wn_gguf_values_put_string(wn_gguf_values *values, const char *key, const ch
 void wn_gguf_values_put_ints(wn_gguf_values *values, const char *key, const int32_t *items, uint64_t count);
 void wn_gguf_values_put_floats(wn_gguf_values *values, const char *key, const float *items, uint64_t count);
 void wn_gguf_values_put_bytes(wn_gguf_values *values, const char *key, const uint8_t *items, uint64_t count);
-/* A list of `count` strings, which follow one by one. */
+/* Begins a list of `count` strings, which are added one at a time. */
 void wn_gguf_values_begin_strings(wn_gguf_values *values, const char *key, uint64_t count);
 void wn_gguf_values_add_string(wn_gguf_values *values, const char *text, size_t bytes);
-/* A value of another file, as it is there. */
+/* Copies a value of another file unchanged. */
 void wn_gguf_values_copy(wn_gguf_values *values, const wn_gguf_value *value);
 
-/* Writes a file of version 3: tensors [count] with name, type, ndim and shape; produce fills in tensor i's `bytes` in
- * order, one at a time. The file appears under its name when it is whole. */
+/* Writes a file of version 3: tensors [count] with name, type, ndim and shape; produce fills the `bytes` of tensor i,
+ * one tensor at a time, in order. The file appears under its name when it is complete. */
 typedef wn_status (*wn_gguf_produce_fn)(void *user, int i, void *out, size_t bytes);
 wn_status wn_gguf_write(wn_context *ctx, const char *path, const wn_gguf_values *values, const wn_gguf_tensor *tensors,
                         int count, wn_gguf_produce_fn produce, void *user);
 
-/* Floats in a storage type: F32, F16, BF16 and Q8_0. n: whole blocks. WN_ERR_UNSUPPORTED for other types,
- * WN_ERR_ARGUMENT for a number that F16 cannot hold. */
+/* Converts floats to a storage type: F32, F16, BF16 and Q8_0. n is a multiple of the block. WN_ERR_UNSUPPORTED for
+ * other types, WN_ERR_ARGUMENT for a number that F16 cannot hold. */
 bool wn_gguf_can_encode(wn_gguf_type type);
 wn_status wn_gguf_encode(wn_context *ctx, wn_gguf_type type, const float *x, int64_t n, void *out);
 

@@ -1,7 +1,7 @@
-/* winnow: context pruning. Which layer needs how many tokens is found by a greedy search (Leviathan, Kalman, Matias,
- * arXiv 2410.02703, section 4): all budgets begin at the context N; each step lowers by C the budget of the layer whose
- * lowering costs least in perplexity on the search set. Memory under budgets is sum_l K_l, so the saving is
- * L*N / sum_l K_l. A report set, which the search never looks at, is measured along the way. */
+/* winnow: context pruning. A greedy search finds how many tokens each layer needs (Leviathan, Kalman, Matias, arXiv
+ * 2410.02703, section 4): all budgets begin at the context N; each step lowers by C the budget of the layer whose
+ * lowering costs least in perplexity on the search set. Memory under budgets is sum_l K_l, so the saving is L*N / sum_l
+ * K_l. A report set, which the search never uses, is measured after each step. */
 #ifndef WINNOW_PRUNE_H
 #define WINNOW_PRUNE_H
 
@@ -14,119 +14,120 @@
 
 WN_EXPERIMENTAL_BEGIN
 
-/* Rows of a token file that losses are measured on: blocks of the context in file order, as wn_eval takes them. */
+/* The rows of a token file on which losses are measured: blocks of the context in file order, as in wn_eval. */
 typedef struct wn_prune_data {
   const char *path;       /* a token file */
-  int64_t rows;           /* at most so many, spread evenly over the file; 0: all */
-  bool long_only;         /* instead each document is a row, cut at the context; those that fill less than 90% of it are
-                             left out */
+  int64_t rows;           /* the most rows to take, spread evenly over the file; 0: all */
+  bool long_only;         /* each document is a row instead, cut at the context; documents that fill less than 90% of it
+                             are skipped */
   int32_t document_token; /* with long_only: the token that starts a document */
 } wn_prune_data;
 
-/* Training with the budgets in force (train.prune), straight through what goes, in the course of a search: one run in
- * the search's folder, "tuned", which every round continues; its steps are counted through. */
+/* Training with the budgets in force (train.prune), with gradients straight through evictions, during a search: one run
+ * in the search's folder, "tuned", which every round continues; its steps are numbered across rounds. */
 typedef struct wn_prune_finetune {
-  int64_t steps, every;   /* optimizer steps a round, and a round after so many steps of the search (0: each) and before
-                             a target ends it; 0: none */
-  int64_t after;          /* steps once the search has ended; with them the search is closed. 0: none */
-  double lr;              /* the highest of a round, which has the recipe's schedule to itself, a tenth of it warm-up;
-                             0: where that of the recipe ends */
-  const char *checkpoint; /* the folder that the model was loaded from: the run begins with its parameters */
-  const wn_recipe *recipe; /* data, batch, optimizer, losses; of its model only dropout and L_mem may be others than the
+  int64_t steps, every;    /* optimizer steps per round; a round follows every `every` steps of the search (0: each one)
+                              and precedes the end by a target; 0: none */
+  int64_t after;           /* steps after the end of the search, which they close; 0: none */
+  double lr;               /* the highest rate of a round, which runs the recipe's schedule, a tenth of it warm-up; 0:
+                              the rate at which the recipe's schedule ends */
+  const char *checkpoint;  /* the folder that the model was loaded from: the run begins with its parameters */
+  const wn_recipe *recipe; /* data, batch, optimizer, losses; of its model only dropout and L_mem may differ from the
                               checkpoint's. Borrowed */
 } wn_prune_finetune;
 
-/* What a search for budgets works with; defaults by wn_prune_options_init. */
+/* The options of a budget search; wn_prune_options_init sets the defaults. */
 typedef struct wn_prune_options {
   size_t size; /* sizeof the struct (context.h) */
   wn_prune_data search, report;
-  wn_budgets budgets; /* the policy and its choices; layers and tokens are not read */
+  wn_budgets budgets; /* the policy and its choices; layers and tokens are ignored */
   int64_t context;    /* tokens a row; 0: the model's context */
   int64_t step;       /* C; 8 */
-  /* The perplexity on the search set that may not be passed, the first of these that is given. */
-  double target;          /* itself; 0: not given */
-  wn_model *target_model; /* this model's without budgets; NULL: not given */
-  double tolerance;       /* the model's own without budgets, plus this part of it */
+  /* The perplexity on the search set that may not be exceeded: the first of these that is given. */
+  double target;          /* the perplexity itself; 0: not given */
+  wn_model *target_model; /* that of this model without budgets; NULL: not given */
+  double tolerance;       /* that of the searched model without budgets, plus this fraction of it */
   int64_t max_steps;      /* stop after so many steps, to be resumed; 0: no limit */
   int64_t batch;          /* rows at a time; 0: 8 */
-  bool plain;             /* every evaluation from the first layer and row on: the reference for what follows */
-  bool lazy;              /* increases of the loss are kept from earlier steps; only the cheapest layer's is renewed */
-  bool check;             /* lazy: also do what the exact search does, and count where it chooses otherwise */
-  uint64_t memory;        /* bytes that may be taken, beside those of fine-tuning; 0: half of the machine's memory */
+  bool plain;             /* every evaluation runs all layers and rows: the reference for reuse */
+  bool lazy;              /* losses from earlier steps are kept and only the cheapest layer is evaluated again */
+  bool check;             /* lazy: also run the exact search, and count the steps in which it chooses another layer */
+  uint64_t memory;        /* bytes that the search may use, not counting fine-tuning; 0: half of the machine's memory */
   wn_prune_finetune finetune; /* zeros: none */
 } wn_prune_options;
 /* Defaults: policy selective, step 8, everything else 0. */
 void wn_prune_options_init(wn_prune_options *options, size_t size); /* size: sizeof *options */
 
-/* The budgets after a step, and what they give. Losses: nats a token. */
+/* The budgets after a step, and their losses in nats per token. */
 typedef struct wn_prune_point {
   int64_t layer;   /* lowered in this step; -1: before the first step */
   int64_t *tokens; /* [layers] */
   int64_t total;   /* sum of them */
   double search_loss, report_loss;
   double saving;       /* layers * context / total */
-  int64_t evaluations; /* of the search set, this step's */
-  double seconds;      /* since the search began, resumed parts included */
-  int64_t exact_layer; /* lazy with check: what the exact search would have lowered; else `layer` */
-  double exact_loss;   /* and its search loss */
-  int64_t tuned;       /* steps of fine-tuning behind the losses, from the search's beginning on */
-  double untuned_search_loss, untuned_report_loss; /* when these budgets were reached; without fine-tuning the same */
+  int64_t evaluations; /* evaluations of the search set in this step */
+  double seconds;      /* since the start of the search, resumed parts included */
+  int64_t exact_layer; /* lazy with check: the layer that the exact search would have lowered; else `layer` */
+  double exact_loss;   /* its search loss */
+  int64_t tuned;       /* steps of fine-tuning before these losses, since the start of the search */
+  double untuned_search_loss, untuned_report_loss; /* before fine-tuning under these budgets; without fine-tuning equal
+                                                      to the losses above */
 } wn_prune_point;
 
-/* "target": the next step would pass it; "floor": no budget can be lowered; "steps": max_steps; "": not finished */
+/* "target": the next step would exceed it; "floor": no budget can be lowered; "steps": max_steps; "": not finished */
 typedef enum wn_prune_end { WN_PRUNE_OPEN, WN_PRUNE_TARGET, WN_PRUNE_FLOOR, WN_PRUNE_STEPS } wn_prune_end;
 const char *wn_prune_end_name(wn_prune_end end);
 
-/* A search's course: search.json. Points are counted from 0, the model without budgets. */
+/* The curve of a search: search.json. Point 0 is the model without budgets. */
 typedef struct wn_prune_curve {
   wn_budgets budgets; /* policy and choices; tokens NULL */
   int64_t layers, context, step, count, capacity;
   wn_prune_point *points; /* [count] */
-  double *increase;       /* [layers] lazy: increases last seen, NAN: none */
-  double target_loss;     /* that may not be passed; infinite: none */
+  double *increase;       /* [layers] lazy: increases of the loss when last evaluated, NAN: never */
+  double target_loss;     /* the search loss that may not be exceeded; infinite: none */
   bool lazy, checked;
   wn_prune_end end;
-  double plain_loss; /* the last point's search loss, measured plainly when the search ended; NAN: not yet */
+  double plain_loss; /* the last point's search loss, measured without reuse when the search ended; NAN: not yet */
   int64_t search_rows, report_rows;
   uint64_t search_tokens, report_tokens;  /* counted positions */
   char model[24], search[24], report[24]; /* fingerprints of the parameters and of the rows */
-  int64_t finetune_steps, finetune_every; /* as in the options; 0, 0: none in the course of the search */
-  double finetune_lr;                     /* 0: none at all so far */
-  int64_t tune_to; /* steps of fine-tuning that the last point is to have: if more than it has, a round is open */
-  bool closed;     /* the round after the search has begun: no step follows */
+  int64_t finetune_steps, finetune_every; /* as in the options; 0, 0: none during the search */
+  double finetune_lr;                     /* 0: no fine-tuning so far */
+  int64_t tune_to; /* steps of fine-tuning that the last point needs: if more than it has, a round is unfinished */
+  bool closed;     /* the round after the search has begun, so no step follows */
 } wn_prune_curve;
 void wn_prune_curve_clear(wn_prune_curve *curve);
 wn_status wn_prune_curve_load(wn_context *ctx, const char *path, wn_prune_curve *out); /* cleared by the caller */
-/* The budgets of a point, with the policy; wn_budgets_clear. */
+/* The budgets of a point, with the policy; clear them with wn_budgets_clear. */
 wn_status wn_prune_curve_budgets(wn_context *ctx, const wn_prune_curve *curve, int64_t point, wn_budgets *out);
 
-/* How far a search is. */
+/* The progress of a search. */
 typedef struct wn_prune_progress {
   const wn_prune_curve *curve;     /* borrowed; count is at least 1 */
-  bool stepped;                    /* a point was added; else only evaluations were made */
-  int64_t evaluations, expected;   /* of this step, so far and in all at most */
-  uint64_t bytes;                  /* of activations, caches and copies that this search holds */
-  const wn_train_progress *tuning; /* a step of fine-tuning was made; NULL: something else */
+  bool stepped;                    /* a point was added; else only evaluations were run */
+  int64_t evaluations, expected;   /* in this step: so far, and the most there can be */
+  uint64_t bytes;                  /* held by this search for activations, caches and copies */
+  const wn_train_progress *tuning; /* set after a step of fine-tuning, else NULL */
 } wn_prune_progress;
 typedef void (*wn_prune_fn)(void *user, const wn_prune_progress *progress);
 
 /* Searches into out_dir: search.json, which is saved (synced and renamed) after every step, and budgets.json at the
- * end. With `resume` a search that is there goes on and gives what it would have given undisturbed; without, one that
- * is there is refused. wn_context_cancel: WN_ERR_CANCELLED between two evaluations, nothing but the step at hand lost.
- * *out (may be NULL) is the curve, to be cleared by the caller, also after WN_ERR_CANCELLED.
- * With options->finetune the model's parameters become the tuned ones, out_dir/tuned is a run's folder with them, and
- * a search killed or cancelled in a round goes on in it: the result is that of an undisturbed one all the same.
- * WN_ERR_MEMORY says how many rows would fit. */
+ * end. With `resume` an existing search continues and gives the result of an undisturbed one; without, an existing
+ * search is an error. wn_context_cancel: WN_ERR_CANCELLED between two evaluations; only the current step is lost. *out
+ * (may be NULL) is the curve, to be cleared by the caller, also after WN_ERR_CANCELLED. With options->finetune the
+ * model's parameters become the tuned ones, out_dir/tuned is a run's folder with them, and a search killed or cancelled
+ * during a round continues in it, with the result of an undisturbed one. WN_ERR_MEMORY says how many rows would fit. */
 wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_options *options, const char *out_dir,
                           bool resume, wn_prune_fn progress, void *user, wn_prune_curve *out);
 
 /* ---- comparing policies ---- */
 
-/* A model that takes part in a comparison. */
+/* A model to compare. */
 typedef struct wn_prune_subject {
   const char *name; /* "selective": for tables and plots */
   wn_model *model;
-  const wn_prune_curve *searched; /* of this model: points of about the budgets asked for are measured too; or NULL */
+  const wn_prune_curve *searched; /* of this model: points whose totals are close to the given budgets are measured too;
+                                     or NULL */
 } wn_prune_subject;
 typedef struct wn_prune_compare_options {
   size_t size; /* sizeof the struct (context.h) */
@@ -136,16 +137,16 @@ typedef struct wn_prune_compare_options {
   int64_t context, batch; /* 0: the shortest of the models' contexts; 8 */
   const int64_t *tokens;  /* [token_count] budgets, the same in every layer */
   int token_count;
-  const wn_policy *policies; /* each on every model that can have it */
+  const wn_policy *policies; /* each is measured on every model that supports it */
   int policy_count;
   wn_budgets budgets; /* the policies' choices */
 } wn_prune_compare_options;
 void wn_prune_compare_options_init(wn_prune_compare_options *options, size_t size); /* size: sizeof *options */
 
-/* One measurement. The first of each subject is without budgets: policy -1, total layers * context. */
+/* One measurement. The first row of each subject has no budgets: policy -1, total layers * context. */
 typedef struct wn_prune_row {
   int subject, policy;    /* policy: a wn_policy, or -1 */
-  bool searched;          /* a searched curve's budgets; else `per_layer` in every layer */
+  bool searched;          /* budgets of a searched curve; else `per_layer` in every layer */
   double per_layer;       /* total / layers */
   int64_t *tokens, total; /* [layers] of the subject's model */
   double saving, loss;
@@ -160,12 +161,13 @@ typedef struct wn_prune_comparison {
   int64_t count, capacity;
 } wn_prune_comparison;
 void wn_prune_comparison_clear(wn_prune_comparison *comparison);
-/* Same data, same budgets, every policy. progress (may be NULL): measurements done, of how many. */
+/* Measures every policy on the same data under the same budgets. progress (may be NULL) gets the measurements done and
+ * their total number. */
 wn_status wn_prune_compare(wn_context *ctx, const wn_prune_compare_options *options,
                            void (*progress)(void *user, uint64_t done, uint64_t total), void *user,
                            wn_prune_comparison *out);
 
-/* The loss under budgets of rows as a search takes them; budgets NULL: unpruned. counted may be NULL. */
+/* The loss under budgets on rows chosen as in a search; budgets NULL: unpruned. counted may be NULL. */
 wn_status wn_prune_measure(wn_context *ctx, wn_model *model, const wn_prune_data *data, int64_t context, int64_t batch,
                            const wn_budgets *budgets, double *loss, uint64_t *counted);
 

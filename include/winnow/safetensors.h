@@ -12,11 +12,11 @@
 
 WN_STABLE_BEGIN
 
-/* Dimensions of a tensor at most. */
+/* The largest number of dimensions of a tensor. */
 #define WN_MAX_DIMS 8
 
-/* One tensor of a file. `data` points into the map (read-only, little-endian, aligned
- * only as the file has it: copy with memcpy) and lives as long as the file is open. */
+/* One tensor of a file. `data` points into the map (read-only, little-endian, with the file's alignment: copy with
+ * memcpy) and is valid while the file is open. */
 typedef struct wn_safetensors_entry {
   const char *name;
   wn_dtype dtype;
@@ -26,13 +26,13 @@ typedef struct wn_safetensors_entry {
   size_t bytes;
 } wn_safetensors_entry;
 
-/* A safetensors file, mapped read-only; its header is checked as it is opened. */
+/* A safetensors file, mapped read-only; its header is checked on opening. */
 typedef struct wn_safetensors wn_safetensors;
 
 /* Opens a file; WN_ERR_FORMAT names what is wrong with its header. */
 wn_status wn_safetensors_open(wn_context *ctx, const char *path, wn_safetensors **out);
-/* The same on a caller's buffer, borrowed until close (fuzzing, embedded models);
- * `name` stands for the file in error details. */
+/* The same on a caller's buffer, borrowed until close (fuzzing, embedded models); error details name the file
+ * `name`. */
 wn_status wn_safetensors_open_memory(wn_context *ctx, const char *name, const void *data, size_t bytes,
                                      wn_safetensors **out);
 void wn_safetensors_close(wn_safetensors *file); /* NULL is allowed */
@@ -49,8 +49,8 @@ const char *wn_safetensors_metadata(const wn_safetensors *file, const char *key)
 wn_status wn_safetensors_write(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
                                const char *const *metadata);
 
-/* The same with data that is made while writing: entries' data is not read; produce fills in entry i's `bytes`, one
- * entry at a time. */
+/* The same with data produced while writing: entries' data is not read; produce fills the `bytes` of entry i, one entry
+ * at a time. */
 typedef wn_status (*wn_safetensors_produce_fn)(void *user, int i, void *out, size_t bytes);
 wn_status wn_safetensors_write_made(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
                                     const char *const *metadata, wn_safetensors_produce_fn produce, void *user);

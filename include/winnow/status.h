@@ -1,6 +1,5 @@
-/* winnow: status codes. Every fallible function returns one; the sentence that
- * goes with it (file, field, expected and found) is kept by the context and read
- * with wn_context_error(). */
+/* winnow: status codes. Every fallible function returns one; the context keeps the sentence that explains it (file,
+ * field, expected and found), read with wn_context_error(). */
 #ifndef WINNOW_STATUS_H
 #define WINNOW_STATUS_H
 
@@ -23,12 +22,12 @@
 
 WN_STABLE_BEGIN
 
-/* What a function returns. */
+/* The result of a function. */
 typedef enum wn_status {
   WN_OK = 0,
   WN_ERR_ARGUMENT,    /* a caller's argument is out of range or inconsistent */
   WN_ERR_MEMORY,      /* an allocation failed */
-  WN_ERR_IO,          /* the operating system refused: open, read, write, sync, full disk */
+  WN_ERR_IO,          /* an error of the operating system: open, read, write, sync, full disk */
   WN_ERR_FORMAT,      /* a file's content is malformed, truncated or hostile */
   WN_ERR_CONFIG,      /* a configuration key or value is unknown or out of range */
   WN_ERR_SHAPE,       /* shapes of tensors or vocabularies do not agree */

@@ -1,5 +1,5 @@
-/* winnow: tokenizers. "bytes" (vocabulary 256, no special tokens), SentencePiece models, and byte-pair encoding as
- * tokenizer.json and GGUF files hold it. docs/tokenizers.md says what of them is read. */
+/* winnow: tokenizers. "bytes" (vocabulary 256, no special tokens), SentencePiece models, and byte-pair encoding from
+ * tokenizer.json and GGUF files. docs/tokenizers.md lists the supported features. */
 #ifndef WINNOW_TOKENIZER_H
 #define WINNOW_TOKENIZER_H
 
@@ -21,36 +21,36 @@ void wn_tokenizer_destroy(wn_tokenizer *tok); /* NULL is allowed */
 int32_t wn_tokenizer_vocab_size(const wn_tokenizer *tok);
 int32_t wn_tokenizer_bos(const wn_tokenizer *tok); /* put before every text; -1: none */
 int32_t wn_tokenizer_eos(const wn_tokenizer *tok); /* ends a text; -1: none */
-/* Does this token end a text or a turn of a chat? The eos, and the control tokens that models have for it. */
+/* Does this token end a text or a turn of a chat? True for eos and for control tokens with that meaning. */
 bool wn_tokenizer_is_end(const wn_tokenizer *tok, int32_t id);
-/* Is it a control token: one that stands for no text, as those that begin or end texts and turns of a chat? */
+/* Is it a control token: one without text of its own, such as those that begin or end texts and turns of a chat? */
 bool wn_tokenizer_is_control(const wn_tokenizer *tok, int32_t id);
 const char *wn_tokenizer_kind(const wn_tokenizer *tok); /* "bytes", "sentencepiece" or "bpe" */
-/* The id of a special or added token by its text ("<|im_start|>"); -1: none. Cost: one pass over the vocabulary. */
+/* Finds a special or added token by its text ("<|im_start|>"); -1: none. Cost: one pass over the vocabulary. */
 int32_t wn_tokenizer_find(const wn_tokenizer *tok, const char *text, size_t bytes);
-/* The model's own chat template (Jinja), owned by tok; NULL: none. */
+/* The chat template in the model's files (Jinja), owned by tok; NULL: none. */
 const char *wn_tokenizer_chat_template(const wn_tokenizer *tok);
-/* Writes what wn_tokenizer_load(dir) needs into a checkpoint folder. */
+/* Writes the files that wn_tokenizer_load(dir) needs into a checkpoint folder. */
 wn_status wn_tokenizer_save(wn_context *ctx, const wn_tokenizer *tok, const char *dir);
 
 WN_API_END
 WN_EXPERIMENTAL_BEGIN
 
-/* The tokenizer as the metadata of a GGUF file for a model of vocab_size rows (at least the tokenizer's), put behind
- * what there is. WN_ERR_UNSUPPORTED for one that GGUF has no words for. */
+/* The tokenizer as the metadata of a GGUF file for a model of vocab_size rows (at least the tokenizer's), appended to
+ * `values`. WN_ERR_UNSUPPORTED for a tokenizer that GGUF cannot express. */
 wn_status wn_tokenizer_gguf(wn_context *ctx, const wn_tokenizer *tok, int64_t vocab_size, wn_gguf_values *values);
 
 WN_API_END
 WN_STABLE_BEGIN
 
-/* text: UTF-8, not NUL-terminated (bytes: anything). *ids is allocated for the caller and freed with
- * wn_tokens_free. Text that is not UTF-8 is WN_ERR_FORMAT naming the byte offset (SentencePiece); with
- * BPE each byte that is no part of valid UTF-8 is read as U+FFFD, as llama.cpp does. add_bos (add_eos) with a tokenizer
- * that has no such token is WN_ERR_ARGUMENT: ask wn_tokenizer_bos() >= 0. */
+/* text: UTF-8, not NUL-terminated (bytes: anything). *ids is allocated for the caller and freed with wn_tokens_free.
+ * Text that is not UTF-8 is WN_ERR_FORMAT naming the byte offset (SentencePiece); BPE reads each byte that is not part
+ * of valid UTF-8 as U+FFFD, as llama.cpp does. add_bos (add_eos) with a tokenizer that has no such token is
+ * WN_ERR_ARGUMENT: ask wn_tokenizer_bos() >= 0. */
 wn_status wn_tokenizer_encode(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, bool add_bos,
                               bool add_eos, int32_t **ids, size_t *count);
-/* The same for a text in parts, encoded as one; special tokens are read in parts with `special` and are plain text in
- * the others, so that what a user writes cannot end a turn. parts [part_count]. */
+/* The same for a text in parts, encoded as one; special tokens are recognised in parts with `special` and are plain
+ * text in the others, so that a user's text cannot end a turn. parts [part_count]. */
 typedef struct wn_text_part {
   const char *text; /* borrowed */
   size_t bytes;
@@ -65,14 +65,14 @@ wn_status wn_tokenizer_decode(wn_context *ctx, const wn_tokenizer *tok, const in
                               size_t *bytes);
 void wn_text_free(char *text);
 
-/* Streaming decode: feed ids one at a time, get the bytes that are complete UTF-8 so far. */
+/* Streaming decode: push ids one at a time and get the bytes that complete UTF-8 characters. */
 typedef struct wn_text_stream wn_text_stream;
 wn_status wn_text_stream_create(wn_context *ctx, const wn_tokenizer *tok, wn_text_stream **out);
 void wn_text_stream_destroy(wn_text_stream *s);
 /* *text: owned by s until the next call, *bytes may be 0. */
 wn_status wn_text_stream_push(wn_context *ctx, wn_text_stream *s, int32_t id, const char **text, size_t *bytes);
 
-/* What a tokenizer is trained on; defaults by wn_tokenizer_train_options_init. */
+/* The options of training a tokenizer; wn_tokenizer_train_options_init sets the defaults. */
 typedef struct wn_tokenizer_train_options {
   size_t size;               /* sizeof the struct (context.h) */
   const char *const *inputs; /* text files, UTF-8 */
@@ -82,7 +82,7 @@ typedef struct wn_tokenizer_train_options {
   const char *kind;        /* "unigram" (default) or "bpe" */
   double coverage;         /* 0: 0.9995 */
   bool byte_fallback;      /* default true through wn_tokenizer_train_options_init */
-  long long max_sentences; /* 0: all; else a seeded sample of so many lines */
+  long long max_sentences; /* 0: all; else the size of a seeded sample of lines */
   int threads;             /* 0: the context's */
 } wn_tokenizer_train_options;
 void wn_tokenizer_train_options_init(wn_tokenizer_train_options *options, size_t size); /* size: sizeof *options */

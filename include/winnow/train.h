@@ -16,15 +16,15 @@ WN_STABLE_BEGIN
 typedef enum wn_optimizer_kind { WN_OPT_ADAMW, WN_OPT_ADAGRAD } wn_optimizer_kind; /* "adamw", "adagrad" */
 typedef enum wn_schedule_kind { WN_SCHED_COSINE, WN_SCHED_LINEAR, WN_SCHED_CONSTANT } wn_schedule_kind;
 
-/* Which parameters learn: all; the attention's maps and its mechanisms' own; those through low-rank updates (LoRA); the
- * mechanisms' own alone. "all", "attention", "lora", "mechanisms". */
+/* Which parameters learn: all; the attention's projections and its mechanisms' parameters; the same, with low-rank
+ * updates (LoRA) of the projections; the mechanisms' parameters only. "all", "attention", "lora", "mechanisms". */
 typedef enum wn_tune_kind { WN_TUNE_ALL, WN_TUNE_ATTENTION, WN_TUNE_LORA, WN_TUNE_MECHANISMS } wn_tune_kind;
 
 /* The "train" object of a recipe. */
 typedef struct wn_train_config {
-  int64_t steps, batch; /* batch: sequences a micro-step */
-  int64_t accumulate;   /* micro-steps an optimizer step; 1 */
-  int64_t context;      /* tokens a sequence; 0: the model's */
+  int64_t steps, batch; /* batch: sequences per micro-step */
+  int64_t accumulate;   /* micro-steps per optimizer step; 1 */
+  int64_t context;      /* tokens per sequence; 0: the model's context */
   wn_optimizer_kind optimizer;
   double lr, min_lr_ratio; /* cosine and linear end at lr * min_lr_ratio */
   int64_t warmup;          /* linear from 0 */
@@ -34,73 +34,76 @@ typedef struct wn_train_config {
   double clip;                            /* global norm; 0: off */
   double clip_tensor;                     /* norm of each tensor's gradient; 0: off */
   uint64_t seed;                          /* parameters, data order, dropout */
-  int64_t eval_every, eval_batches;       /* 0: never; batches of the val split an evaluation, 0: all */
+  int64_t eval_every, eval_batches;       /* 0: never; batches of the val split per evaluation, 0: all */
   int64_t save_every;                     /* 0: at the end only */
   int64_t log_every;                      /* 1 */
   bool recompute;                         /* activations of a layer are recomputed in backward */
-  bool whole_memory;         /* a memory of earlier blocks is kept and read whole, and not as far as the layer can see:
-                                to compare with */
-  wn_dtype activation_dtype; /* WN_F32, or WN_BF16 for what waits for the backward pass ("float32", "bfloat16") */
+  bool whole_memory;         /* segment recurrence caches and reads all tokens, not only those that the layer can see:
+                                for comparison */
+  wn_dtype activation_dtype; /* WN_F32, or WN_BF16 for activations stored until the backward pass ("float32",
+                                "bfloat16") */
   char init[1024];           /* a checkpoint's folder whose parameters a new run starts with; "": random ones */
-  bool adapt;            /* the model has mechanisms that init's has not: what they add starts so that nothing changes,
-                            and a run begins with a check of that */
-  bool select_from_head; /* adapt: selecting maps (selective.bilinear) start as the selecting head's; default true */
-  wn_tune_kind tune;     /* default "all"; what does not learn has no gradient and no optimizer state */
-  char freeze[512];      /* beside that: names of tensors that do not learn, with *, separated by commas; "": none */
-  struct {               /* low-rank updates W + alpha/rank B A of the maps q, k, v and of the attention's output (Hu et
-                            al. 2021, arXiv 2106.09685, section 4.1); saved checkpoints have them merged */
+  bool adapt;            /* the model has mechanisms that init's lacks: their parameters start without effect, and a run
+                            begins with a check of that */
+  bool select_from_head; /* adapt: the projections of selective.bilinear start as the selecting head's; default true */
+  wn_tune_kind tune;     /* default "all"; other parameters have no gradient and no optimizer state */
+  char freeze[512];      /* further tensors that do not learn: names with *, separated by commas; "": none */
+  struct {               /* low-rank updates W + alpha/rank B A of the projections q, k, v and out (Hu et al. 2021,
+                            arXiv 2106.09685, section 4.1); saved checkpoints have them merged */
     int64_t rank;        /* default 8 */
     double alpha;        /* default 16 */
   } lora;
   double lr_mechanisms; /* factor of lr for the mechanisms' own parameters (strengths, gates, spans, ...); default 1 */
-  int64_t strength_steps; /* selective.strength "scheduled": it rises from 0 to 1 over so many steps; default 0: half of
-                             them all */
-  struct {                /* budgets of the key-value cache in force in training (kv.h): evictions as decoding would
-                             make them, held constant in backward; evaluations of the run are under them too */
+  int64_t strength_steps; /* selective.strength "scheduled": steps in which it rises from 0 to 1; default 0: half of the
+                             run */
+  struct {                /* budgets of the key-value cache in force in training (kv.h): evictions are those of
+                             decoding, held constant in backward; evaluations of the run use them too */
     char budgets[1024];   /* as wn_budgets_parse reads it; "": none */
     wn_policy policy;     /* default "selective"; a budgets.json has its own */
-    int64_t from_step, to_step; /* from the context down to the budgets, step by step; 0, 0: at once */
-    bool draw; /* each step draws its budgets between these and the context, evenly by ratio, all layers as
-                  far on their way: one model for many budgets */
+    int64_t from_step, to_step; /* budgets fall from the context to their values between these steps; 0, 0: in force at
+                                   once */
+    bool draw; /* each step draws its budgets between these and the context, log-uniformly, with one draw for all
+                  layers: one model for many budgets */
   } prune;
 } wn_train_config;
 
-/* All that a training run is made of: one JSON file. */
+/* The recipe of a training run: one JSON file. */
 typedef struct wn_recipe {
   wn_model_config model;
   wn_data_config data;
   wn_train_config train;
 } wn_recipe;
 
-/* Every default. */
+/* Sets every default. */
 void wn_recipe_init(wn_recipe *recipe);
 /* path: a JSON file, or NULL for the defaults. sets: "section.key=value", applied after it. Unknown keys are
  * WN_ERR_CONFIG with the nearest known one; JSON errors name file, line and column. The result is resolved. */
 wn_status wn_recipe_load(wn_context *ctx, const char *path, const char *const *sets, int set_count, wn_recipe *out);
-/* The recipe that goes on with the model at `model` (any that wn_model_load takes): its configuration, what the JSON
- * file `path` (or NULL) and the sets change of it (mechanisms under "model.attention"), train.init and train.adapt.
- * Defaults are those of a short run at a small rate, and each mechanism's once it is enabled are ones that can start
- * without effect: a learned strength, a learned gate, spans as long as the context. */
+/* The recipe for adapting the model at `model` (any that wn_model_load takes): its configuration with the changes of
+ * the JSON file `path` (or NULL) and the sets (mechanisms under "model.attention"), train.init and train.adapt.
+ * Defaults suit a short run at a small rate, and those of an enabled mechanism let it start without effect: a learned
+ * strength, a learned gate, spans as long as the context. */
 wn_status wn_adapt_recipe(wn_context *ctx, const char *model, const char *path, const char *const *sets, int set_count,
                           wn_recipe *out);
-/* All keys with type, default and help, one a line; free with wn_text_free. */
+/* All keys with type, default and help, one per line; free with wn_text_free. */
 wn_status wn_recipe_help(wn_context *ctx, char **out);
 wn_status wn_recipe_json(wn_context *ctx, const wn_recipe *recipe, char **out);
 
-/* One step's figures. */
+/* The figures of one step. */
 typedef struct wn_train_progress {
-  int64_t step, steps;               /* steps done, of how many */
+  int64_t step, steps;               /* steps done, and steps in all */
   double loss, lr, grad_norm;        /* mean over answer positions, before the update; L_mem not included */
   double mem_loss;                   /* L_mem's term, 0 when off */
   double span_loss;                  /* adaptive span's term, 0 when off */
   double span;                       /* mean span in tokens over layers and heads (and tokens, with dynamic spans) */
-  uint64_t workspace_bytes;          /* activations, scratch and memory of earlier blocks */
-  uint64_t memory_bytes;             /* of that, what follows the layers' sight: the memory's states, keys and values */
-  uint64_t memory_moves;             /* allocations of it so far: none while spans stay within a block of 64 tokens */
-  double tokens_per_second, seconds; /* this step's; since the start of this process's run */
+  uint64_t workspace_bytes;          /* activations, scratch and the recurrence's cache */
+  uint64_t memory_bytes;             /* of that, the part that follows the layers' reach: the recurrence's states, keys
+                                        and values */
+  uint64_t memory_moves;             /* its allocations so far: none while spans stay within a block of 64 tokens */
+  double tokens_per_second, seconds; /* of this step; since the start of the run in this process */
   double budget;                     /* mean of the layers' budgets in force, at most the context; 0: none */
-  uint64_t tokens;                   /* trained on so far, resumed runs included */
-  bool evaluated;                    /* the fields below are of this step */
+  uint64_t tokens;                   /* seen in training so far, resumed runs included */
+  bool evaluated;                    /* the fields below belong to this step */
   double val_loss, val_accuracy;     /* accuracy: share of counted positions whose arg-max is the target */
   bool saved;
 } wn_train_progress;
@@ -113,34 +116,35 @@ typedef void (*wn_train_fn)(void *user, const wn_train_progress *progress);
 wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out_dir, bool resume, wn_train_fn progress,
                        void *user);
 
-/* A run's log.jsonl as columns. Steps that were done again after a kill stand once, as they were done last. seconds go
- * on across resumed parts. A field that a line has not is NAN. */
+/* A run's log.jsonl as columns. Steps repeated after a kill appear once, with their last values. seconds continue
+ * across resumed parts. A field that a line lacks is NAN. */
 typedef struct wn_train_log {
   int64_t count;
   double *step, *tokens, *seconds; /* [count] */
   double *loss, *lr, *grad_norm, *mem_loss, *span_loss, *span, *budget, *tokens_per_second, *val_loss, *val_accuracy;
 } wn_train_log;
-/* dir: the run's folder. WN_ERR_IO without a log, WN_ERR_FORMAT naming the line that is not one. A torn last line, as
- * of a run at work, is left out. */
+/* dir: the run's folder. WN_ERR_IO without a log, WN_ERR_FORMAT naming the malformed line. An incomplete last line, as
+ * a running program leaves it, is ignored. */
 wn_status wn_train_log_load(wn_context *ctx, const char *dir, wn_train_log *out);
 void wn_train_log_clear(wn_train_log *log);
 
 WN_API_END
 WN_EXPERIMENTAL_BEGIN
 
-/* One step at a time, nothing saved: for benchmarks, tests and outside programs. */
+/* One step at a time, nothing saved: for benchmarks, tests and other programs. */
 typedef struct wn_trainer wn_trainer;
 wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_config *config, wn_trainer **out);
-void wn_trainer_destroy(wn_trainer *trainer); /* NULL is allowed; the model stays */
-/* tokens, targets: [accumulate*batch, context]; doc_start likewise or NULL. Allocates nothing,
- * but for a memory of earlier blocks at the end of a step whose update took a layer's widest span across a block of 64
- * tokens (wn_train_progress.memory_moves counts). */
+void wn_trainer_destroy(wn_trainer *trainer); /* NULL is allowed; the model is not destroyed */
+/* tokens, targets: [accumulate*batch, context]; doc_start likewise or NULL. Allocates nothing, except for segment
+ * recurrence at the end of a step whose update moved a layer's widest span across a block of 64 tokens
+ * (wn_train_progress.memory_moves counts). */
 wn_status wn_trainer_step(wn_context *ctx, wn_trainer *trainer, const int32_t *tokens, const int32_t *targets,
                           const int32_t *doc_start, wn_train_progress *progress);
-/* For models with an encoder: what it reads in the steps from now on, inputs [accumulate*batch, S], and input_count
- * [accumulate*batch] of them (NULL: S). Borrowed. */
+/* For models with an encoder: the inputs of the following steps, inputs [accumulate*batch, S], and their lengths,
+ * input_count [accumulate*batch] (NULL: S). Borrowed. */
 void wn_trainer_set_inputs(wn_trainer *trainer, const int32_t *inputs, const int32_t *input_count, int64_t S);
-/* For models with a memory: a step's rows go on where those of the step before stopped; the next step's begin anew. */
+/* For models with segment recurrence, where a step's rows continue those of the step before: the next step's rows start
+ * anew. */
 void wn_trainer_forget(wn_trainer *trainer);
 /* Gradient of parameter tensor i of the last step (before clipping), float32 [same shape]. Borrowed. */
 wn_status wn_trainer_gradient_at(const wn_trainer *trainer, int i, wn_safetensors_entry *out);
@@ -148,12 +152,12 @@ wn_status wn_trainer_gradient_at(const wn_trainer *trainer, int i, wn_safetensor
 WN_API_END
 WN_STABLE_BEGIN
 
-/* What an evaluation measures. */
+/* The results of an evaluation. */
 typedef struct wn_eval_result {
-  double loss; /* mean negative log-likelihood a counted position, nats */
+  double loss; /* mean negative log-likelihood per counted position, nats */
   double perplexity;
   double accuracy;      /* arg-max equals target */
-  double bits_per_byte; /* 0 when the bytes are not known */
+  double bits_per_byte; /* 0 when the number of bytes is unknown */
   uint64_t tokens, bytes, batches;
   double seconds, tokens_per_second;
   uint64_t workspace_bytes, memory_bytes; /* as in wn_train_progress */
@@ -162,14 +166,15 @@ typedef struct wn_eval_result {
 typedef struct wn_eval_options {
   size_t size;            /* sizeof the struct (context.h) */
   int64_t batch, context; /* 0: 8; the model's context */
-  int64_t memory;       /* tokens of earlier blocks that attention reaches; 0: the model's; -1: none. With one, a source
-                           must be of streams, and a text is cut into `batch` stretches that are read block by block */
-  bool whole_memory;    /* all of the memory is kept and read, also what no head can see: to compare with */
-  uint64_t max_batches; /* 0: all of a token file, 16 of an endless source */
-  uint64_t bytes;       /* bytes of text behind the source, for bits per byte; 0: unknown */
-  uint64_t seed;        /* synthetic sources */
-  const wn_budgets *budgets; /* in force, each sequence and document by itself, with the result that decoding has;
-                                NULL: none. Not with a memory */
+  int64_t memory;         /* tokens of earlier blocks that attention reaches (segment recurrence); 0: the model's; -1:
+                             none. With recurrence a source must provide streams, and a text is cut into `batch` stretches
+                             that are read block by block */
+  bool whole_memory;      /* recurrence caches and reads all tokens, also those that no head can see: for comparison */
+  uint64_t max_batches;   /* 0: all of a token file, 16 of an endless source */
+  uint64_t bytes;         /* bytes of the source's text, for bits per byte; 0: unknown */
+  uint64_t seed;          /* synthetic sources */
+  const wn_budgets *budgets; /* in force for each sequence and document separately, with the result of decoding; NULL:
+                                none. Not with segment recurrence */
   void (*progress)(void *user, uint64_t done, uint64_t total);
   void *user;
 } wn_eval_options;

@@ -1,5 +1,5 @@
 /* winnow: the version. These three numbers are its only source: CMake, the package files and the shared library's name
- * read them here. What a version promises: docs/api.md. */
+ * read them here. docs/api.md says what a version promises. */
 #ifndef WINNOW_VERSION_H
 #define WINNOW_VERSION_H
 
@@ -16,7 +16,7 @@ WN_STABLE_BEGIN
 
 /* The library's version, "0.2.0"; a program may have been built with the headers of another one. Static. */
 const char *wn_version(void);
-/* The same as one number, as WN_VERSION_NUMBER has it. */
+/* The same as one number, like WN_VERSION_NUMBER. */
 int wn_version_number(void);
 
 WN_API_END

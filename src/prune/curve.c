@@ -1,7 +1,7 @@
 /* A search's course, in memory and as search.json:
  *   {"budgets": {the latest, as budgets.json}, "context": N, "step": C, ..., "points": [{"layer": 3, "tokens": [...],
  *    "total": ..., "search_loss": ..., "report_loss": ..., "saving": ..., "seconds": ...}, ...]}
- * Numbers read back exactly, so that a resumed search goes on to the bit. The file may come from anywhere: what it
+ * Numbers read back exactly, so that a resumed search continues to the bit. The file may come from anywhere: what it
  * says is checked before it is used. */
 #include "prune/curve.h"
 

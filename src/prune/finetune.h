@@ -14,10 +14,10 @@ struct wn_finetune {
 /* Checks that the options go with the model. dir: the search's folder. */
 wn_status wn_finetune_init(wn_context *ctx, const wn_prune_finetune *options, struct wn_model *model, const char *dir,
                            struct wn_finetune *out);
-/* A run is there. */
+/* A run exists. */
 bool wn_finetune_exists(const struct wn_finetune *f);
 /* A round: continues the run (or begins it) from step `from` to `until` under the budgets, wherever between them it is;
- * at once where it is there already. */
+ * at once where it exists already. */
 wn_status wn_finetune_run(wn_context *ctx, struct wn_finetune *f, const wn_budgets *budgets, int64_t from,
                           int64_t until, wn_train_fn progress, void *user);
 /* The run's parameters into the model. WN_ERR_CONFIG where it is not at `step`. */

@@ -6,7 +6,7 @@
  *   - all positions before K: the first eviction comes with token K, and no later token is seen before (causality);
  *   - above layer l, all positions before the first one where its output is not what it was, to the bit: evicting what
  *     has been selected away so far that its weights are 0 changes nothing at all.
- * So positions K.. of layers l.. are run, and fewer from layer to layer, over the keys and values held for what lies
+ * So positions K.. of layers l.. are run, and fewer from layer to layer, over the keys and values held for what is
  * before; with budgets near the context N that is next to nothing. F at position K is what the selecting queries of the
  * positions before it have summed; evictions are found again from the first position on, by the same code and from the
  * same selections as in a whole pass, which costs one head's logits. h2o and tova score by all heads' weights: there
@@ -14,10 +14,11 @@
  *
  * Results are those of a whole pass to the bit, because the same operations run on the same rows. With AVX-512 their
  * sums do not depend on how many rows a call has (from ROWS_MIN on; below, a product takes another kernel). Elsewhere
- * they may, so it is tried (probe), and where it does, all positions are run. A search ends with a check of its own.
+ * they may, so it is tried (probe), and where it does, all positions are run. A search ends with a check.
  *
- * Cost of one evaluation, at most: (1 - K/N) (L - l)/L of a pass, the output map's (1 - K/N). Bytes a position and
- * layer: 4 (C + 2 Hkv D + G D), three times that where the best trial is kept to be accepted without being run again.
+ * Cost of one evaluation, at most: (1 - K/N) (L - l)/L of a pass, and (1 - K/N) of the output projection. Bytes a
+ * position and layer: 4 (C + 2 Hkv D + G D), three times that where the best trial is kept to be accepted without being
+ * run again.
  */
 #include <math.h>
 #include <string.h>
@@ -31,7 +32,7 @@
 
 enum {
   ROWS_MIN = 16, /* of a product */
-  TILE = 64      /* the attention's rows are summed up in tiles of so many */
+  TILE = 64      /* rows of a tile in which the attention's sums are formed */
 };
 
 /* One layer's arrays for all rows of the set: [rows,T,width] each. */
@@ -325,7 +326,7 @@ static int64_t add_and_compare(struct reuse *r, const struct task *t, int64_t l,
   return first;
 }
 
-/* Between layers: positions before the first that has changed are done with. What is left of r->x_out goes to `to`
+/* Between layers: positions before the first that has changed are finished. What is left of r->x_out goes to `to`
  * (which may be it). False: nothing has changed. */
 static bool narrow(struct reuse *r, struct task *t, int64_t first, float *to) {
   const int64_t T = r->set->T, C = r->model->config.width, n = T - t->first, most = first_changed(r, T);
@@ -534,7 +535,7 @@ static void destroy(struct wn_prune_evaluator *e) {
 
 /* ---- memory ---- */
 
-/* v->layers is there. */
+/* v->layers exists. */
 static void version_lay(const struct reuse *r, struct version *v, struct wn_arrays *arrays) {
   const wn_model_config *c = &r->model->config;
   const int64_t rows = r->set->rows, T = r->set->T, batches = (rows + r->batch - 1) / r->batch;

@@ -5,8 +5,8 @@
  * resumed ends with what one that was not ends with. L evaluations a step, L (N/C - 1) steps at most.
  *
  * With fine-tuning the parameters are state as well: the run in DIR/tuned. Before a round begins search.json says to
- * which step of the run it leads; a round that is not finished is finished first when a search goes on. What is held
- * from before a round, activations and the lazy search's increases, belongs to other parameters and is dropped. */
+ * which step of the run it leads; an unfinished round is finished first when a search is resumed. What is held from
+ * before a round, activations and the lazy search's increases, belongs to other parameters and is dropped. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -115,7 +115,7 @@ static void fingerprint_model(const struct wn_model *model, char out[24]) {
   }
 }
 
-/* A new curve, or the one that is there if it is this search's. */
+/* A new curve, or the existing one if it belongs to this search. */
 static wn_status open_curve(struct search *s, const char *dir, bool resume) {
   const wn_prune_options *o = s->options;
   wn_context *ctx = s->ctx;
@@ -169,7 +169,7 @@ static wn_status open_curve(struct search *s, const char *dir, bool resume) {
   for (size_t i = 0; i < sizeof same / sizeof *same; i++)
     if (!same[i].same)
       return wn_fail(ctx, WN_ERR_CONFIG, "%s: the search there was begun with another %s", s->path, same[i].what);
-  if (c->tune_to == 0) s->curve.finetune_lr = lr; /* a search that is there may be fine-tuned after all */
+  if (c->tune_to == 0) s->curve.finetune_lr = lr; /* an existing search may be fine-tuned later */
   s->resumed = true;
   s->before = c->points[c->count - 1].seconds;
   return WN_OK;
@@ -249,7 +249,7 @@ static int64_t untuned_steps(const wn_prune_curve *c) {
   return n;
 }
 
-/* The point that a resumed search goes on from, with the parameters that it had. */
+/* The point from which a resumed search continues, with its parameters. */
 static wn_status restore(struct search *s) {
   const wn_prune_point *p = &s->curve.points[s->curve.count - 1];
   memcpy(s->greedy.tokens, p->tokens, (size_t)s->curve.layers * sizeof *s->greedy.tokens);
@@ -340,7 +340,7 @@ static wn_status loop(struct search *s) {
     }
     s->evaluations = s->expected = 0;
     for (int64_t l = 0; l < c->layers; l++) s->expected += s->greedy.tokens[l] >= 2 * s->greedy.step;
-    /* What a step that is not taken has looked at must not change the search that goes on from here. */
+    /* Evaluations of a step that is not taken must not change the search that continues from here. */
     double *kept = s->greedy.trial + c->layers;
     memcpy(kept, c->increase, (size_t)c->layers * sizeof *kept);
     WN_TRY(wn_greedy_choose(&s->greedy, &choice));

@@ -5,8 +5,8 @@
  *   spans: ratio 1               all of the limit, which must reach the context
  *   dynamic spans: weight 0, bias 20   z = 1 - 2e-9 rounds to 1
  *   relative positions and position biases 0
- * Selecting maps of a bilinear form act through the strength alone: they may start at random, or as the selecting
- * head's query and key maps, whose content part they then are (a bilinear form has no rotation and no QK-norm). Whether
+ * Projections of a bilinear form act through the strength alone: they may start at random, or as the selecting head's
+ * query and key projections, whose content part they then are (a bilinear form has no rotation and no QK-norm). Whether
  * it did work is not left to this list: the logits of both models are compared before the first step. */
 #include "train/adapt.h"
 

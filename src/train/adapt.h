@@ -1,4 +1,4 @@
-/* A model that goes on as another one's: its parameters, and new mechanisms that start so that nothing changes. */
+/* A model that continues another one's training: its parameters, and new mechanisms that start without effect. */
 #ifndef WN_TRAIN_ADAPT_H
 #define WN_TRAIN_ADAPT_H
 
@@ -7,7 +7,7 @@
 
 /* Every parameter of `model` from `given`, which may differ in all that has none: losses, dropout, masks. With
  * config->adapt (config may be NULL) the model may have mechanisms' parameters that `given` has not: those start
- * neutral. `from` stands for the file. */
+ * neutral. Messages name the file `from`. */
 wn_status wn_adapt_start(wn_context *ctx, const char *from, const struct wn_model *given, const wn_train_config *config,
                          struct wn_model *model);
 /* WN_ERR_CONFIG unless both give the same logits for a sequence of T tokens, up to rounding. */

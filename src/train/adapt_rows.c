@@ -9,7 +9,7 @@ static bool is_attention(const char *name) {
   return strstr(name, "layers.") && (strstr(name, ".attn.") || strstr(name, ".cross."));
 }
 
-/* Does a pattern of `n` characters, where * stands for any, describe the name? */
+/* Does a pattern of `n` characters, where * matches any text, match the name? */
 static bool matches(const char *pattern, size_t n, const char *name) {
   const char *star = NULL, *back = NULL, *end = pattern + n;
   while (*name) {
@@ -84,7 +84,7 @@ static wn_status choose(wn_context *ctx, struct wn_model *model, const wn_train_
   void *memory;
   WN_TRY(wn_alloc(ctx, "places of gradients", (size_t)table->count * sizeof *r->grad_at, &memory));
   r->grad_at = memory;
-  /* The updates' own gradients come first: which maps have them is known afterwards. */
+  /* The updates' own gradients come first: which projections have them is known afterwards. */
   r->has_lora = config->tune == WN_TUNE_LORA;
   if (r->has_lora)
     WN_TRY(

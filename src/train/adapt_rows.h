@@ -1,4 +1,4 @@
-/* What learns in a run, where its gradients lie, and what is set from outside. */
+/* Which parameters learn in a run, where their gradients are, and which values are set from outside. */
 #ifndef WN_TRAIN_ADAPT_ROWS_H
 #define WN_TRAIN_ADAPT_ROWS_H
 

@@ -186,9 +186,9 @@ wn_status wn_checkpoint_recover(wn_context *ctx, const char *dir) {
   return discard_next(ctx, dir);
 }
 
-/* One row for each tensor of each optimizer array, "m.<name>" and "v.<name>"; for each low-rank map its updates and
- * what it was, "<map>.lora_a", ".lora_b" and ".base"; and for the memory's "memory.A.L" and "selections.A.L"; and
- * "memory.counts" [A,L], the tokens that the last rows of them hold. */
+/* One row for each tensor of each optimizer array, "m.<name>" and "v.<name>"; for each projection with low-rank updates
+ * these and the original, "<map>.lora_a", ".lora_b" and ".base"; and for the memory's "memory.A.L" and
+ * "selections.A.L"; and "memory.counts" [A,L], the tokens that the last rows of them hold. */
 struct moments {
   wn_safetensors_entry *entries;
   char (*names)[112];
@@ -197,7 +197,7 @@ struct moments {
   void *memory[3];
 };
 
-/* Tensor `kind` of a low-rank map: 0 A, 1 B, 2 the map as it was. */
+/* Tensor `kind` of a projection with low-rank updates: 0 A, 1 B, 2 the original. */
 static void lora_entry(const struct wn_lora *lora, int i, int kind, char *name, size_t bytes,
                        wn_safetensors_entry *out) {
   static const char *const names[] = {"lora_a", "lora_b", "base"};
@@ -214,7 +214,7 @@ static void lora_entry(const struct wn_lora *lora, int i, int kind, char *name, 
                                 .bytes = (size_t)(rows * columns) * sizeof(float)};
 }
 
-/* The updates alone, for whoever has the maps as they were. */
+/* The updates alone, for users of the original model. */
 static wn_status save_adapter(wn_context *ctx, const char *dir, const struct wn_lora *lora) {
   char path[PATH_BYTES], scale[32], rank[32];
   void *memory[2] = {0};

@@ -1,10 +1,10 @@
 /* Evaluation: the mean negative log-likelihood of the counted positions, sums in double.
  *   perplexity = exp(loss);  bits per byte = loss sum / (ln 2 * bytes of text)
- * A text is cut into blocks of the context; every token after the first is predicted exactly once, from the tokens
- * of its own block before it, so a block's first tokens have little context: a stride shorter than the block would
- * give lower figures at a multiple of the cost. The tail is a shorter block, padded with positions that do not count.
- * With a memory the blocks before are in reach, as far as it goes: a text is cut into as many stretches as the batch
- * has rows, and each row reads its own from the beginning on. */
+ * A text is cut into blocks of the context; every token after the first is predicted exactly once, from the tokens of
+ * its own block before it, so a block's first tokens have little context: a stride shorter than the block would give
+ * lower figures at a multiple of the cost. The tail is a shorter block, padded with positions that do not count. With
+ * segment recurrence earlier blocks are in reach, as far as the cache goes: a text is cut into as many stretches as the
+ * batch has rows, and each row reads its own from the beginning on. */
 #include "train/eval.h"
 
 #include <math.h>
@@ -105,7 +105,7 @@ static wn_status source_inputs(void *user, uint64_t index, int32_t *inputs, int3
   return wn_data_source_inputs(u->ctx, u->source, u->seed, index, u->B, inputs, input_count);
 }
 
-/* The loop over `batches` batches of B rows, with buffers of its own. */
+/* The loop over `batches` batches of B rows, with its own buffers. */
 static wn_status run_batches(wn_context *ctx, wn_model *model, const wn_eval_options *options, int64_t B, int64_t T,
                              int64_t S, int64_t memory, uint64_t batches, wn_eval_batch_fn batch, void *user,
                              const struct wn_layer_observer *observer, struct wn_eval_sums *sums) {

@@ -1,8 +1,8 @@
 /* Low-rank updates (Hu et al. 2021, "LoRA", arXiv 2106.09685, section 4.1): W = W0 + alpha/r B A, with A [r, in]
- * random, B [out, r] 0 at the start, W0 fixed. The queries', keys' and values' maps, which lie in one tensor, have
- * their own.
+ * random, B [out, r] 0 at the start, W0 fixed. The queries', keys' and values' projections, which share one tensor,
+ * have their own.
  *
- * The model always holds the merged maps, so a step, an evaluation and a checkpoint know nothing of this:
+ * The model always holds the merged projections, so a step, an evaluation and a checkpoint need no special case:
  *   dB = alpha/r dW A^T,  dA = alpha/r B^T dW,  and after the update  W = W0 + alpha/r B A
  * which without dropout on the branch equals running it as a separate branch. Cost per step and projection: 6 r in out
  * operations, and the product dW, which a separate branch would save: 2 M in out, a twelfth of a step where only the
@@ -23,7 +23,7 @@ static void *weight(const struct wn_lora *l, const struct wn_lora_map *m) {
   return at(l, l->model->params, (int64_t)l->model->table.rows[m->row].offset + m->first * m->columns);
 }
 
-/* The maps of one tensor: a fused one has three. Returns how many; out may be NULL. */
+/* The projections of one tensor: a fused one has three. Returns how many; out may be NULL. */
 static int maps_of(const struct wn_model *model, int row, struct wn_lora_map *out) {
   const struct wn_param *p = &model->table.rows[row];
   const wn_model_config *c = &model->config;

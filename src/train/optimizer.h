@@ -39,11 +39,11 @@ wn_status wn_optimizer_init(wn_context *ctx, struct wn_model *model, wn_optimize
 /* The same for any tensors; rows are copied. */
 wn_status wn_optimizer_init_rows(wn_context *ctx, struct wn_model *model, wn_optimizer_kind kind,
                                  const struct wn_optimizer_row *rows, int count, struct wn_optimizer *opt);
-/* The row of a table's tensor as it lies in the model. */
+/* The row of a table's tensor in the model's layout. */
 struct wn_optimizer_row wn_optimizer_row_of(const struct wn_model *model, int i);
 void wn_optimizer_clear(struct wn_optimizer *opt);
 
-/* Fills opt->norms from grads and gives the norm of the whole gradient, as far as it is of tensors that learn. */
+/* Fills opt->norms from grads and returns the norm of the gradient of all tensors that learn. */
 wn_status wn_optimizer_measure(struct wn_optimizer *opt, const void *grads, double *norm);
 /* Updates the parameters with the gradient that was just measured. step counts from 1. grads stay as they are:
  * clipping is folded into the update. */

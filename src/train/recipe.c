@@ -131,7 +131,7 @@ static wn_status resolve_encoder(wn_context *ctx, const char *where, wn_recipe *
 }
 
 /* Fills what the data decides and checks what joins several keys. The vocabulary of a token file is not known here: it
- * may stay 0 until the data is opened, and the model is checked with a stand-in. */
+ * may stay 0 until the data is opened, and the model is checked with a placeholder. */
 static wn_status resolve(wn_context *ctx, const char *where, wn_recipe *r) {
   WN_TRY(resolve_encoder(ctx, where, r));
   WN_TRY(wn_data_config_check(ctx, where, &r->data));

@@ -6,7 +6,7 @@
 
 #include "winnow/train.h"
 
-/* As wn_recipe_load, of an object that stands for `where`; sets change the object. */
+/* As wn_recipe_load, from an object; messages name it `where`. The sets change the object. */
 wn_status wn_recipe_read(wn_context *ctx, const char *where, json_t *object, const char *const *sets, int set_count,
                          wn_recipe *out);
 /* Are its keys and values alone those of a recipe? What joins several is not looked at. */
