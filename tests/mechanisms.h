@@ -21,7 +21,7 @@ struct mech_case {
   wn_attention_config config;
   int number; /* seeds come from it */
 };
-enum { MECH_CASES_MAX = 400 };
+enum { MECH_CASES_MAX = 800 };
 static struct mech_case mech_cases[MECH_CASES_MAX];
 static int mech_count, mech_alone; /* the first mech_alone have one mechanism */
 

@@ -79,7 +79,9 @@ struct wn_mechanism {
   X(sinks)                                                                                                             \
   X(exclusive)                                                                                                         \
   X(threshold)                                                                                                         \
-  X(buckets)
+  X(buckets)                                                                                                           \
+  X(alibi)                                                                                                             \
+  X(softcap)
 #define WN_MECHANISM_DECLARE(name) extern const struct wn_mechanism wn_mechanism_##name;
 WN_MECHANISMS(WN_MECHANISM_DECLARE)
 /* One more row, for a test that brings a mechanism of its own; NULL. */

@@ -27,7 +27,7 @@ enum { WN_WALK_ROWS = 64 };
 /* The terms of a call whose sums are found from products; with another the operation is asked, which knows its own. */
 #define WN_WALK_SUMS_SERVED ((uint32_t)WN_TERMS_OWN & ~(uint32_t)WN_TERM_THRESHOLD)
 /* The terms of a call whose selections are followed. */
-#define WN_WALK_SELECTIONS_SERVED ((uint32_t)WN_TERMS_OWN)
+#define WN_WALK_SELECTIONS_SERVED ((uint32_t)WN_TERMS_ALL)
 
 /* A column is a key that was held at the block's first row, or one of the block's own. */
 struct wn_walk {

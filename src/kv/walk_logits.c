@@ -124,6 +124,7 @@ static void walk_add_distant_selections(const struct wn_walk *w, int64_t s, int6
                                         const void *logits, int64_t n, int64_t position, double *F) {
   const struct wn_attention *a = w->a;
   const int64_t reach = wn_walk_reach(a), farthest = a->bias.farthest, run = w->all ? wn_walk_selecting_head(w, s) : s;
+  const int64_t head = wn_model_head(a, w->group * w->heads + wn_walk_selecting_head(w, s));
   const double floor = a->sel.relu ? 0 : -INFINITY;
   for (int64_t c = 0; c < n; c++) {
     const int64_t x = position - w->place[c];
@@ -131,6 +132,7 @@ static void walk_add_distant_selections(const struct wn_walk *w, int64_t s, int6
     if (w->relative && x < reach) base += wn_number(w->relative, (run * WN_WALK_ROWS + r) * reach + x, w->dtype);
     base *= a->scale;
     if (w->bias) base += w->bias[run * (farthest + 1) + (x < farthest ? x : farthest)];
+    base = wn_score_one(a->map, a->maps, head, x, base);
     F[c] += strength * fmax(base, floor);
   }
 }
@@ -143,7 +145,7 @@ void wn_walk_select(struct wn_walk *w, int64_t s, int64_t r, int64_t n) {
   const double strength = a->sel.strength ? wn_number(a->sel.strength, w->group * w->choices + s, w->dtype) : 1;
   double *F = w->F + s * cap;
   const double of_first = F[0];
-  if (!a->sel.bilinear && (w->relative || w->bias))
+  if (!a->sel.bilinear && (w->relative || w->bias || a->maps > 0))
     walk_add_distant_selections(w, s, r, strength, logits, columns, w->place[n - 1], F);
   else
     walk_add_selections(a, w, strength, logits, columns, F);

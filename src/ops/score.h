@@ -8,11 +8,12 @@
 #include <stdint.h>
 #include "winnow/context.h"
 
-/* n logits of one row: key i is at position first + i, or at[i]. Positions behind the row's may be among them; what
- * becomes of their logits is not looked at. */
+/* n logits of one row: key i is at position first + i, or at[i]. A map looks at positions' distances alone. Keys after
+ * the row may be among them: their logits must stay numbers, and are not looked at but by maps that go with open rows.
+ */
 struct wn_score_segment {
-  int64_t head, heads; /* of the model */
-  int64_t position;    /* the row's */
+  int64_t head;     /* of the model */
+  int64_t position; /* the row's */
   int64_t first;
   const int32_t *at; /* [n] or NULL */
   int64_t n;
@@ -46,5 +47,47 @@ struct wn_score_map {
   double number[2]; /* the mechanism's: a cap, a slope's base */
 };
 #define WN_SCORE_MAPS_MAX 4
+
+/* One logit, of a key `x` before the row, through n maps; and the factor on the gradient of what it became, y. */
+static inline double wn_score_one(const struct wn_score_map *map, int64_t n, int64_t head, int64_t x, double logit) {
+  const struct wn_score_segment s = {.head = head, .position = x, .n = 1};
+  for (int64_t i = 0; i < n; i++) map[i].kind->forward_double(&map[i], &s, &logit);
+  return logit;
+}
+static inline double wn_score_slope(const struct wn_score_map *map, int64_t n, int64_t head, int64_t x, double y) {
+  const struct wn_score_segment s = {.head = head, .position = x, .n = 1};
+  double slope = 1;
+  if (n > 0 && map[n - 1].kind->backward_double) map[n - 1].kind->backward_double(&map[n - 1], &s, &y, &slope);
+  return slope;
+}
+
+/* A float function for each instruction set: the body, an always-inline function, compiled for each of them.
+ * WN_SCORE_FORWARD(f) and WN_SCORE_BACKWARD(f) define them, {WN_SCORE_SLOTS(f)} is the kind's table. */
+#if defined(__x86_64__) && defined(__GNUC__)
+#define WN_SCORE_AVX2 __attribute__((target("avx2")))
+#define WN_SCORE_AVX512 __attribute__((target("avx512f,avx512vl,avx512dq,prefer-vector-width=512")))
+#else
+#define WN_SCORE_AVX2
+#define WN_SCORE_AVX512
+#endif
+#define WN_SCORE_BODY static inline __attribute__((always_inline)) void
+#define WN_SCORE_FORWARD_FOR(target, name, body)                                                                       \
+  target static void name(const struct wn_score_map *map, const struct wn_score_segment *s, float *L) {                \
+    body(map, s, L);                                                                                                   \
+  }
+#define WN_SCORE_FORWARD(body)                                                                                         \
+  WN_SCORE_FORWARD_FOR(, body##_plain, body)                                                                           \
+  WN_SCORE_FORWARD_FOR(WN_SCORE_AVX2, body##_avx2, body)                                                               \
+  WN_SCORE_FORWARD_FOR(WN_SCORE_AVX512, body##_avx512, body)
+#define WN_SCORE_BACKWARD_FOR(target, name, body)                                                                      \
+  target static void name(const struct wn_score_map *map, const struct wn_score_segment *s, const float *y,            \
+                          float *G) {                                                                                  \
+    body(map, s, y, G);                                                                                                \
+  }
+#define WN_SCORE_BACKWARD(body)                                                                                        \
+  WN_SCORE_BACKWARD_FOR(, body##_plain, body)                                                                          \
+  WN_SCORE_BACKWARD_FOR(WN_SCORE_AVX2, body##_avx2, body)                                                              \
+  WN_SCORE_BACKWARD_FOR(WN_SCORE_AVX512, body##_avx512, body)
+#define WN_SCORE_SLOTS(body) body##_plain, body##_avx2, body##_avx512
 
 #endif

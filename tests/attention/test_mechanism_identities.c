@@ -73,6 +73,8 @@ static const struct neutral {
     {"sqrt", "{\"sqrt\":{\"buffer\":67}}", NULL, 0},
     {"relative", "{\"relative\":true}", "p", 0},
     {"buckets", "{\"buckets\":true}", "bias", 0},
+    {"alibi", "{\"alibi\":{\"max_bias\":1000}}", NULL, 0},
+    {"softcap", "{\"softcap\":{\"cap\":1e9}}", NULL, 0},
     {"selective", "{\"selective\":{\"bilinear\":true}}", "sq", 0},
     {"selective", "{\"selective\":{\"strength\":\"learned\"}}", "strength", 0},
     {"selective", "{\"selective\":{\"bilinear\":true,\"relu\":false,\"shift\":false}}", "sk", 0},

@@ -300,6 +300,18 @@ static const struct model_case model_cases[] = {
      .attention = "{\"selective\":{\"mem\":{},\"strength\":\"scheduled\"},\"span\":{\"limit\":8,\"ramp\":4,\"init\":0."
                   "4},\"relative\":true,"
                   "\"window\":9,\"sinks\":2,\"exclusive\":{\"gate\":true},\"threshold\":{\"tau\":0.9}}"},
+    {.name = "alibi, grouped, packed, selective",
+     .position = WN_POS_NONE,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 2,
+     .packed = true,
+     .attention = "{\"alibi\":true,\"selective\":{}}"},
+    {.name = "soft-capped, window in every second layer, rope",
+     .position = WN_POS_ROPE,
+     .ffn = WN_FFN_GELU,
+     .kv_heads = 2,
+     .qk_norm = true,
+     .attention = "{\"softcap\":{\"cap\":1.5},\"window\":4,\"window_layers\":\"10\"}"},
 };
 enum { MODEL_CASES = sizeof model_cases / sizeof *model_cases };
 

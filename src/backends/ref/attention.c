@@ -201,7 +201,7 @@ static const REAL *NAME(v_at)(const struct wn_attention *a, int64_t b, int64_t j
   return (const REAL *)a->v + b * a->s_v.b + j * a->s_v.t + g * a->s_v.h;
 }
 
-/* scale * q . (k + p[x]) + bias */
+/* scale * q . (k + p[x]) + bias, mapped */
 static double NAME(logit)(const struct wn_attention *a, int64_t h, const REAL *q, const REAL *k, int64_t x) {
   double sum = NAME(dot)(q, k, a->D);
   if (a->relative.P > 0 && x < a->relative.P) sum += NAME(dot)(q, (const REAL *)a->relative.p + x * a->D, a->D);
@@ -210,7 +210,12 @@ static double NAME(logit)(const struct wn_attention *a, int64_t h, const REAL *q
     sum += (double)((const REAL *)
                         a->bias.table)[wn_position_bucket(x, a->bias.n, a->bias.farthest, a->open) * wn_bias_stride(a) +
                                        wn_model_head(a, h)];
-  return sum;
+  return wn_score_one(a->map, a->maps, wn_model_head(a, h), x, sum);
+}
+
+/* What maps do to the gradient of a logit that they made y. */
+static double NAME(slope)(const struct wn_attention *a, int64_t h, int64_t x, double y) {
+  return a->maps > 0 ? wn_score_slope(a->map, a->maps, wn_model_head(a, h), x, y) : 1;
 }
 
 /* Where the gradient of a logit of head h at distance x goes beside q, k and p. */
@@ -473,11 +478,12 @@ static void NAME(backward_head)(const struct wn_attention *a, int64_t b, int64_t
     const double w = s->weight[n + j];
     if (w == 0) continue;
     const int64_t x = position - j;
-    const double G = w * (s->dweight[n + j] - mean);
+    const double dA = w * (s->dweight[n + j] - mean);
     const REAL *k = NAME(k_at)(a, b, j, g);
     const bool relative = a->relative.P > 0 && x < a->relative.P;
     const REAL *p = relative ? (const REAL *)a->relative.p + x * D : NULL;
-    if (dF) dF[j] -= G;
+    if (dF) dF[j] -= dA;
+    const double G = dA * NAME(slope)(a, h, x, a->maps > 0 ? NAME(logit)(a, h, q, k, x) : 0);
     NAME(bias_gradient)(a, h, x, G, s->dbias);
     for (int64_t d = 0; d < D; d++) {
       dq[d] += a->scale * G * ((double)k[d] + (p ? (double)p[d] : 0.0));
@@ -486,7 +492,7 @@ static void NAME(backward_head)(const struct wn_attention *a, int64_t b, int64_t
     }
     if (a->span.on) {
       const double m = span_mask(a, z, x);
-      if (m < 1) dz += G / m * a->span.limit / a->span.ramp; /* m > 0: the key is seen */
+      if (m < 1) dz += dA / m * a->span.limit / a->span.ramp; /* m > 0: the key is seen */
     }
   }
   if (a->span.on && a->span.dynamic && a->span.dz)
@@ -508,7 +514,7 @@ static void NAME(backward_select)(const struct wn_attention *a, int64_t b, int64
   for (int64_t j = first; j <= position; j++) {
     if (!may_select(a, position, j, first, NULL) || (a->sel.relu && !(base[j] > 0))) continue;
     const int64_t x = position - j;
-    const double dL = strength * dS[j];
+    const double dL = strength * dS[j] * (own ? 1 : NAME(slope)(a, h, x, base[j]));
     s->dstrength[group] += dS[j] * base[j];
     const REAL *k = own ? (const REAL *)a->sel.sk + b * a->sel.s_sk.b + j * a->sel.s_sk.t + group * a->sel.s_sk.h
                         : NAME(k_at)(a, b, j, g);

@@ -4,9 +4,9 @@
 
 static const struct wn_backend table = {
     .name = "ref",
-    .attention_served = {.forward = WN_TERMS_OWN & ~WN_TERM_HALF,
-                         .row = WN_TERMS_OWN & ~WN_TERM_HALF,
-                         .backward = WN_TERMS_BACKWARD},
+    .attention_served = {.forward = WN_TERMS_ALL & ~WN_TERM_HALF,
+                         .row = WN_TERMS_ALL & ~WN_TERM_HALF,
+                         .backward = WN_TERMS_BACKWARD | WN_TERM_SCORE_MAP},
     .linear_forward = wn_ref_linear_forward,
     .linear_backward = wn_ref_linear_backward,
     .embedding_forward = wn_ref_embedding_forward,

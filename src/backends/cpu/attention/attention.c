@@ -351,9 +351,9 @@ static wn_status backward_avx512(const struct wn_exec *exec, const struct wn_att
 void wn_cpu_attention_fill(struct wn_backend *table, enum wn_isa isa) {
   if (isa == WN_ISA_REF) return;
   table->attention_served = (struct wn_attention_served){
-      .forward = WN_TERMS_OWN & ~(WN_TERM_SUMS | WN_TERM_POSITIONS_BY_HEAD),
-      .row = WN_TERMS_OWN,
-      .backward = WN_TERMS_BACKWARD,
+      .forward = WN_TERMS_ALL & ~(WN_TERM_SUMS | WN_TERM_POSITIONS_BY_HEAD),
+      .row = WN_TERMS_ALL,
+      .backward = WN_TERMS_BACKWARD | WN_TERM_SCORE_MAP,
   };
   table->attention_forward = isa == WN_ISA_AVX512 ? forward_avx512 : forward_avx2;
   table->attention_backward = isa == WN_ISA_AVX512 ? backward_avx512 : backward_avx2;

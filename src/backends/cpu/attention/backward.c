@@ -12,6 +12,7 @@
 #include <omp.h>
 #include <string.h>
 #include "backends/cpu/attention/bias.h"
+#include "backends/cpu/attention/score.h"
 #include "backends/cpu/attention/live.h"
 #include "backends/cpu/attention/sparse.h"
 #include "backends/cpu/attention/threshold.h"
@@ -291,16 +292,11 @@ static void select_columns(const struct column *x) {
       s.carry = carry;
       p->kernels.logits[strips[i].width / 16][strips[i].rows](kt, q + block * step + strips[i].row * p->Dp,
                                                               (float *)s.base);
-      if (a->relative.P > 0 && !a->sel.bilinear)
-        wn_terms_relative(p,
-                          &(struct wn_terms_strip){a, x->u->b, x->u->h0 + x->u->select, r.r0 + strips[i].row,
-                                                   strips[i].rows, strips[i].width, x->c * WN_TILE},
-                          q + block * step + strips[i].row * p->Dp, (float *)s.base);
-      if (p->bias && !a->sel.bilinear)
-        wn_bias_add(p,
-                    &(struct wn_terms_strip){a, x->u->b, x->u->h0 + x->u->select, r.r0 + strips[i].row, strips[i].rows,
-                                             strips[i].width, x->c * WN_TILE},
-                    (float *)s.base);
+      if (!a->sel.bilinear)
+        wn_logits_complete(p,
+                           &(struct wn_terms_strip){a, x->u->b, x->u->h0 + x->u->select, r.r0 + strips[i].row,
+                                                    strips[i].rows, strips[i].width, x->c * WN_TILE},
+                           q + block * step + strips[i].row * p->Dp, (float *)s.base);
       const bool apart = x->w->sparse.F && x->c < wn_sparse_edge(p, block);
       if (apart) s.F = x->w->F + strips[i].row * WN_TILE;
       p->ops->select(&s);
@@ -361,12 +357,23 @@ static void clear_lone(const struct column *x, int64_t h, int64_t p0, const stru
   }
 }
 
+/* From the gradient G of a strip's logits, which became `mapped` (NULL: as they were), to that of their product; what
+ * joined it gets its share. */
+static void logits_gradient(const struct column *x, const struct wn_terms_strip *s, const float *mapped, const float *q,
+                            float *G, float *dq) {
+  const struct wn_attention_plan *p = x->p;
+  if (mapped) wn_score_tile_gradient(p, s, mapped, G);
+  if (p->a->relative.P > 0) wn_terms_relative_gradient(p, s, G, q, dq, x->sums->dp);
+  if (p->dbias) wn_bias_gradient(p, s, G, x->sums->dbias);
+}
+
 /* One head on one tile: W, G, dF, dv; dk and dq unless the selections' gradient must join first. */
 static void backward_head(const struct column *x, int64_t h, int64_t block) {
   const struct wn_attention_plan *p = x->p;
   const struct worker *w = x->w;
   const int64_t Dp = p->Dp, g = h / p->group, columns = g * WN_TILE * p->a->D, tile = g * WN_TILE * Dp;
-  const bool lone = may_be_lone(x, block);
+  const bool lone = may_be_lone(x, block), bends = h != x->u->select && wn_score_bends(p->a);
+  float mapped[WN_TILE_AREA];
   for (int i = 0; i < x->count; i++) {
     const struct wn_attention_strip *s = &x->strips[i];
     const int64_t row = (block * x->u->heads + h) * WN_TILE + s->row, in_tile = s->row * WN_TILE;
@@ -394,8 +401,8 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
     else
       p->kernels.logits[s->width / 16][s->rows](w->kt + columns, x->rows->q + row * Dp, weights);
     p->kernels.logits[s->width / 16][s->rows](w->vt + columns, x->rows->dy + row * Dp, gradient);
-    if (p->a->relative.P > 0 && h != x->u->select) wn_terms_relative(p, &terms, x->rows->q + row * Dp, weights);
-    if (p->bias && h != x->u->select) wn_bias_add(p, &terms, weights);
+    if (h != x->u->select) wn_logits_complete(p, &terms, x->rows->q + row * Dp, weights);
+    if (bends) memcpy(mapped, weights, (size_t)(s->rows * WN_TILE) * sizeof *mapped); /* W overwrites them */
     if (ramp && p->a->threshold.on) {
       if (logits != weights) memcpy(weights, logits, (size_t)(s->rows * WN_TILE) * sizeof *weights);
       logits = weights; /* those that select stay as they are */
@@ -434,11 +441,9 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
       if (p->a->dropout.p > 0) wn_terms_drop(p, &terms, keep, weights);
       p->kernels.columns[s->width / 16][s->rows](x->rows->dy + row * Dp, weights, w->dv + tile);
     }
-    if (p->a->relative.P > 0 && h != x->u->select)
-      wn_terms_relative_gradient(p, &terms, gradient, x->rows->q + row * Dp, x->sums->dq + row * Dp, x->sums->dp);
-    if (p->dbias && h != x->u->select) wn_bias_gradient(p, &terms, gradient, x->sums->dbias);
-    if (h != x->u->select)
-      score_products(x, s, gradient, x->rows->q + row * Dp, w->k + tile, w->dk + tile, x->sums->dq + row * Dp);
+    if (h == x->u->select) continue;
+    logits_gradient(x, &terms, bends ? mapped : NULL, x->rows->q + row * Dp, gradient, x->sums->dq + row * Dp);
+    score_products(x, s, gradient, x->rows->q + row * Dp, w->k + tile, w->dk + tile, x->sums->dq + row * Dp);
   }
 }
 
@@ -476,18 +481,13 @@ static void selection_gradient(struct column *x, int64_t block) {
                                                               .strength = wn_strength(a, x->u->choice),
                                                               .dstrength = a->sel.dstrength ? &x->dstrength : NULL});
     const int64_t row = block * WN_TILE + s->row, of_head = (block * x->u->heads + h) * WN_TILE + s->row;
-    if (h >= 0 && a->relative.P > 0)
-      wn_terms_relative_gradient(p,
-                                 &(struct wn_terms_strip){a, x->u->b, x->u->h0 + h,
-                                                          wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row,
-                                                          s->rows, s->width, x->c * WN_TILE},
-                                 w->g + in_tile, x->rows->q + of_head * Dp, x->sums->dq + of_head * Dp, x->sums->dp);
-    if (h >= 0 && p->dbias)
-      wn_bias_gradient(p,
-                       &(struct wn_terms_strip){a, x->u->b, x->u->h0 + h,
-                                                wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row, s->rows,
-                                                s->width, x->c * WN_TILE},
-                       w->g + in_tile, x->sums->dbias);
+    if (h >= 0)
+      logits_gradient(x,
+                      &(struct wn_terms_strip){a, x->u->b, x->u->h0 + h,
+                                               wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row, s->rows,
+                                               s->width, x->c * WN_TILE},
+                      base_of(x, block) + in_tile, x->rows->q + of_head * Dp, w->g + in_tile,
+                      x->sums->dq + of_head * Dp);
     if (h >= 0)
       score_products(x, s, w->g + in_tile, x->rows->q + of_head * Dp, w->k + tile, w->dk + tile,
                      x->sums->dq + of_head * Dp);

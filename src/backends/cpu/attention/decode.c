@@ -8,6 +8,7 @@
 #include <omp.h>
 #include <string.h>
 #include "backends/cpu/attention/bias.h"
+#include "backends/cpu/attention/score.h"
 #include "backends/cpu/attention/sparse.h"
 #include "backends/cpu/attention/slots.h"
 #include "backends/cpu/attention/threshold.h"
@@ -81,6 +82,7 @@ static void select_keys(const struct wn_attention_plan *p, const struct wn_atten
   if (a->relative.P > 0 && !a->sel.bilinear)
     wn_terms_relative_row(p, &(struct wn_terms_strip){a, b, head, 0, 1, WN_TILE, j0}, q, base);
   if (p->bias && !a->sel.bilinear) wn_bias_add(p, &(struct wn_terms_strip){a, b, head, 0, 1, WN_TILE, j0}, base);
+  if (a->maps > 0 && !a->sel.bilinear) wn_score_tile(p, &(struct wn_terms_strip){a, b, head, 0, 1, WN_TILE, j0}, base);
   p->ops->select(&(struct wn_tile_select){.base = base,
                                           .allow = s->allow,
                                           .carry = carry,
@@ -176,6 +178,7 @@ static void decode_apart(const struct wn_attention_plan *p, const struct partial
         for (int64_t i = 0; i < count; i++) tile[i] += relative[i];
       }
       for (int64_t i = 0; p->bias && i < count; i++) tile[i] += wn_bias_of(p, head, distance[i]);
+      if (a->maps > 0) wn_score_distances(p, head, self, distance, count, tile);
       p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
                                                 .F = a->sel.on ? F : NULL,
                                                 .seen = &seen,
@@ -252,6 +255,7 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
       if (a->relative.P > 0 && !(keep && !a->sel.bilinear && head == leader))
         wn_terms_relative_row(p, &terms, wn_floats_at(a->q, a->s_q, b, 0, head), tile);
       if (p->bias && !(keep && !a->sel.bilinear && head == leader)) wn_bias_add(p, &terms, tile);
+      if (a->maps > 0 && !(keep && !a->sel.bilinear && head == leader)) wn_score_tile(p, &terms, tile);
       if (a->span.on) seen = wn_terms_span_log(&terms, seen, own, tile);
       if (x->logits) {
         wn_threshold_store(&terms, tile, a->sel.on ? F : NULL, seen,

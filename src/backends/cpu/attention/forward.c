@@ -10,6 +10,7 @@
 #include <omp.h>
 #include <string.h>
 #include "backends/cpu/attention/bias.h"
+#include "backends/cpu/attention/score.h"
 #include "backends/cpu/attention/live.h"
 #include "backends/cpu/attention/sparse.h"
 #include "backends/cpu/attention/threshold.h"
@@ -234,14 +235,10 @@ static void begin_tile(const struct wn_attention_plan *p, const struct wn_attent
     const struct wn_attention_strip *s = &r->strips[i];
     float *base = r->base + s->row * WN_TILE, *F = r->F + s->row * WN_TILE;
     p->kernels.logits[s->width / 16][s->rows](selected_keys(p, u, k, c), q + s->row * p->Dp, base);
-    if (a->relative.P > 0 && !a->sel.bilinear)
-      wn_terms_relative(
+    if (!a->sel.bilinear)
+      wn_logits_complete(
           p, &(struct wn_terms_strip){a, u->b, u->h0 + u->select, r->at.r0 + s->row, s->rows, s->width, c * WN_TILE},
           q + s->row * p->Dp, base);
-    if (p->bias && !a->sel.bilinear)
-      wn_bias_add(
-          p, &(struct wn_terms_strip){a, u->b, u->h0 + u->select, r->at.r0 + s->row, s->rows, s->width, c * WN_TILE},
-          base);
     p->ops->select(&(struct wn_tile_select){.base = base,
                                             .allow = s->allow,
                                             .carry = w->carry + c * WN_TILE,
@@ -307,8 +304,7 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
       tile = r->base + s->row * WN_TILE; /* the logits are there */
     else
       p->kernels.logits[n][s->rows](k->kt + at * p->a->D * WN_TILE, r->q + row * Dp, tile);
-    if (p->a->relative.P > 0 && h != u->select) wn_terms_relative(p, &terms, r->q + row * Dp, tile);
-    if (p->bias && h != u->select) wn_bias_add(p, &terms, tile);
+    if (h != u->select) wn_logits_complete(p, &terms, r->q + row * Dp, tile);
     const bool log_mask = r->logits || p->a->slots.at;
     if (ramp) seen = log_mask ? wn_terms_span_log(&terms, seen, own, tile) : wn_terms_span(&terms, seen, own, &span);
     if (r->logits) {
@@ -599,16 +595,11 @@ static void carry_columns(const struct wn_attention_plan *p, const struct wn_att
     for (int i = 0; i < n; i++) {
       p->kernels.logits[strips[i].width / 16][strips[i].rows](kt, s->selq + (block * WN_TILE + strips[i].row) * p->Dp,
                                                               w->tile);
-      if (p->a->relative.P > 0 && !p->a->sel.bilinear)
-        wn_terms_relative(p,
-                          &(struct wn_terms_strip){p->a, u->b, u->select, r.r0 + strips[i].row, strips[i].rows,
-                                                   strips[i].width, c * WN_TILE},
-                          s->selq + (block * WN_TILE + strips[i].row) * p->Dp, w->tile);
-      if (p->bias && !p->a->sel.bilinear)
-        wn_bias_add(p,
-                    &(struct wn_terms_strip){p->a, u->b, u->select, r.r0 + strips[i].row, strips[i].rows,
-                                             strips[i].width, c * WN_TILE},
-                    w->tile);
+      if (!p->a->sel.bilinear)
+        wn_logits_complete(p,
+                           &(struct wn_terms_strip){p->a, u->b, u->select, r.r0 + strips[i].row, strips[i].rows,
+                                                    strips[i].width, c * WN_TILE},
+                           s->selq + (block * WN_TILE + strips[i].row) * p->Dp, w->tile);
       p->ops->select(&(struct wn_tile_select){.base = w->tile,
                                               .allow = strips[i].allow,
                                               .carry = carry,

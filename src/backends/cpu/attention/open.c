@@ -1,10 +1,11 @@
 /* Attention without causality: an encoder's rows, and rows that look at another sequence's keys. Every row sees every
- * key that is not padding; dropout and position biases are the only terms.
+ * key that is not padding; terms with WN_TRAIT_OPEN are served.
  *
  * A task is one key-value head of one sequence: its keys and values are packed once and all its query heads' row blocks
  * run over them, with the tile operations of the causal kernels. 4 D operations a pair and head forward, 10 D backward.
  * A single row (decoding) reads keys and values as they lie. */
 #include "backends/cpu/attention/bias.h"
+#include "backends/cpu/attention/score.h"
 
 #include <omp.h>
 #include <string.h>
@@ -98,6 +99,7 @@ static void forward_rows(const struct open_task *t, int64_t h, int64_t r, int64_
       p->kernels.logits[WN_TILE / 16][rows](t->kt + j0 * D, t->q, t->w);
     }
     if (p->bias) wn_bias_add(p, &s, t->w);
+    if (a->maps > 0) wn_score_tile(p, &s, t->w);
     p->ops->softmax(&(struct wn_tile_softmax){.a = t->w,
                                               .seen = mask_of(t, c),
                                               .rows = rows,
@@ -140,6 +142,8 @@ static void backward_rows(const struct open_task *t, int64_t h, int64_t r, int64
   const struct wn_attention_plan *p = t->p;
   const struct wn_attention *a = p->a;
   const int64_t Dp = p->Dp, D = a->D, full = WN_TILE / 16;
+  const bool bends = wn_score_bends(a);
+  float mapped[WN_TILE_AREA];
   const float *dy = wn_floats_at(a->dy, a->s_y, t->b, r, h);
   p->ops->pack(t->q, rows, Dp, wn_floats_at(a->q, a->s_q, t->b, r, h), a->s_q.t, rows, D, 1.0f);
   p->ops->pack(t->dy, rows, Dp, dy, a->s_y.t, rows, D, 1.0f);
@@ -153,6 +157,8 @@ static void backward_rows(const struct open_task *t, int64_t h, int64_t r, int64
     p->kernels.logits[full][rows](t->kt + j0 * D, t->q, t->w);
     p->kernels.logits[full][rows](t->vt + j0 * D, t->dy, t->G);
     if (p->bias) wn_bias_add(p, &s, t->w);
+    if (a->maps > 0) wn_score_tile(p, &s, t->w);
+    if (bends) memcpy(mapped, t->w, (size_t)(rows * WN_TILE) * sizeof *mapped); /* W overwrites them */
     if (a->dropout.p > 0) wn_terms_dropout(p, &s, keep), wn_terms_drop(p, &s, keep, t->G);
     p->ops->gradient(&(struct wn_tile_gradient){.a = t->w,
                                                 .w = t->w,
@@ -165,6 +171,7 @@ static void backward_rows(const struct open_task *t, int64_t h, int64_t r, int64
     if (t->keys == 1) memset(t->G, 0, (size_t)(rows * WN_TILE) * sizeof *t->G); /* whatever the logit */
     if (a->dropout.p > 0) wn_terms_drop(p, &s, keep, t->w);
     p->kernels.columns[full][rows](t->dy, t->w, t->dv + j0 * Dp);
+    if (bends) wn_score_tile_gradient(p, &s, mapped, t->G);
     p->kernels.columns[full][rows](t->q, t->G, t->dk + j0 * Dp);
     p->kernels.values[full][rows](t->k + j0 * Dp, t->G, t->acc);
     if (p->dbias) wn_bias_gradient(p, &s, t->G, wn_bias_part(p, t->b));

@@ -2,6 +2,7 @@
 #include "backends/cpu/attention/sparse.h"
 #include <string.h>
 #include "backends/cpu/attention/bias.h"
+#include "backends/cpu/attention/score.h"
 
 /* More keys than this share of a tile's columns, and the tile is as fast. */
 enum { DENSEST = WN_TILE / 4, DIRECT = 2 };
@@ -34,7 +35,7 @@ static int64_t far_distances(const struct wn_attention *a, int64_t near, int32_t
 
 bool wn_sparse_may(const struct wn_attention_plan *p, bool backward) {
   const struct wn_attention *a = p->a;
-  if (backward && (a->relative.P > 0 || a->bias.n > 0)) return false;
+  if (backward && (a->relative.P > 0 || a->bias.n > 0 || a->maps > 0)) return false;
   return (a->root.on || a->strided > 0) && !a->span.on && !a->threshold.on && !wn_attention_looks(a) &&
          !(a->dropout.p > 0);
 }
@@ -194,6 +195,10 @@ static void forward_chunk(const struct wn_attention_plan *p, const struct wn_att
     for (int64_t i = 0; p->bias && i < f[n].at->rows; i++) {
       const int64_t lo = wn_max_i64(f[n].rows->begin[i] - n0, 0), hi = wn_min_i64(f[n].rows->end[i] - n0, WN_TILE);
       for (int64_t t = lo; t < hi; t++) f[n].tile[i * WN_TILE + t] += wn_bias_of(p, u->h0 + h, x[t]);
+    }
+    for (int64_t i = 0; a->maps > 0 && i < f[n].at->rows; i++) {
+      const int64_t lo = wn_max_i64(f[n].rows->begin[i] - n0, 0), hi = wn_min_i64(f[n].rows->end[i] - n0, WN_TILE);
+      if (lo < hi) wn_score_distances(p, u->h0 + h, f[n].at->p0 + i, x + lo, hi - lo, f[n].tile + i * WN_TILE + lo);
     }
     p->ops->softmax(&(struct wn_tile_softmax){.a = f[n].tile,
                                               .F = f[n].rows->F ? f[n].rows->F + n0 / WN_TILE * WN_TILE_AREA : NULL,
