@@ -49,10 +49,11 @@ static void span_count(struct tally *t, double z, double keys) {
 static void span_on_layer(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
   const struct watch *w = user;
   const wn_model_config *c = &w->model->config;
+  const void *spans = a->input[wn_span_input(c)];
   for (int64_t row = 0; row < run->B * run->T; row++) {
     for (int64_t h = 0; h < c->heads; h++) {
       const int64_t i = row * c->heads + h;
-      const double z = run->exec.dtype == WN_F64 ? ((const double *)a->z)[i] : (double)((const float *)a->z)[i];
+      const double z = wn_number(spans, i, run->exec.dtype);
       span_count(&w->tally[l * c->heads + h], z, span_keys_of(c, l, z));
     }
   }

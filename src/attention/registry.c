@@ -72,6 +72,38 @@ const struct wn_mechanism_array *wn_mechanism_parameter(enum wn_array_role role,
   return NULL;
 }
 
+static const struct wn_mechanism_array *registry_array(const struct wn_mechanism *m, const char *name) {
+  for (int i = 0; i < m->array_count; i++)
+    if (!strcmp(m->arrays[i].name, name)) return &m->arrays[i];
+  return NULL;
+}
+
+int wn_attention_inputs(const wn_attention_config *config, const struct wn_attention_dims *dims,
+                        struct wn_attention_input out[WN_MECHANISM_INPUTS_MAX]) {
+  int n = 0, slot = 0;
+  for (int i = 0; i < wn_mechanism_count(); i++) {
+    const struct wn_mechanism *m = wn_mechanism_at(i);
+    const bool enabled = m->input_count > 0 && m->is_enabled(config);
+    for (int k = 0; k < m->input_count && slot < WN_MECHANISM_INPUTS_MAX; k++, slot++) {
+      const struct wn_mechanism_input *how = &m->inputs[k];
+      const struct wn_mechanism_array *array = registry_array(m, how->array);
+      if (!enabled || (array->present && !array->present(config))) continue;
+      const int64_t heads = how->heads(config, dims), size = how->vectors ? dims->D : 1;
+      out[n++] = (struct wn_attention_input){slot, how, array, heads, size, heads * size};
+    }
+  }
+  return n;
+}
+
+const char *wn_attention_input_not_cached(const wn_attention_config *config) {
+  const struct wn_attention_dims dims = {1, 1, 1, 1, 1};
+  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
+  const int n = wn_attention_inputs(config, &dims, in);
+  for (int i = 0; i < n; i++)
+    if (in[i].how->of_keys && in[i].array->op != WN_OP_AT(sel.sk)) return in[i].array->name;
+  return NULL;
+}
+
 int wn_attention_field_groups(const char *prefix, size_t base, struct wn_field_group *out) {
   int n = wn_mechanism_count();
   for (int i = 0; i < n; i++)

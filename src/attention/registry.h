@@ -42,6 +42,21 @@ struct wn_mechanism_array {
   enum wn_param_range range;
 };
 
+/* How the model computes an array of role INPUT from its layer's input x, for every token: y = transform(x w^T + b). */
+enum wn_input_transform { WN_INPUT_LINEAR, WN_INPUT_SIGMOID };
+struct wn_mechanism_input {
+  const char *array;  /* its row among the mechanism's arrays */
+  const char *weight; /* tensors of every layer, after "layers.N.": [heads*size, C], which starts as projections do, */
+  const char *bias;   /* and [heads*size]; or NULL */
+  int64_t (*heads)(const wn_attention_config *config, const struct wn_attention_dims *dims);
+  bool vectors;    /* size: the head's, else 1 */
+  bool of_keys;    /* a row for each key, also for those of a cache or of earlier blocks; else one for each query */
+  bool before_out; /* the tensors' place in files: before attn.out.weight, else after ffn.out.bias */
+  enum wn_input_transform transform;
+  double bias_init; /* the value that the bias starts with */
+  size_t strides;   /* of its struct wn_stride in struct wn_attention */
+};
+
 /* Where a field's pointer lies. */
 #define WN_ARRAY_AT(field) offsetof(wn_attention_arrays, field)
 #define WN_OP_AT(field) offsetof(struct wn_attention, field)
@@ -63,6 +78,8 @@ struct wn_mechanism {
   void (*fill)(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out);
   const struct wn_mechanism_array *arrays;
   int array_count;
+  const struct wn_mechanism_input *inputs; /* a row for each array of role INPUT */
+  int input_count;
   void (*layout)(const struct wn_attention_dims *dims, struct wn_attention *out); /* strides of contiguous arrays */
   const char *const *cases; /* JSON of "attention" objects that exercise it, NULL-terminated */
 };
@@ -106,6 +123,19 @@ const char *wn_attention_config_unserved(const wn_attention_config *config, uint
 const struct wn_mechanism_array *wn_mechanism_parameter(enum wn_array_role role, int i,
                                                         const wn_attention_config *config, bool *present);
 #define WN_MECHANISM_PARAMETERS_MAX 8
+
+/* Inputs that are in force, in the registry's order. slot: the same for every configuration. */
+#define WN_MECHANISM_INPUTS_MAX 8
+struct wn_attention_input {
+  int slot;
+  const struct wn_mechanism_input *how;
+  const struct wn_mechanism_array *array;
+  int64_t heads, size, width; /* width: heads * size numbers a token */
+};
+int wn_attention_inputs(const wn_attention_config *config, const struct wn_attention_dims *dims,
+                        struct wn_attention_input out[WN_MECHANISM_INPUTS_MAX]);
+/* An input of keys that caches do not keep (they keep selective attention's): its array's name, or NULL. */
+const char *wn_attention_input_not_cached(const wn_attention_config *config);
 
 /* The groups of all mechanisms over a wn_attention_config at `base`; returns how many (at most WN_MECHANISMS_MAX).
  * prefix is borrowed. */

@@ -137,6 +137,26 @@ static const struct wn_mechanism_array arrays[] = {
      WN_RANGE_ALL},
 };
 
+static int64_t selective_groups(const wn_attention_config *c, const struct wn_attention_dims *d) {
+  return wn_attention_selections(c, d->Hkv);
+}
+
+static const struct wn_mechanism_input selective_inputs[] = {
+    {.array = "sq",
+     .weight = "attn.select_q.weight",
+     .heads = selective_groups,
+     .vectors = true,
+     .before_out = true,
+     .strides = WN_OP_AT(sel.s_sq)},
+    {.array = "sk",
+     .weight = "attn.select_k.weight",
+     .heads = selective_groups,
+     .vectors = true,
+     .of_keys = true,
+     .before_out = true,
+     .strides = WN_OP_AT(sel.s_sk)},
+};
+
 static const char *const cases[] = {
     "{\"selective\":{}}",
     "{\"selective\":{\"mem\":{\"eps\":0.1,\"tau\":1.0}}}",
@@ -160,6 +180,8 @@ const struct wn_mechanism wn_mechanism_selective = {
     .fill = fill,
     .arrays = arrays,
     .array_count = sizeof arrays / sizeof *arrays,
+    .inputs = selective_inputs,
+    .input_count = sizeof selective_inputs / sizeof *selective_inputs,
     .layout = layout,
     .cases = cases,
 };

@@ -69,6 +69,22 @@ static const struct wn_mechanism_array arrays[] = {
      WN_OP_AT(span.dz), NULL, 0, false},
 };
 
+static int64_t span_heads(const wn_attention_config *c, const struct wn_attention_dims *d) {
+  (void)c;
+  return d->H;
+}
+
+/* Spans start short: sigmoid(-4) = 0.018 of the limit (Sukhbaatar et al. 2019, section 4). */
+static const struct wn_mechanism_input span_inputs[] = {
+    {.array = "zt",
+     .weight = "attn.span.weight",
+     .bias = "attn.span.bias",
+     .heads = span_heads,
+     .transform = WN_INPUT_SIGMOID,
+     .bias_init = -4,
+     .strides = WN_OP_AT(span.s_z)},
+};
+
 static const char *const cases[] = {
     "{\"span\":{\"limit\":64,\"ramp\":8}}",
     "{\"span\":{\"limit\":40,\"ramp\":8,\"exclude_self\":true}}",
@@ -87,6 +103,8 @@ const struct wn_mechanism wn_mechanism_span = {
     .fill = fill,
     .arrays = arrays,
     .array_count = sizeof arrays / sizeof *arrays,
+    .inputs = span_inputs,
+    .input_count = sizeof span_inputs / sizeof *span_inputs,
     .layout = layout,
     .cases = cases,
 };

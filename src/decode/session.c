@@ -194,6 +194,9 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   if (term)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session: backend %s does not serve the term \"%s\"", model->backend->name,
                    term);
+  const char *input = wn_attention_input_not_cached(&model->config.attention);
+  if (input)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session: a key-value cache does not keep the input \"%s\"", input);
   void *memory;
   WN_TRY(wn_alloc(ctx, "session", sizeof(struct wn_session), &memory));
   struct wn_session *s = memory;

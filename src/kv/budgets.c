@@ -375,6 +375,9 @@ wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *b, const wn_model_
       return wn_fail(ctx, WN_ERR_CONFIG, "budgets: layer %lld has %lld tokens, expected at least 1", (long long)l,
                      (long long)b->tokens[l]);
   WN_TRY(check_heads(ctx, b, c));
+  const char *input = wn_attention_input_not_cached(&c->attention);
+  if (input)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets: a key-value cache does not keep the input \"%s\"", input);
   WN_TRY(wn_policy_check_needs(ctx, row, WN_POLICY_SERVED, "a key-value cache"));
   if (!wn_policy_suits(b->policy, &c->attention)) return refuse_policy(ctx, b->policy, &c->attention);
   if (b->per_kv_head && !row->info.per_kv_head)

@@ -26,18 +26,28 @@ static enum wn_act_kind act_kind(const wn_model_config *c) {
                                            [WN_FFN_GEGLU] = WN_ACT_GEGLU};
   return kinds[c->ffn];
 }
-static bool is_bilinear(const wn_model_config *c) {
-  return c->attention.selective.enabled && c->attention.selective.bilinear;
-}
 static bool has_mem(const wn_model_config *c) {
   return c->attention.selective.enabled && c->attention.selective.mem.enabled;
+}
+
+/* The mechanisms' inputs, by slot; with a memory, those of keys are of its rooms. */
+static void inputs_lay(const wn_model_config *c, int64_t M, wn_dtype dtype, bool memory, struct wn_arrays *arrays,
+                       void *out[WN_MECHANISM_INPUTS_MAX]) {
+  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
+  const int n = wn_layer_inputs(c, in);
+  memset(out, 0, WN_MECHANISM_INPUTS_MAX * sizeof *out);
+  for (int i = 0; i < n; i++) {
+    const struct wn_array row[] = {{in[i].array->name, !(memory && in[i].how->of_keys), WN_DIMS(M, in[i].width),
+                                    wn_dtype_size(dtype), &out[in[i].slot]}};
+    WN_ARRAYS_LAY(arrays, row);
+  }
 }
 
 bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T, bool memory,
                         struct wn_layer_blocks *blocks, struct wn_layer_acts *out) {
   const int64_t M = B * T, C = c->width, D = c->head_size, H = c->heads, Hkv = c->kv_heads;
   const int64_t G = wn_attention_selections(&c->attention, c->kv_heads), S = c->encoder.context;
-  const bool layer = c->norm == WN_NORM_LAYER, bilinear = is_bilinear(c), cross = c->encoder.layers > 0;
+  const bool layer = c->norm == WN_NORM_LAYER, cross = c->encoder.layers > 0;
   const bool both = wn_norm_is_both(c);
   const size_t e = wn_dtype_size(dtype);
   const struct wn_array large[] = {
@@ -57,8 +67,6 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
   };
   const struct wn_array exact[] = {
       {"qkv", true, WN_DIMS(M, memory ? H * D : qkv_width(c)), e, &out->qkv},
-      {"sq", bilinear, WN_DIMS(M, G, D), e, &out->sq},
-      {"sk", bilinear && !memory, WN_DIMS(M, G, D), e, &out->sk},
       {"rstd1", true, WN_DIMS(M), e, &out->rstd1},
       {"mean1", layer, WN_DIMS(M), e, &out->mean1},
       {"rstd2", true, WN_DIMS(M), e, &out->rstd2},
@@ -73,7 +81,6 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
       {"mean_k", c->qk_norm && layer && !memory, WN_DIMS(M, Hkv), e, &out->mean_k},
       {"lse", true, WN_DIMS(M, H), e, &out->lse},
       {"M", has_mem(c), WN_DIMS(M, G), e, &out->M},
-      {"z", wn_span_is_dynamic(c), WN_DIMS(M, H), e, &out->z},
       {"dot", c->attention.exclusive.enabled, WN_DIMS(M, H), e, &out->dot},
       {"cq", cross, WN_DIMS(M, H, D), e, &out->cq},
       {"ckv", cross, WN_DIMS(B, S, 2 * Hkv * D), e, &out->ckv},
@@ -89,6 +96,7 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
   WN_ARRAYS_LAY(&d, derived);
   WN_ARRAYS_LAY(&x, exact);
   if (memory) WN_ARRAYS_LAY(&x, q_of_memory);
+  inputs_lay(c, M, dtype, memory, &x, out->input);
   blocks->large_bytes = l.bytes;
   blocks->derived_bytes = d.bytes;
   blocks->exact_bytes = x.bytes;
@@ -98,8 +106,6 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
 void wn_layer_temp_lay(const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T, bool memory, bool backward,
                        struct wn_arrays *arrays, struct wn_layer_temp *out) {
   const int64_t M = B * T, C = c->width, D = c->head_size, HD = c->heads * D;
-  const int64_t G = wn_attention_selections(&c->attention, c->kv_heads);
-  const bool bilinear = backward && is_bilinear(c);
   const size_t e = wn_dtype_size(dtype);
   const struct wn_array rows[] = {
       {"branch", true, WN_DIMS(M, C), e, &out->branch},
@@ -109,13 +115,11 @@ void wn_layer_temp_lay(const wn_model_config *c, wn_dtype dtype, int64_t B, int6
       {"d_qkv", backward, WN_DIMS(M, memory ? HD : qkv_width(c)), e, &out->d_qkv},
       {"d_q", backward && c->qk_norm, WN_DIMS(M, HD), e, &out->d_q},
       {"d_k", backward && c->qk_norm && !memory, WN_DIMS(M, c->kv_heads, D), e, &out->d_k},
-      {"d_sq", bilinear, WN_DIMS(M, G, D), e, &out->d_sq},
-      {"d_sk", bilinear && !memory, WN_DIMS(M, G, D), e, &out->d_sk},
-      {"d_z", backward && wn_span_is_dynamic(c), WN_DIMS(M, c->heads), e, &out->d_z},
       {"d_ckv", backward && c->encoder.layers > 0, WN_DIMS(B, c->encoder.context, 2 * c->kv_heads * D), e, &out->d_ckv},
   };
   memset(out, 0, sizeof *out);
   WN_ARRAYS_LAY(arrays, rows);
+  if (backward) inputs_lay(c, M, dtype, memory, arrays, out->d_input);
 }
 
 /* ---- running or measuring ---- */
@@ -269,12 +273,6 @@ static struct wn_linear projection_ffn_out(const struct wn_run *run, const struc
   const wn_model_config *c = &run->model->config;
   return wn_run_projection(run, run->B * run->T, c->ffn_width, c->width, p->ffn_out_weight, p->ffn_out_bias);
 }
-static struct wn_linear projection_select(const struct wn_run *run, int weight) {
-  const wn_model_config *c = &run->model->config;
-  const int64_t N = wn_attention_selections(&c->attention, c->kv_heads) * c->head_size;
-  return wn_run_projection(run, run->B * run->T, c->width, N, weight, -1);
-}
-
 /* QK-norm over `heads` heads that start at column `at` of qkv; y is [M, heads*D]. */
 static struct wn_norm head_norm(const struct wn_run *run, const struct wn_layer_acts *a, int64_t at, int64_t heads,
                                 struct wn_norm_site site, void *y) {
@@ -345,14 +343,12 @@ static wn_status finish_qk(struct wn_run *run, int64_t l, struct wn_layer_acts *
 
 wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a, const void *prev_mid,
                           const void *prev_branch) {
-  const wn_model_config *c = &run->model->config;
   const struct wn_layer_params *p = &run->model->layers[l];
   WN_TRY(entry_norm(run, l, a, prev_mid, prev_branch));
-  WN_TRY(wn_span_forward(run, l, a));
-  if (is_bilinear(c)) WN_TRY(wn_run_project(run, projection_select(run, p->select_q), a->n1, a->sq));
+  WN_TRY(wn_inputs_forward(run, l, a, false));
   if (run->memory.rows > 0) return wn_memory_before(run, l, a);
   WN_TRY(wn_run_project(run, projection_qkv(run, p), a->n1, a->qkv));
-  if (is_bilinear(c)) WN_TRY(wn_run_project(run, projection_select(run, p->select_k), a->n1, a->sk));
+  WN_TRY(wn_inputs_forward(run, l, a, true));
   return finish_qk(run, l, a);
 }
 
@@ -386,7 +382,7 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   bind_parameters(run, run->model->layers[l].shared, WN_ARRAY_SHARED, out);
   if (c->attention.relative.enabled && out->relative.P == 0) out->relative.P = c->context + c->memory;
   out->span.s_z = (struct wn_stride){.h = 1};
-  if (wn_span_is_dynamic(c)) out->span.z = a->z, out->span.s_z = (struct wn_stride){T * H, H, 1};
+  wn_inputs_bind(run, a, out);
   out->threshold.cut = a->cut;
   if (out->threshold.on && run->memory.rows == 0) out->threshold.control = run->control;
   out->exclusive.dot = a->dot;
@@ -410,10 +406,6 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
     out->slots.groups = P;
     out->slots.gone = run->gone + l * run->B * P * T;
   }
-  out->sel.sq = a->sq;
-  out->sel.sk = a->sk;
-  out->sel.s_sq = out->sel.s_sk = (struct wn_stride){T * wn_attention_selections(&c->attention, c->kv_heads) * D,
-                                                     wn_attention_selections(&c->attention, c->kv_heads) * D, D};
   out->sel.M = a->M;
   out->sel.mem_coef = run->mem_coef;
   if (run->memory.rows > 0) wn_memory_attention(run, l, a, out);
@@ -520,16 +512,14 @@ static wn_status attention_backward(struct wn_run *run, int64_t l, struct wn_lay
   attention.dq = c->qk_norm ? temp->d_q : temp->d_qkv;
   attention.dk = c->qk_norm ? temp->d_k : wn_at(temp->d_qkv, H * D, dtype);
   attention.dv = wn_at(temp->d_qkv, (H + Hkv) * D, dtype);
-  attention.dsq = temp->d_sq;
-  attention.dsk = temp->d_sk;
-  if (wn_span_is_dynamic(c)) attention.span.dz = temp->d_z;
+  wn_inputs_bind_gradients(run, temp, &attention);
   if (run->memory.rows > 0) {
     WN_TRY(wn_memory_backward(run, l, a, temp, &attention));
-    wn_span_loss_backward(run, l, a, temp->d_z);
+    wn_span_loss_backward(run, l, a, temp);
     return WN_OK;
   }
   WN_TRY(wn_run_attention_backward(run, &attention));
-  wn_span_loss_backward(run, l, a, temp->d_z);
+  wn_span_loss_backward(run, l, a, temp);
   WN_TRY(rotate(run, l, temp->d_qkv, temp->d_q, temp->d_k, true));
   if (!c->qk_norm) return WN_OK;
   struct wn_norm nq = layer_query_norm(run, l, a), nk = layer_key_norm(run, l, a);
@@ -583,11 +573,6 @@ wn_status wn_layer_backward(struct wn_run *run, int64_t l, struct wn_layer_acts 
     WN_TRY(wn_memory_maps_backward(run, l, a, temp, d_in, post));
   else
     WN_TRY(wn_run_project_back(run, projection_qkv(run, p), a->n1, temp->d_qkv, d_in, post));
-  if (is_bilinear(c)) {
-    WN_TRY(wn_run_project_back(run, projection_select(run, p->select_q), a->n1, temp->d_sq, d_in, true));
-    if (run->memory.rows == 0)
-      WN_TRY(wn_run_project_back(run, projection_select(run, p->select_k), a->n1, temp->d_sk, d_in, true));
-  }
-  WN_TRY(wn_span_backward(run, l, a, temp->d_z, d_in));
+  WN_TRY(wn_inputs_backward(run, l, a, temp, d_in));
   return through_norm(run, norm1_of(p, a), a->x, temp);
 }

@@ -34,16 +34,16 @@ struct wn_layer_acts {
   void *act;   /* [M,F] */
   void *q, *k; /* [M,H*D], [M,Hkv*D] with QK-norm, else NULL: q and k are read in place */
   /* Exact: the selections F and the rows' sums of exponentials are formed again from these, and have to agree. */
-  void *qkv;                           /* [M,N] q, k, v side by side; with a memory [M,H*D], q alone */
-  void *kv;                            /* [B*(rows+T), 2 Hkv*D] with a memory: keys and values of it and the block */
-  void *sq, *sk;                       /* [M,G*D] bilinear selection, else NULL; sk as kv with a memory */
-  void *rstd1, *mean1, *rstd2, *mean2; /* [M]; means NULL for RMSNorm */
+  void *qkv;                            /* [M,N] q, k, v side by side; with a memory [M,H*D], q alone */
+  void *kv;                             /* [B*(rows+T), 2 Hkv*D] with a memory: keys and values of it and the block */
+  void *input[WN_MECHANISM_INPUTS_MAX]; /* [M,width] the mechanisms' inputs, by slot, else NULL; those of keys as kv
+                                           with a memory */
+  void *rstd1, *mean1, *rstd2, *mean2;  /* [M]; means NULL for RMSNorm */
   void *rstd_out1, *mean_out1, *rstd_out2, *mean_out2; /* [M] */
   void *rstd_q, *mean_q;                               /* [M*H] */
   void *rstd_k, *mean_k;                               /* [M*Hkv] */
   void *lse;                                           /* [B,H,T] */
   void *M;                                             /* [B,G,T] with L_mem */
-  void *z;                                             /* [M,H] spans with dynamic span */
   void *dot;                                           /* [B,H,T] with exclusive self attention */
   double *cut;                                         /* [B,H,T,2] with a threshold */
   /* With an encoder, S its context: large cmid, catt; derived cn; exact the rest. */
@@ -66,15 +66,14 @@ bool wn_layer_acts_plan(const wn_model_config *config, wn_dtype dtype, int64_t B
 struct wn_layer_temp {
   void *branch; /* [M,C] output of a residual branch */
   /* backward only */
-  void *d_res;       /* [M,C] gradient of the residual stream, accumulated in place */
-  void *d_n;         /* [M,C] */
-  void *d_act;       /* [M,max(F, H*D)] gradient of the activation's or the attention's output */
-  void *d_qkv;       /* [M,N]; with a memory [M,H*D] */
-  void *d_kv;        /* as kv */
-  void *d_q, *d_k;   /* as q, k */
-  void *d_sq, *d_sk; /* as sq, sk; with a memory d_kv, d_k and d_sk are memory.c's */
-  void *d_z;         /* [M,H] */
-  void *d_ckv;       /* as ckv */
+  void *d_res;                            /* [M,C] gradient of the residual stream, accumulated in place */
+  void *d_n;                              /* [M,C] */
+  void *d_act;                            /* [M,max(F, H*D)] gradient of the activation's or the attention's output */
+  void *d_qkv;                            /* [M,N]; with a memory [M,H*D] */
+  void *d_kv;                             /* as kv */
+  void *d_q, *d_k;                        /* as q, k */
+  void *d_input[WN_MECHANISM_INPUTS_MAX]; /* as input; with a memory d_kv, d_k and those of keys are of its rooms */
+  void *d_ckv;                            /* as ckv */
 };
 void wn_layer_temp_lay(const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T, bool memory, bool backward,
                        struct wn_arrays *arrays, struct wn_layer_temp *out);
@@ -236,11 +235,25 @@ wn_status wn_cross_backward(struct wn_run *run, int64_t l, struct wn_layer_acts 
 /* Keys and values of the states: kv [B*S, 2 Hkv*D]. */
 wn_status wn_cross_keys(struct wn_run *run, int64_t l, void *kv);
 
-/* Spans (span.c). z = sigmoid(x w^T + b) of each row of x [M,C] and head. */
-bool wn_span_is_dynamic(const wn_model_config *config);
-wn_status wn_span_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a);
-/* d_z [M,H] holds the gradient of z: d_x [M,C] is added to. d_z is overwritten. */
-wn_status wn_span_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a, void *d_z, void *d_x);
+/* What mechanisms read of the layer's input (inputs.c). With a memory, those of keys are computed where the keys are
+ * (recurrence.c). */
+int wn_layer_inputs(const wn_model_config *config, struct wn_attention_input out[WN_MECHANISM_INPUTS_MAX]);
+struct wn_linear wn_input_projection(const struct wn_run *run, int64_t l, const struct wn_attention_input *in,
+                                     int64_t rows);
+/* y [rows,width] = transform(y); and d_y through it. */
+void wn_input_transform(const struct wn_run *run, const struct wn_attention_input *in, int64_t rows, void *y);
+void wn_input_transform_back(const struct wn_run *run, const struct wn_attention_input *in, int64_t rows, const void *y,
+                             void *d_y);
+wn_status wn_inputs_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, bool of_keys);
+/* Puts them, or their gradients, into the operation. */
+void wn_inputs_bind(const struct wn_run *run, const struct wn_layer_acts *a, struct wn_attention *out);
+void wn_inputs_bind_gradients(const struct wn_run *run, const struct wn_layer_temp *temp, struct wn_attention *out);
+/* d_x [M,C] is added to; their gradients are overwritten. */
+wn_status wn_inputs_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
+                             const struct wn_layer_temp *temp, void *d_x);
+
+/* Spans (span.c). The slot of the input that gives each token its spans; -1: there is none. */
+int wn_span_input(const wn_model_config *config);
 /* Tokens before a row that some head of layer l can see with the model's present spans and window: none at a distance
  * beyond it. INT64_MAX: nothing bounds it. Dynamic spans are bounded by their limit alone. A cache that is fed one
  * token at a time needs this many and the token itself. It is the same for all heads: the widest decides. */
@@ -253,8 +266,9 @@ int64_t wn_layer_memory(const struct wn_model *model, int64_t l, int64_t memory,
 const void *wn_layer_spans(const struct wn_model *model, int64_t l);
 /* Sum over heads of z, mean over tokens where z is theirs; 0 without spans. */
 double wn_span_sum(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a);
-/* The span loss's gradient of the same: added to the parameter's (static), or to d_z (dynamic). */
-void wn_span_loss_backward(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, void *d_z);
+/* The span loss's gradient of the same: added to the parameter's, or to the input's where spans are the tokens'. */
+void wn_span_loss_backward(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
+                           const struct wn_layer_temp *temp);
 
 /* The three above. */
 wn_status wn_layer_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,

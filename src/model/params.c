@@ -25,15 +25,13 @@ enum param_size {
   VOCABULARY,
   CONTEXT,
   WIDTH,
-  HEAD,       /* D */
-  HEADS,      /* H */
-  QUERIES,    /* H D */
-  KEYS,       /* 2 Hkv D: keys and values */
-  QKV,        /* all three */
-  SELECTIONS, /* G D */
-  INNER,      /* F */
-  IN,         /* F, or 2 F with a gate */
-  ANGLES,     /* R/2 */
+  HEAD,    /* D */
+  QUERIES, /* H D */
+  KEYS,    /* 2 Hkv D: keys and values */
+  QKV,     /* all three */
+  INNER,   /* F */
+  IN,      /* F, or 2 F with a gate */
+  ANGLES,  /* R/2 */
   PARAM_SIZES
 };
 
@@ -43,88 +41,83 @@ enum param_fact {
   QKV_BIAS = 1 << 1,
   NORM_BIAS = 1 << 2,
   QK_NORM = 1 << 3,
-  BILINEAR = 1 << 4,
-  DYNAMIC_SPAN = 1 << 5,
-  CROSS = 1 << 6, /* attention over an encoder's states */
-  LEARNED_POSITIONS = 1 << 7,
-  EMBED_NORM = 1 << 8,
-  ROPE_FACTORS = 1 << 9,
-  FINAL_NORM = 1 << 10,
-  UNTIED = 1 << 11,
-  BRANCH_NORM = 1 << 12
+  CROSS = 1 << 4, /* attention over an encoder's states */
+  LEARNED_POSITIONS = 1 << 5,
+  EMBED_NORM = 1 << 6,
+  ROPE_FACTORS = 1 << 7,
+  FINAL_NORM = 1 << 8,
+  UNTIED = 1 << 9,
+  BRANCH_NORM = 1 << 10
 };
 
-enum param_start { ZERO, GAIN /* 1 */, NORMAL, RESIDUAL, SHORT_SPAN };
+enum param_start { ZERO, GAIN /* 1 */, NORMAL, RESIDUAL };
 
 struct param_row {
   const char *name; /* the checkpoint's, behind "layers.N." where the row is a layer's */
   enum param_size size[2];
   unsigned when; /* of enum param_fact */
   enum param_start start;
-  bool packs;     /* reaches its operations as a matrix alone: a file's packed blocks may serve */
-  bool mechanism; /* of an attention mechanism */
-  size_t index;   /* of its row's number, in struct wn_layer_params or struct wn_outer_params */
+  bool packs;   /* reaches its operations as a matrix alone: a file's packed blocks may serve */
+  size_t index; /* of its row's number, in struct wn_layer_params or struct wn_outer_params */
 };
 #define LAYER(field) offsetof(struct wn_layer_params, field)
 #define OUTER(field) offsetof(struct wn_outer_params, field)
 
 static const struct param_row outer_rows[] = {
-    {"embed.weight", {VOCABULARY, WIDTH}, 0, NORMAL, true, false, OUTER(embed)},
-    {"pos.weight", {CONTEXT, WIDTH}, LEARNED_POSITIONS, NORMAL, false, false, OUTER(pos)},
-    {"embed_norm.gain", {WIDTH}, EMBED_NORM, GAIN, false, false, OUTER(embed_gain)},
-    {"embed_norm.shift", {WIDTH}, EMBED_NORM | NORM_BIAS, ZERO, false, false, OUTER(embed_shift)},
+    {"embed.weight", {VOCABULARY, WIDTH}, 0, NORMAL, true, OUTER(embed)},
+    {"pos.weight", {CONTEXT, WIDTH}, LEARNED_POSITIONS, NORMAL, false, OUTER(pos)},
+    {"embed_norm.gain", {WIDTH}, EMBED_NORM, GAIN, false, OUTER(embed_gain)},
+    {"embed_norm.shift", {WIDTH}, EMBED_NORM | NORM_BIAS, ZERO, false, OUTER(embed_shift)},
     /* constants: no gradient ever reaches them */
-    {"rope.factors", {ANGLES}, ROPE_FACTORS, GAIN, false, false, OUTER(rope_factors)},
+    {"rope.factors", {ANGLES}, ROPE_FACTORS, GAIN, false, OUTER(rope_factors)},
 };
 
+/* Names of rows that stand for the mechanisms' inputs with this place in files, a weight and a bias each. */
+static const char inputs_before_out[] = "inputs before attn.out", inputs_of_layer[] = "inputs";
+
 static const struct param_row layer_rows[] = {
-    {"norm1.gain", {WIDTH}, 0, GAIN, false, false, LAYER(norm1_gain)},
-    {"norm1.shift", {WIDTH}, NORM_BIAS, ZERO, false, false, LAYER(norm1_shift)},
-    {"attn.qkv.weight", {QKV, WIDTH}, 0, NORMAL, true, false, LAYER(qkv_weight)},
-    {"attn.qkv.bias", {QKV}, QKV_BIAS, ZERO, false, false, LAYER(qkv_bias)},
-    {"attn.q_norm.gain", {HEAD}, QK_NORM, GAIN, false, false, LAYER(q_gain)},
-    {"attn.k_norm.gain", {HEAD}, QK_NORM, GAIN, false, false, LAYER(k_gain)},
-    {"attn.select_q.weight", {SELECTIONS, WIDTH}, BILINEAR, NORMAL, true, true, LAYER(select_q)},
-    {"attn.select_k.weight", {SELECTIONS, WIDTH}, BILINEAR, NORMAL, true, true, LAYER(select_k)},
-    {"attn.out.weight", {WIDTH, QUERIES}, 0, RESIDUAL, true, false, LAYER(out_weight)},
-    {"attn.out.bias", {WIDTH}, BIAS, ZERO, false, false, LAYER(out_bias)},
-    {"norm2.gain", {WIDTH}, 0, GAIN, false, false, LAYER(norm2_gain)},
-    {"norm2.shift", {WIDTH}, NORM_BIAS, ZERO, false, false, LAYER(norm2_shift)},
-    {"ffn.in.weight", {IN, WIDTH}, 0, NORMAL, true, false, LAYER(in_weight)},
-    {"ffn.in.bias", {IN}, BIAS, ZERO, false, false, LAYER(in_bias)},
-    {"ffn.out.weight", {WIDTH, INNER}, 0, RESIDUAL, true, false, LAYER(ffn_out_weight)},
-    {"ffn.out.bias", {WIDTH}, BIAS, ZERO, false, false, LAYER(ffn_out_bias)},
-    {"attn.span.weight", {HEADS, WIDTH}, DYNAMIC_SPAN, NORMAL, true, true, LAYER(span_weight)},
-    {"attn.span.bias", {HEADS}, DYNAMIC_SPAN, SHORT_SPAN, false, true, LAYER(span_bias)},
-    {"post_norm1.gain", {WIDTH}, BRANCH_NORM, GAIN, false, false, LAYER(post_norm1_gain)},
-    {"post_norm1.shift", {WIDTH}, BRANCH_NORM | NORM_BIAS, ZERO, false, false, LAYER(post_norm1_shift)},
-    {"post_norm2.gain", {WIDTH}, BRANCH_NORM, GAIN, false, false, LAYER(post_norm2_gain)},
-    {"post_norm2.shift", {WIDTH}, BRANCH_NORM | NORM_BIAS, ZERO, false, false, LAYER(post_norm2_shift)},
-    {"cross.norm.gain", {WIDTH}, CROSS, GAIN, false, false, LAYER(cross_gain)},
-    {"cross.norm.shift", {WIDTH}, CROSS | NORM_BIAS, ZERO, false, false, LAYER(cross_shift)},
-    {"cross.q.weight", {QUERIES, WIDTH}, CROSS, NORMAL, true, false, LAYER(cross_q_weight)},
-    {"cross.q.bias", {QUERIES}, CROSS | BIAS, ZERO, false, false, LAYER(cross_q_bias)},
-    {"cross.kv.weight", {KEYS, WIDTH}, CROSS, NORMAL, true, false, LAYER(cross_kv_weight)},
-    {"cross.kv.bias", {KEYS}, CROSS | BIAS, ZERO, false, false, LAYER(cross_kv_bias)},
-    {"cross.out.weight", {WIDTH, QUERIES}, CROSS, RESIDUAL, true, false, LAYER(cross_out_weight)},
-    {"cross.out.bias", {WIDTH}, CROSS | BIAS, ZERO, false, false, LAYER(cross_out_bias)},
+    {"norm1.gain", {WIDTH}, 0, GAIN, false, LAYER(norm1_gain)},
+    {"norm1.shift", {WIDTH}, NORM_BIAS, ZERO, false, LAYER(norm1_shift)},
+    {"attn.qkv.weight", {QKV, WIDTH}, 0, NORMAL, true, LAYER(qkv_weight)},
+    {"attn.qkv.bias", {QKV}, QKV_BIAS, ZERO, false, LAYER(qkv_bias)},
+    {"attn.q_norm.gain", {HEAD}, QK_NORM, GAIN, false, LAYER(q_gain)},
+    {"attn.k_norm.gain", {HEAD}, QK_NORM, GAIN, false, LAYER(k_gain)},
+    {inputs_before_out, {0}, 0, ZERO, false, 0},
+    {"attn.out.weight", {WIDTH, QUERIES}, 0, RESIDUAL, true, LAYER(out_weight)},
+    {"attn.out.bias", {WIDTH}, BIAS, ZERO, false, LAYER(out_bias)},
+    {"norm2.gain", {WIDTH}, 0, GAIN, false, LAYER(norm2_gain)},
+    {"norm2.shift", {WIDTH}, NORM_BIAS, ZERO, false, LAYER(norm2_shift)},
+    {"ffn.in.weight", {IN, WIDTH}, 0, NORMAL, true, LAYER(in_weight)},
+    {"ffn.in.bias", {IN}, BIAS, ZERO, false, LAYER(in_bias)},
+    {"ffn.out.weight", {WIDTH, INNER}, 0, RESIDUAL, true, LAYER(ffn_out_weight)},
+    {"ffn.out.bias", {WIDTH}, BIAS, ZERO, false, LAYER(ffn_out_bias)},
+    {inputs_of_layer, {0}, 0, ZERO, false, 0},
+    {"post_norm1.gain", {WIDTH}, BRANCH_NORM, GAIN, false, LAYER(post_norm1_gain)},
+    {"post_norm1.shift", {WIDTH}, BRANCH_NORM | NORM_BIAS, ZERO, false, LAYER(post_norm1_shift)},
+    {"post_norm2.gain", {WIDTH}, BRANCH_NORM, GAIN, false, LAYER(post_norm2_gain)},
+    {"post_norm2.shift", {WIDTH}, BRANCH_NORM | NORM_BIAS, ZERO, false, LAYER(post_norm2_shift)},
+    {"cross.norm.gain", {WIDTH}, CROSS, GAIN, false, LAYER(cross_gain)},
+    {"cross.norm.shift", {WIDTH}, CROSS | NORM_BIAS, ZERO, false, LAYER(cross_shift)},
+    {"cross.q.weight", {QUERIES, WIDTH}, CROSS, NORMAL, true, LAYER(cross_q_weight)},
+    {"cross.q.bias", {QUERIES}, CROSS | BIAS, ZERO, false, LAYER(cross_q_bias)},
+    {"cross.kv.weight", {KEYS, WIDTH}, CROSS, NORMAL, true, LAYER(cross_kv_weight)},
+    {"cross.kv.bias", {KEYS}, CROSS | BIAS, ZERO, false, LAYER(cross_kv_bias)},
+    {"cross.out.weight", {WIDTH, QUERIES}, CROSS, RESIDUAL, true, LAYER(cross_out_weight)},
+    {"cross.out.bias", {WIDTH}, CROSS | BIAS, ZERO, false, LAYER(cross_out_bias)},
 };
 
 /* After the layers, an encoder's as well: it has no output of its own (its configuration is tied). */
 static const struct param_row tail_rows[] = {
-    {"final_norm.gain", {WIDTH}, FINAL_NORM, GAIN, false, false, OUTER(norm_gain)},
-    {"final_norm.shift", {WIDTH}, FINAL_NORM | NORM_BIAS, ZERO, false, false, OUTER(norm_shift)},
+    {"final_norm.gain", {WIDTH}, FINAL_NORM, GAIN, false, OUTER(norm_gain)},
+    {"final_norm.shift", {WIDTH}, FINAL_NORM | NORM_BIAS, ZERO, false, OUTER(norm_shift)},
     /* no bias here: as GPT-2 and Llama have it */
-    {"output.weight", {VOCABULARY, WIDTH}, UNTIED, NORMAL, true, false, OUTER(output)},
+    {"output.weight", {VOCABULARY, WIDTH}, UNTIED, NORMAL, true, OUTER(output)},
 };
 #define ROWS(table) ((int64_t)(sizeof(table) / sizeof *(table)))
 
 static unsigned param_facts(const wn_model_config *c) {
-  const wn_selective_config *sel = &c->attention.selective;
   return (c->bias ? BIAS : 0) | (c->bias || c->qkv_bias ? QKV_BIAS : 0) |
          (c->bias && c->norm == WN_NORM_LAYER ? NORM_BIAS : 0) | (c->qk_norm ? QK_NORM : 0) |
-         (sel->enabled && sel->bilinear ? BILINEAR : 0) |
-         (c->attention.span.enabled && c->attention.span.dynamic ? DYNAMIC_SPAN : 0) |
          (c->encoder.layers > 0 ? CROSS : 0) | (c->position == WN_POS_LEARNED ? LEARNED_POSITIONS : 0) |
          (c->embed_norm ? EMBED_NORM : 0) | (c->rope_factors ? ROPE_FACTORS : 0) |
          (!wn_norm_is_post(c) ? FINAL_NORM : 0) | (wn_norm_is_both(c) ? BRANCH_NORM : 0) | (!c->tied ? UNTIED : 0);
@@ -133,18 +126,11 @@ static unsigned param_facts(const wn_model_config *c) {
 static int64_t param_size(const wn_model_config *c, enum param_size size) {
   const int64_t D = c->head_size, kv = 2 * c->kv_heads * D;
   const int64_t sizes[PARAM_SIZES] = {
-      [VOCABULARY] = c->vocab_size,
-      [CONTEXT] = c->context,
-      [WIDTH] = c->width,
-      [HEAD] = D,
-      [HEADS] = c->heads,
-      [QUERIES] = c->heads * D,
-      [KEYS] = kv,
-      [QKV] = c->heads * D + kv,
-      [SELECTIONS] = wn_attention_selections(&c->attention, c->kv_heads) * D,
-      [INNER] = c->ffn_width,
-      [IN] = wn_ffn_in_width(c),
-      [ANGLES] = (c->rope_size ? c->rope_size : D) / 2,
+      [VOCABULARY] = c->vocab_size, [CONTEXT] = c->context,
+      [WIDTH] = c->width,           [HEAD] = D,
+      [QUERIES] = c->heads * D,     [KEYS] = kv,
+      [QKV] = c->heads * D + kv,    [INNER] = c->ffn_width,
+      [IN] = wn_ffn_in_width(c),    [ANGLES] = (c->rope_size ? c->rope_size : D) / 2,
   };
   return sizes[size];
 }
@@ -152,7 +138,6 @@ static int64_t param_size(const wn_model_config *c, enum param_size size) {
 /* A tensor of the table; row->ndim stays 0 where the configuration leaves it out. */
 static void param_own(const wn_model_config *c, const struct param_row *of, struct wn_param *row) {
   const bool there = (of->when & ~param_facts(c)) == 0;
-  row->mechanism = of->mechanism;
   row->packs = of->packs;
   if (!there) return;
   row->ndim = of->size[1] == ONE_DIMENSION ? 1 : 2;
@@ -161,14 +146,16 @@ static void param_own(const wn_model_config *c, const struct param_row *of, stru
   if (of->start == NORMAL) row->init_std = c->init_std;
   if (of->start == RESIDUAL) row->init_std = c->init_std / sqrt(2.0 * (double)c->layers);
   if (of->start == GAIN) row->init_value = 1;
-  /* sigmoid(-4) = 0.018 of the limit (Sukhbaatar et al. 2019, section 4) */
-  if (of->start == SHORT_SPAN) row->init_value = -4;
+}
+
+static struct wn_attention_dims param_dims(const wn_model_config *c) {
+  return (struct wn_attention_dims){
+      .B = 1, .T = c->context + c->memory, .H = c->heads, .Hkv = c->kv_heads, .D = c->head_size};
 }
 
 /* Parameter i of the attention mechanisms, of each layer or shared by all. Returns its name. */
 static const char *param_of_mechanism(const wn_model_config *c, enum wn_array_role role, int i, struct wn_param *row) {
-  const struct wn_attention_dims dims = {
-      .B = 1, .T = c->context + c->memory, .H = c->heads, .Hkv = c->kv_heads, .D = c->head_size};
+  const struct wn_attention_dims dims = param_dims(c);
   bool present = false;
   const struct wn_mechanism_array *array = wn_mechanism_parameter(role, i, &c->attention, &present);
   if (!array) return "";
@@ -184,11 +171,34 @@ static const char *param_of_mechanism(const wn_model_config *c, enum wn_array_ro
   return array->param;
 }
 
+/* The weight or the bias of the mechanisms' input number `slot`, where its place is before attn.out or not. Returns its
+ * name. */
+static const char *param_of_input(const wn_model_config *c, int slot, bool bias, bool before_out,
+                                  struct wn_param *row) {
+  const struct wn_attention_dims dims = param_dims(c);
+  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
+  const int n = wn_attention_inputs(&c->attention, &dims, in);
+  for (int i = 0; i < n; i++) {
+    const struct wn_mechanism_input *how = in[i].how;
+    if (in[i].slot != slot || how->before_out != before_out || (bias && !how->bias)) continue;
+    row->ndim = bias ? 1 : 2;
+    row->shape[0] = in[i].width;
+    row->shape[1] = bias ? 0 : c->width;
+    row->init_std = bias ? 0 : c->init_std;
+    row->init_value = bias ? how->bias_init : 0;
+    row->decay = row->packs = !bias;
+    row->mechanism = true;
+    return bias ? how->bias : how->weight;
+  }
+  return "";
+}
+
 /* ---- slots: the table's rows for every layer, in order, present or not ---- */
 
 enum {
   HEAD_SLOTS = ROWS(outer_rows) + WN_MECHANISM_PARAMETERS_MAX,
-  LAYER_SLOTS = ROWS(layer_rows) + WN_MECHANISM_PARAMETERS_MAX,
+  INPUT_SLOTS = 2 * WN_MECHANISM_INPUTS_MAX,
+  LAYER_SLOTS = ROWS(layer_rows) - 2 + 2 * INPUT_SLOTS + WN_MECHANISM_PARAMETERS_MAX,
   TAIL_SLOTS = ROWS(tail_rows),
 };
 
@@ -200,11 +210,27 @@ int64_t wn_param_slot_count(const wn_model_config *c) {
   return HEAD_SLOTS + encoder_slots(c) + LAYER_SLOTS * c->layers + TAIL_SLOTS;
 }
 
-/* Slot s of a layer. Returns its name. */
-static const char *layer_slot(const wn_model_config *c, int64_t s, struct wn_param *row) {
-  if (s >= ROWS(layer_rows)) return param_of_mechanism(c, WN_ARRAY_PARAMETER, (int)(s - ROWS(layer_rows)), row);
-  param_own(c, &layer_rows[s], row);
-  return layer_rows[s].name;
+/* Slot s of a layer: its name, and where struct wn_layer_params has the index of its row. */
+static const char *layer_slot(const wn_model_config *c, int64_t s, struct wn_param *row, size_t *index) {
+  for (int64_t i = 0; i < ROWS(layer_rows); i++) {
+    const struct param_row *of = &layer_rows[i];
+    const bool inputs = of->name == inputs_before_out || of->name == inputs_of_layer;
+    const int64_t slots = inputs ? INPUT_SLOTS : 1;
+    if (s >= slots) {
+      s -= slots;
+      continue;
+    }
+    if (inputs) {
+      const size_t at = (size_t)(s / 2) * sizeof(int);
+      *index = s % 2 ? LAYER(input_bias) + at : LAYER(input_weight) + at;
+      return param_of_input(c, (int)(s / 2), s % 2, of->name == inputs_before_out, row);
+    }
+    *index = of->index;
+    param_own(c, of, row);
+    return of->name;
+  }
+  *index = LAYER(mechanism) + (size_t)s * sizeof(int);
+  return param_of_mechanism(c, WN_ARRAY_PARAMETER, (int)s, row);
 }
 
 /* "encoder." before the names of an encoder's tensors. */
@@ -220,7 +246,8 @@ static void layer_name(char *out, size_t bytes, const wn_model_config *c, int64_
 static void stack_slot(const wn_model_config *c, int64_t s, struct wn_param *row) {
   const int64_t tail = s - LAYER_SLOTS * c->layers;
   if (tail < 0) {
-    const char *name = layer_slot(c, s % LAYER_SLOTS, row);
+    size_t unused;
+    const char *name = layer_slot(c, s % LAYER_SLOTS, row, &unused);
     layer_name(row->name, sizeof row->name, c, s / LAYER_SLOTS, name);
     return;
   }
@@ -380,14 +407,12 @@ static void layer_find(const struct wn_param_table *t, const wn_model_config *c,
   int head, each;
   layer_extent(t, c, &head, &each);
   int next = head + (int)l * each;
+  memset(out, 0xff, sizeof *out); /* -1 */
   for (int64_t s = 0; s < LAYER_SLOTS; s++) {
     struct wn_param row = {0};
-    layer_slot(c, s, &row);
-    const int at = row.ndim ? next++ : -1;
-    if (s < ROWS(layer_rows))
-      set_index(out, layer_rows[s].index, at);
-    else
-      out->mechanism[s - ROWS(layer_rows)] = at;
+    size_t index;
+    layer_slot(c, s, &row, &index);
+    if (row.ndim) set_index(out, index, next++);
   }
 }
 

@@ -46,10 +46,11 @@ wn_status wn_param_table_pack(wn_context *ctx, const wn_model_config *config, co
 /* Where a layer finds its tensors: rows of the table, -1 where the configuration has none. norm1 stands at the entry,
  * norm2 after the attention: with norms after the additions, the first is the last layer's norm2 (none for layer 0). */
 struct wn_layer_params {
-  int norm1_gain, norm1_shift, qkv_weight, qkv_bias, q_gain, k_gain, select_q, select_k, out_weight, out_bias;
+  int norm1_gain, norm1_shift, qkv_weight, qkv_bias, q_gain, k_gain, out_weight, out_bias;
   int norm2_gain, norm2_shift, in_weight, in_bias, ffn_out_weight, ffn_out_bias;
   int post_norm1_gain, post_norm1_shift, post_norm2_gain, post_norm2_shift; /* on what the two branches add */
-  int span_weight, span_bias;
+  int input_weight[WN_MECHANISM_INPUTS_MAX],
+      input_bias[WN_MECHANISM_INPUTS_MAX]; /* of the mechanisms' inputs, by slot */
   /* The attention over an encoder's states. */
   int cross_gain, cross_shift, cross_q_weight, cross_q_bias, cross_kv_weight, cross_kv_bias, cross_out_weight,
       cross_out_bias;

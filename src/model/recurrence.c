@@ -51,11 +51,6 @@ static int64_t kv_width(const wn_model_config *c) {
   return 2 * c->kv_heads * c->head_size;
 }
 
-static int64_t select_width(const wn_model_config *c) {
-  const bool bilinear = c->attention.selective.enabled && c->attention.selective.bilinear;
-  return bilinear ? wn_attention_selections(&c->attention, c->kv_heads) * c->head_size : 0;
-}
-
 /* Rows [from, from+N) of a map's outputs. */
 static struct wn_linear part(const struct wn_run *run, int weight, int bias, int64_t from, int64_t N, int64_t rows) {
   const wn_model_config *c = &run->model->config;
@@ -82,8 +77,13 @@ static struct wn_linear key_map(const struct wn_run *run, int64_t l, int64_t row
   const struct wn_layer_params *p = &run->model->layers[l];
   return part(run, p->qkv_weight, p->qkv_bias, c->heads * c->head_size, kv_width(c), rows);
 }
-static struct wn_linear select_map(const struct wn_run *run, int64_t l, int64_t rows) {
-  return part(run, run->model->layers[l].select_k, -1, 0, select_width(&run->model->config), rows);
+/* The mechanisms' inputs that have a row for each key. */
+static int key_inputs(const struct wn_run *run, struct wn_attention_input out[WN_MECHANISM_INPUTS_MAX]) {
+  const int n = wn_layer_inputs(&run->model->config, out);
+  int kept = 0;
+  for (int i = 0; i < n; i++)
+    if (out[i].how->of_keys) out[kept++] = out[i];
+  return kept;
 }
 
 static struct wn_rope rotation(const struct wn_run *run, int64_t l, void *x, int64_t rows, int64_t heads, int64_t ldx,
@@ -137,8 +137,10 @@ static struct wn_norm key_norm(const struct wn_run *run, int64_t l, int64_t coun
 wn_status wn_memory_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
   const wn_model_config *c = &run->model->config;
   const wn_dtype dtype = run->exec.dtype;
-  const int64_t B = run->B, T = run->T, W = kv_width(c), S = select_width(c), stride = stride_of(run, l);
+  const int64_t B = run->B, T = run->T, W = kv_width(c), stride = stride_of(run, l);
   const int64_t rows = layer_of(run, l)->rows, count = wn_memory_read(run, l), keys = count + T;
+  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
+  const int inputs = key_inputs(run, in);
   struct wn_linear q = query_map(run, l, B * T);
   q.x = a->n1, q.y = a->qkv;
   WN_TRY(wn_run_linear_forward(run, &q));
@@ -151,11 +153,11 @@ wn_status wn_memory_before(struct wn_run *run, int64_t l, struct wn_layer_acts *
     kv.x = kept + (size_t)(rows - count) * row_bytes(run);
     kv.y = wn_at(a->kv, b * stride * W, dtype);
     WN_TRY(wn_run_linear_forward(run, &kv));
-    if (S == 0) continue;
-    struct wn_linear select = select_map(run, l, keys);
-    select.x = kv.x;
-    select.y = wn_at(a->sk, b * stride * S, dtype);
-    WN_TRY(wn_run_linear_forward(run, &select));
+    for (int i = 0; i < inputs; i++) {
+      void *y = wn_at(a->input[in[i].slot], b * stride * in[i].width, dtype);
+      WN_TRY(wn_run_project(run, wn_input_projection(run, l, &in[i], keys), kv.x, y));
+      wn_input_transform(run, &in[i], keys, y);
+    }
   }
   if (!c->qk_norm) return rotate(run, l, count, a->qkv, a->kv, W, false);
   const struct wn_norm nq = query_norm(run, l, a);
@@ -171,7 +173,7 @@ void wn_memory_attention(const struct wn_run *run, int64_t l, const struct wn_la
   const wn_model_config *c = &run->model->config;
   const struct wn_memory_layer *m = layer_of(run, l);
   const wn_dtype dtype = run->exec.dtype;
-  const int64_t T = run->T, D = c->head_size, HD = c->heads * D, W = kv_width(c), S = select_width(c);
+  const int64_t T = run->T, D = c->head_size, HD = c->heads * D, W = kv_width(c);
   const int64_t count = wn_memory_read(run, l), stride = stride_of(run, l);
   const struct wn_stride in_kv = {stride * W, W, D};
   out->Tk = count + T;
@@ -181,7 +183,12 @@ void wn_memory_attention(const struct wn_run *run, int64_t l, const struct wn_la
   out->s_q = (struct wn_stride){T * HD, HD, D};
   out->s_k = c->qk_norm ? (struct wn_stride){stride * W / 2, W / 2, D} : in_kv;
   out->s_v = in_kv;
-  if (S > 0) out->sel.s_sk = (struct wn_stride){stride * S, S, D};
+  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
+  const int inputs = key_inputs(run, in);
+  for (int i = 0; i < inputs; i++) {
+    const struct wn_stride strides = {stride * in[i].width, in[i].width, in[i].size};
+    memcpy((char *)out + in[i].how->strides, &strides, sizeof strides);
+  }
   if (!out->sel.on) return;
   out->sel.f_in = wn_at(m->f, m->rows - count, dtype);
   out->sel.f_out = wn_at(m->f_out, m->rows - count, dtype);
@@ -198,7 +205,6 @@ wn_status wn_memory_backward(struct wn_run *run, int64_t l, struct wn_layer_acts
   attention->dq = c->qk_norm ? temp->d_q : temp->d_qkv;
   attention->dk = c->qk_norm ? temp->d_k : temp->d_kv;
   attention->dv = wn_at(temp->d_kv, W / 2, dtype);
-  attention->dsk = temp->d_sk;
   WN_TRY(wn_run_attention_backward(run, attention));
   if (!c->qk_norm) return rotate(run, l, count, temp->d_qkv, temp->d_kv, W, true);
   WN_TRY(rotate(run, l, count, temp->d_q, temp->d_k, W / 2, true));
@@ -239,15 +245,21 @@ wn_status wn_memory_maps_backward(struct wn_run *run, int64_t l, const struct wn
                                   const struct wn_layer_temp *temp, void *d_in, bool accumulate) {
   const wn_model_config *c = &run->model->config;
   const wn_dtype dtype = run->exec.dtype;
-  const int64_t W = kv_width(c), S = select_width(c), count = wn_memory_read(run, l), stride = stride_of(run, l);
+  const int64_t W = kv_width(c), count = wn_memory_read(run, l), stride = stride_of(run, l);
+  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
+  const int inputs = key_inputs(run, in);
   struct wn_linear q = query_map(run, l, run->B * run->T);
   q.x = a->n1, q.dy = temp->d_qkv, q.dx = d_in;
   q.accumulate_dx = accumulate;
   WN_TRY(wn_run_linear_backward(run, &q));
   for (int64_t b = 0; b < run->B; b++) {
     WN_TRY(rows_backward(run, l, a, b, count, key_map(run, l, 0), wn_at(temp->d_kv, b * stride * W, dtype), d_in));
-    if (S > 0)
-      WN_TRY(rows_backward(run, l, a, b, count, select_map(run, l, 0), wn_at(temp->d_sk, b * stride * S, dtype), d_in));
+    for (int i = 0; i < inputs; i++) {
+      const int64_t first = b * stride * in[i].width;
+      void *d_y = wn_at(temp->d_input[in[i].slot], first, dtype);
+      wn_input_transform_back(run, &in[i], count + run->T, wn_at(a->input[in[i].slot], first, dtype), d_y);
+      WN_TRY(rows_backward(run, l, a, b, count, wn_input_projection(run, l, &in[i], 0), d_y, d_in));
+    }
   }
   return WN_OK;
 }

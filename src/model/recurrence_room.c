@@ -41,33 +41,43 @@ static void lay_states(const struct wn_workspace *ws, int64_t rows, struct wn_ar
   }
 }
 
+/* The mechanisms' inputs of keys, or their gradients. */
+static void lay_key_inputs(const struct wn_workspace *ws, int64_t keys, struct wn_arrays *arrays,
+                           void *out[WN_MECHANISM_INPUTS_MAX]) {
+  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
+  const int n = wn_layer_inputs(&ws->model->config, in);
+  for (int i = 0; i < n; i++) {
+    const struct wn_array table[] = {{in[i].array->name, true, WN_DIMS(ws->B, keys, in[i].width),
+                                      wn_dtype_size(ws->model->dtype), &out[in[i].slot]}};
+    if (in[i].how->of_keys) WN_ARRAYS_LAY(arrays, table);
+  }
+}
+
 static void lay_keys(const struct wn_workspace *ws, int64_t rows, struct wn_arrays *arrays, struct wn_layer_acts *out) {
   const wn_model_config *c = &ws->model->config;
   const int64_t keys = rows + ws->T, D = c->head_size, Hkv = c->kv_heads;
-  const int64_t G = c->attention.selective.bilinear ? selections(ws) : 0;
   const size_t e = wn_dtype_size(ws->model->dtype);
   const struct wn_array table[] = {
       {"keys and values", true, WN_DIMS(ws->B, keys, 2 * Hkv * D), e, &out->kv},
       {"keys", c->qk_norm, WN_DIMS(ws->B, keys, Hkv, D), e, &out->k},
       {"rstd_k", c->qk_norm, WN_DIMS(ws->B, keys, Hkv), e, &out->rstd_k},
       {"mean_k", c->qk_norm && c->norm == WN_NORM_LAYER, WN_DIMS(ws->B, keys, Hkv), e, &out->mean_k},
-      {"selecting keys", true, WN_DIMS(ws->B, keys, G, D), e, &out->sk},
   };
   WN_ARRAYS_LAY(arrays, table);
+  lay_key_inputs(ws, keys, arrays, out->input);
 }
 
 static void lay_gradients(const struct wn_workspace *ws, int64_t rows, struct wn_arrays *arrays,
                           struct wn_layer_temp *out) {
   const wn_model_config *c = &ws->model->config;
   const int64_t keys = rows + ws->T, D = c->head_size, Hkv = c->kv_heads;
-  const int64_t G = c->attention.selective.bilinear ? selections(ws) : 0;
   const size_t e = wn_dtype_size(ws->model->dtype);
   const struct wn_array table[] = {
       {"gradients of keys and values", true, WN_DIMS(ws->B, keys, 2 * Hkv * D), e, &out->d_kv},
       {"gradients of keys", c->qk_norm, WN_DIMS(ws->B, keys, Hkv, D), e, &out->d_k},
-      {"gradients of selecting keys", true, WN_DIMS(ws->B, keys, G, D), e, &out->d_sk},
   };
   WN_ARRAYS_LAY(arrays, table);
+  lay_key_inputs(ws, keys, arrays, out->d_input);
 }
 
 /* Tokens that layer l is to hold. */

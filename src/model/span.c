@@ -1,7 +1,6 @@
-/* Spans in the model: dynamic spans from the layer's input, and the loss that keeps spans short.
- *   z[t,h] = sigmoid(v[h] . x[t] + b[h]),  x the attention's input            (Sukhbaatar et al. 2019, section 2.3)
- *   span loss = lambda/H * sum over layers and heads of limit * z             (the same, equation 7)
- * where z is a token's own, its mean over tokens. Cost: 2 H C operations a token.
+/* Spans in the model: the loss that keeps spans short,
+ *   span loss = lambda/H * sum over layers and heads of limit * z             (Sukhbaatar et al. 2019, equation 7)
+ * where z is a token's own (an input, inputs.c), its mean over tokens.
  *
  * And how far back a layer looks, for whoever keeps tokens for it: the key at distance x has a weight while
  * x < ramp + limit * z, so that the widest head bounds the layer ("memory trimmed by the widest head", section 2). */
@@ -48,42 +47,12 @@ int64_t wn_layer_memory(const struct wn_model *model, int64_t l, int64_t memory,
   return keep < memory ? keep : memory;
 }
 
-bool wn_span_is_dynamic(const wn_model_config *c) {
-  return c->attention.span.enabled && c->attention.span.dynamic;
-}
-
-static struct wn_linear span_projection(const struct wn_run *run, int64_t l) {
-  const struct wn_layer_params *p = &run->model->layers[l];
-  const wn_model_config *c = &run->model->config;
-  return wn_run_projection(run, run->B * run->T, c->width, c->heads, p->span_weight, p->span_bias);
-}
-
-wn_status wn_span_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
-  if (!wn_span_is_dynamic(&run->model->config)) return WN_OK;
-  const struct wn_linear linear = span_projection(run, l);
-  WN_TRY(wn_run_project(run, linear, a->n1, a->z));
-  if (run->measuring) return WN_OK;
-  float *z32 = a->z;
-  double *z64 = a->z;
-  for (int64_t i = 0; i < linear.M * linear.N; i++) {
-    if (run->exec.dtype == WN_F64)
-      z64[i] = 1 / (1 + exp(-z64[i]));
-    else
-      z32[i] = (float)(1 / (1 + exp(-(double)z32[i])));
-  }
-  return WN_OK;
-}
-
-wn_status wn_span_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a, void *d_z, void *d_x) {
-  if (!wn_span_is_dynamic(&run->model->config)) return WN_OK;
-  const struct wn_linear linear = span_projection(run, l);
-  for (int64_t i = 0; i < linear.M * linear.N && !run->measuring; i++) {
-    if (run->exec.dtype == WN_F64)
-      ((double *)d_z)[i] *= ((double *)a->z)[i] * (1 - ((double *)a->z)[i]);
-    else
-      ((float *)d_z)[i] *= ((float *)a->z)[i] * (1 - ((float *)a->z)[i]);
-  }
-  return wn_run_project_back(run, linear, a->n1, d_z, d_x, true);
+int wn_span_input(const wn_model_config *c) {
+  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
+  const int n = wn_layer_inputs(c, in);
+  for (int i = 0; i < n; i++)
+    if (in[i].array->op == WN_OP_AT(span.z)) return in[i].slot;
+  return -1;
 }
 
 double wn_span_sum(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
@@ -99,13 +68,15 @@ double wn_span_sum(const struct wn_run *run, int64_t l, const struct wn_layer_ac
   return sum / (double)rows;
 }
 
-void wn_span_loss_backward(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, void *d_z) {
+void wn_span_loss_backward(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
+                           const struct wn_layer_temp *temp) {
   const wn_model_config *c = &run->model->config;
   if (!c->attention.span.enabled || run->measuring) return;
   struct wn_attention attention;
   wn_layer_attention(run, l, a, &attention);
   const int64_t rows = c->attention.span.dynamic ? run->B * run->T : 1;
-  void *to = c->attention.span.dynamic ? d_z : attention.span.dz;
+  const int input = wn_span_input(c);
+  void *to = input >= 0 ? temp->d_input[input] : attention.span.dz;
   if (!to) return; /* held fixed */
   const double each = run->span_coef / (double)rows;
   for (int64_t i = 0; i < rows * c->heads; i++) {

@@ -109,8 +109,9 @@ struct seen {
 };
 static void on_layer(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
   struct seen *s = user;
+  const float *z = a->input[wn_span_input(&run->model->config)];
   for (int64_t row = 0; row < run->B * run->T; row++)
-    for (int64_t h = 0; h < 4; h++) s->z[l * 4 + h][s->count[l * 4 + h]++] = ((const float *)a->z)[row * 4 + h];
+    for (int64_t h = 0; h < 4; h++) s->z[l * 4 + h][s->count[l * 4 + h]++] = z[row * 4 + h];
 }
 static int by_size(const void *a, const void *b) {
   const float x = *(const float *)a, y = *(const float *)b;

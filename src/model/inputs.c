@@ -1,0 +1,91 @@
+/* The arrays of role INPUT that attention mechanisms read: each says in its row (attention/registry.h) how the model
+ * computes it from the layer's input x, the attention's,
+ *   y[t] = transform(x[t] w^T + b)
+ * one row a token. Cost: 2 C width operations a token and input, twice that backward. */
+#include <math.h>
+#include <string.h>
+
+#include "model/layer.h"
+#include "ops/attention.h"
+
+int wn_layer_inputs(const wn_model_config *c, struct wn_attention_input out[WN_MECHANISM_INPUTS_MAX]) {
+  const struct wn_attention_dims dims = {.B = 1, .T = 1, .H = c->heads, .Hkv = c->kv_heads, .D = c->head_size};
+  return wn_attention_inputs(&c->attention, &dims, out);
+}
+
+struct wn_linear wn_input_projection(const struct wn_run *run, int64_t l, const struct wn_attention_input *in,
+                                     int64_t rows) {
+  const struct wn_layer_params *p = &run->model->layers[l];
+  return wn_run_projection(run, rows, run->model->config.width, in->width, p->input_weight[in->slot],
+                           p->input_bias[in->slot]);
+}
+
+void wn_input_transform(const struct wn_run *run, const struct wn_attention_input *in, int64_t rows, void *y) {
+  if (run->measuring || in->how->transform != WN_INPUT_SIGMOID) return;
+  float *y32 = y;
+  double *y64 = y;
+  for (int64_t i = 0; i < rows * in->width; i++) {
+    if (run->exec.dtype == WN_F64)
+      y64[i] = 1 / (1 + exp(-y64[i]));
+    else
+      y32[i] = (float)(1 / (1 + exp(-(double)y32[i])));
+  }
+}
+
+void wn_input_transform_back(const struct wn_run *run, const struct wn_attention_input *in, int64_t rows, const void *y,
+                             void *d_y) {
+  if (run->measuring || in->how->transform != WN_INPUT_SIGMOID) return;
+  for (int64_t i = 0; i < rows * in->width; i++) {
+    if (run->exec.dtype == WN_F64)
+      ((double *)d_y)[i] *= ((const double *)y)[i] * (1 - ((const double *)y)[i]);
+    else
+      ((float *)d_y)[i] *= ((const float *)y)[i] * (1 - ((const float *)y)[i]);
+  }
+}
+
+wn_status wn_inputs_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, bool of_keys) {
+  const int64_t M = run->B * run->T;
+  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
+  const int n = wn_layer_inputs(&run->model->config, in);
+  for (int i = 0; i < n; i++) {
+    if (in[i].how->of_keys != of_keys) continue;
+    void *y = a->input[in[i].slot];
+    WN_TRY(wn_run_project(run, wn_input_projection(run, l, &in[i], M), a->n1, y));
+    wn_input_transform(run, &in[i], M, y);
+  }
+  return WN_OK;
+}
+
+static void input_put(struct wn_attention *out, size_t at, const void *p) {
+  memcpy((char *)out + at, &p, sizeof p);
+}
+
+void wn_inputs_bind(const struct wn_run *run, const struct wn_layer_acts *a, struct wn_attention *out) {
+  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
+  const int n = wn_layer_inputs(&run->model->config, in);
+  for (int i = 0; i < n; i++) {
+    const struct wn_stride strides = {run->T * in[i].width, in[i].width, in[i].size};
+    input_put(out, in[i].array->op, a->input[in[i].slot]);
+    memcpy((char *)out + in[i].how->strides, &strides, sizeof strides);
+  }
+}
+
+void wn_inputs_bind_gradients(const struct wn_run *run, const struct wn_layer_temp *temp, struct wn_attention *out) {
+  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
+  const int n = wn_layer_inputs(&run->model->config, in);
+  for (int i = 0; i < n; i++) input_put(out, in[i].array->op_gradient, temp->d_input[in[i].slot]);
+}
+
+wn_status wn_inputs_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
+                             const struct wn_layer_temp *temp, void *d_x) {
+  const int64_t M = run->B * run->T;
+  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
+  const int n = wn_layer_inputs(&run->model->config, in);
+  for (int i = 0; i < n; i++) {
+    if (in[i].how->of_keys && run->memory.rows > 0) continue;
+    void *d_y = temp->d_input[in[i].slot];
+    wn_input_transform_back(run, &in[i], M, a->input[in[i].slot], d_y);
+    WN_TRY(wn_run_project_back(run, wn_input_projection(run, l, &in[i], M), a->n1, d_y, d_x, true));
+  }
+  return WN_OK;
+}
