@@ -17,8 +17,9 @@ void wn_walk_lay(const struct wn_exec *exec, const wn_budgets *budgets, const st
   if (w->all || policy->needs & WN_POLICY_SELECTIONS) w->choices = G > 1 ? G / P : G;
   w->notes = wn_policy_notes(budgets);
   const bool products = w->all || w->choices > 0, beside = w->all || (w->choices > 0 && !a->sel.bilinear);
+  const bool distance = a->relative.P > 0 || a->bias.n > 0 || a->span.on;
   const int64_t run = w->all ? w->heads : w->choices, reach = wn_walk_reach(a), R = WN_WALK_ROWS;
-  w->scratch_bytes = w->operation ? wn_walk_operation_scratch(exec, w, P) : 0;
+  w->scratch_bytes = w->sums ? wn_walk_sums_scratch(exec, w, P) : 0;
   const struct wn_array rows[] = {
       {"keys held", true, WN_DIMS(n), sizeof *w->key, &w->key},
       {"positions held", true, WN_DIMS(n), sizeof *w->place, &w->place},
@@ -32,10 +33,9 @@ void wn_walk_lay(const struct wn_exec *exec, const wn_budgets *budgets, const st
       {"relative logits", beside && a->relative.P > 0, WN_DIMS(run, R, reach), each, &w->relative},
       {"logits of the sinks", w->all, WN_DIMS(run, R, sinks), each, &w->sink_logits},
       {"biases", beside && a->bias.n > 0, WN_DIMS(run, a->bias.farthest + 1), wide, &w->bias},
-      {"added to a row", w->all, WN_DIMS(n), each, &w->add},
-      {"added by distance", w->all, WN_DIMS(n), each, &w->extra},
-      {"spans", w->all && a->span.on, WN_DIMS(n), each, &w->span},
-      {"exponentials", w->all, WN_DIMS(n), each, &w->e},
+      {"added to a row", w->all, WN_DIMS(w->choices > 0 ? w->choices : 1, n), each, &w->add},
+      {"added by distance", w->all && distance, WN_DIMS(run, n), each, &w->extra},
+      {"spans", w->all && a->span.on, WN_DIMS(run, n), each, &w->span},
       {"attention sums", w->all, WN_DIMS(n), each, &w->row_sums},
       {"attention sums of a row", w->sums, WN_DIMS(n), wide, &w->row_notes},
       {"outputs of a row", w->operation, WN_DIMS(w->heads, D), each, &w->y},

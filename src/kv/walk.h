@@ -40,24 +40,26 @@ struct wn_walk {
   bool all;                                /* logits of all heads; else of those that select */
   int64_t kv_heads, heads, choices, notes; /* of the group; choices: selections that are followed */
   int64_t layer, b, group, K;
-  int64_t layer_group;                     /* the group's number in the layer */
-  int64_t first;                           /* the position of the document's first token */
-  int64_t n;                               /* columns held at the next block's first row, oldest first */
-  int32_t *key, *place;                    /* [Tk] the column's key, and its position in the text */
-  int32_t *at;                             /* [Tk] its position in the document; -1: it has gone */
-  double *score;                           /* [Tk] by position */
-  double *note;                            /* [notes,Tk] */
-  double *F;                               /* [choices,Tk] */
-  void *keys;                              /* [Tk,D] */
-  void *logits;                            /* [heads or choices,ROWS,Tk] products */
-  void *selecting;                         /* [choices,ROWS,Tk] bilinear */
-  void *relative;                          /* [heads or choices,ROWS,reach] q . p[x] */
-  void *sink_logits;                       /* [heads,ROWS,n] */
-  double *bias;                            /* [heads or choices,farthest+1] by distance */
-  void *add, *extra, *span, *e, *row_sums; /* [Tk] of one row */
-  double *row_notes;                       /* [Tk] its sums */
-  void *y, *f, *mass;                      /* the operation's: [H,D]; [G,Tk] F of the rows so far; [Tk] */
-  void *scratch;
+  int64_t layer_group;  /* the group's number in the layer */
+  int64_t first;        /* the position of the document's first token */
+  int64_t n;            /* columns held at the next block's first row, oldest first */
+  int32_t *key, *place; /* [Tk] the column's key, and its position in the text */
+  int32_t *at;          /* [Tk] its position in the document; -1: it has gone */
+  double *score;        /* [Tk] by position */
+  double *note;         /* [notes,Tk] */
+  double *F;            /* [choices,Tk] */
+  void *keys;           /* [Tk,D] */
+  void *logits;         /* [heads or choices,ROWS,Tk] products */
+  void *selecting;      /* [choices,ROWS,Tk] bilinear */
+  void *relative;       /* [heads or choices,ROWS,reach] q . p[x] */
+  void *sink_logits;    /* [heads,ROWS,n] */
+  double *bias;         /* [heads or choices,farthest+1] by distance */
+  void *add;            /* [choices or 1,n] of one row: -F, -inf where a column is not seen */
+  void *extra, *span;   /* [heads,n] of one row: added by distance, and the factor of a span; or NULL */
+  void *row_sums;       /* [Tk] of one row */
+  double *row_notes;    /* [Tk] its sums */
+  void *y, *f, *mass;   /* the operation's: [H,D]; [G,Tk] F of the rows so far; [Tk] */
+  void *scratch;        /* of the operations on one row */
   size_t scratch_bytes;
 };
 
@@ -89,7 +91,7 @@ void wn_walk_select(struct wn_walk *w, int64_t s, int64_t r, int64_t n);
 /* row_notes [n]: the attention sums of row `row` of the call, row r of the block. */
 wn_status wn_walk_sums(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t r, int64_t n,
                        const int32_t *gone);
-/* Scratch of the operation on one row. */
-size_t wn_walk_operation_scratch(const struct wn_exec *exec, const struct wn_walk *w, int64_t P);
+/* Scratch of the operations on one row. */
+size_t wn_walk_sums_scratch(const struct wn_exec *exec, const struct wn_walk *w, int64_t P);
 
 #endif

@@ -154,118 +154,39 @@ void wn_walk_select(struct wn_walk *w, int64_t s, int64_t r, int64_t n) {
 
 /* ---- sums of products ---- */
 
-/* exp of x <= 0 to 2 ulp; 0 below what a weight can be beside the largest. */
-static inline __attribute__((always_inline)) float exp_float(float x) {
-  const float round = 12582912.0f, low = -87.0f, at = x > low ? x : low;
-  const float k = at * 1.44269504f + round - round;
-  const float r = at - k * 0.693359375f + k * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  union {
-    uint32_t bits;
-    float value;
-  } power = {.bits = (uint32_t)((int32_t)k + 127) << 23};
-  return x > low ? p * power.value : 0.0f;
-}
-
-/* mass[c] += the softmax of scale*logits[c] + add[c] + extra[c], times span[c]; the last two may be NULL. Sinks take
- * their part of the sum. */
-struct walk_head {
-  int64_t n, sinks;
-  double scale;
-  const void *logits, *add, *extra, *span, *sink;
-  void *e, *mass;
-};
-#define WEIGH(NAME, REAL, EXP)                                                                                         \
-  static void NAME(const struct walk_head *x) {                                                                        \
-    const REAL *logits = x->logits, *add = x->add, *extra = x->extra, *sink = x->sink, *span = x->span;                \
-    const REAL scale = (REAL)x->scale;                                                                                 \
-    REAL *restrict e = x->e, *restrict mass = x->mass, top = -INFINITY, sum = 0;                                       \
-    const int64_t n = x->n;                                                                                            \
-    for (int64_t c = 0; extra && c < n; c++) e[c] = scale * logits[c] + add[c] + extra[c];                             \
-    for (int64_t c = 0; !extra && c < n; c++) e[c] = scale * logits[c] + add[c];                                       \
-    WEIGH_SIMD(max, top)                                                                                               \
-    for (int64_t c = 0; c < n; c++) top = e[c] > top ? e[c] : top;                                                     \
-    for (int64_t s = 0; s < x->sinks; s++) top = scale * sink[s] > top ? scale * sink[s] : top;                        \
-    if (top == (REAL)-INFINITY) return;                                                                                \
-    for (int64_t s = 0; s < x->sinks; s++) sum += EXP(scale * sink[s] - top);                                          \
-    for (int64_t c = 0; c < n; c++) e[c] = EXP(e[c] - top);                                                            \
-    for (int64_t c = 0; span && c < n; c++) e[c] *= span[c];                                                           \
-    WEIGH_SIMD(+, sum)                                                                                                 \
-    for (int64_t c = 0; c < n; c++) sum += e[c];                                                                       \
-    const REAL factor = sum > 0 ? 1 / sum : 0;                                                                         \
-    for (int64_t c = 0; c < n; c++) mass[c] += e[c] * factor;                                                          \
-  }
-#define WEIGH_PRAGMA(text) _Pragma(#text)
-#define WEIGH_SIMD(operation, what) WEIGH_PRAGMA(omp simd reduction(operation : what))
-WEIGH(weigh_float, float, exp_float)
-WEIGH(weigh_double, double, exp)
-#ifdef __x86_64__
-#pragma GCC push_options
-#pragma GCC target("avx2")
-WEIGH(weigh_float_avx2, float, exp_float)
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512vl,avx512dq,prefer-vector-width=512")
-WEIGH(weigh_float_avx512, float, exp_float)
-#pragma GCC pop_options
-#endif
-
-static void weigh(const struct wn_exec *exec, const struct walk_head *x) {
-  if (exec->dtype == WN_F64) {
-    weigh_double(x);
-    return;
-  }
-#ifdef __x86_64__
-  if (exec->ctx && exec->ctx->isa == WN_ISA_AVX512 && strcmp(exec->backend->name, "cpu") == 0) {
-    weigh_float_avx512(x);
-    return;
-  }
-  if (exec->ctx && exec->ctx->isa == WN_ISA_AVX2 && strcmp(exec->backend->name, "cpu") == 0) {
-    weigh_float_avx2(x);
-    return;
-  }
-#endif
-  weigh_float(x);
-}
-
-/* add [n] of choice s (-1: there is none): -inf for what has gone or is masked, else -F. */
-static void walk_add_row(const struct wn_walk *w, int64_t s, int64_t n, int64_t position) {
+/* add [n] of each choice, or the one that no choice makes: -inf for what has gone or is masked, else -F. */
+static void walk_add_rows(const struct wn_walk *w, int64_t n, int64_t position) {
   const struct wn_attention *a = w->a;
   const bool rules = a->window > 0 || a->strided > 0 || a->root.on || (a->span.on && a->span.exclude_self);
-  const double *F = w->F + s * a->Tk;
   const int32_t *at = w->at;
-  if (w->dtype == WN_F64) {
-    double *add = w->add;
-    for (int64_t c = 0; c < n; c++) add[c] = at[c] < 0 ? -INFINITY : s < 0 ? 0 : -F[c];
-  } else {
-    float *add = w->add;
-    for (int64_t c = 0; s < 0 && c < n; c++) add[c] = at[c] < 0 ? -INFINITY : 0;
-    for (int64_t c = 0; s >= 0 && c < n; c++) add[c] = at[c] < 0 ? -INFINITY : (float)-F[c];
+  for (int64_t s = 0; s == 0 || s < w->choices; s++) {
+    const double *F = w->choices > 0 ? w->F + s * a->Tk : NULL;
+    void *row = wn_element(w->add, s * n, w->dtype);
+    if (w->dtype == WN_F64) {
+      double *add = row;
+      for (int64_t c = 0; c < n; c++) add[c] = at[c] < 0 ? -INFINITY : F ? -F[c] : 0;
+    } else {
+      float *add = row;
+      for (int64_t c = 0; !F && c < n; c++) add[c] = at[c] < 0 ? -INFINITY : 0;
+      for (int64_t c = 0; F && c < n; c++) add[c] = at[c] < 0 ? -INFINITY : (float)-F[c];
+    }
+    for (int64_t c = 0; rules && c < n; c++)
+      if (!wn_distance_seen(a, position - w->place[c])) walk_put(row, c, -INFINITY, w->dtype);
   }
-  for (int64_t c = 0; rules && c < n; c++)
-    if (!wn_distance_seen(a, position - w->place[c])) walk_put(w->add, c, -INFINITY, w->dtype);
 }
 
-/* What head h's logits get for the distance; false: nothing. */
-static bool walk_extra_row(const struct wn_walk *w, int64_t h, int64_t r, int64_t n, int64_t position) {
+/* What head h's logits get for the distance, [n] of `extra`. */
+static void walk_extra_row(const struct wn_walk *w, int64_t h, int64_t r, int64_t n, int64_t position) {
   const struct wn_attention *a = w->a;
   const int64_t reach = wn_walk_reach(a), farthest = a->bias.farthest;
-  if (a->relative.P == 0 && a->bias.n == 0) return false;
   for (int64_t c = 0; c < n; c++) {
     const int64_t x = position - w->place[c];
     double sum = 0;
     if (x < reach && a->relative.P > 0)
       sum = a->scale * wn_number(w->relative, (h * WN_WALK_ROWS + r) * reach + x, w->dtype);
     if (a->bias.n > 0) sum += w->bias[h * (farthest + 1) + (x < farthest ? x : farthest)];
-    walk_put(w->extra, c, sum, w->dtype);
+    walk_put(w->extra, h * n + c, sum, w->dtype);
   }
-  return true;
 }
 
 static void walk_span_row(const struct wn_walk *w, int64_t h, int64_t row, int64_t n, int64_t position) {
@@ -275,35 +196,38 @@ static void walk_span_row(const struct wn_walk *w, int64_t h, int64_t row, int64
       a->span.z, head * a->span.s_z.h + (a->span.dynamic ? w->b * a->span.s_z.b + row * a->span.s_z.t : 0), w->dtype);
   for (int64_t c = 0; c < n; c++) {
     const double m = (a->span.ramp + a->span.limit * z - (double)(position - w->place[c])) / a->span.ramp;
-    walk_put(w->span, c, m < 0 ? 0 : m > 1 ? 1 : m, w->dtype);
-    if (m <= 0) walk_put(w->extra, c, -INFINITY, w->dtype); /* not seen: nothing to measure others by */
+    walk_put(w->span, h * n + c, m < 0 ? 0 : m > 1 ? 1 : m, w->dtype);
+    if (m <= 0) walk_put(w->extra, h * n + c, -INFINITY, w->dtype); /* not seen: nothing to measure others by */
   }
 }
 
-static void walk_sum_products(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t r, int64_t n) {
+static wn_status walk_sum_products(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t r, int64_t n) {
   const struct wn_attention *a = w->a;
-  const int64_t cap = a->Tk, share = w->choices > 0 ? w->heads / w->choices : w->heads, position = w->place[n - 1];
+  const int64_t cap = a->Tk, R = WN_WALK_ROWS, position = w->place[n - 1];
+  struct wn_exec one = *exec;
+  one.scratch = w->scratch, one.scratch_bytes = w->scratch_bytes;
   memset(w->row_sums, 0, (size_t)n * wn_dtype_size(w->dtype));
-  for (int64_t h = 0; h < w->heads; h++) {
-    bool extra = walk_extra_row(w, h, r, n, position);
-    if (a->span.on) {
-      if (!extra) memset(w->extra, 0, (size_t)n * wn_dtype_size(w->dtype));
-      extra = true;
-      walk_span_row(w, h, row, n, position);
-    }
-    if (h % share == 0) walk_add_row(w, w->choices > 0 ? h / share : -1, n, position);
-    weigh(exec, &(struct walk_head){.n = n,
-                                    .sinks = a->sinks.n,
-                                    .scale = a->scale,
-                                    .logits = wn_element(w->logits, (h * WN_WALK_ROWS + r) * cap, w->dtype),
-                                    .add = w->add,
-                                    .extra = extra ? w->extra : NULL,
-                                    .span = a->span.on ? w->span : NULL,
-                                    .sink = wn_element(w->sink_logits, (h * WN_WALK_ROWS + r) * a->sinks.n, w->dtype),
-                                    .e = w->e,
-                                    .mass = w->row_sums});
+  walk_add_rows(w, n, position);
+  for (int64_t h = 0; w->extra && h < w->heads; h++) {
+    walk_extra_row(w, h, r, n, position);
+    if (a->span.on) walk_span_row(w, h, row, n, position);
   }
+  WN_TRY(wn_op_attention_sums_forward(
+      &one, &(struct wn_attention_sums){.R = w->heads,
+                                        .N = n,
+                                        .S = a->sinks.n,
+                                        .scale = a->scale,
+                                        .logits = wn_element(w->logits, r * cap, w->dtype),
+                                        .ld = R * cap,
+                                        .share = w->choices > 0 ? w->heads / w->choices : w->heads,
+                                        .add = w->add,
+                                        .extra = w->extra,
+                                        .factor = w->span,
+                                        .sink = wn_element(w->sink_logits, r * a->sinks.n, w->dtype),
+                                        .ld_sink = R * a->sinks.n,
+                                        .sums = w->row_sums}));
   wn_policy_read(w->row_sums, w->dtype, 0, n, 1, w->row_notes);
+  return WN_OK;
 }
 
 /* ---- sums of the operation ---- */
@@ -324,9 +248,11 @@ static struct wn_attention walk_row_call(const struct wn_walk *w, int64_t b, int
   return r;
 }
 
-size_t wn_walk_operation_scratch(const struct wn_exec *exec, const struct wn_walk *w, int64_t P) {
+size_t wn_walk_sums_scratch(const struct wn_exec *exec, const struct wn_walk *w, int64_t P) {
   struct wn_exec one = *exec;
   one.threads = 1;
+  if (!w->operation)
+    return wn_op_attention_sums_scratch(&one, &(struct wn_attention_sums){.R = w->heads, .N = w->a->Tk}, false);
   struct wn_attention r = walk_row_call(w, 0, w->a->Tk - 1, P);
   r.slots.mass = &one; /* that there is one counts */
   return wn_op_attention_scratch(&one, &r, false);
@@ -347,6 +273,5 @@ static wn_status walk_sum_operation(const struct wn_exec *exec, struct wn_walk *
 wn_status wn_walk_sums(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t r, int64_t n,
                        const int32_t *gone) {
   if (w->operation) return walk_sum_operation(exec, w, row, n, gone);
-  walk_sum_products(exec, w, row, r, n);
-  return WN_OK;
+  return walk_sum_products(exec, w, row, r, n);
 }

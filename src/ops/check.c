@@ -217,6 +217,20 @@ wn_status wn_check_cross_entropy(const struct wn_exec *exec, const struct wn_cro
   return check_indices(c, "targets", a->targets, a->M, -1, a->V);
 }
 
+wn_status wn_check_attention_sums(const struct wn_exec *exec, const struct wn_attention_sums *a, bool backward) {
+  const struct wn_check c = {exec, "attention_sums"};
+  (void)backward;
+  WN_TRY(wn_check_least(c, "R", a->R, 0));
+  WN_TRY(wn_check_least(c, "N", a->N, 1));
+  WN_TRY(wn_check_least(c, "S", a->S, 0));
+  WN_TRY(wn_check_least(c, "share", a->share, 1));
+  WN_TRY(wn_check_number(c, "scale", a->scale, true, "a finite number"));
+  WN_TRY(check_matrix(c, "logits", a->logits, a->R, a->N, a->ld));
+  WN_TRY(wn_check_pointer(c, "add", a->add));
+  if (a->S > 0) WN_TRY(check_matrix(c, "sink", a->sink, a->R, a->S, a->ld_sink));
+  return wn_check_pointer(c, "sums", a->sums);
+}
+
 static wn_status check_decay(struct wn_check c, double lr, double eps, double weight_decay, double grad_scale) {
   WN_TRY(wn_check_number(c, "lr", lr, true, "a finite number"));
   WN_TRY(wn_check_number(c, "eps", eps, eps >= 0, "a number >= 0"));

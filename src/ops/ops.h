@@ -173,6 +173,23 @@ struct wn_cross_entropy {
   uint8_t *hit;  /* [M] or NULL */
 };
 
+/* Attention sums: what R rows (the heads of a group, for one query) that look at the same N columns give to each.
+ * L[r,c] = scale logits[r,c] + add[r/share,c] + extra[r,c]; where it is -inf the row does not see the column.
+ * W[r,c] = factor[r,c] exp(L[r,c]) / (sum_s exp(scale sink[r,s]) + sum_c factor[r,c] exp(L[r,c]));
+ * sums[c] += sum_r W[r,c], row by row. A row that sees nothing gives nothing. */
+struct wn_attention_sums {
+  int64_t R, N, S; /* S: learned sinks, which take their part of the weights */
+  double scale;
+  const void *logits;
+  int64_t ld;                 /* [R,N] */
+  int64_t share;              /* rows that have one row of add */
+  const void *add;            /* [R/share,N] contiguous */
+  const void *extra, *factor; /* [R,N] contiguous, each or NULL: 0, 1 */
+  const void *sink;
+  int64_t ld_sink; /* [R,S]; not read where S is 0 */
+  void *sums;      /* [N] added to */
+};
+
 /* AdamW (Loshchilov & Hutter 2019) on one tensor: g is scaled by grad_scale first (accumulation and clipping).
  * m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr * (mhat/(sqrt(vhat)+eps) + wd p); step counts from 1. */
 struct wn_adamw {
@@ -209,6 +226,7 @@ struct wn_sumsq {
   X(add, struct wn_add, false)                                                                                         \
   X(softcap, struct wn_softcap, false)                                                                                 \
   X(cross_entropy, struct wn_cross_entropy, false)                                                                     \
+  X(attention_sums, struct wn_attention_sums, false)                                                                   \
   X(adamw, struct wn_adamw, false)                                                                                     \
   X(adagrad, struct wn_adagrad, false)                                                                                 \
   X(sumsq, struct wn_sumsq, false)                                                                                     \

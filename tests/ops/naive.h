@@ -27,6 +27,7 @@
 #define wn_ref_softcap_forward wn_naive_softcap_forward
 #define wn_ref_sumsq_forward wn_naive_sumsq_forward
 #define wn_ref_cross_entropy_forward wn_naive_cross_entropy_forward
+#define wn_ref_attention_sums_forward wn_naive_attention_sums_forward
 #define wn_ref_adamw_forward wn_naive_adamw_forward
 #define wn_ref_adagrad_forward wn_naive_adagrad_forward
 #define wn_ref_attention_forward wn_naive_attention_forward
@@ -49,6 +50,8 @@ WN_OPS(WN_NAIVE_DECLARE)
 #include "backends/ref/act.c"
 #undef REAL_FILE
 #include "backends/ref/attention.c"
+#undef REAL_FILE
+#include "backends/ref/attention_sums.c"
 #undef REAL_FILE
 #include "backends/ref/cross_entropy.c"
 #undef REAL_FILE
@@ -87,6 +90,7 @@ static const struct wn_backend *wn_backend_naive(void) {
       .add_forward = wn_naive_add_forward,
       .softcap_forward = wn_naive_softcap_forward,
       .cross_entropy_forward = wn_naive_cross_entropy_forward,
+      .attention_sums_forward = wn_naive_attention_sums_forward,
       .adamw_forward = wn_naive_adamw_forward,
       .adagrad_forward = wn_naive_adagrad_forward,
       .sumsq_forward = wn_naive_sumsq_forward,

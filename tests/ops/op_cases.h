@@ -11,7 +11,22 @@
 #include "base/rng.h"
 #include "ops/attention.h"
 
-enum op { LINEAR, EMBEDDING, NORM, ROPE, ACT, DROPOUT, ADD, CROSS_ENTROPY, ADAMW, ADAGRAD, SUMSQ, ATTENTION, SOFTCAP };
+enum op {
+  LINEAR,
+  EMBEDDING,
+  NORM,
+  ROPE,
+  ACT,
+  DROPOUT,
+  ADD,
+  CROSS_ENTROPY,
+  ADAMW,
+  ADAGRAD,
+  SUMSQ,
+  ATTENTION,
+  SOFTCAP,
+  SUMS
+};
 
 /* Flags; each operation reads its own. */
 enum {
@@ -37,6 +52,8 @@ enum {
   ERF = 1048576,        /* act: GELU by the error function */
   GEGLU = 2097152,      /* act */
   CAPPED = 4194304,     /* cross_entropy: logits are soft-capped first, and dlogits is of what they were before */
+  MASKED = 8388608,     /* attention sums: some columns are not seen, by one row none */
+  FACTORS = 16777216,   /* attention sums: spans */
   SCALED = 524288       /* rope: given frequencies, a magnitude, and all but two elements turn; embedding: a factor */
 };
 
@@ -152,6 +169,16 @@ static const struct op_case op_cases[] = {
     {CROSS_ENTROPY, {17, 63, 0}, ALIAS | CAPPED},
     {CROSS_ENTROPY, {9, 1031, 5}, CAPPED},
     {CROSS_ENTROPY, {33, 257, 0}, ALIAS | CAPPED},
+    /* R, N, S, share, pad */
+    {SUMS, {1, 1, 0, 1, 0}, 0},
+    {SUMS, {1, 2, 3, 1, 0}, 0},
+    {SUMS, {4, 17, 0, 2, 3}, 0},
+    {SUMS, {6, 31, 2, 3, 0}, WITH_ADD},
+    {SUMS, {4, 64, 0, 4, 5}, MASKED},
+    {SUMS, {3, 129, 1, 1, 0}, MASKED | WITH_ADD | FACTORS},
+    {SUMS, {4, 95, 0, 1, 2}, MASKED},
+    {SUMS, {8, 257, 4, 2, 1}, MASKED | FACTORS},
+    {SUMS, {2, 1031, 0, 2, 0}, WITH_ADD | FACTORS},
 };
 #define OP_CASE_COUNT ((int)(sizeof op_cases / sizeof *op_cases))
 
@@ -436,6 +463,43 @@ static wn_status call_cross_entropy(struct bench *b, struct wn_exec e, bool back
   return status;
 }
 
+enum { U_LOGITS, U_ADD, U_SINK, U_SUMS, U_EXTRA, U_FACTOR };
+static void declare_sums(struct bench *b) {
+  const int64_t R = b->c->n[0], N = b->c->n[1], S = b->c->n[2], share = b->c->n[3], pad = b->c->n[4];
+  array_add(b, "logits", CONST, R, N, pad, -1);
+  array_add(b, "add", CONST, R / share, N, 0, -1);
+  array_add(b, "sink", CONST, S ? R : 0, S, pad, -1);
+  array_add(b, "sums", OUT, 1, N, 0, -1);
+  array_add(b, "extra", CONST, R, N, 0, -1);
+  array_add(b, "factor", CONST, R, N, 0, -1);
+  b->a[U_LOGITS].scale = 6;
+  b->a[U_SUMS].adds = b->a[U_FACTOR].positive = true;
+  b->a[U_FACTOR].scale = 0.5;
+}
+static wn_status call_sums(struct bench *b, struct wn_exec e, bool backward) {
+  if (backward) return WN_OK;
+  const int64_t R = b->c->n[0], N = b->c->n[1];
+  if (has(b, MASKED)) { /* the first rows' add hides everything, the others' every third column */
+    for (int64_t c = 0; c < N; c++) array_set(b, U_ADD, c, -INFINITY);
+    for (int64_t i = N; i < R / b->c->n[3] * N; i++)
+      if (i % 3 == 0) array_set(b, U_ADD, i, -INFINITY);
+  }
+  const struct wn_attention_sums a = {.R = R,
+                                      .N = N,
+                                      .S = b->c->n[2],
+                                      .scale = 0.7,
+                                      .logits = AT(U_LOGITS),
+                                      .ld = LD(U_LOGITS),
+                                      .share = b->c->n[3],
+                                      .add = AT(U_ADD),
+                                      .extra = has(b, WITH_ADD) ? AT(U_EXTRA) : NULL,
+                                      .factor = has(b, FACTORS) ? AT(U_FACTOR) : NULL,
+                                      .sink = AT(U_SINK),
+                                      .ld_sink = LD(U_SINK),
+                                      .sums = AT(U_SUMS)};
+  return run_attention_sums(e, &a, false);
+}
+
 enum { O_P, O_G, O_V, O_M };
 static void declare_optimizer(struct bench *b) {
   array_add(b, "p", STATE, 1, b->c->n[0], 0, -1);
@@ -553,6 +617,7 @@ static const struct {
     [SUMSQ] = {"sumsq", declare_sumsq, call_sumsq},
     [ATTENTION] = {"attention", declare_attention, call_attention},
     [SOFTCAP] = {"softcap", declare_dropout, call_softcap},
+    [SUMS] = {"attention_sums", declare_sums, call_sums},
 };
 
 /* All arrays filled from (case, array, element): the same numbers, exact in float, in every dtype. */

@@ -211,6 +211,31 @@ static void test_cross_entropy(void **state) {
   REFUSE(cross_entropy, WN_ERR_ARGUMENT, "loss", a.loss = NULL);
 }
 
+static struct wn_attention_sums good_attention_sums(void) {
+  return (struct wn_attention_sums){.R = 2,
+                                    .N = 2,
+                                    .S = 1,
+                                    .scale = 1,
+                                    .logits = room,
+                                    .ld = 2,
+                                    .share = 2,
+                                    .add = room,
+                                    .sink = room,
+                                    .ld_sink = 1,
+                                    .sums = room};
+}
+static void test_attention_sums(void **state) {
+  (void)state;
+  REFUSE(attention_sums, WN_ERR_SHAPE, "N", a.N = 0);
+  REFUSE(attention_sums, WN_ERR_SHAPE, "share", a.share = 0);
+  REFUSE(attention_sums, WN_ERR_SHAPE, "logits", a.ld = 1);
+  REFUSE(attention_sums, WN_ERR_ARGUMENT, "logits", a.logits = NULL);
+  REFUSE(attention_sums, WN_ERR_ARGUMENT, "add", a.add = NULL);
+  REFUSE(attention_sums, WN_ERR_SHAPE, "sink", a.ld_sink = 0);
+  REFUSE(attention_sums, WN_ERR_ARGUMENT, "scale", a.scale = NAN);
+  REFUSE(attention_sums, WN_ERR_ARGUMENT, "sums", a.sums = NULL);
+}
+
 static struct wn_attention good_attention(void) {
   const struct wn_stride s = {.b = 16, .t = 8, .h = 4}, g = {.b = 8, .t = 4, .h = 4};
   return (struct wn_attention){.B = 2,
@@ -363,9 +388,11 @@ static int teardown(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_linear),    cmocka_unit_test(test_embedding),   cmocka_unit_test(test_norm),
-      cmocka_unit_test(test_rope),      cmocka_unit_test(test_elementwise), cmocka_unit_test(test_cross_entropy),
-      cmocka_unit_test(test_attention), cmocka_unit_test(test_exec),        cmocka_unit_test(test_public_attention),
+      cmocka_unit_test(test_linear),         cmocka_unit_test(test_embedding),
+      cmocka_unit_test(test_norm),           cmocka_unit_test(test_rope),
+      cmocka_unit_test(test_elementwise),    cmocka_unit_test(test_cross_entropy),
+      cmocka_unit_test(test_attention_sums), cmocka_unit_test(test_attention),
+      cmocka_unit_test(test_exec),           cmocka_unit_test(test_public_attention),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

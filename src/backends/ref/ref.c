@@ -22,6 +22,7 @@ static const struct wn_backend table = {
     .add_forward = wn_ref_add_forward,
     .softcap_forward = wn_ref_softcap_forward,
     .cross_entropy_forward = wn_ref_cross_entropy_forward,
+    .attention_sums_forward = wn_ref_attention_sums_forward,
     .adamw_forward = wn_ref_adamw_forward,
     .adagrad_forward = wn_ref_adagrad_forward,
     .sumsq_forward = wn_ref_sumsq_forward,
