@@ -211,7 +211,7 @@ static int survival_read_policies(const struct analysis *a, const char *text, co
   for (int i = 0; i < n; i++) {
     wn_budgets *b = &budgets[(*count)++];
     wn_budgets_init(b);
-    cli_policy_choices_apply(choices, b);
+    if (cli_policy_choices_apply(a->command, choices, b)) return 2;
     b->policy = list[i];
     b->cache = wn_cache_format_resolve(a->ctx, a->model, b, WN_CACHE_AUTO); /* whose bytes are counted */
     if (wn_budgets_parse(a->ctx, config, spec, b) != WN_OK)

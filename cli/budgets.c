@@ -6,9 +6,12 @@
 #include "ui.h"
 
 int cli_budgets_check(const char *command, const struct cli_budgets *given) {
-  if (given->spec) return CLI_GO;
+  wn_budgets tried;
+  wn_budgets_init(&tried);
+  if (given->spec) return cli_policy_choices_apply(command, &given->choices, &tried);
   const struct cli_budgets untouched = CLI_BUDGETS_DEFAULTS;
   const char *idle = given->policy                                       ? "policy"
+                     : given->choices.options                            ? "policy-options"
                      : given->choices.per_kv_head                        ? "per-kv-head"
                      : given->cache_positions                            ? "cache-positions"
                      : given->choices.sinks != untouched.choices.sinks   ? "sinks"
@@ -19,7 +22,18 @@ int cli_budgets_check(const char *command, const struct cli_budgets *given) {
 }
 
 enum { POLICIES_BYTES = 1024 };
-char cli_policies[POLICIES_BYTES], cli_policies_help[POLICIES_BYTES + 80];
+char cli_policies[POLICIES_BYTES], cli_policies_help[POLICIES_BYTES + 80], cli_policy_options_help[POLICIES_BYTES];
+
+/* "keys of budgets.json: h2o: recent; streaming: sinks, ..." */
+static void policy_options_init(void) {
+  size_t n = (size_t)snprintf(cli_policy_options_help, POLICIES_BYTES, "keys of budgets.json");
+  for (int p = 0; p < wn_policy_count(); p++) {
+    const char *key;
+    for (int i = 0; n < POLICIES_BYTES && (key = wn_policy_option(p, i, NULL)); i++)
+      n += (size_t)snprintf(cli_policy_options_help + n, POLICIES_BYTES - n, "%s%s%s%s", i > 0 ? ", " : "; ",
+                            i > 0 ? "" : wn_policy_name(p), i > 0 ? "" : ": ", key);
+  }
+}
 
 void cli_policies_init(void) {
   cli_policies[0] = 0;
@@ -27,6 +41,7 @@ void cli_policies_init(void) {
     const size_t n = strlen(cli_policies);
     snprintf(cli_policies + n, POLICIES_BYTES - n, "%s%s", p ? "|" : "", wn_policy_name(p));
   }
+  policy_options_init();
   snprintf(cli_policies_help, sizeof cli_policies_help, "all that the model supports, or names separated by commas: %s",
            cli_policies);
 }
@@ -54,11 +69,20 @@ enum cli_policy_list cli_policy_list(const char *text, wn_policy *list, int *cou
   }
 }
 
-void cli_policy_choices_apply(const struct cli_policy_choices *choices, wn_budgets *budgets) {
+int cli_policy_choices_apply(const char *command, const struct cli_policy_choices *choices, wn_budgets *budgets) {
   budgets->sinks = choices->sinks;
   budgets->recent = choices->recent;
   budgets->seed = choices->seed;
   budgets->per_kv_head = choices->per_kv_head;
+  if (!choices->options) return CLI_GO;
+  wn_context *ctx;
+  int code = CLI_GO;
+  const wn_status status = wn_context_create(NULL, &ctx);
+  if (status != WN_OK) return cli_fail(ctx, status);
+  if (wn_budgets_set(ctx, choices->options, budgets) != WN_OK)
+    code = cli_usage_error(command, "--policy-options %s: %s", choices->options, wn_context_error(ctx));
+  wn_context_destroy(ctx);
+  return code;
 }
 
 static wn_cache_format format_of(wn_context *ctx, const struct cli_budgets *given, const wn_model *model,
@@ -75,7 +99,7 @@ int cli_budgets_load(wn_context *ctx, const struct cli_budgets *given, const wn_
   out->cache_positions = given->cache_positions;
   out->cache = format_of(ctx, given, model, out);
   if (!given->spec) return 0;
-  cli_policy_choices_apply(&given->choices, out);
+  if (cli_policy_choices_apply("winnow", &given->choices, out)) return 2;
   const size_t policy = given->policy ? strlen(given->policy) : 0;
   if (policy) cli_policy_named(given->policy, policy, &out->policy); /* bytes are counted for it */
   wn_status status = wn_budgets_parse(ctx, config, given->spec, out);

@@ -7,7 +7,7 @@
 
 /* The names of all policies, "selective|h2o|...", and a help line of options that take several: filled by
  * cli_policies_init, before any command's options are read. */
-extern char cli_policies[], cli_policies_help[];
+extern char cli_policies[], cli_policies_help[], cli_policy_options_help[];
 void cli_policies_init(void);
 /* The policy of that name, of which `bytes` are read. False: there is none. */
 bool cli_policy_named(const char *name, size_t bytes, wn_policy *out);
@@ -21,10 +21,12 @@ struct cli_policy_choices {
   double recent;
   uint64_t seed;
   bool per_kv_head;
+  const char *options; /* any policy's, "key=value,..."; NULL: none */
 };
 #define CLI_POLICY_CHOICES_DEFAULTS                                                                                    \
   { .sinks = 4, .recent = 0.5 }
-void cli_policy_choices_apply(const struct cli_policy_choices *choices, wn_budgets *budgets);
+/* CLI_GO, or 2 after saying which option is wrong. */
+int cli_policy_choices_apply(const char *command, const struct cli_policy_choices *choices, wn_budgets *budgets);
 
 struct cli_budgets {
   const char *spec, *policy; /* NULL: not given */
@@ -39,7 +41,9 @@ struct cli_budgets {
       CLI_OPTION(T, m.recent, "recent", "PART", "h2o: the part of a budget for the most recent tokens", .min = 0,      \
                  .max = 1),                                                                                            \
       CLI_OPTION(T, m.seed, "random-seed", "N", "random: the seed"),                                                   \
-      CLI_OPTION(T, m.per_kv_head, "per-kv-head", NULL, "h2o, tova, random: each key-value head evicts on its own")
+      CLI_OPTION(T, m.per_kv_head, "per-kv-head", NULL,                                                                \
+                 "each key-value head evicts on its own, where the policy decides for each"),                          \
+      CLI_OPTION(T, m.options, "policy-options", "KEY=VALUE,...", cli_policy_options_help)
 #define CLI_BUDGETS_OPTIONS(T, m)                                                                                      \
   CLI_OPTION(                                                                                                          \
       T, m.spec, "budgets", "SPEC",                                                                                    \

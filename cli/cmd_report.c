@@ -43,13 +43,14 @@ static int report_policies(struct report_command *r) {
   }
 }
 
-static void report_budgets(struct report_command *r) {
+static int report_budgets(struct report_command *r) {
   wn_policy policy;
   r->options.budgets = r->budgets.spec;
-  cli_policy_choices_apply(&r->budgets.choices, &r->options.choices);
+  if (cli_policy_choices_apply("winnow report", &r->budgets.choices, &r->options.choices)) return 2;
   r->options.choices.cache_positions = r->budgets.cache_positions;
   if (r->budgets.policy && cli_policy_named(r->budgets.policy, strlen(r->budgets.policy), &policy))
     r->options.policy = (int)policy;
+  return CLI_GO;
 }
 
 /* The words that make this page's figures again. */
@@ -159,8 +160,8 @@ int cmd_report(int argc, char **argv) {
   int code = cli_parse(&report_spec, argc, argv, &r, &inputs);
   if (code == CLI_GO) code = cli_budgets_check(report_spec.command, &r.budgets);
   if (code == CLI_GO) code = report_policies(&r);
+  if (code == CLI_GO) code = report_budgets(&r);
   if (code == CLI_GO) {
-    report_budgets(&r);
     report_figures(&r);
     report_note_command(&r, argc, argv);
     r.options.inputs = inputs.items;

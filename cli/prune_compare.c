@@ -153,7 +153,7 @@ static int run_compare(wn_context *ctx, struct compare *c) {
   wn_status status = WN_OK;
   int n = 0, code = 0;
   wn_prune_compare_options_init(&o, sizeof o);
-  cli_policy_choices_apply(&c->choices, &o.budgets);
+  if (cli_policy_choices_apply("winnow prune compare", &c->choices, &o.budgets)) return 2;
   o.data = (wn_prune_data){.path = c->data, .rows = c->at_most, .long_only = c->rows.long_only};
   for (int i = 0; i < SUBJECTS && status == WN_OK && !code; i++) {
     if (!c->dirs[i]) continue;

@@ -186,7 +186,7 @@ static int check_search(struct search *s, int code) {
   if (s->tolerance && search_read_tolerance(s->tolerance, &s->options.tolerance)) return 2;
   if (s->memory && search_read_memory(s->memory, &s->options.memory)) return 2;
   cli_policy_named(s->policy, strlen(s->policy), &s->options.budgets.policy);
-  cli_policy_choices_apply(&s->choices, &s->options.budgets);
+  if (cli_policy_choices_apply("winnow prune search", &s->choices, &s->options.budgets)) return 2;
   s->options.batch = s->rows.batch;
   return CLI_GO;
 }

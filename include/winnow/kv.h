@@ -28,6 +28,8 @@ int wn_policy_count(void);
 const wn_policy_info *wn_policy_at(wn_policy policy); /* NULL: there is none of that number */
 bool wn_policy_find(const char *name, wn_policy *out);
 const char *wn_policy_name(wn_policy policy); /* "?": there is none of that number */
+/* The key of option i of a policy in budgets.json, NULL after the last; *help (may be NULL): what it does. */
+const char *wn_policy_option(wn_policy policy, int i, const char **help);
 /* Does the attention have what the policy looks at? */
 bool wn_policy_suits(wn_policy policy, const wn_attention_config *config);
 
@@ -67,6 +69,8 @@ void wn_budgets_clear(wn_budgets *budgets);
  * layers ("2MiB"), or a budgets.json or a checkpoint's folder that has one (then its policy too). The policy and its
  * choices in *out stand unless a file gives them. */
 wn_status wn_budgets_parse(wn_context *ctx, const wn_model_config *config, const char *text, wn_budgets *out);
+/* Keys of budgets.json by text: "recent=0.25,per_kv_head=true". */
+wn_status wn_budgets_set(wn_context *ctx, const char *assignments, wn_budgets *out);
 wn_status wn_budgets_load(wn_context *ctx, const char *path, wn_budgets *out);
 wn_status wn_budgets_save(wn_context *ctx, const wn_budgets *budgets, const char *path);
 /* WN_ERR_CONFIG says why these budgets do not go with this model. */

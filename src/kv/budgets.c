@@ -207,6 +207,32 @@ wn_status wn_budgets_save(wn_context *ctx, const wn_budgets *budgets, const char
   return status;
 }
 
+static wn_status budgets_assign(wn_context *ctx, const char *text, json_t *object, wn_budgets *out) {
+  struct wn_field_group groups[WN_POLICY_MAX + 1];
+  const int count = budgets_groups(groups);
+  for (const char *at = text;;) {
+    char part[PATH_BYTES];
+    const size_t n = strcspn(at, ",");
+    if (n >= sizeof part) return wn_fail(ctx, WN_ERR_CONFIG, "policy options: a part of %zu bytes is too long", n);
+    memcpy(part, at, n);
+    part[n] = 0;
+    WN_TRY(wn_json_set(ctx, object, part));
+    if (!at[n]) break;
+    at += n + 1;
+  }
+  return wn_fields_read(ctx, "policy options", object, groups, count, out);
+}
+
+wn_status wn_budgets_set(wn_context *ctx, const char *assignments, wn_budgets *out) {
+  json_t *object = json_object();
+  wn_budgets changed = *out;
+  if (!object) return wn_fail(ctx, WN_ERR_MEMORY, "budgets: out of memory");
+  const wn_status status = budgets_assign(ctx, assignments, object, &changed);
+  json_decref(object);
+  if (status == WN_OK) *out = changed;
+  return status;
+}
+
 /* --- the command line --- */
 
 /* The largest budget, the same in every layer, whose caches of one sequence take at most `bytes`. */

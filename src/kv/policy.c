@@ -39,6 +39,13 @@ bool wn_policy_find(const char *name, wn_policy *out) {
   return false;
 }
 
+const char *wn_policy_option(wn_policy policy, int i, const char **help) {
+  const struct wn_policy_row *row = wn_policy_row(policy);
+  if (!row || i < 0 || i >= row->field_count) return NULL;
+  if (help) *help = row->fields[i].help;
+  return row->fields[i].key;
+}
+
 bool wn_policy_suits(wn_policy policy, const wn_attention_config *config) {
   const struct wn_policy_row *row = wn_policy_row(policy);
   return row && (!(row->needs & WN_POLICY_SELECTIONS) || config->selective.enabled);
@@ -95,8 +102,6 @@ void wn_policy_read(const void *x, wn_dtype dtype, int64_t first, int64_t n, dou
 
 /* ---- the choice ---- */
 
-enum { POLICY_CHUNK = 256 };
-
 struct policy_choice {
   int64_t index; /* -1: none yet */
   double score;
@@ -145,9 +150,9 @@ int64_t wn_policy_choose(const struct wn_policy_held *h) {
   const struct wn_policy_row *row = wn_policy_row(h->budgets->policy);
   const int64_t sinks = wn_policy_sinks(h->budgets, h->budget), recent = wn_policy_recent(h->budgets, h->budget);
   struct policy_choice best = {-1, -INFINITY};
-  for (int64_t first = 0; first < h->count; first += POLICY_CHUNK) {
-    double score[POLICY_CHUNK];
-    const int64_t n = h->count - first < POLICY_CHUNK ? h->count - first : POLICY_CHUNK;
+  for (int64_t first = 0; first < h->count; first += WN_POLICY_CHUNK) {
+    double score[WN_POLICY_CHUNK];
+    const int64_t n = h->count - first < WN_POLICY_CHUNK ? h->count - first : WN_POLICY_CHUNK;
     if (h->scores)
       memcpy(score, h->scores + first, (size_t)n * sizeof *score);
     else if (row->score)

@@ -70,6 +70,9 @@ struct wn_policy_row {
   int64_t (*rows)(const wn_budgets *budgets);
 };
 
+/* The most tokens that are scored at a time. */
+#define WN_POLICY_CHUNK 256
+
 #define WN_POLICY_DECLARE(name) extern const struct wn_policy_row wn_policy_##name;
 WN_POLICIES(WN_POLICY_DECLARE)
 
