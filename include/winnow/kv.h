@@ -46,6 +46,9 @@ typedef enum wn_cache_format {
 #define WN_CACHE_COUNT 3
 const char *wn_cache_format_name(wn_cache_format format);
 
+/* How a policy pools over neighbouring tokens. */
+typedef enum wn_pool { WN_POOL_MEAN, WN_POOL_MAX } wn_pool;
+
 /* Budgets of every layer. Owns `tokens` and `head_tokens`; a zero wn_budgets means none. */
 typedef struct wn_budgets {
   wn_policy policy;
@@ -61,6 +64,12 @@ typedef struct wn_budgets {
                             in the  text. Needs rotary or relative positions */
   double recent;         /* h2o: the part of the budget that goes to the most recent tokens; default 0.5 */
   uint64_t seed;         /* random */
+  struct {
+    int64_t rows; /* snapkv: the last rows, that vote; as many recent tokens stay, at most half of the budget; default
+                     32. The cache keeps so many numbers of each token */
+    int64_t neighbours; /* votes are pooled over so many positions on each side; 0: none; default 2 */
+    wn_pool pool;       /* default the mean */
+  } snapkv;
 } wn_budgets;
 void wn_budgets_init(wn_budgets *budgets);
 void wn_budgets_clear(wn_budgets *budgets);

@@ -375,7 +375,7 @@ static wn_status refuse_cache_positions(wn_context *ctx) {
   return wn_fail(ctx, WN_ERR_CONFIG, "budgets: \"cache_positions\" is for the policy %s", which);
 }
 
-/* A policy's own numbers, set in C, are in the range of its keys. */
+/* A policy's numbers, set in C, are in the range of its keys. Those of other policies may be left at 0. */
 static wn_status check_fields(wn_context *ctx, const wn_budgets *b, const struct wn_policy_row *row) {
   for (int i = 0; i < row->field_count; i++) {
     const struct wn_field *f = &row->fields[i];
@@ -383,6 +383,7 @@ static wn_status check_fields(wn_context *ctx, const wn_budgets *b, const struct
     if (f->type != WN_FIELD_INT64 && f->type != WN_FIELD_DOUBLE) continue;
     const double value =
         f->type == WN_FIELD_DOUBLE ? *(const double *)(const void *)at : (double)*(const int64_t *)(const void *)at;
+    if (value == 0 && row != wn_policy_row(b->policy)) continue;
     if (!(value >= f->min && value <= f->max))
       return wn_fail(ctx, WN_ERR_CONFIG, "budgets: \"%s\" is %g, expected %g to %g", f->key, value, f->min, f->max);
   }

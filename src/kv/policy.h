@@ -13,7 +13,7 @@
 #include "winnow/kv.h"
 
 /* Every policy, in the order of their numbers: wn_policy_<name>, defined in policy/<name>.c. */
-#define WN_POLICIES(X) X(selective) X(h2o) X(tova) X(streaming) X(window) X(random)
+#define WN_POLICIES(X) X(selective) X(h2o) X(tova) X(streaming) X(window) X(random) X(snapkv)
 
 /* What a policy looks at besides positions. */
 enum wn_policy_need {

@@ -184,9 +184,12 @@ json "generate without budgets" '.kv_bytes > 0 and .policy == null' "${budgeted[
 whole_text=$(jq -r .text out) whole_bytes=$(jq .kv_bytes out)
 json "budgets of the context" ".kv_bytes == $whole_bytes and .policy == \"selective\" and .budget_tokens == 64" "${budgeted[@]}" --budgets 1.0
 is "budgets of the context change nothing" "$whole_text" "$(jq -r .text out)"
-for policy in selective h2o tova streaming window random; do
+# All policies that the program lists.
+policies=$("$winnow" eval --help | grep -oE 'selective\|[a-z0-9|]+' | head -n 1 | tr '|' ' ')
+is "policies in the help" "selective h2o tova streaming window random snapkv" "$policies"
+for policy in $policies; do
   json "budgets with $policy" ".tokens > 0 and .kv_bytes * 3 < $whole_bytes and .policy == \"$policy\" and .budget_tokens == 10" \
-    "${budgeted[@]}" --budgets 4,6 --policy $policy
+    "${budgeted[@]}" --budgets 4,6 --policy $policy --policy-options snapkv.rows=4
 done
 json "budgets in bytes" '.kv_bytes <= 16384 and .kv_bytes > 12000' "${budgeted[@]}" --budgets 16KiB
 echo '{"policy": "tova", "tokens": [3, 9]}' >whole/budgets.json
@@ -202,7 +205,7 @@ refuses "a policy for another model" 1 'selective attention; without it: h2o' ge
 json "eval without budgets" '.budgets == null' eval --model whole
 whole_loss=$(jq .loss out)
 json "eval under budgets of the context" ".loss == $whole_loss and .budgets.saving == 1" eval --model whole --budgets 32
-for policy in selective h2o tova streaming window random; do
+for policy in $policies; do
   json "eval under budgets with $policy" ".loss != $whole_loss and .budgets.policy == \"$policy\" and (.budgets.saving * 10 | round) == 64" \
     eval --model whole --budgets 4,6 --policy $policy
 done

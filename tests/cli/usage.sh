@@ -65,6 +65,9 @@ grep -q -- --version out && pass "help tells of --version" || fail "help tells o
 refuses "help of no command" 2 'did you mean "train"\?' help trian
 refuses "help of no subcommand" 2 'data: unknown command "xyzzy"' help data xyzzy
 refuses "a range in whole numbers" 2 '0\.\.1048576 ' eval x --batch -1
+refuses "policies' options without budgets" 2 '\-\-policy-options needs --budgets' eval x --policy-options recent=0.3
+refuses "an option that no policy has" 2 'did you mean "recent"' eval x --budgets 4 --policy-options recnt=0.3
+refuses "a policy's option out of range" 2 'snapkv.rows' eval x --budgets 4 --policy snapkv --policy-options snapkv.rows=0
 refuses "h2o's choice without budgets" 2 '\-\-recent needs --budgets' eval x --recent 0.3
 OMP_NUM_THREADS=1 json "at most OMP_NUM_THREADS" '.threads == 1' info
 OMP_NUM_THREADS=1 json "threads asked for, whatever OMP_NUM_THREADS" '.threads == 3' info --threads 3

@@ -144,12 +144,30 @@ static double lot(const wn_budgets *x, int64_t layer, int64_t group, int64_t pos
   return wn_random_uniform(x->seed, WN_STREAM_EVICT, (uint64_t)layer << 32 | (uint64_t)group, (uint64_t)position);
 }
 
+/* SnapKV: the votes of rows i-w..i-1 for key j, pooled over its neighbours among the keys held. given[r]: the weights
+ * of row r. */
+static double voted(const wn_budgets *x, double given[200][200], const bool *held, int64_t first, int64_t i,
+                    int64_t j) {
+  double pooled = 0;
+  const int64_t reach = x->snapkv.neighbours;
+  for (int64_t n = j - reach; n <= j + reach; n++) {
+    double vote = 0;
+    if (n < first || n >= i || !held[n]) continue;
+    for (int64_t r = i - x->snapkv.rows; r < i; r++)
+      if (r >= first) vote += given[r][n];
+    pooled = x->snapkv.pool == WN_POOL_MAX ? fmax(pooled, vote) : pooled + vote / (double)(2 * reach + 1);
+  }
+  return pooled;
+}
+
 /* The rule, token by token: a key is held from its row on until it goes. Returns the evictions. */
 static int64_t simulate(const struct wn_attention *a, wn_dtype dtype, const wn_budgets *x, int64_t layer, int64_t b,
                         int64_t g, int32_t *gone, double *margin) {
   const int64_t T = a->Tk, K = x->heads > 0 ? x->head_tokens[layer * x->heads + g] : x->tokens[layer];
   const int64_t P = wn_policy_groups(x, a->Hkv, wn_selection_groups(a)), recent = (int64_t)(x->recent * (double)K);
-  const bool weights = x->policy == WN_POLICY_H2O || x->policy == WN_POLICY_TOVA;
+  const bool snapkv = x->policy == WN_POLICY_SNAPKV;
+  const bool weights = snapkv || x->policy == WN_POLICY_H2O || x->policy == WN_POLICY_TOVA;
+  static double given[200][200];
   double F[200] = {0}, scores[200], selected[6][200];
   bool held[200] = {false};
   int64_t count = 0, evictions = 0;
@@ -169,6 +187,9 @@ static int64_t simulate(const struct wn_attention *a, wn_dtype dtype, const wn_b
           score = -(double)j, stays = j - first < (x->sinks < K - 1 ? x->sinks : K - 1);
         if (x->policy == WN_POLICY_RANDOM) score = lot(x, layer, g, j - first);
         if (weights) score = x->policy == WN_POLICY_H2O && j > i - recent ? -INFINITY : -F[j];
+        if (snapkv && held[j])
+          score = j > i - (int64_t)fmin((double)x->snapkv.rows, (double)(K / 2)) ? -INFINITY
+                                                                                 : -voted(x, given, held, first, i, j);
         if (!held[j] || stays) continue;
         if (x->policy != WN_POLICY_SELECTIVE && !weights) F[j] = score;
         scores[j] = weights ? score : F[j];
@@ -185,12 +206,13 @@ static int64_t simulate(const struct wn_attention *a, wn_dtype dtype, const wn_b
     held[i] = true, F[i] = 0, count++;
     for (int64_t j = first; x->policy == WN_POLICY_SELECTIVE && j <= i; j++)
       if (held[j]) F[j] += selection(a, dtype, b, g, i, j, first);
-    if (x->policy == WN_POLICY_TOVA) memset(F, 0, sizeof F);
+    if (x->policy == WN_POLICY_TOVA || snapkv) memset(F, 0, sizeof F);
     /* With the shift a row's selections count from the next one on. */
     if (weights && a->sel.shift) weigh(a, dtype, b, g, P, i, held, selected, F);
     for (int64_t n = 0; weights && a->sel.on && n < wn_selection_groups(a); n++)
       for (int64_t j = first; j <= i; j++) selected[n][j] += selection(a, dtype, b, n, i, j, first);
     if (weights && !a->sel.shift) weigh(a, dtype, b, g, P, i, held, selected, F);
+    memcpy(given[i], F, sizeof F);
   }
   return evictions;
 }
@@ -213,7 +235,7 @@ static int64_t check(wn_policy policy, uint64_t seed) {
     const wn_dtype dtype = where == 0 ? WN_F64 : WN_F32;
     struct call c;
     enum wn_isa isa;
-    const bool weights = policy == WN_POLICY_H2O || policy == WN_POLICY_TOVA;
+    const bool weights = policy == WN_POLICY_H2O || policy == WN_POLICY_TOVA || policy == WN_POLICY_SNAPKV;
     call_make(&c, dtype, seed, policy == WN_POLICY_SELECTIVE || (weights && seed % 2));
     assert_ok(ctx, wn_cpu_select_isa(ctx, &isa));
     int64_t tokens[2] = {1, 1 + pick(seed, pick(seed, 2) ? c.a.Tk : 6)};
@@ -226,6 +248,10 @@ static int64_t check(wn_policy policy, uint64_t seed) {
       x.heads = c.a.Hkv, x.head_tokens = of_heads;
       for (int64_t h = 0; h < 2 * x.heads; h++) of_heads[h] = 1 + pick(seed, c.a.Tk + 2);
       ragged++;
+    }
+    if (policy == WN_POLICY_SNAPKV) {
+      x.snapkv.rows = 1 + pick(seed, 12), x.snapkv.neighbours = pick(seed, 4);
+      x.snapkv.pool = pick(seed, 2) ? WN_POOL_MAX : WN_POOL_MEAN;
     }
     if (policy == WN_POLICY_H2O) x.recent = (double)pick(seed, 5) / 4;
     const int64_t T = c.a.Tk, P = wn_policy_groups(&x, c.a.Hkv, wn_selection_groups(&c.a)), n = c.a.B * P * T;
@@ -261,6 +287,12 @@ static void test_weights(void **state) {
   check_many(WN_POLICY_TOVA, 32);
   for (uint64_t seed = 33; seed < 33 + 6 * 24; seed += 6) /* long ones, with selections */
     for (int h2o = 0; h2o < 2; h2o++) check(h2o ? WN_POLICY_H2O : WN_POLICY_TOVA, seed);
+}
+
+static void test_votes(void **state) {
+  (void)state;
+  check_many(WN_POLICY_SNAPKV, 40);
+  for (uint64_t seed = 60; seed < 60 + 6 * 16; seed += 6) check(WN_POLICY_SNAPKV, seed);
 }
 
 static void test_selective(void **state) {
@@ -385,8 +417,9 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_selective),    cmocka_unit_test(test_positions),          cmocka_unit_test(test_weights),
-      cmocka_unit_test(test_nothing_goes), cmocka_unit_test(test_one_head_keeps_all), cmocka_unit_test(test_refused)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_selective),    cmocka_unit_test(test_positions),
+                                     cmocka_unit_test(test_weights),      cmocka_unit_test(test_votes),
+                                     cmocka_unit_test(test_nothing_goes), cmocka_unit_test(test_one_head_keeps_all),
+                                     cmocka_unit_test(test_refused)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }
