@@ -3,6 +3,7 @@
 #ifndef WINNOW_SELECTION_H
 #define WINNOW_SELECTION_H
 
+#include <stddef.h>
 #include "winnow/data.h"
 #include "winnow/kv.h"
 #include "winnow/model.h"
@@ -24,12 +25,20 @@ typedef struct wn_selection_layer {
 /* A status other than WN_OK ends the analysis and is returned. */
 typedef wn_status (*wn_selection_fn)(void *user, const wn_selection_layer *layer);
 
-/* tokens [T], one document, T at most the model's context. budgets in force, or NULL. Layers come in order. loss (may
- * be NULL): mean over the text's positions, nats. The weights are those that the attention uses, with all of its
- * mechanisms. Cost: a forward pass and T*T*H additions a layer; memory: 12 bytes per pair of tokens, 4 G + 4 more with
- * F, 4 H more with `heads`. WN_ERR_UNSUPPORTED: a model with an encoder; budgets with cache_positions. */
+typedef struct wn_selection_options {
+  size_t size;               /* sizeof the struct (context.h) */
+  const wn_budgets *budgets; /* in force; NULL: none */
+  bool heads;                /* the layers have head_weights too */
+  wn_selection_fn layer;     /* called for each layer, in order */
+  void *user;
+} wn_selection_options;
+
+/* tokens [T], one document, T at most the model's context. loss (may be NULL): mean over the text's positions, nats.
+ * The weights are those that the attention uses, with all of its mechanisms. Cost: a forward pass and T*T*H additions a
+ * layer; memory: 12 bytes per pair of tokens, 4 G + 4 more with F, 4 H more with `heads`. WN_ERR_UNSUPPORTED: a model
+ * with an encoder; budgets with cache_positions. */
 wn_status wn_analyze_selection(wn_context *ctx, wn_model *model, const int32_t *tokens, int64_t T,
-                               const wn_budgets *budgets, bool heads, wn_selection_fn fn, void *user, double *loss);
+                               const wn_selection_options *options, double *loss);
 
 /* The mean over many sequences, in cells of `cell` by `cell` pairs of tokens. Pairs j > i are not counted; a cell
  * without pairs is 0. */
@@ -42,12 +51,17 @@ typedef struct wn_selection_mean {
                      normalisation; NULL: not selective */
   float *last;    /* [L,T] mean of 1 - exp(-F) in the last row; NULL likewise */
 } wn_selection_mean;
-/* Means over the first `sequences` sequences of the source (created with a context of T), T at most the model's
- * context. cell 0: the smallest for which `size` is at most 256. Released with wn_selection_mean_destroy. */
-wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_data_source *source, int64_t T,
-                                    uint64_t sequences, int64_t cell,
-                                    void (*progress)(void *user, uint64_t done, uint64_t total), void *user,
-                                    wn_selection_mean **out);
+typedef struct wn_selection_mean_options {
+  size_t size;        /* sizeof the struct (context.h) */
+  int64_t T;          /* tokens of a sequence: the context that the source was created with; at most the model's */
+  uint64_t sequences; /* the first so many of the source; fewer where it has fewer */
+  int64_t cell;       /* 0: the smallest for which `size` is at most 256 */
+  void (*progress)(void *user, uint64_t done, uint64_t total); /* may be NULL */
+  void *user;
+} wn_selection_mean_options;
+/* Released with wn_selection_mean_destroy. */
+wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_data_source *source,
+                                    const wn_selection_mean_options *options, wn_selection_mean **out);
 void wn_selection_mean_destroy(wn_selection_mean *mean); /* NULL is allowed */
 
 WN_API_END

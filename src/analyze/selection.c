@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/options.h"
 #include "model/layer.h"
 #include "ops/attention.h"
 
@@ -59,7 +60,7 @@ static void selection_on_attention(void *user, const struct wn_run *run, int64_t
   if (!run->measuring) memset(t->sums, 0, (size_t)(t->T * t->T) * sizeof *t->sums);
 }
 
-static void take_selections(struct tracer *t) {
+static void selection_take(struct tracer *t) {
   const int64_t T = t->T;
   for (int64_t i = 0; i < T; i++)
     for (int64_t j = 0; j <= i; j++) {
@@ -79,7 +80,7 @@ static void selection_on_layer(void *user, const struct wn_run *run, int64_t l, 
   if (t->status != WN_OK) return;
   for (int64_t k = 0; k < t->T * t->T; k++)
     t->weights[k] = (float)((double)t->sums[k] / ONE / (double)t->model->config.heads);
-  if (t->G > 0) take_selections(t);
+  if (t->G > 0) selection_take(t);
   const wn_selection_layer layer = {.layer = l,
                                     .T = t->T,
                                     .heads = t->model->config.heads,
@@ -145,18 +146,21 @@ static wn_status selection_pass(struct tracer *t, wn_workspace *ws, const int32_
 }
 
 wn_status wn_analyze_selection(wn_context *ctx, wn_model *model, const int32_t *tokens, int64_t T,
-                               const wn_budgets *budgets, bool heads, wn_selection_fn fn, void *user, double *loss) {
+                               const wn_selection_options *options, double *loss) {
+  wn_selection_options o;
+  WN_TRY(WN_OPTIONS_READ(ctx, wn_selection_options, options, &o));
   WN_TRY(selection_check(ctx, model, T));
+  const wn_budgets *budgets = o.budgets;
   if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
   if (budgets && budgets->cache_positions)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets with cache_positions are not supported here");
   struct tracer t = {.ctx = ctx,
                      .model = model,
                      .budgets = budgets,
-                     .want_heads = heads,
+                     .want_heads = o.heads,
                      .T = T,
-                     .fn = fn,
-                     .user = user,
+                     .fn = o.layer,
+                     .user = o.user,
                      .dtype = model->dtype};
   void *targets = NULL;
   wn_workspace *ws = NULL;
@@ -240,12 +244,14 @@ static wn_status selection_mean_create(wn_context *ctx, const wn_model_config *c
   return WN_OK;
 }
 
-wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_data_source *source, int64_t T,
-                                    uint64_t sequences, int64_t cell,
-                                    void (*progress)(void *user, uint64_t done, uint64_t total), void *user,
-                                    wn_selection_mean **out) {
+wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_data_source *source,
+                                    const wn_selection_mean_options *options, wn_selection_mean **out) {
+  wn_selection_mean_options o;
   *out = NULL;
-  WN_TRY(selection_check(ctx, model, T));
+  WN_TRY(WN_OPTIONS_READ(ctx, wn_selection_mean_options, options, &o));
+  WN_TRY(selection_check(ctx, model, o.T));
+  const int64_t T = o.T;
+  uint64_t sequences = o.sequences;
   const uint64_t all = wn_data_source_batches(source, 1);
   if (all > 0 && sequences > all) sequences = all;
   if (sequences < 1)
@@ -256,7 +262,7 @@ wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_d
   wn_workspace *ws = NULL;
   int32_t *tokens, *targets;
   wn_status status;
-  WN_TRY_GOTO(selection_mean_create(ctx, &model->config, T, cell, &s.mean), done);
+  WN_TRY_GOTO(selection_mean_create(ctx, &model->config, T, o.cell, &s.mean), done);
   const size_t cells = (size_t)(s.mean->layers * s.mean->size * s.mean->size), row = (size_t)T * sizeof(int32_t);
   s.mean->sequences = sequences;
   wn_arena_plan(&arena, "tokens", row, (void **)&tokens);
@@ -275,7 +281,7 @@ wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_d
     WN_TRY_GOTO(wn_data_source_batch(ctx, source, 0, b, 1, tokens, targets, NULL), done);
     WN_TRY_GOTO(selection_pass(&t, ws, tokens, targets, &loss), done);
     s.mean->loss += loss / (double)sequences;
-    if (progress) progress(user, b + 1, sequences);
+    if (o.progress) o.progress(o.user, b + 1, sequences);
   }
   selection_finish(&s);
   status = WN_OK;

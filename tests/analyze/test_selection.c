@@ -74,6 +74,13 @@ static void on_layer(void *user, const struct wn_run *run, int64_t l, const stru
     }
 }
 
+static wn_status selection_of(wn_context *ctx, wn_model *model, const int32_t *tokens, int64_t count,
+                              const wn_budgets *budgets, bool heads, wn_selection_fn fn, void *user, double *loss) {
+  const wn_selection_options options = {
+      .size = sizeof options, .budgets = budgets, .heads = heads, .layer = fn, .user = user};
+  return wn_analyze_selection(ctx, model, tokens, count, &options, loss);
+}
+
 static void test_weights(void **state) {
   (void)state;
   static const struct model_case cases[] = {
@@ -92,7 +99,7 @@ static void test_weights(void **state) {
       struct kept *k = calloc(1, sizeof *k);
       struct naive *n = calloc(1, sizeof *n);
       double loss;
-      OK(ctx, wn_analyze_selection(ctx, model, tokens, T, NULL, true, keep, k, &loss));
+      OK(ctx, selection_of(ctx, model, tokens, T, NULL, true, keep, k, &loss));
       assert_int_equal(k->layers, L);
       assert_int_equal(k->selective, c == 0);
       assert_false(k->evicts);
@@ -141,7 +148,7 @@ static void test_budgets(void **state) {
   wn_budgets_init(&budgets);
   OK(ctx, wn_budgets_parse(ctx, &config, "4,6", &budgets));
   struct kept *k = calloc(1, sizeof *k);
-  OK(ctx, wn_analyze_selection(ctx, model, tokens, T, &budgets, false, keep, k, NULL));
+  OK(ctx, selection_of(ctx, model, tokens, T, &budgets, false, keep, k, NULL));
   assert_true(k->evicts && k->budget[0] == 4 && k->budget[1] == 6);
   for (int l = 0; l < L; l++)
     for (int i = 0; i < T; i++) {
@@ -175,19 +182,19 @@ static void test_refused(void **state) {
   struct wn_model *model = model_of(ctx, &config, WN_F32);
   int32_t tokens[32] = {0};
   int calls = 0;
-  assert_refused(ctx, wn_analyze_selection(ctx, model, tokens, 17, NULL, false, refuse, &calls, NULL), WN_ERR_ARGUMENT,
+  assert_refused(ctx, selection_of(ctx, model, tokens, 17, NULL, false, refuse, &calls, NULL), WN_ERR_ARGUMENT,
                  "expected 1 to 16");
-  assert_refused(ctx, wn_analyze_selection(ctx, model, tokens, 0, NULL, false, refuse, &calls, NULL), WN_ERR_ARGUMENT,
+  assert_refused(ctx, selection_of(ctx, model, tokens, 0, NULL, false, refuse, &calls, NULL), WN_ERR_ARGUMENT,
                  "expected");
-  assert_int_equal(wn_analyze_selection(ctx, model, tokens, 8, NULL, false, refuse, &calls, NULL), WN_ERR_FORMAT);
+  assert_int_equal(selection_of(ctx, model, tokens, 8, NULL, false, refuse, &calls, NULL), WN_ERR_FORMAT);
   assert_int_equal(calls, 1);
   wn_model_destroy(model);
   config.position = WN_POS_ROPE;
   model = model_of(ctx, &config, WN_F32);
   int64_t budgets[L] = {4, 4};
   const wn_budgets by_place = {.policy = WN_POLICY_STREAMING, .layers = L, .tokens = budgets, .cache_positions = true};
-  assert_refused(ctx, wn_analyze_selection(ctx, model, tokens, 8, &by_place, false, refuse, &calls, NULL),
-                 WN_ERR_UNSUPPORTED, "cache_positions");
+  assert_refused(ctx, selection_of(ctx, model, tokens, 8, &by_place, false, refuse, &calls, NULL), WN_ERR_UNSUPPORTED,
+                 "cache_positions");
   wn_model_destroy(model);
   wn_context_destroy(ctx);
 }
@@ -214,13 +221,13 @@ static void test_mean(void **state) {
   snprintf(recipe.data.val, sizeof recipe.data.val, "%s", path);
   wn_data_source *source;
   OK(ctx, wn_data_source_create(ctx, &recipe.data, "val", T, V, &source));
+  const wn_selection_mean_options mean_options = {.size = sizeof mean_options, .T = T, .sequences = 5, .cell = 2};
   wn_selection_mean *mean;
-  OK(ctx, wn_analyze_selection_mean(ctx, model, source, T, 5, 2, NULL, NULL, &mean));
+  OK(ctx, wn_analyze_selection_mean(ctx, model, source, &mean_options, &mean));
   assert_int_equal(mean->sequences, 2); /* there are no more */
   assert_int_equal(mean->size, 7);
   struct kept *k = calloc(2, sizeof *k);
-  for (int s = 0; s < 2; s++)
-    OK(ctx, wn_analyze_selection(ctx, model, tokens + s * T, T, NULL, false, keep, &k[s], NULL));
+  for (int s = 0; s < 2; s++) OK(ctx, selection_of(ctx, model, tokens + s * T, T, NULL, false, keep, &k[s], NULL));
   for (int l = 0; l < L; l++)
     for (int r = 0; r < 7; r++)
       for (int c = 0; c < 7; c++) {

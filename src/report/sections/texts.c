@@ -95,8 +95,9 @@ static wn_status texts_add(struct wn_report *r, const struct wn_report_input *in
                                .budgets = budgets};
     double loss = 0;
     status = wn_page_begin_text(r->page, &text);
-    if (status == WN_OK)
-      status = wn_analyze_selection(r->ctx, in->loaded, t.ids, t.T, budgets, heads, wn_page_add_layer, r->page, &loss);
+    const wn_selection_options selection = {
+        .size = sizeof selection, .budgets = budgets, .heads = heads, .layer = wn_page_add_layer, .user = r->page};
+    if (status == WN_OK) status = wn_analyze_selection(r->ctx, in->loaded, t.ids, t.T, &selection, &loss);
     if (status == WN_OK) status = wn_page_set_loss(r->page, loss);
     r->texts++;
   } else if (status == WN_OK) {
@@ -114,7 +115,8 @@ static wn_status texts_add_mean(struct wn_report *r, const struct wn_report_inpu
   wn_selection_mean *mean = NULL;
   WN_TRY(wn_report_source(r, in, T, &source));
   if (!source) return WN_OK;
-  wn_status status = wn_analyze_selection_mean(r->ctx, in->loaded, source, T, o->sequences, 0, NULL, NULL, &mean);
+  const wn_selection_mean_options options = {.size = sizeof options, .T = T, .sequences = o->sequences};
+  wn_status status = wn_analyze_selection_mean(r->ctx, in->loaded, source, &options, &mean);
   if (status == WN_OK) status = wn_page_add_mean(r->page, in->name, mean);
   wn_selection_mean_destroy(mean);
   wn_data_source_destroy(source);
