@@ -1,11 +1,9 @@
 /* winnow analyze: what a model has learned to look at. A row of the table at the end for each subcommand. */
 #include "analyze.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include "attention.h"
 #include "cmd.h"
 #include "recipe.h"
@@ -68,23 +66,18 @@ int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, cha
   return code;
 }
 
-/* Beside the file first, then into its place; into a device or a pipe (/dev/null, /dev/stdout) directly, which a rename
- * would replace. The text is written by `put`. */
-static int analysis_write_file(const char *path, void (*put)(FILE *f, const void *what), const void *what) {
-  char next[4096];
-  if (snprintf(next, sizeof next, "%s.next", path) >= (int)sizeof next)
-    return cli_error("%s: the path is too long", path);
-  struct stat st;
-  const bool direct = stat(path, &st) == 0 && !S_ISREG(st.st_mode);
-  FILE *f = fopen(direct ? path : next, "w");
-  if (!f) return cli_error("%s: %s", path, strerror(errno));
+/* A file with the text that `put` writes. */
+static int analysis_write_file(const struct analysis *a, const char *path, void (*put)(FILE *f, const void *what),
+                               const void *what) {
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *f = open_memstream(&text, &bytes);
+  if (!f) return cli_error("out of memory");
   put(f, what);
-  bool ok = !fflush(f) && !ferror(f);
-  if (fclose(f)) ok = false;
-  if (ok && (direct || rename(next, path) == 0)) return 0;
-  const int error = errno;
-  if (!direct) remove(next);
-  return cli_error("%s: cannot be written: %s", path, strerror(error));
+  const bool whole = !ferror(f);
+  const wn_status status = fclose(f) || !whole ? WN_ERR_MEMORY : wn_file_save(a->ctx, path, text, bytes);
+  free(text);
+  return status == WN_OK ? 0 : cli_fail(a->ctx, status);
 }
 
 wn_analysis_input analysis_input(const struct analysis *a) {
@@ -162,8 +155,8 @@ static void analysis_put_json(FILE *f, const void *what) {
 int analysis_deliver(const struct analysis *a, json_t *json, void (*put_csv)(FILE *, const void *),
                      void (*put_report)(const struct analysis *, const void *), const void *what) {
   int code = json ? 0 : cli_error("out of memory");
-  if (!code && a->out) code = analysis_write_file(a->out, analysis_put_json, json);
-  if (!code && a->csv && strcmp(a->csv, "-")) code = analysis_write_file(a->csv, put_csv, what);
+  if (!code && a->out) code = analysis_write_file(a, a->out, analysis_put_json, json);
+  if (!code && a->csv && strcmp(a->csv, "-")) code = analysis_write_file(a, a->csv, put_csv, what);
   if (!code && a->common.json) return cli_print_json(json);
   json_decref(json);
   if (code) return code;

@@ -195,6 +195,21 @@ void wn_writer_abort(struct wn_writer *w) {
   w->f = NULL;
 }
 
+static wn_status file_write_directly(wn_context *ctx, const char *path, const void *data, size_t bytes) {
+  FILE *f = fopen(path, "w");
+  if (!f) return fail_errno(ctx, "write", path, errno);
+  const bool written = fwrite(data, 1, bytes, f) == bytes && !fflush(f);
+  const int error = errno;
+  return fclose(f) == 0 && written ? WN_OK : fail_errno(ctx, "write", path, error);
+}
+
+wn_status wn_file_save(wn_context *ctx, const char *path, const void *data, size_t bytes) {
+  struct stat st;
+  if (stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+    return file_write_directly(ctx, path, data, bytes);
+  return wn_file_write(ctx, path, data, bytes);
+}
+
 wn_status wn_file_write(wn_context *ctx, const char *path, const void *data, size_t bytes) {
   struct wn_writer w;
   wn_status status = wn_writer_open(ctx, path, &w);

@@ -148,6 +148,10 @@ static void what_cannot_be_written_is_refused(void **state) {
   struct wn_writer w;
   assert_refused(ctx, wn_file_write(ctx, "/dev/full", "x", 1), WN_ERR_IO, "/dev/full: it is not a regular file");
   assert_refused(ctx, wn_file_write(ctx, folder, "x", 1), WN_ERR_IO, "it is a folder");
+  /* A caller's file: the same, but a device is written to. */
+  assert_ok(ctx, wn_file_save(ctx, "/dev/null", "x", 1));
+  assert_refused(ctx, wn_file_save(ctx, "/dev/full", "x", 1), WN_ERR_IO, "/dev/full");
+  assert_refused(ctx, wn_file_save(ctx, folder, "x", 1), WN_ERR_IO, "it is a folder");
   assert_refused(ctx, wn_file_write(ctx, "", "x", 1), WN_ERR_ARGUMENT, "without a name");
   char missing[700];
   snprintf(missing, sizeof missing, "%s/none/f", folder);
