@@ -190,6 +190,28 @@ done:
   return status;
 }
 
+static wn_status case_generation(wn_context *ctx) {
+  static const char *const stops[] = {"never", "\n\n"};
+  wn_model *model = NULL;
+  wn_tokenizer *tok = NULL;
+  wn_status status;
+  TRY(model_of(ctx, "{}", &model));
+  TRY(wn_tokenizer_load(ctx, "bytes", &tok));
+  wn_generate_options o;
+  wn_generate_options_init(&o, sizeof o);
+  o.tok = tok;
+  o.text = "the cat", o.bytes = 7;
+  o.max_tokens = 5;
+  o.stop_strings = stops, o.stop_string_count = 2;
+  wn_generate_result r;
+  TRY(wn_generate(ctx, model, &o, &r));
+  assert_true(r.tokens > 0);
+done:
+  wn_tokenizer_destroy(tok);
+  wn_model_destroy(model);
+  return status;
+}
+
 static wn_status case_encoder_decoder(wn_context *ctx) {
   wn_model_config c;
   wn_model *model = NULL;
@@ -543,6 +565,7 @@ static const struct {
   wn_status (*run)(wn_context *ctx);
 } cases[] = {{"models", case_models},
              {"sessions", case_sessions},
+             {"generation", case_generation},
              {"encoder-decoder", case_encoder_decoder},
              {"attention", case_attention},
              {"tokenizers", case_tokenizers},
