@@ -63,7 +63,7 @@ static wn_status session_feed_piece(struct wn_run *run, struct wn_session *s, bo
   /* What the embedding's norm keeps is not needed later: layer 0's arrays take it. */
   WN_TRY(wn_run_embed(run, s->tokens, a.n2, a.rstd2, a.mean2, a.x));
   for (int64_t l = 0; l < c->layers; l++) {
-    run->unturned = wn_session_by_place(s, l);
+    run->unturned = wn_session_by_cache_position(s, l);
     WN_TRY(wn_layer_before(run, l, &a, l ? wn_layer_stream(run, &a) : NULL, l ? s->temp.branch : NULL));
     WN_TRY(wn_session_attend(run, s, l, &a, full));
     WN_TRY(wn_layer_after(run, l, &a, &s->temp, true));
@@ -127,12 +127,12 @@ const char *wn_cache_format_name(wn_cache_format format) {
 
 /* What stands in the way of half floats; NULL: nothing. */
 static const char *session_not_with_half(const struct wn_model *model, const wn_budgets *budgets) {
-  const bool by_place = budgets && budgets->cache_positions;
+  const bool rotates = budgets && budgets->cache_positions;
   const bool served = model->backend->attention_served.row & WN_TERM_HALF;
   return model->dtype != WN_F32                ? "a model in F64"
          : !served                             ? "the reference's operations"
          : model->config.head_size > WN_HALF_D ? "heads of more than 256"
-         : by_place                            ? "positions by place in the cache"
+         : rotates                             ? "rotation by cache positions"
                                                : wn_attention_config_lacks(&model->config.attention, WN_TRAIT_HALF);
 }
 

@@ -22,11 +22,11 @@ struct wn_session_part {
 /* Rows of a prompt that run as a block under a budget: enough for a product, few beside a budget. */
 enum { WN_SESSION_BLOCK = 128 };
 struct wn_session_block {
-  int32_t *gone; /* [B,P,stage's capacity] */
+  int32_t *evicted_at; /* [B,P,stage's capacity] */
 };
 
-/* The same where positions are places in the cache (session_places.c). */
-struct wn_session_places {
+/* The same where tokens are rotated by their cache positions (session_cache_positions.c). */
+struct wn_session_cache_positions {
   void *q, *y;           /* [B,rows,H,D] queries of the sinks, and what the sinks give */
   void *lse, *lse_sinks; /* [B,H,rows] */
   int32_t *positions;    /* [the largest budget + rows] */
@@ -69,24 +69,24 @@ struct wn_session {
   /* For caches that evict, shared by the layers (session_attend.c). */
   struct wn_kv_cache stage; /* what a cache holds and a piece behind it, laid out for each cache in stage_memory */
   void *stage_memory;
-  int32_t *slots;      /* [B,P,stage's capacity] */
-  bool blocks_of_rows; /* under the budgets a piece of a prompt runs as blocks (session_prefill.c) */
-  bool place_blocks;   /* or as blocks by place (session_places.c) */
+  int32_t *slots;             /* [B,P,stage's capacity] */
+  bool blocks_of_rows;        /* under the budgets a piece of a prompt runs as blocks (session_prefill.c) */
+  bool cache_position_blocks; /* or as blocks by cache position (session_cache_positions.c) */
   struct wn_session_block block;
-  struct wn_session_places place_block;
-  int64_t largest; /* budget of a cache */
-  void *sums;      /* [B,P,the largest budget]; attention sums of a row; of a part, from its first head's on */
-  int32_t *order;  /* the same, of a policy that wants slots in order of position */
-  void *turned;    /* [B,the largest budget,Hkv,D], with cache_positions: keys rotated by place */
-  int32_t *places; /* [B,the largest budget], the same */
+  struct wn_session_cache_positions cache_position_block;
+  int64_t largest;          /* budget of a cache */
+  void *sums;               /* [B,P,the largest budget]; attention sums of a row; of a part, from its first head's on */
+  int32_t *order;           /* the same, of a policy that wants slots in order of position */
+  void *rotated;            /* [B,the largest budget,Hkv,D], with cache_positions: keys rotated by them */
+  int32_t *cache_positions; /* [B,the largest budget], the same */
 };
 
 void wn_session_inputs_clear(struct wn_session *s);
 /* Parts, caches and what they share; model, B, capacity, piece and budgets are set. */
 wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s);
 void wn_session_caches_clear(struct wn_session *s);
-/* Keys of this layer are turned by their places in the cache, when they are used: wn_layer_before turns nothing. */
-bool wn_session_by_place(const struct wn_session *s, int64_t l);
+/* Keys of this layer are rotated by their cache positions, when they are used: wn_layer_before rotates nothing. */
+bool wn_session_by_cache_position(const struct wn_session *s, int64_t l);
 /* The attention of layer l over its cache, for the run's T tokens, which enter it. When measuring: as if the caches
  * were empty, or full. */
 wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
@@ -102,8 +102,8 @@ void wn_session_unstage(struct wn_session *s, struct wn_kv_cache *cache, int64_t
 bool wn_session_takes_blocks(const struct wn_session *s);
 wn_status wn_session_attend_blocks(struct wn_run *run, struct wn_session *s, int64_t part,
                                    const struct wn_attention *op, const struct wn_kv_rows *rows);
-bool wn_session_takes_place_blocks(const struct wn_session *s);
-wn_status wn_session_attend_place_blocks(struct wn_run *run, struct wn_session *s, int64_t part,
-                                         const struct wn_attention *op, const struct wn_kv_rows *rows);
+bool wn_session_takes_cache_position_blocks(const struct wn_session *s);
+wn_status wn_session_attend_cache_position_blocks(struct wn_run *run, struct wn_session *s, int64_t part,
+                                                  const struct wn_attention *op, const struct wn_kv_rows *rows);
 
 #endif

@@ -1,149 +1,16 @@
 /* A session's attention over caches that hold everything, what a layer can see, or what a policy keeps.
  *
  * A budget's step (DESIGN section 4) is that of one token: a full cache evicts, the token enters, attends to what is
- * held, and the policy takes note. A piece of a prompt runs its maps as a block and its attention token by token, or
- * as blocks where the policy can tell before (session_prefill.c): N K H D operations in all, and K tokens of memory a
- * layer. A trimmed cache takes a piece as a block: what it holds and the
- * piece stand behind each other in a stage that the layers share, the attention's own mask leaves out what is too far,
- * and the last K tokens go back. */
+ * held, and the policy takes note. A piece of a prompt runs its projections as a block and its attention token by
+ * token, or as blocks where the policy's evictions are known before (session_prefill.c): N K H D operations in all, and
+ * K tokens of memory a layer. A trimmed cache takes a piece as a block: a stage that the layers share holds what the
+ * cache holds and then the piece, the attention's own mask leaves out what is too far, and the last K tokens go back.
+ */
 #include <omp.h>
 #include <string.h>
 
 #include "attention/derive.h"
 #include "decode/session.h"
-
-/* --- creation --- */
-
-/* The tokens that a key-value head may hold under the budgets, at most the capacity. */
-static int64_t attend_budget_of(const struct wn_session *s, int64_t l, int64_t kv_head) {
-  const int64_t K = s->budgets.layers > 0 ? wn_budgets_of(&s->budgets, l, kv_head) : s->capacity;
-  return K < s->capacity ? K : s->capacity;
-}
-
-/* Runs of heads with one budget. */
-static wn_status attend_choose_parts(wn_context *ctx, struct wn_session *s) {
-  const int64_t L = s->model->config.layers, Hkv = s->model->config.kv_heads;
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "reach of the layers", (size_t)L * sizeof *s->reach, &memory));
-  s->reach = memory;
-  WN_TRY(wn_alloc(ctx, "caches of the layers", (size_t)(L + 1) * sizeof *s->first, &memory));
-  s->first = memory;
-  for (int pass = 0; pass < 2; pass++) {
-    int64_t n = 0;
-    for (int64_t l = 0; l < L; l++) {
-      const int64_t reach = wn_layer_reach(s->model, l);
-      s->reach[l] = reach < s->capacity - 1 ? reach + 1 : s->capacity;
-      s->first[l] = n;
-      for (int64_t g = 0, next; g < Hkv; g = next, n++) {
-        const int64_t K = attend_budget_of(s, l, g);
-        for (next = g + 1; next < Hkv && (s->budgets.heads == 0 || attend_budget_of(s, l, next) == K);) next++;
-        if (pass == 0) continue;
-        s->parts[n] = (struct wn_session_part){.layer = l,
-                                               .kv0 = g,
-                                               .kv_heads = next - g,
-                                               .kind = K < s->capacity             ? WN_LAYER_BUDGET
-                                                       : s->reach[l] < s->capacity ? WN_LAYER_TRIMMED
-                                                                                   : WN_LAYER_WHOLE};
-      }
-    }
-    s->first[L] = n;
-    if (pass == 0) WN_TRY(wn_alloc(ctx, "parts of the caches", (size_t)n * sizeof *s->parts, &memory));
-    if (pass == 0) s->parts = memory;
-  }
-  return WN_OK;
-}
-
-bool wn_session_by_place(const struct wn_session *s, int64_t l) {
-  return s->parts[s->first[l]].kind == WN_LAYER_BUDGET && s->budgets.cache_positions;
-}
-
-/* What evicting caches share. stage: bytes of the largest stage, slots: of one sequence of it. */
-static void attend_shared_lay(struct wn_session *s, size_t stage, int64_t slots) {
-  const wn_model_config *c = &s->model->config;
-  const size_t e = wn_dtype_size(s->model->dtype);
-  const int64_t B = s->B, D = c->head_size, H = c->heads, Hkv = c->kv_heads, K = s->largest;
-  const int64_t R = s->piece < WN_SESSION_BLOCK ? s->piece : WN_SESSION_BLOCK;
-  const bool places = s->budgets.cache_positions, blocks = s->blocks_of_rows, by_place = s->place_blocks && K > 0;
-  const struct wn_policy_row *policy = wn_policy_row(s->budgets.policy);
-  const bool sums = policy->needs & WN_POLICY_SUMS;
-  struct wn_session_block *block = &s->block;
-  struct wn_session_places *p = &s->place_block;
-  const struct wn_array rows[] = {
-      {"stage", true, WN_DIMS((int64_t)stage), 1, &s->stage_memory},
-      {"slots", true, WN_DIMS(B, slots), sizeof *s->slots, &s->slots},
-      {"attention sums of a row", sums, WN_DIMS(B, Hkv, K), e, &s->sums},
-      {"order of the slots", policy->ordered, WN_DIMS(B, Hkv, K), sizeof *s->order, &s->order},
-      {"turned keys", places, WN_DIMS(B, K, Hkv, D), e, &s->turned},
-      {"places", places, WN_DIMS(B, K), sizeof *s->places, &s->places},
-      {"evictions of a block", blocks && K > 0, WN_DIMS(B, slots), sizeof *block->gone, &block->gone},
-      {"queries of the sinks", by_place, WN_DIMS(B, R, H, D), e, &p->q},
-      {"outputs of the sinks", by_place, WN_DIMS(B, R, H, D), e, &p->y},
-      {"weights of the recent", by_place, WN_DIMS(B, H, R), e, &p->lse},
-      {"weights of the sinks", by_place, WN_DIMS(B, H, R), e, &p->lse_sinks},
-      {"positions by place", by_place, WN_DIMS(K + R), sizeof *p->positions, &p->positions},
-  };
-  WN_ARRAYS_LAY(&s->shared, rows);
-}
-
-static wn_status attend_shared_arrays(wn_context *ctx, struct wn_session *s) {
-  const int64_t rows = s->piece < WN_SESSION_BLOCK ? s->piece : WN_SESSION_BLOCK;
-  int64_t slots = 0;
-  size_t stage = 0;
-  s->blocks_of_rows = s->budgets.layers > 0 && wn_session_takes_blocks(s);
-  s->place_blocks = s->budgets.layers > 0 && wn_session_takes_place_blocks(s);
-  const bool any_blocks = s->blocks_of_rows || s->place_blocks;
-  for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
-    struct wn_kv_shape shape = s->caches[i].shape;
-    const enum wn_session_kind kind = s->parts[i].kind;
-    size_t bytes;
-    if (kind == WN_LAYER_BUDGET && shape.capacity > s->largest) s->largest = shape.capacity;
-    if (kind == WN_LAYER_WHOLE || (kind == WN_LAYER_BUDGET && !any_blocks)) continue;
-    shape.capacity += kind == WN_LAYER_TRIMMED ? s->piece : rows;
-    if (!wn_kv_shape_bytes(&shape, &bytes) || shape.capacity > INT64_MAX / 8 / shape.groups)
-      return wn_fail(ctx, WN_ERR_ARGUMENT, "session: a stage of %lld tokens does not fit in memory",
-                     (long long)shape.capacity);
-    if (bytes > stage) stage = bytes;
-    if (shape.groups * shape.capacity > slots) slots = shape.groups * shape.capacity;
-  }
-  attend_shared_lay(s, stage, slots);
-  WN_TRY(wn_arrays_check(ctx, &s->shared, "session of %lld sequences", (long long)s->B));
-  WN_TRY(wn_arrays_allocate(ctx, &s->shared, "what the caches of a session share"));
-  attend_shared_lay(s, stage, slots);
-  return WN_OK;
-}
-
-wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
-  const wn_model_config *c = &s->model->config;
-  void *memory;
-  WN_TRY(attend_choose_parts(ctx, s));
-  WN_TRY(wn_alloc(ctx, "caches", (size_t)s->first[c->layers] * sizeof *s->caches, &memory));
-  s->caches = memory;
-  for (int64_t i = 0; i < s->first[c->layers]; i++) {
-    const struct wn_session_part *part = &s->parts[i];
-    struct wn_kv_shape shape;
-    const int64_t K = part->kind == WN_LAYER_BUDGET    ? attend_budget_of(s, part->layer, part->kv0)
-                      : part->kind == WN_LAYER_TRIMMED ? s->reach[part->layer]
-                                                       : s->capacity;
-    wn_kv_shape_of(c, s->B, K, s->model->dtype, part->kind == WN_LAYER_BUDGET ? &s->budgets : NULL, &shape);
-    if (part->kind == WN_LAYER_TRIMMED) shape.groups = 1; /* the oldest goes */
-    wn_kv_shape_of_heads(&shape, part->kv0, part->kv_heads);
-    shape.half = s->half;
-    WN_TRY(wn_kv_cache_init(ctx, &shape, &s->caches[i]));
-  }
-  return attend_shared_arrays(ctx, s);
-}
-
-void wn_session_caches_clear(struct wn_session *s) {
-  for (int64_t i = 0; s->caches && i < s->first[s->model->config.layers]; i++) wn_kv_cache_clear(&s->caches[i]);
-  wn_arrays_clear(&s->shared);
-  wn_free(s->caches);
-  wn_free(s->parts);
-  wn_free(s->first);
-  wn_free(s->reach);
-  wn_budgets_clear(&s->budgets);
-}
-
-/* --- attention --- */
 
 enum { BLOCK_FROM = 8 }; /* rows; fewer are as fast one by one */
 
@@ -183,41 +50,41 @@ static wn_status attend_whole(struct wn_run *run, struct wn_session *s, struct w
   return WN_OK;
 }
 
-/* Streaming, positions by place: the key that is the n-th oldest of those held is at n, and so is the query. */
-static wn_status attend_turn_by_place(struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
-                                      struct wn_attention *op) {
+/* Streaming by cache positions: the key that is the n-th oldest of those held is rotated to n, and so is the query. */
+static wn_status attend_rotate_by_cache_position(struct wn_run *run, struct wn_session *s,
+                                                 const struct wn_kv_cache *cache, struct wn_attention *op) {
   const wn_model_config *c = &s->model->config;
   const struct wn_kv_shape *shape = &cache->shape;
   const int64_t K = shape->capacity, D = shape->D, Hkv = shape->Hkv, n = cache->count + 1;
-  const int64_t gone = cache->seen + 1 - n, sinks = wn_policy_sinks(&s->budgets, K);
+  const int64_t evicted = cache->seen + 1 - n, sinks = wn_policy_sinks(&s->budgets, K);
   const size_t bytes = (size_t)D * wn_dtype_size(shape->dtype);
   for (int64_t b = 0; b < shape->B && !run->measuring; b++) {
     const int32_t *at = cache->at + b * K; /* the sinks come first, the others follow on each other */
     for (int64_t j = 0; j < n; j++) {
-      s->places[b * n + j] = (int32_t)(at[j] < sinks ? at[j] : at[j] - gone);
+      s->cache_positions[b * n + j] = (int32_t)(at[j] < sinks ? at[j] : at[j] - evicted);
       for (int64_t g = 0; g < Hkv; g++)
-        memcpy(wn_at(s->turned, ((b * n + j) * Hkv + g) * D, shape->dtype),
+        memcpy(wn_at(s->rotated, ((b * n + j) * Hkv + g) * D, shape->dtype),
                wn_at(cache->k, ((b * Hkv + g) * K + j) * D, shape->dtype), bytes);
     }
   }
-  op->k = s->turned;
+  op->k = s->rotated;
   op->s_k = (struct wn_stride){n * Hkv * D, Hkv * D, D};
-  op->slots.at = s->places;
+  op->slots.at = s->cache_positions;
   op->slots.groups = 1;
   op->slots.stride = n;
   if (c->position != WN_POS_ROPE) return WN_OK;
-  struct wn_rope turn = wn_run_rotation(run, s->parts[cache - s->caches].layer);
-  turn.rows = shape->B * n, turn.heads = Hkv;
-  turn.x = s->turned, turn.ldx = Hkv * D;
-  turn.positions = s->places;
-  WN_TRY(wn_run_rope_forward(run, &turn));
+  struct wn_rope rope = wn_run_rotation(run, s->parts[cache - s->caches].layer);
+  rope.rows = shape->B * n, rope.heads = Hkv;
+  rope.x = s->rotated, rope.ldx = Hkv * D;
+  rope.positions = s->cache_positions;
+  WN_TRY(wn_run_rope_forward(run, &rope));
   for (int64_t b = 0; b < shape->B; b++) {
-    turn.rows = 1;
-    turn.heads = c->heads;
-    turn.x = wn_at(op->q, b * op->s_q.b, shape->dtype);
-    turn.ldx = c->heads * D;
-    turn.positions = s->places + b * n + n - 1;
-    WN_TRY(wn_run_rope_forward(run, &turn));
+    rope.rows = 1;
+    rope.heads = c->heads;
+    rope.x = wn_at(op->q, b * op->s_q.b, shape->dtype);
+    rope.ldx = c->heads * D;
+    rope.positions = s->cache_positions + b * n + n - 1;
+    WN_TRY(wn_run_rope_forward(run, &rope));
   }
   return WN_OK;
 }
@@ -238,7 +105,7 @@ static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t p
     wn_kv_cache_bind(cache, 1, &row);
     attend_mark_control(run, s, cache, s->position + t, &row);
     row.slots.mass = sums;
-    if (wn_session_by_place(s, l)) WN_TRY(attend_turn_by_place(run, s, cache, &row));
+    if (wn_session_by_cache_position(s, l)) WN_TRY(attend_rotate_by_cache_position(run, s, cache, &row));
     WN_TRY(wn_run_attention_forward(run, &row));
     if (run->measuring) return WN_OK;
     if (sums) wn_kv_cache_follow(cache, &s->budgets, sums);
@@ -293,15 +160,15 @@ static wn_status attend_part(struct wn_run *run, struct wn_session *s, int64_t p
   struct wn_kv_cache *cache = &s->caches[part];
   const enum wn_session_kind kind = s->parts[part].kind;
   const int64_t K = cache->shape.capacity, T = run->T;
-  const bool budget = kind == WN_LAYER_BUDGET, by_place = budget && s->budgets.cache_positions;
-  const bool block = T >= BLOCK_FROM && (by_place ? s->place_blocks : s->blocks_of_rows);
+  const bool budget = kind == WN_LAYER_BUDGET, rotates = budget && s->budgets.cache_positions;
+  const bool block = T >= BLOCK_FROM && (rotates ? s->cache_position_blocks : s->blocks_of_rows);
   if (run->measuring) {
     cache->seen = full ? s->capacity : 0;
     cache->count = !full ? 0 : kind == WN_LAYER_WHOLE ? K - T : T == 1 || (budget && !block) ? K - 1 : K;
   }
   if (kind == WN_LAYER_WHOLE) return attend_whole(run, s, cache, op, rows);
   if (budget && !block) return attend_rows(run, s, part, op, rows);
-  if (by_place) return wn_session_attend_place_blocks(run, s, part, op, rows);
+  if (rotates) return wn_session_attend_cache_position_blocks(run, s, part, op, rows);
   const bool notes = cache->notes != NULL; /* every row changes them */
   if ((run->measuring ? !full : cache->seen + T <= K) && !notes) return attend_whole(run, s, cache, op, rows);
   if (budget) return wn_session_attend_blocks(run, s, part, op, rows);

@@ -18,7 +18,7 @@ bool wn_session_takes_blocks(const struct wn_session *s) {
          !(sums && wn_attention_config_unserved(&s->model->config.attention, WN_WALK_SUMS_SERVED));
 }
 
-/* s->block.gone, and the policy's notes in the stage after the last row. */
+/* s->block.evicted_at, and the policy's notes in the stage after the last row. */
 static wn_status prefill_find_evictions(struct wn_run *run, struct wn_session *s, int64_t part,
                                         const struct wn_attention *op) {
   const struct wn_kv_shape *shape = &s->caches[part].shape;
@@ -28,7 +28,7 @@ static wn_status prefill_find_evictions(struct wn_run *run, struct wn_session *s
                                            .first_group = shape->first_group,
                                            .a = op,
                                            .notes = s->stage.notes,
-                                           .gone = s->block.gone};
+                                           .gone = s->block.evicted_at};
   if (!run->measuring) return wn_evictions_piece_find(&run->exec, &piece);
   const size_t need = wn_evictions_piece_scratch(&run->exec, &s->budgets, op);
   if (need > run->need) run->need = need;
@@ -46,7 +46,7 @@ static wn_status prefill_attend_block(struct wn_run *run, struct wn_session *s, 
   wn_session_stage(run, s, cache, rows, t0, T);
   wn_kv_cache_bind(stage, T, &block);
   block.slots.at = stage->at;
-  block.slots.gone = s->block.gone;
+  block.slots.gone = s->block.evicted_at;
   WN_TRY(prefill_find_evictions(run, s, part, &block));
   for (int64_t g = 0; g < P; g++) {
     const struct wn_attention one = P > 1 ? wn_attention_of_heads(&block, dtype, g, 1) : block;
@@ -55,7 +55,7 @@ static wn_status prefill_attend_block(struct wn_run *run, struct wn_session *s, 
   if (run->measuring) return WN_OK;
   wn_kv_cache_advance(stage, T);
   for (int64_t row = 0; row < s->B * P; row++) {
-    const int32_t *gone = s->block.gone + row * stage->shape.capacity;
+    const int32_t *gone = s->block.evicted_at + row * stage->shape.capacity;
     for (int64_t j = 0, i = 0; j < n; j++)
       if (gone[j] == INT32_MAX) s->slots[row * left + i++] = (int32_t)j;
   }

@@ -128,7 +128,7 @@ static void views(void **state) {
   struct wn_session by_weights = {.model = model, .budgets = {.policy = WN_POLICY_H2O}},
                     by_place = {.model = model, .budgets = {.policy = WN_POLICY_STREAMING, .cache_positions = true}};
   assert_false(wn_session_takes_blocks(&by_weights));
-  assert_false(wn_session_takes_place_blocks(&by_place));
+  assert_false(wn_session_takes_cache_position_blocks(&by_place));
   wn_session *session = NULL;
   wn_session_options options = {.size = sizeof options, .sequences = 1, .cache = WN_CACHE_FLOAT};
   refused(wn_session_create_with(ctx, model, &options, &session), "backend cpu");

@@ -227,7 +227,7 @@ static void test_cache_format(void **state) {
       wn_session_options options = {
           .size = sizeof options, .sequences = 1, .budgets = &budgets, .cache = WN_CACHE_HALF};
       assert_refused(ctx, wn_session_create_with(ctx, p.packed, &options, &session), WN_ERR_UNSUPPORTED,
-                     "positions by place");
+                     "rotation by cache positions");
       options.cache = (wn_cache_format)WN_CACHE_COUNT;
       assert_refused(ctx, wn_session_create_with(ctx, p.packed, &options, &session), WN_ERR_ARGUMENT, "format 3");
       wn_budgets_clear(&budgets);

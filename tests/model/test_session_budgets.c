@@ -456,7 +456,7 @@ static void test_long_prompts(void **state) {
                                   .ragged = heads},
                  &c, rows[i].K, &b);
       OK(ctx, wn_session_create_with_budgets(ctx, model, 1, N, &b, &s));
-      if (places) assert_int_equal(s->place_blocks, !rows[i].attention);
+      if (places) assert_int_equal(s->cache_position_blocks, !rows[i].attention);
       for (int way = 0; way < 3; way++) {
         const int64_t step = way == 0 ? 1 : way == 1 ? N : 233;
         wn_session_reset(s);

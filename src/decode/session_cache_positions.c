@@ -1,18 +1,19 @@
-/* A piece of a prompt under the policy streaming where a token's position is its place in the cache (Xiao et al. 2023,
- * section 3.2), as blocks of rows. Keys lie in the cache as they were before the rotation.
+/* A piece of a prompt under the policy streaming where tokens are rotated by their cache positions (Xiao et al. 2023,
+ * section 3.2), as blocks of rows. The cache holds keys as they were before the rotation.
  *
- * The row at position i >= K, under a budget of K, holds s sinks at the places 0..s-1 and the last K-s tokens at
- * s..K-1, itself at the last one. A rotation knows distances alone: between the row and its recent tokens they are
+ * The row at position i >= K, under a budget of K, holds s sinks at the cache positions 0..s-1 and the last K-s tokens
+ * at s..K-1, itself at the last one. A rotation knows distances alone: between the row and its recent tokens they are
  * those of the text, between the row and sink j they are K-1-j in every row. So a block is two attention calls, whose
  * sums of exponentials put them together:
  *
- *   recent   q and k turned by positions in the text (counted from the oldest key), a window of K-s: y1, lse1
- *   sinks    q turned to place K-1, sink j to j; every row sees every sink:                         y2, lse2
+ *   recent   q and k rotated by positions in the text (counted from the oldest key), a window of K-s: y1, lse1
+ *   sinks    q rotated to K-1, sink j to j; every row sees every sink:                                 y2, lse2
  *   y = (exp(lse1) y1 + exp(lse2) y2) / (exp(lse1) + exp(lse2))
  *
- * Rows before the K-th hold everything, at positions that are places: one causal call. R rows take R (K + R) H D
- * operations in the attention, where the rows one by one (session_attend.c) take R K H D and turn R K Hkv D numbers
- * besides. Terms that know more of a key than its logit (all without WN_TRAIT_LOGIT) stay with the rows one by one. */
+ * Rows before the K-th hold everything, at cache positions that are those of the text: one causal call. R rows take R
+ * (K + R) H D operations in the attention, where the rows one by one (session_attend.c) take R K H D and rotate R K Hkv
+ * D numbers besides. Terms that know more of a key than its logit (all without WN_TRAIT_LOGIT) stay with the rows one
+ * by one. */
 #include <math.h>
 #include <string.h>
 
@@ -20,15 +21,15 @@
 #include "decode/session.h"
 #include "ops/terms.h"
 
-bool wn_session_takes_place_blocks(const struct wn_session *s) {
+bool wn_session_takes_cache_position_blocks(const struct wn_session *s) {
   const wn_model_config *c = &s->model->config;
   if (!s->budgets.cache_positions || c->position != WN_POS_ROPE) return false;
   return !wn_attention_config_lacks(&c->attention, WN_TRAIT_LOGIT);
 }
 
-/* x [rows,heads,D], ldx from row to row, turned where it is. */
-static wn_status places_turn(struct wn_run *run, int64_t l, void *x, int64_t rows, int64_t heads, int64_t ldx,
-                             const int32_t *positions) {
+/* x [rows,heads,D], ldx from row to row, rotated in place. */
+static wn_status positions_rotate(struct wn_run *run, int64_t l, void *x, int64_t rows, int64_t heads, int64_t ldx,
+                                  const int32_t *positions) {
   struct wn_rope a = wn_run_rotation(run, l);
   if (rows == 0) return WN_OK;
   a.rows = rows, a.heads = heads;
@@ -38,24 +39,24 @@ static wn_status places_turn(struct wn_run *run, int64_t l, void *x, int64_t row
 }
 
 /* Keys j0.. of the stage, n of them in each sequence and head. */
-static wn_status places_turn_keys(struct wn_run *run, struct wn_session *s, int64_t l, int64_t j0, int64_t n,
-                                  const int32_t *positions) {
+static wn_status positions_rotate_keys(struct wn_run *run, struct wn_session *s, int64_t l, int64_t j0, int64_t n,
+                                       const int32_t *positions) {
   const struct wn_kv_shape *shape = &s->stage.shape;
   for (int64_t i = 0; i < shape->B * shape->Hkv; i++)
-    WN_TRY(places_turn(run, l, wn_at(s->stage.k, (i * shape->capacity + j0) * shape->D, shape->dtype), n, 1, shape->D,
-                       positions));
+    WN_TRY(positions_rotate(run, l, wn_at(s->stage.k, (i * shape->capacity + j0) * shape->D, shape->dtype), n, 1,
+                            shape->D, positions));
   return WN_OK;
 }
 
-static wn_status places_turn_queries(struct wn_run *run, int64_t l, const struct wn_attention *op,
-                                     const int32_t *positions) {
+static wn_status positions_rotate_queries(struct wn_run *run, int64_t l, const struct wn_attention *op,
+                                          const int32_t *positions) {
   for (int64_t b = 0; b < op->B; b++)
-    WN_TRY(places_turn(run, l, wn_at(op->q, b * op->s_q.b, run->exec.dtype), op->Tq, op->H, op->s_q.t, positions));
+    WN_TRY(positions_rotate(run, l, wn_at(op->q, b * op->s_q.b, run->exec.dtype), op->Tq, op->H, op->s_q.t, positions));
   return WN_OK;
 }
 
 /* Queries as they are, side by side. */
-static void places_copy_queries(const struct wn_attention *op, wn_dtype dtype, void *out) {
+static void positions_copy_queries(const struct wn_attention *op, wn_dtype dtype, void *out) {
   const size_t bytes = (size_t)op->D * wn_dtype_size(dtype);
   for (int64_t b = 0; b < op->B; b++)
     for (int64_t t = 0; t < op->Tq; t++)
@@ -65,7 +66,7 @@ static void places_copy_queries(const struct wn_attention *op, wn_dtype dtype, v
 }
 
 /* Keys j0..j0+n-1 of the stage. */
-static void places_bind(const struct wn_kv_cache *stage, int64_t j0, int64_t n, struct wn_attention *op) {
+static void positions_bind(const struct wn_kv_cache *stage, int64_t j0, int64_t n, struct wn_attention *op) {
   const struct wn_kv_shape *shape = &stage->shape;
   op->Tk = n;
   op->k = wn_at(stage->k, j0 * shape->D, shape->dtype);
@@ -75,7 +76,8 @@ static void places_bind(const struct wn_kv_cache *stage, int64_t j0, int64_t n, 
 }
 
 /* y of the recent tokens with that of the sinks [B,T,H,D] put to it. */
-static void places_put_together(const struct wn_attention *op, const struct wn_session_places *p, wn_dtype dtype) {
+static void positions_combine(const struct wn_attention *op, const struct wn_session_cache_positions *p,
+                              wn_dtype dtype) {
   for (int64_t b = 0; b < op->B; b++)
     for (int64_t t = 0; t < op->Tq; t++)
       for (int64_t h = 0; h < op->H; h++) {
@@ -96,29 +98,29 @@ static void places_put_together(const struct wn_attention *op, const struct wn_s
 }
 
 /* Rows t0..t0+T-1 of the operation: all before the K-th of the text, or none. */
-static wn_status places_attend_block(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
-                                     const struct wn_attention *op, const struct wn_kv_rows *rows, int64_t t0,
-                                     int64_t T) {
+static wn_status positions_attend_block(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
+                                        const struct wn_attention *op, const struct wn_kv_rows *rows, int64_t t0,
+                                        int64_t T) {
   struct wn_kv_cache *stage = &s->stage;
-  const struct wn_session_places *p = &s->place_block;
+  const struct wn_session_cache_positions *p = &s->cache_position_block;
   const int64_t l = s->parts[cache - s->caches].layer;
   const wn_dtype dtype = run->exec.dtype;
   const int64_t K = cache->shape.capacity, n = cache->count + T, left = n < K ? n : K;
   const int64_t first = cache->seen, sinks = first < K ? 0 : wn_policy_sinks(&s->budgets, K), recent = n - sinks;
   struct wn_attention block = wn_attention_of_rows(op, dtype, t0, T);
   wn_session_stage(run, s, cache, rows, t0, T);
-  if (!run->measuring) { /* what stays goes back before it is turned */
+  if (!run->measuring) { /* what stays goes back before it is rotated */
     wn_kv_cache_advance(stage, T);
     for (int64_t b = 0; b < s->B; b++)
       for (int64_t j = 0; j < left; j++) s->slots[b * left + j] = (int32_t)(j < sinks ? j : n - left + j);
     if (first < K && n > K) return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: a block across its budget");
     wn_session_unstage(s, cache, left);
-    places_copy_queries(&block, dtype, p->q);
+    positions_copy_queries(&block, dtype, p->q);
     for (int64_t j = 0; j < recent; j++) p->positions[j] = (int32_t)j;
   }
-  WN_TRY(places_turn_keys(run, s, l, sinks, recent, p->positions));
-  WN_TRY(places_turn_queries(run, l, &block, p->positions + (run->measuring ? 0 : recent - T)));
-  places_bind(stage, sinks, recent, &block);
+  WN_TRY(positions_rotate_keys(run, s, l, sinks, recent, p->positions));
+  WN_TRY(positions_rotate_queries(run, l, &block, p->positions + (run->measuring ? 0 : recent - T)));
+  positions_bind(stage, sinks, recent, &block);
   if (first >= K) block.window = K - sinks;
   if (sinks > 0) block.lse = p->lse;
   WN_TRY(wn_run_attention_forward(run, &block));
@@ -128,23 +130,23 @@ static wn_status places_attend_block(struct wn_run *run, struct wn_session *s, s
   others.s_q = others.s_y = (struct wn_stride){T * op->H * op->D, op->H * op->D, op->D};
   others.window = 0, others.open = true;
   for (int64_t j = 0; j < sinks && !run->measuring; j++) p->positions[j] = (int32_t)j;
-  WN_TRY(places_turn_keys(run, s, l, 0, sinks, p->positions));
+  WN_TRY(positions_rotate_keys(run, s, l, 0, sinks, p->positions));
   for (int64_t t = 0; t < T && !run->measuring; t++) p->positions[t] = (int32_t)(K - 1);
-  WN_TRY(places_turn_queries(run, l, &others, p->positions));
-  places_bind(stage, 0, sinks, &others);
+  WN_TRY(positions_rotate_queries(run, l, &others, p->positions));
+  positions_bind(stage, 0, sinks, &others);
   WN_TRY(wn_run_attention_forward(run, &others));
-  if (!run->measuring) places_put_together(&block, p, dtype);
+  if (!run->measuring) positions_combine(&block, p, dtype);
   return WN_OK;
 }
 
-wn_status wn_session_attend_place_blocks(struct wn_run *run, struct wn_session *s, int64_t part,
-                                         const struct wn_attention *op, const struct wn_kv_rows *rows) {
+wn_status wn_session_attend_cache_position_blocks(struct wn_run *run, struct wn_session *s, int64_t part,
+                                                  const struct wn_attention *op, const struct wn_kv_rows *rows) {
   struct wn_kv_cache *cache = &s->caches[part];
   const int64_t K = cache->shape.capacity;
   for (int64_t t = 0, T; t < run->T; t += T) {
     T = run->T - t < WN_SESSION_BLOCK ? run->T - t : WN_SESSION_BLOCK;
     if (cache->seen < K && T > K - cache->seen) T = K - cache->seen;
-    WN_TRY(places_attend_block(run, s, cache, op, rows, t, T));
+    WN_TRY(positions_attend_block(run, s, cache, op, rows, t, T));
     if (run->measuring) return WN_OK;
   }
   return WN_OK;

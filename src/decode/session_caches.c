@@ -1,0 +1,133 @@
+/* The caches of a session: for each layer one that holds everything, one that holds what the layer can see, or, under
+ * budgets, one for each run of key-value heads with the same budget; and the arrays that all of them use in turn. */
+#include "decode/session.h"
+
+/* The tokens that a key-value head may hold under the budgets, at most the capacity. */
+static int64_t caches_budget_of(const struct wn_session *s, int64_t l, int64_t kv_head) {
+  const int64_t K = s->budgets.layers > 0 ? wn_budgets_of(&s->budgets, l, kv_head) : s->capacity;
+  return K < s->capacity ? K : s->capacity;
+}
+
+/* Runs of heads with one budget. */
+static wn_status caches_choose_parts(wn_context *ctx, struct wn_session *s) {
+  const int64_t L = s->model->config.layers, Hkv = s->model->config.kv_heads;
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "reach of the layers", (size_t)L * sizeof *s->reach, &memory));
+  s->reach = memory;
+  WN_TRY(wn_alloc(ctx, "caches of the layers", (size_t)(L + 1) * sizeof *s->first, &memory));
+  s->first = memory;
+  for (int pass = 0; pass < 2; pass++) {
+    int64_t n = 0;
+    for (int64_t l = 0; l < L; l++) {
+      const int64_t reach = wn_layer_reach(s->model, l);
+      s->reach[l] = reach < s->capacity - 1 ? reach + 1 : s->capacity;
+      s->first[l] = n;
+      for (int64_t g = 0, next; g < Hkv; g = next, n++) {
+        const int64_t K = caches_budget_of(s, l, g);
+        for (next = g + 1; next < Hkv && (s->budgets.heads == 0 || caches_budget_of(s, l, next) == K);) next++;
+        if (pass == 0) continue;
+        s->parts[n] = (struct wn_session_part){.layer = l,
+                                               .kv0 = g,
+                                               .kv_heads = next - g,
+                                               .kind = K < s->capacity             ? WN_LAYER_BUDGET
+                                                       : s->reach[l] < s->capacity ? WN_LAYER_TRIMMED
+                                                                                   : WN_LAYER_WHOLE};
+      }
+    }
+    s->first[L] = n;
+    if (pass == 0) WN_TRY(wn_alloc(ctx, "parts of the caches", (size_t)n * sizeof *s->parts, &memory));
+    if (pass == 0) s->parts = memory;
+  }
+  return WN_OK;
+}
+
+bool wn_session_by_cache_position(const struct wn_session *s, int64_t l) {
+  return s->parts[s->first[l]].kind == WN_LAYER_BUDGET && s->budgets.cache_positions;
+}
+
+/* What evicting caches share. stage: bytes of the largest stage, slots: of one sequence of it. */
+static void caches_shared_lay(struct wn_session *s, size_t stage, int64_t slots) {
+  const wn_model_config *c = &s->model->config;
+  const size_t e = wn_dtype_size(s->model->dtype);
+  const int64_t B = s->B, D = c->head_size, H = c->heads, Hkv = c->kv_heads, K = s->largest;
+  const int64_t R = s->piece < WN_SESSION_BLOCK ? s->piece : WN_SESSION_BLOCK;
+  const bool rotates = s->budgets.cache_positions, blocks = s->blocks_of_rows && K > 0;
+  const bool by_block = s->cache_position_blocks && K > 0;
+  const struct wn_policy_row *policy = wn_policy_row(s->budgets.policy);
+  const bool sums = policy->needs & WN_POLICY_SUMS;
+  struct wn_session_block *block = &s->block;
+  struct wn_session_cache_positions *p = &s->cache_position_block;
+  const struct wn_array rows[] = {
+      {"stage", true, WN_DIMS((int64_t)stage), 1, &s->stage_memory},
+      {"slots", true, WN_DIMS(B, slots), sizeof *s->slots, &s->slots},
+      {"attention sums of a row", sums, WN_DIMS(B, Hkv, K), e, &s->sums},
+      {"order of the slots", policy->ordered, WN_DIMS(B, Hkv, K), sizeof *s->order, &s->order},
+      {"rotated keys", rotates, WN_DIMS(B, K, Hkv, D), e, &s->rotated},
+      {"cache positions", rotates, WN_DIMS(B, K), sizeof *s->cache_positions, &s->cache_positions},
+      {"evictions of a block", blocks, WN_DIMS(B, slots), sizeof *block->evicted_at, &block->evicted_at},
+      {"queries of the sinks", by_block, WN_DIMS(B, R, H, D), e, &p->q},
+      {"outputs of the sinks", by_block, WN_DIMS(B, R, H, D), e, &p->y},
+      {"weights of the recent", by_block, WN_DIMS(B, H, R), e, &p->lse},
+      {"weights of the sinks", by_block, WN_DIMS(B, H, R), e, &p->lse_sinks},
+      {"cache positions of a block", by_block, WN_DIMS(K + R), sizeof *p->positions, &p->positions},
+  };
+  WN_ARRAYS_LAY(&s->shared, rows);
+}
+
+static wn_status caches_shared_arrays(wn_context *ctx, struct wn_session *s) {
+  const int64_t rows = s->piece < WN_SESSION_BLOCK ? s->piece : WN_SESSION_BLOCK;
+  int64_t slots = 0;
+  size_t stage = 0;
+  s->blocks_of_rows = s->budgets.layers > 0 && wn_session_takes_blocks(s);
+  s->cache_position_blocks = s->budgets.layers > 0 && wn_session_takes_cache_position_blocks(s);
+  const bool any_blocks = s->blocks_of_rows || s->cache_position_blocks;
+  for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
+    struct wn_kv_shape shape = s->caches[i].shape;
+    const enum wn_session_kind kind = s->parts[i].kind;
+    size_t bytes;
+    if (kind == WN_LAYER_BUDGET && shape.capacity > s->largest) s->largest = shape.capacity;
+    if (kind == WN_LAYER_WHOLE || (kind == WN_LAYER_BUDGET && !any_blocks)) continue;
+    shape.capacity += kind == WN_LAYER_TRIMMED ? s->piece : rows;
+    if (!wn_kv_shape_bytes(&shape, &bytes) || shape.capacity > INT64_MAX / 8 / shape.groups)
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "session: a stage of %lld tokens does not fit in memory",
+                     (long long)shape.capacity);
+    if (bytes > stage) stage = bytes;
+    if (shape.groups * shape.capacity > slots) slots = shape.groups * shape.capacity;
+  }
+  caches_shared_lay(s, stage, slots);
+  WN_TRY(wn_arrays_check(ctx, &s->shared, "session of %lld sequences", (long long)s->B));
+  WN_TRY(wn_arrays_allocate(ctx, &s->shared, "what the caches of a session share"));
+  caches_shared_lay(s, stage, slots);
+  return WN_OK;
+}
+
+wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
+  const wn_model_config *c = &s->model->config;
+  void *memory;
+  WN_TRY(caches_choose_parts(ctx, s));
+  WN_TRY(wn_alloc(ctx, "caches", (size_t)s->first[c->layers] * sizeof *s->caches, &memory));
+  s->caches = memory;
+  for (int64_t i = 0; i < s->first[c->layers]; i++) {
+    const struct wn_session_part *part = &s->parts[i];
+    struct wn_kv_shape shape;
+    const int64_t K = part->kind == WN_LAYER_BUDGET    ? caches_budget_of(s, part->layer, part->kv0)
+                      : part->kind == WN_LAYER_TRIMMED ? s->reach[part->layer]
+                                                       : s->capacity;
+    wn_kv_shape_of(c, s->B, K, s->model->dtype, part->kind == WN_LAYER_BUDGET ? &s->budgets : NULL, &shape);
+    if (part->kind == WN_LAYER_TRIMMED) shape.groups = 1; /* the oldest goes */
+    wn_kv_shape_of_heads(&shape, part->kv0, part->kv_heads);
+    shape.half = s->half;
+    WN_TRY(wn_kv_cache_init(ctx, &shape, &s->caches[i]));
+  }
+  return caches_shared_arrays(ctx, s);
+}
+
+void wn_session_caches_clear(struct wn_session *s) {
+  for (int64_t i = 0; s->caches && i < s->first[s->model->config.layers]; i++) wn_kv_cache_clear(&s->caches[i]);
+  wn_arrays_clear(&s->shared);
+  wn_free(s->caches);
+  wn_free(s->parts);
+  wn_free(s->first);
+  wn_free(s->reach);
+  wn_budgets_clear(&s->budgets);
+}
