@@ -12,63 +12,6 @@
 
 WN_EXPERIMENTAL_BEGIN
 
-/* A line through points, x ascending. Colour and style are places in the plot's lists. */
-typedef struct wn_plot_series {
-  const char *label; /* beside its first point; NULL: none */
-  int colour, style;
-  int64_t count;
-  const double *x, *y; /* [count], finite; x > 0 */
-} wn_plot_series;
-/* A horizontal line. */
-typedef struct wn_plot_level {
-  const char *label;
-  int style;
-  double y;
-} wn_plot_level;
-/* A y of +infinity lies above all: the line leaves the plot there, a level is left out.
- * x has a log2 axis; y one that is linear, or logarithmic where its values span more than a factor of 3. */
-typedef struct wn_plot {
-  const char *title, *x_label, *y_label;
-  const wn_plot_series *series;
-  int series_count;
-  const wn_plot_level *levels;
-  int level_count;            /* at most WN_PLOT_STYLES */
-  const char *const *colours; /* what the colours stand for, for the legend; at most WN_PLOT_COLOURS */
-  int colour_count;
-  const char *colour_title;  /* over them; NULL: none */
-  const char *const *styles; /* what dashes and markers stand for; at most WN_PLOT_STYLES */
-  int style_count;
-  const char *style_title;
-  bool x_linear;  /* instead of log2 */
-  double y_limit; /* what lies above is cut off; 0: nothing */
-} wn_plot;
-#define WN_PLOT_COLOURS 8
-#define WN_PLOT_STYLES 4
-/* Readable on light and on dark ground; no scripts, no fonts of its own. */
-wn_status wn_plot_save_svg(wn_context *ctx, const wn_plot *plot, const char *path);
-
-/* step, layer, budgets ("512 504 ..."), total, saving, perplexities, evaluations, seconds. */
-wn_status wn_prune_curve_save_csv(wn_context *ctx, const wn_prune_curve *curve, const char *path);
-/* Perplexity on both sets against tokens kept a layer. */
-wn_status wn_prune_curve_save_svg(wn_context *ctx, const wn_prune_curve *curve, const char *title, const char *path);
-
-/* A comparison as JSON, CSV and SVG. */
-wn_status wn_prune_comparison_save_json(wn_context *ctx, const wn_prune_comparison *comparison, const char *path);
-wn_status wn_prune_comparison_save_csv(wn_context *ctx, const wn_prune_comparison *comparison, const char *path);
-wn_status wn_prune_comparison_save_svg(wn_context *ctx, const wn_prune_comparison *comparison, const char *title,
-                                       const char *path);
-
-/* Tokens needed against context length, a line for each of up to 8 of the report's shares. */
-wn_status wn_meaning_save_svg(wn_context *ctx, const wn_meaning_report *report, const char *title, const char *path);
-/* The same for one share, with its fits [WN_FIT_COUNT]. */
-wn_status wn_meaning_fits_save_svg(wn_context *ctx, const wn_meaning_report *report, int tau, const wn_fit *fits,
-                                   const char *title, const char *path);
-
-/* Reads what wn_prune_comparison_save_json wrote. Clear with wn_prune_comparison_loaded_clear, which also frees the
- * names. */
-wn_status wn_prune_comparison_load(wn_context *ctx, const char *path, wn_prune_comparison *out);
-void wn_prune_comparison_loaded_clear(wn_prune_comparison *comparison);
-
 /* ---- figures: lines, points or bars; in a page, as SVG and as CSV ---- */
 
 /* Abscissas that a figure can be drawn over. */
@@ -81,12 +24,12 @@ typedef struct wn_figure_series {
   const char *name;
   int64_t count;
   const double *x[WN_FIGURE_AXES]; /* [count] for each of the figure's axes */
-  const double *y;                 /* [count]; what is not finite is left out */
-  int colour;                      /* 0..7 */
-  int dash;                        /* 0..3 */
-  bool points;                     /* marks without a line */
-  bool hidden;                     /* in a page not shown at first */
-  const char *key;                 /* live pages: the field of the log that y grows by; else NULL */
+  const double *y; /* [count]; what is not finite is left out; a line to +infinity leaves an SVG's plot */
+  int colour;      /* 0..7 */
+  int dash;        /* 0..3 */
+  bool points;     /* marks without a line */
+  bool hidden;     /* in a page not shown at first */
+  const char *key; /* live pages: the field of the log that y grows by; else NULL */
 } wn_figure_series;
 typedef struct wn_figure_level {
   const char *name;
@@ -152,6 +95,30 @@ wn_status wn_page_add_texts(wn_page *page, const char *command);
 /* *bytes (may be NULL): of the file. wn_page_html: the same as text, freed with wn_text_free. */
 wn_status wn_page_save(wn_page *page, const char *path, size_t *bytes);
 wn_status wn_page_html(wn_page *page, char **out, size_t *bytes);
+
+/* ---- results as files ---- */
+
+/* step, layer, budgets ("512 504 ..."), total, saving, perplexities, evaluations, seconds. */
+wn_status wn_prune_curve_save_csv(wn_context *ctx, const wn_prune_curve *curve, const char *path);
+/* Its results with their budgets, as JSON and CSV. */
+wn_status wn_prune_comparison_save_json(wn_context *ctx, const wn_prune_comparison *comparison, const char *path);
+wn_status wn_prune_comparison_save_csv(wn_context *ctx, const wn_prune_comparison *comparison, const char *path);
+/* Reads what wn_prune_comparison_save_json wrote. Clear with wn_prune_comparison_loaded_clear, which also frees the
+ * names. */
+wn_status wn_prune_comparison_load(wn_context *ctx, const char *path, wn_prune_comparison *out);
+void wn_prune_comparison_loaded_clear(wn_prune_comparison *comparison);
+
+/* As SVG, drawn as the figures of a report; a perplexity of +infinity lies above all, and its line leaves the plot.
+ * Perplexity on both sets against tokens kept a layer. */
+wn_status wn_prune_curve_save_svg(wn_context *ctx, const wn_prune_curve *curve, const char *title, const char *path);
+/* Perplexity against tokens kept a layer, a line a model and policy. */
+wn_status wn_prune_comparison_save_svg(wn_context *ctx, const wn_prune_comparison *comparison, const char *title,
+                                       const char *path);
+/* Tokens needed against context length, a line for each of up to 8 of the report's shares. */
+wn_status wn_meaning_save_svg(wn_context *ctx, const wn_meaning_report *report, const char *title, const char *path);
+/* The rows of one share, and its fits [WN_FIT_COUNT]. */
+wn_status wn_meaning_fits_save_svg(wn_context *ctx, const wn_meaning_report *report, int tau, const wn_fit *fits,
+                                   const char *title, const char *path);
 /* The part of each metric's improvement over the baseline that is kept, against tau. */
 wn_status wn_sweep_save_svg(wn_context *ctx, const wn_sweep_report *report, const char *title, const char *path);
 /* The three similarities by layer. */

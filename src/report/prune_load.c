@@ -19,14 +19,13 @@ void wn_prune_comparison_loaded_clear(wn_prune_comparison *c) {
   *c = (wn_prune_comparison){0};
 }
 
-static int policy_of(const char *name) {
-  for (int p = 0; p < wn_policy_count(); p++)
-    if (!strcmp(name, wn_policy_name((wn_policy)p))) return p;
-  return !strcmp(name, "none") ? -1 : -2;
+static int prune_policy_named(const char *name) {
+  wn_policy policy;
+  return wn_policy_find(name, &policy) ? policy : !strcmp(name, "none") ? -1 : -2;
 }
 
-static wn_status load_row(wn_context *ctx, const char *path, const json_t *j, wn_prune_comparison *c,
-                          wn_prune_row *row) {
+static wn_status prune_load_row(wn_context *ctx, const char *path, const json_t *j, wn_prune_comparison *c,
+                                wn_prune_row *row) {
   const char *model = json_string_value(json_object_get(j, "model")),
              *policy = json_string_value(json_object_get(j, "policy"));
   const json_t *tokens = json_object_get(j, "tokens");
@@ -37,7 +36,7 @@ static wn_status load_row(wn_context *ctx, const char *path, const json_t *j, wn
   row->per_layer = json_number_value(json_object_get(j, "tokens_per_layer"));
   row->total = json_integer_value(json_object_get(j, "total"));
   row->searched = json_is_true(json_object_get(j, "searched"));
-  row->policy = policy ? policy_of(policy) : -2;
+  row->policy = policy ? prune_policy_named(policy) : -2;
   if (!model || row->policy < -1 || layers < 1 || layers > LAYERS || !json_is_number(json_object_get(j, "loss")) ||
       !(row->per_layer > 0) || !(row->saving > 0) || !isfinite(row->loss))
     return wn_fail(ctx, WN_ERR_FORMAT,
@@ -86,7 +85,7 @@ wn_status wn_prune_comparison_load(wn_context *ctx, const char *path, wn_prune_c
                                  .capacity = (int64_t)count};
   }
   for (size_t i = 0; status == WN_OK && i < count; i++)
-    status = load_row(ctx, path, json_array_get(results, i), out, &out->results[i]);
+    status = prune_load_row(ctx, path, json_array_get(results, i), out, &out->results[i]);
   json_decref(j);
   if (status != WN_OK) wn_prune_comparison_loaded_clear(out);
   return status;

@@ -227,5 +227,11 @@ static wn_status budgets_draw(struct wn_report *r) {
   return WN_OK;
 }
 
+wn_status wn_survival_save_svg(wn_context *ctx, const wn_survival_report *report, const char *title, const char *path) {
+  struct wn_drawing d;
+  budgets_draw_ages(&d, ctx, report, NULL, -1);
+  return wn_drawing_save_svg(&d, title, path);
+}
+
 const struct wn_section wn_section_budgets = {"budgets", "What budgets keep", WN_NEEDS_MODELS | WN_NEEDS_BUDGETS,
                                               budgets_draw};

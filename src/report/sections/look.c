@@ -136,4 +136,11 @@ static wn_status look_draw(struct wn_report *r) {
   return status;
 }
 
+wn_status wn_look_save_svg(wn_context *ctx, const wn_look_report *report, const char *title, const char *path) {
+  const struct looks k = {.report = {report}, .name = {""}, .count = 1};
+  struct wn_drawing d;
+  look_draw_similarity(&d, ctx, &k);
+  return wn_drawing_save_svg(&d, title, path);
+}
+
 const struct wn_section wn_section_look = {"look", "What heads look at", WN_NEEDS_MODELS, look_draw};

@@ -131,4 +131,27 @@ static wn_status meaning_draw(struct wn_report *r) {
   return WN_OK;
 }
 
+wn_status wn_meaning_save_svg(wn_context *ctx, const wn_meaning_report *report, const char *title, const char *path) {
+  struct wn_drawing d;
+  int shares[MEANING_LINES];
+  const int all = report->tau_count, count = all < MEANING_LINES ? all : MEANING_LINES;
+  for (int i = 0; i < count; i++) shares[i] = count > 1 ? i * (all - 1) / (count - 1) : 0; /* spread over them */
+  meaning_begin(&d, ctx, "meaningful", -1, "Tokens needed against context length", NULL);
+  meaning_draw_lengths(&d, report, shares, count);
+  return wn_drawing_save_svg(&d, title, path);
+}
+
+wn_status wn_meaning_fits_save_svg(wn_context *ctx, const wn_meaning_report *report, int tau, const wn_fit *fits,
+                                   const char *title, const char *path) {
+  struct wn_drawing d;
+  char label[64];
+  if (tau < 0 || tau >= report->tau_count)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "plot: share %d of %d", tau, report->tau_count);
+  meaning_begin(&d, ctx, "fits", -1, "Tokens needed, and three fits", NULL);
+  meaning_draw_fits(&d, report, tau, fits);
+  snprintf(label, sizeof label, "tokens needed for %.3g of the weight", report->taus[tau]);
+  d.figure.y.label = label;
+  return wn_drawing_save_svg(&d, title, path);
+}
+
 const struct wn_section wn_section_meaning = {"meaning", "Meaningful attention", WN_NEEDS_MODELS, meaning_draw};

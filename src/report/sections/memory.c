@@ -1,4 +1,5 @@
-/* Quality against memory: comparisons of policies, and budget searches with their budgets by layer. */
+/* Quality against memory: comparisons of policies, and budget searches with their budgets by layer. The same figures as
+ * files of winnow prune. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,6 +172,19 @@ static wn_status memory_draw(struct wn_report *r) {
   for (int i = 0; i < r->input_count; i++)
     if (r->inputs[i].search) WN_TRY(memory_add_search(r, &r->inputs[i], searches++));
   return WN_OK;
+}
+
+wn_status wn_prune_curve_save_svg(wn_context *ctx, const wn_prune_curve *curve, const char *title, const char *path) {
+  struct wn_drawing d;
+  memory_draw_search(&d, ctx, curve, NULL, -1);
+  return wn_drawing_save_svg(&d, title, path);
+}
+
+wn_status wn_prune_comparison_save_svg(wn_context *ctx, const wn_prune_comparison *comparison, const char *title,
+                                       const char *path) {
+  struct wn_drawing d;
+  memory_draw_comparison(&d, ctx, comparison, NULL, -1);
+  return wn_drawing_save_svg(&d, title, path);
 }
 
 const struct wn_section wn_section_memory = {"memory", "Quality against memory", WN_NEEDS_SEARCHES, memory_draw};
