@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "report/figure.h"
 
-static void add_base64(struct wn_text *out, const uint8_t *data, size_t bytes) {
+static void blob_add_base64(struct wn_text *out, const uint8_t *data, size_t bytes) {
   static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   char line[4 * 1024 + 1];
   size_t n = 0;
@@ -26,7 +26,7 @@ static void add_base64(struct wn_text *out, const uint8_t *data, size_t bytes) {
   }
 }
 
-static wn_status pack(wn_context *ctx, const void *data, size_t bytes, uint8_t **out, size_t *packed) {
+static wn_status blob_pack(wn_context *ctx, const void *data, size_t bytes, uint8_t **out, size_t *packed) {
   uLongf room = compressBound((uLong)bytes);
   void *memory;
   WN_TRY(wn_alloc(ctx, "compressed tile", room + 1, &memory));
@@ -42,24 +42,24 @@ static wn_status pack(wn_context *ctx, const void *data, size_t bytes, uint8_t *
 wn_status wn_blob_add(wn_context *ctx, struct wn_text *out, const void *data, size_t bytes) {
   uint8_t *packed = NULL;
   size_t n = 0;
-  WN_TRY(pack(ctx, data, bytes, &packed, &n));
-  add_base64(out, packed, n);
+  WN_TRY(blob_pack(ctx, data, bytes, &packed, &n));
+  blob_add_base64(out, packed, n);
   wn_free(packed);
   return out->failed ? wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a page's tiles") : WN_OK;
 }
 
-static size_t put_u32(uint8_t *at, uint32_t v) {
+static size_t blob_put_u32(uint8_t *at, uint32_t v) {
   at[0] = (uint8_t)(v >> 24), at[1] = (uint8_t)(v >> 16), at[2] = (uint8_t)(v >> 8), at[3] = (uint8_t)v;
   return 4;
 }
 
 /* Length, type, data, checksum of type and data. */
-static size_t put_chunk(uint8_t *at, const char *type, const void *data, size_t bytes) {
-  size_t n = put_u32(at, (uint32_t)bytes);
+static size_t blob_put_chunk(uint8_t *at, const char *type, const void *data, size_t bytes) {
+  size_t n = blob_put_u32(at, (uint32_t)bytes);
   memcpy(at + n, type, 4);
   if (bytes) memcpy(at + n + 4, data, bytes);
   n += 4 + bytes;
-  return n + put_u32(at + n, (uint32_t)crc32(crc32(0, NULL, 0), at + 4, (uInt)(bytes + 4)));
+  return n + blob_put_u32(at + n, (uint32_t)crc32(crc32(0, NULL, 0), at + 4, (uInt)(bytes + 4)));
 }
 
 wn_status wn_png_add(wn_context *ctx, struct wn_text *out, const uint8_t *pixels, int64_t w, int64_t h,
@@ -70,7 +70,7 @@ wn_status wn_png_add(wn_context *ctx, struct wn_text *out, const uint8_t *pixels
   size_t n = 0, at = 0;
   WN_TRY(wn_alloc(ctx, "image", row * (size_t)h, &memory)); /* each row begins with its filter: none */
   for (int64_t y = 0; y < h; y++) memcpy((uint8_t *)memory + (size_t)y * row + 1, pixels + y * w, (size_t)w);
-  wn_status status = pack(ctx, memory, row * (size_t)h, &packed, &n);
+  wn_status status = blob_pack(ctx, memory, row * (size_t)h, &packed, &n);
   wn_free(memory);
   if (status != WN_OK) return status;
   status = wn_alloc(ctx, "image", n + 1024, &memory);
@@ -78,15 +78,15 @@ wn_status wn_png_add(wn_context *ctx, struct wn_text *out, const uint8_t *pixels
     uint8_t *png = memory, head[13];
     memcpy(png, "\x89PNG\r\n\x1a\n", 8);
     at = 8;
-    put_u32(head, (uint32_t)w);
-    put_u32(head + 4, (uint32_t)h);
+    blob_put_u32(head, (uint32_t)w);
+    blob_put_u32(head + 4, (uint32_t)h);
     memcpy(head + 8, "\x08\x03\0\0", 5); /* 8 bits, palette, deflate, filters by row, not interlaced */
-    at += put_chunk(png + at, "IHDR", head, sizeof head);
-    at += put_chunk(png + at, "PLTE", palette, 768);
-    at += put_chunk(png + at, "IDAT", packed, n);
-    at += put_chunk(png + at, "IEND", NULL, 0);
+    at += blob_put_chunk(png + at, "IHDR", head, sizeof head);
+    at += blob_put_chunk(png + at, "PLTE", palette, 768);
+    at += blob_put_chunk(png + at, "IDAT", packed, n);
+    at += blob_put_chunk(png + at, "IEND", NULL, 0);
     wn_text_add(out, "data:image/png;base64,");
-    add_base64(out, png, at);
+    blob_add_base64(out, png, at);
     wn_free(memory);
     if (out->failed) status = wn_fail(ctx, WN_ERR_MEMORY, "out of memory: an image");
   }

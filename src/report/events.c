@@ -32,7 +32,7 @@ struct bytes {
   bool full;
 };
 
-static void put(struct bytes *b, const void *data, size_t n) {
+static void events_put(struct bytes *b, const void *data, size_t n) {
   if (n > ROOM - b->count) {
     b->full = true;
     return;
@@ -41,45 +41,45 @@ static void put(struct bytes *b, const void *data, size_t n) {
   b->count += n;
 }
 
-static void put_varint(struct bytes *b, uint64_t v) {
+static void events_put_varint(struct bytes *b, uint64_t v) {
   do {
     const uint8_t byte = (uint8_t)((v & 127) | (v > 127 ? 128 : 0));
-    put(b, &byte, 1);
+    events_put(b, &byte, 1);
     v >>= 7;
   } while (v);
 }
 
-static void put_little(struct bytes *b, uint64_t v, int n) {
-  for (int i = 0; i < n; i++) put(b, &(uint8_t){(uint8_t)(v >> (8 * i))}, 1);
+static void events_put_little(struct bytes *b, uint64_t v, int n) {
+  for (int i = 0; i < n; i++) events_put(b, &(uint8_t){(uint8_t)(v >> (8 * i))}, 1);
 }
 
-static void put_double(struct bytes *b, int field, double v) {
+static void events_put_double(struct bytes *b, int field, double v) {
   uint64_t bits;
   memcpy(&bits, &v, sizeof bits);
-  put_varint(b, (uint64_t)field << 3 | 1);
-  put_little(b, bits, 8);
+  events_put_varint(b, (uint64_t)field << 3 | 1);
+  events_put_little(b, bits, 8);
 }
 
-static void put_message(struct bytes *b, int field, const void *data, size_t n) {
-  put_varint(b, (uint64_t)field << 3 | 2);
-  put_varint(b, n);
-  put(b, data, n);
+static void events_put_message(struct bytes *b, int field, const void *data, size_t n) {
+  events_put_varint(b, (uint64_t)field << 3 | 2);
+  events_put_varint(b, n);
+  events_put(b, data, n);
 }
 
-static uint32_t masked(const struct wn_events *e, const uint8_t *data, size_t n) {
+static uint32_t events_masked_sum(const struct wn_events *e, const uint8_t *data, size_t n) {
   uint32_t crc = ~(uint32_t)0;
   for (size_t i = 0; i < n; i++) crc = e->table[(crc ^ data[i]) & 255] ^ crc >> 8;
   crc = ~crc;
   return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-static wn_status append(wn_context *ctx, wn_events *e, const struct bytes *event) {
+static wn_status events_append(wn_context *ctx, wn_events *e, const struct bytes *event) {
   struct bytes r = {.count = 0};
   if (!event->full && event->count + 16 <= ROOM) {
-    put_little(&r, event->count, 8);
-    put_little(&r, masked(e, r.data, 8), 4);
-    put(&r, event->data, event->count);
-    put_little(&r, masked(e, event->data, event->count), 4);
+    events_put_little(&r, event->count, 8);
+    events_put_little(&r, events_masked_sum(e, r.data, 8), 4);
+    events_put(&r, event->data, event->count);
+    events_put_little(&r, events_masked_sum(e, event->data, event->count), 4);
   }
   if (r.count == 0) return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: an event of more than %d bytes", e->path, ROOM - 16);
   const ssize_t done = write(e->fd, r.data, r.count);
@@ -87,12 +87,12 @@ static wn_status append(wn_context *ctx, wn_events *e, const struct bytes *event
   return wn_fail(ctx, WN_ERR_IO, "%s: cannot write: %s", e->path, strerror(done < 0 ? errno : ENOSPC));
 }
 
-static struct bytes event_of(double wall_time, int64_t step) {
+static struct bytes events_record(double wall_time, int64_t step) {
   struct bytes b = {.count = 0};
-  put_double(&b, 1, wall_time);
+  events_put_double(&b, 1, wall_time);
   if (step != 0) { /* as protobuf leaves out what is 0 */
-    put_varint(&b, 2 << 3);
-    put_varint(&b, (uint64_t)step);
+    events_put_varint(&b, 2 << 3);
+    events_put_varint(&b, (uint64_t)step);
   }
   return b;
 }
@@ -120,14 +120,14 @@ wn_status wn_events_open(wn_context *ctx, const char *dir, double wall_time, int
   }
   if (status == WN_OK && e->fd < 0) status = wn_fail(ctx, WN_ERR_IO, "cannot write %s: %s", e->path, strerror(errno));
   if (status == WN_OK) {
-    struct bytes b = event_of(wall_time, 0);
-    put_message(&b, 3, "brain.Event:2", 13);
-    status = append(ctx, e, &b);
+    struct bytes b = events_record(wall_time, 0);
+    events_put_message(&b, 3, "brain.Event:2", 13);
+    status = events_append(ctx, e, &b);
   }
   if (status == WN_OK && resumed_from > 0) {
-    struct bytes b = event_of(wall_time, resumed_from);
-    put_message(&b, 7, "\x08\x01", 2); /* status: START */
-    status = append(ctx, e, &b);
+    struct bytes b = events_record(wall_time, resumed_from);
+    events_put_message(&b, 7, "\x08\x01", 2); /* status: START */
+    status = events_append(ctx, e, &b);
   }
   if (status == WN_OK)
     *out = e;
@@ -138,21 +138,21 @@ wn_status wn_events_open(wn_context *ctx, const char *dir, double wall_time, int
 
 wn_status wn_events_add(wn_context *ctx, wn_events *e, double wall_time, int64_t step, const wn_event_value *values,
                         int count) {
-  struct bytes b = event_of(wall_time, step), summary = {.count = 0};
+  struct bytes b = events_record(wall_time, step), summary = {.count = 0};
   for (int i = 0; i < count; i++) {
     struct bytes value = {.count = 0};
     const float v = (float)values[i].value;
     uint32_t bits;
     memcpy(&bits, &v, sizeof bits);
-    put_message(&value, 1, values[i].tag, strlen(values[i].tag));
-    put_varint(&value, 2 << 3 | 5);
-    put_little(&value, bits, 4);
-    put_message(&summary, 1, value.data, value.count);
+    events_put_message(&value, 1, values[i].tag, strlen(values[i].tag));
+    events_put_varint(&value, 2 << 3 | 5);
+    events_put_little(&value, bits, 4);
+    events_put_message(&summary, 1, value.data, value.count);
     summary.full |= value.full;
   }
-  put_message(&b, 5, summary.data, summary.count);
+  events_put_message(&b, 5, summary.data, summary.count);
   b.full |= summary.full;
-  return append(ctx, e, &b);
+  return events_append(ctx, e, &b);
 }
 
 const char *wn_events_path(const wn_events *e) {

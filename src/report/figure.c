@@ -52,7 +52,7 @@ wn_status wn_figure_path(wn_context *ctx, const char *folder, const char *id, co
   return wn_path_join(ctx, out, out_bytes, folder, name);
 }
 
-static void add_cell(struct wn_text *t, const char *s) {
+static void figure_add_cell(struct wn_text *t, const char *s) {
   if (!strpbrk(s, ",\"\n")) {
     wn_text_add(t, "%s", s);
     return;
@@ -62,7 +62,7 @@ static void add_cell(struct wn_text *t, const char *s) {
   wn_text_add(t, "\"");
 }
 
-static void add_number(struct wn_text *t, double v) {
+static void figure_add_number(struct wn_text *t, double v) {
   wn_text_add(t, ",");
   if (isfinite(v)) wn_text_add(t, "%.9g", v);
 }
@@ -71,15 +71,15 @@ wn_status wn_figure_save_csv(wn_context *ctx, const wn_figure *f, const char *pa
   struct wn_text text = {0};
   WN_TRY(wn_figure_check(ctx, f));
   wn_text_add(&text, "series");
-  for (int a = 0; a < f->axes; a++) wn_text_add(&text, ","), add_cell(&text, f->x[a].label);
+  for (int a = 0; a < f->axes; a++) wn_text_add(&text, ","), figure_add_cell(&text, f->x[a].label);
   wn_text_add(&text, ",");
-  add_cell(&text, f->y.label);
+  figure_add_cell(&text, f->y.label);
   wn_text_add(&text, "\n");
   for (int s = 0; s < f->series_count; s++)
     for (int64_t i = 0; i < f->series[s].count; i++) {
-      add_cell(&text, f->series[s].name);
-      for (int a = 0; a < f->axes; a++) add_number(&text, f->series[s].x[a][i]);
-      add_number(&text, f->series[s].y[i]);
+      figure_add_cell(&text, f->series[s].name);
+      for (int a = 0; a < f->axes; a++) figure_add_number(&text, f->series[s].x[a][i]);
+      figure_add_number(&text, f->series[s].y[i]);
       wn_text_add(&text, "\n");
     }
   return wn_text_save(ctx, &text, path);
@@ -91,7 +91,7 @@ wn_status wn_table_save_csv(wn_context *ctx, const char *const *head, int column
   for (int64_t r = -1; r < rows; r++)
     for (int c = 0; c < columns; c++) {
       const char *cell = r < 0 ? head[c] : cells[r * columns + c];
-      if (cell) add_cell(&text, cell);
+      if (cell) figure_add_cell(&text, cell);
       wn_text_add(&text, "%s", c + 1 < columns ? "," : "\n");
     }
   return wn_text_save(ctx, &text, path);
@@ -99,7 +99,7 @@ wn_status wn_table_save_csv(wn_context *ctx, const char *const *head, int column
 
 /* ---- for the page ---- */
 
-static const char *replaced(const char *s, char one[5]) {
+static const char *figure_utf8(const char *s, char one[5]) {
   const int n = wn_utf8_sequence(s, strnlen(s, 4));
   if (n <= 0) return strcpy(one, "\xEF\xBF\xBD");
   memcpy(one, s, (size_t)n);
@@ -107,16 +107,16 @@ static const char *replaced(const char *s, char one[5]) {
   return one;
 }
 
-static size_t sequence_bytes(const char *s) {
+static size_t figure_utf8_bytes(const char *s) {
   const int n = wn_utf8_sequence(s, strnlen(s, 4));
   return n > 0 ? (size_t)n : 1;
 }
 
 void wn_html_add(struct wn_text *out, const char *s) {
   char one[5];
-  for (; *s; s += sequence_bytes(s)) {
+  for (; *s; s += figure_utf8_bytes(s)) {
     const char *entity = *s == '&' ? "&amp;" : *s == '<' ? "&lt;" : *s == '>' ? "&gt;" : *s == '"' ? "&quot;" : NULL;
-    wn_text_add(out, "%s", entity ? entity : replaced(s, one));
+    wn_text_add(out, "%s", entity ? entity : figure_utf8(s, one));
   }
 }
 
@@ -125,14 +125,14 @@ json_t *wn_html_string(const char *s) {
   if (wn_utf8_check(s, strlen(s), &bad)) return json_string(s);
   struct wn_text text = {0};
   char one[5];
-  for (; *s; s += sequence_bytes(s)) wn_text_add(&text, "%s", replaced(s, one));
+  for (; *s; s += figure_utf8_bytes(s)) wn_text_add(&text, "%s", figure_utf8(s, one));
   json_t *out = text.failed ? NULL : json_string(text.data ? text.data : "");
   wn_free(text.data);
   return out;
 }
 
 /* Seven digits are more than a screen shows. */
-static json_t *number(double v) {
+static json_t *figure_number(double v) {
   if (!isfinite(v)) return json_null();
   char s[40];
   snprintf(s, sizeof s, "%.7g", v);
@@ -143,7 +143,7 @@ static json_t *number(double v) {
 
 /* Indices that are drawn, ascending: all, or of a line the least and the largest of every stretch, of marks without a
  * line, whose density is what they show, one of so many. Returns how many. */
-static int64_t thin(const wn_figure_series *s, int64_t *at) {
+static int64_t figure_thin(const wn_figure_series *s, int64_t *at) {
   int64_t n = 0;
   if (s->count <= THIN_ABOVE) {
     for (; n < s->count; n++) at[n] = n;
@@ -166,24 +166,24 @@ static int64_t thin(const wn_figure_series *s, int64_t *at) {
   return n;
 }
 
-static json_t *axis_json(const wn_figure_axis *a) {
+static json_t *figure_axis_json(const wn_figure_axis *a) {
   return json_pack("{s:o, s:b}", "label", wn_html_string(a->label), "log", (int)a->log);
 }
 
-static json_t *numbers(const double *values, const int64_t *at, int64_t n) {
+static json_t *figure_numbers(const double *values, const int64_t *at, int64_t n) {
   json_t *out = json_array();
-  for (int64_t i = 0; i < n; i++) json_array_append_new(out, number(values[at[i]]));
+  for (int64_t i = 0; i < n; i++) json_array_append_new(out, figure_number(values[at[i]]));
   return out;
 }
 
-static json_t *series_json(const wn_figure *f, const wn_figure_series *s) {
+static json_t *figure_series_json(const wn_figure *f, const wn_figure_series *s) {
   int64_t at[THIN_ABOVE];
-  const int64_t n = thin(s, at);
+  const int64_t n = figure_thin(s, at);
   json_t *x = json_array();
-  for (int a = 0; a < f->axes; a++) json_array_append_new(x, numbers(s->x[a], at, n));
+  for (int a = 0; a < f->axes; a++) json_array_append_new(x, figure_numbers(s->x[a], at, n));
   json_t *out =
       json_pack("{s:o, s:i, s:i, s:b, s:b, s:o, s:o}", "name", wn_html_string(s->name), "colour", s->colour, "dash",
-                s->dash, "points", (int)s->points, "hidden", (int)s->hidden, "x", x, "y", numbers(s->y, at, n));
+                s->dash, "points", (int)s->points, "hidden", (int)s->hidden, "x", x, "y", figure_numbers(s->y, at, n));
   if (out && s->key) json_object_set_new(out, "key", json_string(s->key));
   if (out && n < s->count) json_object_set_new(out, "all", json_integer(s->count));
   return out;
@@ -191,14 +191,14 @@ static json_t *series_json(const wn_figure *f, const wn_figure_series *s) {
 
 json_t *wn_figure_json(const wn_figure *f) {
   json_t *axes = json_array(), *series = json_array(), *levels = json_array();
-  for (int a = 0; a < f->axes; a++) json_array_append_new(axes, axis_json(&f->x[a]));
-  for (int s = 0; s < f->series_count; s++) json_array_append_new(series, series_json(f, &f->series[s]));
+  for (int a = 0; a < f->axes; a++) json_array_append_new(axes, figure_axis_json(&f->x[a]));
+  for (int s = 0; s < f->series_count; s++) json_array_append_new(series, figure_series_json(f, &f->series[s]));
   for (int l = 0; l < f->level_count; l++)
     json_array_append_new(
-        levels, json_pack("{s:o, s:o}", "name", wn_html_string(f->levels[l].name), "y", number(f->levels[l].y)));
+        levels, json_pack("{s:o, s:o}", "name", wn_html_string(f->levels[l].name), "y", figure_number(f->levels[l].y)));
   json_t *out = json_pack("{s:s, s:s, s:o, s:o, s:o, s:b, s:b, s:o, s:o}", "id", f->id, "kind", "chart", "title",
-                          wn_html_string(f->title), "x", axes, "y", axis_json(&f->y), "bars", (int)f->bars, "smooth",
-                          (int)f->smooth, "series", series, "levels", levels);
+                          wn_html_string(f->title), "x", axes, "y", figure_axis_json(&f->y), "bars", (int)f->bars,
+                          "smooth", (int)f->smooth, "series", series, "levels", levels);
   if (out && f->y_max > 0) json_object_set_new(out, "yMax", json_real(f->y_max));
   return out;
 }

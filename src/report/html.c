@@ -12,7 +12,7 @@
 #include "base/file.h"
 #include "base/options.h"
 
-static wn_status no_memory(wn_context *ctx) {
+static wn_status page_no_memory(wn_context *ctx) {
   return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a page");
 }
 
@@ -37,7 +37,7 @@ wn_status wn_page_create(wn_context *ctx, const wn_page_options *options, wn_pag
   wn_status status = page->title && page->lead && page->figures && page->texts && page->means &&
                              (!options->figures || page->folder) && (!options->live || page->live)
                          ? WN_OK
-                         : no_memory(ctx);
+                         : page_no_memory(ctx);
   if (status == WN_OK && page->folder) status = wn_make_dirs(ctx, page->folder);
   if (status != WN_OK) {
     wn_page_destroy(page);
@@ -71,10 +71,10 @@ wn_status wn_page_add_section(wn_page *page, const char *title) {
   wn_text_add(&page->contents, "<li><a href=\"#part-%d\">", page->sections);
   wn_html_add(&page->contents, title);
   wn_text_add(&page->contents, "</a></li>\n");
-  return page->body.failed || page->contents.failed ? no_memory(page->ctx) : WN_OK;
+  return page->body.failed || page->contents.failed ? page_no_memory(page->ctx) : WN_OK;
 }
 
-static void add_row(struct wn_text *t, const char *name, const char *value, bool code) {
+static void page_add_row(struct wn_text *t, const char *name, const char *value, bool code) {
   wn_text_add(t, "<tr><th scope=\"row\">%s</th><td>%s", name, code ? "<code>" : "");
   wn_html_add(t, value);
   wn_text_add(t, "%s</td></tr>\n", code ? "</code>" : "");
@@ -87,11 +87,11 @@ wn_status wn_page_frame(wn_page *page, const wn_figure *f, const char *files, js
               f->id, f->id);
   wn_html_add(t, f->title);
   wn_text_add(t, "</h3>\n<table class=\"about\">\n");
-  add_row(t, "shows", f->about, false);
-  add_row(t, "made by", f->command, true);
-  if (page->folder && files) add_row(t, "files", files, true);
+  page_add_row(t, "shows", f->about, false);
+  page_add_row(t, "made by", f->command, true);
+  if (page->folder && files) page_add_row(t, "files", files, true);
   wn_text_add(t, "</table>\n<div class=\"plot\" id=\"plot-%s\"></div>\n</section>\n", f->id);
-  if (!json || t->failed || json_array_append_new(page->figures, json)) return no_memory(page->ctx);
+  if (!json || t->failed || json_array_append_new(page->figures, json)) return page_no_memory(page->ctx);
   return WN_OK;
 }
 
@@ -108,7 +108,7 @@ wn_status wn_page_add_figure(wn_page *page, const wn_figure *f) {
   return wn_page_frame(page, f, files, wn_figure_json(f));
 }
 
-static json_t *cell_json(const char *s) {
+static json_t *page_cell(const char *s) {
   if (!s || !s[0]) return json_null();
   json_t *number = json_loads(s, JSON_DECODE_ANY, NULL);
   if (json_is_number(number)) return number;
@@ -129,7 +129,7 @@ wn_status wn_page_add_table(wn_page *page, const wn_figure *what, const char *co
   for (int c = 0; c < columns; c++) json_array_append_new(names, wn_html_string(head[c]));
   for (int64_t r = 0; r < rows; r++) {
     json_t *line = json_array();
-    for (int c = 0; c < columns; c++) json_array_append_new(line, cell_json(cells[r * columns + c]));
+    for (int c = 0; c < columns; c++) json_array_append_new(line, page_cell(cells[r * columns + c]));
     json_array_append_new(lines, line);
   }
   return wn_page_frame(page, what, files,
@@ -159,7 +159,7 @@ wn_status wn_page_tile(wn_page *page, size_t bytes, struct wn_page_tile **out, i
 }
 
 /* A lower triangle's differences down its columns: a sum that grows slowly becomes mostly zeros. */
-static void differences(uint8_t *data, int64_t T) {
+static void page_differences(uint8_t *data, int64_t T) {
   for (int64_t i = T - 1; i > 0; i--) {
     uint8_t *row = data + i * (i + 1) / 2;
     const uint8_t *above = data + i * (i - 1) / 2;
@@ -168,7 +168,7 @@ static void differences(uint8_t *data, int64_t T) {
 }
 
 /* Tiles of texts have `levels` values; those of means stay as they are. */
-static wn_status add_tiles(wn_page *page, int levels, struct wn_text *out) {
+static wn_status page_add_tiles(wn_page *page, int levels, struct wn_text *out) {
   for (int n = 0; n < page->tile_count; n++) {
     const struct wn_page_tile *tile = &page->tiles[n];
     const uint8_t *data = tile->data;
@@ -178,7 +178,7 @@ static wn_status add_tiles(wn_page *page, int levels, struct wn_text *out) {
       WN_TRY(wn_alloc(page->ctx, "tile", tile->bytes, &memory));
       uint8_t *q = memory;
       for (size_t i = 0; i < tile->bytes; i++) q[i] = (uint8_t)((tile->data[i] * (unsigned)levels + 127) / 255);
-      if (tile->grows) differences(q, tile->T);
+      if (tile->grows) page_differences(q, tile->T);
       data = q;
     }
     wn_text_add(out, "<script type=\"text/plain\" id=\"tile-%d\">", n);
@@ -187,11 +187,11 @@ static wn_status add_tiles(wn_page *page, int levels, struct wn_text *out) {
     wn_free(memory);
     WN_TRY(status);
   }
-  return out->failed ? no_memory(page->ctx) : WN_OK;
+  return out->failed ? page_no_memory(page->ctx) : WN_OK;
 }
 
 /* JSON inside of a script element: no "<" in it. */
-static wn_status add_json(wn_page *page, int levels, struct wn_text *out) {
+static wn_status page_add_json(wn_page *page, int levels, struct wn_text *out) {
   size_t i;
   json_t *text,
       *root = json_pack("{s:O, s:O, s:O}", "figures", page->figures, "texts", page->texts, "means", page->means);
@@ -199,7 +199,7 @@ static wn_status add_json(wn_page *page, int levels, struct wn_text *out) {
   if (root && page->live) json_object_set_new(root, "live", json_pack("{s:s}", "figure", page->live));
   char *s = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(7)) : NULL;
   json_decref(root);
-  if (!s) return no_memory(page->ctx);
+  if (!s) return page_no_memory(page->ctx);
   wn_text_add(out, "<script type=\"application/json\" id=\"winnow-data\">");
   for (const char *c = s; *c;) {
     const size_t n = strcspn(c, "<");
@@ -208,51 +208,51 @@ static wn_status add_json(wn_page *page, int levels, struct wn_text *out) {
   }
   wn_text_add(out, "</script>\n");
   free(s);
-  return out->failed ? no_memory(page->ctx) : WN_OK;
+  return out->failed ? page_no_memory(page->ctx) : WN_OK;
 }
 
 /* wn_text_add formats; long texts go in without. */
-static void add_raw(struct wn_text *out, const char *s) {
+static void page_add_raw(struct wn_text *out, const char *s) {
   wn_text_add(out, "%s", s ? s : "");
 }
 
-static wn_status build(wn_page *page, int levels, struct wn_text *t) {
+static wn_status page_build(wn_page *page, int levels, struct wn_text *t) {
   wn_build_info info;
   WN_TRY(wn_build_info_get(page->ctx, &info));
-  add_raw(t, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-             "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
+  page_add_raw(t, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+                  "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
   wn_text_add(t,
               "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; "
               "style-src 'unsafe-inline'; img-src data: blob:; connect-src %s; base-uri 'none'; form-action 'none'\">\n"
               "<title>",
               page->live ? "'self'" : "'none'");
   wn_html_add(t, page->title);
-  add_raw(t, "</title>\n<link rel=\"icon\" href=\"data:,\">\n<style>\n");
-  add_raw(t, wn_page_css);
-  add_raw(t, "</style>\n</head>\n<body>\n<a class=\"skip\" href=\"#main\">To the figures</a>\n<header>\n<h1>");
+  page_add_raw(t, "</title>\n<link rel=\"icon\" href=\"data:,\">\n<style>\n");
+  page_add_raw(t, wn_page_css);
+  page_add_raw(t, "</style>\n</head>\n<body>\n<a class=\"skip\" href=\"#main\">To the figures</a>\n<header>\n<h1>");
   wn_html_add(t, page->title);
-  add_raw(t, "</h1>\n<p class=\"lead\">");
+  page_add_raw(t, "</h1>\n<p class=\"lead\">");
   wn_html_add(t, page->lead);
-  add_raw(t, "</p>\n");
-  if (page->live) add_raw(t, "<p id=\"live\" class=\"say\" role=\"status\"></p>\n");
-  add_raw(t, "<nav aria-label=\"contents\"><ul>\n");
-  add_raw(t, page->contents.data);
-  add_raw(
+  page_add_raw(t, "</p>\n");
+  if (page->live) page_add_raw(t, "<p id=\"live\" class=\"say\" role=\"status\"></p>\n");
+  page_add_raw(t, "<nav aria-label=\"contents\"><ul>\n");
+  page_add_raw(t, page->contents.data);
+  page_add_raw(
       t, "</ul></nav>\n<button type=\"button\" id=\"theme\">Colours: as the system</button>\n</header>\n"
          "<noscript><p>The figures of this page are drawn by a script inside it.</p></noscript>\n<main id=\"main\">\n");
-  add_raw(t, page->body.data);
+  page_add_raw(t, page->body.data);
   wn_text_add(t,
               "</main>\n<footer>Written by winnow %s (%s). Charts: Chart.js, MIT licence, inside this page. Nothing is "
               "loaded from anywhere.</footer>\n",
               info.version, info.commit);
-  WN_TRY(add_json(page, levels, t));
-  WN_TRY(add_tiles(page, levels, t));
-  add_raw(t, "<script>\n");
-  add_raw(t, wn_page_chart_js);
-  add_raw(t, "\n</script>\n<script>\n");
-  add_raw(t, wn_page_js);
-  add_raw(t, "</script>\n</body>\n</html>\n");
-  return t->failed ? no_memory(page->ctx) : WN_OK;
+  WN_TRY(page_add_json(page, levels, t));
+  WN_TRY(page_add_tiles(page, levels, t));
+  page_add_raw(t, "<script>\n");
+  page_add_raw(t, wn_page_chart_js);
+  page_add_raw(t, "\n</script>\n<script>\n");
+  page_add_raw(t, wn_page_js);
+  page_add_raw(t, "</script>\n</body>\n</html>\n");
+  return t->failed ? page_no_memory(page->ctx) : WN_OK;
 }
 
 wn_status wn_page_html(wn_page *page, char **out, size_t *bytes) {
@@ -260,7 +260,7 @@ wn_status wn_page_html(wn_page *page, char **out, size_t *bytes) {
   *out = NULL;
   for (size_t k = 0; k < sizeof levels / sizeof *levels; k++) {
     struct wn_text t = {0};
-    const wn_status status = build(page, levels[k], &t);
+    const wn_status status = page_build(page, levels[k], &t);
     if (status != WN_OK) {
       wn_free(t.data);
       return status;

@@ -11,11 +11,11 @@
 #include "base/error.h"
 #include "report/html.h"
 
-static uint8_t byte_of(double v) {
+static uint8_t text_byte(double v) {
   return v <= 0 ? 0 : v >= 1 ? 255 : (uint8_t)lround(255 * v);
 }
 
-static json_t *last_text(wn_page *page) {
+static json_t *text_last(wn_page *page) {
   const size_t n = json_array_size(page->texts);
   return n ? json_array_get(page->texts, n - 1) : NULL;
 }
@@ -48,14 +48,14 @@ wn_status wn_page_begin_text(wn_page *page, const wn_page_text *t) {
 }
 
 wn_status wn_page_set_loss(wn_page *page, double loss) {
-  json_t *text = last_text(page);
+  json_t *text = text_last(page);
   if (!text) return wn_fail(page->ctx, WN_ERR_ARGUMENT, "page: no text was begun");
   return json_object_set_new(text, "loss", json_real(loss)) ? wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page")
                                                             : WN_OK;
 }
 
 /* The lower triangle of a[T,T] through `value`. */
-static wn_status add_triangle(wn_page *page, const float *a, int64_t T, bool grows, json_t *list) {
+static wn_status text_add_triangle(wn_page *page, const float *a, int64_t T, bool grows, json_t *list) {
   struct wn_page_tile *tile;
   int number;
   WN_TRY(wn_page_tile(page, (size_t)(T * (T + 1) / 2), &tile, &number));
@@ -66,14 +66,14 @@ static wn_status add_triangle(wn_page *page, const float *a, int64_t T, bool gro
   for (int64_t i = 0; i < T; i++)
     for (int64_t j = 0; j <= i; j++) {
       const double v = (double)a[i * T + j];
-      *out++ = byte_of(grows ? -expm1(-v) : sqrt(v));
+      *out++ = text_byte(grows ? -expm1(-v) : sqrt(v));
     }
   return json_array_append_new(list, json_integer(number)) ? wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page")
                                                            : WN_OK;
 }
 
 /* Heads one after another. */
-static wn_status add_heads(wn_page *page, const wn_selection_layer *layer, json_t *list) {
+static wn_status text_add_heads(wn_page *page, const wn_selection_layer *layer, json_t *list) {
   struct wn_page_tile *tile;
   int number;
   const int64_t T = layer->T;
@@ -81,13 +81,13 @@ static wn_status add_heads(wn_page *page, const wn_selection_layer *layer, json_
   uint8_t *out = tile->data;
   for (int64_t h = 0; h < layer->heads; h++)
     for (int64_t i = 0; i < T; i++)
-      for (int64_t j = 0; j <= i; j++) *out++ = byte_of(sqrt((double)layer->head_weights[(h * T + i) * T + j]));
+      for (int64_t j = 0; j <= i; j++) *out++ = text_byte(sqrt((double)layer->head_weights[(h * T + i) * T + j]));
   return json_array_append_new(list, json_integer(number)) ? wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page")
                                                            : WN_OK;
 }
 
 /* For each token the first row that no longer sees it in any group; T: none. */
-static json_t *gone_json(const wn_selection_layer *layer) {
+static json_t *text_evictions(const wn_selection_layer *layer) {
   json_t *out = json_array();
   for (int64_t j = 0; j < layer->T; j++) {
     int64_t last = layer->gone ? 0 : layer->T;
@@ -102,7 +102,7 @@ static json_t *gone_json(const wn_selection_layer *layer) {
 
 /* Groups of heads that evict for themselves: [P,T] as 32-bit little-endian numbers, the first row that no longer sees
  * the token, T: none. */
-static wn_status add_groups(wn_page *page, const wn_selection_layer *layer, json_t *list) {
+static wn_status text_add_groups(wn_page *page, const wn_selection_layer *layer, json_t *list) {
   struct wn_page_tile *tile;
   int number;
   if (layer->groups < 2)
@@ -119,22 +119,22 @@ static wn_status add_groups(wn_page *page, const wn_selection_layer *layer, json
 
 wn_status wn_page_add_layer(void *user, const wn_selection_layer *layer) {
   wn_page *page = user;
-  json_t *text = last_text(page);
+  json_t *text = text_last(page);
   if (!text || (int64_t)json_array_size(json_object_get(text, "tokens")) != layer->T ||
       (int64_t)json_array_size(json_object_get(text, "w")) != layer->layer)
     return wn_fail(page->ctx, WN_ERR_ARGUMENT,
                    "page: layer %lld of %lld tokens does not go on with the text that was begun",
                    (long long)layer->layer, (long long)layer->T);
-  WN_TRY(add_triangle(page, layer->weights, layer->T, false, json_object_get(text, "w")));
+  WN_TRY(text_add_triangle(page, layer->weights, layer->T, false, json_object_get(text, "w")));
   json_t *f = json_object_get(text, "f");
   if (f && !layer->F) return wn_fail(page->ctx, WN_ERR_ARGUMENT, "page: a layer without F of a text with it");
-  if (f) WN_TRY(add_triangle(page, layer->F, layer->T, true, f));
+  if (f) WN_TRY(text_add_triangle(page, layer->F, layer->T, true, f));
   if (layer->head_weights) {
     if (!json_object_get(text, "heads")) json_object_set_new(text, "heads", json_array());
-    WN_TRY(add_heads(page, layer, json_object_get(text, "heads")));
+    WN_TRY(text_add_heads(page, layer, json_object_get(text, "heads")));
   }
   json_t *gone = json_object_get(text, "gone");
-  if (gone && json_array_append_new(gone, gone_json(layer)))
+  if (gone && json_array_append_new(gone, text_evictions(layer)))
     return wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page");
   if (!gone) return WN_OK;
   json_t *groups = json_object_get(text, "gonePerHead");
@@ -143,17 +143,17 @@ wn_status wn_page_add_layer(void *user, const wn_selection_layer *layer) {
     json_object_set_new(text, "gonePerHead", groups = json_array());
     for (int64_t l = 0; l < layer->layer; l++) json_array_append_new(groups, json_null());
   }
-  return groups ? add_groups(page, layer, groups) : WN_OK;
+  return groups ? text_add_groups(page, layer, groups) : WN_OK;
 }
 
 /* A square of a mean, its lower triangle. */
-static wn_status add_square(wn_page *page, const float *a, int64_t n, bool root, json_t *list) {
+static wn_status text_add_square(wn_page *page, const float *a, int64_t n, bool root, json_t *list) {
   struct wn_page_tile *tile;
   int number;
   WN_TRY(wn_page_tile(page, (size_t)(n * (n + 1) / 2), &tile, &number));
   uint8_t *out = tile->data;
   for (int64_t i = 0; i < n; i++)
-    for (int64_t j = 0; j <= i; j++) *out++ = byte_of(root ? sqrt((double)a[i * n + j]) : (double)a[i * n + j]);
+    for (int64_t j = 0; j <= i; j++) *out++ = text_byte(root ? sqrt((double)a[i * n + j]) : (double)a[i * n + j]);
   json_array_append_new(list, json_integer(number));
   return WN_OK;
 }
@@ -167,14 +167,14 @@ wn_status wn_page_add_mean(wn_page *page, const char *name, const wn_selection_m
     return wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page");
   if (f) json_object_set_new(mean, "f", f);
   for (int64_t l = 0; l < m->layers; l++) {
-    WN_TRY(add_square(page, m->weights + l * m->size * m->size, m->size, true, w));
-    if (f) WN_TRY(add_square(page, m->masked + l * m->size * m->size, m->size, false, f));
+    WN_TRY(text_add_square(page, m->weights + l * m->size * m->size, m->size, true, w));
+    if (f) WN_TRY(text_add_square(page, m->masked + l * m->size * m->size, m->size, false, f));
   }
   if (!m->last) return WN_OK;
   struct wn_page_tile *tile;
   int number;
   WN_TRY(wn_page_tile(page, (size_t)(m->layers * m->T), &tile, &number));
-  for (int64_t k = 0; k < m->layers * m->T; k++) tile->data[k] = byte_of((double)m->last[k]);
+  for (int64_t k = 0; k < m->layers * m->T; k++) tile->data[k] = text_byte((double)m->last[k]);
   json_object_set_new(mean, "last", json_integer(number));
   return WN_OK;
 }
@@ -184,7 +184,7 @@ wn_status wn_page_add_mean(wn_page *page, const char *name, const wn_selection_m
 enum colours { WEIGHT, MASKED, HELD };
 
 /* White over blue to dark blue, over orange to dark brown, to green: as the page's light palettes. */
-static void palette_of(enum colours colours, uint8_t out[768]) {
+static void text_palette(enum colours colours, uint8_t out[768]) {
   static const double stops[3][4][3] = {{{255, 255, 255}, {158, 202, 247}, {10, 95, 196}, {4, 32, 74}},
                                         {{255, 255, 255}, {254, 215, 170}, {220, 80, 20}, {90, 20, 5}},
                                         {{255, 255, 255}, {177, 213, 190}, {99, 170, 126}, {21, 128, 61}}};
@@ -197,14 +197,15 @@ static void palette_of(enum colours colours, uint8_t out[768]) {
   }
 }
 
-static int64_t group_gone(const wn_page *page, const json_t *list, int64_t l, int64_t k) {
+static int64_t text_group_evicted_at(const wn_page *page, const json_t *list, int64_t l, int64_t k) {
   const uint8_t *d = page->tiles[json_integer_value(json_array_get(list, (size_t)l))].data + 4 * k;
   return (int64_t)d[0] | (int64_t)d[1] << 8 | (int64_t)d[2] << 16 | (int64_t)d[3] << 24;
 }
 
 /* What layer l holds of token j when row i is read: all, nothing, or the share of its heads. less [n+1]: scratch, by
  * how many heads fewer a row holds the token. */
-static void held_pixels(const wn_page *page, const json_t *text, int64_t l, int64_t n, int32_t *less, uint8_t *pixels) {
+static void text_held_pixels(const wn_page *page, const json_t *text, int64_t l, int64_t n, int32_t *less,
+                             uint8_t *pixels) {
   const json_t *gone = json_array_get(json_object_get(text, "gone"), (size_t)l),
                *each = json_object_get(text, "gonePerHead");
   const bool heads = json_is_integer(json_array_get(each, (size_t)l));
@@ -212,7 +213,8 @@ static void held_pixels(const wn_page *page, const json_t *text, int64_t l, int6
   for (int64_t j = 0; j < n; j++) {
     memset(less, 0, (size_t)(n + 1) * sizeof *less);
     for (int64_t p = 0; p < groups; p++)
-      less[heads ? group_gone(page, each, l, p * n + j) : json_integer_value(json_array_get(gone, (size_t)j))]++;
+      less[heads ? text_group_evicted_at(page, each, l, p * n + j)
+                 : json_integer_value(json_array_get(gone, (size_t)j))]++;
     int64_t held = groups;
     for (int64_t i = j; i < n; i++) {
       held -= less[i];
@@ -221,21 +223,21 @@ static void held_pixels(const wn_page *page, const json_t *text, int64_t l, int6
   }
 }
 
-static void triangle_pixels(const wn_page *page, const json_t *list, int64_t l, int64_t n, uint8_t *pixels) {
+static void text_triangle_pixels(const wn_page *page, const json_t *list, int64_t l, int64_t n, uint8_t *pixels) {
   const uint8_t *data = page->tiles[json_integer_value(json_array_get(list, (size_t)l))].data;
   for (int64_t i = 0; i < n; i++) memcpy(pixels + i * n, data + i * (i + 1) / 2, (size_t)(i + 1));
 }
 
 /* The layers' triangles as images side by side: of a list of tiles, or what a text's layers hold. */
-static wn_status save_matrices(wn_page *page, const json_t *what, int64_t layers, int64_t n, const char *title,
-                               enum colours colours, const char *path) {
+static wn_status text_save_matrices(wn_page *page, const json_t *what, int64_t layers, int64_t n, const char *title,
+                                    enum colours colours, const char *path) {
   enum { CELL = 220, GAP = 28 };
   const int64_t columns = layers < 4 ? layers : 4, rows = (layers + 3) / 4;
   uint8_t palette[768];
   struct wn_text t = {0};
   void *pixels, *less;
   const int64_t width = columns * (CELL + 12) + 12, height = rows * (CELL + GAP) + 44;
-  palette_of(colours, palette);
+  text_palette(colours, palette);
   WN_TRY(wn_alloc(page->ctx, "image", (size_t)(n * n), &pixels));
   wn_status status = wn_alloc(page->ctx, "image's rows", (size_t)(n + 1) * sizeof(int32_t), &less);
   if (status != WN_OK) {
@@ -253,9 +255,9 @@ static wn_status save_matrices(wn_page *page, const json_t *what, int64_t layers
   for (int64_t l = 0; l < layers && status == WN_OK; l++) {
     memset(pixels, 0, (size_t)(n * n));
     if (colours == HELD)
-      held_pixels(page, what, l, n, less, pixels);
+      text_held_pixels(page, what, l, n, less, pixels);
     else
-      triangle_pixels(page, what, l, n, pixels);
+      text_triangle_pixels(page, what, l, n, pixels);
     const long long x = 12 + l % 4 * (CELL + 12), y = 34 + l / 4 * (CELL + GAP);
     wn_text_add(
         &t,
@@ -275,7 +277,7 @@ static wn_status save_matrices(wn_page *page, const json_t *what, int64_t layers
 
 /* layer, token, text, the part of a weight that F takes in the last row, the row that evicts it: from all of the
  * layer's heads, and where they evict for themselves from each. */
-static wn_status save_text_csv(wn_page *page, const json_t *text, const char *path) {
+static wn_status text_save_csv(wn_page *page, const json_t *text, const char *path) {
   struct wn_text t = {0};
   const json_t *tokens = json_object_get(text, "tokens"), *f = json_object_get(text, "f"),
                *gone = json_object_get(text, "gone"), *each = json_object_get(text, "gonePerHead");
@@ -301,7 +303,7 @@ static wn_status save_text_csv(wn_page *page, const json_t *text, const char *pa
         wn_text_add(&t, ",");
       for (int64_t p = 0; p < groups; p++) {
         const bool evicts = !json_is_null(json_array_get(each, (size_t)l));
-        const int64_t its = evicts ? group_gone(page, each, l, p * T + j) : T;
+        const int64_t its = evicts ? text_group_evicted_at(page, each, l, p * T + j) : T;
         if (its < T)
           wn_text_add(&t, ",%lld", (long long)its);
         else
@@ -312,7 +314,7 @@ static wn_status save_text_csv(wn_page *page, const json_t *text, const char *pa
   return wn_text_save(page->ctx, &t, path);
 }
 
-static wn_status save_files(wn_page *page) {
+static wn_status text_save_files(wn_page *page) {
   char path[4096], id[64], title[256];
   size_t i;
   json_t *text, *mean;
@@ -322,21 +324,21 @@ static wn_status save_files(wn_page *page) {
     const char *name = json_string_value(json_object_get(text, "name"));
     snprintf(id, sizeof id, "text-%zu", i);
     WN_TRY(wn_figure_path(page->ctx, page->folder, id, ".csv", path, sizeof path));
-    WN_TRY(save_text_csv(page, text, path));
+    WN_TRY(text_save_csv(page, text, path));
     WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-weights.svg", path, sizeof path));
     snprintf(title, sizeof title, "%.100s: attention weights, mean over heads (square-root scale)", name);
-    WN_TRY(save_matrices(page, json_object_get(text, "w"), L, T, title, WEIGHT, path));
+    WN_TRY(text_save_matrices(page, json_object_get(text, "w"), L, T, title, WEIGHT, path));
     if (json_object_get(text, "gone")) {
       WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-held.svg", path, sizeof path));
       snprintf(title, sizeof title, "%.100s: held under the budgets, policy %s%s", name,
                json_string_value(json_object_get(text, "policy")),
                json_object_get(text, "groups") ? ": share of a layer's key-value heads" : "");
-      WN_TRY(save_matrices(page, text, L, T, title, HELD, path));
+      WN_TRY(text_save_matrices(page, text, L, T, title, HELD, path));
     }
     if (!json_object_get(text, "f")) continue;
     WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-F.svg", path, sizeof path));
     snprintf(title, sizeof title, "%.100s: 1 - exp(-F), what selection takes of a weight", name);
-    WN_TRY(save_matrices(page, json_object_get(text, "f"), L, T, title, MASKED, path));
+    WN_TRY(text_save_matrices(page, json_object_get(text, "f"), L, T, title, MASKED, path));
   }
   json_array_foreach(page->means, i, mean) {
     const int64_t n = json_integer_value(json_object_get(mean, "size")),
@@ -345,16 +347,16 @@ static wn_status save_files(wn_page *page) {
     const char *name = json_string_value(json_object_get(mean, "name"));
     WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-weights.svg", path, sizeof path));
     snprintf(title, sizeof title, "%.100s: mean attention weights (square-root scale)", name);
-    WN_TRY(save_matrices(page, json_object_get(mean, "w"), L, n, title, WEIGHT, path));
+    WN_TRY(text_save_matrices(page, json_object_get(mean, "w"), L, n, title, WEIGHT, path));
     if (!json_object_get(mean, "f")) continue;
     WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-F.svg", path, sizeof path));
     snprintf(title, sizeof title, "%.100s: mean of 1 - exp(-F)", name);
-    WN_TRY(save_matrices(page, json_object_get(mean, "f"), L, n, title, MASKED, path));
+    WN_TRY(text_save_matrices(page, json_object_get(mean, "f"), L, n, title, MASKED, path));
   }
   return WN_OK;
 }
 
-static json_t *kind(const char *id, const char *kind) {
+static json_t *text_kind(const char *id, const char *kind) {
   return json_pack("{s:s, s:s}", "id", id, "kind", kind);
 }
 
@@ -373,7 +375,7 @@ wn_status wn_page_add_texts(wn_page *page, const char *command) {
   }
   json_array_foreach(page->means, i, text) selective |= json_object_get(text, "f") != NULL;
   if (n == 0 && json_array_size(page->means) == 0) return WN_OK;
-  if (page->folder) WN_TRY(save_files(page));
+  if (page->folder) WN_TRY(text_save_files(page));
   wn_figure f = {.command = command};
   if (n > 0) {
     f.id = "text";
@@ -389,7 +391,7 @@ wn_status wn_page_add_texts(wn_page *page, const char *command) {
                : "For the chosen token and layer: highlight is the attention weight, mean over heads, relative to the "
                  "row's largest; struck through is what selection F takes more than half of; a gap is a token that the "
                  "budget has evicted. Play reads the text token by token; the bars below are each layer's cache.";
-    WN_TRY(wn_page_frame(page, &f, "text-N.csv", kind("text", "text")));
+    WN_TRY(wn_page_frame(page, &f, "text-N.csv", text_kind("text", "text")));
   }
   f.id = "matrices";
   f.title = "Matrices by layer";
@@ -407,20 +409,20 @@ wn_status wn_page_add_texts(wn_page *page, const char *command) {
            n > 0 && selective ? "text-N-F.svg " : "", held ? "text-N-held.svg " : "",
            json_array_size(page->means) > 0 ? "mean-N-weights.svg " : "",
            json_array_size(page->means) > 0 && selective ? "mean-N-F.svg" : "");
-  WN_TRY(wn_page_frame(page, &f, files, kind("matrices", "matrices")));
+  WN_TRY(wn_page_frame(page, &f, files, text_kind("matrices", "matrices")));
   if (selective) {
     f.id = "last-row";
     f.title = "What the last row has left";
     f.about =
         "The last token's row of 1 - exp(-F): a band for each layer, a column for each token. Dark tokens have been "
         "selected away by all that came before the end.";
-    WN_TRY(wn_page_frame(page, &f, "text-N.csv", kind("last-row", "last")));
+    WN_TRY(wn_page_frame(page, &f, "text-N.csv", text_kind("last-row", "last")));
   }
   if (heads) {
     f.id = "heads";
     f.title = "Attention patterns by head";
     f.about = "The chosen layer's attention weights, a matrix for each head.";
-    WN_TRY(wn_page_frame(page, &f, NULL, kind("heads", "heads")));
+    WN_TRY(wn_page_frame(page, &f, NULL, text_kind("heads", "heads")));
   }
   return WN_OK;
 }

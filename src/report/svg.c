@@ -20,7 +20,7 @@ enum {
   FAR = 10000
 };
 
-static const char style_sheet[] =
+static const char svg_style_sheet[] =
     "text{font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;font-size:12px}\n"
     ".ground{fill:#ffffff}.ink{fill:#1f2328}.soft{fill:#57606a}.title{font-size:15px;font-weight:600}\n"
     ".grid{stroke:#d8dee4}.axis{stroke:#8c959f}.level{stroke:#57606a;stroke-dasharray:5 4}\n"
@@ -42,28 +42,28 @@ struct scale {
   double low, high, from, to;
 };
 
-static bool usable(const struct scale *s, double v) {
+static bool svg_usable(const struct scale *s, double v) {
   return isfinite(v) && (!s->log || v > 0);
 }
-static double place(const struct scale *s, double v) {
+static double svg_place(const struct scale *s, double v) {
   if (s->log) v = log10(v);
   return s->from + (s->high > s->low ? (v - s->low) / (s->high - s->low) : 0.5) * (s->to - s->from);
 }
 
-static void widen(struct scale *s, double v) {
-  if (!usable(s, v)) return;
+static void svg_widen(struct scale *s, double v) {
+  if (!svg_usable(s, v)) return;
   if (s->log) v = log10(v);
   s->low = fmin(s->low, v);
   s->high = fmax(s->high, v);
 }
 
 /* The step of about `want` ticks: 1, 2 or 5 times a power of ten. */
-static double step_of(double range, int want) {
+static double svg_step(double range, int want) {
   const double raw = range / want, power = pow(10, floor(log10(raw))), lead = raw / power;
   return power * (lead <= 1 ? 1 : lead <= 2 ? 2 : lead <= 5 ? 5 : 10);
 }
 
-static int ticks_of(const struct scale *s, double out[TICKS]) {
+static int svg_ticks(const struct scale *s, double out[TICKS]) {
   int n = 0;
   if (s->log && s->high - s->low >= 0.9) {
     static const double leads[] = {1, 2, 5};
@@ -80,121 +80,122 @@ static int ticks_of(const struct scale *s, double out[TICKS]) {
     out[0] = low;
     return 1;
   }
-  double step = step_of(high - low, 6);
+  double step = svg_step(high - low, 6);
   if (s->whole && step < 1) step = 1;
   for (double at = ceil(low / step - 1e-9) * step; at <= high + step * 1e-9 && n < TICKS; at += step)
     out[n++] = fabs(at) < step * 1e-6 ? 0 : at;
   return n;
 }
 
-static void add_text(struct wn_text *t, double x, double y, const char *anchor, const char *class, const char *s) {
+static void svg_add_text(struct wn_text *t, double x, double y, const char *anchor, const char *class, const char *s) {
   wn_text_add(t, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" class=\"%s\">", x, y, anchor, class);
   wn_html_add(t, s);
   wn_text_add(t, "</text>\n");
 }
 
-static void write_tick(double v, char *out, size_t bytes) {
+static void svg_write_tick(double v, char *out, size_t bytes) {
   if (fabs(v) >= 1e6 && fabs(v) < 1e12)
     snprintf(out, bytes, "%.6g%s", v / (fabs(v) < 1e9 ? 1e6 : 1e9), fabs(v) < 1e9 ? "M" : "G");
   else
     snprintf(out, bytes, "%.6g", v);
 }
 
-static void add_axes(struct wn_text *t, const wn_figure *f, const struct scale *x, const struct scale *y) {
+static void svg_add_axes(struct wn_text *t, const wn_figure *f, const struct scale *x, const struct scale *y) {
   double at[TICKS];
   char label[40];
-  int n = ticks_of(y, at);
+  int n = svg_ticks(y, at);
   for (int i = 0; i < n; i++) {
-    const double p = place(y, at[i]);
-    write_tick(at[i], label, sizeof label);
+    const double p = svg_place(y, at[i]);
+    svg_write_tick(at[i], label, sizeof label);
     wn_text_add(t, "<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>\n", LEFT, WIDTH - RIGHT, p, p);
-    add_text(t, LEFT - 6, p + 4, "end", "soft", label);
+    svg_add_text(t, LEFT - 6, p + 4, "end", "soft", label);
   }
-  n = ticks_of(x, at);
+  n = svg_ticks(x, at);
   double last = -1e9;
   for (int i = 0; i < n; i++) {
-    const double p = place(x, at[i]);
-    write_tick(at[i], label, sizeof label);
+    const double p = svg_place(x, at[i]);
+    svg_write_tick(at[i], label, sizeof label);
     wn_text_add(t, "<line class=\"axis\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\"/>\n", p, p, TOP + PLOT_HEIGHT,
                 TOP + PLOT_HEIGHT + 4);
     if (p - last < 8 + 7 * (double)strlen(label)) continue;
-    add_text(t, p, TOP + PLOT_HEIGHT + 18, "middle", "soft", label);
+    svg_add_text(t, p, TOP + PLOT_HEIGHT + 18, "middle", "soft", label);
     last = p;
   }
   wn_text_add(t, "<line class=\"axis\" x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\"/>\n", LEFT, WIDTH - RIGHT,
               TOP + PLOT_HEIGHT, TOP + PLOT_HEIGHT);
-  add_text(t, (LEFT + WIDTH - RIGHT) / 2.0, TOP + PLOT_HEIGHT + 38, "middle", "soft", f->x[0].label);
+  svg_add_text(t, (LEFT + WIDTH - RIGHT) / 2.0, TOP + PLOT_HEIGHT + 38, "middle", "soft", f->x[0].label);
   wn_text_add(t, "<g transform=\"translate(16 %.1f) rotate(-90)\">", TOP + PLOT_HEIGHT / 2.0);
-  add_text(t, 0, 0, "middle", "soft", f->y.label);
+  svg_add_text(t, 0, 0, "middle", "soft", f->y.label);
   wn_text_add(t, "</g>\n");
 }
 
 /* Bars grow from the plot's foot; those of one place stand beside each other. */
-static void add_bars(struct wn_text *t, const wn_figure *f, int s, const struct scale *x, const struct scale *y,
-                     double width) {
+static void svg_add_bars(struct wn_text *t, const wn_figure *f, int s, const struct scale *x, const struct scale *y,
+                         double width) {
   const wn_figure_series *bars = &f->series[s];
   for (int64_t i = 0; i < bars->count; i++) {
-    if (!usable(x, bars->x[0][i]) || !usable(y, bars->y[i])) continue;
-    const double left = place(x, bars->x[0][i]) + width * (s - f->series_count / 2.0);
-    const double top = fmax(TOP, fmin(TOP + PLOT_HEIGHT, place(y, bars->y[i])));
+    if (!svg_usable(x, bars->x[0][i]) || !svg_usable(y, bars->y[i])) continue;
+    const double left = svg_place(x, bars->x[0][i]) + width * (s - f->series_count / 2.0);
+    const double top = fmax(TOP, fmin(TOP + PLOT_HEIGHT, svg_place(y, bars->y[i])));
     wn_text_add(t, "<rect class=\"f%d\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", bars->colour, left,
                 top, fmax(width - 1, 0.6), TOP + PLOT_HEIGHT - top);
   }
 }
 
-static void add_mark(struct wn_text *t, int colour, double x, double y, const char *radius) {
+static void svg_add_mark(struct wn_text *t, int colour, double x, double y, const char *radius) {
   wn_text_add(t, "<circle class=\"f%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"%s\"/>\n", colour, x, y, radius);
 }
 
-static void add_points(struct wn_text *t, const wn_figure_series *points, const struct scale *x,
-                       const struct scale *y) {
+static void svg_add_points(struct wn_text *t, const wn_figure_series *points, const struct scale *x,
+                           const struct scale *y) {
   for (int64_t i = 0; i < points->count; i++) {
-    if (!usable(x, points->x[0][i]) || !usable(y, points->y[i])) continue;
-    const double at = place(y, points->y[i]);
+    if (!svg_usable(x, points->x[0][i]) || !svg_usable(y, points->y[i])) continue;
+    const double at = svg_place(y, points->y[i]);
     if (at >= TOP)
-      add_mark(t, points->colour, place(x, points->x[0][i]), fmin(TOP + PLOT_HEIGHT, at),
-               points->count > 300 ? "1.5" : "3");
+      svg_add_mark(t, points->colour, svg_place(x, points->x[0][i]), fmin(TOP + PLOT_HEIGHT, at),
+                   points->count > 300 ? "1.5" : "3");
   }
 }
 
 /* Where a line's point lies; +infinity is far above the plot, whose clip path cuts lines off. False: it has no place.
  */
-static bool point_of(const wn_figure_series *line, int64_t i, const struct scale *x, const struct scale *y,
-                     double at[2]) {
-  if (i < 0 || i >= line->count || !usable(x, line->x[0][i])) return false;
-  at[0] = place(x, line->x[0][i]);
-  at[1] = line->y[i] == INFINITY ? -FAR : usable(y, line->y[i]) ? place(y, line->y[i]) : NAN;
+static bool svg_point(const wn_figure_series *line, int64_t i, const struct scale *x, const struct scale *y,
+                      double at[2]) {
+  if (i < 0 || i >= line->count || !svg_usable(x, line->x[0][i])) return false;
+  at[0] = svg_place(x, line->x[0][i]);
+  at[1] = line->y[i] == INFINITY ? -FAR : svg_usable(y, line->y[i]) ? svg_place(y, line->y[i]) : NAN;
   return !isnan(at[1]);
 }
 
 /* A gap where a point has no place; a point between two gaps is a mark. */
-static void add_line(struct wn_text *t, const wn_figure_series *line, const struct scale *x, const struct scale *y) {
+static void svg_add_line(struct wn_text *t, const wn_figure_series *line, const struct scale *x,
+                         const struct scale *y) {
   double at[2], other[2];
   bool any = false;
   for (int64_t i = 0; i < line->count; i++) {
-    if (!point_of(line, i, x, y, at)) continue;
+    if (!svg_point(line, i, x, y, at)) continue;
     if (!any) wn_text_add(t, "<path class=\"line c%d s%d\" d=\"", line->colour, line->dash);
-    wn_text_add(t, "%s%.1f %.1f", any && point_of(line, i - 1, x, y, other) ? "L" : "M", at[0], at[1]);
+    wn_text_add(t, "%s%.1f %.1f", any && svg_point(line, i - 1, x, y, other) ? "L" : "M", at[0], at[1]);
     any = true;
   }
   if (any) wn_text_add(t, "\"/>\n");
   for (int64_t i = 0; i < line->count; i++)
-    if (point_of(line, i, x, y, at) && !point_of(line, i - 1, x, y, other) && !point_of(line, i + 1, x, y, other))
-      add_mark(t, line->colour, at[0], at[1], "3");
+    if (svg_point(line, i, x, y, at) && !svg_point(line, i - 1, x, y, other) && !svg_point(line, i + 1, x, y, other))
+      svg_add_mark(t, line->colour, at[0], at[1], "3");
 }
 
-static void add_series(struct wn_text *t, const wn_figure *f, int s, const struct scale *x, const struct scale *y,
-                       double bar) {
+static void svg_add_series(struct wn_text *t, const wn_figure *f, int s, const struct scale *x, const struct scale *y,
+                           double bar) {
   if (f->bars)
-    add_bars(t, f, s, x, y, bar);
+    svg_add_bars(t, f, s, x, y, bar);
   else if (f->series[s].points)
-    add_points(t, &f->series[s], x, y);
+    svg_add_points(t, &f->series[s], x, y);
   else
-    add_line(t, &f->series[s], x, y);
+    svg_add_line(t, &f->series[s], x, y);
 }
 
 /* Below the plot, in as many rows as it takes; returns them. */
-static int add_legend(struct wn_text *t, const wn_figure *f) {
+static int svg_add_legend(struct wn_text *t, const wn_figure *f) {
   const double top = TOP + PLOT_HEIGHT + BOTTOM + 14;
   double at = LEFT;
   int row = 0;
@@ -210,7 +211,7 @@ static int add_legend(struct wn_text *t, const wn_figure *f) {
                   here - 8);
     else
       wn_text_add(t, "<path class=\"line c%d s%d\" d=\"M%.1f %.1fh24\"/>\n", line->colour, line->dash, at, here - 4);
-    add_text(t, at + 30, here, "start", "ink", line->name);
+    svg_add_text(t, at + 30, here, "start", "ink", line->name);
     at += width;
   }
   return f->series_count > 0 ? row + 1 : 0;
@@ -226,14 +227,14 @@ wn_status wn_figure_save_svg(wn_context *ctx, const wn_figure *f, const char *pa
     if (f->series[s].count > most) most = f->series[s].count;
     points |= f->series[s].points;
     for (int64_t i = 0; i < f->series[s].count; i++) {
-      if (!usable(&x, f->series[s].x[0][i]) || !usable(&y, f->series[s].y[i])) continue;
-      widen(&x, f->series[s].x[0][i]);
+      if (!svg_usable(&x, f->series[s].x[0][i]) || !svg_usable(&y, f->series[s].y[i])) continue;
+      svg_widen(&x, f->series[s].x[0][i]);
       x.whole &= f->series[s].x[0][i] == floor(f->series[s].x[0][i]);
-      widen(&y, f->series[s].y[i]);
+      svg_widen(&y, f->series[s].y[i]);
     }
   }
-  for (int l = 0; l < f->level_count; l++) widen(&y, f->levels[l].y);
-  if (f->bars && !y.log) widen(&y, 0);
+  for (int l = 0; l < f->level_count; l++) svg_widen(&y, f->levels[l].y);
+  if (f->bars && !y.log) svg_widen(&y, 0);
   if (!(x.high >= x.low)) x.low = 0, x.high = 1;
   if (!(y.high >= y.low)) y.low = 0, y.high = 1;
   const double cut = f->y_max > 0 ? (y.log ? log10(f->y_max) : f->y_max) : INFINITY;
@@ -252,31 +253,31 @@ wn_status wn_figure_save_svg(wn_context *ctx, const wn_figure *f, const char *pa
     x.low -= beside, x.high += beside;
   }
   struct wn_text body = {0}, text = {0};
-  add_text(&body, LEFT, 24, "start", "title ink", f->title);
-  add_axes(&body, f, &x, &y);
+  svg_add_text(&body, LEFT, 24, "start", "title ink", f->title);
+  svg_add_axes(&body, f, &x, &y);
   for (int l = 0; l < f->level_count; l++) {
-    const double at = place(&y, f->levels[l].y);
-    if (!usable(&y, f->levels[l].y)) continue;
+    const double at = svg_place(&y, f->levels[l].y);
+    if (!svg_usable(&y, f->levels[l].y)) continue;
     wn_text_add(&body, "<line class=\"level\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>\n", LEFT, WIDTH - RIGHT, at,
                 at);
-    add_text(&body, WIDTH - RIGHT - 4, at - 5, "end", "soft", f->levels[l].name);
+    svg_add_text(&body, WIDTH - RIGHT - 4, at - 5, "end", "soft", f->levels[l].name);
   }
   wn_text_add(&body, "<clipPath id=\"in\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/></clipPath>\n", LEFT,
               TOP - 2, WIDTH - RIGHT - LEFT, PLOT_HEIGHT + 2);
   wn_text_add(&body, "<g clip-path=\"url(#in)\">\n");
   for (int s = 0; s < f->series_count; s++)
-    if (f->series[s].points) add_series(&body, f, s, &x, &y, bar); /* lines lie over marks */
+    if (f->series[s].points) svg_add_series(&body, f, s, &x, &y, bar); /* lines lie over marks */
   for (int s = 0; s < f->series_count; s++)
-    if (!f->series[s].points) add_series(&body, f, s, &x, &y, bar);
+    if (!f->series[s].points) svg_add_series(&body, f, s, &x, &y, bar);
   wn_text_add(&body, "</g>\n");
-  const int height = TOP + PLOT_HEIGHT + BOTTOM + 8 + ROW * add_legend(&body, f);
+  const int height = TOP + PLOT_HEIGHT + BOTTOM + 8 + ROW * svg_add_legend(&body, f);
   wn_text_add(&text,
               "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
               "role=\"img\">\n<title>",
               WIDTH, height, WIDTH, height);
   wn_html_add(&text, f->title);
   wn_text_add(&text, "</title>\n<style>\n%s</style>\n<rect class=\"ground\" width=\"%d\" height=\"%d\"/>\n",
-              style_sheet, WIDTH, height);
+              svg_style_sheet, WIDTH, height);
   wn_text_add(&text, "%s</svg>\n", body.data ? body.data : "");
   text.failed |= body.failed;
   wn_free(body.data);
