@@ -1,27 +1,22 @@
-/* The live view of a run: libmicrohttpd answers, a lock lies between its threads and the trainer's. The page is built
- * once, at the start; what grows is asked for as JSON, from the place where the page's last answer ended. A place is
+/* The live view of a run: two routes, and a lock between the server's thread and the trainer's. The page is built once,
+ * at the start; what grows is asked for as JSON, from the place where the page's last answer ended. A place is
  * "generation.index": when older points were thinned out the generation changes, and an answer begins anew. */
 #include "winnow/serve.h"
 
-#include <arpa/inet.h>
 #include <inttypes.h>
 #include <math.h>
-#include <microhttpd.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/options.h"
-#include "base/text.h"
+#include "serve/http.h"
 #include "winnow/report.h"
 
-enum { MOST = 65536 };
+enum { LIVE_POINTS = 65536 };
 
 struct point {
   int64_t step;
@@ -29,13 +24,11 @@ struct point {
 };
 
 struct wn_live {
-  struct MHD_Daemon *daemon;
+  struct wn_http *http;
   char *page;
   size_t page_bytes;
-  bool loopback;
-  int port;
   pthread_mutex_t lock; /* for what follows */
-  struct point *points; /* [MOST] */
+  struct point *points; /* [LIVE_POINTS] */
   int64_t count, generation, step, steps;
   double seconds_before; /* of earlier parts of the run */
   bool done, told;       /* told: a page has heard that it is */
@@ -45,12 +38,12 @@ struct wn_live {
 
 /* ---- answers ---- */
 
-static void add_number(struct wn_text *t, const char *name, double v) {
+static void live_add_number(struct wn_text *t, const char *name, double v) {
   if (isfinite(v)) wn_text_add(t, ",\"%s\":%.9g", name, v);
 }
 
 /* The points after number generation.index. True: the run has ended with them. */
-static bool log_json(wn_live *live, int64_t generation, int64_t index, struct wn_text *t) {
+static bool live_log_json(wn_live *live, int64_t generation, int64_t index, struct wn_text *t) {
   pthread_mutex_lock(&live->lock);
   const bool done = live->done;
   const bool reset = generation != live->generation || index < 0 || index > live->count;
@@ -62,10 +55,10 @@ static bool log_json(wn_live *live, int64_t generation, int64_t index, struct wn
   for (int64_t i = reset ? 0 : index; i < live->count; i++) {
     const struct point *p = &live->points[i];
     wn_text_add(t, "%s{\"step\":%" PRId64, i > (reset ? 0 : index) ? "," : "", p->step);
-    add_number(t, "tokens", p->tokens);
-    add_number(t, "seconds", p->seconds);
-    add_number(t, "loss", p->loss);
-    add_number(t, "val_loss", p->val_loss);
+    live_add_number(t, "tokens", p->tokens);
+    live_add_number(t, "seconds", p->seconds);
+    live_add_number(t, "loss", p->loss);
+    live_add_number(t, "val_loss", p->val_loss);
     wn_text_add(t, "}");
   }
   wn_text_add(t, "]}");
@@ -74,79 +67,41 @@ static bool log_json(wn_live *live, int64_t generation, int64_t index, struct wn
   return done;
 }
 
-/* An answer has left: if it told the end, the server may go. */
-static void on_completed(void *user, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode how) {
+/* The end has been told: the server may go. */
+static void live_on_told(void *user) {
   wn_live *live = user;
-  (void)c;
-  if (*state != live || how != MHD_REQUEST_TERMINATED_COMPLETED_OK) return;
   pthread_mutex_lock(&live->lock);
   live->told = true;
   pthread_cond_signal(&live->heard);
   pthread_mutex_unlock(&live->lock);
 }
 
-static enum MHD_Result answer(struct MHD_Connection *c, unsigned code, const char *type, const char *text,
-                              size_t bytes) {
-  struct MHD_Response *r = MHD_create_response_from_buffer(bytes, (void *)(uintptr_t)text, MHD_RESPMEM_MUST_COPY);
-  if (!r) return MHD_NO;
-  MHD_add_response_header(r, "Content-Type", type);
-  MHD_add_response_header(r, "Cache-Control", "no-store");
-  MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
-  MHD_add_response_header(r, "Referrer-Policy", "no-referrer");
-  if (code == MHD_HTTP_METHOD_NOT_ALLOWED) MHD_add_response_header(r, "Allow", "GET, HEAD");
-  const enum MHD_Result result = MHD_queue_response(c, code, r);
-  MHD_destroy_response(r);
-  return result;
+static void live_answer_page(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  const wn_live *live = request->user;
+  answer->fixed = live->page;
+  answer->fixed_bytes = live->page_bytes;
 }
 
-static enum MHD_Result say(struct MHD_Connection *c, unsigned code, const char *text) {
-  return answer(c, code, "text/plain; charset=utf-8", text, strlen(text));
-}
-
-/* Does the request name this machine, with any port? */
-static bool names_loopback(const char *host) {
-  static const char *const names[] = {"localhost", "127.0.0.1", "[::1]"};
-  for (size_t i = 0; host && i < sizeof names / sizeof *names; i++) {
-    const size_t n = strlen(names[i]);
-    if (!strncmp(host, names[i], n) && (host[n] == 0 || host[n] == ':')) return true;
-  }
-  return false;
-}
-
-static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const char *url, const char *method,
-                                  const char *version, const char *upload, size_t *upload_bytes, void **state) {
-  wn_live *live = user;
-  (void)version;
-  (void)upload;
-  if (*upload_bytes > 0) { /* not looked at */
-    *upload_bytes = 0;
-    return MHD_YES;
-  }
-  if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
-    return say(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET\n");
-  if (live->loopback && !names_loopback(MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST)))
-    return say(c, MHD_HTTP_FORBIDDEN, "ask for localhost\n");
-  if (!strcmp(url, "/")) return answer(c, MHD_HTTP_OK, "text/html; charset=utf-8", live->page, live->page_bytes);
-  if (strcmp(url, "/log") != 0) return say(c, MHD_HTTP_NOT_FOUND, "not here\n");
-  const char *after = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "after");
+static void live_answer_log(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  const char *after = wn_http_query(request, "after");
   int64_t generation = -1, index = -1;
   if (after && sscanf(after, "%19" SCNd64 ".%19" SCNd64, &generation, &index) != 2) generation = -1;
-  struct wn_text t = {0};
-  if (log_json(live, generation, index, &t)) *state = live;
-  const enum MHD_Result result = t.failed ? say(c, MHD_HTTP_INTERNAL_SERVER_ERROR, "out of memory\n")
-                                          : answer(c, MHD_HTTP_OK, "application/json", t.data, t.bytes);
-  wn_free(t.data);
-  return result;
+  if (live_log_json(request->user, generation, index, &answer->text)) answer->sent = live_on_told;
 }
+
+static const struct wn_http_route live_routes[] = {
+    {.method = "GET", .path = "/", .type = "text/html; charset=utf-8", .handle = live_answer_page},
+    {.method = "GET", .path = "/log", .type = "application/json", .handle = live_answer_log},
+};
 
 /* ---- the run's side ---- */
 
 /* Older points, every second of them, but for validations. Called with the lock. */
-static void thin(wn_live *live) {
+static void live_thin(wn_live *live) {
   int64_t kept = 0;
   for (int64_t i = 0; i < live->count; i++)
     if (i % 2 == 1 || isfinite(live->points[i].val_loss)) live->points[kept++] = live->points[i];
-  if (kept > MOST * 3 / 4) { /* validations everywhere */
+  if (kept > LIVE_POINTS * 3 / 4) { /* validations everywhere */
     for (int64_t i = 0; i < kept / 2; i++) live->points[i] = live->points[2 * i + 1];
     kept /= 2;
   }
@@ -154,9 +109,9 @@ static void thin(wn_live *live) {
   live->generation++;
 }
 
-static void add(wn_live *live, const struct point *p) {
+static void live_add_point(wn_live *live, const struct point *p) {
   pthread_mutex_lock(&live->lock);
-  if (live->count == MOST) thin(live);
+  if (live->count == LIVE_POINTS) live_thin(live);
   live->points[live->count++] = *p;
   live->step = p->step;
   pthread_mutex_unlock(&live->lock);
@@ -171,7 +126,7 @@ void wn_live_add(wn_live *live, const wn_train_progress *p) {
   pthread_mutex_lock(&live->lock);
   live->steps = p->steps;
   pthread_mutex_unlock(&live->lock);
-  add(live, &point);
+  live_add_point(live, &point);
 }
 
 void wn_live_add_log(wn_live *live, const wn_train_log *log) {
@@ -181,7 +136,7 @@ void wn_live_add_log(wn_live *live, const wn_train_log *log) {
                                 .seconds = log->seconds[i],
                                 .loss = log->loss[i],
                                 .val_loss = log->val_loss[i]};
-    add(live, &point);
+    live_add_point(live, &point);
     if (isfinite(log->seconds[i])) live->seconds_before = log->seconds[i];
   }
 }
@@ -190,22 +145,22 @@ void wn_live_finish(wn_live *live) {
   pthread_mutex_lock(&live->lock);
   live->done = true;
   /* Pages ask every second: one that is open gets the end, on a busy machine too. */
-  if (live->asked > 0 && wn_seconds_now() - live->asked < 5) {
+  if (live->asked > 0 && wn_seconds_now() - live->asked < WN_LIVE_WAIT) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 5;
+    until.tv_sec += WN_LIVE_WAIT;
     while (!live->told && pthread_cond_timedwait(&live->heard, &live->lock, &until) == 0) continue;
   }
   pthread_mutex_unlock(&live->lock);
 }
 
 int wn_live_port(const wn_live *live) {
-  return live->port;
+  return wn_http_port(live->http);
 }
 
 /* ---- start and stop ---- */
 
-static wn_status build_page(wn_context *ctx, const wn_live_options *o, wn_live *live) {
+static wn_status live_build_page(wn_context *ctx, const wn_live_options *o, wn_live *live) {
   const wn_page_options options = {.size = sizeof options,
                                    .title = o->title ? o->title : "winnow train",
                                    .lead = "A run while it trains; the curves grow by themselves.",
@@ -233,33 +188,6 @@ static wn_status build_page(wn_context *ctx, const wn_live_options *o, wn_live *
   return status;
 }
 
-static wn_status listen_at(wn_context *ctx, const wn_live_options *o, wn_live *live) {
-  const char *address = o->address ? o->address : "127.0.0.1";
-  struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons((uint16_t)o->port)};
-  struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)o->port)};
-  const bool is_four = inet_pton(AF_INET, address, &four.sin_addr) == 1;
-  if (!is_four && inet_pton(AF_INET6, address, &six.sin6_addr) != 1)
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "\"%s\" is not an IP address to listen on", address);
-  if (o->port < 0 || o->port > 65535) return wn_fail(ctx, WN_ERR_ARGUMENT, "port %d; expected 0 to 65535", o->port);
-  live->loopback = is_four ? ntohl(four.sin_addr.s_addr) >> 24 == 127 : IN6_IS_ADDR_LOOPBACK(&six.sin6_addr);
-  const struct sockaddr *at =
-      is_four ? (const struct sockaddr *)(const void *)&four : (const struct sockaddr *)(const void *)&six;
-  /* Signals belong to the program's own threads. */
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  live->daemon =
-      MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | (is_four ? 0 : MHD_USE_IPv6), 0, NULL, NULL, on_request, live,
-                       MHD_OPTION_SOCK_ADDR, at, MHD_OPTION_CONNECTION_LIMIT, 64u, MHD_OPTION_CONNECTION_TIMEOUT, 30u,
-                       MHD_OPTION_NOTIFY_COMPLETED, on_completed, live, MHD_OPTION_END);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (!live->daemon)
-    return wn_fail(ctx, WN_ERR_IO, "cannot listen on %s port %d: taken, or not allowed", address, o->port);
-  const union MHD_DaemonInfo *info = MHD_get_daemon_info(live->daemon, MHD_DAEMON_INFO_BIND_PORT);
-  live->port = info ? info->port : o->port;
-  return WN_OK;
-}
-
 wn_status wn_live_start(wn_context *ctx, const wn_live_options *options, wn_live **out) {
   void *memory, *points;
   wn_live_options own;
@@ -270,12 +198,19 @@ wn_status wn_live_start(wn_context *ctx, const wn_live_options *options, wn_live
   wn_live *live = memory;
   pthread_mutex_init(&live->lock, NULL);
   pthread_cond_init(&live->heard, NULL);
-  wn_status status = wn_alloc(ctx, "points of the live view", MOST * sizeof(struct point), &points);
+  wn_status status = wn_alloc(ctx, "points of the live view", LIVE_POINTS * sizeof(struct point), &points);
   if (status == WN_OK) {
     live->points = points;
-    status = build_page(ctx, options, live);
+    status = live_build_page(ctx, options, live);
   }
-  if (status == WN_OK) status = listen_at(ctx, options, live);
+  if (status == WN_OK) {
+    const struct wn_http_options http = {.address = options->address,
+                                         .port = options->port,
+                                         .routes = live_routes,
+                                         .route_count = (int)(sizeof live_routes / sizeof *live_routes),
+                                         .user = live};
+    status = wn_http_start(ctx, &http, &live->http);
+  }
   if (status != WN_OK) {
     wn_live_stop(live);
     return status;
@@ -286,7 +221,7 @@ wn_status wn_live_start(wn_context *ctx, const wn_live_options *options, wn_live
 
 void wn_live_stop(wn_live *live) {
   if (!live) return;
-  if (live->daemon) MHD_stop_daemon(live->daemon);
+  wn_http_stop(live->http);
   pthread_cond_destroy(&live->heard);
   pthread_mutex_destroy(&live->lock);
   wn_text_free(live->page);

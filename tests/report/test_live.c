@@ -1,34 +1,12 @@
 /* The live view over a socket: the page, points from where the last answer ended, thinning, and what is refused. */
-#include "support.h"
+#include "ask.h"
 
-#include <arpa/inet.h>
 #include <jansson.h>
-#include <sys/socket.h>
 
 #include "winnow/serve.h"
 
-/* One request; the answer with its head. */
-static char *ask(int port, const char *request) {
-  const int s = socket(AF_INET, SOCK_STREAM, 0);
-  struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-  inet_pton(AF_INET, "127.0.0.1", &at.sin_addr);
-  assert_int_equal(connect(s, (struct sockaddr *)&at, sizeof at), 0);
-  assert_int_equal(write(s, request, strlen(request)), strlen(request));
-  size_t n = 0, room = 1 << 16;
-  char *out = malloc(room);
-  for (ssize_t got; (got = read(s, out + n, room - n - 1)) > 0;) {
-    n += (size_t)got;
-    if (room - n < 2) out = realloc(out, room *= 2);
-  }
-  out[n] = 0;
-  close(s);
-  return out;
-}
-
 static char *get(int port, const char *path) {
-  char request[300];
-  snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: localhost:%d\r\nConnection: close\r\n\r\n", path, port);
-  return ask(port, request);
+  return ask_for(port, "GET", path);
 }
 
 static json_t *log_of(int port, const char *after) {
@@ -42,12 +20,6 @@ static json_t *log_of(int port, const char *after) {
   if (!j) fail_msg("no JSON: %.200s", body);
   free(text);
   return j;
-}
-
-static void answers(int port, const char *request, const char *status) {
-  char *text = ask(port, request);
-  if (!strstr(text, status)) fail_msg("expected %s, found %.80s", status, text);
-  free(text);
 }
 
 static void test_live(void **state) {
@@ -67,10 +39,10 @@ static void test_live(void **state) {
   assert_non_null(strstr(page, "<h1>a &lt;run&gt;</h1>"));
   assert_non_null(strstr(page, "connect-src 'self'"));
   free(page);
-  answers(port, "GET /etc/passwd HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n", "404");
-  answers(port, "POST /log HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc", "405");
-  answers(port, "GET / HTTP/1.1\r\nHost: elsewhere.example\r\nConnection: close\r\n\r\n", "403");
-  answers(port, "GET / HTTP/1.1\r\nHost: localhost.elsewhere.example\r\nConnection: close\r\n\r\n", "403");
+  ask_expect(port, "GET /etc/passwd HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n", "404");
+  ask_expect(port, "POST /log HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc", "405");
+  ask_expect(port, "GET / HTTP/1.1\r\nHost: elsewhere.example\r\nConnection: close\r\n\r\n", "403");
+  ask_expect(port, "GET / HTTP/1.1\r\nHost: localhost.elsewhere.example\r\nConnection: close\r\n\r\n", "403");
 
   json_t *j = log_of(port, "");
   assert_true(json_is_true(json_object_get(j, "reset")));

@@ -1,0 +1,287 @@
+/* The HTTP server. A request is looked at twice: when its head is there, where most refusals are found, and when its
+ * body is there too. A refused body is read to its end, so that the client hears the answer, but not beyond
+ * HTTP_DISCARD. */
+#include "serve/http.h"
+
+#include <arpa/inet.h>
+#include <microhttpd.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+
+enum { HTTP_CONNECTIONS = 64, HTTP_SECONDS = 30, HTTP_HEAD = 32 * 1024, HTTP_DISCARD = 1 << 20 };
+
+struct wn_http {
+  struct MHD_Daemon *daemon;
+  struct wn_http_options options;
+  struct wn_http_streams streams;
+  bool loopback;
+  int port;
+};
+
+/* Of one request, from its head to the end of its answer. */
+struct http_exchange {
+  const struct wn_http_route *route;
+  bool head;   /* the answer has no body */
+  int refused; /* the status of what is wrong; 0: nothing */
+  char *body;  /* [room] and a NUL */
+  size_t bytes, room, discarded;
+  void (*sent)(void *user);
+};
+
+const char *wn_http_query(const struct wn_http_request *request, const char *name) {
+  return MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, name);
+}
+
+const char *wn_http_header(const struct wn_http_request *request, const char *name) {
+  return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
+}
+
+void wn_http_say(struct wn_http_answer *answer, int status, const char *line) {
+  wn_free(answer->text.data);
+  answer->text = (struct wn_text){0};
+  wn_text_add(&answer->text, "%s\n", line);
+  answer->status = status;
+  answer->type = "text/plain; charset=utf-8";
+}
+
+struct wn_http_stream *wn_http_stream_open(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  answer->stream = wn_http_stream_create(&request->http->streams, request->connection);
+  if (!answer->stream) wn_http_say(answer, MHD_HTTP_INTERNAL_SERVER_ERROR, "out of memory");
+  return answer->stream;
+}
+
+/* ---- routes ---- */
+
+/* HEAD is GET without the body, which the library leaves out. */
+static bool http_serves(const struct wn_http_route *route, const char *method) {
+  return !strcmp(route->method, strcmp(method, "HEAD") != 0 ? method : "GET");
+}
+
+/* The route, or what to refuse the request with. */
+static int http_find_route(const struct wn_http *http, const char *method, const char *path,
+                           const struct wn_http_route **out) {
+  int refused = MHD_HTTP_NOT_FOUND;
+  *out = NULL;
+  for (int i = 0; i < http->options.route_count; i++) {
+    const struct wn_http_route *route = &http->options.routes[i];
+    if (strcmp(route->path, path) != 0) continue;
+    *out = route;
+    if (http_serves(route, method)) return 0;
+    refused = MHD_HTTP_METHOD_NOT_ALLOWED;
+  }
+  return refused;
+}
+
+/* "GET, HEAD, POST": the path's methods. */
+static void http_add_allowed(const struct wn_http *http, const char *path, struct MHD_Response *r) {
+  char methods[100] = "";
+  size_t n = 0;
+  for (int i = 0; i < http->options.route_count && n < sizeof methods; i++) {
+    const struct wn_http_route *route = &http->options.routes[i];
+    if (!strcmp(route->path, path))
+      n += (size_t)snprintf(methods + n, sizeof methods - n, "%s%s%s", n ? ", " : "", route->method,
+                            strcmp(route->method, "GET") != 0 ? "" : ", HEAD");
+  }
+  MHD_add_response_header(r, "Allow", methods);
+}
+
+/* Does the request name this machine, with any port? */
+static bool http_names_loopback(const char *host) {
+  static const char *const names[] = {"localhost", "127.0.0.1", "[::1]"};
+  for (size_t i = 0; host && i < sizeof names / sizeof *names; i++) {
+    const size_t n = strlen(names[i]);
+    if (!strncmp(host, names[i], n) && (host[n] == 0 || host[n] == ':')) return true;
+  }
+  return false;
+}
+
+static const char *http_refusal(int status) {
+  return status == MHD_HTTP_FORBIDDEN            ? "ask for localhost"
+         : status == MHD_HTTP_NOT_FOUND          ? "not here"
+         : status == MHD_HTTP_METHOD_NOT_ALLOWED ? "not by this method"
+         : status == MHD_HTTP_CONTENT_TOO_LARGE  ? "the request's body is too large"
+                                                 : "out of memory";
+}
+
+/* ---- requests ---- */
+
+static struct MHD_Response *http_response(struct wn_http_answer *a, bool head) {
+  if (a->text.failed) { /* not even the sentence may be had */
+    wn_free(a->text.data);
+    a->text = (struct wn_text){0};
+    a->status = MHD_HTTP_INTERNAL_SERVER_ERROR;
+  }
+  if (a->stream && !head) return wn_http_stream_response(a->stream);
+  if (a->stream) wn_http_stream_drop(a->stream);
+  const char *body = a->text.data ? a->text.data : a->fixed;
+  const size_t bytes = a->text.data ? a->text.bytes : a->fixed_bytes;
+  struct MHD_Response *r = MHD_create_response_from_buffer(
+      bytes, (void *)(uintptr_t)body, a->text.data ? MHD_RESPMEM_MUST_COPY : MHD_RESPMEM_PERSISTENT);
+  wn_free(a->text.data);
+  return r;
+}
+
+static enum MHD_Result http_send(const struct wn_http *http, struct MHD_Connection *c, const char *path,
+                                 const struct http_exchange *x, struct wn_http_answer *a) {
+  struct MHD_Response *r = http_response(a, x->head);
+  if (!r) return MHD_NO;
+  MHD_add_response_header(r, "Content-Type", a->type);
+  MHD_add_response_header(r, "Cache-Control", "no-store");
+  MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+  MHD_add_response_header(r, "Referrer-Policy", "no-referrer");
+  if (a->status == MHD_HTTP_METHOD_NOT_ALLOWED) http_add_allowed(http, path, r);
+  const enum MHD_Result result = MHD_queue_response(c, (unsigned)a->status, r);
+  MHD_destroy_response(r);
+  return result;
+}
+
+static enum MHD_Result http_refuse(const struct wn_http *http, struct MHD_Connection *c, const char *path,
+                                   const struct http_exchange *x) {
+  struct wn_http_answer answer = {0};
+  wn_http_say(&answer, x->refused, http_refusal(x->refused));
+  return http_send(http, c, path, x, &answer);
+}
+
+/* What the head says: the route, and whether its body may come. */
+static enum MHD_Result http_begin(struct wn_http *http, struct MHD_Connection *c, const char *path, const char *method,
+                                  struct http_exchange *x) {
+  const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+  const unsigned long long bytes = length ? strtoull(length, NULL, 10) : 0;
+  x->head = !strcmp(method, MHD_HTTP_METHOD_HEAD);
+  x->refused = http_find_route(http, method, path, &x->route);
+  if (http->loopback && !http_names_loopback(MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST)))
+    x->refused = MHD_HTTP_FORBIDDEN;
+  if (!x->refused && bytes > x->route->body_limit) x->refused = MHD_HTTP_CONTENT_TOO_LARGE;
+  return x->refused && bytes > HTTP_DISCARD ? http_refuse(http, c, path, x) : MHD_YES;
+}
+
+/* A piece of the body. MHD_NO: enough has been thrown away. */
+static enum MHD_Result http_take(struct http_exchange *x, const char *data, size_t bytes) {
+  if (!x->refused && bytes > x->route->body_limit - x->bytes) x->refused = MHD_HTTP_CONTENT_TOO_LARGE;
+  if (!x->refused && bytes > x->room - x->bytes) {
+    size_t room = 2 * (x->bytes + bytes);
+    void *memory;
+    if (room > x->route->body_limit) room = x->route->body_limit;
+    if (wn_alloc(NULL, "a request's body", room + 1, &memory) != WN_OK) {
+      x->refused = MHD_HTTP_INTERNAL_SERVER_ERROR;
+    } else {
+      if (x->bytes) memcpy(memory, x->body, x->bytes);
+      wn_free(x->body);
+      x->body = memory;
+      x->room = room;
+    }
+  }
+  if (x->refused) {
+    x->discarded += bytes;
+    return x->discarded > HTTP_DISCARD ? MHD_NO : MHD_YES;
+  }
+  memcpy(x->body + x->bytes, data, bytes);
+  x->body[x->bytes += bytes] = 0;
+  return MHD_YES;
+}
+
+static enum MHD_Result http_on_request(void *user, struct MHD_Connection *c, const char *path, const char *method,
+                                       const char *version, const char *upload, size_t *upload_bytes, void **state) {
+  struct wn_http *http = user;
+  struct http_exchange *x = *state;
+  (void)version;
+  if (!x) {
+    void *memory;
+    if (wn_alloc(NULL, "a request", sizeof *x, &memory) != WN_OK) return MHD_NO;
+    *state = x = memory;
+    return http_begin(http, c, path, method, x);
+  }
+  if (*upload_bytes > 0) {
+    const size_t bytes = *upload_bytes;
+    *upload_bytes = 0;
+    return http_take(x, upload, bytes);
+  }
+  if (x->refused) return http_refuse(http, c, path, x);
+  const struct wn_http_request request = {.method = method,
+                                          .path = path,
+                                          .body = x->body ? x->body : "",
+                                          .body_bytes = x->bytes,
+                                          .user = http->options.user,
+                                          .http = http,
+                                          .connection = c};
+  struct wn_http_answer answer = {.status = MHD_HTTP_OK, .type = x->route->type};
+  x->route->handle(&request, &answer);
+  x->sent = answer.sent;
+  return http_send(http, c, path, x, &answer);
+}
+
+static void http_on_completed(void *user, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode how) {
+  struct wn_http *http = user;
+  struct http_exchange *x = *state;
+  (void)c;
+  if (!x) return;
+  if (x->sent && how == MHD_REQUEST_TERMINATED_COMPLETED_OK) x->sent(http->options.user);
+  wn_free(x->body);
+  wn_free(x);
+  *state = NULL;
+}
+
+/* ---- start and stop ---- */
+
+static wn_status http_listen(wn_context *ctx, struct wn_http *http) {
+  const struct wn_http_options *o = &http->options;
+  const char *address = o->address ? o->address : "127.0.0.1";
+  struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons((uint16_t)o->port)};
+  struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)o->port)};
+  const bool is_four = inet_pton(AF_INET, address, &four.sin_addr) == 1;
+  if (!is_four && inet_pton(AF_INET6, address, &six.sin6_addr) != 1)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "\"%s\" is not an IP address to listen on", address);
+  if (o->port < 0 || o->port > 65535) return wn_fail(ctx, WN_ERR_ARGUMENT, "port %d; expected 0 to 65535", o->port);
+  http->loopback = is_four ? ntohl(four.sin_addr.s_addr) >> 24 == 127 : IN6_IS_ADDR_LOOPBACK(&six.sin6_addr);
+  const struct sockaddr *at =
+      is_four ? (const struct sockaddr *)(const void *)&four : (const struct sockaddr *)(const void *)&six;
+  /* Signals belong to the program's own threads. */
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  http->daemon = MHD_start_daemon(
+      MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | (is_four ? 0 : MHD_USE_IPv6), 0, NULL, NULL,
+      http_on_request, http, MHD_OPTION_SOCK_ADDR, at, MHD_OPTION_CONNECTION_LIMIT, (unsigned)HTTP_CONNECTIONS,
+      MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)HTTP_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_HEAD,
+      MHD_OPTION_NOTIFY_COMPLETED, http_on_completed, http, MHD_OPTION_END);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (!http->daemon)
+    return wn_fail(ctx, WN_ERR_IO, "cannot listen on %s port %d: taken, or not allowed", address, o->port);
+  const union MHD_DaemonInfo *info = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_BIND_PORT);
+  http->port = info ? info->port : o->port;
+  return WN_OK;
+}
+
+wn_status wn_http_start(wn_context *ctx, const struct wn_http_options *options, struct wn_http **out) {
+  void *memory;
+  *out = NULL;
+  WN_TRY(wn_alloc(ctx, "a server", sizeof **out, &memory));
+  struct wn_http *http = memory;
+  http->options = *options;
+  wn_http_streams_init(&http->streams);
+  const wn_status status = http_listen(ctx, http);
+  if (status != WN_OK) {
+    wn_http_stop(http);
+    return status;
+  }
+  *out = http;
+  return WN_OK;
+}
+
+int wn_http_port(const struct wn_http *http) {
+  return http->port;
+}
+
+void wn_http_stop(struct wn_http *http) {
+  if (!http) return;
+  wn_http_streams_close(&http->streams);
+  if (http->daemon) MHD_stop_daemon(http->daemon);
+  wn_http_streams_wait(&http->streams);
+  wn_http_streams_clear(&http->streams);
+  wn_free(http);
+}

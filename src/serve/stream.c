@@ -1,0 +1,186 @@
+/* A stream is a buffer between its writer and the server's thread. While it is empty the connection is suspended, so
+ * that nobody turns in circles; while it is full the writer waits. */
+#include "serve/stream.h"
+
+#include <microhttpd.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+enum { STREAM_BLOCK = 4096 };
+
+struct wn_http_stream {
+  struct wn_http_streams *all;
+  struct wn_http_stream *next;
+  struct MHD_Connection *connection;
+  pthread_cond_t room; /* for the writer: there is some, or nobody reads any longer */
+  size_t begin, end;   /* of what is in `data` */
+  bool ended, gone;    /* by the writer; by the client */
+  bool suspended;      /* the connection waits for data */
+  int holders;
+  char data[WN_HTTP_STREAM_ROOM];
+};
+
+void wn_http_streams_init(struct wn_http_streams *s) {
+  *s = (struct wn_http_streams){.first = NULL};
+  pthread_mutex_init(&s->lock, NULL);
+  pthread_cond_init(&s->none, NULL);
+}
+
+void wn_http_streams_clear(struct wn_http_streams *s) {
+  pthread_cond_destroy(&s->none);
+  pthread_mutex_destroy(&s->lock);
+}
+
+/* With the lock: the connection is to look at the stream again. */
+static void stream_wake(struct wn_http_stream *s) {
+  if (s->suspended) MHD_resume_connection(s->connection);
+  s->suspended = false;
+}
+
+void wn_http_streams_close(struct wn_http_streams *all) {
+  pthread_mutex_lock(&all->lock);
+  all->closing = true;
+  for (struct wn_http_stream *s = all->first; s; s = s->next) {
+    s->gone = true;
+    pthread_cond_signal(&s->room);
+    stream_wake(s);
+  }
+  pthread_mutex_unlock(&all->lock);
+}
+
+void wn_http_streams_wait(struct wn_http_streams *all) {
+  pthread_mutex_lock(&all->lock);
+  while (all->first) pthread_cond_wait(&all->none, &all->lock);
+  pthread_mutex_unlock(&all->lock);
+}
+
+struct wn_http_stream *wn_http_stream_create(struct wn_http_streams *all, struct MHD_Connection *connection) {
+  void *memory;
+  if (wn_alloc(NULL, "a stream", sizeof(struct wn_http_stream), &memory) != WN_OK) return NULL;
+  struct wn_http_stream *s = memory;
+  s->all = all;
+  s->connection = connection;
+  s->holders = 1;
+  pthread_cond_init(&s->room, NULL);
+  pthread_mutex_lock(&all->lock);
+  s->gone = all->closing;
+  s->next = all->first;
+  all->first = s;
+  pthread_mutex_unlock(&all->lock);
+  return s;
+}
+
+/* With the lock, which is given back. */
+static void stream_release(struct wn_http_stream *s) {
+  struct wn_http_streams *all = s->all;
+  const bool last = --s->holders == 0;
+  if (last) {
+    struct wn_http_stream **at = &all->first;
+    while (*at != s) at = &(*at)->next;
+    *at = s->next;
+    if (!all->first) pthread_cond_signal(&all->none);
+  }
+  pthread_mutex_unlock(&all->lock);
+  if (!last) return;
+  pthread_cond_destroy(&s->room);
+  wn_free(s);
+}
+
+/* In the server's thread. */
+static ssize_t stream_read(void *user, uint64_t place, char *out, size_t most) {
+  struct wn_http_stream *s = user;
+  ssize_t n = 0;
+  (void)place;
+  pthread_mutex_lock(&s->all->lock);
+  const size_t held = s->end - s->begin;
+  if (s->gone) {
+    n = MHD_CONTENT_READER_END_WITH_ERROR;
+  } else if (held > 0) {
+    n = (ssize_t)(held < most ? held : most);
+    memcpy(out, s->data + s->begin, (size_t)n);
+    s->begin += (size_t)n;
+    pthread_cond_signal(&s->room);
+  } else if (s->ended) {
+    n = MHD_CONTENT_READER_END_OF_STREAM;
+  } else {
+    s->suspended = true;
+    MHD_suspend_connection(s->connection);
+  }
+  pthread_mutex_unlock(&s->all->lock);
+  return n;
+}
+
+/* The response is no longer needed: sent whole, or the connection is closed. */
+static void stream_on_closed(void *user) {
+  struct wn_http_stream *s = user;
+  pthread_mutex_lock(&s->all->lock);
+  s->gone = true;
+  s->suspended = false;
+  pthread_cond_signal(&s->room);
+  stream_release(s);
+}
+
+struct MHD_Response *wn_http_stream_response(struct wn_http_stream *s) {
+  struct MHD_Response *r =
+      MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, stream_read, s, stream_on_closed);
+  if (!r) {
+    wn_http_stream_drop(s);
+    return NULL;
+  }
+  pthread_mutex_lock(&s->all->lock);
+  s->holders++;
+  pthread_mutex_unlock(&s->all->lock);
+  return r;
+}
+
+void wn_http_stream_drop(struct wn_http_stream *s) {
+  pthread_mutex_lock(&s->all->lock);
+  s->gone = true;
+  pthread_cond_signal(&s->room);
+  pthread_mutex_unlock(&s->all->lock);
+}
+
+bool wn_http_stream_write(struct wn_http_stream *s, const char *data, size_t bytes) {
+  pthread_mutex_lock(&s->all->lock);
+  while (bytes > 0 && !s->gone) {
+    if (s->begin > 0) { /* what is left moves to the front */
+      memmove(s->data, s->data + s->begin, s->end - s->begin);
+      s->end -= s->begin;
+      s->begin = 0;
+    }
+    const size_t room = WN_HTTP_STREAM_ROOM - s->end, n = bytes < room ? bytes : room;
+    memcpy(s->data + s->end, data, n);
+    s->end += n;
+    data += n;
+    bytes -= n;
+    stream_wake(s);
+    if (bytes > 0) pthread_cond_wait(&s->room, &s->all->lock);
+  }
+  const bool heard = !s->gone;
+  pthread_mutex_unlock(&s->all->lock);
+  return heard;
+}
+
+static bool stream_write_line(struct wn_http_stream *s, const char *field, const char *text, size_t bytes) {
+  return wn_http_stream_write(s, field, strlen(field)) && wn_http_stream_write(s, text, bytes) &&
+         wn_http_stream_write(s, "\n", 1);
+}
+
+bool wn_http_stream_event(struct wn_http_stream *s, const char *name, const char *data) {
+  if (name && !stream_write_line(s, "event: ", name, strlen(name))) return false;
+  for (;; data++) {
+    const size_t n = strcspn(data, "\r\n");
+    if (!stream_write_line(s, "data: ", data, n)) return false;
+    data += n;
+    if (*data == '\r' && data[1] == '\n') data++;
+    if (!*data) return wn_http_stream_write(s, "\n", 1);
+  }
+}
+
+void wn_http_stream_end(struct wn_http_stream *s) {
+  pthread_mutex_lock(&s->all->lock);
+  s->ended = true;
+  stream_wake(s);
+  stream_release(s);
+}

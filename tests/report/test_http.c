@@ -1,0 +1,276 @@
+/* The HTTP server: routes and what is refused, bodies and their limits, streams and what ends them. */
+#include "ask.h"
+
+#include <time.h>
+
+#include "serve/http.h"
+
+enum { LIMIT = 1000, LONG = 1 << 20 };
+#define HEAD_OF(method, path, more) method " " path " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" more "\r\n"
+
+static struct wn_http *http;
+static wn_context *ctx;
+static pthread_t writer;
+static bool writing;
+static int heard;        /* of the last writer: pieces that the client was there for */
+static _Atomic int left; /* answers that have left */
+
+static void on_sent(void *user) {
+  ++*(_Atomic int *)user;
+}
+
+static void answer_hello(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  const char *name = wn_http_query(request, "name"), *agent = wn_http_header(request, "X-Agent");
+  wn_text_add(&answer->text, "hello %s by %s", name ? name : "you", agent ? agent : "none");
+  answer->sent = on_sent;
+}
+
+static void answer_fixed(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  (void)request;
+  answer->fixed = "as it is";
+  answer->fixed_bytes = 8;
+}
+
+static void answer_echo(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  if (request->body_bytes == 0) {
+    wn_http_say(answer, 400, "an empty body");
+    return;
+  }
+  assert_int_equal(strlen(request->body), request->body_bytes);
+  wn_text_add(&answer->text, "%s:%s", request->method, request->body);
+}
+
+static void *write_events(void *user) {
+  static const char *const data[] = {"one", "two\nlines", "", "end\r\n"};
+  struct wn_http_stream *stream = user;
+  const struct timespec moment = {.tv_nsec = 20000000};
+  heard = 0;
+  for (int i = 0; i < 4; i++) {
+    heard += wn_http_stream_event(stream, i == 1 ? "twice" : NULL, data[i]);
+    nanosleep(&moment, NULL); /* the connection is suspended in between */
+  }
+  wn_http_stream_end(stream);
+  return NULL;
+}
+
+/* More than the stream has room for, until nobody listens. */
+static void *write_much(void *user) {
+  struct wn_http_stream *stream = user;
+  char *much = malloc(LONG);
+  memset(much, 'x', LONG);
+  heard = 0;
+  while (wn_http_stream_write(stream, much, LONG)) heard++;
+  wn_http_stream_end(stream);
+  free(much);
+  return NULL;
+}
+
+static void *write_once(void *user) {
+  struct wn_http_stream *stream = user;
+  char *much = malloc(LONG);
+  for (int i = 0; i < LONG; i++) much[i] = (char)('a' + i % 23);
+  heard = wn_http_stream_write(stream, much, LONG);
+  wn_http_stream_end(stream);
+  free(much);
+  return NULL;
+}
+
+static void start_writer(const struct wn_http_request *request, struct wn_http_answer *answer, void *(*run)(void *)) {
+  struct wn_http_stream *stream = wn_http_stream_open(request, answer);
+  assert_non_null(stream);
+  writing = pthread_create(&writer, NULL, run, stream) == 0;
+  assert_true(writing);
+}
+static void answer_events(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  start_writer(request, answer, write_events);
+}
+static void answer_much(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  start_writer(request, answer, write_much);
+}
+static void answer_once(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  start_writer(request, answer, write_once);
+}
+static int written(void) {
+  assert_int_equal(pthread_join(writer, NULL), 0);
+  return heard;
+}
+
+static const struct wn_http_route routes[] = {
+    {.method = "GET", .path = "/hello", .type = "text/plain", .handle = answer_hello},
+    {.method = "GET", .path = "/both", .type = "text/plain", .handle = answer_fixed},
+    {.method = "POST", .path = "/both", .type = "text/plain", .body_limit = LIMIT, .handle = answer_echo},
+    {.method = "GET", .path = "/events", .type = "text/event-stream", .handle = answer_events},
+    {.method = "GET", .path = "/once", .type = "text/plain", .handle = answer_once},
+    {.method = "GET", .path = "/much", .type = "text/plain", .handle = answer_much},
+};
+
+static int begin(void **state) {
+  (void)state;
+  const struct wn_http_options options = {
+      .routes = routes, .route_count = sizeof routes / sizeof *routes, .user = &left};
+  ctx = make_context();
+  if (wn_http_start(ctx, &options, &http) == WN_OK) return 0;
+  print_message("%s\n", wn_context_error(ctx));
+  return -1;
+}
+static int end(void **state) {
+  (void)state;
+  wn_http_stop(http);
+  wn_context_destroy(ctx);
+  return 0;
+}
+
+static void test_routes(void **state) {
+  (void)state;
+  const int port = wn_http_port(http);
+  char *text = ask(port, HEAD_OF("GET", "/hello?name=a%20b", "X-Agent: test\r\n"));
+  assert_non_null(strstr(text, "200 OK"));
+  assert_non_null(strstr(text, "Content-Type: text/plain\r\n"));
+  assert_non_null(strstr(text, "Cache-Control: no-store\r\n"));
+  assert_string_equal(ask_body(text), "hello a b by test");
+  free(text);
+  text = ask_for(port, "HEAD", "/hello");
+  assert_non_null(strstr(text, "200 OK"));
+  assert_non_null(strstr(text, "Content-Length: 17\r\n"));
+  assert_string_equal(ask_body(text), "");
+  free(text);
+  text = ask_for(port, "GET", "/both");
+  assert_string_equal(ask_body(text), "as it is");
+  free(text);
+}
+
+static void test_refused(void **state) {
+  (void)state;
+  const int port = wn_http_port(http);
+  char *text = ask_for(port, "GET", "/hello/more");
+  assert_non_null(strstr(text, "404"));
+  assert_string_equal(ask_body(text), "not here\n");
+  free(text);
+  text = ask_for(port, "DELETE", "/both");
+  assert_non_null(strstr(text, "405"));
+  assert_non_null(strstr(text, "Allow: GET, HEAD, POST\r\n"));
+  assert_string_equal(ask_body(text), "not by this method\n");
+  free(text);
+  ask_expect(port, HEAD_OF("POST", "/hello", "Content-Length: 3\r\n") "abc", "405");
+  ask_expect(port, HEAD_OF("POST", "/nowhere", "Content-Length: 3\r\n") "abc", "404");
+  ask_expect(port, "GET /hello HTTP/1.1\r\nHost: elsewhere.example\r\nConnection: close\r\n\r\n", "403");
+  ask_expect(port, "GET /hello HTTP/1.1\r\nHost: localhost.elsewhere.example\r\nConnection: close\r\n\r\n", "403");
+  char *head = malloc(100000); /* a head without an end */
+  memset(head, 'a', 99999);
+  memcpy(head, "GET /hello?", 11);
+  head[99999] = 0;
+  const int s = ask_connect(port);
+  if (write(s, head, 99999) < 0) print_message("the server has hung up\n");
+  text = ask_read(s);
+  assert_null(strstr(text, "200 OK"));
+  free(text);
+  free(head);
+  wn_http_stop(NULL);
+}
+
+static void test_bodies(void **state) {
+  (void)state;
+  const int port = wn_http_port(http);
+  char request[4096], body[LIMIT + 2];
+  char *text = ask(port, HEAD_OF("POST", "/both", "Content-Length: 3\r\n") "abc");
+  assert_string_equal(ask_body(text), "POST:abc");
+  free(text);
+  text = ask(port, HEAD_OF("POST", "/both", "Transfer-Encoding: chunked\r\n") "2\r\nab\r\n3\r\ncde\r\n0\r\n\r\n");
+  assert_string_equal(ask_body(text), "POST:abcde");
+  free(text);
+  text = ask(port, HEAD_OF("POST", "/both", "Content-Length: 0\r\n"));
+  assert_non_null(strstr(text, "400"));
+  assert_string_equal(ask_body(text), "an empty body\n");
+  free(text);
+  memset(body, 'x', sizeof body);
+  body[LIMIT + 1] = 0;
+  for (int more = 0; more < 2; more++) { /* as much as may be, and one byte more: told before and found out */
+    snprintf(request, sizeof request, HEAD_OF("POST", "/both", "Content-Length: %d\r\n") "%.*s", LIMIT + more,
+             LIMIT + more, body);
+    ask_expect(port, request, more ? "413" : "200");
+    snprintf(request, sizeof request,
+             HEAD_OF("POST", "/both", "Transfer-Encoding: chunked\r\n") "%x\r\n%.*s\r\n0\r\n\r\n", LIMIT + more,
+             LIMIT + more, body);
+    ask_expect(port, request, more ? "413" : "200");
+  }
+  /* Far too much is refused before it comes. */
+  text = ask(port, HEAD_OF("POST", "/both", "Content-Length: 1000000000000\r\n"));
+  assert_non_null(strstr(text, "413"));
+  assert_string_equal(ask_body(text), "the request's body is too large\n");
+  free(text);
+  /* A route without bodies. */
+  ask_expect(port, HEAD_OF("GET", "/hello", "Content-Length: 1\r\n") "a", "413");
+  /* A body without an end that was not announced is not read for ever. */
+  const int s = ask_connect(port);
+  const char *head = HEAD_OF("POST", "/both", "Transfer-Encoding: chunked\r\n");
+  assert_int_equal(write(s, head, strlen(head)), strlen(head));
+  snprintf(request, sizeof request, "%x\r\n%.*s\r\n", LIMIT, LIMIT, body);
+  ssize_t sent = 1;
+  for (int i = 0; i < 100000 && sent > 0; i++) sent = send(s, request, strlen(request), MSG_NOSIGNAL);
+  assert_true(sent < 0);
+  free(ask_read(s));
+}
+
+static void test_streams(void **state) {
+  (void)state;
+  const int port = wn_http_port(http);
+  char *text = ask(port, "GET /events HTTP/1.0\r\nHost: localhost\r\n\r\n"); /* not in chunks */
+  assert_non_null(strstr(text, "Content-Type: text/event-stream\r\n"));
+  assert_string_equal(ask_body(text), "data: one\n\nevent: twice\ndata: two\ndata: lines\n\ndata: \n\n"
+                                      "data: end\ndata: \n\n");
+  free(text);
+  assert_int_equal(written(), 4);
+  text = ask(port, "GET /once HTTP/1.0\r\nHost: localhost\r\n\r\n");
+  const char *body = ask_body(text);
+  assert_int_equal(strlen(body), LONG);
+  for (int i = 0; i < LONG; i++) assert_int_equal(body[i], 'a' + i % 23);
+  free(text);
+  assert_int_equal(written(), 1);
+  /* A client that goes away in the middle: its writer hears of it. */
+  const int s = ask_connect(port);
+  const char *request = HEAD_OF("GET", "/much", "");
+  char some[1000];
+  assert_int_equal(write(s, request, strlen(request)), strlen(request));
+  assert_true(read(s, some, sizeof some) > 0);
+  close(s);
+  written();
+  text = ask_for(port, "HEAD", "/much"); /* nobody reads at all */
+  assert_string_equal(ask_body(text), "");
+  free(text);
+  assert_int_equal(written(), 0);
+}
+
+/* A server that stops cuts its streams off, also one whose client reads nothing. */
+static void test_stop(void **state) {
+  (void)state;
+  struct wn_http *other;
+  const struct wn_http_options options = {.routes = routes, .route_count = sizeof routes / sizeof *routes};
+  assert_ok(ctx, wn_http_start(ctx, &options, &other));
+  const struct wn_http_options taken = {.port = wn_http_port(other)}, nowhere = {.address = "nowhere"};
+  struct wn_http *none;
+  assert_refused(ctx, wn_http_start(ctx, &taken, &none), WN_ERR_IO, "taken");
+  assert_refused(ctx, wn_http_start(ctx, &nowhere, &none), WN_ERR_ARGUMENT, "nowhere");
+  const int s = ask_connect(wn_http_port(other));
+  const char *request = HEAD_OF("GET", "/much", "");
+  char some[1000];
+  assert_int_equal(write(s, request, strlen(request)), strlen(request));
+  assert_true(read(s, some, sizeof some) > 0);
+  wn_http_stop(other);
+  written();
+  close(s);
+}
+
+static void test_sent(void **state) {
+  (void)state;
+  const int before = left;
+  free(ask_for(wn_http_port(http), "GET", "/hello"));
+  for (int i = 0; i < 500 && left == before; i++) nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+  assert_int_equal(left, before + 1);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_routes), cmocka_unit_test(test_refused),
+                                     cmocka_unit_test(test_bodies), cmocka_unit_test(test_streams),
+                                     cmocka_unit_test(test_stop),   cmocka_unit_test(test_sent)};
+  return cmocka_run_group_tests(tests, begin, end);
+}
