@@ -121,8 +121,9 @@ static const struct cli_option report_options[] = {
                "folder for the figures as SVG and CSV; else next to the page"),
     CLI_OPTION(struct report_command, no_figures, "no-figures", NULL, "only the page"),
     CLI_OPTION(struct report_command, options.title, "title", "TEXT", "the page's heading"),
-    CLI_OPTION(struct report_command, options.sections, "sections", "NAMES",
-               "parts of the page, with commas: training, texts, budgets, memory, spans, meaning, look; else all"),
+    CLI_OPTION(
+        struct report_command, options.sections, "sections", "NAMES",
+        "sections of the page, separated by commas: training, texts, budgets, memory, spans, meaning, look; else all"),
     CLI_OPTION(struct report_command, options.tokens, "tokens", "N", "the most tokens of the text to show", .min = 1,
                .max = 65536),
     CLI_OPTION(struct report_command, options.sequences, "sequences", "N", "sequences for mean matrices; 0: none"),

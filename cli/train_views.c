@@ -20,7 +20,7 @@ int cli_views_open(struct cli_views *v, const struct cli_common *common, wn_cont
   if (resume && cli_join(path, sizeof path, out, "log.jsonl") && cli_exists(path)) {
     const wn_status status = wn_train_log_load(ctx, out, &log);
     if (status != WN_OK) return cli_fail(ctx, status);
-    /* What lies behind the checkpoint will be done again. */
+    /* What comes after the checkpoint will be done again. */
     json_t *state = cli_join(path, sizeof path, out, "state.json") ? json_load_file(path, 0, NULL) : NULL;
     const double saved = json_number_value(json_object_get(state, "step"));
     while (log.count > 0 && log.step[log.count - 1] > saved) log.count--;

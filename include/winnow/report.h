@@ -1,5 +1,5 @@
 /* winnow: results as files: JSON, CSV, SVG, and pages in HTML. Nothing is measured or searched here. Every file is
- * written beside its final name, synced and renamed. */
+ * written next to its final name, synced and renamed. */
 #ifndef WINNOW_REPORT_H
 #define WINNOW_REPORT_H
 
@@ -74,7 +74,7 @@ wn_status wn_page_add_figure(wn_page *page, const wn_figure *figure);
 wn_status wn_page_add_table(wn_page *page, const wn_figure *what, const char *const *head, int columns,
                             const char *const *cells, int64_t rows);
 
-/* A text and what its tokens see. Texts of one page are shown beside each other. */
+/* A text and what its tokens see. Texts of one page are shown side by side. */
 typedef struct wn_page_text {
   const char *name;          /* of the model or run */
   const char *const *pieces; /* [T] the tokens' text, UTF-8 */

@@ -129,7 +129,7 @@ static void svg_add_axes(struct wn_text *t, const wn_figure *f, const struct sca
   wn_text_add(t, "</g>\n");
 }
 
-/* Bars grow from the plot's foot; those of one place stand beside each other. */
+/* Bars grow from the plot's foot; those of one place stand side by side. */
 static void svg_add_bars(struct wn_text *t, const wn_figure *f, int s, const struct scale *x, const struct scale *y,
                          double width) {
   const wn_figure_series *bars = &f->series[s];
@@ -249,8 +249,8 @@ wn_status wn_figure_save_svg(wn_context *ctx, const wn_figure *f, const char *pa
     bar = 0.8 * (WIDTH - RIGHT - LEFT) / (double)most / f->series_count;
   }
   if (points && !x.log) { /* marks stand clear of the edges */
-    const double beside = x.high > x.low ? (x.high - x.low) * 0.03 : 0.5;
-    x.low -= beside, x.high += beside;
+    const double margin = x.high > x.low ? (x.high - x.low) * 0.03 : 0.5;
+    x.low -= margin, x.high += margin;
   }
   struct wn_text body = {0}, text = {0};
   svg_add_text(&body, LEFT, 24, "start", "title ink", f->title);
