@@ -17,7 +17,8 @@ enum {
   BOTTOM = 48,
   ROW = 20,
   TICKS = 64,
-  FAR = 10000
+  FAR = 10000,
+  FEW = 24
 };
 
 static const char svg_style_sheet[] =
@@ -167,7 +168,7 @@ static bool svg_point(const wn_figure_series *line, int64_t i, const struct scal
   return !isnan(at[1]);
 }
 
-/* A gap where a point has no place; a point between two gaps is a mark. */
+/* A gap where a point has no place. */
 static void svg_add_line(struct wn_text *t, const wn_figure_series *line, const struct scale *x,
                          const struct scale *y) {
   double at[2], other[2];
@@ -179,8 +180,15 @@ static void svg_add_line(struct wn_text *t, const wn_figure_series *line, const 
     any = true;
   }
   if (any) wn_text_add(t, "\"/>\n");
+}
+
+/* A line's marks: all where they are few and cannot be taken for points, as in a page; else points between two gaps. */
+static void svg_add_line_marks(struct wn_text *t, const wn_figure_series *line, bool all, const struct scale *x,
+                               const struct scale *y) {
+  double at[2], other[2];
   for (int64_t i = 0; i < line->count; i++)
-    if (svg_point(line, i, x, y, at) && !svg_point(line, i - 1, x, y, other) && !svg_point(line, i + 1, x, y, other))
+    if (svg_point(line, i, x, y, at) && at[1] >= TOP &&
+        ((all && line->count <= FEW) || (!svg_point(line, i - 1, x, y, other) && !svg_point(line, i + 1, x, y, other))))
       svg_add_mark(t, line->colour, at[0], at[1], "3");
 }
 
@@ -217,51 +225,64 @@ static int svg_add_legend(struct wn_text *t, const wn_figure *f) {
   return f->series_count > 0 ? row + 1 : 0;
 }
 
-wn_status wn_figure_save_svg(wn_context *ctx, const wn_figure *f, const char *path) {
-  WN_TRY(wn_figure_check(ctx, f));
-  struct scale x = {f->x[0].log, true, INFINITY, -INFINITY, LEFT, WIDTH - RIGHT};
-  struct scale y = {f->y.log, false, INFINITY, -INFINITY, TOP + PLOT_HEIGHT, TOP};
-  bool points = false;
+/* What the axes show: the data, levels, the foot of bars; room at the edges; no more than y_max. Returns a bar's width.
+ */
+static double svg_find_scales(const wn_figure *f, bool points, struct scale *x, struct scale *y) {
   int64_t most = 1;
+  double bar = 0;
+  *x = (struct scale){f->x[0].log, true, INFINITY, -INFINITY, LEFT, WIDTH - RIGHT};
+  *y = (struct scale){f->y.log, false, INFINITY, -INFINITY, TOP + PLOT_HEIGHT, TOP};
   for (int s = 0; s < f->series_count; s++) {
-    if (f->series[s].count > most) most = f->series[s].count;
-    points |= f->series[s].points;
-    for (int64_t i = 0; i < f->series[s].count; i++) {
-      if (!svg_usable(&x, f->series[s].x[0][i]) || !svg_usable(&y, f->series[s].y[i])) continue;
-      svg_widen(&x, f->series[s].x[0][i]);
-      x.whole &= f->series[s].x[0][i] == floor(f->series[s].x[0][i]);
-      svg_widen(&y, f->series[s].y[i]);
+    const wn_figure_series *line = &f->series[s];
+    if (line->count > most) most = line->count;
+    for (int64_t i = 0; i < line->count; i++) {
+      if (!svg_usable(x, line->x[0][i]) || !svg_usable(y, line->y[i])) continue;
+      svg_widen(x, line->x[0][i]);
+      x->whole &= line->x[0][i] == floor(line->x[0][i]);
+      svg_widen(y, line->y[i]);
     }
   }
-  for (int l = 0; l < f->level_count; l++) svg_widen(&y, f->levels[l].y);
-  if (f->bars && !y.log) svg_widen(&y, 0);
-  if (!(x.high >= x.low)) x.low = 0, x.high = 1;
-  if (!(y.high >= y.low)) y.low = 0, y.high = 1;
-  const double cut = f->y_max > 0 ? (y.log ? log10(f->y_max) : f->y_max) : INFINITY;
-  if (y.high > cut) y.high = cut;
-  const double room = (y.high > y.low ? y.high - y.low : fmax(1, fabs(y.high))) * 0.04;
-  if (!(f->bars && y.low == 0)) y.low -= room;
-  y.high += room;
-  double bar = 0;
+  for (int l = 0; l < f->level_count; l++) svg_widen(y, f->levels[l].y);
+  if (f->bars && !y->log) svg_widen(y, 0);
+  if (!(x->high >= x->low)) x->low = 0, x->high = 1;
+  if (!(y->high >= y->low)) y->low = 0, y->high = 1;
+  const double cut = f->y_max > 0 ? (y->log ? log10(f->y_max) : f->y_max) : INFINITY;
+  if (y->high > cut) y->high = cut;
+  const double room = (y->high > y->low ? y->high - y->low : fmax(1, fabs(y->high))) * 0.04;
+  if (!(f->bars && y->low == 0)) y->low -= room;
+  y->high += room;
   if (f->bars) {
-    const double half = (x.high - x.low) / (2 * (double)(most > 1 ? most - 1 : 1));
-    x.low -= half > 0 ? half : 0.5, x.high += half > 0 ? half : 0.5;
+    const double half = (x->high - x->low) / (2 * (double)(most > 1 ? most - 1 : 1));
+    x->low -= half > 0 ? half : 0.5, x->high += half > 0 ? half : 0.5;
     bar = 0.8 * (WIDTH - RIGHT - LEFT) / (double)most / f->series_count;
   }
-  if (points && !x.log) { /* marks stand clear of the edges */
-    const double margin = x.high > x.low ? (x.high - x.low) * 0.03 : 0.5;
-    x.low -= margin, x.high += margin;
+  if (points && !x->log) { /* marks stand clear of the edges */
+    const double margin = x->high > x->low ? (x->high - x->low) * 0.03 : 0.5;
+    x->low -= margin, x->high += margin;
   }
+  return bar;
+}
+
+static void svg_add_levels(struct wn_text *t, const wn_figure *f, const struct scale *y) {
+  for (int l = 0; l < f->level_count; l++) {
+    const double at = svg_place(y, f->levels[l].y);
+    if (!svg_usable(y, f->levels[l].y)) continue;
+    wn_text_add(t, "<line class=\"level\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>\n", LEFT, WIDTH - RIGHT, at,
+                at);
+    svg_add_text(t, WIDTH - RIGHT - 4, at - 5, "end", "soft", f->levels[l].name);
+  }
+}
+
+wn_status wn_figure_save_svg(wn_context *ctx, const wn_figure *f, const char *path) {
   struct wn_text body = {0}, text = {0};
+  struct scale x, y;
+  bool points = false;
+  WN_TRY(wn_figure_check(ctx, f));
+  for (int s = 0; s < f->series_count; s++) points |= f->series[s].points;
+  const double bar = svg_find_scales(f, points, &x, &y);
   svg_add_text(&body, LEFT, 24, "start", "title ink", f->title);
   svg_add_axes(&body, f, &x, &y);
-  for (int l = 0; l < f->level_count; l++) {
-    const double at = svg_place(&y, f->levels[l].y);
-    if (!svg_usable(&y, f->levels[l].y)) continue;
-    wn_text_add(&body, "<line class=\"level\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>\n", LEFT, WIDTH - RIGHT, at,
-                at);
-    svg_add_text(&body, WIDTH - RIGHT - 4, at - 5, "end", "soft", f->levels[l].name);
-  }
+  svg_add_levels(&body, f, &y);
   wn_text_add(&body, "<clipPath id=\"in\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/></clipPath>\n", LEFT,
               TOP - 2, WIDTH - RIGHT - LEFT, PLOT_HEIGHT + 2);
   wn_text_add(&body, "<g clip-path=\"url(#in)\">\n");
@@ -270,6 +291,8 @@ wn_status wn_figure_save_svg(wn_context *ctx, const wn_figure *f, const char *pa
   for (int s = 0; s < f->series_count; s++)
     if (!f->series[s].points) svg_add_series(&body, f, s, &x, &y, bar);
   wn_text_add(&body, "</g>\n");
+  for (int s = 0; s < f->series_count && !f->bars; s++)
+    if (!f->series[s].points) svg_add_line_marks(&body, &f->series[s], !points, &x, &y);
   const int height = TOP + PLOT_HEIGHT + BOTTOM + 8 + ROW * svg_add_legend(&body, f);
   wn_text_add(&text,
               "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "

@@ -1,5 +1,5 @@
 /* Reports from C: the sections that what is given calls for, their choice, notes, cancelling, what is refused. */
-#include <jansson.h>
+#include <math.h>
 #include "train/tiny.h"
 
 #include "winnow/report.h"
@@ -142,8 +142,61 @@ static void test_refused(void **state) {
   must(ctx, wn_report_save(ctx, &o, page, NULL));
 }
 
+static int count_of(const char *text, const char *what) {
+  int n = 0;
+  for (const char *at = text; (at = strstr(at, what)); at++) n++;
+  return n;
+}
+
+/* The SVG of one line, read back. */
+static char *svg_of(const double *y, int64_t count) {
+  double x[40];
+  for (int i = 0; i < 40; i++) x[i] = i;
+  const wn_figure_series series = {.name = "a", .count = count, .x = {x}, .y = y};
+  const wn_figure figure = {.id = "f",
+                            .title = "A <figure>",
+                            .about = "It is one.",
+                            .command = "test",
+                            .axes = 1,
+                            .x = {{"step", false}},
+                            .y = {"loss", false},
+                            .series = &series,
+                            .series_count = 1};
+  char path[300];
+  snprintf(path, sizeof path, "%s/f.svg", folder);
+  must(ctx, wn_figure_save_svg(ctx, &figure, path));
+  char *text = tiny_read(folder, "f.svg", NULL);
+  assert_true(strstr(text, "A &lt;figure&gt;") && strstr(text, "</svg>\n"));
+  assert_true(!strstr(text, "nan") && !strstr(text, "inf"));
+  return text;
+}
+
+static void test_svg(void **state) {
+  (void)state;
+  double y[40];
+  for (int i = 0; i < 40; i++) y[i] = i % 7;
+  char *text = svg_of(y, 40); /* many points: a line without marks; the legend has a path of its own */
+  assert_int_equal(count_of(text, "<circle"), 0);
+  assert_int_equal(count_of(text, "<path class=\"line"), 2);
+  assert_int_equal(count_of(text, "L"), 39);
+  free(text);
+  y[5] = y[7] = NAN; /* the point between two gaps is a mark */
+  text = svg_of(y, 40);
+  assert_int_equal(count_of(text, "<circle"), 1);
+  assert_int_equal(count_of(text, "L"), 40 - 2 - 3);
+  free(text);
+  text = svg_of(y, 20); /* few points */
+  assert_int_equal(count_of(text, "<circle"), 18);
+  free(text);
+  y[3] = INFINITY; /* leaves the plot, and comes back */
+  text = svg_of(y, 40);
+  assert_int_equal(count_of(text, " -10000.0"), 1);
+  assert_int_equal(count_of(text, "L"), 40 - 2 - 3);
+  free(text);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_sections), cmocka_unit_test(test_notes),
-                                     cmocka_unit_test(test_refused)};
+                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_svg)};
   return cmocka_run_group_tests(tests, prepare, clear);
 }
