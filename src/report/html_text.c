@@ -414,7 +414,7 @@ wn_status wn_page_add_texts(wn_page *page, const char *command) {
     f.id = "last-row";
     f.title = "What the last row has left";
     f.about =
-        "The last token's row of 1 - exp(-F): a band for each layer, a column for each token. Dark tokens have been "
+        "The last token's row of 1 - exp(-F): a band for each layer, a column for each token. Tokens near 1 have been "
         "selected away by all that came before the end.";
     WN_TRY(wn_page_frame(page, &f, "text-N.csv", text_kind("last-row", "last")));
   }
