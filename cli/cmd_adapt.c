@@ -1,4 +1,4 @@
-/* winnow adapt: a pretrained model goes on with mechanisms that it was not trained with. */
+/* winnow adapt: a pretrained model is trained on with mechanisms that it was not trained with. */
 #include "cmd.h"
 
 #include <stdio.h>

@@ -21,8 +21,9 @@ struct request {
   uint64_t max_batches, bytes, seed;
 };
 
-/* Bytes of text behind PATH/train.bin or PATH/val.bin, from the data.json that `winnow data prepare` leaves there. */
-static uint64_t eval_bytes_behind(const char *token_file) {
+/* Bytes of the text that became PATH/train.bin or PATH/val.bin, from the data.json that `winnow data prepare` leaves
+ * there. */
+static uint64_t eval_text_bytes(const char *token_file) {
   char path[4096];
   const char *slash = strrchr(token_file, '/'), *name = slash ? slash + 1 : token_file;
   const char *key = !strcmp(name, "train.bin")  ? "train"
@@ -42,7 +43,7 @@ static uint64_t eval_bytes_behind(const char *token_file) {
 }
 
 /* L N / sum of the layers' budgets (of heads with budgets of their own, the mean): the memory of the whole context
- * beside that of the budgets. */
+ * divided by that of the budgets. */
 static double eval_saving(const wn_budgets *b, int64_t context) {
   const int64_t heads = b->heads > 0 ? b->heads : 1;
   double held = 0;
@@ -142,7 +143,7 @@ static int eval_source(wn_context *ctx, const struct request *r, wn_model *model
     if (!*file)
       return cli_usage_error("winnow eval", "nothing to evaluate on: give --data, --text or a task with --set");
     snprintf(what, what_bytes, "%s", file);
-    if (!options->bytes && !r->max_batches && data->kind == WN_DATA_TOKENS) options->bytes = eval_bytes_behind(file);
+    if (!options->bytes && !r->max_batches && data->kind == WN_DATA_TOKENS) options->bytes = eval_text_bytes(file);
   } else {
     snprintf(what, what_bytes, "task (%s)", split);
   }

@@ -161,8 +161,8 @@ static const char *generate_on_mark(void *user, int32_t id, size_t *bytes) {
   return cli_spans_mark(&g->spans, id, bytes);
 }
 
-/* What an encoder-decoder does otherwise: it reads the prompt with its encoder and goes on from its start token. Only
- * the tokenizer's entries and the marks of the prompt are drawn, and the answer goes on the prompt's text. */
+/* For an encoder-decoder: its encoder reads the prompt and its decoder begins with the start token. Only the
+ * tokenizer's entries and the marks of the prompt are drawn, and the answer continues the prompt's text. */
 static void generate_choose_spans(struct run *g, wn_generate_options *o) {
   o->inputs = g->ids;
   o->input_count = (int64_t)g->prompt_count;
@@ -283,7 +283,7 @@ static char *generate_fill_template(const char *template, const char *document) 
   return out;
 }
 
-/* One line: the object goes on with its prediction. */
+/* One line: the object with its prediction added. */
 static int generate_predict(wn_context *ctx, struct request *r, struct run *g, int64_t line, const char *text,
                             FILE *out) {
   json_error_t error;

@@ -2,7 +2,7 @@
  * but n, its mark in a text <extra_id_n>, as T5's tokenizer has it.
  *
  *   prompt   Thank you <extra_id_0> me to your party <extra_id_1> week.      encoder: its tokens, sentinels, the end
- *   answer   <extra_id_0> for inviting<extra_id_1> last                      decoder, behind the start token
+ *   answer   <extra_id_0> for inviting<extra_id_1> last                      decoder, after the start token
  *
  * Spaces before a mark belong to the span: tokens bring the space before them along. */
 #include "spans.h"
@@ -42,7 +42,7 @@ int cli_spans_open(wn_context *ctx, const char *config, const char *dir, const w
                             .start = recipe.data.start_token,
                             .end = recipe.data.end_token};
   if (out->sentinels > out->vocab_size - out->entries)
-    return cli_error("%s: %d sentinels (\"data.sentinels\") do not fit behind the tokenizer's %d tokens in the model's "
+    return cli_error("%s: %d sentinels (\"data.sentinels\") do not fit after the tokenizer's %d tokens in the model's "
                      "vocabulary of %d",
                      path, out->sentinels, out->entries, out->vocab_size);
   if (out->start >= out->vocab_size || out->end >= out->vocab_size)
@@ -74,9 +74,9 @@ static int spans_add(struct ids *ids, const int32_t *more, size_t count) {
   return 0;
 }
 
-/* Text behind a mark. SentencePiece puts a space before a text, which this is not the beginning of: it is encoded
- * behind a newline, whose tokens are dropped. */
-static int spans_add_behind(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, struct ids *ids) {
+/* Text after a mark. SentencePiece puts a space before a text, which this is not the beginning of: it is encoded after
+ * a newline, whose tokens are dropped. */
+static int spans_add_after(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, struct ids *ids) {
   char *line = malloc(bytes + 1);
   int32_t *newline = NULL, *all = NULL;
   size_t dropped = 0, count = 0;
@@ -103,7 +103,7 @@ static int spans_add_text(wn_context *ctx, const wn_tokenizer *tok, const char *
   int32_t *more = NULL;
   size_t count = 0;
   if (!first && bytes == 0) return 0;
-  if (!first && !strcmp(wn_tokenizer_kind(tok), "sentencepiece")) return spans_add_behind(ctx, tok, text, bytes, ids);
+  if (!first && !strcmp(wn_tokenizer_kind(tok), "sentencepiece")) return spans_add_after(ctx, tok, text, bytes, ids);
   const wn_status status =
       wn_tokenizer_encode(ctx, tok, text, bytes, first && wn_tokenizer_bos(tok) >= 0, false, &more, &count);
   const int code = status == WN_OK ? spans_add(ids, more, count) : cli_error("the prompt: %s", wn_context_error(ctx));
@@ -188,7 +188,7 @@ static wn_status spans_add_answer(wn_context *ctx, const struct cli_spans *s, wn
                                   FILE *out) {
   size_t bytes = 0;
   const char *text = cli_spans_mark(s, id, &bytes);
-  if (!text && id < s->entries) { /* else an end of its own, behind the tokenizer's entries */
+  if (!text && id < s->entries) { /* else an end of its own, after the tokenizer's entries */
     const wn_status status = wn_text_stream_push(ctx, stream, id, &text, &bytes);
     if (status != WN_OK) return status;
   }
@@ -210,7 +210,7 @@ static wn_status spans_decoded(wn_context *ctx, const wn_tokenizer *tok, const i
   return status;
 }
 
-/* The drawn tokens behind sentinel n up to the next one, those of text: drawn[*first..*end). False: it is not there. */
+/* The drawn tokens after sentinel n up to the next one, those of text: drawn[*first..*end). False: it is not there. */
 static bool spans_find(const struct cli_spans *s, const struct cli_spans_answer *a, int32_t n, int64_t *first,
                        int64_t *end) {
   for (int64_t i = 0; i < a->drawn_count; i++) {

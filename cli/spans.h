@@ -22,7 +22,7 @@ int32_t cli_spans_end(const struct cli_spans *s, int32_t missing);
 /* logits [V]: what stands for no text and for none of the spans that are missing cannot be drawn. */
 void cli_spans_mask(const struct cli_spans *s, int32_t missing, float *logits);
 
-/* Tokens of the prompt [count] before its first missing span: the answer goes on their text. */
+/* Tokens of the prompt [count] before its first missing span: the answer continues their text. */
 int64_t cli_spans_before(const struct cli_spans *s, const int32_t *prompt, size_t count);
 /* The mark that is a sentinel's text, until the next call; NULL for other tokens. */
 const char *cli_spans_mark(const struct cli_spans *s, int32_t id, size_t *bytes);

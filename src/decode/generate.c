@@ -85,7 +85,7 @@ static wn_status generate_check(wn_context *ctx, const wn_model *model, const wn
 
 /* --- text --- */
 
-/* The text that a token adds, behind what is held. */
+/* Appends the text that a token adds to what is held. */
 static wn_status generate_add_text(struct generation *g, int32_t id) {
   const char *text = NULL;
   size_t bytes = 0;

@@ -10,7 +10,7 @@
 #include "decode/session.h"
 #include "ops/terms.h"
 
-#define PIECE 256 /* tokens at a time: enough rows for a good product, few beside a cache */
+#define PIECE 256 /* tokens at a time: enough rows for a good product, few compared with a cache */
 
 static void session_lay(struct wn_session *s, bool budgets) {
   const wn_model_config *c = &s->model->config;

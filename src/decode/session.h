@@ -19,7 +19,7 @@ struct wn_session_part {
   enum wn_session_kind kind;
 };
 
-/* Rows of a prompt that run as a block under a budget: enough for a product, few beside a budget. */
+/* Rows of a prompt that run as a block under a budget: enough for a product, few compared with a budget. */
 enum { WN_SESSION_BLOCK = 128 };
 struct wn_session_block {
   int32_t *evicted_at; /* [B,P,stage's capacity] */
@@ -67,7 +67,7 @@ struct wn_session {
   size_t scratch_bytes;
 
   /* For caches that evict, shared by the layers (session_attend.c). */
-  struct wn_kv_cache stage; /* what a cache holds and a piece behind it, laid out for each cache in stage_memory */
+  struct wn_kv_cache stage; /* what a cache holds and then a piece, laid out for each cache in stage_memory */
   void *stage_memory;
   int32_t *slots;             /* [B,P,stage's capacity] */
   bool blocks_of_rows;        /* under the budgets a piece of a prompt runs as blocks (session_prefill.c) */
@@ -93,7 +93,7 @@ wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l,
                             bool full);
 
 /* Parts of it. */
-/* The stage holds, in order, what the cache holds, and rows t0..t0+T-1 behind it. */
+/* The stage holds, in order, what the cache holds, and then rows t0..t0+T-1. */
 void wn_session_stage(const struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
                       const struct wn_kv_rows *rows, int64_t t0, int64_t T);
 /* The cache holds the stage's slots [B,P,n] in s->slots. */

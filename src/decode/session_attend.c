@@ -136,7 +136,7 @@ void wn_session_unstage(struct wn_session *s, struct wn_kv_cache *cache, int64_t
   cache->seen = s->stage.seen;
 }
 
-/* A piece behind what a trimmed cache holds, both in order: no positions are needed, for the token that would pass
+/* A piece after what a trimmed cache holds, both in order: no positions are needed, for the token that would pass
  * for the first one is out of every row's sight. */
 static wn_status attend_staged(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
                                struct wn_attention *op, const struct wn_kv_rows *rows) {

@@ -1,7 +1,7 @@
-/* A piece of a prompt under a budget, as a block: what the cache holds and the piece's keys stand behind each other in
- * the stage; which of them goes before which row is found first, and one attention call with that as its keep rule
- * (struct wn_attention, slots.gone) does the rest; where key-value heads evict for themselves, one for each. The
- * evictions are found by the walk over whole sequences (kv/walk.h).
+/* A piece of a prompt under a budget, as a block: the stage holds what the cache holds and then the piece's keys; which
+ * of them goes before which row is found first, and one attention call with that as its keep rule (struct wn_attention,
+ * slots.gone) does the rest; where key-value heads evict for themselves, one for each. The evictions are found by the
+ * walk over whole sequences (kv/walk.h).
  *
  * R rows take R (K + R) H D operations and (K + R) (2 Hkv D + R) numbers. */
 #include <string.h>
