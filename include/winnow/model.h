@@ -102,9 +102,10 @@ typedef struct wn_model wn_model;
 wn_status wn_model_create(wn_context *ctx, const wn_model_config *config, uint64_t seed, wn_model **out);
 /* A model of any of these forms, recognised by what lies at the path:
  *   a checkpoint folder of winnow (config.json, model.safetensors);
- *   a folder of Hugging Face transformers (config.json with model_type llama, mistral, qwen2, qwen3 or gpt2; weights in
+ *   a folder of Hugging Face transformers (config.json with a model_type of a family that winnow knows; weights in
  *   model.safetensors or in the shards of model.safetensors.index.json, of F32, F16 or BF16);
- *   a GGUF file (general.architecture llama, qwen2, qwen3 or gpt2; every type of wn_gguf_type).
+ *   a GGUF file (a general.architecture of such a family; every type of wn_gguf_type).
+ * The families are listed in docs/real-models.md, and by the message that refuses another.
  * Matrices in fewer than 32 bits are used as the file has them: it stays mapped as long as the model lives. What is not
  * supported is refused with a line that names file, key and what is known. docs/real-models.md says more. */
 wn_status wn_model_load(wn_context *ctx, const char *path, wn_model **out);
