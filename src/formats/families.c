@@ -5,6 +5,8 @@
 #include <string.h>
 
 #define FAMILY_ROWS(ROW)                                                                                               \
+  ROW(gemma2)                                                                                                          \
+  ROW(gemma3)                                                                                                          \
   ROW(gpt2)                                                                                                            \
   ROW(llama)                                                                                                           \
   ROW(mistral)                                                                                                         \
