@@ -18,7 +18,8 @@ import numpy, torch
 import gguf
 from gguf import quants
 from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config)
+from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig,
+                          Qwen2Config, Qwen3Config)
 
 out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "../tests/golden/hf")
 B, T, V = 2, 24, 48
@@ -35,6 +36,18 @@ ROPE = {
                         beta_fast=8.0, beta_slow=0.5, mscale=1.0, mscale_all_dim=0.5, truncate=False),
 }
 
+# Windows of 7 in every other layer, caps that bend the numbers they are given, a scale that is not the head size's.
+GEMMA2 = dict(vocab_size=V, hidden_size=32, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4,
+              num_key_value_heads=2, head_dim=16, max_position_embeddings=64, query_pre_attn_scalar=24, sliding_window=7,
+              attn_logit_softcapping=2.0, final_logit_softcapping=5.0, bos_token_id=2, eos_token_id=1)
+# Two layers of windows, one without: the global ones have a base of their own, stretched. A width whose root bfloat16 can
+# hold: transformers rounds the embedding's factor to the weights' type.
+GEMMA3 = {**GEMMA2, "hidden_size": 36, "num_hidden_layers": 4, "query_pre_attn_scalar": 16, "attn_logit_softcapping": None,
+          "final_logit_softcapping": None, "layer_types": ["sliding_attention", "sliding_attention", "full_attention",
+                                                           "sliding_attention"],
+          "rope_parameters": {"full_attention": dict(rope_type="linear", factor=8.0, rope_theta=1e6),
+                              "sliding_attention": dict(rope_type="default", rope_theta=10000.0)}}
+
 def logits(model, name, seed=5):
     tokens = torch.randint(0, V, (B, T), generator=torch.Generator().manual_seed(seed))
     double = AutoModelForCausalLM.from_config(model.config, attn_implementation="eager").double()
@@ -50,7 +63,7 @@ def build(config, seed, dtype=torch.float32):
         for name, p in model.named_parameters():
             norm = "norm" in name or "ln_" in name
             p.normal_(0, 0.3)
-            if norm and name.endswith("weight"): p.add_(1)
+            if norm and name.endswith("weight") and "gemma" not in config.model_type: p.add_(1)
             p.copy_(p.to(dtype).float())
     return model
 
@@ -91,7 +104,8 @@ def write_gguf(model, name, kind, factors=None):
     """Returns the model with the weights that the file stands for."""
     c, p = model.config, {k: v.numpy() for k, v in model.state_dict().items()}
     gpt2 = c.model_type == "gpt2"
-    arch = "gpt2" if gpt2 else c.model_type if c.model_type != "mistral" else "llama"
+    arch = {"mistral": "llama", "gemma3_text": "gemma3"}.get(c.model_type, c.model_type)
+    gemma = "gemma" in arch
     w = gguf.GGUFWriter(os.path.join(out, name), arch)
     w.add_context_length(c.max_position_embeddings)
     w.add_embedding_length(c.hidden_size)
@@ -103,12 +117,24 @@ def write_gguf(model, name, kind, factors=None):
     else:
         w.add_head_count_kv(c.num_key_value_heads)
         w.add_layer_norm_rms_eps(c.rms_norm_eps)
-        w.add_rope_dimension_count(c.hidden_size // c.num_attention_heads)
-        w.add_rope_freq_base(c.rope_parameters["rope_theta"])
-        w.add_vocab_size(V)
+        w.add_rope_dimension_count(getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads)
+        rope = c.rope_parameters.get("full_attention", c.rope_parameters)
+        w.add_rope_freq_base(rope["rope_theta"])
+        if gemma:
+            w.add_key_length(c.head_dim)
+            w.add_value_length(c.head_dim)
+            w.add_sliding_window(c.sliding_window)
+            if c.attn_logit_softcapping: w.add_attn_logit_softcapping(c.attn_logit_softcapping)
+            if c.final_logit_softcapping: w.add_final_logit_softcapping(c.final_logit_softcapping)
+            if rope["rope_type"] == "linear":
+                w.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+                w.add_rope_scaling_factor(rope["factor"])
+        else:
+            w.add_vocab_size(V)
     changed = {}
     def weights(key, file_name, turn=None, transpose=False):
         x = p[key].T if transpose else p[key]
+        if gemma and "norm" in key: x = 1 + x
         if turn: x = permute(x, turn)
         add(w, file_name, x, kind)
         if x.ndim == 2 and kind != gguf.GGMLQuantizationType.F32:
@@ -134,6 +160,9 @@ def write_gguf(model, name, kind, factors=None):
                  "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
                  "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
                  "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+        if gemma:
+            names |= {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+                      "post_feedforward_layernorm": "post_ffw_norm"}
         for l in range(c.num_hidden_layers):
             for theirs, ours in names.items():
                 turn = {"attn_q": c.num_attention_heads, "attn_k": c.num_key_value_heads}.get(ours)
@@ -162,6 +191,17 @@ def main():
     make("qwen3", Qwen3Config(**{**LLAMA, "head_dim": 16}, tie_word_embeddings=True), 5, max_shard_size="30KB")
     small = dict(vocab_size=V, n_positions=32, n_embd=24, n_layer=2, n_head=3, bos_token_id=None, eos_token_id=None)
     gpt2 = make("gpt2", GPT2Config(**small), 6)
+    gemma2 = make("gemma2", Gemma2Config(**GEMMA2), 10)
+    gemma3 = make("gemma3", Gemma3TextConfig(**GEMMA3), 11, torch.bfloat16)
+    # The same model as configurations up to transformers 4 said it.
+    old = {k: v for k, v in GEMMA3.items() if k not in ("layer_types", "rope_parameters")}
+    old |= dict(rope_theta=1e6, rope_local_base_freq=10000.0, rope_scaling=dict(rope_type="linear", factor=8.0),
+                sliding_window_pattern=3)
+    same = AutoModelForCausalLM.from_config(Gemma3TextConfig(**old), attn_implementation="eager")
+    same.load_state_dict(gemma3.state_dict())
+    assert same.config.layer_types == gemma3.config.layer_types
+    logits(same, "gemma3-old")
+    with open(os.path.join(out, "gemma3-old.json"), "w") as f: json.dump({"model_type": "gemma3_text", **old}, f, indent=2)
     variant(gpt2, "act-gelu", GPT2Config(**small, activation_function="gelu"))
     # GGUF: llama with llama3's factors, as convert_hf_to_gguf writes them; qwen2; gpt2
     rope = ROPE["llama3"]
@@ -176,5 +216,11 @@ def main():
     logits(write_gguf(qwen2, "qwen2.gguf", gguf.GGMLQuantizationType.F32), "qwen2.gguf")
     gpt2 = build(GPT2Config(**small), 9)
     logits(write_gguf(gpt2, "gpt2.gguf", gguf.GGMLQuantizationType.F16), "gpt2.gguf")
+    # llama.cpp takes 1/sqrt(head size) for the scale, and of Gemma 3 every sixth layer as the global one
+    gemma2 = build(Gemma2Config(**{**GEMMA2, "query_pre_attn_scalar": 16}), 12)
+    logits(write_gguf(gemma2, "gemma2.gguf", gguf.GGMLQuantizationType.F32), "gemma2.gguf")
+    sixth = ["sliding_attention"] * 5 + ["full_attention"] + ["sliding_attention"]
+    gemma3 = build(Gemma3TextConfig(**{**GEMMA3, "num_hidden_layers": 7, "layer_types": sixth}), 13)
+    logits(write_gguf(gemma3, "gemma3.gguf", gguf.GGMLQuantizationType.F16), "gemma3.gguf")
 
 main()

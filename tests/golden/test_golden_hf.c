@@ -118,7 +118,7 @@ static void check_variant(const char *weights, const char *name) {
 
 static void folders(void **state) {
   (void)state;
-  static const char *const names[] = {"llama", "llama-bias", "mistral", "qwen2", "gpt2"};
+  static const char *const names[] = {"llama", "llama-bias", "mistral", "qwen2", "gemma2", "gemma3", "gpt2"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) check_named(names[i]);
 }
 
@@ -138,16 +138,22 @@ static void other_activation(void **state) {
   check_variant("gpt2", "act-gelu");
 }
 
+/* Keys of configurations up to transformers 4. */
+static void older_keys(void **state) {
+  (void)state;
+  check_variant("gemma3", "gemma3-old");
+}
+
 static void gguf(void **state) {
   (void)state;
-  static const char *const names[] = {"llama3.gguf", "qwen2.gguf", "gpt2.gguf"};
+  static const char *const names[] = {"llama3.gguf", "qwen2.gguf", "gemma2.gguf", "gemma3.gguf", "gpt2.gguf"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) check_named(names[i]);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(folders),          cmocka_unit_test(shards), cmocka_unit_test(rotary_scalings),
-      cmocka_unit_test(other_activation), cmocka_unit_test(gguf),
+      cmocka_unit_test(folders),          cmocka_unit_test(shards),     cmocka_unit_test(rotary_scalings),
+      cmocka_unit_test(other_activation), cmocka_unit_test(older_keys), cmocka_unit_test(gguf),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -310,7 +310,7 @@ static const struct gguf_case gguf_cases[] = {
     {"a name of 2^63 bytes", T_NAME_LENGTH, "blk.0.attn_q.weight", 1ull << 63, NULL, "truncated"},
     {"no architecture", DROP, "general.architecture", 0, NULL, "\"general.architecture\" is missing"},
     {"a number for the architecture", SET_UINT, "general.architecture", 7, NULL, "not a text"},
-    {"an unknown architecture", SET_TEXT, "general.architecture", 0, "gemma2", "\"gemma2\"; gpt2, llama"},
+    {"an unknown architecture", SET_TEXT, "general.architecture", 0, "phi3", "\"phi3\"; gemma2, gemma3, gpt2, llama"},
     {"an adapter", SET_TEXT, "general.type", 0, "adapter", "a model is expected"},
     {"no number of blocks", DROP, "llama.block_count", 0, NULL, "\"llama.block_count\" is missing"},
     {"a text for the number of blocks", SET_TEXT, "llama.block_count", 0, "2", "not a whole number"},
@@ -428,7 +428,7 @@ static const struct config_case {
   const char *key, *value, *expected;
 } llama_cases[] = {
     {"model_type", NULL, "\"model_type\" is \"\""},
-    {"model_type", "\"mixtral\"", "\"mixtral\"; gpt2, llama"},
+    {"model_type", "\"mixtral\"", "\"mixtral\"; gemma2, gemma3_text, gpt2, llama"},
     {"model_type", "7", "\"model_type\" is not a string"},
     {"vocab_size", NULL, "\"vocab_size\" is missing"},
     {"vocab_size", "-1", "\"vocab_size\""},
@@ -533,6 +533,23 @@ static void other_configs(void **state) {
     const char *model;
     struct config_case c;
   } cases[] = {
+      {"gemma2", {"hidden_activation", "\"silu\"", "gelu_pytorch_tanh is known"}},
+      {"gemma2", {"query_pre_attn_scalar", "0", "\"query_pre_attn_scalar\" is 0"}},
+      {"gemma2", {"query_pre_attn_scalar", "\"256\"", "\"query_pre_attn_scalar\" is not a number"}},
+      {"gemma2", {"attention_bias", "true", "\"attention_bias\" is true"}},
+      {"gemma2", {"use_bidirectional_attention", "true", "\"use_bidirectional_attention\" is true"}},
+      {"gemma2", {"sliding_window", "0", "\"sliding_window\" is 0"}},
+      {"gemma2", {"attn_logit_softcapping", "-3", "softcap"}},
+      {"gemma2", {"final_logit_softcapping", "-3", "logit_softcap"}},
+      {"gemma2", {"num_key_value_heads", NULL, "\"num_key_value_heads\" is missing"}},
+      {"gemma3", {"attn_logit_softcapping", "3", "soft-capped logits"}},
+      {"gemma3", {"sliding_window", "-1", "\"sliding_window\" is not a whole number"}},
+      {"gemma3", {"rope_parameters", "{\"rope_theta\": 10000}", "no objects full_attention"}},
+      {"gemma3",
+       {"rope_parameters",
+        "{\"full_attention\": {}, \"sliding_attention\": {\"rope_type\": \"linear\", \"factor\": 2}}",
+        "sliding_attention is of type"}},
+      {"gemma3", {"rope_scaling", "{\"rope_type\": \"longrope\"}", "\"longrope\""}},
       {"gpt2", {"activation_function", "\"silu\"", "gelu_new"}},
       {"gpt2", {"scale_attn_by_inverse_layer_idx", "true", "scale_attn_by_inverse_layer_idx"}},
       {"gpt2", {"add_cross_attention", "true", "add_cross_attention"}},

@@ -96,8 +96,9 @@ static void round_trips(void **state) {
   static const struct {
     const char *model;
     bool gguf;
-  } models[] = {{"llama", true},  {"llama-bias", true}, {"mistral", false},
-                {"qwen2", false}, {"qwen3", true},      {"gpt2", true}};
+  } models[] = {{"llama", true},       {"llama-bias", true}, {"mistral", false}, {"qwen2", false},
+                {"qwen3", true},       {"gpt2", true},       {"gemma2", false},  {"gemma3", false},
+                {"gemma2.gguf", true}, {"gemma3.gguf", true}};
   for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
     const char *own = in_folder("own"), *hf = in_folder("hf"), *file = in_folder("m.gguf"), *back = in_folder("back");
     convert(golden(models[i].model), own, WN_CONVERT_WINNOW);
