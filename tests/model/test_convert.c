@@ -261,6 +261,27 @@ static void is_dynamic(wn_model_config *c) {
   c->rope_scaling.type = WN_ROPE_DYNAMIC;
 }
 
+/* What other families' graphs have, on Llama's shape: no family there lists these keys. */
+static void has_embed_scale(wn_model_config *c) {
+  c->embed_scale = 3;
+}
+static void has_logit_softcap(wn_model_config *c) {
+  c->logit_softcap = 30;
+}
+static void has_branch_norms(wn_model_config *c) {
+  c->norm_place = WN_NORM_BOTH; /* Gemma's, but SwiGLU */
+}
+static void has_local_theta(wn_model_config *c) {
+  has_window(c);
+  c->qk_norm = true, c->rope_local_theta = 500;
+}
+/* Gemma 2's shape; llama.cpp expects its windows in layers 0, 2, ... */
+static void is_gemma2(wn_model_config *c) {
+  c->norm_place = WN_NORM_BOTH, c->ffn = WN_FFN_GEGLU, c->embed_scale = sqrt((double)c->width), c->tied = true;
+  c->logit_softcap = 30, c->attention.window = 4;
+  strcpy(c->attention.window_layers, "01");
+}
+
 static void refusals(void **state) {
   (void)state;
   static const struct {
@@ -277,6 +298,11 @@ static void refusals(void **state) {
                {has_part, true, false, "rope_size"},
                {has_dynamic_scaling, true, true, "type dynamic"},
                {has_window, true, true, "attention.window"},
+               {has_embed_scale, true, true, "embed_scale"},
+               {has_logit_softcap, true, true, "logit_softcap"},
+               {has_branch_norms, true, true, "geglu"},
+               {has_local_theta, true, true, "rope_local_theta"},
+               {is_gemma2, false, true, "window_layers"},
                {is_dynamic, false, true, "dynamic"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const wn_convert_options hf = to(WN_CONVERT_HF), gguf = to(WN_CONVERT_GGUF);
