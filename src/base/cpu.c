@@ -30,7 +30,7 @@ static bool has_amx_bf16(void) {
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & (1u << 22)) && (d & (1u << 24));
 }
 
-static void detect(void) {
+static void cpu_detect(void) {
   __builtin_cpu_init();
   unsigned words[12] = {0};
   bool named = true;
@@ -70,7 +70,7 @@ static void detect(void) {
   best_isa = avx512 ? WN_ISA_AVX512 : avx2 ? WN_ISA_AVX2 : WN_ISA_REF;
 }
 #else
-static void detect(void) {}
+static void cpu_detect(void) {}
 #endif
 
 const char *wn_isa_name(enum wn_isa isa) {
@@ -78,17 +78,17 @@ const char *wn_isa_name(enum wn_isa isa) {
 }
 
 const char *wn_cpu_name(void) {
-  pthread_once(&once, detect);
+  pthread_once(&once, cpu_detect);
   return cpu_name;
 }
 
 const char *const *wn_cpu_features(void) {
-  pthread_once(&once, detect);
+  pthread_once(&once, cpu_detect);
   return features;
 }
 
 wn_status wn_cpu_select_isa(wn_context *ctx, enum wn_isa *out) {
-  pthread_once(&once, detect);
+  pthread_once(&once, cpu_detect);
   *out = best_isa;
   const char *forced = getenv("WINNOW_ISA");
   if (!forced || !*forced) return WN_OK;
@@ -103,7 +103,7 @@ wn_status wn_cpu_select_isa(wn_context *ctx, enum wn_isa *out) {
   return wn_fail(ctx, WN_ERR_ARGUMENT, "WINNOW_ISA is \"%s\"; it must be ref, avx2 or avx512", forced);
 }
 
-static bool read_line(const char *path, char *line, int size) {
+static bool cpu_read_line(const char *path, char *line, int size) {
   FILE *f = fopen(path, "re");
   if (!f) return false;
   bool ok = fgets(line, size, f) != NULL;
@@ -112,13 +112,13 @@ static bool read_line(const char *path, char *line, int size) {
 }
 
 /* CPUs that a cgroup's quota is worth, rounded up; 0 when there is no quota. */
-static long quota_cpus(long long quota, long long period) {
+static long cpu_quota(long long quota, long long period) {
   if (quota <= 0 || period <= 0) return 0;
   return (long)((quota + period - 1) / period);
 }
 
 /* Every group from the process's own up to the root may have a quota: the smallest counts. */
-static long cgroup_cpus(void) {
+static long cpu_cgroup(void) {
   long least = 0;
   FILE *f = fopen("/proc/self/cgroup", "re");
   if (!f) return 0;
@@ -138,14 +138,14 @@ static long cgroup_cpus(void) {
       long long quota = 0, period = 0;
       if (v2) {
         snprintf(file, sizeof file, "/sys/fs/cgroup%s/cpu.max", strcmp(path, "/") == 0 ? "" : path);
-        if (!read_line(file, text, sizeof text) || sscanf(text, "%lld %lld", &quota, &period) != 2) quota = 0;
+        if (!cpu_read_line(file, text, sizeof text) || sscanf(text, "%lld %lld", &quota, &period) != 2) quota = 0;
       } else {
         snprintf(file, sizeof file, "/sys/fs/cgroup/cpu%s/cpu.cfs_quota_us", strcmp(path, "/") == 0 ? "" : path);
-        if (!read_line(file, text, sizeof text) || sscanf(text, "%lld", &quota) != 1) quota = 0;
+        if (!cpu_read_line(file, text, sizeof text) || sscanf(text, "%lld", &quota) != 1) quota = 0;
         snprintf(file, sizeof file, "/sys/fs/cgroup/cpu%s/cpu.cfs_period_us", strcmp(path, "/") == 0 ? "" : path);
-        if (!read_line(file, text, sizeof text) || sscanf(text, "%lld", &period) != 1) period = 0;
+        if (!cpu_read_line(file, text, sizeof text) || sscanf(text, "%lld", &period) != 1) period = 0;
       }
-      long cpus = quota_cpus(quota, period);
+      long cpus = cpu_quota(quota, period);
       if (cpus > 0 && (least == 0 || cpus < least)) least = cpus;
       char *slash = strrchr(path, '/');
       if (!slash || strcmp(path, "/") == 0) break;
@@ -171,6 +171,6 @@ int wn_cpu_count(void) {
   }
   if (cpus < 1) cpus = sysconf(_SC_NPROCESSORS_ONLN);
   if (cpus < 1) cpus = 1;
-  long quota = cgroup_cpus();
+  long quota = cpu_cgroup();
   return (int)(quota > 0 && quota < cpus ? quota : cpus);
 }

@@ -34,7 +34,7 @@ const char *wn_status_name(wn_status status) {
 }
 
 /* Text from files ends up in these lines: one line, no control characters, so that a terminal can show it. */
-static void make_one_line(char *s) {
+static void error_one_line(char *s) {
   for (bool second = false; *s; s++) {
     unsigned char c = (unsigned char)*s;
     if (second) { /* of a C1 control character */
@@ -51,7 +51,7 @@ static void make_one_line(char *s) {
 }
 
 /* A line cut in the middle of a UTF-8 sequence loses the incomplete sequence. */
-static void trim_utf8(char *s) {
+static void error_trim_utf8(char *s) {
   size_t n = strlen(s), start = n;
   while (start > 0 && n - start < 4 && ((unsigned char)s[start - 1] & 0xC0) == 0x80) start--;
   if (start == 0) return;
@@ -68,8 +68,8 @@ wn_status wn_fail(wn_context *ctx, wn_status status, const char *format, ...) {
   int n = vsnprintf(line, sizeof line, format, args);
   va_end(args);
   if (n < 0) line[0] = 0;
-  if (n >= (int)sizeof line) trim_utf8(line);
-  make_one_line(line);
+  if (n >= (int)sizeof line) error_trim_utf8(line);
+  error_one_line(line);
   memcpy(ctx->error, line, sizeof line);
   return status;
 }
@@ -82,18 +82,18 @@ wn_status wn_fail_prefix(wn_context *ctx, wn_status status, const char *format, 
   int n = vsnprintf(line, sizeof ctx->error, format, args);
   va_end(args);
   if (n < 0) line[0] = 0;
-  make_one_line(line);
+  error_one_line(line);
   size_t used = strlen(line);
   if (used > sizeof ctx->error / 2) {
     line[sizeof ctx->error / 2] = 0;
-    trim_utf8(line);
+    error_trim_utf8(line);
     used = strlen(line);
   }
   snprintf(line + used, sizeof line - used, ": %s", ctx->error);
   size_t keep = strlen(line);
   if (keep >= sizeof ctx->error) {
     line[sizeof ctx->error - 1] = 0;
-    trim_utf8(line);
+    error_trim_utf8(line);
     keep = strlen(line);
   }
   memcpy(ctx->error, line, keep + 1);
@@ -108,7 +108,7 @@ void wn_log(wn_context *ctx, wn_log_level level, const char *format, ...) {
   int n = vsnprintf(line, sizeof line, format, args);
   va_end(args);
   if (n < 0) return;
-  if (n >= (int)sizeof line) trim_utf8(line);
-  make_one_line(line);
+  if (n >= (int)sizeof line) error_trim_utf8(line);
+  error_one_line(line);
   ctx->log(ctx->log_user, level, line);
 }

@@ -20,15 +20,15 @@ struct reader {
   char *target;
 };
 
-static void full_key(const struct wn_field_group *group, const struct wn_field *field, char out[MAX_PATH]) {
+static void field_full_key(const struct wn_field_group *group, const struct wn_field *field, char out[MAX_PATH]) {
   snprintf(out, MAX_PATH, "%s%s%s", group->prefix, *group->prefix ? "." : "", field->key);
 }
 
-static const struct wn_field *find_field(const struct reader *r, const char *path, size_t *base) {
+static const struct wn_field *fields_find(const struct reader *r, const char *path, size_t *base) {
   char key[MAX_PATH];
   for (int g = 0; g < r->group_count; g++) {
     for (int i = 0; i < r->groups[g].count; i++) {
-      full_key(&r->groups[g], &r->groups[g].fields[i], key);
+      field_full_key(&r->groups[g], &r->groups[g].fields[i], key);
       if (strcmp(key, path) != 0) continue;
       *base = r->groups[g].base;
       return &r->groups[g].fields[i];
@@ -38,12 +38,12 @@ static const struct wn_field *find_field(const struct reader *r, const char *pat
 }
 
 /* Does some row stand below `path`? */
-static bool is_section(const struct reader *r, const char *path) {
+static bool fields_is_section(const struct reader *r, const char *path) {
   char key[MAX_PATH];
   size_t n = strlen(path);
   for (int g = 0; g < r->group_count; g++) {
     for (int i = 0; i < r->groups[g].count; i++) {
-      full_key(&r->groups[g], &r->groups[g].fields[i], key);
+      field_full_key(&r->groups[g], &r->groups[g].fields[i], key);
       if (n == 0 || (strncmp(key, path, n) == 0 && key[n] == '.')) return true;
     }
   }
@@ -69,14 +69,14 @@ static int edit_distance(const char *a, const char *b) {
   return row[n];
 }
 
-static const char *leaf(const char *path) {
+static const char *fields_leaf(const char *path) {
   const char *dot = strrchr(path, '.');
   return dot ? dot + 1 : path;
 }
 
-static void consider(const char *path, const char *key, int *best, char out[MAX_PATH]) {
+static void fields_consider(const char *path, const char *key, int *best, char out[MAX_PATH]) {
   int whole = edit_distance(path, key);
-  int last = 1 + edit_distance(leaf(path), leaf(key)); /* the right name in the wrong section */
+  int last = 1 + edit_distance(fields_leaf(path), fields_leaf(key)); /* the right name in the wrong section */
   int distance = whole < last ? whole : last;
   if (distance >= *best) return;
   *best = distance;
@@ -84,24 +84,24 @@ static void consider(const char *path, const char *key, int *best, char out[MAX_
 }
 
 /* The known key (or section) nearest to `path`; false when none is near. */
-static bool nearest_key(const struct reader *r, const char *path, char out[MAX_PATH]) {
+static bool fields_nearest_key(const struct reader *r, const char *path, char out[MAX_PATH]) {
   char key[MAX_PATH];
   int best = 1 << 20;
   for (int g = 0; g < r->group_count; g++) {
     for (int i = 0; i < r->groups[g].count; i++) {
-      full_key(&r->groups[g], &r->groups[g].fields[i], key);
-      consider(path, key, &best, out);
+      field_full_key(&r->groups[g], &r->groups[g].fields[i], key);
+      fields_consider(path, key, &best, out);
       for (char *dot = strrchr(key, '.'); dot; dot = strrchr(key, '.')) {
         *dot = 0;
-        consider(path, key, &best, out);
+        fields_consider(path, key, &best, out);
       }
     }
   }
-  int limit = 1 + (int)strlen(leaf(path)) / 3;
+  int limit = 1 + (int)strlen(fields_leaf(path)) / 3;
   return best <= (limit < 2 ? 2 : limit);
 }
 
-static const char *type_name(const json_t *v) {
+static const char *field_type_name(const json_t *v) {
   switch (json_typeof(v)) {
   case JSON_OBJECT:
     return "an object";
@@ -120,17 +120,18 @@ static const char *type_name(const json_t *v) {
   }
 }
 
-static wn_status fail_type(const struct reader *r, const char *path, const char *expected, const json_t *v) {
-  return wn_fail(r->ctx, WN_ERR_CONFIG, "%s: \"%s\" must be %s, not %s", r->where, path, expected, type_name(v));
+static wn_status field_fail_type(const struct reader *r, const char *path, const char *expected, const json_t *v) {
+  return wn_fail(r->ctx, WN_ERR_CONFIG, "%s: \"%s\" must be %s, not %s", r->where, path, expected, field_type_name(v));
 }
 
-static wn_status fail_range(const struct reader *r, const char *path, const struct wn_field *f, const char *found) {
+static wn_status field_fail_range(const struct reader *r, const char *path, const struct wn_field *f,
+                                  const char *found) {
   return wn_fail(r->ctx, WN_ERR_CONFIG, "%s: \"%s\" is %s; it must be between %.15g and %.15g", r->where, path, found,
                  f->min, f->max);
 }
 
 /* An integer, or a real that is one (1e6); false otherwise. */
-static bool as_integer(const json_t *v, int64_t *out) {
+static bool field_as_integer(const json_t *v, int64_t *out) {
   if (json_is_integer(v)) {
     *out = json_integer_value(v);
     return true;
@@ -141,32 +142,32 @@ static bool as_integer(const json_t *v, int64_t *out) {
   return true;
 }
 
-static wn_status read_unsigned(const struct reader *r, const char *path, const struct wn_field *f, const json_t *v,
-                               char *at) {
+static wn_status field_read_unsigned(const struct reader *r, const char *path, const struct wn_field *f,
+                                     const json_t *v, char *at) {
   uint64_t value = 0;
   int64_t n;
   if (json_is_string(v)) { /* how values beyond JSON's signed integers are written */
     const char *s = json_string_value(v);
     size_t digits = strspn(s, "0123456789");
-    if (digits == 0 || s[digits] || digits > 20) return fail_type(r, path, "a whole number of at least 0", v);
+    if (digits == 0 || s[digits] || digits > 20) return field_fail_type(r, path, "a whole number of at least 0", v);
     for (size_t i = 0; i < digits; i++)
       if (__builtin_mul_overflow(value, 10u, &value) || __builtin_add_overflow(value, (uint64_t)(s[i] - '0'), &value))
-        return fail_range(r, path, f, s);
-  } else if (as_integer(v, &n) && n >= 0) {
+        return field_fail_range(r, path, f, s);
+  } else if (field_as_integer(v, &n) && n >= 0) {
     value = (uint64_t)n;
   } else {
-    return fail_type(r, path, "a whole number of at least 0", v);
+    return field_fail_type(r, path, "a whole number of at least 0", v);
   }
   char found[32];
   snprintf(found, sizeof found, "%" PRIu64, value);
-  if ((double)value < f->min || (double)value > f->max) return fail_range(r, path, f, found);
+  if ((double)value < f->min || (double)value > f->max) return field_fail_range(r, path, f, found);
   memcpy(at, &value, sizeof value);
   return WN_OK;
 }
 
-static wn_status read_enum(const struct reader *r, const char *path, const struct wn_field *f, const json_t *v,
-                           char *at) {
-  if (!json_is_string(v)) return fail_type(r, path, "a string", v);
+static wn_status field_read_enum(const struct reader *r, const char *path, const struct wn_field *f, const json_t *v,
+                                 char *at) {
+  if (!json_is_string(v)) return field_fail_type(r, path, "a string", v);
   const char *s = json_string_value(v);
   char all[512] = "", near[MAX_PATH] = "";
   int best = 3;
@@ -192,52 +193,52 @@ static wn_status read_enum(const struct reader *r, const char *path, const struc
   return wn_fail(r->ctx, WN_ERR_CONFIG, "%s: \"%s\" is \"%s\"; it must be %s%s", r->where, path, s, all, near);
 }
 
-static wn_status read_field(const struct reader *r, const char *path, const struct wn_field *f, size_t base,
+static wn_status field_read(const struct reader *r, const char *path, const struct wn_field *f, size_t base,
                             const json_t *v) {
   char *at = r->target + base + f->offset;
   char found[64];
   int64_t n;
   switch (f->type) {
   case WN_FIELD_BOOL: {
-    if (!json_is_boolean(v)) return fail_type(r, path, "true or false", v);
+    if (!json_is_boolean(v)) return field_fail_type(r, path, "true or false", v);
     bool value = json_is_true(v);
     memcpy(at, &value, sizeof value);
     return WN_OK;
   }
   case WN_FIELD_INT:
   case WN_FIELD_INT64: {
-    if (!as_integer(v, &n)) return fail_type(r, path, "a whole number", v);
+    if (!field_as_integer(v, &n)) return field_fail_type(r, path, "a whole number", v);
     snprintf(found, sizeof found, "%" PRId64, n);
-    if ((double)n < f->min || (double)n > f->max) return fail_range(r, path, f, found);
+    if ((double)n < f->min || (double)n > f->max) return field_fail_range(r, path, f, found);
     if (f->type == WN_FIELD_INT64) {
       memcpy(at, &n, sizeof n);
       return WN_OK;
     }
     int value = (int)n;
-    if (value != n) return fail_range(r, path, f, found);
+    if (value != n) return field_fail_range(r, path, f, found);
     memcpy(at, &value, sizeof value);
     return WN_OK;
   }
   case WN_FIELD_UINT64:
-    return read_unsigned(r, path, f, v, at);
+    return field_read_unsigned(r, path, f, v, at);
   case WN_FIELD_DOUBLE:
   case WN_FIELD_EXTRA: {
-    if (!json_is_number(v)) return fail_type(r, path, "a number", v);
+    if (!json_is_number(v)) return field_fail_type(r, path, "a number", v);
     double value = json_number_value(v);
     snprintf(found, sizeof found, "%.15g", value);
-    if (!(value >= f->min && value <= f->max)) return fail_range(r, path, f, found);
+    if (!(value >= f->min && value <= f->max)) return field_fail_range(r, path, f, found);
     memcpy(at, &value, sizeof value);
     return WN_OK;
   }
   case WN_FIELD_ENUM:
-    return read_enum(r, path, f, v, at);
+    return field_read_enum(r, path, f, v, at);
   case WN_FIELD_STRING: {
     if (f->min == 1 && json_is_number(v)) {
       snprintf(found, sizeof found, "%.15g", json_number_value(v));
       if ((double)strlen(found) + 1 <= f->max) memcpy(at, found, strlen(found) + 1);
       return WN_OK;
     }
-    if (!json_is_string(v)) return fail_type(r, path, "a string", v);
+    if (!json_is_string(v)) return field_fail_type(r, path, "a string", v);
     size_t bytes = json_string_length(v) + 1;
     if ((double)bytes > f->max)
       return wn_fail(r->ctx, WN_ERR_CONFIG, "%s: \"%s\" is %zu bytes long; at most %.0f fit", r->where, path, bytes - 1,
@@ -249,7 +250,7 @@ static wn_status read_field(const struct reader *r, const char *path, const stru
   return WN_ERR_ARGUMENT;
 }
 
-static wn_status read_object(const struct reader *r, const char *path, const json_t *object) {
+static wn_status fields_read_object(const struct reader *r, const char *path, const json_t *object) {
   const char *key;
   json_t *v;
   json_object_foreach((json_t *)(uintptr_t)object, key, v) {
@@ -257,29 +258,29 @@ static wn_status read_object(const struct reader *r, const char *path, const jso
     bool fits = (size_t)snprintf(inner, sizeof inner, "%s%s%s", path, *path ? "." : "", key) < sizeof inner;
     bool key_has_dot = strchr(key, '.') != NULL; /* "a.b" as one key would pass for the nested key */
     size_t base = 0;
-    const struct wn_field *f = fits && !key_has_dot ? find_field(r, inner, &base) : NULL;
+    const struct wn_field *f = fits && !key_has_dot ? fields_find(r, inner, &base) : NULL;
     if (f) {
-      WN_TRY(read_field(r, inner, f, base, v));
+      WN_TRY(field_read(r, inner, f, base, v));
       continue;
     }
-    if (!fits || key_has_dot || !*key || !is_section(r, inner)) {
+    if (!fits || key_has_dot || !*key || !fields_is_section(r, inner)) {
       char near[MAX_PATH];
-      if (fits && nearest_key(r, inner, near))
+      if (fits && fields_nearest_key(r, inner, near))
         return wn_fail(r->ctx, WN_ERR_CONFIG, "%s: unknown key \"%s\"; did you mean \"%s\"?", r->where, inner, near);
       return wn_fail(r->ctx, WN_ERR_CONFIG, "%s: unknown key \"%s%s\"", r->where, inner, fits ? "" : "...");
     }
     snprintf(enabled, sizeof enabled, "%s.enabled", inner);
-    f = strlen(enabled) < MAX_PATH ? find_field(r, enabled, &base) : NULL;
+    f = strlen(enabled) < MAX_PATH ? fields_find(r, enabled, &base) : NULL;
     if (f && json_is_boolean(v)) {
-      WN_TRY(read_field(r, enabled, f, base, v));
+      WN_TRY(field_read(r, enabled, f, base, v));
       continue;
     }
-    if (!json_is_object(v)) return fail_type(r, inner, f ? "an object, true or false" : "an object", v);
+    if (!json_is_object(v)) return field_fail_type(r, inner, f ? "an object, true or false" : "an object", v);
     if (f) {
       bool on = true;
       memcpy(r->target + base + f->offset, &on, sizeof on);
     }
-    WN_TRY(read_object(r, inner, v));
+    WN_TRY(fields_read_object(r, inner, v));
   }
   return WN_OK;
 }
@@ -288,9 +289,9 @@ wn_status wn_fields_read(wn_context *ctx, const char *where, const json_t *objec
                          int group_count, void *target) {
   if (!json_is_object(object))
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: expected a JSON object, found %s", where,
-                   object ? type_name(object) : "nothing");
+                   object ? field_type_name(object) : "nothing");
   struct reader r = {.ctx = ctx, .where = where, .groups = groups, .group_count = group_count, .target = target};
-  return read_object(&r, "", object);
+  return fields_read_object(&r, "", object);
 }
 
 static json_t *field_value(const struct wn_field *f, const char *at) {
@@ -337,7 +338,7 @@ static json_t *field_value(const struct wn_field *f, const char *at) {
 }
 
 /* Takes the reference to value. */
-static bool put(json_t *object, const char *path, json_t *value) {
+static bool fields_put(json_t *object, const char *path, json_t *value) {
   const char *dot;
   while (value && (dot = strchr(path, '.'))) {
     char name[MAX_PATH];
@@ -356,7 +357,7 @@ static bool put(json_t *object, const char *path, json_t *value) {
   return value && json_object_set_new(object, path, value) == 0;
 }
 
-static bool is_zero(const char *at) {
+static bool field_is_zero(const char *at) {
   double value;
   memcpy(&value, at, sizeof value);
   return value == 0;
@@ -371,10 +372,10 @@ wn_status wn_fields_write(wn_context *ctx, const struct wn_field_group *groups, 
     for (int i = 0; i < groups[g].count; i++) {
       const struct wn_field *f = &groups[g].fields[i];
       char key[MAX_PATH];
-      full_key(&groups[g], f, key);
+      field_full_key(&groups[g], f, key);
       const char *at = (const char *)source + groups[g].base + f->offset;
-      if (f->type == WN_FIELD_EXTRA && is_zero(at)) continue;
-      if (put(object, key, field_value(f, at))) continue;
+      if (f->type == WN_FIELD_EXTRA && field_is_zero(at)) continue;
+      if (fields_put(object, key, field_value(f, at))) continue;
       json_decref(object);
       return wn_fail(ctx, WN_ERR_CONFIG, "\"%s\" has a value that cannot be written as JSON", key);
     }
@@ -383,7 +384,7 @@ wn_status wn_fields_write(wn_context *ctx, const struct wn_field_group *groups, 
   return WN_OK;
 }
 
-static const char *type_word(enum wn_field_type type) {
+static const char *field_type_word(enum wn_field_type type) {
   switch (type) {
   case WN_FIELD_BOOL:
     return "boolean";
@@ -410,7 +411,7 @@ wn_status wn_fields_help(wn_context *ctx, const struct wn_field_group *groups, i
     for (int i = 0; i < groups[g].count; i++) {
       const struct wn_field *f = &groups[g].fields[i];
       char key[MAX_PATH], value[128] = "", range[256] = "";
-      full_key(&groups[g], f, key);
+      field_full_key(&groups[g], f, key);
       json_t *v = field_value(f, (const char *)defaults + groups[g].base + f->offset);
       if (json_is_string(v))
         snprintf(value, sizeof value, f->type == WN_FIELD_STRING ? "\"%s\"" : "%s", json_string_value(v));
@@ -429,8 +430,8 @@ wn_status wn_fields_help(wn_context *ctx, const struct wn_field_group *groups, i
       } else if (f->type != WN_FIELD_BOOL && f->type != WN_FIELD_STRING) {
         snprintf(range, sizeof range, "range %.15g..%.15g", f->min, f->max);
       }
-      wn_text_add(&t, "  %-40s %-8s default %-14s %s%s%s\n", key, type_word(f->type), value, range, *range ? "  " : "",
-                  f->help);
+      wn_text_add(&t, "  %-40s %-8s default %-14s %s%s%s\n", key, field_type_word(f->type), value, range,
+                  *range ? "  " : "", f->help);
     }
   }
   if (t.failed) {

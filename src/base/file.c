@@ -12,19 +12,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static wn_status fail_errno(wn_context *ctx, const char *verb, const char *path, int error) {
+static wn_status file_fail_errno(wn_context *ctx, const char *verb, const char *path, int error) {
   return wn_fail(ctx, WN_ERR_IO, "cannot %s %s: %s", verb, path, strerror(error));
 }
 
-static wn_status open_for_reading(wn_context *ctx, const char *path, int *out, struct stat *st) {
+static wn_status file_open_for_reading(wn_context *ctx, const char *path, int *out, struct stat *st) {
   int fd;
   do fd = open(path, O_RDONLY | O_CLOEXEC);
   while (fd < 0 && errno == EINTR);
-  if (fd < 0) return fail_errno(ctx, "open", path, errno);
+  if (fd < 0) return file_fail_errno(ctx, "open", path, errno);
   if (fstat(fd, st) != 0) {
     int error = errno;
     close(fd);
-    return fail_errno(ctx, "open", path, error);
+    return file_fail_errno(ctx, "open", path, error);
   }
   if (S_ISDIR(st->st_mode)) {
     close(fd);
@@ -38,7 +38,7 @@ wn_status wn_map_open(wn_context *ctx, const char *path, struct wn_map *out) {
   *out = (struct wn_map){0};
   int fd;
   struct stat st;
-  WN_TRY(open_for_reading(ctx, path, &fd, &st));
+  WN_TRY(file_open_for_reading(ctx, path, &fd, &st));
   wn_status status = WN_OK;
   if (!S_ISREG(st.st_mode)) {
     status = wn_fail(ctx, WN_ERR_IO, "cannot map %s: it is not a regular file", path);
@@ -47,7 +47,7 @@ wn_status wn_map_open(wn_context *ctx, const char *path, struct wn_map *out) {
   } else if (st.st_size > 0) {
     void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (p == MAP_FAILED)
-      status = fail_errno(ctx, "map", path, errno);
+      status = file_fail_errno(ctx, "map", path, errno);
     else
       *out = (struct wn_map){.data = p, .bytes = (size_t)st.st_size};
   }
@@ -65,7 +65,7 @@ wn_status wn_file_read(wn_context *ctx, const char *path, size_t limit, char **o
   *bytes = 0;
   int fd;
   struct stat st;
-  WN_TRY(open_for_reading(ctx, path, &fd, &st));
+  WN_TRY(file_open_for_reading(ctx, path, &fd, &st));
   wn_status status = WN_OK;
   char *text = NULL;
   size_t used = 0, capacity = S_ISREG(st.st_mode) && st.st_size > 0 ? (size_t)st.st_size + 1 : 65536;
@@ -87,7 +87,7 @@ wn_status wn_file_read(wn_context *ctx, const char *path, size_t limit, char **o
     ssize_t n = read(fd, text + used, capacity - used);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
-      status = fail_errno(ctx, "read", path, errno);
+      status = file_fail_errno(ctx, "read", path, errno);
       goto done;
     }
     if (n == 0) break;
@@ -108,7 +108,7 @@ done:
 }
 
 /* The folder of a path, "." when it names none. */
-static void parent_of(const char *path, char *out, size_t bytes) {
+static void file_parent_of(const char *path, char *out, size_t bytes) {
   const char *slash = strrchr(path, '/');
   size_t n = slash ? (size_t)(slash - path) : 0;
   if (!slash)
@@ -138,7 +138,7 @@ wn_status wn_writer_open(wn_context *ctx, const char *path, struct wn_writer *w)
     int fd = open(temporary, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (fd < 0) {
       if (errno == EINTR) continue;
-      return fail_errno(ctx, "write", temporary, errno);
+      return file_fail_errno(ctx, "write", temporary, errno);
     }
     if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       close(fd);
@@ -154,7 +154,7 @@ wn_status wn_writer_open(wn_context *ctx, const char *path, struct wn_writer *w)
     if (!S_ISREG(mine.st_mode) || ftruncate(fd, 0) != 0 || !(w->f = fdopen(fd, "w"))) {
       int error = S_ISREG(mine.st_mode) ? errno : EINVAL;
       close(fd);
-      return fail_errno(ctx, "write", temporary, error);
+      return file_fail_errno(ctx, "write", temporary, error);
     }
     memcpy(w->temporary, temporary, sizeof temporary);
     return WN_OK;
@@ -164,22 +164,22 @@ wn_status wn_writer_open(wn_context *ctx, const char *path, struct wn_writer *w)
 
 wn_status wn_writer_write(wn_context *ctx, struct wn_writer *w, const void *data, size_t bytes) {
   if (!w->f) return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: the file is not open", w->path);
-  if (bytes && fwrite(data, 1, bytes, w->f) != bytes) return fail_errno(ctx, "write", w->path, errno);
+  if (bytes && fwrite(data, 1, bytes, w->f) != bytes) return file_fail_errno(ctx, "write", w->path, errno);
   w->bytes += bytes;
   return WN_OK;
 }
 
 wn_status wn_writer_commit(wn_context *ctx, struct wn_writer *w) {
   if (!w->f) return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: the file is not open", w->path);
-  if (fflush(w->f) != 0 || ferror(w->f)) return fail_errno(ctx, "write", w->path, errno);
-  if (fsync(fileno(w->f)) != 0) return fail_errno(ctx, "sync", w->path, errno);
+  if (fflush(w->f) != 0 || ferror(w->f)) return file_fail_errno(ctx, "write", w->path, errno);
+  if (fsync(fileno(w->f)) != 0) return file_fail_errno(ctx, "sync", w->path, errno);
   /* Renamed before it is closed: the lock must cover the temporary name. */
-  if (rename(w->temporary, w->path) != 0) return fail_errno(ctx, "rename a temporary file to", w->path, errno);
+  if (rename(w->temporary, w->path) != 0) return file_fail_errno(ctx, "rename a temporary file to", w->path, errno);
   w->temporary[0] = 0;
   fclose(w->f);
   w->f = NULL;
   char parent[sizeof w->path];
-  parent_of(w->path, parent, sizeof parent);
+  file_parent_of(w->path, parent, sizeof parent);
   int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd >= 0) { /* some file systems cannot sync a folder: the file itself is safe */
     (void)fsync(fd);
@@ -197,10 +197,10 @@ void wn_writer_abort(struct wn_writer *w) {
 
 static wn_status file_write_directly(wn_context *ctx, const char *path, const void *data, size_t bytes) {
   FILE *f = fopen(path, "w");
-  if (!f) return fail_errno(ctx, "write", path, errno);
+  if (!f) return file_fail_errno(ctx, "write", path, errno);
   const bool written = fwrite(data, 1, bytes, f) == bytes && !fflush(f);
   const int error = errno;
-  return fclose(f) == 0 && written ? WN_OK : fail_errno(ctx, "write", path, error);
+  return fclose(f) == 0 && written ? WN_OK : file_fail_errno(ctx, "write", path, error);
 }
 
 wn_status wn_file_save(wn_context *ctx, const char *path, const void *data, size_t bytes) {
@@ -228,7 +228,7 @@ wn_status wn_make_dirs(wn_context *ctx, const char *path) {
     if (part[i] != '/' && part[i] != 0) continue;
     char keep = part[i];
     part[i] = 0;
-    if (mkdir(part, 0777) != 0 && errno != EEXIST) return fail_errno(ctx, "make the folder", part, errno);
+    if (mkdir(part, 0777) != 0 && errno != EEXIST) return file_fail_errno(ctx, "make the folder", part, errno);
     part[i] = keep;
   }
   if (!wn_path_is_dir(path))

@@ -44,7 +44,7 @@ wn_status wn_json_load_file(wn_context *ctx, const char *path, json_t **out) {
 
 /* The shortest of 15, 16 and 17 digits that reads back as the same number; always with a point or an exponent, so that
  * it stays a real. */
-static void add_real(struct wn_text *text, double value) {
+static void json_text_real(struct wn_text *text, double value) {
   char s[40];
   for (int digits = 15; digits <= 17; digits++) {
     snprintf(s, sizeof s, "%.*g", digits, value);
@@ -58,7 +58,7 @@ static void add_real(struct wn_text *text, double value) {
   wn_text_add(text, "%s%s", s, whole ? ".0" : "");
 }
 
-static void add_string(struct wn_text *text, const char *s, size_t bytes) {
+static void json_text_string(struct wn_text *text, const char *s, size_t bytes) {
   wn_text_add(text, "\"");
   for (size_t i = 0; i < bytes; i++) {
     unsigned char c = (unsigned char)s[i];
@@ -76,7 +76,7 @@ static void add_string(struct wn_text *text, const char *s, size_t bytes) {
   wn_text_add(text, "\"");
 }
 
-static void add_value(struct wn_text *text, const json_t *value, int depth) {
+static void json_text_value(struct wn_text *text, const json_t *value, int depth) {
   switch (json_typeof(value)) {
   case JSON_OBJECT: {
     const char *key;
@@ -84,9 +84,9 @@ static void add_value(struct wn_text *text, const json_t *value, int depth) {
     bool first = true;
     json_object_foreach((json_t *)(uintptr_t)value, key, item) {
       wn_text_add(text, "%s\n%*s", first ? "{" : ",", 2 * (depth + 1), "");
-      add_string(text, key, strlen(key));
+      json_text_string(text, key, strlen(key));
       wn_text_add(text, ": ");
-      add_value(text, item, depth + 1);
+      json_text_value(text, item, depth + 1);
       first = false;
     }
     if (first)
@@ -99,18 +99,18 @@ static void add_value(struct wn_text *text, const json_t *value, int depth) {
     wn_text_add(text, "[");
     for (size_t i = 0; i < json_array_size(value); i++) {
       if (i) wn_text_add(text, ", ");
-      add_value(text, json_array_get(value, i), depth + 1);
+      json_text_value(text, json_array_get(value, i), depth + 1);
     }
     wn_text_add(text, "]");
     return;
   case JSON_STRING:
-    add_string(text, json_string_value(value), json_string_length(value));
+    json_text_string(text, json_string_value(value), json_string_length(value));
     return;
   case JSON_INTEGER:
     wn_text_add(text, "%lld", (long long)json_integer_value(value));
     return;
   case JSON_REAL:
-    add_real(text, json_real_value(value));
+    json_text_real(text, json_real_value(value));
     return;
   case JSON_TRUE:
     wn_text_add(text, "true");
@@ -127,7 +127,7 @@ static void add_value(struct wn_text *text, const json_t *value, int depth) {
 wn_status wn_json_text(wn_context *ctx, const json_t *value, char **out) {
   *out = NULL;
   struct wn_text text = {0};
-  add_value(&text, value, 0);
+  json_text_value(&text, value, 0);
   wn_text_add(&text, "\n");
   if (text.failed) {
     wn_free(text.data);

@@ -26,23 +26,23 @@ void wn_philox(uint64_t seed, uint64_t counter_hi, uint64_t counter_lo, uint32_t
 
 /* The stream is mixed into the key, which leaves all 128 counter bits to (a, b). The mixing (splitmix64's finaliser)
  * is a bijection: different seeds never share a key within a stream. */
-static uint64_t stream_key(uint64_t seed, uint32_t stream) {
+static uint64_t rng_stream_key(uint64_t seed, uint32_t stream) {
   uint64_t z = seed + (uint64_t)stream * 0x9E3779B97F4A7C15u;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
   return z ^ (z >> 31);
 }
 
-static void draw(uint64_t seed, uint32_t stream, uint64_t a, uint64_t b, uint64_t out[2]) {
+static void rng_draw(uint64_t seed, uint32_t stream, uint64_t a, uint64_t b, uint64_t out[2]) {
   uint32_t w[4];
-  wn_philox(stream_key(seed, stream), a, b, w);
+  wn_philox(rng_stream_key(seed, stream), a, b, w);
   out[0] = (uint64_t)w[1] << 32 | w[0];
   out[1] = (uint64_t)w[3] << 32 | w[2];
 }
 
 uint64_t wn_random_u64(uint64_t seed, uint32_t stream, uint64_t a, uint64_t b) {
   uint64_t r[2];
-  draw(seed, stream, a, b, r);
+  rng_draw(seed, stream, a, b, r);
   return r[0];
 }
 
@@ -58,7 +58,7 @@ uint64_t wn_random_below(uint64_t seed, uint32_t stream, uint64_t a, uint64_t b,
 
 double wn_random_normal(uint64_t seed, uint32_t stream, uint64_t a, uint64_t b) {
   uint64_t r[2];
-  draw(seed, stream, a, b, r);
+  rng_draw(seed, stream, a, b, r);
   double u = (double)((r[0] >> 11) + 1) * 0x1p-53; /* (0,1]: its logarithm is finite */
   double angle = 6.283185307179586476925 * ((double)(r[1] >> 11) * 0x1p-53);
   return sqrt(-2.0 * log(u)) * cos(angle);

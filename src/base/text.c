@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool reserve(struct wn_text *text, size_t more) {
+static bool text_reserve(struct wn_text *text, size_t more) {
   size_t need;
   if (!wn_add_size(text->bytes, more, &need) || !wn_add_size(need, 1, &need)) return false;
   if (need <= text->capacity) return true;
@@ -30,7 +30,7 @@ void wn_text_add(struct wn_text *text, const char *format, ...) {
   va_start(args, format);
   int n = vsnprintf(NULL, 0, format, args);
   va_end(args);
-  if (n < 0 || !reserve(text, (size_t)n)) {
+  if (n < 0 || !text_reserve(text, (size_t)n)) {
     text->failed = true;
     return;
   }

@@ -8,7 +8,7 @@
 static struct wn_backend tables[3]; /* by enum wn_isa */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void fill(void) {
+static void backend_fill(void) {
   for (int isa = WN_ISA_REF; isa <= WN_ISA_AVX512; isa++) {
     struct wn_backend *table = &tables[isa];
     *table = *wn_backend_ref();
@@ -22,7 +22,7 @@ static void fill(void) {
 }
 
 const struct wn_backend *wn_backend_cpu(enum wn_isa isa) {
-  pthread_once(&once, fill);
+  pthread_once(&once, backend_fill);
   /* A forced AVX2 holds for oneDNN's kernels too. It takes this only before its first kernel; later it refuses, which
    * leaves a process that asked for both sets (tests) on the wider one. */
   if (isa == WN_ISA_AVX2) (void)dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2);

@@ -5,8 +5,9 @@
 #include "backends/cpu/cpu.h"
 
 /* c[M,N] = op(a) op(b) + beta c, K summed over. */
-static wn_status product(const struct wn_exec *exec, char ta, char tb, int64_t M, int64_t N, int64_t K, const float *a,
-                         int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {
+static wn_status linear_product(const struct wn_exec *exec, char ta, char tb, int64_t M, int64_t N, int64_t K,
+                                const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
+                                int64_t ldc) {
   /* oneDNN takes its thread count from the runtime's setting for the calling thread. */
   const int before = omp_get_max_threads();
   if (before != exec->threads) omp_set_num_threads(exec->threads);
@@ -32,8 +33,8 @@ wn_status wn_cpu_linear_forward(const struct wn_exec *exec, const struct wn_line
         memcpy(row, b, (size_t)a->N * sizeof *b);
     }
   }
-  return product(exec, 'N', 'T', a->M, a->N, a->K, a->x, a->ldx, a->w, a->K, a->accumulate || b ? 1.0f : 0.0f, y,
-                 a->ldy);
+  return linear_product(exec, 'N', 'T', a->M, a->N, a->K, a->x, a->ldx, a->w, a->K, a->accumulate || b ? 1.0f : 0.0f, y,
+                        a->ldy);
 }
 
 wn_status wn_cpu_linear_backward(const struct wn_exec *exec, const struct wn_linear *a) {
@@ -41,9 +42,9 @@ wn_status wn_cpu_linear_backward(const struct wn_exec *exec, const struct wn_lin
   float *db = a->db;       /* [N] */
   if (a->M == 0) return WN_OK;
   if (a->dx)
-    WN_TRY(product(exec, 'N', 'N', a->M, a->K, a->N, dy, a->lddy, a->w, a->K, a->accumulate_dx ? 1.0f : 0.0f, a->dx,
-                   a->lddx));
-  if (a->dw) WN_TRY(product(exec, 'T', 'N', a->N, a->K, a->M, dy, a->lddy, a->x, a->ldx, 1.0f, a->dw, a->K));
+    WN_TRY(linear_product(exec, 'N', 'N', a->M, a->K, a->N, dy, a->lddy, a->w, a->K, a->accumulate_dx ? 1.0f : 0.0f,
+                          a->dx, a->lddx));
+  if (a->dw) WN_TRY(linear_product(exec, 'T', 'N', a->N, a->K, a->M, dy, a->lddy, a->x, a->ldx, 1.0f, a->dw, a->K));
   if (db) { /* each thread has its own columns: the order of the sum does not depend on the threads */
 #pragma omp parallel for num_threads(exec->threads) schedule(static)
     for (int64_t n0 = 0; n0 < a->N; n0 += 64) {

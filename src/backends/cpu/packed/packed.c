@@ -11,7 +11,7 @@ enum { ROWS_AT_ONCE = 32 };
 /* Floats of a panel: what two cores' second-level caches hold. */
 enum { PANEL_FLOATS = 1 << 19 };
 
-static const struct wn_cpu_packed_kernels *kernels_for(bool wide) {
+static const struct wn_cpu_packed_kernels *packed_kernels_for(bool wide) {
 #if defined(__x86_64__)
   if (!wide) return wn_cpu_packed_kernels_avx2();
   return __builtin_cpu_supports("avx512vnni") ? wn_cpu_packed_kernels_vnni() : wn_cpu_packed_kernels_avx512();
@@ -21,7 +21,7 @@ static const struct wn_cpu_packed_kernels *kernels_for(bool wide) {
 #endif
 }
 
-static int64_t whole(int64_t n, int64_t of) {
+static int64_t packed_whole(int64_t n, int64_t of) {
   return (n + of - 1) / of * of;
 }
 
@@ -33,10 +33,10 @@ static int64_t panel_rows(const struct wn_linear *a) {
 
 /* 8-bit rows for tiles of x, from base on (NULL: only the size). */
 static size_t plan_x(const struct wn_linear *a, char *base, struct wn_cpu_packed_x *out) {
-  const int64_t M = whole(a->M < WN_CPU_PACKED_ROWS ? a->M : WN_CPU_PACKED_ROWS, WN_CPU_PACKED_TILE);
+  const int64_t M = packed_whole(a->M < WN_CPU_PACKED_ROWS ? a->M : WN_CPU_PACKED_ROWS, WN_CPU_PACKED_TILE);
   *out = (struct wn_cpu_packed_x){.K = a->K,
-                                  .ld = whole(a->K, WN_CPU_PACKED_STEP),
-                                  .ldd = whole(a->K, WN_CPU_PACKED_STEP) / 32,
+                                  .ld = packed_whole(a->K, WN_CPU_PACKED_STEP),
+                                  .ldd = packed_whole(a->K, WN_CPU_PACKED_STEP) / 32,
                                   .x = a->x,
                                   .ldx = a->ldx};
   const size_t bytes = (size_t)(M * out->ld), scales = (size_t)(M * out->ldd) * sizeof(float);
@@ -57,8 +57,8 @@ size_t wn_cpu_packed_scratch(const struct wn_linear *a, bool backward) {
 }
 
 /* Rows n0..n1-1 of w. */
-static void share(const struct wn_cpu_packed_kernels *k, const struct wn_linear *a, const struct wn_cpu_packed_x *x,
-                  int64_t n0, int64_t n1) {
+static void packed_share(const struct wn_cpu_packed_kernels *k, const struct wn_linear *a,
+                         const struct wn_cpu_packed_x *x, int64_t n0, int64_t n1) {
   const float *bias = a->b; /* [N] */
   float *y = a->y;          /* [M,N] */
   float to[ROWS_AT_ONCE * WN_CPU_PACKED_TILE];
@@ -86,7 +86,8 @@ static void share(const struct wn_cpu_packed_kernels *k, const struct wn_linear 
   }
 }
 
-static void few_rows(const struct wn_exec *exec, const struct wn_linear *a, const struct wn_cpu_packed_kernels *k) {
+static void packed_few_rows(const struct wn_exec *exec, const struct wn_linear *a,
+                            const struct wn_cpu_packed_kernels *k) {
   struct wn_cpu_packed_x x;
   plan_x(a, exec->scratch, &x);
   bool halves = false, plain = false;
@@ -104,7 +105,7 @@ static void few_rows(const struct wn_exec *exec, const struct wn_linear *a, cons
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
   for (int t = 0; t < threads; t++) {
     const int64_t n0 = blocks * t / threads * 16, n1 = blocks * (t + 1) / threads * 16;
-    share(k, a, &x, n0, n1 < a->N ? n1 : a->N);
+    packed_share(k, a, &x, n0, n1 < a->N ? n1 : a->N);
   }
 }
 
@@ -131,10 +132,10 @@ static struct wn_linear panel_map(const struct wn_exec *exec, const struct wn_li
 }
 
 wn_status wn_cpu_packed_forward(const struct wn_exec *exec, const struct wn_linear *a, bool wide) {
-  const struct wn_cpu_packed_kernels *k = kernels_for(wide);
+  const struct wn_cpu_packed_kernels *k = packed_kernels_for(wide);
   if (a->M == 0) return WN_OK;
   if (a->M <= WN_CPU_PACKED_ROWS) {
-    few_rows(exec, a, k);
+    packed_few_rows(exec, a, k);
     return WN_OK;
   }
   const int64_t most = panel_rows(a);
@@ -149,7 +150,7 @@ wn_status wn_cpu_packed_forward(const struct wn_exec *exec, const struct wn_line
 }
 
 wn_status wn_cpu_packed_backward(const struct wn_exec *exec, const struct wn_linear *a, bool wide) {
-  const struct wn_cpu_packed_kernels *k = kernels_for(wide);
+  const struct wn_cpu_packed_kernels *k = packed_kernels_for(wide);
   const int64_t most = panel_rows(a);
   for (int64_t n = 0; n < a->N && a->M > 0; n += most) {
     const int64_t rows = a->N - n < most ? a->N - n : most;
