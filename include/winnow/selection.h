@@ -25,6 +25,7 @@ typedef struct wn_selection_layer {
 /* A status other than WN_OK ends the analysis and is returned. */
 typedef wn_status (*wn_selection_fn)(void *user, const wn_selection_layer *layer);
 
+/* What is looked at, and who is told. */
 typedef struct wn_selection_options {
   size_t size;               /* sizeof the struct (context.h) */
   const wn_budgets *budgets; /* in force; NULL: none */
