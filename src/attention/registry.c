@@ -148,13 +148,9 @@ wn_status wn_layer_pattern_check(wn_context *ctx, const char *where, const char 
 bool wn_mechanism_use_at(const wn_attention_config *config, int i, int64_t layer, wn_mechanism_use *out) {
   for (int m = 0; m < wn_mechanism_count(); m++) {
     if (wn_mechanism_at(m) == &wn_mechanism_dense || !wn_mechanism_at(m)->is_enabled(config) || i-- > 0) continue;
-    /* A term that is on leaves something in an empty call. */
-    static const struct wn_attention empty;
-    struct wn_attention call;
-    memset(&call, 0, sizeof call);
+    struct wn_attention call = {.H = 1, .Hkv = 1};
     wn_mechanism_at(m)->fill(config, layer, 1, &call);
-    *out = (wn_mechanism_use){wn_mechanism_at(m)->name, wn_mechanism_at(m)->summary,
-                              memcmp(&call, &empty, sizeof call) != 0};
+    *out = (wn_mechanism_use){wn_mechanism_at(m)->name, wn_mechanism_at(m)->summary, wn_call_terms(&call) != 0};
     return true;
   }
   return false;
