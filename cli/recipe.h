@@ -21,8 +21,8 @@ int cli_model_argument(const struct cli_spec *spec, int code, bool required, str
 /* The tokenizer that is given, else the one in the model's folder `dir`; refused where it has more tokens than the
  * model. 0, or the exit code after reporting; the caller destroys *out all the same. */
 int cli_tokenizer_load(wn_context *ctx, const char *given, const char *dir, const wn_model *model, wn_tokenizer **out);
-/* A warning where the data.json beside a token file says that it was made with another tokenizer than the model's, so
- * that its numbers mean other text: the vocabularies' sizes differ. file NULL: nothing to look at. */
+/* A warning where the data.json in a token file's folder says that it was made with another tokenizer than the model's,
+ * so that its numbers mean other text: the vocabularies' sizes differ. file NULL: nothing to look at. */
 void cli_tokens_check(wn_context *ctx, const char *file, const char *dir, const wn_model *model);
 /* Loads (path or defaults, then sets). 0, or the exit code after reporting. */
 int cli_recipe_load(wn_context *ctx, const char *path, const struct cli_list *sets, wn_recipe *out);

@@ -1,7 +1,7 @@
 /* One attention call on caller's contiguous arrays: the public operation of winnow/attention.h on the context's
- * backend. What the caller leaves out but the mathematics needs (y, M, the rows' log-sum-exp) is allocated once, in
- * the plan; running it allocates nothing.
- * Memory beside the caller's: B*H*T numbers for the log-sum-exp, B*T for M, and the backend's scratch. */
+ * backend. What the caller leaves out but the mathematics needs (y, M, the rows' log-sum-exp) is allocated once, in the
+ * plan; running it allocates nothing. Memory in addition to the caller's: B*H*T numbers for the log-sum-exp, B*T for M,
+ * and the backend's scratch. */
 #include <string.h>
 
 #include "attention/registry.h"

@@ -1,5 +1,5 @@
-/* Learned sinks: n key-value pairs a layer and key-value head that every row sees beside its context, so that a head
- * with nothing to say has where to look. No mask, selection or span acts on them. */
+/* Learned sinks: n key-value pairs a layer and key-value head that every row sees in addition to its context, so that a
+ * head with nothing to say has where to look. No mask, selection or span acts on them. */
 #include "attention/registry.h"
 #include "ops/terms.h"
 

@@ -1,4 +1,4 @@
-/* What this build and machine have. */
+/* Properties of this build and machine. */
 #include "backends/backends.h"
 #include "base/context.h"
 #include "base/error.h"

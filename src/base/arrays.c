@@ -19,7 +19,7 @@ static bool array_bytes(const struct wn_array *row, size_t *bytes) {
   return true;
 }
 
-/* A large dimension beside one of 0 is no error. */
+/* A large dimension together with one of 0 is no error. */
 static bool array_empty(const struct wn_array *row) {
   for (int i = 0; i < row->dims.n; i++)
     if (row->dims.size[i] == 0) return true;

@@ -26,8 +26,8 @@ wn_status wn_gguf_keys_int(const struct wn_gguf_keys *k, const char *key, int64_
   for (uint64_t i = 1; i < v->count; i++) {
     int64_t other;
     if (!wn_gguf_value_int(v, i, &other) || other != first)
-      return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"%s\" differs between layers; one number for all is known",
-                     k->where, full);
+      return wn_fail(k->ctx, WN_ERR_UNSUPPORTED,
+                     "%s: \"%s\" differs between layers; only one number for all layers is supported", k->where, full);
   }
   *out = first;
   return WN_OK;
@@ -124,7 +124,7 @@ wn_status wn_gguf_keys_refuse(const struct wn_gguf_keys *k, const char *const *m
                    k->architecture);
   WN_TRY(wn_gguf_keys_int(k, "attention.causal", 1, &n));
   if (n != 1)
-    return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"%s.attention.causal\" is false; decoders alone are read",
+    return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"%s.attention.causal\" is false; only decoders are supported",
                    k->where, k->architecture);
   const wn_gguf_value *type = wn_gguf_value_find(k->file, "general.type");
   char found[64];
@@ -148,8 +148,8 @@ wn_status wn_gguf_keys_sizes(const struct wn_gguf_keys *k, wn_model_config *c) {
   if (c->head_size == 0 && c->heads > 0) c->head_size = c->width / c->heads;
   if (value_length != 0 && value_length != c->head_size)
     return wn_fail(k->ctx, WN_ERR_UNSUPPORTED,
-                   "%s: \"%s.attention.value_length\" is %lld, keys have %lld; the same size is known", k->where,
-                   k->architecture, (long long)value_length, (long long)c->head_size);
+                   "%s: \"%s.attention.value_length\" is %lld, keys have %lld; only equal sizes are supported",
+                   k->where, k->architecture, (long long)value_length, (long long)c->head_size);
   if (c->context < 1 || c->ffn_width < 1)
     return wn_fail(k->ctx, WN_ERR_CONFIG, "%s: \"%s.%s\" is 0", k->where, k->architecture,
                    c->context < 1 ? "context_length" : "feed_forward_length");

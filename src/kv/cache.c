@@ -1,4 +1,4 @@
-/* The cache of one layer: one allocation, given back as a whole. */
+/* The cache of one layer: one allocation. */
 #include "kv/cache.h"
 
 #include <string.h>
@@ -166,7 +166,7 @@ void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T) {
   cache->seen += T;
 }
 
-/* The token in `slot` of sequence b and group p goes: the last slot's content takes its place. */
+/* Evicts the token in `slot` of sequence b and group p: the last slot's content moves there. */
 static void cache_drop(const struct wn_kv_cache *cache, const struct slots *arrays, int n, int64_t b, int64_t p,
                        int64_t slot) {
   const int64_t capacity = cache->shape.capacity, last = cache->count - 1;

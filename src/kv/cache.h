@@ -1,12 +1,12 @@
 /* One layer's key-value cache, or that of some of its heads: for each token held its key and value, for selective
- * attention the selections F that the rows so far have made, and where tokens are evicted its absolute position and
- * what the policy keeps of it (policy.h).
+ * attention the selections F that the rows so far have made, and where tokens are evicted its absolute position and the
+ * policy's notes (policy.h).
  *
- * Tokens that nothing evicts stay in order, slot and position agree, and positions are not kept. A cache that evicts
- * is full from its K-th token on: the newest token's slot is the last, the last one's content moves to the slot that
- * has become free, and the slots come in any order. With P groups of heads that evict for themselves a slot belongs
- * to one group. Evicting costs a look at each of the K tokens and a copy of one. Key-value heads with budgets of their
- * own are in caches of their own, each of its size. */
+ * Without eviction tokens stay in order, cache position and absolute position agree, and positions are not stored. A
+ * cache that evicts is full from its K-th token on: the newest token takes the last cache position, whose content moves
+ * to the free one, so cache positions have no order. With P groups of heads that evict on their own a cache position
+ * belongs to one group. Evicting costs a comparison per token and a copy of one. Key-value heads with budgets of their
+ * own have separate caches, each of its size. */
 #ifndef WN_KV_CACHE_H
 #define WN_KV_CACHE_H
 
@@ -21,16 +21,16 @@ struct wn_kv_shape {
   bool bilinear;       /* sk */
   int64_t groups;      /* P, rows of `at` a sequence; 0: nothing is evicted */
   int64_t first_group; /* of the layer's */
-  int64_t notes;       /* numbers that the policy keeps of each token */
-  bool half;           /* k and v in half floats; the rows that come are floats (dtype F32) */
+  int64_t notes;       /* numbers that the policy keeps per token */
+  bool half;           /* k and v in half floats; new rows are floats (dtype F32) */
 };
 
 struct wn_kv_cache {
   struct wn_kv_shape shape;
   int64_t count; /* tokens held, the same for all sequences and groups */
-  int64_t seen;  /* tokens that have been there: the position of the next */
-  bool sorted;   /* slots are in order of position */
-  void *k, *v;   /* [B,Hkv,capacity,D]: a head's tokens lie together, as decoding reads them; maybe half floats */
+  int64_t seen;  /* tokens seen so far: the position of the next */
+  bool sorted;   /* cache positions are in order of absolute position */
+  void *k, *v;   /* [B,Hkv,capacity,D]: a head's tokens are contiguous, as decoding reads them; possibly half floats */
   void *sk;      /* [B,G,capacity,D] or NULL */
   void *f;       /* [B,G,capacity] or NULL */
   int32_t *at;   /* [B,P,capacity] absolute positions, or NULL: slot j holds position j */
@@ -59,7 +59,7 @@ struct wn_kv_rows {
   const void *k, *v, *sk; /* [B,T,Hkv,D], sk [B,T,G,D] or NULL */
   struct wn_stride s_k, s_v, s_sk;
 };
-/* Writes rows t0..t0+T-1 behind the tokens held. They count only once wn_kv_cache_advance says so. The caller has
+/* Writes rows t0..t0+T-1 after the tokens held. They count only once wn_kv_cache_advance says so. The caller has
  * checked that they fit, or made room. */
 void wn_kv_cache_append(struct wn_kv_cache *cache, const struct wn_kv_rows *rows, int64_t t0, int64_t T);
 void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T);
@@ -71,7 +71,7 @@ void wn_kv_cache_evict_oldest(struct wn_kv_cache *cache);
 /* The policy's notes after the row of the token that was appended last and is not counted yet. sums [B,P,capacity]: its
  * attention sums. */
 void wn_kv_cache_follow(struct wn_kv_cache *cache, const wn_budgets *budgets, const void *sums);
-/* Copies the tokens `slots` [B,P,n] of `from` (same shape but for the capacity) behind those that `to` holds. */
+/* Copies the tokens `slots` [B,P,n] of `from` (same shape but for the capacity) after those that `to` holds. */
 void wn_kv_cache_gather(const struct wn_kv_cache *from, const int32_t *slots, int64_t n, struct wn_kv_cache *to);
 /* slots [B,P,count]: the tokens held in order of position. */
 void wn_kv_cache_order(const struct wn_kv_cache *cache, int32_t *slots);

@@ -28,7 +28,7 @@ static struct wn_arrays evictions_count(const struct wn_exec *exec, const wn_bud
   return arrays;
 }
 
-/* The policy and the call's terms go together. */
+/* Checks that the policy supports the call's terms. */
 static wn_status evictions_check(wn_context *ctx, const wn_budgets *budgets, const struct wn_attention *a, int64_t P,
                                  bool piece) {
   const struct wn_policy_row *row = wn_policy_row(budgets->policy);
@@ -50,7 +50,7 @@ static wn_status evictions_check(wn_context *ctx, const wn_budgets *budgets, con
   return WN_OK;
 }
 
-/* What one thread does for sequence b and group `group` of P. */
+/* The work of one thread for sequence b and group `group` of P. */
 struct evictions_job {
   const struct wn_exec *exec;
   const struct wn_evictions_piece *piece;
@@ -147,7 +147,7 @@ size_t wn_evictions_piece_scratch(const struct wn_exec *exec, const wn_budgets *
   return (size_t)exec->threads * evictions_count(exec, budgets, a, wn_slot_groups(a)).bytes;
 }
 
-/* The walk goes on from what the cache holds, and leaves the policy's notes behind. */
+/* The walk continues from the cache's tokens, and returns the policy's notes. */
 static wn_status evictions_piece(const struct wn_exec *exec, const struct evictions_job *job, struct wn_walk *w,
                                  int64_t b, int64_t group, int32_t *gone) {
   const struct wn_evictions_piece *p = job->piece;

@@ -13,7 +13,7 @@ int wn_model_field_groups(const char *prefix, const char *attention_prefix, size
 
 /* A checkpoint's config.json, resolved. */
 wn_status wn_model_config_load(wn_context *ctx, const char *path, wn_model_config *out);
-/* The same from JSON text; `where` stands for the file in messages. */
+/* The same from JSON text; `where` names the file in messages. */
 wn_status wn_model_config_parse(wn_context *ctx, const char *where, const char *text, size_t bytes,
                                 wn_model_config *out);
 /* Writes it (temporary file, sync, rename). */
@@ -33,7 +33,7 @@ static inline bool wn_ffn_has_gate(const wn_model_config *c) {
 static inline int64_t wn_ffn_in_width(const wn_model_config *c) {
   return wn_ffn_has_gate(c) ? 2 * c->ffn_width : c->ffn_width;
 }
-/* The encoder's configuration, as a model's of its own; only it is bidirectional. */
+/* The encoder's configuration, in the form of a model's; only an encoder's is bidirectional. */
 void wn_encoder_config(const wn_model_config *config, wn_model_config *out);
 static inline bool wn_is_encoder(const wn_model_config *c) {
   return c->attention.bidirectional;

@@ -6,8 +6,8 @@
  * The encoder is a view of the model: its own configuration (no causality, of the mechanisms the position biases alone)
  * over the same table of parameters, run by the same layers. Queries of the attention over its states come from the
  * decoder's stream, keys and values from the states, without positions. Cost a layer: 2 M C H D + 4 B S C Hkv D
- * operations in the maps and 4 M S H D in the attention, S the encoder's rows a sequence; twice that backward. Decoding
- * forms keys and values once. */
+ * operations in the projections and 4 M S H D in the attention, S the encoder's rows a sequence; twice that backward.
+ * Decoding forms keys and values once. */
 #include <string.h>
 
 #include "model/workspace.h"
@@ -111,7 +111,7 @@ static wn_status check_inputs(const struct wn_model *model, const struct wn_batc
   return WN_OK;
 }
 
-/* The encoder's run beside the decoder's. */
+/* The encoder's run, separate from the decoder's. */
 static wn_status encoder_run(const struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch,
                              struct wn_run *out) {
   WN_TRY(wn_run_batch(out, run->model->encoder, ws->encoder, batch->B, batch->S, NULL));

@@ -27,7 +27,7 @@ static void init_params(struct wn_model *model, uint64_t seed) {
   }
 }
 
-/* Real models say contexts of a million tokens: who works on more than so many at once makes its own table. */
+/* Real models say contexts of a million tokens: code that works on more at once builds its own table. */
 enum { ROTARY_ROWS = 32768 };
 
 wn_status wn_model_rotary_refresh(struct wn_model *model) {

@@ -27,7 +27,7 @@ struct wn_model {
   wn_model_config config;
   wn_dtype dtype; /* WN_F32; WN_F64 on the ref backend, for gradient checks */
   struct wn_param_table table;
-  struct wn_outer_params outer; /* where to find what lies outside the layers */
+  struct wn_outer_params outer; /* rows of the tensors outside the layers */
   void *params;                 /* [table.total] of dtype */
   struct wn_rotary rotary;      /* for the context, or its first 32768 positions */
   struct wn_model *encoder; /* a view with its own config and layers on the same parameters; NULL: a decoder alone */
@@ -42,9 +42,10 @@ wn_status wn_model_set_attention_config(wn_context *ctx, struct wn_model *model,
 wn_status wn_model_create_dtype(wn_context *ctx, const wn_model_config *config, uint64_t seed, wn_dtype dtype,
                                 struct wn_model **out);
 
-/* A model with parameters all zero but the matrices that are packed: rows_of_table [rows of the configuration's table],
- * count 0 where the flat array has the values. What they point into must outlive the model: give it as its source. Only
- * maps and token tables can be packed, and not with segment recurrence: WN_ERR_UNSUPPORTED, WN_ERR_SHAPE else. */
+/* A model with parameters all zero but the matrices that are packed: rows_of_table [rows of the configuration's
+ * table], count 0 where the flat array has the values. What they point into must outlive the model: give it as its
+ * source. Only projections and token tables can be packed, and not with segment recurrence: WN_ERR_UNSUPPORTED,
+ * WN_ERR_SHAPE else. */
 wn_status wn_model_allocate_packed(wn_context *ctx, const wn_model_config *config,
                                    const struct wn_packed *rows_of_table, struct wn_model **out);
 /* WN_ERR_UNSUPPORTED where a matrix is packed: `what` ("training") changes weights, or wants them as floats. */
@@ -66,7 +67,7 @@ struct wn_batch {
 
 /* For analysis; each may be NULL. `batch` is called before a step; `attention` with a layer's attention operation
  * before it runs, to put into it what is to be looked at (ops/attention.h: look, a threshold's control tokens), also
- * when the workspace is made, for the scratch; `layer` after the layer's forward with what it left behind (layer.h). */
+ * when the workspace is made, for the scratch; `layer` after the layer's forward, with the arrays it kept (layer.h). */
 struct wn_run;
 struct wn_layer_acts;
 struct wn_attention;
@@ -126,7 +127,7 @@ struct wn_step {
   uint64_t step;         /* dropout: unique per micro-step */
   int64_t memory_set;    /* with a memory: the one that this batch continues, row by row */
   const struct wn_layer_observer *observer; /* or NULL */
-  const wn_budgets *budgets; /* in force in every layer, each document by itself; NULL: none. What is evicted is a
+  const wn_budgets *budgets; /* in force in every layer, for each document separately; NULL: none. What is evicted is a
                                 choice without a gradient. Not with a memory */
 };
 struct wn_step_result {

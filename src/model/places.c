@@ -6,8 +6,9 @@
  * not turned (relative positions, learned sinks), all K keys and the query are turned by their places.
  *
  * A document's first K rows are one attention call; every other row is one over K keys that lie side by side in a
- * buffer of the document's keys: what lies before its recent tokens has gone for good, and the sinks are written there.
- * Each row: O(K D H) in the attention, O(s D Hkv) beside it. Numbers of (T + s) (2 Hkv + H) D for a thread. */
+ * buffer of the document's keys: the tokens before its recent ones are evicted for good, and the sinks are written in
+ * their place. Each row: O(K D H) in the attention and O(s D Hkv) outside it. Numbers of (T + s) (2 Hkv + H) D for a
+ * thread. */
 #include <omp.h>
 #include <string.h>
 

@@ -16,7 +16,7 @@ static int64_t rotated(const wn_model_config *c) {
   return c->rope_size ? c->rope_size : c->head_size;
 }
 
-/* The dimension that turns so many times within the first context, as a real number. */
+/* The dimension that rotates the given number of times within the first context, as a real number. */
 static double yarn_dimension(const wn_model_config *c, double turns, double N) {
   return (double)rotated(c) * log(N / (turns * 2 * M_PI)) / (2 * log(c->rope_theta));
 }

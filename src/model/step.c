@@ -1,14 +1,14 @@
-/* One pass over a batch: embedding, layers, final norm, output map with the loss, and all of it backwards.
+/* One pass over a batch: embedding, layers, final norm, output projection with the loss, and the backward of all.
  *
  *   loss = loss_scale * sum of cross-entropies + mem_scale * (L_mem + span loss)
  *   L_mem = eps * mean over sequences, layers and selections of max_i M / T
  *   span loss = lambda/H * sum over layers and heads of limit * z (its mean over tokens, where spans are theirs)
  *
- * The output map, the loss and their gradients go by chunks of rows, so that logits [M,V] never exist; the gradient of
- * the final norm's output is therefore complete before the layers' backward begins. With recomputation a layer keeps
- * its input alone and is run again, to the same bits, when its turn comes: one third more work in the maps. With bf16
- * storage the forward pass is the same to the last bit; backward reads all but q, k and v rounded, and forms what the
- * norms and the activation function gave again: two fifths of the memory. */
+ * The output projection, the loss and their gradients run in chunks of rows, so that logits [M,V] never exist; the
+ * gradient of the final norm's output is therefore complete before the layers' backward begins. With recomputation a
+ * layer keeps its input alone and is run again, to the same bits, when its turn comes: one third more work in the
+ * projections. With bf16 storage the forward pass is the same to the last bit; backward reads all but q, k and v
+ * rounded, and forms what the norms and the activation function gave again: two fifths of the memory. */
 #include "model/workspace.h"
 
 #include <string.h>
@@ -271,7 +271,7 @@ wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct w
   run.grads = step->grads;
   run.grad_at = step->grad_at;
   run.observer = step->observer;
-  /* Observers look ids up in tables of their own. */
+  /* Observers look ids up in their own tables. */
   if (step->observer) WN_TRY(wn_model_check_ids(model->ctx, model, "step: token", batch->tokens, batch->B * batch->T));
   if (step->observer && step->observer->batch) step->observer->batch(step->observer->user, batch);
   WN_TRY(wn_run_budgets(&run, ws, step->budgets));

@@ -119,7 +119,7 @@ static wn_status measure(struct wn_workspace *ws, size_t *need) {
   return WN_OK;
 }
 
-/* Positions of a block behind its memory may pass the model's table. */
+/* Positions of a block after cached rows may exceed the model's table. */
 static wn_status rotary_table(struct wn_workspace *ws) {
   const int64_t rows = ws->options.memory + ws->T;
   return rows > ws->model->rotary.rows ? wn_rotary_create(ws->model, "workspace", rows, &ws->rotary) : WN_OK;

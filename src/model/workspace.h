@@ -82,8 +82,8 @@ struct wn_stack_sums {
 wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens, struct wn_stack_sums *sums);
 /* temp.d_n holds the gradient of the final norm's output: back to the embedding. */
 wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens);
-/* Encoder-decoder: the encoder over the batch's inputs, before the run's own pass, and back, behind it. Measuring: what
- * the run's pass then reads. */
+/* Encoder-decoder: the encoder over the batch's inputs, before the run's own pass, and its backward after it.
+ * Measuring: what the run's pass then reads. */
 wn_status wn_encoder_forward(struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch);
 wn_status wn_encoder_backward(struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch);
 void wn_encoder_measure(struct wn_run *run, const struct wn_workspace *ws);

@@ -50,7 +50,7 @@ struct wn_attention {
   void *lse;                /* [B,H,Tq] log of the sum of the row's exponentials, kept for backward (over
                                the kept keys under a threshold; -inf for a row that sees none); or NULL */
 
-  /* Keep rules: which keys a row sees beside causality and documents. They intersect; x = i - j. */
+  /* Keep rules: which keys a row sees, in addition to causality and documents. They intersect; x = i - j. */
   int64_t window;  /* x < window; 0: no window */
   int64_t strided; /* x < strided or x % strided == 0 (Child et al. 2019); 0: off */
   struct {         /* square-root mask (Fernandez, Unsal): x < buffer, or */
@@ -89,9 +89,9 @@ struct wn_attention {
     bool mem;
     double mem_tau;
     double mem_coef; /* backward adds d(mem_coef * sum_b,g max_i M[b,g,i]) */
-    /* Keys that are out of hearing: a row may leave keys out of everything but f_out and M as long as it is sure that
-     * their weights add up to less than this share of its sum. 0: every key that is seen takes part. 2^-24 is half a
-     * unit of the sum's last place in F32; only that type makes use of it. */
+    /* Dead-key skipping: a row may skip keys in everything but f_out and M as long as a bound shows that their weights
+     * add up to less than this share of its sum. 0: no key is skipped. 2^-24 is half a unit of the sum's last place in
+     * F32; only that type makes use of it. */
     double negligible;
     void *M; /* [B,G,Tq], written by forward, read by backward; ties of the maximum go to the first row */
   } sel;
@@ -183,7 +183,7 @@ struct wn_attention {
 
 /* The bucket of x = i - j among n, as T5 has them: distances below half of them have one each, the rest up to
  * `farthest` share what is left on a logarithmic scale. With `both` the first half of n is for x >= 0, the second for
- * keys behind the row; without, those are in bucket 0. */
+ * keys after the row; without, those are in bucket 0. */
 static inline int64_t wn_position_bucket(int64_t x, int64_t n, int64_t farthest, bool both) {
   int64_t first = 0;
   if (both) {

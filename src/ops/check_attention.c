@@ -1,5 +1,5 @@
 /* The attention operation's arguments: what the backend serves and what goes with what (ops/terms.h), then shapes,
- * strides, required pointers and ranges. Costs nothing beside the operation: the only arrays read are positions,
+ * strides, required pointers and ranges. Costs nothing compared with the operation: the only arrays read are positions,
  * documents and counts. */
 #include <math.h>
 #include "ops/check.h"
@@ -43,7 +43,7 @@ static wn_status check_selective(struct wn_check c, const struct wn_attention *a
   return backward ? wn_check_pointer(c, "M", a->sel.M) : WN_OK;
 }
 
-/* The terms beside selection. */
+/* The terms other than selection. */
 static wn_status check_terms(struct wn_check c, const struct wn_attention *a, int64_t far) {
   WN_TRY(wn_check_least(c, "window", a->window, 0));
   WN_TRY(wn_check_least(c, "strided", a->strided, 0));

@@ -254,7 +254,7 @@ static wn_status read_curve(wn_context *ctx, const char *path, const json_t *j, 
   wn_status status = layers <= LAYERS_MAX ? wn_prune_curve_init(ctx, layers, context, step, c)
                                           : wn_fail(ctx, WN_ERR_FORMAT, "%s: too many layers", path);
   if (status == WN_OK && heads > 0)
-    status = wn_fail(ctx, WN_ERR_FORMAT, "%s: budgets of single key-value heads: a search knows one a layer", path);
+    status = wn_fail(ctx, WN_ERR_FORMAT, "%s: budgets of single key-value heads: a search uses one per layer", path);
   wn_free(budgets.tokens);
   wn_free(budgets.head_tokens);
   WN_TRY(status);

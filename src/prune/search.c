@@ -473,7 +473,7 @@ wn_status wn_prune_measure(wn_context *ctx, wn_model *model, const wn_prune_data
                    (long long)model->config.context);
   if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
   if (budgets && budgets->heads > 0)
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets of single key-value heads: a search knows one a layer");
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets of single key-value heads: a search uses one per layer");
   WN_TRY(wn_prune_set_load(ctx, "data", data, T, model->config.vocab_size, &set));
   wn_status status = wn_prune_plain_create(ctx, model, &set, batch ? batch : BATCH, budgets, &e);
   if (status == WN_OK) {

@@ -59,7 +59,7 @@ wn_status wn_measure_look(struct wn_report *r, const struct wn_report_input *in,
   *from = m.from;
   return !m.there ? WN_OK
                   : measure_end(r, in, &m, wn_analyze_look(r->ctx, in->loaded, &m.input, &choice, out),
-                                "no figures of what heads look at");
+                                "no figures of the heads' attention");
 }
 
 wn_status wn_measure_meaning(struct wn_report *r, const struct wn_report_input *in, wn_meaning_report **out,

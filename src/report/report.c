@@ -70,7 +70,7 @@ static wn_status report_open_page(struct wn_report *r) {
   if (r->input_count == 2) snprintf(title, sizeof title, "%.250s and %.250s", r->inputs[0].name, r->inputs[1].name);
   const wn_page_options page = {.size = sizeof page,
                                 .title = o->title ? o->title : title,
-                                .lead = "What the models keep of their context, what they drop, and what that costs.",
+                                .lead = "What the models keep of their context, what they evict, and what that costs.",
                                 .figures = o->figures,
                                 .limit = o->limit};
   return wn_page_create(r->ctx, &page, &r->page);

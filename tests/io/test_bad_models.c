@@ -449,7 +449,7 @@ static const struct config_case {
     {"max_position_embeddings", "9000000000000000000", "context"},
     {"rms_norm_eps", "-1", "norm_eps"},
     {"rms_norm_eps", "\"small\"", "\"rms_norm_eps\" is not a number"},
-    {"hidden_act", "\"gelu\"", "\"hidden_act\" is \"gelu\"; silu"},
+    {"hidden_act", "\"gelu\"", "\"hidden_act\" is \"gelu\"; only silu"},
     {"attention_bias", "true", "\"attention_bias\" is true"},
     {"tie_word_embeddings", "true", "is not the embedding"},
     {"tie_word_embeddings", "1", "not true or false"},

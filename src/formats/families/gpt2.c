@@ -92,7 +92,8 @@ static wn_status gpt2_read(const struct wn_hf_keys *k, wn_model_config *c) {
   c->ffn = gpt2_activations[i].kind;
   if (by_layer)
     return wn_fail(k->ctx, WN_ERR_UNSUPPORTED,
-                   "%s: \"scale_attn_by_inverse_layer_idx\" is true; one scale for all layers is known", k->where);
+                   "%s: \"scale_attn_by_inverse_layer_idx\" is true; only one scale for all layers is supported",
+                   k->where);
   if (!scaled) c->attention.scale = 1;
   return WN_OK;
 }

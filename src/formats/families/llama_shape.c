@@ -77,7 +77,8 @@ wn_status wn_llama_hf_read(const struct wn_hf_keys *k, int64_t kv_heads, int64_t
   WN_TRY(wn_hf_flag(k, "tie_word_embeddings", false, &c->tied));
   WN_TRY(wn_hf_text(k, "hidden_act", "silu", &act));
   if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
-    return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"hidden_act\" is \"%.60s\"; silu is known", k->where, act);
+    return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"hidden_act\" is \"%.60s\"; only silu is supported", k->where,
+                   act);
   return wn_hf_rope(k, c);
 }
 

@@ -1,5 +1,5 @@
-/* Heavy hitters (Zhang et al. 2023, arXiv 2306.14048, Algorithm 1): the token goes that has received the least
- * attention from all rows so far. Of a budget of K the last floor(recent*K) tokens stay, the new one among them. */
+/* Heavy hitters (Zhang et al. 2023, arXiv 2306.14048, Algorithm 1): the token with the smallest attention sum over all
+ * rows so far is evicted. Of a budget of K the last floor(recent*K) tokens are protected, the new one among them. */
 #include "kv/policy.h"
 
 #include <math.h>

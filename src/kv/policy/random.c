@@ -1,5 +1,5 @@
-/* The baseline that knows nothing: each token draws a lot when it comes, from the seed, its layer, its group of heads
- * and its position, and the highest goes. */
+/* The uninformed baseline: each token draws a random number from the seed, its layer, its group of heads and its
+ * position, and the token with the highest is evicted. */
 #include "kv/policy.h"
 
 #include "base/rng.h"

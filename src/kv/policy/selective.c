@@ -1,5 +1,5 @@
-/* Selective attention's own policy (Leviathan, Kalman, Matias, arXiv 2410.02703, section 3.4): the token goes that the
- * rows so far have selected away most. Position 0 goes only when nothing else is left. */
+/* Selective attention's own policy (Leviathan, Kalman, Matias, arXiv 2410.02703, section 3.4): the token with the
+ * largest F is evicted, position 0 only when nothing else is left. */
 #include "kv/policy.h"
 
 static int64_t selective_sinks(const wn_budgets *budgets, int64_t K) {
@@ -13,7 +13,7 @@ static void selective_score(const struct wn_policy_held *h, int64_t first, int64
 
 const struct wn_policy_row wn_policy_selective = {
     .info = {.name = "selective",
-             .summary = "what the layer's rows have selected away most (arXiv 2410.02703)",
+             .summary = "the largest F is evicted (arXiv 2410.02703)",
              .per_kv_head = true,
              .selective = true},
     .needs = WN_POLICY_SELECTIONS,

@@ -1,5 +1,6 @@
 /* Attention sinks and a window (Xiao et al. 2023, arXiv 2309.17453, section 3.2): the first `sinks` tokens and the most
- * recent stay, the oldest of the others goes. With cache_positions a token's position is its place in the cache. */
+ * recent are kept, and the oldest of the others is evicted. With cache_positions a token's position is its cache
+ * position. */
 #include "kv/policy.h"
 
 static int64_t streaming_sinks(const wn_budgets *budgets, int64_t K) {
@@ -11,9 +12,10 @@ static void streaming_init(wn_budgets *budgets) {
 }
 
 static const struct wn_field streaming_fields[] = {
-    {"sinks", WN_FIELD_INT64, offsetof(wn_budgets, sinks), 0, 1 << 20, NULL, "streaming: first tokens that stay"},
+    {"sinks", WN_FIELD_INT64, offsetof(wn_budgets, sinks), 0, 1 << 20, NULL,
+     "streaming: first tokens that are never evicted"},
     {"cache_positions", WN_FIELD_BOOL, offsetof(wn_budgets, cache_positions), 0, 0, NULL,
-     "streaming: positions are places in the cache"},
+     "streaming: a token's position is its cache position"},
 };
 
 const struct wn_policy_row wn_policy_streaming = {

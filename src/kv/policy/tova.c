@@ -1,5 +1,5 @@
-/* Token omission via attention (Oren et al. 2024, arXiv 2401.06104, section 3.2): the token goes to which the last row
- * gave the least attention, in the mean over the heads. */
+/* Token omission via attention (Oren et al. 2024, arXiv 2401.06104, section 3.2): the token with the smallest weight
+ * from the last row, mean over the heads, is evicted. */
 #include "kv/policy.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
-/* The most recent tokens stay: of scores that are all alike the oldest token's goes. */
+/* Keeps the most recent tokens: all scores are equal, so the oldest token is evicted. */
 #include "kv/policy.h"
 
 const struct wn_policy_row wn_policy_window = {
-    .info = {.name = "window", .summary = "the most recent stay"},
+    .info = {.name = "window", .summary = "keeps the most recent tokens"},
     .by_position = true,
 };

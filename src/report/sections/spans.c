@@ -10,8 +10,8 @@ static wn_status spans_draw_heads(struct wn_report *r, const char *name, const w
   struct wn_drawing d;
   wn_drawing_begin(&d, r->ctx, "spans", number, "Spans by layer and head", name);
   snprintf(d.about, sizeof d.about,
-           "How far back each head looks, in tokens (%s); the mean over all is %.4g, the limit %.6g. A span of 0 has "
-           "no place on a logarithmic axis.",
+           "How far back each head looks, in tokens (%s); the mean over all is %.4g, the limit %.6g. A span of 0 "
+           "cannot be drawn on a logarithmic axis.",
            s->dynamic ? "mean over the text" : "learned", s->span, s->limit);
   d.figure.axes = 2;
   d.figure.x[0].label = "layer";

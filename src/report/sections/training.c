@@ -60,10 +60,11 @@ static void training_begin(struct wn_drawing *d, wn_context *ctx, const char *id
 static wn_status training_draw_loss(struct wn_report *r, const struct training_runs *runs) {
   struct wn_drawing d;
   training_begin(&d, r->ctx, "loss", "Loss",
-                 runs->count > 8 ? "Nats a token. Lines without marks: the training batch of each step, from the ninth "
-                                   "run on dashed in the colours of the first; dashed, with marks: the validation set."
-                                 : "Nats a token. Full lines: the training batch of each step; dashed, with marks: the "
-                                   "validation set.");
+                 runs->count > 8
+                     ? "Nats per token. Lines without marks: the training batch of each step, from the ninth "
+                       "run on dashed in the colours of the first; dashed, with marks: the validation set."
+                     : "Nats per token. Solid lines: the training batch of each step; dashed, with marks: the "
+                       "validation set.");
   d.figure.y.label = "loss";
   training_lines(runs, &d, offsetof(wn_train_log, loss), "", 0);
   training_lines(runs, &d, offsetof(wn_train_log, val_loss), ", validation", 1);
@@ -80,7 +81,7 @@ static const struct training_figure {
     {"accuracy", "Accuracy on the validation set", "Share of positions whose most likely token is the right one.",
      "accuracy", offsetof(wn_train_log, val_accuracy), false, false},
     {"learning-rate", "Learning rate", "Of each step.", "learning rate", offsetof(wn_train_log, lr), false, false},
-    {"speed", "Tokens a second", "Of each step, without evaluations.", "tokens/s",
+    {"speed", "Tokens per second", "Speed of each step, without evaluations.", "tokens/s",
      offsetof(wn_train_log, tokens_per_second), false, false},
     {"gradient", "Gradient norm", "Before clipping.", "norm", offsetof(wn_train_log, grad_norm), true, false},
     {"span", "Mean span", "Mean over heads and layers of the learned spans, in tokens.", "tokens",

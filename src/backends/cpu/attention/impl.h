@@ -152,8 +152,8 @@ struct wn_tile_ops {
   void (*dropout)(const struct wn_tile_dropout *);
   /* tile[rows,64]: the first `width` columns times factor where kept, else 0 */
   void (*drop)(float *tile, const uint64_t *keep, int64_t rows, int64_t width, float factor);
-  /* Relative positions: R[n,width+16] holds row i's numbers in its columns 15-first-i and on.
-   * skew_add: tile[n,64] += R. skew: R = G[n,64], zeros beside it. */
+  /* Relative positions: R[n,width+16] holds row i's numbers in its columns 15-first-i and on. skew_add: tile[n,64] +=
+   * R. skew: R = G[n,64], zeros elsewhere. */
   void (*skew_add)(float *tile, const float *R, int64_t n, int64_t width, int64_t first);
   void (*skew)(float *R, const float *G, int64_t n, int64_t width, int64_t first);
   /* dst[D,16], rows `stride` apart: column t is factor * p[x-t], zeros outside p[P,D] */
@@ -212,7 +212,7 @@ struct wn_tile_kernels {
   wn_tile_kernel skew_columns[WN_TILE / 16 + 1][WN_SKEW_ROWS + 1];
 };
 
-/* What terms keep in scratch, behind all else; NULL where a call has no use for it. */
+/* The terms' part of scratch, after all else; NULL where a call has no use for it. */
 struct wn_terms_scratch {
   float *span_rows;     /* [B,H,Tq] static spans' gradient */
   float *distances;     /* [D][stride] relative positions times scale, from the farthest to the nearest */

@@ -1,5 +1,5 @@
-/* Keys that selections have hidden for good: bounds, and forward's list. Cost: a few operations a head for each key and
- * row block, D for each row and head once, and a copy of the listed keys and values where some have gone. */
+/* Dead-key skipping: bounds, and forward's list. Cost: a few operations a head for each key and row block, D for each
+ * row and head once, and a copy of the listed keys and values where some have died. */
 #include "backends/cpu/attention/live.h"
 #include <string.h>
 #include "ops/terms.h"

@@ -1,40 +1,41 @@
-/* Keys that selections have hidden for good (ops/attention.h: sel.negligible).
+/* Dead-key skipping (ops/attention.h: sel.negligible).
  *
  * F only grows along the rows. A logit is at most scale |q| |k|, and the sum of a row's exponentials at least that of
  * its own key, which nothing selects: so key j is dead from row block b on where, for each head h of the unit, max over
  * rows i >= 64 b of scale |q[h,i]|  *  |k[j]|  -  min over them of L[h,i,i]  -  F[64 b,j]  <  log(negligible / Tk).
- * Keys that are dead are never met again, and those that are left stand side by side in a list: tiles of it are dense.
+ * Dead keys are skipped for good; the other keys are gathered in a list, whose tiles are dense.
  *
- * Lists, not tiles, because a tile of 64 keys in a row almost always has a key that lives (docs/results/dead-keys.md).
- * Not served, and left as they are: other rules than causality, documents and one group's evictions; spans, relative
- * positions, position biases, thresholds, dropout on the weights, compact caches; selections that may fall again. */
+ * Lists, not tiles, because a tile of 64 keys in a row almost always has a key that is not dead
+ * (docs/results/dead-keys.md). No skipping with: other rules than causality, documents and one group's evictions;
+ * spans, relative positions, position biases, thresholds, dropout on the weights, compact caches; selections that may
+ * fall again. */
 #ifndef WN_BACKENDS_CPU_ATTENTION_LIVE_H
 #define WN_BACKENDS_CPU_ATTENTION_LIVE_H
 
 #include "backends/cpu/attention/terms.h"
 
-/* May the call leave keys out? Lays out scratch, so that values are not looked at. */
+/* May the call skip keys? Used to lay out scratch, so it reads no values. */
 bool wn_live_wanted(const struct wn_attention *a);
-/* And when it runs: do selections only grow? */
+/* Checked when the call runs: do selections only grow? */
 bool wn_live_grows(const struct wn_attention *a);
 
-/* What bounds weights, of one unit. */
+/* The bounds of one unit's weights. */
 struct wn_live_bound {
   float *k;       /* [groups][blocks*64] norms */
   float *q, *low; /* [heads][blocks] over the rows from the block on: the largest norm of a query times scale; the
                      smallest lower bound of the log of a row's sum */
-  float *wide;    /* [64][D] half floats made wide, or rows gathered */
+  float *wide;    /* [64][D] half floats converted, or gathered rows */
 };
 void wn_live_bound_lay(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, int64_t groups,
                        struct wn_live_bound *bound);
 /* For row blocks from `first` on. lse: the call's, where it is known (backward); else NULL. */
 void wn_live_bound_fill(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const float *lse,
                         int64_t first, const struct wn_live_bound *bound);
-/* Is key j, hidden by F, alive in a row from row block `r` on? */
+/* Given F, is key j not dead in some row from row block `r` on? */
 bool wn_live_key(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                  const struct wn_live_bound *bound, const struct wn_attention_rows *r, int64_t j, float F);
 
-/* to[64,D] = rows at[0..count-1] of head g of the unit's keys or values (`values`); zeros behind them. */
+/* to[64,D] = rows at[0..count-1] of head g of the unit's keys or values (`values`); then zeros. */
 void wn_live_gather(const struct wn_attention_plan *p, const struct wn_attention_unit *u, bool values, int64_t g,
                     const int32_t *at, int64_t count, float *to);
 
@@ -44,8 +45,8 @@ void wn_live_strip(const struct wn_attention_plan *p, const struct wn_attention_
 
 /* --- forward: the list --- */
 
-/* Does another list pay? It spares `narrower` columns in each of the row blocks left, and `tiles` of it must be packed:
- * one costs about what a quarter of a tile costs a row block. */
+/* Does a new list pay? It saves `narrower` columns in each remaining row block, and `tiles` tiles of it must be packed,
+ * each at about a quarter of a tile's cost in a row block. */
 static inline bool wn_live_pays(const struct wn_attention_plan *p, int64_t block, int64_t narrower, int64_t tiles) {
   return narrower / 16 * wn_min_i64(p->blocks - block, 4) > 2 * tiles;
 }
@@ -54,39 +55,40 @@ static inline int64_t wn_live_width(int64_t n) {
 }
 
 struct wn_live {
-  bool bounded;   /* bounds are there */
+  bool bounded;   /* bounds have been computed */
   int64_t n;      /* keys listed, in order */
   int64_t begin;  /* column blocks from here on are not in the list */
   int32_t *at;    /* [blocks*64] */
   uint8_t *lives; /* [blocks*64] scratch */
-  float *carry;   /* [blocks*64] F of the listed keys at the row block's first row; inf behind them */
+  float *carry;   /* [blocks*64] F of the listed keys at the row block's first row; then inf */
   float *kt, *v;  /* [tiles][groups] of [D][64] times scale, [64][Dp] */
   float *skt;     /* [tiles][D][64], bilinear */
 };
 void wn_live_lay(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups, struct wn_live *live);
 void wn_live_begin(struct wn_live *live);
-/* Before row block r: takes keys in and out where that pays. carry[blocks*64]: F of the keys not listed. */
+/* Before row block r: adds and removes keys where that pays. carry[blocks*64]: F of the keys not listed. */
 void wn_live_update(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                     const struct wn_live_bound *bound, const struct wn_attention_rows *r, const float *carry,
                     struct wn_live *live);
 
-/* --- backward: which keys lived when, and slots that hold them on the way back --- */
+/* --- backward: the list of each row block, and slots that hold its keys from last to first --- */
 
 enum { WN_LIVE_BLOCKS = 128 };
-/* May backward make use of it? It goes from row block to row block, so a unit must be one thread's; texts of at most
- * 128 row blocks, which bounds what is kept to T^2/64 numbers. */
+/* May backward skip keys? It visits row blocks in order, so a unit must belong to one thread; texts have at most 128
+ * row blocks, which bounds the history to T^2/64 numbers. */
 static inline bool wn_live_wanted_backward(const struct wn_attention_plan *p) {
   return wn_live_wanted(p->a) && p->own && p->a->Tq == p->a->Tk && p->blocks <= WN_LIVE_BLOCKS;
 }
 
 struct wn_live_history {
   int64_t *from; /* [blocks+1] where the list of a row block begins */
-  int32_t *at;   /* [blocks*blocks*32] the lists: keys older than the block that live in it or behind it, in order */
+  int32_t *at;   /* [blocks*blocks*32] the lists: keys older than the block that are not dead in it or later, in order
+                  */
   float *carry;  /* the same: their F at the block's first row */
 };
 
-/* Slots hold one key each, side by side; a key comes when the way back reaches the last row block it lives in, and goes
- * when it reaches the key's own. */
+/* Each slot holds one key: it is loaded when backward reaches the last row block in which the key is not dead, and
+ * stored back when backward reaches the key's own block. */
 struct wn_live_slots {
   int64_t n, tiles;                   /* slots in use; tiles that have been in use */
   uint64_t fresh[WN_LIVE_BLOCKS + 1]; /* of a tile, slots whose columns are not up to date */
@@ -105,12 +107,12 @@ void wn_live_backward_lay(const struct wn_attention_plan *p, struct wn_layout *l
 bool wn_live_record(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                     const struct wn_live_bound *bound, const float *q, int64_t step, float *base,
                     const struct wn_live_history *history, struct wn_live_slots *slots);
-/* A column block's tiles that slots of its keys are emptied into. */
+/* A column block's tiles, into which the slots of its keys are stored back. */
 struct wn_live_home {
   float *dk, *dv, *dsk; /* [groups][64][Dp], [64][Dp] */
   float *dcarry;        /* [64] */
 };
-/* Last to first: the slots hold what lives in row block `block`. rows: [64][D] of scratch. */
+/* From last to first: makes the slots hold the keys listed in row block `block`. rows: [64][D] of scratch. */
 void wn_live_enter(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                    const struct wn_live_history *history, int64_t block, const struct wn_live_home *home, float *rows,
                    struct wn_live_slots *slots);

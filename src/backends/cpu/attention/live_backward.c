@@ -1,6 +1,6 @@
-/* Keys that selections have hidden for good, in backward. On the way down the rows the selecting head's logits alone
- * say which keys live in each row block; on the way back the living stand side by side in slots with their keys, values
- * and gradients. Cost: that head's product once more, 5 D operations for a key that comes or goes. */
+/* Dead-key skipping in backward. A pass from the first row block to the last finds, from the selecting head's logits
+ * alone, the keys that are not dead in each; backward, from last to first, holds these in slots with their keys, values
+ * and gradients. Cost: that head's product once more, 5 D operations for a key that is loaded or stored back. */
 #include <string.h>
 #include "backends/cpu/attention/live.h"
 
@@ -84,7 +84,7 @@ bool wn_live_record(const struct wn_attention_plan *p, const struct wn_attention
       for (int64_t i = 0; i < n; i++) large += carry[i] > -p->live.limit;
       if (large >= WN_TILE / 2) bounded = true, wn_live_bound_fill(p, u, a->lse, block, bound);
     }
-    /* Those that live go on record; the rest goes from the list when that pays. */
+    /* Keys that are not dead are recorded; the others leave the list when that pays. */
     const int64_t from = history->from[block] = used;
     int64_t changed = n;
     for (int64_t i = 0; i < n; i++) {

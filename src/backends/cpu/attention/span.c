@@ -1,10 +1,10 @@
 /* Adaptive and dynamic spans (Sukhbaatar et al. 2019) on tiles: m(x) = clamp((ramp + limit z - x) / ramp, 0, 1)
  * multiplies a head's exponentials.
  *
- * A row block knows for each head the first column that any of its rows sees and the column from which on all see
- * with m = 1: tiles before the former cost the head nothing at all, those behind the latter nothing more than without
- * spans, and only the ramp between the two is worked with m. Which keys are seen is found in double, as the reference
- * does; m is counted up from the farthest of them, so that it keeps its digits where it is small. */
+ * A row block knows for each head the first column that any of its rows sees and the column from which on all see with
+ * m = 1: tiles before the former cost the head nothing at all, those after the latter nothing more than without spans,
+ * and only the ramp between the two is worked with m. Which keys are seen is found in double, as the reference does; m
+ * is counted up from the farthest of them, so that it keeps its digits where it is small. */
 #include <math.h>
 #include "backends/cpu/attention/slots.h"
 #include "backends/cpu/attention/terms.h"
@@ -62,7 +62,7 @@ static double mask(const struct wn_attention *a, int64_t b, int64_t h, int64_t r
   return (a->span.ramp + a->span.limit * ratio(a, b, h, r) - (double)x) / a->span.ramp;
 }
 
-/* --- where the logits must have the mask in them: a threshold's choice, decoding, keys in any order --- */
+/* --- where the logits must include the mask: a threshold's choice, decoding, keys in any order --- */
 
 static const uint64_t *span_slots(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own, float *tile) {
   const struct wn_attention *a = s->a;

@@ -2,8 +2,8 @@
  *
  * Such a rule shows every distance up to some near one and few beyond it, scattered so that hardly a tile of the score
  * matrix is free of them: tiles would do T^2 work for T sqrt(T) pairs. The near part stays with the tiles; what lies in
- * the tiles before goes by distances: a skewed tile whose row i and column n are the pair (i, i - x[n]). Its products
- * gather rows of keys and values; softmax and selections see it as any other tile.
+ * the tiles before is computed by distances: a skewed tile whose row i and column n are the pair (i, i - x[n]). Its
+ * products gather rows of keys and values; softmax and selections see it as any other tile.
  *
  * Not served, and left to the tiles: a span, a threshold, dropout on the weights, evictions; in backward relative
  * positions and position biases; and rules that show more than a quarter of a tile. Cost: 4 D operations for a pair and
@@ -72,7 +72,7 @@ void wn_sparse_forward(const struct wn_attention_plan *p, const struct wn_attent
 /* Backward, one column block: here the list's places are those of a key, key i is seen by the rows at its position plus
  * x[begin[i]]..x[end[i]-1]. */
 void wn_sparse_columns_init(const struct wn_attention_plan *p, int64_t b, int64_t c, struct wn_sparse_rows *to);
-/* F[rows,64] of a row block whose edge lies behind c, first to last: what the far pairs need of it is kept. */
+/* F[rows,64] of a row block whose edge lies after c, first to last: stores what the far pairs need of it. */
 void wn_sparse_columns_take(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t c,
                             struct wn_sparse_rows *s, const float *F);
 /* After wn_sparse_backward, last to first: the far pairs' part of dF[rows,64], which is zero elsewhere. */

@@ -9,7 +9,7 @@ enum { SIDE = 16 };
 
 void wn_sparse_columns_init(const struct wn_attention_plan *p, int64_t b, int64_t c, struct wn_sparse_rows *to) {
   const struct wn_attention *a = p->a;
-  /* The first row block whose edge lies behind this column block. */
+  /* The first row block whose edge lies after this column block. */
   const int64_t block = c + 1 + wn_div_up(wn_max_i64(p->sparse.near - 1, 0), WN_TILE);
   const int64_t first = wn_max_i64(block * WN_TILE, p->offset);
   for (int64_t i = 0; i < WN_TILE; i++) {
@@ -62,12 +62,12 @@ void wn_sparse_columns_put(const struct wn_attention_plan *p, const struct wn_at
   }
 }
 
-/* What a chunk of distances knows before any head. */
+/* The part of a chunk of distances that does not depend on the head. */
 struct chunk {
   int64_t n0, width;
   uint64_t seen[WN_TILE];
   uint64_t some;
-  int32_t at[WN_TILE_AREA]; /* packed rows of head 0; what is not seen has one that is */
+  int32_t at[WN_TILE_AREA]; /* packed rows of head 0; a key that is not visible uses a visible one's */
 };
 
 static void chunk_init(const struct wn_sparse_backward *f, struct chunk *k) {

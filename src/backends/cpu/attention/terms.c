@@ -1,4 +1,4 @@
-/* The terms beside selection. Keep rules (window; Child et al. 2019; square-root mask) are bits of a tile's row and
+/* The terms other than selection. Keep rules (window; Child et al. 2019; square-root mask) are bits of a tile's row and
  * cost a few operations per row and tile, not per head; spans, relative positions and dropout change one head's tile;
  * sinks come before the keys; exclusive self attention (Zhai) is an epilogue of the rows. */
 #include "backends/cpu/attention/bias.h"
@@ -72,7 +72,7 @@ enum wn_terms_gone wn_terms_gone(const struct wn_attention *a, int64_t b, int64_
   int32_t first = INT32_MAX;
   for (int64_t j = 0; j < columns; j++) first = gone[j] < first ? gone[j] : first;
   if (first >= position + rows) return WN_GONE_NONE;
-  for (int64_t j = 0; j < columns; j++) /* the row from which on column j is gone */
+  for (int64_t j = 0; j < columns; j++) /* the first row that does not see column j */
     if (gone[j] < position + rows) from[wn_max_i64(gone[j] - position, 0)] |= UINT64_C(1) << j;
   for (int64_t i = 0; i < rows; i++) left[i] = held &= ~from[i];
   return left[0] ? WN_GONE_SOME : WN_GONE_ALL;
@@ -102,7 +102,7 @@ void wn_terms_unseen(const float *m, float *factor, float *lse, int64_t rows) {
   }
 }
 
-/* --- exclusive, what exclusive.c does not do --- */
+/* --- exclusive: the parts that are not in exclusive.c --- */
 
 static double product(const float *x, const float *y, int64_t D) {
   double sum = 0;

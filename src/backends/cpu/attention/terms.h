@@ -1,10 +1,10 @@
-/* Terms of the fused attention beside selection: small hooks for forward, backward and decoding. */
+/* Terms of the fused attention other than selection: small hooks for forward, backward and decoding. */
 #ifndef WN_BACKENDS_CPU_ATTENTION_TERMS_H
 #define WN_BACKENDS_CPU_ATTENTION_TERMS_H
 
 #include "backends/cpu/attention/impl.h"
 
-/* Is there a keep rule beside causality and documents? */
+/* Is there a keep rule besides causality and documents? */
 static inline bool wn_terms_mask(const struct wn_attention *a) {
   return a->window > 0 || a->strided > 0 || a->root.on || (a->span.on && a->span.exclude_self);
 }
@@ -76,7 +76,7 @@ void wn_terms_span_end(const struct wn_attention_plan *p);
 /* The first column block that any query row of the heads h0..h0+heads-1 may see: windows and spans. */
 int64_t wn_terms_first_block(const struct wn_attention_plan *p, int64_t b, int64_t h0, int64_t heads);
 
-/* Arrays of p->terms; their floats are behind those of the kernels. */
+/* Arrays of p->terms; their floats follow those of the kernels. */
 size_t wn_terms_lay(const struct wn_attention_plan *p, float *base, bool backward, struct wn_terms_scratch *s);
 /* Before forward or backward: what all threads read. */
 void wn_terms_begin(const struct wn_attention_plan *p, bool backward);

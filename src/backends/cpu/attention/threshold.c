@@ -34,7 +34,7 @@ static void swap(struct wn_ranked_key *x, struct wn_ranked_key *y) {
   *y = z;
 }
 
-/* How many of the n keys it takes to reach `goal` > 0; *last: the lightest of them. Puts the keys in another order. */
+/* The number of the n keys needed to reach `goal` > 0; *last: the lightest of them. Puts the keys in another order. */
 static int64_t fewest(struct wn_ranked_key *x, int64_t n, double goal, struct wn_ranked_key *last) {
   int64_t low = 0, high = n;
   double before = 0; /* weight of x[0..low), all heavier than the rest; less than goal */

@@ -1,7 +1,7 @@
 /* Maps whose weights are in blocks: which kernels, which rows, which thread. See packed.h for the arithmetic.
  *
- * Decoding reads the blocks once, N K weights of 0.5625 to 4 bytes; a prompt's panels cost one pass over them beside
- * 2MNK operations. */
+ * Decoding reads the blocks once, N K weights of 0.5625 to 4 bytes; a prompt's panels cost one pass over them in
+ * addition to 2MNK operations. */
 #include "backends/cpu/packed/packed.h"
 #include <string.h>
 #include "base/alloc.h"
