@@ -14,22 +14,22 @@ WN_EXPERIMENTAL_BEGIN
 
 /* ---- figures: lines, points or bars; in a page, as SVG and as CSV ---- */
 
-/* Abscissas that a figure can be drawn over. */
+/* The largest number of x axes of a figure. */
 #define WN_FIGURE_AXES 3
 typedef struct wn_figure_axis {
   const char *label;
-  bool log; /* what is not above 0 is then left out */
+  bool log; /* then values of 0 and below are not drawn */
 } wn_figure_axis;
 typedef struct wn_figure_series {
   const char *name;
   int64_t count;
   const double *x[WN_FIGURE_AXES]; /* [count] for each of the figure's axes */
-  const double *y; /* [count]; what is not finite is left out; a line to +infinity leaves an SVG's plot */
+  const double *y; /* [count]; values that are not finite are not drawn; a line to +infinity leaves an SVG's plot */
   int colour;      /* 0..7 */
   int dash;        /* 0..3 */
   bool points;     /* marks without a line */
-  bool hidden;     /* in a page not shown at first */
-  const char *key; /* live pages: the field of the log that y grows by; else NULL */
+  bool hidden;     /* hidden on a page at first */
+  const char *key; /* live pages: the field of the log from which y grows; else NULL */
 } wn_figure_series;
 typedef struct wn_figure_level {
   const char *name;
@@ -37,11 +37,11 @@ typedef struct wn_figure_level {
 } wn_figure_level;
 typedef struct wn_figure {
   const char *id, *title;              /* id: letters, digits and -; also the files' names */
-  const char *about, *command;         /* what it shows, in a sentence or two; how to make its numbers again */
-  wn_figure_axis x[WN_FIGURE_AXES], y; /* a page lets its reader choose among x; files have the first */
+  const char *about, *command;         /* what it shows, in a sentence or two; how to reproduce its numbers */
+  wn_figure_axis x[WN_FIGURE_AXES], y; /* on a page the reader chooses among x; files use the first */
   int axes;
   bool bars, smooth; /* smooth: a page offers smoothing */
-  double y_max;      /* what lies above is cut off; 0: nothing */
+  double y_max;      /* points above are cut off; 0: none */
   const wn_figure_series *series;
   int series_count;
   const wn_figure_level *levels; /* horizontal lines */
@@ -50,27 +50,27 @@ typedef struct wn_figure {
 wn_status wn_figure_save_svg(wn_context *ctx, const wn_figure *figure, const char *path);
 wn_status wn_figure_save_csv(wn_context *ctx, const wn_figure *figure, const char *path); /* every point, all axes */
 
-/* ---- pages: one HTML file with everything in it, that works offline; charts by Chart.js, carried inside ---- */
+/* ---- pages: one self-contained HTML file that works offline; charts by Chart.js, embedded ---- */
 
-/* A page of figures in the making; opaque. */
+/* A page of figures under construction; opaque. */
 typedef struct wn_page wn_page;
-/* What a page begins with. */
+/* The options of a page. */
 typedef struct wn_page_options {
   size_t size;              /* sizeof the struct (context.h) */
   const char *title, *lead; /* lead: a sentence under the title; may be NULL */
-  const char *figures;      /* a folder (made) for every figure as ID.svg and ID.csv; NULL: none */
-  size_t limit;             /* bytes of the page at most; 0: 5,000,000. Matrices are quantised more coarsely, and texts
-                               cut, until they fit */
-  const char *live;         /* figure that grows while it is looked at (a server's page); else NULL */
+  const char *figures;      /* a folder (created) for every figure as ID.svg and ID.csv; NULL: none */
+  size_t limit;             /* largest size of the page in bytes; 0: 5,000,000. Matrices are quantised more coarsely,
+                               and texts cut, until it fits */
+  const char *live;         /* the figure that grows while the page is open (a server's page); else NULL */
 } wn_page_options;
 wn_status wn_page_create(wn_context *ctx, const wn_page_options *options, wn_page **out);
 void wn_page_destroy(wn_page *page); /* NULL is allowed */
-/* A heading for the figures that follow. */
+/* Adds a heading for the figures that follow. */
 wn_status wn_page_add_section(wn_page *page, const char *title);
-/* All that is given is copied. Of a series with more than 2,000 points the page has the least and the largest of each
- * of 1,000 stretches, of marks without a line one of so many; the CSV has all. */
+/* Copies the figure. For a series with more than 2,000 points the page has the smallest and the largest of each of
+ * 1,000 stretches, for points without a line every n-th; the CSV has all. */
 wn_status wn_page_add_figure(wn_page *page, const wn_figure *figure);
-/* cells [rows*columns]: text, or a number where it reads as one; NULL: empty. Files: ID.csv alone. */
+/* cells [rows*columns]: text, or a number if it parses as one; NULL: empty. Written as ID.csv only. */
 wn_status wn_page_add_table(wn_page *page, const wn_figure *what, const char *const *head, int columns,
                             const char *const *cells, int64_t rows);
 
@@ -84,12 +84,12 @@ typedef struct wn_page_text {
   double loss;               /* mean, nats */
 } wn_page_text;
 wn_status wn_page_begin_text(wn_page *page, const wn_page_text *text);
-/* A wn_selection_fn, `page` its user: the next layer of the text begun last. Head weights are kept where they are
- * there. */
+/* A wn_selection_fn, `page` its user: the next layer of the text begun last. Weights by head are kept if the layer has
+ * them. */
 wn_status wn_page_add_layer(void *page, const wn_selection_layer *layer);
 wn_status wn_page_set_loss(wn_page *page, double loss); /* of the text begun last */
 wn_status wn_page_add_mean(wn_page *page, const char *name, const wn_selection_mean *mean);
-/* The figures of the texts and means added so far: text, matrices, last rows, heads. */
+/* Adds the figures of the texts and means added so far: text, matrices, last rows, heads. */
 wn_status wn_page_add_texts(wn_page *page, const char *command);
 
 /* *bytes (may be NULL): of the file. wn_page_html: the same as text, freed with wn_text_free. */
@@ -123,36 +123,37 @@ wn_status wn_meaning_fits_save_svg(wn_context *ctx, const wn_meaning_report *rep
 wn_status wn_sweep_save_svg(wn_context *ctx, const wn_sweep_report *report, const char *title, const char *path);
 /* The three similarities by layer. */
 wn_status wn_look_save_svg(wn_context *ctx, const wn_look_report *report, const char *title, const char *path);
-/* The share of tokens still held against their age, a line a policy. */
+/* The share of tokens still held against their age, one line per policy. */
 wn_status wn_survival_save_svg(wn_context *ctx, const wn_survival_report *report, const char *title, const char *path);
 
 /* ---- reports: one page of what runs, checkpoints, searches and comparisons come to ---- */
 
-/* What a report shows; defaults by wn_report_options_init. */
+/* The content of a report; wn_report_options_init sets the defaults. */
 typedef struct wn_report_options {
-  size_t size;               /* sizeof the struct (context.h); wn_report_options_init sets it, and the defaults below */
+  size_t size;               /* sizeof the struct (context.h); wn_report_options_init sets it and the defaults below */
   const char *const *inputs; /* [input_count] runs' folders, checkpoints, models in one file; searches and comparisons
                                 of prune.h: their folders or JSON files */
   int input_count;
-  const char *sections; /* names with commas: training, texts, budgets, memory, spans, meaning, look; NULL: all */
+  const char *sections; /* training, texts, budgets, memory, spans, meaning, look, separated by commas; NULL: all */
   const char *title;    /* NULL: the inputs' names */
-  const char *command;  /* how to make the figures again, for the page; NULL: "wn_report_save" */
-  const char *figures;  /* a folder (made) for every figure as SVG and CSV; NULL: none */
+  const char *command;  /* how to reproduce the figures, shown on the page; NULL: "wn_report_save" */
+  const char *figures;  /* a folder (created) for every figure as SVG and CSV; NULL: none */
   size_t limit;         /* as in wn_page_options */
   const char *text;     /* [text_bytes] shown token by token; NULL: the first tokens of `data` */
   size_t text_bytes;
-  const char *data;    /* a token file; NULL: what each run was validated on */
-  int64_t tokens;      /* 512: of a text or sequence at most */
-  uint64_t sequences;  /* means, and what is measured, over so many sequences of the data; 0: no means, and what is
-                          measured on the text, or on one sequence */
-  int64_t models;      /* 2: so many models are looked at */
-  bool heads;          /* every head's weights, also of texts of more than 64 tokens */
+  const char *data;    /* a token file; NULL: each run's validation tokens */
+  int64_t tokens;      /* 512: the most tokens of a text or sequence */
+  uint64_t sequences;  /* sequences of the data for means and measurements; 0: no means, and measurements on the text or
+                          on one sequence */
+  int64_t models;      /* 2: the most models to show */
+  bool heads;          /* weights of every head, also for texts of more than 64 tokens */
   const char *budgets; /* in force while the text is read, as wn_budgets_parse takes them; NULL: none */
-  int policy;         /* of the budgets: a wn_policy. -1: the file's, else what the model can have: selective, or h2o */
-  wn_budgets choices; /* the policies' own; without tokens */
-  const wn_policy *policies;                  /* [policy_count] whose survival under the budgets is shown */
-  int policy_count;                           /* -1: all that the budgets go with; 0: none */
-  void (*note)(void *user, const char *line); /* of what a figure is missing for; the line is borrowed. May be NULL */
+  int policy;          /* the budgets' policy, a wn_policy. -1: the file's, else selective or, if the model does not
+                          select, h2o */
+  wn_budgets choices;  /* the policies' choices; without tokens */
+  const wn_policy *policies;                  /* [policy_count] policies whose survival under the budgets is shown */
+  int policy_count;                           /* -1: all that the budgets allow; 0: none */
+  void (*note)(void *user, const char *line); /* says why a figure is missing; the line is borrowed. May be NULL */
   void *user;
 } wn_report_options;
 typedef struct wn_report_result {
@@ -160,24 +161,24 @@ typedef struct wn_report_result {
   int texts;    /* shown in it */
 } wn_report_result;
 void wn_report_options_init(wn_report_options *options, size_t size); /* size: sizeof *options */
-/* The page, and the figures' files. Models are loaded, and measured by what analyze.h and selection.h have. out may be
- * NULL. wn_context_cancel: WN_ERR_CANCELLED, and no page. */
+/* Writes the page and the figures' files. Models are loaded, and measured by the functions of analyze.h and
+ * selection.h. out may be NULL. wn_context_cancel: WN_ERR_CANCELLED, and no page. */
 wn_status wn_report_save(wn_context *ctx, const wn_report_options *options, const char *path, wn_report_result *out);
 
 /* ---- event files for TensorBoard ---- */
 
-/* A file of events in the making; opaque. */
+/* An event file being written; opaque. */
 typedef struct wn_events wn_events;
-/* One figure of a step. */
+/* One value of a step. */
 typedef struct wn_event_value {
   const char *tag; /* "loss/train" */
-  double value;    /* kept as float32, as TensorBoard has them */
+  double value;    /* stored as float32, as in TensorBoard */
 } wn_event_value;
-/* A new events.out.tfevents.* in `dir`, which is made. wall_time: seconds since 1970. resumed_from: the first step that
- * this file has, where it goes on with a run (what other files have from there on no longer counts); 0: a run's start.
+/* A new events.out.tfevents.* in `dir`, which is created. wall_time: seconds since 1970. resumed_from: the first step
+ * in this file where it continues a run (later steps in other files no longer count); 0: the start of a run.
  */
 wn_status wn_events_open(wn_context *ctx, const char *dir, double wall_time, int64_t resumed_from, wn_events **out);
-/* One record, written at once. */
+/* Writes one record immediately. */
 wn_status wn_events_add(wn_context *ctx, wn_events *events, double wall_time, int64_t step,
                         const wn_event_value *values, int count);
 const char *wn_events_path(const wn_events *events);

@@ -15,7 +15,7 @@ struct wn_attention_shape {
   int64_t heads, kv_heads, head_size;
 };
 
-/* An array of a mechanism beside q, k, v, y. */
+/* An array of a mechanism in addition to q, k, v, y. */
 struct wn_attention_dims {
   int64_t B, T, H, Hkv, D;
 };
@@ -29,7 +29,7 @@ enum wn_param_range { WN_RANGE_ALL, WN_RANGE_RATIO, WN_RANGE_POSITIVE }; /* any 
 struct wn_mechanism_array {
   const char *name; /* in case files and in wn_attention_arrays */
   enum wn_array_role role;
-  const char *param; /* parameters: the tensor's name behind "layers.N." (or alone when shared) */
+  const char *param; /* parameters: the tensor's name after "layers.N." (without it when shared) */
   bool (*present)(const wn_attention_config *config);
   int (*shape)(const wn_attention_config *config, const struct wn_attention_dims *dims, int64_t shape[4]); /* ndim */
   wn_dtype dtype;               /* of results that do not have the call's; WN_F32 stands for the call's */

@@ -1,8 +1,8 @@
 /* Decoding with a key-value cache: a prompt is fed in pieces, then one token at a time.
  *
- * Each piece runs the layers of training (layer.h); between the maps before the attention and those after it, the
- * piece's keys and values go into the layer's cache and the attention reads from there. A token costs 2 x parameters
- * flops in the maps and one read of all weights, 4 T Hkv D flops a layer in the attention. */
+ * Each piece runs the layers of training (layer.h); between the projections before the attention and those after it,
+ * the piece's keys and values go into the layer's cache and the attention reads from there. A token costs 2 x
+ * parameters flops in the projections and one read of all weights, 4 T Hkv D flops a layer in the attention. */
 #include <string.h>
 
 #include "base/options.h"
@@ -125,7 +125,7 @@ const char *wn_cache_format_name(wn_cache_format format) {
   return (unsigned)format < WN_CACHE_COUNT ? names[format] : "unknown";
 }
 
-/* What stands in the way of half floats; NULL: nothing. */
+/* The obstacle to half floats; NULL: none. */
 static const char *session_not_with_half(const struct wn_model *model, const wn_budgets *budgets) {
   const bool rotates = budgets && budgets->cache_positions;
   const bool served = model->backend->attention_served.row & WN_TERM_HALF;
@@ -156,7 +156,7 @@ static wn_status session_choose_format(struct wn_session *s, const wn_session_op
   s->half = wn_cache_format_resolve(s->ctx, s->model, budgets, options->cache) == WN_CACHE_HALF;
   const char *why = s->half ? session_not_with_half(s->model, budgets) : NULL;
   if (!why) return WN_OK;
-  return wn_fail(s->ctx, WN_ERR_UNSUPPORTED, "a cache in half floats does not go with %s", why);
+  return wn_fail(s->ctx, WN_ERR_UNSUPPORTED, "a half-float cache cannot be combined with %s", why);
 }
 
 wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, wn_session **out) {

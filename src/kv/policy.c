@@ -135,7 +135,7 @@ static void policy_better(const struct wn_policy_held *h, int32_t sinks, int32_t
   }
 }
 
-/* All are protected: the oldest that is no sink; a sink where nothing else is held. */
+/* All are protected: the oldest that is not a sink; a sink where nothing else is held. */
 static int64_t policy_oldest(const struct wn_policy_held *h, int64_t sinks) {
   int64_t best = -1;
   for (int64_t i = 0; i < h->count; i++) {

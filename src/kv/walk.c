@@ -1,4 +1,4 @@
-/* The walk: walk.h says how. */
+/* The walk: see walk.h. */
 #include "kv/walk.h"
 
 #include <string.h>
@@ -91,7 +91,7 @@ void wn_walk_enter(struct wn_walk *w, int64_t c, int64_t key, int64_t place) {
   if (w->policy->score) w->policy->score(&held, c, 1, &w->score[c]);
 }
 
-/* What is left of the n columns moves together. */
+/* Compacts the rest of the n columns. */
 static int64_t walk_close_ranks(struct wn_walk *w, int64_t n) {
   const int64_t cap = w->a->Tk;
   int64_t kept = 0;
@@ -144,7 +144,7 @@ static wn_status walk_block(const struct wn_exec *exec, struct wn_walk *w, int64
     }
     alive++;
     if (row0 + r == last) break; /* nothing comes after it */
-    /* Sums that are out of date before the budget is full decide nothing. */
+    /* Sums that expire before the budget is full have no effect. */
     const bool idle = !w->sums || w->K - alive >= matters;
     for (int64_t s = 0; !a->sel.shift && s < w->choices; s++) wn_walk_select(w, s, r, n);
     if (!idle || (w->operation && a->sel.on)) WN_TRY(walk_follow(exec, w, row0 + r, r, n, gone));

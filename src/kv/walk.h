@@ -1,10 +1,10 @@
-/* The walk that finds evictions: the rows of one sequence and group of heads in order, as decoding would come by them,
- * with the attention itself left out. It names no policy: what a policy looks at is followed, and its row chooses
+/* The walk that finds evictions: it visits the rows of one sequence and group of heads in order, as decoding would, but
+ * without the attention itself. It names no policy: it computes what a policy needs, and the policy's row chooses
  * (policy.h).
  *
- * Rows come in blocks of WN_WALK_ROWS. Logits do not depend on what has gone, so those of a block's rows against the
- * keys held and the block's own are products; then row by row: a token goes if the budget is full, the row's selections
- * join F, its attention sums over what is held join the policy's notes. For rows of T:
+ * Rows come in blocks of WN_WALK_ROWS. Logits do not depend on evictions, so those of a block's rows against the keys
+ * held and the block's own are matrix products; then row by row: if the budget is full a token is evicted, the row's
+ * selections are added to F, and its attention sums over the keys held are added to the policy's notes. For rows of T:
  *
  *   positions    O(T K)
  *   selections   O(T (K + ROWS) D) a selection in the products: of the selecting head alone
@@ -12,9 +12,9 @@
  *                is the operation's own, the operation on one row at a time, O(T^2 D) a head at most
  *
  * Logits come from the backend's product in the call's precision, scores add up in double in the order of the rows. A
- * cache keeps them in its own precision and its logits come from other products; it goes another way only where two
- * scores are equal to rounding. Scores that are equal in exact arithmetic, as F of tokens that nothing has selected,
- * are exactly 0 in all. */
+ * cache keeps them in its own precision and its logits come from other products; it evicts another token only where two
+ * scores are equal to rounding. Scores that are equal in exact arithmetic, such as F of tokens that nothing has
+ * selected, are exactly 0 in both. */
 #ifndef WN_KV_WALK_H
 #define WN_KV_WALK_H
 
@@ -24,9 +24,9 @@
 
 enum { WN_WALK_ROWS = 64 };
 
-/* The terms of a call whose sums are found from products; with another the operation is asked, which knows its own. */
+/* The terms of a call whose sums are computed from products; with other terms the attention operation computes them. */
 #define WN_WALK_SUMS_SERVED ((uint32_t)WN_TERMS_OWN & ~(uint32_t)WN_TERM_THRESHOLD)
-/* The terms of a call whose selections are followed. */
+/* The terms of a call whose selections the walk computes. */
 #define WN_WALK_SELECTIONS_SERVED ((uint32_t)WN_TERMS_ALL)
 
 /* A column is a key that was held at the block's first row, or one of the block's own. */
@@ -36,15 +36,15 @@ struct wn_walk {
   const struct wn_policy_row *policy;
   wn_dtype dtype;
   bool sums;                               /* are wanted */
-  bool operation;                          /* and come from the operation itself */
-  bool all;                                /* logits of all heads; else of those that select */
-  int64_t kv_heads, heads, choices, notes; /* of the group; choices: selections that are followed */
+  bool operation;                          /* computed by the attention operation */
+  bool all;                                /* logits of all heads; else of the selecting ones */
+  int64_t kv_heads, heads, choices, notes; /* of the group; choices: selections that are computed */
   int64_t layer, b, group, K;
   int64_t layer_group;  /* the group's number in the layer */
   int64_t first;        /* the position of the document's first token */
   int64_t n;            /* columns held at the next block's first row, oldest first */
   int32_t *key, *place; /* [Tk] the column's key, and its position in the text */
-  int32_t *at;          /* [Tk] its position in the document; -1: it has gone */
+  int32_t *at;          /* [Tk] its position in the document; -1: evicted */
   double *score;        /* [Tk] by position */
   double *note;         /* [notes,Tk] */
   double *F;            /* [choices,Tk] */
@@ -63,7 +63,7 @@ struct wn_walk {
   size_t scratch_bytes;
 };
 
-/* The arrays of one thread; w is set up for the call but for the sequence and group. */
+/* The arrays of one thread; w is set up for the call except for the sequence and group. */
 void wn_walk_lay(const struct wn_exec *exec, const wn_budgets *budgets, const struct wn_attention *a, int64_t P,
                  struct wn_arrays *arrays, struct wn_walk *w);
 /* Sequence b and group `group` of the call, `layer_group` of the layer's, under a budget of K. */
@@ -72,12 +72,12 @@ void wn_walk_begin(struct wn_walk *w, int64_t layer, int64_t K, int64_t b, int64
 void wn_walk_document(struct wn_walk *w, int64_t first);
 /* Column w->n is the key at position `place`, whose notes and F are 0. */
 void wn_walk_enter(struct wn_walk *w, int64_t column, int64_t key, int64_t place);
-/* Rows row0..row0+rows-1 of the call, in order; `last`: the document's last row in the call, whose weights decide
- * nothing, or -1. gone [Tk] of the sequence and group. */
+/* Rows row0..row0+rows-1 of the call, in order; `last`: the document's last row in the call, whose weights have no
+ * effect, or -1. gone [Tk] of the sequence and group. */
 wn_status wn_walk_rows(const struct wn_exec *exec, struct wn_walk *w, int64_t row0, int64_t rows, int64_t last,
                        int32_t *gone);
 
-/* ---- walk_logits.c: what rows look at ---- */
+/* ---- walk_logits.c: logits, selections and attention sums of rows ---- */
 
 /* The head, of the group's, whose logits select for choice s. */
 int64_t wn_walk_selecting_head(const struct wn_walk *w, int64_t s);

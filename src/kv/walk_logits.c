@@ -1,5 +1,4 @@
-/* What the rows of a walk look at: products of a block's rows with all columns, the selections that a row makes, and
- * its attention sums.
+/* Logits of a walk: products of a block's rows with all columns, the selections of a row, and its attention sums.
  *
  * Selections F, relative positions, biases, masks by distance, spans and sinks are in the sums. A threshold's choice is
  * the operation's own: there the operation runs on one row. */
@@ -26,7 +25,7 @@ int64_t wn_walk_selecting_head(const struct wn_walk *w, int64_t s) {
   return s * (w->heads / w->choices) + w->a->sel.head;
 }
 
-/* The heads whose logits are products, all of the group's or those that select. */
+/* The heads whose logits are products: all of the group's, or the selecting ones. */
 static int64_t walk_runs(const struct wn_walk *w) {
   return w->all ? w->heads : w->a->sel.bilinear ? 0 : w->choices;
 }
@@ -103,7 +102,7 @@ wn_status wn_walk_products(const struct wn_exec *exec, struct wn_walk *w, int64_
 
 /* ---- selections ---- */
 
-/* F of n columns += S, whose logits are q.k alone, or also of distances. */
+/* F of n columns += S, from logits that are q.k alone or include terms by distance. */
 static void walk_add_selections(const struct wn_attention *a, const struct wn_walk *w, double strength,
                                 const void *logits, int64_t n, double *F) {
   const double floor = a->sel.relu ? 0 : -INFINITY, scale = a->scale;
@@ -154,7 +153,7 @@ void wn_walk_select(struct wn_walk *w, int64_t s, int64_t r, int64_t n) {
 
 /* ---- sums of products ---- */
 
-/* add [n] of each choice, or the one that no choice makes: -inf for what has gone or is masked, else -F. */
+/* add [n] of each choice, or the one that no choice makes: -inf for evicted and masked keys, else -F. */
 static void walk_add_rows(const struct wn_walk *w, int64_t n, int64_t position) {
   const struct wn_attention *a = w->a;
   const bool rules = a->window > 0 || a->strided > 0 || a->root.on || (a->span.on && a->span.exclude_self);
@@ -197,7 +196,7 @@ static void walk_span_row(const struct wn_walk *w, int64_t h, int64_t row, int64
   for (int64_t c = 0; c < n; c++) {
     const double m = (a->span.ramp + a->span.limit * z - (double)(position - w->place[c])) / a->span.ramp;
     walk_put(w->span, h * n + c, m < 0 ? 0 : m > 1 ? 1 : m, w->dtype);
-    if (m <= 0) walk_put(w->extra, h * n + c, -INFINITY, w->dtype); /* not seen: nothing to measure others by */
+    if (m <= 0) walk_put(w->extra, h * n + c, -INFINITY, w->dtype); /* not visible: no reference for the others */
   }
 }
 
@@ -254,7 +253,7 @@ size_t wn_walk_sums_scratch(const struct wn_exec *exec, const struct wn_walk *w,
   if (!w->operation)
     return wn_op_attention_sums_scratch(&one, &(struct wn_attention_sums){.R = w->heads, .N = w->a->Tk}, false);
   struct wn_attention r = walk_row_call(w, 0, w->a->Tk - 1, P);
-  r.slots.mass = &one; /* that there is one counts */
+  r.slots.mass = &one; /* only its presence matters */
   return wn_op_attention_scratch(&one, &r, false);
 }
 

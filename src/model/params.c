@@ -35,7 +35,7 @@ enum param_size {
   PARAM_SIZES
 };
 
-/* What a configuration has: a row is there when all of its facts are. */
+/* What a configuration has: a row exists when all of its facts hold. */
 enum param_fact {
   BIAS = 1 << 0,
   QKV_BIAS = 1 << 1,
@@ -53,7 +53,7 @@ enum param_fact {
 enum param_start { ZERO, GAIN /* 1 */, NORMAL, RESIDUAL };
 
 struct param_row {
-  const char *name; /* the checkpoint's, behind "layers.N." where the row is a layer's */
+  const char *name; /* the checkpoint's name, after "layers.N." in a row of a layer */
   enum param_size size[2];
   unsigned when; /* of enum param_fact */
   enum param_start start;
@@ -106,7 +106,7 @@ static const struct param_row layer_rows[] = {
     {"cross.out.bias", {WIDTH}, CROSS | BIAS, ZERO, false, LAYER(cross_out_bias)},
 };
 
-/* After the layers, an encoder's as well: it has no output of its own (its configuration is tied). */
+/* After the layers; an encoder has it too, but no output (its configuration is tied). */
 static const struct param_row tail_rows[] = {
     {"final_norm.gain", {WIDTH}, FINAL_NORM, GAIN, false, OUTER(norm_gain)},
     {"final_norm.shift", {WIDTH}, FINAL_NORM | NORM_BIAS, ZERO, false, OUTER(norm_shift)},
@@ -332,7 +332,8 @@ size_t wn_param_elements(const struct wn_param *row) {
 static wn_status param_check_packed(wn_context *ctx, const wn_model_config *config, const struct wn_param *row,
                                     const struct wn_packed *p) {
   if (!row->packs)
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "tensor %s cannot be packed: only maps and token tables can", row->name);
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "tensor %s cannot be packed: only projections and token tables can",
+                   row->name);
   if (config->memory > 0)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "tensor %s is packed: segment recurrence needs floats", row->name);
   if (p->count < 0 || p->count > WN_PACKED_PARTS)
@@ -401,7 +402,7 @@ static void set_index(void *params, size_t index, int row) {
   memcpy((char *)params + index, &row, sizeof row);
 }
 
-/* A layer's rows lie together, in the order of its slots. */
+/* A layer's rows are contiguous, in the order of its slots. */
 static void layer_find(const struct wn_param_table *t, const wn_model_config *c, int64_t l,
                        struct wn_layer_params *out) {
   int head, each;

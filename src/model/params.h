@@ -43,8 +43,8 @@ wn_status wn_param_slot(wn_context *ctx, const wn_model_config *config, int64_t 
 wn_status wn_param_table_pack(wn_context *ctx, const wn_model_config *config, const struct wn_packed *rows_of_table,
                               struct wn_param_table *table);
 
-/* Where a layer finds its tensors: rows of the table, -1 where the configuration has none. norm1 stands at the entry,
- * norm2 after the attention: with norms after the additions, the first is the last layer's norm2 (none for layer 0). */
+/* Where a layer finds its tensors: rows of the table, -1 where the configuration has none. norm1 is the first, norm2
+ * after the attention: with norms after the additions, the first is the last layer's norm2 (none for layer 0). */
 struct wn_layer_params {
   int norm1_gain, norm1_shift, qkv_weight, qkv_bias, q_gain, k_gain, out_weight, out_bias;
   int norm2_gain, norm2_shift, in_weight, in_bias, ffn_out_weight, ffn_out_bias;
@@ -59,8 +59,8 @@ struct wn_layer_params {
 };
 void wn_layer_params_find(const struct wn_param_table *table, const wn_model_config *config, int64_t l,
                           struct wn_layer_params *out);
-/* The same of what lies outside the layers. Tied: output is embed's row. Norms after the additions: the last norm is
- * the last layer's norm2. */
+/* The same for tensors outside the layers. Tied: output is embed's row. Norms after the additions: the last norm is the
+ * last layer's norm2. */
 struct wn_outer_params {
   int embed, pos, embed_gain, embed_shift, rope_factors, norm_gain, norm_shift, output;
 };

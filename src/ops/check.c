@@ -1,4 +1,4 @@
-/* Shapes, strides, required pointers and index ranges of each operation's arguments. Costs nothing beside the
+/* Shapes, strides, required pointers and index ranges of each operation's arguments. Costs nothing compared with the
  * operation: the only arrays read are the int32 ones (ids, positions, targets, doc_start). */
 #include <math.h>
 #include "ops/check.h"

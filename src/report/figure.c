@@ -17,7 +17,8 @@ wn_status wn_figure_check(wn_context *ctx, const wn_figure *f) {
   if (!f->id || !f->id[0]) return wn_fail(ctx, WN_ERR_ARGUMENT, "figure: no id");
   for (const char *c = f->id; *c; c++)
     if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || *c == '-'))
-      return wn_fail(ctx, WN_ERR_ARGUMENT, "figure: the id \"%s\" has more than letters, digits and -", f->id);
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "figure: the id \"%s\" has characters other than letters, digits and -",
+                     f->id);
   if (!f->title || !f->about || !f->command)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "figure %s: expected a title, what it shows and a command", f->id);
   if (f->series_count == 0 && f->axes == 0) return WN_OK;

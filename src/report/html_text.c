@@ -122,8 +122,7 @@ wn_status wn_page_add_layer(void *user, const wn_selection_layer *layer) {
   json_t *text = text_last(page);
   if (!text || (int64_t)json_array_size(json_object_get(text, "tokens")) != layer->T ||
       (int64_t)json_array_size(json_object_get(text, "w")) != layer->layer)
-    return wn_fail(page->ctx, WN_ERR_ARGUMENT,
-                   "page: layer %lld of %lld tokens does not go on with the text that was begun",
+    return wn_fail(page->ctx, WN_ERR_ARGUMENT, "page: layer %lld of %lld tokens does not continue the text begun last",
                    (long long)layer->layer, (long long)layer->T);
   WN_TRY(text_add_triangle(page, layer->weights, layer->T, false, json_object_get(text, "w")));
   json_t *f = json_object_get(text, "f");
@@ -337,7 +336,7 @@ static wn_status text_save_files(wn_page *page) {
     }
     if (!json_object_get(text, "f")) continue;
     WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-F.svg", path, sizeof path));
-    snprintf(title, sizeof title, "%.100s: 1 - exp(-F), what selection takes of a weight", name);
+    snprintf(title, sizeof title, "%.100s: 1 - exp(-F), the part of a weight that selection removes", name);
     WN_TRY(text_save_matrices(page, json_object_get(text, "f"), L, T, title, MASKED, path));
   }
   json_array_foreach(page->means, i, mean) {
@@ -379,31 +378,30 @@ wn_status wn_page_add_texts(wn_page *page, const char *command) {
   wn_figure f = {.command = command};
   if (n > 0) {
     f.id = "text";
-    f.title = "The text and the context that each token has";
+    f.title = "The text and the context of each token";
     f.about =
         groups ? "For the chosen token and layer: highlight is the attention weight, always the mean over all heads, "
-                 "relative to the row's largest; struck through is what selection F, the mean of the heads' own where "
-                 "each "
-                 "has one, takes more than half of. Key-value "
-                 "heads evict for themselves: choose one, and a gap is what it has evicted; with all of them a gap is "
-                 "what none holds any longer, underlined what some hold. Play reads the text token by token; the bars "
-                 "below are each layer's caches, one a head."
+                 "relative to the row's largest; struck through are tokens from which selection F, the mean over heads "
+                 "where each has one, takes more than half of the weight. Key-value heads evict on their own: choose "
+                 "one, and a gap is a token that it has evicted; with all of them a gap is a token that no head holds, "
+                 "an underlined token is held by some. Play steps through the text; the bars below are each layer's "
+                 "caches, one per head."
                : "For the chosen token and layer: highlight is the attention weight, mean over heads, relative to the "
-                 "row's largest; struck through is what selection F takes more than half of; a gap is a token that the "
-                 "budget has evicted. Play reads the text token by token; the bars below are each layer's cache.";
+                 "row's largest; struck through are tokens from which selection F takes more than half of the weight; "
+                 "a gap is a token that the budget has evicted. Play steps through the text; the bars below are each "
+                 "layer's cache.";
     WN_TRY(wn_page_frame(page, &f, "text-N.csv", text_kind("text", "text")));
   }
   f.id = "matrices";
   f.title = "Matrices by layer";
-  f.about =
-      groups
-          ? "Rows are tokens that look, columns tokens that are looked at. Selection: 1 - exp(-F), the part that F "
-            "alone takes of a weight. Held: what the budget has not evicted, of one key-value head, or the share of "
-            "them that holds it. Weights and selections are means over heads. One text, and where sequences were "
-            "given the mean over them."
-          : "Rows are tokens that look, columns tokens that are looked at. Selection: 1 - exp(-F), the part that F "
-            "alone takes of a weight. Held: what the budget has not evicted. One text, and where sequences were given "
-            "the mean over them.";
+  f.about = groups
+                ? "Rows are queries, columns are keys. Selection: 1 - exp(-F), the part of a weight that F alone "
+                  "removes. Held: tokens that the budget has not evicted, for one key-value head, or the share of "
+                  "them that holds it. Weights and selections are means over heads. One text, and where sequences were "
+                  "given the mean over them."
+                : "Rows are queries, columns are keys. Selection: 1 - exp(-F), the part of a weight that F alone "
+                  "removes. Held: tokens that the budget has not evicted. One text, and where sequences were given "
+                  "the mean over them.";
   char files[200];
   snprintf(files, sizeof files, "%s%s%s%s%s", n > 0 ? "text-N-weights.svg " : "",
            n > 0 && selective ? "text-N-F.svg " : "", held ? "text-N-held.svg " : "",
@@ -412,7 +410,7 @@ wn_status wn_page_add_texts(wn_page *page, const char *command) {
   WN_TRY(wn_page_frame(page, &f, files, text_kind("matrices", "matrices")));
   if (selective) {
     f.id = "last-row";
-    f.title = "What the last row has left";
+    f.title = "What the last row sees";
     f.about =
         "The last token's row of 1 - exp(-F): a band for each layer, a column for each token. Tokens near 1 have been "
         "selected away by all that came before the end.";

@@ -156,7 +156,7 @@ bytes=$("$winnow" "${greedy[@]}" --json --quiet 2>err | jq .kv_bytes)
 json "generate --cache half: half the cache" ".kv_bytes < $bytes and .kv_bytes * 2 >= $bytes and .cache == \"half\"" \
   "${greedy[@]}" --cache half
 json "the cache of a trained checkpoint holds floats" ".kv_bytes == $bytes and .cache == \"float\"" "${greedy[@]}"
-refuses "half floats on the reference" 1 'does not go with the reference' "${greedy[@]}" --cache half --backend ref
+refuses "half floats on the reference" 1 'cannot be combined with the reference' "${greedy[@]}" --cache half --backend ref
 json "generate --json" '.tokens > 0 and (.ids | length) == .tokens and .kv_bytes > 0' "${greedy[@]}"
 is "streamed text and JSON agree" "$(cat first)" "$(jq -r .text out)"
 run "$winnow" generate --model whole --prompt "The cat" --tokens 12 --seed 5

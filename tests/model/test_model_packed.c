@@ -186,7 +186,7 @@ static void test_half_cache(void **state) {
   wn_session *session = NULL;
   const wn_session_options options = {.size = sizeof options, .sequences = 1, .cache = WN_CACHE_HALF};
   assert_refused(ctx, wn_session_create_with(ctx, model, &options, &session), WN_ERR_UNSUPPORTED,
-                 "does not go with threshold");
+                 "cannot be combined with threshold");
   wn_model_destroy(model);
   wn_context_destroy(ctx);
 }

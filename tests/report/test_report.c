@@ -78,7 +78,7 @@ static void test_sections(void **state) {
   assert_int_equal(result.bytes, bytes);
   static const char *const all[] = {"<h1>run and model</h1>",
                                     ">Training</h2>",
-                                    ">What is looked at, what is dropped</h2>",
+                                    ">Attention, selections and evictions</h2>",
                                     ">What budgets keep</h2>",
                                     ">Meaningful attention</h2>",
                                     ">What heads look at</h2>",
@@ -94,7 +94,7 @@ static void test_sections(void **state) {
   must(ctx, wn_report_save(ctx, &o, page, &result));
   assert_int_equal(result.texts, 0);
   assert_true(stands(">Training</h2>") && stands(">What heads look at</h2>"));
-  assert_false(stands(">What budgets keep</h2>") || stands(">What is looked at, what is dropped</h2>"));
+  assert_false(stands(">What budgets keep</h2>") || stands(">Attention, selections and evictions</h2>"));
   o.sections = "budgets"; /* are there without the text that they would be in force for */
   must(ctx, wn_report_save(ctx, &o, page, NULL));
   assert_true(stands("id=\"policies-0\"") && !stands("id=\"loss\""));

@@ -118,8 +118,8 @@ static wn_status budgets_draw_policies(struct wn_report *r, const wn_survival_re
   snprintf(id, sizeof id, "policies-%d", number);
   snprintf(title, sizeof title, "Policies under these budgets: %.250s", name);
   snprintf(about, sizeof about,
-           "Under budgets of %s: perplexity of the same tokens; how many rows see a token, its own first, mean; the "
-           "share of tokens that go before the end.",
+           "Under budgets of %s: perplexity of the same tokens; the mean number of rows that see a token, its own "
+           "first; the share of tokens evicted before the end.",
            what);
   const wn_figure f = {.id = id, .title = title, .about = about};
   return wn_report_add_table(r, &f, head, COLUMNS, cells, s->count);
@@ -140,7 +140,7 @@ static wn_status budgets_draw_agreement(struct wn_report *r, const wn_survival_r
     }
   }
   snprintf(id, sizeof id, "agreement-%d", number);
-  snprintf(title, sizeof title, "What policies agree on: %.250s", name);
+  snprintf(title, sizeof title, "Agreement of policies: %.250s", name);
   snprintf(about, sizeof about,
            "Under budgets of %s: of the tokens that the row's policy holds at the end of a sequence, the share in per "
            "cent that the column's policy holds too.",
@@ -161,7 +161,7 @@ static wn_status budgets_draw_survival(struct wn_report *r, const struct wn_repo
            "The share of tokens still held 1, 2, 4, ... rows after their own under budgets of %s, of those whose text "
            "is that long; %llu tokens of %s, in every layer and key-value head.%s%s%s",
            what, (unsigned long long)(s->policy[0].tokens / (uint64_t)(c->layers * c->kv_heads)), from,
-           *left_out ? " Not there, for these budgets do not go with them: " : "", left_out, *left_out ? "." : "");
+           *left_out ? " Not shown, because the budgets do not support them: " : "", left_out, *left_out ? "." : "");
   WN_TRY(wn_report_add(r, &d));
   WN_TRY(budgets_draw_policies(r, s, in->name, what, number));
   return s->count > 1 ? budgets_draw_agreement(r, s, in->name, what, number) : WN_OK;

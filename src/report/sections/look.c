@@ -69,8 +69,8 @@ static wn_status look_draw_entropy(struct wn_report *r, const struct looks *k) {
   }
   snprintf(d.about, sizeof d.about,
            "How widely a head spreads its weight: minus the sum of a log2 a over a row's weights a, %s. "
-           "E bits are as many as 2^E equal weights have; 0 is a row that looks at a single token. The first rows have "
-           "little to spread over, whatever the head.",
+           "E bits correspond to 2^E equal weights; 0 is a row that attends to a single token. The first rows see few "
+           "keys in any head.",
            k->rows);
   return wn_report_add(r, &d);
 }
@@ -96,12 +96,11 @@ static wn_status look_draw_sinks(struct wn_report *r, const struct looks *k) {
       wn_drawing_layer_line(&d, look->layers, &look->layer->learned, LOOK_STRIDE, look_colour(k, m, 3), 2,
                             look_name(k, m, "learned sinks, mean of the layer", name));
   }
-  snprintf(
-      d.about, sizeof d.about,
-      "The share of a row's weight on its document's first token and on its first %lld, %s: heads "
-      "with nothing to look at rest there (Xiao et al. 2023, attention sinks).%s The first rows have little else to "
-      "look at.",
-      (long long)k->report[0]->early, k->rows, learned ? " Learned sinks are keys of their own before every row." : "");
+  snprintf(d.about, sizeof d.about,
+           "The share of a row's weight on its document's first token and on its first %lld, %s: heads "
+           "that find nothing relevant attend there (Xiao et al. 2023, attention sinks).%s The first rows see few "
+           "other keys.",
+           (long long)k->report[0]->early, k->rows, learned ? " Learned sinks are extra keys before every row." : "");
   return wn_report_add(r, &d);
 }
 

@@ -15,7 +15,7 @@ static void memory_begin(struct wn_drawing *d, wn_context *ctx, const char *id, 
                          const char *name) {
   wn_drawing_begin(d, ctx, id, number, title, name);
   d->figure.axes = 2;
-  d->figure.x[0] = (wn_figure_axis){"tokens kept a layer, mean", true};
+  d->figure.x[0] = (wn_figure_axis){"tokens kept per layer, mean", true};
   d->figure.x[1] = (wn_figure_axis){"memory saved, times", true};
   d->figure.y.label = "perplexity";
 }
@@ -30,8 +30,7 @@ static void memory_draw_search(struct wn_drawing *d, wn_context *ctx, const wn_p
   double least = INFINITY;
   memory_begin(d, ctx, "search", number, "Budget search", NULL);
   if (name) snprintf(d->title, sizeof d->title, "Budget search of %.250s: quality against memory", name);
-  d->figure.about = "Perplexity as budgets shrink, one layer's at a step. The report set is one that the search never "
-                    "looked at.";
+  d->figure.about = "Perplexity as budgets shrink, by one layer per step. The search never uses the report set.";
   d->figure.axes = 3;
   d->figure.x[2].label = "step";
   for (int s = 0; s < lines; s++) {
@@ -56,7 +55,7 @@ static void memory_draw_budgets(struct wn_drawing *d, wn_context *ctx, const wn_
   const double parts[] = {0.5, 0.25, 0}, whole = (double)(c->layers * c->context);
   int64_t seen = -1;
   wn_drawing_begin(d, ctx, "budgets", number, "Budgets by layer", name);
-  d->figure.about = "Tokens that each layer keeps, at the search's end and on its way.";
+  d->figure.about = "Tokens that each layer keeps, at the end of the search and during it.";
   d->figure.axes = 1;
   d->figure.x[0].label = "layer";
   d->figure.y.label = "tokens";
@@ -134,9 +133,9 @@ static void memory_draw_comparison(struct wn_drawing *d, wn_context *ctx, const 
   int colour = 0;
   memory_begin(d, ctx, "memory", number, "Quality against memory", name);
   snprintf(d->about, sizeof d->about,
-           "Perplexity on the same %llu positions under equal budgets a layer, for every policy; a searched line has "
-           "its own budget for each layer. Colours are policies, dashes models. What is more than three times the best "
-           "is cut off.",
+           "Perplexity on the same %llu positions under equal budgets per layer, for every policy; a searched line has "
+           "a separate budget for each layer. Colours are policies, dashes models. Points above three times the best "
+           "are cut off.",
            (unsigned long long)c->counted);
   d->status = wn_alloc(ctx, "results by tokens", (size_t)c->count * sizeof(wn_prune_row *), &rows);
   if (d->status != WN_OK) return;

@@ -101,7 +101,7 @@ static wn_status texts_add(struct wn_report *r, const struct wn_report_input *in
     if (status == WN_OK) status = wn_page_set_loss(r->page, loss);
     r->texts++;
   } else if (status == WN_OK) {
-    wn_report_note(r, in, "no text to show: neither a text nor tokens of the run's own were given");
+    wn_report_note(r, in, "no text to show: neither a text nor tokens of the run were given");
   }
   texts_clear(&t);
   return status;
@@ -136,4 +136,5 @@ static wn_status texts_draw(struct wn_report *r) {
   return wn_page_add_texts(r->page, r->command);
 }
 
-const struct wn_section wn_section_texts = {"texts", "What is looked at, what is dropped", WN_NEEDS_MODELS, texts_draw};
+const struct wn_section wn_section_texts = {"texts", "Attention, selections and evictions", WN_NEEDS_MODELS,
+                                            texts_draw};

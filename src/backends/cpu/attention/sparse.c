@@ -1,4 +1,4 @@
-/* The sparse path: sparse.h says what it is for. */
+/* The sparse path: see sparse.h. */
 #include "backends/cpu/attention/sparse.h"
 #include <string.h>
 #include "backends/cpu/attention/bias.h"
@@ -138,7 +138,7 @@ void wn_sparse_take(const struct wn_attention_plan *p, const struct wn_attention
   }
 }
 
-/* Bits of the places n0.. that lie in begin..end-1. */
+/* Bits of the columns n0.. that lie in begin..end-1. */
 static uint64_t places(int64_t begin, int64_t end, int64_t n0) {
   const int64_t lo = wn_max_i64(begin - n0, 0), hi = wn_min_i64(end - n0, WN_TILE) - 1;
   return lo > hi ? 0 : (~UINT64_C(0) >> (63 - hi)) & (~UINT64_C(0) << lo);
