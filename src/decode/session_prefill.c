@@ -1,7 +1,7 @@
-/* A piece of a prompt under a budget, as a block: the stage holds what the cache holds and then the piece's keys; which
- * of them goes before which row is found first, and one attention call with that as its keep rule (struct wn_attention,
- * slots.gone) does the rest; where key-value heads evict for themselves, one for each. The evictions are found by the
- * walk over whole sequences (kv/walk.h).
+/* A piece of a prompt under a budget, as a block: the stage holds what the cache holds and then the piece's keys; first
+ * the evictions are computed, which key before which row, then one attention call uses them as a keep rule; where
+ * key-value heads evict on their own, one call for each. The evictions are found by the walk over whole sequences
+ * (kv/walk.h).
  *
  * R rows take R (K + R) H D operations and (K + R) (2 Hkv D + R) numbers. */
 #include <string.h>
@@ -13,7 +13,7 @@
 
 bool wn_session_takes_blocks(const struct wn_session *s) {
   const bool sums = wn_policy_row(s->budgets.policy)->needs & WN_POLICY_SUMS;
-  if (s->control) return false; /* rows one by one know which of their keys are control tokens */
+  if (s->control) return false; /* only rows run one at a time know which of their keys are control tokens */
   return !s->budgets.cache_positions &&
          !(sums && wn_attention_config_unserved(&s->model->config.attention, WN_WALK_SUMS_SERVED));
 }
