@@ -127,7 +127,7 @@ static size_t generate_stop_begun(const struct generation *g) {
 
 /* Hands out `bytes` of what is held. False: the callback wants no more. */
 static bool generate_hand_out(struct generation *g, wn_generate_piece *piece, size_t bytes) {
-  piece->text = g->held.data;
+  piece->text = bytes ? g->held.data : "";
   piece->bytes = bytes;
   if (g->o->piece && !g->o->piece(g->o->user, piece)) return false;
   g->held.count -= bytes;
