@@ -34,8 +34,8 @@ void wn_prune_comparison_clear(wn_prune_comparison *c) {
   memset(c, 0, sizeof *c);
 }
 
-static wn_status add_row(struct compare *c, int subject, int policy, const int64_t *tokens, bool searched,
-                         double loss) {
+static wn_status compare_add_row(struct compare *c, int subject, int policy, const int64_t *tokens, bool searched,
+                                 double loss) {
   wn_prune_comparison *out = c->out;
   const int64_t L = out->layers[subject];
   void *memory;
@@ -60,49 +60,49 @@ static wn_status add_row(struct compare *c, int subject, int policy, const int64
 }
 
 /* tokens NULL: without budgets. */
-static wn_status measure(struct compare *c, int subject, int policy, const int64_t *tokens, bool searched) {
+static wn_status compare_measure(struct compare *c, int subject, int policy, const int64_t *tokens, bool searched) {
   double loss;
   WN_TRY(c->evaluator->begin(c->evaluator, policy < 0 ? NULL : tokens, &loss));
-  WN_TRY(add_row(c, subject, policy, tokens, searched, loss));
+  WN_TRY(compare_add_row(c, subject, policy, tokens, searched, loss));
   if (c->progress) c->progress(c->user, ++c->done, c->total);
   return WN_OK;
 }
 
-static int64_t nearest_point(const wn_prune_curve *curve, int64_t total) {
+static int64_t compare_nearest_point(const wn_prune_curve *curve, int64_t total) {
   int64_t best = 0;
   for (int64_t i = 1; i < curve->count; i++)
     if (llabs(curve->points[i].total - total) < llabs(curve->points[best].total - total)) best = i;
   return best;
 }
 
-static wn_status equal_budgets(struct compare *c, int subject, int policy, int64_t *tokens) {
+static wn_status compare_equal_budgets(struct compare *c, int subject, int policy, int64_t *tokens) {
   const wn_prune_compare_options *o = c->options;
   for (int i = 0; i < o->token_count; i++) {
     for (int64_t l = 0; l < c->out->layers[subject]; l++) tokens[l] = o->tokens[i];
-    WN_TRY(measure(c, subject, policy, tokens, false));
+    WN_TRY(compare_measure(c, subject, policy, tokens, false));
   }
   return WN_OK;
 }
 
-static wn_status searched_budgets(struct compare *c, int subject) {
+static wn_status compare_searched_budgets(struct compare *c, int subject) {
   const wn_prune_compare_options *o = c->options;
   const wn_prune_curve *curve = o->subjects[subject].searched;
   int64_t last = -1;
   bool ended = false;
   for (int i = 0; i < o->token_count; i++) {
     const int64_t wanted = o->tokens[i] < c->set.T ? o->tokens[i] : c->set.T;
-    const int64_t p = nearest_point(curve, wanted * curve->layers);
+    const int64_t p = compare_nearest_point(curve, wanted * curve->layers);
     /* A budget that the search did not reach is left out, not replaced by one far away. */
     if (p == last || llabs(curve->points[p].total - wanted * curve->layers) > curve->step * curve->layers) continue;
     last = p;
     ended = ended || p == curve->count - 1;
-    WN_TRY(measure(c, subject, curve->budgets.policy, curve->points[p].tokens, true));
+    WN_TRY(compare_measure(c, subject, curve->budgets.policy, curve->points[p].tokens, true));
   }
   if (ended) return WN_OK;
-  return measure(c, subject, curve->budgets.policy, curve->points[curve->count - 1].tokens, true);
+  return compare_measure(c, subject, curve->budgets.policy, curve->points[curve->count - 1].tokens, true);
 }
 
-static wn_status open_evaluator(struct compare *c, int subject, const wn_budgets *budgets) {
+static wn_status compare_open_evaluator(struct compare *c, int subject, const wn_budgets *budgets) {
   const wn_prune_compare_options *o = c->options;
   if (c->evaluator) c->evaluator->destroy(c->evaluator);
   c->evaluator = NULL;
@@ -110,11 +110,11 @@ static wn_status open_evaluator(struct compare *c, int subject, const wn_budgets
                                &c->evaluator);
 }
 
-static bool can_have(const wn_prune_subject *s, wn_policy policy) {
+static bool compare_can_have(const wn_prune_subject *s, wn_policy policy) {
   return wn_policy_suits(policy, &s->model->config.attention);
 }
 
-static wn_status check_subject(const struct compare *c, int subject) {
+static wn_status compare_check_subject(const struct compare *c, int subject) {
   const wn_prune_subject *s = &c->options->subjects[subject];
   const wn_model_config *config = &s->model->config;
   if (config->memory > 0)
@@ -143,21 +143,21 @@ static wn_status compare_subject(struct compare *c, int subject, int64_t *tokens
   budgets.tokens = tokens;
   budgets.heads = 0;
   for (int64_t l = 0; l < L; l++) tokens[l] = c->set.T;
-  WN_TRY(open_evaluator(c, subject, NULL));
-  WN_TRY(measure(c, subject, -1, tokens, false));
+  WN_TRY(compare_open_evaluator(c, subject, NULL));
+  WN_TRY(compare_measure(c, subject, -1, tokens, false));
   for (int p = 0; p < o->policy_count; p++) {
-    if (!can_have(s, o->policies[p])) continue;
+    if (!compare_can_have(s, o->policies[p])) continue;
     budgets.policy = o->policies[p];
     WN_TRY(wn_budgets_check(c->ctx, &budgets, &s->model->config));
-    WN_TRY(open_evaluator(c, subject, &budgets));
-    WN_TRY(equal_budgets(c, subject, (int)o->policies[p], tokens));
+    WN_TRY(compare_open_evaluator(c, subject, &budgets));
+    WN_TRY(compare_equal_budgets(c, subject, (int)o->policies[p], tokens));
   }
   if (!s->searched) return WN_OK;
-  WN_TRY(open_evaluator(c, subject, &s->searched->budgets));
-  return searched_budgets(c, subject);
+  WN_TRY(compare_open_evaluator(c, subject, &s->searched->budgets));
+  return compare_searched_budgets(c, subject);
 }
 
-static wn_status check_options(const struct compare *c) {
+static wn_status compare_check_options(const struct compare *c) {
   const wn_prune_compare_options *o = c->options;
   if (o->subject_count < 1 || o->token_count < 1 || o->policy_count < 1)
     return wn_fail(c->ctx, WN_ERR_ARGUMENT, "compare: %d models, %d budgets, %d policies; at least one of each",
@@ -168,7 +168,7 @@ static wn_status check_options(const struct compare *c) {
                      (long long)o->tokens[i]);
   for (int p = 0; p < o->policy_count; p++) {
     bool used = false;
-    for (int i = 0; i < o->subject_count; i++) used = used || can_have(&o->subjects[i], o->policies[p]);
+    for (int i = 0; i < o->subject_count; i++) used = used || compare_can_have(&o->subjects[i], o->policies[p]);
     if (!used)
       return wn_fail(c->ctx, WN_ERR_CONFIG, "compare: policy \"%s\" needs a model with selective attention",
                      wn_policy_name(o->policies[p]));
@@ -176,11 +176,11 @@ static wn_status check_options(const struct compare *c) {
   return WN_OK;
 }
 
-static wn_status prepare(struct compare *c) {
+static wn_status compare_prepare(struct compare *c) {
   const wn_prune_compare_options *o = c->options;
   int64_t T = o->context;
   void *memory;
-  WN_TRY(check_options(c));
+  WN_TRY(compare_check_options(c));
   for (int i = 0; i < o->subject_count && !o->context; i++) {
     const int64_t context = o->subjects[i].model->config.context;
     if (T == 0 || context < T) T = context;
@@ -197,10 +197,10 @@ static wn_status prepare(struct compare *c) {
   for (int i = 0; i < o->subject_count; i++) {
     c->out->names[i] = o->subjects[i].name;
     c->out->layers[i] = o->subjects[i].model->config.layers;
-    WN_TRY(check_subject(c, i));
+    WN_TRY(compare_check_subject(c, i));
     c->total++;
     for (int p = 0; p < o->policy_count; p++)
-      if (can_have(&o->subjects[i], o->policies[p])) c->total += (uint64_t)o->token_count;
+      if (compare_can_have(&o->subjects[i], o->policies[p])) c->total += (uint64_t)o->token_count;
     if (o->subjects[i].searched) c->total += (uint64_t)o->token_count + 1;
   }
   return WN_OK;
@@ -214,7 +214,7 @@ wn_status wn_prune_compare(wn_context *ctx, const wn_prune_compare_options *opti
   WN_TRY(WN_OPTIONS_READ(ctx, wn_prune_compare_options, options, &own));
   options = &own;
   struct compare c = {.ctx = ctx, .options = options, .out = out, .progress = progress, .user = user};
-  wn_status status = prepare(&c);
+  wn_status status = compare_prepare(&c);
   for (int i = 0; i < options->subject_count && status == WN_OK; i++) {
     void *tokens;
     status = wn_alloc(ctx, "budgets", (size_t)out->layers[i] * sizeof(int64_t), &tokens);

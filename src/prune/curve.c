@@ -79,11 +79,11 @@ wn_status wn_prune_curve_budgets(wn_context *ctx, const wn_prune_curve *curve, i
 
 /* ---- writing ---- */
 
-static json_t *real_or_null(double x) {
+static json_t *curve_real_or_null(double x) {
   return isfinite(x) ? json_real(x) : json_null();
 }
 
-static json_t *point_json(const wn_prune_curve *curve, const wn_prune_point *p) {
+static json_t *curve_point_json(const wn_prune_curve *curve, const wn_prune_point *p) {
   json_t *j = json_object(), *tokens = json_array();
   bool ok = j && tokens;
   for (int64_t l = 0; ok && l < curve->layers; l++) ok = !json_array_append_new(tokens, json_integer(p->tokens[l]));
@@ -93,8 +93,8 @@ static json_t *point_json(const wn_prune_curve *curve, const wn_prune_point *p) 
   ok = ok && !json_object_set_new(j, "saving", json_real(p->saving));
   ok = ok && !json_object_set_new(j, "search_loss", json_real(p->search_loss));
   ok = ok && !json_object_set_new(j, "report_loss", json_real(p->report_loss));
-  ok = ok && !json_object_set_new(j, "search_perplexity", real_or_null(exp(p->search_loss)));
-  ok = ok && !json_object_set_new(j, "report_perplexity", real_or_null(exp(p->report_loss)));
+  ok = ok && !json_object_set_new(j, "search_perplexity", curve_real_or_null(exp(p->search_loss)));
+  ok = ok && !json_object_set_new(j, "report_perplexity", curve_real_or_null(exp(p->report_loss)));
   ok = ok && !json_object_set_new(j, "evaluations", json_integer(p->evaluations));
   ok = ok && !json_object_set_new(j, "seconds", json_real(p->seconds));
   if (ok && curve->finetune_lr > 0) {
@@ -112,19 +112,20 @@ static json_t *point_json(const wn_prune_curve *curve, const wn_prune_point *p) 
   return NULL;
 }
 
-static bool fill(json_t *j, const wn_prune_curve *c) {
+static bool curve_fill(json_t *j, const wn_prune_curve *c) {
   json_t *points = json_array(), *increase = json_array();
   bool ok = points && increase;
-  for (int64_t l = 0; ok && l < c->layers; l++) ok = !json_array_append_new(increase, real_or_null(c->increase[l]));
-  for (int64_t i = 0; ok && i < c->count; i++) ok = !json_array_append_new(points, point_json(c, &c->points[i]));
+  for (int64_t l = 0; ok && l < c->layers; l++)
+    ok = !json_array_append_new(increase, curve_real_or_null(c->increase[l]));
+  for (int64_t i = 0; ok && i < c->count; i++) ok = !json_array_append_new(points, curve_point_json(c, &c->points[i]));
   ok = ok && !json_object_set_new(j, "context", json_integer(c->context));
   ok = ok && !json_object_set_new(j, "step", json_integer(c->step));
   ok = ok && !json_object_set_new(j, "lazy", json_boolean(c->lazy));
   ok = ok && !json_object_set_new(j, "checked", json_boolean(c->checked));
-  ok = ok && !json_object_set_new(j, "target_loss", real_or_null(c->target_loss));
-  ok = ok && !json_object_set_new(j, "target_perplexity", real_or_null(exp(c->target_loss)));
+  ok = ok && !json_object_set_new(j, "target_loss", curve_real_or_null(c->target_loss));
+  ok = ok && !json_object_set_new(j, "target_perplexity", curve_real_or_null(exp(c->target_loss)));
   ok = ok && !json_object_set_new(j, "end", json_string(wn_prune_end_name(c->end)));
-  ok = ok && !json_object_set_new(j, "plain_loss", real_or_null(c->plain_loss));
+  ok = ok && !json_object_set_new(j, "plain_loss", curve_real_or_null(c->plain_loss));
   ok = ok && !json_object_set_new(j, "model", json_string(c->model));
   ok = ok && !json_object_set_new(j, "search", json_string(c->search));
   ok = ok && !json_object_set_new(j, "report", json_string(c->report));
@@ -154,7 +155,7 @@ wn_status wn_prune_curve_save(wn_context *ctx, const wn_prune_curve *curve, cons
   wn_budgets_clear(&latest);
   WN_TRY(status);
   j = json_object();
-  if (!j || json_object_set(j, "budgets", budgets) || !fill(j, curve))
+  if (!j || json_object_set(j, "budgets", budgets) || !curve_fill(j, curve))
     status = wn_fail(ctx, WN_ERR_MEMORY, "%s: out of memory", path);
   else
     status = wn_json_save_file(ctx, path, j);
@@ -165,8 +166,8 @@ wn_status wn_prune_curve_save(wn_context *ctx, const wn_prune_curve *curve, cons
 
 /* ---- reading ---- */
 
-static wn_status get_int(wn_context *ctx, const char *path, const json_t *j, const char *key, int64_t min, int64_t max,
-                         int64_t *out) {
+static wn_status curve_get_int(wn_context *ctx, const char *path, const json_t *j, const char *key, int64_t min,
+                               int64_t max, int64_t *out) {
   const json_t *value = json_object_get(j, key);
   *out = json_integer_value(value);
   if (json_is_integer(value) && *out >= min && *out <= max) return WN_OK;
@@ -175,22 +176,23 @@ static wn_status get_int(wn_context *ctx, const char *path, const json_t *j, con
 }
 
 /* null: `other`. */
-static wn_status get_real(wn_context *ctx, const char *path, const json_t *j, const char *key, double other,
-                          double *out) {
+static wn_status curve_get_real(wn_context *ctx, const char *path, const json_t *j, const char *key, double other,
+                                double *out) {
   const json_t *value = json_object_get(j, key);
   *out = json_is_null(value) ? other : json_number_value(value);
   if (json_is_number(value) || (json_is_null(value) && !isfinite(other))) return WN_OK;
   return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"%s\" must be a number", path, key);
 }
 
-static wn_status get_text(wn_context *ctx, const char *path, const json_t *j, const char *key, char out[24]) {
+static wn_status curve_get_text(wn_context *ctx, const char *path, const json_t *j, const char *key, char out[24]) {
   const char *text = json_string_value(json_object_get(j, key));
   if (!text || strlen(text) >= 24) return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"%s\" must be a short text", path, key);
   strcpy(out, text);
   return WN_OK;
 }
 
-static wn_status read_point(wn_context *ctx, const char *path, const json_t *j, wn_prune_curve *c, int64_t *tokens) {
+static wn_status curve_read_point(wn_context *ctx, const char *path, const json_t *j, wn_prune_curve *c,
+                                  int64_t *tokens) {
   const json_t *list = json_object_get(j, "tokens");
   if (!json_is_array(list) || json_array_size(list) != (size_t)c->layers)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: points[%lld]: \"tokens\" must be a list of %lld budgets", path,
@@ -204,26 +206,26 @@ static wn_status read_point(wn_context *ctx, const char *path, const json_t *j, 
   }
   wn_prune_point *p;
   WN_TRY(wn_prune_curve_add(ctx, c, tokens, &p));
-  WN_TRY(get_int(ctx, path, j, "layer", -1, c->layers - 1, &p->layer));
-  WN_TRY(get_int(ctx, path, j, "evaluations", 0, INT64_MAX, &p->evaluations));
-  WN_TRY(get_real(ctx, path, j, "search_loss", 0, &p->search_loss));
-  WN_TRY(get_real(ctx, path, j, "report_loss", 0, &p->report_loss));
-  WN_TRY(get_real(ctx, path, j, "seconds", 0, &p->seconds));
+  WN_TRY(curve_get_int(ctx, path, j, "layer", -1, c->layers - 1, &p->layer));
+  WN_TRY(curve_get_int(ctx, path, j, "evaluations", 0, INT64_MAX, &p->evaluations));
+  WN_TRY(curve_get_real(ctx, path, j, "search_loss", 0, &p->search_loss));
+  WN_TRY(curve_get_real(ctx, path, j, "report_loss", 0, &p->report_loss));
+  WN_TRY(curve_get_real(ctx, path, j, "seconds", 0, &p->seconds));
   p->exact_layer = p->layer;
   p->untuned_search_loss = p->search_loss;
   p->untuned_report_loss = p->report_loss;
   if (c->finetune_lr > 0) {
-    WN_TRY(get_int(ctx, path, j, "tuned", 0, c->tune_to, &p->tuned));
-    WN_TRY(get_real(ctx, path, j, "untuned_search_loss", 0, &p->untuned_search_loss));
-    WN_TRY(get_real(ctx, path, j, "untuned_report_loss", 0, &p->untuned_report_loss));
+    WN_TRY(curve_get_int(ctx, path, j, "tuned", 0, c->tune_to, &p->tuned));
+    WN_TRY(curve_get_real(ctx, path, j, "untuned_search_loss", 0, &p->untuned_search_loss));
+    WN_TRY(curve_get_real(ctx, path, j, "untuned_report_loss", 0, &p->untuned_report_loss));
   }
   p->exact_loss = p->untuned_search_loss;
   if (!c->checked) return WN_OK;
-  WN_TRY(get_int(ctx, path, j, "exact_layer", -1, c->layers - 1, &p->exact_layer));
-  return get_real(ctx, path, j, "exact_loss", 0, &p->exact_loss);
+  WN_TRY(curve_get_int(ctx, path, j, "exact_layer", -1, c->layers - 1, &p->exact_layer));
+  return curve_get_real(ctx, path, j, "exact_loss", 0, &p->exact_loss);
 }
 
-static wn_status read_lists(wn_context *ctx, const char *path, const json_t *j, wn_prune_curve *c) {
+static wn_status curve_read_lists(wn_context *ctx, const char *path, const json_t *j, wn_prune_curve *c) {
   const json_t *points = json_object_get(j, "points"), *increase = json_object_get(j, "increase");
   const size_t count = json_array_size(points);
   if (!json_is_array(points) || count < 1 || count > POINTS_MAX)
@@ -238,16 +240,16 @@ static wn_status read_lists(wn_context *ctx, const char *path, const json_t *j, 
   WN_TRY(wn_alloc(ctx, "budgets", (size_t)c->layers * sizeof(int64_t), &tokens));
   wn_status status = WN_OK;
   for (size_t i = 0; i < count && status == WN_OK; i++)
-    status = read_point(ctx, path, json_array_get(points, i), c, tokens);
+    status = curve_read_point(ctx, path, json_array_get(points, i), c, tokens);
   wn_free(tokens);
   return status;
 }
 
-static wn_status read_curve(wn_context *ctx, const char *path, const json_t *j, wn_prune_curve *c) {
+static wn_status curve_read_curve(wn_context *ctx, const char *path, const json_t *j, wn_prune_curve *c) {
   wn_budgets budgets = {0};
   int64_t context, step, n;
-  WN_TRY(get_int(ctx, path, j, "context", 1, INT32_MAX, &context));
-  WN_TRY(get_int(ctx, path, j, "step", 1, INT32_MAX, &step));
+  WN_TRY(curve_get_int(ctx, path, j, "context", 1, INT32_MAX, &context));
+  WN_TRY(curve_get_int(ctx, path, j, "step", 1, INT32_MAX, &step));
   WN_TRY(wn_budgets_from_json(ctx, path, json_object_get(j, "budgets"), &budgets));
   const int64_t layers = budgets.layers, heads = budgets.heads;
   wn_budgets_clear(&c->budgets);
@@ -263,37 +265,37 @@ static wn_status read_curve(wn_context *ctx, const char *path, const json_t *j, 
   c->budgets = budgets;
   c->lazy = json_is_true(json_object_get(j, "lazy"));
   c->checked = json_is_true(json_object_get(j, "checked"));
-  WN_TRY(get_real(ctx, path, j, "target_loss", INFINITY, &c->target_loss));
-  WN_TRY(get_real(ctx, path, j, "plain_loss", NAN, &c->plain_loss));
-  WN_TRY(get_text(ctx, path, j, "model", c->model));
-  WN_TRY(get_text(ctx, path, j, "search", c->search));
-  WN_TRY(get_text(ctx, path, j, "report", c->report));
-  WN_TRY(get_int(ctx, path, j, "search_rows", 1, INT64_MAX, &c->search_rows));
-  WN_TRY(get_int(ctx, path, j, "report_rows", 1, INT64_MAX, &c->report_rows));
-  WN_TRY(get_int(ctx, path, j, "search_tokens", 1, INT64_MAX, &n));
+  WN_TRY(curve_get_real(ctx, path, j, "target_loss", INFINITY, &c->target_loss));
+  WN_TRY(curve_get_real(ctx, path, j, "plain_loss", NAN, &c->plain_loss));
+  WN_TRY(curve_get_text(ctx, path, j, "model", c->model));
+  WN_TRY(curve_get_text(ctx, path, j, "search", c->search));
+  WN_TRY(curve_get_text(ctx, path, j, "report", c->report));
+  WN_TRY(curve_get_int(ctx, path, j, "search_rows", 1, INT64_MAX, &c->search_rows));
+  WN_TRY(curve_get_int(ctx, path, j, "report_rows", 1, INT64_MAX, &c->report_rows));
+  WN_TRY(curve_get_int(ctx, path, j, "search_tokens", 1, INT64_MAX, &n));
   c->search_tokens = (uint64_t)n;
-  WN_TRY(get_int(ctx, path, j, "report_tokens", 1, INT64_MAX, &n));
+  WN_TRY(curve_get_int(ctx, path, j, "report_tokens", 1, INT64_MAX, &n));
   c->report_tokens = (uint64_t)n;
   if (json_object_get(j, "finetune_lr")) {
-    WN_TRY(get_real(ctx, path, j, "finetune_lr", 0, &c->finetune_lr));
+    WN_TRY(curve_get_real(ctx, path, j, "finetune_lr", 0, &c->finetune_lr));
     if (!(c->finetune_lr > 0)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"finetune_lr\" must be above 0", path);
-    WN_TRY(get_int(ctx, path, j, "finetune_steps", 0, STEPS_MAX, &c->finetune_steps));
-    WN_TRY(get_int(ctx, path, j, "finetune_every", 0, POINTS_MAX, &c->finetune_every));
-    WN_TRY(get_int(ctx, path, j, "tune_to", 0, STEPS_MAX, &c->tune_to));
+    WN_TRY(curve_get_int(ctx, path, j, "finetune_steps", 0, STEPS_MAX, &c->finetune_steps));
+    WN_TRY(curve_get_int(ctx, path, j, "finetune_every", 0, POINTS_MAX, &c->finetune_every));
+    WN_TRY(curve_get_int(ctx, path, j, "tune_to", 0, STEPS_MAX, &c->tune_to));
     c->closed = json_is_true(json_object_get(j, "closed"));
   }
   const char *end = json_string_value(json_object_get(j, "end"));
   for (int e = 0; e <= WN_PRUNE_STEPS; e++)
     if (end && !strcmp(end, end_names[e])) c->end = (wn_prune_end)e;
-  return read_lists(ctx, path, j, c);
+  return curve_read_lists(ctx, path, j, c);
 }
 
 wn_status wn_prune_curve_load(wn_context *ctx, const char *path, wn_prune_curve *out) {
   json_t *j;
   memset(out, 0, sizeof *out);
   WN_TRY(wn_json_load_file(ctx, path, &j));
-  const wn_status status =
-      json_is_object(j) ? read_curve(ctx, path, j, out) : wn_fail(ctx, WN_ERR_FORMAT, "%s: expected an object", path);
+  const wn_status status = json_is_object(j) ? curve_read_curve(ctx, path, j, out)
+                                             : wn_fail(ctx, WN_ERR_FORMAT, "%s: expected an object", path);
   json_decref(j);
   if (status != WN_OK) wn_prune_curve_clear(out);
   return status;

@@ -25,10 +25,17 @@ struct wn_prune_evaluator {
 wn_status wn_prune_plain_create(wn_context *ctx, struct wn_model *model, const struct wn_prune_set *set, int64_t batch,
                                 const wn_budgets *budgets, struct wn_prune_evaluator **out);
 
-/* Only what a change can reach (reuse.c). memory: bytes that it may take; what: the set's name for messages. With
- * `trials` evaluate will be called, and the cheapest trial's results are kept for accept where memory allows. */
-wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const char *what,
-                                const struct wn_prune_set *set, int64_t batch, const wn_budgets *budgets, bool trials,
-                                uint64_t memory, struct wn_prune_evaluator **out);
+/* Only what a change can reach (reuse.c). */
+struct wn_prune_reuse {
+  const char *what;               /* the set's name, for messages */
+  const struct wn_prune_set *set; /* borrowed */
+  int64_t batch;
+  const wn_budgets *budgets; /* policy and choices, copied */
+  bool trials;               /* evaluate will be called; the cheapest trial's results are kept for accept where memory
+                                allows */
+  uint64_t memory;           /* bytes that may be taken */
+};
+wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const struct wn_prune_reuse *options,
+                                struct wn_prune_evaluator **out);
 
 #endif

@@ -13,7 +13,8 @@
 #include "train/prepare.h"
 
 /* The recipe's model is the checkpoint's but for what only training knows. */
-static wn_status adopt_model(wn_context *ctx, const char *checkpoint, const wn_model_config *model, wn_recipe *recipe) {
+static wn_status finetune_adopt_model(wn_context *ctx, const char *checkpoint, const wn_model_config *model,
+                                      wn_recipe *recipe) {
   wn_model_config its = *model;
   const wn_model_config *want = &recipe->model;
   char *a = NULL, *b = NULL;
@@ -38,7 +39,7 @@ static wn_status adopt_model(wn_context *ctx, const char *checkpoint, const wn_m
   return status;
 }
 
-static wn_status put_path(wn_context *ctx, const char *path, char *out, size_t bytes) {
+static wn_status finetune_put_path(wn_context *ctx, const char *path, char *out, size_t bytes) {
   if (snprintf(out, bytes, "%s", path) >= (int)bytes)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "fine-tuning: the path %s is too long", path);
   return WN_OK;
@@ -59,7 +60,7 @@ wn_status wn_finetune_init(wn_context *ctx, const wn_prune_finetune *options, st
   WN_TRY(wn_model_need_float(ctx, model, "fine-tuning"));
   out->model = model;
   out->recipe = *o->recipe;
-  WN_TRY(adopt_model(ctx, o->checkpoint, &model->config, &out->recipe));
+  WN_TRY(finetune_adopt_model(ctx, o->checkpoint, &model->config, &out->recipe));
   WN_TRY(wn_path_join(ctx, out->dir, sizeof out->dir, dir, "tuned"));
   WN_TRY(wn_path_join(ctx, out->budgets, sizeof out->budgets, dir, "budgets.json"));
   wn_train_config *c = &out->recipe.train;
@@ -69,8 +70,8 @@ wn_status wn_finetune_init(wn_context *ctx, const wn_prune_finetune *options, st
   c->eval_every = 0;     /* the search measures */
   c->strength_steps = 1; /* a scheduled strength of selection has risen already */
   c->prune.from_step = c->prune.to_step = 0;
-  WN_TRY(put_path(ctx, o->checkpoint, c->init, sizeof c->init));
-  return put_path(ctx, out->budgets, c->prune.budgets, sizeof c->prune.budgets);
+  WN_TRY(finetune_put_path(ctx, o->checkpoint, c->init, sizeof c->init));
+  return finetune_put_path(ctx, out->budgets, c->prune.budgets, sizeof c->prune.budgets);
 }
 
 bool wn_finetune_exists(const struct wn_finetune *f) {

@@ -3,11 +3,11 @@
 
 #include <math.h>
 
-static bool can_lower(const struct wn_greedy *g, int64_t l) {
+static bool greedy_can_lower(const struct wn_greedy *g, int64_t l) {
   return g->tokens[l] - g->step >= g->step;
 }
 
-static wn_status try_layer(struct wn_greedy *g, int64_t l, struct wn_greedy_choice *out) {
+static wn_status greedy_try_layer(struct wn_greedy *g, int64_t l, struct wn_greedy_choice *out) {
   if (!isnan(g->trial[l])) return WN_OK;
   WN_TRY(g->evaluate(g->user, l, g->tokens[l] - g->step, &g->trial[l]));
   out->evaluations++;
@@ -16,25 +16,25 @@ static wn_status try_layer(struct wn_greedy *g, int64_t l, struct wn_greedy_choi
 }
 
 /* The cheapest by the losses of this step; -1: none was evaluated. */
-static int64_t cheapest(const struct wn_greedy *g) {
+static int64_t greedy_cheapest(const struct wn_greedy *g) {
   int64_t best = -1;
   for (int64_t l = 0; l < g->layers; l++)
-    if (can_lower(g, l) && !isnan(g->trial[l]) && (best < 0 || g->trial[l] < g->trial[best])) best = l;
+    if (greedy_can_lower(g, l) && !isnan(g->trial[l]) && (best < 0 || g->trial[l] < g->trial[best])) best = l;
   return best;
 }
 
-static wn_status try_all(struct wn_greedy *g, struct wn_greedy_choice *out) {
+static wn_status greedy_try_all(struct wn_greedy *g, struct wn_greedy_choice *out) {
   for (int64_t l = 0; l < g->layers; l++)
-    if (can_lower(g, l)) WN_TRY(try_layer(g, l, out));
+    if (greedy_can_lower(g, l)) WN_TRY(greedy_try_layer(g, l, out));
   return WN_OK;
 }
 
 /* A layer never evaluated comes first. */
-static wn_status lazily(struct wn_greedy *g, struct wn_greedy_choice *out) {
+static wn_status greedy_lazily(struct wn_greedy *g, struct wn_greedy_choice *out) {
   for (;;) {
     int64_t best = -1;
     for (int64_t l = 0; l < g->layers; l++) {
-      if (!can_lower(g, l)) continue;
+      if (!greedy_can_lower(g, l)) continue;
       if (best < 0 || (isnan(g->increase[l]) && !isnan(g->increase[best])) ||
           (!isnan(g->increase[best]) && g->increase[l] < g->increase[best]))
         best = l;
@@ -43,7 +43,7 @@ static wn_status lazily(struct wn_greedy *g, struct wn_greedy_choice *out) {
       out->layer = best;
       return WN_OK;
     }
-    WN_TRY(try_layer(g, best, out));
+    WN_TRY(greedy_try_layer(g, best, out));
   }
 }
 
@@ -51,19 +51,19 @@ wn_status wn_greedy_choose(struct wn_greedy *g, struct wn_greedy_choice *out) {
   *out = (struct wn_greedy_choice){.layer = -1, .exact = -1};
   for (int64_t l = 0; l < g->layers; l++) g->trial[l] = NAN;
   if (g->lazy) {
-    WN_TRY(lazily(g, out));
+    WN_TRY(greedy_lazily(g, out));
     const bool stops = out->layer >= 0 && !(g->trial[out->layer] <= g->target);
     if (g->check || stops) {
       const int64_t lazy = out->layer;
-      WN_TRY(try_all(g, out));
-      out->exact = cheapest(g);
+      WN_TRY(greedy_try_all(g, out));
+      out->exact = greedy_cheapest(g);
       out->exact_loss = out->exact < 0 ? 0 : g->trial[out->exact];
       out->differs = out->exact != lazy;
       if (stops) out->layer = out->exact;
     }
   } else {
-    WN_TRY(try_all(g, out));
-    out->layer = cheapest(g);
+    WN_TRY(greedy_try_all(g, out));
+    out->layer = greedy_cheapest(g);
   }
   if (out->layer < 0) {
     out->verdict = WN_GREEDY_AT_FLOOR;

@@ -15,7 +15,7 @@ struct plain {
   wn_workspace *ws;
 };
 
-static wn_status run_set(struct plain *p, bool budgeted, double *loss) {
+static wn_status plain_run_set(struct plain *p, bool budgeted, double *loss) {
   const int64_t T = p->set->T;
   double all = 0;
   for (int64_t row = 0; row < p->set->rows; row += p->batch) {
@@ -33,28 +33,28 @@ static wn_status run_set(struct plain *p, bool budgeted, double *loss) {
   return isfinite(*loss) ? WN_OK : wn_fail(p->ctx, WN_ERR_DIVERGED, "the loss under budgets is %g", *loss);
 }
 
-static wn_status begin(struct wn_prune_evaluator *e, const int64_t *tokens, double *loss) {
+static wn_status plain_begin(struct wn_prune_evaluator *e, const int64_t *tokens, double *loss) {
   struct plain *p = (struct plain *)e;
   for (int64_t l = 0; p->budgeted && l < p->budgets.layers; l++) p->budgets.tokens[l] = tokens ? tokens[l] : p->set->T;
-  return run_set(p, p->budgeted && tokens, loss);
+  return plain_run_set(p, p->budgeted && tokens, loss);
 }
 
-static wn_status evaluate(struct wn_prune_evaluator *e, int64_t layer, int64_t to, double *loss) {
+static wn_status plain_evaluate(struct wn_prune_evaluator *e, int64_t layer, int64_t to, double *loss) {
   struct plain *p = (struct plain *)e;
   const int64_t was = p->budgets.tokens[layer];
   p->budgets.tokens[layer] = to;
-  const wn_status status = run_set(p, true, loss);
+  const wn_status status = plain_run_set(p, true, loss);
   p->budgets.tokens[layer] = was;
   return status;
 }
 
-static wn_status accept(struct wn_prune_evaluator *e, int64_t layer, int64_t to, double *loss) {
+static wn_status plain_accept(struct wn_prune_evaluator *e, int64_t layer, int64_t to, double *loss) {
   struct plain *p = (struct plain *)e;
   p->budgets.tokens[layer] = to;
-  return run_set(p, true, loss);
+  return plain_run_set(p, true, loss);
 }
 
-static void destroy(struct wn_prune_evaluator *e) {
+static void plain_destroy(struct wn_prune_evaluator *e) {
   struct plain *p = (struct plain *)e;
   wn_workspace_destroy(p->ws);
   wn_free(p->budgets.tokens);
@@ -68,8 +68,11 @@ wn_status wn_prune_plain_create(wn_context *ctx, struct wn_model *model, const s
   void *memory;
   WN_TRY(wn_alloc(ctx, "evaluator", sizeof(struct plain), &memory));
   struct plain *p = memory;
-  p->base = (struct wn_prune_evaluator){
-      .name = "plain", .begin = begin, .evaluate = evaluate, .accept = accept, .destroy = destroy};
+  p->base = (struct wn_prune_evaluator){.name = "plain",
+                                        .begin = plain_begin,
+                                        .evaluate = plain_evaluate,
+                                        .accept = plain_accept,
+                                        .destroy = plain_destroy};
   p->ctx = ctx;
   p->model = model;
   p->set = set;
@@ -91,6 +94,6 @@ wn_status wn_prune_plain_create(wn_context *ctx, struct wn_model *model, const s
   *out = &p->base;
   return WN_OK;
 fail:
-  destroy(&p->base);
+  plain_destroy(&p->base);
   return status;
 }

@@ -57,7 +57,7 @@ static void search_clear(struct search *s) {
   wn_free(s->tuning);
 }
 
-static wn_status check_options(struct search *s) {
+static wn_status search_check_options(struct search *s) {
   const wn_prune_options *o = s->options;
   const wn_model_config *c = &s->model->config;
   if (s->T < 2 || s->T > c->context)
@@ -90,7 +90,7 @@ static wn_status check_options(struct search *s) {
   return wn_budgets_check(s->ctx, &check, c);
 }
 
-static wn_status load_sets(struct search *s) {
+static wn_status search_load_sets(struct search *s) {
   const wn_prune_options *o = s->options;
   const int64_t V = s->model->config.vocab_size;
   WN_TRY(wn_prune_set_load(s->ctx, "search set", &o->search, s->T, V, &s->search));
@@ -101,7 +101,7 @@ static wn_status load_sets(struct search *s) {
 }
 
 /* The flat array's, then with packed matrices theirs. */
-static void fingerprint_model(const struct wn_model *model, char out[24]) {
+static void search_fingerprint_model(const struct wn_model *model, char out[24]) {
   wn_prune_fingerprint(model->params, model->table.total * sizeof(float), out);
   for (int i = 0; i < model->table.count; i++) {
     const struct wn_param *row = &model->table.rows[i];
@@ -116,11 +116,11 @@ static void fingerprint_model(const struct wn_model *model, char out[24]) {
 }
 
 /* A new curve, or the existing one if it belongs to this search. */
-static wn_status open_curve(struct search *s, const char *dir, bool resume) {
+static wn_status search_open_curve(struct search *s, const char *dir, bool resume) {
   const wn_prune_options *o = s->options;
   wn_context *ctx = s->ctx;
   char model[24];
-  fingerprint_model(s->model, model);
+  search_fingerprint_model(s->model, model);
   WN_TRY(wn_path_join(ctx, s->path, sizeof s->path, dir, "search.json"));
   const bool there = wn_path_exists(s->path);
   if (there && !resume)
@@ -175,25 +175,27 @@ static wn_status open_curve(struct search *s, const char *dir, bool resume) {
   return WN_OK;
 }
 
-static uint64_t half_of_memory(void) {
+static uint64_t search_half_of_memory(void) {
   const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
   return pages > 0 && bytes > 0 ? (uint64_t)pages / 2 * (uint64_t)bytes : UINT64_C(1) << 32;
 }
 
-static wn_status open_evaluators(struct search *s) {
+static wn_status search_open_evaluators(struct search *s) {
   const wn_prune_options *o = s->options;
-  const uint64_t memory = o->memory ? o->memory : half_of_memory();
+  const uint64_t memory = o->memory ? o->memory : search_half_of_memory();
   if (o->plain) {
     WN_TRY(wn_prune_plain_create(s->ctx, s->model, &s->report, s->batch, &o->budgets, &s->on_report));
     return wn_prune_plain_create(s->ctx, s->model, &s->search, s->batch, &o->budgets, &s->on_search);
   }
-  WN_TRY(wn_prune_reuse_create(s->ctx, s->model, "report set", &s->report, s->batch, &o->budgets, false, memory,
-                               &s->on_report));
-  return wn_prune_reuse_create(s->ctx, s->model, "search set", &s->search, s->batch, &o->budgets, true,
-                               memory > s->on_report->bytes ? memory - s->on_report->bytes : 0, &s->on_search);
+  struct wn_prune_reuse r = {
+      .what = "report set", .set = &s->report, .batch = s->batch, .budgets = &o->budgets, .memory = memory};
+  WN_TRY(wn_prune_reuse_create(s->ctx, s->model, &r, &s->on_report));
+  const uint64_t held = s->on_report->bytes;
+  r.what = "search set", r.set = &s->search, r.trials = true, r.memory = memory > held ? memory - held : 0;
+  return wn_prune_reuse_create(s->ctx, s->model, &r, &s->on_search);
 }
 
-static void tell(struct search *s, bool stepped) {
+static void search_tell(struct search *s, bool stepped) {
   if (!s->progress) return;
   s->progress(s->user, &(wn_prune_progress){.curve = &s->curve,
                                             .stepped = stepped,
@@ -202,11 +204,11 @@ static void tell(struct search *s, bool stepped) {
                                             .bytes = s->on_search->bytes + s->on_report->bytes});
 }
 
-static double seconds(const struct search *s) {
+static double search_seconds(const struct search *s) {
   return s->before + wn_seconds_now() - s->start;
 }
 
-static void on_tuning(void *user, const wn_train_progress *p) {
+static void search_on_tuning(void *user, const wn_train_progress *p) {
   struct search *s = user;
   if (!s->progress) return;
   s->progress(s->user, &(wn_prune_progress){
@@ -214,13 +216,13 @@ static void on_tuning(void *user, const wn_train_progress *p) {
 }
 
 /* Finishes the open round: the run up to tune_to, its parameters, everything measured anew. */
-static wn_status finish_round(struct search *s) {
+static wn_status search_finish_round(struct search *s) {
   wn_prune_curve *c = &s->curve;
   wn_prune_point *p = &c->points[c->count - 1];
   wn_budgets budgets;
   double search, report;
   WN_TRY(wn_prune_curve_budgets(s->ctx, c, c->count - 1, &budgets));
-  const wn_status status = wn_finetune_run(s->ctx, s->tuning, &budgets, p->tuned, c->tune_to, on_tuning, s);
+  const wn_status status = wn_finetune_run(s->ctx, s->tuning, &budgets, p->tuned, c->tune_to, search_on_tuning, s);
   wn_budgets_clear(&budgets);
   WN_TRY(status);
   WN_TRY(wn_finetune_load(s->ctx, s->tuning, c->tune_to));
@@ -229,40 +231,40 @@ static wn_status finish_round(struct search *s) {
   p->search_loss = s->greedy.loss = search;
   p->report_loss = report;
   p->tuned = c->tune_to;
-  p->seconds = seconds(s);
+  p->seconds = search_seconds(s);
   for (int64_t l = 0; l < c->layers; l++) c->increase[l] = NAN;
   WN_TRY(wn_prune_curve_save(s->ctx, c, s->path));
-  tell(s, true);
+  search_tell(s, true);
   return WN_OK;
 }
 
-static wn_status begin_round(struct search *s, int64_t steps) {
+static wn_status search_begin_round(struct search *s, int64_t steps) {
   s->curve.tune_to = s->curve.points[s->curve.count - 1].tuned + steps;
   WN_TRY(wn_prune_curve_save(s->ctx, &s->curve, s->path));
-  return finish_round(s);
+  return search_finish_round(s);
 }
 
 /* Steps of the search since the last round. */
-static int64_t untuned_steps(const wn_prune_curve *c) {
+static int64_t search_untuned_steps(const wn_prune_curve *c) {
   int64_t n = 0;
   while (n < c->count - 1 && c->points[c->count - 1 - n].tuned == c->points[c->count - 2 - n].tuned) n++;
   return n;
 }
 
 /* The point from which a resumed search continues, with its parameters. */
-static wn_status restore(struct search *s) {
+static wn_status search_restore(struct search *s) {
   const wn_prune_point *p = &s->curve.points[s->curve.count - 1];
   memcpy(s->greedy.tokens, p->tokens, (size_t)s->curve.layers * sizeof *s->greedy.tokens);
   if (!s->tuning) return WN_OK;
-  if (s->curve.tune_to > p->tuned) return finish_round(s);
+  if (s->curve.tune_to > p->tuned) return search_finish_round(s);
   return p->tuned > 0 ? wn_finetune_load(s->ctx, s->tuning, p->tuned) : WN_OK;
 }
 
 /* Point 0, or back to the last one. */
-static wn_status begin(struct search *s) {
+static wn_status search_begin(struct search *s) {
   double search, report;
   wn_prune_curve *c = &s->curve;
-  if (s->resumed) WN_TRY(restore(s));
+  if (s->resumed) WN_TRY(search_restore(s));
   WN_TRY(s->on_search->begin(s->on_search, s->greedy.tokens, &search));
   WN_TRY(s->on_report->begin(s->on_report, s->greedy.tokens, &report));
   if (s->resumed) {
@@ -277,14 +279,14 @@ static wn_status begin(struct search *s) {
     p->search_loss = p->exact_loss = p->untuned_search_loss = search;
     p->report_loss = p->untuned_report_loss = report;
     p->evaluations = 1;
-    p->seconds = seconds(s);
+    p->seconds = search_seconds(s);
   }
   s->greedy.loss = c->points[c->count - 1].search_loss;
   return WN_OK;
 }
 
 /* The target, from the options: a resumed search may be given another one and go further. */
-static wn_status set_target(struct search *s) {
+static wn_status search_set_target(struct search *s) {
   const wn_prune_options *o = s->options;
   if (o->target > 0) {
     s->curve.target_loss = log(o->target);
@@ -301,15 +303,15 @@ static wn_status set_target(struct search *s) {
   return WN_OK;
 }
 
-static wn_status evaluate(void *user, int64_t layer, int64_t to, double *loss) {
+static wn_status search_evaluate(void *user, int64_t layer, int64_t to, double *loss) {
   struct search *s = user;
   WN_TRY(s->on_search->evaluate(s->on_search, layer, to, loss));
   s->evaluations++;
-  tell(s, false);
+  search_tell(s, false);
   return WN_OK;
 }
 
-static wn_status take(struct search *s, const struct wn_greedy_choice *choice) {
+static wn_status search_take(struct search *s, const struct wn_greedy_choice *choice) {
   double search, report;
   const int64_t to = s->greedy.tokens[choice->layer] - s->greedy.step;
   wn_prune_point *p;
@@ -322,14 +324,14 @@ static wn_status take(struct search *s, const struct wn_greedy_choice *choice) {
   p->report_loss = p->untuned_report_loss = report;
   p->tuned = p[-1].tuned;
   p->evaluations = choice->evaluations;
-  p->seconds = seconds(s);
+  p->seconds = search_seconds(s);
   if (s->curve.checked) p->exact_layer = choice->exact, p->exact_loss = choice->exact_loss;
   WN_TRY(wn_prune_curve_save(s->ctx, &s->curve, s->path));
-  tell(s, true);
+  search_tell(s, true);
   return WN_OK;
 }
 
-static wn_status loop(struct search *s) {
+static wn_status search_loop(struct search *s) {
   wn_prune_curve *c = &s->curve;
   const int64_t begun = c->count;
   for (;;) {
@@ -346,29 +348,30 @@ static wn_status loop(struct search *s) {
     WN_TRY(wn_greedy_choose(&s->greedy, &choice));
     if (choice.verdict != WN_GREEDY_LOWER) {
       memcpy(c->increase, kept, (size_t)c->layers * sizeof *kept);
-      if (c->finetune_steps > 0 && untuned_steps(c) > 0) { /* tuned, the model may bear it */
-        WN_TRY(begin_round(s, c->finetune_steps));
+      if (c->finetune_steps > 0 && search_untuned_steps(c) > 0) { /* tuned, the model may bear it */
+        WN_TRY(search_begin_round(s, c->finetune_steps));
         continue;
       }
       c->end = choice.verdict == WN_GREEDY_AT_FLOOR ? WN_PRUNE_FLOOR : WN_PRUNE_TARGET;
       return WN_OK;
     }
-    WN_TRY(take(s, &choice));
-    if (c->finetune_steps > 0 && untuned_steps(c) >= c->finetune_every) WN_TRY(begin_round(s, c->finetune_steps));
+    WN_TRY(search_take(s, &choice));
+    if (c->finetune_steps > 0 && search_untuned_steps(c) >= c->finetune_every)
+      WN_TRY(search_begin_round(s, c->finetune_steps));
   }
 }
 
 /* The round after a search that has come to its end; not where nothing is evicted. */
-static wn_status close_search(struct search *s) {
+static wn_status search_close_search(struct search *s) {
   wn_prune_curve *c = &s->curve;
   if (!s->tuning || s->options->finetune.after == 0 || c->closed || c->count < 2) return WN_OK;
   if (c->end != WN_PRUNE_TARGET && c->end != WN_PRUNE_FLOOR) return WN_OK;
   c->closed = true;
-  return begin_round(s, s->options->finetune.after);
+  return search_begin_round(s, s->options->finetune.after);
 }
 
 /* What was found, measured once more the plain way; then the files. */
-static wn_status finish(struct search *s, const char *dir) {
+static wn_status search_finish(struct search *s, const char *dir) {
   wn_prune_curve *c = &s->curve;
   wn_budgets found;
   char path[PATH_BYTES];
@@ -398,7 +401,7 @@ done:
   return status;
 }
 
-static wn_status prepare(struct search *s, const char *dir) {
+static wn_status search_prepare(struct search *s, const char *dir) {
   const int64_t L = s->model->config.layers;
   const wn_prune_finetune *tuning = &s->options->finetune;
   void *memory;
@@ -412,7 +415,7 @@ static wn_status prepare(struct search *s, const char *dir) {
   for (int64_t l = 0; l < L; l++) s->greedy.tokens[l] = s->T > 0 ? s->T : 1;
   WN_TRY(wn_alloc(s->ctx, "losses", 2 * (size_t)L * sizeof *s->greedy.trial, &memory));
   s->greedy.trial = memory;
-  return check_options(s);
+  return search_check_options(s);
 }
 
 wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_options *options, const char *out_dir,
@@ -430,30 +433,30 @@ wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_optio
                      .start = wn_seconds_now()};
   wn_status status;
   if (out) memset(out, 0, sizeof *out);
-  WN_TRY_GOTO(prepare(&s, out_dir), done);
-  WN_TRY_GOTO(load_sets(&s), done);
-  WN_TRY_GOTO(open_curve(&s, out_dir, resume), done);
-  WN_TRY_GOTO(open_evaluators(&s), done);
+  WN_TRY_GOTO(search_prepare(&s, out_dir), done);
+  WN_TRY_GOTO(search_load_sets(&s), done);
+  WN_TRY_GOTO(search_open_curve(&s, out_dir, resume), done);
+  WN_TRY_GOTO(search_open_evaluators(&s), done);
   s.greedy.layers = s.curve.layers;
   s.greedy.step = s.curve.step;
   s.greedy.lazy = s.curve.lazy;
   s.greedy.check = s.curve.checked;
   s.greedy.increase = s.curve.increase;
-  s.greedy.evaluate = evaluate;
+  s.greedy.evaluate = search_evaluate;
   s.greedy.user = &s;
-  WN_TRY_GOTO(begin(&s), done);
-  WN_TRY_GOTO(set_target(&s), done);
+  WN_TRY_GOTO(search_begin(&s), done);
+  WN_TRY_GOTO(search_set_target(&s), done);
   if (!s.curve.closed) s.curve.end = WN_PRUNE_OPEN;
   WN_TRY_GOTO(wn_prune_curve_save(ctx, &s.curve, s.path), done);
-  tell(&s, true);
+  search_tell(&s, true);
   if (s.curve.closed)
     status = WN_OK; /* the round after the search has ended */
   else if (s.greedy.loss > s.greedy.target)
     s.curve.end = WN_PRUNE_TARGET; /* passed before the first step */
   else
-    status = loop(&s);
-  if (status == WN_OK) status = close_search(&s);
-  if (status == WN_OK) status = finish(&s, out_dir);
+    status = search_loop(&s);
+  if (status == WN_OK) status = search_close_search(&s);
+  if (status == WN_OK) status = search_finish(&s, out_dir);
 done:
   if (out && (status == WN_OK || status == WN_ERR_CANCELLED)) {
     *out = s.curve;

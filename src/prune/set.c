@@ -28,7 +28,8 @@ struct reader {
 };
 
 /* Row r: `held` tokens from `first` on, and one more to predict where there is one. */
-static wn_status fill_row(const struct reader *in, struct wn_prune_set *set, int64_t r, uint64_t first, uint64_t held) {
+static wn_status set_fill_row(const struct reader *in, struct wn_prune_set *set, int64_t r, uint64_t first,
+                              uint64_t held) {
   const uint64_t T = (uint64_t)in->T;
   int32_t *tokens = set->tokens + r * in->T, *targets = set->targets + r * in->T;
   const uint64_t inputs = held > T ? T : held - 1; /* every input has a target */
@@ -45,7 +46,7 @@ static wn_status fill_row(const struct reader *in, struct wn_prune_set *set, int
   return WN_OK;
 }
 
-static wn_status allocate(const struct reader *in, int64_t rows, struct wn_prune_set *set) {
+static wn_status set_allocate(const struct reader *in, int64_t rows, struct wn_prune_set *set) {
   size_t n;
   if (!wn_mul_size((size_t)rows, (size_t)in->T, &n) || !wn_mul_size(n, sizeof(int32_t), &n))
     return wn_fail(in->ctx, WN_ERR_MEMORY, "%s: %lld rows of %lld tokens do not fit in memory", in->what,
@@ -58,28 +59,28 @@ static wn_status allocate(const struct reader *in, int64_t rows, struct wn_prune
 }
 
 /* Of `all` items the one that row r of `rows` takes. */
-static uint64_t spread(int64_t r, int64_t rows, uint64_t all) {
+static uint64_t set_spread(int64_t r, int64_t rows, uint64_t all) {
   return (uint64_t)((double)r * ((double)all / (double)rows));
 }
 
-static wn_status load_blocks(const struct reader *in, struct wn_prune_set *set) {
+static wn_status set_load_blocks(const struct reader *in, struct wn_prune_set *set) {
   const uint64_t T = (uint64_t)in->T;
   if (in->count < 2)
     return wn_fail(in->ctx, WN_ERR_FORMAT, "%s: %" PRIu64 " tokens; the %s needs at least 2", in->data->path, in->count,
                    in->what);
   const uint64_t blocks = (in->count - 1 + T - 1) / T;
   const int64_t rows = in->data->rows > 0 && (uint64_t)in->data->rows < blocks ? in->data->rows : (int64_t)blocks;
-  WN_TRY(allocate(in, rows, set));
+  WN_TRY(set_allocate(in, rows, set));
   for (int64_t r = 0; r < rows; r++) {
-    const uint64_t first = spread(r, rows, blocks) * T;
-    WN_TRY(fill_row(in, set, r, first, in->count - first));
+    const uint64_t first = set_spread(r, rows, blocks) * T;
+    WN_TRY(set_fill_row(in, set, r, first, in->count - first));
   }
   return WN_OK;
 }
 
 /* Walks over the documents long enough; with `take` row after row is filled. */
-static wn_status walk_documents(const struct reader *in, int32_t *buffer, uint64_t all, int64_t rows,
-                                struct wn_prune_set *set, uint64_t *found) {
+static wn_status set_walk_documents(const struct reader *in, int32_t *buffer, uint64_t all, int64_t rows,
+                                    struct wn_prune_set *set, uint64_t *found) {
   const uint64_t least = (uint64_t)(LONG_SHARE * (double)in->T) > 2 ? (uint64_t)(LONG_SHARE * (double)in->T + 0.5) : 2;
   uint64_t start = 0, n = 0;
   int64_t r = 0;
@@ -89,7 +90,7 @@ static wn_status walk_documents(const struct reader *in, int32_t *buffer, uint64
       WN_TRY(wn_token_file_read(in->ctx, in->file, at, in->count - at < SCAN ? in->count - at : SCAN, buffer));
     if (at < in->count && buffer[at % SCAN] != in->data->document_token) continue;
     if (inside && at - start >= least) {
-      if (set && r < rows && n == spread(r, rows, all)) WN_TRY(fill_row(in, set, r++, start, at - start));
+      if (set && r < rows && n == set_spread(r, rows, all)) WN_TRY(set_fill_row(in, set, r++, start, at - start));
       n++;
     }
     inside = true;
@@ -99,12 +100,12 @@ static wn_status walk_documents(const struct reader *in, int32_t *buffer, uint64
   return WN_OK;
 }
 
-static wn_status load_documents(const struct reader *in, struct wn_prune_set *set) {
+static wn_status set_load_documents(const struct reader *in, struct wn_prune_set *set) {
   void *buffer;
   uint64_t all = 0, again;
   WN_TRY(wn_alloc(in->ctx, "tokens", (size_t)SCAN * sizeof(int32_t), &buffer));
   wn_status status;
-  WN_TRY_GOTO(walk_documents(in, buffer, 0, 0, NULL, &all), done);
+  WN_TRY_GOTO(set_walk_documents(in, buffer, 0, 0, NULL, &all), done);
   if (all == 0) {
     status =
         wn_fail(in->ctx, WN_ERR_FORMAT, "%s: no document (from token %d on) fills 90%% of the context of %lld tokens",
@@ -112,8 +113,8 @@ static wn_status load_documents(const struct reader *in, struct wn_prune_set *se
     goto done;
   }
   const int64_t rows = in->data->rows > 0 && (uint64_t)in->data->rows < all ? in->data->rows : (int64_t)all;
-  WN_TRY_GOTO(allocate(in, rows, set), done);
-  status = walk_documents(in, buffer, all, rows, set, &again);
+  WN_TRY_GOTO(set_allocate(in, rows, set), done);
+  status = set_walk_documents(in, buffer, all, rows, set, &again);
 done:
   wn_free(buffer);
   return status;
@@ -129,7 +130,7 @@ wn_status wn_prune_set_load(wn_context *ctx, const char *what, const wn_prune_da
   wn_token_file *file;
   WN_TRY(wn_token_file_open(ctx, data->path, &file));
   const struct reader in = {ctx, what, data, file, wn_token_file_count(file), T, vocab_size};
-  wn_status status = data->long_only ? load_documents(&in, out) : load_blocks(&in, out);
+  wn_status status = data->long_only ? set_load_documents(&in, out) : set_load_blocks(&in, out);
   wn_token_file_close(file);
   if (status != WN_OK) {
     wn_prune_set_clear(out);

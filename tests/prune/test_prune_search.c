@@ -62,6 +62,13 @@ static void case_init(size_t i, struct bench *b, wn_prune_options *o) {
   o->budgets.per_kv_head = cases[i].per_kv_head;
 }
 
+static wn_status reuse_create(const struct bench *b, const struct wn_prune_set *set, int64_t batch,
+                              const wn_prune_options *o, struct wn_prune_evaluator **out) {
+  const struct wn_prune_reuse options = {
+      .what = "set", .set = set, .batch = batch, .budgets = &o->budgets, .trials = true, .memory = o->memory};
+  return wn_prune_reuse_create(b->ctx, b->model, &options, out);
+}
+
 /* All the way down. */
 static void test_reuse(void **state) {
   (void)state;
@@ -97,7 +104,7 @@ static void test_positions(void **state) {
     case_init(i, &b, &o);
     must(b.ctx, wn_prune_set_load(b.ctx, "set", &o.search, CONTEXT, VOCAB, &set));
     must(b.ctx, wn_prune_plain_create(b.ctx, b.model, &set, 2, &o.budgets, &plain));
-    must(b.ctx, wn_prune_reuse_create(b.ctx, b.model, "set", &set, 2, &o.budgets, true, o.memory, &reuse));
+    must(b.ctx, reuse_create(&b, &set, 2, &o, &reuse));
     must(b.ctx, plain->begin(plain, tokens, &unpruned));
     must(b.ctx, reuse->begin(reuse, tokens, &y));
     assert_true(unpruned == y);
@@ -137,7 +144,7 @@ static void test_sparse(void **state) {
   wn_prune_options o = options_of(&b, WN_POLICY_STREAMING);
   must(b.ctx, wn_prune_set_load(b.ctx, "set", &o.search, 3 * CONTEXT, VOCAB, &set));
   must(b.ctx, wn_prune_plain_create(b.ctx, b.model, &set, 1, &o.budgets, &plain));
-  must(b.ctx, wn_prune_reuse_create(b.ctx, b.model, "set", &set, 1, &o.budgets, true, o.memory, &reuse));
+  must(b.ctx, reuse_create(&b, &set, 1, &o, &reuse));
   must(b.ctx, plain->begin(plain, NULL, &x));
   must(b.ctx, reuse->begin(reuse, NULL, &y));
   assert_true(x == y);
