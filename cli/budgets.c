@@ -25,7 +25,7 @@ enum { POLICIES_BYTES = 1024 };
 char cli_policies[POLICIES_BYTES], cli_policies_help[POLICIES_BYTES + 80], cli_policy_options_help[POLICIES_BYTES];
 
 /* "keys of budgets.json: h2o: recent; streaming: sinks, ..." */
-static void policy_options_init(void) {
+static void budgets_policy_options_init(void) {
   size_t n = (size_t)snprintf(cli_policy_options_help, POLICIES_BYTES, "keys of budgets.json");
   for (int p = 0; p < wn_policy_count(); p++) {
     const char *key;
@@ -41,7 +41,7 @@ void cli_policies_init(void) {
     const size_t n = strlen(cli_policies);
     snprintf(cli_policies + n, POLICIES_BYTES - n, "%s%s", p ? "|" : "", wn_policy_name(p));
   }
-  policy_options_init();
+  budgets_policy_options_init();
   snprintf(cli_policies_help, sizeof cli_policies_help, "all that the model supports, or names separated by commas: %s",
            cli_policies);
 }
@@ -85,8 +85,8 @@ int cli_policy_choices_apply(const char *command, const struct cli_policy_choice
   return code;
 }
 
-static wn_cache_format format_of(wn_context *ctx, const struct cli_budgets *given, const wn_model *model,
-                                 const wn_budgets *budgets) {
+static wn_cache_format budgets_format_of(wn_context *ctx, const struct cli_budgets *given, const wn_model *model,
+                                         const wn_budgets *budgets) {
   wn_cache_format format = WN_CACHE_AUTO;
   for (int f = 0; f < WN_CACHE_COUNT; f++)
     if (!strcmp(given->cache, wn_cache_format_name((wn_cache_format)f))) format = (wn_cache_format)f;
@@ -97,7 +97,7 @@ int cli_budgets_load(wn_context *ctx, const struct cli_budgets *given, const wn_
   const wn_model_config *config = wn_model_config_get(model);
   wn_budgets_init(out);
   out->cache_positions = given->cache_positions;
-  out->cache = format_of(ctx, given, model, out);
+  out->cache = budgets_format_of(ctx, given, model, out);
   if (!given->spec) return 0;
   if (cli_policy_choices_apply("winnow", &given->choices, out)) return 2;
   const size_t policy = given->policy ? strlen(given->policy) : 0;
@@ -105,6 +105,6 @@ int cli_budgets_load(wn_context *ctx, const struct cli_budgets *given, const wn_
   wn_status status = wn_budgets_parse(ctx, config, given->spec, out);
   if (policy) cli_policy_named(given->policy, policy, &out->policy);
   if (status == WN_OK) status = wn_budgets_check(ctx, out, config);
-  out->cache = format_of(ctx, given, model, out); /* a file may want positions by place */
+  out->cache = budgets_format_of(ctx, given, model, out); /* a file may want positions by place */
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }

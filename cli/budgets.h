@@ -2,7 +2,7 @@
 #ifndef CLI_BUDGETS_H
 #define CLI_BUDGETS_H
 
-#include <winnow/kv.h>
+#include <winnow/model.h>
 #include "args.h"
 
 /* The names of all policies, "selective|h2o|...", and a help line of options that take several: filled by

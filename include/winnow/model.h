@@ -9,6 +9,7 @@
 #include "winnow/attention.h"
 #include "winnow/context.h"
 #include "winnow/gguf.h"
+#include "winnow/kv.h"
 #include "winnow/safetensors.h"
 #include "winnow/tokenizer.h"
 
@@ -175,6 +176,44 @@ wn_status wn_session_feed(wn_context *ctx, wn_session *session, const int32_t *t
  * what it keeps: B*S keys and values a layer, part of wn_session_kv_bytes. */
 wn_status wn_session_encode(wn_context *ctx, wn_session *session, const int32_t *inputs, const int32_t *input_count,
                             int64_t S);
+
+/* Budgets of the key-value cache (kv.h), for a model.
+ * `text` is a number of tokens for every layer ("64"), one for each ("64,64,32,96"), one for each key-value head of a
+ * layer ("64:16" in every layer, "64:16,32:32,8:8,96:96"), a part of the context ("0.25"), bytes a sequence over all
+ * layers ("2MiB"), or a budgets.json or a checkpoint's folder that has one (then its policy too). The policy and its
+ * choices in *out stand unless a file gives them. */
+wn_status wn_budgets_parse(wn_context *ctx, const wn_model_config *config, const char *text, wn_budgets *out);
+/* WN_ERR_CONFIG says why these budgets do not go with this model. */
+wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *budgets, const wn_model_config *config);
+
+/* wn_model_logits with the budgets in force, each document by itself: what decoding under them gives. NULL: none. */
+wn_status wn_model_logits_with_budgets(wn_context *ctx, wn_model *model, const int32_t *tokens,
+                                       const int32_t *doc_start, int64_t B, int64_t T, const wn_budgets *budgets,
+                                       float *logits);
+
+/* Of an encoder-decoder: the decoder's logits [B,T,V] for tokens [B,T] behind inputs [B,S], S at most its
+ * encoder.context; input_count [B] or NULL: tokens of each row, the rest is padding. budgets: of the decoder's own keys
+ * and values; NULL: none. What wn_session_encode and wn_session_feed give. */
+wn_status wn_model_logits_of_inputs(wn_context *ctx, wn_model *model, const int32_t *inputs, const int32_t *input_count,
+                                    int64_t S, const int32_t *tokens, int64_t B, int64_t T, const wn_budgets *budgets,
+                                    float *logits);
+
+/* A session whose caches keep to the budgets, which are copied. capacity: the longest text. */
+wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity,
+                                         const wn_budgets *budgets, wn_session **out);
+/* The same with all choices. */
+typedef struct wn_session_options {
+  size_t size;               /* sizeof the struct (context.h) */
+  int64_t sequences;         /* B in step */
+  int64_t capacity;          /* the longest text; 0: the model's context and memory */
+  const wn_budgets *budgets; /* NULL: nothing is evicted */
+  wn_cache_format cache;     /* default WN_CACHE_FLOAT */
+} wn_session_options;
+wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_session_options *options, wn_session **out);
+/* What `format` stands for with this model under these budgets (NULL: none), of which cache_positions counts:
+ * WN_CACHE_FLOAT or WN_CACHE_HALF. */
+wn_cache_format wn_cache_format_resolve(const wn_context *ctx, const wn_model *model, const wn_budgets *budgets,
+                                        wn_cache_format format);
 
 /* How a token is drawn from logits. */
 typedef struct wn_sampling {

@@ -113,7 +113,8 @@ wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
     const int64_t K = part->kind == WN_LAYER_BUDGET    ? caches_budget_of(s, part->layer, part->kv0)
                       : part->kind == WN_LAYER_TRIMMED ? s->reach[part->layer]
                                                        : s->capacity;
-    wn_kv_shape_of(c, s->B, K, s->model->dtype, part->kind == WN_LAYER_BUDGET ? &s->budgets : NULL, &shape);
+    wn_kv_shape_of(&c->attention, c->kv_heads, c->head_size, s->B, K, s->model->dtype,
+                   part->kind == WN_LAYER_BUDGET ? &s->budgets : NULL, &shape);
     if (part->kind == WN_LAYER_TRIMMED) shape.groups = 1; /* the oldest goes */
     wn_kv_shape_of_heads(&shape, part->kv0, part->kv_heads);
     shape.half = s->half;

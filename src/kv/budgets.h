@@ -5,6 +5,10 @@
 #include <jansson.h>
 #include "winnow/kv.h"
 
+/* New tokens in the place of the old ones, all of `value`. heads: as in wn_budgets. */
+wn_status wn_budgets_resize(wn_context *ctx, int64_t layers, int64_t heads, int64_t value, wn_budgets *out);
+/* The budget of one head, or of all that the layer has (head -1). */
+void wn_budgets_put(wn_budgets *out, int64_t layer, int64_t head, int64_t tokens);
 /* Its own arrays; *out is overwritten. */
 wn_status wn_budgets_copy(wn_context *ctx, const wn_budgets *from, wn_budgets *out);
 /* A new reference. */

@@ -9,12 +9,12 @@
 #include "tensor/f16.h"
 
 /* Of an element of k and v. */
-static size_t key_bytes(const struct wn_kv_shape *s) {
+static size_t cache_key_bytes(const struct wn_kv_shape *s) {
   return s->half ? sizeof(uint16_t) : wn_dtype_size(s->dtype);
 }
 
 static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *arrays, struct wn_kv_cache *out) {
-  const size_t e = wn_dtype_size(s->dtype), key = key_bytes(s);
+  const size_t e = wn_dtype_size(s->dtype), key = cache_key_bytes(s);
   const struct wn_array rows[] = {
       {"keys", true, WN_DIMS(s->B, s->Hkv, s->capacity, s->D), key, &out->k},
       {"values", true, WN_DIMS(s->B, s->Hkv, s->capacity, s->D), key, &out->v},
@@ -26,17 +26,17 @@ static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *arrays, str
   WN_ARRAYS_LAY(arrays, rows);
 }
 
-void wn_kv_shape_of(const wn_model_config *c, int64_t B, int64_t capacity, wn_dtype dtype, const wn_budgets *budgets,
-                    struct wn_kv_shape *out) {
+void wn_kv_shape_of(const wn_attention_config *attention, int64_t kv_heads, int64_t head_size, int64_t B,
+                    int64_t capacity, wn_dtype dtype, const wn_budgets *budgets, struct wn_kv_shape *out) {
   *out = (struct wn_kv_shape){.B = B,
-                              .Hkv = c->kv_heads,
-                              .D = c->head_size,
+                              .Hkv = kv_heads,
+                              .D = head_size,
                               .capacity = capacity,
                               .dtype = dtype,
-                              .selections = wn_attention_selections(&c->attention, c->kv_heads),
-                              .bilinear = c->attention.selective.enabled && c->attention.selective.bilinear};
+                              .selections = wn_attention_selections(attention, kv_heads),
+                              .bilinear = attention->selective.enabled && attention->selective.bilinear};
   if (!budgets) return;
-  out->groups = wn_policy_groups(budgets, c->kv_heads, out->selections);
+  out->groups = wn_policy_groups(budgets, kv_heads, out->selections);
   out->notes = wn_policy_notes(budgets);
 }
 
@@ -94,11 +94,11 @@ struct slots {
 };
 enum { ARRAYS_MAX = 6 };
 
-static int arrays_of(const struct wn_kv_cache *c, struct slots out[ARRAYS_MAX]) {
+static int cache_arrays_of(const struct wn_kv_cache *c, struct slots out[ARRAYS_MAX]) {
   const struct wn_kv_shape *s = &c->shape;
   const size_t element = wn_dtype_size(s->dtype), vector = (size_t)s->D * element;
-  const struct slots all[ARRAYS_MAX] = {{c->k, s->Hkv, (size_t)s->D * key_bytes(s)},
-                                        {c->v, s->Hkv, (size_t)s->D * key_bytes(s)},
+  const struct slots all[ARRAYS_MAX] = {{c->k, s->Hkv, (size_t)s->D * cache_key_bytes(s)},
+                                        {c->v, s->Hkv, (size_t)s->D * cache_key_bytes(s)},
                                         {c->sk, s->selections, vector},
                                         {c->f, s->selections, element},
                                         {(char *)c->at, s->groups, sizeof(int32_t)},
@@ -109,19 +109,19 @@ static int arrays_of(const struct wn_kv_cache *c, struct slots out[ARRAYS_MAX]) 
   return n;
 }
 
-static int64_t groups_of(const struct wn_kv_cache *c) {
+static int64_t cache_groups_of(const struct wn_kv_cache *c) {
   return c->shape.groups > 0 ? c->shape.groups : 1;
 }
 
 /* Rows of the array that belong to group p of P: first..first+n-1. */
-static int64_t group_rows(const struct slots *x, int64_t P, int64_t p, int64_t *first) {
+static int64_t cache_group_rows(const struct slots *x, int64_t P, int64_t p, int64_t *first) {
   const int64_t n = x->rows / P;
   *first = p * n;
   return n;
 }
 
-static void copy_rows(const struct wn_kv_cache *cache, int64_t heads, int64_t t0, int64_t T, const void *from,
-                      struct wn_stride s, void *to) {
+static void cache_copy_rows(const struct wn_kv_cache *cache, int64_t heads, int64_t t0, int64_t T, const void *from,
+                            struct wn_stride s, void *to) {
   const struct wn_kv_shape *shape = &cache->shape;
   const size_t element = wn_dtype_size(shape->dtype), row = (size_t)shape->D * element;
   for (int64_t b = 0; b < shape->B; b++)
@@ -132,8 +132,8 @@ static void copy_rows(const struct wn_kv_cache *cache, int64_t heads, int64_t t0
 }
 
 /* The same into half floats. */
-static void halve_rows(const struct wn_kv_cache *cache, int64_t heads, int64_t t0, int64_t T, const void *from,
-                       struct wn_stride s, void *to) {
+static void cache_halve_rows(const struct wn_kv_cache *cache, int64_t heads, int64_t t0, int64_t T, const void *from,
+                             struct wn_stride s, void *to) {
   const struct wn_kv_shape *shape = &cache->shape;
   const int64_t D = shape->D;
   for (int64_t b = 0; b < shape->B; b++)
@@ -147,10 +147,10 @@ void wn_kv_cache_append(struct wn_kv_cache *cache, const struct wn_kv_rows *r, i
   const struct wn_kv_shape *s = &cache->shape;
   const size_t element = wn_dtype_size(s->dtype);
   void (*put)(const struct wn_kv_cache *, int64_t, int64_t, int64_t, const void *, struct wn_stride, void *) =
-      s->half ? halve_rows : copy_rows;
+      s->half ? cache_halve_rows : cache_copy_rows;
   put(cache, s->Hkv, t0, T, r->k, r->s_k, cache->k);
   put(cache, s->Hkv, t0, T, r->v, r->s_v, cache->v);
-  if (cache->sk) copy_rows(cache, s->selections, t0, T, r->sk, r->s_sk, cache->sk);
+  if (cache->sk) cache_copy_rows(cache, s->selections, t0, T, r->sk, r->s_sk, cache->sk);
   for (int64_t n = 0; cache->f && n < s->B * s->selections; n++)
     memset((char *)cache->f + (size_t)(n * s->capacity + cache->count) * element, 0, (size_t)T * element);
   for (int64_t n = 0; cache->at && n < s->B * s->groups; n++) {
@@ -172,7 +172,7 @@ static void cache_drop(const struct wn_kv_cache *cache, const struct slots *arra
   const int64_t capacity = cache->shape.capacity, last = cache->count - 1;
   for (int i = 0; i < n && slot != last; i++) {
     int64_t first;
-    const int64_t rows = group_rows(&arrays[i], groups_of(cache), p, &first);
+    const int64_t rows = cache_group_rows(&arrays[i], cache_groups_of(cache), p, &first);
     for (int64_t r = first; r < first + rows; r++) {
       char *at = arrays[i].data + (size_t)((b * arrays[i].rows + r) * capacity) * arrays[i].bytes;
       memcpy(at + (size_t)slot * arrays[i].bytes, at + (size_t)last * arrays[i].bytes, arrays[i].bytes);
@@ -201,11 +201,11 @@ static int64_t cache_choose(const struct wn_kv_cache *cache, const wn_budgets *b
 
 void wn_kv_cache_evict(struct wn_kv_cache *cache, const wn_budgets *budgets, int64_t layer, int32_t *order) {
   struct slots arrays[ARRAYS_MAX];
-  const int n = arrays_of(cache, arrays);
+  const int n = cache_arrays_of(cache, arrays);
   const bool ordered = wn_policy_row(budgets->policy)->ordered;
   if (ordered) wn_kv_cache_order(cache, order);
   for (int64_t b = 0; b < cache->shape.B; b++)
-    for (int64_t p = 0; p < groups_of(cache); p++)
+    for (int64_t p = 0; p < cache_groups_of(cache); p++)
       cache_drop(cache, arrays, n, b, p, cache_choose(cache, budgets, layer, b, p, ordered ? order : NULL));
   cache->count--;
   cache->sorted = false;
@@ -213,12 +213,12 @@ void wn_kv_cache_evict(struct wn_kv_cache *cache, const wn_budgets *budgets, int
 
 void wn_kv_cache_evict_oldest(struct wn_kv_cache *cache) {
   struct slots arrays[ARRAYS_MAX];
-  const int n = arrays_of(cache, arrays);
-  for (int64_t row = 0; row < cache->shape.B * groups_of(cache); row++) {
+  const int n = cache_arrays_of(cache, arrays);
+  for (int64_t row = 0; row < cache->shape.B * cache_groups_of(cache); row++) {
     const int32_t *at = cache->at + row * cache->shape.capacity;
     int64_t oldest = 0;
     for (int64_t j = 1; j < cache->count; j++) oldest = at[j] < at[oldest] ? j : oldest;
-    cache_drop(cache, arrays, n, row / groups_of(cache), row % groups_of(cache), oldest);
+    cache_drop(cache, arrays, n, row / cache_groups_of(cache), row % cache_groups_of(cache), oldest);
   }
   cache->count--;
   cache->sorted = false;
@@ -238,17 +238,17 @@ void wn_kv_cache_follow(struct wn_kv_cache *cache, const wn_budgets *budgets, co
 }
 
 void wn_kv_cache_gather(const struct wn_kv_cache *from, const int32_t *slots, int64_t n, struct wn_kv_cache *to) {
-  const int64_t P = groups_of(from);
+  const int64_t P = cache_groups_of(from);
   struct slots a[ARRAYS_MAX], z[ARRAYS_MAX];
-  const int arrays = arrays_of(from, a);
-  arrays_of(to, z);
+  const int arrays = cache_arrays_of(from, a);
+  cache_arrays_of(to, z);
   for (int i = 0; i < arrays; i++) {
     const size_t bytes = a[i].bytes;
     for (int64_t b = 0; b < from->shape.B; b++) {
       for (int64_t p = 0; p < P; p++) {
         const int32_t *slot = slots + (b * P + p) * n;
         int64_t first;
-        const int64_t rows = group_rows(&a[i], P, p, &first);
+        const int64_t rows = cache_group_rows(&a[i], P, p, &first);
         for (int64_t r = b * a[i].rows + first; r < b * a[i].rows + first + rows; r++) {
           const char *x = a[i].data + (size_t)(r * from->shape.capacity) * bytes;
           char *y = z[i].data + (size_t)(r * to->shape.capacity + to->count) * bytes;
@@ -260,7 +260,7 @@ void wn_kv_cache_gather(const struct wn_kv_cache *from, const int32_t *slots, in
 }
 
 /* Heap sort by position: in place, no worst case. */
-static void sift(int32_t *slot, int64_t root, int64_t n, const int32_t *at) {
+static void cache_sift(int32_t *slot, int64_t root, int64_t n, const int32_t *at) {
   for (int64_t child; (child = 2 * root + 1) < n; root = child) {
     if (child + 1 < n && at[slot[child + 1]] > at[slot[child]]) child++;
     if (at[slot[root]] >= at[slot[child]]) return;
@@ -272,17 +272,17 @@ static void sift(int32_t *slot, int64_t root, int64_t n, const int32_t *at) {
 
 void wn_kv_cache_order(const struct wn_kv_cache *cache, int32_t *slots) {
   const int64_t n = cache->count, capacity = cache->shape.capacity;
-  for (int64_t row = 0; row < cache->shape.B * groups_of(cache); row++) {
+  for (int64_t row = 0; row < cache->shape.B * cache_groups_of(cache); row++) {
     int32_t *slot = slots + row * n;
     for (int64_t j = 0; j < n; j++) slot[j] = (int32_t)j;
     if (cache->sorted || !cache->at) continue;
     const int32_t *at = cache->at + row * capacity;
-    for (int64_t root = n / 2; root-- > 0;) sift(slot, root, n, at);
+    for (int64_t root = n / 2; root-- > 0;) cache_sift(slot, root, n, at);
     for (int64_t end = n; end-- > 1;) {
       const int32_t x = slot[0];
       slot[0] = slot[end];
       slot[end] = x;
-      sift(slot, 0, end, at);
+      cache_sift(slot, 0, end, at);
     }
   }
 }

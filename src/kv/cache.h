@@ -38,9 +38,9 @@ struct wn_kv_cache {
   size_t bytes;  /* all that is allocated */
 };
 
-/* A cache of `capacity` tokens of this model, under the budgets' policy (NULL: nothing is evicted). */
-void wn_kv_shape_of(const wn_model_config *config, int64_t B, int64_t capacity, wn_dtype dtype,
-                    const wn_budgets *budgets, struct wn_kv_shape *out);
+/* A cache of `capacity` tokens of a layer with this attention, under the budgets' policy (NULL: nothing is evicted). */
+void wn_kv_shape_of(const wn_attention_config *attention, int64_t kv_heads, int64_t head_size, int64_t B,
+                    int64_t capacity, wn_dtype dtype, const wn_budgets *budgets, struct wn_kv_shape *out);
 /* The part of a layer's cache that belongs to key-value heads g0..g0+n-1: heads with budgets of their own have caches
  * of their own. */
 void wn_kv_shape_of_heads(struct wn_kv_shape *shape, int64_t g0, int64_t n);

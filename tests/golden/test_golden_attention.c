@@ -7,6 +7,7 @@
 #include <math.h>
 #include <winnow/attention.h>
 #include <winnow/kv.h>
+#include <winnow/safetensors.h>
 
 enum { FILES = 40 };
 
