@@ -1,8 +1,19 @@
-/* winnow: budgets of the key-value cache and the policies that keep to them.
+/* winnow: budgets of the key-value cache, and the eviction policies that keep to them.
  *
- * A layer with a budget of K tokens holds at most K. The step of token i (counted from 0): if i >= K, the token with
- * the highest score goes, ties to the oldest; then i enters, attends to what is held (itself included) and the scores
- * follow. What has gone is gone for all later rows of the layer. */
+ * A layer with a budget of K tokens holds the keys and values of at most K. When token i (counted from 0) comes and K
+ * are held, its layer first evicts one of them; then i enters and attends to the tokens held, itself included. An
+ * evicted token is not seen by any later row of that layer. Budgets may differ from layer to layer and from key-value
+ * head to key-value head. A budget of the whole context never evicts.
+ *
+ * A policy says which token is evicted: each has a score, the highest is evicted, ties go to the oldest; some policies
+ * protect the first tokens (sinks) or the most recent. docs/pruning.md has the policies with their papers.
+ *
+ *   wn_budgets budgets;
+ *   wn_budgets_init(&budgets);                                        "selective" until another is chosen
+ *   wn_policy_find("h2o", &budgets.policy);
+ *   wn_budgets_parse(ctx, wn_model_config_get(model), "64", &budgets);          64 tokens in every layer (model.h)
+ *   wn_session_create_with_budgets(ctx, model, 1, 0, &budgets, &session);       decodes under them
+ *   wn_budgets_clear(&budgets); */
 #ifndef WINNOW_KV_H
 #define WINNOW_KV_H
 
@@ -14,22 +25,26 @@
 
 WN_STABLE_BEGIN
 
-/* An eviction policy: its number, from 0 to wn_policy_count() - 1. Budgets begin with the first, "selective". */
+/* An eviction policy: its number, from 0 to wn_policy_count() - 1. wn_budgets_init chooses the first, "selective".
+ * Numbers may change from version to version; names do not, and files hold names. */
 typedef int wn_policy;
+/* What a policy is. */
 typedef struct wn_policy_info {
-  const char *name, *summary; /* "h2o", and in one line which token goes */
-  bool per_kv_head;           /* each key-value head may evict for itself */
-  bool cache_positions;       /* positions may be places in the cache */
+  const char *name, *summary; /* "h2o", and in one line which token it evicts */
+  bool per_kv_head;           /* each key-value head may evict on its own */
+  bool cache_positions;       /* a token's position may be its cache position */
   bool selective;             /* only for models with selective attention */
 } wn_policy_info;
-#define WN_POLICY_MAX 32 /* more than there can be */
+#define WN_POLICY_MAX 32 /* no build has more policies: the size of tables by policy */
+/* How many policies there are. */
 int wn_policy_count(void);
 const wn_policy_info *wn_policy_at(wn_policy policy); /* NULL: there is none of that number */
+/* The policy of that name; false: there is none, and *out stays as it is. */
 bool wn_policy_find(const char *name, wn_policy *out);
 const char *wn_policy_name(wn_policy policy); /* "?": there is none of that number */
 /* The key of option i of a policy in budgets.json, NULL after the last; *help (may be NULL): what it does. */
 const char *wn_policy_option(wn_policy policy, int i, const char **help);
-/* Does the attention have what the policy looks at? */
+/* Does a model with this attention have what the policy reads? */
 bool wn_policy_suits(wn_policy policy, const wn_attention_config *config);
 
 /* What the keys and values in a cache are kept as. */
@@ -52,21 +67,23 @@ typedef enum wn_pool { WN_POOL_MEAN, WN_POOL_MAX } wn_pool;
 typedef struct wn_budgets {
   wn_policy policy;
   int64_t layers;
-  int64_t *tokens;      /* [layers], each >= 1; a budget of the context or more never evicts */
-  int64_t heads;        /* 0: all key-value heads of a layer have its budget; else the model's key-value heads */
-  int64_t *head_tokens; /* [layers,heads], each >= 1: budgets of single heads, for policies that decide for each of them
-                           (per_kv_head, or "selective" with a selection for each). tokens[l] is the layer's largest */
-  bool per_kv_head;     /* h2o, tova, random: each key-value head evicts for itself */
+  int64_t *tokens;       /* [layers], each >= 1; a budget of the context or more never evicts */
+  int64_t heads;         /* 0: all key-value heads of a layer have its budget; else the model's key-value heads */
+  int64_t *head_tokens;  /* [layers,heads], each >= 1: a budget for each key-value head, for policies that decide for
+                            each  of them (with per_kv_head, or "selective" with a selection for each). tokens[l] is then
+                            the  layer's largest */
+  bool per_kv_head;      /* each key-value head evicts on its own, if the policy can (wn_policy_info) */
   wn_cache_format cache; /* of the cache whose bytes wn_budgets_parse counts; not AUTO, not saved; default float */
-  int64_t sinks;         /* streaming: tokens kept for ever, of a budget of K at most K-1; default 4 */
-  bool cache_positions;  /* streaming: a token's position is its place in the cache, as the paper has it; default false:
-                            in the  text. Needs rotary or relative positions */
-  double recent;         /* h2o: the part of the budget that goes to the most recent tokens; default 0.5 */
-  uint64_t seed;         /* random */
+  /* Options of single policies; wn_budgets_init gives the defaults. */
+  int64_t sinks;        /* streaming: first tokens that are never evicted, of a budget of K at most K-1; default 4 */
+  bool cache_positions; /* streaming: a token's position is its cache position, as in the paper; default false: its
+                           position in the text. Needs rotary or relative positions */
+  double recent;        /* h2o: the part of the budget that goes to the most recent tokens; default 0.5 */
+  uint64_t seed;        /* random: the seed */
   struct {
-    int64_t rows; /* snapkv: the last rows, that vote; as many recent tokens stay, at most half of the budget; default
-                     32. The cache keeps so many numbers of each token */
-    int64_t neighbours; /* votes are pooled over so many positions on each side; 0: none; default 2 */
+    int64_t rows; /* the last rows, which vote; as many recent tokens are protected, at most half of the budget. The
+                     cache keeps so many numbers for each token. Default 32 */
+    int64_t neighbours; /* votes are pooled over so many positions on each side; 0: not pooled; default 2 */
     wn_pool pool;       /* default the mean */
   } snapkv;
 } wn_budgets;
@@ -76,7 +93,8 @@ void wn_budgets_clear(wn_budgets *budgets);
 wn_status wn_budgets_set(wn_context *ctx, const char *assignments, wn_budgets *out);
 wn_status wn_budgets_load(wn_context *ctx, const char *path, wn_budgets *out);
 wn_status wn_budgets_save(wn_context *ctx, const wn_budgets *budgets, const char *path);
-/* Sum over the layers; of heads with budgets of their own the mean, the sum rounded to the nearest. */
+/* Tokens that all layers hold together. A layer whose key-value heads have budgets of their own counts with their mean;
+ * the sum is rounded to the nearest. */
 int64_t wn_budgets_total(const wn_budgets *budgets);
 /* K of one key-value head; layer and head within the budgets. */
 int64_t wn_budgets_of(const wn_budgets *budgets, int64_t layer, int64_t kv_head);
@@ -84,14 +102,14 @@ int64_t wn_budgets_of(const wn_budgets *budgets, int64_t layer, int64_t kv_head)
 WN_API_END
 WN_EXPERIMENTAL_BEGIN
 
-/* P of the evictions of one attention call, the groups of key-value heads that evict for themselves: 1, or Hkv. */
+/* P of the evictions of one attention call, the groups of key-value heads that evict on their own: 1, or Hkv. */
 int64_t wn_attention_eviction_groups(const wn_attention_config *config, const wn_attention_arrays *arrays,
                                      const wn_budgets *budgets);
-/* The evictions of one attention call on whole sequences under the budgets of layer 0: gone [B,P,T], the caller's, the
- * position of the first row that no longer sees the key; INT32_MAX where there is none. Put into arrays->gone they make
- * the call attend as decoding under the budget would. */
+/* The evictions of one attention call on whole sequences under the budgets of layer 0: evicted_at [B,P,T], the
+ * caller's, the position of the first row that no longer sees the key; INT32_MAX where there is none. As arrays->gone
+ * they make the call attend as decoding under the budget would. */
 wn_status wn_attention_evictions(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *arrays,
-                                 const wn_budgets *budgets, int32_t *gone);
+                                 const wn_budgets *budgets, int32_t *evicted_at);
 
 WN_API_END
 #endif

@@ -28,7 +28,7 @@ static wn_status prefill_find_evictions(struct wn_run *run, struct wn_session *s
                                            .first_group = shape->first_group,
                                            .a = op,
                                            .notes = s->stage.notes,
-                                           .gone = s->block.evicted_at};
+                                           .evicted_at = s->block.evicted_at};
   if (!run->measuring) return wn_evictions_piece_find(&run->exec, &piece);
   const size_t need = wn_evictions_piece_scratch(&run->exec, &s->budgets, op);
   if (need > run->need) run->need = need;

@@ -54,9 +54,9 @@ static wn_status evictions_check(wn_context *ctx, const wn_budgets *budgets, con
 struct evictions_job {
   const struct wn_exec *exec;
   const struct wn_evictions_piece *piece;
-  int64_t P, stride; /* stride: from one row of gone to the next */
+  int64_t P, stride; /* stride: from one row of evicted_at to the next */
   wn_status (*run)(const struct wn_exec *exec, const struct evictions_job *job, struct wn_walk *w, int64_t b,
-                   int64_t group, int32_t *gone);
+                   int64_t group, int32_t *evicted_at);
 };
 
 static wn_status evictions_run(const struct evictions_job *job) {
@@ -79,9 +79,9 @@ static wn_status evictions_run(const struct evictions_job *job) {
     one.scratch = NULL, one.scratch_bytes = 0;
 #pragma omp for schedule(dynamic, 1)
     for (int64_t n = 0; n < tasks; n++) {
-      int32_t *gone = p->gone + n * job->stride;
-      for (int64_t j = 0; j < p->a->Tk; j++) gone[j] = WN_GONE_NEVER;
-      const wn_status here = job->run(&one, job, &w, n / job->P, n % job->P, gone);
+      int32_t *evicted_at = p->evicted_at + n * job->stride;
+      for (int64_t j = 0; j < p->a->Tk; j++) evicted_at[j] = WN_EVICTED_NEVER;
+      const wn_status here = job->run(&one, job, &w, n / job->P, n % job->P, evicted_at);
       if (here != WN_OK) {
 #pragma omp critical
         status = here;
@@ -102,7 +102,7 @@ static int64_t evictions_document(const struct wn_attention *a, int64_t b, int64
 }
 
 static wn_status evictions_sequence(const struct wn_exec *exec, const struct evictions_job *job, struct wn_walk *w,
-                                    int64_t b, int64_t group, int32_t *gone) {
+                                    int64_t b, int64_t group, int32_t *evicted_at) {
   const struct wn_evictions_piece *p = job->piece;
   const int64_t T = p->a->Tk, layer = p->layer;
   const int64_t K = p->budgets->heads > 0 ? wn_budgets_of(p->budgets, layer, group) : p->budgets->tokens[layer];
@@ -111,13 +111,13 @@ static wn_status evictions_sequence(const struct wn_exec *exec, const struct evi
     for (end = first + 1; end < T && evictions_document(p->a, b, end) == first;) end++;
     if (end - first <= K) continue;
     wn_walk_document(w, first);
-    WN_TRY(wn_walk_rows(exec, w, first, end - first, end - 1, gone));
+    WN_TRY(wn_walk_rows(exec, w, first, end - first, end - 1, evicted_at));
   }
   return WN_OK;
 }
 
 wn_status wn_evictions_find(const struct wn_exec *exec, const wn_budgets *budgets, int64_t layer,
-                            const struct wn_attention *a, int32_t *gone) {
+                            const struct wn_attention *a, int32_t *evicted_at) {
   wn_context *ctx = exec->ctx;
   const int64_t P = evictions_groups(budgets, a);
   if (layer < 0 || layer >= budgets->layers || budgets->tokens[layer] < 1)
@@ -136,7 +136,7 @@ wn_status wn_evictions_find(const struct wn_exec *exec, const wn_budgets *budget
   struct wn_attention call = *a;
   call.slots.at = NULL, call.slots.gone = NULL, call.slots.mass = NULL;
   call.slots.groups = P, call.slots.stride = 0;
-  const struct wn_evictions_piece piece = {.budgets = budgets, .layer = layer, .a = &call, .gone = gone};
+  const struct wn_evictions_piece piece = {.budgets = budgets, .layer = layer, .a = &call, .evicted_at = evicted_at};
   return evictions_run(
       &(struct evictions_job){.exec = exec, .piece = &piece, .P = P, .stride = a->Tk, .run = evictions_sequence});
 }
@@ -149,7 +149,7 @@ size_t wn_evictions_piece_scratch(const struct wn_exec *exec, const wn_budgets *
 
 /* The walk continues from the cache's tokens, and returns the policy's notes. */
 static wn_status evictions_piece(const struct wn_exec *exec, const struct evictions_job *job, struct wn_walk *w,
-                                 int64_t b, int64_t group, int32_t *gone) {
+                                 int64_t b, int64_t group, int32_t *evicted_at) {
   const struct wn_evictions_piece *p = job->piece;
   const struct wn_attention *a = p->a;
   const int64_t older = a->Tk - a->Tq, G = a->sel.on ? wn_selection_groups(a) : 0, cap = a->Tk;
@@ -162,7 +162,7 @@ static wn_status evictions_piece(const struct wn_exec *exec, const struct evicti
     wn_policy_read(a->sel.f_in, w->dtype, (b * G + group * w->choices + s) * wn_selection_stride(a), older, 1,
                    w->F + s * cap);
   w->n = older;
-  WN_TRY(wn_walk_rows(exec, w, 0, a->Tq, -1, gone));
+  WN_TRY(wn_walk_rows(exec, w, 0, a->Tq, -1, evicted_at));
   for (int64_t i = 0; i < w->notes; i++)
     for (int64_t c = 0; c < w->n; c++) {
       const int64_t to = i * job->stride + w->key[c];
@@ -190,8 +190,8 @@ int64_t wn_attention_eviction_groups(const wn_attention_config *config, const wn
 }
 
 wn_status wn_attention_evictions(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *arrays,
-                                 const wn_budgets *budgets, int32_t *gone) {
-  if (!ctx || !config || !arrays || !budgets || !gone)
+                                 const wn_budgets *budgets, int32_t *evicted_at) {
+  if (!ctx || !config || !arrays || !budgets || !evicted_at)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "evictions: no config, arrays, budgets or place for the result");
   if (!wn_policy_row(budgets->policy))
     return wn_fail(ctx, WN_ERR_CONFIG, "evictions: unknown policy %d", (int)budgets->policy);
@@ -202,7 +202,7 @@ wn_status wn_attention_evictions(wn_context *ctx, const wn_attention_config *con
   exec.scratch_bytes = wn_evictions_scratch(&exec, budgets, &op);
   if (exec.scratch_bytes > 0) WN_TRY(wn_alloc(ctx, "scratch of evictions", exec.scratch_bytes, &exec.scratch));
   op.slots.gone = NULL;
-  const wn_status status = wn_evictions_find(&exec, budgets, 0, &op, gone);
+  const wn_status status = wn_evictions_find(&exec, budgets, 0, &op, evicted_at);
   wn_free(exec.scratch);
   return status;
 }

@@ -110,8 +110,8 @@ static int64_t walk_close_ranks(struct wn_walk *w, int64_t n) {
 
 /* The policy's notes after row `row` of the call, row r of the block. */
 static wn_status walk_follow(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t r, int64_t n,
-                             const int32_t *gone) {
-  WN_TRY(wn_walk_sums(exec, w, row, r, n, gone));
+                             const int32_t *evicted_at) {
+  WN_TRY(wn_walk_sums(exec, w, row, r, n, evicted_at));
   w->policy->follow(&(struct wn_policy_notes){.budgets = w->budgets,
                                               .row = w->place[n - 1] - w->first,
                                               .count = n,
@@ -123,7 +123,7 @@ static wn_status walk_follow(const struct wn_exec *exec, struct wn_walk *w, int6
 }
 
 static wn_status walk_block(const struct wn_exec *exec, struct wn_walk *w, int64_t row0, int64_t rows, int64_t last,
-                            int32_t *gone) {
+                            int32_t *evicted_at) {
   const struct wn_attention *a = w->a;
   const int64_t own = a->Tk - a->Tq, matters = w->policy->rows ? w->policy->rows(w->budgets) : INT64_MAX;
   const int32_t *positions = wn_slot_positions(a, w->b, w->group);
@@ -138,7 +138,7 @@ static wn_status walk_block(const struct wn_exec *exec, struct wn_walk *w, int64
     if (alive == w->K) {
       const struct wn_policy_held held = walk_held(w, n - 1, position);
       const int64_t which = wn_policy_choose(&held);
-      gone[w->key[which]] = (int32_t)position;
+      evicted_at[w->key[which]] = (int32_t)position;
       w->at[which] = -1;
       alive--;
     }
@@ -147,7 +147,7 @@ static wn_status walk_block(const struct wn_exec *exec, struct wn_walk *w, int64
     /* Sums that expire before the budget is full have no effect. */
     const bool idle = !w->sums || w->K - alive >= matters;
     for (int64_t s = 0; !a->sel.shift && s < w->choices; s++) wn_walk_select(w, s, r, n);
-    if (!idle || (w->operation && a->sel.on)) WN_TRY(walk_follow(exec, w, row0 + r, r, n, gone));
+    if (!idle || (w->operation && a->sel.on)) WN_TRY(walk_follow(exec, w, row0 + r, r, n, evicted_at));
     for (int64_t s = 0; a->sel.shift && s < w->choices; s++) wn_walk_select(w, s, r, n);
   }
   w->n = walk_close_ranks(w, w->n + rows);
@@ -155,10 +155,10 @@ static wn_status walk_block(const struct wn_exec *exec, struct wn_walk *w, int64
 }
 
 wn_status wn_walk_rows(const struct wn_exec *exec, struct wn_walk *w, int64_t row0, int64_t rows, int64_t last,
-                       int32_t *gone) {
+                       int32_t *evicted_at) {
   for (int64_t at = row0, n; at < row0 + rows; at += n) {
     n = row0 + rows - at < WN_WALK_ROWS ? row0 + rows - at : WN_WALK_ROWS;
-    WN_TRY(walk_block(exec, w, at, n, last, gone));
+    WN_TRY(walk_block(exec, w, at, n, last, evicted_at));
   }
   return WN_OK;
 }

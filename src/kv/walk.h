@@ -73,9 +73,9 @@ void wn_walk_document(struct wn_walk *w, int64_t first);
 /* Column w->n is the key at position `place`, whose notes and F are 0. */
 void wn_walk_enter(struct wn_walk *w, int64_t column, int64_t key, int64_t place);
 /* Rows row0..row0+rows-1 of the call, in order; `last`: the document's last row in the call, whose weights have no
- * effect, or -1. gone [Tk] of the sequence and group. */
+ * effect, or -1. evicted_at [Tk] of the sequence and group. */
 wn_status wn_walk_rows(const struct wn_exec *exec, struct wn_walk *w, int64_t row0, int64_t rows, int64_t last,
-                       int32_t *gone);
+                       int32_t *evicted_at);
 
 /* ---- walk_logits.c: logits, selections and attention sums of rows ---- */
 
@@ -90,7 +90,7 @@ wn_status wn_walk_products(const struct wn_exec *exec, struct wn_walk *w, int64_
 void wn_walk_select(struct wn_walk *w, int64_t s, int64_t r, int64_t n);
 /* row_notes [n]: the attention sums of row `row` of the call, row r of the block. */
 wn_status wn_walk_sums(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t r, int64_t n,
-                       const int32_t *gone);
+                       const int32_t *evicted_at);
 /* Scratch of the operations on one row. */
 size_t wn_walk_sums_scratch(const struct wn_exec *exec, const struct wn_walk *w, int64_t P);
 

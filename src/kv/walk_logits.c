@@ -258,19 +258,19 @@ size_t wn_walk_sums_scratch(const struct wn_exec *exec, const struct wn_walk *w,
 }
 
 static wn_status walk_sum_operation(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t n,
-                                    const int32_t *gone) {
+                                    const int32_t *evicted_at) {
   struct wn_exec one = *exec;
   one.scratch = w->scratch;
   one.scratch_bytes = w->scratch_bytes;
   struct wn_attention r = walk_row_call(w, w->b, row, w->a->H / w->heads);
-  r.slots.gone = gone;
+  r.slots.gone = evicted_at;
   WN_TRY(wn_op_attention_forward(&one, &r));
   for (int64_t c = 0; c < n; c++) w->row_notes[c] = wn_number(w->mass, w->key[c], w->dtype);
   return WN_OK;
 }
 
 wn_status wn_walk_sums(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t r, int64_t n,
-                       const int32_t *gone) {
-  if (w->operation) return walk_sum_operation(exec, w, row, n, gone);
+                       const int32_t *evicted_at) {
+  if (w->operation) return walk_sum_operation(exec, w, row, n, evicted_at);
   return walk_sum_products(exec, w, row, r, n);
 }

@@ -195,7 +195,7 @@ static void reuse_batch_lay(struct wn_reuse *r, struct wn_arrays *arrays) {
       {"derived activations", true, WN_DIMS((int64_t)r->blocks.derived_bytes), 1, &r->blocks.derived},
       {"exact activations", true, WN_DIMS((int64_t)r->blocks.exact_bytes), 1, &r->blocks.exact},
       {"positions", true, WN_DIMS(M), sizeof *r->positions, &r->positions},
-      {"evictions", true, WN_DIMS(M, P), sizeof *r->gone, &r->gone},
+      {"evictions", true, WN_DIMS(M, P), sizeof *r->evicted_at, &r->evicted_at},
       {"keys", true, WN_DIMS(M, W), sizeof *r->k, &r->k},
       {"values", true, WN_DIMS(M, W), sizeof *r->v, &r->v},
       {"queries", true, WN_DIMS(M, GD), sizeof *r->sq, &r->sq},

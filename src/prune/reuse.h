@@ -33,10 +33,10 @@ struct wn_reuse {
   /* A batch at work. */
   struct wn_layer_blocks blocks;
   struct wn_layer_temp temp;
-  int32_t *positions, *gone; /* [batch,T], [batch,P,T] */
-  float *k, *v, *sq, *sk;    /* [batch,T,...] rows before the first changed from state, the others new */
-  float *f;                  /* [batch,G,T] */
-  float *q, *y, *z;          /* [batch,T,H*D] twice, [batch,T,H]: rows from a tile's first on */
+  int32_t *positions, *evicted_at; /* [batch,T], [batch,P,T] */
+  float *k, *v, *sq, *sk;          /* [batch,T,...] rows before the first changed from state, the others new */
+  float *f;                        /* [batch,G,T] */
+  float *q, *y, *z;                /* [batch,T,H*D] twice, [batch,T,H]: rows from a tile's first on */
   void *x_out, *n_out, *rstd, *mean, *logits;
   double *loss; /* [batch*T] */
   uint8_t *hit;

@@ -150,10 +150,10 @@ wn_status wn_reuse_attend(struct wn_run *run, struct wn_reuse *r, const struct w
       const size_t need = wn_evictions_scratch(&run->exec, t->budgets, &all);
       if (need > run->need) run->need = need;
     } else {
-      WN_TRY(wn_evictions_find(&run->exec, t->budgets, l, &all, r->gone));
+      WN_TRY(wn_evictions_find(&run->exec, t->budgets, l, &all, r->evicted_at));
     }
     op.slots.groups = wn_policy_groups(t->budgets, op.Hkv, r->select_heads);
-    op.slots.gone = r->gone;
+    op.slots.gone = r->evicted_at;
   }
   const int64_t from = t->first / TILE * TILE;
   if (r->select_heads > 0 && from > 0) { /* F at the first row */

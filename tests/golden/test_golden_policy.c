@@ -140,7 +140,7 @@ static void check_batch(wn_context *ctx, struct wn_model *model, const struct ex
   for (int64_t l = 0; l < L; l++)
     for (int64_t i = 0; wn_evictions_any(budgets, l, want->T) && i < rows * want->T; i++) {
       const int32_t found = ws->gone[l * rows * want->T + i], gone = want->gone[l * rows * want->T + i];
-      if (found != (gone == want->T ? WN_GONE_NEVER : gone))
+      if (found != (gone == want->T ? WN_EVICTED_NEVER : gone))
         fail_msg("%s: a batch: layer %d, group %d of %d, position %d goes before row %d, expected %d", want->name,
                  (int)l, (int)(i / want->T), (int)rows, (int)(i % want->T), (int)found, (int)gone);
     }

@@ -171,7 +171,7 @@ static int64_t simulate(const struct wn_attention *a, wn_dtype dtype, const wn_b
   double F[200] = {0}, scores[200], selected[6][200];
   bool held[200] = {false};
   int64_t count = 0, evictions = 0;
-  for (int64_t j = 0; j < T; j++) gone[j] = WN_GONE_NEVER;
+  for (int64_t j = 0; j < T; j++) gone[j] = WN_EVICTED_NEVER;
   for (int64_t i = 0; i < T; i++) {
     const int64_t first = a->doc_start ? a->doc_start[b * T + i] : 0;
     if (i == first) memset(held, 0, sizeof held), memset(selected, 0, sizeof selected), count = 0;
@@ -324,7 +324,7 @@ static void test_nothing_goes(void **state) {
     assert_ok(ctx, find(wn_backend_ref(), WN_F32, 2, &x, 0, &c.a, gone));
     const int64_t P = wn_policy_groups(&x, c.a.Hkv, wn_selection_groups(&c.a));
     assert_true(c.a.B * P * T <= n);
-    for (int64_t j = 0; j < c.a.B * P * T; j++) assert_int_equal(gone[j], WN_GONE_NEVER);
+    for (int64_t j = 0; j < c.a.B * P * T; j++) assert_int_equal(gone[j], WN_EVICTED_NEVER);
   }
   free(gone);
   call_clear(&c);
