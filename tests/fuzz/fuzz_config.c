@@ -3,6 +3,7 @@
 #include "fuzz/fuzz.h"
 
 #include "attention/registry.h"
+#include "ops/attention.h"
 #include "base/alloc.h"
 #include "model/config.h"
 #include "winnow/train.h"
