@@ -104,13 +104,17 @@
     };
     // Only where something lies above: else the axis ends where the data does.
     const beyond = f.yMax && f.series.some(s => s.y.some(v => v !== null && v > f.yMax)), cut = beyond ? +f.yMax.toPrecision(2) : 0;
+    // A logarithmic axis has round numbers alone, the more of them the fewer decades there are; its own ends are none,
+    // unless there is nothing else.
+    const lead = v => +(v / 10 ** Math.floor(Math.log10(v))).toFixed(6);
+    const round = axis => {
+      const n = axis.ticks.length, leads = n < 12 ? [1, 2, 3, 4, 5, 6, 7, 8, 9] : n < 30 ? [1, 2, 5] : [1];
+      const some = axis.ticks.filter(t => leads.includes(lead(t.value)));
+      if (some.length > 1) axis.ticks = some;
+    };
     const scale = (label, log) => ({type: log ? 'logarithmic' : 'linear', title: {display: true, text: label, color: css('--soft')},
-      ticks: {color: css('--soft'), maxRotation: 0, autoSkip: true, autoSkipPadding: 14, callback(v, k, all) {
-        if (!log) return tick(v);
-        const lead = +(v / 10 ** Math.floor(Math.log10(v))).toFixed(6);
-        if (lead !== Math.round(lead)) return ''; // the axis' own ends
-        return all.length < 12 || lead === 1 || (all.length < 30 && (lead === 2 || lead === 5)) ? tick(v) : '';
-      }}, grid: {color: css('--line')}});
+      ticks: {color: css('--soft'), maxRotation: 0, autoSkip: true, autoSkipPadding: 14, callback: v => tick(log ? +v.toPrecision(3) : v)},
+      ...(log ? {afterBuildTicks: round} : {}), grid: {color: css('--line')}});
     // What a point of a layer or a head is on the other axis.
     const beside = (series, p) => {
       const other = f.x.length === 2 && f.x[1].label === 'head' ? 1 - view.axis : -1, v = other >= 0 && series && series.x[other][p.k];
