@@ -20,6 +20,7 @@ struct report_command {
   bool no_figures;
   double limit; /* MB */
   struct cli_budgets budgets;
+  wn_budgets choices;
   wn_policy list[WN_POLICY_MAX];
   char command[2048], folder[4200];
 };
@@ -46,8 +47,10 @@ static int report_policies(struct report_command *r) {
 static int report_budgets(struct report_command *r) {
   wn_policy policy;
   r->options.budgets = r->budgets.spec;
-  if (cli_policy_choices_apply("winnow report", &r->budgets.choices, &r->options.choices)) return 2;
-  r->options.choices.cache_positions = r->budgets.cache_positions;
+  wn_budgets_init(&r->choices);
+  if (cli_policy_choices_apply("winnow report", &r->budgets.choices, &r->choices)) return 2;
+  r->options.choices = &r->choices;
+  r->choices.cache_positions = r->budgets.cache_positions;
   if (r->budgets.policy && cli_policy_named(r->budgets.policy, strlen(r->budgets.policy), &policy))
     r->options.policy = (int)policy;
   return CLI_GO;
@@ -121,9 +124,8 @@ static const struct cli_option report_options[] = {
                "folder for the figures as SVG and CSV; else next to the page"),
     CLI_OPTION(struct report_command, no_figures, "no-figures", NULL, "only the page"),
     CLI_OPTION(struct report_command, options.title, "title", "TEXT", "the page's heading"),
-    CLI_OPTION(
-        struct report_command, options.sections, "sections", "NAMES",
-        "sections of the page, separated by commas: training, texts, budgets, memory, spans, meaning, look; else all"),
+    CLI_OPTION(struct report_command, options.sections, "sections", "NAMES",
+               "sections of the page, separated by commas (below); else all"),
     CLI_OPTION(struct report_command, options.tokens, "tokens", "N", "the most tokens of the text to show", .min = 1,
                .max = 65536),
     CLI_OPTION(struct report_command, options.sequences, "sequences", "N", "sequences for mean matrices; 0: none"),
@@ -138,6 +140,18 @@ static const struct cli_option report_options[] = {
                "by commas"),
     CLI_COMMON_OPTIONS(struct report_command, common)};
 
+/* The sections by name, malloc'd. */
+static char *report_sections(void) {
+  char *text = NULL;
+  size_t bytes = 0;
+  const char *name, *title;
+  FILE *f = open_memstream(&text, &bytes);
+  if (!f) return NULL;
+  fputs("Sections, for --sections:\n", f);
+  for (int i = 0; (name = wn_report_section(i, &title)); i++) fprintf(f, "  %-10s %s\n", name, title);
+  return fclose(f) ? NULL : text;
+}
+
 static const struct cli_spec report_spec = {
     .command = "winnow report",
     .summary =
@@ -150,7 +164,8 @@ static const struct cli_spec report_spec = {
     .positional_min = 1,
     .positional_max = REPORT_INPUTS,
     .epilog = "An argument is a run's folder, a checkpoint, a model file, a folder or search.json of winnow prune\n"
-              "search, or a folder or compare.json of winnow prune compare."};
+              "search, or a folder or compare.json of winnow prune compare.",
+    .more_help = report_sections};
 
 int cmd_report(int argc, char **argv) {
   static struct report_command r = {.common = CLI_COMMON_DEFAULTS, .budgets = CLI_BUDGETS_DEFAULTS};

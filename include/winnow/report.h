@@ -134,7 +134,7 @@ typedef struct wn_report_options {
   const char *const *inputs; /* [input_count] runs' folders, checkpoints, models in one file; searches and comparisons
                                 of prune.h: their folders or JSON files */
   int input_count;
-  const char *sections; /* training, texts, budgets, memory, spans, meaning, look, separated by commas; NULL: all */
+  const char *sections; /* names of wn_report_section, separated by commas; NULL: all */
   const char *title;    /* NULL: the inputs' names */
   const char *command;  /* how to reproduce the figures, shown on the page; NULL: "wn_report_save" */
   const char *figures;  /* a folder (created) for every figure as SVG and CSV; NULL: none */
@@ -150,7 +150,7 @@ typedef struct wn_report_options {
   const char *budgets; /* in force while the text is read, as wn_budgets_parse takes them; NULL: none */
   int policy;          /* the budgets' policy, a wn_policy. -1: the file's, else selective or, if the model does not
                           select, h2o */
-  wn_budgets choices;  /* the policies' choices; without tokens */
+  const wn_budgets *choices;                  /* the policies' choices; without tokens. NULL: their defaults */
   const wn_policy *policies;                  /* [policy_count] policies whose survival under the budgets is shown */
   int policy_count;                           /* -1: all that the budgets allow; 0: none */
   void (*note)(void *user, const char *line); /* says why a figure is missing; the line is borrowed. May be NULL */
@@ -160,6 +160,8 @@ typedef struct wn_report_result {
   size_t bytes; /* of the page */
   int texts;    /* shown in it */
 } wn_report_result;
+/* The name of section i in the page's order, and its heading (title may be NULL); NULL after the last. */
+const char *wn_report_section(int i, const char **title);
 void wn_report_options_init(wn_report_options *options, size_t size); /* size: sizeof *options */
 /* Writes the page and the figures' files. Models are loaded, and measured by the functions of analyze.h and
  * selection.h. out may be NULL. wn_context_cancel: WN_ERR_CANCELLED, and no page. */

@@ -95,7 +95,8 @@ static wn_status inputs_load_budgets(struct wn_report *r, struct wn_report_input
   if (!o->budgets) return WN_OK;
   if (policy < 0 && !wn_path_exists(o->budgets)) /* the first that goes with the model */
     for (policy = 0; !wn_policy_suits(policy, &c->attention);) policy++;
-  in->budgets = o->choices;
+  wn_budgets_init(&in->budgets);
+  if (o->choices) in->budgets = *o->choices;
   if (policy >= 0) in->budgets.policy = (wn_policy)policy; /* bytes are counted for it */
   in->budgets.cache = wn_cache_format_resolve(r->ctx, in->loaded, &in->budgets, WN_CACHE_AUTO);
   WN_TRY(wn_budgets_parse(r->ctx, c, o->budgets, &in->budgets));

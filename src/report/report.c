@@ -6,9 +6,14 @@
 #include "base/options.h"
 #include "report/section.h"
 
+const char *wn_report_section(int i, const char **title) {
+  const struct wn_section *section = wn_section_at(i);
+  if (section && title) *title = section->title;
+  return section ? section->name : NULL;
+}
+
 void wn_report_options_init(wn_report_options *options, size_t size) {
   wn_report_options o = {.tokens = 512, .models = 2, .policy = -1, .policy_count = -1};
-  wn_budgets_init(&o.choices);
   wn_options_default(&o, sizeof o, options, size);
 }
 

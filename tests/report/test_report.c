@@ -98,6 +98,10 @@ static void test_sections(void **state) {
   o.sections = "budgets"; /* are there without the text that they would be in force for */
   must(ctx, wn_report_save(ctx, &o, page, NULL));
   assert_true(stands("id=\"policies-0\"") && !stands("id=\"loss\""));
+  const char *title = NULL;
+  int count = 0;
+  for (; wn_report_section(count, &title); count++) assert_non_null(title);
+  assert_true(count >= 7 && !strcmp(wn_report_section(0, NULL), "training") && !wn_report_section(-1, NULL));
   o.sections = "training,curves";
   refused(wn_report_save(ctx, &o, page, NULL), WN_ERR_ARGUMENT, "no section \"curves\"; expected training,");
   o.sections = "";
