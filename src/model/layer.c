@@ -122,53 +122,7 @@ void wn_layer_temp_lay(const wn_model_config *c, wn_dtype dtype, int64_t B, int6
   if (backward) inputs_lay(c, M, dtype, memory, arrays, out->d_input);
 }
 
-/* ---- running or measuring ---- */
-
-void wn_run_init(struct wn_run *run, const struct wn_model *model, int64_t B, int64_t T) {
-  memset(run, 0, sizeof *run);
-  run->model = model;
-  run->exec = (struct wn_exec){
-      .ctx = model->ctx, .backend = model->backend, .threads = model->ctx->threads, .dtype = model->dtype};
-  run->B = B;
-  run->T = T;
-  run->rotary = &model->rotary;
-}
-
-const struct wn_packed *wn_run_packed(const struct wn_run *run, int row) {
-  return row >= 0 && run->model->table.rows[row].packed.count ? &run->model->table.rows[row].packed : NULL;
-}
-
-void *wn_run_param(const struct wn_run *run, int row) {
-  if (row < 0 || wn_run_packed(run, row)) return NULL;
-  return wn_at(run->model->params, (int64_t)run->model->table.rows[row].offset, run->exec.dtype);
-}
-
-void *wn_run_grad(const struct wn_run *run, int row) {
-  if (row < 0 || !run->grads || wn_run_packed(run, row)) return NULL;
-  const size_t at = run->grad_at ? run->grad_at[row] : run->model->table.rows[row].offset;
-  return at == WN_NO_GRADIENT ? NULL : wn_at(run->grads, (int64_t)at, run->exec.dtype);
-}
-
-#define RUN_DIRECTION(name, args, direction, is_backward)                                                              \
-  wn_status wn_run_##name##_##direction(struct wn_run *run, const args *a) {                                           \
-    if (!run->measuring) return wn_op_##name##_##direction(&run->exec, a);                                             \
-    const size_t need = wn_op_##name##_scratch(&run->exec, a, is_backward);                                            \
-    if (need > run->need) run->need = need;                                                                            \
-    return WN_OK;                                                                                                      \
-  }
-#define RUN_DEFINE(name, args, has_backward)                                                                           \
-  RUN_DIRECTION(name, args, forward, false)                                                                            \
-  RUN_DIRECTION(name, args, backward, true)
-WN_OPS(RUN_DEFINE)
-
-wn_status wn_run_dropout(struct wn_run *run, int64_t place, void *x) {
-  if (run->dropout <= 0) return WN_OK;
-  return wn_run_dropout_forward(run, &(struct wn_dropout){.n = run->B * run->T * run->model->config.width,
-                                                          .p = run->dropout,
-                                                          .seed = run->seed,
-                                                          .stream = run->stream + (uint64_t)place,
-                                                          .x = x});
-}
+/* ---- the layer's parts ---- */
 
 static wn_status hidden_dropout(struct wn_run *run, int64_t l, void *x) {
   const wn_model_config *c = &run->model->config;
@@ -179,71 +133,6 @@ static wn_status hidden_dropout(struct wn_run *run, int64_t l, void *x) {
                                                           .stream = run->stream + (uint64_t)(1 + 3 * c->layers + l),
                                                           .x = x});
 }
-
-struct wn_norm wn_run_norm_args(const struct wn_run *run, int64_t rows, int64_t groups, int64_t width,
-                                struct wn_norm_site at) {
-  const wn_model_config *c = &run->model->config;
-  return (struct wn_norm){.rows = rows,
-                          .groups = groups,
-                          .width = width,
-                          .layer = c->norm == WN_NORM_LAYER,
-                          .eps = c->norm_eps,
-                          .gain = wn_run_param(run, at.gain),
-                          .shift = wn_run_param(run, at.shift),
-                          .rstd = at.rstd,
-                          .mean = at.mean,
-                          .dgain = wn_run_grad(run, at.gain),
-                          .dshift = wn_run_grad(run, at.shift)};
-}
-
-wn_status wn_run_norm(struct wn_run *run, int64_t rows, struct wn_norm_site at, const void *x, const void *add,
-                      void *sum, void *y) {
-  const int64_t C = run->model->config.width;
-  struct wn_norm a = wn_run_norm_args(run, rows, 1, C, at);
-  a.x = x, a.ldx = C;
-  if (add) a.add = add, a.ldadd = C, a.sum = sum, a.ldsum = C;
-  a.y = y, a.ldy = C;
-  return wn_run_norm_forward(run, &a);
-}
-
-wn_status wn_run_norm_grad(struct wn_run *run, int64_t rows, struct wn_norm_site at, const void *x, const void *dy,
-                           void *dx, bool accumulate) {
-  const int64_t C = run->model->config.width;
-  struct wn_norm a = wn_run_norm_args(run, rows, 1, C, at);
-  a.x = x, a.ldx = C;
-  a.dy = dy, a.lddy = C, a.dx = dx, a.lddx = C;
-  a.accumulate_dx = accumulate;
-  return wn_run_norm_backward(run, &a);
-}
-
-struct wn_linear wn_run_projection(const struct wn_run *run, int64_t rows, int64_t K, int64_t N, int weight, int bias) {
-  return (struct wn_linear){.M = rows,
-                            .N = N,
-                            .K = K,
-                            .ldx = K,
-                            .w = wn_run_param(run, weight),
-                            .packed = wn_run_packed(run, weight),
-                            .b = wn_run_param(run, bias),
-                            .ldy = N,
-                            .lddy = N,
-                            .lddx = K,
-                            .dw = wn_run_grad(run, weight),
-                            .db = wn_run_grad(run, bias)};
-}
-
-wn_status wn_run_project(struct wn_run *run, struct wn_linear a, const void *x, void *y) {
-  a.x = x, a.y = y;
-  return wn_run_linear_forward(run, &a);
-}
-
-wn_status wn_run_project_back(struct wn_run *run, struct wn_linear a, const void *x, const void *dy, void *dx,
-                              bool accumulate) {
-  a.x = x, a.dy = dy, a.dx = dx;
-  a.accumulate_dx = accumulate;
-  return wn_run_linear_backward(run, &a);
-}
-
-/* ---- the layer's parts ---- */
 
 static struct wn_norm_site norm1_of(const struct wn_layer_params *p, const struct wn_layer_acts *a) {
   return (struct wn_norm_site){p->norm1_gain, p->norm1_shift, a->rstd1, a->mean1};
@@ -491,16 +380,6 @@ wn_status wn_layer_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *
 
 /* ---- backward ---- */
 
-wn_status wn_layer_branch_grad(struct wn_run *run, int64_t place, struct wn_layer_temp *temp, const void **out) {
-  *out = temp->d_res;
-  if (run->dropout <= 0) return WN_OK;
-  *out = temp->branch;
-  if (!run->measuring)
-    memcpy(temp->branch, temp->d_res,
-           (size_t)(run->B * run->T * run->model->config.width) * wn_dtype_size(run->exec.dtype));
-  return wn_run_dropout(run, place, temp->branch);
-}
-
 static wn_status attention_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
                                     struct wn_layer_temp *temp) {
   const wn_model_config *c = &run->model->config;
@@ -515,11 +394,11 @@ static wn_status attention_backward(struct wn_run *run, int64_t l, struct wn_lay
   wn_inputs_bind_gradients(run, temp, &attention);
   if (run->memory.rows > 0) {
     WN_TRY(wn_memory_backward(run, l, a, temp, &attention));
-    wn_span_loss_backward(run, l, a, temp);
+    wn_span_loss_backward(run, l, temp);
     return WN_OK;
   }
   WN_TRY(wn_run_attention_backward(run, &attention));
-  wn_span_loss_backward(run, l, a, temp);
+  wn_span_loss_backward(run, l, temp);
   WN_TRY(rotate(run, l, temp->d_qkv, temp->d_q, temp->d_k, true));
   if (!c->qk_norm) return WN_OK;
   struct wn_norm nq = layer_query_norm(run, l, a), nk = layer_key_norm(run, l, a);

@@ -1,5 +1,5 @@
 /* A model: its configuration, the flat array of its parameters, and how they start. */
-#include "model/layer.h"
+#include "model/run.h"
 
 #include <string.h>
 
@@ -38,6 +38,30 @@ wn_status wn_model_rotary_refresh(struct wn_model *model) {
                           &model->rotary);
 }
 
+/* The encoder: a view with its own configuration and layers on the same parameters. */
+static wn_status model_encoder_create(struct wn_model *model) {
+  wn_context *ctx = model->ctx;
+  void *memory;
+  if (model->config.encoder.layers == 0) return WN_OK;
+  WN_TRY(wn_alloc(ctx, "encoder", sizeof *model->encoder, &memory));
+  struct wn_model *e = model->encoder = memory;
+  *e = (struct wn_model){
+      .ctx = ctx, .backend = model->backend, .dtype = model->dtype, .table = model->table, .params = model->params};
+  wn_encoder_config(&model->config, &e->config);
+  WN_TRY(wn_alloc(ctx, "layers", (size_t)e->config.layers * sizeof *e->layers, &memory));
+  e->layers = memory;
+  wn_outer_params_find(&e->table, &e->config, &e->outer);
+  for (int64_t l = 0; l < e->config.layers; l++) wn_layer_params_find(&e->table, &e->config, l, &e->layers[l]);
+  return wn_model_rotary_refresh(e);
+}
+
+static void model_encoder_destroy(struct wn_model *encoder) {
+  if (!encoder) return;
+  wn_rotary_clear(&encoder->rotary);
+  wn_free(encoder->layers);
+  wn_free(encoder); /* the rest is the model's */
+}
+
 /* packed: [rows of the table] or NULL. */
 static wn_status allocate(wn_context *ctx, const wn_model_config *config, wn_dtype dtype,
                           const struct wn_packed *packed, struct wn_model **out) {
@@ -66,7 +90,7 @@ static wn_status allocate(wn_context *ctx, const wn_model_config *config, wn_dty
   wn_outer_params_find(&model->table, c, &model->outer);
   for (int64_t l = 0; l < c->layers; l++) wn_layer_params_find(&model->table, c, l, &model->layers[l]);
   WN_TRY_GOTO(wn_model_rotary_refresh(model), fail);
-  WN_TRY_GOTO(wn_encoder_create(model), fail);
+  WN_TRY_GOTO(model_encoder_create(model), fail);
   *out = model;
   return WN_OK;
 fail:
@@ -116,7 +140,7 @@ wn_status wn_model_create(wn_context *ctx, const wn_model_config *config, uint64
 
 void wn_model_destroy(wn_model *model) {
   if (!model) return;
-  wn_encoder_destroy(model->encoder);
+  model_encoder_destroy(model->encoder);
   wn_rotary_clear(&model->rotary);
   wn_free(model->control);
   wn_free(model->layers);

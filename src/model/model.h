@@ -36,6 +36,8 @@ struct wn_model {
   void (*source_close)(void *source);
   uint8_t *control; /* [V] 1: control tokens, which a threshold always keeps; NULL: none */
 };
+/* A model with parameters all zero. */
+wn_status wn_model_allocate(wn_context *ctx, const wn_model_config *config, wn_dtype dtype, struct wn_model **out);
 /* wn_model_set_attention with a whole configuration; `what` names it in messages. */
 wn_status wn_model_set_attention_config(wn_context *ctx, struct wn_model *model, const wn_attention_config *attention,
                                         const char *what);

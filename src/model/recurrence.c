@@ -14,7 +14,7 @@
  *
  * One array a layer, [B, room + T, C]: memory, right-aligned, and behind it the block's own rows; after the step all
  * move up by a block. A layer reads no more of it than its window and its widest head's span reach, so that what is out
- * of sight costs nothing: no keys, no values, no attention, and (memory_room.c) no memory.
+ * of sight costs nothing: no keys, no values, no attention, and (recurrence_room.c) no memory.
  * Cost: the key and value maps run over what is read and the block, 4 (read + T) C Hkv D operations. */
 #include <string.h>
 

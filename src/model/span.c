@@ -9,17 +9,21 @@
 #include "model/layer.h"
 #include "ops/attention.h"
 
-const void *wn_layer_spans(const struct wn_model *model, int64_t l) {
+/* The row of layer l's static spans; -1: it has none. */
+static int span_row(const struct wn_model *model, int64_t l) {
   for (int i = 0; i < WN_MECHANISM_PARAMETERS_MAX; i++) {
     bool present;
     const int row = model->layers[l].mechanism[i];
     if (row < 0) continue;
-    const struct wn_mechanism_array *array =
-        wn_mechanism_parameter(WN_ARRAY_PARAMETER, i, &model->config.attention, &present);
-    if (array->op == offsetof(struct wn_attention, span.z))
-      return wn_at(model->params, (int64_t)model->table.rows[row].offset, model->dtype);
+    if (wn_mechanism_parameter(WN_ARRAY_PARAMETER, i, &model->config.attention, &present)->op == WN_OP_AT(span.z))
+      return row;
   }
-  return NULL;
+  return -1;
+}
+
+const void *wn_layer_spans(const struct wn_model *model, int64_t l) {
+  const int row = span_row(model, l);
+  return row < 0 ? NULL : wn_element(model->params, (int64_t)model->table.rows[row].offset, model->dtype);
 }
 
 int64_t wn_layer_reach(const struct wn_model *model, int64_t l) {
@@ -58,25 +62,20 @@ int wn_span_input(const wn_model_config *c) {
 double wn_span_sum(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
   const wn_model_config *c = &run->model->config;
   if (!c->attention.span.enabled) return 0;
-  struct wn_attention attention;
-  wn_layer_attention(run, l, a, &attention);
-  const int64_t rows = c->attention.span.dynamic ? run->B * run->T : 1;
+  const int input = wn_span_input(c);
+  const void *z = input >= 0 ? a->input[input] : wn_layer_spans(run->model, l);
+  const int64_t rows = input >= 0 ? run->B * run->T : 1;
   double sum = 0;
-  for (int64_t i = 0; i < rows * c->heads; i++)
-    sum += run->exec.dtype == WN_F64 ? ((const double *)attention.span.z)[i]
-                                     : (double)((const float *)attention.span.z)[i];
+  for (int64_t i = 0; i < rows * c->heads; i++) sum += wn_number(z, i, run->exec.dtype);
   return sum / (double)rows;
 }
 
-void wn_span_loss_backward(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
-                           const struct wn_layer_temp *temp) {
+void wn_span_loss_backward(const struct wn_run *run, int64_t l, const struct wn_layer_temp *temp) {
   const wn_model_config *c = &run->model->config;
   if (!c->attention.span.enabled || run->measuring) return;
-  struct wn_attention attention;
-  wn_layer_attention(run, l, a, &attention);
-  const int64_t rows = c->attention.span.dynamic ? run->B * run->T : 1;
   const int input = wn_span_input(c);
-  void *to = input >= 0 ? temp->d_input[input] : attention.span.dz;
+  const int64_t rows = input >= 0 ? run->B * run->T : 1;
+  void *to = input >= 0 ? temp->d_input[input] : wn_run_grad(run, span_row(run->model, l));
   if (!to) return; /* held fixed */
   const double each = run->span_coef / (double)rows;
   for (int64_t i = 0; i < rows * c->heads; i++) {

@@ -69,6 +69,8 @@ void wn_memory_advance(const struct wn_run *run, struct wn_workspace *ws, int64_
 /* Rows of logits that are formed at a time: few enough to keep M x V from ever existing, enough for a good product. */
 int64_t wn_logits_rows(int64_t M, int64_t V);
 
+/* The residual stream's start: embedding, its norm (through `raw` [M,C], which keeps what was normed), dropout. */
+wn_status wn_run_embed(struct wn_run *run, const int32_t *tokens, void *raw, void *rstd, void *mean, void *x);
 /* A run over a batch of at most the workspace's size: scratch and positions are set, doc_start is checked. */
 wn_status wn_run_batch(struct wn_run *run, const struct wn_model *model, struct wn_workspace *ws, int64_t B, int64_t T,
                        const int32_t *doc_start);

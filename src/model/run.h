@@ -1,0 +1,121 @@
+/* One pass over a model: what its parts share, and the operations as the parts call them. Private to src/model and to
+ * what runs its layers one by one. */
+#ifndef WN_MODEL_RUN_H
+#define WN_MODEL_RUN_H
+
+#include "model/config.h"
+#include "model/model.h"
+
+/* What a layer keeps of streams, newest last: tokens held are rows [rows-count, rows), the block stands behind them. */
+struct wn_memory_layer {
+  int64_t rows, count; /* room, and tokens held */
+  char *states;        /* [B, rows+block, C] hidden states at the attention's entry */
+  char *f, *f_out; /* [B,G, rows+block] selections of each token by the rows before the block, 0 for the block's own;
+                      and by those of the block as well: a step writes it. NULL without selective attention */
+};
+/* Earlier blocks' hidden states, in a pass over a block of a stream (recurrence.c). */
+struct wn_memory {
+  int64_t rows;                         /* what a layer keeps at most; 0: there is no memory */
+  int64_t block;                        /* rows for the block behind them: the workspace's T */
+  int64_t seen;                         /* tokens of the streams before this block, kept or not */
+  bool whole;                           /* nothing is trimmed by what the layer can see */
+  bool full;                            /* when measuring: as if all rooms were full */
+  const struct wn_memory_layer *layers; /* [L] */
+  const int32_t *positions;             /* 0, 1, ...: [rows+block] */
+};
+
+/* What a decoder reads of its encoder (encoder.c). S 0: there is none. */
+struct wn_cross {
+  int64_t S;
+  const int32_t *count; /* [B] or NULL */
+  const void *states;   /* [B*S,C] */
+  void *d_states;       /* [B*S,C] added to */
+  char *kv;             /* decoding: keys and values formed before, kv_bytes a layer */
+  size_t kv_bytes;
+};
+
+/* One pass over the model. When measuring, operations are not run: the largest scratch that they ask for is found, by
+ * the same code that runs them later. */
+struct wn_run {
+  const struct wn_model *model;
+  struct wn_exec exec;
+  bool measuring;
+  size_t need;
+  int64_t B, T;
+  const int32_t *positions;       /* [B*T], from the start of each token's document */
+  const int32_t *doc_start;       /* [B,T] or NULL */
+  const uint8_t *control;         /* [B,T] 1: a control token of a threshold; NULL: none */
+  const struct wn_rotary *rotary; /* the model's, or one for more positions */
+  struct wn_memory memory;
+  struct wn_cross cross;
+  const int32_t *key_count; /* [B] an encoder's rows; NULL: all */
+  bool unturned;            /* wn_layer_before leaves out the rotation: it is by places in a cache, later */
+  bool training;
+  double dropout, dropout_hidden; /* 0 outside training */
+  uint64_t seed, stream;          /* dropout; stream: the first of this step's wn_run_streams */
+  const wn_budgets *budgets;      /* NULL: none */
+  int32_t *gone;                  /* [L] of [B,P,T] evictions, with budgets */
+  double mem_coef;                /* L_mem's factor a layer, backward only */
+  double span_coef;               /* span loss: the factor of a layer's sum over heads of the mean z, backward only */
+  void *grads;                    /* [table.total], added to; NULL: forward only */
+  const size_t *grad_at;          /* as in wn_step */
+  const struct wn_layer_observer *observer; /* or NULL */
+};
+void wn_run_init(struct wn_run *run, const struct wn_model *model, int64_t B, int64_t T);
+
+static inline void *wn_at(const void *base, int64_t elements, wn_dtype dtype) {
+  return wn_element(base, elements, dtype);
+}
+/* Parameter row's values and gradient; NULL for row -1 or without gradients, and where the row is packed. */
+void *wn_run_param(const struct wn_run *run, int row);
+/* Its packed form; NULL where it is dense. */
+const struct wn_packed *wn_run_packed(const struct wn_run *run, int row);
+void *wn_run_grad(const struct wn_run *run, int row);
+
+#define WN_RUN_DECLARE(name, args, has_backward)                                                                       \
+  wn_status wn_run_##name##_forward(struct wn_run *run, const args *a);                                                \
+  wn_status wn_run_##name##_backward(struct wn_run *run, const args *a);
+WN_OPS(WN_RUN_DECLARE)
+
+/* place 0: embedding; 1+2l and 2+2l: layer l's branches; 1+2L+l: its attention weights; 1+3L+l: its hidden
+ * activations; behind an encoder 1+4L+l: the branch of the attention over it; 1+5L+l: its weights; then the encoder's
+ * own. */
+wn_status wn_run_dropout(struct wn_run *run, int64_t place, void *x);
+static inline uint64_t wn_decoder_streams(const wn_model_config *c) {
+  return (uint64_t)((c->encoder.layers > 0 ? 6 : 4) * c->layers + 1);
+}
+static inline uint64_t wn_run_streams(const wn_model_config *c) {
+  return wn_decoder_streams(c) + (c->encoder.layers > 0 ? (uint64_t)(4 * c->encoder.layers + 1) : 0);
+}
+/* A norm in the model: rows of the parameter table, and what its forward notes for its backward (mean: NULL for
+ * RMSNorm). */
+struct wn_norm_site {
+  int gain, shift;
+  void *rstd, *mean;
+};
+/* The norm over the model's width, with and without the fused addition (add NULL: x is normed, sum unused). */
+wn_status wn_run_norm(struct wn_run *run, int64_t rows, struct wn_norm_site at, const void *x, const void *add,
+                      void *sum, void *y);
+struct wn_norm wn_run_norm_args(const struct wn_run *run, int64_t rows, int64_t groups, int64_t width,
+                                struct wn_norm_site at);
+/* dx += gradient through the norm (or dx = it, when not accumulating); x is what was normed. */
+wn_status wn_run_norm_grad(struct wn_run *run, int64_t rows, struct wn_norm_site at, const void *x, const void *dy,
+                           void *dx, bool accumulate);
+/* A projection of `rows` rows of K numbers to N; x, y and their gradients are the caller's, contiguous. */
+struct wn_linear wn_run_projection(const struct wn_run *run, int64_t rows, int64_t K, int64_t N, int weight, int bias);
+wn_status wn_run_project(struct wn_run *run, struct wn_linear projection, const void *x, void *y);
+wn_status wn_run_project_back(struct wn_run *run, struct wn_linear projection, const void *x, const void *dy, void *dx,
+                              bool accumulate);
+
+/* The angles of the model's rotary embedding for texts of up to `rows` tokens (rotary.c). Nothing where the model has
+ * none; `what` is named where the table does not fit. */
+wn_status wn_rotary_create(const struct wn_model *model, const char *what, int64_t rows, struct wn_rotary *out);
+void wn_rotary_clear(struct wn_rotary *rotary);
+/* What frequency i of the configuration is divided by beside its scaling: a number of rope.factors. */
+double wn_rotary_divisor(const wn_model_config *config, int64_t i);
+/* The model's own, again: after rope.factors has been filled. */
+wn_status wn_model_rotary_refresh(struct wn_model *model);
+/* The rotation's arguments in layer l but for rows, heads, x, ldx and positions. */
+struct wn_rope wn_run_rotation(const struct wn_run *run, int64_t l);
+
+#endif
