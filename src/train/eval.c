@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/alloc.h"
+#include "base/arrays.h"
 #include "base/clock.h"
 #include "base/options.h"
 
@@ -46,43 +46,49 @@ wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, str
   return WN_OK;
 }
 
-/* Workspace and token buffers for one evaluation. */
-struct buffers {
+/* One evaluation. */
+struct eval_job {
+  const wn_eval_options *options; /* or NULL */
+  int64_t B, T, S, memory;        /* S: tokens of the encoder's rows, 0 without */
+  uint64_t batches;
+  wn_eval_batch_fn batch;
+  void *user; /* of batch */
+  const struct wn_layer_observer *observer;
+};
+
+/* Its workspace and token buffers. */
+struct eval_buffers {
   wn_workspace *ws;
-  struct wn_arena arena;
+  struct wn_arrays arrays;
   int32_t *tokens, *targets, *doc_start, *inputs, *input_count;
 };
 
-/* S: tokens of the encoder's rows, 0 without. */
-static wn_status buffers_init(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t T, int64_t S,
-                              int64_t memory, bool whole, const wn_budgets *budgets,
-                              const struct wn_layer_observer *observer, struct buffers *b) {
+static wn_status eval_buffers_init(wn_context *ctx, const struct wn_model *model, const struct eval_job *job,
+                                   struct eval_buffers *b) {
+  const int64_t B = job->B, T = job->T, S = job->S;
+  const struct wn_array rows[] = {
+      {"tokens", true, WN_DIMS(B, T), sizeof *b->tokens, &b->tokens},
+      {"targets", true, WN_DIMS(B, T), sizeof *b->targets, &b->targets},
+      {"document starts", true, WN_DIMS(B, T), sizeof *b->doc_start, &b->doc_start},
+      {"inputs", true, WN_DIMS(B, S), sizeof *b->inputs, &b->inputs},
+      {"input counts", S > 0, WN_DIMS(B), sizeof *b->input_count, &b->input_count},
+  };
   memset(b, 0, sizeof *b);
-  size_t count, bytes;
-  if (!wn_mul_size((size_t)B, (size_t)T, &count) || !wn_mul_size(count, sizeof(int32_t), &bytes))
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "evaluation batch of %lld rows of %lld tokens is too large", (long long)B,
-                   (long long)T);
-  wn_arena_plan(&b->arena, "tokens", bytes, (void **)&b->tokens);
-  wn_arena_plan(&b->arena, "targets", bytes, (void **)&b->targets);
-  wn_arena_plan(&b->arena, "document starts", bytes, (void **)&b->doc_start);
-  if (!wn_mul_size((size_t)B, (size_t)S, &count) || !wn_mul_size(count, sizeof(int32_t), &bytes))
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "evaluation batch of %lld rows of %lld inputs is too large", (long long)B,
-                   (long long)S);
-  if (S > 0) wn_arena_plan(&b->arena, "inputs", bytes, (void **)&b->inputs);
-  if (S > 0) wn_arena_plan(&b->arena, "input counts", (size_t)B * sizeof(int32_t), (void **)&b->input_count);
-  WN_TRY(wn_arena_allocate(ctx, &b->arena, "evaluation batch"));
-  struct wn_workspace_options options = {.activation_dtype = WN_F32,
-                                         .memory = memory,
-                                         .memory_whole = whole,
-                                         .memory_sets = 1,
-                                         .budgets = budgets,
-                                         .observer = observer};
+  WN_ARRAYS_LAY(&b->arrays, rows);
+  WN_TRY(wn_arrays_check(ctx, &b->arrays, "evaluation batch of %lld rows of %lld tokens", (long long)B, (long long)T));
+  WN_TRY(WN_ARRAYS_CREATE(ctx, &b->arrays, "evaluation batch", rows));
+  const struct wn_workspace_options options = {.activation_dtype = WN_F32,
+                                               .memory = job->memory,
+                                               .memory_whole = job->options && job->options->whole_memory,
+                                               .memory_sets = 1,
+                                               .budgets = job->options ? job->options->budgets : NULL,
+                                               .observer = job->observer};
   return wn_workspace_create(ctx, model, B, T, &options, &b->ws);
 }
 
-static void buffers_clear(struct buffers *b) {
+static void eval_buffers_clear(struct eval_buffers *b) {
   wn_workspace_destroy(b->ws);
-  wn_arena_clear(&b->arena);
+  wn_arrays_clear(&b->arrays);
 }
 
 struct source_user {
@@ -105,38 +111,37 @@ static wn_status source_inputs(void *user, uint64_t index, int32_t *inputs, int3
   return wn_data_source_inputs(u->ctx, u->source, u->seed, index, u->B, inputs, input_count);
 }
 
-/* The loop over `batches` batches of B rows, with its own buffers. */
-static wn_status run_batches(wn_context *ctx, wn_model *model, const wn_eval_options *options, int64_t B, int64_t T,
-                             int64_t S, int64_t memory, uint64_t batches, wn_eval_batch_fn batch, void *user,
-                             const struct wn_layer_observer *observer, struct wn_eval_sums *sums) {
-  struct buffers b;
+/* The loop over the job's batches, with its own buffers. */
+static wn_status eval_run(wn_context *ctx, wn_model *model, const struct eval_job *job, struct wn_eval_sums *sums) {
+  struct eval_buffers b;
+  const wn_eval_options *options = job->options;
   const wn_budgets *budgets = options ? options->budgets : NULL;
   if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
-  wn_status status = buffers_init(ctx, model, B, T, S, memory, options && options->whole_memory, budgets, observer, &b);
+  wn_status status = eval_buffers_init(ctx, model, job, &b);
   if (status == WN_OK) {
     const struct wn_eval_loop loop = {.model = model,
                                       .ws = b.ws,
-                                      .B = B,
-                                      .T = T,
+                                      .B = job->B,
+                                      .T = job->T,
                                       .tokens = b.tokens,
                                       .targets = b.targets,
                                       .doc_start = b.doc_start,
-                                      .S = S,
+                                      .S = job->S,
                                       .inputs = b.inputs,
                                       .input_count = b.input_count,
                                       .input_batch = source_inputs,
-                                      .batches = batches,
-                                      .batch = batch,
-                                      .batch_user = user,
+                                      .batches = job->batches,
+                                      .batch = job->batch,
+                                      .batch_user = job->user,
                                       .progress = options ? options->progress : NULL,
                                       .progress_user = options ? options->user : NULL,
-                                      .observer = observer,
+                                      .observer = job->observer,
                                       .budgets = budgets};
     status = wn_eval_loop_run(ctx, &loop, sums);
     sums->workspace_bytes = wn_workspace_bytes(b.ws);
     sums->memory_bytes = wn_workspace_memory_bytes(b.ws);
   }
-  buffers_clear(&b);
+  eval_buffers_clear(&b);
   return status;
 }
 
@@ -192,8 +197,16 @@ wn_status wn_eval_observed(wn_context *ctx, wn_model *model, const wn_data_sourc
   struct wn_eval_sums sums;
   double start = wn_seconds_now();
   struct source_user user = {ctx, source, options ? options->seed : 0, B};
-  WN_TRY(run_batches(ctx, model, options, B, T, wn_data_source_input_length(source), memory, batches, source_batch,
-                     &user, observer, &sums));
+  const struct eval_job job = {.options = options,
+                               .B = B,
+                               .T = T,
+                               .S = wn_data_source_input_length(source),
+                               .memory = memory,
+                               .batches = batches,
+                               .batch = source_batch,
+                               .user = &user,
+                               .observer = observer};
+  WN_TRY(eval_run(ctx, model, &job, &sums));
   /* The bytes are those of the whole source, so they say nothing about a part of it. */
   uint64_t bytes = options && batches == all ? options->bytes : 0;
   return eval_finish(ctx, &sums, bytes, wn_seconds_now() - start, result);
@@ -257,8 +270,15 @@ wn_status wn_eval_text_observed(wn_context *ctx, wn_model *model, const wn_token
   uint64_t batches = options && options->max_batches && options->max_batches < all ? options->max_batches : all;
   struct wn_eval_sums sums;
   struct text_user user = {ids, count, B, T, memory > 0 ? (size_t)all : 0};
-  if (status == WN_OK)
-    status = run_batches(ctx, model, options, B, T, 0, memory, batches, text_batch, &user, observer, &sums);
+  const struct eval_job job = {.options = options,
+                               .B = B,
+                               .T = T,
+                               .memory = memory,
+                               .batches = batches,
+                               .batch = text_batch,
+                               .user = &user,
+                               .observer = observer};
+  if (status == WN_OK) status = eval_run(ctx, model, &job, &sums);
   wn_tokens_free(ids);
   WN_TRY(status);
   return eval_finish(ctx, &sums, batches == all && bytes > unpredicted ? bytes - unpredicted : 0,

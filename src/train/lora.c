@@ -100,6 +100,23 @@ static void start(struct wn_lora *l, int index, uint64_t seed) {
   }
 }
 
+static void lora_lay(struct wn_lora *l) {
+  const size_t e = wn_dtype_size(l->model->dtype);
+  int64_t most = 0;
+  for (int i = 0; i < l->count; i++) {
+    struct wn_lora_map *m = &l->maps[i];
+    const struct wn_array rows[] = {
+        {"low-rank A", true, WN_DIMS(l->rank, m->columns), e, &m->a},
+        {"low-rank B", true, WN_DIMS(l->rank, m->rows), e, &m->b},
+        {"projections as they were", true, WN_DIMS(m->rows, m->columns), e, &m->base},
+    };
+    WN_ARRAYS_LAY(&l->arrays, rows);
+    if (m->rows > most) most = m->rows;
+  }
+  const struct wn_array scaled[] = {{"low-rank B, scaled", true, WN_DIMS(most, l->rank), e, &l->scaled}};
+  WN_ARRAYS_LAY(&l->arrays, scaled);
+}
+
 wn_status wn_lora_init(wn_context *ctx, struct wn_model *model, int64_t rank, double alpha, uint64_t seed,
                        const bool *frozen, size_t *gradients, struct wn_lora *l) {
   memset(l, 0, sizeof *l);
@@ -112,8 +129,6 @@ wn_status wn_lora_init(wn_context *ctx, struct wn_model *model, int64_t rank, do
   void *memory;
   WN_TRY(wn_alloc(ctx, "low-rank maps", (size_t)l->count * sizeof *l->maps, &memory));
   l->maps = memory;
-  const size_t size = wn_dtype_size(model->dtype);
-  int64_t most = 0;
   size_t scratch = 0;
   for (int i = 0, n = 0; i < model->table.count; i++)
     if (!frozen || !frozen[i]) n += maps_of(model, i, l->maps + n);
@@ -128,13 +143,10 @@ wn_status wn_lora_init(wn_context *ctx, struct wn_model *model, int64_t rank, do
     *gradients += (a + 15) & ~(size_t)15;
     m->b_at = *gradients;
     *gradients += (b + 15) & ~(size_t)15;
-    wn_arena_plan(&l->arena, "low-rank A", a * size, &m->a);
-    wn_arena_plan(&l->arena, "low-rank B", b * size, &m->b);
-    wn_arena_plan(&l->arena, "maps as they were", w * size, &m->base);
-    if (m->rows > most) most = m->rows;
   }
-  wn_arena_plan(&l->arena, "low-rank B, scaled", (size_t)(most * rank) * size, &l->scaled);
-  WN_TRY(wn_arena_allocate(ctx, &l->arena, "low-rank updates"));
+  lora_lay(l);
+  WN_TRY(wn_arrays_allocate(ctx, &l->arrays, "low-rank updates"));
+  lora_lay(l);
   for (int i = 0; i < l->count; i++) {
     const struct wn_lora_map *m = &l->maps[i];
     const struct wn_linear b = to_b(l, m, m->base, m->b), a = to_a(l, m, m->base, m->a), w = to_w(l, m);
@@ -150,7 +162,7 @@ wn_status wn_lora_init(wn_context *ctx, struct wn_model *model, int64_t rank, do
 }
 
 void wn_lora_clear(struct wn_lora *l) {
-  wn_arena_clear(&l->arena);
+  wn_arrays_clear(&l->arrays);
   wn_free(l->exec.scratch);
   wn_free(l->maps);
   memset(l, 0, sizeof *l);

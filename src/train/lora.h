@@ -2,7 +2,7 @@
 #ifndef WN_TRAIN_LORA_H
 #define WN_TRAIN_LORA_H
 
-#include "base/alloc.h"
+#include "base/arrays.h"
 #include "model/model.h"
 
 /* Rows [first, first+rows) of one projection W [out, in]. */
@@ -22,7 +22,7 @@ struct wn_lora {
   struct wn_lora_map *maps;
   int count;
   struct wn_exec exec;
-  struct wn_arena arena;
+  struct wn_arrays arrays;
   void *scaled; /* [most rows, rank] */
 };
 

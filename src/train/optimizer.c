@@ -56,7 +56,7 @@ wn_status wn_optimizer_init_rows(wn_context *ctx, struct wn_model *model, wn_opt
   opt->rows = memory;
   opt->count = count;
   memcpy(opt->rows, rows, (size_t)count * sizeof *rows);
-  size_t scratch = 0, bytes, padded;
+  size_t scratch = 0, padded;
   bool fits = true;
   for (int i = 0; i < count; i++) {
     int64_t n = (int64_t)rows[i].count;
@@ -69,19 +69,20 @@ wn_status wn_optimizer_init_rows(wn_context *ctx, struct wn_model *model, wn_opt
     fits =
         fits && wn_add_size(rows[i].count, 15, &padded) && wn_add_size(opt->total, padded & ~(size_t)15, &opt->total);
   }
-  if (!fits || !wn_mul_size(opt->total, element(opt), &bytes))
-    return wn_fail(ctx, WN_ERR_MEMORY, "optimizer state: %zu elements are too many", opt->total);
-  if (kind == WN_OPT_ADAMW) wn_arena_plan(&opt->arena, "first moment", bytes, &opt->m);
-  wn_arena_plan(&opt->arena, "second moment", bytes, &opt->v);
-  wn_arena_plan(&opt->arena, "gradient norms", (size_t)count * sizeof(double), (void **)&opt->norms);
-  if (scratch) wn_arena_plan(&opt->arena, "scratch", scratch, &opt->exec.scratch);
-  WN_TRY(wn_arena_allocate(ctx, &opt->arena, "optimizer state"));
+  if (!fits) return wn_fail(ctx, WN_ERR_MEMORY, "optimizer state: %zu elements are too many", opt->total);
+  const struct wn_array arrays[] = {
+      {"first moment", kind == WN_OPT_ADAMW, WN_DIMS((int64_t)opt->total), element(opt), &opt->m},
+      {"second moment", true, WN_DIMS((int64_t)opt->total), element(opt), &opt->v},
+      {"gradient norms", true, WN_DIMS(count), sizeof *opt->norms, &opt->norms},
+      {"scratch", true, WN_DIMS((int64_t)scratch), 1, &opt->exec.scratch},
+  };
+  WN_TRY(WN_ARRAYS_CREATE(ctx, &opt->arrays, "optimizer state", arrays));
   opt->exec.scratch_bytes = scratch;
   return WN_OK;
 }
 
 void wn_optimizer_clear(struct wn_optimizer *opt) {
-  wn_arena_clear(&opt->arena);
+  wn_arrays_clear(&opt->arrays);
   wn_free(opt->rows);
   memset(opt, 0, sizeof *opt);
 }

@@ -1,8 +1,8 @@
-/* Optimizers over tensors that learn: clipping, weight decay, state in one arena. */
+/* Optimizers over tensors that learn: clipping, weight decay, state in one block of memory. */
 #ifndef WN_TRAIN_OPTIMIZER_H
 #define WN_TRAIN_OPTIMIZER_H
 
-#include "base/alloc.h"
+#include "base/arrays.h"
 #include "model/model.h"
 #include "winnow/train.h"
 
@@ -24,7 +24,7 @@ struct wn_optimizer {
   struct wn_model *model; /* borrowed */
   wn_optimizer_kind kind;
   struct wn_exec exec;
-  struct wn_arena arena;
+  struct wn_arrays arrays;
   struct wn_optimizer_row *rows; /* [count] */
   int count;
   size_t total;  /* elements of m and of v, with padding */

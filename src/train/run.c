@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arrays.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "text/tokenizer.h"
@@ -30,7 +31,7 @@ struct run {
   wn_model *given; /* that a new run starts from, until its start has been checked; or NULL */
   wn_trainer *trainer;
   wn_data_source *train, *val; /* val may be NULL */
-  struct wn_arena arena;
+  struct wn_arrays arrays;
   int32_t *tokens, *targets, *doc_start; /* [accumulate*batch, context] */
   int32_t *inputs, *input_count; /* [accumulate*batch, input length], [accumulate*batch]; NULL without an encoder */
   struct wn_run_log log;
@@ -40,7 +41,7 @@ struct run {
 
 static void run_clear(struct run *r) {
   wn_run_log_close(&r->log);
-  wn_arena_clear(&r->arena);
+  wn_arrays_clear(&r->arrays);
   wn_data_source_destroy(r->train);
   wn_data_source_destroy(r->val);
   wn_trainer_destroy(r->trainer);
@@ -154,21 +155,15 @@ static wn_status open_sources(struct run *r) {
   if (c->train.eval_every > 0 &&
       ((c->data.kind != WN_DATA_TOKENS && c->data.kind != WN_DATA_SPAN_CORRUPTION) || c->data.val[0]))
     WN_TRY(wn_data_source_create(ctx, &c->data, "val", T, vocab, &r->val));
-  size_t rows, count, bytes;
-  if (!wn_mul_size((size_t)c->train.batch, (size_t)c->train.accumulate, &rows) ||
-      !wn_mul_size(rows, (size_t)T, &count) || !wn_mul_size(count, sizeof(int32_t), &bytes))
-    return wn_fail(ctx, WN_ERR_CONFIG, "train.batch * train.accumulate * train.context is too large");
-  wn_arena_plan(&r->arena, "tokens", bytes, (void **)&r->tokens);
-  wn_arena_plan(&r->arena, "targets", bytes, (void **)&r->targets);
-  wn_arena_plan(&r->arena, "document starts", bytes, (void **)&r->doc_start);
-  const int64_t S = wn_data_source_input_length(r->train);
-  if (S > 0) {
-    if (!wn_mul_size(rows, (size_t)S, &count) || !wn_mul_size(count, sizeof(int32_t), &bytes))
-      return wn_fail(ctx, WN_ERR_CONFIG, "train.batch * train.accumulate * data.input_length is too large");
-    wn_arena_plan(&r->arena, "inputs", bytes, (void **)&r->inputs);
-    wn_arena_plan(&r->arena, "input counts", rows * sizeof(int32_t), (void **)&r->input_count);
-  }
-  return wn_arena_allocate(ctx, &r->arena, "batch");
+  const int64_t B = c->train.batch, A = c->train.accumulate, S = wn_data_source_input_length(r->train);
+  const struct wn_array rows[] = {
+      {"tokens", true, WN_DIMS(A, B, T), sizeof *r->tokens, &r->tokens},
+      {"targets", true, WN_DIMS(A, B, T), sizeof *r->targets, &r->targets},
+      {"document starts", true, WN_DIMS(A, B, T), sizeof *r->doc_start, &r->doc_start},
+      {"inputs", true, WN_DIMS(A, B, S), sizeof *r->inputs, &r->inputs},
+      {"input counts", S > 0, WN_DIMS(A, B), sizeof *r->input_count, &r->input_count},
+  };
+  return WN_ARRAYS_CREATE(ctx, &r->arrays, "a batch (train.batch * train.accumulate * train.context)", rows);
 }
 
 static wn_status open_trainer(struct run *r) {

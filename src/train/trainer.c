@@ -71,15 +71,11 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
   t->accumulate = config->accumulate;
   t->context = config->context ? config->context : model->config.context;
   if (config->prune.budgets[0]) WN_TRY_GOTO(open_budgets(ctx, t), failed);
-  size_t bytes;
   WN_TRY_GOTO(wn_adapt_rows_init(ctx, model, config, &t->learns), failed);
-  if (!wn_mul_size(t->learns.gradients, wn_dtype_size(model->dtype), &bytes)) {
-    status = wn_fail(ctx, WN_ERR_MEMORY, "gradients: %zu elements are too many", t->learns.gradients);
-    goto failed;
-  }
   WN_TRY_GOTO(wn_optimizer_init_rows(ctx, model, config->optimizer, t->learns.rows, t->learns.count, &t->opt), failed);
-  wn_arena_plan(&t->arena, "gradients", bytes, &t->grads);
-  WN_TRY_GOTO(wn_arena_allocate(ctx, &t->arena, "gradients"), failed);
+  const struct wn_array gradients[] = {
+      {"gradients", true, WN_DIMS((int64_t)t->learns.gradients), wn_dtype_size(model->dtype), &t->grads}};
+  WN_TRY_GOTO(WN_ARRAYS_CREATE(ctx, &t->arrays, "gradients", gradients), failed);
   struct wn_workspace_options options = {
       .backward = true, .recompute = config->recompute, .activation_dtype = config->activation_dtype};
   options.memory = model->config.memory;
@@ -99,7 +95,7 @@ void wn_trainer_destroy(wn_trainer *t) {
   wn_workspace_destroy(t->ws);
   wn_optimizer_clear(&t->opt);
   wn_adapt_rows_clear(&t->learns);
-  wn_arena_clear(&t->arena);
+  wn_arrays_clear(&t->arrays);
   wn_budgets_clear(&t->target);
   wn_budgets_clear(&t->budgets);
   wn_free(t);

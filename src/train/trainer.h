@@ -2,6 +2,7 @@
 #ifndef WN_TRAIN_TRAINER_H
 #define WN_TRAIN_TRAINER_H
 
+#include "base/arrays.h"
 #include "model/model.h"
 #include "train/adapt_rows.h"
 #include "winnow/train.h"
@@ -12,7 +13,7 @@ struct wn_trainer {
   int64_t batch, accumulate, context; /* rows a micro-step, micro-steps a step, tokens a row */
   wn_workspace *ws;
   struct wn_optimizer opt;
-  struct wn_arena arena;
+  struct wn_arrays arrays;
   wn_budgets target, budgets; /* with train.prune: those at the end, and those of the step at hand */
   struct wn_adapt_rows learns;
   void *grads; /* [learns.gradients] of the model's dtype: the last step's gradient, before clipping */
