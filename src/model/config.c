@@ -100,7 +100,7 @@ int wn_model_field_groups(const char *prefix, const char *attention_prefix, size
 }
 
 /* The C API fills the struct by hand, so the table's ranges are checked here again. */
-static wn_status check_ranges(wn_context *ctx, const wn_model_config *config) {
+static wn_status config_check_ranges(wn_context *ctx, const wn_model_config *config) {
   struct wn_field_group groups[WN_MODEL_FIELD_GROUPS_MAX];
   int count = wn_model_field_groups("", "attention", 0, groups);
   json_t *object;
@@ -120,7 +120,7 @@ wn_status wn_model_memory_check(wn_context *ctx, const char *where, const wn_mod
   return WN_OK;
 }
 
-static wn_status check_rotary(wn_context *ctx, const wn_model_config *c) {
+static wn_status config_check_rotary(wn_context *ctx, const wn_model_config *c) {
   if (c->position != WN_POS_ROPE) {
     if (c->rope_factors || c->rope_scaling.type != WN_ROPE_PLAIN || c->rope_size != 0 || c->rope_local_theta > 0)
       return wn_fail(ctx, WN_ERR_CONFIG, "model: %s needs position \"rope\"",
@@ -167,7 +167,7 @@ void wn_encoder_config(const wn_model_config *c, wn_model_config *out) {
 }
 
 /* What an encoder does not go with. */
-static wn_status check_encoder(wn_context *ctx, const wn_model_config *c) {
+static wn_status config_check_encoder(wn_context *ctx, const wn_model_config *c) {
   if (c->encoder.layers == 0 && c->encoder.context == 0) return WN_OK;
   if (c->encoder.layers == 0)
     return wn_fail(ctx, WN_ERR_CONFIG, "model: encoder.context is %lld, but encoder.layers is 0",
@@ -189,7 +189,7 @@ static wn_status check_encoder(wn_context *ctx, const wn_model_config *c) {
 
 wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
   wn_model_config c = *config;
-  WN_TRY(check_ranges(ctx, &c));
+  WN_TRY(config_check_ranges(ctx, &c));
   if (c.vocab_size < 1) return wn_fail(ctx, WN_ERR_CONFIG, "model: vocab_size is 0; it must be at least 1");
   if (c.context == 0) c.context = DEFAULT_CONTEXT;
   if (c.kv_heads == 0) c.kv_heads = c.heads;
@@ -203,15 +203,15 @@ wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
                      (long long)c.width, (long long)c.heads);
     c.head_size = c.width / c.heads;
   }
-  WN_TRY(check_rotary(ctx, &c));
+  WN_TRY(config_check_rotary(ctx, &c));
   if (c.attention.bidirectional)
     return wn_fail(ctx, WN_ERR_CONFIG,
                    "model: attention.bidirectional would let a decoder's rows see the tokens they predict");
   if (c.memory > 0) WN_TRY(wn_model_memory_check(ctx, "model", &c));
   if (c.encoder.layers > 0 && c.encoder.context == 0) c.encoder.context = c.context;
-  WN_TRY(check_encoder(ctx, &c));
+  WN_TRY(config_check_encoder(ctx, &c));
   if (c.ffn_width == 0) c.ffn_width = wn_ffn_has_gate(&c) ? 8 * c.width / 3 : 4 * c.width;
-  WN_TRY(check_ranges(ctx, &c)); /* what was filled in as well: it must read back */
+  WN_TRY(config_check_ranges(ctx, &c)); /* what was filled in as well: it must read back */
   struct wn_attention_shape shape = {.heads = c.heads, .kv_heads = c.kv_heads, .head_size = c.head_size};
   WN_TRY(wn_attention_config_check(ctx, "model.attention", &c.attention, &shape));
   *config = c;
@@ -229,7 +229,7 @@ wn_status wn_model_config_json(wn_context *ctx, const wn_model_config *config, c
   return status;
 }
 
-static wn_status read_object(wn_context *ctx, const char *where, const json_t *object, wn_model_config *out) {
+static wn_status config_read_object(wn_context *ctx, const char *where, const json_t *object, wn_model_config *out) {
   struct wn_field_group groups[WN_MODEL_FIELD_GROUPS_MAX];
   int count = wn_model_field_groups("", "attention", 0, groups);
   wn_model_config_init(out);
@@ -242,7 +242,7 @@ wn_status wn_model_config_parse(wn_context *ctx, const char *where, const char *
                                 wn_model_config *out) {
   json_t *object;
   WN_TRY(wn_json_load_text(ctx, where, text, bytes, &object));
-  wn_status status = read_object(ctx, where, object, out);
+  wn_status status = config_read_object(ctx, where, object, out);
   json_decref(object);
   return status;
 }
@@ -250,7 +250,7 @@ wn_status wn_model_config_parse(wn_context *ctx, const char *where, const char *
 wn_status wn_model_config_load(wn_context *ctx, const char *path, wn_model_config *out) {
   json_t *object;
   WN_TRY(wn_json_load_file(ctx, path, &object));
-  wn_status status = read_object(ctx, path, object, out);
+  wn_status status = config_read_object(ctx, path, object, out);
   json_decref(object);
   return status;
 }

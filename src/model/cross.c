@@ -20,7 +20,7 @@ wn_status wn_layer_branch_grad(struct wn_run *run, int64_t place, struct wn_laye
   return wn_run_dropout(run, place, temp->branch);
 }
 
-static int64_t kv_width(const wn_model_config *c) {
+static int64_t cross_kv_width(const wn_model_config *c) {
   return 2 * c->kv_heads * c->head_size;
 }
 
@@ -33,7 +33,8 @@ static struct wn_linear cross_queries(const struct wn_run *run, const struct wn_
 }
 static struct wn_linear cross_states(const struct wn_run *run, const struct wn_layer_params *p) {
   const wn_model_config *c = &run->model->config;
-  return wn_run_projection(run, run->B * run->cross.S, c->width, kv_width(c), p->cross_kv_weight, p->cross_kv_bias);
+  return wn_run_projection(run, run->B * run->cross.S, c->width, cross_kv_width(c), p->cross_kv_weight,
+                           p->cross_kv_bias);
 }
 static struct wn_linear cross_out(const struct wn_run *run, const struct wn_layer_params *p) {
   const wn_model_config *c = &run->model->config;
@@ -44,7 +45,7 @@ static struct wn_linear cross_out(const struct wn_run *run, const struct wn_laye
 static void cross_attention(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
                             struct wn_attention *out) {
   const wn_model_config *c = &run->model->config;
-  const int64_t T = run->T, S = run->cross.S, D = c->head_size, HD = c->heads * D, W = kv_width(c);
+  const int64_t T = run->T, S = run->cross.S, D = c->head_size, HD = c->heads * D, W = cross_kv_width(c);
   wn_model_config plain;
   wn_encoder_config(c, &plain);
   plain.attention.buckets.enabled = false;
@@ -93,7 +94,7 @@ wn_status wn_cross_backward(struct wn_run *run, int64_t l, struct wn_layer_acts 
   cross_attention(run, l, a, &attention);
   attention.dy = temp->d_act;
   attention.dq = temp->d_qkv; /* free until the layer's own attention */
-  attention.dk = temp->d_ckv, attention.dv = wn_at(temp->d_ckv, kv_width(c) / 2, run->exec.dtype);
+  attention.dk = temp->d_ckv, attention.dv = wn_at(temp->d_ckv, cross_kv_width(c) / 2, run->exec.dtype);
   WN_TRY(wn_run_attention_backward(run, &attention));
   WN_TRY(wn_run_project_back(run, cross_states(run, p), run->cross.states, temp->d_ckv, run->cross.d_states, true));
   WN_TRY(wn_run_project_back(run, cross_queries(run, p), a->cn, temp->d_qkv, temp->d_n, false));

@@ -6,7 +6,7 @@
 #include "model/workspace.h"
 
 /* Pads stay what they are: ids in range that nothing looks at. */
-static wn_status check_inputs(const struct wn_model *model, const struct wn_batch *batch) {
+static wn_status encoder_check_inputs(const struct wn_model *model, const struct wn_batch *batch) {
   const wn_model_config *c = &model->config;
   if (!batch->inputs || batch->S < 1 || batch->S > c->encoder.context)
     return wn_fail(model->ctx, WN_ERR_ARGUMENT,
@@ -36,7 +36,7 @@ static wn_status encoder_run(const struct wn_run *run, struct wn_workspace *ws, 
 wn_status wn_encoder_forward(struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch) {
   struct wn_run encoder;
   struct wn_stack_sums sums;
-  WN_TRY(check_inputs(run->model, batch));
+  WN_TRY(encoder_check_inputs(run->model, batch));
   WN_TRY(encoder_run(run, ws, batch, &encoder));
   WN_TRY(wn_run_stack(&encoder, ws->encoder, batch->inputs, &sums));
   run->cross = (struct wn_cross){.S = batch->S, .count = batch->input_count, .states = ws->encoder->n_out};

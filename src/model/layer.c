@@ -26,7 +26,7 @@ static enum wn_act_kind act_kind(const wn_model_config *c) {
                                            [WN_FFN_GEGLU] = WN_ACT_GEGLU};
   return kinds[c->ffn];
 }
-static bool has_mem(const wn_model_config *c) {
+static bool layer_has_mem(const wn_model_config *c) {
   return c->attention.selective.enabled && c->attention.selective.mem.enabled;
 }
 
@@ -80,7 +80,7 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
       {"rstd_k", c->qk_norm && !memory, WN_DIMS(M, Hkv), e, &out->rstd_k},
       {"mean_k", c->qk_norm && layer && !memory, WN_DIMS(M, Hkv), e, &out->mean_k},
       {"lse", true, WN_DIMS(M, H), e, &out->lse},
-      {"M", has_mem(c), WN_DIMS(M, G), e, &out->M},
+      {"M", layer_has_mem(c), WN_DIMS(M, G), e, &out->M},
       {"dot", c->attention.exclusive.enabled, WN_DIMS(M, H), e, &out->dot},
       {"cq", cross, WN_DIMS(M, H, D), e, &out->cq},
       {"ckv", cross, WN_DIMS(B, S, 2 * Hkv * D), e, &out->ckv},
@@ -173,7 +173,7 @@ static struct wn_norm head_norm(const struct wn_run *run, const struct wn_layer_
 }
 
 /* The rotation of `heads` heads at x, in place. */
-static struct wn_rope rotation(const struct wn_run *run, int64_t l, void *x, int64_t ldx, int64_t heads) {
+static struct wn_rope layer_rotation(const struct wn_run *run, int64_t l, void *x, int64_t ldx, int64_t heads) {
   struct wn_rope a = wn_run_rotation(run, l);
   a.rows = run->B * run->T, a.heads = heads;
   a.x = x, a.ldx = ldx;
@@ -192,17 +192,17 @@ static struct wn_norm layer_key_norm(const struct wn_run *run, int64_t l, const 
 }
 
 /* Turns q and k where they are (gradients the other way): side by side in qkv, or in their own arrays. */
-static wn_status rotate(struct wn_run *run, int64_t l, void *qkv, void *q, void *k, bool backward) {
+static wn_status layer_rotate(struct wn_run *run, int64_t l, void *qkv, void *q, void *k, bool backward) {
   const wn_model_config *c = &run->model->config;
   const int64_t D = c->head_size;
   if (c->position != WN_POS_ROPE || run->unturned) return WN_OK;
   wn_status (*turn)(struct wn_run *, const struct wn_rope *) = backward ? wn_run_rope_backward : wn_run_rope_forward;
   if (!c->qk_norm) {
-    struct wn_rope both = rotation(run, l, qkv, qkv_width(c), c->heads + c->kv_heads);
+    struct wn_rope both = layer_rotation(run, l, qkv, qkv_width(c), c->heads + c->kv_heads);
     return turn(run, &both);
   }
-  struct wn_rope rq = rotation(run, l, q, c->heads * D, c->heads),
-                 rk = rotation(run, l, k, c->kv_heads * D, c->kv_heads);
+  struct wn_rope rq = layer_rotation(run, l, q, c->heads * D, c->heads),
+                 rk = layer_rotation(run, l, k, c->kv_heads * D, c->kv_heads);
   WN_TRY(turn(run, &rq));
   return turn(run, &rk);
 }
@@ -227,7 +227,7 @@ static wn_status finish_qk(struct wn_run *run, int64_t l, struct wn_layer_acts *
     WN_TRY(wn_run_norm_forward(run, &nq));
     WN_TRY(wn_run_norm_forward(run, &nk));
   }
-  return rotate(run, l, a->qkv, a->q, a->k, false);
+  return layer_rotate(run, l, a->qkv, a->q, a->k, false);
 }
 
 wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a, const void *prev_mid,
@@ -300,7 +300,7 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   if (run->memory.rows > 0) wn_memory_attention(run, l, a, out);
 }
 
-static wn_status activate(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
+static wn_status layer_activate(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
   const wn_model_config *c = &run->model->config;
   const struct wn_act act = {.kind = act_kind(c), .M = run->B * run->T, .F = c->ffn_width, .x = a->in, .y = a->act};
   WN_TRY(wn_run_act_forward(run, &act));
@@ -335,13 +335,13 @@ wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
   }
   WN_TRY(wn_run_norm(run, run->B * run->T, norm2_of(p, a), base, temp->branch, a->mid, a->n2));
   WN_TRY(wn_run_project(run, projection_ffn_in(run, p), a->n2, a->in));
-  WN_TRY(activate(run, l, a));
+  WN_TRY(layer_activate(run, l, a));
   /* Backward goes through the branch's norm: it needs what was normed. */
   return output || wn_norm_is_both(c) ? finish_branch(run, l, a, temp, 2) : WN_OK;
 }
 
 /* Which keys its rows no longer see. A layer that is run again finds the same. */
-static wn_status evict(struct wn_run *run, int64_t l, const struct wn_attention *attention) {
+static wn_status layer_evict(struct wn_run *run, int64_t l, const struct wn_attention *attention) {
   const int64_t P = attention->slots.groups;
   if (!run->measuring)
     return wn_evictions_find(&run->exec, run->budgets, l, attention, run->gone + l * run->B * P * run->T);
@@ -353,15 +353,15 @@ static wn_status evict(struct wn_run *run, int64_t l, const struct wn_attention 
 wn_status wn_layer_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
                            const void *prev_mid, const void *prev_branch, bool output) {
   struct wn_attention attention;
-  run->unturned = wn_layer_by_place(run, l);
+  run->unturned = wn_layer_has_cache_positions(run, l);
   WN_TRY(wn_layer_before(run, l, a, prev_mid, prev_branch));
   wn_layer_attention(run, l, a, &attention);
   if (run->unturned) {
     run->unturned = false;
-    WN_TRY(wn_layer_attend_by_place(run, l, &attention));
+    WN_TRY(wn_layer_attend_cache_positions(run, l, &attention));
     return wn_layer_after(run, l, a, temp, output);
   }
-  if (attention.slots.gone) WN_TRY(evict(run, l, &attention));
+  if (attention.slots.gone) WN_TRY(layer_evict(run, l, &attention));
   if (run->observer && run->observer->attention) run->observer->attention(run->observer->user, run, l, &attention);
   WN_TRY(wn_run_attention_forward(run, &attention));
   return wn_layer_after(run, l, a, temp, output);
@@ -375,13 +375,13 @@ wn_status wn_layer_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *
   if (c->qk_norm && run->memory.rows == 0) WN_TRY(finish_qk(run, l, a));
   if (c->encoder.layers > 0) WN_TRY(wn_cross_rebuild(run, l, a));
   WN_TRY(wn_run_norm(run, run->B * run->T, norm2_of(p, a), a->mid, NULL, NULL, a->n2));
-  return activate(run, l, a);
+  return layer_activate(run, l, a);
 }
 
 /* ---- backward ---- */
 
-static wn_status attention_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
-                                    struct wn_layer_temp *temp) {
+static wn_status layer_attention_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
+                                          struct wn_layer_temp *temp) {
   const wn_model_config *c = &run->model->config;
   const wn_dtype dtype = run->exec.dtype;
   const int64_t H = c->heads, Hkv = c->kv_heads, D = c->head_size, N = qkv_width(c);
@@ -399,7 +399,7 @@ static wn_status attention_backward(struct wn_run *run, int64_t l, struct wn_lay
   }
   WN_TRY(wn_run_attention_backward(run, &attention));
   wn_span_loss_backward(run, l, temp);
-  WN_TRY(rotate(run, l, temp->d_qkv, temp->d_q, temp->d_k, true));
+  WN_TRY(layer_rotate(run, l, temp->d_qkv, temp->d_q, temp->d_k, true));
   if (!c->qk_norm) return WN_OK;
   struct wn_norm nq = layer_query_norm(run, l, a), nk = layer_key_norm(run, l, a);
   nq.dy = temp->d_q, nq.lddy = H * D, nq.dx = temp->d_qkv, nq.lddx = N;
@@ -447,7 +447,7 @@ wn_status wn_layer_backward(struct wn_run *run, int64_t l, struct wn_layer_acts 
   if (c->encoder.layers > 0) WN_TRY(wn_cross_backward(run, l, a, temp));
 
   WN_TRY(branch_backward(run, l, a, temp, 1));
-  WN_TRY(attention_backward(run, l, a, temp));
+  WN_TRY(layer_attention_backward(run, l, a, temp));
   if (run->memory.rows > 0)
     WN_TRY(wn_memory_maps_backward(run, l, a, temp, d_in, post));
   else

@@ -80,10 +80,10 @@ wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a
                           const void *prev_branch);
 /* The attention call on a's arrays, terms included; pointers for backward are added by the caller. */
 void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, struct wn_attention *out);
-/* Whole sequences whose positions are places in the cache (places.c): does layer l's attention go so? The operation's q
- * and k are unturned then. */
-bool wn_layer_by_place(const struct wn_run *run, int64_t l);
-wn_status wn_layer_attend_by_place(struct wn_run *run, int64_t l, const struct wn_attention *op);
+/* Whole sequences whose tokens have their cache positions (cache_positions.c): does layer l's attention go so? The
+ * operation's q and k are not rotated then. */
+bool wn_layer_has_cache_positions(const struct wn_run *run, int64_t l);
+wn_status wn_layer_attend_cache_positions(struct wn_run *run, int64_t l, const struct wn_attention *op);
 /* Everything after it. With `output` the feed-forward's output is left in temp->branch; without, the pass ends at
  * a->act: all that backward needs. */
 wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,

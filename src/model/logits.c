@@ -3,8 +3,8 @@
 
 #define GROUP_TOKENS 4096
 
-static wn_status group_logits(struct wn_model *model, wn_workspace *ws, const struct wn_batch *batch,
-                              const wn_budgets *budgets, float *logits) {
+static wn_status logits_of_group(struct wn_model *model, wn_workspace *ws, const struct wn_batch *batch,
+                                 const wn_budgets *budgets, float *logits) {
   const int64_t V = model->config.vocab_size, M = batch->B * batch->T;
   struct wn_run run;
   struct wn_stack_sums sums;
@@ -22,8 +22,8 @@ static wn_status group_logits(struct wn_model *model, wn_workspace *ws, const st
 }
 
 /* Of the whole batch, whose targets are not looked at. */
-static wn_status batch_logits(wn_context *ctx, struct wn_model *model, const struct wn_batch *all,
-                              const wn_budgets *budgets, float *logits) {
+static wn_status logits_of_batch(wn_context *ctx, struct wn_model *model, const struct wn_batch *all,
+                                 const wn_budgets *budgets, float *logits) {
   if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
   if (all->B < 1 || all->T < 1 || !all->tokens || !logits)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "logits: B %lld, T %lld; tokens and logits must be given", (long long)all->B,
@@ -41,7 +41,7 @@ static wn_status batch_logits(wn_context *ctx, struct wn_model *model, const str
     if (all->doc_start) now.doc_start += b * all->T;
     if (all->inputs) now.inputs += b * all->S;
     if (all->input_count) now.input_count += b;
-    status = group_logits(model, ws, &now, budgets, logits + b * all->T * model->config.vocab_size);
+    status = logits_of_group(model, ws, &now, budgets, logits + b * all->T * model->config.vocab_size);
   }
   wn_workspace_destroy(ws);
   return status;
@@ -55,8 +55,8 @@ wn_status wn_model_logits(wn_context *ctx, wn_model *model, const int32_t *token
 wn_status wn_model_logits_with_budgets(wn_context *ctx, wn_model *model, const int32_t *tokens,
                                        const int32_t *doc_start, int64_t B, int64_t T, const wn_budgets *budgets,
                                        float *logits) {
-  return batch_logits(ctx, model, &(struct wn_batch){.B = B, .T = T, .tokens = tokens, .doc_start = doc_start}, budgets,
-                      logits);
+  return logits_of_batch(ctx, model, &(struct wn_batch){.B = B, .T = T, .tokens = tokens, .doc_start = doc_start},
+                         budgets, logits);
 }
 
 wn_status wn_model_logits_of_inputs(wn_context *ctx, wn_model *model, const int32_t *inputs, const int32_t *input_count,
@@ -68,5 +68,5 @@ wn_status wn_model_logits_of_inputs(wn_context *ctx, wn_model *model, const int3
     WN_TRY(wn_model_check_ids(ctx, model, "logits: input", inputs, B * S));
   const struct wn_batch batch = {
       .B = B, .T = T, .tokens = tokens, .S = S, .inputs = inputs, .input_count = input_count};
-  return batch_logits(ctx, model, &batch, budgets, logits);
+  return logits_of_batch(ctx, model, &batch, budgets, logits);
 }

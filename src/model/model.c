@@ -7,7 +7,7 @@
 
 /* Values come from (seed, tensor, element) alone, rounded to float in every dtype, so that neither threads nor backend
  * nor precision change where a model starts. */
-static void init_params(struct wn_model *model, uint64_t seed) {
+static void model_init_params(struct wn_model *model, uint64_t seed) {
   for (int t = 0; t < model->table.count; t++) {
     const struct wn_param *row = &model->table.rows[t];
     const int64_t n = (int64_t)row->count;
@@ -63,8 +63,8 @@ static void model_encoder_destroy(struct wn_model *encoder) {
 }
 
 /* packed: [rows of the table] or NULL. */
-static wn_status allocate(wn_context *ctx, const wn_model_config *config, wn_dtype dtype,
-                          const struct wn_packed *packed, struct wn_model **out) {
+static wn_status model_allocate(wn_context *ctx, const wn_model_config *config, wn_dtype dtype,
+                                const struct wn_packed *packed, struct wn_model **out) {
   *out = NULL;
   struct wn_model *model = NULL;
   void *memory = NULL;
@@ -99,12 +99,12 @@ fail:
 }
 
 wn_status wn_model_allocate(wn_context *ctx, const wn_model_config *config, wn_dtype dtype, struct wn_model **out) {
-  return allocate(ctx, config, dtype, NULL, out);
+  return model_allocate(ctx, config, dtype, NULL, out);
 }
 
 wn_status wn_model_allocate_packed(wn_context *ctx, const wn_model_config *config,
                                    const struct wn_packed *rows_of_table, struct wn_model **out) {
-  return allocate(ctx, config, WN_F32, rows_of_table, out);
+  return model_allocate(ctx, config, WN_F32, rows_of_table, out);
 }
 
 wn_status wn_model_need_float(wn_context *ctx, const struct wn_model *model, const char *what) {
@@ -130,7 +130,7 @@ wn_status wn_model_check_ids(wn_context *ctx, const struct wn_model *model, cons
 wn_status wn_model_create_dtype(wn_context *ctx, const wn_model_config *config, uint64_t seed, wn_dtype dtype,
                                 struct wn_model **out) {
   WN_TRY(wn_model_allocate(ctx, config, dtype, out));
-  init_params(*out, seed);
+  model_init_params(*out, seed);
   return WN_OK;
 }
 

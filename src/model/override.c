@@ -8,8 +8,8 @@
 #include <string.h>
 
 /* The tables of two configurations name the same tensors of the same shapes. */
-static wn_status same_tables(wn_context *ctx, const struct wn_param_table *a, const struct wn_param_table *b,
-                             const char *what) {
+static wn_status override_same_tables(wn_context *ctx, const struct wn_param_table *a, const struct wn_param_table *b,
+                                      const char *what) {
   const int count = a->count > b->count ? a->count : b->count;
   for (int i = 0; i < count; i++) {
     const struct wn_param *x = i < a->count ? &a->rows[i] : NULL, *y = i < b->count ? &b->rows[i] : NULL;
@@ -32,7 +32,7 @@ wn_status wn_model_set_attention_config(wn_context *ctx, wn_model *model, const 
   config.attention = *attention;
   WN_TRY(wn_model_config_resolve(ctx, &config));
   WN_TRY(wn_param_table_create(ctx, &config, &table));
-  const wn_status status = same_tables(ctx, &model->table, &table, what);
+  const wn_status status = override_same_tables(ctx, &model->table, &table, what);
   wn_param_table_clear(&table);
   if (status == WN_OK) model->config = config;
   return status;

@@ -15,18 +15,18 @@
 
 #include "model/workspace.h"
 
-static int64_t selections(const struct wn_workspace *ws) {
+static int64_t room_selections(const struct wn_workspace *ws) {
   return wn_attention_selections(&ws->model->config.attention, ws->model->config.kv_heads);
 }
 
-static bool own_keys(const struct wn_workspace *ws) {
+static bool room_own_keys(const struct wn_workspace *ws) {
   return ws->keep == WN_KEEP_ALL || ws->keep == WN_KEEP_REDUCED;
 }
 
 /* States and F of all sets; *out: those of `set`. */
-static void lay_states(const struct wn_workspace *ws, int64_t rows, struct wn_arrays *arrays, int64_t set,
-                       struct wn_memory_layer *out) {
-  const int64_t G = selections(ws), all = rows + ws->T;
+static void room_lay_states(const struct wn_workspace *ws, int64_t rows, struct wn_arrays *arrays, int64_t set,
+                            struct wn_memory_layer *out) {
+  const int64_t G = room_selections(ws), all = rows + ws->T;
   const size_t e = wn_dtype_size(ws->model->dtype);
   char *f_out, *states, *f;
   const struct wn_array shared[] = {{"selections of the block", true, WN_DIMS(ws->B, G, all), e, &f_out}};
@@ -42,8 +42,8 @@ static void lay_states(const struct wn_workspace *ws, int64_t rows, struct wn_ar
 }
 
 /* The mechanisms' inputs of keys, or their gradients. */
-static void lay_key_inputs(const struct wn_workspace *ws, int64_t keys, struct wn_arrays *arrays,
-                           void *out[WN_MECHANISM_INPUTS_MAX]) {
+static void room_lay_inputs(const struct wn_workspace *ws, int64_t keys, struct wn_arrays *arrays,
+                            void *out[WN_MECHANISM_INPUTS_MAX]) {
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   const int n = wn_layer_inputs(&ws->model->config, in);
   for (int i = 0; i < n; i++) {
@@ -53,7 +53,8 @@ static void lay_key_inputs(const struct wn_workspace *ws, int64_t keys, struct w
   }
 }
 
-static void lay_keys(const struct wn_workspace *ws, int64_t rows, struct wn_arrays *arrays, struct wn_layer_acts *out) {
+static void room_lay_keys(const struct wn_workspace *ws, int64_t rows, struct wn_arrays *arrays,
+                          struct wn_layer_acts *out) {
   const wn_model_config *c = &ws->model->config;
   const int64_t keys = rows + ws->T, D = c->head_size, Hkv = c->kv_heads;
   const size_t e = wn_dtype_size(ws->model->dtype);
@@ -64,11 +65,11 @@ static void lay_keys(const struct wn_workspace *ws, int64_t rows, struct wn_arra
       {"mean_k", c->qk_norm && c->norm == WN_NORM_LAYER, WN_DIMS(ws->B, keys, Hkv), e, &out->mean_k},
   };
   WN_ARRAYS_LAY(arrays, table);
-  lay_key_inputs(ws, keys, arrays, out->input);
+  room_lay_inputs(ws, keys, arrays, out->input);
 }
 
-static void lay_gradients(const struct wn_workspace *ws, int64_t rows, struct wn_arrays *arrays,
-                          struct wn_layer_temp *out) {
+static void room_lay_gradients(const struct wn_workspace *ws, int64_t rows, struct wn_arrays *arrays,
+                               struct wn_layer_temp *out) {
   const wn_model_config *c = &ws->model->config;
   const int64_t keys = rows + ws->T, D = c->head_size, Hkv = c->kv_heads;
   const size_t e = wn_dtype_size(ws->model->dtype);
@@ -77,46 +78,46 @@ static void lay_gradients(const struct wn_workspace *ws, int64_t rows, struct wn
       {"gradients of keys", c->qk_norm, WN_DIMS(ws->B, keys, Hkv, D), e, &out->d_k},
   };
   WN_ARRAYS_LAY(arrays, table);
-  lay_key_inputs(ws, keys, arrays, out->d_input);
+  room_lay_inputs(ws, keys, arrays, out->d_input);
 }
 
 /* Tokens that layer l is to hold. */
-static int64_t wanted(const struct wn_workspace *ws, int64_t l) {
+static int64_t room_wanted(const struct wn_workspace *ws, int64_t l) {
   if (ws->options.memory_whole) return ws->options.memory;
   return wn_layer_memory(ws->model, l, ws->options.memory, ws->options.backward);
 }
 
 /* n rows of `bytes` that end at row `from_end` go to those that end at `to_end`. */
-static void move_rows(char *to, int64_t to_end, const char *from, int64_t from_end, int64_t n, size_t bytes) {
+static void room_move_rows(char *to, int64_t to_end, const char *from, int64_t from_end, int64_t n, size_t bytes) {
   memmove(to + (size_t)(to_end - n) * bytes, from + (size_t)(from_end - n) * bytes, (size_t)n * bytes);
 }
 
-static wn_status replace(struct wn_workspace *ws, const char *what, size_t bytes, void **out) {
+static wn_status room_replace(struct wn_workspace *ws, const char *what, size_t bytes, void **out) {
   WN_TRY(wn_alloc(ws->ctx, what, bytes, out));
   ws->memory_moves++;
   return WN_OK;
 }
 
-static wn_status too_large(const struct wn_workspace *ws, int64_t rows) {
+static wn_status room_too_large(const struct wn_workspace *ws, int64_t rows) {
   return wn_fail(ws->ctx, WN_ERR_ARGUMENT,
                  "workspace of B %lld, T %lld: a memory of %lld tokens does not fit in memory", (long long)ws->B,
                  (long long)ws->T, (long long)rows);
 }
 
 /* Layer l's room becomes one of `rows` tokens. */
-static wn_status move_in(struct wn_workspace *ws, int64_t l, int64_t rows) {
+static wn_status room_move_in(struct wn_workspace *ws, int64_t l, int64_t rows) {
   struct wn_memory_room *room = &ws->rooms[l];
-  const int64_t L = ws->model->config.layers, G = selections(ws), T = ws->T;
+  const int64_t L = ws->model->config.layers, G = room_selections(ws), T = ws->T;
   const size_t element = wn_dtype_size(ws->model->dtype), row = (size_t)ws->model->config.width * element;
   struct wn_arrays states = {0}, keys = {0};
   struct wn_layer_acts acts;
   void *new_states, *new_keys = NULL;
-  lay_states(ws, rows, &states, -1, NULL);
-  if (own_keys(ws)) lay_keys(ws, rows, &keys, &acts);
-  if (states.failed || keys.failed) return too_large(ws, rows);
-  WN_TRY(replace(ws, "the memory of a layer", states.bytes, &new_states));
-  if (own_keys(ws)) {
-    const wn_status status = replace(ws, "the keys of a layer with a memory", keys.bytes, &new_keys);
+  room_lay_states(ws, rows, &states, -1, NULL);
+  if (room_own_keys(ws)) room_lay_keys(ws, rows, &keys, &acts);
+  if (states.failed || keys.failed) return room_too_large(ws, rows);
+  WN_TRY(room_replace(ws, "the memory of a layer", states.bytes, &new_states));
+  if (room_own_keys(ws)) {
+    const wn_status status = room_replace(ws, "the keys of a layer with a memory", keys.bytes, &new_keys);
     if (status != WN_OK) {
       wn_free(new_states);
       return status;
@@ -126,14 +127,14 @@ static wn_status move_in(struct wn_workspace *ws, int64_t l, int64_t rows) {
     const struct wn_memory_layer old = ws->memory[set * L + l];
     struct wn_memory_layer *now = &ws->memory[set * L + l];
     struct wn_arrays placed = {.base = new_states};
-    lay_states(ws, rows, &placed, set, now);
+    room_lay_states(ws, rows, &placed, set, now);
     now->count = old.count < rows ? old.count : rows;
     for (int64_t b = 0; old.states && b < ws->B; b++)
-      move_rows(now->states + (size_t)(b * (rows + T)) * row, rows, old.states + (size_t)(b * (old.rows + T)) * row,
-                old.rows, now->count, row);
+      room_move_rows(now->states + (size_t)(b * (rows + T)) * row, rows,
+                     old.states + (size_t)(b * (old.rows + T)) * row, old.rows, now->count, row);
     for (int64_t n = 0; old.f && n < ws->B * G; n++)
-      move_rows(now->f + (size_t)(n * (rows + T)) * element, rows, old.f + (size_t)(n * (old.rows + T)) * element,
-                old.rows, now->count, element);
+      room_move_rows(now->f + (size_t)(n * (rows + T)) * element, rows, old.f + (size_t)(n * (old.rows + T)) * element,
+                     old.rows, now->count, element);
   }
   wn_free(room->states);
   wn_free(room->keys);
@@ -143,7 +144,7 @@ static wn_status move_in(struct wn_workspace *ws, int64_t l, int64_t rows) {
 }
 
 /* What all layers share is as large as the widest needs it. */
-static wn_status fit_shared(struct wn_workspace *ws) {
+static wn_status room_fit_shared(struct wn_workspace *ws) {
   const int64_t L = ws->model->config.layers;
   struct wn_memory_room *shared = &ws->rooms[L];
   struct wn_arrays s = {0};
@@ -152,17 +153,17 @@ static wn_status fit_shared(struct wn_workspace *ws) {
   for (int64_t l = 0; l < L; l++)
     if (ws->rooms[l].rows > widest) widest = ws->rooms[l].rows;
   if (shared->rows == widest && shared->bytes > 0) return WN_OK;
-  if (!own_keys(ws)) lay_keys(ws, widest, &s, &acts);
-  if (ws->options.backward) lay_gradients(ws, widest, &s, &ws->temp);
-  if (s.failed) return too_large(ws, widest);
+  if (!room_own_keys(ws)) room_lay_keys(ws, widest, &s, &acts);
+  if (ws->options.backward) room_lay_gradients(ws, widest, &s, &ws->temp);
+  if (s.failed) return room_too_large(ws, widest);
   void *now;
-  WN_TRY(replace(ws, "the keys of the widest layer with a memory", s.bytes, &now));
+  WN_TRY(room_replace(ws, "the keys of the widest layer with a memory", s.bytes, &now));
   wn_free(shared->keys);
   ws->memory_bytes += s.bytes - shared->bytes;
   *shared = (struct wn_memory_room){widest, NULL, now, s.bytes};
   s = (struct wn_arrays){.base = now};
-  if (!own_keys(ws)) lay_keys(ws, widest, &s, &acts);
-  if (ws->options.backward) lay_gradients(ws, widest, &s, &ws->temp);
+  if (!room_own_keys(ws)) room_lay_keys(ws, widest, &s, &acts);
+  if (ws->options.backward) room_lay_gradients(ws, widest, &s, &ws->temp);
   return WN_OK;
 }
 
@@ -170,12 +171,12 @@ wn_status wn_memory_fit(struct wn_workspace *ws, bool *changed) {
   *changed = false;
   if (ws->options.memory <= 0) return WN_OK;
   for (int64_t l = 0; l < ws->model->config.layers; l++) {
-    const int64_t rows = wanted(ws, l), room = ws->rooms[l].rows;
+    const int64_t rows = room_wanted(ws, l), room = ws->rooms[l].rows;
     if (ws->rooms[l].states && rows <= room && rows > room - 2 * WN_MEMORY_GRAIN) continue;
-    WN_TRY(move_in(ws, l, rows));
+    WN_TRY(room_move_in(ws, l, rows));
     *changed = true;
   }
-  return *changed ? fit_shared(ws) : WN_OK;
+  return *changed ? room_fit_shared(ws) : WN_OK;
 }
 
 wn_status wn_workspace_memory_reserve(wn_workspace *ws, int64_t l, int64_t rows) {
@@ -183,8 +184,8 @@ wn_status wn_workspace_memory_reserve(wn_workspace *ws, int64_t l, int64_t rows)
     return wn_fail(ws->ctx, WN_ERR_ARGUMENT, "workspace: room for %lld tokens of earlier blocks; the memory is %lld",
                    (long long)rows, (long long)ws->options.memory);
   if (ws->rooms[l].rows == rows) return WN_OK;
-  WN_TRY(move_in(ws, l, rows));
-  return fit_shared(ws);
+  WN_TRY(room_move_in(ws, l, rows));
+  return room_fit_shared(ws);
 }
 
 void wn_memory_clear(struct wn_workspace *ws) {
@@ -195,8 +196,8 @@ void wn_memory_clear(struct wn_workspace *ws) {
 }
 
 void wn_memory_keys(const struct wn_workspace *ws, int64_t l, struct wn_layer_acts *out) {
-  struct wn_arrays s = {.base = own_keys(ws) ? ws->rooms[l].keys : ws->rooms[ws->model->config.layers].keys};
-  lay_keys(ws, ws->rooms[l].rows, &s, out);
+  struct wn_arrays s = {.base = room_own_keys(ws) ? ws->rooms[l].keys : ws->rooms[ws->model->config.layers].keys};
+  room_lay_keys(ws, ws->rooms[l].rows, &s, out);
 }
 
 void wn_memory_bind(struct wn_run *run, const struct wn_workspace *ws, int64_t set) {
@@ -209,22 +210,22 @@ void wn_memory_bind(struct wn_run *run, const struct wn_workspace *ws, int64_t s
 }
 
 void wn_memory_advance(const struct wn_run *run, struct wn_workspace *ws, int64_t set) {
-  const int64_t L = run->model->config.layers, T = run->T, G = selections(ws);
+  const int64_t L = run->model->config.layers, T = run->T, G = room_selections(ws);
   const size_t element = wn_dtype_size(run->exec.dtype), row = (size_t)run->model->config.width * element;
   for (int64_t l = 0; l < L; l++) {
     struct wn_memory_layer *m = &ws->memory[set * L + l];
     const int64_t all = m->rows + ws->T, read = wn_memory_read(run, l);
-    int64_t keep = wanted(ws, l);
+    int64_t keep = room_wanted(ws, l);
     if (keep > m->rows) keep = m->rows; /* spans grew and wn_workspace_fit was not called */
     const int64_t count = m->count + T < keep ? m->count + T : keep;
     for (int64_t b = 0; b < run->B; b++) {
       char *states = m->states + (size_t)(b * all) * row;
-      move_rows(states, m->rows, states, m->rows + T, count, row);
+      room_move_rows(states, m->rows, states, m->rows + T, count, row);
     }
     for (int64_t n = 0; m->f && n < run->B * G; n++) { /* F of tokens out of sight stands still */
       char *f = m->f + (size_t)(n * all) * element;
-      move_rows(f, m->rows + T, m->f_out + (size_t)(n * all) * element, m->rows + T, read + T, element);
-      move_rows(f, m->rows, f, m->rows + T, count, element);
+      room_move_rows(f, m->rows + T, m->f_out + (size_t)(n * all) * element, m->rows + T, read + T, element);
+      room_move_rows(f, m->rows, f, m->rows + T, count, element);
       memset(f + (size_t)m->rows * element, 0, (size_t)ws->T * element);
     }
     m->count = count;
@@ -262,7 +263,7 @@ void *wn_workspace_memory_at(const wn_workspace *ws, int64_t set, int64_t l, int
 
 void *wn_workspace_memory_selections_at(const wn_workspace *ws, int64_t set, int64_t l, int64_t shape[3]) {
   const struct wn_memory_layer *m = &ws->memory[set * ws->model->config.layers + l];
-  shape[0] = ws->B, shape[1] = selections(ws), shape[2] = m->rows + ws->T;
+  shape[0] = ws->B, shape[1] = room_selections(ws), shape[2] = m->rows + ws->T;
   return m->f;
 }
 

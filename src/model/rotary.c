@@ -12,24 +12,25 @@
 
 #include "model/layer.h"
 
-static int64_t rotated(const wn_model_config *c) {
+static int64_t rotary_size(const wn_model_config *c) {
   return c->rope_size ? c->rope_size : c->head_size;
 }
 
 /* The dimension that rotates the given number of times within the first context, as a real number. */
-static double yarn_dimension(const wn_model_config *c, double turns, double N) {
-  return (double)rotated(c) * log(N / (turns * 2 * M_PI)) / (2 * log(c->rope_theta));
+static double rotary_yarn_dimension(const wn_model_config *c, double turns, double N) {
+  return (double)rotary_size(c) * log(N / (turns * 2 * M_PI)) / (2 * log(c->rope_theta));
 }
 
-static double yarn_ramp(const wn_model_config *c, double i, double N) {
-  double low = yarn_dimension(c, c->rope_scaling.beta_fast, N), high = yarn_dimension(c, c->rope_scaling.beta_slow, N);
+static double rotary_yarn_ramp(const wn_model_config *c, double i, double N) {
+  double low = rotary_yarn_dimension(c, c->rope_scaling.beta_fast, N),
+         high = rotary_yarn_dimension(c, c->rope_scaling.beta_slow, N);
   if (c->rope_scaling.truncate) low = floor(low), high = ceil(high);
-  low = fmax(low, 0), high = fmin(high, (double)rotated(c) - 1);
+  low = fmax(low, 0), high = fmin(high, (double)rotary_size(c) - 1);
   if (low == high) high += 0.001;
   return fmin(fmax((i - low) / (high - low), 0), 1);
 }
 
-static double llama3_frequency(const wn_model_config *c, double f, double N) {
+static double rotary_llama3(const wn_model_config *c, double f, double N) {
   const double s = c->rope_scaling.factor, turns = N * f / (2 * M_PI);
   const double low = c->rope_scaling.low_freq_factor, high = c->rope_scaling.high_freq_factor;
   if (turns > high) return f;
@@ -39,14 +40,14 @@ static double llama3_frequency(const wn_model_config *c, double f, double N) {
 }
 
 double wn_rotary_divisor(const wn_model_config *c, int64_t i) {
-  const double f = pow(c->rope_theta, -2.0 * (double)i / (double)rotated(c));
+  const double f = pow(c->rope_theta, -2.0 * (double)i / (double)rotary_size(c));
   const double N = (double)(c->rope_scaling.context ? c->rope_scaling.context : c->context);
-  return f / llama3_frequency(c, f, N);
+  return f / rotary_llama3(c, f, N);
 }
 
 /* Frequency i of a text of P tokens. */
-static double frequency(const wn_model_config *c, int64_t i, int64_t P) {
-  const double R = (double)rotated(c), s = c->rope_scaling.factor;
+static double rotary_frequency(const wn_model_config *c, int64_t i, int64_t P) {
+  const double R = (double)rotary_size(c), s = c->rope_scaling.factor;
   const double N = (double)(c->rope_scaling.context ? c->rope_scaling.context : c->context);
   double theta = c->rope_theta;
   if (c->rope_scaling.type == WN_ROPE_DYNAMIC && (double)P > N) theta *= pow(s * (double)P / N - (s - 1), R / (R - 2));
@@ -55,9 +56,9 @@ static double frequency(const wn_model_config *c, int64_t i, int64_t P) {
   case WN_ROPE_LINEAR:
     return f / s;
   case WN_ROPE_LLAMA3:
-    return llama3_frequency(c, f, N);
+    return rotary_llama3(c, f, N);
   case WN_ROPE_YARN: {
-    const double r = yarn_ramp(c, (double)i, N);
+    const double r = rotary_yarn_ramp(c, (double)i, N);
     return f / s * r + f * (1 - r);
   }
   default:
@@ -65,7 +66,7 @@ static double frequency(const wn_model_config *c, int64_t i, int64_t P) {
   }
 }
 
-static double magnitude(const wn_model_config *c) {
+static double rotary_magnitude(const wn_model_config *c) {
   if (c->rope_scaling.type != WN_ROPE_YARN) return 1;
   if (c->rope_scaling.attention_factor > 0) return c->rope_scaling.attention_factor;
   return c->rope_scaling.factor > 1 ? 1 + 0.1 * log(c->rope_scaling.factor) : 1;
@@ -74,7 +75,8 @@ static double magnitude(const wn_model_config *c) {
 /* Angles with the frequencies that the caller fills in. */
 static wn_status rotary_allocate(const struct wn_model *model, size_t table, struct wn_rotary_angles *out) {
   void *memory;
-  WN_TRY(wn_alloc(model->ctx, "rotary frequencies", (size_t)(rotated(&model->config) / 2) * sizeof(double), &memory));
+  WN_TRY(
+      wn_alloc(model->ctx, "rotary frequencies", (size_t)(rotary_size(&model->config) / 2) * sizeof(double), &memory));
   out->frequencies = memory;
   out->magnitude = 1;
   if (model->dtype != WN_F32) return WN_OK;
@@ -86,9 +88,9 @@ static wn_status rotary_allocate(const struct wn_model *model, size_t table, str
 static void rotary_fill(const struct wn_model *model, int64_t rows, struct wn_rotary_angles *out) {
   const wn_model_config *c = &model->config;
   const int factors = model->outer.rope_factors;
-  out->magnitude = magnitude(c);
-  for (int64_t i = 0; i < rotated(c) / 2; i++) {
-    out->frequencies[i] = frequency(c, i, rows);
+  out->magnitude = rotary_magnitude(c);
+  for (int64_t i = 0; i < rotary_size(c) / 2; i++) {
+    out->frequencies[i] = rotary_frequency(c, i, rows);
     if (factors < 0) continue;
     const void *at = wn_at(model->params, (int64_t)model->table.rows[factors].offset + i, model->dtype);
     const double factor = model->dtype == WN_F64 ? *(const double *)at : (double)*(const float *)at;
@@ -98,7 +100,7 @@ static void rotary_fill(const struct wn_model *model, int64_t rows, struct wn_ro
 
 wn_status wn_rotary_create(const struct wn_model *model, const char *what, int64_t rows, struct wn_rotary *out) {
   const wn_model_config *c = &model->config;
-  const int64_t n = rotated(c) / 2;
+  const int64_t n = rotary_size(c) / 2;
   size_t bytes;
   *out = (struct wn_rotary){0};
   if (c->position != WN_POS_ROPE) return WN_OK;
@@ -114,7 +116,7 @@ wn_status wn_rotary_create(const struct wn_model *model, const char *what, int64
   }
   rotary_fill(model, rows, &out->all);
   for (int64_t i = 0; out->local.frequencies && i < n; i++)
-    out->local.frequencies[i] = pow(c->rope_local_theta, -2.0 * (double)i / (double)rotated(c));
+    out->local.frequencies[i] = pow(c->rope_local_theta, -2.0 * (double)i / (double)rotary_size(c));
   for (int k = 0; k < 2; k++) {
     const struct wn_rotary_angles *a = k ? &out->local : &out->all;
     if (a->table) wn_rope_table_frequencies(a->table, rows, n, a->frequencies, a->magnitude);

@@ -49,7 +49,7 @@ struct wn_run {
   struct wn_memory memory;
   struct wn_cross cross;
   const int32_t *key_count; /* [B] an encoder's rows; NULL: all */
-  bool unturned;            /* wn_layer_before leaves out the rotation: it is by places in a cache, later */
+  bool unturned;            /* wn_layer_before leaves out the rotation: it is by cache positions, later */
   bool training;
   double dropout, dropout_hidden; /* 0 outside training */
   uint64_t seed, stream;          /* dropout; stream: the first of this step's wn_run_streams */

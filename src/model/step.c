@@ -15,13 +15,13 @@
 
 #include "tensor/bf16.h"
 
-static void *row_of(const struct wn_run *run, void *base, int64_t row) {
+static void *step_row(const struct wn_run *run, void *base, int64_t row) {
   return wn_at(base, row * run->model->config.width, run->exec.dtype);
 }
 
 /* Layer l's arrays for this batch's size. */
-static wn_status layer_acts(const struct wn_run *run, const struct wn_workspace *ws, int64_t l,
-                            struct wn_layer_acts *out) {
+static wn_status step_layer_acts(const struct wn_run *run, const struct wn_workspace *ws, int64_t l,
+                                 struct wn_layer_acts *out) {
   const bool all = ws->keep == WN_KEEP_ALL, reduced = ws->keep == WN_KEEP_REDUCED;
   struct wn_layer_blocks blocks = ws->blocks;
   if (all) blocks.large += (size_t)l * ws->blocks.large_bytes;
@@ -36,7 +36,7 @@ static wn_status layer_acts(const struct wn_run *run, const struct wn_workspace 
 
 /* Layer l's large arrays to their bf16 copy, or back. Those of the last layer are never moved: nothing overwrites them
  * before its backward. */
-static void move_reduced(const struct wn_run *run, const struct wn_workspace *ws, int64_t l, bool back) {
+static void step_move_reduced(const struct wn_run *run, const struct wn_workspace *ws, int64_t l, bool back) {
   if (run->measuring || ws->keep != WN_KEEP_REDUCED || l == run->model->config.layers - 1) return;
   struct wn_layer_acts a;
   struct wn_layer_blocks blocks = {0};
@@ -51,7 +51,7 @@ static void move_reduced(const struct wn_run *run, const struct wn_workspace *ws
 }
 
 /* The token table and the positions' on the run's tokens; y, dy and the gradients are the caller's. */
-static struct wn_embedding embedding_of(const struct wn_run *run, const int32_t *tokens) {
+static struct wn_embedding step_embedding(const struct wn_run *run, const int32_t *tokens) {
   const wn_model_config *c = &run->model->config;
   const struct wn_outer_params *outer = &run->model->outer;
   return (struct wn_embedding){.M = run->B * run->T,
@@ -69,7 +69,7 @@ static struct wn_embedding embedding_of(const struct wn_run *run, const int32_t 
 wn_status wn_run_embed(struct wn_run *run, const int32_t *tokens, void *raw, void *rstd, void *mean, void *x) {
   const wn_model_config *c = &run->model->config;
   const struct wn_outer_params *outer = &run->model->outer;
-  struct wn_embedding embedding = embedding_of(run, tokens);
+  struct wn_embedding embedding = step_embedding(run, tokens);
   embedding.y = c->embed_norm ? raw : x;
   WN_TRY(wn_run_embedding_forward(run, &embedding));
   if (c->embed_norm)
@@ -93,42 +93,42 @@ wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_
   for (int64_t i = 0; ws->control && !run->measuring && i < M; i++) /* ids outside are the embedding's to refuse */
     ws->control[i] = tokens[i] >= 0 && tokens[i] < c->vocab_size ? model->control[tokens[i]] : 0;
   run->control = ws->control;
-  WN_TRY(layer_acts(run, ws, 0, &a));
+  WN_TRY(step_layer_acts(run, ws, 0, &a));
   WN_TRY(wn_run_embed(run, tokens, ws->embedded, ws->embed_rstd, ws->embed_mean, a.x));
   const void *mid = NULL, *branch = NULL;
   for (int64_t l = 0; l < c->layers; l++) {
-    WN_TRY(layer_acts(run, ws, l, &a));
+    WN_TRY(step_layer_acts(run, ws, l, &a));
     WN_TRY(wn_layer_forward(run, l, &a, &ws->temp, mid, branch, true));
     mid = wn_layer_stream(run, &a);
     branch = ws->temp.branch;
     if (!run->measuring) sums->span += wn_span_sum(run, l, &a);
     if (!run->measuring && run->observer && run->observer->layer) run->observer->layer(run->observer->user, run, l, &a);
-    if (run->grads) move_reduced(run, ws, l, false);
+    if (run->grads) step_move_reduced(run, ws, l, false);
     if (mem && !run->measuring) sums->mem += wn_attention_memory(a.M, model->dtype, run->B * selections, run->T);
   }
   return wn_run_norm(run, M, wn_run_final_norm(run, ws->rstd, ws->mean), mid, branch, ws->x_out, ws->n_out);
 }
 
 /* The output's projection of `rows` rows. */
-static struct wn_linear output_projection(const struct wn_run *run, int64_t rows) {
+static struct wn_linear step_output(const struct wn_run *run, int64_t rows) {
   const wn_model_config *c = &run->model->config;
   return wn_run_projection(run, rows, c->width, c->vocab_size, run->model->outer.output, -1);
 }
 
 wn_status wn_run_output(struct wn_run *run, const void *x, int64_t rows, void *logits) {
   const wn_model_config *c = &run->model->config;
-  WN_TRY(wn_run_project(run, output_projection(run, rows), x, logits));
+  WN_TRY(wn_run_project(run, step_output(run, rows), x, logits));
   if (c->logit_softcap <= 0) return WN_OK;
   return wn_run_softcap_forward(run,
                                 &(struct wn_softcap){.n = rows * c->vocab_size, .cap = c->logit_softcap, .x = logits});
 }
 
 /* The loss of rows [first, first+rows), and the gradient of the final norm's output there. */
-static wn_status chunk_loss(struct wn_run *run, struct wn_workspace *ws, const int32_t *targets, int64_t first,
-                            int64_t rows, double scale, struct wn_step_result *result) {
+static wn_status step_chunk_loss(struct wn_run *run, struct wn_workspace *ws, const int32_t *targets, int64_t first,
+                                 int64_t rows, double scale, struct wn_step_result *result) {
   const wn_model_config *c = &run->model->config;
   const int64_t C = c->width, V = c->vocab_size;
-  void *x = row_of(run, ws->n_out, first), *dx = row_of(run, ws->temp.d_n, first);
+  void *x = step_row(run, ws->n_out, first), *dx = step_row(run, ws->temp.d_n, first);
   int64_t counted = 0;
   for (int64_t m = 0; m < rows; m++) counted += targets[first + m] >= 0;
   if (!counted && !run->measuring) { /* nothing to learn here: no product */
@@ -159,7 +159,7 @@ static wn_status chunk_loss(struct wn_run *run, struct wn_workspace *ws, const i
     }
     result->counted += (uint64_t)counted;
   }
-  return run->grads ? wn_run_project_back(run, output_projection(run, rows), x, ws->logits, dx, false) : WN_OK;
+  return run->grads ? wn_run_project_back(run, step_output(run, rows), x, ws->logits, dx, false) : WN_OK;
 }
 
 wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens) {
@@ -170,10 +170,10 @@ wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int
   WN_TRY(wn_run_norm_grad(run, M, wn_run_final_norm(run, ws->rstd, ws->mean), ws->x_out, ws->temp.d_n, ws->temp.d_res,
                           false));
   for (int64_t l = L - 1; l >= 0; l--) {
-    WN_TRY(layer_acts(run, ws, l, &a));
+    WN_TRY(step_layer_acts(run, ws, l, &a));
     /* The last layer's activations are still there. */
     if (ws->keep == WN_KEEP_INPUT && l < L - 1) WN_TRY(wn_layer_forward(run, l, &a, &ws->temp, NULL, NULL, false));
-    move_reduced(run, ws, l, true);
+    step_move_reduced(run, ws, l, true);
     if (ws->keep == WN_KEEP_REDUCED && l < L - 1) WN_TRY(wn_layer_rebuild(run, l, &a));
     WN_TRY(wn_layer_backward(run, l, &a, &ws->temp));
   }
@@ -182,7 +182,7 @@ wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int
     WN_TRY(wn_run_norm_grad(
         run, M, (struct wn_norm_site){outer->embed_gain, outer->embed_shift, ws->embed_rstd, ws->embed_mean},
         ws->embedded, ws->temp.d_res, ws->temp.d_res, false));
-  struct wn_embedding embedding = embedding_of(run, tokens);
+  struct wn_embedding embedding = step_embedding(run, tokens);
   embedding.dy = ws->temp.d_res;
   embedding.dtok = wn_run_grad(run, outer->embed);
   embedding.dpos = wn_run_grad(run, outer->pos);
@@ -211,7 +211,7 @@ wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct 
   result->span = span->enabled ? span->limit * sums.span / (double)(c->layers * c->heads) : 0;
   for (int64_t first = 0; first < M; first += ws->chunk) {
     const int64_t rows = M - first < ws->chunk ? M - first : ws->chunk;
-    WN_TRY(chunk_loss(run, ws, batch->targets, first, rows, step->loss_scale, result));
+    WN_TRY(step_chunk_loss(run, ws, batch->targets, first, rows, step->loss_scale, result));
   }
   return run->grads ? wn_run_backward(run, ws, batch->tokens) : WN_OK;
 }

@@ -81,7 +81,7 @@ static wn_status workspace_arrays(wn_context *ctx, struct wn_workspace *ws) {
 }
 
 /* What the largest step will ask for. */
-static wn_status measure(struct wn_workspace *ws, size_t *need) {
+static wn_status workspace_measure(struct wn_workspace *ws, size_t *need) {
   struct wn_run run;
   wn_run_init(&run, ws->model, ws->B, ws->T);
   if (ws->rotary.rows > 0) run.rotary = &ws->rotary;
@@ -120,7 +120,7 @@ static wn_status measure(struct wn_workspace *ws, size_t *need) {
 }
 
 /* Positions of a block after cached rows may exceed the model's table. */
-static wn_status rotary_table(struct wn_workspace *ws) {
+static wn_status workspace_rotary(struct wn_workspace *ws) {
   const int64_t rows = ws->options.memory + ws->T;
   return rows > ws->model->rotary.rows ? wn_rotary_create(ws->model, "workspace", rows, &ws->rotary) : WN_OK;
 }
@@ -173,8 +173,8 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
   for (int64_t i = 0; options->memory > 0 && i < options->memory + T; i++) ws->memory_positions[i] = (int32_t)i;
   bool changed;
   WN_TRY_GOTO(wn_memory_fit(ws, &changed), fail);
-  WN_TRY_GOTO(rotary_table(ws), fail);
-  WN_TRY_GOTO(measure(ws, &need), fail);
+  WN_TRY_GOTO(workspace_rotary(ws), fail);
+  WN_TRY_GOTO(workspace_measure(ws, &need), fail);
   WN_TRY_GOTO(wn_alloc(ctx, "scratch of a step", need, &ws->scratch), fail);
   ws->scratch_bytes = need;
   *out = ws;
@@ -190,7 +190,7 @@ wn_status wn_workspace_fit(wn_workspace *ws) {
   void *scratch;
   WN_TRY(wn_memory_fit(ws, &changed));
   if (!changed) return WN_OK;
-  WN_TRY(measure(ws, &need));
+  WN_TRY(workspace_measure(ws, &need));
   if (need <= ws->scratch_bytes && need >= ws->scratch_bytes / 4 * 3) return WN_OK;
   WN_TRY(wn_alloc(ws->ctx, "scratch of a step", need, &scratch));
   wn_free(ws->scratch);

@@ -71,8 +71,8 @@ static void add_lora(struct wn_adapt_rows *r) {
   }
 }
 
-static wn_status choose(wn_context *ctx, struct wn_model *model, const wn_train_config *config, bool *learns,
-                        bool *frozen, struct wn_adapt_rows *r) {
+static wn_status adapt_choose(wn_context *ctx, struct wn_model *model, const wn_train_config *config, bool *learns,
+                              bool *frozen, struct wn_adapt_rows *r) {
   const struct wn_param_table *table = &model->table;
   WN_TRY(freeze(ctx, model, config->freeze, frozen));
   for (int i = 0; i < table->count; i++) {
@@ -112,7 +112,7 @@ wn_status wn_adapt_rows_init(wn_context *ctx, struct wn_model *model, const wn_t
   void *learns; /* and what is frozen */
   memset(r, 0, sizeof *r);
   WN_TRY(wn_alloc(ctx, "what learns", 2 * (size_t)model->table.count * sizeof(bool), &learns));
-  const wn_status status = choose(ctx, model, config, learns, (bool *)learns + model->table.count, r);
+  const wn_status status = adapt_choose(ctx, model, config, learns, (bool *)learns + model->table.count, r);
   wn_free(learns);
   return status;
 }

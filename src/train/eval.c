@@ -112,7 +112,7 @@ static wn_status source_inputs(void *user, uint64_t index, int32_t *inputs, int3
 }
 
 /* The loop over the job's batches, with its own buffers. */
-static wn_status eval_run(wn_context *ctx, wn_model *model, const struct eval_job *job, struct wn_eval_sums *sums) {
+static wn_status eval_job_run(wn_context *ctx, wn_model *model, const struct eval_job *job, struct wn_eval_sums *sums) {
   struct eval_buffers b;
   const wn_eval_options *options = job->options;
   const wn_budgets *budgets = options ? options->budgets : NULL;
@@ -206,7 +206,7 @@ wn_status wn_eval_observed(wn_context *ctx, wn_model *model, const wn_data_sourc
                                .batch = source_batch,
                                .user = &user,
                                .observer = observer};
-  WN_TRY(eval_run(ctx, model, &job, &sums));
+  WN_TRY(eval_job_run(ctx, model, &job, &sums));
   /* The bytes are those of the whole source, so they say nothing about a part of it. */
   uint64_t bytes = options && batches == all ? options->bytes : 0;
   return eval_finish(ctx, &sums, bytes, wn_seconds_now() - start, result);
@@ -278,7 +278,7 @@ wn_status wn_eval_text_observed(wn_context *ctx, wn_model *model, const wn_token
                                .batch = text_batch,
                                .user = &user,
                                .observer = observer};
-  if (status == WN_OK) status = eval_run(ctx, model, &job, &sums);
+  if (status == WN_OK) status = eval_job_run(ctx, model, &job, &sums);
   wn_tokens_free(ids);
   WN_TRY(status);
   return eval_finish(ctx, &sums, batches == all && bytes > unpredicted ? bytes - unpredicted : 0,

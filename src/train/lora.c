@@ -15,12 +15,12 @@
 
 #include "base/rng.h"
 
-static void *at(const struct wn_lora *l, const void *array, int64_t elements) {
+static void *lora_at(const struct wn_lora *l, const void *array, int64_t elements) {
   return (char *)(uintptr_t)array + (size_t)elements * wn_dtype_size(l->exec.dtype);
 }
 
 static void *weight(const struct wn_lora *l, const struct wn_lora_map *m) {
-  return at(l, l->model->params, (int64_t)l->model->table.rows[m->row].offset + m->first * m->columns);
+  return lora_at(l, l->model->params, (int64_t)l->model->table.rows[m->row].offset + m->first * m->columns);
 }
 
 /* The projections of one tensor: a fused one has three. Returns how many; out may be NULL. */
@@ -177,10 +177,10 @@ bool wn_lora_has(const struct wn_lora *l, int row) {
 wn_status wn_lora_backward(struct wn_lora *l, const size_t *grad_at, void *grads) {
   for (int i = 0; i < l->count; i++) {
     const struct wn_lora_map *m = &l->maps[i];
-    const void *dw = at(l, grads, (int64_t)grad_at[m->row] + m->first * m->columns);
-    void *db = at(l, grads, (int64_t)m->b_at);
+    const void *dw = lora_at(l, grads, (int64_t)grad_at[m->row] + m->first * m->columns);
+    void *db = lora_at(l, grads, (int64_t)m->b_at);
     scale_b(l, m);
-    const struct wn_linear a = to_a(l, m, dw, at(l, grads, (int64_t)m->a_at));
+    const struct wn_linear a = to_a(l, m, dw, lora_at(l, grads, (int64_t)m->a_at));
     WN_TRY(wn_op_linear_backward(&l->exec, &a));
     const struct wn_linear b = to_b(l, m, dw, db);
     WN_TRY(wn_op_linear_forward(&l->exec, &b));

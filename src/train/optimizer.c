@@ -14,7 +14,7 @@ static size_t element(const struct wn_optimizer *opt) {
   return wn_dtype_size(opt->model->dtype);
 }
 
-static void *at(const struct wn_optimizer *opt, const void *array, size_t offset) {
+static void *optimizer_at(const struct wn_optimizer *opt, const void *array, size_t offset) {
   return (char *)array + offset * element(opt);
 }
 
@@ -92,7 +92,7 @@ wn_status wn_optimizer_measure(struct wn_optimizer *opt, const void *grads, doub
   for (int i = 0; i < opt->count; i++) {
     const struct wn_optimizer_row *row = &opt->rows[i];
     double sum = 0;
-    struct wn_sumsq args = {.n = (int64_t)row->count, .x = at(opt, grads, row->grad_at), .out = &sum};
+    struct wn_sumsq args = {.n = (int64_t)row->count, .x = optimizer_at(opt, grads, row->grad_at), .out = &sum};
     WN_TRY(wn_op_sumsq_forward(&opt->exec, &args));
     opt->norms[i] = sqrt(sum);
     total += sum;
@@ -131,13 +131,13 @@ wn_status wn_optimizer_apply(struct wn_optimizer *opt, const wn_train_config *co
     const struct wn_optimizer_row *row = &opt->rows[i];
     double scale = global * tensor_scale(config, opt->norms[i]);
     double decay = row->decay && row->range == WN_RANGE_ALL ? config->weight_decay : 0;
-    void *p = row->p, *v = at(opt, opt->v, row->at);
-    const void *g = at(opt, grads, row->grad_at);
+    void *p = row->p, *v = optimizer_at(opt, opt->v, row->at);
+    const void *g = optimizer_at(opt, grads, row->grad_at);
     if (opt->kind == WN_OPT_ADAMW) {
       struct wn_adamw args = {.n = (int64_t)row->count,
                               .p = p,
                               .g = g,
-                              .m = at(opt, opt->m, row->at),
+                              .m = optimizer_at(opt, opt->m, row->at),
                               .v = v,
                               .lr = lr * row->lr,
                               .beta1 = config->beta1,

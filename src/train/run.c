@@ -219,7 +219,7 @@ static wn_status val_inputs(void *user, uint64_t index, int32_t *inputs, int32_t
 }
 
 /* Uses the training workspace and batch: no memory beyond what a step holds. */
-static wn_status evaluate(struct run *r, wn_train_progress *progress) {
+static wn_status run_evaluate(struct run *r, wn_train_progress *progress) {
   const wn_train_config *c = &r->recipe.train;
   uint64_t all = wn_data_source_batches(r->val, c->batch), batches = all ? all : EVAL_BATCHES_ENDLESS;
   if (c->eval_batches > 0 && (all == 0 || (uint64_t)c->eval_batches < all)) batches = (uint64_t)c->eval_batches;
@@ -281,7 +281,7 @@ static wn_status one_step(struct run *r, wn_train_fn fn, void *user) {
   bool last = p.step == c->steps;
   wn_status evaluated = WN_OK;
   if (r->val && (due(c->eval_every, p.step) || last)) {
-    evaluated = evaluate(r, &p);
+    evaluated = run_evaluate(r, &p);
     if (evaluated != WN_OK && evaluated != WN_ERR_CANCELLED) return evaluated;
   }
   p.seconds = wn_seconds_now() - r->start;
@@ -294,7 +294,7 @@ static wn_status one_step(struct run *r, wn_train_fn fn, void *user) {
   return WN_OK;
 }
 
-static wn_status loop(struct run *r, wn_train_fn fn, void *user) {
+static wn_status run_loop(struct run *r, wn_train_fn fn, void *user) {
   wn_context *ctx = r->ctx;
   const wn_train_config *c = &r->recipe.train;
   while (r->trainer->step < c->steps) {
@@ -330,7 +330,7 @@ wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out
     wn_log(ctx, WN_LOG_WARNING, "the learning rate is still rising at the end: train.warmup is %lld of %lld steps",
            (long long)t->warmup, (long long)(t->steps - t->schedule_from));
   r.start = wn_seconds_now();
-  status = loop(&r, progress, user);
+  status = run_loop(&r, progress, user);
 done:
   run_clear(&r);
   return status;

@@ -25,8 +25,8 @@ static double **column(wn_train_log *log, int c) {
   return all[c];
 }
 
-static wn_status read_line(wn_context *ctx, const char *path, int64_t number, const char *line, size_t bytes,
-                           double out[COLUMNS]) {
+static wn_status runlog_read_line(wn_context *ctx, const char *path, int64_t number, const char *line, size_t bytes,
+                                  double out[COLUMNS]) {
   char where[4200];
   json_t *j;
   snprintf(where, sizeof where, "%s: line %lld", path, (long long)number);
@@ -51,7 +51,7 @@ static wn_status parse(wn_context *ctx, const char *path, const char *text, size
     double values[COLUMNS];
     number++;
     if (n > 0) {
-      WN_TRY(read_line(ctx, path, number, text + at, n, values));
+      WN_TRY(runlog_read_line(ctx, path, number, text + at, n, values));
       while (out->count > 0 && out->step[out->count - 1] >= values[0]) out->count--;
       if (isfinite(values[2])) {
         if (values[2] < last) before += last; /* the clock of a process begins at 0 */

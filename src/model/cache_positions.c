@@ -1,9 +1,9 @@
-/* Whole sequences under a budget of the policy streaming where a token's position is its place in the cache (Xiao et
- * al. 2023, section 3.2), forward alone. The row at position i of a document, i >= K, holds the first s tokens at the
- * places 0..s-1 and the last K - s at s..K-1, itself at the last one. So between the recent tokens and the row nothing
- * changes from row to row: their rotation by positions in the text serves. Only the s sinks are turned anew for each
- * row, by as much as the row has moved on: from places j to j + i - (K - 1). Where a turned query also meets what is
- * not turned (relative positions, learned sinks), all K keys and the query are turned by their places.
+/* Whole sequences under a budget of a policy whose tokens have their cache positions (streaming; Xiao et al. 2023,
+ * section 3.2), forward alone. The row at position i of a document, i >= K, holds the first s tokens at the cache
+ * positions 0..s-1 and the last K - s at s..K-1, itself at the last one. Between the recent tokens and the row nothing
+ * changes from row to row: their rotation by positions in the text serves. Only the s sinks are rotated again for each
+ * row, by as much as the row has moved on: from j to j + i - (K - 1). Where a rotated query also meets what is not
+ * rotated (relative positions, learned sinks), all K keys and the query are rotated by their cache positions.
  *
  * A document's first K rows are one attention call; every other row is one over K keys that lie side by side in a
  * buffer of the document's keys: the tokens before its recent ones are evicted for good, and the sinks are written in
@@ -17,7 +17,7 @@
 #include "kv/policy.h"
 #include "model/layer.h"
 
-bool wn_layer_by_place(const struct wn_run *run, int64_t l) {
+bool wn_layer_has_cache_positions(const struct wn_run *run, int64_t l) {
   const wn_budgets *b = run->budgets;
   return b && b->cache_positions && !run->grads && (run->measuring || wn_evictions_any(b, l, run->T));
 }
@@ -35,8 +35,8 @@ struct work {
 };
 
 /* Rows r0..r0+Tq-1 of a document of a single sequence on the n keys from `from` on in the buffers. */
-static struct wn_attention call(const struct wn_attention *op, const struct work *w, wn_dtype dtype, int64_t r0,
-                                int64_t Tq, int64_t from, int64_t n) {
+static struct wn_attention positions_call(const struct wn_attention *op, const struct work *w, wn_dtype dtype,
+                                          int64_t r0, int64_t Tq, int64_t from, int64_t n) {
   const int64_t HD = op->H * op->D, KD = op->Hkv * op->D, GD = wn_selection_groups(op) * op->D;
   struct wn_attention a = wn_attention_of_tokens(op, dtype, r0, Tq);
   a.Tk = n;
@@ -55,7 +55,8 @@ static struct wn_attention call(const struct wn_attention *op, const struct work
 }
 
 /* The largest scratch of the calls on up to n keys. It need not grow with them: a backend may treat few otherwise. */
-static size_t scratch_of(const struct wn_run *run, const struct wn_attention *op, const struct work *w, int64_t n) {
+static size_t positions_scratch(const struct wn_run *run, const struct wn_attention *op, const struct work *w,
+                                int64_t n) {
   struct wn_exec one = run->exec;
   struct work there = *w; /* that there are arrays counts, not where */
   size_t most = 0;
@@ -64,8 +65,8 @@ static size_t scratch_of(const struct wn_run *run, const struct wn_attention *op
   there.control = (uint8_t *)&there;
   const struct wn_attention all = wn_attention_of_sequence(op, one.dtype, 0);
   for (int64_t i = 1; i <= n; i++) {
-    const struct wn_attention first = call(&all, &there, one.dtype, 0, i, 0, i),
-                              row = call(&all, &there, one.dtype, 0, 1, 0, i);
+    const struct wn_attention first = positions_call(&all, &there, one.dtype, 0, i, 0, i),
+                              row = positions_call(&all, &there, one.dtype, 0, 1, 0, i);
     const size_t a = wn_op_attention_scratch(&one, &first, false), b = wn_op_attention_scratch(&one, &row, false);
     if (a > most) most = a;
     if (b > most) most = b;
@@ -73,8 +74,8 @@ static size_t scratch_of(const struct wn_run *run, const struct wn_attention *op
   return most;
 }
 
-static void lay(const struct wn_run *run, const struct wn_attention *op, size_t scratch, struct wn_arrays *arrays,
-                struct work *w) {
+static void positions_lay(const struct wn_run *run, const struct wn_attention *op, size_t scratch,
+                          struct wn_arrays *arrays, struct work *w) {
   const int64_t T = run->T, sinks = run->budgets->sinks < T ? run->budgets->sinks : T, room = T + sinks;
   const int64_t G = wn_selection_groups(op), D = op->D;
   const size_t e = wn_dtype_size(run->exec.dtype);
@@ -93,16 +94,16 @@ static void lay(const struct wn_run *run, const struct wn_attention *op, size_t 
 }
 
 /* Rows [rows,heads,D] side by side. */
-static void copy(const void *from, struct wn_stride s, int64_t rows, int64_t heads, int64_t D, wn_dtype dtype,
-                 void *to) {
+static void positions_copy(const void *from, struct wn_stride s, int64_t rows, int64_t heads, int64_t D, wn_dtype dtype,
+                           void *to) {
   for (int64_t t = 0; t < rows; t++)
     for (int64_t h = 0; h < heads; h++)
       memcpy(wn_at(to, (t * heads + h) * D, dtype), wn_at(from, t * s.t + h * s.h, dtype),
              (size_t)D * wn_dtype_size(dtype));
 }
 
-static wn_status turn(const struct wn_exec *exec, const struct wn_run *run, int64_t l, int64_t rows, int64_t heads,
-                      void *x, const int32_t *positions) {
+static wn_status positions_turn(const struct wn_exec *exec, const struct wn_run *run, int64_t l, int64_t rows,
+                                int64_t heads, void *x, const int32_t *positions) {
   if (run->model->config.position != WN_POS_ROPE || rows == 0) return WN_OK;
   struct wn_rope a = wn_run_rotation(run, l);
   a.rows = rows, a.heads = heads;
@@ -112,13 +113,15 @@ static wn_status turn(const struct wn_exec *exec, const struct wn_run *run, int6
 }
 
 /* The sinks before the recent tokens of the row at position i, at place `from` of the buffers; F moves with them. */
-static wn_status put_sinks(const struct wn_exec *exec, const struct wn_run *run, const struct wn_attention *op,
-                           const struct work *w, int64_t s, int64_t K, int64_t i, int64_t from) {
+static wn_status positions_put_sinks(const struct wn_exec *exec, const struct wn_run *run,
+                                     const struct wn_attention *op, const struct work *w, int64_t s, int64_t K,
+                                     int64_t i, int64_t from) {
   const wn_dtype dtype = exec->dtype;
   const int64_t KD = op->Hkv * op->D, G = wn_selection_groups(op);
-  copy(op->k, op->s_k, s, op->Hkv, op->D, dtype, wn_at(w->k, from * KD, dtype));
-  copy(op->v, op->s_v, s, op->Hkv, op->D, dtype, wn_at(w->v, from * KD, dtype));
-  if (op->sel.bilinear) copy(op->sel.sk, op->sel.s_sk, s, G, op->D, dtype, wn_at(w->sk, from * G * op->D, dtype));
+  positions_copy(op->k, op->s_k, s, op->Hkv, op->D, dtype, wn_at(w->k, from * KD, dtype));
+  positions_copy(op->v, op->s_v, s, op->Hkv, op->D, dtype, wn_at(w->v, from * KD, dtype));
+  if (op->sel.bilinear)
+    positions_copy(op->sel.sk, op->sel.s_sk, s, G, op->D, dtype, wn_at(w->sk, from * G * op->D, dtype));
   if (op->threshold.control) memcpy(w->control + from, op->threshold.control, (size_t)s);
   for (int64_t g = 0; op->sel.on && g < G; g++) {
     /* The row before had them one place earlier; row K's are where the first K rows left them. */
@@ -129,60 +132,62 @@ static wn_status put_sinks(const struct wn_exec *exec, const struct wn_run *run,
   if (run->model->config.position != WN_POS_ROPE) return WN_OK;
   const bool anew = op->relative.P > 0 || op->sinks.n > 0;
   for (int64_t j = 0; j < (anew ? K : s); j++) w->positions[j] = (int32_t)(anew ? j : j + i - (K - 1));
-  if (!anew) return turn(exec, run, w->l, s, op->Hkv, wn_at(w->k, from * KD, dtype), w->positions);
-  copy(wn_at(op->k, (i - (K - s) + 1) * op->s_k.t, dtype), op->s_k, K - s, op->Hkv, op->D, dtype,
-       wn_at(w->k, (from + s) * KD, dtype));
+  if (!anew) return positions_turn(exec, run, w->l, s, op->Hkv, wn_at(w->k, from * KD, dtype), w->positions);
+  positions_copy(wn_at(op->k, (i - (K - s) + 1) * op->s_k.t, dtype), op->s_k, K - s, op->Hkv, op->D, dtype,
+                 wn_at(w->k, (from + s) * KD, dtype));
   void *q = wn_at(w->q, i * op->H * op->D, dtype);
-  copy(wn_at(op->q, i * op->s_q.t, dtype), op->s_q, 1, op->H, op->D, dtype, q);
-  WN_TRY(turn(exec, run, w->l, K, op->Hkv, wn_at(w->k, from * KD, dtype), w->positions));
-  return turn(exec, run, w->l, 1, op->H, q, w->positions + K - 1);
+  positions_copy(wn_at(op->q, i * op->s_q.t, dtype), op->s_q, 1, op->H, op->D, dtype, q);
+  WN_TRY(positions_turn(exec, run, w->l, K, op->Hkv, wn_at(w->k, from * KD, dtype), w->positions));
+  return positions_turn(exec, run, w->l, 1, op->H, q, w->positions + K - 1);
 }
 
 /* A document of `rows` tokens; op begins at its first one. */
-static wn_status document(const struct wn_exec *exec, const struct wn_run *run, const struct wn_attention *op,
-                          const struct work *w, int64_t K, int64_t s, int64_t rows, const int32_t *positions) {
+static wn_status positions_document(const struct wn_exec *exec, const struct wn_run *run, const struct wn_attention *op,
+                                    const struct work *w, int64_t K, int64_t s, int64_t rows,
+                                    const int32_t *positions) {
   const wn_dtype dtype = exec->dtype;
   const int64_t KD = op->Hkv * op->D, G = wn_selection_groups(op), first = rows < K ? rows : K;
   void *k = wn_at(w->k, s * KD, dtype);
-  copy(op->q, op->s_q, rows, op->H, op->D, dtype, w->q);
-  copy(op->k, op->s_k, rows, op->Hkv, op->D, dtype, k);
-  copy(op->v, op->s_v, rows, op->Hkv, op->D, dtype, wn_at(w->v, s * KD, dtype));
-  if (op->sel.bilinear) copy(op->sel.sk, op->sel.s_sk, rows, G, op->D, dtype, wn_at(w->sk, s * G * op->D, dtype));
+  positions_copy(op->q, op->s_q, rows, op->H, op->D, dtype, w->q);
+  positions_copy(op->k, op->s_k, rows, op->Hkv, op->D, dtype, k);
+  positions_copy(op->v, op->s_v, rows, op->Hkv, op->D, dtype, wn_at(w->v, s * KD, dtype));
+  if (op->sel.bilinear)
+    positions_copy(op->sel.sk, op->sel.s_sk, rows, G, op->D, dtype, wn_at(w->sk, s * G * op->D, dtype));
   if (op->threshold.control) memcpy(w->control + s, op->threshold.control, (size_t)rows);
   if (op->sel.on) memset(w->f, 0, (size_t)(G * w->room) * wn_dtype_size(dtype));
-  WN_TRY(turn(exec, run, w->l, rows, op->H, w->q, positions));
-  WN_TRY(turn(exec, run, w->l, rows, op->Hkv, k, positions));
-  const struct wn_attention head = call(op, w, dtype, 0, first, s, first);
+  WN_TRY(positions_turn(exec, run, w->l, rows, op->H, w->q, positions));
+  WN_TRY(positions_turn(exec, run, w->l, rows, op->Hkv, k, positions));
+  const struct wn_attention head = positions_call(op, w, dtype, 0, first, s, first);
   WN_TRY(wn_op_attention_forward(exec, &head));
   for (int64_t i = K; i < rows; i++) {
     const int64_t from = i - K + s + 1; /* of K tokens, the last at s + i */
-    WN_TRY(put_sinks(exec, run, op, w, s, K, i, from));
-    const struct wn_attention row = call(op, w, dtype, i, 1, from, K);
+    WN_TRY(positions_put_sinks(exec, run, op, w, s, K, i, from));
+    const struct wn_attention row = positions_call(op, w, dtype, i, 1, from, K);
     WN_TRY(wn_op_attention_forward(exec, &row));
   }
   return WN_OK;
 }
 
-static wn_status sequence(const struct wn_exec *exec, const struct wn_run *run, const struct wn_attention *op,
-                          const struct work *w, int64_t l, int64_t b) {
+static wn_status positions_sequence(const struct wn_exec *exec, const struct wn_run *run, const struct wn_attention *op,
+                                    const struct work *w, int64_t l, int64_t b) {
   const int64_t T = run->T, K = run->budgets->tokens[l], s = wn_policy_sinks(run->budgets, K);
   const int32_t *doc = run->doc_start ? run->doc_start + b * T : NULL;
   const struct wn_attention all = wn_attention_of_sequence(op, exec->dtype, b);
   for (int64_t t = 0, end; t < T; t = end) {
     for (end = t + 1; end < T && (!doc || doc[end] == doc[t]);) end++;
     const struct wn_attention one = wn_attention_of_tokens(&all, exec->dtype, t, end - t);
-    WN_TRY(document(exec, run, &one, w, K, s, end - t, run->positions + b * T + t));
+    WN_TRY(positions_document(exec, run, &one, w, K, s, end - t, run->positions + b * T + t));
   }
   return WN_OK;
 }
 
-wn_status wn_layer_attend_by_place(struct wn_run *run, int64_t l, const struct wn_attention *op) {
+wn_status wn_layer_attend_cache_positions(struct wn_run *run, int64_t l, const struct wn_attention *op) {
   struct wn_arrays without = {0}, each = {0};
   struct work unused;
   const int64_t K = run->measuring ? run->T : run->budgets->tokens[l];
-  lay(run, op, 0, &without, &unused);
-  const size_t scratch = scratch_of(run, op, &unused, K < run->T ? K : run->T);
-  lay(run, op, scratch, &each, &unused);
+  positions_lay(run, op, 0, &without, &unused);
+  const size_t scratch = positions_scratch(run, op, &unused, K < run->T ? K : run->T);
+  positions_lay(run, op, scratch, &each, &unused);
   WN_TRY(wn_arrays_check(run->exec.ctx, &each, "positions in the cache"));
   const size_t need = each.bytes * (size_t)run->exec.threads;
   if (run->measuring) {
@@ -198,13 +203,13 @@ wn_status wn_layer_attend_by_place(struct wn_run *run, int64_t l, const struct w
     struct wn_exec one = run->exec;
     struct wn_arrays mine = wn_arrays_copy(&each, run->exec.scratch, omp_get_thread_num());
     struct work w;
-    lay(run, op, scratch, &mine, &w);
+    positions_lay(run, op, scratch, &mine, &w);
     w.l = l;
     one.threads = 1;
     one.scratch = w.scratch, one.scratch_bytes = w.scratch_bytes;
 #pragma omp for schedule(dynamic, 1)
     for (int64_t b = 0; b < run->B; b++) {
-      const wn_status here = sequence(&one, run, op, &w, l, b);
+      const wn_status here = positions_sequence(&one, run, op, &w, l, b);
       if (here != WN_OK) {
 #pragma omp critical
         status = here;
