@@ -1,5 +1,6 @@
 /* What heads look at: similarity of values and outputs, entropy, sinks, distances; from each row's weights as they go
  * by. Cost: an evaluation, and one logarithm for each weight; rows of 64 are held at a time (ops/attention.h: look). */
+#include "base/arrays.h"
 #include "analyze/input.h"
 
 #include <math.h>
@@ -18,7 +19,7 @@ struct sums {
 
 struct report {
   wn_look_report r; /* first: what the caller holds */
-  struct wn_arena arena;
+  struct wn_arrays arrays;
 };
 
 struct watch {
@@ -200,7 +201,7 @@ static void look_mean_of(const wn_look_head *heads, int64_t count, wn_look_head 
 wn_status wn_analyze_look(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
                           const wn_look_options *options, wn_look_report **out) {
   const wn_model_config *c = &model->config;
-  const size_t L = (size_t)c->layers, H = (size_t)c->heads;
+  const int64_t L = c->layers, H = c->heads;
   struct wn_analysis_own own;
   wn_look_options choice;
   *out = NULL;
@@ -215,17 +216,21 @@ wn_status wn_analyze_look(wn_context *ctx, wn_model *model, const wn_analysis_in
   WN_TRY(wn_alloc(ctx, "report of attention", sizeof(struct report), &memory));
   struct report *r = memory;
   struct watch w = {.ctx = ctx, .model = model, .r = &r->r};
-  struct wn_arena scratch = {0};
+  struct wn_arrays scratch = {0};
   r->r.layers = c->layers, r->r.heads = c->heads, r->r.early = options->early;
-  wn_arena_plan(&r->arena, "layers", L * sizeof *r->r.layer, (void **)&r->r.layer);
-  wn_arena_plan(&r->arena, "heads", L * H * sizeof *r->r.head, (void **)&r->r.head);
-  wn_arena_plan(&scratch, "sums", L * H * sizeof *w.all, (void **)&w.all);
-  wn_arena_plan(&scratch, "values", L * (size_t)c->kv_heads * sizeof *w.values, (void **)&w.values);
-  wn_arena_plan(&scratch, "direction", (size_t)c->head_size * sizeof *w.direction, (void **)&w.direction);
+  const struct wn_array kept[] = {
+      {"layers", true, WN_DIMS(L), sizeof *r->r.layer, &r->r.layer},
+      {"heads", true, WN_DIMS(L, H), sizeof *r->r.head, &r->r.head},
+  };
+  const struct wn_array sums[] = {
+      {"sums", true, WN_DIMS(L, H), sizeof *w.all, &w.all},
+      {"values", true, WN_DIMS(L, c->kv_heads), sizeof *w.values, &w.values},
+      {"direction", true, WN_DIMS(c->head_size), sizeof *w.direction, &w.direction},
+  };
   const struct wn_layer_observer observer = {
       .layer = look_on_layer, .user = &w, .batch = look_on_batch, .attention = look_on_attention};
-  wn_status status = wn_arena_allocate(ctx, &r->arena, "report of attention");
-  if (status == WN_OK) status = wn_arena_allocate(ctx, &scratch, "sums of attention");
+  wn_status status = WN_ARRAYS_CREATE(ctx, &r->arrays, "report of attention", kept);
+  if (status == WN_OK) status = WN_ARRAYS_CREATE(ctx, &scratch, "sums of attention", sums);
   if (status == WN_OK) status = wn_analysis_batch_init(ctx, model, options->control, options->control_count, &w.batch);
   if (status == WN_OK) status = wn_analysis_run(ctx, model, input, &observer, &r->r.eval);
   if (w.status != WN_OK) status = w.status;
@@ -237,7 +242,7 @@ wn_status wn_analyze_look(wn_context *ctx, wn_model *model, const wn_analysis_in
   }
   wn_analysis_batch_clear(&w.batch);
   wn_free(w.sums);
-  wn_arena_clear(&scratch);
+  wn_arrays_clear(&scratch);
   if (status == WN_OK)
     *out = &r->r;
   else
@@ -248,6 +253,6 @@ wn_status wn_analyze_look(wn_context *ctx, wn_model *model, const wn_analysis_in
 void wn_look_report_destroy(wn_look_report *report) {
   struct report *r = (struct report *)(void *)report;
   if (!r) return;
-  wn_arena_clear(&r->arena);
+  wn_arrays_clear(&r->arrays);
   wn_free(r);
 }

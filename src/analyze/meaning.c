@@ -2,6 +2,7 @@
  *
  * The attention counts (ops/attention.h: look); here counts become histograms: exact up to 32 tokens, 16 bins an octave
  * from there on. A count costs one increment: L H T tau_count of them per sequence, compared with L H T T/2 weights. */
+#include "base/arrays.h"
 #include "analyze/input.h"
 
 #include <math.h>
@@ -15,7 +16,7 @@ enum { EXACT = 32, BINS = 16, TAUS_MAX = 64, LENGTHS_MAX = 32 };
 
 struct report {
   wn_meaning_report r; /* first: what the caller holds */
-  struct wn_arena arena;
+  struct wn_arrays arrays;
   double *points; /* x, y */
 };
 
@@ -217,22 +218,23 @@ static wn_status meaning_allocate(wn_context *ctx, const wn_model_config *c, int
   r->length_count = meaning_length_of(context) + 1;
   w->bins = meaning_bin_of(context) + 1;
   const size_t cells = (size_t)r->length_count * (size_t)tau_count;
-  size_t heads, bytes, sums;
-  if (!wn_mul_size(cells * sizeof(wn_meaning_cell), (size_t)(c->layers * c->heads), &heads) ||
-      !wn_mul_size(cells * (size_t)w->bins * sizeof(uint32_t), (size_t)(c->layers * c->heads), &bytes) ||
+  size_t bytes, sums;
+  if (!wn_mul_size(cells * (size_t)w->bins * sizeof(uint32_t), (size_t)(c->layers * c->heads), &bytes) ||
       !wn_mul_size(cells * sizeof(double), (size_t)(c->layers * c->heads), &sums))
     return wn_fail(ctx, WN_ERR_MEMORY, "meaningful attention: %lld layers of %lld heads are too many",
                    (long long)c->layers, (long long)c->heads);
-  struct wn_arena *a = &out->arena;
-  wn_arena_plan(a, "taus", (size_t)tau_count * sizeof *r->taus, (void **)&r->taus);
-  wn_arena_plan(a, "lengths", (size_t)r->length_count * sizeof *r->length, (void **)&r->length);
-  wn_arena_plan(a, "rows", (size_t)r->length_count * sizeof *r->rows, (void **)&r->rows);
-  wn_arena_plan(a, "context", (size_t)r->length_count * sizeof *r->context, (void **)&r->context);
-  wn_arena_plan(a, "content", (size_t)r->length_count * sizeof *r->content, (void **)&r->content);
-  wn_arena_plan(a, "all", cells * sizeof *r->all, (void **)&r->all);
-  wn_arena_plan(a, "layers", cells * (size_t)c->layers * sizeof *r->layer, (void **)&r->layer);
-  wn_arena_plan(a, "heads", heads, (void **)&r->head);
-  WN_TRY(wn_arena_allocate(ctx, a, "report of meaningful attention"));
+  const int64_t lengths = r->length_count, L = c->layers, H = c->heads;
+  const struct wn_array rows[] = {
+      {"taus", true, WN_DIMS(tau_count), sizeof *r->taus, &r->taus},
+      {"lengths", true, WN_DIMS(lengths), sizeof *r->length, &r->length},
+      {"rows", true, WN_DIMS(lengths), sizeof *r->rows, &r->rows},
+      {"context", true, WN_DIMS(lengths), sizeof *r->context, &r->context},
+      {"content", true, WN_DIMS(lengths), sizeof *r->content, &r->content},
+      {"all", true, WN_DIMS(lengths, tau_count), sizeof *r->all, &r->all},
+      {"layers", true, WN_DIMS(lengths, tau_count, L), sizeof *r->layer, &r->layer},
+      {"heads", true, WN_DIMS(lengths, tau_count, L, H), sizeof *r->head, &r->head},
+  };
+  WN_TRY(WN_ARRAYS_CREATE(ctx, &out->arrays, "report of meaningful attention", rows));
   for (int i = 0; i < r->length_count; i++) r->length[i] = (int64_t)1 << i;
   memcpy(r->taus, taus, (size_t)tau_count * sizeof *taus);
   void *memory;
@@ -289,6 +291,6 @@ void wn_meaning_report_destroy(wn_meaning_report *report) {
   struct report *r = (struct report *)(void *)report;
   if (!r) return;
   wn_free(r->points);
-  wn_arena_clear(&r->arena);
+  wn_arrays_clear(&r->arrays);
   wn_free(r);
 }

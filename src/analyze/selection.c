@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/alloc.h"
+#include "base/arrays.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "model/layer.h"
@@ -28,7 +28,7 @@ struct tracer {
   void *user;
   wn_status status;
   wn_dtype dtype;
-  struct wn_arena arena;
+  struct wn_arrays arrays;
   int64_t *sums;                     /* [T,T] over heads */
   float *weights, *head_weights, *F; /* [T,T], [H,T,T] or NULL, [T,T] or NULL */
   void *selections;                  /* [G,T,T] or NULL */
@@ -95,24 +95,22 @@ static void selection_on_layer(void *user, const struct wn_run *run, int64_t l, 
 
 static wn_status selection_tracer_init(struct tracer *t) {
   const wn_model_config *c = &t->model->config;
-  const size_t T = (size_t)t->T, H = (size_t)c->heads;
-  const size_t G = (size_t)(c->attention.selective.per_kv_head ? c->kv_heads : 1), e = wn_dtype_size(t->dtype);
-  size_t square, all;
-  if (!wn_mul_size(T, T, &square) || !wn_mul_size(square, 8 * (H + G + 3), &all))
-    return wn_fail(t->ctx, WN_ERR_ARGUMENT, "a text of %zu tokens is too long to be shown", T);
-  wn_arena_plan(&t->arena, "sums of weights", square * sizeof(int64_t), (void **)&t->sums);
-  wn_arena_plan(&t->arena, "weights", square * sizeof(float), (void **)&t->weights);
-  if (t->want_heads)
-    wn_arena_plan(&t->arena, "weights of heads", H * square * sizeof(float), (void **)&t->head_weights);
-  if (c->attention.selective.enabled) {
-    wn_arena_plan(&t->arena, "F", square * sizeof(float), (void **)&t->F);
-    wn_arena_plan(&t->arena, "selections", G * square * e, &t->selections);
-  }
-  return wn_arena_allocate(t->ctx, &t->arena, "a text's weights");
+  const bool selects = c->attention.selective.enabled;
+  const int64_t T = t->T, H = c->heads, G = c->attention.selective.per_kv_head ? c->kv_heads : 1;
+  const struct wn_array rows[] = {
+      {"sums of weights", true, WN_DIMS(T, T), sizeof *t->sums, &t->sums},
+      {"weights", true, WN_DIMS(T, T), sizeof *t->weights, &t->weights},
+      {"weights of heads", t->want_heads, WN_DIMS(H, T, T), sizeof *t->head_weights, &t->head_weights},
+      {"F", selects, WN_DIMS(T, T), sizeof *t->F, &t->F},
+      {"selections", selects, WN_DIMS(G, T, T), wn_dtype_size(t->dtype), &t->selections},
+  };
+  WN_ARRAYS_LAY(&t->arrays, rows);
+  WN_TRY(wn_arrays_check(t->ctx, &t->arrays, "a text of %lld tokens is too long to be shown", (long long)T));
+  return WN_ARRAYS_CREATE(t->ctx, &t->arrays, "a text's weights", rows);
 }
 
 static void selection_tracer_clear(struct tracer *t) {
-  wn_arena_clear(&t->arena);
+  wn_arrays_clear(&t->arrays);
 }
 
 static wn_status selection_check(wn_context *ctx, const struct wn_model *model, int64_t T) {
@@ -258,20 +256,22 @@ wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_d
     return wn_fail(ctx, WN_ERR_ARGUMENT, "no sequence of %lld tokens to take a mean over", (long long)T);
   struct sums s = {0};
   struct tracer t = {.ctx = ctx, .model = model, .T = T, .fn = selection_add_layer, .user = &s, .dtype = model->dtype};
-  struct wn_arena arena = {0};
+  struct wn_arrays arrays = {0};
   wn_workspace *ws = NULL;
   int32_t *tokens, *targets;
   wn_status status;
   WN_TRY_GOTO(selection_mean_create(ctx, &model->config, T, o.cell, &s.mean), done);
-  const size_t cells = (size_t)(s.mean->layers * s.mean->size * s.mean->size), row = (size_t)T * sizeof(int32_t);
   s.mean->sequences = sequences;
-  wn_arena_plan(&arena, "tokens", row, (void **)&tokens);
-  wn_arena_plan(&arena, "targets", row, (void **)&targets);
-  wn_arena_plan(&arena, "weights", cells * sizeof(double), (void **)&s.weights);
-  if (s.mean->masked) wn_arena_plan(&arena, "masked", cells * sizeof(double), (void **)&s.masked);
-  if (s.mean->masked)
-    wn_arena_plan(&arena, "last rows", (size_t)(s.mean->layers * T) * sizeof(double), (void **)&s.last);
-  WN_TRY_GOTO(wn_arena_allocate(ctx, &arena, "sums of selections"), done);
+  const int64_t L = s.mean->layers, size = s.mean->size;
+  const bool masked = s.mean->masked != NULL;
+  const struct wn_array rows[] = {
+      {"tokens", true, WN_DIMS(T), sizeof *tokens, &tokens},
+      {"targets", true, WN_DIMS(T), sizeof *targets, &targets},
+      {"weights", true, WN_DIMS(L, size, size), sizeof *s.weights, &s.weights},
+      {"masked", masked, WN_DIMS(L, size, size), sizeof *s.masked, &s.masked},
+      {"last rows", masked, WN_DIMS(L, T), sizeof *s.last, &s.last},
+  };
+  WN_TRY_GOTO(WN_ARRAYS_CREATE(ctx, &arrays, "sums of selections", rows), done);
   WN_TRY_GOTO(selection_tracer_init(&t), done);
   WN_TRY_GOTO(selection_open_workspace(&t, &ws), done);
   for (uint64_t b = 0; b < sequences; b++) {
@@ -287,7 +287,7 @@ wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_d
   status = WN_OK;
 done:
   wn_workspace_destroy(ws);
-  wn_arena_clear(&arena);
+  wn_arrays_clear(&arrays);
   selection_tracer_clear(&t);
   if (status == WN_OK)
     *out = s.mean;

@@ -1,5 +1,6 @@
 /* Which tokens a cache under a budget keeps, and for how long: from the evictions of an evaluation under each policy.
  * Cost: an evaluation under each policy, and a look at each token's eviction. */
+#include "base/arrays.h"
 #include "analyze/input.h"
 
 #include <string.h>
@@ -9,7 +10,7 @@
 
 struct report {
   wn_survival_report r; /* first: what the caller holds */
-  struct wn_arena arena;
+  struct wn_arrays arrays;
 };
 
 struct watch {
@@ -135,16 +136,20 @@ wn_status wn_analyze_survival(wn_context *ctx, wn_model *model, const wn_analysi
   WN_TRY(wn_alloc(ctx, "report of survival", sizeof(struct report), &memory));
   struct report *r = memory;
   struct watch w = {.ctx = ctx, .L = c->layers, .Hkv = c->kv_heads, .T = T, .room = SEQUENCES};
-  struct wn_arena scratch = {0};
+  struct wn_arrays scratch = {0};
   uint8_t *all = NULL;
   r->r.count = count;
-  wn_arena_plan(&r->arena, "policies", (size_t)count * sizeof *r->r.policy, (void **)&r->r.policy);
-  wn_arena_plan(&r->arena, "overlap", (size_t)(count * count) * sizeof *r->r.overlap, (void **)&r->r.overlap);
-  wn_arena_plan(&scratch, "alive", WN_SURVIVAL_AGES * sizeof *w.alive, (void **)&w.alive);
-  wn_arena_plan(&scratch, "at risk", WN_SURVIVAL_AGES * sizeof *w.at_risk, (void **)&w.at_risk);
-  wn_arena_plan(&scratch, "kept", bytes, (void **)&all);
-  wn_status status = wn_arena_allocate(ctx, &r->arena, "report of survival");
-  if (status == WN_OK) status = wn_arena_allocate(ctx, &scratch, "sums of survival");
+  const struct wn_array report[] = {
+      {"policies", true, WN_DIMS(count), sizeof *r->r.policy, &r->r.policy},
+      {"overlap", true, WN_DIMS(count, count), sizeof *r->r.overlap, &r->r.overlap},
+  };
+  const struct wn_array sums[] = {
+      {"alive", true, WN_DIMS(WN_SURVIVAL_AGES), sizeof *w.alive, &w.alive},
+      {"at risk", true, WN_DIMS(WN_SURVIVAL_AGES), sizeof *w.at_risk, &w.at_risk},
+      {"kept", true, WN_DIMS((int64_t)bytes), 1, &all},
+  };
+  wn_status status = WN_ARRAYS_CREATE(ctx, &r->arrays, "report of survival", report);
+  if (status == WN_OK) status = WN_ARRAYS_CREATE(ctx, &scratch, "sums of survival", sums);
   for (int i = 0; status == WN_OK && i < count; i++) {
     w.kept = all + (size_t)i * kept;
     status = survival_run_policy(ctx, model, input, budgets[i], &w, &r->r.policy[i]);
@@ -152,7 +157,7 @@ wn_status wn_analyze_survival(wn_context *ctx, wn_model *model, const wn_analysi
   for (int i = 0; status == WN_OK && i < count * count; i++)
     r->r.overlap[i] = survival_overlap(all + (size_t)(i / count) * kept, all + (size_t)(i % count) * kept, kept);
   wn_analysis_batch_clear(&w.batch);
-  wn_arena_clear(&scratch);
+  wn_arrays_clear(&scratch);
   if (status == WN_OK)
     *out = &r->r;
   else
@@ -163,6 +168,6 @@ wn_status wn_analyze_survival(wn_context *ctx, wn_model *model, const wn_analysi
 void wn_survival_report_destroy(wn_survival_report *report) {
   struct report *r = (struct report *)(void *)report;
   if (!r) return;
-  wn_arena_clear(&r->arena);
+  wn_arrays_clear(&r->arrays);
   wn_free(r);
 }
