@@ -140,7 +140,7 @@ wn_status wn_hf_rope_object(const struct wn_hf_keys *in, const char *key, double
   c->rope_scaling.type = (wn_rope_scaling)kind;
   if (kind == WN_ROPE_PLAIN) return WN_OK;
   WN_TRY(wn_hf_int(in, "original_max_position_embeddings", c->context, &c->rope_scaling.context));
-  if (kind == WN_ROPE_LINEAR) c->rope_scaling.context = 0; /* has no part in it */
+  if (kind == WN_ROPE_LINEAR) c->rope_scaling.context = 0;           /* has no part in it */
   if (kind == WN_ROPE_DYNAMIC) c->rope_scaling.context = c->context; /* the class reads no other */
   WN_TRY(wn_hf_real(in, "factor", 0, &c->rope_scaling.factor));
   if (c->rope_scaling.factor == 0 && kind == WN_ROPE_YARN && c->rope_scaling.context > 0)

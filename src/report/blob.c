@@ -75,9 +75,10 @@ wn_status wn_png_add(wn_context *ctx, struct wn_text *out, const uint8_t *pixels
   if (status != WN_OK) return status;
   status = wn_alloc(ctx, "image", n + 1024, &memory);
   if (status == WN_OK) {
+    static const uint8_t signature[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
     uint8_t *png = memory, head[13];
-    memcpy(png, "\x89PNG\r\n\x1a\n", 8);
-    at = 8;
+    memcpy(png, signature, sizeof signature);
+    at = sizeof signature;
     blob_put_u32(head, (uint32_t)w);
     blob_put_u32(head + 4, (uint32_t)h);
     memcpy(head + 8, "\x08\x03\0\0", 5); /* 8 bits, palette, deflate, filters by row, not interlaced */

@@ -74,8 +74,9 @@ void wn_drawing_head_points(struct wn_drawing *d, int64_t layers, int64_t heads,
   double *m = wn_drawing_line(d, n, colour, 0, name);
   if (!m) return;
   for (int64_t i = 0; i < n; i++) {
-    m[i] = (double)(i / heads);
-    m[n + i] = (double)(i % heads);
+    const int64_t layer = i / heads, head = i % heads;
+    m[i] = (double)layer;
+    m[n + i] = (double)head;
     m[3 * n + i] = first[(size_t)i * stride];
   }
   d->series[d->figure.series_count - 1].points = true;

@@ -293,7 +293,8 @@ static wn_status text_save_csv(wn_page *page, const json_t *text, const char *pa
       wn_text_add(&t, "\",");
       if (f) {
         const struct wn_page_tile *tile = &page->tiles[json_integer_value(json_array_get(f, (size_t)l))];
-        wn_text_add(&t, "%.3f", tile->data[T * (T - 1) / 2 + j] / 255.0);
+        const int64_t last_row = T * (T - 1) / 2;
+        wn_text_add(&t, "%.3f", tile->data[last_row + j] / 255.0);
       }
       const int64_t at = gone ? json_integer_value(json_array_get(json_array_get(gone, (size_t)l), (size_t)j)) : T;
       if (at < T)
