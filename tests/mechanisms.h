@@ -274,6 +274,7 @@ static SUPPORT_UNUSED void mech_make(struct mech_bench *m, const struct mech_set
     }
   }
   wn_attention_terms(&s->c->config, -1, s->D, op);
+  op->sel.dead_share = 0x1p-24;
   op->dropout.p = s->dropout, op->dropout.seed = 17, op->dropout.stream = 5;
   mech_rows_make(m);
   if (op->exclusive.on) op->exclusive.dot = m->dot = malloc(rows * sizeof(double));

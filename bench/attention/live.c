@@ -1,5 +1,5 @@
 /* What leaving hidden keys out saves: the attention of a trained selective model, forward and backward, with every key
- * and without those that are out of hearing (ops/attention.h: sel.negligible = 2^-24), in turns.
+ * and without those that are out of hearing (ops/attention.h: sel.dead_share = 2^-24), in turns.
  *
  *   bench_live MODEL TOKENS CONTEXT [BATCH [PAIRS [THREADS]]]
  *
@@ -62,7 +62,7 @@ static void on_attention(void *user, const struct wn_run *run, int64_t l, struct
 static double pass(const struct wn_run *run, const struct state *s, int which, bool leave_out, const struct result *r) {
   struct wn_attention a = s->op;
   struct wn_exec exec = run->exec;
-  a.sel.negligible = leave_out ? 0x1p-24 : 0;
+  a.sel.dead_share = leave_out ? 0x1p-24 : 0;
   a.y = r->y, a.lse = r->lse, a.sel.M = r->M, a.dy = s->dy;
   a.dq = r->dq, a.dk = r->dk, a.dv = r->dv, a.sel.dstrength = NULL;
   a.sel.f_out = which == CACHE ? r->f_out : NULL;

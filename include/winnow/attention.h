@@ -38,9 +38,7 @@ typedef struct wn_selective_config {
   bool per_kv_head;   /* default false: one F per layer; true: one for each key-value head, chosen by head `head` of its
                          group (an extension of the paper) */
   wn_selective_strength strength; /* default "fixed" */
-  double negligible; /* default 2^-24: training and prefill may skip dead keys as long as all that a row misses is below
-                        this share of its sum of exponentials; 0: no key is skipped */
-  struct {           /* L_mem, equation 2; off unless enabled */
+  struct {                        /* L_mem, equation 2; off unless enabled */
     bool enabled;
     double eps; /* default 0.1 */
     double tau; /* default 1 */

@@ -29,6 +29,10 @@ typedef struct wn_context_options {
   const char *backend; /* NULL or "cpu": the fast CPU backend; "ref": double accumulation */
   wn_log_fn log;       /* NULL: no log */
   void *log_user;
+  double
+      dead_keys; /* dead-key skipping of selective attention (docs/selective-attention.md): the share of a row's sum of
+                    exponentials that its skipped keys may hold together, up to 0.5. 0: the default, 2^-24, or what
+                    the environment variable WINNOW_DEAD_KEYS says ("0": no key is skipped); negative: none is */
 } wn_context_options;
 
 /* options may be NULL for the defaults. The environment variable WINNOW_ISA (ref, avx2, avx512) forces the instruction

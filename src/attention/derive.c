@@ -70,7 +70,7 @@ static const struct wn_call_field call_fields[] = {
     NUMBER(sel.mem, WN_CALL_TRAINING),
     NUMBER(sel.mem_tau, WN_CALL_TRAINING),
     NUMBER(sel.mem_coef, WN_CALL_TRAINING),
-    NUMBER(sel.negligible, WN_CALL_SELECTION),
+    NUMBER(sel.dead_share, WN_CALL_SELECTION),
     ARRAY(sel.M, WN_CALL_TRAINING, WN_CALL_REAL, "BSR"),
 
     NUMBER(span.on, WN_CALL_WEIGHTS),

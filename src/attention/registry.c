@@ -111,6 +111,7 @@ int wn_attention_field_groups(const char *prefix, size_t base, struct wn_field_g
         (struct wn_field_group){.prefix = prefix,
                                 .fields = wn_mechanism_at(i)->fields,
                                 .count = wn_mechanism_at(i)->field_count,
+                                .optional = wn_mechanism_at(i)->settings > 0,
                                 .base = base + (wn_mechanism_at(i)->settings ? offsetof(wn_attention_config, settings) +
                                                                                    registry_settings(wn_mechanism_at(i))
                                                                              : 0)};

@@ -82,7 +82,8 @@ static wn_status check_arrays(wn_context *ctx, const wn_attention_config *config
   return WN_OK;
 }
 
-static void fill_operation(const wn_attention_config *config, const wn_attention_arrays *a, struct wn_attention *op) {
+static void fill_operation(const wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *a,
+                           struct wn_attention *op) {
   const int64_t Tk = a->Tk > 0 ? a->Tk : a->T;
   *op = (struct wn_attention){.B = a->B, .Tq = a->T, .Tk = Tk, .H = a->H, .Hkv = a->Hkv, .D = a->D};
   op->q = a->q, op->k = a->k, op->v = a->v, op->y = a->y;
@@ -95,6 +96,7 @@ static void fill_operation(const wn_attention_config *config, const wn_attention
   op->dy = a->dy, op->dq = a->dq, op->dk = a->dk, op->dv = a->dv;
   wn_attention_terms(config, -1, a->D, op);
   op->dropout.p = 0; /* training's: a public call has no seed for it */
+  op->sel.dead_share = ctx->dead_keys;
   op->threshold.control = a->control;
   const struct wn_attention_dims dims = {a->B, a->T, a->H, a->Hkv, a->D};
   for (int i = 0; i < wn_mechanism_count(); i++) {
@@ -116,7 +118,7 @@ static void fill_operation(const wn_attention_config *config, const wn_attention
 wn_status wn_attention_call(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *arrays,
                             struct wn_attention *out) {
   WN_TRY(check_arrays(ctx, config, arrays));
-  fill_operation(config, arrays, out);
+  fill_operation(ctx, config, arrays, out);
   return WN_OK;
 }
 
@@ -154,7 +156,7 @@ wn_status wn_attention_plan_create(wn_context *ctx, const wn_attention_config *c
   p->arrays = *arrays;
   p->exec = (struct wn_exec){.ctx = ctx, .threads = ctx->threads, .dtype = arrays->dtype};
   WN_TRY_GOTO(wn_backend_of(ctx, &p->exec.backend), fail);
-  fill_operation(config, arrays, &p->op);
+  fill_operation(ctx, config, arrays, &p->op);
   if (!p->op.y) {
     WN_TRY_GOTO(wn_alloc(ctx, "attention output", rows * (size_t)(arrays->H * arrays->D) * each, &p->y), fail);
     p->op.y = p->y;

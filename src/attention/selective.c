@@ -26,8 +26,8 @@ static const struct wn_field fields[] = {
      "one selection for each key-value head instead of one per layer"},
     {"selective.strength", WN_FIELD_ENUM, AT(strength), 0, 0, strength_names,
      "factor of selections: 1, learned from 0, or rising by step"},
-    {"selective.negligible", WN_FIELD_DOUBLE, AT(negligible), 0, 0.5, NULL,
-     "dead keys are skipped as long as they weigh less than this share of a row's sum; 0: none"},
+    {"selective.negligible", WN_FIELD_FORMER, 0, 0x1p-24, 0, NULL,
+     "dead-key skipping is a setting of the run; WINNOW_DEAD_KEYS=0 turns it off"},
     {"selective.mem.enabled", WN_FIELD_BOOL, AT(mem.enabled), 0, 0, NULL, "the loss term L_mem"},
     {"selective.mem.eps", WN_FIELD_DOUBLE, AT(mem.eps), 0, 1e6, NULL, "weight of L_mem"},
     {"selective.mem.tau", WN_FIELD_DOUBLE, AT(mem.tau), 1e-6, 1e6, NULL, "F from which on a token counts as evicted"},
@@ -36,7 +36,6 @@ static const struct wn_field fields[] = {
 static void init(wn_attention_config *config) {
   wn_selective_config *s = &config->selective;
   s->relu = s->protect_first = s->protect_self = s->shift = true;
-  s->negligible = 0x1p-24; /* half a unit in the last place of a row's sum: no float hears it */
   s->mem.eps = 0.1;
   s->mem.tau = 1;
 }
@@ -77,7 +76,6 @@ static void fill(const wn_attention_config *config, int64_t layer, int64_t head_
   out->sel.bilinear = s->bilinear;
   out->sel.mem = s->mem.enabled;
   out->sel.mem_tau = s->mem.tau;
-  out->sel.negligible = s->negligible;
 }
 
 static bool has_bilinear(const wn_attention_config *c) {

@@ -18,6 +18,21 @@ static int default_threads(void) {
   return wanted > 0 && wanted < cpus && (!*end || *end == ',') ? (int)wanted : cpus;
 }
 
+/* 2^-24 is half a unit in the last place of a row's sum: no float can tell. */
+static wn_status context_dead_keys(wn_context *ctx, double option, double *out) {
+  const char *text = getenv("WINNOW_DEAD_KEYS");
+  char *end = NULL;
+  *out = option > 0 ? option : option < 0 ? 0 : 0x1p-24;
+  if (option == 0 && text) {
+    *out = strtod(text, &end);
+    if (!*text || *end || !(*out >= 0 && *out <= 0.5))
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "WINNOW_DEAD_KEYS is \"%s\"; it must be a share between 0 (none) and 0.5",
+                     text);
+  }
+  if (*out <= 0.5) return WN_OK;
+  return wn_fail(ctx, WN_ERR_ARGUMENT, "dead_keys is %g; it must be at most 0.5", option);
+}
+
 wn_status wn_context_create(const wn_context_options *options, wn_context **out) {
   if (!out) return WN_ERR_ARGUMENT;
   *out = NULL;
@@ -41,6 +56,7 @@ wn_status wn_context_create(const wn_context_options *options, wn_context **out)
                    MAX_THREADS);
   ctx->threads = own.threads ? own.threads : default_threads();
   if (ctx->threads > MAX_THREADS) ctx->threads = MAX_THREADS;
+  WN_TRY(context_dead_keys(ctx, own.dead_keys, &ctx->dead_keys));
   return wn_cpu_select_isa(ctx, &ctx->isa);
 }
 

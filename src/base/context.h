@@ -13,6 +13,7 @@ struct wn_context {
   char backend[16]; /* "cpu" or "ref" */
   wn_log_fn log;
   void *log_user;
+  double dead_keys; /* the share that skipped keys may hold; 0: none is skipped */
   atomic_int cancelled;
   char error[1024];
 };

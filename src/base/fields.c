@@ -230,6 +230,11 @@ static wn_status field_read(const struct reader *r, const char *path, const stru
     memcpy(at, &value, sizeof value);
     return WN_OK;
   }
+  case WN_FIELD_FORMER:
+    if (!json_is_number(v)) return field_fail_type(r, path, "a number", v);
+    if (json_number_value(v) != f->min)
+      wn_log(r->ctx, WN_LOG_WARNING, "%s: \"%s\" is no longer a key and is ignored: %s", r->where, path, f->help);
+    return WN_OK;
   case WN_FIELD_ENUM:
     return field_read_enum(r, path, f, v, at);
   case WN_FIELD_STRING: {
@@ -333,6 +338,8 @@ static json_t *field_value(const struct wn_field *f, const char *at) {
   }
   case WN_FIELD_STRING:
     return memchr(at, 0, (size_t)f->max) ? json_string(at) : NULL;
+  case WN_FIELD_FORMER:
+    break;
   }
   return NULL;
 }
@@ -363,18 +370,28 @@ static bool field_is_zero(const char *at) {
   return value == 0;
 }
 
+static bool group_is_off(const struct wn_field_group *group, const void *source) {
+  const struct wn_field *f = &group->fields[0];
+  const char *at = (const char *)source + group->base + f->offset;
+  bool on = false;
+  if (f->type != WN_FIELD_BOOL) return field_is_zero(at);
+  memcpy(&on, at, sizeof on);
+  return !on;
+}
+
 wn_status wn_fields_write(wn_context *ctx, const struct wn_field_group *groups, int group_count, const void *source,
                           json_t **out) {
   *out = NULL;
   json_t *object = json_object();
   if (!object) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: JSON object");
   for (int g = 0; g < group_count; g++) {
+    if (groups[g].optional && group_is_off(&groups[g], source)) continue;
     for (int i = 0; i < groups[g].count; i++) {
       const struct wn_field *f = &groups[g].fields[i];
       char key[MAX_PATH];
       field_full_key(&groups[g], f, key);
       const char *at = (const char *)source + groups[g].base + f->offset;
-      if (f->type == WN_FIELD_EXTRA && field_is_zero(at)) continue;
+      if (f->type == WN_FIELD_FORMER || (f->type == WN_FIELD_EXTRA && field_is_zero(at))) continue;
       if (fields_put(object, key, field_value(f, at))) continue;
       json_decref(object);
       return wn_fail(ctx, WN_ERR_CONFIG, "\"%s\" has a value that cannot be written as JSON", key);
@@ -399,6 +416,8 @@ static const char *field_type_word(enum wn_field_type type) {
     return "choice";
   case WN_FIELD_STRING:
     return "string";
+  case WN_FIELD_FORMER:
+    break;
   }
   return "";
 }
@@ -411,6 +430,7 @@ wn_status wn_fields_help(wn_context *ctx, const struct wn_field_group *groups, i
     for (int i = 0; i < groups[g].count; i++) {
       const struct wn_field *f = &groups[g].fields[i];
       char key[MAX_PATH], value[128] = "", range[256] = "";
+      if (f->type == WN_FIELD_FORMER) continue;
       field_full_key(&groups[g], f, key);
       json_t *v = field_value(f, (const char *)defaults + groups[g].base + f->offset);
       if (json_is_string(v))

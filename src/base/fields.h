@@ -16,7 +16,9 @@ enum wn_field_type {
   WN_FIELD_DOUBLE,
   WN_FIELD_EXTRA /* double; 0, its default, is not written: files of configurations without it stay as they are */,
   WN_FIELD_ENUM /* int-sized enum */,
-  WN_FIELD_STRING /* char[bound] */
+  WN_FIELD_STRING /* char[bound] */,
+  WN_FIELD_FORMER /* a number that is no longer a key: read from older files and ignored, with a warning where it is not
+                     `min`, which they have by default; never written; help says what there is instead */
 };
 
 struct wn_field {
@@ -35,6 +37,7 @@ struct wn_field_group {
   const struct wn_field *fields;
   int count;
   size_t base;
+  bool optional; /* not written while its first field is off, false or 0 */
 };
 
 /* Reads the object into `target` (already holding defaults). A key that no row has is WN_ERR_CONFIG:

@@ -30,10 +30,11 @@ static const struct wn_field budgets_fields[] = {
 /* The keys that all policies share, and those of each. */
 static int budgets_groups(struct wn_field_group out[WN_POLICY_MAX + 1]) {
   int n = 0;
-  out[n++] = (struct wn_field_group){"", budgets_fields, (int)(sizeof budgets_fields / sizeof *budgets_fields), 0};
+  out[n++] =
+      (struct wn_field_group){"", budgets_fields, (int)(sizeof budgets_fields / sizeof *budgets_fields), 0, false};
   for (int p = 0; p < wn_policy_count(); p++) {
     const struct wn_policy_row *row = wn_policy_row(p);
-    if (row->field_count > 0) out[n++] = (struct wn_field_group){"", row->fields, row->field_count, 0};
+    if (row->field_count > 0) out[n++] = (struct wn_field_group){"", row->fields, row->field_count, 0, false};
   }
   return n;
 }

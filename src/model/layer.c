@@ -297,6 +297,7 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   }
   out->sel.M = a->M;
   out->sel.mem_coef = run->mem_coef;
+  out->sel.dead_share = run->exec.ctx ? run->exec.ctx->dead_keys : 0;
   if (run->memory.rows > 0) wn_memory_attention(run, l, a, out);
 }
 

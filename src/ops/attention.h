@@ -89,10 +89,10 @@ struct wn_attention {
     bool mem;
     double mem_tau;
     double mem_coef; /* backward adds d(mem_coef * sum_b,g max_i M[b,g,i]) */
-    /* Dead-key skipping: a row may skip keys in everything but f_out and M as long as a bound shows that their weights
-     * add up to less than this share of its sum. 0: no key is skipped. 2^-24 is half a unit of the sum's last place in
-     * F32; only that type makes use of it. */
-    double negligible;
+    /* Dead-key skipping: a row may leave keys out of everything but f_out and M as long as it is sure that their
+     * weights add up to less than this share of its sum. 0: every key that is seen takes part. A setting of the run
+     * (the context's), not of the model; only F32 makes use of it. */
+    double dead_share;
     void *M; /* [B,G,Tq], written by forward, read by backward; ties of the maximum go to the first row */
   } sel;
 

@@ -35,7 +35,7 @@ static wn_status check_selective(struct wn_check c, const struct wn_attention *a
     return wn_fail(c.exec->ctx, WN_ERR_SHAPE, "attention: f_stride is %lld, Tk %lld", (long long)a->sel.f_stride,
                    (long long)a->Tk);
   if (a->sel.F) WN_TRY(wn_check_product(c, "F", a->B * G, a->Tq, a->Tk));
-  WN_TRY(wn_check_number(c, "negligible", a->sel.negligible, a->sel.negligible >= 0 && a->sel.negligible < 1,
+  WN_TRY(wn_check_number(c, "dead_share", a->sel.dead_share, a->sel.dead_share >= 0 && a->sel.dead_share < 1,
                          "a share in [0,1)"));
   if (!a->sel.mem) return WN_OK;
   WN_TRY(wn_check_number(c, "mem_tau", a->sel.mem_tau, a->sel.mem_tau > 0, "a number > 0"));

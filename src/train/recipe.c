@@ -75,9 +75,9 @@ static const struct wn_field train_fields[] = {
 #define GROUPS_MAX (WN_MODEL_FIELD_GROUPS_MAX + 2)
 static int recipe_groups(struct wn_field_group *out) {
   int n = wn_model_field_groups("model", "model.attention", offsetof(wn_recipe, model), out);
-  out[n++] = (struct wn_field_group){"data", wn_data_fields, wn_data_field_count, offsetof(wn_recipe, data)};
+  out[n++] = (struct wn_field_group){"data", wn_data_fields, wn_data_field_count, offsetof(wn_recipe, data), false};
   out[n++] = (struct wn_field_group){"train", train_fields, (int)(sizeof train_fields / sizeof *train_fields),
-                                     offsetof(wn_recipe, train)};
+                                     offsetof(wn_recipe, train), false};
   return n;
 }
 

@@ -82,7 +82,7 @@ static void backends(void **state) {
       struct wn_exec exec = {.ctx = ctx, .threads = 1, .dtype = WN_F32};
       assert_ok(ctx, wn_backend_of(ctx, &exec.backend));
       refused(wn_op_attention_backward(&exec, &op), who);
-      op.sel = (__typeof__(op.sel)){.on = true, .relu = true, .shift = true, .negligible = 0x1p-24};
+      op.sel = (__typeof__(op.sel)){.on = true, .relu = true, .shift = true, .dead_share = 0x1p-24};
       assert_false(wn_live_wanted(&op));
       op.maps = 0;
       assert_int_equal(wn_live_wanted(&op), T > 1); /* it was the term's doing */

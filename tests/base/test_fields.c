@@ -39,7 +39,7 @@ static const struct wn_field fields[] = {
 };
 #define FIELDS ((int)(sizeof fields / sizeof *fields))
 static const struct thing defaults = {.small = 1, .large = 2, .seed = 3, .rate = 0.5, .name = "x", .part.gain = 0.25};
-static const struct wn_field_group group = {"", fields, FIELDS, 0};
+static const struct wn_field_group group = {"", fields, FIELDS, 0, false};
 static wn_context *ctx;
 
 static wn_status load(const char *text, struct thing *out) {
@@ -171,7 +171,7 @@ static void writing_reads_back(void **state) {
 static void help_has_a_line_for_every_row(void **state) {
   (void)state;
   char *text = NULL;
-  const struct wn_field_group prefixed = {"top", fields, FIELDS, 0};
+  const struct wn_field_group prefixed = {"top", fields, FIELDS, 0, false};
   assert_ok(ctx, wn_fields_help(ctx, &prefixed, 1, &defaults, &text));
   int lines = 0;
   for (char *c = text; *c; c++) lines += *c == '\n';
@@ -195,11 +195,59 @@ static int teardown(void **state) {
   return 0;
 }
 
+struct later {
+  bool on;
+  double number;
+};
+static const struct wn_field later_fields[] = {
+    {"later.enabled", WN_FIELD_BOOL, offsetof(struct later, on), 0, 0, NULL, "a group that came later"},
+    {"later.number", WN_FIELD_DOUBLE, offsetof(struct later, number), 0, 9, NULL, "its number"},
+    {"later.was", WN_FIELD_FORMER, 0, 0.5, 0, NULL, "set the number"},
+};
+
+static int warnings;
+static void count_warning(void *user, wn_log_level level, const char *line) {
+  (void)user;
+  warnings += level == WN_LOG_WARNING && strstr(line, "later.was") && strstr(line, "set the number");
+}
+
+/* A group that is off is not written; a former key is read, with a warning where it said something, and never written.
+ */
+static void optional_groups_and_former_keys(void **state) {
+  (void)state;
+  const struct wn_field_group later = {"", later_fields, 3, 0, true};
+  wn_context *logs = NULL;
+  const wn_context_options options = {.size = sizeof options, .backend = "ref", .threads = 1, .log = count_warning};
+  assert_int_equal(wn_context_create(&options, &logs), WN_OK);
+  static const char *const texts[] = {"{}", "{\"later\":{\"was\":0.5}}", "{\"later\":{\"number\":2,\"was\":3}}"};
+  for (int n = 0; n < 3; n++) {
+    struct later x = {false, 1};
+    json_t *object = json_loads(texts[n], 0, NULL), *written = NULL;
+    assert_int_equal(wn_fields_read(logs, "test", object, &later, 1, &x), WN_OK);
+    assert_int_equal(warnings, n == 2);
+    assert_int_equal(wn_fields_write(logs, &later, 1, &x, &written), WN_OK);
+    const json_t *section = json_object_get(written, "later");
+    assert_int_equal(section != NULL, n > 0);
+    assert_null(json_object_get(section, "was"));
+    if (n == 2) assert_true(json_number_value(json_object_get(section, "number")) == 2);
+    json_decref(object);
+    json_decref(written);
+  }
+  char *help = NULL;
+  const struct later defaults = {false, 1};
+  assert_int_equal(wn_fields_help(logs, &later, 1, &defaults, &help), WN_OK);
+  assert_non_null(strstr(help, "later.number"));
+  assert_null(strstr(help, "later.was"));
+  wn_free(help);
+  wn_context_destroy(logs);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_type_is_read),           cmocka_unit_test(wrong_values_are_refused),
-      cmocka_unit_test(unknown_keys_get_the_nearest), cmocka_unit_test(an_object_switches_its_part_on),
-      cmocka_unit_test(writing_reads_back),           cmocka_unit_test(help_has_a_line_for_every_row),
+      cmocka_unit_test(optional_groups_and_former_keys), cmocka_unit_test(every_type_is_read),
+      cmocka_unit_test(wrong_values_are_refused),        cmocka_unit_test(unknown_keys_get_the_nearest),
+      cmocka_unit_test(an_object_switches_its_part_on),  cmocka_unit_test(writing_reads_back),
+      cmocka_unit_test(help_has_a_line_for_every_row),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

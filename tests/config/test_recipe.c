@@ -78,7 +78,6 @@ static const char *const other[] = {
     "data.train=a b.bin",
     "model.attention.dropout=0.25",
     "model.attention.selective.per_kv_head=true",
-    "model.attention.selective.negligible=0.25",
     "model.attention.selective.strength=learned",
     "model.attention.span.enabled=true",
     "model.attention.span.dynamic=true",

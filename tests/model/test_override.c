@@ -46,32 +46,65 @@ static void test_same_as_made(void **state) {
     }
 }
 
-/* What selections have hidden: left out by the cpu backend up to the share asked for, which 0 turns off. */
-static void test_left_out(void **state) {
+/* Dead keys: skipped by the cpu backend up to the share that the context allows. */
+static void test_dead_keys(void **state) {
   (void)state;
   enum { LONG = 512 };
-  static const char *const shares[] = {"selective.negligible=0", "selective.negligible=6e-8",
-                                       "selective.negligible=0.5"};
+  static const double shares[] = {-1, 6e-8, 0.5};
   int32_t ids[LONG];
   float *logits[3];
   for (int i = 0; i < LONG; i++) ids[i] = (i * 7 + i / 13) % V;
   for (int backend = 0; backend < 2; backend++) {
-    wn_context *ctx = context_of(backend ? "cpu" : "ref", 1);
     wn_model_config c = config_of("{\"selective\":{}}");
     c.context = LONG;
-    struct wn_model *model = model_of(ctx, &c, WN_F32);
     for (int i = 0; i < 3; i++) {
-      OK(ctx, wn_model_set_attention(ctx, model, shares[i]));
+      const wn_context_options options = {
+          .size = sizeof options, .backend = backend ? "cpu" : "ref", .threads = 1, .dead_keys = shares[i]};
+      wn_context *ctx = NULL;
+      OK(ctx, wn_context_create(&options, &ctx));
+      struct wn_model *model = model_of(ctx, &c, WN_F32);
       logits[i] = malloc(sizeof(float) * LONG * V);
       assert_non_null(logits[i]);
       OK(ctx, wn_model_logits(ctx, model, ids, NULL, 1, LONG, logits[i]));
+      wn_model_destroy(model);
+      wn_context_destroy(ctx);
     }
     for (int i = 0; i < LONG * V; i++) assert_true(fabsf(logits[1][i] - logits[0][i]) < 2e-5f);
     assert_int_equal(memcmp(logits[2], logits[0], sizeof(float) * LONG * V) != 0, backend);
     for (int i = 0; i < 3; i++) free(logits[i]);
-    wn_model_destroy(model);
-    wn_context_destroy(ctx);
   }
+}
+
+static void context_dead_keys(const char *text, double option, wn_status expected, double share) {
+  wn_context *ctx = NULL;
+  const wn_context_options options = {.size = sizeof options, .backend = "ref", .threads = 1, .dead_keys = option};
+  if (text) setenv("WINNOW_DEAD_KEYS", text, 1);
+  assert_int_equal(wn_context_create(&options, &ctx), expected);
+  unsetenv("WINNOW_DEAD_KEYS");
+  if (expected == WN_OK) assert_true(ctx->dead_keys == share);
+  wn_context_destroy(ctx);
+}
+
+/* The setting is one of the run; the key that models had for it is read and has no effect. */
+static void test_dead_keys_setting(void **state) {
+  (void)state;
+  context_dead_keys(NULL, 0, WN_OK, 0x1p-24);
+  context_dead_keys(NULL, -1, WN_OK, 0);
+  context_dead_keys(NULL, 0.25, WN_OK, 0.25);
+  context_dead_keys(NULL, 0.75, WN_ERR_ARGUMENT, 0);
+  context_dead_keys("0", 0, WN_OK, 0);
+  context_dead_keys("1e-6", 0, WN_OK, 1e-6);
+  context_dead_keys("0", 0.25, WN_OK, 0.25);
+  context_dead_keys("0.6", 0, WN_ERR_ARGUMENT, 0);
+  context_dead_keys("none", 0, WN_ERR_ARGUMENT, 0);
+  wn_attention_config with, without;
+  wn_context *ctx = context_of("ref", 1);
+  OK(ctx, wn_attention_config_parse(ctx, "{\"selective\":{\"negligible\":0}}", &with));
+  OK(ctx, wn_attention_config_parse(ctx, "{\"selective\":{}}", &without));
+  assert_memory_equal(&with, &without, sizeof with);
+  assert_refused(ctx, wn_attention_config_parse(ctx, "{\"selective\":{\"negligible\":\"x\"}}", &with), WN_ERR_CONFIG,
+                 "must be a number");
+  wn_context_destroy(ctx);
 }
 
 static void test_refused(void **state) {
@@ -170,7 +203,8 @@ static void test_control(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_as_made), cmocka_unit_test(test_left_out),
-                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_control)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_as_made), cmocka_unit_test(test_dead_keys),
+                                     cmocka_unit_test(test_dead_keys_setting), cmocka_unit_test(test_refused),
+                                     cmocka_unit_test(test_control)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -107,7 +107,7 @@ static void data_init(struct data *d, const struct shape *s) {
   a->sel.mem = s->mem;
   a->sel.mem_tau = 1.5;
   a->sel.mem_coef = 0.3;
-  a->sel.negligible = s->leave_out ? 0x1p-24 : 0;
+  a->sel.dead_share = s->leave_out ? 0x1p-24 : 0;
   d->sq = normal(B * Tk * D, s->seed, 3, 1.0);
   d->sk = normal(B * Tk * D, s->seed, 4, 1.0);
   a->sel.s_sq = a->sel.s_sk = (struct wn_stride){Tk * D, D, 0};
@@ -155,7 +155,7 @@ static void call(const struct wn_attention *a, int isa, int threads, bool backwa
                          .threads = threads,
                          .dtype = WN_F32};
   struct wn_attention measured = *a;
-  if (scarce) measured.sel.negligible = 0;
+  if (scarce) measured.sel.dead_share = 0;
   exec.scratch_bytes = wn_op_attention_scratch(&exec, &measured, backward);
   /* Exactly what was asked for, at the end of the allocation, so that the address sanitizer sees an overrun; filled
    * with NaN, since nothing in it may be taken as given. */
@@ -323,10 +323,10 @@ static void keys_left_out(void **unused) {
     for (int64_t i = 0, n = s.B * s.Tk; d.doc && i < n; i++) d.doc[i] = i % s.Tk < 150 ? 0 : i % s.Tk < 170 ? 150 : 170;
     result_init(&expected, &s);
     run(&d, -1, 2, true, false, &expected);
-    d.a.sel.negligible = 0;
+    d.a.sel.dead_share = 0;
     result_init(&all, &s);
     run(&d, (int)best, 1, true, false, &all);
-    d.a.sel.negligible = 0x1p-24;
+    d.a.sel.dead_share = 0x1p-24;
     for (int isa = WN_ISA_AVX2; isa <= (int)best; isa++)
       for (int threads = 1; threads <= 3; threads++) {
         result_init(&found, &s);
@@ -383,9 +383,9 @@ static void scarce_scratch(void **unused) {
   for (int threads = 1; threads <= 3; threads++) {
     result_init(&all, &s);
     result_init(&found, &s);
-    d.a.sel.negligible = 0;
+    d.a.sel.dead_share = 0;
     run(&d, (int)best, threads, true, false, &all);
-    d.a.sel.negligible = 0x1p-24;
+    d.a.sel.dead_share = 0x1p-24;
     scarce = true;
     run(&d, (int)best, threads, true, false, &found);
     scarce = false;

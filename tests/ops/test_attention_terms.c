@@ -128,7 +128,7 @@ static void outputs_set(struct wn_attention *a, struct outputs *o) {
   if (a->sel.bilinear) a->dsq = x[7], a->dsk = x[8];
   a->exclusive.dot = x[9], a->exclusive.dgate = x[10], a->span.dz = x[11], a->sinks.dk = x[12], a->sinks.dv = x[13];
   a->relative.dp = x[14], a->threshold.count = (int32_t *)(void *)x[15],
-  a->sel.F = a->sel.on && a->sel.negligible == 0 ? x[16] : NULL;
+  a->sel.F = a->sel.on && a->sel.dead_share == 0 ? x[16] : NULL;
   a->threshold.cut = (double *)(void *)x[17];
   a->bias.dtable = x[18];
   if (a->sel.strength) a->sel.dstrength = x[19];
@@ -163,7 +163,7 @@ static int left_out;
 static void count_left_out(const struct wn_attention *a, const float *y) {
   struct outputs all = {{0}, {0}};
   struct wn_attention b = *a;
-  b.sel.negligible = 0;
+  b.sel.dead_share = 0;
   outputs_set(&b, &all);
   b.sel.F = NULL;
   call(&b, (int)best, 3, false);
@@ -221,7 +221,7 @@ static void run_case(uint64_t seed, unsigned terms, int64_t longest) {
     }
   }
   if (terms & LEAVE) {
-    a.sel.negligible = 0x1p-24;
+    a.sel.dead_share = 0x1p-24;
     a.sel.relu = pick(seed, 8) > 0;
     if (pick(seed, 4) > 0) {
       float *strength = normal(wn_selection_groups(&a), seed, 14);

@@ -278,7 +278,7 @@ static void test_attention(void **state) {
   REFUSE(attention, WN_ERR_ARGUMENT, "head is -1", a.sel.on = true, a.sel.head = -1);
   REFUSE(attention, WN_ERR_ARGUMENT, "sq", a.sel.on = a.sel.bilinear = true);
   REFUSE(attention, WN_ERR_ARGUMENT, "mem_tau", a.sel.on = a.sel.mem = true);
-  REFUSE(attention, WN_ERR_ARGUMENT, "negligible", a.sel.on = true, a.sel.negligible = 1);
+  REFUSE(attention, WN_ERR_ARGUMENT, "dead_share", a.sel.on = true, a.sel.dead_share = 1);
   REFUSE_BACKWARD(attention, WN_ERR_ARGUMENT, "dy", a.dy = NULL);
   REFUSE_BACKWARD(attention, WN_ERR_ARGUMENT, "lse", a.lse = NULL);
   REFUSE_BACKWARD(attention, WN_ERR_ARGUMENT, "dk_from is 9", a.dk_from = 9);

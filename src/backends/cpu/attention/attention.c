@@ -37,7 +37,7 @@ wn_status wn_attention_plan_init(struct wn_attention_plan *p, const struct wn_ex
   wn_sparse_init(p, backward);
   p->live.wanted = backward ? wn_live_wanted_backward(p) : wn_live_wanted(a);
   p->live.on = false; /* until values may be looked at */
-  p->live.limit = p->live.wanted ? (float)log(a->sel.negligible / (double)a->Tk) : -INFINITY;
+  p->live.limit = p->live.wanted ? (float)log(a->sel.dead_share / (double)a->Tk) : -INFINITY;
   return WN_OK;
 }
 

@@ -7,7 +7,7 @@
 /* --- whether --- */
 
 bool wn_live_wanted(const struct wn_attention *a) {
-  if (!a->sel.on || !(a->sel.negligible > 0) || !a->sel.relu || !(a->sel.shift || a->sel.protect_self)) return false;
+  if (!a->sel.on || !(a->sel.dead_share > 0) || !a->sel.relu || !(a->sel.shift || a->sel.protect_self)) return false;
   if (a->sel.F || a->Tk <= 2 * WN_TILE) return false;
   return !(wn_call_terms(a) & ~(uint32_t)WN_TERMS_DEAD_KEYS);
 }

@@ -1,4 +1,4 @@
-/* Dead-key skipping (ops/attention.h: sel.negligible).
+/* Keys that selections have hidden for good (ops/attention.h: sel.dead_share).
  *
  * F only grows along the rows. A logit is at most scale |q| |k|, and the sum of a row's exponentials at least that of
  * its own key, which nothing selects: so key j is dead from row block b on where, for each head h of the unit, max over
