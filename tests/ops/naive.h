@@ -33,11 +33,13 @@
 #define wn_ref_attention_forward wn_naive_attention_forward
 #define wn_ref_attention_backward wn_naive_attention_backward
 #define wn_ref_attention_scratch wn_naive_attention_scratch
+#define wn_ref_attention_backward_doubles wn_naive_attention_backward_doubles
 #define WN_NAIVE_DECLARE(name, args, has_backward)                                                                     \
   wn_status wn_naive_##name##_forward(const struct wn_exec *, const args *);                                           \
   wn_status wn_naive_##name##_backward(const struct wn_exec *, const args *);                                          \
   size_t wn_naive_##name##_scratch(const struct wn_exec *, const args *, bool backward);
 WN_OPS(WN_NAIVE_DECLARE)
+size_t wn_naive_attention_backward_doubles(const struct wn_attention *a);
 
 /* Tests are compiled without OpenMP: one thread. */
 #pragma GCC diagnostic push
@@ -50,6 +52,8 @@ WN_OPS(WN_NAIVE_DECLARE)
 #include "backends/ref/act.c"
 #undef REAL_FILE
 #include "backends/ref/attention.c"
+#undef REAL_FILE
+#include "backends/ref/attention_backward.c"
 #undef REAL_FILE
 #include "backends/ref/attention_sums.c"
 #undef REAL_FILE

@@ -32,6 +32,9 @@
   size_t wn_ref_##name##_scratch(const struct wn_exec *, const args *, bool backward);
 WN_OPS(WN_REF_DECLARE)
 
+/* Scratch of a thread of attention's backward (attention_backward.c), in doubles. */
+size_t wn_ref_attention_backward_doubles(const struct wn_attention *a);
+
 static inline int64_t wn_ref_min(int64_t a, int64_t b) {
   return a < b ? a : b;
 }

@@ -11,231 +11,18 @@
 #include <math.h>
 #include <omp.h>
 #include <string.h>
+#include "backends/cpu/attention/backward.h"
 #include "backends/cpu/attention/bias.h"
 #include "backends/cpu/attention/score.h"
-#include "backends/cpu/attention/live.h"
-#include "backends/cpu/attention/sparse.h"
 #include "backends/cpu/attention/threshold.h"
-
-enum { COLUMNS_MAX = 4, SPAN_FLOATS = sizeof(struct wn_span_range) / sizeof(float) };
-
-/* Row side of a unit in tiles. */
-struct rows_packed {
-  float *q, *dy;               /* [blocks][heads][64][Dp]: in the order of use */
-  float *lse, *delta;          /* [blocks][heads][64] */
-  float *sq;                   /* [blocks][64][Dp], bilinear */
-  struct wn_span_range *spans; /* [blocks][heads] */
-  int32_t *first;              /* [groups] the first column block that is seen */
-};
-
-/* What sums up over column blocks. */
-struct sums {
-  float *dq;    /* [blocks][heads][64][Dp] */
-  float *dsq;   /* [blocks][64][Dp], bilinear */
-  float *dz;    /* [blocks][heads][64], spans */
-  float *dp;    /* relative positions: a part of wn_terms_relative_part, or NULL */
-  float *dbias; /* position biases */
-  float *sinks; /* a part of wn_sinks_part, or NULL */
-};
-
-/* Column side: one column block. */
-struct worker {
-  float *k, *dk, *dv;    /* [groups][64][Dp] */
-  float *kt, *vt;        /* [groups][D][64]; kt times scale */
-  float *sk, *skt, *dsk; /* bilinear: [64][Dp], [D][64], [64][Dp] */
-  float *base;           /* [blocks][64][64] selecting logits of the column block */
-  float *carries;        /* [blocks][64] sum of S above each row block */
-  float *F, *dF;         /* [64][64] */
-  float *pairs[2];       /* [64][64] each, where distances are gathered */
-  struct wn_sparse_rows sparse;
-  float *w, *g; /* [64][64], the same for all column blocks of a thread */
-};
-
-/* Where hidden keys are left out; one for each thread. */
-struct lives {
-  struct wn_live_bound bound;
-  struct wn_live_history history;
-  struct wn_live_slots slots;
-};
-
-static bool bilinear(const struct wn_attention_plan *p) {
-  return p->a->sel.on && p->a->sel.bilinear;
-}
-
-static void lay_rows(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, int64_t groups,
-                     struct rows_packed *r) {
-  const int64_t tall = p->blocks * WN_TILE;
-  r->q = wn_layout_take(l, heads * tall * p->Dp);
-  r->dy = wn_layout_take(l, heads * tall * p->Dp);
-  r->lse = wn_layout_take(l, heads * tall);
-  r->delta = wn_layout_take(l, heads * tall);
-  r->sq = bilinear(p) ? wn_layout_take(l, tall * p->Dp) : NULL;
-  r->spans = p->a->span.on ? (struct wn_span_range *)wn_layout_take(l, p->blocks * heads * SPAN_FLOATS) : NULL;
-  r->first = (int32_t *)wn_layout_take(l, groups);
-}
-
-static void lay_sums(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, struct sums *s) {
-  s->dq = wn_layout_take(l, heads * p->blocks * WN_TILE * p->Dp);
-  s->dsq = bilinear(p) ? wn_layout_take(l, p->blocks * WN_TILE * p->Dp) : NULL;
-  s->dz = p->a->span.on ? wn_layout_take(l, heads * p->blocks * WN_TILE) : NULL;
-}
-
-static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups, struct worker *w) {
-  const int64_t columns = WN_TILE * p->a->D, tile = WN_TILE * p->Dp;
-  const bool on = p->a->sel.on, own = bilinear(p);
-  w->k = wn_layout_take(l, groups * tile);
-  w->dk = wn_layout_take(l, groups * tile);
-  w->dv = wn_layout_take(l, groups * tile);
-  w->kt = wn_layout_take(l, groups * columns);
-  w->vt = wn_layout_take(l, groups * columns);
-  w->sk = own ? wn_layout_take(l, tile) : NULL;
-  w->dsk = own ? wn_layout_take(l, tile) : NULL;
-  w->skt = own ? wn_layout_take(l, columns) : NULL;
-  w->base = on ? wn_layout_take(l, p->blocks * WN_TILE_AREA) : NULL;
-  w->carries = on ? wn_layout_take(l, p->blocks * WN_TILE) : NULL;
-  w->F = on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
-  w->dF = on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
-  w->sparse.F = on && p->sparse.on ? wn_layout_take(l, wn_sparse_chunks(p) * WN_TILE_AREA) : NULL;
-  w->sparse.dF = on && p->sparse.on ? wn_layout_take(l, wn_sparse_chunks(p) * WN_TILE_AREA) : NULL;
-}
-
-/* Column blocks that are worked off together. Where the unit's rows outgrow half a usual last-level cache, each visit
- * of a tile of them serves several, as long as a team's threads still get a few turns each. */
-static int64_t columns_at_once(const struct wn_attention_plan *p, int64_t heads) {
-  const int64_t bytes = heads * p->blocks * WN_TILE * p->Dp * 3 * (int64_t)sizeof(float);
-  if (bytes <= 16 << 20 || (!p->own && p->blocks < 4 * COLUMNS_MAX * p->chunks)) return 1;
-  return COLUMNS_MAX;
-}
-
-static void lay_workers(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, int64_t groups,
-                        struct worker w[COLUMNS_MAX], struct lives *lives) {
-  if (p->live.wanted) {
-    wn_live_bound_lay(p, l, heads, groups, &lives->bound);
-    wn_live_backward_lay(p, l, groups, &lives->history, &lives->slots);
-  }
-  float *weights = wn_layout_take(l, WN_TILE_AREA), *g = wn_layout_take(l, WN_TILE_AREA);
-  float *pairs[2];
-  for (int i = 0; i < 2; i++) pairs[i] = p->sparse.on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
-  for (int64_t i = 0; i < columns_at_once(p, heads); i++) {
-    lay_worker(p, l, groups, &w[i]);
-    memcpy(w[i].pairs, pairs, sizeof pairs);
-    w[i].w = weights;
-    w[i].g = g;
-  }
-}
-
-/* Heads and groups of a unit. */
-static void unit_shape(const struct wn_attention_plan *p, int64_t *heads, int64_t *groups) {
-  const bool whole = !p->own || p->units == p->a->B;
-  *heads = whole ? p->a->H : p->group;
-  *groups = whole ? p->a->Hkv : 1;
-}
-
-struct sizes {
-  size_t rows, sums, worker;
-};
-static struct sizes count(const struct wn_attention_plan *p) {
-  int64_t heads, groups;
-  unit_shape(p, &heads, &groups);
-  struct wn_layout r = {0}, s = {0}, w = {0};
-  lay_rows(p, &r, heads, groups, &(struct rows_packed){0});
-  lay_sums(p, &s, heads, &(struct sums){0});
-  lay_workers(p, &w, heads, groups, (struct worker[COLUMNS_MAX]){0}, &(struct lives){0});
-  return (struct sizes){r.used, s.used, w.used};
-}
-
-size_t wn_attention_backward_floats(const struct wn_attention_plan *p) {
-  const struct sizes n = count(p);
-  const size_t threads = (size_t)p->threads;
-  if (p->own) return threads * (n.rows + n.sums + n.worker);
-  return n.rows + (size_t)p->chunks * n.sums + threads * n.worker;
-}
-
-/* Row block `block` of head h (from u->h0). */
-static void pack_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t h, int64_t block,
-                      const struct rows_packed *to) {
-  const struct wn_attention *a = p->a;
-  const struct wn_tile_ops *o = p->ops;
-  struct wn_attention_rows r;
-  wn_attention_rows_init(p, u->b, block, &r);
-  const int64_t at = block * u->heads + h, D = a->D;
-  const float *q = wn_floats_at(a->q, a->s_q, u->b, r.r0, u->h0 + h),
-              *dy = wn_floats_at(a->dy, a->s_y, u->b, r.r0, u->h0 + h);
-  o->pack(to->q + at * WN_TILE * p->Dp, r.rows, p->Dp, q, a->s_q.t, r.rows, D, 1.0f);
-  if (!a->exclusive.on || D < p->Dp)
-    o->pack(to->dy + at * WN_TILE * p->Dp, r.rows, p->Dp, dy, a->s_y.t, r.rows, D, 1.0f);
-  if (a->exclusive.on)
-    wn_exclusive_gradient(p, u->b, u->h0 + h, r.r0, r.rows, to->dy + at * WN_TILE * p->Dp, to->delta + at * WN_TILE);
-  else
-    o->row_dot(to->delta + at * WN_TILE, dy, a->s_y.t, wn_floats_at(a->y, a->s_y, u->b, r.r0, u->h0 + h), a->s_y.t,
-               r.rows, D);
-  const float *lse = (const float *)a->lse + (u->b * a->H + u->h0 + h) * a->Tq + r.r0;
-  for (int64_t i = 0; i < r.rows; i++) to->lse[at * WN_TILE + i] = lse[i];
-  if (to->spans) to->spans[at] = wn_terms_span_range(a, u->b, u->h0 + h, r.r0, r.rows);
-  if (h == 0 && to->sq) {
-    const float *sq = wn_floats_at(a->sel.sq, a->sel.s_sq, u->b, r.r0, u->choice);
-    o->pack(to->sq + block * WN_TILE * p->Dp, r.rows, p->Dp, sq, a->sel.s_sq.t, r.rows, D, 1.0f);
-  }
-}
-
-static void first_block(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
-                        const struct rows_packed *to, int64_t g) {
-  to->first[g] = (int32_t)wn_terms_first_block(p, u->b, u->h0 + g * p->group, p->group);
-}
-
-static void pack_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
-                         const int32_t *first, const struct worker *w) {
-  const struct wn_attention *a = p->a;
-  const struct wn_tile_ops *o = p->ops;
-  const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, a->Tk - j0), D = a->D;
-  for (int64_t g = 0; g < u->groups; g++) {
-    if (c < first[g]) continue;
-    const float *k = wn_floats_at(a->k, a->s_k, u->b, j0, u->g0 + g),
-                *v = wn_floats_at(a->v, a->s_v, u->b, j0, u->g0 + g);
-    o->pack(w->k + g * WN_TILE * p->Dp, WN_TILE, p->Dp, k, a->s_k.t, rows, D, 1.0f);
-    o->pack_transposed(w->kt + g * WN_TILE * D, k, a->s_k.t, rows, D, (float)a->scale);
-    o->pack_transposed(w->vt + g * WN_TILE * D, v, a->s_v.t, rows, D, 1.0f);
-  }
-  memset(w->dk, 0, (size_t)(u->groups * WN_TILE * p->Dp) * sizeof(float));
-  memset(w->dv, 0, (size_t)(u->groups * WN_TILE * p->Dp) * sizeof(float));
-  if (a->exclusive.on && a->dv) wn_exclusive_values(p, u, c, w->dv);
-  if (!w->sk) return;
-  const float *sk = wn_floats_at(a->sel.sk, a->sel.s_sk, u->b, j0, u->choice);
-  o->pack(w->sk, WN_TILE, p->Dp, sk, a->sel.s_sk.t, rows, D, 1.0f);
-  o->pack_transposed(w->skt, sk, a->sel.s_sk.t, rows, D, (float)a->scale);
-  memset(w->dsk, 0, (size_t)(WN_TILE * p->Dp) * sizeof(float));
-}
-
-/* to[rows,D] = factor * from[rows,Dp] */
-static void unpack_tile(const struct wn_attention_plan *p, float *to, int64_t stride, const float *from, int64_t rows,
-                        double factor) {
-  p->ops->unpack(to, stride, from, p->Dp, 1, 0, rows, p->a->D, NULL, (float)factor);
-}
-
-static void unpack_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
-                           const struct worker *w) {
-  const struct wn_attention *a = p->a;
-  const int64_t skip = wn_max_i64(0, a->dk_from - c * WN_TILE), j0 = c * WN_TILE + skip;
-  const int64_t rows = wn_min_i64(WN_TILE - skip, a->Tk - j0), tile = WN_TILE * p->Dp;
-  if (rows <= 0) return; /* all of it is held constant */
-  for (int64_t g = 0; g < u->groups; g++) {
-    const int64_t from = g * tile + skip * p->Dp;
-    if (a->dk)
-      unpack_tile(p, wn_floats_out(a->dk, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, w->dk + from, rows, a->scale);
-    if (a->dv) unpack_tile(p, wn_floats_out(a->dv, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, w->dv + from, rows, 1.0);
-  }
-  if (w->sk && a->dsk)
-    unpack_tile(p, wn_floats_out(a->dsk, a->sel.s_sk, u->b, j0, u->choice), a->sel.s_sk.t, w->dsk + skip * p->Dp, rows,
-                a->scale);
-}
 
 /* Everything of one column block: rows, sums, and the worker's tiles. */
 struct column {
   const struct wn_attention_plan *p;
   const struct wn_attention_unit *u;
-  const struct rows_packed *rows;
-  const struct sums *sums;
-  struct worker *w;
+  const struct wn_backward_rows *rows;
+  const struct wn_backward_sums *sums;
+  struct wn_backward_worker *w;
   int64_t c;
   bool live;   /* a tile by itself: w has its base and carries alone */
   bool listed; /* and of listed keys, `keys`, `size` of them; c is 0 */
@@ -308,7 +95,7 @@ static void select_columns(const struct column *x) {
 
 /* The pairs of the column block that lie apart. */
 static void columns_apart(const struct column *x) {
-  const struct worker *w = x->w;
+  const struct wn_backward_worker *w = x->w;
   wn_sparse_backward(&(struct wn_sparse_backward){.p = x->p,
                                                   .u = x->u,
                                                   .keys = &w->sparse,
@@ -370,7 +157,7 @@ static void logits_gradient(const struct column *x, const struct wn_terms_strip 
 /* One head on one tile: W, G, dF, dv; dk and dq unless the selections' gradient must join first. */
 static void backward_head(const struct column *x, int64_t h, int64_t block) {
   const struct wn_attention_plan *p = x->p;
-  const struct worker *w = x->w;
+  const struct wn_backward_worker *w = x->w;
   const int64_t Dp = p->Dp, g = h / p->group, columns = g * WN_TILE * p->a->D, tile = g * WN_TILE * Dp;
   const bool lone = may_be_lone(x, block), bends = h != x->u->select && wn_score_bends(p->a);
   float mapped[WN_TILE_AREA];
@@ -464,7 +251,7 @@ static void memory_gradient(const struct column *x, const struct wn_attention_ro
 static void selection_gradient(struct column *x, int64_t block) {
   const struct wn_attention_plan *p = x->p;
   const struct wn_attention *a = p->a;
-  const struct worker *w = x->w;
+  const struct wn_backward_worker *w = x->w;
   const int64_t Dp = p->Dp, h = x->u->select, tile = h / p->group * WN_TILE * Dp;
   for (int i = x->count - 1; i >= 0; i--) {
     const struct wn_attention_strip *s = &x->strips[i];
@@ -512,7 +299,7 @@ static void live_base(struct column *x, int64_t block) {
 
 /* F of the tile at hand, dF empty. */
 static void begin_tile(struct column *x, const struct wn_attention_rows *r) {
-  const struct worker *w = x->w;
+  const struct wn_backward_worker *w = x->w;
   if (x->listed) {
     wn_live_strip(x->p, r, x->keys, x->size, &x->strips[0]);
     x->count = !x->strips[0].empty;
@@ -537,7 +324,7 @@ static void backward_columns(struct column *x, int64_t count) {
   const struct wn_attention_unit *u = x->u;
   struct wn_attention_rows r;
   for (int64_t n = 0; n < count; n++) {
-    pack_columns(p, u, x[n].c, x[n].rows->first, x[n].w);
+    wn_backward_pack_columns(p, u, x[n].c, x[n].rows->first, x[n].w);
     memset(x[n].carry, 0, sizeof x[n].carry);
     if (p->sparse.on) wn_sparse_columns_init(p, u->b, x[n].c, &x[n].w->sparse);
     if (p->a->sel.on) select_columns(&x[n]);
@@ -556,7 +343,7 @@ static void backward_columns(struct column *x, int64_t count) {
       selection_gradient(&x[n], block);
     }
   }
-  for (int64_t n = 0; n < count; n++) unpack_columns(p, u, x[n].c, x[n].w);
+  for (int64_t n = 0; n < count; n++) wn_backward_unpack_columns(p, u, x[n].c, x[n].w);
 }
 
 /* A tile of row block r, all heads. */
@@ -571,7 +358,7 @@ static void live_tile(struct column *x, const struct wn_attention_rows *r) {
 }
 
 /* The whole unit by row blocks, from last to first: the keys that live beside each other, then the block's own. */
-static void backward_live(struct column *x, struct lives *lives) {
+static void backward_live(struct column *x, struct wn_backward_lives *lives) {
   const struct wn_attention_plan *p = x->p;
   const struct wn_attention_unit *u = x->u;
   const struct wn_attention *a = p->a;
@@ -583,7 +370,7 @@ static void backward_live(struct column *x, struct lives *lives) {
     wn_attention_rows_init(p, u->b, block, &r);
     x->c = block;
     x->varies = (block + 1) * WN_TILE > a->dk_from;
-    pack_columns(p, u, block, x->rows->first, x->w);
+    wn_backward_pack_columns(p, u, block, x->rows->first, x->w);
     memset(x->carry, 0, sizeof x->carry);
     memset(x->w->carries, 0, sizeof x->carry);
     if (a->sel.f_in)
@@ -595,7 +382,7 @@ static void backward_live(struct column *x, struct lives *lives) {
                   &(struct wn_live_home){.dk = x->w->dk, .dv = x->w->dv, .dsk = x->w->dsk, .dcarry = x->carry},
                   lives->bound.wide, slots);
     for (int64_t t = 0; t * WN_TILE < slots->n; t++) {
-      struct worker w = *x->w;
+      struct wn_backward_worker w = *x->w;
       struct column y = *x;
       w.k = slots->k + t * row, w.dk = slots->dk + t * row, w.dv = slots->dv + t * row;
       w.kt = slots->kt + t * column, w.vt = slots->vt + t * column;
@@ -612,12 +399,12 @@ static void backward_live(struct column *x, struct lives *lives) {
       x->dstrength = y.dstrength;
     }
     live_tile(x, &r);
-    unpack_columns(p, u, block, x->w);
+    wn_backward_unpack_columns(p, u, block, x->w);
   }
 }
 
 /* Does it pay to go by row blocks? */
-static bool record(const struct column *x, struct lives *lives) {
+static bool record(const struct column *x, struct wn_backward_lives *lives) {
   const struct wn_attention_plan *p = x->p;
   const int64_t tall = WN_TILE * p->Dp;
   const float *q = x->rows->sq ? x->rows->sq : x->rows->q + x->u->select * tall;
@@ -636,10 +423,10 @@ static void columns_from(struct column *x, int64_t c, int64_t at_once) {
 }
 
 /* The strengths' gradient of a unit, or of a team's part of it. */
-static void put_strength(const struct wn_attention_plan *p, int64_t at, const struct column x[COLUMNS_MAX]) {
+static void put_strength(const struct wn_attention_plan *p, int64_t at, const struct column x[WN_BACKWARD_COLUMNS]) {
   if (!p->terms.strength) return;
   p->terms.strength[at] = 0;
-  for (int i = 0; i < COLUMNS_MAX; i++) p->terms.strength[at] += x[i].dstrength;
+  for (int i = 0; i < WN_BACKWARD_COLUMNS; i++) p->terms.strength[at] += x[i].dstrength;
 }
 
 /* First row of the largest M, where L_mem is on. */
@@ -654,7 +441,7 @@ static int64_t longest_row(const struct wn_attention *a, const struct wn_attenti
 
 /* dq of row block `block` of head h from `parts` sums `step` apart. */
 static void write_dq(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t h, int64_t block,
-                     const struct sums *s, int64_t parts, int64_t step) {
+                     const struct wn_backward_sums *s, int64_t parts, int64_t step) {
   const struct wn_attention *a = p->a;
   struct wn_attention_rows r;
   wn_attention_rows_init(p, u->b, block, &r);
@@ -677,7 +464,7 @@ static void write_dq(const struct wn_attention_plan *p, const struct wn_attentio
 }
 
 static void backward_sinks(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t h,
-                           int64_t block, const struct rows_packed *rows, const struct sums *s) {
+                           int64_t block, const struct wn_backward_rows *rows, const struct wn_backward_sums *s) {
   const int64_t row = (block * u->heads + h) * WN_TILE;
   struct wn_attention_rows r;
   wn_attention_rows_init(p, u->b, block, &r);
@@ -687,21 +474,21 @@ static void backward_sinks(const struct wn_attention_plan *p, const struct wn_at
 
 static void backward_own(const struct wn_attention_plan *p) {
   int64_t heads, groups;
-  unit_shape(p, &heads, &groups);
-  const struct sizes sizes = count(p);
+  wn_backward_unit_shape(p, &heads, &groups);
+  const struct wn_backward_sizes sizes = wn_backward_count(p);
   const size_t each = sizes.rows + sizes.sums + sizes.worker;
-  const int64_t at_once = columns_at_once(p, heads), parts = wn_terms_parts(p);
+  const int64_t at_once = wn_backward_columns_at_once(p, heads), parts = wn_terms_parts(p);
 #pragma omp parallel num_threads(p->threads)
   {
     struct wn_layout l = {.base = (float *)p->exec->scratch + (size_t)omp_get_thread_num() * each};
-    struct rows_packed rows;
-    struct sums sums;
-    struct worker w[COLUMNS_MAX];
-    struct column x[COLUMNS_MAX];
-    struct lives lives;
-    lay_rows(p, &l, heads, groups, &rows);
-    lay_sums(p, &l, heads, &sums);
-    lay_workers(p, &l, heads, groups, w, &lives);
+    struct wn_backward_rows rows;
+    struct wn_backward_sums sums;
+    struct wn_backward_worker w[WN_BACKWARD_COLUMNS];
+    struct column x[WN_BACKWARD_COLUMNS];
+    struct wn_backward_lives lives;
+    wn_backward_lay_rows(p, &l, heads, groups, &rows);
+    wn_backward_lay_sums(p, &l, heads, &sums);
+    wn_backward_lay_workers(p, &l, heads, groups, w, &lives);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t part = 0; part < parts; part++) {
       sums.dp = wn_terms_relative_part(p, part);
@@ -712,11 +499,11 @@ static void backward_own(const struct wn_attention_plan *p) {
         struct wn_attention_unit u;
         wn_attention_unit_init(p, n, &u);
         for (int64_t block = p->first_block; block < p->blocks; block++)
-          for (int64_t h = 0; h < u.heads; h++) pack_rows(p, &u, h, block, &rows);
-        for (int64_t g = 0; g < u.groups; g++) first_block(p, &u, &rows, g);
+          for (int64_t h = 0; h < u.heads; h++) wn_backward_pack_rows(p, &u, h, block, &rows);
+        for (int64_t g = 0; g < u.groups; g++) wn_backward_first_block(p, &u, &rows, g);
         sums.dbias = wn_bias_part(p, u.b);
         memset(sums.dq, 0, sizes.sums * sizeof(float));
-        for (int i = 0; i < COLUMNS_MAX; i++)
+        for (int i = 0; i < WN_BACKWARD_COLUMNS; i++)
           x[i] = (struct column){
               .p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[i], .longest = longest_row(p->a, &u)};
         for (int64_t n = 0; sums.sinks && n < u.heads * (p->blocks - p->first_block); n++)
@@ -735,41 +522,42 @@ static void backward_own(const struct wn_attention_plan *p) {
 
 static void backward_team(const struct wn_attention_plan *p) {
   const struct wn_attention *a = p->a;
-  const struct sizes sizes = count(p);
+  const struct wn_backward_sizes sizes = wn_backward_count(p);
   struct wn_layout shared = {.base = p->exec->scratch};
-  struct rows_packed rows;
-  lay_rows(p, &shared, a->H, a->Hkv, &rows);
-  const int64_t at_once = columns_at_once(p, a->H);
+  struct wn_backward_rows rows;
+  wn_backward_lay_rows(p, &shared, a->H, a->Hkv, &rows);
+  const int64_t at_once = wn_backward_columns_at_once(p, a->H);
 #pragma omp parallel num_threads(p->threads)
   {
     const int64_t me = omp_get_thread_num(), team = omp_get_num_threads();
     float *parts = (float *)p->exec->scratch + sizes.rows;
     struct wn_layout l = {.base = parts + (size_t)p->chunks * sizes.sums + (size_t)me * sizes.worker};
-    struct worker w[COLUMNS_MAX];
-    struct column x[COLUMNS_MAX];
-    lay_workers(p, &l, a->H, a->Hkv, w, &(struct lives){0});
+    struct wn_backward_worker w[WN_BACKWARD_COLUMNS];
+    struct column x[WN_BACKWARD_COLUMNS];
+    wn_backward_lay_workers(p, &l, a->H, a->Hkv, w, &(struct wn_backward_lives){0});
     for (int64_t b = 0; b < a->B; b++) {
       const struct wn_attention_unit u = {
           .b = b, .heads = a->H, .groups = a->Hkv, .select = a->sel.on && !a->sel.bilinear ? a->sel.head : -1};
 #pragma omp for schedule(static) nowait
-      for (int64_t n = a->H * p->first_block; n < a->H * p->blocks; n++) pack_rows(p, &u, n % a->H, n / a->H, &rows);
+      for (int64_t n = a->H * p->first_block; n < a->H * p->blocks; n++)
+        wn_backward_pack_rows(p, &u, n % a->H, n / a->H, &rows);
 #pragma omp for schedule(static) nowait
-      for (int64_t g = 0; g < a->Hkv; g++) first_block(p, &u, &rows, g);
+      for (int64_t g = 0; g < a->Hkv; g++) wn_backward_first_block(p, &u, &rows, g);
       for (int64_t part = me; part < p->chunks; part += team)
         memset(parts + (size_t)part * sizes.sums, 0, sizes.sums * sizeof(float));
 #pragma omp barrier
       const int64_t longest = longest_row(a, &u);
       for (int64_t part = me; part < p->chunks; part += team) {
         struct wn_layout at = {.base = parts + (size_t)part * sizes.sums};
-        struct sums sums;
-        lay_sums(p, &at, a->H, &sums);
+        struct wn_backward_sums sums;
+        wn_backward_lay_sums(p, &at, a->H, &sums);
         sums.dp = wn_terms_relative_part(p, part);
         sums.dbias = wn_bias_part(p, part);
         sums.sinks = wn_sinks_part(p, part);
         if (b == 0) wn_terms_relative_part_clear(p, sums.dp), wn_sinks_part_clear(p, sums.sinks);
         for (int64_t n = part; sums.sinks && n < a->H * (p->blocks - p->first_block); n += p->chunks)
           backward_sinks(p, &u, n % a->H, p->first_block + n / a->H, &rows, &sums);
-        for (int n = 0; n < COLUMNS_MAX; n++)
+        for (int n = 0; n < WN_BACKWARD_COLUMNS; n++)
           x[n] = (struct column){.p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[n], .longest = longest};
         /* There and back again, so that every part gets long and short columns alike. */
         for (int64_t turn = 0; turn * p->chunks * at_once < p->blocks; turn++)
@@ -778,8 +566,8 @@ static void backward_team(const struct wn_attention_plan *p) {
       }
 #pragma omp barrier
       struct wn_layout at = {.base = parts};
-      struct sums sums;
-      lay_sums(p, &at, a->H, &sums);
+      struct wn_backward_sums sums;
+      wn_backward_lay_sums(p, &at, a->H, &sums);
 #pragma omp for schedule(static)
       for (int64_t n = a->H * p->first_block; n < a->H * p->blocks; n++)
         write_dq(p, &u, n % a->H, n / a->H, &sums, p->chunks, (int64_t)sizes.sums);

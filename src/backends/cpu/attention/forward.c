@@ -10,72 +10,21 @@
 #include <omp.h>
 #include <string.h>
 #include "backends/cpu/attention/bias.h"
+#include "backends/cpu/attention/forward.h"
 #include "backends/cpu/attention/score.h"
-#include "backends/cpu/attention/live.h"
-#include "backends/cpu/attention/sparse.h"
 #include "backends/cpu/attention/threshold.h"
-
-enum { ROWS_MAX = WN_SPARSE_BLOCKS, SPAN_FLOATS = sizeof(struct wn_span_range) / sizeof(float) };
-
-/* Keys and values of a unit's groups in tiles. */
-struct packed {
-  float *kt;         /* [blocks][groups][D][64] times scale: in the order of use */
-  float *v;          /* [blocks][groups][64][Dp] */
-  float *skt;        /* [blocks][D][64], bilinear */
-  float *k, *rows_v; /* [groups][blocks*64][Dp], where distances are gathered */
-  int32_t *first;    /* [groups] the first block that is seen; those before are not packed */
-};
-
-/* One row block at work. */
-struct rows {
-  struct wn_attention_rows at;
-  float *q, *acc, *m, *l;      /* [heads][64] of [Dp], [Dp], 1, 16 */
-  float *base, *F;             /* [64][64] of the tile at hand */
-  float *sq;                   /* [64][Dp], bilinear */
-  float *mem;                  /* [64] */
-  struct wn_span_range *spans; /* [heads] */
-  float *logits;               /* [heads][64][blocks*64] of logits_heads: threshold, a look */
-  struct wn_attention_strip strips[WN_STRIPS_MAX];
-  int count; /* strips of the tile at hand */
-  struct wn_sparse_rows sparse;
-};
-
-struct worker {
-  struct rows rows[ROWS_MAX];
-  float *tile;   /* [64][64], as many as rows where distances are gathered */
-  float *factor; /* [64] */
-  float *carry;  /* [blocks*64] */
-  float *order;  /* threshold, a look: one row's keys */
-  struct wn_live_bound bound;
-  struct wn_live live;
-};
-
-/* Are whole rows of logits kept? */
-static bool keeps_logits(const struct wn_attention *a) {
-  return a->threshold.on || wn_attention_looks(a);
-}
-/* Heads whose rows are kept at a time: selections tie them together, else one comes after the other. */
-static int64_t logits_heads(const struct wn_attention *a, int64_t heads) {
-  return a->sel.on ? heads : 1;
-}
-static float *logits_of(const struct wn_attention_plan *p, const struct rows *r, int64_t h) {
-  return r->logits ? r->logits + (p->a->sel.on ? h : 0) * p->blocks * WN_TILE_AREA : NULL;
-}
-static int64_t order_floats(const struct wn_attention_plan *p) {
-  const int64_t look = p->a->look.n > 0 ? 3 * (p->blocks * WN_TILE + 32) : 0;
-  return wn_max_i64(p->a->threshold.on ? wn_threshold_floats(p) : 0, look);
-}
 
 /* Row blocks that are worked off together. Where the unit's keys and values outgrow a share of the last-level cache,
  * each visit of a tile of them serves two. */
 static int64_t rows_at_once(const struct wn_attention_plan *p, int64_t heads) {
   const int64_t bytes = heads / p->group * p->blocks * WN_TILE * p->Dp * 2 * (int64_t)sizeof(float);
-  if (p->sparse.on) return ROWS_MAX;
+  if (p->sparse.on) return WN_FORWARD_ROWS;
   if (p->live.wanted) return 1;
   return bytes > 8 << 20 ? 2 : 1;
 }
 
-static void lay_packed(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups, struct packed *k) {
+static void lay_packed(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups,
+                       struct wn_forward_packed *k) {
   const int64_t D = p->a->D, tiles = p->blocks;
   k->kt = wn_layout_take(l, groups * tiles * D * WN_TILE);
   k->v = wn_layout_take(l, groups * tiles * WN_TILE * p->Dp);
@@ -86,10 +35,11 @@ static void lay_packed(const struct wn_attention_plan *p, struct wn_layout *l, i
   k->first = (int32_t *)wn_layout_take(l, groups);
 }
 
-static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, struct worker *w) {
+static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads,
+                       struct wn_forward_worker *w) {
   const struct wn_attention *a = p->a;
   for (int64_t i = 0; i < rows_at_once(p, heads); i++) {
-    struct rows *r = &w->rows[i];
+    struct wn_forward_rows *r = &w->rows[i];
     r->q = wn_layout_take(l, heads * WN_TILE * p->Dp);
     r->acc = wn_layout_take(l, heads * WN_TILE * p->Dp);
     r->m = wn_layout_take(l, heads * WN_TILE);
@@ -98,14 +48,16 @@ static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, i
     r->F = a->sel.on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
     r->sq = a->sel.on && a->sel.bilinear ? wn_layout_take(l, WN_TILE * p->Dp) : NULL;
     r->mem = a->sel.on ? wn_layout_take(l, WN_TILE) : NULL;
-    r->spans = a->span.on ? (struct wn_span_range *)wn_layout_take(l, heads * SPAN_FLOATS) : NULL;
-    r->logits = keeps_logits(a) ? wn_layout_take(l, logits_heads(a, heads) * p->blocks * WN_TILE_AREA) : NULL;
+    r->spans = a->span.on ? (struct wn_span_range *)wn_layout_take(l, heads * WN_SPAN_FLOATS) : NULL;
+    r->logits = wn_forward_keeps_logits(a)
+                    ? wn_layout_take(l, wn_forward_logits_heads(a, heads) * p->blocks * WN_TILE_AREA)
+                    : NULL;
     r->sparse.F = a->sel.on && p->sparse.on ? wn_layout_take(l, wn_sparse_chunks(p) * WN_TILE_AREA) : NULL;
   }
-  w->tile = wn_layout_take(l, (p->sparse.on ? ROWS_MAX : 1) * WN_TILE_AREA);
+  w->tile = wn_layout_take(l, (p->sparse.on ? WN_FORWARD_ROWS : 1) * WN_TILE_AREA);
   w->factor = wn_layout_take(l, WN_TILE);
   w->carry = a->sel.on ? wn_layout_take(l, p->blocks * WN_TILE) : NULL;
-  w->order = keeps_logits(a) ? wn_layout_take(l, order_floats(p)) : NULL;
+  w->order = wn_forward_keeps_logits(a) ? wn_layout_take(l, wn_forward_order_floats(p)) : NULL;
   if (!p->live.wanted) return;
   wn_live_bound_lay(p, l, heads, heads / p->group, &w->bound);
   wn_live_lay(p, l, heads / p->group, &w->live);
@@ -124,8 +76,8 @@ static void lay_shared(const struct wn_attention_plan *p, struct wn_layout *l, s
 
 size_t wn_attention_forward_floats(const struct wn_attention_plan *p) {
   struct wn_layout l = {0};
-  struct packed k;
-  struct worker w;
+  struct wn_forward_packed k;
+  struct wn_forward_worker w;
   struct shared s;
   const bool whole = !p->own || p->units == p->a->B;
   const int64_t heads = whole ? p->a->H : p->group, groups = whole ? p->a->Hkv : 1;
@@ -136,14 +88,14 @@ size_t wn_attention_forward_floats(const struct wn_attention_plan *p) {
   return p->own ? (size_t)p->threads * l.used : once + (size_t)p->threads * (l.used - once);
 }
 
-static void first_block(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
-                        int64_t g) {
+static void first_block(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                        const struct wn_forward_packed *k, int64_t g) {
   k->first[g] = (int32_t)wn_terms_first_block(p, u->b, u->h0 + g * p->group, p->group);
 }
 
 /* Tile c of group g. */
-static void pack_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
-                      int64_t g, int64_t c) {
+static void pack_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                      const struct wn_forward_packed *k, int64_t g, int64_t c) {
   const struct wn_attention *a = p->a;
   const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, a->Tk - j0), at = c * u->groups + g;
   if (c < k->first[g]) return;
@@ -187,7 +139,7 @@ static void pack_selecting(const struct wn_attention_plan *p, const struct wn_at
 
 /* Keys that are selected, tile c. */
 static const float *selected_keys(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
-                                  const struct packed *k, int64_t c) {
+                                  const struct wn_forward_packed *k, int64_t c) {
   const struct wn_attention *a = p->a;
   if (k->skt) return k->skt + c * a->D * WN_TILE;
   return k->kt + (c * u->groups + u->select / p->group) * a->D * WN_TILE;
@@ -224,8 +176,9 @@ static void write_F(const struct wn_attention_plan *p, const struct wn_attention
 
 /* Tile c of a row block: its strips, and F from the logits that select and the carry. heard: what is selected counts in
  * the row's memory. */
-static void begin_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
-                       struct worker *w, struct rows *r, int64_t c, bool heard) {
+static void begin_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                       const struct wn_forward_packed *k, struct wn_forward_worker *w, struct wn_forward_rows *r,
+                       int64_t c, bool heard) {
   const struct wn_attention *a = p->a;
   r->count = wn_attention_strips(p, &r->at, c, r->strips);
   if (!a->sel.on) return;
@@ -256,8 +209,9 @@ static void begin_tile(const struct wn_attention_plan *p, const struct wn_attent
 }
 
 /* Tile t of the list. */
-static void begin_live(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
-                       const struct wn_live *live, struct rows *r, int64_t t) {
+static void begin_live(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                       const struct wn_forward_packed *k, const struct wn_live *live, struct wn_forward_rows *r,
+                       int64_t t) {
   const struct wn_attention *a = p->a;
   struct wn_attention_strip *s = &r->strips[0];
   wn_live_strip(p, &r->at, live->at + t * WN_TILE, wn_min_i64(WN_TILE, live->n - t * WN_TILE), s);
@@ -279,8 +233,9 @@ static void begin_live(const struct wn_attention_plan *p, const struct wn_attent
 }
 
 /* Head h on tile c of a row block. */
-static void head_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
-                      const struct worker *w, const struct rows *r, int64_t h, int64_t c) {
+static void head_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                      const struct wn_forward_packed *k, const struct wn_forward_worker *w,
+                      const struct wn_forward_rows *r, int64_t h, int64_t c) {
   const int64_t Dp = p->Dp, at = c * u->groups + h / p->group;
   for (int i = 0; i < r->count; i++) {
     const struct wn_attention_strip *s = &r->strips[i];
@@ -310,7 +265,7 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
     if (r->logits) {
       const int64_t stride = p->blocks * WN_TILE;
       wn_threshold_store(&terms, tile, r->F ? r->F + s->row * WN_TILE : NULL, seen,
-                         logits_of(p, r, h) + s->row * stride + c * WN_TILE, stride);
+                         wn_forward_logits_of(p, r, h) + s->row * stride + c * WN_TILE, stride);
       if (p->a->threshold.on) continue; /* they are chosen from when all are there */
     }
     p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
@@ -331,17 +286,7 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
   }
 }
 
-/* Where no tile will be stored, and beside the diagonal's strips. */
-static void clear_logits(const struct wn_attention_plan *p, const struct rows *r, int64_t h) {
-  const struct wn_attention *a = p->a;
-  const bool all = a->doc_start || wn_terms_mask(a) || a->span.on || a->slots.gone || a->slots.at;
-  const int64_t stride = p->blocks * WN_TILE, end = (r->at.block + 1) * WN_TILE;
-  float *logits = logits_of(p, r, h);
-  for (int64_t i = 0; i < r->at.rows; i++)
-    for (int64_t j = all ? 0 : end - WN_TILE; j < end; j++) logits[i * stride + j] = -INFINITY;
-}
-
-static void begin_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, struct rows *r,
+static void begin_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, struct wn_forward_rows *r,
                        int64_t block) {
   const struct wn_attention *a = p->a;
   wn_attention_rows_init(p, u->b, block, &r->at);
@@ -359,94 +304,11 @@ static void begin_rows(const struct wn_attention_plan *p, const struct wn_attent
     r->spans[h] = wn_terms_span_range(a, u->b, u->h0 + h, r->at.r0, r->at.rows);
   if (r->mem) memset(r->mem, 0, WN_TILE * sizeof *r->mem);
   if (p->sparse.on) wn_sparse_rows_init(p, &r->at, &r->sparse);
-  for (int64_t h = 0; r->logits && a->sel.on && h < u->heads; h++) clear_logits(p, r, h);
+  for (int64_t h = 0; r->logits && a->sel.on && h < u->heads; h++) wn_forward_clear_logits(p, r, h);
 }
 
-/* Threshold, all logits of a row block there: the choice of head h, then softmax and values of what it keeps. */
-static void threshold_head(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
-                           const struct worker *w, const struct rows *r, int64_t h) {
-  const struct wn_attention *a = p->a;
-  const int64_t Dp = p->Dp, stride = p->blocks * WN_TILE, rows = r->at.rows, row = h * WN_TILE;
-  float *logits = logits_of(p, r, h);
-  struct wn_terms_strip s = {a, u->b, u->h0 + h, r->at.r0, rows, WN_TILE, 0};
-  double cut[2 * WN_TILE];
-  uint64_t seen[WN_TILE];
-  wn_threshold_choose(&s, logits, stride, r->at.p0 + rows, w->order, cut);
-  for (int64_t c = r->at.doc_min / WN_TILE; c <= r->at.block; c++) {
-    s.j0 = c * WN_TILE;
-    uint64_t some = 0;
-    for (int64_t i = 0; i < rows; i++) {
-      seen[i] = 0;
-      for (int64_t j = 0; j < WN_TILE; j++) {
-        const float x = logits[i * stride + s.j0 + j];
-        seen[i] |= (uint64_t)(x > -INFINITY) << j;
-        w->tile[i * WN_TILE + j] = x;
-      }
-    }
-    wn_threshold_mask(&s, cut, w->tile, NULL, seen, seen);
-    for (int64_t i = 0; i < rows; i++) some |= seen[i];
-    for (int64_t i = 0; a->look.rows && i < rows; i++)
-      for (int64_t j = 0; j < WN_TILE; j++)
-        if (!(seen[i] >> j & 1)) logits[i * stride + s.j0 + j] = -INFINITY;
-    if (some == 0) continue;
-    p->ops->softmax(&(struct wn_tile_softmax){.a = w->tile,
-                                              .seen = seen,
-                                              .rows = rows,
-                                              .width = WN_TILE,
-                                              .m = r->m + row,
-                                              .l = r->l + row * WN_TILE_LANES,
-                                              .acc = r->acc + row * Dp,
-                                              .acc_width = Dp});
-    if (a->dropout.p > 0) {
-      wn_terms_dropout(p, &s, seen);
-      wn_terms_drop(p, &s, seen, w->tile);
-    }
-    p->kernels.values[WN_TILE / 16][rows](k->v + (c * u->groups + h / p->group) * WN_TILE * Dp, w->tile,
-                                          r->acc + row * Dp);
-  }
-}
-
-/* What is done with the kept logits of head h, all of a row block there. */
-static void use_logits(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
-                       const struct worker *w, const struct rows *r, int64_t h) {
-  const struct wn_attention *a = p->a;
-  const int64_t stride = p->blocks * WN_TILE, head = u->h0 + h, end = (r->at.block + 1) * WN_TILE;
-  float *logits = logits_of(p, r, h);
-  for (int64_t i = 0; a->look.n > 0 && i < r->at.rows; i++) {
-    double sum = 0;
-    for (int n = 0; n < WN_TILE_LANES; n++) sum += (double)r->l[(h * WN_TILE + i) * WN_TILE_LANES + n];
-    const bool known = sum > 0 && a->sinks.n == 0 && !a->threshold.on;
-    p->ops->count(&(struct wn_tile_count){
-        .logits = logits + i * stride,
-        .n = r->at.p0 + i + 1,
-        .control = a->look.control ? a->look.control + u->b * a->Tk : NULL,
-        .lse = known ? (double)r->m[h * WN_TILE + i] / (double)LOG2E + log(sum) : (double)NAN,
-        .shares = a->look.n,
-        .tau = a->look.tau,
-        .count = a->look.count + ((u->b * a->H + head) * a->Tq + r->at.r0 + i) * a->look.n,
-        .work = w->order,
-    });
-  }
-  if (a->threshold.on) threshold_head(p, u, k, w, r, h);
-  if (!a->look.rows) return;
-  for (int64_t i = 0; i < r->at.rows; i++) {
-    float sum = 0;
-    for (int n = 0; n < WN_TILE_LANES; n++) sum += r->l[(h * WN_TILE + i) * WN_TILE_LANES + n];
-    p->ops->show(logits + i * stride, end, wn_attention_lse(r->m[h * WN_TILE + i], sum));
-  }
-  a->look.rows(a->look.user, &(struct wn_attention_view){.a = a,
-                                                         .b = u->b,
-                                                         .h = head,
-                                                         .r = r->at.r0,
-                                                         .rows = r->at.rows,
-                                                         .columns = wn_min_i64(end, a->Tk),
-                                                         .stride = stride,
-                                                         .w = logits,
-                                                         .thread = omp_get_thread_num()});
-}
-
-static void finish_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct rows *r,
-                        const struct worker *w) {
+static void finish_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                        const struct wn_forward_rows *r, const struct wn_forward_worker *w) {
   const struct wn_attention *a = p->a;
   const int64_t r0 = r->at.r0, rows = r->at.rows;
   for (int64_t h = 0; h < u->heads; h++) {
@@ -466,10 +328,10 @@ static void finish_rows(const struct wn_attention_plan *p, const struct wn_atten
 }
 
 /* The listed keys of one row block; returns the first column block that is not in the list. */
-static int64_t live_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
-                         struct worker *w, int64_t first) {
-  struct rows *r = &w->rows[0];
-  const struct packed listed = {.kt = w->live.kt, .v = w->live.v, .skt = w->live.skt};
+static int64_t live_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                         const struct wn_forward_packed *k, struct wn_forward_worker *w, int64_t first) {
+  struct wn_forward_rows *r = &w->rows[0];
+  const struct wn_forward_packed listed = {.kt = w->live.kt, .v = w->live.v, .skt = w->live.skt};
   wn_live_update(p, u, &w->bound, &r->at, w->carry, &w->live);
   for (int64_t t = 0; t * WN_TILE < w->live.n; t++) {
     begin_live(p, u, &listed, &w->live, r, t);
@@ -481,8 +343,8 @@ static int64_t live_rows(const struct wn_attention_plan *p, const struct wn_atte
 }
 
 /* Row blocks block..block+count-1. */
-static void forward_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const struct packed *k,
-                         struct worker *w, int64_t block, int64_t count) {
+static void forward_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                         const struct wn_forward_packed *k, struct wn_forward_worker *w, int64_t block, int64_t count) {
   const bool inspect = p->a->sel.on && p->a->sel.F;
   int64_t first = p->blocks, seen = p->blocks;
   for (int64_t i = 0; i < count; i++) {
@@ -492,27 +354,27 @@ static void forward_rows(const struct wn_attention_plan *p, const struct wn_atte
   for (int64_t g = 0; g < u->groups; g++) seen = wn_min_i64(seen, k->first[g]);
   first = wn_max_i64(first, seen);
   if (p->live.on) first = live_rows(p, u, k, w, first);
-  const bool apart = keeps_logits(p->a) && !p->a->sel.on; /* heads one after another */
+  const bool apart = wn_forward_keeps_logits(p->a) && !p->a->sel.on; /* heads one after another */
   for (int64_t h = 0; apart && h < u->heads; h++) {
-    for (int64_t i = 0; i < count; i++) clear_logits(p, &w->rows[i], h);
+    for (int64_t i = 0; i < count; i++) wn_forward_clear_logits(p, &w->rows[i], h);
     for (int64_t c = first; c < block + count; c++)
       for (int64_t i = 0; i < count; i++) {
         begin_tile(p, u, k, w, &w->rows[i], c, true);
         head_tile(p, u, k, w, &w->rows[i], h, c);
       }
-    for (int64_t i = 0; i < count; i++) use_logits(p, u, k, w, &w->rows[i], h);
+    for (int64_t i = 0; i < count; i++) wn_forward_use_logits(p, u, k, w, &w->rows[i], h);
   }
   for (int64_t c = inspect ? 0 : first; !apart && c < (inspect ? p->blocks : block + count); c++) {
     for (int64_t i = 0; i < count; i++) begin_tile(p, u, k, w, &w->rows[i], c, true);
     for (int64_t h = 0; h < u->heads; h++)
       for (int64_t i = 0; i < count; i++) head_tile(p, u, k, w, &w->rows[i], h, c);
   }
-  for (int64_t i = 0; keeps_logits(p->a) && !apart && i < count; i++)
-    for (int64_t h = 0; h < u->heads; h++) use_logits(p, u, k, w, &w->rows[i], h);
+  for (int64_t i = 0; wn_forward_keeps_logits(p->a) && !apart && i < count; i++)
+    for (int64_t h = 0; h < u->heads; h++) wn_forward_use_logits(p, u, k, w, &w->rows[i], h);
   if (p->sparse.on) {
-    struct wn_sparse_forward f[ROWS_MAX];
+    struct wn_sparse_forward f[WN_FORWARD_ROWS];
     for (int64_t i = 0; i < count; i++) {
-      const struct rows *r = &w->rows[i];
+      const struct wn_forward_rows *r = &w->rows[i];
       f[i] = (struct wn_sparse_forward){&r->at, &r->sparse, r->q, r->m, r->l, r->acc, w->tile + i * WN_TILE_AREA};
     }
     wn_sparse_forward(p, u, f, count, k->k, k->rows_v);
@@ -547,8 +409,8 @@ static void forward_own(const struct wn_attention_plan *p) {
 #pragma omp parallel num_threads(p->threads)
   {
     struct wn_layout l = {.base = (float *)p->exec->scratch + (size_t)omp_get_thread_num() * each};
-    struct packed k;
-    struct worker w;
+    struct wn_forward_packed k;
+    struct wn_forward_worker w;
     lay_packed(p, &l, groups, &k);
     lay_worker(p, &l, heads, &w);
 #pragma omp for schedule(dynamic, run)
@@ -577,7 +439,7 @@ static void forward_own(const struct wn_attention_plan *p) {
 
 /* Down the rows of column block c: the carry at each chunk's first row. */
 static void carry_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
-                          const struct packed *k, const struct shared *s, struct worker *w) {
+                          const struct wn_forward_packed *k, const struct shared *s, struct wn_forward_worker *w) {
   const int64_t last = wn_attention_chunk(p, p->chunks - 1), size = p->blocks * WN_TILE;
   const float *kt = selected_keys(p, u, k, c), *begin = s->carries + c * WN_TILE;
   float *carry = w->carry + c * WN_TILE;
@@ -614,20 +476,20 @@ static void carry_columns(const struct wn_attention_plan *p, const struct wn_att
 static void forward_team(const struct wn_attention_plan *p) {
   const struct wn_attention *a = p->a;
   struct wn_layout l = {.base = p->exec->scratch};
-  struct packed k;
+  struct wn_forward_packed k;
   struct shared s;
   lay_packed(p, &l, a->Hkv, &k);
   lay_shared(p, &l, &s);
   const size_t once = l.used;
   struct wn_layout counter = {0};
-  struct worker counted;
+  struct wn_forward_worker counted;
   lay_worker(p, &counter, a->H, &counted);
   const size_t each = counter.used, size = (size_t)(p->blocks * WN_TILE);
 #pragma omp parallel num_threads(p->threads)
   {
     const int me = omp_get_thread_num(), team = omp_get_num_threads();
     struct wn_layout mine = {.base = (float *)p->exec->scratch + once + (size_t)me * each};
-    struct worker w;
+    struct wn_forward_worker w;
     lay_worker(p, &mine, a->H, &w);
     for (int64_t b = 0; b < a->B; b++) {
       const struct wn_attention_unit u = {

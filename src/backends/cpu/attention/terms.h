@@ -61,6 +61,7 @@ struct wn_terms_strip {
 struct wn_span_range {
   int64_t first, full;
 };
+enum { WN_SPAN_FLOATS = sizeof(struct wn_span_range) / sizeof(float) };
 struct wn_span_range wn_terms_span_range(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, int64_t rows);
 /* A tile of the ramp. Returns the masks of what is seen: own[64], filled from `seen` (NULL: all). */
 const uint64_t *wn_terms_span(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own,

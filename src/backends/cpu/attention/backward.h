@@ -1,0 +1,79 @@
+/* Backward's arrays (backward_pack.c): rows and columns of a unit in tiles, and what sums up over them. */
+#ifndef WN_BACKENDS_CPU_ATTENTION_BACKWARD_H
+#define WN_BACKENDS_CPU_ATTENTION_BACKWARD_H
+
+#include "backends/cpu/attention/live.h"
+#include "backends/cpu/attention/sparse.h"
+
+enum { WN_BACKWARD_COLUMNS = 4 }; /* column blocks that are worked off together, at most */
+
+/* Row side of a unit in tiles. */
+struct wn_backward_rows {
+  float *q, *dy;               /* [blocks][heads][64][Dp]: in the order of use */
+  float *lse, *delta;          /* [blocks][heads][64] */
+  float *sq;                   /* [blocks][64][Dp], bilinear */
+  struct wn_span_range *spans; /* [blocks][heads] */
+  int32_t *first;              /* [groups] the first column block that is seen */
+};
+
+/* What sums up over column blocks. */
+struct wn_backward_sums {
+  float *dq;    /* [blocks][heads][64][Dp] */
+  float *dsq;   /* [blocks][64][Dp], bilinear */
+  float *dz;    /* [blocks][heads][64], spans */
+  float *dp;    /* relative positions: a part of wn_terms_relative_part, or NULL */
+  float *dbias; /* position biases */
+  float *sinks; /* a part of wn_sinks_part, or NULL */
+};
+
+/* Column side: one column block. */
+struct wn_backward_worker {
+  float *k, *dk, *dv;    /* [groups][64][Dp] */
+  float *kt, *vt;        /* [groups][D][64]; kt times scale */
+  float *sk, *skt, *dsk; /* bilinear: [64][Dp], [D][64], [64][Dp] */
+  float *base;           /* [blocks][64][64] selecting logits of the column block */
+  float *carries;        /* [blocks][64] sum of S above each row block */
+  float *F, *dF;         /* [64][64] */
+  float *pairs[2];       /* [64][64] each, where distances are gathered */
+  struct wn_sparse_rows sparse;
+  float *w, *g; /* [64][64], the same for all column blocks of a thread */
+};
+
+/* Dead-key skipping; one for each thread. */
+struct wn_backward_lives {
+  struct wn_live_bound bound;
+  struct wn_live_history history;
+  struct wn_live_slots slots;
+};
+
+struct wn_backward_sizes {
+  size_t rows, sums, worker;
+};
+
+/* Their places in scratch. */
+void wn_backward_lay_rows(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, int64_t groups,
+                          struct wn_backward_rows *r);
+void wn_backward_lay_sums(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads,
+                          struct wn_backward_sums *s);
+/* Column blocks that are worked off together. */
+int64_t wn_backward_columns_at_once(const struct wn_attention_plan *p, int64_t heads);
+void wn_backward_lay_workers(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, int64_t groups,
+                             struct wn_backward_worker w[WN_BACKWARD_COLUMNS], struct wn_backward_lives *lives);
+/* Heads and groups of a unit. */
+void wn_backward_unit_shape(const struct wn_attention_plan *p, int64_t *heads, int64_t *groups);
+/* How much of it they take. */
+struct wn_backward_sizes wn_backward_count(const struct wn_attention_plan *p);
+/* Row block `block` of head h (from u->h0). */
+void wn_backward_pack_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t h,
+                           int64_t block, const struct wn_backward_rows *to);
+/* The first column block that group g sees. */
+void wn_backward_first_block(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                             const struct wn_backward_rows *to, int64_t g);
+/* The keys and values of column block c; their gradients empty. */
+void wn_backward_pack_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
+                              const int32_t *first, const struct wn_backward_worker *w);
+/* Those gradients to the caller. */
+void wn_backward_unpack_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
+                                const struct wn_backward_worker *w);
+
+#endif

@@ -1,0 +1,176 @@
+/* Backward's arrays: where they lie in scratch, and copies of rows and columns into tiles and back. */
+#include <string.h>
+#include "backends/cpu/attention/backward.h"
+
+static bool backward_bilinear(const struct wn_attention_plan *p) {
+  return p->a->sel.on && p->a->sel.bilinear;
+}
+
+void wn_backward_lay_rows(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, int64_t groups,
+                          struct wn_backward_rows *r) {
+  const int64_t tall = p->blocks * WN_TILE;
+  r->q = wn_layout_take(l, heads * tall * p->Dp);
+  r->dy = wn_layout_take(l, heads * tall * p->Dp);
+  r->lse = wn_layout_take(l, heads * tall);
+  r->delta = wn_layout_take(l, heads * tall);
+  r->sq = backward_bilinear(p) ? wn_layout_take(l, tall * p->Dp) : NULL;
+  r->spans = p->a->span.on ? (struct wn_span_range *)wn_layout_take(l, p->blocks * heads * WN_SPAN_FLOATS) : NULL;
+  r->first = (int32_t *)wn_layout_take(l, groups);
+}
+
+void wn_backward_lay_sums(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads,
+                          struct wn_backward_sums *s) {
+  s->dq = wn_layout_take(l, heads * p->blocks * WN_TILE * p->Dp);
+  s->dsq = backward_bilinear(p) ? wn_layout_take(l, p->blocks * WN_TILE * p->Dp) : NULL;
+  s->dz = p->a->span.on ? wn_layout_take(l, heads * p->blocks * WN_TILE) : NULL;
+}
+
+static void backward_lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups,
+                                struct wn_backward_worker *w) {
+  const int64_t columns = WN_TILE * p->a->D, tile = WN_TILE * p->Dp;
+  const bool on = p->a->sel.on, own = backward_bilinear(p);
+  w->k = wn_layout_take(l, groups * tile);
+  w->dk = wn_layout_take(l, groups * tile);
+  w->dv = wn_layout_take(l, groups * tile);
+  w->kt = wn_layout_take(l, groups * columns);
+  w->vt = wn_layout_take(l, groups * columns);
+  w->sk = own ? wn_layout_take(l, tile) : NULL;
+  w->dsk = own ? wn_layout_take(l, tile) : NULL;
+  w->skt = own ? wn_layout_take(l, columns) : NULL;
+  w->base = on ? wn_layout_take(l, p->blocks * WN_TILE_AREA) : NULL;
+  w->carries = on ? wn_layout_take(l, p->blocks * WN_TILE) : NULL;
+  w->F = on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
+  w->dF = on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
+  w->sparse.F = on && p->sparse.on ? wn_layout_take(l, wn_sparse_chunks(p) * WN_TILE_AREA) : NULL;
+  w->sparse.dF = on && p->sparse.on ? wn_layout_take(l, wn_sparse_chunks(p) * WN_TILE_AREA) : NULL;
+}
+
+/* Column blocks that are worked off together. Where the unit's rows outgrow half a usual last-level cache, each visit
+ * of a tile of them serves several, as long as a team's threads still get a few turns each. */
+int64_t wn_backward_columns_at_once(const struct wn_attention_plan *p, int64_t heads) {
+  const int64_t bytes = heads * p->blocks * WN_TILE * p->Dp * 3 * (int64_t)sizeof(float);
+  if (bytes <= 16 << 20 || (!p->own && p->blocks < 4 * WN_BACKWARD_COLUMNS * p->chunks)) return 1;
+  return WN_BACKWARD_COLUMNS;
+}
+
+void wn_backward_lay_workers(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, int64_t groups,
+                             struct wn_backward_worker w[WN_BACKWARD_COLUMNS], struct wn_backward_lives *lives) {
+  if (p->live.wanted) {
+    wn_live_bound_lay(p, l, heads, groups, &lives->bound);
+    wn_live_backward_lay(p, l, groups, &lives->history, &lives->slots);
+  }
+  float *weights = wn_layout_take(l, WN_TILE_AREA), *g = wn_layout_take(l, WN_TILE_AREA);
+  float *pairs[2];
+  for (int i = 0; i < 2; i++) pairs[i] = p->sparse.on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
+  for (int64_t i = 0; i < wn_backward_columns_at_once(p, heads); i++) {
+    backward_lay_worker(p, l, groups, &w[i]);
+    memcpy(w[i].pairs, pairs, sizeof pairs);
+    w[i].w = weights;
+    w[i].g = g;
+  }
+}
+
+/* Heads and groups of a unit. */
+void wn_backward_unit_shape(const struct wn_attention_plan *p, int64_t *heads, int64_t *groups) {
+  const bool whole = !p->own || p->units == p->a->B;
+  *heads = whole ? p->a->H : p->group;
+  *groups = whole ? p->a->Hkv : 1;
+}
+
+struct wn_backward_sizes wn_backward_count(const struct wn_attention_plan *p) {
+  int64_t heads, groups;
+  wn_backward_unit_shape(p, &heads, &groups);
+  struct wn_layout r = {0}, s = {0}, w = {0};
+  wn_backward_lay_rows(p, &r, heads, groups, &(struct wn_backward_rows){0});
+  wn_backward_lay_sums(p, &s, heads, &(struct wn_backward_sums){0});
+  wn_backward_lay_workers(p, &w, heads, groups, (struct wn_backward_worker[WN_BACKWARD_COLUMNS]){0},
+                          &(struct wn_backward_lives){0});
+  return (struct wn_backward_sizes){r.used, s.used, w.used};
+}
+
+size_t wn_attention_backward_floats(const struct wn_attention_plan *p) {
+  const struct wn_backward_sizes n = wn_backward_count(p);
+  const size_t threads = (size_t)p->threads;
+  if (p->own) return threads * (n.rows + n.sums + n.worker);
+  return n.rows + (size_t)p->chunks * n.sums + threads * n.worker;
+}
+
+/* Row block `block` of head h (from u->h0). */
+void wn_backward_pack_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t h,
+                           int64_t block, const struct wn_backward_rows *to) {
+  const struct wn_attention *a = p->a;
+  const struct wn_tile_ops *o = p->ops;
+  struct wn_attention_rows r;
+  wn_attention_rows_init(p, u->b, block, &r);
+  const int64_t at = block * u->heads + h, D = a->D;
+  const float *q = wn_floats_at(a->q, a->s_q, u->b, r.r0, u->h0 + h),
+              *dy = wn_floats_at(a->dy, a->s_y, u->b, r.r0, u->h0 + h);
+  o->pack(to->q + at * WN_TILE * p->Dp, r.rows, p->Dp, q, a->s_q.t, r.rows, D, 1.0f);
+  if (!a->exclusive.on || D < p->Dp)
+    o->pack(to->dy + at * WN_TILE * p->Dp, r.rows, p->Dp, dy, a->s_y.t, r.rows, D, 1.0f);
+  if (a->exclusive.on)
+    wn_exclusive_gradient(p, u->b, u->h0 + h, r.r0, r.rows, to->dy + at * WN_TILE * p->Dp, to->delta + at * WN_TILE);
+  else
+    o->row_dot(to->delta + at * WN_TILE, dy, a->s_y.t, wn_floats_at(a->y, a->s_y, u->b, r.r0, u->h0 + h), a->s_y.t,
+               r.rows, D);
+  const float *lse = (const float *)a->lse + (u->b * a->H + u->h0 + h) * a->Tq + r.r0;
+  for (int64_t i = 0; i < r.rows; i++) to->lse[at * WN_TILE + i] = lse[i];
+  if (to->spans) to->spans[at] = wn_terms_span_range(a, u->b, u->h0 + h, r.r0, r.rows);
+  if (h == 0 && to->sq) {
+    const float *sq = wn_floats_at(a->sel.sq, a->sel.s_sq, u->b, r.r0, u->choice);
+    o->pack(to->sq + block * WN_TILE * p->Dp, r.rows, p->Dp, sq, a->sel.s_sq.t, r.rows, D, 1.0f);
+  }
+}
+
+void wn_backward_first_block(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                             const struct wn_backward_rows *to, int64_t g) {
+  to->first[g] = (int32_t)wn_terms_first_block(p, u->b, u->h0 + g * p->group, p->group);
+}
+
+void wn_backward_pack_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
+                              const int32_t *first, const struct wn_backward_worker *w) {
+  const struct wn_attention *a = p->a;
+  const struct wn_tile_ops *o = p->ops;
+  const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, a->Tk - j0), D = a->D;
+  for (int64_t g = 0; g < u->groups; g++) {
+    if (c < first[g]) continue;
+    const float *k = wn_floats_at(a->k, a->s_k, u->b, j0, u->g0 + g),
+                *v = wn_floats_at(a->v, a->s_v, u->b, j0, u->g0 + g);
+    o->pack(w->k + g * WN_TILE * p->Dp, WN_TILE, p->Dp, k, a->s_k.t, rows, D, 1.0f);
+    o->pack_transposed(w->kt + g * WN_TILE * D, k, a->s_k.t, rows, D, (float)a->scale);
+    o->pack_transposed(w->vt + g * WN_TILE * D, v, a->s_v.t, rows, D, 1.0f);
+  }
+  memset(w->dk, 0, (size_t)(u->groups * WN_TILE * p->Dp) * sizeof(float));
+  memset(w->dv, 0, (size_t)(u->groups * WN_TILE * p->Dp) * sizeof(float));
+  if (a->exclusive.on && a->dv) wn_exclusive_values(p, u, c, w->dv);
+  if (!w->sk) return;
+  const float *sk = wn_floats_at(a->sel.sk, a->sel.s_sk, u->b, j0, u->choice);
+  o->pack(w->sk, WN_TILE, p->Dp, sk, a->sel.s_sk.t, rows, D, 1.0f);
+  o->pack_transposed(w->skt, sk, a->sel.s_sk.t, rows, D, (float)a->scale);
+  memset(w->dsk, 0, (size_t)(WN_TILE * p->Dp) * sizeof(float));
+}
+
+/* to[rows,D] = factor * from[rows,Dp] */
+static void backward_unpack_tile(const struct wn_attention_plan *p, float *to, int64_t stride, const float *from,
+                                 int64_t rows, double factor) {
+  p->ops->unpack(to, stride, from, p->Dp, 1, 0, rows, p->a->D, NULL, (float)factor);
+}
+
+void wn_backward_unpack_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
+                                const struct wn_backward_worker *w) {
+  const struct wn_attention *a = p->a;
+  const int64_t skip = wn_max_i64(0, a->dk_from - c * WN_TILE), j0 = c * WN_TILE + skip;
+  const int64_t rows = wn_min_i64(WN_TILE - skip, a->Tk - j0), tile = WN_TILE * p->Dp;
+  if (rows <= 0) return; /* all of it is held constant */
+  for (int64_t g = 0; g < u->groups; g++) {
+    const int64_t from = g * tile + skip * p->Dp;
+    if (a->dk)
+      backward_unpack_tile(p, wn_floats_out(a->dk, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, w->dk + from, rows,
+                           a->scale);
+    if (a->dv)
+      backward_unpack_tile(p, wn_floats_out(a->dv, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, w->dv + from, rows, 1.0);
+  }
+  if (w->sk && a->dsk)
+    backward_unpack_tile(p, wn_floats_out(a->dsk, a->sel.s_sk, u->b, j0, u->choice), a->sel.s_sk.t,
+                         w->dsk + skip * p->Dp, rows, a->scale);
+}

@@ -1,0 +1,58 @@
+/* Forward's arrays, and the rows whose logits are kept (forward_logits.c): those of a threshold and of a look. */
+#ifndef WN_BACKENDS_CPU_ATTENTION_FORWARD_H
+#define WN_BACKENDS_CPU_ATTENTION_FORWARD_H
+
+#include "backends/cpu/attention/live.h"
+#include "backends/cpu/attention/sparse.h"
+
+enum { WN_FORWARD_ROWS = WN_SPARSE_BLOCKS }; /* row blocks that are worked off together, at most */
+
+/* Keys and values of a unit's groups in tiles. */
+struct wn_forward_packed {
+  float *kt;         /* [blocks][groups][D][64] times scale: in the order of use */
+  float *v;          /* [blocks][groups][64][Dp] */
+  float *skt;        /* [blocks][D][64], bilinear */
+  float *k, *rows_v; /* [groups][blocks*64][Dp], where distances are gathered */
+  int32_t *first;    /* [groups] the first block that is seen; those before are not packed */
+};
+
+/* One row block at work. */
+struct wn_forward_rows {
+  struct wn_attention_rows at;
+  float *q, *acc, *m, *l;      /* [heads][64] of [Dp], [Dp], 1, 16 */
+  float *base, *F;             /* [64][64] of the tile at hand */
+  float *sq;                   /* [64][Dp], bilinear */
+  float *mem;                  /* [64] */
+  struct wn_span_range *spans; /* [heads] */
+  float *logits;               /* [heads][64][blocks*64] of logits_heads: threshold, a look */
+  struct wn_attention_strip strips[WN_STRIPS_MAX];
+  int count; /* strips of the tile at hand */
+  struct wn_sparse_rows sparse;
+};
+
+struct wn_forward_worker {
+  struct wn_forward_rows rows[WN_FORWARD_ROWS];
+  float *tile;   /* [64][64], as many as rows where distances are gathered */
+  float *factor; /* [64] */
+  float *carry;  /* [blocks*64] */
+  float *order;  /* threshold, a look: one row's keys */
+  struct wn_live_bound bound;
+  struct wn_live live;
+};
+
+/* Are whole rows of logits kept? */
+bool wn_forward_keeps_logits(const struct wn_attention *a);
+/* Heads whose rows are kept at a time. */
+int64_t wn_forward_logits_heads(const struct wn_attention *a, int64_t heads);
+/* Of head h [64][blocks*64], or NULL. */
+float *wn_forward_logits_of(const struct wn_attention_plan *p, const struct wn_forward_rows *r, int64_t h);
+/* Room to sort one row. */
+int64_t wn_forward_order_floats(const struct wn_attention_plan *p);
+/* Where no tile will be stored, and beside the diagonal's strips. */
+void wn_forward_clear_logits(const struct wn_attention_plan *p, const struct wn_forward_rows *r, int64_t h);
+/* What is done with the kept logits of head h, all of a row block there. */
+void wn_forward_use_logits(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                           const struct wn_forward_packed *k, const struct wn_forward_worker *w,
+                           const struct wn_forward_rows *r, int64_t h);
+
+#endif

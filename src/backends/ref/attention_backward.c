@@ -1,0 +1,295 @@
+/* Attention row by row, backward: each sequence walks its rows from last to first. F at a row comes from checkpoints of
+ * the carry every ROWS rows, replayed inside the block, so that F is bit for bit forward's; dF's reversed column sum is
+ * the other carry. A row's weights are formed again by the same function as in forward. Nothing of size T x T is kept:
+ * the scratch is G (T*T/ROWS + ROWS*T) doubles a thread. */
+#include "backends/ref/attention_rows.inc"
+#ifndef REAL
+
+#define ROWS 32
+
+/* What all sequences add to: dp, dsink_k, dsink_v, dz, dgate, dbias. */
+static size_t shared_doubles(const struct wn_attention *a) {
+  return (size_t)(a->relative.P * a->D + 2 * a->Hkv * a->sinks.n * a->D + (2 + a->bias.n) * a->H +
+                  wn_selection_groups(a));
+}
+
+size_t wn_ref_attention_backward_doubles(const struct wn_attention *a) {
+  const size_t T = (size_t)a->Tk, D = (size_t)a->D, G = (size_t)wn_selection_groups(a);
+  const size_t blocks = ((size_t)a->Tq + ROWS - 1) / ROWS;
+  return G * (blocks * T + 2 * ROWS * T) /* carries; F and base of one block */
+         + 2 * T * (size_t)a->Hkv * D    /* dk, dv */
+         + G * T * D + (size_t)a->H * D  /* dsk; dq of one row */
+         + G * D + 2 * D                 /* dsq of one row; y and dy of one head's row */
+         + 2 * G * T                     /* dF and dS of one row */
+         + row_doubles(a) + shared_doubles(a);
+}
+
+#define REAL_FILE "backends/ref/attention_backward.c"
+#include "backends/ref/twice.h"
+WN_REF_SLOT(attention_backward, struct wn_attention)
+#else
+
+/* What one thread adds up over its sequences, and the pieces of its scratch. */
+struct NAME(sums) {
+  double *dk, *dv, *dsk;          /* [Tk,Hkv,D], [Tk,G,D] of one sequence */
+  double *dq, *dsq;               /* [H,D], [G,D] of one row */
+  double *dp, *dsink_k, *dsink_v; /* [P,D], [Hkv,n,D] */
+  double *dz, *dgate;             /* [H] */
+  double *dbias;                  /* [n,H] */
+  double *dstrength;              /* [G] */
+  double *weight, *dweight, *y, *dy;
+};
+
+/* dF of row r gets this head's share -G, dq (of one head), dk, dv and the mechanisms' arrays theirs. */
+static void NAME(backward_head)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, const double *F,
+                                double *dF, const struct NAME(sums) * s) {
+  const int64_t g = h / (a->H / a->Hkv), D = a->D, n = a->sinks.n;
+  const int64_t position = position_of(a, r), first = document_start(a, b, position), last = last_key(a, b, position);
+  const REAL *q = NAME(q_at)(a, b, r, h);
+  const REAL *given = (const REAL *)a->dy + b * a->s_y.b + r * a->s_y.t + h * a->s_y.h;
+  const double z = a->span.on ? NAME(ratio)(a, b, h, r) : 0;
+  double *dq = s->dq + h * D, *dy = s->dy, mean = 0, dz = 0;
+  NAME(weights)(a, b, h, r, F, s->weight, s->weight + 2 * (n + a->Tk), NULL, NULL);
+  for (int64_t d = 0; d < D; d++) dy[d] = (double)given[d];
+  if (a->exclusive.on) {
+    const REAL *v = NAME(v_at)(a, b, position, g);
+    const double norm = NAME(dot)(v, v, D), size = fmax(norm, 1e-30);
+    const double gate = a->exclusive.gate ? (double)((const REAL *)a->exclusive.gate)[h] : 1;
+    double along = 0, d_along = 0, *dv = s->dv + (position * a->Hkv + g) * D;
+    NAME(mix)(a, b, h, r, s->weight, s->y);
+    for (int64_t d = 0; d < D; d++) {
+      along += s->y[d] * (double)v[d];
+      d_along += (double)given[d] * (double)v[d];
+    }
+    for (int64_t d = 0; d < D; d++) {
+      dy[d] -= gate * d_along / size * (double)v[d];
+      dv[d] -= gate * (d_along * s->y[d] + along * (double)given[d]) / size;
+      if (norm > 1e-30) dv[d] += 2 * gate * along * d_along / (size * size) * (double)v[d];
+    }
+    s->dgate[h] -= along * d_along / size;
+  }
+  const REAL *sink_k = a->sinks.k, *sink_v = a->sinks.v;
+  for (int64_t i = 0; i < n; i++) {
+    s->dweight[i] = 0;
+    for (int64_t d = 0; d < D; d++) s->dweight[i] += dy[d] * (double)sink_v[(g * n + i) * D + d];
+    mean += s->weight[i] * s->dweight[i];
+  }
+  for (int64_t j = first; j <= last; j++) {
+    const double w = s->weight[n + j];
+    if (w == 0) continue;
+    const double factor = kept_factor(a, b, h, r, j);
+    const REAL *v = NAME(v_at)(a, b, j, g);
+    double dw = 0, *dv = s->dv + (j * a->Hkv + g) * D;
+    for (int64_t d = 0; d < D; d++) {
+      dw += dy[d] * (double)v[d];
+      dv[d] += w * factor * dy[d];
+    }
+    s->dweight[n + j] = dw * factor;
+    mean += w * s->dweight[n + j];
+  }
+  for (int64_t i = 0; i < n; i++) {
+    const double G = a->scale * s->weight[i] * (s->dweight[i] - mean);
+    for (int64_t d = 0; d < D; d++) {
+      const int64_t at = (g * n + i) * D + d;
+      dq[d] += G * (double)sink_k[at];
+      s->dsink_k[at] += G * (double)q[d];
+      s->dsink_v[at] += s->weight[i] * dy[d];
+    }
+  }
+  for (int64_t j = first; j <= last; j++) {
+    const double w = s->weight[n + j];
+    if (w == 0) continue;
+    const int64_t x = position - j;
+    const double dA = w * (s->dweight[n + j] - mean);
+    const REAL *k = NAME(k_at)(a, b, j, g);
+    const bool relative = a->relative.P > 0 && x < a->relative.P;
+    const REAL *p = relative ? (const REAL *)a->relative.p + x * D : NULL;
+    if (dF) dF[j] -= dA;
+    const double G = dA * NAME(slope)(a, h, x, a->maps > 0 ? NAME(logit)(a, h, q, k, x) : 0);
+    NAME(bias_gradient)(a, h, x, G, s->dbias);
+    for (int64_t d = 0; d < D; d++) {
+      dq[d] += a->scale * G * ((double)k[d] + (p ? (double)p[d] : 0.0));
+      s->dk[(j * a->Hkv + g) * D + d] += a->scale * G * (double)q[d];
+      if (p) s->dp[x * D + d] += a->scale * G * (double)q[d];
+    }
+    if (a->span.on) {
+      const double m = span_mask(a, z, x);
+      if (m < 1) dz += dA / m * a->span.limit / a->span.ramp; /* m > 0: the key is seen */
+    }
+  }
+  if (a->span.on && a->span.dynamic && a->span.dz)
+    ((REAL *)a->span.dz)[b * a->span.s_z.b + r * a->span.s_z.t + h * a->span.s_z.h] = (REAL)dz;
+  if (a->span.on && !a->span.dynamic) s->dz[h] += dz;
+}
+
+/* The gradient of row r's selections, dS[j] = the sum of dF below it, goes to what the row selected with. */
+static void NAME(backward_select)(const struct wn_attention *a, int64_t b, int64_t group, int64_t r, const double *base,
+                                  const double *dS, const struct NAME(sums) * s) {
+  const int64_t D = a->D, position = r + a->Tk - a->Tq, first = document_start(a, b, position),
+                G = wn_selection_groups(a);
+  const int64_t h = selecting_head(a, group), g = h / (a->H / a->Hkv);
+  const bool own = a->sel.bilinear;
+  const double strength = NAME(strength)(a, group);
+  const REAL *q = own ? (const REAL *)a->sel.sq + b * a->sel.s_sq.b + r * a->sel.s_sq.t + group * a->sel.s_sq.h
+                      : NAME(q_at)(a, b, r, h);
+  double *to_q = own ? s->dsq + group * D : s->dq + h * D;
+  for (int64_t j = first; j <= position; j++) {
+    if (!may_select(a, position, j, first, NULL) || (a->sel.relu && !(base[j] > 0))) continue;
+    const int64_t x = position - j;
+    const double dL = strength * dS[j] * (own ? 1 : NAME(slope)(a, h, x, base[j]));
+    s->dstrength[group] += dS[j] * base[j];
+    const REAL *k = own ? (const REAL *)a->sel.sk + b * a->sel.s_sk.b + j * a->sel.s_sk.t + group * a->sel.s_sk.h
+                        : NAME(k_at)(a, b, j, g);
+    const bool relative = !own && a->relative.P > 0 && x < a->relative.P;
+    const REAL *p = relative ? (const REAL *)a->relative.p + x * D : NULL;
+    if (!own) NAME(bias_gradient)(a, h, x, dL, s->dbias);
+    double *to_k = own ? s->dsk + (j * G + group) * D : s->dk + (j * a->Hkv + g) * D;
+    for (int64_t d = 0; d < D; d++) {
+      to_q[d] += a->scale * dL * ((double)k[d] + (p ? (double)p[d] : 0.0));
+      to_k[d] += a->scale * dL * (double)q[d];
+      if (p) s->dp[x * D + d] += a->scale * dL * (double)q[d];
+    }
+  }
+}
+
+/* The row whose M is largest, the only one that L_mem's gradient reaches; -1: none. */
+static int64_t NAME(longest_row)(const struct wn_attention *a, int64_t b, int64_t group) {
+  if (!a->sel.on || !a->sel.mem || a->sel.mem_coef == 0) return -1;
+  const REAL *M = (const REAL *)a->sel.M + (b * wn_selection_groups(a) + group) * a->Tq;
+  int64_t longest = 0;
+  for (int64_t r = 1; r < a->Tq; r++)
+    if (M[r] > M[longest]) longest = r;
+  return longest;
+}
+
+static void NAME(store)(void *to, struct wn_stride stride, int64_t b, int64_t from, int64_t T, int64_t heads, int64_t D,
+                        const double *x) {
+  if (!to) return;
+  for (int64_t t = from; t < T; t++)
+    for (int64_t h = 0; h < heads; h++)
+      for (int64_t d = 0; d < D; d++)
+        ((REAL *)to)[b * stride.b + t * stride.t + h * stride.h + d] = (REAL)x[(t * heads + h) * D + d];
+}
+
+static void NAME(backward_sequence)(const struct wn_attention *a, int64_t b, double *scratch,
+                                    const struct NAME(sums) * shared) {
+  const int64_t T = a->Tk, D = a->D, H = a->H, Hkv = a->Hkv, G = wn_selection_groups(a),
+                blocks = (a->Tq + ROWS - 1) / ROWS;
+  const bool on = a->sel.on;
+  struct NAME(sums) s = *shared;
+  double *carries = scratch;            /* [G,blocks,T] the carry at each block's first row */
+  double *F = carries + G * blocks * T; /* [G,ROWS,T] of the block at hand */
+  double *base = F + G * ROWS * T;      /* [G,ROWS,T] */
+  s.dk = base + G * ROWS * T;
+  s.dv = s.dk + T * Hkv * D;
+  s.dsk = s.dv + T * Hkv * D;
+  s.dq = s.dsk + G * T * D;
+  s.dsq = s.dq + H * D;
+  s.y = s.dsq + G * D;
+  s.dy = s.y + D;
+  double *dF = s.dy + D, *dS = dF + G * T; /* [G,T] */
+  s.weight = dS + G * T;
+  s.dweight = s.weight + a->sinks.n + T;
+  memset(s.dk, 0, (size_t)(2 * T * Hkv * D + G * T * D) * sizeof *s.dk);
+  memset(dS, 0, (size_t)(G * T) * sizeof *dS);
+
+  for (int64_t group = 0; on && group < G; group++) {
+    double *carry = dF + group * T; /* free until the rows begin */
+    const REAL *f_in = a->sel.f_in ? (const REAL *)a->sel.f_in + (b * G + group) * wn_selection_stride(a) : NULL;
+    for (int64_t j = 0; j < T; j++) carry[j] = f_in ? (double)f_in[j] : 0.0;
+    for (int64_t r = 0; r < a->Tq; r++) {
+      const int64_t position = r + T - a->Tq, first = document_start(a, b, position);
+      if (r % ROWS == 0) memcpy(carries + (group * blocks + r / ROWS) * T, carry, (size_t)T * sizeof *carry);
+      NAME(base_row)(a, b, group, r, first, base);
+      NAME(select_row)(a, group, position, first, NULL, base, carry);
+    }
+  }
+  for (int64_t block = blocks - 1; block >= 0; block--) {
+    const int64_t start = block * ROWS, end = start + ROWS < a->Tq ? start + ROWS : a->Tq;
+    for (int64_t group = 0; on && group < G; group++) {
+      for (int64_t r = start; r < end; r++) {
+        const int64_t position = r + T - a->Tq, first = document_start(a, b, position);
+        double *row = base + (group * ROWS + r - start) * T, *to = F + (group * ROWS + r - start) * T;
+        NAME(base_row)(a, b, group, r, first, row);
+        memcpy(to + first, row + first, (size_t)(position + 1 - first) * sizeof *to);
+        NAME(select_row)(a, group, position, first, NULL, to, carries + (group * blocks + block) * T);
+      }
+    }
+    for (int64_t r = end - 1; r >= start; r--) {
+      const int64_t position = position_of(a, r), first = document_start(a, b, position);
+      memset(s.dq, 0, (size_t)(H * D + G * D) * sizeof *s.dq); /* and dsq */
+      memset(dF, 0, (size_t)(G * T) * sizeof *dF);
+      for (int64_t h = 0; h < H; h++) {
+        const int64_t group = h / (H / G);
+        NAME(backward_head)(a, b, h, r, on ? F + (group * ROWS + r - start) * T : NULL, on ? dF + group * T : NULL, &s);
+      }
+      for (int64_t group = 0; on && group < G; group++) {
+        const double *row = F + (group * ROWS + r - start) * T;
+        double *down = dS + group * T, *here = dF + group * T;
+        if (r == NAME(longest_row)(a, b, group))
+          for (int64_t j = first; j <= position; j++)
+            if (row[j] < a->sel.mem_tau) here[j] -= a->sel.mem_coef / a->sel.mem_tau;
+        if (!a->sel.shift)
+          for (int64_t j = first; j <= position; j++) down[j] += here[j];
+        NAME(backward_select)(a, b, group, r, base + (group * ROWS + r - start) * T, down, &s);
+        if (a->sel.shift)
+          for (int64_t j = first; j <= position; j++) down[j] += here[j];
+      }
+      if (on && a->sel.bilinear && a->dsq)
+        for (int64_t n = 0; n < G * D; n++)
+          ((REAL *)a->dsq)[b * a->sel.s_sq.b + r * a->sel.s_sq.t + n / D * a->sel.s_sq.h + n % D] = (REAL)s.dsq[n];
+      if (a->dq)
+        for (int64_t n = 0; n < H * D; n++)
+          ((REAL *)a->dq)[b * a->s_q.b + r * a->s_q.t + n / D * a->s_q.h + n % D] = (REAL)s.dq[n];
+    }
+  }
+  NAME(store)(a->dk, a->s_k, b, a->dk_from, T, Hkv, D, s.dk);
+  NAME(store)(a->dv, a->s_v, b, a->dk_from, T, Hkv, D, s.dv);
+  if (on && a->sel.bilinear) NAME(store)(a->dsk, a->sel.s_sk, b, a->dk_from, T, G, D, s.dsk);
+}
+
+static void NAME(add)(void *to, const double *x, int64_t n) {
+  if (!to) return;
+  for (int64_t i = 0; i < n; i++) ((REAL *)to)[i] = (REAL)((double)((REAL *)to)[i] + x[i]);
+}
+
+static struct NAME(sums) NAME(shared_at)(const struct wn_attention *a, double *at) {
+  const int64_t P = a->relative.P * a->D, S = a->Hkv * a->sinks.n * a->D;
+  return (struct NAME(sums)){.dp = at,
+                             .dsink_k = at + P,
+                             .dsink_v = at + P + S,
+                             .dz = at + P + 2 * S,
+                             .dgate = at + P + 2 * S + a->H,
+                             .dbias = at + P + 2 * S + 2 * a->H,
+                             .dstrength = at + P + 2 * S + (2 + a->bias.n) * a->H};
+}
+
+static wn_status NAME(attention_backward)(const struct wn_exec *exec, const struct wn_attention *a) {
+  const int team = workers(exec, a->B);
+  const size_t each = wn_ref_attention_backward_doubles(a), shared = shared_doubles(a);
+  double *scratch = exec->scratch;
+  for (int t = 0; t < team; t++) memset(scratch + (size_t)t * each, 0, shared * sizeof *scratch);
+#pragma omp parallel for num_threads(team) schedule(static)
+  for (int64_t b = 0; b < a->B; b++) {
+    double *mine = scratch + (size_t)omp_get_thread_num() * each;
+    const struct NAME(sums) sums = NAME(shared_at)(a, mine);
+    NAME(backward_sequence)(a, b, mine + shared, &sums);
+  }
+  for (int t = 1; t < team; t++)
+    for (size_t i = 0; i < shared; i++) scratch[i] += scratch[(size_t)t * each + i];
+  const struct NAME(sums) sums = NAME(shared_at)(a, scratch);
+  if (a->relative.P > 0) NAME(add)(a->relative.dp, sums.dp, a->relative.P * a->D);
+  if (a->bias.n > 0) NAME(add)(a->bias.dtable, sums.dbias, a->bias.n * a->H);
+  if (a->sel.on) NAME(add)(a->sel.dstrength, sums.dstrength, wn_selection_groups(a));
+  if (a->sinks.n > 0) {
+    NAME(add)(a->sinks.dk, sums.dsink_k, a->Hkv * a->sinks.n * a->D);
+    NAME(add)(a->sinks.dv, sums.dsink_v, a->Hkv * a->sinks.n * a->D);
+  }
+  for (int64_t h = 0; h < a->H; h++) {
+    if (a->span.on && !a->span.dynamic && a->span.dz) ((REAL *)a->span.dz)[h * a->span.s_z.h] += (REAL)sums.dz[h];
+    if (a->exclusive.on && a->exclusive.gate && a->exclusive.dgate)
+      ((REAL *)a->exclusive.dgate)[h] += (REAL)sums.dgate[h];
+  }
+  return WN_OK;
+}
+#endif
