@@ -18,19 +18,19 @@ static const struct wn_field fields[] = {
      "distances from here on share the last bucket"},
 };
 
-static void init(wn_attention_config *config) {
+static void buckets_init(wn_attention_config *config) {
   config->buckets.enabled = false;
   config->buckets.count = 32;
   config->buckets.farthest = 128;
 }
 
-static bool is_enabled(const wn_attention_config *config) {
+static bool buckets_is_enabled(const wn_attention_config *config) {
   return config->buckets.enabled;
 }
 
 /* A logarithmic part needs room between the exact distances and the farthest; both ways need half of each. */
-static wn_status check(wn_context *ctx, const char *where, const wn_attention_config *config,
-                       const struct wn_attention_shape *shape) {
+static wn_status buckets_check(wn_context *ctx, const char *where, const wn_attention_config *config,
+                               const struct wn_attention_shape *shape) {
   (void)shape;
   if (!config->buckets.enabled) return WN_OK;
   if (config->bidirectional && config->buckets.count % 4 != 0)
@@ -43,7 +43,8 @@ static wn_status check(wn_context *ctx, const char *where, const wn_attention_co
   return WN_OK;
 }
 
-static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+static void buckets_fill(const wn_attention_config *config, int64_t layer, int64_t head_size,
+                         struct wn_attention *out) {
   (void)layer, (void)head_size;
   out->bias.n = config->buckets.count;
   out->bias.farthest = config->buckets.farthest;
@@ -71,10 +72,10 @@ const struct wn_mechanism wn_mechanism_buckets = {
     .terms = WN_TERM_BIAS,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
-    .init = init,
-    .is_enabled = is_enabled,
-    .check = check,
-    .fill = fill,
+    .init = buckets_init,
+    .is_enabled = buckets_is_enabled,
+    .check = buckets_check,
+    .fill = buckets_fill,
     .arrays = arrays,
     .array_count = sizeof arrays / sizeof *arrays,
     .cases = cases,

@@ -16,24 +16,24 @@ static const struct wn_field fields[] = {
      "rows see later keys too; for winnow op attention, since a model's encoder always is bidirectional"},
 };
 
-static void init(wn_attention_config *config) {
+static void dense_init(wn_attention_config *config) {
   config->scale = 0;
 }
 
-static bool is_enabled(const wn_attention_config *config) {
+static bool dense_is_enabled(const wn_attention_config *config) {
   (void)config;
   return true;
 }
 
-static wn_status check(wn_context *ctx, const char *where, const wn_attention_config *config,
-                       const struct wn_attention_shape *shape) {
+static wn_status dense_check(wn_context *ctx, const char *where, const wn_attention_config *config,
+                             const struct wn_attention_shape *shape) {
   (void)shape;
   const char *term = config->bidirectional ? wn_attention_config_lacks(config, WN_TRAIT_OPEN) : NULL;
   if (!term) return WN_OK;
   return wn_fail(ctx, WN_ERR_CONFIG, "%s: bidirectional attention does not serve the term \"%s\"", where, term);
 }
 
-static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+static void dense_fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
   (void)layer;
   out->scale = config->scale > 0 ? config->scale : 1 / sqrt((double)head_size);
   out->dropout.p = config->dropout;
@@ -48,9 +48,9 @@ const struct wn_mechanism wn_mechanism_dense = {
     .terms = WN_TERM_DROPOUT,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
-    .init = init,
-    .is_enabled = is_enabled,
-    .check = check,
-    .fill = fill,
+    .init = dense_init,
+    .is_enabled = dense_is_enabled,
+    .check = dense_check,
+    .fill = dense_fill,
     .cases = cases,
 };

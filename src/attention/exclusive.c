@@ -15,23 +15,24 @@ static const struct wn_field fields[] = {
      "layers that have it: 1 or 0 each, repeated; empty: all"},
 };
 
-static void init(wn_attention_config *config) {
+static void exclusive_init(wn_attention_config *config) {
   config->exclusive.enabled = config->exclusive.gate = false;
   config->exclusive.gate_init = 1;
   config->exclusive.layers[0] = 0;
 }
 
-static bool is_enabled(const wn_attention_config *config) {
+static bool exclusive_is_enabled(const wn_attention_config *config) {
   return config->exclusive.enabled;
 }
 
-static wn_status check(wn_context *ctx, const char *where, const wn_attention_config *config,
-                       const struct wn_attention_shape *shape) {
+static wn_status exclusive_check(wn_context *ctx, const char *where, const wn_attention_config *config,
+                                 const struct wn_attention_shape *shape) {
   (void)shape;
   return wn_layer_pattern_check(ctx, where, "exclusive.layers", config->exclusive.layers);
 }
 
-static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+static void exclusive_fill(const wn_attention_config *config, int64_t layer, int64_t head_size,
+                           struct wn_attention *out) {
   (void)head_size;
   out->exclusive.on = wn_layer_pattern_has(config->exclusive.layers, layer);
 }
@@ -44,13 +45,13 @@ static int shape_gate(const wn_attention_config *c, const struct wn_attention_di
   shape[0] = d->H;
   return 1;
 }
-static double initial(const wn_attention_config *c) {
+static double exclusive_initial(const wn_attention_config *c) {
   return c->exclusive.gate_init;
 }
 
 static const struct wn_mechanism_array arrays[] = {
     {"gate", WN_ARRAY_PARAMETER, "attn.exclusive_gate", has_gate, shape_gate, WN_F32, WN_ARRAY_AT(gate),
-     WN_ARRAY_AT(dgate), WN_OP_AT(exclusive.gate), WN_OP_AT(exclusive.dgate), initial, 0, WN_RANGE_ALL},
+     WN_ARRAY_AT(dgate), WN_OP_AT(exclusive.gate), WN_OP_AT(exclusive.dgate), exclusive_initial, 0, WN_RANGE_ALL},
 };
 
 static const char *const cases[] = {"{\"exclusive\":true}", "{\"exclusive\":{\"gate\":true}}", NULL};
@@ -61,10 +62,10 @@ const struct wn_mechanism wn_mechanism_exclusive = {
     .terms = WN_TERM_EXCLUSIVE,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
-    .init = init,
-    .is_enabled = is_enabled,
-    .check = check,
-    .fill = fill,
+    .init = exclusive_init,
+    .is_enabled = exclusive_is_enabled,
+    .check = exclusive_check,
+    .fill = exclusive_fill,
     .arrays = arrays,
     .array_count = sizeof arrays / sizeof *arrays,
     .cases = cases,

@@ -11,16 +11,17 @@ static const struct wn_field fields[] = {
      "distances that have a vector; 0: as many as a layer sees"},
 };
 
-static void init(wn_attention_config *config) {
+static void relative_init(wn_attention_config *config) {
   config->relative.enabled = false;
   config->relative.length = 0;
 }
 
-static bool is_enabled(const wn_attention_config *config) {
+static bool relative_is_enabled(const wn_attention_config *config) {
   return config->relative.enabled;
 }
 
-static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+static void relative_fill(const wn_attention_config *config, int64_t layer, int64_t head_size,
+                          struct wn_attention *out) {
   (void)layer, (void)head_size;
   out->relative.P = config->relative.length;
 }
@@ -31,7 +32,7 @@ static int shape_p(const wn_attention_config *c, const struct wn_attention_dims 
 }
 
 /* The rows of p where the configuration leaves them open. */
-static void layout(const struct wn_attention_dims *d, struct wn_attention *out) {
+static void relative_layout(const struct wn_attention_dims *d, struct wn_attention *out) {
   if (out->relative.P == 0) out->relative.P = d->T;
 }
 
@@ -52,11 +53,11 @@ const struct wn_mechanism wn_mechanism_relative = {
     .terms = WN_TERM_RELATIVE,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
-    .init = init,
-    .is_enabled = is_enabled,
-    .fill = fill,
+    .init = relative_init,
+    .is_enabled = relative_is_enabled,
+    .fill = relative_fill,
     .arrays = arrays,
     .array_count = sizeof arrays / sizeof *arrays,
-    .layout = layout,
+    .layout = relative_layout,
     .cases = cases,
 };

@@ -8,15 +8,15 @@ static const struct wn_field fields[] = {
      "learned key-value pairs per layer"},
 };
 
-static void init(wn_attention_config *config) {
+static void sinks_init(wn_attention_config *config) {
   config->sinks = 0;
 }
 
-static bool is_enabled(const wn_attention_config *config) {
+static bool sinks_is_enabled(const wn_attention_config *config) {
   return config->sinks > 0;
 }
 
-static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+static void sinks_fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
   (void)layer, (void)head_size;
   out->sinks.n = config->sinks;
 }
@@ -41,9 +41,9 @@ const struct wn_mechanism wn_mechanism_sinks = {
     .terms = WN_TERM_SINKS,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
-    .init = init,
-    .is_enabled = is_enabled,
-    .fill = fill,
+    .init = sinks_init,
+    .is_enabled = sinks_is_enabled,
+    .fill = sinks_fill,
     .arrays = arrays,
     .array_count = sizeof arrays / sizeof *arrays,
     .cases = cases,

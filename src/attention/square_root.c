@@ -13,17 +13,18 @@ static const struct wn_field fields[] = {
      "keys per square distance"},
 };
 
-static void init(wn_attention_config *config) {
+static void square_root_init(wn_attention_config *config) {
   config->root.enabled = false;
   config->root.buffer = 64;
   config->root.density = 1;
 }
 
-static bool is_enabled(const wn_attention_config *config) {
+static bool square_root_is_enabled(const wn_attention_config *config) {
   return config->root.enabled;
 }
 
-static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+static void square_root_fill(const wn_attention_config *config, int64_t layer, int64_t head_size,
+                             struct wn_attention *out) {
   (void)layer, (void)head_size;
   out->root.on = true;
   out->root.buffer = config->root.buffer;
@@ -39,8 +40,8 @@ const struct wn_mechanism wn_mechanism_square_root = {
     .terms = WN_TERM_SQUARE_ROOT,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
-    .init = init,
-    .is_enabled = is_enabled,
-    .fill = fill,
+    .init = square_root_init,
+    .is_enabled = square_root_is_enabled,
+    .fill = square_root_fill,
     .cases = cases,
 };

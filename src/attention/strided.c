@@ -8,15 +8,16 @@ static const struct wn_field fields[] = {
      "n: a row sees its last n keys and every n-th before; 0: all"},
 };
 
-static void init(wn_attention_config *config) {
+static void strided_init(wn_attention_config *config) {
   config->strided = 0;
 }
 
-static bool is_enabled(const wn_attention_config *config) {
+static bool strided_is_enabled(const wn_attention_config *config) {
   return config->strided > 0;
 }
 
-static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+static void strided_fill(const wn_attention_config *config, int64_t layer, int64_t head_size,
+                         struct wn_attention *out) {
   (void)layer, (void)head_size;
   out->strided = config->strided;
 }
@@ -29,8 +30,8 @@ const struct wn_mechanism wn_mechanism_strided = {
     .terms = WN_TERM_STRIDED,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
-    .init = init,
-    .is_enabled = is_enabled,
-    .fill = fill,
+    .init = strided_init,
+    .is_enabled = strided_is_enabled,
+    .fill = strided_fill,
     .cases = cases,
 };

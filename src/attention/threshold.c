@@ -11,16 +11,17 @@ static const struct wn_field fields[] = {
      "share of the content's weight that is kept"},
 };
 
-static void init(wn_attention_config *config) {
+static void threshold_init(wn_attention_config *config) {
   config->threshold.enabled = false;
   config->threshold.tau = 0.95;
 }
 
-static bool is_enabled(const wn_attention_config *config) {
+static bool threshold_is_enabled(const wn_attention_config *config) {
   return config->threshold.enabled;
 }
 
-static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+static void threshold_fill(const wn_attention_config *config, int64_t layer, int64_t head_size,
+                           struct wn_attention *out) {
   (void)layer, (void)head_size;
   out->threshold.on = true;
   out->threshold.tau = config->threshold.tau;
@@ -45,9 +46,9 @@ const struct wn_mechanism wn_mechanism_threshold = {
     .terms = WN_TERM_THRESHOLD,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
-    .init = init,
-    .is_enabled = is_enabled,
-    .fill = fill,
+    .init = threshold_init,
+    .is_enabled = threshold_is_enabled,
+    .fill = threshold_fill,
     .arrays = arrays,
     .array_count = sizeof arrays / sizeof *arrays,
     .cases = cases,

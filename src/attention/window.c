@@ -10,22 +10,22 @@ static const struct wn_field fields[] = {
      "layers that have the window: 1 or 0 each, repeated; empty: all"},
 };
 
-static void init(wn_attention_config *config) {
+static void window_init(wn_attention_config *config) {
   config->window = 0;
   config->window_layers[0] = 0;
 }
 
-static bool is_enabled(const wn_attention_config *config) {
+static bool window_is_enabled(const wn_attention_config *config) {
   return config->window > 0;
 }
 
-static wn_status check(wn_context *ctx, const char *where, const wn_attention_config *config,
-                       const struct wn_attention_shape *shape) {
+static wn_status window_check(wn_context *ctx, const char *where, const wn_attention_config *config,
+                              const struct wn_attention_shape *shape) {
   (void)shape;
   return wn_layer_pattern_check(ctx, where, "window_layers", config->window_layers);
 }
 
-static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+static void window_fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
   (void)head_size;
   if (wn_layer_pattern_has(config->window_layers, layer)) out->window = config->window;
 }
@@ -38,9 +38,9 @@ const struct wn_mechanism wn_mechanism_window = {
     .terms = WN_TERM_WINDOW,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
-    .init = init,
-    .is_enabled = is_enabled,
-    .check = check,
-    .fill = fill,
+    .init = window_init,
+    .is_enabled = window_is_enabled,
+    .check = window_check,
+    .fill = window_fill,
     .cases = cases,
 };

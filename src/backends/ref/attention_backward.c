@@ -41,8 +41,8 @@ struct NAME(sums) {
 };
 
 /* dF of row r gets this head's share -G, dq (of one head), dk, dv and the mechanisms' arrays theirs. */
-static void NAME(backward_head)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, const double *F,
-                                double *dF, const struct NAME(sums) * s) {
+static void NAME(attention_backward_head)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r,
+                                          const double *F, double *dF, const struct NAME(sums) * s) {
   const int64_t g = h / (a->H / a->Hkv), D = a->D, n = a->sinks.n;
   const int64_t position = position_of(a, r), first = document_start(a, b, position), last = last_key(a, b, position);
   const REAL *q = NAME(q_at)(a, b, r, h);
@@ -153,7 +153,7 @@ static void NAME(backward_select)(const struct wn_attention *a, int64_t b, int64
 }
 
 /* The row whose M is largest, the only one that L_mem's gradient reaches; -1: none. */
-static int64_t NAME(longest_row)(const struct wn_attention *a, int64_t b, int64_t group) {
+static int64_t NAME(attention_longest_row)(const struct wn_attention *a, int64_t b, int64_t group) {
   if (!a->sel.on || !a->sel.mem || a->sel.mem_coef == 0) return -1;
   const REAL *M = (const REAL *)a->sel.M + (b * wn_selection_groups(a) + group) * a->Tq;
   int64_t longest = 0;
@@ -162,8 +162,8 @@ static int64_t NAME(longest_row)(const struct wn_attention *a, int64_t b, int64_
   return longest;
 }
 
-static void NAME(store)(void *to, struct wn_stride stride, int64_t b, int64_t from, int64_t T, int64_t heads, int64_t D,
-                        const double *x) {
+static void NAME(attention_store)(void *to, struct wn_stride stride, int64_t b, int64_t from, int64_t T, int64_t heads,
+                                  int64_t D, const double *x) {
   if (!to) return;
   for (int64_t t = from; t < T; t++)
     for (int64_t h = 0; h < heads; h++)
@@ -221,12 +221,13 @@ static void NAME(backward_sequence)(const struct wn_attention *a, int64_t b, dou
       memset(dF, 0, (size_t)(G * T) * sizeof *dF);
       for (int64_t h = 0; h < H; h++) {
         const int64_t group = h / (H / G);
-        NAME(backward_head)(a, b, h, r, on ? F + (group * ROWS + r - start) * T : NULL, on ? dF + group * T : NULL, &s);
+        NAME(attention_backward_head)
+        (a, b, h, r, on ? F + (group * ROWS + r - start) * T : NULL, on ? dF + group * T : NULL, &s);
       }
       for (int64_t group = 0; on && group < G; group++) {
         const double *row = F + (group * ROWS + r - start) * T;
         double *down = dS + group * T, *here = dF + group * T;
-        if (r == NAME(longest_row)(a, b, group))
+        if (r == NAME(attention_longest_row)(a, b, group))
           for (int64_t j = first; j <= position; j++)
             if (row[j] < a->sel.mem_tau) here[j] -= a->sel.mem_coef / a->sel.mem_tau;
         if (!a->sel.shift)
@@ -243,12 +244,12 @@ static void NAME(backward_sequence)(const struct wn_attention *a, int64_t b, dou
           ((REAL *)a->dq)[b * a->s_q.b + r * a->s_q.t + n / D * a->s_q.h + n % D] = (REAL)s.dq[n];
     }
   }
-  NAME(store)(a->dk, a->s_k, b, a->dk_from, T, Hkv, D, s.dk);
-  NAME(store)(a->dv, a->s_v, b, a->dk_from, T, Hkv, D, s.dv);
-  if (on && a->sel.bilinear) NAME(store)(a->dsk, a->sel.s_sk, b, a->dk_from, T, G, D, s.dsk);
+  NAME(attention_store)(a->dk, a->s_k, b, a->dk_from, T, Hkv, D, s.dk);
+  NAME(attention_store)(a->dv, a->s_v, b, a->dk_from, T, Hkv, D, s.dv);
+  if (on && a->sel.bilinear) NAME(attention_store)(a->dsk, a->sel.s_sk, b, a->dk_from, T, G, D, s.dsk);
 }
 
-static void NAME(add)(void *to, const double *x, int64_t n) {
+static void NAME(attention_add)(void *to, const double *x, int64_t n) {
   if (!to) return;
   for (int64_t i = 0; i < n; i++) ((REAL *)to)[i] = (REAL)((double)((REAL *)to)[i] + x[i]);
 }
@@ -278,12 +279,12 @@ static wn_status NAME(attention_backward)(const struct wn_exec *exec, const stru
   for (int t = 1; t < team; t++)
     for (size_t i = 0; i < shared; i++) scratch[i] += scratch[(size_t)t * each + i];
   const struct NAME(sums) sums = NAME(shared_at)(a, scratch);
-  if (a->relative.P > 0) NAME(add)(a->relative.dp, sums.dp, a->relative.P * a->D);
-  if (a->bias.n > 0) NAME(add)(a->bias.dtable, sums.dbias, a->bias.n * a->H);
-  if (a->sel.on) NAME(add)(a->sel.dstrength, sums.dstrength, wn_selection_groups(a));
+  if (a->relative.P > 0) NAME(attention_add)(a->relative.dp, sums.dp, a->relative.P * a->D);
+  if (a->bias.n > 0) NAME(attention_add)(a->bias.dtable, sums.dbias, a->bias.n * a->H);
+  if (a->sel.on) NAME(attention_add)(a->sel.dstrength, sums.dstrength, wn_selection_groups(a));
   if (a->sinks.n > 0) {
-    NAME(add)(a->sinks.dk, sums.dsink_k, a->Hkv * a->sinks.n * a->D);
-    NAME(add)(a->sinks.dv, sums.dsink_v, a->Hkv * a->sinks.n * a->D);
+    NAME(attention_add)(a->sinks.dk, sums.dsink_k, a->Hkv * a->sinks.n * a->D);
+    NAME(attention_add)(a->sinks.dv, sums.dsink_v, a->Hkv * a->sinks.n * a->D);
   }
   for (int64_t h = 0; h < a->H; h++) {
     if (a->span.on && !a->span.dynamic && a->span.dz) ((REAL *)a->span.dz)[h * a->span.s_z.h] += (REAL)sums.dz[h];

@@ -297,7 +297,7 @@ static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, b
   return WN_OK;
 }
 
-static size_t scratch_of(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
+static size_t plan_scratch_of(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   struct wn_attention_plan p;
   if (plan(&p, exec, a, NULL, backward) != WN_OK) return 0;
   const size_t bytes = scratch_bytes(&p, backward);
@@ -314,12 +314,12 @@ static size_t scratch_of(const struct wn_exec *exec, const struct wn_attention *
  * threads divide, or too few row blocks. */
 static size_t attention_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   const int64_t threads = exec->threads, few = (2 * threads - 1) * WN_TILE;
-  size_t most = scratch_of(exec, a, backward);
+  size_t most = plan_scratch_of(exec, a, backward);
   if (decodes(a, backward)) return most;
   struct wn_attention fewer = *a;
   if (a->Tq == a->Tk && !backward) {
     fewer.Tq = fewer.Tk = 1; /* a way of its own */
-    const size_t single = scratch_of(exec, &fewer, false);
+    const size_t single = plan_scratch_of(exec, &fewer, false);
     most = single > most ? single : most;
   }
   if (threads == 1) return most;
@@ -328,7 +328,7 @@ static size_t attention_scratch(const struct wn_exec *exec, const struct wn_atte
     if (pass == 1 && (a->open || a->Tq != a->Tk || a->Tk <= few)) break;
     if (pass == 1) fewer.Tq = fewer.Tk = few;
     for (fewer.B = 1; fewer.B <= wn_min_i64(a->B, 4 * threads); fewer.B++) {
-      const size_t bytes = scratch_of(exec, &fewer, backward);
+      const size_t bytes = plan_scratch_of(exec, &fewer, backward);
       most = bytes > most ? bytes : most;
     }
   }

@@ -298,7 +298,7 @@ static void live_base(struct column *x, int64_t block) {
 }
 
 /* F of the tile at hand, dF empty. */
-static void begin_tile(struct column *x, const struct wn_attention_rows *r) {
+static void backward_begin_tile(struct column *x, const struct wn_attention_rows *r) {
   const struct wn_backward_worker *w = x->w;
   if (x->listed) {
     wn_live_strip(x->p, r, x->keys, x->size, &x->strips[0]);
@@ -332,7 +332,7 @@ static void backward_columns(struct column *x, int64_t count) {
   }
   for (int64_t block = p->blocks - 1; block >= wn_max_i64(x->c, p->first_block); block--) {
     wn_attention_rows_init(p, u->b, block, &r);
-    for (int64_t n = 0; n < count; n++) begin_tile(&x[n], &r);
+    for (int64_t n = 0; n < count; n++) backward_begin_tile(&x[n], &r);
     for (int64_t h = 0; h < u->heads; h++)
       for (int64_t n = 0; n < count; n++)
         if (h != u->select) backward_head(&x[n], h, block);
@@ -348,7 +348,7 @@ static void backward_columns(struct column *x, int64_t count) {
 
 /* A tile of row block r, all heads. */
 static void live_tile(struct column *x, const struct wn_attention_rows *r) {
-  begin_tile(x, r);
+  backward_begin_tile(x, r);
   if (x->count == 0) return;
   for (int64_t h = 0; h < x->u->heads; h++)
     if (h != x->u->select) backward_head(x, h, r->block);
@@ -430,7 +430,7 @@ static void put_strength(const struct wn_attention_plan *p, int64_t at, const st
 }
 
 /* First row of the largest M, where L_mem is on. */
-static int64_t longest_row(const struct wn_attention *a, const struct wn_attention_unit *u) {
+static int64_t backward_longest_row(const struct wn_attention *a, const struct wn_attention_unit *u) {
   if (!a->sel.on || !a->sel.mem || a->sel.mem_coef == 0) return -1;
   const float *M = (const float *)a->sel.M + (u->b * wn_selection_groups(a) + u->choice) * a->Tq;
   int64_t longest = 0;
@@ -505,7 +505,7 @@ static void backward_own(const struct wn_attention_plan *p) {
         memset(sums.dq, 0, sizes.sums * sizeof(float));
         for (int i = 0; i < WN_BACKWARD_COLUMNS; i++)
           x[i] = (struct column){
-              .p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[i], .longest = longest_row(p->a, &u)};
+              .p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[i], .longest = backward_longest_row(p->a, &u)};
         for (int64_t n = 0; sums.sinks && n < u.heads * (p->blocks - p->first_block); n++)
           backward_sinks(p, &u, n % u.heads, p->first_block + n / u.heads, &rows, &sums);
         if (p->live.on && record(x, &lives))
@@ -546,7 +546,7 @@ static void backward_team(const struct wn_attention_plan *p) {
       for (int64_t part = me; part < p->chunks; part += team)
         memset(parts + (size_t)part * sizes.sums, 0, sizes.sums * sizeof(float));
 #pragma omp barrier
-      const int64_t longest = longest_row(a, &u);
+      const int64_t longest = backward_longest_row(a, &u);
       for (int64_t part = me; part < p->chunks; part += team) {
         struct wn_layout at = {.base = parts + (size_t)part * sizes.sums};
         struct wn_backward_sums sums;

@@ -32,7 +32,7 @@ static int64_t count_parts(const struct wn_attention_plan *p) {
   return wn_min_i64(wanted, most);
 }
 
-static size_t lay(const struct wn_attention_plan *p, float *base, struct partial *x) {
+static size_t decode_lay(const struct wn_attention_plan *p, float *base, struct partial *x) {
   const struct wn_attention *a = p->a;
   struct wn_layout l = {.base = base};
   const int64_t parts = count_parts(p), n = a->B * a->H * parts;
@@ -52,7 +52,7 @@ static size_t lay(const struct wn_attention_plan *p, float *base, struct partial
 }
 
 size_t wn_attention_decode_floats(const struct wn_attention_plan *p) {
-  return lay(p, NULL, &(struct partial){0});
+  return decode_lay(p, NULL, &(struct partial){0});
 }
 
 /* Keys (or values) of a block where they can be read as floats: as they lie, or widened into `room` [64,D]. */
@@ -194,7 +194,7 @@ static void decode_apart(const struct wn_attention_plan *p, const struct partial
 }
 
 /* The first block that any head of the task sees. */
-static int64_t first_block(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t g) {
+static int64_t decode_first_block(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t g) {
   const struct wn_attention *a = p->a;
   int64_t first = r->doc_min;
   if (a->slots.at) return 0;
@@ -228,7 +228,8 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
     for (int64_t c = begin; ref && c < end; c++) ref[c] = -INFINITY;
   }
   const bool apart = p->sparse.on && (!a->sel.on || a->sel.shift), whole = selects || x->logits;
-  for (int64_t c = whole ? begin : wn_max_i64(begin, first_block(p, &r, g)); c < (apart && !selects ? 0 : end); c++) {
+  for (int64_t c = whole ? begin : wn_max_i64(begin, decode_first_block(p, &r, g)); c < (apart && !selects ? 0 : end);
+       c++) {
     const int64_t j0 = c * WN_TILE, count = wn_min_i64(WN_TILE, a->Tk - j0);
     block_masks(p, &r, g, j0, count, &s);
     int64_t k_step = 0, v_step = 0;
@@ -284,8 +285,8 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
 }
 
 /* Threshold, all logits of a head there: the choice, then softmax and values of what it keeps, as the first part's. */
-static void threshold_head(const struct wn_attention_plan *p, const struct partial *x, int64_t b, int64_t h,
-                           int64_t parts) {
+static void decode_threshold_head(const struct wn_attention_plan *p, const struct partial *x, int64_t b, int64_t h,
+                                  int64_t parts) {
   const struct wn_attention *a = p->a;
   const int64_t at = (b * a->H + h) * parts;
   const float *logits = x->logits + (b * a->H + h) * p->blocks * WN_TILE;
@@ -322,7 +323,7 @@ static void merge(const struct wn_attention_plan *p, const struct partial *x, in
   const struct wn_attention *a = p->a;
   const int64_t at = (b * a->H + h) * parts;
   float top = -INFINITY, total = 0;
-  if (x->logits) threshold_head(p, x, b, h, parts);
+  if (x->logits) decode_threshold_head(p, x, b, h, parts);
   for (int64_t n = 0; n < parts; n++) top = fmaxf(top, x->m[at + n]);
   float *acc = x->acc + at * p->Dp; /* the first part's becomes the sum */
   for (int64_t n = 0; n < parts; n++) {
@@ -345,7 +346,7 @@ void wn_attention_decode_run(const struct wn_attention_plan *p) {
   const struct wn_attention *a = p->a;
   const int64_t parts = count_parts(p), tasks = a->B * a->Hkv * parts;
   struct partial x;
-  lay(p, p->exec->scratch, &x);
+  decode_lay(p, p->exec->scratch, &x);
 #pragma omp parallel num_threads(p->exec->threads)
   {
 #pragma omp for schedule(static)

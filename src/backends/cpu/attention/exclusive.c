@@ -6,7 +6,8 @@
 #include <string.h>
 #include "backends/cpu/attention/terms.h"
 
-static struct wn_tile_exclusive rows_of(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, int64_t rows) {
+static struct wn_tile_exclusive exclusive_rows_of(const struct wn_attention *a, int64_t b, int64_t h, int64_t r,
+                                                  int64_t rows) {
   float *dot = a->exclusive.dot;
   return (struct wn_tile_exclusive){.v = wn_floats_at(a->v, a->s_v, b, r + a->Tk - a->Tq, h / (a->H / a->Hkv)),
                                     .v_stride = a->s_v.t,
@@ -21,7 +22,7 @@ static struct wn_tile_exclusive rows_of(const struct wn_attention *a, int64_t b,
 
 void wn_exclusive_rows(const struct wn_attention_plan *p, int64_t b, int64_t h, int64_t r, int64_t rows) {
   const struct wn_attention *a = p->a;
-  const struct wn_tile_exclusive x = rows_of(a, b, h, r, rows);
+  const struct wn_tile_exclusive x = exclusive_rows_of(a, b, h, r, rows);
   /* y is v then, exactly, so that nothing is left of such a row. */
   for (int64_t i = 0; !(a->dropout.p > 0) && i < rows; i++)
     if (wn_terms_single(a, b, h / p->group, r + i + p->offset))
@@ -31,7 +32,7 @@ void wn_exclusive_rows(const struct wn_attention_plan *p, int64_t b, int64_t h, 
 
 void wn_exclusive_gradient(const struct wn_attention_plan *p, int64_t b, int64_t h, int64_t r, int64_t rows, float *out,
                            float *delta) {
-  struct wn_tile_exclusive x = rows_of(p->a, b, h, r, rows);
+  struct wn_tile_exclusive x = exclusive_rows_of(p->a, b, h, r, rows);
   x.out = out, x.out_stride = p->Dp, x.delta = delta;
   p->ops->exclusive_gradient(&x);
 }
@@ -41,7 +42,7 @@ void wn_exclusive_values(const struct wn_attention_plan *p, const struct wn_atte
   const int64_t from = wn_max_i64(c * WN_TILE, wn_max_i64(p->offset, a->dk_from)),
                 to = wn_min_i64((c + 1) * WN_TILE, a->Tk);
   for (int64_t h = 0; from < to && h < u->heads; h++) {
-    struct wn_tile_exclusive x = rows_of(a, u->b, u->h0 + h, from - p->offset, to - from);
+    struct wn_tile_exclusive x = exclusive_rows_of(a, u->b, u->h0 + h, from - p->offset, to - from);
     x.out = dv + (h / p->group * WN_TILE + from - c * WN_TILE) * p->Dp, x.out_stride = p->Dp;
     p->ops->exclusive_values(&x);
   }

@@ -88,8 +88,8 @@ size_t wn_attention_forward_floats(const struct wn_attention_plan *p) {
   return p->own ? (size_t)p->threads * l.used : once + (size_t)p->threads * (l.used - once);
 }
 
-static void first_block(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
-                        const struct wn_forward_packed *k, int64_t g) {
+static void forward_first_block(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                                const struct wn_forward_packed *k, int64_t g) {
   k->first[g] = (int32_t)wn_terms_first_block(p, u->b, u->h0 + g * p->group, p->group);
 }
 
@@ -176,9 +176,9 @@ static void write_F(const struct wn_attention_plan *p, const struct wn_attention
 
 /* Tile c of a row block: its strips, and F from the logits that select and the carry. heard: what is selected counts in
  * the row's memory. */
-static void begin_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
-                       const struct wn_forward_packed *k, struct wn_forward_worker *w, struct wn_forward_rows *r,
-                       int64_t c, bool heard) {
+static void forward_begin_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                               const struct wn_forward_packed *k, struct wn_forward_worker *w,
+                               struct wn_forward_rows *r, int64_t c, bool heard) {
   const struct wn_attention *a = p->a;
   r->count = wn_attention_strips(p, &r->at, c, r->strips);
   if (!a->sel.on) return;
@@ -338,13 +338,14 @@ static int64_t live_rows(const struct wn_attention_plan *p, const struct wn_atte
     for (int64_t h = 0; h < u->heads; h++) head_tile(p, u, &listed, w, r, h, t);
   }
   /* The caller's F goes on where nobody hears it. */
-  for (int64_t c = first; p->a->sel.f_out && c < w->live.begin; c++) begin_tile(p, u, k, w, r, c, false);
+  for (int64_t c = first; p->a->sel.f_out && c < w->live.begin; c++) forward_begin_tile(p, u, k, w, r, c, false);
   return wn_max_i64(first, w->live.begin);
 }
 
 /* Row blocks block..block+count-1. */
 static void forward_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
-                         const struct wn_forward_packed *k, struct wn_forward_worker *w, int64_t block, int64_t count) {
+                                 const struct wn_forward_packed *k, struct wn_forward_worker *w, int64_t block,
+                                 int64_t count) {
   const bool inspect = p->a->sel.on && p->a->sel.F;
   int64_t first = p->blocks, seen = p->blocks;
   for (int64_t i = 0; i < count; i++) {
@@ -359,13 +360,13 @@ static void forward_rows(const struct wn_attention_plan *p, const struct wn_atte
     for (int64_t i = 0; i < count; i++) wn_forward_clear_logits(p, &w->rows[i], h);
     for (int64_t c = first; c < block + count; c++)
       for (int64_t i = 0; i < count; i++) {
-        begin_tile(p, u, k, w, &w->rows[i], c, true);
+        forward_begin_tile(p, u, k, w, &w->rows[i], c, true);
         head_tile(p, u, k, w, &w->rows[i], h, c);
       }
     for (int64_t i = 0; i < count; i++) wn_forward_use_logits(p, u, k, w, &w->rows[i], h);
   }
   for (int64_t c = inspect ? 0 : first; !apart && c < (inspect ? p->blocks : block + count); c++) {
-    for (int64_t i = 0; i < count; i++) begin_tile(p, u, k, w, &w->rows[i], c, true);
+    for (int64_t i = 0; i < count; i++) forward_begin_tile(p, u, k, w, &w->rows[i], c, true);
     for (int64_t h = 0; h < u->heads; h++)
       for (int64_t i = 0; i < count; i++) head_tile(p, u, k, w, &w->rows[i], h, c);
   }
@@ -418,7 +419,7 @@ static void forward_own(const struct wn_attention_plan *p) {
       struct wn_attention_unit u, next;
       wn_attention_unit_init(p, n, &u);
       wn_attention_unit_init(p, n + 1, &next);
-      for (int64_t g = 0; g < u.groups; g++) first_block(p, &u, &k, g);
+      for (int64_t g = 0; g < u.groups; g++) forward_first_block(p, &u, &k, g);
       if (w.carry) carry_begin(p, &u, w.carry);
       if (p->live.on) wn_live_begin(&w.live);
       /* A tile of keys is packed when the first row block comes that sees it, and fetched before. */
@@ -495,7 +496,7 @@ static void forward_team(const struct wn_attention_plan *p) {
       const struct wn_attention_unit u = {
           .b = b, .heads = a->H, .groups = a->Hkv, .select = a->sel.on && !a->sel.bilinear ? a->sel.head : -1};
 #pragma omp for schedule(static)
-      for (int64_t g = 0; g < a->Hkv; g++) first_block(p, &u, &k, g);
+      for (int64_t g = 0; g < a->Hkv; g++) forward_first_block(p, &u, &k, g);
 #pragma omp for schedule(static)
       for (int64_t n = 0; n < a->Hkv * p->blocks; n++) pack_tile(p, &u, &k, n % a->Hkv, n / a->Hkv);
       if (a->sel.on) {

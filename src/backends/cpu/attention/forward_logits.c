@@ -33,9 +33,9 @@ void wn_forward_clear_logits(const struct wn_attention_plan *p, const struct wn_
 }
 
 /* Threshold, all logits of a row block there: the choice of head h, then softmax and values of what it keeps. */
-static void threshold_head(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
-                           const struct wn_forward_packed *k, const struct wn_forward_worker *w,
-                           const struct wn_forward_rows *r, int64_t h) {
+static void forward_logits_threshold_head(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                                          const struct wn_forward_packed *k, const struct wn_forward_worker *w,
+                                          const struct wn_forward_rows *r, int64_t h) {
   const struct wn_attention *a = p->a;
   const int64_t Dp = p->Dp, stride = p->blocks * WN_TILE, rows = r->at.rows, row = h * WN_TILE;
   float *logits = wn_forward_logits_of(p, r, h);
@@ -99,7 +99,7 @@ void wn_forward_use_logits(const struct wn_attention_plan *p, const struct wn_at
         .work = w->order,
     });
   }
-  if (a->threshold.on) threshold_head(p, u, k, w, r, h);
+  if (a->threshold.on) forward_logits_threshold_head(p, u, k, w, r, h);
   if (!a->look.rows) return;
   for (int64_t i = 0; i < r->at.rows; i++) {
     float sum = 0;

@@ -29,8 +29,8 @@ void wn_live_bound_lay(const struct wn_attention_plan *p, struct wn_layout *l, i
 }
 
 /* `rows` rows of the unit's keys or values of head g from j on, and their stride. */
-static const float *rows_of(const struct wn_attention_plan *p, const struct wn_attention_unit *u, bool values,
-                            int64_t g, int64_t j, int64_t rows, float *wide, int64_t *stride) {
+static const float *live_rows_of(const struct wn_attention_plan *p, const struct wn_attention_unit *u, bool values,
+                                 int64_t g, int64_t j, int64_t rows, float *wide, int64_t *stride) {
   const struct wn_attention *a = p->a;
   const void *x = values ? a->v : a->k;
   const struct wn_stride s = values ? a->s_v : a->s_k;
@@ -57,7 +57,7 @@ static void bound_rows(const struct wn_attention_plan *p, const struct wn_attent
   *most = 0, *least = INFINITY;
   p->ops->row_dot(norm, q, a->s_q.t, q, a->s_q.t, r->rows, a->D);
   if (!lse) {
-    const float *k = rows_of(p, u, false, h / p->group, r->p0, r->rows, wide, &stride);
+    const float *k = live_rows_of(p, u, false, h / p->group, r->p0, r->rows, wide, &stride);
     p->ops->row_dot(own, q, a->s_q.t, k, stride, r->rows, a->D);
   }
   bool known = true;
@@ -79,7 +79,7 @@ void wn_live_bound_fill(const struct wn_attention_plan *p, const struct wn_atten
   for (int64_t g = 0; g < u->groups; g++)
     for (int64_t j = 0; j < a->Tk; j += WN_TILE) {
       const int64_t rows = wn_min_i64(WN_TILE, a->Tk - j);
-      const float *k = rows_of(p, u, false, g, j, rows, bound->wide, &stride);
+      const float *k = live_rows_of(p, u, false, g, j, rows, bound->wide, &stride);
       float *to = bound->k + g * p->blocks * WN_TILE + j;
       p->ops->row_dot(to, k, stride, k, stride, rows, a->D);
       for (int64_t i = 0; i < rows; i++) to[i] = sqrtf(to[i]);
@@ -116,7 +116,7 @@ void wn_live_gather(const struct wn_attention_plan *p, const struct wn_attention
   const int64_t D = p->a->D;
   int64_t stride;
   for (int64_t n = 0; n < count; n++) {
-    const float *row = rows_of(p, u, values, g, at[n], 1, to + n * D, &stride);
+    const float *row = live_rows_of(p, u, values, g, at[n], 1, to + n * D, &stride);
     if (row != to + n * D) memcpy(to + n * D, row, (size_t)D * sizeof *to);
   }
 }
@@ -176,8 +176,8 @@ void wn_live_begin(struct wn_live *live) {
 }
 
 /* Tiles from `tile` on. */
-static void pack(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
-                 const struct wn_live_bound *bound, struct wn_live *live, int64_t tile) {
+static void live_pack(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                      const struct wn_live_bound *bound, struct wn_live *live, int64_t tile) {
   const struct wn_attention *a = p->a;
   const int64_t D = a->D;
   float *rows = bound->wide;
@@ -234,5 +234,5 @@ void wn_live_update(const struct wn_attention_plan *p, const struct wn_attention
     if (lives[live->n + i]) live->at[n] = (int32_t)(first + i), live->carry[n++] = carry[first + i];
   live->n = n, live->begin = r->block;
   for (; n % WN_TILE != 0; n++) live->carry[n] = INFINITY;
-  pack(p, u, bound, live, changed / WN_TILE);
+  live_pack(p, u, bound, live, changed / WN_TILE);
 }

@@ -39,8 +39,8 @@ static const float *selected(const struct wn_attention_plan *p, const struct wn_
 }
 
 /* Tiles of kt from `tile` on: the selected keys at[0..n-1]. rows: [64][D] of scratch. */
-static void pack(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const int32_t *at, int64_t n,
-                 int64_t tile, float *rows, float *kt) {
+static void live_back_pack(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const int32_t *at,
+                           int64_t n, int64_t tile, float *rows, float *kt) {
   const int64_t D = p->a->D;
   for (; tile * WN_TILE < n; tile++) {
     const int64_t count = wn_min_i64(WN_TILE, n - tile * WN_TILE);
@@ -103,7 +103,7 @@ bool wn_live_record(const struct wn_attention_plan *p, const struct wn_attention
       n = left, packed = wn_min_i64(packed, changed);
     }
     for (int64_t i = n; i % WN_TILE != 0; i++) carry[i] = INFINITY;
-    pack(p, u, at, n, packed / WN_TILE, bound->wide, kt);
+    live_back_pack(p, u, at, n, packed / WN_TILE, bound->wide, kt);
     for (int64_t t = 0; t * WN_TILE < n; t++) {
       wn_live_strip(p, &r, at + t * WN_TILE, wn_min_i64(WN_TILE, n - t * WN_TILE), &strips[0]);
       if (!strips[0].empty)
@@ -116,7 +116,7 @@ bool wn_live_record(const struct wn_attention_plan *p, const struct wn_attention
         newest[i] =
             ((const float *)a->sel.f_in)[(u->b * wn_selection_groups(a) + u->choice) * wn_selection_stride(a) + own[i]];
     }
-    pack(p, u, own, WN_TILE, 0, bound->wide, home);
+    live_back_pack(p, u, own, WN_TILE, 0, bound->wide, home);
     const int count = wn_attention_strips(p, &r, block, strips);
     for (int i = 0; i < count; i++) select_strip(p, u, &strips[i], home, q + block * step, false, base, newest);
   }

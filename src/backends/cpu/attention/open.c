@@ -21,7 +21,7 @@ struct open_task {
   float *m, *l, *factor;      /* [64], [64][16], [64]; backward: m is lse, factor delta */
 };
 
-static void lay(const struct wn_attention_plan *p, struct wn_layout *x, bool backward, struct open_task *t) {
+static void open_lay(const struct wn_attention_plan *p, struct wn_layout *x, bool backward, struct open_task *t) {
   const int64_t tiles = wn_div_up(p->a->Tk, WN_TILE), rows = tiles * WN_TILE * p->Dp,
                 columns = tiles * WN_TILE * p->a->D;
   t->kt = wn_layout_take(x, columns);
@@ -47,11 +47,11 @@ static int threads_of(const struct wn_attention_plan *p) {
 
 size_t wn_open_floats(const struct wn_attention_plan *p, bool backward) {
   struct wn_layout x = {0};
-  lay(p, &x, backward, &(struct open_task){0});
+  open_lay(p, &x, backward, &(struct open_task){0});
   return (size_t)threads_of(p) * x.used;
 }
 
-static void begin(const struct wn_attention_plan *p, int64_t n, bool backward, struct open_task *t) {
+static void open_begin(const struct wn_attention_plan *p, int64_t n, bool backward, struct open_task *t) {
   const struct wn_attention *a = p->a;
   const int64_t D = a->D;
   t->p = p;
@@ -78,7 +78,7 @@ static const uint64_t *mask_of(const struct open_task *t, int64_t c) {
 }
 
 /* Rows r..r+rows-1 of head h: their y. */
-static void forward_rows(const struct open_task *t, int64_t h, int64_t r, int64_t rows) {
+static void open_forward_rows(const struct open_task *t, int64_t h, int64_t r, int64_t rows) {
   const struct wn_attention_plan *p = t->p;
   const struct wn_attention *a = p->a;
   const int64_t Dp = p->Dp, D = a->D;
@@ -127,12 +127,12 @@ void wn_open_forward_run(const struct wn_attention_plan *p) {
   {
     struct wn_layout x = {.base = (float *)p->exec->scratch + (size_t)omp_get_thread_num() * each};
     struct open_task t;
-    lay(p, &x, false, &t);
+    open_lay(p, &x, false, &t);
 #pragma omp for schedule(static)
     for (int64_t n = 0; n < a->B * a->Hkv; n++) {
-      begin(p, n, false, &t);
+      open_begin(p, n, false, &t);
       for (int64_t h = t.g * p->group; h < (t.g + 1) * p->group; h++)
-        for (int64_t r = 0; r < a->Tq; r += WN_TILE) forward_rows(&t, h, r, wn_min_i64(WN_TILE, a->Tq - r));
+        for (int64_t r = 0; r < a->Tq; r += WN_TILE) open_forward_rows(&t, h, r, wn_min_i64(WN_TILE, a->Tq - r));
     }
   }
 }
@@ -182,7 +182,8 @@ static void backward_rows(const struct open_task *t, int64_t h, int64_t r, int64
 }
 
 /* to[Tk,D] = factor * from, 0 for padding. */
-static void store(const struct open_task *t, void *array, struct wn_stride stride, const float *from, double factor) {
+static void open_store(const struct open_task *t, void *array, struct wn_stride stride, const float *from,
+                       double factor) {
   const struct wn_attention *a = t->p->a;
   if (!array) return;
   float *to = wn_floats_out(array, stride, t->b, 0, t->g);
@@ -197,16 +198,16 @@ void wn_open_backward_run(const struct wn_attention_plan *p) {
   {
     struct wn_layout x = {.base = (float *)p->exec->scratch + (size_t)omp_get_thread_num() * each};
     struct open_task t;
-    lay(p, &x, true, &t);
+    open_lay(p, &x, true, &t);
 #pragma omp for schedule(static)
     for (int64_t n = 0; n < a->B * a->Hkv; n++) {
-      begin(p, n, true, &t);
+      open_begin(p, n, true, &t);
       memset(t.dk, 0, (size_t)(t.blocks * WN_TILE * p->Dp) * sizeof *t.dk);
       memset(t.dv, 0, (size_t)(t.blocks * WN_TILE * p->Dp) * sizeof *t.dv);
       for (int64_t h = t.g * p->group; h < (t.g + 1) * p->group; h++)
         for (int64_t r = 0; r < a->Tq; r += WN_TILE) backward_rows(&t, h, r, wn_min_i64(WN_TILE, a->Tq - r));
-      store(&t, a->dk, a->s_k, t.dk, a->scale);
-      store(&t, a->dv, a->s_v, t.dv, 1.0);
+      open_store(&t, a->dk, a->s_k, t.dk, a->scale);
+      open_store(&t, a->dv, a->s_v, t.dv, 1.0);
     }
   }
   wn_bias_end(p);

@@ -14,13 +14,13 @@
 enum { PARTS = 16 };
 
 /* Distance of the packed rows' first column. Row groups begin at multiples of WN_SKEW_ROWS, so do the columns used. */
-static int64_t farthest(const struct wn_attention *a) {
+static int64_t relative_farthest(const struct wn_attention *a) {
   return (a->Tk - 1) | (WN_SKEW_ROWS - 1);
 }
 
 /* Columns: down to the distance of a tile's last column, as seen from the first row above the diagonal's tile. */
 static int64_t columns(const struct wn_attention *a) {
-  return farthest(a) + 1 + WN_TILE;
+  return relative_farthest(a) + 1 + WN_TILE;
 }
 
 /* Floats from one dimension to the next: an odd number of cache lines, so that they spread over the cache's sets. */
@@ -52,7 +52,7 @@ void wn_terms_relative_pack(const struct wn_attention_plan *p, bool backward) {
   if (a->relative.P <= 0) return;
 #pragma omp parallel for num_threads(p->exec->threads) schedule(static)
   for (int64_t at = 0; at < columns(a); at += WN_SKEW_ROWS) {
-    const int64_t x = farthest(a) - at;
+    const int64_t x = relative_farthest(a) - at;
     p->ops->pack_distances(s->distances + at, wn_terms_relative_stride(p), a->relative.p, a->relative.P, x, a->D,
                            (float)a->scale);
     for (int64_t i = 0; backward && i < WN_SKEW_ROWS; i++) {
@@ -76,7 +76,7 @@ static struct group group_at(const struct wn_terms_strip *s, int64_t row) {
   struct group g = {.row = row, .first = position - base};
   g.next = wn_min_i64(row + WN_SKEW_ROWS - g.first, s->rows);
   g.rows = g.next - row;
-  g.column = farthest(s->a) - (base + WN_SKEW_ROWS - 1 - s->j0);
+  g.column = relative_farthest(s->a) - (base + WN_SKEW_ROWS - 1 - s->j0);
   return g;
 }
 
@@ -148,7 +148,7 @@ void wn_terms_relative_end(const struct wn_attention_plan *p) {
   if (!p->terms.distance_sums) return;
 #pragma omp parallel for num_threads(p->exec->threads) schedule(static)
   for (int64_t x = 0; x < wn_min_i64(a->relative.P, a->Tk); x++) {
-    float *from = p->terms.distance_sums + (farthest(a) - x) * p->Dp, *to = (float *)a->relative.dp + x * a->D;
+    float *from = p->terms.distance_sums + (relative_farthest(a) - x) * p->Dp, *to = (float *)a->relative.dp + x * a->D;
     p->ops->unpack(from, p->Dp, from, p->Dp, parts, step, 1, a->D, NULL, (float)a->scale);
     for (int64_t d = 0; d < a->D; d++) to[d] += from[d];
   }

@@ -20,7 +20,7 @@ static double reach(const struct wn_attention *a, int64_t b, int64_t h, int64_t 
 }
 
 /* The largest of them. */
-static int64_t farthest(double reach) {
+static int64_t span_farthest(double reach) {
   return (int64_t)ceil(reach) - 1;
 }
 
@@ -30,7 +30,7 @@ struct wn_span_range wn_terms_span_range(const struct wn_attention *a, int64_t b
   for (int64_t i = 0; i < rows; i++) {
     const int64_t position = r + i + a->Tk - a->Tq;
     const double c = reach(a, b, h, r + i);
-    range.first = wn_min_i64(range.first, wn_max_i64(position - farthest(c), 0));
+    range.first = wn_min_i64(range.first, wn_max_i64(position - span_farthest(c), 0));
     range.full = wn_max_i64(range.full, position - (int64_t)floor(c - a->span.ramp));
     if (!a->span.dynamic && i == 0) i = wn_max_i64(rows - 2, 0); /* the others lie between the first and the last */
   }
@@ -49,9 +49,9 @@ const uint64_t *wn_terms_span(const struct wn_terms_strip *s, const uint64_t *se
   span->ramp = (float)a->span.ramp;
   for (int64_t i = 0; i < s->rows; i++) {
     const double c = reach(a, s->b, s->h, s->r + i);
-    const int64_t first = s->r + i + a->Tk - a->Tq - s->j0 - farthest(c); /* column of the tile */
+    const int64_t first = s->r + i + a->Tk - a->Tq - s->j0 - span_farthest(c); /* column of the tile */
     span->first[i] = (float)wn_max_i64(-first, -2 * WN_TILE);
-    span->rest[i] = (float)(c - (double)farthest(c));
+    span->rest[i] = (float)(c - (double)span_farthest(c));
     const uint64_t reached = first <= 0 ? ~UINT64_C(0) : first < WN_TILE ? ~UINT64_C(0) << first : 0;
     own[i] = seen ? seen[i] & reached : reached;
   }

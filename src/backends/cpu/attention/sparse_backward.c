@@ -36,7 +36,7 @@ void wn_sparse_columns_init(const struct wn_attention_plan *p, int64_t b, int64_
 }
 
 /* Place n of key i. */
-static int64_t place(int64_t i, int64_t n) {
+static int64_t sparse_back_place(int64_t i, int64_t n) {
   return n / WN_TILE * WN_TILE_AREA + i * WN_TILE + n % WN_TILE;
 }
 
@@ -46,7 +46,7 @@ void wn_sparse_columns_take(const struct wn_attention_plan *p, const struct wn_a
     const int64_t at = c * WN_TILE + i - r->p0;
     int64_t n = s->taken[i];
     for (; n < s->end[i] && at + p->sparse.x[n] < r->rows; n++)
-      s->F[place(i, n)] = F[(at + p->sparse.x[n]) * WN_TILE + i];
+      s->F[sparse_back_place(i, n)] = F[(at + p->sparse.x[n]) * WN_TILE + i];
     s->taken[i] = (int32_t)n;
   }
 }
@@ -57,7 +57,7 @@ void wn_sparse_columns_put(const struct wn_attention_plan *p, const struct wn_at
     const int64_t at = c * WN_TILE + i - r->p0;
     int64_t n = s->taken[i];
     for (; n > s->begin[i] && at + p->sparse.x[n - 1] >= 0; n--)
-      dF[(at + p->sparse.x[n - 1]) * WN_TILE + i] = s->dF[place(i, n - 1)];
+      dF[(at + p->sparse.x[n - 1]) * WN_TILE + i] = s->dF[sparse_back_place(i, n - 1)];
     s->taken[i] = (int32_t)n;
   }
 }

@@ -104,7 +104,7 @@ void wn_terms_unseen(const float *m, float *factor, float *lse, int64_t rows) {
 
 /* --- exclusive: the parts that are not in exclusive.c --- */
 
-static double product(const float *x, const float *y, int64_t D) {
+static double terms_product(const float *x, const float *y, int64_t D) {
   double sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int64_t d = 0; d < D; d++) sum += (double)x[d] * (double)y[d];
@@ -129,11 +129,11 @@ static struct projected_row projected_row(const struct wn_attention *a, int64_t 
   struct projected_row x = {
       .v = own_value(a, b, h, r), .y = wn_floats_at(a->y, a->s_y, b, r, h), .dy = wn_floats_at(a->dy, a->s_y, b, r, h)};
   if (!a->exclusive.on) return x;
-  x.norm = product(x.v, x.v, a->D);
+  x.norm = terms_product(x.v, x.v, a->D);
   x.size = fmax(x.norm, 1e-30);
   x.gate = gate_of(a, h);
   x.along = (double)((const float *)a->exclusive.dot)[(b * a->H + h) * a->Tq + r];
-  x.d_along = product(x.dy, x.v, a->D);
+  x.d_along = terms_product(x.dy, x.v, a->D);
   x.part = x.gate * x.d_along / x.size;
   x.lost = x.gate * x.along / x.size;
   return x;

@@ -74,8 +74,8 @@ static int64_t fewest(struct wn_ranked_key *x, int64_t n, double goal, struct wn
 }
 
 /* One row; returns the number of content keys kept. */
-static int64_t choose(const struct wn_attention *a, const int32_t *at, const uint8_t *control, const float *logits,
-                      int64_t columns, struct wn_ranked_key *order, double cut[2]) {
+static int64_t threshold_choose(const struct wn_attention *a, const int32_t *at, const uint8_t *control,
+                                const float *logits, int64_t columns, struct wn_ranked_key *order, double cut[2]) {
   int64_t n = 0;
   float top = -INFINITY, next = -INFINITY;
   double content = 0;
@@ -110,7 +110,7 @@ void wn_threshold_choose(const struct wn_terms_strip *s, const float *logits, in
   const int32_t *places = wn_slot_positions(a, s->b, s->h / (a->H / a->Hkv));
   const int64_t at = (s->b * a->H + s->h) * a->Tq + s->r;
   for (int64_t i = 0; i < s->rows; i++) {
-    const int64_t kept = choose(a, places, control, logits + i * stride, columns, order, cut + 2 * i);
+    const int64_t kept = threshold_choose(a, places, control, logits + i * stride, columns, order, cut + 2 * i);
     if (a->threshold.count) a->threshold.count[at + i] = (int32_t)kept;
     for (int k = 0; a->threshold.cut && k < 2; k++) a->threshold.cut[2 * (at + i) + k] = cut[2 * i + k];
   }
