@@ -49,11 +49,12 @@ struct cli_common {
   const char *backend;
   bool json, quiet, verbose;
 };
+#define CLI_BACKEND_NAME(name) #name
 #define CLI_COMMON_OPTIONS(T, m)                                                                                       \
   CLI_OPTION(T, m.threads, "threads", "N", "threads; 0: the CPUs this process may run on, at most OMP_NUM_THREADS",    \
              .min = 0, .max = 1024),                                                                                   \
       CLI_OPTION(T, m.backend, "backend", "NAME", "cpu: fast; ref: plain C in double accumulation",                    \
-                 .choices = "cpu|ref"),                                                                                \
+                 .choices = WN_BACKENDS(CLI_BACKEND_NAME, "|")),                                                       \
       CLI_OPTION(T, m.json, "json", NULL, "the result as JSON on standard output"),                                    \
       CLI_OPTION(T, m.quiet, "quiet", NULL, "no progress, no messages but errors"),                                    \
       CLI_OPTION(T, m.verbose, "verbose", NULL, "the library's log on standard error")

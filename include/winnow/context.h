@@ -19,6 +19,10 @@ typedef enum wn_log_level { WN_LOG_DEBUG, WN_LOG_INFO, WN_LOG_WARNING } wn_log_l
 /* `line` has no newline and is borrowed for the call. */
 typedef void (*wn_log_fn)(void *user, wn_log_level level, const char *line);
 
+/* The backends of this build, each here and nowhere else; the first is the default. A backend's table is what
+ * wn_backend_<name>_for gives (src/backends/backends.h). SEP: what stands between two of them. */
+#define WN_BACKENDS(X, SEP) X(cpu) SEP X(ref)
+
 /* Every struct of options begins with its size, which the caller sets: wn_eval_options o = {.size = sizeof o, .batch =
  * 4}, or wn_prune_options_init(&o, sizeof o) where defaults are not zeros. So a program built against an older header,
  * whose struct is shorter, still works: a field that it lacks is 0, the default. A size of 0, or an impossible one, is

@@ -10,17 +10,18 @@
 #include "backends/backends.h"
 
 wn_status wn_backend_of(wn_context *ctx, const struct wn_backend **out) {
+  const enum wn_isa isa = ctx->isa;
   *out = NULL;
-  if (strcmp(ctx->backend, "ref") == 0)
-    *out = wn_backend_ref();
-  else if (strcmp(ctx->backend, "cpu") == 0)
-    *out = wn_backend_cpu(ctx->isa);
+#define BACKENDS_GET(name)                                                                                             \
+  if (strcmp(ctx->backend, #name) == 0) *out = wn_backend_##name##_for(isa);
+  WN_BACKENDS(BACKENDS_GET, )
   if (*out) return WN_OK;
-  return wn_fail(ctx, WN_ERR_UNSUPPORTED, "unknown backend \"%s\"; this build has cpu and ref", ctx->backend);
+  return wn_fail(ctx, WN_ERR_UNSUPPORTED, "unknown backend \"%s\"", ctx->backend);
 }
 
 const char *const *wn_backend_names(void) {
-  static const char *const names[] = {"cpu", "ref", NULL};
+#define BACKENDS_NAME(name) #name,
+  static const char *const names[] = {WN_BACKENDS(BACKENDS_NAME, ) NULL};
   return names;
 }
 

@@ -7,6 +7,9 @@
 const struct wn_backend *wn_backend_ref(void);
 /* ref's slots overridden by what this CPU has kernels for, chosen by isa; F32 only. */
 const struct wn_backend *wn_backend_cpu(enum wn_isa isa);
+/* Every backend of WN_BACKENDS: its table for an instruction set, as far as it has several. */
+#define WN_BACKEND_DECLARE(name) const struct wn_backend *wn_backend_##name##_for(enum wn_isa isa);
+WN_BACKENDS(WN_BACKEND_DECLARE, )
 /* The context's. */
 wn_status wn_backend_of(wn_context *ctx, const struct wn_backend **out);
 /* NULL-terminated names; NULL-terminated "library version" strings of the libraries linked in. */

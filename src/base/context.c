@@ -9,6 +9,11 @@
 
 #define MAX_THREADS 1024
 
+#define CONTEXT_BACKEND(name) #name
+#define CONTEXT_COMMA ,
+static const char *const context_backends[] = {WN_BACKENDS(CONTEXT_BACKEND, CONTEXT_COMMA)};
+enum { CONTEXT_BACKENDS = sizeof context_backends / sizeof *context_backends };
+
 /* As many as there are CPUs, or fewer where OMP_NUM_THREADS says so ("2", "2,4": of nested teams the outermost). */
 static int default_threads(void) {
   const int cpus = wn_cpu_count();
@@ -47,9 +52,12 @@ wn_status wn_context_create(const wn_context_options *options, wn_context **out)
   if (options) WN_TRY(WN_OPTIONS_READ(ctx, wn_context_options, options, &own));
   ctx->log = own.log;
   ctx->log_user = own.log_user;
-  const char *backend = own.backend ? own.backend : "cpu";
-  if (strcmp(backend, "cpu") != 0 && strcmp(backend, "ref") != 0)
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "backend \"%s\" is not known; this build has cpu and ref", backend);
+  const char *backend = own.backend ? own.backend : context_backends[0];
+  int which = 0;
+  while (which < CONTEXT_BACKENDS && strcmp(backend, context_backends[which]) != 0) which++;
+  if (which == CONTEXT_BACKENDS)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED,
+                   "backend \"%s\" is not known; this build has " WN_BACKENDS(CONTEXT_BACKEND, " and "), backend);
   strcpy(ctx->backend, backend);
   if (own.threads < 0 || own.threads > MAX_THREADS)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "threads is %d; it must be between 0 (all CPUs) and %d", own.threads,

@@ -75,7 +75,7 @@ static wn_status model_allocate(wn_context *ctx, const wn_model_config *config, 
   model->config = *config;
   model->dtype = dtype;
   WN_TRY_GOTO(wn_backend_of(ctx, &model->backend), fail);
-  if (dtype != WN_F32 && (dtype != WN_F64 || strcmp(model->backend->name, "ref"))) {
+  if (dtype != WN_F32 && (dtype != WN_F64 || !model->backend->doubles)) {
     status = wn_fail(ctx, WN_ERR_UNSUPPORTED, "model parameters of dtype %s on backend %s: %s", wn_dtype_name(dtype),
                      model->backend->name, "F32 is supported everywhere, F64 on ref only");
     goto fail;

@@ -1,7 +1,6 @@
 /* wn_op_<name>_forward, _backward, _scratch: the argument checks that every backend relies on, then the backend's
  * slot. An empty slot is WN_ERR_UNSUPPORTED naming operation and backend, never another backend's result. */
 #include <stdio.h>
-#include <string.h>
 #include "base/alloc.h"
 #include "ops/check.h"
 
@@ -12,8 +11,7 @@ static wn_status check_exec(const struct wn_exec *exec, const char *name, const 
   if (exec->dtype != WN_F32 && exec->dtype != WN_F64)
     return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "%s: dtype %s; operations compute in F32 or F64", name,
                    wn_dtype_name(exec->dtype));
-  /* Only the reference backend has kernels for double. */
-  if (exec->dtype == WN_F64 && strcmp(exec->backend->name, "ref") != 0)
+  if (exec->dtype == WN_F64 && !exec->backend->doubles)
     return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "%s: backend %s computes in F32 only; F64 needs ref", name,
                    exec->backend->name);
   return WN_OK;

@@ -245,6 +245,7 @@ struct wn_attention_served {
   size_t (*name##_scratch)(const struct wn_exec *, const args *, bool backward);
 struct wn_backend {
   const char *name;
+  bool doubles; /* computes in F64 as well */
   struct wn_attention_served attention_served;
   WN_OPS(WN_OP_SLOTS)
 };

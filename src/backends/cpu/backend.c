@@ -13,6 +13,7 @@ static void backend_fill(void) {
     struct wn_backend *table = &tables[isa];
     *table = *wn_backend_ref();
     table->name = "cpu";
+    table->doubles = false;
 #if defined(__x86_64__)
     if (isa == WN_ISA_AVX2) wn_cpu_fill_avx2(table);
     if (isa == WN_ISA_AVX512) wn_cpu_fill_avx512(table);
@@ -27,4 +28,8 @@ const struct wn_backend *wn_backend_cpu(enum wn_isa isa) {
    * leaves a process that asked for both sets (tests) on the wider one. */
   if (isa == WN_ISA_AVX2) (void)dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2);
   return &tables[isa];
+}
+
+const struct wn_backend *wn_backend_cpu_for(enum wn_isa isa) {
+  return wn_backend_cpu(isa);
 }

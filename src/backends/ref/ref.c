@@ -4,6 +4,7 @@
 
 static const struct wn_backend table = {
     .name = "ref",
+    .doubles = true,
     .attention_served = {.forward = WN_TERMS_ALL & ~WN_TERM_HALF,
                          .row = WN_TERMS_ALL & ~WN_TERM_HALF,
                          .backward = WN_TERMS_BACKWARD | WN_TERM_SCORE_MAP},
@@ -32,5 +33,10 @@ static const struct wn_backend table = {
 };
 
 const struct wn_backend *wn_backend_ref(void) {
+  return &table;
+}
+
+const struct wn_backend *wn_backend_ref_for(enum wn_isa isa) {
+  (void)isa;
   return &table;
 }

@@ -344,8 +344,7 @@ static int64_t live_rows(const struct wn_attention_plan *p, const struct wn_atte
 
 /* Row blocks block..block+count-1. */
 static void forward_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
-                                 const struct wn_forward_packed *k, struct wn_forward_worker *w, int64_t block,
-                                 int64_t count) {
+                         const struct wn_forward_packed *k, struct wn_forward_worker *w, int64_t block, int64_t count) {
   const bool inspect = p->a->sel.on && p->a->sel.F;
   int64_t first = p->blocks, seen = p->blocks;
   for (int64_t i = 0; i < count; i++) {

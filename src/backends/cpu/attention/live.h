@@ -2,7 +2,7 @@
  *
  * F only grows along the rows. A logit is at most scale |q| |k|, and the sum of a row's exponentials at least that of
  * its own key, which nothing selects: so key j is dead from row block b on where, for each head h of the unit, max over
- * rows i >= 64 b of scale |q[h,i]|  *  |k[j]|  -  min over them of L[h,i,i]  -  F[64 b,j]  <  log(negligible / Tk).
+ * rows i >= 64 b of scale |q[h,i]|  *  |k[j]|  -  min over them of L[h,i,i]  -  F[64 b,j]  <  log(dead_share / Tk).
  * Dead keys are skipped for good; the other keys are gathered in a list, whose tiles are dense.
  *
  * Lists, not tiles, because a tile of 64 keys in a row almost always has a key that is not dead

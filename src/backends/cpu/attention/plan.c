@@ -1,0 +1,239 @@
+/* The plan of a fused attention call: who works on what, which kernels, and which pairs of a tile are seen.
+ *
+ * A unit is what must be worked on in order by one thread: a sequence when selection ties its heads together, else one
+ * key-value head's group. With enough units each thread takes its own; else the threads work on one sequence together
+ * (forward: chunks of rows with equal numbers of pairs; backward: columns dealt out in turn). Results do not depend on
+ * which thread takes a unit; forward's do not depend on the number of threads at all, but for the last digits where
+ * dead keys are skipped: a chunk begins with a list of its own. */
+#include <libxsmm.h>
+#include <math.h>
+#include <string.h>
+#include "backends/cpu/attention/live.h"
+#include "backends/cpu/attention/slots.h"
+#include "backends/cpu/attention/sparse.h"
+#include "backends/cpu/attention/terms.h"
+
+wn_status wn_attention_plan_init(struct wn_attention_plan *p, const struct wn_exec *exec, const struct wn_attention *a,
+                                 const struct wn_tile_ops *ops, bool backward) {
+  p->exec = exec;
+  p->a = a;
+  p->ops = ops;
+  p->Dp = wn_div_up(a->D, 16) * 16;
+  p->offset = a->Tk - a->Tq;
+  p->first_block = p->offset / WN_TILE;
+  p->blocks = wn_div_up(a->Tk, WN_TILE);
+  p->group = a->H / a->Hkv;
+  p->threads = exec->threads;
+  p->units = a->sel.on && wn_selection_groups(a) == 1 ? a->B : a->B * a->Hkv;
+  const int64_t row_blocks = p->blocks - p->first_block, threads = exec->threads;
+  const bool balanced = p->units % threads == 0 || p->units >= 4 * threads;
+  /* A team needs a few row blocks (backward: column blocks) for each of its threads. */
+  p->own = balanced || (backward ? p->blocks : row_blocks) < 2 * threads || (a->sel.on && p->units != a->B);
+  p->chunks = threads;
+  if (p->own && p->units < threads) p->threads = (int)p->units;
+  wn_sparse_init(p, backward);
+  p->live.wanted = backward ? wn_live_wanted_backward(p) : wn_live_wanted(a);
+  p->live.on = false; /* until values may be looked at */
+  p->live.limit = p->live.wanted ? (float)log(a->sel.dead_share / (double)a->Tk) : -INFINITY;
+  return WN_OK;
+}
+
+static wn_tile_kernel dispatch(bool avx512, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc,
+                               float beta, int flags) {
+  const libxsmm_blasint a = (libxsmm_blasint)lda, b = (libxsmm_blasint)ldb, c = (libxsmm_blasint)ldc;
+  /* The two instruction sets must not share one entry of libxsmm's registry: without a prefetch the strategy changes
+   * nothing but the entry's key. */
+  const int prefetch = avx512 ? LIBXSMM_PREFETCH_NONE : LIBXSMM_PREFETCH_SIGONLY;
+  const float alpha = 1.0f;
+  return (wn_tile_kernel)libxsmm_smmdispatch((libxsmm_blasint)m, (libxsmm_blasint)n, (libxsmm_blasint)k, &a, &b, &c,
+                                             &alpha, &beta, &flags, &prefetch);
+}
+
+/* All widths for n rows of relative positions. */
+static bool skew_kernels(struct wn_attention_plan *p, bool avx512, int64_t n) {
+  struct wn_tile_kernels *k = &p->kernels;
+  const int64_t D = p->a->D, Dp = p->Dp;
+  if (n <= 0 || p->a->relative.P <= 0 || k->skew_logits[WN_TILE / 16][n]) return true;
+  for (int w = 1; w <= WN_TILE / 16; w++) {
+    const int64_t width = 16 * w + WN_SKEW_ROWS, stride = wn_terms_relative_stride(p);
+    k->skew_logits[w][n] = dispatch(avx512, width, n, D, stride, Dp, width, 0.0f, LIBXSMM_GEMM_FLAG_NONE);
+    k->skew_values[w][n] = dispatch(avx512, Dp, n, width, Dp, width, Dp, 1.0f, LIBXSMM_GEMM_FLAG_NONE);
+    k->skew_columns[w][n] = dispatch(avx512, Dp, width, n, Dp, width, Dp, 1.0f, LIBXSMM_GEMM_FLAG_TRANS_B);
+    if (!k->skew_logits[w][n] || !k->skew_values[w][n] || !k->skew_columns[w][n]) return false;
+  }
+  return true;
+}
+
+/* All widths for tiles of n rows. */
+static bool kernels_for_rows(struct wn_attention_plan *p, bool avx512, int64_t n) {
+  struct wn_tile_kernels *k = &p->kernels;
+  const int64_t D = p->a->D, Dp = p->Dp;
+  if (n <= 0 || k->logits[WN_TILE / 16][n]) return true;
+  for (int w = 1; w <= WN_TILE / 16; w++) {
+    const int64_t width = 16 * w;
+    k->logits[w][n] = dispatch(avx512, width, n, D, WN_TILE, Dp, WN_TILE, 0.0f, LIBXSMM_GEMM_FLAG_NONE);
+    k->values[w][n] = dispatch(avx512, Dp, n, width, Dp, WN_TILE, Dp, 1.0f, LIBXSMM_GEMM_FLAG_NONE);
+    k->columns[w][n] = dispatch(avx512, Dp, width, n, Dp, WN_TILE, Dp, 1.0f, LIBXSMM_GEMM_FLAG_TRANS_B);
+    if (!k->logits[w][n] || !k->values[w][n] || !k->columns[w][n]) return false;
+  }
+  return true;
+}
+
+wn_status wn_attention_plan_kernels(struct wn_attention_plan *p, bool avx512) {
+  memset(&p->kernels, 0, sizeof p->kernels);
+  libxsmm_init();
+  const int target = libxsmm_get_target_archid();
+  if (!avx512 && target > LIBXSMM_X86_AVX2) libxsmm_set_target_archid(LIBXSMM_X86_AVX2);
+  bool ok = true;
+  if (p->a->open) ok = kernels_for_rows(p, avx512, WN_TILE) && kernels_for_rows(p, avx512, p->a->Tq % WN_TILE);
+  /* Row counts differ in the first and the last block only. */
+  const int64_t blocks[3] = {p->first_block, wn_min_i64(p->first_block + 1, p->blocks - 1), p->blocks - 1};
+  for (int i = 0; i < 3 && !p->a->open; i++) {
+    struct wn_attention_rows r;
+    wn_attention_rows_init(p, 0, blocks[i], &r);
+    ok = ok && kernels_for_rows(p, avx512, r.rows);
+    for (int64_t at = r.p0, next; at < r.p0 + r.rows; at = next) {
+      next = wn_min_i64((at / WN_STRIP + 1) * WN_STRIP, r.p0 + r.rows);
+      ok = ok && kernels_for_rows(p, avx512, next - at);
+    }
+    for (int64_t at = r.p0, next; at < r.p0 + r.rows; at = next) {
+      next = wn_min_i64((at / WN_SKEW_ROWS + 1) * WN_SKEW_ROWS, r.p0 + r.rows);
+      ok = ok && skew_kernels(p, avx512, next - at);
+    }
+  }
+  if (libxsmm_get_target_archid() != target) libxsmm_set_target_archid(target);
+  if (ok) return WN_OK;
+  return wn_fail(p->exec->ctx, WN_ERR_UNSUPPORTED, "attention: libxsmm has no kernel for head size %lld on this CPU",
+                 (long long)p->a->D);
+}
+
+void wn_attention_unit_init(const struct wn_attention_plan *p, int64_t index, struct wn_attention_unit *u) {
+  const struct wn_attention *a = p->a;
+  if (p->units == a->B) {
+    *u = (struct wn_attention_unit){.b = index, .heads = a->H, .groups = a->Hkv};
+  } else {
+    const int64_t g = index % a->Hkv;
+    *u = (struct wn_attention_unit){.b = index / a->Hkv, .h0 = g * p->group, .heads = p->group, .g0 = g, .groups = 1};
+  }
+  u->select = a->sel.on && !a->sel.bilinear ? a->sel.head : -1;
+  u->choice = wn_selection_groups(a) > 1 ? u->g0 : 0;
+}
+
+void wn_attention_rows_init(const struct wn_attention_plan *p, int64_t b, int64_t block, struct wn_attention_rows *r) {
+  r->b = b;
+  r->block = block;
+  r->p0 = wn_max_i64(block * WN_TILE, p->offset);
+  r->r0 = r->p0 - p->offset;
+  r->rows = wn_min_i64((block + 1) * WN_TILE, p->a->Tk) - r->p0;
+  r->doc_min = r->doc_max = 0;
+  if (!p->a->doc_start) return;
+  const int32_t *doc = p->a->doc_start + b * p->a->Tk + r->p0;
+  r->doc_min = r->doc_max = doc[0];
+  for (int64_t i = 1; i < r->rows; i++) {
+    r->doc_min = wn_min_i64(r->doc_min, doc[i]);
+    r->doc_max = wn_max_i64(r->doc_max, doc[i]);
+  }
+}
+
+/* Bits lo..hi. */
+static uint64_t bit_range(int64_t lo, int64_t hi) {
+  if (lo < 0) lo = 0;
+  if (hi > WN_TILE - 1) hi = WN_TILE - 1;
+  if (lo > hi) return 0;
+  return (~UINT64_C(0) >> (63 - hi)) & (~UINT64_C(0) << lo);
+}
+
+static uint64_t bit_at(int64_t at) {
+  return at >= 0 && at < WN_TILE ? UINT64_C(1) << at : 0;
+}
+
+/* Does anything ask for selections of keys that no row sees any more? */
+static bool all_selections(const struct wn_attention *a) {
+  return a->sel.on && (a->sel.F || a->sel.f_out || a->sel.mem);
+}
+
+/* Keep rules meet here, pair by pair. */
+static void strip_masks(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t j0,
+                        struct wn_attention_strip *s) {
+  const struct wn_attention *a = p->a;
+  const bool apart = j0 / WN_TILE < wn_sparse_edge(p, r->block); /* heads see this tile by distances */
+  const int64_t pos0 = r->p0 + s->row;
+  /* Selection runs over the tile's whole width, beyond that of a strip. */
+  const bool past = j0 + s->width - 1 <= pos0 && r->doc_max <= j0 && (!a->sel.on || s->width == WN_TILE);
+  const bool slots = a->slots.at != NULL; /* of one group: the heads share the masks */
+  const uint64_t zero = slots && a->sel.protect_first ? wn_slots_first(a, r->b, 0, j0) : 0;
+  const bool rules =
+      !apart && wn_terms_mask(a) && (slots || !wn_terms_all(a, pos0 - j0 - s->width + 1, pos0 + s->rows - 1 - j0));
+  uint64_t left[WN_TILE];
+  const enum wn_terms_gone gone =
+      wn_terms_gone_apart(a) ? WN_GONE_NONE
+                             : wn_terms_gone(a, r->b, 0, wn_slot_position(a, r->b, 0, pos0), s->rows, j0, left);
+  const bool full = past && !rules && gone == WN_GONE_NONE;
+  const bool allow_all = !a->sel.on || (past && (slots ? zero == 0 : r->doc_max < j0 || !a->sel.protect_first) &&
+                                        (j0 + s->width - 1 < pos0 || !a->sel.protect_self));
+  s->seen = s->allow = s->past = NULL;
+  s->empty = false, s->skip = apart;
+  if (full && allow_all) return;
+  uint64_t some = 0, shown = 0;
+  for (int64_t i = 0; i < s->rows; i++) {
+    const int64_t at = pos0 + i - j0, first = (a->doc_start ? a->doc_start[r->b * a->Tk + pos0 + i] : 0) - j0;
+    uint64_t seen = bit_range(first, at);
+    some |= seen;
+    s->masks[2][i] = seen;
+    s->masks[0][i] = seen;
+    if (rules)
+      s->masks[0][i] &= slots ? wn_slots_seen(a, r->b, 0, r->r0 + s->row + i, j0) : wn_sparse_seen(p, pos0 + i, j0);
+    if (gone != WN_GONE_NONE) s->masks[0][i] &= left[i];
+    shown |= s->masks[0][i];
+    if (a->sel.protect_self) seen &= ~bit_at(at);
+    if (a->sel.protect_first) seen &= ~(slots ? zero : bit_at(first));
+    s->masks[1][i] = seen;
+  }
+  s->skip = apart || shown == 0;
+  /* What has gone is selected to no purpose, unless someone looks at F. */
+  const bool forgotten = gone == WN_GONE_ALL && !all_selections(a);
+  s->empty = a->sel.on && !forgotten ? some == 0 : shown == 0;
+  if (!full) s->seen = s->masks[0];
+  if (!past) s->past = s->masks[2];
+  if (!allow_all) s->allow = s->masks[1];
+}
+
+int64_t wn_attention_first_column(const struct wn_attention_plan *p, const struct wn_attention_rows *r) {
+  const struct wn_attention *a = p->a;
+  int64_t c = r->doc_min / WN_TILE;
+  if (a->window > 0 && !a->slots.at && !all_selections(a)) c = wn_max_i64(c, (r->p0 - a->window + 1) / WN_TILE);
+  return a->sel.on ? c : wn_max_i64(c, wn_sparse_edge(p, r->block));
+}
+
+int wn_attention_strips(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t c,
+                        struct wn_attention_strip *strips) {
+  const int64_t j0 = c * WN_TILE;
+  if (c > r->block || c < wn_attention_first_column(p, r)) return 0;
+  if (c < r->block) {
+    strips[0].row = 0;
+    strips[0].rows = r->rows;
+    strips[0].width = WN_TILE;
+    strip_masks(p, r, j0, &strips[0]);
+    return strips[0].empty ? 0 : 1;
+  }
+  int n = 0;
+  for (int64_t at = r->p0, next; at < r->p0 + r->rows; at = next) {
+    struct wn_attention_strip *s = &strips[n++];
+    next = wn_min_i64((at / WN_STRIP + 1) * WN_STRIP, r->p0 + r->rows);
+    s->row = at - r->p0;
+    s->rows = next - at;
+    s->width = wn_div_up(next - j0, 16) * 16;
+    strip_masks(p, r, j0, s);
+  }
+  return n;
+}
+
+int64_t wn_attention_chunk(const struct wn_attention_plan *p, int64_t n) {
+  const int64_t lo = p->first_block, hi = p->blocks;
+  if (n <= 0) return lo;
+  if (n >= p->chunks) return hi;
+  /* Row block i costs i + 1 tiles, the first x blocks x (x + 1) / 2. */
+  const double before = 0.5 * (double)lo * (double)(lo + 1), all = 0.5 * (double)hi * (double)(hi + 1) - before;
+  const double goal = before + all * (double)n / (double)p->chunks;
+  return wn_max_i64(lo, wn_min_i64(hi, (int64_t)floor(sqrt(0.25 + 2.0 * goal))));
+}
