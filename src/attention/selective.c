@@ -33,7 +33,7 @@ static const struct wn_field fields[] = {
     {"selective.mem.tau", WN_FIELD_DOUBLE, AT(mem.tau), 1e-6, 1e6, NULL, "F from which on a token counts as evicted"},
 };
 
-static void init(wn_attention_config *config) {
+static void selective_init(wn_attention_config *config) {
   wn_selective_config *s = &config->selective;
   s->relu = s->protect_first = s->protect_self = s->shift = true;
   s->mem.eps = 0.1;
@@ -45,7 +45,7 @@ int64_t wn_attention_selections(const wn_attention_config *config, int64_t kv_he
   return config->selective.per_kv_head ? kv_heads : 1;
 }
 
-static bool is_enabled(const wn_attention_config *config) {
+static bool selective_is_enabled(const wn_attention_config *config) {
   return config->selective.enabled;
 }
 
@@ -63,7 +63,8 @@ static wn_status check(wn_context *ctx, const char *where, const wn_attention_co
   return WN_OK;
 }
 
-static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+static void selective_fill(const wn_attention_config *config, int64_t layer, int64_t head_size,
+                           struct wn_attention *out) {
   (void)layer, (void)head_size;
   const wn_selective_config *s = &config->selective;
   out->sel.on = true;
@@ -84,7 +85,7 @@ static bool has_bilinear(const wn_attention_config *c) {
 static bool has_strength(const wn_attention_config *c) {
   return c->selective.enabled && c->selective.strength != WN_STRENGTH_FIXED;
 }
-static bool has_mem(const wn_attention_config *c) {
+static bool selective_has_mem(const wn_attention_config *c) {
   return c->selective.mem.enabled;
 }
 /* With one selection a layer its dimension is left out. */
@@ -115,7 +116,7 @@ static int shape_one(const wn_attention_config *c, const struct wn_attention_dim
   return 1;
 }
 
-static void layout(const struct wn_attention_dims *d, struct wn_attention *out) {
+static void selective_layout(const struct wn_attention_dims *d, struct wn_attention *out) {
   const int64_t G = out->sel.groups;
   out->sel.s_sq = out->sel.s_sk = (struct wn_stride){.b = d->T * G * d->D, .t = G * d->D, .h = d->D};
 }
@@ -129,9 +130,9 @@ static const struct wn_mechanism_array arrays[] = {
      WN_ARRAY_AT(strength), WN_ARRAY_AT(dstrength), WN_OP_AT(sel.strength), WN_OP_AT(sel.dstrength), NULL, 0,
      WN_RANGE_POSITIVE},
     {"F", WN_ARRAY_RESULT, NULL, NULL, shape_F, WN_F32, WN_ARRAY_AT(F), 0, WN_OP_AT(sel.F), 0, NULL, 0, WN_RANGE_ALL},
-    {"M", WN_ARRAY_RESULT, NULL, has_mem, shape_M, WN_F32, WN_ARRAY_AT(M), 0, WN_OP_AT(sel.M), 0, NULL, 0,
+    {"M", WN_ARRAY_RESULT, NULL, selective_has_mem, shape_M, WN_F32, WN_ARRAY_AT(M), 0, WN_OP_AT(sel.M), 0, NULL, 0,
      WN_RANGE_ALL},
-    {"mem_loss", WN_ARRAY_RESULT, NULL, has_mem, shape_one, WN_F64, WN_ARRAY_AT(mem_loss), 0, 0, 0, NULL, 0,
+    {"mem_loss", WN_ARRAY_RESULT, NULL, selective_has_mem, shape_one, WN_F64, WN_ARRAY_AT(mem_loss), 0, 0, 0, NULL, 0,
      WN_RANGE_ALL},
 };
 
@@ -172,14 +173,14 @@ const struct wn_mechanism wn_mechanism_selective = {
     .terms = WN_TERM_SELECTION,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
-    .init = init,
-    .is_enabled = is_enabled,
+    .init = selective_init,
+    .is_enabled = selective_is_enabled,
     .check = check,
-    .fill = fill,
+    .fill = selective_fill,
     .arrays = arrays,
     .array_count = sizeof arrays / sizeof *arrays,
     .inputs = selective_inputs,
     .input_count = sizeof selective_inputs / sizeof *selective_inputs,
-    .layout = layout,
+    .layout = selective_layout,
     .cases = cases,
 };

@@ -19,15 +19,15 @@ static const struct wn_field fields[] = {
      "weight of the mean span, in tokens, in the loss of a layer"},
 };
 
-static void init(wn_attention_config *config) {
+static void span_init(wn_attention_config *config) {
   config->span = (wn_span_config){.limit = 1024, .ramp = 32, .loss = 2e-6};
 }
 
-static bool is_enabled(const wn_attention_config *config) {
+static bool span_is_enabled(const wn_attention_config *config) {
   return config->span.enabled;
 }
 
-static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+static void span_fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
   (void)layer, (void)head_size;
   const wn_span_config *s = &config->span;
   out->span.on = true;
@@ -57,7 +57,7 @@ static double initial(const wn_attention_config *c) {
   return c->span.init;
 }
 
-static void layout(const struct wn_attention_dims *d, struct wn_attention *out) {
+static void span_layout(const struct wn_attention_dims *d, struct wn_attention *out) {
   out->span.s_z =
       out->span.dynamic ? (struct wn_stride){.b = d->H * d->T, .t = 1, .h = d->T} : (struct wn_stride){.h = 1};
 }
@@ -98,13 +98,13 @@ const struct wn_mechanism wn_mechanism_span = {
     .terms = WN_TERM_SPAN,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
-    .init = init,
-    .is_enabled = is_enabled,
-    .fill = fill,
+    .init = span_init,
+    .is_enabled = span_is_enabled,
+    .fill = span_fill,
     .arrays = arrays,
     .array_count = sizeof arrays / sizeof *arrays,
     .inputs = span_inputs,
     .input_count = sizeof span_inputs / sizeof *span_inputs,
-    .layout = layout,
+    .layout = span_layout,
     .cases = cases,
 };
