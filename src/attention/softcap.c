@@ -12,7 +12,7 @@ struct softcap_settings {
 };
 
 static const struct wn_field softcap_fields[] = {
-    {"softcap.cap", WN_FIELD_EXTRA, offsetof(struct softcap_settings, cap), 0, 1e9, NULL,
+    {"softcap.cap", WN_FIELD_DOUBLE, offsetof(struct softcap_settings, cap), 0, 1e9, NULL,
      "attention logits L become cap tanh(L / cap); 0: they stay"},
 };
 
