@@ -191,11 +191,16 @@ wn_status wn_model_logits_with_budgets(wn_context *ctx, wn_model *model, const i
                                        const int32_t *doc_start, int64_t B, int64_t T, const wn_budgets *budgets,
                                        float *logits);
 
-/* Of an encoder-decoder: the decoder's logits [B,T,V] for tokens [B,T] behind inputs [B,S], S at most its
- * encoder.context; input_count [B] or NULL: tokens of each row, the rest is padding. budgets: of the decoder's own keys
- * and values; NULL: none. What wn_session_encode and wn_session_feed give. */
-wn_status wn_model_logits_of_inputs(wn_context *ctx, wn_model *model, const int32_t *inputs, const int32_t *input_count,
-                                    int64_t S, const int32_t *tokens, int64_t B, int64_t T, const wn_budgets *budgets,
+/* What the encoder of an encoder-decoder reads: tokens [B,S], S at most encoder.context. */
+typedef struct wn_model_inputs {
+  const int32_t *tokens; /* [B,S] */
+  const int32_t *count;  /* [B] tokens of each row, the rest is padding; NULL: S in all */
+  int64_t S;
+} wn_model_inputs;
+/* The logits [B,T,V] of an encoder-decoder's decoder for tokens [B,T] and what its encoder reads. budgets: of the
+ * decoder's own keys and values; NULL: none. What wn_session_encode and wn_session_feed give. */
+wn_status wn_model_logits_of_inputs(wn_context *ctx, wn_model *model, const wn_model_inputs *inputs,
+                                    const int32_t *tokens, int64_t B, int64_t T, const wn_budgets *budgets,
                                     float *logits);
 
 /* A session whose caches keep to the budgets, which are copied. capacity: the longest text. */

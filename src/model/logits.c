@@ -59,14 +59,15 @@ wn_status wn_model_logits_with_budgets(wn_context *ctx, wn_model *model, const i
                          budgets, logits);
 }
 
-wn_status wn_model_logits_of_inputs(wn_context *ctx, wn_model *model, const int32_t *inputs, const int32_t *input_count,
-                                    int64_t S, const int32_t *tokens, int64_t B, int64_t T, const wn_budgets *budgets,
+wn_status wn_model_logits_of_inputs(wn_context *ctx, wn_model *model, const wn_model_inputs *inputs,
+                                    const int32_t *tokens, int64_t B, int64_t T, const wn_budgets *budgets,
                                     float *logits) {
   if (!model->encoder) return wn_fail(ctx, WN_ERR_ARGUMENT, "logits: inputs for a model without an encoder");
-  if (!inputs) return wn_fail(ctx, WN_ERR_ARGUMENT, "logits: the inputs are NULL");
+  if (!inputs || !inputs->tokens) return wn_fail(ctx, WN_ERR_ARGUMENT, "logits: the inputs are NULL");
+  const int64_t S = inputs->S;
   if (S > 0 && S <= model->config.encoder.context)
-    WN_TRY(wn_model_check_ids(ctx, model, "logits: input", inputs, B * S));
+    WN_TRY(wn_model_check_ids(ctx, model, "logits: input", inputs->tokens, B * S));
   const struct wn_batch batch = {
-      .B = B, .T = T, .tokens = tokens, .S = S, .inputs = inputs, .input_count = input_count};
+      .B = B, .T = T, .tokens = tokens, .S = S, .inputs = inputs->tokens, .input_count = inputs->count};
   return logits_of_batch(ctx, model, &batch, budgets, logits);
 }

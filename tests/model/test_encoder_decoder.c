@@ -271,8 +271,8 @@ static void decoding_is_the_whole(void **state) {
           continue;
         }
         float whole[B * T * V], logits[B * V];
-        assert_ok(w.ctx, wn_model_logits_of_inputs(w.ctx, w.model, w.inputs, w.batch.input_count, S, w.tokens, B, T,
-                                                   given, whole));
+        assert_ok(w.ctx, wn_model_logits_of_inputs(w.ctx, w.model, &(wn_model_inputs){w.inputs, w.batch.input_count, S},
+                                                   w.tokens, B, T, given, whole));
         for (int piece = 1; piece <= 3; piece++) {
           wn_session *s = NULL;
           assert_ok(w.ctx, wn_session_create_with_budgets(w.ctx, w.model, B, T, given, &s));
@@ -311,8 +311,8 @@ static void control_tokens_of_the_decoder(void **state) {
     for (int n = 0; n < 2; n++) { /* without, and with tokens that occur */
       const int32_t ids[] = {w.tokens[0], w.tokens[T + 1]};
       if (n) assert_ok(w.ctx, wn_model_set_control_tokens(w.ctx, w.model, ids, 2));
-      assert_ok(w.ctx, wn_model_logits_of_inputs(w.ctx, w.model, w.inputs, w.batch.input_count, S, w.tokens, B, T, NULL,
-                                                 whole[n]));
+      assert_ok(w.ctx, wn_model_logits_of_inputs(w.ctx, w.model, &(wn_model_inputs){w.inputs, w.batch.input_count, S},
+                                                 w.tokens, B, T, NULL, whole[n]));
     }
     assert_memory_not_equal(whole[0], whole[1], sizeof whole[0]);
     wn_session *s = NULL;
@@ -338,7 +338,8 @@ static void logits_of_inputs_check_them(void **state) {
   struct world w;
   float logits[B * T * V];
   world_make(&w, &cases[0], "cpu", WN_F32, keep_all);
-#define LOGITS(inputs, S) wn_model_logits_of_inputs(w.ctx, w.model, inputs, NULL, S, w.tokens, B, T, NULL, logits)
+#define LOGITS(inputs, S)                                                                                              \
+  wn_model_logits_of_inputs(w.ctx, w.model, &(wn_model_inputs){inputs, NULL, S}, w.tokens, B, T, NULL, logits)
   assert_refused(w.ctx, LOGITS(NULL, S), WN_ERR_ARGUMENT, "inputs are NULL");
   assert_refused(w.ctx, LOGITS(w.inputs, 11), WN_ERR_ARGUMENT, "found 11");
   w.inputs[1] = V;
