@@ -192,6 +192,15 @@ void wn_hf_put(struct wn_hf_object *o, const char *key, json_t *value) {
   if (json_object_set_new(o->json, key, value) != 0) o->failed = true;
 }
 
+void wn_hf_put_sizes(struct wn_hf_object *o, const wn_model_config *c) {
+  wn_hf_put(o, "hidden_size", json_integer(c->width));
+  wn_hf_put(o, "intermediate_size", json_integer(c->ffn_width));
+  wn_hf_put(o, "num_hidden_layers", json_integer(c->layers));
+  wn_hf_put(o, "num_attention_heads", json_integer(c->heads));
+  wn_hf_put(o, "num_key_value_heads", json_integer(c->kv_heads));
+  wn_hf_put(o, "head_dim", json_integer(c->head_size));
+}
+
 json_t *wn_hf_rope_scaling(const wn_model_config *c) {
   static const char *const names[] = {NULL, "linear", "dynamic", "llama3", "yarn"};
   if (c->rope_scaling.type == WN_ROPE_PLAIN) return json_null();

@@ -48,6 +48,8 @@ struct wn_hf_object {
 };
 /* Takes the reference to value. */
 void wn_hf_put(struct wn_hf_object *object, const char *key, json_t *value);
+/* Width, layers, heads and their sizes, by the names that Llama's config.json and its successors' give them. */
+void wn_hf_put_sizes(struct wn_hf_object *object, const wn_model_config *config);
 /* rope_scaling's value; null for plain angles, NULL out of memory. */
 json_t *wn_hf_rope_scaling(const wn_model_config *config);
 /* layer_types: which layers have the window. */

@@ -184,12 +184,7 @@ static double gemma_scalar(const wn_model_config *c) {
 }
 
 static void gemma_write(struct wn_hf_object *o, const wn_model_config *c) {
-  wn_hf_put(o, "hidden_size", json_integer(c->width));
-  wn_hf_put(o, "intermediate_size", json_integer(c->ffn_width));
-  wn_hf_put(o, "num_hidden_layers", json_integer(c->layers));
-  wn_hf_put(o, "num_attention_heads", json_integer(c->heads));
-  wn_hf_put(o, "num_key_value_heads", json_integer(c->kv_heads));
-  wn_hf_put(o, "head_dim", json_integer(c->head_size));
+  wn_hf_put_sizes(o, c);
   wn_hf_put(o, "hidden_activation", json_string("gelu_pytorch_tanh"));
   wn_hf_put(o, "max_position_embeddings", json_integer(c->context));
   wn_hf_put(o, "rms_norm_eps", json_real(c->norm_eps));

@@ -83,12 +83,7 @@ wn_status wn_llama_hf_read(const struct wn_hf_keys *k, int64_t kv_heads, int64_t
 }
 
 void wn_llama_hf_write(struct wn_hf_object *o, const wn_model_config *c) {
-  wn_hf_put(o, "hidden_size", json_integer(c->width));
-  wn_hf_put(o, "intermediate_size", json_integer(c->ffn_width));
-  wn_hf_put(o, "num_hidden_layers", json_integer(c->layers));
-  wn_hf_put(o, "num_attention_heads", json_integer(c->heads));
-  wn_hf_put(o, "num_key_value_heads", json_integer(c->kv_heads));
-  wn_hf_put(o, "head_dim", json_integer(c->head_size));
+  wn_hf_put_sizes(o, c);
   wn_hf_put(o, "hidden_act", json_string("silu"));
   wn_hf_put(o, "max_position_embeddings", json_integer(c->context));
   wn_hf_put(o, "rms_norm_eps", json_real(c->norm_eps));
