@@ -24,7 +24,10 @@ static const struct cli_option train_options[] = {
     CLI_OPTION(
         struct train, init, "init", "DIR",
         "a checkpoint to start from: its parameters, with a new optimizer state; and, without --config, its recipe"),
-    CLI_OPTION(struct train, resume, "resume", NULL, "continue the run in --out from its last checkpoint"),
+    CLI_OPTION(
+        struct train, resume, "resume", NULL,
+        "continue the run in --out from its last checkpoint, by its own recipe; --set changes that one, --config "
+        "replaces it"),
     CLI_VIEWS_OPTIONS(struct train, views),
     CLI_COMMON_OPTIONS(struct train, common)};
 
@@ -75,7 +78,8 @@ int cmd_train(int argc, char **argv) {
   wn_context *ctx = NULL;
   wn_recipe recipe;
   int code = train_check(&t, cli_parse(&train_spec, argc, argv, &t, NULL));
-  const bool changes = t.config || t.sets.count || t.init;
+  /* A folder that cannot be resumed is refused before a recipe in it is looked for. */
+  const bool changes = (t.config || t.sets.count || t.init) && !(t.resume && !wn_train_can_resume(t.out));
   if (code == CLI_GO) code = cli_context_open(&t.common, &ctx);
   if (!code && changes) code = train_read_recipe(ctx, &t, &recipe);
   if (!code)

@@ -203,6 +203,11 @@ static int search_read_recipe(wn_context *ctx, struct search *s, wn_recipe *reci
   return cli_recipe_load(ctx, path ? path : kept, &s->sets, recipe);
 }
 
+static bool search_is_saved(const struct search *s) {
+  char path[PRUNE_PATH_BYTES];
+  return cli_join(path, sizeof path, s->out, "search.json") && cli_exists(path);
+}
+
 static int run_search(wn_context *ctx, struct search *s) {
   wn_model *model = NULL, *target = NULL;
   wn_recipe recipe;
@@ -231,7 +236,8 @@ static int run_search(wn_context *ctx, struct search *s) {
     if (saved != WN_OK)
       code = cli_fail(ctx, saved);
     else if (status == WN_ERR_CANCELLED)
-      cli_note(&s->common, "winnow: stopped; go on with the same command and --resume");
+      cli_note(&s->common, search_is_saved(s) ? "winnow: stopped; go on with the same command and --resume"
+                                              : "winnow: stopped before the first step; nothing is saved");
     if (!code && curve.count > 0) code = search_report(s, &curve);
     if (!code && status == WN_ERR_CANCELLED) code = CLI_INTERRUPTED;
   } else {

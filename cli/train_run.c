@@ -90,7 +90,8 @@ static json_t *train_summary(const struct watch *w, const char *out_dir, double 
 int cli_train_run(const struct cli_common *common, wn_context *ctx, const wn_recipe *given, const char *out,
                   bool resume, struct cli_views *views, const char *verb, const char *done) {
   struct watch watch = {.common = common, .ctx = ctx, .views = views};
-  int code = cli_views_open(views, common, ctx, out, resume);
+  /* What cannot be resumed is refused below, before a view has written anything. */
+  int code = resume && !wn_train_can_resume(out) ? 0 : cli_views_open(views, common, ctx, out, resume);
   if (code) {
     cli_views_close(views);
     return code;

@@ -112,11 +112,12 @@ typedef struct wn_prune_progress {
 typedef void (*wn_prune_fn)(void *user, const wn_prune_progress *progress);
 
 /* Searches into out_dir: search.json, which is saved (synced and renamed) after every step, and budgets.json at the
- * end. With `resume` an existing search continues and gives the result of an undisturbed one; without, an existing
- * search is an error. wn_context_cancel: WN_ERR_CANCELLED between two evaluations; only the current step is lost. *out
- * (may be NULL) is the curve, to be cleared by the caller, also after WN_ERR_CANCELLED. With options->finetune the
- * model's parameters become the tuned ones, out_dir/tuned is a run's folder with them, and a search killed or cancelled
- * during a round continues in it, with the result of an undisturbed one. WN_ERR_MEMORY says how many rows would fit. */
+ * end. With `resume` an existing search continues and gives the result of an undisturbed one, and a folder
+ * without one is WN_ERR_IO; without, an existing search is an error. wn_context_cancel: WN_ERR_CANCELLED between two
+ * evaluations; only the current step is lost. *out (may be NULL) is the curve, to be cleared by the caller, also after
+ * WN_ERR_CANCELLED. With options->finetune the model's parameters become the tuned ones, out_dir/tuned is a run's
+ * folder with them, and a search killed or cancelled during a round continues in it, with the result of an undisturbed
+ * one. WN_ERR_MEMORY says how many rows would fit. */
 wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_options *options, const char *out_dir,
                           bool resume, wn_prune_fn progress, void *user, wn_prune_curve *out);
 

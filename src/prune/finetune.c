@@ -85,7 +85,7 @@ wn_status wn_finetune_run(wn_context *ctx, struct wn_finetune *f, const wn_budge
   c->schedule_from = from;
   c->steps = until;
   c->warmup = (until - from) / 10;
-  return wn_train_run(ctx, &f->recipe, f->dir, true, progress, user);
+  return wn_train_run(ctx, &f->recipe, f->dir, wn_checkpoint_exists(f->dir), progress, user);
 }
 
 wn_status wn_finetune_load(wn_context *ctx, const struct wn_finetune *f, int64_t step) {

@@ -125,6 +125,7 @@ static wn_status search_open_curve(struct search *s, const char *dir, bool resum
   const bool there = wn_path_exists(s->path);
   if (there && !resume)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "%s already holds a search: resume it or choose another folder", dir);
+  if (!there && resume) return wn_fail(ctx, WN_ERR_IO, "%s: no search to resume", dir);
   if (!there && s->tuning && wn_finetune_exists(s->tuning))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "%s already holds a run, but %s no search: choose another folder",
                    s->tuning->dir, dir);

@@ -137,13 +137,31 @@ static wn_status continue_model(struct run *r, const wn_recipe *recipe) {
   return same_model(ctx, r->dir, wn_model_config_get(r->model), &r->recipe.model);
 }
 
+/* A saved or converted model, whole or in parts, is not a checkpoint and must not be lost to a new run either. */
+static bool holds_model(const char *dir) {
+  static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "config.json"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (wn_path_has(dir, names[i])) return true;
+  return false;
+}
+
+/* Refusals come before anything in the folder is touched. */
 static wn_status open_model(struct run *r, const wn_recipe *recipe, bool resume) {
-  bool checkpoint = wn_checkpoint_exists(r->dir);
-  if (!resume && (checkpoint || wn_path_has(r->dir, "model.safetensors")))
+  const bool checkpoint = wn_checkpoint_exists(r->dir);
+  if (resume && !checkpoint)
+    return wn_fail(r->ctx, WN_ERR_IO, "%s: no checkpoint to resume from%s", r->dir,
+                   holds_model(r->dir) ? "; the model there has no state.json, a new run can start from it (init)"
+                                       : "");
+  if (!resume && checkpoint)
     return wn_fail(r->ctx, WN_ERR_ARGUMENT, "%s already holds a run: resume it or choose another folder", r->dir);
-  if (!checkpoint && !recipe) return wn_fail(r->ctx, WN_ERR_IO, "%s: no checkpoint to resume from", r->dir);
+  if (!resume && holds_model(r->dir))
+    return wn_fail(r->ctx, WN_ERR_ARGUMENT, "%s already holds a model: choose another folder for the run", r->dir);
   if (recipe) r->recipe = *recipe;
   return checkpoint ? continue_model(r, recipe) : begin_model(r);
+}
+
+bool wn_train_can_resume(const char *dir) {
+  return dir && wn_checkpoint_exists(dir);
 }
 
 static wn_status open_sources(struct run *r) {

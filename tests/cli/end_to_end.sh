@@ -97,6 +97,20 @@ else
 fi
 succeeds "resuming what is finished" train --resume --out parts
 refuses "resuming what was never begun" 1 'nowhere' train --resume --out nowhere
+refuses "resuming what was never begun by a recipe" 1 'nowhere: no checkpoint to resume from' train --resume --config recipe.json --out nowhere
+refuses "adapt: resuming what was never begun" 1 'nowhere: no checkpoint to resume from' adapt --resume --out nowhere
+refuses "resuming nothing, with a view" 1 'nowhere: no checkpoint' train --resume --config recipe.json --out nowhere --tensorboard events
+[ -e nowhere ] || [ -e events ] && fail "nothing is made then" "$(ls -d nowhere events 2>&1)" || pass "nothing is made then"
+# A model without a run's state, with a recipe beside it: training from scratch would replace it.
+mkdir bare && cp whole/config.json whole/model.safetensors whole/tokenizer.model whole/recipe.json bare
+for how in "--resume" "--resume --set train.steps=9" "--resume --config recipe.json"; do
+  refuses "train $how of a model" 1 'bare: no checkpoint to resume from' train $how --out bare
+done
+refuses "a new run over a model" 1 'bare already holds a model' train --config recipe.json --out bare
+rm bare/recipe.json
+refuses "train --resume --set of a model without a recipe" 1 'bare: no checkpoint to resume from' train --resume --set train.steps=9 --out bare
+is "the model is as it was" "config.json model.safetensors tokenizer.model $(cksum <whole/model.safetensors)" \
+  "$(echo $(ls bare)) $(cksum <bare/model.safetensors)"
 succeeds "train without a tokenizer named" train --config recipe.json --set 'data.tokenizer=""' --set train.steps=1 --out untold --quiet
 cmp -s data/tokenizer.model untold/tokenizer.model && pass "the tokenizer beside the token file goes along" ||
   fail "the tokenizer beside the token file goes along" "$(ls untold)"
@@ -299,6 +313,7 @@ else
   fail "with reuse and without: the same steps and losses" "$(jq -c '.points[]' pruned/search.json plain/search.json)"
 fi
 json "prune search for two steps" '.end == "steps" and .steps == 2' prune search "${pruning[@]}" --tolerance 50% --max-steps 2 --out part
+refuses "prune search: nothing to resume" 1 'nothing: no search to resume' prune search "${pruning[@]}" --tolerance 50% --resume --out nothing
 json "prune search resumed" . prune search "${pruning[@]}" --tolerance 50% --resume --out part
 if cmp -s <(jq '[.points[] | del(.seconds)]' pruned/search.json) <(jq '[.points[] | del(.seconds)]' part/search.json); then
   pass "resumed: the same steps and losses"

@@ -96,7 +96,7 @@ static pid_t start(const wn_recipe *r, const char *dir, const struct child *how)
   }
   places = 0;
   kill_at = how->kill_at;
-  wn_status status = wn_train_run(ctx, r, dir, true, NULL, NULL);
+  wn_status status = wn_train_run(ctx, r, dir, wn_checkpoint_exists(dir), NULL, NULL);
   kill_at = 0;
   long total = places;
   if (how->report >= 0 && write(how->report, &total, sizeof total) != (ssize_t)sizeof total) _exit(98);

@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/context.h"
 #include "base/rng.h"
@@ -84,6 +85,14 @@ static UNUSED wn_status search(const struct bench *b, const wn_prune_options *o,
   char dir[300];
   snprintf(dir, sizeof dir, "%s/%s", b->dir, name);
   return wn_prune_search(b->ctx, b->model, o, dir, resume, NULL, NULL, out);
+}
+
+/* As a user goes on after a kill: there may be nothing yet. */
+static UNUSED wn_status search_on(const struct bench *b, const wn_prune_options *o, const char *name,
+                                  wn_prune_curve *out) {
+  char path[320];
+  snprintf(path, sizeof path, "%s/%s/search.json", b->dir, name);
+  return search(b, o, name, access(path, F_OK) == 0, out);
 }
 
 static UNUSED void same_curves(const char *what, const wn_prune_curve *a, const wn_prune_curve *b) {

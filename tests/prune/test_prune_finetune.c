@@ -230,7 +230,9 @@ static void test_resume(void **state) {
   assert_non_null(strstr(wn_context_error(t.b.ctx), "step 60"));
   snprintf(path, sizeof path, "%s/part/search.json", t.b.dir);
   remove(path);
-  assert_int_equal(search(&t.b, &o, "part", true, NULL), WN_ERR_ARGUMENT);
+  assert_int_equal(search(&t.b, &o, "part", true, NULL), WN_ERR_IO);
+  assert_non_null(strstr(wn_context_error(t.b.ctx), "no search to resume"));
+  assert_int_equal(search(&t.b, &o, "part", false, NULL), WN_ERR_ARGUMENT);
   assert_non_null(strstr(wn_context_error(t.b.ctx), "no search"));
   wn_prune_curve_clear(&whole);
   bench_clear(&t.b);
@@ -259,11 +261,11 @@ static void test_kill(void **state) {
     if (pid == 0) {
       places = 0;
       kill_at = at;
-      _exit((int)search(&t.b, &o, name, true, NULL));
+      _exit((int)search_on(&t.b, &o, name, NULL));
     }
     assert_int_equal(waitpid(pid, &code, 0), pid);
     killed += WIFSIGNALED(code) && WTERMSIG(code) == SIGKILL;
-    must(t.b.ctx, search(&t.b, &o, name, true, &part));
+    must(t.b.ctx, search_on(&t.b, &o, name, &part));
     same_curves(name, &whole, &part);
     assert_int_equal(part.points[part.count - 1].tuned, whole.points[whole.count - 1].tuned);
     wn_prune_curve_clear(&part);

@@ -232,6 +232,8 @@ static void resumes(bool lazy) {
   o.check = lazy;
   must(b.ctx, search(&b, &o, "whole", false, &whole));
   assert_int_equal(search(&b, &o, "whole", false, NULL), WN_ERR_ARGUMENT); /* it is there */
+  assert_int_equal(search(&b, &o, "none", true, NULL), WN_ERR_IO);
+  assert_non_null(strstr(wn_context_error(b.ctx), "none: no search to resume"));
   o.max_steps = 3;
   must(b.ctx, search(&b, &o, "part", false, &part));
   assert_int_equal(part.end, WN_PRUNE_STEPS);
@@ -328,11 +330,11 @@ static void test_kill(void **state) {
     if (pid == 0) {
       places = 0;
       kill_at = at;
-      _exit((int)search(&b, &o, name, true, NULL));
+      _exit((int)search_on(&b, &o, name, NULL));
     }
     assert_int_equal(waitpid(pid, &code, 0), pid);
     killed += WIFSIGNALED(code) && WTERMSIG(code) == SIGKILL;
-    must(b.ctx, search(&b, &o, name, true, &part));
+    must(b.ctx, search_on(&b, &o, name, &part));
     same_curves(name, &whole, &part);
     wn_prune_curve_clear(&part);
   }

@@ -294,6 +294,42 @@ static void test_evaluation(void **state) {
   tiny_remove(dir);
 }
 
+/* A saved or converted model has no state: resuming, with a recipe or without, would train from scratch and replace it,
+ * and so would a new run. */
+static void test_model_is_no_run(void **state) {
+  (void)state;
+  static const char *const names[] = {"model.safetensors", "config.json"};
+  char dir[256], copy[256], path[300];
+  tiny_folder(dir), tiny_folder(copy);
+  wn_recipe r;
+  tiny_recipe(&r, false);
+  wn_context *ctx = tiny_context("cpu", 1);
+  wn_model *model = NULL;
+  r.model.vocab_size = 20, r.model.context = 16;
+  must(ctx, wn_model_create(ctx, &r.model, 1, &model));
+  must(ctx, wn_model_save(ctx, model, NULL, dir));
+  must(ctx, wn_model_save(ctx, model, NULL, copy));
+  wn_model_destroy(model);
+  for (int parts = 2; parts > 0; parts--) { /* both files; then the configuration alone */
+    assert_false(wn_train_can_resume(dir));
+    const wn_recipe *const given[] = {NULL, &r};
+    for (int i = 0; i < 2; i++) {
+      assert_int_equal(wn_train_run(ctx, given[i], dir, true, NULL, NULL), WN_ERR_IO);
+      assert_non_null(strstr(wn_context_error(ctx), "no checkpoint to resume from"));
+      assert_non_null(strstr(wn_context_error(ctx), dir));
+    }
+    assert_int_equal(wn_train_run(ctx, &r, dir, false, NULL, NULL), WN_ERR_ARGUMENT);
+    assert_non_null(strstr(wn_context_error(ctx), "holds a model"));
+    for (int i = 2 - parts; i < 2; i++) assert_true(tiny_same_file(dir, copy, names[i]));
+    snprintf(path, sizeof path, "%s/log.jsonl", dir);
+    assert_int_not_equal(access(path, F_OK), 0); /* nothing was begun */
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    remove(path);
+  }
+  wn_context_destroy(ctx);
+  tiny_remove(dir), tiny_remove(copy);
+}
+
 static void test_refusals(void **state) {
   (void)state;
   char dir[256], other[256];
@@ -303,6 +339,7 @@ static void test_refusals(void **state) {
   r.train.steps = 2;
   assert_int_equal(train(NULL, dir, false, 0, NULL), WN_ERR_ARGUMENT);
   assert_int_equal(train(NULL, dir, true, 0, NULL), WN_ERR_IO); /* nothing to resume */
+  assert_int_equal(train(&r, dir, true, 0, NULL), WN_ERR_IO);
   assert_int_equal(train(&r, dir, false, 0, NULL), WN_OK);
   assert_int_equal(train(&r, dir, false, 0, NULL), WN_ERR_ARGUMENT); /* holds a run */
   changed = r;
@@ -395,8 +432,8 @@ static void test_log(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_log),      cmocka_unit_test(test_resume),       cmocka_unit_test(test_resume_streams),
-      cmocka_unit_test(test_budgets),  cmocka_unit_test(test_resume_spans), cmocka_unit_test(test_evaluation),
-      cmocka_unit_test(test_refusals), cmocka_unit_test(test_divergence)};
+      cmocka_unit_test(test_model_is_no_run), cmocka_unit_test(test_log),      cmocka_unit_test(test_resume),
+      cmocka_unit_test(test_resume_streams),  cmocka_unit_test(test_budgets),  cmocka_unit_test(test_resume_spans),
+      cmocka_unit_test(test_evaluation),      cmocka_unit_test(test_refusals), cmocka_unit_test(test_divergence)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
