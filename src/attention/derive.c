@@ -23,14 +23,14 @@ static const struct wn_call_field call_fields[] = {
     NUMBER(head0, WN_CALL_SHAPE),
     NUMBER(head_step, WN_CALL_SHAPE),
     NUMBER(scale, WN_CALL_SHAPE),
-    STRIDED(q, WN_CALL_SHAPE, WN_CALL_REAL, "BRH", s_q),
+    STRIDED(q, WN_CALL_SHAPE, WN_CALL_REAL, "BRHD", s_q),
     NUMBER(s_q, WN_CALL_SHAPE),
-    STRIDED(k, WN_CALL_SHAPE, WN_CALL_KEY, "BKV", s_k),
-    STRIDED(v, WN_CALL_SHAPE, WN_CALL_KEY, "BKV", s_v),
+    STRIDED(k, WN_CALL_SHAPE, WN_CALL_KEY, "BKVD", s_k),
+    STRIDED(v, WN_CALL_SHAPE, WN_CALL_KEY, "BKVD", s_v),
     NUMBER(s_k, WN_CALL_SHAPE),
     NUMBER(s_v, WN_CALL_SHAPE),
     NUMBER(half, WN_CALL_SHAPE),
-    STRIDED(y, WN_CALL_SHAPE, WN_CALL_REAL, "BRH", s_y),
+    STRIDED(y, WN_CALL_SHAPE, WN_CALL_REAL, "BRHD", s_y),
     NUMBER(s_y, WN_CALL_SHAPE),
     NUMBER(open, WN_CALL_SHAPE),
     ARRAY(key_count, WN_CALL_SHAPE, WN_CALL_INT32, "B"),
@@ -57,8 +57,8 @@ static const struct wn_call_field call_fields[] = {
     NUMBER(sel.bilinear, WN_CALL_SELECTION),
     NUMBER(sel.groups, WN_CALL_SELECTION),
     NUMBER(sel.head, WN_CALL_SELECTION),
-    STRIDED(sel.sq, WN_CALL_SELECTION, WN_CALL_REAL, "BRS", sel.s_sq),
-    STRIDED(sel.sk, WN_CALL_SELECTION, WN_CALL_REAL, "BKS", sel.s_sk),
+    STRIDED(sel.sq, WN_CALL_SELECTION, WN_CALL_REAL, "BRSD", sel.s_sq),
+    STRIDED(sel.sk, WN_CALL_SELECTION, WN_CALL_REAL, "BKSD", sel.s_sk),
     NUMBER(sel.s_sq, WN_CALL_SELECTION),
     NUMBER(sel.s_sk, WN_CALL_SELECTION),
     ARRAY(sel.strength, WN_CALL_SELECTION, WN_CALL_REAL, "S"),
@@ -122,12 +122,12 @@ static const struct wn_call_field call_fields[] = {
     ARRAY(exclusive.dgate, WN_CALL_TRAINING, WN_CALL_REAL, "H"),
     ARRAY(exclusive.dot, WN_CALL_TRAINING, WN_CALL_REAL, "BHR"),
 
-    STRIDED(dy, WN_CALL_TRAINING, WN_CALL_REAL, "BRH", s_y),
-    STRIDED(dq, WN_CALL_TRAINING, WN_CALL_REAL, "BRH", s_q),
-    STRIDED(dk, WN_CALL_TRAINING, WN_CALL_REAL, "BKV", s_k),
-    STRIDED(dv, WN_CALL_TRAINING, WN_CALL_REAL, "BKV", s_v),
-    STRIDED(dsq, WN_CALL_TRAINING, WN_CALL_REAL, "BRS", sel.s_sq),
-    STRIDED(dsk, WN_CALL_TRAINING, WN_CALL_REAL, "BKS", sel.s_sk),
+    STRIDED(dy, WN_CALL_TRAINING, WN_CALL_REAL, "BRHD", s_y),
+    STRIDED(dq, WN_CALL_TRAINING, WN_CALL_REAL, "BRHD", s_q),
+    STRIDED(dk, WN_CALL_TRAINING, WN_CALL_REAL, "BKVD", s_k),
+    STRIDED(dv, WN_CALL_TRAINING, WN_CALL_REAL, "BKVD", s_v),
+    STRIDED(dsq, WN_CALL_TRAINING, WN_CALL_REAL, "BRSD", sel.s_sq),
+    STRIDED(dsk, WN_CALL_TRAINING, WN_CALL_REAL, "BKSD", sel.s_sk),
     NUMBER(dk_from, WN_CALL_TRAINING),
 };
 
@@ -148,14 +148,18 @@ static struct call_part call_whole(const struct wn_attention *a) {
   return (struct call_part){.sequences = a->B, .rows = a->Tq, .keys = a->Tk, .heads = a->Hkv};
 }
 
-/* Elements along an axis of a contiguous array. b and r: B and R of dynamic spans; p and c: P and C where control
- * tokens are those of cache positions, else 1 and the keys. */
+/* Elements along an axis. b and r: B and R of dynamic spans, else 1; p and c: P and C where control tokens are those of
+ * cache positions, else 1 and the keys. */
 static int64_t call_extent(const struct wn_attention *a, char axis) {
   switch (axis) {
   case 'B':
     return a->B;
+  case 'b':
+    return a->span.dynamic ? a->B : 1;
   case 'R':
     return a->Tq;
+  case 'r':
+    return a->span.dynamic ? a->Tq : 1;
   case 'K':
     return a->Tk;
   case 'H':
@@ -215,24 +219,37 @@ static int64_t call_begin(const struct wn_attention *a, const struct call_part *
   }
 }
 
+enum { CALL_AXES = 4 };
+
+/* Of an array, along each of its axes: how many there are, and elements from one to the next. */
+struct call_axes {
+  int n;
+  int64_t extent[CALL_AXES], step[CALL_AXES];
+};
+
+static struct call_axes call_axes_of(const struct wn_attention *a, const struct wn_call_field *field) {
+  struct call_axes to = {.n = (int)strlen(field->axes)};
+  int64_t step = 1;
+  for (int i = to.n - 1; i >= 0; i--) {
+    to.extent[i] = call_extent(a, field->axes[i]);
+    to.step[i] = step;
+    step *= to.extent[i];
+  }
+  if (!field->strides) return to;
+  struct wn_stride s;
+  memcpy(&s, (const char *)a + field->strides, sizeof s);
+  to.step[0] = s.b, to.step[1] = s.t, to.step[2] = s.h;
+  return to;
+}
+
 /* Elements from an array's first to the part's first. */
 static int64_t call_offset(const struct wn_attention *a, const struct wn_call_field *field,
                            const struct call_part *part) {
+  const struct call_axes axes = call_axes_of(a, field);
   int64_t offset = 0;
-  if (field->strides) {
-    struct wn_stride s;
-    memcpy(&s, (const char *)a + field->strides, sizeof s);
-    const int64_t step[] = {s.b, s.t, s.h};
-    for (int i = 0; field->axes[i]; i++) {
-      const int64_t begin = call_begin(a, part, field->axes[i]);
-      if (begin) offset += begin * step[i];
-    }
-    return offset;
-  }
-  int64_t step = 1;
-  for (size_t i = strlen(field->axes); i-- > 0;) {
-    offset += call_begin(a, part, field->axes[i]) * step;
-    step *= call_extent(a, field->axes[i]);
+  for (int i = 0; i < axes.n; i++) {
+    const int64_t begin = call_begin(a, part, field->axes[i]);
+    if (begin) offset += begin * axes.step[i]; /* a stride of what is not there may be anything */
   }
   return offset;
 }
@@ -347,5 +364,57 @@ struct wn_attention wn_attention_selection_only(const struct wn_attention *op, w
   a.sel.head = 0;
   if (!op->slots.at) a.slots.groups = 0;
   a.bias.stride = wn_bias_stride(op);
+  return a;
+}
+
+/* Which of an array's axes is the rows; -1: none. */
+static int call_row_axis(const struct wn_attention *a, const struct wn_call_field *field) {
+  const char *at = strchr(field->axes, a->span.dynamic && strchr(field->axes, 'r') ? 'r' : 'R');
+  return at ? (int)(at - field->axes) : -1;
+}
+
+/* Copies an array of a call to a contiguous one whose rows before the last `from.extent[rows]` stay as they are. */
+static void call_copy_rows(const struct call_axes *from, const char *source, const struct call_axes *to, char *target,
+                           int rows, size_t element) {
+  int64_t at[CALL_AXES] = {0};
+  const int inner = from->n - 1;
+  target += (to->extent[rows] - from->extent[rows]) * to->step[rows] * (int64_t)element;
+  for (int i = 0; i >= 0;) {
+    int64_t read = 0, write = 0;
+    for (i = 0; i < inner; i++) read += at[i] * from->step[i], write += at[i] * to->step[i];
+    if (from->step[inner] == 1)
+      memcpy(target + write * (int64_t)element, source + read * (int64_t)element,
+             (size_t)from->extent[inner] * element);
+    else
+      for (int64_t n = 0; n < from->extent[inner]; n++)
+        memcpy(target + (write + n) * (int64_t)element, source + (read + n * from->step[inner]) * (int64_t)element,
+               element);
+    for (i = inner - 1; i >= 0 && ++at[i] == from->extent[i]; i--) at[i] = 0;
+  }
+}
+
+struct wn_attention wn_attention_with_rows_before(const struct wn_attention *op, wn_dtype dtype, int64_t n,
+                                                  struct wn_arrays *arrays) {
+  struct wn_attention a = call_drop(op, WN_CALL_OUTPUT);
+  a.Tq += n;
+  for (int i = 0; i < wn_call_field_count(); i++) {
+    const struct wn_call_field *field = &call_fields[i];
+    const int rows = call_row_axis(op, field);
+    void *source, *target;
+    memcpy(&source, (const char *)&a + field->at, sizeof source);
+    if (rows < 0 || !source) continue;
+    const struct wn_call_field contiguous = {.axes = field->axes};
+    const struct call_axes from = call_axes_of(op, field), to = call_axes_of(&a, &contiguous);
+    const size_t element = call_element(op, field->element, dtype);
+    const struct wn_array row = {field->name, true, WN_DIMS(to.extent[0] * to.step[0]), element, &target};
+    wn_arrays_lay(arrays, &row, 1);
+    if (target) {
+      memset(target, 0, (size_t)row.dims.size[0] * element);
+      call_copy_rows(&from, source, &to, target, rows, element);
+      memcpy((char *)&a + field->at, &target, sizeof target);
+    }
+    const struct wn_stride s = {to.step[0], to.step[1], to.step[2]};
+    if (field->strides) memcpy((char *)&a + field->strides, &s, sizeof s);
+  }
   return a;
 }

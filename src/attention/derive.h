@@ -7,6 +7,7 @@
 #ifndef WN_ATTENTION_DERIVE_H
 #define WN_ATTENTION_DERIVE_H
 
+#include "base/arrays.h"
 #include "ops/attention.h"
 #include "ops/ops.h"
 
@@ -35,7 +36,8 @@ struct wn_call_field {
   enum wn_call_scope scope;
   enum wn_call_element element;
   /* An array's axes, outermost first, a letter each (derive.c, call_extent); "": one that is the same in every view.
-   * With `strides` (the offset of its struct wn_stride) they are those of b, t and h, else the array is contiguous. */
+   * With `strides` (the offset of its struct wn_stride) the first three have the steps b, t and h; else, and along a
+   * fourth, the array is contiguous. */
   const char *axes;
   size_t strides;
 };
@@ -51,6 +53,12 @@ struct wn_attention wn_attention_of_sequence(const struct wn_attention *op, wn_d
 /* Rows r..r+n-1 on the keys up to their own. With documents or control tokens of several sequences this cannot be said;
  * what comes back then is a call of 0 sequences, which every operation refuses. */
 struct wn_attention wn_attention_of_rows(const struct wn_attention *op, wn_dtype dtype, int64_t r, int64_t n);
+
+/* The call with n more rows in front of its own, on the same keys. What there is for each row (q, y, sq of a bilinear
+ * selection, z of a dynamic span) is laid out in `arrays`, contiguous: zero for the rows in front, a copy for the rest.
+ * Arrays without memory are counted, and the view is good for asking sizes alone: its arrays are the call's. */
+struct wn_attention wn_attention_with_rows_before(const struct wn_attention *op, wn_dtype dtype, int64_t n,
+                                                  struct wn_arrays *arrays);
 
 /* Rows t..t+n-1 on the keys t..t+n-1, of a call on whole sequences; the same exception. */
 struct wn_attention wn_attention_of_tokens(const struct wn_attention *op, wn_dtype dtype, int64_t t, int64_t n);

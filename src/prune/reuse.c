@@ -138,6 +138,7 @@ static void reuse_destroy(struct wn_prune_evaluator *e) {
   wn_free(r->state.layers);
   wn_free(r->trial.layers);
   wn_free(r->best.layers);
+  wn_free(r->rows);
   wn_free(r->scratch);
   wn_free(r->budgets.tokens);
   wn_free(r);
@@ -188,7 +189,7 @@ static void reuse_batch_lay(struct wn_reuse *r, struct wn_arrays *arrays) {
   const wn_model_config *c = &r->model->config;
   const int64_t T = r->set->T, B = r->batch, M = B * T, W = wn_reuse_kv_width(r), G = r->select_heads,
                 GD = r->select_width;
-  const int64_t P = wn_policy_groups(&r->budgets, c->kv_heads, G), H = c->heads, D = c->head_size;
+  const int64_t P = wn_policy_groups(&r->budgets, c->kv_heads, G);
   const bool bilinear = c->attention.selective.bilinear, layer = c->norm == WN_NORM_LAYER;
   const struct wn_array rows[] = {
       {"activations", true, WN_DIMS((int64_t)r->blocks.large_bytes), 1, &r->blocks.large},
@@ -201,9 +202,7 @@ static void reuse_batch_lay(struct wn_reuse *r, struct wn_arrays *arrays) {
       {"queries", true, WN_DIMS(M, GD), sizeof *r->sq, &r->sq},
       {"selecting keys", bilinear, WN_DIMS(M, GD), sizeof *r->sk, &r->sk},
       {"F", true, WN_DIMS(M, G), sizeof *r->f, &r->f},
-      {"attention's queries", true, WN_DIMS(M, H, D), sizeof *r->q, &r->q},
-      {"attention's outputs", true, WN_DIMS(M, H, D), sizeof *r->y, &r->y},
-      {"spans", true, WN_DIMS(M, H), sizeof *r->z, &r->z},
+      {"selection's outputs", true, WN_DIMS(M, GD), sizeof *r->y, &r->y},
       {"x_out", true, WN_DIMS(M, c->width), sizeof(float), &r->x_out},
       {"n_out", true, WN_DIMS(M, c->width), sizeof(float), &r->n_out},
       {"rstd", true, WN_DIMS(M), sizeof(float), &r->rstd},
@@ -226,7 +225,7 @@ static wn_status reuse_size_batch(struct wn_reuse *r) {
   return WN_OK;
 }
 
-/* The largest scratch: a backend may treat few rows otherwise than many. */
+/* The largest scratch, as a backend may treat few rows otherwise than many, and what attention's rows take. */
 static wn_status reuse_measure(struct wn_reuse *r) {
   const int64_t T = r->set->T;
   size_t most = 0;
@@ -238,6 +237,7 @@ static wn_status reuse_measure(struct wn_reuse *r) {
     if (need > most) most = need;
     if (n == T) break;
   }
+  WN_TRY(wn_alloc(r->ctx, "attention rows of a search", r->rows_bytes, &r->rows));
   WN_TRY(wn_alloc(r->ctx, "scratch of a search", most, &r->scratch));
   r->scratch_bytes = most;
   return WN_OK;
@@ -312,7 +312,7 @@ wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const s
   for (int64_t l = 0; l < c->layers; l++) r->budgets.tokens[l] = set->T;
   WN_TRY_GOTO(reuse_arrays(r, options), fail);
   WN_TRY_GOTO(reuse_measure(r), fail);
-  r->base.bytes = r->arrays.bytes + r->scratch_bytes;
+  r->base.bytes = r->arrays.bytes + r->rows_bytes + r->scratch_bytes;
   *out = &r->base;
   return WN_OK;
 fail:

@@ -36,7 +36,9 @@ struct wn_reuse {
   int32_t *positions, *evicted_at; /* [batch,T], [batch,P,T] */
   float *k, *v, *sq, *sk;          /* [batch,T,...] rows before the first changed from state, the others new */
   float *f;                        /* [batch,G,T] */
-  float *q, *y, *z;                /* [batch,T,H*D] twice, [batch,T,H]: rows from a tile's first on */
+  float *y;                        /* [batch,T,G*D] of the selection alone, dropped */
+  void *rows;                      /* q, y and the like of a call that begins where a tile does */
+  size_t rows_bytes;
   void *x_out, *n_out, *rstd, *mean, *logits;
   double *loss; /* [batch*T] */
   uint8_t *hit;

@@ -92,37 +92,41 @@ static struct wn_attention reuse_selection(const struct wn_reuse *r, const struc
   return s;
 }
 
+/* The queries that select, held of the positions from..t->first-1, into the first rows of a call that begins there. */
+static void reuse_place_selecting(const struct wn_reuse *r, const struct wn_reuse_task *t, int64_t from,
+                                  const struct wn_reuse_held *h, const struct wn_attention *a) {
+  const int64_t T = r->set->T, D = a->D, G = r->select_heads;
+  const bool own = a->sel.bilinear;
+  const struct wn_stride s = own ? a->sel.s_sq : a->s_q;
+  const int64_t first = own ? 0 : a->sel.head, apart = own ? 1 : a->H / G;
+  float *to = (float *)(uintptr_t)(own ? a->sel.sq : a->q);
+  for (int64_t b = 0; b < t->B; b++)
+    for (int64_t i = 0; i < t->first - from; i++)
+      for (int64_t g = 0; g < G; g++)
+        memcpy(to + b * s.b + i * s.t + (g * apart + first) * s.h, h->sq + ((b * T + from + i) * G + g) * D,
+               (size_t)D * sizeof *to);
+}
+
 /* The call with its rows from the start of a tile on: sums over rows begin with tiles, so that only then all bits are
  * those of a whole pass. Of the rows before the first changed one the selecting queries are known; nothing else of
  * them matters, and what comes out for them is dropped. */
 static wn_status reuse_attend_from(struct wn_run *run, struct wn_reuse *r, const struct wn_reuse_task *t, int64_t from,
                                    const struct wn_attention *op, const struct wn_reuse_held *h) {
-  const int64_t T = r->set->T, D = op->D, HD = op->H * D, n = T - t->first, rows = T - from, skip = t->first - from;
-  const bool chosen = r->select_heads > 0 && !op->sel.bilinear;
-  const int64_t apart = chosen ? op->H / r->select_heads : 0;
-  struct wn_attention a = *op;
-  a.Tq = rows;
-  a.q = r->q, a.y = r->y;
-  a.s_q = a.s_y = (struct wn_stride){rows * HD, HD, D};
-  if (op->sel.bilinear) a.sel.sq = h->sq + from * r->select_width, a.sel.s_sq = reuse_whole(r, r->select_width, D);
-  if (op->span.on && op->span.dynamic) a.span.z = r->z, a.span.s_z = (struct wn_stride){rows * op->H, op->H, 1};
-  for (int64_t b = 0; b < t->B && !run->measuring; b++) {
-    float *q = r->q + b * rows * HD;
-    memset(q, 0, (size_t)(skip * HD) * sizeof *q);
-    for (int64_t i = 0; chosen && i < skip; i++)
-      for (int64_t g = 0; g < r->select_heads; g++)
-        memcpy(q + i * HD + (g * apart + op->sel.head) * D, h->sq + ((b * T + from + i) * r->select_heads + g) * D,
-               (size_t)D * sizeof *q);
-    for (int64_t i = 0; i < n; i++)
-      memcpy(q + (skip + i) * HD, (const float *)op->q + b * op->s_q.b + i * op->s_q.t, (size_t)HD * sizeof *q);
-    if (a.span.z != r->z) continue;
-    memset(r->z + b * rows * op->H, 0, (size_t)(skip * op->H) * sizeof *r->z);
-    memcpy(r->z + (b * rows + skip) * op->H, (const float *)op->span.z + b * op->span.s_z.b,
-           (size_t)(n * op->H) * sizeof *r->z);
+  const int64_t skip = t->first - from, n = r->set->T - t->first;
+  struct wn_arrays rows = {.base = run->measuring ? NULL : r->rows};
+  const struct wn_attention a = wn_attention_with_rows_before(op, WN_F32, skip, &rows);
+  if (run->measuring) {
+    struct wn_arrays most = {0}; /* a task that begins within the first tile has all positions for rows */
+    wn_attention_with_rows_before(op, WN_F32, t->first, &most);
+    if (most.bytes > r->rows_bytes) r->rows_bytes = most.bytes;
+    return wn_run_attention_forward(run, &a);
   }
+  if (r->select_heads > 0) reuse_place_selecting(r, t, from, h, &a);
   WN_TRY(wn_run_attention_forward(run, &a));
-  for (int64_t b = 0; b < t->B && !run->measuring; b++)
-    memcpy((float *)op->y + b * n * HD, r->y + (b * rows + skip) * HD, (size_t)(n * HD) * sizeof *r->y);
+  for (int64_t b = 0; b < t->B; b++)
+    for (int64_t i = 0; i < n; i++)
+      memcpy((float *)op->y + b * op->s_y.b + i * op->s_y.t, (const float *)a.y + b * a.s_y.b + (skip + i) * a.s_y.t,
+             (size_t)(op->H * op->D) * sizeof(float));
   return WN_OK;
 }
 

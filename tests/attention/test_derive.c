@@ -120,6 +120,53 @@ static void of_sequences_rows_and_heads(void **state) {
     }
 }
 
+/* Rows r.. of an array [B,T,n*D] with the strides s into the same rows of another one. */
+static void put_rows(void *to, struct wn_stride s_to, const void *from, struct wn_stride s, int64_t rows, int64_t n,
+                     int64_t width) {
+  for (int64_t b = 0; b < B; b++)
+    for (int64_t i = 0; i < rows; i++)
+      for (int64_t h = 0; h < n; h++)
+        memcpy((double *)to + b * s_to.b + i * s_to.t + h * s_to.h, (const double *)from + b * s.b + i * s.t + h * s.h,
+               (size_t)width * sizeof(double));
+}
+
+/* The last rows, with those before them put in front again: what a row reads has moved along, and where the rows in
+ * front are given what they had, the call is the whole one. */
+static void rows_in_front(void **state) {
+  (void)state;
+  enum { FRONT = 33 };
+  mech_list(true);
+  for (int i = 0; i < mech_count; i++)
+    for (int kind = 0; kind < 4; kind++) {
+      const struct mech_case *c = &mech_cases[i];
+      struct mech_bench m;
+      const struct mech_setup s = setup_of(c, kind);
+      mech_make(&m, &s, WN_F64);
+      forward(&m, &m.op);
+      const struct wn_attention last = wn_attention_of_rows(&m.op, WN_F64, FRONT, T - FRONT);
+      struct wn_arrays counted = {0};
+      wn_attention_with_rows_before(&last, WN_F64, FRONT, &counted);
+      assert_null(counted.failed);
+      struct wn_arrays placed = {.base = aligned_alloc(WN_ALIGN, counted.bytes)};
+      struct wn_attention view = wn_attention_with_rows_before(&last, WN_F64, FRONT, &placed);
+      assert_int_equal(placed.bytes, counted.bytes);
+      assert_int_equal(view.Tq, T);
+      const double *q = view.q;
+      for (int64_t n = 0; n < FRONT * H * D; n++) assert_true(q[n] == 0);
+      if (!view.sel.on)
+        check_view(&m, "rows with others in front", wn_attention_of_rows(&view, WN_F64, FRONT, T - FRONT), 0, FRONT, 0);
+      put_rows((void *)(uintptr_t)view.q, view.s_q, m.op.q, m.op.s_q, FRONT, H, D);
+      if (view.span.dynamic)
+        put_rows((void *)(uintptr_t)view.span.z, view.span.s_z, m.op.span.z, m.op.span.s_z, FRONT, H, 1);
+      if (view.sel.bilinear)
+        put_rows((void *)(uintptr_t)view.sel.sq, view.sel.s_sq, m.op.sel.sq, m.op.sel.s_sq, FRONT,
+                 wn_selection_groups(&view), D);
+      check_view(&m, "all rows again", view, 0, 0, 0);
+      free(placed.base);
+      mech_clear(&m);
+    }
+}
+
 /* F of the selecting heads alone. */
 static void selections_alone(void **state) {
   (void)state;
@@ -151,6 +198,7 @@ int main(void) {
       cmocka_unit_test(every_field_has_a_row),
       cmocka_unit_test(scopes),
       cmocka_unit_test(of_sequences_rows_and_heads),
+      cmocka_unit_test(rows_in_front),
       cmocka_unit_test(selections_alone),
   };
   mech_open(&place, "ref", NULL);
