@@ -80,7 +80,7 @@ static inline void packed_weights_make(struct packed_weights *w, int64_t N, int6
     w->packed.part[i].data = at;
     for (int64_t b = 0; b < blocks; b++, at += wn_gguf_block_bytes(types[i]))
       packed_block(types[i], at, seed + (uint64_t)i, (uint64_t)b);
-    wn_gguf_decode(types[i], part->data, part->rows * K, dense);
+    wn_gguf_decode(types[i], part->data, 0, part->rows * K, dense);
     dense += part->rows * K;
   }
 }

@@ -13,7 +13,6 @@
 #include "base/fields.h"
 #include "base/file.h"
 #include "base/options.h"
-#include "io/gguf_types.h"
 #include "model/config.h"
 #include "model/layer.h"
 #include "text/tokenizer.h"
@@ -71,21 +70,19 @@ static int export_part_of(const struct wn_import_row *s, int64_t r, int64_t *loc
   return k;
 }
 
-static void export_read_row(const struct wn_import_row *s, int64_t r, float *out /* [K] */) {
+/* A row of a vector is one element, which may lie anywhere in a block. */
+static wn_status export_read_row(wn_context *ctx, const struct wn_import_row *s, int64_t r, float *out /* [K] */) {
   int64_t local;
   const int k = export_part_of(s, r, &local);
-  const wn_gguf_tensor *t = &s->tensor[k]->t;
-  const size_t block = wn_gguf_block_bytes(t->type);
-  const uint8_t *data = t->data;
   if (s->parts[k].transposed) {
     for (int64_t i = 0; i < s->K; i++)
-      wn_gguf_decode(t->type, data + (size_t)(i * s->parts[k].rows + local) * block, 1, out + i);
+      WN_TRY(wn_tensor_read(ctx, s->tensor[k], i * s->parts[k].rows + local, 1, out + i));
   } else {
-    const size_t bytes = (size_t)(s->K / wn_gguf_block_weights(t->type)) * block;
-    wn_gguf_decode(t->type, data + (size_t)local * bytes, s->K, out);
+    WN_TRY(wn_tensor_read(ctx, s->tensor[k], local * s->K, s->K, out));
   }
   if (s->parts[k].plus != 0)
     for (int64_t i = 0; i < s->K; i++) out[i] += s->parts[k].plus;
+  return WN_OK;
 }
 
 /* The tensor's rows as the source has them, where all are of the target's type. False: they are not. */
@@ -93,7 +90,7 @@ static bool export_copy_rows(const struct job *job, const struct piece *p, const
                              uint8_t *out) {
   for (int k = 0; k < s->count; k++)
     if (s->tensor[k]->t.type != p->type || s->parts[k].transposed || s->parts[k].plus != p->part.plus) return false;
-  if (p->part.transposed) return false;
+  if (p->part.transposed || s->K % wn_gguf_block_weights(p->type) != 0) return false;
   const size_t bytes = (size_t)(s->K / wn_gguf_block_weights(p->type)) * wn_gguf_block_bytes(p->type);
   for (int64_t r = 0; r < p->part.rows; r++) {
     int64_t local;
@@ -117,12 +114,17 @@ static wn_status export_make_through_floats(const struct job *job, const struct 
     return wn_fail(job->ctx, WN_ERR_MEMORY, "tensor %s does not fit in memory", p->part.name);
   WN_TRY(wn_alloc(job->ctx, p->part.name, p->part.transposed ? bytes : bytes / 2, &memory));
   float *x = memory;
-  for (int64_t r = 0; r < rows; r++)
-    export_read_row(s, export_source_row(job->e, &p->row, p->part.first + r), x + r * K);
+  wn_status status = WN_OK;
+  for (int64_t r = 0; r < rows && status == WN_OK; r++)
+    status = export_read_row(job->ctx, s, export_source_row(job->e, &p->row, p->part.first + r), x + r * K);
+  if (status != WN_OK) {
+    wn_free(memory);
+    return status;
+  }
   if (p->part.plus != 0)
     for (int64_t i = 0; i < rows * K; i++) x[i] -= p->part.plus;
   if (p->part.transposed) export_transpose(x, rows, K, x + rows * K);
-  wn_status status = wn_gguf_encode(job->ctx, p->type, p->part.transposed ? x + rows * K : x, rows * K, out);
+  status = wn_gguf_encode(job->ctx, p->type, p->part.transposed ? x + rows * K : x, rows * K, out);
   if (status != WN_OK) status = wn_fail_prefix(job->ctx, status, "%s: tensor %s", job->e->from->where, p->part.name);
   wn_free(memory);
   return status;

@@ -93,7 +93,7 @@ static wn_status export_name_factors(wn_context *ctx, struct wn_export *e) {
   void *memory;
   WN_TRY(wn_alloc(ctx, "rope.factors", (size_t)n * sizeof(float), &memory));
   float *factors = memory;
-  wn_status status = wn_gguf_dequantize(ctx, &source.tensor[0]->t, 0, 1, factors);
+  wn_status status = wn_tensor_read(ctx, source.tensor[0], 0, n, factors);
   double largest = 1;
   for (int64_t i = 0; status == WN_OK && i < n; i++) largest = fmax(largest, (double)factors[i]);
   bool found = false;

@@ -11,7 +11,6 @@
 
 #include "base/fields.h"
 #include "base/file.h"
-#include "io/gguf_types.h"
 #include "model/config.h"
 #include "model/layer.h"
 
@@ -218,13 +217,11 @@ static wn_status import_copy_part(wn_context *ctx, const struct wn_import *im, c
   to += part->first * K;
   if (part->transposed) {
     for (int64_t k = 0; k < K; k++) {
-      WN_TRY(wn_gguf_dequantize(ctx, &t->t, k, 1, line));
+      WN_TRY(wn_tensor_read(ctx, t, k * part->rows, part->rows, line));
       for (int64_t r = 0; r < part->rows; r++) to[r * K + k] = line[r];
     }
-  } else if (t->t.type == WN_GGUF_F32) {
-    memcpy(to, t->t.data, (size_t)n * sizeof *to);
   } else {
-    wn_gguf_decode(t->t.type, t->t.data, n, to);
+    WN_TRY(wn_tensor_read(ctx, t, 0, n, to));
   }
   bool finite = true;
   for (int64_t i = 0; part->plus != 0 && i < n; i++) to[i] += part->plus;

@@ -139,10 +139,27 @@ size_t wn_gguf_block_bytes(wn_gguf_type type) {
   return (size_t)types[type].bytes;
 }
 
-void wn_gguf_decode(wn_gguf_type type, const void *data, int64_t weights, float *out) {
-  const uint8_t *block = data;
-  for (int64_t i = 0; i < weights; i += types[type].weights, block += types[type].bytes)
-    types[type].decode(block, out + i);
+enum { MOST_WEIGHTS = 256 }; /* of a block */
+
+void wn_gguf_decode(wn_gguf_type type, const void *data, int64_t first, int64_t count, float *out) {
+  const int64_t weights = types[type].weights;
+  if (type == WN_GGUF_F32) {
+    memcpy(out, (const uint8_t *)data + (size_t)first * sizeof *out, (size_t)count * sizeof *out);
+    return;
+  }
+  const uint8_t *block = (const uint8_t *)data + (size_t)(first / weights) * (size_t)types[type].bytes;
+  for (int64_t skip = first % weights; count > 0; skip = 0, block += types[type].bytes) {
+    const int64_t n = count < weights - skip ? count : weights - skip;
+    if (n == weights) {
+      types[type].decode(block, out);
+    } else { /* a part of a block */
+      float whole[MOST_WEIGHTS];
+      types[type].decode(block, whole);
+      memcpy(out, whole + skip, (size_t)n * sizeof *out);
+    }
+    out += n;
+    count -= n;
+  }
 }
 
 wn_status wn_gguf_dequantize(wn_context *ctx, const wn_gguf_tensor *t, int64_t first, int64_t rows, float *out) {
@@ -153,8 +170,9 @@ wn_status wn_gguf_dequantize(wn_context *ctx, const wn_gguf_tensor *t, int64_t f
   if (first < 0 || rows < 0 || first > all || rows > all - first)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "tensor \"%s\": rows %lld to %lld of %lld", t->name, (long long)first,
                    (long long)first + (long long)rows, (long long)all);
-  const int64_t weights = types[t->type].weights, blocks = width / weights;
-  wn_gguf_decode(t->type, (const uint8_t *)t->data + (size_t)(first * blocks) * (size_t)types[t->type].bytes,
-                 rows * blocks * weights, out);
+  if (width % types[t->type].weights != 0)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "tensor \"%s\": rows of %lld are not whole blocks of %d (%s)", t->name,
+                   (long long)width, types[t->type].weights, types[t->type].name);
+  wn_gguf_decode(t->type, t->data, first * width, rows * width, out);
   return WN_OK;
 }

@@ -4,7 +4,8 @@
 
 #include "winnow/gguf.h"
 
-/* out [weights] of whole blocks (weights: a multiple of wn_gguf_block_weights); data needs no alignment. */
-void wn_gguf_decode(wn_gguf_type type, const void *data, int64_t weights, float *out);
+/* Weights first..first+count-1 of data, which begins with a block and needs no alignment: out [count], no more and no
+ * less, wherever the blocks begin and end. */
+void wn_gguf_decode(wn_gguf_type type, const void *data, int64_t first, int64_t count, float *out);
 
 #endif

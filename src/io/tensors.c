@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "io/gguf_types.h"
 
 #define INDEX_NAME "model.safetensors.index.json"
 enum { PATH_BYTES = 4096, MAX_SHARDS = 4096 };
@@ -254,6 +255,16 @@ int wn_tensors_find(const struct wn_tensors *t, const char *name) {
   if (t->count == 0) return -1;
   const struct wn_tensor *found = bsearch(&wanted, t->all, (size_t)t->count, sizeof *t->all, tensors_compare);
   return found ? (int)(found - t->all) : -1;
+}
+
+wn_status wn_tensor_read(wn_context *ctx, const struct wn_tensor *t, int64_t first, int64_t count, float *out) {
+  const size_t block = wn_gguf_block_bytes(t->t.type);
+  const int64_t all = t->is_weights ? (int64_t)(t->t.bytes / block) * wn_gguf_block_weights(t->t.type) : 0;
+  if (first < 0 || count < 0 || first > all || count > all - first)
+    return wn_fail(ctx, WN_ERR_SHAPE, "%s: tensor %s has %lld weights, %lld from the %lldth are wanted", t->file,
+                   t->t.name, (long long)all, (long long)count, (long long)first);
+  wn_gguf_decode(t->t.type, t->t.data, first, count, out);
+  return WN_OK;
 }
 
 const wn_gguf *wn_tensors_gguf(const struct wn_tensors *t) {

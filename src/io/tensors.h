@@ -30,6 +30,9 @@ const char *wn_tensors_where(const struct wn_tensors *tensors);
 int wn_tensors_count(const struct wn_tensors *tensors);
 const struct wn_tensor *wn_tensors_at(const struct wn_tensors *tensors, int i); /* by name */
 int wn_tensors_find(const struct wn_tensors *tensors, const char *name);        /* index, -1 when absent */
-const wn_gguf *wn_tensors_gguf(const struct wn_tensors *tensors);               /* NULL for safetensors */
+/* Elements first..first+count-1 as floats, in the file's order and whatever the tensor's rank: out [count]. Blocks may
+ * be touched in part; elements that the tensor does not have are refused. */
+wn_status wn_tensor_read(wn_context *ctx, const struct wn_tensor *tensor, int64_t first, int64_t count, float *out);
+const wn_gguf *wn_tensors_gguf(const struct wn_tensors *tensors); /* NULL for safetensors */
 
 #endif

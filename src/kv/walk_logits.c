@@ -59,7 +59,7 @@ static void walk_gather(struct wn_walk *w, const void *k, struct wn_stride s, in
   const int64_t D = w->a->D;
   const uint16_t *halves = (const uint16_t *)k + w->b * s.b + head * s.h;
   for (int64_t c = 0; half && c < columns; c++)
-    wn_gguf_decode(WN_GGUF_F16, halves + w->key[c] * s.t, D, (float *)w->keys + c * D);
+    wn_gguf_decode(WN_GGUF_F16, halves + w->key[c] * s.t, 0, D, (float *)w->keys + c * D);
   if (half) return;
   const size_t row = (size_t)D * wn_dtype_size(w->dtype);
   const char *base = wn_element(k, w->b * s.b + head * s.h, w->dtype);

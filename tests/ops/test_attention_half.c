@@ -37,7 +37,7 @@ static uint16_t *halves(float *x, int64_t n) {
   uint16_t *h = malloc((size_t)n * sizeof *h);
   assert_non_null(h);
   wn_f16_from_f32(n, x, h);
-  wn_gguf_decode(WN_GGUF_F16, h, n, x);
+  wn_gguf_decode(WN_GGUF_F16, h, 0, n, x);
   return h;
 }
 
@@ -150,7 +150,7 @@ static void test_conversion(void **state) {
   static uint16_t all[65536], back[65536];
   static float as[65536];
   for (int i = 0; i < 65536; i++) all[i] = (uint16_t)i;
-  wn_gguf_decode(WN_GGUF_F16, all, 65536, as);
+  wn_gguf_decode(WN_GGUF_F16, all, 0, 65536, as);
   wn_f16_from_f32(65536, as, back);
   for (int i = 0; i < 65536; i++) {
     if (isnan(as[i]))

@@ -32,7 +32,7 @@ static void NAME(embedding_packed)(const struct wn_exec *exec, const struct wn_e
     float t[WN_REF_BLOCKS];
     for (int64_t c0 = 0; c0 < a->C; c0 += WN_REF_BLOCKS) {
       const int64_t count = wn_ref_min(WN_REF_BLOCKS, a->C - c0);
-      wn_gguf_decode(type, row + wn_packed_row_bytes(type, c0), count, t);
+      wn_gguf_decode(type, row, c0, count, t);
       for (int64_t c = 0; c < count; c++)
         y[m * a->C + c0 + c] = (REAL)(p ? scale * (double)t[c] + (double)p[c0 + c] : scale * (double)t[c]);
     }

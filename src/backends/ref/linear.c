@@ -24,7 +24,7 @@ static void NAME(linear_packed)(const struct wn_exec *exec, const struct wn_line
       double sum[NAME(ROWS)] = {0};
       for (int64_t k0 = 0; k0 < a->K; k0 += WN_REF_BLOCKS) {
         const int64_t count = wn_ref_min(WN_REF_BLOCKS, a->K - k0);
-        wn_gguf_decode(type, row + wn_packed_row_bytes(type, k0), count, w);
+        wn_gguf_decode(type, row, k0, count, w);
         for (int64_t m = 0; m < rows; m++) {
           const REAL *at = x + (m0 + m) * a->ldx + k0;
           double s = sum[m];
@@ -56,7 +56,7 @@ static void NAME(linear_packed_dx)(const struct wn_exec *exec, const struct wn_l
       for (int64_t n = 0; n < a->N; n++) {
         wn_gguf_type type;
         const char *row = wn_packed_row(a->packed, a->K, n, &type);
-        wn_gguf_decode(type, row + wn_packed_row_bytes(type, k0), count, w);
+        wn_gguf_decode(type, row, k0, count, w);
         for (int64_t m = 0; m < rows; m++) {
           const double g = (double)dy[(m0 + m) * a->lddy + n];
           for (int64_t k = 0; k < count; k++) sum[m][k] += g * (double)w[k];
