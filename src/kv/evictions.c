@@ -35,7 +35,7 @@ static wn_status evictions_check(wn_context *ctx, const wn_budgets *budgets, con
   const char *name = row->info.name;
   const bool sums = row->needs & WN_POLICY_SUMS;
   const bool selections = row->needs & WN_POLICY_SELECTIONS;
-  const char *term = wn_call_lacks(a, selections ? WN_WALK_SELECTIONS_SERVED : WN_TERMS_ALL);
+  const char *term = wn_call_lacks(a, WN_WALK_SERVED);
   WN_TRY(wn_policy_check_needs(ctx, row, WN_POLICY_SERVED, "the walk over a sequence's rows"));
   if (piece && sums && !term) term = wn_call_lacks(a, WN_WALK_SUMS_SERVED);
   if (term)

@@ -24,10 +24,16 @@
 
 enum { WN_WALK_ROWS = 64 };
 
-/* The terms of a call whose sums are computed from products; with other terms the attention operation computes them. */
-#define WN_WALK_SUMS_SERVED ((uint32_t)WN_TERMS_OWN & ~(uint32_t)WN_TERM_THRESHOLD)
-/* The terms of a call whose selections the walk computes. */
-#define WN_WALK_SELECTIONS_SERVED ((uint32_t)WN_TERMS_ALL)
+enum {
+  /* The terms of a call whose sums are computed from products; the walk leaves those with others to the operation. */
+  WN_WALK_SUMS_SERVED = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT | WN_TERM_SPAN |
+                        WN_TERM_RELATIVE | WN_TERM_BIAS | WN_TERM_SINKS | WN_TERM_EXCLUSIVE | WN_TERM_DROPOUT |
+                        WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_POSITIONS |
+                        WN_TERM_POSITIONS_BY_HEAD | WN_TERM_SUMS | WN_TERM_LOOK | WN_TERM_OPEN | WN_TERM_HALF |
+                        WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS,
+  /* The terms of a call that is walked, and whose selections the walk computes. */
+  WN_WALK_SERVED = WN_WALK_SUMS_SERVED | WN_TERM_THRESHOLD | WN_TERM_SCORE_MAP
+};
 
 /* A column is a key that was held at the block's first row, or one of the block's own. */
 struct wn_walk {

@@ -197,9 +197,6 @@ wn_status wn_check_attention(const struct wn_exec *exec, const struct wn_attenti
   WN_TRY(wn_check_product(c, "q", a->B * a->H, a->Tk > a->Tq ? a->Tk : a->Tq, a->D));
   WN_TRY(wn_check_least(c, "head0", a->head0, 0));
   WN_TRY(wn_check_least(c, "head_step", a->head_step, 0));
-  WN_TRY(wn_check_product(c, "head_step", a->H, a->head_step, 1));
-  WN_TRY(wn_check_least(c, "head0", a->head0, 0));
-  WN_TRY(wn_check_least(c, "head_step", a->head_step, 0));
   WN_TRY(wn_check_product(c, "head0", a->head0, 1, 1));
   WN_TRY(wn_check_product(c, "head_step", a->H, a->head_step, 1));
   WN_TRY(wn_check_number(c, "scale", a->scale, true, "a finite number"));

@@ -246,6 +246,9 @@ struct wn_attention_served {
 struct wn_backend {
   const char *name;
   bool doubles; /* computes in F64 as well */
+  /* F that attention hands on between calls (f_out to f_in) has all bits that it has within one: a text in pieces that
+   * begin with tiles gives the bits of a single call. */
+  bool whole_selections;
   struct wn_attention_served attention_served;
   WN_OPS(WN_OP_SLOTS)
 };

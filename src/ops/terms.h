@@ -1,6 +1,7 @@
-/* The terms of the attention operation, each with a bit, a name and what it goes with. Backends, views and policies say
- * by a mask which terms they serve, and refuse a call with another one by a line that names both; nothing lists terms
- * by hand. Score maps that mechanisms bring along (ops/score.h) share the bit WN_TERM_SCORE_MAP and have traits of
+/* The terms of the attention operation, each with a bit, a name and what it goes with. Backends, their paths, views and
+ * policies say by a mask which terms they serve: the terms that they name, or those with a trait, never all but a few,
+ * so that a new term is served by nothing until somebody says so. A call with another term is refused by a line that
+ * names both. Score maps that mechanisms bring along (ops/score.h) share the bit WN_TERM_SCORE_MAP and have traits of
  * their own. */
 #ifndef WN_OPS_TERMS_H
 #define WN_OPS_TERMS_H
@@ -51,8 +52,7 @@ enum { WN_TERMS(WN_TERM_INDEX) WN_TERM_COUNT };
 enum {
   WN_TERMS(WN_TERM_BIT) WN_TERM_SCORE_MAP = 1 << WN_TERM_COUNT,
   WN_TERM_UNKNOWN = 1 << (WN_TERM_COUNT + 1), /* a term without functions, in no mask */
-  WN_TERMS_OWN = WN_TERM_SCORE_MAP - 1,
-  WN_TERMS_ALL = WN_TERMS_OWN | WN_TERM_SCORE_MAP
+  WN_TERMS_OWN = WN_TERM_SCORE_MAP - 1
 };
 
 /* The struct's own terms that go with something: a mask for each trait. */

@@ -301,8 +301,7 @@ wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const s
   r->best_layer = -1;
   r->select_heads = wn_attention_selections(&c->attention, c->kv_heads);
   r->select_width = r->select_heads * c->head_size;
-  /* The reference backend rounds F between calls and not within one: in pieces it is not the same to the bit. */
-  const bool pieces = r->select_heads == 0 || (strcmp(ctx->backend, "ref") != 0 && ctx->isa != WN_ISA_REF);
+  const bool pieces = r->select_heads == 0 || model->backend->whole_selections;
   /* Far keys alone are summed up on a path that evictions do not take, from the first position on. */
   const bool sparse = c->attention.root.enabled || c->attention.strided > 0;
   r->base.by_rows = pieces && !sparse && !(wn_policy_row(r->budgets.policy)->needs & WN_POLICY_SUMS);

@@ -2,7 +2,9 @@
  * policy refuses it by a line that names both. And the rows of the mechanisms say which terms they turn on. */
 #include "mechanisms.h"
 
+#include "attention/derive.h"
 #include "backends/cpu/attention/live.h"
+#include "backends/cpu/attention/sparse.h"
 #include "decode/session.h"
 #include "kv/evictions.h"
 
@@ -84,8 +86,13 @@ static void backends(void **state) {
       refused(wn_op_attention_backward(&exec, &op), who);
       op.sel = (__typeof__(op.sel)){.on = true, .relu = true, .shift = true, .dead_share = 0x1p-24};
       assert_false(wn_live_wanted(&op));
+      const struct wn_attention_plan plan = {.a = &op};
+      op.strided = 4;
+      assert_false(wn_sparse_may(&plan, false));
       op.maps = 0;
-      assert_int_equal(wn_live_wanted(&op), T > 1); /* it was the term's doing */
+      assert_true(wn_sparse_may(&plan, false)); /* it was the term's doing */
+      op.strided = 0;
+      assert_int_equal(wn_live_wanted(&op), T > 1);
       wn_context_destroy(ctx);
     }
 }
@@ -175,12 +182,52 @@ static void rows_name_their_terms(void **state) {
   wn_mechanism_of_test = own;
 }
 
+/* A backend that says that F keeps all bits between calls gives a text in pieces the bits of one call; the reference,
+ * whose F within a call is in double, does not. */
+static void whole_selections(void **state) {
+  (void)state;
+  const struct {
+    const char *backend, *isa;
+  } places[] = {{"ref", NULL}, {"cpu", "ref"}, {"cpu", "avx2"}, {"cpu", "avx512"}};
+  enum { B = 2, T = 200, H = 4, D = 16, PIECE = 64 };
+  const struct mech_case c = {.text = "selective", .config = parsed("{\"selective\":true}")};
+  for (size_t n = 0; n < sizeof places / sizeof *places; n++) {
+    struct mech_place place;
+    struct mech_bench m;
+    float pieces[B * T * H * D], F[B * T] = {0};
+    if (!mech_open(&place, places[n].backend, places[n].isa)) continue;
+    mech_make(&m, &(struct mech_setup){.c = &c, .B = B, .Tq = T, .Tk = T, .H = H, .Hkv = H, .D = D, .seed = 3}, WN_F32);
+    m.op.sel.dead_share = 0;
+    assert_ok(place.ctx, mech_op(&place, &m, &m.op, false));
+    for (int64_t at = 0; at < T; at += PIECE) {
+      struct wn_attention op = wn_attention_of_rows(&m.op, WN_F32, at, at + PIECE < T ? PIECE : T - at);
+      op.y = pieces + at * H * D;
+      op.s_y = (struct wn_stride){T * H * D, H * D, D};
+      op.sel.f_in = op.sel.f_out = F;
+      op.sel.f_stride = T;
+      assert_ok(place.ctx, mech_op(&place, &m, &op, false));
+    }
+    bool same = true;
+    for (int64_t b = 0; b < B; b++)
+      for (int64_t t = 0; t < T; t++)
+        for (int64_t h = 0; h < H; h++)
+          same = same && !memcmp((const float *)m.op.y + b * m.op.s_y.b + t * m.op.s_y.t + h * m.op.s_y.h,
+                                 pieces + ((b * T + t) * H + h) * D, D * sizeof(float));
+    if (same != place.backend->whole_selections)
+      fail_msg("backend %s (%s): pieces %s the bits of one call", places[n].backend,
+               places[n].isa ? places[n].isa : "its own", same ? "give" : "do not give");
+    mech_clear(&m);
+    mech_close(&place);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(backends),
       cmocka_unit_test(policies),
       cmocka_unit_test(views),
       cmocka_unit_test(rows_name_their_terms),
+      cmocka_unit_test(whole_selections),
   };
   wn_mechanism_of_test = &mechanism;
   return cmocka_run_group_tests(tests, NULL, NULL);

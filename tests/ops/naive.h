@@ -76,9 +76,8 @@ size_t wn_naive_attention_backward_doubles(const struct wn_attention *a);
 #pragma GCC diagnostic pop
 
 static const struct wn_backend *wn_backend_naive(void) {
-  static const struct wn_backend table = {
+  static struct wn_backend table = {
       .name = "naive",
-      .attention_served = {WN_TERMS_ALL & ~WN_TERM_HALF, WN_TERMS_ALL & ~WN_TERM_HALF, WN_TERMS_ALL},
       .linear_forward = wn_naive_linear_forward,
       .linear_backward = wn_naive_linear_backward,
       .embedding_forward = wn_naive_embedding_forward,
@@ -102,6 +101,7 @@ static const struct wn_backend *wn_backend_naive(void) {
       .attention_backward = wn_naive_attention_backward,
       .attention_scratch = wn_naive_attention_scratch,
   };
+  table.attention_served = wn_backend_ref()->attention_served;
   return &table;
 }
 

@@ -2,12 +2,21 @@
 #include "backends/ref/ref.h"
 #include "ops/terms.h"
 
+/* Attention's: all but keys in half floats. */
+enum {
+  REF_SERVED = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT | WN_TERM_SPAN |
+               WN_TERM_RELATIVE | WN_TERM_BIAS | WN_TERM_SINKS | WN_TERM_THRESHOLD | WN_TERM_EXCLUSIVE |
+               WN_TERM_DROPOUT | WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_POSITIONS |
+               WN_TERM_POSITIONS_BY_HEAD | WN_TERM_SUMS | WN_TERM_LOOK | WN_TERM_OPEN | WN_TERM_CONSTANT_KEYS |
+               WN_TERM_SOME_HEADS | WN_TERM_SCORE_MAP
+};
+
 static const struct wn_backend table = {
     .name = "ref",
     .doubles = true,
-    .attention_served = {.forward = WN_TERMS_ALL & ~WN_TERM_HALF,
-                         .row = WN_TERMS_ALL & ~WN_TERM_HALF,
-                         .backward = WN_TERMS_BACKWARD | WN_TERM_SCORE_MAP},
+    .attention_served = {.forward = REF_SERVED,
+                         .row = REF_SERVED,
+                         .backward = REF_SERVED & (WN_TERMS_BACKWARD | WN_TERM_SCORE_MAP)},
     .linear_forward = wn_ref_linear_forward,
     .linear_backward = wn_ref_linear_backward,
     .embedding_forward = wn_ref_embedding_forward,

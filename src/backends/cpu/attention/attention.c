@@ -112,13 +112,23 @@ static wn_status backward_avx512(const struct wn_exec *exec, const struct wn_att
   return run(exec, a, true, true);
 }
 
+/* Forward of a single row serves most. */
+enum {
+  ROW_SERVED = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT | WN_TERM_SPAN |
+               WN_TERM_RELATIVE | WN_TERM_BIAS | WN_TERM_SINKS | WN_TERM_THRESHOLD | WN_TERM_EXCLUSIVE |
+               WN_TERM_DROPOUT | WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_POSITIONS |
+               WN_TERM_POSITIONS_BY_HEAD | WN_TERM_SUMS | WN_TERM_LOOK | WN_TERM_OPEN | WN_TERM_HALF |
+               WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS | WN_TERM_SCORE_MAP
+};
+
 void wn_cpu_attention_fill(struct wn_backend *table, enum wn_isa isa) {
   if (isa == WN_ISA_REF) return;
   table->attention_served = (struct wn_attention_served){
-      .forward = WN_TERMS_ALL & ~(WN_TERM_SUMS | WN_TERM_POSITIONS_BY_HEAD),
-      .row = WN_TERMS_ALL,
-      .backward = WN_TERMS_BACKWARD | WN_TERM_SCORE_MAP,
+      .forward = ROW_SERVED & ~(WN_TERM_SUMS | WN_TERM_POSITIONS_BY_HEAD),
+      .row = ROW_SERVED,
+      .backward = ROW_SERVED & (WN_TERMS_BACKWARD | WN_TERM_SCORE_MAP),
   };
+  table->whole_selections = true;
   table->attention_forward = isa == WN_ISA_AVX512 ? forward_avx512 : forward_avx2;
   table->attention_backward = isa == WN_ISA_AVX512 ? backward_avx512 : backward_avx2;
   table->attention_scratch = attention_scratch;

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "backends/cpu/attention/bias.h"
 #include "backends/cpu/attention/score.h"
+#include "ops/terms.h"
 
 /* More keys than this share of a tile's columns, and the tile is as fast. */
 enum { DENSEST = WN_TILE / 4, DIRECT = 2 };
@@ -33,11 +34,24 @@ static int64_t far_distances(const struct wn_attention *a, int64_t near, int32_t
   }
 }
 
+/* The terms that the path serves; those that depend on which keys a call has, which it does not; the rules it is for.
+ */
+enum {
+  SPARSE_BACKWARD = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT | WN_TERM_SINKS |
+                    WN_TERM_EXCLUSIVE | WN_TERM_DOCUMENTS | WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS,
+  SPARSE_FORWARD = SPARSE_BACKWARD | WN_TERM_RELATIVE | WN_TERM_BIAS | WN_TERM_SCORE_MAP,
+  SPARSE_KEYS =
+      WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_POSITIONS | WN_TERM_POSITIONS_BY_HEAD | WN_TERM_SUMS,
+  SPARSE_RULES = WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT
+};
+
+static bool sparse_serves(uint32_t terms, bool backward) {
+  const uint32_t served = backward ? SPARSE_BACKWARD : SPARSE_FORWARD;
+  return (terms & SPARSE_RULES) && !(terms & ~served);
+}
+
 bool wn_sparse_may(const struct wn_attention_plan *p, bool backward) {
-  const struct wn_attention *a = p->a;
-  if (backward && (a->relative.P > 0 || a->bias.n > 0 || a->maps > 0)) return false;
-  return (a->root.on || a->strided > 0) && !a->span.on && !a->threshold.on && !wn_attention_looks(a) &&
-         !(a->dropout.p > 0);
+  return sparse_serves(wn_call_terms(p->a) & ~(uint32_t)SPARSE_KEYS, backward);
 }
 
 static void find_distances(struct wn_attention_plan *p) {
@@ -53,7 +67,7 @@ static void find_distances(struct wn_attention_plan *p) {
 void wn_sparse_init(struct wn_attention_plan *p, bool backward) {
   const struct wn_attention *a = p->a;
   memset(&p->sparse, 0, sizeof p->sparse);
-  if (!wn_sparse_may(p, backward) || a->slots.gone || a->slots.at || a->slots.mass) return;
+  if (!sparse_serves(wn_call_terms(a), backward)) return;
   find_distances(p);
   p->sparse.on = p->sparse.count * WN_TILE <= DENSEST * (a->Tk - p->sparse.near);
   if (!p->sparse.on) p->sparse.count = 0;
