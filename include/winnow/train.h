@@ -182,6 +182,8 @@ typedef struct wn_eval_options {
   void (*progress)(void *user, uint64_t done, uint64_t total);
   void *user;
 } wn_eval_options;
+/* WN_ERR_ARGUMENT: the source's rows do not have the evaluation's context, or its inputs for an encoder do not fit the
+ * model; a token outside the model's vocabulary. */
 wn_status wn_eval(wn_context *ctx, wn_model *model, const wn_data_source *source, const wn_eval_options *options,
                   wn_eval_result *result);
 /* Evaluates a text in memory, in blocks of the context; the tail counts too. */

@@ -15,6 +15,7 @@
 #include "base/options.h"
 #include "model/layer.h"
 #include "ops/attention.h"
+#include "train/eval.h"
 
 #define ONE 1099511627776.0 /* 2^40 */
 
@@ -249,6 +250,7 @@ wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_d
   WN_TRY(WN_OPTIONS_READ(ctx, wn_selection_mean_options, options, &o));
   WN_TRY(selection_check(ctx, model, o.T));
   const int64_t T = o.T;
+  WN_TRY(wn_eval_source_check(ctx, "mean of selections", model, source, T));
   uint64_t sequences = o.sequences;
   const uint64_t all = wn_data_source_batches(source, 1);
   if (all > 0 && sequences > all) sequences = all;

@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "data/config.h"
+#include "data/source.h"
 #include "data/span_corruption.h"
 #include "data/tasks.h"
 #include "data/token_file.h"
@@ -170,6 +171,24 @@ void wn_data_source_destroy(wn_data_source *source) {
   wn_free(source->block);
   wn_free(source->pair);
   wn_free(source);
+}
+
+wn_status wn_data_source_check(wn_context *ctx, const char *what, const wn_data_source *source, int64_t T, int64_t S) {
+  const int64_t inputs = wn_data_source_input_length(source);
+  if (source->T != T)
+    return wn_fail(ctx, WN_ERR_ARGUMENT,
+                   "%s: the source has rows of %" PRId64 " tokens, the context is %" PRId64
+                   "; create the source with that context",
+                   what, source->T, T);
+  if (S == 0 && inputs > 0)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: the source has inputs for an encoder, the model has no encoder", what);
+  if (S > 0 && inputs == 0)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: the model has an encoder, the source has no inputs for it", what);
+  if (inputs > S)
+    return wn_fail(ctx, WN_ERR_ARGUMENT,
+                   "%s: the source has inputs of %" PRId64 " tokens, the model's encoder takes at most %" PRId64, what,
+                   inputs, S);
+  return WN_OK;
 }
 
 uint64_t wn_data_source_batches(const wn_data_source *source, int64_t B) {

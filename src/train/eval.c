@@ -13,6 +13,7 @@
 #include "base/arrays.h"
 #include "base/clock.h"
 #include "base/options.h"
+#include "data/source.h"
 
 wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, struct wn_eval_sums *sums) {
   *sums = (struct wn_eval_sums){0};
@@ -156,6 +157,12 @@ static wn_status eval_shape(wn_context *ctx, const struct wn_model *model, const
   return WN_OK;
 }
 
+wn_status wn_eval_source_check(wn_context *ctx, const char *what, const struct wn_model *model,
+                               const wn_data_source *source, int64_t T) {
+  const wn_model_config *c = &model->config;
+  return wn_data_source_check(ctx, what, source, T, c->encoder.layers > 0 ? c->encoder.context : 0);
+}
+
 static int64_t eval_memory(const struct wn_model *model, const wn_eval_options *options) {
   if (!options || options->memory == 0) return model->config.memory;
   return options->memory > 0 ? options->memory : 0;
@@ -187,6 +194,7 @@ wn_status wn_eval_observed(wn_context *ctx, wn_model *model, const wn_data_sourc
   memset(result, 0, sizeof *result);
   int64_t B, T;
   WN_TRY(eval_shape(ctx, model, options, &B, &T));
+  WN_TRY(wn_eval_source_check(ctx, "evaluation", model, source, T));
   uint64_t all = wn_data_source_batches(source, B), batches = all ? all : 16;
   if (options && options->max_batches && (all == 0 || options->max_batches < all)) batches = options->max_batches;
   const int64_t memory = eval_memory(model, options);
