@@ -13,7 +13,7 @@
 struct analysis {
   struct cli_common common;
   const char *command; /* "winnow analyze spans" */
-  const char *model_dir, *text, *data, *tokenizer, *csv, *out;
+  const char *model_dir, *check, *text, *data, *tokenizer, *csv, *out;
   int64_t batch, context, memory;
   uint64_t max_batches;
   wn_context *ctx;
@@ -26,7 +26,7 @@ struct analysis {
   struct cli_progress bar;
 };
 #define ANALYSIS_OPTIONS(T, m)                                                                                         \
-  CLI_MODEL_OPTION(T, m.model_dir),                                                                                    \
+  CLI_MODEL_OPTION(T, m.model_dir), CLI_CHECK_OPTION(T, m.check),                                                      \
       CLI_OPTION(T, m.text, "text", "FILE", "a text to analyze on; - is standard input"),                              \
       CLI_OPTION(T, m.data, "data", "FILE", "a token file (.bin) to analyze on"),                                      \
       CLI_OPTION(T, m.tokenizer, "tokenizer", "SPEC", "for --text: " CLI_TOKENIZER_HELP "; else the model's own"),     \

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <winnow/convert.h>
 #include "args.h"
+#include "recipe.h"
 #include "signals.h"
 #include "ui.h"
 
@@ -22,7 +23,7 @@ static int convert_index_of(const char *const *names, const char *name) {
 
 struct convert {
   struct cli_common common;
-  const char *to, *type;
+  const char *to, *type, *check;
   bool overwrite;
 };
 
@@ -32,6 +33,8 @@ static const struct cli_option convert_options[] = {
                .choices = "winnow|hf|gguf|winnow-gguf"),
     CLI_OPTION(struct convert, type, "type", "TYPE",
                "type of the matrices; default: the source's, where the format has it", .choices = "f32|f16|bf16|q8_0"),
+    CLI_OPTION(struct convert, check, "check-tensors", "WHETHER", "refuse NaN and infinite weights",
+               .choices = "yes|no"),
     CLI_OPTION(struct convert, overwrite, "overwrite", NULL, "replace an existing model at OUT"),
     CLI_COMMON_OPTIONS(struct convert, common)};
 
@@ -67,7 +70,8 @@ static int convert_run(wn_context *ctx, struct convert *c, const char *from, con
                                 .to = (wn_convert_form)convert_index_of(forms, c->to),
                                 .typed = c->type != NULL,
                                 .type = c->type ? storage[convert_index_of(types, c->type)] : WN_GGUF_F32,
-                                .overwrite = c->overwrite};
+                                .overwrite = c->overwrite,
+                                .check_tensors = cli_check_of(c->check)};
   wn_convert_result r;
   cli_signals_begin(ctx);
   const wn_status status = wn_model_convert(ctx, from, out, &o, &r);

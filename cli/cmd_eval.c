@@ -162,6 +162,7 @@ static int eval_source(wn_context *ctx, const struct request *r, wn_model *model
 
 static const struct cli_option eval_options[] = {
     CLI_MODEL_OPTION(struct request, load.model),
+    CLI_CHECK_OPTION(struct request, load.check),
     CLI_OPTION(struct request, data, "data", "FILE", "a token file (.bin)"),
     CLI_OPTION(struct request, text, "text", "FILE", "a text; - is standard input"),
     CLI_OPTION(struct request, load.tokenizer, "tokenizer", "SPEC",

@@ -39,6 +39,16 @@ int cli_model_argument(const struct cli_spec *spec, int code, bool required, str
   return code;
 }
 
+wn_check cli_check_of(const char *given) {
+  if (!given) return WN_CHECK_AUTO;
+  return strcmp(given, "yes") == 0 ? WN_CHECK_YES : WN_CHECK_NO;
+}
+
+wn_status cli_model_load(wn_context *ctx, const char *path, const char *check, wn_model **out) {
+  const wn_model_load_options options = {.size = sizeof options, .check_tensors = cli_check_of(check)};
+  return wn_model_load_with(ctx, path, &options, out);
+}
+
 int cli_tokenizer_load(wn_context *ctx, const char *given, const char *dir, const wn_model *model, wn_tokenizer **out) {
   const char *from = given ? given : dir;
   const int64_t V = wn_model_config_get(model)->vocab_size;

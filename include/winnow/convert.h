@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include "winnow/context.h"
 #include "winnow/gguf.h"
+#include "winnow/model.h"
 
 WN_STABLE_BEGIN
 
@@ -26,6 +27,8 @@ typedef struct wn_convert_options {
   wn_gguf_type type; /* type of matrices: F32, F16, BF16, and Q8_0 in GGUF (rows that are no multiple of the block:
                         F16). Vectors and position tables stay F32, except in hf, where all tensors have one type */
   bool overwrite;    /* false: an existing `out` is WN_ERR_ARGUMENT */
+  wn_check
+      check_tensors; /* NaN and infinite weights are refused, whatever the size; with WN_CHECK_NO they are copied */
 } wn_convert_options;
 
 /* The result of a conversion. */

@@ -112,6 +112,20 @@ wn_status wn_model_create(wn_context *ctx, const wn_model_config *config, uint64
 wn_status wn_model_load(wn_context *ctx, const char *path, wn_model **out);
 /* The same with every weight as a float32 of its own, for what changes weights or reads them: training, saving. */
 wn_status wn_model_load_float(wn_context *ctx, const char *path, wn_model **out);
+/* Whether the weights of a file are looked through for NaN and infinity, which are WN_ERR_FORMAT with the tensor's
+ * name. It reads all of the file once, at about the speed of memory (docs/real-models.md). */
+typedef enum wn_check {
+  WN_CHECK_AUTO, /* weights of up to 1 GiB, and all that are copied as they are loaded (floats, vectors) */
+  WN_CHECK_YES,
+  WN_CHECK_NO
+} wn_check;
+typedef struct wn_model_load_options {
+  size_t size;            /* sizeof the struct (context.h) */
+  bool as_float;          /* as wn_model_load_float */
+  wn_check check_tensors; /* WN_CHECK_AUTO */
+} wn_model_load_options;
+/* wn_model_load with options; NULL: the defaults. */
+wn_status wn_model_load_with(wn_context *ctx, const char *path, const wn_model_load_options *options, wn_model **out);
 /* Who wrote what lies at the path, without making the model: the configuration is read, no tensor is checked. */
 typedef struct wn_model_origin {
   const char *format;    /* "winnow checkpoint", "Hugging Face folder", "GGUF file" */

@@ -23,6 +23,7 @@ struct wn_import {
   const char *prefix; /* the naming's, or "" where the file leaves it out */
   struct wn_tensors *tensors;
   int64_t bos, eos; /* as the source says, -1: not at all */
+  bool unchecked;   /* values that are not finite are taken */
 };
 
 /* Opens a folder or a file, of any form: configuration resolved, no tensor checked. Clear it in any case. */
@@ -33,6 +34,8 @@ wn_status wn_import_open_gguf_memory(wn_context *ctx, const char *name, const vo
 void wn_import_clear(struct wn_import *import);
 /* Every tensor that the configuration implies is there with its shape and a type that can be read, and no other. */
 wn_status wn_import_check(wn_context *ctx, const struct wn_import *import);
+/* No weight of the files is NaN or infinite: reads all of them. */
+wn_status wn_import_check_values(wn_context *ctx, const struct wn_import *import);
 /* The model. as_float: every weight a float32 of its own; else matrices in fewer bits are used where they lie, and the
  * model takes the open files (import->tensors is NULL then). */
 wn_status wn_import_model(wn_context *ctx, struct wn_import *import, bool as_float, struct wn_model **out);

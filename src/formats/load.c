@@ -2,10 +2,11 @@
 #include <stdio.h>
 
 #include "base/file.h"
+#include "base/options.h"
 #include "formats/import.h"
 #include "text/tokenizer.h"
 
-enum { PATH_BYTES = 4096 };
+enum { PATH_BYTES = 4096, MOST_CHECKED = 1 << 30 };
 
 /* A tokenizer in the folder of the weights has to be theirs. */
 static wn_status load_check_tokenizer(wn_context *ctx, const char *dir, const struct wn_model *model) {
@@ -22,14 +23,25 @@ static wn_status load_check_tokenizer(wn_context *ctx, const char *dir, const st
                  (long long)model->config.vocab_size);
 }
 
+/* What is small is read so fast that nobody waits for it. */
+static bool load_checks_values(const struct wn_import *im, wn_check check) {
+  size_t bytes = 0;
+  if (check != WN_CHECK_AUTO) return check == WN_CHECK_YES;
+  for (int i = 0; i < wn_tensors_count(im->tensors); i++) bytes += wn_tensors_at(im->tensors, i)->t.bytes;
+  return bytes <= MOST_CHECKED;
+}
+
 /* A checkpoint of ours names its tokenizer; others' may lack one that we read, which is theirs to say who wants it. */
-static wn_status load_any(wn_context *ctx, const char *path, bool as_float, wn_model **out) {
+static wn_status load_any(wn_context *ctx, const char *path, const wn_model_load_options *options, wn_model **out) {
   struct wn_import import;
   struct wn_model *model = NULL;
   *out = NULL;
   wn_status status = wn_import_open(ctx, path, &import);
   if (status == WN_OK) status = wn_import_check(ctx, &import);
-  if (status == WN_OK) status = wn_import_model(ctx, &import, as_float, &model);
+  if (status == WN_OK && load_checks_values(&import, options->check_tensors))
+    status = wn_import_check_values(ctx, &import);
+  import.unchecked = options->check_tensors == WN_CHECK_NO;
+  if (status == WN_OK) status = wn_import_model(ctx, &import, options->as_float, &model);
   if (status == WN_OK && import.form == WN_FORM_WINNOW) status = load_check_tokenizer(ctx, path, model);
   wn_import_clear(&import);
   if (status != WN_OK) {
@@ -40,12 +52,23 @@ static wn_status load_any(wn_context *ctx, const char *path, bool as_float, wn_m
   return WN_OK;
 }
 
+wn_status wn_model_load_with(wn_context *ctx, const char *path, const wn_model_load_options *options, wn_model **out) {
+  wn_model_load_options own = {0};
+  *out = NULL;
+  if (options) WN_TRY(WN_OPTIONS_READ(ctx, wn_model_load_options, options, &own));
+  if (own.check_tensors < WN_CHECK_AUTO || own.check_tensors > WN_CHECK_NO)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "check_tensors of wn_model_load_options is %d; 0 to 2 are known",
+                   (int)own.check_tensors);
+  return load_any(ctx, path, &own, out);
+}
+
 wn_status wn_model_load(wn_context *ctx, const char *path, wn_model **out) {
-  return load_any(ctx, path, false, out);
+  return wn_model_load_with(ctx, path, NULL, out);
 }
 
 wn_status wn_model_load_float(wn_context *ctx, const char *path, wn_model **out) {
-  return load_any(ctx, path, true, out);
+  const wn_model_load_options options = {.size = sizeof options, .as_float = true};
+  return wn_model_load_with(ctx, path, &options, out);
 }
 
 wn_status wn_model_origin_read(wn_context *ctx, const char *path, wn_model_origin *out) {

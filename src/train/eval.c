@@ -173,6 +173,10 @@ static wn_status eval_finish(wn_context *ctx, const struct wn_eval_sums *sums, u
                              wn_eval_result *result) {
   if (sums->counted == 0) return wn_fail(ctx, WN_ERR_FORMAT, "nothing to evaluate: no position has a target");
   double loss = sums->loss / (double)sums->counted;
+  if (!isfinite(loss))
+    return wn_fail(ctx, WN_ERR_DIVERGED,
+                   "the loss is %s: the model's weights are not finite, or so large that its sums overflow",
+                   isnan(loss) ? "not a number" : "infinite");
   *result = (wn_eval_result){.loss = loss,
                              .perplexity = exp(loss),
                              .accuracy = (double)sums->hits / (double)sums->counted,
