@@ -1,4 +1,4 @@
-/* Counted, aligned memory and arenas.
+/* Counted, aligned memory.
  * A block carries a header in the WN_ALIGN bytes before it. Blocks of MAP_LIMIT bytes and more are mapped on their own,
  * so that freeing them returns their pages to the system at once. */
 #include "base/alloc.h"
@@ -104,45 +104,4 @@ void wn_memory_info_get(wn_memory_info *out) {
 
 void wn_memory_peak_reset(void) {
   atomic_store(&peak_bytes, atomic_load(&live_bytes));
-}
-
-void wn_arena_plan(struct wn_arena *arena, const char *name, size_t bytes, void **where) {
-  *where = NULL;
-  if (arena->failed) return;
-  size_t padded;
-  if (!wn_add_size(bytes, WN_ALIGN - 1, &padded)) goto failed;
-  padded &= ~(size_t)(WN_ALIGN - 1);
-  if (arena->count == arena->capacity) {
-    int capacity = arena->capacity ? 2 * arena->capacity : 32;
-    void *pieces;
-    if (wn_alloc(NULL, "arena table", (size_t)capacity * sizeof *arena->pieces, &pieces) != WN_OK) goto failed;
-    if (arena->count) memcpy(pieces, arena->pieces, (size_t)arena->count * sizeof *arena->pieces);
-    wn_free(arena->pieces);
-    arena->pieces = pieces;
-    arena->capacity = capacity;
-  }
-  size_t offset = arena->bytes;
-  if (!wn_add_size(offset, padded, &arena->bytes)) goto failed;
-  arena->pieces[arena->count++] =
-      (struct wn_arena_piece){.name = name, .offset = offset, .bytes = bytes, .where = where};
-  return;
-failed:
-  arena->failed = true;
-}
-
-wn_status wn_arena_allocate(wn_context *ctx, struct wn_arena *arena, const char *what) {
-  if (arena->failed)
-    return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s needs more than this machine can address", what);
-  void *base;
-  WN_TRY(wn_alloc(ctx, what, arena->bytes, &base));
-  arena->base = base;
-  for (int i = 0; i < arena->count; i++)
-    *arena->pieces[i].where = arena->pieces[i].bytes ? arena->base + arena->pieces[i].offset : NULL;
-  return WN_OK;
-}
-
-void wn_arena_clear(struct wn_arena *arena) {
-  wn_free(arena->base);
-  wn_free(arena->pieces);
-  *arena = (struct wn_arena){0};
 }

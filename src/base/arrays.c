@@ -80,3 +80,15 @@ void wn_arrays_clear(struct wn_arrays *arrays) {
 struct wn_arrays wn_arrays_copy(const struct wn_arrays *counted, void *memory, int64_t i) {
   return (struct wn_arrays){.base = (char *)memory + (size_t)i * counted->bytes};
 }
+
+void *wn_arrays_lay_copies(struct wn_arrays *arrays, const struct wn_arrays *counted, int64_t n) {
+  void *at;
+  const struct wn_array row = {"copies", true, WN_DIMS(n, (int64_t)counted->bytes), 1, &at};
+  if (!arrays->failed) arrays->failed = counted->failed;
+  wn_arrays_lay(arrays, &row, 1);
+  return at;
+}
+
+size_t wn_arrays_bytes(const struct wn_arrays *counted) {
+  return counted->failed ? ARRAYS_LIMIT : counted->bytes;
+}

@@ -12,9 +12,11 @@
  *   }
  *
  *   struct wn_arrays arrays = {0};
- *   batch_lay(b, B, T, &arrays);                                 counts: every pointer is NULL, arrays.bytes is the
- * size WN_TRY(wn_arrays_allocate(ctx, &arrays, "a batch"));         says so where it does not fit batch_lay(b, B, T,
- * &arrays);                                 places
+ *   batch_lay(b, B, T, &arrays); counts: every pointer is NULL, arrays.bytes is the size
+ *
+ *   WN_TRY(wn_arrays_allocate(ctx, &arrays, "a batch")); says so where it does not fit
+ *
+ *   batch_lay(b, B, T, &arrays); places
  *   ...
  *   wn_arrays_clear(&arrays);
  *
@@ -77,5 +79,9 @@ void wn_arrays_clear(struct wn_arrays *arrays); /* of wn_arrays_allocate and _cr
 
 /* Copy `i` of what has been counted, in memory of the caller's that is aligned to WN_ALIGN: lay the same rows in it. */
 struct wn_arrays wn_arrays_copy(const struct wn_arrays *counted, void *memory, int64_t i);
+/* Counts or places room for n copies among other arrays: where the first is, NULL while counting. */
+void *wn_arrays_lay_copies(struct wn_arrays *arrays, const struct wn_arrays *counted, int64_t n);
+/* Bytes to ask for: what has been counted, or more than any memory has where it does not fit. */
+size_t wn_arrays_bytes(const struct wn_arrays *counted);
 
 #endif

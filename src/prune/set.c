@@ -47,15 +47,13 @@ static wn_status set_fill_row(const struct reader *in, struct wn_prune_set *set,
 }
 
 static wn_status set_allocate(const struct reader *in, int64_t rows, struct wn_prune_set *set) {
-  size_t n;
-  if (!wn_mul_size((size_t)rows, (size_t)in->T, &n) || !wn_mul_size(n, sizeof(int32_t), &n))
-    return wn_fail(in->ctx, WN_ERR_MEMORY, "%s: %lld rows of %lld tokens do not fit in memory", in->what,
-                   (long long)rows, (long long)in->T);
   set->rows = rows;
   set->T = in->T;
-  wn_arena_plan(&set->arena, "tokens", n, (void **)&set->tokens);
-  wn_arena_plan(&set->arena, "targets", n, (void **)&set->targets);
-  return wn_arena_allocate(in->ctx, &set->arena, in->what);
+  const struct wn_array own[] = {
+      {"tokens", true, WN_DIMS(rows, in->T), sizeof *set->tokens, &set->tokens},
+      {"targets", true, WN_DIMS(rows, in->T), sizeof *set->targets, &set->targets},
+  };
+  return WN_ARRAYS_CREATE(in->ctx, &set->arrays, in->what, own);
 }
 
 /* Of `all` items the one that row r of `rows` takes. */
@@ -145,6 +143,6 @@ wn_status wn_prune_set_load(wn_context *ctx, const char *what, const wn_prune_da
 }
 
 void wn_prune_set_clear(struct wn_prune_set *set) {
-  wn_arena_clear(&set->arena);
+  wn_arrays_clear(&set->arrays);
   memset(set, 0, sizeof *set);
 }

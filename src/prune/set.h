@@ -2,7 +2,7 @@
 #ifndef WN_PRUNE_SET_H
 #define WN_PRUNE_SET_H
 
-#include "base/alloc.h"
+#include "base/arrays.h"
 #include "winnow/prune.h"
 
 struct wn_prune_set {
@@ -10,7 +10,7 @@ struct wn_prune_set {
   uint64_t counted;          /* positions with a target */
   int32_t *tokens, *targets; /* [rows,T]; targets of -1 do not count */
   char fingerprint[24];
-  struct wn_arena arena;
+  struct wn_arrays arrays;
 };
 /* what: "search set" or "report set", for messages. */
 wn_status wn_prune_set_load(wn_context *ctx, const char *what, const wn_prune_data *data, int64_t T, int64_t vocab_size,

@@ -152,12 +152,47 @@ static void what_does_not_fit_is_named(void **state) {
   wn_context_destroy(ctx);
 }
 
+/* Copies among other arrays: each apart from the next, and what does not fit in one does not fit in all. */
+static void copies_among_others(void **state) {
+  (void)state;
+  _Alignas(WN_ALIGN) static char memory[64 + 3 * 128 + 64];
+  char *before, *own, *after, *copies;
+  const struct wn_array first[] = {{"before", true, WN_DIMS(5), 1, &before}},
+                        last[] = {{"after", true, WN_DIMS(5), 1, &after}};
+  const struct wn_array each[] = {{"own", true, WN_DIMS(100), 1, &own}};
+  struct wn_arrays one = {0}, all = {0}, placed = {.base = memory};
+  WN_ARRAYS_LAY(&one, each);
+  for (int pass = 0; pass < 2; pass++) {
+    struct wn_arrays *to = pass ? &placed : &all;
+    WN_ARRAYS_LAY(to, first);
+    copies = wn_arrays_lay_copies(to, &one, 3);
+    WN_ARRAYS_LAY(to, last);
+    assert_int_equal(wn_arrays_bytes(to), sizeof memory);
+    if (!pass) assert_null(copies);
+  }
+  assert_ptr_equal(copies, memory + 64);
+  assert_ptr_equal(after, memory + sizeof memory - 64);
+  for (int i = 0; i < 3; i++) {
+    struct wn_arrays copy = wn_arrays_copy(&one, copies, i);
+    WN_ARRAYS_LAY(&copy, each);
+    assert_ptr_equal(own, copies + 128 * i);
+  }
+  const struct wn_array huge[] = {{"huge", true, WN_DIMS(INT64_MAX), 8, &own}};
+  struct wn_arrays lacks = {0}, sum = {0};
+  WN_ARRAYS_LAY(&lacks, huge);
+  assert_null(wn_arrays_lay_copies(&sum, &lacks, 2));
+  assert_string_equal(sum.failed, "huge");
+  assert_true(wn_arrays_bytes(&sum) >= (size_t)1 << 60);
+  sum = (struct wn_arrays){0};
+  wn_arrays_lay_copies(&sum, &one, INT64_MAX / 4);
+  assert_non_null(sum.failed);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(counted_then_placed),
-      cmocka_unit_test(copies_in_memory_of_the_callers),
-      cmocka_unit_test(a_table_in_one_call),
-      cmocka_unit_test(what_does_not_fit_is_named),
+      cmocka_unit_test(counted_then_placed), cmocka_unit_test(copies_in_memory_of_the_callers),
+      cmocka_unit_test(a_table_in_one_call), cmocka_unit_test(what_does_not_fit_is_named),
+      cmocka_unit_test(copies_among_others),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* The rest of the base: counted memory, arenas, error sentences, the context, growing texts. */
+/* The rest of the base: counted memory, sizes, error sentences, the context, growing texts. */
 #include "support.h"
 
 #include "base/alloc.h"
@@ -44,35 +44,12 @@ static void memory_is_counted_aligned_and_zero(void **state) {
   wn_context_destroy(ctx);
 }
 
-static void arenas_bind_every_piece(void **state) {
+static void sizes_without_overflow(void **state) {
   (void)state;
-  wn_context *ctx = make_context();
-  struct wn_arena arena = {0};
-  enum { N = 100 };
-  char *pieces[N];
-  for (size_t i = 0; i < N; i++) wn_arena_plan(&arena, "piece", i, (void **)&pieces[i]);
-  assert_ok(ctx, wn_arena_allocate(ctx, &arena, "test"));
-  assert_null(pieces[0]);
-  for (size_t i = 1; i < N; i++) {
-    assert_int_equal((uintptr_t)pieces[i] % WN_ALIGN, 0);
-    memset(pieces[i], (int)i, i);
-  }
-  for (size_t i = 1; i < N; i++) assert_int_equal(pieces[i][i - 1], (char)i);
-  wn_arena_clear(&arena);
-  assert_null(arena.base);
-  void *p;
-  wn_arena_plan(&arena, "huge", SIZE_MAX - 10, &p);
-  assert_refused(ctx, wn_arena_allocate(ctx, &arena, "test"), WN_ERR_MEMORY, "test");
-  wn_arena_clear(&arena);
-  wn_arena_plan(&arena, "half", SIZE_MAX / 2 + 1, &p);
-  wn_arena_plan(&arena, "half", SIZE_MAX / 2 + 1, &p);
-  assert_refused(ctx, wn_arena_allocate(ctx, &arena, "test"), WN_ERR_MEMORY, "test");
-  wn_arena_clear(&arena);
   size_t n;
   assert_false(wn_mul_size(SIZE_MAX / 2, 3, &n));
   assert_false(wn_add_size(SIZE_MAX, 1, &n));
   assert_true(wn_mul_size(SIZE_MAX / 2, 2, &n) && n == SIZE_MAX - 1);
-  wn_context_destroy(ctx);
 }
 
 static void sentences_are_one_clean_line(void **state) {
@@ -171,7 +148,7 @@ static void the_version_is_the_headers(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_version_is_the_headers),   cmocka_unit_test(memory_is_counted_aligned_and_zero),
-      cmocka_unit_test(arenas_bind_every_piece),      cmocka_unit_test(sentences_are_one_clean_line),
+      cmocka_unit_test(sizes_without_overflow),       cmocka_unit_test(sentences_are_one_clean_line),
       cmocka_unit_test(contexts_check_their_options), cmocka_unit_test(texts_grow),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

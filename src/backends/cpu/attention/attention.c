@@ -11,19 +11,36 @@ static bool decodes(const struct wn_attention *a, bool backward) {
   return !backward && a->Tq == 1 && !wn_attention_looks(a);
 }
 
-/* Of the kernels; the terms', the position biases' and the sparse path's come behind it. */
-static size_t scratch_floats(const struct wn_attention_plan *p, bool backward) {
-  if (p->a->open) return wn_open_floats(p, backward);
-  return backward               ? wn_attention_backward_floats(p)
-         : decodes(p->a, false) ? wn_attention_decode_floats(p)
-                                : wn_attention_forward_floats(p);
+static struct wn_arrays kernels_scratch(const struct wn_attention_plan *p, bool backward) {
+  if (p->a->open) return wn_open_scratch(p, backward);
+  return backward               ? wn_attention_backward_scratch(p)
+         : decodes(p->a, false) ? wn_attention_decode_scratch(p)
+                                : wn_attention_forward_scratch(p);
+}
+
+/* A call's scratch: the kernels' arrays come first. */
+struct attention_scratch {
+  float *bias, *distances;
+  struct wn_terms_scratch terms; /* not where a single row decodes */
+};
+
+static void scratch_lay(const struct wn_attention_plan *p, bool backward, struct wn_arrays *l,
+                        struct attention_scratch *s) {
+  const struct wn_arrays kernels = kernels_scratch(p, backward);
+  wn_arrays_lay_copies(l, &kernels, 1);
+  const struct wn_array rows[] = {
+      {"position biases", true, WN_DIMS(wn_bias_floats(p, backward)), sizeof *s->bias, &s->bias},
+      {"far distances", true, WN_DIMS(wn_sparse_floats(p)), sizeof *s->distances, &s->distances},
+  };
+  WN_ARRAYS_LAY(l, rows);
+  if (!decodes(p->a, backward)) wn_terms_lay(p, l, backward, &s->terms);
 }
 
 static size_t scratch_bytes(const struct wn_attention_plan *p, bool backward) {
-  struct wn_terms_scratch unused;
-  const size_t terms = decodes(p->a, backward) ? 0 : wn_terms_lay(p, NULL, backward, &unused);
-  return (scratch_floats(p, backward) + (size_t)wn_bias_floats(p, backward) + terms + (size_t)wn_sparse_floats(p)) *
-         sizeof(float);
+  struct wn_arrays l = {0};
+  struct attention_scratch unused;
+  scratch_lay(p, backward, &l, &unused);
+  return wn_arrays_bytes(&l);
 }
 
 /* Dead keys are skipped where there is scratch for it: it may have been measured for a call that would not (another
@@ -42,15 +59,16 @@ static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, b
   const struct wn_tile_ops *ops = avx512 ? &wn_tile_ops_avx512 : &wn_tile_ops_avx2;
   WN_TRY(plan(&p, exec, a, ops, backward));
   p.live.on = p.live.wanted && wn_live_grows(a);
-  wn_sparse_fill(&p, (float *)exec->scratch + scratch_bytes(&p, backward) / sizeof(float) - wn_sparse_floats(&p));
-  wn_bias_begin(&p, (float *)exec->scratch + scratch_floats(&p, backward), backward);
+  struct attention_scratch s = {0};
+  scratch_lay(&p, backward, &(struct wn_arrays){.base = exec->scratch}, &s);
+  wn_sparse_fill(&p, s.distances);
+  wn_bias_begin(&p, s.bias, backward);
   if (decodes(a, backward)) {
     a->open ? wn_open_forward_run(&p) : wn_attention_decode_run(&p);
     return WN_OK;
   }
   WN_TRY(wn_attention_plan_kernels(&p, avx512));
-  wn_terms_lay(&p, (float *)exec->scratch + scratch_floats(&p, backward) + wn_bias_floats(&p, backward), backward,
-               &p.terms);
+  p.terms = s.terms;
   wn_terms_begin(&p, backward);
   if (a->open)
     backward ? wn_open_backward_run(&p) : wn_open_forward_run(&p);

@@ -475,20 +475,23 @@ static void backward_sinks(const struct wn_attention_plan *p, const struct wn_at
 static void backward_own(const struct wn_attention_plan *p) {
   int64_t heads, groups;
   wn_backward_unit_shape(p, &heads, &groups);
-  const struct wn_backward_sizes sizes = wn_backward_count(p);
-  const size_t each = sizes.rows + sizes.sums + sizes.worker;
+  struct wn_backward_scratch all;
+  wn_backward_lay(p, &(struct wn_arrays){.base = p->exec->scratch}, &all);
   const int64_t at_once = wn_backward_columns_at_once(p, heads), parts = wn_terms_parts(p);
 #pragma omp parallel num_threads(p->threads)
   {
-    struct wn_layout l = {.base = (float *)p->exec->scratch + (size_t)omp_get_thread_num() * each};
+    const int me = omp_get_thread_num();
     struct wn_backward_rows rows;
     struct wn_backward_sums sums;
     struct wn_backward_worker w[WN_BACKWARD_COLUMNS];
     struct column x[WN_BACKWARD_COLUMNS];
     struct wn_backward_lives lives;
-    wn_backward_lay_rows(p, &l, heads, groups, &rows);
-    wn_backward_lay_sums(p, &l, heads, &sums);
-    wn_backward_lay_workers(p, &l, heads, groups, w, &lives);
+    struct wn_arrays at = wn_arrays_copy(&all.rows, all.rows_at, me);
+    wn_backward_lay_rows(p, &at, heads, groups, &rows);
+    at = wn_arrays_copy(&all.sums, all.sums_at, me);
+    wn_backward_lay_sums(p, &at, heads, &sums);
+    at = wn_arrays_copy(&all.worker, all.workers_at, me);
+    wn_backward_lay_workers(p, &at, heads, groups, w, &lives);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t part = 0; part < parts; part++) {
       sums.dp = wn_terms_relative_part(p, part);
@@ -502,7 +505,7 @@ static void backward_own(const struct wn_attention_plan *p) {
           for (int64_t h = 0; h < u.heads; h++) wn_backward_pack_rows(p, &u, h, block, &rows);
         for (int64_t g = 0; g < u.groups; g++) wn_backward_first_block(p, &u, &rows, g);
         sums.dbias = wn_bias_part(p, u.b);
-        memset(sums.dq, 0, sizes.sums * sizeof(float));
+        memset(sums.dq, 0, all.sums.bytes); /* its first array */
         for (int i = 0; i < WN_BACKWARD_COLUMNS; i++)
           x[i] = (struct column){
               .p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[i], .longest = backward_longest_row(p->a, &u)};
@@ -522,16 +525,16 @@ static void backward_own(const struct wn_attention_plan *p) {
 
 static void backward_team(const struct wn_attention_plan *p) {
   const struct wn_attention *a = p->a;
-  const struct wn_backward_sizes sizes = wn_backward_count(p);
-  struct wn_layout shared = {.base = p->exec->scratch};
+  struct wn_backward_scratch all;
   struct wn_backward_rows rows;
+  wn_backward_lay(p, &(struct wn_arrays){.base = p->exec->scratch}, &all);
+  struct wn_arrays shared = wn_arrays_copy(&all.rows, all.rows_at, 0);
   wn_backward_lay_rows(p, &shared, a->H, a->Hkv, &rows);
   const int64_t at_once = wn_backward_columns_at_once(p, a->H);
 #pragma omp parallel num_threads(p->threads)
   {
     const int64_t me = omp_get_thread_num(), team = omp_get_num_threads();
-    float *parts = (float *)p->exec->scratch + sizes.rows;
-    struct wn_layout l = {.base = parts + (size_t)p->chunks * sizes.sums + (size_t)me * sizes.worker};
+    struct wn_arrays l = wn_arrays_copy(&all.worker, all.workers_at, me);
     struct wn_backward_worker w[WN_BACKWARD_COLUMNS];
     struct column x[WN_BACKWARD_COLUMNS];
     wn_backward_lay_workers(p, &l, a->H, a->Hkv, w, &(struct wn_backward_lives){0});
@@ -544,11 +547,11 @@ static void backward_team(const struct wn_attention_plan *p) {
 #pragma omp for schedule(static) nowait
       for (int64_t g = 0; g < a->Hkv; g++) wn_backward_first_block(p, &u, &rows, g);
       for (int64_t part = me; part < p->chunks; part += team)
-        memset(parts + (size_t)part * sizes.sums, 0, sizes.sums * sizeof(float));
+        memset((char *)all.sums_at + (size_t)part * all.sums.bytes, 0, all.sums.bytes);
 #pragma omp barrier
       const int64_t longest = backward_longest_row(a, &u);
       for (int64_t part = me; part < p->chunks; part += team) {
-        struct wn_layout at = {.base = parts + (size_t)part * sizes.sums};
+        struct wn_arrays at = wn_arrays_copy(&all.sums, all.sums_at, part);
         struct wn_backward_sums sums;
         wn_backward_lay_sums(p, &at, a->H, &sums);
         sums.dp = wn_terms_relative_part(p, part);
@@ -565,12 +568,12 @@ static void backward_team(const struct wn_attention_plan *p) {
         put_strength(p, part * a->B + b, x);
       }
 #pragma omp barrier
-      struct wn_layout at = {.base = parts};
+      struct wn_arrays at = wn_arrays_copy(&all.sums, all.sums_at, 0);
       struct wn_backward_sums sums;
       wn_backward_lay_sums(p, &at, a->H, &sums);
 #pragma omp for schedule(static)
       for (int64_t n = a->H * p->first_block; n < a->H * p->blocks; n++)
-        write_dq(p, &u, n % a->H, n / a->H, &sums, p->chunks, (int64_t)sizes.sums);
+        write_dq(p, &u, n % a->H, n / a->H, &sums, p->chunks, (int64_t)(all.sums.bytes / sizeof(float)));
     }
   }
 }

@@ -46,23 +46,24 @@ struct wn_backward_lives {
   struct wn_live_slots slots;
 };
 
-struct wn_backward_sizes {
-  size_t rows, sums, worker;
+/* All of a call: rows and sums of each thread (own units), or rows of the team and sums of each of its parts. */
+struct wn_backward_scratch {
+  struct wn_arrays rows, sums, worker; /* one of each, counted */
+  void *rows_at, *sums_at, *workers_at;
 };
 
 /* Their places in scratch. */
-void wn_backward_lay_rows(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, int64_t groups,
+void wn_backward_lay_rows(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads, int64_t groups,
                           struct wn_backward_rows *r);
-void wn_backward_lay_sums(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads,
+void wn_backward_lay_sums(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads,
                           struct wn_backward_sums *s);
 /* Column blocks that are worked off together. */
 int64_t wn_backward_columns_at_once(const struct wn_attention_plan *p, int64_t heads);
-void wn_backward_lay_workers(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, int64_t groups,
+void wn_backward_lay_workers(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads, int64_t groups,
                              struct wn_backward_worker w[WN_BACKWARD_COLUMNS], struct wn_backward_lives *lives);
 /* Heads and groups of a unit. */
 void wn_backward_unit_shape(const struct wn_attention_plan *p, int64_t *heads, int64_t *groups);
-/* How much of it they take. */
-struct wn_backward_sizes wn_backward_count(const struct wn_attention_plan *p);
+void wn_backward_lay(const struct wn_attention_plan *p, struct wn_arrays *l, struct wn_backward_scratch *s);
 /* Row block `block` of head h (from u->h0). */
 void wn_backward_pack_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t h,
                            int64_t block, const struct wn_backward_rows *to);

@@ -6,43 +6,52 @@ static bool backward_bilinear(const struct wn_attention_plan *p) {
   return p->a->sel.on && p->a->sel.bilinear;
 }
 
-void wn_backward_lay_rows(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, int64_t groups,
+void wn_backward_lay_rows(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads, int64_t groups,
                           struct wn_backward_rows *r) {
   const int64_t tall = p->blocks * WN_TILE;
-  r->q = wn_layout_take(l, heads * tall * p->Dp);
-  r->dy = wn_layout_take(l, heads * tall * p->Dp);
-  r->lse = wn_layout_take(l, heads * tall);
-  r->delta = wn_layout_take(l, heads * tall);
-  r->sq = backward_bilinear(p) ? wn_layout_take(l, tall * p->Dp) : NULL;
-  r->spans = p->a->span.on ? (struct wn_span_range *)wn_layout_take(l, p->blocks * heads * WN_SPAN_FLOATS) : NULL;
-  r->first = (int32_t *)wn_layout_take(l, groups);
+  const struct wn_array rows[] = {
+      {"q", true, WN_DIMS(heads, tall, p->Dp), sizeof *r->q, &r->q},
+      {"dy", true, WN_DIMS(heads, tall, p->Dp), sizeof *r->dy, &r->dy},
+      {"lse", true, WN_DIMS(heads, tall), sizeof *r->lse, &r->lse},
+      {"delta", true, WN_DIMS(heads, tall), sizeof *r->delta, &r->delta},
+      {"sq", backward_bilinear(p), WN_DIMS(tall, p->Dp), sizeof *r->sq, &r->sq},
+      {"spans", p->a->span.on, WN_DIMS(p->blocks, heads), sizeof *r->spans, &r->spans},
+      {"first", true, WN_DIMS(groups), sizeof *r->first, &r->first},
+  };
+  WN_ARRAYS_LAY(l, rows);
 }
 
-void wn_backward_lay_sums(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads,
+void wn_backward_lay_sums(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads,
                           struct wn_backward_sums *s) {
-  s->dq = wn_layout_take(l, heads * p->blocks * WN_TILE * p->Dp);
-  s->dsq = backward_bilinear(p) ? wn_layout_take(l, p->blocks * WN_TILE * p->Dp) : NULL;
-  s->dz = p->a->span.on ? wn_layout_take(l, heads * p->blocks * WN_TILE) : NULL;
+  const struct wn_array rows[] = {
+      {"dq", true, WN_DIMS(heads, p->blocks, WN_TILE, p->Dp), sizeof *s->dq, &s->dq},
+      {"dsq", backward_bilinear(p), WN_DIMS(p->blocks, WN_TILE, p->Dp), sizeof *s->dsq, &s->dsq},
+      {"dz", p->a->span.on, WN_DIMS(heads, p->blocks, WN_TILE), sizeof *s->dz, &s->dz},
+  };
+  WN_ARRAYS_LAY(l, rows);
 }
 
-static void backward_lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups,
+static void backward_lay_worker(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t groups,
                                 struct wn_backward_worker *w) {
   const int64_t columns = WN_TILE * p->a->D, tile = WN_TILE * p->Dp;
   const bool on = p->a->sel.on, own = backward_bilinear(p);
-  w->k = wn_layout_take(l, groups * tile);
-  w->dk = wn_layout_take(l, groups * tile);
-  w->dv = wn_layout_take(l, groups * tile);
-  w->kt = wn_layout_take(l, groups * columns);
-  w->vt = wn_layout_take(l, groups * columns);
-  w->sk = own ? wn_layout_take(l, tile) : NULL;
-  w->dsk = own ? wn_layout_take(l, tile) : NULL;
-  w->skt = own ? wn_layout_take(l, columns) : NULL;
-  w->base = on ? wn_layout_take(l, p->blocks * WN_TILE_AREA) : NULL;
-  w->carries = on ? wn_layout_take(l, p->blocks * WN_TILE) : NULL;
-  w->F = on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
-  w->dF = on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
-  w->sparse.F = on && p->sparse.on ? wn_layout_take(l, wn_sparse_chunks(p) * WN_TILE_AREA) : NULL;
-  w->sparse.dF = on && p->sparse.on ? wn_layout_take(l, wn_sparse_chunks(p) * WN_TILE_AREA) : NULL;
+  const struct wn_array rows[] = {
+      {"k", true, WN_DIMS(groups, tile), sizeof *w->k, &w->k},
+      {"dk", true, WN_DIMS(groups, tile), sizeof *w->dk, &w->dk},
+      {"dv", true, WN_DIMS(groups, tile), sizeof *w->dv, &w->dv},
+      {"kt", true, WN_DIMS(groups, columns), sizeof *w->kt, &w->kt},
+      {"vt", true, WN_DIMS(groups, columns), sizeof *w->vt, &w->vt},
+      {"sk", own, WN_DIMS(tile), sizeof *w->sk, &w->sk},
+      {"dsk", own, WN_DIMS(tile), sizeof *w->dsk, &w->dsk},
+      {"skt", own, WN_DIMS(columns), sizeof *w->skt, &w->skt},
+      {"base", on, WN_DIMS(p->blocks, WN_TILE_AREA), sizeof *w->base, &w->base},
+      {"carries", on, WN_DIMS(p->blocks, WN_TILE), sizeof *w->carries, &w->carries},
+      {"F", on, WN_DIMS(WN_TILE_AREA), sizeof *w->F, &w->F},
+      {"dF", on, WN_DIMS(WN_TILE_AREA), sizeof *w->dF, &w->dF},
+      {"far F", on && p->sparse.on, WN_DIMS(wn_sparse_chunks(p), WN_TILE_AREA), sizeof *w->sparse.F, &w->sparse.F},
+      {"far dF", on && p->sparse.on, WN_DIMS(wn_sparse_chunks(p), WN_TILE_AREA), sizeof *w->sparse.dF, &w->sparse.dF},
+  };
+  WN_ARRAYS_LAY(l, rows);
 }
 
 /* Column blocks that are worked off together. Where the unit's rows outgrow half a usual last-level cache, each visit
@@ -53,15 +62,20 @@ int64_t wn_backward_columns_at_once(const struct wn_attention_plan *p, int64_t h
   return WN_BACKWARD_COLUMNS;
 }
 
-void wn_backward_lay_workers(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, int64_t groups,
+void wn_backward_lay_workers(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads, int64_t groups,
                              struct wn_backward_worker w[WN_BACKWARD_COLUMNS], struct wn_backward_lives *lives) {
   if (p->live.wanted) {
     wn_live_bound_lay(p, l, heads, groups, &lives->bound);
     wn_live_backward_lay(p, l, groups, &lives->history, &lives->slots);
   }
-  float *weights = wn_layout_take(l, WN_TILE_AREA), *g = wn_layout_take(l, WN_TILE_AREA);
-  float *pairs[2];
-  for (int i = 0; i < 2; i++) pairs[i] = p->sparse.on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
+  float *weights, *g, *pairs[2];
+  const struct wn_array rows[] = {
+      {"weights", true, WN_DIMS(WN_TILE_AREA), sizeof *weights, &weights},
+      {"G", true, WN_DIMS(WN_TILE_AREA), sizeof *g, &g},
+      {"lse of pairs", p->sparse.on, WN_DIMS(WN_TILE_AREA), sizeof *pairs[0], &pairs[0]},
+      {"delta of pairs", p->sparse.on, WN_DIMS(WN_TILE_AREA), sizeof *pairs[1], &pairs[1]},
+  };
+  WN_ARRAYS_LAY(l, rows);
   for (int64_t i = 0; i < wn_backward_columns_at_once(p, heads); i++) {
     backward_lay_worker(p, l, groups, &w[i]);
     memcpy(w[i].pairs, pairs, sizeof pairs);
@@ -77,22 +91,23 @@ void wn_backward_unit_shape(const struct wn_attention_plan *p, int64_t *heads, i
   *groups = whole ? p->a->Hkv : 1;
 }
 
-struct wn_backward_sizes wn_backward_count(const struct wn_attention_plan *p) {
+void wn_backward_lay(const struct wn_attention_plan *p, struct wn_arrays *l, struct wn_backward_scratch *s) {
   int64_t heads, groups;
   wn_backward_unit_shape(p, &heads, &groups);
-  struct wn_layout r = {0}, s = {0}, w = {0};
-  wn_backward_lay_rows(p, &r, heads, groups, &(struct wn_backward_rows){0});
-  wn_backward_lay_sums(p, &s, heads, &(struct wn_backward_sums){0});
-  wn_backward_lay_workers(p, &w, heads, groups, (struct wn_backward_worker[WN_BACKWARD_COLUMNS]){0},
+  *s = (struct wn_backward_scratch){0};
+  wn_backward_lay_rows(p, &s->rows, heads, groups, &(struct wn_backward_rows){0});
+  wn_backward_lay_sums(p, &s->sums, heads, &(struct wn_backward_sums){0});
+  wn_backward_lay_workers(p, &s->worker, heads, groups, (struct wn_backward_worker[WN_BACKWARD_COLUMNS]){0},
                           &(struct wn_backward_lives){0});
-  return (struct wn_backward_sizes){r.used, s.used, w.used};
+  s->rows_at = wn_arrays_lay_copies(l, &s->rows, p->own ? p->threads : 1);
+  s->sums_at = wn_arrays_lay_copies(l, &s->sums, p->own ? p->threads : p->chunks);
+  s->workers_at = wn_arrays_lay_copies(l, &s->worker, p->threads);
 }
 
-size_t wn_attention_backward_floats(const struct wn_attention_plan *p) {
-  const struct wn_backward_sizes n = wn_backward_count(p);
-  const size_t threads = (size_t)p->threads;
-  if (p->own) return threads * (n.rows + n.sums + n.worker);
-  return n.rows + (size_t)p->chunks * n.sums + threads * n.worker;
+struct wn_arrays wn_attention_backward_scratch(const struct wn_attention_plan *p) {
+  struct wn_arrays l = {0};
+  wn_backward_lay(p, &l, &(struct wn_backward_scratch){0});
+  return l;
 }
 
 /* Row block `block` of head h (from u->h0). */

@@ -21,7 +21,7 @@ void wn_bias_gradient(const struct wn_attention_plan *p, const struct wn_terms_s
 void wn_bias_end(const struct wn_attention_plan *p);
 
 /* Open rows: no causality, so none of the terms that look back; see struct wn_attention. */
-size_t wn_open_floats(const struct wn_attention_plan *p, bool backward);
+struct wn_arrays wn_open_scratch(const struct wn_attention_plan *p, bool backward);
 void wn_open_forward_run(const struct wn_attention_plan *p);
 void wn_open_backward_run(const struct wn_attention_plan *p);
 

@@ -32,27 +32,30 @@ static int64_t count_parts(const struct wn_attention_plan *p) {
   return wn_min_i64(wanted, most);
 }
 
-static size_t decode_lay(const struct wn_attention_plan *p, float *base, struct partial *x) {
+static void decode_lay(const struct wn_attention_plan *p, struct wn_arrays *l, struct partial *x) {
   const struct wn_attention *a = p->a;
-  struct wn_layout l = {.base = base};
-  const int64_t parts = count_parts(p), n = a->B * a->H * parts;
-  x->acc = wn_layout_take(&l, n * p->Dp);
-  x->l = wn_layout_take(&l, n * WN_TILE_LANES);
-  x->m = wn_layout_take(&l, n);
-  x->mem = a->sel.on ? wn_layout_take(&l, a->B * wn_selection_groups(a) * parts) : NULL;
-  x->last = a->sel.on ? wn_layout_take(&l, a->B * wn_selection_groups(a) * a->Tk) : NULL;
-  x->logits = a->threshold.on ? wn_layout_take(&l, a->B * a->H * p->blocks * WN_TILE) : NULL;
-  x->order = a->threshold.on ? wn_layout_take(&l, p->exec->threads * wn_threshold_floats(p)) : NULL;
+  const int64_t parts = count_parts(p), n = a->B * a->H * parts, G = wn_selection_groups(a);
   const bool mass = a->slots.mass != NULL;
-  x->weights = mass ? wn_layout_take(&l, a->B * a->H * p->blocks * WN_TILE) : NULL;
-  x->ref = mass ? wn_layout_take(&l, a->B * a->H * p->blocks) : NULL;
-  x->top = mass ? wn_layout_take(&l, a->B * a->H) : NULL;
-  x->factor = mass ? wn_layout_take(&l, a->B * a->H) : NULL;
-  return l.used;
+  const struct wn_array rows[] = {
+      {"acc", true, WN_DIMS(n, p->Dp), sizeof *x->acc, &x->acc},
+      {"l", true, WN_DIMS(n, WN_TILE_LANES), sizeof *x->l, &x->l},
+      {"m", true, WN_DIMS(n), sizeof *x->m, &x->m},
+      {"mem", a->sel.on, WN_DIMS(a->B, G, parts), sizeof *x->mem, &x->mem},
+      {"last", a->sel.on, WN_DIMS(a->B, G, a->Tk), sizeof *x->last, &x->last},
+      {"logits", a->threshold.on, WN_DIMS(a->B, a->H, p->blocks, WN_TILE), sizeof *x->logits, &x->logits},
+      {"order", a->threshold.on, WN_DIMS(p->exec->threads, wn_threshold_floats(p)), sizeof *x->order, &x->order},
+      {"weights", mass, WN_DIMS(a->B, a->H, p->blocks, WN_TILE), sizeof *x->weights, &x->weights},
+      {"ref", mass, WN_DIMS(a->B, a->H, p->blocks), sizeof *x->ref, &x->ref},
+      {"top", mass, WN_DIMS(a->B, a->H), sizeof *x->top, &x->top},
+      {"factor", mass, WN_DIMS(a->B, a->H), sizeof *x->factor, &x->factor},
+  };
+  WN_ARRAYS_LAY(l, rows);
 }
 
-size_t wn_attention_decode_floats(const struct wn_attention_plan *p) {
-  return decode_lay(p, NULL, &(struct partial){0});
+struct wn_arrays wn_attention_decode_scratch(const struct wn_attention_plan *p) {
+  struct wn_arrays l = {0};
+  decode_lay(p, &l, &(struct partial){0});
+  return l;
 }
 
 /* Keys (or values) of a block where they can be read as floats: as they lie, or widened into `room` [64,D]. */
@@ -346,7 +349,7 @@ void wn_attention_decode_run(const struct wn_attention_plan *p) {
   const struct wn_attention *a = p->a;
   const int64_t parts = count_parts(p), tasks = a->B * a->Hkv * parts;
   struct partial x;
-  decode_lay(p, p->exec->scratch, &x);
+  decode_lay(p, &(struct wn_arrays){.base = p->exec->scratch}, &x);
 #pragma omp parallel num_threads(p->exec->threads)
   {
 #pragma omp for schedule(static)

@@ -23,41 +23,51 @@ static int64_t rows_at_once(const struct wn_attention_plan *p, int64_t heads) {
   return bytes > 8 << 20 ? 2 : 1;
 }
 
-static void lay_packed(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups,
+static void lay_packed(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t groups,
                        struct wn_forward_packed *k) {
   const int64_t D = p->a->D, tiles = p->blocks;
-  k->kt = wn_layout_take(l, groups * tiles * D * WN_TILE);
-  k->v = wn_layout_take(l, groups * tiles * WN_TILE * p->Dp);
-  k->skt = p->a->sel.on && p->a->sel.bilinear ? wn_layout_take(l, tiles * D * WN_TILE) : NULL;
-  k->k = p->sparse.on && !p->sparse.direct ? wn_layout_take(l, groups * tiles * WN_TILE * p->Dp) : NULL;
-  k->rows_v =
-      !p->sparse.on || p->sparse.direct || groups == 1 ? k->v : wn_layout_take(l, groups * tiles * WN_TILE * p->Dp);
-  k->first = (int32_t *)wn_layout_take(l, groups);
+  const bool far = p->sparse.on && !p->sparse.direct;
+  const struct wn_array rows[] = {
+      {"kt", true, WN_DIMS(groups, tiles, D, WN_TILE), sizeof *k->kt, &k->kt},
+      {"v", true, WN_DIMS(groups, tiles, WN_TILE, p->Dp), sizeof *k->v, &k->v},
+      {"skt", p->a->sel.on && p->a->sel.bilinear, WN_DIMS(tiles, D, WN_TILE), sizeof *k->skt, &k->skt},
+      {"k", far, WN_DIMS(groups, tiles, WN_TILE, p->Dp), sizeof *k->k, &k->k},
+      {"rows of v", far && groups > 1, WN_DIMS(groups, tiles, WN_TILE, p->Dp), sizeof *k->rows_v, &k->rows_v},
+      {"first", true, WN_DIMS(groups), sizeof *k->first, &k->first},
+  };
+  WN_ARRAYS_LAY(l, rows);
+  if (!k->rows_v) k->rows_v = k->v;
 }
 
-static void lay_worker(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads,
+static void lay_worker(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads,
                        struct wn_forward_worker *w) {
   const struct wn_attention *a = p->a;
   for (int64_t i = 0; i < rows_at_once(p, heads); i++) {
     struct wn_forward_rows *r = &w->rows[i];
-    r->q = wn_layout_take(l, heads * WN_TILE * p->Dp);
-    r->acc = wn_layout_take(l, heads * WN_TILE * p->Dp);
-    r->m = wn_layout_take(l, heads * WN_TILE);
-    r->l = wn_layout_take(l, heads * WN_TILE * WN_TILE_LANES);
-    r->base = a->sel.on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
-    r->F = a->sel.on ? wn_layout_take(l, WN_TILE_AREA) : NULL;
-    r->sq = a->sel.on && a->sel.bilinear ? wn_layout_take(l, WN_TILE * p->Dp) : NULL;
-    r->mem = a->sel.on ? wn_layout_take(l, WN_TILE) : NULL;
-    r->spans = a->span.on ? (struct wn_span_range *)wn_layout_take(l, heads * WN_SPAN_FLOATS) : NULL;
-    r->logits = wn_forward_keeps_logits(a)
-                    ? wn_layout_take(l, wn_forward_logits_heads(a, heads) * p->blocks * WN_TILE_AREA)
-                    : NULL;
-    r->sparse.F = a->sel.on && p->sparse.on ? wn_layout_take(l, wn_sparse_chunks(p) * WN_TILE_AREA) : NULL;
+    const struct wn_array rows[] = {
+        {"q", true, WN_DIMS(heads, WN_TILE, p->Dp), sizeof *r->q, &r->q},
+        {"acc", true, WN_DIMS(heads, WN_TILE, p->Dp), sizeof *r->acc, &r->acc},
+        {"m", true, WN_DIMS(heads, WN_TILE), sizeof *r->m, &r->m},
+        {"l", true, WN_DIMS(heads, WN_TILE, WN_TILE_LANES), sizeof *r->l, &r->l},
+        {"base", a->sel.on, WN_DIMS(WN_TILE_AREA), sizeof *r->base, &r->base},
+        {"F", a->sel.on, WN_DIMS(WN_TILE_AREA), sizeof *r->F, &r->F},
+        {"sq", a->sel.on && a->sel.bilinear, WN_DIMS(WN_TILE, p->Dp), sizeof *r->sq, &r->sq},
+        {"mem", a->sel.on, WN_DIMS(WN_TILE), sizeof *r->mem, &r->mem},
+        {"spans", a->span.on, WN_DIMS(heads), sizeof *r->spans, &r->spans},
+        {"logits", wn_forward_keeps_logits(a), WN_DIMS(wn_forward_logits_heads(a, heads), p->blocks, WN_TILE_AREA),
+         sizeof *r->logits, &r->logits},
+        {"far F", a->sel.on && p->sparse.on, WN_DIMS(wn_sparse_chunks(p), WN_TILE_AREA), sizeof *r->sparse.F,
+         &r->sparse.F},
+    };
+    WN_ARRAYS_LAY(l, rows);
   }
-  w->tile = wn_layout_take(l, (p->sparse.on ? WN_FORWARD_ROWS : 1) * WN_TILE_AREA);
-  w->factor = wn_layout_take(l, WN_TILE);
-  w->carry = a->sel.on ? wn_layout_take(l, p->blocks * WN_TILE) : NULL;
-  w->order = wn_forward_keeps_logits(a) ? wn_layout_take(l, wn_forward_order_floats(p)) : NULL;
+  const struct wn_array rows[] = {
+      {"tile", true, WN_DIMS(p->sparse.on ? WN_FORWARD_ROWS : 1, WN_TILE_AREA), sizeof *w->tile, &w->tile},
+      {"factor", true, WN_DIMS(WN_TILE), sizeof *w->factor, &w->factor},
+      {"carry", a->sel.on, WN_DIMS(p->blocks, WN_TILE), sizeof *w->carry, &w->carry},
+      {"order", wn_forward_keeps_logits(a), WN_DIMS(wn_forward_order_floats(p)), sizeof *w->order, &w->order},
+  };
+  WN_ARRAYS_LAY(l, rows);
   if (!p->live.wanted) return;
   wn_live_bound_lay(p, l, heads, heads / p->group, &w->bound);
   wn_live_lay(p, l, heads / p->group, &w->live);
@@ -69,23 +79,42 @@ struct shared {
   float *selq;    /* [blocks][64][Dp] */
 };
 
-static void lay_shared(const struct wn_attention_plan *p, struct wn_layout *l, struct shared *s) {
-  s->carries = p->a->sel.on ? wn_layout_take(l, p->chunks * p->blocks * WN_TILE) : NULL;
-  s->selq = p->a->sel.on ? wn_layout_take(l, p->blocks * WN_TILE * p->Dp) : NULL;
+static void lay_shared(const struct wn_attention_plan *p, struct wn_arrays *l, struct shared *s) {
+  const struct wn_array rows[] = {
+      {"carries", p->a->sel.on, WN_DIMS(p->chunks, p->blocks, WN_TILE), sizeof *s->carries, &s->carries},
+      {"selq", p->a->sel.on, WN_DIMS(p->blocks, WN_TILE, p->Dp), sizeof *s->selq, &s->selq},
+  };
+  WN_ARRAYS_LAY(l, rows);
 }
 
-size_t wn_attention_forward_floats(const struct wn_attention_plan *p) {
-  struct wn_layout l = {0};
+/* All of a call: what a team shares, and the workers, one for each thread. */
+struct forward_scratch {
+  struct wn_forward_packed k; /* of a team */
+  struct shared s;
+  struct wn_arrays each; /* counted */
+  void *workers;
+};
+
+static void lay_own(const struct wn_attention_plan *p, struct wn_arrays *l, struct wn_forward_packed *k,
+                    struct wn_forward_worker *w) {
+  const bool whole = !p->own || p->units == p->a->B;
+  if (p->own) lay_packed(p, l, whole ? p->a->Hkv : 1, k);
+  lay_worker(p, l, whole ? p->a->H : p->group, w);
+}
+
+static void lay_forward(const struct wn_attention_plan *p, struct wn_arrays *l, struct forward_scratch *all) {
   struct wn_forward_packed k;
   struct wn_forward_worker w;
-  struct shared s;
-  const bool whole = !p->own || p->units == p->a->B;
-  const int64_t heads = whole ? p->a->H : p->group, groups = whole ? p->a->Hkv : 1;
-  lay_packed(p, &l, groups, &k);
-  if (!p->own) lay_shared(p, &l, &s);
-  const size_t once = l.used;
-  lay_worker(p, &l, heads, &w);
-  return p->own ? (size_t)p->threads * l.used : once + (size_t)p->threads * (l.used - once);
+  if (!p->own) lay_packed(p, l, p->a->Hkv, &all->k), lay_shared(p, l, &all->s);
+  all->each = (struct wn_arrays){0};
+  lay_own(p, &all->each, &k, &w);
+  all->workers = wn_arrays_lay_copies(l, &all->each, p->threads);
+}
+
+struct wn_arrays wn_attention_forward_scratch(const struct wn_attention_plan *p) {
+  struct wn_arrays l = {0};
+  lay_forward(p, &l, &(struct forward_scratch){0});
+  return l;
 }
 
 static void forward_first_block(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
@@ -402,17 +431,17 @@ static void prefetch_block(const struct wn_attention_plan *p, const struct wn_at
 
 static void forward_own(const struct wn_attention_plan *p) {
   const bool whole = p->units == p->a->B;
-  const int64_t heads = whole ? p->a->H : p->group, groups = whole ? p->a->Hkv : 1;
-  const size_t each = wn_attention_forward_floats(p) / (size_t)p->threads;
+  const int64_t heads = whole ? p->a->H : p->group;
+  struct forward_scratch all;
+  lay_forward(p, &(struct wn_arrays){.base = p->exec->scratch}, &all);
   /* Units in a row, so that the next one is known. */
   const int64_t run = wn_max_i64(1, p->units / (8 * p->threads));
 #pragma omp parallel num_threads(p->threads)
   {
-    struct wn_layout l = {.base = (float *)p->exec->scratch + (size_t)omp_get_thread_num() * each};
+    struct wn_arrays mine = wn_arrays_copy(&all.each, all.workers, omp_get_thread_num());
     struct wn_forward_packed k;
     struct wn_forward_worker w;
-    lay_packed(p, &l, groups, &k);
-    lay_worker(p, &l, heads, &w);
+    lay_own(p, &mine, &k, &w);
 #pragma omp for schedule(dynamic, run)
     for (int64_t n = 0; n < p->units; n++) {
       struct wn_attention_unit u, next;
@@ -475,20 +504,15 @@ static void carry_columns(const struct wn_attention_plan *p, const struct wn_att
 
 static void forward_team(const struct wn_attention_plan *p) {
   const struct wn_attention *a = p->a;
-  struct wn_layout l = {.base = p->exec->scratch};
-  struct wn_forward_packed k;
-  struct shared s;
-  lay_packed(p, &l, a->Hkv, &k);
-  lay_shared(p, &l, &s);
-  const size_t once = l.used;
-  struct wn_layout counter = {0};
-  struct wn_forward_worker counted;
-  lay_worker(p, &counter, a->H, &counted);
-  const size_t each = counter.used, size = (size_t)(p->blocks * WN_TILE);
+  const size_t size = (size_t)(p->blocks * WN_TILE);
+  struct forward_scratch all;
+  lay_forward(p, &(struct wn_arrays){.base = p->exec->scratch}, &all);
+  const struct wn_forward_packed k = all.k;
+  const struct shared s = all.s;
 #pragma omp parallel num_threads(p->threads)
   {
     const int me = omp_get_thread_num(), team = omp_get_num_threads();
-    struct wn_layout mine = {.base = (float *)p->exec->scratch + once + (size_t)me * each};
+    struct wn_arrays mine = wn_arrays_copy(&all.each, all.workers, me);
     struct wn_forward_worker w;
     lay_worker(p, &mine, a->H, &w);
     for (int64_t b = 0; b < a->B; b++) {

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "backends/cpu/attention/attention.h"
+#include "base/arrays.h"
 
 enum {
   WN_TILE = 64,
@@ -292,10 +293,10 @@ int64_t wn_attention_chunk(const struct wn_attention_plan *p, int64_t n);
 void wn_attention_forward_run(const struct wn_attention_plan *p);
 void wn_attention_backward_run(const struct wn_attention_plan *p);
 void wn_attention_decode_run(const struct wn_attention_plan *p);
-/* Floats of scratch. */
-size_t wn_attention_forward_floats(const struct wn_attention_plan *p);
-size_t wn_attention_backward_floats(const struct wn_attention_plan *p);
-size_t wn_attention_decode_floats(const struct wn_attention_plan *p);
+/* Their arrays, counted: at the beginning of scratch. */
+struct wn_arrays wn_attention_forward_scratch(const struct wn_attention_plan *p);
+struct wn_arrays wn_attention_backward_scratch(const struct wn_attention_plan *p);
+struct wn_arrays wn_attention_decode_scratch(const struct wn_attention_plan *p);
 
 static inline int64_t wn_div_up(int64_t x, int64_t y) {
   return (x + y - 1) / y;
@@ -305,17 +306,6 @@ static inline int64_t wn_min_i64(int64_t x, int64_t y) {
 }
 static inline int64_t wn_max_i64(int64_t x, int64_t y) {
   return x > y ? x : y;
-}
-
-/* Lays arrays out one after another, each on a cache line. base NULL: only counts. */
-struct wn_layout {
-  float *base;
-  size_t used;
-};
-static inline float *wn_layout_take(struct wn_layout *l, int64_t n) {
-  float *at = l->base ? l->base + l->used : NULL;
-  l->used += ((size_t)n + 15) & ~(size_t)15;
-  return at;
 }
 
 /* The factor of what selection group `choice` selects. */

@@ -20,12 +20,15 @@ bool wn_live_grows(const struct wn_attention *a) {
 
 /* --- bounds --- */
 
-void wn_live_bound_lay(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, int64_t groups,
+void wn_live_bound_lay(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads, int64_t groups,
                        struct wn_live_bound *bound) {
-  bound->k = wn_layout_take(l, groups * p->blocks * WN_TILE);
-  bound->q = wn_layout_take(l, heads * p->blocks);
-  bound->low = wn_layout_take(l, heads * p->blocks);
-  bound->wide = wn_layout_take(l, WN_TILE * p->a->D);
+  const struct wn_array rows[] = {
+      {"k", true, WN_DIMS(groups, p->blocks, WN_TILE), sizeof *bound->k, &bound->k},
+      {"q", true, WN_DIMS(heads, p->blocks), sizeof *bound->q, &bound->q},
+      {"low", true, WN_DIMS(heads, p->blocks), sizeof *bound->low, &bound->low},
+      {"wide", true, WN_DIMS(WN_TILE, p->a->D), sizeof *bound->wide, &bound->wide},
+  };
+  WN_ARRAYS_LAY(l, rows);
 }
 
 /* `rows` rows of the unit's keys or values of head g from j on, and their stride. */
@@ -160,14 +163,17 @@ void wn_live_strip(const struct wn_attention_plan *p, const struct wn_attention_
 
 /* --- forward's list --- */
 
-void wn_live_lay(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups, struct wn_live *live) {
+void wn_live_lay(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t groups, struct wn_live *live) {
   const int64_t D = p->a->D;
-  live->at = (int32_t *)wn_layout_take(l, p->blocks * WN_TILE);
-  live->carry = wn_layout_take(l, p->blocks * WN_TILE);
-  live->lives = (uint8_t *)wn_layout_take(l, p->blocks * WN_TILE / 4);
-  live->kt = wn_layout_take(l, groups * p->blocks * D * WN_TILE);
-  live->v = wn_layout_take(l, groups * p->blocks * WN_TILE * p->Dp);
-  live->skt = p->a->sel.bilinear ? wn_layout_take(l, p->blocks * D * WN_TILE) : NULL;
+  const struct wn_array rows[] = {
+      {"at", true, WN_DIMS(p->blocks, WN_TILE), sizeof *live->at, &live->at},
+      {"carry", true, WN_DIMS(p->blocks, WN_TILE), sizeof *live->carry, &live->carry},
+      {"lives", true, WN_DIMS(p->blocks, WN_TILE), sizeof *live->lives, &live->lives},
+      {"kt", true, WN_DIMS(groups, p->blocks, D, WN_TILE), sizeof *live->kt, &live->kt},
+      {"v", true, WN_DIMS(groups, p->blocks, WN_TILE, p->Dp), sizeof *live->v, &live->v},
+      {"skt", p->a->sel.bilinear, WN_DIMS(p->blocks, D, WN_TILE), sizeof *live->skt, &live->skt},
+  };
+  WN_ARRAYS_LAY(l, rows);
 }
 
 void wn_live_begin(struct wn_live *live) {

@@ -26,7 +26,7 @@ struct wn_live_bound {
                      smallest lower bound of the log of a row's sum */
   float *wide;    /* [64][D] half floats converted, or gathered rows */
 };
-void wn_live_bound_lay(const struct wn_attention_plan *p, struct wn_layout *l, int64_t heads, int64_t groups,
+void wn_live_bound_lay(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads, int64_t groups,
                        struct wn_live_bound *bound);
 /* For row blocks from `first` on. lse: the call's, where it is known (backward); else NULL. */
 void wn_live_bound_fill(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const float *lse,
@@ -64,7 +64,7 @@ struct wn_live {
   float *kt, *v;  /* [tiles][groups] of [D][64] times scale, [64][Dp] */
   float *skt;     /* [tiles][D][64], bilinear */
 };
-void wn_live_lay(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups, struct wn_live *live);
+void wn_live_lay(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t groups, struct wn_live *live);
 void wn_live_begin(struct wn_live *live);
 /* Before row block r: adds and removes keys where that pays. carry[blocks*64]: F of the keys not listed. */
 void wn_live_update(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
@@ -100,7 +100,7 @@ struct wn_live_slots {
   float *sk, *dsk, *skt;        /* [tiles], bilinear */
 };
 
-void wn_live_backward_lay(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups,
+void wn_live_backward_lay(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t groups,
                           struct wn_live_history *history, struct wn_live_slots *slots);
 /* First to last row block; q: the selecting queries of row block 0, `step` floats from one block to the next; base: a
  * tile of scratch. False: too few are dead for it to pay. */

@@ -8,25 +8,28 @@ static int64_t history_size(const struct wn_attention_plan *p) {
   return p->blocks * (p->blocks - 1) / 2 * WN_TILE;
 }
 
-void wn_live_backward_lay(const struct wn_attention_plan *p, struct wn_layout *l, int64_t groups,
+void wn_live_backward_lay(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t groups,
                           struct wn_live_history *history, struct wn_live_slots *slots) {
-  const int64_t tall = p->blocks * WN_TILE, row = groups * tall * p->Dp, column = groups * tall * p->a->D;
+  const int64_t tall = p->blocks * WN_TILE;
   const bool own = p->a->sel.bilinear;
-  history->from = (int64_t *)(void *)wn_layout_take(l, 2 * (p->blocks + 1));
-  history->at = (int32_t *)wn_layout_take(l, history_size(p));
-  history->carry = wn_layout_take(l, history_size(p));
-  slots->at = (int32_t *)wn_layout_take(l, tall);
-  slots->slot = (int32_t *)wn_layout_take(l, tall);
-  slots->carry = wn_layout_take(l, tall);
-  slots->dcarry = wn_layout_take(l, tall);
-  slots->k = wn_layout_take(l, row);
-  slots->dk = wn_layout_take(l, row);
-  slots->dv = wn_layout_take(l, row);
-  slots->kt = wn_layout_take(l, column);
-  slots->vt = wn_layout_take(l, column);
-  slots->sk = own ? wn_layout_take(l, tall * p->Dp) : NULL;
-  slots->dsk = own ? wn_layout_take(l, tall * p->Dp) : NULL;
-  slots->skt = own ? wn_layout_take(l, tall * p->a->D) : NULL;
+  const struct wn_array rows[] = {
+      {"history's beginnings", true, WN_DIMS(p->blocks + 1), sizeof *history->from, &history->from},
+      {"history", true, WN_DIMS(history_size(p)), sizeof *history->at, &history->at},
+      {"carries of the history", true, WN_DIMS(history_size(p)), sizeof *history->carry, &history->carry},
+      {"at", true, WN_DIMS(tall), sizeof *slots->at, &slots->at},
+      {"slot", true, WN_DIMS(tall), sizeof *slots->slot, &slots->slot},
+      {"carry", true, WN_DIMS(tall), sizeof *slots->carry, &slots->carry},
+      {"dcarry", true, WN_DIMS(tall), sizeof *slots->dcarry, &slots->dcarry},
+      {"k", true, WN_DIMS(groups, tall, p->Dp), sizeof *slots->k, &slots->k},
+      {"dk", true, WN_DIMS(groups, tall, p->Dp), sizeof *slots->dk, &slots->dk},
+      {"dv", true, WN_DIMS(groups, tall, p->Dp), sizeof *slots->dv, &slots->dv},
+      {"kt", true, WN_DIMS(groups, tall, p->a->D), sizeof *slots->kt, &slots->kt},
+      {"vt", true, WN_DIMS(groups, tall, p->a->D), sizeof *slots->vt, &slots->vt},
+      {"sk", own, WN_DIMS(tall, p->Dp), sizeof *slots->sk, &slots->sk},
+      {"dsk", own, WN_DIMS(tall, p->Dp), sizeof *slots->dsk, &slots->dsk},
+      {"skt", own, WN_DIMS(tall, p->a->D), sizeof *slots->skt, &slots->skt},
+  };
+  WN_ARRAYS_LAY(l, rows);
 }
 
 /* --- down the rows --- */

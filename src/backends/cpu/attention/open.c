@@ -21,23 +21,25 @@ struct open_task {
   float *m, *l, *factor;      /* [64], [64][16], [64]; backward: m is lse, factor delta */
 };
 
-static void open_lay(const struct wn_attention_plan *p, struct wn_layout *x, bool backward, struct open_task *t) {
-  const int64_t tiles = wn_div_up(p->a->Tk, WN_TILE), rows = tiles * WN_TILE * p->Dp,
-                columns = tiles * WN_TILE * p->a->D;
-  t->kt = wn_layout_take(x, columns);
-  t->v = backward ? NULL : wn_layout_take(x, rows);
-  t->k = backward ? wn_layout_take(x, rows) : NULL;
-  t->vt = backward ? wn_layout_take(x, columns) : NULL;
-  t->dk = backward ? wn_layout_take(x, rows) : NULL;
-  t->dv = backward ? wn_layout_take(x, rows) : NULL;
-  t->q = wn_layout_take(x, WN_TILE * p->Dp);
-  t->dy = backward ? wn_layout_take(x, WN_TILE * p->Dp) : NULL;
-  t->acc = wn_layout_take(x, WN_TILE * p->Dp);
-  t->w = wn_layout_take(x, WN_TILE_AREA);
-  t->G = backward ? wn_layout_take(x, WN_TILE_AREA) : NULL;
-  t->m = wn_layout_take(x, WN_TILE);
-  t->l = wn_layout_take(x, WN_TILE * WN_TILE_LANES);
-  t->factor = wn_layout_take(x, WN_TILE);
+static void open_lay(const struct wn_attention_plan *p, struct wn_arrays *x, bool backward, struct open_task *t) {
+  const int64_t tiles = wn_div_up(p->a->Tk, WN_TILE), D = p->a->D, Dp = p->Dp;
+  const struct wn_array rows[] = {
+      {"kt", true, WN_DIMS(tiles, D, WN_TILE), sizeof *t->kt, &t->kt},
+      {"v", !backward, WN_DIMS(tiles, WN_TILE, Dp), sizeof *t->v, &t->v},
+      {"k", backward, WN_DIMS(tiles, WN_TILE, Dp), sizeof *t->k, &t->k},
+      {"vt", backward, WN_DIMS(tiles, D, WN_TILE), sizeof *t->vt, &t->vt},
+      {"dk", backward, WN_DIMS(tiles, WN_TILE, Dp), sizeof *t->dk, &t->dk},
+      {"dv", backward, WN_DIMS(tiles, WN_TILE, Dp), sizeof *t->dv, &t->dv},
+      {"q", true, WN_DIMS(WN_TILE, Dp), sizeof *t->q, &t->q},
+      {"dy", backward, WN_DIMS(WN_TILE, Dp), sizeof *t->dy, &t->dy},
+      {"acc", true, WN_DIMS(WN_TILE, Dp), sizeof *t->acc, &t->acc},
+      {"w", true, WN_DIMS(WN_TILE_AREA), sizeof *t->w, &t->w},
+      {"G", backward, WN_DIMS(WN_TILE_AREA), sizeof *t->G, &t->G},
+      {"m", true, WN_DIMS(WN_TILE), sizeof *t->m, &t->m},
+      {"l", true, WN_DIMS(WN_TILE, WN_TILE_LANES), sizeof *t->l, &t->l},
+      {"factor", true, WN_DIMS(WN_TILE), sizeof *t->factor, &t->factor},
+  };
+  WN_ARRAYS_LAY(x, rows);
 }
 
 static int threads_of(const struct wn_attention_plan *p) {
@@ -45,10 +47,17 @@ static int threads_of(const struct wn_attention_plan *p) {
   return tasks < p->exec->threads ? (int)tasks : p->exec->threads;
 }
 
-size_t wn_open_floats(const struct wn_attention_plan *p, bool backward) {
-  struct wn_layout x = {0};
+static struct wn_arrays open_count(const struct wn_attention_plan *p, bool backward) {
+  struct wn_arrays x = {0};
   open_lay(p, &x, backward, &(struct open_task){0});
-  return (size_t)threads_of(p) * x.used;
+  return x;
+}
+
+struct wn_arrays wn_open_scratch(const struct wn_attention_plan *p, bool backward) {
+  const struct wn_arrays each = open_count(p, backward);
+  struct wn_arrays all = {0};
+  wn_arrays_lay_copies(&all, &each, threads_of(p));
+  return all;
 }
 
 static void open_begin(const struct wn_attention_plan *p, int64_t n, bool backward, struct open_task *t) {
@@ -122,10 +131,10 @@ static void open_forward_rows(const struct open_task *t, int64_t h, int64_t r, i
 
 void wn_open_forward_run(const struct wn_attention_plan *p) {
   const struct wn_attention *a = p->a;
-  const size_t each = wn_open_floats(p, false) / (size_t)threads_of(p);
+  const struct wn_arrays each = open_count(p, false);
 #pragma omp parallel num_threads(threads_of(p))
   {
-    struct wn_layout x = {.base = (float *)p->exec->scratch + (size_t)omp_get_thread_num() * each};
+    struct wn_arrays x = wn_arrays_copy(&each, p->exec->scratch, omp_get_thread_num());
     struct open_task t;
     open_lay(p, &x, false, &t);
 #pragma omp for schedule(static)
@@ -193,10 +202,10 @@ static void open_store(const struct open_task *t, void *array, struct wn_stride 
 
 void wn_open_backward_run(const struct wn_attention_plan *p) {
   const struct wn_attention *a = p->a;
-  const size_t each = wn_open_floats(p, true) / (size_t)threads_of(p);
+  const struct wn_arrays each = open_count(p, true);
 #pragma omp parallel num_threads(threads_of(p))
   {
-    struct wn_layout x = {.base = (float *)p->exec->scratch + (size_t)omp_get_thread_num() * each};
+    struct wn_arrays x = wn_arrays_copy(&each, p->exec->scratch, omp_get_thread_num());
     struct open_task t;
     open_lay(p, &x, true, &t);
 #pragma omp for schedule(static)

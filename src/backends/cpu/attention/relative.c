@@ -35,15 +35,17 @@ int64_t wn_terms_parts(const struct wn_attention_plan *p) {
   return sums ? wn_min_i64(parts, p->units) : p->units;
 }
 
-void wn_terms_relative_lay(const struct wn_attention_plan *p, struct wn_layout *l, bool backward,
+void wn_terms_relative_lay(const struct wn_attention_plan *p, struct wn_arrays *l, bool backward,
                            struct wn_terms_scratch *s) {
   const struct wn_attention *a = p->a;
-  s->distances = s->distance_rows = s->distance_sums = NULL;
-  if (a->relative.P <= 0) return;
-  s->distances = wn_layout_take(l, a->D * wn_terms_relative_stride(p));
-  if (!backward) return;
-  s->distance_rows = wn_layout_take(l, columns(a) * p->Dp);
-  if (a->relative.dp) s->distance_sums = wn_layout_take(l, wn_terms_parts(p) * columns(a) * p->Dp);
+  const bool on = a->relative.P > 0, back = on && backward, sums = back && a->relative.dp;
+  const struct wn_array rows[] = {
+      {"distances", on, WN_DIMS(a->D, wn_terms_relative_stride(p)), sizeof *s->distances, &s->distances},
+      {"rows of distances", back, WN_DIMS(columns(a), p->Dp), sizeof *s->distance_rows, &s->distance_rows},
+      {"sums of distances", sums, WN_DIMS(wn_terms_parts(p), columns(a), p->Dp), sizeof *s->distance_sums,
+       &s->distance_sums},
+  };
+  WN_ARRAYS_LAY(l, rows);
 }
 
 void wn_terms_relative_pack(const struct wn_attention_plan *p, bool backward) {

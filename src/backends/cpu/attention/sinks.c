@@ -31,8 +31,12 @@ static int64_t part_floats(const struct wn_attention_plan *p) {
   return 2 * p->a->Hkv * p->a->sinks.n * p->Dp;
 }
 
-void wn_sinks_lay(const struct wn_attention_plan *p, struct wn_layout *l, bool backward, struct wn_terms_scratch *s) {
-  s->sink_sums = backward && p->a->sinks.n > 0 ? wn_layout_take(l, wn_terms_parts(p) * part_floats(p)) : NULL;
+void wn_sinks_lay(const struct wn_attention_plan *p, struct wn_arrays *l, bool backward, struct wn_terms_scratch *s) {
+  const bool sums = backward && p->a->sinks.n > 0;
+  const struct wn_array rows[] = {
+      {"sums of sinks", sums, WN_DIMS(wn_terms_parts(p), part_floats(p)), sizeof *s->sink_sums, &s->sink_sums},
+  };
+  WN_ARRAYS_LAY(l, rows);
 }
 
 float *wn_sinks_part(const struct wn_attention_plan *p, int64_t n) {

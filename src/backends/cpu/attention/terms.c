@@ -177,17 +177,18 @@ void wn_terms_drop(const struct wn_attention_plan *p, const struct wn_terms_stri
 
 /* --- a call --- */
 
-size_t wn_terms_lay(const struct wn_attention_plan *p, float *base, bool backward, struct wn_terms_scratch *s) {
+void wn_terms_lay(const struct wn_attention_plan *p, struct wn_arrays *l, bool backward, struct wn_terms_scratch *s) {
   const struct wn_attention *a = p->a;
-  struct wn_layout l = {.base = base};
-  const bool rows = backward && a->span.on && a->span.dz && !a->span.dynamic;
-  s->span_rows = rows ? wn_layout_take(&l, a->B * a->H * a->Tq) : NULL;
+  const bool spans = backward && a->span.on && a->span.dz && !a->span.dynamic;
   const bool strength = backward && a->sel.on && a->sel.dstrength;
   const int64_t sums = p->own ? a->B * wn_selection_groups(a) : p->chunks * a->B;
-  s->strength = strength ? (double *)(void *)wn_layout_take(&l, 2 * sums) : NULL;
-  wn_terms_relative_lay(p, &l, backward, s);
-  wn_sinks_lay(p, &l, backward, s);
-  return l.used;
+  const struct wn_array rows[] = {
+      {"rows of spans", spans, WN_DIMS(a->B, a->H, a->Tq), sizeof *s->span_rows, &s->span_rows},
+      {"strength", strength, WN_DIMS(sums), sizeof *s->strength, &s->strength},
+  };
+  WN_ARRAYS_LAY(l, rows);
+  wn_terms_relative_lay(p, l, backward, s);
+  wn_sinks_lay(p, l, backward, s);
 }
 
 void wn_terms_begin(const struct wn_attention_plan *p, bool backward) {

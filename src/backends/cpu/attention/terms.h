@@ -61,7 +61,6 @@ struct wn_terms_strip {
 struct wn_span_range {
   int64_t first, full;
 };
-enum { WN_SPAN_FLOATS = sizeof(struct wn_span_range) / sizeof(float) };
 struct wn_span_range wn_terms_span_range(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, int64_t rows);
 /* A tile of the ramp. Returns the masks of what is seen: own[64], filled from `seen` (NULL: all). */
 const uint64_t *wn_terms_span(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own,
@@ -77,8 +76,8 @@ void wn_terms_span_end(const struct wn_attention_plan *p);
 /* The first column block that any query row of the heads h0..h0+heads-1 may see: windows and spans. */
 int64_t wn_terms_first_block(const struct wn_attention_plan *p, int64_t b, int64_t h0, int64_t heads);
 
-/* Arrays of p->terms; their floats follow those of the kernels. */
-size_t wn_terms_lay(const struct wn_attention_plan *p, float *base, bool backward, struct wn_terms_scratch *s);
+/* Arrays of p->terms. */
+void wn_terms_lay(const struct wn_attention_plan *p, struct wn_arrays *l, bool backward, struct wn_terms_scratch *s);
 /* Before forward or backward: what all threads read. */
 void wn_terms_begin(const struct wn_attention_plan *p, bool backward);
 
@@ -95,7 +94,7 @@ void wn_terms_relative_gradient(const struct wn_attention_plan *p, const struct 
 int64_t wn_terms_parts(const struct wn_attention_plan *p);
 float *wn_terms_relative_part(const struct wn_attention_plan *p, int64_t n);
 void wn_terms_relative_part_clear(const struct wn_attention_plan *p, float *dp);
-void wn_terms_relative_lay(const struct wn_attention_plan *p, struct wn_layout *l, bool backward,
+void wn_terms_relative_lay(const struct wn_attention_plan *p, struct wn_arrays *l, bool backward,
                            struct wn_terms_scratch *s);
 /* Floats from one row of p->terms.distances to the next. */
 int64_t wn_terms_relative_stride(const struct wn_attention_plan *p);
@@ -115,7 +114,7 @@ void wn_sinks_gradient(const struct wn_attention_plan *p, int64_t g, int64_t row
                        const float *lse, const float *delta, float *dq, float *part);
 float *wn_sinks_part(const struct wn_attention_plan *p, int64_t n);
 void wn_sinks_part_clear(const struct wn_attention_plan *p, float *part);
-void wn_sinks_lay(const struct wn_attention_plan *p, struct wn_layout *l, bool backward, struct wn_terms_scratch *s);
+void wn_sinks_lay(const struct wn_attention_plan *p, struct wn_arrays *l, bool backward, struct wn_terms_scratch *s);
 void wn_sinks_end(const struct wn_attention_plan *p);
 
 /* After everything else of backward: what the terms add to dv and to their own gradients. */
