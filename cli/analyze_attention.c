@@ -6,6 +6,7 @@
 #include <winnow/report.h>
 #include "attention.h"
 #include "budgets.h"
+#include "files.h"
 #include "signals.h"
 
 /* ---- attention ---- */

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <winnow/report.h>
 #include "attention.h"
+#include "files.h"
 #include "signals.h"
 
 /* What is printed and written. */

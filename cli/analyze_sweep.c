@@ -6,6 +6,7 @@
 #include <string.h>
 #include <winnow/report.h>
 #include "attention.h"
+#include "files.h"
 #include "signals.h"
 
 struct result {
@@ -83,7 +84,7 @@ static int sweep_load_tasks(struct analysis *a, const char *path, struct tasks *
   char *text = NULL;
   size_t bytes = 0;
   if (analysis_tokenizer(a) != WN_OK) return cli_fail(a->ctx, WN_ERR_IO);
-  int code = cli_read_file(path, &text, &bytes);
+  int code = cli_read_text(a->ctx, path, &text, &bytes);
   int64_t line = 0;
   for (char *at = text, *next; !code && at && *at; at = next) {
     next = strchr(at, '\n');
@@ -98,7 +99,7 @@ static int sweep_load_tasks(struct analysis *a, const char *path, struct tasks *
     }
     if (!next) break;
   }
-  free(text);
+  wn_text_free(text);
   if (!code && t->count == 0) code = cli_error("%s: no tasks", path);
   return code;
 }

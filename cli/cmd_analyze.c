@@ -8,12 +8,13 @@
 #include "cmd.h"
 #include "recipe.h"
 #include "signals.h"
+#include "files.h"
 #include "ui.h"
 
 void analysis_close(struct analysis *a) {
   wn_data_source_destroy(a->source);
   wn_tokenizer_destroy(a->tok);
-  free(a->content);
+  wn_text_free(a->content);
   wn_model_destroy(a->model);
   wn_context_destroy(a->ctx);
 }
@@ -48,7 +49,7 @@ int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, cha
   if (a->text) {
     status = analysis_tokenizer(a);
     if (status != WN_OK) return cli_fail(a->ctx, status);
-    code = cli_read_file(a->text, &a->content, &a->bytes);
+    code = cli_read_text(a->ctx, a->text, &a->content, &a->bytes);
     if (!code && a->bytes == 0) code = cli_error("%s: the file is empty", a->text);
   }
   if (a->data) {

@@ -185,39 +185,51 @@ static void chat_on_interrupt(int number) {
   left_prompt = 1;
 }
 
+#define MESSAGE_LIMIT ((size_t)1 << 20)
+
+/* A line of standard input without its end, added to text[*count..MESSAGE_LIMIT]. 1 when there is one, 0 at the end of
+ * the input, -1 where the message becomes longer than MESSAGE_LIMIT. */
+static int chat_read_line(char *text, size_t *count) {
+  int c, any = 0;
+  while ((c = getchar()) != EOF && c != '\n') {
+    if (*count == MESSAGE_LIMIT) return -1;
+    text[(*count)++] = (char)c;
+    any = 1;
+  }
+  return any || c == '\n';
+}
+
 /* A message: a line, or several where each but the last ends in a backslash. *line is free()d by the caller; false at
- * the end of the input. On a terminal Ctrl-C ends it too. */
-static bool chat_read_message(const struct chat *c, char **line) {
-  char *one = NULL;
-  size_t room = 0, total = 0;
+ * the end of the input, and after reporting a message that is too long (*code). On a terminal Ctrl-C ends it too. */
+static bool chat_read_message(const struct chat *c, char **line, int *code) {
+  size_t n = 0;
   struct sigaction quit = {.sa_handler = chat_on_interrupt}, before; /* without SA_RESTART: reading returns */
-  *line = NULL;
+  char *text = *line = malloc(MESSAGE_LIMIT + 1);
+  if (!text) {
+    *code = cli_error("out of memory");
+    return false;
+  }
   left_prompt = 0;
   if (c->terminal) sigaction(SIGINT, &quit, &before);
   bool more = true, any = false;
   while (more) {
     if (c->terminal && !c->r->common.quiet) fputs(any ? ". " : "> ", stderr);
-    ssize_t n = getline(&one, &room, stdin);
-    if (n < 0) {
-      if (errno == EINTR) clearerr(stdin);
-      break;
-    }
+    const size_t begin = n;
+    errno = 0;
+    const int got = chat_read_line(text, &n);
+    if (got < 0) *code = cli_error("standard input: a message of more than %zu bytes", MESSAGE_LIMIT);
+    if (got == 0 && errno == EINTR) clearerr(stdin);
+    if (got <= 0) break;
     any = true;
-    while (n > 0 && (one[n - 1] == '\n' || one[n - 1] == '\r')) n--;
-    more = n > 0 && one[n - 1] == '\\';
-    if (more) one[n - 1] = '\n';
-    one[n] = 0;
-    char *wider = realloc(*line, total + (size_t)n + 1);
-    if (!wider) break;
-    *line = wider;
-    memcpy(wider + total, one, (size_t)n + 1);
-    total += (size_t)n;
+    while (n > begin && text[n - 1] == '\r') n--;
+    more = n > begin && text[n - 1] == '\\';
+    if (more) text[n - 1] = '\n';
   }
+  text[n] = 0;
   if (c->terminal) sigaction(SIGINT, &before, NULL);
-  free(one);
-  if (left_prompt) any = false;
-  if (any && *line) return true;
-  free(*line);
+  if (left_prompt || *code) any = false;
+  if (any) return true;
+  free(text);
   *line = NULL;
   if (c->terminal) fputc('\n', stderr);
   return false;
@@ -340,7 +352,7 @@ int cmd_chat(int argc, char **argv) {
     cli_note(&r.common, "%s, template %s, a context of %" PRId64 " tokens; /help for help", r.load.model,
              wn_chat_template_name(c.dialogue.chat), r.context);
   char *line = NULL;
-  while (!code && chat_read_message(&c, &line)) {
+  while (!code && chat_read_message(&c, &line, &code)) {
     int done = chat_command(&c, line);
     if (done == 0 && line[strspn(line, " \t\n")]) code = chat_turn(&c, line);
     free(line);

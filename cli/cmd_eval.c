@@ -9,6 +9,7 @@
 #include "args.h"
 #include "load.h"
 #include "signals.h"
+#include "files.h"
 #include "ui.h"
 
 struct request {
@@ -32,7 +33,7 @@ static uint64_t eval_text_bytes(const char *token_file) {
                                                 : NULL;
   if (!key || snprintf(path, sizeof path, "%.*sdata.json", (int)(name - token_file), token_file) >= (int)sizeof path)
     return 0;
-  json_t *j = json_load_file(path, 0, NULL);
+  json_t *j = cli_read_json(path);
   char flat[32];
   snprintf(flat, sizeof flat, "%s_bytes", key);
   json_t *value = json_object_get(j, flat);
@@ -102,14 +103,14 @@ static int eval_text(wn_context *ctx, const struct request *r, const struct cli_
                      const wn_eval_options *options, wn_eval_result *result) {
   char *text = NULL;
   size_t bytes = 0;
-  int code = cli_read_file(r->text, &text, &bytes);
+  int code = cli_read_text(ctx, r->text, &text, &bytes);
   if (!code && bytes == 0) code = cli_error("%s: the file is empty", r->text);
   if (!code) {
     const wn_status status = wn_eval_text(ctx, in->model, in->tok, text, bytes, options, result);
     if (status != WN_OK && status != WN_ERR_CANCELLED) code = cli_error("%s: %s", r->text, wn_context_error(ctx));
     if (status == WN_ERR_CANCELLED) code = CLI_INTERRUPTED;
   }
-  free(text);
+  wn_text_free(text);
   return code;
 }
 

@@ -14,6 +14,7 @@
 #include "load.h"
 #include "signals.h"
 #include "spans.h"
+#include "files.h"
 #include "ui.h"
 
 struct request {
@@ -67,7 +68,7 @@ static void generate_clear_prompt(struct run *g) {
 static void generate_clear(struct run *g) {
   generate_clear_prompt(g);
   cli_loaded_clear(&g->in);
-  free(g->text);
+  wn_text_free(g->text);
 }
 
 static int generate_encode_prompt(wn_context *ctx, struct run *g, const char *prompt, size_t bytes) {
@@ -104,13 +105,14 @@ static int generate_load(wn_context *ctx, struct request *r, struct run *g) {
   return generate_load_spans(ctx, r, g);
 }
 
-static int generate_read_prompt(const struct request *r, struct run *g, const char **prompt, size_t *bytes) {
+static int generate_read_prompt(wn_context *ctx, const struct request *r, struct run *g, const char **prompt,
+                                size_t *bytes) {
   const char *path = r->prompt_file;
   *prompt = r->prompt ? r->prompt : "";
   *bytes = strlen(*prompt);
   if (r->prompt) return 0;
   if (!path && !isatty(STDIN_FILENO)) path = "-";
-  if (path && cli_read_file(path, &g->text, bytes)) return 1;
+  if (path && cli_read_text(ctx, path, &g->text, bytes)) return 1;
   if (path) *prompt = g->text;
   return 0;
 }
@@ -316,10 +318,10 @@ static int generate_predict(wn_context *ctx, struct request *r, struct run *g, i
 static int generate_predict_all(wn_context *ctx, struct request *r, struct run *g) {
   size_t bytes = 0;
   int64_t line = 0;
-  int code = cli_read_file(r->jsonl, &g->text, &bytes);
+  int code = cli_read_text(ctx, r->jsonl, &g->text, &bytes);
   if (code) return code;
-  FILE *out = fopen(r->out, "w");
-  if (!out) return cli_error("%s: %s", r->out, strerror(errno));
+  FILE *out = cli_open_output(r->out);
+  if (!out) return 1;
   for (char *at = g->text, *next; !code && *at; at = next) {
     next = at + strcspn(at, "\n");
     if (*next) *next++ = 0;
@@ -381,7 +383,7 @@ static int generate_check_options(const struct request *r, int code) {
 static int generate_once(wn_context *ctx, struct request *r, struct run *g) {
   const char *prompt = NULL;
   size_t bytes = 0;
-  int code = generate_read_prompt(r, g, &prompt, &bytes);
+  int code = generate_read_prompt(ctx, r, g, &prompt, &bytes);
   if (!code) code = generate_prepare(ctx, r, g, prompt, bytes);
   if (code) return code;
   cli_signals_begin(ctx);

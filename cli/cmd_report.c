@@ -9,6 +9,7 @@
 #include "args.h"
 #include "budgets.h"
 #include "signals.h"
+#include "files.h"
 #include "ui.h"
 
 enum { REPORT_INPUTS = 64 };
@@ -85,7 +86,7 @@ static int report_run(struct report_command *r) {
   char *text = NULL;
   int code = cli_context_open(&r->common, &ctx);
   if (!code && r->text) {
-    code = cli_read_file(r->text, &text, &r->options.text_bytes);
+    code = cli_read_text(ctx, r->text, &text, &r->options.text_bytes);
     if (!code && r->options.text_bytes == 0) code = cli_error("%s: the file is empty", r->text);
     r->options.text = text;
   }
@@ -109,7 +110,7 @@ static int report_run(struct report_command *r) {
   else if (!code)
     cli_note(&r->common, "%s: %s in %.1f s%s%s", r->out, cli_bytes((double)result.bytes), cli_seconds() - start,
              figures ? "; figures as SVG and CSV in " : "", figures ? figures : "");
-  free(text);
+  wn_text_free(text);
   wn_context_destroy(ctx);
   return code;
 }

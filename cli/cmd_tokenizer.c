@@ -9,6 +9,7 @@
 #include <winnow/tokenizer.h>
 #include "args.h"
 #include "sampling.h"
+#include "files.h"
 #include "ui.h"
 
 struct tokenizer_train {
@@ -101,10 +102,10 @@ static int coding_open(struct coding *r) {
   if (code) return code;
   wn_status status = wn_tokenizer_load(r->ctx, r->tokenizer, &r->tok);
   if (status != WN_OK) return cli_fail(r->ctx, status);
-  return cli_read_file(r->files.count ? r->files.items[0] : "-", &r->text, &r->bytes);
+  return cli_read_text(r->ctx, r->files.count ? r->files.items[0] : "-", &r->text, &r->bytes);
 }
 static void coding_close(struct coding *r) {
-  free(r->text);
+  wn_text_free(r->text);
   wn_tokenizer_destroy(r->tok);
   wn_context_destroy(r->ctx);
   cli_list_clear(&r->files);

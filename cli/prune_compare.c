@@ -7,6 +7,7 @@
 #include <string.h>
 #include <winnow/report.h>
 #include "prune.h"
+#include "files.h"
 #include "signals.h"
 
 enum { SUBJECTS = 3, BUDGETS_MAX = 64 };
@@ -139,8 +140,7 @@ static int compare_save_comparison(wn_context *ctx, const struct compare *c, con
 
 static int compare_print_comparison(const struct compare *c, const wn_prune_comparison *r) {
   char path[PRUNE_PATH_BYTES];
-  if (c->common.json && cli_join(path, sizeof path, c->out, "compare.json"))
-    return cli_print_json(json_load_file(path, 0, NULL));
+  if (c->common.json && cli_join(path, sizeof path, c->out, "compare.json")) return cli_print_json(cli_read_json(path));
   compare_print_table(c, r);
   return 0;
 }

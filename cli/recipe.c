@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "files.h"
 #include "ui.h"
 
 char *cli_recipe_keys(void) {
@@ -65,7 +66,7 @@ void cli_tokens_check(wn_context *ctx, const char *file, const char *dir, const 
   char path[4096];
   if (snprintf(path, sizeof path, "%.*sdata.json", slash ? (int)(slash + 1 - file) : 0, file) >= (int)sizeof path)
     return;
-  json_t *data = json_load_file(path, 0, NULL);
+  json_t *data = cli_read_json(path);
   const json_t *size = json_object_get(data, "vocab_size");
   const json_int_t theirs = json_is_integer(size) ? json_integer_value(size) : 0;
   json_int_t ours = wn_model_config_get(model)->vocab_size;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include "recipe.h"
 #include "signals.h"
+#include "files.h"
 #include "ui.h"
 
 struct watch {
@@ -60,7 +61,7 @@ static void train_on_progress(void *user, const wn_train_progress *p) {
 static void train_read_state(struct watch *w, const char *out_dir) {
   char path[4096];
   if (w->any || !cli_join(path, sizeof path, out_dir, "state.json")) return;
-  json_t *state = json_load_file(path, 0, NULL);
+  json_t *state = cli_read_json(path);
   w->last.step = w->last.steps = json_integer_value(json_object_get(state, "step"));
   w->last.tokens = (uint64_t)json_integer_value(json_object_get(state, "tokens"));
   w->first_tokens = w->last.tokens;

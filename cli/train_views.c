@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include "files.h"
 #include "recipe.h"
 
 static double views_wall_time(void) {
@@ -21,7 +22,7 @@ int cli_views_open(struct cli_views *v, const struct cli_common *common, wn_cont
     const wn_status status = wn_train_log_load(ctx, out, &log);
     if (status != WN_OK) return cli_fail(ctx, status);
     /* What comes after the checkpoint will be done again. */
-    json_t *state = cli_join(path, sizeof path, out, "state.json") ? json_load_file(path, 0, NULL) : NULL;
+    json_t *state = cli_join(path, sizeof path, out, "state.json") ? cli_read_json(path) : NULL;
     const double saved = json_number_value(json_object_get(state, "step"));
     while (log.count > 0 && log.step[log.count - 1] > saved) log.count--;
     json_decref(state);

@@ -1,6 +1,5 @@
 #include "ui.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -9,16 +8,14 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-/* One line whatever the text holds: control characters become spaces. */
+/* One line whatever the text holds. */
 static void ui_print_line(const char *prefix, const char *format, va_list args) {
-  char text[2048];
-  vsnprintf(text, sizeof text, format, args);
-  for (char *p = text; *p; p++)
-    if ((unsigned char)*p < 32 || *p == 127) *p = ' ';
+  char raw[2048], text[4096];
+  vsnprintf(raw, sizeof raw, format, args);
+  wn_line_escape(raw, text, sizeof text);
   fflush(stdout);
   fprintf(stderr, "%s%s\n", prefix, text);
 }
@@ -217,78 +214,4 @@ void cli_progress_end(struct cli_progress *p) {
   if (p->drawn) fputc('\n', stderr);
   p->drawn = false;
   p->enabled = false;
-}
-
-int cli_check_output(const char *path, bool stream) {
-  if (!path || !strcmp(path, "-")) return 0;
-  struct stat st;
-  if (stat(path, &st) == 0) {
-    if (S_ISDIR(st.st_mode)) return cli_error("%s: is a folder, not a file", path);
-    if (!S_ISREG(st.st_mode)) return stream ? 0 : cli_error("cannot write %s: it is not a regular file", path);
-  }
-  const char *slash = strrchr(path, '/');
-  char folder[4096] = ".";
-  if (slash &&
-      snprintf(folder, sizeof folder, "%.*s", slash > path ? (int)(slash - path) : 1, path) >= (int)sizeof folder)
-    return cli_error("%s: the path is too long", path);
-  if (stat(folder, &st) != 0) return cli_error("cannot write %s: the folder %s: %s", path, folder, strerror(errno));
-  if (!S_ISDIR(st.st_mode)) return cli_error("cannot write %s: %s is no folder", path, folder);
-  if (access(folder, W_OK) != 0) return cli_error("cannot write %s: the folder %s: %s", path, folder, strerror(errno));
-  return 0;
-}
-
-int cli_make_folder(const char *path) {
-  char part[4096];
-  const size_t length = strlen(path);
-  if (!length) return cli_error("the folder's name is empty");
-  if (length >= sizeof part) return cli_error("%s: the path is too long", path);
-  for (size_t i = 1; i <= length; i++) {
-    if (path[i] && path[i] != '/') continue;
-    memcpy(part, path, i);
-    part[i] = 0;
-    struct stat st;
-    if (mkdir(part, 0777) != 0 && errno != EEXIST)
-      return cli_error("cannot create the folder %s: %s", part, strerror(errno));
-    if (stat(part, &st) == 0 && !S_ISDIR(st.st_mode))
-      return cli_error("cannot create the folder %s: a file of that name exists", part);
-  }
-  if (access(path, W_OK) != 0) return cli_error("%s: %s", path, strerror(errno));
-  return 0;
-}
-
-int cli_read_file(const char *path, char **out, size_t *bytes) {
-  bool standard = !strcmp(path, "-");
-  const char *name = standard ? "standard input" : path;
-  struct stat st;
-  if (!standard && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return cli_error("%s: is a folder, not a file", path);
-  FILE *f = standard ? stdin : fopen(path, "rb");
-  if (!f) return cli_error("%s: %s", name, strerror(errno));
-  char *text = NULL;
-  size_t n = 0, capacity = 0;
-  for (;;) {
-    if (n + 65536 + 1 > capacity) {
-      capacity = capacity ? capacity * 2 : 1 << 17;
-      char *larger = realloc(text, capacity);
-      if (!larger) {
-        free(text);
-        if (!standard) fclose(f);
-        return cli_error("%s: out of memory after %zu bytes", name, n);
-      }
-      text = larger;
-    }
-    size_t got = fread(text + n, 1, capacity - n - 1, f);
-    n += got;
-    if (got == 0) break;
-  }
-  bool bad = ferror(f);
-  int error = errno;
-  if (!standard) fclose(f);
-  if (bad) {
-    free(text);
-    return cli_error("%s: %s", name, strerror(error));
-  }
-  text[n] = 0;
-  *out = text;
-  *bytes = n;
-  return 0;
 }

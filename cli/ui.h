@@ -50,14 +50,4 @@ void cli_progress_on(void *bar, uint64_t done, uint64_t total); /* the same, as 
 void cli_progress_clear(struct cli_progress *p);                /* wipes the bar so that a line can be printed */
 void cli_progress_end(struct cli_progress *p);
 
-/* Whether a file can be written there later: its folder is there and takes files, and no folder has its name. For what
- * is written at the end of long work. stream: a device or a pipe will do as well. 0, or 1 after reporting. NULL and "-"
- * are nothing to write. */
-int cli_check_output(const char *path, bool stream);
-/* A folder for results, with its parents; one that is there is taken as it is. 0, or 1 after reporting. */
-int cli_make_folder(const char *path);
-
-/* A whole file, or standard input for "-", with a NUL after it; freed with free(). 0, or 1 after reporting. */
-int cli_read_file(const char *path, char **out, size_t *bytes);
-
 #endif

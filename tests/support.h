@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <dirent.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,6 +51,16 @@ static SUPPORT_UNUSED void make_folder(char out[512]) {
   const char *base = getenv("TMPDIR");
   snprintf(out, 512, "%s/winnow-test-XXXXXX", base && *base ? base : "/tmp");
   if (!mkdtemp(out)) fail_msg("cannot make %s", out);
+}
+
+/* Files in a folder under the temporary name of a writer; 0 where there is no folder. */
+static SUPPORT_UNUSED int count_temporary(const char *path) {
+  int count = 0;
+  DIR *entries = opendir(path);
+  if (!entries) return 0;
+  for (struct dirent *e; (e = readdir(entries));) count += strstr(e->d_name, ".winnow-") != NULL;
+  closedir(entries);
+  return count;
 }
 
 static int support_remove(const char *path, const struct stat *st, int type, struct FTW *at) {

@@ -81,11 +81,28 @@ void wn_memory_info_get(wn_memory_info *out);
 void wn_memory_peak_reset(void); /* peak_bytes := live_bytes */
 
 /* Writes a file of `bytes` bytes as the library writes its own: under a temporary name in the same folder, synced and
- * renamed, so that a failure never leaves half a file. A device or a pipe (/dev/stdout) is written to directly. */
+ * renamed, so that a failure never leaves half a file. A device or a pipe (/dev/stdout) is written to directly; a
+ * symbolic link is followed. */
 wn_status wn_file_save(wn_context *ctx, const char *path, const void *data, size_t bytes);
 
 /* "4096", "2MiB", "1.5GB" (kB, MB, GB: powers of ten) as a number of bytes, above 0. False: not a number of bytes. */
 bool wn_bytes_parse(const char *text, double *out);
+
+WN_API_END
+
+WN_EXPERIMENTAL_BEGIN
+
+/* Reads a whole text, with a NUL after it that *bytes does not count; freed with wn_text_free. path: a regular file, a
+ * pipe, a FIFO that something opens for writing within 5 seconds, or "-", standard input. A folder, a socket and a
+ * device other than a terminal and /dev/null are WN_ERR_IO. More than `limit` bytes (0: WN_TEXT_LIMIT) are
+ * WN_ERR_FORMAT. */
+#define WN_TEXT_LIMIT ((size_t)1 << 30)
+wn_status wn_file_load(wn_context *ctx, const char *path, size_t limit, char **text, size_t *bytes);
+
+/* text, whose bytes may be anything, as one line of UTF-8 for a terminal or a log, with a NUL after it: line ends and
+ * tabs become spaces; control characters, what turns the direction of a text around and bytes that are no UTF-8 become
+ * "\\x1b". What does not fit in `bytes` is left off. The length. Every message of the library has been through it. */
+size_t wn_line_escape(const char *text, char *out, size_t bytes);
 
 WN_API_END
 #endif

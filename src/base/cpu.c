@@ -1,6 +1,7 @@
 /* What this CPU can do and how much of it this process may use. */
 #include "base/context.h"
 #include "base/error.h"
+#include "base/open.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -104,7 +105,7 @@ wn_status wn_cpu_select_isa(wn_context *ctx, enum wn_isa *out) {
 }
 
 static bool cpu_read_line(const char *path, char *line, int size) {
-  FILE *f = fopen(path, "re");
+  FILE *f = wn_open_system(path);
   if (!f) return false;
   bool ok = fgets(line, size, f) != NULL;
   fclose(f);
@@ -120,7 +121,7 @@ static long cpu_quota(long long quota, long long period) {
 /* Every group from the process's own up to the root may have a quota: the smallest counts. */
 static long cpu_cgroup(void) {
   long least = 0;
-  FILE *f = fopen("/proc/self/cgroup", "re");
+  FILE *f = wn_open_system("/proc/self/cgroup");
   if (!f) return 0;
   char line[4096];
   while (fgets(line, sizeof line, f)) {

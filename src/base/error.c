@@ -33,23 +33,6 @@ const char *wn_status_name(wn_status status) {
   return "WN_ERR_UNKNOWN";
 }
 
-/* Text from files ends up in these lines: one line, no control characters, so that a terminal can show it. */
-static void error_one_line(char *s) {
-  for (bool second = false; *s; s++) {
-    unsigned char c = (unsigned char)*s;
-    if (second) { /* of a C1 control character */
-      *s = '?';
-      second = false;
-      continue;
-    }
-    second = c == 0xC2 && ((unsigned char)s[1] & 0xE0) == 0x80;
-    if (c == '\n' || c == '\r' || c == '\t')
-      *s = ' ';
-    else if (c < 32 || c == 127 || second) /* C0, DEL, C1 */
-      *s = '?';
-  }
-}
-
 /* A line cut in the middle of a UTF-8 sequence loses the incomplete sequence. */
 static void error_trim_utf8(char *s) {
   size_t n = strlen(s), start = n;
@@ -60,16 +43,23 @@ static void error_trim_utf8(char *s) {
   if (want > 1 && n - (start - 1) < want) s[start - 1] = 0;
 }
 
+/* Arguments may point into ctx->error: the line is made in a place of its own. Text from files ends up in these lines
+ * (wn_line_escape); vsnprintf gives no line at all only for a format of its own that cannot be. */
+static void error_format(char *out, size_t bytes, const char *format, va_list args) {
+  char raw[1024];
+  const int n = vsnprintf(raw, sizeof raw, format, args);
+  if (n < 0) raw[0] = 0;
+  if (n >= (int)sizeof raw) error_trim_utf8(raw);
+  wn_line_escape(raw, out, bytes);
+}
+
 wn_status wn_fail(wn_context *ctx, wn_status status, const char *format, ...) {
   if (!ctx) return status;
-  char line[sizeof ctx->error]; /* arguments may point into ctx->error */
+  char line[sizeof ctx->error];
   va_list args;
   va_start(args, format);
-  int n = vsnprintf(line, sizeof line, format, args);
+  error_format(line, sizeof line, format, args);
   va_end(args);
-  if (n < 0) line[0] = 0;
-  if (n >= (int)sizeof line) error_trim_utf8(line);
-  error_one_line(line);
   memcpy(ctx->error, line, sizeof line);
   return status;
 }
@@ -79,24 +69,11 @@ wn_status wn_fail_prefix(wn_context *ctx, wn_status status, const char *format, 
   char line[2 * sizeof ctx->error];
   va_list args;
   va_start(args, format);
-  int n = vsnprintf(line, sizeof ctx->error, format, args);
+  error_format(line, sizeof ctx->error / 2, format, args);
   va_end(args);
-  if (n < 0) line[0] = 0;
-  error_one_line(line);
-  size_t used = strlen(line);
-  if (used > sizeof ctx->error / 2) {
-    line[sizeof ctx->error / 2] = 0;
-    error_trim_utf8(line);
-    used = strlen(line);
-  }
+  const size_t used = strlen(line);
   snprintf(line + used, sizeof line - used, ": %s", ctx->error);
-  size_t keep = strlen(line);
-  if (keep >= sizeof ctx->error) {
-    line[sizeof ctx->error - 1] = 0;
-    error_trim_utf8(line);
-    keep = strlen(line);
-  }
-  memcpy(ctx->error, line, keep + 1);
+  wn_line_escape(line, ctx->error, sizeof ctx->error); /* escaped already: cut where a character ends */
   return status;
 }
 
@@ -105,10 +82,7 @@ void wn_log(wn_context *ctx, wn_log_level level, const char *format, ...) {
   char line[1024];
   va_list args;
   va_start(args, format);
-  int n = vsnprintf(line, sizeof line, format, args);
+  error_format(line, sizeof line, format, args);
   va_end(args);
-  if (n < 0) return;
-  if (n >= (int)sizeof line) error_trim_utf8(line);
-  error_one_line(line);
   ctx->log(ctx->log_user, level, line);
 }

@@ -57,6 +57,8 @@ wn_status wn_fields_help(wn_context *ctx, const struct wn_field_group *groups, i
 
 /* Parsing with file, line and column in the detail; duplicate keys refused; depth and size bounded. New reference. */
 wn_status wn_json_load_file(wn_context *ctx, const char *path, json_t **out);
+/* The same of a path that the user gave: a pipe and "-" will do as well (wn_file_load). */
+wn_status wn_json_load_input(wn_context *ctx, const char *path, json_t **out);
 wn_status wn_json_load_text(wn_context *ctx, const char *where, const char *text, size_t bytes, json_t **out);
 /* Indented text with numbers that read back exactly; wn_alloc'd. */
 wn_status wn_json_text(wn_context *ctx, const json_t *value, char **out);

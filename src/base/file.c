@@ -3,12 +3,14 @@
 #include "base/file.h"
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/open.h"
 
+#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,40 +18,20 @@ static wn_status file_fail_errno(wn_context *ctx, const char *verb, const char *
   return wn_fail(ctx, WN_ERR_IO, "cannot %s %s: %s", verb, path, strerror(error));
 }
 
-static wn_status file_open_for_reading(wn_context *ctx, const char *path, int *out, struct stat *st) {
-  int fd;
-  do fd = open(path, O_RDONLY | O_CLOEXEC);
-  while (fd < 0 && errno == EINTR);
-  if (fd < 0) return file_fail_errno(ctx, "open", path, errno);
-  if (fstat(fd, st) != 0) {
-    int error = errno;
-    close(fd);
-    return file_fail_errno(ctx, "open", path, error);
-  }
-  if (S_ISDIR(st->st_mode)) {
-    close(fd);
-    return wn_fail(ctx, WN_ERR_IO, "cannot read %s: it is a folder, not a file", path);
-  }
-  *out = fd;
-  return WN_OK;
-}
-
 wn_status wn_map_open(wn_context *ctx, const char *path, struct wn_map *out) {
   *out = (struct wn_map){0};
   int fd;
-  struct stat st;
-  WN_TRY(file_open_for_reading(ctx, path, &fd, &st));
+  uintmax_t bytes;
+  WN_TRY(wn_open_file(ctx, path, &fd, &bytes));
   wn_status status = WN_OK;
-  if (!S_ISREG(st.st_mode)) {
-    status = wn_fail(ctx, WN_ERR_IO, "cannot map %s: it is not a regular file", path);
-  } else if ((uintmax_t)st.st_size > (uintmax_t)PTRDIFF_MAX) {
+  if (bytes > (uintmax_t)PTRDIFF_MAX) {
     status = wn_fail(ctx, WN_ERR_IO, "cannot map %s: it is larger than the address space", path);
-  } else if (st.st_size > 0) {
-    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+  } else if (bytes > 0) {
+    void *p = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     if (p == MAP_FAILED)
       status = file_fail_errno(ctx, "map", path, errno);
     else
-      *out = (struct wn_map){.data = p, .bytes = (size_t)st.st_size};
+      *out = (struct wn_map){.data = p, .bytes = (size_t)bytes};
   }
   close(fd);
   return status;
@@ -60,17 +42,15 @@ void wn_map_close(struct wn_map *map) {
   *map = (struct wn_map){0};
 }
 
-wn_status wn_file_read(wn_context *ctx, const char *path, size_t limit, char **out, size_t *bytes) {
-  *out = NULL;
-  *bytes = 0;
-  int fd;
-  struct stat st;
-  WN_TRY(file_open_for_reading(ctx, path, &fd, &st));
+/* All of a descriptor, which is closed. `size` is what it is likely to hold, 0 if nobody knows. */
+static wn_status file_read_all(wn_context *ctx, const char *path, int fd, uintmax_t size, size_t limit, char **out,
+                               size_t *bytes) {
   wn_status status = WN_OK;
   char *text = NULL;
-  size_t used = 0, capacity = S_ISREG(st.st_mode) && st.st_size > 0 ? (size_t)st.st_size + 1 : 65536;
   if (limit > (size_t)PTRDIFF_MAX) limit = (size_t)PTRDIFF_MAX;
-  if (capacity > limit) capacity = limit + 1; /* one byte past the limit tells a file that is too large */
+  /* one byte past the limit tells a file that is too large */
+  size_t used = 0, capacity = size == 0 ? 65536 : size > limit ? limit + 1 : (size_t)size + 1;
+  if (capacity > limit) capacity = limit + 1;
   void *p;
   WN_TRY_GOTO(wn_alloc(ctx, path, capacity + 1, &p), done);
   text = p;
@@ -107,6 +87,28 @@ done:
   return status;
 }
 
+wn_status wn_file_read(wn_context *ctx, const char *path, size_t limit, char **out, size_t *bytes) {
+  int fd;
+  uintmax_t size;
+  *out = NULL;
+  *bytes = 0;
+  WN_TRY(wn_open_file(ctx, path, &fd, &size));
+  return file_read_all(ctx, path, fd, size, limit, out, bytes);
+}
+
+wn_status wn_file_load(wn_context *ctx, const char *path, size_t limit, char **text, size_t *bytes) {
+  if (!path || !text || !bytes)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_file_load needs a path and places to write to");
+  int fd;
+  bool regular;
+  uintmax_t size;
+  *text = NULL;
+  *bytes = 0;
+  WN_TRY(wn_open_text(ctx, path, &fd, &regular, &size));
+  return file_read_all(ctx, strcmp(path, "-") ? path : "standard input", fd, size, limit ? limit : WN_TEXT_LIMIT, text,
+                       bytes);
+}
+
 /* The folder of a path, "." when it names none. */
 static void file_parent_of(const char *path, char *out, size_t bytes) {
   const char *slash = strrchr(path, '/');
@@ -119,47 +121,114 @@ static void file_parent_of(const char *path, char *out, size_t bytes) {
     snprintf(out, bytes, "%.*s", (int)n, path);
 }
 
-/* The temporary file has a fixed name, so that a killed process's file is reused instead of piling up; a lock keeps two
- * writers apart. */
+/* ---- temporary names ---- */
+
+/* ".NAME.winnow-0123456789ab" in the folder of the target. Long names are cut: 255 bytes are the most. */
+#define MARK ".winnow-"
+enum { DIGITS = 12, STEM = 200 };
+
+static void file_temporary_stem(const char *path, char *out, size_t bytes) {
+  const char *slash = strrchr(path, '/');
+  snprintf(out, bytes, ".%.*s" MARK, STEM, slash ? slash + 1 : path);
+}
+
+static bool file_is_temporary(const char *name, const char *stem) {
+  const size_t n = strlen(stem);
+  return strncmp(name, stem, n) == 0 && strlen(name) == n + DIGITS && strspn(name + n, "0123456789abcdef") == DIGITS;
+}
+
+/* What killed writers of the same file left is removed; one that is still at work holds its lock, and then the file is
+ * not ours to write. */
+static wn_status file_sweep(wn_context *ctx, const char *path, const char *parent, const char *stem) {
+  DIR *entries = wn_open_entries(parent);
+  if (!entries) return WN_OK; /* a folder that can be written but not read */
+  bool busy = false;
+  for (struct dirent *entry; !busy && (entry = readdir(entries));) {
+    if (!file_is_temporary(entry->d_name, stem)) continue;
+    char left[sizeof((struct wn_writer *)0)->temporary];
+    uintmax_t bytes;
+    int fd;
+    if (wn_path_join(NULL, left, sizeof left, parent, entry->d_name) != WN_OK) continue;
+    struct stat st;
+    if (lstat(left, &st) != 0 || !S_ISREG(st.st_mode) || wn_open_file(NULL, left, &fd, &bytes) != WN_OK) continue;
+    busy = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (!busy) unlink(left);
+    close(fd);
+  }
+  closedir(entries);
+  return busy ? wn_fail(ctx, WN_ERR_IO, "cannot write %s: another process is writing it", path) : WN_OK;
+}
+
+/* A new file with a name of its own, locked. Its lock tells others that it is no left-over; -1: errno says why. */
+static int file_open_temporary(const char *parent, const char *stem, char *out, size_t bytes) {
+  for (int attempt = 0; attempt < 64; attempt++) {
+    unsigned char random[DIGITS / 2];
+    char name[STEM + 64];
+    size_t n = (size_t)snprintf(name, sizeof name, "%s", stem);
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) return -1;
+    for (size_t i = 0; i < sizeof random; i++) n += (size_t)snprintf(name + n, sizeof name - n, "%02x", random[i]);
+    if (wn_path_join(NULL, out, bytes, parent, name) != WN_OK) {
+      errno = ENAMETOOLONG;
+      return -1;
+    }
+    const int fd = wn_open_new(out);
+    if (fd < 0 && errno == EEXIST) continue;
+    if (fd < 0) return -1;
+    /* A file system without locks is not a reason to refuse. Between open and lock another writer may have taken it for
+     * a left-over: then its name is gone. */
+    const bool locked = flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+    struct stat mine, named;
+    if (locked && fstat(fd, &mine) == 0 && lstat(out, &named) == 0 && mine.st_ino == named.st_ino &&
+        mine.st_dev == named.st_dev)
+      return fd;
+    close(fd);
+  }
+  errno = EAGAIN;
+  return -1;
+}
+
+/* The path without links at its end: a user who points a link at another disk wants the file there, and the rename that
+ * replaces a file must happen in its own folder. */
+static wn_status file_follow(wn_context *ctx, const char *path, char *out, size_t bytes) {
+  if ((size_t)snprintf(out, bytes, "%s", path) >= bytes)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %.200s...: the path is too long", path);
+  struct stat st;
+  for (int links = 0; lstat(out, &st) == 0 && S_ISLNK(st.st_mode); links++) {
+    char target[4096], parent[4096];
+    const ssize_t n = readlink(out, target, sizeof target - 1);
+    if (n < 0) return file_fail_errno(ctx, "write", path, errno);
+    if (links == 40) return file_fail_errno(ctx, "write", path, ELOOP);
+    target[n] = 0;
+    file_parent_of(out, parent, sizeof parent);
+    if (wn_path_join(NULL, out, bytes, *target == '/' ? "" : parent, target) != WN_OK)
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %.200s: the path that it links to is too long", path);
+  }
+  return WN_OK;
+}
+
 wn_status wn_writer_open(wn_context *ctx, const char *path, struct wn_writer *w) {
   w->f = NULL;
   w->bytes = 0;
   w->temporary[0] = 0;
   if (!*path) return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write a file without a name");
-  if ((size_t)snprintf(w->path, sizeof w->path, "%s", path) >= sizeof w->path)
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %.200s...: the path is too long", path);
+  WN_TRY(file_follow(ctx, path, w->path, sizeof w->path));
   struct stat st;
-  if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) /* renaming would replace the device or pipe */
-    return wn_fail(ctx, WN_ERR_IO, "cannot write %s: it is %s", path,
-                   S_ISDIR(st.st_mode) ? "a folder" : "not a regular file");
-  char temporary[sizeof w->temporary];
-  snprintf(temporary, sizeof temporary, "%s.tmp", w->path);
-  for (int attempt = 0; attempt < 16; attempt++) {
-    int fd = open(temporary, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (fd < 0) {
-      if (errno == EINTR) continue;
-      return file_fail_errno(ctx, "write", temporary, errno);
-    }
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      close(fd);
-      return wn_fail(ctx, WN_ERR_IO, "cannot write %s: another process is writing it", path);
-    }
-    struct stat mine, named;
-    /* Between open and lock its former owner may have renamed it to the final name. */
-    if (fstat(fd, &mine) != 0 || stat(temporary, &named) != 0 || mine.st_ino != named.st_ino ||
-        mine.st_dev != named.st_dev) {
-      close(fd);
-      continue;
-    }
-    if (!S_ISREG(mine.st_mode) || ftruncate(fd, 0) != 0 || !(w->f = fdopen(fd, "w"))) {
-      int error = S_ISREG(mine.st_mode) ? errno : EINVAL;
-      close(fd);
-      return file_fail_errno(ctx, "write", temporary, error);
-    }
-    memcpy(w->temporary, temporary, sizeof temporary);
-    return WN_OK;
+  if (stat(w->path, &st) == 0 && !S_ISREG(st.st_mode)) /* renaming would replace the device or pipe */
+    return wn_fail(ctx, WN_ERR_IO, "cannot write %s: it is %s", path, wn_file_kind(st.st_mode));
+  char parent[sizeof w->path], stem[STEM + 32], temporary[sizeof w->temporary];
+  file_parent_of(w->path, parent, sizeof parent);
+  file_temporary_stem(w->path, stem, sizeof stem);
+  WN_TRY(file_sweep(ctx, path, parent, stem));
+  const int fd = file_open_temporary(parent, stem, temporary, sizeof temporary);
+  if (fd < 0) return file_fail_errno(ctx, "write", path, errno);
+  if (!(w->f = fdopen(fd, "w"))) {
+    const int error = errno;
+    unlink(temporary);
+    close(fd);
+    return file_fail_errno(ctx, "write", path, error);
   }
-  return wn_fail(ctx, WN_ERR_IO, "cannot write %s: another process keeps writing it", path);
+  memcpy(w->temporary, temporary, sizeof temporary);
+  return WN_OK;
 }
 
 wn_status wn_writer_write(wn_context *ctx, struct wn_writer *w, const void *data, size_t bytes) {
@@ -180,7 +249,7 @@ wn_status wn_writer_commit(wn_context *ctx, struct wn_writer *w) {
   w->f = NULL;
   char parent[sizeof w->path];
   file_parent_of(w->path, parent, sizeof parent);
-  int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  int fd = wn_open_folder(parent);
   if (fd >= 0) { /* some file systems cannot sync a folder: the file itself is safe */
     (void)fsync(fd);
     close(fd);
@@ -196,7 +265,7 @@ void wn_writer_abort(struct wn_writer *w) {
 }
 
 static wn_status file_write_directly(wn_context *ctx, const char *path, const void *data, size_t bytes) {
-  FILE *f = fopen(path, "w");
+  FILE *f = wn_open_output(path);
   if (!f) return file_fail_errno(ctx, "write", path, errno);
   const bool written = fwrite(data, 1, bytes, f) == bytes && !fflush(f);
   const int error = errno;

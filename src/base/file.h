@@ -15,14 +15,17 @@ struct wn_map {
 wn_status wn_map_open(wn_context *ctx, const char *path, struct wn_map *out);
 void wn_map_close(struct wn_map *map);
 
-/* A whole file in counted memory with a NUL after it; at most `limit` bytes (WN_ERR_FORMAT beyond). */
+/* A whole regular file in counted memory with a NUL after it; at most `limit` bytes (WN_ERR_FORMAT beyond). A text that
+ * a user names, which may come from a pipe: wn_file_load. */
 wn_status wn_file_read(wn_context *ctx, const char *path, size_t limit, char **out, size_t *bytes);
 
-/* A file being written under a temporary name in its folder: open, write (as often as needed), then commit (flush,
- * fsync, rename, fsync of the folder) or abort (removed). After a failed write or commit call abort. */
+/* A file being written under a temporary name of its own in its folder (.NAME.winnow-...): open, write (as often as
+ * needed), then commit (flush, fsync, rename, fsync of the folder) or abort (removed). After a failed write or commit
+ * call abort. A symbolic link at the path is followed: what it points at is written, in the folder where that is. Two
+ * writers of one file: the second is refused. */
 struct wn_writer {
   FILE *f;
-  char path[4096], temporary[4096 + 32];
+  char path[4096], temporary[4096 + 256];
   uint64_t bytes;
 };
 wn_status wn_writer_open(wn_context *ctx, const char *path, struct wn_writer *w);

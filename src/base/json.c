@@ -42,6 +42,16 @@ wn_status wn_json_load_file(wn_context *ctx, const char *path, json_t **out) {
   return status;
 }
 
+wn_status wn_json_load_input(wn_context *ctx, const char *path, json_t **out) {
+  *out = NULL;
+  char *text;
+  size_t bytes;
+  WN_TRY(wn_file_load(ctx, path, MAX_JSON_BYTES, &text, &bytes));
+  wn_status status = wn_json_load_text(ctx, path, text, bytes, out);
+  wn_free(text);
+  return status;
+}
+
 /* The shortest of 15, 16 and 17 digits that reads back as the same number; always with a point or an exponent, so that
  * it stays a real. */
 static void json_text_real(struct wn_text *text, double value) {

@@ -2,17 +2,40 @@
 #include "data/lines.h"
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/open.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 #define LINE_LIMIT ((size_t)256 << 20) /* of a gzip file: a longer line is refused */
 
+/* zlib gives bytes that are no gzip data as they are: a pipe may carry either. */
+static wn_status lines_open_inflated(wn_context *ctx, int fd, struct wn_lines *l) {
+  l->gz = gzdopen(fd, "rb");
+  if (!l->gz) {
+    close(fd);
+    return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s", l->path);
+  }
+  gzbuffer(l->gz, 1 << 18);
+  l->capacity = (size_t)1 << 18;
+  void *p;
+  WN_TRY(wn_alloc(ctx, "line", l->capacity, &p));
+  l->buffer = p;
+  return WN_OK;
+}
+
 wn_status wn_lines_open(wn_context *ctx, const char *path, bool gzip, struct wn_lines *l) {
-  *l = (struct wn_lines){.path = path};
-  /* The map tells files that are missing, folders and pipes the same way for both. */
+  *l = (struct wn_lines){.path = strcmp(path, "-") ? path : "standard input"};
+  int fd;
+  bool regular;
+  uintmax_t bytes;
+  if (wn_path_is_stream(path)) {
+    WN_TRY(wn_open_text(ctx, path, &fd, &regular, &bytes));
+    l->file_bytes = bytes;
+    return lines_open_inflated(ctx, fd, l);
+  }
   WN_TRY(wn_map_open(ctx, path, &l->map));
   l->file_bytes = l->map.bytes;
   if (l->map.bytes == 0) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the file is empty", path);
@@ -20,14 +43,8 @@ wn_status wn_lines_open(wn_context *ctx, const char *path, bool gzip, struct wn_
   bool magic = l->map.bytes >= 2 && l->map.data[0] == 0x1F && l->map.data[1] == 0x8B;
   wn_map_close(&l->map);
   if (!magic) return wn_fail(ctx, WN_ERR_FORMAT, "%s: not gzip data, in spite of its name", path);
-  l->gz = gzopen(path, "rbe");
-  if (!l->gz) return wn_fail(ctx, WN_ERR_IO, "cannot open %s: %s", path, errno ? strerror(errno) : "out of memory");
-  gzbuffer(l->gz, 1 << 18);
-  l->capacity = (size_t)1 << 18;
-  void *p;
-  WN_TRY(wn_alloc(ctx, "line", l->capacity, &p));
-  l->buffer = p;
-  return WN_OK;
+  WN_TRY(wn_open_file(ctx, path, &fd, &bytes));
+  return lines_open_inflated(ctx, fd, l);
 }
 
 void wn_lines_close(struct wn_lines *l) {
@@ -39,6 +56,7 @@ void wn_lines_close(struct wn_lines *l) {
 
 uint64_t wn_lines_done(const struct wn_lines *l) {
   if (!l->gz) return l->at;
+  if (l->file_bytes == 0) return 0; /* a pipe: nobody knows how much is to come */
   z_off_t at = gzoffset(l->gz);
   return at < 0 ? 0 : (uint64_t)at;
 }

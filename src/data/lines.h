@@ -1,4 +1,5 @@
-/* Lines of a text file (mapped) or of a gzip file (inflated as it is read), with their place for messages. */
+/* Lines of a text file (mapped), or of a gzip file or a pipe (inflated as it is read), with their place for messages.
+ */
 #ifndef WN_DATA_LINES_H
 #define WN_DATA_LINES_H
 
@@ -15,9 +16,9 @@ struct wn_lines {
   size_t at;             /* map: the next byte */
   uint64_t line, offset; /* of the line given last: number from 1, byte of the (inflated) text */
   uint64_t next_offset;
-  uint64_t file_bytes; /* on disk */
+  uint64_t file_bytes; /* on disk; 0: a pipe */
 };
-/* An empty file is WN_ERR_FORMAT. */
+/* An empty file is WN_ERR_FORMAT. "-" is standard input; a pipe may carry text or gzip data. */
 wn_status wn_lines_open(wn_context *ctx, const char *path, bool gzip, struct wn_lines *l);
 /* *text: the next line with its newline, borrowed until the next call; *bytes is 0 at the end. */
 wn_status wn_lines_next(wn_context *ctx, struct wn_lines *l, const char **text, size_t *bytes);

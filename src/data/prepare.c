@@ -7,6 +7,7 @@
 #include "base/context.h"
 #include "base/error.h"
 #include "base/fields.h"
+#include "base/open.h"
 #include "base/options.h"
 #include "base/rng.h"
 #include "data/lines.h"
@@ -246,7 +247,8 @@ static wn_status check_by_place(struct job *j) {
         "break",
         wn_tokenizer_kind(j->tok));
   for (int i = 0; i < o->input_count; i++)
-    if (prepare_has_suffix(o->inputs[i], ".gz") || prepare_has_suffix(o->inputs[i], ".jsonl"))
+    if (prepare_has_suffix(o->inputs[i], ".gz") || prepare_has_suffix(o->inputs[i], ".jsonl") ||
+        wn_path_is_stream(o->inputs[i]))
       return wn_fail(j->ctx, WN_ERR_ARGUMENT, "%s: splits by byte counts take plain files as they are", o->inputs[i]);
   uint64_t held;
   if (__builtin_add_overflow(o->val_bytes, o->test_bytes, &held) || held >= j->files_total)
@@ -322,6 +324,7 @@ static wn_status prepare_check_options(struct job *j) {
 static wn_status prepare_check_inputs(struct job *j) {
   for (int i = 0; i < j->o->input_count; i++) {
     struct wn_lines l;
+    if (wn_path_is_stream(j->o->inputs[i])) continue; /* which can be read once only */
     wn_status status = wn_lines_open(j->ctx, j->o->inputs[i], prepare_has_suffix(j->o->inputs[i], ".gz"), &l);
     j->files_total += l.file_bytes;
     wn_lines_close(&l);

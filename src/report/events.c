@@ -8,7 +8,6 @@
  * A process of its own file, as TensorFlow's writers do; one that continues a run begins with SessionLog START at its
  * first step, upon which TensorBoard forgets what another wrote beyond it. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/open.h"
 #include "winnow/report.h"
 
 enum { ROOM = 4096, NAME = 200 };
@@ -115,7 +115,7 @@ wn_status wn_events_open(wn_context *ctx, const char *dir, double wall_time, int
   for (int n = 0; n < 1000 && status == WN_OK && e->fd < 0; n++) {
     snprintf(name, sizeof name, "events.out.tfevents.%010lld.%s.%d", (long long)wall_time, host, n);
     status = wn_path_join(ctx, e->path, sizeof e->path, dir, name);
-    if (status == WN_OK) e->fd = open(e->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+    if (status == WN_OK) e->fd = wn_open_new(e->path);
     if (status == WN_OK && e->fd < 0 && errno != EEXIST) break;
   }
   if (status == WN_OK && e->fd < 0) status = wn_fail(ctx, WN_ERR_IO, "cannot write %s: %s", e->path, strerror(errno));

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/open.h"
 #include "text/bpe_json.h"
 #include "text/tokenizer_kinds.h"
 #include "text/vocab_gguf.h"
@@ -234,9 +235,11 @@ static wn_status load_config(wn_context *ctx, const char *dir, wn_tokenizer *tok
 
 static bool has_magic(const char *path, const char *magic) {
   char head[4];
-  FILE *f = fopen(path, "rb");
-  bool same = f && fread(head, 1, 4, f) == 4 && !memcmp(head, magic, 4);
-  if (f) fclose(f);
+  int fd;
+  uintmax_t bytes;
+  if (wn_open_file(NULL, path, &fd, &bytes) != WN_OK) return false;
+  const bool same = read(fd, head, 4) == 4 && !memcmp(head, magic, 4);
+  close(fd);
   return same;
 }
 

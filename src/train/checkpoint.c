@@ -25,6 +25,7 @@
 
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/open.h"
 
 enum { PATH_BYTES = 4096 };
 static const char next_name[] = ".next", commit_name[] = ".commit";
@@ -118,7 +119,7 @@ static wn_status io_error(wn_context *ctx, const char *what, const char *path) {
 }
 
 static wn_status sync_dir(wn_context *ctx, const char *path) {
-  int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  int fd = wn_open_folder(path);
   if (fd < 0) return io_error(ctx, "cannot open the folder", path);
   int rc = fsync(fd);
   int error = errno;
@@ -133,7 +134,7 @@ static wn_status drain_dir(wn_context *ctx, const char *dir,
                            wn_status (*each)(wn_context *, const char *dir, const char *name, const char *to),
                            const char *to) {
   for (;;) {
-    DIR *handle = opendir(dir);
+    DIR *handle = wn_open_entries(dir);
     if (!handle) return io_error(ctx, "cannot read the folder", dir);
     int found = 0;
     wn_status status = WN_OK;

@@ -3,7 +3,6 @@
 #include "train/runlog.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/open.h"
 
 static wn_status log_error(wn_context *ctx, const struct wn_run_log *log, const char *what) {
   return wn_fail(ctx, WN_ERR_IO, "%s: %s: %s", log->path, what, strerror(errno));
@@ -37,7 +37,7 @@ static size_t kept_bytes(const char *text, size_t bytes, int64_t keep) {
 wn_status wn_run_log_open(wn_context *ctx, const char *dir, struct wn_run_log *log) {
   log->fd = -1;
   WN_TRY(wn_path_join(ctx, log->path, sizeof log->path, dir, "log.jsonl"));
-  log->fd = open(log->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  log->fd = wn_open_append(log->path);
   if (log->fd < 0) return log_error(ctx, log, "cannot open");
   /* A file system without locks is not a reason to refuse. */
   if (flock(log->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {

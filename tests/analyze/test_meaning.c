@@ -226,11 +226,12 @@ static void test_refused(void **state) {
   options.context = 0, options.memory = 5;
   assert_refused(ctx, wn_analyze_meaning(ctx, model, &input, NULL, &r), WN_ERR_UNSUPPORTED, "segment recurrence");
   /* A source made for a larger vocabulary. */
-  char path[64];
+  char folder[512], path[600];
   int32_t ids[3 * T];
   wn_data_config data = {.kind = WN_DATA_TOKENS, .document_token = -1};
   wn_data_source *source;
-  snprintf(path, sizeof path, "/tmp/winnow-meaning-%d.bin", (int)getpid());
+  make_folder(folder);
+  snprintf(path, sizeof path, "%s/tokens.bin", folder);
   for (int i = 0; i < 3 * T; i++) ids[i] = i == T + 3 ? 40000000 : i % 9;
   OK(ctx, wn_token_file_write(ctx, path, "llmc", 50000000, ids, 3 * T));
   snprintf(data.val, sizeof data.val, "%s", path);
@@ -239,7 +240,7 @@ static void test_refused(void **state) {
   const wn_analysis_input foreign = {.source = source, .options = &options};
   assert_refused(ctx, wn_analyze_meaning(ctx, model, &foreign, NULL, &r), WN_ERR_ARGUMENT, "40000000");
   wn_data_source_destroy(source);
-  remove(path);
+  remove_folder(folder);
   int64_t tokens[] = {4, 4};
   const wn_budgets by_place = {.policy = WN_POLICY_STREAMING, .layers = 2, .tokens = tokens, .cache_positions = true};
   options.memory = 0, options.budgets = &by_place;

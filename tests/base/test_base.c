@@ -57,14 +57,14 @@ static void sentences_are_one_clean_line(void **state) {
   wn_context *ctx = make_context();
   assert_string_equal(wn_context_error(ctx), "");
   assert_int_equal(wn_fail(ctx, WN_ERR_IO, "two\nlines\tand \x1b[31m %d", 5), WN_ERR_IO);
-  assert_string_equal(wn_context_error(ctx), "two lines and ?[31m 5");
+  assert_string_equal(wn_context_error(ctx), "two lines and \\x1b[31m 5");
   wn_fail(ctx, WN_ERR_IO, "a\xC2\x9B\xC2\xA9z\xC2");
-  assert_string_equal(wn_context_error(ctx), "a??\xC2\xA9z\xC2");
+  assert_string_equal(wn_context_error(ctx), "a\\xc2\\x9b\xC2\xA9z\\xc2");
   wn_fail(ctx, WN_ERR_IO, "two\nlines\tand \x1b[31m %d", 5);
   assert_int_equal(wn_fail_prefix(ctx, WN_ERR_FORMAT, "file %s", "x"), WN_ERR_FORMAT);
-  assert_string_equal(wn_context_error(ctx), "file x: two lines and ?[31m 5");
+  assert_string_equal(wn_context_error(ctx), "file x: two lines and \\x1b[31m 5");
   wn_fail(ctx, WN_ERR_IO, "again: %s", wn_context_error(ctx)); /* its own text as an argument */
-  assert_string_equal(wn_context_error(ctx), "again: file x: two lines and ?[31m 5");
+  assert_string_equal(wn_context_error(ctx), "again: file x: two lines and \\x1b[31m 5");
   char long_text[3000];
   for (size_t i = 0; i + 2 < sizeof long_text; i += 2) memcpy(long_text + i, "\xC3\xA9", 2);
   long_text[sizeof long_text - 2] = 0;

@@ -6,17 +6,19 @@
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
 
 static wn_context *ctx;
-static char folder[512], path[600], temporary[640];
+static char folder[512], path[600];
 
 static void assert_no_temporary(void) {
-  if (wn_path_exists(temporary)) fail_msg("%s was left behind", temporary);
+  assert_int_equal(count_temporary(folder), 0);
 }
 
 static void a_write_replaces_the_whole_file(void **state) {
@@ -59,7 +61,7 @@ static void a_file_size_limit_keeps_the_old_file(void **state) {
   test_free(zeros);
   char error[200];
   snprintf(error, sizeof error, "%s", wn_context_error(ctx));
-  bool left = wn_path_exists(temporary);
+  bool left = count_temporary(folder) > 0;
   wn_status fits = wn_file_write(ctx, path, "12345678", 8);
   setrlimit(RLIMIT_FSIZE, &before);
   signal(SIGXFSZ, handler);
@@ -106,7 +108,7 @@ static void a_full_disk_keeps_the_old_file(void **state) {
     if (!zeros || !f || fwrite("old", 1, 3, f) != 3 || fclose(f) != 0) _exit(1);
     if (wn_file_write(ctx, path, zeros, 1 << 20) != WN_ERR_IO) _exit(2);
     if (!strstr(wn_context_error(ctx), "No space left") || !strstr(wn_context_error(ctx), path)) _exit(3);
-    if (wn_path_exists(temporary)) _exit(4);
+    if (count_temporary(folder)) _exit(4);
     f = fopen(path, "rb");
     if (!f || fread(found, 1, 4, f) != 3 || memcmp(found, "old", 3) != 0) _exit(5);
     fclose(f);
@@ -137,8 +139,8 @@ static void a_killed_writer_leaves_the_old_file(void **state) {
   assert_int_equal(waitpid(child, &code, 0), child);
   assert_true(WIFSIGNALED(code));
   assert_file_is(path, "old");
-  assert_true(wn_path_exists(temporary));
-  assert_ok(ctx, wn_file_write(ctx, path, "next", 4)); /* reuses what was left */
+  assert_int_equal(count_temporary(folder), 1);
+  assert_ok(ctx, wn_file_write(ctx, path, "next", 4)); /* removes what was left */
   assert_file_is(path, "next");
   assert_no_temporary();
 }
@@ -146,7 +148,7 @@ static void a_killed_writer_leaves_the_old_file(void **state) {
 static void what_cannot_be_written_is_refused(void **state) {
   (void)state;
   struct wn_writer w;
-  assert_refused(ctx, wn_file_write(ctx, "/dev/full", "x", 1), WN_ERR_IO, "/dev/full: it is not a regular file");
+  assert_refused(ctx, wn_file_write(ctx, "/dev/full", "x", 1), WN_ERR_IO, "/dev/full: it is a device");
   assert_refused(ctx, wn_file_write(ctx, folder, "x", 1), WN_ERR_IO, "it is a folder");
   /* A caller's file: the same, but a device is written to. */
   assert_ok(ctx, wn_file_save(ctx, "/dev/null", "x", 1));
@@ -172,9 +174,6 @@ static void what_cannot_be_written_is_refused(void **state) {
   wn_writer_abort(&w);
   assert_no_temporary();
   assert_int_equal(rmdir(path), 0);
-  assert_int_equal(symlink("/etc/passwd", temporary), 0); /* a planted link is not followed */
-  assert_refused(ctx, wn_file_write(ctx, path, "x", 1), WN_ERR_IO, "cannot write");
-  assert_int_equal(unlink(temporary), 0);
 }
 
 static void maps_and_bounded_reads(void **state) {
@@ -203,7 +202,7 @@ static void maps_and_bounded_reads(void **state) {
   assert_true(bytes == 0 && text && text[0] == 0);
   wn_free(text);
   assert_refused(ctx, wn_map_open(ctx, folder, &map), WN_ERR_IO, "it is a folder");
-  assert_refused(ctx, wn_map_open(ctx, "/dev/null", &map), WN_ERR_IO, "not a regular file");
+  assert_refused(ctx, wn_map_open(ctx, "/dev/null", &map), WN_ERR_IO, "it is a device, a regular file was expected");
   assert_ok(ctx, wn_file_read(ctx, "/proc/self/status", 1 << 20, &text, &bytes)); /* its size says 0 */
   assert_true(bytes > 0);
   wn_free(text);
@@ -230,7 +229,6 @@ static int setup(void **state) {
   ctx = make_context();
   make_folder(folder);
   snprintf(path, sizeof path, "%s/file", folder);
-  snprintf(temporary, sizeof temporary, "%s.tmp", path);
   return 0;
 }
 static int teardown(void **state) {
@@ -240,25 +238,199 @@ static int teardown(void **state) {
   return 0;
 }
 
-static void a_blocked_temporary_keeps_the_old_file(void **state) {
+/* Names that the user may have chosen stay: only a temporary name of this file, complete to the digit, is a left-over.
+ */
+static void files_of_the_user_stay(void **state) {
   (void)state;
+  static const char *const names[] = {"file.tmp",
+                                      ".file.winnow-0123456789abc",
+                                      ".file.winnow-0123456789ag",
+                                      ".file.winnow-01234567",
+                                      ".other.winnow-0123456789ab",
+                                      "file.winnow-0123456789ab"};
+  char own[700], stale[700];
   put_file(path, "old", 3);
-  assert_int_equal(mkdir(temporary, 0777), 0); /* stands where the temporary file must go; root cannot pass it either */
-  wn_status status = wn_file_write(ctx, path, "new", 3);
-  assert_int_equal(rmdir(temporary), 0);
-  assert_refused(ctx, status, WN_ERR_IO, "Is a directory");
-  assert_file_is(path, "old");
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    snprintf(own, sizeof own, "%s/%s", folder, names[i]);
+    put_file(own, names[i], strlen(names[i]));
+  }
+  snprintf(stale, sizeof stale, "%s/.file.winnow-0123456789ab", folder);
+  assert_int_equal(symlink(path, stale), 0); /* a planted link is neither followed nor removed */
+  assert_ok(ctx, wn_file_write(ctx, path, "new", 3));
+  assert_file_is(path, "new");
+  assert_int_equal(unlink(stale), 0);
+  put_file(stale, "left", 4);
+  assert_ok(ctx, wn_file_write(ctx, path, "newer", 5));
+  assert_false(wn_path_exists(stale));
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    snprintf(own, sizeof own, "%s/%s", folder, names[i]);
+    assert_file_is(own, names[i]);
+    assert_int_equal(unlink(own), 0);
+  }
+}
+
+static void a_link_is_followed(void **state) {
+  (void)state;
+  char other[600], link[600], second[600], target[700], dangling[600];
+  struct stat st;
+  snprintf(other, sizeof other, "%s/other", folder);
+  snprintf(target, sizeof target, "%s/target", other);
+  snprintf(link, sizeof link, "%s/link", folder);
+  snprintf(second, sizeof second, "%s/second", folder);
+  snprintf(dangling, sizeof dangling, "%s/dangling", folder);
+  assert_int_equal(mkdir(other, 0777), 0);
+  put_file(target, "old", 3);
+  assert_int_equal(symlink("other/target", link), 0); /* relative to the link's folder */
+  assert_int_equal(symlink(link, second), 0);
+  assert_ok(ctx, wn_file_write(ctx, second, "new", 3));
+  assert_file_is(target, "new");
+  assert_int_equal(lstat(second, &st), 0);
+  assert_true(S_ISLNK(st.st_mode));
+  assert_int_equal(lstat(link, &st), 0);
+  assert_true(S_ISLNK(st.st_mode));
+  assert_int_equal(symlink("other/made", dangling), 0);
+  assert_ok(ctx, wn_file_write(ctx, dangling, "made", 4));
+  snprintf(target, sizeof target, "%s/made", other);
+  assert_file_is(target, "made");
+  unlink(second);
+  assert_int_equal(symlink("second", second), 0);
+  assert_refused(ctx, wn_file_write(ctx, second, "x", 1), WN_ERR_IO, "second: Too many levels");
+  unlink(second);
+  assert_int_equal(symlink(other, second), 0);
+  assert_refused(ctx, wn_file_write(ctx, second, "x", 1), WN_ERR_IO, "it is a folder");
+  assert_no_temporary();
+}
+
+/* The longest name that a folder takes can be written too. */
+static void a_long_name(void **state) {
+  (void)state;
+  char longest[800], name[256];
+  memset(name, 'n', 255);
+  name[255] = 0;
+  snprintf(longest, sizeof longest, "%s/%s", folder, name);
+  assert_ok(ctx, wn_file_write(ctx, longest, "x", 1));
+  assert_file_is(longest, "x");
+  assert_int_equal(unlink(longest), 0);
+}
+
+static void what_is_no_regular_file_is_refused_at_once(void **state) {
+  (void)state;
+  char fifo[600], sock[600], text[64];
+  struct wn_map map;
+  char *data;
+  size_t bytes;
+  snprintf(fifo, sizeof fifo, "%s/fifo", folder);
+  snprintf(sock, sizeof sock, "%s/socket", folder);
+  assert_int_equal(mkfifo(fifo, 0666), 0);
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  if (strlen(sock) >= sizeof address.sun_path) skip();
+  strcpy(address.sun_path, sock);
+  int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+  assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+  const struct {
+    const char *path, *what;
+  } cases[] = {{fifo, "a FIFO"}, {sock, "a socket"}, {folder, "a folder"}, {"/dev/zero", "a device"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    snprintf(text, sizeof text, "it is %s, a regular file was expected", cases[i].what);
+    assert_refused(ctx, wn_map_open(ctx, cases[i].path, &map), WN_ERR_IO, text);
+    assert_non_null(strstr(wn_context_error(ctx), cases[i].path));
+    assert_refused(ctx, wn_file_read(ctx, cases[i].path, 100, &data, &bytes), WN_ERR_IO, text);
+    if (i == 0) continue;
+    snprintf(text, sizeof text, "it is %s, a text file or a pipe was expected", cases[i].what);
+    assert_refused(ctx, wn_file_load(ctx, cases[i].path, 100, &data, &bytes), WN_ERR_IO, text);
+  }
+  close(fd);
+  unlink(sock);
+  unlink(fifo);
+  assert_ok(ctx, wn_file_load(ctx, "/dev/null", 100, &data, &bytes));
+  assert_true(bytes == 0);
+  wn_free(data);
+}
+
+/* A FIFO whose writer comes late and writes slowly is read to its end; an endless one to the limit. */
+static void texts_come_from_pipes(void **state) {
+  (void)state;
+  char fifo[600], *text;
+  size_t bytes;
+  snprintf(fifo, sizeof fifo, "%s/pipe", folder);
+  assert_int_equal(mkfifo(fifo, 0666), 0);
+  for (int endless = 0; endless < 2; endless++) {
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+      signal(SIGPIPE, SIG_DFL);
+      usleep(100000);
+      int fd = open(fifo, O_WRONLY);
+      usleep(100000);
+      do
+        if (write(fd, "half ", 5) != 5) _exit(1);
+      while (endless);
+      usleep(100000);
+      _exit(write(fd, "and half", 8) != 8);
+    }
+    int code = 0;
+    if (!endless) {
+      assert_ok(ctx, wn_file_load(ctx, fifo, 0, &text, &bytes));
+      assert_string_equal(text, "half and half");
+      assert_int_equal(bytes, 13);
+      wn_free(text);
+    } else {
+      assert_refused(ctx, wn_file_load(ctx, fifo, 1 << 20, &text, &bytes), WN_ERR_FORMAT, "larger than the 1048576");
+    }
+    assert_int_equal(waitpid(child, &code, 0), child);
+    assert_true(endless ? WIFSIGNALED(code) : code == 0);
+  }
+  unlink(fifo);
+}
+
+static void messages_are_lines_of_utf8(void **state) {
+  (void)state;
+  static const struct {
+    const char *text, *shown;
+  } cases[] = {{"plain", "plain"},
+               {"gr\xC3\xBC\xC3\x9F \xE2\x82\xAC \xF0\x9F\x8C\xBE", "gr\xC3\xBC\xC3\x9F \xE2\x82\xAC \xF0\x9F\x8C\xBE"},
+               {"a\nb\tc\r", "a b c "},
+               {"\x1b[2J\x07\x7f", "\\x1b[2J\\x07\\x7f"},
+               {"\xFF\xFE", "\\xff\\xfe"},
+               {"\xC2\x9B"
+                "31m",
+                "\\xc2\\x9b31m"}, /* C1 */
+               {"\xE2\x80\xAE"
+                "txt",
+                "\\xe2\\x80\\xaetxt"},                                /* right to left from here on */
+               {"\xC0\xAF\xED\xA0\x80", "\\xc0\\xaf\\xed\\xa0\\x80"}, /* overlong, surrogate */
+               {"cut \xE2\x82", "cut \\xe2\\x82"},
+               {"\xF4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"}}; /* past the last character */
+  char out[64];
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    assert_int_equal(wn_line_escape(cases[i].text, out, sizeof out), strlen(cases[i].shown));
+    assert_string_equal(out, cases[i].shown);
+    char missing[700];
+    snprintf(missing, sizeof missing, "%s/%s", folder, cases[i].text);
+    char *text;
+    size_t bytes;
+    assert_refused(ctx, wn_file_load(ctx, missing, 0, &text, &bytes), WN_ERR_IO, cases[i].shown);
+  }
+  assert_int_equal(wn_line_escape("\xE2\x82\xAC\xE2\x82\xAC", out, 6), 3); /* a whole character, or none */
+  assert_int_equal(wn_line_escape("ab\x01", out, 6), 2);
+  assert_string_equal(out, "ab");
+  assert_int_equal(wn_line_escape(NULL, out, 6), 0);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(files_of_the_user_stay),
+      cmocka_unit_test(a_link_is_followed),
+      cmocka_unit_test(a_long_name),
+      cmocka_unit_test(what_is_no_regular_file_is_refused_at_once),
+      cmocka_unit_test(texts_come_from_pipes),
+      cmocka_unit_test(messages_are_lines_of_utf8),
       cmocka_unit_test(a_write_replaces_the_whole_file),
       cmocka_unit_test(an_abort_keeps_the_old_file),
       cmocka_unit_test(a_file_size_limit_keeps_the_old_file),
       cmocka_unit_test(a_limit_met_in_commit_keeps_the_old_file),
       cmocka_unit_test(a_full_disk_keeps_the_old_file),
       cmocka_unit_test(a_killed_writer_leaves_the_old_file),
-      cmocka_unit_test(a_blocked_temporary_keeps_the_old_file),
       cmocka_unit_test(what_cannot_be_written_is_refused),
       cmocka_unit_test(maps_and_bounded_reads),
       cmocka_unit_test(folders),

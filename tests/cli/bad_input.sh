@@ -62,6 +62,49 @@ ids "too large for an integer" '' '99999999999999999999'
 ids "JSON without ids" '' '{"text": 3}'
 ids "JSON cut off" '' '{"ids": [3, 4'
 
+# What is no regular file: told at once by its kind, wherever a file is meant. A text may come from a pipe.
+mkfifo fifo
+for kind in "fifo a FIFO" "/dev/zero a device" "folder a folder"; do
+  file=${kind%% *} what=${kind#* }
+  refuses "a corpus that is $what" 1 "$file: it is $what" tokenizer train --out new.model --vocab 300 --quiet $file
+  refuses "a token file that is $what" 1 "$file: it is $what" eval --model whole --data $file --quiet
+  [ $file = folder ] && continue
+  refuses "a model that is $what" 1 "$file: it is $what" eval --model $file --text text.txt --quiet
+  refuses "a tokenizer that is $what" 1 "$file: it is $what" tokenizer encode --tokenizer $file text.txt
+done
+mkfifo folder/config.json
+refuses "a configuration that is a FIFO" 1 'config.json: it is a FIFO' eval --model folder --text text.txt --quiet
+rm folder/config.json
+for file in /dev/zero folder; do
+  refuses "a text that is $file" 1 "$file: it is a" eval --model whole --text $file --quiet
+  refuses "a recipe that is $file" 1 "$file: it is a" train --config $file --out bad-run --quiet
+  refuses "a corpus to prepare that is $file" 1 "$file: it is a" data prepare --tokenizer bytes --out data --quiet $file
+  refuses "tokenizer encode on $file" 1 "$file: it is a" tokenizer encode --tokenizer tok.model $file
+done
+refuses "a text that is a FIFO without a writer" 1 'fifo: it is a FIFO, and nothing opened it' tokenizer encode \
+  --tokenizer tok.model fifo
+"$winnow" tokenizer encode --tokenizer tok.model short.txt >expected
+for through in pipe fifo; do
+  if [ $through = fifo ]; then
+    (sleep 0.2; cat short.txt >fifo) &
+    "$winnow" tokenizer encode --tokenizer tok.model fifo >out 2>err
+  else
+    "$winnow" tokenizer encode --tokenizer tok.model <(cat short.txt) >out 2>err
+  fi
+  if cmp -s out expected; then pass "a text through a $through"; else fail "a text through a $through" "$(cat err)"; fi
+done
+rm fifo
+for through in - gzip; do
+  if [ $through = - ]; then cat short.txt; else gzip <short.txt; fi |
+    "$winnow" data prepare --tokenizer bytes --val-fraction 0 --out piped --quiet - >out 2>err
+  "$winnow" data prepare --tokenizer bytes --val-fraction 0 --out filed --quiet short.txt >out 2>>err
+  if cmp -s piped/train.bin filed/train.bin; then pass "data prepare from a pipe ($through)"
+  else fail "data prepare from a pipe ($through)" "$(cat err)"; fi
+done
+rm -r piped filed
+"$winnow" eval --model whole --text $'\033[2J\xff.txt' >out 2>err
+is "a name that is no text in a message" 'winnow: cannot open \x1b[2J\xff.txt: No such file or directory' "$(cat err)"
+
 # Recipes.
 config() { # NAME CODE PATTERN TEXT
   printf '%s' "$4" >bad.json
@@ -269,7 +312,7 @@ else
 fi
 
 if keep | cmp -s - kept; then pass "nothing was lost"; else fail "nothing was lost" "$(keep | diff - kept)"; fi
-left=$(find . -name '*.tmp*' -o -name '*.part*' | head)
+left=$(find . -name '.*.winnow-*' | head)
 is "no temporary file stays behind" "" "$left"
 
 # Analysis.

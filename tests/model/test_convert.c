@@ -79,15 +79,17 @@ static void cancelled(void **state) {
   (void)state;
   const struct {
     wn_convert_form form;
-    const char *out, *files[2];
-  } cases[] = {{WN_CONVERT_WINNOW_GGUF, "stopped.gguf", {"stopped.gguf", "stopped.gguf.tmp"}},
-               {WN_CONVERT_HF, "stopped", {"stopped/model.safetensors", "stopped/model.safetensors.tmp"}}};
+    const char *out, *file;
+  } cases[] = {{WN_CONVERT_WINNOW_GGUF, "stopped.gguf", "stopped.gguf"},
+               {WN_CONVERT_HF, "stopped", "stopped/model.safetensors"}};
   for (int i = 0; i < 2; i++) {
     const wn_convert_options o = to(cases[i].form);
     wn_context_cancel(ctx);
     assert_int_equal(wn_model_convert(ctx, golden("llama"), in_folder(cases[i].out), &o, NULL), WN_ERR_CANCELLED);
     wn_context_resume(ctx);
-    for (int k = 0; k < 2; k++) assert_int_equal(access(in_folder(cases[i].files[k]), F_OK), -1);
+    assert_int_equal(access(in_folder(cases[i].file), F_OK), -1);
+    assert_int_equal(count_temporary(in_folder("")), 0);
+    if (i == 1) assert_int_equal(count_temporary(in_folder(cases[i].out)), 0);
   }
 }
 

@@ -1,0 +1,65 @@
+#include "files.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <winnow/tokenizer.h>
+#include "ui.h"
+
+int cli_check_output(const char *path, bool stream) {
+  if (!path || !strcmp(path, "-")) return 0;
+  struct stat st;
+  if (stat(path, &st) == 0) {
+    if (S_ISDIR(st.st_mode)) return cli_error("%s: is a folder, not a file", path);
+    if (!S_ISREG(st.st_mode)) return stream ? 0 : cli_error("cannot write %s: it is not a regular file", path);
+  }
+  const char *slash = strrchr(path, '/');
+  char folder[4096] = ".";
+  if (slash &&
+      snprintf(folder, sizeof folder, "%.*s", slash > path ? (int)(slash - path) : 1, path) >= (int)sizeof folder)
+    return cli_error("%s: the path is too long", path);
+  if (stat(folder, &st) != 0) return cli_error("cannot write %s: the folder %s: %s", path, folder, strerror(errno));
+  if (!S_ISDIR(st.st_mode)) return cli_error("cannot write %s: %s is no folder", path, folder);
+  if (access(folder, W_OK) != 0) return cli_error("cannot write %s: the folder %s: %s", path, folder, strerror(errno));
+  return 0;
+}
+
+int cli_make_folder(const char *path) {
+  char part[4096];
+  const size_t length = strlen(path);
+  if (!length) return cli_error("the folder's name is empty");
+  if (length >= sizeof part) return cli_error("%s: the path is too long", path);
+  for (size_t i = 1; i <= length; i++) {
+    if (path[i] && path[i] != '/') continue;
+    memcpy(part, path, i);
+    part[i] = 0;
+    struct stat st;
+    if (mkdir(part, 0777) != 0 && errno != EEXIST)
+      return cli_error("cannot create the folder %s: %s", part, strerror(errno));
+    if (stat(part, &st) == 0 && !S_ISDIR(st.st_mode))
+      return cli_error("cannot create the folder %s: a file of that name exists", part);
+  }
+  if (access(path, W_OK) != 0) return cli_error("%s: %s", path, strerror(errno));
+  return 0;
+}
+
+FILE *cli_open_output(const char *path) {
+  FILE *out = fopen(path, "we");
+  if (!out) cli_error("%s: %s", path, strerror(errno));
+  return out;
+}
+
+int cli_read_text(wn_context *ctx, const char *path, char **out, size_t *bytes) {
+  const wn_status status = wn_file_load(ctx, path, 0, out, bytes);
+  return status == WN_OK ? 0 : cli_fail(ctx, status);
+}
+
+json_t *cli_read_json(const char *path) {
+  char *text;
+  size_t bytes;
+  if (wn_file_load(NULL, path, (size_t)32 << 20, &text, &bytes) != WN_OK) return NULL;
+  json_t *value = json_loadb(text, bytes, 0, NULL);
+  wn_text_free(text);
+  return value;
+}

@@ -1,0 +1,26 @@
+/* Files that the user names: the one place where the command line opens any. */
+#ifndef CLI_FILES_H
+#define CLI_FILES_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <winnow/context.h>
+
+/* Whether a file can be written there later: its folder is there and takes files, and no folder has its name. For what
+ * is written at the end of long work. stream: a device or a pipe will do as well. 0, or 1 after reporting. NULL and "-"
+ * are nothing to write. */
+int cli_check_output(const char *path, bool stream);
+/* A folder for results, with its parents; one that is there is taken as it is. 0, or 1 after reporting. */
+int cli_make_folder(const char *path);
+/* Opened to be written line by line; NULL after reporting. */
+FILE *cli_open_output(const char *path);
+
+/* A whole text by wn_file_load ("-": standard input, a pipe), with a NUL after it; freed with wn_text_free. 0, or 1
+ * after reporting. */
+int cli_read_text(wn_context *ctx, const char *path, char **out, size_t *bytes);
+/* A JSON file of winnow's own; NULL where it is missing or is none. New reference. */
+json_t *cli_read_json(const char *path);
+
+#endif

@@ -1,0 +1,142 @@
+/* Opening files. Paths come from users and, through them, from strangers: a FIFO would wait for a writer that never
+ * comes, opening a device can have an effect, and an endless one would be read until memory is gone. Each is looked at
+ * first (stat), opened without waiting (O_NONBLOCK) and looked at again (fstat), since it may have changed. */
+#include "base/open.h"
+#include "base/error.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+const char *wn_file_kind(unsigned mode) {
+  return S_ISREG(mode)    ? "a regular file"
+         : S_ISDIR(mode)  ? "a folder"
+         : S_ISFIFO(mode) ? "a FIFO"
+         : S_ISSOCK(mode) ? "a socket"
+         : S_ISBLK(mode)  ? "a block device"
+                          : "a device";
+}
+
+static wn_status open_fail(wn_context *ctx, const char *path, int error) {
+  return wn_fail(ctx, WN_ERR_IO, "cannot open %s: %s", path, strerror(error));
+}
+
+static wn_status open_fail_kind(wn_context *ctx, const char *path, unsigned mode, const char *expected) {
+  return wn_fail(ctx, WN_ERR_IO, "cannot read %s: it is %s, %s was expected", path, wn_file_kind(mode), expected);
+}
+
+/* Never waits: open() of a FIFO without O_NONBLOCK does, of a terminal with it does no harm. */
+static int open_for_reading(const char *path) {
+  int fd;
+  do fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  while (fd < 0 && errno == EINTR);
+  return fd;
+}
+
+wn_status wn_open_file(wn_context *ctx, const char *path, int *out, uintmax_t *bytes) {
+  static const char expected[] = "a regular file";
+  struct stat st;
+  *out = -1;
+  if (stat(path, &st) != 0) return open_fail(ctx, path, errno);
+  if (!S_ISREG(st.st_mode)) return open_fail_kind(ctx, path, st.st_mode, expected);
+  const int fd = open_for_reading(path);
+  if (fd < 0) return open_fail(ctx, path, errno);
+  if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+    close(fd);
+    return open_fail_kind(ctx, path, st.st_mode, expected);
+  }
+  *bytes = (uintmax_t)st.st_size;
+  *out = fd;
+  return WN_OK;
+}
+
+/* /dev/zero never ends and a tape would wind: of the devices, terminals and /dev/null. */
+static bool open_is_text(int fd, const struct stat *st) {
+  return S_ISREG(st->st_mode) || S_ISFIFO(st->st_mode) ||
+         (S_ISCHR(st->st_mode) && (isatty(fd) || st->st_rdev == makedev(1, 3)));
+}
+
+/* A FIFO that nobody writes to gives "end of file" to a reader that does not wait. One with a silent writer gives
+ * EAGAIN, and that writer may take its time. */
+static bool open_await_writer(int fd) {
+  char byte;
+  for (int i = 0; i < WN_WRITER_SECONDS * 20; i++) {
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    if (poll(&ready, 1, 50) > 0) return true; /* data, or a writer that has come and gone */
+    if (read(fd, &byte, 0) < 0 && errno == EAGAIN) return true;
+  }
+  return false;
+}
+
+wn_status wn_open_text(wn_context *ctx, const char *path, int *out, bool *regular, uintmax_t *bytes) {
+  const bool standard = strcmp(path, "-") == 0;
+  const char *name = standard ? "standard input" : path;
+  static const char expected[] = "a text file or a pipe";
+  struct stat st;
+  *out = -1;
+  if (!standard && stat(path, &st) != 0) return open_fail(ctx, path, errno);
+  if (!standard && !S_ISREG(st.st_mode) && !S_ISFIFO(st.st_mode) && !S_ISCHR(st.st_mode))
+    return open_fail_kind(ctx, name, st.st_mode, expected);
+  const int fd = standard ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : open_for_reading(path);
+  if (fd < 0 || fstat(fd, &st) != 0) {
+    const int error = errno;
+    if (fd >= 0) close(fd);
+    return open_fail(ctx, name, error);
+  }
+  if (!open_is_text(fd, &st)) {
+    close(fd);
+    return open_fail_kind(ctx, name, st.st_mode, expected);
+  }
+  if (!standard && S_ISFIFO(st.st_mode) && !open_await_writer(fd)) {
+    close(fd);
+    return wn_fail(ctx, WN_ERR_IO, "cannot read %s: it is a FIFO, and nothing opened it for writing within %d seconds",
+                   name, WN_WRITER_SECONDS);
+  }
+  const int flags = fcntl(fd, F_GETFL);
+  if (!standard && flags >= 0) fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
+  *regular = S_ISREG(st.st_mode);
+  *bytes = *regular ? (uintmax_t)st.st_size : 0;
+  *out = fd;
+  return WN_OK;
+}
+
+bool wn_path_is_stream(const char *path) {
+  struct stat st;
+  return strcmp(path, "-") == 0 || (stat(path, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode)));
+}
+
+int wn_open_new(const char *path) {
+  int fd;
+  do fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+  while (fd < 0 && errno == EINTR);
+  return fd;
+}
+
+int wn_open_append(const char *path) {
+  const int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+  struct stat st;
+  if (fd < 0 || (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))) return fd;
+  close(fd);
+  errno = EINVAL;
+  return -1;
+}
+
+FILE *wn_open_output(const char *path) {
+  return fopen(path, "we");
+}
+
+int wn_open_folder(const char *path) {
+  return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+DIR *wn_open_entries(const char *path) {
+  return opendir(path);
+}
+
+FILE *wn_open_system(const char *path) {
+  return fopen(path, "re");
+}
