@@ -57,7 +57,7 @@ static int shape_bias(const wn_attention_config *c, const struct wn_attention_di
 
 static const struct wn_mechanism_array arrays[] = {
     {"bias", WN_ARRAY_SHARED, "position_bias.weight", NULL, shape_bias, WN_F32, WN_ARRAY_AT(bias), WN_ARRAY_AT(dbias),
-     WN_OP_AT(bias.table), WN_OP_AT(bias.dtable), NULL, 0.02, WN_RANGE_ALL},
+     WN_OP_AT(bias.table), WN_OP_AT(bias.dtable), NULL, 0.02, WN_RANGE_ALL, 0, NULL},
 };
 
 static const char *const cases[] = {

@@ -51,7 +51,8 @@ static double exclusive_initial(const wn_attention_config *c) {
 
 static const struct wn_mechanism_array arrays[] = {
     {"gate", WN_ARRAY_PARAMETER, "attn.exclusive_gate", has_gate, shape_gate, WN_F32, WN_ARRAY_AT(gate),
-     WN_ARRAY_AT(dgate), WN_OP_AT(exclusive.gate), WN_OP_AT(exclusive.dgate), exclusive_initial, 0, WN_RANGE_ALL},
+     WN_ARRAY_AT(dgate), WN_OP_AT(exclusive.gate), WN_OP_AT(exclusive.dgate), exclusive_initial, 0, WN_RANGE_ALL, 0,
+     NULL},
 };
 
 static const char *const cases[] = {"{\"exclusive\":true}", "{\"exclusive\":{\"gate\":true}}", NULL};
@@ -69,4 +70,6 @@ const struct wn_mechanism wn_mechanism_exclusive = {
     .arrays = arrays,
     .array_count = sizeof arrays / sizeof *arrays,
     .cases = cases,
+    .adapt_key = "exclusive.gate",
+    .adapt_value = "true",
 };

@@ -40,10 +40,13 @@ struct wn_mechanism_array {
   double (*init)(const wn_attention_config *config);
   double init_std;
   enum wn_param_range range;
+  double neutral; /* the value that a model without the mechanism starts with when it is adapted (docs/adapt.md) */
+  bool (*is_scheduled)(const wn_attention_config *config); /* training sets it, from 0 to 1; NULL: it never does */
 };
 
 /* How the model computes an array of role INPUT from its layer's input x, for every token: y = transform(x w^T + b). */
 enum wn_input_transform { WN_INPUT_LINEAR, WN_INPUT_SIGMOID };
+enum wn_input_source { WN_INPUT_OF_NOTHING, WN_INPUT_OF_QUERIES, WN_INPUT_OF_KEYS };
 struct wn_mechanism_input {
   const char *array;  /* its row among the mechanism's arrays */
   const char *weight; /* tensors of every layer, after "layers.N.": [heads*size, C], which starts as projections do, */
@@ -55,6 +58,11 @@ struct wn_mechanism_input {
   enum wn_input_transform transform;
   double bias_init; /* the value that the bias starts with */
   size_t strides;   /* of its struct wn_stride in struct wn_attention */
+  /* When a model without the mechanism is adapted the weights start at 0 and the bias at bias_neutral; or the weights
+   * stay random, or are rows of the model's own projections: those of head source_head of each of `heads` groups. */
+  double bias_neutral;
+  enum wn_input_source source;
+  int64_t (*source_head)(const wn_attention_config *config);
 };
 
 /* Where a field's pointer lies. */
@@ -82,6 +90,9 @@ struct wn_mechanism {
   int input_count;
   void (*layout)(const struct wn_attention_dims *dims, struct wn_attention *out); /* strides of contiguous arrays */
   const char *const *cases; /* JSON of "attention" objects that exercise it, NULL-terminated */
+  /* The key under which it starts without effect in a model that is adapted, and its value; a value of NULL: the
+   * model's context. A key of NULL: none is needed, or no start is without effect. */
+  const char *adapt_key, *adapt_value;
 };
 
 /* The list: a file each. Its order is that of keys, arrays and score maps. */

@@ -38,7 +38,7 @@ static void relative_layout(const struct wn_attention_dims *d, struct wn_attenti
 
 static const struct wn_mechanism_array arrays[] = {
     {"p", WN_ARRAY_SHARED, "relative.weight", NULL, shape_p, WN_F32, WN_ARRAY_AT(p), WN_ARRAY_AT(dp),
-     WN_OP_AT(relative.p), WN_OP_AT(relative.dp), NULL, 0.02, WN_RANGE_ALL},
+     WN_OP_AT(relative.p), WN_OP_AT(relative.dp), NULL, 0.02, WN_RANGE_ALL, 0, NULL},
 };
 
 static const char *const cases[] = {

@@ -121,23 +121,32 @@ static void selective_layout(const struct wn_attention_dims *d, struct wn_attent
   out->sel.s_sq = out->sel.s_sk = (struct wn_stride){.b = d->T * G * d->D, .t = G * d->D, .h = d->D};
 }
 
+static bool is_scheduled(const wn_attention_config *c) {
+  return c->selective.strength == WN_STRENGTH_SCHEDULED;
+}
+
 static const struct wn_mechanism_array arrays[] = {
     {"sq", WN_ARRAY_INPUT, NULL, has_bilinear, shape_select, WN_F32, WN_ARRAY_AT(sq), WN_ARRAY_AT(dsq),
-     WN_OP_AT(sel.sq), WN_OP_AT(dsq), NULL, 0, WN_RANGE_ALL},
+     WN_OP_AT(sel.sq), WN_OP_AT(dsq), NULL, 0, WN_RANGE_ALL, 0, NULL},
     {"sk", WN_ARRAY_INPUT, NULL, has_bilinear, shape_select, WN_F32, WN_ARRAY_AT(sk), WN_ARRAY_AT(dsk),
-     WN_OP_AT(sel.sk), WN_OP_AT(dsk), NULL, 0, WN_RANGE_ALL},
+     WN_OP_AT(sel.sk), WN_OP_AT(dsk), NULL, 0, WN_RANGE_ALL, 0, NULL},
     {"strength", WN_ARRAY_PARAMETER, "attn.select_strength", has_strength, shape_strength, WN_F32,
      WN_ARRAY_AT(strength), WN_ARRAY_AT(dstrength), WN_OP_AT(sel.strength), WN_OP_AT(sel.dstrength), NULL, 0,
-     WN_RANGE_POSITIVE},
-    {"F", WN_ARRAY_RESULT, NULL, NULL, shape_F, WN_F32, WN_ARRAY_AT(F), 0, WN_OP_AT(sel.F), 0, NULL, 0, WN_RANGE_ALL},
+     WN_RANGE_POSITIVE, 0, is_scheduled},
+    {"F", WN_ARRAY_RESULT, NULL, NULL, shape_F, WN_F32, WN_ARRAY_AT(F), 0, WN_OP_AT(sel.F), 0, NULL, 0, WN_RANGE_ALL, 0,
+     NULL},
     {"M", WN_ARRAY_RESULT, NULL, selective_has_mem, shape_M, WN_F32, WN_ARRAY_AT(M), 0, WN_OP_AT(sel.M), 0, NULL, 0,
-     WN_RANGE_ALL},
+     WN_RANGE_ALL, 0, NULL},
     {"mem_loss", WN_ARRAY_RESULT, NULL, selective_has_mem, shape_one, WN_F64, WN_ARRAY_AT(mem_loss), 0, 0, 0, NULL, 0,
-     WN_RANGE_ALL},
+     WN_RANGE_ALL, 0, NULL},
 };
 
 static int64_t selective_groups(const wn_attention_config *c, const struct wn_attention_dims *d) {
   return wn_attention_selections(c, d->Hkv);
+}
+
+static int64_t selecting_head(const wn_attention_config *c) {
+  return c->selective.head;
 }
 
 static const struct wn_mechanism_input selective_inputs[] = {
@@ -146,14 +155,18 @@ static const struct wn_mechanism_input selective_inputs[] = {
      .heads = selective_groups,
      .vectors = true,
      .before_out = true,
-     .strides = WN_OP_AT(sel.s_sq)},
+     .strides = WN_OP_AT(sel.s_sq),
+     .source = WN_INPUT_OF_QUERIES,
+     .source_head = selecting_head},
     {.array = "sk",
      .weight = "attn.select_k.weight",
      .heads = selective_groups,
      .vectors = true,
      .of_keys = true,
      .before_out = true,
-     .strides = WN_OP_AT(sel.s_sk)},
+     .strides = WN_OP_AT(sel.s_sk),
+     .source = WN_INPUT_OF_KEYS,
+     .source_head = selecting_head},
 };
 
 static const char *const cases[] = {
@@ -183,4 +196,6 @@ const struct wn_mechanism wn_mechanism_selective = {
     .input_count = sizeof selective_inputs / sizeof *selective_inputs,
     .layout = selective_layout,
     .cases = cases,
+    .adapt_key = "selective.strength",
+    .adapt_value = "learned",
 };

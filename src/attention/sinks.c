@@ -28,9 +28,9 @@ static int shape(const wn_attention_config *c, const struct wn_attention_dims *d
 
 static const struct wn_mechanism_array arrays[] = {
     {"sink_k", WN_ARRAY_PARAMETER, "attn.sink_k", NULL, shape, WN_F32, WN_ARRAY_AT(sink_k), WN_ARRAY_AT(dsink_k),
-     WN_OP_AT(sinks.k), WN_OP_AT(sinks.dk), NULL, 0.02, WN_RANGE_ALL},
+     WN_OP_AT(sinks.k), WN_OP_AT(sinks.dk), NULL, 0.02, WN_RANGE_ALL, 0, NULL},
     {"sink_v", WN_ARRAY_PARAMETER, "attn.sink_v", NULL, shape, WN_F32, WN_ARRAY_AT(sink_v), WN_ARRAY_AT(dsink_v),
-     WN_OP_AT(sinks.v), WN_OP_AT(sinks.dv), NULL, 0.02, WN_RANGE_ALL},
+     WN_OP_AT(sinks.v), WN_OP_AT(sinks.dv), NULL, 0.02, WN_RANGE_ALL, 0, NULL},
 };
 
 static const char *const cases[] = {"{\"sinks\":3}", "{\"sinks\":1}", NULL};

@@ -64,9 +64,9 @@ static void span_layout(const struct wn_attention_dims *d, struct wn_attention *
 
 static const struct wn_mechanism_array arrays[] = {
     {"z", WN_ARRAY_PARAMETER, "attn.span", is_static, shape_z, WN_F32, WN_ARRAY_AT(z), WN_ARRAY_AT(dz),
-     WN_OP_AT(span.z), WN_OP_AT(span.dz), initial, 0, WN_RANGE_RATIO},
+     WN_OP_AT(span.z), WN_OP_AT(span.dz), initial, 0, WN_RANGE_RATIO, 1, NULL},
     {"zt", WN_ARRAY_INPUT, NULL, is_dynamic, shape_zt, WN_F32, WN_ARRAY_AT(zt), WN_ARRAY_AT(dzt), WN_OP_AT(span.z),
-     WN_OP_AT(span.dz), NULL, 0, false},
+     WN_OP_AT(span.dz), NULL, 0, WN_RANGE_ALL, 0, NULL},
 };
 
 static int64_t span_heads(const wn_attention_config *c, const struct wn_attention_dims *d) {
@@ -82,6 +82,7 @@ static const struct wn_mechanism_input span_inputs[] = {
      .heads = span_heads,
      .transform = WN_INPUT_SIGMOID,
      .bias_init = -4,
+     .bias_neutral = 20, /* sigmoid(20) = 1 - 2e-9 */
      .strides = WN_OP_AT(span.s_z)},
 };
 
@@ -107,4 +108,5 @@ const struct wn_mechanism wn_mechanism_span = {
     .input_count = sizeof span_inputs / sizeof *span_inputs,
     .layout = span_layout,
     .cases = cases,
+    .adapt_key = "span.limit",
 };

@@ -35,7 +35,7 @@ static int shape_count(const wn_attention_config *c, const struct wn_attention_d
 
 static const struct wn_mechanism_array arrays[] = {
     {"count", WN_ARRAY_RESULT, NULL, NULL, shape_count, WN_I32, offsetof(wn_attention_arrays, count), 0,
-     offsetof(struct wn_attention, threshold.count), 0, NULL, 0, WN_RANGE_ALL},
+     offsetof(struct wn_attention, threshold.count), 0, NULL, 0, WN_RANGE_ALL, 0, NULL},
 };
 
 static const char *const cases[] = {"{\"threshold\":{\"tau\":0.75}}", "{\"threshold\":{\"tau\":0.3}}", NULL};

@@ -167,6 +167,8 @@ static const char *param_of_mechanism(const wn_model_config *c, enum wn_array_ro
   row->init_value = array->init ? array->init(&c->attention) : 0;
   row->range = array->range;
   row->mechanism = true;
+  row->neutral = array->neutral;
+  row->scheduled = array->is_scheduled && array->is_scheduled(&c->attention);
   row->decay = row->ndim > 1;
   return array->param;
 }
@@ -188,6 +190,8 @@ static const char *param_of_input(const wn_model_config *c, int slot, bool bias,
     row->init_value = bias ? how->bias_init : 0;
     row->decay = row->packs = !bias;
     row->mechanism = true;
+    row->neutral = bias ? how->bias_neutral : 0;
+    row->projects = bias ? NULL : how;
     return bias ? how->bias : how->weight;
   }
   return "";

@@ -19,7 +19,10 @@ struct wn_param {
   enum wn_param_range
       range;      /* clamped to it after each optimizer step (spans, strengths); such a row is never decayed */
   bool mechanism; /* of an attention mechanism: what a model without it has not */
-  bool packs;     /* reaches its operations as a matrix alone (projections, token tables): it may be packed */
+  bool scheduled; /* training sets it (train/adapt_rows.h): it does not learn */
+  double neutral; /* of a mechanism: where it starts when a model without it is adapted */
+  const struct wn_mechanism_input *projects; /* the weight that a mechanism's input is computed with, or NULL */
+  bool packs; /* reaches its operations as a matrix alone (projections, token tables): it may be packed */
 };
 
 #define WN_NO_GRADIENT SIZE_MAX

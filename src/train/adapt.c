@@ -15,15 +15,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "attention/registry.h"
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/fields.h"
 #include "train/recipe.h"
-
-static bool ends(const char *name, const char *with) {
-  const size_t n = strlen(name), m = strlen(with);
-  return n >= m && !strcmp(name + n - m, with);
-}
 
 static float *values(const struct wn_model *model, const struct wn_param *row) {
   return (float *)model->params + row->offset;
@@ -31,39 +27,31 @@ static float *values(const struct wn_model *model, const struct wn_param *row) {
 
 /* ---- start ---- */
 
-/* Rows of the selecting heads' query projections, or of their keys', in the fused projection. */
-static wn_status from_head(wn_context *ctx, struct wn_model *model, const struct wn_param *row, bool keys) {
+/* The weights of a mechanism's input from rows of the model's fused projection. */
+static wn_status from_head(wn_context *ctx, struct wn_model *model, const struct wn_param *row) {
   const wn_model_config *c = &model->config;
-  const wn_selective_config *sel = &c->attention.selective;
+  const struct wn_mechanism_input *how = row->projects;
   const int64_t D = c->head_size, C = c->width, share = c->heads / c->kv_heads;
-  const int64_t G = wn_attention_selections(&c->attention, c->kv_heads), apart = c->heads / G;
+  const int64_t groups = row->shape[0] / D, apart = c->heads / groups;
   char name[96];
-  snprintf(name, sizeof name, "%.*sqkv.weight", (int)(strlen(row->name) - strlen("select_q.weight")), row->name);
+  snprintf(name, sizeof name, "%.*sattn.qkv.weight", (int)(strlen(row->name) - strlen(how->weight)), row->name);
   const int at = wn_param_find(&model->table, name);
   if (at < 0) return wn_fail(ctx, WN_ERR_CONFIG, "adapt: no %s to start %s from", name, row->name);
   const float *qkv = values(model, &model->table.rows[at]);
-  for (int64_t g = 0; g < G; g++) {
-    const int64_t head = g * apart + sel->head, first = keys ? (c->heads + head / share) * D : head * D;
+  for (int64_t g = 0; g < groups; g++) {
+    const int64_t head = g * apart + how->source_head(&c->attention);
+    const int64_t first = how->source == WN_INPUT_OF_KEYS ? (c->heads + head / share) * D : head * D;
     memcpy(values(model, row) + g * D * C, qkv + first * C, (size_t)(D * C) * sizeof(float));
   }
   return WN_OK;
 }
 
-static void set_all(struct wn_model *model, const struct wn_param *row, float value) {
-  for (size_t i = 0; i < row->count; i++) values(model, row)[i] = value;
-}
-
 /* A parameter that the old model has not. */
 static wn_status neutral(wn_context *ctx, const wn_train_config *config, struct wn_model *model,
                          const struct wn_param *row) {
-  const bool select_q = ends(row->name, "attn.select_q.weight"), select_k = ends(row->name, "attn.select_k.weight");
-  if (select_q || select_k) return config->select_from_head ? from_head(ctx, model, row, select_k) : WN_OK;
-  if (row->range == WN_RANGE_RATIO)
-    set_all(model, row, 1);
-  else if (ends(row->name, "attn.span.bias"))
-    set_all(model, row, 20);
-  else
-    set_all(model, row, 0);
+  const bool source = row->projects && row->projects->source != WN_INPUT_OF_NOTHING;
+  if (source) return config->select_from_head ? from_head(ctx, model, row) : WN_OK;
+  for (size_t i = 0; i < row->count; i++) values(model, row)[i] = (float)row->neutral;
   return WN_OK;
 }
 
@@ -94,6 +82,26 @@ wn_status wn_adapt_start(wn_context *ctx, const char *from, const struct wn_mode
   return WN_OK;
 }
 
+/* "selective.strength=learned": the setting under which a mechanism starts without effect; false: it has none. */
+static bool neutral_setting(const struct wn_mechanism *m, const wn_model_config *c, char *out, size_t bytes) {
+  if (!m->adapt_key) return false;
+  if (m->adapt_value)
+    snprintf(out, bytes, "%s=%s", m->adapt_key, m->adapt_value);
+  else
+    snprintf(out, bytes, "%s=%lld", m->adapt_key, (long long)c->context);
+  return true;
+}
+
+/* Those of all mechanisms, for a message. */
+static void neutral_keys(const wn_model_config *c, char *out, size_t bytes) {
+  char one[96];
+  size_t n = 0;
+  out[0] = 0;
+  for (int i = 0; i < wn_mechanism_count() && n < bytes; i++)
+    if (neutral_setting(wn_mechanism_at(i), c, one, sizeof one))
+      n += (size_t)snprintf(out + n, bytes - n, "%s%s", n ? ", " : "", one);
+}
+
 /* ---- check ---- */
 
 wn_status wn_adapt_check(wn_context *ctx, const char *from, struct wn_model *given, struct wn_model *model,
@@ -117,14 +125,15 @@ wn_status wn_adapt_check(wn_context *ctx, const char *from, struct wn_model *giv
       largest = fmax(largest, fabs((double)a[i]));
       if (!(difference <= apart)) apart = difference, where = i;
     }
-    if (!(apart <= 1e-4 * fmax(1, largest)))
-      status =
-          wn_fail(ctx, WN_ERR_CONFIG,
-                  "the model does not start as %s: at position %zu logits differ by %.3g (they reach %.3g). What is "
-                  "new must start without effect: selective.strength learned or scheduled, exclusive.gate, a "
-                  "span.limit that reaches the context",
-                  from, where / (size_t)model->config.vocab_size, apart, largest);
-    else
+    if (!(apart <= 1e-4 * fmax(1, largest))) {
+      char keys[256];
+      neutral_keys(&model->config, keys, sizeof keys);
+      status = wn_fail(ctx, WN_ERR_CONFIG,
+                       "the model does not start as %s: at position %zu logits differ by %.3g (they reach %.3g). What "
+                       "is new must start without effect, as with %s",
+                       from, where / (size_t)model->config.vocab_size, apart, largest, keys);
+    }
+    if (status == WN_OK)
       wn_log(ctx, WN_LOG_INFO, "the model starts as %s: over %lld positions logits differ by at most %.3g", from,
              (long long)T, apart);
   }
@@ -144,14 +153,12 @@ static wn_status defaults(wn_context *ctx, const wn_model_config *c, json_t *rec
   wn_status status = WN_OK;
   for (size_t i = 0; i < sizeof train / sizeof *train && status == WN_OK; i++)
     status = wn_json_set(ctx, recipe, train[i]);
-  if (status == WN_OK && !c->attention.selective.enabled)
-    status = wn_json_set(ctx, recipe, "model.attention.selective.strength=learned");
-  if (status == WN_OK && !c->attention.exclusive.enabled)
-    status = wn_json_set(ctx, recipe, "model.attention.exclusive.gate=true");
-  if (status == WN_OK && !c->attention.span.enabled) {
-    char limit[96];
-    snprintf(limit, sizeof limit, "model.attention.span.limit=%lld", (long long)c->context);
-    status = wn_json_set(ctx, recipe, limit);
+  for (int i = 0; i < wn_mechanism_count() && status == WN_OK; i++) {
+    char setting[128] = "model.attention.";
+    const size_t n = strlen(setting);
+    if (!wn_mechanism_at(i)->is_enabled(&c->attention) &&
+        neutral_setting(wn_mechanism_at(i), c, setting + n, sizeof setting - n))
+      status = wn_json_set(ctx, recipe, setting);
   }
   return status;
 }

@@ -47,13 +47,6 @@ static wn_status freeze(wn_context *ctx, const struct wn_model *model, const cha
   return WN_OK;
 }
 
-static bool is_scheduled(const struct wn_model *model, const char *name) {
-  static const char strength[] = ".attn.select_strength";
-  const size_t n = strlen(name);
-  return model->config.attention.selective.strength == WN_STRENGTH_SCHEDULED && n > sizeof strength &&
-         !strcmp(name + n - (sizeof strength - 1), strength);
-}
-
 static void add_lora(struct wn_adapt_rows *r) {
   for (int i = 0; i < r->lora.count; i++) {
     const struct wn_lora_map *m = &r->lora.maps[i];
@@ -79,7 +72,7 @@ static wn_status adapt_choose(wn_context *ctx, struct wn_model *model, const wn_
     const struct wn_param *row = &table->rows[i];
     learns[i] =
         config->tune == WN_TUNE_ALL || row->mechanism || (config->tune == WN_TUNE_ATTENTION && is_attention(row->name));
-    if (is_scheduled(model, row->name) || frozen[i]) learns[i] = false;
+    if (row->scheduled || frozen[i]) learns[i] = false;
   }
   void *memory;
   WN_TRY(wn_alloc(ctx, "places of gradients", (size_t)table->count * sizeof *r->grad_at, &memory));
@@ -131,11 +124,10 @@ double wn_adapt_strength(const wn_train_config *config, int64_t step) {
 }
 
 void wn_adapt_strength_set(struct wn_model *model, const wn_train_config *config, int64_t step) {
-  if (!model->config.attention.selective.enabled) return;
   const double value = wn_adapt_strength(config, step);
   for (int i = 0; i < model->table.count; i++) {
     const struct wn_param *row = &model->table.rows[i];
-    if (!is_scheduled(model, row->name)) continue;
+    if (!row->scheduled) continue;
     for (size_t k = row->offset; k < row->offset + row->count; k++) {
       if (model->dtype == WN_F64)
         ((double *)model->params)[k] = value;
