@@ -185,6 +185,11 @@ size_t wn_session_kv_bytes(const wn_session *session);  /* of the caches, all th
 wn_status wn_session_feed(wn_context *ctx, wn_session *session, const int32_t *tokens, int64_t T, int64_t chunk,
                           float *logits);
 
+/* `to` becomes what `from` is, and forgets what it was: its sequence b has what sequence b / (to's sequences / from's)
+ * had seen. Both were created with the same model, capacity, budgets and cache format; to's sequences are a multiple of
+ * from's. This forks a text (one to several), keeps a snapshot of it, and rolls back to one. Copies the tokens held. */
+wn_status wn_session_copy(wn_context *ctx, wn_session *to, const wn_session *from);
+
 /* Encoder-decoder: runs the encoder over inputs [B,S] and keeps what the decoder's layers read of them; tokens are fed
  * behind it. input_count [B] or NULL: tokens of each row, the rest is padding. Forgets the tokens fed so far. Allocates
  * what it keeps: B*S keys and values a layer, part of wn_session_kv_bytes. */

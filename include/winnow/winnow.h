@@ -14,6 +14,7 @@
 #include "winnow/prune.h"
 #include "winnow/report.h"
 #include "winnow/safetensors.h"
+#include "winnow/score.h"
 #include "winnow/selection.h"
 #include "winnow/serve.h"
 #include "winnow/status.h"

@@ -51,14 +51,12 @@ static wn_status session_arrays(wn_context *ctx, struct wn_session *s, bool budg
   return WN_OK;
 }
 
-/* Feeds run->T tokens of each sequence, s->tokens and s->positions; with want the last position's logits follow. full:
- * as if the caches were, when measuring. */
-static wn_status session_feed_piece(struct wn_run *run, struct wn_session *s, bool want, bool full) {
+/* Feeds run->T tokens of each sequence, s->tokens and s->positions. full: as if the caches were, when measuring. */
+static wn_status session_run_layers(struct wn_run *run, struct wn_session *s, bool full, struct wn_session_rows *out) {
   const wn_model_config *c = &s->model->config;
-  const int64_t B = run->B, T = run->T, C = c->width;
   struct wn_layer_acts a;
   struct wn_layer_blocks blocks = s->blocks;
-  if (!wn_layer_acts_plan(c, run->exec.dtype, B, T, false, &blocks, &a))
+  if (!wn_layer_acts_plan(c, run->exec.dtype, run->B, run->T, false, &blocks, &a))
     return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: activations do not fit in memory");
   /* What the embedding's norm keeps is not needed later: layer 0's arrays take it. */
   WN_TRY(wn_run_embed(run, s->tokens, a.n2, a.rstd2, a.mean2, a.x));
@@ -68,23 +66,26 @@ static wn_status session_feed_piece(struct wn_run *run, struct wn_session *s, bo
     WN_TRY(wn_session_attend(run, s, l, &a, full));
     WN_TRY(wn_layer_after(run, l, &a, &s->temp, true));
   }
-  if (!want) return WN_OK;
-  const void *mid = wn_layer_stream(run, &a), *branch = s->temp.branch;
-  if (T > 1) { /* the last row of each sequence */
-    const size_t row = (size_t)C * wn_dtype_size(run->exec.dtype);
-    for (int64_t b = 0; b < B && !run->measuring; b++) {
-      memcpy((char *)s->mid + (size_t)b * row, (const char *)mid + (size_t)(b * T + T - 1) * row, row);
-      memcpy((char *)s->branch + (size_t)b * row, (const char *)branch + (size_t)(b * T + T - 1) * row, row);
-    }
-    mid = s->mid;
-    branch = s->branch;
-  }
-  const struct wn_norm_site norm = wn_run_final_norm(run, s->rstd, c->norm == WN_NORM_LAYER ? s->mean : NULL);
-  WN_TRY(wn_run_norm(run, B, norm, mid, branch, s->x_out, s->n_out));
-  return wn_run_output(run, s->n_out, B, s->logits);
+  *out = (struct wn_session_rows){wn_layer_stream(run, &a), s->temp.branch};
+  return WN_OK;
 }
 
-static void session_begin(struct wn_run *run, struct wn_session *s, int64_t T) {
+/* The last row of each sequence stays, for whoever asks for its logits. */
+static void session_keep_last(struct wn_session *s, const struct wn_session_rows *rows, int64_t T) {
+  const size_t row = (size_t)s->model->config.width * wn_dtype_size(s->model->dtype);
+  for (int64_t b = 0; b < s->B; b++) {
+    memcpy((char *)s->mid + (size_t)b * row, (const char *)rows->mid + (size_t)(b * T + T - 1) * row, row);
+    memcpy((char *)s->branch + (size_t)b * row, (const char *)rows->branch + (size_t)(b * T + T - 1) * row, row);
+  }
+}
+
+static wn_status session_output(struct wn_run *run, struct wn_session *s) {
+  void *mean = s->model->config.norm == WN_NORM_LAYER ? s->mean : NULL;
+  WN_TRY(wn_run_norm(run, s->B, wn_run_final_norm(run, s->rstd, mean), s->mid, s->branch, s->x_out, s->n_out));
+  return wn_run_output(run, s->n_out, s->B, s->logits);
+}
+
+void wn_session_begin(struct wn_run *run, struct wn_session *s, int64_t T) {
   wn_run_init(run, s->model, s->B, T);
   run->exec.scratch = s->scratch;
   run->exec.scratch_bytes = s->scratch_bytes;
@@ -108,10 +109,12 @@ static wn_status session_measure(struct wn_session *s, size_t *need) {
   for (int64_t T = 1;; T = 2 * T < s->piece ? 2 * T : s->piece) {
     for (int full = 0; full < 2; full++) {
       struct wn_run run;
-      session_begin(&run, s, T);
+      wn_session_begin(&run, s, T);
       run.measuring = true;
       if (s->model->encoder) run.cross.S = s->model->config.encoder.context, run.cross.kv = (char *)s->model->params;
-      WN_TRY(session_feed_piece(&run, s, true, full));
+      struct wn_session_rows rows;
+      WN_TRY(session_run_layers(&run, s, full, &rows));
+      WN_TRY(session_output(&run, s));
       if (run.need > *need) *need = run.need;
     }
     if (T == s->piece) break;
@@ -226,6 +229,7 @@ void wn_session_destroy(wn_session *s) {
   if (!s) return;
   wn_session_caches_clear(s);
   wn_session_inputs_clear(s);
+  wn_session_scoring_destroy(s->scoring);
   wn_rotary_clear(&s->rotary);
   wn_free(s->scratch);
   wn_arrays_clear(&s->arrays);
@@ -235,7 +239,7 @@ void wn_session_destroy(wn_session *s) {
 void wn_session_reset(wn_session *s) {
   session_reset_caches(s);
   s->position = 0;
-  s->broken = false;
+  s->broken = s->logits_known = false;
 }
 
 int64_t wn_session_position(const wn_session *s) {
@@ -248,40 +252,59 @@ size_t wn_session_kv_bytes(const wn_session *s) {
   return bytes + (size_t)s->model->config.layers * s->inputs.bytes;
 }
 
-static wn_status session_check_tokens(wn_context *ctx, const struct wn_session *s, const int32_t *tokens, int64_t T,
-                                      int64_t chunk) {
+wn_status wn_session_check_tokens(wn_context *ctx, const struct wn_session *s, const int32_t *tokens, int64_t T,
+                                  int64_t chunk) {
   if (!tokens || T < 1 || chunk < 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld tokens in pieces of %lld; both must be positive", (long long)T,
                    (long long)chunk);
   if (T > s->capacity - s->position)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld tokens more than the %lld seen do not fit in a cache of %lld",
                    (long long)T, (long long)s->position, (long long)s->capacity);
+  if (s->broken) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: its last feed failed; it can only be reset");
   return wn_model_check_ids(ctx, s->model, "session: token", tokens, s->B * T);
+}
+
+wn_status wn_session_feed_piece(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T,
+                                struct wn_session_rows *rows) {
+  struct wn_run run;
+  for (int64_t b = 0; b < s->B; b++) {
+    for (int64_t t = 0; t < T; t++) {
+      s->tokens[b * T + t] = tokens[b * stride + t];
+      s->positions[b * T + t] = (int32_t)(s->position + t);
+      if (s->control) s->control[b * s->capacity + s->position + t] = s->model->control[tokens[b * stride + t]];
+    }
+  }
+  wn_session_begin(&run, s, T);
+  s->broken = true;
+  WN_TRY(session_run_layers(&run, s, false, rows));
+  session_keep_last(s, rows, T);
+  s->broken = false;
+  s->position += T;
+  s->logits_known = false;
+  return WN_OK;
+}
+
+wn_status wn_session_last_logits(struct wn_session *s) {
+  struct wn_run run;
+  if (s->logits_known) return WN_OK;
+  wn_session_begin(&run, s, 1);
+  WN_TRY(session_output(&run, s));
+  s->logits_known = true;
+  return WN_OK;
 }
 
 wn_status wn_session_feed(wn_context *ctx, wn_session *s, const int32_t *tokens, int64_t T, int64_t chunk,
                           float *logits) {
-  WN_TRY(session_check_tokens(ctx, s, tokens, T, chunk));
-  if (s->broken) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: its last feed failed; it can only be reset");
+  WN_TRY(wn_session_check_tokens(ctx, s, tokens, T, chunk));
   if (chunk == 0 || chunk > s->piece) chunk = s->piece;
   for (int64_t done = 0; done < T;) {
     const int64_t now = T - done < chunk ? T - done : chunk;
-    for (int64_t b = 0; b < s->B; b++) {
-      for (int64_t t = 0; t < now; t++) {
-        s->tokens[b * now + t] = tokens[b * T + done + t];
-        s->positions[b * now + t] = (int32_t)(s->position + t);
-        if (s->control) s->control[b * s->capacity + s->position + t] = s->model->control[tokens[b * T + done + t]];
-      }
-    }
-    struct wn_run run;
-    session_begin(&run, s, now);
-    s->broken = true;
-    WN_TRY(session_feed_piece(&run, s, logits && done + now == T, false));
-    s->broken = false;
-    s->position += now;
+    struct wn_session_rows rows;
+    WN_TRY(wn_session_feed_piece(s, tokens + done, T, now, &rows));
     done += now;
   }
   if (!logits) return WN_OK;
+  WN_TRY(wn_session_last_logits(s));
   const int64_t n = s->B * s->model->config.vocab_size;
   if (s->model->dtype == WN_F32)
     memcpy(logits, s->logits, (size_t)n * sizeof *logits);

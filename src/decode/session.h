@@ -58,11 +58,13 @@ struct wn_session {
   int32_t *tokens, *positions;     /* [B,piece] */
   uint8_t *control, *control_keys; /* with a threshold and control tokens: [B,capacity] by position; [B,Hkv,keys] of a
                                             layer's calls, without budgets [B,keys] */
-  void *mid, *branch;              /* [B,C] the last position's */
+  void *mid, *branch;              /* [B,C] the last position's, as in struct wn_session_rows */
   void *x_out, *n_out;             /* [B,C] */
   void *rstd, *mean;               /* [B] */
-  void *logits;                    /* [B,V] of the model's dtype */
-  struct wn_rotary rotary;         /* own, where the cache holds more than the model's table */
+  void *logits;                    /* [B,V] of the model's dtype: the last position's, once they are known */
+  bool logits_known;
+  struct wn_session_scoring *scoring; /* NULL until something is scored (score.c) */
+  struct wn_rotary rotary;            /* own, where the cache holds more than the model's table */
   void *scratch;
   size_t scratch_bytes;
 
@@ -80,6 +82,22 @@ struct wn_session {
   void *rotated;            /* [B,the largest budget,Hkv,D], with cache_positions: keys rotated by them */
   int32_t *cache_positions; /* [B,the largest budget], the same */
 };
+
+/* What the layers give: the residual stream, and the last branch, which is still to be added to it. */
+struct wn_session_rows {
+  const void *mid, *branch; /* [B,T,C] */
+};
+/* A pass over T tokens of each sequence, before anything of it runs. */
+void wn_session_begin(struct wn_run *run, struct wn_session *s, int64_t T);
+/* May these tokens [B,T] be fed now? */
+wn_status wn_session_check_tokens(wn_context *ctx, const struct wn_session *s, const int32_t *tokens, int64_t T,
+                                  int64_t chunk);
+/* Feeds T tokens a sequence, at most a piece: tokens [B,stride], of which the first T of each row. */
+wn_status wn_session_feed_piece(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T,
+                                struct wn_session_rows *rows);
+/* s->logits of the last position, unless they are known. */
+wn_status wn_session_last_logits(struct wn_session *s);
+void wn_session_scoring_destroy(struct wn_session_scoring *scoring); /* NULL is allowed */
 
 void wn_session_inputs_clear(struct wn_session *s);
 /* Parts, caches and what they share; model, B, capacity, piece and budgets are set. */

@@ -1,0 +1,34 @@
+/* winnow: scoring. Log probabilities of given tokens, without the logits of a whole text: what perplexities, multiple
+ * choice and prompts with log probabilities are made of. Everything holds under the session's budgets and policy, and
+ * under the model's masks and thresholds: a token is scored by what the session still keeps. */
+#ifndef WINNOW_SCORE_H
+#define WINNOW_SCORE_H
+
+#include "winnow/model.h"
+
+WN_EXPERIMENTAL_BEGIN
+
+/* Receives the scores; arrays are the caller's, each may be NULL: not wanted. */
+typedef struct wn_scores {
+  size_t size;             /* sizeof the struct (context.h) */
+  double *log_probability; /* [B,T] natural logarithm of the softmax over the whole vocabulary; 0 where nothing is
+                              scored */
+  uint8_t *greedy;         /* [B,T] 1: no token is more probable (of equal ones the lowest id counts) */
+  int32_t top_k;           /* K: also the K most probable tokens of each scored position, most probable first; 0: none;
+                              at most the vocabulary */
+  int32_t *top;            /* [B,T,K]; -1 where nothing is scored */
+  double *top_log_probability; /* [B,T,K] */
+} wn_scores;
+
+/* Feeds tokens [B,T] as wn_session_feed does, and scores targets [B,T]: targets[b,t] as the token that follows
+ * tokens[b,t]; -1: not scored. The output's products are done for scored positions alone, 64 at a time, so memory does
+ * not grow with the text. WN_ERR_ARGUMENT names a token or target that the vocabulary does not have. */
+wn_status wn_session_score(wn_context *ctx, wn_session *session, const int32_t *tokens, const int32_t *targets,
+                           int64_t T, const wn_scores *scores);
+/* Scores n candidates a sequence, targets [B,n], each as the token that follows what the session has seen, and feeds
+ * none; `top` is [B,n,K] as well. WN_ERR_ARGUMENT where the session has seen nothing. */
+wn_status wn_session_score_next(wn_context *ctx, wn_session *session, const int32_t *targets, int64_t n,
+                                const wn_scores *scores);
+
+WN_API_END
+#endif

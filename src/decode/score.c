@@ -1,0 +1,217 @@
+/* Scoring: the rows of the stream that are asked for are gathered, up to ROWS of them, and go together through the
+ * final norm, the output's projection and the softmax, whose sum alone is kept. A scored row costs 2 C V flops and a
+ * pass over V logits; one that is not scored costs a layer's work and no more. */
+#include "winnow/score.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/arrays.h"
+#include "base/options.h"
+#include "decode/session.h"
+
+enum { ROWS = 64 }; /* enough for a good product; 12.6 MB of logits with a vocabulary of 49,152 */
+
+struct wn_session_scoring {
+  struct wn_arrays arrays;
+  void *mid, *branch, *x_out, *n_out; /* [ROWS,C] */
+  void *rstd, *mean;                  /* [ROWS] */
+  void *logits;                       /* [ROWS,V] */
+  int32_t *targets;                   /* [ROWS] */
+  int64_t *at;                        /* [ROWS] places in the caller's arrays */
+  double *loss;                       /* [ROWS] */
+  uint8_t *hit;                       /* [ROWS] */
+  int64_t count;                      /* rows gathered */
+  void *scratch;
+  size_t scratch_bytes;
+};
+
+static void score_lay(const struct wn_session *s, struct wn_session_scoring *x) {
+  const wn_model_config *c = &s->model->config;
+  const size_t e = wn_dtype_size(s->model->dtype);
+  const struct wn_array rows[] = {
+      {"mid", true, WN_DIMS(ROWS, c->width), e, &x->mid},
+      {"branch", true, WN_DIMS(ROWS, c->width), e, &x->branch},
+      {"x_out", true, WN_DIMS(ROWS, c->width), e, &x->x_out},
+      {"n_out", true, WN_DIMS(ROWS, c->width), e, &x->n_out},
+      {"rstd", true, WN_DIMS(ROWS), e, &x->rstd},
+      {"mean", c->norm == WN_NORM_LAYER, WN_DIMS(ROWS), e, &x->mean},
+      {"logits", true, WN_DIMS(ROWS, c->vocab_size), e, &x->logits},
+      {"targets", true, WN_DIMS(ROWS), sizeof *x->targets, &x->targets},
+      {"places", true, WN_DIMS(ROWS), sizeof *x->at, &x->at},
+      {"losses", true, WN_DIMS(ROWS), sizeof *x->loss, &x->loss},
+      {"hits", true, WN_DIMS(ROWS), sizeof *x->hit, &x->hit},
+  };
+  WN_ARRAYS_LAY(&x->arrays, rows);
+}
+
+/* Losses and hits of `rows` gathered rows. */
+static wn_status score_rows(struct wn_run *run, struct wn_session_scoring *x, int64_t rows) {
+  const int64_t V = run->model->config.vocab_size;
+  WN_TRY(wn_run_norm(run, rows, wn_run_final_norm(run, x->rstd, x->mean), x->mid, x->branch, x->x_out, x->n_out));
+  WN_TRY(wn_run_output(run, x->n_out, rows, x->logits));
+  const struct wn_cross_entropy loss = {
+      .M = rows, .V = V, .logits = x->logits, .ld = V, .targets = x->targets, .loss = x->loss, .hit = x->hit};
+  return wn_run_cross_entropy_forward(run, &loss);
+}
+
+void wn_session_scoring_destroy(struct wn_session_scoring *x) {
+  if (!x) return;
+  wn_free(x->scratch);
+  wn_arrays_clear(&x->arrays);
+  wn_free(x);
+}
+
+static wn_status score_create(wn_context *ctx, struct wn_session *s) {
+  void *memory;
+  if (s->scoring) return WN_OK;
+  WN_TRY(wn_alloc(ctx, "scoring", sizeof *s->scoring, &memory));
+  struct wn_session_scoring *x = memory;
+  struct wn_run run;
+  wn_status status;
+  score_lay(s, x);
+  WN_TRY_GOTO(wn_arrays_allocate(ctx, &x->arrays, "scoring"), fail);
+  score_lay(s, x);
+  /* A backend may treat few rows otherwise than many. */
+  wn_session_begin(&run, s, 1);
+  run.measuring = true;
+  for (int64_t rows = 1; rows <= ROWS; rows *= 2) WN_TRY_GOTO(score_rows(&run, x, rows), fail);
+  WN_TRY_GOTO(wn_alloc(ctx, "scratch of scoring", run.need, &x->scratch), fail);
+  x->scratch_bytes = run.need;
+  s->scoring = x;
+  return WN_OK;
+fail:
+  wn_session_scoring_destroy(x);
+  return status;
+}
+
+/* --- where scores go --- */
+
+static double score_logit(const struct wn_session *s, const void *logits, int64_t i) {
+  return s->model->dtype == WN_F32 ? (double)((const float *)logits)[i] : ((const double *)logits)[i];
+}
+
+/* The K largest of a row's logits, largest first, of equal ones the lowest id: an insertion into K places, which a row
+ * in no order enters about K log(V/K) times. */
+static void score_top(const struct wn_session *s, const void *logits, double lse, const wn_scores *out, int64_t at) {
+  const int64_t V = s->model->config.vocab_size, K = out->top_k;
+  int32_t *top = out->top + at * K;
+  for (int64_t v = 0, n = 0; v < V; v++) {
+    const double x = score_logit(s, logits, v);
+    if (n == K && !(x > score_logit(s, logits, top[K - 1]))) continue;
+    int64_t j = n < K ? n++ : K - 1;
+    for (; j > 0 && x > score_logit(s, logits, top[j - 1]); j--) top[j] = top[j - 1];
+    top[j] = (int32_t)v;
+  }
+  for (int64_t j = 0; out->top_log_probability && j < K; j++)
+    out->top_log_probability[at * K + j] = score_logit(s, logits, top[j]) - lse;
+}
+
+static wn_status score_hand_out(wn_context *ctx, const struct wn_session *s, const void *logits, int32_t target,
+                                double loss, bool hit, const wn_scores *out, int64_t at) {
+  if (!isfinite(loss))
+    return wn_fail(ctx, WN_ERR_DIVERGED,
+                   "score: the probability of token %d is not a number: the model's logits are not finite", target);
+  if (out->log_probability) out->log_probability[at] = -loss;
+  if (out->greedy) out->greedy[at] = hit;
+  if (out->top_k > 0) score_top(s, logits, loss + score_logit(s, logits, target), out, at);
+  return WN_OK;
+}
+
+/* Runs what has been gathered. */
+static wn_status score_flush(wn_context *ctx, struct wn_session *s, const wn_scores *out) {
+  struct wn_session_scoring *x = s->scoring;
+  const int64_t n = x->count, V = s->model->config.vocab_size;
+  struct wn_run run;
+  x->count = 0;
+  if (n == 0) return WN_OK;
+  wn_session_begin(&run, s, 1);
+  run.exec.scratch = x->scratch;
+  run.exec.scratch_bytes = x->scratch_bytes;
+  WN_TRY(score_rows(&run, x, n));
+  for (int64_t i = 0; i < n; i++)
+    WN_TRY(score_hand_out(ctx, s, wn_element(x->logits, i * V, s->model->dtype), x->targets[i], x->loss[i],
+                          x->hit[i] != 0, out, x->at[i]));
+  return WN_OK;
+}
+
+static wn_status score_gather(wn_context *ctx, struct wn_session *s, const struct wn_session_rows *rows, int64_t row,
+                              int32_t target, const wn_scores *out, int64_t at) {
+  struct wn_session_scoring *x = s->scoring;
+  const int64_t C = s->model->config.width;
+  const wn_dtype dtype = s->model->dtype;
+  const size_t bytes = (size_t)C * wn_dtype_size(dtype);
+  memcpy(wn_element(x->mid, x->count * C, dtype), wn_element(rows->mid, row * C, dtype), bytes);
+  memcpy(wn_element(x->branch, x->count * C, dtype), wn_element(rows->branch, row * C, dtype), bytes);
+  x->targets[x->count] = target;
+  x->at[x->count++] = at;
+  return x->count == ROWS ? score_flush(ctx, s, out) : WN_OK;
+}
+
+/* --- the calls --- */
+
+static wn_status score_check(wn_context *ctx, const struct wn_session *s, const int32_t *targets, int64_t n,
+                             const wn_scores *given, wn_scores *out) {
+  const int64_t V = s->model->config.vocab_size;
+  WN_TRY(WN_OPTIONS_READ(ctx, wn_scores, given, out));
+  if (out->top_k < 0 || out->top_k > V || (out->top_k > 0 && !out->top))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "score: top_k is %d, expected 0 to %lld, with an array `top`", out->top_k,
+                   (long long)V);
+  for (int64_t i = 0; i < n; i++) {
+    if (targets[i] < -1 || targets[i] >= V)
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "score: targets[%lld] is %d, expected -1 to %lld", (long long)i, targets[i],
+                     (long long)V - 1);
+    if (targets[i] >= 0) continue;
+    if (out->log_probability) out->log_probability[i] = 0;
+    if (out->greedy) out->greedy[i] = 0;
+    for (int64_t j = 0; j < out->top_k; j++) {
+      out->top[i * out->top_k + j] = -1;
+      if (out->top_log_probability) out->top_log_probability[i * out->top_k + j] = 0;
+    }
+  }
+  return WN_OK;
+}
+
+wn_status wn_session_score(wn_context *ctx, wn_session *s, const int32_t *tokens, const int32_t *targets, int64_t T,
+                           const wn_scores *scores) {
+  wn_scores out;
+  WN_TRY(wn_session_check_tokens(ctx, s, tokens, T, 0));
+  if (!targets) return wn_fail(ctx, WN_ERR_ARGUMENT, "score: no targets");
+  WN_TRY(score_check(ctx, s, targets, s->B * T, scores, &out));
+  WN_TRY(score_create(ctx, s));
+  s->scoring->count = 0;
+  for (int64_t done = 0, now; done < T; done += now) {
+    struct wn_session_rows rows;
+    now = T - done < s->piece ? T - done : s->piece;
+    WN_TRY(wn_session_feed_piece(s, tokens + done, T, now, &rows));
+    for (int64_t b = 0; b < s->B; b++)
+      for (int64_t t = 0, at = b * T + done; t < now; t++, at++)
+        if (targets[at] >= 0) WN_TRY(score_gather(ctx, s, &rows, b * now + t, targets[at], &out, at));
+  }
+  return score_flush(ctx, s, &out);
+}
+
+wn_status wn_session_score_next(wn_context *ctx, wn_session *s, const int32_t *targets, int64_t n,
+                                const wn_scores *scores) {
+  const int64_t V = s->model->config.vocab_size;
+  wn_scores out;
+  if (!targets || n < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "score: no targets");
+  if (s->position == 0 || s->broken)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "score: the session has seen no token that another could follow");
+  WN_TRY(score_check(ctx, s, targets, s->B * n, scores, &out));
+  WN_TRY(wn_session_last_logits(s));
+  for (int64_t b = 0; b < s->B; b++) {
+    const void *logits = wn_element(s->logits, b * V, s->model->dtype);
+    double top = -INFINITY, sum = 0;
+    int64_t best = 0;
+    for (int64_t v = 0; v < V; v++)
+      if (score_logit(s, logits, v) > top) top = score_logit(s, logits, v), best = v;
+    for (int64_t v = 0; v < V; v++) sum += exp(score_logit(s, logits, v) - top);
+    const double lse = top + log(sum);
+    for (int64_t i = b * n; i < (b + 1) * n; i++)
+      if (targets[i] >= 0)
+        WN_TRY(score_hand_out(ctx, s, logits, targets[i], lse - score_logit(s, logits, targets[i]), targets[i] == best,
+                              &out, i));
+  }
+  return WN_OK;
+}

@@ -1,0 +1,79 @@
+/* Copying a session's state: fork (one text continued in several ways), snapshot and rollback are all this one call. */
+#include <string.h>
+
+#include "decode/session.h"
+
+static bool copy_shapes_agree(const struct wn_kv_shape *a, const struct wn_kv_shape *b) {
+  struct wn_kv_shape other = *b;
+  other.B = a->B;
+  return memcmp(a, &other, sizeof other) == 0;
+}
+
+static bool copy_same_choices(const wn_budgets *a, const wn_budgets *b) {
+  return a->layers == b->layers && a->policy == b->policy && a->per_kv_head == b->per_kv_head && a->sinks == b->sinks &&
+         a->cache_positions == b->cache_positions && a->recent == b->recent && a->seed == b->seed &&
+         a->snapkv.rows == b->snapkv.rows && a->snapkv.neighbours == b->snapkv.neighbours &&
+         a->snapkv.pool == b->snapkv.pool;
+}
+
+static wn_status copy_check(wn_context *ctx, const struct wn_session *to, const struct wn_session *from) {
+  if (to->B % from->B != 0)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld sequences cannot be copied to %lld, expected a multiple",
+                   (long long)from->B, (long long)to->B);
+  if (from->broken) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: the last feed of the one to copy failed");
+  bool same = to->model == from->model && to->capacity == from->capacity && to->half == from->half &&
+              copy_same_choices(&to->budgets, &from->budgets);
+  const int64_t n = same ? from->first[from->model->config.layers] : 0;
+  for (int64_t i = 0; i < n && same; i++) same = copy_shapes_agree(&to->caches[i].shape, &from->caches[i].shape);
+  if (same) return WN_OK;
+  return wn_fail(ctx, WN_ERR_ARGUMENT,
+                 "session: the two were not created with the same model, capacity, budgets and cache format");
+}
+
+/* Rows of `bytes` each: row b of the copy is row b / each. NULL arrays are allowed. */
+static void copy_rows(void *to, const void *from, size_t bytes, int64_t rows, int64_t each) {
+  for (int64_t b = 0; to && b < rows; b++)
+    memcpy((char *)to + (size_t)b * bytes, (const char *)from + (size_t)(b / each) * bytes, bytes);
+}
+
+static wn_status copy_inputs(wn_context *ctx, struct wn_session *to, const struct wn_session *from) {
+  const int64_t L = from->model->config.layers, each = to->B / from->B;
+  const struct wn_session_inputs *in = &from->inputs;
+  void *memory;
+  wn_session_inputs_clear(to);
+  if (in->S == 0) return WN_OK;
+  size_t all, row = in->bytes / (size_t)from->B, bytes;
+  if (!wn_mul_size(row, (size_t)to->B, &bytes) || !wn_mul_size(bytes, (size_t)L, &all))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session: keys of %lld inputs do not fit in memory", (long long)in->S);
+  WN_TRY(wn_alloc(ctx, "keys of the inputs", all, &memory));
+  to->inputs = (struct wn_session_inputs){.S = in->S, .kv = memory, .bytes = bytes};
+  for (int64_t l = 0; l < L; l++)
+    copy_rows(to->inputs.kv + (size_t)l * bytes, in->kv + (size_t)l * in->bytes, row, to->B, each);
+  if (!in->count) return WN_OK;
+  WN_TRY(wn_alloc(ctx, "input counts", (size_t)to->B * sizeof *in->count, &memory));
+  to->inputs.count = memory;
+  copy_rows(to->inputs.count, in->count, sizeof *in->count, to->B, each);
+  return WN_OK;
+}
+
+wn_status wn_session_copy(wn_context *ctx, wn_session *to, const wn_session *from) {
+  if (to == from) return WN_OK;
+  WN_TRY(copy_check(ctx, to, from));
+  const wn_model_config *c = &from->model->config;
+  const size_t e = wn_dtype_size(from->model->dtype), C = (size_t)c->width * e, V = (size_t)c->vocab_size * e;
+  const int64_t each = to->B / from->B;
+  wn_session_reset(to);
+  wn_status status = copy_inputs(ctx, to, from);
+  if (status != WN_OK) {
+    wn_session_inputs_clear(to);
+    return status;
+  }
+  for (int64_t i = 0; i < from->first[c->layers]; i++) wn_kv_cache_copy(&from->caches[i], &to->caches[i]);
+  copy_rows(to->control, from->control, (size_t)from->capacity, to->B, each);
+  copy_rows(to->mid, from->mid, C, to->B, each);
+  copy_rows(to->branch, from->branch, C, to->B, each);
+  if (from->logits_known) copy_rows(to->logits, from->logits, V, to->B, each);
+  to->logits_known = from->logits_known;
+  to->position = from->position;
+  return WN_OK;
+}
