@@ -7,6 +7,7 @@
 #include <string.h>
 #include <winnow/train.h>
 #include "args.h"
+#include "eval_tasks.h"
 #include "load.h"
 #include "signals.h"
 #include "files.h"
@@ -15,6 +16,7 @@
 struct request {
   struct cli_common common;
   struct cli_loading load;
+  struct cli_tasks tasks;
   const char *data, *text, *config, *split;
   struct cli_list sets;
   int64_t batch, context, memory;
@@ -164,14 +166,15 @@ static int eval_source(wn_context *ctx, const struct request *r, wn_model *model
 static const struct cli_option eval_options[] = {
     CLI_MODEL_OPTION(struct request, load.model),
     CLI_CHECK_OPTION(struct request, load.check),
-    CLI_OPTION(struct request, data, "data", "FILE", "a token file (.bin)"),
+    CLI_OPTION(struct request, data, "data", "FILE", "a token file (.bin); with --task a folder"),
     CLI_OPTION(struct request, text, "text", "FILE", "a text; - is standard input"),
     CLI_OPTION(struct request, load.tokenizer, "tokenizer", "SPEC",
                "for --text: " CLI_TOKENIZER_HELP "; else the model's own"),
     CLI_OPTION(struct request, config, "config", "FILE", "a recipe whose data to use; else the checkpoint's"),
     CLI_OPTION(struct request, sets, "set", "KEY=VALUE", "changes one key of that recipe, such as data.kind=copy"),
+    CLI_TASKS_OPTIONS(struct request, tasks),
     CLI_OPTION(struct request, split, "split", "NAME", "the split of the recipe's data", .choices = "val|train"),
-    CLI_OPTION(struct request, batch, "batch", "N", "sequences at a time; 0: 8", .min = 0, .max = 1 << 20),
+    CLI_OPTION(struct request, batch, "batch", "N", "sequences at a time; 0: 8; with --task tokens of questions, 0: 512", .min = 0, .max = 1 << 20),
     CLI_OPTION(struct request, context, "context", "N", "tokens per sequence; 0: the model's context", .min = 0,
                .max = 1 << 24),
     CLI_OPTION(struct request, memory, "memory", "N",
@@ -186,6 +189,7 @@ static const struct cli_option eval_options[] = {
     CLI_OPTION(struct request, seed, "seed", "N", "seed of a task's random cases"),
     CLI_ATTENTION_OPTIONS(struct request, load.attention),
     CLI_BUDGETS_OPTIONS(struct request, load.budgets),
+    CLI_CACHE_OPTION(struct request, load.budgets),
     CLI_COMMON_OPTIONS(struct request, common)};
 
 static const struct cli_spec eval_spec = {
@@ -193,14 +197,18 @@ static const struct cli_spec eval_spec = {
     .summary =
         "Loss (nats per token), perplexity, accuracy and bits per byte of a checkpoint. Without --data and --text\n"
         "it uses the data of the recipe that the checkpoint was trained with. With --budgets the result is that of\n"
-        "decoding under them, for each sequence and document separately.",
+        "decoding under them, for each sequence and document separately. With --task it answers questions, scored as\n"
+        "lm-evaluation-harness does.",
     .options = eval_options,
     .option_count = CLI_COUNT(eval_options),
     .positional = "[DIR]",
     .positional_max = 1,
-    .epilog = "Recipe keys, for --config and --set: winnow train --help"};
+    .epilog = "Recipe keys, for --config and --set: winnow train --help",
+    .more_help = cli_tasks_help};
 
 static int eval_run(wn_context *ctx, const struct request *r, struct cli_loaded *in) {
+  if (cli_tasks_wanted(&r->tasks))
+    return cli_tasks_run(ctx, &r->common, &r->tasks, r->data, &r->load, in, r->context, r->batch);
   struct cli_progress bar;
   wn_eval_result result = {0};
   char what[2048] = "";
@@ -240,10 +248,13 @@ int cmd_eval(int argc, char **argv) {
   code = cli_model_argument(&eval_spec, code, true, &dirs, &r.load.model);
   if (code == CLI_GO && r.data && r.text)
     code = cli_usage_error(eval_spec.command, "--data and --text exclude each other");
+  if (code == CLI_GO && r.text && cli_tasks_wanted(&r.tasks))
+    code = cli_usage_error(eval_spec.command, "--text goes with neither --task nor --choices");
+  if (code == CLI_GO) code = cli_tasks_check(eval_spec.command, &r.tasks, r.data);
   if (code == CLI_GO) code = cli_budgets_check(eval_spec.command, &r.load.budgets);
   if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
   /* A token file does not bring a tokenizer. */
-  if (!code) code = cli_load(ctx, eval_spec.command, &r.common, &r.load, r.text != NULL, &in);
+  if (!code) code = cli_load(ctx, eval_spec.command, &r.common, &r.load, r.text || cli_tasks_wanted(&r.tasks), &in);
   if (!code) code = eval_run(ctx, &r, &in);
   cli_loaded_clear(&in);
   wn_context_destroy(ctx);

@@ -18,6 +18,7 @@
 #include "winnow/selection.h"
 #include "winnow/serve.h"
 #include "winnow/status.h"
+#include "winnow/task.h"
 #include "winnow/tensor.h"
 #include "winnow/tokenizer.h"
 #include "winnow/train.h"

@@ -1,0 +1,67 @@
+/* winnow: downstream tasks. Multiple choice and word prediction, scored as EleutherAI's lm-evaluation-harness 0.4.13
+ * does it with 0 examples: the choice whose text has the largest log probability after the question. Under budgets the
+ * session evicts while it reads the question and the choices, so that a score is what decoding with them gives. */
+#ifndef WINNOW_TASK_H
+#define WINNOW_TASK_H
+
+#include "winnow/kv.h"
+#include "winnow/model.h"
+#include "winnow/tokenizer.h"
+
+WN_EXPERIMENTAL_BEGIN
+
+/* What a task reports; a question gives 0 or 1 to each but the last. */
+typedef enum wn_task_metric {
+  WN_METRIC_ACC,       /* "acc": the right choice has the largest sum of log probabilities; without choices every token
+                          of the continuation is the most probable one */
+  WN_METRIC_ACC_NORM,  /* "acc_norm": the same with sums divided by the choice's characters */
+  WN_METRIC_ACC_BYTES, /* "acc_bytes": by its bytes in UTF-8 */
+  WN_METRIC_PERPLEXITY /* "perplexity": exp of minus the mean log probability of a continuation */
+} wn_task_metric;
+#define WN_METRIC_COUNT 4
+const char *wn_task_metric_name(wn_task_metric metric); /* "?": there is none of that number */
+
+/* A task of the library. */
+typedef struct wn_task_info {
+  const char *name;   /* "arc_easy" */
+  const char *help;   /* one line: what a question asks for */
+  const char *fields; /* the fields of a line of its file */
+  unsigned metrics;   /* 1 << metric of each that is reported */
+} wn_task_info;
+int wn_task_count(void);
+const wn_task_info *wn_task_at(int i); /* NULL: there is none of that number */
+
+typedef struct wn_task_options {
+  size_t size; /* sizeof the struct (context.h) */
+  const wn_tokenizer *tok;
+  const char *task; /* a name of wn_task_at */
+  const char *path; /* a folder with TASK.jsonl or TASK.jsonl.gz, or such a file: one question a line */
+  int64_t limit;    /* the first so many questions; 0: all */
+  int64_t context;  /* longer texts lose their beginning; 0: the model's */
+  int64_t batch;    /* tokens of questions of equal length that are read together, at most; 0: 512 */
+  const wn_budgets *budgets; /* NULL: nothing is evicted */
+  wn_cache_format cache;     /* default WN_CACHE_FLOAT */
+  const char *log;           /* receives a line of JSON for every question; NULL: none */
+  const char *log_name;      /* of model and settings, written into the log and compared when it is resumed; NULL: "" */
+  bool resume;               /* questions that the log has already are not scored again; without it a log is replaced */
+  void (*progress)(void *user, uint64_t done, uint64_t total); /* in questions; may be NULL */
+  void *user;
+} wn_task_options;
+
+typedef struct wn_task_result {
+  uint64_t questions, resumed;    /* resumed: of them taken from the log */
+  uint64_t counted[WN_METRIC_COUNT]; /* questions that a metric is of; 0: the task does not report it */
+  double value[WN_METRIC_COUNT];
+  double stderr_[WN_METRIC_COUNT]; /* sample standard deviation / sqrt(questions); of the perplexity that of the mean log
+                                      probability times the perplexity; 0 with one question */
+  uint64_t tokens_scored, tokens_fed; /* of continuations; through the model, a question's common part once */
+  uint64_t cache_bytes;               /* of the largest session, one sequence */
+  double seconds;
+} wn_task_result;
+
+/* WN_ERR_FORMAT names file, line and field. WN_ERR_CANCELLED after wn_context_cancel: questions scored so far are in the
+ * log. */
+wn_status wn_task_run(wn_context *ctx, wn_model *model, const wn_task_options *options, wn_task_result *result);
+
+WN_API_END
+#endif

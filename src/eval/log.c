@@ -1,0 +1,141 @@
+/* The log of an evaluation. Lines are appended as questions are scored, so that a stopped evaluation goes on where it
+ * was: a last line that is not whole is cut off. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fields.h"
+#include "base/file.h"
+#include "eval/questions.h"
+
+enum { LOG_BYTES = 1 << 30 };
+
+static wn_status log_failed(wn_context *ctx, const char *path) {
+  return wn_fail(ctx, WN_ERR_IO, "%s: cannot write: %s", path, strerror(errno));
+}
+
+/* What the log is of: two evaluations whose heads agree have the same questions. */
+static json_t *log_head(const wn_task_options *o, int64_t context, const struct wn_questions *q) {
+  size_t tokens = 0;
+  for (size_t i = 0; i < q->request_count; i++) tokens += (size_t)q->requests[i].n;
+  return json_pack("{s:s, s:s, s:I, s:I, s:I}", "task", o->task, "settings", o->log_name ? o->log_name : "", "context",
+                   (json_int_t)context, "questions", (json_int_t)q->count, "tokens", (json_int_t)tokens);
+}
+
+static wn_status log_take_line(wn_context *ctx, const char *where, const json_t *line, struct wn_questions *q,
+                               uint64_t *resumed) {
+  const json_int_t i = json_is_integer(json_object_get(line, "question"))
+                           ? json_integer_value(json_object_get(line, "question"))
+                           : -1;
+  const json_t *sums = json_object_get(line, "log_probability"), *greedy = json_object_get(line, "greedy");
+  if (i < 0 || i >= q->count)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: field \"question\": expected 0 to %lld", where, (long long)q->count - 1);
+  struct wn_asked *a = &q->all[i];
+  if (json_array_size(sums) != (size_t)a->count || json_array_size(greedy) != (size_t)a->count)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: fields \"log_probability\", \"greedy\": expected lists of %d", where,
+                   a->count);
+  for (int n = 0; n < a->count; n++) {
+    const double sum = json_number_value(json_array_get(sums, (size_t)n));
+    if (!json_is_number(json_array_get(sums, (size_t)n)) || !(sum <= 0))
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: field \"log_probability\": element %d is not a number of at most 0", where,
+                     n);
+    q->requests[a->first + (size_t)n].log_probability = sum;
+    q->requests[a->first + (size_t)n].greedy = json_is_true(json_array_get(greedy, (size_t)n));
+  }
+  if (!a->done) ++*resumed;
+  a->done = true;
+  return WN_OK;
+}
+
+/* Takes whole lines; *kept: their bytes. */
+static wn_status log_take(wn_context *ctx, const char *path, const char *text, size_t bytes, const json_t *head,
+                          struct wn_questions *q, uint64_t *resumed, size_t *kept) {
+  char where[4096 + 32];
+  const char *end;
+  int number = 0;
+  for (*kept = 0; (end = memchr(text + *kept, '\n', bytes - *kept)); *kept = (size_t)(end - text) + 1) {
+    json_t *line;
+    snprintf(where, sizeof where, "%s:%d", path, ++number);
+    WN_TRY(wn_json_load_text(ctx, where, text + *kept, (size_t)(end - text) - *kept, &line));
+    wn_status status = WN_OK;
+    if (number > 1)
+      status = log_take_line(ctx, where, line, q, resumed);
+    else if (!json_equal(line, head))
+      status = wn_fail(ctx, WN_ERR_CONFIG, "%s: the log of another evaluation: task, model, settings or questions differ",
+                       path);
+    json_decref(line);
+    WN_TRY(status);
+  }
+  return WN_OK;
+}
+
+static wn_status log_resume(wn_context *ctx, const char *path, const json_t *head, struct wn_questions *q,
+                            uint64_t *resumed) {
+  char *text;
+  size_t bytes, kept = 0;
+  WN_TRY(wn_file_read(ctx, path, LOG_BYTES, &text, &bytes));
+  wn_status status = log_take(ctx, path, text, bytes, head, q, resumed, &kept);
+  wn_free(text);
+  WN_TRY(status);
+  return kept == bytes || truncate(path, (off_t)kept) == 0 ? WN_OK : log_failed(ctx, path);
+}
+
+static wn_status log_write(wn_context *ctx, const struct wn_task_log *log, json_t *line) {
+  char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(12)) : NULL;
+  json_decref(line);
+  if (!text) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a line of %s", log->path);
+  const bool written = fprintf(log->f, "%s\n", text) > 0;
+  free(text);
+  return written ? WN_OK : log_failed(ctx, log->path);
+}
+
+wn_status wn_task_log_open(wn_context *ctx, const wn_task_options *o, int64_t context, struct wn_questions *q,
+                           uint64_t *resumed, struct wn_task_log *out) {
+  *out = (struct wn_task_log){.path = o->log};
+  *resumed = 0;
+  if (!o->log) return WN_OK;
+  json_t *head = log_head(o, context, q);
+  if (!head) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s", o->log);
+  wn_status status = WN_OK;
+  bool fresh = true;
+  if (o->resume && wn_path_exists(o->log)) {
+    status = log_resume(ctx, o->log, head, q, resumed);
+    fresh = *resumed == 0;
+  }
+  if (status == WN_OK && !(out->f = fopen(o->log, fresh ? "we" : "ae"))) status = log_failed(ctx, o->log);
+  if (status == WN_OK && fresh) return log_write(ctx, out, head);
+  json_decref(head);
+  return status;
+}
+
+wn_status wn_task_log_add(wn_context *ctx, const struct wn_task_log *log, const struct wn_questions *q, int64_t i) {
+  const struct wn_asked *a = &q->all[i];
+  if (!log->f) return WN_OK;
+  json_t *sums = json_array(), *greedy = json_array(), *tokens = json_array();
+  for (int n = 0; n < a->count; n++) {
+    const struct wn_asked_request *r = &q->requests[a->first + (size_t)n];
+    json_array_append_new(sums, json_real(r->log_probability));
+    json_array_append_new(greedy, json_boolean(r->greedy));
+    json_array_append_new(tokens, json_integer((json_int_t)(r->n - r->context)));
+  }
+  json_t *line = json_pack("{s:I, s:o, s:o, s:o}", "question", (json_int_t)i, "log_probability", sums, "greedy", greedy,
+                           "tokens", tokens);
+  if (line && a->gold >= 0) json_object_set_new(line, "gold", json_integer(a->gold));
+  for (int m = 0; m < WN_METRIC_PERPLEXITY && line; m++) {
+    double value;
+    if (wn_question_value(q, i, (wn_task_metric)m, &value))
+      json_object_set_new(line, wn_task_metric_name((wn_task_metric)m), json_integer(value > 0));
+  }
+  return log_write(ctx, log, line);
+}
+
+wn_status wn_task_log_flush(wn_context *ctx, const struct wn_task_log *log) {
+  return !log->f || fflush(log->f) == 0 ? WN_OK : log_failed(ctx, log->path);
+}
+
+void wn_task_log_close(struct wn_task_log *log) {
+  if (log->f) fclose(log->f);
+  log->f = NULL;
+}

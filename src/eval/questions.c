@@ -1,0 +1,224 @@
+/* Reading questions. A request is tokenised as lm-evaluation-harness does it (lm_eval/api/model.py,
+ * TemplateLM._encode_pair): the whole text at once, cut after as many tokens as the context alone has, white space at
+ * the context's end counted to the continuation. */
+#include "eval/questions.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fields.h"
+#include "base/file.h"
+#include "data/lines.h"
+
+enum { QUESTION_BYTES = 16 << 20 }; /* a line: far beyond any model's context */
+
+static wn_status questions_grow(wn_context *ctx, void *array, size_t *capacity, size_t count, size_t element) {
+  void **data = array, *memory;
+  size_t bytes;
+  if (count < *capacity) return WN_OK;
+  const size_t more = *capacity ? 2 * *capacity : 256;
+  if (!wn_mul_size(more, element, &bytes)) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: questions");
+  WN_TRY(wn_alloc(ctx, "questions", bytes, &memory));
+  if (count) memcpy(memory, *data, count * element);
+  wn_free(*data);
+  *data = memory;
+  *capacity = more;
+  return WN_OK;
+}
+
+void wn_questions_clear(struct wn_questions *q) {
+  wn_free(q->all);
+  wn_free(q->requests);
+  wn_ids_clear(&q->ids);
+  *q = (struct wn_questions){0};
+}
+
+/* --- tokens --- */
+
+struct reader {
+  const wn_tokenizer *tok;
+  int64_t context;
+  struct wn_questions *out;
+};
+
+static int64_t question_characters(const char *text, size_t bytes) {
+  int64_t n = 0;
+  for (size_t i = 0; i < bytes; i++) n += ((unsigned char)text[i] & 0xC0) != 0x80;
+  return n;
+}
+
+/* Tokens of `whole`, of which `context_bytes` are the context. */
+static wn_status question_encode(wn_context *ctx, const struct reader *r, const char *whole, size_t context_bytes,
+                                 const char *where, struct wn_asked_request *out) {
+  const bool bos = wn_tokenizer_bos(r->tok) >= 0;
+  int32_t *ids = NULL, *context = NULL;
+  size_t n = 0, context_n = 1;
+  struct wn_ids *all = &r->out->ids;
+  wn_status status = wn_tokenizer_encode(ctx, r->tok, whole, strlen(whole), bos && context_bytes > 0, false, &ids, &n);
+  out->at = all->count;
+  if (status == WN_OK && context_bytes == 0) {
+    const int32_t prefix = bos ? wn_tokenizer_bos(r->tok) : wn_tokenizer_eos(r->tok);
+    if (prefix < 0)
+      status = wn_fail(ctx, WN_ERR_FORMAT, "the context is empty, and the tokenizer has no token that begins a text");
+    if (status == WN_OK) status = wn_ids_add(ctx, all, &prefix, 1);
+  } else if (status == WN_OK) {
+    status = wn_tokenizer_encode(ctx, r->tok, whole, context_bytes, bos, false, &context, &context_n);
+  }
+  if (status == WN_OK) status = wn_ids_add(ctx, all, ids, n);
+  wn_tokens_free(ids);
+  wn_tokens_free(context);
+  if (status != WN_OK) return wn_fail_prefix(ctx, status, "%s", where);
+  out->n = (int64_t)(all->count - out->at);
+  out->context = (int64_t)context_n;
+  if (out->n <= out->context)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: the continuation has no tokens of its own", where);
+  const int64_t drop = out->n - r->context - 1;
+  if (drop <= 0) return WN_OK;
+  if (drop >= out->context)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: the continuation has %lld tokens, the context has room for %lld", where,
+                   (long long)(out->n - out->context), (long long)r->context);
+  out->at += (size_t)drop;
+  out->n -= drop;
+  out->context -= drop;
+  return WN_OK;
+}
+
+static wn_status question_add_request(wn_context *ctx, const struct reader *r, const struct wn_task_request *from,
+                                      const char *where) {
+  struct wn_questions *q = r->out;
+  struct wn_text whole = {0};
+  const char *begin, *context = from->context.data ? from->context.data : "";
+  size_t kept;
+  wn_task_strip(context, &begin, &kept);
+  if (kept > 0) kept += (size_t)(begin - context); /* only white space at the end goes over */
+  WN_TRY(questions_grow(ctx, &q->requests, &q->request_capacity, q->request_count, sizeof *q->requests));
+  struct wn_asked_request *out = &q->requests[q->request_count];
+  *out = (struct wn_asked_request){.bytes = (int64_t)(from->continuation.bytes - from->bare),
+                                   .chars = question_characters(from->continuation.data + from->bare,
+                                                                from->continuation.bytes - from->bare)};
+  wn_status status = wn_task_format(ctx, &whole, "%s%s", context, from->continuation.data);
+  if (status == WN_OK) status = question_encode(ctx, r, whole.data, kept, where, out);
+  wn_free(whole.data);
+  if (status == WN_OK) q->request_count++;
+  return status;
+}
+
+/* What the requests have in common, and how far they go beyond. */
+static void question_compare(const struct wn_questions *q, struct wn_asked *asked) {
+  const struct wn_asked_request *r = &q->requests[asked->first];
+  const int32_t *first = q->ids.data + r->at;
+  asked->common = r->n - 1;
+  for (int i = 1; i < asked->count; i++) {
+    const int32_t *ids = q->ids.data + r[i].at;
+    int64_t n = r[i].n - 1 < asked->common ? r[i].n - 1 : asked->common, same = 0;
+    while (same < n && ids[same] == first[same]) same++;
+    asked->common = same;
+  }
+  for (int i = 0; i < asked->count; i++)
+    if (r[i].n - 1 - asked->common > asked->longest) asked->longest = r[i].n - 1 - asked->common;
+}
+
+static wn_status question_add(wn_context *ctx, const struct reader *r, const struct wn_question *from) {
+  struct wn_questions *q = r->out;
+  WN_TRY(questions_grow(ctx, &q->all, &q->capacity, (size_t)q->count, sizeof *q->all));
+  struct wn_asked *asked = &q->all[q->count];
+  *asked = (struct wn_asked){.first = q->request_count, .count = from->count, .gold = from->gold};
+  for (int i = 0; i < from->count; i++) WN_TRY(question_add_request(ctx, r, &from->requests[i], from->where));
+  question_compare(q, asked);
+  q->count++;
+  return WN_OK;
+}
+
+/* --- the file --- */
+
+static wn_status questions_find(wn_context *ctx, const char *task, const char *path, char file[4096]) {
+  if (!wn_path_is_dir(path)) {
+    if (snprintf(file, 4096, "%s", path) < 4096) return WN_OK;
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "%.64s...: the path is too long", path);
+  }
+  static const char *const ends[] = {".jsonl", ".jsonl.gz"};
+  for (size_t i = 0; i < 2; i++) {
+    char name[128];
+    snprintf(name, sizeof name, "%s%s", task, ends[i]);
+    WN_TRY(wn_path_join(ctx, file, 4096, path, name));
+    if (wn_path_exists(file)) return WN_OK;
+  }
+  return wn_fail(ctx, WN_ERR_IO, "%s: no %s.jsonl and no %s.jsonl.gz in this folder", path, task, task);
+}
+
+static wn_status questions_read_line(wn_context *ctx, const struct reader *r, const struct wn_task_row *task,
+                                     const char *text, size_t bytes, struct wn_question *q) {
+  json_t *line;
+  if (bytes > QUESTION_BYTES)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: the line has %zu bytes, at most %d are read", q->where, bytes,
+                   (int)QUESTION_BYTES);
+  WN_TRY(wn_json_load_text(ctx, q->where, text, bytes, &line));
+  wn_status status = json_is_object(line) ? task->read(ctx, line, q)
+                                          : wn_fail(ctx, WN_ERR_FORMAT, "%s: expected a JSON object", q->where);
+  json_decref(line);
+  return status == WN_OK ? question_add(ctx, r, q) : status;
+}
+
+static bool line_is_blank(const char *text, size_t bytes) {
+  for (size_t i = 0; i < bytes; i++)
+    if (text[i] != ' ' && text[i] != '\t' && text[i] != '\r' && text[i] != '\n') return false;
+  return true;
+}
+
+wn_status wn_questions_read(wn_context *ctx, const struct wn_task_row *task, const char *path, const wn_tokenizer *tok,
+                            int64_t context, int64_t limit, struct wn_questions *out) {
+  char file[4096], where[4096 + 32];
+  const struct reader reader = {tok, context, out};
+  struct wn_question *q = NULL;
+  struct wn_lines lines = {0};
+  void *memory;
+  *out = (struct wn_questions){0};
+  WN_TRY(questions_find(ctx, task->info.name, path, file));
+  const size_t length = strlen(file);
+  WN_TRY(wn_alloc(ctx, "a question", sizeof *q, &memory));
+  q = memory;
+  q->where = where;
+  wn_status status = wn_lines_open(ctx, file, length > 3 && !strcmp(file + length - 3, ".gz"), &lines);
+  while (status == WN_OK && (limit == 0 || out->count < limit)) {
+    const char *text;
+    size_t bytes;
+    status = wn_lines_next(ctx, &lines, &text, &bytes);
+    if (status != WN_OK || bytes == 0) break;
+    if (line_is_blank(text, bytes)) continue;
+    snprintf(where, sizeof where, "%s:%llu", file, (unsigned long long)lines.line);
+    wn_question_clear(q);
+    status = questions_read_line(ctx, &reader, task, text, bytes, q);
+  }
+  wn_question_clear(q);
+  wn_free(q);
+  wn_lines_close(&lines);
+  if (status == WN_OK && out->count == 0) status = wn_fail(ctx, WN_ERR_FORMAT, "%s: no question in it", file);
+  if (status != WN_OK) wn_questions_clear(out);
+  return status;
+}
+
+/* --- values --- */
+
+static int question_choose(const struct wn_asked_request *r, int count, wn_task_metric metric) {
+  int best = 0;
+  double most = 0;
+  for (int i = 0; i < count; i++) {
+    const double by = metric == WN_METRIC_ACC_NORM    ? (double)r[i].chars
+                      : metric == WN_METRIC_ACC_BYTES ? (double)r[i].bytes
+                                                      : 1;
+    const double value = r[i].log_probability / by;
+    if (i == 0 || value > most) best = i, most = value; /* ties go to the first */
+  }
+  return best;
+}
+
+bool wn_question_value(const struct wn_questions *q, int64_t i, wn_task_metric metric, double *out) {
+  const struct wn_asked *a = &q->all[i];
+  const struct wn_asked_request *r = &q->requests[a->first];
+  if (a->gold >= 0) {
+    *out = question_choose(r, a->count, metric) == a->gold;
+    return metric != WN_METRIC_PERPLEXITY;
+  }
+  *out = metric == WN_METRIC_ACC ? r->greedy : r->log_probability;
+  return metric == WN_METRIC_ACC || metric == WN_METRIC_PERPLEXITY;
+}

@@ -1,0 +1,304 @@
+/* Scoring questions.
+ *
+ * The requests of a question share a beginning, mostly its whole context: it is read once, and the rest of each request
+ * is read by a fork of the session (wn_session_copy). Questions with beginnings of equal length go together, as many as
+ * make a good product. A request's last token is never read: it is scored by the row before it. So a question of n
+ * choices costs one pass over its context and n over short tails, which are padded to the longest at their ends, where
+ * padding changes nothing before it. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arrays.h"
+#include "base/clock.h"
+#include "base/options.h"
+#include "eval/questions.h"
+#include "winnow/score.h"
+
+enum { BATCH = 512, FORK_TOKENS = 4096 }; /* tokens that caches of forks hold together, unless one question needs more */
+
+/* Questions order[first..first+count) with the same `common` tokens and number of requests. */
+struct batch {
+  const int64_t *order;
+  int64_t count, common, longest;
+  int ways; /* requests of each */
+};
+
+/* A session that is kept as long as it fits. */
+struct kept_session {
+  wn_session *s;
+  int64_t sequences, capacity;
+};
+
+struct evaluation {
+  wn_context *ctx;
+  wn_model *model;
+  const wn_task_options *o;
+  struct wn_questions *q;
+  struct wn_task_log log;
+  wn_task_result *r;
+  struct kept_session head, forks; /* of `count` sequences, and of `count * ways` */
+  struct wn_arrays arrays;
+  int64_t room; /* rows in the arrays */
+  int32_t *tokens, *targets;
+  double *sums;
+  uint8_t *greedy;
+};
+
+/* --- sessions and arrays that are kept while they fit --- */
+
+static wn_status evaluation_session(struct evaluation *e, int64_t sequences, int64_t capacity, struct kept_session *kept) {
+  if (kept->s && kept->sequences == sequences && kept->capacity == capacity) {
+    wn_session_reset(kept->s);
+    return WN_OK;
+  }
+  wn_session_destroy(kept->s);
+  *kept = (struct kept_session){.sequences = sequences, .capacity = capacity};
+  const wn_session_options options = {.size = sizeof options,
+                                      .sequences = sequences,
+                                      .capacity = capacity,
+                                      .budgets = e->o->budgets,
+                                      .cache = e->o->cache};
+  WN_TRY(wn_session_create_with(e->ctx, e->model, &options, &kept->s));
+  const uint64_t bytes = wn_session_kv_bytes(kept->s) / (uint64_t)sequences;
+  if (bytes > e->r->cache_bytes) e->r->cache_bytes = bytes;
+  return WN_OK;
+}
+
+static wn_status evaluation_room(struct evaluation *e, int64_t rows) {
+  if (rows <= e->room) return WN_OK;
+  const struct wn_array arrays[] = {
+      {"tokens", true, WN_DIMS(rows), sizeof *e->tokens, &e->tokens},
+      {"targets", true, WN_DIMS(rows), sizeof *e->targets, &e->targets},
+      {"scores", true, WN_DIMS(rows), sizeof *e->sums, &e->sums},
+      {"greedy", true, WN_DIMS(rows), sizeof *e->greedy, &e->greedy},
+  };
+  wn_arrays_clear(&e->arrays);
+  e->arrays = (struct wn_arrays){0};
+  e->room = 0;
+  WN_TRY(WN_ARRAYS_CREATE(e->ctx, &e->arrays, "scores of questions", arrays));
+  e->room = rows;
+  return WN_OK;
+}
+
+static wn_scores evaluation_scores(const struct evaluation *e) {
+  return (wn_scores){.size = sizeof(wn_scores), .log_probability = e->sums, .greedy = e->greedy};
+}
+
+/* --- a batch --- */
+
+static struct wn_asked_request *batch_request(const struct evaluation *e, const struct batch *b, int64_t i, int way) {
+  return &e->q->requests[e->q->all[b->order[i]].first + (size_t)way];
+}
+
+static void request_take(struct wn_asked_request *r, double log_probability, bool greedy) {
+  r->log_probability += log_probability;
+  r->greedy = r->greedy && greedy;
+}
+
+/* The common tokens of every question; those that belong to a continuation already are scored on the way. */
+static wn_status batch_read_common(struct evaluation *e, const struct batch *b) {
+  const int64_t N = b->common;
+  const wn_scores scores = evaluation_scores(e);
+  for (int64_t i = 0; i < b->count; i++) {
+    const int32_t *ids = e->q->ids.data + batch_request(e, b, i, 0)->at;
+    int64_t context = batch_request(e, b, i, 0)->context;
+    for (int way = 1; way < b->ways; way++)
+      if (batch_request(e, b, i, way)->context < context) context = batch_request(e, b, i, way)->context;
+    for (int64_t t = 0; t < N; t++) {
+      e->tokens[i * N + t] = ids[t];
+      e->targets[i * N + t] = t + 1 < N && t + 1 >= context ? ids[t + 1] : -1;
+    }
+  }
+  WN_TRY(wn_session_score(e->ctx, e->head.s, e->tokens, e->targets, N, &scores));
+  e->r->tokens_fed += (uint64_t)(b->count * N);
+  for (int64_t i = 0; i < b->count; i++)
+    for (int way = 0; way < b->ways; way++) {
+      struct wn_asked_request *r = batch_request(e, b, i, way);
+      for (int64_t t = r->context; t < N; t++) request_take(r, e->sums[i * N + t - 1], e->greedy[i * N + t - 1]);
+    }
+  return WN_OK;
+}
+
+/* The first token after the common ones, where it is the continuation's. */
+static wn_status batch_score_first(struct evaluation *e, const struct batch *b) {
+  const wn_scores scores = evaluation_scores(e);
+  bool any = false;
+  for (int64_t i = 0; i < b->count; i++)
+    for (int way = 0; way < b->ways; way++) {
+      const struct wn_asked_request *r = batch_request(e, b, i, way);
+      const bool counts = r->context <= b->common;
+      e->targets[i * b->ways + way] = counts ? e->q->ids.data[r->at + (size_t)b->common] : -1;
+      any = any || counts;
+    }
+  if (!any) return WN_OK;
+  WN_TRY(wn_session_score_next(e->ctx, e->head.s, e->targets, b->ways, &scores));
+  for (int64_t i = 0; i < b->count; i++)
+    for (int way = 0; way < b->ways; way++)
+      if (e->targets[i * b->ways + way] >= 0)
+        request_take(batch_request(e, b, i, way), e->sums[i * b->ways + way], e->greedy[i * b->ways + way]);
+  return WN_OK;
+}
+
+/* What follows, for each request on its own. */
+static wn_status batch_read_rest(struct evaluation *e, const struct batch *b) {
+  const int64_t N = b->longest;
+  const wn_scores scores = evaluation_scores(e);
+  if (b->common > 0) WN_TRY(wn_session_copy(e->ctx, e->forks.s, e->head.s));
+  for (int64_t i = 0; i < b->count; i++)
+    for (int way = 0; way < b->ways; way++) {
+      const struct wn_asked_request *r = batch_request(e, b, i, way);
+      const int32_t *ids = e->q->ids.data + r->at;
+      const int64_t row = (i * b->ways + way) * N;
+      for (int64_t t = 0; t < N; t++) {
+        const int64_t at = b->common + t; /* of the token that is read; the one after it is scored */
+        e->tokens[row + t] = at < r->n - 1 ? ids[at] : ids[r->n - 1];
+        e->targets[row + t] = at < r->n - 1 && at + 1 >= r->context ? ids[at + 1] : -1;
+        e->r->tokens_fed += at < r->n - 1;
+      }
+    }
+  WN_TRY(wn_session_score(e->ctx, e->forks.s, e->tokens, e->targets, N, &scores));
+  for (int64_t i = 0; i < b->count; i++)
+    for (int way = 0; way < b->ways; way++)
+      for (int64_t t = 0, row = (i * b->ways + way) * N; t < N; t++)
+        if (e->targets[row + t] >= 0)
+          request_take(batch_request(e, b, i, way), e->sums[row + t], e->greedy[row + t]);
+  return WN_OK;
+}
+
+static wn_status batch_run(struct evaluation *e, const struct batch *b) {
+  const int64_t each = b->common + b->longest, rows = b->common > b->longest * b->ways ? b->common : b->longest * b->ways;
+  WN_TRY(evaluation_room(e, b->count * (rows > b->ways ? rows : b->ways)));
+  for (int64_t i = 0; i < b->count; i++)
+    for (int way = 0; way < b->ways; way++) {
+      struct wn_asked_request *r = batch_request(e, b, i, way);
+      r->log_probability = 0;
+      r->greedy = true;
+      e->r->tokens_scored += (uint64_t)(r->n - r->context);
+    }
+  if (b->common > 0) {
+    WN_TRY(evaluation_session(e, b->count, each, &e->head));
+    WN_TRY(batch_read_common(e, b));
+    WN_TRY(batch_score_first(e, b));
+  }
+  if (b->longest > 0) {
+    WN_TRY(evaluation_session(e, b->count * b->ways, each, &e->forks));
+    WN_TRY(batch_read_rest(e, b));
+  }
+  for (int64_t i = 0; i < b->count; i++) {
+    e->q->all[b->order[i]].done = true;
+    WN_TRY(wn_task_log_add(e->ctx, &e->log, e->q, b->order[i]));
+  }
+  return wn_task_log_flush(e->ctx, &e->log);
+}
+
+/* --- all of them --- */
+
+static int order_compare(const void *a, const void *b, void *questions) {
+  const struct wn_questions *q = questions;
+  const int64_t i = *(const int64_t *)a, j = *(const int64_t *)b;
+  const struct wn_asked *x = &q->all[i], *y = &q->all[j];
+  if (x->common != y->common) return x->common < y->common ? 1 : -1; /* longest first: what does not fit fails early */
+  if (x->count != y->count) return x->count < y->count ? 1 : -1;
+  if (x->longest != y->longest) return x->longest < y->longest ? 1 : -1;
+  return i < j ? -1 : i > j;
+}
+
+/* The questions from order[first] on that go together. */
+static struct batch batch_of(const struct evaluation *e, const int64_t *order, int64_t left) {
+  const struct wn_asked *a = &e->q->all[order[0]];
+  const int64_t tokens = e->o->batch > 0 ? e->o->batch : BATCH, each = a->common + a->longest;
+  struct batch b = {.order = order, .count = 1, .common = a->common, .longest = a->longest, .ways = a->count};
+  while (b.count < left) {
+    const struct wn_asked *next = &e->q->all[order[b.count]];
+    if (next->common != a->common || next->count != a->count) break;
+    if ((b.count + 1) * a->common > tokens || (b.count + 1) * a->count * a->longest > tokens) break;
+    if (a->longest > 0 && (b.count + 1) * a->count * each > FORK_TOKENS) break;
+    b.count++;
+  }
+  return b;
+}
+
+static wn_status evaluation_run(struct evaluation *e) {
+  struct wn_questions *q = e->q;
+  void *memory;
+  int64_t left = 0;
+  WN_TRY(wn_alloc(e->ctx, "order of the questions", (size_t)q->count * sizeof(int64_t), &memory));
+  int64_t *order = memory;
+  for (int64_t i = 0; i < q->count; i++)
+    if (!q->all[i].done) order[left++] = i;
+  qsort_r(order, (size_t)left, sizeof *order, order_compare, q);
+  wn_status status = WN_OK;
+  for (int64_t i = 0; i < left && status == WN_OK;) {
+    const struct batch b = batch_of(e, order + i, left - i);
+    if (wn_context_cancelled(e->ctx)) {
+      status = wn_fail(e->ctx, WN_ERR_CANCELLED, "stopped after %lld of %lld questions",
+                       (long long)(q->count - left + i), (long long)q->count);
+      break;
+    }
+    status = batch_run(e, &b);
+    i += b.count;
+    if (status == WN_OK && e->o->progress)
+      e->o->progress(e->o->user, (uint64_t)(q->count - left + i), (uint64_t)q->count);
+  }
+  wn_free(order);
+  return status;
+}
+
+static void evaluation_sum(const struct wn_questions *q, unsigned metrics, wn_task_result *r) {
+  for (int m = 0; m < WN_METRIC_COUNT; m++) {
+    double sum = 0, squares = 0, value;
+    uint64_t n = 0;
+    for (int64_t i = 0; i < q->count && (metrics & 1u << m); i++)
+      if (wn_question_value(q, i, (wn_task_metric)m, &value)) sum += value, n++;
+    const double mean = n ? sum / (double)n : 0;
+    for (int64_t i = 0; i < q->count && n > 1; i++)
+      if (wn_question_value(q, i, (wn_task_metric)m, &value)) squares += (value - mean) * (value - mean);
+    const double error = n > 1 ? sqrt(squares / (double)(n - 1) / (double)n) : 0;
+    r->counted[m] = n;
+    r->value[m] = m == WN_METRIC_PERPLEXITY && n ? exp(-mean) : mean;
+    r->stderr_[m] = m == WN_METRIC_PERPLEXITY ? error * r->value[m] : error;
+  }
+}
+
+static wn_status task_check(wn_context *ctx, const wn_model *model, const wn_task_options *o,
+                            const struct wn_task_row *task, int64_t *context) {
+  const wn_model_config *c = wn_model_config_get(model);
+  if (!task) return wn_fail(ctx, WN_ERR_ARGUMENT, "task \"%s\" is unknown", o->task ? o->task : "");
+  if (!o->tok || !o->path) return wn_fail(ctx, WN_ERR_ARGUMENT, "task %s: a tokenizer and a path are needed", o->task);
+  if (c->encoder.layers > 0)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "task %s: questions are for decoders, the model has an encoder", o->task);
+  if (wn_tokenizer_vocab_size(o->tok) > c->vocab_size)
+    return wn_fail(ctx, WN_ERR_SHAPE, "task %s: the tokenizer has %d tokens, the model %lld", o->task,
+                   wn_tokenizer_vocab_size(o->tok), (long long)c->vocab_size);
+  *context = o->context ? o->context : c->context;
+  if (*context < 1 || o->limit < 0 || o->batch < 0 || (c->position == WN_POS_LEARNED && *context > c->context))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "task %s: context %lld, limit %lld, batch %lld: expected a context of 1 to %lld",
+                   o->task, (long long)*context, (long long)o->limit, (long long)o->batch, (long long)c->context);
+  return WN_OK;
+}
+
+wn_status wn_task_run(wn_context *ctx, wn_model *model, const wn_task_options *options, wn_task_result *result) {
+  wn_task_options o;
+  wn_task_result own;
+  struct wn_questions q = {0};
+  int64_t context = 0;
+  struct evaluation e = {.ctx = ctx, .model = model, .o = &o, .q = &q, .r = result ? result : &own};
+  *e.r = (wn_task_result){0};
+  WN_TRY(WN_OPTIONS_READ(ctx, wn_task_options, options, &o));
+  const struct wn_task_row *task = wn_task_row(o.task);
+  WN_TRY(task_check(ctx, model, &o, task, &context));
+  const double start = wn_seconds_now();
+  WN_TRY(wn_questions_read(ctx, task, o.path, o.tok, context, o.limit, &q));
+  e.r->questions = (uint64_t)q.count;
+  wn_status status = wn_task_log_open(ctx, &o, context, &q, &e.r->resumed, &e.log);
+  if (status == WN_OK) status = evaluation_run(&e);
+  if (status == WN_OK) evaluation_sum(&q, task->info.metrics, e.r);
+  e.r->seconds = wn_seconds_now() - start;
+  wn_task_log_close(&e.log);
+  wn_session_destroy(e.head.s);
+  wn_session_destroy(e.forks.s);
+  wn_arrays_clear(&e.arrays);
+  wn_questions_clear(&q);
+  return status;
+}
