@@ -40,7 +40,8 @@ static int tasks_named(const char *command, const char *names, const wn_task_inf
       candidates[i] = t->name;
       if (strlen(t->name) == (size_t)n && !memcmp(t->name, word, (size_t)n)) found = t;
     }
-    if (found && !strcmp(found->name, "choices")) return cli_usage_error(command, "--task choices: give --choices FILE");
+    if (found && !strcmp(found->name, "choices"))
+      return cli_usage_error(command, "--task choices: give --choices FILE");
     for (int i = 0; i < *count && found; i++)
       if (out[i] == found) return cli_usage_error(command, "--task: %s stands there twice", found->name);
     if (!found) {
@@ -162,7 +163,10 @@ int cli_tasks_run(wn_context *ctx, const struct cli_common *common, const struct
   if (code != CLI_GO) return code;
   for (int i = 0; i < count && tasks->names; i++) names[i] = list[i]->name;
   char *settings = tasks_settings(ctx, asked, in);
-  const struct tasks_run run = {ctx, common, tasks, in->model,
+  const struct tasks_run run = {ctx,
+                                common,
+                                tasks,
+                                in->model,
                                 {.size = sizeof(wn_task_options),
                                  .tok = in->tok,
                                  .path = tasks->names ? data : tasks->choices,
@@ -188,8 +192,7 @@ int cli_tasks_run(wn_context *ctx, const struct cli_common *common, const struct
   }
   cli_signals_end();
   free(settings);
-  if (!code && common->json)
-    return cli_print_json(json_pack("{s:s, s:o}", "model", asked->model, "tasks", results));
+  if (!code && common->json) return cli_print_json(json_pack("{s:s, s:o}", "model", asked->model, "tasks", results));
   json_decref(results);
   return code;
 }

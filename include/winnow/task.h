@@ -34,11 +34,11 @@ const wn_task_info *wn_task_at(int i); /* NULL: there is none of that number */
 typedef struct wn_task_options {
   size_t size; /* sizeof the struct (context.h) */
   const wn_tokenizer *tok;
-  const char *task; /* a name of wn_task_at */
-  const char *path; /* a folder with TASK.jsonl or TASK.jsonl.gz, or such a file: one question a line */
-  int64_t limit;    /* the first so many questions; 0: all */
-  int64_t context;  /* longer texts lose their beginning; 0: the model's */
-  int64_t batch;    /* tokens of questions of equal length that are read together, at most; 0: 512 */
+  const char *task;          /* a name of wn_task_at */
+  const char *path;          /* a folder with TASK.jsonl or TASK.jsonl.gz, or such a file: one question a line */
+  int64_t limit;             /* the first so many questions; 0: all */
+  int64_t context;           /* longer texts lose their beginning; 0: the model's */
+  int64_t batch;             /* tokens of questions of equal length that are read together, at most; 0: 512 */
   const wn_budgets *budgets; /* NULL: nothing is evicted */
   wn_cache_format cache;     /* default WN_CACHE_FLOAT */
   const char *log;           /* receives a line of JSON for every question; NULL: none */
@@ -49,18 +49,18 @@ typedef struct wn_task_options {
 } wn_task_options;
 
 typedef struct wn_task_result {
-  uint64_t questions, resumed;    /* resumed: of them taken from the log */
+  uint64_t questions, resumed;       /* resumed: of them taken from the log */
   uint64_t counted[WN_METRIC_COUNT]; /* questions that a metric is of; 0: the task does not report it */
   double value[WN_METRIC_COUNT];
-  double stderr_[WN_METRIC_COUNT]; /* sample standard deviation / sqrt(questions); of the perplexity that of the mean log
-                                      probability times the perplexity; 0 with one question */
+  double stderr_[WN_METRIC_COUNT];    /* sample standard deviation / sqrt(questions); of the perplexity that of the mean
+                                         log    probability times the perplexity; 0 with one question */
   uint64_t tokens_scored, tokens_fed; /* of continuations; through the model, a question's common part once */
   uint64_t cache_bytes;               /* of the largest session, one sequence */
   double seconds;
 } wn_task_result;
 
-/* WN_ERR_FORMAT names file, line and field. WN_ERR_CANCELLED after wn_context_cancel: questions scored so far are in the
- * log. */
+/* WN_ERR_FORMAT names file, line and field. WN_ERR_CANCELLED after wn_context_cancel: questions scored so far are in
+ * the log. */
 wn_status wn_task_run(wn_context *ctx, wn_model *model, const wn_task_options *options, wn_task_result *result);
 
 WN_API_END

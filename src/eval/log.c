@@ -26,9 +26,8 @@ static json_t *log_head(const wn_task_options *o, int64_t context, const struct 
 
 static wn_status log_take_line(wn_context *ctx, const char *where, const json_t *line, struct wn_questions *q,
                                uint64_t *resumed) {
-  const json_int_t i = json_is_integer(json_object_get(line, "question"))
-                           ? json_integer_value(json_object_get(line, "question"))
-                           : -1;
+  const json_int_t i =
+      json_is_integer(json_object_get(line, "question")) ? json_integer_value(json_object_get(line, "question")) : -1;
   const json_t *sums = json_object_get(line, "log_probability"), *greedy = json_object_get(line, "greedy");
   if (i < 0 || i >= q->count)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: field \"question\": expected 0 to %lld", where, (long long)q->count - 1);
@@ -39,8 +38,8 @@ static wn_status log_take_line(wn_context *ctx, const char *where, const json_t 
   for (int n = 0; n < a->count; n++) {
     const double sum = json_number_value(json_array_get(sums, (size_t)n));
     if (!json_is_number(json_array_get(sums, (size_t)n)) || !(sum <= 0))
-      return wn_fail(ctx, WN_ERR_FORMAT, "%s: field \"log_probability\": element %d is not a number of at most 0", where,
-                     n);
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: field \"log_probability\": element %d is not a number of at most 0",
+                     where, n);
     q->requests[a->first + (size_t)n].log_probability = sum;
     q->requests[a->first + (size_t)n].greedy = json_is_true(json_array_get(greedy, (size_t)n));
   }
@@ -63,8 +62,8 @@ static wn_status log_take(wn_context *ctx, const char *path, const char *text, s
     if (number > 1)
       status = log_take_line(ctx, where, line, q, resumed);
     else if (!json_equal(line, head))
-      status = wn_fail(ctx, WN_ERR_CONFIG, "%s: the log of another evaluation: task, model, settings or questions differ",
-                       path);
+      status = wn_fail(ctx, WN_ERR_CONFIG,
+                       "%s: the log of another evaluation: task, model, settings or questions differ", path);
     json_decref(line);
     WN_TRY(status);
   }

@@ -93,9 +93,9 @@ static wn_status question_add_request(wn_context *ctx, const struct reader *r, c
   if (kept > 0) kept += (size_t)(begin - context); /* only white space at the end goes over */
   WN_TRY(questions_grow(ctx, &q->requests, &q->request_capacity, q->request_count, sizeof *q->requests));
   struct wn_asked_request *out = &q->requests[q->request_count];
-  *out = (struct wn_asked_request){.bytes = (int64_t)(from->continuation.bytes - from->bare),
-                                   .chars = question_characters(from->continuation.data + from->bare,
-                                                                from->continuation.bytes - from->bare)};
+  *out = (struct wn_asked_request){
+      .bytes = (int64_t)(from->continuation.bytes - from->bare),
+      .chars = question_characters(from->continuation.data + from->bare, from->continuation.bytes - from->bare)};
   wn_status status = wn_task_format(ctx, &whole, "%s%s", context, from->continuation.data);
   if (status == WN_OK) status = question_encode(ctx, r, whole.data, kept, where, out);
   wn_free(whole.data);

@@ -15,7 +15,10 @@
 #include "eval/questions.h"
 #include "winnow/score.h"
 
-enum { BATCH = 512, FORK_TOKENS = 4096 }; /* tokens that caches of forks hold together, unless one question needs more */
+enum {
+  BATCH = 512,
+  FORK_TOKENS = 4096
+}; /* tokens that caches of forks hold together, unless one question needs more */
 
 /* Questions order[first..first+count) with the same `common` tokens and number of requests. */
 struct batch {
@@ -47,7 +50,8 @@ struct evaluation {
 
 /* --- sessions and arrays that are kept while they fit --- */
 
-static wn_status evaluation_session(struct evaluation *e, int64_t sequences, int64_t capacity, struct kept_session *kept) {
+static wn_status evaluation_session(struct evaluation *e, int64_t sequences, int64_t capacity,
+                                    struct kept_session *kept) {
   if (kept->s && kept->sequences == sequences && kept->capacity == capacity) {
     wn_session_reset(kept->s);
     return WN_OK;
@@ -161,13 +165,13 @@ static wn_status batch_read_rest(struct evaluation *e, const struct batch *b) {
   for (int64_t i = 0; i < b->count; i++)
     for (int way = 0; way < b->ways; way++)
       for (int64_t t = 0, row = (i * b->ways + way) * N; t < N; t++)
-        if (e->targets[row + t] >= 0)
-          request_take(batch_request(e, b, i, way), e->sums[row + t], e->greedy[row + t]);
+        if (e->targets[row + t] >= 0) request_take(batch_request(e, b, i, way), e->sums[row + t], e->greedy[row + t]);
   return WN_OK;
 }
 
 static wn_status batch_run(struct evaluation *e, const struct batch *b) {
-  const int64_t each = b->common + b->longest, rows = b->common > b->longest * b->ways ? b->common : b->longest * b->ways;
+  const int64_t each = b->common + b->longest,
+                rows = b->common > b->longest * b->ways ? b->common : b->longest * b->ways;
   WN_TRY(evaluation_room(e, b->count * (rows > b->ways ? rows : b->ways)));
   for (int64_t i = 0; i < b->count; i++)
     for (int way = 0; way < b->ways; way++) {
@@ -273,8 +277,9 @@ static wn_status task_check(wn_context *ctx, const wn_model *model, const wn_tas
                    wn_tokenizer_vocab_size(o->tok), (long long)c->vocab_size);
   *context = o->context ? o->context : c->context;
   if (*context < 1 || o->limit < 0 || o->batch < 0 || (c->position == WN_POS_LEARNED && *context > c->context))
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "task %s: context %lld, limit %lld, batch %lld: expected a context of 1 to %lld",
-                   o->task, (long long)*context, (long long)o->limit, (long long)o->batch, (long long)c->context);
+    return wn_fail(ctx, WN_ERR_ARGUMENT,
+                   "task %s: context %lld, limit %lld, batch %lld: expected a context of 1 to %lld", o->task,
+                   (long long)*context, (long long)o->limit, (long long)o->batch, (long long)c->context);
   return WN_OK;
 }
 

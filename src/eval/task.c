@@ -32,14 +32,20 @@ const struct wn_task_row *wn_task_row(const char *name) {
 static const char *task_json_kind(const json_t *value) {
   if (!value) return "nothing";
   switch (json_typeof(value)) {
-    case JSON_OBJECT: return "an object";
-    case JSON_ARRAY: return "a list";
-    case JSON_STRING: return "a text";
-    case JSON_INTEGER:
-    case JSON_REAL: return "a number";
-    case JSON_TRUE:
-    case JSON_FALSE: return "true or false";
-    case JSON_NULL: return "null";
+  case JSON_OBJECT:
+    return "an object";
+  case JSON_ARRAY:
+    return "a list";
+  case JSON_STRING:
+    return "a text";
+  case JSON_INTEGER:
+  case JSON_REAL:
+    return "a number";
+  case JSON_TRUE:
+  case JSON_FALSE:
+    return "true or false";
+  case JSON_NULL:
+    return "null";
   }
   return "something else";
 }
@@ -117,8 +123,9 @@ wn_status wn_task_labelled(wn_context *ctx, struct wn_question *q, const json_t 
   const json_t *choices = json_object_get(line, "choices"), *labels;
   const char *key;
   if (!json_is_object(choices))
-    return wn_fail(ctx, WN_ERR_FORMAT, "%s: field \"choices\": expected an object with \"text\" and \"label\", found %s",
-                   q->where, task_json_kind(choices));
+    return wn_fail(ctx, WN_ERR_FORMAT,
+                   "%s: field \"choices\": expected an object with \"text\" and \"label\", found %s", q->where,
+                   task_json_kind(choices));
   WN_TRY(wn_task_list(ctx, q, choices, "text", texts));
   WN_TRY(wn_task_list(ctx, q, choices, "label", &labels));
   WN_TRY(wn_task_text(ctx, q, line, "answerKey", &key));

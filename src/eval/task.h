@@ -68,7 +68,7 @@ wn_status wn_task_labelled(wn_context *ctx, struct wn_question *q, const json_t 
 /* Text without white space at both ends, as Python's strip does for ASCII. */
 void wn_task_strip(const char *text, const char **begin, size_t *bytes);
 const struct wn_task_row *wn_task_row(const char *name); /* NULL: there is none */
-void wn_question_clear(struct wn_question *q); /* frees; may be filled again */
+void wn_question_clear(struct wn_question *q);           /* frees; may be filled again */
 
 /* A text that is formatted, or memory that ran out. */
 __attribute__((format(printf, 3, 4))) wn_status wn_task_format(wn_context *ctx, struct wn_text *out, const char *format,

@@ -12,4 +12,5 @@ static wn_status copa_read(wn_context *ctx, const json_t *line, struct wn_questi
 }
 
 const struct wn_task_row wn_task_copa = {
-    {"copa", "which of two is the cause, or what follows", "context, choices [2], label 0-1", WN_METRICS_ACC}, copa_read};
+    {"copa", "which of two is the cause, or what follows", "context, choices [2], label 0-1", WN_METRICS_ACC},
+    copa_read};

@@ -16,4 +16,5 @@ static wn_status lambada_read(wn_context *ctx, const json_t *line, struct wn_que
 }
 
 const struct wn_task_row wn_task_lambada_openai = {
-    {"lambada_openai", "the last word of a passage", "text", WN_METRICS_ACC | 1u << WN_METRIC_PERPLEXITY}, lambada_read};
+    {"lambada_openai", "the last word of a passage", "text", WN_METRICS_ACC | 1u << WN_METRIC_PERPLEXITY},
+    lambada_read};

@@ -9,7 +9,7 @@ static wn_status openbookqa_read(wn_context *ctx, const json_t *line, struct wn_
   return wn_task_ask_list(ctx, q, stem, texts);
 }
 
-const struct wn_task_row wn_task_openbookqa = {
-    {"openbookqa", "elementary science: how a sentence ends",
-     "question_stem, choices {text [4], label [4]}, answerKey", WN_METRICS_NORM},
-    openbookqa_read};
+const struct wn_task_row wn_task_openbookqa = {{"openbookqa", "elementary science: how a sentence ends",
+                                                "question_stem, choices {text [4], label [4]}, answerKey",
+                                                WN_METRICS_NORM},
+                                               openbookqa_read};

@@ -15,7 +15,7 @@ static wn_status social_read(wn_context *ctx, const json_t *line, struct wn_ques
   return status;
 }
 
-const struct wn_task_row wn_task_social_iqa = {
-    {"social_iqa", "why people do something, and what they feel", "context, question, answerA, answerB, answerC, label 1-3",
-     WN_METRICS_ACC},
-    social_read};
+const struct wn_task_row wn_task_social_iqa = {{"social_iqa", "why people do something, and what they feel",
+                                                "context, question, answerA, answerB, answerC, label 1-3",
+                                                WN_METRICS_ACC},
+                                               social_read};

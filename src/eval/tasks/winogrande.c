@@ -10,7 +10,8 @@ static wn_status winogrande_ask(wn_context *ctx, struct wn_question *q, const ch
   const char *begin, *end = strchr(blank + 1, '_');
   size_t bytes;
   /* Up to a second blank, if there is one, as splitting at the mark gives. */
-  wn_status status = wn_task_format(ctx, &rest, "%.*s", end ? (int)(end - blank - 1) : (int)strlen(blank + 1), blank + 1);
+  wn_status status =
+      wn_task_format(ctx, &rest, "%.*s", end ? (int)(end - blank - 1) : (int)strlen(blank + 1), blank + 1);
   if (status == WN_OK) status = wn_task_format(ctx, &context, "%.*s%s", (int)(blank - sentence), sentence, option);
   if (status == WN_OK) {
     wn_task_strip(rest.data, &begin, &bytes);
@@ -34,7 +35,6 @@ static wn_status winogrande_read(wn_context *ctx, const json_t *line, struct wn_
   return winogrande_ask(ctx, q, sentence, blank, option2);
 }
 
-const struct wn_task_row wn_task_winogrande = {
-    {"winogrande", "whom a sentence means, by what follows", "sentence with a _, option1, option2, answer 1-2",
-     WN_METRICS_ACC},
-    winogrande_read};
+const struct wn_task_row wn_task_winogrande = {{"winogrande", "whom a sentence means, by what follows",
+                                                "sentence with a _, option1, option2, answer 1-2", WN_METRICS_ACC},
+                                               winogrande_read};
