@@ -8,6 +8,7 @@
 
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/open.h"
 #include "eval/questions.h"
 
 enum { LOG_BYTES = 1 << 30 };
@@ -85,9 +86,22 @@ static wn_status log_write(wn_context *ctx, const struct wn_task_log *log, json_
   char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(12)) : NULL;
   json_decref(line);
   if (!text) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a line of %s", log->path);
-  const bool written = fprintf(log->f, "%s\n", text) > 0;
+  const size_t n = strlen(text);
+  text[n] = '\n'; /* in place of the NUL: one write */
+  const bool written = fwrite(text, 1, n + 1, log->f) == n + 1;
   free(text);
   return written ? WN_OK : log_failed(ctx, log->path);
+}
+
+static wn_status log_open_end(wn_context *ctx, const char *path, bool empty, struct wn_task_log *out) {
+  const int fd = wn_open_append(path);
+  if (fd < 0) return log_failed(ctx, path);
+  if ((empty && ftruncate(fd, 0) != 0) || !(out->f = fdopen(fd, "a"))) {
+    const wn_status status = log_failed(ctx, path);
+    close(fd);
+    return status;
+  }
+  return WN_OK;
 }
 
 wn_status wn_task_log_open(wn_context *ctx, const wn_task_options *o, int64_t context, struct wn_questions *q,
@@ -103,7 +117,7 @@ wn_status wn_task_log_open(wn_context *ctx, const wn_task_options *o, int64_t co
     status = log_resume(ctx, o->log, head, q, resumed);
     fresh = *resumed == 0;
   }
-  if (status == WN_OK && !(out->f = fopen(o->log, fresh ? "we" : "ae"))) status = log_failed(ctx, o->log);
+  if (status == WN_OK) status = log_open_end(ctx, o->log, fresh, out);
   if (status == WN_OK && fresh) return log_write(ctx, out, head);
   json_decref(head);
   return status;
