@@ -132,8 +132,9 @@ typedef struct wn_model_origin {
   char architecture[64]; /* as it says itself: "llama", "qwen2", ..., "winnow" */
 } wn_model_origin;
 wn_status wn_model_origin_read(wn_context *ctx, const char *path, wn_model_origin *out);
-/* Each file is written beside the old one, synced and renamed: a kill or a full disk never loses the old checkpoint.
- * tok may be NULL. */
+/* config.json, model.safetensors and the tokenizer's files, which are replaced as one: a failure, a kill or a full disk
+ * at any instant leaves the old model or the new one. Other files of the folder stay. tok may be NULL: none is written.
+ */
 wn_status wn_model_save(wn_context *ctx, const wn_model *model, const wn_tokenizer *tok, const char *dir);
 void wn_model_destroy(wn_model *model); /* NULL is allowed */
 

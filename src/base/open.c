@@ -117,7 +117,7 @@ int wn_open_new(const char *path) {
 }
 
 int wn_open_append(const char *path) {
-  const int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+  const int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
   struct stat st;
   if (fd < 0 || (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))) return fd;
   close(fd);
@@ -131,6 +131,19 @@ FILE *wn_open_output(const char *path) {
 
 int wn_open_folder(const char *path) {
   return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+int wn_open_folder_at(int dir, const char *name) {
+  return openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+int wn_open_file_at(int dir, const char *name) {
+  const int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  struct stat st;
+  if (fd < 0 || (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))) return fd;
+  close(fd);
+  errno = EINVAL;
+  return -1;
 }
 
 DIR *wn_open_entries(const char *path) {

@@ -22,11 +22,14 @@ bool wn_path_is_stream(const char *path);
 
 /* A new file, for reading and writing; no link is followed. -1: errno says why (EEXIST: there is one). */
 int wn_open_new(const char *path);
-/* A regular file that is written at its end, made where there is none; -1: errno says why. */
+/* A regular file that is written at its end, made where there is none; no link is followed. -1: errno says why. */
 int wn_open_append(const char *path);
 /* For a device or a pipe that the user names as output; NULL: errno says why. */
 FILE *wn_open_output(const char *path);
 int wn_open_folder(const char *path);   /* for fsync; -1: errno says why */
+/* A folder or a regular file in an open folder; no link is followed. -1: errno says why. */
+int wn_open_folder_at(int dir, const char *name);
+int wn_open_file_at(int dir, const char *name);
 DIR *wn_open_entries(const char *path); /* NULL: errno says why */
 FILE *wn_open_system(const char *path); /* a file of the kernel's, in /proc or /sys; NULL: it is not there */
 

@@ -29,6 +29,7 @@ struct split {
 };
 
 struct job {
+  struct wn_folder folder;
   wn_context *ctx;
   const wn_data_prepare_options *o;
   wn_tokenizer *tok;
@@ -368,13 +369,12 @@ static wn_status prepare_run(struct job *j) {
   static const char *const names[3] = {"train.bin", "val.bin", "test.bin"};
   const wn_data_prepare_options *o = j->o;
   const int splits = o->test_bytes > 0 ? 3 : 2;
-  char path[4096], summary[4096];
+  char path[4096];
   WN_TRY(prepare_check_options(j));
   WN_TRY(wn_tokenizer_load(j->ctx, o->tokenizer, &j->tok));
   WN_TRY(prepare_check_inputs(j));
   if (is_by_place(o)) WN_TRY(check_by_place(j));
-  WN_TRY(wn_make_dirs(j->ctx, o->out_dir));
-  WN_TRY(wn_path_join(j->ctx, summary, sizeof summary, o->out_dir, "data.json"));
+  WN_TRY(wn_folder_begin(j->ctx, o->out_dir, &j->folder));
   j->separator[0] = wn_tokenizer_eos(j->tok);
   if (j->separator[0] < 0) { /* a newline: its last token, for a model may put others before it */
     WN_TRY(wn_tokenizer_encode_piece(j->tok, "\n", 1, true, &j->ids, NULL));
@@ -385,7 +385,7 @@ static wn_status prepare_run(struct job *j) {
   j->text = p;
   j->capacity = BUFFER_BYTES;
   for (int k = 0; k < splits; k++) {
-    WN_TRY(wn_path_join(j->ctx, path, sizeof path, o->out_dir, names[k]));
+    WN_TRY(wn_path_join(j->ctx, path, sizeof path, j->folder.next, names[k]));
     WN_TRY(wn_token_writer_open(j->ctx, path, o->layout, wn_tokenizer_vocab_size(j->tok), &j->splits[k].writer));
   }
   if (is_by_place(o)) {
@@ -395,15 +395,17 @@ static wn_status prepare_run(struct job *j) {
     WN_TRY(check_result(j));
   }
   for (int k = 0; k < splits; k++) WN_TRY(wn_token_writer_commit(j->ctx, &j->splits[k].writer));
-  WN_TRY(wn_tokenizer_save(j->ctx, j->tok, o->out_dir));
-  return write_summary(j, summary);
+  WN_TRY(wn_tokenizer_write(j->ctx, j->tok, &j->folder));
+  WN_TRY(wn_path_join(j->ctx, path, sizeof path, j->folder.next, "data.json"));
+  WN_TRY(write_summary(j, path));
+  return wn_folder_commit(j->ctx, &j->folder, NULL);
 }
 
 wn_status wn_data_prepare(wn_context *ctx, const wn_data_prepare_options *options, wn_data_prepare_result *result) {
   wn_data_prepare_options own;
   *result = (wn_data_prepare_result){0};
   WN_TRY(WN_OPTIONS_READ(ctx, wn_data_prepare_options, options, &own));
-  struct job j = {.ctx = ctx, .o = &own};
+  struct job j = {.ctx = ctx, .o = &own, .folder = {.fd = -1, .next_fd = -1}};
   wn_status status = prepare_run(&j);
   if (status == WN_OK)
     *result = (wn_data_prepare_result){.documents = j.documents,
@@ -415,6 +417,7 @@ wn_status wn_data_prepare(wn_context *ctx, const wn_data_prepare_options *option
                                        .test_tokens = j.splits[2].writer.count,
                                        .test_bytes = j.splits[2].bytes};
   for (int k = 0; k < 3; k++) wn_token_writer_abort(&j.splits[k].writer);
+  wn_folder_abort(&j.folder);
   wn_ids_clear(&j.ids);
   wn_free(j.text);
   wn_tokenizer_destroy(j.tok);

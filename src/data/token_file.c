@@ -7,6 +7,7 @@
 #include "data/token_file.h"
 #include "base/alloc.h"
 #include "base/error.h"
+#include "io/folder.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -73,7 +74,9 @@ wn_status wn_token_file_open(wn_context *ctx, const char *path, wn_token_file **
   void *p;
   WN_TRY(wn_alloc(ctx, "token file", sizeof(wn_token_file), &p));
   wn_token_file *f = p;
-  wn_status status = wn_map_open(ctx, path, &f->map);
+  char where[4096];
+  wn_status status = wn_folder_path(ctx, where, sizeof where, path);
+  if (status == WN_OK) status = wn_map_open(ctx, where, &f->map);
   if (status == WN_OK) status = token_file_read_header(ctx, path, f);
   if (status == WN_OK && !(f->path = wn_strdup(ctx, path))) status = WN_ERR_MEMORY;
   if (status != WN_OK) {

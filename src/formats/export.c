@@ -361,7 +361,7 @@ static wn_status export_write_gguf(struct job *job, const char *from, const char
 static wn_status export_copy_file(wn_context *ctx, const char *from, const char *to, const char *name) {
   char a[PATH_BYTES], b[PATH_BYTES], *text;
   size_t bytes;
-  WN_TRY(wn_path_join(ctx, a, sizeof a, from, name));
+  WN_TRY(wn_folder_file(ctx, a, sizeof a, from, name));
   WN_TRY(wn_path_join(ctx, b, sizeof b, to, name));
   WN_TRY(wn_file_read(ctx, a, (size_t)1 << 30, &text, &bytes));
   const wn_status status = wn_file_write(ctx, b, text, bytes);
@@ -369,11 +369,13 @@ static wn_status export_copy_file(wn_context *ctx, const char *from, const char 
   return status;
 }
 
-static wn_status export_folder_tokenizer(wn_context *ctx, const struct wn_import *im, const char *from, const char *out,
-                                         wn_convert_result *result) {
+static wn_status export_folder_tokenizer(wn_context *ctx, const struct wn_import *im, const char *from,
+                                         struct wn_folder *f, wn_convert_result *result) {
   static const char *const files[] = {"tokenizer.json",          "tokenizer.model",    "tokenizer_config.json",
                                       "special_tokens_map.json", "vocab.json",         "merges.txt",
                                       "added_tokens.json",       "chat_template.jinja"};
+  /* The old model's would be taken for this one's. */
+  for (size_t i = 0; i < sizeof files / sizeof *files; i++) WN_TRY(wn_folder_drop(ctx, f, files[i]));
   if (im->form == WN_FORM_GGUF) {
     const wn_gguf_value *model = wn_gguf_value_find(wn_tensors_gguf(im->tensors), "tokenizer.ggml.model");
     const char *name;
@@ -381,26 +383,26 @@ static wn_status export_folder_tokenizer(wn_context *ctx, const struct wn_import
     if (!wn_gguf_value_string(model, 0, &name, &bytes) || (bytes == 4 && !memcmp(name, "none", 4))) return WN_OK;
     wn_tokenizer *tok;
     WN_TRY(wn_tokenizer_load(ctx, from, &tok));
-    const wn_status status = wn_tokenizer_save(ctx, tok, out);
+    const wn_status status = wn_tokenizer_write(ctx, tok, f);
     wn_tokenizer_destroy(tok);
     if (status == WN_OK) result->tokenizer = "written";
     return status;
   }
   for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-    if (!wn_path_has(from, files[i])) continue;
-    WN_TRY(export_copy_file(ctx, from, out, files[i]));
+    if (!wn_folder_has(from, files[i])) continue;
+    WN_TRY(export_copy_file(ctx, from, f->next, files[i]));
     result->tokenizer = "copied";
   }
   return WN_OK;
 }
 
-static wn_status export_write_folder(struct job *job, const char *from, const char *out, wn_convert_result *result) {
+static wn_status export_write_files(struct job *job, const char *from, struct wn_folder *f, wn_convert_result *result) {
   wn_context *ctx = job->ctx;
   char path[PATH_BYTES];
-  WN_TRY(wn_make_dirs(ctx, out));
-  WN_TRY(export_write_safetensors(job, out));
-  WN_TRY(export_folder_tokenizer(ctx, job->e->from, from, out, result));
-  WN_TRY(wn_path_join(ctx, path, sizeof path, out, "config.json"));
+  WN_TRY(export_write_safetensors(job, f->next));
+  WN_TRY(wn_folder_drop(ctx, f, "model.safetensors.index.json"));
+  WN_TRY(export_folder_tokenizer(ctx, job->e->from, from, f, result));
+  WN_TRY(wn_path_join(ctx, path, sizeof path, f->next, "config.json"));
   if (job->e->options.to == WN_CONVERT_WINNOW) return wn_model_config_save(ctx, path, &job->e->config);
   json_t *config;
   const wn_gguf_type type = job->count > 0 ? job->pieces[0].type : WN_GGUF_F32;
@@ -411,6 +413,15 @@ static wn_status export_write_folder(struct job *job, const char *from, const ch
                              &config));
   const wn_status status = wn_json_save_file(ctx, path, config);
   json_decref(config);
+  return status;
+}
+
+static wn_status export_write_folder(struct job *job, const char *from, const char *out, wn_convert_result *result) {
+  struct wn_folder f;
+  WN_TRY(wn_folder_begin(job->ctx, out, &f));
+  wn_status status = export_write_files(job, from, &f, result);
+  if (status == WN_OK) status = wn_folder_commit(job->ctx, &f, NULL);
+  wn_folder_abort(&f);
   return status;
 }
 
@@ -425,7 +436,7 @@ static wn_status export_check_target(wn_context *ctx, const char *from, const ch
   if (!gguf && wn_path_exists(out) && !wn_path_is_dir(out))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "%s is a file; a folder is written", out);
   const bool there =
-      gguf ? wn_path_exists(out) : wn_path_has(out, "config.json") || wn_path_has(out, "model.safetensors");
+      gguf ? wn_path_exists(out) : wn_folder_has(out, "config.json") || wn_folder_has(out, "model.safetensors");
   if (there && !o->overwrite)
     return wn_fail(ctx, WN_ERR_ARGUMENT,
                    "%s already holds a model; it is replaced only where that is asked for (overwrite)", out);

@@ -12,6 +12,7 @@
 #include "base/fields.h"
 #include "base/file.h"
 #include "io/finite.h"
+#include "io/folder.h"
 #include "model/config.h"
 #include "model/layer.h"
 
@@ -19,7 +20,7 @@ static wn_status import_read_config(wn_context *ctx, const char *dir, char where
   /* A mistyped name may have been meant for a file: config.json is not what is missing then. */
   if (*dir && !wn_path_exists(dir))
     return wn_fail(ctx, WN_ERR_IO, "cannot open %s: there is no such file or folder", dir);
-  WN_TRY(wn_path_join(ctx, where, 4096, dir, "config.json"));
+  WN_TRY(wn_folder_file(ctx, where, 4096, dir, "config.json"));
   return wn_json_load_file(ctx, where, out);
 }
 

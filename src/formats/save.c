@@ -4,24 +4,24 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "formats/save.h"
 #include "model/config.h"
 #include "model/layer.h"
 
 enum { PATH_BYTES = 4096 };
 
-wn_status wn_model_save(wn_context *ctx, const wn_model *model, const wn_tokenizer *tok, const char *dir) {
+wn_status wn_model_write(wn_context *ctx, const wn_model *model, const wn_tokenizer *tok, struct wn_folder *f) {
   static const char *const metadata[] = {"format", "pt", "producer", "winnow", NULL};
   char path[PATH_BYTES];
   if (model->dtype != WN_F32)
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: parameters of dtype %s are not saved; F32 is", dir,
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: parameters of dtype %s are not saved; F32 is", f->dir,
                    wn_dtype_name(model->dtype));
   WN_TRY(wn_model_need_float(ctx, model, "saving a checkpoint"));
   if (tok && wn_tokenizer_vocab_size(tok) > model->config.vocab_size)
-    return wn_fail(ctx, WN_ERR_SHAPE, "%s: the tokenizer has %d tokens, the model %lld", dir,
+    return wn_fail(ctx, WN_ERR_SHAPE, "%s: the tokenizer has %d tokens, the model %lld", f->dir,
                    wn_tokenizer_vocab_size(tok), (long long)model->config.vocab_size);
-  WN_TRY(wn_make_dirs(ctx, dir));
-  /* The large file first: where the disk is full, the small ones still match the old one. */
-  WN_TRY(wn_path_join(ctx, path, sizeof path, dir, "model.safetensors"));
+  WN_TRY(wn_path_join(ctx, path, sizeof path, f->next, "model.safetensors"));
+  WN_TRY(wn_folder_drop(ctx, f, "model.safetensors.index.json"));
   const int count = model->table.count;
   void *memory;
   WN_TRY(wn_alloc(ctx, "list of tensors", (size_t)count * sizeof(wn_safetensors_entry), &memory));
@@ -31,7 +31,16 @@ wn_status wn_model_save(wn_context *ctx, const wn_model *model, const wn_tokeniz
   if (status == WN_OK) status = wn_safetensors_write(ctx, path, entries, count, metadata);
   wn_free(memory);
   WN_TRY(status);
-  WN_TRY(wn_path_join(ctx, path, sizeof path, dir, "config.json"));
+  WN_TRY(wn_path_join(ctx, path, sizeof path, f->next, "config.json"));
   WN_TRY(wn_model_config_save(ctx, path, &model->config));
-  return tok ? wn_tokenizer_save(ctx, tok, dir) : WN_OK;
+  return tok ? wn_tokenizer_write(ctx, tok, f) : WN_OK;
+}
+
+wn_status wn_model_save(wn_context *ctx, const wn_model *model, const wn_tokenizer *tok, const char *dir) {
+  struct wn_folder f;
+  WN_TRY(wn_folder_begin(ctx, dir, &f));
+  wn_status status = wn_model_write(ctx, model, tok, &f);
+  if (status == WN_OK) status = wn_folder_commit(ctx, &f, NULL);
+  wn_folder_abort(&f);
+  return status;
 }

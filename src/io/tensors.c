@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "io/folder.h"
 #include "io/gguf_types.h"
 
 #define INDEX_NAME "model.safetensors.index.json"
@@ -139,7 +140,7 @@ static wn_status list_shards(wn_context *ctx, struct wn_tensors *t) {
 
 static wn_status open_shard(wn_context *ctx, struct wn_tensors *t, const char *dir, const char *name) {
   char path[PATH_BYTES];
-  WN_TRY(wn_path_join(ctx, path, sizeof path, dir, name));
+  WN_TRY(wn_folder_file(ctx, path, sizeof path, dir, name));
   struct shard *s = &t->shards[t->shard_count++];
   s->name = wn_strdup(ctx, name);
   s->path = wn_strdup(ctx, path);
@@ -201,7 +202,7 @@ static wn_status open_index(wn_context *ctx, const char *dir, struct wn_tensors 
   void *memory;
   WN_TRY(wn_alloc(ctx, "shards", MAX_SHARDS * sizeof *t->shards, &memory));
   t->shards = memory;
-  WN_TRY(wn_path_join(ctx, path, sizeof path, dir, INDEX_NAME));
+  WN_TRY(wn_folder_file(ctx, path, sizeof path, dir, INDEX_NAME));
   WN_TRY(wn_json_load_file(ctx, path, &index));
   const wn_status status = read_index(ctx, dir, path, index, t);
   json_decref(index);
@@ -218,7 +219,7 @@ static wn_status open_single(wn_context *ctx, const char *dir, struct wn_tensors
 wn_status wn_tensors_open_folder(wn_context *ctx, const char *dir, struct wn_tensors **out) {
   struct wn_tensors *t;
   wn_status status = tensors_allocate(ctx, dir, &t);
-  const bool sharded = !wn_path_has(dir, "model.safetensors") && wn_path_has(dir, INDEX_NAME);
+  const bool sharded = !wn_folder_has(dir, "model.safetensors") && wn_folder_has(dir, INDEX_NAME);
   if (status == WN_OK) status = sharded ? open_index(ctx, dir, t) : open_single(ctx, dir, t);
   if (status == WN_OK) status = list_shards(ctx, t);
   return tensors_finish(status, t, out);

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "io/folder.h"
 #include "train/checkpoint.h"
 #include "train/prepare.h"
 
@@ -75,7 +76,7 @@ wn_status wn_finetune_init(wn_context *ctx, const wn_prune_finetune *options, st
 }
 
 bool wn_finetune_exists(const struct wn_finetune *f) {
-  return wn_checkpoint_exists(f->dir) || wn_path_has(f->dir, "model.safetensors");
+  return wn_checkpoint_exists(f->dir) || wn_folder_has(f->dir, "model.safetensors");
 }
 
 wn_status wn_finetune_run(wn_context *ctx, struct wn_finetune *f, const wn_budgets *budgets, int64_t from,
@@ -90,7 +91,7 @@ wn_status wn_finetune_run(wn_context *ctx, struct wn_finetune *f, const wn_budge
 
 wn_status wn_finetune_load(wn_context *ctx, const struct wn_finetune *f, int64_t step) {
   struct wn_run_state state;
-  WN_TRY(wn_checkpoint_recover(ctx, f->dir));
+  WN_TRY(wn_folder_recover(ctx, f->dir));
   WN_TRY(wn_checkpoint_state(ctx, f->dir, &state));
   if (state.step != step)
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: the run is at step %lld, the search's state at %lld", f->dir,

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/options.h"
+#include "io/folder.h"
 #include "prune/curve.h"
 #include "prune/evaluator.h"
 #include "prune/finetune.h"
@@ -121,6 +122,8 @@ static wn_status search_open_curve(struct search *s, const char *dir, bool resum
   wn_context *ctx = s->ctx;
   char model[24];
   search_fingerprint_model(s->model, model);
+  static const char *const names[] = {"search.json", "budgets.json", "tuned", "curve.csv", "curve.svg"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) WN_TRY(wn_folder_refuse_link(ctx, dir, names[i]));
   WN_TRY(wn_path_join(ctx, s->path, sizeof s->path, dir, "search.json"));
   const bool there = wn_path_exists(s->path);
   if (there && !resume)

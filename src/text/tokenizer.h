@@ -2,10 +2,13 @@
 #ifndef WN_TEXT_TOKENIZER_H
 #define WN_TEXT_TOKENIZER_H
 
+#include "io/folder.h"
 #include "winnow/tokenizer.h"
 
 /* The name of the file that is a folder's tokenizer, "tokenizer.model" or "tokenizer.json"; NULL: it has none. */
 const char *wn_tokenizer_file_of(const char *dir);
+/* wn_tokenizer_save as part of a larger save. */
+wn_status wn_tokenizer_write(wn_context *ctx, const wn_tokenizer *tok, struct wn_folder *f);
 
 /* A growing list of ids in counted memory; {0} is an empty one. */
 struct wn_ids {

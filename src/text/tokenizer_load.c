@@ -19,6 +19,7 @@
 #define MODEL_NAME "tokenizer.model"
 #define KIND_NAME "tokenizer.json"
 #define CONFIG_NAME "tokenizer_config.json"
+#define TEMPLATE_NAME "chat_template.jinja"
 
 /* Tries out whether newline is a token of its own: the ids of "a\nb" must be those of "a", newline, and what "\nb" has
  * after newline. */
@@ -208,9 +209,9 @@ static wn_status set_template(wn_context *ctx, wn_tokenizer *tok, const json_t *
 static wn_status load_config(wn_context *ctx, const char *dir, wn_tokenizer *tok) {
   char path[4096];
   if (!tok->bpe && !tok->spm) return WN_OK;
-  if (wn_path_has(dir, CONFIG_NAME)) {
+  if (wn_folder_has(dir, CONFIG_NAME)) {
     json_t *config;
-    WN_TRY(wn_path_join(ctx, path, sizeof path, dir, CONFIG_NAME));
+    WN_TRY(wn_folder_file(ctx, path, sizeof path, dir, CONFIG_NAME));
     WN_TRY(wn_json_load_file(ctx, path, &config));
     int32_t bos = configured_token(tok, config, "bos_token"), eos = configured_token(tok, config, "eos_token");
     int32_t turn = configured_token(tok, config, "eot_token");
@@ -224,9 +225,9 @@ static wn_status load_config(wn_context *ctx, const char *dir, wn_tokenizer *tok
     WN_TRY(status);
     tok->configured = true;
   }
-  if (!tok->chat_template && wn_path_has(dir, "chat_template.jinja")) {
+  if (!tok->chat_template && wn_folder_has(dir, TEMPLATE_NAME)) {
     size_t bytes;
-    WN_TRY(wn_path_join(ctx, path, sizeof path, dir, "chat_template.jinja"));
+    WN_TRY(wn_folder_file(ctx, path, sizeof path, dir, TEMPLATE_NAME));
     WN_TRY(wn_file_read(ctx, path, TEMPLATE_LIMIT, &tok->chat_template, &bytes));
     tok->configured = true;
   }
@@ -270,8 +271,8 @@ static wn_status has_more(wn_context *ctx, const char *dir, const wn_tokenizer *
   char path[4096];
   json_t *json;
   *more = false;
-  if (!wn_path_has(dir, KIND_NAME)) return WN_OK;
-  WN_TRY(wn_path_join(ctx, path, sizeof path, dir, KIND_NAME));
+  if (!wn_folder_has(dir, KIND_NAME)) return WN_OK;
+  WN_TRY(wn_folder_file(ctx, path, sizeof path, dir, KIND_NAME));
   WN_TRY(wn_json_load_file(ctx, path, &json));
   const json_t *added = json_object_get(json, "added_tokens");
   for (size_t i = 0; i < json_array_size(added); i++)
@@ -281,7 +282,7 @@ static wn_status has_more(wn_context *ctx, const char *dir, const wn_tokenizer *
 }
 
 const char *wn_tokenizer_file_of(const char *dir) {
-  return wn_path_has(dir, MODEL_NAME) ? MODEL_NAME : wn_path_has(dir, KIND_NAME) ? KIND_NAME : NULL;
+  return wn_folder_has(dir, MODEL_NAME) ? MODEL_NAME : wn_folder_has(dir, KIND_NAME) ? KIND_NAME : NULL;
 }
 
 wn_status wn_tokenizer_load(wn_context *ctx, const char *spec, wn_tokenizer **out) {
@@ -293,7 +294,7 @@ wn_status wn_tokenizer_load(wn_context *ctx, const char *spec, wn_tokenizer **ou
     const char *name = wn_tokenizer_file_of(spec);
     if (!name)
       return wn_fail(ctx, WN_ERR_IO, "%s: the folder has no tokenizer (" MODEL_NAME " or " KIND_NAME ")", spec);
-    WN_TRY(wn_path_join(ctx, path, sizeof path, spec, name));
+    WN_TRY(wn_folder_file(ctx, path, sizeof path, spec, name));
     dir = spec;
     spec = path;
   }
@@ -305,7 +306,7 @@ wn_status wn_tokenizer_load(wn_context *ctx, const char *spec, wn_tokenizer **ou
   if (status == WN_OK && more) {
     wn_tokenizer_destroy(tok);
     WN_TRY(create(ctx, &tok));
-    status = wn_path_join(ctx, path, sizeof path, dir, KIND_NAME);
+    status = wn_folder_file(ctx, path, sizeof path, dir, KIND_NAME);
     if (status == WN_OK) status = load_file(ctx, path, tok);
   }
   if (status == WN_OK && dir) status = load_config(ctx, dir, tok);
@@ -396,20 +397,15 @@ static wn_status save_config(wn_context *ctx, const wn_tokenizer *tok, const cha
   return status;
 }
 
-/* Another tokenizer's file of an earlier run would be loaded instead. */
-static wn_status remove_other(wn_context *ctx, const char *dir, const char *name) {
-  char path[4096];
-  WN_TRY(wn_path_join(ctx, path, sizeof path, dir, name));
-  if (unlink(path) != 0 && errno != ENOENT)
-    return wn_fail(ctx, WN_ERR_IO, "cannot remove %s: %s", path, strerror(errno));
-  return WN_OK;
-}
-
-wn_status wn_tokenizer_save(wn_context *ctx, const wn_tokenizer *tok, const char *dir) {
+wn_status wn_tokenizer_write(wn_context *ctx, const wn_tokenizer *tok, struct wn_folder *f) {
   static const char kind[] = "{\n  \"kind\": \"bytes\"\n}\n";
-  char path[4096], config[4096];
-  WN_TRY(wn_path_join(ctx, path, sizeof path, dir, tok->spm ? MODEL_NAME : KIND_NAME));
-  WN_TRY(wn_path_join(ctx, config, sizeof config, dir, CONFIG_NAME));
+  char path[4096 + 64], config[4096 + 64];
+  WN_TRY(wn_path_join(ctx, path, sizeof path, f->next, tok->spm ? MODEL_NAME : KIND_NAME));
+  WN_TRY(wn_path_join(ctx, config, sizeof config, f->next, CONFIG_NAME));
+  /* Another tokenizer's files of an earlier save would be loaded instead. */
+  static const char *const others[] = {MODEL_NAME, KIND_NAME, CONFIG_NAME};
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) WN_TRY(wn_folder_drop(ctx, f, others[i]));
+  if (tok->configured) WN_TRY(wn_folder_drop(ctx, f, TEMPLATE_NAME));
   if (tok->bpe) {
     json_t *json;
     WN_TRY(wn_bpe_write_json(ctx, tok->bpe, tok->bos, &json));
@@ -421,7 +417,14 @@ wn_status wn_tokenizer_save(wn_context *ctx, const wn_tokenizer *tok, const char
   } else {
     WN_TRY(wn_file_write(ctx, path, kind, sizeof kind - 1));
   }
-  WN_TRY(tok->configured ? save_config(ctx, tok, config) : remove_other(ctx, dir, CONFIG_NAME));
-  if (tok->configured) WN_TRY(remove_other(ctx, dir, "chat_template.jinja"));
-  return remove_other(ctx, dir, tok->spm ? KIND_NAME : MODEL_NAME);
+  return tok->configured ? save_config(ctx, tok, config) : WN_OK;
+}
+
+wn_status wn_tokenizer_save(wn_context *ctx, const wn_tokenizer *tok, const char *dir) {
+  struct wn_folder f;
+  WN_TRY(wn_folder_begin(ctx, dir, &f));
+  wn_status status = wn_tokenizer_write(ctx, tok, &f);
+  if (status == WN_OK) status = wn_folder_commit(ctx, &f, NULL);
+  wn_folder_abort(&f);
+  return status;
 }

@@ -1,34 +1,20 @@
 /* Training checkpoints: config.json, recipe.json, model.safetensors, tokenizer, optimizer.safetensors, state.json, and
  * budgets.json in training under budgets.
  *
- * The files must belong to one step whatever happens while they are written, and model.safetensors must stay at the
- * top of the folder where other tools look for it. So a save goes through two hidden folders:
- *   1. everything is written and synced into DIR/.next          a kill or a full disk here leaves the old files alone
- *   2. rename(DIR/.next, DIR/.commit)                           the commit point: one atomic operation
- *   3. each file of DIR/.commit is renamed over DIR's, then DIR/.commit is removed
- * Recovery: when DIR/.commit is there, step 3 is run (again); whatever is left of DIR/.next is removed. At every
- * instant the files of .commit, where it exists, laid over those of DIR are one complete generation: before 2 there is
- * no .commit and DIR is complete; between 2 and the end of 3 every file of the new generation is in exactly one of the
- * two places; after 3 all are in DIR. A reader that does not know of this finds in DIR, at every instant, whole files.
- * state.json also keeps fingerprints of the parameter and optimizer arrays: files that were mixed by hand are refused.
+ * The files belong to one step: they are saved as io/folder.c says, all or none. state.json also keeps fingerprints of
+ * the parameter and optimizer arrays: files that were mixed by hand are refused.
  */
 #include "train/checkpoint.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/fields.h"
 #include "base/file.h"
-#include "base/open.h"
+#include "formats/save.h"
 
 enum { PATH_BYTES = 4096 };
-static const char next_name[] = ".next", commit_name[] = ".commit";
 
 #define STATE(key, type, member, low, high, text)                                                                      \
   { key, type, offsetof(struct wn_run_state, member), low, high, NULL, text }
@@ -114,78 +100,8 @@ static void fingerprint_moments(const wn_trainer *t, char out[24]) {
   snprintf(out, 24, "%016llx", (unsigned long long)hash);
 }
 
-static wn_status io_error(wn_context *ctx, const char *what, const char *path) {
-  return wn_fail(ctx, WN_ERR_IO, "%s: %s: %s", path, what, strerror(errno));
-}
-
-static wn_status sync_dir(wn_context *ctx, const char *path) {
-  int fd = wn_open_folder(path);
-  if (fd < 0) return io_error(ctx, "cannot open the folder", path);
-  int rc = fsync(fd);
-  int error = errno;
-  close(fd);
-  errno = error;
-  /* Some file systems cannot sync folders; that is theirs to order. */
-  return rc == 0 || error == EINVAL || error == ENOTSUP ? WN_OK : io_error(ctx, "cannot sync the folder", path);
-}
-
-/* Calls each() on every entry until a pass finds none, since entries vanish while the folder is read. */
-static wn_status drain_dir(wn_context *ctx, const char *dir,
-                           wn_status (*each)(wn_context *, const char *dir, const char *name, const char *to),
-                           const char *to) {
-  for (;;) {
-    DIR *handle = wn_open_entries(dir);
-    if (!handle) return io_error(ctx, "cannot read the folder", dir);
-    int found = 0;
-    wn_status status = WN_OK;
-    for (struct dirent *entry; status == WN_OK && (entry = readdir(handle));) {
-      if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
-      status = each(ctx, dir, entry->d_name, to);
-      found++;
-    }
-    closedir(handle);
-    if (status != WN_OK || found == 0) return status;
-  }
-}
-
-static wn_status remove_entry(wn_context *ctx, const char *dir, const char *name, const char *to) {
-  (void)to;
-  char path[PATH_BYTES];
-  WN_TRY(wn_path_join(ctx, path, sizeof path, dir, name));
-  return unlink(path) == 0 || errno == ENOENT ? WN_OK : io_error(ctx, "cannot remove", path);
-}
-
-static wn_status move_entry(wn_context *ctx, const char *dir, const char *name, const char *to) {
-  char from[PATH_BYTES], target[PATH_BYTES];
-  WN_TRY(wn_path_join(ctx, from, sizeof from, dir, name));
-  WN_TRY(wn_path_join(ctx, target, sizeof target, to, name));
-  return rename(from, target) == 0 ? WN_OK : io_error(ctx, "cannot rename into place", from);
-}
-
-static wn_status discard_next(wn_context *ctx, const char *dir) {
-  char next[PATH_BYTES];
-  WN_TRY(wn_path_join(ctx, next, sizeof next, dir, next_name));
-  if (!wn_path_is_dir(next)) return WN_OK;
-  WN_TRY(drain_dir(ctx, next, remove_entry, NULL));
-  return rmdir(next) == 0 ? WN_OK : io_error(ctx, "cannot remove the folder", next);
-}
-
-static wn_status publish(wn_context *ctx, const char *dir) {
-  char commit[PATH_BYTES];
-  WN_TRY(wn_path_join(ctx, commit, sizeof commit, dir, commit_name));
-  if (!wn_path_is_dir(commit)) return WN_OK;
-  WN_TRY(drain_dir(ctx, commit, move_entry, dir));
-  WN_TRY(sync_dir(ctx, dir));
-  return rmdir(commit) == 0 ? WN_OK : io_error(ctx, "cannot remove the folder", commit);
-}
-
 bool wn_checkpoint_exists(const char *dir) {
-  return wn_path_has(dir, commit_name) || wn_path_has(dir, "state.json");
-}
-
-wn_status wn_checkpoint_recover(wn_context *ctx, const char *dir) {
-  WN_TRY(publish(ctx, dir));
-  return discard_next(ctx, dir);
+  return wn_folder_has(dir, "state.json");
 }
 
 /* One row for each tensor of each optimizer array, "m.<name>" and "v.<name>"; for each projection with low-rank updates
@@ -299,10 +215,11 @@ static void moments_clear(struct moments *list) {
   for (int i = 0; i < 3; i++) wn_free(list->memory[i]);
 }
 
-static wn_status write_next(wn_context *ctx, const char *next, const wn_recipe *recipe, const wn_tokenizer *tok,
+static wn_status write_next(wn_context *ctx, struct wn_folder *f, const wn_recipe *recipe, const wn_tokenizer *tok,
                             wn_trainer *t) {
+  const char *next = f->next;
   char path[PATH_BYTES], step[32];
-  WN_TRY(wn_model_save(ctx, t->model, tok, next));
+  WN_TRY(wn_model_write(ctx, t->model, tok, f));
 
   struct moments list;
   snprintf(step, sizeof step, "%lld", (long long)t->step);
@@ -347,20 +264,14 @@ wn_status wn_checkpoint_save(wn_context *ctx, const char *dir, const wn_recipe *
   if (t->model->dtype != WN_F32)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "checkpoints hold float32 parameters, this model is %s",
                    wn_dtype_name(t->model->dtype));
-  char next[PATH_BYTES], commit[PATH_BYTES];
-  WN_TRY(wn_checkpoint_recover(ctx, dir));
-  WN_TRY(wn_path_join(ctx, next, sizeof next, dir, next_name));
-  WN_TRY(wn_path_join(ctx, commit, sizeof commit, dir, commit_name));
-  wn_status status = wn_make_dirs(ctx, next);
-  if (status == WN_OK) status = write_next(ctx, next, recipe, tok, t);
-  if (status == WN_OK) status = sync_dir(ctx, next);
-  if (status == WN_OK && rename(next, commit) != 0) status = io_error(ctx, "cannot rename", next);
-  if (status != WN_OK) {
-    discard_next(NULL, dir); /* gives a full disk its space back; the first error is the one to report */
-    return wn_fail_prefix(ctx, status, "saving step %lld (the previous checkpoint is kept)", (long long)t->step);
-  }
-  WN_TRY(sync_dir(ctx, dir));
-  return publish(ctx, dir);
+  struct wn_folder f;
+  bool committed = false;
+  WN_TRY(wn_folder_begin(ctx, dir, &f));
+  wn_status status = write_next(ctx, &f, recipe, tok, t);
+  if (status == WN_OK) status = wn_folder_commit(ctx, &f, &committed);
+  wn_folder_abort(&f);
+  if (status == WN_OK || committed) return status;
+  return wn_fail_prefix(ctx, status, "saving step %lld (the previous checkpoint is kept)", (long long)t->step);
 }
 
 wn_status wn_checkpoint_state(wn_context *ctx, const char *dir, struct wn_run_state *out) {

@@ -16,10 +16,8 @@ struct wn_run_state {
   char parameters[24], moments[24]; /* fingerprints of the arrays, so that files of two steps cannot pass as one */
 };
 
-/* Whether dir holds a checkpoint, finished or to be finished by wn_checkpoint_recover. */
+/* Whether dir holds a checkpoint, finished or to be finished by wn_folder_recover (io/folder.h). */
 bool wn_checkpoint_exists(const char *dir);
-/* Finishes a save that was interrupted after its commit point and removes one interrupted before. Idempotent. */
-wn_status wn_checkpoint_recover(wn_context *ctx, const char *dir);
 /* Saves model, tokenizer (may be NULL), recipe, optimizer and state of the trainer's step. A failure or a kill at any
  * instant leaves the previous checkpoint or the new one, never a mixture. */
 wn_status wn_checkpoint_save(wn_context *ctx, const char *dir, const wn_recipe *recipe, const wn_tokenizer *tok,

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "io/folder.h"
 #include "train/adapt.h"
 #include "model/model.h"
 
@@ -17,11 +18,13 @@ enum { PATH_BYTES = 4096 };
 /* "vocab_size" of the data.json in the token file's folder; 0 when there is none. */
 static wn_status data_vocabulary(wn_context *ctx, const char *token_file, char path[PATH_BYTES], int64_t *out) {
   *out = 0;
+  char beside[PATH_BYTES];
   const char *slash = strrchr(token_file, '/');
   size_t dir = slash ? (size_t)(slash - token_file) + 1 : 0;
   if (dir + sizeof "data.json" > PATH_BYTES) return WN_OK;
-  memcpy(path, token_file, dir);
-  memcpy(path + dir, "data.json", sizeof "data.json");
+  memcpy(beside, token_file, dir);
+  memcpy(beside + dir, "data.json", sizeof "data.json");
+  WN_TRY(wn_folder_path(ctx, path, PATH_BYTES, beside));
   if (!wn_path_exists(path)) return WN_OK;
   json_t *json = NULL;
   WN_TRY(wn_json_load_file(ctx, path, &json));

@@ -101,7 +101,7 @@ static void take_tokenizer_beside(wn_data_config *data) {
   if (n >= sizeof dir) return;
   if (n > 0) snprintf(dir, sizeof dir, "%.*s", (int)n, data->train);
   if (slash && n == 0) snprintf(dir, sizeof dir, "/");
-  if (wn_path_has(dir, "data.json") && wn_tokenizer_file_of(dir)) memcpy(data->tokenizer, dir, sizeof dir);
+  if (wn_folder_has(dir, "data.json") && wn_tokenizer_file_of(dir)) memcpy(data->tokenizer, dir, sizeof dir);
 }
 
 /* A folder without a checkpoint: nothing is written before the recipe has passed its checks. */
@@ -114,7 +114,7 @@ static wn_status begin_model(struct run *r) {
                         &r->tok));
   WN_TRY(wn_make_dirs(ctx, r->dir));
   WN_TRY(wn_run_log_open(ctx, r->dir, &r->log));
-  WN_TRY(wn_checkpoint_recover(ctx, r->dir));
+  WN_TRY(wn_folder_recover(ctx, r->dir));
   WN_TRY(wn_model_create(ctx, &r->recipe.model, r->recipe.train.seed, &r->model));
   if (!c->train.init[0]) return WN_OK;
   WN_TRY(wn_model_load_float(ctx, c->train.init, &r->given));
@@ -124,7 +124,7 @@ static wn_status begin_model(struct run *r) {
 static wn_status continue_model(struct run *r, const wn_recipe *recipe) {
   wn_context *ctx = r->ctx;
   WN_TRY(wn_run_log_open(ctx, r->dir, &r->log));
-  WN_TRY(wn_checkpoint_recover(ctx, r->dir));
+  WN_TRY(wn_folder_recover(ctx, r->dir));
   if (!recipe) {
     char path[PATH_BYTES];
     WN_TRY(wn_path_join(ctx, path, sizeof path, r->dir, "recipe.json"));
@@ -141,13 +141,15 @@ static wn_status continue_model(struct run *r, const wn_recipe *recipe) {
 static bool holds_model(const char *dir) {
   static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "config.json"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-    if (wn_path_has(dir, names[i])) return true;
+    if (wn_folder_has(dir, names[i])) return true;
   return false;
 }
 
 /* Refusals come before anything in the folder is touched. */
 static wn_status open_model(struct run *r, const wn_recipe *recipe, bool resume) {
-  const bool checkpoint = wn_checkpoint_exists(r->dir);
+  char state[PATH_BYTES];
+  WN_TRY(wn_folder_file(r->ctx, state, sizeof state, r->dir, "state.json"));
+  const bool checkpoint = wn_path_exists(state);
   if (resume && !checkpoint)
     return wn_fail(r->ctx, WN_ERR_IO, "%s: no checkpoint to resume from%s", r->dir,
                    holds_model(r->dir) ? "; the model there has no state.json, a new run can start from it (init)"

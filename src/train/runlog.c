@@ -38,6 +38,8 @@ wn_status wn_run_log_open(wn_context *ctx, const char *dir, struct wn_run_log *l
   log->fd = -1;
   WN_TRY(wn_path_join(ctx, log->path, sizeof log->path, dir, "log.jsonl"));
   log->fd = wn_open_append(log->path);
+  if (log->fd < 0 && errno == ELOOP) /* a folder from somebody else: its log is cut and written to */
+    return wn_fail(ctx, WN_ERR_IO, "%s: is a symbolic link, expected a file", log->path);
   if (log->fd < 0) return log_error(ctx, log, "cannot open");
   /* A file system without locks is not a reason to refuse. */
   if (flock(log->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {

@@ -2,54 +2,18 @@
  * the same bits as a run that nothing happened to.
  *
  * Each run is a child process (one thread, so that fork is enough). Kills come at chosen places: the calls by which a
- * save changes the disk are replaced here by ones that count, and the child kills itself at call n, for every seventh n
- * (WINNOW_TEST_ALL: every n); and at random moments, from outside. A full disk is a limit on the size of files, at
- * several sizes. */
+ * save changes the disk are replaced here by ones that count, and the child kills itself at call n, for every
+ * thirteenth n (WINNOW_TEST_ALL: every n); and at random moments, from outside. A full disk is a limit on the size of
+ * files, at several sizes. */
 #include "train/tiny.h"
+#include "fault/calls.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
 #include "base/rng.h"
 #include "train/checkpoint.h"
-
-/* The places: before the call in odd counts, after it in even ones. */
-static long kill_at, places;
-static void place(void) {
-  if (++places == kill_at) kill(getpid(), SIGKILL);
-}
-static int placed(long rc) {
-  int error = errno;
-  place();
-  errno = error;
-  return (int)rc;
-}
-int rename(const char *from, const char *to) {
-  place();
-  return placed(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
-}
-int fsync(int fd) {
-  place();
-  return placed(syscall(SYS_fsync, fd));
-}
-int unlink(const char *path) {
-  place();
-  return placed(syscall(SYS_unlinkat, AT_FDCWD, path, 0));
-}
-int rmdir(const char *path) {
-  place();
-  return placed(syscall(SYS_unlinkat, AT_FDCWD, path, AT_REMOVEDIR));
-}
-int mkdir(const char *path, mode_t mode) {
-  place();
-  return placed(syscall(SYS_mkdirat, AT_FDCWD, path, mode));
-}
 
 enum { STEPS = 4, KILLED = -1 };
 
@@ -94,11 +58,11 @@ static pid_t start(const wn_recipe *r, const char *dir, const struct child *how)
     signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){how->file_bytes, how->file_bytes});
   }
-  places = 0;
-  kill_at = how->kill_at;
+  calls_begin(dir);
+  calls.kill_at = how->kill_at;
   wn_status status = wn_train_run(ctx, r, dir, wn_checkpoint_exists(dir), NULL, NULL);
-  kill_at = 0;
-  long total = places;
+  const long total = 2 * calls.count;
+  calls_end();
   if (how->report >= 0 && write(how->report, &total, sizeof total) != (ssize_t)sizeof total) _exit(98);
   wn_context_destroy(ctx);
   _exit(status);
@@ -157,7 +121,7 @@ static void test_kill_at_every_place(void **state) {
   long total = reference(&r, whole);
   assert_true(total > 60);
   /* The first save and two more: the rest repeats. */
-  long last = total * 3 / (STEPS + 1), stride = getenv("WINNOW_TEST_ALL") ? 1 : 7;
+  long last = total * 3 / (STEPS + 1), stride = getenv("WINNOW_TEST_ALL") ? 1 : 13;
   for (long n = 1; n <= last; n += stride) {
     tiny_folder(dir);
     assert_int_equal(run(&r, dir, n, 0), KILLED);

@@ -27,6 +27,9 @@ static int placed(long rc) {
 int rename(const char *from, const char *to) {
   return placed(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
 }
+int renameat(int from_dir, const char *from, int to_dir, const char *to) {
+  return placed(syscall(SYS_renameat2, from_dir, from, to_dir, to, 0));
+}
 int fsync(int fd) {
   return placed(syscall(SYS_fsync, fd));
 }

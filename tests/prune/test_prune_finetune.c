@@ -238,6 +238,43 @@ static void test_resume(void **state) {
   bench_clear(&t.b);
 }
 
+/* A search's folder from somebody else: the run that it names by a link is not written to. */
+static void test_link(void **state) {
+  (void)state;
+  struct tuned t;
+  char dir[320], other[320];
+  tuned_init(&t);
+  wn_prune_options o = tuning(&t, 1, 1, 1);
+  o.step = 40;
+  must(t.b.ctx, search(&t.b, &o, "a", false, NULL));
+  run_dir(&t, "a", dir);
+  snprintf(other, sizeof other, "%s/other", t.b.dir);
+  assert_int_equal(rename(dir, other), 0);
+  assert_int_equal(symlink(other, dir), 0);
+  char *before = tiny_read(other, "state.json", NULL);
+  o.finetune.after = 3;
+  assert_int_equal(search(&t.b, &o, "a", true, NULL), WN_ERR_IO);
+  assert_non_null(strstr(wn_context_error(t.b.ctx), "tuned: is a symbolic link"));
+  char *after = tiny_read(other, "state.json", NULL);
+  assert_string_equal(before, after);
+  free(before);
+  free(after);
+  assert_int_equal(remove(dir), 0);
+  assert_int_equal(rename(other, dir), 0);
+  static const char *const names[] = {"budgets.json", "search.json", "curve.csv", "curve.svg"};
+  for (int i = 0; i < 4; i++) {
+    char link[360];
+    snprintf(link, sizeof link, "%s/a/%s", t.b.dir, names[i]);
+    rename(link, other);
+    assert_int_equal(symlink(other, link), 0);
+    assert_int_equal(search(&t.b, &o, "a", true, NULL), WN_ERR_IO);
+    assert_non_null(strstr(wn_context_error(t.b.ctx), "is a symbolic link"));
+    remove(link);
+    rename(other, link);
+  }
+  bench_clear(&t.b);
+}
+
 /* A child that kills itself at one of the places, in rounds as between them. */
 static void test_kill(void **state) {
   (void)state;
@@ -322,8 +359,9 @@ static void test_bad_input(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_rounds), cmocka_unit_test(test_after),
-                                     cmocka_unit_test(test_target), cmocka_unit_test(test_resume),
-                                     cmocka_unit_test(test_kill),   cmocka_unit_test(test_bad_input)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_rounds),   cmocka_unit_test(test_after),
+                                     cmocka_unit_test(test_target),   cmocka_unit_test(test_resume),
+                                     cmocka_unit_test(test_kill),     cmocka_unit_test(test_link),
+                                     cmocka_unit_test(test_bad_input)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -330,6 +330,42 @@ static void test_model_is_no_run(void **state) {
   tiny_remove(dir), tiny_remove(copy);
 }
 
+/* A run's folder from somebody else, with a link wherever a run writes, moves or removes by name. */
+static void test_links(void **state) {
+  (void)state;
+  static const char *const names[] = {".next", ".commit", "log.jsonl"};
+  char dir[256], outside[256], path[300], target[300];
+  tiny_folder(outside);
+  wn_recipe r;
+  tiny_recipe(&r, false);
+  r.train.steps = 2;
+  snprintf(target, sizeof target, "%s/model.safetensors", outside);
+  FILE *f = fopen(target, "w");
+  assert_true(f && fputs("theirs", f) != EOF && fclose(f) == 0);
+  for (int i = 0; i < 3; i++) {
+    tiny_folder(dir);
+    assert_int_equal(train(&r, dir, false, 0, NULL), WN_OK);
+    r.train.steps = 4;
+    snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+    remove(path);
+    assert_int_equal(symlink(i == 2 ? target : outside, path), 0);
+    wn_context *ctx = tiny_context("cpu", 1);
+    for (int resume = 0; resume < 2; resume++) {
+      const wn_status status = wn_train_run(ctx, resume ? &r : NULL, dir, true, NULL, NULL);
+      const char *error = wn_context_error(ctx);
+      assert_int_equal(status, WN_ERR_IO);
+      if (!strstr(error, path) || !strstr(error, "symbolic link")) fail_msg("%s: %s", names[i], error);
+    }
+    wn_context_destroy(ctx);
+    r.train.steps = 2;
+    char *text = tiny_read(outside, "model.safetensors", NULL);
+    assert_string_equal(text ? text : "gone", "theirs");
+    free(text);
+    tiny_remove(dir);
+  }
+  tiny_remove(outside);
+}
+
 static void test_refusals(void **state) {
   (void)state;
   char dir[256], other[256];
@@ -432,8 +468,9 @@ static void test_log(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_model_is_no_run), cmocka_unit_test(test_log),      cmocka_unit_test(test_resume),
-      cmocka_unit_test(test_resume_streams),  cmocka_unit_test(test_budgets),  cmocka_unit_test(test_resume_spans),
-      cmocka_unit_test(test_evaluation),      cmocka_unit_test(test_refusals), cmocka_unit_test(test_divergence)};
+      cmocka_unit_test(test_model_is_no_run), cmocka_unit_test(test_links),          cmocka_unit_test(test_log),
+      cmocka_unit_test(test_resume),          cmocka_unit_test(test_resume_streams), cmocka_unit_test(test_budgets),
+      cmocka_unit_test(test_resume_spans),    cmocka_unit_test(test_evaluation),     cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_divergence)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

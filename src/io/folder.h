@@ -1,0 +1,43 @@
+/* Several files of a folder that are replaced as one: checkpoints, models, tokenizers, token files. */
+#ifndef WN_IO_FOLDER_H
+#define WN_IO_FOLDER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "winnow/context.h"
+
+/* A save in progress. The files of the new generation are written to `next` by whatever writes files; what the folder
+ * holds under other names stays. */
+struct wn_folder {
+  char dir[4096], next[4096 + 8];
+  int fd, next_fd; /* of the two folders; -1 */
+  bool made;       /* dir was not there before */
+  char gone[1024]; /* names that the commit removes, a line each */
+};
+
+/* Makes dir where it is missing, finishes or discards a save that was interrupted there, and locks dir against other
+ * writers. Afterwards commit or abort. */
+wn_status wn_folder_begin(wn_context *ctx, const char *dir, struct wn_folder *f);
+/* This file goes with the old generation, unless the new one has it. */
+wn_status wn_folder_drop(wn_context *ctx, struct wn_folder *f, const char *name);
+/* Puts all files of next into dir. A failure or a kill at any instant leaves the old files or the new ones, for whoever
+ * reads by wn_folder_file. *committed (may be NULL): whether the new ones are what a reader finds, after a failure too.
+ */
+wn_status wn_folder_commit(wn_context *ctx, struct wn_folder *f, bool *committed);
+void wn_folder_abort(struct wn_folder *f); /* after a failure, and harmless after a commit */
+
+/* Refuses a link in the place of a file that is about to be written in a folder that may be somebody else's. */
+wn_status wn_folder_refuse_link(wn_context *ctx, const char *dir, const char *name);
+
+/* Finishes or discards an interrupted save; begin does it as well. */
+wn_status wn_folder_recover(wn_context *ctx, const char *dir);
+
+/* Readers: where file `name` of dir's current generation is, which is not dir/name while a save that was committed has
+ * not been finished. Nothing is changed: a folder that is read may belong to somebody else. The file need not exist. */
+wn_status wn_folder_file(wn_context *ctx, char *out, size_t out_bytes, const char *dir, const char *name);
+bool wn_folder_has(const char *dir, const char *name);
+/* The same for a whole path. */
+wn_status wn_folder_path(wn_context *ctx, char *out, size_t out_bytes, const char *path);
+
+#endif
