@@ -26,7 +26,7 @@ int wn_open_new(const char *path);
 int wn_open_append(const char *path);
 /* For a device or a pipe that the user names as output; NULL: errno says why. */
 FILE *wn_open_output(const char *path);
-int wn_open_folder(const char *path);   /* for fsync; -1: errno says why */
+int wn_open_folder(const char *path); /* for fsync; -1: errno says why */
 /* A folder or a regular file in an open folder; no link is followed. -1: errno says why. */
 int wn_open_folder_at(int dir, const char *name);
 int wn_open_file_at(int dir, const char *name);

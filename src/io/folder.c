@@ -44,10 +44,7 @@ static wn_status folder_fail(wn_context *ctx, const char *what, const char *dir,
 
 static wn_status folder_refuse(wn_context *ctx, const char *dir, const char *sub, const char *name, mode_t mode,
                                const char *expected) {
-  const char *is = S_ISLNK(mode)   ? "a symbolic link"
-                   : S_ISDIR(mode) ? "a folder"
-                   : S_ISREG(mode) ? "a file"
-                                   : "no regular file";
+  const char *is = S_ISLNK(mode) ? "a symbolic link" : wn_file_kind(mode);
   return wn_fail(ctx, WN_ERR_IO, "%s/%s%s%s: is %s, expected %s: not what a save of winnow leaves; remove it", dir, sub,
                  *name ? "/" : "", name, is, expected);
 }

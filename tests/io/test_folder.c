@@ -201,7 +201,7 @@ static void test_strange_entries(void **state) {
     bed_init(&b);
     if (i % 2 == 0) {
       put(b.dir, sub, "a file");
-      refused(&b, sub, sub, "is a file");
+      refused(&b, sub, sub, "is a regular file");
     } else {
       assert_int_equal(mkdir(in(b.dir, sub), 0777), 0);
       assert_int_equal(mkdir(in(b.dir, in(sub, "a")), 0777), 0);
@@ -219,7 +219,7 @@ static void test_strange_entries(void **state) {
   bed_init(&b);
   assert_int_equal(mkdir(in(b.dir, ".commit"), 0777), 0);
   assert_int_equal(mkfifo(in(b.dir, ".commit/.gone"), 0666), 0);
-  refused(&b, "a FIFO", ".gone", "no regular file");
+  refused(&b, "a FIFO", ".gone", "is a FIFO");
   bed_clear(&b);
 }
 
