@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "attention/registry.h"
 #include "base/alloc.h"
 #include "base/error.h"
 #include "model/config.h"

@@ -4,6 +4,7 @@
 #ifndef WN_ATTENTION_REGISTRY_H
 #define WN_ATTENTION_REGISTRY_H
 
+#include "attention/params.h"
 #include "base/fields.h"
 #include "winnow/attention.h"
 
@@ -25,7 +26,6 @@ enum wn_array_role {
   WN_ARRAY_SHARED,    /* a parameter tensor of the model, used by every layer */
   WN_ARRAY_RESULT
 };
-enum wn_param_range { WN_RANGE_ALL, WN_RANGE_RATIO, WN_RANGE_POSITIVE }; /* any number; [0,1]; 0 and above */
 struct wn_mechanism_array {
   const char *name; /* in case files and in wn_attention_arrays */
   enum wn_array_role role;
@@ -133,10 +133,8 @@ const char *wn_attention_config_unserved(const wn_attention_config *config, uint
  * configuration; NULL past the last. *present: is it there in this one? */
 const struct wn_mechanism_array *wn_mechanism_parameter(enum wn_array_role role, int i,
                                                         const wn_attention_config *config, bool *present);
-#define WN_MECHANISM_PARAMETERS_MAX 8
 
 /* Inputs that are in force, in the registry's order. slot: the same for every configuration. */
-#define WN_MECHANISM_INPUTS_MAX 8
 struct wn_attention_input {
   int slot;
   const struct wn_mechanism_input *how;

@@ -5,6 +5,7 @@
  * parameters flops in the projections and one read of all weights, 4 T Hkv D flops a layer in the attention. */
 #include <string.h>
 
+#include "attention/registry.h"
 #include "base/options.h"
 #include "kv/budgets.h"
 #include "decode/session.h"

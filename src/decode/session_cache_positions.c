@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "attention/derive.h"
+#include "attention/registry.h"
 #include "decode/session.h"
 #include "ops/terms.h"
 

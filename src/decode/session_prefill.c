@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "attention/derive.h"
+#include "attention/registry.h"
 #include "kv/evictions.h"
 #include "kv/walk.h"
 #include "decode/session.h"

@@ -7,6 +7,7 @@
  * that backward. Decoding forms keys and values once. */
 #include <string.h>
 
+#include "attention/registry.h"
 #include "model/layer.h"
 #include "ops/attention.h"
 

@@ -5,10 +5,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "attention/registry.h"
 #include "model/layer.h"
 #include "ops/attention.h"
 
-int wn_layer_inputs(const wn_model_config *c, struct wn_attention_input out[WN_MECHANISM_INPUTS_MAX]) {
+int wn_layer_inputs(const wn_model_config *c, struct wn_attention_input *out) {
   const struct wn_attention_dims dims = {.B = 1, .T = 1, .H = c->heads, .Hkv = c->kv_heads, .D = c->head_size};
   return wn_attention_inputs(&c->attention, &dims, out);
 }

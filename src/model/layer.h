@@ -12,7 +12,7 @@
 #ifndef WN_MODEL_LAYER_H
 #define WN_MODEL_LAYER_H
 
-#include "attention/registry.h"
+#include "attention/params.h"
 #include "base/arrays.h"
 #include "model/run.h"
 
@@ -118,7 +118,7 @@ wn_status wn_cross_keys(struct wn_run *run, int64_t l, void *kv);
 
 /* What mechanisms read of the layer's input (inputs.c). With a memory, those of keys are computed where the keys are
  * (recurrence.c). */
-int wn_layer_inputs(const wn_model_config *config, struct wn_attention_input out[WN_MECHANISM_INPUTS_MAX]);
+int wn_layer_inputs(const wn_model_config *config, struct wn_attention_input *out /* [WN_MECHANISM_INPUTS_MAX] */);
 struct wn_linear wn_input_projection(const struct wn_run *run, int64_t l, const struct wn_attention_input *in,
                                      int64_t rows);
 /* y [rows,width] = transform(y); and d_y through it. */

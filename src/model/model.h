@@ -2,7 +2,6 @@
 #ifndef WN_MODEL_MODEL_H
 #define WN_MODEL_MODEL_H
 
-#include "attention/registry.h"
 #include "backends/backends.h"
 #include "base/alloc.h"
 #include "model/params.h"

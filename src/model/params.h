@@ -3,7 +3,7 @@
 #ifndef WN_MODEL_PARAMS_H
 #define WN_MODEL_PARAMS_H
 
-#include "attention/registry.h"
+#include "attention/params.h"
 #include "ops/packed.h"
 #include "winnow/model.h"
 

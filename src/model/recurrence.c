@@ -18,6 +18,7 @@
  * Cost: the key and value maps run over what is read and the block, 4 (read + T) C Hkv D operations. */
 #include <string.h>
 
+#include "attention/registry.h"
 #include "model/workspace.h"
 #include "ops/attention.h"
 

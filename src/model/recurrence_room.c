@@ -13,6 +13,7 @@
  * Backward adds as much once, for the widest layer. */
 #include <string.h>
 
+#include "attention/registry.h"
 #include "model/workspace.h"
 
 static int64_t room_selections(const struct wn_workspace *ws) {

@@ -10,6 +10,7 @@
  * Layers with a window may have angles of their own, plain ones of rope_local_theta (Gemma 3, arXiv 2503.19786). */
 #include <math.h>
 
+#include "attention/registry.h"
 #include "model/layer.h"
 
 static int64_t rotary_size(const wn_model_config *c) {

@@ -6,6 +6,7 @@
  * x < ramp + limit * z, so that the widest head bounds the layer ("memory trimmed by the widest head", section 2). */
 #include <math.h>
 
+#include "attention/registry.h"
 #include "model/layer.h"
 #include "ops/attention.h"
 

@@ -13,6 +13,7 @@
 
 #include <string.h>
 
+#include "attention/registry.h"
 #include "tensor/bf16.h"
 
 static void *step_row(const struct wn_run *run, void *base, int64_t row) {

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "attention/registry.h"
 #include "kv/policy.h"
 #include "model/config.h"
 
