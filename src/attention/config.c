@@ -14,7 +14,7 @@ wn_status wn_attention_config_parse(wn_context *ctx, const char *text, wn_attent
     return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_attention_config_parse needs a text and a place to write to");
   wn_attention_config_init(out);
   json_t *object;
-  WN_TRY(wn_json_load_text(ctx, "attention", text, strlen(text), &object));
+  WN_TRY(wn_json_load_text(ctx, WN_JSON_CONFIG, "attention", text, strlen(text), &object));
   struct wn_field_group groups[WN_MECHANISMS_MAX];
   int count = wn_attention_field_groups("", 0, groups);
   wn_status status = wn_fields_read(ctx, "attention", object, groups, count, out);

@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include "base/limits.h"
 #include "winnow/context.h"
 
 enum wn_field_type {
@@ -55,11 +56,24 @@ wn_status wn_json_set(wn_context *ctx, json_t *object, const char *assignment);
 wn_status wn_fields_help(wn_context *ctx, const struct wn_field_group *groups, int group_count, const void *defaults,
                          char **text);
 
-/* Parsing with file, line and column in the detail; duplicate keys refused; depth and size bounded. New reference. */
-wn_status wn_json_load_file(wn_context *ctx, const char *path, json_t **out);
+/* Parsing with file, line and column in the detail; duplicate keys refused; depth bounded, size and number of values by
+ * the kind of file. New reference. */
+wn_status wn_json_load_file(wn_context *ctx, enum wn_json_kind kind, const char *path, json_t **out);
 /* The same of a path that the user gave: a pipe and "-" will do as well (wn_file_load). */
-wn_status wn_json_load_input(wn_context *ctx, const char *path, json_t **out);
-wn_status wn_json_load_text(wn_context *ctx, const char *where, const char *text, size_t bytes, json_t **out);
+wn_status wn_json_load_input(wn_context *ctx, enum wn_json_kind kind, const char *path, json_t **out);
+wn_status wn_json_load_text(wn_context *ctx, enum wn_json_kind kind, const char *where, const char *text, size_t bytes,
+                            json_t **out);
+/* The members of an object one after the other, without parsing the whole: begun as {.where, .text, .bytes}, each call
+ * of wn_json_next gives where the next key (with its quotes) and its value lie, in texts that wn_json_load_text takes
+ * (WN_JSON_ENTRY for keys); *more is false after the last. What lies between braces and commas is checked, keys and
+ * values are not. */
+struct wn_json_members {
+  const char *where, *text;
+  size_t bytes, at;
+  const char *key, *value;
+  size_t key_bytes, value_bytes;
+};
+wn_status wn_json_next(wn_context *ctx, struct wn_json_members *members, bool *more);
 /* Indented text with numbers that read back exactly; wn_alloc'd. */
 wn_status wn_json_text(wn_context *ctx, const json_t *value, char **out);
 wn_status wn_json_save_file(wn_context *ctx, const char *path, const json_t *value);

@@ -12,42 +12,137 @@
 #include <string.h>
 
 #define MAX_SET_DEPTH 32 /* objects within objects are freed by recursion */
-#define MAX_JSON_BYTES ((size_t)32 << 20)
 
-wn_status wn_json_load_text(wn_context *ctx, const char *where, const char *text, size_t bytes, json_t **out) {
+static const struct {
+  const char *name;
+  size_t bytes, values;
+} json_kinds[] = {
+#define JSON_KIND(id, name, bytes, values) {name, bytes, values},
+    WN_JSON_KINDS(JSON_KIND)
+#undef JSON_KIND
+};
+
+/* Every value is the first of a list or object, follows a comma, or is the whole. Counted before parsing, as it is the
+ * parsed values that take memory: "[]" becomes 150 bytes. */
+static size_t json_count_values(const char *text, size_t bytes) {
+  size_t count = 1;
+  bool inside = false;
+  for (size_t i = 0; i < bytes; i++) {
+    const char c = text[i];
+    if (inside && c == '\\') {
+      i++;
+    } else if (c == '"') {
+      inside = !inside;
+    } else if (!inside) {
+      count += c == ',' ? 1 : c == '[' || c == '{' ? 2 : 0;
+    }
+  }
+  return count;
+}
+
+wn_status wn_json_load_text(wn_context *ctx, enum wn_json_kind kind, const char *where, const char *text, size_t bytes,
+                            json_t **out) {
   *out = NULL;
-  if (bytes > MAX_JSON_BYTES)
-    return wn_fail(ctx, WN_ERR_FORMAT, "%s: the JSON is %zu bytes long; at most %zu are read", where, bytes,
-                   MAX_JSON_BYTES);
+  if (bytes > json_kinds[kind].bytes)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: the JSON is %zu bytes long; %s has at most %zu", where, bytes,
+                   json_kinds[kind].name, json_kinds[kind].bytes);
+  const size_t values = json_count_values(text, bytes);
+  if (values > json_kinds[kind].values)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: the JSON has about %zu values; %s has at most %zu", where, values,
+                   json_kinds[kind].name, json_kinds[kind].values);
   json_error_t error;
   if (bytes >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) { /* a byte order mark, as some editors put it */
     text += 3;
     bytes -= 3;
   }
   /* jansson bounds the depth (2048), refuses NUL characters, invalid UTF-8 and numbers that overflow. */
-  *out = json_loadb(text ? text : "", bytes, JSON_REJECT_DUPLICATES, &error);
+  const size_t flags = JSON_REJECT_DUPLICATES | (kind == WN_JSON_ENTRY ? JSON_DECODE_ANY : 0);
+  *out = json_loadb(text ? text : "", bytes, flags, &error);
   if (!*out && json_error_code(&error) == json_error_out_of_memory)
     return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s", where);
   if (!*out) return wn_fail(ctx, WN_ERR_FORMAT, "%s:%d:%d: %s", where, error.line, error.column, error.text);
   return WN_OK;
 }
 
-wn_status wn_json_load_file(wn_context *ctx, const char *path, json_t **out) {
+static void json_skip_space(struct wn_json_members *m) {
+  while (m->at < m->bytes &&
+         (m->text[m->at] == ' ' || m->text[m->at] == '\n' || m->text[m->at] == '\t' || m->text[m->at] == '\r'))
+    m->at++;
+}
+
+static wn_status json_expect(wn_context *ctx, struct wn_json_members *m, char what) {
+  json_skip_space(m);
+  if (m->at < m->bytes && m->text[m->at] == what) {
+    m->at++;
+    return WN_OK;
+  }
+  return wn_fail(ctx, WN_ERR_FORMAT, "%s: byte %zu: '%c' is expected", m->where, m->at, what);
+}
+
+/* Past the string that begins here; to the end where it has none. */
+static void json_skip_string(struct wn_json_members *m) {
+  for (m->at++; m->at < m->bytes && m->text[m->at] != '"'; m->at++)
+    if (m->text[m->at] == '\\') m->at++;
+  m->at = m->at < m->bytes ? m->at + 1 : m->bytes;
+}
+
+/* Past the value that begins here: to the comma or brace that ends it. */
+static void json_skip_value(struct wn_json_members *m) {
+  size_t depth = 0;
+  while (m->at < m->bytes) {
+    const char c = m->text[m->at];
+    if (c == '"') {
+      json_skip_string(m);
+      continue;
+    }
+    if (depth == 0 && (c == ',' || c == '}' || c == ']')) return;
+    if (c == '{' || c == '[') depth++;
+    if (c == '}' || c == ']') depth--;
+    m->at++;
+  }
+}
+
+wn_status wn_json_next(wn_context *ctx, struct wn_json_members *m, bool *more) {
+  const bool first = m->at == 0;
+  *more = false;
+  if (first) WN_TRY(json_expect(ctx, m, '{'));
+  json_skip_space(m);
+  if (m->at < m->bytes && m->text[m->at] == '}') {
+    m->at++;
+    json_skip_space(m);
+    if (m->at == m->bytes) return WN_OK;
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: byte %zu: nothing is expected after the object", m->where, m->at);
+  }
+  if (!first) WN_TRY(json_expect(ctx, m, ','));
+  WN_TRY(json_expect(ctx, m, '"'));
+  m->key = m->text + --m->at;
+  json_skip_string(m);
+  m->key_bytes = (size_t)(m->text + m->at - m->key);
+  WN_TRY(json_expect(ctx, m, ':'));
+  json_skip_space(m);
+  m->value = m->text + m->at;
+  json_skip_value(m);
+  m->value_bytes = (size_t)(m->text + m->at - m->value);
+  *more = true;
+  return WN_OK;
+}
+
+wn_status wn_json_load_file(wn_context *ctx, enum wn_json_kind kind, const char *path, json_t **out) {
   *out = NULL;
   char *text;
   size_t bytes;
-  WN_TRY(wn_file_read(ctx, path, MAX_JSON_BYTES, &text, &bytes));
-  wn_status status = wn_json_load_text(ctx, path, text, bytes, out);
+  WN_TRY(wn_file_read(ctx, path, json_kinds[kind].bytes, &text, &bytes));
+  wn_status status = wn_json_load_text(ctx, kind, path, text, bytes, out);
   wn_free(text);
   return status;
 }
 
-wn_status wn_json_load_input(wn_context *ctx, const char *path, json_t **out) {
+wn_status wn_json_load_input(wn_context *ctx, enum wn_json_kind kind, const char *path, json_t **out) {
   *out = NULL;
   char *text;
   size_t bytes;
-  WN_TRY(wn_file_load(ctx, path, MAX_JSON_BYTES, &text, &bytes));
-  wn_status status = wn_json_load_text(ctx, path, text, bytes, out);
+  WN_TRY(wn_file_load(ctx, path, json_kinds[kind].bytes, &text, &bytes));
+  wn_status status = wn_json_load_text(ctx, kind, path, text, bytes, out);
   wn_free(text);
   return status;
 }

@@ -58,7 +58,7 @@ static wn_status log_take(wn_context *ctx, const char *path, const char *text, s
   for (*kept = 0; (end = memchr(text + *kept, '\n', bytes - *kept)); *kept = (size_t)(end - text) + 1) {
     json_t *line;
     snprintf(where, sizeof where, "%s:%d", path, ++number);
-    WN_TRY(wn_json_load_text(ctx, where, text + *kept, (size_t)(end - text) - *kept, &line));
+    WN_TRY(wn_json_load_text(ctx, WN_JSON_LINE, where, text + *kept, (size_t)(end - text) - *kept, &line));
     wn_status status = WN_OK;
     if (number > 1)
       status = log_take_line(ctx, where, line, q, resumed);

@@ -152,7 +152,7 @@ static wn_status questions_read_line(wn_context *ctx, const struct reader *r, co
   if (bytes > QUESTION_BYTES)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: the line has %zu bytes, at most %d are read", q->where, bytes,
                    (int)QUESTION_BYTES);
-  WN_TRY(wn_json_load_text(ctx, q->where, text, bytes, &line));
+  WN_TRY(wn_json_load_text(ctx, WN_JSON_LINE, q->where, text, bytes, &line));
   wn_status status = json_is_object(line) ? task->read(ctx, line, q)
                                           : wn_fail(ctx, WN_ERR_FORMAT, "%s: expected a JSON object", q->where);
   json_decref(line);

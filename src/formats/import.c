@@ -21,7 +21,7 @@ static wn_status import_read_config(wn_context *ctx, const char *dir, char where
   if (*dir && !wn_path_exists(dir))
     return wn_fail(ctx, WN_ERR_IO, "cannot open %s: there is no such file or folder", dir);
   WN_TRY(wn_folder_file(ctx, where, 4096, dir, "config.json"));
-  return wn_json_load_file(ctx, where, out);
+  return wn_json_load_file(ctx, WN_JSON_CONFIG, where, out);
 }
 
 static bool import_is_hf(const json_t *config) {

@@ -9,14 +9,11 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/limits.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "values and tensors are used as the file has them, which is little-endian"
 #endif
-
-#define MAX_TENSORS 1000000
-#define MAX_VALUES 1000000
-#define MAX_NAME 4096
 
 struct wn_gguf {
   struct wn_map map; /* empty for a caller's buffer */
@@ -102,10 +99,10 @@ static wn_status take_name(struct cursor *c, const char *what, char **out) {
   const char *text = NULL;
   uint64_t bytes = 0;
   WN_TRY(take_string(c, what, &text, &bytes));
-  if (bytes == 0 || bytes > MAX_NAME || memchr(text, 0, (size_t)bytes))
+  if (bytes == 0 || bytes > WN_LIMIT_TENSOR_NAME || memchr(text, 0, (size_t)bytes))
     return wn_fail(c->ctx, WN_ERR_FORMAT,
-                   "%s: %s before byte %zu has %llu bytes or a NUL; 1 to %d without are expected", c->file, what,
-                   (size_t)(c->at - c->begin), (unsigned long long)bytes, MAX_NAME);
+                   "%s: %s before byte %zu has %llu bytes or a NUL; 1 to %zu without are expected", c->file, what,
+                   (size_t)(c->at - c->begin), (unsigned long long)bytes, WN_LIMIT_TENSOR_NAME);
   void *copy;
   WN_TRY(wn_alloc(c->ctx, what, (size_t)bytes + 1, &copy));
   memcpy(copy, text, (size_t)bytes);
@@ -285,9 +282,12 @@ static wn_status read_file(wn_context *ctx, struct wn_gguf *f, const uint8_t *da
   /* A tensor takes 24 bytes of header, a key 13 or more: counts beyond are known to be wrong before anything is
    * allocated for them. */
   const uint64_t left = (uint64_t)(c.end - c.at);
-  if (tensors > MAX_TENSORS || values > MAX_VALUES || tensors > left / 24 || values > left / 13)
+  if (tensors > left / 24 || values > left / 13)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: %llu tensors and %llu keys do not fit in %zu bytes", f->name,
                    (unsigned long long)tensors, (unsigned long long)values, bytes);
+  if (tensors > WN_LIMIT_GGUF_TENSORS || values > WN_LIMIT_GGUF_KEYS)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: %llu tensors and %llu keys; at most %zu and %zu are read", f->name,
+                   (unsigned long long)tensors, (unsigned long long)values, WN_LIMIT_GGUF_TENSORS, WN_LIMIT_GGUF_KEYS);
   WN_TRY(read_values(&c, f, values));
   void *offsets;
   WN_TRY(wn_alloc(ctx, "GGUF offsets", (size_t)tensors * sizeof(uint64_t), &offsets));

@@ -1,11 +1,13 @@
 /* Safetensors files: 8 bytes of header length (little-endian), a JSON header, then the tensors' bytes without holes.
  * Nothing in a file is believed: lengths, offsets and shapes are checked with overflow-safe arithmetic before a tensor
- * can be reached, and the tensors must cover the data exactly once. Opening costs one parse of the header and two
- * sorts; data is only mapped. A file that another process shortens while it is mapped cannot be guarded against. */
+ * can be reached, and the tensors must cover the data exactly once. Opening costs two passes over the header, of which
+ * one entry at a time is parsed, and two sorts; data is only mapped. A file that another process shortens while it is
+ * mapped cannot be guarded against. */
 #include "winnow/safetensors.h"
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,14 +20,13 @@
 #error "tensors are used as the file has them, which is little-endian"
 #endif
 
-#define MAX_HEADER_BYTES ((uint64_t)32 << 20)
 static const char metadata_key[] = "__metadata__";
 
 struct wn_safetensors {
   struct wn_map map; /* empty for a caller's buffer */
   char *name;
-  json_t *header;                 /* owns the names and the metadata */
-  const json_t *metadata;         /* borrowed from header, or NULL */
+  char *names;                    /* one after the other */
+  json_t *metadata;               /* or NULL */
   wn_safetensors_entry *entries;  /* [count], in the header's order */
   wn_safetensors_entry **by_name; /* [count], sorted by name */
   int count;
@@ -132,17 +133,70 @@ static wn_status check_cover(wn_context *ctx, const struct wn_safetensors *f, wn
   return WN_OK;
 }
 
-static wn_status read_metadata(wn_context *ctx, struct wn_safetensors *f, const json_t *value) {
+static wn_status read_metadata(wn_context *ctx, struct wn_safetensors *f, const struct wn_json_members *m) {
   const char *key;
   json_t *item;
-  if (!json_is_object(value)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"%s\" is not an object", f->name, metadata_key);
-  json_object_foreach((json_t *)(uintptr_t)value, key, item) {
+  if (f->metadata) return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"%s\" is there twice", f->name, metadata_key);
+  if (m->value_bytes == 0 || *m->value != '{')
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"%s\" is not an object", f->name, metadata_key);
+  WN_TRY(wn_json_load_text(ctx, WN_JSON_METADATA, m->where, m->value, m->value_bytes, &f->metadata));
+  json_object_foreach(f->metadata, key, item) {
     if (!json_is_string(item))
       return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"%s\": the value of \"%.200s\" is not a string", f->name, metadata_key,
                      key);
   }
-  f->metadata = value;
   return WN_OK;
+}
+
+/* A member of the header: a tensor, whose name goes to *names, or the metadata. */
+static wn_status read_member(wn_context *ctx, struct wn_safetensors *f, const struct wn_json_members *m,
+                             const uint8_t *data, size_t data_bytes, char **names) {
+  json_t *key, *value;
+  WN_TRY(wn_json_load_text(ctx, WN_JSON_ENTRY, m->where, m->key, m->key_bytes, &key));
+  const size_t length = json_string_length(key);
+  if (!strcmp(json_string_value(key), metadata_key)) {
+    json_decref(key);
+    return read_metadata(ctx, f, m);
+  }
+  char *name = memcpy(*names, json_string_value(key), length + 1);
+  *names += length + 1;
+  json_decref(key);
+  WN_TRY(wn_json_load_text(ctx, WN_JSON_ENTRY, m->where, m->value, m->value_bytes, &value));
+  const wn_status status = read_entry(ctx, f->name, name, value, data, data_bytes, &f->entries[f->count]);
+  json_decref(value);
+  if (status == WN_OK) f->by_name[f->count] = &f->entries[f->count];
+  if (status == WN_OK) f->count++;
+  return status;
+}
+
+/* The header is never parsed as a whole: its members are counted, then read one at a time. */
+static wn_status read_members(wn_context *ctx, struct wn_safetensors *f, const char *text, size_t bytes,
+                              const uint8_t *data, size_t data_bytes) {
+  char where[4200];
+  snprintf(where, sizeof where, "%.4096s: header", f->name);
+  const struct wn_json_members all = {.where = where, .text = text, .bytes = bytes};
+  struct wn_json_members m = all;
+  size_t count = 0, name_bytes = 1; /* of at most `bytes` members: no overflow below */
+  void *p;
+  bool more = true;
+  for (;;) {
+    WN_TRY(wn_json_next(ctx, &m, &more));
+    if (!more) break;
+    count++;
+    name_bytes += m.key_bytes; /* its quotes are room for the NUL */
+  }
+  WN_TRY(wn_alloc(ctx, "safetensors entries", count * sizeof *f->entries, &p));
+  f->entries = p;
+  WN_TRY(wn_alloc(ctx, "safetensors index", count * sizeof *f->by_name, &p));
+  f->by_name = p;
+  WN_TRY(wn_alloc(ctx, "safetensors names", name_bytes, &p));
+  char *names = f->names = p;
+  for (m = all;;) {
+    WN_TRY(wn_json_next(ctx, &m, &more));
+    if (!more) return WN_OK;
+    snprintf(where, sizeof where, "%.4096s: header from byte %zu", f->name, (size_t)(m.key - text));
+    WN_TRY(read_member(ctx, f, &m, data, data_bytes, &names));
+  }
 }
 
 static wn_status safetensors_read_header(wn_context *ctx, struct wn_safetensors *f, const uint8_t *bytes, size_t size) {
@@ -155,37 +209,21 @@ static wn_status safetensors_read_header(wn_context *ctx, struct wn_safetensors 
     return wn_fail(ctx, WN_ERR_FORMAT,
                    "%s: not a safetensors file, or truncated: its header should have %llu bytes, only %zu follow",
                    f->name, (unsigned long long)header_bytes, size - 8);
-  if (header_bytes < 2 || header_bytes > MAX_HEADER_BYTES)
+  if (header_bytes < 2 || header_bytes > WN_LIMIT_SAFETENSORS_HEADER)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: not a safetensors file: its header has %llu bytes; 2 to %llu are possible",
-                   f->name, (unsigned long long)header_bytes, (unsigned long long)MAX_HEADER_BYTES);
+                   f->name, (unsigned long long)header_bytes, (unsigned long long)WN_LIMIT_SAFETENSORS_HEADER);
   if (bytes[8] != '{')
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: not a safetensors file: its header does not begin with '{'", f->name);
-  wn_status status = wn_json_load_text(ctx, "header", (const char *)bytes + 8, (size_t)header_bytes, &f->header);
-  if (status != WN_OK) return wn_fail_prefix(ctx, status, "%s", f->name);
   const uint8_t *data = bytes + 8 + header_bytes;
-  size_t data_bytes = size - 8 - (size_t)header_bytes;
-
-  size_t keys = json_object_size(f->header); /* at most MAX_HEADER_BYTES: no overflow below */
-  void *p;
-  WN_TRY(wn_alloc(ctx, "safetensors entries", keys * sizeof *f->entries, &p));
-  f->entries = p;
-  WN_TRY(wn_alloc(ctx, "safetensors names", keys * sizeof *f->by_name, &p));
-  f->by_name = p;
-  const char *key;
-  json_t *value;
-  json_object_foreach(f->header, key, value) {
-    if (strcmp(key, metadata_key) == 0) {
-      WN_TRY(read_metadata(ctx, f, value));
-      continue;
-    }
-    WN_TRY(read_entry(ctx, f->name, key, value, data, data_bytes, &f->entries[f->count]));
-    f->by_name[f->count] = &f->entries[f->count];
-    f->count++;
-  }
+  const size_t data_bytes = size - 8 - (size_t)header_bytes;
+  WN_TRY(read_members(ctx, f, (const char *)bytes + 8, (size_t)header_bytes, data, data_bytes));
   if (f->count > 0) WN_TRY(check_cover(ctx, f, f->by_name, data, data_bytes));
   if (f->count == 0 && data_bytes > 0)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: no tensor in the header, %zu bytes of data", f->name, data_bytes);
   if (f->count > 0) qsort(f->by_name, (size_t)f->count, sizeof *f->by_name, compare_names);
+  for (int i = 1; i < f->count; i++)
+    if (!strcmp(f->by_name[i - 1]->name, f->by_name[i]->name))
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor \"%.200s\" is there twice", f->name, f->by_name[i]->name);
   return WN_OK;
 }
 
@@ -228,7 +266,8 @@ wn_status wn_safetensors_open_memory(wn_context *ctx, const char *name, const vo
 
 void wn_safetensors_close(wn_safetensors *file) {
   if (!file) return;
-  json_decref(file->header);
+  json_decref(file->metadata);
+  wn_free(file->names);
   wn_free(file->entries);
   wn_free(file->by_name);
   wn_free(file->name);
@@ -379,7 +418,7 @@ static wn_status safetensors_write_file(wn_context *ctx, const char *path, const
   if (status == WN_OK) status = header_text(ctx, path, entries, count, begins, metadata, &header);
   wn_free(begins);
   if (status != WN_OK) return status;
-  if (strlen(header) > MAX_HEADER_BYTES - 8) {
+  if (strlen(header) > WN_LIMIT_SAFETENSORS_HEADER - 8) {
     free(header);
     return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: its header would be longer than can be read back", path);
   }

@@ -15,7 +15,7 @@
 #include "io/gguf_types.h"
 
 #define INDEX_NAME "model.safetensors.index.json"
-enum { PATH_BYTES = 4096, MAX_SHARDS = 4096 };
+enum { PATH_BYTES = 4096, MAX_SHARDS = WN_LIMIT_SHARDS };
 
 struct shard {
   char *name, *path;
@@ -175,7 +175,8 @@ static wn_status read_index(wn_context *ctx, const char *dir, const char *path, 
                      "expected",
                      path, tensor, name ? "" : "no string", name ? name : "");
     if (find_shard(t, name) >= 0) continue;
-    if (t->shard_count == MAX_SHARDS) return wn_fail(ctx, WN_ERR_FORMAT, "%s: more than %d shards", path, MAX_SHARDS);
+    if (t->shard_count == MAX_SHARDS)
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: more than %d shards", path, (int)MAX_SHARDS);
     WN_TRY(open_shard(ctx, t, dir, name));
   }
   json_object_foreach((json_t *)(uintptr_t)map, tensor, value) {
@@ -203,7 +204,7 @@ static wn_status open_index(wn_context *ctx, const char *dir, struct wn_tensors 
   WN_TRY(wn_alloc(ctx, "shards", MAX_SHARDS * sizeof *t->shards, &memory));
   t->shards = memory;
   WN_TRY(wn_folder_file(ctx, path, sizeof path, dir, INDEX_NAME));
-  WN_TRY(wn_json_load_file(ctx, path, &index));
+  WN_TRY(wn_json_load_file(ctx, WN_JSON_TABLE, path, &index));
   const wn_status status = read_index(ctx, dir, path, index, t);
   json_decref(index);
   return status;

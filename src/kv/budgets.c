@@ -169,7 +169,7 @@ wn_status wn_budgets_load(wn_context *ctx, const char *path, wn_budgets *out) {
     WN_TRY(wn_path_join(ctx, inside, sizeof inside, path, "budgets.json"));
     path = inside;
   }
-  WN_TRY(wn_json_load_file(ctx, path, &object));
+  WN_TRY(wn_json_load_file(ctx, WN_JSON_TABLE, path, &object));
   const wn_status status = wn_budgets_from_json(ctx, path, object, out);
   json_decref(object);
   return status;

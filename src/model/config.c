@@ -241,7 +241,7 @@ static wn_status config_read_object(wn_context *ctx, const char *where, const js
 wn_status wn_model_config_parse(wn_context *ctx, const char *where, const char *text, size_t bytes,
                                 wn_model_config *out) {
   json_t *object;
-  WN_TRY(wn_json_load_text(ctx, where, text, bytes, &object));
+  WN_TRY(wn_json_load_text(ctx, WN_JSON_CONFIG, where, text, bytes, &object));
   wn_status status = config_read_object(ctx, where, object, out);
   json_decref(object);
   return status;
@@ -249,7 +249,7 @@ wn_status wn_model_config_parse(wn_context *ctx, const char *where, const char *
 
 wn_status wn_model_config_load(wn_context *ctx, const char *path, wn_model_config *out) {
   json_t *object;
-  WN_TRY(wn_json_load_file(ctx, path, &object));
+  WN_TRY(wn_json_load_file(ctx, WN_JSON_CONFIG, path, &object));
   wn_status status = config_read_object(ctx, path, object, out);
   json_decref(object);
   return status;

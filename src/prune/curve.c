@@ -293,7 +293,7 @@ static wn_status curve_read_curve(wn_context *ctx, const char *path, const json_
 wn_status wn_prune_curve_load(wn_context *ctx, const char *path, wn_prune_curve *out) {
   json_t *j;
   memset(out, 0, sizeof *out);
-  WN_TRY(wn_json_load_file(ctx, path, &j));
+  WN_TRY(wn_json_load_file(ctx, WN_JSON_TABLE, path, &j));
   const wn_status status = json_is_object(j) ? curve_read_curve(ctx, path, j, out)
                                              : wn_fail(ctx, WN_ERR_FORMAT, "%s: expected an object", path);
   json_decref(j);

@@ -44,7 +44,7 @@ static wn_status inputs_find_in_file(wn_context *ctx, struct wn_report_input *in
   if (n >= sizeof in->file) return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: the path is too long", in->path);
   memcpy(in->file, in->path, n + 1);
   json_t *j;
-  WN_TRY(wn_json_load_file(ctx, in->path, &j));
+  WN_TRY(wn_json_load_file(ctx, WN_JSON_TABLE, in->path, &j));
   in->search = json_object_get(j, "points") != NULL;
   in->compare = !in->search && json_object_get(j, "results") != NULL;
   json_decref(j);

@@ -66,7 +66,7 @@ wn_status wn_prune_comparison_load(wn_context *ctx, const char *path, wn_prune_c
   json_t *j;
   void *names = NULL, *layers = NULL, *rows = NULL;
   *out = (wn_prune_comparison){0};
-  WN_TRY(wn_json_load_file(ctx, path, &j));
+  WN_TRY(wn_json_load_file(ctx, WN_JSON_TABLE, path, &j));
   const json_t *results = json_object_get(j, "results");
   const size_t count = json_array_size(results);
   wn_status status = WN_OK;

@@ -14,8 +14,6 @@
 #include "text/tokenizer_kinds.h"
 #include "text/vocab_gguf.h"
 
-#define MODEL_LIMIT ((size_t)256 << 20)
-#define TEMPLATE_LIMIT ((size_t)1 << 20)
 #define MODEL_NAME "tokenizer.model"
 #define KIND_NAME "tokenizer.json"
 #define CONFIG_NAME "tokenizer_config.json"
@@ -90,7 +88,7 @@ static wn_status open_sentencepiece(wn_context *ctx, const char *path, wn_tokeni
 }
 
 static wn_status load_sentencepiece(wn_context *ctx, const char *path, wn_tokenizer *tok) {
-  WN_TRY(wn_file_read(ctx, path, MODEL_LIMIT, &tok->model, &tok->model_bytes));
+  WN_TRY(wn_file_read(ctx, path, WN_LIMIT_TOKENIZER_MODEL, &tok->model, &tok->model_bytes));
   return open_sentencepiece(ctx, path, tok);
 }
 
@@ -162,7 +160,7 @@ static void find_ends(wn_tokenizer *tok) {
 static wn_status load_json(wn_context *ctx, const char *path, wn_tokenizer *tok) {
   json_t *json;
   int32_t eos;
-  WN_TRY(wn_json_load_file(ctx, path, &json));
+  WN_TRY(wn_json_load_file(ctx, WN_JSON_TOKENIZER, path, &json));
   const char *kind = json_string_value(json_object_get(json, "kind"));
   wn_status status = WN_OK;
   if (kind) {
@@ -212,7 +210,7 @@ static wn_status load_config(wn_context *ctx, const char *dir, wn_tokenizer *tok
   if (wn_folder_has(dir, CONFIG_NAME)) {
     json_t *config;
     WN_TRY(wn_folder_file(ctx, path, sizeof path, dir, CONFIG_NAME));
-    WN_TRY(wn_json_load_file(ctx, path, &config));
+    WN_TRY(wn_json_load_file(ctx, WN_JSON_TOKENIZER_CONFIG, path, &config));
     int32_t bos = configured_token(tok, config, "bos_token"), eos = configured_token(tok, config, "eos_token");
     int32_t turn = configured_token(tok, config, "eot_token");
     const json_t *add = json_object_get(config, "add_bos_token");
@@ -228,7 +226,7 @@ static wn_status load_config(wn_context *ctx, const char *dir, wn_tokenizer *tok
   if (!tok->chat_template && wn_folder_has(dir, TEMPLATE_NAME)) {
     size_t bytes;
     WN_TRY(wn_folder_file(ctx, path, sizeof path, dir, TEMPLATE_NAME));
-    WN_TRY(wn_file_read(ctx, path, TEMPLATE_LIMIT, &tok->chat_template, &bytes));
+    WN_TRY(wn_file_read(ctx, path, WN_LIMIT_TEMPLATE, &tok->chat_template, &bytes));
     tok->configured = true;
   }
   return WN_OK;
@@ -273,7 +271,7 @@ static wn_status has_more(wn_context *ctx, const char *dir, const wn_tokenizer *
   *more = false;
   if (!wn_folder_has(dir, KIND_NAME)) return WN_OK;
   WN_TRY(wn_folder_file(ctx, path, sizeof path, dir, KIND_NAME));
-  WN_TRY(wn_json_load_file(ctx, path, &json));
+  WN_TRY(wn_json_load_file(ctx, WN_JSON_TOKENIZER, path, &json));
   const json_t *added = json_object_get(json, "added_tokens");
   for (size_t i = 0; i < json_array_size(added); i++)
     if (json_integer_value(json_object_get(json_array_get(added, i), "id")) >= tok->vocab_size) *more = true;

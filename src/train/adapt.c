@@ -197,14 +197,14 @@ wn_status wn_adapt_recipe(wn_context *ctx, const char *model, const char *path, 
   const wn_model_config config = given->config;
   wn_model_destroy(given);
   WN_TRY(wn_model_config_json(ctx, &config, &text));
-  wn_status status = wn_json_load_text(ctx, model, text, strlen(text), &its);
+  wn_status status = wn_json_load_text(ctx, WN_JSON_CONFIG, model, text, strlen(text), &its);
   wn_text_free(text);
   if (status != WN_OK) return status;
   recipe = json_pack("{s:o}", "model", its);
   if (!recipe) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a recipe");
   status = defaults(ctx, &config, recipe);
   if (status == WN_OK && path) {
-    status = wn_json_load_file(ctx, path, &file);
+    status = wn_json_load_file(ctx, WN_JSON_CONFIG, path, &file);
     if (status == WN_OK && !json_is_object(file)) status = wn_fail(ctx, WN_ERR_CONFIG, "%s: expected an object", path);
     if (status == WN_OK) status = wn_recipe_check_json(ctx, path, file);
     if (status == WN_OK && (!enable(recipe, file) || json_object_update_recursive(recipe, file) != 0))

@@ -279,7 +279,7 @@ wn_status wn_checkpoint_state(wn_context *ctx, const char *dir, struct wn_run_st
   json_t *json = NULL;
   memset(out, 0, sizeof *out);
   WN_TRY(wn_path_join(ctx, path, sizeof path, dir, "state.json"));
-  WN_TRY(wn_json_load_file(ctx, path, &json));
+  WN_TRY(wn_json_load_file(ctx, WN_JSON_CONFIG, path, &json));
   wn_status status = wn_fields_read(ctx, path, json, &state_group, 1, out);
   json_decref(json);
   return status;

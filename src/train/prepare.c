@@ -27,7 +27,7 @@ static wn_status data_vocabulary(wn_context *ctx, const char *token_file, char p
   WN_TRY(wn_folder_path(ctx, path, PATH_BYTES, beside));
   if (!wn_path_exists(path)) return WN_OK;
   json_t *json = NULL;
-  WN_TRY(wn_json_load_file(ctx, path, &json));
+  WN_TRY(wn_json_load_file(ctx, WN_JSON_CONFIG, path, &json));
   const json_t *value = json_object_get(json, "vocab_size");
   if (json_is_integer(value)) *out = json_integer_value(value);
   json_decref(json);

@@ -233,7 +233,7 @@ wn_status wn_recipe_load(wn_context *ctx, const char *path, const char *const *s
     return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_recipe_load needs a place to write to, and sets when set_count is not 0");
   json_t *object;
   if (path)
-    WN_TRY(wn_json_load_input(ctx, path, &object));
+    WN_TRY(wn_json_load_input(ctx, WN_JSON_CONFIG, path, &object));
   else if (!(object = json_object()))
     return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a recipe");
   wn_status status = wn_recipe_read(ctx, path ? path : "recipe", object, sets, set_count, out);

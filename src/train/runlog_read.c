@@ -9,8 +9,6 @@
 #include "base/file.h"
 #include "winnow/train.h"
 
-#define MAX_LOG_BYTES ((size_t)4 << 30)
-
 /* The columns in the order of wn_train_log's pointers. */
 static const char *const keys[] = {
     "step", "tokens", "seconds",           "loss",     "lr",          "grad_norm", "mem_loss", "span_loss",
@@ -30,7 +28,7 @@ static wn_status runlog_read_line(wn_context *ctx, const char *path, int64_t num
   char where[4200];
   json_t *j;
   snprintf(where, sizeof where, "%s: line %lld", path, (long long)number);
-  WN_TRY(wn_json_load_text(ctx, where, line, bytes, &j));
+  WN_TRY(wn_json_load_text(ctx, WN_JSON_LINE, where, line, bytes, &j));
   for (int c = 0; c < COLUMNS; c++) {
     const json_t *value = json_object_get(j, keys[c]);
     out[c] = json_is_number(value) ? json_number_value(value) : NAN;
@@ -74,7 +72,7 @@ wn_status wn_train_log_load(wn_context *ctx, const char *dir, wn_train_log *out)
   void *memory = NULL;
   *out = (wn_train_log){0};
   WN_TRY(wn_path_join(ctx, path, sizeof path, dir, "log.jsonl"));
-  WN_TRY(wn_file_read(ctx, path, MAX_LOG_BYTES, &text, &bytes));
+  WN_TRY(wn_file_read(ctx, path, WN_LIMIT_LOG, &text, &bytes));
   for (size_t i = 0; i < bytes; i++) lines += text[i] == '\n';
   wn_status status = wn_alloc(ctx, "log", (size_t)(lines + 1) * COLUMNS * sizeof(double), &memory);
   if (status == WN_OK) {

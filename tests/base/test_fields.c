@@ -44,7 +44,7 @@ static wn_context *ctx;
 
 static wn_status load(const char *text, struct thing *out) {
   json_t *j = NULL;
-  assert_ok(ctx, wn_json_load_text(ctx, "test", text, strlen(text), &j));
+  assert_ok(ctx, wn_json_load_text(ctx, WN_JSON_CONFIG, "test", text, strlen(text), &j));
   *out = defaults;
   wn_status status = wn_fields_read(ctx, "t.json", j, &group, 1, out);
   json_decref(j);

@@ -109,7 +109,7 @@ static wn_status read_line(wn_context *ctx, const char *task, const char *text, 
   json_t *line = NULL;
   q->where = "here:1";
   wn_question_clear(q);
-  assert_int_equal(wn_json_load_text(ctx, "here:1", text, strlen(text), &line), WN_OK);
+  assert_int_equal(wn_json_load_text(ctx, WN_JSON_LINE, "here:1", text, strlen(text), &line), WN_OK);
   wn_status status = wn_task_row(task)->read(ctx, line, q);
   json_decref(line);
   return status;

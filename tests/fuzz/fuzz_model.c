@@ -23,7 +23,7 @@ static void configuration(wn_context *ctx, const uint8_t *data, size_t size) {
   json_t *object;
   const struct wn_family *family;
   wn_model_config config;
-  if (wn_json_load_text(ctx, "input", (const char *)data, size, &object) != WN_OK) {
+  if (wn_json_load_text(ctx, WN_JSON_CONFIG, "input", (const char *)data, size, &object) != WN_OK) {
     fuzz_refused(ctx);
     return;
   }

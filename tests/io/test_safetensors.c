@@ -66,8 +66,15 @@ static void lying_headers_are_refused(void **state) {
       {"{}", INT64_MAX, 0, "its header should have 9223372036854775807 bytes"},
       {" {}", -1, 0, "does not begin with '{'"},
       {"[]", -1, 0, "does not begin with '{'"},
-      {"{]", -1, 0, "evil: header:1:2:"},
-      {"{}{}", -1, 0, "evil: header:1:"},
+      {"{]", -1, 0, "evil: header: byte 1: '\"' is expected"},
+      {"{}{}", -1, 0, "evil: header: byte 2: nothing is expected after the object"},
+      {"{\"a\":}", -1, 0, "evil: header from byte 1:1:"},
+      {"{\"a\" 1}", -1, 0, "byte 5: ':' is expected"},
+      {"{\"a\":1,}", -1, 0, "byte 7: '\"' is expected"},
+      {"{\"a\":1", -1, 0, "byte 6: ',' is expected"},
+      {"{\"a", -1, 0, "byte 3: ':' is expected"},
+      {"{,}", -1, 0, "byte 1: '\"' is expected"},
+      {"{\"a\":1]", -1, 0, "byte 6: ',' is expected"},
       {"{\"a\":1}", -1, 0, "tensor \"a\": expected an object"},
       {"{\"a\":{}}", -1, 0, "tensor \"a\": \"dtype\" is missing"},
       {"{\"a\":{\"dtype\":3,\"shape\":[],\"data_offsets\":[0,4]}}", -1, 4, "\"dtype\" is missing or not a string"},
@@ -104,7 +111,10 @@ static void lying_headers_are_refused(void **state) {
       {"{\"a\":" T("U8", "[2]", "[1,3]") "}", -1, 3, "after a hole"},
       {"{\"a\":" T("U8", "[2]", "[0,2]") "}", -1, 3, "end at byte 2 of the data, the file has 3"},
       {"{}", -1, 1, "no tensor in the header, 1 bytes of data"},
-      {"{\"a\":" T("U8", "[1]", "[0,1]") ",\"a\":" T("U8", "[1]", "[1,2]") "}", -1, 2, "duplicate object key"},
+      {"{\"a\":" T("U8", "[1]", "[0,1]") ",\"a\":" T("U8", "[1]", "[1,2]") "}", -1, 2, "tensor \"a\" is there twice"},
+      {"{\"\\u0061\":" T("U8", "[1]", "[0,1]") ",\"a\":" T("U8", "[1]", "[1,2]") "}", -1, 2, "\"a\" is there twice"},
+      {"{\"__metadata__\":{},\"__metadata__\":{}}", -1, 0, "\"__metadata__\" is there twice"},
+      {"{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\"}}", -1, 0, "duplicate object key"},
       {"{\"\xff\":" T("U8", "[1]", "[0,1]") "}", -1, 1, "unable to decode byte 0xff"},
       {"{\"a\\u0000b\":" T("U8", "[1]", "[0,1]") "}", -1, 1, "u0000"},
       {"{\"__metadata__\":3}", -1, 0, "\"__metadata__\" is not an object"},
@@ -120,9 +130,10 @@ static void deep_headers_are_refused(void **state) {
   (void)state;
   enum { N = 1 << 20 };
   char *header = test_malloc(N + 1);
-  for (int i = 0; i + 5 <= N; i += 5) memcpy(header + i, "{\"a\":", 5);
-  header[N / 5 * 5] = 0;
-  assert_refused(ctx, open_built(header, -1, 0, NULL), WN_ERR_FORMAT, "evil: header:1:");
+  for (int i = 0; i < N / 6; i++) memcpy(header + 5 * i, "{\"a\":", 5);
+  memset(header + N / 6 * 5, '}', N / 6);
+  header[N / 6 * 6] = 0;
+  assert_refused(ctx, open_built(header, -1, 0, NULL), WN_ERR_FORMAT, "a tensor's entry has at most 4096");
   test_free(header);
 }
 

@@ -1,0 +1,45 @@
+/* Limits of what files may hold, all in one place; docs/file-formats.md has the same table, and
+ * tests/base/test_limits.c compares the two. A file of somebody else decides how much memory its reading takes: the
+ * limits are what real files need with room to grow, and bound the memory by a small multiple of the file's size. */
+#ifndef WN_BASE_LIMITS_H
+#define WN_BASE_LIMITS_H
+
+#include <stddef.h>
+
+#define WN_KIB ((size_t)1 << 10)
+#define WN_MIB ((size_t)1 << 20)
+#define WN_GIB ((size_t)1 << 30)
+
+/* JSON, by kind of file: name, bytes, values. A value takes up to 300 bytes once it is parsed; a list or an object
+ * counts twice. */
+#define WN_JSON_KINDS(X)                                                                                               \
+  X(CONFIG, "a configuration", WN_MIB, 64 * WN_KIB) /* config.json, recipes, state.json, data.json */                  \
+  X(LINE, "a line", WN_MIB, 64 * WN_KIB)            /* of log.jsonl */                                                 \
+  X(TABLE, "a table", 32 * WN_MIB, 2 * WN_MIB)      /* search, budgets, comparison, index of shards */                 \
+  X(TOKENIZER_CONFIG, "a tokenizer's configuration", 16 * WN_MIB, 256 * WN_KIB)                                        \
+  X(TOKENIZER, "a tokenizer", 64 * WN_MIB, 4 * WN_MIB)                                                                 \
+  X(ENTRY, "a tensor's entry", 4 * WN_KIB, 256)        /* in the header of safetensors */                              \
+  X(METADATA, "the metadata", 8 * WN_MIB, 64 * WN_KIB) /* the same */
+
+enum wn_json_kind {
+#define WN_JSON_KIND(id, name, bytes, values) WN_JSON_##id,
+  WN_JSON_KINDS(WN_JSON_KIND)
+#undef WN_JSON_KIND
+};
+
+/* Tensor files. */
+#define WN_LIMIT_SAFETENSORS_HEADER (32 * WN_MIB)
+#define WN_LIMIT_GGUF_TENSORS (256 * WN_KIB)
+#define WN_LIMIT_GGUF_KEYS (64 * WN_KIB)
+#define WN_LIMIT_TENSOR_NAME (4 * WN_KIB) /* bytes, of keys as well */
+#define WN_LIMIT_SHARDS (4 * WN_KIB)
+#define WN_LIMIT_CHECKED WN_GIB /* weights that are looked through for NaN and infinity without being asked */
+
+/* Tokenizers. */
+#define WN_LIMIT_TOKENIZER_MODEL (256 * WN_MIB) /* tokenizer.model */
+#define WN_LIMIT_TEMPLATE WN_MIB                /* chat_template.jinja */
+
+/* Logs. */
+#define WN_LIMIT_LOG WN_GIB
+
+#endif
