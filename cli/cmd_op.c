@@ -222,18 +222,18 @@ static int op_evict(wn_context *ctx, struct op_case *c) {
   wn_attention_arrays *a = &c->arrays;
   const int64_t P = wn_attention_eviction_groups(&c->config, a, &c->budgets), shape[] = {a->B, a->T};
   const int64_t of_groups[] = {a->B, P, a->T}, n = a->B * P * a->T;
-  int32_t *gone = op_give(c, AT(gone), (size_t)n, sizeof *gone);
-  if (!gone) return cli_error("%s: out of memory for the evictions", c->path);
-  a->gone = NULL;
-  wn_status status = wn_attention_evictions(ctx, &c->config, a, &c->budgets, gone);
+  int32_t *evicted_at = op_give(c, AT(evicted_at), (size_t)n, sizeof *evicted_at);
+  if (!evicted_at) return cli_error("%s: out of memory for the evictions", c->path);
+  a->evicted_at = NULL;
+  wn_status status = wn_attention_evictions(ctx, &c->config, a, &c->budgets, evicted_at);
   if (status != WN_OK) return cli_fail(ctx, status);
-  int code = P > 1 ? op_add_output(c, "", "evicted_at", WN_I32, of_groups, 3, AT(gone))
-                   : op_add_output(c, "", "evicted_at", WN_I32, shape, 2, AT(gone));
+  int code = P > 1 ? op_add_output(c, "", "evicted_at", WN_I32, of_groups, 3, AT(evicted_at))
+                   : op_add_output(c, "", "evicted_at", WN_I32, shape, 2, AT(evicted_at));
   if (code) return code;
   int32_t *out = (int32_t *)(uintptr_t)c->entries[c->entry_count - 1].data;
-  for (int64_t i = 0; i < n; i++) out[i] = gone[i] <= a->T ? gone[i] : (int32_t)a->T + 1;
-  a->gone = gone;
-  a->gone_groups = P;
+  for (int64_t i = 0; i < n; i++) out[i] = evicted_at[i] <= a->T ? evicted_at[i] : (int32_t)a->T + 1;
+  a->evicted_at = evicted_at;
+  a->evicted_groups = P;
   return 0;
 }
 

@@ -75,8 +75,8 @@ struct mech_setup {
   int64_t B, Tq, Tk, H, Hkv, D;
   bool heads_first; /* [B,H,T,D]; else [B,T,H,D] with a gap behind each token */
   bool documents, control;
-  bool f_in; /* selections that earlier rows have made */
-  int gone;  /* evictions: 0: none, 1: of all heads together, 2: of each key-value head for itself */
+  bool f_in;  /* selections that earlier rows have made */
+  int evicts; /* evictions: 0: none, 1: of all heads together, 2: of each key-value head for itself */
   int64_t dk_from;
   double dropout;
   uint64_t seed;
@@ -101,7 +101,7 @@ struct mech_bench {
   struct wn_attention op;
   struct mech_array a[MECH_ARRAYS_MAX];
   int n;
-  int32_t *doc_start, *gone;
+  int32_t *doc_start, *evicted_at;
   uint8_t *control;
   double *cut;
   void *dot;
@@ -263,14 +263,14 @@ static SUPPORT_UNUSED void mech_make(struct mech_bench *m, const struct mech_set
         m->doc_start[b * s->Tk + t] = (int32_t)first;
       }
   }
-  if (s->gone) { /* soon, late or never, but not before the key's own row; every other group forgets all it can */
-    const int64_t P = op->slots.groups = s->gone == 2 ? s->Hkv : 1;
-    op->slots.gone = m->gone = malloc((size_t)(s->B * P * s->Tk) * sizeof *m->gone);
+  if (s->evicts) { /* soon, late or never, but not before the key's own row; every other group forgets all it can */
+    const int64_t P = op->slots.groups = s->evicts == 2 ? s->Hkv : 1;
+    op->slots.evicted_at = m->evicted_at = malloc((size_t)(s->B * P * s->Tk) * sizeof *m->evicted_at);
     for (int64_t i = 0; i < s->B * P * s->Tk; i++) {
       const uint64_t late = wn_random_below(s->seed, WN_STREAM_TEST, 21, (uint64_t)i, 4);
       const uint64_t most = i / s->Tk % 2 || late == 1 ? 9 : 80;
       const int64_t held = 1 + (int64_t)wn_random_below(s->seed, WN_STREAM_TEST, 22, (uint64_t)i, most);
-      m->gone[i] = late == 0 && i / s->Tk % 2 == 0 ? INT32_MAX : (int32_t)(i % s->Tk + held);
+      m->evicted_at[i] = late == 0 && i / s->Tk % 2 == 0 ? INT32_MAX : (int32_t)(i % s->Tk + held);
     }
   }
   wn_attention_terms(&s->c->config, -1, s->D, op);
@@ -302,7 +302,7 @@ static SUPPORT_UNUSED void mech_make(struct mech_bench *m, const struct mech_set
 static SUPPORT_UNUSED void mech_clear(struct mech_bench *m) {
   for (int i = 0; i < m->n; i++) free(m->a[i].data);
   free(m->doc_start);
-  free(m->gone);
+  free(m->evicted_at);
   free(m->control);
   free(m->cut);
   free(m->dot);
@@ -312,10 +312,10 @@ static SUPPORT_UNUSED const char *mech_name(const struct mech_bench *m) {
   static char text[600];
   const struct mech_setup *s = &m->s;
   snprintf(text, sizeof text,
-           "%s B %lld Tq %lld Tk %lld H %lld Hkv %lld D %lld%s%s%s%s gone %d dk_from %lld dropout %g", s->c->text,
+           "%s B %lld Tq %lld Tk %lld H %lld Hkv %lld D %lld%s%s%s%s evicts %d dk_from %lld dropout %g", s->c->text,
            (long long)s->B, (long long)s->Tq, (long long)s->Tk, (long long)s->H, (long long)s->Hkv, (long long)s->D,
            s->heads_first ? " heads first" : "", s->documents ? " documents" : "", s->control ? " control" : "",
-           s->f_in ? " f_in" : "", s->gone, (long long)s->dk_from, s->dropout);
+           s->f_in ? " f_in" : "", s->evicts, (long long)s->dk_from, s->dropout);
   return text;
 }
 

@@ -134,9 +134,9 @@ typedef struct wn_attention_arrays {
   const void *gate;            /* [H]; only with exclusive.gate */
   const uint8_t *control;      /* [B,T] 1: a control token, which every threshold keeps; may be NULL */
   const int32_t *key_count;    /* [B] bidirectional: keys of each sequence, the rest is padding; NULL: all */
-  const int32_t *gone;         /* [B,P,T] first row that no longer sees the key (kv.h: wn_attention_evictions), held
+  const int32_t *evicted_at;   /* [B,P,T] first row that no longer sees the key (kv.h: wn_attention_evictions), held
                                   constant in backward; NULL: no key is evicted */
-  int64_t gone_groups;         /* P: 1, or Hkv; 0 reads as 1 */
+  int64_t evicted_groups;      /* P: 1, or Hkv; 0 reads as 1 */
   const int32_t *doc_start;    /* [B,T] index of the first token of each token's document, or NULL: one document */
   void *y;                     /* [B,H,T,D] */
   void *F;                     /* [B,G,T,T] for inspection: quadratic, filled only on request; entries j > i hold the

@@ -106,8 +106,8 @@ WN_EXPERIMENTAL_BEGIN
 int64_t wn_attention_eviction_groups(const wn_attention_config *config, const wn_attention_arrays *arrays,
                                      const wn_budgets *budgets);
 /* The evictions of one attention call on whole sequences under the budgets of layer 0: evicted_at [B,P,T], the
- * caller's, the position of the first row that no longer sees the key; INT32_MAX where there is none. As arrays->gone
- * they make the call attend as decoding under the budget would. */
+ * caller's, the position of the first row that no longer sees the key; INT32_MAX where there is none. As
+ * arrays->evicted_at they make the call attend as decoding under the budget would. */
 wn_status wn_attention_evictions(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *arrays,
                                  const wn_budgets *budgets, int32_t *evicted_at);
 

@@ -20,7 +20,7 @@ typedef struct wn_selection_layer {
   const float *head_weights; /* [H,T,T]; NULL unless asked for */
   const float *F;            /* [T,T] is subtracted from row i's logits, mean over the layer's selections; NULL: the
                                 attention is not selective */
-  const int32_t *gone; /* [P,T] first row that no longer sees the key, INT32_MAX: none; NULL: nothing is evicted */
+  const int32_t *evicted_at; /* [P,T] first row that no longer sees the key, INT32_MAX: none; NULL: no eviction */
 } wn_selection_layer;
 /* A status other than WN_OK ends the analysis and is returned. */
 typedef wn_status (*wn_selection_fn)(void *user, const wn_selection_layer *layer);

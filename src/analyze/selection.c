@@ -33,7 +33,7 @@ struct tracer {
   int64_t *sums;                     /* [T,T] over heads */
   float *weights, *head_weights, *F; /* [T,T], [H,T,T] or NULL, [T,T] or NULL */
   void *selections;                  /* [G,T,T] or NULL */
-  const int32_t *gone;               /* of the layer at hand */
+  const int32_t *evicted_at;         /* of the layer at hand */
   int64_t groups, G;
 };
 
@@ -56,8 +56,8 @@ static void selection_on_attention(void *user, const struct wn_run *run, int64_t
   a->look.user = t;
   if (a->sel.on) a->sel.F = t->selections;
   t->G = a->sel.on ? wn_selection_groups(a) : 0;
-  t->gone = a->slots.gone;
-  t->groups = a->slots.gone ? wn_slot_groups(a) : 0;
+  t->evicted_at = a->slots.evicted_at;
+  t->groups = a->slots.evicted_at ? wn_slot_groups(a) : 0;
   if (!run->measuring) memset(t->sums, 0, (size_t)(t->T * t->T) * sizeof *t->sums);
 }
 
@@ -90,7 +90,7 @@ static void selection_on_layer(void *user, const struct wn_run *run, int64_t l, 
                                     .weights = t->weights,
                                     .head_weights = t->head_weights,
                                     .F = t->G > 0 ? t->F : NULL,
-                                    .gone = t->gone};
+                                    .evicted_at = t->evicted_at};
   t->status = t->fn(t->user, &layer);
 }
 

@@ -41,12 +41,12 @@ static int64_t survival_document_end(const struct watch *w, int64_t b, int64_t t
 
 static void survival_look_group(struct watch *w, const struct wn_attention *a, int64_t l, int64_t b, int64_t g,
                                 int64_t end_of[]) {
-  const int32_t *gone = a->slots.gone ? a->slots.gone + wn_slot_row(a, b, g) : NULL;
+  const int32_t *evicted_at = a->slots.evicted_at ? a->slots.evicted_at + wn_slot_row(a, b, g) : NULL;
   const int64_t end = w->batch.end[b], sequence = w->sequence - w->batch.B + b;
   wn_survival_policy *p = w->policy;
   uint8_t *kept = sequence < w->room ? w->kept + ((sequence * w->L + l) * w->Hkv + g) * w->T : NULL;
   for (int64_t j = 0; j < end; j++) {
-    const int64_t until = gone && gone[j] < end_of[j] ? gone[j] : end_of[j];
+    const int64_t until = evicted_at && evicted_at[j] < end_of[j] ? evicted_at[j] : end_of[j];
     p->lifetime += (double)(until - j);
     p->evicted += (double)(until < end_of[j]);
     p->tokens++;

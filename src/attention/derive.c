@@ -44,10 +44,10 @@ static const struct wn_call_field call_fields[] = {
     NUMBER(root.density, WN_CALL_WEIGHTS),
 
     NUMBER(slots.groups, WN_CALL_SHAPE),
-    ARRAY(slots.gone, WN_CALL_WEIGHTS, WN_CALL_INT32, "BPC"),
+    ARRAY(slots.evicted_at, WN_CALL_WEIGHTS, WN_CALL_INT32, "BPC"),
     ARRAY(slots.at, WN_CALL_SHAPE, WN_CALL_INT32, "BPC"),
     NUMBER(slots.stride, WN_CALL_SHAPE),
-    ARRAY(slots.mass, WN_CALL_WEIGHTS, WN_CALL_REAL, "BPC"),
+    ARRAY(slots.sums, WN_CALL_WEIGHTS, WN_CALL_REAL, "BPC"),
 
     NUMBER(sel.on, WN_CALL_SELECTION),
     NUMBER(sel.relu, WN_CALL_SELECTION),
@@ -285,7 +285,7 @@ static void call_keep_steps(const struct wn_attention *op, const struct call_par
   const int64_t G = wn_selection_groups(op), P = wn_slot_groups(op);
   a->bias.stride = wn_bias_stride(op);
   if (op->sel.f_in || op->sel.f_out) a->sel.f_stride = wn_selection_stride(op);
-  if (op->slots.gone || op->slots.at || op->slots.mass) a->slots.stride = wn_slot_stride(op);
+  if (op->slots.evicted_at || op->slots.at || op->slots.sums) a->slots.stride = wn_slot_stride(op);
   /* A sequence's rows stay as far apart as they were. */
   if (P > 1) a->slots.groups = part->heads, a->slots.stride = wn_slot_stride(op) * (P / part->heads);
   if (op->sel.on && G > 1) a->sel.groups = part->heads, a->sel.f_stride = wn_selection_stride(op) * (G / part->heads);

@@ -90,8 +90,8 @@ static void fill_operation(const wn_context *ctx, const wn_attention_config *con
   op->s_q = op->s_y = heads_first(a->H, a->T, a->D);
   op->s_k = op->s_v = heads_first(a->Hkv, Tk, a->D);
   op->doc_start = a->doc_start;
-  op->slots.gone = a->gone;
-  op->slots.groups = a->gone_groups;
+  op->slots.evicted_at = a->evicted_at;
+  op->slots.groups = a->evicted_groups;
   op->key_count = a->key_count;
   op->dy = a->dy, op->dq = a->dq, op->dk = a->dk, op->dv = a->dv;
   wn_attention_terms(config, -1, a->D, op);

@@ -63,8 +63,8 @@ static wn_status attend_rotate_by_cache_position(struct wn_run *run, struct wn_s
     for (int64_t j = 0; j < n; j++) {
       s->cache_positions[b * n + j] = (int32_t)(at[j] < sinks ? at[j] : at[j] - evicted);
       for (int64_t g = 0; g < Hkv; g++)
-        memcpy(wn_at(s->rotated, ((b * n + j) * Hkv + g) * D, shape->dtype),
-               wn_at(cache->k, ((b * Hkv + g) * K + j) * D, shape->dtype), bytes);
+        memcpy(wn_element(s->rotated, ((b * n + j) * Hkv + g) * D, shape->dtype),
+               wn_element(cache->k, ((b * Hkv + g) * K + j) * D, shape->dtype), bytes);
     }
   }
   op->k = s->rotated;
@@ -81,7 +81,7 @@ static wn_status attend_rotate_by_cache_position(struct wn_run *run, struct wn_s
   for (int64_t b = 0; b < shape->B; b++) {
     rope.rows = 1;
     rope.heads = c->heads;
-    rope.x = wn_at(op->q, b * op->s_q.b, shape->dtype);
+    rope.x = wn_element(op->q, b * op->s_q.b, shape->dtype);
     rope.ldx = c->heads * D;
     rope.positions = s->cache_positions + b * n + n - 1;
     WN_TRY(wn_run_rope_forward(run, &rope));
@@ -94,7 +94,7 @@ static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t p
   struct wn_kv_cache *cache = &s->caches[part];
   const int64_t l = s->parts[part].layer;
   const int64_t shared = s->B * s->parts[part].kv0 * s->largest; /* parts may run side by side */
-  void *sums = wn_at(s->sums, shared, run->exec.dtype);
+  void *sums = wn_element(s->sums, shared, run->exec.dtype);
   for (int64_t t = 0; t < run->T; t++) {
     if (!run->measuring) {
       if (cache->count == cache->shape.capacity)
@@ -104,7 +104,7 @@ static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t p
     struct wn_attention row = wn_attention_of_rows(op, run->exec.dtype, t, 1);
     wn_kv_cache_bind(cache, 1, &row);
     attend_mark_control(run, s, cache, s->position + t, &row);
-    row.slots.mass = sums;
+    row.slots.sums = sums;
     if (wn_session_by_cache_position(s, l)) WN_TRY(attend_rotate_by_cache_position(run, s, cache, &row));
     WN_TRY(wn_run_attention_forward(run, &row));
     if (run->measuring) return WN_OK;
@@ -184,9 +184,9 @@ static wn_status attend_heads(struct wn_run *run, struct wn_session *s, int64_t 
   const wn_dtype dtype = run->exec.dtype;
   struct wn_attention of = wn_attention_of_heads(op, dtype, part->kv0, part->kv_heads);
   struct wn_kv_rows fresh = *rows;
-  fresh.k = wn_at(rows->k, part->kv0 * rows->s_k.h, dtype);
-  fresh.v = wn_at(rows->v, part->kv0 * rows->s_v.h, dtype);
-  fresh.sk = wn_at(rows->sk, part->kv0 * rows->s_sk.h, dtype);
+  fresh.k = wn_element(rows->k, part->kv0 * rows->s_k.h, dtype);
+  fresh.v = wn_element(rows->v, part->kv0 * rows->s_v.h, dtype);
+  fresh.sk = wn_element(rows->sk, part->kv0 * rows->s_sk.h, dtype);
   return attend_part(run, s, i, &of, &fresh, full);
 }
 

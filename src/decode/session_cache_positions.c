@@ -44,7 +44,7 @@ static wn_status positions_rotate_keys(struct wn_run *run, struct wn_session *s,
                                        const int32_t *positions) {
   const struct wn_kv_shape *shape = &s->stage.shape;
   for (int64_t i = 0; i < shape->B * shape->Hkv; i++)
-    WN_TRY(positions_rotate(run, l, wn_at(s->stage.k, (i * shape->capacity + j0) * shape->D, shape->dtype), n, 1,
+    WN_TRY(positions_rotate(run, l, wn_element(s->stage.k, (i * shape->capacity + j0) * shape->D, shape->dtype), n, 1,
                             shape->D, positions));
   return WN_OK;
 }
@@ -52,7 +52,8 @@ static wn_status positions_rotate_keys(struct wn_run *run, struct wn_session *s,
 static wn_status positions_rotate_queries(struct wn_run *run, int64_t l, const struct wn_attention *op,
                                           const int32_t *positions) {
   for (int64_t b = 0; b < op->B; b++)
-    WN_TRY(positions_rotate(run, l, wn_at(op->q, b * op->s_q.b, run->exec.dtype), op->Tq, op->H, op->s_q.t, positions));
+    WN_TRY(positions_rotate(run, l, wn_element(op->q, b * op->s_q.b, run->exec.dtype), op->Tq, op->H, op->s_q.t,
+                            positions));
   return WN_OK;
 }
 
@@ -62,18 +63,18 @@ static void positions_copy_queries(const struct wn_attention *op, wn_dtype dtype
   for (int64_t b = 0; b < op->B; b++)
     for (int64_t t = 0; t < op->Tq; t++)
       for (int64_t h = 0; h < op->H; h++)
-        memcpy(wn_at(out, ((b * op->Tq + t) * op->H + h) * op->D, dtype),
-               wn_at(op->q, b * op->s_q.b + t * op->s_q.t + h * op->s_q.h, dtype), bytes);
+        memcpy(wn_element(out, ((b * op->Tq + t) * op->H + h) * op->D, dtype),
+               wn_element(op->q, b * op->s_q.b + t * op->s_q.t + h * op->s_q.h, dtype), bytes);
 }
 
 /* Keys j0..j0+n-1 of the stage. */
 static void positions_bind(const struct wn_kv_cache *stage, int64_t j0, int64_t n, struct wn_attention *op) {
   const struct wn_kv_shape *shape = &stage->shape;
   op->Tk = n;
-  op->k = wn_at(stage->k, j0 * shape->D, shape->dtype);
-  op->v = wn_at(stage->v, j0 * shape->D, shape->dtype);
+  op->k = wn_element(stage->k, j0 * shape->D, shape->dtype);
+  op->v = wn_element(stage->v, j0 * shape->D, shape->dtype);
   op->s_k = op->s_v = (struct wn_stride){shape->Hkv * shape->capacity * shape->D, shape->D, shape->capacity * shape->D};
-  op->slots.at = op->slots.gone = NULL;
+  op->slots.at = op->slots.evicted_at = NULL;
 }
 
 /* y of the recent tokens with that of the sinks [B,T,H,D] put to it. */

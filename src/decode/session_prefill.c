@@ -47,7 +47,7 @@ static wn_status prefill_attend_block(struct wn_run *run, struct wn_session *s, 
   wn_session_stage(run, s, cache, rows, t0, T);
   wn_kv_cache_bind(stage, T, &block);
   block.slots.at = stage->at;
-  block.slots.gone = s->block.evicted_at;
+  block.slots.evicted_at = s->block.evicted_at;
   WN_TRY(prefill_find_evictions(run, s, part, &block));
   for (int64_t g = 0; g < P; g++) {
     const struct wn_attention one = P > 1 ? wn_attention_of_heads(&block, dtype, g, 1) : block;
@@ -56,9 +56,9 @@ static wn_status prefill_attend_block(struct wn_run *run, struct wn_session *s, 
   if (run->measuring) return WN_OK;
   wn_kv_cache_advance(stage, T);
   for (int64_t row = 0; row < s->B * P; row++) {
-    const int32_t *gone = s->block.evicted_at + row * stage->shape.capacity;
+    const int32_t *evicted_at = s->block.evicted_at + row * stage->shape.capacity;
     for (int64_t j = 0, i = 0; j < n; j++)
-      if (gone[j] == INT32_MAX) s->slots[row * left + i++] = (int32_t)j;
+      if (evicted_at[j] == INT32_MAX) s->slots[row * left + i++] = (int32_t)j;
   }
   wn_session_unstage(s, cache, left);
   return WN_OK;

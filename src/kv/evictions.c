@@ -134,7 +134,7 @@ wn_status wn_evictions_find(const struct wn_exec *exec, const wn_budgets *budget
                    "cache_positions moves tokens from row to row: a forward pass of a model has it, but no keep rule");
   WN_TRY(evictions_check(ctx, budgets, a, P, false));
   struct wn_attention call = *a;
-  call.slots.at = NULL, call.slots.gone = NULL, call.slots.mass = NULL;
+  call.slots.at = NULL, call.slots.evicted_at = NULL, call.slots.sums = NULL;
   call.slots.groups = P, call.slots.stride = 0;
   const struct wn_evictions_piece piece = {.budgets = budgets, .layer = layer, .a = &call, .evicted_at = evicted_at};
   return evictions_run(
@@ -201,7 +201,7 @@ wn_status wn_attention_evictions(wn_context *ctx, const wn_attention_config *con
   WN_TRY(wn_backend_of(ctx, &exec.backend));
   exec.scratch_bytes = wn_evictions_scratch(&exec, budgets, &op);
   if (exec.scratch_bytes > 0) WN_TRY(wn_alloc(ctx, "scratch of evictions", exec.scratch_bytes, &exec.scratch));
-  op.slots.gone = NULL;
+  op.slots.evicted_at = NULL;
   const wn_status status = wn_evictions_find(&exec, budgets, 0, &op, evicted_at);
   wn_free(exec.scratch);
   return status;

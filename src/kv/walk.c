@@ -40,7 +40,7 @@ void wn_walk_lay(const struct wn_exec *exec, const wn_budgets *budgets, const st
       {"attention sums of a row", w->sums, WN_DIMS(n), wide, &w->row_notes},
       {"outputs of a row", w->operation, WN_DIMS(w->heads, D), each, &w->y},
       {"selections of the rows", w->operation, WN_DIMS(G, n), each, &w->f},
-      {"weights of a row", w->operation, WN_DIMS(n), each, &w->mass},
+      {"weights of a row", w->operation, WN_DIMS(n), each, &w->weights},
       {"scratch of a row", true, WN_DIMS((int64_t)w->scratch_bytes), 1, &w->scratch},
   };
   WN_ARRAYS_LAY(arrays, rows);

@@ -46,26 +46,26 @@ struct wn_walk {
   bool all;                                /* logits of all heads; else of the selecting ones */
   int64_t kv_heads, heads, choices, notes; /* of the group; choices: selections that are computed */
   int64_t layer, b, group, K;
-  int64_t layer_group;  /* the group's number in the layer */
-  int64_t first;        /* the position of the document's first token */
-  int64_t n;            /* columns held at the next block's first row, oldest first */
-  int32_t *key, *place; /* [Tk] the column's key, and its position in the text */
-  int32_t *at;          /* [Tk] its position in the document; -1: evicted */
-  double *score;        /* [Tk] by position */
-  double *note;         /* [notes,Tk] */
-  double *F;            /* [choices,Tk] */
-  void *keys;           /* [Tk,D] */
-  void *logits;         /* [heads or choices,ROWS,Tk] products */
-  void *selecting;      /* [choices,ROWS,Tk] bilinear */
-  void *relative;       /* [heads or choices,ROWS,reach] q . p[x] */
-  void *sink_logits;    /* [heads,ROWS,n] */
-  double *bias;         /* [heads or choices,farthest+1] by distance */
-  void *add;            /* [choices or 1,n] of one row: -F, -inf where a column is not seen */
-  void *extra, *span;   /* [heads,n] of one row: added by distance, and the factor of a span; or NULL */
-  void *row_sums;       /* [Tk] of one row */
-  double *row_notes;    /* [Tk] its sums */
-  void *y, *f, *mass;   /* the operation's: [H,D]; [G,Tk] F of the rows so far; [Tk] */
-  void *scratch;        /* of the operations on one row */
+  int64_t layer_group;   /* the group's number in the layer */
+  int64_t first;         /* the position of the document's first token */
+  int64_t n;             /* columns held at the next block's first row, oldest first */
+  int32_t *key, *place;  /* [Tk] the column's key, and its position in the text */
+  int32_t *at;           /* [Tk] its position in the document; -1: evicted */
+  double *score;         /* [Tk] by position */
+  double *note;          /* [notes,Tk] */
+  double *F;             /* [choices,Tk] */
+  void *keys;            /* [Tk,D] */
+  void *logits;          /* [heads or choices,ROWS,Tk] products */
+  void *selecting;       /* [choices,ROWS,Tk] bilinear */
+  void *relative;        /* [heads or choices,ROWS,reach] q . p[x] */
+  void *sink_logits;     /* [heads,ROWS,n] */
+  double *bias;          /* [heads or choices,farthest+1] by distance */
+  void *add;             /* [choices or 1,n] of one row: -F, -inf where a column is not seen */
+  void *extra, *span;    /* [heads,n] of one row: added by distance, and the factor of a span; or NULL */
+  void *row_sums;        /* [Tk] of one row */
+  double *row_notes;     /* [Tk] its sums */
+  void *y, *f, *weights; /* the operation's: [H,D]; [G,Tk] F of the rows so far; [Tk] */
+  void *scratch;         /* of the operations on one row */
   size_t scratch_bytes;
 };
 

@@ -242,8 +242,8 @@ static struct wn_attention walk_row_call(const struct wn_walk *w, int64_t b, int
   r.sel.f_stride = r.slots.stride = w->a->Tk;
   r.sel.f_in = r.sel.f_out = w->f;
   r.slots.groups = 1;
-  r.slots.gone = NULL;
-  r.slots.mass = w->mass;
+  r.slots.evicted_at = NULL;
+  r.slots.sums = w->weights;
   return r;
 }
 
@@ -253,7 +253,7 @@ size_t wn_walk_sums_scratch(const struct wn_exec *exec, const struct wn_walk *w,
   if (!w->operation)
     return wn_op_attention_sums_scratch(&one, &(struct wn_attention_sums){.R = w->heads, .N = w->a->Tk}, false);
   struct wn_attention r = walk_row_call(w, 0, w->a->Tk - 1, P);
-  r.slots.mass = &one; /* only its presence matters */
+  r.slots.sums = &one; /* only its presence matters */
   return wn_op_attention_scratch(&one, &r, false);
 }
 
@@ -263,9 +263,9 @@ static wn_status walk_sum_operation(const struct wn_exec *exec, struct wn_walk *
   one.scratch = w->scratch;
   one.scratch_bytes = w->scratch_bytes;
   struct wn_attention r = walk_row_call(w, w->b, row, w->a->H / w->heads);
-  r.slots.gone = evicted_at;
+  r.slots.evicted_at = evicted_at;
   WN_TRY(wn_op_attention_forward(&one, &r));
-  for (int64_t c = 0; c < n; c++) w->row_notes[c] = wn_number(w->mass, w->key[c], w->dtype);
+  for (int64_t c = 0; c < n; c++) w->row_notes[c] = wn_number(w->weights, w->key[c], w->dtype);
   return WN_OK;
 }
 

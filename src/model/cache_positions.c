@@ -40,16 +40,16 @@ static struct wn_attention positions_call(const struct wn_attention *op, const s
   const int64_t HD = op->H * op->D, KD = op->Hkv * op->D, GD = wn_selection_groups(op) * op->D;
   struct wn_attention a = wn_attention_of_tokens(op, dtype, r0, Tq);
   a.Tk = n;
-  a.q = wn_at(w->q, r0 * HD, dtype), a.s_q = (struct wn_stride){0, HD, op->D};
-  a.k = wn_at(w->k, from * KD, dtype), a.v = wn_at(w->v, from * KD, dtype);
+  a.q = wn_element(w->q, r0 * HD, dtype), a.s_q = (struct wn_stride){0, HD, op->D};
+  a.k = wn_element(w->k, from * KD, dtype), a.v = wn_element(w->v, from * KD, dtype);
   a.s_k = a.s_v = (struct wn_stride){0, KD, op->D};
-  if (op->sel.bilinear) a.sel.sk = wn_at(w->sk, from * GD, dtype), a.sel.s_sk = (struct wn_stride){0, GD, op->D};
+  if (op->sel.bilinear) a.sel.sk = wn_element(w->sk, from * GD, dtype), a.sel.s_sk = (struct wn_stride){0, GD, op->D};
   if (op->sel.on) {
-    a.sel.f_in = a.sel.f_out = wn_at(w->f, from, dtype);
+    a.sel.f_in = a.sel.f_out = wn_element(w->f, from, dtype);
     a.sel.f_stride = w->room;
   }
   a.doc_start = NULL;
-  a.slots.gone = NULL, a.slots.groups = 0;
+  a.slots.evicted_at = NULL, a.slots.groups = 0;
   if (op->threshold.control) a.threshold.control = w->control + from;
   return a;
 }
@@ -98,7 +98,7 @@ static void positions_copy(const void *from, struct wn_stride s, int64_t rows, i
                            void *to) {
   for (int64_t t = 0; t < rows; t++)
     for (int64_t h = 0; h < heads; h++)
-      memcpy(wn_at(to, (t * heads + h) * D, dtype), wn_at(from, t * s.t + h * s.h, dtype),
+      memcpy(wn_element(to, (t * heads + h) * D, dtype), wn_element(from, t * s.t + h * s.h, dtype),
              (size_t)D * wn_dtype_size(dtype));
 }
 
@@ -118,26 +118,26 @@ static wn_status positions_put_sinks(const struct wn_exec *exec, const struct wn
                                      int64_t i, int64_t from) {
   const wn_dtype dtype = exec->dtype;
   const int64_t KD = op->Hkv * op->D, G = wn_selection_groups(op);
-  positions_copy(op->k, op->s_k, s, op->Hkv, op->D, dtype, wn_at(w->k, from * KD, dtype));
-  positions_copy(op->v, op->s_v, s, op->Hkv, op->D, dtype, wn_at(w->v, from * KD, dtype));
+  positions_copy(op->k, op->s_k, s, op->Hkv, op->D, dtype, wn_element(w->k, from * KD, dtype));
+  positions_copy(op->v, op->s_v, s, op->Hkv, op->D, dtype, wn_element(w->v, from * KD, dtype));
   if (op->sel.bilinear)
-    positions_copy(op->sel.sk, op->sel.s_sk, s, G, op->D, dtype, wn_at(w->sk, from * G * op->D, dtype));
+    positions_copy(op->sel.sk, op->sel.s_sk, s, G, op->D, dtype, wn_element(w->sk, from * G * op->D, dtype));
   if (op->threshold.control) memcpy(w->control + from, op->threshold.control, (size_t)s);
   for (int64_t g = 0; op->sel.on && g < G; g++) {
     /* The row before had them one place earlier; row K's are where the first K rows left them. */
     const int64_t was = i == K ? s : from - 1;
-    memmove(wn_at(w->f, g * w->room + from, dtype), wn_at(w->f, g * w->room + was, dtype),
+    memmove(wn_element(w->f, g * w->room + from, dtype), wn_element(w->f, g * w->room + was, dtype),
             (size_t)s * wn_dtype_size(dtype));
   }
   if (run->model->config.position != WN_POS_ROPE) return WN_OK;
   const bool anew = op->relative.P > 0 || op->sinks.n > 0;
   for (int64_t j = 0; j < (anew ? K : s); j++) w->positions[j] = (int32_t)(anew ? j : j + i - (K - 1));
-  if (!anew) return positions_turn(exec, run, w->l, s, op->Hkv, wn_at(w->k, from * KD, dtype), w->positions);
-  positions_copy(wn_at(op->k, (i - (K - s) + 1) * op->s_k.t, dtype), op->s_k, K - s, op->Hkv, op->D, dtype,
-                 wn_at(w->k, (from + s) * KD, dtype));
-  void *q = wn_at(w->q, i * op->H * op->D, dtype);
-  positions_copy(wn_at(op->q, i * op->s_q.t, dtype), op->s_q, 1, op->H, op->D, dtype, q);
-  WN_TRY(positions_turn(exec, run, w->l, K, op->Hkv, wn_at(w->k, from * KD, dtype), w->positions));
+  if (!anew) return positions_turn(exec, run, w->l, s, op->Hkv, wn_element(w->k, from * KD, dtype), w->positions);
+  positions_copy(wn_element(op->k, (i - (K - s) + 1) * op->s_k.t, dtype), op->s_k, K - s, op->Hkv, op->D, dtype,
+                 wn_element(w->k, (from + s) * KD, dtype));
+  void *q = wn_element(w->q, i * op->H * op->D, dtype);
+  positions_copy(wn_element(op->q, i * op->s_q.t, dtype), op->s_q, 1, op->H, op->D, dtype, q);
+  WN_TRY(positions_turn(exec, run, w->l, K, op->Hkv, wn_element(w->k, from * KD, dtype), w->positions));
   return positions_turn(exec, run, w->l, 1, op->H, q, w->positions + K - 1);
 }
 
@@ -147,12 +147,12 @@ static wn_status positions_document(const struct wn_exec *exec, const struct wn_
                                     const int32_t *positions) {
   const wn_dtype dtype = exec->dtype;
   const int64_t KD = op->Hkv * op->D, G = wn_selection_groups(op), first = rows < K ? rows : K;
-  void *k = wn_at(w->k, s * KD, dtype);
+  void *k = wn_element(w->k, s * KD, dtype);
   positions_copy(op->q, op->s_q, rows, op->H, op->D, dtype, w->q);
   positions_copy(op->k, op->s_k, rows, op->Hkv, op->D, dtype, k);
-  positions_copy(op->v, op->s_v, rows, op->Hkv, op->D, dtype, wn_at(w->v, s * KD, dtype));
+  positions_copy(op->v, op->s_v, rows, op->Hkv, op->D, dtype, wn_element(w->v, s * KD, dtype));
   if (op->sel.bilinear)
-    positions_copy(op->sel.sk, op->sel.s_sk, rows, G, op->D, dtype, wn_at(w->sk, s * G * op->D, dtype));
+    positions_copy(op->sel.sk, op->sel.s_sk, rows, G, op->D, dtype, wn_element(w->sk, s * G * op->D, dtype));
   if (op->threshold.control) memcpy(w->control + s, op->threshold.control, (size_t)rows);
   if (op->sel.on) memset(w->f, 0, (size_t)(G * w->room) * wn_dtype_size(dtype));
   WN_TRY(positions_turn(exec, run, w->l, rows, op->H, w->q, positions));

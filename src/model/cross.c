@@ -57,7 +57,7 @@ static void cross_attention(const struct wn_run *run, int64_t l, const struct wn
   out->dropout.seed = run->seed;
   out->dropout.stream = run->stream + (uint64_t)(1 + 5 * c->layers + l);
   if (!run->training) out->dropout.p = 0;
-  out->q = a->cq, out->k = kv, out->v = wn_at(kv, W / 2, run->exec.dtype), out->y = a->catt, out->lse = a->clse;
+  out->q = a->cq, out->k = kv, out->v = wn_element(kv, W / 2, run->exec.dtype), out->y = a->catt, out->lse = a->clse;
   out->s_q = out->s_y = (struct wn_stride){T * HD, HD, D};
   out->s_k = out->s_v = (struct wn_stride){S * W, W, D};
 }
@@ -95,7 +95,7 @@ wn_status wn_cross_backward(struct wn_run *run, int64_t l, struct wn_layer_acts 
   cross_attention(run, l, a, &attention);
   attention.dy = temp->d_act;
   attention.dq = temp->d_qkv; /* free until the layer's own attention */
-  attention.dk = temp->d_ckv, attention.dv = wn_at(temp->d_ckv, cross_kv_width(c) / 2, run->exec.dtype);
+  attention.dk = temp->d_ckv, attention.dv = wn_element(temp->d_ckv, cross_kv_width(c) / 2, run->exec.dtype);
   WN_TRY(wn_run_attention_backward(run, &attention));
   WN_TRY(wn_run_project_back(run, cross_states(run, p), run->cross.states, temp->d_ckv, run->cross.d_states, true));
   WN_TRY(wn_run_project_back(run, cross_queries(run, p), a->cn, temp->d_qkv, temp->d_n, false));

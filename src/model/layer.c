@@ -167,7 +167,7 @@ static struct wn_norm head_norm(const struct wn_run *run, const struct wn_layer_
                                 struct wn_norm_site site, void *y) {
   const wn_model_config *c = &run->model->config;
   struct wn_norm n = wn_run_norm_args(run, run->B * run->T, heads, c->head_size, site);
-  n.x = wn_at(a->qkv, at, run->exec.dtype), n.ldx = qkv_width(c);
+  n.x = wn_element(a->qkv, at, run->exec.dtype), n.ldx = qkv_width(c);
   n.y = y, n.ldy = heads * c->head_size;
   return n;
 }
@@ -279,8 +279,8 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   out->dropout.stream = run->stream + (uint64_t)(1 + 2 * c->layers + l);
   if (!run->training) out->dropout.p = 0;
   out->q = c->qk_norm ? a->q : a->qkv;
-  out->k = c->qk_norm ? a->k : wn_at(a->qkv, H * D, dtype);
-  out->v = wn_at(a->qkv, (H + Hkv) * D, dtype);
+  out->k = c->qk_norm ? a->k : wn_element(a->qkv, H * D, dtype);
+  out->v = wn_element(a->qkv, (H + Hkv) * D, dtype);
   out->y = a->att;
   out->s_q = c->qk_norm ? (struct wn_stride){T * H * D, H * D, D} : in_qkv;
   out->s_k = c->qk_norm ? (struct wn_stride){T * Hkv * D, Hkv * D, D} : in_qkv;
@@ -293,7 +293,7 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
     const int64_t P =
         wn_policy_groups(run->budgets, Hkv, out->sel.on ? wn_attention_selections(&c->attention, Hkv) : 0);
     out->slots.groups = P;
-    out->slots.gone = run->gone + l * run->B * P * T;
+    out->slots.evicted_at = run->evicted_at + l * run->B * P * T;
   }
   out->sel.M = a->M;
   out->sel.mem_coef = run->mem_coef;
@@ -345,7 +345,7 @@ wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
 static wn_status layer_evict(struct wn_run *run, int64_t l, const struct wn_attention *attention) {
   const int64_t P = attention->slots.groups;
   if (!run->measuring)
-    return wn_evictions_find(&run->exec, run->budgets, l, attention, run->gone + l * run->B * P * run->T);
+    return wn_evictions_find(&run->exec, run->budgets, l, attention, run->evicted_at + l * run->B * P * run->T);
   const size_t need = wn_evictions_scratch(&run->exec, run->budgets, attention);
   if (need > run->need) run->need = need;
   return WN_OK;
@@ -362,7 +362,7 @@ wn_status wn_layer_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *
     WN_TRY(wn_layer_attend_cache_positions(run, l, &attention));
     return wn_layer_after(run, l, a, temp, output);
   }
-  if (attention.slots.gone) WN_TRY(layer_evict(run, l, &attention));
+  if (attention.slots.evicted_at) WN_TRY(layer_evict(run, l, &attention));
   if (run->observer && run->observer->attention) run->observer->attention(run->observer->user, run, l, &attention);
   WN_TRY(wn_run_attention_forward(run, &attention));
   return wn_layer_after(run, l, a, temp, output);
@@ -390,8 +390,8 @@ static wn_status layer_attention_backward(struct wn_run *run, int64_t l, struct 
   wn_layer_attention(run, l, a, &attention);
   attention.dy = temp->d_act;
   attention.dq = c->qk_norm ? temp->d_q : temp->d_qkv;
-  attention.dk = c->qk_norm ? temp->d_k : wn_at(temp->d_qkv, H * D, dtype);
-  attention.dv = wn_at(temp->d_qkv, (H + Hkv) * D, dtype);
+  attention.dk = c->qk_norm ? temp->d_k : wn_element(temp->d_qkv, H * D, dtype);
+  attention.dv = wn_element(temp->d_qkv, (H + Hkv) * D, dtype);
   wn_inputs_bind_gradients(run, temp, &attention);
   if (run->memory.rows > 0) {
     WN_TRY(wn_memory_backward(run, l, a, temp, &attention));
@@ -404,7 +404,7 @@ static wn_status layer_attention_backward(struct wn_run *run, int64_t l, struct 
   if (!c->qk_norm) return WN_OK;
   struct wn_norm nq = layer_query_norm(run, l, a), nk = layer_key_norm(run, l, a);
   nq.dy = temp->d_q, nq.lddy = H * D, nq.dx = temp->d_qkv, nq.lddx = N;
-  nk.dy = temp->d_k, nk.lddy = Hkv * D, nk.dx = wn_at(temp->d_qkv, H * D, dtype), nk.lddx = N;
+  nk.dy = temp->d_k, nk.lddy = Hkv * D, nk.dx = wn_element(temp->d_qkv, H * D, dtype), nk.lddx = N;
   WN_TRY(wn_run_norm_backward(run, &nq));
   return wn_run_norm_backward(run, &nk);
 }

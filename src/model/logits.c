@@ -15,7 +15,7 @@ static wn_status logits_of_group(struct wn_model *model, wn_workspace *ws, const
   if (model->dtype == WN_F32) return wn_run_output(&run, ws->n_out, M, logits);
   for (int64_t first = 0; first < M; first += ws->chunk) {
     const int64_t rows = M - first < ws->chunk ? M - first : ws->chunk;
-    WN_TRY(wn_run_output(&run, wn_at(ws->n_out, first * model->config.width, model->dtype), rows, ws->logits));
+    WN_TRY(wn_run_output(&run, wn_element(ws->n_out, first * model->config.width, model->dtype), rows, ws->logits));
     for (int64_t i = 0; i < rows * V; i++) logits[first * V + i] = (float)((const double *)ws->logits)[i];
   }
   return WN_OK;

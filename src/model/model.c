@@ -11,7 +11,7 @@ static void model_init_params(struct wn_model *model, uint64_t seed) {
   for (int t = 0; t < model->table.count; t++) {
     const struct wn_param *row = &model->table.rows[t];
     const int64_t n = (int64_t)row->count;
-    void *p = wn_at(model->params, (int64_t)row->offset, model->dtype);
+    void *p = wn_element(model->params, (int64_t)row->offset, model->dtype);
     float *p32 = p;
     double *p64 = p;
     const bool wide = model->dtype == WN_F64;
@@ -176,7 +176,7 @@ wn_status wn_model_tensor_at(const wn_model *model, int i, wn_safetensors_entry 
   out->dtype = model->dtype;
   out->ndim = row->ndim;
   memcpy(out->shape, row->shape, sizeof row->shape);
-  out->data = wn_at(model->params, (int64_t)row->offset, model->dtype);
+  out->data = wn_element(model->params, (int64_t)row->offset, model->dtype);
   out->bytes = row->count * wn_dtype_size(model->dtype);
   return WN_OK;
 }

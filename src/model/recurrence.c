@@ -61,13 +61,13 @@ static struct wn_linear memory_part(const struct wn_run *run, int weight, int bi
                             .N = N,
                             .K = c->width,
                             .ldx = c->width,
-                            .w = wn_at(wn_run_param(run, weight), from * c->width, dtype),
-                            .b = wn_at(wn_run_param(run, bias), from, dtype),
+                            .w = wn_element(wn_run_param(run, weight), from * c->width, dtype),
+                            .b = wn_element(wn_run_param(run, bias), from, dtype),
                             .ldy = N,
                             .lddy = N,
                             .lddx = c->width,
-                            .dw = wn_at(wn_run_grad(run, weight), from * c->width, dtype),
-                            .db = wn_at(wn_run_grad(run, bias), from, dtype)};
+                            .dw = wn_element(wn_run_grad(run, weight), from * c->width, dtype),
+                            .db = wn_element(wn_run_grad(run, bias), from, dtype)};
 }
 static struct wn_linear memory_queries(const struct wn_run *run, int64_t l, int64_t rows) {
   const wn_model_config *c = &run->model->config;
@@ -105,9 +105,10 @@ static wn_status memory_rotate(struct wn_run *run, int64_t l, int64_t count, voi
   if (c->position != WN_POS_ROPE) return WN_OK;
   wn_status (*turn)(struct wn_run *, const struct wn_rope *) = backward ? wn_run_rope_backward : wn_run_rope_forward;
   for (int64_t b = 0; b < run->B; b++) {
-    const struct wn_rope rq = memory_rotation(run, l, wn_at(q, b * T * HD, run->exec.dtype), T, c->heads, HD, count);
-    const struct wn_rope rk =
-        memory_rotation(run, l, wn_at(k, b * memory_stride(run, l) * ldk, run->exec.dtype), keys, c->kv_heads, ldk, 0);
+    const struct wn_rope rq =
+        memory_rotation(run, l, wn_element(q, b * T * HD, run->exec.dtype), T, c->heads, HD, count);
+    const struct wn_rope rk = memory_rotation(run, l, wn_element(k, b * memory_stride(run, l) * ldk, run->exec.dtype),
+                                              keys, c->kv_heads, ldk, 0);
     WN_TRY(turn(run, &rq));
     WN_TRY(turn(run, &rk));
   }
@@ -129,11 +130,11 @@ static struct wn_norm memory_key_norm(const struct wn_run *run, int64_t l, int64
   const wn_model_config *c = &run->model->config;
   const wn_dtype dtype = run->exec.dtype;
   const int64_t first = b * memory_stride(run, l), W = c->kv_heads * c->head_size;
-  const struct wn_norm_site site = {run->model->layers[l].k_gain, -1, wn_at(a->rstd_k, first * c->kv_heads, dtype),
-                                    wn_at(a->mean_k, first * c->kv_heads, dtype)};
+  const struct wn_norm_site site = {run->model->layers[l].k_gain, -1, wn_element(a->rstd_k, first * c->kv_heads, dtype),
+                                    wn_element(a->mean_k, first * c->kv_heads, dtype)};
   struct wn_norm n = wn_run_norm_args(run, count + run->T, c->kv_heads, c->head_size, site);
-  n.x = wn_at(a->kv, first * memory_kv_width(c), dtype), n.ldx = memory_kv_width(c);
-  n.y = wn_at(a->k, first * W, dtype), n.ldy = W;
+  n.x = wn_element(a->kv, first * memory_kv_width(c), dtype), n.ldx = memory_kv_width(c);
+  n.y = wn_element(a->k, first * W, dtype), n.ldy = W;
   return n;
 }
 
@@ -154,10 +155,10 @@ wn_status wn_memory_before(struct wn_run *run, int64_t l, struct wn_layer_acts *
              (size_t)T * memory_row_bytes(run));
     struct wn_linear kv = memory_keys(run, l, keys);
     kv.x = kept + (size_t)(rows - count) * memory_row_bytes(run);
-    kv.y = wn_at(a->kv, b * stride * W, dtype);
+    kv.y = wn_element(a->kv, b * stride * W, dtype);
     WN_TRY(wn_run_linear_forward(run, &kv));
     for (int i = 0; i < inputs; i++) {
-      void *y = wn_at(a->input[in[i].slot], b * stride * in[i].width, dtype);
+      void *y = wn_element(a->input[in[i].slot], b * stride * in[i].width, dtype);
       WN_TRY(wn_run_project(run, wn_input_projection(run, l, &in[i], keys), kv.x, y));
       wn_input_transform(run, &in[i], keys, y);
     }
@@ -182,7 +183,7 @@ void wn_memory_attention(const struct wn_run *run, int64_t l, const struct wn_la
   out->Tk = count + T;
   out->q = c->qk_norm ? a->q : a->qkv;
   out->k = c->qk_norm ? a->k : a->kv;
-  out->v = wn_at(a->kv, W / 2, dtype);
+  out->v = wn_element(a->kv, W / 2, dtype);
   out->s_q = (struct wn_stride){T * HD, HD, D};
   out->s_k = c->qk_norm ? (struct wn_stride){stride * W / 2, W / 2, D} : in_kv;
   out->s_v = in_kv;
@@ -193,8 +194,8 @@ void wn_memory_attention(const struct wn_run *run, int64_t l, const struct wn_la
     memcpy((char *)out + in[i].how->strides, &strides, sizeof strides);
   }
   if (!out->sel.on) return;
-  out->sel.f_in = wn_at(m->f, m->rows - count, dtype);
-  out->sel.f_out = wn_at(m->f_out, m->rows - count, dtype);
+  out->sel.f_in = wn_element(m->f, m->rows - count, dtype);
+  out->sel.f_out = wn_element(m->f_out, m->rows - count, dtype);
   out->sel.f_stride = stride;
   if (count < run->memory.seen) out->sel.protect_first = false; /* the stream's first token is not among the keys */
 }
@@ -207,7 +208,7 @@ wn_status wn_memory_backward(struct wn_run *run, int64_t l, struct wn_layer_acts
   const int64_t count = attention->Tk - run->T;
   attention->dq = c->qk_norm ? temp->d_q : temp->d_qkv;
   attention->dk = c->qk_norm ? temp->d_k : temp->d_kv;
-  attention->dv = wn_at(temp->d_kv, W / 2, dtype);
+  attention->dv = wn_element(temp->d_kv, W / 2, dtype);
   WN_TRY(wn_run_attention_backward(run, attention));
   if (!c->qk_norm) return memory_rotate(run, l, count, temp->d_qkv, temp->d_kv, W, true);
   WN_TRY(memory_rotate(run, l, count, temp->d_q, temp->d_k, W / 2, true));
@@ -217,8 +218,8 @@ wn_status wn_memory_backward(struct wn_run *run, int64_t l, struct wn_layer_acts
   for (int64_t b = 0; b < run->B; b++) {
     const int64_t first = b * memory_stride(run, l);
     struct wn_norm nk = memory_key_norm(run, l, count, a, b);
-    nk.dy = wn_at(temp->d_k, first * W / 2, dtype), nk.lddy = W / 2;
-    nk.dx = wn_at(temp->d_kv, first * W, dtype), nk.lddx = W;
+    nk.dy = wn_element(temp->d_k, first * W / 2, dtype), nk.lddy = W / 2;
+    nk.dx = wn_element(temp->d_kv, first * W, dtype), nk.lddx = W;
     WN_TRY(wn_run_norm_backward(run, &nk));
   }
   return WN_OK;
@@ -237,9 +238,9 @@ static wn_status memory_rows_backward(struct wn_run *run, int64_t l, const struc
     WN_TRY(wn_run_linear_backward(run, &old));
   }
   map.M = run->T;
-  map.x = wn_at(a->n1, b * run->T * c->width, dtype);
-  map.dy = wn_at(dy, count * map.N, dtype);
-  map.dx = wn_at(d_in, b * run->T * c->width, dtype);
+  map.x = wn_element(a->n1, b * run->T * c->width, dtype);
+  map.dy = wn_element(dy, count * map.N, dtype);
+  map.dx = wn_element(d_in, b * run->T * c->width, dtype);
   map.accumulate_dx = true;
   return wn_run_linear_backward(run, &map);
 }
@@ -256,12 +257,12 @@ wn_status wn_memory_maps_backward(struct wn_run *run, int64_t l, const struct wn
   q.accumulate_dx = accumulate;
   WN_TRY(wn_run_linear_backward(run, &q));
   for (int64_t b = 0; b < run->B; b++) {
-    WN_TRY(memory_rows_backward(run, l, a, b, count, memory_keys(run, l, 0), wn_at(temp->d_kv, b * stride * W, dtype),
-                                d_in));
+    WN_TRY(memory_rows_backward(run, l, a, b, count, memory_keys(run, l, 0),
+                                wn_element(temp->d_kv, b * stride * W, dtype), d_in));
     for (int i = 0; i < inputs; i++) {
       const int64_t first = b * stride * in[i].width;
-      void *d_y = wn_at(temp->d_input[in[i].slot], first, dtype);
-      wn_input_transform_back(run, &in[i], count + run->T, wn_at(a->input[in[i].slot], first, dtype), d_y);
+      void *d_y = wn_element(temp->d_input[in[i].slot], first, dtype);
+      wn_input_transform_back(run, &in[i], count + run->T, wn_element(a->input[in[i].slot], first, dtype), d_y);
       WN_TRY(memory_rows_backward(run, l, a, b, count, wn_input_projection(run, l, &in[i], 0), d_y, d_in));
     }
   }

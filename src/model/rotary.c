@@ -93,7 +93,7 @@ static void rotary_fill(const struct wn_model *model, int64_t rows, struct wn_ro
   for (int64_t i = 0; i < rotary_size(c) / 2; i++) {
     out->frequencies[i] = rotary_frequency(c, i, rows);
     if (factors < 0) continue;
-    const void *at = wn_at(model->params, (int64_t)model->table.rows[factors].offset + i, model->dtype);
+    const void *at = wn_element(model->params, (int64_t)model->table.rows[factors].offset + i, model->dtype);
     const double factor = model->dtype == WN_F64 ? *(const double *)at : (double)*(const float *)at;
     if (factor > 0) out->frequencies[i] /= factor; /* 0: not filled yet */
   }

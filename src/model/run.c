@@ -19,13 +19,13 @@ const struct wn_packed *wn_run_packed(const struct wn_run *run, int row) {
 
 void *wn_run_param(const struct wn_run *run, int row) {
   if (row < 0 || wn_run_packed(run, row)) return NULL;
-  return wn_at(run->model->params, (int64_t)run->model->table.rows[row].offset, run->exec.dtype);
+  return wn_element(run->model->params, (int64_t)run->model->table.rows[row].offset, run->exec.dtype);
 }
 
 void *wn_run_grad(const struct wn_run *run, int row) {
   if (row < 0 || !run->grads || wn_run_packed(run, row)) return NULL;
   const size_t at = run->grad_at ? run->grad_at[row] : run->model->table.rows[row].offset;
-  return at == WN_NO_GRADIENT ? NULL : wn_at(run->grads, (int64_t)at, run->exec.dtype);
+  return at == WN_NO_GRADIENT ? NULL : wn_element(run->grads, (int64_t)at, run->exec.dtype);
 }
 
 #define RUN_DIRECTION(name, args, direction, is_backward)                                                              \

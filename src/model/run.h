@@ -54,7 +54,7 @@ struct wn_run {
   double dropout, dropout_hidden; /* 0 outside training */
   uint64_t seed, stream;          /* dropout; stream: the first of this step's wn_run_streams */
   const wn_budgets *budgets;      /* NULL: none */
-  int32_t *gone;                  /* [L] of [B,P,T] evictions, with budgets */
+  int32_t *evicted_at;            /* [L] of [B,P,T] evictions, with budgets */
   double mem_coef;                /* L_mem's factor a layer, backward only */
   double span_coef;               /* span loss: the factor of a layer's sum over heads of the mean z, backward only */
   void *grads;                    /* [table.total], added to; NULL: forward only */
@@ -63,9 +63,6 @@ struct wn_run {
 };
 void wn_run_init(struct wn_run *run, const struct wn_model *model, int64_t B, int64_t T);
 
-static inline void *wn_at(const void *base, int64_t elements, wn_dtype dtype) {
-  return wn_element(base, elements, dtype);
-}
 /* Parameter row's values and gradient; NULL for row -1 or without gradients, and where the row is packed. */
 void *wn_run_param(const struct wn_run *run, int row);
 /* Its packed form; NULL where it is dense. */

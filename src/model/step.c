@@ -17,7 +17,7 @@
 #include "tensor/bf16.h"
 
 static void *step_row(const struct wn_run *run, void *base, int64_t row) {
-  return wn_at(base, row * run->model->config.width, run->exec.dtype);
+  return wn_element(base, row * run->model->config.width, run->exec.dtype);
 }
 
 /* Layer l's arrays for this batch's size. */
@@ -252,7 +252,7 @@ wn_status wn_run_budgets(struct wn_run *run, const struct wn_workspace *ws, cons
     return wn_fail(ws->ctx, WN_ERR_ARGUMENT, "step: policy \"%s\" in a workspace made for \"%s\"",
                    wn_policy_name(budgets->policy), wn_policy_name(ws->budgets.policy));
   run->budgets = budgets;
-  run->gone = ws->gone;
+  run->evicted_at = ws->evicted_at;
   return WN_OK;
 }
 

@@ -37,7 +37,7 @@ static void workspace_lay(struct wn_workspace *ws) {
       {"memory rooms", memory > 0, WN_DIMS(L + 1), sizeof *ws->rooms, &ws->rooms},
       {"memory seen", memory > 0, WN_DIMS(sets), sizeof *ws->memory_seen, &ws->memory_seen},
       {"memory positions", memory > 0, WN_DIMS(memory + ws->T), sizeof *ws->memory_positions, &ws->memory_positions},
-      {"evictions", true, WN_DIMS(L, ws->evicting, M), sizeof *ws->gone, &ws->gone},
+      {"evictions", true, WN_DIMS(L, ws->evicting, M), sizeof *ws->evicted_at, &ws->evicted_at},
       {"embedded", c->embed_norm, WN_DIMS(M, C), e, &ws->embedded},
       {"embed_rstd", c->embed_norm, WN_DIMS(M), e, &ws->embed_rstd},
       {"embed_mean", c->embed_norm && layer, WN_DIMS(M), e, &ws->embed_mean},
@@ -94,7 +94,7 @@ static wn_status workspace_measure(struct wn_workspace *ws, size_t *need) {
   run.dropout = ws->options.backward ? ws->model->config.dropout : 0;
   run.dropout_hidden = ws->options.backward ? ws->model->config.dropout_hidden : 0;
   run.budgets = ws->evicting > 0 ? &ws->budgets : NULL;
-  run.gone = ws->gone;
+  run.evicted_at = ws->evicted_at;
   run.grads = ws->options.backward ? ws->model->params : NULL; /* an address only */
   const struct wn_batch batch = {
       .B = ws->B, .T = ws->T, .tokens = ws->positions, .targets = ws->positions, .doc_start = ws->positions};

@@ -44,7 +44,7 @@ struct wn_workspace {
   uint8_t *hit;                   /* [chunk] */
   wn_budgets budgets;             /* the policy that steps may have, without tokens */
   int64_t evicting;               /* P, groups of key-value heads that evict for themselves; 0: no budgets */
-  int32_t *gone;                  /* [L,B,P,T] */
+  int32_t *evicted_at;            /* [L,B,P,T] */
   int64_t chunk;                  /* rows of logits that exist at a time */
   void *scratch;
   size_t scratch_bytes;

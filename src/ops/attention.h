@@ -61,15 +61,15 @@ struct wn_attention {
 
   /* Eviction and compact caches (DESIGN section 4). P is 1, or Hkv where each key-value head keeps its own keys. */
   struct {
-    int64_t groups;      /* P; 0 reads as 1 */
-    const int32_t *gone; /* [B,P,Tk] position of the first row that no longer sees the key; NULL: no
+    int64_t groups;            /* P; 0 reads as 1 */
+    const int32_t *evicted_at; /* [B,P,Tk] position of the first row that no longer sees the key; NULL: no
                             key goes. Held constant in backward */
-    const int32_t *at;   /* [B,P,Tk] the key's absolute position; NULL: key j's is j. The last Tq keys
-                            are the rows' own, in order; those before them come in any order, all older.
-                            Not together with doc_start; forward only */
-    int64_t stride;      /* elements from one row of gone and at to the next; 0: Tk */
-    void *mass;          /* [B,P,Tk] overwritten: the weights that the Tq rows and the heads of the group
-                            gave each key, summed (before dropout); NULL: not wanted */
+    const int32_t *at;         /* [B,P,Tk] the key's absolute position; NULL: key j's is j. The last Tq keys
+                                  are the rows' own, in order; those before them come in any order, all older.
+                                  Not together with doc_start; forward only */
+    int64_t stride;            /* elements from one row of evicted_at and at to the next; 0: Tk */
+    void *sums;                /* [B,P,Tk] overwritten: the weights that the Tq rows and the heads of the group
+                                  gave each key, summed (before dropout); NULL: not wanted */
   } slots;
 
   /* Selective term (arXiv 2410.02703 section 3.2, 3.3). */

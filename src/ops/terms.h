@@ -31,14 +31,14 @@ enum {
   X(EXCLUSIVE, "exclusive", a->exclusive.on, WN_TRAIT_BACKWARD | WN_TRAIT_DEAD_KEYS)                                   \
   X(DROPOUT, "dropout", a->dropout.p > 0, WN_TRAIT_OPEN | WN_TRAIT_HALF | WN_TRAIT_BACKWARD | WN_TRAIT_LOGIT)          \
   X(DOCUMENTS, "documents", a->doc_start != NULL, WN_TRAIT_HALF | WN_TRAIT_BACKWARD | WN_TRAIT_DEAD_KEYS)              \
-  X(EVICTION, "eviction", a->slots.gone != NULL && wn_slot_groups(a) == 1,                                             \
+  X(EVICTION, "eviction", a->slots.evicted_at != NULL && wn_slot_groups(a) == 1,                                       \
     WN_TRAIT_HALF | WN_TRAIT_BACKWARD | WN_TRAIT_DEAD_KEYS)                                                            \
-  X(EVICTION_BY_HEAD, "eviction by key-value head", a->slots.gone != NULL && wn_slot_groups(a) > 1,                    \
+  X(EVICTION_BY_HEAD, "eviction by key-value head", a->slots.evicted_at != NULL && wn_slot_groups(a) > 1,              \
     WN_TRAIT_HALF | WN_TRAIT_BACKWARD)                                                                                 \
   X(POSITIONS, "cache positions", a->slots.at != NULL && wn_slot_groups(a) == 1, WN_TRAIT_HALF)                        \
   X(POSITIONS_BY_HEAD, "cache positions by key-value head", a->slots.at != NULL && wn_slot_groups(a) > 1,              \
     WN_TRAIT_HALF)                                                                                                     \
-  X(SUMS, "attention sums", a->slots.mass != NULL, WN_TRAIT_HALF)                                                      \
+  X(SUMS, "attention sums", a->slots.sums != NULL, WN_TRAIT_HALF)                                                      \
   X(LOOK, "look at the weights", wn_attention_looks(a), WN_TRAIT_HALF)                                                 \
   X(OPEN, "open rows", a->open, WN_TRAIT_OPEN | WN_TRAIT_BACKWARD | WN_TRAIT_LOGIT)                                    \
   X(HALF, "keys in half floats", a->half, WN_TRAIT_HALF | WN_TRAIT_DEAD_KEYS)                                          \

@@ -157,7 +157,7 @@ wn_status wn_reuse_attend(struct wn_run *run, struct wn_reuse *r, const struct w
       WN_TRY(wn_evictions_find(&run->exec, t->budgets, l, &all, r->evicted_at));
     }
     op.slots.groups = wn_policy_groups(t->budgets, op.Hkv, r->select_heads);
-    op.slots.gone = r->evicted_at;
+    op.slots.evicted_at = r->evicted_at;
   }
   const int64_t from = t->first / TILE * TILE;
   if (r->select_heads > 0 && from > 0) { /* F at the first row */

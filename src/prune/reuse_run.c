@@ -46,7 +46,7 @@ static wn_status reuse_losses(struct wn_run *run, struct wn_reuse *r, const stru
   for (int64_t at = 0; at < M; at += r->chunk) {
     const int64_t rows = M < r->chunk || (t->first == 0 && M - at < r->chunk) ? M - at : r->chunk;
     const int64_t first = at + rows <= M ? at : M - rows;
-    WN_TRY(wn_run_output(run, wn_at(r->n_out, first * c->width, WN_F32), rows, r->logits));
+    WN_TRY(wn_run_output(run, wn_element(r->n_out, first * c->width, WN_F32), rows, r->logits));
     const struct wn_cross_entropy loss = {.M = rows,
                                           .V = c->vocab_size,
                                           .logits = r->logits,

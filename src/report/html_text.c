@@ -40,7 +40,7 @@ wn_status wn_page_begin_text(wn_page *page, const wn_page_text *t) {
     }
     json_object_set_new(text, "budgets", budgets);
     json_object_set_new(text, "policy", json_string(wn_policy_name(t->budgets->policy)));
-    json_object_set_new(text, "gone", json_array());
+    json_object_set_new(text, "evictedAt", json_array());
   }
   if (!text || json_array_append_new(page->texts, text))
     return wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page");
@@ -90,9 +90,9 @@ static wn_status text_add_heads(wn_page *page, const wn_selection_layer *layer, 
 static json_t *text_evictions(const wn_selection_layer *layer) {
   json_t *out = json_array();
   for (int64_t j = 0; j < layer->T; j++) {
-    int64_t last = layer->gone ? 0 : layer->T;
-    for (int64_t p = 0; p < layer->groups && layer->gone; p++) {
-      const int64_t at = layer->gone[p * layer->T + j];
+    int64_t last = layer->evicted_at ? 0 : layer->T;
+    for (int64_t p = 0; p < layer->groups && layer->evicted_at; p++) {
+      const int64_t at = layer->evicted_at[p * layer->T + j];
       if (at > last) last = at;
     }
     json_array_append_new(out, json_integer(last < layer->T ? last : layer->T));
@@ -110,7 +110,7 @@ static wn_status text_add_groups(wn_page *page, const wn_selection_layer *layer,
                                                     : WN_OK;
   WN_TRY(wn_page_tile(page, (size_t)(layer->groups * layer->T) * 4, &tile, &number));
   for (int64_t k = 0; k < layer->groups * layer->T; k++) {
-    const int64_t at = layer->gone[k] < layer->T ? layer->gone[k] : layer->T;
+    const int64_t at = layer->evicted_at[k] < layer->T ? layer->evicted_at[k] : layer->T;
     for (int b = 0; b < 4; b++) tile->data[4 * k + b] = (uint8_t)(at >> 8 * b);
   }
   return json_array_append_new(list, json_integer(number)) ? wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page")
@@ -132,14 +132,14 @@ wn_status wn_page_add_layer(void *user, const wn_selection_layer *layer) {
     if (!json_object_get(text, "heads")) json_object_set_new(text, "heads", json_array());
     WN_TRY(text_add_heads(page, layer, json_object_get(text, "heads")));
   }
-  json_t *gone = json_object_get(text, "gone");
-  if (gone && json_array_append_new(gone, text_evictions(layer)))
+  json_t *evicted_at = json_object_get(text, "evictedAt");
+  if (evicted_at && json_array_append_new(evicted_at, text_evictions(layer)))
     return wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page");
-  if (!gone) return WN_OK;
-  json_t *groups = json_object_get(text, "gonePerHead");
+  if (!evicted_at) return WN_OK;
+  json_t *groups = json_object_get(text, "evictedAtPerHead");
   if (!groups && layer->groups > 1) { /* layers before this one, if any, evict nothing */
     json_object_set_new(text, "groups", json_integer(layer->groups));
-    json_object_set_new(text, "gonePerHead", groups = json_array());
+    json_object_set_new(text, "evictedAtPerHead", groups = json_array());
     for (int64_t l = 0; l < layer->layer; l++) json_array_append_new(groups, json_null());
   }
   return groups ? text_add_groups(page, layer, groups) : WN_OK;
@@ -205,15 +205,15 @@ static int64_t text_group_evicted_at(const wn_page *page, const json_t *list, in
  * how many heads fewer a row holds the token. */
 static void text_held_pixels(const wn_page *page, const json_t *text, int64_t l, int64_t n, int32_t *less,
                              uint8_t *pixels) {
-  const json_t *gone = json_array_get(json_object_get(text, "gone"), (size_t)l),
-               *each = json_object_get(text, "gonePerHead");
+  const json_t *evicted_at = json_array_get(json_object_get(text, "evictedAt"), (size_t)l),
+               *each = json_object_get(text, "evictedAtPerHead");
   const bool heads = json_is_integer(json_array_get(each, (size_t)l));
   const int64_t groups = heads ? json_integer_value(json_object_get(text, "groups")) : 1;
   for (int64_t j = 0; j < n; j++) {
     memset(less, 0, (size_t)(n + 1) * sizeof *less);
     for (int64_t p = 0; p < groups; p++)
       less[heads ? text_group_evicted_at(page, each, l, p * n + j)
-                 : json_integer_value(json_array_get(gone, (size_t)j))]++;
+                 : json_integer_value(json_array_get(evicted_at, (size_t)j))]++;
     int64_t held = groups;
     for (int64_t i = j; i < n; i++) {
       held -= less[i];
@@ -279,7 +279,7 @@ static wn_status text_save_matrices(wn_page *page, const json_t *what, int64_t l
 static wn_status text_save_csv(wn_page *page, const json_t *text, const char *path) {
   struct wn_text t = {0};
   const json_t *tokens = json_object_get(text, "tokens"), *f = json_object_get(text, "f"),
-               *gone = json_object_get(text, "gone"), *each = json_object_get(text, "gonePerHead");
+               *evicted_at = json_object_get(text, "evictedAt"), *each = json_object_get(text, "evictedAtPerHead");
   const int64_t groups = json_integer_value(json_object_get(text, "groups"));
   const int64_t T = (int64_t)json_array_size(tokens), L = json_integer_value(json_object_get(text, "layers"));
   wn_text_add(&t, "layer,token,text,masked_in_last_row,evicted_by_row");
@@ -296,7 +296,8 @@ static wn_status text_save_csv(wn_page *page, const json_t *text, const char *pa
         const int64_t last_row = T * (T - 1) / 2;
         wn_text_add(&t, "%.3f", tile->data[last_row + j] / 255.0);
       }
-      const int64_t at = gone ? json_integer_value(json_array_get(json_array_get(gone, (size_t)l), (size_t)j)) : T;
+      const int64_t at =
+          evicted_at ? json_integer_value(json_array_get(json_array_get(evicted_at, (size_t)l), (size_t)j)) : T;
       if (at < T)
         wn_text_add(&t, ",%lld", (long long)at);
       else
@@ -328,7 +329,7 @@ static wn_status text_save_files(wn_page *page) {
     WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-weights.svg", path, sizeof path));
     snprintf(title, sizeof title, "%.100s: attention weights, mean over heads (square-root scale)", name);
     WN_TRY(text_save_matrices(page, json_object_get(text, "w"), L, T, title, WEIGHT, path));
-    if (json_object_get(text, "gone")) {
+    if (json_object_get(text, "evictedAt")) {
       WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-held.svg", path, sizeof path));
       snprintf(title, sizeof title, "%.100s: held under the budgets, policy %s%s", name,
                json_string_value(json_object_get(text, "policy")),
@@ -369,7 +370,7 @@ wn_status wn_page_add_texts(wn_page *page, const char *command) {
     selective |= json_object_get(text, "f") != NULL;
     heads |= json_object_get(text, "heads") != NULL;
     groups |= json_object_get(text, "groups") != NULL;
-    held |= json_object_get(text, "gone") != NULL;
+    held |= json_object_get(text, "evictedAt") != NULL;
     if (json_array_size(json_object_get(text, "w")) != (size_t)json_integer_value(json_object_get(text, "layers")))
       return wn_fail(page->ctx, WN_ERR_ARGUMENT, "page: text %zu lacks layers", i);
   }

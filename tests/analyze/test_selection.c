@@ -11,7 +11,7 @@ enum { T = 14, L = 2, H = 4, V = 13 };
 
 struct kept {
   float weights[L][T][T], heads[L][H][T][T], F[L][T][T];
-  int32_t gone[L][T];
+  int32_t evicted_at[L][T];
   int64_t budget[L];
   bool selective, evicts;
   int layers;
@@ -27,8 +27,8 @@ static wn_status keep(void *user, const wn_selection_layer *layer) {
   if (layer->head_weights) memcpy(k->heads[l], layer->head_weights, sizeof k->heads[l]);
   k->selective = layer->F != NULL;
   if (layer->F) memcpy(k->F[l], layer->F, sizeof k->F[l]);
-  k->evicts = layer->gone != NULL;
-  if (layer->gone) memcpy(k->gone[l], layer->gone, sizeof k->gone[l]);
+  k->evicts = layer->evicted_at != NULL;
+  if (layer->evicted_at) memcpy(k->evicted_at[l], layer->evicted_at, sizeof k->evicted_at[l]);
   k->budget[l] = layer->budget;
   return WN_OK;
 }
@@ -155,7 +155,7 @@ static void test_budgets(void **state) {
       int held = 0;
       double sum = 0;
       for (int j = 0; j <= i; j++) {
-        const bool here = k->gone[l][j] > i;
+        const bool here = k->evicted_at[l][j] > i;
         held += here;
         sum += (double)k->weights[l][i][j];
         if (!here) assert_true(k->weights[l][i][j] == 0);

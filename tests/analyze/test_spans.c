@@ -69,13 +69,13 @@ static void test_heads(void **state) {
   wn_model_config c = model_case_config(&spans);
   struct wn_model *model = model_of(ctx, &c, WN_F32);
   for (int l = 0; l < 2; l++)
-    memcpy(
-        wn_at(model->params,
-              (int64_t)model->table.rows[wn_param_find(&model->table, l ? "layers.1.attn.span" : "layers.0.attn.span")]
-                  .offset,
-              WN_F32),
-        (const float[]){(float)ratio[l][0], (float)ratio[l][1], (float)ratio[l][2], (float)ratio[l][3]},
-        4 * sizeof(float));
+    memcpy(wn_element(
+               model->params,
+               (int64_t)model->table.rows[wn_param_find(&model->table, l ? "layers.1.attn.span" : "layers.0.attn.span")]
+                   .offset,
+               WN_F32),
+           (const float[]){(float)ratio[l][0], (float)ratio[l][1], (float)ratio[l][2], (float)ratio[l][3]},
+           4 * sizeof(float));
   wn_span_report *r;
   OK(ctx, wn_analyze_spans(ctx, model, NULL, &r));
   assert_false(r->dynamic);

@@ -60,7 +60,7 @@ static struct mech_setup setup_of(const struct mech_case *c, int kind) {
                              .heads_first = kind % 2 == 0,
                              .documents = kind == 1,
                              .control = kind == 2,
-                             .gone = kind == 3 ? 1 : 0,
+                             .evicts = kind == 3 ? 1 : 0,
                              .seed = (uint64_t)(40 + c->number)};
 }
 

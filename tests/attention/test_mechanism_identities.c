@@ -192,15 +192,15 @@ static void check_evictions(void) {
     struct mech_bench plain, never, window, kept, looked;
     mech_settle(&reference, &s);
     mech_make(&plain, &s, dtype);
-    s.gone = 1 + i % 2;
+    s.evicts = 1 + i % 2;
     mech_make(&never, &s, dtype);
     mech_make(&window, &s, dtype);
     mech_make(&kept, &s, dtype);
     mech_make(&looked, &s, dtype);
     const int64_t P = wn_slot_groups(&never.op);
     for (int64_t n = 0; n < P * T; n++) {
-      never.gone[n] = INT32_MAX, window.gone[n] = (int32_t)(n % T + 9);
-      kept.gone[n] = looked.gone[n] = (int32_t)fmin(n % T + 1 + n % 13, n % T < 64 ? 64 : T);
+      never.evicted_at[n] = INT32_MAX, window.evicted_at[n] = (int32_t)(n % T + 9);
+      kept.evicted_at[n] = looked.evicted_at[n] = (int32_t)fmin(n % T + 1 + n % 13, n % T < 64 ? 64 : T);
     }
     if (mech_both(&place, &plain) && mech_both(&place, &never)) same_bits("no eviction", &never, &plain, true);
     if (plain.op.window == 0 && !s.c->config.threshold.enabled) { /* whose choice is not settled for this */
@@ -313,7 +313,7 @@ static void check_chunks(void) {
   for (int i = 0; i < mech_count; i++) {
     struct mech_setup s = sized(&mech_cases[i], i);
     s.documents = i / 2 % 2;
-    s.gone = i % 3;
+    s.evicts = i % 3;
     /* Earlier selections are constants of a piece: there the pieces' gradients are not the whole's. */
     const bool gradients = !s.c->config.selective.enabled;
     struct mech_bench whole;
@@ -384,7 +384,7 @@ static void check_groups(void) {
   for (int i = 0; i < mech_count; i++) {
     struct mech_setup s = sized(&mech_cases[i], i);
     if (s.c->config.selective.per_kv_head) continue; /* has as many selections as groups */
-    s.H = 4, s.Hkv = 2, s.heads_first = true, s.gone = i % 2;
+    s.H = 4, s.Hkv = 2, s.heads_first = true, s.evicts = i % 2;
     struct mech_setup wide = s;
     wide.Hkv = 4;
     struct mech_bench grouped, repeated, sums;

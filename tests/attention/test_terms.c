@@ -101,7 +101,7 @@ static void policies(void **state) {
   (void)state;
   ctx = context_of("ref");
   const wn_attention_config config = parsed("{\"test\":true,\"selective\":true}");
-  static int32_t gone[300];
+  static int32_t evicted_at[300];
   int64_t tokens = 9;
   for (int p = 0; p < WN_POLICY_COUNT; p++) {
     wn_attention_arrays a;
@@ -109,7 +109,7 @@ static void policies(void **state) {
     arrays(&a, 300);
     const wn_budgets budgets = {.policy = (wn_policy)p, .layers = 1, .tokens = &tokens};
     snprintf(who, sizeof who, "policy \"%s\"", wn_policy_names[p]);
-    refused(wn_attention_evictions(ctx, &config, &a, &budgets, gone), who);
+    refused(wn_attention_evictions(ctx, &config, &a, &budgets, evicted_at), who);
   }
   wn_context_destroy(ctx);
 }

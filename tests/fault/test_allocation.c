@@ -234,7 +234,7 @@ done:
 
 static wn_status case_attention(wn_context *ctx) {
   static float x[2 * T * 4], y[2 * T * 4], dy[2 * T * 4], dx[3][2 * T * 4];
-  int32_t gone[T];
+  int32_t evicted_at[T];
   wn_attention_config c;
   wn_attention_plan *plan = NULL;
   wn_budgets budgets = {0};
@@ -251,7 +251,7 @@ static wn_status case_attention(wn_context *ctx) {
   a.dy = NULL, a.dq = a.dk = a.dv = NULL;
   wn_budgets_init(&budgets);
   TRY(wn_budgets_parse(ctx, &shape, "4", &budgets));
-  TRY(wn_attention_evictions(ctx, &c, &a, &budgets, gone));
+  TRY(wn_attention_evictions(ctx, &c, &a, &budgets, evicted_at));
 done:
   wn_attention_plan_destroy(plan);
   wn_budgets_clear(&budgets);

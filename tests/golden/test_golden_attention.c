@@ -127,17 +127,17 @@ static int32_t *evictions(wn_context *ctx, const char *path, const wn_safetensor
   wn_budgets_init(&budgets);
   budgets.layers = 1, budgets.tokens = &budget;
   const wn_safetensors_entry *want = wn_safetensors_find(file, "evicted_at");
-  a->gone_groups = wn_attention_eviction_groups(config, a, &budgets);
-  const int64_t n = a->B * a->gone_groups * a->T;
+  a->evicted_groups = wn_attention_eviction_groups(config, a, &budgets);
+  const int64_t n = a->B * a->evicted_groups * a->T;
   if (!want || count_of(want) != n) fail_msg("%s: evicted_at is missing, or of another shape", path);
-  int32_t *gone = malloc((size_t)n * sizeof *gone);
-  if (wn_attention_evictions(ctx, config, a, &budgets, gone) != WN_OK) fail_msg("%s", wn_context_error(ctx));
+  int32_t *evicted_at = malloc((size_t)n * sizeof *evicted_at);
+  if (wn_attention_evictions(ctx, config, a, &budgets, evicted_at) != WN_OK) fail_msg("%s", wn_context_error(ctx));
   for (int64_t i = 0; i < n; i++)
-    if (number_at(WN_I32, want->data, i) != (gone[i] < a->T ? gone[i] : a->T + 1))
-      fail_msg("%s: key %lld goes before row %d, expected %g", path, (long long)i, gone[i],
+    if (number_at(WN_I32, want->data, i) != (evicted_at[i] < a->T ? evicted_at[i] : a->T + 1))
+      fail_msg("%s: key %lld goes before row %d, expected %g", path, (long long)i, evicted_at[i],
                number_at(WN_I32, want->data, i));
-  a->gone = gone;
-  return gone;
+  a->evicted_at = evicted_at;
+  return evicted_at;
 }
 
 #define AT(field) offsetof(wn_attention_arrays, field)
@@ -186,7 +186,7 @@ static void run_file(wn_context *ctx, const char *path, wn_dtype dtype, double l
     }
   }
 
-  int32_t *gone = budget ? evictions(ctx, path, file, &config, &a, budget) : NULL;
+  int32_t *evicted_at = budget ? evictions(ctx, path, file, &config, &a, budget) : NULL;
   const wn_status status = wn_attention_run(ctx, &config, &a);
   if (status == WN_ERR_UNSUPPORTED && CPU_MAY_LACK_TERMS && strstr(wn_context_error(ctx), "does not serve the term")) {
     lacking++;
@@ -198,7 +198,7 @@ static void run_file(wn_context *ctx, const char *path, wn_dtype dtype, double l
     /* One gradient alone: outputs that are NULL are not computed, the rest must not change. */
     wn_attention_arrays only = {.B = a.B, .T = a.T, .H = a.H, .Hkv = a.Hkv, .D = a.D, .dtype = dtype};
     only.q = a.q, only.k = a.k, only.v = a.v, only.dy = a.dy, only.doc_start = a.doc_start, only.control = a.control;
-    only.gone = a.gone, only.gone_groups = a.gone_groups;
+    only.evicted_at = a.evicted_at, only.evicted_groups = a.evicted_groups;
     for (int i = 0; i < count; i++)
       if (slots[i].is_input) memcpy((char *)&only + slots[i].offset, (char *)&a + slots[i].offset, sizeof(void *));
     struct tensor dk = {.name = "dk", .dtype = dtype, .want = wn_safetensors_find(file, "dk")};
@@ -209,7 +209,7 @@ static void run_file(wn_context *ctx, const char *path, wn_dtype dtype, double l
   }
   for (int i = 0; i < all.n; i++) free(all.t[i].data);
   free(control);
-  free(gone);
+  free(evicted_at);
   wn_safetensors_close(file);
 }
 

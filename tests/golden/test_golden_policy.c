@@ -33,8 +33,8 @@ enum { FEEDINGS = sizeof feedings / sizeof *feedings };
 struct expected {
   char name[128];
   int64_t B, T, V, P;
-  double *logits; /* [B,T,V] */
-  int32_t *gone;  /* [L,B,P,T] */
+  double *logits;      /* [B,T,V] */
+  int32_t *evicted_at; /* [L,B,P,T] */
 };
 
 /* An array of a file, copied out of its map. */
@@ -59,7 +59,7 @@ static void check_held(const struct wn_session *s, const struct expected *want, 
         int64_t part = s->first[l];
         while (part + 1 < s->first[l + 1] && s->parts[part + 1].kv0 <= g) part++;
         const struct wn_kv_cache *cache = &s->caches[part];
-        const int32_t *gone = want->gone + ((l * want->B + b) * want->P + g) * want->T;
+        const int32_t *evicted_at = want->evicted_at + ((l * want->B + b) * want->P + g) * want->T;
         bool held[64] = {false};
         const int64_t first = s->parts[part].kv0;
         const int64_t row = cache->shape.groups > g - first ? g - first : 0; /* what evicts nothing has no groups */
@@ -72,10 +72,10 @@ static void check_held(const struct wn_session *s, const struct expected *want, 
           held[at] = true;
         }
         for (int64_t t = 0; t < fed; t++)
-          if (held[t] != (gone[t] >= fed))
+          if (held[t] != (evicted_at[t] >= fed))
             fail_msg(
                 "%s: layer %d, sequence %d, group %d: after %d tokens position %d is %s, expected to go before row %d",
-                want->name, (int)l, (int)b, (int)g, (int)fed, (int)t, held[t] ? "held" : "gone", (int)gone[t]);
+                want->name, (int)l, (int)b, (int)g, (int)fed, (int)t, held[t] ? "held" : "evicted", (int)evicted_at[t]);
       }
   }
 }
@@ -139,10 +139,11 @@ static void check_batch(wn_context *ctx, struct wn_model *model, const struct ex
   const int64_t rows = want->B * want->P;
   for (int64_t l = 0; l < L; l++)
     for (int64_t i = 0; wn_evictions_any(budgets, l, want->T) && i < rows * want->T; i++) {
-      const int32_t found = ws->gone[l * rows * want->T + i], gone = want->gone[l * rows * want->T + i];
-      if (found != (gone == want->T ? WN_EVICTED_NEVER : gone))
+      const int32_t found = ws->evicted_at[l * rows * want->T + i],
+                    evicted_at = want->evicted_at[l * rows * want->T + i];
+      if (found != (evicted_at == want->T ? WN_EVICTED_NEVER : evicted_at))
         fail_msg("%s: a batch: layer %d, group %d of %d, position %d goes before row %d, expected %d", want->name,
-                 (int)l, (int)(i / want->T), (int)rows, (int)(i % want->T), (int)found, (int)gone);
+                 (int)l, (int)(i / want->T), (int)rows, (int)(i % want->T), (int)found, (int)evicted_at);
     }
   wn_workspace_destroy(ws);
 }
@@ -156,7 +157,7 @@ static void check_case(wn_context *ctx, struct wn_model *model, const char *fold
   snprintf(path, sizeof path, "%s/%s.safetensors", folder, name);
   want.logits = array(ctx, path, "logits", shape);
   want.B = shape[0], want.T = shape[1], want.V = shape[2];
-  want.gone = array(ctx, path, "evicted_at", shape);
+  want.evicted_at = array(ctx, path, "evicted_at", shape);
   want.P = shape[2];
   assert_int_equal(shape[0], model->config.layers);
   assert_true(want.T <= 64 && want.B * want.T <= 256);
@@ -171,7 +172,7 @@ static void check_case(wn_context *ctx, struct wn_model *model, const char *fold
   wn_session_destroy(s);
   wn_budgets_clear(&budgets);
   free(want.logits);
-  free(want.gone);
+  free(want.evicted_at);
 }
 
 static void check_all(const char *backend, const char *isa, int threads, wn_dtype dtype, double limit) {

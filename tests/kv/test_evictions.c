@@ -162,7 +162,7 @@ static double voted(const wn_budgets *x, double given[200][200], const bool *hel
 
 /* The rule, token by token: a key is held from its row on until it goes. Returns the evictions. */
 static int64_t simulate(const struct wn_attention *a, wn_dtype dtype, const wn_budgets *x, int64_t layer, int64_t b,
-                        int64_t g, int32_t *gone, double *margin) {
+                        int64_t g, int32_t *evicted_at, double *margin) {
   const int64_t T = a->Tk, K = x->heads > 0 ? x->head_tokens[layer * x->heads + g] : x->tokens[layer];
   const int64_t P = wn_policy_groups(x, a->Hkv, wn_selection_groups(a)), recent = (int64_t)(x->recent * (double)K);
   const bool snapkv = x->policy == WN_POLICY_SNAPKV;
@@ -171,7 +171,7 @@ static int64_t simulate(const struct wn_attention *a, wn_dtype dtype, const wn_b
   double F[200] = {0}, scores[200], selected[6][200];
   bool held[200] = {false};
   int64_t count = 0, evictions = 0;
-  for (int64_t j = 0; j < T; j++) gone[j] = WN_EVICTED_NEVER;
+  for (int64_t j = 0; j < T; j++) evicted_at[j] = WN_EVICTED_NEVER;
   for (int64_t i = 0; i < T; i++) {
     const int64_t first = a->doc_start ? a->doc_start[b * T + i] : 0;
     if (i == first) memset(held, 0, sizeof held), memset(selected, 0, sizeof selected), count = 0;
@@ -200,7 +200,7 @@ static int64_t simulate(const struct wn_attention *a, wn_dtype dtype, const wn_b
       }
       if (next < scores[which]) *margin = fmin(*margin, scores[which] - next);
       held[which] = false;
-      gone[which] = (int32_t)i;
+      evicted_at[which] = (int32_t)i;
       count--, evictions++;
     }
     held[i] = true, F[i] = 0, count++;
@@ -218,12 +218,12 @@ static int64_t simulate(const struct wn_attention *a, wn_dtype dtype, const wn_b
 }
 
 static wn_status find(const struct wn_backend *backend, wn_dtype dtype, int threads, const wn_budgets *x, int64_t layer,
-                      const struct wn_attention *a, int32_t *gone) {
+                      const struct wn_attention *a, int32_t *evicted_at) {
   struct wn_exec exec = {.ctx = ctx, .backend = backend, .threads = threads, .dtype = dtype};
   exec.scratch_bytes = wn_evictions_scratch(&exec, x, a);
   exec.scratch = aligned_alloc(WN_ALIGN, exec.scratch_bytes + WN_ALIGN);
   memset(exec.scratch, 0xff, exec.scratch_bytes);
-  const wn_status status = wn_evictions_find(&exec, x, layer, a, gone);
+  const wn_status status = wn_evictions_find(&exec, x, layer, a, evicted_at);
   free(exec.scratch);
   return status;
 }
@@ -312,7 +312,7 @@ static void test_nothing_goes(void **state) {
   struct call c;
   call_make(&c, WN_F32, 3, true);
   const int64_t T = c.a.Tk, n = c.a.B * wn_selection_groups(&c.a) * T;
-  int32_t *gone = malloc((size_t)n * sizeof *gone);
+  int32_t *evicted_at = malloc((size_t)n * sizeof *evicted_at);
   const int64_t budgets[] = {T, T + 1, T + 2, INT64_MAX};
   for (int i = 0; i < 4 * WN_POLICY_COUNT; i++) {
     wn_budgets x;
@@ -321,12 +321,12 @@ static void test_nothing_goes(void **state) {
     x.policy = (wn_policy)(i / 4);
     x.layers = 1, x.tokens = &K;
     assert_false(wn_evictions_any(&x, 0, T));
-    assert_ok(ctx, find(wn_backend_ref(), WN_F32, 2, &x, 0, &c.a, gone));
+    assert_ok(ctx, find(wn_backend_ref(), WN_F32, 2, &x, 0, &c.a, evicted_at));
     const int64_t P = wn_policy_groups(&x, c.a.Hkv, wn_selection_groups(&c.a));
     assert_true(c.a.B * P * T <= n);
-    for (int64_t j = 0; j < c.a.B * P * T; j++) assert_int_equal(gone[j], WN_EVICTED_NEVER);
+    for (int64_t j = 0; j < c.a.B * P * T; j++) assert_int_equal(evicted_at[j], WN_EVICTED_NEVER);
   }
-  free(gone);
+  free(evicted_at);
   call_clear(&c);
 }
 
@@ -358,15 +358,15 @@ static void test_one_head_keeps_all(void **state) {
     x.policy = WN_POLICY_TOVA, x.layers = 1, x.tokens = &most, x.per_kv_head = true;
     x.heads = P, x.head_tokens = of_heads;
     for (int64_t g = 0; g < P; g++) of_heads[g] = g == 1 ? T : 3;
-    int32_t *gone = malloc((size_t)(c.a.B * P * T) * sizeof *gone);
+    int32_t *evicted_at = malloc((size_t)(c.a.B * P * T) * sizeof *evicted_at);
     float *first = malloc((size_t)n * sizeof *first);
     for (int where = 0; where < 2; where++) {
       const struct wn_backend *backend = where ? wn_backend_cpu(isa) : wn_backend_ref();
-      c.a.slots.gone = NULL, c.a.slots.groups = 0;
+      c.a.slots.evicted_at = NULL, c.a.slots.groups = 0;
       attend(backend, &c.a);
       memcpy(first, c.a.y, (size_t)n * sizeof *first);
-      assert_ok(ctx, find(backend, WN_F32, 1, &x, 0, &c.a, gone));
-      c.a.slots.gone = gone, c.a.slots.groups = P;
+      assert_ok(ctx, find(backend, WN_F32, 1, &x, 0, &c.a, evicted_at));
+      c.a.slots.evicted_at = evicted_at, c.a.slots.groups = P;
       attend(backend, &c.a);
       const float *y = c.a.y;
       int64_t others = 0;
@@ -381,7 +381,7 @@ static void test_one_head_keeps_all(void **state) {
       looked += others > 0;
     }
     free(first);
-    free(gone);
+    free(evicted_at);
     call_clear(&c);
   }
   assert_true(looked >= 10);
@@ -391,18 +391,18 @@ static void test_refused(void **state) {
   (void)state;
   struct call c;
   call_make(&c, WN_F32, 5, false);
-  int32_t *gone = malloc((size_t)(c.a.B * c.a.Tk) * sizeof *gone);
+  int32_t *evicted_at = malloc((size_t)(c.a.B * c.a.Tk) * sizeof *evicted_at);
   int64_t tokens[1] = {2};
   wn_budgets x;
   wn_budgets_init(&x);
   x.layers = 1, x.tokens = tokens;
-  assert_int_equal(find(wn_backend_ref(), WN_F32, 1, &x, 0, &c.a, gone), WN_ERR_CONFIG);
+  assert_int_equal(find(wn_backend_ref(), WN_F32, 1, &x, 0, &c.a, evicted_at), WN_ERR_CONFIG);
   assert_non_null(strstr(wn_context_error(ctx), "selective"));
   x.policy = WN_POLICY_STREAMING, x.cache_positions = true;
-  assert_int_equal(find(wn_backend_ref(), WN_F32, 1, &x, 0, &c.a, gone), WN_ERR_UNSUPPORTED);
+  assert_int_equal(find(wn_backend_ref(), WN_F32, 1, &x, 0, &c.a, evicted_at), WN_ERR_UNSUPPORTED);
   x.policy = WN_POLICY_WINDOW;
-  assert_int_equal(find(wn_backend_ref(), WN_F32, 1, &x, 1, &c.a, gone), WN_ERR_ARGUMENT);
-  free(gone);
+  assert_int_equal(find(wn_backend_ref(), WN_F32, 1, &x, 1, &c.a, evicted_at), WN_ERR_ARGUMENT);
+  free(evicted_at);
   call_clear(&c);
 }
 

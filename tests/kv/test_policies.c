@@ -193,7 +193,7 @@ static void compared(const struct bench *b, wn_policy policy, int64_t K) {
     }
   }
   assert_true(fabs(c.results[1].loss - loss / (double)counted) < 1e-5);
-  assert_true(fabs(c.results[1].loss - c.results[0].loss) > 1e-5); /* something has gone */
+  assert_true(fabs(c.results[1].loss - c.results[0].loss) > 1e-5); /* something has been evicted */
   wn_prune_comparison_clear(&c);
 }
 
@@ -258,9 +258,9 @@ static void test_unserved(void **state) {
                                  .s_q = {32, 4, 4},
                                  .s_k = {32, 4, 4},
                                  .s_v = {32, 4, 4}};
-  int32_t gone[8];
+  int32_t evicted_at[8];
   struct wn_exec exec = {.ctx = b.ctx, .backend = backend, .threads = 1, .dtype = WN_F32};
-  names_it(&b, wn_evictions_find(&exec, &budgets, 0, &a, gone), WN_ERR_UNSUPPORTED);
+  names_it(&b, wn_evictions_find(&exec, &budgets, 0, &a, evicted_at), WN_ERR_UNSUPPORTED);
   bench_clear(&b);
 }
 

@@ -145,15 +145,15 @@ static const struct wn_workspace_options keep_all = {.backward = true, .activati
 /* A choice is a step: where a probe turns one, as a smaller probe does not, the difference is not the gradient's. */
 static double difference(struct bench *p, double *at, const double *direction, size_t n, double h, bool *same) {
   const size_t bytes = (size_t)(2 * p->ws->evicting * B * T) * sizeof(int32_t);
-  int32_t *up_gone = malloc(bytes);
+  int32_t *up_evicted_at = malloc(bytes);
   for (size_t i = 0; i < n; i++) at[i] += h * direction[i];
   const double up = objective(p, NULL);
-  memcpy(up_gone, p->ws->gone, bytes);
+  memcpy(up_evicted_at, p->ws->evicted_at, bytes);
   for (size_t i = 0; i < n; i++) at[i] -= 2 * h * direction[i];
   const double down = objective(p, NULL);
-  *same = !memcmp(up_gone, p->ws->gone, bytes);
+  *same = !memcmp(up_evicted_at, p->ws->evicted_at, bytes);
   for (size_t i = 0; i < n; i++) at[i] += h * direction[i];
-  free(up_gone);
+  free(up_evicted_at);
   return (up - down) / (2 * h);
 }
 
@@ -166,7 +166,7 @@ static void test_gradients(void **state) {
     bench_open(&p, k, "ref", WN_F64, i, &keep_all);
     double *grads = calloc(p.model->table.total, sizeof *grads);
     objective(&p, grads);
-    for (int64_t n = 0; n < 2 * p.ws->evicting * B * T; n++) evicted += p.ws->gone[n] < T;
+    for (int64_t n = 0; n < 2 * p.ws->evicting * B * T; n++) evicted += p.ws->evicted_at[n] < T;
     for (int t = i % 3; t < p.model->table.count; t += 3) { /* test_model_gradients has them all */
       const struct wn_param *row = &p.model->table.rows[t];
       double *at = (double *)p.model->params + row->offset, *g = grads + row->offset, expected = 0, size = 0;

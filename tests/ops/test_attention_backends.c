@@ -113,7 +113,7 @@ static void expect(struct mech_place *reference, const struct mech_case *c, int 
   struct expectation *e = &expected[expected_count++];
   assert_true(expected_count <= EXPECTED_MAX);
   e->s = variant(c, which, seed);
-  e->s.gone = (int)((seed + (uint64_t)which) % 3);
+  e->s.evicts = (int)((seed + (uint64_t)which) % 3);
   if (c->config.selective.head >= e->s.H) e->s.H = e->s.Hkv = c->config.selective.head + 1;
   mech_settle(reference, &e->s);
   mech_make(&e->want, &e->s, WN_F64);

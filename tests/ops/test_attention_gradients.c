@@ -90,7 +90,7 @@ static struct mech_setup variant(const struct mech_case *c, int which, uint64_t 
   if (which == 2) s.Tq = 8, s.Tk = 21, s.dk_from = 13, s.f_in = true, s.heads_first = true;
   if (which == 3) s.Tq = 8, s.Tk = 21, s.dk_from = 5, s.f_in = s.documents = true, s.dropout = 0.2, s.B = 2, s.H = 2;
   if (which == 3) s.control = true;
-  s.gone = (int)((seed + (uint64_t)which) % 3);
+  s.evicts = (int)((seed + (uint64_t)which) % 3);
   return s;
 }
 

@@ -20,7 +20,7 @@ static void test_fewer_keys_need_no_more(void **state) {
               {.buffer = 3, .density = 0.7, .window = 90, .D = 32, .selects = true},
               {.strided = 3, .buffer = 40, .density = 2, .D = 16}};
   static const int64_t longest[] = {6, 63, 300, 1023}, queries[] = {1, 2, 100};
-  static const int32_t gone[1];
+  static const int32_t evicted_at[1];
   wn_context *ctx = context_of("cpu", 1);
   struct wn_exec exec = {.ctx = ctx, .threads = 1, .dtype = WN_F32};
   assert_ok(ctx, wn_backend_of(ctx, &exec.backend));
@@ -34,17 +34,17 @@ static void test_fewer_keys_need_no_more(void **state) {
       a.Tq = n % 4 < 3 ? queries[n % 4] : a.Tk;
       if (a.Tq > a.Tk) continue;
       const bool whole = a.Tq == a.Tk;
-      a.slots.gone = gone;
+      a.slots.evicted_at = evicted_at;
       const size_t room = wn_op_attention_scratch(&exec, &a, false);
       for (int64_t Tk = whole ? 1 : a.Tq; Tk <= longest[n / 4]; Tk++)
         for (int evicts = 0; evicts < 2; evicts++) {
-          a.slots.gone = evicts ? gone : NULL;
+          a.slots.evicted_at = evicts ? evicted_at : NULL;
           a.Tk = Tk;
           if (whole) a.Tq = Tk;
           const size_t need = wn_op_attention_scratch(&exec, &a, false);
           if (need > room)
             fail_msg("row %d: %lld rows of %lld keys%s need %zu bytes, those of %lld have %zu", (int)r, (long long)a.Tq,
-                     (long long)Tk, evicts ? ", some gone," : "", need, (long long)longest[n / 4], room);
+                     (long long)Tk, evicts ? ", some evicted," : "", need, (long long)longest[n / 4], room);
         }
     }
   }

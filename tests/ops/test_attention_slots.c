@@ -1,4 +1,4 @@
-/* Attention over slots in any order gives what it gives over keys in order, of which some are gone: for every
+/* Attention over slots in any order gives what it gives over keys in order, of which some are evicted: for every
  * mechanism and pair, on ref and cpu, with the positions of one group and of each key-value head. The weights that the
  * rows give are those that unit values bring to light. */
 #include "mechanisms.h"
@@ -7,9 +7,9 @@ enum { B = 2, T = 70, H = 4, HKV = 2, D = 72 }; /* two tiles, or one and all key
 
 struct slots {
   int64_t P, n; /* slots of the older keys and the rows */
-  int32_t from[B * HKV][T], at[B * HKV][T], gone[B * HKV][T];
+  int32_t from[B * HKV][T], at[B * HKV][T], evicted_at[B * HKV][T];
   double k[B * T * HKV * D], v[B * T * HKV * D], sk[B * T * HKV * D], y[B * T * H * D], f[B * HKV * T],
-      mass[B * HKV * T];
+      sums[B * HKV * T];
 };
 
 static double number(const void *x, int64_t i, wn_dtype dtype) {
@@ -39,19 +39,19 @@ static void choose(struct slots *s, const struct mech_bench *m, int64_t P, int64
       const int64_t from = j < older - drop ? order[j] : j + drop;
       s->from[row][j] = s->at[row][j] = (int32_t)from;
     }
-    for (int64_t j = 0; j < m->s.Tk; j++) s->gone[row][j] = INT32_MAX;
-    for (int64_t j = older - drop; j < older; j++) s->gone[row][order[j]] = (int32_t)(j % 3 ? 0 : older);
-    if (older > drop && m->s.Tq > 2) s->gone[row][order[0]] = (int32_t)older + 2; /* goes within the call */
+    for (int64_t j = 0; j < m->s.Tk; j++) s->evicted_at[row][j] = INT32_MAX;
+    for (int64_t j = older - drop; j < older; j++) s->evicted_at[row][order[j]] = (int32_t)(j % 3 ? 0 : older);
+    if (older > drop && m->s.Tq > 2) s->evicted_at[row][order[0]] = (int32_t)older + 2; /* goes within the call */
   }
 }
 
 /* The call over keys in order. */
-static struct wn_attention in_order(const struct mech_bench *m, const struct slots *s, int32_t *gone) {
+static struct wn_attention in_order(const struct mech_bench *m, const struct slots *s, int32_t *evicted_at) {
   struct wn_attention op = m->op;
   for (int64_t row = 0; row < B * s->P; row++)
-    for (int64_t j = 0; j < m->s.Tk; j++) gone[row * m->s.Tk + j] = s->gone[row][j];
+    for (int64_t j = 0; j < m->s.Tk; j++) evicted_at[row * m->s.Tk + j] = s->evicted_at[row][j];
   op.slots.groups = s->P;
-  op.slots.gone = gone;
+  op.slots.evicted_at = evicted_at;
   op.sel.mem = false;
   op.sel.F = NULL;
   op.exclusive.dot = NULL;
@@ -72,7 +72,7 @@ static void gather(const struct mech_bench *m, const struct slots *s, const void
 }
 
 /* The same over slots; `table` [B,P,T] each. */
-static struct wn_attention in_slots(const struct mech_bench *m, struct slots *s, int32_t *at, int32_t *gone) {
+static struct wn_attention in_slots(const struct mech_bench *m, struct slots *s, int32_t *at, int32_t *evicted_at) {
   struct wn_attention op = m->op;
   const int64_t G = wn_selection_groups(&op);
   op.Tk = s->n;
@@ -101,12 +101,12 @@ static struct wn_attention in_slots(const struct mech_bench *m, struct slots *s,
   for (int64_t row = 0; row < B * s->P; row++)
     for (int64_t j = 0; j < s->n; j++) {
       at[row * T + j] = s->at[row][j];
-      gone[row * T + j] = s->gone[row][s->from[row][j]];
+      evicted_at[row * T + j] = s->evicted_at[row][s->from[row][j]];
     }
   op.slots.groups = s->P;
   op.slots.stride = T;
   op.slots.at = at;
-  op.slots.gone = gone;
+  op.slots.evicted_at = evicted_at;
   return op;
 }
 
@@ -115,15 +115,15 @@ static void same(const char *what, const struct mech_bench *m, double found, dou
     fail_msg("%s: %s is %.9g, expected %.9g", mech_name(m), what, found, expected);
 }
 
-/* Unit values: the rows' outputs are the weights, and their sums the mass. */
-static void check_mass(struct mech_place *place, const struct mech_bench *m, struct slots *s, struct wn_attention op,
+/* Unit values: the rows' outputs are the weights, and their sums the attention sums. */
+static void check_sums(struct mech_place *place, const struct mech_bench *m, struct slots *s, struct wn_attention op,
                        double tolerance) {
   double zero[HKV * 8 * D] = {0};
   assert_true(op.sinks.n <= 8);
   op.sinks.v = zero;
   op.exclusive.on = false;
-  op.slots.mass = s->mass;
-  for (int64_t i = 0; i < B * HKV * T; i++) put(s->mass, i, -7, m->dtype);
+  op.slots.sums = s->sums;
+  for (int64_t i = 0; i < B * HKV * T; i++) put(s->sums, i, -7, m->dtype);
   for (int64_t i = 0; i < B * HKV * T * D; i++) put(s->v, i, i % D == i / D % T, m->dtype);
   assert_ok(place->ctx, mech_op(place, m, &op, false));
   for (int64_t row = 0; row < B * s->P; row++)
@@ -132,7 +132,7 @@ static void check_mass(struct mech_place *place, const struct mech_bench *m, str
       for (int64_t r = 0; r < m->s.Tq; r++)
         for (int64_t h = 0; h < H / s->P; h++)
           sum += number(s->y, row / s->P * op.s_y.b + r * op.s_y.t + (row % s->P * (H / s->P) + h) * D + j, m->dtype);
-      same("mass", m, number(s->mass, row * T + j, m->dtype), j < s->n ? sum : -7, tolerance);
+      same("sums", m, number(s->sums, row * T + j, m->dtype), j < s->n ? sum : -7, tolerance);
     }
 }
 
@@ -153,11 +153,11 @@ static void check(struct mech_place *reference, struct mech_place *place, const 
   mech_settle(reference, &setup);
   struct mech_bench full, m;
   static struct slots s;
-  int32_t gone[B * HKV * T], at[B * HKV * T], held[B * HKV * T];
+  int32_t evicted_at[B * HKV * T], at[B * HKV * T], held[B * HKV * T];
   mech_make(&full, &setup, WN_F64);
   mech_make(&m, &setup, exact ? WN_F64 : WN_F32);
   choose(&s, &full, P, seed % 3 == 0 ? 0 : 6);
-  struct wn_attention whole = in_order(&full, &s, gone), op = in_slots(&m, &s, at, held);
+  struct wn_attention whole = in_order(&full, &s, evicted_at), op = in_slots(&m, &s, at, held);
   assert_ok(reference->ctx, mech_op(reference, &full, &whole, false));
   if (!exact && Tq > 1 && P > 1) {
     assert_int_equal(mech_op(place, &m, &op, false), WN_ERR_UNSUPPORTED);
@@ -174,7 +174,7 @@ static void check(struct mech_place *reference, struct mech_place *place, const 
       for (int64_t j = 0; j < s.n; j++)
         same("F", &m, number(s.f, n * T + j, m.dtype),
              ((const double *)whole.sel.f_out)[n * T + s.from[P > 1 ? n : n / G * P][j]], tolerance);
-    if (exact || Tq == 1) check_mass(place, &m, &s, in_slots(&m, &s, at, held), tolerance);
+    if (exact || Tq == 1) check_sums(place, &m, &s, in_slots(&m, &s, at, held), tolerance);
   }
   mech_clear(&full);
   mech_clear(&m);
@@ -228,10 +228,10 @@ static void weights_of_many_keys(void **state) {
       mech_make(&x, &setup, WN_F64);
       mech_make(&y, &setup, WN_F32);
       x.op.slots.groups = y.op.slots.groups = P;
-      x.op.slots.mass = expected, y.op.slots.mass = found;
+      x.op.slots.sums = expected, y.op.slots.sums = found;
       assert_ok(reference.ctx, mech_op(&reference, &x, &x.op, false));
       assert_ok(place.ctx, mech_op(&place, &y, &y.op, false));
-      for (int64_t j = 0; j < P * MANY; j++) same("mass", &x, (double)found[j], expected[j], 1e-5);
+      for (int64_t j = 0; j < P * MANY; j++) same("sums", &x, (double)found[j], expected[j], 1e-5);
       mech_clear(&x);
       mech_clear(&y);
     }
@@ -249,13 +249,13 @@ static void wrong_positions_are_refused(void **state) {
       .c = &mech_cases[0], .B = B, .Tq = 2, .Tk = T, .H = H, .Hkv = HKV, .D = D, .f_in = true, .seed = 1};
   struct mech_bench m;
   static struct slots s;
-  int32_t at[B * HKV * T], gone[B * HKV * T], starts[B * T] = {0};
+  int32_t at[B * HKV * T], evicted_at[B * HKV * T], starts[B * T] = {0};
   mech_make(&m, &setup, WN_F32);
   choose(&s, &m, 1, 6);
-  struct wn_attention op = in_slots(&m, &s, at, gone);
+  struct wn_attention op = in_slots(&m, &s, at, evicted_at);
 #define REFUSED(status, part)                                                                                          \
   assert_refused(place.ctx, mech_op(&place, &m, &op, false), status, part);                                            \
-  op = in_slots(&m, &s, at, gone)
+  op = in_slots(&m, &s, at, evicted_at)
   at[3] = -1;
   REFUSED(WN_ERR_ARGUMENT, "slots.at[3] is -1");
   at[3] = at[s.n - 2];
@@ -270,7 +270,7 @@ static void wrong_positions_are_refused(void **state) {
   REFUSED(WN_ERR_SHAPE, "3 groups");
   op.relative.P = 5, op.relative.p = s.k;
   REFUSED(WN_ERR_SHAPE, "relative positions");
-  op.dy = op.y, op.lse = s.mass;
+  op.dy = op.y, op.lse = s.sums;
   assert_refused(place.ctx, mech_op(&place, &m, &op, true), WN_ERR_UNSUPPORTED, "in backward");
   mech_clear(&m);
   mech_close(&place);

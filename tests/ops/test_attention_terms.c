@@ -231,10 +231,10 @@ static void run_case(uint64_t seed, unsigned terms, int64_t longest) {
     }
   }
   if (terms & GONE) {
-    int32_t *gone = array(a.B * a.Tk, sizeof *gone);
+    int32_t *evicted_at = array(a.B * a.Tk, sizeof *evicted_at);
     for (int64_t i = 0; i < a.B * a.Tk; i++)
-      gone[i] = pick(seed, 2) ? INT32_MAX : (int32_t)(i % a.Tk + 1 + pick(seed, a.Tk));
-    a.slots.gone = gone;
+      evicted_at[i] = pick(seed, 2) ? INT32_MAX : (int32_t)(i % a.Tk + 1 + pick(seed, a.Tk));
+    a.slots.evicted_at = evicted_at;
   }
   if (terms & SEGMENT) a.dk_from = pick(seed, a.Tk - a.Tq + 1);
   if (terms & EXCLUSIVE) {

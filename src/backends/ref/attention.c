@@ -10,8 +10,8 @@ static size_t forward_doubles(const struct wn_attention *a) {
 
 size_t wn_ref_attention_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   if (backward) return (size_t)workers(exec, a->B) * wn_ref_attention_backward_doubles(a) * sizeof(double);
-  const int64_t last = a->B * wn_selection_groups(a) * a->Tk, mass = a->slots.mass ? a->B * a->H * a->Tk : 0;
-  return ((size_t)workers(exec, a->B * a->H) * forward_doubles(a) + (size_t)(last + mass)) * sizeof(double);
+  const int64_t last = a->B * wn_selection_groups(a) * a->Tk, sums = a->slots.sums ? a->B * a->H * a->Tk : 0;
+  return ((size_t)workers(exec, a->B * a->H) * forward_doubles(a) + (size_t)(last + sums)) * sizeof(double);
 }
 
 #define REAL_FILE "backends/ref/attention.c"
@@ -29,14 +29,14 @@ static void NAME(show_row)(const struct wn_attention *a, int64_t b, int64_t h, i
                &(struct wn_attention_view){a, b, h, r, 1, position + 1, position + 1, w, omp_get_thread_num()});
 }
 
-/* One head of one sequence. row, carry: [Tk]; acc: [D]; weight: [row_doubles]; mass: [Tk] or NULL. */
+/* One head of one sequence. row, carry: [Tk]; acc: [D]; weight: [row_doubles]; sums: [Tk] or NULL. */
 static void NAME(forward_head)(const struct wn_attention *a, int64_t b, int64_t h, double *row, double *carry,
-                               double *acc, double *weight, double *mass) {
+                               double *acc, double *weight, double *sums) {
   const int64_t D = a->D, G = wn_selection_groups(a), group = h / (a->H / G);
   const bool leads = h % (a->H / G) == 0; /* the group's F and M are written once */
   const REAL *f_in = a->sel.on ? a->sel.f_in : NULL;
   const int32_t *places = wn_slot_positions(a, b, selecting_head(a, group) / (a->H / a->Hkv));
-  for (int64_t j = 0; mass && j < a->Tk; j++) mass[j] = 0;
+  for (int64_t j = 0; sums && j < a->Tk; j++) sums[j] = 0;
   for (int64_t j = 0; j < a->Tk; j++)
     carry[j] = f_in ? (double)f_in[(b * G + group) * wn_selection_stride(a) + j] : 0.0;
   for (int64_t r = 0; r < a->Tq; r++) {
@@ -60,7 +60,7 @@ static void NAME(forward_head)(const struct wn_attention *a, int64_t b, int64_t 
                                      a->threshold.on && a->threshold.count ? a->threshold.count + n : NULL,
                                      a->look.n > 0 ? a->look.count + n * a->look.n : NULL);
     if (a->look.rows) NAME(show_row)(a, b, h, r, weight, weight + 2 * (a->sinks.n + a->Tk));
-    for (int64_t j = first; mass && j <= position; j++) mass[j] += weight[a->sinks.n + j];
+    for (int64_t j = first; sums && j <= position; j++) sums[j] += weight[a->sinks.n + j];
     NAME(mix)(a, b, h, r, weight, acc);
     if (a->exclusive.on) {
       const REAL *v = NAME(v_at)(a, b, position, h / (a->H / a->Hkv));
@@ -81,12 +81,12 @@ static wn_status NAME(attention_forward)(const struct wn_exec *exec, const struc
   const size_t each = forward_doubles(a);
   const int64_t G = wn_selection_groups(a);
   double *scratch = exec->scratch, *last = scratch + (size_t)team * each; /* last: [B,G,Tk], f_out */
-  double *mass = a->slots.mass ? last + a->B * G * a->Tk : NULL;          /* [B,H,Tk] */
+  double *sums = a->slots.sums ? last + a->B * G * a->Tk : NULL;          /* [B,H,Tk] */
 #pragma omp parallel for num_threads(team) schedule(static)
   for (int64_t task = 0; task < a->B * a->H; task++) {
     const int64_t b = task / a->H, h = task % a->H;
     double *row = scratch + (size_t)omp_get_thread_num() * each, *carry = row + a->Tk, *acc = carry + a->Tk;
-    NAME(forward_head)(a, b, h, row, carry, acc, acc + a->D, mass ? mass + task * a->Tk : NULL);
+    NAME(forward_head)(a, b, h, row, carry, acc, acc + a->D, sums ? sums + task * a->Tk : NULL);
     if (h % (a->H / G) == 0) memcpy(last + (b * G + h / (a->H / G)) * a->Tk, carry, (size_t)a->Tk * sizeof *last);
   }
   /* After all heads have read f_in, which f_out may be. */
@@ -95,11 +95,11 @@ static wn_status NAME(attention_forward)(const struct wn_exec *exec, const struc
       for (int64_t j = 0; j < a->Tk; j++)
         ((REAL *)a->sel.f_out)[n * wn_selection_stride(a) + j] = (REAL)last[n * a->Tk + j];
   const int64_t share = a->H / wn_slot_groups(a);
-  for (int64_t n = 0; mass && n < a->B * wn_slot_groups(a); n++)
+  for (int64_t n = 0; sums && n < a->B * wn_slot_groups(a); n++)
     for (int64_t j = 0; j < a->Tk; j++) {
       double sum = 0;
-      for (int64_t h = n * share; h < (n + 1) * share; h++) sum += mass[h * a->Tk + j];
-      ((REAL *)a->slots.mass)[n * wn_slot_stride(a) + j] = (REAL)sum;
+      for (int64_t h = n * share; h < (n + 1) * share; h++) sum += sums[h * a->Tk + j];
+      ((REAL *)a->slots.sums)[n * wn_slot_stride(a) + j] = (REAL)sum;
     }
   return WN_OK;
 }

@@ -276,7 +276,7 @@
     v.perHead = null;
     v.ready = async () => {
       if (v.groups > 1 && !v.perHead)
-        v.perHead = await Promise.all(v.gonePerHead.map(async n => {
+        v.perHead = await Promise.all(v.evictedAtPerHead.map(async n => {
           if (n === null) return null;
           const t = await tile(n), view = new DataView(t.buffer, t.byteOffset, t.byteLength);
           return Array.from({length: t.byteLength / 4}, (_, k) => view.getUint32(4 * k, true));
@@ -284,13 +284,13 @@
     };
     // head: -1 for the layer, which has lost a token once all of its heads have.
     v.head = () => (v.groups > 1 ? Math.min(state.head, v.groups - 1) : -1);
-    v.goneAt = (l, j, head = -1) => (head >= 0 ? (v.perHead[l] ? v.perHead[l][head * v.T + j] : Infinity) : v.gone && v.gone[l] ? v.gone[l][j] : Infinity);
+    v.evictedRow = (l, j, head = -1) => (head >= 0 ? (v.perHead[l] ? v.perHead[l][head * v.T + j] : Infinity) : v.evictedAt && v.evictedAt[l] ? v.evictedAt[l][j] : Infinity);
     v.room = (l, head) => Math.min(v.T, !v.budgets ? v.T : Array.isArray(v.budgets[l]) ? v.budgets[l][head] : v.budgets[l]);
     // How many heads of the layer hold token j when row i is read.
     v.holders = (l, i, j) => {
-      if (v.groups === 1) return +(v.goneAt(l, j) > i);
+      if (v.groups === 1) return +(v.evictedRow(l, j) > i);
       let n = 0;
-      for (let h = 0; h < v.groups; h++) n += v.goneAt(l, j, h) > i;
+      for (let h = 0; h < v.groups; h++) n += v.evictedRow(l, j, h) > i;
       return n;
     };
     const counts = new Map(); // tokens held, row by row
@@ -298,7 +298,7 @@
       const key = l * v.groups + head + (head < 0 ? 1e6 : 0);
       if (!counts.has(key)) {
         const n = new Int32Array(v.T + 1);
-        for (let j = 0; j < v.T; j++) n[j]++, n[Math.min(v.T, v.goneAt(l, j, head))]--;
+        for (let j = 0; j < v.T; j++) n[j]++, n[Math.min(v.T, v.evictedRow(l, j, head))]--;
         for (let j = 1; j < v.T; j++) n[j] += n[j - 1];
         counts.set(key, n);
       }
@@ -408,7 +408,7 @@
           let name = 't', light = 0;
           if (j > i) name += ' later';
           else {
-            const share = f ? v.share(f, i, j) : 0, gone = v.goneAt(l, j, head) <= i, weight = v.weight(w, i, j), holders = v.holders(l, i, j);
+            const share = f ? v.share(f, i, j) : 0, gone = v.evictedRow(l, j, head) <= i, weight = v.weight(w, i, j), holders = v.holders(l, i, j);
             if (!gone && head < 0 && holders < v.groups) name += ' some', some++;
             if (gone) name += ' gone';
             else if (share > 0.5) (name += ' masked'), masked++;
@@ -426,7 +426,7 @@
           make('td', {class: 'n'}, x.toFixed(4)), ...(v.f ? [make('td', {class: 'n'}, (F > 5 ? '≥' : '') + F.toFixed(2))] : []), make('td', {}, [j === i ? 'itself' : away ? 'masked' : '', holders < v.groups ? `held by ${holders} of ${v.groups} heads` : ''].filter(Boolean).join(', ')))));
         const held = v.held(l, i, head), each = k => Array.from({length: v.groups}, (_, h) => v.held(k, i, h));
         say.textContent = `Layer ${l}, token ${i} ${shown(v.tokens[i])}: ${held} of ${i + 1} tokens held` +
-          (v.groups === 1 ? '' : head >= 0 ? ` by key-value head ${head}` : ` by any of ${v.groups} key-value heads, ${held - some} by all`) + (v.f ? `, ${masked} of them masked` : '') + (v.gone ? `, ${i + 1 - held} evicted` : '') + '.';
+          (v.groups === 1 ? '' : head >= 0 ? ` by key-value head ${head}` : ` by any of ${v.groups} key-value heads, ${held - some} by all`) + (v.f ? `, ${masked} of them masked` : '') + (v.evictedAt ? `, ${i + 1 - held} evicted` : '') + '.';
         cells.forEach((c, k) => {
           const n = v.groups > 1 ? each(k) : [v.held(k, i)], rooms = n.map((_, h) => v.room(k, h));
           const tell = a => (a.length > 1 && a.every(x => x === a[0]) ? `${a.length} × ${a[0]}` : a.length <= 4 ? a.join(' + ') : `${a.length} × ${+(a.reduce((x, y) => x + y, 0) / a.length).toFixed(1)} (mean)`);
@@ -439,20 +439,20 @@
         });
         strip.style.height = v.layers * (v.groups === 1 ? 9 : v.layers * v.groups <= 160 ? 4 * v.groups + 4 : 9) + 'px';
         if (v.groups === 1) {
-          paint(strip, v.layers * 4, v.T, (r, j) => (j > i ? 0 : v.goneAt(r >> 2, j) > i ? ((r & 3) === 3 ? 60 : 255) : 40), 'kept', 2048, false);
+          paint(strip, v.layers * 4, v.T, (r, j) => (j > i ? 0 : v.evictedRow(r >> 2, j) > i ? ((r & 3) === 3 ? 60 : 255) : 40), 'kept', 2048, false);
         } else { // rows of a layer: its heads; where those are too many, one as dark as many of them hold the token
           const lines = v.layers * v.groups <= 160 ? v.groups : 1, rows = 2 * lines + 2;
           paint(strip, v.layers * rows, v.T, (r, j) => {
             const k = Math.floor(r / rows), h = (r % rows) >> 1;
             if (j > i || h === lines) return 0;
-            return 40 + 215 * (lines > 1 ? +(v.goneAt(k, j, h) > i) : v.holders(k, i, j) / v.groups);
+            return 40 + 215 * (lines > 1 ? +(v.evictedRow(k, j, h) > i) : v.holders(k, i, j) / v.groups);
           }, 'kept', 2048, false);
         }
         const on = spans[i], box = text.getBoundingClientRect(), b = on.getBoundingClientRect();
         if (b.top < box.top || b.bottom > box.bottom) text.scrollTop += b.top - box.top - box.height / 2;
       });
       panes.append(make('div', {class: 'pane', 'data-view': v.name}, make('h4', {}, v.name), text,
-        make('div', {class: 'key', 'aria-hidden': 'true'}, ...[['at', 'chosen'], ['later', 'not yet read'], ...(v.f ? [['masked', 'masked: F takes more than half']] : []), ...(v.groups > 1 ? [['some', 'held by some heads']] : []), ...(v.gone ? [['gone', v.groups > 1 ? 'evicted by all, or by the chosen head' : 'evicted']] : [])].map(([c, s]) =>
+        make('div', {class: 'key', 'aria-hidden': 'true'}, ...[['at', 'chosen'], ['later', 'not yet read'], ...(v.f ? [['masked', 'masked: F takes more than half']] : []), ...(v.groups > 1 ? [['some', 'held by some heads']] : []), ...(v.evictedAt ? [['gone', v.groups > 1 ? 'evicted by all, or by the chosen head' : 'evicted']] : [])].map(([c, s]) =>
           make('span', {}, make('span', {class: 't ' + c}, 'token'), ' ' + s))), say, top, make('p', {class: 'say'}, (v.groups > 1 ? 'Caches by layer and key-value head' : 'Cache by layer') + (v.budgets ? `, policy ${v.policy}` : ', without budgets')), cache, strip));
     }
     place.append(panes);
@@ -464,13 +464,13 @@
     const kinds = [];
     if (texts.some(v => v.f)) kinds.push(['masked', 'selection: 1 - exp(-F)']);
     if (texts.length) kinds.push(['weight', 'attention weight, mean over heads']);
-    if (texts.some(v => v.gone)) kinds.push(['kept', 'held under the budgets']);
+    if (texts.some(v => v.evictedAt)) kinds.push(['kept', 'held under the budgets']);
     const means = D.means || [];
     const sources = [...texts.map(v => ({name: v.name + ', this text', layers: v.layers, rows: v.T, cell: 1, async get(kind, l) {
       if (kind === 'kept') {
         await v.ready();
         const head = v.head();
-        return !v.gone ? null : head >= 0 ? (i, j) => (v.goneAt(l, j, head) > i ? 255 : 0) : (i, j) => (255 * v.holders(l, i, j)) / v.groups;
+        return !v.evictedAt ? null : head >= 0 ? (i, j) => (v.evictedRow(l, j, head) > i ? 255 : 0) : (i, j) => (255 * v.holders(l, i, j)) / v.groups;
       }
       const t = kind === 'masked' ? await v.masked(l) : await v.weights(l);
       return t && ((i, j) => (t[tri(i, j)] * 255) / v.levels);

@@ -125,7 +125,7 @@ static void score_products(const struct column *x, const struct wn_attention_str
 static bool may_be_lone(const struct column *x, int64_t block) {
   const struct wn_attention *a = x->p->a;
   if (block - x->c > (a->span.on && a->span.exclude_self ? 1 : 0)) return false;
-  return block == 0 || a->doc_start || (a->window > 0 && a->window <= 2) || a->slots.gone;
+  return block == 0 || a->doc_start || (a->window > 0 && a->window <= 2) || a->slots.evicted_at;
 }
 
 /* A row that sees one key has weight 1 there whatever the logit: its G, and with it what all heads have put into dF
@@ -137,7 +137,7 @@ static void clear_lone(const struct column *x, int64_t h, int64_t p0, const stru
     if (!wn_terms_lone(a, x->u->b, x->u->g0 + h / x->p->group, p0 + s->row + i)) continue;
     memset(g + i * WN_TILE, 0, WN_TILE * sizeof *g);
     bool all = true; /* heads that evict for themselves may see more there */
-    for (int64_t group = 0; wn_terms_gone_apart(a) && group < x->u->groups; group++)
+    for (int64_t group = 0; wn_terms_evicted_apart(a) && group < x->u->groups; group++)
       all = all && wn_terms_lone(a, x->u->b, x->u->g0 + group, p0 + s->row + i);
     if (dF && all) memset(dF + i * WN_TILE, 0, WN_TILE * sizeof *dF);
     if (dz) dz[i] = dz_before[i];
@@ -170,17 +170,17 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
         s->rows, s->width, x->c * WN_TILE};
     const struct wn_span_range *range = x->rows->spans ? x->rows->spans + block * x->u->heads + h : NULL;
     uint64_t own[WN_TILE];
-    const enum wn_terms_gone gone =
-        wn_terms_gone_apart(p->a)
-            ? wn_terms_gone(p->a, x->u->b, x->u->g0 + g, terms.r + p->offset, s->rows, terms.j0, own)
-            : WN_GONE_NONE;
-    if (s->skip || gone == WN_GONE_ALL || (range && terms.j0 + s->width <= range->first)) {
+    const enum wn_terms_evicted evicted =
+        wn_terms_evicted_apart(p->a)
+            ? wn_terms_evicted(p->a, x->u->b, x->u->g0 + g, terms.r + p->offset, s->rows, terms.j0, own)
+            : WN_EVICTED_NONE;
+    if (s->skip || evicted == WN_EVICTED_ALL || (range && terms.j0 + s->width <= range->first)) {
       if (h == x->u->select) memset(gradient, 0, (size_t)(s->rows * WN_TILE) * sizeof *gradient);
       continue;
     }
     const bool ramp = range && terms.j0 < range->full;
     const float *logits = weights;
-    const uint64_t *seen = wn_terms_gone_join(gone, s->seen, own, s->rows);
+    const uint64_t *seen = wn_terms_evicted_join(evicted, s->seen, own, s->rows);
     struct wn_tile_span span;
     uint64_t keep[WN_TILE];
     if (h == x->u->select)

@@ -21,7 +21,7 @@ struct partial {
   float *mem;            /* [B*G*parts] */
   float *last;           /* [B*G][Tk] F after this row */
   float *logits, *order; /* threshold: [B*H][blocks*64]; one row's keys for each thread */
-  float *weights, *ref;  /* slots.mass: [B*H][blocks*64] exponentials, [B*H][blocks] what they were taken against */
+  float *weights, *ref;  /* slots.sums: [B*H][blocks*64] exponentials, [B*H][blocks] what they were taken against */
   float *top, *factor;   /* the same: [B*H] the row's reference, and 1 / its sum against it */
 };
 
@@ -35,7 +35,7 @@ static int64_t count_parts(const struct wn_attention_plan *p) {
 static void decode_lay(const struct wn_attention_plan *p, struct wn_arrays *l, struct partial *x) {
   const struct wn_attention *a = p->a;
   const int64_t parts = count_parts(p), n = a->B * a->H * parts, G = wn_selection_groups(a);
-  const bool mass = a->slots.mass != NULL;
+  const bool sums = a->slots.sums != NULL;
   const struct wn_array rows[] = {
       {"acc", true, WN_DIMS(n, p->Dp), sizeof *x->acc, &x->acc},
       {"l", true, WN_DIMS(n, WN_TILE_LANES), sizeof *x->l, &x->l},
@@ -44,10 +44,10 @@ static void decode_lay(const struct wn_attention_plan *p, struct wn_arrays *l, s
       {"last", a->sel.on, WN_DIMS(a->B, G, a->Tk), sizeof *x->last, &x->last},
       {"logits", a->threshold.on, WN_DIMS(a->B, a->H, p->blocks, WN_TILE), sizeof *x->logits, &x->logits},
       {"order", a->threshold.on, WN_DIMS(p->exec->threads, wn_threshold_floats(p)), sizeof *x->order, &x->order},
-      {"weights", mass, WN_DIMS(a->B, a->H, p->blocks, WN_TILE), sizeof *x->weights, &x->weights},
-      {"ref", mass, WN_DIMS(a->B, a->H, p->blocks), sizeof *x->ref, &x->ref},
-      {"top", mass, WN_DIMS(a->B, a->H), sizeof *x->top, &x->top},
-      {"factor", mass, WN_DIMS(a->B, a->H), sizeof *x->factor, &x->factor},
+      {"weights", sums, WN_DIMS(a->B, a->H, p->blocks, WN_TILE), sizeof *x->weights, &x->weights},
+      {"ref", sums, WN_DIMS(a->B, a->H, p->blocks), sizeof *x->ref, &x->ref},
+      {"top", sums, WN_DIMS(a->B, a->H), sizeof *x->top, &x->top},
+      {"factor", sums, WN_DIMS(a->B, a->H), sizeof *x->factor, &x->factor},
   };
   WN_ARRAYS_LAY(l, rows);
 }
@@ -126,7 +126,7 @@ static void block_masks(const struct wn_attention_plan *p, const struct wn_atten
   s->allow = ~s->masks[1][0] ? s->masks[1] : NULL;
 }
 
-/* slots.mass: a block's exponentials and their reference wait for the row's sum. */
+/* slots.sums: a block's exponentials and their reference wait for the row's sum. */
 static void keep_weights(const struct wn_attention_plan *p, const struct partial *x, int64_t b, int64_t h, int64_t c,
                          const float *tile, float ref) {
   const int64_t at = (b * p->a->H + h) * p->blocks + c;
@@ -134,19 +134,19 @@ static void keep_weights(const struct wn_attention_plan *p, const struct partial
   x->ref[at] = ref;
 }
 
-/* Row n of slots.mass [B*P]: the weights of its heads. */
-static void sum_mass(const struct wn_attention_plan *p, const struct partial *x, int64_t n) {
+/* Row n of slots.sums [B*P]: the weights of its heads. */
+static void sum_weights(const struct wn_attention_plan *p, const struct partial *x, int64_t n) {
   const struct wn_attention *a = p->a;
   const int64_t heads = a->H / wn_slot_groups(a);
-  float *mass = (float *)a->slots.mass + n * wn_slot_stride(a);
-  for (int64_t j = 0; j < a->Tk; j++) mass[j] = 0;
+  float *sums = (float *)a->slots.sums + n * wn_slot_stride(a);
+  for (int64_t j = 0; j < a->Tk; j++) sums[j] = 0;
   for (int64_t h = n * heads; h < (n + 1) * heads; h++) {
     for (int64_t c = 0; c < p->blocks; c++) {
       const float ref = x->ref[h * p->blocks + c], *w = x->weights + (h * p->blocks + c) * WN_TILE;
       if (ref == -INFINITY) continue;
       const float factor = exp2f(ref - x->top[h]) * x->factor[h];
       const int64_t columns = wn_min_i64(WN_TILE, a->Tk - c * WN_TILE);
-      for (int64_t j = 0; j < columns; j++) mass[c * WN_TILE + j] += w[j] * factor;
+      for (int64_t j = 0; j < columns; j++) sums[c * WN_TILE + j] += w[j] * factor;
     }
   }
 }
@@ -359,7 +359,7 @@ void wn_attention_decode_run(const struct wn_attention_plan *p) {
     if (x.weights) {
 #pragma omp barrier
 #pragma omp for schedule(static)
-      for (int64_t n = 0; n < a->B * wn_slot_groups(a); n++) sum_mass(p, &x, n);
+      for (int64_t n = 0; n < a->B * wn_slot_groups(a); n++) sum_weights(p, &x, n);
     }
     /* Only now: f_out may be f_in. */
     if (a->sel.on) {

@@ -277,12 +277,12 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
     const uint64_t *seen = s->seen;
     uint64_t own[WN_TILE];
     struct wn_tile_span span;
-    if (wn_terms_gone_apart(p->a)) {
-      const enum wn_terms_gone gone = wn_terms_gone(
+    if (wn_terms_evicted_apart(p->a)) {
+      const enum wn_terms_evicted evicted = wn_terms_evicted(
           p->a, u->b, u->g0 + h / p->group, wn_slot_position(p->a, u->b, u->g0 + h / p->group, r->at.p0 + s->row),
           s->rows, c * WN_TILE, own);
-      if (gone == WN_GONE_ALL) continue;
-      seen = wn_terms_gone_join(gone, seen, own, s->rows);
+      if (evicted == WN_EVICTED_ALL) continue;
+      seen = wn_terms_evicted_join(evicted, seen, own, s->rows);
     }
     if (h == u->select)
       tile = r->base + s->row * WN_TILE; /* the logits are there */
@@ -347,7 +347,7 @@ static void finish_rows(const struct wn_attention_plan *p, const struct wn_atten
                                             .rows = rows,
                                             .factor = w->factor,
                                             .lse = lse});
-    if (wn_terms_mask(a) || a->slots.gone) wn_terms_unseen(r->m + h * WN_TILE, w->factor, lse, rows);
+    if (wn_terms_mask(a) || a->slots.evicted_at) wn_terms_unseen(r->m + h * WN_TILE, w->factor, lse, rows);
     p->ops->unpack(wn_floats_out(a->y, a->s_y, u->b, r0, u->h0 + h), a->s_y.t, r->acc + h * WN_TILE * p->Dp, p->Dp, 1,
                    0, rows, a->D, w->factor, 1.0f);
     if (a->exclusive.on) wn_exclusive_rows(p, u->b, u->h0 + h, r0, rows);

@@ -25,7 +25,7 @@ int64_t wn_forward_order_floats(const struct wn_attention_plan *p) {
 /* Where no tile will be stored, and beside the diagonal's strips. */
 void wn_forward_clear_logits(const struct wn_attention_plan *p, const struct wn_forward_rows *r, int64_t h) {
   const struct wn_attention *a = p->a;
-  const bool all = a->doc_start || wn_terms_mask(a) || a->span.on || a->slots.gone || a->slots.at;
+  const bool all = a->doc_start || wn_terms_mask(a) || a->span.on || a->slots.evicted_at || a->slots.at;
   const int64_t stride = p->blocks * WN_TILE, end = (r->at.block + 1) * WN_TILE;
   float *logits = wn_forward_logits_of(p, r, h);
   for (int64_t i = 0; i < r->at.rows; i++)

@@ -104,7 +104,7 @@ bool wn_live_key(const struct wn_attention_plan *p, const struct wn_attention_un
                  const struct wn_live_bound *bound, const struct wn_attention_rows *r, int64_t j, float F) {
   const struct wn_attention *a = p->a;
   if (a->doc_start && j < r->doc_min) return false;
-  if (a->slots.gone && !a->sel.mem && a->slots.gone[wn_slot_row(a, u->b, 0) + j] <= r->p0) return false;
+  if (a->slots.evicted_at && !a->sel.mem && a->slots.evicted_at[wn_slot_row(a, u->b, 0) + j] <= r->p0) return false;
   if (a->sel.mem && F < (float)a->sel.mem_tau) return true;
   const float limit = p->live.limit;
   for (int64_t h = 0; h < u->heads; h++) {
@@ -127,14 +127,14 @@ void wn_live_gather(const struct wn_attention_plan *p, const struct wn_attention
 void wn_live_strip(const struct wn_attention_plan *p, const struct wn_attention_rows *r, const int32_t *at,
                    int64_t count, struct wn_attention_strip *s) {
   const struct wn_attention *a = p->a;
-  const int32_t *gone = a->slots.gone ? a->slots.gone + wn_slot_row(a, r->b, 0) : NULL;
+  const int32_t *evicted_at = a->slots.evicted_at ? a->slots.evicted_at + wn_slot_row(a, r->b, 0) : NULL;
   s->row = 0, s->rows = r->rows, s->width = wn_div_up(count, 16) * 16;
   s->seen = s->allow = s->past = NULL;
   s->empty = s->skip = false;
   int64_t first = INT64_MAX, leaves = INT64_MAX;
   for (int64_t j = 0; j < count; j++) {
     first = wn_min_i64(first, at[j]);
-    if (gone) leaves = wn_min_i64(leaves, gone[at[j]]);
+    if (evicted_at) leaves = wn_min_i64(leaves, evicted_at[at[j]]);
   }
   const bool documents = r->doc_max > first, leaving = leaves < r->p0 + r->rows;
   const bool protects = a->sel.protect_first && r->doc_max >= first;
@@ -147,7 +147,7 @@ void wn_live_strip(const struct wn_attention_plan *p, const struct wn_attention_
     for (int64_t j = 0; documents && j < count; j++)
       if (at[j] < start) own &= ~(UINT64_C(1) << j);
     for (int64_t j = 0; leaving && j < count; j++)
-      if (gone[at[j]] <= position) left &= ~(UINT64_C(1) << j);
+      if (evicted_at[at[j]] <= position) left &= ~(UINT64_C(1) << j);
     for (int64_t j = 0; protects && j < count; j++)
       if (at[j] == start) starts |= UINT64_C(1) << j;
     s->masks[0][i] = own & left;

@@ -165,10 +165,10 @@ static void strip_masks(const struct wn_attention_plan *p, const struct wn_atten
   const bool rules =
       !apart && wn_terms_mask(a) && (slots || !wn_terms_all(a, pos0 - j0 - s->width + 1, pos0 + s->rows - 1 - j0));
   uint64_t left[WN_TILE];
-  const enum wn_terms_gone gone =
-      wn_terms_gone_apart(a) ? WN_GONE_NONE
-                             : wn_terms_gone(a, r->b, 0, wn_slot_position(a, r->b, 0, pos0), s->rows, j0, left);
-  const bool full = past && !rules && gone == WN_GONE_NONE;
+  const enum wn_terms_evicted evicted =
+      wn_terms_evicted_apart(a) ? WN_EVICTED_NONE
+                                : wn_terms_evicted(a, r->b, 0, wn_slot_position(a, r->b, 0, pos0), s->rows, j0, left);
+  const bool full = past && !rules && evicted == WN_EVICTED_NONE;
   const bool allow_all = !a->sel.on || (past && (slots ? zero == 0 : r->doc_max < j0 || !a->sel.protect_first) &&
                                         (j0 + s->width - 1 < pos0 || !a->sel.protect_self));
   s->seen = s->allow = s->past = NULL;
@@ -183,15 +183,15 @@ static void strip_masks(const struct wn_attention_plan *p, const struct wn_atten
     s->masks[0][i] = seen;
     if (rules)
       s->masks[0][i] &= slots ? wn_slots_seen(a, r->b, 0, r->r0 + s->row + i, j0) : wn_sparse_seen(p, pos0 + i, j0);
-    if (gone != WN_GONE_NONE) s->masks[0][i] &= left[i];
+    if (evicted != WN_EVICTED_NONE) s->masks[0][i] &= left[i];
     shown |= s->masks[0][i];
     if (a->sel.protect_self) seen &= ~bit_at(at);
     if (a->sel.protect_first) seen &= ~(slots ? zero : bit_at(first));
     s->masks[1][i] = seen;
   }
   s->skip = apart || shown == 0;
-  /* What has gone is selected to no purpose, unless someone looks at F. */
-  const bool forgotten = gone == WN_GONE_ALL && !all_selections(a);
+  /* Selections of evicted keys matter only where F is read. */
+  const bool forgotten = evicted == WN_EVICTED_ALL && !all_selections(a);
   s->empty = a->sel.on && !forgotten ? some == 0 : shown == 0;
   if (!full) s->seen = s->masks[0];
   if (!past) s->past = s->masks[2];

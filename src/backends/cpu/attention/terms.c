@@ -54,28 +54,28 @@ bool wn_terms_single(const struct wn_attention *a, int64_t b, int64_t g, int64_t
   if (a->sinks.n > 0 || (a->span.on && a->span.exclude_self)) return false;
   const int64_t first = a->doc_start ? a->doc_start[b * a->Tk + position] : 0;
   if (a->window == 1 || position == first) return true;
-  if (!a->slots.gone) return false;
-  const int32_t *gone = a->slots.gone + wn_slot_row(a, b, g);
+  if (!a->slots.evicted_at) return false;
+  const int32_t *evicted_at = a->slots.evicted_at + wn_slot_row(a, b, g);
   for (int64_t j = position - 1; j >= first; j--)
-    if (gone[j] > wn_slot_position(a, b, g, position)) return false;
+    if (evicted_at[j] > wn_slot_position(a, b, g, position)) return false;
   return true;
 }
 
 /* --- eviction --- */
 
-enum wn_terms_gone wn_terms_gone(const struct wn_attention *a, int64_t b, int64_t g, int64_t position, int64_t rows,
-                                 int64_t j0, uint64_t *left) {
-  if (!a->slots.gone) return WN_GONE_NONE;
-  const int32_t *gone = a->slots.gone + wn_slot_row(a, b, g) + j0;
+enum wn_terms_evicted wn_terms_evicted(const struct wn_attention *a, int64_t b, int64_t g, int64_t position,
+                                       int64_t rows, int64_t j0, uint64_t *left) {
+  if (!a->slots.evicted_at) return WN_EVICTED_NONE;
+  const int32_t *evicted_at = a->slots.evicted_at + wn_slot_row(a, b, g) + j0;
   const int64_t columns = wn_min_i64(WN_TILE, a->Tk - j0);
   uint64_t from[WN_TILE] = {0}, held = ~UINT64_C(0) >> (WN_TILE - columns);
   int32_t first = INT32_MAX;
-  for (int64_t j = 0; j < columns; j++) first = gone[j] < first ? gone[j] : first;
-  if (first >= position + rows) return WN_GONE_NONE;
+  for (int64_t j = 0; j < columns; j++) first = evicted_at[j] < first ? evicted_at[j] : first;
+  if (first >= position + rows) return WN_EVICTED_NONE;
   for (int64_t j = 0; j < columns; j++) /* the first row that does not see column j */
-    if (gone[j] < position + rows) from[wn_max_i64(gone[j] - position, 0)] |= UINT64_C(1) << j;
+    if (evicted_at[j] < position + rows) from[wn_max_i64(evicted_at[j] - position, 0)] |= UINT64_C(1) << j;
   for (int64_t i = 0; i < rows; i++) left[i] = held &= ~from[i];
-  return left[0] ? WN_GONE_SOME : WN_GONE_ALL;
+  return left[0] ? WN_EVICTED_SOME : WN_EVICTED_ALL;
 }
 
 bool wn_terms_lone(const struct wn_attention *a, int64_t b, int64_t g, int64_t position) {

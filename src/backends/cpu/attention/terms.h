@@ -19,21 +19,21 @@ bool wn_terms_all(const struct wn_attention *a, int64_t near, int64_t far);
  * row's own. */
 bool wn_terms_single(const struct wn_attention *a, int64_t b, int64_t g, int64_t position);
 
-/* Eviction on the tile of the rows position..position+rows-1 and the columns from j0 on: WN_GONE_NONE, nothing to do;
- * else left[rows] has the bits of what key-value head g still holds; WN_GONE_ALL: none in any row. */
-enum wn_terms_gone { WN_GONE_NONE, WN_GONE_SOME, WN_GONE_ALL };
-enum wn_terms_gone wn_terms_gone(const struct wn_attention *a, int64_t b, int64_t g, int64_t position, int64_t rows,
-                                 int64_t j0, uint64_t *left);
+/* Eviction on the tile of the rows position..position+rows-1 and the columns from j0 on: WN_EVICTED_NONE, nothing to
+ * do; else left[rows] has the bits of what key-value head g still holds; WN_EVICTED_ALL: none in any row. */
+enum wn_terms_evicted { WN_EVICTED_NONE, WN_EVICTED_SOME, WN_EVICTED_ALL };
+enum wn_terms_evicted wn_terms_evicted(const struct wn_attention *a, int64_t b, int64_t g, int64_t position,
+                                       int64_t rows, int64_t j0, uint64_t *left);
 /* left[rows] and `seen` (NULL: all) together. */
-static inline const uint64_t *wn_terms_gone_join(enum wn_terms_gone gone, const uint64_t *seen, uint64_t *left,
-                                                 int64_t rows) {
-  if (gone == WN_GONE_NONE) return seen;
+static inline const uint64_t *wn_terms_evicted_join(enum wn_terms_evicted evicted, const uint64_t *seen, uint64_t *left,
+                                                    int64_t rows) {
+  if (evicted == WN_EVICTED_NONE) return seen;
   for (int64_t i = 0; seen && i < rows; i++) left[i] &= seen[i];
   return left;
 }
 /* Do key-value heads evict for themselves? Then eviction is not in a strip's masks but in each head's own. */
-static inline bool wn_terms_gone_apart(const struct wn_attention *a) {
-  return a->slots.gone && wn_slot_groups(a) > 1;
+static inline bool wn_terms_evicted_apart(const struct wn_attention *a) {
+  return a->slots.evicted_at && wn_slot_groups(a) > 1;
 }
 
 /* Does the row see at most one key, its own or the one before, and no sink? */
