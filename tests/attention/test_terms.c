@@ -3,7 +3,7 @@
 #include "mechanisms.h"
 
 #include "attention/derive.h"
-#include "backends/cpu/attention/live.h"
+#include "backends/cpu/attention/dead_keys.h"
 #include "backends/cpu/attention/sparse.h"
 #include "decode/session.h"
 #include "kv/evictions.h"
@@ -85,14 +85,14 @@ static void backends(void **state) {
       assert_ok(ctx, wn_backend_of(ctx, &exec.backend));
       refused(wn_op_attention_backward(&exec, &op), who);
       op.sel = (__typeof__(op.sel)){.on = true, .relu = true, .shift = true, .dead_share = 0x1p-24};
-      assert_false(wn_live_wanted(&op));
+      assert_false(wn_dead_keys_wanted(&op));
       const struct wn_attention_plan plan = {.a = &op};
       op.strided = 4;
       assert_false(wn_sparse_may(&plan, false));
       op.maps = 0;
       assert_true(wn_sparse_may(&plan, false)); /* it was the term's doing */
       op.strided = 0;
-      assert_int_equal(wn_live_wanted(&op), T > 1);
+      assert_int_equal(wn_dead_keys_wanted(&op), T > 1);
       wn_context_destroy(ctx);
     }
 }

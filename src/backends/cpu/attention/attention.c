@@ -1,7 +1,7 @@
 /* Fused attention: the backend's slots. A call is planned (plan.c), its scratch laid out, and the kernels for what it
  * is run: forward.c, backward.c, decode.c for single rows, open.c for rows without causality. */
 #include "backends/cpu/attention/bias.h"
-#include "backends/cpu/attention/live.h"
+#include "backends/cpu/attention/dead_keys.h"
 #include "backends/cpu/attention/sparse.h"
 #include "backends/cpu/attention/terms.h"
 #include "base/alloc.h"
@@ -48,7 +48,8 @@ static size_t scratch_bytes(const struct wn_attention_plan *p, bool backward) {
 static wn_status plan(struct wn_attention_plan *p, const struct wn_exec *exec, const struct wn_attention *a,
                       const struct wn_tile_ops *ops, bool backward) {
   WN_TRY(wn_attention_plan_init(p, exec, a, ops, backward));
-  if (p->live.wanted && exec->scratch && exec->scratch_bytes < scratch_bytes(p, backward)) p->live.wanted = false;
+  if (p->dead_keys.wanted && exec->scratch && exec->scratch_bytes < scratch_bytes(p, backward))
+    p->dead_keys.wanted = false;
   return WN_OK;
 }
 
@@ -58,7 +59,7 @@ static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, b
     return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "attention: threshold.cut: expected forward's note, found NULL");
   const struct wn_tile_ops *ops = avx512 ? &wn_tile_ops_avx512 : &wn_tile_ops_avx2;
   WN_TRY(plan(&p, exec, a, ops, backward));
-  p.live.on = p.live.wanted && wn_live_grows(a);
+  p.dead_keys.on = p.dead_keys.wanted && wn_dead_keys_final(a);
   struct attention_scratch s = {0};
   scratch_lay(&p, backward, &(struct wn_arrays){.base = exec->scratch}, &s);
   wn_sparse_fill(&p, s.distances);

@@ -24,7 +24,7 @@ struct column {
   const struct wn_backward_sums *sums;
   struct wn_backward_worker *w;
   int64_t c;
-  bool live;   /* a tile by itself: w has its base and carries alone */
+  bool alone;  /* a tile by itself: w has its base and carries alone */
   bool listed; /* and of listed keys, `keys`, `size` of them; c is 0 */
   const int32_t *keys;
   int64_t size;
@@ -38,10 +38,10 @@ struct column {
 
 /* The tile's selecting logits, and its F's carries. */
 static float *base_of(const struct column *x, int64_t block) {
-  return x->w->base + (x->live ? 0 : block * WN_TILE_AREA);
+  return x->w->base + (x->alone ? 0 : block * WN_TILE_AREA);
 }
 static float *carries_of(const struct column *x, int64_t block) {
-  return x->w->carries + (x->live ? 0 : block * WN_TILE);
+  return x->w->carries + (x->alone ? 0 : block * WN_TILE);
 }
 
 static struct wn_tile_select selection(const struct column *x, int64_t block, const struct wn_attention_strip *s) {
@@ -284,7 +284,7 @@ static void selection_gradient(struct column *x, int64_t block) {
 }
 
 /* The selecting logits of a tile by itself. */
-static void live_base(struct column *x, int64_t block) {
+static void select_alone(struct column *x, int64_t block) {
   const struct wn_attention_plan *p = x->p;
   const int64_t tall = WN_TILE * p->Dp;
   const float *q = x->rows->sq ? x->rows->sq + block * tall : x->rows->q + (block * x->u->heads + x->u->select) * tall;
@@ -301,13 +301,13 @@ static void live_base(struct column *x, int64_t block) {
 static void backward_begin_tile(struct column *x, const struct wn_attention_rows *r) {
   const struct wn_backward_worker *w = x->w;
   if (x->listed) {
-    wn_live_strip(x->p, r, x->keys, x->size, &x->strips[0]);
+    wn_dead_keys_strip(x->p, r, x->keys, x->size, &x->strips[0]);
     x->count = !x->strips[0].empty;
   } else {
     x->count = wn_attention_strips(x->p, r, x->c, x->strips);
   }
   if (x->count == 0 || !x->p->a->sel.on) return;
-  if (x->live) live_base(x, r->block);
+  if (x->alone) select_alone(x, r->block);
   for (int i = 0; i < x->count; i++) {
     struct wn_tile_select s = selection(x, r->block, &x->strips[i]);
     s.carry = carries_of(x, r->block);
@@ -347,7 +347,7 @@ static void backward_columns(struct column *x, int64_t count) {
 }
 
 /* A tile of row block r, all heads. */
-static void live_tile(struct column *x, const struct wn_attention_rows *r) {
+static void backward_tile(struct column *x, const struct wn_attention_rows *r) {
   backward_begin_tile(x, r);
   if (x->count == 0) return;
   for (int64_t h = 0; h < x->u->heads; h++)
@@ -357,14 +357,14 @@ static void live_tile(struct column *x, const struct wn_attention_rows *r) {
   selection_gradient(x, r->block);
 }
 
-/* The whole unit by row blocks, from last to first: the keys that live beside each other, then the block's own. */
-static void backward_live(struct column *x, struct wn_backward_lives *lives) {
+/* The whole unit by row blocks, from last to first: the listed keys, then the block's own. */
+static void backward_skipping(struct column *x, struct wn_backward_dead_keys *dead_keys) {
   const struct wn_attention_plan *p = x->p;
   const struct wn_attention_unit *u = x->u;
   const struct wn_attention *a = p->a;
-  struct wn_live_slots *slots = &lives->slots;
+  struct wn_dead_keys_slots *slots = &dead_keys->slots;
   const int64_t row = u->groups * WN_TILE * p->Dp, column = u->groups * WN_TILE * a->D;
-  x->live = true;
+  x->alone = true;
   for (int64_t block = p->blocks - 1; block >= 0; block--) {
     struct wn_attention_rows r;
     wn_attention_rows_init(p, u->b, block, &r);
@@ -378,9 +378,10 @@ static void backward_live(struct column *x, struct wn_backward_lives *lives) {
              (const float *)a->sel.f_in + (u->b * wn_selection_groups(a) + u->choice) * wn_selection_stride(a) +
                  block * WN_TILE,
              (size_t)wn_min_i64(WN_TILE, a->Tk - block * WN_TILE) * sizeof(float));
-    wn_live_enter(p, u, &lives->history, block,
-                  &(struct wn_live_home){.dk = x->w->dk, .dv = x->w->dv, .dsk = x->w->dsk, .dcarry = x->carry},
-                  lives->bound.wide, slots);
+    wn_dead_keys_enter(
+        p, u, &dead_keys->history, block,
+        &(struct wn_dead_keys_home){.dk = x->w->dk, .dv = x->w->dv, .dsk = x->w->dsk, .dcarry = x->carry},
+        dead_keys->bound.wide, slots);
     for (int64_t t = 0; t * WN_TILE < slots->n; t++) {
       struct wn_backward_worker w = *x->w;
       struct column y = *x;
@@ -394,22 +395,22 @@ static void backward_live(struct column *x, struct wn_backward_lives *lives) {
       y.w = &w, y.c = 0, y.listed = true, y.varies = true;
       y.keys = slots->at + t * WN_TILE, y.size = wn_min_i64(WN_TILE, slots->n - t * WN_TILE);
       memcpy(y.carry, slots->dcarry + t * WN_TILE, sizeof y.carry);
-      live_tile(&y, &r);
+      backward_tile(&y, &r);
       memcpy(slots->dcarry + t * WN_TILE, y.carry, sizeof y.carry);
       x->dstrength = y.dstrength;
     }
-    live_tile(x, &r);
+    backward_tile(x, &r);
     wn_backward_unpack_columns(p, u, block, x->w);
   }
 }
 
 /* Does it pay to go by row blocks? */
-static bool record(const struct column *x, struct wn_backward_lives *lives) {
+static bool record(const struct column *x, struct wn_backward_dead_keys *dead_keys) {
   const struct wn_attention_plan *p = x->p;
   const int64_t tall = WN_TILE * p->Dp;
   const float *q = x->rows->sq ? x->rows->sq : x->rows->q + x->u->select * tall;
-  return wn_live_record(p, x->u, &lives->bound, q, x->rows->sq ? tall : x->u->heads * tall, x->w->base, &lives->history,
-                        &lives->slots);
+  return wn_dead_keys_record(p, x->u, &dead_keys->bound, q, x->rows->sq ? tall : x->u->heads * tall, x->w->base,
+                             &dead_keys->history, &dead_keys->slots);
 }
 
 /* Column blocks c..c+at_once-1, as far as there are. */
@@ -485,13 +486,13 @@ static void backward_own(const struct wn_attention_plan *p) {
     struct wn_backward_sums sums;
     struct wn_backward_worker w[WN_BACKWARD_COLUMNS];
     struct column x[WN_BACKWARD_COLUMNS];
-    struct wn_backward_lives lives;
+    struct wn_backward_dead_keys dead_keys;
     struct wn_arrays at = wn_arrays_copy(&all.rows, all.rows_at, me);
     wn_backward_lay_rows(p, &at, heads, groups, &rows);
     at = wn_arrays_copy(&all.sums, all.sums_at, me);
     wn_backward_lay_sums(p, &at, heads, &sums);
     at = wn_arrays_copy(&all.worker, all.workers_at, me);
-    wn_backward_lay_workers(p, &at, heads, groups, w, &lives);
+    wn_backward_lay_workers(p, &at, heads, groups, w, &dead_keys);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t part = 0; part < parts; part++) {
       sums.dp = wn_terms_relative_part(p, part);
@@ -511,8 +512,8 @@ static void backward_own(const struct wn_attention_plan *p) {
               .p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[i], .longest = backward_longest_row(p->a, &u)};
         for (int64_t n = 0; sums.sinks && n < u.heads * (p->blocks - p->first_block); n++)
           backward_sinks(p, &u, n % u.heads, p->first_block + n / u.heads, &rows, &sums);
-        if (p->live.on && record(x, &lives))
-          backward_live(x, &lives);
+        if (p->dead_keys.on && record(x, &dead_keys))
+          backward_skipping(x, &dead_keys);
         else
           for (int64_t c = 0; c < p->blocks; c += at_once) columns_from(x, c, at_once);
         put_strength(p, u.b * wn_selection_groups(p->a) + u.choice, x);
@@ -537,7 +538,7 @@ static void backward_team(const struct wn_attention_plan *p) {
     struct wn_arrays l = wn_arrays_copy(&all.worker, all.workers_at, me);
     struct wn_backward_worker w[WN_BACKWARD_COLUMNS];
     struct column x[WN_BACKWARD_COLUMNS];
-    wn_backward_lay_workers(p, &l, a->H, a->Hkv, w, &(struct wn_backward_lives){0});
+    wn_backward_lay_workers(p, &l, a->H, a->Hkv, w, &(struct wn_backward_dead_keys){0});
     for (int64_t b = 0; b < a->B; b++) {
       const struct wn_attention_unit u = {
           .b = b, .heads = a->H, .groups = a->Hkv, .select = a->sel.on && !a->sel.bilinear ? a->sel.head : -1};

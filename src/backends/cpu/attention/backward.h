@@ -2,7 +2,7 @@
 #ifndef WN_BACKENDS_CPU_ATTENTION_BACKWARD_H
 #define WN_BACKENDS_CPU_ATTENTION_BACKWARD_H
 
-#include "backends/cpu/attention/live.h"
+#include "backends/cpu/attention/dead_keys.h"
 #include "backends/cpu/attention/sparse.h"
 
 enum { WN_BACKWARD_COLUMNS = 4 }; /* column blocks that are worked off together, at most */
@@ -40,10 +40,10 @@ struct wn_backward_worker {
 };
 
 /* Dead-key skipping; one for each thread. */
-struct wn_backward_lives {
-  struct wn_live_bound bound;
-  struct wn_live_history history;
-  struct wn_live_slots slots;
+struct wn_backward_dead_keys {
+  struct wn_dead_keys_bound bound;
+  struct wn_dead_keys_history history;
+  struct wn_dead_keys_slots slots;
 };
 
 /* All of a call: rows and sums of each thread (own units), or rows of the team and sums of each of its parts. */
@@ -60,7 +60,7 @@ void wn_backward_lay_sums(const struct wn_attention_plan *p, struct wn_arrays *l
 /* Column blocks that are worked off together. */
 int64_t wn_backward_columns_at_once(const struct wn_attention_plan *p, int64_t heads);
 void wn_backward_lay_workers(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads, int64_t groups,
-                             struct wn_backward_worker w[WN_BACKWARD_COLUMNS], struct wn_backward_lives *lives);
+                             struct wn_backward_worker w[WN_BACKWARD_COLUMNS], struct wn_backward_dead_keys *dead_keys);
 /* Heads and groups of a unit. */
 void wn_backward_unit_shape(const struct wn_attention_plan *p, int64_t *heads, int64_t *groups);
 void wn_backward_lay(const struct wn_attention_plan *p, struct wn_arrays *l, struct wn_backward_scratch *s);

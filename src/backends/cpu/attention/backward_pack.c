@@ -63,10 +63,11 @@ int64_t wn_backward_columns_at_once(const struct wn_attention_plan *p, int64_t h
 }
 
 void wn_backward_lay_workers(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads, int64_t groups,
-                             struct wn_backward_worker w[WN_BACKWARD_COLUMNS], struct wn_backward_lives *lives) {
-  if (p->live.wanted) {
-    wn_live_bound_lay(p, l, heads, groups, &lives->bound);
-    wn_live_backward_lay(p, l, groups, &lives->history, &lives->slots);
+                             struct wn_backward_worker w[WN_BACKWARD_COLUMNS],
+                             struct wn_backward_dead_keys *dead_keys) {
+  if (p->dead_keys.wanted) {
+    wn_dead_keys_bound_lay(p, l, heads, groups, &dead_keys->bound);
+    wn_dead_keys_backward_lay(p, l, groups, &dead_keys->history, &dead_keys->slots);
   }
   float *weights, *g, *pairs[2];
   const struct wn_array rows[] = {
@@ -98,7 +99,7 @@ void wn_backward_lay(const struct wn_attention_plan *p, struct wn_arrays *l, str
   wn_backward_lay_rows(p, &s->rows, heads, groups, &(struct wn_backward_rows){0});
   wn_backward_lay_sums(p, &s->sums, heads, &(struct wn_backward_sums){0});
   wn_backward_lay_workers(p, &s->worker, heads, groups, (struct wn_backward_worker[WN_BACKWARD_COLUMNS]){0},
-                          &(struct wn_backward_lives){0});
+                          &(struct wn_backward_dead_keys){0});
   s->rows_at = wn_arrays_lay_copies(l, &s->rows, p->own ? p->threads : 1);
   s->sums_at = wn_arrays_lay_copies(l, &s->sums, p->own ? p->threads : p->chunks);
   s->workers_at = wn_arrays_lay_copies(l, &s->worker, p->threads);

@@ -112,7 +112,7 @@ static void block_masks(const struct wn_attention_plan *p, const struct wn_atten
   const bool slots = a->slots.at != NULL;
   if (wn_terms_mask(a)) s->masks[0][0] &= slots ? wn_slots_seen(a, r->b, g, 0, j0) : wn_terms_seen(a, r->p0, j0);
   uint64_t left;
-  if (wn_terms_gone(a, r->b, g, wn_slot_position(a, r->b, g, r->p0), 1, j0, &left) != WN_GONE_NONE)
+  if (wn_terms_evicted(a, r->b, g, wn_slot_position(a, r->b, g, r->p0), 1, j0, &left) != WN_EVICTED_NONE)
     s->masks[0][0] &= left;
   s->empty = s->masks[0][0] == 0;
   if (a->sel.protect_first && slots)

@@ -19,7 +19,7 @@
 static int64_t rows_at_once(const struct wn_attention_plan *p, int64_t heads) {
   const int64_t bytes = heads / p->group * p->blocks * WN_TILE * p->Dp * 2 * (int64_t)sizeof(float);
   if (p->sparse.on) return WN_FORWARD_ROWS;
-  if (p->live.wanted) return 1;
+  if (p->dead_keys.wanted) return 1;
   return bytes > 8 << 20 ? 2 : 1;
 }
 
@@ -68,9 +68,9 @@ static void lay_worker(const struct wn_attention_plan *p, struct wn_arrays *l, i
       {"order", wn_forward_keeps_logits(a), WN_DIMS(wn_forward_order_floats(p)), sizeof *w->order, &w->order},
   };
   WN_ARRAYS_LAY(l, rows);
-  if (!p->live.wanted) return;
-  wn_live_bound_lay(p, l, heads, heads / p->group, &w->bound);
-  wn_live_lay(p, l, heads / p->group, &w->live);
+  if (!p->dead_keys.wanted) return;
+  wn_dead_keys_bound_lay(p, l, heads, heads / p->group, &w->bound);
+  wn_dead_keys_list_lay(p, l, heads / p->group, &w->list);
 }
 
 /* What a team shares besides: carries at the chunks' first rows, the selecting queries. */
@@ -238,19 +238,19 @@ static void forward_begin_tile(const struct wn_attention_plan *p, const struct w
 }
 
 /* Tile t of the list. */
-static void begin_live(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
-                       const struct wn_forward_packed *k, const struct wn_live *live, struct wn_forward_rows *r,
-                       int64_t t) {
+static void begin_listed(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                         const struct wn_forward_packed *k, const struct wn_dead_keys_list *list,
+                         struct wn_forward_rows *r, int64_t t) {
   const struct wn_attention *a = p->a;
   struct wn_attention_strip *s = &r->strips[0];
-  wn_live_strip(p, &r->at, live->at + t * WN_TILE, wn_min_i64(WN_TILE, live->n - t * WN_TILE), s);
+  wn_dead_keys_strip(p, &r->at, list->at + t * WN_TILE, wn_min_i64(WN_TILE, list->n - t * WN_TILE), s);
   r->count = !s->empty;
   if (s->empty) return;
   p->kernels.logits[WN_TILE / 16][s->rows](selected_keys(p, u, k, t),
                                            r->sq ? r->sq : r->q + u->select * WN_TILE * p->Dp, r->base);
   p->ops->select(&(struct wn_tile_select){.base = r->base,
                                           .allow = s->allow,
-                                          .carry = live->carry + t * WN_TILE,
+                                          .carry = list->carry + t * WN_TILE,
                                           .F = r->F,
                                           .rows = s->rows,
                                           .relu = true,
@@ -357,18 +357,18 @@ static void finish_rows(const struct wn_attention_plan *p, const struct wn_atten
 }
 
 /* The listed keys of one row block; returns the first column block that is not in the list. */
-static int64_t live_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
-                         const struct wn_forward_packed *k, struct wn_forward_worker *w, int64_t first) {
+static int64_t listed_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                           const struct wn_forward_packed *k, struct wn_forward_worker *w, int64_t first) {
   struct wn_forward_rows *r = &w->rows[0];
-  const struct wn_forward_packed listed = {.kt = w->live.kt, .v = w->live.v, .skt = w->live.skt};
-  wn_live_update(p, u, &w->bound, &r->at, w->carry, &w->live);
-  for (int64_t t = 0; t * WN_TILE < w->live.n; t++) {
-    begin_live(p, u, &listed, &w->live, r, t);
+  const struct wn_forward_packed listed = {.kt = w->list.kt, .v = w->list.v, .skt = w->list.skt};
+  wn_dead_keys_list_update(p, u, &w->bound, &r->at, w->carry, &w->list);
+  for (int64_t t = 0; t * WN_TILE < w->list.n; t++) {
+    begin_listed(p, u, &listed, &w->list, r, t);
     for (int64_t h = 0; h < u->heads; h++) head_tile(p, u, &listed, w, r, h, t);
   }
   /* The caller's F goes on where nobody hears it. */
-  for (int64_t c = first; p->a->sel.f_out && c < w->live.begin; c++) forward_begin_tile(p, u, k, w, r, c, false);
-  return wn_max_i64(first, w->live.begin);
+  for (int64_t c = first; p->a->sel.f_out && c < w->list.begin; c++) forward_begin_tile(p, u, k, w, r, c, false);
+  return wn_max_i64(first, w->list.begin);
 }
 
 /* Row blocks block..block+count-1. */
@@ -382,7 +382,7 @@ static void forward_rows(const struct wn_attention_plan *p, const struct wn_atte
   }
   for (int64_t g = 0; g < u->groups; g++) seen = wn_min_i64(seen, k->first[g]);
   first = wn_max_i64(first, seen);
-  if (p->live.on) first = live_rows(p, u, k, w, first);
+  if (p->dead_keys.on) first = listed_rows(p, u, k, w, first);
   const bool apart = wn_forward_keeps_logits(p->a) && !p->a->sel.on; /* heads one after another */
   for (int64_t h = 0; apart && h < u->heads; h++) {
     for (int64_t i = 0; i < count; i++) wn_forward_clear_logits(p, &w->rows[i], h);
@@ -449,7 +449,7 @@ static void forward_own(const struct wn_attention_plan *p) {
       wn_attention_unit_init(p, n + 1, &next);
       for (int64_t g = 0; g < u.groups; g++) forward_first_block(p, &u, &k, g);
       if (w.carry) carry_begin(p, &u, w.carry);
-      if (p->live.on) wn_live_begin(&w.live);
+      if (p->dead_keys.on) wn_dead_keys_list_begin(&w.list);
       /* A tile of keys is packed when the first row block comes that sees it, and fetched before. */
       for (int64_t block = p->first_block, packed = 0, count; block < p->blocks; block += count) {
         count = wn_min_i64(rows_at_once(p, heads), p->blocks - block);
@@ -536,7 +536,7 @@ static void forward_team(const struct wn_attention_plan *p) {
       }
       for (int64_t chunk = me; chunk < p->chunks; chunk += team) {
         if (a->sel.on) memcpy(w.carry, s.carries + (size_t)chunk * size, size * sizeof *w.carry);
-        if (p->live.on) wn_live_begin(&w.live);
+        if (p->dead_keys.on) wn_dead_keys_list_begin(&w.list);
         const int64_t end = wn_attention_chunk(p, chunk + 1);
         for (int64_t block = wn_attention_chunk(p, chunk), count; block < end; block += count) {
           count = wn_min_i64(rows_at_once(p, a->H), end - block);

@@ -2,7 +2,7 @@
 #ifndef WN_BACKENDS_CPU_ATTENTION_FORWARD_H
 #define WN_BACKENDS_CPU_ATTENTION_FORWARD_H
 
-#include "backends/cpu/attention/live.h"
+#include "backends/cpu/attention/dead_keys.h"
 #include "backends/cpu/attention/sparse.h"
 
 enum { WN_FORWARD_ROWS = WN_SPARSE_BLOCKS }; /* row blocks that are worked off together, at most */
@@ -36,8 +36,8 @@ struct wn_forward_worker {
   float *factor; /* [64] */
   float *carry;  /* [blocks*64] */
   float *order;  /* threshold, a look: one row's keys */
-  struct wn_live_bound bound;
-  struct wn_live live;
+  struct wn_dead_keys_bound bound;
+  struct wn_dead_keys_list list;
 };
 
 /* Are whole rows of logits kept? */

@@ -243,11 +243,11 @@ struct wn_attention_plan {
     const int32_t *x;     /* [count] ascending */
     const uint64_t *seen; /* [tiles][64] what the rules show in a tile, by how many blocks it lies before its rows */
   } sparse;
-  struct {       /* live.h */
+  struct {       /* dead_keys.h */
     bool wanted; /* scratch for lists of keys is laid out */
     bool on;     /* and used */
     float limit; /* log of the largest weight that is left out, of the row's sum */
-  } live;
+  } dead_keys;
   struct wn_tile_kernels kernels;
   float *bias, *dbias; /* position biases by distance and their gradients, in scratch; NULL: none */
   struct wn_terms_scratch terms;

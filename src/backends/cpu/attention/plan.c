@@ -8,7 +8,7 @@
 #include <libxsmm.h>
 #include <math.h>
 #include <string.h>
-#include "backends/cpu/attention/live.h"
+#include "backends/cpu/attention/dead_keys.h"
 #include "backends/cpu/attention/slots.h"
 #include "backends/cpu/attention/sparse.h"
 #include "backends/cpu/attention/terms.h"
@@ -32,9 +32,9 @@ wn_status wn_attention_plan_init(struct wn_attention_plan *p, const struct wn_ex
   p->chunks = threads;
   if (p->own && p->units < threads) p->threads = (int)p->units;
   wn_sparse_init(p, backward);
-  p->live.wanted = backward ? wn_live_wanted_backward(p) : wn_live_wanted(a);
-  p->live.on = false; /* until values may be looked at */
-  p->live.limit = p->live.wanted ? (float)log(a->sel.dead_share / (double)a->Tk) : -INFINITY;
+  p->dead_keys.wanted = backward ? wn_dead_keys_wanted_backward(p) : wn_dead_keys_wanted(a);
+  p->dead_keys.on = false; /* until values may be looked at */
+  p->dead_keys.limit = p->dead_keys.wanted ? (float)log(a->sel.dead_share / (double)a->Tk) : -INFINITY;
   return WN_OK;
 }
 

@@ -1,18 +1,18 @@
 /* Dead-key skipping: bounds, and forward's list. Cost: a few operations a head for each key and row block, D for each
  * row and head once, and a copy of the listed keys and values where some have died. */
-#include "backends/cpu/attention/live.h"
+#include "backends/cpu/attention/dead_keys.h"
 #include <string.h>
 #include "ops/terms.h"
 
 /* --- whether --- */
 
-bool wn_live_wanted(const struct wn_attention *a) {
+bool wn_dead_keys_wanted(const struct wn_attention *a) {
   if (!a->sel.on || !(a->sel.dead_share > 0) || !a->sel.relu || !(a->sel.shift || a->sel.protect_self)) return false;
   if (a->sel.F || a->Tk <= 2 * WN_TILE) return false;
   return !(wn_call_terms(a) & ~(uint32_t)WN_TERMS_DEAD_KEYS);
 }
 
-bool wn_live_grows(const struct wn_attention *a) {
+bool wn_dead_keys_final(const struct wn_attention *a) {
   for (int64_t g = 0; g < wn_selection_groups(a); g++)
     if (!(wn_strength(a, g) >= 0)) return false;
   return true;
@@ -20,8 +20,8 @@ bool wn_live_grows(const struct wn_attention *a) {
 
 /* --- bounds --- */
 
-void wn_live_bound_lay(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads, int64_t groups,
-                       struct wn_live_bound *bound) {
+void wn_dead_keys_bound_lay(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads, int64_t groups,
+                            struct wn_dead_keys_bound *bound) {
   const struct wn_array rows[] = {
       {"k", true, WN_DIMS(groups, p->blocks, WN_TILE), sizeof *bound->k, &bound->k},
       {"q", true, WN_DIMS(heads, p->blocks), sizeof *bound->q, &bound->q},
@@ -32,8 +32,8 @@ void wn_live_bound_lay(const struct wn_attention_plan *p, struct wn_arrays *l, i
 }
 
 /* `rows` rows of the unit's keys or values of head g from j on, and their stride. */
-static const float *live_rows_of(const struct wn_attention_plan *p, const struct wn_attention_unit *u, bool values,
-                                 int64_t g, int64_t j, int64_t rows, float *wide, int64_t *stride) {
+static const float *dead_keys_rows_of(const struct wn_attention_plan *p, const struct wn_attention_unit *u, bool values,
+                                      int64_t g, int64_t j, int64_t rows, float *wide, int64_t *stride) {
   const struct wn_attention *a = p->a;
   const void *x = values ? a->v : a->k;
   const struct wn_stride s = values ? a->s_v : a->s_k;
@@ -60,7 +60,7 @@ static void bound_rows(const struct wn_attention_plan *p, const struct wn_attent
   *most = 0, *least = INFINITY;
   p->ops->row_dot(norm, q, a->s_q.t, q, a->s_q.t, r->rows, a->D);
   if (!lse) {
-    const float *k = live_rows_of(p, u, false, h / p->group, r->p0, r->rows, wide, &stride);
+    const float *k = dead_keys_rows_of(p, u, false, h / p->group, r->p0, r->rows, wide, &stride);
     p->ops->row_dot(own, q, a->s_q.t, k, stride, r->rows, a->D);
   }
   bool known = true;
@@ -75,14 +75,14 @@ static void bound_rows(const struct wn_attention_plan *p, const struct wn_attent
   if (!known) *most = INFINITY, *least = -INFINITY;
 }
 
-void wn_live_bound_fill(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const float *lse,
-                        int64_t first, const struct wn_live_bound *bound) {
+void wn_dead_keys_bound_fill(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const float *lse,
+                             int64_t first, const struct wn_dead_keys_bound *bound) {
   const struct wn_attention *a = p->a;
   int64_t stride;
   for (int64_t g = 0; g < u->groups; g++)
     for (int64_t j = 0; j < a->Tk; j += WN_TILE) {
       const int64_t rows = wn_min_i64(WN_TILE, a->Tk - j);
-      const float *k = live_rows_of(p, u, false, g, j, rows, bound->wide, &stride);
+      const float *k = dead_keys_rows_of(p, u, false, g, j, rows, bound->wide, &stride);
       float *to = bound->k + g * p->blocks * WN_TILE + j;
       p->ops->row_dot(to, k, stride, k, stride, rows, a->D);
       for (int64_t i = 0; i < rows; i++) to[i] = sqrtf(to[i]);
@@ -100,13 +100,13 @@ void wn_live_bound_fill(const struct wn_attention_plan *p, const struct wn_atten
   }
 }
 
-bool wn_live_key(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
-                 const struct wn_live_bound *bound, const struct wn_attention_rows *r, int64_t j, float F) {
+bool wn_dead_keys_keep(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                       const struct wn_dead_keys_bound *bound, const struct wn_attention_rows *r, int64_t j, float F) {
   const struct wn_attention *a = p->a;
   if (a->doc_start && j < r->doc_min) return false;
   if (a->slots.evicted_at && !a->sel.mem && a->slots.evicted_at[wn_slot_row(a, u->b, 0) + j] <= r->p0) return false;
   if (a->sel.mem && F < (float)a->sel.mem_tau) return true;
-  const float limit = p->live.limit;
+  const float limit = p->dead_keys.limit;
   for (int64_t h = 0; h < u->heads; h++) {
     const float most = bound->q[h * p->blocks + r->block] * bound->k[h / p->group * p->blocks * WN_TILE + j];
     if (!(most - bound->low[h * p->blocks + r->block] - F < limit)) return true;
@@ -114,18 +114,18 @@ bool wn_live_key(const struct wn_attention_plan *p, const struct wn_attention_un
   return false;
 }
 
-void wn_live_gather(const struct wn_attention_plan *p, const struct wn_attention_unit *u, bool values, int64_t g,
-                    const int32_t *at, int64_t count, float *to) {
+void wn_dead_keys_gather(const struct wn_attention_plan *p, const struct wn_attention_unit *u, bool values, int64_t g,
+                         const int32_t *at, int64_t count, float *to) {
   const int64_t D = p->a->D;
   int64_t stride;
   for (int64_t n = 0; n < count; n++) {
-    const float *row = live_rows_of(p, u, values, g, at[n], 1, to + n * D, &stride);
+    const float *row = dead_keys_rows_of(p, u, values, g, at[n], 1, to + n * D, &stride);
     if (row != to + n * D) memcpy(to + n * D, row, (size_t)D * sizeof *to);
   }
 }
 
-void wn_live_strip(const struct wn_attention_plan *p, const struct wn_attention_rows *r, const int32_t *at,
-                   int64_t count, struct wn_attention_strip *s) {
+void wn_dead_keys_strip(const struct wn_attention_plan *p, const struct wn_attention_rows *r, const int32_t *at,
+                        int64_t count, struct wn_attention_strip *s) {
   const struct wn_attention *a = p->a;
   const int32_t *evicted_at = a->slots.evicted_at ? a->slots.evicted_at + wn_slot_row(a, r->b, 0) : NULL;
   s->row = 0, s->rows = r->rows, s->width = wn_div_up(count, 16) * 16;
@@ -163,82 +163,83 @@ void wn_live_strip(const struct wn_attention_plan *p, const struct wn_attention_
 
 /* --- forward's list --- */
 
-void wn_live_lay(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t groups, struct wn_live *live) {
+void wn_dead_keys_list_lay(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t groups,
+                           struct wn_dead_keys_list *list) {
   const int64_t D = p->a->D;
   const struct wn_array rows[] = {
-      {"at", true, WN_DIMS(p->blocks, WN_TILE), sizeof *live->at, &live->at},
-      {"carry", true, WN_DIMS(p->blocks, WN_TILE), sizeof *live->carry, &live->carry},
-      {"lives", true, WN_DIMS(p->blocks, WN_TILE), sizeof *live->lives, &live->lives},
-      {"kt", true, WN_DIMS(groups, p->blocks, D, WN_TILE), sizeof *live->kt, &live->kt},
-      {"v", true, WN_DIMS(groups, p->blocks, WN_TILE, p->Dp), sizeof *live->v, &live->v},
-      {"skt", p->a->sel.bilinear, WN_DIMS(p->blocks, D, WN_TILE), sizeof *live->skt, &live->skt},
+      {"at", true, WN_DIMS(p->blocks, WN_TILE), sizeof *list->at, &list->at},
+      {"carry", true, WN_DIMS(p->blocks, WN_TILE), sizeof *list->carry, &list->carry},
+      {"keep", true, WN_DIMS(p->blocks, WN_TILE), sizeof *list->keep, &list->keep},
+      {"kt", true, WN_DIMS(groups, p->blocks, D, WN_TILE), sizeof *list->kt, &list->kt},
+      {"v", true, WN_DIMS(groups, p->blocks, WN_TILE, p->Dp), sizeof *list->v, &list->v},
+      {"skt", p->a->sel.bilinear, WN_DIMS(p->blocks, D, WN_TILE), sizeof *list->skt, &list->skt},
   };
   WN_ARRAYS_LAY(l, rows);
 }
 
-void wn_live_begin(struct wn_live *live) {
-  live->bounded = false;
-  live->n = live->begin = 0;
+void wn_dead_keys_list_begin(struct wn_dead_keys_list *list) {
+  list->bounded = false;
+  list->n = list->begin = 0;
 }
 
 /* Tiles from `tile` on. */
-static void live_pack(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
-                      const struct wn_live_bound *bound, struct wn_live *live, int64_t tile) {
+static void dead_keys_pack(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                           const struct wn_dead_keys_bound *bound, struct wn_dead_keys_list *list, int64_t tile) {
   const struct wn_attention *a = p->a;
   const int64_t D = a->D;
   float *rows = bound->wide;
-  for (; tile * WN_TILE < live->n; tile++) {
-    const int32_t *at = live->at + tile * WN_TILE;
-    const int64_t count = wn_min_i64(WN_TILE, live->n - tile * WN_TILE);
+  for (; tile * WN_TILE < list->n; tile++) {
+    const int32_t *at = list->at + tile * WN_TILE;
+    const int64_t count = wn_min_i64(WN_TILE, list->n - tile * WN_TILE);
     for (int64_t g = 0; g < u->groups; g++) {
-      wn_live_gather(p, u, false, g, at, count, rows);
-      p->ops->pack_transposed(live->kt + (tile * u->groups + g) * D * WN_TILE, rows, D, count, D, (float)a->scale);
-      wn_live_gather(p, u, true, g, at, count, rows);
-      p->ops->pack(live->v + (tile * u->groups + g) * WN_TILE * p->Dp, WN_TILE, p->Dp, rows, D, count, D, 1.0f);
+      wn_dead_keys_gather(p, u, false, g, at, count, rows);
+      p->ops->pack_transposed(list->kt + (tile * u->groups + g) * D * WN_TILE, rows, D, count, D, (float)a->scale);
+      wn_dead_keys_gather(p, u, true, g, at, count, rows);
+      p->ops->pack(list->v + (tile * u->groups + g) * WN_TILE * p->Dp, WN_TILE, p->Dp, rows, D, count, D, 1.0f);
     }
-    if (!live->skt) continue;
+    if (!list->skt) continue;
     for (int64_t n = 0; n < count; n++)
       memcpy(rows + n * D, wn_floats_at(a->sel.sk, a->sel.s_sk, u->b, at[n], u->choice), (size_t)D * sizeof *rows);
-    p->ops->pack_transposed(live->skt + tile * D * WN_TILE, rows, D, count, D, (float)a->scale);
+    p->ops->pack_transposed(list->skt + tile * D * WN_TILE, rows, D, count, D, (float)a->scale);
   }
 }
 
 /* Bounds are looked for when F has grown enough to hide a tile of keys, or a sixteenth of all, in rows where all logits
  * are alike. */
 static bool bounds(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
-                   const struct wn_live_bound *bound, const struct wn_attention_rows *r, const float *carry,
-                   struct wn_live *live) {
+                   const struct wn_dead_keys_bound *bound, const struct wn_attention_rows *r, const float *carry,
+                   struct wn_dead_keys_list *list) {
   const int64_t least = wn_max_i64(WN_TILE, p->a->Tk / 16);
   int64_t large = 0;
-  if (live->bounded) return true;
-  for (int64_t j = 0; j < r->block * WN_TILE; j++) large += carry[j] > -p->live.limit;
+  if (list->bounded) return true;
+  for (int64_t j = 0; j < r->block * WN_TILE; j++) large += carry[j] > -p->dead_keys.limit;
   if (large < least) return false;
-  wn_live_bound_fill(p, u, NULL, r->block, bound);
-  return live->bounded = true;
+  wn_dead_keys_bound_fill(p, u, NULL, r->block, bound);
+  return list->bounded = true;
 }
 
-void wn_live_update(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
-                    const struct wn_live_bound *bound, const struct wn_attention_rows *r, const float *carry,
-                    struct wn_live *live) {
-  const int64_t near = (r->block - live->begin) * WN_TILE, first = live->begin * WN_TILE;
-  if (!bounds(p, u, bound, r, carry, live)) return;
-  int64_t n = 0, changed = live->n;
-  uint8_t *lives = live->lives; /* the listed, then the near */
-  for (int64_t i = 0; i < live->n + near; i++) {
-    lives[i] = i < live->n ? wn_live_key(p, u, bound, r, live->at[i], live->carry[i])
-                           : wn_live_key(p, u, bound, r, first + i - live->n, carry[first + i - live->n]);
-    n += lives[i];
-    if (!lives[i]) changed = wn_min_i64(changed, i);
+void wn_dead_keys_list_update(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                              const struct wn_dead_keys_bound *bound, const struct wn_attention_rows *r,
+                              const float *carry, struct wn_dead_keys_list *list) {
+  const int64_t near = (r->block - list->begin) * WN_TILE, first = list->begin * WN_TILE;
+  if (!bounds(p, u, bound, r, carry, list)) return;
+  int64_t n = 0, changed = list->n;
+  uint8_t *keep = list->keep; /* the listed, then the near */
+  for (int64_t i = 0; i < list->n + near; i++) {
+    keep[i] = i < list->n ? wn_dead_keys_keep(p, u, bound, r, list->at[i], list->carry[i])
+                          : wn_dead_keys_keep(p, u, bound, r, first + i - list->n, carry[first + i - list->n]);
+    n += keep[i];
+    if (!keep[i]) changed = wn_min_i64(changed, i);
   }
-  if (!wn_live_pays(p, r->block, wn_live_width(live->n) + near - wn_live_width(n),
-                    wn_div_up(n, WN_TILE) - changed / WN_TILE))
+  if (!wn_dead_keys_pays(p, r->block, wn_dead_keys_width(list->n) + near - wn_dead_keys_width(n),
+                         wn_div_up(n, WN_TILE) - changed / WN_TILE))
     return;
   n = 0;
-  for (int64_t i = 0; i < live->n; i++)
-    if (lives[i]) live->at[n] = live->at[i], live->carry[n++] = live->carry[i];
+  for (int64_t i = 0; i < list->n; i++)
+    if (keep[i]) list->at[n] = list->at[i], list->carry[n++] = list->carry[i];
   for (int64_t i = 0; i < near; i++)
-    if (lives[live->n + i]) live->at[n] = (int32_t)(first + i), live->carry[n++] = carry[first + i];
-  live->n = n, live->begin = r->block;
-  for (; n % WN_TILE != 0; n++) live->carry[n] = INFINITY;
-  live_pack(p, u, bound, live, changed / WN_TILE);
+    if (keep[list->n + i]) list->at[n] = (int32_t)(first + i), list->carry[n++] = carry[first + i];
+  list->n = n, list->begin = r->block;
+  for (; n % WN_TILE != 0; n++) list->carry[n] = INFINITY;
+  dead_keys_pack(p, u, bound, list, changed / WN_TILE);
 }

@@ -2,14 +2,14 @@
  * alone, the keys that are not dead in each; backward, from last to first, holds these in slots with their keys, values
  * and gradients. Cost: that head's product once more, 5 D operations for a key that is loaded or stored back. */
 #include <string.h>
-#include "backends/cpu/attention/live.h"
+#include "backends/cpu/attention/dead_keys.h"
 
 static int64_t history_size(const struct wn_attention_plan *p) {
   return p->blocks * (p->blocks - 1) / 2 * WN_TILE;
 }
 
-void wn_live_backward_lay(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t groups,
-                          struct wn_live_history *history, struct wn_live_slots *slots) {
+void wn_dead_keys_backward_lay(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t groups,
+                               struct wn_dead_keys_history *history, struct wn_dead_keys_slots *slots) {
   const int64_t tall = p->blocks * WN_TILE;
   const bool own = p->a->sel.bilinear;
   const struct wn_array rows[] = {
@@ -42,8 +42,8 @@ static const float *selected(const struct wn_attention_plan *p, const struct wn_
 }
 
 /* Tiles of kt from `tile` on: the selected keys at[0..n-1]. rows: [64][D] of scratch. */
-static void live_back_pack(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const int32_t *at,
-                           int64_t n, int64_t tile, float *rows, float *kt) {
+static void dead_keys_back_pack(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const int32_t *at,
+                                int64_t n, int64_t tile, float *rows, float *kt) {
   const int64_t D = p->a->D;
   for (; tile * WN_TILE < n; tile++) {
     const int64_t count = wn_min_i64(WN_TILE, n - tile * WN_TILE);
@@ -67,9 +67,9 @@ static void select_strip(const struct wn_attention_plan *p, const struct wn_atte
                                           .strength = wn_strength(p->a, u->choice)});
 }
 
-bool wn_live_record(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
-                    const struct wn_live_bound *bound, const float *q, int64_t step, float *base,
-                    const struct wn_live_history *history, struct wn_live_slots *slots) {
+bool wn_dead_keys_record(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                         const struct wn_dead_keys_bound *bound, const float *q, int64_t step, float *base,
+                         const struct wn_dead_keys_history *history, struct wn_dead_keys_slots *slots) {
   const struct wn_attention *a = p->a;
   int32_t *at = slots->at; /* the slots are empty as yet */
   float *carry = slots->carry, *kt = slots->kt, newest[WN_TILE] = {0}, *home = slots->vt;
@@ -84,14 +84,14 @@ bool wn_live_record(const struct wn_attention_plan *p, const struct wn_attention
       at[n] = (int32_t)((block - 1) * WN_TILE + i), carry[n++] = newest[i];
     if (!bounded) { /* as forward: before F has grown, nothing is looked at */
       int64_t large = 0;
-      for (int64_t i = 0; i < n; i++) large += carry[i] > -p->live.limit;
-      if (large >= WN_TILE / 2) bounded = true, wn_live_bound_fill(p, u, a->lse, block, bound);
+      for (int64_t i = 0; i < n; i++) large += carry[i] > -p->dead_keys.limit;
+      if (large >= WN_TILE / 2) bounded = true, wn_dead_keys_bound_fill(p, u, a->lse, block, bound);
     }
     /* Keys that are not dead are recorded; the others leave the list when that pays. */
     const int64_t from = history->from[block] = used;
     int64_t changed = n;
     for (int64_t i = 0; i < n; i++) {
-      if (bounded && !wn_live_key(p, u, bound, &r, at[i], carry[i])) {
+      if (bounded && !wn_dead_keys_keep(p, u, bound, &r, at[i], carry[i])) {
         changed = wn_min_i64(changed, i);
         continue;
       }
@@ -100,15 +100,16 @@ bool wn_live_record(const struct wn_attention_plan *p, const struct wn_attention
     const int64_t left = used - from;
     if (block == p->blocks / 2 && (block * WN_TILE - left) * 3 < block * WN_TILE) return false;
     if (block + 1 == p->blocks) break;
-    if (wn_live_pays(p, block, wn_live_width(n) - wn_live_width(left), wn_div_up(left, WN_TILE) - changed / WN_TILE)) {
+    if (wn_dead_keys_pays(p, block, wn_dead_keys_width(n) - wn_dead_keys_width(left),
+                          wn_div_up(left, WN_TILE) - changed / WN_TILE)) {
       memcpy(at, history->at + from, (size_t)left * sizeof *at);
       memcpy(carry, history->carry + from, (size_t)left * sizeof *carry);
       n = left, packed = wn_min_i64(packed, changed);
     }
     for (int64_t i = n; i % WN_TILE != 0; i++) carry[i] = INFINITY;
-    live_back_pack(p, u, at, n, packed / WN_TILE, bound->wide, kt);
+    dead_keys_back_pack(p, u, at, n, packed / WN_TILE, bound->wide, kt);
     for (int64_t t = 0; t * WN_TILE < n; t++) {
-      wn_live_strip(p, &r, at + t * WN_TILE, wn_min_i64(WN_TILE, n - t * WN_TILE), &strips[0]);
+      wn_dead_keys_strip(p, &r, at + t * WN_TILE, wn_min_i64(WN_TILE, n - t * WN_TILE), &strips[0]);
       if (!strips[0].empty)
         select_strip(p, u, &strips[0], kt + t * a->D * WN_TILE, q + block * step, true, base, carry + t * WN_TILE);
     }
@@ -119,7 +120,7 @@ bool wn_live_record(const struct wn_attention_plan *p, const struct wn_attention
         newest[i] =
             ((const float *)a->sel.f_in)[(u->b * wn_selection_groups(a) + u->choice) * wn_selection_stride(a) + own[i]];
     }
-    live_back_pack(p, u, own, WN_TILE, 0, bound->wide, home);
+    dead_keys_back_pack(p, u, own, WN_TILE, 0, bound->wide, home);
     const int count = wn_attention_strips(p, &r, block, strips);
     for (int i = 0; i < count; i++) select_strip(p, u, &strips[i], home, q + block * step, false, base, newest);
   }
@@ -155,7 +156,8 @@ static void put_column(const struct wn_attention_plan *p, float *to, const float
 }
 
 /* Products run over whole tiles: those of slots that are not in use must be numbers. */
-static void open_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u, struct wn_live_slots *x) {
+static void open_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                      struct wn_dead_keys_slots *x) {
   const size_t rows = (size_t)(u->groups * WN_TILE * p->Dp), columns = (size_t)(u->groups * WN_TILE * p->a->D);
   const size_t row = rows * (size_t)x->tiles, column = columns * (size_t)x->tiles, g = (size_t)u->groups;
   memset(x->k + row, 0, rows * sizeof(float));
@@ -171,7 +173,7 @@ static void open_tile(const struct wn_attention_plan *p, const struct wn_attenti
   x->tiles++;
 }
 
-static void load(const struct wn_attention_plan *p, const struct wn_attention_unit *u, struct wn_live_slots *x,
+static void load(const struct wn_attention_plan *p, const struct wn_attention_unit *u, struct wn_dead_keys_slots *x,
                  int64_t s, int64_t j) {
   const struct wn_attention *a = p->a;
   const size_t bytes = (size_t)p->Dp * sizeof(float);
@@ -189,7 +191,7 @@ static void load(const struct wn_attention_plan *p, const struct wn_attention_un
   memset(x->dsk + select_row(p, s), 0, bytes);
 }
 
-static void move(const struct wn_attention_plan *p, const struct wn_attention_unit *u, struct wn_live_slots *x,
+static void move(const struct wn_attention_plan *p, const struct wn_attention_unit *u, struct wn_dead_keys_slots *x,
                  int64_t from, int64_t to) {
   const size_t bytes = (size_t)p->Dp * sizeof(float);
   x->at[to] = x->at[from], x->slot[x->at[to]] = (int32_t)to, x->dcarry[to] = x->dcarry[from];
@@ -204,8 +206,8 @@ static void move(const struct wn_attention_plan *p, const struct wn_attention_un
 }
 
 /* The columns of what is fresh in tile t: a few one by one, many with the whole tile. */
-static void put_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, struct wn_live_slots *x,
-                        int64_t t, float *rows) {
+static void put_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                        struct wn_dead_keys_slots *x, int64_t t, float *rows) {
   enum { FEW = 6 };
   const struct wn_attention *a = p->a;
   const int64_t D = a->D, count = wn_min_i64(WN_TILE, x->n - t * WN_TILE), first = t * WN_TILE;
@@ -221,7 +223,7 @@ static void put_columns(const struct wn_attention_plan *p, const struct wn_atten
     }
     if (few) continue;
     p->ops->pack_transposed(kt, k, p->Dp, count, D, scale);
-    wn_live_gather(p, u, true, g, x->at + first, count, rows);
+    wn_dead_keys_gather(p, u, true, g, x->at + first, count, rows);
     p->ops->pack_transposed(vt, rows, D, count, D, 1.0f);
   }
   if (x->sk)
@@ -230,8 +232,8 @@ static void put_columns(const struct wn_attention_plan *p, const struct wn_atten
 }
 
 /* Slot s, whose key is number `j` of its column block. */
-static void empty(const struct wn_attention_plan *p, const struct wn_attention_unit *u, struct wn_live_slots *x,
-                  int64_t s, int64_t j, const struct wn_live_home *home) {
+static void empty(const struct wn_attention_plan *p, const struct wn_attention_unit *u, struct wn_dead_keys_slots *x,
+                  int64_t s, int64_t j, const struct wn_dead_keys_home *home) {
   const int64_t Dp = p->Dp;
   home->dcarry[j] = x->dcarry[s];
   for (int64_t g = 0; g < u->groups; g++)
@@ -243,9 +245,9 @@ static void empty(const struct wn_attention_plan *p, const struct wn_attention_u
   x->slot[x->at[s]] = -1;
 }
 
-void wn_live_enter(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
-                   const struct wn_live_history *history, int64_t block, const struct wn_live_home *home, float *rows,
-                   struct wn_live_slots *slots) {
+void wn_dead_keys_enter(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                        const struct wn_dead_keys_history *history, int64_t block, const struct wn_dead_keys_home *home,
+                        float *rows, struct wn_dead_keys_slots *slots) {
   const int64_t from = history->from[block], count = history->from[block + 1] - from;
   int64_t holes[WN_TILE], n = 0;
   for (int64_t s = 0; s < slots->n; s++) {

@@ -1,7 +1,7 @@
 /* What leaving hidden keys out saves: the attention of a trained selective model, forward and backward, with every key
  * and without those that are out of hearing (ops/attention.h: sel.dead_share = 2^-24), in turns.
  *
- *   bench_live MODEL TOKENS CONTEXT [BATCH [PAIRS [THREADS]]]
+ *   bench_skipping MODEL TOKENS CONTEXT [BATCH [PAIRS [THREADS]]]
  *
  * The model reads BATCH rows of CONTEXT tokens; every layer's attention is then run again by itself on the queries,
  * keys and values that it had, with a gradient drawn at random. "cache" is a forward that also returns F, as a
@@ -24,7 +24,7 @@ static const char *const names[PASSES] = {"forward", "cache", "backward"};
 static wn_context *ctx;
 static void need(wn_status status) {
   if (status == WN_OK) return;
-  fprintf(stderr, "bench_live: %s\n", wn_context_error(ctx));
+  fprintf(stderr, "bench_skipping: %s\n", wn_context_error(ctx));
   exit(1);
 }
 
@@ -127,7 +127,7 @@ static void print(const char *name, struct state *s, int64_t l, const double off
 }
 
 int main(int argc, char **argv) {
-  if (argc < 4) return fprintf(stderr, "usage: bench_live MODEL TOKENS CONTEXT [BATCH [PAIRS [THREADS]]]\n"), 2;
+  if (argc < 4) return fprintf(stderr, "usage: bench_skipping MODEL TOKENS CONTEXT [BATCH [PAIRS [THREADS]]]\n"), 2;
   const int64_t T = atoll(argv[3]), B = argc > 4 ? atoll(argv[4]) : 1;
   const wn_context_options options = {.size = sizeof options, .threads = argc > 6 ? atoi(argv[6]) : 1};
   struct state *s = calloc(1, sizeof *s);
@@ -138,7 +138,7 @@ int main(int argc, char **argv) {
   need(wn_token_file_open(ctx, argv[2], &file));
   const wn_model_config *c = &model->config;
   if (!s || !c->attention.selective.enabled || c->layers > LAYERS_MAX || B < 1)
-    return fprintf(stderr, "bench_live: wants a model with selective attention\n"), 1;
+    return fprintf(stderr, "bench_skipping: wants a model with selective attention\n"), 1;
   s->pairs = argc > 5 ? atoi(argv[5]) : 5;
   if (s->pairs < 1 || s->pairs > PAIRS_MAX) return 2;
   const int64_t row = (c->heads + 2 * c->kv_heads) * c->head_size, M = B * T;
