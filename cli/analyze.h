@@ -14,7 +14,7 @@ struct analysis {
   struct cli_common common;
   const char *command; /* "winnow analyze spans" */
   const char *model_dir, *check, *text, *data, *tokenizer, *csv, *out;
-  int64_t batch, context, memory;
+  int64_t batch, context, recurrence;
   uint64_t max_batches;
   wn_context *ctx;
   wn_model *model;
@@ -33,8 +33,8 @@ struct analysis {
       CLI_OPTION(T, m.batch, "batch", "N", "sequences at a time; 0: 8", .min = 0, .max = 1 << 20),                     \
       CLI_OPTION(T, m.context, "context", "N", "tokens per sequence; 0: the model's context", .min = 0,                \
                  .max = 1 << 24),                                                                                      \
-      CLI_OPTION(T, m.memory, "memory", "N", "segment recurrence: tokens of earlier blocks; 0: the model's; -1: none", \
-                 .min = -1, .max = 1 << 24),                                                                           \
+      CLI_OPTION(T, m.recurrence, "memory", "N",                                                                       \
+                 "segment recurrence: tokens of earlier blocks; 0: the model's; -1: none", .min = -1, .max = 1 << 24), \
       CLI_OPTION(T, m.max_batches, "max-batches", "N", "the most batches to run; 0: all"),                             \
       CLI_OPTION(T, m.csv, "csv", "FILE", "the table as CSV; - is standard output, instead of the report"),            \
       CLI_OPTION(T, m.out, "out", "FILE", "writes what --json prints to a file"), CLI_COMMON_OPTIONS(T, m.common)

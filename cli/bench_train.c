@@ -74,7 +74,7 @@ static int bench_train_report(const struct bench_train *t) {
     json_object_set_new(j, "tokens_per_second", json_real(rate));
     json_object_set_new(j, "allocations_in_last_step", json_integer((json_int_t)t->allocations));
     json_object_set_new(j, "workspace_bytes", json_integer((json_int_t)t->progress.workspace_bytes));
-    json_object_set_new(j, "memory_bytes", json_integer((json_int_t)t->progress.memory_bytes));
+    json_object_set_new(j, "memory_bytes", json_integer((json_int_t)t->progress.recurrence_bytes));
     json_object_set_new(j, "peak_bytes", json_integer((json_int_t)t->memory.peak_bytes));
     json_object_set_new(j, "peak_resident_bytes", json_integer((json_int_t)cli_peak_resident()));
     return cli_print_json(j);

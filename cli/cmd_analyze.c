@@ -42,7 +42,7 @@ int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, cha
   a->eval = (wn_eval_options){.size = sizeof(wn_eval_options),
                               .batch = a->batch,
                               .context = a->context,
-                              .memory = a->memory,
+                              .recurrence = a->recurrence,
                               .max_batches = a->max_batches,
                               .progress = cli_progress_on,
                               .user = &a->bar};
@@ -56,7 +56,7 @@ int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, cha
     wn_recipe recipe;
     wn_recipe_init(&recipe);
     recipe.data.kind = WN_DATA_TOKENS;
-    recipe.data.stream = a->memory ? a->memory > 0 : config->memory > 0;
+    recipe.data.stream = a->recurrence ? a->recurrence > 0 : config->recurrence > 0;
     if (strlen(a->data) >= sizeof recipe.data.val) return cli_error("%s: the path is too long", a->data);
     snprintf(recipe.data.val, sizeof recipe.data.val, "%s", a->data);
     status = wn_data_source_create(a->ctx, &recipe.data, "val", a->context ? a->context : config->context,
@@ -188,7 +188,7 @@ static json_t *spans_json(const struct analysis *a, const wn_span_report *r) {
     json_t *one =
         json_pack("{s:f, s:f, s:o, s:I, s:I, s:o}", "span", layer->span, "widest", layer->widest, "reach",
                   layer->reach < 0 ? json_null() : json_integer(layer->reach), "memory_tokens",
-                  (json_int_t)layer->memory_rows, "cache_tokens", (json_int_t)layer->cache_tokens, "heads", heads);
+                  (json_int_t)layer->recurrence_rows, "cache_tokens", (json_int_t)layer->cache_tokens, "heads", heads);
     json_array_append_new(layers, one);
   }
   json_t *operations =
@@ -201,8 +201,9 @@ static json_t *spans_json(const struct analysis *a, const wn_span_report *r) {
                 (json_int_t)r->cache_bytes_token, "cache", r->cache_bytes, "cache_full", r->cache_bytes_full);
   return json_pack("{s:s, s:b, s:f, s:f, s:I, s:I, s:I, s:f, s:f, s:f, s:o, s:o, s:o}", "model", a->model_dir,
                    "dynamic", r->dynamic, "limit", r->limit, "ramp", r->ramp, "tokens", (json_int_t)r->tokens, "memory",
-                   (json_int_t)r->memory, "context", (json_int_t)r->context, "span", r->span, "keys", r->keys, "widest",
-                   r->widest, "operations_per_token", operations, "bytes_per_sequence", bytes, "layers", layers);
+                   (json_int_t)r->recurrence, "context", (json_int_t)r->context, "span", r->span, "keys", r->keys,
+                   "widest", r->widest, "operations_per_token", operations, "bytes_per_sequence", bytes, "layers",
+                   layers);
 }
 
 static void spans_csv(FILE *f, const void *what) {
@@ -251,7 +252,7 @@ static void spans_print(const struct analysis *a, const void *what) {
   printf("memory, a sequence\n  cache           %s of %s: %.0f%%, %s for each token and layer\n",
          cli_bytes(r->cache_bytes), cli_bytes(r->cache_bytes_full),
          analysis_percent(r->cache_bytes, r->cache_bytes_full), cli_bytes((double)r->cache_bytes_token));
-  if (r->memory > 0)
+  if (r->recurrence > 0)
     printf("  earlier blocks  %s of %s: %.0f%%, %s for each token and layer\n", cli_bytes(r->state_bytes),
            cli_bytes(r->state_bytes_full), analysis_percent(r->state_bytes, r->state_bytes_full),
            cli_bytes((double)r->state_bytes_token));

@@ -19,8 +19,8 @@ struct request {
   struct cli_tasks tasks;
   const char *data, *text, *config, *split;
   struct cli_list sets;
-  int64_t batch, context, memory;
-  bool whole_memory;
+  int64_t batch, context, recurrence;
+  bool whole_recurrence;
   uint64_t max_batches, bytes, seed;
 };
 
@@ -82,8 +82,8 @@ static int eval_report(const struct request *r, const char *what, const wn_eval_
       json_object_set_new(j, "bytes", json_integer((json_int_t)result->bytes));
     }
     if (j) json_object_set_new(j, "workspace_bytes", json_integer((json_int_t)result->workspace_bytes));
-    if (j && result->memory_bytes > 0)
-      json_object_set_new(j, "memory_bytes", json_integer((json_int_t)result->memory_bytes));
+    if (j && result->recurrence_bytes > 0)
+      json_object_set_new(j, "memory_bytes", json_integer((json_int_t)result->recurrence_bytes));
     if (j && result->span > 0) json_object_set_new(j, "span", json_real(result->span));
     if (j && budgets->layers > 0) json_object_set_new(j, "budgets", eval_budgets_json(budgets, context));
     return cli_print_json(j);
@@ -92,7 +92,7 @@ static int eval_report(const struct request *r, const char *what, const wn_eval_
          100 * result->accuracy);
   if (result->bits_per_byte > 0) printf("bits per byte  %.4f\n", result->bits_per_byte);
   if (result->span > 0) printf("mean span      %.1f\n", result->span);
-  if (result->memory_bytes > 0) printf("earlier blocks %s\n", cli_bytes((double)result->memory_bytes));
+  if (result->recurrence_bytes > 0) printf("earlier blocks %s\n", cli_bytes((double)result->recurrence_bytes));
   if (budgets->layers > 0)
     printf("memory saving  %.2f (%s, %.1f of %" PRId64 " tokens a layer)\n", eval_saving(budgets, context),
            wn_policy_name(budgets->policy), (double)context / eval_saving(budgets, context), context);
@@ -151,7 +151,7 @@ static int eval_source(wn_context *ctx, const struct request *r, wn_model *model
     snprintf(what, what_bytes, "task (%s)", split);
   }
   const wn_model_config *config = wn_model_config_get(model);
-  if (data->kind == WN_DATA_TOKENS) data->stream = r->memory ? r->memory > 0 : config->memory > 0;
+  if (data->kind == WN_DATA_TOKENS) data->stream = r->recurrence ? r->recurrence > 0 : config->recurrence > 0;
   int64_t context = r->context ? r->context : config->context;
   wn_data_source *source = NULL;
   wn_status status = wn_data_source_create(ctx, data, split, context, (int32_t)config->vocab_size, &source);
@@ -178,10 +178,10 @@ static const struct cli_option eval_options[] = {
                "sequences at a time; 0: 8; with --task tokens of questions, 0: 512", .min = 0, .max = 1 << 20),
     CLI_OPTION(struct request, context, "context", "N", "tokens per sequence; 0: the model's context", .min = 0,
                .max = 1 << 24),
-    CLI_OPTION(struct request, memory, "memory", "N",
+    CLI_OPTION(struct request, recurrence, "memory", "N",
                "segment recurrence: tokens of earlier blocks that attention reaches; 0: the model's; -1: none",
                .min = -1, .max = 1 << 24),
-    CLI_OPTION(struct request, whole_memory, "whole-memory", NULL,
+    CLI_OPTION(struct request, whole_recurrence, "whole-memory", NULL,
                "recurrence caches and reads all tokens, also those that no head can see: for comparison"),
     CLI_OPTION(struct request, max_batches, "max-batches", "N",
                "the most batches to run; 0: all of a file, 16 of a task"),
@@ -218,8 +218,8 @@ static int eval_run(wn_context *ctx, const struct request *r, struct cli_loaded 
   wn_eval_options eval = {.size = sizeof eval,
                           .batch = r->batch,
                           .context = r->context,
-                          .memory = r->memory,
-                          .whole_memory = r->whole_memory,
+                          .recurrence = r->recurrence,
+                          .whole_recurrence = r->whole_recurrence,
                           .max_batches = r->max_batches,
                           .bytes = r->bytes,
                           .seed = r->seed,

@@ -30,12 +30,12 @@ typedef struct wn_span_head {
 
 /* One layer. */
 typedef struct wn_span_layer {
-  double span;          /* mean over heads of S*z */
-  double widest;        /* largest over heads (and tokens) of S*z */
-  int64_t reach;        /* tokens before a row that some head of the layer can see; with dynamic spans, of their limit.
-                           Bounds what the layer must cache. -1: no bound */
-  int64_t memory_rows;  /* segment recurrence: tokens of earlier blocks that an evaluation caches; untrimmed: memory */
-  int64_t cache_tokens; /* tokens of a decoding cache that the layer can see; untrimmed: context + memory */
+  double span;   /* mean over heads of S*z */
+  double widest; /* largest over heads (and tokens) of S*z */
+  int64_t reach; /* tokens before a row that some head of the layer can see; with dynamic spans, of their limit.
+                    Bounds what the layer must cache. -1: no bound */
+  int64_t recurrence_rows; /* tokens of earlier blocks that an evaluation caches; untrimmed: recurrence */
+  int64_t cache_tokens;    /* tokens of a decoding cache that the layer can see; untrimmed: context + recurrence */
 } wn_span_layer;
 
 /* Operations for one token at inference, multiply and add counted as one, as the paper counts them: this count
@@ -56,7 +56,7 @@ typedef struct wn_span_operations {
 /* The spans of a model, and the operations and memory that they save. */
 typedef struct wn_span_report {
   bool dynamic;
-  int64_t layers, heads, memory, context;
+  int64_t layers, heads, recurrence, context;
   double limit, ramp;        /* S, R */
   uint64_t tokens;           /* over which dynamic spans were measured; 0 for static ones */
   double span, keys, widest; /* means over heads and layers of S*z and of keys; the largest S*z */
@@ -113,7 +113,7 @@ typedef struct wn_meaning_report {
   wn_eval_result eval;    /* of the same pass */
 } wn_meaning_report;
 
-/* WN_ERR_UNSUPPORTED for models with segment recurrence in use (pass options->memory -1) and for encoders' inputs.
+/* WN_ERR_UNSUPPORTED for models with segment recurrence in use (pass options->recurrence -1) and for encoders' inputs.
  * Uses, besides the workspace, layers * heads * tau_count histograms of about 16 log2(context) bins for each length. */
 wn_status wn_analyze_meaning(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
                              const wn_meaning_options *options, wn_meaning_report **out);

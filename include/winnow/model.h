@@ -81,7 +81,7 @@ typedef struct wn_model_config {
   bool tied;             /* output shares the embedding */
   double dropout;        /* after the embedding and on both residual branches, training only */
   double dropout_hidden; /* on the feed-forward's inner activations, training only */
-  int64_t memory;        /* segment recurrence (Dai et al. 2019): tokens of earlier blocks of a stream that each
+  int64_t recurrence;    /* segment recurrence (Dai et al. 2019): tokens of earlier blocks of a stream that each
                             layer keeps; 0: none. Needs data.stream in training */
   struct {               /* encoder-decoder (Raffel et al. 2020, section 2.1) */
     int64_t layers;      /* 0: a decoder alone. The encoder has the decoder's width, heads and feed-forward, sees both
@@ -173,8 +173,8 @@ wn_status wn_model_logits(wn_context *ctx, wn_model *model, const int32_t *token
 
 /* Decoding with a key-value cache. */
 typedef struct wn_session wn_session;
-/* capacity: the longest text (0: the model's context and memory). B sequences in step. A layer's cache holds what the
- * layer can see: all, or as many tokens as its window or its widest span (as it is now) reaches. */
+/* capacity: the longest text (0: the model's context and recurrence). B sequences in step. A layer's cache holds what
+ * the layer can see: all, or as many tokens as its window or its widest span (as it is now) reaches. */
 wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, wn_session **out);
 void wn_session_destroy(wn_session *session); /* NULL is allowed */
 void wn_session_reset(wn_session *session);
@@ -230,7 +230,7 @@ wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64
 typedef struct wn_session_options {
   size_t size;               /* sizeof the struct (context.h) */
   int64_t sequences;         /* B in step */
-  int64_t capacity;          /* the longest text; 0: the model's context and memory */
+  int64_t capacity;          /* the longest text; 0: the model's context and recurrence */
   const wn_budgets *budgets; /* NULL: nothing is evicted */
   wn_cache_format cache;     /* default WN_CACHE_FLOAT */
 } wn_session_options;

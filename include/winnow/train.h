@@ -38,7 +38,7 @@ typedef struct wn_train_config {
   int64_t save_every;                     /* 0: at the end only */
   int64_t log_every;                      /* 1 */
   bool recompute;                         /* activations of a layer are recomputed in backward */
-  bool whole_memory;         /* segment recurrence caches and reads all tokens, not only those that the layer can see:
+  bool whole_recurrence;     /* segment recurrence caches and reads all tokens, not only those that the layer can see:
                                 for comparison */
   wn_dtype activation_dtype; /* WN_F32, or WN_BF16 for activations stored until the backward pass ("float32",
                                 "bfloat16") */
@@ -97,9 +97,9 @@ typedef struct wn_train_progress {
   double span_loss;                  /* adaptive span's term, 0 when off */
   double span;                       /* mean span in tokens over layers and heads (and tokens, with dynamic spans) */
   uint64_t workspace_bytes;          /* activations, scratch and the recurrence's cache */
-  uint64_t memory_bytes;             /* of that, the part that follows the layers' reach: the recurrence's states, keys
+  uint64_t recurrence_bytes;         /* of that, the part that follows the layers' reach: the recurrence's states, keys
                                         and values */
-  uint64_t memory_moves;             /* its allocations so far: none while spans stay within a block of 64 tokens */
+  uint64_t recurrence_moves;         /* its allocations so far: none while spans stay within a block of 64 tokens */
   double tokens_per_second, seconds; /* of this step; since the start of the run in this process */
   double budget;                     /* mean of the layers' budgets in force, at most the context; 0: none */
   uint64_t tokens;                   /* seen in training so far, resumed runs included */
@@ -141,7 +141,7 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
 void wn_trainer_destroy(wn_trainer *trainer); /* NULL is allowed; the model is not destroyed */
 /* tokens, targets: [accumulate*batch, context]; doc_start likewise or NULL. Allocates nothing, except for segment
  * recurrence at the end of a step whose update moved a layer's widest span across a block of 64 tokens
- * (wn_train_progress.memory_moves counts). */
+ * (wn_train_progress.recurrence_moves counts). */
 wn_status wn_trainer_step(wn_context *ctx, wn_trainer *trainer, const int32_t *tokens, const int32_t *targets,
                           const int32_t *doc_start, wn_train_progress *progress);
 /* For models with an encoder: the inputs of the following steps, inputs [accumulate*batch, S], and their lengths,
@@ -164,16 +164,16 @@ typedef struct wn_eval_result {
   double bits_per_byte; /* 0 when the number of bytes is unknown */
   uint64_t tokens, bytes, batches;
   double seconds, tokens_per_second;
-  uint64_t workspace_bytes, memory_bytes; /* as in wn_train_progress */
-  double span;                            /* mean span in tokens over layers, heads and tokens; 0 without spans */
+  uint64_t workspace_bytes, recurrence_bytes; /* as in wn_train_progress */
+  double span;                                /* mean span in tokens over layers, heads and tokens; 0 without spans */
 } wn_eval_result;
 typedef struct wn_eval_options {
   size_t size;            /* sizeof the struct (context.h) */
   int64_t batch, context; /* 0: 8; the model's context */
-  int64_t memory;         /* tokens of earlier blocks that attention reaches (segment recurrence); 0: the model's; -1:
+  int64_t recurrence;     /* tokens of earlier blocks that attention reaches (segment recurrence); 0: the model's; -1:
                              none. With recurrence a source must provide streams, and a text is cut into `batch` stretches
                              that are read block by block */
-  bool whole_memory;      /* recurrence caches and reads all tokens, also those that no head can see: for comparison */
+  bool whole_recurrence;  /* recurrence caches and reads all tokens, also those that no head can see: for comparison */
   uint64_t max_batches;   /* 0: all of a token file, 16 of an endless source */
   uint64_t bytes;         /* bytes of the source's text, for bits per byte; 0: unknown */
   uint64_t seed;          /* synthetic sources */

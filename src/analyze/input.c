@@ -32,8 +32,8 @@ wn_status wn_analysis_run(wn_context *ctx, wn_model *model, const wn_analysis_in
 wn_status wn_analysis_check(wn_context *ctx, const wn_model *model, const wn_analysis_input *input, const char *what) {
   if (!input || (!input->source && !(input->tok && input->text)))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: a text or a token file is needed", what);
-  const int64_t memory = input->options ? input->options->memory : 0;
-  if (memory > 0 || (memory == 0 && model->config.memory > 0))
+  const int64_t memory = input->options ? input->options->recurrence : 0;
+  if (memory > 0 || (memory == 0 && model->config.recurrence > 0))
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: segment recurrence is not supported here; use memory -1", what);
   if (input->options && input->options->budgets && input->options->budgets->cache_positions)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: budgets with cache_positions are not supported here", what);

@@ -141,12 +141,12 @@ static void span_summarize(const struct wn_model *model, wn_span_report *r) {
     o->attention_full += 2 * D * H * span_keys_of(c, l, 1);
     o->maps += C * (H + 2 * Hkv) * D + H * D * C;
     o->ffn += (wn_ffn_has_gate(c) ? 3 : 2) * C * (double)c->ffn_width;
-    const int64_t reach = wn_layer_reach(model, l), cache = c->context + c->memory;
+    const int64_t reach = wn_layer_reach(model, l), cache = c->context + c->recurrence;
     layer->reach = reach == INT64_MAX ? -1 : reach;
-    layer->memory_rows = wn_layer_memory(model, l, c->memory, false);
+    layer->recurrence_rows = wn_layer_recurrence(model, l, c->recurrence, false);
     layer->cache_tokens = reach < cache ? reach + 1 : cache;
-    r->state_bytes += (double)(layer->memory_rows * r->state_bytes_token);
-    r->state_bytes_full += (double)(c->memory * r->state_bytes_token);
+    r->state_bytes += (double)(layer->recurrence_rows * r->state_bytes_token);
+    r->state_bytes_full += (double)(c->recurrence * r->state_bytes_token);
     r->cache_bytes += (double)(layer->cache_tokens * r->cache_bytes_token);
     r->cache_bytes_full += (double)(cache * r->cache_bytes_token);
     r->span += layer->span / (double)r->layers;
@@ -178,7 +178,7 @@ wn_status wn_analyze_spans(wn_context *ctx, wn_model *model, const wn_analysis_i
   r->layer = (wn_span_layer *)(void *)(r + 1);
   r->head = (wn_span_head *)(void *)(r->layer + c->layers);
   r->dynamic = span->dynamic;
-  r->layers = c->layers, r->heads = c->heads, r->memory = c->memory, r->context = c->context;
+  r->layers = c->layers, r->heads = c->heads, r->recurrence = c->recurrence, r->context = c->context;
   r->limit = span->limit, r->ramp = span->ramp;
   const wn_status status = span->dynamic ? span_take_dynamic(ctx, model, input, r) : span_take_static(ctx, model, r);
   if (status != WN_OK) {

@@ -186,7 +186,7 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   const wn_budgets *budgets = options->budgets;
   const int64_t B = options->sequences;
   int64_t capacity = options->capacity;
-  if (capacity == 0) capacity = c->context + c->memory;
+  if (capacity == 0) capacity = c->context + c->recurrence;
   if (B < 1 || B > INT32_MAX || capacity < 1 || capacity > INT32_MAX)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences and %lld tokens: both must be 1 to 2147483647",
                    (long long)B, (long long)capacity);

@@ -68,7 +68,7 @@ static const struct wn_field fields[] = {
     {"tied", WN_FIELD_BOOL, AT(tied), 0, 0, NULL, "the output shares the embedding"},
     {"dropout", WN_FIELD_DOUBLE, AT(dropout), 0, 0.999, NULL, "after the embedding and on both residual branches"},
     {"dropout_hidden", WN_FIELD_DOUBLE, AT(dropout_hidden), 0, 0.999, NULL, "on the feed-forward's inner activations"},
-    {"memory", WN_FIELD_INT64, AT(memory), 0, 1 << 24, NULL,
+    {"memory", WN_FIELD_INT64, AT(recurrence), 0, 1 << 24, NULL,
      "segment recurrence: tokens of earlier blocks that every layer caches; 0: none"},
     {"encoder.layers", WN_FIELD_INT64, AT(encoder.layers), 0, 4096, NULL,
      "layers of an encoder that the decoder attends to; 0: no encoder"},
@@ -111,10 +111,10 @@ static wn_status config_check_ranges(wn_context *ctx, const wn_model_config *con
   return status;
 }
 
-wn_status wn_model_memory_check(wn_context *ctx, const char *where, const wn_model_config *c) {
+wn_status wn_model_recurrence_check(wn_context *ctx, const char *where, const wn_model_config *c) {
   if (c->position == WN_POS_LEARNED)
     return wn_fail(ctx, WN_ERR_CONFIG,
-                   "%s: a memory of earlier blocks needs relative positions; position is \"learned\" (choose \"rope\" "
+                   "%s: recurrence (memory) needs relative positions; position is \"learned\" (choose \"rope\" "
                    "or \"none\" with attention.relative)",
                    where);
   return WN_OK;
@@ -155,7 +155,7 @@ void wn_encoder_config(const wn_model_config *c, wn_model_config *out) {
   *out = *c;
   out->layers = c->encoder.layers;
   out->context = c->encoder.context;
-  out->memory = 0;
+  out->recurrence = 0;
   out->tied = true; /* it has no output of its own */
   wn_attention_config_init(&out->attention);
   out->attention.bidirectional = true;
@@ -174,8 +174,8 @@ static wn_status config_check_encoder(wn_context *ctx, const wn_model_config *c)
                    (long long)c->encoder.context);
   if (c->norm_place != WN_NORM_PRE)
     return wn_fail(ctx, WN_ERR_CONFIG, "model: an encoder (encoder.layers) needs norm_place \"pre\"");
-  if (c->memory > 0)
-    return wn_fail(ctx, WN_ERR_CONFIG, "model: an encoder (encoder.layers) and memory exclude each other");
+  if (c->recurrence > 0)
+    return wn_fail(ctx, WN_ERR_CONFIG, "model: an encoder (encoder.layers) and recurrence (memory) exclude each other");
   if (c->attention.sinks > 0)
     return wn_fail(ctx, WN_ERR_CONFIG, "model: an encoder (encoder.layers) and attention.sinks exclude each other");
   if (c->position == WN_POS_LEARNED && c->encoder.context > c->context)
@@ -207,7 +207,7 @@ wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
   if (c.attention.bidirectional)
     return wn_fail(ctx, WN_ERR_CONFIG,
                    "model: attention.bidirectional would let a decoder's rows see the tokens they predict");
-  if (c.memory > 0) WN_TRY(wn_model_memory_check(ctx, "model", &c));
+  if (c.recurrence > 0) WN_TRY(wn_model_recurrence_check(ctx, "model", &c));
   if (c.encoder.layers > 0 && c.encoder.context == 0) c.encoder.context = c.context;
   WN_TRY(config_check_encoder(ctx, &c));
   if (c.ffn_width == 0) c.ffn_width = wn_ffn_has_gate(&c) ? 8 * c.width / 3 : 4 * c.width;

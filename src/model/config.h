@@ -40,6 +40,6 @@ static inline bool wn_is_encoder(const wn_model_config *c) {
 }
 
 /* Can the model keep a memory of earlier blocks? */
-wn_status wn_model_memory_check(wn_context *ctx, const char *where, const wn_model_config *config);
+wn_status wn_model_recurrence_check(wn_context *ctx, const char *where, const wn_model_config *config);
 
 #endif

@@ -83,7 +83,7 @@ wn_status wn_inputs_backward(struct wn_run *run, int64_t l, const struct wn_laye
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   const int n = wn_layer_inputs(&run->model->config, in);
   for (int i = 0; i < n; i++) {
-    if (in[i].how->of_keys && run->memory.rows > 0) continue;
+    if (in[i].how->of_keys && run->recurrence.rows > 0) continue;
     void *d_y = temp->d_input[in[i].slot];
     wn_input_transform_back(run, &in[i], M, a->input[in[i].slot], d_y);
     WN_TRY(wn_run_project_back(run, wn_input_projection(run, l, &in[i], M), a->n1, d_y, d_x, true));

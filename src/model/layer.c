@@ -30,20 +30,20 @@ static bool layer_has_mem(const wn_model_config *c) {
   return c->attention.selective.enabled && c->attention.selective.mem.enabled;
 }
 
-/* The mechanisms' inputs, by slot; with a memory, those of keys are of its rooms. */
-static void inputs_lay(const wn_model_config *c, int64_t M, wn_dtype dtype, bool memory, struct wn_arrays *arrays,
+/* The mechanisms' inputs, by slot; with recurrence, those of keys are of its rooms. */
+static void inputs_lay(const wn_model_config *c, int64_t M, wn_dtype dtype, bool recurrent, struct wn_arrays *arrays,
                        void *out[WN_MECHANISM_INPUTS_MAX]) {
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   const int n = wn_layer_inputs(c, in);
   memset(out, 0, WN_MECHANISM_INPUTS_MAX * sizeof *out);
   for (int i = 0; i < n; i++) {
-    const struct wn_array row[] = {{in[i].array->name, !(memory && in[i].how->of_keys), WN_DIMS(M, in[i].width),
+    const struct wn_array row[] = {{in[i].array->name, !(recurrent && in[i].how->of_keys), WN_DIMS(M, in[i].width),
                                     wn_dtype_size(dtype), &out[in[i].slot]}};
     WN_ARRAYS_LAY(arrays, row);
   }
 }
 
-bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T, bool memory,
+bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T, bool recurrent,
                         struct wn_layer_blocks *blocks, struct wn_layer_acts *out) {
   const int64_t M = B * T, C = c->width, D = c->head_size, H = c->heads, Hkv = c->kv_heads;
   const int64_t G = wn_attention_selections(&c->attention, c->kv_heads), S = c->encoder.context;
@@ -61,12 +61,12 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
       {"n2", true, WN_DIMS(M, C), e, &out->n2},
       {"act", true, WN_DIMS(M, c->ffn_width), e, &out->act},
       {"cn", cross, WN_DIMS(M, C), e, &out->cn},
-      /* With a memory, keys come from more than the layer's own arrays, and q is exact. */
-      {"q", c->qk_norm && !memory, WN_DIMS(M, H, D), e, &out->q},
-      {"k", c->qk_norm && !memory, WN_DIMS(M, Hkv, D), e, &out->k},
+      /* With recurrence, keys come from more than the layer's own arrays, and q is exact. */
+      {"q", c->qk_norm && !recurrent, WN_DIMS(M, H, D), e, &out->q},
+      {"k", c->qk_norm && !recurrent, WN_DIMS(M, Hkv, D), e, &out->k},
   };
   const struct wn_array exact[] = {
-      {"qkv", true, WN_DIMS(M, memory ? H * D : qkv_width(c)), e, &out->qkv},
+      {"qkv", true, WN_DIMS(M, recurrent ? H * D : qkv_width(c)), e, &out->qkv},
       {"rstd1", true, WN_DIMS(M), e, &out->rstd1},
       {"mean1", layer, WN_DIMS(M), e, &out->mean1},
       {"rstd2", true, WN_DIMS(M), e, &out->rstd2},
@@ -77,8 +77,8 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
       {"mean_out2", both && layer, WN_DIMS(M), e, &out->mean_out2},
       {"rstd_q", c->qk_norm, WN_DIMS(M, H), e, &out->rstd_q},
       {"mean_q", c->qk_norm && layer, WN_DIMS(M, H), e, &out->mean_q},
-      {"rstd_k", c->qk_norm && !memory, WN_DIMS(M, Hkv), e, &out->rstd_k},
-      {"mean_k", c->qk_norm && layer && !memory, WN_DIMS(M, Hkv), e, &out->mean_k},
+      {"rstd_k", c->qk_norm && !recurrent, WN_DIMS(M, Hkv), e, &out->rstd_k},
+      {"mean_k", c->qk_norm && layer && !recurrent, WN_DIMS(M, Hkv), e, &out->mean_k},
       {"lse", true, WN_DIMS(M, H), e, &out->lse},
       {"M", layer_has_mem(c), WN_DIMS(M, G), e, &out->M},
       {"dot", c->attention.exclusive.enabled, WN_DIMS(M, H), e, &out->dot},
@@ -89,21 +89,21 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
       {"clse", cross, WN_DIMS(M, H), e, &out->clse},
       {"cut", c->attention.threshold.enabled, WN_DIMS(M, H, 2), sizeof *out->cut, &out->cut},
   };
-  const struct wn_array q_of_memory[] = {{"q", c->qk_norm, WN_DIMS(M, H, D), e, &out->q}};
+  const struct wn_array exact_q[] = {{"q", c->qk_norm, WN_DIMS(M, H, D), e, &out->q}};
   struct wn_arrays l = {.base = blocks->large}, d = {.base = blocks->derived}, x = {.base = blocks->exact};
   out->kv = NULL;
   WN_ARRAYS_LAY(&l, large);
   WN_ARRAYS_LAY(&d, derived);
   WN_ARRAYS_LAY(&x, exact);
-  if (memory) WN_ARRAYS_LAY(&x, q_of_memory);
-  inputs_lay(c, M, dtype, memory, &x, out->input);
+  if (recurrent) WN_ARRAYS_LAY(&x, exact_q);
+  inputs_lay(c, M, dtype, recurrent, &x, out->input);
   blocks->large_bytes = l.bytes;
   blocks->derived_bytes = d.bytes;
   blocks->exact_bytes = x.bytes;
   return !l.failed && !d.failed && !x.failed;
 }
 
-void wn_layer_temp_lay(const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T, bool memory, bool backward,
+void wn_layer_temp_lay(const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T, bool recurrent, bool backward,
                        struct wn_arrays *arrays, struct wn_layer_temp *out) {
   const int64_t M = B * T, C = c->width, D = c->head_size, HD = c->heads * D;
   const size_t e = wn_dtype_size(dtype);
@@ -112,14 +112,14 @@ void wn_layer_temp_lay(const wn_model_config *c, wn_dtype dtype, int64_t B, int6
       {"d_res", backward, WN_DIMS(M, C), e, &out->d_res},
       {"d_n", backward, WN_DIMS(M, C), e, &out->d_n},
       {"d_act", backward, WN_DIMS(M, c->ffn_width > HD ? c->ffn_width : HD), e, &out->d_act},
-      {"d_qkv", backward, WN_DIMS(M, memory ? HD : qkv_width(c)), e, &out->d_qkv},
+      {"d_qkv", backward, WN_DIMS(M, recurrent ? HD : qkv_width(c)), e, &out->d_qkv},
       {"d_q", backward && c->qk_norm, WN_DIMS(M, HD), e, &out->d_q},
-      {"d_k", backward && c->qk_norm && !memory, WN_DIMS(M, c->kv_heads, D), e, &out->d_k},
+      {"d_k", backward && c->qk_norm && !recurrent, WN_DIMS(M, c->kv_heads, D), e, &out->d_k},
       {"d_ckv", backward && c->encoder.layers > 0, WN_DIMS(B, c->encoder.context, 2 * c->kv_heads * D), e, &out->d_ckv},
   };
   memset(out, 0, sizeof *out);
   WN_ARRAYS_LAY(arrays, rows);
-  if (backward) inputs_lay(c, M, dtype, memory, arrays, out->d_input);
+  if (backward) inputs_lay(c, M, dtype, recurrent, arrays, out->d_input);
 }
 
 /* ---- the layer's parts ---- */
@@ -235,7 +235,7 @@ wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a
   const struct wn_layer_params *p = &run->model->layers[l];
   WN_TRY(entry_norm(run, l, a, prev_mid, prev_branch));
   WN_TRY(wn_inputs_forward(run, l, a, false));
-  if (run->memory.rows > 0) return wn_memory_before(run, l, a);
+  if (run->recurrence.rows > 0) return wn_recurrence_before(run, l, a);
   WN_TRY(wn_run_project(run, projection_qkv(run, p), a->n1, a->qkv));
   WN_TRY(wn_inputs_forward(run, l, a, true));
   return finish_qk(run, l, a);
@@ -269,11 +269,11 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   wn_attention_terms(&c->attention, l, D, out);
   bind_parameters(run, run->model->layers[l].mechanism, WN_ARRAY_PARAMETER, out);
   bind_parameters(run, run->model->layers[l].shared, WN_ARRAY_SHARED, out);
-  if (c->attention.relative.enabled && out->relative.P == 0) out->relative.P = c->context + c->memory;
+  if (c->attention.relative.enabled && out->relative.P == 0) out->relative.P = c->context + c->recurrence;
   out->span.s_z = (struct wn_stride){.h = 1};
   wn_inputs_bind(run, a, out);
   out->threshold.cut = a->cut;
-  if (out->threshold.on && run->memory.rows == 0) out->threshold.control = run->control;
+  if (out->threshold.on && run->recurrence.rows == 0) out->threshold.control = run->control;
   out->exclusive.dot = a->dot;
   out->dropout.seed = run->seed;
   out->dropout.stream = run->stream + (uint64_t)(1 + 2 * c->layers + l);
@@ -298,7 +298,7 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   out->sel.M = a->M;
   out->sel.mem_coef = run->mem_coef;
   out->sel.dead_share = run->exec.ctx ? run->exec.ctx->dead_keys : 0;
-  if (run->memory.rows > 0) wn_memory_attention(run, l, a, out);
+  if (run->recurrence.rows > 0) wn_recurrence_attention(run, l, a, out);
 }
 
 static wn_status layer_activate(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
@@ -373,7 +373,7 @@ wn_status wn_layer_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *
   const struct wn_layer_params *p = &run->model->layers[l];
   WN_TRY(entry_norm(run, l, a, NULL, NULL));
   /* Without QK-norm qkv has been turned already. */
-  if (c->qk_norm && run->memory.rows == 0) WN_TRY(finish_qk(run, l, a));
+  if (c->qk_norm && run->recurrence.rows == 0) WN_TRY(finish_qk(run, l, a));
   if (c->encoder.layers > 0) WN_TRY(wn_cross_rebuild(run, l, a));
   WN_TRY(wn_run_norm(run, run->B * run->T, norm2_of(p, a), a->mid, NULL, NULL, a->n2));
   return layer_activate(run, l, a);
@@ -393,8 +393,8 @@ static wn_status layer_attention_backward(struct wn_run *run, int64_t l, struct 
   attention.dk = c->qk_norm ? temp->d_k : wn_element(temp->d_qkv, H * D, dtype);
   attention.dv = wn_element(temp->d_qkv, (H + Hkv) * D, dtype);
   wn_inputs_bind_gradients(run, temp, &attention);
-  if (run->memory.rows > 0) {
-    WN_TRY(wn_memory_backward(run, l, a, temp, &attention));
+  if (run->recurrence.rows > 0) {
+    WN_TRY(wn_recurrence_backward(run, l, a, temp, &attention));
     wn_span_loss_backward(run, l, temp);
     return WN_OK;
   }
@@ -449,8 +449,8 @@ wn_status wn_layer_backward(struct wn_run *run, int64_t l, struct wn_layer_acts 
 
   WN_TRY(branch_backward(run, l, a, temp, 1));
   WN_TRY(layer_attention_backward(run, l, a, temp));
-  if (run->memory.rows > 0)
-    WN_TRY(wn_memory_maps_backward(run, l, a, temp, d_in, post));
+  if (run->recurrence.rows > 0)
+    WN_TRY(wn_recurrence_maps_backward(run, l, a, temp, d_in, post));
   else
     WN_TRY(wn_run_project_back(run, projection_qkv(run, p), a->n1, temp->d_qkv, d_in, post));
   WN_TRY(wn_inputs_backward(run, l, a, temp, d_in));

@@ -24,16 +24,16 @@ struct wn_layer_acts {
   void *mid;         /* [M,C] */
   void *in;          /* [M,2F] with a gate, else [M,F]; backward overwrites it with its gradient */
   void *out1, *out2; /* [M,C] with norms on both sides: the branches before theirs, else NULL */
-  /* Derived from the others without a product (with a memory, q and k are not: they are exact then). */
+  /* Derived from the others without a product (with recurrence, q and k are not: they are exact then). */
   void *n1;    /* [M,C] */
   void *n2;    /* [M,C] */
   void *act;   /* [M,F] */
   void *q, *k; /* [M,H*D], [M,Hkv*D] with QK-norm, else NULL: q and k are read in place */
   /* Exact: the selections F and the rows' sums of exponentials are formed again from these, and have to agree. */
-  void *qkv;                            /* [M,N] q, k, v side by side; with a memory [M,H*D], q alone */
-  void *kv;                             /* [B*(rows+T), 2 Hkv*D] with a memory: keys and values of it and the block */
+  void *qkv;                            /* [M,N] q, k, v side by side; with recurrence [M,H*D], q alone */
+  void *kv;                             /* [B*(rows+T), 2 Hkv*D] with recurrence: keys and values of it and the block */
   void *input[WN_MECHANISM_INPUTS_MAX]; /* [M,width] the mechanisms' inputs, by slot, else NULL; those of keys as kv
-                                           with a memory */
+                                           with recurrence */
   void *rstd1, *mean1, *rstd2, *mean2;  /* [M]; means NULL for RMSNorm */
   void *rstd_out1, *mean_out1, *rstd_out2, *mean_out2; /* [M] */
   void *rstd_q, *mean_q;                               /* [M*H] */
@@ -53,9 +53,9 @@ struct wn_layer_blocks {
   char *large, *derived, *exact;
   size_t large_bytes, derived_bytes, exact_bytes;
 };
-/* With a memory k, kv, rstd_k, mean_k and sk, whose size follows the layer's sight, are left to recurrence_room.c.
+/* With recurrence k, kv, rstd_k, mean_k and sk, whose size follows the layer's sight, are left to recurrence_room.c.
  * Lays the arrays out from the blocks' bases on (NULL: only sizes) and sets the blocks' sizes. False on overflow. */
-bool wn_layer_acts_plan(const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T, bool memory,
+bool wn_layer_acts_plan(const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T, bool recurrent,
                         struct wn_layer_blocks *blocks, struct wn_layer_acts *out);
 
 /* A layer's temporary arrays, shared by all layers. */
@@ -65,14 +65,14 @@ struct wn_layer_temp {
   void *d_res;                            /* [M,C] gradient of the residual stream, accumulated in place */
   void *d_n;                              /* [M,C] */
   void *d_act;                            /* [M,max(F, H*D)] gradient of the activation's or the attention's output */
-  void *d_qkv;                            /* [M,N]; with a memory [M,H*D] */
+  void *d_qkv;                            /* [M,N]; with recurrence [M,H*D] */
   void *d_kv;                             /* as kv */
   void *d_q, *d_k;                        /* as q, k */
-  void *d_input[WN_MECHANISM_INPUTS_MAX]; /* as input; with a memory d_kv, d_k and those of keys are of its rooms */
+  void *d_input[WN_MECHANISM_INPUTS_MAX]; /* as input; with recurrence d_kv, d_k and those of keys are of its rooms */
   void *d_ckv;                            /* as ckv */
 };
-void wn_layer_temp_lay(const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T, bool memory, bool backward,
-                       struct wn_arrays *arrays, struct wn_layer_temp *out);
+void wn_layer_temp_lay(const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T, bool recurrent,
+                       bool backward, struct wn_arrays *arrays, struct wn_layer_temp *out);
 
 /* Everything before the attention: norm1 of (prev_mid + prev_branch -> a->x), or of a->x when prev_mid is NULL; then
  * the maps, QK-norm and rotation. */
@@ -93,15 +93,16 @@ static inline const void *wn_layer_stream(const struct wn_run *run, const struct
   return wn_norm_is_post(&run->model->config) ? a->n2 : a->mid;
 }
 
-/* With a memory (recurrence.c). Tokens of it that layer l reads in this pass; queries, keys and values of a->n1; the
+/* With recurrence (recurrence.c). Tokens of it that layer l reads in this pass; queries, keys and values of a->n1; the
  * attention's q, k, v; the attention's backward to temp->d_qkv and d_kv; the maps' backward to d_in [M,C]. */
-int64_t wn_memory_read(const struct wn_run *run, int64_t l);
-wn_status wn_memory_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a);
-void wn_memory_attention(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, struct wn_attention *out);
-wn_status wn_memory_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
-                             struct wn_attention *attention);
-wn_status wn_memory_maps_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
-                                  const struct wn_layer_temp *temp, void *d_in, bool accumulate);
+int64_t wn_recurrence_read(const struct wn_run *run, int64_t l);
+wn_status wn_recurrence_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a);
+void wn_recurrence_attention(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
+                             struct wn_attention *out);
+wn_status wn_recurrence_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
+                                 struct wn_attention *attention);
+wn_status wn_recurrence_maps_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
+                                      const struct wn_layer_temp *temp, void *d_in, bool accumulate);
 
 /* The gradient of a branch's output: the residual stream's own, through the dropout when there is one. */
 wn_status wn_layer_branch_grad(struct wn_run *run, int64_t place, struct wn_layer_temp *temp, const void **out);
@@ -116,7 +117,7 @@ wn_status wn_cross_backward(struct wn_run *run, int64_t l, struct wn_layer_acts 
 /* Keys and values of the states: kv [B*S, 2 Hkv*D]. */
 wn_status wn_cross_keys(struct wn_run *run, int64_t l, void *kv);
 
-/* What mechanisms read of the layer's input (inputs.c). With a memory, those of keys are computed where the keys are
+/* What mechanisms read of the layer's input (inputs.c). With recurrence, those of keys are computed where the keys are
  * (recurrence.c). */
 int wn_layer_inputs(const wn_model_config *config, struct wn_attention_input *out /* [WN_MECHANISM_INPUTS_MAX] */);
 struct wn_linear wn_input_projection(const struct wn_run *run, int64_t l, const struct wn_attention_input *in,
@@ -141,8 +142,8 @@ int wn_span_input(const wn_model_config *config);
 int64_t wn_layer_reach(const struct wn_model *model, int64_t l);
 /* Tokens of earlier blocks that layer l keeps of a memory: its reach in whole grains, so that rooms move seldom. One
  * grain to spare while spans are learned. */
-#define WN_MEMORY_GRAIN 64
-int64_t wn_layer_memory(const struct wn_model *model, int64_t l, int64_t memory, bool learning);
+#define WN_RECURRENCE_GRAIN 64
+int64_t wn_layer_recurrence(const struct wn_model *model, int64_t l, int64_t recurrence, bool learning);
 /* Its static spans, [H] ratios of the model's dtype; NULL without. */
 const void *wn_layer_spans(const struct wn_model *model, int64_t l);
 /* Sum over heads of z, mean over tokens where z is theirs; 0 without spans. */

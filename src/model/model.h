@@ -83,10 +83,10 @@ struct wn_layer_observer {
 struct wn_workspace_options {
   bool backward, recompute;
   wn_dtype activation_dtype;
-  int64_t memory;      /* segment recurrence: tokens of earlier blocks that each layer keeps at most, those that it can
-                          see; 0: none */
-  bool memory_whole;   /* all of them, in sight or not: to compare with */
-  int64_t memory_sets; /* memories, one for each micro-batch of a step, and for evaluations in between */
+  int64_t recurrence; /* segment recurrence: tokens of earlier blocks that each layer keeps at most, those that it can
+                         see; 0: none */
+  bool recurrence_whole;   /* all of them, in sight or not: to compare with */
+  int64_t recurrence_sets; /* memories, one for each micro-batch of a step, and for evaluations in between */
   const wn_budgets
       *budgets; /* of which policy steps may have budgets: not its tokens; read at creation only. NULL: none */
   const struct wn_layer_observer
@@ -101,35 +101,35 @@ size_t wn_workspace_bytes(const wn_workspace *ws);
  * too small, or too large by two blocks of 64 tokens. */
 wn_status wn_workspace_fit(wn_workspace *ws);
 /* Bytes of the rooms; and allocations of one since the beginning. */
-size_t wn_workspace_memory_bytes(const wn_workspace *ws);
-uint64_t wn_workspace_memory_moves(const wn_workspace *ws);
+size_t wn_workspace_recurrence_bytes(const wn_workspace *ws);
+uint64_t wn_workspace_recurrence_moves(const wn_workspace *ws);
 /* Memory `set` is empty: its next step begins new streams. */
 void wn_workspace_forget(wn_workspace *ws, int64_t set);
 
 /* For checkpoints: tokens of the streams so far, and of them held in layer l; its state [B, room+T, C] and its
  * selections [B, G, room+T] (NULL without selective attention) of the model's dtype. */
-int64_t wn_workspace_memory_seen(const wn_workspace *ws, int64_t set);
-int64_t wn_workspace_memory_count(const wn_workspace *ws, int64_t set, int64_t l);
-void *wn_workspace_memory_at(const wn_workspace *ws, int64_t set, int64_t l, int64_t shape[3]);
-void *wn_workspace_memory_selections_at(const wn_workspace *ws, int64_t set, int64_t l, int64_t shape[3]);
+int64_t wn_workspace_recurrence_seen(const wn_workspace *ws, int64_t set);
+int64_t wn_workspace_recurrence_count(const wn_workspace *ws, int64_t set, int64_t l);
+void *wn_workspace_recurrence_at(const wn_workspace *ws, int64_t set, int64_t l, int64_t shape[3]);
+void *wn_workspace_recurrence_selections_at(const wn_workspace *ws, int64_t set, int64_t l, int64_t shape[3]);
 /* Gives layer l of every set room for `rows` tokens, at most the memory. */
-wn_status wn_workspace_memory_reserve(wn_workspace *ws, int64_t l, int64_t rows);
-void wn_workspace_memory_restore(wn_workspace *ws, int64_t set, int64_t seen, const int32_t *counts /* [L] */);
+wn_status wn_workspace_recurrence_reserve(wn_workspace *ws, int64_t l, int64_t rows);
+void wn_workspace_recurrence_restore(wn_workspace *ws, int64_t set, int64_t seen, const int32_t *counts /* [L] */);
 
 struct wn_step {
-  void *grads;           /* [table.total] added to; NULL: forward only */
-  const size_t *grad_at; /* [table.count] where in grads each row's gradient is, WN_NO_GRADIENT: it is not computed;
-                            NULL: at the rows' own offsets */
-  double loss_scale;     /* gradient of the loss sum over counted positions: 1 / counted positions of the whole step */
-  double mem_scale;      /* weight of this batch's L_mem and span loss in the step: B of the micro-batch / sequences of
-                            the step */
-  bool training;         /* dropout on */
-  uint64_t seed;         /* dropout */
-  uint64_t step;         /* dropout: unique per micro-step */
-  int64_t memory_set;    /* with a memory: the one that this batch continues, row by row */
+  void *grads;            /* [table.total] added to; NULL: forward only */
+  const size_t *grad_at;  /* [table.count] where in grads each row's gradient is, WN_NO_GRADIENT: it is not computed;
+                             NULL: at the rows' own offsets */
+  double loss_scale;      /* gradient of the loss sum over counted positions: 1 / counted positions of the whole step */
+  double mem_scale;       /* weight of this batch's L_mem and span loss in the step: B of the micro-batch / sequences of
+                             the step */
+  bool training;          /* dropout on */
+  uint64_t seed;          /* dropout */
+  uint64_t step;          /* dropout: unique per micro-step */
+  int64_t recurrence_set; /* with recurrence: the one that this batch continues, row by row */
   const struct wn_layer_observer *observer; /* or NULL */
   const wn_budgets *budgets; /* in force in every layer, for each document separately; NULL: none. What is evicted is a
-                                choice without a gradient. Not with a memory */
+                                choice without a gradient. Not with recurrence */
 };
 struct wn_step_result {
   double loss_sum; /* over counted positions, nats */
@@ -138,8 +138,8 @@ struct wn_step_result {
   double span_loss; /* lambda/H * sum over layers and heads of limit * z; 0 when off */
   double span;      /* mean over layers and heads (and tokens, where spans are theirs) of limit * z; 0 when off */
 };
-/* Forward, loss and (with grads) backward of one micro-batch. With a memory the batch's rows continue those of the last
- * step of the same set, and join the memory afterwards. No allocation. B, T at most the workspace's. */
+/* Forward, loss and (with grads) backward of one micro-batch. With recurrence the batch's rows continue those of the
+ * last step of the same set, and join the memory afterwards. No allocation. B, T at most the workspace's. */
 wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct wn_batch *batch,
                         const struct wn_step *step, struct wn_step_result *result);
 

@@ -150,7 +150,7 @@ static void param_own(const wn_model_config *c, const struct param_row *of, stru
 
 static struct wn_attention_dims param_dims(const wn_model_config *c) {
   return (struct wn_attention_dims){
-      .B = 1, .T = c->context + c->memory, .H = c->heads, .Hkv = c->kv_heads, .D = c->head_size};
+      .B = 1, .T = c->context + c->recurrence, .H = c->heads, .Hkv = c->kv_heads, .D = c->head_size};
 }
 
 /* Parameter i of the attention mechanisms, of each layer or shared by all. Returns its name. */
@@ -338,7 +338,7 @@ static wn_status param_check_packed(wn_context *ctx, const wn_model_config *conf
   if (!row->packs)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "tensor %s cannot be packed: only projections and token tables can",
                    row->name);
-  if (config->memory > 0)
+  if (config->recurrence > 0)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "tensor %s is packed: segment recurrence needs floats", row->name);
   if (p->count < 0 || p->count > WN_PACKED_PARTS)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "tensor %s: %d packed parts, expected 1 to %d", row->name, p->count,

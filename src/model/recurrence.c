@@ -22,39 +22,39 @@
 #include "model/workspace.h"
 #include "ops/attention.h"
 
-static size_t memory_row_bytes(const struct wn_run *run) {
+static size_t recurrence_row_bytes(const struct wn_run *run) {
   return (size_t)run->model->config.width * wn_dtype_size(run->exec.dtype);
 }
 
-static const struct wn_memory_layer *memory_layer_of(const struct wn_run *run, int64_t l) {
-  return &run->memory.layers[l];
+static const struct wn_recurrence_layer *recurrence_layer_of(const struct wn_run *run, int64_t l) {
+  return &run->recurrence.layers[l];
 }
 
 /* Rows from one sequence to the next in the arrays of states and keys. */
-static int64_t memory_stride(const struct wn_run *run, int64_t l) {
-  return memory_layer_of(run, l)->rows + run->memory.block;
+static int64_t recurrence_stride(const struct wn_run *run, int64_t l) {
+  return recurrence_layer_of(run, l)->rows + run->recurrence.block;
 }
 
 /* Row 0 of what sequence b keeps in layer l, empty rows included. */
-static char *memory_sequence(const struct wn_run *run, int64_t l, int64_t b) {
-  return memory_layer_of(run, l)->states + (size_t)(b * memory_stride(run, l)) * memory_row_bytes(run);
+static char *recurrence_sequence(const struct wn_run *run, int64_t l, int64_t b) {
+  return recurrence_layer_of(run, l)->states + (size_t)(b * recurrence_stride(run, l)) * recurrence_row_bytes(run);
 }
 
-int64_t wn_memory_read(const struct wn_run *run, int64_t l) {
-  const struct wn_memory_layer *m = memory_layer_of(run, l);
-  if (run->measuring) return run->memory.full ? m->rows : 0; /* spans change from step to step */
-  if (run->memory.whole) return m->count;
+int64_t wn_recurrence_read(const struct wn_run *run, int64_t l) {
+  const struct wn_recurrence_layer *m = recurrence_layer_of(run, l);
+  if (run->measuring) return run->recurrence.full ? m->rows : 0; /* spans change from step to step */
+  if (run->recurrence.whole) return m->count;
   const int64_t reach = wn_layer_reach(run->model, l); /* to the token: whole tiles would only add keys to form */
   return reach < m->count ? reach : m->count;
 }
 
-static int64_t memory_kv_width(const wn_model_config *c) {
+static int64_t recurrence_kv_width(const wn_model_config *c) {
   return 2 * c->kv_heads * c->head_size;
 }
 
 /* Rows [from, from+N) of a map's outputs. */
-static struct wn_linear memory_part(const struct wn_run *run, int weight, int bias, int64_t from, int64_t N,
-                                    int64_t rows) {
+static struct wn_linear recurrence_part(const struct wn_run *run, int weight, int bias, int64_t from, int64_t N,
+                                        int64_t rows) {
   const wn_model_config *c = &run->model->config;
   const wn_dtype dtype = run->exec.dtype;
   return (struct wn_linear){.M = rows,
@@ -69,15 +69,15 @@ static struct wn_linear memory_part(const struct wn_run *run, int weight, int bi
                             .dw = wn_element(wn_run_grad(run, weight), from * c->width, dtype),
                             .db = wn_element(wn_run_grad(run, bias), from, dtype)};
 }
-static struct wn_linear memory_queries(const struct wn_run *run, int64_t l, int64_t rows) {
+static struct wn_linear recurrence_queries(const struct wn_run *run, int64_t l, int64_t rows) {
   const wn_model_config *c = &run->model->config;
   const struct wn_layer_params *p = &run->model->layers[l];
-  return memory_part(run, p->qkv_weight, p->qkv_bias, 0, c->heads * c->head_size, rows);
+  return recurrence_part(run, p->qkv_weight, p->qkv_bias, 0, c->heads * c->head_size, rows);
 }
-static struct wn_linear memory_keys(const struct wn_run *run, int64_t l, int64_t rows) {
+static struct wn_linear recurrence_keys(const struct wn_run *run, int64_t l, int64_t rows) {
   const wn_model_config *c = &run->model->config;
   const struct wn_layer_params *p = &run->model->layers[l];
-  return memory_part(run, p->qkv_weight, p->qkv_bias, c->heads * c->head_size, memory_kv_width(c), rows);
+  return recurrence_part(run, p->qkv_weight, p->qkv_bias, c->heads * c->head_size, recurrence_kv_width(c), rows);
 }
 /* The mechanisms' inputs that have a row for each key. */
 static int key_inputs(const struct wn_run *run, struct wn_attention_input out[WN_MECHANISM_INPUTS_MAX]) {
@@ -88,34 +88,34 @@ static int key_inputs(const struct wn_run *run, struct wn_attention_input out[WN
   return kept;
 }
 
-static struct wn_rope memory_rotation(const struct wn_run *run, int64_t l, void *x, int64_t rows, int64_t heads,
-                                      int64_t ldx, int64_t first) {
+static struct wn_rope recurrence_rotation(const struct wn_run *run, int64_t l, void *x, int64_t rows, int64_t heads,
+                                          int64_t ldx, int64_t first) {
   struct wn_rope a = wn_run_rotation(run, l);
   a.rows = rows, a.heads = heads;
   a.x = x, a.ldx = ldx;
-  a.positions = run->memory.positions + first;
+  a.positions = run->recurrence.positions + first;
   return a;
 }
 
 /* q and k of all sequences (gradients the other way), turned where they are. */
-static wn_status memory_rotate(struct wn_run *run, int64_t l, int64_t count, void *q, void *k, int64_t ldk,
-                               bool backward) {
+static wn_status recurrence_rotate(struct wn_run *run, int64_t l, int64_t count, void *q, void *k, int64_t ldk,
+                                   bool backward) {
   const wn_model_config *c = &run->model->config;
   const int64_t T = run->T, HD = c->heads * c->head_size, keys = count + T;
   if (c->position != WN_POS_ROPE) return WN_OK;
   wn_status (*turn)(struct wn_run *, const struct wn_rope *) = backward ? wn_run_rope_backward : wn_run_rope_forward;
   for (int64_t b = 0; b < run->B; b++) {
     const struct wn_rope rq =
-        memory_rotation(run, l, wn_element(q, b * T * HD, run->exec.dtype), T, c->heads, HD, count);
-    const struct wn_rope rk = memory_rotation(run, l, wn_element(k, b * memory_stride(run, l) * ldk, run->exec.dtype),
-                                              keys, c->kv_heads, ldk, 0);
+        recurrence_rotation(run, l, wn_element(q, b * T * HD, run->exec.dtype), T, c->heads, HD, count);
+    const struct wn_rope rk = recurrence_rotation(
+        run, l, wn_element(k, b * recurrence_stride(run, l) * ldk, run->exec.dtype), keys, c->kv_heads, ldk, 0);
     WN_TRY(turn(run, &rq));
     WN_TRY(turn(run, &rk));
   }
   return WN_OK;
 }
 
-static struct wn_norm memory_query_norm(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
+static struct wn_norm recurrence_query_norm(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
   const wn_model_config *c = &run->model->config;
   const struct wn_norm_site site = {run->model->layers[l].q_gain, -1, a->rstd_q, a->mean_q};
   struct wn_norm n = wn_run_norm_args(run, run->B * run->T, c->heads, c->head_size, site);
@@ -125,36 +125,36 @@ static struct wn_norm memory_query_norm(const struct wn_run *run, int64_t l, con
 }
 
 /* The keys' norm of sequence b. */
-static struct wn_norm memory_key_norm(const struct wn_run *run, int64_t l, int64_t count, const struct wn_layer_acts *a,
-                                      int64_t b) {
+static struct wn_norm recurrence_key_norm(const struct wn_run *run, int64_t l, int64_t count,
+                                          const struct wn_layer_acts *a, int64_t b) {
   const wn_model_config *c = &run->model->config;
   const wn_dtype dtype = run->exec.dtype;
-  const int64_t first = b * memory_stride(run, l), W = c->kv_heads * c->head_size;
+  const int64_t first = b * recurrence_stride(run, l), W = c->kv_heads * c->head_size;
   const struct wn_norm_site site = {run->model->layers[l].k_gain, -1, wn_element(a->rstd_k, first * c->kv_heads, dtype),
                                     wn_element(a->mean_k, first * c->kv_heads, dtype)};
   struct wn_norm n = wn_run_norm_args(run, count + run->T, c->kv_heads, c->head_size, site);
-  n.x = wn_element(a->kv, first * memory_kv_width(c), dtype), n.ldx = memory_kv_width(c);
+  n.x = wn_element(a->kv, first * recurrence_kv_width(c), dtype), n.ldx = recurrence_kv_width(c);
   n.y = wn_element(a->k, first * W, dtype), n.ldy = W;
   return n;
 }
 
-wn_status wn_memory_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
+wn_status wn_recurrence_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
   const wn_model_config *c = &run->model->config;
   const wn_dtype dtype = run->exec.dtype;
-  const int64_t B = run->B, T = run->T, W = memory_kv_width(c), stride = memory_stride(run, l);
-  const int64_t rows = memory_layer_of(run, l)->rows, count = wn_memory_read(run, l), keys = count + T;
+  const int64_t B = run->B, T = run->T, W = recurrence_kv_width(c), stride = recurrence_stride(run, l);
+  const int64_t rows = recurrence_layer_of(run, l)->rows, count = wn_recurrence_read(run, l), keys = count + T;
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   const int inputs = key_inputs(run, in);
-  struct wn_linear q = memory_queries(run, l, B * T);
+  struct wn_linear q = recurrence_queries(run, l, B * T);
   q.x = a->n1, q.y = a->qkv;
   WN_TRY(wn_run_linear_forward(run, &q));
   for (int64_t b = 0; b < B; b++) {
-    char *kept = memory_sequence(run, l, b);
+    char *kept = recurrence_sequence(run, l, b);
     if (!run->measuring)
-      memcpy(kept + (size_t)rows * memory_row_bytes(run), (const char *)a->n1 + (size_t)(b * T) * memory_row_bytes(run),
-             (size_t)T * memory_row_bytes(run));
-    struct wn_linear kv = memory_keys(run, l, keys);
-    kv.x = kept + (size_t)(rows - count) * memory_row_bytes(run);
+      memcpy(kept + (size_t)rows * recurrence_row_bytes(run),
+             (const char *)a->n1 + (size_t)(b * T) * recurrence_row_bytes(run), (size_t)T * recurrence_row_bytes(run));
+    struct wn_linear kv = recurrence_keys(run, l, keys);
+    kv.x = kept + (size_t)(rows - count) * recurrence_row_bytes(run);
     kv.y = wn_element(a->kv, b * stride * W, dtype);
     WN_TRY(wn_run_linear_forward(run, &kv));
     for (int i = 0; i < inputs; i++) {
@@ -163,22 +163,23 @@ wn_status wn_memory_before(struct wn_run *run, int64_t l, struct wn_layer_acts *
       wn_input_transform(run, &in[i], keys, y);
     }
   }
-  if (!c->qk_norm) return memory_rotate(run, l, count, a->qkv, a->kv, W, false);
-  const struct wn_norm nq = memory_query_norm(run, l, a);
+  if (!c->qk_norm) return recurrence_rotate(run, l, count, a->qkv, a->kv, W, false);
+  const struct wn_norm nq = recurrence_query_norm(run, l, a);
   WN_TRY(wn_run_norm_forward(run, &nq));
   for (int64_t b = 0; b < B; b++) {
-    const struct wn_norm nk = memory_key_norm(run, l, count, a, b);
+    const struct wn_norm nk = recurrence_key_norm(run, l, count, a, b);
     WN_TRY(wn_run_norm_forward(run, &nk));
   }
-  return memory_rotate(run, l, count, a->q, a->k, W / 2, false);
+  return recurrence_rotate(run, l, count, a->q, a->k, W / 2, false);
 }
 
-void wn_memory_attention(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, struct wn_attention *out) {
+void wn_recurrence_attention(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
+                             struct wn_attention *out) {
   const wn_model_config *c = &run->model->config;
-  const struct wn_memory_layer *m = memory_layer_of(run, l);
+  const struct wn_recurrence_layer *m = recurrence_layer_of(run, l);
   const wn_dtype dtype = run->exec.dtype;
-  const int64_t T = run->T, D = c->head_size, HD = c->heads * D, W = memory_kv_width(c);
-  const int64_t count = wn_memory_read(run, l), stride = memory_stride(run, l);
+  const int64_t T = run->T, D = c->head_size, HD = c->heads * D, W = recurrence_kv_width(c);
+  const int64_t count = wn_recurrence_read(run, l), stride = recurrence_stride(run, l);
   const struct wn_stride in_kv = {stride * W, W, D};
   out->Tk = count + T;
   out->q = c->qk_norm ? a->q : a->qkv;
@@ -197,27 +198,27 @@ void wn_memory_attention(const struct wn_run *run, int64_t l, const struct wn_la
   out->sel.f_in = wn_element(m->f, m->rows - count, dtype);
   out->sel.f_out = wn_element(m->f_out, m->rows - count, dtype);
   out->sel.f_stride = stride;
-  if (count < run->memory.seen) out->sel.protect_first = false; /* the stream's first token is not among the keys */
+  if (count < run->recurrence.seen) out->sel.protect_first = false; /* the stream's first token is not among the keys */
 }
 
-wn_status wn_memory_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
-                             struct wn_attention *attention) {
+wn_status wn_recurrence_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
+                                 struct wn_attention *attention) {
   const wn_model_config *c = &run->model->config;
   const wn_dtype dtype = run->exec.dtype;
-  const int64_t W = memory_kv_width(c), HD = c->heads * c->head_size;
+  const int64_t W = recurrence_kv_width(c), HD = c->heads * c->head_size;
   const int64_t count = attention->Tk - run->T;
   attention->dq = c->qk_norm ? temp->d_q : temp->d_qkv;
   attention->dk = c->qk_norm ? temp->d_k : temp->d_kv;
   attention->dv = wn_element(temp->d_kv, W / 2, dtype);
   WN_TRY(wn_run_attention_backward(run, attention));
-  if (!c->qk_norm) return memory_rotate(run, l, count, temp->d_qkv, temp->d_kv, W, true);
-  WN_TRY(memory_rotate(run, l, count, temp->d_q, temp->d_k, W / 2, true));
-  struct wn_norm nq = memory_query_norm(run, l, a);
+  if (!c->qk_norm) return recurrence_rotate(run, l, count, temp->d_qkv, temp->d_kv, W, true);
+  WN_TRY(recurrence_rotate(run, l, count, temp->d_q, temp->d_k, W / 2, true));
+  struct wn_norm nq = recurrence_query_norm(run, l, a);
   nq.dy = temp->d_q, nq.lddy = HD, nq.dx = temp->d_qkv, nq.lddx = HD;
   WN_TRY(wn_run_norm_backward(run, &nq));
   for (int64_t b = 0; b < run->B; b++) {
-    const int64_t first = b * memory_stride(run, l);
-    struct wn_norm nk = memory_key_norm(run, l, count, a, b);
+    const int64_t first = b * recurrence_stride(run, l);
+    struct wn_norm nk = recurrence_key_norm(run, l, count, a, b);
     nk.dy = wn_element(temp->d_k, first * W / 2, dtype), nk.lddy = W / 2;
     nk.dx = wn_element(temp->d_kv, first * W, dtype), nk.lddx = W;
     WN_TRY(wn_run_norm_backward(run, &nk));
@@ -226,14 +227,15 @@ wn_status wn_memory_backward(struct wn_run *run, int64_t l, struct wn_layer_acts
 }
 
 /* Back through a map of [m; h] of sequence b: dy [count+T, N]. m is held constant: the weights' gradient alone. */
-static wn_status memory_rows_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a, int64_t b,
-                                      int64_t count, struct wn_linear map, const void *dy, void *d_in) {
+static wn_status recurrence_rows_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a, int64_t b,
+                                          int64_t count, struct wn_linear map, const void *dy, void *d_in) {
   const wn_model_config *c = &run->model->config;
   const wn_dtype dtype = run->exec.dtype;
   if (count > 0) {
     struct wn_linear old = map;
     old.M = count;
-    old.x = memory_sequence(run, l, b) + (size_t)(memory_layer_of(run, l)->rows - count) * memory_row_bytes(run);
+    old.x = recurrence_sequence(run, l, b) +
+            (size_t)(recurrence_layer_of(run, l)->rows - count) * recurrence_row_bytes(run);
     old.dy = dy;
     WN_TRY(wn_run_linear_backward(run, &old));
   }
@@ -245,25 +247,25 @@ static wn_status memory_rows_backward(struct wn_run *run, int64_t l, const struc
   return wn_run_linear_backward(run, &map);
 }
 
-wn_status wn_memory_maps_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
-                                  const struct wn_layer_temp *temp, void *d_in, bool accumulate) {
+wn_status wn_recurrence_maps_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
+                                      const struct wn_layer_temp *temp, void *d_in, bool accumulate) {
   const wn_model_config *c = &run->model->config;
   const wn_dtype dtype = run->exec.dtype;
-  const int64_t W = memory_kv_width(c), count = wn_memory_read(run, l), stride = memory_stride(run, l);
+  const int64_t W = recurrence_kv_width(c), count = wn_recurrence_read(run, l), stride = recurrence_stride(run, l);
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   const int inputs = key_inputs(run, in);
-  struct wn_linear q = memory_queries(run, l, run->B * run->T);
+  struct wn_linear q = recurrence_queries(run, l, run->B * run->T);
   q.x = a->n1, q.dy = temp->d_qkv, q.dx = d_in;
   q.accumulate_dx = accumulate;
   WN_TRY(wn_run_linear_backward(run, &q));
   for (int64_t b = 0; b < run->B; b++) {
-    WN_TRY(memory_rows_backward(run, l, a, b, count, memory_keys(run, l, 0),
-                                wn_element(temp->d_kv, b * stride * W, dtype), d_in));
+    WN_TRY(recurrence_rows_backward(run, l, a, b, count, recurrence_keys(run, l, 0),
+                                    wn_element(temp->d_kv, b * stride * W, dtype), d_in));
     for (int i = 0; i < inputs; i++) {
       const int64_t first = b * stride * in[i].width;
       void *d_y = wn_element(temp->d_input[in[i].slot], first, dtype);
       wn_input_transform_back(run, &in[i], count + run->T, wn_element(a->input[in[i].slot], first, dtype), d_y);
-      WN_TRY(memory_rows_backward(run, l, a, b, count, wn_input_projection(run, l, &in[i], 0), d_y, d_in));
+      WN_TRY(recurrence_rows_backward(run, l, a, b, count, wn_input_projection(run, l, &in[i], 0), d_y, d_in));
     }
   }
   return WN_OK;

@@ -26,7 +26,7 @@ static bool room_own_keys(const struct wn_workspace *ws) {
 
 /* States and F of all sets; *out: those of `set`. */
 static void room_lay_states(const struct wn_workspace *ws, int64_t rows, struct wn_arrays *arrays, int64_t set,
-                            struct wn_memory_layer *out) {
+                            struct wn_recurrence_layer *out) {
   const int64_t G = room_selections(ws), all = rows + ws->T;
   const size_t e = wn_dtype_size(ws->model->dtype);
   char *f_out, *states, *f;
@@ -36,9 +36,9 @@ static void room_lay_states(const struct wn_workspace *ws, int64_t rows, struct 
       {"selections", true, WN_DIMS(ws->B, G, all), e, &f},
   };
   WN_ARRAYS_LAY(arrays, shared);
-  for (int64_t i = 0; i < ws->options.memory_sets; i++) {
+  for (int64_t i = 0; i < ws->options.recurrence_sets; i++) {
     WN_ARRAYS_LAY(arrays, of_set);
-    if (i == set) *out = (struct wn_memory_layer){.rows = rows, .states = states, .f = f, .f_out = f_out};
+    if (i == set) *out = (struct wn_recurrence_layer){.rows = rows, .states = states, .f = f, .f_out = f_out};
   }
 }
 
@@ -84,8 +84,8 @@ static void room_lay_gradients(const struct wn_workspace *ws, int64_t rows, stru
 
 /* Tokens that layer l is to hold. */
 static int64_t room_wanted(const struct wn_workspace *ws, int64_t l) {
-  if (ws->options.memory_whole) return ws->options.memory;
-  return wn_layer_memory(ws->model, l, ws->options.memory, ws->options.backward);
+  if (ws->options.recurrence_whole) return ws->options.recurrence;
+  return wn_layer_recurrence(ws->model, l, ws->options.recurrence, ws->options.backward);
 }
 
 /* n rows of `bytes` that end at row `from_end` go to those that end at `to_end`. */
@@ -95,19 +95,19 @@ static void room_move_rows(char *to, int64_t to_end, const char *from, int64_t f
 
 static wn_status room_replace(struct wn_workspace *ws, const char *what, size_t bytes, void **out) {
   WN_TRY(wn_alloc(ws->ctx, what, bytes, out));
-  ws->memory_moves++;
+  ws->recurrence_moves++;
   return WN_OK;
 }
 
 static wn_status room_too_large(const struct wn_workspace *ws, int64_t rows) {
   return wn_fail(ws->ctx, WN_ERR_ARGUMENT,
-                 "workspace of B %lld, T %lld: a memory of %lld tokens does not fit in memory", (long long)ws->B,
+                 "workspace of B %lld, T %lld: a recurrence of %lld tokens does not fit in memory", (long long)ws->B,
                  (long long)ws->T, (long long)rows);
 }
 
 /* Layer l's room becomes one of `rows` tokens. */
 static wn_status room_move_in(struct wn_workspace *ws, int64_t l, int64_t rows) {
-  struct wn_memory_room *room = &ws->rooms[l];
+  struct wn_recurrence_room *room = &ws->rooms[l];
   const int64_t L = ws->model->config.layers, G = room_selections(ws), T = ws->T;
   const size_t element = wn_dtype_size(ws->model->dtype), row = (size_t)ws->model->config.width * element;
   struct wn_arrays states = {0}, keys = {0};
@@ -116,17 +116,17 @@ static wn_status room_move_in(struct wn_workspace *ws, int64_t l, int64_t rows) 
   room_lay_states(ws, rows, &states, -1, NULL);
   if (room_own_keys(ws)) room_lay_keys(ws, rows, &keys, &acts);
   if (states.failed || keys.failed) return room_too_large(ws, rows);
-  WN_TRY(room_replace(ws, "the memory of a layer", states.bytes, &new_states));
+  WN_TRY(room_replace(ws, "the recurrence of a layer", states.bytes, &new_states));
   if (room_own_keys(ws)) {
-    const wn_status status = room_replace(ws, "the keys of a layer with a memory", keys.bytes, &new_keys);
+    const wn_status status = room_replace(ws, "the keys of a layer with recurrence", keys.bytes, &new_keys);
     if (status != WN_OK) {
       wn_free(new_states);
       return status;
     }
   }
-  for (int64_t set = 0; set < ws->options.memory_sets; set++) {
-    const struct wn_memory_layer old = ws->memory[set * L + l];
-    struct wn_memory_layer *now = &ws->memory[set * L + l];
+  for (int64_t set = 0; set < ws->options.recurrence_sets; set++) {
+    const struct wn_recurrence_layer old = ws->recurrence[set * L + l];
+    struct wn_recurrence_layer *now = &ws->recurrence[set * L + l];
     struct wn_arrays placed = {.base = new_states};
     room_lay_states(ws, rows, &placed, set, now);
     now->count = old.count < rows ? old.count : rows;
@@ -139,15 +139,15 @@ static wn_status room_move_in(struct wn_workspace *ws, int64_t l, int64_t rows) 
   }
   wn_free(room->states);
   wn_free(room->keys);
-  ws->memory_bytes += states.bytes + keys.bytes - room->bytes;
-  *room = (struct wn_memory_room){rows, new_states, new_keys, states.bytes + keys.bytes};
+  ws->recurrence_bytes += states.bytes + keys.bytes - room->bytes;
+  *room = (struct wn_recurrence_room){rows, new_states, new_keys, states.bytes + keys.bytes};
   return WN_OK;
 }
 
 /* What all layers share is as large as the widest needs it. */
 static wn_status room_fit_shared(struct wn_workspace *ws) {
   const int64_t L = ws->model->config.layers;
-  struct wn_memory_room *shared = &ws->rooms[L];
+  struct wn_recurrence_room *shared = &ws->rooms[L];
   struct wn_arrays s = {0};
   struct wn_layer_acts acts;
   int64_t widest = 0;
@@ -158,64 +158,65 @@ static wn_status room_fit_shared(struct wn_workspace *ws) {
   if (ws->options.backward) room_lay_gradients(ws, widest, &s, &ws->temp);
   if (s.failed) return room_too_large(ws, widest);
   void *now;
-  WN_TRY(room_replace(ws, "the keys of the widest layer with a memory", s.bytes, &now));
+  WN_TRY(room_replace(ws, "the keys of the widest layer with recurrence", s.bytes, &now));
   wn_free(shared->keys);
-  ws->memory_bytes += s.bytes - shared->bytes;
-  *shared = (struct wn_memory_room){widest, NULL, now, s.bytes};
+  ws->recurrence_bytes += s.bytes - shared->bytes;
+  *shared = (struct wn_recurrence_room){widest, NULL, now, s.bytes};
   s = (struct wn_arrays){.base = now};
   if (!room_own_keys(ws)) room_lay_keys(ws, widest, &s, &acts);
   if (ws->options.backward) room_lay_gradients(ws, widest, &s, &ws->temp);
   return WN_OK;
 }
 
-wn_status wn_memory_fit(struct wn_workspace *ws, bool *changed) {
+wn_status wn_recurrence_fit(struct wn_workspace *ws, bool *changed) {
   *changed = false;
-  if (ws->options.memory <= 0) return WN_OK;
+  if (ws->options.recurrence <= 0) return WN_OK;
   for (int64_t l = 0; l < ws->model->config.layers; l++) {
     const int64_t rows = room_wanted(ws, l), room = ws->rooms[l].rows;
-    if (ws->rooms[l].states && rows <= room && rows > room - 2 * WN_MEMORY_GRAIN) continue;
+    if (ws->rooms[l].states && rows <= room && rows > room - 2 * WN_RECURRENCE_GRAIN) continue;
     WN_TRY(room_move_in(ws, l, rows));
     *changed = true;
   }
   return *changed ? room_fit_shared(ws) : WN_OK;
 }
 
-wn_status wn_workspace_memory_reserve(wn_workspace *ws, int64_t l, int64_t rows) {
-  if (ws->options.memory <= 0 || rows < 0 || rows > ws->options.memory)
-    return wn_fail(ws->ctx, WN_ERR_ARGUMENT, "workspace: room for %lld tokens of earlier blocks; the memory is %lld",
-                   (long long)rows, (long long)ws->options.memory);
+wn_status wn_workspace_recurrence_reserve(wn_workspace *ws, int64_t l, int64_t rows) {
+  if (ws->options.recurrence <= 0 || rows < 0 || rows > ws->options.recurrence)
+    return wn_fail(ws->ctx, WN_ERR_ARGUMENT,
+                   "workspace: room for %lld tokens of earlier blocks; the recurrence is %lld", (long long)rows,
+                   (long long)ws->options.recurrence);
   if (ws->rooms[l].rows == rows) return WN_OK;
   WN_TRY(room_move_in(ws, l, rows));
   return room_fit_shared(ws);
 }
 
-void wn_memory_clear(struct wn_workspace *ws) {
+void wn_recurrence_clear(struct wn_workspace *ws) {
   for (int64_t l = 0; ws->rooms && l <= ws->model->config.layers; l++) {
     wn_free(ws->rooms[l].states);
     wn_free(ws->rooms[l].keys);
   }
 }
 
-void wn_memory_keys(const struct wn_workspace *ws, int64_t l, struct wn_layer_acts *out) {
+void wn_recurrence_keys(const struct wn_workspace *ws, int64_t l, struct wn_layer_acts *out) {
   struct wn_arrays s = {.base = room_own_keys(ws) ? ws->rooms[l].keys : ws->rooms[ws->model->config.layers].keys};
   room_lay_keys(ws, ws->rooms[l].rows, &s, out);
 }
 
-void wn_memory_bind(struct wn_run *run, const struct wn_workspace *ws, int64_t set) {
-  run->memory = (struct wn_memory){.rows = ws->options.memory,
-                                   .block = ws->T,
-                                   .seen = ws->memory_seen[set],
-                                   .whole = ws->options.memory_whole,
-                                   .layers = ws->memory + set * ws->model->config.layers,
-                                   .positions = ws->memory_positions};
+void wn_recurrence_bind(struct wn_run *run, const struct wn_workspace *ws, int64_t set) {
+  run->recurrence = (struct wn_recurrence){.rows = ws->options.recurrence,
+                                           .block = ws->T,
+                                           .seen = ws->recurrence_seen[set],
+                                           .whole = ws->options.recurrence_whole,
+                                           .layers = ws->recurrence + set * ws->model->config.layers,
+                                           .positions = ws->recurrence_positions};
 }
 
-void wn_memory_advance(const struct wn_run *run, struct wn_workspace *ws, int64_t set) {
+void wn_recurrence_advance(const struct wn_run *run, struct wn_workspace *ws, int64_t set) {
   const int64_t L = run->model->config.layers, T = run->T, G = room_selections(ws);
   const size_t element = wn_dtype_size(run->exec.dtype), row = (size_t)run->model->config.width * element;
   for (int64_t l = 0; l < L; l++) {
-    struct wn_memory_layer *m = &ws->memory[set * L + l];
-    const int64_t all = m->rows + ws->T, read = wn_memory_read(run, l);
+    struct wn_recurrence_layer *m = &ws->recurrence[set * L + l];
+    const int64_t all = m->rows + ws->T, read = wn_recurrence_read(run, l);
     int64_t keep = room_wanted(ws, l);
     if (keep > m->rows) keep = m->rows; /* spans grew and wn_workspace_fit was not called */
     const int64_t count = m->count + T < keep ? m->count + T : keep;
@@ -231,46 +232,46 @@ void wn_memory_advance(const struct wn_run *run, struct wn_workspace *ws, int64_
     }
     m->count = count;
   }
-  ws->memory_seen[set] += T;
+  ws->recurrence_seen[set] += T;
 }
 
-size_t wn_workspace_memory_bytes(const wn_workspace *ws) {
-  return ws->memory_bytes;
+size_t wn_workspace_recurrence_bytes(const wn_workspace *ws) {
+  return ws->recurrence_bytes;
 }
 
-uint64_t wn_workspace_memory_moves(const wn_workspace *ws) {
-  return ws->memory_moves;
+uint64_t wn_workspace_recurrence_moves(const wn_workspace *ws) {
+  return ws->recurrence_moves;
 }
 
 void wn_workspace_forget(wn_workspace *ws, int64_t set) {
-  if (ws->options.memory <= 0) return;
-  ws->memory_seen[set] = 0;
-  for (int64_t l = 0; l < ws->model->config.layers; l++) ws->memory[set * ws->model->config.layers + l].count = 0;
+  if (ws->options.recurrence <= 0) return;
+  ws->recurrence_seen[set] = 0;
+  for (int64_t l = 0; l < ws->model->config.layers; l++) ws->recurrence[set * ws->model->config.layers + l].count = 0;
 }
 
-int64_t wn_workspace_memory_seen(const wn_workspace *ws, int64_t set) {
-  return ws->options.memory > 0 ? ws->memory_seen[set] : 0;
+int64_t wn_workspace_recurrence_seen(const wn_workspace *ws, int64_t set) {
+  return ws->options.recurrence > 0 ? ws->recurrence_seen[set] : 0;
 }
 
-int64_t wn_workspace_memory_count(const wn_workspace *ws, int64_t set, int64_t l) {
-  return ws->options.memory > 0 ? ws->memory[set * ws->model->config.layers + l].count : 0;
+int64_t wn_workspace_recurrence_count(const wn_workspace *ws, int64_t set, int64_t l) {
+  return ws->options.recurrence > 0 ? ws->recurrence[set * ws->model->config.layers + l].count : 0;
 }
 
-void *wn_workspace_memory_at(const wn_workspace *ws, int64_t set, int64_t l, int64_t shape[3]) {
-  const struct wn_memory_layer *m = &ws->memory[set * ws->model->config.layers + l];
+void *wn_workspace_recurrence_at(const wn_workspace *ws, int64_t set, int64_t l, int64_t shape[3]) {
+  const struct wn_recurrence_layer *m = &ws->recurrence[set * ws->model->config.layers + l];
   shape[0] = ws->B, shape[1] = m->rows + ws->T, shape[2] = ws->model->config.width;
   return m->states;
 }
 
-void *wn_workspace_memory_selections_at(const wn_workspace *ws, int64_t set, int64_t l, int64_t shape[3]) {
-  const struct wn_memory_layer *m = &ws->memory[set * ws->model->config.layers + l];
+void *wn_workspace_recurrence_selections_at(const wn_workspace *ws, int64_t set, int64_t l, int64_t shape[3]) {
+  const struct wn_recurrence_layer *m = &ws->recurrence[set * ws->model->config.layers + l];
   shape[0] = ws->B, shape[1] = room_selections(ws), shape[2] = m->rows + ws->T;
   return m->f;
 }
 
-void wn_workspace_memory_restore(wn_workspace *ws, int64_t set, int64_t seen, const int32_t *counts) {
-  if (ws->options.memory <= 0) return;
-  ws->memory_seen[set] = seen;
+void wn_workspace_recurrence_restore(wn_workspace *ws, int64_t set, int64_t seen, const int32_t *counts) {
+  if (ws->options.recurrence <= 0) return;
+  ws->recurrence_seen[set] = seen;
   for (int64_t l = 0; l < ws->model->config.layers; l++)
-    ws->memory[set * ws->model->config.layers + l].count = counts[l];
+    ws->recurrence[set * ws->model->config.layers + l].count = counts[l];
 }

@@ -7,21 +7,21 @@
 #include "model/model.h"
 
 /* What a layer keeps of streams, newest last: tokens held are rows [rows-count, rows), the block stands behind them. */
-struct wn_memory_layer {
+struct wn_recurrence_layer {
   int64_t rows, count; /* room, and tokens held */
   char *states;        /* [B, rows+block, C] hidden states at the attention's entry */
   char *f, *f_out; /* [B,G, rows+block] selections of each token by the rows before the block, 0 for the block's own;
                       and by those of the block as well: a step writes it. NULL without selective attention */
 };
 /* Earlier blocks' hidden states, in a pass over a block of a stream (recurrence.c). */
-struct wn_memory {
-  int64_t rows;                         /* what a layer keeps at most; 0: there is no memory */
-  int64_t block;                        /* rows for the block behind them: the workspace's T */
-  int64_t seen;                         /* tokens of the streams before this block, kept or not */
-  bool whole;                           /* nothing is trimmed by what the layer can see */
-  bool full;                            /* when measuring: as if all rooms were full */
-  const struct wn_memory_layer *layers; /* [L] */
-  const int32_t *positions;             /* 0, 1, ...: [rows+block] */
+struct wn_recurrence {
+  int64_t rows;                             /* what a layer keeps at most; 0: there is no memory */
+  int64_t block;                            /* rows for the block behind them: the workspace's T */
+  int64_t seen;                             /* tokens of the streams before this block, kept or not */
+  bool whole;                               /* nothing is trimmed by what the layer can see */
+  bool full;                                /* when measuring: as if all rooms were full */
+  const struct wn_recurrence_layer *layers; /* [L] */
+  const int32_t *positions;                 /* 0, 1, ...: [rows+block] */
 };
 
 /* What a decoder reads of its encoder (encoder.c). S 0: there is none. */
@@ -46,7 +46,7 @@ struct wn_run {
   const int32_t *doc_start;       /* [B,T] or NULL */
   const uint8_t *control;         /* [B,T] 1: a control token of a threshold; NULL: none */
   const struct wn_rotary *rotary; /* the model's, or one for more positions */
-  struct wn_memory memory;
+  struct wn_recurrence recurrence;
   struct wn_cross cross;
   const int32_t *key_count; /* [B] an encoder's rows; NULL: all */
   bool unturned;            /* wn_layer_before leaves out the rotation: it is by cache positions, later */

@@ -43,13 +43,13 @@ int64_t wn_layer_reach(const struct wn_model *model, int64_t l) {
   return span < (double)reach ? (int64_t)span : reach;
 }
 
-int64_t wn_layer_memory(const struct wn_model *model, int64_t l, int64_t memory, bool learning) {
+int64_t wn_layer_recurrence(const struct wn_model *model, int64_t l, int64_t recurrence, bool learning) {
   const wn_span_config *span = &model->config.attention.span;
-  const int64_t grain = WN_MEMORY_GRAIN, reach = wn_layer_reach(model, l);
-  if (reach >= memory) return memory;
+  const int64_t grain = WN_RECURRENCE_GRAIN, reach = wn_layer_reach(model, l);
+  if (reach >= recurrence) return recurrence;
   const int64_t spare = learning && span->enabled && !span->dynamic ? grain : 0;
   const int64_t keep = (reach + grain - 1) / grain * grain + spare;
-  return keep < memory ? keep : memory;
+  return keep < recurrence ? keep : recurrence;
 }
 
 int wn_span_input(const wn_model_config *c) {

@@ -28,9 +28,9 @@ static wn_status step_layer_acts(const struct wn_run *run, const struct wn_works
   if (all) blocks.large += (size_t)l * ws->blocks.large_bytes;
   if (all) blocks.derived += (size_t)l * ws->blocks.derived_bytes;
   if (all || reduced) blocks.exact += (size_t)l * ws->blocks.exact_bytes;
-  if (!wn_layer_acts_plan(&run->model->config, run->exec.dtype, run->B, run->T, run->memory.rows > 0, &blocks, out))
+  if (!wn_layer_acts_plan(&run->model->config, run->exec.dtype, run->B, run->T, run->recurrence.rows > 0, &blocks, out))
     return wn_fail(run->exec.ctx, WN_ERR_ARGUMENT, "step: activations do not fit in memory");
-  if (run->memory.rows > 0) wn_memory_keys(ws, l, out);
+  if (run->recurrence.rows > 0) wn_recurrence_keys(ws, l, out);
   if (ws->keep == WN_KEEP_INPUT) out->x = ws->kept + (size_t)l * ws->kept_bytes;
   return WN_OK;
 }
@@ -41,7 +41,7 @@ static void step_move_reduced(const struct wn_run *run, const struct wn_workspac
   if (run->measuring || ws->keep != WN_KEEP_REDUCED || l == run->model->config.layers - 1) return;
   struct wn_layer_acts a;
   struct wn_layer_blocks blocks = {0};
-  wn_layer_acts_plan(&run->model->config, run->exec.dtype, run->B, run->T, run->memory.rows > 0, &blocks, &a);
+  wn_layer_acts_plan(&run->model->config, run->exec.dtype, run->B, run->T, run->recurrence.rows > 0, &blocks, &a);
   const int64_t n = (int64_t)(blocks.large_bytes / sizeof(float));
   uint16_t *copy = (uint16_t *)(void *)(ws->kept + (size_t)l * ws->kept_bytes);
   float *values = (float *)(void *)ws->blocks.large;
@@ -281,14 +281,14 @@ wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct w
     WN_TRY(wn_run_step(&run, ws, batch, step, result));
     return step->grads ? wn_encoder_backward(&run, ws, batch) : WN_OK;
   }
-  if (ws->options.memory <= 0) return wn_run_step(&run, ws, batch, step, result);
+  if (ws->options.recurrence <= 0) return wn_run_step(&run, ws, batch, step, result);
   if (batch->doc_start)
-    return wn_fail(model->ctx, WN_ERR_ARGUMENT, "step: packed documents and a memory exclude each other");
-  if (step->memory_set < 0 || step->memory_set >= ws->options.memory_sets)
-    return wn_fail(model->ctx, WN_ERR_ARGUMENT, "step: memory_set is %lld, the workspace has %lld",
-                   (long long)step->memory_set, (long long)ws->options.memory_sets);
-  wn_memory_bind(&run, ws, step->memory_set);
+    return wn_fail(model->ctx, WN_ERR_ARGUMENT, "step: packed documents and recurrence exclude each other");
+  if (step->recurrence_set < 0 || step->recurrence_set >= ws->options.recurrence_sets)
+    return wn_fail(model->ctx, WN_ERR_ARGUMENT, "step: recurrence_set is %lld, the workspace has %lld",
+                   (long long)step->recurrence_set, (long long)ws->options.recurrence_sets);
+  wn_recurrence_bind(&run, ws, step->recurrence_set);
   WN_TRY(wn_run_step(&run, ws, batch, step, result));
-  wn_memory_advance(&run, ws, step->memory_set);
+  wn_recurrence_advance(&run, ws, step->recurrence_set);
   return WN_OK;
 }

@@ -18,12 +18,13 @@ int64_t wn_logits_rows(int64_t M, int64_t V) {
   return ((M + chunks - 1) / chunks + 15) / 16 * 16;
 }
 
-/* Counts or places everything but what is not known before (memory rooms, scratch); ws->blocks and so on are set. */
+/* Counts or places everything but what is not known before (rooms of the recurrence, scratch); ws->blocks and so on are
+ * set. */
 static void workspace_lay(struct wn_workspace *ws) {
   const wn_model_config *c = &ws->model->config;
   const size_t e = wn_dtype_size(ws->model->dtype);
   const int64_t L = c->layers, C = c->width, M = ws->B * ws->T;
-  const int64_t memory = ws->options.memory, sets = ws->options.memory_sets;
+  const int64_t recurrence = ws->options.recurrence, sets = ws->options.recurrence_sets;
   const bool all = ws->keep == WN_KEEP_ALL, encoder = wn_is_encoder(c), layer = c->norm == WN_NORM_LAYER;
   const int64_t own = all ? L : 1, own_exact = all || ws->keep == WN_KEEP_REDUCED ? L : 1;
   const struct wn_array rows[] = {
@@ -33,10 +34,11 @@ static void workspace_lay(struct wn_workspace *ws) {
       {"kept activations", true, WN_DIMS(L, (int64_t)ws->kept_bytes), 1, &ws->kept},
       {"positions", true, WN_DIMS(M), sizeof *ws->positions, &ws->positions},
       {"control tokens", c->attention.threshold.enabled && ws->model->control, WN_DIMS(M), 1, &ws->control},
-      {"memory", memory > 0, WN_DIMS(sets, L), sizeof *ws->memory, &ws->memory},
-      {"memory rooms", memory > 0, WN_DIMS(L + 1), sizeof *ws->rooms, &ws->rooms},
-      {"memory seen", memory > 0, WN_DIMS(sets), sizeof *ws->memory_seen, &ws->memory_seen},
-      {"memory positions", memory > 0, WN_DIMS(memory + ws->T), sizeof *ws->memory_positions, &ws->memory_positions},
+      {"recurrence", recurrence > 0, WN_DIMS(sets, L), sizeof *ws->recurrence, &ws->recurrence},
+      {"rooms of the recurrence", recurrence > 0, WN_DIMS(L + 1), sizeof *ws->rooms, &ws->rooms},
+      {"tokens of the streams", recurrence > 0, WN_DIMS(sets), sizeof *ws->recurrence_seen, &ws->recurrence_seen},
+      {"positions of the recurrence", recurrence > 0, WN_DIMS(recurrence + ws->T), sizeof *ws->recurrence_positions,
+       &ws->recurrence_positions},
       {"evictions", true, WN_DIMS(L, ws->evicting, M), sizeof *ws->evicted_at, &ws->evicted_at},
       {"embedded", c->embed_norm, WN_DIMS(M, C), e, &ws->embedded},
       {"embed_rstd", c->embed_norm, WN_DIMS(M), e, &ws->embed_rstd},
@@ -50,19 +52,19 @@ static void workspace_lay(struct wn_workspace *ws) {
       {"hit", !encoder, WN_DIMS(ws->chunk), 1, &ws->hit},
   };
   WN_ARRAYS_LAY(&ws->arrays, rows);
-  wn_layer_temp_lay(c, ws->model->dtype, ws->B, ws->T, memory > 0, ws->options.backward, &ws->arrays, &ws->temp);
+  wn_layer_temp_lay(c, ws->model->dtype, ws->B, ws->T, recurrence > 0, ws->options.backward, &ws->arrays, &ws->temp);
 }
 
 static wn_status workspace_arrays(wn_context *ctx, struct wn_workspace *ws) {
   const wn_model_config *c = &ws->model->config;
-  const int64_t memory = ws->options.memory;
+  const int64_t recurrence = ws->options.recurrence;
   int64_t M, keys;
   struct wn_layer_acts acts;
-  if (__builtin_mul_overflow(ws->B, ws->T + memory, &keys) || keys > INT32_MAX)
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld, memory %lld: too many tokens", (long long)ws->B,
-                   (long long)ws->T, (long long)memory);
+  if (__builtin_mul_overflow(ws->B, ws->T + recurrence, &keys) || keys > INT32_MAX)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld, recurrence %lld: too many tokens",
+                   (long long)ws->B, (long long)ws->T, (long long)recurrence);
   if (__builtin_mul_overflow(ws->B, ws->T, &M) || M > INT32_MAX ||
-      !wn_layer_acts_plan(c, ws->model->dtype, ws->B, ws->T, memory > 0, &ws->blocks, &acts))
+      !wn_layer_acts_plan(c, ws->model->dtype, ws->B, ws->T, recurrence > 0, &ws->blocks, &acts))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld: too many tokens", (long long)ws->B,
                    (long long)ws->T);
   ws->keep = !ws->options.backward                     ? WN_KEEP_NOTHING
@@ -109,11 +111,11 @@ static wn_status workspace_measure(struct wn_workspace *ws, size_t *need) {
     *need = run.need;
     return WN_OK;
   }
-  if (ws->options.memory > 0) { /* none kept yet: fewer keys, which a backend may treat otherwise */
+  if (ws->options.recurrence > 0) { /* none kept yet: fewer keys, which a backend may treat otherwise */
     run.doc_start = NULL;
-    wn_memory_bind(&run, ws, 0);
+    wn_recurrence_bind(&run, ws, 0);
     WN_TRY(wn_run_step(&run, ws, &batch, &(struct wn_step){0}, &result));
-    run.memory.full = true;
+    run.recurrence.full = true;
   }
   WN_TRY(wn_run_step(&run, ws, &batch, &(struct wn_step){0}, &result));
   *need = run.need;
@@ -122,7 +124,7 @@ static wn_status workspace_measure(struct wn_workspace *ws, size_t *need) {
 
 /* Positions of a block after cached rows may exceed the model's table. */
 static wn_status workspace_rotary(struct wn_workspace *ws) {
-  const int64_t rows = ws->options.memory + ws->T;
+  const int64_t rows = ws->options.recurrence + ws->T;
   return rows > ws->model->rotary.rows ? wn_rotary_create(ws->model, "workspace", rows, &ws->rotary) : WN_OK;
 }
 
@@ -136,13 +138,13 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
     return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of T %lld: the model's context is %lld", (long long)T,
                    (long long)model->config.context);
   if (options->backward) WN_TRY(wn_model_need_float(ctx, model, "training"));
-  if (options->memory < 0 || options->memory > INT32_MAX / 2 || (options->memory > 0 && options->memory_sets < 1) ||
-      options->memory_sets > INT32_MAX)
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of memory %lld in %lld sets: expected 0 to %d in at least one",
-                   (long long)options->memory, (long long)options->memory_sets, INT32_MAX / 2);
-  if (options->memory > 0 && options->budgets)
+  if (options->recurrence < 0 || options->recurrence > INT32_MAX / 2 ||
+      (options->recurrence > 0 && options->recurrence_sets < 1) || options->recurrence_sets > INT32_MAX)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of recurrence %lld in %lld sets: expected 0 to %d in at least one",
+                   (long long)options->recurrence, (long long)options->recurrence_sets, INT32_MAX / 2);
+  if (options->recurrence > 0 && options->budgets)
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets and segment recurrence exclude each other");
-  if (options->memory > 0) WN_TRY(wn_model_memory_check(ctx, "workspace", &model->config));
+  if (options->recurrence > 0) WN_TRY(wn_model_recurrence_check(ctx, "workspace", &model->config));
   if (options->backward && options->activation_dtype != WN_F32 &&
       (options->activation_dtype != WN_BF16 || model->dtype != WN_F32))
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "activations of dtype %s for a model of %s: F32 and, for F32 models, BF16",
@@ -171,9 +173,10 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
     WN_TRY_GOTO(wn_workspace_create(ctx, model->encoder, B, model->encoder->config.context, &own, &ws->encoder), fail);
   }
   WN_TRY_GOTO(workspace_arrays(ctx, ws), fail);
-  for (int64_t i = 0; options->memory > 0 && i < options->memory + T; i++) ws->memory_positions[i] = (int32_t)i;
+  for (int64_t i = 0; options->recurrence > 0 && i < options->recurrence + T; i++)
+    ws->recurrence_positions[i] = (int32_t)i;
   bool changed;
-  WN_TRY_GOTO(wn_memory_fit(ws, &changed), fail);
+  WN_TRY_GOTO(wn_recurrence_fit(ws, &changed), fail);
   WN_TRY_GOTO(workspace_rotary(ws), fail);
   WN_TRY_GOTO(workspace_measure(ws, &need), fail);
   WN_TRY_GOTO(wn_alloc(ctx, "scratch of a step", need, &ws->scratch), fail);
@@ -189,7 +192,7 @@ wn_status wn_workspace_fit(wn_workspace *ws) {
   bool changed;
   size_t need;
   void *scratch;
-  WN_TRY(wn_memory_fit(ws, &changed));
+  WN_TRY(wn_recurrence_fit(ws, &changed));
   if (!changed) return WN_OK;
   WN_TRY(workspace_measure(ws, &need));
   if (need <= ws->scratch_bytes && need >= ws->scratch_bytes / 4 * 3) return WN_OK;
@@ -203,7 +206,7 @@ wn_status wn_workspace_fit(wn_workspace *ws) {
 void wn_workspace_destroy(wn_workspace *ws) {
   if (!ws) return;
   wn_workspace_destroy(ws->encoder);
-  wn_memory_clear(ws);
+  wn_recurrence_clear(ws);
   wn_rotary_clear(&ws->rotary);
   wn_free(ws->scratch);
   wn_arrays_clear(&ws->arrays);
@@ -211,5 +214,6 @@ void wn_workspace_destroy(wn_workspace *ws) {
 }
 
 size_t wn_workspace_bytes(const wn_workspace *ws) {
-  return ws->arrays.bytes + ws->scratch_bytes + ws->memory_bytes + (ws->encoder ? wn_workspace_bytes(ws->encoder) : 0);
+  return ws->arrays.bytes + ws->scratch_bytes + ws->recurrence_bytes +
+         (ws->encoder ? wn_workspace_bytes(ws->encoder) : 0);
 }

@@ -24,47 +24,47 @@ struct wn_workspace {
   char *kept;                    /* [L][kept_bytes]: inputs or reduced copies, or NULL */
   size_t kept_bytes;
   struct wn_layer_temp temp;
-  int32_t *positions;             /* [M] */
-  uint8_t *control;               /* [M] with a threshold and control tokens */
-  struct wn_memory_layer *memory; /* [sets][L] */
-  struct wn_memory_room *rooms;   /* [L+1]; the last one is what all layers share */
-  int64_t *memory_seen;           /* [sets] tokens of the streams so far */
-  int32_t *memory_positions;      /* [memory+T] */
-  size_t memory_bytes;            /* of all rooms */
-  uint64_t memory_moves;          /* rooms allocated since the beginning */
-  struct wn_rotary rotary;        /* own, where memory and block are more than the model's table */
-  struct wn_workspace *encoder;   /* of the model's encoder, for its context, or NULL */
-  void *embedded;                 /* [M,C] before the embedding's norm, with one */
-  void *embed_rstd, *embed_mean;  /* [M] */
-  void *x_out;                    /* [M,C] residual stream at the end */
-  void *n_out;                    /* [M,C] after the final norm */
-  void *rstd, *mean;              /* [M] */
-  void *logits;                   /* [chunk,V]; their gradient takes their place */
-  double *loss;                   /* [chunk] */
-  uint8_t *hit;                   /* [chunk] */
-  wn_budgets budgets;             /* the policy that steps may have, without tokens */
-  int64_t evicting;               /* P, groups of key-value heads that evict for themselves; 0: no budgets */
-  int32_t *evicted_at;            /* [L,B,P,T] */
-  int64_t chunk;                  /* rows of logits that exist at a time */
+  int32_t *positions;                     /* [M] */
+  uint8_t *control;                       /* [M] with a threshold and control tokens */
+  struct wn_recurrence_layer *recurrence; /* [sets][L] */
+  struct wn_recurrence_room *rooms;       /* [L+1]; the last one is what all layers share */
+  int64_t *recurrence_seen;               /* [sets] tokens of the streams so far */
+  int32_t *recurrence_positions;          /* [recurrence+T] */
+  size_t recurrence_bytes;                /* of all rooms */
+  uint64_t recurrence_moves;              /* rooms allocated since the beginning */
+  struct wn_rotary rotary;                /* own, where memory and block are more than the model's table */
+  struct wn_workspace *encoder;           /* of the model's encoder, for its context, or NULL */
+  void *embedded;                         /* [M,C] before the embedding's norm, with one */
+  void *embed_rstd, *embed_mean;          /* [M] */
+  void *x_out;                            /* [M,C] residual stream at the end */
+  void *n_out;                            /* [M,C] after the final norm */
+  void *rstd, *mean;                      /* [M] */
+  void *logits;                           /* [chunk,V]; their gradient takes their place */
+  double *loss;                           /* [chunk] */
+  uint8_t *hit;                           /* [chunk] */
+  wn_budgets budgets;                     /* the policy that steps may have, without tokens */
+  int64_t evicting;                       /* P, groups of key-value heads that evict for themselves; 0: no budgets */
+  int32_t *evicted_at;                    /* [L,B,P,T] */
+  int64_t chunk;                          /* rows of logits that exist at a time */
   void *scratch;
   size_t scratch_bytes;
 };
 
 /* A layer's allocations, which follow its sight: states and F of all sets; keys and what belongs to them. */
-struct wn_memory_room {
+struct wn_recurrence_room {
   int64_t rows;
   void *states, *keys;
   size_t bytes;
 };
 /* Makes every layer's room as large as its sight wants, at the beginning and when spans have changed; *changed: some
  * room is another. What fits is kept. */
-wn_status wn_memory_fit(struct wn_workspace *ws, bool *changed);
-void wn_memory_clear(struct wn_workspace *ws);
+wn_status wn_recurrence_fit(struct wn_workspace *ws, bool *changed);
+void wn_recurrence_clear(struct wn_workspace *ws);
 /* The arrays of layer l's keys: kv, k, rstd_k, mean_k, sk. */
-void wn_memory_keys(const struct wn_workspace *ws, int64_t l, struct wn_layer_acts *out);
+void wn_recurrence_keys(const struct wn_workspace *ws, int64_t l, struct wn_layer_acts *out);
 /* Puts memory `set` into a run, and the run's block into the memory after it. */
-void wn_memory_bind(struct wn_run *run, const struct wn_workspace *ws, int64_t set);
-void wn_memory_advance(const struct wn_run *run, struct wn_workspace *ws, int64_t set);
+void wn_recurrence_bind(struct wn_run *run, const struct wn_workspace *ws, int64_t set);
+void wn_recurrence_advance(const struct wn_run *run, struct wn_workspace *ws, int64_t set);
 
 /* Rows of logits that are formed at a time: few enough to keep M x V from ever existing, enough for a good product. */
 int64_t wn_logits_rows(int64_t M, int64_t V);

@@ -63,7 +63,7 @@ struct wn_attention {
   struct {
     int64_t groups;            /* P; 0 reads as 1 */
     const int32_t *evicted_at; /* [B,P,Tk] position of the first row that no longer sees the key; NULL: no
-                            key goes. Held constant in backward */
+                                  key goes. Held constant in backward */
     const int32_t *at;         /* [B,P,Tk] the key's absolute position; NULL: key j's is j. The last Tq keys
                                   are the rows' own, in order; those before them come in any order, all older.
                                   Not together with doc_start; forward only */
@@ -153,7 +153,7 @@ struct wn_attention {
     int32_t *count;         /* [B,H,Tq,n] the fewest content keys whose weights reach tau of the content's; at 1 all
                                that are seen. Of the weights as they are before a threshold */
     void (*rows)(void *user, const struct wn_attention_view *view); /* gets every row, by several threads at a time, in
-                                       any order of heads and rows; NULL: not wanted */
+                                                                       any order of heads and rows; NULL: not wanted */
     void *user;
   } look;
 

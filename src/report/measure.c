@@ -17,7 +17,7 @@ static wn_status measure_on(const struct wn_report *r, const struct wn_report_in
   *m = (struct measured_on){.options = {.size = sizeof m->options,
                                         .batch = 1,
                                         .context = o->tokens < context ? o->tokens : context,
-                                        .memory = -1,
+                                        .recurrence = -1,
                                         .max_batches = o->sequences > 0 ? o->sequences : 1}};
   if (o->sequences > 0 || !o->text) WN_TRY(wn_report_source(r, in, m->options.context, &m->source));
   m->input = (wn_analysis_input){.options = &m->options, .source = m->source};

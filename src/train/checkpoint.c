@@ -20,7 +20,7 @@ enum { PATH_BYTES = 4096 };
   { key, type, offsetof(struct wn_run_state, member), low, high, NULL, text }
 static const struct wn_field state_fields[] = {
     STATE("step", WN_FIELD_INT64, step, 0, 9e15, "optimizer steps done"),
-    STATE("memory", WN_FIELD_INT64, memory, 0, 9e15, "tokens of the streams so far"),
+    STATE("memory", WN_FIELD_INT64, streamed, 0, 9e15, "tokens of the streams so far"),
     STATE("tokens", WN_FIELD_UINT64, tokens, 0, 9e15, "tokens trained on"),
     STATE("seed", WN_FIELD_UINT64, seed, 0, 1.8446744073709552e19, "seed of parameters, data order and dropout"),
     STATE("threads", WN_FIELD_INT, threads, 1, 65536, "threads of the run"),
@@ -62,21 +62,21 @@ static void fingerprint_parameters(const wn_trainer *t, char out[24]) {
 
 /* With segment recurrence, what the streams hold at this step is state as well: one tensor a layer and micro-batch,
  * with selective attention a second one with what has been selected. */
-static int64_t memory_layers(const wn_trainer *t) {
-  return t->model->config.memory > 0 ? t->accumulate * t->model->config.layers : 0;
+static int64_t recurrence_layers(const wn_trainer *t) {
+  return t->model->config.recurrence > 0 ? t->accumulate * t->model->config.layers : 0;
 }
-static int64_t memory_tensors(const wn_trainer *t) {
-  return t->model->config.attention.selective.enabled ? 2 * memory_layers(t) : memory_layers(t);
+static int64_t recurrence_tensors(const wn_trainer *t) {
+  return t->model->config.attention.selective.enabled ? 2 * recurrence_layers(t) : recurrence_layers(t);
 }
 /* Tensor i of those. */
-static void *memory_tensor(const wn_trainer *t, int64_t i, const char **name, int64_t *set, int64_t *layer,
-                           int64_t shape[3]) {
-  const int64_t n = memory_layers(t), L = t->model->config.layers;
+static void *recurrence_tensor(const wn_trainer *t, int64_t i, const char **name, int64_t *set, int64_t *layer,
+                               int64_t shape[3]) {
+  const int64_t n = recurrence_layers(t), L = t->model->config.layers;
   *name = i < n ? "memory" : "selections";
   *set = i % n / L;
   *layer = i % n % L;
-  return i < n ? wn_workspace_memory_at(t->ws, *set, *layer, shape)
-               : wn_workspace_memory_selections_at(t->ws, *set, *layer, shape);
+  return i < n ? wn_workspace_recurrence_at(t->ws, *set, *layer, shape)
+               : wn_workspace_recurrence_selections_at(t->ws, *set, *layer, shape);
 }
 
 static void fingerprint_moments(const wn_trainer *t, char out[24]) {
@@ -91,10 +91,10 @@ static void fingerprint_moments(const wn_trainer *t, char out[24]) {
     hash = hash_floats(hash, m->b, (size_t)(t->learns.lora.rank * m->rows));
     hash = hash_floats(hash, m->base, (size_t)(m->rows * m->columns));
   }
-  for (int64_t i = 0; i < memory_tensors(t); i++) {
+  for (int64_t i = 0; i < recurrence_tensors(t); i++) {
     int64_t shape[3], set, layer;
     const char *name;
-    const void *at = memory_tensor(t, i, &name, &set, &layer, shape);
+    const void *at = recurrence_tensor(t, i, &name, &set, &layer, shape);
     hash = hash_floats(hash, at, (size_t)(shape[0] * shape[1] * shape[2]));
   }
   snprintf(out, 24, "%016llx", (unsigned long long)hash);
@@ -158,7 +158,7 @@ static wn_status moments_list(wn_context *ctx, const wn_trainer *t, struct momen
   const struct wn_optimizer *opt = &t->opt;
   const int arrays = opt->m ? 2 : 1, maps = t->learns.lora.count;
   memset(out, 0, sizeof *out);
-  out->count = arrays * opt->count + 3 * maps + (int)memory_tensors(t) + (memory_tensors(t) > 0);
+  out->count = arrays * opt->count + 3 * maps + (int)recurrence_tensors(t) + (recurrence_tensors(t) > 0);
   WN_TRY(wn_alloc(ctx, "optimizer entries", (size_t)out->count * sizeof *out->entries, &out->memory[0]));
   out->entries = out->memory[0];
   WN_TRY(wn_alloc(ctx, "optimizer names", (size_t)out->count * sizeof *out->names, &out->memory[1]));
@@ -183,11 +183,11 @@ static wn_status moments_list(wn_context *ctx, const wn_trainer *t, struct momen
       const int k = arrays * opt->count + 3 * i + kind;
       lora_entry(&t->learns.lora, i, kind, out->names[k], sizeof out->names[k], &out->entries[k]);
     }
-  for (int64_t i = 0; i < memory_tensors(t); i++) {
+  for (int64_t i = 0; i < recurrence_tensors(t); i++) {
     const int64_t k = (int64_t)arrays * opt->count + 3 * maps + i;
     int64_t shape[3], set, layer;
     const char *name;
-    const void *at = memory_tensor(t, i, &name, &set, &layer, shape);
+    const void *at = recurrence_tensor(t, i, &name, &set, &layer, shape);
     snprintf(out->names[k], sizeof out->names[k], "%s.%lld.%lld", name, (long long)set, (long long)layer);
     wn_safetensors_entry *e = &out->entries[k];
     *e = (wn_safetensors_entry){.name = out->names[k],
@@ -197,11 +197,11 @@ static wn_status moments_list(wn_context *ctx, const wn_trainer *t, struct momen
                                 .bytes = (size_t)(shape[0] * shape[1] * shape[2]) * sizeof(float)};
     for (int d = 0; d < 3; d++) e->shape[d] = shape[d];
   }
-  const int64_t n = memory_layers(t), L = t->model->config.layers;
+  const int64_t n = recurrence_layers(t), L = t->model->config.layers;
   if (n == 0) return WN_OK;
   WN_TRY(wn_alloc(ctx, "counts of the memory", (size_t)n * sizeof *out->counts, &out->memory[2]));
   out->counts = out->memory[2];
-  for (int64_t i = 0; i < n; i++) out->counts[i] = (int32_t)wn_workspace_memory_count(t->ws, i / L, i % L);
+  for (int64_t i = 0; i < n; i++) out->counts[i] = (int32_t)wn_workspace_recurrence_count(t->ws, i / L, i % L);
   out->entries[out->count - 1] = (wn_safetensors_entry){.name = "memory.counts",
                                                         .dtype = WN_I32,
                                                         .ndim = 2,
@@ -245,7 +245,7 @@ static wn_status write_next(wn_context *ctx, struct wn_folder *f, const wn_recip
   }
 
   struct wn_run_state state = {.step = t->step, .tokens = t->tokens, .seed = t->config.seed, .threads = ctx->threads};
-  state.memory = wn_workspace_memory_seen(t->ws, 0);
+  state.streamed = wn_workspace_recurrence_seen(t->ws, 0);
   snprintf(state.backend, sizeof state.backend, "%s", ctx->backend);
   snprintf(state.isa, sizeof state.isa, "%s", wn_isa_name(ctx->isa));
   snprintf(state.optimizer, sizeof state.optimizer, "%s", optimizer_name(t->opt.kind));
@@ -287,18 +287,18 @@ wn_status wn_checkpoint_state(wn_context *ctx, const char *dir, struct wn_run_st
 
 /* The layers' rooms become those of the file: how large they were is not to be told from the spans alone. */
 static wn_status reserve_memory(wn_context *ctx, const char *path, const wn_safetensors *file, wn_trainer *t) {
-  for (int64_t l = 0; memory_layers(t) > 0 && l < t->model->config.layers; l++) {
+  for (int64_t l = 0; recurrence_layers(t) > 0 && l < t->model->config.layers; l++) {
     char name[48];
     snprintf(name, sizeof name, "memory.0.%lld", (long long)l);
     const wn_safetensors_entry *e = wn_safetensors_find(file, name);
     if (!e || e->ndim != 3) return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor \"%s\" is missing", path, name);
     const int64_t rows = e->shape[1] - t->context;
-    if (e->shape[0] != t->batch || rows < 0 || rows > t->model->config.memory)
+    if (e->shape[0] != t->batch || rows < 0 || rows > t->model->config.recurrence)
       return wn_fail(ctx, WN_ERR_SHAPE,
                      "%s: tensor \"%s\" holds %lld rows of %lld tokens, expected %lld of %lld to %lld", path, name,
                      (long long)e->shape[0], (long long)e->shape[1], (long long)t->batch, (long long)t->context,
-                     (long long)(t->context + t->model->config.memory));
-    WN_TRY(wn_workspace_memory_reserve(t->ws, l, rows));
+                     (long long)(t->context + t->model->config.recurrence));
+    WN_TRY(wn_workspace_recurrence_reserve(t->ws, l, rows));
   }
   return WN_OK;
 }
@@ -307,15 +307,15 @@ static wn_status reserve_memory(wn_context *ctx, const char *path, const wn_safe
 static wn_status restore_memory(wn_context *ctx, const char *path, const struct moments *list, int64_t seen,
                                 wn_trainer *t) {
   const int64_t L = t->model->config.layers;
-  for (int64_t i = 0; i < memory_layers(t); i++) {
+  for (int64_t i = 0; i < recurrence_layers(t); i++) {
     int64_t shape[3];
-    wn_workspace_memory_at(t->ws, i / L, i % L, shape);
+    wn_workspace_recurrence_at(t->ws, i / L, i % L, shape);
     if (list->counts[i] < 0 || list->counts[i] > shape[1] - t->context || list->counts[i] > seen)
       return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"memory.counts\" has %d tokens for layer %lld, which has room for %lld",
                      path, list->counts[i], (long long)(i % L), (long long)(shape[1] - t->context));
   }
   for (int64_t a = 0; a < t->accumulate && list->counts; a++)
-    wn_workspace_memory_restore(t->ws, a, seen, list->counts + a * L);
+    wn_workspace_recurrence_restore(t->ws, a, seen, list->counts + a * L);
   return WN_OK;
 }
 
@@ -364,7 +364,7 @@ wn_status wn_checkpoint_load(wn_context *ctx, const char *dir, wn_trainer *t, st
                    "%s: model.safetensors is not that of step %lld (fingerprint %s, state.json has %s)", dir,
                    (long long)out->step, found, out->parameters);
   WN_TRY(wn_path_join(ctx, path, sizeof path, dir, "optimizer.safetensors"));
-  WN_TRY(read_moments(ctx, path, out->memory, t));
+  WN_TRY(read_moments(ctx, path, out->streamed, t));
   fingerprint_moments(t, found);
   if (strcmp(found, out->moments))
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: not that of step %lld (fingerprint %s, state.json has %s)", path,

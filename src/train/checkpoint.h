@@ -9,7 +9,7 @@
 
 /* state.json. Random numbers need no state: every number is a function of (seed, step). */
 struct wn_run_state {
-  int64_t step, memory; /* memory: tokens of the streams so far */
+  int64_t step, streamed; /* streamed: tokens of the streams so far */
   uint64_t tokens, seed;
   int threads;
   char backend[16], isa[16], optimizer[16];

@@ -17,7 +17,7 @@
 
 wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, struct wn_eval_sums *sums) {
   *sums = (struct wn_eval_sums){0};
-  wn_workspace_forget(loop->ws, loop->memory_set);
+  wn_workspace_forget(loop->ws, loop->recurrence_set);
   for (uint64_t i = 0; i < loop->batches; i++) {
     if (wn_context_cancelled(ctx))
       return wn_fail(ctx, WN_ERR_CANCELLED, "evaluation stopped after %llu of %llu batches", (unsigned long long)i,
@@ -34,7 +34,7 @@ wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, str
                              .inputs = loop->inputs,
                              .input_count = loop->input_count};
     struct wn_step step = {
-        .loss_scale = 1, .memory_set = loop->memory_set, .observer = loop->observer, .budgets = loop->budgets};
+        .loss_scale = 1, .recurrence_set = loop->recurrence_set, .observer = loop->observer, .budgets = loop->budgets};
     struct wn_step_result result = {0};
     WN_TRY(wn_model_step(loop->model, loop->ws, &batch, &step, &result));
     sums->loss += result.loss_sum;
@@ -50,7 +50,7 @@ wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, str
 /* One evaluation. */
 struct eval_job {
   const wn_eval_options *options; /* or NULL */
-  int64_t B, T, S, memory;        /* S: tokens of the encoder's rows, 0 without */
+  int64_t B, T, S, recurrence;    /* S: tokens of the encoder's rows, 0 without */
   uint64_t batches;
   wn_eval_batch_fn batch;
   void *user; /* of batch */
@@ -79,9 +79,9 @@ static wn_status eval_buffers_init(wn_context *ctx, const struct wn_model *model
   WN_TRY(wn_arrays_check(ctx, &b->arrays, "evaluation batch of %lld rows of %lld tokens", (long long)B, (long long)T));
   WN_TRY(WN_ARRAYS_CREATE(ctx, &b->arrays, "evaluation batch", rows));
   const struct wn_workspace_options options = {.activation_dtype = WN_F32,
-                                               .memory = job->memory,
-                                               .memory_whole = job->options && job->options->whole_memory,
-                                               .memory_sets = 1,
+                                               .recurrence = job->recurrence,
+                                               .recurrence_whole = job->options && job->options->whole_recurrence,
+                                               .recurrence_sets = 1,
                                                .budgets = job->options ? job->options->budgets : NULL,
                                                .observer = job->observer};
   return wn_workspace_create(ctx, model, B, T, &options, &b->ws);
@@ -140,7 +140,7 @@ static wn_status eval_job_run(wn_context *ctx, wn_model *model, const struct eva
                                       .budgets = budgets};
     status = wn_eval_loop_run(ctx, &loop, sums);
     sums->workspace_bytes = wn_workspace_bytes(b.ws);
-    sums->memory_bytes = wn_workspace_memory_bytes(b.ws);
+    sums->recurrence_bytes = wn_workspace_recurrence_bytes(b.ws);
   }
   eval_buffers_clear(&b);
   return status;
@@ -163,9 +163,9 @@ wn_status wn_eval_source_check(wn_context *ctx, const char *what, const struct w
   return wn_data_source_check(ctx, what, source, T, c->encoder.layers > 0 ? c->encoder.context : 0);
 }
 
-static int64_t eval_memory(const struct wn_model *model, const wn_eval_options *options) {
-  if (!options || options->memory == 0) return model->config.memory;
-  return options->memory > 0 ? options->memory : 0;
+static int64_t eval_recurrence(const struct wn_model *model, const wn_eval_options *options) {
+  if (!options || options->recurrence == 0) return model->config.recurrence;
+  return options->recurrence > 0 ? options->recurrence : 0;
 }
 
 /* bytes: of the text of all counted positions; 0: unknown. */
@@ -185,7 +185,7 @@ static wn_status eval_finish(wn_context *ctx, const struct wn_eval_sums *sums, u
                              .bytes = bytes,
                              .batches = sums->batches,
                              .workspace_bytes = sums->workspace_bytes,
-                             .memory_bytes = sums->memory_bytes,
+                             .recurrence_bytes = sums->recurrence_bytes,
                              .span = sums->batches ? sums->span / (double)sums->batches : 0,
                              .seconds = seconds,
                              .tokens_per_second = seconds > 0 ? (double)sums->counted / seconds : 0};
@@ -201,11 +201,11 @@ wn_status wn_eval_observed(wn_context *ctx, wn_model *model, const wn_data_sourc
   WN_TRY(wn_eval_source_check(ctx, "evaluation", model, source, T));
   uint64_t all = wn_data_source_batches(source, B), batches = all ? all : 16;
   if (options && options->max_batches && (all == 0 || options->max_batches < all)) batches = options->max_batches;
-  const int64_t memory = eval_memory(model, options);
-  if (memory > 0 && !wn_data_source_streams(source))
+  const int64_t recurrence = eval_recurrence(model, options);
+  if (recurrence > 0 && !wn_data_source_streams(source))
     return wn_fail(ctx, WN_ERR_ARGUMENT,
-                   "evaluation with a memory of %lld tokens needs a source of streams (data.stream)",
-                   (long long)memory);
+                   "evaluation with a recurrence of %lld tokens needs a source of streams (data.stream)",
+                   (long long)recurrence);
   struct wn_eval_sums sums;
   double start = wn_seconds_now();
   struct source_user user = {ctx, source, options ? options->seed : 0, B};
@@ -213,7 +213,7 @@ wn_status wn_eval_observed(wn_context *ctx, wn_model *model, const wn_data_sourc
                                .B = B,
                                .T = T,
                                .S = wn_data_source_input_length(source),
-                               .memory = memory,
+                               .recurrence = recurrence,
                                .batches = batches,
                                .batch = source_batch,
                                .user = &user,
@@ -228,7 +228,7 @@ struct text_user {
   const int32_t *ids;
   size_t count;
   int64_t B, T;
-  size_t stretch; /* blocks a row, with a memory; else 0 */
+  size_t stretch; /* blocks a row, with recurrence; else 0 */
 };
 
 /* Row r of batch i is block i*B + r, or block i of stretch r: inputs ids[block*T ...], targets one further. */
@@ -278,14 +278,14 @@ wn_status wn_eval_text_observed(wn_context *ctx, wn_model *model, const wn_token
   if (blocks < (size_t)B) B = (int64_t)blocks;
   if (blocks == 1) T = (int64_t)(count - 1);
   uint64_t all = (blocks + (size_t)B - 1) / (size_t)B;
-  const int64_t memory = eval_memory(model, options);
+  const int64_t recurrence = eval_recurrence(model, options);
   uint64_t batches = options && options->max_batches && options->max_batches < all ? options->max_batches : all;
   struct wn_eval_sums sums;
-  struct text_user user = {ids, count, B, T, memory > 0 ? (size_t)all : 0};
+  struct text_user user = {ids, count, B, T, recurrence > 0 ? (size_t)all : 0};
   const struct eval_job job = {.options = options,
                                .B = B,
                                .T = T,
-                               .memory = memory,
+                               .recurrence = recurrence,
                                .batches = batches,
                                .batch = text_batch,
                                .user = &user,

@@ -7,7 +7,7 @@
 
 struct wn_eval_sums {
   double loss, span; /* span: of each batch the mean */
-  uint64_t counted, hits, batches, workspace_bytes, memory_bytes;
+  uint64_t counted, hits, batches, workspace_bytes, recurrence_bytes;
 };
 
 /* Gives batch `index` ([B,T] each; *packed: doc_start is filled). */
@@ -18,7 +18,7 @@ struct wn_eval_loop {
   wn_workspace *ws;
   int64_t B, T;
   int32_t *tokens, *targets, *doc_start; /* [B,T] each, the caller's */
-  int64_t memory_set;                    /* of the workspace, with a memory: emptied first, then batches go on */
+  int64_t recurrence_set;                /* of the workspace, with recurrence: emptied first, then batches go on */
   uint64_t batches;
   int64_t S;                     /* with an encoder: its rows' length, and what each batch fills */
   int32_t *inputs, *input_count; /* [B,S], [B] */

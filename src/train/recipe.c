@@ -44,7 +44,7 @@ static const struct wn_field train_fields[] = {
     {"save_every", WN_FIELD_INT64, AT(save_every), 0, 1e12, NULL, "steps between checkpoints; 0: at the end only"},
     {"log_every", WN_FIELD_INT64, AT(log_every), 1, 1e12, NULL, "steps between lines of log.jsonl"},
     {"recompute", WN_FIELD_BOOL, AT(recompute), 0, 0, NULL, "a layer's activations are recomputed in backward"},
-    {"whole_memory", WN_FIELD_BOOL, AT(whole_memory), 0, 0, NULL,
+    {"whole_memory", WN_FIELD_BOOL, AT(whole_recurrence), 0, 0, NULL,
      "recurrence caches and reads all tokens, also those that no head can see: for comparison"},
     {"activation_dtype", WN_FIELD_ENUM, AT(activation_dtype), 0, 0, activation_names,
      "storage of activations kept for the backward pass"},
@@ -153,10 +153,10 @@ static wn_status resolve(wn_context *ctx, const char *where, wn_recipe *r) {
   if (!unknown && r->data.document_token >= r->model.vocab_size)
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"data.document_token\" is %d; \"model.vocab_size\" is %lld", where,
                    r->data.document_token, (long long)r->model.vocab_size);
-  if (r->model.memory > 0 && !r->data.stream)
+  if (r->model.recurrence > 0 && !r->data.stream)
     return wn_fail(ctx, WN_ERR_CONFIG,
                    "%s: \"model.memory\" is %lld; it needs \"data.stream\", rows that continue where they stopped",
-                   where, (long long)r->model.memory);
+                   where, (long long)r->model.recurrence);
   wn_train_config *t = &r->train;
   if (t->context == 0) t->context = context ? context : r->model.context;
   if (context > r->model.context)
@@ -173,7 +173,7 @@ static wn_status resolve(wn_context *ctx, const char *where, wn_recipe *r) {
   if (t->prune.to_step < t->prune.from_step)
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"train.prune.to_step\" is %lld; it must not be before from_step (%lld)",
                    where, (long long)t->prune.to_step, (long long)t->prune.from_step);
-  if (t->prune.budgets[0] && r->model.memory > 0)
+  if (t->prune.budgets[0] && r->model.recurrence > 0)
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"train.prune.budgets\" and \"model.memory\" exclude each other", where);
   int64_t tokens;
   if (__builtin_mul_overflow(t->batch, t->accumulate, &tokens) || __builtin_mul_overflow(tokens, t->context, &tokens) ||

@@ -251,7 +251,7 @@ static wn_status run_evaluate(struct run *r, wn_train_progress *progress) {
                               .targets = r->targets,
                               .doc_start = r->doc_start,
                               .batches = batches,
-                              .memory_set = c->accumulate,
+                              .recurrence_set = c->accumulate,
                               .S = wn_data_source_input_length(r->val),
                               .inputs = r->inputs,
                               .input_count = r->input_count,

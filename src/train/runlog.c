@@ -67,9 +67,9 @@ wn_status wn_run_log_append(wn_context *ctx, const struct wn_run_log *log, const
                    (unsigned long long)p->tokens, p->tokens_per_second, p->seconds);
   if (p->span > 0) n += snprintf(line + n, sizeof line - (size_t)n, ",\"span\":%.9g", p->span);
   if (p->budget > 0) n += snprintf(line + n, sizeof line - (size_t)n, ",\"budget\":%.9g", p->budget);
-  if (p->memory_bytes > 0)
+  if (p->recurrence_bytes > 0)
     n += snprintf(line + n, sizeof line - (size_t)n, ",\"memory_bytes\":%llu,\"memory_moves\":%llu",
-                  (unsigned long long)p->memory_bytes, (unsigned long long)p->memory_moves);
+                  (unsigned long long)p->recurrence_bytes, (unsigned long long)p->recurrence_moves);
   if (p->evaluated && isfinite(p->val_loss))
     n += snprintf(line + n, sizeof line - (size_t)n, ",\"val_loss\":%.9g,\"val_accuracy\":%.9g", p->val_loss,
                   p->val_accuracy);

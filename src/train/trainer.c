@@ -78,10 +78,10 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
   WN_TRY_GOTO(WN_ARRAYS_CREATE(ctx, &t->arrays, "gradients", gradients), failed);
   struct wn_workspace_options options = {
       .backward = true, .recompute = config->recompute, .activation_dtype = config->activation_dtype};
-  options.memory = model->config.memory;
+  options.recurrence = model->config.recurrence;
   options.budgets = t->target.layers > 0 ? &t->target : NULL;
-  options.memory_whole = config->whole_memory;
-  options.memory_sets = t->accumulate + (config->eval_every > 0); /* the last one for evaluations */
+  options.recurrence_whole = config->whole_recurrence;
+  options.recurrence_sets = t->accumulate + (config->eval_every > 0); /* the last one for evaluations */
   WN_TRY_GOTO(wn_workspace_create(ctx, model, t->batch, t->context, &options, &t->ws), failed);
   *out = t;
   return WN_OK;
@@ -130,7 +130,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
                            .training = true,
                            .seed = t->config.seed,
                            .step = (uint64_t)t->step * (uint64_t)t->accumulate + (uint64_t)a,
-                           .memory_set = a,
+                           .recurrence_set = a,
                            .budgets = budgets};
     struct wn_step_result result = {0};
     WN_TRY(wn_model_step(t->model, t->ws, &batch, &step, &result));
@@ -165,8 +165,8 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
                                     .span_loss = span_loss,
                                     .span = span,
                                     .workspace_bytes = wn_workspace_bytes(t->ws),
-                                    .memory_bytes = wn_workspace_memory_bytes(t->ws),
-                                    .memory_moves = wn_workspace_memory_moves(t->ws),
+                                    .recurrence_bytes = wn_workspace_recurrence_bytes(t->ws),
+                                    .recurrence_moves = wn_workspace_recurrence_moves(t->ws),
                                     .tokens_per_second = seconds > 0 ? (double)all / seconds : 0,
                                     .seconds = seconds,
                                     .tokens = t->tokens};

@@ -223,7 +223,7 @@ static void test_refused(void **state) {
   assert_refused(ctx, wn_analyze_meaning(ctx, model, NULL, NULL, &r), WN_ERR_ARGUMENT, "text");
   options.context = T + 1;
   assert_refused(ctx, wn_analyze_meaning(ctx, model, &input, NULL, &r), WN_ERR_ARGUMENT, "context");
-  options.context = 0, options.memory = 5;
+  options.context = 0, options.recurrence = 5;
   assert_refused(ctx, wn_analyze_meaning(ctx, model, &input, NULL, &r), WN_ERR_UNSUPPORTED, "segment recurrence");
   /* A source made for a larger vocabulary. */
   char folder[512], path[600];
@@ -236,14 +236,14 @@ static void test_refused(void **state) {
   OK(ctx, wn_token_file_write(ctx, path, "llmc", 50000000, ids, 3 * T));
   snprintf(data.val, sizeof data.val, "%s", path);
   OK(ctx, wn_data_source_create(ctx, &data, "val", T, 50000000, &source));
-  options.memory = 0;
+  options.recurrence = 0;
   const wn_analysis_input foreign = {.source = source, .options = &options};
   assert_refused(ctx, wn_analyze_meaning(ctx, model, &foreign, NULL, &r), WN_ERR_ARGUMENT, "40000000");
   wn_data_source_destroy(source);
   remove_folder(folder);
   int64_t tokens[] = {4, 4};
   const wn_budgets by_place = {.policy = WN_POLICY_STREAMING, .layers = 2, .tokens = tokens, .cache_positions = true};
-  options.memory = 0, options.budgets = &by_place;
+  options.recurrence = 0, options.budgets = &by_place;
   assert_refused(ctx, wn_analyze_meaning(ctx, model, &input, NULL, &r), WN_ERR_UNSUPPORTED, "cache_positions");
   wn_meaning_report_destroy(NULL);
   wn_model_destroy(model);

@@ -13,7 +13,7 @@ static wn_span_report *paper(double limit, double span, double *total) {
   wn_model_config_init(&c);
   c.vocab_size = 5;
   c.context = 8;
-  c.memory = 4096;
+  c.recurrence = 4096;
   c.layers = 1;
   c.width = 512;
   c.heads = 8;
@@ -45,7 +45,7 @@ static void test_paper(void **state) {
   assert_true(o->total == o->total_together && o->total == o->maps + o->ffn + o->attention);
   /* Of 4096 tokens of earlier blocks the last 314 are seen: five tiles; of a cache those and the token itself. */
   assert_int_equal(r->layer[0].reach, 314);
-  assert_int_equal(r->layer[0].memory_rows, 320);
+  assert_int_equal(r->layer[0].recurrence_rows, 320);
   assert_int_equal(r->layer[0].cache_tokens, 315);
   assert_true(r->state_bytes == 320.0 * 512 * 4 && r->state_bytes_full == 4096.0 * 512 * 4);
   assert_true(r->cache_bytes == 315.0 * 1024 * 4 && r->cache_bytes_full == 4104.0 * 1024 * 4);

@@ -409,7 +409,7 @@ static void packing_is_for_token_files(void **state) {
   assert_ok(ctx, load_text("{\"data\": {\"pack\": true, \"document_token\": 0, \"train\": \"t.bin\"}}", &r));
   assert_true(r.data.pack);
   assert_ok(ctx, load_text("{\"data\": {\"stream\": true}, \"model\": {\"memory\": 64, \"position\": \"rope\"}}", &r));
-  assert_true(r.data.stream && r.model.memory == 64);
+  assert_true(r.data.stream && r.model.recurrence == 64);
   assert_refused(ctx, load_text("{\"model\": {\"memory\": 64, \"position\": \"rope\"}}", &r), WN_ERR_CONFIG,
                  "\"data.stream\"");
   assert_refused(ctx, load_text("{\"data\": {\"stream\": true}, \"model\": {\"memory\": 64}}", &r), WN_ERR_CONFIG,

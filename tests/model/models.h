@@ -25,7 +25,7 @@ struct model_case {
   double dropout, dropout_hidden;
   wn_norm_place place;
   bool embed_norm;
-  int64_t memory;
+  int64_t recurrence;
   double embed_scale, logit_softcap, rope_local_theta;
   bool packed;
   wn_selective_config sel; /* relu etc. are taken as they stand here */
@@ -337,7 +337,7 @@ static inline wn_model_config model_case_config(const struct model_case *k) {
   c.dropout_hidden = k->dropout_hidden;
   c.norm_place = k->place;
   c.embed_norm = k->embed_norm;
-  c.memory = k->memory;
+  c.recurrence = k->recurrence;
   c.embed_scale = k->embed_scale;
   c.logit_softcap = k->logit_softcap;
   c.rope_local_theta = k->rope_local_theta;

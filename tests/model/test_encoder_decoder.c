@@ -378,7 +378,7 @@ static void what_does_not_go_together_is_refused(void **state) {
     assert_refused(w.ctx, wn_model_config_resolve(w.ctx, &c), WN_ERR_CONFIG, part);                                    \
   } while (0)
   REFUSED("norm_place", c.norm_place = WN_NORM_POST);
-  REFUSED("memory", c.memory = 8, c.attention.relative.enabled = true);
+  REFUSED("memory", c.recurrence = 8, c.attention.relative.enabled = true);
   REFUSED("attention.sinks", c.attention.sinks = 1);
   REFUSED("learned positions reach", c.position = WN_POS_LEARNED, c.encoder.context = 13);
   REFUSED("encoder.context is 10, but encoder.layers is 0", c.encoder.layers = 0);

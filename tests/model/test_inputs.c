@@ -84,7 +84,7 @@ enum { T = 14, V = 13 };
 /* The test's model, and the one with dynamic spans that has the same numbers. */
 static void make_both(wn_context *ctx, int64_t memory, struct wn_model *out[2]) {
   struct model_case k = cases[0];
-  k.memory = memory;
+  k.recurrence = memory;
   const wn_model_config own = model_case_config(&k);
   out[0] = model_of(ctx, &own, WN_F32);
   k.attention = "{\"span\":{\"limit\":8,\"ramp\":4,\"dynamic\":true,\"loss\":0}}";
@@ -173,7 +173,7 @@ static void blocks_of_a_stream(void **state) {
   tokens_of(&x, 1, 12, V, false);
   for (int i = 0; i < 2; i++) {
     const struct wn_workspace_options options = {
-        .backward = true, .activation_dtype = WN_F32, .memory = 12, .memory_sets = 1};
+        .backward = true, .activation_dtype = WN_F32, .recurrence = 12, .recurrence_sets = 1};
     void *grads = calloc(both[i]->table.total, sizeof(float));
     wn_workspace *ws;
     OK(ctx, wn_workspace_create(ctx, both[i], 1, 4, &options, &ws));

@@ -84,7 +84,7 @@ static double blocks_loss(wn_context *ctx, struct wn_model *model, wn_workspace 
     int32_t ids[B * BLOCK], targets[B * BLOCK];
     const struct wn_batch batch = block_of(x, i, ids, targets);
     struct wn_step_result r;
-    OK(ctx, wn_model_step(model, ws, &batch, &(struct wn_step){.loss_scale = 1, .memory_set = set}, &r));
+    OK(ctx, wn_model_step(model, ws, &batch, &(struct wn_step){.loss_scale = 1, .recurrence_set = set}, &r));
     loss += r.loss_sum;
     *spans += r.span_loss / BLOCKS;
   }
@@ -94,12 +94,12 @@ static double blocks_loss(wn_context *ctx, struct wn_model *model, wn_workspace 
 static void test_blocks_are_the_whole(void **state) {
   (void)state;
   for (int k = 0; k < CASES; k++) {
-    for (int whole_memory = 0; whole_memory < 2; whole_memory++) {
+    for (int whole_recurrence = 0; whole_recurrence < 2; whole_recurrence++) {
       wn_context *ctx = context_of("ref", 1);
       wn_model_config c = model_case_config(&cases[k]);
       const bool window = c.attention.window > 0;
-      const int64_t memory = !whole_memory && window ? c.attention.window - 1 : WHOLE + 3;
-      c.memory = memory;
+      const int64_t memory = !whole_recurrence && window ? c.attention.window - 1 : WHOLE + 3;
+      c.recurrence = memory;
       struct wn_model *model = model_of(ctx, &c, WN_F64);
       struct tokens x;
       tokens_of(&x, B, WHOLE, c.vocab_size, false);
@@ -108,15 +108,15 @@ static void test_blocks_are_the_whole(void **state) {
       OK(ctx, wn_workspace_create(ctx, model, B, WHOLE, &options, &one));
       struct wn_step_result r;
       OK(ctx, wn_model_step(model, one, &x.batch, &(struct wn_step){.loss_scale = 1}, &r));
-      options.memory = memory;
-      options.memory_sets = 2;
+      options.recurrence = memory;
+      options.recurrence_sets = 2;
       OK(ctx, wn_workspace_create(ctx, model, B, BLOCK + 1, &options, &ws)); /* larger than a block */
       double spans, first = blocks_loss(ctx, model, ws, &x, 1, &spans);
       if (!(fabs(first - r.loss_sum) < 1e-10 * r.loss_sum))
         fail_msg("%s: loss %.15g in blocks, %.15g whole", cases[k].name, first, r.loss_sum);
       assert_true(fabs(spans - r.span_loss) < 1e-12);
-      assert_int_equal(wn_workspace_memory_count(ws, 1, 0), WHOLE < memory ? WHOLE : memory);
-      assert_int_equal(wn_workspace_memory_count(ws, 0, 0), 0);
+      assert_int_equal(wn_workspace_recurrence_count(ws, 1, 0), WHOLE < memory ? WHOLE : memory);
+      assert_int_equal(wn_workspace_recurrence_count(ws, 0, 0), 0);
       assert_true(first == blocks_loss(ctx, model, ws, &x, 0, &spans)); /* the other set is empty */
       const double on = blocks_loss(ctx, model, ws, &x, 1, &spans);     /* goes on: another beginning */
       if (!window) assert_true(on != first);
@@ -157,7 +157,7 @@ static void stream_init(struct stream *s, const struct model_case *k, const char
   s->ctx = context_of(backend, 1);
   wn_model_config c = model_case_config(k);
   c.context = LONG_BLOCK;
-  c.memory = LONG_MEMORY;
+  c.recurrence = LONG_MEMORY;
   s->model = model_of(s->ctx, &c, dtype);
   for (size_t i = 0; i < sizeof s->ids / sizeof *s->ids; i++)
     s->ids[i] = (int32_t)wn_random_below(5, WN_STREAM_TEST, 1, i, (uint64_t)c.vocab_size);
@@ -194,7 +194,7 @@ static struct wn_step_result stream_step(struct stream *s, wn_workspace *ws, int
 
 static int64_t room_of(const wn_workspace *ws, int64_t l) {
   int64_t shape[3];
-  wn_workspace_memory_at(ws, 0, l, shape);
+  wn_workspace_recurrence_at(ws, 0, l, shape);
   return shape[1] - LONG_BLOCK;
 }
 
@@ -209,21 +209,24 @@ static void test_out_of_sight(void **state) {
     double *grads[3], loss[3];
     for (int kind = 0; kind < 3; kind++) { /* trimmed, what is out of sight poisoned, whole */
       wn_workspace *ws;
-      const struct wn_workspace_options options = {
-          .backward = true, .memory = LONG_MEMORY, .memory_sets = 1, .memory_whole = kind == 2, .recompute = kind == 1};
+      const struct wn_workspace_options options = {.backward = true,
+                                                   .recurrence = LONG_MEMORY,
+                                                   .recurrence_sets = 1,
+                                                   .recurrence_whole = kind == 2,
+                                                   .recompute = kind == 1};
       OK(s.ctx, wn_workspace_create(s.ctx, s.model, 1, LONG_BLOCK, &options, &ws));
       for (int l = 0; l < 2; l++) assert_int_equal(room_of(ws, l), kind == 2 ? LONG_MEMORY : l ? 128 : 192);
       grads[kind] = calloc(s.model->table.total, sizeof(double));
       for (int i = 0; i < 10; i++) {
         for (int64_t l = 0; kind == 1 && l < 2; l++) {
           int64_t shape[3];
-          double *at = wn_workspace_memory_at(ws, 0, l, shape);
+          double *at = wn_workspace_recurrence_at(ws, 0, l, shape);
           for (int64_t n = 0; n < (room_of(ws, l) - (l ? 49 : 94)) * shape[2]; n++) at[n] = NAN;
         }
         loss[kind] = stream_step(&s, ws, i, grads[kind]).loss_sum;
       }
-      for (int l = 0; l < 2; l++) assert_int_equal(wn_workspace_memory_count(ws, 0, l), room_of(ws, l));
-      assert_int_equal(wn_workspace_memory_seen(ws, 0), 10 * LONG_BLOCK);
+      for (int l = 0; l < 2; l++) assert_int_equal(wn_workspace_recurrence_count(ws, 0, l), room_of(ws, l));
+      assert_int_equal(wn_workspace_recurrence_seen(ws, 0), 10 * LONG_BLOCK);
       wn_workspace_destroy(ws);
     }
     assert_true(loss[0] == loss[1]);
@@ -248,7 +251,7 @@ static void test_window_room(void **state) {
                                     .attention = "{\"window\":65,\"window_layers\":\"10\"}"};
   stream_init(&s, &window, "ref", WN_F32);
   wn_workspace *ws;
-  const struct wn_workspace_options options = {.memory = LONG_MEMORY, .memory_sets = 1};
+  const struct wn_workspace_options options = {.recurrence = LONG_MEMORY, .recurrence_sets = 1};
   OK(s.ctx, wn_workspace_create(s.ctx, s.model, 1, LONG_BLOCK, &options, &ws));
   assert_int_equal(room_of(ws, 0), 64);
   assert_int_equal(room_of(ws, 1), LONG_MEMORY);
@@ -274,24 +277,24 @@ static void test_rooms_follow(void **state) {
     stream_init(&s, &spanned[1], "cpu", WN_F32);
     set_spans(&s, turns[0].tokens);
     struct wn_workspace_options options = {
-        .backward = true, .recompute = keep == 1, .memory = LONG_MEMORY, .memory_sets = 1};
+        .backward = true, .recompute = keep == 1, .recurrence = LONG_MEMORY, .recurrence_sets = 1};
     wn_workspace *ws, *whole;
     OK(s.ctx, wn_workspace_create(s.ctx, s.model, 1, LONG_BLOCK, &options, &ws));
-    options.memory_whole = true;
+    options.recurrence_whole = true;
     OK(s.ctx, wn_workspace_create(s.ctx, s.model, 1, LONG_BLOCK, &options, &whole));
-    assert_true(wn_workspace_memory_bytes(ws) < wn_workspace_memory_bytes(whole));
+    assert_true(wn_workspace_recurrence_bytes(ws) < wn_workspace_recurrence_bytes(whole));
     float *grads = calloc(s.model->table.total, sizeof *grads);
     int64_t block = 0;
     for (size_t turn = 0; turn < sizeof turns / sizeof *turns; turn++) {
       wn_memory_info before, fitted, after;
       const size_t held = wn_workspace_bytes(ws);
-      const uint64_t moves = wn_workspace_memory_moves(ws);
+      const uint64_t moves = wn_workspace_recurrence_moves(ws);
       set_spans(&s, turns[turn].tokens);
       wn_memory_info_get(&before);
       OK(s.ctx, wn_workspace_fit(ws));
       wn_memory_info_get(&fitted);
       for (int l = 0; l < 2; l++) assert_int_equal(room_of(ws, l), turns[turn].rooms[l]);
-      assert_int_equal(moves != wn_workspace_memory_moves(ws), turns[turn].moves);
+      assert_int_equal(moves != wn_workspace_recurrence_moves(ws), turns[turn].moves);
       assert_int_equal(fitted.live_bytes - before.live_bytes, wn_workspace_bytes(ws) - held);
       OK(s.ctx, wn_workspace_fit(whole));
       double trimmed = 0, all = 0;
@@ -333,16 +336,16 @@ static void keep_array(char **kept, char *at, const int64_t shape[3], wn_dtype d
 static void snapshot(struct probe *p, bool back) {
   int64_t shape[3];
   for (int64_t l = 0; l < p->model->config.layers; l++) {
-    char *at = wn_workspace_memory_at(p->ws, 0, l, shape);
+    char *at = wn_workspace_recurrence_at(p->ws, 0, l, shape);
     keep_array(&p->kept[l], at, shape, p->model->dtype, back);
-    at = wn_workspace_memory_selections_at(p->ws, 0, l, shape);
+    at = wn_workspace_recurrence_selections_at(p->ws, 0, l, shape);
     keep_array(&p->selections[l], at, shape, p->model->dtype, back);
-    if (!back) p->counts[l] = (int32_t)wn_workspace_memory_count(p->ws, 0, l);
+    if (!back) p->counts[l] = (int32_t)wn_workspace_recurrence_count(p->ws, 0, l);
   }
   if (back)
-    wn_workspace_memory_restore(p->ws, 0, p->seen, p->counts);
+    wn_workspace_recurrence_restore(p->ws, 0, p->seen, p->counts);
   else
-    p->seen = wn_workspace_memory_seen(p->ws, 0);
+    p->seen = wn_workspace_recurrence_seen(p->ws, 0);
 }
 
 static double objective(struct probe *p, void *grads) {
@@ -358,13 +361,13 @@ static double objective(struct probe *p, void *grads) {
 static void check_gradient(const struct model_case *k, int64_t memory, int before, bool recompute) {
   struct probe p = {.ctx = context_of("ref", 1)};
   wn_model_config c = model_case_config(k);
-  c.memory = memory;
+  c.recurrence = memory;
   c.dropout = c.dropout_hidden = c.attention.dropout = 0.1;
   p.model = model_of(p.ctx, &c, WN_F64);
   struct tokens x;
   tokens_of(&x, B, WHOLE, c.vocab_size, false);
   const struct wn_workspace_options options = {
-      .backward = true, .recompute = recompute, .memory = memory, .memory_sets = 1};
+      .backward = true, .recompute = recompute, .recurrence = memory, .recurrence_sets = 1};
   OK(p.ctx, wn_workspace_create(p.ctx, p.model, B, BLOCK, &options, &p.ws));
   int32_t ids[B * BLOCK], targets[B * BLOCK];
   for (int i = 0; i < before; i++) {
@@ -424,11 +427,11 @@ static void test_backends(void **state) {
     for (int fast = 0; fast < 2; fast++) {
       wn_context *ctx = context_of(fast ? "cpu" : "ref", 1);
       wn_model_config c = model_case_config(&cases[k]);
-      c.memory = 6;
+      c.recurrence = 6;
       struct wn_model *model = model_of(ctx, &c, WN_F32);
       struct tokens x;
       tokens_of(&x, B, WHOLE, c.vocab_size, false);
-      const struct wn_workspace_options options = {.backward = true, .memory = 6, .memory_sets = 1};
+      const struct wn_workspace_options options = {.backward = true, .recurrence = 6, .recurrence_sets = 1};
       wn_workspace *ws;
       OK(ctx, wn_workspace_create(ctx, model, B, BLOCK, &options, &ws));
       total = model->table.total;
@@ -461,7 +464,7 @@ static void test_backends(void **state) {
 static void check_no_allocation(const struct model_case *k) {
   wn_context *ctx = context_of("ref", 1);
   wn_model_config c = model_case_config(k);
-  c.memory = 6;
+  c.recurrence = 6;
   struct wn_model *model = model_of(ctx, &c, WN_F32);
   struct tokens x;
   tokens_of(&x, B, WHOLE, c.vocab_size, false);
@@ -471,8 +474,8 @@ static void check_no_allocation(const struct model_case *k) {
     const struct wn_workspace_options options = {.backward = true,
                                                  .recompute = keep == 1,
                                                  .activation_dtype = keep == 2 ? WN_BF16 : WN_F32,
-                                                 .memory = 6,
-                                                 .memory_sets = 1};
+                                                 .recurrence = 6,
+                                                 .recurrence_sets = 1};
     OK(ctx, wn_workspace_create(ctx, model, B, BLOCK, &options, &ws));
     grads[keep] = calloc(model->table.total, sizeof(float));
     wn_memory_info before, after;
@@ -513,24 +516,24 @@ static void test_refusals(void **state) {
   wn_model_config c = model_case_config(&cases[2]);
   struct wn_model *model = model_of(ctx, &c, WN_F32);
   wn_workspace *ws;
-  struct wn_workspace_options options = {.memory = 4};
+  struct wn_workspace_options options = {.recurrence = 4};
   assert_int_equal(wn_workspace_create(ctx, model, B, BLOCK, &options, &ws), WN_ERR_ARGUMENT); /* no set */
-  options = (struct wn_workspace_options){.memory = -1, .memory_sets = 1};
+  options = (struct wn_workspace_options){.recurrence = -1, .recurrence_sets = 1};
   assert_int_equal(wn_workspace_create(ctx, model, B, BLOCK, &options, &ws), WN_ERR_ARGUMENT);
-  options.memory = INT64_MAX / 2;
+  options.recurrence = INT64_MAX / 2;
   assert_int_equal(wn_workspace_create(ctx, model, B, BLOCK, &options, &ws), WN_ERR_ARGUMENT);
-  options.memory = 4;
+  options.recurrence = 4;
   OK(ctx, wn_workspace_create(ctx, model, B, BLOCK, &options, &ws));
   struct tokens x;
   tokens_of(&x, B, BLOCK, c.vocab_size, true);
   struct wn_step_result r;
   assert_int_equal(wn_model_step(model, ws, &x.batch, &(struct wn_step){0}, &r), WN_ERR_ARGUMENT); /* packed */
   x.batch.doc_start = NULL;
-  assert_int_equal(wn_model_step(model, ws, &x.batch, &(struct wn_step){.memory_set = 1}, &r), WN_ERR_ARGUMENT);
+  assert_int_equal(wn_model_step(model, ws, &x.batch, &(struct wn_step){.recurrence_set = 1}, &r), WN_ERR_ARGUMENT);
   OK(ctx, wn_model_step(model, ws, &x.batch, &(struct wn_step){.loss_scale = 1}, &r));
   wn_workspace_destroy(ws);
   wn_model_destroy(model);
-  c.memory = 4;
+  c.recurrence = 4;
   c.position = WN_POS_LEARNED;
   assert_int_equal(wn_model_create(ctx, &c, 1, &model), WN_ERR_CONFIG);
   assert_non_null(strstr(wn_context_error(ctx), "relative positions"));

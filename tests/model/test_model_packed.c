@@ -276,7 +276,7 @@ static void test_refused(void **state) {
   assert_refused(ctx, wn_model_allocate_packed(ctx, &c, rows, &model), WN_ERR_SHAPE, "no whole blocks of Q4_1");
   c = config(true);
   c.position = WN_POS_NONE;
-  c.memory = 8;
+  c.recurrence = 8;
   c.attention.relative.enabled = true;
   assert_refused(ctx, wn_model_allocate_packed(ctx, &c, rows, &model), WN_ERR_UNSUPPORTED, "segment recurrence");
   assert_null(model);

@@ -153,7 +153,7 @@ static void test_memory(void **state) {
                              &(wn_eval_options){.size = sizeof(wn_eval_options), .batch = 1}, &one));
       loss += one.loss * (double)one.tokens;
     }
-    wn_eval_options options = {.size = sizeof options, .batch = batch, .context = T, .memory = 60};
+    wn_eval_options options = {.size = sizeof options, .batch = batch, .context = T, .recurrence = 60};
     wn_eval_result found;
     must(ctx, wn_eval_text(ctx, model, tok, text, BYTES, &options, &found));
     assert_int_equal(found.tokens, BYTES - 1);
@@ -165,13 +165,13 @@ static void test_memory(void **state) {
     near(found.loss, loss / (BYTES - 1));
     must(ctx, wn_eval(ctx, model, source, &options, &found)); /* again: begins anew */
     near(found.loss, loss / (BYTES - 1));
-    options.memory = -1; /* none */
+    options.recurrence = -1; /* none */
     must(ctx, wn_eval(ctx, model, source, &options, &found));
     assert_true(fabs(found.loss - loss / (BYTES - 1)) > 1e-4);
     wn_data_source_destroy(source);
     recipe.data.stream = false;
     must(ctx, wn_data_source_create(ctx, &recipe.data, "val", T, 256, &source));
-    options.memory = 60;
+    options.recurrence = 60;
     assert_int_equal(wn_eval(ctx, model, source, &options, &found), WN_ERR_ARGUMENT);
     assert_non_null(strstr(wn_context_error(ctx), "data.stream"));
     wn_data_source_destroy(source);

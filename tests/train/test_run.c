@@ -187,7 +187,7 @@ static void test_resume_streams(void **state) {
   r.model.vocab_size = 11;
   r.model.context = 8;
   r.model.position = WN_POS_ROPE;
-  r.model.memory = 11;
+  r.model.recurrence = 11;
   r.train.batch = 2;
   r.train.accumulate = 2;
   backend = "ref";
@@ -226,7 +226,7 @@ static void test_resume_spans(void **state) {
   r.model.vocab_size = 11;
   r.model.context = 32;
   r.model.position = WN_POS_ROPE;
-  r.model.memory = 256;
+  r.model.recurrence = 256;
   r.model.attention.span.enabled = true;
   r.model.attention.span.limit = 256;
   r.model.attention.span.init = 0.1;
