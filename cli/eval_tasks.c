@@ -23,42 +23,47 @@ char *cli_tasks_help(void) {
   return fclose(f) == 0 ? text : NULL;
 }
 
-/* Names with commas between them as rows of the library's list; "all": each that has a file of its own. */
-static int tasks_named(const char *command, const char *names, const wn_task_info *out[TASKS_MAX], int *count) {
+/* The task of a word of a list; NULL after saying why not. */
+static const wn_task_info *tasks_word(const char *command, const char *word, int bytes) {
+  const char *candidates[TASKS_MAX];
+  int n = 0;
+  for (; n < wn_task_count() && n < TASKS_MAX; n++) {
+    const wn_task_info *t = wn_task_at(n);
+    candidates[n] = t->name;
+    if (strlen(t->name) != (size_t)bytes || memcmp(t->name, word, (size_t)bytes)) continue;
+    if (strcmp(t->name, "choices")) return t;
+    cli_usage_error(command, "--task choices: give --choices FILE");
+    return NULL;
+  }
+  char name[64];
+  snprintf(name, sizeof name, "%.*s", bytes, word);
+  const char *near = cli_nearest(name, candidates, n);
+  cli_usage_error(command, "--task: \"%s\" is unknown; %s%s", name,
+                  near ? "did you mean " : "winnow eval --help lists the tasks", near ? near : "");
+  return NULL;
+}
+
+int cli_tasks_named(const char *command, const char *names, const char *out[], int max, int *count) {
   *count = 0;
-  const bool all = !strcmp(names, "all");
-  if (all)
-    for (int i = 0; i < wn_task_count() && *count < TASKS_MAX; i++)
-      if (strcmp(wn_task_at(i)->name, "choices")) out[(*count)++] = wn_task_at(i);
-  for (const char *word = names, *next; !all && word; word = next ? next + 1 : NULL) {
+  if (!strcmp(names, "all")) {
+    for (int i = 0; i < wn_task_count() && *count < max; i++)
+      if (strcmp(wn_task_at(i)->name, "choices")) out[(*count)++] = wn_task_at(i)->name;
+    return CLI_GO;
+  }
+  for (const char *word = names, *next; word; word = next ? next + 1 : NULL) {
     next = strchr(word, ',');
-    const int n = next ? (int)(next - word) : (int)strlen(word);
-    const wn_task_info *found = NULL;
-    const char *candidates[TASKS_MAX];
-    for (int i = 0; i < wn_task_count() && i < TASKS_MAX; i++) {
-      const wn_task_info *t = wn_task_at(i);
-      candidates[i] = t->name;
-      if (strlen(t->name) == (size_t)n && !memcmp(t->name, word, (size_t)n)) found = t;
-    }
-    if (found && !strcmp(found->name, "choices"))
-      return cli_usage_error(command, "--task choices: give --choices FILE");
-    for (int i = 0; i < *count && found; i++)
-      if (out[i] == found) return cli_usage_error(command, "--task: %s stands there twice", found->name);
-    if (!found) {
-      char name[64];
-      snprintf(name, sizeof name, "%.*s", n, word);
-      const char *near = cli_nearest(name, candidates, wn_task_count());
-      if (near) return cli_usage_error(command, "--task: \"%s\" is unknown; did you mean %s?", name, near);
-      return cli_usage_error(command, "--task: \"%s\" is unknown; winnow eval --help lists the tasks", name);
-    }
-    if (*count == TASKS_MAX) return cli_usage_error(command, "--task: more than %d tasks", TASKS_MAX);
-    out[(*count)++] = found;
+    const wn_task_info *found = tasks_word(command, word, next ? (int)(next - word) : (int)strlen(word));
+    if (!found) return 2;
+    for (int i = 0; i < *count; i++)
+      if (out[i] == found->name) return cli_usage_error(command, "--task: %s stands there twice", found->name);
+    if (*count == max) return cli_usage_error(command, "--task: more than %d tasks", max);
+    out[(*count)++] = found->name;
   }
   return CLI_GO;
 }
 
 int cli_tasks_check(const char *command, const struct cli_tasks *tasks, const char *data) {
-  const wn_task_info *list[TASKS_MAX];
+  const char *list[TASKS_MAX];
   int count;
   if (!cli_tasks_wanted(tasks)) {
     const char *name = tasks->log ? "log" : tasks->resume ? "resume" : tasks->limit ? "limit" : NULL;
@@ -68,7 +73,7 @@ int cli_tasks_check(const char *command, const struct cli_tasks *tasks, const ch
   if (tasks->names && !data) return cli_usage_error(command, "--task needs --data FOLDER, which has the tasks' files");
   if (tasks->choices && data) return cli_usage_error(command, "--choices and --data exclude each other");
   if (tasks->resume && !tasks->log) return cli_usage_error(command, "--resume needs --log FILE");
-  return tasks->names ? tasks_named(command, tasks->names, list, &count) : CLI_GO;
+  return tasks->names ? cli_tasks_named(command, tasks->names, list, TASKS_MAX, &count) : CLI_GO;
 }
 
 /* What a log must agree on to be continued: the model, its attention, budgets and the cache's format. */
@@ -156,12 +161,10 @@ static int tasks_run_one(const struct tasks_run *run, const char *task, bool sev
 
 int cli_tasks_run(wn_context *ctx, const struct cli_common *common, const struct cli_tasks *tasks, const char *data,
                   const struct cli_loading *asked, const struct cli_loaded *in, int64_t context, int64_t batch) {
-  const wn_task_info *list[TASKS_MAX];
   const char *names[TASKS_MAX] = {"choices"};
   int count = 1, code = CLI_GO;
-  if (tasks->names) code = tasks_named("winnow eval", tasks->names, list, &count);
+  if (tasks->names) code = cli_tasks_named("winnow eval", tasks->names, names, TASKS_MAX, &count);
   if (code != CLI_GO) return code;
-  for (int i = 0; i < count && tasks->names; i++) names[i] = list[i]->name;
   char *settings = tasks_settings(ctx, asked, in);
   const struct tasks_run run = {ctx,
                                 common,

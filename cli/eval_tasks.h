@@ -20,6 +20,9 @@ struct cli_tasks {
 static inline bool cli_tasks_wanted(const struct cli_tasks *tasks) {
   return tasks->names || tasks->choices;
 }
+/* Names with commas between them as the library's own strings, each once; "all": each that has a file of its own.
+ * CLI_GO, or 2 after saying what is wrong. */
+int cli_tasks_named(const char *command, const char *names, const char *out[], int max, int *count);
 /* CLI_GO, or 2 after saying which option is wrong. */
 int cli_tasks_check(const char *command, const struct cli_tasks *tasks, const char *data);
 /* The exit code, after printing the results. context 0: the model's; batch 0: the library's choice. */

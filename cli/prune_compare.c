@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <winnow/report.h>
+#include <winnow/task.h>
+#include "eval_tasks.h"
 #include "prune.h"
 #include "files.h"
 #include "signals.h"
@@ -17,13 +19,15 @@ struct compare {
   struct cli_common common;
   struct cli_policy_choices choices;
   struct prune_rows rows;
-  const char *dirs[SUBJECTS], *searches[SUBJECTS], *data, *budgets, *policies, *labels, *out;
+  const char *dirs[SUBJECTS], *searches[SUBJECTS], *data, *budgets, *policies, *labels, *out, *task, *task_data;
   char names[SUBJECTS][64];
-  int64_t at_most, context;
+  int64_t at_most, context, limit;
   int64_t tokens[BUDGETS_MAX];
   int token_count;
   wn_policy chosen[WN_POLICY_MAX];
   int policy_count;
+  const char *tasks[WN_PRUNE_TASKS];
+  int task_count;
 };
 
 static int compare_read_budgets(struct compare *c) {
@@ -85,7 +89,12 @@ static const wn_prune_row *compare_find_row(const wn_prune_comparison *r, int su
   return NULL;
 }
 
-static void compare_print_line(const struct compare *c, const wn_prune_comparison *r, int subject, int policy,
+/* What a table shows: a task of the comparison, or, below 0, the perplexity. */
+static double compare_quality(const wn_prune_row *row, int task) {
+  return task < 0 ? exp(row->loss) : 100 * row->scores[task].accuracy;
+}
+
+static void compare_print_line(const struct compare *c, const wn_prune_comparison *r, int task, int subject, int policy,
                                bool searched) {
   char name[64];
   bool any = false;
@@ -96,31 +105,38 @@ static void compare_print_line(const struct compare *c, const wn_prune_compariso
   for (int i = 0; i < c->token_count; i++) {
     const wn_prune_row *row = compare_find_row(r, subject, policy, searched, c->tokens[i]);
     if (row)
-      printf(" %9.3f", exp(row->loss));
+      printf(task < 0 ? " %9.3f" : " %9.2f", compare_quality(row, task));
     else
       printf(" %9s", "-");
   }
   putchar('\n');
 }
 
-static void compare_print_table(const struct compare *c, const wn_prune_comparison *r) {
-  printf("perplexity on %" PRIu64 " tokens of %s, context %" PRId64 "; columns: tokens kept a layer\n", r->counted,
-         c->data, r->context);
+static void compare_print_table(const struct compare *c, const wn_prune_comparison *r, int task) {
+  double error = 0;
+  for (int64_t i = 0; i < r->count && task >= 0; i++) error = fmax(error, r->results[i].scores[task].error);
+  if (task < 0)
+    printf("perplexity on %" PRIu64 " tokens of %s, context %" PRId64 "; columns: tokens kept per layer\n", r->counted,
+           c->data, r->context);
+  else
+    printf("\n%s, accuracy in %% (%s, standard error at most %.2f); columns: tokens kept per layer\n", r->tasks[task],
+           wn_task_metric_name(wn_task_chief_metric(wn_task_at(wn_task_find(r->tasks[task])))), 100 * error);
   printf("%-18s %-21s", "model", "policy");
   for (int i = 0; i < c->token_count; i++) printf(" %9" PRId64, c->tokens[i]);
   printf(" %9s\n", "unpruned");
   for (int s = 0; s < r->subjects; s++) {
     const wn_prune_row *whole = compare_find_row(r, s, -1, false, 0);
-    printf("%-18s %-21s%*s %9.3f\n", r->names[s], "none", 10 * c->token_count, "", whole ? exp(whole->loss) : NAN);
+    printf("%-18s %-21s%*s %9.3f\n", r->names[s], "none", 10 * c->token_count, "",
+           whole ? compare_quality(whole, task) : NAN);
     for (int p = 0; p < wn_policy_count(); p++) {
-      compare_print_line(c, r, s, p, false);
-      compare_print_line(c, r, s, p, true);
+      compare_print_line(c, r, task, s, p, false);
+      compare_print_line(c, r, task, s, p, true);
     }
     const wn_prune_row *end = NULL; /* the fewest tokens that a search came to */
     for (int64_t i = 0; i < r->count; i++)
       if (r->results[i].subject == s && r->results[i].searched && (!end || r->results[i].total < end->total))
         end = &r->results[i];
-    if (end)
+    if (end && task < 0)
       printf("%-18s searched to its end: %.5g tokens a layer, %.2fx less memory, perplexity %.3f\n", r->names[s],
              end->per_layer, end->saving, exp(end->loss));
   }
@@ -129,7 +145,7 @@ static void compare_print_table(const struct compare *c, const wn_prune_comparis
 static int compare_save_comparison(wn_context *ctx, const struct compare *c, const wn_prune_comparison *r) {
   char path[PRUNE_PATH_BYTES], title[256];
   wn_status status = WN_OK;
-  snprintf(title, sizeof title, "Perplexity by tokens kept a layer, context %" PRId64, r->context);
+  snprintf(title, sizeof title, "Perplexity by tokens kept per layer, context %" PRId64, r->context);
   if (cli_join(path, sizeof path, c->out, "compare.json")) status = wn_prune_comparison_save_json(ctx, r, path);
   if (status == WN_OK && cli_join(path, sizeof path, c->out, "compare.csv"))
     status = wn_prune_comparison_save_csv(ctx, r, path);
@@ -141,7 +157,7 @@ static int compare_save_comparison(wn_context *ctx, const struct compare *c, con
 static int compare_print_comparison(const struct compare *c, const wn_prune_comparison *r) {
   char path[PRUNE_PATH_BYTES];
   if (c->common.json && cli_join(path, sizeof path, c->out, "compare.json")) return cli_print_json(cli_read_json(path));
-  compare_print_table(c, r);
+  for (int task = -1; task < r->task_count; task++) compare_print_table(c, r, task);
   return 0;
 }
 
@@ -150,6 +166,7 @@ static int run_compare(wn_context *ctx, struct compare *c) {
   wn_prune_subject subjects[SUBJECTS] = {0};
   wn_prune_curve curves[SUBJECTS] = {0};
   wn_model *models[SUBJECTS] = {0};
+  wn_tokenizer *toks[SUBJECTS] = {0};
   wn_status status = WN_OK;
   int n = 0, code = 0;
   wn_prune_compare_options_init(&o, sizeof o);
@@ -165,7 +182,8 @@ static int run_compare(wn_context *ctx, struct compare *c) {
     if (status == WN_OK && c->searches[i] && cli_join(path, sizeof path, c->searches[i], "search.json"))
       status = wn_prune_curve_load(ctx, path, &curves[i]);
     if (status == WN_OK) cli_tokens_check(ctx, c->data, c->dirs[i], models[i]);
-    subjects[n++] = (wn_prune_subject){c->names[i], models[i], c->searches[i] ? &curves[i] : NULL};
+    if (status == WN_OK && c->task_count) code = cli_tokenizer_load(ctx, NULL, c->dirs[i], models[i], &toks[i]);
+    subjects[n++] = (wn_prune_subject){c->names[i], models[i], c->searches[i] ? &curves[i] : NULL, toks[i]};
   }
   for (int p = 0; p < wn_policy_count() && !c->policies; p++) {
     bool suits = false;
@@ -181,6 +199,10 @@ static int run_compare(wn_context *ctx, struct compare *c) {
   o.token_count = c->token_count;
   o.policies = c->chosen;
   o.policy_count = c->policy_count;
+  o.tasks = c->tasks;
+  o.task_count = c->task_count;
+  o.task_path = c->task_data;
+  o.task_limit = c->limit;
   wn_prune_comparison result = {0};
   if (!code && status == WN_OK) {
     struct cli_progress bar;
@@ -201,6 +223,7 @@ static int run_compare(wn_context *ctx, struct compare *c) {
   wn_prune_comparison_clear(&result);
   for (int i = 0; i < SUBJECTS; i++) {
     wn_prune_curve_clear(&curves[i]);
+    wn_tokenizer_destroy(toks[i]);
     wn_model_destroy(models[i]);
   }
   return code;
@@ -223,6 +246,11 @@ static const struct cli_option compare_options[] = {
     CLI_OPTION(struct compare, budgets, "budgets", "K,...", "budgets, the same in every layer"),
     CLI_OPTION(struct compare, policies, "policies", "NAME,...",
                "the policies; selective only on models that have it; else all"),
+    CLI_OPTION(struct compare, task, "task", "NAME,...",
+               "downstream tasks to answer under every budget as well: accuracy by tokens kept"),
+    CLI_OPTION(struct compare, task_data, "task-data", "DIR", "the folder of their files"),
+    CLI_OPTION(struct compare, limit, "limit", "N", "of every task the first so many questions; 0: all", .min = 0,
+               .max = 1e9),
     PRUNE_ROWS_OPTIONS(struct compare, rows),
     CLI_POLICY_CHOICES_OPTIONS(struct compare, choices),
     CLI_OPTION(struct compare, out, "out", "DIR", "receives compare.json, compare.csv and compare.svg",
@@ -232,8 +260,8 @@ static const struct cli_option compare_options[] = {
 static const struct cli_spec compare_spec = {
     .command = "winnow prune compare",
     .summary =
-        "Perplexity against tokens kept: every policy on every given checkpoint, on the same data under the same\n"
-        "budgets.",
+        "Perplexity, and with --task accuracy, against tokens kept: every policy on every given checkpoint, on the\n"
+        "same data under the same budgets.",
     .options = compare_options,
     .option_count = CLI_COUNT(compare_options)};
 
@@ -248,6 +276,11 @@ static int check_compare(struct compare *c, int code) {
   code = compare_read_labels(c);
   if (code == CLI_GO) code = compare_read_budgets(c);
   if (code == CLI_GO) code = compare_read_policies(c);
+  if (code == CLI_GO && c->task && !c->task_data)
+    code = cli_usage_error(command, "--task needs --task-data DIR, which has the tasks' files");
+  if (code == CLI_GO && !c->task && (c->task_data || c->limit))
+    code = cli_usage_error(command, "--task-data and --limit go with --task");
+  if (code == CLI_GO && c->task) code = cli_tasks_named(command, c->task, c->tasks, WN_PRUNE_TASKS, &c->task_count);
   return code == CLI_GO ? cli_make_folder(c->out) : code;
 }
 

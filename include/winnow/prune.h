@@ -129,6 +129,7 @@ typedef struct wn_prune_subject {
   wn_model *model;
   const wn_prune_curve *searched; /* of this model: points whose totals are close to the given budgets are measured too;
                                      or NULL */
+  const wn_tokenizer *tok;        /* the model's, for tasks; else NULL */
 } wn_prune_subject;
 typedef struct wn_prune_compare_options {
   size_t size; /* sizeof the struct (context.h) */
@@ -140,9 +141,20 @@ typedef struct wn_prune_compare_options {
   int token_count;
   const wn_policy *policies; /* each is measured on every model that supports it */
   int policy_count;
-  wn_budgets budgets; /* the policies' choices */
+  wn_budgets budgets;       /* the policies' choices */
+  const char *const *tasks; /* [task_count] downstream tasks that are answered under every budget as well (task.h), at
+                               most WN_PRUNE_TASKS; texts as long as the model's context */
+  int task_count;
+  const char *task_path; /* the folder of their files */
+  int64_t task_limit;    /* of each the first so many questions; 0: all */
 } wn_prune_compare_options;
 void wn_prune_compare_options_init(wn_prune_compare_options *options, size_t size); /* size: sizeof *options */
+
+#define WN_PRUNE_TASKS 16
+/* A task's accuracy, 0 to 1, by wn_task_chief_metric, and its standard error. */
+typedef struct wn_prune_score {
+  double accuracy, error;
+} wn_prune_score;
 
 /* One measurement. The first row of each subject has no budgets: policy -1, total layers * context. */
 typedef struct wn_prune_row {
@@ -151,6 +163,7 @@ typedef struct wn_prune_row {
   double per_layer;       /* total / layers */
   int64_t *tokens, total; /* [layers] of the subject's model */
   double saving, loss;
+  wn_prune_score *scores; /* [the comparison's tasks]; NULL without tasks */
 } wn_prune_row;
 typedef struct wn_prune_comparison {
   int64_t context, rows; /* of the data */
@@ -158,6 +171,8 @@ typedef struct wn_prune_comparison {
   const char **names;    /* [subjects] borrowed from the options */
   int64_t *layers;       /* [subjects] */
   int subjects;
+  const char *tasks[WN_PRUNE_TASKS]; /* [task_count] names of wn_task_at */
+  int task_count;
   wn_prune_row *results;
   int64_t count, capacity;
 } wn_prune_comparison;

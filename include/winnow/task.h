@@ -30,6 +30,9 @@ typedef struct wn_task_info {
 } wn_task_info;
 int wn_task_count(void);
 const wn_task_info *wn_task_at(int i); /* NULL: there is none of that number */
+int wn_task_find(const char *name);    /* its number; -1: there is none of that name */
+/* What a task is compared by: acc_norm where it reports that, else acc. */
+wn_task_metric wn_task_chief_metric(const wn_task_info *task);
 
 typedef struct wn_task_options {
   size_t size; /* sizeof the struct (context.h) */

@@ -21,8 +21,17 @@ const char *wn_task_metric_name(wn_task_metric metric) {
   return (unsigned)metric < WN_METRIC_COUNT ? names[metric] : "?";
 }
 
-const struct wn_task_row *wn_task_row(const char *name) {
+int wn_task_find(const char *name) {
   for (int i = 0; name && i < TASK_ROWS; i++)
-    if (!strcmp(task_rows[i]->info.name, name)) return task_rows[i];
-  return NULL;
+    if (!strcmp(task_rows[i]->info.name, name)) return i;
+  return -1;
+}
+
+wn_task_metric wn_task_chief_metric(const wn_task_info *task) {
+  return task && (task->metrics & 1u << WN_METRIC_ACC_NORM) ? WN_METRIC_ACC_NORM : WN_METRIC_ACC;
+}
+
+const struct wn_task_row *wn_task_row(const char *name) {
+  const int i = wn_task_find(name);
+  return i >= 0 ? task_rows[i] : NULL;
 }

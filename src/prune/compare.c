@@ -6,6 +6,7 @@
 
 #include "base/options.h"
 #include "prune/evaluator.h"
+#include "winnow/task.h"
 
 enum { BATCH = 8 };
 
@@ -27,7 +28,7 @@ void wn_prune_compare_options_init(wn_prune_compare_options *options, size_t siz
 }
 
 void wn_prune_comparison_clear(wn_prune_comparison *c) {
-  for (int64_t i = 0; i < c->count; i++) wn_free(c->results[i].tokens);
+  for (int64_t i = 0; i < c->count; i++) wn_free(c->results[i].tokens), wn_free(c->results[i].scores);
   wn_free(c->results);
   wn_free(c->names);
   wn_free(c->layers);
@@ -59,11 +60,40 @@ static wn_status compare_add_row(struct compare *c, int subject, int policy, con
   return WN_OK;
 }
 
-/* tokens NULL: without budgets. */
-static wn_status compare_measure(struct compare *c, int subject, int policy, const int64_t *tokens, bool searched) {
+/* The tasks of the newest row, under its budgets. */
+static wn_status compare_answer(struct compare *c, const wn_budgets *budgets) {
+  const wn_prune_compare_options *o = c->options;
+  wn_prune_row *row = &c->out->results[c->out->count - 1];
+  const wn_prune_subject *s = &o->subjects[row->subject];
+  wn_budgets now = *budgets;
+  void *memory;
+  if (o->task_count == 0) return WN_OK;
+  WN_TRY(wn_alloc(c->ctx, "accuracies", (size_t)o->task_count * sizeof *row->scores, &memory));
+  row->scores = memory;
+  now.tokens = row->tokens;
+  for (int i = 0; i < o->task_count; i++) {
+    const wn_task_options options = {.size = sizeof options,
+                                     .tok = s->tok,
+                                     .task = o->tasks[i],
+                                     .path = o->task_path,
+                                     .limit = o->task_limit,
+                                     .budgets = row->policy < 0 ? NULL : &now};
+    wn_task_result result;
+    const wn_status status = wn_task_run(c->ctx, s->model, &options, &result);
+    if (status != WN_OK) return wn_fail_prefix(c->ctx, status, "%s", s->name);
+    const wn_task_metric by = wn_task_chief_metric(wn_task_at(wn_task_find(o->tasks[i])));
+    row->scores[i] = (wn_prune_score){result.value[by], result.stderr_[by]};
+  }
+  return WN_OK;
+}
+
+/* policy below 0: without budgets; else with those of `budgets` but for the tokens. */
+static wn_status compare_measure(struct compare *c, int subject, int policy, const wn_budgets *budgets,
+                                 const int64_t *tokens, bool searched) {
   double loss;
   WN_TRY(c->evaluator->begin(c->evaluator, policy < 0 ? NULL : tokens, &loss));
   WN_TRY(compare_add_row(c, subject, policy, tokens, searched, loss));
+  WN_TRY(compare_answer(c, budgets));
   if (c->progress) c->progress(c->user, ++c->done, c->total);
   return WN_OK;
 }
@@ -75,11 +105,11 @@ static int64_t compare_nearest_point(const wn_prune_curve *curve, int64_t total)
   return best;
 }
 
-static wn_status compare_equal_budgets(struct compare *c, int subject, int policy, int64_t *tokens) {
+static wn_status compare_equal_budgets(struct compare *c, int subject, const wn_budgets *budgets, int64_t *tokens) {
   const wn_prune_compare_options *o = c->options;
   for (int i = 0; i < o->token_count; i++) {
     for (int64_t l = 0; l < c->out->layers[subject]; l++) tokens[l] = o->tokens[i];
-    WN_TRY(compare_measure(c, subject, policy, tokens, false));
+    WN_TRY(compare_measure(c, subject, (int)budgets->policy, budgets, tokens, false));
   }
   return WN_OK;
 }
@@ -96,10 +126,11 @@ static wn_status compare_searched_budgets(struct compare *c, int subject) {
     if (p == last || llabs(curve->points[p].total - wanted * curve->layers) > curve->step * curve->layers) continue;
     last = p;
     ended = ended || p == curve->count - 1;
-    WN_TRY(compare_measure(c, subject, curve->budgets.policy, curve->points[p].tokens, true));
+    WN_TRY(compare_measure(c, subject, curve->budgets.policy, &curve->budgets, curve->points[p].tokens, true));
   }
   if (ended) return WN_OK;
-  return compare_measure(c, subject, curve->budgets.policy, curve->points[curve->count - 1].tokens, true);
+  return compare_measure(c, subject, curve->budgets.policy, &curve->budgets, curve->points[curve->count - 1].tokens,
+                         true);
 }
 
 static wn_status compare_open_evaluator(struct compare *c, int subject, const wn_budgets *budgets) {
@@ -144,17 +175,35 @@ static wn_status compare_subject(struct compare *c, int subject, int64_t *tokens
   budgets.heads = 0;
   for (int64_t l = 0; l < L; l++) tokens[l] = c->set.T;
   WN_TRY(compare_open_evaluator(c, subject, NULL));
-  WN_TRY(compare_measure(c, subject, -1, tokens, false));
+  WN_TRY(compare_measure(c, subject, -1, &budgets, tokens, false));
   for (int p = 0; p < o->policy_count; p++) {
     if (!compare_can_have(s, o->policies[p])) continue;
     budgets.policy = o->policies[p];
     WN_TRY(wn_budgets_check(c->ctx, &budgets, &s->model->config));
     WN_TRY(compare_open_evaluator(c, subject, &budgets));
-    WN_TRY(compare_equal_budgets(c, subject, (int)o->policies[p], tokens));
+    WN_TRY(compare_equal_budgets(c, subject, &budgets, tokens));
   }
   if (!s->searched) return WN_OK;
   WN_TRY(compare_open_evaluator(c, subject, &s->searched->budgets));
   return compare_searched_budgets(c, subject);
+}
+
+static wn_status compare_check_tasks(const struct compare *c) {
+  const wn_prune_compare_options *o = c->options;
+  if (o->task_count < 0 || o->task_count > WN_PRUNE_TASKS || (o->task_count > 0 && !o->task_path))
+    return wn_fail(c->ctx, WN_ERR_ARGUMENT, "compare: %d tasks, expected at most %d, with the folder of their files",
+                   o->task_count, WN_PRUNE_TASKS);
+  for (int i = 0; i < o->task_count; i++) {
+    const int number = wn_task_find(o->tasks[i]);
+    if (number < 0 || !(wn_task_at(number)->metrics & 1u << WN_METRIC_ACC))
+      return wn_fail(c->ctx, WN_ERR_ARGUMENT, "compare: task \"%s\" is unknown", o->tasks[i] ? o->tasks[i] : "");
+    c->out->tasks[i] = wn_task_at(number)->name;
+  }
+  for (int i = 0; i < o->subject_count && o->task_count > 0; i++)
+    if (!o->subjects[i].tok)
+      return wn_fail(c->ctx, WN_ERR_ARGUMENT, "compare: tasks need the tokenizer of %s", o->subjects[i].name);
+  c->out->task_count = o->task_count;
+  return WN_OK;
 }
 
 static wn_status compare_check_options(const struct compare *c) {
@@ -181,6 +230,7 @@ static wn_status compare_prepare(struct compare *c) {
   int64_t T = o->context;
   void *memory;
   WN_TRY(compare_check_options(c));
+  WN_TRY(compare_check_tasks(c));
   for (int i = 0; i < o->subject_count && !o->context; i++) {
     const int64_t context = o->subjects[i].model->config.context;
     if (T == 0 || context < T) T = context;

@@ -46,12 +46,17 @@ static const char *prune_policy(const wn_prune_row *row) {
 
 wn_status wn_prune_comparison_save_csv(wn_context *ctx, const wn_prune_comparison *c, const char *path) {
   struct wn_text text = {0};
-  wn_text_add(&text, "model,policy,searched,tokens_per_layer,budgets,total,saving,loss,perplexity\n");
+  wn_text_add(&text, "model,policy,searched,tokens_per_layer,budgets,total,saving,loss,perplexity");
+  for (int t = 0; t < c->task_count; t++) wn_text_add(&text, ",%s,%s_stderr", c->tasks[t], c->tasks[t]);
+  wn_text_add(&text, "\n");
   for (int64_t i = 0; i < c->count; i++) {
     const wn_prune_row *r = &c->results[i];
     wn_text_add(&text, "%s,%s,%d,%.6g,", c->names[r->subject], prune_policy(r), r->searched, r->per_layer);
     prune_add_tokens(&text, r->tokens, c->layers[r->subject]);
-    wn_text_add(&text, ",%lld,%.6g,%.9g,%.9g\n", (long long)r->total, r->saving, r->loss, exp(r->loss));
+    wn_text_add(&text, ",%lld,%.6g,%.9g,%.9g", (long long)r->total, r->saving, r->loss, exp(r->loss));
+    for (int t = 0; t < c->task_count && r->scores; t++)
+      wn_text_add(&text, ",%.6g,%.6g", r->scores[t].accuracy, r->scores[t].error);
+    wn_text_add(&text, "\n");
   }
   return wn_text_save(ctx, &text, path);
 }
@@ -60,10 +65,16 @@ static json_t *prune_row_json(const wn_prune_comparison *c, const wn_prune_row *
   json_t *tokens = json_array();
   for (int64_t l = 0; tokens && l < c->layers[r->subject]; l++)
     json_array_append_new(tokens, json_integer(r->tokens[l]));
-  return json_pack("{s:s, s:s, s:b, s:f, s:o, s:I, s:f, s:f, s:o}", "model", c->names[r->subject], "policy",
-                   prune_policy(r), "searched", (int)r->searched, "tokens_per_layer", r->per_layer, "tokens", tokens,
-                   "total", (json_int_t)r->total, "saving", r->saving, "loss", r->loss, "perplexity",
-                   isfinite(exp(r->loss)) ? json_real(exp(r->loss)) : json_null());
+  json_t *j = json_pack("{s:s, s:s, s:b, s:f, s:o, s:I, s:f, s:f, s:o}", "model", c->names[r->subject], "policy",
+                        prune_policy(r), "searched", (int)r->searched, "tokens_per_layer", r->per_layer, "tokens",
+                        tokens, "total", (json_int_t)r->total, "saving", r->saving, "loss", r->loss, "perplexity",
+                        isfinite(exp(r->loss)) ? json_real(exp(r->loss)) : json_null());
+  json_t *scores = j && r->scores ? json_object() : NULL;
+  for (int t = 0; t < c->task_count && scores; t++)
+    json_object_set_new(scores, c->tasks[t],
+                        json_pack("{s:f, s:f}", "accuracy", r->scores[t].accuracy, "stderr", r->scores[t].error));
+  if (scores) json_object_set_new(j, "tasks", scores);
+  return j;
 }
 
 wn_status wn_prune_comparison_save_json(wn_context *ctx, const wn_prune_comparison *c, const char *path) {

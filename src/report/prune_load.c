@@ -7,13 +7,14 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "winnow/report.h"
+#include "winnow/task.h"
 
 enum { SUBJECTS = 64, LAYERS = 4096, ROWS = 1 << 20 };
 
 void wn_prune_comparison_loaded_clear(wn_prune_comparison *c) {
   for (int s = 0; s < c->subjects; s++) wn_free((void *)(uintptr_t)c->names[s]);
   wn_free((void *)(uintptr_t)c->names);
-  for (int64_t i = 0; i < c->count; i++) wn_free(c->results[i].tokens);
+  for (int64_t i = 0; i < c->count; i++) wn_free(c->results[i].tokens), wn_free(c->results[i].scores);
   wn_free(c->results);
   wn_free(c->layers);
   *c = (wn_prune_comparison){0};
@@ -22,6 +23,32 @@ void wn_prune_comparison_loaded_clear(wn_prune_comparison *c) {
 static int prune_policy_named(const char *name) {
   wn_policy policy;
   return wn_policy_find(name, &policy) ? policy : !strcmp(name, "none") ? -1 : -2;
+}
+
+/* Accuracies: every result has those of the first. */
+static wn_status prune_load_scores(wn_context *ctx, const char *path, const json_t *tasks, wn_prune_comparison *c,
+                                   int64_t result, wn_prune_row *row) {
+  void *memory;
+  const char *name;
+  json_t *value;
+  json_object_foreach((json_t *)(uintptr_t)tasks, name, value) {
+    const int number = wn_task_find(name);
+    if (result > 0 || number < 0 || c->task_count == WN_PRUNE_TASKS) break;
+    c->tasks[c->task_count++] = wn_task_at(number)->name;
+  }
+  bool all = json_object_size(tasks) == (size_t)c->task_count;
+  if (all && c->task_count == 0) return WN_OK;
+  WN_TRY(wn_alloc(ctx, "accuracies", WN_PRUNE_TASKS * sizeof *row->scores, &memory));
+  row->scores = memory;
+  for (int t = 0; t < c->task_count && all; t++) {
+    const json_t *score = json_object_get(tasks, c->tasks[t]), *accuracy = json_object_get(score, "accuracy");
+    row->scores[t] = (wn_prune_score){json_number_value(accuracy), json_number_value(json_object_get(score, "stderr"))};
+    all = json_is_number(accuracy) && row->scores[t].accuracy >= 0 && row->scores[t].accuracy <= 1;
+  }
+  if (all) return WN_OK;
+  return wn_fail(ctx, WN_ERR_FORMAT,
+                 "%s: result %lld: \"tasks\": expected the same known tasks in every result, \"accuracy\" from 0 to 1",
+                 path, (long long)result);
 }
 
 static wn_status prune_load_row(wn_context *ctx, const char *path, const json_t *j, wn_prune_comparison *c,
@@ -58,6 +85,7 @@ static wn_status prune_load_row(wn_context *ctx, const char *path, const json_t 
   WN_TRY(wn_alloc(ctx, "budgets", layers * sizeof(int64_t), &memory));
   row->tokens = memory;
   c->count++;
+  WN_TRY(prune_load_scores(ctx, path, json_object_get(j, "tasks"), c, c->count - 1, row));
   for (size_t l = 0; l < layers; l++) row->tokens[l] = json_integer_value(json_array_get(tokens, l));
   return WN_OK;
 }

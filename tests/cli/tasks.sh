@@ -26,5 +26,19 @@ refuses "--resume without a log" 2 'needs --log' eval talker --task copa --data 
 refuses "--limit without a task" 2 'goes with --task' eval talker --data train.bin --limit 3
 refuses "a log of other settings" 1 'the log of another evaluation' eval talker --task copa --data sets --log task.log.copa \
   --resume --budgets 4 --policy window
+json "prune compare --task" '(.results | length) == 3 and ([.results[].tasks.copa.accuracy | . * 3 | (. - round | fabs) < 1e-9] | all)
+    and .results[0].tasks.lambada_openai.stderr == 0' prune compare --standard talker --data bpe-data/val.bin --rows 1 \
+  --budgets 4,8 --policies window --task copa,lambada_openai --task-data sets --out task-compared
+succeeds "prune compare --task as tables" prune compare --standard talker --data bpe-data/val.bin --rows 1 --budgets 4 \
+  --policies window --task copa --task-data sets --out task-compared --quiet
+is "a table for each task" "1" "$(grep -c '^copa, accuracy' out)"
+run "$winnow" eval talker --task copa --data sets --budgets 4 --policy window --json
+is "the accuracy is that of eval" "$(jq '.tasks[0].acc * 3 | round' out)" "$(jq '.results[1].tasks.copa.accuracy * 3 | round' task-compared/compare.json)"
+succeeds "a report of it" report task-compared --out task-report.html --quiet
+is "with the task's figure" "yes" "$(grep -q 'Accuracy against memory, copa' task-report.html && echo yes)"
+refuses "prune compare --task without a folder" 2 'needs --task-data' prune compare --standard talker --data bpe-data/val.bin \
+  --task copa --out task-compared
+jq '.results[1].tasks.copa.accuracy = 2' task-compared/compare.json >bad.json && mkdir -p bad-task-compared && mv bad.json bad-task-compared/compare.json
+refuses "a comparison with an impossible accuracy" 1 'compare.json: result 1: "tasks"' report bad-task-compared --out bad-task.html
 echo '{"context": "a", "choices": ["b"], "label": 3}' >>sets/copa.jsonl
 refuses "a bad line" 1 'sets/copa.jsonl:4: field "label": expected a number from 0 to 0' eval talker --task copa --data sets

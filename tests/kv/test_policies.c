@@ -163,7 +163,7 @@ static void everywhere(const struct bench *b, wn_policy policy, bool per_kv_head
 
 /* The loss that a comparison of policies reports is that of the logits under budgets. */
 static void compared(const struct bench *b, wn_policy policy, int64_t K) {
-  const wn_prune_subject subject = {"model", b->model, NULL};
+  const wn_prune_subject subject = {.name = "model", .model = b->model};
   wn_prune_compare_options o;
   wn_prune_comparison c;
   wn_prune_compare_options_init(&o, sizeof o);
@@ -234,7 +234,7 @@ static void test_unserved(void **state) {
   names_it(&b, wn_budgets_check(b.ctx, &budgets, wn_model_config_get(b.model)), WN_ERR_UNSUPPORTED);
   names_it(&b, wn_session_create_with_budgets(b.ctx, b.model, 1, 8, &budgets, &s), WN_ERR_UNSUPPORTED);
   names_it(&b, wn_model_logits_with_budgets(b.ctx, b.model, ids, NULL, 1, 8, &budgets, logits), WN_ERR_UNSUPPORTED);
-  const wn_prune_subject subject = {"model", b.model, NULL};
+  const wn_prune_subject subject = {.name = "model", .model = b.model};
   wn_prune_compare_options o;
   wn_prune_comparison c;
   wn_prune_compare_options_init(&o, sizeof o);

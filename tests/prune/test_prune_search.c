@@ -446,7 +446,8 @@ static void test_compare(void **state) {
   wn_prune_curve curve;
   wn_prune_options so = options_of(&a, WN_POLICY_SELECTIVE);
   must(a.ctx, search(&a, &so, "s", false, &curve));
-  const wn_prune_subject subjects[] = {{"standard", b.model, NULL}, {"<selective> & more", a.model, &curve}};
+  const wn_prune_subject subjects[] = {{.name = "standard", .model = b.model},
+                                       {.name = "<selective> & more", .model = a.model, .searched = &curve}};
   const int64_t tokens[] = {16, 50, 80, 1000}; /* near 50 too there is a budget that was found */
   const wn_policy policies[] = {WN_POLICY_SELECTIVE, WN_POLICY_WINDOW, WN_POLICY_RANDOM};
   wn_prune_compare_options o;

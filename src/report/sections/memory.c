@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "report/section.h"
+#include "winnow/task.h"
 
 /* What lies above so many times the least perplexity is cut off: it is in the table. */
 enum { MEMORY_WORST = 3 };
@@ -100,10 +101,15 @@ static int memory_by_tokens(const void *a, const void *b) {
   return x->per_layer < y->per_layer ? -1 : x->per_layer > y->per_layer;
 }
 
+/* What a comparison is drawn by: a task of it, or, below 0, the perplexity. */
+static double memory_quality(const wn_prune_row *row, int task) {
+  return task < 0 ? exp(row->loss) : 100 * row->scores[task].accuracy;
+}
+
 /* The line of a subject under a policy, with the subject's point without budgets at its end. rows [c->count]: scratch.
  * False: there are no such results. */
-static bool memory_draw_line(struct wn_drawing *d, const wn_prune_comparison *c, int subject, int policy, bool searched,
-                             int colour, const wn_prune_row **rows) {
+static bool memory_draw_line(struct wn_drawing *d, const wn_prune_comparison *c, int task, int subject, int policy,
+                             bool searched, int colour, const wn_prune_row **rows) {
   int64_t n = 0, own = 0;
   for (int64_t i = 0; i < c->count; i++) {
     const wn_prune_row *row = &c->results[i];
@@ -120,34 +126,57 @@ static bool memory_draw_line(struct wn_drawing *d, const wn_prune_comparison *c,
   for (int64_t i = 0; m && i < n; i++) {
     m[i] = rows[i]->per_layer;
     m[n + i] = rows[i]->saving;
-    m[3 * n + i] = exp(rows[i]->loss);
+    m[3 * n + i] = memory_quality(rows[i], task);
   }
   return true;
 }
 
 /* A line for each model, policy and way of choosing budgets; each ends at the model without budgets. */
+static void memory_draw_lines(struct wn_drawing *d, wn_context *ctx, const wn_prune_comparison *c, int task) {
+  void *rows;
+  int colour = 0;
+  d->status = wn_alloc(ctx, "results by tokens", (size_t)c->count * sizeof(wn_prune_row *), &rows);
+  if (d->status != WN_OK) return;
+  for (int policy = 0; policy < wn_policy_count(); policy++)
+    for (int searched = 0; searched < 2; searched++) {
+      bool used = false;
+      for (int s = 0; s < c->subjects; s++)
+        used |= memory_draw_line(d, c, task, s, policy, searched != 0, colour, rows);
+      colour += used;
+    }
+  wn_free(rows);
+}
+
 static void memory_draw_comparison(struct wn_drawing *d, wn_context *ctx, const wn_prune_comparison *c,
                                    const char *name, int number) {
-  void *rows;
   double least = INFINITY;
-  int colour = 0;
   memory_begin(d, ctx, "memory", number, "Quality against memory", name);
   snprintf(d->about, sizeof d->about,
            "Perplexity on the same %llu positions under equal budgets per layer, for every policy; a searched line has "
            "a separate budget for each layer. Colours are policies, dashes models. Points above three times the best "
            "are cut off.",
            (unsigned long long)c->counted);
-  d->status = wn_alloc(ctx, "results by tokens", (size_t)c->count * sizeof(wn_prune_row *), &rows);
-  if (d->status != WN_OK) return;
-  for (int policy = 0; policy < wn_policy_count(); policy++)
-    for (int searched = 0; searched < 2; searched++) {
-      bool used = false;
-      for (int s = 0; s < c->subjects; s++) used |= memory_draw_line(d, c, s, policy, searched != 0, colour, rows);
-      colour += used;
-    }
+  memory_draw_lines(d, ctx, c, -1);
   for (int64_t i = 0; i < c->count; i++) least = fmin(least, exp(c->results[i].loss));
   d->figure.y_max = MEMORY_WORST * least;
-  wn_free(rows);
+}
+
+/* The same by a task's accuracy. */
+static void memory_draw_task(struct wn_drawing *d, wn_context *ctx, const wn_prune_comparison *c, int task,
+                             const char *name, int number) {
+  double error = 0;
+  char id[64], title[200];
+  snprintf(id, sizeof id, "memory-%.40s", c->tasks[task]);
+  snprintf(title, sizeof title, "Accuracy against memory, %.100s", c->tasks[task]);
+  memory_begin(d, ctx, id, number, title, name);
+  d->figure.y.label = "accuracy, %";
+  for (int64_t i = 0; i < c->count; i++) error = fmax(error, c->results[i].scores[task].error);
+  snprintf(
+      d->about, sizeof d->about,
+      "Answers to %.100s (%s) under equal budgets per layer, for every policy; the standard error of a point is at "
+      "most %.2f. Colours are policies, dashes models.",
+      c->tasks[task], wn_task_metric_name(wn_task_chief_metric(wn_task_at(wn_task_find(c->tasks[task])))), 100 * error);
+  memory_draw_lines(d, ctx, c, task);
 }
 
 static wn_status memory_add_comparison(struct wn_report *r, const struct wn_report_input *in, int number) {
@@ -160,6 +189,14 @@ static wn_status memory_add_comparison(struct wn_report *r, const struct wn_repo
     status = wn_report_add(r, &d);
   else
     wn_drawing_clear(&d);
+  for (int t = 0; t < c.task_count && status == WN_OK; t++) {
+    memory_draw_task(&d, r->ctx, &c, t, in->name, number);
+    status = d.status;
+    if (status == WN_OK && d.figure.series_count > 0)
+      status = wn_report_add(r, &d);
+    else
+      wn_drawing_clear(&d);
+  }
   wn_prune_comparison_loaded_clear(&c);
   return status;
 }
