@@ -67,6 +67,17 @@ static const float *block_floats(const struct wn_attention_plan *p, const void *
   return room;
 }
 
+/* Logits [64] of the head and block that `s` says, of keys `step` apart. */
+static void decode_head_logits(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *keys,
+                               int64_t step, int64_t count, float *tile) {
+  const struct wn_attention *a = p->a;
+  const float *q = wn_floats_at(a->q, a->s_q, s->b, 0, s->h);
+  p->ops->decode_logits(tile, q, keys, step, count, a->D, (float)a->scale);
+  if (a->relative.P > 0) wn_terms_relative_row(p, s, q, tile);
+  if (p->bias) wn_bias_add(p, s, tile);
+  if (a->maps > 0) wn_score_tile(p, s, tile);
+}
+
 /* Selection on keys j0..j0+count-1, of the selecting head `step` apart at `keys`: F[64]; where `keep`, F after the row
  * and the part's share of M as well. */
 static void select_keys(const struct wn_attention_plan *p, const struct wn_attention_rows *r,
@@ -78,14 +89,12 @@ static void select_keys(const struct wn_attention_plan *p, const struct wn_atten
   float carry[WN_TILE] = {0};
   if (a->sel.f_in)
     memcpy(carry, (const float *)a->sel.f_in + n * wn_selection_stride(a) + j0, (size_t)count * sizeof *carry);
-  const float *q =
-      a->sel.bilinear ? wn_floats_at(a->sel.sq, a->sel.s_sq, b, 0, choice) : wn_floats_at(a->q, a->s_q, b, 0, head);
-  const float *k = a->sel.bilinear ? wn_floats_at(a->sel.sk, a->sel.s_sk, b, j0, choice) : keys;
-  p->ops->decode_logits(base, q, k, a->sel.bilinear ? a->sel.s_sk.t : step, count, a->D, (float)a->scale);
-  if (a->relative.P > 0 && !a->sel.bilinear)
-    wn_terms_relative_row(p, &(struct wn_terms_strip){a, b, head, 0, 1, WN_TILE, j0}, q, base);
-  if (p->bias && !a->sel.bilinear) wn_bias_add(p, &(struct wn_terms_strip){a, b, head, 0, 1, WN_TILE, j0}, base);
-  if (a->maps > 0 && !a->sel.bilinear) wn_score_tile(p, &(struct wn_terms_strip){a, b, head, 0, 1, WN_TILE, j0}, base);
+  if (a->sel.bilinear)
+    p->ops->decode_logits(base, wn_floats_at(a->sel.sq, a->sel.s_sq, b, 0, choice),
+                          wn_floats_at(a->sel.sk, a->sel.s_sk, b, j0, choice), a->sel.s_sk.t, count, a->D,
+                          (float)a->scale);
+  else
+    decode_head_logits(p, &(struct wn_terms_strip){a, b, head, 0, 1, WN_TILE, j0}, keys, step, count, base);
   p->ops->select(&(struct wn_tile_select){.base = base,
                                           .allow = s->allow,
                                           .carry = carry,
@@ -126,6 +135,20 @@ static void block_masks(const struct wn_attention_plan *p, const struct wn_atten
   s->allow = ~s->masks[1][0] ? s->masks[1] : NULL;
 }
 
+/* A block's logits [64] of one head become exponentials, added up in entry `at`. */
+static void partial_softmax(const struct wn_attention_plan *p, const struct partial *x, int64_t at, float *tile,
+                            const float *F, const uint64_t *seen) {
+  p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
+                                            .F = F,
+                                            .seen = seen,
+                                            .rows = 1,
+                                            .width = WN_TILE,
+                                            .m = x->m + at,
+                                            .l = x->l + at * WN_TILE_LANES,
+                                            .acc = x->acc + at * p->Dp,
+                                            .acc_width = p->Dp});
+}
+
 /* slots.sums: a block's exponentials and their reference wait for the row's sum. */
 static void keep_weights(const struct wn_attention_plan *p, const struct partial *x, int64_t b, int64_t h, int64_t c,
                          const float *tile, float ref) {
@@ -161,7 +184,7 @@ static void decode_apart(const struct wn_attention_plan *p, const struct partial
   const float *f =
       a->sel.on && a->sel.f_in ? (const float *)a->sel.f_in + (b * G + choice) * wn_selection_stride(a) : NULL;
   const float *k = wn_floats_at(a->k, a->s_k, b, 0, g), *v = wn_floats_at(a->v, a->s_v, b, 0, g);
-  _Alignas(64) float tile[WN_TILE] = {0}, F[WN_TILE] = {0}, relative[WN_TILE];
+  _Alignas(64) float tile[WN_TILE] = {0}, F[WN_TILE] = {0};
   int32_t at[WN_TILE], distance[WN_TILE];
   for (int64_t n = visible * part / parts, count; n < end; n += count) {
     count = wn_min_i64(WN_TILE, end - n);
@@ -176,21 +199,8 @@ static void decode_apart(const struct wn_attention_plan *p, const struct partial
       const int64_t head = g * p->group + h, of = (b * a->H + head) * parts + part;
       const float *q = wn_floats_at(a->q, a->s_q, b, 0, head);
       p->ops->gather_logits(tile, q, k, at, a->s_k.t, count, a->D, (float)a->scale);
-      if (a->relative.P > 0) {
-        p->ops->gather_logits(relative, q, a->relative.p, distance, a->D, count, a->D, (float)a->scale);
-        for (int64_t i = 0; i < count; i++) tile[i] += relative[i];
-      }
-      for (int64_t i = 0; p->bias && i < count; i++) tile[i] += wn_bias_of(p, head, distance[i]);
-      if (a->maps > 0) wn_score_distances(p, head, self, distance, count, tile);
-      p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
-                                                .F = a->sel.on ? F : NULL,
-                                                .seen = &seen,
-                                                .rows = 1,
-                                                .width = WN_TILE,
-                                                .m = x->m + of,
-                                                .l = x->l + of * WN_TILE_LANES,
-                                                .acc = x->acc + of * p->Dp,
-                                                .acc_width = p->Dp});
+      wn_sparse_complete(p, head, self, q, distance, count, tile);
+      partial_softmax(p, x, of, tile, a->sel.on ? F : NULL, &seen);
       p->ops->gather_values(x->acc + of * p->Dp, tile, v, at, a->s_v.t, count, a->D);
     }
   }
@@ -252,29 +262,17 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
       if (a->span.on && j0 + count <= wn_terms_span_range(a, b, head, 0, 1).first) continue;
       const uint64_t *seen = s.seen;
       uint64_t own[WN_TILE];
-      if (keep && !a->sel.bilinear && head == leader)
+      if (keep && !a->sel.bilinear && head == leader) /* formed for the selection */
         memcpy(tile, base, sizeof tile);
       else
-        p->ops->decode_logits(tile, wn_floats_at(a->q, a->s_q, b, 0, head), k, k_step, count, D, (float)a->scale);
-      if (a->relative.P > 0 && !(keep && !a->sel.bilinear && head == leader))
-        wn_terms_relative_row(p, &terms, wn_floats_at(a->q, a->s_q, b, 0, head), tile);
-      if (p->bias && !(keep && !a->sel.bilinear && head == leader)) wn_bias_add(p, &terms, tile);
-      if (a->maps > 0 && !(keep && !a->sel.bilinear && head == leader)) wn_score_tile(p, &terms, tile);
+        decode_head_logits(p, &terms, k, k_step, count, tile);
       if (a->span.on) seen = wn_terms_span_log(&terms, seen, own, tile);
       if (x->logits) {
         wn_threshold_store(&terms, tile, a->sel.on ? F : NULL, seen,
                            x->logits + (b * a->H + head) * p->blocks * WN_TILE + j0, 0);
         continue;
       }
-      p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
-                                                .F = a->sel.on ? F : NULL,
-                                                .seen = seen,
-                                                .rows = 1,
-                                                .width = WN_TILE,
-                                                .m = x->m + at,
-                                                .l = x->l + at * WN_TILE_LANES,
-                                                .acc = x->acc + at * p->Dp,
-                                                .acc_width = p->Dp});
+      partial_softmax(p, x, at, tile, a->sel.on ? F : NULL, seen);
       if (x->weights) keep_weights(p, x, b, head, c, tile, x->m[at]);
       if (a->dropout.p > 0) {
         wn_terms_dropout(p, &terms, own);
@@ -303,14 +301,7 @@ static void decode_threshold_head(const struct wn_attention_plan *p, const struc
     for (int64_t j = 0; j < WN_TILE; j++) seen |= (uint64_t)(tile[j] > -INFINITY) << j;
     wn_threshold_mask(&s, cut, tile, NULL, &seen, &seen);
     if (seen == 0) continue;
-    p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
-                                              .seen = &seen,
-                                              .rows = 1,
-                                              .width = WN_TILE,
-                                              .m = x->m + at,
-                                              .l = x->l + at * WN_TILE_LANES,
-                                              .acc = x->acc + at * p->Dp,
-                                              .acc_width = p->Dp});
+    partial_softmax(p, x, at, tile, NULL, &seen);
     if (x->weights) keep_weights(p, x, b, h, s.j0 / WN_TILE, tile, x->m[at]);
     if (a->dropout.p > 0) {
       wn_terms_dropout(p, &s, &seen);

@@ -170,6 +170,18 @@ static const int32_t *side_of(const int32_t *x, int64_t lo, int64_t hi, int64_t 
   return in;
 }
 
+void wn_sparse_complete(const struct wn_attention_plan *p, int64_t h, int64_t position, const float *q,
+                        const int32_t *x, int64_t n, float *logits) {
+  const struct wn_attention *a = p->a;
+  if (a->relative.P > 0) {
+    float add[WN_TILE];
+    p->ops->gather_logits(add, q, a->relative.p, x, a->D, n, a->D, (float)a->scale);
+    for (int64_t i = 0; i < n; i++) logits[i] += add[i];
+  }
+  for (int64_t i = 0; p->bias && i < n; i++) logits[i] += wn_bias_of(p, h, x[i]);
+  if (a->maps > 0) wn_score_distances(p, h, position, x, n, logits);
+}
+
 /* One chunk of distances, one head: of `count` row blocks the skewed tiles f[n].tile. */
 static void forward_chunk(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                           const struct wn_sparse_forward *f, int64_t count, const float *keys, const float *values,
@@ -197,22 +209,11 @@ static void forward_chunk(const struct wn_attention_plan *p, const struct wn_att
     uint64_t seen[WN_TILE], some = 0;
     for (int64_t i = 0; i < f[n].at->rows; i++) some |= seen[i] = places(f[n].rows->begin[i], f[n].rows->end[i], n0);
     if (!some) continue;
-    if (a->relative.P > 0)
-      for (int64_t i = 0; i < f[n].at->rows; i++) {
-        float add[WN_TILE];
-        const int64_t lo = wn_max_i64(f[n].rows->begin[i] - n0, 0), hi = wn_min_i64(f[n].rows->end[i] - n0, WN_TILE);
-        if (lo >= hi) continue;
-        p->ops->gather_logits(add, f[n].q + (h * WN_TILE + i) * Dp, a->relative.p, x + lo, a->D, hi - lo, a->D,
-                              (float)a->scale);
-        for (int64_t t = lo; t < hi; t++) f[n].tile[i * WN_TILE + t] += add[t - lo];
-      }
-    for (int64_t i = 0; p->bias && i < f[n].at->rows; i++) {
+    for (int64_t i = 0; i < f[n].at->rows; i++) {
       const int64_t lo = wn_max_i64(f[n].rows->begin[i] - n0, 0), hi = wn_min_i64(f[n].rows->end[i] - n0, WN_TILE);
-      for (int64_t t = lo; t < hi; t++) f[n].tile[i * WN_TILE + t] += wn_bias_of(p, u->h0 + h, x[t]);
-    }
-    for (int64_t i = 0; a->maps > 0 && i < f[n].at->rows; i++) {
-      const int64_t lo = wn_max_i64(f[n].rows->begin[i] - n0, 0), hi = wn_min_i64(f[n].rows->end[i] - n0, WN_TILE);
-      if (lo < hi) wn_score_distances(p, u->h0 + h, f[n].at->p0 + i, x + lo, hi - lo, f[n].tile + i * WN_TILE + lo);
+      if (lo < hi)
+        wn_sparse_complete(p, u->h0 + h, f[n].at->p0 + i, f[n].q + (h * WN_TILE + i) * Dp, x + lo, hi - lo,
+                           f[n].tile + i * WN_TILE + lo);
     }
     p->ops->softmax(&(struct wn_tile_softmax){.a = f[n].tile,
                                               .F = f[n].rows->F ? f[n].rows->F + n0 / WN_TILE * WN_TILE_AREA : NULL,

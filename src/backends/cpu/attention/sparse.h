@@ -43,6 +43,10 @@ int64_t wn_sparse_within(const struct wn_attention_plan *p, int64_t x);
 int64_t wn_sparse_visible(const struct wn_attention_plan *p, int64_t first);
 void wn_sparse_keys(const struct wn_attention_plan *p, int64_t from, int64_t count, int32_t *at);
 
+/* wn_logits_complete for n <= 64 logits of head h and the row at `position`, of keys at distances x. */
+void wn_sparse_complete(const struct wn_attention_plan *p, int64_t h, int64_t position, const float *q,
+                        const int32_t *x, int64_t n, float *logits);
+
 /* One row block: of the list, row i sees begin[i]..end[i]-1 beyond the edge. */
 struct wn_sparse_rows {
   int32_t begin[WN_TILE], end[WN_TILE], taken[WN_TILE];
