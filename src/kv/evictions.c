@@ -161,7 +161,7 @@ static wn_status evictions_piece(const struct wn_exec *exec, const struct evicti
   for (int64_t s = 0; a->sel.f_in && s < w->choices; s++)
     wn_policy_read(a->sel.f_in, w->dtype, (b * G + group * w->choices + s) * wn_selection_stride(a), older, 1,
                    w->F + s * cap);
-  w->n = older;
+  w->n = w->alive = older;
   WN_TRY(wn_walk_rows(exec, w, 0, a->Tq, -1, evicted_at));
   for (int64_t i = 0; i < w->notes; i++)
     for (int64_t c = 0; c < w->n; c++) {

@@ -16,6 +16,7 @@ void wn_walk_lay(const struct wn_exec *exec, const wn_budgets *budgets, const st
   w->all = w->sums && !w->operation;
   if (w->all || policy->needs & WN_POLICY_SELECTIONS) w->choices = G > 1 ? G / P : G;
   w->notes = wn_policy_notes(budgets);
+  w->oldest = !policy->score && !policy->needs;
   const bool products = w->all || w->choices > 0, beside = w->all || (w->choices > 0 && !a->sel.bilinear);
   const bool distance = a->relative.P > 0 || a->bias.n > 0 || a->span.on;
   const int64_t run = w->all ? w->heads : w->choices, reach = wn_walk_reach(a), R = WN_WALK_ROWS;
@@ -24,7 +25,7 @@ void wn_walk_lay(const struct wn_exec *exec, const wn_budgets *budgets, const st
       {"keys held", true, WN_DIMS(n), sizeof *w->key, &w->key},
       {"positions held", true, WN_DIMS(n), sizeof *w->place, &w->place},
       {"positions in the document", true, WN_DIMS(n), sizeof *w->at, &w->at},
-      {"scores", policy->by_position, WN_DIMS(n), wide, &w->score},
+      {"scores", policy->by_position && policy->score, WN_DIMS(n), wide, &w->score},
       {"notes", true, WN_DIMS(w->notes, n), wide, &w->note},
       {"selections", true, WN_DIMS(w->choices, n), wide, &w->F},
       {"keys side by side", products, WN_DIMS(n, D), each, &w->keys},
@@ -58,7 +59,7 @@ void wn_walk_begin(struct wn_walk *w, int64_t layer, int64_t K, int64_t b, int64
 
 void wn_walk_document(struct wn_walk *w, int64_t first) {
   w->first = first;
-  w->n = 0;
+  w->n = w->alive = w->next = 0;
   if (w->f) memset(w->f, 0, (size_t)(wn_selection_groups(w->a) * w->a->Tk) * wn_dtype_size(w->dtype));
 }
 
@@ -87,8 +88,7 @@ void wn_walk_enter(struct wn_walk *w, int64_t c, int64_t key, int64_t place) {
   for (int64_t s = 0; s < w->choices; s++) w->F[s * cap + c] = 0;
   if (!w->score) return;
   const struct wn_policy_held held = walk_held(w, c + 1, place);
-  w->score[c] = 0;
-  if (w->policy->score) w->policy->score(&held, c, 1, &w->score[c]);
+  w->policy->score(&held, c, 1, &w->score[c]);
 }
 
 /* Compacts the rest of the n columns. */
@@ -106,6 +106,29 @@ static int64_t walk_close_ranks(struct wn_walk *w, int64_t n) {
     kept++;
   }
   return kept;
+}
+
+/* Where all scores are equal: recent tokens are the last to be the oldest, so only sinks are in the way. */
+static int64_t walk_oldest(struct wn_walk *w) {
+  const int64_t sinks = wn_policy_sinks(w->budgets, w->K);
+  while (w->at[w->next] < sinks) w->next++; /* or evicted, -1 */
+  return w->next;
+}
+
+static void walk_oldest_rows(struct wn_walk *w, int64_t row0, int64_t rows, int32_t *evicted_at) {
+  const int64_t own = w->a->Tk - w->a->Tq;
+  const int32_t *positions = wn_slot_positions(w->a, w->b, w->group);
+  for (int64_t r = 0; r < rows; r++, w->n++) {
+    const int64_t key = own + row0 + r, position = positions ? positions[key] : key;
+    if (w->alive == w->K) {
+      const int64_t which = walk_oldest(w);
+      evicted_at[w->key[which]] = (int32_t)position;
+      w->at[which] = -1;
+      w->alive--;
+    }
+    wn_walk_enter(w, w->n, key, position);
+    w->alive++;
+  }
 }
 
 /* The policy's notes after row `row` of the call, row r of the block. */
@@ -156,6 +179,10 @@ static wn_status walk_block(const struct wn_exec *exec, struct wn_walk *w, int64
 
 wn_status wn_walk_rows(const struct wn_exec *exec, struct wn_walk *w, int64_t row0, int64_t rows, int64_t last,
                        int32_t *evicted_at) {
+  if (w->oldest) {
+    walk_oldest_rows(w, row0, rows, evicted_at);
+    return WN_OK;
+  }
   for (int64_t at = row0, n; at < row0 + rows; at += n) {
     n = row0 + rows - at < WN_WALK_ROWS ? row0 + rows - at : WN_WALK_ROWS;
     WN_TRY(walk_block(exec, w, at, n, last, evicted_at));

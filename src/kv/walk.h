@@ -6,6 +6,7 @@
  * held and the block's own are matrix products; then row by row: if the budget is full a token is evicted, the row's
  * selections are added to F, and its attention sums over the keys held are added to the policy's notes. For rows of T:
  *
+ *   nothing      O(T): without a score the oldest token that is no sink is evicted (streaming, window)
  *   positions    O(T K)
  *   selections   O(T (K + ROWS) D) a selection in the products: of the selecting head alone
  *   sums         O(T (K + ROWS) D) a head in the products, O(T (K + ROWS)) exponentials; with a threshold, whose choice
@@ -49,6 +50,8 @@ struct wn_walk {
   int64_t layer_group;   /* the group's number in the layer */
   int64_t first;         /* the position of the document's first token */
   int64_t n;             /* columns held at the next block's first row, oldest first */
+  bool oldest;           /* all scores are equal: the oldest goes, and columns of evicted tokens stay where they are */
+  int64_t alive, next;   /* oldest: columns that are held; no column before `next` can be evicted */
   int32_t *key, *place;  /* [Tk] the column's key, and its position in the text */
   int32_t *at;           /* [Tk] its position in the document; -1: evicted */
   double *score;         /* [Tk] by position */
