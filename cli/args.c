@@ -249,7 +249,7 @@ int cli_dispatch(const char *parent, const char *summary, const struct cli_comma
   if (word && (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help"))) {
     printf("%s COMMAND [OPTIONS]\n\n%s\n\nCommands:\n", parent, summary);
     for (int i = 0; i < count; i++) printf("  %-12s%s\n", commands[i].name, commands[i].help);
-    printf("\n%s COMMAND --help says more.\n", parent);
+    printf("\n%s COMMAND --help describes a command.\n", parent);
     return 0;
   }
   if (!word) return cli_usage_error(parent, "a command is missing");

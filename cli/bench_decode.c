@@ -32,7 +32,7 @@ static const struct cli_option bench_decode_options[] = {
     CLI_OPTION(struct bench_decode, config, "config", "FILE", "the recipe of a model with random parameters"),
     CLI_OPTION(struct bench_decode, sets, "set", "KEY=VALUE", "changes one key of the recipe"),
     CLI_OPTION(struct bench_decode, contexts, "contexts", "N,N,...", "tokens in the cache before timing"),
-    CLI_OPTION(struct bench_decode, batch, "batch", "N", "sequences in step", .min = 1, .max = 4096),
+    CLI_OPTION(struct bench_decode, batch, "batch", "N", "sequences decoded together", .min = 1, .max = 4096),
     CLI_BUDGETS_OPTIONS(struct bench_decode, budgets),
     CLI_CACHE_OPTION(struct bench_decode, budgets),
     BENCH_OPTIONS(struct bench_decode, bench)};

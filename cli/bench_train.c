@@ -11,7 +11,7 @@ struct bench_train {
   wn_model *model;
   wn_trainer *trainer;
   int32_t *tokens;       /* [2 n] inputs and targets of a step, and [B,S] of an encoder's inputs */
-  size_t n, token_count; /* n: tokens a step */
+  size_t n, token_count; /* n: tokens per step */
   struct samples *steps;
   wn_memory_info memory;
   unsigned long long allocations; /* of the last step */
@@ -80,7 +80,7 @@ static int bench_train_report(const struct bench_train *t) {
     return cli_print_json(j);
   }
   char text[64];
-  printf("train, %s parameters, %zu tokens a step, %d threads, %s\n", cli_count(parameters), t->n,
+  printf("train, %s parameters, %zu tokens per step, %d threads, %s\n", cli_count(parameters), t->n,
          wn_context_threads(t->bench.ctx), wn_context_backend(t->bench.ctx));
   snprintf(text, sizeof text, "%.0f tok/s", rate);
   bench_print_samples("step", t->steps, text);

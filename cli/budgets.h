@@ -56,7 +56,7 @@ struct cli_budgets {
 #define CLI_CACHE_OPTION(T, m)                                                                                         \
   CLI_OPTION(T, m.cache, "cache", "FORMAT",                                                                            \
              "number format of keys and values; auto: half floats, with half the bytes, where the model's file has "   \
-             "16 bits a weight or fewer",                                                                              \
+             "16 bits per weight or fewer",                                                                            \
              .choices = "auto|float|half")
 
 /* Usage that makes no sense: CLI_GO or 2. */

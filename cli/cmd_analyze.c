@@ -241,7 +241,7 @@ static void spans_print(const struct analysis *a, const void *what) {
     }
     putchar('\n');
   }
-  printf("\naverage span      %.1f tokens, with the ramp %.1f keys a head; the widest %.1f\n", r->span, r->keys,
+  printf("\naverage span      %.1f tokens, with the ramp %.1f keys per head; the widest %.1f\n", r->span, r->keys,
          r->widest);
   printf("operations/token  %s: projections %s, feed-forward %s, attention %s\n", cli_count(o->total),
          cli_count(o->maps), cli_count(o->ffn), cli_count(o->attention));

@@ -49,7 +49,7 @@ static const struct cli_spec convert_spec = {
     .epilog =
         "winnow: a checkpoint folder.  hf: a folder that Hugging Face transformers loads.  gguf: a file that\n"
         "llama.cpp loads; both for the model families in docs/real-models.md.  winnow-gguf: any model, as a GGUF file\n"
-        "that only winnow reads. q8_0, 8 bits a weight, needs one of the last two."};
+        "that only winnow reads. q8_0, 8 bits per weight, needs one of the last two."};
 
 static int convert_report(const struct convert *c, const char *from, const char *out, const wn_convert_result *r) {
   if (c->common.json)

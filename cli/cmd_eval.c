@@ -68,7 +68,7 @@ static json_t *eval_budgets_json(const wn_budgets *b, int64_t context) {
                    eval_saving(b, context));
 }
 
-/* context: tokens a sequence. */
+/* context: tokens per sequence. */
 static int eval_report(const struct request *r, const char *what, const wn_eval_result *result,
                        const wn_budgets *budgets, int64_t context) {
   if (r->common.json) {
@@ -94,7 +94,7 @@ static int eval_report(const struct request *r, const char *what, const wn_eval_
   if (result->span > 0) printf("mean span      %.1f\n", result->span);
   if (result->recurrence_bytes > 0) printf("earlier blocks %s\n", cli_bytes((double)result->recurrence_bytes));
   if (budgets->layers > 0)
-    printf("memory saving  %.2f (%s, %.1f of %" PRId64 " tokens a layer)\n", eval_saving(budgets, context),
+    printf("memory saving  %.2f (%s, %.1f of %" PRId64 " tokens per layer)\n", eval_saving(budgets, context),
            wn_policy_name(budgets->policy), (double)context / eval_saving(budgets, context), context);
   printf("tokens         %" PRIu64 "\ntokens/s       %.0f\npeak memory    %s\n", result->tokens,
          result->tokens_per_second, cli_bytes((double)cli_peak_resident()));

@@ -339,7 +339,7 @@ static const struct cli_option generate_options[] = {
     CLI_OPTION(struct request, prompt, "prompt", "TEXT",
                "the text to continue; with an encoder: <extra_id_0>, <extra_id_1>, ... where a span is missing"),
     CLI_OPTION(struct request, prompt_file, "prompt-file", "FILE",
-               "the same from a file; - or nothing: standard input, unless it is a terminal"),
+               "the prompt from a file; -: standard input, the default unless it is a terminal"),
     CLI_OPTION(struct request, jsonl, "jsonl", "FILE",
                "JSON lines: each line's \"document\" replaces {document} in --prompt; results go to --out"),
     CLI_OPTION(struct request, out, "out", "FILE", "with --jsonl: receives the lines, each with its \"prediction\""),

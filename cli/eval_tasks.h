@@ -12,9 +12,10 @@ struct cli_tasks {
 #define CLI_TASKS_OPTIONS(T, m)                                                                                        \
   CLI_OPTION(T, m.names, "task", "NAME,...",                                                                           \
              "downstream tasks, whose files are in the folder --data; all: each of them"),                             \
-      CLI_OPTION(T, m.choices, "choices", "FILE", "questions of your own, one JSON object a line"),                    \
-      CLI_OPTION(T, m.limit, "limit", "N", "of every task the first so many questions; 0: all", .min = 0, .max = 1e9), \
-      CLI_OPTION(T, m.log, "log", "FILE", "a line of JSON for each question; of several tasks FILE.TASK each"),        \
+      CLI_OPTION(T, m.choices, "choices", "FILE", "questions of your own, one JSON object per line"),                  \
+      CLI_OPTION(T, m.limit, "limit", "N", "only the first N questions of every task; 0: all", .min = 0, .max = 1e9),  \
+      CLI_OPTION(T, m.log, "log", "FILE",                                                                              \
+                 "receives one line of JSON per question; with several tasks FILE.TASK for each"),                     \
       CLI_OPTION(T, m.resume, "resume", NULL, "continues --log: questions in it are not scored again")
 
 static inline bool cli_tasks_wanted(const struct cli_tasks *tasks) {

@@ -137,7 +137,7 @@ static void compare_print_table(const struct compare *c, const wn_prune_comparis
       if (r->results[i].subject == s && r->results[i].searched && (!end || r->results[i].total < end->total))
         end = &r->results[i];
     if (end && task < 0)
-      printf("%-18s searched to its end: %.5g tokens a layer, %.2fx less memory, perplexity %.3f\n", r->names[s],
+      printf("%-18s searched to its end: %.5g tokens per layer, %.2fx less memory, perplexity %.3f\n", r->names[s],
              end->per_layer, end->saving, exp(end->loss));
   }
 }
@@ -249,7 +249,7 @@ static const struct cli_option compare_options[] = {
     CLI_OPTION(struct compare, task, "task", "NAME,...",
                "downstream tasks to answer under every budget as well: accuracy by tokens kept"),
     CLI_OPTION(struct compare, task_data, "task-data", "DIR", "the folder of their files"),
-    CLI_OPTION(struct compare, limit, "limit", "N", "of every task the first so many questions; 0: all", .min = 0,
+    CLI_OPTION(struct compare, limit, "limit", "N", "only the first N questions of every task; 0: all", .min = 0,
                .max = 1e9),
     PRUNE_ROWS_OPTIONS(struct compare, rows),
     CLI_POLICY_CHOICES_OPTIONS(struct compare, choices),

@@ -21,7 +21,7 @@ void cli_sampling_apply(const struct cli_sampling *s, wn_sampling *out);
       CLI_OPTION(T, m.top_k, "top-k", "N", "draw among the N most likely tokens; 0: all", .min = 0, .max = 1 << 30),   \
       CLI_OPTION(T, m.top_p, "top-p", "X", "draw among the most likely tokens whose probabilities sum to X; 1: all",   \
                  .min = 0, .max = 1),                                                                                  \
-      CLI_OPTION(T, m.seed, "seed", "N", "seed of the drawing; the same seed draws the same text")
+      CLI_OPTION(T, m.seed, "seed", "N", "seed of the sampling; the same seed gives the same text")
 #define CLI_STOP_OPTION(T, m) CLI_OPTION(T, m, "stop", "TEXT", "ends the text where TEXT would be written")
 
 struct cli_dialogue {

@@ -2,7 +2,7 @@
  *
  *   bench_attention [--threads N] [--repeats N] [--shape B,T,H,Hkv,D] [--backend cpu|ref]
  *       forward and backward, dense and selective; rates count visible pairs only: forward 2 products, backward 5,
- *       each 2 D operations a pair and head. The peer is libxsmm's 64x64x64 kernel on resident operands, on all
+ *       each 2 D operations per pair and head. The peer is libxsmm's 64x64x64 kernel on resident operands, on all
  *       threads; it and the four passes take turns, medians are shown with the range of the middle half.
  *   bench_attention --decode [--shape B,T,H,Hkv,D]
  *       one query for each sequence against T keys, beside a plain read of as many bytes.

@@ -12,7 +12,7 @@
  * product but the selecting head's: from F at the block's first row, the norms of queries and keys, and what bounds the
  * row's sum from below: the logits of its own key and of the document's first ("before"), or the sum itself ("after":
  * backward knows it) F > C     (row block, key) with F above C at the block's first row; the largest weight among them
- * and the largest sum of such weights in one row The diagonal's tiles count as alive. JSON: one object a layer, then
+ * and the largest sum of such weights in one row The diagonal's tiles count as alive. JSON: one object per layer, then
  * the whole. */
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Maps on packed weights, each storage type by itself: bytes of weights a second for 1 and 8 rows of x beside a plain
- * read of as many bytes by the same threads, and operations a second for 256 rows. A table on standard output.
+/* Maps on packed weights, each storage type by itself: bytes of weights per second for 1 and 8 rows of x beside a plain
+ * read of as many bytes by the same threads, and operations per second for 256 rows. A table on standard output.
  *   bench_packed [THREADS]
  * Medians of repeated calls; the matrices are larger than the caches of small machines. */
 #include <omp.h>

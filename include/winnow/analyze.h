@@ -41,7 +41,7 @@ typedef struct wn_span_layer {
 /* Operations for one token at inference, multiply and add counted as one, as the paper counts them: this count
  * reproduces the 42M of its Table 1 for 12 layers of width 512 and an average span of 314, and the shares of section 3
  * (feed-forward 62% at a span of 256, attention with its projections 82% at 8192). For every layer:
- *   maps       query, key, value and output maps: C (H + 2 Hkv) D + H D C
+ *   maps       query, key, value and output projections: C (H + 2 Hkv) D + H D C
  *   ffn        2 C F, or 3 C F for SwiGLU
  *   attention  q.k and the sum of weighted values: 2 D for each key and head
  * Not counted, as in the paper: embedding and output projection, the product with position vectors (D per key and
@@ -80,7 +80,7 @@ void wn_span_report_destroy(wn_span_report *report); /* NULL is allowed */
  * (equation 3); control tokens are excluded. Counted while the attention runs, for all shares in one pass and without a
  * T x T matrix: cost in src/backends/cpu/attention/tile_look.inc. */
 
-/* The shares of the attention to count tokens for, and the control tokens. */
+/* The shares of the attention for which tokens are counted, and the control tokens. */
 typedef struct wn_meaning_options {
   size_t size;            /* sizeof the struct (context.h) */
   const double *taus;     /* [tau_count] ascending in (0,1]; NULL: 0.5 to 1 in steps of 0.05 */
@@ -114,7 +114,8 @@ typedef struct wn_meaning_report {
 } wn_meaning_report;
 
 /* WN_ERR_UNSUPPORTED for models with segment recurrence in use (pass options->recurrence -1) and for encoders' inputs.
- * Uses, besides the workspace, layers * heads * tau_count histograms of about 16 log2(context) bins for each length. */
+ * Uses, in addition to the workspace, layers * heads * tau_count histograms of about 16 log2(context) bins for each
+ * length. */
 wn_status wn_analyze_meaning(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
                              const wn_meaning_options *options, wn_meaning_report **out);
 void wn_meaning_report_destroy(wn_meaning_report *report); /* NULL is allowed */
@@ -199,7 +200,7 @@ int wn_sweep_optimum(const double *performance, int count, double baseline, doub
 
 /* Number of octaves of distance by which weights are summed. */
 #define WN_LOOK_OCTAVES 26
-typedef struct wn_look_head { /* doubles alone */
+typedef struct wn_look_head { /* all fields are doubles */
   /* The attention similarity bias (Zhai, "Exclusive Self Attention", section 2, figure 1). */
   double value_similarity;  /* cosine of v_i and v_j, mean over the pairs i != j of a document, then over documents */
   double self_weight;       /* a_ii */

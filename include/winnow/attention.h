@@ -95,9 +95,8 @@ typedef struct wn_attention_config {
     double tau; /* default 0.95 */
   } threshold;
   double dropout; /* on the weights, in training; default 0 */
-  /* What the other mechanisms keep, each its own numbers; set by their keys (wn_attention_config_parse, recipes,
-   * --set).
-   */
+  /* Settings of the other mechanisms, each of which has numbers of its own here, set by their keys
+   * (in wn_attention_config_parse, recipes, --set) */
   uint64_t settings[16];
 } wn_attention_config;
 
@@ -152,8 +151,8 @@ typedef struct wn_attention_arrays {
   void *dz, *dzt, *dp, *dbias, *dsink_k, *dsink_v, *dgate; /* as their inputs */
 } wn_attention_arrays;
 
-/* The arrays that a configuration needs or returns besides q, k, v, y and their gradients, for programs that treat all
- * mechanisms alike. Offsets point at the fields of wn_attention_arrays. */
+/* The arrays that a configuration needs or returns in addition to q, k, v, y and their gradients, for programs that
+ * treat all mechanisms alike. Offsets point at the fields of wn_attention_arrays. */
 typedef struct wn_attention_slot {
   const char *name; /* "z", "sink_k", ...: the field's name */
   int ndim;

@@ -1,5 +1,5 @@
-/* winnow: chats. A table of templates has the text between the messages of a conversation that models were trained
- * with. A model's own (Jinja) template is not run; the table's entry is recognised by the markers in it. */
+/* winnow: chats. A table of templates has the text that models were trained to see between the messages of a
+ * conversation. A model's own (Jinja) template is not run; the table's entry is recognised by the markers in it. */
 #ifndef WINNOW_CHAT_H
 #define WINNOW_CHAT_H
 

@@ -20,7 +20,7 @@ typedef enum wn_log_level { WN_LOG_DEBUG, WN_LOG_INFO, WN_LOG_WARNING } wn_log_l
 typedef void (*wn_log_fn)(void *user, wn_log_level level, const char *line);
 
 /* The backends of this build, each here and nowhere else; the first is the default. A backend's table is what
- * wn_backend_<name>_for gives (src/backends/backends.h). SEP: what stands between two of them. */
+ * wn_backend_<name>_for gives (src/backends/backends.h). SEP: the separator between two of them. */
 #define WN_BACKENDS(X, SEP) X(cpu) SEP X(ref)
 
 /* Every struct of options begins with its size, which the caller sets: wn_eval_options o = {.size = sizeof o, .batch =
@@ -100,8 +100,9 @@ WN_EXPERIMENTAL_BEGIN
 wn_status wn_file_load(wn_context *ctx, const char *path, size_t limit, char **text, size_t *bytes);
 
 /* text, whose bytes may be anything, as one line of UTF-8 for a terminal or a log, with a NUL after it: line ends and
- * tabs become spaces; control characters, what turns the direction of a text around and bytes that are no UTF-8 become
- * "\\x1b". What does not fit in `bytes` is left off. The length. Every message of the library has been through it. */
+ * tabs become spaces; control characters, those that reverse the direction of a text, and bytes that are not UTF-8
+ * become "\\x1b". What does not fit in `bytes` is left off. Returns the length. Every message of the library has passed
+ * through it. */
 size_t wn_line_escape(const char *text, char *out, size_t bytes);
 
 WN_API_END

@@ -87,7 +87,7 @@ typedef struct wn_data_config {
 
 /* Where batches come from; opaque. */
 typedef struct wn_data_source wn_data_source;
-/* split: "train" or "val". context: tokens a row. */
+/* split: "train" or "val". context: tokens per row. */
 wn_status wn_data_source_create(wn_context *ctx, const wn_data_config *config, const char *split, int64_t context,
                                 int32_t vocab_size, wn_data_source **out);
 void wn_data_source_destroy(wn_data_source *source); /* NULL is allowed */

@@ -47,15 +47,14 @@ const char *wn_policy_option(wn_policy policy, int i, const char **help);
 /* Does a model with this attention have what the policy reads? */
 bool wn_policy_suits(wn_policy policy, const wn_attention_config *config);
 
-/* What the keys and values in a cache are kept as. */
+/* How the keys and values in a cache are stored. */
 typedef enum wn_cache_format {
   WN_CACHE_FLOAT, /* "float": as the model computes them */
-  WN_CACHE_HALF, /* "half": in half floats: half the bytes, and of each number 11 bits; beyond 65504 it is infinite. F32
-                    models on the cpu backend with AVX2, heads of at most 256; not with strides, the square-root mask,
-                    thresholds, exclusive attention, positions by place: WN_ERR_UNSUPPORTED names what stands in the way
-                  */
-  WN_CACHE_AUTO  /* "auto": half where the model's matrices came from a file in 16 bits or fewer and nothing stands in
-                    the  way, else float */
+  WN_CACHE_HALF,  /* "half": as half floats: half the bytes, 11 significant bits; numbers beyond 65504 become infinite.
+                     F32 models on the cpu backend with AVX2, heads of at most 256; not with strides, the square-root
+                     mask, thresholds, exclusive attention, cache positions: WN_ERR_UNSUPPORTED names the obstacle */
+  WN_CACHE_AUTO   /* "auto": half where the model's matrices came from a file in 16 bits or fewer and no obstacle is in
+                     the way, else float */
 } wn_cache_format;
 #define WN_CACHE_COUNT 3
 const char *wn_cache_format_name(wn_cache_format format);
@@ -63,33 +62,33 @@ const char *wn_cache_format_name(wn_cache_format format);
 /* How a policy pools over neighbouring tokens. */
 typedef enum wn_pool { WN_POOL_MEAN, WN_POOL_MAX } wn_pool;
 
-/* Budgets of every layer. Owns `tokens` and `head_tokens`; a zero wn_budgets means none. */
+/* The budgets of every layer. Owns `tokens` and `head_tokens`; a wn_budgets of zeros has none. */
 typedef struct wn_budgets {
   wn_policy policy;
   int64_t layers;
   int64_t *tokens;       /* [layers], each >= 1; a budget of the context or more never evicts */
   int64_t heads;         /* 0: all key-value heads of a layer have its budget; else the model's key-value heads */
-  int64_t *head_tokens;  /* [layers,heads], each >= 1: a budget for each key-value head, for policies that decide for
-                            each  of them (with per_kv_head, or "selective" with a selection for each). tokens[l] is then
-                            the  layer's largest */
+  int64_t *head_tokens;  /* [layers,heads], each >= 1: a budget for each key-value head, for policies that evict for
+                            each of them (with per_kv_head, or "selective" with a selection for each). tokens[l] is then
+                            the layer's largest */
   bool per_kv_head;      /* each key-value head evicts on its own, if the policy can (wn_policy_info) */
   wn_cache_format cache; /* of the cache whose bytes wn_budgets_parse counts; not AUTO, not saved; default float */
   /* Options of single policies; wn_budgets_init gives the defaults. */
   int64_t sinks;        /* streaming: first tokens that are never evicted, of a budget of K at most K-1; default 4 */
   bool cache_positions; /* streaming: a token's position is its cache position, as in the paper; default false: its
                            position in the text. Needs rotary or relative positions */
-  double recent;        /* h2o: the part of the budget that goes to the most recent tokens; default 0.5 */
+  double recent;        /* h2o: the part of the budget that is reserved for the most recent tokens; default 0.5 */
   uint64_t seed;        /* random: the seed */
   struct {
-    int64_t rows; /* the last rows, which vote; as many recent tokens are protected, at most half of the budget. The
-                     cache keeps so many numbers for each token. Default 32 */
-    int64_t neighbours; /* votes are pooled over so many positions on each side; 0: not pooled; default 2 */
+    int64_t rows; /* the last rows, which vote; as many of the most recent tokens are protected, at most half of the
+                     budget. The cache keeps one number per voting row for each token. Default 32 */
+    int64_t neighbours; /* votes are pooled over this many positions on each side; 0: not pooled; default 2 */
     wn_pool pool;       /* default the mean */
   } snapkv;
 } wn_budgets;
 void wn_budgets_init(wn_budgets *budgets);
 void wn_budgets_clear(wn_budgets *budgets);
-/* Keys of budgets.json by text: "recent=0.25,per_kv_head=true". */
+/* Sets keys of budgets.json from text: "recent=0.25,per_kv_head=true". */
 wn_status wn_budgets_set(wn_context *ctx, const char *assignments, wn_budgets *out);
 wn_status wn_budgets_load(wn_context *ctx, const char *path, wn_budgets *out);
 wn_status wn_budgets_save(wn_context *ctx, const wn_budgets *budgets, const char *path);

@@ -1,4 +1,4 @@
-/* winnow: the decoder, alone or behind an encoder, and its checkpoints. A checkpoint is a folder with config.json,
+/* winnow: the decoder, alone or with an encoder, and its checkpoints. A checkpoint is a folder with config.json,
  * model.safetensors and the tokenizer's files. */
 #ifndef WINNOW_MODEL_H
 #define WINNOW_MODEL_H
@@ -30,11 +30,12 @@ typedef enum wn_ffn_kind {
   WN_FFN_GELU_ERF,
   WN_FFN_GEGLU
 } wn_ffn_kind; /* "swiglu", "gelu" (tanh), "relu", "gelu_erf", "geglu" (tanh) */
-/* Elements that turn together: (i, i + R/2), as Hugging Face Llama, or (2i, 2i+1), as the paper and GGUF's llama. */
+/* Pairs of elements that are rotated together: (i, i + R/2), as in Hugging Face's Llama, or (2i, 2i+1), as in the paper
+ * and GGUF's llama. */
 typedef enum wn_rope_pairs { WN_ROPE_HALVES, WN_ROPE_ADJACENT } wn_rope_pairs; /* "halves", "adjacent" */
-/* How angles are stretched beyond the context of the first training: none; positions divided by the factor (Chen et al.
- * 2023); a base that grows with the text ("dynamic" NTK); by wavelength (Llama 3.1); by wavelength with a magnitude
- * (YaRN, Peng et al. 2023). */
+/* How angles are scaled beyond the context of the original training: not at all; positions divided by the factor (Chen
+ * et al. 2023); a base that grows with the text ("dynamic" NTK); by wavelength (Llama 3.1); by wavelength with a
+ * magnitude (YaRN, Peng et al. 2023). */
 typedef enum wn_rope_scaling {
   WN_ROPE_PLAIN,
   WN_ROPE_LINEAR,
@@ -59,23 +60,24 @@ typedef struct wn_model_config {
   double logit_softcap;     /* logits are cap tanh(logit / cap) (Gemma 2); 0: off */
   wn_position_kind position;
   double rope_theta;       /* 10000 */
-  double rope_local_theta; /* in layers with attention's window, without rope_scaling and rope_factors (Gemma 3); 0:
-                              they turn as all others do */
+  double rope_local_theta; /* the base in layers with attention's window, which then ignore rope_scaling and
+                              rope_factors (Gemma 3); 0: the same as in all other layers */
   wn_rope_pairs rope_pairs;
-  int64_t rope_size; /* R: elements of each head that turn, the first ones, even; 0: D */
+  int64_t rope_size; /* R: how many elements of each head, from the first on, are rotated; even; 0: D */
   bool rope_factors; /* a tensor rope.factors [R/2] divides the angles' frequencies (GGUF's rope_freqs.weight) */
   struct {
     wn_rope_scaling type;
     double factor;                            /* 1 */
-    int64_t context;                          /* of the first training; 0: context */
+    int64_t context;                          /* of the original training; 0: context */
     double low_freq_factor, high_freq_factor; /* llama3: 1, 4 */
     double attention_factor;                  /* yarn: on cos and sin; 0: 1 + 0.1 ln(factor) */
-    double beta_fast,
-        beta_slow; /* yarn: turns within the context beyond which nothing, below which all is divided; 32, 1 */
-    bool truncate; /* yarn: bounds in whole dimensions; true */
+    double beta_fast, beta_slow; /* yarn: frequencies with more turns than beta_fast within the context are unchanged,
+                                    those with fewer than beta_slow are divided by the factor; 32, 1 */
+    bool truncate;               /* yarn: the two bounds are rounded to whole dimensions; true */
   } rope_scaling;
   wn_ffn_kind ffn;
-  bool qk_norm;          /* the norm kind over each head of q and k, one learned gain of size D each a layer */
+  bool qk_norm;          /* a norm of the same kind over each head of q and of k, each with one learned gain of size D
+                            per layer */
   bool bias;             /* on every linear map and LayerNorm */
   bool qkv_bias;         /* on the maps to q, k and v, whatever `bias` is (Qwen2) */
   bool tied;             /* output shares the embedding */
@@ -85,15 +87,15 @@ typedef struct wn_model_config {
                             layer keeps; 0: none. Needs data.stream in training */
   struct {               /* encoder-decoder (Raffel et al. 2020, section 2.1) */
     int64_t layers;      /* 0: a decoder alone. The encoder has the decoder's width, heads and feed-forward, sees both
-                            ways, and of `attention` has scale, dropout and buckets (a table of its own); each
-                            decoder layer looks at its output behind its own attention */
+                            ways, and of `attention` has scale, dropout and buckets (a table of its own); each decoder
+                            layer attends to its output after its own attention */
     int64_t context;     /* tokens of the longest input; 0: context */
   } encoder;
-  double init_std; /* 0.02; maps into the residual are scaled by 1/sqrt(2*layers) */
+  double init_std; /* 0.02; projections into the residual stream are scaled by 1/sqrt(2*layers) */
   wn_attention_config attention;
 } wn_model_config;
 void wn_model_config_init(wn_model_config *config);
-/* Fills the zeros that stand for defaults and checks every field: WN_ERR_CONFIG names the first that is wrong. */
+/* Replaces zeros that mean a default and checks every field: WN_ERR_CONFIG names the first that is wrong. */
 wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config);
 
 /* A model: its configuration and its parameters; opaque. */
@@ -110,10 +112,10 @@ wn_status wn_model_create(wn_context *ctx, const wn_model_config *config, uint64
  * Matrices in fewer than 32 bits are used as the file has them: it stays mapped as long as the model lives. What is not
  * supported is refused with a line that names file, key and what is known. docs/real-models.md says more. */
 wn_status wn_model_load(wn_context *ctx, const char *path, wn_model **out);
-/* The same with every weight as a float32 of its own, for what changes weights or reads them: training, saving. */
+/* The same with every weight copied to float32, for callers that change or read weights: training, saving. */
 wn_status wn_model_load_float(wn_context *ctx, const char *path, wn_model **out);
-/* Whether the weights of a file are looked through for NaN and infinity, which are WN_ERR_FORMAT with the tensor's
- * name. It reads all of the file once, at about the speed of memory (docs/real-models.md). */
+/* Whether the weights of a file are searched for NaN and infinity, which are WN_ERR_FORMAT with the tensor's name. It
+ * reads all of the file once, at about the speed of memory (docs/real-models.md). */
 typedef enum wn_check {
   WN_CHECK_AUTO, /* weights of up to 1 GiB, and all that are copied as they are loaded (floats, vectors) */
   WN_CHECK_YES,
@@ -158,12 +160,12 @@ typedef struct wn_tensor_info {
 } wn_tensor_info;
 wn_status wn_model_tensor_info(const wn_model *model, int i, wn_tensor_info *out);
 
-/* Another attention for a loaded model, its files untouched: "threshold.tau=0.9", "sqrt.buffer=64", "window=0"; keys as
- * in config.json's "attention", and a key below an object turns it on. What would need other parameters than the model
- * has is WN_ERR_CONFIG. Sessions and steps that exist already are not to be used afterwards. */
+/* Changes the attention of a loaded model and leaves its files as they are: "threshold.tau=0.9", "sqrt.buffer=64",
+ * "window=0"; keys as in config.json's "attention", and a key below an object turns it on. What would need other
+ * parameters than the model has is WN_ERR_CONFIG. Sessions and steps that exist already must not be used after it. */
 wn_status wn_model_set_attention(wn_context *ctx, wn_model *model, const char *assignment);
-/* Tokens that a threshold always keeps and does not count (Fernandez, Unsal, section 4.3), wherever they stand: ids
- * [count] of the vocabulary; 0: none. Sessions that exist already are not to be used afterwards. */
+/* Tokens that a threshold always keeps and does not count (Fernandez, Unsal, section 4.3), wherever they occur: ids
+ * [count] of the vocabulary; 0: none. Sessions that exist already must not be used afterwards. */
 wn_status wn_model_set_control_tokens(wn_context *ctx, wn_model *model, const int32_t *ids, int64_t count);
 
 /* Logits of whole sequences. tokens [B,T], doc_start [B,T] or NULL, logits [B,T,V] float32. For tests, analysis and
@@ -173,40 +175,41 @@ wn_status wn_model_logits(wn_context *ctx, wn_model *model, const int32_t *token
 
 /* Decoding with a key-value cache. */
 typedef struct wn_session wn_session;
-/* capacity: the longest text (0: the model's context and recurrence). B sequences in step. A layer's cache holds what
- * the layer can see: all, or as many tokens as its window or its widest span (as it is now) reaches. */
+/* capacity: the longest text (0: the model's context and recurrence). B sequences advance together. A layer's cache
+ * holds what the layer can see: all, or as many tokens as its window or its widest span (as it is now) reaches. */
 wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, wn_session **out);
 void wn_session_destroy(wn_session *session); /* NULL is allowed */
 void wn_session_reset(wn_session *session);
 int64_t wn_session_position(const wn_session *session); /* tokens seen so far */
 size_t wn_session_kv_bytes(const wn_session *session);  /* of the caches, all that is allocated: keys, values, F,
                                                            positions,  a policy's notes */
-/* Feeds T >= 1 tokens a sequence, tokens [B,T] (a prompt, a chunk of it, or one token), in pieces of at most
- * `chunk` tokens (0: a sensible size). logits [B,V] of the last position, may be NULL. */
+/* Feeds T >= 1 tokens per sequence, tokens [B,T] (a prompt, a chunk of it, or one token), in pieces of at most `chunk`
+ * tokens (0: a sensible size). logits [B,V] of the last position, may be NULL. */
 wn_status wn_session_feed(wn_context *ctx, wn_session *session, const int32_t *tokens, int64_t T, int64_t chunk,
                           float *logits);
 
-/* `to` becomes what `from` is, and forgets what it was: its sequence b has what sequence b / (to's sequences / from's)
- * had seen. Both were created with the same model, capacity, budgets and cache format; to's sequences are a multiple of
- * from's. This forks a text (one to several), keeps a snapshot of it, and rolls back to one. Copies the tokens held. */
+/* `to` takes over the state of `from` and forgets its own: its sequence b has what sequence b / (to's sequences /
+ * from's) had seen. Both were created with the same model, capacity, budgets and cache format; to's sequences are a
+ * multiple of from's. This forks a text (one to several), keeps a snapshot of it, and rolls back to one. Copies the
+ * tokens held. */
 wn_status wn_session_copy(wn_context *ctx, wn_session *to, const wn_session *from);
 
 /* Encoder-decoder: runs the encoder over inputs [B,S] and keeps what the decoder's layers read of them; tokens are fed
- * behind it. input_count [B] or NULL: tokens of each row, the rest is padding. Forgets the tokens fed so far. Allocates
- * what it keeps: B*S keys and values a layer, part of wn_session_kv_bytes. */
+ * after that. input_count [B] or NULL: tokens of each row, the rest is padding. Forgets the tokens fed so far.
+ * Allocates what it keeps: B*S keys and values per layer, part of wn_session_kv_bytes. */
 wn_status wn_session_encode(wn_context *ctx, wn_session *session, const int32_t *inputs, const int32_t *input_count,
                             int64_t S);
 
-/* Budgets of the key-value cache (kv.h), for a model.
- * `text` is a number of tokens for every layer ("64"), one for each ("64,64,32,96"), one for each key-value head of a
- * layer ("64:16" in every layer, "64:16,32:32,8:8,96:96"), a part of the context ("0.25"), bytes a sequence over all
- * layers ("2MiB"), or a budgets.json or a checkpoint's folder that has one (then its policy too). The policy and its
- * choices in *out stand unless a file gives them. */
+/* Budgets of the key-value cache (kv.h), for a model. `text` is a number of tokens for every layer ("64"), one for each
+ * ("64,64,32,96"), one for each key-value head of a layer ("64:16" in every layer, "64:16,32:32,8:8,96:96"), a fraction
+ * of the context ("0.25"), bytes per sequence over all layers ("2MiB"), or a budgets.json or a checkpoint's folder that
+ * has one (then its policy too). The policy and its options in *out are kept unless a file gives them. */
 wn_status wn_budgets_parse(wn_context *ctx, const wn_model_config *config, const char *text, wn_budgets *out);
-/* WN_ERR_CONFIG says why these budgets do not go with this model. */
+/* WN_ERR_CONFIG says why these budgets do not suit this model. */
 wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *budgets, const wn_model_config *config);
 
-/* wn_model_logits with the budgets in force, each document by itself: what decoding under them gives. NULL: none. */
+/* wn_model_logits with the budgets in force, for each document separately: the result of decoding under them. NULL:
+ * none. */
 wn_status wn_model_logits_with_budgets(wn_context *ctx, wn_model *model, const int32_t *tokens,
                                        const int32_t *doc_start, int64_t B, int64_t T, const wn_budgets *budgets,
                                        float *logits);
@@ -217,8 +220,8 @@ typedef struct wn_model_inputs {
   const int32_t *count;  /* [B] tokens of each row, the rest is padding; NULL: S in all */
   int64_t S;
 } wn_model_inputs;
-/* The logits [B,T,V] of an encoder-decoder's decoder for tokens [B,T] and what its encoder reads. budgets: of the
- * decoder's own keys and values; NULL: none. What wn_session_encode and wn_session_feed give. */
+/* The logits [B,T,V] of an encoder-decoder's decoder for tokens [B,T] and the encoder's inputs. budgets: of the
+ * decoder's own keys and values; NULL: none. The same as wn_session_encode and wn_session_feed give. */
 wn_status wn_model_logits_of_inputs(wn_context *ctx, wn_model *model, const wn_model_inputs *inputs,
                                     const int32_t *tokens, int64_t B, int64_t T, const wn_budgets *budgets,
                                     float *logits);
@@ -226,10 +229,10 @@ wn_status wn_model_logits_of_inputs(wn_context *ctx, wn_model *model, const wn_m
 /* A session whose caches keep to the budgets, which are copied. capacity: the longest text. */
 wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity,
                                          const wn_budgets *budgets, wn_session **out);
-/* The same with all choices. */
+/* The same with all options. */
 typedef struct wn_session_options {
   size_t size;               /* sizeof the struct (context.h) */
-  int64_t sequences;         /* B in step */
+  int64_t sequences;         /* B, which advance together */
   int64_t capacity;          /* the longest text; 0: the model's context and recurrence */
   const wn_budgets *budgets; /* NULL: nothing is evicted */
   wn_cache_format cache;     /* default WN_CACHE_FLOAT */
@@ -248,7 +251,7 @@ typedef struct wn_sampling {
   uint64_t seed;
 } wn_sampling;
 void wn_sampling_init(wn_sampling *sampling); /* temperature 0.8, top_k 0, top_p 0.95, seed 0 */
-/* Draws a token from logits [V]; deterministic in (seed, step). Changes logits' order in no way: they are const. */
+/* Draws a token from logits [V]; deterministic in (seed, step). */
 wn_status wn_sample(wn_context *ctx, const float *logits, int64_t V, const wn_sampling *sampling, uint64_t step,
                     int32_t *token);
 

@@ -26,9 +26,9 @@ typedef struct wn_prune_data {
 /* Training with the budgets in force (train.prune), with gradients straight through evictions, during a search: one run
  * in the search's folder, "tuned", which every round continues; its steps are numbered across rounds. */
 typedef struct wn_prune_finetune {
-  int64_t steps, every;    /* optimizer steps per round; a round follows every `every` steps of the search (0: each one)
-                              and precedes the end by a target; 0: none */
-  int64_t after;           /* steps after the end of the search, which they close; 0: none */
+  int64_t steps, every;    /* optimizer steps per round; a round follows every `every` steps of the search (0: each
+                              one), and one runs before the search ends at its target; 0: none */
+  int64_t after;           /* steps after the last step of the search, which can then not continue; 0: none */
   double lr;               /* the highest rate of a round, which runs the recipe's schedule, a tenth of it warm-up; 0:
                               the rate at which the recipe's schedule ends */
   const char *checkpoint;  /* the folder that the model was loaded from: the run begins with its parameters */
@@ -40,8 +40,8 @@ typedef struct wn_prune_finetune {
 typedef struct wn_prune_options {
   size_t size; /* sizeof the struct (context.h) */
   wn_prune_data search, report;
-  wn_budgets budgets; /* the policy and its choices; layers and tokens are ignored */
-  int64_t context;    /* tokens a row; 0: the model's context */
+  wn_budgets budgets; /* the policy and its options; layers and tokens are ignored */
+  int64_t context;    /* tokens per row; 0: the model's context */
   int64_t step;       /* C; 8 */
   /* The perplexity on the search set that may not be exceeded: the first of these that is given. */
   double target;          /* the perplexity itself; 0: not given */
@@ -80,7 +80,7 @@ const char *wn_prune_end_name(wn_prune_end end);
 
 /* The curve of a search: search.json. Point 0 is the model without budgets. */
 typedef struct wn_prune_curve {
-  wn_budgets budgets; /* policy and choices; tokens NULL */
+  wn_budgets budgets; /* policy and options; tokens NULL */
   int64_t layers, context, step, count, capacity;
   wn_prune_point *points; /* [count] */
   double *increase;       /* [layers] lazy: increases of the loss when last evaluated, NAN: never */
@@ -141,7 +141,7 @@ typedef struct wn_prune_compare_options {
   int token_count;
   const wn_policy *policies; /* each is measured on every model that supports it */
   int policy_count;
-  wn_budgets budgets;       /* the policies' choices */
+  wn_budgets budgets;       /* the policies' options */
   const char *const *tasks; /* [task_count] downstream tasks that are answered under every budget as well (task.h), at
                                most WN_PRUNE_TASKS; texts as long as the model's context */
   int task_count;

@@ -108,10 +108,10 @@ wn_status wn_prune_comparison_save_csv(wn_context *ctx, const wn_prune_compariso
 wn_status wn_prune_comparison_load(wn_context *ctx, const char *path, wn_prune_comparison *out);
 void wn_prune_comparison_loaded_clear(wn_prune_comparison *comparison);
 
-/* As SVG, drawn as the figures of a report; a perplexity of +infinity lies above all, and its line leaves the plot.
- * Perplexity on both sets against tokens kept a layer. */
+/* As SVG, drawn as the figures of a report; a perplexity of +infinity lies above all others, and its line leaves the
+ * plot. Perplexity on both sets against tokens kept per layer. */
 wn_status wn_prune_curve_save_svg(wn_context *ctx, const wn_prune_curve *curve, const char *title, const char *path);
-/* Perplexity against tokens kept a layer, a line a model and policy. */
+/* Perplexity against tokens kept per layer, one line per model and policy. */
 wn_status wn_prune_comparison_save_svg(wn_context *ctx, const wn_prune_comparison *comparison, const char *title,
                                        const char *path);
 /* Tokens needed against context length, a line for each of up to 8 of the report's shares. */
@@ -126,7 +126,7 @@ wn_status wn_look_save_svg(wn_context *ctx, const wn_look_report *report, const 
 /* The share of tokens still held against their age, one line per policy. */
 wn_status wn_survival_save_svg(wn_context *ctx, const wn_survival_report *report, const char *title, const char *path);
 
-/* ---- reports: one page of what runs, checkpoints, searches and comparisons come to ---- */
+/* ---- reports: one page with the results of runs, checkpoints, searches and comparisons ---- */
 
 /* The content of a report; wn_report_options_init sets the defaults. */
 typedef struct wn_report_options {
@@ -150,7 +150,7 @@ typedef struct wn_report_options {
   const char *budgets; /* in force while the text is read, as wn_budgets_parse takes them; NULL: none */
   int policy;          /* the budgets' policy, a wn_policy. -1: the file's, else selective or, if the model does not
                           select, h2o */
-  const wn_budgets *choices;                  /* the policies' choices; without tokens. NULL: their defaults */
+  const wn_budgets *choices;                  /* the policies' options; without tokens. NULL: their defaults */
   const wn_policy *policies;                  /* [policy_count] policies whose survival under the budgets is shown */
   int policy_count;                           /* -1: all that the budgets allow; 0: none */
   void (*note)(void *user, const char *line); /* says why a figure is missing; the line is borrowed. May be NULL */

@@ -1,6 +1,6 @@
-/* winnow: scoring. Log probabilities of given tokens, without the logits of a whole text: what perplexities, multiple
- * choice and prompts with log probabilities are made of. Everything holds under the session's budgets and policy, and
- * under the model's masks and thresholds: a token is scored by what the session still keeps. */
+/* winnow: scoring. Log probabilities of given tokens, without the logits of a whole text: the basis of perplexities,
+ * multiple choice and log probabilities of prompts. Scores are those under the session's budgets and policy, and under
+ * the model's masks and thresholds: a token's score depends on what the session still holds. */
 #ifndef WINNOW_SCORE_H
 #define WINNOW_SCORE_H
 
@@ -21,11 +21,11 @@ typedef struct wn_scores {
 } wn_scores;
 
 /* Feeds tokens [B,T] as wn_session_feed does, and scores targets [B,T]: targets[b,t] as the token that follows
- * tokens[b,t]; -1: not scored. The output's products are done for scored positions alone, 64 at a time, so memory does
- * not grow with the text. WN_ERR_ARGUMENT names a token or target that the vocabulary does not have. */
+ * tokens[b,t]; -1: not scored. The output projection is computed for scored positions only, 64 at a time, so memory
+ * does not grow with the text. WN_ERR_ARGUMENT names a token or target that the vocabulary does not have. */
 wn_status wn_session_score(wn_context *ctx, wn_session *session, const int32_t *tokens, const int32_t *targets,
                            int64_t T, const wn_scores *scores);
-/* Scores n candidates a sequence, targets [B,n], each as the token that follows what the session has seen, and feeds
+/* Scores n candidates per sequence, targets [B,n], each as the token that follows what the session has seen, and feeds
  * none; `top` is [B,n,K] as well. WN_ERR_ARGUMENT where the session has seen nothing. */
 wn_status wn_session_score_next(wn_context *ctx, wn_session *session, const int32_t *targets, int64_t n,
                                 const wn_scores *scores);

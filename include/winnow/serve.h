@@ -18,12 +18,12 @@ typedef struct wn_live_options {
 } wn_live_options;
 typedef struct wn_live wn_live;
 
-/* Answers in a thread of its own until wn_live_stop: / is the page, /log?after=PLACE the points after that place as
- * JSON, for GET and HEAD. Every other request gets one line: 404, 405 for another method, 413 for a body. On a loopback
- * address only requests that name this machine (Host: localhost, 127.0.0.1, [::1]) are answered, others get 403, so
- * that no foreign page can send requests under another name. At most 64 connections, each idle for at most 30 seconds;
- * heads of at most 32 KiB. There is no encryption and there are no users: anyone who reaches another address can read
- * the curves. WN_ERR_IO: cannot listen on the address. */
+/* Answers requests in a thread of its own until wn_live_stop: / is the page, /log?after=PLACE the points after that
+ * place as JSON, for GET and HEAD. Every other request gets one line: 404, 405 for another method, 413 for a body. On a
+ * loopback address only requests that name this machine (Host: localhost, 127.0.0.1, [::1]) are answered, others get
+ * 403, so that no foreign page can send requests under another name. At most 64 connections, each idle for at most 30
+ * seconds; heads of at most 32 KiB. There is no encryption and there are no users: anyone who reaches another address
+ * can read the curves. WN_ERR_IO: cannot listen on the address. */
 wn_status wn_live_start(wn_context *ctx, const wn_live_options *options, wn_live **out);
 int wn_live_port(const wn_live *live);
 /* Adds the figures of a step, from the training thread; wn_live_add_log adds the earlier steps of a resumed run. At

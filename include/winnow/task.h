@@ -1,6 +1,6 @@
 /* winnow: downstream tasks. Multiple choice and word prediction, scored as EleutherAI's lm-evaluation-harness 0.4.13
- * does it with 0 examples: the choice whose text has the largest log probability after the question. Under budgets the
- * session evicts while it reads the question and the choices, so that a score is what decoding with them gives. */
+ * does without examples: the choice whose text has the largest log probability after the question. Under budgets the
+ * session evicts while it reads the question and the choices, so that a score is that of decoding under them. */
 #ifndef WINNOW_TASK_H
 #define WINNOW_TASK_H
 
@@ -10,7 +10,7 @@
 
 WN_EXPERIMENTAL_BEGIN
 
-/* What a task reports; a question gives 0 or 1 to each but the last. */
+/* What a task reports; a question counts 0 or 1 in each but the last. */
 typedef enum wn_task_metric {
   WN_METRIC_ACC,       /* "acc": the right choice has the largest sum of log probabilities; without choices every token
                           of the continuation is the most probable one */
@@ -38,8 +38,8 @@ typedef struct wn_task_options {
   size_t size; /* sizeof the struct (context.h) */
   const wn_tokenizer *tok;
   const char *task;          /* a name of wn_task_at */
-  const char *path;          /* a folder with TASK.jsonl or TASK.jsonl.gz, or such a file: one question a line */
-  int64_t limit;             /* the first so many questions; 0: all */
+  const char *path;          /* a folder with TASK.jsonl or TASK.jsonl.gz, or such a file: one question per line */
+  int64_t limit;             /* only this many questions, from the first on; 0: all */
   int64_t context;           /* longer texts lose their beginning; 0: the model's */
   int64_t batch;             /* tokens of questions of equal length that are read together, at most; 0: 512 */
   const wn_budgets *budgets; /* NULL: nothing is evicted */
@@ -52,11 +52,11 @@ typedef struct wn_task_options {
 } wn_task_options;
 
 typedef struct wn_task_result {
-  uint64_t questions, resumed;       /* resumed: of them taken from the log */
-  uint64_t counted[WN_METRIC_COUNT]; /* questions that a metric is of; 0: the task does not report it */
+  uint64_t questions, resumed;       /* resumed: how many of them were taken from the log */
+  uint64_t counted[WN_METRIC_COUNT]; /* questions that the metric is measured on; 0: the task does not report it */
   double value[WN_METRIC_COUNT];
-  double stderr_[WN_METRIC_COUNT];    /* sample standard deviation / sqrt(questions); of the perplexity that of the mean
-                                         log    probability times the perplexity; 0 with one question */
+  double stderr_[WN_METRIC_COUNT];    /* sample standard deviation / sqrt(questions); for the perplexity that of the
+                                         mean log probability times the perplexity; 0 with one question */
   uint64_t tokens_scored, tokens_fed; /* of continuations; through the model, a question's common part once */
   uint64_t cache_bytes;               /* of the largest session, one sequence */
   double seconds;

@@ -23,7 +23,7 @@ typedef enum wn_dtype {
   WN_U64,
   WN_BOOL
 } wn_dtype;
-size_t wn_dtype_size(wn_dtype dtype);      /* bytes an element */
+size_t wn_dtype_size(wn_dtype dtype);      /* bytes per element */
 const char *wn_dtype_name(wn_dtype dtype); /* "F32", as safetensors spells it */
 
 WN_API_END

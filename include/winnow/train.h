@@ -79,10 +79,10 @@ void wn_recipe_init(wn_recipe *recipe);
 /* path: a JSON file, or NULL for the defaults. sets: "section.key=value", applied after it. Unknown keys are
  * WN_ERR_CONFIG with the nearest known one; JSON errors name file, line and column. The result is resolved. */
 wn_status wn_recipe_load(wn_context *ctx, const char *path, const char *const *sets, int set_count, wn_recipe *out);
-/* The recipe for adapting the model at `model` (any that wn_model_load takes): its configuration with the changes of
- * the JSON file `path` (or NULL) and the sets (mechanisms under "model.attention"), train.init and train.adapt.
- * Defaults suit a short run at a small rate, and those of an enabled mechanism let it start without effect: a learned
- * strength, a learned gate, spans as long as the context. */
+/* The recipe for adapting the model at `model` (any that wn_model_load takes): the model's configuration with the
+ * changes of the JSON file `path` (or NULL) and the sets (mechanisms under "model.attention"), train.init and
+ * train.adapt. Defaults suit a short run at a small rate, and those of an enabled mechanism let it start without
+ * effect: a learned strength, a learned gate, spans as long as the context. */
 wn_status wn_adapt_recipe(wn_context *ctx, const char *model, const char *path, const char *const *sets, int set_count,
                           wn_recipe *out);
 /* All keys with type, default and help, one per line; free with wn_text_free. */
@@ -110,11 +110,11 @@ typedef struct wn_train_progress {
 typedef void (*wn_train_fn)(void *user, const wn_train_progress *progress);
 
 /* Runs (or, with resume, continues) training into out_dir: config.json, recipe.json, model.safetensors, the tokenizer,
- * optimizer.safetensors, state.json, log.jsonl (one object a step). Resuming with the same threads continues bit for
- * bit. A NaN loss: WN_ERR_DIVERGED, the last checkpoint kept. wn_context_cancel: saves, WN_ERR_CANCELLED.
- * With resume recipe may be NULL: out_dir's is used; another one may change how the run goes on, not its model, seed or
- * optimizer (WN_ERR_CONFIG). A folder without a checkpoint is refused with resume, one that holds a run or a model
- * without; nothing in it is changed then. */
+ * optimizer.safetensors, state.json, log.jsonl (one object per step). Resuming with the same threads continues bit for
+ * bit. A NaN loss: WN_ERR_DIVERGED, the last checkpoint kept. wn_context_cancel: saves, WN_ERR_CANCELLED. With resume
+ * recipe may be NULL: out_dir's is used; another one may change how the run continues, not its model, seed or optimizer
+ * (WN_ERR_CONFIG). A folder without a checkpoint is refused with resume, one that holds a run or a model without;
+ * nothing in it is changed then. */
 wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out_dir, bool resume, wn_train_fn progress,
                        void *user);
 /* Whether dir holds a checkpoint that wn_train_run can resume; a model alone is none. */

@@ -1,4 +1,4 @@
-/* What heads look at: similarity of values and outputs, entropy, sinks, distances; from each row's weights as they go
+/* What heads attend to: similarity of values and outputs, entropy, sinks, distances; from each row's weights as they go
  * by. Cost: an evaluation, and one logarithm for each weight; rows of 64 are held at a time (ops/attention.h: look). */
 #include "base/arrays.h"
 #include "analyze/input.h"

@@ -3,7 +3,7 @@
  * The weights are those that the attention uses in the forward pass, row by row as it makes them (ops/attention.h:
  * look), and F is the operation's own, asked for by the same call; so every mechanism is in them and nothing is
  * computed twice. Heads come from several threads in any order: their sum is of integers, 2^40 to a weight of 1, and
- * does not depend on it. Cost: the forward pass, T^2 H additions a layer; bytes: 8 + 4 (+ 4 G + 4 with F) a pair of
+ * does not depend on it. Cost: the forward pass, T^2 H additions per layer; bytes: 8 + 4 (+ 4 G + 4 with F) a pair of
  * tokens, with heads 4 H more. */
 #include "winnow/selection.h"
 

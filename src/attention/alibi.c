@@ -2,7 +2,7 @@
  * the distance by a slope of its own that is not learned, and the model needs no other positions:
  *   L[h,i,j] = scale * q[h,i] . k[g,j] - slope[h] (i - j),   slope[h] = 2^(-max_bias (h+1) / H),  max_bias 8
  * where H is a power of two. Where it is not, as the authors' code has it: the slopes of the next smaller power n for
- * the first n heads, then those of 2n heads in their place 0, 2, 4, ... for the rest. Cost: one operation a pair. */
+ * the first n heads, then those of 2n heads in their place 0, 2, 4, ... for the rest. Cost: one operation per pair. */
 #include "attention/registry.h"
 #include "ops/terms.h"
 
@@ -16,9 +16,10 @@ struct alibi_settings {
 #define ALIBI_AT(member) offsetof(struct alibi_settings, member)
 
 static const struct wn_field alibi_fields[] = {
-    {"alibi.enabled", WN_FIELD_BOOL, ALIBI_AT(enabled), 0, 0, NULL, "logits fall with the distance, a slope a head"},
+    {"alibi.enabled", WN_FIELD_BOOL, ALIBI_AT(enabled), 0, 0, NULL,
+     "ALiBi: logits fall linearly with the distance, with one slope per head"},
     {"alibi.max_bias", WN_FIELD_DOUBLE, ALIBI_AT(max_bias), 1e-3, 1e3, NULL,
-     "the last head's slope is 2 to the power of minus this"},
+     "the slope of the last head is 2^-max_bias"},
 };
 
 static void alibi_init(wn_attention_config *config) {

@@ -1,7 +1,8 @@
-/* Position biases: Raffel et al. 2020 (T5), section 2.1. One learned number a head and bucket of distances is added to
- * the logit:  L[h,i,j] = scale * q[h,i] . k[g,j] + bias[bucket(i - j)][h]. A bucket for each short distance, then a few
- * on a logarithmic scale up to `farthest`, the last for all beyond (wn_position_bucket in ops/attention.h). One table
- * for all layers of a stack, as in T5. What a head selects with includes it: it is part of L. Cost: an addition a pair.
+/* Position biases: Raffel et al. 2020 (T5), section 2.1. One learned number per head and bucket of distances is added
+ * to the logit:  L[h,i,j] = scale * q[h,i] . k[g,j] + bias[bucket(i - j)][h]. A bucket for each short distance, then a
+ * few on a logarithmic scale up to `farthest`, the last for all beyond (wn_position_bucket in ops/attention.h). One
+ * table for all layers of a stack, as in T5. What a head selects with includes it: it is part of L. Cost: an addition a
+ * pair.
  */
 #include "attention/registry.h"
 #include "base/error.h"

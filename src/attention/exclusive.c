@@ -1,6 +1,7 @@
 /* Exclusive self attention: Zhai. What a head returns is made orthogonal to the row's own value (of its own key-value
  * head), which the residual stream carries anyway:  z = y - gate * (y.v)/|v|^2 v.
- * The optional gate, one number a head, is learned; at 0 the map is the identity. Cost: 4D operations a row and head.
+ * The optional gate, one number per head, is learned; at 0 the map is the identity. Cost: 4D operations per row and
+ * head.
  */
 #include "attention/registry.h"
 #include "ops/terms.h"
@@ -12,7 +13,7 @@ static const struct wn_field fields[] = {
     {"exclusive.gate", WN_FIELD_BOOL, AT(gate), 0, 0, NULL, "a learned factor per head on what is removed"},
     {"exclusive.gate_init", WN_FIELD_DOUBLE, AT(gate_init), -10, 10, NULL, "initial value of the gate"},
     {"exclusive.layers", WN_FIELD_STRING, AT(layers), 0, 64, NULL,
-     "layers that have it: 1 or 0 each, repeated; empty: all"},
+     "layers that have it: a pattern of 1 and 0, repeated over the layers; empty: all"},
 };
 
 static void exclusive_init(wn_attention_config *config) {

@@ -139,7 +139,7 @@ struct wn_attention_input {
   int slot;
   const struct wn_mechanism_input *how;
   const struct wn_mechanism_array *array;
-  int64_t heads, size, width; /* width: heads * size numbers a token */
+  int64_t heads, size, width; /* width: heads * size numbers per token */
 };
 int wn_attention_inputs(const wn_attention_config *config, const struct wn_attention_dims *dims,
                         struct wn_attention_input out[WN_MECHANISM_INPUTS_MAX]);

@@ -13,7 +13,8 @@
 static const char *const strength_names[] = {"fixed", "learned", "scheduled", NULL};
 
 static const struct wn_field fields[] = {
-    {"selective.enabled", WN_FIELD_BOOL, AT(enabled), 0, 0, NULL, "tokens mask earlier tokens for later ones"},
+    {"selective.enabled", WN_FIELD_BOOL, AT(enabled), 0, 0, NULL,
+     "selective attention: tokens mask earlier tokens for later ones"},
     {"selective.head", WN_FIELD_INT, AT(head), 0, 65535, NULL, "the head whose logits select"},
     {"selective.relu", WN_FIELD_BOOL, AT(relu), 0, 0, NULL, "only positive logits select"},
     {"selective.protect_first", WN_FIELD_BOOL, AT(protect_first), 0, 0, NULL,
@@ -25,7 +26,7 @@ static const struct wn_field fields[] = {
     {"selective.per_kv_head", WN_FIELD_BOOL, AT(per_kv_head), 0, 0, NULL,
      "one selection for each key-value head instead of one per layer"},
     {"selective.strength", WN_FIELD_ENUM, AT(strength), 0, 0, strength_names,
-     "factor of selections: 1, learned from 0, or rising by step"},
+     "factor of selections: 1, learned from 0, or rising from 0 to 1 in training"},
     {"selective.negligible", WN_FIELD_FORMER, 0, 0x1p-24, 0, NULL,
      "dead-key skipping is a setting of the run; WINNOW_DEAD_KEYS=0 turns it off"},
     {"selective.mem.enabled", WN_FIELD_BOOL, AT(mem.enabled), 0, 0, NULL, "the loss term L_mem"},

@@ -13,7 +13,7 @@ struct softcap_settings {
 
 static const struct wn_field softcap_fields[] = {
     {"softcap.cap", WN_FIELD_DOUBLE, offsetof(struct softcap_settings, cap), 0, 1e9, NULL,
-     "attention logits L become cap tanh(L / cap); 0: they stay"},
+     "attention logits L become cap*tanh(L/cap); 0: off"},
 };
 
 static void softcap_init(wn_attention_config *config) {

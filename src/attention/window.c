@@ -7,7 +7,7 @@ static const struct wn_field fields[] = {
     {"window", WN_FIELD_INT64, offsetof(wn_attention_config, window), 0, 1 << 30, NULL,
      "keys that a row sees, counted back from itself; 0: all"},
     {"window_layers", WN_FIELD_STRING, offsetof(wn_attention_config, window_layers), 0, 256, NULL,
-     "layers that have the window: 1 or 0 each, repeated; empty: all"},
+     "layers that have the window: a pattern of 1 and 0, repeated over the layers; empty: all"},
 };
 
 static void window_init(wn_attention_config *config) {

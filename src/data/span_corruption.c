@@ -6,7 +6,8 @@
  *
  * Kept and dropped stretches take turns, a kept one first, a dropped one last; the lengths of either kind are a
  * uniformly drawn composition of their number. The end is the sentinel after the last, as in the paper's figure, or a
- * token of its own, as in their program. Everything is a function of (seed, row). Cost: at most n random numbers a row.
+ * token of its own, as in their program. Everything is a function of (seed, row). Cost: at most n random numbers per
+ * row.
  */
 #include "data/span_corruption.h"
 

@@ -9,7 +9,7 @@
 struct wn_token_writer {
   struct wn_writer file;
   const char *layout; /* borrowed: "llmc" or "nanogpt" */
-  int width;          /* bytes a token: 2 or 4 */
+  int width;          /* bytes per token: 2 or 4 */
   int32_t vocab_size;
   uint64_t count;
 };

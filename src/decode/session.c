@@ -2,7 +2,7 @@
  *
  * Each piece runs the layers of training (layer.h); between the projections before the attention and those after it,
  * the piece's keys and values go into the layer's cache and the attention reads from there. A token costs 2 x
- * parameters flops in the projections and one read of all weights, 4 T Hkv D flops a layer in the attention. */
+ * parameters flops in the projections and one read of all weights, 4 T Hkv D flops per layer in the attention. */
 #include <string.h>
 
 #include "attention/registry.h"
@@ -44,7 +44,7 @@ static wn_status session_arrays(wn_context *ctx, struct wn_session *s, bool budg
   int64_t M;
   if (__builtin_mul_overflow(s->B, s->piece, &M) || M > INT32_MAX ||
       !wn_layer_acts_plan(&s->model->config, s->model->dtype, s->B, s->piece, false, &s->blocks, &acts))
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences: too many tokens a step", (long long)s->B);
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences: too many tokens per step", (long long)s->B);
   session_lay(s, budgets);
   WN_TRY(wn_arrays_check(ctx, &s->arrays, "session of %lld sequences", (long long)s->B));
   WN_TRY(wn_arrays_allocate(ctx, &s->arrays, "a session"));

@@ -92,7 +92,7 @@ void wn_session_begin(struct wn_run *run, struct wn_session *s, int64_t T);
 /* May these tokens [B,T] be fed now? */
 wn_status wn_session_check_tokens(wn_context *ctx, const struct wn_session *s, const int32_t *tokens, int64_t T,
                                   int64_t chunk);
-/* Feeds T tokens a sequence, at most a piece: tokens [B,stride], of which the first T of each row. */
+/* Feeds T tokens per sequence, at most a piece: tokens [B,stride], of which the first T of each row. */
 wn_status wn_session_feed_piece(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T,
                                 struct wn_session_rows *rows);
 /* s->logits of the last position, unless they are known. */

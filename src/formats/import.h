@@ -51,7 +51,7 @@ struct wn_import_row {
   const struct wn_tensor *tensor[3];
   struct wn_name_part parts[3];
   int count; /* of parts; 0: the source has none */
-  int64_t K; /* elements a row */
+  int64_t K; /* elements per row */
 };
 void wn_import_row(const struct wn_import *import, const struct wn_param *row, struct wn_import_row *out);
 

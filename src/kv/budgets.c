@@ -23,8 +23,8 @@ enum { PATH_BYTES = 4096, LAYERS_MAX = 1 << 16, HEADS_MAX = 1 << 16, BUDGETS_MAX
 #define AT(member) offsetof(wn_budgets, member)
 
 static const struct wn_field budgets_fields[] = {
-    {"policy", WN_FIELD_ENUM, AT(policy), 0, 0, wn_policy_names, "which token goes"},
-    {"per_kv_head", WN_FIELD_BOOL, AT(per_kv_head), 0, 0, NULL, "each key-value head evicts for itself"},
+    {"policy", WN_FIELD_ENUM, AT(policy), 0, 0, wn_policy_names, "the policy: which token is evicted"},
+    {"per_kv_head", WN_FIELD_BOOL, AT(per_kv_head), 0, 0, NULL, "each key-value head evicts on its own"},
 };
 
 /* The keys that all policies share, and those of each. */

@@ -15,7 +15,7 @@
 #include "winnow/kv.h"
 
 struct wn_kv_shape {
-  int64_t B, Hkv, D, capacity; /* capacity: tokens a sequence */
+  int64_t B, Hkv, D, capacity; /* capacity: tokens per sequence */
   wn_dtype dtype;
   int64_t selections;  /* G, rows of f a sequence; 0: none */
   bool bilinear;       /* sk */

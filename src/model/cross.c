@@ -3,7 +3,7 @@
  *   x -> norm -> self attention -> + x = cmid -> norm -> attention over the states -> + cmid = mid -> ffn
  *
  * Queries come from the decoder's stream, keys and values from the states, without positions. Cost a layer: 2 M C H D +
- * 4 B S C Hkv D operations in the projections and 4 M S H D in the attention, S the encoder's rows a sequence; twice
+ * 4 B S C Hkv D operations in the projections and 4 M S H D in the attention, S the encoder's rows per sequence; twice
  * that backward. Decoding forms keys and values once. */
 #include <string.h>
 

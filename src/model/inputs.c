@@ -1,7 +1,7 @@
 /* The arrays of role INPUT that attention mechanisms read: each says in its row (attention/registry.h) how the model
  * computes it from the layer's input x, the attention's,
  *   y[t] = transform(x[t] w^T + b)
- * one row a token. Cost: 2 C width operations a token and input, twice that backward. */
+ * one row per token. Cost: 2 C width operations per token and input, twice that backward. */
 #include <math.h>
 #include <string.h>
 

@@ -22,7 +22,7 @@ static wn_status check_selective(struct wn_check c, const struct wn_attention *a
   const int64_t G = wn_selection_groups(a);
   if (G != 1 && G != a->Hkv)
     return wn_fail(c.exec->ctx, WN_ERR_SHAPE,
-                   "attention: %lld selections a layer, expected 1 or one for each of %lld heads", (long long)G,
+                   "attention: %lld selections per layer, expected 1 or one for each of %lld heads", (long long)G,
                    (long long)a->Hkv);
   if (a->sel.head < 0 || a->sel.head >= a->H / G)
     return wn_fail(c.exec->ctx, WN_ERR_ARGUMENT, "attention: selective head is %d, expected 0 to %lld", a->sel.head,

@@ -100,7 +100,7 @@ struct wn_norm {
   void *dgain, *dshift;
 };
 
-/* Rotary embedding in place on the first R elements of `heads` vectors of size D a row: pairs (i, i + R/2), or
+/* Rotary embedding in place on the first R elements of `heads` vectors of size D per row: pairs (i, i + R/2), or
  * (2i, 2i + 1) when adjacent, angle position * theta^(-2i/R). Backward turns the other way, on x as well (pass the
  * gradient as x). Su et al. 2021. */
 struct wn_rope {

@@ -3,7 +3,7 @@
  * Each step lowers by `step` the budget of the one layer whose lowering leaves the smallest loss; equal losses: the
  * lowest layer. No budget falls below `step`. The step that would pass the target is not taken.
  *
- * Exact: every layer that can be lowered is evaluated in every step, L evaluations a step. Lazy (Minoux 1978): a
+ * Exact: every layer that can be lowered is evaluated in every step, L evaluations per step. Lazy (Minoux 1978): a
  * layer's increase of the loss when last evaluated is used until the layer is the cheapest; then it is evaluated anew,
  * and taken if it still is. That is the same choice as long as increases only grow while budgets fall; where they do
  * not, it may be another, and `check` finds out. Stopping is always decided by all layers' present losses. */

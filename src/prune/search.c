@@ -2,7 +2,7 @@
  *
  * Nothing is state but the budgets reached, which search.json holds with the figures of the way there (and, for the
  * lazy search, the increases last seen): evaluations are functions of the budgets. So a search that was killed and
- * resumed ends with what one that was not ends with. L evaluations a step, L (N/C - 1) steps at most.
+ * resumed ends with what one that was not ends with. L evaluations per step, L (N/C - 1) steps at most.
  *
  * With fine-tuning the parameters are state as well: the run in DIR/tuned. Before a round begins search.json says to
  * which step of the run it leads; an unfinished round is finished first when a search is resumed. What is held from

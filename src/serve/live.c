@@ -171,7 +171,7 @@ static wn_status live_build_page(wn_context *ctx, const wn_live_options *o, wn_l
   };
   const wn_figure figure = {.id = "loss",
                             .title = "Loss",
-                            .about = "Nats a token: the training batch of each step, and the validation set.",
+                            .about = "Nats per token: the training batch of each step, and the validation set.",
                             .command = o->command ? o->command : "winnow train --serve",
                             .axes = 3,
                             .x = {{"tokens", false}, {"seconds", false}, {"step", false}},

@@ -63,7 +63,7 @@ static const struct wn_field train_fields[] = {
     {"strength_steps", WN_FIELD_INT64, AT(strength_steps), 0, 1e12, NULL,
      "steps in which a scheduled strength rises to 1; 0: half of the run"},
     {"prune.budgets", WN_FIELD_STRING, AT(prune.budgets), 1, 1024, NULL,
-     "tokens a layer holds in training, as for --budgets; empty: all"},
+     "tokens that a layer holds in training, as for --budgets; empty: all"},
     {"prune.policy", WN_FIELD_ENUM, AT(prune.policy), 0, 0, wn_policy_names, "which token is evicted"},
     {"prune.from_step", WN_FIELD_INT64, AT(prune.from_step), 0, 1e12, NULL,
      "last step without budgets; from there they fall from the context"},
@@ -180,7 +180,7 @@ static wn_status resolve(wn_context *ctx, const char *where, wn_recipe *r) {
       tokens > MAX_TOKENS_PER_STEP)
     return wn_fail(
         ctx, WN_ERR_CONFIG,
-        "%s: \"train.batch\" * \"train.accumulate\" * \"train.context\" is %lld * %lld * %lld tokens a step; "
+        "%s: \"train.batch\" * \"train.accumulate\" * \"train.context\" is %lld * %lld * %lld tokens per step; "
         "at most %lld are possible",
         where, (long long)t->batch, (long long)t->accumulate, (long long)t->context, (long long)MAX_TOKENS_PER_STEP);
   return WN_OK;

@@ -1,4 +1,4 @@
-/* log.jsonl: one object a step, appended. */
+/* log.jsonl: one object per step, appended. */
 #ifndef WN_TRAIN_RUNLOG_H
 #define WN_TRAIN_RUNLOG_H
 
@@ -14,7 +14,7 @@ struct wn_run_log {
 wn_status wn_run_log_open(wn_context *ctx, const char *dir, struct wn_run_log *log);
 /* Drops every line after step `keep` and a torn last line. */
 wn_status wn_run_log_trim(wn_context *ctx, const struct wn_run_log *log, int64_t keep);
-/* One write call a line: a kill leaves whole lines, but for a full disk. */
+/* One write call per line: a kill leaves whole lines, but for a full disk. */
 wn_status wn_run_log_append(wn_context *ctx, const struct wn_run_log *log, const wn_train_progress *progress);
 wn_status wn_run_log_sync(wn_context *ctx, const struct wn_run_log *log);
 void wn_run_log_close(struct wn_run_log *log);

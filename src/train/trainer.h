@@ -10,7 +10,7 @@
 struct wn_trainer {
   struct wn_model *model; /* borrowed */
   wn_train_config config;
-  int64_t batch, accumulate, context; /* rows a micro-step, micro-steps a step, tokens a row */
+  int64_t batch, accumulate, context; /* rows per micro-step, micro-steps per step, tokens per row */
   wn_workspace *ws;
   struct wn_optimizer opt;
   struct wn_arrays arrays;

@@ -357,7 +357,7 @@ static void mistakes_are_named(void **state) {
       {"{\"data\": {\"eval_values\": 101}}", WN_ERR_CONFIG, "\"data.eval_values\" is 101"},
       {"{\"data\": {\"kind\": \"parity\", \"max_length\": 1}}", WN_ERR_CONFIG, "parity needs at least 2"},
       {"{\"train\": {\"context\": 513}}", WN_ERR_CONFIG, "\"train.context\" is 513"},
-      {"{\"train\": {\"batch\": 1048576, \"accumulate\": 1048576}}", WN_ERR_CONFIG, "tokens a step"},
+      {"{\"train\": {\"batch\": 1048576, \"accumulate\": 1048576}}", WN_ERR_CONFIG, "tokens per step"},
       {"{\"train\": {\"activation_dtype\": \"float64\"}}", WN_ERR_CONFIG, "must be float32 or bfloat16"},
   };
   for (size_t i = 0; i < sizeof files / sizeof *files; i++) {

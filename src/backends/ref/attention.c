@@ -1,6 +1,6 @@
 /* Attention row by row, forward: each (sequence, head) walks its query rows in order with its own carry c[j] = sum of S
  * over earlier rows. The selecting head's logits are formed again for every head: 2D operations more a pair, and no
- * waiting. Scratch: some rows of Tk doubles a thread. */
+ * waiting. Scratch: some rows of Tk doubles per thread. */
 #include "backends/ref/attention_rows.inc"
 #ifndef REAL
 

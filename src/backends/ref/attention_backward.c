@@ -1,7 +1,7 @@
 /* Attention row by row, backward: each sequence walks its rows from last to first. F at a row comes from checkpoints of
  * the carry every ROWS rows, replayed inside the block, so that F is bit for bit forward's; dF's reversed column sum is
  * the other carry. A row's weights are formed again by the same function as in forward. Nothing of size T x T is kept:
- * the scratch is G (T*T/ROWS + ROWS*T) doubles a thread. */
+ * the scratch is G (T*T/ROWS + ROWS*T) doubles per thread. */
 #include "backends/ref/attention_rows.inc"
 #ifndef REAL
 

@@ -1,5 +1,5 @@
 /* Rotary embedding (Su et al. 2021): the pair (x[i], x[i + R/2]), or (x[2i], x[2i+1]), turned by position * f[i] with
- * f[i] = theta^(-2i/R) unless given; backward turns the other way. 3R operations a vector, plus the angles where no
+ * f[i] = theta^(-2i/R) unless given; backward turns the other way. 3R operations per vector, plus the angles where no
  * table is given. */
 #ifndef REAL
 #include "backends/ref/ref.h"

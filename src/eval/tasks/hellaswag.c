@@ -11,4 +11,5 @@ static wn_status hellaswag_read(wn_context *ctx, const json_t *line, struct wn_q
 }
 
 const struct wn_task_row wn_task_hellaswag = {
-    {"hellaswag", "which of four sentences goes on", "query, choices [4], gold 0-3", WN_METRICS_NORM}, hellaswag_read};
+    {"hellaswag", "which of four sentences continues the text", "query, choices [4], gold 0-3", WN_METRICS_NORM},
+    hellaswag_read};

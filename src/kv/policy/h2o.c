@@ -35,7 +35,8 @@ static const struct wn_field h2o_fields[] = {
 
 const struct wn_policy_row wn_policy_h2o = {
     .info = {.name = "h2o",
-             .summary = "the least attention received in all, outside the most recent (Zhang et al. 2023)",
+             .summary =
+                 "evicts the token with the least attention so far, except the most recent ones (Zhang et al. 2023)",
              .per_kv_head = true},
     .needs = WN_POLICY_SUMS,
     .fields = h2o_fields,

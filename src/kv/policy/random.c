@@ -15,7 +15,7 @@ static const struct wn_field random_fields[] = {
 };
 
 const struct wn_policy_row wn_policy_random = {
-    .info = {.name = "random", .summary = "a lot drawn for each token", .per_kv_head = true},
+    .info = {.name = "random", .summary = "evicts a token at random", .per_kv_head = true},
     .fields = random_fields,
     .field_count = 1,
     .score = random_score,

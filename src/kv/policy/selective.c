@@ -13,7 +13,7 @@ static void selective_score(const struct wn_policy_held *h, int64_t first, int64
 
 const struct wn_policy_row wn_policy_selective = {
     .info = {.name = "selective",
-             .summary = "the largest F is evicted (arXiv 2410.02703)",
+             .summary = "evicts the token with the largest F (arXiv 2410.02703)",
              .per_kv_head = true,
              .selective = true},
     .needs = WN_POLICY_SELECTIONS,

@@ -101,16 +101,18 @@ static const char *const snapkv_pools[] = {"mean", "max", NULL};
 #define SNAPKV_AT(member) offsetof(wn_budgets, snapkv.member)
 static const struct wn_field snapkv_fields[] = {
     {"snapkv.rows", WN_FIELD_INT64, SNAPKV_AT(rows), 1, SNAPKV_ROWS_MAX, NULL,
-     "snapkv: rows that vote; as many recent tokens stay, at most half of a budget"},
+     "snapkv: the last rows, which vote; as many recent tokens are protected, at most half of a budget"},
     {"snapkv.neighbours", WN_FIELD_INT64, SNAPKV_AT(neighbours), 0, SNAPKV_REACH_MAX, NULL,
-     "snapkv: votes are pooled over so many positions on each side"},
+     "snapkv: votes are pooled over this many positions on each side"},
     {"snapkv.pool", WN_FIELD_ENUM, SNAPKV_AT(pool), 0, 0, snapkv_pools, "snapkv: mean or max of the votes"},
 };
 
 const struct wn_policy_row wn_policy_snapkv = {
-    .info = {.name = "snapkv",
-             .summary = "the least attention from the last rows, pooled over neighbours (Li et al. 2024)",
-             .per_kv_head = true},
+    .info =
+        {.name = "snapkv",
+         .summary =
+             "evicts the token with the least attention from the last rows, pooled over neighbours (Li et al. 2024)",
+         .per_kv_head = true},
     .needs = WN_POLICY_SUMS,
     .fields = snapkv_fields,
     .field_count = 3,

@@ -20,7 +20,7 @@ static const struct wn_field streaming_fields[] = {
 
 const struct wn_policy_row wn_policy_streaming = {
     .info = {.name = "streaming",
-             .summary = "the first tokens and the most recent stay (Xiao et al. 2023)",
+             .summary = "keeps the first and the most recent tokens (Xiao et al. 2023)",
              .cache_positions = true},
     .fields = streaming_fields,
     .field_count = 2,

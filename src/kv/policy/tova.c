@@ -19,7 +19,7 @@ static void tova_follow(const struct wn_policy_notes *n) {
 
 const struct wn_policy_row wn_policy_tova = {
     .info = {.name = "tova",
-             .summary = "the least attention from the last row (Oren et al. 2024)",
+             .summary = "evicts the token with the least attention from the last row (Oren et al. 2024)",
              .per_kv_head = true},
     .needs = WN_POLICY_SUMS,
     .score = tova_score,

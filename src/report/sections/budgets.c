@@ -81,7 +81,7 @@ static wn_status budgets_draw_in_force(struct wn_report *r, const struct wn_repo
 
 /* ---- survival ---- */
 
-/* The share of tokens still held against their age, a line a policy. */
+/* The share of tokens still held against their age, one line per policy. */
 static void budgets_draw_ages(struct wn_drawing *d, wn_context *ctx, const wn_survival_report *s, const char *name,
                               int number) {
   wn_drawing_begin(d, ctx, "survival", number, "Survival of tokens under each policy", name);

@@ -1,5 +1,5 @@
-/* What heads look at, as winnow analyze attention measures it: similarity bias, entropy, sinks. All models in the same
- * figures. Colours are models where heads are shown and there are several; else they are what is measured. */
+/* What heads attend to, as winnow analyze attention measures it: similarity bias, entropy, sinks. All models in the
+ * same figures. Colours are models where heads are shown and there are several; else they are what is measured. */
 #include <stdio.h>
 
 #include "base/error.h"

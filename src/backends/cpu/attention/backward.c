@@ -5,9 +5,9 @@
  * block (linear in T, kept for the way back); then row blocks from last to first: W and G = W*(dW - delta) of every
  * head, dF = -sum of G, and with the reversed carry of dF the gradient dS of the selections, which joins the selecting
  * head's G before that head's products. So selection costs no product beyond dense (but for the bilinear form).
- * A team deals column blocks to its threads, each with its own dq, added up in fixed order. 10 D operations a pair and
- * head, 6 D where the key is held constant; floats of scratch: 2 T H D for packed rows, T H D more for each thread's
- * dq. */
+ * A team deals column blocks to its threads, each with its own dq, added up in fixed order. 10 D operations per pair
+ * and head, 6 D where the key is held constant; floats of scratch: 2 T H D for packed rows, T H D more for each
+ * thread's dq. */
 #include <math.h>
 #include <omp.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Dead-key skipping: bounds, and forward's list. Cost: a few operations a head for each key and row block, D for each
+/* Dead-key skipping: bounds, and forward's list. Cost: a few operations per head for each key and row block, D for each
  * row and head once, and a copy of the listed keys and values where some have died. */
 #include "backends/cpu/attention/dead_keys.h"
 #include <string.h>

@@ -2,8 +2,8 @@
  *
  * A task is (sequence, key-value head, part of the keys): all heads of the group use a block of keys while it is in
  * cache. Parts are merged in order. With the shift F is what the cache holds, so only the selecting head's task looks
- * at selections; without it every task forms the selecting logits of its keys. 4 D operations a key and head,
- * 8 D bytes a key and key-value head. */
+ * at selections; without it every task forms the selecting logits of its keys. 4 D operations per key and head,
+ * 8 D bytes per key and key-value head. */
 #include <math.h>
 #include <omp.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  *
  * Forward: an epilogue of a row block while its y is in cache. Backward: dy' = dy - gate (dy.v)/|v|^2 v is what a row
  * block packs; what the rows' own values get stands in their tiles of dv before the keys' shares are added. About 4 D
- * operations a row and head forward, 16 D backward; no array except y.v, which forward stores. */
+ * operations per row and head forward, 16 D backward; no array except y.v, which forward stores. */
 #include <string.h>
 #include "backends/cpu/attention/terms.h"
 

@@ -5,7 +5,7 @@
  * against a running reference, values. F's tile serves all heads while it is in cache; nothing is T x T.
  * Several threads on one sequence each take a chunk of rows; a pass before finds the carry at each chunk's first row
  * by running down the columns, in the same order as one thread would, so that results are the same bit for bit.
- * 4 D operations a pair and head; 2 D more for at most the pairs above the last chunk when a team selects. */
+ * 4 D operations per pair and head; 2 D more for at most the pairs above the last chunk when a team selects. */
 #include <math.h>
 #include <omp.h>
 #include <string.h>

@@ -2,8 +2,8 @@
  * key that is not padding; terms with WN_TRAIT_OPEN are served.
  *
  * A task is one key-value head of one sequence: its keys and values are packed once and all its query heads' row blocks
- * run over them, with the tile operations of the causal kernels. 4 D operations a pair and head forward, 10 D backward.
- * A single row (decoding) reads keys and values as they lie. */
+ * run over them, with the tile operations of the causal kernels. 4 D operations per pair and head forward, 10 D
+ * backward. A single row (decoding) reads keys and values as they lie. */
 #include "backends/cpu/attention/bias.h"
 #include "backends/cpu/attention/score.h"
 

@@ -4,7 +4,7 @@
  * they meet, P's rows packed from the farthest to the nearest, so that row i's part of R lies in the order of its
  * columns, one place further left than that of row i - 1 (the relative shift of Dai et al. 2019, appendix B, a tile at
  * a time). Backward skews the other way: dq += dR P, dp += dR^T q. With 16 rows and 64 columns R has 80 columns: 2.5 D
- * operations a pair and head forward, 7.5 D backward, compared with attention's own 4 D and 10 D. dp is summed in
+ * operations per pair and head forward, 7.5 D backward, compared with attention's own 4 D and 10 D. dp is summed in
  * parts, each of them by one thread in a fixed order, and the parts in order. */
 #include <string.h>
 #include "backends/cpu/attention/slots.h"

@@ -3,7 +3,7 @@
  *
  * Forward: a row block takes them in before its first tile. Backward: as a column block of their own, once a row block
  * and head: W and G from the row's sum of exponentials, dq where the tiles' is summed, dk and dv in parts, each by one
- * thread in a fixed order, and the parts in order. 4 D n operations a row and head forward, 10 D n backward. */
+ * thread in a fixed order, and the parts in order. 4 D n operations per row and head forward, 10 D n backward. */
 #include <string.h>
 #include "backends/cpu/attention/terms.h"
 

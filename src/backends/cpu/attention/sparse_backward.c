@@ -1,7 +1,7 @@
 /* Backward of the sparse path (sparse.h). Columns are outer, as in backward.c: key j of a column
  * block meets the rows j + x[n], so that its skewed tile has keys as rows and distances as columns. W and G = W (dW -
  * delta) of the tile; dk and dv gather queries and dy, dq is scattered. Rows of one key differ, and a column block is
- * one thread's: no two sums meet. 10 D operations a pair and head. */
+ * one thread's: no two sums meet. 10 D operations per pair and head. */
 #include <string.h>
 #include "backends/cpu/attention/sparse.h"
 

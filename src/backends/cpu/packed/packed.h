@@ -19,7 +19,7 @@
 /* Rows of x in 8 bits. The bytes' order follows the weights': `halves` has the first halves of a step's blocks side by
  * side and then the second ones, as the types of four and five bits have them; `plain` is x's own. */
 struct wn_cpu_packed_x {
-  int64_t K, ld, ldd;     /* elements a row; the same in whole steps; blocks in whole steps */
+  int64_t K, ld, ldd;     /* elements per row; the same in whole steps; blocks in whole steps */
   int8_t *halves, *plain; /* [M,ld]; what no type asks for is not written */
   float *d, *s;           /* [M,ldd] a block's scale, and its sum d * sum q */
   const float *x;         /* [M,K], as it was */
