@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/sysinfo.h>
 #include <winnow/model.h>
+#include <winnow/verify.h>
 #include "args.h"
 #include "recipe.h"
 #include "ui.h"
@@ -233,20 +234,62 @@ static int info_checkpoint(wn_context *ctx, const char *path, bool json) {
   return code;
 }
 
+/* ---- --verify ---- */
+
+struct verified {
+  json_t *files; /* NULL: printed */
+  int damaged, count;
+};
+
+static bool info_verified(void *user, const wn_file_report *r) {
+  struct verified *v = user;
+  char path[4200], detail[2100];
+  v->count++;
+  v->damaged += r->state == WN_FILE_DAMAGED || r->state == WN_FILE_UNREADABLE;
+  wn_line_escape(r->path, path, sizeof path);
+  wn_line_escape(r->detail, detail, sizeof detail);
+  if (v->files)
+    json_array_append_new(v->files,
+                          json_pack("{s:s, s:s, s:I, s:s, s:s}", "path", path, "kind", r->kind, "bytes",
+                                    (json_int_t)r->bytes, "state", wn_file_state_name(r->state), "detail", detail));
+  else
+    printf("%s: %s%s%s (%s, %s)\n", path, wn_file_state_name(r->state), *detail ? ": " : "", detail, r->kind,
+           cli_bytes((double)r->bytes));
+  return true;
+}
+
+/* Damage is the result and, like no result at all, exit code 1. */
+static int info_verify(wn_context *ctx, const char *path, bool json) {
+  struct verified v = {.files = json ? json_array() : NULL};
+  const wn_status status = wn_verify(ctx, path, info_verified, &v);
+  if (status != WN_OK && v.count == 0) {
+    json_decref(v.files);
+    return cli_fail(ctx, status);
+  }
+  int code = 0;
+  if (json) code = cli_print_json(json_pack("{s:s, s:i, s:o}", "path", path, "damaged", v.damaged, "files", v.files));
+  if (status != WN_OK) code = cli_error("%d of %d file%s damaged", v.damaged, v.count, v.count == 1 ? "" : "s");
+  return code;
+}
+
 struct info_command {
   struct cli_common common;
   const char *model;
+  bool verify;
 };
 
 static const struct cli_option info_options[] = {
     CLI_OPTION(struct info_command, model, "model", "PATH",
                "a checkpoint, a Hugging Face folder or a .gguf file (or as an argument)"),
+    CLI_OPTION(struct info_command, verify, "verify", NULL,
+               "compare the files of PATH (a model, a run, token files) with their checksums"),
     CLI_COMMON_OPTIONS(struct info_command, common)};
 
 static const struct cli_spec info_spec = {
     .command = "winnow info",
     .summary = "For a model: the program that wrote it, parameters, storage types, positions, tokenizer, tensors,\n"
-               "configuration. Without a model: version, CPU features, backends, libraries and memory.",
+               "configuration. Without a model: version, CPU features, backends, libraries and memory.\n"
+               "With --verify: the state of each file; exit code 1 where one is damaged.",
     .options = info_options,
     .option_count = CLI_COUNT(info_options),
     .positional = "[PATH]",
@@ -259,8 +302,14 @@ int cmd_info(int argc, char **argv) {
   int code = cli_parse(&info_spec, argc, argv, &info, &dirs);
   code = cli_model_argument(&info_spec, code, false, &dirs, &info.model);
   if (code == CLI_GO) code = cli_context_open(&info.common, &ctx);
+  if (!code && info.verify && !info.model) {
+    wn_context_destroy(ctx);
+    return cli_usage_error(info_spec.command, "--verify: of which file or folder?");
+  }
   if (code) return code;
-  code = info.model ? info_checkpoint(ctx, info.model, info.common.json) : info_machine(ctx, info.common.json);
+  code = info.verify  ? info_verify(ctx, info.model, info.common.json)
+         : info.model ? info_checkpoint(ctx, info.model, info.common.json)
+                      : info_machine(ctx, info.common.json);
   wn_context_destroy(ctx);
   return code;
 }

@@ -21,7 +21,9 @@ int cli_model_argument(const struct cli_spec *spec, int code, bool required, str
 /* Whether weights are looked through; NULL where it was not asked: the library's default. */
 #define CLI_CHECK_OPTION(T, m)                                                                                         \
   CLI_OPTION(T, m, "check-tensors", "WHETHER",                                                                         \
-             "refuse NaN and infinite weights; default: where the weights take at most 1 GiB", .choices = "yes|no")
+             "refuse NaN and infinite weights (default: where they take at most 1 GiB) and checksums that differ "     \
+             "(default: always)",                                                                                      \
+             .choices = "yes|no")
 wn_check cli_check_of(const char *given);
 wn_status cli_model_load(wn_context *ctx, const char *path, const char *check, wn_model **out);
 /* The tokenizer that is given, else the one in the model's folder `dir`; refused where it has more tokens than the

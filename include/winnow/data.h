@@ -118,4 +118,13 @@ int32_t wn_span_sentinel(int32_t vocab_size, int32_t n);
 int32_t wn_span_sentinel_number(int32_t vocab_size, int32_t sentinels, int32_t token);
 
 WN_API_END
+
+WN_EXPERIMENTAL_BEGIN
+
+/* Compares a token file with the checksums in its header, which winnow writes into llm.c's layout: WN_ERR_FORMAT where
+ * it differs. *has (may be NULL): whether there are any; a file without passes. Opening does the same for files of up
+ * to 1 GiB, and for the header of larger ones. */
+wn_status wn_token_file_verify(wn_context *ctx, const wn_token_file *file, bool *has);
+
+WN_API_END
 #endif

@@ -84,6 +84,10 @@ wn_status wn_gguf_dequantize(wn_context *ctx, const wn_gguf_tensor *tensor, int6
 WN_API_END
 WN_EXPERIMENTAL_BEGIN
 
+/* Compares header and tensors with the checksums that winnow writes under the key winnow.checksums, as
+ * wn_safetensors_verify does. */
+wn_status wn_gguf_verify(wn_context *ctx, const wn_gguf *file, bool *has);
+
 /* ---- writing ---- */
 
 /* Metadata to be written, in order. A failure is kept and reported by wn_gguf_write. */
@@ -101,7 +105,7 @@ void wn_gguf_values_put_bytes(wn_gguf_values *values, const char *key, const uin
 /* Begins a list of `count` strings, which are added one at a time. */
 void wn_gguf_values_begin_strings(wn_gguf_values *values, const char *key, uint64_t count);
 void wn_gguf_values_add_string(wn_gguf_values *values, const char *text, size_t bytes);
-/* Copies a value of another file unchanged. */
+/* Copies a value of another file unchanged; its checksums are left out, since the file gets its own. */
 void wn_gguf_values_copy(wn_gguf_values *values, const wn_gguf_value *value);
 
 /* Writes a file of version 3: tensors [count] with name, type, ndim and shape; produce fills the `bytes` of tensor i,

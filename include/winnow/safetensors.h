@@ -5,6 +5,7 @@
 #ifndef WINNOW_SAFETENSORS_H
 #define WINNOW_SAFETENSORS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "winnow/context.h"
@@ -54,6 +55,15 @@ wn_status wn_safetensors_write(wn_context *ctx, const char *path, const wn_safet
 typedef wn_status (*wn_safetensors_produce_fn)(void *user, int i, void *out, size_t bytes);
 wn_status wn_safetensors_write_made(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
                                     const char *const *metadata, wn_safetensors_produce_fn produce, void *user);
+
+WN_API_END
+
+WN_EXPERIMENTAL_BEGIN
+
+/* Compares header and tensors with the checksums that winnow writes into the metadata (docs/file-formats.md): the first
+ * that differs is WN_ERR_FORMAT with the tensor's name. *has (may be NULL): whether the file has checksums; one without
+ * passes. Reads all of the file once. */
+wn_status wn_safetensors_verify(wn_context *ctx, const wn_safetensors *file, bool *has);
 
 WN_API_END
 #endif

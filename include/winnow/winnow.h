@@ -22,5 +22,6 @@
 #include "winnow/tensor.h"
 #include "winnow/tokenizer.h"
 #include "winnow/train.h"
+#include "winnow/verify.h"
 #include "winnow/version.h"
 #endif

@@ -30,6 +30,8 @@ struct wn_writer {
 };
 wn_status wn_writer_open(wn_context *ctx, const char *path, struct wn_writer *w);
 wn_status wn_writer_write(wn_context *ctx, struct wn_writer *w, const void *data, size_t bytes);
+/* Bytes at the beginning of the file once more, after all else: a header with what is known only now. */
+wn_status wn_writer_rewrite(wn_context *ctx, struct wn_writer *w, const void *data, size_t bytes);
 wn_status wn_writer_commit(wn_context *ctx, struct wn_writer *w);
 void wn_writer_abort(struct wn_writer *w);
 wn_status wn_file_write(wn_context *ctx, const char *path, const void *data, size_t bytes); /* open+write+commit */

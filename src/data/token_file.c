@@ -2,14 +2,16 @@
  *
  * llm.c's layout: a header of 256 little-endian int32 (magic, version, count; the rest 0), then the tokens, uint16
  * (magic 20240520, version 1) or uint32 (magic 20240801, version 7). A count of 2^32 and more has its upper half in the
- * fourth number, which llm.c leaves 0. nanoGPT's layout: uint16 and nothing else. The size of the file must be what the
- * header says, to the byte: a truncated file is told at once. */
+ * fourth number, which llm.c leaves 0. From byte 16 the header has "wn-xxh3\n", XXH3 of the header (with this sum read
+ * as 0) and XXH3 of the tokens, where others have zeros: readers of llm.c's layout pass over them. nanoGPT's layout:
+ * uint16 and nothing else. The size of the file must be what the header says, to the byte: a truncated file is told at
+ * once. */
 #include "data/token_file.h"
 #include "base/alloc.h"
 #include "base/error.h"
+#include "io/checksum.h"
 #include "io/folder.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -18,6 +20,9 @@
 #define VERSION_NARROW 1u
 #define MAGIC_WIDE 20240801u
 #define VERSION_WIDE 7u
+#define VERIFY_LIMIT ((size_t)1 << 30) /* larger files are compared with their checksum by wn_verify alone */
+enum { MARK_AT = 16, HEADER_SUM_AT = 24, BODY_SUM_AT = 32 };
+static const uint8_t token_mark[8] = "wn-xxh3\n";
 
 struct wn_token_file {
   struct wn_map map;
@@ -34,12 +39,58 @@ static void store_u32(uint8_t *p, uint32_t x) {
   for (int i = 0; i < 4; i++) p[i] = (uint8_t)(x >> (8 * i));
 }
 
+static uint64_t load_u64(const uint8_t *p) {
+  return load_u32(p) | (uint64_t)load_u32(p + 4) << 32;
+}
+
+/* Whether the header says that there are checksums. A mark of which a few bits are wrong was one. */
+static bool token_file_marked(const uint8_t *header, bool *damaged) {
+  int wrong = 0, some = 0;
+  for (int i = 0; i < 8; i++) {
+    wrong += __builtin_popcount((unsigned)(header[MARK_AT + i] ^ token_mark[i]));
+    some |= header[MARK_AT + i];
+  }
+  *damaged = some != 0 && wrong > 0 && wrong <= 8;
+  return wrong == 0;
+}
+
+static uint64_t token_file_header_sum(const uint8_t *header) {
+  uint8_t copy[HEADER_BYTES];
+  memcpy(copy, header, sizeof copy);
+  memset(copy + HEADER_SUM_AT, 0, 8);
+  return wn_checksum(copy, sizeof copy);
+}
+
+/* The header alone, or the tokens too. *has: whether the file has checksums. */
+static wn_status token_file_check(wn_context *ctx, const char *path, const struct wn_map *map, bool data, bool *has) {
+  bool damaged = false;
+  *has = map->bytes >= HEADER_BYTES && token_file_marked(map->data, &damaged);
+  if (damaged || (*has && load_u64(map->data + HEADER_SUM_AT) != token_file_header_sum(map->data)))
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: the header of the token file is damaged: %s", path,
+                   damaged ? "the mark of its checksums is" : "its checksum is that of another one");
+  if (!*has || !data) return WN_OK;
+  const uint64_t found = wn_checksum(map->data + HEADER_BYTES, map->bytes - HEADER_BYTES),
+                 expected = load_u64(map->data + BODY_SUM_AT);
+  if (found == expected) return WN_OK;
+  return wn_fail(ctx, WN_ERR_FORMAT,
+                 "%s: the tokens are damaged: their checksum is %016" PRIx64 ", their %zu bytes have %016" PRIx64, path,
+                 expected, map->bytes - HEADER_BYTES, found);
+}
+
+wn_status wn_token_file_verify(wn_context *ctx, const wn_token_file *file, bool *has) {
+  bool found;
+  if (!file) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_token_file_verify needs a file");
+  return token_file_check(ctx, file->path, &file->map, true, has ? has : &found);
+}
+
 /* Finds the layout and checks the size. */
 static wn_status token_file_read_header(wn_context *ctx, const char *path, struct wn_token_file *f) {
   const uint8_t *data = f->map.data;
   size_t bytes = f->map.bytes;
   if (bytes == 0) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the token file is empty", path);
   uint32_t magic = bytes >= 4 ? load_u32(data) : 0;
+  bool sums;
+  WN_TRY(token_file_check(ctx, path, &f->map, false, &sums)); /* of any layout: its magic may be what is damaged */
   if (magic != MAGIC_NARROW && magic != MAGIC_WIDE) {
     if (bytes % 2)
       return wn_fail(ctx, WN_ERR_FORMAT,
@@ -66,7 +117,7 @@ static wn_status token_file_read_header(wn_context *ctx, const char *path, struc
     return wn_fail(ctx, WN_ERR_FORMAT,
                    "%s: the header states %" PRIu64 " tokens of %d bytes, the file has %" PRIu64 " bytes after it",
                    path, f->count, f->width, body);
-  return WN_OK;
+  return token_file_check(ctx, path, &f->map, bytes <= VERIFY_LIMIT, &sums);
 }
 
 wn_status wn_token_file_open(wn_context *ctx, const char *path, wn_token_file **out) {
@@ -126,14 +177,23 @@ wn_status wn_token_file_read(wn_context *ctx, const wn_token_file *file, uint64_
   return WN_OK;
 }
 
-static wn_status token_file_write_header(wn_context *ctx, struct wn_token_writer *w) {
-  uint8_t header[HEADER_BYTES] = {0};
-  if (strcmp(w->layout, "llmc")) return WN_OK;
+static bool token_file_has_header(const struct wn_token_writer *w) {
+  return strcmp(w->layout, "llmc") == 0;
+}
+
+static void token_file_make_header(const struct wn_token_writer *w, uint8_t header[HEADER_BYTES]) {
+  memset(header, 0, HEADER_BYTES);
   store_u32(header, w->width == 2 ? MAGIC_NARROW : MAGIC_WIDE);
   store_u32(header + 4, w->width == 2 ? VERSION_NARROW : VERSION_WIDE);
   store_u32(header + 8, (uint32_t)w->count);
   store_u32(header + 12, (uint32_t)(w->count >> 32));
-  return wn_writer_write(ctx, &w->file, header, sizeof header);
+  memcpy(header + MARK_AT, token_mark, sizeof token_mark);
+  const uint64_t body = wn_checksum_end(&w->sum);
+  store_u32(header + BODY_SUM_AT, (uint32_t)body);
+  store_u32(header + BODY_SUM_AT + 4, (uint32_t)(body >> 32));
+  const uint64_t sum = token_file_header_sum(header);
+  store_u32(header + HEADER_SUM_AT, (uint32_t)sum);
+  store_u32(header + HEADER_SUM_AT + 4, (uint32_t)(sum >> 32));
 }
 
 wn_status wn_token_writer_open(wn_context *ctx, const char *path, const char *layout, int32_t vocab_size,
@@ -150,7 +210,9 @@ wn_status wn_token_writer_open(wn_context *ctx, const char *path, const char *la
                    "layout llmc",
                    path, vocab_size);
   WN_TRY(wn_writer_open(ctx, path, &w->file));
-  wn_status status = token_file_write_header(ctx, w);
+  static const uint8_t blank[HEADER_BYTES];
+  wn_checksum_begin(&w->sum);
+  wn_status status = token_file_has_header(w) ? wn_writer_write(ctx, &w->file, blank, sizeof blank) : WN_OK;
   if (status != WN_OK) wn_token_writer_abort(w);
   return status;
 }
@@ -171,6 +233,7 @@ wn_status wn_token_writer_append(wn_context *ctx, struct wn_token_writer *w, con
         store_u32(buffer + 4 * i, x);
       }
     }
+    wn_checksum_add(&w->sum, buffer, n * (size_t)w->width);
     WN_TRY(wn_writer_write(ctx, &w->file, buffer, n * (size_t)w->width));
     w->count += n;
     tokens += n;
@@ -180,10 +243,11 @@ wn_status wn_token_writer_append(wn_context *ctx, struct wn_token_writer *w, con
 }
 
 wn_status wn_token_writer_commit(wn_context *ctx, struct wn_token_writer *w) {
-  /* The count is known only now. */
-  if (fseeko(w->file.f, 0, SEEK_SET) != 0)
-    return wn_fail(ctx, WN_ERR_IO, "cannot write %s: %s", w->file.path, strerror(errno));
-  WN_TRY(token_file_write_header(ctx, w));
+  if (token_file_has_header(w)) { /* the count and the checksum are known only now */
+    uint8_t header[HEADER_BYTES];
+    token_file_make_header(w, header);
+    WN_TRY(wn_writer_rewrite(ctx, &w->file, header, sizeof header));
+  }
   return wn_writer_commit(ctx, &w->file);
 }
 

@@ -3,6 +3,7 @@
 #define WN_DATA_TOKEN_FILE_H
 
 #include "base/file.h"
+#include "io/checksum.h"
 #include "winnow/data.h"
 
 /* Tokens appended to a file that takes its final name only when it is committed. */
@@ -12,6 +13,7 @@ struct wn_token_writer {
   int width;          /* bytes per token: 2 or 4 */
   int32_t vocab_size;
   uint64_t count;
+  struct wn_checksum_stream sum; /* of the tokens */
 };
 /* WN_ERR_ARGUMENT for an unknown layout or a vocabulary that the layout cannot hold. */
 wn_status wn_token_writer_open(wn_context *ctx, const char *path, const char *layout, int32_t vocab_size,

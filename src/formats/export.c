@@ -470,6 +470,7 @@ wn_status wn_model_convert(wn_context *ctx, const char *from, const char *out, c
   WN_TRY(export_check_type(ctx, options));
   WN_TRY(export_check_target(ctx, from, out, options));
   wn_status status = wn_import_open(ctx, from, &im);
+  if (status == WN_OK && options->check_tensors != WN_CHECK_NO) status = wn_tensors_check(ctx, im.tensors, true);
   if (status == WN_OK) status = wn_import_check(ctx, &im);
   if (status == WN_OK && options->check_tensors != WN_CHECK_NO) status = wn_import_check_values(ctx, &im);
   if (status == WN_OK) status = wn_export_plan(ctx, &im, options, &e);

@@ -37,6 +37,7 @@ static wn_status load_any(wn_context *ctx, const char *path, const wn_model_load
   struct wn_model *model = NULL;
   *out = NULL;
   wn_status status = wn_import_open(ctx, path, &import);
+  if (status == WN_OK && options->check_tensors != WN_CHECK_NO) status = wn_tensors_check(ctx, import.tensors, true);
   if (status == WN_OK) status = wn_import_check(ctx, &import);
   if (status == WN_OK && load_checks_values(&import, options->check_tensors))
     status = wn_import_check_values(ctx, &import);

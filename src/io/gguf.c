@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/limits.h"
+#include "io/checksum.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "values and tensors are used as the file has them, which is little-endian"
@@ -23,6 +24,8 @@ struct wn_gguf {
   wn_gguf_value *values;    /* [value_count] */
   wn_gguf_value **by_key;   /* [value_count] */
   int tensor_count, value_count;
+  const uint8_t *bytes; /* the whole file, [size]; tensors begin at byte `start` */
+  size_t size, start;
 };
 
 /* The types of metadata values, by their number in the file. */
@@ -243,6 +246,9 @@ static wn_status read_tensors(struct cursor *c, struct wn_gguf *f, uint64_t coun
   WN_TRY(alignment(c, f, &align));
   const uint64_t header = (uint64_t)(c->at - c->begin), size = (uint64_t)(c->end - c->begin);
   const uint64_t start = (header + align - 1) / align * align;
+  f->bytes = c->begin;
+  f->size = (size_t)size;
+  f->start = (size_t)(start < size ? start : size);
   for (uint64_t i = 0; i < count; i++) {
     wn_gguf_tensor *t = &f->tensors[i];
     if (offsets[i] % align != 0 || start > size || offsets[i] > size - start || t->bytes > size - start - offsets[i])
@@ -346,6 +352,76 @@ void wn_gguf_close(wn_gguf *f) {
   wn_free(f->name);
   wn_map_close(&f->map);
   wn_free(f);
+}
+
+/* ---- checksums ---- */
+
+static wn_status gguf_damaged(wn_context *ctx, const struct wn_gguf *f, const char *what) {
+  return wn_fail(ctx, WN_ERR_FORMAT, "%s: the header is damaged: %s", f->name, what);
+}
+
+/* The value with the sums, or NULL; a damaged key is not taken for a file without. */
+static wn_status gguf_find_sums(wn_context *ctx, const struct wn_gguf *f, const char **text, size_t *bytes) {
+  *text = NULL;
+  for (int i = 0; i < f->value_count; i++) {
+    const wn_gguf_value *v = &f->values[i];
+    const bool ours = strcmp(v->key, WN_CHECKSUM_KEY) == 0, is_text = !v->is_array && v->kind == WN_GGUF_STRING;
+    const char *value = NULL;
+    size_t length = 0;
+    if (is_text) wn_gguf_value_string(v, 0, &value, &length);
+    if (!ours && (!is_text || !wn_checksum_text_is(value, length))) continue;
+    if (!ours) return gguf_damaged(ctx, f, "its checksums stand under another key");
+    if (!is_text) return gguf_damaged(ctx, f, "\"" WN_CHECKSUM_KEY "\" is no text");
+    *text = value;
+    *bytes = length;
+  }
+  return WN_OK;
+}
+
+/* Each tensor with the padding after it. */
+static wn_status gguf_check_data(wn_context *ctx, const struct wn_gguf *f, const uint64_t *sums) {
+  void *p, *order = NULL;
+  WN_TRY(wn_alloc(ctx, "parts of a file", (size_t)f->tensor_count * sizeof(struct wn_checksum_part), &p));
+  wn_status status = wn_alloc(ctx, "order of tensors", (size_t)f->tensor_count * sizeof *f->by_name, &order);
+  if (status == WN_OK && f->tensor_count > 0) {
+    const wn_gguf_tensor **places = order;
+    struct wn_checksum_part *parts = p;
+    for (int i = 0; i < f->tensor_count; i++) places[i] = &f->tensors[i];
+    qsort(places, (size_t)f->tensor_count, sizeof *places, gguf_compare_places);
+    for (int i = 0; i < f->tensor_count; i++) {
+      const uint8_t *begin = places[i]->data, *end = i + 1 < f->tensor_count ? places[i + 1]->data : f->bytes + f->size;
+      parts[i] = (struct wn_checksum_part){places[i]->name, begin, (size_t)(end - begin), sums[i]};
+    }
+    status = wn_checksum_compare(ctx, f->name, parts, f->tensor_count);
+  }
+  wn_free(p);
+  wn_free(order);
+  return status;
+}
+
+wn_status wn_gguf_check(wn_context *ctx, const wn_gguf *f, bool data, bool *has) {
+  const char *text;
+  size_t bytes;
+  void *p;
+  if (has) *has = false;
+  WN_TRY(gguf_find_sums(ctx, f, &text, &bytes));
+  if (!text) return WN_OK;
+  if (has) *has = true;
+  WN_TRY(wn_alloc(ctx, "checksums", ((size_t)f->tensor_count + 1) * sizeof(uint64_t), &p));
+  uint64_t *sums = p;
+  wn_status status = WN_OK;
+  if (!wn_checksum_text_get(text, bytes, 1 + f->tensor_count, sums))
+    status = gguf_damaged(ctx, f, "\"" WN_CHECKSUM_KEY "\" is not one checksum for each tensor");
+  else if (sums[0] != wn_checksum_header(f->bytes, f->start, (size_t)((const uint8_t *)text - f->bytes)))
+    status = gguf_damaged(ctx, f, "its checksum is that of another one (or a program copied the checksums)");
+  if (status == WN_OK && data) status = gguf_check_data(ctx, f, sums + 1);
+  wn_free(sums);
+  return status;
+}
+
+wn_status wn_gguf_verify(wn_context *ctx, const wn_gguf *file, bool *has) {
+  if (!file) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_gguf_verify needs a file");
+  return wn_gguf_check(ctx, file, true, has);
 }
 
 int wn_gguf_tensor_count(const wn_gguf *file) {

@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "io/checksum.h"
 #include "winnow/gguf.h"
 
 enum { ALIGNMENT = 32 };
@@ -173,6 +174,7 @@ void wn_gguf_values_copy(wn_gguf_values *v, const wn_gguf_value *value) {
   static const uint32_t unsigned_types[] = {0, 0, 2, 0, 4, 0, 0, 0, 10}, signed_types[] = {0, 1, 3, 0, 5, 0, 0, 0, 11};
   const int w = value->width;
   uint32_t type = TYPE_STRING;
+  if (!strcmp(value->key, WN_CHECKSUM_KEY)) return; /* of the other file */
   if (value->kind == WN_GGUF_UINT) type = unsigned_types[w];
   if (value->kind == WN_GGUF_INT) type = signed_types[w];
   if (value->kind == WN_GGUF_FLOAT) type = w == 8 ? 12 : TYPE_FLOAT32;
@@ -217,21 +219,36 @@ static wn_status tensor_bytes(wn_context *ctx, const char *path, const wn_gguf_t
                  t->name ? t->name : "");
 }
 
-static wn_status gguf_write_write_header(wn_context *ctx, struct wn_writer *w, const wn_gguf_values *v,
-                                         const wn_gguf_tensor *tensors, int count, uint64_t *size) {
-  wn_gguf_values *h;
-  WN_TRY(wn_gguf_values_create(ctx, &h));
+/* The last key: as many sums as there are tensors, and the header's. *at: where the text stands; all are blank. */
+static void gguf_write_sums(wn_gguf_values *h, int count, size_t *at) {
+  const size_t bytes = wn_checksum_text_bytes(1 + count);
+  wn_gguf_values_add_string(h, WN_CHECKSUM_KEY, strlen(WN_CHECKSUM_KEY));
+  add_u32(h, TYPE_STRING);
+  add_u64(h, bytes);
+  *at = h->bytes;
+  if (!gguf_write_reserve(h, bytes + 1)) return;
+  wn_checksum_text_blank((char *)h->data + h->bytes, 1 + count);
+  h->bytes += bytes;
+}
+
+/* All before the first tensor, padded; *sums: where the text of the checksums stands. */
+static wn_status gguf_write_header(wn_context *ctx, const char *path, const wn_gguf_values *v,
+                                   const wn_gguf_tensor *tensors, int count, wn_gguf_values *h, size_t *sums) {
+  static const uint8_t zeros[ALIGNMENT];
+  if (wn_gguf_values_has(v, WN_CHECKSUM_KEY))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: the key " WN_CHECKSUM_KEY " is written by itself", path);
   gguf_write_add(h, "GGUF", 4);
   add_u32(h, 3);
   add_u64(h, (uint64_t)count);
-  add_u64(h, v->count);
+  add_u64(h, v->count + 1);
   gguf_write_add(h, v->data, v->bytes);
+  gguf_write_sums(h, count, sums);
   uint64_t offset = 0;
   wn_status status = WN_OK;
   for (int i = 0; i < count && status == WN_OK; i++) {
     const wn_gguf_tensor *t = &tensors[i];
     size_t bytes;
-    status = tensor_bytes(ctx, w->path, t, &bytes);
+    status = tensor_bytes(ctx, path, t, &bytes);
     if (status != WN_OK) break;
     wn_gguf_values_add_string(h, t->name, strlen(t->name));
     add_u32(h, (uint32_t)t->ndim);
@@ -239,30 +256,24 @@ static wn_status gguf_write_write_header(wn_context *ctx, struct wn_writer *w, c
     add_u32(h, type_number(t->type));
     add_u64(h, offset);
     if (!wn_add_size(bytes, ALIGNMENT - 1, &bytes) || offset > INT64_MAX - bytes)
-      status = wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: the tensors together are too large", w->path);
+      status = wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: the tensors together are too large", path);
     offset += bytes / ALIGNMENT * ALIGNMENT;
   }
-  if (status == WN_OK) status = h->status;
-  if (status == WN_OK) status = wn_writer_write(ctx, w, h->data, h->bytes);
-  *size = h->bytes;
-  wn_gguf_values_destroy(h);
-  return status;
-}
-
-static wn_status pad(wn_context *ctx, struct wn_writer *w, uint64_t size) {
-  static const uint8_t zeros[ALIGNMENT];
-  return wn_writer_write(ctx, w, zeros, (size_t)((ALIGNMENT - size % ALIGNMENT) % ALIGNMENT));
+  gguf_write_add(h, zeros, (ALIGNMENT - h->bytes % ALIGNMENT) % ALIGNMENT);
+  return status == WN_OK ? h->status : status;
 }
 
 static wn_status write_tensor(wn_context *ctx, struct wn_writer *w, const wn_gguf_tensor *t, int i,
-                              wn_gguf_produce_fn produce, void *user) {
+                              wn_gguf_produce_fn produce, void *user, uint64_t *sum) {
   size_t bytes;
   void *data;
   WN_TRY(tensor_bytes(ctx, w->path, t, &bytes));
-  WN_TRY(wn_alloc(ctx, t->name, bytes, &data));
+  const size_t padded =
+      (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; /* cannot overflow: the header has its offset */
+  WN_TRY(wn_alloc(ctx, t->name, padded, &data));
   wn_status status = produce(user, i, data, bytes);
-  if (status == WN_OK) status = wn_writer_write(ctx, w, data, bytes);
-  if (status == WN_OK) status = pad(ctx, w, bytes);
+  *sum = wn_checksum(data, padded);
+  if (status == WN_OK) status = wn_writer_write(ctx, w, data, padded);
   wn_free(data);
   return status;
 }
@@ -272,14 +283,25 @@ wn_status wn_gguf_write(wn_context *ctx, const char *path, const wn_gguf_values 
   if (!path || !values || count < 0 || (count > 0 && (!tensors || !produce)))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_gguf_write needs a path, metadata and tensors");
   if (values->status != WN_OK) return wn_fail_prefix(ctx, values->status, "cannot write %s", path);
-  struct wn_writer w;
-  uint64_t size;
-  WN_TRY(wn_writer_open(ctx, path, &w));
-  wn_status status = gguf_write_write_header(ctx, &w, values, tensors, count, &size);
-  if (status == WN_OK) status = pad(ctx, &w, size);
-  for (int i = 0; i < count && status == WN_OK; i++) status = write_tensor(ctx, &w, &tensors[i], i, produce, user);
+  struct wn_writer w = {0};
+  wn_gguf_values *header;
+  size_t sums = 0;
+  WN_TRY(wn_gguf_values_create(ctx, &header));
+  wn_status status = gguf_write_header(ctx, path, values, tensors, count, header, &sums);
+  if (status == WN_OK) status = wn_writer_open(ctx, path, &w);
+  if (status == WN_OK) status = wn_writer_write(ctx, &w, header->data, header->bytes);
+  for (int i = 0; i < count && status == WN_OK; i++) {
+    uint64_t sum;
+    status = write_tensor(ctx, &w, &tensors[i], i, produce, user, &sum);
+    if (status == WN_OK) wn_checksum_text_put((char *)header->data + sums, 1 + i, sum);
+  }
+  if (status == WN_OK) {
+    wn_checksum_text_put((char *)header->data + sums, 0, wn_checksum_header(header->data, header->bytes, sums));
+    status = wn_writer_rewrite(ctx, &w, header->data, header->bytes);
+  }
   if (status == WN_OK) status = wn_writer_commit(ctx, &w);
   if (status != WN_OK) wn_writer_abort(&w);
+  wn_gguf_values_destroy(header);
   return status;
 }
 

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "io/checksum.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "tensors are used as the file has them, which is little-endian"
@@ -30,6 +31,8 @@ struct wn_safetensors {
   wn_safetensors_entry *entries;  /* [count], in the header's order */
   wn_safetensors_entry **by_name; /* [count], sorted by name */
   int count;
+  const uint8_t *bytes; /* the file up to the first tensor, [head] */
+  size_t head;
 };
 
 /* Bytes of a shape; false on a negative size or when the sizes that are not 0 overflow (a tensor without elements must
@@ -215,6 +218,8 @@ static wn_status safetensors_read_header(wn_context *ctx, struct wn_safetensors 
   if (bytes[8] != '{')
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: not a safetensors file: its header does not begin with '{'", f->name);
   const uint8_t *data = bytes + 8 + header_bytes;
+  f->bytes = bytes;
+  f->head = 8 + (size_t)header_bytes;
   const size_t data_bytes = size - 8 - (size_t)header_bytes;
   WN_TRY(read_members(ctx, f, (const char *)bytes + 8, (size_t)header_bytes, data, data_bytes));
   if (f->count > 0) WN_TRY(check_cover(ctx, f, f->by_name, data, data_bytes));
@@ -295,6 +300,76 @@ const char *wn_safetensors_metadata(const wn_safetensors *file, const char *key)
   return file && key ? json_string_value(json_object_get(file->metadata, key)) : NULL;
 }
 
+/* ---- checksums ---- */
+
+static wn_status safetensors_damaged(wn_context *ctx, const struct wn_safetensors *f, const char *what) {
+  return wn_fail(ctx, WN_ERR_FORMAT, "%s: the header is damaged: %s", f->name, what);
+}
+
+/* The text of the sums, or NULL; a damaged key or value is not taken for a file without. */
+static wn_status safetensors_find_sums(wn_context *ctx, const struct wn_safetensors *f, const char **out) {
+  const char *key;
+  json_t *item;
+  *out = NULL;
+  json_object_foreach((json_t *)(uintptr_t)f->metadata, key, item) {
+    const bool ours = strcmp(key, WN_CHECKSUM_KEY) == 0;
+    if (!ours && !wn_checksum_text_is(json_string_value(item), json_string_length(item))) continue;
+    if (!ours) return safetensors_damaged(ctx, f, "its checksums stand under another key");
+    *out = json_string_value(item);
+  }
+  return WN_OK;
+}
+
+/* The sums were written for the header as it stands, byte for byte. Another program that kept the metadata while it
+ * wrote other tensors cannot be told from decay. */
+static wn_status safetensors_check_header(wn_context *ctx, const struct wn_safetensors *f, const char *text,
+                                          uint64_t *sums /* [1 + count] */) {
+  static const char written[] = "\"" WN_CHECKSUM_KEY "\":\"";
+  const uint8_t *at = memmem(f->bytes, f->head, written, sizeof written - 1);
+  if (!wn_checksum_text_get(text, strlen(text), 1 + f->count, sums))
+    return safetensors_damaged(ctx, f, "\"" WN_CHECKSUM_KEY "\" is not one checksum for each tensor");
+  if (!at || sums[0] != wn_checksum_header(f->bytes, f->head, (size_t)(at - f->bytes) + sizeof written - 1))
+    return safetensors_damaged(ctx, f, "its checksum is that of another one (or a program copied the checksums)");
+  return WN_OK;
+}
+
+static wn_status safetensors_check_data(wn_context *ctx, const struct wn_safetensors *f, const uint64_t *sums) {
+  void *p = NULL, *order = NULL;
+  wn_status status = wn_alloc(ctx, "parts of a file", (size_t)f->count * sizeof(struct wn_checksum_part), &p);
+  if (status == WN_OK) status = wn_alloc(ctx, "order of tensors", (size_t)f->count * sizeof *f->by_name, &order);
+  if (status == WN_OK && f->count > 0) {
+    wn_safetensors_entry **places = order;
+    struct wn_checksum_part *parts = p;
+    memcpy(places, f->by_name, (size_t)f->count * sizeof *places);
+    qsort(places, (size_t)f->count, sizeof *places, safetensors_compare_places);
+    for (int i = 0; i < f->count; i++)
+      parts[i] = (struct wn_checksum_part){places[i]->name, places[i]->data, places[i]->bytes, sums[i]};
+    status = wn_checksum_compare(ctx, f->name, parts, f->count);
+  }
+  wn_free(p);
+  wn_free(order);
+  return status;
+}
+
+wn_status wn_safetensors_check(wn_context *ctx, const wn_safetensors *f, bool data, bool *has) {
+  const char *text;
+  void *sums;
+  if (has) *has = false;
+  WN_TRY(safetensors_find_sums(ctx, f, &text));
+  if (!text) return WN_OK;
+  if (has) *has = true;
+  WN_TRY(wn_alloc(ctx, "checksums", ((size_t)f->count + 1) * sizeof(uint64_t), &sums));
+  wn_status status = safetensors_check_header(ctx, f, text, sums);
+  if (status == WN_OK && data) status = safetensors_check_data(ctx, f, (uint64_t *)sums + 1);
+  wn_free(sums);
+  return status;
+}
+
+wn_status wn_safetensors_verify(wn_context *ctx, const wn_safetensors *file, bool *has) {
+  if (!file) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_safetensors_verify needs a file");
+  return wn_safetensors_check(ctx, file, true, has);
+}
+
 /* ---- writing ---- */
 
 static wn_status check_entry(wn_context *ctx, const char *path, const wn_safetensors_entry *e, bool made) {
@@ -351,9 +426,15 @@ static wn_status header_text(wn_context *ctx, const char *path, const wn_safeten
                              const size_t *begins, const char *const *metadata, char **out) {
   json_t *header = json_object();
   wn_status status = WN_OK;
-  if (header && metadata) {
+  void *sums = NULL; /* of the header and of every tensor: filled in when all is written */
+  if (header) {
     json_t *object = json_object();
-    for (int i = 0; status == WN_OK && metadata[i]; i += 2)
+    status = wn_alloc(ctx, "checksums", wn_checksum_text_bytes(1 + count) + 1, &sums);
+    if (status == WN_OK) wn_checksum_text_blank(sums, 1 + count);
+    if (status == WN_OK && !safetensors_put(object, WN_CHECKSUM_KEY, json_string(sums)))
+      status = wn_fail(ctx, WN_ERR_MEMORY, "out of memory: the header of %s", path);
+    wn_free(sums);
+    for (int i = 0; status == WN_OK && metadata && metadata[i]; i += 2)
       if (!metadata[i + 1] || !safetensors_put(object, metadata[i], json_string(metadata[i + 1])))
         status = wn_fail(ctx, WN_ERR_ARGUMENT,
                          "cannot write %s: metadata \"%.200s\" is there twice, has no value or is not UTF-8", path,
@@ -383,27 +464,59 @@ struct maker {
 };
 
 static wn_status write_entry(wn_context *ctx, struct wn_writer *w, const wn_safetensors_entry *e, int i,
-                             const struct maker *maker) {
-  if (!maker) return wn_writer_write(ctx, w, e->data, e->bytes);
+                             const struct maker *maker, uint64_t *sum) {
+  if (!maker) {
+    *sum = wn_checksum(e->data, e->bytes);
+    return wn_writer_write(ctx, w, e->data, e->bytes);
+  }
   void *data;
   WN_TRY(wn_alloc(ctx, e->name, e->bytes, &data));
   wn_status status = maker->produce(maker->user, i, data, e->bytes);
+  *sum = wn_checksum(data, e->bytes);
   if (status == WN_OK) status = wn_writer_write(ctx, w, data, e->bytes);
   wn_free(data);
   return status;
 }
 
-static wn_status write_all(wn_context *ctx, struct wn_writer *w, const char *header,
-                           const wn_safetensors_entry *entries, int count, const struct maker *maker) {
-  size_t used = strlen(header);
-  uint64_t padded = (used + 7) / 8 * 8;
-  WN_TRY(wn_writer_write(ctx, w, &padded, sizeof padded));
-  WN_TRY(wn_writer_write(ctx, w, header, used));
-  WN_TRY(wn_writer_write(ctx, w, "       ", (size_t)padded - used));
+/* The header's length and text (with the sums that are known), padded to whole 8 bytes: [*bytes], wn_alloc'd. */
+static wn_status safetensors_frame(wn_context *ctx, const char *text, char **out, size_t *bytes) {
+  const size_t used = strlen(text);
+  const uint64_t padded = (used + 7) / 8 * 8;
+  void *p;
+  WN_TRY(wn_alloc(ctx, "safetensors header", 8 + (size_t)padded, &p));
+  *out = p;
+  *bytes = 8 + (size_t)padded;
+  memcpy(*out, &padded, 8);
+  memset(*out + 8, ' ', (size_t)padded);
+  memcpy(*out + 8, text, used);
+  return WN_OK;
+}
+
+/* The header goes out first with blank sums, to keep the place, and once more when they are known. */
+static wn_status write_all(wn_context *ctx, struct wn_writer *w, const char *text, const wn_safetensors_entry *entries,
+                           int count, const struct maker *maker) {
+  static const char written[] = "\"" WN_CHECKSUM_KEY "\":\"";
+  char *header;
+  size_t bytes;
+  WN_TRY(safetensors_frame(ctx, text, &header, &bytes));
+  char *sums = memmem(header + 8, bytes - 8, written, sizeof written - 1);
+  int place = 0;
+  wn_status status = sums ? wn_writer_write(ctx, w, header, bytes)
+                          : wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: no place for its checksums", w->path);
+  if (sums) sums += sizeof written - 1;
   for (size_t size = 8; size >= 1; size /= 2)
-    for (int i = 0; i < count; i++)
-      if (wn_dtype_size(entries[i].dtype) == size) WN_TRY(write_entry(ctx, w, &entries[i], i, maker));
-  return wn_writer_commit(ctx, w);
+    for (int i = 0; status == WN_OK && i < count; i++) {
+      uint64_t sum;
+      if (wn_dtype_size(entries[i].dtype) != size) continue;
+      status = write_entry(ctx, w, &entries[i], i, maker, &sum);
+      if (status == WN_OK) wn_checksum_text_put(sums, ++place, sum);
+    }
+  if (status == WN_OK) {
+    wn_checksum_text_put(sums, 0, wn_checksum_header(header, bytes, (size_t)(sums - header)));
+    status = wn_writer_rewrite(ctx, w, header, bytes);
+  }
+  wn_free(header);
+  return status == WN_OK ? wn_writer_commit(ctx, w) : status;
 }
 
 static wn_status safetensors_write_file(wn_context *ctx, const char *path, const wn_safetensors_entry *entries,

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "io/checksum.h"
 #include "io/folder.h"
 #include "io/gguf_types.h"
 
@@ -224,6 +225,12 @@ wn_status wn_tensors_open_folder(wn_context *ctx, const char *dir, struct wn_ten
   if (status == WN_OK) status = sharded ? open_index(ctx, dir, t) : open_single(ctx, dir, t);
   if (status == WN_OK) status = list_shards(ctx, t);
   return tensors_finish(status, t, out);
+}
+
+wn_status wn_tensors_check(wn_context *ctx, const struct wn_tensors *t, bool data) {
+  if (t->gguf) return wn_gguf_check(ctx, t->gguf, data, NULL);
+  for (int s = 0; s < t->shard_count; s++) WN_TRY(wn_safetensors_check(ctx, t->shards[s].file, data, NULL));
+  return WN_OK;
 }
 
 void wn_tensors_close(struct wn_tensors *t) {

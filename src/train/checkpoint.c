@@ -324,6 +324,7 @@ static wn_status read_moments(wn_context *ctx, const char *path, int64_t seen, w
   struct moments list = {0};
   WN_TRY(wn_safetensors_open(ctx, path, &file));
   wn_status status;
+  WN_TRY_GOTO(wn_safetensors_verify(ctx, file, NULL), done);
   WN_TRY_GOTO(reserve_memory(ctx, path, file, t), done);
   WN_TRY_GOTO(moments_list(ctx, t, &list), done);
   if (wn_safetensors_count(file) != list.count) {

@@ -94,9 +94,48 @@ static void test_header_bytes(void **state) {
   assert_int_equal(fread(bytes, 1, sizeof bytes, f), sizeof bytes);
   fclose(f);
   int32_t header[256] = {20240520, 1, 3}; /* as llm.c's data programs write it */
-  assert_memory_equal(bytes, header, 1024);
+  assert_memory_equal(bytes, header, 16);
+  assert_memory_equal(bytes + 16, "wn-xxh3\n", 8);
+  assert_memory_equal(bytes + 40, (uint8_t *)header + 40, 1024 - 40);
   const uint8_t body[6] = {1, 0, 2, 1, 255, 255};
   assert_memory_equal(bytes + 1024, body, 6);
+}
+
+/* One wrong bit anywhere is noticed; files without checksums, of winnow 0.1 and of others, are read as they are. */
+static void test_every_bit(void **state) {
+  (void)state;
+  for (int wide = 0; wide < 2; wide++) {
+    int32_t tokens[5] = {1, 258, 65535, 0, 7};
+    uint8_t good[1100], bad[1100];
+    bool has = false;
+    wn_token_file *f;
+    assert_int_equal(wn_token_file_write(ctx, path, "llmc", wide ? 70000 : 65536, tokens, 5), WN_OK);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    const size_t n = fread(good, 1, sizeof good, file);
+    fclose(file);
+    assert_int_equal(n, 1024 + 5 * (wide ? 4 : 2));
+    assert_int_equal(wn_token_file_open(ctx, path, &f), WN_OK);
+    assert_int_equal(wn_token_file_verify(ctx, f, &has), WN_OK);
+    assert_true(has);
+    wn_token_file_close(f);
+    for (size_t bit = 0; bit < 8 * n; bit++) {
+      memcpy(bad, good, n);
+      bad[bit / 8] ^= (uint8_t)(1u << bit % 8);
+      put(bad, n);
+      if (wn_token_file_open(ctx, path, &f) != WN_ERR_FORMAT) fail_msg("bit %zu was not noticed", bit);
+      assert_non_null(strstr(wn_context_error(ctx), path));
+      if (bit >= 8 * 1024) assert_non_null(strstr(wn_context_error(ctx), "the tokens are damaged"));
+    }
+    memcpy(bad, good, n);
+    memset(bad + 16, 0, 24);
+    put(bad, n);
+    assert_int_equal(wn_token_file_open(ctx, path, &f), WN_OK);
+    assert_int_equal(wn_token_file_count(f), 5);
+    assert_int_equal(wn_token_file_verify(ctx, f, &has), WN_OK);
+    assert_false(has);
+    wn_token_file_close(f);
+  }
 }
 
 static void test_empty_count(void **state) {
@@ -178,8 +217,9 @@ static void test_writer_refuses(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_layouts),    cmocka_unit_test(test_header_bytes), cmocka_unit_test(test_empty_count),
-      cmocka_unit_test(test_wide_value), cmocka_unit_test(test_hostile),      cmocka_unit_test(test_writer_refuses),
+      cmocka_unit_test(test_every_bit),      cmocka_unit_test(test_layouts),    cmocka_unit_test(test_header_bytes),
+      cmocka_unit_test(test_empty_count),    cmocka_unit_test(test_wide_value), cmocka_unit_test(test_hostile),
+      cmocka_unit_test(test_writer_refuses),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
