@@ -33,8 +33,8 @@ static const struct cli_option convert_options[] = {
                .choices = "winnow|hf|gguf|winnow-gguf"),
     CLI_OPTION(struct convert, type, "type", "TYPE",
                "type of the matrices; default: the source's, where the format has it", .choices = "f32|f16|bf16|q8_0"),
-    CLI_OPTION(struct convert, check, "check-tensors", "WHETHER", "refuse NaN and infinite weights",
-               .choices = "yes|no"),
+    CLI_OPTION(struct convert, check, "check-tensors", "WHETHER",
+               "refuse NaN and infinite weights, and checksums that differ", .choices = "yes|no"),
     CLI_OPTION(struct convert, overwrite, "overwrite", NULL, "replace an existing model at OUT"),
     CLI_COMMON_OPTIONS(struct convert, common)};
 

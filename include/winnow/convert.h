@@ -23,12 +23,12 @@ typedef enum wn_convert_form {
 typedef struct wn_convert_options {
   size_t size; /* sizeof the struct (context.h) */
   wn_convert_form to;
-  bool typed;        /* false: the source's types, where the format has them */
-  wn_gguf_type type; /* type of matrices: F32, F16, BF16, and Q8_0 in GGUF (rows that are no multiple of the block:
-                        F16). Vectors and position tables stay F32, except in hf, where all tensors have one type */
-  bool overwrite;    /* false: an existing `out` is WN_ERR_ARGUMENT */
-  wn_check
-      check_tensors; /* NaN and infinite weights are refused, whatever the size; with WN_CHECK_NO they are copied */
+  bool typed;             /* false: the source's types, where the format has them */
+  wn_gguf_type type;      /* type of matrices: F32, F16, BF16, and Q8_0 in GGUF (rows that are no multiple of the block:
+                             F16). Vectors and position tables stay F32, except in hf, where all tensors have one type */
+  bool overwrite;         /* false: an existing `out` is WN_ERR_ARGUMENT */
+  wn_check check_tensors; /* NaN and infinite weights, and checksums that differ, are refused; with WN_CHECK_NO they are
+                             copied */
 } wn_convert_options;
 
 /* The result of a conversion. */

@@ -105,6 +105,40 @@ rm -r piped filed
 "$winnow" eval --model whole --text $'\033[2J\xff.txt' >out 2>err
 is "a name that is no text in a message" 'winnow: cannot open \x1b[2J\xff.txt: No such file or directory' "$(cat err)"
 
+# Decay: one bit of a file that winnow wrote.
+flip() { # FILE BYTE: from the end
+  python3 - "$1" "$2" <<'PY'
+import sys
+with open(sys.argv[1], "r+b") as f:
+    f.seek(-int(sys.argv[2]), 2)
+    byte = f.read(1)[0]
+    f.seek(-1, 1)
+    f.write(bytes([byte ^ 16]))
+PY
+}
+cp -r whole rotten
+cp data/val.bin rotten.bin
+json "info --verify of a run" '.damaged == 0 and (.files | length) == 2 and all(.files[]; .state == "ok")' info --verify rotten
+json "info --verify of token files" '.damaged == 0 and (.files | length) == 2' info --verify data
+flip rotten/model.safetensors 5
+flip rotten/optimizer.safetensors 77
+flip rotten.bin 3
+damaged='is damaged: its checksum is [0-9a-f]{16}, its [0-9]+ bytes have [0-9a-f]{16}'
+refuses "eval of a decayed checkpoint" 1 "rotten/model.safetensors: tensor \".*\" $damaged" eval --model rotten --data data/val.bin --quiet
+refuses "convert of a decayed checkpoint" 1 "rotten/model.safetensors: tensor" convert rotten converted
+refuses "training on from a decayed checkpoint" 1 "rotten/model.safetensors: tensor" train --resume --out rotten --quiet
+cp whole/model.safetensors rotten/
+refuses "training on from a decayed optimizer" 1 "rotten/optimizer.safetensors: tensor \".*\" $damaged" train --resume \
+  --set train.steps=1000 --out rotten --quiet
+refuses "eval on a decayed token file" 1 'rotten.bin: the tokens are damaged' eval --model whole --data rotten.bin --quiet
+"$winnow" info --verify rotten >out 2>err
+is "info --verify ends with 1" "1" "$?"
+grep -q '^rotten/optimizer.safetensors: damaged: tensor "' out && grep -q '^rotten/model.safetensors: ok (safetensors' out &&
+  pass "info --verify says which file and tensor" || fail "info --verify says which file and tensor" "$(cat out err)"
+refuses "info --verify of nothing" 2 'of which file' info --verify
+refuses "info --verify of a folder without such files" 1 'no safetensors' info --verify folder
+rm -r rotten rotten.bin
+
 # Recipes.
 config() { # NAME CODE PATTERN TEXT
   printf '%s' "$4" >bad.json
@@ -147,12 +181,12 @@ head -c 900 data/train.bin >cut.bin
 for file in empty.bin odd.bin cut.bin long.bin missing.bin folder; do
   refuses "token file $file" 1 "$file" eval --model whole --data $file --quiet
 done
-head -c $((1024 + 40)) data/train.bin >few.bin
-{ head -c 8 data/train.bin; printf '\x14\x00\x00\x00'; tail -c +13 few.bin; } >few20.bin
+# llm.c's header without checksums, for so many tokens below 256.
+header() { head -c 8 data/train.bin; printf "\\x$(printf %02x "$1")\\0\\0\\0"; head -c 1012 /dev/zero; }
+{ header 20; tail -c +1025 data/train.bin | head -c 40; } >few20.bin
 refuses "a corpus shorter than a block" 1 'few20\.bin.*20' train --config recipe.json --set data.train=few20.bin --out bad-run --quiet
-head -c $((1024 + 2 * 100)) data/train.bin >hundred.bin
-{ head -c 8 hundred.bin; printf '\x64\x00\x00\x00'; tail -c +13 hundred.bin | head -c 1012; for _ in $(seq 100); do printf '\xf0\xff'; done; } >ids.bin
-refuses "token ids past the vocabulary" 1 'ids\.bin|65520' eval --model whole --data ids.bin --quiet
+{ header 100; for _ in $(seq 100); do printf '\xf0\xff'; done; } >ids.bin
+refuses "token ids past the vocabulary" 1 'ids\.bin: token 0 is 65520' eval --model whole --data ids.bin --quiet
 
 # Safetensors, as a checkpoint's weights and as a case of op attention.
 le64() { # a decimal number as 8 bytes, least first
