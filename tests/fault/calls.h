@@ -231,7 +231,7 @@ int fseeko(FILE *f, off_t at, int whence) {
   *(void **)&next = calls_next("fseeko64");
   calls_stream_path(f, path, sizeof path);
   if (calls_fails("write", path)) return -1;
-  return next(f, at, whence);
+  return (int)calls_done(path, next(f, at, whence));
 }
 
 /* ---- ---- */
