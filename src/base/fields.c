@@ -462,3 +462,35 @@ wn_status wn_fields_help(wn_context *ctx, const struct wn_field_group *groups, i
   *text = t.data;
   return WN_OK;
 }
+
+/* Bytes of a value; a text's count up to its end. */
+static size_t field_bytes(const struct wn_field *f, const char *at) {
+  switch (f->type) {
+  case WN_FIELD_BOOL:
+    return sizeof(bool);
+  case WN_FIELD_INT:
+  case WN_FIELD_ENUM:
+    return sizeof(int);
+  case WN_FIELD_INT64:
+  case WN_FIELD_UINT64:
+  case WN_FIELD_DOUBLE:
+  case WN_FIELD_EXTRA:
+    return sizeof(int64_t);
+  case WN_FIELD_STRING:
+    return strlen(at) + 1;
+  case WN_FIELD_FORMER:
+    break;
+  }
+  return 0;
+}
+
+bool wn_fields_same(const struct wn_field_group *groups, int group_count, const void *a, const void *b) {
+  for (int g = 0; g < group_count; g++)
+    for (int i = 0; i < groups[g].count; i++) {
+      const struct wn_field *f = &groups[g].fields[i];
+      const char *x = (const char *)a + groups[g].base + f->offset, *y = (const char *)b + groups[g].base + f->offset;
+      const size_t bytes = field_bytes(f, x);
+      if (bytes != field_bytes(f, y) || memcmp(x, y, bytes)) return false;
+    }
+  return true;
+}

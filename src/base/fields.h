@@ -50,6 +50,8 @@ wn_status wn_fields_read(wn_context *ctx, const char *where, const json_t *objec
 /* The struct as nested JSON objects; *out is a new reference. */
 wn_status wn_fields_write(wn_context *ctx, const struct wn_field_group *groups, int group_count, const void *source,
                           json_t **out);
+/* Have two structs the same values under all keys? */
+bool wn_fields_same(const struct wn_field_group *groups, int group_count, const void *a, const void *b);
 /* Applies "a.b.c=value" to a JSON object: the value is parsed as JSON, and taken as a string where that fails. */
 wn_status wn_json_set(wn_context *ctx, json_t *object, const char *assignment);
 /* "  model.width   integer  default 256  range 1..65536  help" lines appended to *text (wn_alloc'd, may start NULL). */

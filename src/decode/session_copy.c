@@ -9,20 +9,13 @@ static bool copy_shapes_agree(const struct wn_kv_shape *a, const struct wn_kv_sh
   return memcmp(a, &other, sizeof other) == 0;
 }
 
-static bool copy_same_choices(const wn_budgets *a, const wn_budgets *b) {
-  return a->layers == b->layers && a->policy == b->policy && a->per_kv_head == b->per_kv_head && a->sinks == b->sinks &&
-         a->cache_positions == b->cache_positions && a->recent == b->recent && a->seed == b->seed &&
-         a->snapkv.rows == b->snapkv.rows && a->snapkv.neighbours == b->snapkv.neighbours &&
-         a->snapkv.pool == b->snapkv.pool;
-}
-
 static wn_status copy_check(wn_context *ctx, const struct wn_session *to, const struct wn_session *from) {
   if (to->B % from->B != 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld sequences cannot be copied to %lld, expected a multiple",
                    (long long)from->B, (long long)to->B);
   if (from->broken) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: the last feed of the one to copy failed");
   bool same = to->model == from->model && to->capacity == from->capacity && to->half == from->half &&
-              copy_same_choices(&to->budgets, &from->budgets);
+              to->budgets.layers == from->budgets.layers && wn_budgets_same_options(&to->budgets, &from->budgets);
   const int64_t n = same ? from->first[from->model->config.layers] : 0;
   for (int64_t i = 0; i < n && same; i++) same = copy_shapes_agree(&to->caches[i].shape, &from->caches[i].shape);
   if (same) return WN_OK;

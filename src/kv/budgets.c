@@ -45,6 +45,12 @@ void wn_budgets_init(wn_budgets *budgets) {
     if (wn_policy_row(p)->init) wn_policy_row(p)->init(budgets);
 }
 
+bool wn_budgets_same_options(const wn_budgets *a, const wn_budgets *b) {
+  struct wn_field_group groups[WN_POLICY_MAX + 1];
+  const int n = budgets_groups(groups);
+  return wn_fields_same(groups, n, a, b);
+}
+
 void wn_budgets_clear(wn_budgets *budgets) {
   wn_free(budgets->tokens);
   wn_free(budgets->head_tokens);

@@ -85,6 +85,8 @@ extern const char *wn_policy_names[WN_POLICY_MAX + 1];
  * full. */
 bool wn_policy_register(const struct wn_policy_row *row, wn_policy *out);
 
+/* Have two budgets the same policy and options? Whatever their tokens. */
+bool wn_budgets_same_options(const wn_budgets *a, const wn_budgets *b);
 /* WN_ERR_UNSUPPORTED names the policy and the first need that is not among those served; who: "a session". */
 wn_status wn_policy_check_needs(wn_context *ctx, const struct wn_policy_row *row, unsigned served, const char *who);
 /* P, the groups of key-value heads that evict on their own: for policies that use selections one per selection (G, 0 or

@@ -88,9 +88,15 @@ static void mixed_score(const struct wn_policy_held *h, int64_t first, int64_t n
   }
 }
 
+/* An option that no built-in policy has. */
+static const struct wn_field fading_fields[] = {
+    {"fading.option", WN_FIELD_INT, offsetof(wn_budgets, cache), 0, 9, NULL, "an option of this test"},
+};
 static const struct wn_policy_row fading = {
     .info = {.name = "fading", .summary = "a policy of this test", .per_kv_head = true},
     .needs = WN_POLICY_SUMS,
+    .fields = fading_fields,
+    .field_count = 1,
     .sinks = fading_sinks,
     .recent = fading_recent,
     .score = fading_score,
@@ -197,6 +203,24 @@ static void compared(const struct bench *b, wn_policy policy, int64_t K) {
   wn_prune_comparison_clear(&c);
 }
 
+/* Copies of sessions, for one, want the same policy under the same options: also those of a policy that is new. */
+static void test_same_options(void **state) {
+  (void)state;
+  static const char *const settings[] = {"sinks=5",         "cache_positions=true", "recent=0.4",
+                                         "seed=9",          "snapkv.rows=7",        "snapkv.neighbours=1",
+                                         "snapkv.pool=max", "fading.option=1",      "per_kv_head=true",
+                                         "policy=h2o"};
+  int64_t tokens[2] = {3, 4};
+  wn_budgets x, y;
+  for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+    wn_budgets_init(&x), wn_budgets_init(&y);
+    y.tokens = tokens, y.layers = 2;
+    assert_true(wn_budgets_same_options(&x, &y));
+    assert_int_equal(wn_budgets_set(NULL, settings[i], &y), WN_OK);
+    if (wn_budgets_same_options(&x, &y)) fail_msg("%s makes no difference", settings[i]);
+  }
+}
+
 static void test_registered(void **state) {
   (void)state;
   static const char *const grouped[] = {"model.heads=4", "model.kv_heads=2"};
@@ -274,6 +298,6 @@ static int begin(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_registry), cmocka_unit_test(test_registered),
-                                     cmocka_unit_test(test_unserved)};
+                                     cmocka_unit_test(test_same_options), cmocka_unit_test(test_unserved)};
   return cmocka_run_group_tests(tests, begin, NULL);
 }
