@@ -121,6 +121,16 @@ static void file_parent_of(const char *path, char *out, size_t bytes) {
     snprintf(out, bytes, "%.*s", (int)n, path);
 }
 
+/* Makes what has happened to the names in a folder last. Some file systems cannot sync folders, and a folder may be one
+ * that can be written but not read: the order is theirs to keep then. */
+static wn_status file_sync_folder(wn_context *ctx, const char *dir) {
+  const int fd = wn_open_folder(dir);
+  if (fd < 0) return errno == EACCES ? WN_OK : file_fail_errno(ctx, "sync the folder", dir, errno);
+  const int error = fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP ? 0 : errno;
+  close(fd);
+  return error ? file_fail_errno(ctx, "sync the folder", dir, error) : WN_OK;
+}
+
 /* ---- temporary names ---- */
 
 /* ".NAME.winnow-0123456789ab" in the folder of the target. Long names are cut: 255 bytes are the most. */
@@ -257,12 +267,7 @@ wn_status wn_writer_commit(wn_context *ctx, struct wn_writer *w) {
   w->f = NULL;
   char parent[sizeof w->path];
   file_parent_of(w->path, parent, sizeof parent);
-  int fd = wn_open_folder(parent);
-  if (fd >= 0) { /* some file systems cannot sync a folder: the file itself is safe */
-    (void)fsync(fd);
-    close(fd);
-  }
-  return WN_OK;
+  return file_sync_folder(ctx, parent);
 }
 
 void wn_writer_abort(struct wn_writer *w) {
@@ -305,7 +310,13 @@ wn_status wn_make_dirs(wn_context *ctx, const char *path) {
     if (part[i] != '/' && part[i] != 0) continue;
     char keep = part[i];
     part[i] = 0;
-    if (mkdir(part, 0777) != 0 && errno != EEXIST) return file_fail_errno(ctx, "make the folder", part, errno);
+    if (mkdir(part, 0777) == 0) {
+      char parent[sizeof part];
+      file_parent_of(part, parent, sizeof parent);
+      WN_TRY(file_sync_folder(ctx, parent));
+    } else if (errno != EEXIST) {
+      return file_fail_errno(ctx, "make the folder", part, errno);
+    }
     part[i] = keep;
   }
   if (!wn_path_is_dir(path))

@@ -232,14 +232,17 @@ static wn_status load_config(wn_context *ctx, const char *dir, wn_tokenizer *tok
   return WN_OK;
 }
 
-static bool has_magic(const char *path, const char *magic) {
+static wn_status has_magic(wn_context *ctx, const char *path, const char *magic, bool *has) {
   char head[4];
   int fd;
   uintmax_t bytes;
-  if (wn_open_file(NULL, path, &fd, &bytes) != WN_OK) return false;
-  const bool same = read(fd, head, 4) == 4 && !memcmp(head, magic, 4);
+  WN_TRY(wn_open_file(ctx, path, &fd, &bytes));
+  const ssize_t n = read(fd, head, sizeof head);
+  const int error = errno;
   close(fd);
-  return same;
+  if (n < 0) return wn_fail(ctx, WN_ERR_IO, "cannot read %s: %s", path, strerror(error));
+  *has = n == (ssize_t)sizeof head && !memcmp(head, magic, sizeof head);
+  return WN_OK;
 }
 
 static bool tokenizer_load_has_suffix(const char *s, const char *suffix) {
@@ -248,7 +251,9 @@ static bool tokenizer_load_has_suffix(const char *s, const char *suffix) {
 }
 
 static wn_status load_file(wn_context *ctx, const char *path, wn_tokenizer *tok) {
-  if (has_magic(path, "GGUF")) return load_gguf(ctx, path, tok);
+  bool gguf = false;
+  WN_TRY(has_magic(ctx, path, "GGUF", &gguf));
+  if (gguf) return load_gguf(ctx, path, tok);
   if (tokenizer_load_has_suffix(path, ".json")) return load_json(ctx, path, tok);
   return load_sentencepiece(ctx, path, tok);
 }

@@ -234,9 +234,6 @@ int fseeko(FILE *f, off_t at, int whence) {
   return (int)calls_done(path, next(f, at, whence));
 }
 
-/* ---- ---- */
-
-/* As many calls as `places` says make 2 * places moments to be killed at. */
 static UNUSED void calls_begin(const char *root) {
   calls.root = root;
   calls.count = calls.fail_at = calls.kill_at = 0;
