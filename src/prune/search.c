@@ -340,6 +340,9 @@ static wn_status search_loop(struct search *s) {
   const int64_t begun = c->count;
   for (;;) {
     struct wn_greedy_choice choice;
+    /* Here and not after the step, so that a search killed between the two does not go on without the round. */
+    if (c->finetune_steps > 0 && search_untuned_steps(c) >= c->finetune_every)
+      WN_TRY(search_begin_round(s, c->finetune_steps));
     if (s->options->max_steps > 0 && c->count - begun >= s->options->max_steps) {
       c->end = WN_PRUNE_STEPS;
       return WN_OK;
@@ -360,8 +363,6 @@ static wn_status search_loop(struct search *s) {
       return WN_OK;
     }
     WN_TRY(search_take(s, &choice));
-    if (c->finetune_steps > 0 && search_untuned_steps(c) >= c->finetune_every)
-      WN_TRY(search_begin_round(s, c->finetune_steps));
   }
 }
 
