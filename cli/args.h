@@ -73,7 +73,7 @@ struct cli_spec {
 };
 #define CLI_COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
-/* What cli_parse returns besides an exit code. */
+/* What cli_parse returns instead of an exit code. */
 enum {
   CLI_GO = 0,     /* everything is in place: run */
   CLI_SHOWN = 256 /* --help was printed; main makes it exit code 0 */

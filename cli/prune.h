@@ -22,7 +22,8 @@ struct prune_rows {
                  "--long-only: the token that starts a document; -1: the tokenizer's", .min = -1, .max = INT32_MAX),   \
       CLI_OPTION(T, m.batch, "batch", "N", "rows at a time; 0: 8", .min = 0, .max = 1 << 20)
 
-/* The token that starts a document: given, or (-1) the tokenizer's beside the checkpoint. 0, or the exit code. */
+/* The token that starts a document: given, or (-1) that of the tokenizer in the checkpoint's folder. 0, or the exit
+ * code. */
 int prune_document_token(wn_context *ctx, const char *model, int64_t given, int32_t *out);
 
 int prune_search(int argc, char **argv);

@@ -1,5 +1,5 @@
-/* Texts with missing spans, for encoder-decoders trained on span corruption: <extra_id_0>, <extra_id_1>, ... stand in
- * the prompt where something is missing, and in the answer before what the model puts there. */
+/* Texts with missing spans, for encoder-decoders trained on span corruption: <extra_id_0>, <extra_id_1>, ... are in the
+ * prompt where something is missing, and in the answer before what the model puts there. */
 #ifndef CLI_SPANS_H
 #define CLI_SPANS_H
 

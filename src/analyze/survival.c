@@ -97,7 +97,7 @@ static wn_status survival_run_policy(wn_context *ctx, wn_model *model, const wn_
   wn_analysis_input under = *input;
   wn_eval_result eval;
   wn_budgets seen = *budgets;
-  seen.cache_positions = false; /* what goes is the same, and is found before the attention */
+  seen.cache_positions = false; /* the evictions are the same, and are found before the attention */
   options.budgets = &seen;
   under.options = &options;
   w->policy = out, w->sequence = 0;

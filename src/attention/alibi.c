@@ -1,8 +1,9 @@
 /* ALiBi, attention with linear biases: Press, Smith, Lewis 2022, arXiv 2108.12409, section 3. A head's logits fall with
  * the distance by a slope of its own that is not learned, and the model needs no other positions:
  *   L[h,i,j] = scale * q[h,i] . k[g,j] - slope[h] (i - j),   slope[h] = 2^(-max_bias (h+1) / H),  max_bias 8
- * where H is a power of two. Where it is not, as the authors' code has it: the slopes of the next smaller power n for
- * the first n heads, then those of 2n heads in their place 0, 2, 4, ... for the rest. Cost: one operation per pair. */
+ * where H is a power of two. Where it is not, as in the authors' code: the first n heads, n the next smaller power of
+ * two, have the slopes of n heads, and the rest have the slopes number 0, 2, 4, ... of 2n heads. Cost: one operation
+ * per pair. */
 #include "attention/registry.h"
 #include "ops/terms.h"
 

@@ -1,6 +1,6 @@
 /* Soft-capping of attention logits: Gemma 2, arXiv 2408.00118, section 2 (after Bello et al. 2016):
  *   L = cap tanh(L / cap),   dL = (1 - (L_capped / cap)^2) dL_capped
- * so that no logit leaves (-cap, cap). What a head selects with is capped as well. Cost: a tanh a pair, about twenty
+ * so that no logit leaves (-cap, cap). The selecting logits are capped as well. Cost: one tanh per pair, about twenty
  * operations, after Cephes: an odd polynomial below 0.625, 1 - 2 / (exp(2x) + 1) above. */
 #include "attention/registry.h"
 #include "ops/terms.h"

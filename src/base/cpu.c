@@ -25,7 +25,7 @@ static bool has_f16c(void) {
   return __get_cpuid(1, &a, &b, &c, &d) && (c & (1u << 29));
 }
 
-/* amx-bf16 and amx-tile stand in leaf 7, EDX bits 22 and 24. */
+/* amx-bf16 and amx-tile are in leaf 7, EDX bits 22 and 24. */
 static bool has_amx_bf16(void) {
   unsigned a, b, c, d;
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & (1u << 22)) && (d & (1u << 24));

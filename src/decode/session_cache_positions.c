@@ -12,8 +12,8 @@
  *
  * Rows before the K-th hold everything, at cache positions that are those of the text: one causal call. R rows take R
  * (K + R) H D operations in the attention, where the rows one by one (session_attend.c) take R K H D and rotate R K Hkv
- * D numbers besides. Terms that know more of a key than its logit (all without WN_TRAIT_LOGIT) stay with the rows one
- * by one. */
+ * D numbers in addition. Terms that know more of a key than its logit (all without WN_TRAIT_LOGIT) stay with the rows
+ * one by one. */
 #include <math.h>
 #include <string.h>
 

@@ -115,7 +115,7 @@ wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
                                                        : s->capacity;
     wn_kv_shape_of(&c->attention, c->kv_heads, c->head_size, s->B, K, s->model->dtype,
                    part->kind == WN_LAYER_BUDGET ? &s->budgets : NULL, &shape);
-    if (part->kind == WN_LAYER_TRIMMED) shape.groups = 1; /* the oldest goes */
+    if (part->kind == WN_LAYER_TRIMMED) shape.groups = 1; /* the oldest is evicted */
     wn_kv_shape_of_heads(&shape, part->kv0, part->kv_heads);
     shape.half = s->half;
     WN_TRY(wn_kv_cache_init(ctx, &shape, &s->caches[i]));

@@ -36,7 +36,7 @@ struct wn_family {
   /* What it can express: keys of our config.json beyond the sizes and what concerns training alone, and mechanisms of
    * attention; both NULL-terminated. Anything else that is not at its default is refused by name. */
   const char *const *keys, *const *mechanisms;
-  /* Of those, what stands in the way all the same: words for the message, or NULL. */
+  /* Of those, the obstacle to writing this model all the same, as words for the message; NULL: none. */
   const char *(*lacks)(const wn_model_config *config, enum wn_model_form form);
 };
 

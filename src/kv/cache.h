@@ -63,10 +63,10 @@ struct wn_kv_rows {
  * checked that they fit, or made room. */
 void wn_kv_cache_append(struct wn_kv_cache *cache, const struct wn_kv_rows *rows, int64_t t0, int64_t T);
 void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T);
-/* Makes room for one token in each sequence and group of a full cache: the policy's choice goes. order [B,P,capacity]:
- * room, for policies that are `ordered`. */
+/* Makes room for one token in each sequence and group of a full cache: the policy's choice is evicted. order
+ * [B,P,capacity]: room, for policies that are `ordered`. */
 void wn_kv_cache_evict(struct wn_kv_cache *cache, const wn_budgets *budgets, int64_t layer, int32_t *order);
-/* The same without a policy: the oldest goes. */
+/* The same without a policy: the oldest is evicted. */
 void wn_kv_cache_evict_oldest(struct wn_kv_cache *cache);
 /* The policy's notes after the row of the token that was appended last and is not counted yet. sums [B,P,capacity]: its
  * attention sums. */

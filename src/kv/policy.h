@@ -15,7 +15,7 @@
 /* Every policy, in the order of their numbers: wn_policy_<name>, defined in policy/<name>.c. */
 #define WN_POLICIES(X) X(selective) X(h2o) X(tova) X(streaming) X(window) X(random) X(snapkv)
 
-/* What a policy needs besides positions. */
+/* What a policy needs in addition to positions. */
 enum wn_policy_need {
   WN_POLICY_SELECTIONS = 1 << 0, /* F: models with selective attention */
   WN_POLICY_SUMS = 1 << 1        /* the attention sums of every row: the weights that its heads give each token */

@@ -34,7 +34,8 @@ static wn_status budgets_from_bytes(wn_context *ctx, const wn_model_config *c, c
   return wn_budgets_resize(ctx, c->layers, 0, low, out);
 }
 
-/* Layers behind commas, a layer's key-value heads behind colons. A single layer with colons stands for all. */
+/* Layers are separated by commas, a layer's key-value heads by colons. A single layer with colons is repeated for all.
+ */
 static wn_status budgets_from_list(wn_context *ctx, const wn_model_config *c, const char *text, wn_budgets *out) {
   int64_t count = 1;
   const bool heads = strchr(text, ':') != NULL;

@@ -39,7 +39,7 @@ static inline bool wn_is_encoder(const wn_model_config *c) {
   return c->attention.bidirectional;
 }
 
-/* Can the model keep a memory of earlier blocks? */
+/* Can the model have segment recurrence? */
 wn_status wn_model_recurrence_check(wn_context *ctx, const char *where, const wn_model_config *config);
 
 #endif

@@ -1,6 +1,6 @@
 /* One decoder layer, forward and backward. Equations in layer.h; the operations' own in ops/ops.h.
  *
- * Cost a token: 2 (C (H + 2 Hkv) D + H D C + 3 C F) flops forward for the maps (swiglu), twice that backward, and the
+ * Cost per token: 2 (C (H + 2 Hkv) D + H D C + 3 C F) flops forward for the maps (swiglu), twice that backward, and the
  * attention. q, k and v are never transposed: the attention reads them with strides where the fused map (or the
  * QK-norm) left them. */
 #include "model/layer.h"
@@ -30,7 +30,7 @@ static bool layer_has_mem(const wn_model_config *c) {
   return c->attention.selective.enabled && c->attention.selective.mem.enabled;
 }
 
-/* The mechanisms' inputs, by slot; with recurrence, those of keys are of its rooms. */
+/* The mechanisms' inputs, by slot; with recurrence, those of keys are in its rooms. */
 static void inputs_lay(const wn_model_config *c, int64_t M, wn_dtype dtype, bool recurrent, struct wn_arrays *arrays,
                        void *out[WN_MECHANISM_INPUTS_MAX]) {
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
@@ -409,8 +409,8 @@ static wn_status layer_attention_backward(struct wn_run *run, int64_t l, struct 
   return wn_run_norm_backward(run, &nk);
 }
 
-/* Back through a norm over the width. Before the branch: the branch's gradient d_n goes through it and joins the
- * residual stream's. After the addition: the sum's gradient, all that there is, goes through. */
+/* Back through a norm over the width. Before the branch: the branch's gradient d_n passes through it and is added to
+ * the residual stream's. After the addition: the gradient of the sum, which is the only one, passes through it. */
 static wn_status through_norm(struct wn_run *run, struct wn_norm_site at, const void *x, struct wn_layer_temp *temp) {
   const bool post = wn_norm_is_post(&run->model->config);
   if (at.gain < 0) return WN_OK;

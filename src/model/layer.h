@@ -6,9 +6,9 @@
  * Norms after the residual additions (post):
  *   x = last layer's n2 + branch -> its norm -> n1 -> qkv ... -> out map -> + n1 = mid
  *   mid -> norm -> n2 -> ffn ... -> + n2                                        = next layer's x
- * so that the two differ in the residual's base and in whose norm stands at the entry. The two additions are fused into
- * the norm that reads their result, so a layer hands on (mid or n2, branch), not their sum. Norms on both sides (both):
- * as pre, and a branch goes through a norm of its own before its dropout and the addition. */
+ * so that the two differ in what the residual is added to and in which norm comes first. The two additions are fused
+ * into the norm that reads their result, so a layer hands on (mid or n2, branch), not their sum. Norms on both sides
+ * (both): as pre, and a branch goes through a norm of its own before its dropout and the addition. */
 #ifndef WN_MODEL_LAYER_H
 #define WN_MODEL_LAYER_H
 
@@ -16,7 +16,7 @@
 #include "base/arrays.h"
 #include "model/run.h"
 
-/* What a layer's forward leaves behind for its backward. M = B*T rows, N = (H + 2 Hkv) D. */
+/* What a layer's forward keeps for its backward. M = B*T rows, N = (H + 2 Hkv) D. */
 struct wn_layer_acts {
   /* Large; may wait for the backward pass in reduced precision. */
   void *x;           /* [M,C] residual stream at the entry */
@@ -30,8 +30,9 @@ struct wn_layer_acts {
   void *act;   /* [M,F] */
   void *q, *k; /* [M,H*D], [M,Hkv*D] with QK-norm, else NULL: q and k are read in place */
   /* Exact: the selections F and the rows' sums of exponentials are formed again from these, and have to agree. */
-  void *qkv;                            /* [M,N] q, k, v side by side; with recurrence [M,H*D], q alone */
-  void *kv;                             /* [B*(rows+T), 2 Hkv*D] with recurrence: keys and values of it and the block */
+  void *qkv;                            /* [M,N] q, k, v next to each other; with recurrence [M,H*D], only q */
+  void *kv;                             /* [B*(rows+T), 2 Hkv*D] with recurrence: keys and values of the earlier tokens
+                                           and of the block */
   void *input[WN_MECHANISM_INPUTS_MAX]; /* [M,width] the mechanisms' inputs, by slot, else NULL; those of keys as kv
                                            with recurrence */
   void *rstd1, *mean1, *rstd2, *mean2;  /* [M]; means NULL for RMSNorm */
@@ -43,7 +44,7 @@ struct wn_layer_acts {
   void *dot;                                           /* [B,H,T] with exclusive self attention */
   double *cut;                                         /* [B,H,T,2] with a threshold */
   /* With an encoder, S its context: large cmid, catt; derived cn; exact the rest. */
-  void *cmid, *cn;            /* [M,C] residual stream behind the layer's own attention, and its norm */
+  void *cmid, *cn;            /* [M,C] residual stream after the layer's own attention, and its norm */
   void *cq, *catt;            /* [M,H*D] */
   void *ckv;                  /* [B*S, 2 Hkv*D] */
   void *crstd, *cmean, *clse; /* [M], [M], [B,H,T] */
@@ -53,7 +54,7 @@ struct wn_layer_blocks {
   char *large, *derived, *exact;
   size_t large_bytes, derived_bytes, exact_bytes;
 };
-/* With recurrence k, kv, rstd_k, mean_k and sk, whose size follows the layer's sight, are left to recurrence_room.c.
+/* With recurrence recurrence_room.c lays out k, kv, rstd_k, mean_k and sk, whose size depends on the layer's reach.
  * Lays the arrays out from the blocks' bases on (NULL: only sizes) and sets the blocks' sizes. False on overflow. */
 bool wn_layer_acts_plan(const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T, bool recurrent,
                         struct wn_layer_blocks *blocks, struct wn_layer_acts *out);
@@ -68,7 +69,7 @@ struct wn_layer_temp {
   void *d_qkv;                            /* [M,N]; with recurrence [M,H*D] */
   void *d_kv;                             /* as kv */
   void *d_q, *d_k;                        /* as q, k */
-  void *d_input[WN_MECHANISM_INPUTS_MAX]; /* as input; with recurrence d_kv, d_k and those of keys are of its rooms */
+  void *d_input[WN_MECHANISM_INPUTS_MAX]; /* as input; with recurrence those of keys, d_kv and d_k are in its rooms */
   void *d_ckv;                            /* as ckv */
 };
 void wn_layer_temp_lay(const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T, bool recurrent,
@@ -80,7 +81,7 @@ wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a
                           const void *prev_branch);
 /* The attention call on a's arrays, terms included; pointers for backward are added by the caller. */
 void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, struct wn_attention *out);
-/* Whole sequences whose tokens have their cache positions (cache_positions.c): does layer l's attention go so? The
+/* Whole sequences whose tokens have their cache positions (cache_positions.c): is layer l's attention computed so? The
  * operation's q and k are not rotated then. */
 bool wn_layer_has_cache_positions(const struct wn_run *run, int64_t l);
 wn_status wn_layer_attend_cache_positions(struct wn_run *run, int64_t l, const struct wn_attention *op);
@@ -88,13 +89,14 @@ wn_status wn_layer_attend_cache_positions(struct wn_run *run, int64_t l, const s
  * a->act: all that backward needs. */
 wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
                          bool output);
-/* What the next layer's entry adds the branch to. */
+/* What the next layer adds the branch to at its entry. */
 static inline const void *wn_layer_stream(const struct wn_run *run, const struct wn_layer_acts *a) {
   return wn_norm_is_post(&run->model->config) ? a->n2 : a->mid;
 }
 
-/* With recurrence (recurrence.c). Tokens of it that layer l reads in this pass; queries, keys and values of a->n1; the
- * attention's q, k, v; the attention's backward to temp->d_qkv and d_kv; the maps' backward to d_in [M,C]. */
+/* Segment recurrence (recurrence.c), in this order: the tokens of earlier blocks that layer l reads in this pass;
+ * queries, keys and values from a->n1; the attention's q, k, v; backward from the attention to temp->d_qkv and d_kv;
+ * backward through the projections to d_in [M,C]. */
 int64_t wn_recurrence_read(const struct wn_run *run, int64_t l);
 wn_status wn_recurrence_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a);
 void wn_recurrence_attention(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
@@ -109,8 +111,7 @@ wn_status wn_layer_branch_grad(struct wn_run *run, int64_t place, struct wn_laye
 
 /* The attention over an encoder's states (cross.c). Between a layer's own attention, whose branch is in temp->branch,
  * and its feed-forward: a->cmid, and the branch that is to be added to it in temp->branch. Backward: temp->d_res holds
- * the gradient behind it and receives the one before.
- */
+ * the gradient of its output and receives that of its input. */
 wn_status wn_cross_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp);
 wn_status wn_cross_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *a);
 wn_status wn_cross_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp);
@@ -127,34 +128,35 @@ void wn_input_transform(const struct wn_run *run, const struct wn_attention_inpu
 void wn_input_transform_back(const struct wn_run *run, const struct wn_attention_input *in, int64_t rows, const void *y,
                              void *d_y);
 wn_status wn_inputs_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, bool of_keys);
-/* Puts them, or their gradients, into the operation. */
+/* Puts these inputs, or their gradients, into the operation. */
 void wn_inputs_bind(const struct wn_run *run, const struct wn_layer_acts *a, struct wn_attention *out);
 void wn_inputs_bind_gradients(const struct wn_run *run, const struct wn_layer_temp *temp, struct wn_attention *out);
-/* d_x [M,C] is added to; their gradients are overwritten. */
+/* Adds to d_x [M,C]; the gradients of the inputs are overwritten. */
 wn_status wn_inputs_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
                              const struct wn_layer_temp *temp, void *d_x);
 
 /* Spans (span.c). The slot of the input that gives each token its spans; -1: there is none. */
 int wn_span_input(const wn_model_config *config);
-/* Tokens before a row that some head of layer l can see with the model's present spans and window: none at a distance
- * beyond it. INT64_MAX: nothing bounds it. Dynamic spans are bounded by their limit alone. A cache that is fed one
- * token at a time needs this many and the token itself. It is the same for all heads: the widest decides. */
+/* Tokens before a row that some head of layer l can see with the model's present spans and window: no head sees a
+ * greater distance. INT64_MAX: there is no bound. Dynamic spans are bounded by their limit alone. A cache that is fed
+ * one token at a time needs this many and the token itself. One number for all heads: that of the widest. */
 int64_t wn_layer_reach(const struct wn_model *model, int64_t l);
-/* Tokens of earlier blocks that layer l keeps of a memory: its reach in whole grains, so that rooms move seldom. One
- * grain to spare while spans are learned. */
+/* Tokens of earlier blocks that layer l keeps: its reach rounded up to whole grains, so that rooms are seldom
+ * reallocated, and one grain more while spans are learned. */
 #define WN_RECURRENCE_GRAIN 64
 int64_t wn_layer_recurrence(const struct wn_model *model, int64_t l, int64_t recurrence, bool learning);
 /* Its static spans, [H] ratios of the model's dtype; NULL without. */
 const void *wn_layer_spans(const struct wn_model *model, int64_t l);
-/* Sum over heads of z, mean over tokens where z is theirs; 0 without spans. */
+/* Sum of z over heads, and its mean over tokens where each token has its own; 0 without spans. */
 double wn_span_sum(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a);
-/* The span loss's gradient of the same: added to the parameter's, or to the input's where spans are the tokens'. */
+/* The gradient of the span loss with respect to z: added to the parameter's, or to the input's where each token has its
+ * own spans. */
 void wn_span_loss_backward(const struct wn_run *run, int64_t l, const struct wn_layer_temp *temp);
 
-/* The three above. */
+/* wn_layer_before, the attention and wn_layer_after. */
 wn_status wn_layer_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
                            const void *prev_mid, const void *prev_branch, bool output);
-/* The derived arrays again, from the large and the exact ones. */
+/* Recomputes the derived arrays from the large and the exact ones. */
 wn_status wn_layer_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *a);
 /* temp->d_res holds the gradient of the layer's output and receives that of its input. */
 wn_status wn_layer_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp);

@@ -85,8 +85,9 @@ struct wn_workspace_options {
   wn_dtype activation_dtype;
   int64_t recurrence; /* segment recurrence: tokens of earlier blocks that each layer keeps at most, those that it can
                          see; 0: none */
-  bool recurrence_whole;   /* all of them, in sight or not: to compare with */
-  int64_t recurrence_sets; /* memories, one for each micro-batch of a step, and for evaluations in between */
+  bool recurrence_whole;   /* all of them, in reach or not: for comparison */
+  int64_t recurrence_sets; /* sets of earlier tokens, one for each micro-batch of a step, and one for evaluations in
+                              between */
   const wn_budgets
       *budgets; /* of which policy steps may have budgets: not its tokens; read at creation only. NULL: none */
   const struct wn_layer_observer
@@ -103,7 +104,7 @@ wn_status wn_workspace_fit(wn_workspace *ws);
 /* Bytes of the rooms; and allocations of one since the beginning. */
 size_t wn_workspace_recurrence_bytes(const wn_workspace *ws);
 uint64_t wn_workspace_recurrence_moves(const wn_workspace *ws);
-/* Memory `set` is empty: its next step begins new streams. */
+/* Empties set `set`: its next step begins new streams. */
 void wn_workspace_forget(wn_workspace *ws, int64_t set);
 
 /* For checkpoints: tokens of the streams so far, and of them held in layer l; its state [B, room+T, C] and its
@@ -112,7 +113,7 @@ int64_t wn_workspace_recurrence_seen(const wn_workspace *ws, int64_t set);
 int64_t wn_workspace_recurrence_count(const wn_workspace *ws, int64_t set, int64_t l);
 void *wn_workspace_recurrence_at(const wn_workspace *ws, int64_t set, int64_t l, int64_t shape[3]);
 void *wn_workspace_recurrence_selections_at(const wn_workspace *ws, int64_t set, int64_t l, int64_t shape[3]);
-/* Gives layer l of every set room for `rows` tokens, at most the memory. */
+/* Gives layer l of every set room for `rows` tokens, at most the options' recurrence. */
 wn_status wn_workspace_recurrence_reserve(wn_workspace *ws, int64_t l, int64_t rows);
 void wn_workspace_recurrence_restore(wn_workspace *ws, int64_t set, int64_t seen, const int32_t *counts /* [L] */);
 
@@ -139,7 +140,7 @@ struct wn_step_result {
   double span;      /* mean over layers and heads (and tokens, where spans are theirs) of limit * z; 0 when off */
 };
 /* Forward, loss and (with grads) backward of one micro-batch. With recurrence the batch's rows continue those of the
- * last step of the same set, and join the memory afterwards. No allocation. B, T at most the workspace's. */
+ * last step of the same set, and are kept for the next one afterwards. No allocation. B, T at most the workspace's. */
 wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct wn_batch *batch,
                         const struct wn_step *step, struct wn_step_result *result);
 

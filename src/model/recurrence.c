@@ -1,21 +1,23 @@
-/* Segment recurrence: a long text goes by in blocks, and every layer keeps the hidden states of the tokens before the
+/* Segment recurrence: a long text is read in blocks, and every layer keeps the hidden states of the tokens before the
  * block (Dai et al. 2019, section 3.2; Sukhbaatar et al. 2019 train the same way).
  *
- *   q = Wq h,  k = Wk [m; h],  v = Wv [m; h]         h: the block at the attention's entry, m: the last `memory` rows
- *                                                    of the same in the blocks before
- * m is constant: no gradient reaches the blocks before. The maps' weights get the gradient of all rows, those of m as
- * well, as both papers' programs have it. With norms before the attention m is kept behind the norm. Positions count
- * from the oldest row of m, so that only relative ones can be used: distances, rotation, spans. (Learned sinks are not
- * rotated: with RoPE they are met from the place in [m; h].)
+ *   q = Wq h,  k = Wk [m; h],  v = Wv [m; h]         h: the block at the attention's entry, m: the last rows of the
+ *                                                    same in earlier blocks
+ *
+ * m is constant: no gradient reaches earlier blocks. The projections' weights get the gradient of all rows, those of m
+ * included, as in both papers' programs. With norms before the attention m is kept after the norm. Positions count
+ * from the oldest row of m, so that only relative ones can be used: distances, rotation, spans.
+ * (Learned sinks are not rotated: with RoPE the distance to them depends on the place in [m; h].)
  *
  * With selective attention a token keeps what was selected in blocks before, F[j] = sum over all earlier rows of the
- * stream of S[k,j]: it goes into the operation as f_in, and comes out with the block's rows as f_out. No gradient
- * reaches it. The token that protect_first protects is the stream's first. L_mem's M counts the tokens that are read.
+ * stream of S[k,j]: it enters the operation as f_in, and leaves it, with the selections of the block's rows added, as
+ * f_out. No gradient reaches it. The token that protect_first protects is the stream's first. L_mem's M counts the
+ * tokens that are read.
  *
- * One array a layer, [B, room + T, C]: memory, right-aligned, and behind it the block's own rows; after the step all
- * move up by a block. A layer reads no more of it than its window and its widest head's span reach, so that what is out
- * of sight costs nothing: no keys, no values, no attention, and (recurrence_room.c) no memory.
- * Cost: the key and value maps run over what is read and the block, 4 (read + T) C Hkv D operations. */
+ * One array per layer, [B, room + T, C]: the earlier tokens, right-aligned, then the block's own rows; after the step
+ * all move up by a block. A layer reads no more of it than its window and its widest head's span reach, so that tokens
+ * out of reach cost nothing: no keys, no values, no attention, and (recurrence_room.c) no memory. Cost: the key and
+ * value projections of the tokens read and of the block, 4 (read + T) C Hkv D operations. */
 #include <string.h>
 
 #include "attention/registry.h"

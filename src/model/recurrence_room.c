@@ -1,14 +1,15 @@
-/* The rooms of a layer's memory: how many tokens it holds, and giving back what no head can see.
+/* The rooms of segment recurrence: how many earlier tokens a layer holds, and the release of those that no head can
+ * see.
  *
  * A layer needs the last wn_layer_reach tokens, the widest head's span ("memory trimmed by the layer's widest head",
  * Sukhbaatar et al. 2019, section 2), in blocks of 64. What it holds follows from the spans alone,
- *   keep = min(memory, reach rounded up to 64 + margin),     margin 64 where spans are learned at the time, else 0
+ *   keep = min(recurrence, reach rounded up to 64 + margin),     margin 64 where spans are learned at the time, else 0
  * so that a resumed run holds the same tokens. The room for them is an allocation of its own per layer: it grows at
- * once when `keep` does, and is given back when it is two blocks too large, so that a span on a block's edge does not
- * make it come and go. Tokens that a layer has dropped do not come back: a span that grows by more than the margin
- * within a step meets fewer old tokens, until the blocks after it have filled the room.
+ * once when `keep` does, and is given back when it is two blocks too large, so that a span at a block's edge does not
+ * reallocate it again and again. Tokens that a layer has dropped do not come back: a span that grows by more than the
+ * margin within a step sees fewer old tokens, until later blocks have filled the room.
  *
- * Bytes a token of a layer: C of the state and G of F for each set, and the arrays of keys, 2 Hkv D with more under
+ * Bytes per token of a layer: C of the state and G of F for each set, and the arrays of keys, 2 Hkv D with more under
  * QK-norm and bilinear selection; these once for all layers where activations are not kept (forward only, recompute).
  * Backward adds as much once, for the widest layer. */
 #include <string.h>

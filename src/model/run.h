@@ -6,7 +6,7 @@
 #include "model/config.h"
 #include "model/model.h"
 
-/* What a layer keeps of streams, newest last: tokens held are rows [rows-count, rows), the block stands behind them. */
+/* What a layer keeps of streams, newest last: tokens held are rows [rows-count, rows), the block follows them. */
 struct wn_recurrence_layer {
   int64_t rows, count; /* room, and tokens held */
   char *states;        /* [B, rows+block, C] hidden states at the attention's entry */
@@ -15,8 +15,8 @@ struct wn_recurrence_layer {
 };
 /* Earlier blocks' hidden states, in a pass over a block of a stream (recurrence.c). */
 struct wn_recurrence {
-  int64_t rows;                             /* what a layer keeps at most; 0: there is no memory */
-  int64_t block;                            /* rows for the block behind them: the workspace's T */
+  int64_t rows;                             /* what a layer keeps at most; 0: no recurrence */
+  int64_t block;                            /* rows of the block, which follow: the workspace's T */
   int64_t seen;                             /* tokens of the streams before this block, kept or not */
   bool whole;                               /* nothing is trimmed by what the layer can see */
   bool full;                                /* when measuring: as if all rooms were full */
@@ -74,9 +74,8 @@ void *wn_run_grad(const struct wn_run *run, int row);
   wn_status wn_run_##name##_backward(struct wn_run *run, const args *a);
 WN_OPS(WN_RUN_DECLARE)
 
-/* place 0: embedding; 1+2l and 2+2l: layer l's branches; 1+2L+l: its attention weights; 1+3L+l: its hidden
- * activations; behind an encoder 1+4L+l: the branch of the attention over it; 1+5L+l: its weights; then the encoder's
- * own. */
+/* place 0: embedding; 1+2l and 2+2l: layer l's branches; 1+2L+l: its attention weights; 1+3L+l: its hidden activations;
+ * with an encoder 1+4L+l: the branch of the attention over it; 1+5L+l: its weights; then the encoder's own. */
 wn_status wn_run_dropout(struct wn_run *run, int64_t place, void *x);
 static inline uint64_t wn_decoder_streams(const wn_model_config *c) {
   return (uint64_t)((c->encoder.layers > 0 ? 6 : 4) * c->layers + 1);
@@ -108,7 +107,7 @@ wn_status wn_run_project_back(struct wn_run *run, struct wn_linear projection, c
  * none; `what` is named where the table does not fit. */
 wn_status wn_rotary_create(const struct wn_model *model, const char *what, int64_t rows, struct wn_rotary *out);
 void wn_rotary_clear(struct wn_rotary *rotary);
-/* What frequency i of the configuration is divided by beside its scaling: a number of rope.factors. */
+/* The divisor of frequency i in addition to its scaling: a number of rope.factors. */
 double wn_rotary_divisor(const wn_model_config *config, int64_t i);
 /* The model's own, again: after rope.factors has been filled. */
 wn_status wn_model_rotary_refresh(struct wn_model *model);

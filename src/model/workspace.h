@@ -32,7 +32,7 @@ struct wn_workspace {
   int32_t *recurrence_positions;          /* [recurrence+T] */
   size_t recurrence_bytes;                /* of all rooms */
   uint64_t recurrence_moves;              /* rooms allocated since the beginning */
-  struct wn_rotary rotary;                /* own, where memory and block are more than the model's table */
+  struct wn_rotary rotary;                /* own, where recurrence and block exceed the model's table */
   struct wn_workspace *encoder;           /* of the model's encoder, for its context, or NULL */
   void *embedded;                         /* [M,C] before the embedding's norm, with one */
   void *embed_rstd, *embed_mean;          /* [M] */
@@ -50,19 +50,19 @@ struct wn_workspace {
   size_t scratch_bytes;
 };
 
-/* A layer's allocations, which follow its sight: states and F of all sets; keys and what belongs to them. */
+/* A layer's allocations, whose size depends on its reach: states and F of all sets; keys and what belongs to them. */
 struct wn_recurrence_room {
   int64_t rows;
   void *states, *keys;
   size_t bytes;
 };
-/* Makes every layer's room as large as its sight wants, at the beginning and when spans have changed; *changed: some
- * room is another. What fits is kept. */
+/* Makes every layer's room as large as its reach requires, at the beginning and when spans have changed; *changed: some
+ * room was reallocated. Rooms that fit are kept. */
 wn_status wn_recurrence_fit(struct wn_workspace *ws, bool *changed);
 void wn_recurrence_clear(struct wn_workspace *ws);
 /* The arrays of layer l's keys: kv, k, rstd_k, mean_k, sk. */
 void wn_recurrence_keys(const struct wn_workspace *ws, int64_t l, struct wn_layer_acts *out);
-/* Puts memory `set` into a run, and the run's block into the memory after it. */
+/* Puts set `set` of earlier tokens into a run; after the run, puts its block into the set. */
 void wn_recurrence_bind(struct wn_run *run, const struct wn_workspace *ws, int64_t set);
 void wn_recurrence_advance(const struct wn_run *run, struct wn_workspace *ws, int64_t set);
 

@@ -62,8 +62,8 @@ struct wn_attention {
   /* Eviction and compact caches (DESIGN section 4). P is 1, or Hkv where each key-value head keeps its own keys. */
   struct {
     int64_t groups;            /* P; 0 reads as 1 */
-    const int32_t *evicted_at; /* [B,P,Tk] position of the first row that no longer sees the key; NULL: no
-                                  key goes. Held constant in backward */
+    const int32_t *evicted_at; /* [B,P,Tk] position of the first row that no longer sees the key; NULL: no key is
+                                  evicted. Held constant in backward */
     const int32_t *at;         /* [B,P,Tk] the key's absolute position; NULL: key j's is j. The last Tq keys
                                   are the rows' own, in order; those before them come in any order, all older.
                                   Not together with doc_start; forward only */

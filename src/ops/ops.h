@@ -1,10 +1,10 @@
-/* The operations: one table, one argument struct each, shapes beside the pointers.
+/* The operations: one table, one struct of arguments each, shapes next to the pointers.
  *
  * All `void *` arrays hold exec->dtype (float or double) unless said otherwise; ld* are row strides in elements.
- * Forward reads the forward fields; backward reads those it needs again and the d* fields. Gradients of
- * parameters are ADDED to; gradients of inputs are overwritten unless the struct says otherwise. A gradient pointer
- * that is NULL is not computed. Call wn_op_<name>_forward/backward: they check shapes, then dispatch to the backend;
- * an empty slot is WN_ERR_UNSUPPORTED naming operation and backend. */
+ * Forward reads the forward fields; backward reads those it needs again and the d* fields. Gradients of parameters are
+ * ADDED to; gradients of inputs are overwritten unless the struct says otherwise. A gradient pointer that is NULL is
+ * not computed. Call wn_op_<name>_forward/backward: they check shapes, then dispatch to the backend; an empty slot is
+ * WN_ERR_UNSUPPORTED naming operation and backend. */
 #ifndef WN_OPS_OPS_H
 #define WN_OPS_OPS_H
 
@@ -37,9 +37,8 @@ struct wn_exec {
   size_t scratch_bytes;
 };
 
-/* y[M,N] = x[M,K] w[N,K]^T + b[N] (+ y when accumulate).  2MNK flops.
- * dx[M,K] = dy w (added to when accumulate_dx);  dw += dy^T x;  db += column sums of dy.
- * With packed, w stands in blocks and a->w is not read; there is no dw then. */
+/* y[M,N] = x[M,K] w[N,K]^T + b[N] (+ y when accumulate). 2MNK flops. dx[M,K] = dy w (added to when accumulate_dx); dw
+ * += dy^T x; db += column sums of dy. With packed, w is in blocks and a->w is not read; there is no dw then. */
 struct wn_linear {
   int64_t M, N, K;
   const void *x;
@@ -58,8 +57,8 @@ struct wn_linear {
   void *dw, *db; /* [N,K], [N] */
 };
 
-/* y[M,C] = scale tok[ids[m]] + pos[positions[m]].  dtok, dpos added to, in a fixed order. With packed, tok stands in
- * blocks and a->tok is not read; there is no dtok then. */
+/* y[M,C] = scale tok[ids[m]] + pos[positions[m]]. dtok, dpos added to, in a fixed order. With packed, tok is in blocks
+ * and a->tok is not read; there is no dtok then. */
 struct wn_embedding {
   int64_t M, C, V, P;
   const int32_t *ids;             /* [M] in [0,V): checked */

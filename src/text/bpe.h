@@ -57,7 +57,7 @@ struct wn_bpe {
   int normalize_count;
   struct wn_split_step split[WN_BPE_STEPS];
   int split_count;
-  bool strip_space; /* decoding: a space before the text goes */
+  bool strip_space; /* decoding: a space at the beginning of the text is removed */
   bool cuttable;    /* before a newline that follows a letter */
   struct wn_bpe_pool *pool;
 };

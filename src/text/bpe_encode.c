@@ -297,7 +297,7 @@ static wn_status normalize(struct wn_bpe_scratch *s, const char **text, size_t *
   return WN_OK;
 }
 
-/* Splits at the finder's tokens; what lies between goes through normalisation and the other finder (first pass) or
+/* Splits at the finder's tokens; the text between them goes through normalisation and the other finder (first pass) or
  * becomes words (second). */
 static wn_status encode_between(struct wn_bpe_scratch *s, const struct wn_finder_text *in, bool second, bool at_start) {
   const struct wn_bpe *bpe = s->bpe;

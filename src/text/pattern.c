@@ -28,7 +28,7 @@ struct wn_matcher {
   pcre2_jit_stack *stack;
 };
 
-/* White_Space, to stand in a class. */
+/* White_Space, for use inside a class. */
 static const char white[] =
     "\\t-\\r \\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}";
 static const char word[] = "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}";

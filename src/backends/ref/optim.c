@@ -1,4 +1,4 @@
-/* AdamW (Loshchilov & Hutter 2019) and Adagrad (Duchi et al. 2011) on one tensor; the equations stand in ops.h. */
+/* AdamW (Loshchilov & Hutter 2019) and Adagrad (Duchi et al. 2011) on one tensor; the equations are in ops.h. */
 #ifndef REAL
 #include "backends/ref/ref.h"
 #define REAL_FILE "backends/ref/optim.c"

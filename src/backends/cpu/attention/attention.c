@@ -1,5 +1,5 @@
-/* Fused attention: the backend's slots. A call is planned (plan.c), its scratch laid out, and the kernels for what it
- * is run: forward.c, backward.c, decode.c for single rows, open.c for rows without causality. */
+/* Fused attention: the backend's slots. A call is planned (plan.c), its scratch is laid out, and the kernels of its
+ * kind run: forward.c, backward.c, decode.c for single rows, open.c for rows without causality. */
 #include "backends/cpu/attention/bias.h"
 #include "backends/cpu/attention/dead_keys.h"
 #include "backends/cpu/attention/sparse.h"
@@ -43,8 +43,8 @@ static size_t scratch_bytes(const struct wn_attention_plan *p, bool backward) {
   return wn_arrays_bytes(&l);
 }
 
-/* Dead keys are skipped where there is scratch for it: it may have been measured for a call that would not (another
- * pass of a workspace, with dropout or a look at the weights), and must do for this one. */
+/* Dead keys are skipped where there is scratch for it: scratch may have been measured for a call that does not skip
+ * keys (another pass of a workspace, with dropout or analysis of the weights), and must suffice for this one. */
 static wn_status plan(struct wn_attention_plan *p, const struct wn_exec *exec, const struct wn_attention *a,
                       const struct wn_tile_ops *ops, bool backward) {
   WN_TRY(wn_attention_plan_init(p, exec, a, ops, backward));
@@ -92,16 +92,16 @@ static size_t attention_scratch_of(const struct wn_exec *exec, const struct wn_a
   return bytes > gathered ? bytes : gathered;
 }
 
-/* Enough for fewer sequences and shorter ones as well. These may go to single threads, each with arrays of its own,
- * where more of them are worked on by all threads together (wn_attention_plan_init): a number of sequences that the
- * threads divide, or too few row blocks. */
+/* Enough for fewer sequences and shorter ones as well. Those may be given to single threads, each with arrays of its
+ * own, where larger calls are worked on by all threads together (wn_attention_plan_init): a number of sequences that
+ * the threads divide, or too few row blocks. */
 static size_t attention_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   const int64_t threads = exec->threads, few = (2 * threads - 1) * WN_TILE;
   size_t most = attention_scratch_of(exec, a, backward);
   if (decodes(a, backward)) return most;
   struct wn_attention fewer = *a;
   if (a->Tq == a->Tk && !backward) {
-    fewer.Tq = fewer.Tk = 1; /* a way of its own */
+    fewer.Tq = fewer.Tk = 1; /* a path of its own */
     const size_t single = attention_scratch_of(exec, &fewer, false);
     most = single > most ? single : most;
   }
@@ -131,7 +131,7 @@ static wn_status backward_avx512(const struct wn_exec *exec, const struct wn_att
   return run(exec, a, true, true);
 }
 
-/* Forward of a single row serves most. */
+/* Decoding, the forward of a single row, serves most terms. */
 enum {
   ROW_SERVED = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT | WN_TERM_SPAN |
                WN_TERM_RELATIVE | WN_TERM_BIAS | WN_TERM_SINKS | WN_TERM_THRESHOLD | WN_TERM_EXCLUSIVE |

@@ -1,13 +1,12 @@
 /* Backward of the fused attention (Dao 2023, FlashAttention-2; the gradient through F: DESIGN section 3).
  *
- * Column blocks are the outer loop: F[i,j] depends on column j alone, so columns are independent but for dq. For one
- * column block a pass down the rows recomputes the selecting logits of those 64 columns and the carry at each row
- * block (linear in T, kept for the way back); then row blocks from last to first: W and G = W*(dW - delta) of every
- * head, dF = -sum of G, and with the reversed carry of dF the gradient dS of the selections, which joins the selecting
- * head's G before that head's products. So selection costs no product beyond dense (but for the bilinear form).
- * A team deals column blocks to its threads, each with its own dq, added up in fixed order. 10 D operations per pair
- * and head, 6 D where the key is held constant; floats of scratch: 2 T H D for packed rows, T H D more for each
- * thread's dq. */
+ * Column blocks are the outer loop: F[i,j] depends on column j alone, so columns are independent except for dq. For one
+ * column block a pass down the rows recomputes the selecting logits of those 64 columns and the carry at each row block
+ * (linear in T, kept for the way back); then row blocks from last to first: W and G = W*(dW - delta) of every head, dF
+ * = -sum of G, and with the reversed carry of dF the gradient dS of the selections, which joins the selecting head's G
+ * before that head's products. So selection costs no product beyond dense (except in the bilinear form). A team deals
+ * column blocks to its threads, each with its own dq, added up in fixed order. 10 D operations per pair and head, 6 D
+ * where the key is held constant; floats of scratch: 2 T H D for packed rows, T H D more for each thread's dq. */
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -24,7 +23,7 @@ struct column {
   const struct wn_backward_sums *sums;
   struct wn_backward_worker *w;
   int64_t c;
-  bool alone;  /* a tile by itself: w has its base and carries alone */
+  bool alone;  /* a tile that is processed alone: w has only its base and carries */
   bool listed; /* and of listed keys, `keys`, `size` of them; c is 0 */
   const int32_t *keys;
   int64_t size;
@@ -33,7 +32,7 @@ struct column {
   int count;
   int64_t longest;      /* query row that L_mem's gradient reaches, or -1 */
   float carry[WN_TILE]; /* dF of the row blocks done, summed */
-  double dstrength;     /* of all the column blocks that were worked off here */
+  double dstrength;     /* of all the column blocks that were processed here */
 };
 
 /* The tile's selecting logits, and its F's carries. */
@@ -93,7 +92,7 @@ static void select_columns(const struct column *x) {
   }
 }
 
-/* The pairs of the column block that lie apart. */
+/* The pairs of the column block that are gathered by distance. */
 static void columns_apart(const struct column *x) {
   const struct wn_backward_worker *w = x->w;
   wn_sparse_backward(&(struct wn_sparse_backward){.p = x->p,
@@ -121,15 +120,15 @@ static void score_products(const struct column *x, const struct wn_attention_str
   x->p->kernels.values[s->width / 16][s->rows](k, g, dq);
 }
 
-/* May rows of the tile see one key alone, its own or the one before? */
+/* May rows of the tile see only one key, their own or the one before? */
 static bool may_be_lone(const struct column *x, int64_t block) {
   const struct wn_attention *a = x->p->a;
   if (block - x->c > (a->span.on && a->span.exclude_self ? 1 : 0)) return false;
   return block == 0 || a->doc_start || (a->window > 0 && a->window <= 2) || a->slots.evicted_at;
 }
 
-/* A row that sees one key has weight 1 there whatever the logit: its G, and with it what all heads have put into dF
- * and spans into dz, is exactly zero, not a rounding's worth. dF may be NULL; dz_before: dz without this tile. */
+/* A row that sees one key has weight 1 there whatever the logit: its G, and with it what all heads have put into dF and
+ * spans into dz, is exactly zero, without a rounding error. dF may be NULL; dz_before: dz without this tile. */
 static void clear_lone(const struct column *x, int64_t h, int64_t p0, const struct wn_attention_strip *s, float *g,
                        float *dF, float *dz, const float *dz_before) {
   const struct wn_attention *a = x->p->a;
@@ -144,8 +143,8 @@ static void clear_lone(const struct column *x, int64_t h, int64_t p0, const stru
   }
 }
 
-/* From the gradient G of a strip's logits, which became `mapped` (NULL: as they were), to that of their product; what
- * joined it gets its share. */
+/* From the gradient G of a strip's logits, which maps turned into `mapped` (NULL: no map), to that of the product q.k;
+ * the terms that were added to it get their gradients. */
 static void logits_gradient(const struct column *x, const struct wn_terms_strip *s, const float *mapped, const float *q,
                             float *G, float *dq) {
   const struct wn_attention_plan *p = x->p;
@@ -192,7 +191,7 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
     if (bends) memcpy(mapped, weights, (size_t)(s->rows * WN_TILE) * sizeof *mapped); /* W overwrites them */
     if (ramp && p->a->threshold.on) {
       if (logits != weights) memcpy(weights, logits, (size_t)(s->rows * WN_TILE) * sizeof *weights);
-      logits = weights; /* those that select stay as they are */
+      logits = weights; /* the selecting logits are kept unchanged */
       seen = wn_terms_span_log(&terms, seen, own, weights);
     } else if (ramp) {
       seen = wn_terms_span(&terms, seen, own, &span);
@@ -283,7 +282,7 @@ static void selection_gradient(struct column *x, int64_t block) {
   }
 }
 
-/* The selecting logits of a tile by itself. */
+/* The selecting logits of a tile that is processed alone. */
 static void select_alone(struct column *x, int64_t block) {
   const struct wn_attention_plan *p = x->p;
   const int64_t tall = WN_TILE * p->Dp;
@@ -404,7 +403,7 @@ static void backward_skipping(struct column *x, struct wn_backward_dead_keys *de
   }
 }
 
-/* Does it pay to go by row blocks? */
+/* Do enough keys die for a walk by row blocks to pay? */
 static bool record(const struct column *x, struct wn_backward_dead_keys *dead_keys) {
   const struct wn_attention_plan *p = x->p;
   const int64_t tall = WN_TILE * p->Dp;
@@ -563,7 +562,7 @@ static void backward_team(const struct wn_attention_plan *p) {
           backward_sinks(p, &u, n % a->H, p->first_block + n / a->H, &rows, &sums);
         for (int n = 0; n < WN_BACKWARD_COLUMNS; n++)
           x[n] = (struct column){.p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[n], .longest = longest};
-        /* There and back again, so that every part gets long and short columns alike. */
+        /* Forwards, then backwards, so that every part gets long and short columns. */
         for (int64_t turn = 0; turn * p->chunks * at_once < p->blocks; turn++)
           columns_from(x, (turn * p->chunks + (turn % 2 ? p->chunks - 1 - part : part)) * at_once, at_once);
         put_strength(p, part * a->B + b, x);

@@ -5,7 +5,7 @@
 #include "backends/cpu/attention/dead_keys.h"
 #include "backends/cpu/attention/sparse.h"
 
-enum { WN_BACKWARD_COLUMNS = 4 }; /* column blocks that are worked off together, at most */
+enum { WN_BACKWARD_COLUMNS = 4 }; /* column blocks that are processed together, at most */
 
 /* Row side of a unit in tiles. */
 struct wn_backward_rows {
@@ -46,7 +46,8 @@ struct wn_backward_dead_keys {
   struct wn_dead_keys_slots slots;
 };
 
-/* All of a call: rows and sums of each thread (own units), or rows of the team and sums of each of its parts. */
+/* The scratch of a call: rows and sums of each thread (own units), or rows of the team and sums of each of its parts.
+ */
 struct wn_backward_scratch {
   struct wn_arrays rows, sums, worker; /* one of each, counted */
   void *rows_at, *sums_at, *workers_at;
@@ -57,7 +58,7 @@ void wn_backward_lay_rows(const struct wn_attention_plan *p, struct wn_arrays *l
                           struct wn_backward_rows *r);
 void wn_backward_lay_sums(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads,
                           struct wn_backward_sums *s);
-/* Column blocks that are worked off together. */
+/* Column blocks that are processed together. */
 int64_t wn_backward_columns_at_once(const struct wn_attention_plan *p, int64_t heads);
 void wn_backward_lay_workers(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads, int64_t groups,
                              struct wn_backward_worker w[WN_BACKWARD_COLUMNS], struct wn_backward_dead_keys *dead_keys);
@@ -73,7 +74,7 @@ void wn_backward_first_block(const struct wn_attention_plan *p, const struct wn_
 /* The keys and values of column block c; their gradients empty. */
 void wn_backward_pack_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
                               const int32_t *first, const struct wn_backward_worker *w);
-/* Those gradients to the caller. */
+/* Adds those gradients to the caller's. */
 void wn_backward_unpack_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
                                 const struct wn_backward_worker *w);
 

@@ -54,8 +54,8 @@ static void backward_lay_worker(const struct wn_attention_plan *p, struct wn_arr
   WN_ARRAYS_LAY(l, rows);
 }
 
-/* Column blocks that are worked off together. Where the unit's rows outgrow half a usual last-level cache, each visit
- * of a tile of them serves several, as long as a team's threads still get a few turns each. */
+/* Column blocks that are processed together. Where the unit's rows outgrow half a usual last-level cache, each visit of
+ * a tile of rows serves several column blocks, as long as a team's threads still get a few turns each. */
 int64_t wn_backward_columns_at_once(const struct wn_attention_plan *p, int64_t heads) {
   const int64_t bytes = heads * p->blocks * WN_TILE * p->Dp * 3 * (int64_t)sizeof(float);
   if (bytes <= 16 << 20 || (!p->own && p->blocks < 4 * WN_BACKWARD_COLUMNS * p->chunks)) return 1;

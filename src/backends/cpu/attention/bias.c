@@ -1,6 +1,7 @@
 /* Position biases (Raffel et al. 2020, section 2.1) on tiles. A row's biases are a window of its head's: entry u of
  * [H][width] is that of the distance `first - u`, so that key j of the row at position i adds entry first - i + j, and
- * a strip's row reads 64 entries in a row. Its gradient goes the same way, and from distances to buckets at the end. */
+ * a row of a strip reads 64 consecutive entries. The gradient is summed by distance in the same way, and from distances
+ * to buckets at the end. */
 #include "backends/cpu/attention/bias.h"
 #include "backends/cpu/attention/slots.h"
 
@@ -32,7 +33,7 @@ void wn_bias_begin(struct wn_attention_plan *p, float *at, bool backward) {
   const int64_t width = width_of(a), first = first_of(a), all = a->H * width;
   const float *table = a->bias.table;
   for (int64_t u = 0; u < width; u++) {
-    /* Beyond the farthest distance it is one bucket. */
+    /* From the farthest distance on there is one bucket. */
     const int64_t x = first - u;
     const bool same = u > 0 && (x >= a->bias.farthest || x + 1 <= -a->bias.farthest || (!a->open && x < 0));
     const float *row =

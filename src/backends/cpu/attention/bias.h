@@ -15,9 +15,9 @@ float wn_bias_of(const struct wn_attention_plan *p, int64_t h, int64_t x);
 void wn_bias_add(const struct wn_attention_plan *p, const struct wn_terms_strip *s, float *tile);
 /* Set n of the gradients; NULL where there are none. */
 float *wn_bias_part(const struct wn_attention_plan *p, int64_t n);
-/* part[H] gets a strip's G. */
+/* Adds a strip's G to part[H]. */
 void wn_bias_gradient(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *G, float *part);
-/* The sets, in order, to dtable. */
+/* Adds the sets, in order, to dtable. */
 void wn_bias_end(const struct wn_attention_plan *p);
 
 /* Open rows: no causality, so none of the terms that look back; see struct wn_attention. */

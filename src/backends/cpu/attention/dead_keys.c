@@ -1,5 +1,5 @@
 /* Dead-key skipping: bounds, and forward's list. Cost: a few operations per head for each key and row block, D for each
- * row and head once, and a copy of the listed keys and values where some have died. */
+ * row and head once, and a copy of the listed keys and values whenever some have died. */
 #include "backends/cpu/attention/dead_keys.h"
 #include <string.h>
 #include "ops/terms.h"
@@ -204,8 +204,8 @@ static void dead_keys_pack(const struct wn_attention_plan *p, const struct wn_at
   }
 }
 
-/* Bounds are looked for when F has grown enough to hide a tile of keys, or a sixteenth of all, in rows where all logits
- * are alike. */
+/* Bounds are computed once F is large enough that in rows of equal logits it would hide a tile of keys, or a sixteenth
+ * of all. */
 static bool bounds(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                    const struct wn_dead_keys_bound *bound, const struct wn_attention_rows *r, const float *carry,
                    struct wn_dead_keys_list *list) {

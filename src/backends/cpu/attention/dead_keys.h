@@ -2,13 +2,13 @@
  *
  * F only grows along the rows. A logit is at most scale |q| |k|, and the sum of a row's exponentials at least that of
  * its own key, which nothing selects: so key j is dead from row block b on where, for each head h of the unit, max over
- * rows i >= 64 b of scale |q[h,i]|  *  |k[j]|  -  min over them of L[h,i,i]  -  F[64 b,j]  <  log(dead_share / Tk).
- * Dead keys are skipped for good; the other keys are gathered in a list, whose tiles are dense.
+ * rows i >= 64 b of scale |q[h,i]| * |k[j]| - min over them of L[h,i,i] - F[64 b,j] < log(dead_share / Tk). Dead keys
+ * are skipped for good; the other keys are gathered in a list, whose tiles are dense.
  *
  * Lists, not tiles, because a tile of 64 keys in a row almost always has a key that is not dead
- * (docs/results/dead-keys.md). No skipping with: other rules than causality, documents and one group's evictions;
- * spans, relative positions, position biases, thresholds, dropout on the weights, compact caches; selections that may
- * fall again. */
+ * (docs/results/dead-keys.md). No keys are skipped with keep rules other than causality, documents and evictions of all
+ * heads together; spans, relative positions, position biases, thresholds, dropout on the weights, compact caches;
+ * selections that may decrease. */
 #ifndef WN_BACKENDS_CPU_ATTENTION_DEAD_KEYS_H
 #define WN_BACKENDS_CPU_ATTENTION_DEAD_KEYS_H
 
@@ -105,7 +105,7 @@ struct wn_dead_keys_slots {
 void wn_dead_keys_backward_lay(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t groups,
                                struct wn_dead_keys_history *history, struct wn_dead_keys_slots *slots);
 /* First to last row block; q: the selecting queries of row block 0, `step` floats from one block to the next; base: a
- * tile of scratch. False: too few are dead for it to pay. */
+ * tile of scratch. False: too few keys are dead for skipping to pay. */
 bool wn_dead_keys_record(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                          const struct wn_dead_keys_bound *bound, const float *q, int64_t step, float *base,
                          const struct wn_dead_keys_history *history, struct wn_dead_keys_slots *slots);

@@ -2,10 +2,10 @@
  *
  * Row blocks in order; in a row block the tiles from left to right; on a tile the selecting head's logits first, from
  * them and the column carry c[j] (the sum of S over earlier rows) the tile of F, then every head: logits, softmax
- * against a running reference, values. F's tile serves all heads while it is in cache; nothing is T x T.
- * Several threads on one sequence each take a chunk of rows; a pass before finds the carry at each chunk's first row
- * by running down the columns, in the same order as one thread would, so that results are the same bit for bit.
- * 4 D operations per pair and head; 2 D more for at most the pairs above the last chunk when a team selects. */
+ * against a running reference, values. F's tile serves all heads while it is in cache; nothing is T x T. Several
+ * threads on one sequence each take a chunk of rows; an earlier pass finds the carry at each chunk's first row by
+ * running down the columns, in the same order as one thread would, so that results are the same bit for bit. 4 D
+ * operations per pair and head; 2 D more for at most the pairs above the last chunk when a team selects. */
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "backends/cpu/attention/score.h"
 #include "backends/cpu/attention/threshold.h"
 
-/* Row blocks that are worked off together. Where the unit's keys and values outgrow a share of the last-level cache,
+/* Row blocks that are processed together. Where the unit's keys and values outgrow a share of the last-level cache,
  * each visit of a tile of them serves two. */
 static int64_t rows_at_once(const struct wn_attention_plan *p, int64_t heads) {
   const int64_t bytes = heads / p->group * p->blocks * WN_TILE * p->Dp * 2 * (int64_t)sizeof(float);
@@ -73,7 +73,7 @@ static void lay_worker(const struct wn_attention_plan *p, struct wn_arrays *l, i
   wn_dead_keys_list_lay(p, l, heads / p->group, &w->list);
 }
 
-/* What a team shares besides: carries at the chunks' first rows, the selecting queries. */
+/* What a team shares in addition: carries at the chunks' first rows, the selecting queries. */
 struct shared {
   float *carries; /* [chunks][blocks*64] */
   float *selq;    /* [blocks][64][Dp] */
@@ -193,7 +193,8 @@ static void carry_end(const struct wn_attention_plan *p, const struct wn_attenti
     memcpy((float *)a->sel.f_out + of_unit(a, u) * wn_selection_stride(a), carry, (size_t)a->Tk * sizeof *carry);
 }
 
-/* For inspection: tile c of F to the caller, from `F` [rows,64] or, where nothing is selected, from the carry. */
+/* For inspection: copies tile c of F to the caller, from `F` [rows,64] or, where nothing is selected, from the carry.
+ */
 static void write_F(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                     const struct wn_attention_rows *r, int64_t row, int64_t rows, int64_t c, const float *F,
                     const float *carry) {
@@ -203,8 +204,8 @@ static void write_F(const struct wn_attention_plan *p, const struct wn_attention
            F ? F + i * WN_TILE : carry + j0, (size_t)count * sizeof(float));
 }
 
-/* Tile c of a row block: its strips, and F from the logits that select and the carry. heard: what is selected counts in
- * the row's memory. */
+/* Tile c of a row block: its strips, and F from the logits that select and the carry. heard: the selections count in
+ * L_mem's M of the row. */
 static void forward_begin_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                                const struct wn_forward_packed *k, struct wn_forward_worker *w,
                                struct wn_forward_rows *r, int64_t c, bool heard) {
@@ -295,7 +296,7 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
       const int64_t stride = p->blocks * WN_TILE;
       wn_threshold_store(&terms, tile, r->F ? r->F + s->row * WN_TILE : NULL, seen,
                          wn_forward_logits_of(p, r, h) + s->row * stride + c * WN_TILE, stride);
-      if (p->a->threshold.on) continue; /* they are chosen from when all are there */
+      if (p->a->threshold.on) continue; /* the threshold chooses when all of them are there */
     }
     p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
                                               .F = r->F ? r->F + s->row * WN_TILE : NULL,
@@ -366,7 +367,7 @@ static int64_t listed_rows(const struct wn_attention_plan *p, const struct wn_at
     begin_listed(p, u, &listed, &w->list, r, t);
     for (int64_t h = 0; h < u->heads; h++) head_tile(p, u, &listed, w, r, h, t);
   }
-  /* The caller's F goes on where nobody hears it. */
+  /* The caller's F grows in the skipped columns too. */
   for (int64_t c = first; p->a->sel.f_out && c < w->list.begin; c++) forward_begin_tile(p, u, k, w, r, c, false);
   return wn_max_i64(first, w->list.begin);
 }
@@ -416,7 +417,7 @@ static void prefetch_rows(const float *x, int64_t stride, int64_t rows, int64_t 
     for (int64_t d = 0; d < D; d += 16) __builtin_prefetch(x + r * stride + d, 0, 2);
 }
 
-/* Asks for the inputs of a row block ahead of their use. */
+/* Prefetches the inputs of a row block. */
 static void prefetch_block(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t block) {
   const struct wn_attention *a = p->a;
   struct wn_attention_rows r;
@@ -434,7 +435,7 @@ static void forward_own(const struct wn_attention_plan *p) {
   const int64_t heads = whole ? p->a->H : p->group;
   struct forward_scratch all;
   lay_forward(p, &(struct wn_arrays){.base = p->exec->scratch}, &all);
-  /* Units in a row, so that the next one is known. */
+  /* Consecutive units, so that the next one is known. */
   const int64_t run = wn_max_i64(1, p->units / (8 * p->threads));
 #pragma omp parallel num_threads(p->threads)
   {

@@ -5,7 +5,7 @@
 #include "backends/cpu/attention/dead_keys.h"
 #include "backends/cpu/attention/sparse.h"
 
-enum { WN_FORWARD_ROWS = WN_SPARSE_BLOCKS }; /* row blocks that are worked off together, at most */
+enum { WN_FORWARD_ROWS = WN_SPARSE_BLOCKS }; /* row blocks that are processed together, at most */
 
 /* Keys and values of a unit's groups in tiles. */
 struct wn_forward_packed {
@@ -48,9 +48,9 @@ int64_t wn_forward_logits_heads(const struct wn_attention *a, int64_t heads);
 float *wn_forward_logits_of(const struct wn_attention_plan *p, const struct wn_forward_rows *r, int64_t h);
 /* Room to sort one row. */
 int64_t wn_forward_order_floats(const struct wn_attention_plan *p);
-/* Where no tile will be stored, and beside the diagonal's strips. */
+/* Sets to -inf the logits that no tile will store: those outside the tiles, and those next to the diagonal's strips. */
 void wn_forward_clear_logits(const struct wn_attention_plan *p, const struct wn_forward_rows *r, int64_t h);
-/* What is done with the kept logits of head h, all of a row block there. */
+/* Uses the kept logits of head h, when those of a whole row block are there. */
 void wn_forward_use_logits(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                            const struct wn_forward_packed *k, const struct wn_forward_worker *w,
                            const struct wn_forward_rows *r, int64_t h);

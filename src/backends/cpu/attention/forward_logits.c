@@ -1,5 +1,5 @@
-/* Rows of which forward keeps all logits: a threshold's choice wants them all before the first weight, a look wants the
- * weights. Scratch: 64 rows of Tk floats for each head that is kept at a time. */
+/* Rows of which forward keeps all logits: a threshold needs all of them before the first weight, a look (analysis)
+ * needs the weights. Scratch: 64 rows of Tk floats for each head that is kept at a time. */
 #include "backends/cpu/attention/forward.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 bool wn_forward_keeps_logits(const struct wn_attention *a) {
   return a->threshold.on || wn_attention_looks(a);
 }
-/* Heads whose rows are kept at a time: selections tie them together, else one comes after the other. */
+/* Heads whose rows are kept at a time: all of them where selections tie them together, else one at a time. */
 int64_t wn_forward_logits_heads(const struct wn_attention *a, int64_t heads) {
   return a->sel.on ? heads : 1;
 }
@@ -22,7 +22,7 @@ int64_t wn_forward_order_floats(const struct wn_attention_plan *p) {
   return wn_max_i64(p->a->threshold.on ? wn_threshold_floats(p) : 0, look);
 }
 
-/* Where no tile will be stored, and beside the diagonal's strips. */
+/* Sets to -inf the logits that no tile will store: those outside the tiles, and those next to the diagonal's strips. */
 void wn_forward_clear_logits(const struct wn_attention_plan *p, const struct wn_forward_rows *r, int64_t h) {
   const struct wn_attention *a = p->a;
   const bool all = a->doc_start || wn_terms_mask(a) || a->span.on || a->slots.evicted_at || a->slots.at;
@@ -32,7 +32,8 @@ void wn_forward_clear_logits(const struct wn_attention_plan *p, const struct wn_
     for (int64_t j = all ? 0 : end - WN_TILE; j < end; j++) logits[i * stride + j] = -INFINITY;
 }
 
-/* Threshold, all logits of a row block there: the choice of head h, then softmax and values of what it keeps. */
+/* Threshold, when all logits of a row block are there: the choice of head h, then softmax and values of the keys that
+ * it keeps. */
 static void forward_logits_threshold_head(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                                           const struct wn_forward_packed *k, const struct wn_forward_worker *w,
                                           const struct wn_forward_rows *r, int64_t h) {
@@ -77,7 +78,7 @@ static void forward_logits_threshold_head(const struct wn_attention_plan *p, con
   }
 }
 
-/* What is done with the kept logits of head h, all of a row block there. */
+/* Uses the kept logits of head h, when those of a whole row block are there. */
 void wn_forward_use_logits(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                            const struct wn_forward_packed *k, const struct wn_forward_worker *w,
                            const struct wn_forward_rows *r, int64_t h) {

@@ -4,7 +4,7 @@
 
 #include "backends/cpu/attention/impl.h"
 
-/* Is there a keep rule besides causality and documents? */
+/* Is there a keep rule in addition to causality and documents? */
 static inline bool wn_terms_mask(const struct wn_attention *a) {
   return a->window > 0 || a->strided > 0 || a->root.on || (a->span.on && a->span.exclude_self);
 }

@@ -13,7 +13,7 @@
 /* Rows of x that a kernel takes at a time, and up to how many the integer kernels are used. */
 #define WN_CPU_PACKED_TILE 8
 #define WN_CPU_PACKED_ROWS 32
-/* Blocks of x stand in whole steps of at most this many elements, the rest of the last one zero. */
+/* Blocks of x are padded to whole steps of at most this many elements; the rest of the last step is zero. */
 #define WN_CPU_PACKED_STEP 128
 
 /* Rows of x in 8 bits. The bytes' order follows the weights': `halves` has the first halves of a step's blocks side by
