@@ -13,10 +13,10 @@ int wn_chat_template_count(void);
 const wn_chat_template *wn_chat_template_at(int i); /* NULL past the last */
 const char *wn_chat_template_name(const wn_chat_template *t);
 const wn_chat_template *wn_chat_template_find(const char *name); /* NULL: unknown */
-/* The template whose markers the Jinja text contains; NULL: none of the table's. */
+/* The template whose markers the Jinja text contains; NULL: none of the table's, or no text (jinja may be NULL). */
 const wn_chat_template *wn_chat_template_recognise(const char *jinja);
 /* The system message that the Jinja text writes for a conversation without one, allocated (wn_text_free); *out NULL:
- * none found. */
+ * none found. jinja may be NULL: there is none. */
 wn_status wn_chat_default_system(wn_context *ctx, const wn_chat_template *t, const char *jinja, char **out);
 
 /* Who speaks. */

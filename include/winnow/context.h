@@ -10,7 +10,8 @@
 
 WN_STABLE_BEGIN
 
-/* The context; opaque. */
+/* The context; opaque. Functions that neither compute nor load a model take NULL for it too: then only the status says
+ * what went wrong. */
 typedef struct wn_context wn_context;
 
 /* The importance of a line of the log. */

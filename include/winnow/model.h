@@ -115,8 +115,8 @@ wn_status wn_model_load(wn_context *ctx, const char *path, wn_model **out);
 /* The same with every weight copied to float32, for callers that change or read weights: training, saving. */
 wn_status wn_model_load_float(wn_context *ctx, const char *path, wn_model **out);
 /* Whether the weights of a file are searched for NaN and infinity, which are WN_ERR_FORMAT with the tensor's name, and
- * compared with the checksums that winnow writes (of any size; WN_CHECK_NO skips these as well). It reads all of the file
- * once, at about the speed of memory (docs/real-models.md). */
+ * compared with the checksums that winnow writes (of any size; WN_CHECK_NO skips these as well). It reads all of the
+ * file once, at about the speed of memory (docs/real-models.md). */
 typedef enum wn_check {
   WN_CHECK_AUTO, /* weights of up to 1 GiB, and all that are copied as they are loaded (floats, vectors) */
   WN_CHECK_YES,

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/misuse.h"
 #include "winnow/analyze.h"
 
 /* LAPACK, Fortran's convention: solves min |b - A x|, A [m,n] by columns; x in b[0..n). */
@@ -21,6 +22,7 @@ static double fit_curve(wn_fit_kind kind, double x) {
 }
 
 double wn_fit_at(wn_fit_kind kind, const wn_fit *fit, double x) {
+  WN_CHECK_OR(0, WN_ENUM(kind, WN_FIT_COUNT), WN_POINTER(fit));
   return fit->intercept + fit->slope * fit_curve(kind, x);
 }
 
@@ -35,6 +37,7 @@ static wn_status fit_solve(wn_context *ctx, double *a, double *b, int m) {
 }
 
 wn_status wn_fit_curve(wn_context *ctx, wn_fit_kind kind, const double *x, const double *y, int64_t n, wn_fit *out) {
+  WN_CHECK_CALL(WN_ENUM(kind, WN_FIT_COUNT), WN_POINTER(x), WN_POINTER(y), WN_POINTER(out));
   memset(out, 0, sizeof *out);
   if (n < 3 || n > INT32_MAX)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "fit: %lld points, expected at least 3", (long long)n);

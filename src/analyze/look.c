@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/misuse.h"
 #include "base/options.h"
 #include "ops/attention.h"
 
@@ -200,6 +201,7 @@ static void look_mean_of(const wn_look_head *heads, int64_t count, wn_look_head 
 
 wn_status wn_analyze_look(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
                           const wn_look_options *options, wn_look_report **out) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(out));
   const wn_model_config *c = &model->config;
   const int64_t L = c->layers, H = c->heads;
   struct wn_analysis_own own;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/misuse.h"
 #include "base/options.h"
 #include "ops/attention.h"
 
@@ -247,6 +248,7 @@ static wn_status meaning_allocate(wn_context *ctx, const wn_model_config *c, int
 
 wn_status wn_analyze_meaning(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
                              const wn_meaning_options *options, wn_meaning_report **out) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(out));
   static const double usual[] = {0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1};
   struct wn_analysis_own own;
   wn_meaning_options choice = {0};

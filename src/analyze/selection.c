@@ -12,6 +12,7 @@
 
 #include "base/arrays.h"
 #include "base/error.h"
+#include "base/misuse.h"
 #include "base/options.h"
 #include "model/layer.h"
 #include "ops/attention.h"
@@ -146,6 +147,7 @@ static wn_status selection_pass(struct tracer *t, wn_workspace *ws, const int32_
 
 wn_status wn_analyze_selection(wn_context *ctx, wn_model *model, const int32_t *tokens, int64_t T,
                                const wn_selection_options *options, double *loss) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(tokens));
   wn_selection_options o;
   WN_TRY(WN_OPTIONS_READ(ctx, wn_selection_options, options, &o));
   WN_TRY(selection_check(ctx, model, T));
@@ -245,6 +247,7 @@ static wn_status selection_mean_create(wn_context *ctx, const wn_model_config *c
 
 wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_data_source *source,
                                     const wn_selection_mean_options *options, wn_selection_mean **out) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_HANDLE(source, DATA_SOURCE), WN_POINTER(out));
   wn_selection_mean_options o;
   *out = NULL;
   WN_TRY(WN_OPTIONS_READ(ctx, wn_selection_mean_options, options, &o));

@@ -9,6 +9,7 @@
 #include "attention/registry.h"
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/misuse.h"
 #include "model/config.h"
 #include "model/layer.h"
 #include "train/eval.h"
@@ -158,6 +159,7 @@ static void span_summarize(const struct wn_model *model, wn_span_report *r) {
 }
 
 wn_status wn_analyze_spans(wn_context *ctx, wn_model *model, const wn_analysis_input *input, wn_span_report **out) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(out));
   const wn_model_config *c = &model->config;
   const wn_span_config *span = &c->attention.span;
   struct wn_analysis_own own;

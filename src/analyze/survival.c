@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/misuse.h"
 #include "ops/attention.h"
 
 struct report {
@@ -118,6 +119,7 @@ static wn_status survival_run_policy(wn_context *ctx, wn_model *model, const wn_
 
 wn_status wn_analyze_survival(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
                               const wn_budgets *const *budgets, int count, wn_survival_report **out) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_ARRAY(budgets, count), WN_POINTER(out));
   const wn_model_config *c = &model->config;
   enum { SEQUENCES = 64 }; /* whose ends are compared */
   struct wn_analysis_own own;

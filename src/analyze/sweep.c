@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/misuse.h"
 #include "base/options.h"
 #include "winnow/generate.h"
 
@@ -18,6 +19,7 @@ struct sweep_report {
 };
 
 int wn_sweep_optimum(const double *performance, int count, double baseline, double full, double gamma) {
+  WN_CHECK_OR(-1, WN_ARRAY(performance, count));
   const double least = baseline + gamma * (full - baseline);
   int best = -1;
   if (!(full > baseline)) return -1;
@@ -146,6 +148,7 @@ static wn_status sweep_check_tasks(wn_context *ctx, const wn_model *model, const
 
 wn_status wn_analyze_sweep(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
                            const wn_sweep_options *options, wn_sweep_report **out) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(out));
   struct wn_analysis_own own;
   wn_sweep_options choice;
   *out = NULL;

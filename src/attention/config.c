@@ -1,17 +1,18 @@
 /* The attention configuration as one JSON object, over the rows of every mechanism. */
 #include "attention/registry.h"
 #include "base/error.h"
+#include "base/misuse.h"
 
 #include <string.h>
 
 void wn_attention_config_init(wn_attention_config *config) {
+  WN_CHECK_OR(, WN_POINTER(config));
   *config = (wn_attention_config){0};
   for (int i = 0; i < wn_mechanism_count(); i++) wn_mechanism_at(i)->init(config);
 }
 
 wn_status wn_attention_config_parse(wn_context *ctx, const char *text, wn_attention_config *out) {
-  if (!text || !out)
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_attention_config_parse needs a text and a place to write to");
+  WN_CHECK_CALL(WN_POINTER(text), WN_POINTER(out));
   wn_attention_config_init(out);
   json_t *object;
   WN_TRY(wn_json_load_text(ctx, WN_JSON_CONFIG, "attention", text, strlen(text), &object));

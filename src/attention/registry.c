@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/misuse.h"
 #include "ops/terms.h"
 
 #define REGISTRY_ROW(name) &wn_mechanism_##name,
@@ -147,6 +148,7 @@ wn_status wn_layer_pattern_check(wn_context *ctx, const char *where, const char 
 }
 
 bool wn_mechanism_use_at(const wn_attention_config *config, int i, int64_t layer, wn_mechanism_use *out) {
+  WN_CHECK_OR(false, WN_POINTER(config), WN_POINTER(out));
   for (int m = 0; m < wn_mechanism_count(); m++) {
     if (wn_mechanism_at(m) == &wn_mechanism_dense || !wn_mechanism_at(m)->is_enabled(config) || i-- > 0) continue;
     struct wn_attention call = {.H = 1, .Hkv = 1};
@@ -159,6 +161,7 @@ bool wn_mechanism_use_at(const wn_attention_config *config, int i, int64_t layer
 
 int wn_attention_slots(const wn_attention_config *config, const wn_attention_arrays *a,
                        wn_attention_slot out[WN_ATTENTION_SLOTS_MAX]) {
+  WN_CHECK_OR(0, WN_POINTER(config), WN_POINTER(a), WN_POINTER(out));
   const struct wn_attention_dims dims = {a->B, a->T, a->H, a->Hkv, a->D};
   int n = 0;
   for (int i = 0; i < wn_mechanism_count(); i++) {

@@ -7,6 +7,7 @@
 #include "attention/registry.h"
 #include "backends/backends.h"
 #include "base/alloc.h"
+#include "base/misuse.h"
 #include "ops/check.h"
 #include "ops/terms.h"
 
@@ -142,13 +143,13 @@ static void clear_parameter_gradients(const wn_attention_config *config, const w
 
 wn_status wn_attention_plan_create(wn_context *ctx, const wn_attention_config *config,
                                    const wn_attention_arrays *arrays, wn_attention_plan **out) {
-  if (!out) return wn_fail(ctx, WN_ERR_ARGUMENT, "attention: no place for the plan");
+  WN_CHECK_WORK(WN_POINTER(config), WN_POINTER(arrays), WN_POINTER(out));
   *out = NULL;
-  if (!ctx || !config || !arrays) return wn_fail(ctx, WN_ERR_ARGUMENT, "attention: no context, config or arrays");
   WN_TRY(check_arrays(ctx, config, arrays));
   const size_t each = wn_dtype_size(arrays->dtype), rows = (size_t)arrays->B * (size_t)arrays->T;
   wn_attention_plan *p = NULL;
   WN_TRY(wn_alloc(ctx, "an attention plan", sizeof *p, (void **)&p));
+  wn_handle_mark(p, WN_HANDLE_ATTENTION_PLAN);
   wn_status status = WN_OK;
   p->ctx = ctx;
   p->backward = arrays->dy != NULL;
@@ -218,7 +219,7 @@ static double memory_loss(const wn_attention_plan *p) {
 }
 
 wn_status wn_attention_plan_forward(wn_attention_plan *plan) {
-  if (!plan) return WN_ERR_ARGUMENT;
+  WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(plan, ATTENTION_PLAN));
   plan->forward_done = false;
   WN_TRY(wn_op_attention_forward(&plan->exec, &plan->op));
   if (plan->mem_loss) *plan->mem_loss = memory_loss(plan);
@@ -227,7 +228,7 @@ wn_status wn_attention_plan_forward(wn_attention_plan *plan) {
 }
 
 wn_status wn_attention_plan_backward(wn_attention_plan *plan) {
-  if (!plan) return WN_ERR_ARGUMENT;
+  WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(plan, ATTENTION_PLAN));
   if (!plan->backward) return wn_fail(plan->ctx, WN_ERR_ARGUMENT, "attention: backward of a plan made without dy");
   if (!plan->forward_done) return wn_fail(plan->ctx, WN_ERR_ARGUMENT, "attention: backward before a forward");
   clear_parameter_gradients(&plan->config, &plan->arrays);
@@ -235,7 +236,7 @@ wn_status wn_attention_plan_backward(wn_attention_plan *plan) {
 }
 
 void wn_attention_plan_destroy(wn_attention_plan *plan) {
-  if (!plan) return;
+  WN_CHECK_OR(, WN_HANDLE(plan, ATTENTION_PLAN));
   wn_free(plan->y);
   wn_free(plan->lse);
   wn_free(plan->M);
@@ -246,6 +247,7 @@ void wn_attention_plan_destroy(wn_attention_plan *plan) {
 }
 
 wn_status wn_attention_run(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *arrays) {
+  WN_CHECK_WORK(WN_POINTER(config), WN_POINTER(arrays));
   wn_attention_plan *plan = NULL;
   WN_TRY(wn_attention_plan_create(ctx, config, arrays, &plan));
   wn_status status = wn_attention_plan_forward(plan);

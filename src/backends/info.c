@@ -2,6 +2,7 @@
 #include "backends/backends.h"
 #include "base/context.h"
 #include "base/error.h"
+#include "base/misuse.h"
 #include "winnow/version.h"
 
 #ifndef WN_COMMIT
@@ -20,7 +21,7 @@
 #endif
 
 wn_status wn_build_info_get(wn_context *ctx, wn_build_info *out) {
-  if (!ctx || !out) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_build_info_get needs a context and a place to write to");
+  WN_CHECK_WORK(WN_POINTER(out));
   *out = (wn_build_info){
       .version = wn_version(),
       .commit = WN_COMMIT,

@@ -3,6 +3,7 @@
  * so that freeing them returns their pages to the system at once. */
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/misuse.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -28,8 +29,11 @@ struct header {
   void *start;   /* what malloc or mmap gave */
   size_t mapped; /* bytes to unmap; 0: malloc */
   size_t bytes;  /* as asked for */
+  uint64_t word; /* wn_block_word: what the block is */
 };
 _Static_assert(sizeof(struct header) <= WN_ALIGN, "the header must fit before the block");
+_Static_assert(offsetof(struct header, word) + sizeof(uint64_t) == sizeof(struct header),
+               "the word is next to the block");
 
 static _Atomic unsigned long long live_bytes, peak_bytes, live_allocations, total_allocations;
 
@@ -78,6 +82,7 @@ void wn_free(void *p) {
   if (!p) return;
   struct header header;
   memcpy(&header, (char *)p - sizeof header, sizeof header);
+  *(volatile uint64_t *)wn_block_word(p) = WN_BLOCK_FREED; /* volatile: kept, although the block is about to go */
   atomic_fetch_sub(&live_bytes, header.bytes);
   atomic_fetch_sub(&live_allocations, 1);
   if (header.mapped)
@@ -95,7 +100,7 @@ char *wn_strdup(wn_context *ctx, const char *s) {
 }
 
 void wn_memory_info_get(wn_memory_info *out) {
-  if (!out) return;
+  WN_CHECK_OR(, WN_POINTER(out));
   out->live_bytes = atomic_load(&live_bytes);
   out->peak_bytes = atomic_load(&peak_bytes);
   out->live_allocations = atomic_load(&live_allocations);

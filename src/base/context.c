@@ -2,6 +2,7 @@
 #include "base/context.h"
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/misuse.h"
 #include "base/options.h"
 
 #include <stdlib.h>
@@ -45,6 +46,7 @@ wn_status wn_context_create(const wn_context_options *options, wn_context **out)
   wn_status status = wn_alloc(NULL, "context", sizeof(wn_context), &p);
   if (status != WN_OK) return status;
   wn_context *ctx = p;
+  wn_handle_mark(ctx, WN_HANDLE_UNFINISHED); /* so far it can only tell its error, and be destroyed */
   atomic_init(&ctx->cancelled, 0);
   *out = ctx;
 
@@ -65,29 +67,35 @@ wn_status wn_context_create(const wn_context_options *options, wn_context **out)
   ctx->threads = own.threads ? own.threads : default_threads();
   if (ctx->threads > MAX_THREADS) ctx->threads = MAX_THREADS;
   WN_TRY(context_dead_keys(ctx, own.dead_keys, &ctx->dead_keys));
-  return wn_cpu_select_isa(ctx, &ctx->isa);
+  WN_TRY(wn_cpu_select_isa(ctx, &ctx->isa));
+  wn_handle_mark(ctx, WN_HANDLE_CONTEXT);
+  return WN_OK;
+}
+
+static bool context_is(const wn_context *ctx) {
+  return wn_handle_is(ctx, WN_HANDLE_CONTEXT) || wn_handle_is(ctx, WN_HANDLE_UNFINISHED);
 }
 
 void wn_context_destroy(wn_context *ctx) {
-  wn_free(ctx);
+  if (context_is(ctx)) wn_free(ctx);
 }
 
 const char *wn_context_error(const wn_context *ctx) {
-  return ctx ? ctx->error : "";
+  return context_is(ctx) ? ctx->error : "";
 }
 int wn_context_threads(const wn_context *ctx) {
-  return ctx ? ctx->threads : 0;
+  return context_is(ctx) ? ctx->threads : 0;
 }
 const char *wn_context_backend(const wn_context *ctx) {
-  return ctx ? ctx->backend : "";
+  return context_is(ctx) ? ctx->backend : "";
 }
 
 void wn_context_cancel(wn_context *ctx) {
-  if (ctx) atomic_store(&ctx->cancelled, 1); /* a lock-free store: safe in a signal handler */
+  if (context_is(ctx)) atomic_store(&ctx->cancelled, 1); /* a lock-free store: safe in a signal handler */
 }
 void wn_context_resume(wn_context *ctx) {
-  if (ctx) atomic_store(&ctx->cancelled, 0);
+  if (context_is(ctx)) atomic_store(&ctx->cancelled, 0);
 }
 int wn_context_cancelled(const wn_context *ctx) {
-  return ctx ? atomic_load(&ctx->cancelled) : 0;
+  return context_is(ctx) ? atomic_load(&ctx->cancelled) : 0;
 }

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/misuse.h"
 #include "base/open.h"
 
 #include <dirent.h>
@@ -97,8 +98,7 @@ wn_status wn_file_read(wn_context *ctx, const char *path, size_t limit, char **o
 }
 
 wn_status wn_file_load(wn_context *ctx, const char *path, size_t limit, char **text, size_t *bytes) {
-  if (!path || !text || !bytes)
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_file_load needs a path and places to write to");
+  WN_CHECK_CALL(WN_POINTER(path), WN_POINTER(text), WN_POINTER(bytes));
   int fd;
   bool regular;
   uintmax_t size;
@@ -286,6 +286,7 @@ static wn_status file_write_directly(wn_context *ctx, const char *path, const vo
 }
 
 wn_status wn_file_save(wn_context *ctx, const char *path, const void *data, size_t bytes) {
+  WN_CHECK_CALL(WN_POINTER(path), WN_ARRAY(data, bytes));
   struct stat st;
   if (stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
     return file_write_directly(ctx, path, data, bytes);

@@ -1,4 +1,5 @@
 /* A growing text in counted memory; numbers of bytes. */
+#include "base/misuse.h"
 #include "base/text.h"
 #include "base/alloc.h"
 
@@ -41,6 +42,7 @@ void wn_text_add(struct wn_text *text, const char *format, ...) {
 }
 
 bool wn_bytes_parse(const char *text, double *out) {
+  WN_CHECK_OR(false, WN_POINTER(text), WN_POINTER(out));
   static const struct {
     const char *name;
     double bytes;

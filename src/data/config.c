@@ -2,6 +2,7 @@
  * Tasks: Leviathan, Kalman, Matias, arXiv 2410.02703, appendix A.1 and A.2. */
 #include "data/config.h"
 #include "base/error.h"
+#include "base/misuse.h"
 #include "data/span_corruption.h"
 
 #define AT(member) offsetof(wn_data_config, member)
@@ -84,6 +85,7 @@ wn_status wn_data_config_check(wn_context *ctx, const char *where, const wn_data
 }
 
 void wn_data_config_requirements(const wn_data_config *config, int64_t *vocab_size, int64_t *context) {
+  WN_CHECK_OR(, WN_POINTER(config), WN_POINTER(vocab_size), WN_POINTER(context));
   *vocab_size = *context = 0;
   switch (config->kind) {
   case WN_DATA_TOKENS:

@@ -7,6 +7,7 @@
 #include "base/context.h"
 #include "base/error.h"
 #include "base/fields.h"
+#include "base/misuse.h"
 #include "base/open.h"
 #include "base/options.h"
 #include "base/rng.h"
@@ -47,6 +48,7 @@ struct job {
 };
 
 void wn_data_prepare_options_init(wn_data_prepare_options *options, size_t size) {
+  WN_CHECK_OR(, WN_POINTER(options));
   const wn_data_prepare_options defaults = {
       .field = "text", .val_fraction = 0.05, .document_break = "file", .layout = "llmc"};
   wn_options_default(&defaults, sizeof defaults, options, size);
@@ -402,6 +404,7 @@ static wn_status prepare_run(struct job *j) {
 }
 
 wn_status wn_data_prepare(wn_context *ctx, const wn_data_prepare_options *options, wn_data_prepare_result *result) {
+  WN_CHECK_WORK(WN_POINTER(result));
   wn_data_prepare_options own;
   *result = (wn_data_prepare_result){0};
   WN_TRY(WN_OPTIONS_READ(ctx, wn_data_prepare_options, options, &own));

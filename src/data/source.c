@@ -15,6 +15,7 @@
  * again. */
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/misuse.h"
 #include "base/rng.h"
 #include "data/config.h"
 #include "data/source.h"
@@ -140,6 +141,7 @@ static wn_status open_spans(wn_context *ctx, wn_data_source *s) {
 
 wn_status wn_data_source_create(wn_context *ctx, const wn_data_config *config, const char *split, int64_t context,
                                 int32_t vocab_size, wn_data_source **out) {
+  WN_CHECK_CALL(WN_POINTER(config), WN_POINTER(out));
   *out = NULL;
   bool val = split && !strcmp(split, "val");
   if (!val && (!split || strcmp(split, "train")))
@@ -150,6 +152,7 @@ wn_status wn_data_source_create(wn_context *ctx, const wn_data_config *config, c
   void *p;
   WN_TRY(wn_alloc(ctx, "data source", sizeof(wn_data_source), &p));
   wn_data_source *s = p;
+  wn_handle_mark(s, WN_HANDLE_DATA_SOURCE);
   s->config = *config;
   s->val = val;
   s->T = context;
@@ -166,7 +169,7 @@ wn_status wn_data_source_create(wn_context *ctx, const wn_data_config *config, c
 }
 
 void wn_data_source_destroy(wn_data_source *source) {
-  if (!source) return;
+  WN_CHECK_OR(, WN_HANDLE(source, DATA_SOURCE));
   wn_token_file_close(source->file);
   wn_free(source->block);
   wn_free(source->pair);
@@ -192,11 +195,13 @@ wn_status wn_data_source_check(wn_context *ctx, const char *what, const wn_data_
 }
 
 uint64_t wn_data_source_batches(const wn_data_source *source, int64_t B) {
+  WN_CHECK_OR(0, WN_HANDLE(source, DATA_SOURCE));
   if (!source->file || B < 1) return 0;
   return (source->blocks - 1) / (uint64_t)B + 1;
 }
 
 bool wn_data_source_streams(const wn_data_source *source) {
+  WN_CHECK_OR(false, WN_HANDLE(source, DATA_SOURCE));
   return source->config.kind == WN_DATA_TOKENS && source->config.stream;
 }
 
@@ -206,6 +211,7 @@ static uint64_t stretch(const wn_data_source *s, int64_t B) {
 }
 
 bool wn_data_source_continues(const wn_data_source *source, uint64_t step, int64_t B) {
+  WN_CHECK_OR(false, WN_HANDLE(source, DATA_SOURCE));
   if (!wn_data_source_streams(source) || B < 1 || stretch(source, B) == 0) return false;
   return step % stretch(source, B) != 0;
 }
@@ -288,11 +294,13 @@ static void mark_documents(int32_t document_token, int64_t T, const int32_t *tok
 }
 
 bool wn_data_source_packs(const wn_data_source *source) {
+  WN_CHECK_OR(false, WN_HANDLE(source, DATA_SOURCE));
   return source->config.kind == WN_DATA_TOKENS && source->config.pack;
 }
 
 wn_status wn_data_source_batch(wn_context *ctx, const wn_data_source *source, uint64_t seed, uint64_t step, int64_t B,
                                int32_t *tokens, int32_t *targets, int32_t *doc_start) {
+  WN_CHECK_CALL(WN_HANDLE(source, DATA_SOURCE), WN_POINTER(tokens), WN_POINTER(targets));
   const wn_data_source *s = source;
   if (B < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "a batch of %" PRId64 " rows is out of range", B);
   uint64_t g, each = 0;
@@ -324,11 +332,13 @@ wn_status wn_data_source_batch(wn_context *ctx, const wn_data_source *source, ui
 }
 
 int64_t wn_data_source_input_length(const wn_data_source *source) {
+  WN_CHECK_OR(0, WN_HANDLE(source, DATA_SOURCE));
   return source->config.kind == WN_DATA_SPAN_CORRUPTION ? source->config.input_length : 0;
 }
 
 wn_status wn_data_source_inputs(wn_context *ctx, const wn_data_source *s, uint64_t seed, uint64_t step, int64_t B,
                                 int32_t *inputs, int32_t *input_count) {
+  WN_CHECK_CALL(WN_HANDLE_AS("source", s, DATA_SOURCE), WN_POINTER(inputs), WN_POINTER(input_count));
   const int64_t S = wn_data_source_input_length(s);
   uint64_t g;
   if (S == 0 || B < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "inputs of %" PRId64 " rows of a source that has none", B);

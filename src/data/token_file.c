@@ -9,6 +9,7 @@
 #include "data/token_file.h"
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/misuse.h"
 #include "io/checksum.h"
 #include "io/folder.h"
 
@@ -121,10 +122,12 @@ static wn_status token_file_read_header(wn_context *ctx, const char *path, struc
 }
 
 wn_status wn_token_file_open(wn_context *ctx, const char *path, wn_token_file **out) {
+  WN_CHECK_CALL(WN_POINTER(path), WN_POINTER(out));
   *out = NULL;
   void *p;
   WN_TRY(wn_alloc(ctx, "token file", sizeof(wn_token_file), &p));
   wn_token_file *f = p;
+  wn_handle_mark(f, WN_HANDLE_TOKEN_FILE);
   char where[4096];
   wn_status status = wn_folder_path(ctx, where, sizeof where, path);
   if (status == WN_OK) status = wn_map_open(ctx, where, &f->map);
@@ -139,13 +142,14 @@ wn_status wn_token_file_open(wn_context *ctx, const char *path, wn_token_file **
 }
 
 void wn_token_file_close(wn_token_file *file) {
-  if (!file) return;
+  WN_CHECK_OR(, WN_HANDLE(file, TOKEN_FILE));
   wn_map_close(&file->map);
   wn_free(file->path);
   wn_free(file);
 }
 
 uint64_t wn_token_file_count(const wn_token_file *file) {
+  WN_CHECK_OR(0, WN_HANDLE(file, TOKEN_FILE));
   return file->count;
 }
 const char *wn_token_file_path(const wn_token_file *file) {
@@ -153,6 +157,7 @@ const char *wn_token_file_path(const wn_token_file *file) {
 }
 
 wn_status wn_token_file_read(wn_context *ctx, const wn_token_file *file, uint64_t first, uint64_t count, int32_t *out) {
+  WN_CHECK_CALL(WN_HANDLE(file, TOKEN_FILE), WN_ARRAY(out, count));
   if (first > file->count || count > file->count - first)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: tokens %" PRIu64 " to %" PRIu64 " asked for, the file has %" PRIu64,
                    file->path, first, first + count, file->count);
@@ -257,6 +262,7 @@ void wn_token_writer_abort(struct wn_token_writer *w) {
 
 wn_status wn_token_file_write(wn_context *ctx, const char *path, const char *layout, int32_t vocab_size,
                               const int32_t *tokens, uint64_t count) {
+  WN_CHECK_CALL(WN_POINTER(path), WN_ARRAY(tokens, count));
   struct wn_token_writer w;
   WN_TRY(wn_token_writer_open(ctx, path, layout, vocab_size, &w));
   wn_status status = wn_token_writer_append(ctx, &w, tokens, count);

@@ -16,6 +16,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/misuse.h"
 #include "base/options.h"
 #include "decode/session.h"
 #include "text/normalize.h"
@@ -42,6 +43,7 @@ const char *wn_generate_end_name(wn_generate_end end) {
 }
 
 void wn_generate_options_init(wn_generate_options *options, size_t size) {
+  WN_CHECK_OR(, WN_POINTER(options));
   wn_generate_options defaults = {.max_tokens = 256, .cache = WN_CACHE_AUTO};
   wn_sampling_init(&defaults.sampling);
   wn_options_default(&defaults, sizeof defaults, options, size);
@@ -49,6 +51,7 @@ void wn_generate_options_init(wn_generate_options *options, size_t size) {
 
 wn_status wn_prompt_encode(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, int32_t **ids,
                            size_t *count) {
+  WN_CHECK_CALL(WN_HANDLE(tok, TOKENIZER), WN_ARRAY(text, bytes), WN_POINTER(ids), WN_POINTER(count));
   const bool bos = wn_tokenizer_bos(tok) >= 0;
   if (!bos && bytes == 0) text = "\n", bytes = 1;
   return wn_tokenizer_encode(ctx, tok, text, bytes, bos, false, ids, count);
@@ -279,6 +282,7 @@ static wn_status generate_prompt(struct generation *g, int32_t **owned) {
 
 wn_status wn_session_generate(wn_context *ctx, wn_session *session, const wn_generate_options *options,
                               wn_generate_result *result) {
+  WN_CHECK_WORK(WN_HANDLE(session, SESSION));
   wn_generate_options o;
   wn_generate_result own;
   struct generation g = {.ctx = ctx, .session = session, .o = &o, .r = result ? result : &own};
@@ -297,6 +301,7 @@ wn_status wn_session_generate(wn_context *ctx, wn_session *session, const wn_gen
 
 wn_status wn_generate(wn_context *ctx, wn_model *model, const wn_generate_options *options,
                       wn_generate_result *result) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL));
   const wn_model_config *c = &model->config;
   wn_generate_options o;
   struct generation g = {.ctx = ctx, .o = &o};

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/misuse.h"
 #include "base/rng.h"
 #include "winnow/model.h"
 
@@ -78,12 +79,14 @@ static struct cut sample_find_cut(const float *logits, int64_t V, const struct c
 }
 
 void wn_sampling_init(wn_sampling *sampling) {
+  WN_CHECK_OR(, WN_POINTER(sampling));
   *sampling = (wn_sampling){.temperature = 0.8, .top_p = 0.95};
 }
 
 wn_status wn_sample(wn_context *ctx, const float *logits, int64_t V, const wn_sampling *s, uint64_t step,
                     int32_t *token) {
-  if (V < 1 || V > INT32_MAX || !logits || !token)
+  WN_CHECK_CALL(WN_POINTER(logits), WN_POINTER_AS("sampling", s), WN_POINTER(token));
+  if (V < 1 || V > INT32_MAX)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "sample: %lld logits; at least 1 is needed", (long long)V);
   if (!(s->temperature >= 0) || !isfinite(s->temperature))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "sample: temperature is %g, expected a number >= 0", s->temperature);
@@ -96,8 +99,10 @@ wn_status wn_sample(wn_context *ctx, const float *logits, int64_t V, const wn_sa
       return wn_fail(ctx, WN_ERR_ARGUMENT, "sample: logit %lld is %g", (long long)v, (double)logits[v]);
     if (logits[v] > logits[best]) best = v;
   }
+  if (logits[best] == -INFINITY)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "sample: all %lld logits are -inf: there is no token to draw", (long long)V);
   *token = (int32_t)best;
-  if (s->temperature == 0 || logits[best] == -INFINITY) return WN_OK;
+  if (s->temperature == 0) return WN_OK;
   const double top = (double)logits[best];
   struct cut kept = {0, V}; /* all */
   if (s->top_k > 0 && s->top_k < V) kept = sample_find_cut(logits, V, &kept, true, s->top_k, top, s->temperature);

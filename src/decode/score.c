@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/arrays.h"
+#include "base/misuse.h"
 #include "base/options.h"
 #include "decode/session.h"
 
@@ -174,9 +175,9 @@ static wn_status score_check(wn_context *ctx, const struct wn_session *s, const 
 
 wn_status wn_session_score(wn_context *ctx, wn_session *s, const int32_t *tokens, const int32_t *targets, int64_t T,
                            const wn_scores *scores) {
+  WN_CHECK_WORK(WN_HANDLE_AS("session", s, SESSION), WN_POINTER(tokens), WN_POINTER(targets), WN_POINTER(scores));
   wn_scores out;
   WN_TRY(wn_session_check_tokens(ctx, s, tokens, T, 0));
-  if (!targets) return wn_fail(ctx, WN_ERR_ARGUMENT, "score: no targets");
   WN_TRY(score_check(ctx, s, targets, s->B * T, scores, &out));
   WN_TRY(score_create(ctx, s));
   s->scoring->count = 0;
@@ -193,9 +194,10 @@ wn_status wn_session_score(wn_context *ctx, wn_session *s, const int32_t *tokens
 
 wn_status wn_session_score_next(wn_context *ctx, wn_session *s, const int32_t *targets, int64_t n,
                                 const wn_scores *scores) {
+  WN_CHECK_WORK(WN_HANDLE_AS("session", s, SESSION), WN_POINTER(targets), WN_POINTER(scores));
   const int64_t V = s->model->config.vocab_size;
   wn_scores out;
-  if (!targets || n < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "score: no targets");
+  if (n < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "score: no targets");
   if (s->position == 0 || s->broken)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "score: the session has seen no token that another could follow");
   WN_TRY(score_check(ctx, s, targets, s->B * n, scores, &out));

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "attention/registry.h"
+#include "base/misuse.h"
 #include "base/options.h"
 #include "kv/budgets.h"
 #include "decode/session.h"
@@ -148,6 +149,7 @@ static bool session_has_packed(const struct wn_model *model) {
 
 wn_cache_format wn_cache_format_resolve(const wn_context *ctx, const wn_model *model, const wn_budgets *budgets,
                                         wn_cache_format format) {
+  WN_CHECK_OR(0, WN_HANDLE(model, MODEL), WN_ENUM(format, WN_CACHE_COUNT));
   (void)ctx;
   if (format != WN_CACHE_AUTO) return format;
   return session_has_packed(model) && !session_not_with_half(model, budgets) ? WN_CACHE_HALF : WN_CACHE_FLOAT;
@@ -164,11 +166,13 @@ static wn_status session_choose_format(struct wn_session *s, const wn_session_op
 }
 
 wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, wn_session **out) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(out));
   return wn_session_create_with_budgets(ctx, model, B, capacity, NULL, out);
 }
 
 wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity,
                                          const wn_budgets *budgets, wn_session **out) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(out));
   return wn_session_create_with(
       ctx, model,
       &(wn_session_options){
@@ -178,6 +182,7 @@ wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64
 
 wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_session_options *options,
                                  wn_session **out) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(out));
   const wn_model_config *c = &model->config;
   wn_session_options own;
   *out = NULL;
@@ -204,6 +209,7 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   void *memory;
   WN_TRY(wn_alloc(ctx, "session", sizeof(struct wn_session), &memory));
   struct wn_session *s = memory;
+  wn_handle_mark(s, WN_HANDLE_SESSION);
   s->ctx = ctx;
   s->model = model;
   s->B = B;
@@ -227,7 +233,7 @@ fail:
 }
 
 void wn_session_destroy(wn_session *s) {
-  if (!s) return;
+  WN_CHECK_OR(, WN_HANDLE(s, SESSION));
   wn_session_caches_clear(s);
   wn_session_inputs_clear(s);
   wn_session_scoring_destroy(s->scoring);
@@ -238,16 +244,19 @@ void wn_session_destroy(wn_session *s) {
 }
 
 void wn_session_reset(wn_session *s) {
+  WN_CHECK_OR(, WN_HANDLE(s, SESSION));
   session_reset_caches(s);
   s->position = 0;
   s->broken = s->logits_known = false;
 }
 
 int64_t wn_session_position(const wn_session *s) {
+  WN_CHECK_OR(0, WN_HANDLE(s, SESSION));
   return s->position;
 }
 
 size_t wn_session_kv_bytes(const wn_session *s) {
+  WN_CHECK_OR(0, WN_HANDLE(s, SESSION));
   size_t bytes = 0;
   for (int64_t i = 0; i < session_count_caches(s); i++) bytes += s->caches[i].bytes;
   return bytes + (size_t)s->model->config.layers * s->inputs.bytes;
@@ -296,6 +305,7 @@ wn_status wn_session_last_logits(struct wn_session *s) {
 
 wn_status wn_session_feed(wn_context *ctx, wn_session *s, const int32_t *tokens, int64_t T, int64_t chunk,
                           float *logits) {
+  WN_CHECK_WORK(WN_HANDLE_AS("session", s, SESSION), WN_POINTER(tokens));
   WN_TRY(wn_session_check_tokens(ctx, s, tokens, T, chunk));
   if (chunk == 0 || chunk > s->piece) chunk = s->piece;
   for (int64_t done = 0; done < T;) {

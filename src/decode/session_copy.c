@@ -1,6 +1,7 @@
 /* Copying a session's state: fork (one text continued in several ways), snapshot and rollback are all this one call. */
 #include <string.h>
 
+#include "base/misuse.h"
 #include "decode/session.h"
 
 static bool copy_shapes_agree(const struct wn_kv_shape *a, const struct wn_kv_shape *b) {
@@ -50,6 +51,7 @@ static wn_status copy_inputs(wn_context *ctx, struct wn_session *to, const struc
 }
 
 wn_status wn_session_copy(wn_context *ctx, wn_session *to, const wn_session *from) {
+  WN_CHECK_WORK(WN_HANDLE(to, SESSION), WN_HANDLE(from, SESSION));
   if (to == from) return WN_OK;
   WN_TRY(copy_check(ctx, to, from));
   const wn_model_config *c = &from->model->config;

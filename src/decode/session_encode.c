@@ -2,6 +2,7 @@
  * that each decoder layer reads, B*S*2*Hkv*D numbers per layer. */
 #include <string.h>
 
+#include "base/misuse.h"
 #include "decode/session.h"
 
 static wn_status encode_check_inputs(wn_context *ctx, const struct wn_session *s, const int32_t *inputs,
@@ -45,6 +46,7 @@ void wn_session_inputs_clear(struct wn_session *s) {
 
 wn_status wn_session_encode(wn_context *ctx, wn_session *s, const int32_t *inputs, const int32_t *input_count,
                             int64_t S) {
+  WN_CHECK_WORK(WN_HANDLE_AS("session", s, SESSION), WN_POINTER(inputs));
   WN_TRY(encode_check_inputs(ctx, s, inputs, input_count, S));
   const wn_model_config *c = &s->model->config;
   wn_session_reset(s);

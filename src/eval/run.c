@@ -11,6 +11,7 @@
 
 #include "base/arrays.h"
 #include "base/clock.h"
+#include "base/misuse.h"
 #include "base/options.h"
 #include "eval/questions.h"
 #include "winnow/score.h"
@@ -284,6 +285,7 @@ static wn_status task_check(wn_context *ctx, const wn_model *model, const wn_tas
 }
 
 wn_status wn_task_run(wn_context *ctx, wn_model *model, const wn_task_options *options, wn_task_result *result) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL));
   wn_task_options o;
   wn_task_result own;
   struct wn_questions q = {0};

@@ -12,6 +12,7 @@
 
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/misuse.h"
 #include "base/options.h"
 #include "model/config.h"
 #include "model/layer.h"
@@ -460,6 +461,7 @@ static wn_status export_run(struct job *job, const char *from, const char *out, 
 
 wn_status wn_model_convert(wn_context *ctx, const char *from, const char *out, const wn_convert_options *options,
                            wn_convert_result *result) {
+  WN_CHECK_WORK(WN_POINTER(from), WN_POINTER(out));
   struct wn_import im;
   struct wn_export e;
   wn_convert_result local, *r = result ? result : &local;

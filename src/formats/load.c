@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "base/file.h"
+#include "base/misuse.h"
 #include "base/options.h"
 #include "formats/import.h"
 #include "text/tokenizer.h"
@@ -54,6 +55,7 @@ static wn_status load_any(wn_context *ctx, const char *path, const wn_model_load
 }
 
 wn_status wn_model_load_with(wn_context *ctx, const char *path, const wn_model_load_options *options, wn_model **out) {
+  WN_CHECK_CALL(WN_POINTER(path), WN_POINTER(out));
   wn_model_load_options own = {0};
   *out = NULL;
   if (options) WN_TRY(WN_OPTIONS_READ(ctx, wn_model_load_options, options, &own));
@@ -64,15 +66,18 @@ wn_status wn_model_load_with(wn_context *ctx, const char *path, const wn_model_l
 }
 
 wn_status wn_model_load(wn_context *ctx, const char *path, wn_model **out) {
+  WN_CHECK_WORK(WN_POINTER(path), WN_POINTER(out));
   return wn_model_load_with(ctx, path, NULL, out);
 }
 
 wn_status wn_model_load_float(wn_context *ctx, const char *path, wn_model **out) {
+  WN_CHECK_WORK(WN_POINTER(path), WN_POINTER(out));
   const wn_model_load_options options = {.size = sizeof options, .as_float = true};
   return wn_model_load_with(ctx, path, &options, out);
 }
 
 wn_status wn_model_origin_read(wn_context *ctx, const char *path, wn_model_origin *out) {
+  WN_CHECK_CALL(WN_POINTER(path), WN_POINTER(out));
   static const char *const formats[] = {
       [WN_FORM_WINNOW] = "winnow checkpoint", [WN_FORM_HF] = "Hugging Face folder", [WN_FORM_GGUF] = "GGUF file"};
   struct wn_import import;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/misuse.h"
 #include "formats/save.h"
 #include "model/config.h"
 #include "model/layer.h"
@@ -37,6 +38,7 @@ wn_status wn_model_write(wn_context *ctx, const wn_model *model, const wn_tokeni
 }
 
 wn_status wn_model_save(wn_context *ctx, const wn_model *model, const wn_tokenizer *tok, const char *dir) {
+  WN_CHECK_CALL(WN_HANDLE(model, MODEL), WN_POINTER(dir));
   struct wn_folder f;
   WN_TRY(wn_folder_begin(ctx, dir, &f));
   wn_status status = wn_model_write(ctx, model, tok, &f);

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/limits.h"
+#include "base/misuse.h"
 #include "io/checksum.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -311,6 +312,7 @@ static wn_status gguf_open_bytes(wn_context *ctx, const char *name, struct wn_ma
     return status;
   }
   struct wn_gguf *f = p;
+  wn_handle_mark(f, WN_HANDLE_GGUF);
   f->map = *map;
   f->name = wn_strdup(ctx, name);
   status = f->name ? read_file(ctx, f, data, bytes) : WN_ERR_MEMORY;
@@ -323,7 +325,7 @@ static wn_status gguf_open_bytes(wn_context *ctx, const char *name, struct wn_ma
 }
 
 wn_status wn_gguf_open(wn_context *ctx, const char *path, wn_gguf **out) {
-  if (!path || !out) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_gguf_open needs a path and a place to write to");
+  WN_CHECK_CALL(WN_POINTER(path), WN_POINTER(out));
   *out = NULL;
   struct wn_map map;
   WN_TRY(wn_map_open(ctx, path, &map));
@@ -331,15 +333,14 @@ wn_status wn_gguf_open(wn_context *ctx, const char *path, wn_gguf **out) {
 }
 
 wn_status wn_gguf_open_memory(wn_context *ctx, const char *name, const void *data, size_t bytes, wn_gguf **out) {
-  if (!name || !out || (bytes && !data))
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_gguf_open_memory needs a name, bytes and a place to write to");
+  WN_CHECK_CALL(WN_POINTER(name), WN_ARRAY(data, bytes), WN_POINTER(out));
   *out = NULL;
   struct wn_map none = {0};
   return gguf_open_bytes(ctx, name, &none, data, bytes, out);
 }
 
 void wn_gguf_close(wn_gguf *f) {
-  if (!f) return;
+  WN_CHECK_OR(, WN_HANDLE(f, GGUF));
   for (int i = 0; i < f->tensor_count; i++) wn_free((void *)(uintptr_t)f->tensors[i].name);
   for (int i = 0; i < f->value_count; i++) {
     wn_free((void *)(uintptr_t)f->values[i].key);
@@ -425,15 +426,18 @@ wn_status wn_gguf_verify(wn_context *ctx, const wn_gguf *file, bool *has) {
 }
 
 int wn_gguf_tensor_count(const wn_gguf *file) {
-  return file ? file->tensor_count : 0;
+  WN_CHECK_OR(0, WN_HANDLE(file, GGUF));
+  return file->tensor_count;
 }
 
 const wn_gguf_tensor *wn_gguf_tensor_at(const wn_gguf *file, int i) {
-  return file && i >= 0 && i < file->tensor_count ? &file->tensors[i] : NULL;
+  WN_CHECK_OR(NULL, WN_HANDLE(file, GGUF));
+  return i >= 0 && i < file->tensor_count ? &file->tensors[i] : NULL;
 }
 
 const wn_gguf_tensor *wn_gguf_tensor_find(const wn_gguf *file, const char *name) {
-  if (!file || !name || file->tensor_count == 0) return NULL;
+  WN_CHECK_OR(NULL, WN_HANDLE(file, GGUF), WN_POINTER(name));
+  if (file->tensor_count == 0) return NULL;
   const wn_gguf_tensor wanted = {.name = name}, *key = &wanted;
   wn_gguf_tensor **found =
       bsearch(&key, file->by_name, (size_t)file->tensor_count, sizeof *file->by_name, compare_tensors);
@@ -441,22 +445,26 @@ const wn_gguf_tensor *wn_gguf_tensor_find(const wn_gguf *file, const char *name)
 }
 
 int wn_gguf_value_count(const wn_gguf *file) {
-  return file ? file->value_count : 0;
+  WN_CHECK_OR(0, WN_HANDLE(file, GGUF));
+  return file->value_count;
 }
 
 const wn_gguf_value *wn_gguf_value_at(const wn_gguf *file, int i) {
-  return file && i >= 0 && i < file->value_count ? &file->values[i] : NULL;
+  WN_CHECK_OR(NULL, WN_HANDLE(file, GGUF));
+  return i >= 0 && i < file->value_count ? &file->values[i] : NULL;
 }
 
 const wn_gguf_value *wn_gguf_value_find(const wn_gguf *file, const char *key) {
-  if (!file || !key || file->value_count == 0) return NULL;
+  WN_CHECK_OR(NULL, WN_HANDLE(file, GGUF), WN_POINTER(key));
+  if (file->value_count == 0) return NULL;
   const wn_gguf_value wanted = {.key = key}, *at = &wanted;
   wn_gguf_value **found = bsearch(&at, file->by_key, (size_t)file->value_count, sizeof *file->by_key, compare_values);
   return found ? *found : NULL;
 }
 
 bool wn_gguf_value_int(const wn_gguf_value *v, uint64_t i, int64_t *out) {
-  if (!v || i >= v->count || v->kind == WN_GGUF_STRING || v->kind == WN_GGUF_FLOAT) return false;
+  WN_CHECK_OR(false, WN_POINTER(v), WN_POINTER(out));
+  if (i >= v->count || v->kind == WN_GGUF_STRING || v->kind == WN_GGUF_FLOAT) return false;
   uint64_t bits = 0;
   memcpy(&bits, (const uint8_t *)v->place + i * (uint64_t)v->width, (size_t)v->width);
   if (v->kind == WN_GGUF_INT) {
@@ -470,7 +478,8 @@ bool wn_gguf_value_int(const wn_gguf_value *v, uint64_t i, int64_t *out) {
 }
 
 bool wn_gguf_value_float(const wn_gguf_value *v, uint64_t i, double *out) {
-  if (!v || i >= v->count || v->kind != WN_GGUF_FLOAT) return false;
+  WN_CHECK_OR(false, WN_POINTER(v), WN_POINTER(out));
+  if (i >= v->count || v->kind != WN_GGUF_FLOAT) return false;
   const uint8_t *p = (const uint8_t *)v->place + i * (uint64_t)v->width;
   float small;
   if (v->width == sizeof *out) {
@@ -483,7 +492,8 @@ bool wn_gguf_value_float(const wn_gguf_value *v, uint64_t i, double *out) {
 }
 
 bool wn_gguf_value_string(const wn_gguf_value *v, uint64_t i, const char **out, size_t *bytes) {
-  if (!v || i >= v->count || v->kind != WN_GGUF_STRING) return false;
+  WN_CHECK_OR(false, WN_POINTER(v), WN_POINTER(out), WN_POINTER(bytes));
+  if (i >= v->count || v->kind != WN_GGUF_STRING) return false;
   const uint8_t *p = (const uint8_t *)v->place + v->offsets[i];
   uint64_t length;
   memcpy(&length, p, sizeof length);
@@ -493,7 +503,8 @@ bool wn_gguf_value_string(const wn_gguf_value *v, uint64_t i, const char **out, 
 }
 
 bool wn_gguf_value_bytes(const wn_gguf_value *v, const void **out, size_t *bytes) {
-  if (!v || !v->is_array || v->width != 1 || v->kind == WN_GGUF_BOOL) return false;
+  WN_CHECK_OR(false, WN_POINTER(v), WN_POINTER(out), WN_POINTER(bytes));
+  if (!v->is_array || v->width != 1 || v->kind == WN_GGUF_BOOL) return false;
   *out = v->place;
   *bytes = (size_t)v->count;
   return true;

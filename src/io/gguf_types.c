@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/misuse.h"
 #include "io/gguf_types.h"
 
 static float half(const uint8_t *p) {
@@ -128,14 +129,17 @@ static const struct {
 };
 
 const char *wn_gguf_type_name(wn_gguf_type type) {
+  WN_CHECK_OR("?", WN_ENUM(type, WN_GGUF_TYPE_COUNT));
   return types[type].name;
 }
 
 int64_t wn_gguf_block_weights(wn_gguf_type type) {
+  WN_CHECK_OR(0, WN_ENUM(type, WN_GGUF_TYPE_COUNT));
   return types[type].weights;
 }
 
 size_t wn_gguf_block_bytes(wn_gguf_type type) {
+  WN_CHECK_OR(0, WN_ENUM(type, WN_GGUF_TYPE_COUNT));
   return (size_t)types[type].bytes;
 }
 
@@ -163,7 +167,11 @@ void wn_gguf_decode(wn_gguf_type type, const void *data, int64_t first, int64_t 
 }
 
 wn_status wn_gguf_dequantize(wn_context *ctx, const wn_gguf_tensor *t, int64_t first, int64_t rows, float *out) {
-  if (!t || !out || t->ndim < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_gguf_dequantize needs a tensor and a place");
+  WN_CHECK_CALL(WN_POINTER_AS("tensor", t), WN_ARRAY(out, rows));
+  if (t->ndim < 1 || t->ndim > WN_GGUF_MAX_DIMS)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_gguf_dequantize: tensor has %d dimensions, expected 1 to %d", t->ndim,
+                   WN_GGUF_MAX_DIMS);
+  WN_CHECK_CALL(WN_ENUM(t->type, WN_GGUF_TYPE_COUNT), WN_POINTER(t->name), WN_POINTER(t->data));
   const int64_t width = t->shape[t->ndim - 1];
   int64_t all = 1; /* no overflow: the file has as many bytes */
   for (int d = 0; d < t->ndim - 1; d++) all *= t->shape[d];

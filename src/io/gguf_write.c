@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/misuse.h"
 #include "io/checksum.h"
 #include "winnow/gguf.h"
 
@@ -37,16 +38,18 @@ struct wn_gguf_values {
 };
 
 wn_status wn_gguf_values_create(wn_context *ctx, wn_gguf_values **out) {
+  WN_CHECK_CALL(WN_POINTER(out));
   void *memory;
   *out = NULL;
   WN_TRY(wn_alloc(ctx, "GGUF metadata", sizeof **out, &memory));
   *out = memory;
+  wn_handle_mark(memory, WN_HANDLE_GGUF_VALUES);
   (*out)->ctx = ctx;
   return WN_OK;
 }
 
 void wn_gguf_values_destroy(wn_gguf_values *v) {
-  if (!v) return;
+  WN_CHECK_OR(, WN_HANDLE(v, GGUF_VALUES));
   for (uint64_t i = 0; i < v->count; i++) wn_free(v->keys[i]);
   wn_free(v->keys);
   wn_free(v->data);
@@ -54,6 +57,7 @@ void wn_gguf_values_destroy(wn_gguf_values *v) {
 }
 
 bool wn_gguf_values_has(const wn_gguf_values *v, const char *key) {
+  WN_CHECK_OR(false, WN_HANDLE(v, GGUF_VALUES), WN_POINTER(key));
   for (uint64_t i = 0; i < v->count; i++)
     if (!strcmp(v->keys[i], key)) return true;
   return false;
@@ -126,51 +130,61 @@ static void begin_array(wn_gguf_values *v, const char *key, uint32_t type, uint6
 }
 
 void wn_gguf_values_add_string(wn_gguf_values *v, const char *text, size_t bytes) {
+  WN_CHECK_OR(, WN_HANDLE(v, GGUF_VALUES), WN_ARRAY(text, bytes));
   add_u64(v, bytes);
   gguf_write_add(v, text, bytes);
 }
 
 void wn_gguf_values_put_uint(wn_gguf_values *v, const char *key, uint32_t value) {
+  WN_CHECK_OR(, WN_HANDLE(v, GGUF_VALUES), WN_POINTER(key));
   gguf_write_begin(v, key, TYPE_UINT32);
   add_u32(v, value);
 }
 
 void wn_gguf_values_put_float(wn_gguf_values *v, const char *key, float value) {
+  WN_CHECK_OR(, WN_HANDLE(v, GGUF_VALUES), WN_POINTER(key));
   gguf_write_begin(v, key, TYPE_FLOAT32);
   gguf_write_add(v, &value, sizeof value);
 }
 
 void wn_gguf_values_put_bool(wn_gguf_values *v, const char *key, bool value) {
+  WN_CHECK_OR(, WN_HANDLE(v, GGUF_VALUES), WN_POINTER(key));
   const uint8_t byte = value;
   gguf_write_begin(v, key, TYPE_BOOL);
   gguf_write_add(v, &byte, 1);
 }
 
 void wn_gguf_values_put_string(wn_gguf_values *v, const char *key, const char *text, size_t bytes) {
+  WN_CHECK_OR(, WN_HANDLE(v, GGUF_VALUES), WN_POINTER(key), WN_ARRAY(text, bytes));
   gguf_write_begin(v, key, TYPE_STRING);
   wn_gguf_values_add_string(v, text, bytes);
 }
 
 void wn_gguf_values_put_ints(wn_gguf_values *v, const char *key, const int32_t *items, uint64_t count) {
+  WN_CHECK_OR(, WN_HANDLE(v, GGUF_VALUES), WN_POINTER(key), WN_ARRAY(items, count));
   begin_array(v, key, TYPE_INT32, count);
   gguf_write_add(v, items, (size_t)count * sizeof *items);
 }
 
 void wn_gguf_values_put_floats(wn_gguf_values *v, const char *key, const float *items, uint64_t count) {
+  WN_CHECK_OR(, WN_HANDLE(v, GGUF_VALUES), WN_POINTER(key), WN_ARRAY(items, count));
   begin_array(v, key, TYPE_FLOAT32, count);
   gguf_write_add(v, items, (size_t)count * sizeof *items);
 }
 
 void wn_gguf_values_put_bytes(wn_gguf_values *v, const char *key, const uint8_t *items, uint64_t count) {
+  WN_CHECK_OR(, WN_HANDLE(v, GGUF_VALUES), WN_POINTER(key), WN_ARRAY(items, count));
   begin_array(v, key, TYPE_UINT8, count);
   gguf_write_add(v, items, (size_t)count);
 }
 
 void wn_gguf_values_begin_strings(wn_gguf_values *v, const char *key, uint64_t count) {
+  WN_CHECK_OR(, WN_HANDLE(v, GGUF_VALUES), WN_POINTER(key));
   begin_array(v, key, TYPE_STRING, count);
 }
 
 void wn_gguf_values_copy(wn_gguf_values *v, const wn_gguf_value *value) {
+  WN_CHECK_OR(, WN_HANDLE(v, GGUF_VALUES), WN_POINTER(value));
   static const uint32_t unsigned_types[] = {0, 0, 2, 0, 4, 0, 0, 0, 10}, signed_types[] = {0, 1, 3, 0, 5, 0, 0, 0, 11};
   const int w = value->width;
   uint32_t type = TYPE_STRING;
@@ -280,8 +294,9 @@ static wn_status write_tensor(wn_context *ctx, struct wn_writer *w, const wn_ggu
 
 wn_status wn_gguf_write(wn_context *ctx, const char *path, const wn_gguf_values *values, const wn_gguf_tensor *tensors,
                         int count, wn_gguf_produce_fn produce, void *user) {
-  if (!path || !values || count < 0 || (count > 0 && (!tensors || !produce)))
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_gguf_write needs a path, metadata and tensors");
+  WN_CHECK_CALL(WN_POINTER(path), WN_HANDLE(values, GGUF_VALUES), WN_ARRAY(tensors, count), WN_ARRAY(produce, count));
+  for (int i = 0; i < count; i++)
+    WN_CHECK_CALL(WN_POINTER(tensors[i].name), WN_ENUM(tensors[i].type, WN_GGUF_TYPE_COUNT));
   if (values->status != WN_OK) return wn_fail_prefix(ctx, values->status, "cannot write %s", path);
   struct wn_writer w = {0};
   wn_gguf_values *header;
@@ -352,6 +367,7 @@ bool wn_gguf_can_encode(wn_gguf_type type) {
 }
 
 wn_status wn_gguf_encode(wn_context *ctx, wn_gguf_type type, const float *x, int64_t n, void *out) {
+  WN_CHECK_CALL(WN_ENUM(type, WN_GGUF_TYPE_COUNT), WN_ARRAY(x, n), WN_ARRAY(out, n));
   if (!wn_gguf_can_encode(type))
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "storage type %s cannot be written; F32, F16, BF16 and Q8_0 can",
                    wn_gguf_type_name(type));

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/misuse.h"
 #include "io/checksum.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -241,6 +242,7 @@ static wn_status safetensors_open_bytes(wn_context *ctx, const char *name, struc
     return status;
   }
   struct wn_safetensors *f = p;
+  wn_handle_mark(f, WN_HANDLE_SAFETENSORS);
   f->map = *map;
   f->name = wn_strdup(ctx, name);
   status = f->name ? safetensors_read_header(ctx, f, data, bytes) : WN_ERR_MEMORY;
@@ -253,7 +255,7 @@ static wn_status safetensors_open_bytes(wn_context *ctx, const char *name, struc
 }
 
 wn_status wn_safetensors_open(wn_context *ctx, const char *path, wn_safetensors **out) {
-  if (!path || !out) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_safetensors_open needs a path and a place to write to");
+  WN_CHECK_CALL(WN_POINTER(path), WN_POINTER(out));
   *out = NULL;
   struct wn_map map;
   WN_TRY(wn_map_open(ctx, path, &map));
@@ -262,15 +264,14 @@ wn_status wn_safetensors_open(wn_context *ctx, const char *path, wn_safetensors 
 
 wn_status wn_safetensors_open_memory(wn_context *ctx, const char *name, const void *data, size_t bytes,
                                      wn_safetensors **out) {
-  if (!name || !out || (bytes && !data))
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_safetensors_open_memory needs a name, bytes and a place to write to");
+  WN_CHECK_CALL(WN_POINTER(name), WN_ARRAY(data, bytes), WN_POINTER(out));
   *out = NULL;
   struct wn_map none = {0};
   return safetensors_open_bytes(ctx, name, &none, data, bytes, out);
 }
 
 void wn_safetensors_close(wn_safetensors *file) {
-  if (!file) return;
+  WN_CHECK_OR(, WN_HANDLE(file, SAFETENSORS));
   json_decref(file->metadata);
   wn_free(file->names);
   wn_free(file->entries);
@@ -281,15 +282,18 @@ void wn_safetensors_close(wn_safetensors *file) {
 }
 
 int wn_safetensors_count(const wn_safetensors *file) {
-  return file ? file->count : 0;
+  WN_CHECK_OR(0, WN_HANDLE(file, SAFETENSORS));
+  return file->count;
 }
 
 const wn_safetensors_entry *wn_safetensors_at(const wn_safetensors *file, int i) {
-  return file && i >= 0 && i < file->count ? &file->entries[i] : NULL;
+  WN_CHECK_OR(NULL, WN_HANDLE(file, SAFETENSORS));
+  return i >= 0 && i < file->count ? &file->entries[i] : NULL;
 }
 
 const wn_safetensors_entry *wn_safetensors_find(const wn_safetensors *file, const char *name) {
-  if (!file || !name || file->count == 0) return NULL;
+  WN_CHECK_OR(NULL, WN_HANDLE(file, SAFETENSORS), WN_POINTER(name));
+  if (file->count == 0) return NULL;
   const wn_safetensors_entry wanted = {.name = name}, *key = &wanted;
   wn_safetensors_entry **found =
       bsearch(&key, file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names);
@@ -297,7 +301,8 @@ const wn_safetensors_entry *wn_safetensors_find(const wn_safetensors *file, cons
 }
 
 const char *wn_safetensors_metadata(const wn_safetensors *file, const char *key) {
-  return file && key ? json_string_value(json_object_get(file->metadata, key)) : NULL;
+  WN_CHECK_OR(NULL, WN_HANDLE(file, SAFETENSORS), WN_POINTER(key));
+  return json_string_value(json_object_get(file->metadata, key));
 }
 
 /* ---- checksums ---- */
@@ -547,12 +552,13 @@ static wn_status safetensors_write_file(wn_context *ctx, const char *path, const
 
 wn_status wn_safetensors_write(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
                                const char *const *metadata) {
+  WN_CHECK_CALL(WN_POINTER(path), WN_ARRAY(entries, count));
   return safetensors_write_file(ctx, path, entries, count, metadata, NULL);
 }
 
 wn_status wn_safetensors_write_made(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
                                     const char *const *metadata, wn_safetensors_produce_fn produce, void *user) {
-  if (!produce) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_safetensors_write_made needs a function that makes the data");
+  WN_CHECK_CALL(WN_POINTER(path), WN_ARRAY(entries, count), WN_ARRAY(produce, count));
   const struct maker maker = {produce, user};
   return safetensors_write_file(ctx, path, entries, count, metadata, &maker);
 }

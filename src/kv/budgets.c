@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/misuse.h"
 #include "kv/budgets.h"
 #include "kv/cache.h"
 #include "kv/policy.h"
@@ -40,6 +41,7 @@ static int budgets_groups(struct wn_field_group out[WN_POLICY_MAX + 1]) {
 }
 
 void wn_budgets_init(wn_budgets *budgets) {
+  WN_CHECK_OR(, WN_POINTER(budgets));
   *budgets = (wn_budgets){0};
   for (int p = 0; p < wn_policy_count(); p++)
     if (wn_policy_row(p)->init) wn_policy_row(p)->init(budgets);
@@ -52,12 +54,14 @@ bool wn_budgets_same_options(const wn_budgets *a, const wn_budgets *b) {
 }
 
 void wn_budgets_clear(wn_budgets *budgets) {
+  WN_CHECK_OR(, WN_POINTER(budgets));
   wn_free(budgets->tokens);
   wn_free(budgets->head_tokens);
   memset(budgets, 0, sizeof *budgets);
 }
 
 int64_t wn_budgets_total(const wn_budgets *budgets) {
+  WN_CHECK_OR(0, WN_POINTER(budgets));
   const int64_t n = budgets->heads > 0 ? budgets->heads : 1, half = n / 2;
   const int64_t *tokens = budgets->heads > 0 ? budgets->head_tokens : budgets->tokens;
   int64_t total = 0;
@@ -67,6 +71,7 @@ int64_t wn_budgets_total(const wn_budgets *budgets) {
 }
 
 int64_t wn_budgets_of(const wn_budgets *budgets, int64_t layer, int64_t kv_head) {
+  WN_CHECK_OR(0, WN_POINTER(budgets));
   return budgets->heads > 0 ? budgets->head_tokens[layer * budgets->heads + kv_head] : budgets->tokens[layer];
 }
 
@@ -169,6 +174,7 @@ wn_status wn_budgets_from_json(wn_context *ctx, const char *path, json_t *object
 }
 
 wn_status wn_budgets_load(wn_context *ctx, const char *path, wn_budgets *out) {
+  WN_CHECK_CALL(WN_POINTER(path), WN_POINTER(out));
   char inside[PATH_BYTES];
   json_t *object;
   if (wn_path_is_dir(path)) {
@@ -205,6 +211,7 @@ wn_status wn_budgets_to_json(wn_context *ctx, const wn_budgets *budgets, json_t 
 }
 
 wn_status wn_budgets_save(wn_context *ctx, const wn_budgets *budgets, const char *path) {
+  WN_CHECK_CALL(WN_POINTER(budgets), WN_POINTER(path));
   json_t *object;
   WN_TRY(wn_budgets_to_json(ctx, budgets, &object));
   const wn_status status = wn_json_save_file(ctx, path, object);
@@ -229,6 +236,7 @@ static wn_status budgets_assign(wn_context *ctx, const char *text, json_t *objec
 }
 
 wn_status wn_budgets_set(wn_context *ctx, const char *assignments, wn_budgets *out) {
+  WN_CHECK_CALL(WN_POINTER(assignments), WN_POINTER(out));
   json_t *object = json_object();
   wn_budgets changed = *out;
   if (!object) return wn_fail(ctx, WN_ERR_MEMORY, "budgets: out of memory");

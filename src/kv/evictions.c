@@ -7,6 +7,7 @@
 #include "attention/registry.h"
 #include "backends/backends.h"
 #include "base/alloc.h"
+#include "base/misuse.h"
 #include "kv/walk.h"
 
 bool wn_evictions_any(const wn_budgets *budgets, int64_t layer, int64_t T) {
@@ -186,13 +187,13 @@ wn_status wn_evictions_piece_find(const struct wn_exec *exec, const struct wn_ev
 
 int64_t wn_attention_eviction_groups(const wn_attention_config *config, const wn_attention_arrays *arrays,
                                      const wn_budgets *budgets) {
+  WN_CHECK_OR(0, WN_POINTER(config), WN_POINTER(arrays));
   return wn_policy_groups(budgets, arrays->Hkv, wn_attention_selections(config, arrays->Hkv));
 }
 
 wn_status wn_attention_evictions(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *arrays,
                                  const wn_budgets *budgets, int32_t *evicted_at) {
-  if (!ctx || !config || !arrays || !budgets || !evicted_at)
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "evictions: no config, arrays, budgets or place for the result");
+  WN_CHECK_WORK(WN_POINTER(config), WN_POINTER(arrays), WN_POINTER(budgets), WN_POINTER(evicted_at));
   if (!wn_policy_row(budgets->policy))
     return wn_fail(ctx, WN_ERR_CONFIG, "evictions: unknown policy %d", (int)budgets->policy);
   struct wn_attention op;

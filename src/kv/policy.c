@@ -1,4 +1,5 @@
 /* The table of policies, and the choice that they share. */
+#include "base/misuse.h"
 #include "kv/policy.h"
 
 #include <math.h>
@@ -31,6 +32,7 @@ const char *wn_policy_name(wn_policy policy) {
 }
 
 bool wn_policy_find(const char *name, wn_policy *out) {
+  WN_CHECK_OR(false, WN_POINTER(name), WN_POINTER(out));
   for (int p = 0; p < policy_rows_count; p++)
     if (!strcmp(name, wn_policy_names[p])) {
       *out = p;
@@ -47,6 +49,7 @@ const char *wn_policy_option(wn_policy policy, int i, const char **help) {
 }
 
 bool wn_policy_suits(wn_policy policy, const wn_attention_config *config) {
+  WN_CHECK_OR(false, WN_POINTER(config));
   const struct wn_policy_row *row = wn_policy_row(policy);
   return row && (!(row->needs & WN_POLICY_SELECTIONS) || config->selective.enabled);
 }

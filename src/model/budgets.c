@@ -8,6 +8,7 @@
 
 #include "attention/registry.h"
 #include "base/file.h"
+#include "base/misuse.h"
 #include "kv/budgets.h"
 #include "kv/cache.h"
 #include "kv/policy.h"
@@ -72,6 +73,7 @@ static wn_status budgets_from_list(wn_context *ctx, const wn_model_config *c, co
 }
 
 wn_status wn_budgets_parse(wn_context *ctx, const wn_model_config *config, const char *text, wn_budgets *out) {
+  WN_CHECK_CALL(WN_POINTER(config), WN_POINTER(text), WN_POINTER(out));
   const size_t digits = strspn(text, "0123456789."), list = strspn(text, "0123456789,:");
   if (list > 0 && text[list] == 0 && strpbrk(text, ",:")) return budgets_from_list(ctx, config, text, out);
   double bytes = 0;
@@ -170,6 +172,7 @@ static wn_status budgets_check_fields(wn_context *ctx, const wn_budgets *b, cons
 }
 
 wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *b, const wn_model_config *c) {
+  WN_CHECK_CALL(WN_POINTER_AS("budgets", b), WN_POINTER_AS("config", c));
   const struct wn_policy_row *row = wn_policy_row(b->policy);
   const wn_selective_config *selective = &c->attention.selective;
   if (!row) return wn_fail(ctx, WN_ERR_CONFIG, "budgets: unknown policy %d", (int)b->policy);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/misuse.h"
 
 #define AT(member) offsetof(wn_model_config, member)
 #define DEFAULT_CONTEXT 512
@@ -78,6 +79,7 @@ static const struct wn_field fields[] = {
 #define FIELD_COUNT ((int)(sizeof fields / sizeof *fields))
 
 void wn_model_config_init(wn_model_config *config) {
+  WN_CHECK_OR(, WN_POINTER(config));
   *config = (wn_model_config){
       .layers = 6,
       .width = 384,
@@ -188,6 +190,7 @@ static wn_status config_check_encoder(wn_context *ctx, const wn_model_config *c)
 }
 
 wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
+  WN_CHECK_CALL(WN_POINTER(config));
   wn_model_config c = *config;
   WN_TRY(config_check_ranges(ctx, &c));
   if (c.vocab_size < 1) return wn_fail(ctx, WN_ERR_CONFIG, "model: vocab_size is 0; it must be at least 1");
@@ -219,6 +222,7 @@ wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
 }
 
 wn_status wn_model_config_json(wn_context *ctx, const wn_model_config *config, char **out) {
+  WN_CHECK_CALL(WN_POINTER(config), WN_POINTER(out));
   struct wn_field_group groups[WN_MODEL_FIELD_GROUPS_MAX];
   int count = wn_model_field_groups("", "attention", 0, groups);
   json_t *object;

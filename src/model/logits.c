@@ -1,4 +1,5 @@
 /* Logits of whole sequences, for analysis: the forward pass in groups of sequences, all positions kept. */
+#include "base/misuse.h"
 #include "model/workspace.h"
 
 #define GROUP_TOKENS 4096
@@ -49,12 +50,14 @@ static wn_status logits_of_batch(wn_context *ctx, struct wn_model *model, const 
 
 wn_status wn_model_logits(wn_context *ctx, wn_model *model, const int32_t *tokens, const int32_t *doc_start, int64_t B,
                           int64_t T, float *logits) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(tokens), WN_POINTER(logits));
   return wn_model_logits_with_budgets(ctx, model, tokens, doc_start, B, T, NULL, logits);
 }
 
 wn_status wn_model_logits_with_budgets(wn_context *ctx, wn_model *model, const int32_t *tokens,
                                        const int32_t *doc_start, int64_t B, int64_t T, const wn_budgets *budgets,
                                        float *logits) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(tokens), WN_POINTER(logits));
   return logits_of_batch(ctx, model, &(struct wn_batch){.B = B, .T = T, .tokens = tokens, .doc_start = doc_start},
                          budgets, logits);
 }
@@ -62,6 +65,7 @@ wn_status wn_model_logits_with_budgets(wn_context *ctx, wn_model *model, const i
 wn_status wn_model_logits_of_inputs(wn_context *ctx, wn_model *model, const wn_model_inputs *inputs,
                                     const int32_t *tokens, int64_t B, int64_t T, const wn_budgets *budgets,
                                     float *logits) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(inputs), WN_POINTER(tokens), WN_POINTER(logits));
   if (!model->encoder) return wn_fail(ctx, WN_ERR_ARGUMENT, "logits: inputs for a model without an encoder");
   if (!inputs || !inputs->tokens) return wn_fail(ctx, WN_ERR_ARGUMENT, "logits: the inputs are NULL");
   const int64_t S = inputs->S;

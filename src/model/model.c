@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/misuse.h"
 #include "base/rng.h"
 
 /* Values come from (seed, tensor, element) alone, rounded to float in every dtype, so that neither threads nor backend
@@ -71,6 +72,7 @@ static wn_status model_allocate(wn_context *ctx, const wn_model_config *config, 
   wn_status status = wn_alloc(ctx, "model", sizeof *model, &memory);
   if (status != WN_OK) return status;
   model = memory;
+  wn_handle_mark(model, WN_HANDLE_MODEL);
   model->ctx = ctx;
   model->config = *config;
   model->dtype = dtype;
@@ -135,11 +137,12 @@ wn_status wn_model_create_dtype(wn_context *ctx, const wn_model_config *config, 
 }
 
 wn_status wn_model_create(wn_context *ctx, const wn_model_config *config, uint64_t seed, wn_model **out) {
+  WN_CHECK_WORK(WN_POINTER(config), WN_POINTER(out));
   return wn_model_create_dtype(ctx, config, seed, WN_F32, out);
 }
 
 void wn_model_destroy(wn_model *model) {
-  if (!model) return;
+  WN_CHECK_OR(, WN_HANDLE(model, MODEL));
   model_encoder_destroy(model->encoder);
   wn_rotary_clear(&model->rotary);
   wn_free(model->control);
@@ -151,20 +154,25 @@ void wn_model_destroy(wn_model *model) {
 }
 
 const wn_model_config *wn_model_config_get(const wn_model *model) {
+  WN_CHECK_OR(NULL, WN_HANDLE(model, MODEL));
   return &model->config;
 }
 
 uint64_t wn_model_parameter_count(const wn_model *model) {
+  WN_CHECK_OR(0, WN_HANDLE(model, MODEL));
   uint64_t n = 0;
   for (int i = 0; i < model->table.count; i++) n += wn_param_elements(&model->table.rows[i]);
   return n;
 }
 
 int wn_model_tensor_count(const wn_model *model) {
+  WN_CHECK_OR(0, WN_HANDLE(model, MODEL));
   return model->table.count;
 }
 
 wn_status wn_model_tensor_at(const wn_model *model, int i, wn_safetensors_entry *out) {
+  WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(model, MODEL));
+  WN_CHECK_ARGUMENTS(model->ctx, WN_POINTER(out));
   memset(out, 0, sizeof *out);
   if (i < 0 || i >= model->table.count)
     return wn_fail(model->ctx, WN_ERR_ARGUMENT, "tensor %d of a model that has %d", i, model->table.count);
@@ -182,6 +190,8 @@ wn_status wn_model_tensor_at(const wn_model *model, int i, wn_safetensors_entry 
 }
 
 wn_status wn_model_tensor_info(const wn_model *model, int i, wn_tensor_info *out) {
+  WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(model, MODEL));
+  WN_CHECK_ARGUMENTS(model->ctx, WN_POINTER(out));
   memset(out, 0, sizeof *out);
   if (i < 0 || i >= model->table.count)
     return wn_fail(model->ctx, WN_ERR_ARGUMENT, "tensor %d of a model that has %d", i, model->table.count);

@@ -3,6 +3,7 @@
 #include "attention/registry.h"
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/misuse.h"
 #include "model/layer.h"
 
 #include <string.h>
@@ -39,6 +40,7 @@ wn_status wn_model_set_attention_config(wn_context *ctx, wn_model *model, const 
 }
 
 wn_status wn_model_set_attention(wn_context *ctx, wn_model *model, const char *assignment) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(assignment));
   struct wn_field_group groups[WN_MECHANISMS_MAX];
   const int count = wn_attention_field_groups("", 0, groups);
   wn_attention_config attention = model->config.attention;
@@ -51,6 +53,7 @@ wn_status wn_model_set_attention(wn_context *ctx, wn_model *model, const char *a
 }
 
 wn_status wn_model_set_control_tokens(wn_context *ctx, wn_model *model, const int32_t *ids, int64_t count) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_ARRAY(ids, count));
   const int64_t V = model->config.vocab_size;
   void *memory = NULL;
   for (int64_t i = 0; i < count; i++)

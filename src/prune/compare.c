@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/misuse.h"
 #include "base/options.h"
 #include "prune/evaluator.h"
 #include "winnow/task.h"
@@ -22,12 +23,14 @@ struct compare {
 };
 
 void wn_prune_compare_options_init(wn_prune_compare_options *options, size_t size) {
+  WN_CHECK_OR(, WN_POINTER(options));
   wn_prune_compare_options defaults = {0};
   wn_budgets_init(&defaults.budgets);
   wn_options_default(&defaults, sizeof defaults, options, size);
 }
 
 void wn_prune_comparison_clear(wn_prune_comparison *c) {
+  WN_CHECK_OR(, WN_POINTER(c));
   for (int64_t i = 0; i < c->count; i++) wn_free(c->results[i].tokens), wn_free(c->results[i].scores);
   wn_free(c->results);
   wn_free(c->names);
@@ -259,6 +262,7 @@ static wn_status compare_prepare(struct compare *c) {
 wn_status wn_prune_compare(wn_context *ctx, const wn_prune_compare_options *options,
                            void (*progress)(void *user, uint64_t done, uint64_t total), void *user,
                            wn_prune_comparison *out) {
+  WN_CHECK_WORK(WN_POINTER(out));
   wn_prune_compare_options own;
   memset(out, 0, sizeof *out);
   WN_TRY(WN_OPTIONS_READ(ctx, wn_prune_compare_options, options, &own));

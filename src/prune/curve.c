@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/fields.h"
+#include "base/misuse.h"
 #include "kv/budgets.h"
 
 enum { LAYERS_MAX = 1 << 16, POINTS_MAX = 1 << 24 };
@@ -38,6 +39,7 @@ wn_status wn_prune_curve_init(wn_context *ctx, int64_t layers, int64_t context, 
 }
 
 void wn_prune_curve_clear(wn_prune_curve *curve) {
+  WN_CHECK_OR(, WN_POINTER(curve));
   for (int64_t i = 0; i < curve->count; i++) wn_free(curve->points[i].tokens);
   wn_free(curve->points);
   wn_free(curve->increase);
@@ -66,6 +68,7 @@ wn_status wn_prune_curve_add(wn_context *ctx, wn_prune_curve *curve, const int64
 }
 
 wn_status wn_prune_curve_budgets(wn_context *ctx, const wn_prune_curve *curve, int64_t point, wn_budgets *out) {
+  WN_CHECK_CALL(WN_POINTER(curve), WN_POINTER(out));
   if (point < 0 || point >= curve->count)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "curve: point %lld of %lld", (long long)point, (long long)curve->count);
   void *memory;
@@ -291,6 +294,7 @@ static wn_status curve_read_curve(wn_context *ctx, const char *path, const json_
 }
 
 wn_status wn_prune_curve_load(wn_context *ctx, const char *path, wn_prune_curve *out) {
+  WN_CHECK_CALL(WN_POINTER(path), WN_POINTER(out));
   json_t *j;
   memset(out, 0, sizeof *out);
   WN_TRY(wn_json_load_file(ctx, WN_JSON_TABLE, path, &j));

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/misuse.h"
 #include "base/options.h"
 #include "io/folder.h"
 #include "prune/curve.h"
@@ -42,6 +43,7 @@ struct search {
 };
 
 void wn_prune_options_init(wn_prune_options *options, size_t size) {
+  WN_CHECK_OR(, WN_POINTER(options));
   wn_prune_options defaults = {.step = 8};
   wn_budgets_init(&defaults.budgets);
   wn_options_default(&defaults, sizeof defaults, options, size);
@@ -425,6 +427,7 @@ static wn_status search_prepare(struct search *s, const char *dir) {
 
 wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_options *options, const char *out_dir,
                           bool resume, wn_prune_fn progress, void *user, wn_prune_curve *out) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(out_dir));
   wn_prune_options own;
   WN_TRY(WN_OPTIONS_READ(ctx, wn_prune_options, options, &own));
   options = &own;
@@ -473,6 +476,7 @@ done:
 
 wn_status wn_prune_measure(wn_context *ctx, wn_model *model, const wn_prune_data *data, int64_t context, int64_t batch,
                            const wn_budgets *budgets, double *loss, uint64_t *counted) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(data), WN_POINTER(loss));
   const int64_t T = context ? context : model->config.context;
   struct wn_prune_set set;
   struct wn_prune_evaluator *e;

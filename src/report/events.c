@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/misuse.h"
 #include "base/open.h"
 #include "winnow/report.h"
 
@@ -98,11 +99,13 @@ static struct bytes events_record(double wall_time, int64_t step) {
 }
 
 wn_status wn_events_open(wn_context *ctx, const char *dir, double wall_time, int64_t resumed_from, wn_events **out) {
+  WN_CHECK_CALL(WN_POINTER(dir), WN_POINTER(out));
   void *memory;
   *out = NULL;
   WN_TRY(wn_make_dirs(ctx, dir));
   WN_TRY(wn_alloc(ctx, "event file", sizeof **out, &memory));
   wn_events *e = memory;
+  wn_handle_mark(e, WN_HANDLE_EVENTS);
   e->fd = -1;
   for (uint32_t i = 0; i < 256; i++) {
     uint32_t c = i;
@@ -138,6 +141,8 @@ wn_status wn_events_open(wn_context *ctx, const char *dir, double wall_time, int
 
 wn_status wn_events_add(wn_context *ctx, wn_events *e, double wall_time, int64_t step, const wn_event_value *values,
                         int count) {
+  WN_CHECK_CALL(WN_HANDLE_AS("events", e, EVENTS), WN_ARRAY(values, count));
+  for (int i = 0; i < count; i++) WN_CHECK_CALL(WN_POINTER(values[i].tag));
   struct bytes b = events_record(wall_time, step), summary = {.count = 0};
   for (int i = 0; i < count; i++) {
     struct bytes value = {.count = 0};
@@ -156,11 +161,12 @@ wn_status wn_events_add(wn_context *ctx, wn_events *e, double wall_time, int64_t
 }
 
 const char *wn_events_path(const wn_events *e) {
+  WN_CHECK_OR(NULL, WN_HANDLE(e, EVENTS));
   return e->path;
 }
 
 void wn_events_close(wn_events *e) {
-  if (!e) return;
+  WN_CHECK_OR(, WN_HANDLE(e, EVENTS));
   if (e->fd >= 0) close(e->fd);
   wn_free(e);
 }

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/misuse.h"
 #include "text/utf8.h"
 
 enum { THIN_ABOVE = 2000, STRETCHES = 1000 };
@@ -69,6 +70,7 @@ static void figure_add_number(struct wn_text *t, double v) {
 }
 
 wn_status wn_figure_save_csv(wn_context *ctx, const wn_figure *f, const char *path) {
+  WN_CHECK_CALL(WN_POINTER_AS("figure", f), WN_POINTER(path));
   struct wn_text text = {0};
   WN_TRY(wn_figure_check(ctx, f));
   wn_text_add(&text, "series");

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/misuse.h"
 #include "base/options.h"
 
 static wn_status page_no_memory(wn_context *ctx) {
@@ -17,6 +18,7 @@ static wn_status page_no_memory(wn_context *ctx) {
 }
 
 wn_status wn_page_create(wn_context *ctx, const wn_page_options *options, wn_page **out) {
+  WN_CHECK_CALL(WN_POINTER(out));
   void *memory;
   *out = NULL;
   wn_page_options own;
@@ -25,6 +27,7 @@ wn_status wn_page_create(wn_context *ctx, const wn_page_options *options, wn_pag
   if (!options->title) return wn_fail(ctx, WN_ERR_ARGUMENT, "page: a title is needed");
   WN_TRY(wn_alloc(ctx, "page", sizeof **out, &memory));
   wn_page *page = memory;
+  wn_handle_mark(page, WN_HANDLE_PAGE);
   page->ctx = ctx;
   page->limit = options->limit ? options->limit : WN_PAGE_LIMIT;
   page->title = wn_strdup(ctx, options->title);
@@ -48,7 +51,7 @@ wn_status wn_page_create(wn_context *ctx, const wn_page_options *options, wn_pag
 }
 
 void wn_page_destroy(wn_page *page) {
-  if (!page) return;
+  WN_CHECK_OR(, WN_HANDLE(page, PAGE));
   for (int i = 0; i < page->tile_count; i++) wn_free(page->tiles[i].data);
   wn_free(page->tiles);
   wn_free(page->title);
@@ -64,6 +67,8 @@ void wn_page_destroy(wn_page *page) {
 }
 
 wn_status wn_page_add_section(wn_page *page, const char *title) {
+  WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(page, PAGE));
+  WN_CHECK_ARGUMENTS(page->ctx, WN_POINTER(title));
   page->sections++;
   wn_text_add(&page->body, "<h2 id=\"part-%d\">", page->sections);
   wn_html_add(&page->body, title);
@@ -96,6 +101,8 @@ wn_status wn_page_frame(wn_page *page, const wn_figure *f, const char *files, js
 }
 
 wn_status wn_page_add_figure(wn_page *page, const wn_figure *f) {
+  WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(page, PAGE));
+  WN_CHECK_ARGUMENTS(page->ctx, WN_POINTER_AS("figure", f));
   char path[4096], files[600];
   WN_TRY(wn_figure_check(page->ctx, f));
   if (page->folder) {
@@ -118,6 +125,8 @@ static json_t *page_cell(const char *s) {
 
 wn_status wn_page_add_table(wn_page *page, const wn_figure *what, const char *const *head, int columns,
                             const char *const *cells, int64_t rows) {
+  WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(page, PAGE));
+  WN_CHECK_ARGUMENTS(page->ctx, WN_POINTER(what), WN_ARRAY(head, columns), WN_ARRAY(cells, rows));
   WN_TRY(wn_figure_check(page->ctx, what));
   char path[4096], files[300];
   if (page->folder) {
@@ -256,6 +265,8 @@ static wn_status page_build(wn_page *page, int levels, struct wn_text *t) {
 }
 
 wn_status wn_page_html(wn_page *page, char **out, size_t *bytes) {
+  WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(page, PAGE));
+  WN_CHECK_ARGUMENTS(page->ctx, WN_POINTER(out));
   static const int levels[] = {255, 63, 31, 15, 7, 3};
   *out = NULL;
   for (size_t k = 0; k < sizeof levels / sizeof *levels; k++) {
@@ -281,6 +292,8 @@ wn_status wn_page_html(wn_page *page, char **out, size_t *bytes) {
 }
 
 wn_status wn_page_save(wn_page *page, const char *path, size_t *bytes) {
+  WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(page, PAGE));
+  WN_CHECK_ARGUMENTS(page->ctx, WN_POINTER(path));
   char *text;
   size_t n;
   WN_TRY(wn_page_html(page, &text, &n));

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/misuse.h"
 #include "report/html.h"
 
 static uint8_t text_byte(double v) {
@@ -21,6 +22,8 @@ static json_t *text_last(wn_page *page) {
 }
 
 wn_status wn_page_begin_text(wn_page *page, const wn_page_text *t) {
+  WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(page, PAGE));
+  WN_CHECK_ARGUMENTS(page->ctx, WN_POINTER_AS("text", t));
   json_t *tokens = json_array();
   if (t->T < 1 || t->layers < 1 || !t->name || !t->pieces)
     return wn_fail(page->ctx, WN_ERR_ARGUMENT, "page: a text of %lld tokens and %lld layers", (long long)t->T,
@@ -48,6 +51,7 @@ wn_status wn_page_begin_text(wn_page *page, const wn_page_text *t) {
 }
 
 wn_status wn_page_set_loss(wn_page *page, double loss) {
+  WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(page, PAGE));
   json_t *text = text_last(page);
   if (!text) return wn_fail(page->ctx, WN_ERR_ARGUMENT, "page: no text was begun");
   return json_object_set_new(text, "loss", json_real(loss)) ? wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page")
@@ -118,6 +122,8 @@ static wn_status text_add_groups(wn_page *page, const wn_selection_layer *layer,
 }
 
 wn_status wn_page_add_layer(void *user, const wn_selection_layer *layer) {
+  WN_CHECK_ARGUMENTS(NULL, WN_HANDLE_AS("page", user, PAGE));
+  WN_CHECK_ARGUMENTS(((wn_page *)user)->ctx, WN_POINTER(layer));
   wn_page *page = user;
   json_t *text = text_last(page);
   if (!text || (int64_t)json_array_size(json_object_get(text, "tokens")) != layer->T ||
@@ -158,6 +164,8 @@ static wn_status text_add_square(wn_page *page, const float *a, int64_t n, bool 
 }
 
 wn_status wn_page_add_mean(wn_page *page, const char *name, const wn_selection_mean *m) {
+  WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(page, PAGE));
+  WN_CHECK_ARGUMENTS(page->ctx, WN_POINTER(name), WN_POINTER_AS("mean", m));
   json_t *w = json_array(), *f = m->masked ? json_array() : NULL;
   json_t *mean = json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:f, s:o}", "name", wn_html_string(name), "layers",
                            (json_int_t)m->layers, "T", (json_int_t)m->T, "size", (json_int_t)m->size, "cell",
@@ -362,6 +370,7 @@ static json_t *text_kind(const char *id, const char *kind) {
 }
 
 wn_status wn_page_add_texts(wn_page *page, const char *command) {
+  WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(page, PAGE));
   const size_t n = json_array_size(page->texts);
   bool selective = false, heads = false, groups = false, held = false;
   size_t i;

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/misuse.h"
 #include "report/figure.h"
 
 static void prune_add_tokens(struct wn_text *text, const int64_t *tokens, int64_t layers) {
@@ -17,6 +18,7 @@ static void prune_add_tokens(struct wn_text *text, const int64_t *tokens, int64_
 /* ---- searches ---- */
 
 wn_status wn_prune_curve_save_csv(wn_context *ctx, const wn_prune_curve *c, const char *path) {
+  WN_CHECK_CALL(WN_POINTER_AS("curve", c), WN_POINTER(path));
   struct wn_text text = {0};
   wn_text_add(&text, "step,layer,budgets,total,saving,search_perplexity,report_perplexity,evaluations,seconds%s%s\n",
               c->checked ? ",exact_layer,exact_perplexity" : "",
@@ -45,6 +47,7 @@ static const char *prune_policy(const wn_prune_row *row) {
 }
 
 wn_status wn_prune_comparison_save_csv(wn_context *ctx, const wn_prune_comparison *c, const char *path) {
+  WN_CHECK_CALL(WN_POINTER_AS("comparison", c), WN_POINTER(path));
   struct wn_text text = {0};
   wn_text_add(&text, "model,policy,searched,tokens_per_layer,budgets,total,saving,loss,perplexity");
   for (int t = 0; t < c->task_count; t++) wn_text_add(&text, ",%s,%s_stderr", c->tasks[t], c->tasks[t]);
@@ -78,6 +81,7 @@ static json_t *prune_row_json(const wn_prune_comparison *c, const wn_prune_row *
 }
 
 wn_status wn_prune_comparison_save_json(wn_context *ctx, const wn_prune_comparison *c, const char *path) {
+  WN_CHECK_CALL(WN_POINTER_AS("comparison", c), WN_POINTER(path));
   json_t *results = json_array();
   bool ok = results != NULL;
   for (int64_t i = 0; ok && i < c->count; i++) ok = !json_array_append_new(results, prune_row_json(c, &c->results[i]));

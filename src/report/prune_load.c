@@ -6,12 +6,14 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/fields.h"
+#include "base/misuse.h"
 #include "winnow/report.h"
 #include "winnow/task.h"
 
 enum { SUBJECTS = 64, LAYERS = 4096, ROWS = 1 << 20 };
 
 void wn_prune_comparison_loaded_clear(wn_prune_comparison *c) {
+  WN_CHECK_OR(, WN_POINTER(c));
   for (int s = 0; s < c->subjects; s++) wn_free((void *)(uintptr_t)c->names[s]);
   wn_free((void *)(uintptr_t)c->names);
   for (int64_t i = 0; i < c->count; i++) wn_free(c->results[i].tokens), wn_free(c->results[i].scores);
@@ -91,6 +93,7 @@ static wn_status prune_load_row(wn_context *ctx, const char *path, const json_t 
 }
 
 wn_status wn_prune_comparison_load(wn_context *ctx, const char *path, wn_prune_comparison *out) {
+  WN_CHECK_CALL(WN_POINTER(path), WN_POINTER(out));
   json_t *j;
   void *names = NULL, *layers = NULL, *rows = NULL;
   *out = (wn_prune_comparison){0};

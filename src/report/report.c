@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/misuse.h"
 #include "base/options.h"
 #include "report/section.h"
 
@@ -13,6 +14,7 @@ const char *wn_report_section(int i, const char **title) {
 }
 
 void wn_report_options_init(wn_report_options *options, size_t size) {
+  WN_CHECK_OR(, WN_POINTER(options));
   wn_report_options o = {.tokens = 512, .models = 2, .policy = -1, .policy_count = -1};
   wn_options_default(&o, sizeof o, options, size);
 }
@@ -82,6 +84,7 @@ static wn_status report_open_page(struct wn_report *r) {
 }
 
 wn_status wn_report_save(wn_context *ctx, const wn_report_options *options, const char *path, wn_report_result *out) {
+  WN_CHECK_WORK(WN_POINTER(path));
   wn_report_options own;
   struct wn_report r = {.ctx = ctx, .options = &own};
   size_t bytes = 0;

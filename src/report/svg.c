@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/misuse.h"
 #include "report/figure.h"
 
 enum {
@@ -274,6 +275,7 @@ static void svg_add_levels(struct wn_text *t, const wn_figure *f, const struct s
 }
 
 wn_status wn_figure_save_svg(wn_context *ctx, const wn_figure *f, const char *path) {
+  WN_CHECK_CALL(WN_POINTER_AS("figure", f), WN_POINTER(path));
   struct wn_text body = {0}, text = {0};
   struct scale x, y;
   bool points = false;

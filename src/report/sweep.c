@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "base/misuse.h"
 #include "report/drawing.h"
 
 enum { SWEEP_METRICS = 3 };
@@ -15,6 +16,7 @@ static void sweep_gains(const wn_sweep_point *p, const wn_sweep_point *baseline,
 }
 
 wn_status wn_sweep_save_svg(wn_context *ctx, const wn_sweep_report *report, const char *title, const char *path) {
+  WN_CHECK_CALL(WN_POINTER(report), WN_POINTER(path));
   static const char *const names[SWEEP_METRICS] = {"loss", "accuracy", "tasks answered"};
   struct wn_drawing d;
   double all[SWEEP_METRICS], here[SWEEP_METRICS];

@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/misuse.h"
 #include "base/options.h"
 #include "serve/http.h"
 #include "winnow/report.h"
@@ -118,6 +119,7 @@ static void live_add_point(wn_live *live, const struct point *p) {
 }
 
 void wn_live_add(wn_live *live, const wn_train_progress *p) {
+  WN_CHECK_OR(, WN_HANDLE(live, LIVE), WN_POINTER(p));
   const struct point point = {.step = p->step,
                               .tokens = (double)p->tokens,
                               .seconds = live->seconds_before + p->seconds,
@@ -130,6 +132,7 @@ void wn_live_add(wn_live *live, const wn_train_progress *p) {
 }
 
 void wn_live_add_log(wn_live *live, const wn_train_log *log) {
+  WN_CHECK_OR(, WN_HANDLE(live, LIVE), WN_POINTER(log));
   for (int64_t i = 0; i < log->count; i++) {
     const struct point point = {.step = (int64_t)log->step[i],
                                 .tokens = log->tokens[i],
@@ -142,6 +145,7 @@ void wn_live_add_log(wn_live *live, const wn_train_log *log) {
 }
 
 void wn_live_finish(wn_live *live) {
+  WN_CHECK_OR(, WN_HANDLE(live, LIVE));
   pthread_mutex_lock(&live->lock);
   live->done = true;
   /* Pages ask every second: one that is open gets the end, on a busy machine too. */
@@ -155,6 +159,7 @@ void wn_live_finish(wn_live *live) {
 }
 
 int wn_live_port(const wn_live *live) {
+  WN_CHECK_OR(0, WN_HANDLE(live, LIVE));
   return wn_http_port(live->http);
 }
 
@@ -189,6 +194,7 @@ static wn_status live_build_page(wn_context *ctx, const wn_live_options *o, wn_l
 }
 
 wn_status wn_live_start(wn_context *ctx, const wn_live_options *options, wn_live **out) {
+  WN_CHECK_WORK(WN_POINTER(out));
   void *memory, *points;
   wn_live_options own;
   *out = NULL;
@@ -196,6 +202,7 @@ wn_status wn_live_start(wn_context *ctx, const wn_live_options *options, wn_live
   options = &own;
   WN_TRY(wn_alloc(ctx, "live view", sizeof **out, &memory));
   wn_live *live = memory;
+  wn_handle_mark(live, WN_HANDLE_LIVE);
   pthread_mutex_init(&live->lock, NULL);
   pthread_cond_init(&live->heard, NULL);
   wn_status status = wn_alloc(ctx, "points of the live view", LIVE_POINTS * sizeof(struct point), &points);
@@ -220,7 +227,7 @@ wn_status wn_live_start(wn_context *ctx, const wn_live_options *options, wn_live
 }
 
 void wn_live_stop(wn_live *live) {
-  if (!live) return;
+  WN_CHECK_OR(, WN_HANDLE(live, LIVE));
   wn_http_stop(live->http);
   pthread_cond_destroy(&live->heard);
   pthread_mutex_destroy(&live->lock);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/misuse.h"
 #include "text/tokenizer_kinds.h"
 
 enum { TRIM_SYSTEM = 1, TRIM_USER = 2, TRIM_ANSWER = 4, TRIM_ALL = 7 };
@@ -114,9 +115,11 @@ const wn_chat_template *wn_chat_template_at(int i) {
   return i >= 0 && i < TEMPLATE_COUNT ? &templates[i] : NULL;
 }
 const char *wn_chat_template_name(const wn_chat_template *t) {
+  WN_CHECK_OR(NULL, WN_POINTER(t));
   return t->name;
 }
 const wn_chat_template *wn_chat_template_find(const char *name) {
+  WN_CHECK_OR(NULL, WN_POINTER(name));
   for (int i = 0; i < TEMPLATE_COUNT; i++)
     if (!strcmp(templates[i].name, name)) return &templates[i];
   return NULL;
@@ -135,6 +138,7 @@ static bool opens_thought(const char *jinja) {
 }
 
 const wn_chat_template *wn_chat_template_recognise(const char *jinja) {
+  WN_CHECK_OR(NULL, WN_POINTER(jinja));
   static const struct {
     const char *marks[2]; /* all of them; the first row that fits */
     const char *name;
@@ -162,7 +166,9 @@ const wn_chat_template *wn_chat_template_recognise(const char *jinja) {
 }
 
 wn_status wn_chat_default_system(wn_context *ctx, const wn_chat_template *t, const char *jinja, char **out) {
+  WN_CHECK_CALL(WN_POINTER(t), WN_POINTER(out));
   *out = NULL;
+  if (!jinja) return WN_OK; /* as of a tokenizer without a template */
   if (!t->system_begin) return WN_OK;
   /* The literal between the marks, with no expression in it; the mark's line end may be written as \n. */
   size_t mark = strlen(t->system_begin);
@@ -234,6 +240,10 @@ static wn_status chat_check(wn_context *ctx, const wn_chat_message *messages, in
 
 wn_status wn_chat_encode(wn_context *ctx, const wn_tokenizer *tok, const wn_chat_template *t,
                          const wn_chat_message *messages, int count, bool opening, int32_t **ids, size_t *id_count) {
+  WN_CHECK_CALL(WN_HANDLE(tok, TOKENIZER), WN_POINTER(t), WN_ARRAY(messages, count), WN_POINTER(ids),
+                WN_POINTER(id_count));
+  for (int i = 0; i < count; i++)
+    WN_CHECK_CALL(WN_POINTER(messages[i].text), WN_ENUM(messages[i].role, WN_CHAT_ASSISTANT + 1));
   *ids = NULL;
   *id_count = 0;
   WN_TRY(chat_check(ctx, messages, count, opening));

@@ -15,6 +15,7 @@
 #include "text/tokenizer.h"
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/misuse.h"
 #include "text/normalize.h"
 #include "text/tokenizer_kinds.h"
 #include "text/utf8.h"
@@ -251,6 +252,7 @@ static wn_status encode_joined(wn_context *ctx, const wn_tokenizer *tok, const w
 
 wn_status wn_tokenizer_encode_parts(wn_context *ctx, const wn_tokenizer *tok, const wn_text_part *parts, int part_count,
                                     bool add_bos, bool add_eos, int32_t **out, size_t *count) {
+  WN_CHECK_CALL(WN_HANDLE(tok, TOKENIZER), WN_ARRAY(parts, part_count), WN_POINTER_AS("ids", out), WN_POINTER(count));
   *out = NULL;
   *count = 0;
   size_t bad, bytes = 0;
@@ -290,6 +292,7 @@ wn_status wn_tokenizer_encode_parts(wn_context *ctx, const wn_tokenizer *tok, co
 
 wn_status wn_tokenizer_encode(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, bool add_bos,
                               bool add_eos, int32_t **out, size_t *count) {
+  WN_CHECK_CALL(WN_HANDLE(tok, TOKENIZER), WN_ARRAY(text, bytes), WN_POINTER_AS("ids", out), WN_POINTER(count));
   const wn_text_part whole = {text, bytes, false};
   return wn_tokenizer_encode_parts(ctx, tok, &whole, 1, add_bos, add_eos, out, count);
 }
@@ -407,6 +410,7 @@ static wn_status decode_piece(wn_context *ctx, const wn_tokenizer *tok, struct d
 
 wn_status wn_tokenizer_decode(wn_context *ctx, const wn_tokenizer *tok, const int32_t *ids, size_t count, char **text,
                               size_t *bytes) {
+  WN_CHECK_CALL(WN_HANDLE(tok, TOKENIZER), WN_ARRAY(ids, count), WN_POINTER(text), WN_POINTER(bytes));
   *text = NULL;
   *bytes = 0;
   struct decoder d = {.at_start = true};
@@ -431,10 +435,12 @@ struct wn_text_stream {
 };
 
 wn_status wn_text_stream_create(wn_context *ctx, const wn_tokenizer *tok, wn_text_stream **out) {
+  WN_CHECK_CALL(WN_HANDLE(tok, TOKENIZER), WN_POINTER(out));
   *out = NULL;
   void *p;
   WN_TRY(wn_alloc(ctx, "text stream", sizeof(wn_text_stream), &p));
   wn_text_stream *s = p;
+  wn_handle_mark(s, WN_HANDLE_TEXT_STREAM);
   s->tok = tok;
   s->decoder.at_start = true;
   wn_status status = wn_bytes_add(ctx, &s->out, "", 0);
@@ -446,11 +452,12 @@ wn_status wn_text_stream_create(wn_context *ctx, const wn_tokenizer *tok, wn_tex
   return WN_OK;
 }
 void wn_text_stream_destroy(wn_text_stream *s) {
-  if (!s) return;
+  WN_CHECK_OR(, WN_HANDLE(s, TEXT_STREAM));
   wn_free(s->out.data);
   wn_free(s);
 }
 wn_status wn_text_stream_push(wn_context *ctx, wn_text_stream *s, int32_t id, const char **text, size_t *bytes) {
+  WN_CHECK_CALL(WN_HANDLE(s, TEXT_STREAM), WN_POINTER(text), WN_POINTER(bytes));
   s->out.count = 0;
   s->out.data[0] = 0;
   *text = s->out.data;

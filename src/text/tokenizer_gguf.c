@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/misuse.h"
 #include "text/tokenizer_kinds.h"
 
 enum { TYPE_NORMAL = 1, TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER = 4, TYPE_UNUSED = 5, TYPE_BYTE = 6 };
@@ -249,6 +250,7 @@ static wn_status put_spm(wn_context *ctx, const wn_tokenizer *tok, int64_t rows,
 }
 
 wn_status wn_tokenizer_gguf(wn_context *ctx, const wn_tokenizer *tok, int64_t vocab_size, wn_gguf_values *values) {
+  WN_CHECK_CALL(WN_HANDLE(tok, TOKENIZER), WN_HANDLE(values, GGUF_VALUES));
   if (vocab_size < wn_tokenizer_vocab_size(tok))
     return wn_fail(ctx, WN_ERR_SHAPE, "the tokenizer has %d tokens, the model %lld", wn_tokenizer_vocab_size(tok),
                    (long long)vocab_size);

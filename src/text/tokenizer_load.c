@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/misuse.h"
 #include "base/open.h"
 #include "text/bpe_json.h"
 #include "text/tokenizer_kinds.h"
@@ -263,6 +264,7 @@ static wn_status create(wn_context *ctx, wn_tokenizer **out) {
   *out = NULL;
   WN_TRY(wn_alloc(ctx, "tokenizer", sizeof(wn_tokenizer), &p));
   *out = p;
+  wn_handle_mark(p, WN_HANDLE_TOKENIZER);
   (*out)->vocab_size = 256;
   (*out)->bos = (*out)->eos = (*out)->known_bos = -1;
   return WN_OK;
@@ -289,6 +291,7 @@ const char *wn_tokenizer_file_of(const char *dir) {
 }
 
 wn_status wn_tokenizer_load(wn_context *ctx, const char *spec, wn_tokenizer **out) {
+  WN_CHECK_CALL(WN_POINTER(spec), WN_POINTER(out));
   *out = NULL;
   char path[4096];
   const char *dir = NULL;
@@ -323,7 +326,7 @@ wn_status wn_tokenizer_load(wn_context *ctx, const char *spec, wn_tokenizer **ou
 }
 
 void wn_tokenizer_destroy(wn_tokenizer *tok) {
-  if (!tok) return;
+  WN_CHECK_OR(, WN_HANDLE(tok, TOKENIZER));
   wn_spm_destroy(tok->spm);
   wn_bpe_destroy(tok->bpe);
   wn_finder_clear(&tok->finder);
@@ -333,15 +336,19 @@ void wn_tokenizer_destroy(wn_tokenizer *tok) {
   wn_free(tok);
 }
 int32_t wn_tokenizer_vocab_size(const wn_tokenizer *tok) {
+  WN_CHECK_OR(0, WN_HANDLE(tok, TOKENIZER));
   return tok->vocab_size;
 }
 int32_t wn_tokenizer_bos(const wn_tokenizer *tok) {
+  WN_CHECK_OR(-1, WN_HANDLE(tok, TOKENIZER));
   return tok->bos;
 }
 int32_t wn_tokenizer_eos(const wn_tokenizer *tok) {
+  WN_CHECK_OR(-1, WN_HANDLE(tok, TOKENIZER));
   return tok->eos;
 }
 bool wn_tokenizer_is_control(const wn_tokenizer *tok, int32_t id) {
+  WN_CHECK_OR(false, WN_HANDLE(tok, TOKENIZER));
   const struct wn_vocab *v = tok->bpe ? &tok->bpe->vocab : &tok->control;
   if (id < 0) return false;
   if (id == tok->bos || id == tok->eos || id == tok->known_bos) return true;
@@ -349,18 +356,22 @@ bool wn_tokenizer_is_control(const wn_tokenizer *tok, int32_t id) {
 }
 
 bool wn_tokenizer_is_end(const wn_tokenizer *tok, int32_t id) {
+  WN_CHECK_OR(false, WN_HANDLE(tok, TOKENIZER));
   for (int i = 0; i < tok->end_count; i++)
     if (tok->ends[i] == id) return true;
   return false;
 }
 const char *wn_tokenizer_kind(const wn_tokenizer *tok) {
+  WN_CHECK_OR(NULL, WN_HANDLE(tok, TOKENIZER));
   return tok->bpe ? "bpe" : tok->spm ? "sentencepiece" : "bytes";
 }
 const char *wn_tokenizer_chat_template(const wn_tokenizer *tok) {
+  WN_CHECK_OR(NULL, WN_HANDLE(tok, TOKENIZER));
   return tok->chat_template;
 }
 
 int32_t wn_tokenizer_find(const wn_tokenizer *tok, const char *text, size_t bytes) {
+  WN_CHECK_OR(-1, WN_HANDLE(tok, TOKENIZER), WN_ARRAY(text, bytes));
   const struct wn_vocab *v = tok->bpe ? &tok->bpe->vocab : &tok->control;
   for (int32_t id = 0; id < v->size; id++) {
     const struct wn_token *t = &v->tokens[id];
@@ -424,6 +435,7 @@ wn_status wn_tokenizer_write(wn_context *ctx, const wn_tokenizer *tok, struct wn
 }
 
 wn_status wn_tokenizer_save(wn_context *ctx, const wn_tokenizer *tok, const char *dir) {
+  WN_CHECK_CALL(WN_HANDLE(tok, TOKENIZER), WN_POINTER(dir));
   struct wn_folder f;
   WN_TRY(wn_folder_begin(ctx, dir, &f));
   wn_status status = wn_tokenizer_write(ctx, tok, &f);

@@ -5,6 +5,7 @@
 #include "base/context.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/misuse.h"
 #include "base/options.h"
 #include "base/rng.h"
 #include "text/spm.h"
@@ -71,6 +72,7 @@ static bool next_sentence(void *user, const char **text, size_t *bytes) {
 }
 
 void wn_tokenizer_train_options_init(wn_tokenizer_train_options *options, size_t size) {
+  WN_CHECK_OR(, WN_POINTER(options));
   const wn_tokenizer_train_options defaults = {.vocab_size = 8000, .kind = "unigram", .byte_fallback = true};
   wn_options_default(&defaults, sizeof defaults, options, size);
 }
@@ -90,6 +92,7 @@ static wn_status tokenizer_train_check_options(wn_context *ctx, const wn_tokeniz
 }
 
 wn_status wn_tokenizer_train(wn_context *ctx, const wn_tokenizer_train_options *options) {
+  WN_CHECK_ARGUMENTS(ctx, WN_HANDLE(ctx, CONTEXT));
   wn_tokenizer_train_options own, *o = &own;
   WN_TRY(WN_OPTIONS_READ(ctx, wn_tokenizer_train_options, options, &own));
   WN_TRY(tokenizer_train_check_options(ctx, o));

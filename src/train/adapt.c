@@ -19,6 +19,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/fields.h"
+#include "base/misuse.h"
 #include "train/recipe.h"
 
 static float *values(const struct wn_model *model, const struct wn_param *row) {
@@ -186,10 +187,7 @@ static bool enable(const json_t *its, json_t *file) {
 
 wn_status wn_adapt_recipe(wn_context *ctx, const char *model, const char *path, const char *const *sets, int set_count,
                           wn_recipe *out) {
-  if (!model || !out || set_count < 0 || (set_count > 0 && !sets))
-    return wn_fail(ctx, WN_ERR_ARGUMENT,
-                   "wn_adapt_recipe needs a model, a place to write to, and sets when set_count "
-                   "is not 0");
+  WN_CHECK_WORK(WN_POINTER(model), WN_ARRAY(sets, set_count), WN_POINTER(out));
   struct wn_model *given;
   char *text = NULL;
   json_t *recipe = NULL, *its = NULL, *file = NULL;

@@ -12,6 +12,7 @@
 
 #include "base/arrays.h"
 #include "base/clock.h"
+#include "base/misuse.h"
 #include "base/options.h"
 #include "data/source.h"
 
@@ -299,13 +300,16 @@ wn_status wn_eval_text_observed(wn_context *ctx, wn_model *model, const wn_token
 
 wn_status wn_eval(wn_context *ctx, wn_model *model, const wn_data_source *source, const wn_eval_options *options,
                   wn_eval_result *result) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(result));
   wn_eval_options own = {0};
   if (options) WN_TRY(WN_OPTIONS_READ(ctx, wn_eval_options, options, &own));
+  WN_CHECK_WORK(WN_HANDLE(source, DATA_SOURCE));
   return wn_eval_observed(ctx, model, source, &own, NULL, result);
 }
 
 wn_status wn_eval_text(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const char *text, size_t bytes,
                        const wn_eval_options *options, wn_eval_result *result) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_HANDLE(tok, TOKENIZER), WN_ARRAY(text, bytes), WN_POINTER(result));
   wn_eval_options own = {0};
   if (options) WN_TRY(WN_OPTIONS_READ(ctx, wn_eval_options, options, &own));
   return wn_eval_text_observed(ctx, model, tok, text, bytes, &own, NULL, result);

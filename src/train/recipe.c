@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/fields.h"
+#include "base/misuse.h"
 #include "data/config.h"
 #include "kv/policy.h"
 #include "model/config.h"
@@ -82,6 +83,7 @@ static int recipe_groups(struct wn_field_group *out) {
 }
 
 void wn_recipe_init(wn_recipe *recipe) {
+  WN_CHECK_OR(, WN_POINTER(recipe));
   memset(recipe, 0, sizeof *recipe);
   wn_model_config_init(&recipe->model);
   wn_data_config_init(&recipe->data);
@@ -229,8 +231,7 @@ wn_status wn_recipe_read(wn_context *ctx, const char *where, json_t *object, con
 }
 
 wn_status wn_recipe_load(wn_context *ctx, const char *path, const char *const *sets, int set_count, wn_recipe *out) {
-  if (!out || set_count < 0 || (set_count > 0 && !sets))
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_recipe_load needs a place to write to, and sets when set_count is not 0");
+  WN_CHECK_CALL(WN_ARRAY(sets, set_count), WN_POINTER(out));
   json_t *object;
   if (path)
     WN_TRY(wn_json_load_input(ctx, WN_JSON_CONFIG, path, &object));
@@ -242,7 +243,7 @@ wn_status wn_recipe_load(wn_context *ctx, const char *path, const char *const *s
 }
 
 wn_status wn_recipe_help(wn_context *ctx, char **out) {
-  if (!out) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_recipe_help needs a place to write to");
+  WN_CHECK_CALL(WN_POINTER(out));
   struct wn_field_group groups[GROUPS_MAX];
   int count = recipe_groups(groups);
   wn_recipe defaults;
@@ -252,7 +253,7 @@ wn_status wn_recipe_help(wn_context *ctx, char **out) {
 }
 
 wn_status wn_recipe_json(wn_context *ctx, const wn_recipe *recipe, char **out) {
-  if (!recipe || !out) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_recipe_json needs a recipe and a place to write to");
+  WN_CHECK_CALL(WN_POINTER(recipe), WN_POINTER(out));
   struct wn_field_group groups[GROUPS_MAX];
   int count = recipe_groups(groups);
   json_t *object;

@@ -13,6 +13,7 @@
 #include "base/arrays.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/misuse.h"
 #include "text/tokenizer.h"
 #include "train/adapt.h"
 #include "train/checkpoint.h"
@@ -163,6 +164,7 @@ static wn_status open_model(struct run *r, const wn_recipe *recipe, bool resume)
 }
 
 bool wn_train_can_resume(const char *dir) {
+  WN_CHECK_OR(false, WN_POINTER(dir));
   return dir && wn_checkpoint_exists(dir);
 }
 
@@ -335,6 +337,7 @@ static wn_status run_loop(struct run *r, wn_train_fn fn, void *user) {
 
 wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out_dir, bool resume, wn_train_fn progress,
                        void *user) {
+  WN_CHECK_WORK(WN_POINTER(out_dir));
   if (!recipe && !resume) return wn_fail(ctx, WN_ERR_ARGUMENT, "a new run in %s needs a recipe", out_dir);
   struct run r = {.ctx = ctx, .dir = out_dir, .log.fd = -1, .saved_step = -1, .start = wn_seconds_now()};
   wn_status status;

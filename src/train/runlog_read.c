@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/misuse.h"
 #include "winnow/train.h"
 
 /* The columns in the order of wn_train_log's pointers. */
@@ -66,6 +67,7 @@ static wn_status parse(wn_context *ctx, const char *path, const char *text, size
 
 /* Read and not mapped: the run may be resumed meanwhile, which cuts its log. */
 wn_status wn_train_log_load(wn_context *ctx, const char *dir, wn_train_log *out) {
+  WN_CHECK_CALL(WN_POINTER(dir), WN_POINTER(out));
   char path[4096], *text;
   size_t bytes;
   int64_t lines = 0;
@@ -88,6 +90,7 @@ wn_status wn_train_log_load(wn_context *ctx, const char *dir, wn_train_log *out)
 }
 
 void wn_train_log_clear(wn_train_log *log) {
+  WN_CHECK_OR(, WN_POINTER(log));
   wn_free(log->step); /* one block */
   *log = (wn_train_log){0};
 }

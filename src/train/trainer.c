@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/misuse.h"
 #include "kv/budgets.h"
 #include "train/schedule.h"
 
@@ -59,12 +60,14 @@ const wn_budgets *wn_trainer_budgets(wn_trainer *t) {
 }
 
 wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_config *config, wn_trainer **out) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(config), WN_POINTER(out));
   *out = NULL;
   WN_TRY(check_config(ctx, model, config));
   void *memory;
   WN_TRY(wn_alloc(ctx, "trainer", sizeof(wn_trainer), &memory));
   wn_trainer *t = memory;
   wn_status status;
+  wn_handle_mark(t, WN_HANDLE_TRAINER);
   t->model = model;
   t->config = *config;
   t->batch = config->batch;
@@ -91,7 +94,7 @@ failed:
 }
 
 void wn_trainer_destroy(wn_trainer *t) {
-  if (!t) return;
+  WN_CHECK_OR(, WN_HANDLE(t, TRAINER));
   wn_workspace_destroy(t->ws);
   wn_optimizer_clear(&t->opt);
   wn_adapt_rows_clear(&t->learns);
@@ -103,6 +106,7 @@ void wn_trainer_destroy(wn_trainer *t) {
 
 wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens, const int32_t *targets,
                           const int32_t *doc_start, wn_train_progress *progress) {
+  WN_CHECK_WORK(WN_HANDLE_AS("trainer", t, TRAINER), WN_POINTER(tokens), WN_POINTER(targets));
   double start = wn_seconds_now();
   int64_t micro = t->batch * t->context, all = micro * t->accumulate;
   uint64_t counted = 0;
@@ -176,16 +180,20 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
 }
 
 void wn_trainer_set_inputs(wn_trainer *t, const int32_t *inputs, const int32_t *input_count, int64_t S) {
+  WN_CHECK_OR(, WN_HANDLE(t, TRAINER), WN_POINTER(inputs));
   t->inputs = inputs;
   t->input_count = input_count;
   t->input_length = S;
 }
 
 void wn_trainer_forget(wn_trainer *t) {
+  WN_CHECK_OR(, WN_HANDLE(t, TRAINER));
   for (int64_t a = 0; a < t->accumulate; a++) wn_workspace_forget(t->ws, a);
 }
 
 wn_status wn_trainer_gradient_at(const wn_trainer *t, int i, wn_safetensors_entry *out) {
+  WN_CHECK_ARGUMENTS(NULL, WN_HANDLE_AS("trainer", t, TRAINER));
+  WN_CHECK_ARGUMENTS(t->model->ctx, WN_POINTER(out));
   wn_context *ctx = t->model->ctx;
   if (i < 0 || i >= t->model->table.count)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "gradient %d of %d tensors", i, t->model->table.count);

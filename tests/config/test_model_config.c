@@ -99,7 +99,7 @@ static void attention_objects_parse(void **state) {
                  "attention: unknown key \"selective.heads\"; did you mean \"selective.head\"?");
   assert_refused(ctx, wn_attention_config_parse(ctx, "{\"scale\": -1}", &a), WN_ERR_CONFIG, "\"scale\" is -1");
   assert_refused(ctx, wn_attention_config_parse(ctx, "{", &a), WN_ERR_FORMAT, "attention:1:1:");
-  assert_refused(ctx, wn_attention_config_parse(ctx, NULL, &a), WN_ERR_ARGUMENT, "needs a text");
+  assert_refused(ctx, wn_attention_config_parse(ctx, NULL, &a), WN_ERR_ARGUMENT, "text is NULL");
 }
 
 static void every_mechanism_has_a_complete_row(void **state) {

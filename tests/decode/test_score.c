@@ -283,7 +283,7 @@ static void test_refusals(void **state) {
   targets[1] = -2;
   assert_refused(ctx, wn_session_score(ctx, two, ids, targets, 1, &out), WN_ERR_ARGUMENT, "targets[1] is -2");
   targets[1] = 0;
-  assert_refused(ctx, wn_session_score(ctx, two, ids, NULL, 1, &out), WN_ERR_ARGUMENT, "no targets");
+  assert_refused(ctx, wn_session_score(ctx, two, ids, NULL, 1, &out), WN_ERR_ARGUMENT, "targets is NULL");
   out.top_k = 2;
   assert_refused(ctx, wn_session_score(ctx, two, ids, targets, 1, &out), WN_ERR_ARGUMENT, "top_k is 2");
   out.top_k = V + 1;

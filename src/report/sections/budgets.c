@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/misuse.h"
 #include "report/section.h"
 
 /* "24 tokens in every layer", "8 to 96 tokens by layer", "16 to 64 tokens by key-value head". */
@@ -228,6 +229,7 @@ static wn_status budgets_draw(struct wn_report *r) {
 }
 
 wn_status wn_survival_save_svg(wn_context *ctx, const wn_survival_report *report, const char *title, const char *path) {
+  WN_CHECK_CALL(WN_POINTER(report), WN_POINTER(path));
   struct wn_drawing d;
   budgets_draw_ages(&d, ctx, report, NULL, -1);
   return wn_drawing_save_svg(&d, title, path);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "base/misuse.h"
 #include "report/section.h"
 
 enum { LOOK_MODELS = 8, LOOK_STRIDE = sizeof(wn_look_head) / sizeof(double) };
@@ -136,6 +137,7 @@ static wn_status look_draw(struct wn_report *r) {
 }
 
 wn_status wn_look_save_svg(wn_context *ctx, const wn_look_report *report, const char *title, const char *path) {
+  WN_CHECK_CALL(WN_POINTER(report), WN_POINTER(path));
   const struct looks k = {.report = {report}, .name = {""}, .count = 1};
   struct wn_drawing d;
   look_draw_similarity(&d, ctx, &k);

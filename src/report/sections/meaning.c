@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "base/misuse.h"
 #include "report/section.h"
 
 enum { MEANING_LINES = 8, MEANING_CURVE = 100 };
@@ -132,6 +133,7 @@ static wn_status meaning_draw(struct wn_report *r) {
 }
 
 wn_status wn_meaning_save_svg(wn_context *ctx, const wn_meaning_report *report, const char *title, const char *path) {
+  WN_CHECK_CALL(WN_POINTER(report), WN_POINTER(path));
   struct wn_drawing d;
   int shares[MEANING_LINES];
   const int all = report->tau_count, count = all < MEANING_LINES ? all : MEANING_LINES;
@@ -143,6 +145,7 @@ wn_status wn_meaning_save_svg(wn_context *ctx, const wn_meaning_report *report, 
 
 wn_status wn_meaning_fits_save_svg(wn_context *ctx, const wn_meaning_report *report, int tau, const wn_fit *fits,
                                    const char *title, const char *path) {
+  WN_CHECK_CALL(WN_POINTER(report), WN_POINTER(fits), WN_POINTER(path));
   struct wn_drawing d;
   char label[64];
   if (tau < 0 || tau >= report->tau_count)

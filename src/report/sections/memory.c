@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/misuse.h"
 #include "report/section.h"
 #include "winnow/task.h"
 
@@ -211,6 +212,7 @@ static wn_status memory_draw(struct wn_report *r) {
 }
 
 wn_status wn_prune_curve_save_svg(wn_context *ctx, const wn_prune_curve *curve, const char *title, const char *path) {
+  WN_CHECK_CALL(WN_POINTER(curve), WN_POINTER(path));
   struct wn_drawing d;
   memory_draw_search(&d, ctx, curve, NULL, -1);
   return wn_drawing_save_svg(&d, title, path);
@@ -218,6 +220,7 @@ wn_status wn_prune_curve_save_svg(wn_context *ctx, const wn_prune_curve *curve, 
 
 wn_status wn_prune_comparison_save_svg(wn_context *ctx, const wn_prune_comparison *comparison, const char *title,
                                        const char *path) {
+  WN_CHECK_CALL(WN_POINTER(comparison), WN_POINTER(path));
   struct wn_drawing d;
   memory_draw_comparison(&d, ctx, comparison, NULL, -1);
   return wn_drawing_save_svg(&d, title, path);
