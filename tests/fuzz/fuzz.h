@@ -2,12 +2,14 @@
 #ifndef WN_TESTS_FUZZ_H
 #define WN_TESTS_FUZZ_H
 
+#include <ftw.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "winnow/context.h"
@@ -51,6 +53,65 @@ static inline const char *fuzz_file(const uint8_t *data, size_t size) {
   HOLDS(ftruncate(fd, 0) == 0);
   HOLDS(size == 0 || pwrite(fd, data, size, 0) == (ssize_t)size);
   return path;
+}
+
+/* A folder of this process in memory, removed with what is in it at the end: a target that crashes leaves it behind. */
+static char fuzz_folder_path[64];
+static int fuzz_remove(const char *path, const struct stat *st, int type, struct FTW *at) {
+  (void)st;
+  (void)type;
+  (void)at;
+  return remove(path);
+}
+__attribute__((unused)) static void fuzz_folder_remove(void) {
+  nftw(fuzz_folder_path, fuzz_remove, 16, FTW_DEPTH | FTW_PHYS);
+}
+/* The path of a name in it; "": itself. Eight at a time. */
+static inline const char *fuzz_path(const char *name) {
+  static char paths[8][128];
+  static int next;
+  char *path = paths[next++ % 8];
+  if (!*fuzz_folder_path) {
+    snprintf(fuzz_folder_path, sizeof fuzz_folder_path, "%s/winnow-fuzz-XXXXXX",
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    HOLDS(mkdtemp(fuzz_folder_path));
+    atexit(fuzz_folder_remove);
+  }
+  HOLDS(snprintf(path, 128, "%s%s%s", fuzz_folder_path, *name ? "/" : "", name) < 128);
+  return path;
+}
+
+static inline void fuzz_put(const char *name, const void *data, size_t size) {
+  FILE *f = fopen(fuzz_path(name), "wb");
+  HOLDS(f && (size == 0 || fwrite(data, 1, size, f) == size) && fclose(f) == 0);
+}
+
+/* The bytes of a file in it, malloc'd, with a NUL after them. */
+static inline char *fuzz_get(const char *name, size_t *size) {
+  struct stat st;
+  FILE *f = fopen(fuzz_path(name), "rb");
+  HOLDS(f && fstat(fileno(f), &st) == 0);
+  char *text = malloc((size_t)st.st_size + 1);
+  HOLDS(text && fread(text, 1, (size_t)st.st_size, f) == (size_t)st.st_size && fclose(f) == 0);
+  text[st.st_size] = 0;
+  *size = (size_t)st.st_size;
+  return text;
+}
+
+/* Inputs of several parts: each but the last has its length before it, two bytes. *part is the next one, at most what
+ * is left. */
+static inline size_t fuzz_part(const uint8_t **data, size_t *size, const uint8_t **part) {
+  size_t n = 0;
+  if (*size < 2) {
+    *part = *data;
+    n = *size, *data += n, *size = 0;
+    return n;
+  }
+  n = (size_t)(*data)[0] | (size_t)(*data)[1] << 8;
+  if (n > *size - 2) n = *size - 2;
+  *part = *data + 2;
+  *data += 2 + n, *size -= 2 + n;
+  return n;
 }
 
 #endif
