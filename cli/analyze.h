@@ -25,6 +25,7 @@ struct analysis {
   wn_eval_options eval;
   struct cli_progress bar;
 };
+/* NOLINTBEGIN(bugprone-macro-parentheses): m is the name of a member */
 #define ANALYSIS_OPTIONS(T, m)                                                                                         \
   CLI_MODEL_OPTION(T, m.model_dir), CLI_CHECK_OPTION(T, m.check),                                                      \
       CLI_OPTION(T, m.text, "text", "FILE", "a text to analyze on; - is standard input"),                              \
@@ -38,6 +39,7 @@ struct analysis {
       CLI_OPTION(T, m.max_batches, "max-batches", "N", "the most batches to run; 0: all"),                             \
       CLI_OPTION(T, m.csv, "csv", "FILE", "the table as CSV; - is standard output, instead of the report"),            \
       CLI_OPTION(T, m.out, "out", "FILE", "writes what --json prints to a file"), CLI_COMMON_OPTIONS(T, m.common)
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 /* Reads the options into `into`, the struct that spec's rows are of and *a is in; opens the checkpoint, and the text or
  * token file when one is given. 0, or the exit code; closed by analysis_close. */

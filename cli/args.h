@@ -50,6 +50,7 @@ struct cli_common {
   bool json, quiet, verbose;
 };
 #define CLI_BACKEND_NAME(name) #name
+/* NOLINTBEGIN(bugprone-macro-parentheses): m is the name of a member */
 #define CLI_COMMON_OPTIONS(T, m)                                                                                       \
   CLI_OPTION(T, m.threads, "threads", "N", "threads; 0: the CPUs this process may run on, at most OMP_NUM_THREADS",    \
              .min = 0, .max = 1024),                                                                                   \
@@ -58,6 +59,7 @@ struct cli_common {
       CLI_OPTION(T, m.json, "json", NULL, "the result as JSON on standard output"),                                    \
       CLI_OPTION(T, m.quiet, "quiet", NULL, "no progress, no messages but errors"),                                    \
       CLI_OPTION(T, m.verbose, "verbose", NULL, "the library's log on standard error")
+/* NOLINTEND(bugprone-macro-parentheses) */
 #define CLI_COMMON_DEFAULTS                                                                                            \
   { .threads = 0, .backend = "cpu" }
 

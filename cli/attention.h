@@ -12,10 +12,12 @@ struct cli_attention {
 };
 #define CLI_ATTENTION_DEFAULTS                                                                                         \
   { .control = "special" }
+/* NOLINTBEGIN(bugprone-macro-parentheses): m is the name of a member */
 #define CLI_ATTENTION_OPTIONS(T, m)                                                                                    \
   CLI_OPTION(T, m.sets, "attention", "KEY=VALUE",                                                                      \
              "changes the attention, such as threshold.tau=0.9 or sqrt.buffer=64"),                                    \
       CLI_CONTROL_OPTION(T, m.control)
+/* NOLINTEND(bugprone-macro-parentheses) */
 #define CLI_CONTROL_OPTION(T, m)                                                                                       \
   CLI_OPTION(T, m, "control", "IDS",                                                                                   \
              "control tokens, which a threshold keeps and counts exclude: special (the tokenizer's), none, or ids "    \

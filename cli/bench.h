@@ -21,10 +21,12 @@ struct bench {
   int argc;
   char **argv;
 };
+/* NOLINTBEGIN(bugprone-macro-parentheses): m is the name of a member */
 #define BENCH_OPTIONS(T, m)                                                                                            \
   CLI_OPTION(T, m.warmup, "warmup", "N", "runs before timing", .max = 1000),                                           \
       CLI_OPTION(T, m.repeats, "repeats", "N", "timed runs", .min = 1, .max = BENCH_SAMPLES),                          \
       CLI_COMMON_OPTIONS(T, m.common)
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 /* Median; min, max and spread (interquartile range over median) where asked for. */
 double bench_median(const struct samples *s, double *min, double *max, double *spread);

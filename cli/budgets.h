@@ -36,6 +36,7 @@ struct cli_budgets {
 };
 #define CLI_BUDGETS_DEFAULTS                                                                                           \
   { .choices = CLI_POLICY_CHOICES_DEFAULTS, .cache = "auto" }
+/* NOLINTBEGIN(bugprone-macro-parentheses): m is the name of a member */
 #define CLI_POLICY_CHOICES_OPTIONS(T, m)                                                                               \
   CLI_OPTION(T, m.sinks, "sinks", "N", "streaming: first tokens that are never evicted", .min = 0, .max = 1 << 20),    \
       CLI_OPTION(T, m.recent, "recent", "PART", "h2o: the part of a budget for the most recent tokens", .min = 0,      \
@@ -58,6 +59,7 @@ struct cli_budgets {
              "number format of keys and values; auto: half floats, with half the bytes, where the model's file has "   \
              "16 bits per weight or fewer",                                                                            \
              .choices = "auto|float|half")
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 /* Usage that makes no sense: CLI_GO or 2. */
 int cli_budgets_check(const char *command, const struct cli_budgets *given);

@@ -9,6 +9,7 @@ struct cli_tasks {
   int64_t limit;
   bool resume;
 };
+/* NOLINTBEGIN(bugprone-macro-parentheses): m is the name of a member */
 #define CLI_TASKS_OPTIONS(T, m)                                                                                        \
   CLI_OPTION(T, m.names, "task", "NAME,...",                                                                           \
              "downstream tasks, whose files are in the folder --data; all: each of them"),                             \
@@ -17,6 +18,7 @@ struct cli_tasks {
       CLI_OPTION(T, m.log, "log", "FILE",                                                                              \
                  "receives one line of JSON per question; with several tasks FILE.TASK for each"),                     \
       CLI_OPTION(T, m.resume, "resume", NULL, "continues --log: questions in it are not scored again")
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 static inline bool cli_tasks_wanted(const struct cli_tasks *tasks) {
   return tasks->names || tasks->choices;

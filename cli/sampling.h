@@ -16,22 +16,26 @@ struct cli_sampling {
 };
 void cli_sampling_init(struct cli_sampling *s); /* the library's defaults */
 void cli_sampling_apply(const struct cli_sampling *s, wn_sampling *out);
+/* NOLINTBEGIN(bugprone-macro-parentheses): m is the name of a member */
 #define CLI_SAMPLING_OPTIONS(T, m)                                                                                     \
   CLI_OPTION(T, m.temperature, "temperature", "X", "0: always the most likely token", .min = 0, .max = 100),           \
       CLI_OPTION(T, m.top_k, "top-k", "N", "draw among the N most likely tokens; 0: all", .min = 0, .max = 1 << 30),   \
       CLI_OPTION(T, m.top_p, "top-p", "X", "draw among the most likely tokens whose probabilities sum to X; 1: all",   \
                  .min = 0, .max = 1),                                                                                  \
       CLI_OPTION(T, m.seed, "seed", "N", "seed of the sampling; the same seed gives the same text")
+/* NOLINTEND(bugprone-macro-parentheses) */
 #define CLI_STOP_OPTION(T, m) CLI_OPTION(T, m, "stop", "TEXT", "ends the text where TEXT would be written")
 
 struct cli_dialogue {
   const char *system, *name; /* NULL: the model's own */
 };
+/* NOLINTBEGIN(bugprone-macro-parentheses): m is the name of a member */
 #define CLI_DIALOGUE_OPTIONS(T, m)                                                                                     \
   CLI_OPTION(T, m.system, "system", "TEXT",                                                                            \
              "the system message; \"\": none; else the template's default, if it has one"),                            \
       CLI_OPTION(T, m.name, "template", "NAME", "the chat template; else recognised from the model's own",             \
                  .choices = "chatml|llama3|llama3.1|llama2|mistral|mistral-v3|mistral-tekken|zephyr|phi3|gemma")
+/* NOLINTEND(bugprone-macro-parentheses) */
 struct cli_dialogue_choice {
   const wn_chat_template *chat;
   const char *system; /* NULL: none */

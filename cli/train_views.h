@@ -16,12 +16,14 @@ struct cli_views {
 };
 #define CLI_VIEWS_DEFAULTS                                                                                             \
   { .port = -1 }
+/* NOLINTBEGIN(bugprone-macro-parentheses): m is the name of a member */
 #define CLI_VIEWS_OPTIONS(T, m)                                                                                        \
   CLI_OPTION(T, m.port, "serve", "PORT", "a page with the run's curves at this port; 0: a free one; -1: none",         \
              .min = -1, .max = 65535),                                                                                 \
       CLI_OPTION(T, m.address, "serve-address", "ADDRESS",                                                             \
                  "--serve: listen on this IP address; else on 127.0.0.1, reachable only from this machine"),           \
       CLI_OPTION(T, m.events, "tensorboard", "DIR", "event files for TensorBoard into this folder")
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 /* Before a run into `out`. 0, or the exit code after reporting. */
 int cli_views_open(struct cli_views *views, const struct cli_common *common, wn_context *ctx, const char *out,

@@ -9,10 +9,11 @@
 
 #define POLICY_ROW(name) &wn_policy_##name,
 #define POLICY_NAME(name) #name,
-#define POLICY_ONE(name) +1
+#define POLICY_NUMBER(name) POLICY_##name,
+enum { WN_POLICIES(POLICY_NUMBER) POLICY_COUNT };
 static const struct wn_policy_row *policy_rows[WN_POLICY_MAX] = {WN_POLICIES(POLICY_ROW)};
 const char *wn_policy_names[WN_POLICY_MAX + 1] = {WN_POLICIES(POLICY_NAME)};
-static int policy_rows_count = WN_POLICIES(POLICY_ONE);
+static int policy_rows_count = POLICY_COUNT;
 
 int wn_policy_count(void) {
   return policy_rows_count;
