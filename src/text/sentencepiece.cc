@@ -115,6 +115,16 @@ enum wn_spm_type wn_spm_piece(const struct wn_spm *spm, int32_t id, const char *
   return p.IsControl(id) ? WN_SPM_CONTROL : p.IsUnknown(id) ? WN_SPM_UNKNOWN : p.IsByte(id) ? WN_SPM_BYTE : WN_SPM_TEXT;
 }
 
+float wn_spm_score(const struct wn_spm *spm, int32_t id) {
+  return spm->processor.GetScore(id);
+}
+bool wn_spm_unused(const struct wn_spm *spm, int32_t id) {
+  return spm->processor.IsUnused(id);
+}
+int32_t wn_spm_unknown(const struct wn_spm *spm) {
+  return spm->processor.unk_id();
+}
+
 struct wn_spm_ids *wn_spm_ids_create(void) {
   return new (std::nothrow) wn_spm_ids;
 }

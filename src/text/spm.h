@@ -27,6 +27,10 @@ enum wn_spm_type { WN_SPM_TEXT, WN_SPM_CONTROL, WN_SPM_UNKNOWN, WN_SPM_BYTE };
 /* Piece id in 0..count-1: its type and its text (owned by spm, NUL-terminated), U+2581 for a space. */
 enum wn_spm_type wn_spm_piece(const struct wn_spm *spm, int32_t id, const char **text, size_t *bytes);
 
+float wn_spm_score(const struct wn_spm *spm, int32_t id);
+bool wn_spm_unused(const struct wn_spm *spm, int32_t id); /* a text piece that encoding never gives */
+int32_t wn_spm_unknown(const struct wn_spm *spm);
+
 /* The ids of one call; used again by the next. */
 struct wn_spm_ids;
 struct wn_spm_ids *wn_spm_ids_create(void); /* NULL: out of memory */

@@ -155,6 +155,8 @@ static wn_status check_trainer(wn_context *ctx, const char *name, const struct f
     size_t bad;
     if (f.number == 3 && (f.wire != 0 || f.value < 1 || f.value > 4))
       return wn_fail(ctx, WN_ERR_FORMAT, "%s: unknown model type %llu", name, (unsigned long long)f.value);
+    if (f.number == 3) info->unigram = f.value == 1;
+    if (f.number == 35) info->byte_fallback = f.wire == 0 && f.value != 0;
     if (f.number == 24) {
       if (f.wire != 0) return wn_fail(ctx, WN_ERR_FORMAT, "%s: treat_whitespace_as_suffix is not a bool", name);
       if (f.value)
@@ -302,6 +304,7 @@ static wn_status check_normalizer(wn_context *ctx, const char *name, const struc
                    "%s: the model rewrites text after decoding (a denormaliser), which "
                    "cannot be streamed",
                    name);
+  if (charsmap.bytes) info->charsmap = true;
   return check_charsmap(ctx, name, charsmap.data, charsmap.bytes, info);
 }
 
@@ -312,7 +315,8 @@ wn_status wn_spm_check(wn_context *ctx, const char *name, const void *data, size
   size_t symbol_count = 0, symbol_room = 0;
   int seen[6] = {0};
   wn_status status = WN_OK;
-  *info = (struct wn_spm_info){.add_dummy_prefix = true,
+  *info = (struct wn_spm_info){.unigram = true,
+                               .add_dummy_prefix = true,
                                .remove_extra_whitespaces = true,
                                .escape_whitespaces = true,
                                .unk_surface = " \xE2\x81\x87 "};
@@ -339,6 +343,9 @@ wn_status wn_spm_check(wn_context *ctx, const char *name, const void *data, size
       WN_TRY_GOTO(check_piece(ctx, name, info->pieces, &f, info, &type, &text), out);
       info->pieces++;
       if (type != USER_DEFINED) break;
+      if (info->user_defined_count < WN_SPM_USER_DEFINED)
+        info->user_defined[info->user_defined_count] = info->pieces - 1;
+      info->user_defined_count++;
       if (symbol_count == symbol_room) {
         struct symbol *wider = NULL;
         size_t room = symbol_room ? symbol_room * 2 : 64;

@@ -10,8 +10,12 @@
 #include <stdint.h>
 #include "winnow/context.h"
 
+#define WN_SPM_USER_DEFINED 64
 struct wn_spm_info {
   int32_t pieces;
+  bool unigram, byte_fallback, charsmap; /* the kind of model; bytes stand for unknown characters; text is rewritten */
+  int user_defined_count; /* pieces that are always taken; of more than there is room for only the count */
+  int32_t user_defined[WN_SPM_USER_DEFINED];
   bool add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces; /* of the normaliser */
   bool newline_inside;  /* a normalisation rule or a piece longer than it has a newline in it */
   char unk_surface[64]; /* what an unknown piece decodes to */

@@ -18,12 +18,14 @@
 #include "base/misuse.h"
 #include "text/normalize.h"
 #include "text/tokenizer_kinds.h"
+#include "text/unigram.h"
 #include "text/utf8.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define PIECE_BYTES ((size_t)1 << 16)  /* what is handed to SentencePiece at once, where it can be cut */
+#define OWN_BYTES ((size_t)1 << 18)    /* longer stretches of a unigram model are segmented here (unigram.h) */
 #define WHOLE_LIMIT ((size_t)64 << 20) /* and where it cannot */
 
 static const char space_mark[] = "\xE2\x96\x81"; /* U+2581 */
@@ -98,13 +100,19 @@ static wn_status encode_stretch(struct encoder *e, const char *text, size_t byte
     bytes++;
     dropped = e->tok->prefix;
   }
-  if (!wn_spm_encode(e->tok->spm, text, bytes, e->scratch, &e->error)) return WN_ERR_FORMAT;
-  size_t count = wn_spm_ids_count(e->scratch);
+  const bool own = bytes > OWN_BYTES && wn_unigram_serves(e->tok);
+  size_t count = 0;
+  if (own) {
+    WN_TRY(wn_unigram_encode(e->tok, text, bytes, dropped, ids, &count));
+  } else {
+    if (!wn_spm_encode(e->tok->spm, text, bytes, e->scratch, &e->error)) return WN_ERR_FORMAT;
+    count = wn_spm_ids_count(e->scratch);
+  }
   if (count < dropped) {
     snprintf(e->error.text, sizeof e->error.text, "the tokenizer's newline is not a token of its own everywhere");
     return WN_ERR_FORMAT;
   }
-  if (count == dropped) return WN_OK;
+  if (count == dropped || own) return WN_OK;
   return wn_ids_add(NULL, ids, wn_spm_ids_data(e->scratch) + dropped, count - dropped);
 }
 

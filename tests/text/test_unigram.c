@@ -1,0 +1,180 @@
+/* Long stretches of unigram models give the ids that SentencePiece gives, in memory of a few bytes a byte. */
+#include "support.h"
+
+#include "base/alloc.h"
+#include "base/rng.h"
+#include "text/unigram.h"
+
+enum { WORDS = 40, LONGEST = 700000, LEARNT = 77 };
+
+static wn_context *ctx;
+static char folder[512], corpus[600];
+
+/* Words, rare characters, runs of spaces and newlines, drawn from a seed. spaces 0: none of them. */
+static size_t draw(uint64_t seed, size_t room, bool spaces, char *out) {
+  static const char *const words[WORDS] = {"stone",
+                                           "river",
+                                           "light",
+                                           "the",
+                                           "of",
+                                           "and",
+                                           "in",
+                                           "a",
+                                           "word",
+                                           "tree",
+                                           "unigram",
+                                           "xyzzy",
+                                           "42",
+                                           "1917",
+                                           "\xC3\xA9t\xC3\xA9",
+                                           "\xE4\xB8\xAD\xE6\x96\x87",
+                                           "\xF0\x9F\x8C\xBE",
+                                           "\xD7\xA9\xD7\x9C",
+                                           "--",
+                                           "...",
+                                           "<unk>",
+                                           "<s>",
+                                           "Q",
+                                           "zz",
+                                           "qq",
+                                           "\x01",
+                                           "\t",
+                                           "aaaaaaaa",
+                                           "ab",
+                                           "ba",
+                                           "ing",
+                                           "er",
+                                           "est",
+                                           "\xE2\x82\xAC",
+                                           "'",
+                                           "\"",
+                                           "{",
+                                           "}",
+                                           "[0]",
+                                           "\xCC\x81"};
+  size_t n = 0;
+  for (uint64_t i = 0; n + 40 < room; i++) {
+    const char *word = words[wn_random_below(seed, 1, i, 0, WORDS)];
+    memcpy(out + n, word, strlen(word));
+    n += strlen(word);
+    const uint64_t after = wn_random_below(seed, 2, i, 0, 12);
+    if (spaces && after < 8) out[n++] = ' ';
+    if (spaces && after == 0) out[n++] = ' ';
+    if (after == 10 && seed != LEARNT) n += (size_t)sprintf(out + n, "\xE0\xA4\x85\xE0\xA4\x86"); /* unknown, twice */
+    if (after == 11) out[n++] = '\n';
+  }
+  return n;
+}
+
+static wn_tokenizer *train(const char *kind, int size, bool byte_fallback) {
+  char model[700];
+  wn_tokenizer_train_options o;
+  wn_tokenizer *tok;
+  const char *inputs[] = {corpus};
+  snprintf(model, sizeof model, "%s/%s-%d-%d.model", folder, kind, size, byte_fallback);
+  wn_tokenizer_train_options_init(&o, sizeof o);
+  o.inputs = inputs, o.input_count = 1;
+  o.output = model, o.kind = kind, o.vocab_size = size, o.byte_fallback = byte_fallback;
+  o.coverage = 0.98; /* some characters have no piece */
+  assert_ok(ctx, wn_tokenizer_train(ctx, &o));
+  assert_ok(ctx, wn_tokenizer_load(ctx, model, &tok));
+  return tok;
+}
+
+/* Both ways, to the id, also without the first `dropped`. */
+static void compare(const wn_tokenizer *tok, const char *text, size_t bytes, size_t dropped) {
+  struct wn_spm_ids *want = wn_spm_ids_create();
+  struct wn_spm_error error;
+  struct wn_ids have = {0};
+  size_t count = 0;
+  assert_non_null(want);
+  assert_true(wn_spm_encode(tok->spm, text, bytes, want, &error));
+  assert_int_equal(wn_unigram_encode(tok, text, bytes, dropped, &have, &count), WN_OK);
+  assert_int_equal(count, wn_spm_ids_count(want));
+  assert_int_equal(have.count, count - dropped);
+  const int32_t *ids = wn_spm_ids_data(want) + dropped;
+  for (size_t i = 0; i < have.count; i++)
+    if (have.data[i] != ids[i]) fail_msg("id %zu of %zu is %d, SentencePiece's %d", i, count, have.data[i], ids[i]);
+  wn_ids_clear(&have);
+  wn_spm_ids_destroy(want);
+}
+
+static void same_ids(void **state) {
+  (void)state;
+  char *text = test_malloc(LONGEST);
+  for (int k = 0; k < 3; k++) {
+    wn_tokenizer *tok = train("unigram", k == 2 ? 120 : 380, k != 2);
+    assert_true(wn_unigram_serves(tok));
+    for (uint64_t seed = 1; seed <= 40; seed++) compare(tok, text, draw(seed, 40 + 50 * seed, seed % 4 != 0, text), 0);
+    compare(tok, text, draw(100, 90000, true, text), 3);
+    /* Sums so large that their floats are whole numbers: the same roundings. */
+    compare(tok, text, draw(101, LONGEST, false, text), 0);
+    wn_tokenizer_destroy(tok);
+  }
+  test_free(text);
+}
+
+/* The public call takes this way for a long stretch, and its memory stays small. */
+static void little_memory(void **state) {
+  (void)state;
+  char *text = test_malloc(LONGEST);
+  size_t bytes = draw(5, LONGEST, false, text), count;
+  for (size_t i = 0; i < bytes; i++)
+    if (text[i] == '\n') text[i] = '-';
+  wn_tokenizer *tok = train("unigram", 380, true);
+  wn_memory_info before, after;
+  int32_t *ids;
+  wn_memory_peak_reset();
+  wn_memory_info_get(&before);
+  assert_ok(ctx, wn_tokenizer_encode(ctx, tok, text, bytes, false, false, &ids, &count));
+  wn_memory_info_get(&after);
+  assert_true(count > bytes / 8);
+  if (after.peak_bytes - before.live_bytes > 20 * bytes)
+    fail_msg("%llu bytes for a text of %zu", after.peak_bytes - before.live_bytes, bytes);
+  struct wn_spm_ids *want = wn_spm_ids_create();
+  struct wn_spm_error error;
+  assert_true(wn_spm_encode(tok->spm, text, bytes, want, &error));
+  assert_int_equal(count, wn_spm_ids_count(want));
+  assert_memory_equal(ids, wn_spm_ids_data(want), count * sizeof *ids);
+  wn_spm_ids_destroy(want);
+  wn_tokens_free(ids);
+  wn_tokenizer_destroy(tok);
+  test_free(text);
+}
+
+static void other_models_are_left(void **state) {
+  (void)state;
+  wn_tokenizer *tok = train("bpe", 380, true);
+  assert_false(wn_unigram_serves(tok));
+  wn_tokenizer_destroy(tok);
+  tok = train("unigram", 380, true);
+  tok->info.charsmap = true;
+  assert_false(wn_unigram_serves(tok));
+  tok->info.charsmap = false, tok->info.remove_extra_whitespaces = true;
+  assert_false(wn_unigram_serves(tok));
+  tok->info.remove_extra_whitespaces = false, tok->info.user_defined_count = WN_SPM_USER_DEFINED + 1;
+  assert_false(wn_unigram_serves(tok));
+  wn_tokenizer_destroy(tok);
+}
+
+static int setup(void **state) {
+  (void)state;
+  static char text[60000];
+  ctx = make_context();
+  make_folder(folder);
+  snprintf(corpus, sizeof corpus, "%s/corpus", folder);
+  put_file(corpus, text, draw(LEARNT, sizeof text, true, text));
+  return 0;
+}
+static int teardown(void **state) {
+  (void)state;
+  remove_folder(folder);
+  wn_context_destroy(ctx);
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(same_ids), cmocka_unit_test(little_memory),
+                                     cmocka_unit_test(other_models_are_left)};
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
