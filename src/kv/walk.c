@@ -9,6 +9,7 @@ void wn_walk_lay(const struct wn_exec *exec, const wn_budgets *budgets, const st
   const int64_t n = a->Tk, D = a->D, G = a->sel.on ? wn_selection_groups(a) : 0, sinks = a->sinks.n;
   const size_t each = wn_dtype_size(exec->dtype), wide = sizeof(double);
   *w = (struct wn_walk){.a = a, .budgets = budgets, .policy = policy, .dtype = exec->dtype};
+  w->isa = exec->ctx->isa;
   w->kv_heads = a->Hkv / P;
   w->heads = a->H / P;
   w->sums = policy->needs & WN_POLICY_SUMS;
@@ -18,7 +19,7 @@ void wn_walk_lay(const struct wn_exec *exec, const wn_budgets *budgets, const st
   w->notes = wn_policy_notes(budgets);
   w->oldest = !policy->score && !policy->needs;
   const bool products = w->all || w->choices > 0, beside = w->all || (w->choices > 0 && !a->sel.bilinear);
-  const bool distance = a->relative.P > 0 || a->bias.n > 0 || a->span.on;
+  const bool distance = a->relative.P > 0 || a->bias.n > 0 || a->span.on, maps = w->all && a->maps > 0;
   const int64_t run = w->all ? w->heads : w->choices, reach = wn_walk_reach(a), R = WN_WALK_ROWS;
   w->scratch_bytes = w->sums ? wn_walk_sums_scratch(exec, w, P) : 0;
   const struct wn_array rows[] = {
@@ -35,7 +36,8 @@ void wn_walk_lay(const struct wn_exec *exec, const wn_budgets *budgets, const st
       {"logits of the sinks", w->all, WN_DIMS(run, R, sinks), each, &w->sink_logits},
       {"biases", beside && a->bias.n > 0, WN_DIMS(run, a->bias.farthest + 1), wide, &w->bias},
       {"added to a row", w->all, WN_DIMS(w->choices > 0 ? w->choices : 1, n), each, &w->add},
-      {"added by distance", w->all && distance, WN_DIMS(run, n), each, &w->extra},
+      {"zeros", maps, WN_DIMS(run, n), each, &w->zero},
+      {"added by distance", maps || (w->all && distance), WN_DIMS(run, n), each, &w->extra},
       {"spans", w->all && a->span.on, WN_DIMS(run, n), each, &w->span},
       {"attention sums", w->all, WN_DIMS(n), each, &w->row_sums},
       {"attention sums of a row", w->sums, WN_DIMS(n), wide, &w->row_notes},
@@ -54,6 +56,7 @@ void wn_walk_begin(struct wn_walk *w, int64_t layer, int64_t K, int64_t b, int64
   w->group = group;
   w->layer_group = layer_group;
   if (w->bias) wn_walk_biases(w);
+  if (w->zero) memset(w->zero, 0, (size_t)(w->heads * w->a->Tk) * wn_dtype_size(w->dtype));
   wn_walk_document(w, 0);
 }
 

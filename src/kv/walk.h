@@ -31,9 +31,9 @@ enum {
                         WN_TERM_RELATIVE | WN_TERM_BIAS | WN_TERM_SINKS | WN_TERM_EXCLUSIVE | WN_TERM_DROPOUT |
                         WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_POSITIONS |
                         WN_TERM_POSITIONS_BY_HEAD | WN_TERM_SUMS | WN_TERM_LOOK | WN_TERM_OPEN | WN_TERM_HALF |
-                        WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS,
+                        WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS | WN_TERM_SCORE_MAP,
   /* The terms of a call that is walked, and whose selections the walk computes. */
-  WN_WALK_SERVED = WN_WALK_SUMS_SERVED | WN_TERM_THRESHOLD | WN_TERM_SCORE_MAP
+  WN_WALK_SERVED = WN_WALK_SUMS_SERVED | WN_TERM_THRESHOLD
 };
 
 /* A column is a key that was held at the block's first row, or one of the block's own. */
@@ -47,24 +47,27 @@ struct wn_walk {
   bool all;                                /* logits of all heads; else of the selecting ones */
   int64_t kv_heads, heads, choices, notes; /* of the group; choices: selections that are computed */
   int64_t layer, b, group, K;
-  int64_t layer_group;   /* the group's number in the layer */
-  int64_t first;         /* the position of the document's first token */
-  int64_t n;             /* columns held at the next block's first row, oldest first */
-  bool oldest;           /* all scores are equal: the oldest goes, and columns of evicted tokens stay where they are */
-  int64_t alive, next;   /* oldest: columns that are held; no column before `next` can be evicted */
-  int32_t *key, *place;  /* [Tk] the column's key, and its position in the text */
-  int32_t *at;           /* [Tk] its position in the document; -1: evicted */
-  double *score;         /* [Tk] by position */
-  double *note;          /* [notes,Tk] */
-  double *F;             /* [choices,Tk] */
-  void *keys;            /* [Tk,D] */
-  void *logits;          /* [heads or choices,ROWS,Tk] products */
-  void *selecting;       /* [choices,ROWS,Tk] bilinear */
-  void *relative;        /* [heads or choices,ROWS,reach] q . p[x] */
-  void *sink_logits;     /* [heads,ROWS,n] */
-  double *bias;          /* [heads or choices,farthest+1] by distance */
-  void *add;             /* [choices or 1,n] of one row: -F, -inf where a column is not seen */
-  void *extra, *span;    /* [heads,n] of one row: added by distance, and the factor of a span; or NULL */
+  int64_t layer_group;  /* the group's number in the layer */
+  int64_t first;        /* the position of the document's first token */
+  int64_t n;            /* columns held at the next block's first row, oldest first */
+  bool oldest;          /* all scores are equal: the oldest goes, and columns of evicted tokens stay where they are */
+  int64_t alive, next;  /* oldest: columns that are held; no column before `next` can be evicted */
+  int32_t *key, *place; /* [Tk] the column's key, and its position in the text */
+  int32_t *at;          /* [Tk] its position in the document; -1: evicted */
+  double *score;        /* [Tk] by position */
+  double *note;         /* [notes,Tk] */
+  double *F;            /* [choices,Tk] */
+  void *keys;           /* [Tk,D] */
+  void *logits;         /* [heads or choices,ROWS,Tk] products */
+  void *selecting;      /* [choices,ROWS,Tk] bilinear */
+  void *relative;       /* [heads or choices,ROWS,reach] q . p[x] */
+  void *sink_logits;    /* [heads,ROWS,n] */
+  double *bias;         /* [heads or choices,farthest+1] by distance */
+  void *add;            /* [choices or 1,n] of one row: -F, -inf where a column is not seen */
+  void *extra, *span;   /* [heads,n] of one row: added by distance, and the factor of a span; or NULL. With score maps
+                           extra is all of a mapped logit */
+  void *zero;           /* [heads,Tk] with score maps: what the sums then have for products */
+  enum wn_isa isa;
   void *row_sums;        /* [Tk] of one row */
   double *row_notes;     /* [Tk] its sums */
   void *y, *f, *weights; /* the operation's: [H,D]; [G,Tk] F of the rows so far; [Tk] */

@@ -1,7 +1,7 @@
 /* Logits of a walk: products of a block's rows with all columns, the selections of a row, and its attention sums.
  *
- * Selections F, relative positions, biases, masks by distance, spans and sinks are in the sums. A threshold's choice is
- * the operation's own: there the operation runs on one row. */
+ * Selections F, relative positions, biases, score maps, masks by distance, spans and sinks are in the sums. A
+ * threshold's choice is the operation's own: there the operation runs on one row. */
 #include "kv/walk.h"
 
 #include <math.h>
@@ -174,18 +174,41 @@ static void walk_add_rows(const struct wn_walk *w, int64_t n, int64_t position) 
   }
 }
 
-/* What head h's logits get for the distance, [n] of `extra`. */
+/* Logits [n] of head h, of `extra`, through the score maps. */
+static void walk_map_row(const struct wn_walk *w, int64_t h, int64_t n, int64_t position) {
+  const struct wn_attention *a = w->a;
+  const struct wn_score_segment s = {
+      .head = wn_model_head(a, w->group * w->heads + h), .position = position, .at = w->place, .n = n};
+  void *row = wn_element(w->extra, h * n, w->dtype);
+  for (int64_t i = 0; i < a->maps; i++)
+    if (w->dtype == WN_F64)
+      a->map[i].kind->forward_double(&a->map[i], &s, row);
+    else
+      a->map[i].kind->forward_float[w->isa](&a->map[i], &s, row);
+}
+
+/* What head h's logits get for the distance, [n] of `extra`; with score maps all that they are. */
 static void walk_extra_row(const struct wn_walk *w, int64_t h, int64_t r, int64_t n, int64_t position) {
   const struct wn_attention *a = w->a;
   const int64_t reach = wn_walk_reach(a), farthest = a->bias.farthest;
+  const void *logits = wn_element(w->logits, (h * WN_WALK_ROWS + r) * a->Tk, w->dtype);
+  if (w->dtype == WN_F32 && a->maps > 0 && a->relative.P == 0 && a->bias.n == 0) {
+    const float *x = logits, scale = (float)a->scale;
+    float *extra = (float *)w->extra + h * n;
+    for (int64_t c = 0; c < n; c++) extra[c] = scale * x[c];
+    walk_map_row(w, h, n, position);
+    return;
+  }
   for (int64_t c = 0; c < n; c++) {
     const int64_t x = position - w->place[c];
     double sum = 0;
     if (x < reach && a->relative.P > 0)
       sum = a->scale * wn_number(w->relative, (h * WN_WALK_ROWS + r) * reach + x, w->dtype);
     if (a->bias.n > 0) sum += w->bias[h * (farthest + 1) + (x < farthest ? x : farthest)];
+    if (a->maps > 0) sum += a->scale * wn_number(logits, c, w->dtype);
     walk_put(w->extra, h * n + c, sum, w->dtype);
   }
+  if (a->maps > 0) walk_map_row(w, h, n, position);
 }
 
 static void walk_span_row(const struct wn_walk *w, int64_t h, int64_t row, int64_t n, int64_t position) {
@@ -216,8 +239,8 @@ static wn_status walk_sum_products(const struct wn_exec *exec, struct wn_walk *w
                                         .N = n,
                                         .S = a->sinks.n,
                                         .scale = a->scale,
-                                        .logits = wn_element(w->logits, r * cap, w->dtype),
-                                        .ld = R * cap,
+                                        .logits = w->zero ? w->zero : wn_element(w->logits, r * cap, w->dtype),
+                                        .ld = w->zero ? cap : R * cap,
                                         .share = w->choices > 0 ? w->heads / w->choices : w->heads,
                                         .add = w->add,
                                         .extra = w->extra,

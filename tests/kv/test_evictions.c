@@ -1,10 +1,11 @@
 /* Evictions of whole sequences against the rule carried out one token at a time, in double, on one attention call's
- * arrays: every policy, every option of selective attention, documents, grouped heads, biases, any budget, budgets of
- * single key-value heads; on ref in both precisions and on the cpu backend. Also: a budget of the length or more evicts
- * nothing, and what is refused. */
+ * arrays: every policy, every option of selective attention, documents, grouped heads, biases, score maps, any budget,
+ * budgets of single key-value heads; on ref in both precisions and on the cpu backend. Also: a budget of the length or
+ * more evicts nothing, and what is refused. */
 #include "support.h"
 
 #include <math.h>
+#include "attention/registry.h"
 #include "backends/backends.h"
 #include "base/alloc.h"
 #include "base/rng.h"
@@ -38,6 +39,7 @@ struct call {
 };
 
 static uint64_t draws;
+static int mapped; /* calls with score maps */
 static int64_t pick(uint64_t seed, int64_t n) {
   return (int64_t)wn_random_below(seed, WN_STREAM_TEST, 78, draws++, (uint64_t)n);
 }
@@ -71,6 +73,16 @@ static void call_make(struct call *c, wn_dtype dtype, uint64_t seed, bool select
   if (pick(seed, 3) == 0) {
     a->bias.n = 2 + pick(seed, 7), a->bias.farthest = a->bias.n / 2 + 1 + pick(seed, 40);
     a->bias.table = c->x[7] = normal(dtype, a->bias.n * H, seed, 8);
+  }
+  if (pick(seed, 3) == 0) {
+    wn_attention_config config;
+    struct wn_attention terms = {.H = H, .Hkv = Hkv};
+    const char *text = pick(seed, 2) ? "{\"alibi\":true}" : "{\"alibi\":true,\"softcap\":{\"cap\":1.5}}";
+    assert_ok(ctx, wn_attention_config_parse(ctx, text, &config));
+    wn_attention_terms(&config, -1, D, &terms);
+    a->maps = terms.maps;
+    memcpy(a->map, terms.map, sizeof a->map);
+    mapped++;
   }
   if (!selective) return;
   a->sel.on = true;
@@ -112,6 +124,7 @@ static double selection(const struct wn_attention *a, wn_dtype dtype, int64_t b,
   sum *= a->scale;
   if (a->bias.n > 0 && !a->sel.bilinear)
     sum += number(a->bias.table, dtype, wn_position_bucket(i - j, a->bias.n, a->bias.farthest, false) * a->H + head);
+  if (!a->sel.bilinear) sum = wn_score_one(a->map, a->maps, head, i - j, sum);
   return a->sel.relu ? fmax(0, sum) : sum;
 }
 
@@ -129,10 +142,11 @@ static void weigh(const struct wn_attention *a, wn_dtype dtype, int64_t b, int64
         logit += number(a->q, dtype, b * a->s_q.b + i * a->s_q.t + head * a->s_q.h + d) * key;
       }
       logit *= a->scale;
-      if (a->sel.on) logit -= F[head / (a->H / wn_selection_groups(a))][j];
       if (a->bias.n > 0)
         logit +=
             number(a->bias.table, dtype, wn_position_bucket(i - j, a->bias.n, a->bias.farthest, false) * a->H + head);
+      logit = wn_score_one(a->map, a->maps, head, i - j, logit);
+      if (a->sel.on) logit -= F[head / (a->H / wn_selection_groups(a))][j];
       sum += e[j] = exp(logit);
     }
     for (int64_t j = 0; j <= i; j++) given[j] += e[j] / sum;
@@ -292,6 +306,7 @@ static void test_weights(void **state) {
 static void test_votes(void **state) {
   (void)state;
   check_many(WN_POLICY_SNAPKV, 40);
+  assert_true(mapped > 20);
   for (uint64_t seed = 60; seed < 60 + 6 * 16; seed += 6) check(WN_POLICY_SNAPKV, seed);
 }
 
