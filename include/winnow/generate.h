@@ -97,7 +97,17 @@ wn_status wn_prompt_encode(wn_context *ctx, const wn_tokenizer *tok, const char 
  * WN_OK and result->end; the request stays until wn_context_resume. No allocation per token. */
 wn_status wn_session_generate(wn_context *ctx, wn_session *session, const wn_generate_options *options,
                               wn_generate_result *result);
-/* The same in a new session, as long as prompt and max_tokens, at most the model's learned positions. */
+/* The same step by step, for programs that generate several texts in turn: a step reads a piece of the prompt or draws
+ * one token; *more false: the text has ended. The options' pointers stay borrowed, and the session belongs to the
+ * generation, until wn_generation_destroy. The result is written as far as it is known, after every step. */
+typedef struct wn_generation wn_generation;
+wn_status wn_generation_create(wn_context *ctx, wn_session *session, const wn_generate_options *options,
+                               wn_generation **out);
+wn_status wn_generation_step(wn_context *ctx, wn_generation *generation, bool *more);
+const wn_generate_result *wn_generation_result(const wn_generation *generation);
+void wn_generation_destroy(wn_generation *generation); /* NULL is allowed */
+
+/* wn_session_generate in a new session, as long as prompt and max_tokens, at most the model's learned positions. */
 wn_status wn_generate(wn_context *ctx, wn_model *model, const wn_generate_options *options, wn_generate_result *result);
 
 WN_API_END

@@ -29,7 +29,9 @@
   X(TRAINER, "wn_trainer")                                                                                             \
   X(PAGE, "wn_page")                                                                                                   \
   X(EVENTS, "wn_events")                                                                                               \
-  X(LIVE, "wn_live")
+  X(LIVE, "wn_live")                                                                                                   \
+  X(GENERATION, "wn_generation")                                                                                       \
+  X(SERVER, "wn_server")
 
 #define WN_HANDLE_CONSTANT(constant, name) WN_HANDLE_##constant,
 enum wn_handle_kind { WN_HANDLE_NONE, WN_HANDLES(WN_HANDLE_CONSTANT) WN_HANDLE_KINDS };

@@ -24,13 +24,17 @@
 
 enum { HELD_BYTES = 4096 }; /* more than a token's text and a stop string have together, as a rule */
 
-struct generation {
+struct wn_generation {
   wn_context *ctx;
   struct wn_session *session;
-  const wn_generate_options *o;
-  wn_generate_result *r;
-  const int32_t *prompt; /* [prompt_count] */
+  wn_generate_options own;
+  wn_generate_result result;
+  const wn_generate_options *o; /* &own */
+  wn_generate_result *r;        /* &result */
+  const int32_t *prompt;        /* [prompt_count] */
+  int32_t *encoded;             /* the prompt's tokens where they were made here, freed with wn_tokens_free */
   int64_t prompt_count;
+  bool prompted;               /* the prompt has been read */
   int32_t entries, vocabulary; /* ids below `entries` are drawn; the tokenizer's */
   wn_text_stream *stream;      /* NULL: no tokenizer */
   struct wn_bytes held;        /* text that has not been handed out */
@@ -89,7 +93,7 @@ static wn_status generate_check(wn_context *ctx, const wn_model *model, const wn
 /* --- text --- */
 
 /* Appends the text that a token adds to what is held. */
-static wn_status generate_add_text(struct generation *g, int32_t id) {
+static wn_status generate_add_text(struct wn_generation *g, int32_t id) {
   const char *text = NULL;
   size_t bytes = 0;
   if (id < g->vocabulary)
@@ -100,7 +104,7 @@ static wn_status generate_add_text(struct generation *g, int32_t id) {
 }
 
 /* Where the stop string begins that is complete first; of those that end together the longest. */
-static bool generate_find_stop(const struct generation *g, size_t *at) {
+static bool generate_find_stop(const struct wn_generation *g, size_t *at) {
   size_t first_end = SIZE_MAX;
   for (int i = 0; i < g->o->stop_string_count; i++) {
     const char *stop = g->o->stop_strings[i];
@@ -116,7 +120,7 @@ static bool generate_find_stop(const struct generation *g, size_t *at) {
 }
 
 /* Bytes at the held text's end that a stop string begins with, the most. */
-static size_t generate_stop_begun(const struct generation *g) {
+static size_t generate_stop_begun(const struct wn_generation *g) {
   size_t most = 0;
   for (int i = 0; i < g->o->stop_string_count; i++) {
     const char *stop = g->o->stop_strings[i];
@@ -129,7 +133,7 @@ static size_t generate_stop_begun(const struct generation *g) {
 }
 
 /* Hands out `bytes` of what is held. False: the callback wants no more. */
-static bool generate_hand_out(struct generation *g, wn_generate_piece *piece, size_t bytes) {
+static bool generate_hand_out(struct wn_generation *g, wn_generate_piece *piece, size_t bytes) {
   piece->text = bytes ? g->held.data : "";
   piece->bytes = bytes;
   if (g->o->piece && !g->o->piece(g->o->user, piece)) return false;
@@ -147,32 +151,25 @@ static double generate_log_probability(const float *logits, int32_t n, int32_t i
   return (double)logits[id] - top - log(sum);
 }
 
-static bool generate_is_end(const struct generation *g, int32_t id) {
+static bool generate_is_end(const struct wn_generation *g, int32_t id) {
   for (int i = 0; i < g->o->stop_token_count; i++)
     if (g->o->stop_tokens[i] == id) return true;
   return g->o->tok && !g->o->ignore_end && id < g->vocabulary && wn_tokenizer_is_end(g->o->tok, id);
 }
 
-/* The prompt in pieces, between which it can be cancelled. */
-static wn_status generate_feed_prompt(struct generation *g) {
+/* One piece of the prompt. */
+static wn_status generate_feed_piece(struct wn_generation *g) {
   struct wn_session *s = g->session;
-  const wn_generate_options *o = g->o;
-  if (o->inputs) WN_TRY(wn_session_encode(g->ctx, s, o->inputs, NULL, o->input_count));
-  while (g->r->prompt_tokens < g->prompt_count) {
-    const int64_t done = g->r->prompt_tokens, left = g->prompt_count - done;
-    const int64_t now = left < s->piece ? left : s->piece;
-    if (done > 0 && wn_context_cancelled(g->ctx)) {
-      g->r->end = WN_GENERATE_CANCELLED;
-      return WN_OK;
-    }
-    WN_TRY(wn_session_feed(g->ctx, s, g->prompt + done, now, 0, now == left ? g->logits : NULL));
-    g->r->prompt_tokens += now;
-  }
+  const int64_t done = g->r->prompt_tokens, left = g->prompt_count - done, now = left < s->piece ? left : s->piece;
+  if (done == 0 && g->o->inputs) WN_TRY(wn_session_encode(g->ctx, s, g->o->inputs, NULL, g->o->input_count));
+  WN_TRY(wn_session_feed(g->ctx, s, g->prompt + done, now, 0, now == left ? g->logits : NULL));
+  g->r->prompt_tokens += now;
+  g->prompted = now == left;
   return WN_OK;
 }
 
 /* One token. *more: another one follows. */
-static wn_status generate_token(struct generation *g, bool *more) {
+static wn_status generate_token(struct wn_generation *g, bool *more) {
   const wn_generate_options *o = g->o;
   wn_generate_result *r = g->r;
   wn_generate_piece piece = {.index = r->tokens};
@@ -210,24 +207,16 @@ static wn_status generate_token(struct generation *g, bool *more) {
   return WN_OK;
 }
 
-static wn_status generate_tokens(struct generation *g) {
-  bool more = g->o->max_tokens > 0;
-  while (more) {
-    if (wn_context_cancelled(g->ctx)) {
-      g->r->end = WN_GENERATE_CANCELLED;
-      break;
-    }
-    WN_TRY(generate_token(g, &more));
-  }
-  /* No stop string after all. */
+/* The text has ended: what was held back is no stop string after all. */
+static void generate_finish(struct wn_generation *g) {
   if (g->held.count > 0 && !generate_hand_out(g, &(wn_generate_piece){.index = g->r->tokens, .id = -1}, g->held.count))
     g->r->end = WN_GENERATE_CANCELLED;
-  return WN_OK;
+  g->held.count = 0;
 }
 
 /* --- a generation --- */
 
-static wn_status generate_open(struct generation *g) {
+static wn_status generate_open(struct wn_generation *g) {
   const wn_generate_options *o = g->o;
   const int64_t V = g->session->model->config.vocab_size;
   void *memory;
@@ -247,55 +236,99 @@ static wn_status generate_open(struct generation *g) {
   return WN_OK;
 }
 
-static void generate_close(struct generation *g) {
+static void generate_close(struct wn_generation *g) {
   wn_text_stream_destroy(g->stream);
   wn_bytes_clear(&g->held);
+  wn_tokens_free(g->encoded);
   wn_free(g->logits);
+  wn_free(g);
 }
 
-/* options: whole, checked but for the prompt, whose tokens are given. */
-static wn_status generate_run(struct generation *g) {
-  wn_status status = generate_open(g);
-  const double start = wn_seconds_now();
-  if (status == WN_OK) status = generate_feed_prompt(g);
-  const double fed = wn_seconds_now();
-  if (status == WN_OK && g->r->prompt_tokens == g->prompt_count) status = generate_tokens(g);
-  g->r->prompt_seconds = fed - start;
-  g->r->token_seconds = wn_seconds_now() - fed;
+void wn_generation_destroy(wn_generation *g) {
+  WN_CHECK_OR(, WN_HANDLE_AS("generation", g, GENERATION));
+  generate_close(g);
+}
+
+/* The prompt's tokens. */
+static wn_status generate_prompt(wn_context *ctx, const wn_generate_options *o, const int32_t **prompt,
+                                 int64_t *prompt_count, int32_t **encoded) {
+  size_t count = 0;
+  *prompt = o->prompt;
+  *prompt_count = o->prompt_count;
+  if (o->prompt) return WN_OK;
+  WN_TRY(wn_prompt_encode(ctx, o->tok, o->text, o->bytes, encoded, &count));
+  *prompt = *encoded;
+  *prompt_count = (int64_t)count;
+  return count > 0 ? WN_OK : wn_fail(ctx, WN_ERR_ARGUMENT, "generate: the prompt has no tokens");
+}
+
+wn_status wn_generation_create(wn_context *ctx, wn_session *session, const wn_generate_options *options,
+                               wn_generation **out) {
+  WN_CHECK_WORK(WN_HANDLE(session, SESSION), WN_POINTER(out));
+  void *memory;
+  wn_status status;
+  *out = NULL;
+  WN_TRY(wn_alloc(ctx, "a generation", sizeof(struct wn_generation), &memory));
+  struct wn_generation *g = memory;
+  g->ctx = ctx;
+  g->session = session;
+  g->o = &g->own;
+  g->r = &g->result;
+  g->result = (wn_generate_result){.end_token = -1, .unfed = -1};
+  WN_TRY_GOTO(WN_OPTIONS_READ(ctx, wn_generate_options, options, &g->own), fail);
+  WN_TRY_GOTO(generate_check(ctx, session->model, &g->own), fail);
+  if (session->B != 1) {
+    status =
+        wn_fail(ctx, WN_ERR_UNSUPPORTED, "generate: a session of %lld sequences, expected one", (long long)session->B);
+    goto fail;
+  }
+  WN_TRY_GOTO(generate_prompt(ctx, &g->own, &g->prompt, &g->prompt_count, &g->encoded), fail);
+  WN_TRY_GOTO(generate_open(g), fail);
+  wn_handle_mark(g, WN_HANDLE_GENERATION);
+  *out = g;
+  return WN_OK;
+fail:
   generate_close(g);
   return status;
 }
 
-/* The prompt's tokens: *owned, to be freed, where they are made here. */
-static wn_status generate_prompt(struct generation *g, int32_t **owned) {
-  const wn_generate_options *o = g->o;
-  size_t count = 0;
-  *owned = NULL;
-  g->prompt = o->prompt;
-  g->prompt_count = o->prompt_count;
-  if (o->prompt) return WN_OK;
-  WN_TRY(wn_prompt_encode(g->ctx, o->tok, o->text, o->bytes, owned, &count));
-  g->prompt = *owned;
-  g->prompt_count = (int64_t)count;
-  return count > 0 ? WN_OK : wn_fail(g->ctx, WN_ERR_ARGUMENT, "generate: the prompt has no tokens");
+const wn_generate_result *wn_generation_result(const wn_generation *g) {
+  WN_CHECK_OR(NULL, WN_HANDLE_AS("generation", g, GENERATION));
+  return &g->result;
+}
+
+wn_status wn_generation_step(wn_context *ctx, wn_generation *g, bool *more) {
+  WN_CHECK_WORK(WN_HANDLE_AS("generation", g, GENERATION), WN_POINTER(more));
+  const double start = wn_seconds_now();
+  wn_status status = WN_OK;
+  g->ctx = ctx;
+  *more = false;
+  if (wn_context_cancelled(ctx) && (g->prompted || g->r->prompt_tokens > 0)) {
+    g->r->end = WN_GENERATE_CANCELLED;
+  } else if (!g->prompted) {
+    status = generate_feed_piece(g);
+    *more = !g->prompted || g->o->max_tokens > 0;
+    g->r->prompt_seconds += wn_seconds_now() - start;
+  } else if (g->o->max_tokens > 0) {
+    status = generate_token(g, more);
+    g->r->token_seconds += wn_seconds_now() - start;
+  }
+  if (status != WN_OK) *more = false;
+  if (status == WN_OK && !*more) generate_finish(g);
+  return status;
 }
 
 wn_status wn_session_generate(wn_context *ctx, wn_session *session, const wn_generate_options *options,
                               wn_generate_result *result) {
   WN_CHECK_WORK(WN_HANDLE(session, SESSION));
-  wn_generate_options o;
-  wn_generate_result own;
-  struct generation g = {.ctx = ctx, .session = session, .o = &o, .r = result ? result : &own};
-  int32_t *owned;
-  *g.r = (wn_generate_result){.end_token = -1, .unfed = -1};
-  WN_TRY(WN_OPTIONS_READ(ctx, wn_generate_options, options, &o));
-  WN_TRY(generate_check(ctx, session->model, &o));
-  if (session->B != 1)
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "generate: a session of %lld sequences, expected one",
-                   (long long)session->B);
-  wn_status status = generate_prompt(&g, &owned);
-  if (status == WN_OK) status = generate_run(&g);
-  wn_tokens_free(owned);
+  wn_generation *g;
+  bool more = true;
+  if (result) *result = (wn_generate_result){.end_token = -1, .unfed = -1};
+  WN_TRY(wn_generation_create(ctx, session, options, &g));
+  wn_status status = WN_OK;
+  while (status == WN_OK && more) status = wn_generation_step(ctx, g, &more);
+  if (result) *result = g->result;
+  wn_generation_destroy(g);
   return status;
 }
 
@@ -304,27 +337,28 @@ wn_status wn_generate(wn_context *ctx, wn_model *model, const wn_generate_option
   WN_CHECK_WORK(WN_HANDLE(model, MODEL));
   const wn_model_config *c = &model->config;
   wn_generate_options o;
-  struct generation g = {.ctx = ctx, .o = &o};
   wn_session *session = NULL;
-  int32_t *owned;
+  const int32_t *prompt;
+  int64_t prompt_count;
+  int32_t *encoded = NULL;
   if (result) *result = (wn_generate_result){.end_token = -1, .unfed = -1};
   WN_TRY(WN_OPTIONS_READ(ctx, wn_generate_options, options, &o));
   WN_TRY(generate_check(ctx, model, &o));
-  wn_status status = generate_prompt(&g, &owned);
-  if (status == WN_OK && c->position == WN_POS_LEARNED && g.prompt_count > c->context)
+  wn_status status = generate_prompt(ctx, &o, &prompt, &prompt_count, &encoded);
+  if (status == WN_OK && c->position == WN_POS_LEARNED && prompt_count > c->context)
     status = wn_fail(ctx, WN_ERR_ARGUMENT, "generate: the prompt has %lld tokens, the model learned positions for %lld",
-                     (long long)g.prompt_count, (long long)c->context);
+                     (long long)prompt_count, (long long)c->context);
   if (status == WN_OK) {
-    int64_t capacity = g.prompt_count + o.max_tokens;
+    int64_t capacity = prompt_count + o.max_tokens;
     if (c->position == WN_POS_LEARNED && capacity > c->context) capacity = c->context;
     const wn_session_options room = {
         .size = sizeof room, .sequences = 1, .capacity = capacity, .budgets = o.budgets, .cache = o.cache};
     status = wn_session_create_with(ctx, model, &room, &session);
   }
-  o.prompt = g.prompt;
-  o.prompt_count = g.prompt_count;
+  o.prompt = prompt;
+  o.prompt_count = prompt_count;
   if (status == WN_OK) status = wn_session_generate(ctx, session, &o, result);
   wn_session_destroy(session);
-  wn_tokens_free(owned);
+  wn_tokens_free(encoded);
   return status;
 }
