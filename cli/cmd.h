@@ -11,6 +11,7 @@
   COMMAND(eval, "loss, perplexity and bits per byte on token files, text or tasks")                                    \
   COMMAND(generate, "continue a prompt")                                                                               \
   COMMAND(chat, "talk to a model")                                                                                     \
+  COMMAND(serve, "answer HTTP requests in the shapes of the OpenAI API")                                               \
   COMMAND(analyze, "what a model attends to: tokens needed, thresholds, attention, survival, spans")                   \
   COMMAND(prune, "search for cache budgets; compare eviction policies")                                                \
   COMMAND(report, "one page of figures: training, selections and evictions, cost")                                     \

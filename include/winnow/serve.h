@@ -1,9 +1,11 @@
-/* winnow: HTTP. A page that shows a run's curves while it trains. */
+/* winnow: HTTP. A page that shows a run's curves while it trains; a server that answers for a model. */
 #ifndef WINNOW_SERVE_H
 #define WINNOW_SERVE_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include "winnow/kv.h"
+#include "winnow/model.h"
 #include "winnow/train.h"
 
 WN_EXPERIMENTAL_BEGIN
@@ -35,6 +37,31 @@ void wn_live_add_log(wn_live *live, const wn_train_log *log);
 /* The run has ended. If a page is open, waits at most WN_LIVE_WAIT seconds until it has the last points. */
 void wn_live_finish(wn_live *live);
 void wn_live_stop(wn_live *live); /* NULL is allowed */
+
+/* A server in the shapes of the OpenAI API: docs/serve.md has its paths and fields. */
+typedef struct wn_server_options {
+  size_t size;         /* sizeof the struct (context.h) */
+  const char *address; /* an IPv4 or IPv6 address to listen on; NULL: 127.0.0.1, reachable only from this machine */
+  int port;            /* 0: any free port */
+  const char *name;    /* of the model, in answers; NULL: "winnow" */
+  const char *api_key; /* asked for on every path but /health; NULL: none is */
+  int64_t context;     /* tokens of a prompt and its answer; 0: the model's context */
+  int slots;           /* answers that are written at a time; 0: 8 */
+  int queue;           /* requests that are here at a time, beyond it 429; 0: 64 */
+  uint64_t cache_memory; /* bytes that the caches of all answers may take together: an answer whose cache does not fit
+                            waits; 0: no limit */
+  const wn_budgets *budgets; /* of requests that do not say their own; copied; NULL: nothing is evicted */
+  wn_cache_format cache;     /* default WN_CACHE_FLOAT */
+} wn_server_options;
+typedef struct wn_server wn_server;
+
+/* Answers in threads of its own until wn_server_stop. Until then ctx and model are the server's; tok is read only. An
+ * answer does not depend, to the bit, on what else is being answered. On a loopback address only requests that name
+ * this machine are answered, as by the live view. WN_ERR_IO: cannot listen on the address. */
+wn_status wn_server_start(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const wn_server_options *options,
+                          wn_server **out);
+int wn_server_port(const wn_server *server);
+void wn_server_stop(wn_server *server); /* answers that are being written are cut off; NULL is allowed */
 
 WN_API_END
 #endif

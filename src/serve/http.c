@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
@@ -134,6 +135,9 @@ static enum MHD_Result http_send(const struct wn_http *http, struct MHD_Connecti
   MHD_add_response_header(r, "Cache-Control", "no-store");
   MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
   MHD_add_response_header(r, "Referrer-Policy", "no-referrer");
+  char seconds[16];
+  snprintf(seconds, sizeof seconds, "%d", a->retry);
+  if (a->retry > 0) MHD_add_response_header(r, "Retry-After", seconds);
   if (a->status == MHD_HTTP_METHOD_NOT_ALLOWED) http_add_allowed(http, path, r);
   const enum MHD_Result result = MHD_queue_response(c, (unsigned)a->status, r);
   MHD_destroy_response(r);
@@ -246,7 +250,7 @@ static wn_status http_listen(wn_context *ctx, struct wn_http *http) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   http->daemon = MHD_start_daemon(
       MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | (is_four ? 0 : MHD_USE_IPv6), 0, NULL, NULL,
-      http_on_request, http, MHD_OPTION_SOCK_ADDR, at, MHD_OPTION_CONNECTION_LIMIT, (unsigned)HTTP_CONNECTIONS,
+      http_on_request, http, MHD_OPTION_SOCK_ADDR, at, MHD_OPTION_CONNECTION_LIMIT, (unsigned)(o->connections ? o->connections : HTTP_CONNECTIONS),
       MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)HTTP_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_HEAD,
       MHD_OPTION_NOTIFY_COMPLETED, http_on_completed, http, MHD_OPTION_END);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -275,6 +279,14 @@ wn_status wn_http_start(wn_context *ctx, const struct wn_http_options *options, 
 
 int wn_http_port(const struct wn_http *http) {
   return http->port;
+}
+
+void wn_http_close(struct wn_http *http) {
+  if (http->daemon) {
+    const MHD_socket listening = MHD_quiesce_daemon(http->daemon);
+    if (listening != MHD_INVALID_SOCKET) close(listening);
+  }
+  wn_http_streams_close(&http->streams);
 }
 
 void wn_http_stop(struct wn_http *http) {

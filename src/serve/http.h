@@ -31,6 +31,7 @@ struct wn_http_answer {
   const char *fixed;   /* [fixed_bytes], borrowed until the server is stopped */
   size_t fixed_bytes;
   struct wn_http_stream *stream; /* from wn_http_stream_open */
+  int retry;                     /* seconds, with 429: Retry-After; 0: not said */
   void (*sent)(void *user);      /* in the server's thread, once all of the answer has left; may be NULL */
 };
 /* An error: text without an end of line. */
@@ -49,11 +50,15 @@ struct wn_http_options {
   int port;                           /* 0: any that is free */
   const struct wn_http_route *routes; /* [route_count], borrowed */
   int route_count;
-  void *user; /* for the handlers */
+  void *user;      /* for the handlers */
+  int connections; /* at a time; 0: 64 */
 };
 /* WN_ERR_IO: the address cannot be had. */
 wn_status wn_http_start(wn_context *ctx, const struct wn_http_options *options, struct wn_http **out);
 int wn_http_port(const struct wn_http *http);
+/* Streams are cut off, and new requests are not listened to: the first half of wn_http_stop, for servers whose writers
+ * have to be stopped in between. */
+void wn_http_close(struct wn_http *http);
 /* Streams are cut off; waits for their writers to end them. NULL is allowed. */
 void wn_http_stop(struct wn_http *http);
 

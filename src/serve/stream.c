@@ -2,8 +2,11 @@
  * that nobody turns in circles; while it is full the writer waits. */
 #include "serve/stream.h"
 
+#include <errno.h>
 #include <microhttpd.h>
+#include <stdint.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "base/alloc.h"
 
@@ -17,6 +20,7 @@ struct wn_http_stream {
   size_t begin, end;   /* of what is in `data` */
   bool ended, gone;    /* by the writer; by the client */
   bool suspended;      /* the connection waits for data */
+  int socket;          /* the connection's; -1: unknown */
   int holders;
   char data[WN_HTTP_STREAM_ROOM];
 };
@@ -61,6 +65,9 @@ struct wn_http_stream *wn_http_stream_create(struct wn_http_streams *all, struct
   struct wn_http_stream *s = memory;
   s->all = all;
   s->connection = connection;
+  const union MHD_ConnectionInfo *info =
+      connection ? MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD) : NULL;
+  s->socket = info ? info->connect_fd : -1;
   s->holders = 1;
   pthread_cond_init(&s->room, NULL);
   pthread_mutex_lock(&all->lock);
@@ -141,25 +148,50 @@ void wn_http_stream_drop(struct wn_http_stream *s) {
   pthread_mutex_unlock(&s->all->lock);
 }
 
+/* With the lock: as much as there is room for. */
+static size_t stream_put(struct wn_http_stream *s, const char *data, size_t bytes) {
+  if (s->begin > 0) { /* what is left moves to the front */
+    memmove(s->data, s->data + s->begin, s->end - s->begin);
+    s->end -= s->begin;
+    s->begin = 0;
+  }
+  const size_t room = WN_HTTP_STREAM_ROOM - s->end, n = bytes < room ? bytes : room;
+  memcpy(s->data + s->end, data, n);
+  s->end += n;
+  if (n > 0) stream_wake(s);
+  return n;
+}
+
 bool wn_http_stream_write(struct wn_http_stream *s, const char *data, size_t bytes) {
   pthread_mutex_lock(&s->all->lock);
   while (bytes > 0 && !s->gone) {
-    if (s->begin > 0) { /* what is left moves to the front */
-      memmove(s->data, s->data + s->begin, s->end - s->begin);
-      s->end -= s->begin;
-      s->begin = 0;
-    }
-    const size_t room = WN_HTTP_STREAM_ROOM - s->end, n = bytes < room ? bytes : room;
-    memcpy(s->data + s->end, data, n);
-    s->end += n;
+    const size_t n = stream_put(s, data, bytes);
     data += n;
     bytes -= n;
-    stream_wake(s);
     if (bytes > 0) pthread_cond_wait(&s->room, &s->all->lock);
   }
   const bool heard = !s->gone;
   pthread_mutex_unlock(&s->all->lock);
   return heard;
+}
+
+/* Nobody polls the socket of a suspended connection: that its other end is closed is seen only by asking. */
+static bool stream_is_closed(const struct wn_http_stream *s) {
+  char byte;
+  if (!s->suspended || s->socket < 0) return false;
+  const ssize_t n = recv(s->socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+size_t wn_http_stream_offer(struct wn_http_stream *s, const char *data, size_t bytes) {
+  pthread_mutex_lock(&s->all->lock);
+  if (!s->gone && stream_is_closed(s)) {
+    s->gone = true;
+    stream_wake(s);
+  }
+  const size_t n = s->gone ? SIZE_MAX : bytes ? stream_put(s, data, bytes) : 0;
+  pthread_mutex_unlock(&s->all->lock);
+  return n;
 }
 
 static bool stream_write_line(struct wn_http_stream *s, const char *field, const char *text, size_t bytes) {

@@ -36,6 +36,9 @@ void wn_http_stream_drop(struct wn_http_stream *stream);                     /* 
 bool wn_http_stream_write(struct wn_http_stream *stream, const char *data, size_t bytes);
 /* A server-sent event with this data, whose lines are told apart; name may be NULL. False: as above. */
 bool wn_http_stream_event(struct wn_http_stream *stream, const char *name, const char *data);
+/* Without waiting: what there is room for now; SIZE_MAX: the client has gone, which is looked for even where nothing is
+ * to be sent (bytes 0). */
+size_t wn_http_stream_offer(struct wn_http_stream *stream, const char *data, size_t bytes);
 void wn_http_stream_end(struct wn_http_stream *stream); /* the last call: the stream is no longer the writer's */
 
 #endif

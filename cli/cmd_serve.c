@@ -1,0 +1,146 @@
+/* winnow serve: a model behind HTTP, in the shapes of the OpenAI API. */
+#include "cmd.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <winnow/chat.h>
+#include <winnow/serve.h>
+#include "args.h"
+#include "files.h"
+#include "load.h"
+#include "signals.h"
+#include "ui.h"
+
+struct serve_request {
+  struct cli_common common;
+  struct cli_loading load;
+  const char *host, *name, *key_file, *cache_memory;
+  int64_t port, context, slots, queue;
+};
+
+static const struct cli_option serve_options[] = {
+    CLI_MODEL_OPTION(struct serve_request, load.model),
+    CLI_CHECK_OPTION(struct serve_request, load.check),
+    CLI_OPTION(struct serve_request, host, "host", "ADDRESS",
+               "the address to listen on; on others than this machine's own nothing is encrypted"),
+    CLI_OPTION(struct serve_request, port, "port", "N", "the port; 0: any that is free", .min = 0, .max = 65535),
+    CLI_OPTION(struct serve_request, name, "name", "NAME", "the model's name in answers; else its folder or file"),
+    CLI_OPTION(struct serve_request, key_file, "api-key-file", "FILE",
+               "a file with a key that requests must have; without one all are answered"),
+    CLI_OPTION(struct serve_request, context, "context", "N",
+               "tokens of a prompt and its answer together; 0: the model's context", .min = 0, .max = 1 << 24),
+    CLI_OPTION(struct serve_request, slots, "slots", "N", "answers that are written at a time", .min = 1, .max = 4096),
+    CLI_OPTION(struct serve_request, queue, "queue", "N", "requests at a time; further ones get 429", .min = 1,
+               .max = 65536),
+    CLI_OPTION(struct serve_request, cache_memory, "cache-memory", "BYTES",
+               "of all key-value caches together, such as 2GiB: answers beyond it wait; else no limit"),
+    CLI_OPTION(struct serve_request, load.tokenizer, "tokenizer", "SPEC", CLI_TOKENIZER_HELP "; else the model's own"),
+    CLI_ATTENTION_OPTIONS(struct serve_request, load.attention),
+    CLI_BUDGETS_OPTIONS(struct serve_request, load.budgets),
+    CLI_CACHE_OPTION(struct serve_request, load.budgets),
+    CLI_COMMON_OPTIONS(struct serve_request, common)};
+
+static const struct cli_spec serve_spec = {
+    .command = "winnow serve",
+    .summary =
+        "Answers HTTP requests in the shapes of the OpenAI API: /v1/completions, /v1/chat/completions, /v1/models,\n"
+        "/tokenize, /detokenize, /apply-template, /tokenizer_info, /health, /metrics, /slots. A request may say how much\n"
+        "of its context is kept: \"winnow\": {\"budgets\": 64, \"policy\": \"h2o\"}. --budgets is for those that do not.",
+    .options = serve_options,
+    .option_count = CLI_COUNT(serve_options),
+    .positional = "[MODEL]",
+    .positional_max = 1,
+    .epilog = "Ctrl-C stops it."};
+
+/* The key: the file's first line. */
+static int serve_read_key(wn_context *ctx, const char *path, char **key) {
+  size_t bytes;
+  *key = NULL;
+  if (!path) return 0;
+  const int code = cli_read_text(ctx, path, key, &bytes);
+  if (code) return code;
+  (*key)[strcspn(*key, "\r\n")] = 0;
+  return **key ? 0 : cli_error("%s: the key is empty", path);
+}
+
+static const char *serve_name(const struct serve_request *r, char *buffer, size_t bytes) {
+  if (r->name) return r->name;
+  snprintf(buffer, bytes, "%s", r->load.model);
+  for (size_t n = strlen(buffer); n > 1 && buffer[n - 1] == '/';) buffer[--n] = 0;
+  const char *slash = strrchr(buffer, '/');
+  return slash && slash[1] ? slash + 1 : buffer;
+}
+
+/* Until a signal asks for the end. */
+static void serve_wait(wn_context *ctx) {
+  while (!wn_context_cancelled(ctx)) usleep(100000);
+}
+
+static int serve_run(wn_context *ctx, const struct serve_request *r, const struct cli_loaded *in) {
+  char name[4096], *key;
+  double memory = 0;
+  wn_server *server;
+  int code = serve_read_key(ctx, r->key_file, &key);
+  if (code) return code;
+  if (r->cache_memory && !wn_bytes_parse(r->cache_memory, &memory)) {
+    wn_text_free(key);
+    return cli_usage_error(serve_spec.command, "--cache-memory: \"%s\" is not a number of bytes, such as 2GiB",
+                           r->cache_memory);
+  }
+  const wn_server_options options = {.size = sizeof options,
+                                     .address = r->host,
+                                     .port = (int)r->port,
+                                     .name = serve_name(r, name, sizeof name),
+                                     .api_key = key,
+                                     .context = r->context,
+                                     .slots = (int)r->slots,
+                                     .queue = (int)r->queue,
+                                     .cache_memory = (uint64_t)memory,
+                                     .budgets = in->budgets.layers > 0 ? &in->budgets : NULL,
+                                     .cache = in->budgets.cache};
+  cli_signals_begin(ctx);
+  const wn_status status = wn_server_start(ctx, in->model, in->tok, &options, &server);
+  wn_text_free(key);
+  if (status != WN_OK) {
+    cli_signals_end();
+    return cli_fail(ctx, status);
+  }
+  const bool six = strchr(r->host, ':') != NULL;
+  if (r->common.json)
+    cli_print_json(json_pack("{s:s, s:i, s:s}", "host", r->host, "port", wn_server_port(server), "model", options.name));
+  else
+    printf("serving %s at http://%s%s%s:%d\n", options.name, six ? "[" : "", r->host, six ? "]" : "",
+           wn_server_port(server));
+  fflush(stdout);
+  serve_wait(ctx);
+  wn_server_stop(server);
+  cli_signals_end();
+  cli_note(&r->common, "stopped");
+  return 0;
+}
+
+int cmd_serve(int argc, char **argv) {
+  struct serve_request r = {.common = CLI_COMMON_DEFAULTS,
+                            .load = CLI_LOADING_DEFAULTS,
+                            .host = "127.0.0.1",
+                            .port = 8080,
+                            .slots = 8,
+                            .queue = 64};
+  struct cli_list dirs = {0};
+  struct cli_loaded in = {0};
+  wn_context *ctx = NULL;
+  int code = cli_parse(&serve_spec, argc, argv, &r, &dirs);
+  code = cli_model_argument(&serve_spec, code, true, &dirs, &r.load.model);
+  if (code == CLI_GO) code = cli_budgets_check(serve_spec.command, &r.load.budgets);
+  if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
+  if (!code) code = cli_load(ctx, serve_spec.command, &r.common, &r.load, true, &in);
+  if (!code) code = serve_run(ctx, &r, &in);
+  cli_loaded_clear(&in);
+  wn_context_destroy(ctx);
+  cli_list_clear(&r.load.attention.sets);
+  return code;
+}

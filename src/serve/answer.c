@@ -1,0 +1,238 @@
+/* Answers in the shapes of the OpenAI API. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "serve/job.h"
+#include "winnow/model.h"
+
+/* The value's text goes to *out; the value is released. */
+static void answer_add_json(struct wn_text *out, json_t *value, const char *before, const char *after) {
+  char *text = value ? json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+  json_decref(value);
+  if (text)
+    wn_text_add(out, "%s%s%s", before, text, after);
+  else
+    out->failed = true;
+  free(text);
+}
+
+void wn_serve_error_text(const struct wn_serve_error *e, struct wn_text *out) {
+  answer_add_json(out,
+                  json_pack("{s:{s:s, s:s, s:s*, s:i}}", "error", "message", e->message, "type", e->type, "param",
+                            e->param[0] ? e->param : NULL, "code", e->status),
+                  "", "\n");
+}
+
+/* A token's own text, valid UTF-8. NULL: out of memory. */
+static json_t *answer_token_text(const struct wn_serve_model *m, int32_t id) {
+  char *text = NULL;
+  size_t bytes = 0;
+  struct wn_bytes clean = {0};
+  json_t *out = NULL;
+  if (wn_tokenizer_decode(m->ctx, m->tok, &id, 1, &text, &bytes) == WN_OK &&
+      wn_utf8_replace_bad(text, bytes, &clean) == WN_OK)
+    out = json_stringn(clean.data ? clean.data : "", clean.count);
+  wn_bytes_clear(&clean);
+  wn_text_free(text);
+  return out;
+}
+
+static json_t *answer_number(double x) {
+  return isfinite(x) ? json_real(x) : json_null();
+}
+
+/* {"token", "logprob", "bytes"} of the chat API. */
+static json_t *answer_chat_token(const struct wn_serve_model *m, int32_t id, double log_probability) {
+  char *text = NULL;
+  size_t n = 0;
+  json_t *bytes = json_array();
+  if (wn_tokenizer_decode(m->ctx, m->tok, &id, 1, &text, &n) != WN_OK) n = 0;
+  for (size_t i = 0; i < n; i++) json_array_append_new(bytes, json_integer((unsigned char)text[i]));
+  wn_text_free(text);
+  return json_pack("{s:o, s:o, s:o}", "token", answer_token_text(m, id), "logprob", answer_number(log_probability),
+                   "bytes", bytes);
+}
+
+/* Two tokens may have the same text: the more probable one stays. */
+static void answer_add_top(const struct wn_serve_model *m, json_t *top, int32_t id, double log_probability) {
+  json_t *text = answer_token_text(m, id);
+  const char *name = json_string_value(text);
+  const json_t *there = name ? json_object_get(top, name) : NULL;
+  if (name && (!there || json_number_value(there) < log_probability))
+    json_object_set_new(top, name, answer_number(log_probability));
+  json_decref(text);
+}
+
+void wn_job_score(const struct wn_serve_model *m, struct wn_serve_choice *c, int32_t id, double log_probability,
+                  const int32_t *top, const double *top_log_probability, int K) {
+  if (!c->scores) return;
+  if (c->job->request.chat) {
+    json_t *one = answer_chat_token(m, id, log_probability), *others = json_array();
+    for (int j = 0; j < K; j++)
+      json_array_append_new(others, answer_chat_token(m, top[j], top_log_probability[j]));
+    json_object_set_new(one, "top_logprobs", others);
+    json_array_append_new(json_object_get(c->scores, "content"), one);
+    return;
+  }
+  json_array_append_new(json_object_get(c->scores, "tokens"), answer_token_text(m, id));
+  json_array_append_new(json_object_get(c->scores, "text_offset"), json_integer((json_int_t)c->characters));
+  const bool known = !isnan(log_probability);
+  json_array_append_new(json_object_get(c->scores, "token_logprobs"),
+                        known ? answer_number(log_probability) : json_null());
+  json_t *others = known ? json_object() : json_null();
+  for (int j = 0; j < K && known; j++) answer_add_top(m, others, top[j], top_log_probability[j]);
+  if (known) answer_add_top(m, others, id, log_probability);
+  json_array_append_new(json_object_get(c->scores, "top_logprobs"), others);
+}
+
+static json_t *answer_new_scores(bool chat) {
+  if (chat) return json_pack("{s:[]}", "content");
+  return json_pack("{s:[], s:[], s:[], s:[]}", "tokens", "token_logprobs", "top_logprobs", "text_offset");
+}
+
+json_t *wn_job_new_scores(const struct wn_serve_request *request) {
+  return request->scores ? answer_new_scores(request->chat) : NULL;
+}
+
+/* --- events --- */
+
+static json_t *answer_head(const struct wn_serve_model *m, const struct wn_serve_job *job, bool event) {
+  const char *object = !job->request.chat ? "text_completion" : event ? "chat.completion.chunk" : "chat.completion";
+  return json_pack("{s:s, s:s, s:I, s:s}", "id", job->id, "object", object, "created", (json_int_t)job->created, "model",
+                   m->name);
+}
+
+/* An event of one choice: text [bytes], or its end. */
+static void answer_event(const struct wn_serve_model *m, struct wn_serve_choice *c, const char *text, size_t bytes) {
+  struct wn_serve_job *job = c->job;
+  json_t *j = answer_head(m, job, true), *choice;
+  json_t *finish = c->finish ? json_string(c->finish) : json_null();
+  json_t *scores = c->scores ? json_incref(c->scores) : json_null();
+  if (job->request.chat) {
+    json_t *delta = c->finish ? json_object() : json_pack("{s:s%}", "content", text, bytes);
+    if (!c->finish && c->characters == 0) json_object_set_new(delta, "role", json_string("assistant"));
+    choice = json_pack("{s:i, s:o, s:o, s:o}", "index", c->index, "delta", delta, "logprobs", scores, "finish_reason",
+                       finish);
+  } else {
+    choice = json_pack("{s:i, s:s%, s:o, s:o}", "index", c->index, "text", text, bytes, "logprobs", scores,
+                       "finish_reason", finish);
+  }
+  if (c->scores) { /* those of this event have been sent */
+    json_decref(c->scores);
+    c->scores = answer_new_scores(job->request.chat);
+  }
+  json_object_set_new(j, "choices", json_pack("[o]", choice));
+  answer_add_json(&job->out, j, "data: ", "\n\n");
+}
+
+static size_t answer_characters(const char *text, size_t bytes) {
+  size_t n = 0;
+  for (size_t i = 0; i < bytes; i++) n += ((unsigned char)text[i] & 0xC0) != 0x80;
+  return n;
+}
+
+void wn_job_say(const struct wn_serve_model *m, struct wn_serve_choice *c, const char *text, size_t bytes) {
+  if (bytes == 0) return;
+  if (c->job->request.stream)
+    answer_event(m, c, text, bytes);
+  else
+    c->job->out.failed |= wn_bytes_add(m->ctx, &c->text, text, bytes) != WN_OK;
+  c->characters += answer_characters(text, bytes);
+}
+
+/* --- the end --- */
+
+/* What was kept of the contexts, which no other server says. */
+static json_t *answer_kept(const struct wn_serve_model *m, const struct wn_serve_job *job) {
+  const wn_model_config *config = wn_model_config_get(m->model);
+  const wn_budgets *b = job->request.budgets.layers > 0 ? &job->request.budgets : m->budgets;
+  const size_t element = wn_cache_format_resolve(m->ctx, m->model, b, m->cache) == WN_CACHE_HALF ? 2 : 4;
+  json_int_t cache = 0, full = 0, evicted = 0;
+  json_t *kept = json_array();
+  for (int i = 0; i < job->count; i++) {
+    const int64_t seen = job->choices[i].prompt->count + job->choices[i].tokens;
+    cache += (json_int_t)job->choices[i].cache_bytes;
+    full += (json_int_t)(2 * element) * config->layers * config->kv_heads * config->head_size * seen;
+    for (int64_t l = 0; l < config->layers; l++) {
+      const int64_t K = b->layers > 0 ? b->tokens[l] : seen, held = K < seen ? K : seen;
+      evicted += seen - held;
+      if (i == 0) json_array_append_new(kept, json_integer(held));
+    }
+  }
+  return json_pack("{s:I, s:I, s:o, s:I}", "cache_bytes", cache, "full_cache_bytes", full, "tokens_kept", kept,
+                   "evicted", evicted);
+}
+
+static json_t *answer_usage(const struct wn_serve_model *m, const struct wn_serve_job *job) {
+  json_int_t completion = 0;
+  for (int i = 0; i < job->count; i++) completion += job->choices[i].tokens;
+  return json_pack("{s:I, s:I, s:I, s:o}", "prompt_tokens", (json_int_t)job->prompt_tokens, "completion_tokens",
+                   completion, "total_tokens", (json_int_t)job->prompt_tokens + completion, "winnow",
+                   answer_kept(m, job));
+}
+
+static json_t *answer_choice(const struct wn_serve_choice *c) {
+  const char *text = c->text.data ? c->text.data : "";
+  json_t *scores = c->scores ? json_incref(c->scores) : json_null();
+  if (c->job->request.chat)
+    return json_pack("{s:i, s:{s:s, s:s%}, s:o, s:s}", "index", c->index, "message", "role", "assistant", "content", text,
+                     c->text.count, "logprobs", scores, "finish_reason", c->finish);
+  return json_pack("{s:i, s:s%, s:o, s:s}", "index", c->index, "text", text, c->text.count, "logprobs", scores,
+                   "finish_reason", c->finish);
+}
+
+static void answer_end(const struct wn_serve_model *m, struct wn_serve_job *job) {
+  json_t *j = answer_head(m, job, job->request.stream), *choices = json_array();
+  for (int i = 0; i < job->count && !job->request.stream; i++)
+    json_array_append_new(choices, answer_choice(&job->choices[i]));
+  json_object_set_new(j, "choices", choices);
+  json_object_set_new(j, "usage", answer_usage(m, job));
+  if (!job->request.stream) {
+    answer_add_json(&job->out, j, "", "\n");
+  } else {
+    if (job->request.include_usage)
+      answer_add_json(&job->out, j, "data: ", "\n\n");
+    else
+      json_decref(j);
+    wn_text_add(&job->out, "data: [DONE]\n\n");
+  }
+  job->finished = true;
+}
+
+void wn_job_finish_choice(const struct wn_serve_model *m, struct wn_serve_choice *c) {
+  struct wn_serve_job *job = c->job;
+  c->state = WN_CHOICE_DONE;
+  if (job->finished) return;
+  if (job->request.stream) answer_event(m, c, "", 0);
+  if (++job->done == job->count) answer_end(m, job);
+}
+
+void wn_job_fail(struct wn_serve_job *job, const char *message) {
+  struct wn_serve_error error;
+  if (job->finished) return;
+  wn_serve_refuse(&error, 500, "", "%s", message);
+  if (job->request.stream) wn_text_add(&job->out, "data: ");
+  wn_serve_error_text(&error, &job->out);
+  if (job->request.stream) wn_text_add(&job->out, "\n");
+  job->finished = true;
+}
+
+void wn_job_destroy(struct wn_serve_job *job) {
+  if (!job) return;
+  for (int i = 0; i < job->count && job->choices; i++) {
+    struct wn_serve_choice *c = &job->choices[i];
+    wn_generation_destroy(c->generation);
+    wn_text_stream_destroy(c->echo);
+    wn_session_destroy(c->session);
+    wn_bytes_clear(&c->text);
+    json_decref(c->scores);
+    wn_free(c->logits);
+    wn_free(c->counts);
+  }
+  wn_free(job->choices);
+  wn_serve_request_clear(&job->request);
+  wn_free(job->out.data);
+  wn_free(job);
+}

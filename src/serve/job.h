@@ -1,0 +1,69 @@
+/* Jobs: a request that is being answered. Handlers make them and put them into the queue; the worker alone touches them
+ * from then on. */
+#ifndef WN_SERVE_JOB_H
+#define WN_SERVE_JOB_H
+
+#include "base/text.h"
+#include "serve/request.h"
+#include "serve/stream.h"
+#include "text/normalize.h"
+
+enum wn_choice_state {
+  WN_CHOICE_WAITS,  /* for a slot */
+  WN_CHOICE_SCORES, /* reads its prompt and scores it */
+  WN_CHOICE_WRITES, /* generates */
+  WN_CHOICE_DONE
+};
+
+struct wn_serve_choice {
+  struct wn_serve_job *job;
+  const struct wn_serve_model *model; /* the worker's */
+  const struct wn_serve_prompt *prompt;
+  int index;
+  enum wn_choice_state state;
+  wn_session *session;
+  wn_generation *generation;
+  uint64_t cache_bytes;
+  wn_text_stream *echo;   /* of the prompt's tokens, while they are scored */
+  int64_t scored;         /* tokens of the prompt */
+  int64_t tokens;         /* of the answer */
+  const char *finish;     /* "length", "stop"; NULL: not yet */
+  struct wn_bytes text;   /* the answer so far; with echo the prompt before it */
+  size_t characters;      /* of the text */
+  json_t *scores;         /* of the tokens, as the API writes them; NULL: not wanted */
+  float *logits;          /* [V] before anything changed them, with scores */
+  uint16_t *counts;       /* [V] of the answer's tokens, with penalties */
+};
+
+struct wn_serve_job {
+  struct wn_serve_job *next;
+  struct wn_serve_request request;
+  struct wn_http_stream *stream;
+  struct wn_text out; /* still to be sent from `sent` on */
+  size_t sent;
+  char id[48];
+  int64_t created; /* seconds since 1970 */
+  struct wn_serve_choice *choices;
+  int count, done;
+  bool begun, finished, gone; /* gone: the client has left */
+  int64_t prompt_tokens;
+};
+
+/* --- what an answer looks like (answer.c); text goes to job->out --- */
+
+/* A piece of an answer: to the choice's text, and where the job streams as an event. */
+void wn_job_say(const struct wn_serve_model *m, struct wn_serve_choice *c, const char *text, size_t bytes);
+/* The score of a token: id with its log probability (NAN: it has none), and K others. */
+void wn_job_score(const struct wn_serve_model *m, struct wn_serve_choice *c, int32_t id, double log_probability,
+                  const int32_t *top, const double *top_log_probability, int K);
+/* A choice has ended; the last one ends the answer. */
+void wn_job_finish_choice(const struct wn_serve_model *m, struct wn_serve_choice *c);
+/* Something failed while it ran: said in place of the rest. */
+void wn_job_fail(struct wn_serve_job *job, const char *message);
+/* {"error": ...} */
+void wn_serve_error_text(const struct wn_serve_error *error, struct wn_text *out);
+/* Empty scores, where the request wants any. */
+json_t *wn_job_new_scores(const struct wn_serve_request *request);
+void wn_job_destroy(struct wn_serve_job *job);
+
+#endif

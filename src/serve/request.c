@@ -1,0 +1,408 @@
+/* Requests by a table: a row for each field that the API knows, so that one that is not served is named in the error
+ * and never dropped in silence. */
+#include "serve/request.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "winnow/model.h"
+
+enum { BODY_DEPTH = 16 };
+
+bool wn_serve_refuse(struct wn_serve_error *error, int status, const char *param, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  vsnprintf(error->message, sizeof error->message, format, args);
+  va_end(args);
+  error->status = status;
+  error->type = status < 500 ? "invalid_request_error" : "server_error";
+  snprintf(error->param, sizeof error->param, "%s", param);
+  return false;
+}
+
+/* --- rows --- */
+
+enum field_kind {
+  FIELD_BOOL,
+  FIELD_INT,    /* int64_t */
+  FIELD_NUMBER, /* double */
+  FIELD_READ,   /* by its function */
+  FIELD_IGNORED /* a text that changes nothing */
+};
+
+struct reading {
+  const struct wn_serve_model *m;
+  struct wn_serve_request *r;
+  struct wn_serve_error *error;
+};
+
+struct field {
+  const char *name;
+  bool text, chat; /* of /v1/completions, of /v1/chat/completions */
+  enum field_kind kind;
+  size_t at;
+  double min, max;
+  bool (*read)(const struct reading *x, const json_t *value);
+};
+
+static bool read_ids(const struct reading *x, const json_t *list, struct wn_serve_prompt *out) {
+  void *memory;
+  const size_t n = json_array_size(list);
+  if ((int64_t)n > x->m->context)
+    return wn_serve_refuse(x->error, 400, "prompt", "prompt: %zu tokens, the context has %lld", n,
+                           (long long)x->m->context);
+  if (wn_alloc(x->m->ctx, "a prompt", n * sizeof *out->ids, &memory) != WN_OK)
+    return wn_serve_refuse(x->error, 503, "prompt", "out of memory");
+  out->ids = memory;
+  out->count = (int64_t)n;
+  for (size_t i = 0; i < n; i++) {
+    const json_t *id = json_array_get(list, i);
+    const json_int_t value = json_is_integer(id) ? json_integer_value(id) : -1;
+    if (value < 0 || value >= x->m->entries)
+      return wn_serve_refuse(x->error, 400, "prompt", "prompt: element %zu is no token, expected 0 to %d", i,
+                             x->m->entries - 1);
+    out->ids[i] = (int32_t)value;
+  }
+  return true;
+}
+
+static bool read_text(const struct reading *x, const json_t *text, struct wn_serve_prompt *out) {
+  size_t count = 0;
+  if (wn_prompt_encode(x->m->ctx, x->m->tok, json_string_value(text), json_string_length(text), &out->ids, &count) !=
+      WN_OK)
+    return wn_serve_refuse(x->error, 400, "prompt", "prompt: %s", wn_context_error(x->m->ctx));
+  out->count = (int64_t)count;
+  return true;
+}
+
+static bool read_prompt(const struct reading *x, const json_t *value) {
+  struct wn_serve_request *r = x->r;
+  const json_t *first = json_array_get(value, 0);
+  const bool list = json_is_array(value) && (json_is_string(first) || json_is_array(first));
+  const size_t n = list ? json_array_size(value) : 1;
+  if (!json_is_string(value) && !first)
+    return wn_serve_refuse(x->error, 400, "prompt", "prompt: expected a text, tokens, or a list of either");
+  if (n > WN_SERVE_PROMPTS)
+    return wn_serve_refuse(x->error, 400, "prompt", "prompt: %zu prompts, at most %d", n, WN_SERVE_PROMPTS);
+  for (size_t i = 0; i < n; i++) {
+    const json_t *one = list ? json_array_get(value, i) : value;
+    struct wn_serve_prompt *out = &r->prompts[r->prompt_count++];
+    if (json_is_string(one) ? !read_text(x, one, out) : !json_is_array(one) || !read_ids(x, one, out))
+      return x->error->status ? false : wn_serve_refuse(x->error, 400, "prompt", "prompt: element %zu is neither a text nor tokens", i);
+    if (out->count == 0) return wn_serve_refuse(x->error, 400, "prompt", "prompt: there are no tokens in it");
+  }
+  return true;
+}
+
+static bool read_messages(const struct reading *x, const json_t *value) {
+  return wn_serve_messages(x->m, value, &x->r->prompts[x->r->prompt_count++], x->error);
+}
+
+static bool read_stop(const struct reading *x, const json_t *value) {
+  struct wn_serve_request *r = x->r;
+  const size_t n = json_is_array(value) ? json_array_size(value) : 1;
+  if (n > WN_SERVE_STOPS) return wn_serve_refuse(x->error, 400, "stop", "stop: %zu texts, at most %d", n, WN_SERVE_STOPS);
+  for (size_t i = 0; i < n; i++) {
+    const json_t *one = json_is_array(value) ? json_array_get(value, i) : value;
+    if (!json_is_string(one) || !*json_string_value(one))
+      return wn_serve_refuse(x->error, 400, "stop", "stop: expected a text or a list of texts, none empty");
+    r->stops[r->stop_count++] = json_string_value(one);
+  }
+  return true;
+}
+
+static bool read_logprobs(const struct reading *x, const json_t *value) {
+  struct wn_serve_request *r = x->r;
+  if (r->chat) {
+    if (!json_is_boolean(value)) return wn_serve_refuse(x->error, 400, "logprobs", "logprobs: expected true or false");
+    r->scores = json_is_true(value);
+    return true;
+  }
+  const json_int_t top = json_is_integer(value) ? json_integer_value(value) : -1;
+  if (top < 0 || top > WN_SERVE_TOP)
+    return wn_serve_refuse(x->error, 400, "logprobs", "logprobs: expected 0 to %d", WN_SERVE_TOP);
+  r->scores = true;
+  r->top = (int)top;
+  return true;
+}
+
+static bool read_top_logprobs(const struct reading *x, const json_t *value) {
+  const json_int_t top = json_is_integer(value) ? json_integer_value(value) : -1;
+  if (top < 0 || top > WN_SERVE_TOP)
+    return wn_serve_refuse(x->error, 400, "top_logprobs", "top_logprobs: expected 0 to %d", WN_SERVE_TOP);
+  x->r->top = (int)top;
+  return true;
+}
+
+static bool read_logit_bias(const struct reading *x, const json_t *value) {
+  const char *key;
+  json_t *bias;
+  if (!json_is_object(value)) return wn_serve_refuse(x->error, 400, "logit_bias", "logit_bias: expected an object");
+  json_object_foreach((json_t *)(uintptr_t)value, key, bias) {
+    char *end;
+    const long id = strtol(key, &end, 10);
+    const double b = json_number_value(bias);
+    if (!*key || *end || id < 0 || id >= x->m->entries || !json_is_number(bias) || !(b >= -100 && b <= 100))
+      return wn_serve_refuse(x->error, 400, "logit_bias",
+                             "logit_bias: expected tokens 0 to %d with numbers from -100 to 100", x->m->entries - 1);
+    if (x->r->bias_count == WN_SERVE_BIASES)
+      return wn_serve_refuse(x->error, 400, "logit_bias", "logit_bias: more than %d tokens", WN_SERVE_BIASES);
+    x->r->biases[x->r->bias_count].id = (int32_t)id;
+    x->r->biases[x->r->bias_count++].bias = b <= -100 ? -INFINITY : (float)b;
+  }
+  return true;
+}
+
+static bool read_stream_options(const struct reading *x, const json_t *value) {
+  const char *key;
+  json_t *option;
+  if (!json_is_object(value)) return wn_serve_refuse(x->error, 400, "stream_options", "stream_options: expected an object");
+  json_object_foreach((json_t *)(uintptr_t)value, key, option) {
+    if (strcmp(key, "include_usage") != 0 || !json_is_boolean(option))
+      return wn_serve_refuse(x->error, 400, "stream_options",
+                             "stream_options: \"%.32s\": expected include_usage, true or false", key);
+    x->r->include_usage = json_is_true(option);
+  }
+  return true;
+}
+
+static bool read_response_format(const struct reading *x, const json_t *value) {
+  const char *type = json_string_value(json_object_get(value, "type"));
+  if (type && !strcmp(type, "text")) return true;
+  return wn_serve_refuse(x->error, 400, "response_format", "response_format: only {\"type\": \"text\"} is served");
+}
+
+static bool read_best_of(const struct reading *x, const json_t *value) {
+  const json_t *n = json_object_get(x->r->json, "n");
+  const json_int_t wanted = json_is_integer(n) ? json_integer_value(n) : 1;
+  if (json_is_integer(value) && json_integer_value(value) == wanted) return true;
+  return wn_serve_refuse(x->error, 400, "best_of", "best_of: only the value of n is served");
+}
+
+static bool read_empty(const struct reading *x, const json_t *value) {
+  if (json_is_array(value) && json_array_size(value) == 0) return true;
+  return wn_serve_refuse(x->error, 400, "tools", "tools, tool_choice, functions and suffix are not served");
+}
+
+/* "64", "64,32", "0.25", "2MiB": never the name of a file. */
+static bool budget_is_number(const char *text) {
+  return *text >= '0' && *text <= '9' && strspn(text, "0123456789.,:kKMGiB") == strlen(text);
+}
+
+/* What is ours alone: how much of its context a request keeps. */
+static bool read_winnow(const struct reading *x, const json_t *value) {
+  wn_context *ctx = x->m->ctx;
+  wn_budgets *b = &x->r->budgets;
+  const char *key, *text, *budget = NULL;
+  json_t *option;
+  char number[32];
+  if (!json_is_object(value)) return wn_serve_refuse(x->error, 400, "winnow", "winnow: expected an object");
+  json_object_foreach((json_t *)(uintptr_t)value, key, option) {
+    text = json_string_value(option);
+    if (!strcmp(key, "budgets") && json_is_integer(option)) {
+      snprintf(number, sizeof number, "%lld", (long long)json_integer_value(option));
+      budget = number;
+    } else if (!strcmp(key, "budgets") && text) {
+      budget = text;
+    } else if (!strcmp(key, "policy") && text && wn_policy_find(text, &b->policy)) {
+      continue;
+    } else if (!strcmp(key, "sinks") && json_is_integer(option) && json_integer_value(option) >= 0) {
+      b->sinks = json_integer_value(option);
+    } else if (!strcmp(key, "options") && text) {
+      if (wn_budgets_set(ctx, text, b) != WN_OK)
+        return wn_serve_refuse(x->error, 400, "winnow", "winnow.options: %s", wn_context_error(ctx));
+    } else if (!strcmp(key, "tau") || !strcmp(key, "window")) {
+      return wn_serve_refuse(x->error, 400, "winnow",
+                             "winnow.%s is a setting of the model: start the server with --attention", key);
+    } else {
+      return wn_serve_refuse(x->error, 400, "winnow",
+                             "winnow.%.32s: expected budgets (a number or a text such as \"64,32\"), policy (a name), "
+                             "sinks, options",
+                             key);
+    }
+  }
+  if (!budget) return wn_serve_refuse(x->error, 400, "winnow", "winnow: budgets are missing");
+  if (!budget_is_number(budget))
+    return wn_serve_refuse(x->error, 400, "winnow", "winnow.budgets: expected tokens, such as 64 or \"64,32\"");
+  b->cache = wn_cache_format_resolve(ctx, x->m->model, NULL, x->m->cache);
+  if (wn_budgets_parse(ctx, wn_model_config_get(x->m->model), budget, b) != WN_OK ||
+      wn_budgets_check(ctx, b, wn_model_config_get(x->m->model)) != WN_OK)
+    return wn_serve_refuse(x->error, 400, "winnow", "winnow: %s", wn_context_error(ctx));
+  return true;
+}
+
+#define ROW(member) offsetof(struct wn_serve_request, member)
+static const struct field fields[] = {
+    {"model", true, true, FIELD_IGNORED, 0, 0, 0, NULL},
+    {"prompt", true, false, FIELD_READ, 0, 0, 0, read_prompt},
+    {"messages", false, true, FIELD_READ, 0, 0, 0, read_messages},
+    {"max_tokens", true, true, FIELD_INT, ROW(max_tokens), 0, 1 << 24, NULL},
+    {"max_completion_tokens", false, true, FIELD_INT, ROW(max_tokens), 0, 1 << 24, NULL},
+    {"temperature", true, true, FIELD_NUMBER, ROW(temperature), 0, 100, NULL},
+    {"top_p", true, true, FIELD_NUMBER, ROW(top_p), 0, 1, NULL},
+    {"top_k", true, true, FIELD_INT, ROW(top_k), 0, 1 << 24, NULL},
+    {"min_p", true, true, FIELD_NUMBER, ROW(min_p), 0, 1, NULL},
+    {"presence_penalty", true, true, FIELD_NUMBER, ROW(presence_penalty), -2, 2, NULL},
+    {"frequency_penalty", true, true, FIELD_NUMBER, ROW(frequency_penalty), -2, 2, NULL},
+    {"seed", true, true, FIELD_INT, ROW(seed), 0, 9e15, NULL},
+    {"n", true, true, FIELD_INT, ROW(n), 1, WN_SERVE_CHOICES, NULL},
+    {"best_of", true, false, FIELD_READ, 0, 0, 0, read_best_of},
+    {"echo", true, false, FIELD_BOOL, ROW(echo), 0, 0, NULL},
+    {"stream", true, true, FIELD_BOOL, ROW(stream), 0, 0, NULL},
+    {"stream_options", true, true, FIELD_READ, 0, 0, 0, read_stream_options},
+    {"stop", true, true, FIELD_READ, 0, 0, 0, read_stop},
+    {"logprobs", true, true, FIELD_READ, 0, 0, 0, read_logprobs},
+    {"top_logprobs", false, true, FIELD_READ, 0, 0, 0, read_top_logprobs},
+    {"logit_bias", true, true, FIELD_READ, 0, 0, 0, read_logit_bias},
+    {"response_format", false, true, FIELD_READ, 0, 0, 0, read_response_format},
+    {"user", true, true, FIELD_IGNORED, 0, 0, 0, NULL},
+    {"tools", false, true, FIELD_READ, 0, 0, 0, read_empty},
+    {"tool_choice", false, true, FIELD_READ, 0, 0, 0, read_empty},
+    {"functions", false, true, FIELD_READ, 0, 0, 0, read_empty},
+    {"suffix", true, false, FIELD_READ, 0, 0, 0, read_empty},
+    {"winnow", true, true, FIELD_READ, 0, 0, 0, read_winnow},
+};
+#undef ROW
+
+static const struct field *field_named(const char *name, bool chat) {
+  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+    if ((chat ? fields[i].chat : fields[i].text) && !strcmp(fields[i].name, name)) return &fields[i];
+  return NULL;
+}
+
+static bool field_read(const struct reading *x, const struct field *f, const json_t *value) {
+  char *at = (char *)x->r + f->at;
+  switch (f->kind) {
+  case FIELD_BOOL:
+    if (!json_is_boolean(value)) return wn_serve_refuse(x->error, 400, f->name, "%s: expected true or false", f->name);
+    *(bool *)at = json_is_true(value);
+    return true;
+  case FIELD_INT:
+    if (!json_is_integer(value) || (double)json_integer_value(value) < f->min ||
+        (double)json_integer_value(value) > f->max)
+      return wn_serve_refuse(x->error, 400, f->name, "%s: expected a whole number from %.0f to %.0f", f->name, f->min,
+                             f->max);
+    *(int64_t *)(void *)at = json_integer_value(value);
+    return true;
+  case FIELD_NUMBER:
+    if (!json_is_number(value) || !(json_number_value(value) >= f->min && json_number_value(value) <= f->max))
+      return wn_serve_refuse(x->error, 400, f->name, "%s: expected a number from %g to %g", f->name, f->min, f->max);
+    *(double *)(void *)at = json_number_value(value);
+    return true;
+  case FIELD_IGNORED:
+    return json_is_string(value) || wn_serve_refuse(x->error, 400, f->name, "%s: expected a text", f->name);
+  case FIELD_READ:
+    break;
+  }
+  return f->read(x, value);
+}
+
+/* --- the whole --- */
+
+/* jansson parses by recursion, and values take many times their bytes: deep or long lists are refused before. */
+static bool body_is_shallow(const char *body, size_t bytes) {
+  int depth = 0;
+  bool text = false;
+  for (size_t i = 0; i < bytes; i++) {
+    const char c = body[i];
+    if (text && c == '\\') i++;
+    else if (c == '"') text = !text;
+    else if (!text && (c == '[' || c == '{') && ++depth > BODY_DEPTH) return false;
+    else if (!text && (c == ']' || c == '}')) depth--;
+  }
+  return true;
+}
+
+json_t *wn_serve_body(const char *body, size_t bytes, struct wn_serve_error *error) {
+  json_error_t why;
+  if (!body_is_shallow(body, bytes)) {
+    wn_serve_refuse(error, 400, "", "the body is nested deeper than %d", BODY_DEPTH);
+    return NULL;
+  }
+  json_t *j = json_loadb(body, bytes, JSON_REJECT_DUPLICATES, &why);
+  if (!j) wn_serve_refuse(error, 400, "", "the body is not JSON: %.200s (line %d)", why.text, why.line);
+  if (!j || json_is_object(j)) return j;
+  json_decref(j);
+  wn_serve_refuse(error, 400, "", "the body is JSON, but not an object");
+  return NULL;
+}
+
+bool wn_serve_messages(const struct wn_serve_model *m, const json_t *list, struct wn_serve_prompt *out,
+                       struct wn_serve_error *error) {
+  static const char *const roles[] = {"system", "user", "assistant"};
+  wn_chat_message messages[WN_SERVE_MESSAGES];
+  const size_t n = json_array_size(list);
+  size_t count = 0;
+  if (!m->chat) return wn_serve_refuse(error, 400, "messages", "the model has no chat template that is known");
+  if (n < 1 || n > WN_SERVE_MESSAGES)
+    return wn_serve_refuse(error, 400, "messages", "messages: expected a list of 1 to %d", WN_SERVE_MESSAGES);
+  for (size_t i = 0; i < n; i++) {
+    const json_t *one = json_array_get(list, i);
+    const char *role = json_string_value(json_object_get(one, "role"));
+    const char *text = json_string_value(json_object_get(one, "content"));
+    int r = 0;
+    while (r < 3 && (!role || strcmp(role, roles[r]) != 0)) r++;
+    if (role && !strcmp(role, "developer")) r = WN_CHAT_SYSTEM;
+    if (r == 3 || !text)
+      return wn_serve_refuse(error, 400, "messages",
+                             "messages[%zu]: expected {\"role\": system, user or assistant, \"content\": a text}", i);
+    messages[i] = (wn_chat_message){.role = (wn_chat_role)r, .text = text};
+  }
+  if (wn_chat_encode(m->ctx, m->tok, m->chat, messages, (int)n, true, &out->ids, &count) != WN_OK)
+    return wn_serve_refuse(error, 400, "messages", "messages: %s", wn_context_error(m->ctx));
+  out->count = (int64_t)count;
+  return true;
+}
+
+/* What fits together: the lengths, and the number of answers. */
+static bool request_check(const struct wn_serve_model *m, struct wn_serve_request *r, struct wn_serve_error *error) {
+  if (r->prompt_count == 0)
+    return wn_serve_refuse(error, 400, r->chat ? "messages" : "prompt", "%s: missing", r->chat ? "messages" : "prompt");
+  if (r->prompt_count * r->n > WN_SERVE_CHOICES)
+    return wn_serve_refuse(error, 400, "n", "n: %lld answers to %d prompts, at most %d in all", (long long)r->n,
+                           r->prompt_count, WN_SERVE_CHOICES);
+  if (r->top > 0 && !r->scores)
+    return wn_serve_refuse(error, 400, "top_logprobs", "top_logprobs: needs logprobs");
+  if (r->stream && r->echo && r->scores)
+    return wn_serve_refuse(error, 400, "echo", "echo: with logprobs it is not streamed");
+  int64_t longest = 0;
+  for (int i = 0; i < r->prompt_count; i++)
+    if (r->prompts[i].count > longest) longest = r->prompts[i].count;
+  if (longest + (r->max_tokens < 0 ? 1 : r->max_tokens) > m->context)
+    return wn_serve_refuse(error, 400, r->chat ? "messages" : "prompt",
+                           "the prompt has %lld tokens and max_tokens is %lld: together more than the context, %lld",
+                           (long long)longest, (long long)(r->max_tokens < 0 ? 1 : r->max_tokens),
+                           (long long)m->context);
+  return true;
+}
+
+bool wn_serve_request_read(const struct wn_serve_model *m, bool chat, const char *body, size_t bytes,
+                           struct wn_serve_request *r, struct wn_serve_error *error) {
+  const struct reading x = {m, r, error};
+  const char *key;
+  json_t *value;
+  *error = (struct wn_serve_error){0};
+  *r = (struct wn_serve_request){
+      .chat = chat, .n = 1, .max_tokens = chat ? -1 : 16, .temperature = 1, .top_p = 1, .seed = -1};
+  wn_budgets_init(&r->budgets);
+  r->json = wn_serve_body(body, bytes, error);
+  if (!r->json) return false;
+  json_object_foreach(r->json, key, value) {
+    const struct field *f = field_named(key, chat);
+    if (!f)
+      return wn_serve_refuse(error, 400, key, "%.64s: this field is not known to /v1/%scompletions", key,
+                             chat ? "chat/" : "");
+    if (!json_is_null(value) && !field_read(&x, f, value)) return false;
+  }
+  return request_check(m, r, error);
+}
+
+void wn_serve_request_clear(struct wn_serve_request *r) {
+  for (int i = 0; i < r->prompt_count; i++) wn_tokens_free(r->prompts[i].ids);
+  wn_budgets_clear(&r->budgets);
+  json_decref(r->json);
+  *r = (struct wn_serve_request){0};
+}

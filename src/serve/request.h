@@ -1,0 +1,78 @@
+/* A request for text: the fields of /v1/completions and /v1/chat/completions, read and checked before anything runs. */
+#ifndef WN_SERVE_REQUEST_H
+#define WN_SERVE_REQUEST_H
+
+#include <jansson.h>
+#include "winnow/chat.h"
+#include "winnow/generate.h"
+
+enum {
+  WN_SERVE_PROMPTS = 64,  /* of a request, at most */
+  WN_SERVE_CHOICES = 128, /* of all its prompts together */
+  WN_SERVE_STOPS = 16,
+  WN_SERVE_BIASES = 256,
+  WN_SERVE_MESSAGES = 1024,
+  WN_SERVE_TOP = 20 /* most probable tokens of a position */
+};
+
+/* What is wrong with a request, as the OpenAI API says it. */
+struct wn_serve_error {
+  int status;       /* 0: nothing is */
+  const char *type; /* "invalid_request_error" */
+  char param[64];   /* the field; "" none */
+  char message[512];
+};
+__attribute__((format(printf, 4, 5))) bool wn_serve_refuse(struct wn_serve_error *error, int status, const char *param,
+                                                           const char *format, ...); /* false */
+
+/* What the server runs; the handlers' own context, which the model's thread does not use. */
+struct wn_serve_model {
+  wn_context *ctx;
+  wn_model *model;
+  const wn_tokenizer *tok;
+  const wn_chat_template *chat; /* NULL: none is known */
+  const char *name;
+  int64_t context; /* tokens of prompt and answer together */
+  int32_t entries; /* ids below it are tokens */
+  const wn_budgets *budgets; /* of requests that say nothing about them; layers 0: none */
+  wn_cache_format cache;
+};
+
+struct wn_serve_prompt {
+  int32_t *ids; /* wn_tokens_free */
+  int64_t count;
+};
+
+struct wn_serve_request {
+  bool chat, stream, include_usage, echo;
+  bool scores;  /* log probabilities are wanted */
+  int top;      /* of so many most probable tokens as well */
+  int64_t n;    /* answers to each prompt */
+  int64_t max_tokens; /* -1: as many as fit */
+  double temperature, top_p, min_p, presence_penalty, frequency_penalty;
+  int64_t top_k, seed; /* seed -1: not given */
+  struct {
+    int32_t id;
+    float bias;
+  } biases[WN_SERVE_BIASES];
+  int bias_count;
+  const char *stops[WN_SERVE_STOPS]; /* borrowed from json */
+  int stop_count;
+  wn_budgets budgets; /* layers 0: none */
+  struct wn_serve_prompt prompts[WN_SERVE_PROMPTS];
+  int prompt_count;
+  json_t *json;
+};
+
+/* False: what is wrong is in `error`. wn_serve_request_clear it in either case. */
+bool wn_serve_request_read(const struct wn_serve_model *m, bool chat, const char *body, size_t bytes,
+                           struct wn_serve_request *out, struct wn_serve_error *error);
+void wn_serve_request_clear(struct wn_serve_request *request);
+
+/* A body as a JSON object; NULL: `error` says why not. */
+json_t *wn_serve_body(const char *body, size_t bytes, struct wn_serve_error *error);
+/* The tokens of a list of messages, up to where the model answers. */
+bool wn_serve_messages(const struct wn_serve_model *m, const json_t *messages, struct wn_serve_prompt *out,
+                       struct wn_serve_error *error);
+
+#endif

@@ -1,0 +1,374 @@
+/* The server: its paths. Handlers read a request, and either answer at once or make a job of it for the worker. */
+#include <microhttpd.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/options.h"
+#include "kv/budgets.h"
+#include "serve/http.h"
+#include "serve/worker.h"
+#include "winnow/serve.h"
+
+enum { SLOTS = 8, QUEUE = 64, CONNECTIONS = 512, BODY = 2 << 20, KEY_BYTES = 256 };
+
+struct wn_server {
+  struct wn_serve_model front; /* for the handlers, with a context of their own */
+  struct wn_serve_worker worker;
+  struct wn_http *http;
+  wn_budgets budgets;
+  char *name, *key; /* key NULL: none is asked for */
+  time_t started;
+  uint64_t number; /* of the last job */
+};
+
+static void answer_error(struct wn_http_answer *answer, const struct wn_serve_error *error) {
+  answer->status = error->status;
+  answer->type = "application/json";
+  wn_serve_error_text(error, &answer->text);
+}
+
+static void answer_json(struct wn_http_answer *answer, json_t *value) {
+  char *text = value ? json_dumps(value, JSON_COMPACT) : NULL;
+  json_decref(value);
+  if (text) wn_text_add(&answer->text, "%s\n", text);
+  answer->text.failed = answer->text.failed || !text;
+  free(text);
+}
+
+/* Has the request the key? Compared in a time that does not say how much of it is right. */
+static bool server_knows(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  const struct wn_server *s = request->user;
+  const char *given = wn_http_header(request, "Authorization");
+  struct wn_serve_error error;
+  if (!s->key) return true;
+  const size_t n = strlen(s->key);
+  unsigned differs = !given || strncmp(given, "Bearer ", 7) != 0 || strlen(given + 7) != n;
+  for (size_t i = 0; !differs && i < n; i++) differs |= (unsigned)(given[7 + i] ^ s->key[i]);
+  if (!differs) return true;
+  wn_serve_refuse(&error, 401, "", "a key is asked for: Authorization: Bearer KEY");
+  answer_error(answer, &error);
+  return false;
+}
+
+/* --- what is answered at once --- */
+
+static void handle_health(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  (void)request;
+  answer->fixed = "{\"status\":\"ok\"}\n";
+  answer->fixed_bytes = strlen(answer->fixed);
+}
+
+static void handle_models(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  const struct wn_server *s = request->user;
+  if (!server_knows(request, answer)) return;
+  answer_json(answer, json_pack("{s:s, s:[{s:s, s:s, s:I, s:s, s:I}]}", "object", "list", "data", "id", s->name, "object",
+                                "model", "created", (json_int_t)s->started, "owned_by", "winnow", "context",
+                                (json_int_t)s->front.context));
+}
+
+static void handle_metrics(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  struct wn_server *s = request->user;
+  struct wn_serve_counts c;
+  if (!server_knows(request, answer)) return;
+  wn_serve_worker_counts(&s->worker, &c);
+  const struct {
+    const char *name, *type, *help;
+    uint64_t value;
+  } rows[] = {
+      {"winnow_requests_total", "counter", "Requests taken.", c.requests},
+      {"winnow_requests_refused_total", "counter", "Requests that found the queue full.", c.refused},
+      {"winnow_requests_cancelled_total", "counter", "Requests whose client left.", c.cancelled},
+      {"winnow_requests_failed_total", "counter", "Requests that failed while they ran.", c.failed},
+      {"winnow_prompt_tokens_total", "counter", "Tokens of prompts.", c.prompt_tokens},
+      {"winnow_completion_tokens_total", "counter", "Tokens of answers.", c.completion_tokens},
+      {"winnow_answers_running", "gauge", "Answers that are being written.", (uint64_t)c.running},
+      {"winnow_answers_waiting", "gauge", "Answers that wait for a slot.", (uint64_t)c.waiting},
+      {"winnow_cache_bytes", "gauge", "Bytes of all caches.", c.cache_bytes},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    wn_text_add(&answer->text, "# HELP %s %s\n# TYPE %s %s\n%s %llu\n", rows[i].name, rows[i].help, rows[i].name,
+                rows[i].type, rows[i].name, (unsigned long long)rows[i].value);
+}
+
+static void handle_slots(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  struct wn_server *s = request->user;
+  struct wn_serve_counts c;
+  if (!server_knows(request, answer)) return;
+  wn_serve_worker_counts(&s->worker, &c);
+  answer_json(answer, json_pack("{s:i, s:i, s:i, s:i, s:I, s:I}", "slots", s->worker.slots, "running", c.running,
+                                "waiting", c.waiting, "requests", c.jobs, "cache_bytes", (json_int_t)c.cache_bytes,
+                                "cache_memory", (json_int_t)s->worker.cache_memory));
+}
+
+static json_t *server_special(const struct wn_server *s, int32_t id) {
+  char *text;
+  size_t bytes;
+  if (id < 0 || wn_tokenizer_decode(s->front.ctx, s->front.tok, &id, 1, &text, &bytes) != WN_OK) return json_null();
+  json_t *out = json_stringn(text, bytes);
+  wn_text_free(text);
+  return out ? out : json_null();
+}
+
+static void handle_tokenizer_info(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  const struct wn_server *s = request->user;
+  const char *template = wn_tokenizer_chat_template(s->front.tok);
+  if (!server_knows(request, answer)) return;
+  json_t *j = json_pack("{s:s, s:i, s:o, s:o, s:n}", "kind", wn_tokenizer_kind(s->front.tok), "vocab_size",
+                        wn_tokenizer_vocab_size(s->front.tok), "bos_token",
+                        server_special(s, wn_tokenizer_bos(s->front.tok)), "eos_token",
+                        server_special(s, wn_tokenizer_eos(s->front.tok)), "pad_token");
+  json_t *text = template ? json_string(template) : NULL;
+  if (j) json_object_set_new(j, "chat_template", text ? text : json_null());
+  answer_json(answer, j);
+}
+
+/* The body's object; NULL after saying what is wrong with it. */
+static json_t *server_body(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  struct wn_serve_error error = {0};
+  if (!server_knows(request, answer)) return NULL;
+  json_t *body = wn_serve_body(request->body, request->body_bytes, &error);
+  if (!body) answer_error(answer, &error);
+  return body;
+}
+
+static void server_complain(struct wn_http_answer *answer, const char *param, const char *why) {
+  struct wn_serve_error error;
+  wn_serve_refuse(&error, 400, param, "%s: %s", param, why);
+  answer_error(answer, &error);
+}
+
+static void handle_tokenize(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  const struct wn_server *s = request->user;
+  json_t *body = server_body(request, answer);
+  if (!body) return;
+  const json_t *text = json_object_get(body, "prompt"), *special = json_object_get(body, "add_special_tokens");
+  if (!text) text = json_object_get(body, "content");
+  const bool bos = !json_is_false(special) && wn_tokenizer_bos(s->front.tok) >= 0;
+  int32_t *ids = NULL;
+  size_t count = 0;
+  if (!json_is_string(text)) {
+    server_complain(answer, "prompt", "expected a text");
+  } else if (wn_tokenizer_encode(s->front.ctx, s->front.tok, json_string_value(text), json_string_length(text), bos,
+                                 false, &ids, &count) != WN_OK) {
+    server_complain(answer, "prompt", wn_context_error(s->front.ctx));
+  } else {
+    json_t *list = json_array();
+    for (size_t i = 0; i < count; i++) json_array_append_new(list, json_integer(ids[i]));
+    answer_json(answer, json_pack("{s:o, s:I, s:I}", "tokens", list, "count", (json_int_t)count, "max_model_len",
+                                  (json_int_t)s->front.context));
+  }
+  wn_tokens_free(ids);
+  json_decref(body);
+}
+
+static void handle_detokenize(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  const struct wn_server *s = request->user;
+  json_t *body = server_body(request, answer);
+  if (!body) return;
+  const json_t *list = json_object_get(body, "tokens");
+  const size_t n = json_array_size(list);
+  struct wn_bytes clean = {0};
+  char *text = NULL;
+  size_t bytes = 0;
+  void *memory = NULL;
+  bool good = json_is_array(list) && wn_alloc(s->front.ctx, "tokens", n * sizeof(int32_t), &memory) == WN_OK;
+  for (size_t i = 0; i < n && good; i++) {
+    const json_int_t id = json_is_integer(json_array_get(list, i)) ? json_integer_value(json_array_get(list, i)) : -1;
+    good = id >= 0 && id < wn_tokenizer_vocab_size(s->front.tok);
+    if (good) ((int32_t *)memory)[i] = (int32_t)id;
+  }
+  good = good && wn_tokenizer_decode(s->front.ctx, s->front.tok, memory, n, &text, &bytes) == WN_OK &&
+         wn_utf8_replace_bad(text, bytes, &clean) == WN_OK;
+  if (good)
+    answer_json(answer, json_pack("{s:s%, s:s%}", "prompt", clean.data ? clean.data : "", clean.count, "content",
+                                  clean.data ? clean.data : "", clean.count));
+  else
+    server_complain(answer, "tokens", "expected a list of the tokenizer's tokens");
+  wn_bytes_clear(&clean);
+  wn_text_free(text);
+  wn_free(memory);
+  json_decref(body);
+}
+
+static void handle_apply_template(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  const struct wn_server *s = request->user;
+  struct wn_serve_prompt prompt = {0};
+  struct wn_serve_error error = {0};
+  json_t *body = server_body(request, answer);
+  char *text = NULL;
+  size_t bytes;
+  if (!body) return;
+  if (!wn_serve_messages(&s->front, json_object_get(body, "messages"), &prompt, &error)) {
+    answer_error(answer, &error);
+  } else if (wn_tokenizer_decode(s->front.ctx, s->front.tok, prompt.ids, (size_t)prompt.count, &text, &bytes) != WN_OK) {
+    server_complain(answer, "messages", wn_context_error(s->front.ctx));
+  } else {
+    json_t *list = json_array();
+    for (int64_t i = 0; i < prompt.count; i++) json_array_append_new(list, json_integer(prompt.ids[i]));
+    answer_json(answer, json_pack("{s:o}", "tokens", list));
+  }
+  wn_tokens_free(prompt.ids);
+  wn_text_free(text);
+  json_decref(body);
+}
+
+/* --- jobs --- */
+
+/* A job of a request that has been read, which becomes its own. NULL: out of memory. */
+static struct wn_serve_job *server_job(struct wn_server *s, struct wn_serve_request *request) {
+  void *memory, *choices;
+  const int count = (int)request->n * request->prompt_count;
+  if (wn_alloc(s->front.ctx, "a job", sizeof(struct wn_serve_job), &memory) != WN_OK) return NULL;
+  if (wn_alloc(s->front.ctx, "answers", (size_t)count * sizeof(struct wn_serve_choice), &choices) != WN_OK) {
+    wn_free(memory);
+    return NULL;
+  }
+  struct wn_serve_job *job = memory;
+  job->request = *request;
+  *request = (struct wn_serve_request){0};
+  job->choices = choices;
+  job->count = count;
+  job->created = time(NULL);
+  snprintf(job->id, sizeof job->id, "%s-%llx-%llu", job->request.chat ? "chatcmpl" : "cmpl",
+           (unsigned long long)s->started, (unsigned long long)++s->number);
+  for (int i = 0; i < count; i++)
+    job->choices[i] = (struct wn_serve_choice){
+        .job = job, .index = i, .prompt = &job->request.prompts[i / job->request.n]};
+  for (int i = 0; i < job->request.prompt_count; i++) job->prompt_tokens += job->request.prompts[i].count;
+  return job;
+}
+
+static void server_generate(const struct wn_http_request *request, struct wn_http_answer *answer, bool chat) {
+  struct wn_server *s = request->user;
+  struct wn_serve_request wanted;
+  struct wn_serve_error error;
+  if (!server_knows(request, answer)) return;
+  if (!wn_serve_request_read(&s->front, chat, request->body, request->body_bytes, &wanted, &error)) {
+    wn_serve_request_clear(&wanted);
+    answer_error(answer, &error);
+    return;
+  }
+  struct wn_serve_job *job = server_job(s, &wanted);
+  wn_serve_request_clear(&wanted);
+  if (job && wn_http_stream_open(request, answer)) {
+    job->stream = answer->stream;
+    answer->type = job->request.stream ? "text/event-stream" : "application/json";
+    if (wn_serve_worker_add(&s->worker, job)) return;
+    wn_http_stream_end(job->stream);
+    answer->stream = NULL;
+    answer->retry = 1;
+    wn_serve_refuse(&error, 429, "", "the queue is full: %d requests", s->worker.queue);
+  } else {
+    wn_serve_refuse(&error, 503, "", "out of memory");
+  }
+  wn_job_destroy(job);
+  answer_error(answer, &error);
+}
+
+static void handle_completions(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  server_generate(request, answer, false);
+}
+
+static void handle_chat(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  server_generate(request, answer, true);
+}
+
+static const struct wn_http_route routes[] = {
+    {"GET", "/health", "application/json", 0, handle_health},
+    {"GET", "/v1/models", "application/json", 0, handle_models},
+    {"GET", "/metrics", "text/plain; version=0.0.4", 0, handle_metrics},
+    {"GET", "/slots", "application/json", 0, handle_slots},
+    {"GET", "/tokenizer_info", "application/json", 0, handle_tokenizer_info},
+    {"POST", "/tokenize", "application/json", BODY, handle_tokenize},
+    {"POST", "/detokenize", "application/json", BODY, handle_detokenize},
+    {"POST", "/apply-template", "application/json", BODY, handle_apply_template},
+    {"POST", "/v1/completions", "application/json", BODY, handle_completions},
+    {"POST", "/v1/chat/completions", "application/json", BODY, handle_chat},
+};
+
+/* --- start and stop --- */
+
+static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model *model, const wn_tokenizer *tok,
+                                 const wn_server_options *o) {
+  const wn_model_config *c = wn_model_config_get(model);
+  const wn_context_options front = {.size = sizeof front, .threads = 1, .backend = wn_context_backend(ctx)};
+  if (c->encoder.layers > 0)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "server: the model has an encoder, requests are for decoders");
+  if (o->context < 0 || (c->position == WN_POS_LEARNED && o->context > c->context) || o->slots < 0 || o->queue < 0)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "server: context %lld, slots %d, queue %d: expected a context of 1 to %lld",
+                   (long long)o->context, o->slots, o->queue, (long long)c->context);
+  if (o->api_key && (!*o->api_key || strlen(o->api_key) > KEY_BYTES))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "server: the key must have 1 to %d bytes", KEY_BYTES);
+  if (o->budgets && o->budgets->layers > 0) {
+    WN_TRY(wn_budgets_check(ctx, o->budgets, c));
+    WN_TRY(wn_budgets_copy(ctx, o->budgets, &s->budgets));
+  }
+  WN_TRY(wn_context_create(&front, &s->front.ctx));
+  if (!(s->name = wn_strdup(ctx, o->name ? o->name : "winnow"))) return WN_ERR_MEMORY;
+  if (o->api_key && !(s->key = wn_strdup(ctx, o->api_key))) return WN_ERR_MEMORY;
+  const char *template = wn_tokenizer_chat_template(tok);
+  const int32_t vocabulary = wn_tokenizer_vocab_size(tok);
+  wn_context *own = s->front.ctx;
+  s->front = (struct wn_serve_model){.ctx = own,
+                                     .model = model,
+                                     .tok = tok,
+                                     .chat = template ? wn_chat_template_recognise(template) : NULL,
+                                     .name = s->name,
+                                     .context = o->context ? o->context : c->context,
+                                     .entries = vocabulary < c->vocab_size ? vocabulary : (int32_t)c->vocab_size,
+                                     .budgets = &s->budgets,
+                                     .cache = o->cache};
+  s->worker.model = s->front;
+  s->worker.model.ctx = ctx;
+  s->worker.slots = o->slots ? o->slots : SLOTS;
+  s->worker.queue = o->queue ? o->queue : QUEUE;
+  s->worker.cache_memory = o->cache_memory;
+  return WN_OK;
+}
+
+wn_status wn_server_start(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const wn_server_options *options,
+                          wn_server **out) {
+  wn_server_options o;
+  void *memory;
+  wn_status status;
+  *out = NULL;
+  WN_TRY(WN_OPTIONS_READ(ctx, wn_server_options, options, &o));
+  WN_TRY(wn_alloc(ctx, "a server", sizeof **out, &memory));
+  struct wn_server *s = memory;
+  s->started = time(NULL);
+  WN_TRY_GOTO(server_describe(ctx, s, model, tok, &o), fail);
+  WN_TRY_GOTO(wn_serve_worker_start(ctx, &s->worker), fail);
+  const struct wn_http_options http = {.address = o.address,
+                                       .port = o.port,
+                                       .routes = routes,
+                                       .route_count = sizeof routes / sizeof *routes,
+                                       .user = s,
+                                       .connections = CONNECTIONS};
+  WN_TRY_GOTO(wn_http_start(s->front.ctx, &http, &s->http), listen);
+  *out = s;
+  return WN_OK;
+listen:
+  wn_fail(ctx, status, "%s", wn_context_error(s->front.ctx));
+fail:
+  wn_server_stop(s);
+  return status;
+}
+
+int wn_server_port(const wn_server *server) {
+  return wn_http_port(server->http);
+}
+
+void wn_server_stop(wn_server *s) {
+  if (!s) return;
+  if (s->http) wn_http_close(s->http); /* nobody comes in, and whoever is here is told that it is over */
+  wn_serve_worker_stop(&s->worker);
+  wn_http_stop(s->http);
+  wn_budgets_clear(&s->budgets);
+  wn_context_destroy(s->front.ctx);
+  wn_free(s->name);
+  wn_free(s->key);
+  wn_free(s);
+}

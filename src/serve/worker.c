@@ -1,0 +1,424 @@
+#include "serve/worker.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "winnow/score.h"
+
+enum { SCORE_PIECE = 64, FLUSH_MILLISECONDS = 5 };
+
+/* --- one choice --- */
+
+static uint64_t choice_seed(const struct wn_serve_choice *c) {
+  const struct wn_serve_request *r = &c->job->request;
+  if (r->seed >= 0) return (uint64_t)r->seed + (uint64_t)c->index;
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return (uint64_t)now.tv_sec * 1000003u + (uint64_t)now.tv_nsec + (uint64_t)c->index * 7919u;
+}
+
+/* Penalties and biases, as OpenAI and llama.cpp define them; min_p is a part of the largest probability. */
+static void choice_on_logits(void *user, int64_t index, float *logits, int64_t V) {
+  struct wn_serve_choice *c = user;
+  const struct wn_serve_request *r = &c->job->request;
+  (void)index;
+  if (c->logits) memcpy(c->logits, logits, (size_t)V * sizeof *logits);
+  for (int64_t v = 0; c->counts && v < V; v++)
+    if (c->counts[v] > 0) logits[v] -= (float)(r->presence_penalty + r->frequency_penalty * c->counts[v]);
+  for (int i = 0; i < r->bias_count; i++) logits[r->biases[i].id] += r->biases[i].bias;
+  if (r->min_p <= 0) return;
+  float top = -INFINITY;
+  for (int64_t v = 0; v < V; v++) top = fmaxf(top, logits[v]);
+  const float least = top + (float)log(r->min_p);
+  for (int64_t v = 0; v < V; v++)
+    if (logits[v] < least) logits[v] = -INFINITY;
+}
+
+/* The K largest logits of `n`, largest first. */
+static int choice_top(const float *logits, int32_t n, int K, int32_t *top) {
+  int count = 0;
+  for (int32_t v = 0; v < n; v++) {
+    if (count == K && (K == 0 || !(logits[v] > logits[top[K - 1]]))) continue;
+    int j = count < K ? count++ : K - 1;
+    for (; j > 0 && logits[v] > logits[top[j - 1]]; j--) top[j] = top[j - 1];
+    top[j] = v;
+  }
+  return count;
+}
+
+static void choice_score(const struct wn_serve_model *m, struct wn_serve_choice *c, int32_t id) {
+  int32_t top[WN_SERVE_TOP];
+  double values[WN_SERVE_TOP], largest = -INFINITY, sum = 0;
+  const int64_t V = wn_model_config_get(m->model)->vocab_size;
+  if (!c->scores || !c->logits) return;
+  for (int64_t v = 0; v < V; v++) largest = fmax(largest, (double)c->logits[v]);
+  for (int64_t v = 0; v < V; v++) sum += exp((double)c->logits[v] - largest);
+  const double lse = largest + log(sum);
+  const int K = choice_top(c->logits, (int32_t)V, c->job->request.top, top);
+  for (int j = 0; j < K; j++) values[j] = (double)c->logits[top[j]] - lse;
+  wn_job_score(m, c, id, (double)c->logits[id] - lse, top, values, K);
+}
+
+static bool choice_on_piece(void *user, const wn_generate_piece *piece) {
+  struct wn_serve_choice *c = user;
+  const struct wn_serve_model *m = c->model;
+  if (piece->id >= 0) {
+    c->tokens++;
+    if (c->counts && c->counts[piece->id] < UINT16_MAX) c->counts[piece->id]++;
+    choice_score(m, c, piece->id);
+  }
+  wn_job_say(m, c, piece->text, piece->bytes);
+  return true;
+}
+
+static wn_status choice_generate(struct wn_serve_worker *w, struct wn_serve_choice *c, int64_t from) {
+  const struct wn_serve_request *r = &c->job->request;
+  const int64_t room = w->model.context - c->prompt->count;
+  wn_generate_options o;
+  wn_generate_options_init(&o, sizeof o);
+  o.prompt = c->prompt->ids + from;
+  o.prompt_count = c->prompt->count - from;
+  o.tok = w->model.tok;
+  o.sampling = (wn_sampling){.temperature = r->temperature, .top_k = (int)r->top_k, .top_p = r->top_p, .seed = choice_seed(c)};
+  o.vocab_size = w->model.entries;
+  o.max_tokens = r->max_tokens < 0 || r->max_tokens > room ? room : r->max_tokens;
+  o.stop_strings = r->stops;
+  o.stop_string_count = r->stop_count;
+  if (!r->chat) o.text_before = c->prompt->ids, o.text_before_count = c->prompt->count;
+  o.piece = choice_on_piece;
+  if (c->logits || c->counts || r->bias_count || r->min_p > 0) o.logits = choice_on_logits;
+  o.user = c;
+  c->state = WN_CHOICE_WRITES;
+  return wn_generation_create(w->model.ctx, c->session, &o, &c->generation);
+}
+
+/* The prompt's own text, before the answer's. */
+static wn_status choice_echo(struct wn_serve_worker *w, struct wn_serve_choice *c) {
+  char *text;
+  size_t bytes;
+  struct wn_bytes clean = {0};
+  const bool bos = c->prompt->ids[0] == wn_tokenizer_bos(w->model.tok);
+  WN_TRY(wn_tokenizer_decode(w->model.ctx, w->model.tok, c->prompt->ids + bos, (size_t)c->prompt->count - bos, &text,
+                             &bytes));
+  wn_status status = wn_utf8_replace_bad(text, bytes, &clean);
+  if (status == WN_OK) wn_job_say(&w->model, c, clean.data ? clean.data : "", clean.count);
+  wn_bytes_clear(&clean);
+  wn_text_free(text);
+  return status;
+}
+
+/* The score of a prompt's token, and its text where that is echoed. */
+static wn_status choice_echo_token(struct wn_serve_worker *w, struct wn_serve_choice *c, int32_t id, double value,
+                                   const int32_t *top, const double *values) {
+  const char *text;
+  size_t bytes;
+  wn_job_score(&w->model, c, id, value, top, values, isnan(value) ? 0 : c->job->request.top);
+  WN_TRY(wn_text_stream_push(w->model.ctx, c->echo, id, &text, &bytes));
+  wn_job_say(&w->model, c, text, bytes);
+  return WN_OK;
+}
+
+/* A piece of the prompt with the scores of its tokens. */
+static wn_status choice_score_piece(struct wn_serve_worker *w, struct wn_serve_choice *c) {
+  double sums[SCORE_PIECE], values[SCORE_PIECE * WN_SERVE_TOP];
+  int32_t top[SCORE_PIECE * WN_SERVE_TOP];
+  const struct wn_serve_request *r = &c->job->request;
+  const int64_t all = c->prompt->count - 1, left = all - c->scored, n = left < SCORE_PIECE ? left : SCORE_PIECE;
+  const int32_t *ids = c->prompt->ids + c->scored;
+  const wn_scores out = {.size = sizeof out,
+                         .log_probability = sums,
+                         .top_k = r->top,
+                         .top = r->top ? top : NULL,
+                         .top_log_probability = r->top ? values : NULL};
+  if (c->scored == 0) {
+    WN_TRY(wn_text_stream_create(w->model.ctx, w->model.tok, &c->echo));
+    WN_TRY(choice_echo_token(w, c, ids[0], NAN, NULL, NULL));
+  }
+  if (n > 0) WN_TRY(wn_session_score(w->model.ctx, c->session, ids, ids + 1, n, &out));
+  for (int64_t i = 0; i < n; i++)
+    WN_TRY(choice_echo_token(w, c, ids[i + 1], sums[i], top + i * r->top, values + i * r->top));
+  c->scored += n;
+  return WN_OK;
+}
+
+static wn_status choice_begin(struct wn_serve_worker *w, struct wn_serve_choice *c) {
+  const struct wn_serve_request *r = &c->job->request;
+  const int64_t V = wn_model_config_get(w->model.model)->vocab_size;
+  void *memory;
+  c->scores = wn_job_new_scores(r);
+  if (r->scores && r->max_tokens != 0) {
+    WN_TRY(wn_alloc(w->model.ctx, "logits", (size_t)V * sizeof *c->logits, &memory));
+    c->logits = memory;
+  }
+  if (r->presence_penalty != 0 || r->frequency_penalty != 0) {
+    WN_TRY(wn_alloc(w->model.ctx, "counts of tokens", (size_t)V * sizeof *c->counts, &memory));
+    c->counts = memory;
+  }
+  if (r->echo && r->scores) {
+    c->state = WN_CHOICE_SCORES;
+    return WN_OK;
+  }
+  if (r->echo) WN_TRY(choice_echo(w, c));
+  return choice_generate(w, c, 0);
+}
+
+static void choice_leave(struct wn_serve_worker *w, struct wn_serve_choice *c) {
+  wn_generation_destroy(c->generation);
+  wn_session_destroy(c->session);
+  c->generation = NULL;
+  c->session = NULL;
+  c->state = WN_CHOICE_DONE;
+  pthread_mutex_lock(&w->lock);
+  w->counts.running--;
+  w->counts.cache_bytes -= c->cache_bytes;
+  w->counts.completion_tokens += (uint64_t)c->tokens;
+  pthread_mutex_unlock(&w->lock);
+}
+
+/* One step. *more: there is another one. */
+static wn_status choice_step(struct wn_serve_worker *w, struct wn_serve_choice *c, bool *more) {
+  *more = true;
+  if (c->state == WN_CHOICE_SCORES) {
+    WN_TRY(choice_score_piece(w, c));
+    if (c->scored < c->prompt->count - 1) return WN_OK;
+    if (c->job->request.max_tokens != 0) return choice_generate(w, c, c->scored);
+    *more = false;
+    c->finish = "length";
+    return WN_OK;
+  }
+  WN_TRY(wn_generation_step(w->model.ctx, c->generation, more));
+  if (*more) return WN_OK;
+  const wn_generate_end end = wn_generation_result(c->generation)->end;
+  c->finish = end == WN_GENERATE_EOS || end == WN_GENERATE_STOP ? "stop" : "length";
+  return WN_OK;
+}
+
+/* --- all of them --- */
+
+struct running {
+  struct wn_serve_worker *w;
+  struct wn_serve_job *first, *last; /* jobs in the order in which they came */
+};
+
+/* A slot for a choice, if there is one and its cache fits. False: it waits. */
+static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_status *status) {
+  struct wn_serve_worker *w = x->w;
+  const struct wn_serve_request *r = &c->job->request;
+  const int64_t room = w->model.context - c->prompt->count;
+  const wn_session_options options = {
+      .size = sizeof options,
+      .sequences = 1,
+      .capacity = c->prompt->count + (r->max_tokens < 0 || r->max_tokens > room ? room : r->max_tokens),
+      .budgets = r->budgets.layers > 0 ? &r->budgets : w->model.budgets,
+      .cache = w->model.cache};
+  *status = WN_OK;
+  if (w->counts.running >= w->slots) return false;
+  *status = wn_session_create_with(w->model.ctx, w->model.model, &options, &c->session);
+  if (*status != WN_OK) return false;
+  c->cache_bytes = wn_session_kv_bytes(c->session);
+  const bool fits = w->cache_memory == 0 || w->counts.cache_bytes + c->cache_bytes <= w->cache_memory;
+  if (!fits) {
+    wn_session_destroy(c->session);
+    c->session = NULL;
+    if (w->counts.running == 0)
+      *status = wn_fail(w->model.ctx, WN_ERR_MEMORY, "the request's cache needs %llu bytes, the server has %llu",
+                        (unsigned long long)c->cache_bytes, (unsigned long long)w->cache_memory);
+    return false;
+  }
+  pthread_mutex_lock(&w->lock);
+  w->counts.running++;
+  w->counts.waiting--;
+  w->counts.cache_bytes += c->cache_bytes;
+  pthread_mutex_unlock(&w->lock);
+  *status = choice_begin(w, c);
+  return true;
+}
+
+/* Choices of a job that are still to do are given up. */
+static void running_drop(struct running *x, struct wn_serve_job *job) {
+  for (int i = 0; i < job->count; i++) {
+    struct wn_serve_choice *c = &job->choices[i];
+    if (c->session) choice_leave(x->w, c);
+    if (c->state == WN_CHOICE_WAITS) {
+      pthread_mutex_lock(&x->w->lock);
+      x->w->counts.waiting--;
+      pthread_mutex_unlock(&x->w->lock);
+    }
+    c->state = WN_CHOICE_DONE;
+  }
+}
+
+static void running_fail(struct running *x, struct wn_serve_job *job) {
+  running_drop(x, job);
+  wn_job_fail(job, wn_context_error(x->w->model.ctx));
+  pthread_mutex_lock(&x->w->lock);
+  x->w->counts.failed++;
+  pthread_mutex_unlock(&x->w->lock);
+}
+
+/* A step of every choice that has a slot; slots for those that wait, the oldest first. False: nothing was done. */
+static bool running_step(struct running *x) {
+  bool any = false, full = false;
+  for (struct wn_serve_job *job = x->first; job; job = job->next) {
+    for (int i = 0; i < job->count && !job->finished && !job->gone; i++) {
+      struct wn_serve_choice *c = &job->choices[i];
+      wn_status status = WN_OK;
+      bool more = true;
+      c->model = &x->w->model;
+      if (c->state == WN_CHOICE_WAITS && (full || !running_admit(x, c, &status)) && status == WN_OK) full = true;
+      if (status == WN_OK && c->session) {
+        any = true;
+        status = choice_step(x->w, c, &more);
+      }
+      if (status != WN_OK) {
+        running_fail(x, job);
+        any = true;
+      } else if (!more) {
+        choice_leave(x->w, c);
+        wn_job_finish_choice(&x->w->model, c);
+      }
+    }
+  }
+  return any;
+}
+
+/* What there is to send goes out; clients that have left free their slots. False: nothing moved. */
+static bool running_send(struct running *x, struct wn_serve_job *job) {
+  if (job->out.failed && !job->finished) running_fail(x, job);
+  const size_t left = job->out.data ? job->out.bytes - job->sent : 0;
+  const size_t n = wn_http_stream_offer(job->stream, left ? job->out.data + job->sent : "", left);
+  if (n == SIZE_MAX) {
+    if (!job->finished) running_drop(x, job);
+    job->gone = true;
+    return true;
+  }
+  job->sent += n;
+  if (job->sent == job->out.bytes) job->sent = job->out.bytes = 0;
+  return n > 0;
+}
+
+static void running_remove(struct running *x, struct wn_serve_job *job, struct wn_serve_job *before) {
+  struct wn_serve_worker *w = x->w;
+  pthread_mutex_lock(&w->lock);
+  w->counts.jobs--;
+  if (job->gone && !job->finished) w->counts.cancelled++;
+  pthread_mutex_unlock(&w->lock);
+  if (before) before->next = job->next;
+  else x->first = job->next;
+  if (x->last == job) x->last = before;
+  wn_http_stream_end(job->stream);
+  wn_job_destroy(job);
+}
+
+static bool running_flush(struct running *x) {
+  bool any = false;
+  for (struct wn_serve_job *job = x->first, *before = NULL, *next; job; job = next) {
+    next = job->next;
+    any = running_send(x, job) || any;
+    if (job->gone || (job->finished && job->out.bytes == 0))
+      running_remove(x, job, before);
+    else
+      before = job;
+  }
+  return any;
+}
+
+/* Takes what has been added. False: the end has been asked for. */
+static bool running_take(struct running *x, bool idle) {
+  struct wn_serve_worker *w = x->w;
+  pthread_mutex_lock(&w->lock);
+  while (!w->added && !w->stop && idle) {
+    if (!x->first) {
+      pthread_cond_wait(&w->news, &w->lock);
+      continue;
+    }
+    struct timespec until; /* a slow client: look again soon */
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += FLUSH_MILLISECONDS * 1000000;
+    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+    pthread_cond_timedwait(&w->news, &w->lock, &until);
+    break;
+  }
+  struct wn_serve_job *added = NULL;
+  while (w->added) { /* oldest first */
+    struct wn_serve_job *job = w->added;
+    w->added = job->next;
+    job->next = added;
+    added = job;
+  }
+  const bool stop = w->stop;
+  pthread_mutex_unlock(&w->lock);
+  if (added && x->last) x->last->next = added;
+  else if (added) x->first = added;
+  for (; added; added = added->next) x->last = added;
+  return !stop;
+}
+
+static void *worker_run(void *user) {
+  struct running x = {.w = user};
+  bool idle = true;
+  while (running_take(&x, idle)) {
+    const bool stepped = running_step(&x), sent = running_flush(&x);
+    idle = !stepped && !sent;
+  }
+  for (struct wn_serve_job *job = x.first, *next; job; job = next) {
+    next = job->next;
+    running_drop(&x, job);
+    wn_http_stream_end(job->stream);
+    wn_job_destroy(job);
+  }
+  return NULL;
+}
+
+wn_status wn_serve_worker_start(wn_context *ctx, struct wn_serve_worker *w) {
+  sigset_t all, before;
+  pthread_mutex_init(&w->lock, NULL);
+  pthread_cond_init(&w->news, NULL);
+  sigfillset(&all); /* signals belong to the program's own threads */
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int failed = pthread_create(&w->thread, NULL, worker_run, w);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  w->started = !failed;
+  return failed ? wn_fail(ctx, WN_ERR_MEMORY, "cannot start the thread that runs the model") : WN_OK;
+}
+
+void wn_serve_worker_stop(struct wn_serve_worker *w) {
+  if (!w->started) return;
+  pthread_mutex_lock(&w->lock);
+  w->stop = true;
+  pthread_cond_signal(&w->news);
+  pthread_mutex_unlock(&w->lock);
+  pthread_join(w->thread, NULL);
+  pthread_cond_destroy(&w->news);
+  pthread_mutex_destroy(&w->lock);
+  w->started = false;
+}
+
+bool wn_serve_worker_add(struct wn_serve_worker *w, struct wn_serve_job *job) {
+  pthread_mutex_lock(&w->lock);
+  const bool room = w->counts.jobs < w->queue && !w->stop;
+  if (room) {
+    w->counts.jobs++;
+    w->counts.requests++;
+    w->counts.waiting += job->count;
+    w->counts.prompt_tokens += (uint64_t)job->prompt_tokens;
+    job->next = w->added;
+    w->added = job;
+    pthread_cond_signal(&w->news);
+  } else {
+    w->counts.refused++;
+  }
+  pthread_mutex_unlock(&w->lock);
+  return room;
+}
+
+void wn_serve_worker_counts(struct wn_serve_worker *w, struct wn_serve_counts *out) {
+  pthread_mutex_lock(&w->lock);
+  *out = w->counts;
+  pthread_mutex_unlock(&w->lock);
+}

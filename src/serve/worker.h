@@ -1,0 +1,37 @@
+/* The worker: one thread that runs the model for all requests, a step of each in turn, so that they join and leave at
+ * any step and none waits for another's end. Each has a session of its own: what it is answered does not depend, to the
+ * bit, on what else is being answered. */
+#ifndef WN_SERVE_WORKER_H
+#define WN_SERVE_WORKER_H
+
+#include <pthread.h>
+#include "serve/job.h"
+
+struct wn_serve_counts {
+  uint64_t requests, refused, cancelled, failed, prompt_tokens, completion_tokens;
+  uint64_t cache_bytes; /* of all sessions now */
+  int running, waiting; /* answers that have a slot; that have none */
+  int jobs;
+};
+
+struct wn_serve_worker {
+  struct wn_serve_model model; /* with the worker's own context */
+  int slots, queue;            /* answers at a time; requests that may be here at once */
+  uint64_t cache_memory;       /* bytes of all caches together; 0: no limit */
+  pthread_t thread;
+  pthread_mutex_t lock; /* of what follows */
+  pthread_cond_t news;
+  struct wn_serve_job *added; /* newest first */
+  struct wn_serve_counts counts;
+  bool stop;
+  bool started;
+};
+
+/* slots, queue, cache_memory and model are set. */
+wn_status wn_serve_worker_start(wn_context *ctx, struct wn_serve_worker *worker);
+void wn_serve_worker_stop(struct wn_serve_worker *worker); /* what is running is cut off; zeroed is allowed */
+/* The job is the worker's now. False: the queue is full, and it is still the caller's. */
+bool wn_serve_worker_add(struct wn_serve_worker *worker, struct wn_serve_job *job);
+void wn_serve_worker_counts(struct wn_serve_worker *worker, struct wn_serve_counts *out);
+
+#endif
