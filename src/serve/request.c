@@ -267,13 +267,13 @@ static const struct field fields[] = {
 };
 #undef ROW
 
-static const struct field *field_named(const char *name, bool chat) {
+static const struct field *request_field(const char *name, bool chat) {
   for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
     if ((chat ? fields[i].chat : fields[i].text) && !strcmp(fields[i].name, name)) return &fields[i];
   return NULL;
 }
 
-static bool field_read(const struct reading *x, const struct field *f, const json_t *value) {
+static bool request_read_field(const struct reading *x, const struct field *f, const json_t *value) {
   char *at = (char *)x->r + f->at;
   switch (f->kind) {
   case FIELD_BOOL:
@@ -391,11 +391,11 @@ bool wn_serve_request_read(const struct wn_serve_model *m, bool chat, const char
   r->json = wn_serve_body(body, bytes, error);
   if (!r->json) return false;
   json_object_foreach(r->json, key, value) {
-    const struct field *f = field_named(key, chat);
+    const struct field *f = request_field(key, chat);
     if (!f)
       return wn_serve_refuse(error, 400, key, "%.64s: this field is not known to /v1/%scompletions", key,
                              chat ? "chat/" : "");
-    if (!json_is_null(value) && !field_read(&x, f, value)) return false;
+    if (!json_is_null(value) && !request_read_field(&x, f, value)) return false;
   }
   return request_check(m, r, error);
 }

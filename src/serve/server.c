@@ -258,6 +258,7 @@ static void server_generate(const struct wn_http_request *request, struct wn_htt
     answer->type = job->request.stream ? "text/event-stream" : "application/json";
     if (wn_serve_worker_add(&s->worker, job)) return;
     wn_http_stream_end(job->stream);
+    wn_http_stream_drop(job->stream);
     answer->stream = NULL;
     answer->retry = 1;
     wn_serve_refuse(&error, 429, "", "the queue is full: %d requests", s->worker.queue);

@@ -68,7 +68,7 @@ struct wn_http_stream *wn_http_stream_create(struct wn_http_streams *all, struct
   const union MHD_ConnectionInfo *info =
       connection ? MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD) : NULL;
   s->socket = info ? info->connect_fd : -1;
-  s->holders = 1;
+  s->holders = 2; /* a writer may end it before there is a response */
   pthread_cond_init(&s->room, NULL);
   pthread_mutex_lock(&all->lock);
   s->gone = all->closing;
@@ -135,9 +135,6 @@ struct MHD_Response *wn_http_stream_response(struct wn_http_stream *s) {
     wn_http_stream_drop(s);
     return NULL;
   }
-  pthread_mutex_lock(&s->all->lock);
-  s->holders++;
-  pthread_mutex_unlock(&s->all->lock);
   return r;
 }
 
@@ -145,7 +142,7 @@ void wn_http_stream_drop(struct wn_http_stream *s) {
   pthread_mutex_lock(&s->all->lock);
   s->gone = true;
   pthread_cond_signal(&s->room);
-  pthread_mutex_unlock(&s->all->lock);
+  stream_release(s);
 }
 
 /* With the lock: as much as there is room for. */

@@ -25,10 +25,10 @@ void wn_http_streams_close(struct wn_http_streams *streams); /* every client is 
 void wn_http_streams_wait(struct wn_http_streams *streams);  /* until the writers have ended them */
 void wn_http_streams_clear(struct wn_http_streams *streams);
 
-/* NULL: out of memory. The writer and the response hold it; it goes with the last of them. */
+/* NULL: out of memory. The writer and the response hold it from now on; it goes with the last of them. */
 struct wn_http_stream *wn_http_stream_create(struct wn_http_streams *streams, struct MHD_Connection *connection);
 struct MHD_Response *wn_http_stream_response(struct wn_http_stream *stream); /* NULL: out of memory */
-void wn_http_stream_drop(struct wn_http_stream *stream);                     /* nobody will read it */
+void wn_http_stream_drop(struct wn_http_stream *stream); /* instead of a response: nobody will read it */
 
 /* By one thread, the writer; by the handler that opened it at most WN_HTTP_STREAM_ROOM bytes, for nobody reads while it
  * runs. Waits while the client is slow. False: the client has gone, all that is left to do is to

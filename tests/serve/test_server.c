@@ -1,0 +1,585 @@
+/* The server: what it answers is what the library gives, to the bit, alone and among others; what is refused, and by
+ * which name; clients that leave free what they held. */
+#include "model/models.h"
+
+#include <jansson.h>
+#include <pthread.h>
+#include <time.h>
+
+#include "report/ask.h"
+#include "winnow/generate.h"
+#include "winnow/score.h"
+#include "winnow/serve.h"
+
+enum { V = 256, CONTEXT = 200 };
+
+struct place {
+  wn_context *ctx, *own; /* the server's; the test's */
+  wn_model *model, *same;
+  wn_tokenizer *tok;
+  wn_server *server;
+  int port;
+};
+
+static wn_model *bytes_model(wn_context *ctx) {
+  const struct model_case k = {.position = WN_POS_ROPE, .ffn = WN_FFN_SWIGLU, .kv_heads = 2, .qk_norm = true};
+  wn_model_config c = model_case_config(&k);
+  c.vocab_size = V;
+  c.context = CONTEXT;
+  return model_of(ctx, &c, WN_F32);
+}
+
+static void open_place(struct place *p, const wn_server_options *options) {
+  wn_server_options o = options ? *options : (wn_server_options){0};
+  o.size = sizeof o;
+  p->ctx = context_of("cpu", 1);
+  p->own = context_of("cpu", 1);
+  p->model = bytes_model(p->ctx);
+  p->same = bytes_model(p->own);
+  OK(p->ctx, wn_tokenizer_load(p->ctx, "bytes", &p->tok));
+  OK(p->ctx, wn_server_start(p->ctx, p->model, p->tok, &o, &p->server));
+  p->port = wn_server_port(p->server);
+}
+
+static void close_place(struct place *p) {
+  wn_server_stop(p->server);
+  wn_tokenizer_destroy(p->tok);
+  wn_model_destroy(p->model);
+  wn_model_destroy(p->same);
+  wn_context_destroy(p->ctx);
+  wn_context_destroy(p->own);
+}
+
+/* A request as text; freed by the caller. HTTP/1.0, so that bodies come as they are. */
+static char *request_of(const char *method, const char *path, const char *body, const char *more) {
+  char *text = NULL;
+  const int n = asprintf(&text, "%s %s HTTP/1.0\r\nHost: localhost\r\n%sContent-Length: %zu\r\n\r\n%s", method, path,
+                         more ? more : "", strlen(body), body);
+  assert_true(n > 0);
+  return text;
+}
+
+static char *post(int port, const char *path, const char *body) {
+  char *request = request_of("POST", path, body, NULL), *answer = ask(port, request);
+  free(request);
+  return answer;
+}
+
+static int status_of(const char *answer) {
+  return atoi(answer + strlen("HTTP/1.x "));
+}
+
+static json_t *json_of(const char *answer) {
+  json_t *j = json_loads(ask_body(answer), JSON_ALLOW_NUL, NULL);
+  if (!j) fail_msg("not JSON: %.300s", answer);
+  return j;
+}
+
+/* choices[i].text, to be freed. */
+static char *text_of(const char *answer, int i) {
+  if (status_of(answer) != 200) fail_msg("%.400s", answer);
+  json_t *j = json_of(answer);
+  json_t *text = json_object_get(json_array_get(json_object_get(j, "choices"), (size_t)i), "text");
+  assert_true(json_is_string(text));
+  char *out = strdup(json_string_value(text));
+  json_decref(j);
+  return out;
+}
+
+struct written {
+  char text[4096];
+  size_t bytes;
+};
+static bool on_piece(void *user, const wn_generate_piece *piece) {
+  struct written *w = user;
+  memcpy(w->text + w->bytes, piece->text, piece->bytes);
+  w->text[w->bytes += piece->bytes] = 0;
+  return true;
+}
+
+/* What the library writes. */
+static void write_alone(const struct place *p, const char *prompt, int64_t tokens, double temperature, uint64_t seed,
+                        const wn_budgets *budgets, struct written *out) {
+  wn_generate_options o;
+  wn_generate_options_init(&o, sizeof o);
+  int32_t ids[512];
+  int64_t n = 0;
+  for (const char *c = prompt; *c; c++) ids[n++] = (unsigned char)*c;
+  o.prompt = o.text_before = ids;
+  o.prompt_count = o.text_before_count = n;
+  o.tok = p->tok;
+  o.sampling = (wn_sampling){.temperature = temperature, .top_p = 1, .seed = seed};
+  o.max_tokens = tokens;
+  o.budgets = budgets;
+  o.cache = WN_CACHE_FLOAT;
+  o.piece = on_piece;
+  o.user = out;
+  out->bytes = 0;
+  out->text[0] = 0;
+  OK(p->own, wn_generate(p->own, p->same, &o, NULL));
+}
+
+/* Bytes that are no UTF-8 are U+FFFD in both. */
+static void test_same_as_the_library(void **state) {
+  (void)state;
+  struct place p;
+  struct written expected;
+  wn_budgets budgets;
+  open_place(&p, NULL);
+  for (int k = 0; k < 3; k++) {
+    char body[512];
+    wn_budgets_init(&budgets);
+    if (k) assert_true(wn_policy_find(k == 1 ? "h2o" : "window", &budgets.policy));
+    if (k) OK(p.own, wn_budgets_parse(p.own, wn_model_config_get(p.same), k == 1 ? "9" : "7,12", &budgets));
+    write_alone(&p, "The water", 40, 0.9, 17, k ? &budgets : NULL, &expected);
+    snprintf(body, sizeof body, "{\"prompt\":\"The water\",\"max_tokens\":40,\"temperature\":0.9,\"seed\":17%s}",
+             k == 1   ? ",\"winnow\":{\"budgets\":9,\"policy\":\"h2o\"}"
+             : k == 2 ? ",\"winnow\":{\"budgets\":\"7,12\",\"policy\":\"window\"}"
+                      : "");
+    char *answer = post(p.port, "/v1/completions", body), *text = text_of(answer, 0);
+    assert_string_equal(text, expected.text);
+    json_t *j = json_of(answer), *usage = json_object_get(j, "usage");
+    assert_int_equal(json_integer_value(json_object_get(usage, "prompt_tokens")), 9);
+    assert_int_equal(json_integer_value(json_object_get(usage, "completion_tokens")), 40);
+    const json_t *kept = json_object_get(json_object_get(usage, "winnow"), "tokens_kept");
+    assert_int_equal(json_integer_value(json_array_get(kept, 0)), k == 1 ? 9 : k == 2 ? 7 : 49);
+    assert_int_equal(json_integer_value(json_array_get(kept, 1)), k == 1 ? 9 : k == 2 ? 12 : 49);
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(usage, "winnow"), "evicted")),
+                     k == 1 ? 80 : k == 2 ? 42 + 37 : 0);
+    json_decref(j);
+    free(text);
+    free(answer);
+    wn_budgets_clear(&budgets);
+  }
+  /* Budgets that never bind change nothing. */
+  const char *plain = "{\"prompt\":[1,2,3,4],\"max_tokens\":30,\"seed\":3}";
+  const char *wide = "{\"prompt\":[1,2,3,4],\"max_tokens\":30,\"seed\":3,\"winnow\":{\"budgets\":34,\"policy\":\"tova\"}}";
+  char *a = post(p.port, "/v1/completions", plain), *b = post(p.port, "/v1/completions", wide);
+  char *x = text_of(a, 0), *y = text_of(b, 0);
+  assert_string_equal(x, y);
+  free(a), free(b), free(x), free(y);
+  close_place(&p);
+}
+
+static void test_streams(void **state) {
+  (void)state;
+  struct place p;
+  open_place(&p, NULL);
+  char *whole = post(p.port, "/v1/completions", "{\"prompt\":\"On a hill\",\"max_tokens\":60,\"seed\":5,\"n\":2}");
+  char *stream = post(p.port, "/v1/completions",
+                      "{\"prompt\":\"On a hill\",\"max_tokens\":60,\"seed\":5,\"n\":2,\"stream\":true,"
+                      "\"stream_options\":{\"include_usage\":true}}");
+  assert_non_null(strstr(stream, "text/event-stream"));
+  for (int i = 0; i < 2; i++) {
+    char joined[4096] = "", *expected = text_of(whole, i);
+    int ends = 0, usages = 0, done = 0;
+    for (const char *line = ask_body(stream); (line = strstr(line, "data: ")); line += 6) {
+      if (!strncmp(line + 6, "[DONE]", 6)) {
+        done++;
+        continue;
+      }
+      json_t *j = json_loads(line + 6, JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, NULL);
+      assert_non_null(j);
+      assert_int_equal(done, 0);
+      const json_t *choice = json_array_get(json_object_get(j, "choices"), 0);
+      usages += json_object_get(j, "usage") != NULL;
+      if (choice && json_integer_value(json_object_get(choice, "index")) == i) {
+        assert_int_equal(ends, 0);
+        strcat(joined, json_string_value(json_object_get(choice, "text")));
+        ends += json_is_string(json_object_get(choice, "finish_reason"));
+      }
+      json_decref(j);
+    }
+    assert_true(ends == 1 && usages == 1 && done == 1);
+    assert_string_equal(joined, expected);
+    free(expected);
+  }
+  free(whole);
+  free(stream);
+  close_place(&p);
+}
+
+/* Many at once, of different lengths and budgets: each gets what it would get alone. */
+enum { CLIENTS = 24 };
+struct client {
+  int port, number;
+  char *answer;
+};
+static void client_body(int i, char *body, size_t bytes) {
+  snprintf(body, bytes, "{\"prompt\":\"%.*s\",\"max_tokens\":%d,\"temperature\":1.1,\"seed\":%d%s}", 3 + i,
+           "a boat that came from far away in the rain", 5 + i, i, i % 3 == 0 ? ",\"winnow\":{\"budgets\":8,\"policy\":\"snapkv\"}" : "");
+}
+static void *client_run(void *user) {
+  struct client *c = user;
+  char body[512];
+  client_body(c->number, body, sizeof body);
+  char *request = request_of("POST", "/v1/completions", body, NULL);
+  c->answer = ask(c->port, request);
+  free(request);
+  return NULL;
+}
+static void test_neighbours(void **state) {
+  (void)state;
+  struct place p;
+  struct client clients[CLIENTS];
+  pthread_t threads[CLIENTS];
+  char *alone[CLIENTS];
+  open_place(&p, &(wn_server_options){.slots = 5, .queue = CLIENTS});
+  for (int i = 0; i < CLIENTS; i++) {
+    clients[i] = (struct client){p.port, i, NULL};
+    client_run(&clients[i]);
+    alone[i] = text_of(clients[i].answer, 0);
+    free(clients[i].answer);
+  }
+  for (int i = 0; i < CLIENTS; i++) assert_int_equal(pthread_create(&threads[i], NULL, client_run, &clients[i]), 0);
+  for (int i = 0; i < CLIENTS; i++) {
+    pthread_join(threads[i], NULL);
+    char *text = text_of(clients[i].answer, 0);
+    assert_string_equal(text, alone[i]);
+    free(text), free(alone[i]), free(clients[i].answer);
+  }
+  close_place(&p);
+}
+
+static void test_scores(void **state) {
+  (void)state;
+  struct place p;
+  open_place(&p, NULL);
+  int32_t ids[100], targets[100];
+  double expected[100];
+  char body[1024] = "{\"prompt\":[", number[16];
+  for (int i = 0; i < 100; i++) {
+    ids[i] = (int32_t)wn_random_below(9, WN_STREAM_TEST, 1, (uint64_t)i, 128);
+    snprintf(number, sizeof number, "%s%d", i ? "," : "", ids[i]);
+    strcat(body, number);
+  }
+  strcat(body, "],\"max_tokens\":0,\"echo\":true,\"logprobs\":3}");
+  for (int i = 0; i < 99; i++) targets[i] = ids[i + 1];
+  wn_session *s;
+  OK(p.own, wn_session_create(p.own, p.same, 1, 100, &s));
+  OK(p.own, wn_session_score(p.own, s, ids, targets, 99,
+                             &(wn_scores){.size = sizeof(wn_scores), .log_probability = expected}));
+  wn_session_destroy(s);
+  char *answer = post(p.port, "/v1/completions", body);
+  json_t *j = json_of(answer), *choice = json_array_get(json_object_get(j, "choices"), 0),
+         *scores = json_object_get(choice, "logprobs"), *values = json_object_get(scores, "token_logprobs"),
+         *top = json_object_get(scores, "top_logprobs");
+  assert_int_equal(json_array_size(values), 100);
+  assert_int_equal(json_array_size(top), 100);
+  assert_true(json_is_null(json_array_get(values, 0)) && json_is_null(json_array_get(top, 0)));
+  for (size_t i = 1; i < 100; i++) {
+    const double found = json_real_value(json_array_get(values, i));
+    assert_true(fabs(found - expected[i - 1]) < 1e-4);
+    const char *name;
+    json_t *value;
+    bool own = false;
+    json_object_foreach(json_array_get(top, i), name, value) own = own || json_real_value(value) == found;
+    assert_true(own && json_object_size(json_array_get(top, i)) <= 4);
+  }
+  assert_string_equal(json_string_value(json_object_get(choice, "finish_reason")), "length");
+  json_decref(j);
+  free(answer);
+  /* Of what is written: the most probable one is drawn, and its score is the largest. */
+  answer = post(p.port, "/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":9,\"temperature\":0,\"logprobs\":2}");
+  j = json_of(answer);
+  scores = json_object_get(json_array_get(json_object_get(j, "choices"), 0), "logprobs");
+  assert_int_equal(json_array_size(json_object_get(scores, "tokens")), 9);
+  for (size_t i = 0; i < 9; i++) {
+    const double found = json_real_value(json_array_get(json_object_get(scores, "token_logprobs"), i));
+    const char *name;
+    json_t *value;
+    json_object_foreach(json_array_get(json_object_get(scores, "top_logprobs"), i), name, value)
+        assert_true(json_real_value(value) <= found);
+  }
+  json_decref(j);
+  free(answer);
+  close_place(&p);
+}
+
+static void test_choices_of_sampling(void **state) {
+  (void)state;
+  struct place p;
+  open_place(&p, NULL);
+  /* A bias decides; -100 forbids. */
+  char *answer = post(p.port, "/v1/completions",
+                      "{\"prompt\":\"q\",\"max_tokens\":6,\"logit_bias\":{\"65\":100},\"seed\":1}");
+  char *text = text_of(answer, 0);
+  assert_string_equal(text, "AAAAAA");
+  free(text), free(answer);
+  answer = post(p.port, "/v1/completions",
+                "{\"prompt\":\"q\",\"max_tokens\":6,\"logit_bias\":{\"65\":100,\"66\":99.5},\"frequency_penalty\":1,"
+                "\"temperature\":0,\"seed\":1}");
+  text = text_of(answer, 0);
+  int as = 0, bs = 0; /* each makes its next one less likely by 1, so they take turns */
+  for (const char *c = text; *c; c++) as += *c == 'A', bs += *c == 'B';
+  assert_true(as + bs == 6 && as >= 2 && bs >= 2);
+  free(text), free(answer);
+  answer = post(p.port, "/v1/completions",
+                "{\"prompt\":\"q\",\"max_tokens\":6,\"logit_bias\":{\"65\":100},\"stop\":[\"AAA\"],\"echo\":true}");
+  text = text_of(answer, 0);
+  assert_string_equal(text, "q");
+  free(text), free(answer);
+  /* min_p of 1 leaves the most probable one. */
+  char *greedy = post(p.port, "/v1/completions", "{\"prompt\":\"q\",\"max_tokens\":20,\"temperature\":0}");
+  answer = post(p.port, "/v1/completions", "{\"prompt\":\"q\",\"max_tokens\":20,\"temperature\":2,\"min_p\":1}");
+  char *one = text_of(greedy, 0), *other = text_of(answer, 0);
+  assert_string_equal(one, other);
+  free(one), free(other), free(greedy), free(answer);
+  close_place(&p);
+}
+
+static void test_bad_requests(void **state) {
+  (void)state;
+  static const struct {
+    const char *path, *body;
+    int status;
+    const char *part;
+  } rows[] = {
+      {"/v1/completions", "", 400, "not JSON"},
+      {"/v1/completions", "[1]", 400, "not an object"},
+      {"/v1/completions", "{\"prompt\":\"a\"", 400, "not JSON"},
+      {"/v1/completions", "{}", 400, "prompt: missing"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"prompt\":\"b\"}", 400, "not JSON"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"temprature\":1}", 400, "temprature: this field is not known"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"messages\":[]}", 400, "messages: this field is not known"},
+      {"/v1/completions", "{\"prompt\":7}", 400, "prompt: expected"},
+      {"/v1/completions", "{\"prompt\":[]}", 400, "prompt: expected"},
+      {"/v1/completions", "{\"prompt\":[1,256]}", 400, "element 1 is no token"},
+      {"/v1/completions", "{\"prompt\":[1,\"a\"]}", 400, "element 1 is no token"},
+      {"/v1/completions", "{\"prompt\":[\"a\",3]}", 400, "element 1 is neither"},
+      {"/v1/completions", "{\"prompt\":[[]]}", 400, "no tokens in it"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":-1}", 400, "max_tokens: expected"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":1.5}", 400, "max_tokens: expected"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":200}", 400, "more than the context, 200"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"temperature\":\"hot\"}", 400, "temperature: expected"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"top_p\":1.01}", 400, "top_p: expected"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"n\":0}", 400, "n: expected"},
+      {"/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":100}", 400, "at most 128"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"best_of\":3}", 400, "best_of"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"stop\":\"\"}", 400, "stop"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"stop\":[1]}", 400, "stop"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"logprobs\":21}", 400, "logprobs"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"logit_bias\":{\"x\":1}}", 400, "logit_bias"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"logit_bias\":{\"256\":1}}", 400, "logit_bias"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"suffix\":\"b\"}", 400, "not served"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"stream_options\":{\"x\":true}}", 400, "stream_options"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{}}", 400, "budgets are missing"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"budgets\":0}}", 400, "winnow"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"budgets\":\"/etc/passwd\"}}", 400, "winnow.budgets: expected"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"budgets\":8,\"policy\":\"best\"}}", 400, "winnow.policy"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"budgets\":8,\"policy\":\"selective\"}}", 400, "selective"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"budgets\":8,\"tau\":0.5}}", 400, "winnow.tau"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"x\":[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]}", 400, "deeper"},
+      {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", 400, "no chat template"},
+      {"/v1/chat/completions", "{\"messages\":[],\"tools\":[{}]}", 400, "template"},
+      {"/tokenize", "{\"prompt\":7}", 400, "prompt: expected a text"},
+      {"/detokenize", "{\"tokens\":[300]}", 400, "tokens: expected"},
+      {"/detokenize", "{\"tokens\":\"a\"}", 400, "tokens: expected"},
+      {"/v1/embeddings", "{}", 404, "not here"},
+  };
+  struct place p;
+  open_place(&p, NULL);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    char *answer = post(p.port, rows[i].path, rows[i].body);
+    if (status_of(answer) != rows[i].status || !strstr(answer, rows[i].part))
+      fail_msg("%s %s: expected %d with \"%s\", found %s", rows[i].path, rows[i].body, rows[i].status, rows[i].part,
+               answer);
+    if (rows[i].status == 400) {
+      json_t *j = json_of(answer);
+      assert_true(json_is_string(json_object_get(json_object_get(j, "error"), "message")));
+      json_decref(j);
+    }
+    free(answer);
+  }
+  char *answer = ask_for(p.port, "GET", "/v1/completions");
+  assert_int_equal(status_of(answer), 405);
+  free(answer);
+  close_place(&p);
+}
+
+static void test_small_paths(void **state) {
+  (void)state;
+  struct place p;
+  open_place(&p, &(wn_server_options){.name = "a \"model\""});
+  char *answer = post(p.port, "/tokenize", "{\"prompt\":\"ab\xC3\xA4\"}");
+  assert_non_null(strstr(answer, "\"tokens\":[97,98,195,164],\"count\":4"));
+  free(answer);
+  answer = post(p.port, "/detokenize", "{\"tokens\":[97,98,195,164,255]}");
+  json_t *j = json_of(answer);
+  assert_string_equal(json_string_value(json_object_get(j, "prompt")), "ab\xC3\xA4\xEF\xBF\xBD");
+  json_decref(j);
+  free(answer);
+  answer = ask_for(p.port, "GET", "/v1/models");
+  j = json_loads(strchr(answer, '{'), JSON_DISABLE_EOF_CHECK, NULL);
+  assert_string_equal(
+      json_string_value(json_object_get(json_array_get(json_object_get(j, "data"), 0), "id")), "a \"model\"");
+  json_decref(j);
+  free(answer);
+  answer = ask_for(p.port, "GET", "/tokenizer_info");
+  assert_non_null(strstr(answer, "\"vocab_size\":256"));
+  free(answer);
+  answer = ask_for(p.port, "GET", "/metrics");
+  assert_non_null(strstr(answer, "\nwinnow_requests_total 0\n"));
+  free(answer);
+  close_place(&p);
+}
+
+static void test_key(void **state) {
+  (void)state;
+  struct place p;
+  open_place(&p, &(wn_server_options){.api_key = "s3cret"});
+  static const struct {
+    const char *path, *head;
+    int status;
+  } rows[] = {{"/v1/models", NULL, 401},
+              {"/v1/models", "Authorization: Bearer s3cre\r\n", 401},
+              {"/v1/models", "Authorization: Bearer s3crex\r\n", 401},
+              {"/v1/models", "Authorization: s3cret\r\n", 401},
+              {"/v1/models", "Authorization: Bearer s3cret\r\n", 200},
+              {"/metrics", NULL, 401},
+              {"/slots", NULL, 401},
+              {"/tokenizer_info", NULL, 401},
+              {"/health", NULL, 200}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    char *request = request_of("GET", rows[i].path, "", rows[i].head), *answer = ask(p.port, request);
+    assert_int_equal(status_of(answer), rows[i].status);
+    free(request), free(answer);
+  }
+  static const char *const posts[] = {"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/apply-template"};
+  for (size_t i = 0; i < sizeof posts / sizeof *posts; i++) {
+    char *answer = post(p.port, posts[i], "{\"prompt\":\"a\"}");
+    assert_int_equal(status_of(answer), 401);
+    free(answer);
+  }
+  close_place(&p);
+}
+
+static json_int_t slot_number(int port, const char *name) {
+  char *answer = ask_for(port, "GET", "/slots");
+  json_t *j = json_loads(strchr(answer, '{'), JSON_DISABLE_EOF_CHECK, NULL);
+  const json_int_t n = json_integer_value(json_object_get(j, name));
+  json_decref(j);
+  free(answer);
+  return n;
+}
+
+static void wait_for(int port, const char *name, json_int_t value) {
+  for (int i = 0; i < 500; i++) {
+    if (slot_number(port, name) == value) return;
+    nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+  }
+  fail_msg("%s is %lld, expected %lld", name, (long long)slot_number(port, name), (long long)value);
+}
+
+/* Clients that leave while they wait, while a prompt is read, while an answer is written; and a client that never
+ * reads. Slots and bytes come back to nothing. */
+static void test_clients_that_leave(void **state) {
+  (void)state;
+  struct place p;
+  open_place(&p, &(wn_server_options){.slots = 2, .queue = 16});
+  char *request = request_of("POST", "/v1/completions",
+                             "{\"prompt\":\"gone\",\"max_tokens\":190,\"stream\":true,\"logit_bias\":{\"65\":100}}", NULL);
+  char *whole = request_of("POST", "/v1/completions", "{\"prompt\":\"gone\",\"max_tokens\":190,\"n\":8}", NULL);
+  for (int round = 0; round < 6; round++) {
+    int s[8];
+    for (int i = 0; i < 8; i++) {
+      s[i] = ask_connect(p.port);
+      const char *text = i % 2 ? request : whole;
+      assert_int_equal(write(s[i], text, strlen(text)), strlen(text));
+    }
+    nanosleep(&(struct timespec){.tv_nsec = round * 3000000}, NULL);
+    for (int i = 0; i < 8; i++) close(s[i]);
+    wait_for(p.port, "requests", 0);
+    assert_int_equal(slot_number(p.port, "running"), 0);
+    assert_int_equal(slot_number(p.port, "waiting"), 0);
+    assert_int_equal(slot_number(p.port, "cache_bytes"), 0);
+  }
+  const int silent = ask_connect(p.port);
+  assert_int_equal(write(silent, request, strlen(request)), strlen(request));
+  char *answer = post(p.port, "/v1/completions", "{\"prompt\":\"here\",\"max_tokens\":5}"); /* is not held up */
+  assert_int_equal(status_of(answer), 200);
+  free(answer);
+  close(silent);
+  wait_for(p.port, "requests", 0);
+  free(request);
+  free(whole);
+  close_place(&p);
+}
+
+/* A full queue says when to come again; a cache that is too small for all lets them wait, and refuses what never fits. */
+static void test_limits(void **state) {
+  (void)state;
+  struct place p;
+  open_place(&p, &(wn_server_options){.slots = 1, .queue = 1});
+  char *request = request_of("POST", "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":199,\"n\":64}", NULL);
+  const int s = ask_connect(p.port);
+  assert_int_equal(write(s, request, strlen(request)), strlen(request));
+  wait_for(p.port, "requests", 1);
+  char *answer = post(p.port, "/v1/completions", "{\"prompt\":\"b\"}");
+  assert_true(status_of(answer) == 429 && strstr(answer, "Retry-After: 1"));
+  free(answer);
+  close(s);
+  free(request);
+  close_place(&p);
+
+  struct client clients[6];
+  pthread_t threads[6];
+  open_place(&p, &(wn_server_options){.slots = 6, .cache_memory = 30000});
+  for (int i = 0; i < 6; i++) {
+    clients[i] = (struct client){p.port, i, NULL};
+    assert_int_equal(pthread_create(&threads[i], NULL, client_run, &clients[i]), 0);
+  }
+  for (int i = 0; i < 6; i++) {
+    pthread_join(threads[i], NULL);
+    assert_int_equal(status_of(clients[i].answer), 200);
+    free(clients[i].answer);
+  }
+  answer = post(p.port, "/v1/completions", "{\"prompt\":\"b\",\"max_tokens\":199}");
+  assert_non_null(strstr(answer, "the request's cache needs"));
+  free(answer);
+  answer = post(p.port, "/v1/completions", /* a budget makes room */
+                "{\"prompt\":\"b\",\"max_tokens\":199,\"winnow\":{\"budgets\":16,\"policy\":\"window\"}}");
+  json_t *j = json_of(answer);
+  assert_true(json_is_array(json_object_get(j, "choices")));
+  json_decref(j);
+  free(answer);
+  close_place(&p);
+}
+
+static void test_stop(void **state) {
+  (void)state;
+  struct place p;
+  open_place(&p, NULL);
+  char *request = request_of("POST", "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":199,\"n\":64,\"stream\":true}", NULL);
+  const int s = ask_connect(p.port);
+  assert_int_equal(write(s, request, strlen(request)), strlen(request));
+  wait_for(p.port, "requests", 1);
+  close_place(&p); /* in the middle of it */
+  free(ask_read(s));
+  free(request);
+  wn_server_stop(NULL);
+  wn_context *ctx = context_of("cpu", 1);
+  wn_model *model = bytes_model(ctx);
+  wn_tokenizer *tok;
+  wn_server *server;
+  OK(ctx, wn_tokenizer_load(ctx, "bytes", &tok));
+  wn_server_options o = {.size = sizeof o, .address = "nowhere"};
+  assert_refused(ctx, wn_server_start(ctx, model, tok, &o, &server), WN_ERR_ARGUMENT, "not an IP address");
+  o = (wn_server_options){.size = sizeof o, .api_key = ""};
+  assert_refused(ctx, wn_server_start(ctx, model, tok, &o, &server), WN_ERR_ARGUMENT, "key");
+  wn_tokenizer_destroy(tok);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_same_as_the_library), cmocka_unit_test(test_streams),
+      cmocka_unit_test(test_neighbours),          cmocka_unit_test(test_scores),
+      cmocka_unit_test(test_choices_of_sampling), cmocka_unit_test(test_bad_requests),
+      cmocka_unit_test(test_small_paths),         cmocka_unit_test(test_key),
+      cmocka_unit_test(test_clients_that_leave),  cmocka_unit_test(test_limits),
+      cmocka_unit_test(test_stop),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
