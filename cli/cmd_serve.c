@@ -48,8 +48,10 @@ static const struct cli_spec serve_spec = {
     .command = "winnow serve",
     .summary =
         "Answers HTTP requests in the shapes of the OpenAI API: /v1/completions, /v1/chat/completions, /v1/models,\n"
-        "/tokenize, /detokenize, /apply-template, /tokenizer_info, /health, /metrics, /slots. A request may say how much\n"
-        "of its context is kept: \"winnow\": {\"budgets\": 64, \"policy\": \"h2o\"}. --budgets is for those that do not.",
+        "/tokenize, /detokenize, /apply-template, /tokenizer_info, /health, /metrics, /slots. A request may say how "
+        "much\n"
+        "of its context is kept: \"winnow\": {\"budgets\": 64, \"policy\": \"h2o\"}. --budgets is for those that do "
+        "not.",
     .options = serve_options,
     .option_count = CLI_COUNT(serve_options),
     .positional = "[MODEL]",
@@ -111,7 +113,8 @@ static int serve_run(wn_context *ctx, const struct serve_request *r, const struc
   }
   const bool six = strchr(r->host, ':') != NULL;
   if (r->common.json)
-    cli_print_json(json_pack("{s:s, s:i, s:s}", "host", r->host, "port", wn_server_port(server), "model", options.name));
+    cli_print_json(
+        json_pack("{s:s, s:i, s:s}", "host", r->host, "port", wn_server_port(server), "model", options.name));
   else
     printf("serving %s at http://%s%s%s:%d\n", options.name, six ? "[" : "", r->host, six ? "]" : "",
            wn_server_port(server));

@@ -40,14 +40,14 @@ void wn_live_stop(wn_live *live); /* NULL is allowed */
 
 /* A server in the shapes of the OpenAI API: docs/serve.md has its paths and fields. */
 typedef struct wn_server_options {
-  size_t size;         /* sizeof the struct (context.h) */
-  const char *address; /* an IPv4 or IPv6 address to listen on; NULL: 127.0.0.1, reachable only from this machine */
-  int port;            /* 0: any free port */
-  const char *name;    /* of the model, in answers; NULL: "winnow" */
-  const char *api_key; /* asked for on every path but /health; NULL: none is */
-  int64_t context;     /* tokens of a prompt and its answer; 0: the model's context */
-  int slots;           /* answers that are written at a time; 0: 8 */
-  int queue;           /* requests that are here at a time, beyond it 429; 0: 64 */
+  size_t size;           /* sizeof the struct (context.h) */
+  const char *address;   /* an IPv4 or IPv6 address to listen on; NULL: 127.0.0.1, reachable only from this machine */
+  int port;              /* 0: any free port */
+  const char *name;      /* of the model, in answers; NULL: "winnow" */
+  const char *api_key;   /* asked for on every path but /health; NULL: none is */
+  int64_t context;       /* tokens of a prompt and its answer; 0: the model's context */
+  int slots;             /* answers that are written at a time; 0: 8 */
+  int queue;             /* requests that are here at a time, beyond it 429; 0: 64 */
   uint64_t cache_memory; /* bytes that the caches of all answers may take together: an answer whose cache does not fit
                             waits; 0: no limit */
   const wn_budgets *budgets; /* of requests that do not say their own; copied; NULL: nothing is evicted */

@@ -70,8 +70,7 @@ void wn_job_score(const struct wn_serve_model *m, struct wn_serve_choice *c, int
   if (!c->scores) return;
   if (c->job->request.chat) {
     json_t *one = answer_chat_token(m, id, log_probability), *others = json_array();
-    for (int j = 0; j < K; j++)
-      json_array_append_new(others, answer_chat_token(m, top[j], top_log_probability[j]));
+    for (int j = 0; j < K; j++) json_array_append_new(others, answer_chat_token(m, top[j], top_log_probability[j]));
     json_object_set_new(one, "top_logprobs", others);
     json_array_append_new(json_object_get(c->scores, "content"), one);
     return;
@@ -100,8 +99,8 @@ json_t *wn_job_new_scores(const struct wn_serve_request *request) {
 
 static json_t *answer_head(const struct wn_serve_model *m, const struct wn_serve_job *job, bool event) {
   const char *object = !job->request.chat ? "text_completion" : event ? "chat.completion.chunk" : "chat.completion";
-  return json_pack("{s:s, s:s, s:I, s:s}", "id", job->id, "object", object, "created", (json_int_t)job->created, "model",
-                   m->name);
+  return json_pack("{s:s, s:s, s:I, s:s}", "id", job->id, "object", object, "created", (json_int_t)job->created,
+                   "model", m->name);
 }
 
 /* An event of one choice: text [bytes], or its end. */
@@ -177,8 +176,8 @@ static json_t *answer_choice(const struct wn_serve_choice *c) {
   const char *text = c->text.data ? c->text.data : "";
   json_t *scores = c->scores ? json_incref(c->scores) : json_null();
   if (c->job->request.chat)
-    return json_pack("{s:i, s:{s:s, s:s%}, s:o, s:s}", "index", c->index, "message", "role", "assistant", "content", text,
-                     c->text.count, "logprobs", scores, "finish_reason", c->finish);
+    return json_pack("{s:i, s:{s:s, s:s%}, s:o, s:s}", "index", c->index, "message", "role", "assistant", "content",
+                     text, c->text.count, "logprobs", scores, "finish_reason", c->finish);
   return json_pack("{s:i, s:s%, s:o, s:s}", "index", c->index, "text", text, c->text.count, "logprobs", scores,
                    "finish_reason", c->finish);
 }

@@ -248,11 +248,12 @@ static wn_status http_listen(wn_context *ctx, struct wn_http *http) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  http->daemon = MHD_start_daemon(
-      MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | (is_four ? 0 : MHD_USE_IPv6), 0, NULL, NULL,
-      http_on_request, http, MHD_OPTION_SOCK_ADDR, at, MHD_OPTION_CONNECTION_LIMIT, (unsigned)(o->connections ? o->connections : HTTP_CONNECTIONS),
-      MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)HTTP_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_HEAD,
-      MHD_OPTION_NOTIFY_COMPLETED, http_on_completed, http, MHD_OPTION_END);
+  http->daemon =
+      MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | (is_four ? 0 : MHD_USE_IPv6), 0,
+                       NULL, NULL, http_on_request, http, MHD_OPTION_SOCK_ADDR, at, MHD_OPTION_CONNECTION_LIMIT,
+                       (unsigned)(o->connections ? o->connections : HTTP_CONNECTIONS), MHD_OPTION_CONNECTION_TIMEOUT,
+                       (unsigned)HTTP_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_HEAD,
+                       MHD_OPTION_NOTIFY_COMPLETED, http_on_completed, http, MHD_OPTION_END);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (!http->daemon)
     return wn_fail(ctx, WN_ERR_IO, "cannot listen on %s port %d: taken, or not allowed", address, o->port);

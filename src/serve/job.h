@@ -24,15 +24,15 @@ struct wn_serve_choice {
   wn_session *session;
   wn_generation *generation;
   uint64_t cache_bytes;
-  wn_text_stream *echo;   /* of the prompt's tokens, while they are scored */
-  int64_t scored;         /* tokens of the prompt */
-  int64_t tokens;         /* of the answer */
-  const char *finish;     /* "length", "stop"; NULL: not yet */
-  struct wn_bytes text;   /* the answer so far; with echo the prompt before it */
-  size_t characters;      /* of the text */
-  json_t *scores;         /* of the tokens, as the API writes them; NULL: not wanted */
-  float *logits;          /* [V] before anything changed them, with scores */
-  uint16_t *counts;       /* [V] of the answer's tokens, with penalties */
+  wn_text_stream *echo; /* of the prompt's tokens, while they are scored */
+  int64_t scored;       /* tokens of the prompt */
+  int64_t tokens;       /* of the answer */
+  const char *finish;   /* "length", "stop"; NULL: not yet */
+  struct wn_bytes text; /* the answer so far; with echo the prompt before it */
+  size_t characters;    /* of the text */
+  json_t *scores;       /* of the tokens, as the API writes them; NULL: not wanted */
+  float *logits;        /* [V] before anything changed them, with scores */
+  uint16_t *counts;     /* [V] of the answer's tokens, with penalties */
 };
 
 struct wn_serve_job {

@@ -91,7 +91,9 @@ static bool read_prompt(const struct reading *x, const json_t *value) {
     const json_t *one = list ? json_array_get(value, i) : value;
     struct wn_serve_prompt *out = &r->prompts[r->prompt_count++];
     if (json_is_string(one) ? !read_text(x, one, out) : !json_is_array(one) || !read_ids(x, one, out))
-      return x->error->status ? false : wn_serve_refuse(x->error, 400, "prompt", "prompt: element %zu is neither a text nor tokens", i);
+      return x->error->status
+                 ? false
+                 : wn_serve_refuse(x->error, 400, "prompt", "prompt: element %zu is neither a text nor tokens", i);
     if (out->count == 0) return wn_serve_refuse(x->error, 400, "prompt", "prompt: there are no tokens in it");
   }
   return true;
@@ -104,7 +106,8 @@ static bool read_messages(const struct reading *x, const json_t *value) {
 static bool read_stop(const struct reading *x, const json_t *value) {
   struct wn_serve_request *r = x->r;
   const size_t n = json_is_array(value) ? json_array_size(value) : 1;
-  if (n > WN_SERVE_STOPS) return wn_serve_refuse(x->error, 400, "stop", "stop: %zu texts, at most %d", n, WN_SERVE_STOPS);
+  if (n > WN_SERVE_STOPS)
+    return wn_serve_refuse(x->error, 400, "stop", "stop: %zu texts, at most %d", n, WN_SERVE_STOPS);
   for (size_t i = 0; i < n; i++) {
     const json_t *one = json_is_array(value) ? json_array_get(value, i) : value;
     if (!json_is_string(one) || !*json_string_value(one))
@@ -159,7 +162,8 @@ static bool read_logit_bias(const struct reading *x, const json_t *value) {
 static bool read_stream_options(const struct reading *x, const json_t *value) {
   const char *key;
   json_t *option;
-  if (!json_is_object(value)) return wn_serve_refuse(x->error, 400, "stream_options", "stream_options: expected an object");
+  if (!json_is_object(value))
+    return wn_serve_refuse(x->error, 400, "stream_options", "stream_options: expected an object");
   json_object_foreach((json_t *)(uintptr_t)value, key, option) {
     if (strcmp(key, "include_usage") != 0 || !json_is_boolean(option))
       return wn_serve_refuse(x->error, 400, "stream_options",
@@ -308,10 +312,14 @@ static bool body_is_shallow(const char *body, size_t bytes) {
   bool text = false;
   for (size_t i = 0; i < bytes; i++) {
     const char c = body[i];
-    if (text && c == '\\') i++;
-    else if (c == '"') text = !text;
-    else if (!text && (c == '[' || c == '{') && ++depth > BODY_DEPTH) return false;
-    else if (!text && (c == ']' || c == '}')) depth--;
+    if (text && c == '\\')
+      i++;
+    else if (c == '"')
+      text = !text;
+    else if (!text && (c == '[' || c == '{') && ++depth > BODY_DEPTH)
+      return false;
+    else if (!text && (c == ']' || c == '}'))
+      depth--;
   }
   return true;
 }
@@ -364,8 +372,7 @@ static bool request_check(const struct wn_serve_model *m, struct wn_serve_reques
   if (r->prompt_count * r->n > WN_SERVE_CHOICES)
     return wn_serve_refuse(error, 400, "n", "n: %lld answers to %d prompts, at most %d in all", (long long)r->n,
                            r->prompt_count, WN_SERVE_CHOICES);
-  if (r->top > 0 && !r->scores)
-    return wn_serve_refuse(error, 400, "top_logprobs", "top_logprobs: needs logprobs");
+  if (r->top > 0 && !r->scores) return wn_serve_refuse(error, 400, "top_logprobs", "top_logprobs: needs logprobs");
   if (r->stream && r->echo && r->scores)
     return wn_serve_refuse(error, 400, "echo", "echo: with logprobs it is not streamed");
   int64_t longest = 0;

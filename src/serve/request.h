@@ -32,8 +32,8 @@ struct wn_serve_model {
   const wn_tokenizer *tok;
   const wn_chat_template *chat; /* NULL: none is known */
   const char *name;
-  int64_t context; /* tokens of prompt and answer together */
-  int32_t entries; /* ids below it are tokens */
+  int64_t context;           /* tokens of prompt and answer together */
+  int32_t entries;           /* ids below it are tokens */
   const wn_budgets *budgets; /* of requests that say nothing about them; layers 0: none */
   wn_cache_format cache;
 };
@@ -45,9 +45,9 @@ struct wn_serve_prompt {
 
 struct wn_serve_request {
   bool chat, stream, include_usage, echo;
-  bool scores;  /* log probabilities are wanted */
-  int top;      /* of so many most probable tokens as well */
-  int64_t n;    /* answers to each prompt */
+  bool scores;        /* log probabilities are wanted */
+  int top;            /* of so many most probable tokens as well */
+  int64_t n;          /* answers to each prompt */
   int64_t max_tokens; /* -1: as many as fit */
   double temperature, top_p, min_p, presence_penalty, frequency_penalty;
   int64_t top_k, seed; /* seed -1: not given */

@@ -64,8 +64,8 @@ static void handle_health(const struct wn_http_request *request, struct wn_http_
 static void handle_models(const struct wn_http_request *request, struct wn_http_answer *answer) {
   const struct wn_server *s = request->user;
   if (!server_knows(request, answer)) return;
-  answer_json(answer, json_pack("{s:s, s:[{s:s, s:s, s:I, s:s, s:I}]}", "object", "list", "data", "id", s->name, "object",
-                                "model", "created", (json_int_t)s->started, "owned_by", "winnow", "context",
+  answer_json(answer, json_pack("{s:s, s:[{s:s, s:s, s:I, s:s, s:I}]}", "object", "list", "data", "id", s->name,
+                                "object", "model", "created", (json_int_t)s->started, "owned_by", "winnow", "context",
                                 (json_int_t)s->front.context));
 }
 
@@ -116,10 +116,10 @@ static void handle_tokenizer_info(const struct wn_http_request *request, struct 
   const struct wn_server *s = request->user;
   const char *template = wn_tokenizer_chat_template(s->front.tok);
   if (!server_knows(request, answer)) return;
-  json_t *j = json_pack("{s:s, s:i, s:o, s:o, s:n}", "kind", wn_tokenizer_kind(s->front.tok), "vocab_size",
-                        wn_tokenizer_vocab_size(s->front.tok), "bos_token",
-                        server_special(s, wn_tokenizer_bos(s->front.tok)), "eos_token",
-                        server_special(s, wn_tokenizer_eos(s->front.tok)), "pad_token");
+  json_t *j =
+      json_pack("{s:s, s:i, s:o, s:o, s:n}", "kind", wn_tokenizer_kind(s->front.tok), "vocab_size",
+                wn_tokenizer_vocab_size(s->front.tok), "bos_token", server_special(s, wn_tokenizer_bos(s->front.tok)),
+                "eos_token", server_special(s, wn_tokenizer_eos(s->front.tok)), "pad_token");
   json_t *text = template ? json_string(template) : NULL;
   if (j) json_object_set_new(j, "chat_template", text ? text : json_null());
   answer_json(answer, j);
@@ -203,7 +203,8 @@ static void handle_apply_template(const struct wn_http_request *request, struct 
   if (!body) return;
   if (!wn_serve_messages(&s->front, json_object_get(body, "messages"), &prompt, &error)) {
     answer_error(answer, &error);
-  } else if (wn_tokenizer_decode(s->front.ctx, s->front.tok, prompt.ids, (size_t)prompt.count, &text, &bytes) != WN_OK) {
+  } else if (wn_tokenizer_decode(s->front.ctx, s->front.tok, prompt.ids, (size_t)prompt.count, &text, &bytes) !=
+             WN_OK) {
     server_complain(answer, "messages", wn_context_error(s->front.ctx));
   } else {
     json_t *list = json_array();
@@ -235,8 +236,8 @@ static struct wn_serve_job *server_job(struct wn_server *s, struct wn_serve_requ
   snprintf(job->id, sizeof job->id, "%s-%llx-%llu", job->request.chat ? "chatcmpl" : "cmpl",
            (unsigned long long)s->started, (unsigned long long)++s->number);
   for (int i = 0; i < count; i++)
-    job->choices[i] = (struct wn_serve_choice){
-        .job = job, .index = i, .prompt = &job->request.prompts[i / job->request.n]};
+    job->choices[i] =
+        (struct wn_serve_choice){.job = job, .index = i, .prompt = &job->request.prompts[i / job->request.n]};
   for (int i = 0; i < job->request.prompt_count; i++) job->prompt_tokens += job->request.prompts[i].count;
   return job;
 }

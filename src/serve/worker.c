@@ -84,7 +84,8 @@ static wn_status choice_generate(struct wn_serve_worker *w, struct wn_serve_choi
   o.prompt = c->prompt->ids + from;
   o.prompt_count = c->prompt->count - from;
   o.tok = w->model.tok;
-  o.sampling = (wn_sampling){.temperature = r->temperature, .top_k = (int)r->top_k, .top_p = r->top_p, .seed = choice_seed(c)};
+  o.sampling =
+      (wn_sampling){.temperature = r->temperature, .top_k = (int)r->top_k, .top_p = r->top_p, .seed = choice_seed(c)};
   o.vocab_size = w->model.entries;
   o.max_tokens = r->max_tokens < 0 || r->max_tokens > room ? room : r->max_tokens;
   o.stop_strings = r->stops;
@@ -210,12 +211,12 @@ static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_statu
   struct wn_serve_worker *w = x->w;
   const struct wn_serve_request *r = &c->job->request;
   const int64_t room = w->model.context - c->prompt->count;
-  const wn_session_options options = {
-      .size = sizeof options,
-      .sequences = 1,
-      .capacity = c->prompt->count + (r->max_tokens < 0 || r->max_tokens > room ? room : r->max_tokens),
-      .budgets = r->budgets.layers > 0 ? &r->budgets : w->model.budgets,
-      .cache = w->model.cache};
+  const wn_session_options options = {.size = sizeof options,
+                                      .sequences = 1,
+                                      .capacity = c->prompt->count +
+                                                  (r->max_tokens < 0 || r->max_tokens > room ? room : r->max_tokens),
+                                      .budgets = r->budgets.layers > 0 ? &r->budgets : w->model.budgets,
+                                      .cache = w->model.cache};
   *status = WN_OK;
   if (w->counts.running >= w->slots) return false;
   *status = wn_session_create_with(w->model.ctx, w->model.model, &options, &c->session);
@@ -308,8 +309,10 @@ static void running_remove(struct running *x, struct wn_serve_job *job, struct w
   w->counts.jobs--;
   if (job->gone && !job->finished) w->counts.cancelled++;
   pthread_mutex_unlock(&w->lock);
-  if (before) before->next = job->next;
-  else x->first = job->next;
+  if (before)
+    before->next = job->next;
+  else
+    x->first = job->next;
   if (x->last == job) x->last = before;
   wn_http_stream_end(job->stream);
   wn_job_destroy(job);
@@ -353,8 +356,10 @@ static bool running_take(struct running *x, bool idle) {
   }
   const bool stop = w->stop;
   pthread_mutex_unlock(&w->lock);
-  if (added && x->last) x->last->next = added;
-  else if (added) x->first = added;
+  if (added && x->last)
+    x->last->next = added;
+  else if (added)
+    x->first = added;
   for (; added; added = added->next) x->last = added;
   return !stop;
 }

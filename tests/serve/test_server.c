@@ -144,8 +144,10 @@ static void test_same_as_the_library(void **state) {
     const json_t *kept = json_object_get(json_object_get(usage, "winnow"), "tokens_kept");
     assert_int_equal(json_integer_value(json_array_get(kept, 0)), k == 1 ? 9 : k == 2 ? 7 : 49);
     assert_int_equal(json_integer_value(json_array_get(kept, 1)), k == 1 ? 9 : k == 2 ? 12 : 49);
-    assert_int_equal(json_integer_value(json_object_get(json_object_get(usage, "winnow"), "evicted")),
-                     k == 1 ? 80 : k == 2 ? 42 + 37 : 0);
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(usage, "winnow"), "evicted")), k == 1 ? 80
+                                                                                                       : k == 2
+                                                                                                           ? 42 + 37
+                                                                                                           : 0);
     json_decref(j);
     free(text);
     free(answer);
@@ -153,7 +155,8 @@ static void test_same_as_the_library(void **state) {
   }
   /* Budgets that never bind change nothing. */
   const char *plain = "{\"prompt\":[1,2,3,4],\"max_tokens\":30,\"seed\":3}";
-  const char *wide = "{\"prompt\":[1,2,3,4],\"max_tokens\":30,\"seed\":3,\"winnow\":{\"budgets\":34,\"policy\":\"tova\"}}";
+  const char *wide =
+      "{\"prompt\":[1,2,3,4],\"max_tokens\":30,\"seed\":3,\"winnow\":{\"budgets\":34,\"policy\":\"tova\"}}";
   char *a = post(p.port, "/v1/completions", plain), *b = post(p.port, "/v1/completions", wide);
   char *x = text_of(a, 0), *y = text_of(b, 0);
   assert_string_equal(x, y);
@@ -207,7 +210,8 @@ struct client {
 };
 static void client_body(int i, char *body, size_t bytes) {
   snprintf(body, bytes, "{\"prompt\":\"%.*s\",\"max_tokens\":%d,\"temperature\":1.1,\"seed\":%d%s}", 3 + i,
-           "a boat that came from far away in the rain", 5 + i, i, i % 3 == 0 ? ",\"winnow\":{\"budgets\":8,\"policy\":\"snapkv\"}" : "");
+           "a boat that came from far away in the rain", 5 + i, i,
+           i % 3 == 0 ? ",\"winnow\":{\"budgets\":8,\"policy\":\"snapkv\"}" : "");
 }
 static void *client_run(void *user) {
   struct client *c = user;
@@ -301,8 +305,8 @@ static void test_choices_of_sampling(void **state) {
   struct place p;
   open_place(&p, NULL);
   /* A bias decides; -100 forbids. */
-  char *answer = post(p.port, "/v1/completions",
-                      "{\"prompt\":\"q\",\"max_tokens\":6,\"logit_bias\":{\"65\":100},\"seed\":1}");
+  char *answer =
+      post(p.port, "/v1/completions", "{\"prompt\":\"q\",\"max_tokens\":6,\"logit_bias\":{\"65\":100},\"seed\":1}");
   char *text = text_of(answer, 0);
   assert_string_equal(text, "AAAAAA");
   free(text), free(answer);
@@ -365,7 +369,8 @@ static void test_bad_requests(void **state) {
       {"/v1/completions", "{\"prompt\":\"a\",\"stream_options\":{\"x\":true}}", 400, "stream_options"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{}}", 400, "budgets are missing"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"budgets\":0}}", 400, "winnow"},
-      {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"budgets\":\"/etc/passwd\"}}", 400, "winnow.budgets: expected"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"budgets\":\"/etc/passwd\"}}", 400,
+       "winnow.budgets: expected"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"budgets\":8,\"policy\":\"best\"}}", 400, "winnow.policy"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"budgets\":8,\"policy\":\"selective\"}}", 400, "selective"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"budgets\":8,\"tau\":0.5}}", 400, "winnow.tau"},
@@ -411,8 +416,8 @@ static void test_small_paths(void **state) {
   free(answer);
   answer = ask_for(p.port, "GET", "/v1/models");
   j = json_loads(strchr(answer, '{'), JSON_DISABLE_EOF_CHECK, NULL);
-  assert_string_equal(
-      json_string_value(json_object_get(json_array_get(json_object_get(j, "data"), 0), "id")), "a \"model\"");
+  assert_string_equal(json_string_value(json_object_get(json_array_get(json_object_get(j, "data"), 0), "id")),
+                      "a \"model\"");
   json_decref(j);
   free(answer);
   answer = ask_for(p.port, "GET", "/tokenizer_info");
@@ -445,7 +450,8 @@ static void test_key(void **state) {
     assert_int_equal(status_of(answer), rows[i].status);
     free(request), free(answer);
   }
-  static const char *const posts[] = {"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/apply-template"};
+  static const char *const posts[] = {"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize",
+                                      "/apply-template"};
   for (size_t i = 0; i < sizeof posts / sizeof *posts; i++) {
     char *answer = post(p.port, posts[i], "{\"prompt\":\"a\"}");
     assert_int_equal(status_of(answer), 401);
@@ -477,8 +483,9 @@ static void test_clients_that_leave(void **state) {
   (void)state;
   struct place p;
   open_place(&p, &(wn_server_options){.slots = 2, .queue = 16});
-  char *request = request_of("POST", "/v1/completions",
-                             "{\"prompt\":\"gone\",\"max_tokens\":190,\"stream\":true,\"logit_bias\":{\"65\":100}}", NULL);
+  char *request =
+      request_of("POST", "/v1/completions",
+                 "{\"prompt\":\"gone\",\"max_tokens\":190,\"stream\":true,\"logit_bias\":{\"65\":100}}", NULL);
   char *whole = request_of("POST", "/v1/completions", "{\"prompt\":\"gone\",\"max_tokens\":190,\"n\":8}", NULL);
   for (int round = 0; round < 6; round++) {
     int s[8];
@@ -506,7 +513,8 @@ static void test_clients_that_leave(void **state) {
   close_place(&p);
 }
 
-/* A full queue says when to come again; a cache that is too small for all lets them wait, and refuses what never fits. */
+/* A full queue says when to come again; a cache that is too small for all lets them wait, and refuses what never fits.
+ */
 static void test_limits(void **state) {
   (void)state;
   struct place p;
@@ -550,7 +558,8 @@ static void test_stop(void **state) {
   (void)state;
   struct place p;
   open_place(&p, NULL);
-  char *request = request_of("POST", "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":199,\"n\":64,\"stream\":true}", NULL);
+  char *request =
+      request_of("POST", "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":199,\"n\":64,\"stream\":true}", NULL);
   const int s = ask_connect(p.port);
   assert_int_equal(write(s, request, strlen(request)), strlen(request));
   wait_for(p.port, "requests", 1);
@@ -574,11 +583,16 @@ static void test_stop(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_same_as_the_library), cmocka_unit_test(test_streams),
-      cmocka_unit_test(test_neighbours),          cmocka_unit_test(test_scores),
-      cmocka_unit_test(test_choices_of_sampling), cmocka_unit_test(test_bad_requests),
-      cmocka_unit_test(test_small_paths),         cmocka_unit_test(test_key),
-      cmocka_unit_test(test_clients_that_leave),  cmocka_unit_test(test_limits),
+      cmocka_unit_test(test_same_as_the_library),
+      cmocka_unit_test(test_streams),
+      cmocka_unit_test(test_neighbours),
+      cmocka_unit_test(test_scores),
+      cmocka_unit_test(test_choices_of_sampling),
+      cmocka_unit_test(test_bad_requests),
+      cmocka_unit_test(test_small_paths),
+      cmocka_unit_test(test_key),
+      cmocka_unit_test(test_clients_that_leave),
+      cmocka_unit_test(test_limits),
       cmocka_unit_test(test_stop),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

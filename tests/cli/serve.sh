@@ -1,0 +1,29 @@
+# A server of the trained model of end_to_end.sh, asked by curl.
+if ! command -v curl >/dev/null; then
+  skip "winnow serve" "curl is not there"
+else
+  "$winnow" serve talker --port 0 --json --budgets 16 --policy window >serve.out 2>serve.err </dev/null &
+  server=$!
+  for _ in $(seq 100); do [ -s serve.out ] && break; sleep 0.1; done
+  url=http://127.0.0.1:$(jq -r .port serve.out)
+  post() { curl -s "$url$1" -d "$2" >out; }
+  is "serve: alive" "ok" "$(curl -s "$url/health" | jq -r .status)"
+  is "serve: the model's name is its folder" "talker" "$(curl -s "$url/v1/models" | jq -r '.data[0].id')"
+  post /v1/completions '{"prompt": "the water", "max_tokens": 12, "temperature": 0}'
+  jq -r '.choices[0].text' out >served
+  is "serve: what is kept" "16" "$(jq '.usage.winnow.tokens_kept[0]' out)"
+  run "$winnow" generate talker --prompt "the water" --tokens 12 --temperature 0 --budgets 16 --policy window --json
+  is "serve answers what generate writes" "$(jq -r .text out)" "$(cat served)"
+  post /v1/completions '{"prompt": "the water", "max_tokens": 4, "wrong": 1}'
+  is "serve: an unknown field is named" "wrong" "$(jq -r .error.param out)"
+  curl -sN "$url/v1/completions" -d '{"prompt": "the water", "max_tokens": 12, "temperature": 0, "stream": true}' |
+    sed -n 's/^data: {/{/p' | jq -j '.choices[0].text' >streamed
+  is "serve: a stream has the same text" "$(cat served)" "$(cat streamed)"
+  kill -TERM $server
+  wait $server
+  is "serve: an interrupt ends it" "0" "$?"
+  refuses "serve: a key that is not there" 1 'nokey' serve talker --port 0 --api-key-file nokey
+  refuses "serve: an address that is none" 1 'not an IP address' serve talker --port 0 --host nowhere
+  refuses "serve: memory that is none" 2 'not a number of bytes' serve talker --port 0 --cache-memory much
+  refuses "serve: without a model" 2 'winnow serve' serve
+fi
