@@ -5,7 +5,7 @@
 #include <time.h>
 
 #include "base/alloc.h"
-#include "base/error.h"
+#include "base/misuse.h"
 #include "base/options.h"
 #include "kv/budgets.h"
 #include "serve/http.h"
@@ -331,8 +331,20 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
   return WN_OK;
 }
 
+static void server_close(struct wn_server *s) {
+  if (s->http) wn_http_close(s->http); /* nobody comes in, and whoever is here is told that it is over */
+  wn_serve_worker_stop(&s->worker);
+  wn_http_stop(s->http);
+  wn_budgets_clear(&s->budgets);
+  wn_context_destroy(s->front.ctx);
+  wn_free(s->name);
+  wn_free(s->key);
+  wn_free(s);
+}
+
 wn_status wn_server_start(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const wn_server_options *options,
                           wn_server **out) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_HANDLE_AS("tok", tok, TOKENIZER), WN_POINTER(options), WN_POINTER(out));
   wn_server_options o;
   void *memory;
   wn_status status;
@@ -350,27 +362,22 @@ wn_status wn_server_start(wn_context *ctx, wn_model *model, const wn_tokenizer *
                                        .user = s,
                                        .connections = CONNECTIONS};
   WN_TRY_GOTO(wn_http_start(s->front.ctx, &http, &s->http), listen);
+  wn_handle_mark(s, WN_HANDLE_SERVER);
   *out = s;
   return WN_OK;
 listen:
   wn_fail(ctx, status, "%s", wn_context_error(s->front.ctx));
 fail:
-  wn_server_stop(s);
+  server_close(s);
   return status;
 }
 
 int wn_server_port(const wn_server *server) {
+  WN_CHECK_OR(0, WN_HANDLE(server, SERVER));
   return wn_http_port(server->http);
 }
 
 void wn_server_stop(wn_server *s) {
-  if (!s) return;
-  if (s->http) wn_http_close(s->http); /* nobody comes in, and whoever is here is told that it is over */
-  wn_serve_worker_stop(&s->worker);
-  wn_http_stop(s->http);
-  wn_budgets_clear(&s->budgets);
-  wn_context_destroy(s->front.ctx);
-  wn_free(s->name);
-  wn_free(s->key);
-  wn_free(s);
+  WN_CHECK_OR(, WN_HANDLE_AS("server", s, SERVER));
+  server_close(s);
 }
