@@ -155,7 +155,7 @@ static wn_status check_trainer(wn_context *ctx, const char *name, const struct f
     size_t bad;
     if (f.number == 3 && (f.wire != 0 || f.value < 1 || f.value > 4))
       return wn_fail(ctx, WN_ERR_FORMAT, "%s: unknown model type %llu", name, (unsigned long long)f.value);
-    if (f.number == 3) info->unigram = f.value == 1;
+    if (f.number == 3) info->unigram = f.value == 1, info->bpe = f.value == 2;
     if (f.number == 35) info->byte_fallback = f.wire == 0 && f.value != 0;
     if (f.number == 24) {
       if (f.wire != 0) return wn_fail(ctx, WN_ERR_FORMAT, "%s: treat_whitespace_as_suffix is not a bool", name);

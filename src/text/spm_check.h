@@ -13,7 +13,8 @@
 #define WN_SPM_USER_DEFINED 64
 struct wn_spm_info {
   int32_t pieces;
-  bool unigram, byte_fallback, charsmap; /* the kind of model; bytes stand for unknown characters; text is rewritten */
+  bool unigram, bpe, byte_fallback,
+      charsmap;           /* the kind of model; bytes stand for unknown characters; text is rewritten */
   int user_defined_count; /* pieces that are always taken; of more than there is room for only the count */
   int32_t user_defined[WN_SPM_USER_DEFINED];
   bool add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces; /* of the normaliser */

@@ -16,6 +16,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/misuse.h"
+#include "text/merges.h"
 #include "text/normalize.h"
 #include "text/tokenizer_kinds.h"
 #include "text/unigram.h"
@@ -25,7 +26,7 @@
 #include <string.h>
 
 #define PIECE_BYTES ((size_t)1 << 16)  /* what is handed to SentencePiece at once, where it can be cut */
-#define OWN_BYTES ((size_t)1 << 18)    /* longer stretches of a unigram model are segmented here (unigram.h) */
+#define OWN_BYTES ((size_t)1 << 18)    /* longer stretches are segmented here (unigram.h, merges.h) */
 #define WHOLE_LIMIT ((size_t)64 << 20) /* and where it cannot */
 
 static const char space_mark[] = "\xE2\x96\x81"; /* U+2581 */
@@ -100,10 +101,15 @@ static wn_status encode_stretch(struct encoder *e, const char *text, size_t byte
     bytes++;
     dropped = e->tok->prefix;
   }
-  const bool own = bytes > OWN_BYTES && wn_unigram_serves(e->tok);
+  const bool unigram = bytes > OWN_BYTES && wn_unigram_serves(e->tok),
+             merges = bytes > OWN_BYTES && wn_merges_serve(e->tok);
   size_t count = 0;
+  wn_status status = WN_ERR_UNSUPPORTED;
+  if (unigram) status = wn_unigram_encode(e->tok, text, bytes, dropped, ids, &count);
+  if (merges) status = wn_merges_encode(e->tok, text, bytes, dropped, ids, &count);
+  const bool own = status != WN_ERR_UNSUPPORTED;
   if (own) {
-    WN_TRY(wn_unigram_encode(e->tok, text, bytes, dropped, ids, &count));
+    WN_TRY(status);
   } else {
     if (!wn_spm_encode(e->tok->spm, text, bytes, e->scratch, &e->error)) return WN_ERR_FORMAT;
     count = wn_spm_ids_count(e->scratch);

@@ -1,0 +1,131 @@
+/* Pieces of a SentencePiece model: the tree, the text, the ids. See pieces.h. */
+#include "text/pieces.h"
+
+#include <float.h>
+#include <string.h>
+#include "base/alloc.h"
+#include "base/error.h"
+#include "text/utf8.h"
+
+bool wn_pieces_plain(const wn_tokenizer *tok) {
+  const struct wn_spm_info *info = &tok->info;
+  return tok->spm && !info->charsmap && !info->remove_extra_whitespaces && info->escape_whitespaces &&
+         info->user_defined_count <= WN_SPM_USER_DEFINED;
+}
+
+bool wn_pieces_user_defined(const wn_tokenizer *tok, int32_t id) {
+  for (int i = 0; i < tok->info.user_defined_count; i++)
+    if (tok->info.user_defined[i] == id) return true;
+  return false;
+}
+
+static void pieces_insert(struct wn_pieces *u, int32_t id, const char *text, size_t bytes) {
+  uint32_t node = 0;
+  for (size_t i = 0; i < bytes; i++) {
+    const uint32_t at = wn_pieces_slot(u, node, (unsigned char)text[i]);
+    if (u->edges[at] == WN_PIECES_FREE) {
+      u->edges[at] = ((uint64_t)node << 8 | (unsigned char)text[i]) + 1;
+      u->children[at] = u->nodes++;
+    }
+    node = u->children[at];
+  }
+  u->pieces[node] = id;
+  if (bytes > u->longest) u->longest = bytes;
+}
+
+void wn_pieces_clear(struct wn_pieces *u) {
+  wn_free(u->edges);
+  wn_free(u->children);
+  wn_free(u->pieces);
+}
+
+wn_status wn_pieces_build(const wn_tokenizer *tok, struct wn_pieces *u) {
+  size_t total = 1, slots = 1024;
+  const char *text;
+  size_t bytes;
+  void *p;
+  float least = FLT_MAX;
+  *u = (struct wn_pieces){.tok = tok, .nodes = 1, .most = FLT_MIN};
+  for (int32_t id = 0; id < tok->vocab_size; id++) {
+    if (wn_spm_piece(tok->spm, id, &text, &bytes) != WN_SPM_TEXT) continue;
+    total += bytes;
+    u->unused = u->unused || wn_spm_unused(tok->spm, id);
+    if (wn_spm_unused(tok->spm, id) || wn_pieces_user_defined(tok, id)) continue;
+    const float score = wn_spm_score(tok->spm, id);
+    if (score < least) least = score;
+    if (score > u->most) u->most = score;
+  }
+  if (total > UINT32_MAX / 4) return WN_ERR_UNSUPPORTED;
+  while (slots < 2 * total) slots *= 2;
+  u->mask = (uint32_t)slots - 1;
+  u->least = least;
+  WN_TRY(wn_alloc(NULL, "pieces", slots * sizeof *u->edges, &p));
+  u->edges = p;
+  WN_TRY(wn_alloc(NULL, "pieces", slots * sizeof *u->children, &p));
+  u->children = p;
+  WN_TRY(wn_alloc(NULL, "pieces", total * sizeof *u->pieces, &p));
+  u->pieces = p;
+  memset(u->pieces, 0xFF, total * sizeof *u->pieces);
+  for (int32_t id = 0; id < tok->vocab_size; id++)
+    if (wn_spm_piece(tok->spm, id, &text, &bytes) == WN_SPM_TEXT && !wn_spm_unused(tok->spm, id))
+      pieces_insert(u, id, text, bytes);
+  return WN_OK;
+}
+
+/* ---- the text ---- */
+
+wn_status wn_pieces_normalize(const wn_tokenizer *tok, const char *text, size_t bytes, struct wn_bytes *out) {
+  static const char mark[] = "\xE2\x96\x81";
+  if (tok->info.add_dummy_prefix) WN_TRY(wn_bytes_add(NULL, out, mark, 3));
+  while (bytes > 0) {
+    const char *space = memchr(text, ' ', bytes);
+    const size_t n = space ? (size_t)(space - text) : bytes;
+    WN_TRY(wn_bytes_add(NULL, out, text, n));
+    if (space) WN_TRY(wn_bytes_add(NULL, out, mark, 3));
+    text += n + (space != NULL);
+    bytes -= n + (space != NULL);
+  }
+  return WN_OK;
+}
+
+size_t wn_pieces_character(const char *text, size_t bytes) {
+  const int n = wn_utf8_sequence(text, bytes);
+  return n > 0 ? (size_t)n : 1;
+}
+
+int32_t wn_pieces_find(const struct wn_pieces *u, const char *text, size_t bytes) {
+  uint32_t node = 0;
+  for (size_t i = 0; i < bytes; i++)
+    if ((node = wn_pieces_step(u, node, (unsigned char)text[i])) == 0) return WN_NO_PIECE;
+  return u->pieces[node];
+}
+
+static wn_status pieces_put(struct wn_piece_out *out, int32_t id) {
+  if (out->count++ < out->dropped) return WN_OK;
+  out->block[out->held++] = id;
+  if (out->held < WN_PIECES_BLOCK) return WN_OK;
+  out->held = 0;
+  return wn_ids_add(NULL, out->ids, out->block, WN_PIECES_BLOCK);
+}
+
+wn_status wn_pieces_emit(const struct wn_pieces *u, const char *text, size_t bytes, const uint16_t *length,
+                         struct wn_piece_out *out) {
+  const wn_tokenizer *tok = u->tok;
+  const int32_t unknown = wn_spm_unknown(tok->spm);
+  bool was_unknown = false;
+  for (size_t at = 0; at < bytes; at += length[at]) {
+    const int32_t id = wn_pieces_find(u, text + at, length[at]);
+    if (id != WN_NO_PIECE) {
+      WN_TRY(pieces_put(out, id));
+    } else if (tok->info.byte_fallback) {
+      for (size_t k = 0; k < length[at]; k++) {
+        const int32_t byte = tok->byte_id[(unsigned char)text[at + k]];
+        WN_TRY(pieces_put(out, byte >= 0 ? byte : unknown));
+      }
+    } else if (!was_unknown) { /* a run of unknown characters is one token */
+      WN_TRY(pieces_put(out, unknown));
+    }
+    was_unknown = id == WN_NO_PIECE;
+  }
+  return wn_ids_add(NULL, out->ids, out->block, out->held);
+}

@@ -1,0 +1,61 @@
+/* What encoding by a SentencePiece model has in common, whatever the kind of model: its pieces as a tree, the text with
+ * U+2581 for spaces, and ids for the pieces that a text was cut into. For long stretches: SentencePiece makes about 130
+ * bytes a byte of text of objects for its pieces. */
+#ifndef WN_TEXT_PIECES_H
+#define WN_TEXT_PIECES_H
+
+#include "text/normalize.h"
+#include "text/tokenizer_kinds.h"
+
+enum { WN_PIECES_FREE = 0, WN_NO_PIECE = -1, WN_PIECES_BLOCK = 1024 };
+
+/* The pieces as a tree: the child of a node by a byte, in an open table. Node 0 is the root. */
+struct wn_pieces {
+  const wn_tokenizer *tok;
+  uint64_t *edges;    /* [mask + 1] (node << 8 | byte) + 1; 0: free */
+  uint32_t *children; /* [mask + 1] */
+  uint32_t mask, nodes;
+  int32_t *pieces; /* [nodes] the piece that ends at the node, or WN_NO_PIECE */
+  size_t longest;
+  float least, most; /* scores */
+  bool unused;       /* some piece is never given */
+};
+
+/* Whether only spaces are normalised, so that the text can be taken as it is. */
+bool wn_pieces_plain(const wn_tokenizer *tok);
+bool wn_pieces_user_defined(const wn_tokenizer *tok, int32_t id);
+wn_status wn_pieces_build(const wn_tokenizer *tok, struct wn_pieces *u); /* clear it in any case */
+void wn_pieces_clear(struct wn_pieces *u);
+
+static inline uint32_t wn_pieces_slot(const struct wn_pieces *u, uint32_t node, unsigned char byte) {
+  const uint64_t edge = ((uint64_t)node << 8 | byte) + 1;
+  uint64_t hash = edge * 0x9E3779B97F4A7C15u;
+  uint32_t at = (uint32_t)(hash >> 32) & u->mask;
+  while (u->edges[at] != WN_PIECES_FREE && u->edges[at] != edge) at = (at + 1) & u->mask;
+  return at;
+}
+
+/* 0: no piece goes on so. */
+static inline uint32_t wn_pieces_step(const struct wn_pieces *u, uint32_t node, unsigned char byte) {
+  const uint32_t at = wn_pieces_slot(u, node, byte);
+  return u->edges[at] == WN_PIECES_FREE ? 0 : u->children[at];
+}
+
+int32_t wn_pieces_find(const struct wn_pieces *u, const char *text, size_t bytes); /* WN_NO_PIECE */
+size_t wn_pieces_character(const char *text, size_t bytes);                        /* bytes of the first character */
+
+/* With U+2581 for spaces, and before the text where the model puts one. */
+wn_status wn_pieces_normalize(const wn_tokenizer *tok, const char *text, size_t bytes, struct wn_bytes *out);
+
+/* What is collected before it goes to the caller's list. */
+struct wn_piece_out {
+  struct wn_ids *ids;
+  int32_t block[WN_PIECES_BLOCK];
+  size_t held, count, dropped;
+};
+
+/* length [bytes]: of the piece that begins at a place. */
+wn_status wn_pieces_emit(const struct wn_pieces *u, const char *text, size_t bytes, const uint16_t *length,
+                         struct wn_piece_out *out);
+
+#endif
