@@ -87,9 +87,21 @@ static void import_init(struct wn_import *im) {
   im->bos = im->eos = -1;
 }
 
+/* Configuration and tensors of one generation, whoever saves into the folder meanwhile. */
+static wn_status import_open_generation(wn_context *ctx, const char *path, struct wn_import *im) {
+  for (int i = 0; i < WN_FOLDER_ATTEMPTS; i++) {
+    const uint64_t stamp = wn_folder_stamp(path);
+    import_init(im);
+    const wn_status status = import_open_folder(ctx, path, im);
+    if (wn_folder_stamp(path) == stamp) return status;
+    wn_import_clear(im);
+  }
+  return wn_fail(ctx, WN_ERR_IO, "%s: another process keeps replacing the model", path);
+}
+
 wn_status wn_import_open(wn_context *ctx, const char *path, struct wn_import *im) {
   import_init(im);
-  if (wn_path_is_dir(path) || !wn_path_exists(path)) return import_open_folder(ctx, path, im);
+  if (wn_path_is_dir(path) || !wn_path_exists(path)) return import_open_generation(ctx, path, im);
   if (strlen(path) >= sizeof im->where) return wn_fail(ctx, WN_ERR_ARGUMENT, "%.100s...: the path is too long", path);
   snprintf(im->where, sizeof im->where, "%s", path);
   WN_TRY(wn_tensors_open_gguf(ctx, path, &im->tensors));

@@ -327,6 +327,23 @@ bool wn_folder_has(const char *dir, const char *name) {
   return wn_folder_file(NULL, path, sizeof path, dir, name) == WN_OK && wn_path_exists(path);
 }
 
+uint64_t wn_folder_stamp(const char *dir) {
+  static const char *const names[] = {"config.json",    "model.safetensors", "model.safetensors.index.json",
+                                      "tokenizer.json", "tokenizer.model",   "tokenizer_config.json"};
+  uint64_t stamp = 0;
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    char path[4096];
+    struct stat st;
+    uint64_t parts[4] = {0};
+    if (wn_folder_file(NULL, path, sizeof path, dir, names[i]) == WN_OK && stat(path, &st) == 0) {
+      parts[0] = (uint64_t)st.st_dev, parts[1] = (uint64_t)st.st_ino, parts[2] = (uint64_t)st.st_size;
+      parts[3] = (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
+    }
+    for (int k = 0; k < 4; k++) stamp = (stamp ^ parts[k] ^ (stamp >> 29)) * 0x100000001b3ULL;
+  }
+  return stamp;
+}
+
 wn_status wn_folder_path(wn_context *ctx, char *out, size_t out_bytes, const char *path) {
   char dir[4096] = ".";
   const char *slash = strrchr(path, '/');

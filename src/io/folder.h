@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "winnow/context.h"
 
@@ -37,6 +38,10 @@ wn_status wn_folder_recover(wn_context *ctx, const char *dir);
  * not been finished. Nothing is changed: a folder that is read may belong to somebody else. The file need not exist. */
 wn_status wn_folder_file(wn_context *ctx, char *out, size_t out_bytes, const char *dir, const char *name);
 bool wn_folder_has(const char *dir, const char *name);
+/* Which generation of a model a reader finds: it differs when another process has put the next one in its place. So
+ * that several files belong together, whoever opens them asks before and afterwards, and begins again. */
+uint64_t wn_folder_stamp(const char *dir);
+enum { WN_FOLDER_ATTEMPTS = 1000 };
 /* The same for a whole path. */
 wn_status wn_folder_path(wn_context *ctx, char *out, size_t out_bytes, const char *path);
 

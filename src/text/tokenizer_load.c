@@ -290,8 +290,7 @@ const char *wn_tokenizer_file_of(const char *dir) {
   return wn_folder_has(dir, MODEL_NAME) ? MODEL_NAME : wn_folder_has(dir, KIND_NAME) ? KIND_NAME : NULL;
 }
 
-wn_status wn_tokenizer_load(wn_context *ctx, const char *spec, wn_tokenizer **out) {
-  WN_CHECK_CALL(WN_POINTER(spec), WN_POINTER(out));
+static wn_status load_spec(wn_context *ctx, const char *spec, wn_tokenizer **out) {
   *out = NULL;
   char path[4096];
   const char *dir = NULL;
@@ -323,6 +322,20 @@ wn_status wn_tokenizer_load(wn_context *ctx, const char *spec, wn_tokenizer **ou
   find_ends(tok);
   *out = tok;
   return WN_OK;
+}
+
+/* A folder's files of one generation, whoever saves into it meanwhile. */
+wn_status wn_tokenizer_load(wn_context *ctx, const char *spec, wn_tokenizer **out) {
+  WN_CHECK_CALL(WN_POINTER(spec), WN_POINTER(out));
+  if (!wn_path_is_dir(spec)) return load_spec(ctx, spec, out);
+  for (int i = 0; i < WN_FOLDER_ATTEMPTS; i++) {
+    const uint64_t stamp = wn_folder_stamp(spec);
+    const wn_status status = load_spec(ctx, spec, out);
+    if (wn_folder_stamp(spec) == stamp) return status;
+    wn_tokenizer_destroy(*out);
+    *out = NULL;
+  }
+  return wn_fail(ctx, WN_ERR_IO, "%s: another process keeps replacing the tokenizer", spec);
 }
 
 void wn_tokenizer_destroy(wn_tokenizer *tok) {

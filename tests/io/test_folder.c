@@ -3,7 +3,9 @@
 #include "train/tiny.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -242,9 +244,56 @@ static void test_tokenizers(void **state) {
   bed_clear(&b);
 }
 
+/* A model that another process replaces all the time is read as one of its generations, never as a mixture. */
+static void test_live_writer(void **state) {
+  (void)state;
+  enum { T = 8, V = 40, LOADS = 60 };
+  struct bed b;
+  bed_init(&b);
+  wn_model *models[2], *found;
+  float want[2][T * V], logits[T * V];
+  const int32_t tokens[T] = {1, 5, 2, 9, 7, 12, 3, 8};
+  for (int i = 0; i < 2; i++) {
+    wn_model_config c;
+    wn_model_config_init(&c);
+    c.vocab_size = V, c.context = T, c.layers = 1, c.width = 16, c.heads = 2, c.kv_heads = 2, c.head_size = 8;
+    c.ffn_width = 10, c.init_std = 0.3, c.position = i ? WN_POS_ROPE : WN_POS_NONE;
+    must(b.ctx, wn_model_create(b.ctx, &c, (uint64_t)i + 1, &models[i]));
+    must(b.ctx, wn_model_logits(b.ctx, models[i], tokens, NULL, 1, T, want[i]));
+  }
+  must(b.ctx, wn_model_save(b.ctx, models[0], NULL, b.dir));
+  fflush(NULL);
+  const pid_t pid = fork();
+  if (pid == 0)
+    for (int i = 1;; i++)
+      if (wn_model_save(b.ctx, models[i % 2], NULL, b.dir) != WN_OK) _exit(1);
+  int seen[2] = {0, 0};
+  char bad[2048] = "";
+  for (int i = 0; !*bad && (i < LOADS || ((!seen[0] || !seen[1]) && i < 100 * LOADS)); i++) {
+    if (wn_model_load(b.ctx, b.dir, &found) != WN_OK) {
+      snprintf(bad, sizeof bad, "load %d: %s", i, wn_context_error(b.ctx));
+      break;
+    }
+    must(b.ctx, wn_model_logits(b.ctx, found, tokens, NULL, 1, T, logits));
+    wn_model_destroy(found);
+    const int which = memcmp(logits, want[1], sizeof logits) == 0;
+    if (!which && memcmp(logits, want[0], sizeof logits) != 0) snprintf(bad, sizeof bad, "load %d: a mixture", i);
+    seen[which]++;
+  }
+  int code;
+  const pid_t ended = waitpid(pid, &code, WNOHANG); /* it has been at work all the time */
+  if (!ended) kill(pid, SIGKILL), waitpid(pid, &code, 0);
+  assert_int_equal(ended, 0);
+  if (*bad) fail_msg("%s", bad);
+  assert_true(seen[0] > 0 && seen[1] > 0);
+  for (int i = 0; i < 2; i++) wn_model_destroy(models[i]);
+  bed_clear(&b);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_commit),          cmocka_unit_test(test_readers),
                                      cmocka_unit_test(test_two_names),       cmocka_unit_test(test_links),
-                                     cmocka_unit_test(test_strange_entries), cmocka_unit_test(test_tokenizers)};
+                                     cmocka_unit_test(test_strange_entries), cmocka_unit_test(test_tokenizers),
+                                     cmocka_unit_test(test_live_writer)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
