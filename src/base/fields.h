@@ -65,6 +65,8 @@ wn_status wn_json_load_file(wn_context *ctx, enum wn_json_kind kind, const char 
 wn_status wn_json_load_input(wn_context *ctx, enum wn_json_kind kind, const char *path, json_t **out);
 wn_status wn_json_load_text(wn_context *ctx, enum wn_json_kind kind, const char *where, const char *text, size_t bytes,
                             json_t **out);
+/* How many values a text has, as the limits count them: before it is parsed. */
+size_t wn_json_count(const char *text, size_t bytes);
 /* The members of an object one after the other, without parsing the whole: begun as {.where, .text, .bytes}, each call
  * of wn_json_next gives where the next key (with its quotes) and its value lie, in texts that wn_json_load_text takes
  * (WN_JSON_ENTRY for keys); *more is false after the last. What lies between braces and commas is checked, keys and

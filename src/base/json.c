@@ -24,7 +24,7 @@ static const struct {
 
 /* Every value is the first of a list or object, follows a comma, or is the whole. Counted before parsing, as it is the
  * parsed values that take memory: "[]" becomes 150 bytes. */
-static size_t json_count_values(const char *text, size_t bytes) {
+size_t wn_json_count(const char *text, size_t bytes) {
   size_t count = 1;
   bool inside = false;
   for (size_t i = 0; i < bytes; i++) {
@@ -46,7 +46,7 @@ wn_status wn_json_load_text(wn_context *ctx, enum wn_json_kind kind, const char 
   if (bytes > json_kinds[kind].bytes)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: the JSON is %zu bytes long; %s has at most %zu", where, bytes,
                    json_kinds[kind].name, json_kinds[kind].bytes);
-  const size_t values = json_count_values(text, bytes);
+  const size_t values = wn_json_count(text, bytes);
   if (values > json_kinds[kind].values)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: the JSON has about %zu values; %s has at most %zu", where, values,
                    json_kinds[kind].name, json_kinds[kind].values);

@@ -10,8 +10,8 @@
 #define WN_MIB ((size_t)1 << 20)
 #define WN_GIB ((size_t)1 << 30)
 
-/* JSON, by kind of file: name, bytes, values. A value takes up to 300 bytes once it is parsed; a list or an object
- * counts twice. */
+/* JSON, by kind of file: name, bytes, values. As it is counted, a value takes up to 110 bytes once it is parsed; a
+ * list or an object counts twice. */
 #define WN_JSON_KINDS(X)                                                                                               \
   X(CONFIG, "a configuration", WN_MIB, 64 * WN_KIB) /* config.json, recipes, state.json, data.json */                  \
   X(LINE, "a line", WN_MIB, 64 * WN_KIB)            /* of log.jsonl */                                                 \
@@ -38,6 +38,9 @@ enum wn_json_kind {
 /* Tokenizers. */
 #define WN_LIMIT_TOKENIZER_MODEL (256 * WN_MIB) /* tokenizer.model */
 #define WN_LIMIT_TEMPLATE WN_MIB                /* chat_template.jinja */
+
+/* Corpora. */
+#define WN_LIMIT_LINE_VALUES (64 * WN_KIB) /* of a line of JSON; its text is one value */
 
 /* Logs. */
 #define WN_LIMIT_LOG WN_GIB

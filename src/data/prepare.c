@@ -184,6 +184,10 @@ static wn_status prepare_text(struct job *j, struct wn_lines *l) {
 }
 
 static wn_status prepare_json_line(struct job *j, struct wn_lines *l, const char *text, size_t bytes) {
+  const size_t values = wn_json_count(text, bytes);
+  if (values > WN_LIMIT_LINE_VALUES)
+    return wn_fail(j->ctx, WN_ERR_FORMAT, "%s:%" PRIu64 ": the JSON has about %zu values; a line has at most %zu",
+                   l->path, l->line, values, WN_LIMIT_LINE_VALUES);
   json_error_t error;
   json_t *object = json_loadb(text, bytes, JSON_ALLOW_NUL, &error);
   wn_status status = WN_OK;

@@ -2,12 +2,13 @@
 #include <stdio.h>
 
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/misuse.h"
 #include "base/options.h"
 #include "formats/import.h"
 #include "text/tokenizer.h"
 
-enum { PATH_BYTES = 4096, MOST_CHECKED = 1 << 30 };
+enum { PATH_BYTES = 4096 };
 
 /* A tokenizer in the folder of the weights has to be theirs. */
 static wn_status load_check_tokenizer(wn_context *ctx, const char *dir, const struct wn_model *model) {
@@ -29,7 +30,7 @@ static bool load_checks_values(const struct wn_import *im, wn_check check) {
   size_t bytes = 0;
   if (check != WN_CHECK_AUTO) return check == WN_CHECK_YES;
   for (int i = 0; i < wn_tensors_count(im->tensors); i++) bytes += wn_tensors_at(im->tensors, i)->t.bytes;
-  return bytes <= MOST_CHECKED;
+  return bytes <= WN_LIMIT_CHECKED;
 }
 
 /* A checkpoint of ours names its tokenizer; others' may lack one that we read, which is theirs to say who wants it. */

@@ -75,6 +75,7 @@ static void page_says_the_same(void **state) {
                 {"`tokenizer.model` of %s", sized(WN_LIMIT_TOKENIZER_MODEL)},
                 {"`chat_template.jinja` of %s", sized(WN_LIMIT_TEMPLATE)},
                 {"`log.jsonl` of %s", sized(WN_LIMIT_LOG)},
+                {"corpus of %s values", grouped(WN_LIMIT_LINE_VALUES)},
                 {"of %s tokens", grouped(WN_VOCAB_MAX)},
                 {"tokens of %s", sized(WN_TOKEN_MAX_BYTES)}};
   for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
@@ -193,14 +194,14 @@ static void lists_are_refused_in_little_memory(void **state) {
     assert_int_equal(limited(address_space() + 4 * WN_MIB, parse, &t), WN_ERR_FORMAT);
   }
   free(text);
-  /* And what is within the limits stays within 300 bytes a value. */
+  /* And what is within the limits stays within 150 bytes a value. */
   for (int k = 0; k < KINDS; k++) {
     if (kinds[k].values > 256 * WN_KIB) continue; /* the same code, only longer */
     for (int form = 0; form < 4; form++) {
       text = worst(form, kinds[k].values, &bytes);
       const struct text t = {kinds[k].kind, text, bytes};
       if (bytes <= kinds[k].bytes)
-        assert_int_equal(limited(address_space() + 300 * kinds[k].values + 4 * WN_MIB, parse, &t), WN_OK);
+        assert_int_equal(limited(address_space() + 150 * kinds[k].values + 4 * WN_MIB, parse, &t), WN_OK);
       free(text);
     }
   }

@@ -351,6 +351,11 @@ static void test_refused(void **state) {
   refuse(WN_ERR_FORMAT, "not a string");
   put_text(path, "{\"text\": \"\xFF\"}\n");
   refuse(WN_ERR_FORMAT, "a.jsonl:1: malformed JSON");
+  static char lists[100000] = "{\"text\": \"a\", \"x\": [";
+  for (size_t at = strlen(lists); at < sizeof lists - 8; at += 3) memcpy(lists + at, "[],", 4);
+  strcpy(lists + strlen(lists) - 1, "]}\n");
+  put_text(path, lists); /* would take a hundred times its bytes */
+  refuse(WN_ERR_FORMAT, "a.jsonl:1: the JSON has about 99");
   unlink(path);
 
   path = use("a.jsonl.gz");
