@@ -30,7 +30,8 @@ typedef void (*wn_log_fn)(void *user, wn_log_level level, const char *line);
  * WN_ERR_ARGUMENT; a longer struct that uses fields unknown to the library is WN_ERR_UNSUPPORTED. */
 typedef struct wn_context_options {
   size_t size;         /* sizeof the struct */
-  int threads;         /* 0: the CPUs this process may run on, at most OMP_NUM_THREADS */
+  int threads;         /* 0: the CPUs this process may run on (affinity, cgroup), at most OMP_NUM_THREADS; while other
+                          programs use them, fewer work, with the same results. Else exactly so many */
   const char *backend; /* NULL or "cpu": the fast CPU backend; "ref": double accumulation */
   wn_log_fn log;       /* NULL: no log */
   void *log_user;

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/misuse.h"
 #include "base/options.h"
+#include "base/team.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -65,6 +66,8 @@ wn_status wn_context_create(const wn_context_options *options, wn_context **out)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "threads is %d; it must be between 0 (all CPUs) and %d", own.threads,
                    MAX_THREADS);
   ctx->threads = own.threads ? own.threads : default_threads();
+  ctx->yields = own.threads == 0;
+  if (ctx->yields) wn_team_watch();
   if (ctx->threads > MAX_THREADS) ctx->threads = MAX_THREADS;
   WN_TRY(context_dead_keys(ctx, own.dead_keys, &ctx->dead_keys));
   WN_TRY(wn_cpu_select_isa(ctx, &ctx->isa));

@@ -3,12 +3,14 @@
 #define WN_BASE_CONTEXT_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include "winnow/context.h"
 
 enum wn_isa { WN_ISA_REF = 0, WN_ISA_AVX2 = 1, WN_ISA_AVX512 = 2 };
 
 struct wn_context {
   int threads;
+  bool yields; /* threads were left to the library, which uses fewer while other programs need the CPUs (team.h) */
   enum wn_isa isa;
   char backend[16]; /* "cpu" or "ref" */
   wn_log_fn log;

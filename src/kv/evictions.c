@@ -1,4 +1,5 @@
 /* Evictions of whole sequences and of pieces of a prompt: the walk over every sequence and group of heads. */
+#include "base/team.h"
 #include "kv/evictions.h"
 
 #include <omp.h>
@@ -70,7 +71,7 @@ static wn_status evictions_run(const struct evictions_job *job) {
     return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "evictions: scratch of %zu bytes, expected %zu", exec->scratch_bytes,
                    counted.bytes * (size_t)exec->threads);
   wn_status status = WN_OK;
-#pragma omp parallel num_threads(tasks < exec->threads ? (int)tasks : exec->threads)
+#pragma omp parallel num_threads(wn_team(exec->ctx, tasks < exec->threads ? (int)tasks : exec->threads))
   {
     struct wn_exec one = *exec;
     struct wn_arrays mine = wn_arrays_copy(&counted, exec->scratch, omp_get_thread_num());

@@ -1,4 +1,5 @@
 /* A model: its configuration, the flat array of its parameters, and how they start. */
+#include "base/team.h"
 #include "model/run.h"
 
 #include <string.h>
@@ -16,7 +17,7 @@ static void model_init_params(struct wn_model *model, uint64_t seed) {
     float *p32 = p;
     double *p64 = p;
     const bool wide = model->dtype == WN_F64;
-#pragma omp parallel for schedule(static) num_threads(model->ctx->threads) if (n > 4096)
+#pragma omp parallel for schedule(static) num_threads(wn_team(model->ctx, model->ctx->threads)) if (n > 4096)
     for (int64_t i = 0; i < n; i++) {
       const double z = row->init_std > 0 ? wn_random_normal(seed, WN_STREAM_INIT, (uint64_t)t, (uint64_t)i) : 0;
       const float value = (float)(row->init_std > 0 ? row->init_std * z : row->init_value);

@@ -9,6 +9,7 @@
  * layer keeps its input alone and is run again, to the same bits, when its turn comes: one third more work in the
  * projections. With bf16 storage the forward pass is the same to the last bit; backward reads all but q, k and v
  * rounded, and forms what the norms and the activation function gave again: two fifths of the memory. */
+#include "base/team.h"
 #include "model/workspace.h"
 
 #include <string.h>
@@ -46,9 +47,9 @@ static void step_move_reduced(const struct wn_run *run, const struct wn_workspac
   uint16_t *copy = (uint16_t *)(void *)(ws->kept + (size_t)l * ws->kept_bytes);
   float *values = (float *)(void *)ws->blocks.large;
   if (back)
-    wn_bf16_to_f32(run->exec.threads, n, copy, values);
+    wn_bf16_to_f32(wn_team(run->exec.ctx, run->exec.threads), n, copy, values);
   else
-    wn_bf16_from_f32(run->exec.threads, n, values, copy);
+    wn_bf16_from_f32(wn_team(run->exec.ctx, run->exec.threads), n, values, copy);
 }
 
 /* The token table and the positions' on the run's tokens; y, dy and the gradients are the caller's. */

@@ -3,20 +3,53 @@
 #include <omp.h>
 #include <string.h>
 #include "backends/cpu/cpu.h"
+#include "base/team.h"
+
+/* Below this a product takes less time than waking the other threads. */
+#define LINEAR_ALONE 65536
 
 /* c[M,N] = op(a) op(b) + beta c, K summed over. */
-static wn_status linear_product(const struct wn_exec *exec, char ta, char tb, int64_t M, int64_t N, int64_t K,
-                                const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
-                                int64_t ldc) {
-  /* oneDNN takes its thread count from the runtime's setting for the calling thread. */
+struct product {
+  char ta, tb;
+  int64_t M, N, K;
+  const float *a, *b;
+  int64_t lda, ldb, ldc;
+  float beta, *c;
+};
+
+/* Part t of `parts`: columns [f,l) of c where it is wide, rows where it is tall, in whole blocks of 16. */
+static dnnl_status_t product_part(const struct product *x, int64_t t, int64_t parts) {
+  const bool columns = x->N >= x->M;
+  const int64_t n = columns ? x->N : x->M, blocks = (n + 15) / 16;
+  const int64_t f = blocks * t / parts * 16, end = blocks * (t + 1) / parts * 16, l = end < n ? end : n;
+  if (f >= l) return dnnl_success;
+  if (columns)
+    return dnnl_sgemm(x->ta, x->tb, x->M, l - f, x->K, 1.0f, x->a, x->lda, x->b + (x->tb == 'N' ? f : f * x->ldb),
+                      x->ldb, x->beta, x->c + f, x->ldc);
+  return dnnl_sgemm(x->ta, x->tb, l - f, x->N, x->K, 1.0f, x->a + (x->ta == 'N' ? f * x->lda : f), x->lda, x->b, x->ldb,
+                    x->beta, x->c + f * x->ldc, x->ldc);
+}
+
+/* oneDNN gets one thread for each part, and so the result is that of exec->threads parts however many threads are at
+ * work. With few rows this is up to twice as fast as oneDNN's own threads, with many as fast. */
+static wn_status linear_product(const struct wn_exec *exec, const struct product *x) {
+  const int parts = x->M * x->N * x->K < LINEAR_ALONE ? 1 : exec->threads;
   const int before = omp_get_max_threads();
-  if (before != exec->threads) omp_set_num_threads(exec->threads);
-  const dnnl_status_t status = dnnl_sgemm(ta, tb, M, N, K, 1.0f, a, lda, b, ldb, beta, c, ldc);
-  if (before != exec->threads) omp_set_num_threads(before);
-  if (status == dnnl_success) return WN_OK;
-  return wn_fail(exec->ctx, status == dnnl_out_of_memory ? WN_ERR_MEMORY : WN_ERR_UNSUPPORTED,
-                 "linear: oneDNN's sgemm refused a product of %lld x %lld x %lld (status %d)", (long long)M,
-                 (long long)N, (long long)K, (int)status);
+  int failed = dnnl_success;
+  if (before != 1) omp_set_num_threads(1); /* where one thread works, there is no parallel region around oneDNN */
+#pragma omp parallel for num_threads(wn_team(exec->ctx, parts)) schedule(static, 1)
+  for (int t = 0; t < parts; t++) {
+    const int status = (int)product_part(x, t, parts);
+    if (status != dnnl_success) {
+#pragma omp atomic write
+      failed = status;
+    }
+  }
+  if (before != 1) omp_set_num_threads(before);
+  if (failed == dnnl_success) return WN_OK;
+  return wn_fail(exec->ctx, failed == dnnl_out_of_memory ? WN_ERR_MEMORY : WN_ERR_UNSUPPORTED,
+                 "linear: oneDNN's sgemm refused a product of %lld x %lld x %lld (status %d)", (long long)x->M,
+                 (long long)x->N, (long long)x->K, failed);
 }
 
 wn_status wn_cpu_linear_forward(const struct wn_exec *exec, const struct wn_linear *a) {
@@ -24,7 +57,7 @@ wn_status wn_cpu_linear_forward(const struct wn_exec *exec, const struct wn_line
   float *y = a->y;       /* [M,N] */
   if (a->M == 0) return WN_OK;
   if (b) { /* laid down first, so that the product adds to it while the tile is in registers */
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
+#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
     for (int64_t m = 0; m < a->M; m++) {
       float *row = y + m * a->ldy;
       if (a->accumulate)
@@ -33,8 +66,18 @@ wn_status wn_cpu_linear_forward(const struct wn_exec *exec, const struct wn_line
         memcpy(row, b, (size_t)a->N * sizeof *b);
     }
   }
-  return linear_product(exec, 'N', 'T', a->M, a->N, a->K, a->x, a->ldx, a->w, a->K, a->accumulate || b ? 1.0f : 0.0f, y,
-                        a->ldy);
+  return linear_product(exec, &(struct product){.ta = 'N',
+                                                .tb = 'T',
+                                                .M = a->M,
+                                                .N = a->N,
+                                                .K = a->K,
+                                                .a = a->x,
+                                                .lda = a->ldx,
+                                                .b = a->w,
+                                                .ldb = a->K,
+                                                .beta = a->accumulate || b ? 1.0f : 0.0f,
+                                                .c = y,
+                                                .ldc = a->ldy});
 }
 
 wn_status wn_cpu_linear_backward(const struct wn_exec *exec, const struct wn_linear *a) {
@@ -42,11 +85,33 @@ wn_status wn_cpu_linear_backward(const struct wn_exec *exec, const struct wn_lin
   float *db = a->db;       /* [N] */
   if (a->M == 0) return WN_OK;
   if (a->dx)
-    WN_TRY(linear_product(exec, 'N', 'N', a->M, a->K, a->N, dy, a->lddy, a->w, a->K, a->accumulate_dx ? 1.0f : 0.0f,
-                          a->dx, a->lddx));
-  if (a->dw) WN_TRY(linear_product(exec, 'T', 'N', a->N, a->K, a->M, dy, a->lddy, a->x, a->ldx, 1.0f, a->dw, a->K));
+    WN_TRY(linear_product(exec, &(struct product){.ta = 'N',
+                                                  .tb = 'N',
+                                                  .M = a->M,
+                                                  .N = a->K,
+                                                  .K = a->N,
+                                                  .a = dy,
+                                                  .lda = a->lddy,
+                                                  .b = a->w,
+                                                  .ldb = a->K,
+                                                  .beta = a->accumulate_dx ? 1.0f : 0.0f,
+                                                  .c = a->dx,
+                                                  .ldc = a->lddx}));
+  if (a->dw)
+    WN_TRY(linear_product(exec, &(struct product){.ta = 'T',
+                                                  .tb = 'N',
+                                                  .M = a->N,
+                                                  .N = a->K,
+                                                  .K = a->M,
+                                                  .a = dy,
+                                                  .lda = a->lddy,
+                                                  .b = a->x,
+                                                  .ldb = a->ldx,
+                                                  .beta = 1.0f,
+                                                  .c = a->dw,
+                                                  .ldc = a->K}));
   if (db) { /* each thread has its own columns: the order of the sum does not depend on the threads */
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
+#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
     for (int64_t n0 = 0; n0 < a->N; n0 += 64) {
       double sum[64] = {0};
       const int64_t count = a->N - n0 < 64 ? a->N - n0 : 64;

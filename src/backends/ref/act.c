@@ -27,7 +27,7 @@ static wn_status NAME(act_forward)(const struct wn_exec *exec, const struct wn_a
   const REAL *x = a->x; /* [M,2F] or [M,F] */
   REAL *y = a->y;       /* [M,F] */
   const int64_t F = a->F;
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
+#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
   for (int64_t m = 0; m < a->M; m++) {
     for (int64_t f = 0; f < F; f++) {
       if (a->kind == WN_ACT_SWIGLU) {
@@ -53,7 +53,7 @@ static wn_status NAME(act_backward)(const struct wn_exec *exec, const struct wn_
   const REAL *x = a->x, *dy = a->dy; /* [M,2F] or [M,F]; [M,F] */
   REAL *dx = a->dx;                  /* as x, may be x */
   const int64_t F = a->F;
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
+#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
   for (int64_t m = 0; m < a->M; m++) {
     for (int64_t f = 0; f < F; f++) {
       const double d = (double)dy[m * F + f];

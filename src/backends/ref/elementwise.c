@@ -14,7 +14,7 @@ WN_REF_SLOT(sumsq_forward, struct wn_sumsq)
 static wn_status NAME(dropout_forward)(const struct wn_exec *exec, const struct wn_dropout *a) {
   REAL *x = a->x; /* [n] */
   const double scale = 1.0 / (1.0 - a->p), limit = a->p * 4294967296.0;
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
+#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
   for (int64_t i = 0; i < a->n; i += 4) {
     uint32_t word[4];
     wn_philox(a->seed, a->stream, (uint64_t)(i / 4), word);
@@ -27,14 +27,14 @@ static wn_status NAME(dropout_forward)(const struct wn_exec *exec, const struct 
 static wn_status NAME(add_forward)(const struct wn_exec *exec, const struct wn_add *a) {
   const REAL *x = a->x, *z = a->z; /* [n] */
   REAL *y = a->y;                  /* [n] */
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
+#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
   for (int64_t i = 0; i < a->n; i++) y[i] = x[i] + z[i];
   return WN_OK;
 }
 
 static wn_status NAME(softcap_forward)(const struct wn_exec *exec, const struct wn_softcap *a) {
   REAL *x = a->x; /* [n] */
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
+#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
   for (int64_t i = 0; i < a->n; i++) x[i] = (REAL)(a->cap * tanh((double)x[i] / a->cap));
   return WN_OK;
 }

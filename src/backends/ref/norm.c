@@ -15,7 +15,7 @@ static wn_status NAME(norm_forward)(const struct wn_exec *exec, const struct wn_
   const REAL *x = a->x, *add = a->add, *gain = a->gain, *shift = a->shift; /* [rows,G*W] twice, [W] twice */
   REAL *sum = a->sum, *y = a->y, *rstd = a->rstd, *mean = a->mean;         /* [rows,G*W] twice, [rows*G] twice */
   const int64_t W = a->width, G = a->groups;
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
+#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
   for (int64_t r = 0; r < a->rows; r++) {
     for (int64_t g = 0; g < G; g++) {
       const REAL *in = x + r * a->ldx + g * W;
@@ -49,7 +49,7 @@ static wn_status NAME(norm_backward)(const struct wn_exec *exec, const struct wn
   const int64_t W = a->width, G = a->groups, ldx = a->add ? a->ldsum : a->ldx;
   /* Parameters first: dx may overwrite dy. */
   if (dgain || dshift) {
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
+#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
     for (int64_t c0 = 0; c0 < W; c0 += WN_REF_BLOCK) {
       double by_gain[WN_REF_BLOCK] = {0}, by_shift[WN_REF_BLOCK] = {0};
       const int64_t count = wn_ref_min(WN_REF_BLOCK, W - c0);
@@ -70,7 +70,7 @@ static wn_status NAME(norm_backward)(const struct wn_exec *exec, const struct wn
     }
   }
   if (dx) {
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
+#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
     for (int64_t r = 0; r < a->rows; r++) {
       for (int64_t g = 0; g < G; g++) {
         const double s = (double)rstd[r * G + g], mu = a->layer ? (double)mean[r * G + g] : 0.0;

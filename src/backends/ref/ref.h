@@ -15,6 +15,7 @@
 
 #include <math.h>
 #include "backends/backends.h"
+#include "base/team.h"
 
 /* Columns summed together in double accumulators on the stack. */
 #define WN_REF_BLOCK 64

@@ -5,6 +5,7 @@
 #include "backends/cpu/packed/packed.h"
 #include <string.h>
 #include "base/alloc.h"
+#include "base/team.h"
 
 /* Rows of w that a thread multiplies with all rows of x before it goes on: they stay in its cache. */
 enum { ROWS_AT_ONCE = 32 };
@@ -102,7 +103,7 @@ static void packed_few_rows(const struct wn_exec *exec, const struct wn_linear *
   /* A row's sum does not depend on where a thread's share begins. */
   const int64_t blocks = (a->N + 15) / 16;
   const int threads = a->M * a->N * a->K < 65536 ? 1 : exec->threads;
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
+#pragma omp parallel for num_threads(wn_team(exec->ctx, threads)) schedule(static, 1)
   for (int t = 0; t < threads; t++) {
     const int64_t n0 = blocks * t / threads * 16, n1 = blocks * (t + 1) / threads * 16;
     packed_share(k, a, &x, n0, n1 < a->N ? n1 : a->N);
@@ -112,7 +113,7 @@ static void packed_few_rows(const struct wn_exec *exec, const struct wn_linear *
 /* Rows n0.. of w as floats. */
 static void make_panel(const struct wn_exec *exec, const struct wn_linear *a, const struct wn_cpu_packed_kernels *k,
                        int64_t n0, int64_t rows, float *panel) {
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
+#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
   for (int64_t r = 0; r < rows; r++) {
     wn_gguf_type type;
     const char *w = wn_packed_row(a->packed, a->K, n0 + r, &type);
