@@ -150,6 +150,7 @@ wn_status wn_analyze_selection(wn_context *ctx, wn_model *model, const int32_t *
   WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(tokens));
   wn_selection_options o;
   WN_TRY(WN_OPTIONS_READ(ctx, wn_selection_options, options, &o));
+  WN_CHECK_WORK(WN_POINTER_AS("options->layer", o.layer));
   WN_TRY(selection_check(ctx, model, T));
   const wn_budgets *budgets = o.budgets;
   if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));

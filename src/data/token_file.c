@@ -79,6 +79,7 @@ static wn_status token_file_check(wn_context *ctx, const char *path, const struc
 }
 
 wn_status wn_token_file_verify(wn_context *ctx, const wn_token_file *file, bool *has) {
+  WN_CHECK_CALL(WN_HANDLE(file, TOKEN_FILE));
   bool found;
   if (!file) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_token_file_verify needs a file");
   return token_file_check(ctx, file->path, &file->map, true, has ? has : &found);

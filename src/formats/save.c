@@ -39,6 +39,7 @@ wn_status wn_model_write(wn_context *ctx, const wn_model *model, const wn_tokeni
 
 wn_status wn_model_save(wn_context *ctx, const wn_model *model, const wn_tokenizer *tok, const char *dir) {
   WN_CHECK_CALL(WN_HANDLE(model, MODEL), WN_POINTER(dir));
+  if (tok) WN_CHECK_CALL(WN_HANDLE(tok, TOKENIZER));
   struct wn_folder f;
   WN_TRY(wn_folder_begin(ctx, dir, &f));
   wn_status status = wn_model_write(ctx, model, tok, &f);

@@ -12,6 +12,7 @@
 #include "base/context.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/misuse.h"
 #include "base/open.h"
 #include "winnow/data.h"
 #include "winnow/gguf.h"
@@ -140,6 +141,7 @@ static wn_status verify_list(wn_context *ctx, const char *folder, char **names, 
 }
 
 wn_status wn_verify(wn_context *ctx, const char *path, wn_verify_fn report, void *user) {
+  WN_CHECK_CALL(WN_POINTER(path));
   if (!ctx || !path) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_verify needs a context and a path");
   struct verify_walk w = {.ctx = ctx, .report = report, .user = user};
   if (!wn_path_is_dir(path)) {

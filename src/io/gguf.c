@@ -421,6 +421,7 @@ wn_status wn_gguf_check(wn_context *ctx, const wn_gguf *f, bool data, bool *has)
 }
 
 wn_status wn_gguf_verify(wn_context *ctx, const wn_gguf *file, bool *has) {
+  WN_CHECK_CALL(WN_HANDLE(file, GGUF));
   if (!file) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_gguf_verify needs a file");
   return wn_gguf_check(ctx, file, true, has);
 }

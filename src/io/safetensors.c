@@ -371,6 +371,7 @@ wn_status wn_safetensors_check(wn_context *ctx, const wn_safetensors *f, bool da
 }
 
 wn_status wn_safetensors_verify(wn_context *ctx, const wn_safetensors *file, bool *has) {
+  WN_CHECK_CALL(WN_HANDLE(file, SAFETENSORS));
   if (!file) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_safetensors_verify needs a file");
   return wn_safetensors_check(ctx, file, true, has);
 }

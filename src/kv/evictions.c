@@ -188,7 +188,7 @@ wn_status wn_evictions_piece_find(const struct wn_exec *exec, const struct wn_ev
 
 int64_t wn_attention_eviction_groups(const wn_attention_config *config, const wn_attention_arrays *arrays,
                                      const wn_budgets *budgets) {
-  WN_CHECK_OR(0, WN_POINTER(config), WN_POINTER(arrays));
+  WN_CHECK_OR(0, WN_POINTER(config), WN_POINTER(arrays), WN_POINTER(budgets));
   return wn_policy_groups(budgets, arrays->Hkv, wn_attention_selections(config, arrays->Hkv));
 }
 
