@@ -7,6 +7,7 @@
 #include "args.h"
 #include "budgets.h"
 #include "cmd.h"
+#include "signals.h"
 #include "ui.h"
 
 static int cli_version(void) {
@@ -25,6 +26,7 @@ int main(int argc, char **argv) {
   static const struct cli_command commands[] = {CLI_COMMANDS(COMMAND_ROW)};
   cli_policies_init();
   signal(SIGPIPE, SIG_DFL);
+  cli_signals_bus();
   signal(SIGXFSZ, SIG_IGN); /* a file larger than the limit is a write that fails, with a message */
   int code;
   if (argc > 1 && (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V") || !strcmp(argv[1], "version")))

@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <string.h>
+#include <unistd.h>
 
 static wn_context *_Atomic target;
 
@@ -28,6 +30,28 @@ static void signals_install(void (*handler)(int)) {
     if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN) continue;
     sigaction(numbers[i], &action, NULL);
   }
+}
+
+/* A mapped file became shorter while it was in use: nothing can go on, but the user is told which one. */
+static void on_bus_error(int number, siginfo_t *info, void *where) {
+  static const char begin[] = "winnow: ", end[] = ": the file was shortened while it was in use\n";
+  const char *path = wn_mapped_file(info->si_addr);
+  (void)where;
+  if (!path) { /* another fault: as without a handler */
+    signal(number, SIG_DFL);
+    raise(number);
+    return;
+  }
+  if (write(2, begin, sizeof begin - 1) < 0 || write(2, path, strlen(path)) < 0 || write(2, end, sizeof end - 1) < 0)
+    _exit(1);
+  _exit(1);
+}
+
+void cli_signals_bus(void) {
+  struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+  sigemptyset(&action.sa_mask);
+  sigaltstack(&(stack_t){.ss_sp = handler_stack, .ss_size = sizeof handler_stack}, NULL);
+  sigaction(SIGBUS, &action, NULL);
 }
 
 void cli_signals_begin(wn_context *ctx) {

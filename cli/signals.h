@@ -4,6 +4,7 @@
 
 #include <winnow/context.h>
 
+void cli_signals_bus(void); /* SIGBUS of a mapped file: one line that names it, exit code 1 */
 void cli_signals_begin(wn_context *ctx);
 void cli_signals_end(void);
 

@@ -94,6 +94,11 @@ WN_API_END
 
 WN_EXPERIMENTAL_BEGIN
 
+/* The path of the file that the library has mapped where `address` lies; NULL: none. A mapped file that another program
+ * shortens while it is in use ends in SIGBUS: a program that handles it names the file by si_addr. Async-signal-safe.
+ */
+const char *wn_mapped_file(const void *address);
+
 /* Reads a whole text, with a NUL after it that *bytes does not count; freed with wn_text_free. path: a regular file, a
  * pipe, a FIFO that something opens for writing within 5 seconds, or "-", standard input. A folder, a socket and a
  * device other than a terminal and /dev/null are WN_ERR_IO. More than `limit` bytes (0: WN_TEXT_LIMIT) are

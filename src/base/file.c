@@ -8,6 +8,8 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -17,6 +19,42 @@
 
 static wn_status file_fail_errno(wn_context *ctx, const char *verb, const char *path, int error) {
   return wn_fail(ctx, WN_ERR_IO, "cannot %s %s: %s", verb, path, strerror(error));
+}
+
+/* Maps for wn_mapped_file, which a signal handler may ask: a place is taken by its bytes and known from when its data
+ * is set. A map beyond them is not known by name. */
+enum { FILE_MAPS = 64 };
+static struct {
+  _Atomic uintptr_t data; /* 0: free */
+  _Atomic size_t bytes;   /* 0: free */
+  char path[512];
+} file_maps[FILE_MAPS];
+
+static void file_map_remember(const struct wn_map *map, const char *path) {
+  for (int i = 0; i < FILE_MAPS; i++) {
+    size_t none = 0;
+    if (!atomic_compare_exchange_strong(&file_maps[i].bytes, &none, map->bytes)) continue;
+    snprintf(file_maps[i].path, sizeof file_maps[i].path, "%s", path);
+    atomic_store(&file_maps[i].data, (uintptr_t)map->data);
+    return;
+  }
+}
+
+static void file_map_forget(const struct wn_map *map) {
+  for (int i = 0; i < FILE_MAPS; i++) {
+    uintptr_t data = (uintptr_t)map->data;
+    if (!atomic_compare_exchange_strong(&file_maps[i].data, &data, 0)) continue;
+    atomic_store(&file_maps[i].bytes, 0);
+    return;
+  }
+}
+
+const char *wn_mapped_file(const void *address) {
+  for (int i = 0; i < FILE_MAPS; i++) {
+    const uintptr_t data = atomic_load(&file_maps[i].data);
+    if (data && (uintptr_t)address - data < atomic_load(&file_maps[i].bytes)) return file_maps[i].path;
+  }
+  return NULL;
 }
 
 wn_status wn_map_open(wn_context *ctx, const char *path, struct wn_map *out) {
@@ -33,12 +71,14 @@ wn_status wn_map_open(wn_context *ctx, const char *path, struct wn_map *out) {
       status = file_fail_errno(ctx, "map", path, errno);
     else
       *out = (struct wn_map){.data = p, .bytes = (size_t)bytes};
+    if (out->data) file_map_remember(out, path);
   }
   close(fd);
   return status;
 }
 
 void wn_map_close(struct wn_map *map) {
+  if (map->data) file_map_forget(map);
   if (map->data) munmap((void *)(uintptr_t)map->data, map->bytes);
   *map = (struct wn_map){0};
 }
