@@ -14,6 +14,8 @@ struct alibi_settings {
   double max_bias;
 };
 
+WN_MECHANISM_SETTINGS(alibi)
+
 #define ALIBI_AT(member) offsetof(struct alibi_settings, member)
 
 static const struct wn_field alibi_fields[] = {
@@ -29,8 +31,7 @@ static void alibi_init(wn_attention_config *config) {
 }
 
 static bool alibi_is_enabled(const wn_attention_config *config) {
-  const struct alibi_settings *s = wn_mechanism_settings(&wn_mechanism_alibi, config);
-  return s->enabled;
+  return alibi_of(config)->enabled;
 }
 
 /* number[0]: max_bias, number[1]: H. */
@@ -66,9 +67,9 @@ static const struct wn_score_kind alibi_kind = {
 };
 
 static void alibi_fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
-  const struct alibi_settings *s = wn_mechanism_settings(&wn_mechanism_alibi, config);
   (void)layer, (void)head_size;
-  out->map[out->maps++] = (struct wn_score_map){.kind = &alibi_kind, .number = {s->max_bias, (double)out->H}};
+  out->map[out->maps++] =
+      (struct wn_score_map){.kind = &alibi_kind, .number = {alibi_of(config)->max_bias, (double)out->H}};
 }
 
 static const char *const alibi_cases[] = {

@@ -8,7 +8,8 @@
 void wn_attention_config_init(wn_attention_config *config) {
   WN_CHECK_OR(, WN_POINTER(config));
   *config = (wn_attention_config){0};
-  for (int i = 0; i < wn_mechanism_count(); i++) wn_mechanism_at(i)->init(config);
+  for (int i = 0; i < wn_mechanism_count(); i++)
+    if (wn_mechanism_at(i)->init) wn_mechanism_at(i)->init(config);
 }
 
 wn_status wn_attention_config_parse(wn_context *ctx, const char *text, wn_attention_config *out) {

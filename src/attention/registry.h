@@ -77,7 +77,7 @@ struct wn_mechanism {
   const struct wn_field *fields;     /* offsets into wn_attention_config, or into the settings where there are some */
   int field_count;
   size_t settings; /* bytes of its own struct of settings, 0: its keys are members of wn_attention_config */
-  void (*init)(wn_attention_config *config); /* its defaults, on a zeroed struct */
+  void (*init)(wn_attention_config *config); /* its defaults, on a zeroed struct; NULL: zeros */
   bool (*is_enabled)(const wn_attention_config *config);
   /* What ranges of single keys cannot say. `where` stands for the file. */
   wn_status (*check)(wn_context *ctx, const char *where, const wn_attention_config *config,
@@ -123,6 +123,11 @@ const void *wn_mechanism_settings(const struct wn_mechanism *m, const wn_attenti
 static inline void *wn_mechanism_settings_of(const struct wn_mechanism *m, wn_attention_config *config) {
   return (void *)(uintptr_t)wn_mechanism_settings(m, config);
 }
+/* Defines NAME_of: the settings, a struct NAME_settings, of mechanism NAME. */
+#define WN_MECHANISM_SETTINGS(name)                                                                                    \
+  static const struct name##_settings *name##_of(const wn_attention_config *config) {                                  \
+    return wn_mechanism_settings(&wn_mechanism_##name, config);                                                        \
+  }
 bool wn_mechanism_settings_fit(void);
 /* The name of the first term of a configuration without one of the traits; NULL: all have them. */
 const char *wn_attention_config_lacks(const wn_attention_config *config, uint32_t traits);

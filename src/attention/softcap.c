@@ -16,17 +16,10 @@ static const struct wn_field softcap_fields[] = {
      "attention logits L become cap*tanh(L/cap); 0: off"},
 };
 
-static void softcap_init(wn_attention_config *config) {
-  (void)config; /* 0: off */
-}
-
-static double softcap_of(const wn_attention_config *config) {
-  const struct softcap_settings *s = wn_mechanism_settings(&wn_mechanism_softcap, config);
-  return s->cap;
-}
+WN_MECHANISM_SETTINGS(softcap)
 
 static bool softcap_is_enabled(const wn_attention_config *config) {
-  return softcap_of(config) > 0;
+  return softcap_of(config)->cap > 0;
 }
 
 /* exp of 0 <= x <= 20. */
@@ -99,7 +92,7 @@ static const struct wn_score_kind softcap_kind = {
 static void softcap_fill(const wn_attention_config *config, int64_t layer, int64_t head_size,
                          struct wn_attention *out) {
   (void)layer, (void)head_size;
-  out->map[out->maps++] = (struct wn_score_map){.kind = &softcap_kind, .number = {softcap_of(config)}};
+  out->map[out->maps++] = (struct wn_score_map){.kind = &softcap_kind, .number = {softcap_of(config)->cap}};
 }
 
 static const char *const softcap_cases[] = {
@@ -115,7 +108,6 @@ const struct wn_mechanism wn_mechanism_softcap = {
     .fields = softcap_fields,
     .field_count = sizeof softcap_fields / sizeof *softcap_fields,
     .settings = sizeof(struct softcap_settings),
-    .init = softcap_init,
     .is_enabled = softcap_is_enabled,
     .fill = softcap_fill,
     .cases = softcap_cases,

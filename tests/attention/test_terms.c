@@ -1,6 +1,7 @@
 /* What terms go with. A mechanism that only this test knows brings a term that nobody serves: every backend, view and
  * policy refuses it by a line that names both. And the rows of the mechanisms say which terms they turn on. */
 #include "mechanisms.h"
+#include "own_mechanism.h"
 
 #include "attention/derive.h"
 #include "backends/cpu/attention/dead_keys.h"
@@ -11,32 +12,12 @@
 #define TERM "a term of the test"
 
 static const struct wn_score_kind kind = {.name = TERM};
-struct settings {
-  bool enabled;
-};
-static const struct wn_field field = {"test.enabled", WN_FIELD_BOOL, 0, 0, 0, NULL, "a mechanism of the test"};
-static void init(wn_attention_config *config) {
-  (void)config;
-}
-static bool is_enabled(const wn_attention_config *config) {
-  const struct settings *s = wn_mechanism_settings(wn_mechanism_of_test, config);
-  return s->enabled;
-}
+static const struct wn_field field = OWN_FIELD("test");
 static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
   (void)config, (void)layer, (void)head_size;
   out->map[out->maps++].kind = &kind;
 }
-static const char *const no_cases[] = {NULL};
-static const struct wn_mechanism mechanism = {.name = "test",
-                                              .summary = "a mechanism of the test",
-                                              .score = &kind,
-                                              .fields = &field,
-                                              .field_count = 1,
-                                              .settings = sizeof(struct settings),
-                                              .init = init,
-                                              .is_enabled = is_enabled,
-                                              .fill = fill,
-                                              .cases = no_cases};
+static const struct wn_mechanism mechanism = OWN_MECHANISM("test", field, .score = &kind, .fill = fill);
 
 static wn_context *ctx;
 

@@ -3,21 +3,11 @@
  * test's mechanism gives each token its spans, as dynamic spans do, from a projection without a bias. */
 #include "model/gradients.h"
 
-#include "attention/registry.h"
+#include "own_mechanism.h"
 #include "ops/terms.h"
 
-struct settings {
-  bool enabled;
-};
-static const struct wn_field field = {"reach.enabled", WN_FIELD_BOOL, 0, 0, 0, NULL, "a mechanism of the test"};
+static const struct wn_field field = OWN_FIELD("reach");
 
-static void init(wn_attention_config *config) {
-  (void)config;
-}
-static bool is_enabled(const wn_attention_config *config) {
-  const struct settings *s = wn_mechanism_settings(wn_mechanism_of_test, config);
-  return s->enabled;
-}
 static void fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
   (void)config, (void)layer, (void)head_size;
   out->span.on = out->span.dynamic = true;
@@ -49,13 +39,9 @@ static const struct wn_mechanism_input of_tokens = {.array = "reach",
                                                     .strides = WN_OP_AT(span.s_z)};
 static const struct wn_mechanism_input of_keys = {
     .array = "reach", .weight = "attn.reach.weight", .heads = heads, .of_keys = true, .strides = WN_OP_AT(span.s_z)};
-static const char *const no_cases[] = {NULL};
 #define MECHANISM(how)                                                                                                 \
-  {                                                                                                                    \
-    .name = "reach", .summary = "a mechanism of the test", .terms = WN_TERM_SPAN, .fields = &field, .field_count = 1,  \
-    .settings = sizeof(struct settings), .init = init, .is_enabled = is_enabled, .fill = fill, .arrays = &array,       \
-    .array_count = 1, .inputs = &how, .input_count = 1, .cases = no_cases                                              \
-  }
+  OWN_MECHANISM("reach", field, .terms = WN_TERM_SPAN, .fill = fill, .arrays = &array, .array_count = 1,               \
+                .inputs = &(how), .input_count = 1)
 static const struct wn_mechanism mechanism = MECHANISM(of_tokens), mechanism_of_keys = MECHANISM(of_keys);
 
 static const struct model_case cases[] = {
@@ -65,7 +51,7 @@ static const struct model_case cases[] = {
      .kv_heads = 2,
      .qk_norm = true,
      .attention = "{\"reach\":true}"},
-    {.name = "an input of the test beside bilinear selection, norms on both sides",
+    {.name = "an input of the test together with bilinear selection, norms on both sides",
      .place = WN_NORM_BOTH,
      .position = WN_POS_NONE,
      .ffn = WN_FFN_GELU,
