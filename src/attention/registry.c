@@ -142,8 +142,8 @@ bool wn_layer_pattern_has(const char *pattern, int64_t layer) {
 wn_status wn_layer_pattern_check(wn_context *ctx, const char *where, const char *key, const char *pattern) {
   for (size_t i = 0; pattern[i]; i++)
     if (pattern[i] != '0' && pattern[i] != '1')
-      return wn_fail(ctx, WN_ERR_CONFIG, "%s: %s is \"%s\"; expected one 1 (on) or 0 (off) a layer, as \"1110\"", where,
-                     key, pattern);
+      return wn_fail(ctx, WN_ERR_CONFIG, "%s: %s is \"%s\"; expected a 1 (on) or 0 (off) for each layer, as \"1110\"",
+                     where, key, pattern);
   return WN_OK;
 }
 

@@ -290,7 +290,9 @@ wn_status wn_writer_write(wn_context *ctx, struct wn_writer *w, const void *data
 
 wn_status wn_writer_rewrite(wn_context *ctx, struct wn_writer *w, const void *data, size_t bytes) {
   if (!w->f) return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: the file is not open", w->path);
-  if (bytes > w->bytes) return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: no such beginning", w->path);
+  if (bytes > w->bytes)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: %zu bytes replace its beginning, which has %llu", w->path,
+                   bytes, (unsigned long long)w->bytes);
   if (fseeko(w->f, 0, SEEK_SET) != 0 || fwrite(data, 1, bytes, w->f) != bytes)
     return file_fail_errno(ctx, "write", w->path, errno);
   return WN_OK;

@@ -15,7 +15,7 @@
 
 enum { BLOCK_FROM = 8 }; /* rows; fewer are as fast one by one */
 
-/* The operation on the piece's own arrays, without forward's notes to backward. */
+/* The operation on the piece's own arrays, without what forward writes for backward. */
 static void attend_operation(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
                              struct wn_attention *op, struct wn_kv_rows *rows) {
   struct wn_attention all;

@@ -124,7 +124,7 @@ wn_status wn_hf_rope_object(const struct wn_hf_keys *in, const char *key, double
   WN_TRY(wn_hf_real(in, "partial_rotary_factor", partial, &inner));
   if (inner != 1)
     return wn_fail(in->ctx, WN_ERR_UNSUPPORTED,
-                   "%s: \"partial_rotary_factor\" is %g; these models turn whole heads (1)", in->where, inner);
+                   "%s: \"partial_rotary_factor\" is %g; these models rotate whole heads (1)", in->where, inner);
   WN_TRY(wn_hf_real(in, "rope_theta", theta, &c->rope_theta));
   WN_TRY(wn_hf_text(in, "type", "default", &type));
   WN_TRY(wn_hf_text(in, "rope_type", type, &type));

@@ -152,7 +152,7 @@ static wn_status budgets_read_tokens(wn_context *ctx, const char *path, const js
 static wn_status budgets_read_object(wn_context *ctx, const char *path, json_t *object, wn_budgets *out) {
   if (!json_is_object(object)) return wn_fail(ctx, WN_ERR_CONFIG, "%s: expected an object", path);
   json_t *list = json_object_get(object, "tokens");
-  if (!list) return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"tokens\" is missing: a list of budgets, one a layer", path);
+  if (!list) return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"tokens\" is missing: a list of budgets, one per layer", path);
   WN_TRY(budgets_read_tokens(ctx, path, list, out));
   json_object_del(object, "tokens");
   struct wn_field_group groups[WN_POLICY_MAX + 1];

@@ -108,8 +108,8 @@ wn_status wn_budgets_parse(wn_context *ctx, const wn_model_config *config, const
 static wn_status budgets_check_heads(wn_context *ctx, const wn_budgets *b, const wn_model_config *c) {
   if (b->heads == 0) return WN_OK;
   if (b->heads != c->kv_heads || !b->head_tokens)
-    return wn_fail(ctx, WN_ERR_CONFIG, "budgets: %lld a layer, the model has %lld key-value heads", (long long)b->heads,
-                   (long long)c->kv_heads);
+    return wn_fail(ctx, WN_ERR_CONFIG, "budgets: %lld per layer, the model has %lld key-value heads",
+                   (long long)b->heads, (long long)c->kv_heads);
   for (int64_t l = 0; l < b->layers; l++) {
     int64_t largest = 0;
     for (int64_t h = 0; h < b->heads; h++) {

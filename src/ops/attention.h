@@ -142,7 +142,7 @@ struct wn_attention {
     double tau;             /* in (0,1] */
     const uint8_t *control; /* [B,Tk] 1: a control token; with slots.at its rows, [B,P,Tk]; NULL: none */
     int32_t *count;         /* [B,H,Tq] content keys kept; NULL: not wanted */
-    double *cut;            /* [B,H,Tq,2] where the choice fell, forward's note to backward; or NULL */
+    double *cut;            /* [B,H,Tq,2] the cut of the choice, written by forward for backward; or NULL */
   } threshold;
 
   /* A look at the weights, for analysis: it changes nothing (but spans' rounding). Forward of rows with causality. */
@@ -170,7 +170,7 @@ struct wn_attention {
     bool on;
     const void *gate; /* [H], or NULL: 1 */
     void *dgate;      /* [H] added to */
-    void *dot;        /* [B,H,Tq] y.v before the projection, forward's note to backward; or NULL */
+    void *dot;        /* [B,H,Tq] y.v before the projection, written by forward for backward; or NULL */
   } exclusive;
 
   /* Backward. dq, dk, dv, dsq, dsk have the strides of q, k, v, sq, sk; dy those of y. y, lse and the notes are

@@ -170,8 +170,8 @@ static wn_status check_half(struct wn_check c, const struct wn_attention *a) {
     return wn_fail(c.exec->ctx, WN_ERR_UNSUPPORTED, "attention: keys in half floats do not serve the term \"%s\"",
                    term);
   if (a->D <= WN_HALF_D && c.exec->dtype == WN_F32) return WN_OK;
-  return wn_fail(c.exec->ctx, WN_ERR_UNSUPPORTED,
-                 "attention: keys in half floats go with F32 alone and heads of at most %d", WN_HALF_D);
+  return wn_fail(c.exec->ctx, WN_ERR_UNSUPPORTED, "attention: keys in half floats need F32 and heads of at most %d",
+                 WN_HALF_D);
 }
 
 wn_status wn_check_attention(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {

@@ -152,7 +152,8 @@ static wn_status compare_check_subject(const struct compare *c, int subject) {
   const wn_prune_subject *s = &c->options->subjects[subject];
   const wn_model_config *config = &s->model->config;
   if (config->recurrence > 0)
-    return wn_fail(c->ctx, WN_ERR_UNSUPPORTED, "%s: the model has segment recurrence, which knows no budgets", s->name);
+    return wn_fail(c->ctx, WN_ERR_UNSUPPORTED, "%s: the model has segment recurrence, which does not support budgets",
+                   s->name);
   if (config->vocab_size != c->options->subjects[0].model->config.vocab_size)
     return wn_fail(c->ctx, WN_ERR_SHAPE, "%s: a vocabulary of %lld, %s has %lld: they cannot share their data", s->name,
                    (long long)config->vocab_size, c->options->subjects[0].name,

@@ -84,7 +84,8 @@ static wn_status search_check_options(struct search *s) {
   if (s->tuning && o->target_model == s->model)
     return wn_fail(s->ctx, WN_ERR_ARGUMENT, "search: the target's model cannot be the one that is tuned");
   if (c->recurrence > 0)
-    return wn_fail(s->ctx, WN_ERR_UNSUPPORTED, "search: the model has segment recurrence, which knows no budgets");
+    return wn_fail(s->ctx, WN_ERR_UNSUPPORTED,
+                   "search: the model has segment recurrence, which does not support budgets");
   if (o->budgets.cache_positions)
     return wn_fail(s->ctx, WN_ERR_UNSUPPORTED, "search: positions within the cache have no batched evaluation");
   wn_budgets check = o->budgets;

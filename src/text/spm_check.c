@@ -103,7 +103,7 @@ static wn_status check_symbol_nest(wn_context *ctx, const char *name, struct sym
   for (size_t i = 0; i < count; i++) {
     while (depth > 0 && !is_prefix(stack[depth - 1], &symbols[i])) depth--;
     if (depth == MAX_SYMBOL_NEST)
-      return wn_fail(ctx, WN_ERR_FORMAT, "%s: more than %d user-defined symbols that begin with each other", name,
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: more than %d user-defined symbols of which each begins the next", name,
                      MAX_SYMBOL_NEST);
     stack[depth++] = &symbols[i];
   }
@@ -239,7 +239,7 @@ static wn_status walk_trie(wn_context *ctx, const char *name, const struct trie 
     if (top->next == 256) {
       int own = (trie_unit(t, top->node) >> 8) & 1, below = leaves[top->node];
       if (own + below > MAX_RULE_NEST) {
-        status = wn_fail(ctx, WN_ERR_FORMAT, "%s: more than %d normalisation rules that begin with each other", name,
+        status = wn_fail(ctx, WN_ERR_FORMAT, "%s: more than %d normalisation rules of which each begins the next", name,
                          MAX_RULE_NEST);
         goto out;
       }

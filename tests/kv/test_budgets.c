@@ -270,7 +270,7 @@ static void what_goes_with_a_model(void **state) {
   REFUSED("expected 5, its heads' largest budget");
   b.head_tokens[3] = 4;
   c.kv_heads = 4;
-  REFUSED("2 a layer, the model has 4 key-value heads");
+  REFUSED("2 per layer, the model has 4 key-value heads");
   c.kv_heads = 2, c.attention.selective.enabled = true, c.attention.selective.per_kv_head = false;
   b.policy = WN_POLICY_SELECTIVE, b.per_kv_head = false;
   REFUSED("in a model without \"selective.per_kv_head\"");

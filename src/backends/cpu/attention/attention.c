@@ -56,7 +56,8 @@ static wn_status plan(struct wn_attention_plan *p, const struct wn_exec *exec, c
 static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, bool avx512, bool backward) {
   struct wn_attention_plan p;
   if (backward && a->threshold.on && !a->threshold.cut)
-    return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "attention: threshold.cut: expected forward's note, found NULL");
+    return wn_fail(exec->ctx, WN_ERR_ARGUMENT,
+                   "attention: threshold.cut: expected the array that forward filled, found NULL");
   const struct wn_tile_ops *ops = avx512 ? &wn_tile_ops_avx512 : &wn_tile_ops_avx2;
   WN_TRY(plan(&p, exec, a, ops, backward));
   p.dead_keys.on = p.dead_keys.wanted && wn_dead_keys_final(a);
