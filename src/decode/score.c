@@ -1,6 +1,6 @@
-/* Scoring: the rows of the stream that are asked for are gathered, up to ROWS of them, and go together through the
- * final norm, the output's projection and the softmax, whose sum alone is kept. A scored row costs 2 C V flops and a
- * pass over V logits; one that is not scored costs a layer's work and no more. */
+/* Scoring: the rows of the residual stream to be scored are gathered, up to ROWS of them, and pass together through the
+ * final norm, the output projection and the softmax, of which only the sum is kept. A scored row costs 2 C V flops and
+ * a pass over V logits; a row that is not scored costs only the layers. */
 #include "winnow/score.h"
 
 #include <math.h>

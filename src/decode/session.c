@@ -72,7 +72,7 @@ static wn_status session_run_layers(struct wn_run *run, struct wn_session *s, bo
   return WN_OK;
 }
 
-/* The last row of each sequence stays, for whoever asks for its logits. */
+/* Keeps the last row of each sequence, from which logits are computed on request. */
 static void session_keep_last(struct wn_session *s, const struct wn_session_rows *rows, int64_t T) {
   const size_t row = (size_t)s->model->config.width * wn_dtype_size(s->model->dtype);
   for (int64_t b = 0; b < s->B; b++) {
@@ -105,7 +105,7 @@ static void session_reset_caches(struct wn_session *s) {
   for (int64_t i = 0; i < session_count_caches(s); i++) wn_kv_cache_reset(&s->caches[i]);
 }
 
-/* The largest scratch over piece sizes and cache fillings: a backend may treat few rows otherwise than many. */
+/* The largest scratch over piece sizes and cache fillings: a backend may treat few rows differently from many. */
 static wn_status session_measure(struct wn_session *s, size_t *need) {
   *need = 0;
   for (int64_t T = 1;; T = 2 * T < s->piece ? 2 * T : s->piece) {
@@ -130,7 +130,7 @@ const char *wn_cache_format_name(wn_cache_format format) {
   return (unsigned)format < WN_CACHE_COUNT ? names[format] : "unknown";
 }
 
-/* The obstacle to half floats; NULL: none. */
+/* The obstacle to a cache in half floats; NULL: none. */
 static const char *session_not_with_half(const struct wn_model *model, const wn_budgets *budgets) {
   const bool rotates = budgets && budgets->cache_positions;
   const bool served = model->backend->attention_served.row & WN_TERM_HALF;

@@ -2,9 +2,10 @@
  *
  * A budget's step (DESIGN section 4) is that of one token: a full cache evicts, the token enters, attends to what is
  * held, and the policy takes note. A piece of a prompt runs its projections as a block and its attention token by
- * token, or as blocks where the policy's evictions are known before (session_prefill.c): N K H D operations in all, and
- * K tokens of memory a layer. A trimmed cache takes a piece as a block: a stage that the layers share holds what the
- * cache holds and then the piece, the attention's own mask leaves out what is too far, and the last K tokens go back.
+ * token, or as blocks where the policy's evictions can be computed in advance (session_prefill.c): N K H D operations
+ * in all, and memory for K tokens per layer. A trimmed cache takes a piece as a block: a stage that the layers share
+ * holds what the cache holds and then the piece, the attention's own mask leaves out what is too far away, and the last
+ * K tokens are copied back.
  */
 #include <omp.h>
 #include <string.h>
@@ -191,7 +192,7 @@ static wn_status attend_heads(struct wn_run *run, struct wn_session *s, int64_t 
   return attend_part(run, s, i, &of, &fresh, full);
 }
 
-/* Single rows: a thread a part, for the parts' operations are small. */
+/* Single rows: one thread per part, because the parts' operations are small. */
 static wn_status attend_heads_apart(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_attention *op,
                                     const struct wn_kv_rows *rows, bool full) {
   const int64_t first = s->first[l], end = s->first[l + 1];

@@ -2,9 +2,9 @@
  * section 3.2), as blocks of rows. The cache holds keys as they were before the rotation.
  *
  * The row at position i >= K, under a budget of K, holds s sinks at the cache positions 0..s-1 and the last K-s tokens
- * at s..K-1, itself at the last one. A rotation knows distances alone: between the row and its recent tokens they are
- * those of the text, between the row and sink j they are K-1-j in every row. So a block is two attention calls, whose
- * sums of exponentials put them together:
+ * at s..K-1, itself at the last one. Rotated logits depend on distances only: between the row and its recent tokens
+ * they are those of the text, between the row and sink j they are K-1-j in every row. So a block is two attention
+ * calls, which are combined by their sums of exponentials:
  *
  *   recent   q and k rotated by positions in the text (counted from the oldest key), a window of K-s: y1, lse1
  *   sinks    q rotated to K-1, sink j to j; every row sees every sink:                                 y2, lse2
@@ -12,8 +12,8 @@
  *
  * Rows before the K-th hold everything, at cache positions that are those of the text: one causal call. R rows take R
  * (K + R) H D operations in the attention, where the rows one by one (session_attend.c) take R K H D and rotate R K Hkv
- * D numbers in addition. Terms that know more of a key than its logit (all without WN_TRAIT_LOGIT) stay with the rows
- * one by one. */
+ * D numbers in addition. With terms that depend on more than a key's logit (all without WN_TRAIT_LOGIT) rows are
+ * computed one by one. */
 #include <math.h>
 #include <string.h>
 
@@ -57,7 +57,7 @@ static wn_status positions_rotate_queries(struct wn_run *run, int64_t l, const s
   return WN_OK;
 }
 
-/* Queries as they are, side by side. */
+/* Queries as they are, packed. */
 static void positions_copy_queries(const struct wn_attention *op, wn_dtype dtype, void *out) {
   const size_t bytes = (size_t)op->D * wn_dtype_size(dtype);
   for (int64_t b = 0; b < op->B; b++)
@@ -77,7 +77,7 @@ static void positions_bind(const struct wn_kv_cache *stage, int64_t j0, int64_t 
   op->slots.at = op->slots.evicted_at = NULL;
 }
 
-/* y of the recent tokens with that of the sinks [B,T,H,D] put to it. */
+/* Combines y of the recent tokens with that of the sinks [B,T,H,D]. */
 static void positions_combine(const struct wn_attention *op, const struct wn_session_cache_positions *p,
                               wn_dtype dtype) {
   for (int64_t b = 0; b < op->B; b++)

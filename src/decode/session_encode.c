@@ -1,4 +1,4 @@
-/* A session's encoder: run once over the inputs, in a workspace that is given back; what stays are the keys and values
+/* A session's encoder: run once over the inputs, in a workspace that is released; the session keeps the keys and values
  * that each decoder layer reads, B*S*2*Hkv*D numbers per layer. */
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* A piece of a prompt under a budget, as a block: the stage holds what the cache holds and then the piece's keys; first
- * the evictions are computed, which key before which row, then one attention call uses them as a keep rule; where
- * key-value heads evict on their own, one call for each. The evictions are found by the walk over whole sequences
- * (kv/walk.h).
+ * the evictions are computed (for each key, the first row that does not see it), then one attention call uses them as a
+ * keep rule; where key-value heads evict on their own, one call for each. The evictions are found by the walk over
+ * whole sequences (kv/walk.h).
  *
  * R rows take R (K + R) H D operations and (K + R) (2 Hkv D + R) numbers. */
 #include <string.h>

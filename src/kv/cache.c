@@ -275,7 +275,7 @@ void wn_kv_cache_copy(const struct wn_kv_cache *from, struct wn_kv_cache *to) {
   to->sorted = from->sorted;
 }
 
-/* Heap sort by position: in place, no worst case. */
+/* Heap sort by position: in place, O(n log n) in the worst case too. */
 static void cache_sift(int32_t *slot, int64_t root, int64_t n, const int32_t *at) {
   for (int64_t child; (child = 2 * root + 1) < n; root = child) {
     if (child + 1 < n && at[slot[child + 1]] > at[slot[child]]) child++;

@@ -44,11 +44,11 @@ void wn_kv_shape_of(const wn_attention_config *attention, int64_t kv_heads, int6
 /* The part of a layer's cache that belongs to key-value heads g0..g0+n-1: heads with budgets of their own have caches
  * of their own. */
 void wn_kv_shape_of_heads(struct wn_kv_shape *shape, int64_t g0, int64_t n);
-/* What such a cache allocates; false: more than memory can have. */
+/* The bytes of such a cache; false: they exceed the address space. */
 bool wn_kv_shape_bytes(const struct wn_kv_shape *shape, size_t *bytes);
 
 wn_status wn_kv_cache_init(wn_context *ctx, const struct wn_kv_shape *shape, struct wn_kv_cache *out);
-/* The same in memory of the caller's, for which wn_kv_cache_clear is not called. */
+/* The same in the caller's memory; wn_kv_cache_clear is not called for it. */
 void wn_kv_cache_place(const struct wn_kv_shape *shape, void *memory, struct wn_kv_cache *out);
 void wn_kv_cache_clear(struct wn_kv_cache *cache);
 /* Forgets all tokens; the memory stays. */

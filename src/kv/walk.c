@@ -111,7 +111,8 @@ static int64_t walk_close_ranks(struct wn_walk *w, int64_t n) {
   return kept;
 }
 
-/* Where all scores are equal: recent tokens are the last to be the oldest, so only sinks are in the way. */
+/* Where all scores are equal the oldest token is evicted; recent tokens are never the oldest, so only sinks are
+ * skipped. */
 static int64_t walk_oldest(struct wn_walk *w) {
   const int64_t sinks = wn_policy_sinks(w->budgets, w->K);
   while (w->at[w->next] < sinks) w->next++; /* or evicted, -1 */

@@ -8,9 +8,9 @@
  *
  *   nothing      O(T): without a score the oldest token that is no sink is evicted (streaming, window)
  *   positions    O(T K)
- *   selections   O(T (K + ROWS) D) a selection in the products: of the selecting head alone
- *   sums         O(T (K + ROWS) D) a head in the products, O(T (K + ROWS)) exponentials; with a threshold, whose choice
- *                is the operation's own, the operation on one row at a time, O(T^2 D) a head at most
+ *   selections   O(T (K + ROWS) D) per selection in the products: only the selecting head
+ *   sums         O(T (K + ROWS) D) per head in the products, O(T (K + ROWS)) exponentials; with a threshold, whose
+ * choice is the operation's own, the operation on one row at a time, O(T^2 D) a head at most
  *
  * Logits come from the backend's product in the call's precision, scores add up in double in the order of the rows. A
  * cache keeps them in its own precision and its logits come from other products; it evicts another token only where two

@@ -13,15 +13,15 @@ struct wn_prune_evaluator {
   bool by_rows; /* positions before the first that can change are left alone; known after begin */
   /* The accepted budgets [layers]; NULL: none. */
   wn_status (*begin)(struct wn_prune_evaluator *e, const int64_t *tokens, double *loss);
-  /* The loss if `layer` went to `to`; nothing is accepted. */
+  /* The loss with the budget of `layer` at `to`; nothing is accepted. */
   wn_status (*evaluate)(struct wn_prune_evaluator *e, int64_t layer, int64_t to, double *loss);
-  /* It goes there. */
+  /* Makes that budget the accepted one. */
   wn_status (*accept)(struct wn_prune_evaluator *e, int64_t layer, int64_t to, double *loss);
   void (*destroy)(struct wn_prune_evaluator *e);
 };
 
-/* Everything anew each time, a whole forward step of each batch: the reference. budgets: policy and choices, copied;
- * the set is borrowed. */
+/* Computes everything anew each time, a whole forward step of each batch: the reference. budgets: policy and choices,
+ * copied; the set is borrowed. */
 wn_status wn_prune_plain_create(wn_context *ctx, struct wn_model *model, const struct wn_prune_set *set, int64_t batch,
                                 const wn_budgets *budgets, struct wn_prune_evaluator **out);
 

@@ -1,7 +1,7 @@
 /* Fine-tuning in the course of a search, by the trainer and its checkpoints (src/train): a round is `wn_train_run` up
- * to a step number, so that what holds for runs holds here: killed anywhere it continues to the bit, and the budgets in
+ * to a step number, so that it has the properties of a run: killed anywhere it continues to the bit, and the budgets in
  * force are saved in the checkpoint's folder. The gradient passes straight through evictions (train.prune). Each round
- * has the recipe's schedule to itself, a tenth of it warm-up: what is measured at its end has come to rest. */
+ * has the recipe's schedule to itself, a tenth of it warm-up: the losses measured at its end have settled. */
 #include "prune/finetune.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "train/checkpoint.h"
 #include "train/prepare.h"
 
-/* The recipe's model is the checkpoint's but for what only training knows. */
+/* Checks that the recipe's model is the checkpoint's except for options of training. */
 static wn_status finetune_adopt_model(wn_context *ctx, const char *checkpoint, const wn_model_config *model,
                                       wn_recipe *recipe) {
   wn_model_config its = *model;

@@ -11,7 +11,7 @@ struct wn_finetune {
   char dir[4096], budgets[4096];
 };
 
-/* Checks that the options go with the model. dir: the search's folder. */
+/* Checks that the options suit the model. dir: the search's folder. */
 wn_status wn_finetune_init(wn_context *ctx, const wn_prune_finetune *options, struct wn_model *model, const char *dir,
                            struct wn_finetune *out);
 /* A run exists. */

@@ -6,7 +6,7 @@
  * Exact: every layer that can be lowered is evaluated in every step, L evaluations per step. Lazy (Minoux 1978): a
  * layer's increase of the loss when last evaluated is used until the layer is the cheapest; then it is evaluated anew,
  * and taken if it still is. That is the same choice as long as increases only grow while budgets fall; where they do
- * not, it may be another, and `check` finds out. Stopping is always decided by all layers' present losses. */
+ * not, it may differ, which `check` counts. Stopping is always decided by all layers' present losses. */
 #ifndef WN_PRUNE_GREEDY_H
 #define WN_PRUNE_GREEDY_H
 

@@ -4,17 +4,16 @@
  * queries that select, and every position's loss. Lowering layer l to K leaves untouched
  *   - the layers below l, and everything before layer l's attention;
  *   - all positions before K: the first eviction comes with token K, and no later token is seen before (causality);
- *   - above layer l, all positions before the first one where its output is not what it was, to the bit: evicting what
- *     has been selected away so far that its weights are 0 changes nothing at all.
- * So positions K.. of layers l.. are run, and fewer from layer to layer, over the keys and values held for what is
- * before; with budgets near the context N that is next to nothing. F at position K is what the selecting queries of the
- * positions before it have summed; evictions are found again from the first position on, by the same code and from the
- * same selections as in a whole pass, which costs one head's logits. h2o and tova score by all heads' weights: there
- * all positions are run.
+ *   - above layer l, all positions before the first one where its output is not what it was, to the bit: evicting a
+ * token whose weights selection has already made 0 changes nothing. So positions K.. of layers l.. are run, and fewer
+ * from layer to layer, over the keys and values held for what is before; with budgets near the context N that is next
+ * to nothing. F at position K is summed from the selecting queries of the positions before it; evictions are found
+ * again from the first position on, by the same code and from the same selections as in a whole pass, which costs one
+ * head's logits. h2o and tova score by all heads' weights: there all positions are run.
  *
  * Results are those of a whole pass to the bit, because the same operations run on the same rows. With AVX-512 their
- * sums do not depend on how many rows a call has (from ROWS_MIN on; below, a product takes another kernel). Elsewhere
- * they may, so it is tried (probe), and where it does, all positions are run. A search ends with a check.
+ * sums do not depend on how many rows a call has (from ROWS_MIN on; below, a product takes another kernel). On other
+ * machines they may, which a probe finds out; then all positions are run. A search ends with a check.
  *
  * Cost of one evaluation, at most: (1 - K/N) (L - l)/L of a pass, and (1 - K/N) of the output projection. Bytes a
  * position and layer: 4 (C + 2 Hkv D + G D), three times that where the best trial is kept to be accepted without being
@@ -27,7 +26,7 @@
 #include "kv/policy.h"
 #include "prune/reuse.h"
 
-/* Do some positions alone give the bits that they gave in the whole? Kernels of some machines sum up differently for
+/* Do some positions alone give the same bits as in the whole pass? Kernels of some machines sum up differently for
  * different numbers of rows; there all positions are run. */
 static wn_status reuse_probe(struct wn_reuse *r) {
   const int64_t T = r->set->T, rows = r->set->rows, last = (rows - 1) / r->batch * r->batch;

@@ -1,8 +1,8 @@
 /* The budget search (arXiv 2410.02703, section 4): the rule of greedy.c on the losses of an evaluator, in a folder.
  *
- * Nothing is state but the budgets reached, which search.json holds with the figures of the way there (and, for the
- * lazy search, the increases last seen): evaluations are functions of the budgets. So a search that was killed and
- * resumed ends with what one that was not ends with. L evaluations per step, L (N/C - 1) steps at most.
+ * The only state is the budgets reached, which search.json holds with the figures of all steps (and, for the lazy
+ * search, the increases last seen): evaluations are functions of the budgets. So a search that was killed and resumed
+ * ends with the same result as an undisturbed one. L evaluations per step, L (N/C - 1) steps at most.
  *
  * With fine-tuning the parameters are state as well: the run in DIR/tuned. Before a round begins search.json says to
  * which step of the run it leads; an unfinished round is finished first when a search is resumed. What is held from
@@ -369,7 +369,7 @@ static wn_status search_loop(struct search *s) {
   }
 }
 
-/* The round after a search that has come to its end; not where nothing is evicted. */
+/* The round after the last step of a search; none where nothing is evicted. */
 static wn_status search_close_search(struct search *s) {
   wn_prune_curve *c = &s->curve;
   if (!s->tuning || s->options->finetune.after == 0 || c->closed || c->count < 2) return WN_OK;
