@@ -1,4 +1,4 @@
-/* NaN and infinity in tensors of any storage type. */
+/* Finding NaN and infinity in tensors of any storage type. */
 #ifndef WN_IO_FINITE_H
 #define WN_IO_FINITE_H
 

@@ -1,4 +1,4 @@
-/* Block formats of GGUF tensors, as the weights they stand for. d and m are half floats; q are unsigned unless said.
+/* Block formats of GGUF tensors, as the weights they represent. d and m are half floats; q are unsigned unless said.
  *   Q8_0  32: d, 32 signed bytes                       w = d q
  *   Q4_0  32: d, 16 bytes of two q: i and i+16         w = d (q - 8)
  *   Q4_1  32: d, m, the same                           w = d q + m

@@ -6,8 +6,8 @@
  *   dynamic spans: weight 0, bias 20   z = 1 - 2e-9 rounds to 1
  *   relative positions and position biases 0
  * Projections of a bilinear form act through the strength alone: they may start at random, or as the selecting head's
- * query and key projections, whose content part they then are (a bilinear form has no rotation and no QK-norm). Whether
- * it did work is not left to this list: the logits of both models are compared before the first step. */
+ * query and key projections, whose content part they then are (a bilinear form has no rotation and no QK-norm). The
+ * list is not trusted: the logits of both models are compared before the first step. */
 #include "train/adapt.h"
 
 #include <jansson.h>
@@ -47,7 +47,7 @@ static wn_status from_head(wn_context *ctx, struct wn_model *model, const struct
   return WN_OK;
 }
 
-/* A parameter that the old model has not. */
+/* A parameter that the old model lacks. */
 static wn_status neutral(wn_context *ctx, const wn_train_config *config, struct wn_model *model,
                          const struct wn_param *row) {
   const bool source = row->projects && row->projects->source != WN_INPUT_OF_NOTHING;

@@ -1,5 +1,5 @@
-/* Which of a model's parameters learn. What does not has neither a gradient nor optimizer state: the products of its
- * gradient are not computed, a third of a step's for a model whose attention alone learns. */
+/* Which of a model's parameters learn. Frozen parameters have neither a gradient nor optimizer state: the products of
+ * their gradients are not computed, a third of a step's for a model of which only the attention learns. */
 #include "train/adapt_rows.h"
 
 #include <stdio.h>

@@ -60,7 +60,7 @@ static void fingerprint_parameters(const wn_trainer *t, char out[24]) {
            (unsigned long long)hash_array(&t->model->table, t->model->params, 0xcbf29ce484222325ULL));
 }
 
-/* With segment recurrence, what the streams hold at this step is state as well: one tensor a layer and micro-batch,
+/* With segment recurrence, what the streams hold at this step is state as well: one tensor per layer and micro-batch,
  * with selective attention a second one with what has been selected. */
 static int64_t recurrence_layers(const wn_trainer *t) {
   return t->model->config.recurrence > 0 ? t->accumulate * t->model->config.layers : 0;
@@ -285,7 +285,7 @@ wn_status wn_checkpoint_state(wn_context *ctx, const char *dir, struct wn_run_st
   return status;
 }
 
-/* The layers' rooms become those of the file: how large they were is not to be told from the spans alone. */
+/* The layers' rooms become those of the file, because their sizes cannot be computed from the spans alone. */
 static wn_status reserve_memory(wn_context *ctx, const char *path, const wn_safetensors *file, wn_trainer *t) {
   for (int64_t l = 0; recurrence_layers(t) > 0 && l < t->model->config.layers; l++) {
     char name[48];

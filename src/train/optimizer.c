@@ -1,9 +1,10 @@
-/* Optimizers over the tensors that learn: all of a model's, or some, or others that the model's are made of. Each is
- * one call of the AdamW or Adagrad operation, so that weight decay follows its `decay`, the rate its `lr`, and
- * per-tensor clipping has its own factor: s_t = min(1, clip_tensor / |g_t|)            each tensor (Sukhbaatar et al.
- * 2019 clip so) s   = min(1, clip / sqrt(sum (s_t |g_t|)^2)) the whole gradient and the update uses g_t * s_t * s.
- * Padding between tensors is never touched and stays zero. Cost: one pass over the gradients for the norms, one over
- * gradients, parameters and state. */
+/* Optimizers over the tensors that learn: all of a model's, some of them, or others that the model's are made of. Each
+ * is one call of the AdamW or Adagrad operation, so that weight decay follows its `decay`, the rate its `lr`, and
+ * per-tensor clipping has its own factor:
+ *   s_t = min(1, clip_tensor / |g_t|)                each tensor (clipped so in Sukhbaatar et al. 2019)
+ *   s   = min(1, clip / sqrt(sum (s_t |g_t|)^2))     the whole gradient
+ * and the update uses g_t * s_t * s. Padding between tensors is never touched and stays zero. Cost: one pass over the
+ * gradients for the norms, one over gradients, parameters and state. */
 #include "train/optimizer.h"
 
 #include <math.h>

@@ -113,7 +113,7 @@ void wn_recipe_init(wn_recipe *recipe) {
   };
 }
 
-/* An encoder reads what span corruption leaves of a text, and nothing else does; the two lengths are one. */
+/* An encoder reads what span corruption leaves of a text, so each needs the other; the two lengths must agree. */
 static wn_status resolve_encoder(wn_context *ctx, const char *where, wn_recipe *r) {
   const bool encoder = r->model.encoder.layers > 0, spans = r->data.kind == WN_DATA_SPAN_CORRUPTION;
   if (encoder != spans)

@@ -1,9 +1,8 @@
 /* A training run in a folder: data, model, optimizer, log, periodic evaluation and checkpoints.
  *
- * Resuming is exact because nothing but the arrays of the checkpoint (with segment recurrence, the memory among them)
- * and the step number is state: a batch, a dropout
- * mask and an initial value are functions of (seed, step). So a run that was killed and resumed has, with the same
- * threads, the same parameters to the bit as one that was not. */
+ * Resuming is exact because the only state is the arrays of the checkpoint (with segment recurrence, the cached states
+ * among them) and the step number: a batch, a dropout mask and an initial value are functions of (seed, step). So a run
+ * that was killed and resumed has, with the same threads, the same parameters to the bit as one that was not. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>

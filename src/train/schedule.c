@@ -2,9 +2,9 @@
  *   warm-up:  lr * s / warmup                       for s <= warmup
  *   linear:   lr * (1 - (1 - r) p)                  p = (s - warmup) / (steps - warmup)
  *   cosine:   lr * (r + (1 - r) (1 + cos(pi p))/2)  (Loshchilov & Hutter, SGDR)
- * with s and steps counted from schedule_from: a restart.
- * Budgets fall from the context N to their own in equal steps, between from_step and to_step. Drawn ones are K (N/K)^u
- * with u uniform in [0,1), one u a step for all layers: budgets of 8 to 16 as often as those of 256 to 512. */
+ * with s and steps counted from schedule_from: a restart. Budgets fall from the context N to their own in equal steps,
+ * between from_step and to_step. Drawn ones are K (N/K)^u with u uniform in [0,1), one u per step for all layers:
+ * budgets of 8 to 16 as often as those of 256 to 512. */
 #include "train/schedule.h"
 
 #include <math.h>

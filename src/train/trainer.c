@@ -1,9 +1,9 @@
-/* One optimizer step: `accumulate` micro-steps of forward and backward into one gradient array, then the update.
- * The loss is the mean over the counted positions of all micro-steps together, so the result does not depend on how a
- * batch is split (up to rounding): each micro-step's gradient is scaled by 1 / counted positions of the whole step,
- * and L_mem's by the micro-step's share of the sequences. Memory: for gradients the size of what learns, once or twice
- * that for the optimizer, and the workspace; all allocated at creation, but for a memory of earlier blocks, whose rooms
- * follow the spans at the end of a step. */
+/* One optimizer step: `accumulate` micro-steps of forward and backward into one gradient array, then the update. The
+ * loss is the mean over the counted positions of all micro-steps together, so the result does not depend on how a batch
+ * is split (up to rounding): each micro-step's gradient is scaled by 1 / counted positions of the whole step, and
+ * L_mem's by the micro-step's share of the sequences. Memory: for gradients the size of what learns, once or twice that
+ * for the optimizer, and the workspace; all allocated at creation, except the rooms of segment recurrence, which follow
+ * the spans at the end of a step. */
 #include "train/trainer.h"
 
 #include <math.h>
