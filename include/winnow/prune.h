@@ -150,6 +150,7 @@ typedef struct wn_prune_compare_options {
 } wn_prune_compare_options;
 void wn_prune_compare_options_init(wn_prune_compare_options *options, size_t size); /* size: sizeof *options */
 
+/* Tasks of a comparison, at most. */
 #define WN_PRUNE_TASKS 16
 /* A task's accuracy, 0 to 1, by wn_task_chief_metric, and its standard error. */
 typedef struct wn_prune_score {

@@ -34,6 +34,7 @@ int wn_task_find(const char *name);    /* its number; -1: there is none of that 
 /* What a task is compared by: acc_norm where it reports that, else acc. */
 wn_task_metric wn_task_chief_metric(const wn_task_info *task);
 
+/* The questions, and how they are scored. */
 typedef struct wn_task_options {
   size_t size; /* sizeof the struct (context.h) */
   const wn_tokenizer *tok;
@@ -51,6 +52,7 @@ typedef struct wn_task_options {
   void *user;
 } wn_task_options;
 
+/* What came of it. */
 typedef struct wn_task_result {
   uint64_t questions, resumed;       /* resumed: how many of them were taken from the log */
   uint64_t counted[WN_METRIC_COUNT]; /* questions that the metric is measured on; 0: the task does not report it */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #define MAP_LIMIT ((size_t)1 << 20)
 #define HUGE_LIMIT ((size_t)8 << 20)
@@ -51,6 +52,24 @@ static void count_allocation(size_t bytes) {
   unsigned long long peak = atomic_load(&peak_bytes);
   while (live > peak && !atomic_compare_exchange_weak(&peak_bytes, &peak, live)) {
   }
+}
+
+/* oneDNN's kernels and scratch, libxsmm's registry, SentencePiece's tables, stacks of threads: 40 MiB were seen in
+ * training. */
+enum { RESERVE_MIB = 64 };
+
+wn_status wn_alloc_reserve(wn_context *ctx) {
+  struct rlimit limit;
+  const size_t bytes = (size_t)RESERVE_MIB << 20;
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return WN_OK;
+  void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED)
+    return wn_fail(
+        ctx, WN_ERR_MEMORY,
+        "out of memory: the limit of address space, %llu MiB, leaves less than %d MiB for the libraries in use",
+        (unsigned long long)(limit.rlim_cur >> 20), (int)RESERVE_MIB);
+  munmap(p, bytes);
+  return WN_OK;
 }
 
 wn_status wn_alloc(wn_context *ctx, const char *what, size_t bytes, void **out) {

@@ -12,6 +12,10 @@
 /* Zero-filled, WN_ALIGN-aligned, counted by wn_memory_info. Large blocks are mapped, so that freeing returns
  * them to the system. WN_ERR_MEMORY names `what` and the bytes. bytes 0 gives NULL. */
 wn_status wn_alloc(wn_context *ctx, const char *what, size_t bytes, void **out);
+/* Under a limit of address space (ulimit -v): is there still room for what the libraries that winnow computes with take
+ * beside its own memory? They end the process where there is none, so whatever is about to use them asks before.
+ * WN_ERR_MEMORY says how much is wanted. */
+wn_status wn_alloc_reserve(wn_context *ctx);
 void wn_free(void *p); /* NULL is allowed */
 /* The eight bytes in front of a block, which say what it is: 0; a handle of a kind, by which the API knows its own
  * (misuse.h); freed, as long as the memory is not used again. */

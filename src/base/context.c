@@ -69,6 +69,7 @@ wn_status wn_context_create(const wn_context_options *options, wn_context **out)
   ctx->yields = own.threads == 0;
   if (ctx->yields) wn_team_watch();
   if (ctx->threads > MAX_THREADS) ctx->threads = MAX_THREADS;
+  WN_TRY(wn_alloc_reserve(ctx));
   WN_TRY(context_dead_keys(ctx, own.dead_keys, &ctx->dead_keys));
   WN_TRY(wn_cpu_select_isa(ctx, &ctx->isa));
   wn_handle_mark(ctx, WN_HANDLE_CONTEXT);

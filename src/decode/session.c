@@ -207,6 +207,7 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   if (input)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session: a key-value cache does not keep the input \"%s\"", input);
   void *memory;
+  WN_TRY(wn_alloc_reserve(ctx));
   WN_TRY(wn_alloc(ctx, "session", sizeof(struct wn_session), &memory));
   struct wn_session *s = memory;
   wn_handle_mark(s, WN_HANDLE_SESSION);

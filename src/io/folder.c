@@ -334,12 +334,13 @@ uint64_t wn_folder_stamp(const char *dir) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char path[4096];
     struct stat st;
-    uint64_t parts[4] = {0};
+    uint64_t parts[5] = {0};
     if (wn_folder_file(NULL, path, sizeof path, dir, names[i]) == WN_OK && stat(path, &st) == 0) {
       parts[0] = (uint64_t)st.st_dev, parts[1] = (uint64_t)st.st_ino, parts[2] = (uint64_t)st.st_size;
       parts[3] = (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
+      parts[4] = strlen(path); /* a file that a commit moved is the same one in another place */
     }
-    for (int k = 0; k < 4; k++) stamp = (stamp ^ parts[k] ^ (stamp >> 29)) * 0x100000001b3ULL;
+    for (int k = 0; k < 5; k++) stamp = (stamp ^ parts[k] ^ (stamp >> 29)) * 0x100000001b3ULL;
   }
   return stamp;
 }

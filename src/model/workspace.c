@@ -137,6 +137,7 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
   if (T > model->config.context)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of T %lld: the model's context is %lld", (long long)T,
                    (long long)model->config.context);
+  WN_TRY(wn_alloc_reserve(ctx));
   if (options->backward) WN_TRY(wn_model_need_float(ctx, model, "training"));
   if (options->recurrence < 0 || options->recurrence > INT32_MAX / 2 ||
       (options->recurrence > 0 && options->recurrence_sets < 1) || options->recurrence_sets > INT32_MAX)

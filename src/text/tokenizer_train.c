@@ -96,6 +96,7 @@ wn_status wn_tokenizer_train(wn_context *ctx, const wn_tokenizer_train_options *
   wn_tokenizer_train_options own, *o = &own;
   WN_TRY(WN_OPTIONS_READ(ctx, wn_tokenizer_train_options, options, &own));
   WN_TRY(tokenizer_train_check_options(ctx, o));
+  WN_TRY(wn_alloc_reserve(ctx));
   void *p;
   WN_TRY(wn_alloc(ctx, "tokenizer training", (size_t)o->input_count * sizeof(struct wn_map), &p));
   struct wn_map *maps = p;

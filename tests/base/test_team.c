@@ -126,7 +126,7 @@ static void test_results(void **state) {
   const size_t n = work_limited("4", path, all, ROOM);
   assert_true(n > 10000 && n < ROOM);
   for (int limit = 1; limit <= 3; limit++) {
-    char text[8];
+    char text[16];
     snprintf(text, sizeof text, "%d", limit);
     assert_int_equal(work_limited(text, path, fewer, ROOM), n);
     assert_memory_equal(fewer, all, n);
