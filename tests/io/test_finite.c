@@ -75,7 +75,7 @@ static void scan(void **state) {
       for (int64_t b = 0; b < blocks; b += b < 3 ? 1 : 1249) {
         for (int v = 0; v < 3; v++) {
           uint8_t kept[4], *at = p + (size_t)b * block + kinds[k].places[place];
-          memcpy(kept, at, sizeof kept);
+          memcpy(kept, at, (size_t)kinds[k].bytes);
           put(type, at, bad[v]);
           assert_int_equal(wn_finite_scan(type, p, bytes), b * weights);
           memcpy(at, kept, (size_t)kinds[k].bytes);

@@ -39,6 +39,7 @@ static void look_draw_similarity(struct wn_drawing *d, wn_context *ctx, const st
   d->figure.y.label = "cosine, weight";
   for (int m = 0; m < k->count; m++) {
     const wn_look_report *look = k->report[m];
+    if (!look->layer) continue; /* of no layers */
     wn_drawing_layer_line(d, look->layers, &look->layer->output_similarity, LOOK_STRIDE, 0, m,
                           look_name(k, m, "output and own value", name));
     wn_drawing_layer_line(d, look->layers, &look->layer->value_similarity, LOOK_STRIDE, 1, m,
