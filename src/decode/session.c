@@ -225,6 +225,7 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   size_t need;
   WN_TRY_GOTO(session_measure(s, &need), fail);
   WN_TRY_GOTO(wn_alloc(ctx, "scratch of a session", need, &s->scratch), fail);
+  WN_TRY_GOTO(wn_alloc_reserve(ctx), fail); /* and still, beside all of this */
   s->scratch_bytes = need;
   *out = s;
   return WN_OK;

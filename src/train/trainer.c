@@ -86,6 +86,7 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
   options.recurrence_whole = config->whole_recurrence;
   options.recurrence_sets = t->accumulate + (config->eval_every > 0); /* the last one for evaluations */
   WN_TRY_GOTO(wn_workspace_create(ctx, model, t->batch, t->context, &options, &t->ws), failed);
+  WN_TRY_GOTO(wn_alloc_reserve(ctx), failed); /* and still, beside all of this */
   *out = t;
   return WN_OK;
 failed:
