@@ -31,7 +31,6 @@ struct wn_serve_choice {
   struct wn_bytes text; /* the answer so far; with echo the prompt before it */
   size_t characters;    /* of the text */
   json_t *scores;       /* of the tokens, as the API writes them; NULL: not wanted */
-  float *logits;        /* [V] before anything changed them, with scores */
   uint16_t *counts;     /* [V] of the answer's tokens, with penalties */
 };
 

@@ -372,6 +372,8 @@ static bool request_check(const struct wn_serve_model *m, struct wn_serve_reques
   if (r->prompt_count * r->n > WN_SERVE_CHOICES)
     return wn_serve_refuse(error, 400, "n", "n: %lld answers to %d prompts, at most %d in all", (long long)r->n,
                            r->prompt_count, WN_SERVE_CHOICES);
+  const int64_t V = wn_model_config_get(m->model)->vocab_size;
+  if (r->top > V) r->top = (int)V; /* as many as there are */
   if (r->top > 0 && !r->scores) return wn_serve_refuse(error, 400, "top_logprobs", "top_logprobs: needs logprobs");
   if (r->stream && r->echo && r->scores)
     return wn_serve_refuse(error, 400, "echo", "echo: with logprobs it is not streamed");

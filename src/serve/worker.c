@@ -27,7 +27,6 @@ static void choice_on_logits(void *user, int64_t index, float *logits, int64_t V
   struct wn_serve_choice *c = user;
   const struct wn_serve_request *r = &c->job->request;
   (void)index;
-  if (c->logits) memcpy(c->logits, logits, (size_t)V * sizeof *logits);
   for (int64_t v = 0; c->counts && v < V; v++)
     if (c->counts[v] > 0) logits[v] -= (float)(r->presence_penalty + r->frequency_penalty * c->counts[v]);
   for (int i = 0; i < r->bias_count; i++) logits[r->biases[i].id] += r->biases[i].bias;
@@ -39,29 +38,21 @@ static void choice_on_logits(void *user, int64_t index, float *logits, int64_t V
     if (logits[v] < least) logits[v] = -INFINITY;
 }
 
-/* The K largest logits of `n`, largest first. */
-static int choice_top(const float *logits, int32_t n, int K, int32_t *top) {
-  int count = 0;
-  for (int32_t v = 0; v < n; v++) {
-    if (count == K && (K == 0 || !(logits[v] > logits[top[K - 1]]))) continue;
-    int j = count < K ? count++ : K - 1;
-    for (; j > 0 && logits[v] > logits[top[j - 1]]; j--) top[j] = top[j - 1];
-    top[j] = v;
-  }
-  return count;
-}
-
-static void choice_score(const struct wn_serve_model *m, struct wn_serve_choice *c, int32_t id) {
+/* The score of a token that has been drawn: the session has not seen it yet, and knows the logits before anything
+ * changed them. */
+static wn_status choice_score(const struct wn_serve_model *m, struct wn_serve_choice *c, int32_t id) {
   int32_t top[WN_SERVE_TOP];
-  double values[WN_SERVE_TOP], largest = -INFINITY, sum = 0;
-  const int64_t V = wn_model_config_get(m->model)->vocab_size;
-  if (!c->scores || !c->logits) return;
-  for (int64_t v = 0; v < V; v++) largest = fmax(largest, (double)c->logits[v]);
-  for (int64_t v = 0; v < V; v++) sum += exp((double)c->logits[v] - largest);
-  const double lse = largest + log(sum);
-  const int K = choice_top(c->logits, (int32_t)V, c->job->request.top, top);
-  for (int j = 0; j < K; j++) values[j] = (double)c->logits[top[j]] - lse;
-  wn_job_score(m, c, id, (double)c->logits[id] - lse, top, values, K);
+  double value, values[WN_SERVE_TOP];
+  const int K = c->job->request.top;
+  const wn_scores out = {.size = sizeof out,
+                         .log_probability = &value,
+                         .top_k = K,
+                         .top = K ? top : NULL,
+                         .top_log_probability = K ? values : NULL};
+  if (!c->scores) return WN_OK;
+  WN_TRY(wn_session_score_next(m->ctx, c->session, &id, 1, &out));
+  wn_job_score(m, c, id, value, top, values, K);
+  return WN_OK;
 }
 
 static bool choice_on_piece(void *user, const wn_generate_piece *piece) {
@@ -70,7 +61,7 @@ static bool choice_on_piece(void *user, const wn_generate_piece *piece) {
   if (piece->id >= 0) {
     c->tokens++;
     if (c->counts && c->counts[piece->id] < UINT16_MAX) c->counts[piece->id]++;
-    choice_score(m, c, piece->id);
+    if (choice_score(m, c, piece->id) != WN_OK) c->job->out.failed = true;
   }
   wn_job_say(m, c, piece->text, piece->bytes);
   return true;
@@ -92,7 +83,7 @@ static wn_status choice_generate(struct wn_serve_worker *w, struct wn_serve_choi
   o.stop_string_count = r->stop_count;
   if (!r->chat) o.text_before = c->prompt->ids, o.text_before_count = c->prompt->count;
   o.piece = choice_on_piece;
-  if (c->logits || c->counts || r->bias_count || r->min_p > 0) o.logits = choice_on_logits;
+  if (c->counts || r->bias_count || r->min_p > 0) o.logits = choice_on_logits;
   o.user = c;
   c->state = WN_CHOICE_WRITES;
   return wn_generation_create(w->model.ctx, c->session, &o, &c->generation);
@@ -152,10 +143,6 @@ static wn_status choice_begin(struct wn_serve_worker *w, struct wn_serve_choice 
   const int64_t V = wn_model_config_get(w->model.model)->vocab_size;
   void *memory;
   c->scores = wn_job_new_scores(r);
-  if (r->scores && r->max_tokens != 0) {
-    WN_TRY(wn_alloc(w->model.ctx, "logits", (size_t)V * sizeof *c->logits, &memory));
-    c->logits = memory;
-  }
   if (r->presence_penalty != 0 || r->frequency_penalty != 0) {
     WN_TRY(wn_alloc(w->model.ctx, "counts of tokens", (size_t)V * sizeof *c->counts, &memory));
     c->counts = memory;
