@@ -9,6 +9,7 @@
 #include "base/fields.h"
 #include "base/file.h"
 #include "data/lines.h"
+#include "text/utf8.h"
 
 enum { QUESTION_BYTES = 16 << 20 }; /* a line: far beyond any model's context */
 
@@ -40,12 +41,6 @@ struct reader {
   int64_t context;
   struct wn_questions *out;
 };
-
-static int64_t question_characters(const char *text, size_t bytes) {
-  int64_t n = 0;
-  for (size_t i = 0; i < bytes; i++) n += ((unsigned char)text[i] & 0xC0) != 0x80;
-  return n;
-}
 
 /* Tokens of `whole`, of which `context_bytes` are the context. */
 static wn_status question_encode(wn_context *ctx, const struct reader *r, const char *whole, size_t context_bytes,
@@ -93,9 +88,9 @@ static wn_status question_add_request(wn_context *ctx, const struct reader *r, c
   if (kept > 0) kept += (size_t)(begin - context); /* only white space at the end goes over */
   WN_TRY(questions_grow(ctx, &q->requests, &q->request_capacity, q->request_count, sizeof *q->requests));
   struct wn_asked_request *out = &q->requests[q->request_count];
-  *out = (struct wn_asked_request){
-      .bytes = (int64_t)(from->continuation.bytes - from->bare),
-      .chars = question_characters(from->continuation.data + from->bare, from->continuation.bytes - from->bare)};
+  *out = (struct wn_asked_request){.bytes = (int64_t)(from->continuation.bytes - from->bare),
+                                   .chars = (int64_t)wn_utf8_characters(from->continuation.data + from->bare,
+                                                                        from->continuation.bytes - from->bare)};
   wn_status status = wn_task_format(ctx, &whole, "%s%s", context, from->continuation.data);
   if (status == WN_OK) status = question_encode(ctx, r, whole.data, kept, where, out);
   wn_free(whole.data);

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "serve/job.h"
+#include "text/utf8.h"
 #include "winnow/model.h"
 
 /* The value's text goes to *out; the value is released. */
@@ -126,19 +127,13 @@ static void answer_event(const struct wn_serve_model *m, struct wn_serve_choice 
   answer_add_json(&job->out, j, "data: ", "\n\n");
 }
 
-static size_t answer_characters(const char *text, size_t bytes) {
-  size_t n = 0;
-  for (size_t i = 0; i < bytes; i++) n += ((unsigned char)text[i] & 0xC0) != 0x80;
-  return n;
-}
-
 void wn_job_say(const struct wn_serve_model *m, struct wn_serve_choice *c, const char *text, size_t bytes) {
   if (bytes == 0) return;
   if (c->job->request.stream)
     answer_event(m, c, text, bytes);
   else
     c->job->out.failed |= wn_bytes_add(m->ctx, &c->text, text, bytes) != WN_OK;
-  c->characters += answer_characters(text, bytes);
+  c->characters += wn_utf8_characters(text, bytes);
 }
 
 /* --- the end --- */

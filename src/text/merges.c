@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "text/pieces.h"
+#include "text/utf8.h"
 
 #define FROZEN 0x80000000u
 
@@ -91,8 +92,8 @@ static size_t merges_user_defined(const struct wn_pieces *u, const char *text, s
 
 static wn_status merges_split(struct merges *m, size_t bytes) {
   void *p;
-  size_t count = 0, most = 0;
-  for (size_t i = 0; i < bytes; i++) most += ((unsigned char)m->text[i] & 0xC0) != 0x80;
+  size_t count = 0;
+  const size_t most = wn_utf8_characters(m->text, bytes);
   if (bytes >= INT32_MAX) return WN_ERR_UNSUPPORTED;
   WN_TRY(wn_alloc(NULL, "symbols", most * sizeof *m->symbols, &p));
   m->symbols = p;

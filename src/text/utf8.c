@@ -52,3 +52,9 @@ bool wn_utf8_check(const char *text, size_t bytes, size_t *bad) {
   }
   return true;
 }
+
+size_t wn_utf8_characters(const char *text, size_t bytes) {
+  size_t n = 0;
+  for (size_t i = 0; i < bytes; i++) n += ((unsigned char)text[i] & 0xC0) != 0x80;
+  return n;
+}

@@ -13,4 +13,7 @@ bool wn_utf8_check(const char *text, size_t bytes, size_t *bad);
  * 0 when it is invalid, -1 when it is the valid beginning of a sequence that goes on past the end. */
 int wn_utf8_sequence(const char *text, size_t bytes);
 
+/* Characters of valid UTF-8. */
+size_t wn_utf8_characters(const char *text, size_t bytes);
+
 #endif
