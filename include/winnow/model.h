@@ -257,4 +257,14 @@ wn_status wn_sample(wn_context *ctx, const float *logits, int64_t V, const wn_sa
                     int32_t *token);
 
 WN_API_END
+WN_EXPERIMENTAL_BEGIN
+
+/* What the caches hold now: heads [wn_session_position] receives, for every position of sequence `sequence`, how many
+ * key-value heads of layer `layer` hold its keys and values; 0: the layer has dropped the token. Without budgets and
+ * windows every head holds every token. */
+wn_status wn_session_held(wn_context *ctx, const wn_session *session, int64_t sequence, int64_t layer, int32_t *heads);
+/* The part of wn_session_kv_bytes that the tokens held now take; the rest is room for tokens to come. */
+size_t wn_session_held_bytes(const wn_session *session);
+
+WN_API_END
 #endif

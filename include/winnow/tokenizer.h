@@ -39,6 +39,9 @@ WN_EXPERIMENTAL_BEGIN
 /* The tokenizer as the metadata of a GGUF file for a model of vocab_size rows (at least the tokenizer's), appended to
  * `values`. WN_ERR_UNSUPPORTED for a tokenizer that GGUF cannot express. */
 wn_status wn_tokenizer_gguf(wn_context *ctx, const wn_tokenizer *tok, int64_t vocab_size, wn_gguf_values *values);
+/* The name of a special or added token, by which wn_tokenizer_find finds it ("<|im_start|>"): special tokens decode to
+ * no text. [*bytes], owned by tok, not NUL-terminated; NULL: a token of another kind. */
+const char *wn_tokenizer_token_name(const wn_tokenizer *tok, int32_t id, size_t *bytes);
 
 WN_API_END
 WN_STABLE_BEGIN

@@ -395,6 +395,16 @@ int32_t wn_tokenizer_find(const wn_tokenizer *tok, const char *text, size_t byte
   return -1;
 }
 
+const char *wn_tokenizer_token_name(const wn_tokenizer *tok, int32_t id, size_t *bytes) {
+  WN_CHECK_OR(NULL, WN_HANDLE(tok, TOKENIZER), WN_POINTER(bytes));
+  const struct wn_vocab *v = tok->bpe ? &tok->bpe->vocab : &tok->control;
+  *bytes = 0;
+  if (id < 0 || id >= v->size || v->tokens[id].kind == WN_TOKEN_NONE || v->tokens[id].kind == WN_TOKEN_TEXT)
+    return NULL;
+  *bytes = v->tokens[id].bytes;
+  return wn_vocab_text(v, id);
+}
+
 /* --- saving --- */
 
 static json_t *token_json(const wn_tokenizer *tok, int32_t id) {

@@ -147,6 +147,16 @@ static void test_special_ids(void **state) {
   assert_int_equal(wn_tokenizer_bos(tok), 1);
   assert_int_equal(wn_tokenizer_find(tok, "<|im_end|>", 10), 2);
   assert_int_equal(wn_tokenizer_find(tok, "<|im_end", 8), -1);
+  size_t bytes;
+  for (int32_t id = 0; id < wn_tokenizer_vocab_size(tok); id++) { /* a name is what finds the token */
+    const char *name = wn_tokenizer_token_name(tok, id, &bytes);
+    assert_int_equal(name ? wn_tokenizer_find(tok, name, bytes) : id, id);
+    if (wn_tokenizer_is_control(tok, id)) assert_non_null(name);
+  }
+  assert_memory_equal(wn_tokenizer_token_name(tok, 2, &bytes), "<|im_end|>", 10);
+  assert_int_equal(bytes, 10);
+  assert_null(wn_tokenizer_token_name(tok, -1, &bytes));
+  assert_null(wn_tokenizer_token_name(tok, wn_tokenizer_vocab_size(tok), &bytes));
   assert_true(wn_tokenizer_is_end(tok, 2));
   assert_false(wn_tokenizer_is_end(tok, 1));
   int32_t *ids;

@@ -1,0 +1,38 @@
+/* What the caches of a session hold: read-outs that change nothing. Costs a look at every slot of a layer. */
+#include <string.h>
+
+#include "base/misuse.h"
+#include "decode/session.h"
+
+/* Adds the heads of a part to the positions that it holds. */
+static void held_add_part(const struct wn_kv_cache *cache, int64_t kv_heads, int64_t sequence, int32_t *heads) {
+  const struct wn_kv_shape *s = &cache->shape;
+  const int64_t P = cache->at ? s->groups : 1; /* each evicts for its share of the heads */
+  for (int64_t p = 0; p < P; p++) {
+    const int32_t *at = cache->at ? cache->at + (sequence * P + p) * s->capacity : NULL;
+    for (int64_t j = 0; j < cache->count; j++) heads[at ? at[j] : j] += (int32_t)(kv_heads / P);
+  }
+}
+
+wn_status wn_session_held(wn_context *ctx, const wn_session *s, int64_t sequence, int64_t layer, int32_t *heads) {
+  WN_CHECK_WORK(WN_HANDLE_AS("session", s, SESSION), WN_POINTER(heads));
+  if (sequence < 0 || sequence >= s->B || layer < 0 || layer >= s->model->config.layers)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session: sequence %lld, layer %lld: it has %lld sequences, %lld layers",
+                   (long long)sequence, (long long)layer, (long long)s->B, (long long)s->model->config.layers);
+  if (s->broken) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: its last feed failed; it can only be reset");
+  memset(heads, 0, (size_t)s->position * sizeof *heads);
+  for (int64_t i = s->first[layer]; i < s->first[layer + 1]; i++)
+    held_add_part(&s->caches[i], s->parts[i].kv_heads, sequence, heads);
+  return WN_OK;
+}
+
+size_t wn_session_held_bytes(const wn_session *s) {
+  WN_CHECK_OR(0, WN_HANDLE_AS("session", s, SESSION));
+  size_t bytes = (size_t)s->model->config.layers * s->inputs.bytes;
+  for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
+    const size_t all = s->caches[i].bytes, count = (size_t)s->caches[i].count,
+                 capacity = (size_t)s->caches[i].shape.capacity;
+    bytes += all / capacity * count + all % capacity * count / capacity;
+  }
+  return bytes;
+}
