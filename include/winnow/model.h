@@ -190,8 +190,9 @@ wn_status wn_session_feed(wn_context *ctx, wn_session *session, const int32_t *t
                           float *logits);
 
 /* `to` takes over the state of `from` and forgets its own: its sequence b has what sequence b / (to's sequences /
- * from's) had seen. Both were created with the same model, capacity, budgets and cache format; to's sequences are a
- * multiple of from's. This forks a text (one to several), keeps a snapshot of it, and rolls back to one. Copies the
+ * from's) had seen. Both were created with the same model, budgets and cache format; to's sequences are a multiple of
+ * from's. Capacities may differ where what from has seen fits, and where no budget or window is as long as the shorter
+ * one. This forks a text (one to several), keeps a snapshot of it, and rolls back to one. Copies the
  * tokens held. */
 wn_status wn_session_copy(wn_context *ctx, wn_session *to, const wn_session *from);
 

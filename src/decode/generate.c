@@ -157,11 +157,12 @@ static bool generate_is_end(const struct wn_generation *g, int32_t id) {
   return g->o->tok && !g->o->ignore_end && id < g->vocabulary && wn_tokenizer_is_end(g->o->tok, id);
 }
 
-/* One piece of the prompt. */
+/* One piece of the prompt, up to the next place. */
 static wn_status generate_feed_piece(struct wn_generation *g) {
   struct wn_session *s = g->session;
-  const int64_t done = g->r->prompt_tokens, left = g->prompt_count - done, now = left < s->piece ? left : s->piece;
+  const int64_t done = g->r->prompt_tokens, left = g->prompt_count - done;
   if (done == 0 && g->o->inputs) WN_TRY(wn_session_encode(g->ctx, s, g->o->inputs, NULL, g->o->input_count));
+  const int64_t room = wn_session_place_after(s->position) - s->position, now = left < room ? left : room;
   WN_TRY(wn_session_feed(g->ctx, s, g->prompt + done, now, 0, now == left ? g->logits : NULL));
   g->r->prompt_tokens += now;
   g->prompted = now == left;

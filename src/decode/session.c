@@ -12,7 +12,16 @@
 #include "decode/session.h"
 #include "ops/terms.h"
 
-#define PIECE 256 /* tokens at a time: enough rows for a good product, few compared with a cache */
+#define PIECE 256       /* tokens at a time: enough rows for a good product, few compared with a cache */
+#define FIRST_PLACE 128 /* where a prompt's first piece ends */
+
+int64_t wn_session_place_after(int64_t position) {
+  return position < FIRST_PLACE ? FIRST_PLACE : (position / PIECE + 1) * PIECE;
+}
+
+int64_t wn_session_place_before(int64_t position) {
+  return position < FIRST_PLACE ? 0 : position < PIECE ? FIRST_PLACE : position / PIECE * PIECE;
+}
 
 static void session_lay(struct wn_session *s, bool budgets) {
   const wn_model_config *c = &s->model->config;

@@ -83,6 +83,12 @@ struct wn_session {
   int32_t *cache_positions; /* [B,the largest budget], the same */
 };
 
+/* Prompts are read in pieces that end at fixed places of a text, whatever follows: the state of a session at a place is
+ * then, to the bit, that of every text which begins with the same tokens (snapshot.h). The places are 128 and the
+ * multiples of 256: a smaller first piece costs little, smaller pieces throughout 4 to 13% of a prompt's speed. */
+int64_t wn_session_place_after(int64_t position);  /* the first place beyond it */
+int64_t wn_session_place_before(int64_t position); /* the last place up to it; 0: there is none */
+
 /* What the layers give: the residual stream, and the last branch, which is still to be added to it. */
 struct wn_session_rows {
   const void *mid, *branch; /* [B,T,C] */
@@ -100,6 +106,9 @@ wn_status wn_session_last_logits(struct wn_session *s);
 void wn_session_scoring_destroy(struct wn_session_scoring *scoring); /* NULL is allowed */
 
 void wn_session_inputs_clear(struct wn_session *s);
+/* Is the session's part i, and its cache, like these? Caches that hold everything may have any length. */
+bool wn_session_part_agrees(const struct wn_session *s, int64_t i, const struct wn_session_part *part,
+                            const struct wn_kv_shape *shape);
 /* Parts, caches and what they share; model, B, capacity, piece and budgets are set. */
 wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s);
 void wn_session_caches_clear(struct wn_session *s);

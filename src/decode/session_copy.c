@@ -5,9 +5,17 @@
 #include "decode/session.h"
 
 static bool copy_shapes_agree(const struct wn_kv_shape *a, const struct wn_kv_shape *b) {
-  struct wn_kv_shape other = *b;
-  other.B = a->B;
-  return memcmp(a, &other, sizeof other) == 0;
+  return a->Hkv == b->Hkv && a->D == b->D && a->dtype == b->dtype && a->selections == b->selections &&
+         a->bilinear == b->bilinear && a->groups == b->groups && a->first_group == b->first_group &&
+         a->notes == b->notes && a->half == b->half;
+}
+
+bool wn_session_part_agrees(const struct wn_session *s, int64_t i, const struct wn_session_part *part,
+                            const struct wn_kv_shape *shape) {
+  const struct wn_session_part *own = &s->parts[i];
+  return own->kind == part->kind && own->layer == part->layer && own->kv0 == part->kv0 &&
+         copy_shapes_agree(&s->caches[i].shape, shape) &&
+         (part->kind == WN_LAYER_WHOLE || s->caches[i].shape.capacity == shape->capacity);
 }
 
 static wn_status copy_check(wn_context *ctx, const struct wn_session *to, const struct wn_session *from) {
@@ -15,13 +23,19 @@ static wn_status copy_check(wn_context *ctx, const struct wn_session *to, const 
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld sequences cannot be copied to %lld, expected a multiple",
                    (long long)from->B, (long long)to->B);
   if (from->broken) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: the last feed of the one to copy failed");
-  bool same = to->model == from->model && to->capacity == from->capacity && to->half == from->half &&
-              to->budgets.layers == from->budgets.layers && wn_budgets_same_options(&to->budgets, &from->budgets);
-  const int64_t n = same ? from->first[from->model->config.layers] : 0;
-  for (int64_t i = 0; i < n && same; i++) same = copy_shapes_agree(&to->caches[i].shape, &from->caches[i].shape);
-  if (same) return WN_OK;
-  return wn_fail(ctx, WN_ERR_ARGUMENT,
-                 "session: the two were not created with the same model, capacity, budgets and cache format");
+  const int64_t L = from->model->config.layers;
+  bool same = to->model == from->model && to->half == from->half && to->budgets.layers == from->budgets.layers &&
+              wn_budgets_same_options(&to->budgets, &from->budgets) && to->first[L] == from->first[L];
+  for (int64_t i = 0; same && i < from->first[L]; i++)
+    same = wn_session_part_agrees(to, i, &from->parts[i], &from->caches[i].shape);
+  if (!same)
+    return wn_fail(ctx, WN_ERR_ARGUMENT,
+                   "session: the two were not created with the same model, budgets and cache format, or one is too "
+                   "short for a budget or window of the other");
+  if (from->position > to->capacity)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld tokens cannot be copied to a session of %lld",
+                   (long long)from->position, (long long)to->capacity);
+  return WN_OK;
 }
 
 /* Rows of `bytes` each: row b of the copy is row b / each. NULL arrays are allowed. */
@@ -63,8 +77,10 @@ wn_status wn_session_copy(wn_context *ctx, wn_session *to, const wn_session *fro
     wn_session_inputs_clear(to);
     return status;
   }
-  for (int64_t i = 0; i < from->first[c->layers]; i++) wn_kv_cache_copy(&from->caches[i], &to->caches[i]);
-  copy_rows(to->control, from->control, (size_t)from->capacity, to->B, each);
+  for (int64_t i = 0; i < from->first[c->layers]; i++)
+    wn_kv_cache_copy(&from->caches[i], from->caches[i].count, &to->caches[i]);
+  for (int64_t b = 0; to->control && b < to->B; b++)
+    memcpy(to->control + b * to->capacity, from->control + b / each * from->capacity, (size_t)from->position);
   copy_rows(to->mid, from->mid, C, to->B, each);
   copy_rows(to->branch, from->branch, C, to->B, each);
   if (from->logits_known) copy_rows(to->logits, from->logits, V, to->B, each);

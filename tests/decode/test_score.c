@@ -206,12 +206,12 @@ static void test_next(void **state) {
 }
 
 static void make_session(wn_context *ctx, wn_model *model, wn_policy policy, const char *budget, int64_t sequences,
-                         wn_session **out) {
+                         int64_t capacity, wn_session **out) {
   wn_budgets budgets;
   wn_budgets_init(&budgets);
   budgets.policy = policy;
   if (budget) OK(ctx, wn_budgets_parse(ctx, wn_model_config_get(model), budget, &budgets));
-  OK(ctx, wn_session_create_with_budgets(ctx, model, sequences, 16, budget ? &budgets : NULL, out));
+  OK(ctx, wn_session_create_with_budgets(ctx, model, sequences, capacity, budget ? &budgets : NULL, out));
   wn_budgets_clear(&budgets);
 }
 
@@ -231,10 +231,10 @@ static void test_copies(void **state) {
       float expected[B * V], found[B * V], forked[4 * V];
       random_tokens((uint64_t)(k * 10 + p + 1), ids, B * T);
       random_tokens((uint64_t)(k * 10 + p + 700), tails, 4 * 3);
-      make_session(ctx, model, policy, p < 0 ? NULL : "4", B, &s);
-      make_session(ctx, model, policy, p < 0 ? NULL : "4", B, &kept);
-      make_session(ctx, model, policy, p < 0 ? NULL : "4", 2 * B, &forks);
-      make_session(ctx, model, policy, p < 0 ? NULL : "4", B, &alone);
+      make_session(ctx, model, policy, p < 0 ? NULL : "4", B, 16, &s);
+      make_session(ctx, model, policy, p < 0 ? NULL : "4", B, 12, &kept);
+      make_session(ctx, model, policy, p < 0 ? NULL : "4", 2 * B, 16, &forks);
+      make_session(ctx, model, policy, p < 0 ? NULL : "4", B, 16, &alone);
       OK(ctx, wn_session_feed(ctx, s, ids, 7, 0, NULL));
       OK(ctx, wn_session_copy(ctx, kept, s));
       OK(ctx, wn_session_copy(ctx, forks, s));
@@ -267,18 +267,24 @@ static void test_refusals(void **state) {
   wn_context *ctx = context_of("cpu", 1);
   wn_model_config c = model_case_config(&model_cases[1]);
   struct wn_model *model = model_of(ctx, &c, WN_F32);
-  wn_session *two, *three, *budgeted, *other;
+  wn_session *two, *three, *budgeted, *other, *short_one;
   int32_t ids[2] = {1, 2}, targets[2] = {1, V};
   double found[2];
   wn_scores out = {.size = sizeof out, .log_probability = found};
-  make_session(ctx, model, 0, NULL, 2, &two);
-  make_session(ctx, model, 0, NULL, 3, &three);
-  make_session(ctx, model, WN_POLICY_WINDOW, "4", 2, &budgeted);
-  make_session(ctx, model, WN_POLICY_H2O, "4", 2, &other);
+  make_session(ctx, model, 0, NULL, 2, 16, &two);
+  make_session(ctx, model, 0, NULL, 3, 16, &three);
+  make_session(ctx, model, WN_POLICY_WINDOW, "4", 2, 16, &budgeted);
+  make_session(ctx, model, WN_POLICY_H2O, "4", 2, 16, &other);
   assert_refused(ctx, wn_session_copy(ctx, three, two), WN_ERR_ARGUMENT, "expected a multiple");
   assert_refused(ctx, wn_session_copy(ctx, budgeted, two), WN_ERR_ARGUMENT, "same model");
   assert_refused(ctx, wn_session_copy(ctx, budgeted, other), WN_ERR_ARGUMENT, "same model");
   OK(ctx, wn_session_copy(ctx, two, two));
+  make_session(ctx, model, 0, NULL, 2, 1, &short_one);
+  OK(ctx, wn_session_feed(ctx, two, (const int32_t[]){1, 2, 3, 4}, 2, 0, NULL));
+  assert_refused(ctx, wn_session_copy(ctx, short_one, two), WN_ERR_ARGUMENT,
+                 "2 tokens cannot be copied to a session of 1");
+  wn_session_destroy(short_one);
+  wn_session_reset(two);
   assert_refused(ctx, wn_session_score(ctx, two, ids, targets, 1, &out), WN_ERR_ARGUMENT, "targets[1] is 13");
   targets[1] = -2;
   assert_refused(ctx, wn_session_score(ctx, two, ids, targets, 1, &out), WN_ERR_ARGUMENT, "targets[1] is -2");

@@ -1,0 +1,129 @@
+/* A snapshot has a cache of its own for each of the session's, as long as what is held: taking one and going back to it
+ * cost one copy of that. Of the last token no logits are kept: whoever goes back feeds at least one token. */
+#include "decode/snapshot.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "decode/session.h"
+
+struct snapshot_part {
+  struct wn_session_part part;
+  struct wn_kv_shape shape; /* of the session's cache */
+  struct wn_kv_cache cache; /* as long as what it holds */
+};
+
+struct wn_snapshot {
+  const struct wn_model *model;
+  int64_t B, position, n; /* n: parts */
+  bool half, rolls_back;
+  wn_budgets budgets; /* the options alone: no tokens */
+  int64_t budget_layers;
+  struct snapshot_part *parts; /* [n] */
+  uint8_t *control;            /* [B,position] or NULL */
+};
+
+static int64_t snapshot_count_parts(const wn_session *s) {
+  return s->first[s->model->config.layers];
+}
+
+bool wn_snapshot_rolls_back(const wn_session *s) {
+  for (int64_t i = 0; i < snapshot_count_parts(s); i++)
+    if (s->parts[i].kind != WN_LAYER_WHOLE || s->caches[i].f) return false;
+  return true;
+}
+
+/* What is copied of cache i, and into what. */
+static int64_t snapshot_shape(const wn_session *s, int64_t i, int64_t position, struct wn_kv_shape *out) {
+  const int64_t held = s->caches[i].count, count = position < held ? position : held;
+  *out = s->caches[i].shape;
+  out->capacity = count;
+  return count;
+}
+
+size_t wn_snapshot_need(const wn_session *s, int64_t position) {
+  const int64_t n = snapshot_count_parts(s);
+  size_t need = sizeof(struct wn_snapshot) + (size_t)n * sizeof(struct snapshot_part);
+  if (s->control) need += (size_t)(s->B * position);
+  for (int64_t i = 0; i < n; i++) {
+    struct wn_kv_shape shape;
+    size_t bytes;
+    snapshot_shape(s, i, position, &shape);
+    if (wn_kv_shape_bytes(&shape, &bytes)) need += bytes; /* it is no larger than the session's own */
+  }
+  return need;
+}
+
+wn_status wn_snapshot_take(wn_context *ctx, const wn_session *s, int64_t position, struct wn_snapshot **out) {
+  const int64_t n = snapshot_count_parts(s);
+  void *memory;
+  wn_status status;
+  *out = NULL;
+  if (s->broken || position < 1 || position > s->position || (position < s->position && !wn_snapshot_rolls_back(s)) ||
+      s->inputs.S > 0)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "snapshot: the session does not know its state after %lld tokens",
+                   (long long)position);
+  WN_TRY(wn_alloc(ctx, "a snapshot", sizeof **out, &memory));
+  struct wn_snapshot *x = memory;
+  x->model = s->model;
+  x->B = s->B;
+  x->position = position;
+  x->half = s->half;
+  x->rolls_back = wn_snapshot_rolls_back(s);
+  x->budgets = s->budgets;
+  x->budgets.tokens = x->budgets.head_tokens = NULL;
+  x->budget_layers = s->budgets.layers;
+  WN_TRY_GOTO(wn_alloc(ctx, "a snapshot", (size_t)n * sizeof *x->parts, &memory), fail);
+  x->parts = memory;
+  for (x->n = 0; x->n < n; x->n++) {
+    struct snapshot_part *part = &x->parts[x->n];
+    struct wn_kv_shape shape;
+    const int64_t count = snapshot_shape(s, x->n, position, &shape);
+    part->part = s->parts[x->n];
+    part->shape = s->caches[x->n].shape;
+    WN_TRY_GOTO(wn_kv_cache_init(ctx, &shape, &part->cache), fail);
+    wn_kv_cache_copy(&s->caches[x->n], count, &part->cache);
+  }
+  if (s->control) {
+    WN_TRY_GOTO(wn_alloc(ctx, "a snapshot", (size_t)(s->B * position), &memory), fail);
+    x->control = memory;
+    for (int64_t b = 0; b < s->B; b++)
+      memcpy(x->control + b * position, s->control + b * s->capacity, (size_t)position);
+  }
+  *out = x;
+  return WN_OK;
+fail:
+  wn_snapshot_destroy(x);
+  return status;
+}
+
+void wn_snapshot_destroy(struct wn_snapshot *x) {
+  if (!x) return;
+  for (int64_t i = 0; i < x->n; i++) wn_kv_cache_clear(&x->parts[i].cache);
+  wn_free(x->parts);
+  wn_free(x->control);
+  wn_free(x);
+}
+
+bool wn_snapshot_suits(const struct wn_snapshot *x, const wn_session *s) {
+  bool suits = s->model == x->model && s->B == x->B && s->half == x->half && s->budgets.layers == x->budget_layers &&
+               wn_budgets_same_options(&s->budgets, &x->budgets) && snapshot_count_parts(s) == x->n;
+  for (int64_t i = 0; suits && i < x->n; i++)
+    suits = wn_session_part_agrees(s, i, &x->parts[i].part, &x->parts[i].shape);
+  return suits;
+}
+
+void wn_snapshot_restore(const struct wn_snapshot *x, int64_t position, wn_session *s) {
+  wn_session_reset(s);
+  for (int64_t i = 0; i < x->n; i++) {
+    const int64_t held = x->parts[i].cache.count;
+    wn_kv_cache_copy(&x->parts[i].cache, position < held ? position : held, &s->caches[i]);
+  }
+  for (int64_t b = 0; x->control && b < x->B; b++)
+    memcpy(s->control + b * s->capacity, x->control + b * x->position, (size_t)position);
+  s->position = position;
+}
+
+int64_t wn_snapshot_position(const struct wn_snapshot *x) {
+  return x->position;
+}
