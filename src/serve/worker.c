@@ -181,9 +181,10 @@ static wn_status choice_step(struct wn_serve_worker *w, struct wn_serve_choice *
   }
   WN_TRY(wn_generation_step(w->model.ctx, c->generation, more));
   if (*more) return WN_OK;
-  const wn_generate_end end = wn_generation_result(c->generation)->end;
-  c->finish = end == WN_GENERATE_EOS || end == WN_GENERATE_STOP ? "stop" : "length";
-  return WN_OK;
+  const wn_generate_result *r = wn_generation_result(c->generation);
+  c->finish = r->end == WN_GENERATE_EOS || r->end == WN_GENERATE_STOP ? "stop" : "length";
+  /* The end token has no text, but it was drawn: clients count on a score for every draw. */
+  return r->end == WN_GENERATE_EOS && !c->job->request.chat ? choice_score(&w->model, c, r->end_token) : WN_OK;
 }
 
 /* --- all of them --- */

@@ -300,6 +300,51 @@ static void test_scores(void **state) {
   close_place(&p);
 }
 
+/* The token that ends a text has a score like every other that was drawn: lm-evaluation-harness drops the last one. */
+static void test_score_of_the_end(void **state) {
+  (void)state;
+  struct place p = {.ctx = context_of("cpu", 1), .own = context_of("cpu", 1)};
+  const wn_server_options options = {.size = sizeof options};
+  char body[300];
+  OK(p.ctx, wn_model_load(p.ctx, WN_TEST_DIR "/released/0.2.0/llama", &p.model));
+  OK(p.ctx, wn_tokenizer_load(p.ctx, WN_TEST_DIR "/released/0.2.0/llama", &p.tok));
+  OK(p.ctx, wn_server_start(p.ctx, p.model, p.tok, &options, &p.server));
+  p.port = wn_server_port(p.server);
+  for (int streams = 0; streams < 2; streams++) {
+    double last[2];
+    for (int ends = 0; ends < 2; ends++) {
+      snprintf(body, sizeof body,
+               "{\"prompt\":[1,5,6,7],\"logprobs\":1,\"temperature\":0,\"max_tokens\":1,"
+               "\"logit_bias\":{\"%d\":100}%s}",
+               ends ? wn_tokenizer_eos(p.tok) : 9, streams ? ",\"stream\":true" : ",\"echo\":true");
+      char *answer = post(p.port, "/v1/completions", body);
+      assert_int_equal(status_of(answer), 200);
+      size_t count = 0;
+      const char *at = streams ? strstr(answer, "data: ") : ask_body(answer);
+      for (; at; at = streams ? strstr(at + 1, "data: ") : NULL) {
+        json_t *j = json_loads(at + (streams ? 6 : 0), JSON_DISABLE_EOF_CHECK, NULL);
+        const json_t *scores = json_object_get(json_array_get(json_object_get(j, "choices"), 0), "logprobs"),
+                     *values = json_object_get(scores, "token_logprobs");
+        assert_int_equal(json_array_size(values), json_array_size(json_object_get(scores, "tokens")));
+        assert_int_equal(json_array_size(values), json_array_size(json_object_get(scores, "text_offset")));
+        count += json_array_size(values);
+        if (json_array_size(values) > 0)
+          last[ends] = json_real_value(json_array_get(values, json_array_size(values) - 1));
+        json_decref(j);
+      }
+      assert_int_equal(count, streams ? 1 : 5);
+      assert_true(last[ends] < 0);
+      free(answer);
+    }
+    assert_true(last[0] != last[1]);
+  }
+  wn_server_stop(p.server);
+  wn_tokenizer_destroy(p.tok);
+  wn_model_destroy(p.model);
+  wn_context_destroy(p.ctx);
+  wn_context_destroy(p.own);
+}
+
 static void test_choices_of_sampling(void **state) {
   (void)state;
   struct place p;
@@ -587,6 +632,7 @@ int main(void) {
       cmocka_unit_test(test_streams),
       cmocka_unit_test(test_neighbours),
       cmocka_unit_test(test_scores),
+      cmocka_unit_test(test_score_of_the_end),
       cmocka_unit_test(test_choices_of_sampling),
       cmocka_unit_test(test_bad_requests),
       cmocka_unit_test(test_small_paths),
