@@ -89,6 +89,7 @@ struct wn_linear wn_run_projection(const struct wn_run *run, int64_t rows, int64
   return (struct wn_linear){.M = rows,
                             .N = N,
                             .K = K,
+                            .rows_apart = run->rows_apart,
                             .ldx = K,
                             .w = wn_run_param(run, weight),
                             .packed = wn_run_packed(run, weight),

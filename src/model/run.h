@@ -49,6 +49,7 @@ struct wn_run {
   struct wn_recurrence recurrence;
   struct wn_cross cross;
   const int32_t *key_count; /* [B] an encoder's rows; NULL: all */
+  bool rows_apart;          /* every row of a product as if it were the only one (wn_linear) */
   bool unturned;            /* wn_layer_before leaves out the rotation: it is by cache positions, later */
   bool training;
   double dropout, dropout_hidden; /* 0 outside training */

@@ -38,9 +38,12 @@ struct wn_exec {
 };
 
 /* y[M,N] = x[M,K] w[N,K]^T + b[N] (+ y when accumulate). 2MNK flops. dx[M,K] = dy w (added to when accumulate_dx); dw
- * += dy^T x; db += column sums of dy. With packed, w is in blocks and a->w is not read; there is no dw then. */
+ * += dy^T x; db += column sums of dy. With packed, w is in blocks and a->w is not read; there is no dw then.
+ * rows_apart: each row of y has, to the bit, what a call with M 1 gives it, whatever M is and whatever the other rows
+ * hold. Without it a backend may sum differently for few rows and for many. Forward alone looks at it. */
 struct wn_linear {
   int64_t M, N, K;
+  bool rows_apart;
   const void *x;
   int64_t ldx;                    /* [M,K] */
   const void *w;                  /* [N,K] contiguous */

@@ -1,9 +1,9 @@
 /* One query per sequence against its keys: reads keys and values once, as they lie, and packs nothing.
  *
  * A task is (sequence, key-value head, part of the keys): all heads of the group use a block of keys while it is in
- * cache. Parts are merged in order. With the shift F is what the cache holds, so only the selecting head's task looks
- * at selections; without it every task forms the selecting logits of its keys. 4 D operations per key and head,
- * 8 D bytes per key and key-value head. */
+ * cache. Parts are merged in order, and how many there are depends on the number of keys alone. With the shift F is
+ * what the cache holds, so only the selecting head's task looks at selections; without it every task forms the
+ * selecting logits of its keys. 4 D operations per key and head, 8 D bytes per key and key-value head. */
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -13,6 +13,9 @@
 #include "backends/cpu/attention/slots.h"
 #include "backends/cpu/attention/threshold.h"
 #include "base/team.h"
+
+/* Keys of a part: so many that merging parts costs little, and few enough that threads share what heads there are. */
+enum { PART_KEYS = 4 * WN_TILE, PARTS_MAX = 16 };
 
 /* One entry a head and part. */
 struct partial {
@@ -26,11 +29,9 @@ struct partial {
   float *top, *factor;   /* the same: [B*H] the row's reference, and 1 / its sum against it */
 };
 
+/* By the number of keys alone: a row has the same bits with any number of threads and of sequences. */
 static int64_t count_parts(const struct wn_attention_plan *p) {
-  const int64_t tasks = p->a->B * p->a->Hkv, threads = p->exec->threads;
-  if (tasks % threads == 0 || tasks >= 4 * threads) return 1;
-  const int64_t wanted = wn_div_up(4 * threads, tasks), most = wn_div_up(p->a->Tk, 4 * WN_TILE);
-  return wn_min_i64(wanted, most);
+  return wn_min_i64(wn_div_up(p->a->Tk, PART_KEYS), PARTS_MAX);
 }
 
 static void decode_lay(const struct wn_attention_plan *p, struct wn_arrays *l, struct partial *x) {

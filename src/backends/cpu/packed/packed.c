@@ -34,7 +34,8 @@ static int64_t panel_rows(const struct wn_linear *a) {
 
 /* 8-bit rows for tiles of x, from base on (NULL: only the size). */
 static size_t plan_x(const struct wn_linear *a, char *base, struct wn_cpu_packed_x *out) {
-  const int64_t M = packed_whole(a->M < WN_CPU_PACKED_ROWS ? a->M : WN_CPU_PACKED_ROWS, WN_CPU_PACKED_TILE);
+  const int64_t rows = a->rows_apart || a->M < WN_CPU_PACKED_ROWS ? a->M : WN_CPU_PACKED_ROWS;
+  const int64_t M = packed_whole(rows, WN_CPU_PACKED_TILE);
   *out = (struct wn_cpu_packed_x){.K = a->K,
                                   .ld = packed_whole(a->K, WN_CPU_PACKED_STEP),
                                   .ldd = packed_whole(a->K, WN_CPU_PACKED_STEP) / 32,
@@ -54,7 +55,7 @@ size_t wn_cpu_packed_scratch(const struct wn_linear *a, bool backward) {
   struct wn_cpu_packed_x x;
   const size_t few = plan_x(a, NULL, &x), panel = (size_t)(panel_rows(a) * a->K) * sizeof(float);
   if (backward) return panel;
-  return a->M <= WN_CPU_PACKED_ROWS || few > panel ? few : panel;
+  return a->rows_apart || a->M <= WN_CPU_PACKED_ROWS || few > panel ? few : panel;
 }
 
 /* Rows n0..n1-1 of w. */
@@ -98,8 +99,11 @@ static void packed_few_rows(const struct wn_exec *exec, const struct wn_linear *
     halves = halves || nibbles;
     plain = plain || (type >= WN_GGUF_Q8_0 && !nibbles);
   }
-  if (halves || plain)
+  if (halves || plain) {
+    const int quantizing = a->M * a->K < 16384 ? 1 : exec->threads;
+#pragma omp parallel for num_threads(wn_team(exec->ctx, quantizing)) schedule(static)
     for (int64_t m = 0; m < a->M; m++) k->quantize(&x, m, halves, plain);
+  }
   /* A row's sum does not depend on where a thread's share begins. */
   const int64_t blocks = (a->N + 15) / 16;
   const int threads = a->M * a->N * a->K < 65536 ? 1 : exec->threads;
@@ -135,7 +139,7 @@ static struct wn_linear panel_map(const struct wn_exec *exec, const struct wn_li
 wn_status wn_cpu_packed_forward(const struct wn_exec *exec, const struct wn_linear *a, bool wide) {
   const struct wn_cpu_packed_kernels *k = packed_kernels_for(wide);
   if (a->M == 0) return WN_OK;
-  if (a->M <= WN_CPU_PACKED_ROWS) {
+  if (a->rows_apart || a->M <= WN_CPU_PACKED_ROWS) {
     packed_few_rows(exec, a, k);
     return WN_OK;
   }

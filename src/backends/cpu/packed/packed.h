@@ -3,8 +3,9 @@
  * Few rows of x (decoding): x is rounded to 8 bits in blocks of 32, x ~ d q with d = max|x| / 127, and multiplied as
  * integers with the weights' own; each block's sum is scaled in float. That is llama.cpp's way, with blocks of 32 for
  * the K types as well. |x - d q| <= d/2, so y is off by at most sum over blocks of max|x| / 254 * sum|w|; weights of
- * F32, F16 and BF16 are multiplied with x as it is. Many rows (a prompt): rows of w are turned into floats, a panel
- * that stays in the cache at a time, and multiplied by sgemm: nothing is rounded. */
+ * F32, F16 and BF16 are multiplied with x as it is. Rows that are to be apart (wn_linear) go this way however many they
+ * are: a row's sum does not depend on its place in a tile. Many rows (a prompt): rows of w are turned into floats, a
+ * panel that stays in the cache at a time, and multiplied by sgemm: nothing is rounded. */
 #ifndef WN_BACKENDS_CPU_PACKED_PACKED_H
 #define WN_BACKENDS_CPU_PACKED_PACKED_H
 
