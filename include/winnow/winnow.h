@@ -17,6 +17,7 @@
 #include "winnow/score.h"
 #include "winnow/selection.h"
 #include "winnow/serve.h"
+#include "winnow/session_group.h"
 #include "winnow/status.h"
 #include "winnow/task.h"
 #include "winnow/tensor.h"

@@ -18,6 +18,7 @@
   X(UNFINISHED, "wn_context") /* whose creation failed */                                                              \
   X(MODEL, "wn_model")                                                                                                 \
   X(SESSION, "wn_session")                                                                                             \
+  X(SESSION_GROUP, "wn_session_group")                                                                                 \
   X(TOKENIZER, "wn_tokenizer")                                                                                         \
   X(TEXT_STREAM, "wn_text_stream")                                                                                     \
   X(TOKEN_FILE, "wn_token_file")                                                                                       \

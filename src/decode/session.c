@@ -118,9 +118,11 @@ static void session_reset_caches(struct wn_session *s) {
 static wn_status session_measure(struct wn_session *s, size_t *need) {
   *need = 0;
   for (int64_t T = 1;; T = 2 * T < s->piece ? 2 * T : s->piece) {
-    for (int full = 0; full < 2; full++) {
+    for (int pass = 0; pass < (T == 1 ? 4 : 2); pass++) { /* single tokens on one thread as well (session_group.c) */
+      const bool full = pass & 1;
       struct wn_run run;
       wn_session_begin(&run, s, T);
+      if (pass & 2) run.exec.threads = 1;
       run.measuring = true;
       if (s->model->encoder) run.cross.S = s->model->config.encoder.context, run.cross.kv = (char *)s->model->params;
       struct wn_session_rows rows;
@@ -285,9 +287,7 @@ wn_status wn_session_check_tokens(wn_context *ctx, const struct wn_session *s, c
   return wn_model_check_ids(ctx, s->model, "session: token", tokens, s->B * T);
 }
 
-wn_status wn_session_feed_piece(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T,
-                                struct wn_session_rows *rows) {
-  struct wn_run run;
+void wn_session_take_tokens(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T) {
   for (int64_t b = 0; b < s->B; b++) {
     for (int64_t t = 0; t < T; t++) {
       s->tokens[b * T + t] = tokens[b * stride + t];
@@ -295,6 +295,12 @@ wn_status wn_session_feed_piece(struct wn_session *s, const int32_t *tokens, int
       if (s->control) s->control[b * s->capacity + s->position + t] = s->model->control[tokens[b * stride + t]];
     }
   }
+}
+
+wn_status wn_session_feed_piece(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T,
+                                struct wn_session_rows *rows) {
+  struct wn_run run;
+  wn_session_take_tokens(s, tokens, stride, T);
   wn_session_begin(&run, s, T);
   s->broken = true;
   WN_TRY(session_run_layers(&run, s, false, rows));
@@ -314,6 +320,14 @@ wn_status wn_session_last_logits(struct wn_session *s) {
   return WN_OK;
 }
 
+void wn_session_copy_logits(const struct wn_model *model, const void *from, int64_t n, float *to) {
+  const int64_t count = n * model->config.vocab_size;
+  if (model->dtype == WN_F32)
+    memcpy(to, from, (size_t)count * sizeof *to);
+  else
+    for (int64_t i = 0; i < count; i++) to[i] = (float)((const double *)from)[i];
+}
+
 wn_status wn_session_feed(wn_context *ctx, wn_session *s, const int32_t *tokens, int64_t T, int64_t chunk,
                           float *logits) {
   WN_CHECK_WORK(WN_HANDLE_AS("session", s, SESSION), WN_POINTER(tokens));
@@ -327,10 +341,6 @@ wn_status wn_session_feed(wn_context *ctx, wn_session *s, const int32_t *tokens,
   }
   if (!logits) return WN_OK;
   WN_TRY(wn_session_last_logits(s));
-  const int64_t n = s->B * s->model->config.vocab_size;
-  if (s->model->dtype == WN_F32)
-    memcpy(logits, s->logits, (size_t)n * sizeof *logits);
-  else
-    for (int64_t i = 0; i < n; i++) logits[i] = (float)((const double *)s->logits)[i];
+  wn_session_copy_logits(s->model, s->logits, s->B, logits);
   return WN_OK;
 }

@@ -93,8 +93,12 @@ int64_t wn_session_place_before(int64_t position); /* the last place up to it; 0
 struct wn_session_rows {
   const void *mid, *branch; /* [B,T,C] */
 };
+/* Notes the next T tokens of each sequence: tokens [B,stride], of which the first T of each row. */
+void wn_session_take_tokens(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T);
 /* A pass over T tokens of each sequence, before anything of it runs. */
 void wn_session_begin(struct wn_run *run, struct wn_session *s, int64_t T);
+/* The last position's logits [n,V] as floats. */
+void wn_session_copy_logits(const struct wn_model *model, const void *from, int64_t n, float *to);
 /* May these tokens [B,T] be fed now? */
 wn_status wn_session_check_tokens(wn_context *ctx, const struct wn_session *s, const int32_t *tokens, int64_t T,
                                   int64_t chunk);

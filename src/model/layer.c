@@ -241,6 +241,28 @@ wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a
   return finish_qk(run, l, a);
 }
 
+wn_status wn_layer_turn(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
+  return layer_rotate(run, l, a->qkv, a->q, a->k, false);
+}
+
+void wn_layer_acts_row(const wn_model_config *c, wn_dtype dtype, const struct wn_layer_acts *a, int64_t row,
+                       struct wn_layer_acts *out) {
+  const int64_t H = c->heads, Hkv = c->kv_heads, D = c->head_size;
+  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
+  const int n = wn_layer_inputs(c, in);
+  *out = (struct wn_layer_acts){
+      .att = wn_element(a->att, row * H * D, dtype),
+      .q = wn_element(a->q, row * H * D, dtype),
+      .k = wn_element(a->k, row * Hkv * D, dtype),
+      .qkv = wn_element(a->qkv, row * qkv_width(c), dtype),
+      .lse = wn_element(a->lse, row * H, dtype),
+      .M = wn_element(a->M, row * wn_attention_selections(&c->attention, Hkv), dtype),
+      .dot = wn_element(a->dot, row * H, dtype),
+      .cut = a->cut ? a->cut + row * H * 2 : NULL,
+  };
+  for (int i = 0; i < n; i++) out->input[in[i].slot] = wn_element(a->input[in[i].slot], row * in[i].width, dtype);
+}
+
 /* The mechanisms' parameter arrays and their gradients, where their rows say they go. */
 static void bind_parameters(const struct wn_run *run, const int *rows, enum wn_array_role role,
                             struct wn_attention *out) {

@@ -79,6 +79,12 @@ void wn_layer_temp_lay(const wn_model_config *config, wn_dtype dtype, int64_t B,
  * the maps, QK-norm and rotation. */
 wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a, const void *prev_mid,
                           const void *prev_branch);
+/* The rotation alone, for what wn_layer_before left out (run->unturned). */
+wn_status wn_layer_turn(struct wn_run *run, int64_t l, struct wn_layer_acts *a);
+/* What the attention reads and writes of row `row` of a's, laid out for M rows of single tokens: a pass over that row
+ * alone sees its own arrays there. The other arrays stay NULL. */
+void wn_layer_acts_row(const wn_model_config *config, wn_dtype dtype, const struct wn_layer_acts *a, int64_t row,
+                       struct wn_layer_acts *out);
 /* The attention call on a's arrays, terms included; pointers for backward are added by the caller. */
 void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, struct wn_attention *out);
 /* Whole sequences whose tokens have their cache positions (cache_positions.c): is layer l's attention computed so? The

@@ -1,45 +1,10 @@
 /* Sessions under budgets: fed token by token, in pieces or at once they hold the same tokens and give the same logits,
  * for every configuration and policy; budgets that never bind change no bit; ties go as they should; bytes and
  * allocations are counted. What the policies keep is checked against goldens elsewhere. */
-#include "model/models.h"
-#include "policies.h"
+#include "model/budget_choices.h"
 #include "decode/session.h"
 
 enum { B = 2, T = 14, V = 13, LAYERS = 2 };
-
-static const struct choice {
-  wn_policy policy;
-  bool per_kv_head, cache_positions, ragged; /* ragged: each key-value head has a budget of its own */
-} choices[] = {{.policy = WN_POLICY_SELECTIVE},
-               {.policy = WN_POLICY_H2O},
-               {.policy = WN_POLICY_TOVA, .per_kv_head = true},
-               {.policy = WN_POLICY_STREAMING},
-               {.policy = WN_POLICY_STREAMING, .cache_positions = true},
-               {.policy = WN_POLICY_WINDOW},
-               {.policy = WN_POLICY_RANDOM},
-               {.policy = WN_POLICY_RANDOM, .per_kv_head = true},
-               {.policy = WN_POLICY_SNAPKV},
-               {.policy = WN_POLICY_SNAPKV, .per_kv_head = true},
-               {.policy = WN_POLICY_SELECTIVE, .ragged = true},
-               {.policy = WN_POLICY_SNAPKV, .per_kv_head = true, .ragged = true},
-               {.policy = WN_POLICY_H2O, .per_kv_head = true, .ragged = true},
-               {.policy = WN_POLICY_TOVA, .per_kv_head = true, .ragged = true},
-               {.policy = WN_POLICY_RANDOM, .per_kv_head = true, .ragged = true}};
-enum { CHOICES = sizeof choices / sizeof *choices };
-
-static void budgets_of(const struct choice *c, const wn_model_config *config, int64_t K, wn_budgets *out) {
-  char text[96];
-  wn_budgets_init(out);
-  out->policy = c->policy, out->per_kv_head = c->per_kv_head, out->cache_positions = c->cache_positions;
-  out->sinks = 2, out->seed = 3, out->snapkv.rows = 3, out->snapkv.neighbours = 1;
-  snprintf(text, sizeof text, "%d,%d", (int)K, (int)(K == 1 ? 1 : K + 1));
-  for (int64_t h = 0, at = 0; c->ragged && h < 2 * config->kv_heads; h++) { /* one head of layer 1 holds everything */
-    const int64_t last = h == 2 * config->kv_heads - 1 ? 4096 : K + (h % config->kv_heads) * 2 + h / config->kv_heads;
-    const char *behind = h % config->kv_heads == config->kv_heads - 1 ? "," : ":";
-    at += snprintf(text + at, sizeof text - (size_t)at, "%d%s", (int)last, last == 4096 ? "" : behind);
-  }
-  assert_int_equal(wn_budgets_parse(NULL, config, text, out), WN_OK);
-}
 
 /* Numbers that a policy keeps of each token. */
 static int64_t notes_of(const wn_budgets *b) {
@@ -127,17 +92,6 @@ static void same_as_batch(const char *name, wn_context *ctx, wn_model *model, co
 
 static const int singly[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0}, mixed[] = {4, 1, 1, 5, 3, 0},
                  whole[] = {14, 0}, late[] = {1, 9, 1, 3, 0};
-
-/* A model that does not have what the policy needs. */
-static bool fits(const struct choice *c, const wn_model_config *config) {
-  wn_budgets b;
-  budgets_of(c, config, 4, &b);
-  wn_context *ctx = context_of("ref", 1);
-  const bool ok = wn_budgets_check(ctx, &b, config) == WN_OK;
-  wn_context_destroy(ctx);
-  wn_budgets_clear(&b);
-  return ok;
-}
 
 static void test_ways_of_feeding(void **state) {
   (void)state;

@@ -1,0 +1,255 @@
+/* A step of several sessions together, one token each.
+ *
+ * Embedding, norms, projections, feed-forward and logits run as one batch of n sequences of one token, each at its own
+ * position, with products whose rows are apart (ops.h): a row has the bits that it has alone. Between wn_layer_before
+ * and wn_layer_after every session attends to its own cache, on a view of its row (wn_session_attend, B 1), with its
+ * own scratch: sessions are divided over the threads where there are as many, else they take turns with all threads.
+ *
+ * A step reads the weights once and takes 2 x parameters flops a row; the attention reads each session's cache. */
+#include "winnow/session_group.h"
+
+#include <omp.h>
+#include <string.h>
+
+#include "base/misuse.h"
+#include "base/team.h"
+#include "decode/session.h"
+
+struct wn_session_group {
+  wn_context *ctx;
+  const struct wn_model *model;
+  int64_t most;
+  struct wn_arrays arrays;
+  struct wn_layer_blocks blocks;
+  struct wn_layer_temp temp;
+  int32_t *tokens, *positions; /* [most] */
+  void *x_out, *n_out;         /* [most,C] */
+  void *rstd, *mean;           /* [most] */
+  void *logits;                /* [most,V] */
+  void *scratch;
+  size_t scratch_bytes;
+};
+
+static void group_lay(struct wn_session_group *g) {
+  const wn_model_config *c = &g->model->config;
+  const size_t e = wn_dtype_size(g->model->dtype);
+  const int64_t n = g->most, C = c->width;
+  const struct wn_array rows[] = {
+      {"activations", true, WN_DIMS((int64_t)g->blocks.large_bytes), 1, &g->blocks.large},
+      {"derived activations", true, WN_DIMS((int64_t)g->blocks.derived_bytes), 1, &g->blocks.derived},
+      {"exact activations", true, WN_DIMS((int64_t)g->blocks.exact_bytes), 1, &g->blocks.exact},
+      {"tokens", true, WN_DIMS(n), sizeof *g->tokens, &g->tokens},
+      {"positions", true, WN_DIMS(n), sizeof *g->positions, &g->positions},
+      {"x_out", true, WN_DIMS(n, C), e, &g->x_out},
+      {"n_out", true, WN_DIMS(n, C), e, &g->n_out},
+      {"rstd", true, WN_DIMS(n), e, &g->rstd},
+      {"mean", c->norm == WN_NORM_LAYER, WN_DIMS(n), e, &g->mean},
+      {"logits", true, WN_DIMS(n, c->vocab_size), e, &g->logits},
+  };
+  WN_ARRAYS_LAY(&g->arrays, rows);
+  wn_layer_temp_lay(c, g->model->dtype, n, 1, false, false, &g->arrays, &g->temp);
+}
+
+static wn_status group_arrays(wn_context *ctx, struct wn_session_group *g) {
+  struct wn_layer_acts acts;
+  if (!wn_layer_acts_plan(&g->model->config, g->model->dtype, g->most, 1, false, &g->blocks, &acts))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session group: activations of %lld sessions do not fit in memory",
+                   (long long)g->most);
+  group_lay(g);
+  WN_TRY(wn_arrays_check(ctx, &g->arrays, "session group of %lld sessions", (long long)g->most));
+  WN_TRY(wn_arrays_allocate(ctx, &g->arrays, "a group of sessions"));
+  group_lay(g);
+  return WN_OK;
+}
+
+static void group_begin(struct wn_run *run, const struct wn_session_group *g, int64_t n) {
+  wn_run_init(run, g->model, n, 1);
+  run->exec.scratch = g->scratch;
+  run->exec.scratch_bytes = g->scratch_bytes;
+  run->positions = g->positions;
+  run->rows_apart = true;
+}
+
+/* Does the session turn queries and keys of layer l in a way of its own: by cache positions, or by angles of its own?
+ */
+static bool group_turns_itself(const struct wn_session *s, int64_t l) {
+  return s->rotary.rows > 0 || wn_session_by_cache_position(s, l);
+}
+
+/* Row i's attention. */
+static wn_status group_attend_row(const struct wn_run *run, wn_session_row *row, int64_t i, int64_t l,
+                                  const struct wn_layer_acts *a, int threads) {
+  struct wn_session *s = row->session;
+  struct wn_layer_acts own;
+  struct wn_run one;
+  wn_layer_acts_row(&run->model->config, run->exec.dtype, a, i, &own);
+  wn_session_begin(&one, s, 1);
+  one.exec.threads = threads;
+  if (run->unturned && !wn_session_by_cache_position(s, l)) WN_TRY(wn_layer_turn(&one, l, &own));
+  return wn_session_attend(&one, s, l, &own, false);
+}
+
+static void group_attend(const struct wn_run *run, wn_session_row *rows, int64_t n, int64_t l,
+                         const struct wn_layer_acts *a) {
+  const int threads = run->exec.threads;
+  const bool apart = n >= threads; /* a session a thread, or all threads for one after the other */
+#pragma omp parallel for num_threads(apart ? wn_team(run->exec.ctx, threads) : 1) schedule(dynamic, 1)
+  for (int64_t i = 0; i < n; i++)
+    if (rows[i].status == WN_OK) rows[i].status = group_attend_row(run, &rows[i], i, l, a, apart ? 1 : threads);
+}
+
+/* All layers; measuring: without the attention, whose scratch is the sessions'. */
+static wn_status group_run_layers(struct wn_run *run, struct wn_session_group *g, wn_session_row *rows,
+                                  struct wn_session_rows *out) {
+  const wn_model_config *c = &g->model->config;
+  const int64_t n = run->B;
+  struct wn_layer_acts a;
+  struct wn_layer_blocks blocks = g->blocks;
+  if (!wn_layer_acts_plan(c, run->exec.dtype, n, 1, false, &blocks, &a))
+    return wn_fail(g->ctx, WN_ERR_ARGUMENT, "session group: activations do not fit in memory");
+  WN_TRY(wn_run_embed(run, g->tokens, a.n2, a.rstd2, a.mean2, a.x));
+  for (int64_t l = 0; l < c->layers; l++) {
+    run->unturned = false;
+    for (int64_t i = 0; i < n && !run->measuring; i++)
+      run->unturned = run->unturned || group_turns_itself(rows[i].session, l);
+    WN_TRY(wn_layer_before(run, l, &a, l ? wn_layer_stream(run, &a) : NULL, l ? g->temp.branch : NULL));
+    if (!run->measuring) group_attend(run, rows, n, l, &a);
+    WN_TRY(wn_layer_after(run, l, &a, &g->temp, true));
+  }
+  *out = (struct wn_session_rows){wn_layer_stream(run, &a), g->temp.branch};
+  return WN_OK;
+}
+
+static wn_status group_output(struct wn_run *run, struct wn_session_group *g, const struct wn_session_rows *out) {
+  WN_TRY(wn_run_norm(run, run->B, wn_run_final_norm(run, g->rstd, g->mean), out->mid, out->branch, g->x_out, g->n_out));
+  return wn_run_output(run, g->n_out, run->B, g->logits);
+}
+
+/* A backend may treat few rows differently from many. */
+static wn_status group_measure(struct wn_session_group *g, size_t *need) {
+  *need = 0;
+  for (int64_t n = 1;; n = 2 * n < g->most ? 2 * n : g->most) {
+    struct wn_run run;
+    struct wn_session_rows out;
+    group_begin(&run, g, n);
+    run.measuring = true;
+    WN_TRY(group_run_layers(&run, g, NULL, &out));
+    WN_TRY(group_output(&run, g, &out));
+    if (run.need > *need) *need = run.need;
+    if (n == g->most) return WN_OK;
+  }
+}
+
+wn_status wn_session_group_create(wn_context *ctx, wn_model *model, int64_t most, wn_session_group **out) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(out));
+  void *memory;
+  size_t need;
+  wn_status status;
+  *out = NULL;
+  if (most < 1 || most > INT32_MAX)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session group of %lld sessions: expected 1 to 2147483647", (long long)most);
+  if (model->encoder)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session group: sessions of an encoder-decoder take no steps together");
+  WN_TRY(wn_alloc_reserve(ctx));
+  WN_TRY(wn_alloc(ctx, "session group", sizeof(struct wn_session_group), &memory));
+  struct wn_session_group *g = memory;
+  wn_handle_mark(g, WN_HANDLE_SESSION_GROUP);
+  g->ctx = ctx;
+  g->model = model;
+  g->most = most;
+  WN_TRY_GOTO(group_arrays(ctx, g), fail);
+  WN_TRY_GOTO(group_measure(g, &need), fail);
+  WN_TRY_GOTO(wn_alloc(ctx, "scratch of a session group", need, &g->scratch), fail);
+  g->scratch_bytes = need;
+  *out = g;
+  return WN_OK;
+fail:
+  wn_session_group_destroy(g);
+  return status;
+}
+
+void wn_session_group_destroy(wn_session_group *g) {
+  WN_CHECK_OR(, WN_HANDLE_AS("group", g, SESSION_GROUP));
+  wn_free(g->scratch);
+  wn_arrays_clear(&g->arrays);
+  wn_free(g);
+}
+
+/* --- a step --- */
+
+static wn_status group_check_row(wn_context *ctx, const struct wn_session_group *g, const wn_session_row *rows,
+                                 int64_t i) {
+  const struct wn_session *s = rows[i].session;
+  WN_CHECK_ARGUMENTS(ctx, WN_HANDLE_AS("rows' session", s, SESSION));
+  if (s->model != g->model)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session group: session %lld is of another model", (long long)i);
+  if (s->B != 1)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session group: session %lld has %lld sequences, expected one",
+                   (long long)i, (long long)s->B);
+  for (int64_t j = 0; j < i; j++)
+    if (rows[j].session == s)
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "session group: rows %lld and %lld are of the same session", (long long)j,
+                     (long long)i);
+  return wn_session_check_tokens(ctx, s, &rows[i].token, 1, 0);
+}
+
+static wn_status group_check(wn_context *ctx, const struct wn_session_group *g, const wn_session_row *rows, int64_t n) {
+  if (n < 1 || n > g->most)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session group: %lld sessions, expected 1 to %lld", (long long)n,
+                   (long long)g->most);
+  for (int64_t i = 0; i < n; i++) WN_TRY(group_check_row(ctx, g, rows, i));
+  return WN_OK;
+}
+
+/* Row i of what the layers gave, and of the logits, goes to its session. */
+static void group_hand_out(struct wn_session_group *g, const struct wn_session_rows *out, bool logits, int64_t i,
+                           wn_session_row *row) {
+  const wn_dtype dtype = g->model->dtype;
+  const int64_t C = g->model->config.width, V = g->model->config.vocab_size;
+  struct wn_session *s = row->session;
+  memcpy(s->mid, wn_element(out->mid, i * C, dtype), (size_t)C * wn_dtype_size(dtype));
+  memcpy(s->branch, wn_element(out->branch, i * C, dtype), (size_t)C * wn_dtype_size(dtype));
+  s->position++;
+  s->broken = false;
+  s->logits_known = logits && row->logits;
+  if (!s->logits_known) return;
+  memcpy(s->logits, wn_element(g->logits, i * V, dtype), (size_t)V * wn_dtype_size(dtype));
+  wn_session_copy_logits(g->model, s->logits, 1, row->logits);
+}
+
+static wn_status group_step(struct wn_session_group *g, wn_session_row *rows, int64_t n, bool logits,
+                            struct wn_session_rows *out) {
+  struct wn_run run;
+  group_begin(&run, g, n);
+  for (int64_t i = 0; i < n; i++) {
+    struct wn_session *s = rows[i].session;
+    wn_session_take_tokens(s, &rows[i].token, 1, 1);
+    g->tokens[i] = rows[i].token;
+    g->positions[i] = (int32_t)s->position;
+    s->broken = true;
+  }
+  WN_TRY(group_run_layers(&run, g, rows, out));
+  return logits ? group_output(&run, g, out) : WN_OK;
+}
+
+wn_status wn_session_group_feed(wn_context *ctx, wn_session_group *g, wn_session_row *rows, int64_t n) {
+  WN_CHECK_WORK(WN_HANDLE_AS("group", g, SESSION_GROUP), WN_ARRAY(rows, n));
+  struct wn_session_rows out;
+  bool logits = false;
+  wn_status status = group_check(ctx, g, rows, n);
+  for (int64_t i = 0; i < n; i++) {
+    rows[i].status = status;
+    logits = logits || rows[i].logits;
+  }
+  if (status != WN_OK) return status;
+  status = group_step(g, rows, n, logits, &out);
+  for (int64_t i = 0; i < n; i++) {
+    if (status != WN_OK) {
+      rows[i].status = status;
+    } else if (rows[i].status == WN_OK) {
+      group_hand_out(g, &out, logits, i, &rows[i]);
+    }
+  }
+  for (int64_t i = 0; i < n && status == WN_OK; i++) status = rows[i].status;
+  return status;
+}

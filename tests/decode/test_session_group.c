@@ -1,0 +1,320 @@
+/* Steps of several sessions together: whatever sessions step together, each gets, to the bit, what it gets alone and
+ * holds the same afterwards. Every model, cache, budget and policy; sessions that join and leave; long texts, whose
+ * attention threads share; what is refused changes nothing; nothing is allocated in a step. */
+#include "model/budget_choices.h"
+#include "winnow/generate.h"
+#include "winnow/score.h"
+#include "winnow/session_group.h"
+
+enum { V = 13, CONTEXT = 16, MOST = 2 * (CHOICES + 2), STEPS = 9 };
+
+/* Sessions in pairs: one that steps alone, one that steps with others. */
+struct pair {
+  char name[120];
+  wn_session *alone, *together;
+  int64_t prompt;
+};
+struct pairs {
+  struct pair of[MOST];
+  int count;
+};
+
+static int32_t token_of(uint64_t pair, uint64_t at) {
+  return (int32_t)wn_random_below(8, WN_STREAM_TEST, pair, at, V);
+}
+
+static void pair_add(wn_context *ctx, wn_model *model, const wn_budgets *budgets, wn_cache_format cache,
+                     int64_t capacity, const char *name, struct pairs *out) {
+  const wn_session_options options = {
+      .size = sizeof options, .sequences = 1, .capacity = capacity, .budgets = budgets, .cache = cache};
+  struct pair *p = &out->of[out->count];
+  assert_true(out->count < MOST);
+  snprintf(p->name, sizeof p->name, "%s", name);
+  OK(ctx, wn_session_create_with(ctx, model, &options, &p->alone));
+  OK(ctx, wn_session_create_with(ctx, model, &options, &p->together));
+  out->count++;
+}
+
+/* Without budgets, in half floats where that is served, and under every budget that suits the model. */
+static void pairs_make(wn_context *ctx, wn_model *model, bool half, struct pairs *out) {
+  out->count = 0;
+  pair_add(ctx, model, NULL, WN_CACHE_FLOAT, CONTEXT, "everything", out);
+  if (half) pair_add(ctx, model, NULL, WN_CACHE_HALF, CONTEXT, "half floats", out);
+  for (int i = 0; i < CHOICES; i++) {
+    char name[120];
+    wn_budgets b;
+    if (!fits(&choices[i], &model->config)) continue;
+    budgets_of(&choices[i], &model->config, 3 + i % 3, &b);
+    snprintf(name, sizeof name, "choice %d, %s", i, wn_policy_name(choices[i].policy));
+    pair_add(ctx, model, &b, WN_CACHE_FLOAT, CONTEXT, name, out);
+    if (half && !choices[i].cache_positions) pair_add(ctx, model, &b, WN_CACHE_HALF, CONTEXT, name, out);
+    wn_budgets_clear(&b);
+  }
+  for (int i = 0; i < out->count; i++) { /* of unequal length */
+    int32_t prompt[CONTEXT];
+    struct pair *p = &out->of[i];
+    p->prompt = 1 + i % 5;
+    for (int64_t t = 0; t < p->prompt; t++) prompt[t] = token_of((uint64_t)i, (uint64_t)t);
+    OK(ctx, wn_session_feed(ctx, p->alone, prompt, p->prompt, 0, NULL));
+    OK(ctx, wn_session_feed(ctx, p->together, prompt, p->prompt, 0, NULL));
+  }
+}
+
+static void pairs_clear(struct pairs *x) {
+  for (int i = 0; i < x->count; i++) wn_session_destroy(x->of[i].alone), wn_session_destroy(x->of[i].together);
+}
+
+static void pair_same(const char *model, const struct pair *p, const char *what, const float *alone,
+                      const float *together) {
+  if (memcmp(alone, together, V * sizeof *alone))
+    fail_msg("%s, %s: %s differs from the session alone", model, p->name, what);
+}
+
+/* Which sessions take part changes from step to step, and so does their order. */
+static int step_order(const struct pairs *x, int step, int *out) {
+  int n = 0;
+  for (int k = 0; k < x->count; k++) {
+    const int i = step % 2 ? x->count - 1 - k : k;
+    if (step == 0 || (i + step) % 4 != 0) out[n++] = i;
+  }
+  return n;
+}
+
+static void pairs_step(wn_context *ctx, wn_session_group *group, const char *name, struct pairs *x, int step) {
+  static float alone[MOST][V], together[MOST][V];
+  wn_session_row rows[MOST];
+  int order[MOST];
+  const int n = step_order(x, step, order);
+  for (int k = 0; k < n; k++) {
+    struct pair *p = &x->of[order[k]];
+    const int32_t token = token_of((uint64_t)order[k], (uint64_t)(100 + step));
+    OK(ctx, wn_session_feed(ctx, p->alone, &token, 1, 0, alone[k]));
+    rows[k] = (wn_session_row){.session = p->together, .token = token, .logits = k % 5 == 4 ? NULL : together[k]};
+  }
+  OK(ctx, wn_session_group_feed(ctx, group, rows, n));
+  for (int k = 0; k < n; k++) {
+    struct pair *p = &x->of[order[k]];
+    double expected, found;
+    const int32_t next = token_of(7, (uint64_t)step);
+    const wn_scores one = {.size = sizeof one, .log_probability = &expected},
+                    other = {.size = sizeof other, .log_probability = &found};
+    assert_int_equal(rows[k].status, WN_OK);
+    assert_int_equal(wn_session_position(p->together), wn_session_position(p->alone));
+    if (rows[k].logits) pair_same(name, p, "a step", alone[k], together[k]);
+    OK(ctx, wn_session_score_next(ctx, p->alone, &next, 1, &one));
+    OK(ctx, wn_session_score_next(ctx, p->together, &next, 1, &other));
+    assert_true(expected == found);
+  }
+}
+
+static void check_model(wn_context *ctx, const struct model_case *k, wn_dtype dtype, bool control) {
+  const wn_model_config c = model_case_config(k);
+  struct wn_model *model = model_of(ctx, &c, dtype);
+  const int32_t controls[] = {2, 5, 9};
+  wn_session_group *group;
+  struct pairs x;
+  if (control) OK(ctx, wn_model_set_control_tokens(ctx, model, controls, 3));
+  wn_session *probe = NULL;
+  const wn_session_options options = {.size = sizeof options, .sequences = 1, .cache = WN_CACHE_HALF};
+  const bool served = wn_session_create_with(ctx, model, &options, &probe) == WN_OK; /* not with every mechanism */
+  wn_session_destroy(probe);
+  pairs_make(ctx, model, served, &x);
+  OK(ctx, wn_session_group_create(ctx, model, x.count, &group));
+  for (int step = 0; step < STEPS; step++) pairs_step(ctx, group, k->name, &x, step);
+  for (int i = 0; i < x.count; i++) { /* what they hold: both go on alone, with a piece */
+    float alone[V], together[V];
+    const int32_t piece[] = {1, 4, 3};
+    const int64_t left = CONTEXT - wn_session_position(x.of[i].alone), n = left < 3 ? left : 3;
+    if (n == 0) continue;
+    OK(ctx, wn_session_feed(ctx, x.of[i].alone, piece, n, 0, alone));
+    OK(ctx, wn_session_feed(ctx, x.of[i].together, piece, n, 0, together));
+    pair_same(k->name, &x.of[i], "a piece after the steps", alone, together);
+  }
+  pairs_clear(&x);
+  wn_session_group_destroy(group);
+  wn_model_destroy(model);
+}
+
+static void test_cpu(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 2);
+  for (int k = 0; k < MODEL_CASES; k++) check_model(ctx, &model_cases[k], WN_F32, false);
+  wn_context_destroy(ctx);
+}
+
+static void test_ref(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("ref", 1);
+  for (int k = 0; k < MODEL_CASES; k += 3) check_model(ctx, &model_cases[k], WN_F64, false);
+  wn_context_destroy(ctx);
+}
+
+/* A threshold, with tokens that it always keeps. */
+static void test_control_tokens(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 2);
+  int found = 0;
+  for (int k = 0; k < MODEL_CASES; k++) {
+    const wn_model_config c = model_case_config(&model_cases[k]);
+    if (!c.attention.threshold.enabled) continue;
+    check_model(ctx, &model_cases[k], WN_F32, true);
+    found++;
+  }
+  assert_true(found > 0);
+  wn_context_destroy(ctx);
+}
+
+/* Positions beyond the model's table of angles, in the first way of stretching it each text has angles of its own. */
+static void test_own_angles(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 2);
+  wn_model_config c = model_case_config(&model_cases[1]);
+  c.rope_scaling.type = WN_ROPE_DYNAMIC;
+  c.rope_scaling.factor = 2;
+  struct wn_model *model = model_of(ctx, &c, WN_F32);
+  wn_session_group *group;
+  struct pairs x = {.count = 0};
+  const int64_t lengths[] = {CONTEXT, 40, 90, 24};
+  for (int i = 0; i < 4; i++) pair_add(ctx, model, NULL, WN_CACHE_FLOAT, lengths[i], "a text of its own length", &x);
+  OK(ctx, wn_session_group_create(ctx, model, 4, &group));
+  for (int step = 0; step < STEPS; step++) pairs_step(ctx, group, "dynamic angles", &x, step);
+  pairs_clear(&x);
+  wn_session_group_destroy(group);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
+/* 1 to 40 long texts: what one thread, several, and each session on a thread of its own give. */
+static void test_long_texts(void **state) {
+  enum { LONG = 700, MANY = 40 };
+  static int32_t prompt[LONG];
+  static float expected[MANY][V], found[MANY][V];
+  (void)state;
+  for (int threads = 1; threads <= 3; threads++) {
+    wn_context *ctx = context_of("cpu", threads);
+    wn_model_config c = model_case_config(&model_cases[1]);
+    struct wn_model *model = model_of(ctx, &c, WN_F32);
+    wn_session_group *group;
+    wn_session *s[MANY];
+    wn_session_row rows[MANY];
+    OK(ctx, wn_session_group_create(ctx, model, MANY, &group));
+    for (int i = 0; i < MANY; i++) {
+      const wn_session_options options = {.size = sizeof options, .sequences = 1, .capacity = LONG + 8};
+      OK(ctx, wn_session_create_with(ctx, model, &options, &s[i]));
+      for (int64_t t = 0; t < LONG; t++) prompt[t] = token_of((uint64_t)i, (uint64_t)t);
+      const int64_t n = i % 4 == 3 ? 1 + i : LONG - 13 * i;
+      for (int64_t t = 0; t < n; t += 256) /* in the same pieces with any number of threads */
+        OK(ctx, wn_session_feed(ctx, s[i], prompt + t, n - t < 256 ? n - t : 256, 0, NULL));
+    }
+    for (int n = 1; n <= MANY; n += n < 3 ? 1 : 37) {
+      wn_session *copy[MANY];
+      for (int i = 0; i < n; i++) {
+        const wn_session_options options = {.size = sizeof options, .sequences = 1, .capacity = LONG + 8};
+        OK(ctx, wn_session_create_with(ctx, model, &options, &copy[i]));
+        OK(ctx, wn_session_copy(ctx, copy[i], s[i]));
+        const int32_t token = token_of(3, (uint64_t)i);
+        rows[i] = (wn_session_row){.session = copy[i], .token = token, .logits = found[i]};
+      }
+      OK(ctx, wn_session_group_feed(ctx, group, rows, n));
+      for (int i = 0; i < n; i++) {
+        OK(ctx, wn_session_copy(ctx, copy[i], s[i]));
+        if (threads == 1 && n == MANY) OK(ctx, wn_session_feed(ctx, copy[i], &rows[i].token, 1, 0, expected[i]));
+        wn_session_destroy(copy[i]);
+      }
+      if (threads == 1 && n < MANY) continue;
+      for (int i = 0; i < n; i++)
+        if (memcmp(expected[i], found[i], sizeof found[i]))
+          fail_msg("%d threads, session %d of %d differs from the session alone on one thread", threads, i, n);
+    }
+    for (int i = 0; i < MANY; i++) wn_session_destroy(s[i]);
+    wn_session_group_destroy(group);
+    wn_model_destroy(model);
+    wn_context_destroy(ctx);
+  }
+}
+
+static void test_refusals(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 1);
+  const wn_model_config c = model_case_config(&model_cases[1]);
+  struct wn_model *model = model_of(ctx, &c, WN_F32), *other = model_of(ctx, &c, WN_F32);
+  wn_session *s, *t, *two, *foreign;
+  wn_session_group *g;
+  float logits[V];
+  assert_int_equal(wn_session_group_create(ctx, model, 0, &g), WN_ERR_ARGUMENT);
+  assert_null(g);
+  OK(ctx, wn_session_group_create(ctx, model, 2, &g));
+  OK(ctx, wn_session_create(ctx, model, 1, 2, &s));
+  OK(ctx, wn_session_create(ctx, model, 1, 2, &t));
+  OK(ctx, wn_session_create(ctx, model, 2, 2, &two));
+  OK(ctx, wn_session_create(ctx, other, 1, 2, &foreign));
+  const struct {
+    wn_session *second;
+    int32_t token;
+    int64_t n;
+    wn_status status;
+    const char *says;
+  } wrong[] = {{t, V, 2, WN_ERR_ARGUMENT, "token"},
+               {t, -1, 2, WN_ERR_ARGUMENT, "token"},
+               {s, 0, 2, WN_ERR_ARGUMENT, "rows 0 and 1 are of the same session"},
+               {two, 0, 2, WN_ERR_UNSUPPORTED, "session 1 has 2 sequences"},
+               {foreign, 0, 2, WN_ERR_ARGUMENT, "session 1 is of another model"},
+               {t, 0, 3, WN_ERR_ARGUMENT, "3 sessions, expected 1 to 2"},
+               {t, 0, 0, WN_ERR_ARGUMENT, "0 sessions, expected 1 to 2"}};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    wn_session_row rows[3] = {{.session = s, .logits = logits, .status = WN_OK},
+                              {.session = wrong[i].second, .token = wrong[i].token},
+                              {.session = t}};
+    assert_int_equal(wn_session_group_feed(ctx, g, rows, wrong[i].n), wrong[i].status);
+    if (!strstr(wn_context_error(ctx), wrong[i].says))
+      fail_msg("\"%s\" lacks \"%s\"", wn_context_error(ctx), wrong[i].says);
+    for (int64_t k = 0; k < wrong[i].n; k++) assert_int_equal(rows[k].status, wrong[i].status);
+    assert_int_equal(wn_session_position(s), 0);
+    assert_int_equal(wn_session_position(t), 0);
+  }
+  wn_session_row rows[2] = {{.session = s, .token = 1}, {.session = t, .token = 2, .logits = logits}};
+  OK(ctx, wn_session_group_feed(ctx, g, rows, 2)); /* none of this has broken them */
+  OK(ctx, wn_session_group_feed(ctx, g, rows, 1));
+  assert_int_equal(wn_session_group_feed(ctx, g, rows, 2), WN_ERR_ARGUMENT); /* the first one is full */
+  assert_int_equal(wn_session_position(t), 1);
+  wn_session_destroy(s), wn_session_destroy(t), wn_session_destroy(two), wn_session_destroy(foreign);
+  wn_session_group_destroy(g);
+  wn_session_group_destroy(NULL);
+  wn_model_destroy(model), wn_model_destroy(other);
+  wn_context_destroy(ctx);
+}
+
+static void test_no_allocation(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 2);
+  const wn_model_config c = model_case_config(&model_cases[5]);
+  struct wn_model *model = model_of(ctx, &c, WN_F32);
+  wn_memory_info before, after;
+  wn_session_group *group;
+  struct pairs x;
+  pairs_make(ctx, model, false, &x);
+  OK(ctx, wn_session_group_create(ctx, model, x.count, &group));
+  wn_session_row rows[MOST];
+  static float logits[MOST][V];
+  wn_memory_info_get(&before);
+  for (int step = 0; step < STEPS; step++) {
+    for (int i = 0; i < x.count; i++)
+      rows[i] = (wn_session_row){.session = x.of[i].together, .token = step, .logits = logits[i]};
+    OK(ctx, wn_session_group_feed(ctx, group, rows, x.count));
+  }
+  wn_memory_info_get(&after);
+  assert_int_equal(before.total_allocations, after.total_allocations);
+  pairs_clear(&x);
+  wn_session_group_destroy(group);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_cpu),           cmocka_unit_test(test_ref),        cmocka_unit_test(test_control_tokens),
+      cmocka_unit_test(test_own_angles),    cmocka_unit_test(test_long_texts), cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_no_allocation),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
