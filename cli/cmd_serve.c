@@ -18,7 +18,7 @@
 struct serve_request {
   struct cli_common common;
   struct cli_loading load;
-  const char *host, *name, *key_file, *cache_memory;
+  const char *host, *name, *key_file, *cache_memory, *prefix_memory;
   int64_t port, context, slots, queue;
 };
 
@@ -38,6 +38,8 @@ static const struct cli_option serve_options[] = {
                .max = 65536),
     CLI_OPTION(struct serve_request, cache_memory, "cache-memory", "BYTES",
                "of all key-value caches together, such as 2GiB: answers beyond it wait; else no limit"),
+    CLI_OPTION(struct serve_request, prefix_memory, "prefix-memory", "BYTES",
+               "for states of prompts that have been read, for prompts with the same beginning; 0: none are kept"),
     CLI_OPTION(struct serve_request, load.tokenizer, "tokenizer", "SPEC", CLI_TOKENIZER_HELP "; else the model's own"),
     CLI_ATTENTION_OPTIONS(struct serve_request, load.attention),
     CLI_BUDGETS_OPTIONS(struct serve_request, load.budgets),
@@ -84,14 +86,15 @@ static void serve_wait(wn_context *ctx) {
 
 static int serve_run(wn_context *ctx, const struct serve_request *r, const struct cli_loaded *in) {
   char name[4096], *key;
-  double memory = 0;
+  double memory = 0, prefix = 0;
   wn_server *server;
   int code = serve_read_key(ctx, r->key_file, &key);
   if (code) return code;
-  if (r->cache_memory && !wn_bytes_parse(r->cache_memory, &memory)) {
+  const bool memory_good = !r->cache_memory || wn_bytes_parse(r->cache_memory, &memory);
+  if (!memory_good || (strcmp(r->prefix_memory, "0") != 0 && !wn_bytes_parse(r->prefix_memory, &prefix))) {
     wn_text_free(key);
-    return cli_usage_error(serve_spec.command, "--cache-memory: \"%s\" is not a number of bytes, such as 2GiB",
-                           r->cache_memory);
+    return cli_usage_error(serve_spec.command, "--%s-memory: \"%s\" is not a number of bytes, such as 2GiB",
+                           memory_good ? "prefix" : "cache", memory_good ? r->prefix_memory : r->cache_memory);
   }
   const wn_server_options options = {.size = sizeof options,
                                      .address = r->host,
@@ -102,6 +105,7 @@ static int serve_run(wn_context *ctx, const struct serve_request *r, const struc
                                      .slots = (int)r->slots,
                                      .queue = (int)r->queue,
                                      .cache_memory = (uint64_t)memory,
+                                     .prefix_memory = (uint64_t)prefix,
                                      .budgets = in->budgets.layers > 0 ? &in->budgets : NULL,
                                      .cache = in->budgets.cache};
   cli_signals_begin(ctx);
@@ -131,6 +135,7 @@ int cmd_serve(int argc, char **argv) {
                             .load = CLI_LOADING_DEFAULTS,
                             .host = "127.0.0.1",
                             .port = 8080,
+                            .prefix_memory = "256MiB",
                             .slots = 8,
                             .queue = 64};
   struct cli_list dirs = {0};

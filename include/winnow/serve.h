@@ -52,6 +52,8 @@ typedef struct wn_server_options {
                             waits; 0: no limit */
   const wn_budgets *budgets; /* of requests that do not say their own; copied; NULL: nothing is evicted */
   wn_cache_format cache;     /* default WN_CACHE_FLOAT */
+  uint64_t prefix_memory; /* bytes for states of prompts that have been read, so that a prompt with the same beginning
+                             does not read it again; within cache_memory they give way to answers; 0: none are kept */
 } wn_server_options;
 typedef struct wn_server wn_server;
 

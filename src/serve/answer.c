@@ -143,11 +143,12 @@ static json_t *answer_kept(const struct wn_serve_model *m, const struct wn_serve
   const wn_model_config *config = wn_model_config_get(m->model);
   const wn_budgets *b = job->request.budgets.layers > 0 ? &job->request.budgets : m->budgets;
   const size_t element = wn_cache_format_resolve(m->ctx, m->model, b, m->cache) == WN_CACHE_HALF ? 2 : 4;
-  json_int_t cache = 0, full = 0, evicted = 0;
+  json_int_t cache = 0, full = 0, evicted = 0, cached = 0;
   json_t *kept = json_array();
   for (int i = 0; i < job->count; i++) {
     const int64_t seen = job->choices[i].prompt->count + job->choices[i].tokens;
     cache += (json_int_t)job->choices[i].cache_bytes;
+    cached += job->choices[i].cached;
     full += (json_int_t)(2 * element) * config->layers * config->kv_heads * config->head_size * seen;
     for (int64_t l = 0; l < config->layers; l++) {
       const int64_t K = b->layers > 0 ? b->tokens[l] : seen, held = K < seen ? K : seen;
@@ -155,16 +156,17 @@ static json_t *answer_kept(const struct wn_serve_model *m, const struct wn_serve
       if (i == 0) json_array_append_new(kept, json_integer(held));
     }
   }
-  return json_pack("{s:I, s:I, s:o, s:I}", "cache_bytes", cache, "full_cache_bytes", full, "tokens_kept", kept,
-                   "evicted", evicted);
+  return json_pack("{s:I, s:I, s:o, s:I, s:I}", "cache_bytes", cache, "full_cache_bytes", full, "tokens_kept", kept,
+                   "evicted", evicted, "cached_tokens", cached);
 }
 
 static json_t *answer_usage(const struct wn_serve_model *m, const struct wn_serve_job *job) {
-  json_int_t completion = 0;
+  json_int_t completion = 0, cached = 0;
   for (int i = 0; i < job->count; i++) completion += job->choices[i].tokens;
-  return json_pack("{s:I, s:I, s:I, s:o}", "prompt_tokens", (json_int_t)job->prompt_tokens, "completion_tokens",
-                   completion, "total_tokens", (json_int_t)job->prompt_tokens + completion, "winnow",
-                   answer_kept(m, job));
+  for (int i = 0; i < job->count; i += (int)job->request.n) cached += job->choices[i].cached; /* prompts count once */
+  return json_pack("{s:I, s:I, s:I, s:{s:I}, s:o}", "prompt_tokens", (json_int_t)job->prompt_tokens,
+                   "completion_tokens", completion, "total_tokens", (json_int_t)job->prompt_tokens + completion,
+                   "prompt_tokens_details", "cached_tokens", cached, "winnow", answer_kept(m, job));
 }
 
 static json_t *answer_choice(const struct wn_serve_choice *c) {

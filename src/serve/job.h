@@ -4,12 +4,14 @@
 #define WN_SERVE_JOB_H
 
 #include "base/text.h"
+#include "serve/prefix.h"
 #include "serve/request.h"
 #include "serve/stream.h"
 #include "text/normalize.h"
 
 enum wn_choice_state {
   WN_CHOICE_WAITS,  /* for a slot */
+  WN_CHOICE_BEGINS, /* has one, and is to read its prompt */
   WN_CHOICE_SCORES, /* reads its prompt and scores it */
   WN_CHOICE_WRITES, /* generates */
   WN_CHOICE_DONE
@@ -24,14 +26,16 @@ struct wn_serve_choice {
   wn_session *session;
   wn_generation *generation;
   uint64_t cache_bytes;
-  wn_text_stream *echo; /* of the prompt's tokens, while they are scored */
-  int64_t scored;       /* tokens of the prompt */
-  int64_t tokens;       /* of the answer */
-  const char *finish;   /* "length", "stop"; NULL: not yet */
-  struct wn_bytes text; /* the answer so far; with echo the prompt before it */
-  size_t characters;    /* of the text */
-  json_t *scores;       /* of the tokens, as the API writes them; NULL: not wanted */
-  uint16_t *counts;     /* [V] of the answer's tokens, with penalties */
+  wn_text_stream *echo;           /* of the prompt's tokens, while they are scored */
+  int64_t scored;                 /* tokens of the prompt */
+  int64_t cached;                 /* tokens of the prompt that were known (prefix.h) */
+  struct wn_prefix_places places; /* where its states are still to be kept */
+  int64_t tokens;                 /* of the answer */
+  const char *finish;             /* "length", "stop"; NULL: not yet */
+  struct wn_bytes text;           /* the answer so far; with echo the prompt before it */
+  size_t characters;              /* of the text */
+  json_t *scores;                 /* of the tokens, as the API writes them; NULL: not wanted */
+  uint16_t *counts;               /* [V] of the answer's tokens, with penalties */
 };
 
 struct wn_serve_job {

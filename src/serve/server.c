@@ -87,6 +87,11 @@ static void handle_metrics(const struct wn_http_request *request, struct wn_http
       {"winnow_answers_running", "gauge", "Answers that are being written.", (uint64_t)c.running},
       {"winnow_answers_waiting", "gauge", "Answers that wait for a slot.", (uint64_t)c.waiting},
       {"winnow_cache_bytes", "gauge", "Bytes of all caches.", c.cache_bytes},
+      {"winnow_prefix_prompts_total", "counter", "Prompts whose beginning was looked for.", c.prefix.prompts},
+      {"winnow_prefix_hits_total", "counter", "Prompts whose beginning was known.", c.prefix.found},
+      {"winnow_prefix_tokens_total", "counter", "Tokens of prompts that were not read again.", c.prefix.tokens},
+      {"winnow_prefix_states", "gauge", "States of prompts that are kept.", (uint64_t)c.prefix.states},
+      {"winnow_prefix_bytes", "gauge", "Bytes of these states.", c.prefix.bytes},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     wn_text_add(&answer->text, "# HELP %s %s\n# TYPE %s %s\n%s %llu\n", rows[i].name, rows[i].help, rows[i].name,
@@ -328,6 +333,7 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
   s->worker.slots = o->slots ? o->slots : SLOTS;
   s->worker.queue = o->queue ? o->queue : QUEUE;
   s->worker.cache_memory = o->cache_memory;
+  s->worker.prefix.limit = o->prefix_memory;
   return WN_OK;
 }
 

@@ -138,6 +138,48 @@ static wn_status choice_score_piece(struct wn_serve_worker *w, struct wn_serve_c
   return WN_OK;
 }
 
+/* --- known beginnings of prompts --- */
+
+static void prefix_publish(struct wn_serve_worker *w) {
+  pthread_mutex_lock(&w->lock);
+  w->counts.prefix = w->prefix.counts;
+  pthread_mutex_unlock(&w->lock);
+}
+
+/* Bytes that running answers leave. */
+static uint64_t prefix_room(const struct wn_serve_worker *w) {
+  return w->cache_memory == 0                      ? UINT64_MAX
+         : w->counts.cache_bytes < w->cache_memory ? w->cache_memory - w->counts.cache_bytes
+                                                   : 0;
+}
+
+/* Another answer to the same prompt reads it now, and will leave its state. */
+static bool choice_waits_for_prompt(const struct wn_serve_choice *c) {
+  const struct wn_serve_choice *first = c - c->index % c->job->request.n;
+  return first != c &&
+         (first->state == WN_CHOICE_BEGINS || (first->state == WN_CHOICE_WRITES && first->places.last > 0));
+}
+
+/* What is known of its prompt is not read again. */
+static wn_status choice_read(struct wn_serve_worker *w, struct wn_serve_choice *c) {
+  const struct wn_serve_prompt *p = c->prompt;
+  c->cached = wn_prefix_find(&w->prefix, c->session, p->ids, p->count);
+  c->places = wn_prefix_places(&w->prefix, c->session, p->ids, p->count);
+  if (c->places.part <= c->cached) c->places.part = 0;
+  if (c->places.last <= c->cached) c->places.last = 0;
+  prefix_publish(w);
+  return choice_generate(w, c, c->cached);
+}
+
+/* After a step: its state is kept where it is worth it. */
+static void choice_keep(struct wn_serve_worker *w, struct wn_serve_choice *c) {
+  const int64_t position = c->places.last > 0 ? wn_session_position(c->session) : -1;
+  if (position != c->places.part && position != c->places.last) return;
+  wn_prefix_keep(&w->prefix, w->model.ctx, c->session, c->prompt->ids, position, prefix_room(w));
+  *(position == c->places.part ? &c->places.part : &c->places.last) = 0;
+  prefix_publish(w);
+}
+
 static wn_status choice_begin(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   const struct wn_serve_request *r = &c->job->request;
   const int64_t V = wn_model_config_get(w->model.model)->vocab_size;
@@ -152,7 +194,8 @@ static wn_status choice_begin(struct wn_serve_worker *w, struct wn_serve_choice 
     return WN_OK;
   }
   if (r->echo) WN_TRY(choice_echo(w, c));
-  return choice_generate(w, c, 0);
+  c->state = WN_CHOICE_BEGINS;
+  return WN_OK;
 }
 
 static void choice_leave(struct wn_serve_worker *w, struct wn_serve_choice *c) {
@@ -179,7 +222,12 @@ static wn_status choice_step(struct wn_serve_worker *w, struct wn_serve_choice *
     c->finish = "length";
     return WN_OK;
   }
+  if (c->state == WN_CHOICE_BEGINS) {
+    if (choice_waits_for_prompt(c)) return WN_OK;
+    WN_TRY(choice_read(w, c));
+  }
   WN_TRY(wn_generation_step(w->model.ctx, c->generation, more));
+  choice_keep(w, c);
   if (*more) return WN_OK;
   const wn_generate_result *r = wn_generation_result(c->generation);
   c->finish = r->end == WN_GENERATE_EOS || r->end == WN_GENERATE_STOP ? "stop" : "length";
@@ -208,6 +256,10 @@ static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_statu
   *status = WN_OK;
   if (w->counts.running >= w->slots) return false;
   *status = wn_session_create_with(w->model.ctx, w->model.model, &options, &c->session);
+  if (*status == WN_ERR_MEMORY && w->prefix.counts.bytes > 0) { /* known prompts give way */
+    wn_prefix_shrink(&w->prefix, 0);
+    *status = wn_session_create_with(w->model.ctx, w->model.model, &options, &c->session);
+  }
   if (*status != WN_OK) return false;
   c->cache_bytes = wn_session_kv_bytes(c->session);
   const bool fits = w->cache_memory == 0 || w->counts.cache_bytes + c->cache_bytes <= w->cache_memory;
@@ -224,6 +276,8 @@ static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_statu
   w->counts.waiting--;
   w->counts.cache_bytes += c->cache_bytes;
   pthread_mutex_unlock(&w->lock);
+  wn_prefix_shrink(&w->prefix, prefix_room(w));
+  prefix_publish(w);
   *status = choice_begin(w, c);
   return true;
 }
@@ -365,6 +419,7 @@ static void *worker_run(void *user) {
     wn_http_stream_end(job->stream);
     wn_job_destroy(job);
   }
+  wn_prefix_shrink(&x.w->prefix, 0);
   return NULL;
 }
 

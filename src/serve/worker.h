@@ -10,6 +10,7 @@
 struct wn_serve_counts {
   uint64_t requests, refused, cancelled, failed, prompt_tokens, completion_tokens;
   uint64_t cache_bytes; /* of all sessions now */
+  struct wn_prefix_counts prefix;
   int running, waiting; /* answers that have a slot; that have none */
   int jobs;
 };
@@ -17,7 +18,8 @@ struct wn_serve_counts {
 struct wn_serve_worker {
   struct wn_serve_model model; /* with the worker's own context */
   int slots, queue;            /* answers at a time; requests that may be here at once */
-  uint64_t cache_memory;       /* bytes of all caches together; 0: no limit */
+  uint64_t cache_memory;       /* bytes of all caches together, with the states of prompts; 0: no limit */
+  struct wn_prefix prefix;     /* the thread's own */
   pthread_t thread;
   pthread_mutex_t lock; /* of what follows */
   pthread_cond_t news;
@@ -27,7 +29,7 @@ struct wn_serve_worker {
   bool started;
 };
 
-/* slots, queue, cache_memory and model are set. */
+/* slots, queue, cache_memory, prefix.limit and model are set. */
 wn_status wn_serve_worker_start(wn_context *ctx, struct wn_serve_worker *worker);
 void wn_serve_worker_stop(struct wn_serve_worker *worker); /* what is running is cut off; zeroed is allowed */
 /* The job is the worker's now. False: the queue is full, and it is still the caller's. */
