@@ -3,6 +3,7 @@
 #ifndef WINNOW_GENERATE_H
 #define WINNOW_GENERATE_H
 
+#include "winnow/constraint.h"
 #include "winnow/kv.h"
 #include "winnow/model.h"
 
@@ -72,6 +73,10 @@ typedef struct wn_generate_options {
   /* For wn_generate, which creates the session. */
   const wn_budgets *budgets; /* NULL: nothing is evicted */
   wn_cache_format cache;     /* WN_CACHE_AUTO */
+
+  wn_constraint *constraint; /* of the same tokenizer: only tokens that it allows are drawn, and the text ends where it
+                                is complete, or cut off with max_tokens; reset by the generation, and its own until the
+                                end. NULL: none */
 } wn_generate_options;
 void wn_generate_options_init(wn_generate_options *options, size_t size); /* size: sizeof *options */
 

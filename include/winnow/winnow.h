@@ -4,6 +4,7 @@
 #include "winnow/analyze.h"
 #include "winnow/attention.h"
 #include "winnow/chat.h"
+#include "winnow/constraint.h"
 #include "winnow/context.h"
 #include "winnow/convert.h"
 #include "winnow/data.h"

@@ -18,6 +18,7 @@
   X(TABLE, "a table", 32 * WN_MIB, 2 * WN_MIB)      /* search, budgets, comparison, index of shards */                 \
   X(TOKENIZER_CONFIG, "a tokenizer's configuration", 16 * WN_MIB, 256 * WN_KIB)                                        \
   X(TOKENIZER, "a tokenizer", 64 * WN_MIB, 4 * WN_MIB)                                                                 \
+  X(SCHEMA, "a schema", 256 * WN_KIB, 16 * WN_KIB)     /* of a text to be written */                                   \
   X(ENTRY, "a tensor's entry", 4 * WN_KIB, 256)        /* in the header of safetensors */                              \
   X(METADATA, "the metadata", 8 * WN_MIB, 64 * WN_KIB) /* the same */
 

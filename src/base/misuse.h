@@ -31,6 +31,7 @@
   X(PAGE, "wn_page")                                                                                                   \
   X(EVENTS, "wn_events")                                                                                               \
   X(LIVE, "wn_live")                                                                                                   \
+  X(CONSTRAINT, "wn_constraint")                                                                                       \
   X(GENERATION, "wn_generation")                                                                                       \
   X(SERVER, "wn_server")
 

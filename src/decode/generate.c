@@ -87,6 +87,8 @@ static wn_status generate_check(wn_context *ctx, const wn_model *model, const wn
   if (o->vocab_size < 0 || o->vocab_size > V)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: vocab_size is %d, the model has %lld entries", o->vocab_size,
                    (long long)V);
+  if (o->constraint && (!o->tok || o->ignore_end))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: a constraint needs a tokenizer, and its end tokens (ignore_end)");
   return generate_check_stops(ctx, o);
 }
 
@@ -169,13 +171,25 @@ static wn_status generate_feed_piece(struct wn_generation *g) {
   return WN_OK;
 }
 
+/* Leaves what the constraint allows. *over: the text has ended. */
+static wn_status generate_constrain(struct wn_generation *g, bool *over) {
+  *over = false;
+  if (!g->o->constraint) return WN_OK;
+  WN_TRY(wn_constraint_mask(g->ctx, g->o->constraint, g->logits, g->entries, over));
+  if (*over) g->r->end = WN_GENERATE_EOS;
+  return WN_OK;
+}
+
 /* One token. *more: another one follows. */
 static wn_status generate_token(struct wn_generation *g, bool *more) {
   const wn_generate_options *o = g->o;
   wn_generate_result *r = g->r;
   wn_generate_piece piece = {.index = r->tokens};
   size_t out = 0;
+  bool over;
   *more = false;
+  WN_TRY(generate_constrain(g, &over));
+  if (over) return WN_OK;
   if (o->logits) o->logits(o->user, r->tokens, g->logits, g->session->model->config.vocab_size);
   WN_TRY(wn_sample(g->ctx, g->logits, g->entries, &o->sampling, o->first_step + r->steps++, &piece.id));
   if (generate_is_end(g, piece.id)) {
@@ -183,6 +197,7 @@ static wn_status generate_token(struct wn_generation *g, bool *more) {
     r->end_token = piece.id;
     return WN_OK;
   }
+  if (o->constraint) WN_TRY(wn_constraint_accept(g->ctx, o->constraint, piece.id));
   if (o->log_probabilities) piece.log_probability = generate_log_probability(g->logits, g->entries, piece.id);
   if (o->drawn) o->drawn[r->tokens] = piece.id;
   r->tokens++;
@@ -285,6 +300,7 @@ wn_status wn_generation_create(wn_context *ctx, wn_session *session, const wn_ge
   }
   WN_TRY_GOTO(generate_prompt(ctx, &g->own, &g->prompt, &g->prompt_count, &g->encoded), fail);
   WN_TRY_GOTO(generate_open(g), fail);
+  if (g->own.constraint) wn_constraint_reset(g->own.constraint);
   wn_handle_mark(g, WN_HANDLE_GENERATION);
   *out = g;
   return WN_OK;

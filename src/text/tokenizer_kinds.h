@@ -2,12 +2,14 @@
 #ifndef WN_TEXT_TOKENIZER_KINDS_H
 #define WN_TEXT_TOKENIZER_KINDS_H
 
+#include <pthread.h>
 #include "text/bpe.h"
 #include "text/spm.h"
 #include "text/spm_check.h"
 #include "text/tokenizer.h"
 
 #define WN_MAX_ENDS 24
+struct wn_token_tree;
 
 struct wn_tokenizer {
   int32_t vocab_size, bos, eos; /* bos: put before every text, or -1 */
@@ -26,6 +28,8 @@ struct wn_tokenizer {
   int32_t byte_id[256];    /* spm: -1: none */
   struct wn_vocab control; /* spm: its control tokens, */
   struct wn_finder finder; /* to be found in texts where asked for */
+  pthread_mutex_t tree_lock;
+  struct wn_token_tree *tree; /* token_tree.h; NULL: nobody has asked for it yet */
 };
 
 #endif

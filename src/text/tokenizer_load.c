@@ -12,6 +12,7 @@
 #include "base/misuse.h"
 #include "base/open.h"
 #include "text/bpe_json.h"
+#include "text/token_tree.h"
 #include "text/tokenizer_kinds.h"
 #include "text/vocab_gguf.h"
 
@@ -267,6 +268,7 @@ static wn_status create(wn_context *ctx, wn_tokenizer **out) {
   wn_handle_mark(p, WN_HANDLE_TOKENIZER);
   (*out)->vocab_size = 256;
   (*out)->bos = (*out)->eos = (*out)->known_bos = -1;
+  pthread_mutex_init(&(*out)->tree_lock, NULL);
   return WN_OK;
 }
 
@@ -346,6 +348,8 @@ void wn_tokenizer_destroy(wn_tokenizer *tok) {
   wn_vocab_clear(&tok->control);
   wn_free(tok->chat_template);
   wn_free(tok->model);
+  wn_token_tree_destroy(tok->tree);
+  pthread_mutex_destroy(&tok->tree_lock);
   wn_free(tok);
 }
 int32_t wn_tokenizer_vocab_size(const wn_tokenizer *tok) {

@@ -2,6 +2,7 @@
  * only; cancelling; a full context; nothing allocated for a token. */
 #include "model/models.h"
 
+#include <jansson.h>
 #include <pthread.h>
 
 #include "support.h"
@@ -445,6 +446,66 @@ static void test_refusals(void **state) {
   wn_context_destroy(ctx);
 }
 
+/* Where the model would write valid JSON by itself a constraint changes no bit; elsewhere it makes it valid, whatever
+ * the model wants; what is cut off ends by its length. */
+static void test_constraint(void **state) {
+  (void)state;
+  static const char schema[] =
+      "{\"properties\": {\"a\": {\"maxLength\": 9, \"type\": \"string\"}, \"b\": {\"type\": "
+      "\"array\", \"maxItems\": 3, \"items\": {\"type\": \"boolean\"}}}, \"required\": [\"a\", "
+      "\"b\"], \"additionalProperties\": false}";
+  wn_context *ctx = context_of("ref", 1);
+  struct wn_model *model = bytes_model(ctx, WN_POS_ROPE, WN_F32);
+  wn_tokenizer *tok;
+  wn_constraint *c;
+  wn_session *s[2];
+  wn_generate_result r;
+  struct script script[2];
+  float logits[2][V];
+  int32_t drawn[80];
+  OK(ctx, wn_tokenizer_load(ctx, "bytes", &tok));
+  OK(ctx, wn_constraint_create_json(ctx, tok, schema, sizeof schema - 1, &c));
+  for (int k = 0; k < 2; k++) {
+    OK(ctx, wn_session_create(ctx, model, 1, CONTEXT, &s[k]));
+    wn_generate_options o = options_of(&script[k].said);
+    script[k].text = "{\"a\": \"\xC3\xA9\\n\", \"b\":[true]}";
+    o.text = "x", o.bytes = 1, o.tok = tok;
+    o.piece = on_script_piece, o.logits = on_logits, o.user = &script[k];
+    o.max_tokens = (int64_t)strlen(script[k].text), o.sampling.temperature = 0;
+    o.constraint = k ? c : NULL;
+    OK(ctx, wn_session_generate(ctx, s[k], &o, &r));
+    assert_true(r.tokens == o.max_tokens && r.end == WN_GENERATE_LENGTH);
+    assert_string_equal(script[k].said.text, script[k].text);
+    OK(ctx, wn_session_feed(ctx, s[k], &r.unfed, 1, 0, logits[k]));
+  }
+  assert_memory_equal(script[0].said.ids, script[1].said.ids, sizeof script[0].said.ids);
+  assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
+  for (uint64_t seed = 0; seed < 12; seed++) {
+    struct said said;
+    wn_generate_options o = options_of(&said);
+    o.text = "x", o.bytes = 1, o.tok = tok, o.constraint = c;
+    o.max_tokens = seed % 3 ? 80 : 7, o.sampling.seed = seed, o.sampling.temperature = 3, o.sampling.top_p = 1;
+    o.drawn = drawn;
+    OK(ctx, wn_generate(ctx, model, &o, &r));
+    json_t *json = json_loadb((const char *)said.text, said.bytes, 0, NULL);
+    assert_int_equal(r.end, seed % 3 ? WN_GENERATE_EOS : WN_GENERATE_LENGTH);
+    assert_true(r.end_token == -1 && (json != NULL) == (seed % 3 != 0) && r.tokens <= o.max_tokens);
+    assert_int_equal(json_object_size(json), seed % 3 ? 2 : 0);
+    json_decref(json);
+  }
+  struct said said;
+  wn_generate_options o = options_of(&said);
+  o.text = "x", o.bytes = 1, o.tok = tok, o.constraint = c, o.ignore_end = true;
+  assert_refused(ctx, wn_generate(ctx, model, &o, NULL), WN_ERR_ARGUMENT, "a constraint needs");
+  o.ignore_end = false, o.vocab_size = 200;
+  assert_refused(ctx, wn_generate(ctx, model, &o, NULL), WN_ERR_ARGUMENT, "the tokenizer has 256");
+  for (int k = 0; k < 2; k++) wn_session_destroy(s[k]);
+  wn_constraint_destroy(c);
+  wn_tokenizer_destroy(tok);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_same_as_by_hand),
@@ -455,6 +516,7 @@ int main(void) {
       cmocka_unit_test(test_cancel_from_elsewhere),
       cmocka_unit_test(test_no_allocation),
       cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_constraint),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

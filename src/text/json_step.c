@@ -1,0 +1,524 @@
+/* A byte of a JSON text: what follows on a state. */
+#include <string.h>
+
+#include "text/json_machine.h"
+
+enum { WHOLE_DIGITS = 18, FRACTION_DIGITS = 20, EXPONENT_DIGITS = 3, EXPONENT = 280, LINES = 2 };
+
+enum number_part {
+  NUMBER_MINUS,
+  NUMBER_ZERO,
+  NUMBER_WHOLE,
+  NUMBER_POINT,
+  NUMBER_FRACTION,
+  NUMBER_E,
+  NUMBER_SIGN,
+  NUMBER_EXPONENT
+};
+
+/* --- strings --- */
+
+static bool string_is_hex(unsigned char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+
+static enum wn_json_string string_begin(unsigned char c) {
+  if (c < 0x20 || c == '"') return WN_STRING_NONE;
+  if (c == '\\') return WN_STRING_ESCAPE;
+  if (c < 0x80) return WN_STRING_PLAIN;
+  if (c < 0xC2 || c > 0xF4) return WN_STRING_NONE;
+  if (c < 0xE0) return WN_STRING_TAIL1;
+  if (c < 0xF0) return c == 0xE0 ? WN_STRING_E0 : c == 0xED ? WN_STRING_ED : WN_STRING_TAIL2;
+  return c == 0xF0 ? WN_STRING_F0 : c == 0xF4 ? WN_STRING_F4 : WN_STRING_TAIL3;
+}
+
+/* The bytes of a character after its first. */
+static enum wn_json_string string_tail(enum wn_json_string s, unsigned char c) {
+  static const struct {
+    unsigned char low, high;
+    enum wn_json_string next;
+  } tails[] = {[WN_STRING_TAIL1] = {0x80, 0xBF, WN_STRING_PLAIN}, [WN_STRING_TAIL2] = {0x80, 0xBF, WN_STRING_TAIL1},
+               [WN_STRING_TAIL3] = {0x80, 0xBF, WN_STRING_TAIL2}, [WN_STRING_E0] = {0xA0, 0xBF, WN_STRING_TAIL1},
+               [WN_STRING_ED] = {0x80, 0x9F, WN_STRING_TAIL1},    [WN_STRING_F0] = {0x90, 0xBF, WN_STRING_TAIL2},
+               [WN_STRING_F4] = {0x80, 0x8F, WN_STRING_TAIL2}};
+  return c >= tails[s].low && c <= tails[s].high ? tails[s].next : WN_STRING_NONE;
+}
+
+/* Hexadecimal digits of an escape, of which the first may make it a half of a pair, and four zeros are no character. */
+static enum wn_json_string string_hex(enum wn_json_string s, unsigned char c) {
+  const unsigned char lower = c | 0x20;
+  if (!string_is_hex(c)) return WN_STRING_NONE;
+  switch (s) {
+  case WN_STRING_HEX4:
+    return c == '0' ? WN_STRING_ZERO3 : lower == 'd' ? WN_STRING_D3 : WN_STRING_HEX3;
+  case WN_STRING_ZERO3:
+    return c == '0' ? WN_STRING_ZERO2 : WN_STRING_HEX2;
+  case WN_STRING_ZERO2:
+    return c == '0' ? WN_STRING_ZERO1 : WN_STRING_HEX1;
+  case WN_STRING_ZERO1:
+    return c == '0' ? WN_STRING_NONE : WN_STRING_PLAIN;
+  case WN_STRING_D3: /* d800 to dbff begin a pair, dc00 to dfff end one */
+    return c >= '0' && c <= '7'                                   ? WN_STRING_HEX2
+           : c == '8' || c == '9' || lower == 'a' || lower == 'b' ? WN_STRING_HIGH2
+                                                                  : WN_STRING_NONE;
+  case WN_STRING_HEX3:
+    return WN_STRING_HEX2;
+  case WN_STRING_HEX2:
+    return WN_STRING_HEX1;
+  case WN_STRING_HIGH2:
+    return WN_STRING_HIGH1;
+  case WN_STRING_HIGH1:
+    return WN_STRING_PAIR;
+  case WN_STRING_PAIR4:
+    return lower == 'd' ? WN_STRING_PAIR3 : WN_STRING_NONE;
+  case WN_STRING_PAIR3:
+    return lower >= 'c' && lower <= 'f' ? WN_STRING_PAIR2 : WN_STRING_NONE;
+  case WN_STRING_PAIR2:
+    return WN_STRING_PAIR1;
+  default: /* HEX1, PAIR1 */
+    return WN_STRING_PLAIN;
+  }
+}
+
+enum wn_json_string wn_json_string_step(enum wn_json_string s, unsigned char c) {
+  switch (s) {
+  case WN_STRING_PLAIN:
+    return string_begin(c);
+  case WN_STRING_NONE:
+    return WN_STRING_NONE;
+  case WN_STRING_TAIL1:
+  case WN_STRING_TAIL2:
+  case WN_STRING_TAIL3:
+  case WN_STRING_E0:
+  case WN_STRING_ED:
+  case WN_STRING_F0:
+  case WN_STRING_F4:
+    return string_tail(s, c);
+  case WN_STRING_ESCAPE:
+    return c == 'u' ? WN_STRING_HEX4 : c && strchr("\"\\/bfnrt", c) ? WN_STRING_PLAIN : WN_STRING_NONE;
+  case WN_STRING_PAIR:
+    return c == '\\' ? WN_STRING_PAIR_U : WN_STRING_NONE;
+  case WN_STRING_PAIR_U:
+    return c == 'u' ? WN_STRING_PAIR4 : WN_STRING_NONE;
+  default:
+    return string_hex(s, c);
+  }
+}
+
+/* --- what the schema allows where --- */
+
+static const struct wn_shape *step_shape_of(const struct wn_json_machine *m, const struct wn_json_state *s) {
+  return &m->schema->shapes[m->frames[s->top].shape];
+}
+
+/* Could this value be begun here, and ended? */
+static bool step_fits(const struct wn_json_machine *m, uint32_t top, int64_t value) {
+  return value >= 0 && m->schema->values[value].height + m->frames[top].depth <= WN_SCHEMA_DEPTH;
+}
+
+/* Could one of the properties that the words from low to high name come next? The first that is required is the last
+ * that may. */
+static bool step_names(const struct wn_json_machine *m, uint32_t top, uint32_t low, uint32_t high) {
+  const struct wn_json_frame *f = &m->frames[top];
+  const struct wn_shape *shape = &m->schema->shapes[f->shape];
+  const struct wn_part *parts = m->schema->parts + shape->first;
+  uint32_t last = f->index;
+  while (last < shape->count && !parts[last].required) last++;
+  for (uint32_t i = low; i < high; i++) {
+    const uint32_t part = m->schema->words[i].part;
+    if (part >= f->index && part <= last && step_fits(m, top, parts[part].value)) return true;
+  }
+  return false;
+}
+
+/* Has all come that is required? */
+static bool step_has_required(const struct wn_json_machine *m, uint32_t top) {
+  const struct wn_json_frame *f = &m->frames[top];
+  const struct wn_shape *shape = &m->schema->shapes[f->shape];
+  for (uint32_t i = f->index; i < shape->count; i++)
+    if (m->schema->parts[shape->first + i].required) return false;
+  return true;
+}
+
+static bool step_free_names(const struct wn_json_machine *m, uint32_t top) {
+  return step_has_required(m, top) && step_fits(m, top, m->schema->shapes[m->frames[top].shape].rest);
+}
+
+static bool step_any_name(const struct wn_json_machine *m, uint32_t top) {
+  const struct wn_shape *shape = &m->schema->shapes[m->frames[top].shape];
+  return step_free_names(m, top) || step_names(m, top, shape->words, shape->words + shape->texts);
+}
+
+/* The value of a list's element; -1: there is none. */
+static int64_t step_item(const struct wn_json_machine *m, uint32_t top, uint32_t index) {
+  const struct wn_shape *shape = &m->schema->shapes[m->frames[top].shape];
+  if ((int64_t)index >= shape->max) return -1;
+  return index < shape->count ? (int64_t)m->schema->parts[shape->first + index].value : shape->rest;
+}
+
+/* The words from low to high that go on with this byte. */
+static void step_words(const struct wn_json_machine *m, struct wn_json_state *s, unsigned char byte) {
+  const struct wn_schema *schema = m->schema;
+  uint32_t low = s->low, high = s->high;
+  for (uint32_t end = high; low < end;) { /* the first that is not below */
+    const uint32_t middle = low + (end - low) / 2;
+    const struct wn_word *w = &schema->words[middle];
+    if (w->bytes <= s->at || schema->text[w->at + s->at] < byte)
+      low = middle + 1;
+    else
+      end = middle;
+  }
+  for (uint32_t begin = low; begin < high;) { /* the first that is above */
+    const uint32_t middle = begin + (high - begin) / 2;
+    if (schema->text[schema->words[middle].at + s->at] <= byte)
+      begin = middle + 1;
+    else
+      high = middle;
+  }
+  s->low = low;
+  s->high = high;
+  s->at++;
+}
+
+static bool step_word_ends(const struct wn_json_machine *m, const struct wn_json_state *s) {
+  return s->low < s->high && m->schema->words[s->low].bytes == s->at;
+}
+
+/* --- after a value, and before one --- */
+
+static void step_after(struct wn_json_machine *m, uint32_t top) {
+  wn_json_add(m, &(struct wn_json_state){.top = top, .mode = WN_JSON_AFTER});
+}
+
+static void step_before(struct wn_json_machine *m, uint32_t top, uint32_t value) {
+  wn_json_add(m, &(struct wn_json_state){.top = top, .mode = WN_JSON_VALUE, .what = value});
+}
+
+/* Whole numbers within bounds: could digits be added to `number` so that it lies between them? Each digit more makes a
+ * stretch of numbers, ten times as far and as long. */
+static bool step_integer_fits(const struct wn_shape *shape, const struct wn_json_state *s) {
+  const bool minus = s->part & 1;
+  const int64_t least = minus ? -shape->max : shape->min, most = minus ? -shape->min : shape->max;
+  int64_t low = s->number, high = s->number;
+  for (uint32_t digits = s->at; digits <= WHOLE_DIGITS; digits++) {
+    if (low <= most && high >= least && !(minus && high == 0)) return true;
+    if (s->number == 0 && s->at > 0) return false;
+    if (digits == WHOLE_DIGITS) return false;
+    low = s->at == 0 && low == 0 ? 1 : 10 * low; /* after a minus: the first digit is 1 to 9 */
+    high = 10 * high + 9;
+  }
+  return false;
+}
+
+static bool step_integer_ends(const struct wn_json_machine *m, const struct wn_json_state *s) {
+  const struct wn_shape *shape = &m->schema->shapes[s->what];
+  const int64_t value = s->part & 1 ? -s->number : s->number;
+  return s->at > 0 && value >= shape->min && value <= shape->max;
+}
+
+static void step_integer(struct wn_json_machine *m, const struct wn_json_state *from, unsigned char byte) {
+  struct wn_json_state s = *from;
+  const bool first = s.at == 0;
+  if (byte == '-' && first && s.part == 0) {
+    s.part = 1;
+  } else if (byte >= '0' && byte <= '9' && (first ? !(s.part && byte == '0') : s.number != 0) && s.at < WHOLE_DIGITS) {
+    s.number = 10 * s.number + (byte - '0');
+    s.at++;
+  } else {
+    return;
+  }
+  if (step_integer_fits(&m->schema->shapes[s.what], &s)) wn_json_add(m, &s);
+}
+
+static bool step_number_ends(const struct wn_json_state *s) {
+  return s->part == NUMBER_ZERO || s->part == NUMBER_WHOLE || s->part == NUMBER_FRACTION || s->part == NUMBER_EXPONENT;
+}
+
+static bool step_number_digit(struct wn_json_state *s, int digit) {
+  switch ((enum number_part)s->part) {
+  case NUMBER_MINUS:
+    s->part = digit ? NUMBER_WHOLE : NUMBER_ZERO;
+    s->at = 1;
+    return true;
+  case NUMBER_WHOLE:
+    return s->at++ < WHOLE_DIGITS;
+  case NUMBER_POINT:
+    s->part = NUMBER_FRACTION;
+    s->at = 1;
+    return true;
+  case NUMBER_FRACTION:
+    return s->at++ < FRACTION_DIGITS;
+  case NUMBER_E:
+  case NUMBER_SIGN:
+    s->part = NUMBER_EXPONENT;
+    s->at = 1;
+    s->number = digit;
+    return true;
+  case NUMBER_EXPONENT:
+    s->number = 10 * s->number + digit;
+    return s->at++ < EXPONENT_DIGITS && s->number <= EXPONENT;
+  case NUMBER_ZERO:
+    break;
+  }
+  return false;
+}
+
+static void step_number(struct wn_json_machine *m, const struct wn_json_state *from, unsigned char byte) {
+  struct wn_json_state s = *from;
+  const bool whole = s.part == NUMBER_ZERO || s.part == NUMBER_WHOLE;
+  if (byte >= '0' && byte <= '9') {
+    if (!step_number_digit(&s, byte - '0')) return;
+  } else if (byte == '.' && whole) {
+    s.part = NUMBER_POINT;
+  } else if ((byte | 0x20) == 'e' && (whole || s.part == NUMBER_FRACTION)) {
+    s.part = NUMBER_E;
+  } else if ((byte == '+' || byte == '-') && s.part == NUMBER_E) {
+    s.part = NUMBER_SIGN;
+  } else {
+    return;
+  }
+  wn_json_add(m, &s);
+}
+
+static void step_word(struct wn_json_machine *m, const struct wn_json_state *from, unsigned char byte) {
+  struct wn_json_state s = *from;
+  step_words(m, &s, byte);
+  if (s.low >= s.high) return;
+  if (s.high - s.low == 1 && step_word_ends(m, &s))
+    step_after(m, s.top);
+  else
+    wn_json_add(m, &s);
+}
+
+/* A value of this shape begins with the byte. */
+static void step_begin_shape(struct wn_json_machine *m, uint32_t top, uint32_t at, unsigned char byte) {
+  const struct wn_shape *shape = &m->schema->shapes[at];
+  struct wn_json_state s = {.top = top, .what = at};
+  if (shape->height + m->frames[top].depth > WN_SCHEMA_DEPTH) return;
+  switch (shape->kind) {
+  case WN_SHAPE_WORDS:
+    s.mode = WN_JSON_WORD;
+    s.what = 0;
+    s.low = shape->words, s.high = shape->words + shape->texts;
+    step_word(m, &s, byte);
+    return;
+  case WN_SHAPE_STRING:
+    s.mode = WN_JSON_STRING;
+    if (byte == '"') wn_json_add(m, &s);
+    return;
+  case WN_SHAPE_NUMBER:
+    s.mode = WN_JSON_NUMBER;
+    s.what = 0;
+    if (byte == '-')
+      wn_json_add(m, &s); /* NUMBER_MINUS */
+    else if (byte >= '0' && byte <= '9')
+      step_number(m, &s, byte);
+    return;
+  case WN_SHAPE_INTEGER:
+    s.mode = WN_JSON_INTEGER;
+    step_integer(m, &s, byte);
+    return;
+  case WN_SHAPE_OBJECT:
+  case WN_SHAPE_ARRAY:
+    break;
+  }
+  const bool object = shape->kind == WN_SHAPE_OBJECT;
+  if (byte != (object ? '{' : '[')) return;
+  s.mode = object ? WN_JSON_FIRST_NAME : WN_JSON_FIRST_ITEM;
+  s.what = 0;
+  s.top = wn_json_push(m, top, at, object ? 0 : 1);
+  wn_json_add(m, &s);
+}
+
+static void step_begin_value(struct wn_json_machine *m, uint32_t top, uint32_t value, unsigned char byte) {
+  const struct wn_value *v = &m->schema->values[value];
+  for (uint32_t i = 0; i < v->count; i++) step_begin_shape(m, top, m->schema->alternatives[v->first + i], byte);
+}
+
+/* --- names --- */
+
+static void step_begin_name(struct wn_json_machine *m, uint32_t top) {
+  const struct wn_shape *shape = &m->schema->shapes[m->frames[top].shape];
+  wn_json_add(m, &(struct wn_json_state){.top = top,
+                                         .mode = WN_JSON_NAME,
+                                         .part = step_free_names(m, top) ? WN_STRING_PLAIN : WN_STRING_NONE,
+                                         .low = shape->words,
+                                         .high = shape->words + shape->texts});
+}
+
+bool wn_json_is_free_name(const struct wn_json_machine *m, const struct wn_json_state *s, bool *simple) {
+  *simple = step_shape_of(m, s)->texts > 0;
+  return s->mode == WN_JSON_NAME && s->low >= s->high;
+}
+
+/* The name ends: the property's value follows, or that of any other one. */
+static void step_end_name(struct wn_json_machine *m, const struct wn_json_state *s, uint32_t part, uint32_t value) {
+  const struct wn_json_frame f = m->frames[s->top];
+  wn_json_add(
+      m, &(struct wn_json_state){.top = wn_json_push(m, f.up, f.shape, part), .mode = WN_JSON_COLON, .what = value});
+}
+
+void wn_json_end_string(struct wn_json_machine *m, const struct wn_json_state *from) {
+  const struct wn_json_state s = *from;
+  const struct wn_shape *shape = step_shape_of(m, &s);
+  if (s.mode == WN_JSON_STRING)
+    step_after(m, s.top);
+  else
+    step_end_name(m, &s, shape->count, (uint32_t)shape->rest);
+}
+
+/* A name is one of the schema's as long as words from low to high go on so; `part` says whether it may be another. */
+static void step_name(struct wn_json_machine *m, const struct wn_json_state *from, unsigned char byte) {
+  struct wn_json_state s = *from;
+  const struct wn_shape *shape = step_shape_of(m, &s);
+  step_words(m, &s, byte);
+  if (step_word_ends(m, &s)) { /* with its quote: nothing else goes on so */
+    const uint32_t part = m->schema->words[s.low].part;
+    if (step_names(m, s.top, s.low, s.low + 1))
+      step_end_name(m, &s, part + 1, m->schema->parts[shape->first + part].value);
+    return;
+  }
+  if (byte == '"' && from->part == WN_STRING_PLAIN) {
+    wn_json_end_string(m, from);
+    return;
+  }
+  const bool plain = shape->texts == 0 || (byte != '\\' && byte != 0x7F); /* so that no name is written in two ways */
+  s.part = plain ? wn_json_string_step((enum wn_json_string)from->part, byte) : WN_STRING_NONE;
+  if (s.low >= s.high) s.low = s.high = s.at = 0;
+  if (s.part != WN_STRING_NONE || (s.low < s.high && step_names(m, s.top, s.low, s.high))) wn_json_add(m, &s);
+}
+
+static void step_string(struct wn_json_machine *m, const struct wn_json_state *from, unsigned char byte) {
+  struct wn_json_state s = *from;
+  const struct wn_shape *shape = &m->schema->shapes[s.what];
+  const bool begins = s.part == WN_STRING_PLAIN;
+  if (begins && byte == '"') {
+    if ((int64_t)s.at >= shape->min) step_after(m, s.top);
+    return;
+  }
+  if (begins && (int64_t)s.at >= shape->max) return;
+  s.part = (uint8_t)wn_json_string_step((enum wn_json_string)s.part, byte);
+  /* Where no more characters are counted the states are the same. */
+  if (begins && (shape->max != INT64_MAX || (int64_t)s.at < shape->min)) s.at++;
+  if (s.part != WN_STRING_NONE) wn_json_add(m, &s);
+}
+
+/* --- brackets and commas --- */
+
+/* False: it is no white space that may stand here. */
+static bool step_space(struct wn_json_machine *m, const struct wn_json_state *from, unsigned char byte) {
+  struct wn_json_state s = *from;
+  if (byte == '\n') {
+    if (s.blanks > 0 || s.lines == LINES) return false;
+    s.lines++;
+  } else if (byte == ' ' || byte == '\t') {
+    if (s.blanks == (s.lines ? WN_JSON_INDENT : 1)) return false;
+    s.blanks++;
+  } else {
+    return false;
+  }
+  wn_json_add(m, &s);
+  return true;
+}
+
+static void step_first_item(struct wn_json_machine *m, const struct wn_json_state *s, unsigned char byte) {
+  const struct wn_shape *shape = step_shape_of(m, s);
+  const uint32_t top = s->top;
+  const int64_t item = step_item(m, top, 0);
+  if (byte == ']' && shape->min <= 0)
+    step_after(m, m->frames[top].up);
+  else if (step_fits(m, top, item))
+    step_begin_value(m, top, (uint32_t)item, byte);
+}
+
+static void step_first_name(struct wn_json_machine *m, const struct wn_json_state *s, unsigned char byte) {
+  const uint32_t top = s->top;
+  if (byte == '}' && step_has_required(m, top))
+    step_after(m, m->frames[top].up);
+  else if (byte == '"' && step_any_name(m, top))
+    step_begin_name(m, top);
+}
+
+static void step_comma(struct wn_json_machine *m, uint32_t top) {
+  const struct wn_json_frame f = m->frames[top];
+  const struct wn_shape *shape = &m->schema->shapes[f.shape];
+  if (shape->kind == WN_SHAPE_OBJECT) {
+    if (step_any_name(m, top)) wn_json_add(m, &(struct wn_json_state){.top = top, .mode = WN_JSON_NEXT_NAME});
+    return;
+  }
+  const int64_t item = step_item(m, top, f.index);
+  /* Where no more elements are counted the frames are the same. */
+  const bool counts = shape->max != INT64_MAX || f.index < shape->count || (int64_t)f.index < shape->min;
+  if (step_fits(m, top, item))
+    step_before(m, counts ? wn_json_push(m, f.up, f.shape, f.index + 1) : top, (uint32_t)item);
+}
+
+static void step_after_value(struct wn_json_machine *m, const struct wn_json_state *s, unsigned char byte) {
+  const struct wn_shape *shape = step_shape_of(m, s);
+  const uint32_t top = s->top;
+  if (!top || step_space(m, s, byte)) return;
+  if (byte == ',')
+    step_comma(m, top);
+  else if (shape->kind == WN_SHAPE_OBJECT ? byte == '}' && step_has_required(m, top)
+                                          : byte == ']' && (int64_t)m->frames[top].index >= shape->min)
+    step_after(m, m->frames[top].up);
+}
+
+static bool step_ends(const struct wn_json_machine *m, const struct wn_json_state *s) {
+  return (s->mode == WN_JSON_NUMBER && step_number_ends(s)) ||
+         (s->mode == WN_JSON_INTEGER && step_integer_ends(m, s)) || (s->mode == WN_JSON_WORD && step_word_ends(m, s));
+}
+
+bool wn_json_is_complete(const struct wn_json_machine *m, const struct wn_json_state *s) {
+  return s->top == 0 && (s->mode == WN_JSON_AFTER || step_ends(m, s));
+}
+
+/* What follows on one state. */
+static void step_state(struct wn_json_machine *m, const struct wn_json_state *s, unsigned char byte) {
+  if (step_ends(m, s)) /* a number's end shows by what comes after it */
+    step_after_value(m, &(struct wn_json_state){.top = s->top, .mode = WN_JSON_AFTER}, byte);
+  switch ((enum wn_json_mode)s->mode) {
+  case WN_JSON_VALUE:
+    if (!step_space(m, s, byte)) step_begin_value(m, s->top, s->what, byte);
+    return;
+  case WN_JSON_FIRST_ITEM:
+    if (!step_space(m, s, byte)) step_first_item(m, s, byte);
+    return;
+  case WN_JSON_FIRST_NAME:
+    if (!step_space(m, s, byte)) step_first_name(m, s, byte);
+    return;
+  case WN_JSON_NEXT_NAME:
+    if (!step_space(m, s, byte) && byte == '"') step_begin_name(m, s->top);
+    return;
+  case WN_JSON_NAME:
+    step_name(m, s, byte);
+    return;
+  case WN_JSON_COLON:
+    if (!step_space(m, s, byte) && byte == ':') step_before(m, s->top, s->what);
+    return;
+  case WN_JSON_STRING:
+    step_string(m, s, byte);
+    return;
+  case WN_JSON_WORD:
+    step_word(m, s, byte);
+    return;
+  case WN_JSON_NUMBER:
+    step_number(m, s, byte);
+    return;
+  case WN_JSON_INTEGER:
+    step_integer(m, s, byte);
+    return;
+  case WN_JSON_AFTER:
+    step_after_value(m, s, byte);
+    return;
+  }
+}
+
+void wn_json_step(struct wn_json_machine *m, uint32_t first, uint32_t count, unsigned char byte) {
+  const uint32_t begin = m->state_count;
+  for (uint32_t i = 0; i < count && !m->failed; i++) {
+    const struct wn_json_state s = m->states[first + i]; /* the array may move */
+    step_state(m, &s, byte);
+  }
+  if (m->state_count - begin > 1) wn_json_unique(m, begin);
+}
