@@ -106,7 +106,6 @@ struct mech_bench {
   double *cut;
   void *dot;
 };
-#define MECH_MEM_COEF 0.3
 
 static SUPPORT_UNUSED double mech_get(const struct mech_bench *m, int which, int64_t i) {
   const void *data = m->a[which].data;
@@ -295,8 +294,8 @@ static SUPPORT_UNUSED void mech_make(struct mech_bench *m, const struct mech_set
   op->sel.f_out = m->a[mech_array_add(m, "f_out", MECH_OUTPUT, groups * s->Tk)].data;
   op->sel.F = m->a[mech_array_add(m, "F", MECH_OUTPUT, groups * s->Tq * s->Tk)].data;
   if (!op->sel.mem) return;
-  op->sel.mem_coef = MECH_MEM_COEF;
   op->sel.M = m->a[mech_array_add(m, "M", MECH_OUTPUT, groups * s->Tq)].data;
+  op->sel.dM = m->a[mech_array_add(m, "dM", MECH_FIXED, groups * s->Tq)].data;
 }
 
 static SUPPORT_UNUSED void mech_clear(struct mech_bench *m) {

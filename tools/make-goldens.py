@@ -149,6 +149,11 @@ def head_row(case, x, b, h, i, first, F, held):
         y = y - (x["gate"][h] * removed if "gate" in x else removed)
     return y, kept
 
+def documents(x, b, T):
+    """[first, end) of sequence b's documents."""
+    starts = sorted({int(t) for t in x["doc_start"][b]}) if "doc_start" in x else [0]
+    return zip(starts, starts[1:] + [T])
+
 def rows(case, x):
     """y [B,H,T,D], F [B,(G,)T,T], M [B,(G,)T], the memory loss, counts [B,H,T], and under a budget the
     row before which each key goes, T + 1 for never, [B,G,T]: one query row after another."""
@@ -203,7 +208,8 @@ def rows(case, x):
         if s is not None and "mem" in s:
             M = torch.stack([torch.stack(m) for m in M_b])
             Ms.append(M)
-            loss = loss + s["mem"]["eps"] * sum(m[int(m.argmax())] for m in M) / (G * T)
+            for f, e in documents(x, b, T):  # a document's longest row over its length
+                loss = loss + s["mem"]["eps"] * sum(m[f + int(m[f:e].argmax())] for m in M) / (G * (e - f))
     F, M = torch.stack(Fs) if Fs else None, torch.stack(Ms) if Ms else None
     if not apart: F, M = F[:, 0] if Fs else None, M[:, 0] if Ms else None
     return torch.stack(ys), F, M, loss, torch.stack(counts), gone
@@ -311,7 +317,7 @@ def forward(c, p, tokens, starts):
         if at + "attn.select_q.weight" in p:
             given["sq"], given["sk"] = linear(n, at + "attn.select_q"), linear(n, at + "attn.select_k")
         y, _, _, loss, _, _ = rows(dict(B=B, H=H, Hkv=Hkv, T=T, D=D, attention=c["attention"]), given)
-        mem = mem + loss / (B * c["layers"])
+        mem = mem + loss / (sum(len(list(documents(given, b, T))) for b in range(B)) * c["layers"])
         x = x + linear(y.transpose(1, 2).reshape(B, T, H * D), at + "attn.out")
         h = linear(norm(x, at + "norm2"), at + "ffn.in")
         if c["ffn"] == "swiglu":

@@ -4,7 +4,8 @@
  *   L[h,i,j] = scale * q[h,i] . k[g,j]     (j <= i unless bidirectional)
  *   A[h,i,j] = L[h,i,j] - F[i,j]           masked entries are -inf
  *   W = softmax_j(A);  y[h,i] = sum_j W[h,i,j] v[g,j]
- * Selective attention: Leviathan, Kalman, Matias, arXiv 2410.02703, section 3 (F: 3.3; L_mem: eq. 2). */
+ * Selective attention: Leviathan, Kalman, Matias, arXiv 2410.02703, section 3 (F: 3.3; L_mem: section 4, equation 2).
+ */
 #ifndef WINNOW_ATTENTION_H
 #define WINNOW_ATTENTION_H
 
@@ -137,11 +138,13 @@ typedef struct wn_attention_arrays {
                                   constant in backward; NULL: no key is evicted */
   int64_t evicted_groups;      /* P: 1, or Hkv; 0 reads as 1 */
   const int32_t *doc_start;    /* [B,T] index of the first token of each token's document, or NULL: one document */
+  const int32_t *row_count;    /* [B] causal: rows of each sequence that are tokens, 0 to T; the rest is padding, which
+                                  L_mem leaves out. NULL: all */
   void *y;                     /* [B,H,T,D] */
   void *F;                     /* [B,G,T,T] for inspection: quadratic, filled only on request; entries j > i hold the
                                   column's running sum too, as in the oracle */
   void *M;                     /* [B,G,T]; needs selective.mem */
-  double *mem_loss;            /* [1] eps * sum_b mean_g max_i M[b,g,i] / T */
+  double *mem_loss;            /* [1] eps * sum over documents of mean_g max_i M / n, n the document's rows */
   int32_t *count;              /* [B,H,T] content keys that the threshold kept */
   const void *dy;              /* [B,H,T,D]; NULL: forward only */
   void *dq;                    /* [B,H,T,D] */

@@ -69,9 +69,9 @@ static const struct wn_call_field call_fields[] = {
     ARRAY(sel.F, WN_CALL_TRAINING, WN_CALL_REAL, "BSRK"),
     NUMBER(sel.mem, WN_CALL_TRAINING),
     NUMBER(sel.mem_tau, WN_CALL_TRAINING),
-    NUMBER(sel.mem_coef, WN_CALL_TRAINING),
     NUMBER(sel.dead_share, WN_CALL_SELECTION),
     ARRAY(sel.M, WN_CALL_TRAINING, WN_CALL_REAL, "BSR"),
+    ARRAY(sel.dM, WN_CALL_TRAINING, WN_CALL_REAL, "BSR"),
 
     NUMBER(span.on, WN_CALL_WEIGHTS),
     NUMBER(span.dynamic, WN_CALL_WEIGHTS),

@@ -159,16 +159,13 @@ wn_status wn_attention_config_check(wn_context *ctx, const char *where, const wn
 
 /* Fills the terms that come from the configuration, for layer `layer` (-1: patterns over the layers are ignored):
  * scale (1/sqrt(head_size) unless given), which terms are on and their numbers. out->H and out->Hkv are set before;
- * arrays, sel.mem_coef and what differs between training and its opposite (dropout.p, set here, and its seed) stay the
+ * arrays and what differs between training and its opposite (dropout.p, set here, and its seed) stay the
  * caller's to change. */
 void wn_attention_terms(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out);
 
 /* The operation of a public call, checked; the plan of run.c adds what it keeps for backward. */
 wn_status wn_attention_call(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *arrays,
                             struct wn_attention *out);
-
-/* The sum over rows of M [rows,T] of each row's maximum, as L_mem has it. */
-double wn_attention_memory(const void *M, wn_dtype dtype, int64_t rows, int64_t T);
 
 /* Selections F of a layer: 0 without selective attention, else 1 or one for each key-value head. */
 int64_t wn_attention_selections(const wn_attention_config *config, int64_t kv_heads);

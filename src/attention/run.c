@@ -4,6 +4,7 @@
  * and the backend's scratch. */
 #include <string.h>
 
+#include "attention/memory_loss.h"
 #include "attention/registry.h"
 #include "backends/backends.h"
 #include "base/alloc.h"
@@ -16,11 +17,11 @@ struct wn_attention_plan {
   struct wn_exec exec;
   struct wn_attention op;
   double *mem_loss; /* [1], the caller's; NULL: not wanted */
-  double mem_coef;  /* eps / T */
+  double mem_coef;  /* eps / groups */
   bool backward, forward_done;
   wn_attention_config config;
   wn_attention_arrays arrays;
-  void *y, *lse, *M, *cut, *dot, *scratch; /* the plan's own; y and M only where the caller gave none */
+  void *y, *lse, *M, *dM, *cut, *dot, *scratch; /* the plan's own; y and M only where the caller gave none */
 };
 
 static struct wn_stride heads_first(int64_t heads, int64_t T, int64_t D) {
@@ -76,6 +77,10 @@ static wn_status check_arrays(wn_context *ctx, const wn_attention_config *config
   WN_TRY(check_mechanisms(ctx, config, a));
   if (a->Tk < 0 || a->Tk > INT64_MAX / 64 / (a->B * a->H * a->D))
     return wn_fail(ctx, WN_ERR_SHAPE, "attention: Tk is %lld; the arrays must fit in memory", (long long)a->Tk);
+  for (int64_t b = 0; a->row_count && b < a->B; b++)
+    if (a->row_count[b] < 0 || a->row_count[b] > a->T)
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "attention: row_count[%lld] is %d, expected 0 to %lld", (long long)b,
+                     a->row_count[b], (long long)a->T);
   if (!config->bidirectional && (a->Tk > 0 || a->key_count))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "attention: Tk and key_count are for bidirectional attention");
   if (!a->dy && (a->dq || a->dk || a->dv))
@@ -174,11 +179,14 @@ wn_status wn_attention_plan_create(wn_context *ctx, const wn_attention_config *c
   }
   if (p->op.sel.on && p->op.sel.mem) {
     p->mem_loss = arrays->mem_loss;
-    p->mem_coef = config->selective.mem.eps / (double)(arrays->T * p->op.sel.groups);
-    p->op.sel.mem_coef = p->mem_coef;
+    p->mem_coef = config->selective.mem.eps / (double)p->op.sel.groups;
     if (!p->op.sel.M) {
       WN_TRY_GOTO(wn_alloc(ctx, "attention memory lengths", rows * (size_t)p->op.sel.groups * each, &p->M), fail);
       p->op.sel.M = p->M;
+    }
+    if (p->backward) {
+      WN_TRY_GOTO(wn_alloc(ctx, "gradient of memory lengths", rows * (size_t)p->op.sel.groups * each, &p->dM), fail);
+      p->op.sel.dM = p->dM;
     }
   }
   /* The dispatch checks at each call; here it must come before the scratch is sized from these numbers. */
@@ -198,31 +206,17 @@ fail:
   return status;
 }
 
-double wn_attention_memory(const void *M, wn_dtype dtype, int64_t rows, int64_t T) {
-  double sum = 0;
-  for (int64_t row = 0; row < rows; row++) {
-    double most = 0; /* a row's M is at least 1 unless F is negative, and then larger */
-    for (int64_t i = 0; i < T; i++) {
-      const int64_t n = row * T + i;
-      const double m = dtype == WN_F64 ? ((const double *)M)[n] : (double)((const float *)M)[n];
-      if (i == 0 || m > most) most = m;
-    }
-    sum += most;
-  }
-  return sum;
-}
-
-/* eps * sum_b mean_g max_i M[b,g,i] / T */
-static double memory_loss(const wn_attention_plan *p) {
-  const struct wn_attention *a = &p->op;
-  return p->mem_coef * wn_attention_memory(a->sel.M, p->exec.dtype, a->B * a->sel.groups, a->Tq);
+static struct wn_memory_rows memory_rows(const wn_attention_plan *p) {
+  return (struct wn_memory_rows){
+      .B = p->op.B, .G = p->op.sel.groups, .T = p->op.Tq, .doc_start = p->op.doc_start, .count = p->arrays.row_count};
 }
 
 wn_status wn_attention_plan_forward(wn_attention_plan *plan) {
   WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(plan, ATTENTION_PLAN));
   plan->forward_done = false;
   WN_TRY(wn_op_attention_forward(&plan->exec, &plan->op));
-  if (plan->mem_loss) *plan->mem_loss = memory_loss(plan);
+  const struct wn_memory_rows rows = memory_rows(plan);
+  if (plan->mem_loss) *plan->mem_loss = plan->mem_coef * wn_memory_loss(&rows, plan->exec.dtype, plan->op.sel.M);
   plan->forward_done = true;
   return WN_OK;
 }
@@ -232,6 +226,11 @@ wn_status wn_attention_plan_backward(wn_attention_plan *plan) {
   if (!plan->backward) return wn_fail(plan->ctx, WN_ERR_ARGUMENT, "attention: backward of a plan made without dy");
   if (!plan->forward_done) return wn_fail(plan->ctx, WN_ERR_ARGUMENT, "attention: backward before a forward");
   clear_parameter_gradients(&plan->config, &plan->arrays);
+  if (plan->dM) {
+    const struct wn_memory_rows rows = memory_rows(plan);
+    memcpy(plan->dM, plan->op.sel.M, (size_t)(rows.B * rows.G * rows.T) * wn_dtype_size(plan->exec.dtype));
+    wn_memory_loss_gradient(&rows, plan->exec.dtype, plan->mem_coef, plan->dM);
+  }
   return wn_op_attention_backward(&plan->exec, &plan->op);
 }
 
@@ -240,6 +239,7 @@ void wn_attention_plan_destroy(wn_attention_plan *plan) {
   wn_free(plan->y);
   wn_free(plan->lse);
   wn_free(plan->M);
+  wn_free(plan->dM);
   wn_free(plan->cut);
   wn_free(plan->dot);
   wn_free(plan->scratch);

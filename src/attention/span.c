@@ -1,4 +1,4 @@
-/* Adaptive and dynamic span: Sukhbaatar, Grave, Bojanowski, Joulin, ACL 2019 (section 3, equations 3 to 6).
+/* Adaptive and dynamic span: Sukhbaatar, Grave, Bojanowski, Joulin, ACL 2019 (section 2.2).
  *   m(x) = clamp((ramp + limit*z - x)/ramp, 0, 1),  W[i,j] = m(i-j) exp(A[i,j]) / sum over j of the same
  * one ratio z per head, learned, between 0 and 1; or z = sigmoid(v.x + b) of each token (dynamic). Keys where m = 0 are
  * not seen at all: what lies beyond a head's span costs nothing. */
@@ -74,7 +74,7 @@ static int64_t span_heads(const wn_attention_config *c, const struct wn_attentio
   return d->H;
 }
 
-/* Spans start short: sigmoid(-4) = 0.018 of the limit (Sukhbaatar et al. 2019, section 4). */
+/* Spans start short: sigmoid(-4) = 0.018 of the limit (Sukhbaatar et al. 2019, section 3). */
 static const struct wn_mechanism_input span_inputs[] = {
     {.array = "zt",
      .weight = "attn.span.weight",

@@ -1,6 +1,6 @@
 /* A session's attention over caches that hold everything, what a layer can see, or what a policy keeps.
  *
- * A budget's step (DESIGN section 4) is that of one token: a full cache evicts, the token enters, attends to what is
+ * A budget's step (docs/pruning.md) is that of one token: a full cache evicts, the token enters, attends to what is
  * held, and the policy takes note. A piece of a prompt runs its projections as a block and its attention token by
  * token, or as blocks where the policy's evictions can be computed in advance (session_prefill.c): N K H D operations
  * in all, and memory for K tokens per layer. A trimmed cache takes a piece as a block: a stage that the layers share

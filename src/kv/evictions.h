@@ -1,5 +1,5 @@
 /* Evictions that are found before the attention: which keys the rows of one attention call no longer see under a budget
- * (DESIGN section 4). By the walk (walk.h), a thread for each sequence and group of heads. */
+ * (docs/pruning.md). By the walk (walk.h), a thread for each sequence and group of heads. */
 #ifndef WN_KV_EVICTIONS_H
 #define WN_KV_EVICTIONS_H
 

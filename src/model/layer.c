@@ -318,7 +318,6 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
     out->slots.evicted_at = run->evicted_at + l * run->B * P * T;
   }
   out->sel.M = a->M;
-  out->sel.mem_coef = run->mem_coef;
   out->sel.dead_share = run->exec.ctx ? run->exec.ctx->dead_keys : 0;
   if (run->recurrence.rows > 0) wn_recurrence_attention(run, l, a, out);
 }
@@ -415,6 +414,11 @@ static wn_status layer_attention_backward(struct wn_run *run, int64_t l, struct 
   attention.dk = c->qk_norm ? temp->d_k : wn_element(temp->d_qkv, H * D, dtype);
   attention.dv = wn_element(temp->d_qkv, (H + Hkv) * D, dtype);
   wn_inputs_bind_gradients(run, temp, &attention);
+  if (a->M && run->mem_coef != 0) { /* it has been summed, and nothing else reads it */
+    const struct wn_memory_rows rows = wn_run_memory_rows(run);
+    if (!run->measuring) wn_memory_loss_gradient(&rows, dtype, run->mem_coef, a->M);
+    attention.sel.dM = a->M;
+  }
   if (run->recurrence.rows > 0) {
     WN_TRY(wn_recurrence_backward(run, l, a, temp, &attention));
     wn_span_loss_backward(run, l, temp);

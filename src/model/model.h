@@ -66,6 +66,10 @@ struct wn_batch {
   const int32_t *input_count; /* [B] tokens of each row, the rest is padding; NULL: S */
 };
 
+/* Documents of a batch: its sequences, or what doc_start parts them into. Tokens after the last target of a sequence
+ * are padding; one without any target counts for nothing. */
+int64_t wn_batch_documents(const struct wn_batch *batch);
+
 /* For analysis; each may be NULL. `batch` is called before a step; `attention` with a layer's attention operation
  * before it runs, to put into it what is to be looked at (ops/attention.h: look, a threshold's control tokens), also
  * when the workspace is made, for the scratch; `layer` after the layer's forward, with the arrays it kept (layer.h). */
@@ -122,8 +126,8 @@ struct wn_step {
   const size_t *grad_at;  /* [table.count] where in grads each row's gradient is, WN_NO_GRADIENT: it is not computed;
                              NULL: at the rows' own offsets */
   double loss_scale;      /* gradient of the loss sum over counted positions: 1 / counted positions of the whole step */
-  double mem_scale;       /* weight of this batch's L_mem and span loss in the step: B of the micro-batch / sequences of
-                             the step */
+  double mem_scale;       /* weight of this batch's L_mem in the step: its wn_batch_documents / those of the step */
+  double span_scale;      /* of its span loss: B of the micro-batch / sequences of the step */
   bool training;          /* dropout on */
   uint64_t seed;          /* dropout */
   uint64_t step;          /* dropout: unique per micro-step */
@@ -135,7 +139,7 @@ struct wn_step {
 struct wn_step_result {
   double loss_sum; /* over counted positions, nats */
   uint64_t counted, hits;
-  double mem_loss;  /* eps * mean over sequences and layers of max_i M / T; 0 when off */
+  double mem_loss;  /* eps * mean over documents and layers of max_i M / n; 0 when off */
   double span_loss; /* lambda/H * sum over layers and heads of limit * z; 0 when off */
   double span;      /* mean over layers and heads (and tokens, where spans are theirs) of limit * z; 0 when off */
 };

@@ -3,6 +3,17 @@
 
 #include <string.h>
 
+#include "attention/registry.h"
+
+struct wn_memory_rows wn_run_memory_rows(const struct wn_run *run) {
+  const wn_model_config *c = &run->model->config;
+  return (struct wn_memory_rows){.B = run->B,
+                                 .G = wn_attention_selections(&c->attention, c->kv_heads),
+                                 .T = run->T,
+                                 .doc_start = run->doc_start,
+                                 .count = run->row_count};
+}
+
 void wn_run_init(struct wn_run *run, const struct wn_model *model, int64_t B, int64_t T) {
   memset(run, 0, sizeof *run);
   run->model = model;

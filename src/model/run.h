@@ -3,6 +3,7 @@
 #ifndef WN_MODEL_RUN_H
 #define WN_MODEL_RUN_H
 
+#include "attention/memory_loss.h"
 #include "model/config.h"
 #include "model/model.h"
 
@@ -56,13 +57,16 @@ struct wn_run {
   uint64_t seed, stream;          /* dropout; stream: the first of this step's wn_run_streams */
   const wn_budgets *budgets;      /* NULL: none */
   int32_t *evicted_at;            /* [L] of [B,P,T] evictions, with budgets */
-  double mem_coef;                /* L_mem's factor a layer, backward only */
+  const int32_t *row_count;       /* [B] rows of the batch that are tokens, for L_mem; NULL: all */
+  double mem_coef;                /* L_mem's factor a layer, selection and document, backward only */
   double span_coef;               /* span loss: the factor of a layer's sum over heads of the mean z, backward only */
   void *grads;                    /* [table.total], added to; NULL: forward only */
   const size_t *grad_at;          /* as in wn_step */
   const struct wn_layer_observer *observer; /* or NULL */
 };
 void wn_run_init(struct wn_run *run, const struct wn_model *model, int64_t B, int64_t T);
+/* The rows of a layer's M. */
+struct wn_memory_rows wn_run_memory_rows(const struct wn_run *run);
 
 /* Parameter row's values and gradient; NULL for row -1 or without gradients, and where the row is packed. */
 void *wn_run_param(const struct wn_run *run, int row);

@@ -1,5 +1,5 @@
 /* Spans in the model: the loss that keeps spans short,
- *   span loss = lambda/H * sum over layers and heads of limit * z             (Sukhbaatar et al. 2019, equation 7)
+ *   span loss = lambda/H * sum over layers and heads of limit * z             (Sukhbaatar et al. 2019, section 2.2)
  * where z is a token's own (an input, inputs.c), its mean over tokens.
  *
  * And how far back a layer looks, for whoever keeps tokens for it: the key at distance x has a weight while

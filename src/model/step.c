@@ -1,7 +1,7 @@
 /* One pass over a batch: embedding, layers, final norm, output projection with the loss, and the backward of all.
  *
- *   loss = loss_scale * sum of cross-entropies + mem_scale * (L_mem + span loss)
- *   L_mem = eps * mean over sequences, layers and selections of max_i M / T
+ *   loss = loss_scale * sum of cross-entropies + mem_scale * L_mem + span_scale * span loss
+ *   L_mem = eps * mean over documents, layers and selections of max_i M / n, over the document's n tokens
  *   span loss = lambda/H * sum over layers and heads of limit * z (its mean over tokens, where spans are theirs)
  *
  * The output projection, the loss and their gradients run in chunks of rows, so that logits [M,V] never exist; the
@@ -14,6 +14,7 @@
 
 #include <string.h>
 
+#include "attention/memory_loss.h"
 #include "attention/registry.h"
 #include "tensor/bf16.h"
 
@@ -90,7 +91,7 @@ wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_
   const int64_t M = run->B * run->T;
   const bool mem = c->attention.selective.enabled && c->attention.selective.mem.enabled;
   struct wn_layer_acts a;
-  const int64_t selections = wn_attention_selections(&c->attention, c->kv_heads);
+  const struct wn_memory_rows memory = wn_run_memory_rows(run);
   *sums = (struct wn_stack_sums){0};
   for (int64_t i = 0; ws->control && !run->measuring && i < M; i++) /* ids outside are the embedding's to refuse */
     ws->control[i] = tokens[i] >= 0 && tokens[i] < c->vocab_size ? model->control[tokens[i]] : 0;
@@ -106,7 +107,7 @@ wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_
     if (!run->measuring) sums->span += wn_span_sum(run, l, &a);
     if (!run->measuring && run->observer && run->observer->layer) run->observer->layer(run->observer->user, run, l, &a);
     if (run->grads) step_move_reduced(run, ws, l, false);
-    if (mem && !run->measuring) sums->mem += wn_attention_memory(a.M, model->dtype, run->B * selections, run->T);
+    if (mem && !run->measuring) sums->mem += wn_memory_loss(&memory, model->dtype, a.M);
   }
   return wn_run_norm(run, M, wn_run_final_norm(run, ws->rstd, ws->mean), mid, branch, ws->x_out, ws->n_out);
 }
@@ -191,22 +192,51 @@ wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int
   return wn_run_embedding_backward(run, &embedding);
 }
 
+/* Rows of each sequence up to its last target; what follows is padding. */
+static void step_row_count(const struct wn_batch *batch, int64_t b, int32_t *count) {
+  int64_t n = batch->T;
+  while (n > 0 && batch->targets[b * batch->T + n - 1] < 0) n--;
+  *count = (int32_t)n;
+}
+
+int64_t wn_batch_documents(const struct wn_batch *batch) {
+  int64_t documents = 0;
+  for (int64_t b = 0; b < batch->B; b++) {
+    int32_t count;
+    step_row_count(batch, b, &count);
+    const struct wn_memory_rows row = {
+        .B = 1, .T = batch->T, .doc_start = batch->doc_start ? batch->doc_start + b * batch->T : NULL, .count = &count};
+    documents += wn_memory_documents(&row);
+  }
+  return documents;
+}
+
+/* L_mem's factor of one layer, selection and document. */
+static double step_memory_share(struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch) {
+  const wn_model_config *c = &run->model->config;
+  const wn_selective_config *sel = &c->attention.selective;
+  if (!sel->enabled || !sel->mem.enabled) return 0;
+  const double each = sel->mem.eps / ((double)c->layers * (double)wn_attention_selections(&c->attention, c->kv_heads));
+  if (run->measuring) return each;
+  for (int64_t b = 0; b < run->B; b++) step_row_count(batch, b, &ws->row_count[b]);
+  run->row_count = ws->row_count;
+  const struct wn_memory_rows rows = wn_run_memory_rows(run);
+  const int64_t documents = wn_memory_documents(&rows);
+  return documents > 0 ? each / (double)documents : 0;
+}
+
 wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch,
                       const struct wn_step *step, struct wn_step_result *result) {
   const wn_model_config *c = &run->model->config;
-  const wn_selective_config *sel = &c->attention.selective;
   const int64_t M = run->B * run->T;
   const wn_span_config *span = &c->attention.span;
   struct wn_stack_sums sums;
   memset(result, 0, sizeof *result);
-  /* L_mem's of one layer, sequence and selection; the span loss's of one head. */
-  const double mem_share =
-      sel->enabled && sel->mem.enabled
-          ? sel->mem.eps / ((double)c->layers * (double)M * (double)wn_attention_selections(&c->attention, c->kv_heads))
-          : 0;
+  const double mem_share = step_memory_share(run, ws, batch);
+  /* The span loss's factor of one head. */
   const double span_share = span->enabled ? span->loss * span->limit / (double)c->heads : 0;
   run->mem_coef = mem_share * step->mem_scale;
-  run->span_coef = span_share * step->mem_scale;
+  run->span_coef = span_share * step->span_scale;
   WN_TRY(wn_run_stack(run, ws, batch->tokens, &sums));
   result->mem_loss = mem_share * sums.mem;
   result->span_loss = span_share * sums.span;

@@ -33,6 +33,7 @@ static void workspace_lay(struct wn_workspace *ws) {
       {"exact activations", true, WN_DIMS(own_exact, (int64_t)ws->blocks.exact_bytes), 1, &ws->blocks.exact},
       {"kept activations", true, WN_DIMS(L, (int64_t)ws->kept_bytes), 1, &ws->kept},
       {"positions", true, WN_DIMS(M), sizeof *ws->positions, &ws->positions},
+      {"rows that are tokens", true, WN_DIMS(ws->B), sizeof *ws->row_count, &ws->row_count},
       {"control tokens", c->attention.threshold.enabled && ws->model->control, WN_DIMS(M), 1, &ws->control},
       {"recurrence", recurrence > 0, WN_DIMS(sets, L), sizeof *ws->recurrence, &ws->recurrence},
       {"rooms of the recurrence", recurrence > 0, WN_DIMS(L + 1), sizeof *ws->rooms, &ws->rooms},

@@ -25,6 +25,7 @@ struct wn_workspace {
   size_t kept_bytes;
   struct wn_layer_temp temp;
   int32_t *positions;                     /* [M] */
+  int32_t *row_count;                     /* [B] rows of the batch before its padding */
   uint8_t *control;                       /* [M] with a threshold and control tokens */
   struct wn_recurrence_layer *recurrence; /* [sets][L] */
   struct wn_recurrence_room *rooms;       /* [L+1]; the last one is what all layers share */

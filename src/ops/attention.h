@@ -1,4 +1,4 @@
-/* The attention operation: one loop with terms (DESIGN section 3). Forward serves whole sequences, chunks of a
+/* The attention operation: one loop with terms (docs/mechanisms.md). Forward serves whole sequences, chunks of a
  * prefill and single-token decoding alike: Tq queries are the last Tq of Tk keys. */
 #ifndef WN_OPS_ATTENTION_H
 #define WN_OPS_ATTENTION_H
@@ -59,7 +59,7 @@ struct wn_attention {
     double density;
   } root;
 
-  /* Eviction and compact caches (DESIGN section 4). P is 1, or Hkv where each key-value head keeps its own keys. */
+  /* Eviction and compact caches (docs/pruning.md). P is 1, or Hkv where each key-value head keeps its own keys. */
   struct {
     int64_t groups;            /* P; 0 reads as 1 */
     const int32_t *evicted_at; /* [B,P,Tk] position of the first row that no longer sees the key; NULL: no key is
@@ -88,15 +88,15 @@ struct wn_attention {
     /* L_mem: M[b,g,i] = (i+1-doc_start) - sum_j min(F[g,i,j], tau)/tau over the row's causal j of its document. */
     bool mem;
     double mem_tau;
-    double mem_coef; /* backward adds d(mem_coef * sum_b,g max_i M[b,g,i]) */
     /* Dead-key skipping: a row may leave keys out of everything but f_out and M as long as it is sure that their
      * weights add up to less than this share of its sum. 0: every key that is seen takes part. A setting of the run
      * (the context's), not of the model; only F32 makes use of it. */
     double dead_share;
-    void *M; /* [B,G,Tq], written by forward, read by backward; ties of the maximum go to the first row */
+    void *M;        /* [B,G,Tq], written by forward; NULL: not wanted */
+    const void *dM; /* [B,G,Tq] the gradient of M, which backward adds to F's; NULL: 0 */
   } sel;
 
-  /* Adaptive and dynamic span (Sukhbaatar et al. 2019, equations 3 to 6): the weight of key j is multiplied, before
+  /* Adaptive and dynamic span (Sukhbaatar et al. 2019, section 2.2): the weight of key j is multiplied, before
    * the normalisation, by m = clamp((ramp + limit*z - x)/ramp, 0, 1). Where m = 0 the key is not seen. */
   struct {
     bool on, dynamic, exclude_self; /* exclude_self: x >= 1 only */

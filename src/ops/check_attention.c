@@ -18,7 +18,7 @@ static wn_status check_strided(struct wn_check c, const char *field, const void 
   return heads > 1 ? wn_check_product(c, field, heads, s.h, 1) : WN_OK;
 }
 
-static wn_status check_selective(struct wn_check c, const struct wn_attention *a, bool backward) {
+static wn_status check_selective(struct wn_check c, const struct wn_attention *a) {
   const int64_t G = wn_selection_groups(a);
   if (G != 1 && G != a->Hkv)
     return wn_fail(c.exec->ctx, WN_ERR_SHAPE,
@@ -38,9 +38,7 @@ static wn_status check_selective(struct wn_check c, const struct wn_attention *a
   WN_TRY(wn_check_number(c, "dead_share", a->sel.dead_share, a->sel.dead_share >= 0 && a->sel.dead_share < 1,
                          "a share in [0,1)"));
   if (!a->sel.mem) return WN_OK;
-  WN_TRY(wn_check_number(c, "mem_tau", a->sel.mem_tau, a->sel.mem_tau > 0, "a number > 0"));
-  WN_TRY(wn_check_number(c, "mem_coef", a->sel.mem_coef, true, "a finite number"));
-  return backward ? wn_check_pointer(c, "M", a->sel.M) : WN_OK;
+  return wn_check_number(c, "mem_tau", a->sel.mem_tau, a->sel.mem_tau > 0, "a number > 0");
 }
 
 /* The terms other than selection. */
@@ -213,7 +211,7 @@ wn_status wn_check_attention(const struct wn_exec *exec, const struct wn_attenti
   }
   int64_t far;
   WN_TRY(check_slots(c, a, &far));
-  if (a->sel.on) WN_TRY(check_selective(c, a, backward));
+  if (a->sel.on) WN_TRY(check_selective(c, a));
   WN_TRY(check_terms(c, a, far));
   if (!backward) return WN_OK;
   if (a->dk_from < 0 || a->dk_from > a->Tk)

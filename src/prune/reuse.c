@@ -1,4 +1,4 @@
-/* Evaluation of one changed budget at the cost of what it can change (DESIGN section 4).
+/* Evaluation of one changed budget at the cost of what it can change.
  *
  * Held for the accepted budgets, for every row and layer: the residual stream at the layer's entry, keys, values, the
  * queries that select, and every position's loss. Lowering layer l to K leaves untouched

@@ -119,6 +119,9 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
   wn_adapt_strength_set(t->model, &t->config, t->step + 1);
   const wn_budgets *budgets = budgets_of(t, t->step + 1, wn_schedule_budget_drawn);
   double loss = 0, mem_loss = 0, span_loss = 0, span = 0;
+  const struct wn_batch whole = {
+      .B = t->batch * t->accumulate, .T = t->context, .targets = targets, .doc_start = doc_start};
+  const double documents = (double)wn_batch_documents(&whole);
   for (int64_t a = 0; a < t->accumulate; a++) {
     struct wn_batch batch = {.B = t->batch,
                              .T = t->context,
@@ -131,7 +134,8 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
     struct wn_step step = {.grads = t->grads,
                            .grad_at = t->learns.grad_at,
                            .loss_scale = 1.0 / (double)counted,
-                           .mem_scale = 1.0 / (double)t->accumulate,
+                           .mem_scale = (double)wn_batch_documents(&batch) / documents,
+                           .span_scale = 1.0 / (double)t->accumulate,
                            .training = true,
                            .seed = t->config.seed,
                            .step = (uint64_t)t->step * (uint64_t)t->accumulate + (uint64_t)a,
@@ -141,8 +145,8 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
     WN_TRY(wn_model_step(t->model, t->ws, &batch, &step, &result));
     loss += result.loss_sum;
     mem_loss += result.mem_loss * step.mem_scale;
-    span_loss += result.span_loss * step.mem_scale;
-    span += result.span * step.mem_scale;
+    span_loss += result.span_loss * step.span_scale;
+    span += result.span * step.span_scale;
   }
   loss /= (double)counted;
   if (!isfinite(loss) || !isfinite(mem_loss) || !isfinite(span_loss))

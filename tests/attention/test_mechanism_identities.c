@@ -249,13 +249,20 @@ static struct wn_attention piece_of(const struct mech_bench *m, int64_t row, int
 /* What a call writes row by row without strides, [heads,Tq], and where it belongs: [heads,T]. */
 static const char *const by_row[] = {"lse", "M", "count"};
 struct rows {
-  void *data[3];
+  void *data[3], *dM; /* dM is read, and so filled */
 };
-static void rows_point(const struct mech_bench *m, struct wn_attention *a, struct rows *r) {
+static void rows_point(const struct mech_bench *m, struct wn_attention *a, struct rows *r, int64_t row, int64_t Tq) {
   const size_t bytes = (size_t)(m->s.H * T) * sizeof(double);
   for (int i = 0; i < 3; i++) r->data[i] = malloc(bytes);
   a->lse = r->data[0];
   if (a->sel.M) a->sel.M = r->data[1];
+  r->dM = malloc(bytes);
+  const int which = mech_find(m, "dM");
+  const size_t each = wn_dtype_size(m->dtype);
+  for (int64_t h = 0; which >= 0 && h < m->a[which].count / T; h++)
+    memcpy((char *)r->dM + (size_t)(h * Tq) * each, (const char *)m->a[which].data + (size_t)(h * T + row) * each,
+           (size_t)Tq * each);
+  if (a->sel.dM) a->sel.dM = r->dM;
   if (a->threshold.count) a->threshold.count = r->data[2];
 }
 static void rows_take(struct mech_bench *m, const struct rows *r, int64_t row, int64_t Tq) {
@@ -267,6 +274,7 @@ static void rows_take(struct mech_bench *m, const struct rows *r, int64_t row, i
              (size_t)Tq * each);
     free(r->data[i]);
   }
+  free(r->dM);
 }
 
 /* Adds the elements of dk, dv that this piece has written to a sum over pieces. */
@@ -294,7 +302,7 @@ static bool run_chunks(struct mech_bench *m, int64_t chunk, bool gradients) {
     struct wn_attention a = piece_of(m, row, size, 0);
     if (a.sel.on) a.sel.f_in = row ? a.sel.f_out : NULL; /* in place */
     struct rows r;
-    rows_point(m, &a, &r);
+    rows_point(m, &a, &r, row, size);
     ran = mech_call(&place, m, &a, false) && (!gradients || mech_call(&place, m, &a, true));
     rows_take(m, &r, row, size);
     if (ran && gradients) add_keys(m, row + size, sum);
@@ -344,7 +352,6 @@ static void check_documents(void) {
     mech_make(&m, &s, dtype);
     clear_gradients(&packed);
     clear_gradients(&m);
-    packed.op.sel.mem_coef = m.op.sel.mem_coef = 0; /* L_mem looks at a sequence's longest row, not a document's */
     bool ran = mech_both(&place, &packed);
     int documents = 0;
     for (int64_t first = 0, next; first < T && ran; first = next) {
@@ -352,7 +359,7 @@ static void check_documents(void) {
       struct wn_attention a = piece_of(&m, first, next - first, first);
       a.doc_start = NULL;
       struct rows r;
-      rows_point(&m, &a, &r);
+      rows_point(&m, &a, &r, first, next - first);
       ran = mech_call(&place, &m, &a, false) && mech_call(&place, &m, &a, true);
       rows_take(&m, &r, first, next - first);
       documents++;

@@ -78,7 +78,7 @@ static void check_model(wn_context *ctx, const char *name, wn_dtype dtype, doubl
   const struct wn_workspace_options options = {.backward = true};
   assert_ok(ctx, wn_workspace_create(ctx, model, B, T, &options, &ws));
   const struct wn_batch batch = {.B = B, .T = T, .tokens = tokens, .targets = targets, .doc_start = starts};
-  const struct wn_step step = {.grads = grads, .loss_scale = 1, .mem_scale = 1};
+  const struct wn_step step = {.grads = grads, .loss_scale = 1, .mem_scale = 1, .span_scale = 1};
   struct wn_step_result result;
   assert_ok(ctx, wn_model_step(model, ws, &batch, &step, &result));
   double *loss = copy_of(find(file, "loss"));

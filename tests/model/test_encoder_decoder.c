@@ -109,9 +109,9 @@ static void world_clear(struct world *w) {
 static double objective(struct world *w, void *grads) {
   struct wn_step_result r;
   const struct wn_step step = {
-      .grads = grads, .loss_scale = 0.07, .mem_scale = 0.6, .training = true, .seed = 11, .step = 3};
+      .grads = grads, .loss_scale = 0.07, .mem_scale = 0.6, .span_scale = 0.6, .training = true, .seed = 11, .step = 3};
   assert_ok(w->ctx, wn_model_step(w->model, w->ws, &w->batch, &step, &r));
-  return step.loss_scale * r.loss_sum + step.mem_scale * (r.mem_loss + r.span_loss);
+  return step.loss_scale * r.loss_sum + step.mem_scale * r.mem_loss + step.span_scale * r.span_loss;
 }
 
 static const struct wn_workspace_options keep_all = {.backward = true, .activation_dtype = WN_F32};

@@ -187,8 +187,8 @@ static struct wn_step_result stream_step(struct stream *s, wn_workspace *ws, int
   struct wn_step_result r;
   const int32_t *at = s->ids + i * LONG_BLOCK;
   const struct wn_batch batch = {.B = 1, .T = LONG_BLOCK, .tokens = at, .targets = at + 1};
-  OK(s->ctx,
-     wn_model_step(s->model, ws, &batch, &(struct wn_step){.grads = grads, .loss_scale = 1, .mem_scale = 1}, &r));
+  OK(s->ctx, wn_model_step(s->model, ws, &batch,
+                           &(struct wn_step){.grads = grads, .loss_scale = 1, .mem_scale = 1, .span_scale = 1}, &r));
   return r;
 }
 
@@ -351,10 +351,10 @@ static void snapshot(struct probe *p, bool back) {
 static double objective(struct probe *p, void *grads) {
   struct wn_step_result r;
   const struct wn_step step = {
-      .grads = grads, .loss_scale = 0.07, .mem_scale = 0.6, .training = true, .seed = 11, .step = 3};
+      .grads = grads, .loss_scale = 0.07, .mem_scale = 0.6, .span_scale = 0.6, .training = true, .seed = 11, .step = 3};
   snapshot(p, true);
   OK(p->ctx, wn_model_step(p->model, p->ws, &p->batch, &step, &r));
-  return step.loss_scale * r.loss_sum + step.mem_scale * (r.span_loss + r.mem_loss);
+  return step.loss_scale * r.loss_sum + step.mem_scale * r.mem_loss + step.span_scale * r.span_loss;
 }
 
 /* Central differences along a random direction of each tensor, after `before` blocks. */
@@ -441,7 +441,7 @@ static void test_backends(void **state) {
         int32_t ids[B * BLOCK], targets[B * BLOCK];
         const struct wn_batch batch = block_of(&x, i, ids, targets);
         struct wn_step_result r;
-        const struct wn_step step = {.grads = grads[fast], .loss_scale = 1, .mem_scale = 1};
+        const struct wn_step step = {.grads = grads[fast], .loss_scale = 1, .mem_scale = 1, .span_scale = 1};
         OK(ctx, wn_model_step(model, ws, &batch, &step, &r));
         loss[fast] += r.loss_sum + r.span_loss + r.mem_loss;
       }

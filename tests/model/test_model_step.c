@@ -18,7 +18,7 @@ static struct outcome run_step(wn_context *ctx, struct wn_model *model, struct t
   o.grads = calloc(o.total, sizeof *o.grads);
   assert_non_null(o.grads);
   const struct wn_step step = {
-      .grads = o.grads, .loss_scale = 0.05, .mem_scale = 1, .training = true, .seed = 1, .step = 9};
+      .grads = o.grads, .loss_scale = 0.05, .mem_scale = 1, .span_scale = 1, .training = true, .seed = 1, .step = 9};
   OK(ctx, wn_model_step(model, ws, &x->batch, &step, &o.r));
   wn_workspace_destroy(ws);
   return o;
@@ -92,7 +92,7 @@ static void test_micro_batches(void **state) {
   const size_t total = model->table.total;
   double *one = calloc(total, sizeof *one), *two = calloc(total, sizeof *two);
   assert_true(one && two);
-  struct wn_step step = {.grads = one, .loss_scale = 0.05, .mem_scale = 1};
+  struct wn_step step = {.grads = one, .loss_scale = 0.05, .mem_scale = 1, .span_scale = 1};
   struct wn_step_result r, part;
   OK(ctx, wn_model_step(model, ws, &x.batch, &step, &r));
   step.grads = two;
@@ -110,6 +110,75 @@ static void test_micro_batches(void **state) {
   free(one);
   free(two);
   wn_workspace_destroy(ws);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
+/* Documents of these lengths, a row each or packed into one, in rows of T tokens. */
+static struct wn_step_result run_documents(struct wn_model *model, const int *lengths, int count, int64_t T,
+                                           bool packed, double *grads) {
+  enum { TOKENS = 128 };
+  const int64_t B = packed ? 1 : count;
+  int32_t ids[TOKENS] = {0}, targets[TOKENS], doc_start[TOKENS] = {0};
+  assert_true(B * T <= TOKENS);
+  for (int i = 0; i < TOKENS; i++) targets[i] = -1;
+  for (int64_t d = 0, at = 0; d < count; d++) {
+    const int64_t row = packed ? 0 : d, first = packed ? at : 0;
+    for (int64_t t = 0; t < lengths[d]; t++) {
+      const int64_t i = row * T + first + t;
+      ids[i] = (int32_t)wn_random_below(7, WN_STREAM_TEST, (uint64_t)d, (uint64_t)t, 11);
+      targets[i] = (int32_t)wn_random_below(7, WN_STREAM_TEST, (uint64_t)d, (uint64_t)t + 1, 11);
+      doc_start[i] = (int32_t)first;
+    }
+    at += lengths[d];
+    for (int64_t t = at; packed && d == count - 1 && t < T; t++) doc_start[t] = (int32_t)at; /* padding of its own */
+  }
+  wn_workspace *ws;
+  const struct wn_workspace_options options = {.backward = true, .activation_dtype = WN_F32};
+  OK(model->ctx, wn_workspace_create(model->ctx, model, B, T, &options, &ws));
+  memset(grads, 0, model->table.total * sizeof *grads);
+  const struct wn_step step = {.grads = grads, .loss_scale = 0.05, .mem_scale = 1, .span_scale = 1};
+  const struct wn_batch batch = {
+      .B = B, .T = T, .tokens = ids, .targets = targets, .doc_start = packed ? doc_start : NULL};
+  struct wn_step_result r;
+  assert_int_equal(wn_batch_documents(&batch), count);
+  OK(model->ctx, wn_model_step(model, ws, &batch, &step, &r));
+  wn_workspace_destroy(ws);
+  return r;
+}
+
+/* L_mem is a document's: neither padding nor what it is packed with changes it, or any gradient. */
+static void test_memory_loss_of_documents(void **state) {
+  (void)state;
+  static const int lengths[] = {5, 9, 2};
+  wn_context *ctx = context_of("ref", 1);
+  wn_model_config c = model_case_config(&model_cases[6]);
+  c.context = 40;
+  struct wn_model *model = model_of(ctx, &c, WN_F64);
+  const size_t total = model->table.total;
+  double *want = calloc(total, sizeof *want), *got = calloc(total, sizeof *got);
+  assert_true(want && got);
+  assert_true(c.attention.selective.mem.enabled);
+  const struct {
+    int count;
+    int64_t T;
+    bool packed;
+  } same[] = {{1, 5, false}, {1, 16, false}, {1, 40, false}, {1, 16, true},
+              {3, 9, false}, {3, 16, true},  {3, 30, true},  {3, 33, false}};
+  struct wn_step_result first = {0};
+  for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+    const bool begins = i == 0 || same[i].count != same[i - 1].count;
+    const struct wn_step_result r =
+        run_documents(model, lengths, same[i].count, same[i].T, same[i].packed, begins ? want : got);
+    if (begins) first = r;
+    if (!(fabs(r.mem_loss - first.mem_loss) < 1e-12) || !(r.mem_loss > 0.05))
+      fail_msg("%d documents in rows of %d: L_mem %.9f, before %.9f", same[i].count, (int)same[i].T, r.mem_loss,
+               first.mem_loss);
+    for (size_t n = 0; n < total && !begins; n++)
+      if (!(fabs(want[n] - got[n]) < 1e-12)) fail_msg("rows of %d: gradient %zu differs", (int)same[i].T, n);
+  }
+  free(want);
+  free(got);
   wn_model_destroy(model);
   wn_context_destroy(ctx);
 }
@@ -162,7 +231,7 @@ static void test_no_allocation(void **state) {
     wn_memory_info before, after;
     wn_memory_info_get(&before);
     struct wn_step_result r;
-    const struct wn_step step = {.grads = grads, .loss_scale = 1, .mem_scale = 1, .training = true};
+    const struct wn_step step = {.grads = grads, .loss_scale = 1, .mem_scale = 1, .span_scale = 1, .training = true};
     OK(ctx, wn_model_step(model, ws, &x.batch, &step, &r));
     wn_memory_info_get(&after);
     assert_int_equal(before.total_allocations, after.total_allocations);
@@ -213,7 +282,7 @@ static void test_refusals(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* The paper's published sizes, with an embedding table of 7,964 entries (DESIGN section 5). */
+/* The paper's published sizes, with an embedding table of 7,964 entries. */
 static void test_parameter_counts(void **state) {
   (void)state;
   static const struct {
@@ -307,10 +376,15 @@ static void test_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_same_result), cmocka_unit_test(test_micro_batches),
-      cmocka_unit_test(test_logits),      cmocka_unit_test(test_no_allocation),
-      cmocka_unit_test(test_refusals),    cmocka_unit_test(test_parameter_counts),
-      cmocka_unit_test(test_start),       cmocka_unit_test(test_memory),
+      cmocka_unit_test(test_same_result),
+      cmocka_unit_test(test_micro_batches),
+      cmocka_unit_test(test_memory_loss_of_documents),
+      cmocka_unit_test(test_logits),
+      cmocka_unit_test(test_no_allocation),
+      cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_parameter_counts),
+      cmocka_unit_test(test_start),
+      cmocka_unit_test(test_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -532,8 +532,7 @@ static wn_status call_sumsq(struct bench *b, struct wn_exec e, bool backward) {
   return run_sumsq(e, &a, false);
 }
 
-enum { T_Q, T_K, T_V, T_Y, T_LSE, T_DY, T_DQ, T_DK, T_DV, T_F, T_FOUT, T_M, T_SQ, T_SK, T_DSQ, T_DSK };
-#define MEM_COEF 0.3
+enum { T_Q, T_K, T_V, T_Y, T_LSE, T_DY, T_DQ, T_DK, T_DV, T_F, T_FOUT, T_M, T_DM, T_SQ, T_SK, T_DSQ, T_DSK };
 static void add_heads(struct bench *b, const char *name, enum role role, int64_t heads, int link) {
   const int64_t B = b->c->n[0], T = b->c->n[1], D = b->c->n[4], pad = b->c->n[5];
   if (has(b, HEADS_FIRST))
@@ -569,7 +568,8 @@ static void declare_attention(struct bench *b) {
   if (!has(b, SEL)) return;
   array_add(b, "F", OUT, B * T, T, 0, -1);
   array_add(b, "f_out", OUT, B, T, 0, -1);
-  array_add(b, "M", OUT, B, T, 0, -1);
+  array_add(b, "M", OUT, B, T, 0, has(b, MEM) ? T_DM : -1);
+  array_add(b, "dM", CONST, B, T, 0, -1);
   if (!has(b, BILINEAR)) return;
   array_add(b, "sq", INPUT, B * T, D, b->c->n[5], -1);
   array_add(b, "sk", INPUT, B * T, D, b->c->n[5], -1);
@@ -588,7 +588,7 @@ static struct wn_attention attention_args(struct bench *b) {
   a.sel.protect_self = !has(b, OPEN_SELF), a.sel.shift = !has(b, NO_SHIFT), a.sel.bilinear = has(b, BILINEAR);
   a.sel.head = has(b, LAST_HEAD) ? (int)H - 1 : 0;
   a.sel.F = AT(T_F), a.sel.f_out = AT(T_FOUT);
-  if (has(b, MEM)) a.sel.mem = true, a.sel.mem_tau = 0.8, a.sel.mem_coef = MEM_COEF, a.sel.M = AT(T_M);
+  if (has(b, MEM)) a.sel.mem = true, a.sel.mem_tau = 0.8, a.sel.M = AT(T_M), a.sel.dM = AT(T_DM);
   if (!has(b, BILINEAR)) return a;
   a.sel.sq = AT(T_SQ), a.sel.sk = AT(T_SK), a.dsq = AT(T_DSQ), a.dsk = AT(T_DSK);
   a.sel.s_sq = a.sel.s_sk = (struct wn_stride){.b = T * LD(T_SQ), .t = LD(T_SQ)};

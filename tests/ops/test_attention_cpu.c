@@ -46,7 +46,7 @@ struct result {
 struct data {
   struct shape s;
   struct wn_attention a; /* inputs; outputs of the run at hand */
-  float *qkv, *sq, *sk, *dy;
+  float *qkv, *sq, *sk, *dy, *dM;
   int32_t *doc;
 };
 
@@ -106,8 +106,12 @@ static void data_init(struct data *d, const struct shape *s) {
   a->sel.head = s->head;
   a->sel.mem = s->mem;
   a->sel.mem_tau = 1.5;
-  a->sel.mem_coef = 0.3;
   a->sel.dead_share = s->leave_out ? 0x1p-24 : 0;
+  d->dM = normal(B * Tq, s->seed, 5, 0.3);
+  /* A row in 37: of all of them some F would lie so near to tau that rounding decides on which side. */
+  for (int64_t i = 0; i < B * Tq; i++)
+    if (i % 37) d->dM[i] = 0;
+  a->sel.dM = s->mem ? d->dM : NULL;
   d->sq = normal(B * Tk * D, s->seed, 3, 1.0);
   d->sk = normal(B * Tk * D, s->seed, 4, 1.0);
   a->sel.s_sq = a->sel.s_sk = (struct wn_stride){Tk * D, D, 0};
@@ -119,6 +123,7 @@ static void data_clear(struct data *d) {
   free(d->qkv);
   free(d->dy);
   free(d->doc);
+  free(d->dM);
   free(d->sq);
   free(d->sk);
 }

@@ -6,15 +6,11 @@
 static struct mech_place place;
 
 static double loss_of(const struct mech_bench *m) {
-  const int y = mech_find(m, "y"), dy = mech_find(m, "dy"), M = mech_find(m, "M");
+  const int y = mech_find(m, "y"), dy = mech_find(m, "dy"), M = mech_find(m, "M"), dM = mech_find(m, "dM");
   double loss = 0;
   for (int64_t i = 0; i < m->a[y].count; i++)
     if (mech_counts(m, y, i)) loss += mech_get(m, y, i) * mech_get(m, dy, i);
-  for (int64_t g = 0; M >= 0 && g < m->a[M].count; g += m->s.Tq) {
-    double most = -INFINITY;
-    for (int64_t i = 0; i < m->s.Tq; i++) most = fmax(most, mech_get(m, M, g + i));
-    loss += MECH_MEM_COEF * most;
-  }
+  for (int64_t i = 0; M >= 0 && i < m->a[M].count; i++) loss += mech_get(m, M, i) * mech_get(m, dM, i);
   return loss;
 }
 

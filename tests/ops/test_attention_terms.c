@@ -72,6 +72,15 @@ static float *normal(int64_t n, uint64_t seed, uint64_t place) {
   return x;
 }
 
+/* Gradients of M, of a row in 37: of all of them some F would lie so near to tau that rounding decides on which side.
+ */
+static float *few(int64_t n, uint64_t seed, uint64_t place) {
+  float *x = normal(n, seed, place);
+  for (int64_t i = 0; i < n; i++)
+    if (i % 37) x[i] = 0;
+  return x;
+}
+
 static void call(const struct wn_attention *a, int isa, int threads, bool backward) { /* isa -1: reference */
   struct wn_exec exec = {.ctx = ctx,
                          .backend = isa < 0 ? wn_backend_ref() : wn_backend_cpu((enum wn_isa)isa),
@@ -209,7 +218,7 @@ static void run_case(uint64_t seed, unsigned terms, int64_t longest) {
     a.sel.head = (int)pick(seed, H / G);
     a.sel.relu = pick(seed, 4) > 0, a.sel.protect_first = pick(seed, 3) > 0, a.sel.protect_self = pick(seed, 3) > 0;
     a.sel.shift = pick(seed, 3) > 0, a.sel.bilinear = pick(seed, 3) == 0, a.sel.mem = pick(seed, 2);
-    a.sel.mem_tau = 1.5, a.sel.mem_coef = 0.3;
+    a.sel.mem_tau = 1.5, a.sel.dM = a.sel.mem ? few(a.B * G * a.Tq, seed, 15) : NULL;
     if (a.sel.bilinear) {
       a.sel.sq = normal(a.B * a.Tq * G * D, seed, 5), a.sel.sk = normal(a.B * a.Tk * G * D, seed, 6);
       a.sel.s_sq = (struct wn_stride){a.Tq * G * D, G * D, D}, a.sel.s_sk = (struct wn_stride){a.Tk * G * D, G * D, D};

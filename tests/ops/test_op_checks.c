@@ -294,7 +294,6 @@ static void test_attention(void **state) {
   REFUSE(attention, WN_ERR_ARGUMENT, "threshold.tau", a.threshold.on = true);
   REFUSE(attention, WN_ERR_ARGUMENT, "dropout.p", a.dropout.p = 1);
   REFUSE(attention, WN_ERR_SHAPE, "selections", a.sel.on = true, a.sel.groups = 3);
-  REFUSE_BACKWARD(attention, WN_ERR_ARGUMENT, "M", a.sel.on = a.sel.mem = true, a.sel.mem_tau = 1);
 }
 
 static void test_exec(void **state) {

@@ -1,5 +1,5 @@
 /* Every backward of the double reference against central differences of its forward: along random directions and for
- * single elements, of the loss sum(out * dy) (and L_mem where the case has it). */
+ * single elements, of the loss sum(out * dy), M's with L_mem among the outputs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,12 +25,6 @@ static double loss_of(const struct bench *b) {
       for (int64_t c = 0; c < a->width; c++)
         loss += array_get(b, i, r * a->ld + c) * array_get(b, a->link, r * a->ld + c);
   }
-  if (b->c->op == ATTENTION && (b->c->flags & MEM))
-    for (int64_t s = 0; s < b->c->n[0]; s++) {
-      double most = -INFINITY;
-      for (int64_t t = 0; t < b->c->n[1]; t++) most = fmax(most, array_get(b, T_M, s * b->c->n[1] + t));
-      loss += MEM_COEF * most;
-    }
   return loss;
 }
 

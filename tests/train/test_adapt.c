@@ -319,7 +319,7 @@ static void test_schedule(void **state) {
 static double loss_of(wn_context *ctx, struct wn_model *m, wn_workspace *ws, const int32_t *ids,
                       const int32_t *targets) {
   const struct wn_batch batch = {.B = 2, .T = T, .tokens = ids, .targets = targets};
-  const struct wn_step step = {.loss_scale = 1.0 / (2 * T), .mem_scale = 1};
+  const struct wn_step step = {.loss_scale = 1.0 / (2 * T), .mem_scale = 1, .span_scale = 1};
   struct wn_step_result r;
   must(ctx, wn_model_step(m, ws, &batch, &step, &r));
   return r.loss_sum / (2 * T) + r.mem_loss;
@@ -365,7 +365,8 @@ static void test_lora_gradients(void **state) {
   double *grads = calloc(r.gradients, sizeof *grads);
   assert_non_null(grads);
   const struct wn_batch batch = {.B = 2, .T = T, .tokens = ids, .targets = targets};
-  const struct wn_step step = {.grads = grads, .grad_at = r.grad_at, .loss_scale = 1.0 / (2 * T), .mem_scale = 1};
+  const struct wn_step step = {
+      .grads = grads, .grad_at = r.grad_at, .loss_scale = 1.0 / (2 * T), .mem_scale = 1, .span_scale = 1};
   struct wn_step_result result;
   must(ctx, wn_model_step(m, ws, &batch, &step, &result));
   must(ctx, wn_lora_backward(l, r.grad_at, grads));

@@ -152,14 +152,10 @@ static void NAME(backward_select)(const struct wn_attention *a, int64_t b, int64
   }
 }
 
-/* The row whose M is largest, the only one that L_mem's gradient reaches; -1: none. */
-static int64_t NAME(attention_longest_row)(const struct wn_attention *a, int64_t b, int64_t group) {
-  if (!a->sel.on || !a->sel.mem || a->sel.mem_coef == 0) return -1;
-  const REAL *M = (const REAL *)a->sel.M + (b * wn_selection_groups(a) + group) * a->Tq;
-  int64_t longest = 0;
-  for (int64_t r = 1; r < a->Tq; r++)
-    if (M[r] > M[longest]) longest = r;
-  return longest;
+/* The gradient of a row's M. */
+static double NAME(gradient_of_M)(const struct wn_attention *a, int64_t b, int64_t group, int64_t r) {
+  if (!a->sel.mem || !a->sel.dM) return 0;
+  return (double)((const REAL *)a->sel.dM)[(b * wn_selection_groups(a) + group) * a->Tq + r];
 }
 
 static void NAME(attention_store)(void *to, struct wn_stride stride, int64_t b, int64_t from, int64_t T, int64_t heads,
@@ -227,9 +223,9 @@ static void NAME(backward_sequence)(const struct wn_attention *a, int64_t b, dou
       for (int64_t group = 0; on && group < G; group++) {
         const double *row = F + (group * ROWS + r - start) * T;
         double *down = dS + group * T, *here = dF + group * T;
-        if (r == NAME(attention_longest_row)(a, b, group))
-          for (int64_t j = first; j <= position; j++)
-            if (row[j] < a->sel.mem_tau) here[j] -= a->sel.mem_coef / a->sel.mem_tau;
+        const double dM = NAME(gradient_of_M)(a, b, group, r);
+        for (int64_t j = first; j <= position && dM != 0; j++)
+          if (row[j] < a->sel.mem_tau) here[j] -= dM / a->sel.mem_tau;
         if (!a->sel.shift)
           for (int64_t j = first; j <= position; j++) down[j] += here[j];
         NAME(backward_select)(a, b, group, r, base + (group * ROWS + r - start) * T, down, &s);

@@ -1,4 +1,4 @@
-/* Selective attention's own policy (Leviathan, Kalman, Matias, arXiv 2410.02703, section 3.4): the token with the
+/* Selective attention's own policy (Leviathan, Kalman, Matias, arXiv 2410.02703, section 4): the token with the
  * largest F is evicted, position 0 only when nothing else is left. */
 #include "kv/policy.h"
 

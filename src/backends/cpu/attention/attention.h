@@ -1,4 +1,4 @@
-/* Fused attention of the cpu backend: dense and selective, forward, backward and decoding (DESIGN section 3). */
+/* Fused attention of the cpu backend: dense and selective, forward, backward and decoding. */
 #ifndef WN_BACKENDS_CPU_ATTENTION_H
 #define WN_BACKENDS_CPU_ATTENTION_H
 

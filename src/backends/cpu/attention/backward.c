@@ -1,4 +1,4 @@
-/* Backward of the fused attention (Dao 2023, FlashAttention-2; the gradient through F: DESIGN section 3).
+/* Backward of the fused attention (Dao 2023, FlashAttention-2; the gradient through F: docs/selective-attention.md).
  *
  * Column blocks are the outer loop: F[i,j] depends on column j alone, so columns are independent except for dq. For one
  * column block a pass down the rows recomputes the selecting logits of those 64 columns and the carry at each row block
@@ -31,7 +31,7 @@ struct column {
   bool varies;                                     /* has keys that are not held constant */
   struct wn_attention_strip strips[WN_STRIPS_MAX]; /* of the tile at hand */
   int count;
-  int64_t longest;      /* query row that L_mem's gradient reaches, or -1 */
+  const float *dM;      /* [Tq] gradient of the rows' M, or NULL */
   float carry[WN_TILE]; /* dF of the row blocks done, summed */
   double dstrength;     /* of all the column blocks that were processed here */
 };
@@ -234,17 +234,19 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
   }
 }
 
-/* L_mem reaches F of its one row where F < tau. */
+/* A row's M falls with F where F < tau. */
 static void memory_gradient(const struct column *x, const struct wn_attention_rows *r,
                             const struct wn_attention_strip *s) {
   const struct wn_attention *a = x->p->a;
-  const int64_t i = x->longest - r->r0 - s->row;
-  if (x->longest < 0 || i < 0 || i >= s->rows) return;
-  const uint64_t past = s->past ? s->past[i] : ~UINT64_C(0);
-  const float each = (float)(a->sel.mem_coef / a->sel.mem_tau), tau = (float)a->sel.mem_tau;
-  const int64_t row = (s->row + i) * WN_TILE;
-  for (int64_t j = 0; j < s->width; j++)
-    if (past >> j & 1 && x->w->F[row + j] < tau) x->w->dF[row + j] -= each;
+  if (!x->dM) return;
+  const float tau = (float)a->sel.mem_tau;
+  for (int64_t i = 0; i < s->rows; i++) {
+    const float each = x->dM[r->r0 + s->row + i] / tau;
+    const uint64_t past = s->past ? s->past[i] : ~UINT64_C(0);
+    const int64_t row = (s->row + i) * WN_TILE;
+    for (int64_t j = 0; j < s->width && each != 0; j++)
+      if (past >> j & 1 && x->w->F[row + j] < tau) x->w->dF[row + j] -= each;
+  }
 }
 
 /* From dF to the gradient of the logits that select, and their products. */
@@ -430,14 +432,10 @@ static void put_strength(const struct wn_attention_plan *p, int64_t at, const st
   for (int i = 0; i < WN_BACKWARD_COLUMNS; i++) p->terms.strength[at] += x[i].dstrength;
 }
 
-/* First row of the largest M, where L_mem is on. */
-static int64_t backward_longest_row(const struct wn_attention *a, const struct wn_attention_unit *u) {
-  if (!a->sel.on || !a->sel.mem || a->sel.mem_coef == 0) return -1;
-  const float *M = (const float *)a->sel.M + (u->b * wn_selection_groups(a) + u->choice) * a->Tq;
-  int64_t longest = 0;
-  for (int64_t r = 1; r < a->Tq; r++)
-    if (M[r] > M[longest]) longest = r;
-  return longest;
+/* The gradient of M [Tq] of a unit's rows; NULL: there is none. */
+static const float *backward_memory(const struct wn_attention *a, const struct wn_attention_unit *u) {
+  if (!a->sel.on || !a->sel.mem || !a->sel.dM) return NULL;
+  return (const float *)a->sel.dM + (u->b * wn_selection_groups(a) + u->choice) * a->Tq;
 }
 
 /* dq of row block `block` of head h from `parts` sums `step` apart. */
@@ -509,7 +507,7 @@ static void backward_own(const struct wn_attention_plan *p) {
         memset(sums.dq, 0, all.sums.bytes); /* its first array */
         for (int i = 0; i < WN_BACKWARD_COLUMNS; i++)
           x[i] = (struct column){
-              .p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[i], .longest = backward_longest_row(p->a, &u)};
+              .p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[i], .dM = backward_memory(p->a, &u)};
         for (int64_t n = 0; sums.sinks && n < u.heads * (p->blocks - p->first_block); n++)
           backward_sinks(p, &u, n % u.heads, p->first_block + n / u.heads, &rows, &sums);
         if (p->dead_keys.on && record(x, &dead_keys))
@@ -550,7 +548,7 @@ static void backward_team(const struct wn_attention_plan *p) {
       for (int64_t part = me; part < p->chunks; part += team)
         memset((char *)all.sums_at + (size_t)part * all.sums.bytes, 0, all.sums.bytes);
 #pragma omp barrier
-      const int64_t longest = backward_longest_row(a, &u);
+      const float *dM = backward_memory(a, &u);
       for (int64_t part = me; part < p->chunks; part += team) {
         struct wn_arrays at = wn_arrays_copy(&all.sums, all.sums_at, part);
         struct wn_backward_sums sums;
@@ -562,7 +560,7 @@ static void backward_team(const struct wn_attention_plan *p) {
         for (int64_t n = part; sums.sinks && n < a->H * (p->blocks - p->first_block); n += p->chunks)
           backward_sinks(p, &u, n % a->H, p->first_block + n / a->H, &rows, &sums);
         for (int n = 0; n < WN_BACKWARD_COLUMNS; n++)
-          x[n] = (struct column){.p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[n], .longest = longest};
+          x[n] = (struct column){.p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[n], .dM = dM};
         /* Forwards, then backwards, so that every part gets long and short columns. */
         for (int64_t turn = 0; turn * p->chunks * at_once < p->blocks; turn++)
           columns_from(x, (turn * p->chunks + (turn % 2 ? p->chunks - 1 - part : part)) * at_once, at_once);

@@ -1,4 +1,4 @@
-/* Forward of the fused attention (DESIGN section 3; Dao 2023, FlashAttention-2; Milakov & Gimelshein 2018).
+/* Forward of the fused attention (Dao 2023, FlashAttention-2; Milakov & Gimelshein 2018).
  *
  * Row blocks in order; in a row block the tiles from left to right; on a tile the selecting head's logits first, from
  * them and the column carry c[j] (the sum of S over earlier rows) the tile of F, then every head: logits, softmax
