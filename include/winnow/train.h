@@ -32,7 +32,8 @@ typedef struct wn_train_config {
   int64_t schedule_from;                  /* warm-up and decay begin after this step: a restart for further steps; 0 */
   double beta1, beta2, eps, weight_decay; /* decay: tensors of two dimensions only */
   double clip;                            /* global norm; 0: off */
-  double clip_tensor;                     /* norm of each tensor's gradient; 0: off */
+  double clip_tensor;                     /* norm of each module's gradient (q, k and v apart, Sukhbaatar
+                                             et al. 2019, section 3); 0: off */
   uint64_t seed;                          /* parameters, data order, dropout */
   int64_t eval_every, eval_batches;       /* 0: never; batches of the val split per evaluation, 0: all */
   int64_t save_every;                     /* 0: at the end only */

@@ -73,12 +73,11 @@ void wn_analysis_batch_take(struct wn_analysis_batch *batch, const struct wn_bat
   const int64_t T = from->T;
   batch->B = from->B, batch->T = T, batch->doc_start = from->doc_start;
   for (int64_t b = 0; b < from->B; b++) {
-    batch->end[b] = 0;
+    batch->end[b] = (int32_t)wn_batch_tokens(from, b);
     for (int64_t t = 0; t < T; t++) {
       const int64_t i = b * T + t;
       batch->control[i] = batch->is_control[from->tokens[i]];
       batch->before[i] = batch->control[i] + (t > wn_analysis_first(batch, b, t) ? batch->before[i - 1] : 0);
-      if (from->targets[i] >= 0) batch->end[b] = (int32_t)t + 1;
     }
   }
 }

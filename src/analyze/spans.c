@@ -24,8 +24,13 @@ struct tally {
 
 struct watch {
   const struct wn_model *model;
-  struct tally *tally; /* [L,H] */
+  struct tally *tally;   /* [L,H] */
+  struct wn_batch batch; /* the one at hand */
 };
+
+static void span_on_batch(void *user, const struct wn_batch *batch) {
+  ((struct watch *)user)->batch = *batch;
+}
 
 /* Keys of a head with ratio z in layer l. */
 static double span_keys_of(const wn_model_config *c, int64_t l, double z) {
@@ -53,6 +58,7 @@ static void span_on_layer(void *user, const struct wn_run *run, int64_t l, const
   const wn_model_config *c = &w->model->config;
   const void *spans = a->input[wn_span_input(c)];
   for (int64_t row = 0; row < run->B * run->T; row++) {
+    if (row % run->T >= wn_batch_tokens(&w->batch, row / run->T)) continue; /* padding */
     for (int64_t h = 0; h < c->heads; h++) {
       const int64_t i = row * c->heads + h;
       const double z = wn_number(spans, i, run->exec.dtype);
@@ -100,8 +106,8 @@ static wn_status span_take_dynamic(wn_context *ctx, struct wn_model *model, cons
     return wn_fail(ctx, WN_ERR_MEMORY, "histograms of %lld layers and %lld heads are too large", (long long)r->layers,
                    (long long)r->heads);
   WN_TRY(wn_alloc(ctx, "histograms of spans", bytes, &memory));
-  struct watch w = {model, memory};
-  const struct wn_layer_observer observer = {.layer = span_on_layer, .user = &w};
+  struct watch w = {.model = model, .tally = memory};
+  const struct wn_layer_observer observer = {.layer = span_on_layer, .batch = span_on_batch, .user = &w};
   wn_eval_result result;
   wn_status status = input->source ? wn_eval_observed(ctx, model, input->source, input->options, &observer, &result)
                                    : wn_eval_text_observed(ctx, model, input->tok, input->text, input->bytes,

@@ -66,8 +66,9 @@ struct wn_batch {
   const int32_t *input_count; /* [B] tokens of each row, the rest is padding; NULL: S */
 };
 
-/* Documents of a batch: its sequences, or what doc_start parts them into. Tokens after the last target of a sequence
- * are padding; one without any target counts for nothing. */
+/* Tokens of sequence b: those up to its last target, 0 without any. What follows is padding. */
+int64_t wn_batch_tokens(const struct wn_batch *batch, int64_t b);
+/* Documents of a batch, without padding: its sequences, or what doc_start parts them into. */
 int64_t wn_batch_documents(const struct wn_batch *batch);
 
 /* For analysis; each may be NULL. `batch` is called before a step; `attention` with a layer's attention operation

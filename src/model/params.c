@@ -135,6 +135,15 @@ static int64_t param_size(const wn_model_config *c, enum param_size size) {
   return sizes[size];
 }
 
+/* Rows of the modules that share a tensor whose first dimension is this one. */
+static void param_modules(const wn_model_config *c, enum param_size size, int64_t rows, int64_t module[3]) {
+  const int64_t kv = c->kv_heads * c->head_size;
+  const bool qkv = size == QKV, keys = size == KEYS, gated = size == IN && wn_ffn_has_gate(c);
+  module[0] = qkv ? rows - 2 * kv : keys || gated ? rows / 2 : rows;
+  module[1] = qkv ? kv : rows - module[0];
+  module[2] = rows - module[0] - module[1];
+}
+
 /* A tensor of the table; row->ndim stays 0 where the configuration leaves it out. */
 static void param_own(const wn_model_config *c, const struct param_row *of, struct wn_param *row) {
   const bool there = (of->when & ~param_facts(c)) == 0;
@@ -142,6 +151,7 @@ static void param_own(const wn_model_config *c, const struct param_row *of, stru
   if (!there) return;
   row->ndim = of->size[1] == ONE_DIMENSION ? 1 : 2;
   for (int d = 0; d < row->ndim; d++) row->shape[d] = param_size(c, of->size[d]);
+  param_modules(c, of->size[0], row->shape[0], row->module);
   row->decay = row->ndim > 1;
   if (of->start == NORMAL) row->init_std = c->init_std;
   if (of->start == RESIDUAL) row->init_std = c->init_std / sqrt(2.0 * (double)c->layers);

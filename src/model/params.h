@@ -15,7 +15,8 @@ struct wn_param {
   struct wn_packed packed; /* the values where the flat array does not have them; count 0: it does */
   double init_std;         /* > 0: normal; 0: constant init_value */
   double init_value;
-  bool decay; /* weight decay applies (two dimensions and more) */
+  int64_t module[3]; /* rows of the modules that share the tensor (q, k and v; a gate and what it gates); 0: no more */
+  bool decay;        /* weight decay applies (two dimensions and more) */
   enum wn_param_range
       range;      /* clamped to it after each optimizer step (spans, strengths); such a row is never decayed */
   bool mechanism; /* of an attention mechanism: what a model without it has not */

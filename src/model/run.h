@@ -57,11 +57,11 @@ struct wn_run {
   uint64_t seed, stream;          /* dropout; stream: the first of this step's wn_run_streams */
   const wn_budgets *budgets;      /* NULL: none */
   int32_t *evicted_at;            /* [L] of [B,P,T] evictions, with budgets */
-  const int32_t *row_count;       /* [B] rows of the batch that are tokens, for L_mem; NULL: all */
-  double mem_coef;                /* L_mem's factor a layer, selection and document, backward only */
-  double span_coef;               /* span loss: the factor of a layer's sum over heads of the mean z, backward only */
-  void *grads;                    /* [table.total], added to; NULL: forward only */
-  const size_t *grad_at;          /* as in wn_step */
+  const int32_t *row_count; /* [B] rows of the batch that are tokens: L_mem and spans leave padding out; NULL: all */
+  double mem_coef;          /* L_mem's factor a layer, selection and document, backward only */
+  double span_coef;         /* span loss: the factor of a layer's sum over heads of the mean z, backward only */
+  void *grads;              /* [table.total], added to; NULL: forward only */
+  const size_t *grad_at;    /* as in wn_step */
   const struct wn_layer_observer *observer; /* or NULL */
 };
 void wn_run_init(struct wn_run *run, const struct wn_model *model, int64_t B, int64_t T);

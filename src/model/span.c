@@ -1,6 +1,6 @@
 /* Spans in the model: the loss that keeps spans short,
  *   span loss = lambda/H * sum over layers and heads of limit * z             (Sukhbaatar et al. 2019, section 2.2)
- * where z is a token's own (an input, inputs.c), its mean over tokens.
+ * where z is a token's own (an input, inputs.c), its mean over the batch's tokens, padding aside.
  *
  * And how far back a layer looks, for whoever keeps tokens for it: the key at distance x has a weight while
  * x < ramp + limit * z, so that the widest head bounds the layer ("memory trimmed by the widest head", section 2). */
@@ -60,6 +60,17 @@ int wn_span_input(const wn_model_config *c) {
   return -1;
 }
 
+/* Is row i of the batch a token, or padding? */
+static bool span_counts(const struct wn_run *run, int64_t i) {
+  return !run->row_count || i % run->T < run->row_count[i / run->T];
+}
+
+static int64_t span_tokens(const struct wn_run *run) {
+  int64_t n = 0;
+  for (int64_t b = 0; b < run->B; b++) n += run->row_count ? run->row_count[b] : run->T;
+  return n > 0 ? n : 1;
+}
+
 double wn_span_sum(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
   const wn_model_config *c = &run->model->config;
   if (!c->attention.span.enabled) return 0;
@@ -67,8 +78,9 @@ double wn_span_sum(const struct wn_run *run, int64_t l, const struct wn_layer_ac
   const void *z = input >= 0 ? a->input[input] : wn_layer_spans(run->model, l);
   const int64_t rows = input >= 0 ? run->B * run->T : 1;
   double sum = 0;
-  for (int64_t i = 0; i < rows * c->heads; i++) sum += wn_number(z, i, run->exec.dtype);
-  return sum / (double)rows;
+  for (int64_t i = 0; i < rows * c->heads; i++)
+    if (input < 0 || span_counts(run, i / c->heads)) sum += wn_number(z, i, run->exec.dtype);
+  return sum / (double)(input >= 0 ? span_tokens(run) : 1);
 }
 
 void wn_span_loss_backward(const struct wn_run *run, int64_t l, const struct wn_layer_temp *temp) {
@@ -78,8 +90,9 @@ void wn_span_loss_backward(const struct wn_run *run, int64_t l, const struct wn_
   const int64_t rows = input >= 0 ? run->B * run->T : 1;
   void *to = input >= 0 ? temp->d_input[input] : wn_run_grad(run, span_row(run->model, l));
   if (!to) return; /* held fixed */
-  const double each = run->span_coef / (double)rows;
+  const double each = run->span_coef / (double)(input >= 0 ? span_tokens(run) : 1);
   for (int64_t i = 0; i < rows * c->heads; i++) {
+    if (input >= 0 && !span_counts(run, i / c->heads)) continue;
     if (run->exec.dtype == WN_F64)
       ((double *)to)[i] += each;
     else

@@ -192,18 +192,16 @@ wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int
   return wn_run_embedding_backward(run, &embedding);
 }
 
-/* Rows of each sequence up to its last target; what follows is padding. */
-static void step_row_count(const struct wn_batch *batch, int64_t b, int32_t *count) {
+int64_t wn_batch_tokens(const struct wn_batch *batch, int64_t b) {
   int64_t n = batch->T;
   while (n > 0 && batch->targets[b * batch->T + n - 1] < 0) n--;
-  *count = (int32_t)n;
+  return n;
 }
 
 int64_t wn_batch_documents(const struct wn_batch *batch) {
   int64_t documents = 0;
   for (int64_t b = 0; b < batch->B; b++) {
-    int32_t count;
-    step_row_count(batch, b, &count);
+    const int32_t count = (int32_t)wn_batch_tokens(batch, b);
     const struct wn_memory_rows row = {
         .B = 1, .T = batch->T, .doc_start = batch->doc_start ? batch->doc_start + b * batch->T : NULL, .count = &count};
     documents += wn_memory_documents(&row);
@@ -212,14 +210,12 @@ int64_t wn_batch_documents(const struct wn_batch *batch) {
 }
 
 /* L_mem's factor of one layer, selection and document. */
-static double step_memory_share(struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch) {
+static double step_memory_share(const struct wn_run *run) {
   const wn_model_config *c = &run->model->config;
   const wn_selective_config *sel = &c->attention.selective;
   if (!sel->enabled || !sel->mem.enabled) return 0;
   const double each = sel->mem.eps / ((double)c->layers * (double)wn_attention_selections(&c->attention, c->kv_heads));
   if (run->measuring) return each;
-  for (int64_t b = 0; b < run->B; b++) step_row_count(batch, b, &ws->row_count[b]);
-  run->row_count = ws->row_count;
   const struct wn_memory_rows rows = wn_run_memory_rows(run);
   const int64_t documents = wn_memory_documents(&rows);
   return documents > 0 ? each / (double)documents : 0;
@@ -232,7 +228,9 @@ wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct 
   const wn_span_config *span = &c->attention.span;
   struct wn_stack_sums sums;
   memset(result, 0, sizeof *result);
-  const double mem_share = step_memory_share(run, ws, batch);
+  for (int64_t b = 0; b < run->B && !run->measuring; b++) ws->row_count[b] = (int32_t)wn_batch_tokens(batch, b);
+  run->row_count = run->measuring || run->recurrence.rows > 0 ? NULL : ws->row_count; /* streams have no padding */
+  const double mem_share = step_memory_share(run);
   /* The span loss's factor of one head. */
   const double span_share = span->enabled ? span->loss * span->limit / (double)c->heads : 0;
   run->mem_coef = mem_share * step->mem_scale;

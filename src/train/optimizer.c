@@ -1,15 +1,17 @@
 /* Optimizers over the tensors that learn: all of a model's, some of them, or others that the model's are made of. Each
  * is one call of the AdamW or Adagrad operation, so that weight decay follows its `decay`, the rate its `lr`, and
- * per-tensor clipping has its own factor:
- *   s_t = min(1, clip_tensor / |g_t|)                each tensor (clipped so in Sukhbaatar et al. 2019)
- *   s   = min(1, clip / sqrt(sum (s_t |g_t|)^2))     the whole gradient
- * and the update uses g_t * s_t * s. Padding between tensors is never touched and stays zero. Cost: one pass over the
- * gradients for the norms, one over gradients, parameters and state. */
+ * clipping by module has its own factors:
+ *   s_t = min(1, clip_tensor / |g_t|)                each module (Sukhbaatar et al. 2019, section 3), of which q, k and
+ * v share one tensor here s   = min(1, clip / sqrt(sum (s_t |g_t|)^2))     the whole gradient and the update uses g_t *
+ * s_t * s. Padding between tensors is never touched and stays zero. Cost: one pass over the gradients for the norms,
+ * one over gradients, parameters and state. */
 #include "train/optimizer.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+enum { MODULES = 3 }; /* of a tensor, at most */
 
 static size_t element(const struct wn_optimizer *opt) {
   return wn_dtype_size(opt->model->dtype);
@@ -30,6 +32,8 @@ struct wn_optimizer_row wn_optimizer_row_of(const struct wn_model *model, int i)
                                  .lr = 1};
   snprintf(out.name, sizeof out.name, "%s", row->name);
   memcpy(out.shape, row->shape, sizeof out.shape);
+  for (int k = 0; k < MODULES && row->shape[0] > 0; k++)
+    out.part[k] = (size_t)row->module[k] * (row->count / (size_t)row->shape[0]);
   return out;
 }
 
@@ -74,7 +78,7 @@ wn_status wn_optimizer_init_rows(wn_context *ctx, struct wn_model *model, wn_opt
   const struct wn_array arrays[] = {
       {"first moment", kind == WN_OPT_ADAMW, WN_DIMS((int64_t)opt->total), element(opt), &opt->m},
       {"second moment", true, WN_DIMS((int64_t)opt->total), element(opt), &opt->v},
-      {"gradient norms", true, WN_DIMS(count), sizeof *opt->norms, &opt->norms},
+      {"gradient norms", true, WN_DIMS(count, MODULES), sizeof *opt->norms, &opt->norms},
       {"scratch", true, WN_DIMS((int64_t)scratch), 1, &opt->exec.scratch},
   };
   WN_TRY(WN_ARRAYS_CREATE(ctx, &opt->arrays, "optimizer state", arrays));
@@ -88,21 +92,37 @@ void wn_optimizer_clear(struct wn_optimizer *opt) {
   memset(opt, 0, sizeof *opt);
 }
 
+/* Elements of module k of a tensor, the first of them. */
+static size_t optimizer_module(const struct wn_optimizer_row *row, int k, size_t *count) {
+  if (row->part[0] == 0) {
+    *count = k == 0 ? row->count : 0;
+    return 0;
+  }
+  size_t first = 0;
+  for (int i = 0; i < k; i++) first += row->part[i];
+  *count = row->part[k];
+  return first;
+}
+
 wn_status wn_optimizer_measure(struct wn_optimizer *opt, const void *grads, double *norm) {
   double total = 0;
   for (int i = 0; i < opt->count; i++) {
     const struct wn_optimizer_row *row = &opt->rows[i];
-    double sum = 0;
-    struct wn_sumsq args = {.n = (int64_t)row->count, .x = optimizer_at(opt, grads, row->grad_at), .out = &sum};
-    WN_TRY(wn_op_sumsq_forward(&opt->exec, &args));
-    opt->norms[i] = sqrt(sum);
-    total += sum;
+    for (int k = 0; k < MODULES; k++) {
+      size_t count;
+      const size_t first = optimizer_module(row, k, &count);
+      double sum = 0;
+      struct wn_sumsq args = {.n = (int64_t)count, .x = optimizer_at(opt, grads, row->grad_at + first), .out = &sum};
+      if (count > 0) WN_TRY(wn_op_sumsq_forward(&opt->exec, &args));
+      opt->norms[MODULES * i + k] = sqrt(sum);
+      total += sum;
+    }
   }
   *norm = sqrt(total);
   return WN_OK;
 }
 
-static double tensor_scale(const wn_train_config *config, double norm) {
+static double module_scale(const wn_train_config *config, double norm) {
   return config->clip_tensor > 0 && norm > config->clip_tensor ? config->clip_tensor / norm : 1;
 }
 
@@ -117,49 +137,70 @@ static void clamp(const struct wn_optimizer *opt, void *p, size_t count, double 
   }
 }
 
+/* An update. */
+struct step {
+  struct wn_optimizer *opt;
+  const wn_train_config *config;
+  const void *grads;
+  double lr;
+  int64_t number;
+};
+
+/* `count` elements of a tensor from `first` on; scale: of their gradient. */
+static wn_status step_part(const struct step *s, const struct wn_optimizer_row *row, size_t first, size_t count,
+                           double scale) {
+  struct wn_optimizer *opt = s->opt;
+  const wn_train_config *config = s->config;
+  const double decay = row->decay && row->range == WN_RANGE_ALL ? config->weight_decay : 0;
+  void *p = (char *)row->p + first * element(opt), *v = optimizer_at(opt, opt->v, row->at + first);
+  const void *g = optimizer_at(opt, s->grads, row->grad_at + first);
+  if (opt->kind == WN_OPT_ADAMW) {
+    const struct wn_adamw args = {.n = (int64_t)count,
+                                  .p = p,
+                                  .g = g,
+                                  .m = optimizer_at(opt, opt->m, row->at + first),
+                                  .v = v,
+                                  .lr = s->lr * row->lr,
+                                  .beta1 = config->beta1,
+                                  .beta2 = config->beta2,
+                                  .eps = config->eps,
+                                  .weight_decay = decay,
+                                  .grad_scale = scale,
+                                  .step = s->number};
+    return wn_op_adamw_forward(&opt->exec, &args);
+  }
+  const struct wn_adagrad args = {.n = (int64_t)count,
+                                  .p = p,
+                                  .g = g,
+                                  .v = v,
+                                  .lr = s->lr * row->lr,
+                                  .eps = config->eps,
+                                  .weight_decay = decay,
+                                  .grad_scale = scale};
+  return wn_op_adagrad_forward(&opt->exec, &args);
+}
+
 wn_status wn_optimizer_apply(struct wn_optimizer *opt, const wn_train_config *config, const void *grads, double lr,
-                             int64_t step) {
+                             int64_t number) {
+  const struct step step = {opt, config, grads, lr, number};
   double global = 1;
   if (config->clip > 0) {
     double total = 0;
-    for (int i = 0; i < opt->count; i++) {
-      double norm = opt->norms[i] * tensor_scale(config, opt->norms[i]);
+    for (int i = 0; i < MODULES * opt->count; i++) {
+      double norm = opt->norms[i] * module_scale(config, opt->norms[i]);
       total += norm * norm;
     }
     if (sqrt(total) > config->clip) global = config->clip / sqrt(total);
   }
   for (int i = 0; i < opt->count; i++) {
     const struct wn_optimizer_row *row = &opt->rows[i];
-    double scale = global * tensor_scale(config, opt->norms[i]);
-    double decay = row->decay && row->range == WN_RANGE_ALL ? config->weight_decay : 0;
-    void *p = row->p, *v = optimizer_at(opt, opt->v, row->at);
-    const void *g = optimizer_at(opt, grads, row->grad_at);
-    if (opt->kind == WN_OPT_ADAMW) {
-      struct wn_adamw args = {.n = (int64_t)row->count,
-                              .p = p,
-                              .g = g,
-                              .m = optimizer_at(opt, opt->m, row->at),
-                              .v = v,
-                              .lr = lr * row->lr,
-                              .beta1 = config->beta1,
-                              .beta2 = config->beta2,
-                              .eps = config->eps,
-                              .weight_decay = decay,
-                              .grad_scale = scale,
-                              .step = step};
-      WN_TRY(wn_op_adamw_forward(&opt->exec, &args));
-    } else {
-      struct wn_adagrad args = {.n = (int64_t)row->count,
-                                .p = p,
-                                .g = g,
-                                .v = v,
-                                .lr = lr * row->lr,
-                                .eps = config->eps,
-                                .weight_decay = decay,
-                                .grad_scale = scale};
-      WN_TRY(wn_op_adagrad_forward(&opt->exec, &args));
+    for (int k = 0; k < MODULES; k++) {
+      size_t count;
+      const size_t first = optimizer_module(row, k, &count);
+      const double scale = global * module_scale(config, opt->norms[MODULES * i + k]);
+      if (count > 0) WN_TRY(step_part(&step, row, first, count, scale));
     }
-    if (row->range != WN_RANGE_ALL) clamp(opt, p, row->count, row->range == WN_RANGE_RATIO ? 1 : INFINITY);
+    if (row->range != WN_RANGE_ALL) clamp(opt, row->p, row->count, row->range == WN_RANGE_RATIO ? 1 : INFINITY);
   }
   return WN_OK;
 }

@@ -13,6 +13,7 @@ struct wn_optimizer_row {
   size_t grad_at; /* elements into the gradients */
   size_t at;      /* elements into m and v, set by wn_optimizer_init_rows */
   size_t count;
+  size_t part[3]; /* of count, in order: elements of the modules that share the tensor; all 0: it is one */
   int ndim;
   int64_t shape[3];
   bool decay;
@@ -30,7 +31,7 @@ struct wn_optimizer {
   size_t total;  /* elements of m and of v, with padding */
   void *m;       /* [total] of the model's dtype, first moment; NULL for Adagrad */
   void *v;       /* [total] second moment (AdamW) or sum of squares (Adagrad) */
-  double *norms; /* [count] gradient norm of each tensor, of the last wn_optimizer_measure */
+  double *norms; /* [count,3] gradient norm of each tensor's modules, of the last wn_optimizer_measure */
 };
 
 /* Initialises *opt (caller's storage); cleared with wn_optimizer_clear, also after a failure. All the model's tensors
@@ -43,7 +44,7 @@ wn_status wn_optimizer_init_rows(wn_context *ctx, struct wn_model *model, wn_opt
 struct wn_optimizer_row wn_optimizer_row_of(const struct wn_model *model, int i);
 void wn_optimizer_clear(struct wn_optimizer *opt);
 
-/* Fills opt->norms from grads and returns the norm of the gradient of all tensors that learn. */
+/* Fills opt->norms from grads; *norm: of the gradient of all tensors that learn. */
 wn_status wn_optimizer_measure(struct wn_optimizer *opt, const void *grads, double *norm);
 /* Updates the parameters with the gradient that was just measured. step counts from 1. grads stay as they are:
  * clipping is folded into the update. */

@@ -38,7 +38,7 @@ static const struct wn_field train_fields[] = {
     {"eps", WN_FIELD_DOUBLE, AT(eps), 1e-30, 1, NULL, "added to the update's denominator"},
     {"weight_decay", WN_FIELD_DOUBLE, AT(weight_decay), 0, 1000, NULL, "adamw: decoupled; tensors of two dimensions"},
     {"clip", WN_FIELD_DOUBLE, AT(clip), 0, 1e12, NULL, "largest norm of the whole gradient; 0: off"},
-    {"clip_tensor", WN_FIELD_DOUBLE, AT(clip_tensor), 0, 1e12, NULL, "largest norm of each tensor's gradient; 0: off"},
+    {"clip_tensor", WN_FIELD_DOUBLE, AT(clip_tensor), 0, 1e12, NULL, "largest norm of each module's gradient; 0: off"},
     {"seed", WN_FIELD_UINT64, AT(seed), 0, 18446744073709551615.0, NULL, "seed of parameters, data order and dropout"},
     {"eval_every", WN_FIELD_INT64, AT(eval_every), 0, 1e12, NULL, "steps between evaluations; 0: never"},
     {"eval_batches", WN_FIELD_INT64, AT(eval_batches), 0, 1e12, NULL, "batches per evaluation; 0: the whole val split"},

@@ -156,6 +156,14 @@ static void test_dynamic(void **state) {
   assert_true(differ);
   assert_true(fabs(r->span - result.span) < 1e-6);
   assert_int_equal(r->layer[0].reach, 108); /* the limit and the ramp: no span bounds it before its token is there */
+  const double mean = r->span, median = r->head[3].quantile[2];
+  wn_span_report_destroy(r);
+  const wn_eval_options padded = {.size = sizeof padded, .batch = 3, .context = 15}; /* 4 rows, the last of 3 tokens */
+  const wn_analysis_input whole = {.tok = tok, .text = text, .bytes = sizeof text - 1, .options = &padded};
+  OK(ctx, wn_eval_text_observed(ctx, model, tok, text, sizeof text - 1, &padded, NULL, &result));
+  OK(ctx, wn_analyze_spans(ctx, model, &whole, &r));
+  assert_int_equal(r->tokens, 48);
+  assert_true(fabs(r->span - mean) < 5 && fabs(r->head[3].quantile[2] - median) < 5); /* of other contexts */
   wn_span_report_destroy(r);
   r = (wn_span_report *)&s;
   assert_int_equal(wn_analyze_spans(ctx, model, NULL, &r), WN_ERR_UNSUPPORTED);

@@ -103,6 +103,7 @@ static void test_blocks_are_the_whole(void **state) {
       struct wn_model *model = model_of(ctx, &c, WN_F64);
       struct tokens x;
       tokens_of(&x, B, WHOLE, c.vocab_size, false);
+      for (int b = 0; b < B; b++) x.targets[(b + 1) * WHOLE - 1] = 1; /* no padding: a stream has none */
       wn_workspace *one, *ws;
       struct wn_workspace_options options = {0};
       OK(ctx, wn_workspace_create(ctx, model, B, WHOLE, &options, &one));

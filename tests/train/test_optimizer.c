@@ -123,7 +123,7 @@ static void test_clipping(void **state) {
     double norm;
     must(b.ctx, wn_optimizer_measure(&b.opt, b.g, &norm));
     assert_true(fabs(norm - sqrt(1.09)) < 1e-12);
-    assert_true(fabs(b.opt.norms[0] - 0.3) < 1e-12 && fabs(b.opt.norms[1] - 1) < 1e-12);
+    assert_true(fabs(b.opt.norms[0] - 0.3) < 1e-12 && fabs(b.opt.norms[3] - 1) < 1e-12);
     must(b.ctx, wn_optimizer_apply(&b.opt, &c, b.g, 1e9, 1));
     for (int i = 0; i < TOTAL; i++) {
       double want = before[i] - (i < OFFSET ? cases[k].scale_a : cases[k].scale_b) * b.g[i];
@@ -131,6 +131,31 @@ static void test_clipping(void **state) {
         fail_msg("case %zu: parameter %d is %.12g, expected %.12g", k, i, b.p[i], want);
     }
     bench_clear(&b);
+  }
+}
+
+/* Modules that share a tensor are clipped each by its own norm: the same as three tensors. */
+static void test_clipping_of_modules(void **state) {
+  (void)state;
+  const double g[] = {0.3, -0.4, 0.02, 0, 0.6, 0.8}; /* norms 0.5, 0.02, 1 */
+  const double scale[] = {0.2, 0.2, 1, 1, 0.1, 0.1};
+  for (int kind = WN_OPT_ADAMW; kind <= WN_OPT_ADAGRAD; kind++) {
+    struct wn_param row = {.name = "qkv", .ndim = 2, .shape = {6, 1}, .count = 6, .module = {2, 2, 2}};
+    double p[16] = {0}, norm;
+    struct wn_model model = {
+        .ctx = tiny_context("ref", 1), .dtype = WN_F64, .table = {.rows = &row, .count = 1, .total = 16}, .params = p};
+    must(model.ctx, wn_backend_of(model.ctx, &model.backend));
+    struct wn_optimizer opt;
+    must(model.ctx, wn_optimizer_init(model.ctx, &model, (wn_optimizer_kind)kind, &opt));
+    const wn_train_config c = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e9, .clip_tensor = 0.1};
+    must(model.ctx, wn_optimizer_measure(&opt, g, &norm));
+    assert_true(fabs(norm - sqrt(0.25 + 0.0004 + 1)) < 1e-12);
+    must(model.ctx, wn_optimizer_apply(&opt, &c, g, 1e9, 1));
+    for (int i = 0; i < 6; i++)
+      if (!(fabs(p[i] + scale[i] * g[i]) < 1e-8))
+        fail_msg("optimizer %d: parameter %d is %.12g, expected %.12g", kind, i, p[i], -scale[i] * g[i]);
+    wn_optimizer_clear(&opt);
+    wn_context_destroy(model.ctx);
   }
 }
 
@@ -156,6 +181,7 @@ static void test_ratios(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_ratios), cmocka_unit_test(test_adamw),
-                                     cmocka_unit_test(test_adagrad), cmocka_unit_test(test_clipping)};
+                                     cmocka_unit_test(test_adagrad), cmocka_unit_test(test_clipping),
+                                     cmocka_unit_test(test_clipping_of_modules)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
