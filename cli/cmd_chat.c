@@ -13,6 +13,7 @@
 #include <winnow/generate.h>
 #include <winnow/model.h>
 #include "args.h"
+#include "format.h"
 #include "load.h"
 #include "signals.h"
 #include "ui.h"
@@ -22,6 +23,7 @@ struct request {
   struct cli_loading load;
   struct cli_sampling sampling;
   struct cli_dialogue dialogue;
+  struct cli_format format;
   struct cli_list stop;
   int64_t tokens, context;
 };
@@ -31,6 +33,7 @@ struct chat {
   const struct request *r;
   struct cli_loaded in;
   wn_session *session;
+  wn_constraint *constraint;
   struct cli_dialogue_choice dialogue;
   int32_t *pending; /* tokens that the session has not seen yet, [pending_count] */
   size_t pending_count, room;
@@ -95,6 +98,7 @@ static wn_status chat_answer(struct chat *c, wn_generate_result *result, char **
   o.max_tokens = c->r->tokens < room ? c->r->tokens : room;
   o.stop_strings = c->r->stop.items;
   o.stop_string_count = c->r->stop.count;
+  o.constraint = c->constraint;
   o.piece = chat_on_piece;
   o.user = &a;
   cli_sampling_apply(&c->r->sampling, &o.sampling);
@@ -302,6 +306,7 @@ static int open_chat(struct chat *c, struct request *r) {
 static void close_chat(struct chat *c) {
   json_decref(c->log);
   wn_session_destroy(c->session);
+  wn_constraint_destroy(c->constraint);
   cli_dialogue_clear(&c->dialogue);
   cli_loaded_clear(&c->in);
   free(c->pending);
@@ -317,6 +322,7 @@ static const struct cli_option chat_options[] = {
     CLI_TOKENIZER_OPTION(struct request, load.tokenizer),
     CLI_SAMPLING_OPTIONS(struct request, sampling),
     CLI_STOP_OPTION(struct request, stop),
+    CLI_FORMAT_OPTIONS(struct request, format),
     CLI_ATTENTION_OPTIONS(struct request, load.attention),
     CLI_BUDGETS_OPTIONS(struct request, load.budgets),
     CLI_CACHE_OPTION(struct request, load.budgets),
@@ -339,6 +345,7 @@ int cmd_chat(int argc, char **argv) {
   int code = cli_parse(&chat_spec, argc, argv, &r, &models);
   code = cli_model_argument(&chat_spec, code, true, &models, &r.load.model);
   if (code == CLI_GO) code = cli_budgets_check(chat_spec.command, &r.load.budgets);
+  if (code == CLI_GO) code = cli_format_check(chat_spec.command, &r.format);
   struct chat c = {.r = &r, .terminal = isatty(STDIN_FILENO) && !r.common.json};
   if (code == CLI_GO) code = cli_context_open(&r.common, &c.ctx);
   if (code) {
@@ -347,6 +354,7 @@ int cmd_chat(int argc, char **argv) {
     return code;
   }
   code = open_chat(&c, &r);
+  if (!code) code = cli_format_open(c.ctx, &r.format, c.in.tok, &c.constraint);
   if (!code && r.common.json && !(c.log = json_array())) code = cli_error("out of memory");
   if (!code && c.terminal)
     cli_note(&r.common, "%s, template %s, a context of %" PRId64 " tokens; /help for help", r.load.model,

@@ -11,6 +11,7 @@
 #include <winnow/generate.h>
 #include <winnow/model.h>
 #include "args.h"
+#include "format.h"
 #include "load.h"
 #include "signals.h"
 #include "spans.h"
@@ -22,6 +23,7 @@ struct request {
   struct cli_loading load;
   struct cli_sampling sampling;
   struct cli_dialogue dialogue;
+  struct cli_format format;
   const char *prompt, *prompt_file, *config, *jsonl, *out;
   struct cli_list stop;
   int64_t tokens;
@@ -31,6 +33,7 @@ struct request {
 struct run {
   struct cli_loaded in;
   wn_session *session;
+  wn_constraint *constraint;
   bool encodes;           /* the model has an encoder: */
   struct cli_spans spans; /* what its prompts are made of */
   int32_t missing;        /* spans of the prompt */
@@ -67,6 +70,7 @@ static void generate_clear_prompt(struct run *g) {
 
 static void generate_clear(struct run *g) {
   generate_clear_prompt(g);
+  wn_constraint_destroy(g->constraint);
   cli_loaded_clear(&g->in);
   wn_text_free(g->text);
 }
@@ -93,6 +97,8 @@ static int generate_encode_message(wn_context *ctx, const struct request *r, str
 static int generate_load_spans(wn_context *ctx, const struct request *r, struct run *g) {
   if (!g->encodes && r->config) return cli_error("--config is for an encoder-decoder, which %s is not", r->load.model);
   if (!g->encodes) return 0;
+  if (cli_format_is_given(&r->format))
+    return cli_error("--json-object and --json-schema: %s is an encoder-decoder, which fills in spans", r->load.model);
   if (r->chat)
     return cli_error("--chat: %s is an encoder-decoder, which fills in spans and answers no messages", r->load.model);
   return cli_spans_open(ctx, r->config, r->load.model, g->in.model, g->in.tok, &g->spans);
@@ -102,7 +108,8 @@ static int generate_load(wn_context *ctx, struct request *r, struct run *g) {
   const int code = cli_load(ctx, "winnow generate", &r->common, &r->load, true, &g->in);
   if (code) return code;
   g->encodes = wn_model_config_get(g->in.model)->encoder.layers > 0;
-  return generate_load_spans(ctx, r, g);
+  const int spans = generate_load_spans(ctx, r, g);
+  return spans ? spans : cli_format_open(ctx, &r->format, g->in.tok, &g->constraint);
 }
 
 static int generate_read_prompt(wn_context *ctx, const struct request *r, struct run *g, const char **prompt,
@@ -191,6 +198,7 @@ static int generate_draw(wn_context *ctx, const struct request *r, struct run *g
   o.stop_strings = r->stop.items;
   o.stop_string_count = r->stop.count;
   o.drawn = g->drawn;
+  o.constraint = g->constraint;
   o.piece = generate_on_piece;
   o.user = g;
   cli_sampling_apply(&r->sampling, &o.sampling);
@@ -349,6 +357,7 @@ static const struct cli_option generate_options[] = {
     CLI_OPTION(struct request, tokens, "tokens", "N", "the most tokens to draw", .min = 0, .max = 1 << 24),
     CLI_SAMPLING_OPTIONS(struct request, sampling),
     CLI_STOP_OPTION(struct request, stop),
+    CLI_FORMAT_OPTIONS(struct request, format),
     CLI_OPTION(struct request, ignore_end, "ignore-end", NULL, "continue after the token that ends a document"),
     CLI_ATTENTION_OPTIONS(struct request, load.attention),
     CLI_OPTION(struct request, chat, "chat", NULL, "the prompt is a message, put into the model's chat template"),
@@ -376,7 +385,9 @@ static int generate_check_options(const struct request *r, int code) {
     return cli_usage_error(command, "--jsonl needs a --prompt with {document} in it");
   if (!r->chat && (r->dialogue.system || r->dialogue.name))
     return cli_usage_error(command, "--system and --template need --chat");
-  return CLI_GO;
+  if (r->ignore_end && cli_format_is_given(&r->format))
+    return cli_usage_error(command, "--ignore-end: a text that is JSON ends where it is complete");
+  return cli_format_check(command, &r->format);
 }
 
 /* One prompt. */

@@ -25,6 +25,7 @@ struct wn_serve_choice {
   enum wn_choice_state state;
   wn_session *session;
   wn_generation *generation;
+  wn_constraint *constraint; /* NULL: any text */
   uint64_t cache_bytes;
   wn_text_stream *echo;           /* of the prompt's tokens, while they are scored */
   int64_t scored;                 /* tokens of the prompt */

@@ -8,9 +8,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "serve/format.h"
 #include "winnow/model.h"
 
-enum { BODY_DEPTH = 16 };
+enum { BODY_DEPTH = 32 }; /* of which a schema takes two for an object within another */
 
 bool wn_serve_refuse(struct wn_serve_error *error, int status, const char *param, const char *format, ...) {
   va_list args;
@@ -174,9 +175,7 @@ static bool read_stream_options(const struct reading *x, const json_t *value) {
 }
 
 static bool read_response_format(const struct reading *x, const json_t *value) {
-  const char *type = json_string_value(json_object_get(value, "type"));
-  if (type && !strcmp(type, "text")) return true;
-  return wn_serve_refuse(x->error, 400, "response_format", "response_format: only {\"type\": \"text\"} is served");
+  return wn_serve_format(x->m, value, &x->r->constraint, x->error);
 }
 
 static bool read_best_of(const struct reading *x, const json_t *value) {
@@ -261,7 +260,7 @@ static const struct field fields[] = {
     {"logprobs", true, true, FIELD_READ, 0, 0, 0, read_logprobs},
     {"top_logprobs", false, true, FIELD_READ, 0, 0, 0, read_top_logprobs},
     {"logit_bias", true, true, FIELD_READ, 0, 0, 0, read_logit_bias},
-    {"response_format", false, true, FIELD_READ, 0, 0, 0, read_response_format},
+    {"response_format", true, true, FIELD_READ, 0, 0, 0, read_response_format},
     {"user", true, true, FIELD_IGNORED, 0, 0, 0, NULL},
     {"tools", false, true, FIELD_READ, 0, 0, 0, read_empty},
     {"tool_choice", false, true, FIELD_READ, 0, 0, 0, read_empty},
@@ -412,6 +411,7 @@ bool wn_serve_request_read(const struct wn_serve_model *m, bool chat, const char
 void wn_serve_request_clear(struct wn_serve_request *r) {
   for (int i = 0; i < r->prompt_count; i++) wn_tokens_free(r->prompts[i].ids);
   wn_budgets_clear(&r->budgets);
+  wn_constraint_destroy(r->constraint);
   json_decref(r->json);
   *r = (struct wn_serve_request){0};
 }

@@ -58,7 +58,8 @@ struct wn_serve_request {
   int bias_count;
   const char *stops[WN_SERVE_STOPS]; /* borrowed from json */
   int stop_count;
-  wn_budgets budgets; /* layers 0: none */
+  wn_constraint *constraint; /* of which each answer has a copy; NULL: any text */
+  wn_budgets budgets;        /* layers 0: none */
   struct wn_serve_prompt prompts[WN_SERVE_PROMPTS];
   int prompt_count;
   json_t *json;

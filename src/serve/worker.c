@@ -72,6 +72,8 @@ static wn_status choice_generate(struct wn_serve_worker *w, struct wn_serve_choi
   const int64_t room = w->model.context - c->prompt->count;
   wn_generate_options o;
   wn_generate_options_init(&o, sizeof o);
+  if (r->constraint) WN_TRY(wn_constraint_copy(w->model.ctx, r->constraint, &c->constraint));
+  o.constraint = c->constraint;
   o.prompt = c->prompt->ids + from;
   o.prompt_count = c->prompt->count - from;
   o.tok = w->model.tok;
@@ -200,8 +202,10 @@ static wn_status choice_begin(struct wn_serve_worker *w, struct wn_serve_choice 
 
 static void choice_leave(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   wn_generation_destroy(c->generation);
+  wn_constraint_destroy(c->constraint);
   wn_session_destroy(c->session);
   c->generation = NULL;
+  c->constraint = NULL;
   c->session = NULL;
   c->state = WN_CHOICE_DONE;
   pthread_mutex_lock(&w->lock);

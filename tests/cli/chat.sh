@@ -55,6 +55,23 @@ refuses "a template without --chat" 2 '\-\-chat' generate talker --template chat
 json "generate --chat" '(.prompt_ids | length) > 10' generate talker --chat --template llama3 --system "Be brief." --prompt hi --tokens 2
 say 'hello\n' --template chatml --tokens 1 --context 5000
 grep -q 'context is 5000, talker was made for' err && pass "chat: a context beyond the model's is told" || fail "chat: a context beyond the model's is told" "$(cat err)"
+# Answers that are JSON, by a model that has never seen any.
+cat >answer.json <<'END'
+{"type": "object", "properties": {"kind": {"enum": ["a", "b\n"]}, "n": {"type": "integer", "minimum": 10, "maximum": 99}},
+ "required": ["kind", "n"], "additionalProperties": false}
+END
+json "generate --json-schema" '.stopped == "end" and (.text | fromjson | (.kind | IN("a", "b\n")) and .n >= 10 and .n <= 99)' \
+  generate talker --prompt the --tokens 200 --temperature 1 --json-schema answer.json
+json "generate --json-object" '.text | startswith("{") or startswith(" {") or startswith("\n")' \
+  generate talker --prompt the --tokens 30 --temperature 1 --json-object
+say 'hi\nyou\n' --template chatml --tokens 100 --context 300 --json --json-schema answer.json
+is "chat --json-schema" "true true" "$(jq -r '[.turns[].answer | fromjson | .n > 9] | join(" ")' out)"
+echo '{"properties": {"a": {"pattern": "x"}}}' >pattern.json
+refuses "a schema that is not served" 1 'pattern.json: schema #/properties/a: "pattern" is not served' \
+  generate talker --prompt the --json-schema pattern.json
+refuses "a schema that is not there" 1 'absent.json' generate talker --prompt the --json-schema absent.json
+refuses "two kinds of JSON" 2 'exclude each other' chat talker --json-object --json-schema answer.json
+refuses "JSON that does not end" 2 '\-\-ignore-end' generate talker --prompt the --json-object --ignore-end
 # On a terminal: what can be said, a line each.
 if command -v script >/dev/null; then
   printf '/help\n/quit\n' | TERM=dumb timeout 60 script -qec "'$winnow' chat talker --template chatml" /dev/null >out 2>&1
