@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include "winnow/context.h"
 
 enum wn_isa { WN_ISA_REF = 0, WN_ISA_AVX2 = 1, WN_ISA_AVX512 = 2 };
@@ -15,7 +16,8 @@ struct wn_context {
   char backend[16]; /* "cpu" or "ref" */
   wn_log_fn log;
   void *log_user;
-  double dead_keys; /* the share that skipped keys may hold; 0: none is skipped */
+  double dead_keys;   /* the share that skipped keys may hold; 0: none is skipped */
+  int64_t exact_rows; /* of x, from which on products with packed weights take x as it is; 0: the backend's choice */
   atomic_int cancelled;
   char error[1024];
 };

@@ -12,6 +12,7 @@
 
 #include "backends/backends.h"
 #include "backends/cpu/packed/packed.h"
+#include "base/context.h"
 #include "base/rng.h"
 #include "io/gguf_types.h"
 #include "packed_weights.h"
@@ -109,6 +110,7 @@ static bool is_float(wn_gguf_type type) {
 
 static void check_forward(wn_context *ctx, const struct wn_backend *backend, const struct shape *s,
                           const wn_gguf_type *types) {
+  const bool exact = !strcmp(backend->name, "ref") || (ctx->exact_rows && s->M >= ctx->exact_rows);
   struct bench t;
   bench_make(&t, s, types);
   const struct wn_exec ref = {.ctx = ctx, .backend = wn_backend_ref(), .threads = 1, .dtype = WN_F32};
@@ -116,7 +118,6 @@ static void check_forward(wn_context *ctx, const struct wn_backend *backend, con
   float *start = room((size_t)(s->M * t.ldy) * sizeof(float)), *first = room((size_t)(s->M * t.ldy) * sizeof(float));
   memcpy(start, t.y, (size_t)(s->M * t.ldy) * sizeof(float));
   forward(ref, &t, &dense);
-  const bool reference = !strcmp(backend->name, "ref");
   for (int threads = 1; threads <= 2; threads++) {
     memcpy(t.y, start, (size_t)(s->M * t.ldy) * sizeof(float));
     forward((struct wn_exec){.ctx = ctx, .backend = backend, .threads = threads, .dtype = WN_F32}, &t, &packed);
@@ -125,7 +126,7 @@ static void check_forward(wn_context *ctx, const struct wn_backend *backend, con
         const int64_t i = m * t.ldy + n;
         wn_gguf_type type = WN_GGUF_F32;
         if (n < s->N) wn_packed_row(&t.w.packed, s->K, n, &type);
-        const double limit = n >= s->N ? 0 : allowed(&t, m, n, reference || is_float(type));
+        const double limit = n >= s->N ? 0 : allowed(&t, m, n, exact || is_float(type));
         const double error = fabs((double)t.y[i] - (double)t.dense[i]);
         if (!(error <= limit))
           fail_msg("%s, %d threads, M %lld N %lld K %lld, %s: y[%lld,%lld] is %.9g, expected %.9g; limit %.3g",
@@ -133,8 +134,8 @@ static void check_forward(wn_context *ctx, const struct wn_backend *backend, con
                    (long long)m, (long long)n, (double)t.y[i], (double)t.dense[i], limit);
       }
     }
-    /* A few rows of x: the work is divided between rows of w, and not a bit depends on the threads. */
-    if (threads == 1 || s->M > 32)
+    /* The work is divided between rows of w, and not a bit depends on the threads, but for sgemm's. */
+    if (threads == 1 || s->M > 32 || exact)
       memcpy(first, t.y, (size_t)(s->M * t.ldy) * sizeof(float));
     else
       assert_memory_equal(first, t.y, (size_t)(s->M * t.ldy) * sizeof(float));
@@ -208,24 +209,18 @@ static void test_without_vnni(void **state) {
   if (!__builtin_cpu_supports("avx512vnni") || !__builtin_cpu_supports("avx512bw")) skip();
   const struct wn_cpu_packed_kernels *sets[2] = {wn_cpu_packed_kernels_avx512(), wn_cpu_packed_kernels_vnni()};
   enum { K = 768, ROWS = 5, TILE = WN_CPU_PACKED_TILE };
-  static int8_t bytes[2][TILE * K];
-  static float scales[2][TILE * K / 32], x[TILE * K], to[2][ROWS * TILE], floats[2][K];
+  static int8_t bytes[TILE * K];
+  static int32_t sums[TILE * K / 32];
+  static float scales[2][TILE * K / 32], x[TILE * K], to[2][WN_CPU_PACKED_AT_ONCE * TILE], floats[2][K];
   for (int i = 0; i < TILE * K; i++) x[i] = normal(12, i);
   for (int type = 0; type < WN_GGUF_TYPE_COUNT; type++) {
     const wn_gguf_type types[1] = {(wn_gguf_type)type};
     struct packed_weights w;
     packed_weights_make(&w, ROWS, K, 1, types, 7);
-    const struct wn_cpu_packed_x q = {.K = K,
-                                      .ld = K,
-                                      .ldd = K / 32,
-                                      .halves = bytes[0],
-                                      .plain = bytes[1],
-                                      .d = scales[0],
-                                      .s = scales[1],
-                                      .x = x,
-                                      .ldx = K};
+    const struct wn_cpu_packed_x q = {
+        .K = K, .ld = K, .ldd = K / 32, .q = bytes, .d = scales[0], .s = scales[1], .n = sums, .x = x, .ldx = K};
     for (int s = 0; s < 2; s++) {
-      for (int64_t m = 0; m < TILE; m++) sets[s]->quantize(&q, m, true, true);
+      for (int64_t m = 0; m < TILE; m++) sets[s]->quantize(&q, m);
       sets[s]->product(types[0], w.packed.part[0].data, ROWS, &q, 0, TILE, to[s]);
       sets[s]->decode(types[0], w.packed.part[0].data, K, floats[s]);
     }
@@ -236,6 +231,83 @@ static void test_without_vnni(void **state) {
 #else
   skip();
 #endif
+}
+
+/* From exact_rows on x is not rounded, whatever the instruction set; said by the option or by the environment. */
+static void test_exact_rows(void **state) {
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    wn_context_options options = {.size = sizeof options, .threads = 2, .exact_rows = i ? 0 : 5};
+    if (i) setenv("WINNOW_EXACT_ROWS", "1", 1);
+    wn_context *ctx = NULL;
+    assert_int_equal(wn_context_create(&options, &ctx), WN_OK);
+    unsetenv("WINNOW_EXACT_ROWS");
+    assert_int_equal(ctx->exact_rows, i ? 1 : 5);
+    const struct wn_backend *cpu = NULL;
+    assert_ok(ctx, wn_backend_of(ctx, &cpu));
+    for (int type = 0; type < WN_GGUF_TYPE_COUNT; type++) {
+      const wn_gguf_type types[1] = {(wn_gguf_type)type};
+      for (int64_t M = 1; M <= 64; M *= 4) check_forward(ctx, cpu, &(struct shape){M, 67, 256, 1, true, false}, types);
+    }
+    wn_context_destroy(ctx);
+  }
+  static const char *const bad[] = {"", "-1", "many", "3x"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    wn_context *ctx = NULL;
+    setenv("WINNOW_EXACT_ROWS", bad[i], 1);
+    const wn_status status = wn_context_create(NULL, &ctx);
+    unsetenv("WINNOW_EXACT_ROWS");
+    assert_refused(ctx, status, WN_ERR_ARGUMENT, "it must be a number of rows, 0 or more");
+    wn_context_destroy(ctx);
+  }
+  wn_context *ctx = NULL;
+  const wn_status status =
+      wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .exact_rows = -1}, &ctx);
+  assert_refused(ctx, status, WN_ERR_ARGUMENT, "exact_rows is -1");
+  wn_context_destroy(ctx);
+}
+
+/* With VNNI a row of a prompt has the bits that it has alone: whatever the number of rows, its place among them, and
+ * the number of threads. */
+static void test_rows_alone(void **state) {
+  (void)state;
+#if defined(__x86_64__)
+  if (!__builtin_cpu_supports("avx512vnni") || !__builtin_cpu_supports("avx512bw")) skip();
+#else
+  skip();
+#endif
+  wn_context *ctx = NULL;
+  assert_int_equal(wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = 3}, &ctx),
+                   WN_OK);
+  const struct wn_backend *cpu = NULL;
+  assert_ok(ctx, wn_backend_of(ctx, &cpu));
+  const int64_t rows[] = {2, 7, 12, 13, 16, 29, 33, 64, 525};
+  const int64_t N = 39;
+  for (int type = WN_GGUF_Q8_0; type < WN_GGUF_TYPE_COUNT; type++) {
+    for (int64_t K = type < WN_GGUF_Q4_K ? 32 : 256; K <= 576; K = K == 32 ? 96 : K == 96 ? 576 : 2 * K) {
+      const struct shape s = {.M = 525, .N = N, .K = K, .parts = 2, .bias = true};
+      const wn_gguf_type types[2] = {(wn_gguf_type)type, WN_GGUF_Q8_0};
+      struct bench t;
+      bench_make(&t, &s, types);
+      struct wn_exec e = {.ctx = ctx, .backend = cpu, .threads = 1, .dtype = WN_F32};
+      struct wn_linear one = call(&t, true, t.dense);
+      for (int64_t m = 0; m < s.M; m++) {
+        one.M = 1, one.x = t.x + m * t.ldx, one.y = t.dense + m * t.ldy;
+        forward(e, &t, &one);
+      }
+      for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct wn_linear all = call(&t, true, t.y);
+        const int64_t from = rows[i] < 100 ? 3 : 0;
+        all.M = rows[i], all.x = t.x + from * t.ldx;
+        e.threads = 1 + (int)i % 3;
+        forward(e, &t, &all);
+        for (int64_t m = 0; m < rows[i]; m++)
+          assert_memory_equal(t.y + m * t.ldy, t.dense + (from + m) * t.ldy, (size_t)N * sizeof(float));
+      }
+      bench_clear(&t);
+    }
+  }
+  wn_context_destroy(ctx);
 }
 
 /* dx against the dense weights' on the double reference; dw and dtok do not exist. */
@@ -367,7 +439,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_ref),        cmocka_unit_test(test_cpu_plain),    cmocka_unit_test(test_cpu_avx2),
       cmocka_unit_test(test_cpu_avx512), cmocka_unit_test(test_without_vnni), cmocka_unit_test(test_backward),
-      cmocka_unit_test(test_embedding),  cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_embedding),  cmocka_unit_test(test_refused),      cmocka_unit_test(test_rows_alone),
+      cmocka_unit_test(test_exact_rows),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,10 +7,18 @@
 #include "base/alloc.h"
 #include "base/team.h"
 
-/* Rows of w that a thread multiplies with all rows of x before it goes on: they stay in its cache. */
-enum { ROWS_AT_ONCE = 32 };
-/* Floats of a panel: what two cores' second-level caches hold. */
+/* Floats of a panel for sgemm: what two cores' second-level caches hold. */
 enum { PANEL_FLOATS = 1 << 19 };
+/* Rows of x that are in tiles at a time, and bytes of the panels that a thread multiplies with each of their tiles. */
+enum { TILED_ROWS = 512, TILED_BYTES = 128 * 1024, TILED_PANELS = 8 };
+
+/* How the forward products are computed. */
+enum method {
+  FEW,   /* integers, weights read as they lie: FEW_ROWS or fewer */
+  TILES, /* the same integers, from panels: more rows */
+  FLOATS /* panels of floats */
+};
+enum { FEW_ROWS = 32, FEW_ROWS_BESIDE_TILES = 12, TILED_K = 1 << 24 };
 
 static const struct wn_cpu_packed_kernels *packed_kernels_for(bool wide) {
 #if defined(__x86_64__)
@@ -32,9 +40,25 @@ static int64_t panel_rows(const struct wn_linear *a) {
   return rows < a->N ? rows : a->N;
 }
 
-/* 8-bit rows for tiles of x, from base on (NULL: only the size). */
+/* Whether tiles serve: the instructions, and all weights in blocks. */
+static bool has_tiles(const struct wn_cpu_packed_kernels *k, const struct wn_linear *a) {
+  if (!k->tile || a->K > TILED_K) return false;
+  for (int p = 0; p < a->packed->count; p++)
+    if (a->packed->part[p].type < WN_GGUF_Q8_0) return false;
+  return true;
+}
+
+static enum method packed_method(const struct wn_exec *exec, const struct wn_cpu_packed_kernels *k,
+                                 const struct wn_linear *a) {
+  const int64_t exact = exec->ctx ? exec->ctx->exact_rows : 0;
+  if (exact && (a->rows_apart ? 1 : a->M) >= exact) return FLOATS;
+  if (has_tiles(k, a)) return a->M <= FEW_ROWS_BESIDE_TILES ? FEW : TILES;
+  return a->rows_apart || a->M <= FEW_ROWS ? FEW : FLOATS;
+}
+
+/* Rows of x in 8 bits, from base on (NULL: only the size). */
 static size_t plan_x(const struct wn_linear *a, char *base, struct wn_cpu_packed_x *out) {
-  const int64_t rows = a->rows_apart || a->M < WN_CPU_PACKED_ROWS ? a->M : WN_CPU_PACKED_ROWS;
+  const int64_t rows = a->rows_apart || a->M < FEW_ROWS ? a->M : FEW_ROWS;
   const int64_t M = packed_whole(rows, WN_CPU_PACKED_TILE);
   *out = (struct wn_cpu_packed_x){.K = a->K,
                                   .ld = packed_whole(a->K, WN_CPU_PACKED_STEP),
@@ -43,19 +67,39 @@ static size_t plan_x(const struct wn_linear *a, char *base, struct wn_cpu_packed
                                   .ldx = a->ldx};
   const size_t bytes = (size_t)(M * out->ld), scales = (size_t)(M * out->ldd) * sizeof(float);
   if (base) {
-    out->halves = (int8_t *)base;
-    out->plain = (int8_t *)base + bytes;
-    out->d = (float *)(void *)(base + 2 * bytes);
-    out->s = (float *)(void *)(base + 2 * bytes + scales);
+    out->q = (int8_t *)base;
+    out->d = (float *)(void *)(base + bytes);
+    out->s = (float *)(void *)(base + bytes + scales);
+    out->n = (int32_t *)(void *)(base + bytes + 2 * scales);
   }
-  return 2 * bytes + 2 * scales;
+  return bytes + 3 * scales;
 }
 
-size_t wn_cpu_packed_scratch(const struct wn_linear *a, bool backward) {
-  struct wn_cpu_packed_x x;
-  const size_t few = plan_x(a, NULL, &x), panel = (size_t)(panel_rows(a) * a->K) * sizeof(float);
+/* Panels that a thread has at a time. */
+static int64_t tiled_panels(int64_t K) {
+  const int64_t fit = TILED_BYTES / WN_CPU_PACKED_PANEL_BYTES(K);
+  return fit < 1 ? 1 : fit > TILED_PANELS ? TILED_PANELS : fit;
+}
+
+/* Tiles of x, and then each thread's panels. */
+static size_t tiles_bytes(const struct wn_linear *a) {
+  const int64_t rows = a->M < TILED_ROWS ? a->M : TILED_ROWS;
+  return (size_t)(packed_whole(rows, WN_CPU_PACKED_TILED) / WN_CPU_PACKED_TILED * WN_CPU_PACKED_TILE_BYTES(a->K));
+}
+
+/* At least what fewer rows need: they may go another way. */
+size_t wn_cpu_packed_scratch(const struct wn_exec *exec, const struct wn_linear *a, bool backward, bool wide) {
+  const struct wn_cpu_packed_kernels *k = packed_kernels_for(wide);
+  const size_t panel = (size_t)(panel_rows(a) * a->K) * sizeof(float);
   if (backward) return panel;
-  return a->rows_apart || a->M <= WN_CPU_PACKED_ROWS || few > panel ? few : panel;
+  struct wn_cpu_packed_x x;
+  const bool tiles = has_tiles(k, a) && a->M > FEW_ROWS_BESIDE_TILES;
+  struct wn_linear few = *a;
+  if (tiles) few.M = FEW_ROWS_BESIDE_TILES;
+  const size_t rows = plan_x(&few, NULL, &x), floats = packed_method(exec, k, a) == FLOATS ? panel : 0;
+  const size_t panels = (size_t)(exec->threads * tiled_panels(a->K) * WN_CPU_PACKED_PANEL_BYTES(a->K));
+  const size_t more = tiles ? tiles_bytes(a) + panels : 0, most = rows > floats ? rows : floats;
+  return more > most ? more : most;
 }
 
 /* Rows n0..n1-1 of w. */
@@ -63,7 +107,7 @@ static void packed_share(const struct wn_cpu_packed_kernels *k, const struct wn_
                          const struct wn_cpu_packed_x *x, int64_t n0, int64_t n1) {
   const float *bias = a->b; /* [N] */
   float *y = a->y;          /* [M,N] */
-  float to[ROWS_AT_ONCE * WN_CPU_PACKED_TILE];
+  float to[WN_CPU_PACKED_AT_ONCE * WN_CPU_PACKED_TILE];
   int64_t start = 0; /* of the part */
   for (int p = 0; p < a->packed->count; start += a->packed->part[p++].rows) {
     const struct wn_packed_part *part = &a->packed->part[p];
@@ -71,7 +115,7 @@ static void packed_share(const struct wn_cpu_packed_kernels *k, const struct wn_
     const int64_t end = start + part->rows < n1 ? start + part->rows : n1;
     int64_t rows;
     for (int64_t n = n0 > start ? n0 : start; n < end; n += rows) {
-      rows = end - n < ROWS_AT_ONCE ? end - n : ROWS_AT_ONCE;
+      rows = end - n < WN_CPU_PACKED_AT_ONCE ? end - n : WN_CPU_PACKED_AT_ONCE;
       const char *w = (const char *)part->data + (size_t)(n - start) * bytes;
       for (int64_t m0 = 0; m0 < a->M; m0 += WN_CPU_PACKED_TILE) {
         const int M = (int)(a->M - m0 < WN_CPU_PACKED_TILE ? a->M - m0 : WN_CPU_PACKED_TILE);
@@ -79,7 +123,7 @@ static void packed_share(const struct wn_cpu_packed_kernels *k, const struct wn_
         for (int m = 0; m < M; m++) {
           float *row = y + (m0 + m) * a->ldy + n;
           for (int64_t r = 0; r < rows; r++) {
-            const float v = to[r * WN_CPU_PACKED_TILE + m] + (bias ? bias[n + r] : 0.0f);
+            const float v = to[m * WN_CPU_PACKED_AT_ONCE + r] + (bias ? bias[n + r] : 0.0f);
             row[r] = a->accumulate ? row[r] + v : v;
           }
         }
@@ -92,17 +136,12 @@ static void packed_few_rows(const struct wn_exec *exec, const struct wn_linear *
                             const struct wn_cpu_packed_kernels *k) {
   struct wn_cpu_packed_x x;
   plan_x(a, exec->scratch, &x);
-  bool halves = false, plain = false;
-  for (int p = 0; p < a->packed->count; p++) {
-    const wn_gguf_type type = a->packed->part[p].type;
-    const bool nibbles = type >= WN_GGUF_Q4_0 && type <= WN_GGUF_Q5_1;
-    halves = halves || nibbles;
-    plain = plain || (type >= WN_GGUF_Q8_0 && !nibbles);
-  }
-  if (halves || plain) {
+  bool blocks_too = false; /* single weights are multiplied with x as it is */
+  for (int p = 0; p < a->packed->count; p++) blocks_too = blocks_too || a->packed->part[p].type >= WN_GGUF_Q8_0;
+  if (blocks_too) {
     const int quantizing = a->M * a->K < 16384 ? 1 : exec->threads;
 #pragma omp parallel for num_threads(wn_team(exec->ctx, quantizing)) schedule(static)
-    for (int64_t m = 0; m < a->M; m++) k->quantize(&x, m, halves, plain);
+    for (int64_t m = 0; m < a->M; m++) k->quantize(&x, m);
   }
   /* A row's sum does not depend on where a thread's share begins. */
   const int64_t blocks = (a->N + 15) / 16;
@@ -111,6 +150,52 @@ static void packed_few_rows(const struct wn_exec *exec, const struct wn_linear *
   for (int t = 0; t < threads; t++) {
     const int64_t n0 = blocks * t / threads * 16, n1 = blocks * (t + 1) / threads * 16;
     packed_share(k, a, &x, n0, n1 < a->N ? n1 : a->N);
+  }
+}
+
+/* Rows n0..n1-1 of w with rows m0..m0+M-1 of x; room for the panels. */
+static void tiles_share(const struct wn_cpu_packed_kernels *k, const struct wn_linear *a, const char *tiles, int64_t m0,
+                        int64_t M, int64_t n0, int64_t n1, char *room) {
+  const int64_t K = a->K, T = WN_CPU_PACKED_TILED, tile = WN_CPU_PACKED_TILE_BYTES(K);
+  const int64_t panel = WN_CPU_PACKED_PANEL_BYTES(K), most = tiled_panels(K) * T;
+  int64_t start = 0; /* of the part */
+  for (int p = 0; p < a->packed->count; start += a->packed->part[p++].rows) {
+    const struct wn_packed_part *part = &a->packed->part[p];
+    const size_t bytes = wn_packed_row_bytes(part->type, K);
+    const int64_t end = start + part->rows < n1 ? start + part->rows : n1;
+    for (int64_t n = n0 > start ? n0 : start; n < end; n += most) {
+      const int64_t rows = end - n < most ? end - n : most;
+      for (int64_t r = 0; r < rows; r += T)
+        k->panel(part->type, (const char *)part->data + (size_t)(n + r - start) * bytes, rows - r < T ? rows - r : T, K,
+                 room + r / T * panel);
+      for (int64_t m = 0; m < M; m += T) {
+        for (int64_t r = 0; r < rows; r += T) {
+          const struct wn_cpu_packed_out out = {.y = (float *)a->y + (m0 + m) * a->ldy + n + r,
+                                                .ldy = a->ldy,
+                                                .b = a->b ? (const float *)a->b + n + r : NULL,
+                                                .rows = (int)(rows - r < T ? rows - r : T),
+                                                .accumulate = a->accumulate};
+          k->tile(part->type, room + r / T * panel, tiles + m / T * tile, K, (int)(M - m < T ? M - m : T), &out);
+        }
+      }
+    }
+  }
+}
+
+static void packed_tiles(const struct wn_exec *exec, const struct wn_linear *a, const struct wn_cpu_packed_kernels *k) {
+  const int64_t T = WN_CPU_PACKED_TILED, tile = WN_CPU_PACKED_TILE_BYTES(a->K), blocks = (a->N + T - 1) / T;
+  const size_t own = (size_t)(tiled_panels(a->K) * WN_CPU_PACKED_PANEL_BYTES(a->K));
+  const float *x = a->x; /* [M,K] */
+  char *tiles = exec->scratch, *rooms = tiles + tiles_bytes(a);
+  for (int64_t m0 = 0; m0 < a->M; m0 += TILED_ROWS) {
+    const int64_t M = a->M - m0 < TILED_ROWS ? a->M - m0 : TILED_ROWS;
+#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+    for (int64_t m = 0; m < M; m++) k->tile_row(x + (m0 + m) * a->ldx, a->K, (int)(m % T), tiles + m / T * tile);
+#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static, 1)
+    for (int t = 0; t < exec->threads; t++) {
+      const int64_t n0 = blocks * t / exec->threads * T, n1 = blocks * (t + 1) / exec->threads * T;
+      tiles_share(k, a, tiles, m0, M, n0, n1 < a->N ? n1 : a->N, rooms + (size_t)t * own);
+    }
   }
 }
 
@@ -139,8 +224,12 @@ static struct wn_linear panel_map(const struct wn_exec *exec, const struct wn_li
 wn_status wn_cpu_packed_forward(const struct wn_exec *exec, const struct wn_linear *a, bool wide) {
   const struct wn_cpu_packed_kernels *k = packed_kernels_for(wide);
   if (a->M == 0) return WN_OK;
-  if (a->rows_apart || a->M <= WN_CPU_PACKED_ROWS) {
-    packed_few_rows(exec, a, k);
+  const enum method how = packed_method(exec, k, a);
+  if (how != FLOATS) {
+    if (how == FEW)
+      packed_few_rows(exec, a, k);
+    else
+      packed_tiles(exec, a, k);
     return WN_OK;
   }
   const int64_t most = panel_rows(a);
@@ -148,8 +237,12 @@ wn_status wn_cpu_packed_forward(const struct wn_exec *exec, const struct wn_line
     const int64_t rows = a->N - n < most ? a->N - n : most;
     struct wn_linear part = panel_map(exec, a, k, n, rows);
     part.b = a->b ? (const float *)a->b + n : NULL;
-    part.y = (float *)a->y + n;
-    WN_TRY(wn_cpu_linear_forward(exec, &part));
+    if (a->rows_apart) part.M = 1; /* a product each, as alone */
+    for (int64_t m = 0; m < a->M; m += part.M) {
+      part.x = (const float *)a->x + m * a->ldx;
+      part.y = (float *)a->y + m * a->ldy + n;
+      WN_TRY(wn_cpu_linear_forward(exec, &part));
+    }
   }
   return WN_OK;
 }

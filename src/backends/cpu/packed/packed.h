@@ -1,49 +1,83 @@
 /* Products with weights in a file's blocks (ops/packed.h). Private to the cpu backend.
  *
- * Few rows of x (decoding): x is rounded to 8 bits in blocks of 32, x ~ d q with d = max|x| / 127, and multiplied as
- * integers with the weights' own; each block's sum is scaled in float. That is llama.cpp's way, with blocks of 32 for
- * the K types as well. |x - d q| <= d/2, so y is off by at most sum over blocks of max|x| / 254 * sum|w|; weights of
- * F32, F16 and BF16 are multiplied with x as it is. Rows that are to be apart (wn_linear) go this way however many they
- * are: a row's sum does not depend on its place in a tile. Many rows (a prompt): rows of w are turned into floats, a
- * panel that stays in the cache at a time, and multiplied by sgemm: nothing is rounded. */
+ * x is rounded to 8 bits in blocks of 32, x ~ d q with d = max|x| / 127, and multiplied as integers with the weights'
+ * own; each block's sum is scaled in float. That is llama.cpp's way, with blocks of 32 for the K types as well. |x - d
+ * q|
+ * <= d/2, so y is off by at most sum over blocks of max|x| / 254 * sum|w|; weights of F32, F16 and BF16 are multiplied
+ * with x as it is.
+ *
+ * Few rows of x (decoding) read the blocks as they lie. More rows (a prompt) are multiplied in tiles with panels of w
+ * where the processor has AVX-512 VNNI: the same integers, scaled in the same order, so that a row of y has the same
+ * bits alone, in a prompt and in any batch. Without VNNI, where a part of w is in single floats, and from
+ * wn_context_options.exact_rows on, rows of w are turned into floats, a panel that stays in the cache at a time, and
+ * multiplied by sgemm: nothing is rounded then. Rows that are to be apart (wn_linear) go as a row alone goes, however
+ * many they are. */
 #ifndef WN_BACKENDS_CPU_PACKED_PACKED_H
 #define WN_BACKENDS_CPU_PACKED_PACKED_H
 
 #include "backends/cpu/cpu.h"
 
-/* Rows of x that a kernel takes at a time, and up to how many the integer kernels are used. */
+/* Rows of x that a kernel for few rows takes at a time, and rows of w: those of its output. */
 #define WN_CPU_PACKED_TILE 8
-#define WN_CPU_PACKED_ROWS 32
+#define WN_CPU_PACKED_AT_ONCE 32
 /* Blocks of x are padded to whole steps of at most this many elements; the rest of the last step is zero. */
 #define WN_CPU_PACKED_STEP 128
+/* Rows of x in a tile, and of w in a panel. */
+#define WN_CPU_PACKED_TILED 16
 
-/* Rows of x in 8 bits. The bytes' order follows the weights': `halves` has the first halves of a step's blocks side by
- * side and then the second ones, as the types of four and five bits have them; `plain` is x's own. */
+/* Rows of x in 8 bits. A step has the first halves of its blocks side by side and then the second ones. */
 struct wn_cpu_packed_x {
-  int64_t K, ld, ldd;     /* elements per row; the same in whole steps; blocks in whole steps */
-  int8_t *halves, *plain; /* [M,ld]; what no type asks for is not written */
-  float *d, *s;           /* [M,ldd] a block's scale, and its sum d * sum q */
-  const float *x;         /* [M,K], as it was */
+  int64_t K, ld, ldd; /* elements per row; the same in whole steps; blocks in whole steps */
+  int8_t *q;          /* [M,ld] */
+  float *d, *s;       /* [M,ldd] a block's scale, and its sum d * n */
+  int32_t *n;         /* [M,ldd] the sum of q */
+  const float *x;     /* [M,K], as it was */
   int64_t ldx;
 };
 
+/* Where the products of a panel and a tile go. */
+struct wn_cpu_packed_out {
+  float *y; /* [M,rows] */
+  int64_t ldy;
+  const float *b; /* [rows] or NULL */
+  int rows;       /* 1..TILED */
+  bool accumulate;
+};
+
 struct wn_cpu_packed_kernels {
-  /* Row m of x into `out`, in the orders asked for. */
-  void (*quantize)(const struct wn_cpu_packed_x *out, int64_t m, bool halves, bool plain);
-  /* to[r*ldo + m] = w's row r times x's row first+m, for M <= WN_CPU_PACKED_TILE rows of x. */
+  /* Row m of x into `out`. */
+  void (*quantize)(const struct wn_cpu_packed_x *out, int64_t m);
+  /* to[m*AT_ONCE + r] = w's row r times x's row first+m, for M <= TILE rows of x and rows <= AT_ONCE. */
   void (*product)(wn_gguf_type type, const char *w, int64_t rows, const struct wn_cpu_packed_x *x, int64_t first, int M,
                   float *to);
   /* K weights of a row as floats. */
   void (*decode)(wn_gguf_type type, const char *w, int64_t K, float *to);
+
+  /* Many rows of x, for the types in blocks alone; NULL: the instruction set has no kernel for them. Row m of a tile
+   * of WN_CPU_PACKED_TILE_BYTES; a panel of up to TILED rows of w, in WN_CPU_PACKED_PANEL_BYTES; its first rows times
+   * the first M rows of the tile. */
+  void (*tile_row)(const float *x, int64_t K, int m, char *tile);
+  void (*panel)(wn_gguf_type type, const char *w, int64_t rows, int64_t K, char *panel);
+  void (*tile)(wn_gguf_type type, const char *panel, const char *tile, int64_t K, int M,
+               const struct wn_cpu_packed_out *out);
 };
 const struct wn_cpu_packed_kernels *wn_cpu_packed_kernels_avx2(void);
 const struct wn_cpu_packed_kernels *wn_cpu_packed_kernels_avx512(void);
 const struct wn_cpu_packed_kernels *wn_cpu_packed_kernels_vnni(void); /* AVX-512 with VNNI */
 
+/* A block of 16 rows of x with scales and sums; of 16 rows of w with five numbers each, the most that a type needs. */
+#define WN_CPU_PACKED_TILE_BYTES(K) ((K) / 32 * (32 + 8) * WN_CPU_PACKED_TILED)
+#define WN_CPU_PACKED_PANEL_BYTES(K) ((K) / 32 * (32 + 20) * WN_CPU_PACKED_TILED)
+/* packed_tiles_vnni.c */
+void wn_cpu_packed_tile_row(const float *x, int64_t K, int m, char *tile);
+void wn_cpu_packed_panel(wn_gguf_type type, const char *w, int64_t rows, int64_t K, char *panel);
+void wn_cpu_packed_tile(wn_gguf_type type, const char *panel, const char *tile, int64_t K, int M,
+                        const struct wn_cpu_packed_out *out);
+
 /* linear with packed weights; `wide`: the AVX-512 kernels. */
 wn_status wn_cpu_packed_forward(const struct wn_exec *exec, const struct wn_linear *a, bool wide);
 /* dx alone. */
 wn_status wn_cpu_packed_backward(const struct wn_exec *exec, const struct wn_linear *a, bool wide);
-size_t wn_cpu_packed_scratch(const struct wn_linear *a, bool backward);
+size_t wn_cpu_packed_scratch(const struct wn_exec *exec, const struct wn_linear *a, bool backward, bool wide);
 
 #endif
