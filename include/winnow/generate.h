@@ -5,7 +5,7 @@
 
 #include "winnow/constraint.h"
 #include "winnow/kv.h"
-#include "winnow/model.h"
+#include "winnow/session_group.h"
 
 WN_EXPERIMENTAL_BEGIN
 
@@ -109,6 +109,21 @@ typedef struct wn_generation wn_generation;
 wn_status wn_generation_create(wn_context *ctx, wn_session *session, const wn_generate_options *options,
                                wn_generation **out);
 wn_status wn_generation_step(wn_context *ctx, wn_generation *generation, bool *more);
+/* A generation's part of a step of many. */
+typedef struct wn_generation_turn {
+  wn_generation *generation;
+  bool more;        /* written: another step follows */
+  int32_t token;    /* written: drawn in this step; -1: none */
+  wn_status status; /* written: of wn_generation_step */
+} wn_generation_turn;
+/* A step of n generations, turns [n], each of another session, n at most the group's: those whose prompts have been
+ * read draw a token, and the tokens are fed together (wn_session_group_feed); of the others the first `pieces` read a
+ * piece of their prompt, one after the other, and the rest waits (0: all read one). Each gets what wn_generation_step
+ * gives it, to the bit, in whatever company. A failure is one turn's own, whose status says it, unless the step as a
+ * whole is refused; the call returns the first. Callbacks are called by the calling thread, in the order of the turns.
+ */
+wn_status wn_generation_step_together(wn_context *ctx, wn_session_group *group, wn_generation_turn *turns, int64_t n,
+                                      int64_t pieces);
 const wn_generate_result *wn_generation_result(const wn_generation *generation);
 void wn_generation_destroy(wn_generation *generation); /* NULL is allowed */
 

@@ -18,28 +18,10 @@
 #include "base/error.h"
 #include "base/misuse.h"
 #include "base/options.h"
-#include "decode/session.h"
-#include "text/normalize.h"
+#include "decode/generation.h"
 #include "text/utf8.h"
 
 enum { HELD_BYTES = 4096 }; /* more than a token's text and a stop string have together, as a rule */
-
-struct wn_generation {
-  wn_context *ctx;
-  struct wn_session *session;
-  wn_generate_options own;
-  wn_generate_result result;
-  const wn_generate_options *o; /* &own */
-  wn_generate_result *r;        /* &result */
-  const int32_t *prompt;        /* [prompt_count] */
-  int32_t *encoded;             /* the prompt's tokens where they were made here, freed with wn_tokens_free */
-  int64_t prompt_count;
-  bool prompted;               /* the prompt has been read */
-  int32_t entries, vocabulary; /* ids below `entries` are drawn; the tokenizer's */
-  wn_text_stream *stream;      /* NULL: no tokenizer */
-  struct wn_bytes held;        /* text that has not been handed out */
-  float *logits;               /* [V] */
-};
 
 const char *wn_generate_end_name(wn_generate_end end) {
   static const char *const names[WN_GENERATE_END_COUNT] = {"length", "end", "stop", "context", "interrupt"};
@@ -159,8 +141,7 @@ static bool generate_is_end(const struct wn_generation *g, int32_t id) {
   return g->o->tok && !g->o->ignore_end && id < g->vocabulary && wn_tokenizer_is_end(g->o->tok, id);
 }
 
-/* One piece of the prompt, up to the next place. */
-static wn_status generate_feed_piece(struct wn_generation *g) {
+wn_status wn_generation_read(struct wn_generation *g) {
   struct wn_session *s = g->session;
   const int64_t done = g->r->prompt_tokens, left = g->prompt_count - done;
   if (done == 0 && g->o->inputs) WN_TRY(wn_session_encode(g->ctx, s, g->o->inputs, NULL, g->o->input_count));
@@ -180,29 +161,36 @@ static wn_status generate_constrain(struct wn_generation *g, bool *over) {
   return WN_OK;
 }
 
-/* One token. *more: another one follows. */
-static wn_status generate_token(struct wn_generation *g, bool *more) {
+wn_status wn_generation_before(struct wn_generation *g, bool *over) {
+  const wn_generate_options *o = g->o;
+  WN_TRY(generate_constrain(g, over));
+  if (*over) return WN_OK;
+  if (o->logits) o->logits(o->user, g->r->tokens, g->logits, g->session->model->config.vocab_size);
+  return WN_OK;
+}
+
+wn_status wn_generation_draw(wn_context *ctx, const struct wn_generation *g, int32_t *id) {
+  return wn_sample(ctx, g->logits, g->entries, &g->o->sampling, g->o->first_step + g->r->steps, id);
+}
+
+wn_status wn_generation_take(struct wn_generation *g, int32_t id, bool *feed) {
   const wn_generate_options *o = g->o;
   wn_generate_result *r = g->r;
-  wn_generate_piece piece = {.index = r->tokens};
+  wn_generate_piece piece = {.index = r->tokens, .id = id};
   size_t out = 0;
-  bool over;
-  *more = false;
-  WN_TRY(generate_constrain(g, &over));
-  if (over) return WN_OK;
-  if (o->logits) o->logits(o->user, r->tokens, g->logits, g->session->model->config.vocab_size);
-  WN_TRY(wn_sample(g->ctx, g->logits, g->entries, &o->sampling, o->first_step + r->steps++, &piece.id));
-  if (generate_is_end(g, piece.id)) {
+  *feed = false;
+  r->steps++;
+  if (generate_is_end(g, id)) {
     r->end = WN_GENERATE_EOS;
-    r->end_token = piece.id;
+    r->end_token = id;
     return WN_OK;
   }
-  if (o->constraint) WN_TRY(wn_constraint_accept(g->ctx, o->constraint, piece.id));
-  if (o->log_probabilities) piece.log_probability = generate_log_probability(g->logits, g->entries, piece.id);
-  if (o->drawn) o->drawn[r->tokens] = piece.id;
+  if (o->constraint) WN_TRY(wn_constraint_accept(g->ctx, o->constraint, id));
+  if (o->log_probabilities) piece.log_probability = generate_log_probability(g->logits, g->entries, id);
+  if (o->drawn) o->drawn[r->tokens] = id;
   r->tokens++;
-  r->unfed = piece.id;
-  if (g->stream) WN_TRY(generate_add_text(g, piece.id));
+  r->unfed = id;
+  if (g->stream) WN_TRY(generate_add_text(g, id));
   const bool stop = generate_find_stop(g, &out);
   if (!stop) out = g->held.count - generate_stop_begun(g);
   if (!generate_hand_out(g, &piece, out)) {
@@ -216,15 +204,27 @@ static wn_status generate_token(struct wn_generation *g, bool *more) {
   } else if (g->session->position == g->session->capacity) {
     r->end = WN_GENERATE_CONTEXT;
   } else {
-    WN_TRY(wn_session_feed(g->ctx, g->session, &piece.id, 1, 0, g->logits));
-    r->unfed = -1;
-    *more = true;
+    *feed = true;
   }
   return WN_OK;
 }
 
-/* The text has ended: what was held back is no stop string after all. */
-static void generate_finish(struct wn_generation *g) {
+/* One token. *more: another one follows. */
+static wn_status generate_token(struct wn_generation *g, bool *more) {
+  int32_t id;
+  bool over, feed;
+  WN_TRY(wn_generation_before(g, &over));
+  if (over) return WN_OK;
+  WN_TRY(wn_generation_draw(g->ctx, g, &id));
+  WN_TRY(wn_generation_take(g, id, &feed));
+  if (!feed) return WN_OK;
+  WN_TRY(wn_session_feed(g->ctx, g->session, &id, 1, 0, g->logits));
+  g->r->unfed = -1;
+  *more = true;
+  return WN_OK;
+}
+
+void wn_generation_finish(struct wn_generation *g) {
   if (g->held.count > 0 && !generate_hand_out(g, &(wn_generate_piece){.index = g->r->tokens, .id = -1}, g->held.count))
     g->r->end = WN_GENERATE_CANCELLED;
   g->held.count = 0;
@@ -323,7 +323,7 @@ wn_status wn_generation_step(wn_context *ctx, wn_generation *g, bool *more) {
   if (wn_context_cancelled(ctx) && (g->prompted || g->r->prompt_tokens > 0)) {
     g->r->end = WN_GENERATE_CANCELLED;
   } else if (!g->prompted) {
-    status = generate_feed_piece(g);
+    status = wn_generation_read(g);
     *more = !g->prompted || g->o->max_tokens > 0;
     g->r->prompt_seconds += wn_seconds_now() - start;
   } else if (g->o->max_tokens > 0) {
@@ -331,7 +331,7 @@ wn_status wn_generation_step(wn_context *ctx, wn_generation *g, bool *more) {
     g->r->token_seconds += wn_seconds_now() - start;
   }
   if (status != WN_OK) *more = false;
-  if (status == WN_OK && !*more) generate_finish(g);
+  if (status == WN_OK && !*more) wn_generation_finish(g);
   return status;
 }
 

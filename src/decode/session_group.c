@@ -6,29 +6,12 @@
  * own scratch: sessions are divided over the threads where there are as many, else they take turns with all threads.
  *
  * A step reads the weights once and takes 2 x parameters flops a row; the attention reads each session's cache. */
-#include "winnow/session_group.h"
-
 #include <omp.h>
 #include <string.h>
 
 #include "base/misuse.h"
 #include "base/team.h"
-#include "decode/session.h"
-
-struct wn_session_group {
-  wn_context *ctx;
-  const struct wn_model *model;
-  int64_t most;
-  struct wn_arrays arrays;
-  struct wn_layer_blocks blocks;
-  struct wn_layer_temp temp;
-  int32_t *tokens, *positions; /* [most] */
-  void *x_out, *n_out;         /* [most,C] */
-  void *rstd, *mean;           /* [most] */
-  void *logits;                /* [most,V] */
-  void *scratch;
-  size_t scratch_bytes;
-};
+#include "decode/session_group.h"
 
 static void group_lay(struct wn_session_group *g) {
   const wn_model_config *c = &g->model->config;
@@ -45,6 +28,8 @@ static void group_lay(struct wn_session_group *g) {
       {"rstd", true, WN_DIMS(n), e, &g->rstd},
       {"mean", c->norm == WN_NORM_LAYER, WN_DIMS(n), e, &g->mean},
       {"logits", true, WN_DIMS(n, c->vocab_size), e, &g->logits},
+      {"rows", true, WN_DIMS(n), sizeof *g->rows, &g->rows},
+      {"order", true, WN_DIMS(n), sizeof *g->order, &g->order},
   };
   WN_ARRAYS_LAY(&g->arrays, rows);
   wn_layer_temp_lay(c, g->model->dtype, n, 1, false, false, &g->arrays, &g->temp);
@@ -243,6 +228,7 @@ wn_status wn_session_group_feed(wn_context *ctx, wn_session_group *g, wn_session
   }
   if (status != WN_OK) return status;
   status = group_step(g, rows, n, logits, &out);
+#pragma omp parallel for num_threads(wn_team(g->ctx, logits &&n > 1 ? g->model->ctx->threads : 1)) schedule(static)
   for (int64_t i = 0; i < n; i++) {
     if (status != WN_OK) {
       rows[i].status = status;

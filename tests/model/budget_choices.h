@@ -25,7 +25,7 @@ static const struct choice {
                {.policy = WN_POLICY_RANDOM, .per_kv_head = true, .ragged = true}};
 enum { CHOICES = sizeof choices / sizeof *choices };
 
-static void budgets_of(const struct choice *c, const wn_model_config *config, int64_t K, wn_budgets *out) {
+static inline void budgets_of(const struct choice *c, const wn_model_config *config, int64_t K, wn_budgets *out) {
   char text[96];
   wn_budgets_init(out);
   out->policy = c->policy, out->per_kv_head = c->per_kv_head, out->cache_positions = c->cache_positions;
@@ -40,7 +40,7 @@ static void budgets_of(const struct choice *c, const wn_model_config *config, in
 }
 
 /* A model that does not have what the policy needs. */
-static bool fits(const struct choice *c, const wn_model_config *config) {
+static inline bool fits(const struct choice *c, const wn_model_config *config) {
   wn_budgets b;
   budgets_of(c, config, 4, &b);
   wn_context *ctx = context_of("ref", 1);

@@ -1,0 +1,126 @@
+/* A step of many generations: each draws its token, and the tokens are fed together (session_group.c); prompts are read
+ * a piece at a time in between, so that texts that are being written wait for one piece and not for whole prompts.
+ *
+ * A draw is a few passes over V logits for each generation: they run side by side, what callbacks see runs in order. */
+#include <omp.h>
+
+#include "base/clock.h"
+#include "base/misuse.h"
+#include "base/team.h"
+#include "decode/generation.h"
+#include "decode/session_group.h"
+
+static wn_status together_check(wn_context *ctx, const struct wn_session_group *group, const wn_generation_turn *turns,
+                                int64_t n) {
+  if (n < 1 || n > group->most)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "generations together: %lld, expected 1 to the group's %lld", (long long)n,
+                   (long long)group->most);
+  for (int64_t i = 0; i < n; i++) {
+    const struct wn_generation *g = turns[i].generation;
+    WN_CHECK_ARGUMENTS(ctx, WN_HANDLE_AS("turns' generation", g, GENERATION));
+    for (int64_t j = 0; j < i; j++)
+      if (turns[j].generation->session == g->session)
+        return wn_fail(ctx, WN_ERR_ARGUMENT, "generations together: turns %lld and %lld are of the same session",
+                       (long long)j, (long long)i);
+  }
+  return WN_OK;
+}
+
+/* Does it draw in this step? Those that end without are ended. */
+static bool together_draws(wn_generation_turn *turn) {
+  struct wn_generation *g = turn->generation;
+  if (wn_context_cancelled(g->ctx) && (g->prompted || g->r->prompt_tokens > 0)) {
+    g->r->end = WN_GENERATE_CANCELLED;
+    wn_generation_finish(g);
+    return false;
+  }
+  if (!g->prompted) {
+    turn->more = true;
+    return false;
+  }
+  if (g->o->max_tokens > 0) return true;
+  wn_generation_finish(g);
+  return false;
+}
+
+/* Draws for the turns in group->order [n]. */
+static void together_draw(wn_context *ctx, const struct wn_session_group *group, wn_generation_turn *turns, int64_t n) {
+  const int threads = n > 1 ? ctx->threads : 1;
+#pragma omp parallel for num_threads(wn_team(ctx, threads)) schedule(dynamic, 1)
+  for (int64_t k = 0; k < n; k++) {
+    wn_generation_turn *turn = &turns[group->order[k]];
+    turn->status = wn_generation_draw(NULL, turn->generation, &turn->token);
+  }
+}
+
+/* What was drawn becomes text; group->rows get those to be fed. Returns how many. */
+static int64_t together_take(wn_context *ctx, struct wn_session_group *group, wn_generation_turn *turns, int64_t n) {
+  int64_t fed = 0;
+  for (int64_t k = 0; k < n; k++) {
+    const int64_t i = group->order[k];
+    struct wn_generation *g = turns[i].generation;
+    bool feed = false;
+    if (turns[i].status != WN_OK) { /* for its message */
+      turns[i].status = wn_generation_draw(ctx, g, &turns[i].token);
+      turns[i].token = -1;
+      continue;
+    }
+    turns[i].status = wn_generation_take(g, turns[i].token, &feed);
+    if (turns[i].status == WN_OK && !feed) wn_generation_finish(g);
+    if (turns[i].status != WN_OK || !feed) continue;
+    group->rows[fed] = (wn_session_row){.session = g->session, .token = turns[i].token, .logits = g->logits};
+    group->order[fed++] = i;
+  }
+  return fed;
+}
+
+static void together_tokens(wn_context *ctx, struct wn_session_group *group, wn_generation_turn *turns, int64_t n) {
+  const double start = wn_seconds_now();
+  int64_t drawing = 0;
+  for (int64_t i = 0; i < n; i++) {
+    bool over = false;
+    if (!together_draws(&turns[i])) continue;
+    turns[i].status = wn_generation_before(turns[i].generation, &over);
+    if (turns[i].status == WN_OK && over) wn_generation_finish(turns[i].generation);
+    if (turns[i].status == WN_OK && !over) group->order[drawing++] = i;
+  }
+  together_draw(ctx, group, turns, drawing);
+  const int64_t fed = together_take(ctx, group, turns, drawing);
+  if (fed > 0) (void)wn_session_group_feed(ctx, group, group->rows, fed);
+  for (int64_t k = 0; k < fed; k++) {
+    wn_generation_turn *turn = &turns[group->order[k]];
+    turn->status = group->rows[k].status;
+    turn->more = turn->status == WN_OK;
+    if (turn->more) turn->generation->r->unfed = -1;
+  }
+  const double seconds = wn_seconds_now() - start;
+  for (int64_t i = 0; i < n; i++)
+    if (turns[i].token >= 0) turns[i].generation->r->token_seconds += seconds;
+}
+
+wn_status wn_generation_step_together(wn_context *ctx, wn_session_group *group, wn_generation_turn *turns, int64_t n,
+                                      int64_t pieces) {
+  WN_CHECK_WORK(WN_HANDLE_AS("group", group, SESSION_GROUP), WN_ARRAY(turns, n));
+  const wn_status refused = together_check(ctx, group, turns, n);
+  for (int64_t i = 0; i < n; i++) {
+    turns[i].more = false;
+    turns[i].token = -1;
+    turns[i].status = refused;
+    if (refused == WN_OK) turns[i].generation->ctx = ctx;
+  }
+  if (refused != WN_OK) return refused;
+  together_tokens(ctx, group, turns, n);
+  for (int64_t i = 0, read = 0; i < n && (pieces == 0 || read < pieces); i++) {
+    struct wn_generation *g = turns[i].generation;
+    if (g->prompted || !turns[i].more) continue;
+    const double start = wn_seconds_now();
+    turns[i].status = wn_generation_read(g);
+    turns[i].more = turns[i].status == WN_OK && (!g->prompted || g->o->max_tokens > 0);
+    g->r->prompt_seconds += wn_seconds_now() - start;
+    if (turns[i].status == WN_OK && !turns[i].more) wn_generation_finish(g);
+    read++;
+  }
+  for (int64_t i = 0; i < n; i++)
+    if (turns[i].status != WN_OK) return turns[i].status;
+  return WN_OK;
+}

@@ -1,0 +1,39 @@
+/* A generation's inside, and the parts of its steps (generate.c), which run alone or for many together
+ * (generate_together.c). Private to src/decode. */
+#ifndef WN_DECODE_GENERATION_H
+#define WN_DECODE_GENERATION_H
+
+#include "decode/session.h"
+#include "text/normalize.h"
+#include "winnow/generate.h"
+
+struct wn_generation {
+  wn_context *ctx;
+  struct wn_session *session;
+  wn_generate_options own;
+  wn_generate_result result;
+  const wn_generate_options *o; /* &own */
+  wn_generate_result *r;        /* &result */
+  const int32_t *prompt;        /* [prompt_count] */
+  int32_t *encoded;             /* the prompt's tokens where they were made here, freed with wn_tokens_free */
+  int64_t prompt_count;
+  bool prompted;               /* the prompt has been read */
+  int32_t entries, vocabulary; /* ids below `entries` are drawn; the tokenizer's */
+  wn_text_stream *stream;      /* NULL: no tokenizer */
+  struct wn_bytes held;        /* text that has not been handed out */
+  float *logits;               /* [V] */
+};
+
+/* One piece of the prompt, up to the next place. */
+wn_status wn_generation_read(struct wn_generation *g);
+/* A token, in this order: what changes the logits before it is drawn; the draw, which changes nothing and may run
+ * beside those of other generations (ctx NULL: no message); its text and ends. *over: the text has ended without a
+ * token. *feed: it is to be fed to the session,
+ * and then g->r->unfed is -1 again and another token follows. */
+wn_status wn_generation_before(struct wn_generation *g, bool *over);
+wn_status wn_generation_draw(wn_context *ctx, const struct wn_generation *g, int32_t *id);
+wn_status wn_generation_take(struct wn_generation *g, int32_t id, bool *feed);
+/* The text has ended: what was held back is no stop string after all. */
+void wn_generation_finish(struct wn_generation *g);
+
+#endif
