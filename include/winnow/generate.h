@@ -118,7 +118,7 @@ typedef struct wn_generation_turn {
 } wn_generation_turn;
 /* A step of n generations, turns [n], each of another session, n at most the group's: those whose prompts have been
  * read draw a token, and the tokens are fed together (wn_session_group_feed); of the others the first `pieces` read a
- * piece of their prompt, one after the other, and the rest waits (0: all read one). Each gets what wn_generation_step
+ * piece of their prompt each, one after the other, and the rest waits. Each gets what wn_generation_step
  * gives it, to the bit, in whatever company. A failure is one turn's own, whose status says it, unless the step as a
  * whole is refused; the call returns the first. Callbacks are called by the calling thread, in the order of the turns.
  */

@@ -10,7 +10,8 @@
 #include "base/error.h"
 #include "winnow/score.h"
 
-enum { SCORE_PIECE = 64, FLUSH_MILLISECONDS = 5 };
+/* PROMPTS_AT_ONCE: of which a piece is read in a round: texts that are being written wait for one piece at most. */
+enum { SCORE_PIECE = 64, FLUSH_MILLISECONDS = 5, PROMPTS_AT_ONCE = 1 };
 
 /* --- one choice --- */
 
@@ -215,8 +216,17 @@ static void choice_leave(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   pthread_mutex_unlock(&w->lock);
 }
 
-/* One step. *more: there is another one. */
-static wn_status choice_step(struct wn_serve_worker *w, struct wn_serve_choice *c, bool *more) {
+/* Has it a prompt to read now? */
+static bool choice_reads(const struct wn_serve_choice *c) {
+  if (c->state == WN_CHOICE_BEGINS) return !choice_waits_for_prompt(c);
+  return c->state == WN_CHOICE_SCORES ||
+         (c->state == WN_CHOICE_WRITES && wn_session_position(c->session) < c->prompt->count);
+}
+
+/* What it does before a round's step of all, as the one whose prompt is read. *read: a piece already. *more: it goes
+ * on. */
+static wn_status choice_before(struct wn_serve_worker *w, struct wn_serve_choice *c, bool *read, bool *more) {
+  *read = c->state == WN_CHOICE_SCORES;
   *more = true;
   if (c->state == WN_CHOICE_SCORES) {
     WN_TRY(choice_score_piece(w, c));
@@ -224,15 +234,14 @@ static wn_status choice_step(struct wn_serve_worker *w, struct wn_serve_choice *
     if (c->job->request.max_tokens != 0) return choice_generate(w, c, c->scored);
     *more = false;
     c->finish = "length";
-    return WN_OK;
   }
-  if (c->state == WN_CHOICE_BEGINS) {
-    if (choice_waits_for_prompt(c)) return WN_OK;
-    WN_TRY(choice_read(w, c));
-  }
-  WN_TRY(wn_generation_step(w->model.ctx, c->generation, more));
+  return c->state == WN_CHOICE_BEGINS ? choice_read(w, c) : WN_OK;
+}
+
+/* After its step of a round. */
+static wn_status choice_after(struct wn_serve_worker *w, struct wn_serve_choice *c, bool more) {
   choice_keep(w, c);
-  if (*more) return WN_OK;
+  if (more) return WN_OK;
   const wn_generate_result *r = wn_generation_result(c->generation);
   c->finish = r->end == WN_GENERATE_EOS || r->end == WN_GENERATE_STOP ? "stop" : "length";
   /* The end token has no text, but it was drawn: clients count on a score for every draw. */
@@ -308,28 +317,59 @@ static void running_fail(struct running *x, struct wn_serve_job *job) {
   pthread_mutex_unlock(&x->w->lock);
 }
 
-/* A step of every choice that has a slot; slots for those that wait, the oldest first. False: nothing was done. */
-static bool running_step(struct running *x) {
-  bool any = false, full = false;
+/* What a choice's part of a round came to. */
+static void running_settle(struct running *x, struct wn_serve_choice *c, wn_status status, bool more) {
+  if (status != WN_OK) {
+    running_fail(x, c->job);
+  } else if (!more) {
+    choice_leave(x->w, c);
+    wn_job_finish_choice(&x->w->model, c);
+  }
+}
+
+/* The first half of a round: slots for those that wait, the oldest first; the oldest prompt that is still to be read
+ * comes to its turn, and the others' wait; w->turns get those that write. *pieces: of prompts, still to be read.
+ * Returns how many write. */
+static int64_t running_gather(struct running *x, int64_t *pieces, bool *any) {
+  struct wn_serve_worker *w = x->w;
+  bool full = false;
+  int64_t n = 0;
+  int reading = 0;
+  *pieces = PROMPTS_AT_ONCE;
   for (struct wn_serve_job *job = x->first; job; job = job->next) {
     for (int i = 0; i < job->count && !job->finished && !job->gone; i++) {
       struct wn_serve_choice *c = &job->choices[i];
       wn_status status = WN_OK;
-      bool more = true;
-      c->model = &x->w->model;
+      bool more = true, read = false;
+      c->model = &w->model;
       if (c->state == WN_CHOICE_WAITS && (full || !running_admit(x, c, &status)) && status == WN_OK) full = true;
-      if (status == WN_OK && c->session) {
-        any = true;
-        status = choice_step(x->w, c, &more);
-      }
-      if (status != WN_OK) {
-        running_fail(x, job);
-        any = true;
-      } else if (!more) {
-        choice_leave(x->w, c);
-        wn_job_finish_choice(&x->w->model, c);
-      }
+      if (status == WN_OK && !c->session) continue;
+      *any = true;
+      if (status == WN_OK && choice_reads(c) && reading++ < PROMPTS_AT_ONCE) status = choice_before(w, c, &read, &more);
+      *pieces -= read;
+      running_settle(x, c, status, more);
+      while (status != WN_OK && n > 0 && w->writing[n - 1]->job == job) n--; /* they went with it */
+      if (status != WN_OK || !more || c->state != WN_CHOICE_WRITES) continue;
+      w->turns[n].generation = c->generation;
+      w->writing[n++] = c;
     }
+  }
+  return n;
+}
+
+/* A round. False: nothing was done. */
+static bool running_step(struct running *x) {
+  struct wn_serve_worker *w = x->w;
+  bool any = false;
+  int64_t pieces;
+  const int64_t n = running_gather(x, &pieces, &any);
+  if (n > 0) (void)wn_generation_step_together(w->model.ctx, w->group, w->turns, n, pieces);
+  for (int64_t i = 0; i < n; i++) {
+    struct wn_serve_choice *c = w->writing[i];
+    if (!c->session) continue; /* its job has failed by another choice */
+    wn_status status = w->turns[i].status;
+    if (status == WN_OK) status = choice_after(w, c, w->turns[i].more);
+    running_settle(x, c, status, w->turns[i].more);
   }
   return any;
 }
@@ -427,8 +467,27 @@ static void *worker_run(void *user) {
   return NULL;
 }
 
+/* The memory of a round. */
+static wn_status worker_room(wn_context *ctx, struct wn_serve_worker *w) {
+  void *memory;
+  WN_TRY(wn_session_group_create(ctx, w->model.model, w->slots, &w->group));
+  WN_TRY(wn_alloc(ctx, "turns of answers", (size_t)w->slots * sizeof *w->turns, &memory));
+  w->turns = memory;
+  WN_TRY(wn_alloc(ctx, "answers of a round", (size_t)w->slots * sizeof(struct wn_serve_choice *), &memory));
+  w->writing = memory;
+  return WN_OK;
+}
+
+static void worker_room_clear(struct wn_serve_worker *w) {
+  wn_session_group_destroy(w->group);
+  wn_free(w->turns);
+  wn_free(w->writing);
+  w->group = NULL, w->turns = NULL, w->writing = NULL;
+}
+
 wn_status wn_serve_worker_start(wn_context *ctx, struct wn_serve_worker *w) {
   sigset_t all, before;
+  WN_TRY(worker_room(ctx, w));
   pthread_mutex_init(&w->lock, NULL);
   pthread_cond_init(&w->news, NULL);
   sigfillset(&all); /* signals belong to the program's own threads */
@@ -440,7 +499,10 @@ wn_status wn_serve_worker_start(wn_context *ctx, struct wn_serve_worker *w) {
 }
 
 void wn_serve_worker_stop(struct wn_serve_worker *w) {
-  if (!w->started) return;
+  if (!w->started) {
+    worker_room_clear(w);
+    return;
+  }
   pthread_mutex_lock(&w->lock);
   w->stop = true;
   pthread_cond_signal(&w->news);
@@ -448,6 +510,7 @@ void wn_serve_worker_stop(struct wn_serve_worker *w) {
   pthread_join(w->thread, NULL);
   pthread_cond_destroy(&w->news);
   pthread_mutex_destroy(&w->lock);
+  worker_room_clear(w);
   w->started = false;
 }
 

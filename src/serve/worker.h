@@ -1,6 +1,7 @@
-/* The worker: one thread that runs the model for all requests, a step of each in turn, so that they join and leave at
- * any step and none waits for another's end. Each has a session of its own: what it is answered does not depend, to the
- * bit, on what else is being answered. */
+/* The worker: one thread that runs the model for all requests. In a round all answers that are being written get a
+ * token together (wn_generation_step_together), and one prompt is read a piece further: answers join and leave at any
+ * round and none waits for another's end. Each has a session of its own, and what it is answered does not depend, to
+ * the bit, on what else is being answered. */
 #ifndef WN_SERVE_WORKER_H
 #define WN_SERVE_WORKER_H
 
@@ -16,10 +17,13 @@ struct wn_serve_counts {
 };
 
 struct wn_serve_worker {
-  struct wn_serve_model model; /* with the worker's own context */
-  int slots, queue;            /* answers at a time; requests that may be here at once */
-  uint64_t cache_memory;       /* bytes of all caches together, with the states of prompts; 0: no limit */
-  struct wn_prefix prefix;     /* the thread's own */
+  struct wn_serve_model model;      /* with the worker's own context */
+  int slots, queue;                 /* answers at a time; requests that may be here at once */
+  uint64_t cache_memory;            /* bytes of all caches together, with the states of prompts; 0: no limit */
+  struct wn_prefix prefix;          /* the thread's own */
+  wn_session_group *group;          /* for `slots` */
+  wn_generation_turn *turns;        /* [slots] of a round */
+  struct wn_serve_choice **writing; /* [slots] whose they are */
   pthread_t thread;
   pthread_mutex_t lock; /* of what follows */
   pthread_cond_t news;

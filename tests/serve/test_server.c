@@ -85,16 +85,34 @@ static void test_streams(void **state) {
   close_place(&p);
 }
 
-/* Many at once, of different lengths and budgets: each gets what it would get alone. */
+/* Many at once, of different lengths and budgets, all of them together or some after others: each gets what it gets
+ * alone, and what the library writes. */
 enum { CLIENTS = 24 };
+static const char client_prompt[] = "a boat that came from far away in the rain";
 struct client {
   int port, number;
   char *answer;
 };
+static int64_t client_tokens(int i) {
+  return 30 + 2 * i;
+}
 static void client_body(int i, char *body, size_t bytes) {
-  snprintf(body, bytes, "{\"prompt\":\"%.*s\",\"max_tokens\":%d,\"temperature\":1.1,\"seed\":%d%s}", 3 + i,
-           "a boat that came from far away in the rain", 5 + i, i,
+  snprintf(body, bytes, "{\"prompt\":\"%.*s\",\"max_tokens\":%lld,\"temperature\":1.1,\"seed\":%d%s}", 3 + i,
+           client_prompt, (long long)client_tokens(i), i,
            i % 3 == 0 ? ",\"winnow\":{\"budgets\":8,\"policy\":\"snapkv\"}" : "");
+}
+/* What the library writes for the same. */
+static char *client_alone(const struct place *p, int i) {
+  char prompt[80];
+  struct written w;
+  wn_budgets budgets;
+  wn_budgets_init(&budgets);
+  assert_true(wn_policy_find("snapkv", &budgets.policy));
+  OK(p->own, wn_budgets_parse(p->own, wn_model_config_get(p->same), "8", &budgets));
+  snprintf(prompt, sizeof prompt, "%.*s", 3 + i, client_prompt);
+  write_alone(p, prompt, client_tokens(i), 1.1, (uint64_t)i, i % 3 == 0 ? &budgets : NULL, &w);
+  wn_budgets_clear(&budgets);
+  return strdup(w.text);
 }
 static void *client_run(void *user) {
   struct client *c = user;
@@ -105,18 +123,19 @@ static void *client_run(void *user) {
   free(request);
   return NULL;
 }
-static void test_neighbours(void **state) {
-  (void)state;
+static void neighbours(int slots) {
   struct place p;
   struct client clients[CLIENTS];
   pthread_t threads[CLIENTS];
   char *alone[CLIENTS];
-  open_place(&p, &(wn_server_options){.slots = 5, .queue = CLIENTS});
+  open_place(&p, &(wn_server_options){.slots = slots, .queue = CLIENTS});
   for (int i = 0; i < CLIENTS; i++) {
     clients[i] = (struct client){p.port, i, NULL};
     client_run(&clients[i]);
-    alone[i] = text_of(clients[i].answer, 0);
-    free(clients[i].answer);
+    alone[i] = client_alone(&p, i);
+    char *text = text_of(clients[i].answer, 0);
+    assert_string_equal(text, alone[i]);
+    free(text), free(clients[i].answer);
   }
   for (int i = 0; i < CLIENTS; i++) assert_int_equal(pthread_create(&threads[i], NULL, client_run, &clients[i]), 0);
   for (int i = 0; i < CLIENTS; i++) {
@@ -126,6 +145,11 @@ static void test_neighbours(void **state) {
     free(text), free(alone[i]), free(clients[i].answer);
   }
   close_place(&p);
+}
+static void test_neighbours(void **state) {
+  (void)state;
+  neighbours(5);
+  neighbours(CLIENTS);
 }
 
 static void test_scores(void **state) {
