@@ -252,7 +252,7 @@ int cmd_eval(int argc, char **argv) {
   if (code == CLI_GO && r.text && cli_tasks_wanted(&r.tasks))
     code = cli_usage_error(eval_spec.command, "--text goes with neither --task nor --choices");
   if (code == CLI_GO) code = cli_tasks_check(eval_spec.command, &r.tasks, r.data);
-  if (code == CLI_GO) code = cli_budgets_check(eval_spec.command, &r.load.budgets);
+  if (code == CLI_GO) code = cli_sweep_check(eval_spec.command, &r.tasks, &r.load.budgets);
   if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
   /* A token file does not bring a tokenizer. */
   if (!code) code = cli_load(ctx, eval_spec.command, &r.common, &r.load, r.text || cli_tasks_wanted(&r.tasks), &in);

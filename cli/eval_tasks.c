@@ -66,68 +66,23 @@ int cli_tasks_check(const char *command, const struct cli_tasks *tasks, const ch
   const char *list[TASKS_MAX];
   int count;
   if (!cli_tasks_wanted(tasks)) {
-    const char *name = tasks->log ? "log" : tasks->resume ? "resume" : tasks->limit ? "limit" : NULL;
+    const char *name = tasks->log        ? "log"
+                       : tasks->resume   ? "resume"
+                       : tasks->limit    ? "limit"
+                       : tasks->sweep    ? "sweep"
+                       : tasks->policies ? "policies"
+                                         : NULL;
     return name ? cli_usage_error(command, "--%s goes with --task or --choices", name) : CLI_GO;
   }
   if (tasks->names && tasks->choices) return cli_usage_error(command, "--task and --choices exclude each other");
   if (tasks->names && !data) return cli_usage_error(command, "--task needs --data FOLDER, which has the tasks' files");
   if (tasks->choices && data) return cli_usage_error(command, "--choices and --data exclude each other");
   if (tasks->resume && !tasks->log) return cli_usage_error(command, "--resume needs --log FILE");
+  if (tasks->policies && !tasks->sweep) return cli_usage_error(command, "--policies goes with --sweep");
   return tasks->names ? cli_tasks_named(command, tasks->names, list, TASKS_MAX, &count) : CLI_GO;
 }
 
-/* What a log must agree on to be continued: the model, its attention, budgets and the cache's format. */
-static char *tasks_settings(wn_context *ctx, const struct cli_loading *asked, const struct cli_loaded *in) {
-  char *config = NULL;
-  json_t *j = json_object(), *parsed = NULL;
-  json_object_set_new(j, "model", json_string(asked->model));
-  json_object_set_new(j, "cache", json_string(wn_cache_format_name(in->budgets.cache)));
-  if (wn_model_config_json(ctx, wn_model_config_get(in->model), &config) == WN_OK) parsed = json_loads(config, 0, NULL);
-  wn_text_free(config);
-  if (json_object_get(parsed, "attention")) json_object_set(j, "attention", json_object_get(parsed, "attention"));
-  json_decref(parsed);
-  if (in->budgets.layers > 0) {
-    json_object_set_new(j, "policy", json_string(wn_policy_name(in->budgets.policy)));
-    if (asked->budgets.spec) json_object_set_new(j, "budgets", json_string(asked->budgets.spec));
-    if (asked->budgets.choices.options) json_object_set_new(j, "options", json_string(asked->budgets.choices.options));
-    json_object_set_new(j, "sinks", json_integer(in->budgets.sinks));
-    json_object_set_new(j, "recent", json_real(in->budgets.recent));
-    json_object_set_new(j, "per_kv_head", json_boolean(in->budgets.per_kv_head));
-  }
-  char *text = json_dumps(j, JSON_COMPACT | JSON_SORT_KEYS);
-  json_decref(j);
-  return text;
-}
-
-static void tasks_print_head(void) {
-  printf("%-15s %9s  %-15s %-15s %-15s %-16s %s\n", "task", "questions", "acc", "acc_norm", "acc_bytes", "perplexity",
-         "questions/s");
-}
-
-static void tasks_print(const char *task, const wn_task_result *r) {
-  printf("%-15s %9" PRIu64 " ", task, r->questions);
-  for (int m = 0; m < WN_METRIC_COUNT; m++) {
-    const double unit = m == WN_METRIC_PERPLEXITY ? 1 : 100;
-    char text[64] = "-";
-    if (r->counted[m]) snprintf(text, sizeof text, "%.2f +- %.2f", unit * r->value[m], unit * r->stderr_[m]);
-    printf(" %-15s", text);
-  }
-  printf("  %.1f\n", r->seconds > 0 ? (double)(r->questions - r->resumed) / r->seconds : 0);
-}
-
-static json_t *tasks_json(const char *task, const wn_task_result *r) {
-  json_t *j = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:f}", "task", task, "questions", (json_int_t)r->questions,
-                        "resumed", (json_int_t)r->resumed, "tokens_scored", (json_int_t)r->tokens_scored, "tokens_fed",
-                        (json_int_t)r->tokens_fed, "cache_bytes", (json_int_t)r->cache_bytes, "seconds", r->seconds);
-  for (int m = 0; m < WN_METRIC_COUNT && j; m++) {
-    char name[64];
-    if (!r->counted[m]) continue;
-    json_object_set_new(j, wn_task_metric_name((wn_task_metric)m), cli_number(r->value[m]));
-    snprintf(name, sizeof name, "%s_stderr", wn_task_metric_name((wn_task_metric)m));
-    json_object_set_new(j, name, cli_number(r->stderr_[m]));
-  }
-  return j;
-}
+/* --- results --- */
 
 struct tasks_run {
   wn_context *ctx;
@@ -135,37 +90,131 @@ struct tasks_run {
   const struct cli_tasks *tasks;
   wn_model *model;
   wn_task_options options; /* of all tasks */
+  const struct cli_task_settings *settings;
+  wn_task_result *results; /* one for each setting */
 };
 
-static int tasks_run_one(const struct tasks_run *run, const char *task, bool several, wn_task_result *r) {
-  struct cli_progress bar;
-  char log[4096];
-  wn_task_options o = run->options;
-  o.task = task;
-  if (run->tasks->log && several) {
-    if (snprintf(log, sizeof log, "%s.%s", run->tasks->log, task) >= (int)sizeof log)
-      return cli_error("%.64s...: the path is too long", run->tasks->log);
-    o.log = log;
+static void tasks_print_head(bool sweep) {
+  printf("%-15s %s%9s  %-15s %-15s %-15s %-16s %s%s\n", "task", sweep ? "setting        " : "", "questions", "acc",
+         "acc_norm", "acc_bytes", "perplexity", sweep ? "change          " : "", "questions/s");
+}
+
+static void tasks_print_value(bool known, double unit, double value, double error) {
+  char text[64] = "-";
+  if (known) snprintf(text, sizeof text, "%.2f +- %.2f", unit * value, unit * error);
+  printf(" %-15s", text);
+}
+
+static void tasks_print(const wn_task_info *task, const char *setting, const wn_task_result *r) {
+  const wn_task_metric chief = wn_task_chief_metric(task);
+  const uint64_t scored = r->questions - r->resumed - r->reused;
+  printf("%-15s ", task->name);
+  if (setting) printf("%-15s", setting);
+  printf("%9" PRIu64 " ", r->questions);
+  for (int m = 0; m < WN_METRIC_COUNT; m++)
+    tasks_print_value(r->counted[m] > 0, m == WN_METRIC_PERPLEXITY ? 1 : 100, r->value[m], r->stderr_[m]);
+  printf(" ");
+  if (setting) tasks_print_value(r->compared[chief] > 0, 100, r->change[chief], r->change_stderr[chief]);
+  printf(" %.1f\n", r->seconds > 0 ? (double)scored / r->seconds : 0);
+}
+
+static json_t *tasks_json(const char *task, const char *setting, const wn_task_result *r) {
+  json_t *j = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "task", task, "questions", (json_int_t)r->questions,
+                        "resumed", (json_int_t)r->resumed, "reused", (json_int_t)r->reused, "tokens_scored",
+                        (json_int_t)r->tokens_scored, "tokens_fed", (json_int_t)r->tokens_fed, "cache_bytes",
+                        (json_int_t)r->cache_bytes, "seconds", r->seconds);
+  if (j && setting) json_object_set_new(j, "setting", json_string(setting));
+  for (int m = 0; m < WN_METRIC_COUNT && j; m++) {
+    const char *metric = wn_task_metric_name((wn_task_metric)m);
+    const struct {
+      const char *end;
+      uint64_t counted;
+      double value;
+    } numbers[] = {{"", r->counted[m], r->value[m]},
+                   {"_stderr", r->counted[m], r->stderr_[m]},
+                   {"_change", r->compared[m], r->change[m]},
+                   {"_change_stderr", r->compared[m], r->change_stderr[m]}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+      char name[64];
+      if (!numbers[i].counted) continue;
+      snprintf(name, sizeof name, "%s%s", metric, numbers[i].end);
+      json_object_set_new(j, name, cli_number(numbers[i].value));
+    }
   }
-  cli_progress_begin(&bar, run->common, task, "questions");
-  o.progress = cli_progress_on;
-  o.user = &bar;
-  const wn_status status = wn_task_run(run->ctx, run->model, &o, r);
-  cli_progress_end(&bar);
-  if (status == WN_OK) return 0;
-  if (status != WN_ERR_CANCELLED) return cli_fail(run->ctx, status);
-  cli_error("interrupted: %s%s%s", wn_context_error(run->ctx), o.log ? "; --resume goes on from " : "",
-            o.log ? o.log : "");
-  return CLI_INTERRUPTED;
+  return j;
+}
+
+/* --- evaluations --- */
+
+/* FILE, FILE.TASK with several tasks, and the setting's name after it in a sweep. */
+static int tasks_log_path(const struct tasks_run *run, const char *task, bool several, int setting, char path[4096]) {
+  const bool sweep = run->tasks->sweep != NULL;
+  const int n = snprintf(path, 4096, "%s%s%s%s%s", run->tasks->log, several ? "." : "", several ? task : "",
+                         sweep ? "." : "", sweep ? run->settings->all[setting].name : "");
+  return n < 4096 ? 0 : cli_error("%.64s...: the path is too long", run->tasks->log);
+}
+
+static int tasks_run_one(const struct tasks_run *run, const char *task, bool several) {
+  const int count = run->settings->count;
+  struct cli_progress bar;
+  wn_task_options o = run->options;
+  wn_task_setting *settings = calloc((size_t)count, sizeof *settings);
+  char(*logs)[4096] = calloc((size_t)count, sizeof *logs);
+  int code = settings && logs ? 0 : cli_error("out of memory");
+  for (int i = 0; i < count && !code; i++) {
+    const struct cli_task_setting *s = &run->settings->all[i];
+    settings[i] = (wn_task_setting){.budgets = s->budgets, .log_name = s->log_name};
+    if (!run->tasks->log) continue;
+    code = tasks_log_path(run, task, several, i, logs[i]);
+    settings[i].log = logs[i];
+  }
+  if (!code) {
+    o.task = task;
+    cli_progress_begin(&bar, run->common, task, "questions");
+    o.progress = cli_progress_on;
+    o.user = &bar;
+    const wn_status status = wn_task_sweep(run->ctx, run->model, &o, settings, count, run->results);
+    cli_progress_end(&bar);
+    if (status == WN_ERR_CANCELLED) {
+      const bool logged = run->tasks->log != NULL;
+      cli_error("interrupted: %s%s%s", wn_context_error(run->ctx), logged ? "; --resume goes on from " : "",
+                logged ? run->tasks->log : "");
+      code = CLI_INTERRUPTED;
+    } else if (status != WN_OK) {
+      code = cli_fail(run->ctx, status);
+    }
+  }
+  free(logs);
+  free(settings);
+  return code;
+}
+
+static int tasks_run_all(const struct tasks_run *run, const char *const *names, int count, json_t *results) {
+  const bool sweep = run->tasks->sweep != NULL;
+  for (int i = 0; i < count; i++) {
+    const int code = tasks_run_one(run, names[i], count > 1);
+    if (code) return code;
+    if (i == 0 && !run->common->json) tasks_print_head(sweep);
+    for (int n = 0; n < run->settings->count; n++) {
+      const char *setting = sweep ? run->settings->all[n].name : NULL;
+      json_array_append_new(results, tasks_json(names[i], setting, &run->results[n]));
+      if (!run->common->json) tasks_print(wn_task_at(wn_task_find(names[i])), setting, &run->results[n]);
+    }
+    fflush(stdout);
+  }
+  return 0;
 }
 
 int cli_tasks_run(wn_context *ctx, const struct cli_common *common, const struct cli_tasks *tasks, const char *data,
                   const struct cli_loading *asked, const struct cli_loaded *in, int64_t context, int64_t batch) {
   const char *names[TASKS_MAX] = {"choices"};
   int count = 1, code = CLI_GO;
+  struct cli_task_settings settings = {0};
   if (tasks->names) code = cli_tasks_named("winnow eval", tasks->names, names, TASKS_MAX, &count);
   if (code != CLI_GO) return code;
-  char *settings = tasks_settings(ctx, asked, in);
+  code = cli_task_settings_read(ctx, tasks, asked, in, &settings);
+  wn_task_result *found = code ? NULL : calloc((size_t)settings.count, sizeof *found);
+  if (!code && !found) code = cli_error("out of memory");
   const struct tasks_run run = {ctx,
                                 common,
                                 tasks,
@@ -176,25 +225,16 @@ int cli_tasks_run(wn_context *ctx, const struct cli_common *common, const struct
                                  .limit = tasks->limit,
                                  .context = context,
                                  .batch = batch,
-                                 .budgets = in->budgets.layers > 0 ? &in->budgets : NULL,
                                  .cache = in->budgets.cache,
-                                 .log = tasks->log,
-                                 .log_name = settings,
-                                 .resume = tasks->resume}};
+                                 .resume = tasks->resume},
+                                &settings,
+                                found};
   json_t *results = json_array();
   cli_signals_begin(ctx);
-  for (int i = 0; i < count && !code; i++) {
-    wn_task_result r;
-    code = tasks_run_one(&run, names[i], count > 1, &r);
-    if (code) break;
-    json_array_append_new(results, tasks_json(names[i], &r));
-    if (common->json) continue;
-    if (i == 0) tasks_print_head();
-    tasks_print(names[i], &r);
-    fflush(stdout);
-  }
+  if (!code) code = tasks_run_all(&run, names, count, results);
   cli_signals_end();
-  free(settings);
+  free(found);
+  cli_task_settings_clear(&settings);
   if (!code && common->json) return cli_print_json(json_pack("{s:s, s:o}", "model", asked->model, "tasks", results));
   json_decref(results);
   return code;

@@ -5,7 +5,7 @@
 #include "load.h"
 
 struct cli_tasks {
-  const char *names, *choices, *log; /* NULL: not given */
+  const char *names, *choices, *log, *sweep, *policies; /* NULL: not given */
   int64_t limit;
   bool resume;
 };
@@ -16,8 +16,13 @@ struct cli_tasks {
       CLI_OPTION(T, m.choices, "choices", "FILE", "questions of your own, one JSON object per line"),                  \
       CLI_OPTION(T, m.limit, "limit", "N", "only the first N questions of every task; 0: all", .min = 0, .max = 1e9),  \
       CLI_OPTION(T, m.log, "log", "FILE",                                                                              \
-                 "receives one line of JSON per question; with several tasks FILE.TASK for each"),                     \
-      CLI_OPTION(T, m.resume, "resume", NULL, "continues --log: questions in it are not scored again")
+                 "receives one line of JSON per question; with several tasks FILE.TASK for each, with --sweep "        \
+                 "FILE.TASK.full and FILE.TASK.POLICY-K"),                                                             \
+      CLI_OPTION(T, m.resume, "resume", NULL, "continues --log: questions in it are not scored again"),                \
+      CLI_OPTION(T, m.sweep, "sweep", "K,...",                                                                         \
+                 "answers without budgets, then with K tokens in every layer under every policy: each question that "  \
+                 "fits into a budget is answered once"),                                                               \
+      CLI_OPTION(T, m.policies, "policies", "NAME,...", cli_policies_help)
 /* NOLINTEND(bugprone-macro-parentheses) */
 
 static inline bool cli_tasks_wanted(const struct cli_tasks *tasks) {
@@ -28,6 +33,24 @@ static inline bool cli_tasks_wanted(const struct cli_tasks *tasks) {
 int cli_tasks_named(const char *command, const char *names, const char *out[], int max, int *count);
 /* CLI_GO, or 2 after saying which option is wrong. */
 int cli_tasks_check(const char *command, const struct cli_tasks *tasks, const char *data);
+/* What the questions are answered under: one setting, or all of --sweep. */
+struct cli_task_setting {
+  char name[64]; /* "full", "h2o-64" */
+  wn_budgets own;
+  const wn_budgets *budgets; /* its own or the command's; NULL: none */
+  char *log_name;            /* what a log must agree on to be continued */
+};
+struct cli_task_settings {
+  struct cli_task_setting *all;
+  int count;
+};
+/* 0, or the exit code after reporting; cli_task_settings_clear the result all the same. */
+int cli_task_settings_read(wn_context *ctx, const struct cli_tasks *tasks, const struct cli_loading *asked,
+                           const struct cli_loaded *in, struct cli_task_settings *out);
+/* --sweep beside the options of budgets: CLI_GO or 2. */
+int cli_sweep_check(const char *command, const struct cli_tasks *tasks, const struct cli_budgets *given);
+void cli_task_settings_clear(struct cli_task_settings *settings);
+
 /* The exit code, after printing the results. context 0: the model's; batch 0: the library's choice. */
 int cli_tasks_run(wn_context *ctx, const struct cli_common *common, const struct cli_tasks *tasks, const char *data,
                   const struct cli_loading *asked, const struct cli_loaded *in, int64_t context, int64_t batch);

@@ -1,5 +1,4 @@
 /* winnow prune compare: every policy on every checkpoint, on the same data at the same budgets. */
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -29,36 +28,6 @@ struct compare {
   const char *tasks[WN_PRUNE_TASKS];
   int task_count;
 };
-
-static int compare_read_budgets(struct compare *c) {
-  for (const char *at = c->budgets;; at++) {
-    char *end;
-    errno = 0;
-    const long long n = strtoll(at, &end, 10);
-    if (end == at || errno || n < 1 || (*end && *end != ','))
-      return cli_usage_error("winnow prune compare", "--budgets: \"%s\" is not a list of budgets, such as 16,32,64",
-                             c->budgets);
-    if (c->token_count == BUDGETS_MAX)
-      return cli_usage_error("winnow prune compare", "--budgets: at most %d of them", BUDGETS_MAX);
-    c->tokens[c->token_count++] = n;
-    at = end;
-    if (!*at) return 0;
-  }
-}
-
-static int compare_read_policies(struct compare *c) {
-  if (!c->policies) return 0;
-  const char *bad;
-  int n;
-  switch (cli_policy_list(c->policies, c->chosen, &c->policy_count, &bad, &n)) {
-  case CLI_POLICIES_UNKNOWN:
-    return cli_usage_error("winnow prune compare", "--policies: \"%.*s\" is not one of %s", n, bad, cli_policies);
-  case CLI_POLICIES_TWICE:
-    return cli_usage_error("winnow prune compare", "--policies: \"%.*s\" is given twice", n, bad);
-  default:
-    return 0;
-  }
-}
 
 /* The checkpoints' names, from --labels where given: one for each checkpoint. */
 static int compare_read_labels(struct compare *c) {
@@ -274,8 +243,8 @@ static int check_compare(struct compare *c, int code) {
     if (c->searches[i] && !c->dirs[i])
       return cli_usage_error(command, "a search is given for a checkpoint that is not (%s)", subject_names[i]);
   code = compare_read_labels(c);
-  if (code == CLI_GO) code = compare_read_budgets(c);
-  if (code == CLI_GO) code = compare_read_policies(c);
+  if (code == CLI_GO) code = cli_budget_list(command, "budgets", c->budgets, c->tokens, BUDGETS_MAX, &c->token_count);
+  if (code == CLI_GO && c->policies) code = cli_policies_read(command, c->policies, c->chosen, &c->policy_count);
   if (code == CLI_GO && c->task && !c->task_data)
     code = cli_usage_error(command, "--task needs --task-data DIR, which has the tasks' files");
   if (code == CLI_GO && !c->task && (c->task_data || c->limit))

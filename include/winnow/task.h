@@ -55,10 +55,15 @@ typedef struct wn_task_options {
 /* What came of it. */
 typedef struct wn_task_result {
   uint64_t questions, resumed;       /* resumed: how many of them were taken from the log */
+  uint64_t reused;                   /* and from the evaluation without budgets, because their texts fit the budgets */
   uint64_t counted[WN_METRIC_COUNT]; /* questions that the metric is measured on; 0: the task does not report it */
   double value[WN_METRIC_COUNT];
-  double stderr_[WN_METRIC_COUNT];    /* sample standard deviation / sqrt(questions); for the perplexity that of the
-                                         mean log probability times the perplexity; 0 with one question */
+  double stderr_[WN_METRIC_COUNT]; /* sample standard deviation / sqrt(questions); for the perplexity that of the
+                                      mean log probability times the perplexity; 0 with one question */
+  /* Question by question less the sweep's evaluation without budgets: its mean, and the standard error of that mean,
+   * which is smaller than that of a difference of two accuracies. Of the perplexity: of the log probability. */
+  uint64_t compared[WN_METRIC_COUNT]; /* questions; 0: not compared */
+  double change[WN_METRIC_COUNT], change_stderr[WN_METRIC_COUNT];
   uint64_t tokens_scored, tokens_fed; /* of continuations; through the model, a question's common part once */
   uint64_t cache_bytes;               /* of the largest session, one sequence */
   double seconds;
@@ -67,6 +72,20 @@ typedef struct wn_task_result {
 /* WN_ERR_FORMAT names file, line and field. WN_ERR_CANCELLED after wn_context_cancel: questions scored so far are in
  * the log. */
 wn_status wn_task_run(wn_context *ctx, wn_model *model, const wn_task_options *options, wn_task_result *result);
+
+/* One of several evaluations of the same questions. */
+typedef struct wn_task_setting {
+  const wn_budgets *budgets; /* NULL: nothing is evicted */
+  const char *log;           /* as in wn_task_options, one for each setting; NULL: none */
+  const char *log_name;
+} wn_task_setting;
+
+/* Answers the same questions under each of settings [count], in their order; results [count]. After a setting without
+ * budgets, questions whose texts fit into a later setting's budgets are not scored again: they are the same to the bit
+ * (except with cache_positions, where they are scored). The options' budgets, log and log_name must be NULL. An error
+ * leaves the results of settings before it. */
+wn_status wn_task_sweep(wn_context *ctx, wn_model *model, const wn_task_options *options,
+                        const wn_task_setting *settings, int count, wn_task_result *results);
 
 WN_API_END
 #endif

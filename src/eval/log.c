@@ -44,8 +44,8 @@ static wn_status log_take_line(wn_context *ctx, const char *where, const json_t 
     q->requests[a->first + (size_t)n].log_probability = sum;
     q->requests[a->first + (size_t)n].greedy = json_is_true(json_array_get(greedy, (size_t)n));
   }
-  if (!a->done) ++*resumed;
-  a->done = true;
+  if (a->how == WN_ASKED_OPEN) ++*resumed;
+  a->how = WN_ASKED_RESUMED;
   return WN_OK;
 }
 
@@ -83,7 +83,7 @@ static wn_status log_resume(wn_context *ctx, const char *path, const json_t *hea
 }
 
 static wn_status log_write(wn_context *ctx, const struct wn_task_log *log, json_t *line) {
-  char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(12)) : NULL;
+  char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
   json_decref(line);
   if (!text) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a line of %s", log->path);
   const size_t n = strlen(text);
@@ -133,8 +133,9 @@ wn_status wn_task_log_add(wn_context *ctx, const struct wn_task_log *log, const 
     json_array_append_new(greedy, json_boolean(r->greedy));
     json_array_append_new(tokens, json_integer((json_int_t)(r->n - r->context)));
   }
-  json_t *line = json_pack("{s:I, s:o, s:o, s:o}", "question", (json_int_t)i, "log_probability", sums, "greedy", greedy,
-                           "tokens", tokens);
+  json_t *line = json_pack("{s:I, s:o, s:o, s:o, s:I}", "question", (json_int_t)i, "log_probability", sums, "greedy",
+                           greedy, "tokens", tokens, "rows", (json_int_t)a->rows);
+  if (line && a->how == WN_ASKED_REUSED) json_object_set_new(line, "reused", json_true());
   if (line && a->gold >= 0) json_object_set_new(line, "gold", json_integer(a->gold));
   for (int m = 0; m < WN_METRIC_PERPLEXITY && line; m++) {
     double value;

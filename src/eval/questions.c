@@ -110,7 +110,8 @@ static void question_compare(const struct wn_questions *q, struct wn_asked *aske
     asked->common = same;
   }
   for (int i = 0; i < asked->count; i++)
-    if (r[i].n - 1 - asked->common > asked->longest) asked->longest = r[i].n - 1 - asked->common;
+    if (r[i].n - 1 > asked->rows) asked->rows = r[i].n - 1;
+  asked->longest = asked->rows - asked->common;
 }
 
 static wn_status question_add(wn_context *ctx, const struct reader *r, const struct wn_question *from) {

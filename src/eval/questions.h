@@ -13,13 +13,16 @@ struct wn_asked_request {
   bool greedy;            /* each of them is the most probable */
 };
 
+enum wn_asked_how { WN_ASKED_OPEN, WN_ASKED_SCORED, WN_ASKED_RESUMED, WN_ASKED_REUSED };
+
 struct wn_asked {
   size_t first; /* request */
   int count;
-  int gold;        /* -1: nothing to choose */
-  int64_t common;  /* tokens that all requests begin with, short of the last token of each */
-  int64_t longest; /* tokens of a request after the common ones, the most */
-  bool done;
+  int gold;              /* -1: nothing to choose */
+  int64_t common;        /* tokens that all requests begin with, short of the last token of each */
+  int64_t longest;       /* tokens of a request after the common ones, the most */
+  int64_t rows;          /* tokens that the longest request reads: what a budget must hold to evict nothing */
+  enum wn_asked_how how; /* its answer was found; open: it has none */
 };
 
 struct wn_questions {
@@ -45,7 +48,7 @@ struct wn_task_log {
   FILE *f; /* NULL: there is none */
   const char *path;
 };
-/* Replaces the log at options->log, or goes on with it: questions that it has become done. */
+/* Replaces the log at options->log, or goes on with it: questions that it has are WN_ASKED_RESUMED. */
 wn_status wn_task_log_open(wn_context *ctx, const wn_task_options *options, int64_t context,
                            struct wn_questions *questions, uint64_t *resumed, struct wn_task_log *out);
 wn_status wn_task_log_add(wn_context *ctx, const struct wn_task_log *log, const struct wn_questions *questions,

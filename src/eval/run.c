@@ -1,25 +1,27 @@
-/* Scoring questions.
+/* Scoring questions: in which order, in which batches, and what is done once.
  *
  * The requests of a question share a beginning, mostly its whole context: it is read once, and the rest of each request
  * is read by a fork of the session (wn_session_copy). Questions with beginnings of equal length go together, as many as
  * make a good product. A request's last token is never read: it is scored by the row before it. So a question of n
  * choices costs one pass over its context and n over short tails, which are padded to the longest at their ends, where
- * padding changes nothing before it. */
+ * padding changes nothing before it.
+ *
+ * A session whose budgets are its capacity is one without budgets, to the bit. So questions that fit into the budgets
+ * go apart from those that do not, and sessions under budgets have the capacity that is needed and no more. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/arrays.h"
-#include "base/clock.h"
-#include "base/misuse.h"
-#include "base/options.h"
-#include "eval/questions.h"
+#include "eval/run.h"
 #include "winnow/score.h"
 
 enum {
   BATCH = 512,
-  FORK_TOKENS = 4096
-}; /* tokens that caches of forks hold together, unless one question needs more */
+  FORK_TOKENS = 4096, /* tokens that caches of forks hold together, unless one question needs more */
+  KEPT = 4,           /* sessions of each kind: batches of neighbouring lengths have few numbers of sequences */
+  CAPACITY_STEP = 64  /* of a session: so that neighbouring lengths find one that fits */
+};
 
 /* Questions order[first..first+count) with the same `common` tokens and number of requests. */
 struct batch {
@@ -28,10 +30,15 @@ struct batch {
   int ways; /* requests of each */
 };
 
-/* A session that is kept as long as it fits. */
+/* Sessions that are kept as long as they fit: making one costs about as much as reading 30 tokens. */
 struct kept_session {
   wn_session *s;
   int64_t sequences, capacity;
+  uint64_t used; /* when last, by a count of uses */
+};
+struct kept_sessions {
+  struct kept_session all[KEPT];
+  uint64_t uses;
 };
 
 struct evaluation {
@@ -39,9 +46,12 @@ struct evaluation {
   wn_model *model;
   const wn_task_options *o;
   struct wn_questions *q;
-  struct wn_task_log log;
+  const struct wn_task_log *log;
   wn_task_result *r;
-  struct kept_session head, forks; /* of `count` sequences, and of `count * ways` */
+  int64_t context; /* of the evaluation: no session needs more */
+  int64_t least;   /* rows that every budget holds: questions up to there evict nothing, and go apart */
+  struct kept_sessions heads, tails; /* of `count` sequences, and of `count * ways` */
+  wn_session *head, *forks;          /* those of the batch at hand */
   struct wn_arrays arrays;
   int64_t room; /* rows in the arrays */
   int32_t *tokens, *targets;
@@ -51,21 +61,42 @@ struct evaluation {
 
 /* --- sessions and arrays that are kept while they fit --- */
 
-static wn_status evaluation_session(struct evaluation *e, int64_t sequences, int64_t capacity,
-                                    struct kept_session *kept) {
-  if (kept->s && kept->sequences == sequences && kept->capacity == capacity) {
-    wn_session_reset(kept->s);
-    return WN_OK;
+static void kept_clear(struct kept_sessions *kept) {
+  for (int i = 0; i < KEPT; i++) wn_session_destroy(kept->all[i].s);
+  *kept = (struct kept_sessions){0};
+}
+
+/* A session of so many sequences for at least `tokens` each, with nothing read: one that is kept, or a new one in the
+ * place of the one that was not used for longest. */
+static wn_status evaluation_session(struct evaluation *e, int64_t sequences, int64_t tokens, struct kept_sessions *kept,
+                                    wn_session **out) {
+  struct kept_session *place = &kept->all[0];
+  int64_t capacity = (tokens + CAPACITY_STEP - 1) / CAPACITY_STEP * CAPACITY_STEP;
+  if (capacity > e->context || e->o->budgets) capacity = tokens; /* a budget of the capacity is none at all */
+  for (int i = 0; i < KEPT; i++) {
+    struct kept_session *k = &kept->all[i];
+    if (k->s && k->sequences == sequences && k->capacity == capacity) {
+      wn_session_reset(k->s);
+      k->used = ++kept->uses;
+      *out = k->s;
+      return WN_OK;
+    }
+    if (k->used < place->used) place = k;
   }
-  wn_session_destroy(kept->s);
-  *kept = (struct kept_session){.sequences = sequences, .capacity = capacity};
+  wn_session_destroy(place->s);
+  *place = (struct kept_session){.sequences = sequences, .capacity = capacity, .used = ++kept->uses};
   const wn_session_options options = {.size = sizeof options,
                                       .sequences = sequences,
                                       .capacity = capacity,
                                       .budgets = e->o->budgets,
                                       .cache = e->o->cache};
-  WN_TRY(wn_session_create_with(e->ctx, e->model, &options, &kept->s));
-  const uint64_t bytes = wn_session_kv_bytes(kept->s) / (uint64_t)sequences;
+  const wn_status status = wn_session_create_with(e->ctx, e->model, &options, &place->s);
+  if (status != WN_OK) {
+    *place = (struct kept_session){0};
+    return status;
+  }
+  *out = place->s;
+  const uint64_t bytes = wn_session_kv_bytes(place->s) / (uint64_t)sequences;
   if (bytes > e->r->cache_bytes) e->r->cache_bytes = bytes;
   return WN_OK;
 }
@@ -115,7 +146,7 @@ static wn_status batch_read_common(struct evaluation *e, const struct batch *b) 
       e->targets[i * N + t] = t + 1 < N && t + 1 >= context ? ids[t + 1] : -1;
     }
   }
-  WN_TRY(wn_session_score(e->ctx, e->head.s, e->tokens, e->targets, N, &scores));
+  WN_TRY(wn_session_score(e->ctx, e->head, e->tokens, e->targets, N, &scores));
   e->r->tokens_fed += (uint64_t)(b->count * N);
   for (int64_t i = 0; i < b->count; i++)
     for (int way = 0; way < b->ways; way++) {
@@ -137,7 +168,7 @@ static wn_status batch_score_first(struct evaluation *e, const struct batch *b) 
       any = any || counts;
     }
   if (!any) return WN_OK;
-  WN_TRY(wn_session_score_next(e->ctx, e->head.s, e->targets, b->ways, &scores));
+  WN_TRY(wn_session_score_next(e->ctx, e->head, e->targets, b->ways, &scores));
   for (int64_t i = 0; i < b->count; i++)
     for (int way = 0; way < b->ways; way++)
       if (e->targets[i * b->ways + way] >= 0)
@@ -149,7 +180,7 @@ static wn_status batch_score_first(struct evaluation *e, const struct batch *b) 
 static wn_status batch_read_rest(struct evaluation *e, const struct batch *b) {
   const int64_t N = b->longest;
   const wn_scores scores = evaluation_scores(e);
-  if (b->common > 0) WN_TRY(wn_session_copy(e->ctx, e->forks.s, e->head.s));
+  if (b->common > 0) WN_TRY(wn_session_copy(e->ctx, e->forks, e->head));
   for (int64_t i = 0; i < b->count; i++)
     for (int way = 0; way < b->ways; way++) {
       const struct wn_asked_request *r = batch_request(e, b, i, way);
@@ -162,7 +193,7 @@ static wn_status batch_read_rest(struct evaluation *e, const struct batch *b) {
         e->r->tokens_fed += at < r->n - 1;
       }
     }
-  WN_TRY(wn_session_score(e->ctx, e->forks.s, e->tokens, e->targets, N, &scores));
+  WN_TRY(wn_session_score(e->ctx, e->forks, e->tokens, e->targets, N, &scores));
   for (int64_t i = 0; i < b->count; i++)
     for (int way = 0; way < b->ways; way++)
       for (int64_t t = 0, row = (i * b->ways + way) * N; t < N; t++)
@@ -182,19 +213,19 @@ static wn_status batch_run(struct evaluation *e, const struct batch *b) {
       e->r->tokens_scored += (uint64_t)(r->n - r->context);
     }
   if (b->common > 0) {
-    WN_TRY(evaluation_session(e, b->count, each, &e->head));
+    WN_TRY(evaluation_session(e, b->count, each, &e->heads, &e->head));
     WN_TRY(batch_read_common(e, b));
     WN_TRY(batch_score_first(e, b));
   }
   if (b->longest > 0) {
-    WN_TRY(evaluation_session(e, b->count * b->ways, each, &e->forks));
+    WN_TRY(evaluation_session(e, b->count * b->ways, each, &e->tails, &e->forks));
     WN_TRY(batch_read_rest(e, b));
   }
   for (int64_t i = 0; i < b->count; i++) {
-    e->q->all[b->order[i]].done = true;
-    WN_TRY(wn_task_log_add(e->ctx, &e->log, e->q, b->order[i]));
+    e->q->all[b->order[i]].how = WN_ASKED_SCORED;
+    WN_TRY(wn_task_log_add(e->ctx, e->log, e->q, b->order[i]));
   }
-  return wn_task_log_flush(e->ctx, &e->log);
+  return wn_task_log_flush(e->ctx, e->log);
 }
 
 /* --- all of them --- */
@@ -217,6 +248,7 @@ static struct batch batch_of(const struct evaluation *e, const int64_t *order, i
   while (b.count < left) {
     const struct wn_asked *next = &e->q->all[order[b.count]];
     if (next->common != a->common || next->count != a->count) break;
+    if ((next->rows <= e->least) != (a->rows <= e->least)) break;
     if ((b.count + 1) * a->common > tokens || (b.count + 1) * a->count * a->longest > tokens) break;
     if (a->longest > 0 && (b.count + 1) * a->count * each > FORK_TOKENS) break;
     b.count++;
@@ -231,7 +263,7 @@ static wn_status evaluation_run(struct evaluation *e) {
   WN_TRY(wn_alloc(e->ctx, "order of the questions", (size_t)q->count * sizeof(int64_t), &memory));
   int64_t *order = memory;
   for (int64_t i = 0; i < q->count; i++)
-    if (!q->all[i].done) order[left++] = i;
+    if (q->all[i].how == WN_ASKED_OPEN) order[left++] = i;
   qsort_r(order, (size_t)left, sizeof *order, order_compare, q);
   wn_status status = WN_OK;
   for (int64_t i = 0; i < left && status == WN_OK;) {
@@ -250,62 +282,28 @@ static wn_status evaluation_run(struct evaluation *e) {
   return status;
 }
 
-static void evaluation_sum(const struct wn_questions *q, unsigned metrics, wn_task_result *r) {
-  for (int m = 0; m < WN_METRIC_COUNT; m++) {
-    double sum = 0, squares = 0, value;
-    uint64_t n = 0;
-    for (int64_t i = 0; i < q->count && (metrics & 1u << m); i++)
-      if (wn_question_value(q, i, (wn_task_metric)m, &value)) sum += value, n++;
-    const double mean = n ? sum / (double)n : 0;
-    for (int64_t i = 0; i < q->count && n > 1; i++)
-      if (wn_question_value(q, i, (wn_task_metric)m, &value)) squares += (value - mean) * (value - mean);
-    const double error = n > 1 ? sqrt(squares / (double)(n - 1) / (double)n) : 0;
-    r->counted[m] = n;
-    r->value[m] = m == WN_METRIC_PERPLEXITY && n ? exp(-mean) : mean;
-    r->stderr_[m] = m == WN_METRIC_PERPLEXITY ? error * r->value[m] : error;
-  }
-}
-
-static wn_status task_check(wn_context *ctx, const wn_model *model, const wn_task_options *o,
-                            const struct wn_task_row *task, int64_t *context) {
+int64_t wn_budgets_least(const wn_model *model, const wn_budgets *budgets) {
   const wn_model_config *c = wn_model_config_get(model);
-  if (!task) return wn_fail(ctx, WN_ERR_ARGUMENT, "task \"%s\" is unknown", o->task ? o->task : "");
-  if (!o->tok || !o->path) return wn_fail(ctx, WN_ERR_ARGUMENT, "task %s: a tokenizer and a path are needed", o->task);
-  if (c->encoder.layers > 0)
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "task %s: questions are for decoders, the model has an encoder", o->task);
-  if (wn_tokenizer_vocab_size(o->tok) > c->vocab_size)
-    return wn_fail(ctx, WN_ERR_SHAPE, "task %s: the tokenizer has %d tokens, the model %lld", o->task,
-                   wn_tokenizer_vocab_size(o->tok), (long long)c->vocab_size);
-  *context = o->context ? o->context : c->context;
-  if (*context < 1 || o->limit < 0 || o->batch < 0 || (c->position == WN_POS_LEARNED && *context > c->context))
-    return wn_fail(ctx, WN_ERR_ARGUMENT,
-                   "task %s: context %lld, limit %lld, batch %lld: expected a context of 1 to %lld", o->task,
-                   (long long)*context, (long long)o->limit, (long long)o->batch, (long long)c->context);
-  return WN_OK;
+  int64_t least = INT64_MAX;
+  for (int64_t l = 0; budgets && l < c->layers; l++)
+    for (int64_t h = 0; h < c->kv_heads; h++)
+      if (wn_budgets_of(budgets, l, h) < least) least = wn_budgets_of(budgets, l, h);
+  return least;
 }
 
-wn_status wn_task_run(wn_context *ctx, wn_model *model, const wn_task_options *options, wn_task_result *result) {
-  WN_CHECK_WORK(WN_HANDLE(model, MODEL));
-  wn_task_options o;
-  wn_task_result own;
-  struct wn_questions q = {0};
-  int64_t context = 0;
-  struct evaluation e = {.ctx = ctx, .model = model, .o = &o, .q = &q, .r = result ? result : &own};
-  *e.r = (wn_task_result){0};
-  WN_TRY(WN_OPTIONS_READ(ctx, wn_task_options, options, &o));
-  const struct wn_task_row *task = wn_task_row(o.task);
-  WN_TRY(task_check(ctx, model, &o, task, &context));
-  const double start = wn_seconds_now();
-  WN_TRY(wn_questions_read(ctx, task, o.path, o.tok, context, o.limit, &q));
-  e.r->questions = (uint64_t)q.count;
-  wn_status status = wn_task_log_open(ctx, &o, context, &q, &e.r->resumed, &e.log);
-  if (status == WN_OK) status = evaluation_run(&e);
-  if (status == WN_OK) evaluation_sum(&q, task->info.metrics, e.r);
-  e.r->seconds = wn_seconds_now() - start;
-  wn_task_log_close(&e.log);
-  wn_session_destroy(e.head.s);
-  wn_session_destroy(e.forks.s);
+wn_status wn_questions_answer(wn_context *ctx, wn_model *model, const wn_task_options *options, int64_t context,
+                              struct wn_questions *questions, const struct wn_task_log *log, wn_task_result *result) {
+  struct evaluation e = {.ctx = ctx,
+                         .model = model,
+                         .o = options,
+                         .q = questions,
+                         .log = log,
+                         .r = result,
+                         .context = context,
+                         .least = wn_budgets_least(model, options->budgets)};
+  const wn_status status = evaluation_run(&e);
+  kept_clear(&e.heads);
+  kept_clear(&e.tails);
   wn_arrays_clear(&e.arrays);
-  wn_questions_clear(&q);
   return status;
 }

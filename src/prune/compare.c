@@ -17,6 +17,7 @@ struct compare {
   struct wn_prune_set set;
   struct wn_prune_evaluator *evaluator;
   wn_prune_comparison *out;
+  wn_budgets *under; /* [total] of each result; tokens are the result's */
   void (*progress)(void *user, uint64_t done, uint64_t total);
   void *user;
   uint64_t done, total;
@@ -63,31 +64,41 @@ static wn_status compare_add_row(struct compare *c, int subject, int policy, con
   return WN_OK;
 }
 
-/* The tasks of the newest row, under its budgets. */
-static wn_status compare_answer(struct compare *c, const wn_budgets *budgets) {
+/* The tasks of rows from `first` on, all of one subject: the first without budgets, so that questions that fit into the
+ * others' budgets are answered once. */
+static wn_status compare_answer_task(struct compare *c, int task, int64_t first, wn_task_setting *settings,
+                                     wn_task_result *found) {
   const wn_prune_compare_options *o = c->options;
-  wn_prune_row *row = &c->out->results[c->out->count - 1];
-  const wn_prune_subject *s = &o->subjects[row->subject];
-  wn_budgets now = *budgets;
-  void *memory;
-  if (o->task_count == 0) return WN_OK;
-  WN_TRY(wn_alloc(c->ctx, "accuracies", (size_t)o->task_count * sizeof *row->scores, &memory));
-  row->scores = memory;
-  now.tokens = row->tokens;
-  for (int i = 0; i < o->task_count; i++) {
-    const wn_task_options options = {.size = sizeof options,
-                                     .tok = s->tok,
-                                     .task = o->tasks[i],
-                                     .path = o->task_path,
-                                     .limit = o->task_limit,
-                                     .budgets = row->policy < 0 ? NULL : &now};
-    wn_task_result result;
-    const wn_status status = wn_task_run(c->ctx, s->model, &options, &result);
-    if (status != WN_OK) return wn_fail_prefix(c->ctx, status, "%s", s->name);
-    const wn_task_metric by = wn_task_chief_metric(wn_task_at(wn_task_find(o->tasks[i])));
-    row->scores[i] = (wn_prune_score){result.value[by], result.stderr_[by]};
-  }
+  const int64_t rows = c->out->count - first;
+  const wn_prune_subject *s = &o->subjects[c->out->results[first].subject];
+  const wn_task_metric by = wn_task_chief_metric(wn_task_at(wn_task_find(o->tasks[task])));
+  const wn_task_options options = {
+      .size = sizeof options, .tok = s->tok, .task = o->tasks[task], .path = o->task_path, .limit = o->task_limit};
+  const wn_status status = wn_task_sweep(c->ctx, s->model, &options, settings, (int)rows, found);
+  if (status != WN_OK) return wn_fail_prefix(c->ctx, status, "%s", s->name);
+  for (int64_t i = 0; i < rows; i++)
+    c->out->results[first + i].scores[task] = (wn_prune_score){found[i].value[by], found[i].stderr_[by]};
   return WN_OK;
+}
+
+static wn_status compare_answer(struct compare *c, int64_t first) {
+  const int64_t rows = c->out->count - first, tasks = c->options->task_count;
+  void *settings, *found = NULL, *memory;
+  if (tasks == 0) return WN_OK;
+  WN_TRY(wn_alloc(c->ctx, "settings", (size_t)rows * sizeof(wn_task_setting), &settings));
+  wn_status status = wn_alloc(c->ctx, "answers", (size_t)rows * sizeof(wn_task_result), &found);
+  for (int64_t i = 0; i < rows && status == WN_OK; i++) {
+    wn_prune_row *row = &c->out->results[first + i];
+    wn_budgets *under = &c->under[first + i];
+    status = wn_alloc(c->ctx, "accuracies", (size_t)tasks * sizeof *row->scores, &memory);
+    row->scores = memory;
+    under->tokens = row->tokens;
+    ((wn_task_setting *)settings)[i] = (wn_task_setting){.budgets = row->policy < 0 ? NULL : under};
+  }
+  for (int i = 0; i < tasks && status == WN_OK; i++) status = compare_answer_task(c, i, first, settings, found);
+  wn_free(found);
+  wn_free(settings);
+  return status;
 }
 
 /* policy below 0: without budgets; else with those of `budgets` but for the tokens. */
@@ -96,7 +107,7 @@ static wn_status compare_measure(struct compare *c, int subject, int policy, con
   double loss;
   WN_TRY(c->evaluator->begin(c->evaluator, policy < 0 ? NULL : tokens, &loss));
   WN_TRY(compare_add_row(c, subject, policy, tokens, searched, loss));
-  WN_TRY(compare_answer(c, budgets));
+  c->under[c->out->count - 1] = *budgets;
   if (c->progress) c->progress(c->user, ++c->done, c->total);
   return WN_OK;
 }
@@ -257,6 +268,8 @@ static wn_status compare_prepare(struct compare *c) {
       if (compare_can_have(&o->subjects[i], o->policies[p])) c->total += (uint64_t)o->token_count;
     if (o->subjects[i].searched) c->total += (uint64_t)o->token_count + 1;
   }
+  WN_TRY(wn_alloc(c->ctx, "budgets", (size_t)c->total * sizeof *c->under, &memory));
+  c->under = memory;
   return WN_OK;
 }
 
@@ -273,10 +286,13 @@ wn_status wn_prune_compare(wn_context *ctx, const wn_prune_compare_options *opti
   for (int i = 0; i < options->subject_count && status == WN_OK; i++) {
     void *tokens;
     status = wn_alloc(ctx, "budgets", (size_t)out->layers[i] * sizeof(int64_t), &tokens);
+    const int64_t first = out->count;
     if (status == WN_OK) status = compare_subject(&c, i, tokens);
+    if (status == WN_OK) status = compare_answer(&c, first);
     wn_free(tokens);
   }
   if (c.evaluator) c.evaluator->destroy(c.evaluator);
+  wn_free(c.under);
   wn_prune_set_clear(&c.set);
   if (status != WN_OK) wn_prune_comparison_clear(out);
   return status;

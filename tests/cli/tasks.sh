@@ -16,6 +16,18 @@ json "eval --task --resume answers nothing twice" '.tasks[0] | .resumed == 3 and
   eval talker --task copa --data sets --log task.log.copa --resume
 json "under budgets" '.tasks[0].questions == 3' eval talker --task copa --data sets --budgets 4 --policy window
 sed 's/label/gold/' sets/copa.jsonl >own.jsonl
+json "eval --sweep: a setting each, texts that fit answered once" '.tasks | map(.setting) == ["full", "window-4", "window-400"] and
+  .[0].reused == 0 and .[2].reused == 3 and .[2].tokens_fed == 0 and .[2].acc == .[0].acc and .[2].acc_change == 0' \
+  eval talker --task copa --data sets --sweep 4,400 --policies window --log swept.log
+json "eval --sweep --resume" '.tasks | map(.resumed) == [3, 3, 3]' \
+  eval talker --task copa --data sets --sweep 4,400 --policies window --log swept.log --resume
+refuses "a sweep's log of other settings" 1 'swept.log.window-4: the log of another evaluation' eval talker --task copa --data sets \
+  --sweep 4 --policies window --log swept.log --resume --policy-options sinks=1
+succeeds "eval --sweep as a table" eval talker --task copa,lambada_openai --data sets --sweep 4 --policies window,h2o
+grep -q '^copa  *h2o-4 ' out && pass "a line for each setting" || fail "a line for each setting" "$(cat out)"
+refuses "a sweep beside budgets" 2 'budgets and --sweep exclude' eval talker --task copa --data sets --sweep 4 --budgets 4
+refuses "a sweep that is no list" 2 'not a list of budgets' eval talker --task copa --data sets --sweep 4,x
+refuses "policies without a sweep" 2 'goes with --sweep' eval talker --task copa --data sets --policies window
 json "eval --choices" '.tasks[0] | .task == "choices" and .questions == 3 and has("acc_norm")' \
   eval talker --choices own.jsonl
 refuses "an unknown task" 2 'did you mean copa' eval talker --task cope --data sets

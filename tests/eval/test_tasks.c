@@ -1,20 +1,9 @@
 /* Tasks: what each asks of a line of its file, by hand; sums against the log-softmax of whole logits, however questions
  * are batched, cut or evicted; logs that resume; bad files. */
-#include "model/models.h"
+#include "eval/bench.h"
 
 #include "base/fields.h"
 #include "eval/questions.h"
-#include "support.h"
-
-enum { V = 256, CONTEXT = 96 };
-
-static wn_model *bytes_model(wn_context *ctx, wn_position_kind position) {
-  const struct model_case k = {.position = position, .ffn = WN_FFN_SWIGLU, .kv_heads = 2, .qk_norm = true};
-  wn_model_config c = model_case_config(&k);
-  c.vocab_size = V;
-  c.context = CONTEXT;
-  return model_of(ctx, &c, WN_F32);
-}
 
 /* --- what is asked --- */
 
@@ -204,59 +193,6 @@ static double sum_of(wn_context *ctx, wn_model *model, const wn_budgets *budgets
     for (int v = 0; v < V; v++) *greedy = *greedy && row[v] <= row[ids[i]];
   }
   return sum;
-}
-
-static const char *const words[] = {"ab", "the cat sat", "x", "on a mat today", "b\xC3\xA4r", "no", "yes it is", "of"};
-
-/* Questions of every shape: equal and unequal contexts, choices that begin alike, one choice, spaces at the end. */
-static void put_questions(const char *path, int count) {
-  FILE *f = fopen(path, "wb");
-  assert_non_null(f);
-  for (int i = 0; i < count; i++) {
-    const char *w = words[i % 8], *x = words[(i / 3 + 1) % 8];
-    switch (i % 5) {
-    case 0:
-      fprintf(f, "{\"context\":\"%s %d:\",\"choices\":[\"%s\",\"y\"],\"gold\":%d}\n", w, i % 2, x, i % 2);
-      break;
-    case 1:
-      fprintf(f, "{\"context\":\"q%s\",\"choices\":[\"the a\",\"the b\",\"the\"],\"gold\":%d}\n", w, i % 3);
-      break;
-    case 2:
-      fprintf(f, "{\"contexts\":[\"so %s\",\"so %s\"],\"continuation\":\"%s\",\"gold\":0}\n", w, x, w);
-      break;
-    case 3:
-      fprintf(f, "{\"context\":\"word %s\",\"continuation\":\"%s\"}\n\n", w, x);
-      break;
-    default:
-      fprintf(f, "{\"context\":\"end  \",\"choices\":[\"%s\",\"z\"],\"gold\":1,\"delimiter\":\"\"}\n", w);
-    }
-  }
-  assert_int_equal(fclose(f), 0);
-}
-
-struct bench {
-  wn_context *ctx;
-  wn_model *model;
-  wn_tokenizer *tok;
-  char dir[512], questions[600], log[600];
-};
-static void open_bench(struct bench *b, wn_position_kind position) {
-  b->ctx = context_of("cpu", 1);
-  b->model = bytes_model(b->ctx, position);
-  OK(b->ctx, wn_tokenizer_load(b->ctx, "bytes", &b->tok));
-  make_folder(b->dir);
-  snprintf(b->questions, sizeof b->questions, "%s/choices.jsonl", b->dir);
-  snprintf(b->log, sizeof b->log, "%s/log.jsonl", b->dir);
-}
-static void close_bench(struct bench *b) {
-  remove_folder(b->dir);
-  wn_tokenizer_destroy(b->tok);
-  wn_model_destroy(b->model);
-  wn_context_destroy(b->ctx);
-}
-static wn_task_options options_of(const struct bench *b) {
-  return (wn_task_options){
-      .size = sizeof(wn_task_options), .tok = b->tok, .task = "choices", .path = b->questions, .log = b->log};
 }
 
 /* Sums in the log against requests read one by one. */
