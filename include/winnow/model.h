@@ -195,6 +195,8 @@ wn_status wn_session_feed(wn_context *ctx, wn_session *session, const int32_t *t
  * one. This forks a text (one to several), keeps a snapshot of it, and rolls back to one. Copies the
  * tokens held. */
 wn_status wn_session_copy(wn_context *ctx, wn_session *to, const wn_session *from);
+/* The same with any sequences: sequence b of `to` is number rows[b] of `from`; rows [sequences of `to`]. */
+wn_status wn_session_copy_rows(wn_context *ctx, wn_session *to, const wn_session *from, const int64_t *rows);
 
 /* Encoder-decoder: runs the encoder over inputs [B,S] and keeps what the decoder's layers read of them; tokens are fed
  * after that. input_count [B] or NULL: tokens of each row, the rest is padding. Forgets the tokens fed so far.

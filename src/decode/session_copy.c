@@ -18,10 +18,29 @@ bool wn_session_part_agrees(const struct wn_session *s, int64_t i, const struct 
          (part->kind == WN_LAYER_WHOLE || s->caches[i].shape.capacity == shape->capacity);
 }
 
-static wn_status copy_check(wn_context *ctx, const struct wn_session *to, const struct wn_session *from) {
-  if (to->B % from->B != 0)
+/* Where the sequences of a copy come from: rows[b], or, NULL, b / each. */
+struct copy {
+  const int64_t *rows;
+  int64_t each;
+};
+
+static int64_t copy_source(const struct copy *copy, int64_t b) {
+  return copy->rows ? copy->rows[b] : b / copy->each;
+}
+
+static wn_status copy_check_rows(wn_context *ctx, const struct wn_session *to, const struct wn_session *from,
+                                 const int64_t *rows) {
+  if (!rows && to->B % from->B != 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld sequences cannot be copied to %lld, expected a multiple",
                    (long long)from->B, (long long)to->B);
+  for (int64_t b = 0; rows && b < to->B; b++)
+    if (rows[b] < 0 || rows[b] >= from->B)
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "session: rows[%lld] is %lld, expected 0 to %lld", (long long)b,
+                     (long long)rows[b], (long long)from->B - 1);
+  return WN_OK;
+}
+
+static wn_status copy_check(wn_context *ctx, const struct wn_session *to, const struct wn_session *from) {
   if (from->broken) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: the last feed of the one to copy failed");
   const int64_t L = from->model->config.layers;
   bool same = to->model == from->model && to->half == from->half && to->budgets.layers == from->budgets.layers &&
@@ -38,14 +57,15 @@ static wn_status copy_check(wn_context *ctx, const struct wn_session *to, const 
   return WN_OK;
 }
 
-/* Rows of `bytes` each: row b of the copy is row b / each. NULL arrays are allowed. */
-static void copy_rows(void *to, const void *from, size_t bytes, int64_t rows, int64_t each) {
+/* Rows of `bytes` each, `rows` of them in the copy. NULL arrays are allowed. */
+static void copy_rows(void *to, const void *from, size_t bytes, int64_t rows, const struct copy *copy) {
   for (int64_t b = 0; to && b < rows; b++)
-    memcpy((char *)to + (size_t)b * bytes, (const char *)from + (size_t)(b / each) * bytes, bytes);
+    memcpy((char *)to + (size_t)b * bytes, (const char *)from + (size_t)copy_source(copy, b) * bytes, bytes);
 }
 
-static wn_status copy_inputs(wn_context *ctx, struct wn_session *to, const struct wn_session *from) {
-  const int64_t L = from->model->config.layers, each = to->B / from->B;
+static wn_status copy_inputs(wn_context *ctx, struct wn_session *to, const struct wn_session *from,
+                             const struct copy *copy) {
+  const int64_t L = from->model->config.layers;
   const struct wn_session_inputs *in = &from->inputs;
   void *memory;
   wn_session_inputs_clear(to);
@@ -56,35 +76,47 @@ static wn_status copy_inputs(wn_context *ctx, struct wn_session *to, const struc
   WN_TRY(wn_alloc(ctx, "keys of the inputs", all, &memory));
   to->inputs = (struct wn_session_inputs){.S = in->S, .kv = memory, .bytes = bytes};
   for (int64_t l = 0; l < L; l++)
-    copy_rows(to->inputs.kv + (size_t)l * bytes, in->kv + (size_t)l * in->bytes, row, to->B, each);
+    copy_rows(to->inputs.kv + (size_t)l * bytes, in->kv + (size_t)l * in->bytes, row, to->B, copy);
   if (!in->count) return WN_OK;
   WN_TRY(wn_alloc(ctx, "input counts", (size_t)to->B * sizeof *in->count, &memory));
   to->inputs.count = memory;
-  copy_rows(to->inputs.count, in->count, sizeof *in->count, to->B, each);
+  copy_rows(to->inputs.count, in->count, sizeof *in->count, to->B, copy);
+  return WN_OK;
+}
+
+static wn_status session_copy(wn_context *ctx, struct wn_session *to, const struct wn_session *from,
+                              const struct copy *copy) {
+  WN_TRY(copy_check_rows(ctx, to, from, copy->rows));
+  WN_TRY(copy_check(ctx, to, from));
+  const wn_model_config *c = &from->model->config;
+  const size_t e = wn_dtype_size(from->model->dtype), C = (size_t)c->width * e, V = (size_t)c->vocab_size * e;
+  wn_session_reset(to);
+  wn_status status = copy_inputs(ctx, to, from, copy);
+  if (status != WN_OK) {
+    wn_session_inputs_clear(to);
+    return status;
+  }
+  for (int64_t i = 0; i < from->first[c->layers]; i++)
+    wn_kv_cache_copy(&from->caches[i], from->caches[i].count, copy->rows, &to->caches[i]);
+  for (int64_t b = 0; to->control && b < to->B; b++)
+    memcpy(to->control + b * to->capacity, from->control + copy_source(copy, b) * from->capacity,
+           (size_t)from->position);
+  copy_rows(to->mid, from->mid, C, to->B, copy);
+  copy_rows(to->branch, from->branch, C, to->B, copy);
+  if (from->logits_known) copy_rows(to->logits, from->logits, V, to->B, copy);
+  to->logits_known = from->logits_known;
+  to->position = from->position;
   return WN_OK;
 }
 
 wn_status wn_session_copy(wn_context *ctx, wn_session *to, const wn_session *from) {
   WN_CHECK_WORK(WN_HANDLE(to, SESSION), WN_HANDLE(from, SESSION));
   if (to == from) return WN_OK;
-  WN_TRY(copy_check(ctx, to, from));
-  const wn_model_config *c = &from->model->config;
-  const size_t e = wn_dtype_size(from->model->dtype), C = (size_t)c->width * e, V = (size_t)c->vocab_size * e;
-  const int64_t each = to->B / from->B;
-  wn_session_reset(to);
-  wn_status status = copy_inputs(ctx, to, from);
-  if (status != WN_OK) {
-    wn_session_inputs_clear(to);
-    return status;
-  }
-  for (int64_t i = 0; i < from->first[c->layers]; i++)
-    wn_kv_cache_copy(&from->caches[i], from->caches[i].count, &to->caches[i]);
-  for (int64_t b = 0; to->control && b < to->B; b++)
-    memcpy(to->control + b * to->capacity, from->control + b / each * from->capacity, (size_t)from->position);
-  copy_rows(to->mid, from->mid, C, to->B, each);
-  copy_rows(to->branch, from->branch, C, to->B, each);
-  if (from->logits_known) copy_rows(to->logits, from->logits, V, to->B, each);
-  to->logits_known = from->logits_known;
-  to->position = from->position;
-  return WN_OK;
+  return session_copy(ctx, to, from, &(struct copy){NULL, to->B / from->B});
+}
+
+wn_status wn_session_copy_rows(wn_context *ctx, wn_session *to, const wn_session *from, const int64_t *rows) {
+  WN_CHECK_WORK(WN_HANDLE(to, SESSION), WN_HANDLE(from, SESSION), WN_POINTER(rows));
+  if (to == from) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: its sequences cannot be copied within itself");
+  return session_copy(ctx, to, from, &(struct copy){rows, 0});
 }

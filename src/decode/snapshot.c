@@ -82,7 +82,7 @@ wn_status wn_snapshot_take(wn_context *ctx, const wn_session *s, int64_t positio
     part->part = s->parts[x->n];
     part->shape = s->caches[x->n].shape;
     WN_TRY_GOTO(wn_kv_cache_init(ctx, &shape, &part->cache), fail);
-    wn_kv_cache_copy(&s->caches[x->n], count, &part->cache);
+    wn_kv_cache_copy(&s->caches[x->n], count, NULL, &part->cache);
   }
   if (s->control) {
     WN_TRY_GOTO(wn_alloc(ctx, "a snapshot", (size_t)(s->B * position), &memory), fail);
@@ -117,7 +117,7 @@ void wn_snapshot_restore(const struct wn_snapshot *x, int64_t position, wn_sessi
   wn_session_reset(s);
   for (int64_t i = 0; i < x->n; i++) {
     const int64_t held = x->parts[i].cache.count;
-    wn_kv_cache_copy(&x->parts[i].cache, position < held ? position : held, &s->caches[i]);
+    wn_kv_cache_copy(&x->parts[i].cache, position < held ? position : held, NULL, &s->caches[i]);
   }
   for (int64_t b = 0; x->control && b < x->B; b++)
     memcpy(s->control + b * s->capacity, x->control + b * x->position, (size_t)position);

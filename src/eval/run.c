@@ -3,8 +3,9 @@
  * The requests of a question share a beginning, mostly its whole context: it is read once, and the rest of each request
  * is read by a fork of the session (wn_session_copy). Questions with beginnings of equal length go together, as many as
  * make a good product. A request's last token is never read: it is scored by the row before it. So a question of n
- * choices costs one pass over its context and n over short tails, which are padded to the longest at their ends, where
- * padding changes nothing before it.
+ * choices costs one pass over its context and n over short tails. Tails that are read together are padded to the
+ * longest at their ends, where padding changes nothing before it: those of a batch are sorted by length and divided so
+ * that padding and passes together cost least.
  *
  * A session whose budgets are its capacity is one without budgets, to the bit. So questions that fit into the budgets
  * go apart from those that do not, and sessions under budgets have the capacity that is needed and no more. */
@@ -19,6 +20,7 @@
 enum {
   BATCH = 512,
   FORK_TOKENS = 4096, /* tokens that caches of forks hold together, unless one question needs more */
+  PASS = 64,          /* rows that reading the weights once more costs about as much as */
   KEPT = 4,           /* sessions of each kind: batches of neighbouring lengths have few numbers of sequences */
   CAPACITY_STEP = 64  /* of a session: so that neighbouring lengths find one that fits */
 };
@@ -41,6 +43,16 @@ struct kept_sessions {
   uint64_t uses;
 };
 
+/* What a request has after the common tokens. */
+struct tail {
+  struct wn_asked_request *r;
+  int64_t n, source; /* tokens to read; the question's place in its batch */
+};
+/* The cheapest way to divide tails from this one on. */
+struct division {
+  int64_t cost, count; /* rows; tails that go first, together */
+};
+
 struct evaluation {
   wn_context *ctx;
   wn_model *model;
@@ -57,6 +69,9 @@ struct evaluation {
   int32_t *tokens, *targets;
   double *sums;
   uint8_t *greedy;
+  struct tail *tail;
+  struct division *division;
+  int64_t *sources;
 };
 
 /* --- sessions and arrays that are kept while they fit --- */
@@ -108,6 +123,9 @@ static wn_status evaluation_room(struct evaluation *e, int64_t rows) {
       {"targets", true, WN_DIMS(rows), sizeof *e->targets, &e->targets},
       {"scores", true, WN_DIMS(rows), sizeof *e->sums, &e->sums},
       {"greedy", true, WN_DIMS(rows), sizeof *e->greedy, &e->greedy},
+      {"tails", true, WN_DIMS(rows), sizeof *e->tail, &e->tail},
+      {"divisions", true, WN_DIMS(rows + 1), sizeof *e->division, &e->division},
+      {"sources", true, WN_DIMS(rows), sizeof *e->sources, &e->sources},
   };
   wn_arrays_clear(&e->arrays);
   e->arrays = (struct wn_arrays){0};
@@ -176,35 +194,72 @@ static wn_status batch_score_first(struct evaluation *e, const struct batch *b) 
   return WN_OK;
 }
 
-/* What follows, for each request on its own. */
-static wn_status batch_read_rest(struct evaluation *e, const struct batch *b) {
-  const int64_t N = b->longest;
+static int tail_compare(const void *a, const void *b) { /* longest first */
+  const struct tail *x = a, *y = b;
+  return x->n != y->n ? (x->n < y->n ? 1 : -1) : x->r < y->r ? -1 : x->r > y->r;
+}
+
+static int64_t evaluation_tokens(const struct evaluation *e) {
+  return e->o->batch > 0 ? e->o->batch : BATCH;
+}
+
+/* Divides `count` tails, longest first, into passes: from the end, the cheapest for each beginning. */
+static void tails_divide(const struct evaluation *e, int64_t count, int64_t common) {
+  e->division[count] = (struct division){0};
+  for (int64_t i = count - 1; i >= 0; i--) {
+    const int64_t n = e->tail[i].n;
+    struct division *best = &e->division[i];
+    *best = (struct division){.cost = n + PASS + e->division[i + 1].cost, .count = 1};
+    for (int64_t m = 2; i + m <= count && m * n <= evaluation_tokens(e) && m * (common + n) <= FORK_TOKENS; m++) {
+      const int64_t cost = m * n + PASS + e->division[i + m].cost;
+      if (cost < best->cost) *best = (struct division){.cost = cost, .count = m};
+    }
+  }
+}
+
+/* `count` tails, the first of them the longest, by forks of the head. */
+static wn_status tails_read(struct evaluation *e, const struct batch *b, const struct tail *tails, int64_t count) {
+  const int64_t N = tails[0].n;
   const wn_scores scores = evaluation_scores(e);
-  if (b->common > 0) WN_TRY(wn_session_copy(e->ctx, e->forks, e->head));
+  WN_TRY(evaluation_session(e, count, b->common + b->longest, &e->tails, &e->forks));
+  for (int64_t i = 0; i < count; i++) {
+    const struct wn_asked_request *r = tails[i].r;
+    const int32_t *ids = e->q->ids.data + r->at;
+    e->sources[i] = tails[i].source;
+    for (int64_t t = 0; t < N; t++) {
+      const int64_t at = b->common + t; /* of the token that is read; the one after it is scored */
+      const bool read = t < tails[i].n;
+      e->tokens[i * N + t] = read ? ids[at] : ids[r->n - 1];
+      e->targets[i * N + t] = read && at + 1 >= r->context ? ids[at + 1] : -1;
+    }
+    e->r->tokens_fed += (uint64_t)tails[i].n;
+  }
+  if (b->common > 0) WN_TRY(wn_session_copy_rows(e->ctx, e->forks, e->head, e->sources));
+  WN_TRY(wn_session_score(e->ctx, e->forks, e->tokens, e->targets, N, &scores));
+  for (int64_t i = 0; i < count; i++)
+    for (int64_t row = i * N; row < (i + 1) * N; row++)
+      if (e->targets[row] >= 0) request_take(tails[i].r, e->sums[row], e->greedy[row]);
+  return WN_OK;
+}
+
+/* What follows the common tokens, for each request on its own. */
+static wn_status batch_read_rest(struct evaluation *e, const struct batch *b) {
+  int64_t count = 0;
   for (int64_t i = 0; i < b->count; i++)
     for (int way = 0; way < b->ways; way++) {
-      const struct wn_asked_request *r = batch_request(e, b, i, way);
-      const int32_t *ids = e->q->ids.data + r->at;
-      const int64_t row = (i * b->ways + way) * N;
-      for (int64_t t = 0; t < N; t++) {
-        const int64_t at = b->common + t; /* of the token that is read; the one after it is scored */
-        e->tokens[row + t] = at < r->n - 1 ? ids[at] : ids[r->n - 1];
-        e->targets[row + t] = at < r->n - 1 && at + 1 >= r->context ? ids[at + 1] : -1;
-        e->r->tokens_fed += at < r->n - 1;
-      }
+      struct wn_asked_request *r = batch_request(e, b, i, way);
+      if (r->n - 1 > b->common) e->tail[count++] = (struct tail){.r = r, .n = r->n - 1 - b->common, .source = i};
     }
-  WN_TRY(wn_session_score(e->ctx, e->forks, e->tokens, e->targets, N, &scores));
-  for (int64_t i = 0; i < b->count; i++)
-    for (int way = 0; way < b->ways; way++)
-      for (int64_t t = 0, row = (i * b->ways + way) * N; t < N; t++)
-        if (e->targets[row + t] >= 0) request_take(batch_request(e, b, i, way), e->sums[row + t], e->greedy[row + t]);
+  qsort(e->tail, (size_t)count, sizeof *e->tail, tail_compare);
+  tails_divide(e, count, b->common);
+  for (int64_t i = 0; i < count; i += e->division[i].count) WN_TRY(tails_read(e, b, e->tail + i, e->division[i].count));
   return WN_OK;
 }
 
 static wn_status batch_run(struct evaluation *e, const struct batch *b) {
-  const int64_t each = b->common + b->longest,
-                rows = b->common > b->longest * b->ways ? b->common : b->longest * b->ways;
-  WN_TRY(evaluation_room(e, b->count * (rows > b->ways ? rows : b->ways)));
+  int64_t rows = b->count * (b->common > b->ways ? b->common : b->ways);
+  if (rows < evaluation_tokens(e)) rows = evaluation_tokens(e);
+  WN_TRY(evaluation_room(e, rows > b->longest ? rows : b->longest));
   for (int64_t i = 0; i < b->count; i++)
     for (int way = 0; way < b->ways; way++) {
       struct wn_asked_request *r = batch_request(e, b, i, way);
@@ -213,14 +268,11 @@ static wn_status batch_run(struct evaluation *e, const struct batch *b) {
       e->r->tokens_scored += (uint64_t)(r->n - r->context);
     }
   if (b->common > 0) {
-    WN_TRY(evaluation_session(e, b->count, each, &e->heads, &e->head));
+    WN_TRY(evaluation_session(e, b->count, b->common + b->longest, &e->heads, &e->head));
     WN_TRY(batch_read_common(e, b));
     WN_TRY(batch_score_first(e, b));
   }
-  if (b->longest > 0) {
-    WN_TRY(evaluation_session(e, b->count * b->ways, each, &e->tails, &e->forks));
-    WN_TRY(batch_read_rest(e, b));
-  }
+  if (b->longest > 0) WN_TRY(batch_read_rest(e, b));
   for (int64_t i = 0; i < b->count; i++) {
     e->q->all[b->order[i]].how = WN_ASKED_SCORED;
     WN_TRY(wn_task_log_add(e->ctx, e->log, e->q, b->order[i]));
@@ -243,14 +295,14 @@ static int order_compare(const void *a, const void *b, void *questions) {
 /* The questions from order[first] on that go together. */
 static struct batch batch_of(const struct evaluation *e, const int64_t *order, int64_t left) {
   const struct wn_asked *a = &e->q->all[order[0]];
-  const int64_t tokens = e->o->batch > 0 ? e->o->batch : BATCH, each = a->common + a->longest;
+  const int64_t tokens = evaluation_tokens(e), each = a->common + a->longest;
   struct batch b = {.order = order, .count = 1, .common = a->common, .longest = a->longest, .ways = a->count};
   while (b.count < left) {
     const struct wn_asked *next = &e->q->all[order[b.count]];
     if (next->common != a->common || next->count != a->count) break;
     if ((next->rows <= e->least) != (a->rows <= e->least)) break;
-    if ((b.count + 1) * a->common > tokens || (b.count + 1) * a->count * a->longest > tokens) break;
-    if (a->longest > 0 && (b.count + 1) * a->count * each > FORK_TOKENS) break;
+    if ((b.count + 1) * (a->common > a->count ? a->common : a->count) > tokens) break;
+    if (a->longest > 0 && (b.count + 1) * each > FORK_TOKENS) break;
     b.count++;
   }
   return b;

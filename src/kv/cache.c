@@ -259,7 +259,7 @@ void wn_kv_cache_gather(const struct wn_kv_cache *from, const int32_t *slots, in
   }
 }
 
-void wn_kv_cache_copy(const struct wn_kv_cache *from, int64_t count, struct wn_kv_cache *to) {
+void wn_kv_cache_copy(const struct wn_kv_cache *from, int64_t count, const int64_t *rows, struct wn_kv_cache *to) {
   struct slots a[ARRAYS_MAX], z[ARRAYS_MAX];
   const int arrays = cache_arrays_of(from, a);
   cache_arrays_of(to, z);
@@ -268,7 +268,7 @@ void wn_kv_cache_copy(const struct wn_kv_cache *from, int64_t count, struct wn_k
     for (int64_t b = 0; b < to->shape.B; b++)
       for (int64_t r = 0; r < a[i].rows; r++)
         memcpy(z[i].data + (size_t)((b * a[i].rows + r) * to->shape.capacity) * a[i].bytes,
-               a[i].data + (size_t)((b / each * a[i].rows + r) * from->shape.capacity) * a[i].bytes,
+               a[i].data + (size_t)(((rows ? rows[b] : b / each) * a[i].rows + r) * from->shape.capacity) * a[i].bytes,
                (size_t)count * a[i].bytes);
   to->count = count;
   to->seen = from->seen - (from->count - count);

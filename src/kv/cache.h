@@ -73,10 +73,10 @@ void wn_kv_cache_evict_oldest(struct wn_kv_cache *cache);
 void wn_kv_cache_follow(struct wn_kv_cache *cache, const wn_budgets *budgets, const void *sums);
 /* Copies the tokens `slots` [B,P,n] of `from` (same shape but for the capacity) after those that `to` holds. */
 void wn_kv_cache_gather(const struct wn_kv_cache *from, const int32_t *slots, int64_t n, struct wn_kv_cache *to);
-/* `to` holds the first `count` tokens that `from` does, all of them where any was evicted: sequence b what sequence b /
- * (to's B / from's B) does. Same shape but for the capacity and for B, of which to's is a multiple of from's. Costs the
- * tokens copied, not the capacity. */
-void wn_kv_cache_copy(const struct wn_kv_cache *from, int64_t count, struct wn_kv_cache *to);
+/* `to` holds the first `count` tokens that `from` does, all of them where any was evicted: sequence b what sequence
+ * rows[b] does, or, where rows is NULL, sequence b / (to's B / from's B), of which to's is then a multiple of from's.
+ * Same shape but for the capacity and for B. Costs the tokens copied, not the capacity. */
+void wn_kv_cache_copy(const struct wn_kv_cache *from, int64_t count, const int64_t *rows, struct wn_kv_cache *to);
 /* slots [B,P,count]: the tokens held in order of position. */
 void wn_kv_cache_order(const struct wn_kv_cache *cache, int32_t *slots);
 /* Puts the keys, values and F, with T tokens more than are held, into an attention call; positions where the slots

@@ -226,7 +226,7 @@ static void test_copies(void **state) {
     for (int p = -1; p < wn_policy_count(); p++) {
       const wn_policy policy = p < 0 ? 0 : (wn_policy)p;
       if (p >= 0 && (k % 4 != p % 4 || !wn_policy_suits(policy, &c.attention))) continue;
-      wn_session *s, *kept, *forks, *alone;
+      wn_session *s, *kept, *forks, *alone, *any;
       int32_t ids[B * T], tails[4 * 3], tail[B * 3];
       float expected[B * V], found[B * V], forked[4 * V];
       random_tokens((uint64_t)(k * 10 + p + 1), ids, B * T);
@@ -244,7 +244,25 @@ static void test_copies(void **state) {
       OK(ctx, wn_session_copy(ctx, s, kept)); /* back */
       OK(ctx, wn_session_feed(ctx, s, tails, 3, 0, found));
       assert_memory_equal(expected, found, sizeof found);
+      /* Any sequences: those of the forks the other way round, and what they go on with. */
+      int64_t rows[2 * B];
+      int32_t turned[2 * B * 3];
+      float mixed[2 * B * V];
+      for (int b = 0; b < 2 * B; b++) {
+        rows[b] = (2 * B - 1 - b) / 2;
+        memcpy(turned + b * 3, tails + (2 * B - 1 - b) * 3, 3 * sizeof *turned);
+      }
+      wn_session_reset(alone);
+      OK(ctx, wn_session_feed(ctx, alone, ids, 7, 0, NULL));
+      make_session(ctx, model, policy, p < 0 ? NULL : "4", 2 * B, 16, &any);
+      OK(ctx, wn_session_copy_rows(ctx, any, alone, rows));
+      OK(ctx, wn_session_feed(ctx, any, turned, 3, 0, mixed));
       OK(ctx, wn_session_feed(ctx, forks, tails, 3, 0, forked));
+      for (int b = 0; b < 2 * B; b++)
+        for (int v = 0; v < V; v++)
+          if (fabsf(mixed[(2 * B - 1 - b) * V + v] - forked[b * V + v]) > 1e-4f)
+            fail_msg("%s, policy %d: sequence %d by rows", model_cases[k].name, p, b);
+      wn_session_destroy(any);
       for (int way = 0; way < 2; way++) { /* fork b*2+way continues sequence b */
         for (int b = 0; b < B; b++) memcpy(tail + b * 3, tails + (b * 2 + way) * 3, 3 * sizeof *tail);
         wn_session_reset(alone);
@@ -278,6 +296,10 @@ static void test_refusals(void **state) {
   assert_refused(ctx, wn_session_copy(ctx, three, two), WN_ERR_ARGUMENT, "expected a multiple");
   assert_refused(ctx, wn_session_copy(ctx, budgeted, two), WN_ERR_ARGUMENT, "same model");
   assert_refused(ctx, wn_session_copy(ctx, budgeted, other), WN_ERR_ARGUMENT, "same model");
+  assert_refused(ctx, wn_session_copy_rows(ctx, three, two, (const int64_t[]){0, 2, 1}), WN_ERR_ARGUMENT,
+                 "rows[1] is 2, expected 0 to 1");
+  assert_refused(ctx, wn_session_copy_rows(ctx, two, two, (const int64_t[]){1, 0}), WN_ERR_ARGUMENT, "within itself");
+  OK(ctx, wn_session_copy_rows(ctx, three, two, (const int64_t[]){0, 1, 1}));
   OK(ctx, wn_session_copy(ctx, two, two));
   make_session(ctx, model, 0, NULL, 2, 1, &short_one);
   OK(ctx, wn_session_feed(ctx, two, (const int32_t[]){1, 2, 3, 4}, 2, 0, NULL));
