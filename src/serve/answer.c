@@ -127,6 +127,13 @@ static void answer_event(const struct wn_serve_model *m, struct wn_serve_choice 
   answer_add_json(&job->out, j, "data: ", "\n\n");
 }
 
+void wn_job_add_event(const struct wn_serve_model *m, struct wn_serve_job *job, json_t *winnow) {
+  json_t *j = winnow ? answer_head(m, job, true) : NULL;
+  if (j) json_object_set_new(j, "choices", json_array());
+  if (j) json_object_set_new(j, "winnow", winnow);
+  answer_add_json(&job->out, j, "data: ", "\n\n");
+}
+
 void wn_job_say(const struct wn_serve_model *m, struct wn_serve_choice *c, const char *text, size_t bytes) {
   if (bytes == 0) return;
   if (c->job->request.stream)
@@ -220,6 +227,7 @@ void wn_job_destroy(struct wn_serve_job *job) {
   for (int i = 0; i < job->count && job->choices; i++) {
     struct wn_serve_choice *c = &job->choices[i];
     wn_generation_destroy(c->generation);
+    wn_trace_destroy(c->trace);
     wn_text_stream_destroy(c->echo);
     wn_session_destroy(c->session);
     wn_bytes_clear(&c->text);

@@ -135,6 +135,7 @@ static enum MHD_Result http_send(const struct wn_http *http, struct MHD_Connecti
   MHD_add_response_header(r, "Cache-Control", "no-store");
   MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
   MHD_add_response_header(r, "Referrer-Policy", "no-referrer");
+  if (a->content_policy) MHD_add_response_header(r, "Content-Security-Policy", a->content_policy);
   char seconds[16];
   snprintf(seconds, sizeof seconds, "%d", a->retry);
   if (a->retry > 0) MHD_add_response_header(r, "Retry-After", seconds);

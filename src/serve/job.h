@@ -17,6 +17,8 @@ enum wn_choice_state {
   WN_CHOICE_DONE
 };
 
+struct wn_serve_trace;
+
 struct wn_serve_choice {
   struct wn_serve_job *job;
   const struct wn_serve_model *model; /* the worker's */
@@ -37,6 +39,7 @@ struct wn_serve_choice {
   size_t characters;              /* of the text */
   json_t *scores;                 /* of the tokens, as the API writes them; NULL: not wanted */
   uint16_t *counts;               /* [V] of the answer's tokens, with penalties */
+  struct wn_serve_trace *trace;   /* NULL: none is wanted (trace.c) */
 };
 
 struct wn_serve_job {
@@ -60,6 +63,8 @@ void wn_job_say(const struct wn_serve_model *m, struct wn_serve_choice *c, const
 /* The score of a token: id with its log probability (NAN: it has none), and K others. */
 void wn_job_score(const struct wn_serve_model *m, struct wn_serve_choice *c, int32_t id, double log_probability,
                   const int32_t *top, const double *top_log_probability, int K);
+/* An event without text: what `winnow` says, which is released (NULL: out of memory). */
+void wn_job_add_event(const struct wn_serve_model *m, struct wn_serve_job *job, json_t *winnow);
 /* A choice has ended; the last one ends the answer. */
 void wn_job_finish_choice(const struct wn_serve_model *m, struct wn_serve_choice *c);
 /* Something failed while it ran: said in place of the rest. */
@@ -69,5 +74,15 @@ void wn_serve_error_text(const struct wn_serve_error *error, struct wn_text *out
 /* Empty scores, where the request wants any. */
 json_t *wn_job_new_scores(const struct wn_serve_request *request);
 void wn_job_destroy(struct wn_serve_job *job);
+
+/* --- what its caches hold (trace.c), where the request asks for it; a failure is one of the job's text --- */
+
+/* A token of the answer has been drawn. */
+void wn_trace_token(const struct wn_serve_model *m, struct wn_serve_choice *c, int32_t id);
+/* After any number of steps, and before the session goes: the event of what has been read and dropped since the last
+ * one; none, if nothing was. Before the first one the event with the prompt's tokens. Costs a look at every layer's
+ * slots. */
+void wn_trace_step(const struct wn_serve_model *m, struct wn_serve_choice *c);
+void wn_trace_destroy(struct wn_serve_trace *trace); /* NULL is allowed */
 
 #endif

@@ -203,8 +203,12 @@ static bool read_winnow(const struct reading *x, const json_t *value) {
   json_t *option;
   char number[32];
   if (!json_is_object(value)) return wn_serve_refuse(x->error, 400, "winnow", "winnow: expected an object");
+  const json_t *trace = json_object_get(value, "trace");
+  x->r->trace = json_is_true(trace);
+  if (json_is_boolean(trace) && json_object_size(value) == 1) return true;
   json_object_foreach((json_t *)(uintptr_t)value, key, option) {
     text = json_string_value(option);
+    if (option == trace && json_is_boolean(trace)) continue;
     if (!strcmp(key, "budgets") && json_is_integer(option)) {
       snprintf(number, sizeof number, "%lld", (long long)json_integer_value(option));
       budget = number;
@@ -376,6 +380,8 @@ static bool request_check(const struct wn_serve_model *m, struct wn_serve_reques
   if (r->top > 0 && !r->scores) return wn_serve_refuse(error, 400, "top_logprobs", "top_logprobs: needs logprobs");
   if (r->stream && r->echo && r->scores)
     return wn_serve_refuse(error, 400, "echo", "echo: with logprobs it is not streamed");
+  if (r->trace && (!r->stream || r->prompt_count * r->n != 1))
+    return wn_serve_refuse(error, 400, "winnow", "winnow.trace: only in a stream of one answer");
   int64_t longest = 0;
   for (int i = 0; i < r->prompt_count; i++)
     if (r->prompts[i].count > longest) longest = r->prompts[i].count;

@@ -45,6 +45,7 @@ struct wn_serve_prompt {
 
 struct wn_serve_request {
   bool chat, stream, include_usage, echo;
+  bool trace;         /* events that say what is kept (trace.c) */
   bool scores;        /* log probabilities are wanted */
   int top;            /* of so many most probable tokens as well */
   int64_t n;          /* answers to each prompt */

@@ -9,6 +9,7 @@
 #include "base/options.h"
 #include "kv/budgets.h"
 #include "serve/http.h"
+#include "serve/page.h"
 #include "serve/worker.h"
 #include "winnow/serve.h"
 
@@ -61,6 +62,20 @@ static void handle_health(const struct wn_http_request *request, struct wn_http_
   answer->fixed_bytes = strlen(answer->fixed);
 }
 
+/* Before a key is known: the page asks for it. */
+static void handle_page(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  (void)request;
+  answer->fixed = wn_chat_page;
+  answer->fixed_bytes = strlen(wn_chat_page);
+  answer->content_policy = wn_chat_page_policy;
+}
+
+static void handle_info(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  const struct wn_server *s = request->user;
+  if (!server_knows(request, answer)) return;
+  answer_json(answer, wn_page_info(&s->front));
+}
+
 static void handle_models(const struct wn_http_request *request, struct wn_http_answer *answer) {
   const struct wn_server *s = request->user;
   if (!server_knows(request, answer)) return;
@@ -111,6 +126,8 @@ static void handle_slots(const struct wn_http_request *request, struct wn_http_a
 static json_t *server_special(const struct wn_server *s, int32_t id) {
   char *text;
   size_t bytes;
+  const char *name = wn_tokenizer_token_name(s->front.tok, id, &bytes);
+  if (name) return json_stringn(name, bytes);
   if (id < 0 || wn_tokenizer_decode(s->front.ctx, s->front.tok, &id, 1, &text, &bytes) != WN_OK) return json_null();
   json_t *out = json_stringn(text, bytes);
   wn_text_free(text);
@@ -284,6 +301,8 @@ static void handle_chat(const struct wn_http_request *request, struct wn_http_an
 }
 
 static const struct wn_http_route routes[] = {
+    {"GET", "/", "text/html; charset=utf-8", 0, handle_page},
+    {"GET", "/info", "application/json", 0, handle_info},
     {"GET", "/health", "application/json", 0, handle_health},
     {"GET", "/v1/models", "application/json", 0, handle_models},
     {"GET", "/metrics", "text/plain; version=0.0.4", 0, handle_metrics},

@@ -63,6 +63,7 @@ static bool choice_on_piece(void *user, const wn_generate_piece *piece) {
     c->tokens++;
     if (c->counts && c->counts[piece->id] < UINT16_MAX) c->counts[piece->id]++;
     if (choice_score(m, c, piece->id) != WN_OK) c->job->out.failed = true;
+    wn_trace_token(m, c, piece->id);
   }
   wn_job_say(m, c, piece->text, piece->bytes);
   return true;
@@ -202,6 +203,7 @@ static wn_status choice_begin(struct wn_serve_worker *w, struct wn_serve_choice 
 }
 
 static void choice_leave(struct wn_serve_worker *w, struct wn_serve_choice *c) {
+  if (c->finish) wn_trace_step(&w->model, c);
   wn_generation_destroy(c->generation);
   wn_constraint_destroy(c->constraint);
   wn_session_destroy(c->session);
@@ -376,6 +378,7 @@ static bool running_step(struct running *x) {
 
 /* What there is to send goes out; clients that have left free their slots. False: nothing moved. */
 static bool running_send(struct running *x, struct wn_serve_job *job) {
+  for (int i = 0; i < job->count; i++) wn_trace_step(&x->w->model, &job->choices[i]);
   if (job->out.failed && !job->finished) running_fail(x, job);
   const size_t left = job->out.data ? job->out.bytes - job->sent : 0;
   const size_t n = wn_http_stream_offer(job->stream, left ? job->out.data + job->sent : "", left);
