@@ -21,7 +21,7 @@ def byte_symbols():
     return [letters[b] for b in range(256)]
 
 
-def write(folder, seed=1, context=512, width=48, layers=3, heads=4, kv_heads=2):
+def write(folder, seed=1, context=512, width=64, layers=3, heads=4, kv_heads=2):
     draw = random.Random(seed)
     os.makedirs(folder, exist_ok=True)
     letters = byte_symbols()
