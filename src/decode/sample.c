@@ -37,16 +37,33 @@ static double sample_weight_of(float x, double top, double temperature) {
   return exp(((double)x - top) / temperature);
 }
 
-/* The smallest set of largest logits within `within` whose weights (1 each when counting) reach `target`. */
+/* The sum of the weights that are kept; by_bin [256]: also by the first digit of their keys, or NULL. */
+static double sample_total(const float *logits, int64_t V, const struct cut *kept, double top, double temperature,
+                           double *by_bin) {
+  struct walk w = {kept, 0};
+  double total = 0;
+  for (int64_t v = 0; v < V; v++) {
+    const uint32_t key = sample_key_of(logits[v]);
+    if (!sample_is_kept(&w, key)) continue;
+    const double weight = sample_weight_of(logits[v], top, temperature);
+    total += weight;
+    if (by_bin) by_bin[key >> 24] += weight;
+  }
+  return total;
+}
+
+/* The smallest set of largest logits within `within` whose weights (1 each when counting) reach `target`. first [256]:
+ * the weights by the first digit, where they are known, or NULL. */
 static struct cut sample_find_cut(const float *logits, int64_t V, const struct cut *within, bool counting,
-                                  double target, double top, double temperature) {
+                                  double target, double top, double temperature, const double *first) {
   uint32_t prefix = 0;
   double above = 0; /* weight of the keys above the prefix */
   for (int shift = 24; shift >= 0; shift -= 8) {
     double weight[256] = {0};
     const uint32_t mask = shift == 24 ? 0 : ~0u << (shift + 8);
     struct walk w = {within, 0};
-    for (int64_t v = 0; v < V; v++) {
+    if (shift == 24 && first) memcpy(weight, first, sizeof weight);
+    for (int64_t v = shift == 24 && first ? V : 0; v < V; v++) {
       const uint32_t key = sample_key_of(logits[v]);
       if (!sample_is_kept(&w, key) || (key & mask) != prefix) continue;
       weight[key >> shift & 255] += counting ? 1.0 : sample_weight_of(logits[v], top, temperature);
@@ -105,20 +122,15 @@ wn_status wn_sample(wn_context *ctx, const float *logits, int64_t V, const wn_sa
   if (s->temperature == 0) return WN_OK;
   const double top = (double)logits[best];
   struct cut kept = {0, V}; /* all */
-  if (s->top_k > 0 && s->top_k < V) kept = sample_find_cut(logits, V, &kept, true, s->top_k, top, s->temperature);
-  double total = 0;
-  struct walk w = {&kept, 0};
-  for (int64_t v = 0; v < V; v++)
-    if (sample_is_kept(&w, sample_key_of(logits[v]))) total += sample_weight_of(logits[v], top, s->temperature);
+  if (s->top_k > 0 && s->top_k < V) kept = sample_find_cut(logits, V, &kept, true, s->top_k, top, s->temperature, NULL);
+  double first[256] = {0};
+  double total = sample_total(logits, V, &kept, top, s->temperature, s->top_p < 1 ? first : NULL);
   if (s->top_p < 1) {
-    kept = sample_find_cut(logits, V, &kept, false, s->top_p * total, top, s->temperature);
-    total = 0;
-    w = (struct walk){&kept, 0};
-    for (int64_t v = 0; v < V; v++)
-      if (sample_is_kept(&w, sample_key_of(logits[v]))) total += sample_weight_of(logits[v], top, s->temperature);
+    kept = sample_find_cut(logits, V, &kept, false, s->top_p * total, top, s->temperature, first);
+    total = sample_total(logits, V, &kept, top, s->temperature, NULL);
   }
   double left = total * wn_random_uniform(s->seed, WN_STREAM_SAMPLE, step, 0);
-  w = (struct walk){&kept, 0};
+  struct walk w = {&kept, 0};
   for (int64_t v = 0; v < V; v++) {
     if (!sample_is_kept(&w, sample_key_of(logits[v]))) continue;
     const double weight = sample_weight_of(logits[v], top, s->temperature);
