@@ -27,7 +27,7 @@ typedef struct wn_generate_piece {
   const char *text;       /* [bytes] whole characters of UTF-8, borrowed for the call, not NUL-terminated */
   size_t bytes;           /* 0 where a character is not complete yet, or a stop string may have begun */
   double log_probability; /* with log_probabilities: of the token, natural logarithm, before temperature, top-k and
-                             top-p */
+                             top-p, among those that a constraint leaves */
 } wn_generate_piece;
 
 /* The prompt, the sampling and the end of a text; wn_generate_options_init sets the defaults. */

@@ -6,7 +6,8 @@
  * on such quotes is walked. Cost: [V] bytes read and written, and some hundred nodes.
  *
  * Why there always is a token: from each state a text can be completed (json_machine.h), and each byte that may be
- * needed for it is a token by itself, which is checked when a constraint is created. */
+ * needed for it is a token by itself, which is checked when a constraint is created (those of a character of several
+ * bytes when the tree is made). */
 #include "text/constraint.h"
 
 #include <math.h>
@@ -189,10 +190,6 @@ static wn_status constraint_check_bytes(wn_context *ctx, const struct wn_token_t
     if (!t->bytes[*c])
       return wn_fail(ctx, WN_ERR_UNSUPPORTED, "the tokenizer has no token for '%c', without which it writes no JSON",
                      *c);
-  for (unsigned c = 0x80; c < 0xC0 && t->partial; c++)
-    if (!t->bytes[c])
-      return wn_fail(ctx, WN_ERR_UNSUPPORTED,
-                     "the tokenizer has tokens that end inside a character, and none for the byte 0x%02x", c);
   for (uint32_t i = 0; i < s->text_bytes; i++)
     if (!t->bytes[s->text[i]])
       return wn_fail(ctx, WN_ERR_UNSUPPORTED,

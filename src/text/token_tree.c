@@ -32,6 +32,19 @@ static bool tree_ends_inside(const struct wn_tree_token *t) {
   return false;
 }
 
+/* Where some byte that a character may go on with has no token, those that end inside a character are left out: what
+ * they begin could not always be ended. */
+static uint32_t tree_leave_out(struct wn_tree_token *tokens, uint32_t count) {
+  bool has[256] = {false}, all = true;
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < count; i++)
+    if (tokens[i].bytes == 1) has[(unsigned char)tokens[i].text[0]] = true;
+  for (int byte = 0x80; byte < 0xC0; byte++) all = all && has[byte];
+  for (uint32_t i = 0; i < count; i++)
+    if (all || !tree_ends_inside(&tokens[i])) tokens[kept++] = tokens[i];
+  return kept;
+}
+
 /* --- nodes --- */
 
 static struct wn_tree_node tree_child(const struct wn_tree_node *up, unsigned char byte, uint32_t first) {
@@ -67,7 +80,6 @@ static void tree_build(struct wn_token_tree *t, const struct wn_tree_token *toke
     t->characters[tokens[i].id] = node->string == WN_STRING_NONE ? WN_TREE_NOT_PLAIN : node->characters;
     t->simple[tokens[i].id] = node->string != WN_STRING_NONE && node->simple;
     if (tokens[i].bytes == 1) t->bytes[node->byte] = true;
-    if (tree_ends_inside(&tokens[i])) t->partial = true;
   }
   for (;; depth--) {
     t->nodes[path[depth]].end = t->node_count;
@@ -114,6 +126,7 @@ wn_status wn_token_tree_create(wn_context *ctx, struct wn_tree_token *tokens, ui
   size_t nodes = 1, quotes = 0, text = 0;
   void *memory;
   *out = NULL;
+  count = tree_leave_out(tokens, count);
   if (count) qsort(tokens, count, sizeof *tokens, tree_compare);
   for (uint32_t i = 0; i < count; i++) {
     const uint32_t common = i ? tree_common(&tokens[i - 1], &tokens[i]) : 0;

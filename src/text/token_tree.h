@@ -35,7 +35,6 @@ struct wn_token_tree {
   int32_t *ends; /* [end_count] tokens that end a text */
   uint32_t end_count;
   bool bytes[256]; /* there is a token of this byte alone */
-  bool partial;    /* some token ends inside a character */
 };
 
 struct wn_tree_token {
@@ -44,7 +43,7 @@ struct wn_tree_token {
   int32_t id;
 };
 
-/* tokens [count] of ids 0 to entries - 1, sorted by the call; ends [end_count]. */
+/* tokens [count] of ids 0 to entries - 1, rearranged by the call; ends [end_count]. */
 wn_status wn_token_tree_create(wn_context *ctx, struct wn_tree_token *tokens, uint32_t count, int32_t entries,
                                const int32_t *ends, uint32_t end_count, struct wn_token_tree **out);
 void wn_token_tree_destroy(struct wn_token_tree *tree); /* NULL is allowed */
