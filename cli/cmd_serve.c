@@ -49,8 +49,10 @@ static const struct cli_option serve_options[] = {
 static const struct cli_spec serve_spec = {
     .command = "winnow serve",
     .summary =
-        "Answers HTTP requests in the shapes of the OpenAI API: /v1/completions, /v1/chat/completions, /v1/models,\n"
-        "/tokenize, /detokenize, /apply-template, /tokenizer_info, /health, /metrics, /slots. A request may say how "
+        "Answers HTTP requests in the shapes of the OpenAI API: /v1/completions, /v1/chat/completions, "
+        "/v1/embeddings,\n"
+        "/v1/models, /tokenize, /detokenize, /apply-template, /tokenizer_info, /health, /metrics, /slots. A request "
+        "may say how "
         "much\n"
         "of its context is kept: \"winnow\": {\"budgets\": 64, \"policy\": \"h2o\"}. --budgets is for those that do "
         "not.",

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "serve/job.h"
+#include "serve/embed.h"
 #include "text/utf8.h"
 #include "winnow/model.h"
 
@@ -186,6 +186,16 @@ static json_t *answer_choice(const struct wn_serve_choice *c) {
                    "finish_reason", c->finish);
 }
 
+static void answer_embeddings(const struct wn_serve_model *m, struct wn_serve_job *job) {
+  struct wn_serve_error error = {0};
+  json_t *j = wn_embed_answer(m, job, &error);
+  if (error.status)
+    wn_serve_error_text(&error, &job->out);
+  else
+    answer_add_json(&job->out, j, "", "\n");
+  job->finished = true;
+}
+
 static void answer_end(const struct wn_serve_model *m, struct wn_serve_job *job) {
   json_t *j = answer_head(m, job, job->request.stream), *choices = json_array();
   for (int i = 0; i < job->count && !job->request.stream; i++)
@@ -209,7 +219,11 @@ void wn_job_finish_choice(const struct wn_serve_model *m, struct wn_serve_choice
   c->state = WN_CHOICE_DONE;
   if (job->finished) return;
   if (job->request.stream) answer_event(m, c, "", 0);
-  if (++job->done == job->count) answer_end(m, job);
+  if (++job->done < job->count) return;
+  if (job->request.embed.wanted)
+    answer_embeddings(m, job);
+  else
+    answer_end(m, job);
 }
 
 void wn_job_fail(struct wn_serve_job *job, const char *message) {
@@ -233,6 +247,7 @@ void wn_job_destroy(struct wn_serve_job *job) {
     wn_bytes_clear(&c->text);
     json_decref(c->scores);
     wn_free(c->counts);
+    wn_free(c->sums);
   }
   wn_free(job->choices);
   wn_serve_request_clear(&job->request);

@@ -13,6 +13,7 @@ enum wn_choice_state {
   WN_CHOICE_WAITS,  /* for a slot */
   WN_CHOICE_BEGINS, /* has one, and is to read its prompt */
   WN_CHOICE_SCORES, /* reads its prompt and scores it */
+  WN_CHOICE_EMBEDS, /* reads its prompt and adds up its states */
   WN_CHOICE_WRITES, /* generates */
   WN_CHOICE_DONE
 };
@@ -33,6 +34,7 @@ struct wn_serve_choice {
   int64_t scored;                 /* tokens of the prompt */
   int64_t cached;                 /* tokens of the prompt that were known (prefix.h) */
   struct wn_prefix_places places; /* where its states are still to be kept */
+  double *sums;                   /* [C] of states, for an embedding */
   int64_t tokens;                 /* of the answer */
   const char *finish;             /* "length", "stop"; NULL: not yet */
   struct wn_bytes text;           /* the answer so far; with echo the prompt before it */

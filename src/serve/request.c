@@ -49,55 +49,65 @@ struct field {
   bool (*read)(const struct reading *x, const json_t *value);
 };
 
-static bool read_ids(const struct reading *x, const json_t *list, struct wn_serve_prompt *out) {
+/* The field that a prompt is in. */
+struct prompt_field {
+  const struct wn_serve_model *m;
+  const char *name;
+  struct wn_serve_error *error;
+};
+
+static bool prompt_read_ids(const struct prompt_field *x, const json_t *list, struct wn_serve_prompt *out) {
   void *memory;
   const size_t n = json_array_size(list);
   if ((int64_t)n > x->m->context)
-    return wn_serve_refuse(x->error, 400, "prompt", "prompt: %zu tokens, the context has %lld", n,
+    return wn_serve_refuse(x->error, 400, x->name, "%s: %zu tokens, the context has %lld", x->name, n,
                            (long long)x->m->context);
   if (wn_alloc(x->m->ctx, "a prompt", n * sizeof *out->ids, &memory) != WN_OK)
-    return wn_serve_refuse(x->error, 503, "prompt", "out of memory");
+    return wn_serve_refuse(x->error, 503, x->name, "out of memory");
   out->ids = memory;
   out->count = (int64_t)n;
   for (size_t i = 0; i < n; i++) {
     const json_t *id = json_array_get(list, i);
     const json_int_t value = json_is_integer(id) ? json_integer_value(id) : -1;
     if (value < 0 || value >= x->m->entries)
-      return wn_serve_refuse(x->error, 400, "prompt", "prompt: element %zu is no token, expected 0 to %d", i,
+      return wn_serve_refuse(x->error, 400, x->name, "%s: element %zu is no token, expected 0 to %d", x->name, i,
                              x->m->entries - 1);
     out->ids[i] = (int32_t)value;
   }
   return true;
 }
 
-static bool read_text(const struct reading *x, const json_t *text, struct wn_serve_prompt *out) {
+static bool prompt_read_text(const struct prompt_field *x, const json_t *text, struct wn_serve_prompt *out) {
   size_t count = 0;
   if (wn_prompt_encode(x->m->ctx, x->m->tok, json_string_value(text), json_string_length(text), &out->ids, &count) !=
       WN_OK)
-    return wn_serve_refuse(x->error, 400, "prompt", "prompt: %s", wn_context_error(x->m->ctx));
+    return wn_serve_refuse(x->error, 400, x->name, "%s: %s", x->name, wn_context_error(x->m->ctx));
   out->count = (int64_t)count;
   return true;
 }
 
-static bool read_prompt(const struct reading *x, const json_t *value) {
-  struct wn_serve_request *r = x->r;
+bool wn_serve_prompts(const struct wn_serve_model *m, const char *name, size_t most, const json_t *value,
+                      struct wn_serve_request *r, struct wn_serve_error *error) {
+  const struct prompt_field x = {m, name, error};
   const json_t *first = json_array_get(value, 0);
   const bool list = json_is_array(value) && (json_is_string(first) || json_is_array(first));
   const size_t n = list ? json_array_size(value) : 1;
   if (!json_is_string(value) && !first)
-    return wn_serve_refuse(x->error, 400, "prompt", "prompt: expected a text, tokens, or a list of either");
-  if (n > WN_SERVE_PROMPTS)
-    return wn_serve_refuse(x->error, 400, "prompt", "prompt: %zu prompts, at most %d", n, WN_SERVE_PROMPTS);
+    return wn_serve_refuse(error, 400, name, "%s: expected a text, tokens, or a list of either", name);
+  if (n > most) return wn_serve_refuse(error, 400, name, "%s: a list of %zu, at most %zu", name, n, most);
   for (size_t i = 0; i < n; i++) {
     const json_t *one = list ? json_array_get(value, i) : value;
     struct wn_serve_prompt *out = &r->prompts[r->prompt_count++];
-    if (json_is_string(one) ? !read_text(x, one, out) : !json_is_array(one) || !read_ids(x, one, out))
-      return x->error->status
-                 ? false
-                 : wn_serve_refuse(x->error, 400, "prompt", "prompt: element %zu is neither a text nor tokens", i);
-    if (out->count == 0) return wn_serve_refuse(x->error, 400, "prompt", "prompt: there are no tokens in it");
+    if (json_is_string(one) ? !prompt_read_text(&x, one, out) : !json_is_array(one) || !prompt_read_ids(&x, one, out))
+      return error->status ? false
+                           : wn_serve_refuse(error, 400, name, "%s: element %zu is neither a text nor tokens", name, i);
+    if (out->count == 0) return wn_serve_refuse(error, 400, name, "%s: there are no tokens in it", name);
   }
   return true;
+}
+
+static bool read_prompt(const struct reading *x, const json_t *value) {
+  return wn_serve_prompts(x->m, "prompt", WN_SERVE_WRITTEN, value, x->r, x->error);
 }
 
 static bool read_messages(const struct reading *x, const json_t *value) {

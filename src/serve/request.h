@@ -4,11 +4,13 @@
 
 #include <jansson.h>
 #include "winnow/chat.h"
+#include "winnow/embed.h"
 #include "winnow/generate.h"
 
 enum {
-  WN_SERVE_PROMPTS = 64,  /* of a request, at most */
-  WN_SERVE_CHOICES = 128, /* of all its prompts together */
+  WN_SERVE_WRITTEN = 64,   /* prompts of a request, at most */
+  WN_SERVE_PROMPTS = 1024, /* of one for embeddings */
+  WN_SERVE_CHOICES = 128,  /* of all its prompts together */
   WN_SERVE_STOPS = 16,
   WN_SERVE_BIASES = 256,
   WN_SERVE_MESSAGES = 1024,
@@ -43,6 +45,13 @@ struct wn_serve_prompt {
   int64_t count;
 };
 
+/* What /v1/embeddings asks for (embed.h). */
+struct wn_serve_embed {
+  bool wanted, base64;
+  wn_pooling pooling;
+  int64_t dimensions; /* the first so many numbers, normalised by themselves */
+};
+
 struct wn_serve_request {
   bool chat, stream, include_usage, echo;
   bool trace;         /* events that say what is kept (trace.c) */
@@ -64,6 +73,7 @@ struct wn_serve_request {
   struct wn_serve_prompt prompts[WN_SERVE_PROMPTS];
   int prompt_count;
   json_t *json;
+  struct wn_serve_embed embed;
 };
 
 /* False: what is wrong is in `error`. wn_serve_request_clear it in either case. */
@@ -73,6 +83,9 @@ void wn_serve_request_clear(struct wn_serve_request *request);
 
 /* A body as a JSON object; NULL: `error` says why not. */
 json_t *wn_serve_body(const char *body, size_t bytes, struct wn_serve_error *error);
+/* A text, tokens, or a list of at most `most` of either, into out->prompts; errors name the field. */
+bool wn_serve_prompts(const struct wn_serve_model *m, const char *field, size_t most, const json_t *value,
+                      struct wn_serve_request *out, struct wn_serve_error *error);
 /* The tokens of a list of messages, up to where the model answers. */
 bool wn_serve_messages(const struct wn_serve_model *m, const json_t *messages, struct wn_serve_prompt *out,
                        struct wn_serve_error *error);

@@ -8,6 +8,7 @@
 #include "base/misuse.h"
 #include "base/options.h"
 #include "kv/budgets.h"
+#include "serve/embed.h"
 #include "serve/http.h"
 #include "serve/page.h"
 #include "serve/worker.h"
@@ -264,18 +265,17 @@ static struct wn_serve_job *server_job(struct wn_server *s, struct wn_serve_requ
   return job;
 }
 
-static void server_generate(const struct wn_http_request *request, struct wn_http_answer *answer, bool chat) {
+/* Puts a request into the queue; it has been read, or is refused with `error`. */
+static void server_queue(const struct wn_http_request *request, struct wn_http_answer *answer, bool good,
+                         struct wn_serve_request *wanted, struct wn_serve_error error) {
   struct wn_server *s = request->user;
-  struct wn_serve_request wanted;
-  struct wn_serve_error error;
-  if (!server_knows(request, answer)) return;
-  if (!wn_serve_request_read(&s->front, chat, request->body, request->body_bytes, &wanted, &error)) {
-    wn_serve_request_clear(&wanted);
+  if (!good) {
+    wn_serve_request_clear(wanted);
     answer_error(answer, &error);
     return;
   }
-  struct wn_serve_job *job = server_job(s, &wanted);
-  wn_serve_request_clear(&wanted);
+  struct wn_serve_job *job = server_job(s, wanted);
+  wn_serve_request_clear(wanted);
   if (job && wn_http_stream_open(request, answer)) {
     job->stream = answer->stream;
     answer->type = job->request.stream ? "text/event-stream" : "application/json";
@@ -290,6 +290,24 @@ static void server_generate(const struct wn_http_request *request, struct wn_htt
   }
   wn_job_destroy(job);
   answer_error(answer, &error);
+}
+
+static void server_generate(const struct wn_http_request *request, struct wn_http_answer *answer, bool chat) {
+  struct wn_server *s = request->user;
+  struct wn_serve_request wanted;
+  struct wn_serve_error error;
+  if (!server_knows(request, answer)) return;
+  const bool good = wn_serve_request_read(&s->front, chat, request->body, request->body_bytes, &wanted, &error);
+  server_queue(request, answer, good, &wanted, error);
+}
+
+static void handle_embeddings(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  struct wn_server *s = request->user;
+  struct wn_serve_request wanted;
+  struct wn_serve_error error;
+  if (!server_knows(request, answer)) return;
+  const bool good = wn_embed_request_read(&s->front, request->body, request->body_bytes, &wanted, &error);
+  server_queue(request, answer, good, &wanted, error);
 }
 
 static void handle_completions(const struct wn_http_request *request, struct wn_http_answer *answer) {
@@ -313,6 +331,7 @@ static const struct wn_http_route routes[] = {
     {"POST", "/apply-template", "application/json", BODY, handle_apply_template},
     {"POST", "/v1/completions", "application/json", BODY, handle_completions},
     {"POST", "/v1/chat/completions", "application/json", BODY, handle_chat},
+    {"POST", "/v1/embeddings", "application/json", BODY, handle_embeddings},
 };
 
 /* --- start and stop --- */

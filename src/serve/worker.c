@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "serve/embed.h"
 #include "winnow/score.h"
 
 /* PROMPTS_AT_ONCE: of which a piece is read in a round: texts that are being written wait for one piece at most. */
@@ -188,6 +189,10 @@ static wn_status choice_begin(struct wn_serve_worker *w, struct wn_serve_choice 
   const struct wn_serve_request *r = &c->job->request;
   const int64_t V = wn_model_config_get(w->model.model)->vocab_size;
   void *memory;
+  if (r->embed.wanted) {
+    c->state = WN_CHOICE_EMBEDS;
+    return WN_OK;
+  }
   c->scores = wn_job_new_scores(r);
   if (r->presence_penalty != 0 || r->frequency_penalty != 0) {
     WN_TRY(wn_alloc(w->model.ctx, "counts of tokens", (size_t)V * sizeof *c->counts, &memory));
@@ -230,6 +235,7 @@ static bool choice_reads(const struct wn_serve_choice *c) {
 static wn_status choice_before(struct wn_serve_worker *w, struct wn_serve_choice *c, bool *read, bool *more) {
   *read = c->state == WN_CHOICE_SCORES;
   *more = true;
+  if (c->state == WN_CHOICE_EMBEDS) return wn_embed_step(&w->model, c, more);
   if (c->state == WN_CHOICE_SCORES) {
     WN_TRY(choice_score_piece(w, c));
     if (c->scored < c->prompt->count - 1) return WN_OK;

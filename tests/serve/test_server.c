@@ -334,7 +334,7 @@ static void test_bad_requests(void **state) {
       {"/tokenize", "{\"prompt\":7}", 400, "prompt: expected a text"},
       {"/detokenize", "{\"tokens\":[300]}", 400, "tokens: expected"},
       {"/detokenize", "{\"tokens\":\"a\"}", 400, "tokens: expected"},
-      {"/v1/embeddings", "{}", 404, "not here"},
+      {"/v1/embeddings", "{}", 400, "input: missing"},
   };
   struct place p;
   open_place(&p, NULL);
