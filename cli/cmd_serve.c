@@ -19,7 +19,8 @@ struct serve_request {
   struct cli_common common;
   struct cli_loading load;
   const char *host, *name, *key_file, *cache_memory, *prefix_memory;
-  int64_t port, context, slots, queue;
+  int64_t port, context, slots, queue, connections;
+  double timeout;
 };
 
 static const struct cli_option serve_options[] = {
@@ -36,6 +37,10 @@ static const struct cli_option serve_options[] = {
     CLI_OPTION(struct serve_request, slots, "slots", "N", "answers that are written at a time", .min = 1, .max = 4096),
     CLI_OPTION(struct serve_request, queue, "queue", "N", "requests at a time; further ones get 429", .min = 1,
                .max = 65536),
+    CLI_OPTION(struct serve_request, connections, "connections", "N",
+               "connections at a time; beyond it slow and idle ones give way", .min = 1, .max = 65536),
+    CLI_OPTION(struct serve_request, timeout, "timeout", "SECONDS",
+               "of a request, from its arrival to its end; 0: no limit", .min = 0, .max = 1e9),
     CLI_OPTION(struct serve_request, cache_memory, "cache-memory", "BYTES",
                "of all key-value caches together, such as 2GiB: answers beyond it wait; else no limit"),
     CLI_OPTION(struct serve_request, prefix_memory, "prefix-memory", "BYTES",
@@ -106,6 +111,8 @@ static int serve_run(wn_context *ctx, const struct serve_request *r, const struc
                                      .context = r->context,
                                      .slots = (int)r->slots,
                                      .queue = (int)r->queue,
+                                     .connections = (int)r->connections,
+                                     .timeout = r->timeout,
                                      .cache_memory = (uint64_t)memory,
                                      .prefix_memory = (uint64_t)prefix,
                                      .budgets = in->budgets.layers > 0 ? &in->budgets : NULL,
@@ -139,7 +146,9 @@ int cmd_serve(int argc, char **argv) {
                             .port = 8080,
                             .prefix_memory = "256MiB",
                             .slots = 8,
-                            .queue = 64};
+                            .queue = 64,
+                            .connections = 512,
+                            .timeout = 600};
   struct cli_list dirs = {0};
   struct cli_loaded in = {0};
   wn_context *ctx = NULL;

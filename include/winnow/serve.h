@@ -23,9 +23,10 @@ typedef struct wn_live wn_live;
 /* Answers requests in a thread of its own until wn_live_stop: / is the page, /log?after=PLACE the points after that
  * place as JSON, for GET and HEAD. Every other request gets one line: 404, 405 for another method, 413 for a body. On a
  * loopback address only requests that name this machine (Host: localhost, 127.0.0.1, [::1]) are answered, others get
- * 403, so that no foreign page can send requests under another name. At most 64 connections, each idle for at most 30
- * seconds; heads of at most 32 KiB. There is no encryption and there are no users: anyone who reaches another address
- * can read the curves. WN_ERR_IO: cannot listen on the address. */
+ * 403, so that no foreign page can send requests under another name. At most 64 connections; beyond them
+ * the one that has taken longest to ask gives way. 10 seconds for a head, of at most 32 KiB. There is no encryption and
+ * there are no users: anyone who reaches another address can read the curves. WN_ERR_IO: cannot listen on the address.
+ */
 wn_status wn_live_start(wn_context *ctx, const wn_live_options *options, wn_live **out);
 int wn_live_port(const wn_live *live);
 /* Adds the figures of a step, from the training thread; wn_live_add_log adds the earlier steps of a resumed run. At
@@ -54,6 +55,8 @@ typedef struct wn_server_options {
   wn_cache_format cache;     /* default WN_CACHE_FLOAT */
   uint64_t prefix_memory; /* bytes for states of prompts that have been read, so that a prompt with the same beginning
                              does not read it again; within cache_memory they give way to answers; 0: none are kept */
+  int connections;        /* at a time; 0: 512. Where there are more, slow and idle ones give way */
+  double timeout;         /* seconds for a request, from its arrival to its end; 0: no limit */
 } wn_server_options;
 typedef struct wn_server wn_server;
 

@@ -13,13 +13,25 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "serve/connections.h"
 
-enum { HTTP_CONNECTIONS = 64, HTTP_SECONDS = 30, HTTP_HEAD = 32 * 1024, HTTP_DISCARD = 1 << 20 };
+enum {
+  HTTP_CONNECTIONS = 64,
+  HTTP_IDLE_SECONDS = 30, /* without a byte */
+  HTTP_HEAD_SECONDS = 10,
+  HTTP_BODY_SECONDS = 30,
+  HTTP_ANSWER_SECONDS = 120,
+  HTTP_HEAD = 32 * 1024,
+  HTTP_DISCARD = 1 << 20,
+  HTTP_BODIES = 64 << 20 /* bytes of all bodies that are here together */
+};
 
 struct wn_http {
   struct MHD_Daemon *daemon;
   struct wn_http_options options;
   struct wn_http_streams streams;
+  struct wn_connections connections;
+  size_t bodies; /* bytes of all bodies; the server's thread alone counts */
   bool loopback;
   int port;
 };
@@ -102,11 +114,12 @@ static bool http_names_loopback(const char *host) {
 }
 
 static const char *http_refusal(int status) {
-  return status == MHD_HTTP_FORBIDDEN            ? "ask for localhost"
-         : status == MHD_HTTP_NOT_FOUND          ? "not here"
-         : status == MHD_HTTP_METHOD_NOT_ALLOWED ? "not by this method"
-         : status == MHD_HTTP_CONTENT_TOO_LARGE  ? "the request's body is too large"
-                                                 : "out of memory";
+  return status == MHD_HTTP_FORBIDDEN             ? "ask for localhost"
+         : status == MHD_HTTP_NOT_FOUND           ? "not here"
+         : status == MHD_HTTP_METHOD_NOT_ALLOWED  ? "not by this method"
+         : status == MHD_HTTP_CONTENT_TOO_LARGE   ? "the request's body is too large"
+         : status == MHD_HTTP_SERVICE_UNAVAILABLE ? "busy"
+                                                  : "out of memory";
 }
 
 /* ---- requests ---- */
@@ -127,7 +140,13 @@ static struct MHD_Response *http_response(struct wn_http_answer *a, bool head) {
   return r;
 }
 
-static enum MHD_Result http_send(const struct wn_http *http, struct MHD_Connection *c, const char *path,
+/* What is known of a request's connection; NULL: nothing. */
+static struct wn_connection *http_connection(struct MHD_Connection *c) {
+  const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+  return info ? info->socket_context : NULL;
+}
+
+static enum MHD_Result http_send(struct wn_http *http, struct MHD_Connection *c, const char *path,
                                  const struct http_exchange *x, struct wn_http_answer *a) {
   struct MHD_Response *r = http_response(a, x->head);
   if (!r) return MHD_NO;
@@ -140,14 +159,16 @@ static enum MHD_Result http_send(const struct wn_http *http, struct MHD_Connecti
   snprintf(seconds, sizeof seconds, "%d", a->retry);
   if (a->retry > 0) MHD_add_response_header(r, "Retry-After", seconds);
   if (a->status == MHD_HTTP_METHOD_NOT_ALLOWED) http_add_allowed(http, path, r);
+  wn_connections_enter(&http->connections, http_connection(c),
+                       a->stream && !x->head ? WN_CONNECTION_STREAM : WN_CONNECTION_ANSWER);
   const enum MHD_Result result = MHD_queue_response(c, (unsigned)a->status, r);
   MHD_destroy_response(r);
   return result;
 }
 
-static enum MHD_Result http_refuse(const struct wn_http *http, struct MHD_Connection *c, const char *path,
+static enum MHD_Result http_refuse(struct wn_http *http, struct MHD_Connection *c, const char *path,
                                    const struct http_exchange *x) {
-  struct wn_http_answer answer = {0};
+  struct wn_http_answer answer = {.retry = x->refused == MHD_HTTP_SERVICE_UNAVAILABLE};
   wn_http_say(&answer, x->refused, http_refusal(x->refused));
   return http_send(http, c, path, x, &answer);
 }
@@ -162,21 +183,28 @@ static enum MHD_Result http_begin(struct wn_http *http, struct MHD_Connection *c
   if (http->loopback && !http_names_loopback(MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST)))
     x->refused = MHD_HTTP_FORBIDDEN;
   if (!x->refused && bytes > x->route->body_limit) x->refused = MHD_HTTP_CONTENT_TOO_LARGE;
+  const char *always = http->options.always;
+  if (!x->refused && (!always || strcmp(path, always) != 0) && wn_connections_busy(&http->connections))
+    x->refused = MHD_HTTP_SERVICE_UNAVAILABLE;
+  wn_connections_enter(&http->connections, http_connection(c), WN_CONNECTION_BODY);
   return x->refused && bytes > HTTP_DISCARD ? http_refuse(http, c, path, x) : MHD_YES;
 }
 
 /* A piece of the body. MHD_NO: enough has been thrown away. */
-static enum MHD_Result http_take(struct http_exchange *x, const char *data, size_t bytes) {
+static enum MHD_Result http_take(struct wn_http *http, struct http_exchange *x, const char *data, size_t bytes) {
   if (!x->refused && bytes > x->route->body_limit - x->bytes) x->refused = MHD_HTTP_CONTENT_TOO_LARGE;
   if (!x->refused && bytes > x->room - x->bytes) {
     size_t room = 2 * (x->bytes + bytes);
     void *memory;
     if (room > x->route->body_limit) room = x->route->body_limit;
-    if (wn_alloc(NULL, "a request's body", room + 1, &memory) != WN_OK) {
+    if (room - x->room > HTTP_BODIES - http->bodies) {
+      x->refused = MHD_HTTP_SERVICE_UNAVAILABLE;
+    } else if (wn_alloc(NULL, "a request's body", room + 1, &memory) != WN_OK) {
       x->refused = MHD_HTTP_INTERNAL_SERVER_ERROR;
     } else {
       if (x->bytes) memcpy(memory, x->body, x->bytes);
       wn_free(x->body);
+      http->bodies += room - x->room;
       x->body = memory;
       x->room = room;
     }
@@ -204,7 +232,7 @@ static enum MHD_Result http_on_request(void *user, struct MHD_Connection *c, con
   if (*upload_bytes > 0) {
     const size_t bytes = *upload_bytes;
     *upload_bytes = 0;
-    return http_take(x, upload, bytes);
+    return http_take(http, x, upload, bytes);
   }
   if (x->refused) return http_refuse(http, c, path, x);
   const struct wn_http_request request = {.method = method,
@@ -223,15 +251,40 @@ static enum MHD_Result http_on_request(void *user, struct MHD_Connection *c, con
 static void http_on_completed(void *user, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode how) {
   struct wn_http *http = user;
   struct http_exchange *x = *state;
-  (void)c;
+  wn_connections_enter(&http->connections, http_connection(c), WN_CONNECTION_HEAD);
   if (!x) return;
+  http->bodies -= x->room;
   if (x->sent && how == MHD_REQUEST_TERMINATED_COMPLETED_OK) x->sent(http->options.user);
   wn_free(x->body);
   wn_free(x);
   *state = NULL;
 }
 
+static void http_on_connection(void *user, struct MHD_Connection *c, void **state,
+                               enum MHD_ConnectionNotificationCode what) {
+  struct wn_http *http = user;
+  if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+    wn_connections_close(&http->connections, *state);
+    *state = NULL;
+    return;
+  }
+  const union MHD_ConnectionInfo *socket = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD),
+                                 *address = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+  *state = wn_connections_open(&http->connections, socket->connect_fd, address ? address->client_addr : NULL);
+}
+
 /* ---- start and stop ---- */
+
+/* Times and limits, and the thread that sees to them. */
+static wn_status http_watch(wn_context *ctx, struct wn_http *http) {
+  const struct wn_http_options *o = &http->options;
+  struct wn_connections *all = &http->connections;
+  all->limit = o->connections ? o->connections : HTTP_CONNECTIONS;
+  all->seconds[WN_CONNECTION_HEAD] = o->head_seconds > 0 ? o->head_seconds : HTTP_HEAD_SECONDS;
+  all->seconds[WN_CONNECTION_BODY] = o->body_seconds > 0 ? o->body_seconds : HTTP_BODY_SECONDS;
+  all->seconds[WN_CONNECTION_ANSWER] = o->answer_seconds > 0 ? o->answer_seconds : HTTP_ANSWER_SECONDS;
+  return wn_connections_start(ctx, all);
+}
 
 static wn_status http_listen(wn_context *ctx, struct wn_http *http) {
   const struct wn_http_options *o = &http->options;
@@ -249,12 +302,13 @@ static wn_status http_listen(wn_context *ctx, struct wn_http *http) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  http->daemon =
-      MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | (is_four ? 0 : MHD_USE_IPv6), 0,
-                       NULL, NULL, http_on_request, http, MHD_OPTION_SOCK_ADDR, at, MHD_OPTION_CONNECTION_LIMIT,
-                       (unsigned)(o->connections ? o->connections : HTTP_CONNECTIONS), MHD_OPTION_CONNECTION_TIMEOUT,
-                       (unsigned)HTTP_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_HEAD,
-                       MHD_OPTION_NOTIFY_COMPLETED, http_on_completed, http, MHD_OPTION_END);
+  http->daemon = MHD_start_daemon(
+      MHD_USE_POLL | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | (is_four ? 0 : MHD_USE_IPv6), 0, NULL,
+      NULL, http_on_request, http, MHD_OPTION_SOCK_ADDR, at, MHD_OPTION_CONNECTION_LIMIT,
+      (unsigned)(2 * http->connections.limit + 64), /* with the reserve, and those that are cut */
+      MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)HTTP_IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_HEAD,
+      MHD_OPTION_NOTIFY_COMPLETED, http_on_completed, http, MHD_OPTION_NOTIFY_CONNECTION, http_on_connection, http,
+      MHD_OPTION_END);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (!http->daemon)
     return wn_fail(ctx, WN_ERR_IO, "cannot listen on %s port %d: taken, or not allowed", address, o->port);
@@ -270,7 +324,8 @@ wn_status wn_http_start(wn_context *ctx, const struct wn_http_options *options, 
   struct wn_http *http = memory;
   http->options = *options;
   wn_http_streams_init(&http->streams);
-  const wn_status status = http_listen(ctx, http);
+  wn_status status = http_watch(ctx, http);
+  if (status == WN_OK) status = http_listen(ctx, http);
   if (status != WN_OK) {
     wn_http_stop(http);
     return status;
@@ -295,6 +350,7 @@ void wn_http_stop(struct wn_http *http) {
   if (!http) return;
   wn_http_streams_close(&http->streams);
   if (http->daemon) MHD_stop_daemon(http->daemon);
+  wn_connections_stop(&http->connections);
   wn_http_streams_wait(&http->streams);
   wn_http_streams_clear(&http->streams);
   wn_free(http);

@@ -2,7 +2,8 @@
  *
  * Handlers run in the server's one thread: they answer at once, or give a stream that a thread of their own writes.
  * What cannot be answered is told in one line: 403 on a loopback address for requests that do not name this machine (so
- * that no page from elsewhere can ask under another name), 404, 405, 413. No encryption, no users. */
+ * that no page from elsewhere can ask under another name), 404, 405, 413, 503. No encryption, no users. Slow clients do
+ * not keep others out (connections.h). */
 #ifndef WN_SERVE_HTTP_H
 #define WN_SERVE_HTTP_H
 
@@ -51,8 +52,11 @@ struct wn_http_options {
   int port;                           /* 0: any that is free */
   const struct wn_http_route *routes; /* [route_count], borrowed */
   int route_count;
-  void *user;      /* for the handlers */
-  int connections; /* at a time; 0: 64 */
+  const char *always; /* a path that is answered also while every connection has a request; NULL: none */
+  void *user;         /* for the handlers */
+  int connections;    /* at a time; 0: 64 */
+  /* Seconds at most; 0: 10 for a head, 30 for a body, 120 for an answer to leave. */
+  double head_seconds, body_seconds, answer_seconds;
 };
 /* WN_ERR_IO: the address cannot be had. */
 wn_status wn_http_start(wn_context *ctx, const struct wn_http_options *options, struct wn_http **out);

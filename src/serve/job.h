@@ -52,6 +52,7 @@ struct wn_serve_job {
   size_t sent;
   char id[48];
   int64_t created; /* seconds since 1970 */
+  double arrived;  /* wn_seconds_now */
   struct wn_serve_choice *choices;
   int count, done;
   bool begun, finished, gone; /* gone: the client has left */

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/misuse.h"
 #include "base/options.h"
 #include "kv/budgets.h"
@@ -14,7 +15,7 @@
 #include "serve/worker.h"
 #include "winnow/serve.h"
 
-enum { SLOTS = 8, QUEUE = 64, CONNECTIONS = 512, BODY = 2 << 20, KEY_BYTES = 256 };
+enum { SLOTS = 8, QUEUE = 64, CONNECTIONS = 512, MOST_CONNECTIONS = 65536, BODY = 2 << 20, KEY_BYTES = 256 };
 
 struct wn_server {
   struct wn_serve_model front; /* for the handlers, with a context of their own */
@@ -256,6 +257,7 @@ static struct wn_serve_job *server_job(struct wn_server *s, struct wn_serve_requ
   job->choices = choices;
   job->count = count;
   job->created = time(NULL);
+  job->arrived = wn_seconds_now();
   snprintf(job->id, sizeof job->id, "%s-%llx-%llu", job->request.chat ? "chatcmpl" : "cmpl",
            (unsigned long long)s->started, (unsigned long long)++s->number);
   for (int i = 0; i < count; i++)
@@ -345,6 +347,9 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
   if (o->context < 0 || (c->position == WN_POS_LEARNED && o->context > c->context) || o->slots < 0 || o->queue < 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "server: context %lld, slots %d, queue %d: expected a context of 1 to %lld",
                    (long long)o->context, o->slots, o->queue, (long long)c->context);
+  if (o->connections < 0 || o->connections > MOST_CONNECTIONS || !(o->timeout >= 0))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "server: connections %d, timeout %g: expected 1 to %d, and seconds",
+                   o->connections, o->timeout, MOST_CONNECTIONS);
   if (o->api_key && (!*o->api_key || strlen(o->api_key) > KEY_BYTES))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "server: the key must have 1 to %d bytes", KEY_BYTES);
   if (o->budgets && o->budgets->layers > 0) {
@@ -372,6 +377,7 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
   s->worker.queue = o->queue ? o->queue : QUEUE;
   s->worker.cache_memory = o->cache_memory;
   s->worker.prefix.limit = o->prefix_memory;
+  s->worker.timeout = o->timeout;
   return WN_OK;
 }
 
@@ -403,8 +409,9 @@ wn_status wn_server_start(wn_context *ctx, wn_model *model, const wn_tokenizer *
                                        .port = o.port,
                                        .routes = routes,
                                        .route_count = sizeof routes / sizeof *routes,
+                                       .always = "/health",
                                        .user = s,
-                                       .connections = CONNECTIONS};
+                                       .connections = o.connections ? o.connections : CONNECTIONS};
   WN_TRY_GOTO(wn_http_start(s->front.ctx, &http, &s->http), listen);
   wn_handle_mark(s, WN_HANDLE_SERVER);
   *out = s;

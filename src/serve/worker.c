@@ -7,12 +7,14 @@
 #include <time.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "serve/embed.h"
 #include "winnow/score.h"
 
-/* PROMPTS_AT_ONCE: of which a piece is read in a round: texts that are being written wait for one piece at most. */
-enum { SCORE_PIECE = 64, FLUSH_MILLISECONDS = 5, PROMPTS_AT_ONCE = 1 };
+/* PROMPTS_AT_ONCE: of which a piece is read in a round: texts that are being written wait for one piece at most. UNREAD:
+ * bytes of a stream that its client has not read, with which it waits. */
+enum { SCORE_PIECE = 64, FLUSH_MILLISECONDS = 5, UNREAD = 256 << 10, PROMPTS_AT_ONCE = 1 };
 
 /* --- one choice --- */
 
@@ -226,14 +228,14 @@ static void choice_leave(struct wn_serve_worker *w, struct wn_serve_choice *c) {
 /* Has it a prompt to read now? */
 static bool choice_reads(const struct wn_serve_choice *c) {
   if (c->state == WN_CHOICE_BEGINS) return !choice_waits_for_prompt(c);
-  return c->state == WN_CHOICE_SCORES ||
+  return c->state == WN_CHOICE_SCORES || c->state == WN_CHOICE_EMBEDS ||
          (c->state == WN_CHOICE_WRITES && wn_session_position(c->session) < c->prompt->count);
 }
 
 /* What it does before a round's step of all, as the one whose prompt is read. *read: a piece already. *more: it goes
  * on. */
 static wn_status choice_before(struct wn_serve_worker *w, struct wn_serve_choice *c, bool *read, bool *more) {
-  *read = c->state == WN_CHOICE_SCORES;
+  *read = c->state == WN_CHOICE_SCORES || c->state == WN_CHOICE_EMBEDS;
   *more = true;
   if (c->state == WN_CHOICE_EMBEDS) return wn_embed_step(&w->model, c, more);
   if (c->state == WN_CHOICE_SCORES) {
@@ -325,6 +327,18 @@ static void running_fail(struct running *x, struct wn_serve_job *job) {
   pthread_mutex_unlock(&x->w->lock);
 }
 
+/* May it go on? Not while its client does not read: what is written waits in memory. */
+static bool running_may_step(struct running *x, struct wn_serve_job *job) {
+  const double timeout = x->w->timeout;
+  if (job->finished || job->gone) return false;
+  if (timeout > 0 && wn_seconds_now() - job->arrived > timeout) {
+    wn_fail(x->w->model.ctx, WN_ERR_CANCELLED, "the request was not answered within %g seconds", timeout);
+    running_fail(x, job);
+    return false;
+  }
+  return !job->request.stream || job->out.bytes - job->sent < UNREAD;
+}
+
 /* What a choice's part of a round came to. */
 static void running_settle(struct running *x, struct wn_serve_choice *c, wn_status status, bool more) {
   if (status != WN_OK) {
@@ -345,6 +359,7 @@ static int64_t running_gather(struct running *x, int64_t *pieces, bool *any) {
   int reading = 0;
   *pieces = PROMPTS_AT_ONCE;
   for (struct wn_serve_job *job = x->first; job; job = job->next) {
+    if (!running_may_step(x, job)) continue;
     for (int i = 0; i < job->count && !job->finished && !job->gone; i++) {
       struct wn_serve_choice *c = &job->choices[i];
       wn_status status = WN_OK;

@@ -21,6 +21,7 @@ struct wn_serve_worker {
   int slots, queue;                 /* answers at a time; requests that may be here at once */
   uint64_t cache_memory;            /* bytes of all caches together, with the states of prompts; 0: no limit */
   struct wn_prefix prefix;          /* the thread's own */
+  double timeout;                   /* seconds of a request from its arrival to its end; 0: for ever */
   wn_session_group *group;          /* for `slots` */
   wn_generation_turn *turns;        /* [slots] of a round */
   struct wn_serve_choice **writing; /* [slots] whose they are */
