@@ -190,10 +190,10 @@ wn_status wn_session_feed(wn_context *ctx, wn_session *session, const int32_t *t
                           float *logits);
 
 /* `to` takes over the state of `from` and forgets its own: its sequence b has what sequence b / (to's sequences /
- * from's) had seen. Both were created with the same model, budgets and cache format; to's sequences are a multiple of
- * from's. Capacities may differ where what from has seen fits, and where no budget or window is as long as the shorter
- * one. This forks a text (one to several), keeps a snapshot of it, and rolls back to one. Copies the
- * tokens held. */
+ * from's) had seen. Both were created with the same model, budgets, tau and cache format; to's sequences are a multiple
+ * of from's. Capacities may differ where what from has seen fits, and where no budget or window is as long as the
+ * shorter one. This forks a text (one to several), keeps a snapshot of it, and rolls back to one. Copies the tokens
+ * held. */
 wn_status wn_session_copy(wn_context *ctx, wn_session *to, const wn_session *from);
 /* The same with any sequences: sequence b of `to` is number rows[b] of `from`; rows [sequences of `to`]. */
 wn_status wn_session_copy_rows(wn_context *ctx, wn_session *to, const wn_session *from, const int64_t *rows);
@@ -240,7 +240,10 @@ typedef struct wn_session_options {
   int64_t capacity;          /* the longest text; 0: the model's context and recurrence */
   const wn_budgets *budgets; /* NULL: nothing is evicted */
   wn_cache_format cache;     /* default WN_CACHE_FLOAT */
+  double tau; /* of meaningful attention: rows keep the fewest keys whose weights reach this share, above 0 up to 1.
+                 0: as the model's own attention says; WN_TAU_NONE: no threshold, whatever the model says */
 } wn_session_options;
+#define WN_TAU_NONE (-1.0)
 wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_session_options *options, wn_session **out);
 /* What `format` stands for with this model under these budgets (NULL: none), of which cache_positions counts:
  * WN_CACHE_FLOAT or WN_CACHE_HALF. */

@@ -28,7 +28,7 @@ static void session_lay(struct wn_session *s, bool budgets) {
   const wn_dtype dtype = s->model->dtype;
   const size_t e = wn_dtype_size(dtype);
   const int64_t B = s->B, C = c->width, control_heads = budgets ? c->kv_heads : 1;
-  const bool control = c->attention.threshold.enabled && s->model->control;
+  const bool control = s->attention.threshold.enabled && s->model->control;
   const struct wn_array rows[] = {
       {"activations", true, WN_DIMS((int64_t)s->blocks.large_bytes), 1, &s->blocks.large},
       {"derived activations", true, WN_DIMS((int64_t)s->blocks.derived_bytes), 1, &s->blocks.derived},
@@ -142,14 +142,15 @@ const char *wn_cache_format_name(wn_cache_format format) {
 }
 
 /* The obstacle to a cache in half floats; NULL: none. */
-static const char *session_not_with_half(const struct wn_model *model, const wn_budgets *budgets) {
+static const char *session_not_with_half(const struct wn_model *model, const wn_attention_config *attention,
+                                         const wn_budgets *budgets) {
   const bool rotates = budgets && budgets->cache_positions;
   const bool served = model->backend->attention_served.row & WN_TERM_HALF;
   return model->dtype != WN_F32                ? "a model in F64"
          : !served                             ? "the reference's operations"
          : model->config.head_size > WN_HALF_D ? "heads of more than 256"
          : rotates                             ? "rotation by cache positions"
-                                               : wn_attention_config_lacks(&model->config.attention, WN_TRAIT_HALF);
+                                               : wn_attention_config_lacks(attention, WN_TRAIT_HALF);
 }
 
 static bool session_has_packed(const struct wn_model *model) {
@@ -158,22 +159,54 @@ static bool session_has_packed(const struct wn_model *model) {
   return false;
 }
 
+static wn_cache_format session_format(const struct wn_model *model, const wn_attention_config *attention,
+                                      const wn_budgets *budgets, wn_cache_format format) {
+  if (format != WN_CACHE_AUTO) return format;
+  return session_has_packed(model) && !session_not_with_half(model, attention, budgets) ? WN_CACHE_HALF
+                                                                                        : WN_CACHE_FLOAT;
+}
+
 wn_cache_format wn_cache_format_resolve(const wn_context *ctx, const wn_model *model, const wn_budgets *budgets,
                                         wn_cache_format format) {
   WN_CHECK_OR(0, WN_HANDLE(model, MODEL), WN_ENUM(format, WN_CACHE_COUNT));
   (void)ctx;
-  if (format != WN_CACHE_AUTO) return format;
-  return session_has_packed(model) && !session_not_with_half(model, budgets) ? WN_CACHE_HALF : WN_CACHE_FLOAT;
+  return session_format(model, &model->config.attention, budgets, format);
 }
 
-static wn_status session_choose_format(struct wn_session *s, const wn_session_options *options) {
+/* The model's attention with the session's own threshold. */
+static wn_status session_choose_attention(wn_context *ctx, const struct wn_model *model, double tau,
+                                          wn_attention_config *out) {
+  wn_model_config config = model->config;
+  *out = config.attention;
+  if (tau == 0) return WN_OK;
+  if (tau != WN_TAU_NONE && !(tau > 0 && tau <= 1))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session: tau is %g, expected a number above 0 up to 1, 0 or WN_TAU_NONE",
+                   tau);
+  config.attention.threshold.enabled = tau != WN_TAU_NONE;
+  if (config.attention.threshold.enabled) config.attention.threshold.tau = tau;
+  WN_TRY(wn_model_config_resolve(ctx, &config));
+  *out = config.attention;
+  return WN_OK;
+}
+
+wn_status wn_session_check_options(wn_context *ctx, const struct wn_model *model, const wn_session_options *options,
+                                   wn_attention_config *attention) {
   const wn_budgets *budgets = options->budgets && options->budgets->layers > 0 ? options->budgets : NULL;
   if ((unsigned)options->cache >= WN_CACHE_COUNT)
-    return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: cache format %d is unknown", (int)options->cache);
-  s->half = wn_cache_format_resolve(s->ctx, s->model, budgets, options->cache) == WN_CACHE_HALF;
-  const char *why = s->half ? session_not_with_half(s->model, budgets) : NULL;
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session: cache format %d is unknown", (int)options->cache);
+  if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
+  WN_TRY(session_choose_attention(ctx, model, options->tau, attention));
+  const char *term = wn_attention_config_unserved(attention, model->backend->attention_served.row);
+  if (term)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session: backend %s does not serve the term \"%s\"", model->backend->name,
+                   term);
+  const char *input = wn_attention_input_not_cached(attention);
+  if (input)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session: a key-value cache does not keep the input \"%s\"", input);
+  const bool half = session_format(model, attention, budgets, options->cache) == WN_CACHE_HALF;
+  const char *why = half ? session_not_with_half(model, attention, budgets) : NULL;
   if (!why) return WN_OK;
-  return wn_fail(s->ctx, WN_ERR_UNSUPPORTED, "a half-float cache cannot be combined with %s", why);
+  return wn_fail(ctx, WN_ERR_UNSUPPORTED, "a half-float cache cannot be combined with %s", why);
 }
 
 wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, wn_session **out) {
@@ -209,14 +242,8 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   if (c->position == WN_POS_LEARNED && capacity > c->context)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld tokens: the model has learned positions for %lld",
                    (long long)capacity, (long long)c->context);
-  if (budgets && budgets->layers > 0) WN_TRY(wn_budgets_check(ctx, budgets, c));
-  const char *term = wn_attention_config_unserved(&c->attention, model->backend->attention_served.row);
-  if (term)
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session: backend %s does not serve the term \"%s\"", model->backend->name,
-                   term);
-  const char *input = wn_attention_input_not_cached(&model->config.attention);
-  if (input)
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session: a key-value cache does not keep the input \"%s\"", input);
+  wn_attention_config attention;
+  WN_TRY(wn_session_check_options(ctx, model, options, &attention));
   void *memory;
   WN_TRY(wn_alloc_reserve(ctx));
   WN_TRY(wn_alloc(ctx, "session", sizeof(struct wn_session), &memory));
@@ -228,7 +255,9 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   s->capacity = capacity;
   s->piece = capacity < PIECE ? capacity : PIECE;
   wn_status status;
-  WN_TRY_GOTO(session_choose_format(s, options), fail);
+  s->attention = attention;
+  s->half = session_format(model, &attention, budgets && budgets->layers > 0 ? budgets : NULL, options->cache) ==
+            WN_CACHE_HALF;
   WN_TRY_GOTO(session_arrays(ctx, s, budgets && budgets->layers > 0), fail);
   if (budgets && budgets->layers > 0) WN_TRY_GOTO(wn_budgets_copy(ctx, budgets, &s->budgets), fail);
   WN_TRY_GOTO(wn_session_caches_init(ctx, s), fail);

@@ -44,11 +44,12 @@ struct wn_session {
   wn_context *ctx;
   const struct wn_model *model;
   int64_t B, capacity, piece, position;
-  bool half;          /* keys and values are kept in half floats */
-  bool broken;        /* a piece failed half way: some caches have its tokens */
-  wn_budgets budgets; /* layers 0: none */
-  int64_t *reach;     /* [L] tokens of a trimmed layer: what it sees */
-  int64_t *first;     /* [L+1] each layer's first part; the last: how many there are */
+  bool half;                     /* keys and values are kept in half floats */
+  wn_attention_config attention; /* the model's, with the session's own threshold */
+  bool broken;                   /* a piece failed half way: some caches have its tokens */
+  wn_budgets budgets;            /* layers 0: none */
+  int64_t *reach;                /* [L] tokens of a trimmed layer: what it sees */
+  int64_t *first;                /* [L+1] each layer's first part; the last: how many there are */
   struct wn_session_part *parts;
   struct wn_kv_cache *caches; /* of the parts */
   struct wn_session_inputs inputs;
@@ -95,6 +96,9 @@ struct wn_session_rows {
 };
 /* Notes the next T tokens of each sequence: tokens [B,stride], of which the first T of each row. */
 void wn_session_take_tokens(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T);
+/* Can there be such a session? Its attention goes to *out. */
+wn_status wn_session_check_options(wn_context *ctx, const struct wn_model *model, const wn_session_options *options,
+                                   wn_attention_config *out);
 /* A pass over T tokens of each sequence, before anything of it runs. */
 void wn_session_begin(struct wn_run *run, struct wn_session *s, int64_t T);
 /* The last position's logits [n,V] as floats. */
@@ -110,6 +114,7 @@ wn_status wn_session_last_logits(struct wn_session *s);
 void wn_session_scoring_destroy(struct wn_session_scoring *scoring); /* NULL is allowed */
 
 void wn_session_inputs_clear(struct wn_session *s);
+bool wn_session_same_threshold(const wn_attention_config *a, const wn_attention_config *b);
 /* Is the session's part i, and its cache, like these? Caches that hold everything may have any length. */
 bool wn_session_part_agrees(const struct wn_session *s, int64_t i, const struct wn_session_part *part,
                             const struct wn_kv_shape *shape);

@@ -17,11 +17,14 @@
 enum { BLOCK_FROM = 8 }; /* rows; fewer are as fast one by one */
 
 /* The operation on the piece's own arrays, without what forward writes for backward. */
-static void attend_operation(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
-                             struct wn_attention *op, struct wn_kv_rows *rows) {
+static void attend_operation(const struct wn_run *run, const struct wn_session *s, int64_t l,
+                             const struct wn_layer_acts *a, struct wn_attention *op, struct wn_kv_rows *rows) {
   struct wn_attention all;
   wn_layer_attention(run, l, a, &all);
   *op = wn_attention_forward_only(&all);
+  memset(&op->threshold, 0, sizeof op->threshold); /* the session's own */
+  op->threshold.on = s->attention.threshold.enabled;
+  op->threshold.tau = s->attention.threshold.tau;
   *rows = (struct wn_kv_rows){
       .k = op->k, .v = op->v, .sk = op->sel.sk, .s_k = op->s_k, .s_v = op->s_v, .s_sk = op->sel.s_sk};
 }
@@ -229,7 +232,7 @@ wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l,
                             bool full) {
   struct wn_attention op;
   struct wn_kv_rows rows;
-  attend_operation(run, l, a, &op, &rows);
+  attend_operation(run, s, l, a, &op, &rows);
   const int64_t first = s->first[l], end = s->first[l + 1];
   if (end - first == 1) return attend_part(run, s, first, &op, &rows, full);
   if (run->T == 1 && run->exec.threads > 1) return attend_heads_apart(run, s, l, &op, &rows, full);

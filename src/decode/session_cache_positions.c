@@ -25,7 +25,7 @@
 bool wn_session_takes_cache_position_blocks(const struct wn_session *s) {
   const wn_model_config *c = &s->model->config;
   if (!s->budgets.cache_positions || c->position != WN_POS_ROPE) return false;
-  return !wn_attention_config_lacks(&c->attention, WN_TRAIT_LOGIT);
+  return !wn_attention_config_lacks(&s->attention, WN_TRAIT_LOGIT);
 }
 
 /* x [rows,heads,D], ldx from row to row, rotated in place. */

@@ -4,6 +4,11 @@
 #include "base/misuse.h"
 #include "decode/session.h"
 
+bool wn_session_same_threshold(const wn_attention_config *a, const wn_attention_config *b) {
+  return a->threshold.enabled == b->threshold.enabled &&
+         (!a->threshold.enabled || a->threshold.tau == b->threshold.tau);
+}
+
 static bool copy_shapes_agree(const struct wn_kv_shape *a, const struct wn_kv_shape *b) {
   return a->Hkv == b->Hkv && a->D == b->D && a->dtype == b->dtype && a->selections == b->selections &&
          a->bilinear == b->bilinear && a->groups == b->groups && a->first_group == b->first_group &&
@@ -43,14 +48,16 @@ static wn_status copy_check_rows(wn_context *ctx, const struct wn_session *to, c
 static wn_status copy_check(wn_context *ctx, const struct wn_session *to, const struct wn_session *from) {
   if (from->broken) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: the last feed of the one to copy failed");
   const int64_t L = from->model->config.layers;
-  bool same = to->model == from->model && to->half == from->half && to->budgets.layers == from->budgets.layers &&
+  bool same = to->model == from->model && wn_session_same_threshold(&to->attention, &from->attention) &&
+              to->half == from->half && to->budgets.layers == from->budgets.layers &&
               wn_budgets_same_options(&to->budgets, &from->budgets) && to->first[L] == from->first[L];
   for (int64_t i = 0; same && i < from->first[L]; i++)
     same = wn_session_part_agrees(to, i, &from->parts[i], &from->caches[i].shape);
   if (!same)
-    return wn_fail(ctx, WN_ERR_ARGUMENT,
-                   "session: the two were not created with the same model, budgets and cache format, or one is too "
-                   "short for a budget or window of the other");
+    return wn_fail(
+        ctx, WN_ERR_ARGUMENT,
+        "session: the two were not created with the same model, budgets, threshold and cache format, or one is too "
+        "short for a budget or window of the other");
   if (from->position > to->capacity)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld tokens cannot be copied to a session of %lld",
                    (long long)from->position, (long long)to->capacity);

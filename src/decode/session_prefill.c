@@ -15,8 +15,7 @@
 bool wn_session_takes_blocks(const struct wn_session *s) {
   const bool sums = wn_policy_row(s->budgets.policy)->needs & WN_POLICY_SUMS;
   if (s->control) return false; /* only rows run one at a time know which of their keys are control tokens */
-  return !s->budgets.cache_positions &&
-         !(sums && wn_attention_config_unserved(&s->model->config.attention, WN_WALK_SUMS_SERVED));
+  return !s->budgets.cache_positions && !(sums && wn_attention_config_unserved(&s->attention, WN_WALK_SUMS_SERVED));
 }
 
 /* s->block.evicted_at, and the policy's notes in the stage after the last row. */

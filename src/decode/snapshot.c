@@ -17,6 +17,7 @@ struct wn_snapshot {
   const struct wn_model *model;
   int64_t B, position, n; /* n: parts */
   bool half, rolls_back;
+  wn_attention_config attention;
   wn_budgets budgets; /* the options alone: no tokens */
   int64_t budget_layers;
   struct snapshot_part *parts; /* [n] */
@@ -70,6 +71,7 @@ wn_status wn_snapshot_take(wn_context *ctx, const wn_session *s, int64_t positio
   x->position = position;
   x->half = s->half;
   x->rolls_back = wn_snapshot_rolls_back(s);
+  x->attention = s->attention;
   x->budgets = s->budgets;
   x->budgets.tokens = x->budgets.head_tokens = NULL;
   x->budget_layers = s->budgets.layers;
@@ -106,7 +108,8 @@ void wn_snapshot_destroy(struct wn_snapshot *x) {
 }
 
 bool wn_snapshot_suits(const struct wn_snapshot *x, const wn_session *s) {
-  bool suits = s->model == x->model && s->B == x->B && s->half == x->half && s->budgets.layers == x->budget_layers &&
+  bool suits = s->model == x->model && wn_session_same_threshold(&s->attention, &x->attention) && s->B == x->B &&
+               s->half == x->half && s->budgets.layers == x->budget_layers &&
                wn_budgets_same_options(&s->budgets, &x->budgets) && snapshot_count_parts(s) == x->n;
   for (int64_t i = 0; suits && i < x->n; i++)
     suits = wn_session_part_agrees(s, i, &x->parts[i].part, &x->parts[i].shape);

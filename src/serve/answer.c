@@ -149,7 +149,8 @@ void wn_job_say(const struct wn_serve_model *m, struct wn_serve_choice *c, const
 static json_t *answer_kept(const struct wn_serve_model *m, const struct wn_serve_job *job) {
   const wn_model_config *config = wn_model_config_get(m->model);
   const wn_budgets *b = job->request.budgets.layers > 0 ? &job->request.budgets : m->budgets;
-  const size_t element = wn_cache_format_resolve(m->ctx, m->model, b, m->cache) == WN_CACHE_HALF ? 2 : 4;
+  const bool half = job->request.tau <= 0 && wn_cache_format_resolve(m->ctx, m->model, b, m->cache) == WN_CACHE_HALF;
+  const size_t element = half ? 2 : 4;
   json_int_t cache = 0, full = 0, evicted = 0, cached = 0;
   json_t *kept = json_array();
   for (int i = 0; i < job->count; i++) {

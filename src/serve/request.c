@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "decode/session.h"
 #include "serve/format.h"
 #include "winnow/model.h"
 
@@ -205,11 +206,27 @@ static bool budget_is_number(const char *text) {
   return *text >= '0' && *text <= '9' && strspn(text, "0123456789.,:kKMGiB") == strlen(text);
 }
 
+/* Can the model do what is asked for? */
+static bool read_winnow_check(const struct reading *x) {
+  const struct wn_serve_request *r = x->r;
+  wn_attention_config unused;
+  const wn_session_options options = {.size = sizeof options,
+                                      .sequences = 1,
+                                      .budgets = r->budgets.layers > 0 ? &r->budgets : x->m->budgets,
+                                      .cache = x->m->cache,
+                                      .tau = r->tau};
+  return wn_session_check_options(x->m->ctx, x->m->model, &options, &unused) == WN_OK ||
+         wn_serve_refuse(x->error, 400, "winnow", "winnow: %s", wn_context_error(x->m->ctx));
+}
+
 /* What is ours alone: how much of its context a request keeps. */
 static bool read_winnow(const struct reading *x, const json_t *value) {
   wn_context *ctx = x->m->ctx;
   wn_budgets *b = &x->r->budgets;
   const char *key, *text, *budget = NULL;
+  int64_t window = 0;
+  bool policy = false, sinks = false;
+  bool how = false; /* it says how tokens are kept, not only how many */
   json_t *option;
   char number[32];
   if (!json_is_object(value)) return wn_serve_refuse(x->error, 400, "winnow", "winnow: expected an object");
@@ -225,22 +242,34 @@ static bool read_winnow(const struct reading *x, const json_t *value) {
     } else if (!strcmp(key, "budgets") && text) {
       budget = text;
     } else if (!strcmp(key, "policy") && text && wn_policy_find(text, &b->policy)) {
-      continue;
+      how = policy = true;
+    } else if (!strcmp(key, "window") && json_is_integer(option) && json_integer_value(option) > 0) {
+      window = json_integer_value(option);
+    } else if (!strcmp(key, "tau") && json_is_number(option) && json_number_value(option) >= 0 &&
+               json_number_value(option) <= 1) {
+      x->r->tau = json_number_value(option) > 0 ? json_number_value(option) : WN_TAU_NONE;
     } else if (!strcmp(key, "sinks") && json_is_integer(option) && json_integer_value(option) >= 0) {
       b->sinks = json_integer_value(option);
+      how = sinks = true;
     } else if (!strcmp(key, "options") && text) {
+      how = true;
       if (wn_budgets_set(ctx, text, b) != WN_OK)
         return wn_serve_refuse(x->error, 400, "winnow", "winnow.options: %s", wn_context_error(ctx));
-    } else if (!strcmp(key, "tau") || !strcmp(key, "window")) {
-      return wn_serve_refuse(x->error, 400, "winnow",
-                             "winnow.%s is a setting of the model: start the server with --attention", key);
     } else {
       return wn_serve_refuse(x->error, 400, "winnow",
                              "winnow.%.32s: expected budgets (a number or a text such as \"64,32\"), policy (a name), "
-                             "sinks, options",
+                             "sinks, options, window (tokens), tau (0 to 1)",
                              key);
     }
   }
+  if (window > 0) { /* the last tokens, and with sinks the first ones: a policy and a budget */
+    if (budget || policy)
+      return wn_serve_refuse(x->error, 400, "winnow", "winnow.window: budgets and policy say something else");
+    if (!wn_policy_find(sinks && b->sinks > 0 ? "streaming" : "window", &b->policy)) return false;
+    snprintf(number, sizeof number, "%lld", (long long)(window + (sinks ? b->sinks : 0)));
+    budget = number;
+  }
+  if (!budget && !how) return read_winnow_check(x);
   if (!budget) return wn_serve_refuse(x->error, 400, "winnow", "winnow: budgets are missing");
   if (!budget_is_number(budget))
     return wn_serve_refuse(x->error, 400, "winnow", "winnow.budgets: expected tokens, such as 64 or \"64,32\"");
@@ -248,7 +277,7 @@ static bool read_winnow(const struct reading *x, const json_t *value) {
   if (wn_budgets_parse(ctx, wn_model_config_get(x->m->model), budget, b) != WN_OK ||
       wn_budgets_check(ctx, b, wn_model_config_get(x->m->model)) != WN_OK)
     return wn_serve_refuse(x->error, 400, "winnow", "winnow: %s", wn_context_error(ctx));
-  return true;
+  return read_winnow_check(x);
 }
 
 #define ROW(member) offsetof(struct wn_serve_request, member)

@@ -74,6 +74,7 @@ struct wn_serve_request {
   int prompt_count;
   json_t *json;
   struct wn_serve_embed embed;
+  double tau; /* of wn_session_options */
 };
 
 /* False: what is wrong is in `error`. wn_serve_request_clear it in either case. */

@@ -275,7 +275,8 @@ static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_statu
                                       .capacity = c->prompt->count +
                                                   (r->max_tokens < 0 || r->max_tokens > room ? room : r->max_tokens),
                                       .budgets = r->budgets.layers > 0 ? &r->budgets : w->model.budgets,
-                                      .cache = w->model.cache};
+                                      .cache = w->model.cache,
+                                      .tau = r->tau};
   *status = WN_OK;
   if (w->counts.running >= w->slots) return false;
   *status = wn_session_create_with(w->model.ctx, w->model.model, &options, &c->session);

@@ -47,6 +47,71 @@ static void test_same_as_the_library(void **state) {
   close_place(&p);
 }
 
+/* A window is a policy and a budget; a threshold of a request is that of a session. */
+static void test_window_and_tau(void **state) {
+  (void)state;
+  static const char *const pairs[][2] = {
+      {"\"window\":10", "\"budgets\":10,\"policy\":\"window\""},
+      {"\"window\":10,\"sinks\":3", "\"budgets\":13,\"policy\":\"streaming\",\"sinks\":3"},
+      {"\"window\":10,\"sinks\":0", "\"budgets\":10,\"policy\":\"window\""},
+      {"\"tau\":0", ""},
+      {"\"tau\":0,\"window\":7", "\"budgets\":7,\"policy\":\"window\""}};
+  struct place p;
+  char body[300];
+  open_place(&p, NULL);
+  for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+    char *texts[2];
+    for (int k = 0; k < 2; k++) {
+      snprintf(body, sizeof body, "{\"prompt\":\"The water is wide\",\"max_tokens\":60,\"seed\":2,\"winnow\":{%s}}",
+               pairs[i][k]);
+      char *answer = post(p.port, "/v1/completions", body);
+      texts[k] = text_of(answer, 0);
+      free(answer);
+    }
+    assert_string_equal(texts[0], texts[1]);
+    free(texts[0]), free(texts[1]);
+  }
+  float logits[V];
+  const int32_t ids[] = {'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'};
+  wn_session *s;
+  const wn_session_options o = {.size = sizeof o, .sequences = 1, .capacity = 20, .tau = 0.3};
+  OK(p.own, wn_session_create_with(p.own, p.same, &o, &s));
+  OK(p.own, wn_session_feed(p.own, s, ids, 8, 0, logits));
+  int32_t best = 0;
+  for (int v = 0; v < V; v++) best = logits[v] > logits[best] ? v : best;
+  double expected, found[2];
+  OK(p.own,
+     wn_session_score_next(p.own, s, &best, 1, &(wn_scores){.size = sizeof(wn_scores), .log_probability = &expected}));
+  wn_session_destroy(s);
+  for (int k = 0; k < 2; k++) {
+    snprintf(body, sizeof body,
+             "{\"prompt\":[97,98,99,100,101,102,103,104],\"max_tokens\":1,\"temperature\":0,\"logprobs\":0%s}",
+             k ? "" : ",\"winnow\":{\"tau\":0.3}");
+    char *answer = post(p.port, "/v1/completions", body);
+    json_t *j = json_of(answer),
+           *scores = json_object_get(json_array_get(json_object_get(j, "choices"), 0), "logprobs");
+    found[k] = json_real_value(json_array_get(json_object_get(scores, "token_logprobs"), 0));
+    json_decref(j);
+    free(answer);
+  }
+  assert_true(fabs(found[0] - expected) < 1e-7 && fabs(found[1] - expected) > 1e-5);
+  close_place(&p);
+}
+
+/* What a model's backend or cache does not serve is refused before it runs. */
+static void test_unserved(void **state) {
+  (void)state;
+  struct place p;
+  open_place(&p, &(wn_server_options){.cache = WN_CACHE_HALF});
+  char *answer = post(p.port, "/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"tau\":0.5}}");
+  assert_true(status_of(answer) == 400 && strstr(answer, "half-float cache cannot be combined with"));
+  free(answer);
+  answer = post(p.port, "/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"tau\":0}}");
+  assert_int_equal(status_of(answer), 200);
+  free(answer);
+  close_place(&p);
+}
+
 static void test_streams(void **state) {
   (void)state;
   struct place p;
@@ -319,13 +384,17 @@ static void test_bad_requests(void **state) {
       {"/v1/completions", "{\"prompt\":\"a\",\"logit_bias\":{\"256\":1}}", 400, "logit_bias"},
       {"/v1/completions", "{\"prompt\":\"a\",\"suffix\":\"b\"}", 400, "not served"},
       {"/v1/completions", "{\"prompt\":\"a\",\"stream_options\":{\"x\":true}}", 400, "stream_options"},
-      {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{}}", 400, "budgets are missing"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"budgets\":0}}", 400, "winnow"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"budgets\":\"/etc/passwd\"}}", 400,
        "winnow.budgets: expected"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"budgets\":8,\"policy\":\"best\"}}", 400, "winnow.policy"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"budgets\":8,\"policy\":\"selective\"}}", 400, "selective"},
-      {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"budgets\":8,\"tau\":0.5}}", 400, "winnow.tau"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"tau\":1.5}}", 400, "winnow.tau"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"tau\":\"half\"}}", 400, "winnow.tau"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"window\":0}}", 400, "winnow.window"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"window\":8,\"budgets\":8}}", 400, "winnow.window"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"window\":8,\"policy\":\"h2o\"}}", 400, "winnow.window"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"policy\":\"h2o\"}}", 400, "budgets are missing"},
       {"/v1/completions",
        "{\"prompt\":\"a\",\"x\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}", 400,
        "deeper"},
@@ -521,6 +590,8 @@ static void test_stop(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_same_as_the_library),
+      cmocka_unit_test(test_window_and_tau),
+      cmocka_unit_test(test_unserved),
       cmocka_unit_test(test_streams),
       cmocka_unit_test(test_neighbours),
       cmocka_unit_test(test_scores),
