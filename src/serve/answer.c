@@ -190,10 +190,12 @@ static json_t *answer_choice(const struct wn_serve_choice *c) {
 static void answer_embeddings(const struct wn_serve_model *m, struct wn_serve_job *job) {
   struct wn_serve_error error = {0};
   json_t *j = wn_embed_answer(m, job, &error);
-  if (error.status)
+  if (error.status) {
+    wn_http_stream_set_status(job->stream, error.status);
     wn_serve_error_text(&error, &job->out);
-  else
+  } else {
     answer_add_json(&job->out, j, "", "\n");
+  }
   job->finished = true;
 }
 
@@ -227,10 +229,11 @@ void wn_job_finish_choice(const struct wn_serve_model *m, struct wn_serve_choice
     answer_end(m, job);
 }
 
-void wn_job_fail(struct wn_serve_job *job, const char *message) {
+void wn_job_fail(struct wn_serve_job *job, int status, const char *message) {
   struct wn_serve_error error;
   if (job->finished) return;
-  wn_serve_refuse(&error, 500, "", "%s", message);
+  wn_serve_refuse(&error, status, "", "%s", message);
+  if (!job->request.stream) wn_http_stream_set_status(job->stream, status);
   if (job->request.stream) wn_text_add(&job->out, "data: ");
   wn_serve_error_text(&error, &job->out);
   if (job->request.stream) wn_text_add(&job->out, "\n");

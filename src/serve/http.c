@@ -44,6 +44,7 @@ struct http_exchange {
   char *body;  /* [room] and a NUL */
   size_t bytes, room, discarded;
   void (*sent)(void *user);
+  struct wn_http_answer waiting; /* its stream: an answer whose head waits */
 };
 
 const char *wn_http_query(const struct wn_http_request *request, const char *name) {
@@ -218,6 +219,16 @@ static enum MHD_Result http_take(struct wn_http *http, struct http_exchange *x, 
   return MHD_YES;
 }
 
+/* The head, if it is known by now; else this is called again. */
+static enum MHD_Result http_send_waiting(struct wn_http *http, struct MHD_Connection *c, const char *path,
+                                         struct http_exchange *x) {
+  struct wn_http_answer answer = x->waiting;
+  if (wn_http_stream_wait(answer.stream)) return MHD_YES;
+  x->waiting.stream = NULL;
+  answer.status = wn_http_stream_status(answer.stream);
+  return http_send(http, c, path, x, &answer);
+}
+
 static enum MHD_Result http_on_request(void *user, struct MHD_Connection *c, const char *path, const char *method,
                                        const char *version, const char *upload, size_t *upload_bytes, void **state) {
   struct wn_http *http = user;
@@ -235,6 +246,7 @@ static enum MHD_Result http_on_request(void *user, struct MHD_Connection *c, con
     return http_take(http, x, upload, bytes);
   }
   if (x->refused) return http_refuse(http, c, path, x);
+  if (x->waiting.stream) return http_send_waiting(http, c, path, x);
   const struct wn_http_request request = {.method = method,
                                           .path = path,
                                           .body = x->body ? x->body : "",
@@ -245,7 +257,10 @@ static enum MHD_Result http_on_request(void *user, struct MHD_Connection *c, con
   struct wn_http_answer answer = {.status = MHD_HTTP_OK, .type = x->route->type};
   x->route->handle(&request, &answer);
   x->sent = answer.sent;
-  return http_send(http, c, path, x, &answer);
+  if (!answer.stream || !answer.waits || x->head) return http_send(http, c, path, x, &answer);
+  x->waiting = answer;
+  wn_connections_enter(&http->connections, http_connection(c), WN_CONNECTION_STREAM);
+  return http_send_waiting(http, c, path, x);
 }
 
 static void http_on_completed(void *user, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode how) {
@@ -254,6 +269,7 @@ static void http_on_completed(void *user, struct MHD_Connection *c, void **state
   wn_connections_enter(&http->connections, http_connection(c), WN_CONNECTION_HEAD);
   if (!x) return;
   http->bodies -= x->room;
+  if (x->waiting.stream) wn_http_stream_drop(x->waiting.stream); /* the client left before there was a head */
   if (x->sent && how == MHD_REQUEST_TERMINATED_COMPLETED_OK) x->sent(http->options.user);
   wn_free(x->body);
   wn_free(x);

@@ -32,6 +32,7 @@ struct wn_http_answer {
   const char *fixed;   /* [fixed_bytes], borrowed until the server is stopped */
   size_t fixed_bytes;
   struct wn_http_stream *stream; /* from wn_http_stream_open */
+  bool waits;                    /* the head waits for the stream's first byte, and has its status */
   const char *content_policy;    /* Content-Security-Policy; NULL: none */
   int retry;                     /* seconds, with 429: Retry-After; 0: not said */
   void (*sent)(void *user);      /* in the server's thread, once all of the answer has left; may be NULL */

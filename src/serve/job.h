@@ -70,8 +70,8 @@ void wn_job_score(const struct wn_serve_model *m, struct wn_serve_choice *c, int
 void wn_job_add_event(const struct wn_serve_model *m, struct wn_serve_job *job, json_t *winnow);
 /* A choice has ended; the last one ends the answer. */
 void wn_job_finish_choice(const struct wn_serve_model *m, struct wn_serve_choice *c);
-/* Something failed while it ran: said in place of the rest. */
-void wn_job_fail(struct wn_serve_job *job, const char *message);
+/* Something failed while it ran: said in place of the rest, with this status where there is no head yet. */
+void wn_job_fail(struct wn_serve_job *job, int status, const char *message);
 /* {"error": ...} */
 void wn_serve_error_text(const struct wn_serve_error *error, struct wn_text *out);
 /* Empty scores, where the request wants any. */

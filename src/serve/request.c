@@ -269,7 +269,7 @@ static bool read_winnow(const struct reading *x, const json_t *value) {
     snprintf(number, sizeof number, "%lld", (long long)(window + (sinks ? b->sinks : 0)));
     budget = number;
   }
-  if (!budget && !how) return read_winnow_check(x);
+  if (!budget && !how && json_object_size(value) > 0) return read_winnow_check(x);
   if (!budget) return wn_serve_refuse(x->error, 400, "winnow", "winnow: budgets are missing");
   if (!budget_is_number(budget))
     return wn_serve_refuse(x->error, 400, "winnow", "winnow.budgets: expected tokens, such as 64 or \"64,32\"");

@@ -280,11 +280,13 @@ static void server_queue(const struct wn_http_request *request, struct wn_http_a
   wn_serve_request_clear(wanted);
   if (job && wn_http_stream_open(request, answer)) {
     job->stream = answer->stream;
+    answer->waits = !job->request.stream;
     answer->type = job->request.stream ? "text/event-stream" : "application/json";
     if (wn_serve_worker_add(&s->worker, job)) return;
     wn_http_stream_end(job->stream);
     wn_http_stream_drop(job->stream);
     answer->stream = NULL;
+    answer->waits = false;
     answer->retry = 1;
     wn_serve_refuse(&error, 429, "", "the queue is full: %d requests", s->worker.queue);
   } else {

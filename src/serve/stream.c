@@ -21,6 +21,7 @@ struct wn_http_stream {
   bool ended, gone;    /* by the writer; by the client */
   bool suspended;      /* the connection waits for data */
   int socket;          /* the connection's; -1: unknown */
+  int status;          /* of the answer, where its head waits */
   int holders;
   char data[WN_HTTP_STREAM_ROOM];
 };
@@ -68,6 +69,7 @@ struct wn_http_stream *wn_http_stream_create(struct wn_http_streams *all, struct
   const union MHD_ConnectionInfo *info =
       connection ? MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD) : NULL;
   s->socket = info ? info->connect_fd : -1;
+  s->status = 200;
   s->holders = 2; /* a writer may end it before there is a response */
   pthread_cond_init(&s->room, NULL);
   pthread_mutex_lock(&all->lock);
@@ -116,6 +118,30 @@ static ssize_t stream_read(void *user, uint64_t place, char *out, size_t most) {
   }
   pthread_mutex_unlock(&s->all->lock);
   return n;
+}
+
+bool wn_http_stream_wait(struct wn_http_stream *s) {
+  pthread_mutex_lock(&s->all->lock);
+  const bool waits = !s->gone && !s->ended && s->end == s->begin;
+  if (waits) {
+    s->suspended = true;
+    MHD_suspend_connection(s->connection);
+  }
+  pthread_mutex_unlock(&s->all->lock);
+  return waits;
+}
+
+void wn_http_stream_set_status(struct wn_http_stream *s, int status) {
+  pthread_mutex_lock(&s->all->lock);
+  s->status = status;
+  pthread_mutex_unlock(&s->all->lock);
+}
+
+int wn_http_stream_status(struct wn_http_stream *s) {
+  pthread_mutex_lock(&s->all->lock);
+  const int status = s->status;
+  pthread_mutex_unlock(&s->all->lock);
+  return status;
 }
 
 /* The response is no longer needed: sent whole, or the connection is closed. */

@@ -36,6 +36,11 @@ void wn_http_stream_drop(struct wn_http_stream *stream); /* instead of a respons
 bool wn_http_stream_write(struct wn_http_stream *stream, const char *data, size_t bytes);
 /* A server-sent event with this data, whose lines are told apart; name may be NULL. False: as above. */
 bool wn_http_stream_event(struct wn_http_stream *stream, const char *name, const char *data);
+/* The status of an answer whose head waits (http.h), before its first byte; else 200. */
+void wn_http_stream_set_status(struct wn_http_stream *stream, int status);
+/* In the server's thread. True: there is nothing to send yet, and the connection is suspended until there is. */
+bool wn_http_stream_wait(struct wn_http_stream *stream);
+int wn_http_stream_status(struct wn_http_stream *stream);
 /* Without waiting: what there is room for now; SIZE_MAX: the client has gone, which is looked for even where nothing is
  * to be sent (bytes 0). */
 size_t wn_http_stream_offer(struct wn_http_stream *stream, const char *data, size_t bytes);

@@ -12,8 +12,8 @@
 #include "serve/embed.h"
 #include "winnow/score.h"
 
-/* PROMPTS_AT_ONCE: of which a piece is read in a round: texts that are being written wait for one piece at most. UNREAD:
- * bytes of a stream that its client has not read, with which it waits. */
+/* PROMPTS_AT_ONCE: of which a piece is read in a round: texts that are being written wait for one piece at most.
+ * UNREAD: bytes of a stream that its client has not read, with which it waits. */
 enum { SCORE_PIECE = 64, FLUSH_MILLISECONDS = 5, UNREAD = 256 << 10, PROMPTS_AT_ONCE = 1 };
 
 /* --- one choice --- */
@@ -291,7 +291,7 @@ static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_statu
     wn_session_destroy(c->session);
     c->session = NULL;
     if (w->counts.running == 0)
-      *status = wn_fail(w->model.ctx, WN_ERR_MEMORY, "the request's cache needs %llu bytes, the server has %llu",
+      *status = wn_fail(w->model.ctx, WN_ERR_ARGUMENT, "the request's cache needs %llu bytes, the server has %llu",
                         (unsigned long long)c->cache_bytes, (unsigned long long)w->cache_memory);
     return false;
   }
@@ -320,9 +320,17 @@ static void running_drop(struct running *x, struct wn_serve_job *job) {
   }
 }
 
-static void running_fail(struct running *x, struct wn_serve_job *job) {
+/* As HTTP says it: what no server could do, what this one cannot do now, what took too long. */
+static int running_http_status(wn_status status) {
+  return status == WN_ERR_ARGUMENT || status == WN_ERR_UNSUPPORTED || status == WN_ERR_CONFIG ? 400
+         : status == WN_ERR_MEMORY                                                            ? 503
+         : status == WN_ERR_CANCELLED                                                         ? 504
+                                                                                              : 500;
+}
+
+static void running_fail(struct running *x, struct wn_serve_job *job, wn_status status) {
   running_drop(x, job);
-  wn_job_fail(job, wn_context_error(x->w->model.ctx));
+  wn_job_fail(job, running_http_status(status), wn_context_error(x->w->model.ctx));
   pthread_mutex_lock(&x->w->lock);
   x->w->counts.failed++;
   pthread_mutex_unlock(&x->w->lock);
@@ -333,8 +341,9 @@ static bool running_may_step(struct running *x, struct wn_serve_job *job) {
   const double timeout = x->w->timeout;
   if (job->finished || job->gone) return false;
   if (timeout > 0 && wn_seconds_now() - job->arrived > timeout) {
-    wn_fail(x->w->model.ctx, WN_ERR_CANCELLED, "the request was not answered within %g seconds", timeout);
-    running_fail(x, job);
+    const wn_status status =
+        wn_fail(x->w->model.ctx, WN_ERR_CANCELLED, "the request was not answered within %g seconds", timeout);
+    running_fail(x, job, status);
     return false;
   }
   return !job->request.stream || job->out.bytes - job->sent < UNREAD;
@@ -343,7 +352,7 @@ static bool running_may_step(struct running *x, struct wn_serve_job *job) {
 /* What a choice's part of a round came to. */
 static void running_settle(struct running *x, struct wn_serve_choice *c, wn_status status, bool more) {
   if (status != WN_OK) {
-    running_fail(x, c->job);
+    running_fail(x, c->job, status);
   } else if (!more) {
     choice_leave(x->w, c);
     wn_job_finish_choice(&x->w->model, c);
@@ -401,7 +410,7 @@ static bool running_step(struct running *x) {
 /* What there is to send goes out; clients that have left free their slots. False: nothing moved. */
 static bool running_send(struct running *x, struct wn_serve_job *job) {
   for (int i = 0; i < job->count; i++) wn_trace_step(&x->w->model, &job->choices[i]);
-  if (job->out.failed && !job->finished) running_fail(x, job);
+  if (job->out.failed && !job->finished) running_fail(x, job, WN_ERR_MEMORY);
   const size_t left = job->out.data ? job->out.bytes - job->sent : 0;
   const size_t n = wn_http_stream_offer(job->stream, left ? job->out.data + job->sent : "", left);
   if (n == SIZE_MAX) {

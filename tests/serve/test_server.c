@@ -54,7 +54,7 @@ static void test_window_and_tau(void **state) {
       {"\"window\":10", "\"budgets\":10,\"policy\":\"window\""},
       {"\"window\":10,\"sinks\":3", "\"budgets\":13,\"policy\":\"streaming\",\"sinks\":3"},
       {"\"window\":10,\"sinks\":0", "\"budgets\":10,\"policy\":\"window\""},
-      {"\"tau\":0", ""},
+      {"\"tau\":0", "\"tau\":0,\"window\":200"},
       {"\"tau\":0,\"window\":7", "\"budgets\":7,\"policy\":\"window\""}};
   struct place p;
   char body[300];
@@ -384,6 +384,7 @@ static void test_bad_requests(void **state) {
       {"/v1/completions", "{\"prompt\":\"a\",\"logit_bias\":{\"256\":1}}", 400, "logit_bias"},
       {"/v1/completions", "{\"prompt\":\"a\",\"suffix\":\"b\"}", 400, "not served"},
       {"/v1/completions", "{\"prompt\":\"a\",\"stream_options\":{\"x\":true}}", 400, "stream_options"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{}}", 400, "budgets are missing"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"budgets\":0}}", 400, "winnow"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"budgets\":\"/etc/passwd\"}}", 400,
        "winnow.budgets: expected"},
@@ -549,7 +550,7 @@ static void test_limits(void **state) {
     free(clients[i].answer);
   }
   answer = post(p.port, "/v1/completions", "{\"prompt\":\"b\",\"max_tokens\":199}");
-  assert_non_null(strstr(answer, "the request's cache needs"));
+  assert_true(status_of(answer) == 400 && strstr(answer, "the request's cache needs"));
   free(answer);
   answer = post(p.port, "/v1/completions", /* a budget makes room */
                 "{\"prompt\":\"b\",\"max_tokens\":199,\"winnow\":{\"budgets\":16,\"policy\":\"window\"}}");
