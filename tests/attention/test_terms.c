@@ -113,8 +113,10 @@ static void views(void **state) {
   c.attention = parsed("{\"test\":true}");
   struct wn_model *model;
   assert_ok(ctx, wn_model_create_dtype(ctx, &c, 1, WN_F32, &model));
-  struct wn_session by_weights = {.model = model, .budgets = {.policy = WN_POLICY_H2O}},
-                    by_place = {.model = model, .budgets = {.policy = WN_POLICY_STREAMING, .cache_positions = true}};
+  struct wn_session by_weights = {.model = model, .attention = c.attention, .budgets = {.policy = WN_POLICY_H2O}},
+                    by_place = {.model = model,
+                                .attention = c.attention,
+                                .budgets = {.policy = WN_POLICY_STREAMING, .cache_positions = true}};
   assert_false(wn_session_takes_blocks(&by_weights));
   assert_false(wn_session_takes_cache_position_blocks(&by_place));
   wn_session *session = NULL;
