@@ -203,8 +203,11 @@ V_INLINE void panel_of(wn_gguf_type type, const struct rows *r, int64_t blocks, 
   const enum kind kind = tile_kind(type);
   const __m512i ones = _mm512_set1_epi8((char)128), zero = _mm512_setzero_si512();
   char *to = panel;
+  const int64_t each = block_bytes(type) * ROWS / (type >= WN_GGUF_Q4_K ? 8 : 1);
+  const char *ahead = r->w + blocks * each; /* the next panel's rows: 16 streams are too many to foresee */
   for (int c = 0; c < CLASSES; c++) {
-    for (int64_t b = c; b < blocks; b += CLASSES, to += panel_block(kind)) {
+    for (int64_t b = c; b < blocks; b += CLASSES, to += panel_block(kind), ahead += each) {
+      for (int64_t i = 0; i < each; i += 64) _mm_prefetch(ahead + i, _MM_HINT_T0);
       __m512i sums[2] = {zero, zero};
 #pragma GCC unroll 2
       for (int half = 0; half < 2; half++) {
