@@ -23,16 +23,22 @@ static int32_t token_of(uint64_t pair, uint64_t at) {
   return (int32_t)wn_random_below(8, WN_STREAM_TEST, pair, at, V);
 }
 
-static void pair_add(wn_context *ctx, wn_model *model, const wn_budgets *budgets, wn_cache_format cache,
-                     int64_t capacity, const char *name, struct pairs *out) {
+/* tau 0: the model's own. */
+static void pair_add_tau(wn_context *ctx, wn_model *model, const wn_budgets *budgets, wn_cache_format cache, double tau,
+                         int64_t capacity, const char *name, struct pairs *out) {
   const wn_session_options options = {
-      .size = sizeof options, .sequences = 1, .capacity = capacity, .budgets = budgets, .cache = cache};
+      .size = sizeof options, .sequences = 1, .capacity = capacity, .budgets = budgets, .cache = cache, .tau = tau};
   struct pair *p = &out->of[out->count];
   assert_true(out->count < MOST);
   snprintf(p->name, sizeof p->name, "%s", name);
   OK(ctx, wn_session_create_with(ctx, model, &options, &p->alone));
   OK(ctx, wn_session_create_with(ctx, model, &options, &p->together));
   out->count++;
+}
+
+static void pair_add(wn_context *ctx, wn_model *model, const wn_budgets *budgets, wn_cache_format cache,
+                     int64_t capacity, const char *name, struct pairs *out) {
+  pair_add_tau(ctx, model, budgets, cache, 0, capacity, name, out);
 }
 
 /* Without budgets, in half floats where that is served, and under every budget that suits the model. */
@@ -161,6 +167,28 @@ static void test_control_tokens(void **state) {
     found++;
   }
   assert_true(found > 0);
+  wn_context_destroy(ctx);
+}
+
+/* Sessions with thresholds of their own, and one without, beside those of the model. */
+static void test_own_thresholds(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 2);
+  const wn_model_config c = model_case_config(&model_cases[1]);
+  struct wn_model *model = model_of(ctx, &c, WN_F32);
+  wn_session_group *group;
+  struct pairs x = {.count = 0};
+  wn_budgets b;
+  budgets_of(&choices[1], &c, 4, &b);
+  const double taus[] = {0, 0.3, 0.7, 1, WN_TAU_NONE};
+  for (int i = 0; i < 5; i++) pair_add_tau(ctx, model, NULL, WN_CACHE_FLOAT, taus[i], CONTEXT, "a threshold", &x);
+  pair_add_tau(ctx, model, &b, WN_CACHE_FLOAT, 0.5, CONTEXT, "a threshold under a budget", &x);
+  OK(ctx, wn_session_group_create(ctx, model, x.count, &group));
+  for (int step = 0; step < STEPS; step++) pairs_step(ctx, group, "thresholds", &x, step);
+  pairs_clear(&x);
+  wn_budgets_clear(&b);
+  wn_session_group_destroy(group);
+  wn_model_destroy(model);
   wn_context_destroy(ctx);
 }
 
@@ -312,8 +340,13 @@ static void test_no_allocation(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_cpu),           cmocka_unit_test(test_ref),        cmocka_unit_test(test_control_tokens),
-      cmocka_unit_test(test_own_angles),    cmocka_unit_test(test_long_texts), cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_cpu),
+      cmocka_unit_test(test_ref),
+      cmocka_unit_test(test_control_tokens),
+      cmocka_unit_test(test_own_thresholds),
+      cmocka_unit_test(test_own_angles),
+      cmocka_unit_test(test_long_texts),
+      cmocka_unit_test(test_refusals),
       cmocka_unit_test(test_no_allocation),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
