@@ -19,6 +19,7 @@ typedef enum wn_pooling {
 #define WN_POOLING_COUNT 2
 const char *wn_pooling_name(wn_pooling pooling);
 
+/* What wn_session_embed makes of the states; zero but for the size: the defaults. */
 typedef struct wn_embed_options {
   size_t size;        /* sizeof the struct (context.h) */
   wn_pooling pooling; /* WN_POOLING_MEAN */

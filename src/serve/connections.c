@@ -13,7 +13,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-#define GRACE 1.0 /* seconds in which a new connection says what it wants: it gives way to none, while there is room   \
+#define GRACE                                                                                                          \
+  1.0             /* seconds in which a new connection says what it wants: it gives way to none, while there is room   \
                    */
 #define LOOK 0.25 /* seconds between looks at the times */
 

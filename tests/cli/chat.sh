@@ -62,7 +62,7 @@ cat >answer.json <<'END'
 END
 json "generate --json-schema" '.stopped == "end" and (.text | fromjson | (.kind | IN("a", "b\n")) and .n >= 10 and .n <= 99)' \
   generate talker --prompt the --tokens 200 --temperature 1 --json-schema answer.json
-json "generate --json-object" '.text | startswith("{") or startswith(" {") or startswith("\n")' \
+json "generate --json-object" '.text | test("^[ \t\r\n]*[{]")' \
   generate talker --prompt the --tokens 30 --temperature 1 --json-object
 say 'hi\nyou\n' --template chatml --tokens 100 --context 300 --json --json-schema answer.json
 is "chat --json-schema" "true true" "$(jq -r '[.turns[].answer | fromjson | .n > 9] | join(" ")' out)"
