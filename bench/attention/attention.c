@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "ops/attention.h"
 #include "backends/backends.h"
 #include "base/alloc.h"
 #include "base/rng.h"

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ops/attention.h"
 #include "model/workspace.h"
 #include "winnow/data.h"
 

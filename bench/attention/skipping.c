@@ -14,6 +14,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "ops/attention.h"
 #include "base/rng.h"
 #include "model/workspace.h"
 #include "winnow/data.h"

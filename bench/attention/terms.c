@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include "ops/attention.h"
 #include "backends/backends.h"
 #include "base/alloc.h"
 #include "base/rng.h"

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "ops/attention.h"
 #include "base/clock.h"
 #include "model/workspace.h"
 #include "winnow/tokenizer.h"

@@ -173,7 +173,7 @@ static void test_cancel(void **state) {
   wn_model *model = small_model(ctx);
   wn_session_group *group;
   struct member x[2];
-  wn_generation_turn turns[2];
+  wn_generation_turn turns[3] = {{0}}; /* one more than the group takes */
   OK(ctx, wn_session_group_create(ctx, model, 2, &group));
   for (int i = 0; i < 2; i++) {
     member_make(model, i, &x[i]);

@@ -97,8 +97,9 @@ size_t wn_cpu_packed_scratch(const struct wn_exec *exec, const struct wn_linear 
   struct wn_linear few = *a;
   if (tiles) few.M = FEW_ROWS_BESIDE_TILES;
   const size_t rows = plan_x(&few, NULL, &x), floats = packed_method(exec, k, a) == FLOATS ? panel : 0;
-  const size_t panels = (size_t)(exec->threads * tiled_panels(a->K) * WN_CPU_PACKED_PANEL_BYTES(a->K));
-  const size_t more = tiles ? tiles_bytes(a) + panels : 0, most = rows > floats ? rows : floats;
+  size_t more = 0; /* rows of less than a block have no panels */
+  if (tiles) more = tiles_bytes(a) + (size_t)(exec->threads * tiled_panels(a->K) * WN_CPU_PACKED_PANEL_BYTES(a->K));
+  const size_t most = rows > floats ? rows : floats;
   return more > most ? more : most;
 }
 
