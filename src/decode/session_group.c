@@ -77,10 +77,15 @@ static wn_status group_attend_row(const struct wn_run *run, wn_session_row *row,
 static void group_attend(const struct wn_run *run, wn_session_row *rows, int64_t n, int64_t l,
                          const struct wn_layer_acts *a) {
   const int threads = run->exec.threads;
-  const bool apart = n >= threads; /* a session a thread, or all threads for one after the other */
-#pragma omp parallel for num_threads(apart ? wn_team(run->exec.ctx, threads) : 1) schedule(dynamic, 1)
+  if (n <
+      threads) { /* all threads for one after the other; a region of one thread around theirs would make them anew */
+    for (int64_t i = 0; i < n; i++)
+      if (rows[i].status == WN_OK) rows[i].status = group_attend_row(run, &rows[i], i, l, a, threads);
+    return;
+  }
+#pragma omp parallel for num_threads(wn_team(run->exec.ctx, threads)) schedule(dynamic, 1)
   for (int64_t i = 0; i < n; i++)
-    if (rows[i].status == WN_OK) rows[i].status = group_attend_row(run, &rows[i], i, l, a, apart ? 1 : threads);
+    if (rows[i].status == WN_OK) rows[i].status = group_attend_row(run, &rows[i], i, l, a, 1);
 }
 
 /* All layers; measuring: without the attention, whose scratch is the sessions'. */
