@@ -140,8 +140,7 @@ static void packed_few_rows(const struct wn_exec *exec, const struct wn_linear *
   bool blocks_too = false; /* single weights are multiplied with x as it is */
   for (int p = 0; p < a->packed->count; p++) blocks_too = blocks_too || a->packed->part[p].type >= WN_GGUF_Q8_0;
   if (blocks_too) {
-    const int quantizing = a->M * a->K < 16384 ? 1 : exec->threads;
-#pragma omp parallel for num_threads(wn_team(exec->ctx, quantizing)) schedule(static)
+#pragma omp parallel for num_threads(wn_team(exec->ctx, a->M * a->K < 16384 ? 1 : exec->threads)) schedule(static)
     for (int64_t m = 0; m < a->M; m++) k->quantize(&x, m);
   }
   /* A row's sum does not depend on where a thread's share begins. */
