@@ -72,9 +72,14 @@ static bool choice_on_piece(void *user, const wn_generate_piece *piece) {
   return true;
 }
 
+/* Tokens that its answer may have. */
+static int64_t choice_tokens(const struct wn_serve_worker *w, const struct wn_serve_choice *c) {
+  const int64_t wanted = c->job->request.max_tokens, room = w->model.context - c->prompt->count;
+  return wanted < 0 || wanted > room ? room : wanted;
+}
+
 static wn_status choice_generate(struct wn_serve_worker *w, struct wn_serve_choice *c, int64_t from) {
   const struct wn_serve_request *r = &c->job->request;
-  const int64_t room = w->model.context - c->prompt->count;
   wn_generate_options o;
   wn_generate_options_init(&o, sizeof o);
   if (r->constraint) WN_TRY(wn_constraint_copy(w->model.ctx, r->constraint, &c->constraint));
@@ -85,7 +90,7 @@ static wn_status choice_generate(struct wn_serve_worker *w, struct wn_serve_choi
   o.sampling =
       (wn_sampling){.temperature = r->temperature, .top_k = (int)r->top_k, .top_p = r->top_p, .seed = choice_seed(c)};
   o.vocab_size = w->model.entries;
-  o.max_tokens = r->max_tokens < 0 || r->max_tokens > room ? room : r->max_tokens;
+  o.max_tokens = choice_tokens(w, c);
   o.stop_strings = r->stops;
   o.stop_string_count = r->stop_count;
   if (!r->chat) o.text_before = c->prompt->ids, o.text_before_count = c->prompt->count;
@@ -265,20 +270,24 @@ struct running {
   struct wn_serve_job *first, *last; /* jobs in the order in which they came */
 };
 
+static bool running_fits(const struct wn_serve_worker *w, const struct wn_serve_choice *c) {
+  return w->cache_memory == 0 || w->counts.cache_bytes + c->cache_bytes <= w->cache_memory;
+}
+
 /* A slot for a choice, if there is one and its cache fits. False: it waits. */
 static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_status *status) {
   struct wn_serve_worker *w = x->w;
   const struct wn_serve_request *r = &c->job->request;
-  const int64_t room = w->model.context - c->prompt->count;
   const wn_session_options options = {.size = sizeof options,
                                       .sequences = 1,
-                                      .capacity = c->prompt->count +
-                                                  (r->max_tokens < 0 || r->max_tokens > room ? room : r->max_tokens),
+                                      .capacity = c->prompt->count + choice_tokens(w, c),
                                       .budgets = r->budgets.layers > 0 ? &r->budgets : w->model.budgets,
                                       .cache = w->model.cache,
                                       .tau = r->tau};
   *status = WN_OK;
   if (w->counts.running >= w->slots) return false;
+  /* Known from an earlier try: no session is made in every round to learn it again. */
+  if (c->cache_bytes > 0 && w->counts.running > 0 && !running_fits(w, c)) return false;
   *status = wn_session_create_with(w->model.ctx, w->model.model, &options, &c->session);
   if (*status == WN_ERR_MEMORY && w->prefix.counts.bytes > 0) { /* known prompts give way */
     wn_prefix_shrink(&w->prefix, 0);
@@ -286,8 +295,7 @@ static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_statu
   }
   if (*status != WN_OK) return false;
   c->cache_bytes = wn_session_kv_bytes(c->session);
-  const bool fits = w->cache_memory == 0 || w->counts.cache_bytes + c->cache_bytes <= w->cache_memory;
-  if (!fits) {
+  if (!running_fits(w, c)) {
     wn_session_destroy(c->session);
     c->session = NULL;
     if (w->counts.running == 0)

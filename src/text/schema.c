@@ -45,22 +45,29 @@ static const struct row {
   unsigned of; /* the type it belongs to; 0: to every one */
   bool alone;  /* says all there is to say: only notes stand with it */
 } rows[] = {
-#define SCHEMA_ROW(name, member, of, alone) {name, offsetof(struct keywords, member), of, alone},
-    SCHEMA_ROW("type", type, 0, false) SCHEMA_ROW("properties", properties, TYPE_OBJECT, false) SCHEMA_ROW(
-        "required", required, TYPE_OBJECT, false) SCHEMA_ROW("additionalProperties", additional, TYPE_OBJECT, false)
-        SCHEMA_ROW("items", items, TYPE_ARRAY, false) SCHEMA_ROW("prefixItems", prefix, TYPE_ARRAY, false)
-            SCHEMA_ROW("minItems", min_items, TYPE_ARRAY, false) SCHEMA_ROW("maxItems", max_items, TYPE_ARRAY, false)
-                SCHEMA_ROW("minLength", min_length, TYPE_STRING, false)
-                    SCHEMA_ROW("maxLength", max_length, TYPE_STRING, false)
-                        SCHEMA_ROW("minimum", minimum, TYPE_INTEGER, false)
-                            SCHEMA_ROW("maximum", maximum, TYPE_INTEGER, false)
-                                SCHEMA_ROW("exclusiveMinimum", above, TYPE_INTEGER, false)
-                                    SCHEMA_ROW("exclusiveMaximum", below, TYPE_INTEGER, false)
-                                        SCHEMA_ROW("enum", enumeration, 0, false)
-                                            SCHEMA_ROW("const", constant, 0, false) SCHEMA_ROW("anyOf", any_of, 0, true)
-                                                SCHEMA_ROW("allOf", all_of, 0, true) SCHEMA_ROW("$ref", ref, 0, true)
+#define SCHEMA_ROW(name, member, of, alone)                                                                            \
+  { name, offsetof(struct keywords, member), of, alone }
+    SCHEMA_ROW("type", type, 0, false),
+    SCHEMA_ROW("properties", properties, TYPE_OBJECT, false),
+    SCHEMA_ROW("required", required, TYPE_OBJECT, false),
+    SCHEMA_ROW("additionalProperties", additional, TYPE_OBJECT, false),
+    SCHEMA_ROW("items", items, TYPE_ARRAY, false),
+    SCHEMA_ROW("prefixItems", prefix, TYPE_ARRAY, false),
+    SCHEMA_ROW("minItems", min_items, TYPE_ARRAY, false),
+    SCHEMA_ROW("maxItems", max_items, TYPE_ARRAY, false),
+    SCHEMA_ROW("minLength", min_length, TYPE_STRING, false),
+    SCHEMA_ROW("maxLength", max_length, TYPE_STRING, false),
+    SCHEMA_ROW("minimum", minimum, TYPE_INTEGER, false),
+    SCHEMA_ROW("maximum", maximum, TYPE_INTEGER, false),
+    SCHEMA_ROW("exclusiveMinimum", above, TYPE_INTEGER, false),
+    SCHEMA_ROW("exclusiveMaximum", below, TYPE_INTEGER, false),
+    SCHEMA_ROW("enum", enumeration, 0, false),
+    SCHEMA_ROW("const", constant, 0, false),
+    SCHEMA_ROW("anyOf", any_of, 0, true),
+    SCHEMA_ROW("allOf", all_of, 0, true),
+    SCHEMA_ROW("$ref", ref, 0, true),
 #undef SCHEMA_ROW
-                                                    {"$schema", SIZE_MAX, 0, false},
+    {"$schema", SIZE_MAX, 0, false},
     {"$id", SIZE_MAX, 0, false},
     {"$defs", SIZE_MAX, 0, false},
     {"definitions", SIZE_MAX, 0, false},

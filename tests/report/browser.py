@@ -12,10 +12,25 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+failed = 0  # whether a check has
+
+
+def check(name, ok, *detail):
+    """A TAP line, with details where it failed."""
+    global failed
+    print(("ok - " if ok else "not ok - ") + name)
+    if not ok:
+        failed = 1
+        for d in detail:
+            print("#   %.2000s" % (d,))
+    sys.stdout.flush()
 
 
 def find():

@@ -14,18 +14,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import browser  # noqa: E402
-
-failed = 0
-
-
-def check(name, ok, *detail):
-    global failed
-    print(("ok - " if ok else "not ok - ") + name)
-    if not ok:
-        failed = 1
-        for d in detail:
-            print("#   %s" % (d,))
-    sys.stdout.flush()
+from browser import check  # noqa: E402
 
 
 def near(a, b, tolerance=1e-5):
@@ -358,7 +347,7 @@ def live(url, run, pid):
         check("its end is told", "finished" in said, said)
         check("a live page asks its own server alone", all(r.startswith((url, "data:", "blob:")) for r in page.requests) and page.problems == [],
               page.requests[:3], page.problems)
-    return failed
+    return browser.failed
 
 
 def main():
@@ -408,7 +397,7 @@ def main():
             most = Math.max(most, Math.abs(m - (w[k] / v.levels) ** 2)) } return most })()""")
         check("a short text has a matrix for each head, whose mean is the layer's", heads == 3 and T < 64 and mean < 0.01, heads, T, mean)
         check("no errors there either", page.problems == [], page.problems)
-    return failed
+    return browser.failed
 
 
 if __name__ == "__main__":
