@@ -7,6 +7,7 @@
 #include <winnow/analyze.h>
 #include "args.h"
 #include "recipe.h"
+#include "rows.h"
 #include "sampling.h"
 #include "ui.h"
 
@@ -15,6 +16,7 @@ struct analysis {
   const char *command; /* "winnow analyze spans" */
   const char *model_dir, *check, *text, *data, *tokenizer, *csv, *out;
   int64_t batch, context, recurrence;
+  struct cli_rows rows;
   uint64_t max_batches;
   wn_context *ctx;
   wn_model *model;
@@ -37,9 +39,13 @@ struct analysis {
       CLI_OPTION(T, m.recurrence, "memory", "N",                                                                       \
                  "segment recurrence: tokens of earlier blocks; 0: the model's; -1: none", .min = -1, .max = 1 << 24), \
       CLI_OPTION(T, m.max_batches, "max-batches", "N", "the most batches to run; 0: all"),                             \
+      CLI_ROWS_OPTIONS(T, m.rows),                                                                                     \
       CLI_OPTION(T, m.csv, "csv", "FILE", "the table as CSV; - is standard output, instead of the report"),            \
       CLI_OPTION(T, m.out, "out", "FILE", "writes what --json prints to a file"), CLI_COMMON_OPTIONS(T, m.common)
 /* NOLINTEND(bugprone-macro-parentheses) */
+
+#define ANALYSIS_DEFAULTS                                                                                              \
+  { .common = CLI_COMMON_DEFAULTS, .rows = CLI_ROWS_DEFAULTS }
 
 /* Reads the options into `into`, the struct that spec's rows are of and *a is in; opens the checkpoint, and the text or
  * token file when one is given. 0, or the exit code; closed by analysis_close. */

@@ -105,7 +105,7 @@ static const struct cli_spec attention_spec = {
     .epilog = "Similarities after Zhai, \"Exclusive Self Attention\", section 2. keys: 2 to the power of the entropy."};
 
 int analyze_attention(int argc, char **argv) {
-  struct attention s = {.analysis.common = CLI_COMMON_DEFAULTS, .control = "special"};
+  struct attention s = {.analysis = ANALYSIS_DEFAULTS, .control = "special"};
   struct analysis *a = &s.analysis;
   s.choice = (wn_look_options){.size = sizeof s.choice, .early = 4};
   int32_t *ids = NULL;
@@ -248,8 +248,7 @@ static const struct cli_spec survival_spec = {
               "ends."};
 
 int analyze_survival(int argc, char **argv) {
-  struct survival s = {
-      .analysis.common = CLI_COMMON_DEFAULTS, .policies = "all", .choices = CLI_POLICY_CHOICES_DEFAULTS};
+  struct survival s = {.analysis = ANALYSIS_DEFAULTS, .policies = "all", .choices = CLI_POLICY_CHOICES_DEFAULTS};
   struct analysis *a = &s.analysis;
   wn_budgets budgets[WN_POLICY_MAX] = {0};
   const wn_budgets *list[WN_POLICY_MAX];

@@ -214,7 +214,7 @@ static int meaningful_save_plots(const struct meaningful *m, const struct result
 
 int analyze_meaningful(int argc, char **argv) {
   struct meaningful m = {
-      .analysis.common = CLI_COMMON_DEFAULTS, .taus = "0.5:1:0.05", .control = "special", .tau = 0.75, .fit_from = 1};
+      .analysis = ANALYSIS_DEFAULTS, .taus = "0.5:1:0.05", .control = "special", .tau = 0.75, .fit_from = 1};
   struct analysis *a = &m.analysis;
   struct result s = {0};
   wn_meaning_report *report = NULL;

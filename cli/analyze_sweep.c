@@ -216,7 +216,7 @@ static const struct cli_spec sweep_spec = {
         "task counts as answered where greedy decoding gives the answer's tokens."};
 
 int analyze_sweep(int argc, char **argv) {
-  struct sweep o = {.analysis.common = CLI_COMMON_DEFAULTS, .taus = "0.05:1:0.05", .control = "special"};
+  struct sweep o = {.analysis = ANALYSIS_DEFAULTS, .taus = "0.05:1:0.05", .control = "special"};
   struct analysis *a = &o.analysis;
   struct tasks tasks = {0};
   wn_sweep_report *report = NULL;

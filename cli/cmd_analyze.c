@@ -23,6 +23,24 @@ wn_status analysis_tokenizer(struct analysis *a) {
   return a->tok ? WN_OK : wn_tokenizer_load(a->ctx, a->tokenizer ? a->tokenizer : a->model_dir, &a->tok);
 }
 
+/* The source of --data. */
+static int analysis_open_data(struct analysis *a) {
+  const wn_model_config *config = wn_model_config_get(a->model);
+  wn_recipe recipe;
+  wn_recipe_init(&recipe);
+  recipe.data.kind = WN_DATA_TOKENS;
+  recipe.data.stream = a->recurrence ? a->recurrence > 0 : config->recurrence > 0;
+  if (strlen(a->data) >= sizeof recipe.data.val) return cli_error("%s: the path is too long", a->data);
+  snprintf(recipe.data.val, sizeof recipe.data.val, "%s", a->data);
+  const int code = cli_rows_apply(a->ctx, a->command, &a->rows, a->tokenizer, a->model_dir, &recipe.data);
+  if (code) return code;
+  const wn_status status = wn_data_source_create(a->ctx, &recipe.data, "val", a->context ? a->context : config->context,
+                                                 (int32_t)config->vocab_size, &a->source);
+  if (status != WN_OK) return cli_fail(a->ctx, status);
+  cli_tokens_check(a->ctx, a->data, a->model_dir, a->model);
+  return 0;
+}
+
 int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, char **argv, void *into) {
   struct cli_list dirs = {0};
   a->command = spec->command;
@@ -30,6 +48,8 @@ int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, cha
   code = cli_model_argument(spec, code, true, &dirs, &a->model_dir);
   if (code == CLI_GO && a->text && a->data)
     code = cli_usage_error(spec->command, "--data and --text exclude each other");
+  if (code == CLI_GO && (a->rows.long_only || a->rows.document >= 0) && !a->data)
+    code = cli_usage_error(spec->command, "--long-only needs --data, a token file");
   if (code == CLI_GO && a->common.json && a->csv && !strcmp(a->csv, "-"))
     code = cli_usage_error(spec->command, "--json and --csv - both want standard output");
   if (code == CLI_GO) code = cli_check_output(a->csv, true);
@@ -38,7 +58,6 @@ int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, cha
   if (code) return code;
   wn_status status = cli_model_load(a->ctx, a->model_dir, a->check, &a->model);
   if (status != WN_OK) return cli_fail(a->ctx, status);
-  const wn_model_config *config = wn_model_config_get(a->model);
   a->eval = (wn_eval_options){.size = sizeof(wn_eval_options),
                               .batch = a->batch,
                               .context = a->context,
@@ -52,19 +71,7 @@ int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, cha
     code = cli_read_text(a->ctx, a->text, &a->content, &a->bytes);
     if (!code && a->bytes == 0) code = cli_error("%s: the file is empty", a->text);
   }
-  if (a->data) {
-    wn_recipe recipe;
-    wn_recipe_init(&recipe);
-    recipe.data.kind = WN_DATA_TOKENS;
-    recipe.data.stream = a->recurrence ? a->recurrence > 0 : config->recurrence > 0;
-    if (strlen(a->data) >= sizeof recipe.data.val) return cli_error("%s: the path is too long", a->data);
-    snprintf(recipe.data.val, sizeof recipe.data.val, "%s", a->data);
-    status = wn_data_source_create(a->ctx, &recipe.data, "val", a->context ? a->context : config->context,
-                                   (int32_t)config->vocab_size, &a->source);
-    if (status != WN_OK) code = cli_fail(a->ctx, status);
-    if (!code) cli_tokens_check(a->ctx, a->data, a->model_dir, a->model);
-  }
-  return code;
+  return code || !a->data ? code : analysis_open_data(a);
 }
 
 /* A file with the text that `put` writes. */
@@ -278,7 +285,7 @@ static const struct cli_spec spans_spec = {
         "feed-forward, and in the attention 2 D for each visible key, as Sukhbaatar et al. 2019 count them."};
 
 static int analyze_spans(int argc, char **argv) {
-  struct spans s = {.analysis.common = CLI_COMMON_DEFAULTS};
+  struct spans s = {.analysis = ANALYSIS_DEFAULTS};
   struct analysis *a = &s.analysis;
   int code = analysis_open(a, &spans_spec, argc, argv, &s);
   wn_span_report *report = NULL;

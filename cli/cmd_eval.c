@@ -9,6 +9,7 @@
 #include "args.h"
 #include "eval_tasks.h"
 #include "load.h"
+#include "rows.h"
 #include "signals.h"
 #include "files.h"
 #include "ui.h"
@@ -21,6 +22,7 @@ struct request {
   struct cli_list sets;
   int64_t batch, context, recurrence;
   bool whole_recurrence;
+  struct cli_rows rows;
   uint64_t max_batches, bytes, seed;
 };
 
@@ -146,12 +148,16 @@ static int eval_source(wn_context *ctx, const struct request *r, wn_model *model
     if (!*file)
       return cli_usage_error("winnow eval", "nothing to evaluate on: give --data, --text or a task with --set");
     snprintf(what, what_bytes, "%s", file);
-    if (!options->bytes && !r->max_batches && data->kind == WN_DATA_TOKENS) options->bytes = eval_text_bytes(file);
   } else {
     snprintf(what, what_bytes, "task (%s)", split);
   }
   const wn_model_config *config = wn_model_config_get(model);
   if (data->kind == WN_DATA_TOKENS) data->stream = r->recurrence ? r->recurrence > 0 : config->recurrence > 0;
+  const int code = cli_rows_apply(ctx, "winnow eval", &r->rows, r->load.tokenizer, r->load.model, data);
+  if (code) return code;
+  /* Of blocks, which have every token: of documents, some are cut or left out. */
+  if (!options->bytes && !r->max_batches && data->kind == WN_DATA_TOKENS && data->rows == WN_ROWS_BLOCKS)
+    options->bytes = eval_text_bytes(!strcmp(split, "train") ? data->train : data->val);
   int64_t context = r->context ? r->context : config->context;
   wn_data_source *source = NULL;
   wn_status status = wn_data_source_create(ctx, data, split, context, (int32_t)config->vocab_size, &source);
@@ -187,6 +193,7 @@ static const struct cli_option eval_options[] = {
                "the most batches to run; 0: all of a file, 16 of a task"),
     CLI_OPTION(struct request, bytes, "bytes", "N",
                "bytes of text in --data, for bits per byte; else from data.json in its folder"),
+    CLI_ROWS_OPTIONS(struct request, rows),
     CLI_OPTION(struct request, seed, "seed", "N", "seed of a task's random cases"),
     CLI_ATTENTION_OPTIONS(struct request, load.attention),
     CLI_BUDGETS_OPTIONS(struct request, load.budgets),
@@ -241,7 +248,8 @@ static int eval_run(wn_context *ctx, const struct request *r, struct cli_loaded 
 }
 
 int cmd_eval(int argc, char **argv) {
-  struct request r = {.common = CLI_COMMON_DEFAULTS, .split = "val", .load = CLI_LOADING_DEFAULTS};
+  struct request r = {
+      .common = CLI_COMMON_DEFAULTS, .split = "val", .rows = CLI_ROWS_DEFAULTS, .load = CLI_LOADING_DEFAULTS};
   struct cli_list dirs = {0};
   struct cli_loaded in = {0};
   wn_context *ctx = NULL;
@@ -249,6 +257,8 @@ int cmd_eval(int argc, char **argv) {
   code = cli_model_argument(&eval_spec, code, true, &dirs, &r.load.model);
   if (code == CLI_GO && r.data && r.text)
     code = cli_usage_error(eval_spec.command, "--data and --text exclude each other");
+  if (code == CLI_GO && (r.rows.long_only || r.rows.document >= 0) && (r.text || cli_tasks_wanted(&r.tasks)))
+    code = cli_usage_error(eval_spec.command, "--long-only is for token files: it goes with neither --text nor --task");
   if (code == CLI_GO && r.text && cli_tasks_wanted(&r.tasks))
     code = cli_usage_error(eval_spec.command, "--text goes with neither --task nor --choices");
   if (code == CLI_GO) code = cli_tasks_check(eval_spec.command, &r.tasks, r.data);

@@ -17,7 +17,8 @@ static const char *const subject_names[SUBJECTS] = {"standard", "selective", "se
 struct compare {
   struct cli_common common;
   struct cli_policy_choices choices;
-  struct prune_rows rows;
+  struct cli_rows rows;
+  int64_t batch;
   const char *dirs[SUBJECTS], *searches[SUBJECTS], *data, *budgets, *policies, *labels, *out, *task, *task_data;
   char names[SUBJECTS][64];
   int64_t at_most, context, limit;
@@ -143,9 +144,7 @@ static int run_compare(wn_context *ctx, struct compare *c) {
   o.data = (wn_prune_data){.path = c->data, .rows = c->at_most, .long_only = c->rows.long_only};
   for (int i = 0; i < SUBJECTS && status == WN_OK && !code; i++) {
     if (!c->dirs[i]) continue;
-    if (c->rows.long_only && n == 0)
-      code = prune_document_token(ctx, c->dirs[i], c->rows.document, &o.data.document_token);
-    if (code) break;
+    if (c->rows.long_only && n == 0) o.data.document_token = cli_rows_token(ctx, &c->rows, NULL, c->dirs[i]);
     status = wn_model_load(ctx, c->dirs[i], &models[i]);
     char path[PRUNE_PATH_BYTES];
     if (status == WN_OK && c->searches[i] && cli_join(path, sizeof path, c->searches[i], "search.json"))
@@ -163,7 +162,7 @@ static int run_compare(wn_context *ctx, struct compare *c) {
   o.subjects = subjects;
   o.subject_count = n;
   o.context = c->context;
-  o.batch = c->rows.batch;
+  o.batch = c->batch;
   o.tokens = c->tokens;
   o.token_count = c->token_count;
   o.policies = c->chosen;
@@ -220,7 +219,8 @@ static const struct cli_option compare_options[] = {
     CLI_OPTION(struct compare, task_data, "task-data", "DIR", "the folder of their files"),
     CLI_OPTION(struct compare, limit, "limit", "N", "only the first N questions of every task; 0: all", .min = 0,
                .max = 1e9),
-    PRUNE_ROWS_OPTIONS(struct compare, rows),
+    CLI_ROWS_OPTIONS(struct compare, rows),
+    PRUNE_BATCH_OPTION(struct compare, batch),
     CLI_POLICY_CHOICES_OPTIONS(struct compare, choices),
     CLI_OPTION(struct compare, out, "out", "DIR", "receives compare.json, compare.csv and compare.svg",
                .required = true),
@@ -257,7 +257,7 @@ int prune_compare(int argc, char **argv) {
   struct compare c = {.common = CLI_COMMON_DEFAULTS,
                       .choices = CLI_POLICY_CHOICES_DEFAULTS,
                       .budgets = "16,32,64,128,256",
-                      .rows.document = -1};
+                      .rows = CLI_ROWS_DEFAULTS};
   wn_context *ctx = NULL;
   int code = check_compare(&c, cli_parse(&compare_spec, argc, argv, &c, NULL));
   if (code == CLI_GO) code = cli_context_open(&c.common, &ctx);

@@ -12,7 +12,7 @@
 struct search {
   struct cli_common common;
   struct cli_policy_choices choices;
-  struct prune_rows rows;
+  struct cli_rows rows;
   const char *model, *data, *report, *policy, *target_checkpoint, *tolerance, *out, *memory, *config;
   struct cli_list sets;
   int64_t search_rows, report_rows;
@@ -187,7 +187,6 @@ static int check_search(struct search *s, int code) {
   if (s->memory && search_read_memory(s->memory, &s->options.memory)) return 2;
   cli_policy_named(s->policy, strlen(s->policy), &s->options.budgets.policy);
   if (cli_policy_choices_apply("winnow prune search", &s->choices, &s->options.budgets)) return 2;
-  s->options.batch = s->rows.batch;
   return CLI_GO;
 }
 
@@ -211,9 +210,8 @@ static bool search_is_saved(const struct search *s) {
 static int run_search(wn_context *ctx, struct search *s) {
   wn_model *model = NULL, *target = NULL;
   wn_recipe recipe;
-  int32_t token = -1;
-  int code = s->rows.long_only ? prune_document_token(ctx, s->model, s->rows.document, &token) : 0;
-  if (!code) code = search_read_recipe(ctx, s, &recipe);
+  const int32_t token = s->rows.long_only ? cli_rows_token(ctx, &s->rows, NULL, s->model) : -1;
+  int code = search_read_recipe(ctx, s, &recipe);
   if (code) return code;
   s->options.search = (wn_prune_data){s->data, s->search_rows, s->rows.long_only, token};
   s->options.report = (wn_prune_data){s->report, s->report_rows, s->rows.long_only, token};
@@ -260,7 +258,8 @@ static const struct cli_option search_options[] = {
     CLI_OPTION(struct search, options.context, "context", "N", "tokens per row; 0: the model's context", .min = 0,
                .max = 1 << 24),
     CLI_OPTION(struct search, policy, "policy", "NAME", "which token is evicted", .choices = cli_policies),
-    PRUNE_ROWS_OPTIONS(struct search, rows),
+    CLI_ROWS_OPTIONS(struct search, rows),
+    PRUNE_BATCH_OPTION(struct search, options.batch),
     CLI_POLICY_CHOICES_OPTIONS(struct search, choices),
     CLI_OPTION(struct search, options.step, "step", "C",
                "tokens that a step takes from a layer, and the smallest budget of a layer", .min = 1, .max = 1 << 24),
@@ -317,7 +316,7 @@ int prune_search(int argc, char **argv) {
   struct search s = {.common = CLI_COMMON_DEFAULTS,
                      .choices = CLI_POLICY_CHOICES_DEFAULTS,
                      .policy = "selective",
-                     .rows.document = -1};
+                     .rows = CLI_ROWS_DEFAULTS};
   wn_prune_options_init(&s.options, sizeof s.options);
   struct cli_list dirs = {0};
   int code = cli_parse(&search_spec, argc, argv, &s, &dirs);

@@ -60,6 +60,10 @@ typedef enum wn_data_kind {
   WN_DATA_SPAN_CORRUPTION
 } wn_data_kind;
 
+/* What a row of a token file is: a block of the context, whatever documents it cuts, or one document, which begins with
+ * its document token, is cut at the context and padded up to it. "blocks", "document". */
+typedef enum wn_data_rows { WN_ROWS_BLOCKS, WN_ROWS_DOCUMENT } wn_data_rows;
+
 /* The "data" object of a recipe. */
 typedef struct wn_data_config {
   wn_data_kind kind;    /* "tokens", "variable_assignment", "copy", "parity", "span_corruption" */
@@ -68,7 +72,8 @@ typedef struct wn_data_config {
   char tokenizer[1024]; /* copied into the checkpoints' folder; may be empty */
   bool stream;          /* tokens: row b of a batch continues row b of the batch before (segment recurrence) */
   bool pack;            /* tokens: attention does not cross documents (needs document_token) */
-  int document_token;   /* token that starts a document; -1: none */
+  int document_token;   /* token that starts a document; -1: none, and for rows of documents that of data.json in the
+                           token file's folder */
   /* Variable Assignment (Leviathan et al., appendix A.1): `assignments` pairs "variable = value", then a
    * query variable whose latest value is the answer. Values may be limited at evaluation (eval_values). */
   int variables, values, assignments;
@@ -83,6 +88,8 @@ typedef struct wn_data_config {
   int end_token;        /* ends inputs and targets; -1: the sentinel after the last span's (the paper's figure 2) */
   int start_token;      /* 0: the first token of the decoder's rows, and their padding */
   int max_length;       /* copy: lengths 1 to max_length (24); parity: sequence length */
+  wn_data_rows rows;    /* tokens: blocks */
+  bool long_only;       /* rows of documents: only documents that fill at least 90% of the context */
 } wn_data_config;
 
 /* Where batches come from; opaque. */
@@ -102,8 +109,8 @@ bool wn_data_source_continues(const wn_data_source *source, uint64_t step, int64
 /* A source of packed documents (wn_data_config.pack): its batches say where the document of each token starts. */
 bool wn_data_source_packs(const wn_data_source *source);
 /* Fills tokens, targets [B,T]; targets of -1 do not count. doc_start [B,T] is filled where the source packs documents
- * and otherwise left alone; may be NULL. Train sources visit shuffled blocks without replacement per epoch; val sources
- * go in file order. */
+ * and otherwise left alone; may be NULL. Train sources visit shuffled blocks or documents without replacement per
+ * epoch; val sources go in file order. */
 wn_status wn_data_source_batch(wn_context *ctx, const wn_data_source *source, uint64_t seed, uint64_t step, int64_t B,
                                int32_t *tokens, int32_t *targets, int32_t *doc_start);
 

@@ -20,7 +20,8 @@ typedef struct wn_prune_data {
   int64_t rows;           /* the most rows to take, spread evenly over the file; 0: all */
   bool long_only;         /* each document is a row instead, cut at the context; documents that fill less than 90% of it
                              are skipped */
-  int32_t document_token; /* with long_only: the token that starts a document */
+  int32_t document_token; /* with long_only: the token that starts a document; -1: that of data.json in the file's
+                             folder */
 } wn_prune_data;
 
 /* Training with the budgets in force (train.prune), with gradients straight through evictions, during a search: one run

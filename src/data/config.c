@@ -9,6 +9,7 @@
 #define TEXT(member) AT(member), 0, sizeof(((wn_data_config *)0)->member), NULL
 
 static const char *const kind_names[] = {"tokens", "variable_assignment", "copy", "parity", "span_corruption", NULL};
+static const char *const rows_names[] = {"blocks", "document", NULL};
 
 const struct wn_field wn_data_fields[] = {
     {"kind", WN_FIELD_ENUM, AT(kind), 0, 0, kind_names, "a token file or a synthetic task"},
@@ -20,6 +21,10 @@ const struct wn_field wn_data_fields[] = {
     {"stream", WN_FIELD_BOOL, AT(stream), 0, 0, NULL, "a batch's rows continue where they stopped (tokens)"},
     {"pack", WN_FIELD_BOOL, AT(pack), 0, 0, NULL, "attention stays inside documents (tokens; needs document_token)"},
     {"document_token", WN_FIELD_INT, AT(document_token), -1, 1 << 24, NULL, "token that starts a document; -1: none"},
+    {"rows", WN_FIELD_ENUM, AT(rows), 0, 0, rows_names,
+     "blocks of the context, or one document a row, cut at the context or padded (tokens)"},
+    {"long_only", WN_FIELD_BOOL, AT(long_only), 0, 0, NULL,
+     "rows document: only documents that fill at least 90% of the context"},
     {"variables", WN_FIELD_INT, AT(variables), 1, 1 << 16, NULL, "variable_assignment: names"},
     {"values", WN_FIELD_INT, AT(values), 1, 1 << 20, NULL, "variable_assignment and copy: different values"},
     {"assignments", WN_FIELD_INT, AT(assignments), 1, 1 << 20, NULL, "variable_assignment: pairs before the query"},
@@ -59,6 +64,12 @@ wn_status wn_data_config_check(wn_context *ctx, const char *where, const wn_data
   if (config->pack && config->kind != WN_DATA_TOKENS)
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"data.pack\" is for token files; \"data.kind\" is \"%s\"", where,
                    kind_names[config->kind]);
+  if (config->rows == WN_ROWS_DOCUMENT && (config->kind != WN_DATA_TOKENS || config->pack || config->stream))
+    return wn_fail(ctx, WN_ERR_CONFIG,
+                   "%s: \"data.rows\" \"document\" is for token files without \"data.pack\" and \"data.stream\"",
+                   where);
+  if (config->long_only && config->rows != WN_ROWS_DOCUMENT)
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"data.long_only\" needs \"data.rows\" \"document\"", where);
   if (config->stream && (config->kind != WN_DATA_TOKENS || config->pack))
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"data.stream\" is for token files without \"data.pack\"", where);
   if (config->pack && config->document_token < 0)

@@ -12,12 +12,17 @@
  *
  * Streams (segment recurrence): B rows cut the file's blocks into B stretches of n = blocks / B, and row r of step s is
  * block r n + s mod n, so that a row goes on where it stopped. Validation takes n = ceil(blocks / B): every token once
- * again. */
+ * again.
+ *
+ * Rows of documents: row g is the document that stands g-th in the same orders; what it has beyond T + 1 tokens is left
+ * out, and what it lacks is padding behind it, which attends to the document and to which nothing that counts attends.
+ */
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/misuse.h"
 #include "base/rng.h"
 #include "data/config.h"
+#include "data/documents.h"
 #include "data/source.h"
 #include "data/span_corruption.h"
 #include "data/tasks.h"
@@ -31,11 +36,12 @@ struct wn_data_source {
   bool val;
   int64_t T;
   int32_t vocab_size;
-  wn_token_file *file; /* tokens */
-  uint64_t blocks;     /* of one pass */
-  uint64_t slack;      /* training: tokens after the last block */
-  int32_t *block;      /* [T+1], or [text] */
-  int64_t text;        /* span corruption: tokens of a block; 0: another kind */
+  wn_token_file *file;           /* tokens */
+  uint64_t blocks;               /* of one pass: blocks, or documents */
+  struct wn_documents documents; /* rows of documents: count is `blocks`; else 0 */
+  uint64_t slack;                /* training: tokens after the last block */
+  int32_t *block;                /* [T+1], or [text] */
+  int64_t text;                  /* span corruption: tokens of a block; 0: another kind */
   struct wn_span_corruption corruption;
   int32_t *pair; /* [input_length + 1] and [T]: what a row is made into */
 };
@@ -72,15 +78,28 @@ static wn_status check_task(wn_context *ctx, const wn_data_config *c, int64_t T,
   return WN_OK;
 }
 
-static wn_status open_tokens(wn_context *ctx, wn_data_source *s) {
-  const char *path = s->val ? s->config.val : s->config.train;
-  if (!*path) return wn_fail(ctx, WN_ERR_CONFIG, "data.%s: no token file is named", s->val ? "val" : "train");
-  if (s->config.pack && s->config.stream)
-    return wn_fail(ctx, WN_ERR_CONFIG, "data.stream and data.pack exclude each other");
-  if (s->config.pack && s->config.document_token < 0)
-    return wn_fail(ctx, WN_ERR_CONFIG, "data.pack needs data.document_token, the token that starts a document");
-  WN_TRY(wn_token_file_open(ctx, path, &s->file));
-  uint64_t count = wn_token_file_count(s->file), T = (uint64_t)s->T;
+/* Rows of documents: finds them. */
+static wn_status open_documents(wn_context *ctx, wn_data_source *s, const char *path) {
+  int32_t token;
+  const bool long_only = s->config.long_only;
+  WN_TRY(wn_documents_token(ctx, path, s->config.document_token, &token));
+  if (token < 0)
+    return wn_fail(ctx, WN_ERR_CONFIG,
+                   "%s: rows of documents need data.document_token, the token that starts a document; data.json in its "
+                   "folder names none either",
+                   path);
+  WN_TRY(wn_documents_find(ctx, s->file, token, long_only ? wn_documents_long(s->T) : 2, &s->documents));
+  s->blocks = s->documents.count;
+  if (s->blocks > 0) return WN_OK;
+  return wn_fail(ctx, WN_ERR_FORMAT,
+                 long_only ? "%s: no document (from token %d on) fills 90%% of the context of %" PRId64 " tokens"
+                           : "%s: no document (from token %d on) has 2 tokens; the context has %" PRId64,
+                 path, token, s->T);
+}
+
+/* Blocks of the context: how many there are. */
+static wn_status open_blocks(wn_context *ctx, wn_data_source *s, const char *path) {
+  const uint64_t count = wn_token_file_count(s->file), T = (uint64_t)s->T;
   if (s->val) {
     if (count < 2)
       return wn_fail(ctx, WN_ERR_FORMAT, "%s: %" PRIu64 " tokens; an evaluation needs at least 2", path, count);
@@ -94,6 +113,19 @@ static wn_status open_tokens(wn_context *ctx, wn_data_source *s) {
     s->blocks = (count - 1) / T;
     s->slack = (count - 1) % T;
   }
+  return WN_OK;
+}
+
+static wn_status open_tokens(wn_context *ctx, wn_data_source *s) {
+  const char *path = s->val ? s->config.val : s->config.train;
+  if (!*path) return wn_fail(ctx, WN_ERR_CONFIG, "data.%s: no token file is named", s->val ? "val" : "train");
+  if (s->config.pack && s->config.stream)
+    return wn_fail(ctx, WN_ERR_CONFIG, "data.stream and data.pack exclude each other");
+  if (s->config.pack && s->config.document_token < 0)
+    return wn_fail(ctx, WN_ERR_CONFIG, "data.pack needs data.document_token, the token that starts a document");
+  if (s->config.rows == WN_ROWS_DOCUMENT || s->config.long_only) WN_TRY(wn_data_config_check(ctx, "data", &s->config));
+  WN_TRY(wn_token_file_open(ctx, path, &s->file));
+  WN_TRY(s->config.rows == WN_ROWS_DOCUMENT ? open_documents(ctx, s, path) : open_blocks(ctx, s, path));
   size_t bytes;
   if (!wn_mul_size((size_t)s->T + 1, sizeof *s->block, &bytes))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "a context of %" PRId64 " tokens is too long", s->T);
@@ -171,6 +203,7 @@ wn_status wn_data_source_create(wn_context *ctx, const wn_data_config *config, c
 void wn_data_source_destroy(wn_data_source *source) {
   WN_CHECK_OR(, WN_HANDLE(source, DATA_SOURCE));
   wn_token_file_close(source->file);
+  wn_documents_clear(&source->documents);
   wn_free(source->block);
   wn_free(source->pair);
   wn_free(source);
@@ -258,26 +291,28 @@ static wn_status span_target_row(wn_context *ctx, const wn_data_source *s, uint6
   return WN_OK;
 }
 
+/* Row g of a token file: where it is, and how many tokens it has, up to T + 1; 0: a row left over. */
+static void source_token_span(const wn_data_source *s, uint64_t seed, uint64_t g, uint64_t *first, uint64_t *n) {
+  const uint64_t T = (uint64_t)s->T, blocks = s->blocks;
+  *first = 0, *n = 0;
+  if (s->val && g >= blocks) return; /* the last batch of a pass may have rows left over */
+  if (s->documents.count > 0) {
+    const uint64_t i = s->val ? g : wn_random_permute(seed, WN_STREAM_DATA, g / blocks, blocks, g % blocks);
+    *first = s->documents.first[i], *n = s->documents.held[i];
+  } else {
+    *first = s->val || s->config.stream ? g * T : shuffled(s, seed, g, T);
+    *n = wn_token_file_count(s->file) - *first;
+  }
+  if (*n > T + 1) *n = T + 1;
+}
+
 /* Row g of a token file: tokens, targets [T]. */
 static wn_status token_row(wn_context *ctx, const wn_data_source *s, uint64_t seed, uint64_t g, int32_t *tokens,
                            int32_t *targets) {
-  uint64_t T = (uint64_t)s->T, n = T + 1, first;
-  if (s->val) {
-    uint64_t count = wn_token_file_count(s->file);
-    if (g >= s->blocks) { /* the last batch of a pass may have rows left over */
-      memset(tokens, 0, T * sizeof *tokens);
-      memset(targets, 0xFF, T * sizeof *targets);
-      return WN_OK;
-    }
-    first = g * T;
-    if (n > count - first) n = count - first;
-  } else if (s->config.stream) {
-    first = g * T;
-  } else {
-    first = shuffled(s, seed, g, T);
-  }
+  uint64_t first, n;
+  source_token_span(s, seed, g, &first, &n);
   WN_TRY(read_block(ctx, s, first, n, s->vocab_size));
-  for (uint64_t i = 0; i < T; i++) {
+  for (uint64_t i = 0; i < (uint64_t)s->T; i++) {
     tokens[i] = i + 1 < n ? s->block[i] : 0;
     targets[i] = i + 1 < n ? s->block[i + 1] : -1;
   }

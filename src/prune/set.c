@@ -6,10 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "winnow/data.h"
-
-#define SCAN ((uint64_t)1 << 16) /* tokens read at a time when documents are looked for */
-#define LONG_SHARE 0.9
+#include "data/documents.h"
 
 void wn_prune_fingerprint(const void *data, size_t bytes, char out[24]) {
   const uint8_t *p = data;
@@ -76,45 +73,28 @@ static wn_status set_load_blocks(const struct reader *in, struct wn_prune_set *s
   return WN_OK;
 }
 
-/* Walks over the documents long enough; with `take` row after row is filled. */
-static wn_status set_walk_documents(const struct reader *in, int32_t *buffer, uint64_t all, int64_t rows,
-                                    struct wn_prune_set *set, uint64_t *found) {
-  const uint64_t least = (uint64_t)(LONG_SHARE * (double)in->T) > 2 ? (uint64_t)(LONG_SHARE * (double)in->T + 0.5) : 2;
-  uint64_t start = 0, n = 0;
-  int64_t r = 0;
-  bool inside = false;
-  for (uint64_t at = 0; at <= in->count; at++) {
-    if (at % SCAN == 0 && at < in->count)
-      WN_TRY(wn_token_file_read(in->ctx, in->file, at, in->count - at < SCAN ? in->count - at : SCAN, buffer));
-    if (at < in->count && buffer[at % SCAN] != in->data->document_token) continue;
-    if (inside && at - start >= least) {
-      if (set && r < rows && n == set_spread(r, rows, all)) WN_TRY(set_fill_row(in, set, r++, start, at - start));
-      n++;
-    }
-    inside = true;
-    start = at;
-  }
-  *found = n;
-  return WN_OK;
-}
-
 static wn_status set_load_documents(const struct reader *in, struct wn_prune_set *set) {
-  void *buffer;
-  uint64_t all = 0, again;
-  WN_TRY(wn_alloc(in->ctx, "tokens", (size_t)SCAN * sizeof(int32_t), &buffer));
-  wn_status status;
-  WN_TRY_GOTO(set_walk_documents(in, buffer, 0, 0, NULL, &all), done);
-  if (all == 0) {
+  struct wn_documents documents;
+  int32_t token;
+  WN_TRY(wn_documents_token(in->ctx, in->data->path, in->data->document_token, &token));
+  if (token < 0)
+    return wn_fail(in->ctx, WN_ERR_ARGUMENT,
+                   "%s: long documents need the token that starts one; data.json in its folder names none either",
+                   in->data->path);
+  WN_TRY(wn_documents_find(in->ctx, in->file, token, wn_documents_long(in->T), &documents));
+  const uint64_t all = documents.count;
+  wn_status status = WN_OK;
+  if (all == 0)
     status =
         wn_fail(in->ctx, WN_ERR_FORMAT, "%s: no document (from token %d on) fills 90%% of the context of %lld tokens",
-                in->data->path, in->data->document_token, (long long)in->T);
-    goto done;
-  }
+                in->data->path, token, (long long)in->T);
   const int64_t rows = in->data->rows > 0 && (uint64_t)in->data->rows < all ? in->data->rows : (int64_t)all;
-  WN_TRY_GOTO(set_allocate(in, rows, set), done);
-  status = set_walk_documents(in, buffer, all, rows, set, &again);
-done:
-  wn_free(buffer);
+  if (status == WN_OK) status = set_allocate(in, rows, set);
+  for (int64_t r = 0; r < rows && status == WN_OK; r++) {
+    const uint64_t i = set_spread(r, rows, all);
+    status = set_fill_row(in, set, r, documents.first[i], documents.held[i]);
+  }
+  wn_documents_clear(&documents);
   return status;
 }
 

@@ -268,6 +268,11 @@ refuses "prune search: memory that is none" 2 '\-\-memory' "${search[@]}" --targ
 refuses "prune search: too little memory" 1 'rows fit' "${search[@]}" --target 9 --memory 100kB --out bad-search
 refuses "prune search: a step of the whole context" 1 'step' "${search[@]}" --target 9 --step 32 --out bad-search
 refuses "prune search: no long documents" 1 'no document' "${search[@]}" --target 9 --long-only --document-token 5000 --out bad-search
+refuses "eval: no long documents" 1 'no document' eval whole --data data/val.bin --long-only --document-token 5000
+refuses "eval: long documents of a text" 2 'long-only' eval whole --text line.txt --long-only
+refuses "analyze: long documents of a text" 2 'long-only' analyze attention whole --text line.txt --long-only
+refuses "eval: a document token alone" 2 'long-only' eval whole --data data/val.bin --document-token 1
+refuses "train: documents in a stream" 1 'data\.rows' train --config recipe.json --set data.rows=document --set data.stream=true --out bad-rows
 refuses "prune search: --check alone" 2 '\-\-lazy' "${search[@]}" --target 9 --check --out bad-search
 refuses "prune search: an unknown policy" 2 'policy' "${search[@]}" --target 9 --policy best --out bad-search
 refuses "prune search: a token file that is missing" 1 'nowhere\.bin' prune search whole --quiet --search nowhere.bin --report data/train.bin --target 9 --out bad-search

@@ -132,6 +132,16 @@ json "set changes a key" '.step == 2' train --config recipe.json --set train.ste
 json "dense attention trains" '.loss > 0' train --config recipe.json --set train.steps=2 \
   --set model.attention.selective.enabled=false --out dense
 
+# Rows of documents: counted once more from the token file itself (256 int32 of header, then uint16).
+documents=$(tail -c +1025 data/val.bin | od -An -v -tu2 -w2 | awk '$1 == 1 { if (n > 1) print n; n = 0; inside = 1 } inside { n++ } END { if (n > 1) print n }')
+count() { awk -v least="$1" '$1 >= least { n += $1 > 32 ? 32 : $1 - 1 } END { print n + 0 }' <<<"$documents"; }
+json "eval of rows of documents" ".tokens == $(count 2)" eval whole --data data/val.bin --set data.rows=document
+json "eval of long documents" ".tokens == $(count 29)" eval whole --data data/val.bin --long-only
+json "analyze of long documents" ".tokens == $(count 29)" analyze attention whole --data data/val.bin --long-only
+json "train on rows of documents" '.step == 3 and .val_loss > 0' train --config recipe.json --set data.rows=document \
+  --set train.steps=3 --set train.eval_every=3 --out by-document
+json "eval of a run on rows of documents" ".tokens == $(count 2)" eval by-document
+
 json "eval on the recipe's data" '.loss > 0 and .tokens > 0 and .bits_per_byte > 0' eval --model whole
 gzip -c text.txt >text.txt.gz
 json "data prepare: text compressed with gzip" ".documents == $(grep -c . text.txt)" data prepare --tokenizer bytes --document-break line \

@@ -199,7 +199,8 @@ static void compare_leaf(const char *name, const json_t *value, void *user) {
   if (!json_equal((json_t *)(uintptr_t)value, (json_t *)(uintptr_t)at(c->defaults, name))) return;
   c->same++;
   /* only for token files, or for no decoder: have their own tests */
-  if (strcmp(name, "data.stream") && strcmp(name, "model.memory") && strcmp(name, "model.attention.bidirectional") &&
+  if (strcmp(name, "data.stream") && strcmp(name, "data.rows") && strcmp(name, "data.long_only") &&
+      strcmp(name, "model.memory") && strcmp(name, "model.attention.bidirectional") &&
       strncmp(name, "model.encoder.", 14))
     assert_string_equal(name, "data.pack");
 }
@@ -221,8 +222,8 @@ static void every_key_survives_a_round_trip(void **state) {
   json_t *before = json_of(&defaults), *after = json_of(&recipe);
   struct comparison c = {.defaults = before};
   leaves(after, "", compare_leaf, &c);
-  assert_int_equal(c.leaves, OTHERS + 6);
-  assert_int_equal(c.same, 6);
+  assert_int_equal(c.leaves, OTHERS + 8);
+  assert_int_equal(c.same, 8);
 
   char *text = NULL, *again = NULL;
   assert_ok(ctx, wn_recipe_json(ctx, &recipe, &text));
@@ -254,7 +255,7 @@ static void every_key_is_explained(void **state) {
   json_decref(j);
   int lines = 0;
   for (char *c = text; *c; c++) lines += *c == '\n';
-  assert_int_equal(lines, OTHERS + 6);
+  assert_int_equal(lines, OTHERS + 8);
   wn_free(text);
 }
 
@@ -414,6 +415,13 @@ static void packing_is_for_token_files(void **state) {
                  "\"data.stream\"");
   assert_refused(ctx, load_text("{\"data\": {\"stream\": true}, \"model\": {\"memory\": 64}}", &r), WN_ERR_CONFIG,
                  "\"learned\"");
+  assert_ok(ctx, load_text("{\"data\": {\"rows\": \"document\", \"long_only\": true, \"document_token\": 1}}", &r));
+  assert_true(r.data.rows == WN_ROWS_DOCUMENT && r.data.long_only);
+  assert_refused(ctx, load_sets(&r, SETS("data.rows=document", "data.kind=copy")), WN_ERR_CONFIG, "\"data.rows\"");
+  assert_refused(ctx, load_sets(&r, SETS("data.rows=document", "data.stream=true")), WN_ERR_CONFIG, "\"data.rows\"");
+  assert_refused(ctx, load_sets(&r, SETS("data.rows=document", "data.pack=true", "data.document_token=1")),
+                 WN_ERR_CONFIG, "\"data.rows\"");
+  assert_refused(ctx, load_sets(&r, SETS("data.long_only=true")), WN_ERR_CONFIG, "\"data.long_only\"");
   assert_refused(ctx, load_sets(&r, SETS("data.stream=true", "data.kind=copy")), WN_ERR_CONFIG, "\"data.stream\"");
   assert_refused(ctx, load_sets(&r, SETS("data.stream=true", "data.pack=true", "data.document_token=1")), WN_ERR_CONFIG,
                  "\"data.stream\"");

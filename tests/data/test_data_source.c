@@ -166,6 +166,102 @@ static void test_packing(void **state) {
   assert_int_equal(wn_data_source_create(ctx, &c, "val", 9, 10, &s), WN_ERR_CONFIG);
 }
 
+/* Rows of documents. Four documents of 12, 3, 1 and 9 tokens after two tokens that are of none; a row of 8 tokens has
+ * the first 9 of the longest, which are its inputs and targets. Long is 90% of the row: 7 tokens at least. */
+static const int32_t document_tokens[] = {7, 8,  1,  20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30,
+                                          1, 31, 32, 1,  1,  40, 41, 42, 43, 44, 45, 46, 47};
+
+static wn_data_config documents(bool long_only) {
+  const uint64_t count = sizeof document_tokens / sizeof *document_tokens;
+  assert_int_equal(wn_token_file_write(ctx, path, "nanogpt", 50, document_tokens, count), WN_OK);
+  wn_data_config c = {.kind = WN_DATA_TOKENS, .document_token = 1, .rows = WN_ROWS_DOCUMENT, .long_only = long_only};
+  snprintf(c.train, sizeof c.train, "%s", path);
+  snprintf(c.val, sizeof c.val, "%s", path);
+  return c;
+}
+
+static void test_documents_in_file_order(void **state) {
+  (void)state;
+  enum { T = 8, B = 2 };
+  static const int32_t rows[4][T] = {
+      {1, 20, 21, 22, 23, 24, 25, 26}, {1, 31, 0, 0, 0, 0, 0, 0}, {1, 40, 41, 42, 43, 44, 45, 46}, {0}};
+  static const int32_t next[4][T] = {{20, 21, 22, 23, 24, 25, 26, 27},
+                                     {31, 32, -1, -1, -1, -1, -1, -1},
+                                     {40, 41, 42, 43, 44, 45, 46, 47},
+                                     {-1, -1, -1, -1, -1, -1, -1, -1}};
+  int32_t x[4 * T], y[4 * T], start[2 * T];
+  wn_data_config c = documents(false);
+  wn_data_source *s = open_source(&c, "val", T, 50);
+  assert_int_equal(wn_data_source_batches(s, B), 2); /* the document of one token has nothing to predict */
+  assert_false(wn_data_source_packs(s));
+  for (uint64_t k = 0; k < 2; k++)
+    assert_int_equal(wn_data_source_batch(ctx, s, 5, k, B, x + k * B * T, y + k * B * T, start), WN_OK);
+  assert_memory_equal(x, rows, sizeof rows);
+  assert_memory_equal(y, next, sizeof next);
+  wn_data_source_destroy(s);
+  c = documents(true);
+  s = open_source(&c, "val", T, 50);
+  assert_int_equal(wn_data_source_batches(s, 1), 2);
+  assert_int_equal(wn_data_source_batch(ctx, s, 5, 1, 1, x, y, NULL), WN_OK);
+  assert_memory_equal(x, rows[2], sizeof rows[2]);
+  wn_data_source_destroy(s);
+}
+
+/* Every document once an epoch, in an order of its own; a batch is a function of its number. */
+static void test_documents_in_training(void **state) {
+  (void)state;
+  enum { T = 8, EPOCHS = 40 };
+  wn_data_config c = documents(false);
+  wn_data_source *s = open_source(&c, "train", T, 50);
+  int32_t x[3 * T], y[3 * T], again[T];
+  int orders[6] = {0};
+  for (uint64_t e = 0; e < EPOCHS; e++) {
+    int seen = 0, first = 0;
+    assert_int_equal(wn_data_source_batch(ctx, s, 5, e, 3, x, y, NULL), WN_OK);
+    for (int r = 0; r < 3; r++) {
+      const int which = x[r * T + 1] == 20 ? 0 : x[r * T + 1] == 31 ? 1 : 2;
+      assert_int_equal(seen & 1 << which, 0);
+      assert_int_equal(x[r * T], 1);
+      assert_int_equal(y[r * T + 2], which == 1 ? -1 : x[r * T + 2] + 1);
+      seen |= 1 << which;
+      if (r == 0) first = which;
+      if (r == 1) orders[2 * first + (which > first ? which - 1 : which)]++;
+    }
+    assert_int_equal(wn_data_source_batch(ctx, s, 5, 3 * e + 2, 1, again, y, NULL), WN_OK);
+    assert_memory_equal(again, x + 2 * T, sizeof again);
+  }
+  for (int i = 0; i < 6; i++) assert_true(orders[i] > 0);
+  wn_data_source_destroy(s);
+}
+
+static void test_documents_refused(void **state) {
+  (void)state;
+  wn_data_config c = documents(true);
+  wn_data_source *s;
+  char folder[160];
+  assert_int_equal(wn_data_source_create(ctx, &c, "val", 40, 50, &s), WN_ERR_FORMAT);
+  assert_non_null(strstr(wn_context_error(ctx), "90%"));
+  c.pack = true;
+  assert_int_equal(wn_data_source_create(ctx, &c, "val", 8, 50, &s), WN_ERR_CONFIG);
+  c.pack = false, c.rows = WN_ROWS_BLOCKS;
+  assert_int_equal(wn_data_source_create(ctx, &c, "val", 8, 50, &s), WN_ERR_CONFIG);
+  assert_non_null(strstr(wn_context_error(ctx), "data.rows"));
+  c.rows = WN_ROWS_DOCUMENT, c.document_token = 49;
+  assert_int_equal(wn_data_source_create(ctx, &c, "val", 8, 50, &s), WN_ERR_FORMAT);
+  c.document_token = -1; /* nobody says it; then data.json in the folder does */
+  assert_int_equal(wn_data_source_create(ctx, &c, "val", 8, 50, &s), WN_ERR_CONFIG);
+  assert_non_null(strstr(wn_context_error(ctx), "document_token"));
+  snprintf(folder, sizeof folder, "%s/data.json", dir);
+  FILE *f = fopen(folder, "w");
+  assert_non_null(f);
+  fputs("{\"vocab_size\": 50, \"document_token\": 1}", f);
+  fclose(f);
+  s = open_source(&c, "val", 8, 50);
+  assert_int_equal(wn_data_source_batches(s, 1), 2);
+  wn_data_source_destroy(s);
+  unlink(folder);
+}
+
 static void test_refused(void **state) {
   (void)state;
   wn_data_config c = counting(100);
@@ -381,9 +477,18 @@ static void test_streams(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_streams), cmocka_unit_test(test_permutation),         cmocka_unit_test(test_epochs),
-      cmocka_unit_test(test_pure),    cmocka_unit_test(test_validation_covers),   cmocka_unit_test(test_packing),
-      cmocka_unit_test(test_refused), cmocka_unit_test(test_variable_assignment), cmocka_unit_test(test_copy),
+      cmocka_unit_test(test_documents_in_file_order),
+      cmocka_unit_test(test_documents_in_training),
+      cmocka_unit_test(test_documents_refused),
+      cmocka_unit_test(test_streams),
+      cmocka_unit_test(test_permutation),
+      cmocka_unit_test(test_epochs),
+      cmocka_unit_test(test_pure),
+      cmocka_unit_test(test_validation_covers),
+      cmocka_unit_test(test_packing),
+      cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_variable_assignment),
+      cmocka_unit_test(test_copy),
       cmocka_unit_test(test_parity),
   };
   return cmocka_run_group_tests(tests, setup, teardown);

@@ -88,6 +88,56 @@ static void test_text(void **state) {
   bench_clear(&b);
 }
 
+/* Rows of documents: each document's loss is that of the document alone, cut at the context; padding counts nothing. */
+static void test_documents(void **state) {
+  (void)state;
+  struct bench b;
+  bench_init(&b);
+  static const int lengths[] = {5, 30, 2, 1, 15, 17}; /* of rows of 16; the one of a single token predicts nothing */
+  enum { DOCUMENTS = sizeof lengths / sizeof *lengths, MOST = 100 };
+  int32_t ids[MOST];
+  float logits[CONTEXT * 256];
+  double loss = 0, long_loss = 0;
+  uint64_t counted = 0, long_counted = 0;
+  int all = 0;
+  for (int d = 0; d < DOCUMENTS; d++) {
+    const int first = all, n = lengths[d] > CONTEXT + 1 ? CONTEXT : lengths[d] - 1;
+    for (int i = 0; i < lengths[d]; i++, all++) ids[all] = i ? 1 + (37 * all + 11 * d) % 255 : 0;
+    if (n < 1) continue;
+    must(b.ctx, wn_model_logits(b.ctx, b.model, ids + first, NULL, 1, n, logits));
+    for (int t = 0; t < n; t++) {
+      double sum = 0;
+      for (int v = 0; v < 256; v++) sum += exp((double)logits[t * 256 + v]);
+      const double one = log(sum) - (double)logits[t * 256 + ids[first + t + 1]];
+      loss += one, counted++;
+      if (lengths[d] >= 14) long_loss += one, long_counted++; /* 90% of 16 */
+    }
+  }
+  char dir[256];
+  tiny_folder(dir);
+  wn_recipe recipe;
+  tiny_recipe(&recipe, true);
+  recipe.data.kind = WN_DATA_TOKENS;
+  recipe.data.rows = WN_ROWS_DOCUMENT;
+  recipe.data.document_token = 0;
+  snprintf(recipe.data.val, sizeof recipe.data.val, "%s/val.bin", dir);
+  must(b.ctx, wn_token_file_write(b.ctx, recipe.data.val, "llmc", 256, ids, (uint64_t)all));
+  for (int64_t batch = 1; batch <= 4; batch++)
+    for (int only = 0; only < 2; only++) {
+      wn_data_source *source = NULL;
+      wn_eval_options options = {.size = sizeof options, .batch = batch};
+      wn_eval_result r;
+      recipe.data.long_only = only;
+      must(b.ctx, wn_data_source_create(b.ctx, &recipe.data, "val", CONTEXT, 256, &source));
+      must(b.ctx, wn_eval(b.ctx, b.model, source, &options, &r));
+      assert_int_equal(r.tokens, only ? long_counted : counted);
+      near(r.loss, only ? long_loss / (double)long_counted : loss / (double)counted);
+      wn_data_source_destroy(source);
+    }
+  bench_clear(&b);
+  tiny_remove(dir);
+}
+
 static void test_token_file(void **state) {
   (void)state;
   struct bench b;
@@ -183,7 +233,7 @@ static void test_memory(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_text), cmocka_unit_test(test_memory),
-                                     cmocka_unit_test(test_token_file)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_text), cmocka_unit_test(test_documents),
+                                     cmocka_unit_test(test_memory), cmocka_unit_test(test_token_file)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,25 @@
+#include "rows.h"
+
+#include "ui.h"
+
+int32_t cli_rows_token(wn_context *ctx, const struct cli_rows *rows, const char *tokenizer, const char *model) {
+  if (rows->document >= 0) return (int32_t)rows->document;
+  wn_tokenizer *tok = NULL;
+  int32_t token = -1;
+  if (wn_tokenizer_load(ctx, tokenizer ? tokenizer : model, &tok) == WN_OK) token = wn_tokenizer_bos(tok);
+  wn_tokenizer_destroy(tok);
+  return token;
+}
+
+int cli_rows_apply(wn_context *ctx, const char *command, const struct cli_rows *rows, const char *tokenizer,
+                   const char *model, wn_data_config *data) {
+  if (!rows->long_only) return rows->document < 0 ? 0 : cli_usage_error(command, "--document-token needs --long-only");
+  if (data->kind != WN_DATA_TOKENS) return cli_usage_error(command, "--long-only is for token files");
+  if (data->stream) return cli_usage_error(command, "--long-only and segment recurrence exclude each other");
+  data->pack = false;
+  data->rows = WN_ROWS_DOCUMENT;
+  data->long_only = true;
+  if (rows->document >= 0 || data->document_token < 0)
+    data->document_token = cli_rows_token(ctx, rows, tokenizer, model);
+  return 0;
+}
