@@ -242,6 +242,8 @@ typedef struct wn_session_options {
   wn_cache_format cache;     /* default WN_CACHE_FLOAT */
   double tau; /* of meaningful attention: rows keep the fewest keys whose weights reach this share, above 0 up to 1.
                  0: as the model's own attention says; WN_TAU_NONE: no threshold, whatever the model says */
+  struct wn_session_group *group; /* borrowed, outlives the session, of the same model: the session reads prompts in the
+                                     group's memory (session_group.h) instead of its own; NULL: in its own */
 } wn_session_options;
 #define WN_TAU_NONE (-1.0)
 wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_session_options *options, wn_session **out);

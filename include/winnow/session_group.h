@@ -8,7 +8,10 @@
 WN_EXPERIMENTAL_BEGIN
 
 /* The memory of a step, for `most` sessions of this model at a time. It holds nothing of the sessions: any of them may
- * be in the next step or not, and be destroyed in between. */
+ * be in the next step or not, and be destroyed in between.
+ * Sessions that are created with wn_session_options.group read their prompts in the group's memory, which grows to what
+ * the largest of them needs: each has then its cache and little else, where a session alone has room for a piece of a
+ * prompt (10 MB for a model of 135M). Of these sessions one at a time may be created, fed or scored. */
 typedef struct wn_session_group wn_session_group;
 wn_status wn_session_group_create(wn_context *ctx, wn_model *model, int64_t most, wn_session_group **out);
 void wn_session_group_destroy(wn_session_group *group); /* NULL is allowed */

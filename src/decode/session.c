@@ -9,7 +9,7 @@
 #include "base/misuse.h"
 #include "base/options.h"
 #include "kv/budgets.h"
-#include "decode/session.h"
+#include "decode/session_group.h"
 #include "ops/terms.h"
 
 #define PIECE 256       /* tokens at a time: enough rows for a good product, few compared with a cache */
@@ -30,9 +30,6 @@ static void session_lay(struct wn_session *s, bool budgets) {
   const int64_t B = s->B, C = c->width, control_heads = budgets ? c->kv_heads : 1;
   const bool control = s->attention.threshold.enabled && s->model->control;
   const struct wn_array rows[] = {
-      {"activations", true, WN_DIMS((int64_t)s->blocks.large_bytes), 1, &s->blocks.large},
-      {"derived activations", true, WN_DIMS((int64_t)s->blocks.derived_bytes), 1, &s->blocks.derived},
-      {"exact activations", true, WN_DIMS((int64_t)s->blocks.exact_bytes), 1, &s->blocks.exact},
       {"tokens", true, WN_DIMS(B, s->piece), sizeof *s->tokens, &s->tokens},
       {"positions", true, WN_DIMS(B, s->piece), sizeof *s->positions, &s->positions},
       {"control tokens", control, WN_DIMS(B, s->capacity), 1, &s->control},
@@ -46,15 +43,10 @@ static void session_lay(struct wn_session *s, bool budgets) {
       {"logits", true, WN_DIMS(B, c->vocab_size), e, &s->logits},
   };
   WN_ARRAYS_LAY(&s->arrays, rows);
-  wn_layer_temp_lay(c, dtype, B, s->piece, false, false, &s->arrays, &s->temp);
 }
 
 static wn_status session_arrays(wn_context *ctx, struct wn_session *s, bool budgets) {
-  struct wn_layer_acts acts;
-  int64_t M;
-  if (__builtin_mul_overflow(s->B, s->piece, &M) || M > INT32_MAX ||
-      !wn_layer_acts_plan(&s->model->config, s->model->dtype, s->B, s->piece, false, &s->blocks, &acts))
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences: too many tokens per step", (long long)s->B);
+  WN_TRY(wn_session_room_fit(ctx, s->model, s->B, s->piece, s->room));
   session_lay(s, budgets);
   WN_TRY(wn_arrays_check(ctx, &s->arrays, "session of %lld sequences", (long long)s->B));
   WN_TRY(wn_arrays_allocate(ctx, &s->arrays, "a session"));
@@ -66,18 +58,19 @@ static wn_status session_arrays(wn_context *ctx, struct wn_session *s, bool budg
 static wn_status session_run_layers(struct wn_run *run, struct wn_session *s, bool full, struct wn_session_rows *out) {
   const wn_model_config *c = &s->model->config;
   struct wn_layer_acts a;
-  struct wn_layer_blocks blocks = s->blocks;
+  struct wn_layer_blocks blocks = s->room->blocks;
+  struct wn_layer_temp *temp = &s->room->temp;
   if (!wn_layer_acts_plan(c, run->exec.dtype, run->B, run->T, false, &blocks, &a))
     return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: activations do not fit in memory");
   /* What the embedding's norm keeps is not needed later: layer 0's arrays take it. */
   WN_TRY(wn_run_embed(run, s->tokens, a.n2, a.rstd2, a.mean2, a.x));
   for (int64_t l = 0; l < c->layers; l++) {
     run->unturned = wn_session_by_cache_position(s, l);
-    WN_TRY(wn_layer_before(run, l, &a, l ? wn_layer_stream(run, &a) : NULL, l ? s->temp.branch : NULL));
+    WN_TRY(wn_layer_before(run, l, &a, l ? wn_layer_stream(run, &a) : NULL, l ? temp->branch : NULL));
     WN_TRY(wn_session_attend(run, s, l, &a, full));
-    WN_TRY(wn_layer_after(run, l, &a, &s->temp, true));
+    WN_TRY(wn_layer_after(run, l, &a, temp, true));
   }
-  *out = (struct wn_session_rows){wn_layer_stream(run, &a), s->temp.branch};
+  *out = (struct wn_session_rows){wn_layer_stream(run, &a), temp->branch};
   return WN_OK;
 }
 
@@ -98,8 +91,8 @@ static wn_status session_output(struct wn_run *run, struct wn_session *s) {
 
 void wn_session_begin(struct wn_run *run, struct wn_session *s, int64_t T) {
   wn_run_init(run, s->model, s->B, T);
-  run->exec.scratch = s->scratch;
-  run->exec.scratch_bytes = s->scratch_bytes;
+  run->exec.scratch = T == 1 ? s->scratch : s->room->scratch;
+  run->exec.scratch_bytes = T == 1 ? s->scratch_bytes : s->room->scratch_bytes;
   run->positions = s->positions;
   run->cross =
       (struct wn_cross){.S = s->inputs.S, .count = s->inputs.count, .kv = s->inputs.kv, .kv_bytes = s->inputs.bytes};
@@ -114,9 +107,10 @@ static void session_reset_caches(struct wn_session *s) {
   for (int64_t i = 0; i < session_count_caches(s); i++) wn_kv_cache_reset(&s->caches[i]);
 }
 
-/* The largest scratch over piece sizes and cache fillings: a backend may treat few rows differently from many. */
-static wn_status session_measure(struct wn_session *s, size_t *need) {
-  *need = 0;
+/* The largest scratch of single tokens and of pieces, over cache fillings: a backend may treat few rows differently
+ * from many. */
+static wn_status session_measure(struct wn_session *s, size_t *step, size_t *piece) {
+  *step = *piece = 0;
   for (int64_t T = 1;; T = 2 * T < s->piece ? 2 * T : s->piece) {
     for (int pass = 0; pass < (T == 1 ? 4 : 2); pass++) { /* single tokens on one thread as well (session_group.c) */
       const bool full = pass & 1;
@@ -128,6 +122,7 @@ static wn_status session_measure(struct wn_session *s, size_t *need) {
       struct wn_session_rows rows;
       WN_TRY(session_run_layers(&run, s, full, &rows));
       WN_TRY(session_output(&run, s));
+      size_t *need = T == 1 ? step : piece;
       if (run.need > *need) *need = run.need;
     }
     if (T == s->piece) break;
@@ -224,6 +219,13 @@ wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64
       out);
 }
 
+static wn_status session_check_group(wn_context *ctx, const struct wn_model *model,
+                                     const struct wn_session_group *group) {
+  WN_CHECK_ARGUMENTS(ctx, WN_HANDLE_AS("options' group", group, SESSION_GROUP));
+  if (group->model == model) return WN_OK;
+  return wn_fail(ctx, WN_ERR_ARGUMENT, "session: the options' group is of another model");
+}
+
 wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_session_options *options,
                                  wn_session **out) {
   WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(out));
@@ -242,6 +244,7 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   if (c->position == WN_POS_LEARNED && capacity > c->context)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld tokens: the model has learned positions for %lld",
                    (long long)capacity, (long long)c->context);
+  if (options->group) WN_TRY(session_check_group(ctx, model, options->group));
   wn_attention_config attention;
   WN_TRY(wn_session_check_options(ctx, model, options, &attention));
   void *memory;
@@ -258,15 +261,17 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   s->attention = attention;
   s->half = session_format(model, &attention, budgets && budgets->layers > 0 ? budgets : NULL, options->cache) ==
             WN_CACHE_HALF;
+  s->room = options->group ? &options->group->room : &s->own_room;
   WN_TRY_GOTO(session_arrays(ctx, s, budgets && budgets->layers > 0), fail);
   if (budgets && budgets->layers > 0) WN_TRY_GOTO(wn_budgets_copy(ctx, budgets, &s->budgets), fail);
   WN_TRY_GOTO(wn_session_caches_init(ctx, s), fail);
   if (capacity > model->rotary.rows) WN_TRY_GOTO(wn_rotary_create(model, "session", capacity, &s->rotary), fail);
-  size_t need;
-  WN_TRY_GOTO(session_measure(s, &need), fail);
-  WN_TRY_GOTO(wn_alloc(ctx, "scratch of a session", need, &s->scratch), fail);
+  size_t step, piece;
+  WN_TRY_GOTO(session_measure(s, &step, &piece), fail);
+  WN_TRY_GOTO(wn_alloc(ctx, "scratch of a session", step, &s->scratch), fail);
+  WN_TRY_GOTO(wn_session_room_fit_scratch(ctx, piece, s->room), fail);
   WN_TRY_GOTO(wn_alloc_reserve(ctx), fail); /* and still, beside all of this */
-  s->scratch_bytes = need;
+  s->scratch_bytes = step;
   *out = s;
   return WN_OK;
 fail:
@@ -281,6 +286,7 @@ void wn_session_destroy(wn_session *s) {
   wn_session_scoring_destroy(s->scoring);
   wn_rotary_clear(&s->rotary);
   wn_free(s->scratch);
+  wn_session_room_clear(&s->own_room);
   wn_arrays_clear(&s->arrays);
   wn_free(s);
 }

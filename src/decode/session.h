@@ -2,9 +2,9 @@
 #ifndef WN_DECODE_SESSION_H
 #define WN_DECODE_SESSION_H
 
+#include "decode/session_room.h"
 #include "kv/cache.h"
 #include "kv/policy.h"
-#include "model/workspace.h"
 
 /* What a cache does as the text grows. */
 enum wn_session_kind {
@@ -53,10 +53,9 @@ struct wn_session {
   struct wn_session_part *parts;
   struct wn_kv_cache *caches; /* of the parts */
   struct wn_session_inputs inputs;
-  struct wn_arrays arrays, shared; /* the session's own; what caches that evict share */
-  struct wn_layer_blocks blocks;   /* one layer's arrays, used by all in turn */
-  struct wn_layer_temp temp;
-  int32_t *tokens, *positions;     /* [B,piece] */
+  struct wn_arrays arrays, shared;        /* the session's own; what caches that evict share */
+  struct wn_session_room own_room, *room; /* where its pieces are computed: the own one, or its group's */
+  int32_t *tokens, *positions;            /* [B,piece] */
   uint8_t *control, *control_keys; /* with a threshold and control tokens: [B,capacity] by position; [B,Hkv,keys] of a
                                             layer's calls, without budgets [B,keys] */
   void *mid, *branch;              /* [B,C] the last position's, as in struct wn_session_rows */
@@ -66,7 +65,7 @@ struct wn_session {
   bool logits_known;
   struct wn_session_scoring *scoring; /* NULL until something is scored (score.c) */
   struct wn_rotary rotary;            /* own, where the cache holds more than the model's table */
-  void *scratch;
+  void *scratch; /* of steps of one token, which run beside other sessions'; pieces have the room's */
   size_t scratch_bytes;
 
   /* For caches that evict, shared by the layers (session_attend.c). */

@@ -161,6 +161,7 @@ fail:
 void wn_session_group_destroy(wn_session_group *g) {
   WN_CHECK_OR(, WN_HANDLE_AS("group", g, SESSION_GROUP));
   wn_free(g->scratch);
+  wn_session_room_clear(&g->room);
   wn_arrays_clear(&g->arrays);
   wn_free(g);
 }

@@ -20,6 +20,7 @@ struct wn_session_group {
   int64_t *order;
   void *scratch;
   size_t scratch_bytes;
+  struct wn_session_room room; /* of the sessions that were made with the group: one prompt is read at a time */
 };
 
 #endif

@@ -76,6 +76,12 @@ static bool http_serves(const struct wn_http_route *route, const char *method) {
   return !strcmp(route->method, strcmp(method, "HEAD") != 0 ? method : "GET");
 }
 
+/* Is the path the route's? One that ends in "*" has any that go on from there. */
+static bool http_leads(const struct wn_http_route *route, const char *path) {
+  const size_t n = strlen(route->path) - 1;
+  return route->path[n] == '*' ? !strncmp(route->path, path, n) && path[n] : !strcmp(route->path, path);
+}
+
 /* The route, or what to refuse the request with. */
 static int http_find_route(const struct wn_http *http, const char *method, const char *path,
                            const struct wn_http_route **out) {
@@ -83,7 +89,7 @@ static int http_find_route(const struct wn_http *http, const char *method, const
   *out = NULL;
   for (int i = 0; i < http->options.route_count; i++) {
     const struct wn_http_route *route = &http->options.routes[i];
-    if (strcmp(route->path, path) != 0) continue;
+    if (!http_leads(route, path)) continue;
     *out = route;
     if (http_serves(route, method)) return 0;
     refused = MHD_HTTP_METHOD_NOT_ALLOWED;
@@ -97,7 +103,7 @@ static void http_add_allowed(const struct wn_http *http, const char *path, struc
   size_t n = 0;
   for (int i = 0; i < http->options.route_count && n < sizeof methods; i++) {
     const struct wn_http_route *route = &http->options.routes[i];
-    if (!strcmp(route->path, path))
+    if (http_leads(route, path))
       n += (size_t)snprintf(methods + n, sizeof methods - n, "%s%s%s", n ? ", " : "", route->method,
                             strcmp(route->method, "GET") != 0 ? "" : ", HEAD");
   }

@@ -43,7 +43,8 @@ void wn_http_say(struct wn_http_answer *answer, int status, const char *line);
 struct wn_http_stream *wn_http_stream_open(const struct wn_http_request *request, struct wn_http_answer *answer);
 
 struct wn_http_route {
-  const char *method, *path, *type; /* "GET" answers HEAD as well; the path is the whole one; the body's type */
+  const char *method, *path, *type; /* "GET" answers HEAD as well; the whole path, or with "*" at its end
+                                       what it begins with; the body's type */
   size_t body_limit;                /* bytes of a request's body at most; 0: it has none */
   void (*handle)(const struct wn_http_request *request, struct wn_http_answer *answer);
 };

@@ -17,6 +17,8 @@
 
 enum { SLOTS = 8, QUEUE = 64, CONNECTIONS = 512, MOST_CONNECTIONS = 65536, BODY = 2 << 20, KEY_BYTES = 256 };
 
+#define MODEL_PATH "/v1/models/"
+
 struct wn_server {
   struct wn_serve_model front; /* for the handlers, with a context of their own */
   struct wn_serve_worker worker;
@@ -78,12 +80,28 @@ static void handle_info(const struct wn_http_request *request, struct wn_http_an
   answer_json(answer, wn_page_info(&s->front));
 }
 
+static json_t *server_model(const struct wn_server *s) {
+  return json_pack("{s:s, s:s, s:I, s:s, s:I}", "id", s->name, "object", "model", "created", (json_int_t)s->started,
+                   "owned_by", "winnow", "context", (json_int_t)s->front.context);
+}
+
 static void handle_models(const struct wn_http_request *request, struct wn_http_answer *answer) {
   const struct wn_server *s = request->user;
   if (!server_knows(request, answer)) return;
-  answer_json(answer, json_pack("{s:s, s:[{s:s, s:s, s:I, s:s, s:I}]}", "object", "list", "data", "id", s->name,
-                                "object", "model", "created", (json_int_t)s->started, "owned_by", "winnow", "context",
-                                (json_int_t)s->front.context));
+  answer_json(answer, json_pack("{s:s, s:[o]}", "object", "list", "data", server_model(s)));
+}
+
+static void handle_model(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  const struct wn_server *s = request->user;
+  const char *name = request->path + strlen(MODEL_PATH);
+  struct wn_serve_error error;
+  if (!server_knows(request, answer)) return;
+  if (!strcmp(name, s->name)) {
+    answer_json(answer, server_model(s));
+    return;
+  }
+  wn_serve_refuse(&error, 404, "model", "there is no model \"%.200s\", only \"%s\"", name, s->name);
+  answer_error(answer, &error);
 }
 
 static void handle_metrics(const struct wn_http_request *request, struct wn_http_answer *answer) {
@@ -327,6 +345,7 @@ static const struct wn_http_route routes[] = {
     {"GET", "/info", "application/json", 0, handle_info},
     {"GET", "/health", "application/json", 0, handle_health},
     {"GET", "/v1/models", "application/json", 0, handle_models},
+    {"GET", MODEL_PATH "*", "application/json", 0, handle_model},
     {"GET", "/metrics", "text/plain; version=0.0.4", 0, handle_metrics},
     {"GET", "/slots", "application/json", 0, handle_slots},
     {"GET", "/tokenizer_info", "application/json", 0, handle_tokenizer_info},

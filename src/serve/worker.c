@@ -283,7 +283,8 @@ static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_statu
                                       .capacity = c->prompt->count + choice_tokens(w, c),
                                       .budgets = r->budgets.layers > 0 ? &r->budgets : w->model.budgets,
                                       .cache = w->model.cache,
-                                      .tau = r->tau};
+                                      .tau = r->tau,
+                                      .group = w->group};
   *status = WN_OK;
   if (w->counts.running >= w->slots) return false;
   /* Known from an earlier try: no session is made in every round to learn it again. */

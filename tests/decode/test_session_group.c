@@ -17,6 +17,7 @@ struct pair {
 struct pairs {
   struct pair of[MOST];
   int count;
+  wn_session_group *group; /* whose steps they take, and in whose memory those that step together read their prompts */
 };
 
 static int32_t token_of(uint64_t pair, uint64_t at) {
@@ -26,12 +27,13 @@ static int32_t token_of(uint64_t pair, uint64_t at) {
 /* tau 0: the model's own. */
 static void pair_add_tau(wn_context *ctx, wn_model *model, const wn_budgets *budgets, wn_cache_format cache, double tau,
                          int64_t capacity, const char *name, struct pairs *out) {
-  const wn_session_options options = {
+  wn_session_options options = {
       .size = sizeof options, .sequences = 1, .capacity = capacity, .budgets = budgets, .cache = cache, .tau = tau};
   struct pair *p = &out->of[out->count];
   assert_true(out->count < MOST);
   snprintf(p->name, sizeof p->name, "%s", name);
   OK(ctx, wn_session_create_with(ctx, model, &options, &p->alone));
+  options.group = out->group;
   OK(ctx, wn_session_create_with(ctx, model, &options, &p->together));
   out->count++;
 }
@@ -44,6 +46,7 @@ static void pair_add(wn_context *ctx, wn_model *model, const wn_budgets *budgets
 /* Without budgets, in half floats where that is served, and under every budget that suits the model. */
 static void pairs_make(wn_context *ctx, wn_model *model, bool half, struct pairs *out) {
   out->count = 0;
+  OK(ctx, wn_session_group_create(ctx, model, MOST, &out->group));
   pair_add(ctx, model, NULL, WN_CACHE_FLOAT, CONTEXT, "everything", out);
   if (half) pair_add(ctx, model, NULL, WN_CACHE_HALF, CONTEXT, "half floats", out);
   for (int i = 0; i < CHOICES; i++) {
@@ -68,6 +71,7 @@ static void pairs_make(wn_context *ctx, wn_model *model, bool half, struct pairs
 
 static void pairs_clear(struct pairs *x) {
   for (int i = 0; i < x->count; i++) wn_session_destroy(x->of[i].alone), wn_session_destroy(x->of[i].together);
+  wn_session_group_destroy(x->group);
 }
 
 static void pair_same(const char *model, const struct pair *p, const char *what, const float *alone,
@@ -86,7 +90,7 @@ static int step_order(const struct pairs *x, int step, int *out) {
   return n;
 }
 
-static void pairs_step(wn_context *ctx, wn_session_group *group, const char *name, struct pairs *x, int step) {
+static void pairs_step(wn_context *ctx, const char *name, struct pairs *x, int step) {
   static float alone[MOST][V], together[MOST][V];
   wn_session_row rows[MOST];
   int order[MOST];
@@ -97,7 +101,7 @@ static void pairs_step(wn_context *ctx, wn_session_group *group, const char *nam
     OK(ctx, wn_session_feed(ctx, p->alone, &token, 1, 0, alone[k]));
     rows[k] = (wn_session_row){.session = p->together, .token = token, .logits = k % 5 == 4 ? NULL : together[k]};
   }
-  OK(ctx, wn_session_group_feed(ctx, group, rows, n));
+  OK(ctx, wn_session_group_feed(ctx, x->group, rows, n));
   for (int k = 0; k < n; k++) {
     struct pair *p = &x->of[order[k]];
     double expected, found;
@@ -117,7 +121,6 @@ static void check_model(wn_context *ctx, const struct model_case *k, wn_dtype dt
   const wn_model_config c = model_case_config(k);
   struct wn_model *model = model_of(ctx, &c, dtype);
   const int32_t controls[] = {2, 5, 9};
-  wn_session_group *group;
   struct pairs x;
   if (control) OK(ctx, wn_model_set_control_tokens(ctx, model, controls, 3));
   wn_session *probe = NULL;
@@ -125,8 +128,7 @@ static void check_model(wn_context *ctx, const struct model_case *k, wn_dtype dt
   const bool served = wn_session_create_with(ctx, model, &options, &probe) == WN_OK; /* not with every mechanism */
   wn_session_destroy(probe);
   pairs_make(ctx, model, served, &x);
-  OK(ctx, wn_session_group_create(ctx, model, x.count, &group));
-  for (int step = 0; step < STEPS; step++) pairs_step(ctx, group, k->name, &x, step);
+  for (int step = 0; step < STEPS; step++) pairs_step(ctx, k->name, &x, step);
   for (int i = 0; i < x.count; i++) { /* what they hold: both go on alone, with a piece */
     float alone[V], together[V];
     const int32_t piece[] = {1, 4, 3};
@@ -137,7 +139,6 @@ static void check_model(wn_context *ctx, const struct model_case *k, wn_dtype dt
     pair_same(k->name, &x.of[i], "a piece after the steps", alone, together);
   }
   pairs_clear(&x);
-  wn_session_group_destroy(group);
   wn_model_destroy(model);
 }
 
@@ -176,18 +177,16 @@ static void test_own_thresholds(void **state) {
   wn_context *ctx = context_of("cpu", 2);
   const wn_model_config c = model_case_config(&model_cases[1]);
   struct wn_model *model = model_of(ctx, &c, WN_F32);
-  wn_session_group *group;
   struct pairs x = {.count = 0};
   wn_budgets b;
   budgets_of(&choices[1], &c, 4, &b);
+  OK(ctx, wn_session_group_create(ctx, model, MOST, &x.group));
   const double taus[] = {0, 0.3, 0.7, 1, WN_TAU_NONE};
   for (int i = 0; i < 5; i++) pair_add_tau(ctx, model, NULL, WN_CACHE_FLOAT, taus[i], CONTEXT, "a threshold", &x);
   pair_add_tau(ctx, model, &b, WN_CACHE_FLOAT, 0.5, CONTEXT, "a threshold under a budget", &x);
-  OK(ctx, wn_session_group_create(ctx, model, x.count, &group));
-  for (int step = 0; step < STEPS; step++) pairs_step(ctx, group, "thresholds", &x, step);
+  for (int step = 0; step < STEPS; step++) pairs_step(ctx, "thresholds", &x, step);
   pairs_clear(&x);
   wn_budgets_clear(&b);
-  wn_session_group_destroy(group);
   wn_model_destroy(model);
   wn_context_destroy(ctx);
 }
@@ -200,14 +199,12 @@ static void test_own_angles(void **state) {
   c.rope_scaling.type = WN_ROPE_DYNAMIC;
   c.rope_scaling.factor = 2;
   struct wn_model *model = model_of(ctx, &c, WN_F32);
-  wn_session_group *group;
   struct pairs x = {.count = 0};
   const int64_t lengths[] = {CONTEXT, 40, 90, 24};
+  OK(ctx, wn_session_group_create(ctx, model, 4, &x.group));
   for (int i = 0; i < 4; i++) pair_add(ctx, model, NULL, WN_CACHE_FLOAT, lengths[i], "a text of its own length", &x);
-  OK(ctx, wn_session_group_create(ctx, model, 4, &group));
-  for (int step = 0; step < STEPS; step++) pairs_step(ctx, group, "dynamic angles", &x, step);
+  for (int step = 0; step < STEPS; step++) pairs_step(ctx, "dynamic angles", &x, step);
   pairs_clear(&x);
-  wn_session_group_destroy(group);
   wn_model_destroy(model);
   wn_context_destroy(ctx);
 }
@@ -227,7 +224,8 @@ static void test_long_texts(void **state) {
     wn_session_row rows[MANY];
     OK(ctx, wn_session_group_create(ctx, model, MANY, &group));
     for (int i = 0; i < MANY; i++) {
-      const wn_session_options options = {.size = sizeof options, .sequences = 1, .capacity = LONG + 8};
+      const wn_session_options options = {
+          .size = sizeof options, .sequences = 1, .capacity = LONG + 8, .group = i % 2 ? group : NULL};
       OK(ctx, wn_session_create_with(ctx, model, &options, &s[i]));
       for (int64_t t = 0; t < LONG; t++) prompt[t] = token_of((uint64_t)i, (uint64_t)t);
       const int64_t n = i % 4 == 3 ? 1 + i : LONG - 13 * i;
@@ -261,6 +259,52 @@ static void test_long_texts(void **state) {
   }
 }
 
+/* A session of a group has its cache and what a step takes; the piece of a prompt is read in the group's memory, which
+ * is as large as the largest session needs and is let go with the group. */
+static void test_memory_of_the_group(void **state) {
+  enum { LONG = 300 };
+  static int32_t prompt[LONG];
+  float alone[V], shared[V];
+  (void)state;
+  wn_context *ctx = context_of("cpu", 2);
+  wn_model_config c = model_case_config(&model_cases[1]);
+  struct wn_model *model = model_of(ctx, &c, WN_F32);
+  wn_session_group *group;
+  wn_session *s[3], *own;
+  wn_memory_info info;
+  uint64_t at[5];
+  const int64_t lengths[] = {40, LONG, LONG};
+  OK(ctx, wn_session_group_create(ctx, model, 3, &group));
+  for (int64_t t = 0; t < LONG; t++) prompt[t] = token_of(1, (uint64_t)t);
+  for (int i = 0; i < 3; i++) {
+    const wn_session_options options = {.size = sizeof options, .sequences = 1, .capacity = lengths[i], .group = group};
+    wn_memory_info_get(&info);
+    at[i] = info.live_bytes;
+    OK(ctx, wn_session_create_with(ctx, model, &options, &s[i]));
+    if (i == 1) OK(ctx, wn_session_feed(ctx, s[0], prompt, lengths[0], 0, NULL)); /* its memory has moved */
+  }
+  wn_memory_info_get(&info);
+  at[3] = info.live_bytes;
+  OK(ctx, wn_session_create(ctx, model, 1, LONG, &own));
+  wn_memory_info_get(&info);
+  at[4] = info.live_bytes;
+  assert_true(at[3] - at[2] < at[2] - at[1]); /* the second long one brings no room */
+  assert_true(at[3] - at[2] < 2 * wn_session_kv_bytes(s[2]));
+  assert_true(at[4] - at[3] > at[3] - at[2] + 256 * (uint64_t)c.width * 4); /* a session alone does */
+  OK(ctx, wn_session_feed(ctx, own, prompt, LONG, 0, alone));
+  OK(ctx, wn_session_feed(ctx, s[2], prompt, 130, 0, NULL));
+  OK(ctx, wn_session_feed(ctx, s[1], prompt, LONG, 0, shared)); /* in between */
+  assert_memory_equal(alone, shared, sizeof alone);
+  wn_session_reset(s[2]);
+  OK(ctx, wn_session_feed(ctx, s[2], prompt, LONG, 0, shared));
+  assert_memory_equal(alone, shared, sizeof alone);
+  for (int i = 0; i < 3; i++) wn_session_destroy(s[i]);
+  wn_session_destroy(own);
+  wn_session_group_destroy(group);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
 static void test_refusals(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);
@@ -276,6 +320,11 @@ static void test_refusals(void **state) {
   OK(ctx, wn_session_create(ctx, model, 1, 2, &t));
   OK(ctx, wn_session_create(ctx, model, 2, 2, &two));
   OK(ctx, wn_session_create(ctx, other, 1, 2, &foreign));
+  wn_session *none;
+  const wn_session_options wrong_group = {.size = sizeof wrong_group, .sequences = 1, .capacity = 2, .group = g};
+  assert_int_equal(wn_session_create_with(ctx, other, &wrong_group, &none), WN_ERR_ARGUMENT);
+  assert_non_null(strstr(wn_context_error(ctx), "the options' group is of another model"));
+  assert_null(none);
   const struct {
     wn_session *second;
     int32_t token;
@@ -318,22 +367,19 @@ static void test_no_allocation(void **state) {
   const wn_model_config c = model_case_config(&model_cases[5]);
   struct wn_model *model = model_of(ctx, &c, WN_F32);
   wn_memory_info before, after;
-  wn_session_group *group;
   struct pairs x;
   pairs_make(ctx, model, false, &x);
-  OK(ctx, wn_session_group_create(ctx, model, x.count, &group));
   wn_session_row rows[MOST];
   static float logits[MOST][V];
   wn_memory_info_get(&before);
   for (int step = 0; step < STEPS; step++) {
     for (int i = 0; i < x.count; i++)
       rows[i] = (wn_session_row){.session = x.of[i].together, .token = step, .logits = logits[i]};
-    OK(ctx, wn_session_group_feed(ctx, group, rows, x.count));
+    OK(ctx, wn_session_group_feed(ctx, x.group, rows, x.count));
   }
   wn_memory_info_get(&after);
   assert_int_equal(before.total_allocations, after.total_allocations);
   pairs_clear(&x);
-  wn_session_group_destroy(group);
   wn_model_destroy(model);
   wn_context_destroy(ctx);
 }
@@ -346,6 +392,7 @@ int main(void) {
       cmocka_unit_test(test_own_thresholds),
       cmocka_unit_test(test_own_angles),
       cmocka_unit_test(test_long_texts),
+      cmocka_unit_test(test_memory_of_the_group),
       cmocka_unit_test(test_refusals),
       cmocka_unit_test(test_no_allocation),
   };

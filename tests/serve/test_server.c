@@ -444,6 +444,23 @@ static void test_small_paths(void **state) {
                       "a \"model\"");
   json_decref(j);
   free(answer);
+  answer = ask_for(p.port, "GET", "/v1/models/a%20%22model%22");
+  j = json_loads(strchr(answer, '{'), JSON_DISABLE_EOF_CHECK, NULL);
+  assert_int_equal(status_of(answer), 200);
+  assert_string_equal(json_string_value(json_object_get(j, "id")), "a \"model\"");
+  json_decref(j);
+  free(answer);
+  answer = ask_for(p.port, "GET", "/v1/models/other/one");
+  assert_int_equal(status_of(answer), 404);
+  assert_non_null(strstr(answer, "there is no model \\\"other/one\\\""));
+  free(answer);
+  answer = ask_for(p.port, "POST", "/v1/models/a");
+  assert_int_equal(status_of(answer), 405);
+  assert_non_null(strstr(answer, "Allow: GET, HEAD\r\n"));
+  free(answer);
+  answer = ask_for(p.port, "GET", "/v1/models/");
+  assert_int_equal(status_of(answer), 404);
+  free(answer);
   answer = ask_for(p.port, "GET", "/tokenizer_info");
   assert_non_null(strstr(answer, "\"vocab_size\":256"));
   free(answer);
@@ -465,6 +482,7 @@ static void test_key(void **state) {
               {"/v1/models", "Authorization: Bearer s3crex\r\n", 401},
               {"/v1/models", "Authorization: s3cret\r\n", 401},
               {"/v1/models", "Authorization: Bearer s3cret\r\n", 200},
+              {"/v1/models/winnow", NULL, 401},
               {"/metrics", NULL, 401},
               {"/slots", NULL, 401},
               {"/tokenizer_info", NULL, 401},

@@ -1,0 +1,52 @@
+/* Where pieces of prompts are computed: one layer's activations for a piece, which all layers use in turn, and scratch.
+ * About 40 bytes times width a token of a piece, 10 MB for a model of 135M: as much as a cache of hundreds of tokens. A
+ * session has such a room of its own, or uses its group's (wn_session_options.group). */
+#include <string.h>
+
+#include "decode/session_room.h"
+
+static void room_lay(const struct wn_model *m, int64_t B, int64_t piece, struct wn_session_room *room) {
+  const struct wn_array rows[] = {
+      {"activations", true, WN_DIMS((int64_t)room->blocks.large_bytes), 1, &room->blocks.large},
+      {"derived activations", true, WN_DIMS((int64_t)room->blocks.derived_bytes), 1, &room->blocks.derived},
+      {"exact activations", true, WN_DIMS((int64_t)room->blocks.exact_bytes), 1, &room->blocks.exact},
+  };
+  WN_ARRAYS_LAY(&room->arrays, rows);
+  wn_layer_temp_lay(&m->config, m->dtype, B, piece, false, false, &room->arrays, &room->temp);
+}
+
+wn_status wn_session_room_fit(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t piece,
+                              struct wn_session_room *room) {
+  struct wn_session_room wider = {.B = B > room->B ? B : room->B, .piece = piece > room->piece ? piece : room->piece};
+  struct wn_layer_acts acts;
+  int64_t M;
+  if (wider.B == room->B && wider.piece == room->piece) return WN_OK;
+  if (__builtin_mul_overflow(wider.B, wider.piece, &M) || M > INT32_MAX ||
+      !wn_layer_acts_plan(&model->config, model->dtype, wider.B, wider.piece, false, &wider.blocks, &acts))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences: too many tokens per step", (long long)wider.B);
+  room_lay(model, wider.B, wider.piece, &wider);
+  WN_TRY(wn_arrays_check(ctx, &wider.arrays, "session of %lld sequences", (long long)wider.B));
+  WN_TRY(wn_arrays_allocate(ctx, &wider.arrays, "pieces of prompts"));
+  room_lay(model, wider.B, wider.piece, &wider);
+  wider.scratch = room->scratch;
+  wider.scratch_bytes = room->scratch_bytes;
+  wn_arrays_clear(&room->arrays);
+  *room = wider;
+  return WN_OK;
+}
+
+wn_status wn_session_room_fit_scratch(wn_context *ctx, size_t bytes, struct wn_session_room *room) {
+  void *memory;
+  if (bytes <= room->scratch_bytes) return WN_OK;
+  WN_TRY(wn_alloc(ctx, "scratch of a session", bytes, &memory));
+  wn_free(room->scratch);
+  room->scratch = memory;
+  room->scratch_bytes = bytes;
+  return WN_OK;
+}
+
+void wn_session_room_clear(struct wn_session_room *room) {
+  wn_free(room->scratch);
+  wn_arrays_clear(&room->arrays);
+  *room = (struct wn_session_room){0};
+}
