@@ -1,269 +1,16 @@
 #include "serve/worker.h"
 
-#include <errno.h>
-#include <math.h>
 #include <signal.h>
-#include <string.h>
 #include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "serve/embed.h"
-#include "winnow/score.h"
+#include "serve/choice.h"
 
 /* PROMPTS_AT_ONCE: of which a piece is read in a round: texts that are being written wait for one piece at most.
  * UNREAD: bytes of a stream that its client has not read, with which it waits. */
-enum { SCORE_PIECE = 64, FLUSH_MILLISECONDS = 5, UNREAD = 256 << 10, PROMPTS_AT_ONCE = 1 };
-
-/* --- one choice --- */
-
-static uint64_t choice_seed(const struct wn_serve_choice *c) {
-  const struct wn_serve_request *r = &c->job->request;
-  if (r->seed >= 0) return (uint64_t)r->seed + (uint64_t)c->index;
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  return (uint64_t)now.tv_sec * 1000003u + (uint64_t)now.tv_nsec + (uint64_t)c->index * 7919u;
-}
-
-/* Penalties and biases, as OpenAI and llama.cpp define them; min_p is a part of the largest probability. */
-static void choice_on_logits(void *user, int64_t index, float *logits, int64_t V) {
-  struct wn_serve_choice *c = user;
-  const struct wn_serve_request *r = &c->job->request;
-  (void)index;
-  for (int64_t v = 0; c->counts && v < V; v++)
-    if (c->counts[v] > 0) logits[v] -= (float)(r->presence_penalty + r->frequency_penalty * c->counts[v]);
-  for (int i = 0; i < r->bias_count; i++) logits[r->biases[i].id] += r->biases[i].bias;
-  if (r->min_p <= 0) return;
-  float top = -INFINITY;
-  for (int64_t v = 0; v < V; v++) top = fmaxf(top, logits[v]);
-  const float least = top + (float)log(r->min_p);
-  for (int64_t v = 0; v < V; v++)
-    if (logits[v] < least) logits[v] = -INFINITY;
-}
-
-/* The score of a token that has been drawn: the session has not seen it yet, and knows the logits before anything
- * changed them. */
-static wn_status choice_score(const struct wn_serve_model *m, struct wn_serve_choice *c, int32_t id) {
-  int32_t top[WN_SERVE_TOP];
-  double value, values[WN_SERVE_TOP];
-  const int K = c->job->request.top;
-  const wn_scores out = {.size = sizeof out,
-                         .log_probability = &value,
-                         .top_k = K,
-                         .top = K ? top : NULL,
-                         .top_log_probability = K ? values : NULL};
-  if (!c->scores) return WN_OK;
-  WN_TRY(wn_session_score_next(m->ctx, c->session, &id, 1, &out));
-  wn_job_score(m, c, id, value, top, values, K);
-  return WN_OK;
-}
-
-static bool choice_on_piece(void *user, const wn_generate_piece *piece) {
-  struct wn_serve_choice *c = user;
-  const struct wn_serve_model *m = c->model;
-  if (piece->id >= 0) {
-    c->tokens++;
-    if (c->counts && c->counts[piece->id] < UINT16_MAX) c->counts[piece->id]++;
-    if (choice_score(m, c, piece->id) != WN_OK) c->job->out.failed = true;
-    wn_trace_token(m, c, piece->id);
-  }
-  wn_job_say(m, c, piece->text, piece->bytes);
-  return true;
-}
-
-/* Tokens that its answer may have. */
-static int64_t choice_tokens(const struct wn_serve_worker *w, const struct wn_serve_choice *c) {
-  const int64_t wanted = c->job->request.max_tokens, room = w->model.context - c->prompt->count;
-  return wanted < 0 || wanted > room ? room : wanted;
-}
-
-static wn_status choice_generate(struct wn_serve_worker *w, struct wn_serve_choice *c, int64_t from) {
-  const struct wn_serve_request *r = &c->job->request;
-  wn_generate_options o;
-  wn_generate_options_init(&o, sizeof o);
-  if (r->constraint) WN_TRY(wn_constraint_copy(w->model.ctx, r->constraint, &c->constraint));
-  o.constraint = c->constraint;
-  o.prompt = c->prompt->ids + from;
-  o.prompt_count = c->prompt->count - from;
-  o.tok = w->model.tok;
-  o.sampling =
-      (wn_sampling){.temperature = r->temperature, .top_k = (int)r->top_k, .top_p = r->top_p, .seed = choice_seed(c)};
-  o.vocab_size = w->model.entries;
-  o.max_tokens = choice_tokens(w, c);
-  o.stop_strings = r->stops;
-  o.stop_string_count = r->stop_count;
-  if (!r->chat) o.text_before = c->prompt->ids, o.text_before_count = c->prompt->count;
-  o.piece = choice_on_piece;
-  if (c->counts || r->bias_count || r->min_p > 0) o.logits = choice_on_logits;
-  o.user = c;
-  c->state = WN_CHOICE_WRITES;
-  return wn_generation_create(w->model.ctx, c->session, &o, &c->generation);
-}
-
-/* The prompt's own text, before the answer's. */
-static wn_status choice_echo(struct wn_serve_worker *w, struct wn_serve_choice *c) {
-  char *text;
-  size_t bytes;
-  struct wn_bytes clean = {0};
-  const bool bos = c->prompt->ids[0] == wn_tokenizer_bos(w->model.tok);
-  WN_TRY(wn_tokenizer_decode(w->model.ctx, w->model.tok, c->prompt->ids + bos, (size_t)c->prompt->count - bos, &text,
-                             &bytes));
-  wn_status status = wn_utf8_replace_bad(text, bytes, &clean);
-  if (status == WN_OK) wn_job_say(&w->model, c, clean.data ? clean.data : "", clean.count);
-  wn_bytes_clear(&clean);
-  wn_text_free(text);
-  return status;
-}
-
-/* The score of a prompt's token, and its text where that is echoed. */
-static wn_status choice_echo_token(struct wn_serve_worker *w, struct wn_serve_choice *c, int32_t id, double value,
-                                   const int32_t *top, const double *values) {
-  const char *text;
-  size_t bytes;
-  wn_job_score(&w->model, c, id, value, top, values, isnan(value) ? 0 : c->job->request.top);
-  WN_TRY(wn_text_stream_push(w->model.ctx, c->echo, id, &text, &bytes));
-  wn_job_say(&w->model, c, text, bytes);
-  return WN_OK;
-}
-
-/* A piece of the prompt with the scores of its tokens. */
-static wn_status choice_score_piece(struct wn_serve_worker *w, struct wn_serve_choice *c) {
-  double sums[SCORE_PIECE], values[SCORE_PIECE * WN_SERVE_TOP];
-  int32_t top[SCORE_PIECE * WN_SERVE_TOP];
-  const struct wn_serve_request *r = &c->job->request;
-  const int64_t all = c->prompt->count - 1, left = all - c->scored, n = left < SCORE_PIECE ? left : SCORE_PIECE;
-  const int32_t *ids = c->prompt->ids + c->scored;
-  const wn_scores out = {.size = sizeof out,
-                         .log_probability = sums,
-                         .top_k = r->top,
-                         .top = r->top ? top : NULL,
-                         .top_log_probability = r->top ? values : NULL};
-  if (c->scored == 0) {
-    WN_TRY(wn_text_stream_create(w->model.ctx, w->model.tok, &c->echo));
-    WN_TRY(choice_echo_token(w, c, ids[0], NAN, NULL, NULL));
-  }
-  if (n > 0) WN_TRY(wn_session_score(w->model.ctx, c->session, ids, ids + 1, n, &out));
-  for (int64_t i = 0; i < n; i++)
-    WN_TRY(choice_echo_token(w, c, ids[i + 1], sums[i], top + i * r->top, values + i * r->top));
-  c->scored += n;
-  return WN_OK;
-}
-
-/* --- known beginnings of prompts --- */
-
-static void prefix_publish(struct wn_serve_worker *w) {
-  pthread_mutex_lock(&w->lock);
-  w->counts.prefix = w->prefix.counts;
-  pthread_mutex_unlock(&w->lock);
-}
-
-/* Bytes that running answers leave. */
-static uint64_t prefix_room(const struct wn_serve_worker *w) {
-  return w->cache_memory == 0                      ? UINT64_MAX
-         : w->counts.cache_bytes < w->cache_memory ? w->cache_memory - w->counts.cache_bytes
-                                                   : 0;
-}
-
-/* Another answer to the same prompt reads it now, and will leave its state. */
-static bool choice_waits_for_prompt(const struct wn_serve_choice *c) {
-  const struct wn_serve_choice *first = c - c->index % c->job->request.n;
-  return first != c &&
-         (first->state == WN_CHOICE_BEGINS || (first->state == WN_CHOICE_WRITES && first->places.last > 0));
-}
-
-/* What is known of its prompt is not read again. */
-static wn_status choice_read(struct wn_serve_worker *w, struct wn_serve_choice *c) {
-  const struct wn_serve_prompt *p = c->prompt;
-  c->cached = wn_prefix_find(&w->prefix, c->session, p->ids, p->count);
-  c->places = wn_prefix_places(&w->prefix, c->session, p->ids, p->count);
-  if (c->places.part <= c->cached) c->places.part = 0;
-  if (c->places.last <= c->cached) c->places.last = 0;
-  prefix_publish(w);
-  return choice_generate(w, c, c->cached);
-}
-
-/* After a step: its state is kept where it is worth it. */
-static void choice_keep(struct wn_serve_worker *w, struct wn_serve_choice *c) {
-  const int64_t position = c->places.last > 0 ? wn_session_position(c->session) : -1;
-  if (position != c->places.part && position != c->places.last) return;
-  wn_prefix_keep(&w->prefix, w->model.ctx, c->session, c->prompt->ids, position, prefix_room(w));
-  *(position == c->places.part ? &c->places.part : &c->places.last) = 0;
-  prefix_publish(w);
-}
-
-static wn_status choice_begin(struct wn_serve_worker *w, struct wn_serve_choice *c) {
-  const struct wn_serve_request *r = &c->job->request;
-  const int64_t V = wn_model_config_get(w->model.model)->vocab_size;
-  void *memory;
-  if (r->embed.wanted) {
-    c->state = WN_CHOICE_EMBEDS;
-    return WN_OK;
-  }
-  c->scores = wn_job_new_scores(r);
-  if (r->presence_penalty != 0 || r->frequency_penalty != 0) {
-    WN_TRY(wn_alloc(w->model.ctx, "counts of tokens", (size_t)V * sizeof *c->counts, &memory));
-    c->counts = memory;
-  }
-  if (r->echo && r->scores) {
-    c->state = WN_CHOICE_SCORES;
-    return WN_OK;
-  }
-  if (r->echo) WN_TRY(choice_echo(w, c));
-  c->state = WN_CHOICE_BEGINS;
-  return WN_OK;
-}
-
-static void choice_leave(struct wn_serve_worker *w, struct wn_serve_choice *c) {
-  if (c->finish) wn_trace_step(&w->model, c);
-  wn_generation_destroy(c->generation);
-  wn_constraint_destroy(c->constraint);
-  wn_session_destroy(c->session);
-  c->generation = NULL;
-  c->constraint = NULL;
-  c->session = NULL;
-  c->state = WN_CHOICE_DONE;
-  pthread_mutex_lock(&w->lock);
-  w->counts.running--;
-  w->counts.cache_bytes -= c->cache_bytes;
-  w->counts.completion_tokens += (uint64_t)c->tokens;
-  pthread_mutex_unlock(&w->lock);
-}
-
-/* Has it a prompt to read now? */
-static bool choice_reads(const struct wn_serve_choice *c) {
-  if (c->state == WN_CHOICE_BEGINS) return !choice_waits_for_prompt(c);
-  return c->state == WN_CHOICE_SCORES || c->state == WN_CHOICE_EMBEDS ||
-         (c->state == WN_CHOICE_WRITES && wn_session_position(c->session) < c->prompt->count);
-}
-
-/* What it does before a round's step of all, as the one whose prompt is read. *read: a piece already. *more: it goes
- * on. */
-static wn_status choice_before(struct wn_serve_worker *w, struct wn_serve_choice *c, bool *read, bool *more) {
-  *read = c->state == WN_CHOICE_SCORES || c->state == WN_CHOICE_EMBEDS;
-  *more = true;
-  if (c->state == WN_CHOICE_EMBEDS) return wn_embed_step(&w->model, c, more);
-  if (c->state == WN_CHOICE_SCORES) {
-    WN_TRY(choice_score_piece(w, c));
-    if (c->scored < c->prompt->count - 1) return WN_OK;
-    if (c->job->request.max_tokens != 0) return choice_generate(w, c, c->scored);
-    *more = false;
-    c->finish = "length";
-  }
-  return c->state == WN_CHOICE_BEGINS ? choice_read(w, c) : WN_OK;
-}
-
-/* After its step of a round. */
-static wn_status choice_after(struct wn_serve_worker *w, struct wn_serve_choice *c, bool more) {
-  choice_keep(w, c);
-  if (more) return WN_OK;
-  const wn_generate_result *r = wn_generation_result(c->generation);
-  c->finish = r->end == WN_GENERATE_EOS || r->end == WN_GENERATE_STOP ? "stop" : "length";
-  /* The end token has no text, but it was drawn: clients count on a score for every draw. */
-  return r->end == WN_GENERATE_EOS && !c->job->request.chat ? choice_score(&w->model, c, r->end_token) : WN_OK;
-}
-
-/* --- all of them --- */
+enum { FLUSH_MILLISECONDS = 5, UNREAD = 256 << 10, PROMPTS_AT_ONCE = 1 };
 
 struct running {
   struct wn_serve_worker *w;
@@ -280,7 +27,7 @@ static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_statu
   const struct wn_serve_request *r = &c->job->request;
   const wn_session_options options = {.size = sizeof options,
                                       .sequences = 1,
-                                      .capacity = c->prompt->count + choice_tokens(w, c),
+                                      .capacity = c->prompt->count + wn_choice_tokens(w, c),
                                       .budgets = r->budgets.layers > 0 ? &r->budgets : w->model.budgets,
                                       .cache = w->model.cache,
                                       .tau = r->tau,
@@ -309,9 +56,9 @@ static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_statu
   w->counts.waiting--;
   w->counts.cache_bytes += c->cache_bytes;
   pthread_mutex_unlock(&w->lock);
-  wn_prefix_shrink(&w->prefix, prefix_room(w));
-  prefix_publish(w);
-  *status = choice_begin(w, c);
+  wn_prefix_shrink(&w->prefix, wn_worker_prefix_room(w));
+  wn_worker_prefix_publish(w);
+  *status = wn_choice_begin(w, c);
   return true;
 }
 
@@ -319,7 +66,7 @@ static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_statu
 static void running_drop(struct running *x, struct wn_serve_job *job) {
   for (int i = 0; i < job->count; i++) {
     struct wn_serve_choice *c = &job->choices[i];
-    if (c->session) choice_leave(x->w, c);
+    if (c->session) wn_choice_leave(x->w, c);
     if (c->state == WN_CHOICE_WAITS) {
       pthread_mutex_lock(&x->w->lock);
       x->w->counts.waiting--;
@@ -363,7 +110,7 @@ static void running_settle(struct running *x, struct wn_serve_choice *c, wn_stat
   if (status != WN_OK) {
     running_fail(x, c->job, status);
   } else if (!more) {
-    choice_leave(x->w, c);
+    wn_choice_leave(x->w, c);
     wn_job_finish_choice(&x->w->model, c);
   }
 }
@@ -387,7 +134,8 @@ static int64_t running_gather(struct running *x, int64_t *pieces, bool *any) {
       if (c->state == WN_CHOICE_WAITS && (full || !running_admit(x, c, &status)) && status == WN_OK) full = true;
       if (status == WN_OK && !c->session) continue;
       *any = true;
-      if (status == WN_OK && choice_reads(c) && reading++ < PROMPTS_AT_ONCE) status = choice_before(w, c, &read, &more);
+      if (status == WN_OK && wn_choice_reads(c) && reading++ < PROMPTS_AT_ONCE)
+        status = wn_choice_before(w, c, &read, &more);
       *pieces -= read;
       running_settle(x, c, status, more);
       while (status != WN_OK && n > 0 && w->writing[n - 1]->job == job) n--; /* they went with it */
@@ -410,7 +158,7 @@ static bool running_step(struct running *x) {
     struct wn_serve_choice *c = w->writing[i];
     if (!c->session) continue; /* its job has failed by another choice */
     wn_status status = w->turns[i].status;
-    if (status == WN_OK) status = choice_after(w, c, w->turns[i].more);
+    if (status == WN_OK) status = wn_choice_after(w, c, w->turns[i].more);
     running_settle(x, c, status, w->turns[i].more);
   }
   return any;
