@@ -44,6 +44,8 @@ typedef enum wn_rope_scaling {
   WN_ROPE_YARN
 } wn_rope_scaling; /* "none", "linear", "dynamic", "llama3", "yarn" */
 
+#define WN_INIT_BYTES 48 /* of a rule in "init", with its end */
+
 /* The "model" object of a recipe and the config.json of a checkpoint. */
 typedef struct wn_model_config {
   int64_t vocab_size, context;        /* V; the longest sequence (rows of the learned position table) */
@@ -92,6 +94,13 @@ typedef struct wn_model_config {
     int64_t context;     /* tokens of the longest input; 0: context */
   } encoder;
   double init_std; /* 0.02; projections into the residual stream are scaled by 1/sqrt(2*layers) */
+  struct {         /* another start for a class of tensors: "normal S" or "uniform S" (between -S and S), S a number or
+                      A/sqrt(B), B fan_in (the tensor's columns), width or head_size; "": init_std */
+    char embeddings[WN_INIT_BYTES], positions[WN_INIT_BYTES]; /* positions: learned, and relative vectors */
+    char q[WN_INIT_BYTES], k[WN_INIT_BYTES], v[WN_INIT_BYTES], output[WN_INIT_BYTES]; /* of attention */
+    char ffn_in[WN_INIT_BYTES], ffn_out[WN_INIT_BYTES];
+    char logits[WN_INIT_BYTES]; /* the output, where it is not tied */
+  } init;
   wn_attention_config attention;
 } wn_model_config;
 void wn_model_config_init(wn_model_config *config);
@@ -101,7 +110,8 @@ wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config);
 /* A model: its configuration and its parameters; opaque. */
 typedef struct wn_model wn_model;
 
-/* New parameters from (config, seed): normal with init_std, gains 1, biases 0; independent of threads and backend. */
+/* New parameters from (config, seed): normal with init_std or as config->init says, gains 1, biases 0; independent of
+ * threads and backend. */
 wn_status wn_model_create(wn_context *ctx, const wn_model_config *config, uint64_t seed, wn_model **out);
 /* A model of any of these forms, recognised by what lies at the path:
  *   a checkpoint folder of winnow (config.json, model.safetensors);

@@ -237,7 +237,8 @@ static wn_status field_read(const struct reader *r, const char *path, const stru
     return WN_OK;
   case WN_FIELD_ENUM:
     return field_read_enum(r, path, f, v, at);
-  case WN_FIELD_STRING: {
+  case WN_FIELD_STRING:
+  case WN_FIELD_EXTRA_STRING: {
     if (f->min == 1 && json_is_number(v)) {
       snprintf(found, sizeof found, "%.15g", json_number_value(v));
       if ((double)strlen(found) + 1 <= f->max) memcpy(at, found, strlen(found) + 1);
@@ -337,6 +338,7 @@ static json_t *field_value(const struct wn_field *f, const char *at) {
     return value >= 0 && value < n && *f->names[value] ? json_string(f->names[value]) : NULL;
   }
   case WN_FIELD_STRING:
+  case WN_FIELD_EXTRA_STRING:
     return memchr(at, 0, (size_t)f->max) ? json_string(at) : NULL;
   case WN_FIELD_FORMER:
     break;
@@ -391,7 +393,9 @@ wn_status wn_fields_write(wn_context *ctx, const struct wn_field_group *groups, 
       char key[MAX_PATH];
       field_full_key(&groups[g], f, key);
       const char *at = (const char *)source + groups[g].base + f->offset;
-      if (f->type == WN_FIELD_FORMER || (f->type == WN_FIELD_EXTRA && field_is_zero(at))) continue;
+      if (f->type == WN_FIELD_FORMER || (f->type == WN_FIELD_EXTRA && field_is_zero(at)) ||
+          (f->type == WN_FIELD_EXTRA_STRING && !*at))
+        continue;
       if (fields_put(object, key, field_value(f, at))) continue;
       json_decref(object);
       return wn_fail(ctx, WN_ERR_CONFIG, "\"%s\" has a value that cannot be written as JSON", key);
@@ -415,6 +419,7 @@ static const char *field_type_word(enum wn_field_type type) {
   case WN_FIELD_ENUM:
     return "choice";
   case WN_FIELD_STRING:
+  case WN_FIELD_EXTRA_STRING:
     return "string";
   case WN_FIELD_FORMER:
     break;
@@ -434,7 +439,7 @@ wn_status wn_fields_help(wn_context *ctx, const struct wn_field_group *groups, i
       field_full_key(&groups[g], f, key);
       json_t *v = field_value(f, (const char *)defaults + groups[g].base + f->offset);
       if (json_is_string(v))
-        snprintf(value, sizeof value, f->type == WN_FIELD_STRING ? "\"%s\"" : "%s", json_string_value(v));
+        snprintf(value, sizeof value, f->type == WN_FIELD_ENUM ? "%s" : "\"%s\"", json_string_value(v));
       else if (json_is_boolean(v))
         snprintf(value, sizeof value, "%s", json_is_true(v) ? "true" : "false");
       else if (v)
@@ -447,7 +452,7 @@ wn_status wn_fields_help(wn_context *ctx, const struct wn_field_group *groups, i
             used += (size_t)snprintf(range + used, sizeof range - used, "%s%s", n ? "|" : "", f->names[n]);
       } else if (f->type == WN_FIELD_UINT64 && f->max >= 0x1p64) {
         snprintf(range, sizeof range, "range %.15g..2^64-1", f->min);
-      } else if (f->type != WN_FIELD_BOOL && f->type != WN_FIELD_STRING) {
+      } else if (!json_is_string(v) && f->type != WN_FIELD_BOOL) {
         snprintf(range, sizeof range, "range %.15g..%.15g", f->min, f->max);
       }
       wn_text_add(&t, "  %-40s %-8s default %-14s %s%s%s\n", key, field_type_word(f->type), value, range,
@@ -477,6 +482,7 @@ static size_t field_bytes(const struct wn_field *f, const char *at) {
   case WN_FIELD_EXTRA:
     return sizeof(int64_t);
   case WN_FIELD_STRING:
+  case WN_FIELD_EXTRA_STRING:
     return strlen(at) + 1;
   case WN_FIELD_FORMER:
     break;

@@ -18,6 +18,7 @@ enum wn_field_type {
   WN_FIELD_EXTRA /* double; 0, its default, is not written: files of configurations without it stay as they are */,
   WN_FIELD_ENUM /* int-sized enum */,
   WN_FIELD_STRING /* char[bound] */,
+  WN_FIELD_EXTRA_STRING /* the same; "", its default, is not written, as with WN_FIELD_EXTRA */,
   WN_FIELD_FORMER /* a number that is no longer a key: read from older files and ignored, with a warning where it is not
                      `min`, which they have by default; never written; help says what there is instead */
 };

@@ -36,9 +36,10 @@ static wn_status export_lacks_key(wn_context *ctx, const struct wn_export *e, co
  * family has heard of, is refused and not left out. */
 static wn_status export_check_keys(wn_context *ctx, const struct wn_export *e) {
   /* What every family has; what has no effect where the family's keys do not; and what concerns training alone. */
-  static const char *const common[] = {
-      "vocab_size", "context", "layers", "width",      "heads",      "kv_heads", "head_size", "ffn_width",      "norm",
-      "norm_eps",   "ffn",     "tied",   "rope_theta", "rope_pairs", "dropout",  "init_std",  "dropout_hidden", NULL};
+  static const char *const common[] = {"vocab_size", "context",   "layers",         "width",      "heads",
+                                       "kv_heads",   "head_size", "ffn_width",      "norm",       "norm_eps",
+                                       "ffn",        "tied",      "rope_theta",     "rope_pairs", "dropout",
+                                       "init_std",   "init",      "dropout_hidden", NULL};
   struct wn_field_group groups[WN_MODEL_FIELD_GROUPS_MAX];
   json_t *ours, *defaults;
   const char *key;

@@ -9,6 +9,7 @@
 #include "base/fields.h"
 #include "base/file.h"
 #include "base/misuse.h"
+#include "model/init.h"
 
 #define AT(member) offsetof(wn_model_config, member)
 #define DEFAULT_CONTEXT 512
@@ -75,6 +76,22 @@ static const struct wn_field fields[] = {
      "layers of an encoder that the decoder attends to; 0: no encoder"},
     {"encoder.context", WN_FIELD_INT64, AT(encoder.context), 0, 1 << 24, NULL, "longest input; 0: context"},
     {"init_std", WN_FIELD_DOUBLE, AT(init_std), 0, 10, NULL, "standard deviation of the initial weights"},
+    {"init.embeddings", WN_FIELD_EXTRA_STRING, AT(init.embeddings), 0, WN_INIT_BYTES, NULL,
+     "start of the token embedding: \"normal S\" or \"uniform S\", S a number, 1/sqrt(fan_in), of width or of "
+     "head_size"},
+    {"init.positions", WN_FIELD_EXTRA_STRING, AT(init.positions), 0, WN_INIT_BYTES, NULL,
+     "start of learned positions and of relative position vectors"},
+    {"init.q", WN_FIELD_EXTRA_STRING, AT(init.q), 0, WN_INIT_BYTES, NULL, "start of the projections to queries"},
+    {"init.k", WN_FIELD_EXTRA_STRING, AT(init.k), 0, WN_INIT_BYTES, NULL, "start of the projections to keys"},
+    {"init.v", WN_FIELD_EXTRA_STRING, AT(init.v), 0, WN_INIT_BYTES, NULL, "start of the projections to values"},
+    {"init.output", WN_FIELD_EXTRA_STRING, AT(init.output), 0, WN_INIT_BYTES, NULL,
+     "start of the attention's output projections"},
+    {"init.ffn_in", WN_FIELD_EXTRA_STRING, AT(init.ffn_in), 0, WN_INIT_BYTES, NULL,
+     "start of the feed-forward's first projections"},
+    {"init.ffn_out", WN_FIELD_EXTRA_STRING, AT(init.ffn_out), 0, WN_INIT_BYTES, NULL,
+     "start of the feed-forward's second projections"},
+    {"init.logits", WN_FIELD_EXTRA_STRING, AT(init.logits), 0, WN_INIT_BYTES, NULL,
+     "start of the projection to logits, where it is not tied"},
 };
 #define FIELD_COUNT ((int)(sizeof fields / sizeof *fields))
 
@@ -194,6 +211,7 @@ wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
   wn_model_config c = *config;
   WN_TRY(config_check_ranges(ctx, &c));
   if (c.vocab_size < 1) return wn_fail(ctx, WN_ERR_CONFIG, "model: vocab_size is 0; it must be at least 1");
+  WN_TRY(wn_init_check(ctx, &c));
   if (c.context == 0) c.context = DEFAULT_CONTEXT;
   if (c.kv_heads == 0) c.kv_heads = c.heads;
   if (c.heads % c.kv_heads != 0)

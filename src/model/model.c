@@ -9,18 +9,41 @@
 
 /* Values come from (seed, tensor, element) alone, rounded to float in every dtype, so that neither threads nor backend
  * nor precision change where a model starts. */
+static float model_start(const struct wn_param_start *start, uint64_t seed, uint64_t tensor, uint64_t element) {
+  switch (start->kind) {
+  case WN_START_NORMAL:
+    return (float)(start->scale * wn_random_normal(seed, WN_STREAM_INIT, tensor, element));
+  case WN_START_UNIFORM:
+    return (float)(start->scale * (2 * wn_random_uniform(seed, WN_STREAM_INIT, tensor, element) - 1));
+  case WN_START_CONSTANT:
+    break;
+  }
+  return (float)start->scale;
+}
+
 static void model_init_params(struct wn_model *model, uint64_t seed) {
   for (int t = 0; t < model->table.count; t++) {
     const struct wn_param *row = &model->table.rows[t];
     const int64_t n = (int64_t)row->count;
+    const int64_t columns = row->shape[0] > 0 ? n / row->shape[0] : 1;
+    const int64_t second = row->module[1] > 0 ? row->module[0] * columns : n;
+    const int64_t third = row->module[2] > 0 ? second + row->module[1] * columns : n;
+    struct wn_param_start start[3];
+    for (int k = 0; k < 3; k++) {
+      start[k] = row->start[k];
+      if (start[k].kind == WN_START_CONSTANT && row->init_std > 0)
+        start[k] = (struct wn_param_start){WN_START_NORMAL, row->init_std};
+      else if (start[k].kind == WN_START_CONSTANT)
+        start[k].scale = row->init_value;
+    }
     void *p = wn_element(model->params, (int64_t)row->offset, model->dtype);
     float *p32 = p;
     double *p64 = p;
     const bool wide = model->dtype == WN_F64;
 #pragma omp parallel for schedule(static) num_threads(wn_team(model->ctx, model->ctx->threads)) if (n > 4096)
     for (int64_t i = 0; i < n; i++) {
-      const double z = row->init_std > 0 ? wn_random_normal(seed, WN_STREAM_INIT, (uint64_t)t, (uint64_t)i) : 0;
-      const float value = (float)(row->init_std > 0 ? row->init_std * z : row->init_value);
+      const struct wn_param_start *of = &start[i < second ? 0 : i < third ? 1 : 2];
+      const float value = model_start(of, seed, (uint64_t)t, (uint64_t)i);
       if (wide)
         p64[i] = (double)value;
       else

@@ -3,8 +3,8 @@
  * tensor is one row here and one field in struct wn_layer_params or struct wn_outer_params (params.h).
  *
  * Projections are [out, in]. Starts: normal with init_std; those into the residual stream are scaled by 1/sqrt(2L), so
- * that the stream's variance does not grow with depth (Radford et al. 2019); gains 1; biases 0. What has two dimensions
- * decays. */
+ * that the stream's variance does not grow with depth (Radford et al. 2019); gains 1; biases 0; or as "model.init" says
+ * (init.h). What has two dimensions decays. */
 #include "model/params.h"
 
 #include <math.h>
@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "model/config.h"
+#include "model/init.h"
 
 enum { PARAM_ALIGN = 16 };
 
@@ -57,61 +58,62 @@ struct param_row {
   enum param_size size[2];
   unsigned when; /* of enum param_fact */
   enum param_start start;
-  bool packs;   /* reaches its operations as a matrix alone: a file's packed blocks may serve */
-  size_t index; /* of its row's number, in struct wn_layer_params or struct wn_outer_params */
+  enum wn_init_class of; /* the rule of "model.init" for it, Q standing for what its modules are */
+  bool packs;            /* reaches its operations as a matrix alone: a file's packed blocks may serve */
+  size_t index;          /* of its row's number, in struct wn_layer_params or struct wn_outer_params */
 };
 #define LAYER(field) offsetof(struct wn_layer_params, field)
 #define OUTER(field) offsetof(struct wn_outer_params, field)
 
 static const struct param_row outer_rows[] = {
-    {"embed.weight", {VOCABULARY, WIDTH}, 0, NORMAL, true, OUTER(embed)},
-    {"pos.weight", {CONTEXT, WIDTH}, LEARNED_POSITIONS, NORMAL, false, OUTER(pos)},
-    {"embed_norm.gain", {WIDTH}, EMBED_NORM, GAIN, false, OUTER(embed_gain)},
-    {"embed_norm.shift", {WIDTH}, EMBED_NORM | NORM_BIAS, ZERO, false, OUTER(embed_shift)},
+    {"embed.weight", {VOCABULARY, WIDTH}, 0, NORMAL, WN_INIT_EMBEDDINGS, true, OUTER(embed)},
+    {"pos.weight", {CONTEXT, WIDTH}, LEARNED_POSITIONS, NORMAL, WN_INIT_POSITIONS, false, OUTER(pos)},
+    {"embed_norm.gain", {WIDTH}, EMBED_NORM, GAIN, WN_INIT_NONE, false, OUTER(embed_gain)},
+    {"embed_norm.shift", {WIDTH}, EMBED_NORM | NORM_BIAS, ZERO, WN_INIT_NONE, false, OUTER(embed_shift)},
     /* constants: no gradient ever reaches them */
-    {"rope.factors", {ANGLES}, ROPE_FACTORS, GAIN, false, OUTER(rope_factors)},
+    {"rope.factors", {ANGLES}, ROPE_FACTORS, GAIN, WN_INIT_NONE, false, OUTER(rope_factors)},
 };
 
 /* Names of rows that stand for the mechanisms' inputs with this place in files, a weight and a bias each. */
 static const char inputs_before_out[] = "inputs before attn.out", inputs_of_layer[] = "inputs";
 
 static const struct param_row layer_rows[] = {
-    {"norm1.gain", {WIDTH}, 0, GAIN, false, LAYER(norm1_gain)},
-    {"norm1.shift", {WIDTH}, NORM_BIAS, ZERO, false, LAYER(norm1_shift)},
-    {"attn.qkv.weight", {QKV, WIDTH}, 0, NORMAL, true, LAYER(qkv_weight)},
-    {"attn.qkv.bias", {QKV}, QKV_BIAS, ZERO, false, LAYER(qkv_bias)},
-    {"attn.q_norm.gain", {HEAD}, QK_NORM, GAIN, false, LAYER(q_gain)},
-    {"attn.k_norm.gain", {HEAD}, QK_NORM, GAIN, false, LAYER(k_gain)},
-    {inputs_before_out, {0}, 0, ZERO, false, 0},
-    {"attn.out.weight", {WIDTH, QUERIES}, 0, RESIDUAL, true, LAYER(out_weight)},
-    {"attn.out.bias", {WIDTH}, BIAS, ZERO, false, LAYER(out_bias)},
-    {"norm2.gain", {WIDTH}, 0, GAIN, false, LAYER(norm2_gain)},
-    {"norm2.shift", {WIDTH}, NORM_BIAS, ZERO, false, LAYER(norm2_shift)},
-    {"ffn.in.weight", {IN, WIDTH}, 0, NORMAL, true, LAYER(in_weight)},
-    {"ffn.in.bias", {IN}, BIAS, ZERO, false, LAYER(in_bias)},
-    {"ffn.out.weight", {WIDTH, INNER}, 0, RESIDUAL, true, LAYER(ffn_out_weight)},
-    {"ffn.out.bias", {WIDTH}, BIAS, ZERO, false, LAYER(ffn_out_bias)},
-    {inputs_of_layer, {0}, 0, ZERO, false, 0},
-    {"post_norm1.gain", {WIDTH}, BRANCH_NORM, GAIN, false, LAYER(post_norm1_gain)},
-    {"post_norm1.shift", {WIDTH}, BRANCH_NORM | NORM_BIAS, ZERO, false, LAYER(post_norm1_shift)},
-    {"post_norm2.gain", {WIDTH}, BRANCH_NORM, GAIN, false, LAYER(post_norm2_gain)},
-    {"post_norm2.shift", {WIDTH}, BRANCH_NORM | NORM_BIAS, ZERO, false, LAYER(post_norm2_shift)},
-    {"cross.norm.gain", {WIDTH}, CROSS, GAIN, false, LAYER(cross_gain)},
-    {"cross.norm.shift", {WIDTH}, CROSS | NORM_BIAS, ZERO, false, LAYER(cross_shift)},
-    {"cross.q.weight", {QUERIES, WIDTH}, CROSS, NORMAL, true, LAYER(cross_q_weight)},
-    {"cross.q.bias", {QUERIES}, CROSS | BIAS, ZERO, false, LAYER(cross_q_bias)},
-    {"cross.kv.weight", {KEYS, WIDTH}, CROSS, NORMAL, true, LAYER(cross_kv_weight)},
-    {"cross.kv.bias", {KEYS}, CROSS | BIAS, ZERO, false, LAYER(cross_kv_bias)},
-    {"cross.out.weight", {WIDTH, QUERIES}, CROSS, RESIDUAL, true, LAYER(cross_out_weight)},
-    {"cross.out.bias", {WIDTH}, CROSS | BIAS, ZERO, false, LAYER(cross_out_bias)},
+    {"norm1.gain", {WIDTH}, 0, GAIN, WN_INIT_NONE, false, LAYER(norm1_gain)},
+    {"norm1.shift", {WIDTH}, NORM_BIAS, ZERO, WN_INIT_NONE, false, LAYER(norm1_shift)},
+    {"attn.qkv.weight", {QKV, WIDTH}, 0, NORMAL, WN_INIT_Q, true, LAYER(qkv_weight)},
+    {"attn.qkv.bias", {QKV}, QKV_BIAS, ZERO, WN_INIT_NONE, false, LAYER(qkv_bias)},
+    {"attn.q_norm.gain", {HEAD}, QK_NORM, GAIN, WN_INIT_NONE, false, LAYER(q_gain)},
+    {"attn.k_norm.gain", {HEAD}, QK_NORM, GAIN, WN_INIT_NONE, false, LAYER(k_gain)},
+    {inputs_before_out, {0}, 0, ZERO, WN_INIT_NONE, false, 0},
+    {"attn.out.weight", {WIDTH, QUERIES}, 0, RESIDUAL, WN_INIT_OUTPUT, true, LAYER(out_weight)},
+    {"attn.out.bias", {WIDTH}, BIAS, ZERO, WN_INIT_NONE, false, LAYER(out_bias)},
+    {"norm2.gain", {WIDTH}, 0, GAIN, WN_INIT_NONE, false, LAYER(norm2_gain)},
+    {"norm2.shift", {WIDTH}, NORM_BIAS, ZERO, WN_INIT_NONE, false, LAYER(norm2_shift)},
+    {"ffn.in.weight", {IN, WIDTH}, 0, NORMAL, WN_INIT_FFN_IN, true, LAYER(in_weight)},
+    {"ffn.in.bias", {IN}, BIAS, ZERO, WN_INIT_NONE, false, LAYER(in_bias)},
+    {"ffn.out.weight", {WIDTH, INNER}, 0, RESIDUAL, WN_INIT_FFN_OUT, true, LAYER(ffn_out_weight)},
+    {"ffn.out.bias", {WIDTH}, BIAS, ZERO, WN_INIT_NONE, false, LAYER(ffn_out_bias)},
+    {inputs_of_layer, {0}, 0, ZERO, WN_INIT_NONE, false, 0},
+    {"post_norm1.gain", {WIDTH}, BRANCH_NORM, GAIN, WN_INIT_NONE, false, LAYER(post_norm1_gain)},
+    {"post_norm1.shift", {WIDTH}, BRANCH_NORM | NORM_BIAS, ZERO, WN_INIT_NONE, false, LAYER(post_norm1_shift)},
+    {"post_norm2.gain", {WIDTH}, BRANCH_NORM, GAIN, WN_INIT_NONE, false, LAYER(post_norm2_gain)},
+    {"post_norm2.shift", {WIDTH}, BRANCH_NORM | NORM_BIAS, ZERO, WN_INIT_NONE, false, LAYER(post_norm2_shift)},
+    {"cross.norm.gain", {WIDTH}, CROSS, GAIN, WN_INIT_NONE, false, LAYER(cross_gain)},
+    {"cross.norm.shift", {WIDTH}, CROSS | NORM_BIAS, ZERO, WN_INIT_NONE, false, LAYER(cross_shift)},
+    {"cross.q.weight", {QUERIES, WIDTH}, CROSS, NORMAL, WN_INIT_Q, true, LAYER(cross_q_weight)},
+    {"cross.q.bias", {QUERIES}, CROSS | BIAS, ZERO, WN_INIT_NONE, false, LAYER(cross_q_bias)},
+    {"cross.kv.weight", {KEYS, WIDTH}, CROSS, NORMAL, WN_INIT_K, true, LAYER(cross_kv_weight)},
+    {"cross.kv.bias", {KEYS}, CROSS | BIAS, ZERO, WN_INIT_NONE, false, LAYER(cross_kv_bias)},
+    {"cross.out.weight", {WIDTH, QUERIES}, CROSS, RESIDUAL, WN_INIT_OUTPUT, true, LAYER(cross_out_weight)},
+    {"cross.out.bias", {WIDTH}, CROSS | BIAS, ZERO, WN_INIT_NONE, false, LAYER(cross_out_bias)},
 };
 
 /* After the layers; an encoder has it too, but no output (its configuration is tied). */
 static const struct param_row tail_rows[] = {
-    {"final_norm.gain", {WIDTH}, FINAL_NORM, GAIN, false, OUTER(norm_gain)},
-    {"final_norm.shift", {WIDTH}, FINAL_NORM | NORM_BIAS, ZERO, false, OUTER(norm_shift)},
+    {"final_norm.gain", {WIDTH}, FINAL_NORM, GAIN, WN_INIT_NONE, false, OUTER(norm_gain)},
+    {"final_norm.shift", {WIDTH}, FINAL_NORM | NORM_BIAS, ZERO, WN_INIT_NONE, false, OUTER(norm_shift)},
     /* no bias here: as GPT-2 and Llama have it */
-    {"output.weight", {VOCABULARY, WIDTH}, UNTIED, NORMAL, true, OUTER(output)},
+    {"output.weight", {VOCABULARY, WIDTH}, UNTIED, NORMAL, WN_INIT_LOGITS, true, OUTER(output)},
 };
 #define ROWS(table) ((int64_t)(sizeof(table) / sizeof *(table)))
 
@@ -144,6 +146,12 @@ static void param_modules(const wn_model_config *c, enum param_size size, int64_
   module[2] = rows - module[0] - module[1];
 }
 
+/* The class of a tensor's module k: q, k and v share one, or k and v. */
+static enum wn_init_class param_class(const struct param_row *of, int k) {
+  const bool shared = of->size[0] == QKV || of->size[0] == KEYS;
+  return shared && of->of != WN_INIT_NONE ? (enum wn_init_class)((int)of->of + k) : of->of;
+}
+
 /* A tensor of the table; row->ndim stays 0 where the configuration leaves it out. */
 static void param_own(const wn_model_config *c, const struct param_row *of, struct wn_param *row) {
   const bool there = (of->when & ~param_facts(c)) == 0;
@@ -156,6 +164,7 @@ static void param_own(const wn_model_config *c, const struct param_row *of, stru
   if (of->start == NORMAL) row->init_std = c->init_std;
   if (of->start == RESIDUAL) row->init_std = c->init_std / sqrt(2.0 * (double)c->layers);
   if (of->start == GAIN) row->init_value = 1;
+  for (int k = 0; k < 3; k++) wn_init_start(c, param_class(of, k), row->shape[1], &row->start[k]);
 }
 
 static struct wn_attention_dims param_dims(const wn_model_config *c) {
@@ -174,6 +183,7 @@ static const char *param_of_mechanism(const wn_model_config *c, enum wn_array_ro
   row->ndim = array->shape(&c->attention, &dims, shape);
   for (int d = 0; d < row->ndim; d++) row->shape[d] = shape[d];
   row->init_std = array->init_std;
+  if (array->array == WN_ARRAY_AT(p)) wn_init_start(c, WN_INIT_POSITIONS, shape[1], &row->start[0]);
   row->init_value = array->init ? array->init(&c->attention) : 0;
   row->range = array->range;
   row->mechanism = true;

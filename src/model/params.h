@@ -7,14 +7,22 @@
 #include "ops/packed.h"
 #include "winnow/model.h"
 
+/* How the values of a tensor, or of one of its modules, start. */
+enum wn_param_start_kind { WN_START_CONSTANT, WN_START_NORMAL, WN_START_UNIFORM };
+struct wn_param_start {
+  enum wn_param_start_kind kind;
+  double scale; /* the value; the standard deviation; the bound on both sides of 0 */
+};
+
 struct wn_param {
   char name[96]; /* "embed.weight", "layers.3.attn.qkv.weight", ... */
   int ndim;
   int64_t shape[3];
   size_t offset, count;    /* in the flat array, elements; offset a multiple of 16; count 0: packed */
   struct wn_packed packed; /* the values where the flat array does not have them; count 0: it does */
-  double init_std;         /* > 0: normal; 0: constant init_value */
+  double init_std;         /* > 0: normal; 0: constant init_value; unless a rule of "model.init" says otherwise: */
   double init_value;
+  struct wn_param_start start[3]; /* of each module */
   int64_t module[3]; /* rows of the modules that share the tensor (q, k and v; a gate and what it gates); 0: no more */
   bool decay;        /* weight decay applies (two dimensions and more) */
   enum wn_param_range

@@ -22,6 +22,7 @@ static wn_status finetune_adopt_model(wn_context *ctx, const char *checkpoint, c
   its.dropout = want->dropout;
   its.dropout_hidden = want->dropout_hidden;
   its.init_std = want->init_std;
+  its.init = want->init;
   its.attention.dropout = want->attention.dropout;
   its.attention.selective.mem = want->attention.selective.mem;
   if (recipe->model.vocab_size == 0) recipe->model.vocab_size = its.vocab_size;
