@@ -208,6 +208,7 @@ wn_status wn_choice_begin(struct wn_serve_worker *w, struct wn_serve_choice *c) 
 
 void wn_choice_leave(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   if (c->finish) wn_trace_step(&w->model, c);
+  c->seen = wn_session_position(c->session);
   wn_generation_destroy(c->generation);
   wn_constraint_destroy(c->constraint);
   wn_session_destroy(c->session);

@@ -36,6 +36,7 @@ struct wn_serve_choice {
   struct wn_prefix_places places; /* where its states are still to be kept */
   double *sums;                   /* [C] of states, for an embedding */
   int64_t tokens;                 /* of the answer */
+  int64_t seen;                   /* by its session, at its end: the last token is drawn and not read */
   const char *finish;             /* "length", "stop"; NULL: not yet */
   struct wn_bytes text;           /* the answer so far; with echo the prompt before it */
   size_t characters;              /* of the text */
