@@ -7,7 +7,7 @@
 
 struct bench_decode {
   struct bench bench;
-  const char *config, *checkpoint, *contexts;
+  const char *config, *checkpoint, *weights, *contexts;
   struct cli_list sets;
   int64_t batch;
   struct cli_budgets budgets;
@@ -35,6 +35,7 @@ static const struct cli_option bench_decode_options[] = {
     CLI_OPTION(struct bench_decode, batch, "batch", "N", "sequences decoded together", .min = 1, .max = 4096),
     CLI_BUDGETS_OPTIONS(struct bench_decode, budgets),
     CLI_CACHE_OPTION(struct bench_decode, budgets),
+    CLI_WEIGHTS_OPTION(struct bench_decode, weights),
     BENCH_OPTIONS(struct bench_decode, bench)};
 
 static const struct cli_spec bench_decode_spec = {.command = "winnow bench decode",
@@ -129,7 +130,7 @@ static int bench_decode_load(struct bench_decode *d) {
   wn_status status = WN_OK;
   int code = 0;
   if (d->checkpoint) {
-    status = wn_model_load(ctx, d->checkpoint, &d->model);
+    status = cli_model_load(ctx, d->checkpoint, NULL, d->weights, &d->model);
   } else {
     wn_recipe recipe;
     code = cli_recipe_load(ctx, d->config, &d->sets, &recipe);
@@ -185,6 +186,8 @@ int bench_decode(int argc, char **argv) {
   code = cli_model_argument(&bench_decode_spec, code, false, &dirs, &d.checkpoint);
   if (code == CLI_GO && d.checkpoint && (d.config || d.sets.count))
     code = cli_usage_error(bench_decode_spec.command, "--model excludes --config and --set");
+  if (code == CLI_GO && d.weights && !d.checkpoint)
+    code = cli_usage_error(bench_decode_spec.command, "--weights is for a --model");
   if (code == CLI_GO) code = cli_budgets_check(bench_decode_spec.command, &d.budgets);
   if (code == CLI_GO) code = cli_context_open(&d.bench.common, &d.bench.ctx);
   if (!code) code = bench_decode_run(&d);

@@ -315,6 +315,7 @@ static void close_chat(struct chat *c) {
 static const struct cli_option chat_options[] = {
     CLI_MODEL_OPTION(struct request, load.model),
     CLI_CHECK_OPTION(struct request, load.check),
+    CLI_WEIGHTS_OPTION(struct request, load.weights),
     CLI_DIALOGUE_OPTIONS(struct request, dialogue),
     CLI_OPTION(struct request, tokens, "tokens", "N", "the most tokens of an answer", .min = 1, .max = 1 << 24),
     CLI_OPTION(struct request, context, "context", "N", "tokens of a conversation; 0: the model's, at most 4096",

@@ -45,8 +45,14 @@ wn_check cli_check_of(const char *given) {
   return strcmp(given, "yes") == 0 ? WN_CHECK_YES : WN_CHECK_NO;
 }
 
-wn_status cli_model_load(wn_context *ctx, const char *path, const char *check, wn_model **out) {
-  const wn_model_load_options options = {.size = sizeof options, .check_tensors = cli_check_of(check)};
+wn_weights cli_weights_of(const char *given) {
+  if (!given || strcmp(given, "auto") == 0) return WN_WEIGHTS_AUTO;
+  return strcmp(given, "bf16") == 0 ? WN_WEIGHTS_BFLOAT16 : WN_WEIGHTS_FILE;
+}
+
+wn_status cli_model_load(wn_context *ctx, const char *path, const char *check, const char *weights, wn_model **out) {
+  const wn_model_load_options options = {
+      .size = sizeof options, .check_tensors = cli_check_of(check), .weights = cli_weights_of(weights)};
   return wn_model_load_with(ctx, path, &options, out);
 }
 

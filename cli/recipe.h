@@ -25,7 +25,15 @@ int cli_model_argument(const struct cli_spec *spec, int code, bool required, str
              "(default: always)",                                                                                      \
              .choices = "yes|no")
 wn_check cli_check_of(const char *given);
-wn_status cli_model_load(wn_context *ctx, const char *path, const char *check, wn_model **out);
+/* How matrices are held; NULL where it was not asked: auto. */
+#define CLI_WEIGHTS_OPTION(T, m)                                                                                       \
+  CLI_OPTION(                                                                                                          \
+      T, m, "weights", "HELD",                                                                                         \
+      "matrices in memory; auto: in the file's types, blocks in the processor's order; file: in the file alone, "      \
+      "shared with other processes; bf16: float32 rounded to bfloat16 (default: auto)",                                \
+      .choices = "auto|file|bf16")
+wn_weights cli_weights_of(const char *given);
+wn_status cli_model_load(wn_context *ctx, const char *path, const char *check, const char *weights, wn_model **out);
 /* The tokenizer that is given, else the one in the model's folder `dir`; refused where it has more tokens than the
  * model. 0, or the exit code after reporting; the caller destroys *out all the same. */
 int cli_tokenizer_load(wn_context *ctx, const char *given, const char *dir, const wn_model *model, wn_tokenizer **out);

@@ -1,5 +1,5 @@
 /* Prefill and decoding of a model on one set of random tokens, as JSON on standard output: for bench/real-models.
- *   bench_real MODEL THREADS CONTEXT ROUNDS PROMPT,PROMPT,... DECODED f32|f16
+ *   bench_real MODEL THREADS CONTEXT ROUNDS PROMPT,PROMPT,... DECODED f32|f16 [auto|file|bf16]
  * For each round and prompt length: seconds of the prompt (its last logits included), and of each token decoded behind
  * it. The cache has room for CONTEXT tokens, their keys and
  * values as floats or half floats. Tokens come from a fixed generator that the peer's script repeats. */
@@ -32,8 +32,9 @@ static int give_up(wn_context *ctx, const char *what) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 8) {
-    fprintf(stderr, "usage: bench_real MODEL THREADS CONTEXT ROUNDS PROMPT,PROMPT,... DECODED f32|f16\n");
+  if (argc != 8 && argc != 9) {
+    fprintf(stderr,
+            "usage: bench_real MODEL THREADS CONTEXT ROUNDS PROMPT,PROMPT,... DECODED f32|f16 [auto|file|bf16]\n");
     return 2;
   }
   const int64_t capacity = atoll(argv[3]), rounds = atoll(argv[4]), decoded = atoll(argv[6]);
@@ -44,7 +45,12 @@ int main(int argc, char **argv) {
   if (wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = atoi(argv[2])}, &ctx) !=
       WN_OK)
     return give_up(ctx, "context");
-  if (wn_model_load(ctx, argv[1], &model) != WN_OK) return give_up(ctx, "model");
+  const char *held = argc == 9 ? argv[8] : "auto";
+  const wn_model_load_options load = {.size = sizeof load,
+                                      .weights = !strcmp(held, "bf16")   ? WN_WEIGHTS_BFLOAT16
+                                                 : !strcmp(held, "file") ? WN_WEIGHTS_FILE
+                                                                         : WN_WEIGHTS_AUTO};
+  if (wn_model_load_with(ctx, argv[1], &load, &model) != WN_OK) return give_up(ctx, "model");
   const wn_session_options options = {.size = sizeof options,
                                       .sequences = 1,
                                       .capacity = capacity,

@@ -132,10 +132,19 @@ typedef enum wn_check {
   WN_CHECK_YES,
   WN_CHECK_NO
 } wn_check;
+/* How the matrices of a model are held in memory. */
+typedef enum wn_weights {
+  WN_WEIGHTS_AUTO, /* in the file's types: float32 as they are; fewer bits stay in the file, and blocks (Q8_0, Q4_1,
+                      ...) are copied into the order that this processor multiplies fastest, where it has one */
+  WN_WEIGHTS_FILE, /* in the file's types, and fewer than 32 bits in the file alone: processes that use the same file
+                      share that memory. The results are the same, to the bit */
+  WN_WEIGHTS_BFLOAT16, /* as WN_WEIGHTS_AUTO, and matrices of float32 rounded to bfloat16: half of their memory */
+} wn_weights;
 typedef struct wn_model_load_options {
   size_t size;            /* sizeof the struct (context.h) */
   bool as_float;          /* as wn_model_load_float */
   wn_check check_tensors; /* WN_CHECK_AUTO */
+  wn_weights weights;     /* WN_WEIGHTS_AUTO; the only one that as_float goes with */
 } wn_model_load_options;
 /* wn_model_load with options; NULL: the defaults. */
 wn_status wn_model_load_with(wn_context *ctx, const char *path, const wn_model_load_options *options, wn_model **out);

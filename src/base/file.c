@@ -83,6 +83,12 @@ void wn_map_close(struct wn_map *map) {
   *map = (struct wn_map){0};
 }
 
+void wn_map_release(const void *data, size_t bytes) {
+  const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = ((uintptr_t)data + page - 1) / page * page;
+  const uintptr_t to = ((uintptr_t)data + bytes) / page * page;
+  if (to > from && wn_mapped_file(data)) (void)madvise((void *)from, to - from, MADV_DONTNEED);
+}
+
 /* All of a descriptor, which is closed. `size` is what it is likely to hold, 0 if nobody knows. */
 static wn_status file_read_all(wn_context *ctx, const char *path, int fd, uintmax_t size, size_t limit, char **out,
                                size_t *bytes) {

@@ -14,6 +14,9 @@ struct wn_map {
 }; /* data is NULL for an empty file */
 wn_status wn_map_open(wn_context *ctx, const char *path, struct wn_map *out);
 void wn_map_close(struct wn_map *map);
+/* The bytes at `data` are not needed for a while: the whole pages among them that are part of a map leave memory, and
+ * are read from the file when somebody looks at them again. Nothing happens to other memory. */
+void wn_map_release(const void *data, size_t bytes);
 
 /* A whole regular file in counted memory with a NUL after it; at most `limit` bytes (WN_ERR_FORMAT beyond). A text that
  * a user names, which may come from a pipe: wn_file_load. */

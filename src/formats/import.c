@@ -11,10 +11,12 @@
 
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/team.h"
 #include "io/finite.h"
 #include "io/folder.h"
 #include "model/config.h"
 #include "model/layer.h"
+#include "tensor/bf16.h"
 
 static wn_status import_read_config(wn_context *ctx, const char *dir, char where[4096], json_t **out) {
   /* A mistyped name may have been meant for a file: config.json is not what is missing then. */
@@ -276,8 +278,9 @@ static wn_status import_copy_tensors(wn_context *ctx, const struct wn_import *im
   return status;
 }
 
-/* Matrices in fewer bits than a float stay where they are; so does one of which a part does. */
-static void import_pack_row(const struct wn_import *im, const struct wn_param *row, struct wn_packed *out) {
+/* Matrices in fewer bits than a float stay where they are; so does one of which a part does. round: one that has no
+ * such part is to be rounded, and its parts' data are the floats for the time being. */
+static void import_pack_row(const struct wn_import *im, const struct wn_param *row, bool round, struct wn_packed *out) {
   struct wn_name_part parts[3];
   bool smaller = false;
   out->count = 0;
@@ -289,17 +292,60 @@ static void import_pack_row(const struct wn_import *im, const struct wn_param *r
     smaller |= t->t.type != WN_GGUF_F32;
     out->part[k] = (struct wn_packed_part){.type = t->t.type, .rows = parts[k].rows, .data = t->t.data};
   }
-  if (smaller) out->count = count;
+  if (smaller || (round && row->packs)) out->count = count;
 }
 
-static wn_status import_allocate_packed(wn_context *ctx, const struct wn_import *im, struct wn_model **out) {
+enum { ROUND_AT_ONCE = 1024 };
+/* Parts in float32 become bfloat16, into `to`, from which they do not return; NULL: only the bytes. */
+static size_t import_round_row(wn_context *ctx, const struct wn_param *row, struct wn_packed *p, uint16_t *to) {
+  size_t all = 0;
+  for (int k = 0; k < p->count; k++) {
+    struct wn_packed_part *part = &p->part[k];
+    const int64_t n = part->rows * row->shape[1];
+    if (part->type != WN_GGUF_F32) continue;
+    all += (size_t)n * sizeof *to;
+    if (!to) continue;
+    const char *from = part->data; /* of a file: no alignment */
+#pragma omp parallel for num_threads(wn_team(ctx, ctx->threads)) schedule(static)
+    for (int64_t i = 0; i < n; i += ROUND_AT_ONCE) {
+      float x[ROUND_AT_ONCE];
+      const int64_t count = n - i < ROUND_AT_ONCE ? n - i : ROUND_AT_ONCE;
+      memcpy(x, from + (size_t)i * sizeof *x, (size_t)count * sizeof *x);
+      wn_bf16_from_f32(1, count, x, to + i);
+    }
+    wn_map_release(from, (size_t)n * sizeof(float));
+    part->type = WN_GGUF_BF16, part->data = to;
+    to += n;
+  }
+  return all;
+}
+
+static wn_status import_round(wn_context *ctx, const struct wn_param_table *table, struct wn_packed *packed,
+                              void **out) {
+  size_t all = 0;
+  for (int i = 0; i < table->count; i++) all += import_round_row(ctx, &table->rows[i], &packed[i], NULL);
+  WN_TRY(wn_alloc(ctx, "weights in bfloat16", all, out));
+  uint16_t *to = *out;
+  for (int i = 0; i < table->count && to; i++)
+    to += import_round_row(ctx, &table->rows[i], &packed[i], to) / sizeof *to;
+  return WN_OK;
+}
+
+static wn_status import_allocate_packed(wn_context *ctx, const struct wn_import *im, wn_weights weights,
+                                        struct wn_model **out) {
   struct wn_param_table table;
-  void *memory = NULL;
+  void *memory = NULL, *rounded = NULL;
+  const bool round = weights == WN_WEIGHTS_BFLOAT16;
   WN_TRY(wn_param_table_create(ctx, &im->config, &table));
   wn_status status = wn_alloc(ctx, "packed weights", (size_t)table.count * sizeof(struct wn_packed), &memory);
   struct wn_packed *packed = memory;
-  for (int i = 0; status == WN_OK && i < table.count; i++) import_pack_row(im, &table.rows[i], &packed[i]);
+  for (int i = 0; status == WN_OK && i < table.count; i++) import_pack_row(im, &table.rows[i], round, &packed[i]);
+  if (status == WN_OK && round) status = import_round(ctx, &table, packed, &rounded);
   if (status == WN_OK) status = wn_model_allocate_packed(ctx, &im->config, packed, out);
+  if (status == WN_OK)
+    (*out)->rounded = rounded;
+  else
+    wn_free(rounded);
   wn_free(memory);
   wn_param_table_clear(&table);
   return status;
@@ -309,11 +355,12 @@ static void import_close_source(void *source) {
   wn_tensors_close(source);
 }
 
-wn_status wn_import_model(wn_context *ctx, struct wn_import *im, bool as_float, struct wn_model **out) {
+wn_status wn_import_model(wn_context *ctx, struct wn_import *im, bool as_float, wn_weights weights,
+                          struct wn_model **out) {
   struct wn_model *model = NULL;
   *out = NULL;
   wn_status status =
-      as_float ? wn_model_allocate(ctx, &im->config, WN_F32, &model) : import_allocate_packed(ctx, im, &model);
+      as_float ? wn_model_allocate(ctx, &im->config, WN_F32, &model) : import_allocate_packed(ctx, im, weights, &model);
   if (status == WN_OK) status = import_copy_tensors(ctx, im, model);
   if (status == WN_OK && im->config.rope_factors) status = wn_model_rotary_refresh(model);
   if (status != WN_OK) {
@@ -326,6 +373,7 @@ wn_status wn_import_model(wn_context *ctx, struct wn_import *im, bool as_float, 
     model->source = im->tensors;
     model->source_close = import_close_source;
     im->tensors = NULL;
+    if (weights != WN_WEIGHTS_FILE) wn_model_make_strips(ctx, model);
   }
   *out = model;
   return WN_OK;

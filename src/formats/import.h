@@ -38,7 +38,8 @@ wn_status wn_import_check(wn_context *ctx, const struct wn_import *import);
 wn_status wn_import_check_values(wn_context *ctx, const struct wn_import *import);
 /* The model. as_float: every weight a float32 of its own; else matrices in fewer bits are used where they lie, and the
  * model takes the open files (import->tensors is NULL then). */
-wn_status wn_import_model(wn_context *ctx, struct wn_import *import, bool as_float, struct wn_model **out);
+wn_status wn_import_model(wn_context *ctx, struct wn_import *import, bool as_float, wn_weights weights,
+                          struct wn_model **out);
 
 /* The parts: config.json of transformers; a GGUF file's metadata and what its tensors say (*family NULL: our own). */
 wn_status wn_import_hf_config(wn_context *ctx, const char *where, const json_t *object, const struct wn_family **family,

@@ -44,7 +44,7 @@ static wn_status load_any(wn_context *ctx, const char *path, const wn_model_load
   if (status == WN_OK && load_checks_values(&import, options->check_tensors))
     status = wn_import_check_values(ctx, &import);
   import.unchecked = options->check_tensors == WN_CHECK_NO;
-  if (status == WN_OK) status = wn_import_model(ctx, &import, options->as_float, &model);
+  if (status == WN_OK) status = wn_import_model(ctx, &import, options->as_float, options->weights, &model);
   if (status == WN_OK && import.form == WN_FORM_WINNOW) status = load_check_tokenizer(ctx, path, model);
   wn_import_clear(&import);
   if (status != WN_OK) {
@@ -63,6 +63,11 @@ wn_status wn_model_load_with(wn_context *ctx, const char *path, const wn_model_l
   if (own.check_tensors < WN_CHECK_AUTO || own.check_tensors > WN_CHECK_NO)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "check_tensors of wn_model_load_options is %d; 0 to 2 are known",
                    (int)own.check_tensors);
+  if (own.weights < WN_WEIGHTS_AUTO || own.weights > WN_WEIGHTS_BFLOAT16)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "weights of wn_model_load_options is %d; 0 to 2 are known", (int)own.weights);
+  if (own.as_float && own.weights != WN_WEIGHTS_AUTO)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "weights of wn_model_load_options is %d, and as_float asks for float32",
+                   (int)own.weights);
   return load_any(ctx, path, &own, out);
 }
 

@@ -172,6 +172,8 @@ void wn_model_destroy(wn_model *model) {
   wn_free(model->control);
   wn_free(model->layers);
   wn_free(model->params);
+  wn_free(model->strips);
+  wn_free(model->rounded);
   wn_param_table_clear(&model->table);
   if (model->source_close) model->source_close(model->source);
   wn_free(model);

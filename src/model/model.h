@@ -31,6 +31,8 @@ struct wn_model {
   struct wn_rotary rotary;      /* for the context, or its first 32768 positions */
   struct wn_model *encoder; /* a view with its own config and layers on the same parameters; NULL: a decoder alone */
   struct wn_layer_params *layers; /* [L] where they find their tensors */
+  void *rounded;                  /* packed rows that no file has (WN_WEIGHTS_BFLOAT16), or NULL */
+  void *strips;                   /* copies of packed rows in the backend's own order, or NULL */
   void *source;                   /* what packed rows point into, or NULL: closed with the model, by the next */
   void (*source_close)(void *source);
   uint8_t *control; /* [V] 1: control tokens, which a threshold always keeps; NULL: none */
@@ -49,6 +51,9 @@ wn_status wn_model_create_dtype(wn_context *ctx, const wn_model_config *config, 
  * WN_ERR_SHAPE else. */
 wn_status wn_model_allocate_packed(wn_context *ctx, const wn_model_config *config,
                                    const struct wn_packed *rows_of_table, struct wn_model **out);
+/* strips.c: copies of the packed rows in the order that the backend multiplies fastest, where it has one. Products have
+ * the same bits; without memory for them the model stays as it is. */
+void wn_model_make_strips(wn_context *ctx, struct wn_model *model);
 /* WN_ERR_UNSUPPORTED where a matrix is packed: `what` ("training") changes weights, or wants them as floats. */
 wn_status wn_model_need_float(wn_context *ctx, const struct wn_model *model, const char *what);
 /* WN_ERR_ARGUMENT where one of the ids [n] is outside the vocabulary; what: "session: token". */

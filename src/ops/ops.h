@@ -252,6 +252,10 @@ struct wn_backend {
    * begin with tiles gives the bits of a single call. */
   bool whole_selections;
   struct wn_attention_served attention_served;
+  /* An order of its own for packed weights that linear reads faster (wn_packed_part.strips): its bytes for so many rows
+   * of K weights, 0 where there is none; and making it of a part's data. NULL: none for any type. */
+  size_t (*strips_bytes)(wn_gguf_type type, int64_t rows, int64_t K);
+  void (*strips_make)(const struct wn_exec *exec, const struct wn_packed_part *part, int64_t K, void *to);
   WN_OPS(WN_OP_SLOTS)
 };
 

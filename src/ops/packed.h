@@ -9,7 +9,9 @@
 struct wn_packed_part {
   wn_gguf_type type;
   int64_t rows;
-  const void *data; /* [rows][K / block weights] blocks, borrowed (mapped from the file); no alignment is needed */
+  const void *data;   /* [rows][K / block weights] blocks, borrowed (mapped from the file); no alignment is needed */
+  const void *strips; /* the same weights in an order of the backend's own (struct wn_backend), borrowed, aligned to
+                         WN_ALIGN; NULL: none. Products have the same bits with it and without */
 };
 struct wn_packed {
   int count; /* parts; 0: the matrix is dense */

@@ -28,6 +28,12 @@ json "the cache of a file in 8 bits holds half floats" ".kv_bytes < $bytes and .
 json "but not with what they do not go with" '.cache == "float"' "${packed[@]}" --attention threshold.tau=0.9
 json "budgets in bytes are those of the cache in use" '.kv_bytes <= 8192 and .kv_bytes > 6500 and .cache == "half"' \
   "${packed[@]}" --budgets 8KiB
+run "$winnow" eval --model whole-q8.gguf --data data/val.bin --json --weights file
+packed_loss=$(jq .loss out)
+json "weights in the processor's order: the same numbers" ".loss == $packed_loss" eval --model whole-q8.gguf --data data/val.bin
+json "a float model held in bfloat16" "(.loss - $loss | fabs) < 0.02 and .loss != $loss" \
+  eval --model whole --data data/val.bin --weights bf16
+refuses "weights of an unknown kind" 2 'auto' eval --model whole --data data/val.bin --weights int3
 refuses "convert: selective attention is not llama.cpp's" 1 'attention\.selective' convert whole no.gguf
 refuses "convert: what is there stays" 1 'already holds a model' convert "$golden/llama" from-llama
 refuses "convert: 8 bits need GGUF" 1 'Q8_0 needs GGUF' convert from-llama no --type q8_0

@@ -45,10 +45,10 @@ static void file(wn_context *ctx, const uint8_t *data, size_t size) {
     return;
   }
   wn_model *model = NULL;
-  if (status == WN_OK) status = wn_import_model(ctx, &import, true, &model);
+  if (status == WN_OK) status = wn_import_model(ctx, &import, true, WN_WEIGHTS_AUTO, &model);
   if (status == WN_OK) {
     wn_model_destroy(model);
-    status = wn_import_model(ctx, &import, false, &model);
+    status = wn_import_model(ctx, &import, false, WN_WEIGHTS_AUTO, &model);
     HOLDS(status == WN_OK);
   }
   if (status != WN_OK) fuzz_refused(ctx);

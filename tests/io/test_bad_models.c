@@ -261,7 +261,7 @@ static wn_status load_gguf(const struct bytes *b) {
   if (b->n) memcpy(copy, b->data, b->n);
   wn_status status = wn_import_open_gguf_memory(ctx, "bad.gguf", copy, b->n, &import);
   if (status == WN_OK) status = wn_import_check(ctx, &import);
-  if (status == WN_OK) status = wn_import_model(ctx, &import, false, &model);
+  if (status == WN_OK) status = wn_import_model(ctx, &import, false, WN_WEIGHTS_AUTO, &model);
   wn_model_destroy(model);
   wn_import_clear(&import);
   free(copy);

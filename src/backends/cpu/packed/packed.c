@@ -103,6 +103,35 @@ size_t wn_cpu_packed_scratch(const struct wn_exec *exec, const struct wn_linear 
   return more > most ? more : most;
 }
 
+/* Strips of a part whose first row lies in n0..n1-1. */
+struct strips {
+  int64_t first, end;
+};
+static struct strips strips_of(int64_t start, int64_t rows, int64_t n0, int64_t n1) {
+  const int64_t T = WN_CPU_PACKED_TILED, all = (rows + T - 1) / T;
+  const int64_t first = n0 > start ? (n0 - start + T - 1) / T : 0, end = n1 > start ? (n1 - start + T - 1) / T : 0;
+  return (struct strips){.first = first, .end = end < all ? end : all};
+}
+
+/* Few rows of x with strips of the part that begins at row `start`. */
+static void packed_share_strips(const struct wn_cpu_packed_kernels *k, const struct wn_linear *a,
+                                const struct wn_cpu_packed_x *x, const struct wn_packed_part *part, int64_t start,
+                                struct strips of) {
+  const int64_t T = WN_CPU_PACKED_TILED, bytes = k->strip_bytes(part->type, a->K);
+  for (int64_t i = of.first; i < of.end; i++) {
+    const int64_t n = start + i * T, rows = part->rows - i * T;
+    for (int64_t m = 0; m < a->M; m += WN_CPU_PACKED_TILE) {
+      const struct wn_cpu_packed_out out = {.y = (float *)a->y + m * a->ldy + n,
+                                            .ldy = a->ldy,
+                                            .b = a->b ? (const float *)a->b + n : NULL,
+                                            .rows = (int)(rows < T ? rows : T),
+                                            .accumulate = a->accumulate};
+      k->strip(part->type, (const char *)part->strips + i * bytes, x, m,
+               (int)(a->M - m < WN_CPU_PACKED_TILE ? a->M - m : WN_CPU_PACKED_TILE), &out);
+    }
+  }
+}
+
 /* Rows n0..n1-1 of w. */
 static void packed_share(const struct wn_cpu_packed_kernels *k, const struct wn_linear *a,
                          const struct wn_cpu_packed_x *x, int64_t n0, int64_t n1) {
@@ -115,6 +144,10 @@ static void packed_share(const struct wn_cpu_packed_kernels *k, const struct wn_
     const size_t bytes = wn_packed_row_bytes(part->type, a->K);
     const int64_t end = start + part->rows < n1 ? start + part->rows : n1;
     int64_t rows;
+    if (part->strips) {
+      packed_share_strips(k, a, x, part, start, strips_of(start, part->rows, n0, n1));
+      continue;
+    }
     for (int64_t n = n0 > start ? n0 : start; n < end; n += rows) {
       rows = end - n < WN_CPU_PACKED_AT_ONCE ? end - n : WN_CPU_PACKED_AT_ONCE;
       const char *w = (const char *)part->data + (size_t)(n - start) * bytes;
@@ -153,29 +186,38 @@ static void packed_few_rows(const struct wn_exec *exec, const struct wn_linear *
   }
 }
 
-/* Rows n0..n1-1 of w with rows m0..m0+M-1 of x; room for the panels. */
+/* The panel of strip i of a part. */
+static void tiles_panel(const struct wn_cpu_packed_kernels *k, const struct wn_packed_part *part, int64_t K, int64_t i,
+                        char *to) {
+  const int64_t T = WN_CPU_PACKED_TILED, rows = part->rows - i * T;
+  if (part->strips)
+    k->strip_panel(part->type, (const char *)part->strips + i * k->strip_bytes(part->type, K), K, to);
+  else
+    k->panel(part->type, (const char *)part->data + (size_t)(i * T) * wn_packed_row_bytes(part->type, K),
+             rows < T ? rows : T, K, to);
+}
+
+/* Rows n0..n1-1 of w (a strip belongs to where its first row does) with rows m0..m0+M-1 of x; room for the panels. */
 static void tiles_share(const struct wn_cpu_packed_kernels *k, const struct wn_linear *a, const char *tiles, int64_t m0,
                         int64_t M, int64_t n0, int64_t n1, char *room) {
   const int64_t K = a->K, T = WN_CPU_PACKED_TILED, tile = WN_CPU_PACKED_TILE_BYTES(K);
-  const int64_t panel = WN_CPU_PACKED_PANEL_BYTES(K), most = tiled_panels(K) * T;
+  const int64_t panel = WN_CPU_PACKED_PANEL_BYTES(K), most = tiled_panels(K);
   int64_t start = 0; /* of the part */
   for (int p = 0; p < a->packed->count; start += a->packed->part[p++].rows) {
     const struct wn_packed_part *part = &a->packed->part[p];
-    const size_t bytes = wn_packed_row_bytes(part->type, K);
-    const int64_t end = start + part->rows < n1 ? start + part->rows : n1;
-    for (int64_t n = n0 > start ? n0 : start; n < end; n += most) {
-      const int64_t rows = end - n < most ? end - n : most;
-      for (int64_t r = 0; r < rows; r += T)
-        k->panel(part->type, (const char *)part->data + (size_t)(n + r - start) * bytes, rows - r < T ? rows - r : T, K,
-                 room + r / T * panel);
+    const struct strips of = strips_of(start, part->rows, n0, n1);
+    for (int64_t i = of.first; i < of.end; i += most) {
+      const int64_t count = of.end - i < most ? of.end - i : most;
+      for (int64_t j = 0; j < count; j++) tiles_panel(k, part, K, i + j, room + j * panel);
       for (int64_t m = 0; m < M; m += T) {
-        for (int64_t r = 0; r < rows; r += T) {
-          const struct wn_cpu_packed_out out = {.y = (float *)a->y + (m0 + m) * a->ldy + n + r,
+        for (int64_t j = 0; j < count; j++) {
+          const int64_t n = start + (i + j) * T, rows = part->rows - (i + j) * T;
+          const struct wn_cpu_packed_out out = {.y = (float *)a->y + (m0 + m) * a->ldy + n,
                                                 .ldy = a->ldy,
-                                                .b = a->b ? (const float *)a->b + n + r : NULL,
-                                                .rows = (int)(rows - r < T ? rows - r : T),
+                                                .b = a->b ? (const float *)a->b + n : NULL,
+                                                .rows = (int)(rows < T ? rows : T),
                                                 .accumulate = a->accumulate};
-          k->tile(part->type, room + r / T * panel, tiles + m / T * tile, K, (int)(M - m < T ? M - m : T), &out);
+          k->tile(part->type, room + j * panel, tiles + m / T * tile, K, (int)(M - m < T ? M - m : T), &out);
         }
       }
     }
@@ -259,4 +301,22 @@ wn_status wn_cpu_packed_backward(const struct wn_exec *exec, const struct wn_lin
     WN_TRY(wn_cpu_linear_backward(exec, &part));
   }
   return WN_OK;
+}
+
+size_t wn_cpu_packed_strips_bytes(wn_gguf_type type, int64_t rows, int64_t K, bool wide) {
+  const struct wn_cpu_packed_kernels *k = packed_kernels_for(wide);
+  if (!k->strip || K > TILED_K) return 0;
+  return (size_t)((rows + WN_CPU_PACKED_TILED - 1) / WN_CPU_PACKED_TILED * k->strip_bytes(type, K));
+}
+
+void wn_cpu_packed_strips_make(const struct wn_exec *exec, const struct wn_packed_part *part, int64_t K, void *to,
+                               bool wide) {
+  const struct wn_cpu_packed_kernels *k = packed_kernels_for(wide);
+  const int64_t T = WN_CPU_PACKED_TILED, bytes = k->strip_bytes(part->type, K);
+#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+  for (int64_t i = 0; i < (part->rows + T - 1) / T; i++) {
+    const int64_t rows = part->rows - i * T;
+    k->strip_make(part->type, (const char *)part->data + (size_t)(i * T) * wn_packed_row_bytes(part->type, K),
+                  rows < T ? rows : T, K, (char *)to + i * bytes);
+  }
 }

@@ -6,12 +6,13 @@
  * <= d/2, so y is off by at most sum over blocks of max|x| / 254 * sum|w|; weights of F32, F16 and BF16 are multiplied
  * with x as it is.
  *
- * Few rows of x (decoding) read the blocks as they lie. More rows (a prompt) are multiplied in tiles with panels of w
- * where the processor has AVX-512 VNNI: the same integers, scaled in the same order, so that a row of y has the same
- * bits alone, in a prompt and in any batch. Without VNNI, where a part of w is in single floats, and from
- * wn_context_options.exact_rows on, rows of w are turned into floats, a panel that stays in the cache at a time, and
- * multiplied by sgemm: nothing is rounded then. Rows that are to be apart (wn_linear) go as a row alone goes, however
- * many they are. */
+ * Few rows of x (decoding) read the blocks as they lie, or, with AVX-512 VNNI, in strips of 16 rows that were laid out
+ * when the model was loaded, which takes a fourth of the instructions. More rows (a prompt) are multiplied in tiles
+ * with panels of w where the processor has AVX-512 VNNI: the same integers, scaled in the same order, so that a row of
+ * y has the same bits alone, in a prompt and in any batch. Without VNNI, where a part of w is in single floats, and
+ * from wn_context_options.exact_rows on, rows of w are turned into floats, a panel that stays in the cache at a time,
+ * and multiplied by sgemm: nothing is rounded then. Rows that are to be apart (wn_linear) go as a row alone goes,
+ * however many they are. */
 #ifndef WN_BACKENDS_CPU_PACKED_PACKED_H
 #define WN_BACKENDS_CPU_PACKED_PACKED_H
 
@@ -60,6 +61,14 @@ struct wn_cpu_packed_kernels {
   void (*panel)(wn_gguf_type type, const char *w, int64_t rows, int64_t K, char *panel);
   void (*tile)(wn_gguf_type type, const char *panel, const char *tile, int64_t K, int M,
                const struct wn_cpu_packed_out *out);
+
+  /* Strips (ops/packed.h), for the types in blocks alone; NULL likewise. Bytes of one, 0: the type has none; up to
+   * TILED rows of w as one; its panel; its rows times x's rows first .. first+M-1, M <= TILE. */
+  int64_t (*strip_bytes)(wn_gguf_type type, int64_t K);
+  void (*strip_make)(wn_gguf_type type, const char *w, int64_t rows, int64_t K, char *strip);
+  void (*strip_panel)(wn_gguf_type type, const char *strip, int64_t K, char *panel);
+  void (*strip)(wn_gguf_type type, const char *strip, const struct wn_cpu_packed_x *x, int64_t first, int M,
+                const struct wn_cpu_packed_out *out);
 };
 const struct wn_cpu_packed_kernels *wn_cpu_packed_kernels_avx2(void);
 const struct wn_cpu_packed_kernels *wn_cpu_packed_kernels_avx512(void);
@@ -73,6 +82,17 @@ void wn_cpu_packed_tile_row(const float *x, int64_t K, int m, char *tile);
 void wn_cpu_packed_panel(wn_gguf_type type, const char *w, int64_t rows, int64_t K, char *panel);
 void wn_cpu_packed_tile(wn_gguf_type type, const char *panel, const char *tile, int64_t K, int M,
                         const struct wn_cpu_packed_out *out);
+/* packed_strips_vnni.c */
+int64_t wn_cpu_packed_strip_bytes(wn_gguf_type type, int64_t K);
+void wn_cpu_packed_strip_make(wn_gguf_type type, const char *w, int64_t rows, int64_t K, char *strip);
+void wn_cpu_packed_strip_panel(wn_gguf_type type, const char *strip, int64_t K, char *panel);
+void wn_cpu_packed_strip(wn_gguf_type type, const char *strip, const struct wn_cpu_packed_x *x, int64_t first, int M,
+                         const struct wn_cpu_packed_out *out);
+
+/* struct wn_backend's slots for strips. */
+size_t wn_cpu_packed_strips_bytes(wn_gguf_type type, int64_t rows, int64_t K, bool wide);
+void wn_cpu_packed_strips_make(const struct wn_exec *exec, const struct wn_packed_part *part, int64_t K, void *to,
+                               bool wide);
 
 /* linear with packed weights; `wide`: the AVX-512 kernels. */
 wn_status wn_cpu_packed_forward(const struct wn_exec *exec, const struct wn_linear *a, bool wide);

@@ -15,55 +15,14 @@
 #include "backends/cpu/vec.h"
 #include "backends/cpu/packed/packed_vectors.inc"
 #include "backends/cpu/packed/packed_round.inc"
+#include "backends/cpu/packed/packed_rows.inc"
 
-enum { ROWS = WN_CPU_PACKED_TILED, CLASSES = BLOCKS };
+enum { CLASSES = BLOCKS };
 
-/* What a block of a panel has after its bytes: vectors of 16. */
-enum { BYTES_OF_Q = 32 * ROWS, SUMS = 0, SCALE, MIN, SUMS_2 = MIN, SIXTEEN, SIXTEEN_2, MOST };
 /* Of a tile: bytes, and behind them d and s. */
 enum { X_D = 32 * ROWS, X_S = X_D + 4 * ROWS, X_BLOCK = X_S + 4 * ROWS };
 
-enum kind { WITH_MIN, WITHOUT, SIX };
-V_INLINE enum kind tile_kind(wn_gguf_type type) {
-  switch (type) {
-  case WN_GGUF_Q6_K:
-    return SIX;
-  case WN_GGUF_Q4_0:
-  case WN_GGUF_Q5_0:
-  case WN_GGUF_Q8_0:
-    return WITHOUT;
-  default:
-    return WITH_MIN;
-  }
-}
-V_INLINE int64_t panel_block(enum kind kind) {
-  return BYTES_OF_Q + 64 * (kind == SIX ? MOST : kind == WITH_MIN ? MIN + 1 : SCALE + 1);
-}
-
-/* wn_gguf_block_bytes() where the type is a constant. */
-V_INLINE int64_t block_bytes(wn_gguf_type type) {
-  switch (type) {
-  case WN_GGUF_Q4_0:
-    return 18;
-  case WN_GGUF_Q4_1:
-    return 20;
-  case WN_GGUF_Q5_0:
-    return 22;
-  case WN_GGUF_Q5_1:
-    return 24;
-  case WN_GGUF_Q8_0:
-    return 34;
-  case WN_GGUF_Q4_K:
-    return 144;
-  case WN_GGUF_Q5_K:
-    return 176;
-  default:
-    return 210;
-  }
-}
-
 _Static_assert(X_BLOCK == WN_CPU_PACKED_TILE_BYTES(32), "the tile's block");
-_Static_assert(BYTES_OF_Q + 64 * MOST == WN_CPU_PACKED_PANEL_BYTES(32), "the panel's block");
 
 /* ---- x ---- */
 
@@ -94,80 +53,6 @@ void wn_cpu_packed_tile_row(const float *x, int64_t K, int m, char *tile) {
 
 /* ---- panels ---- */
 
-/* 16 rows of w: where each begins; the last one is repeated. */
-struct rows {
-  const char *w, *row[ROWS];
-  __m512i from; /* bytes from w */
-};
-
-/* 16 bytes of rows i, i+4, i+8, i+12. */
-V_INLINE __m512i rows_bytes(const struct rows *r, int i, int64_t at) {
-  const __m256i a = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const void *)(r->row[i] + at))),
-                                            _mm_loadu_si128((const void *)(r->row[i + 4] + at)), 1);
-  const __m256i b = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const void *)(r->row[i + 8] + at))),
-                                            _mm_loadu_si128((const void *)(r->row[i + 12] + at)), 1);
-  return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
-}
-/* 32 bits of each row. */
-V_INLINE __m512i rows_words(const struct rows *r, int64_t at) {
-  return _mm512_i32gather_epi32(r->from, (const void *)(r->w + at), 1);
-}
-/* Bits from `by` on. */
-V_INLINE __m512i bits(__m512i a, int by, int mask) {
-  return _mm512_and_si512(_mm512_srl_epi32(a, _mm_cvtsi32_si128(by)), _mm512_set1_epi32(mask));
-}
-V_INLINE __m512i nibbles(__m512i a, int by) {
-  return bits(a, by, 0x0f0f0f0f);
-}
-/* 16 where bit 16 half + i is set in the words of rows r, r+4, r+8, r+12. */
-V_INLINE __m512i fifths(const struct rows *r, int i, int64_t at, int half) {
-  uint64_t set = 0;
-  for (int k = 0; k < 4; k++) {
-    uint16_t word;
-    memcpy(&word, r->row[i + 4 * k] + at + 2 * half, sizeof word);
-    set |= (uint64_t)word << (16 * k);
-  }
-  return _mm512_maskz_set1_epi8(set, 16);
-}
-
-/* Half of block b as signed bytes, of rows i, i+4, i+8, i+12. */
-V_INLINE __m512i rows_half(wn_gguf_type type, const struct rows *r, int i, int64_t b, int half) {
-  const int64_t at = (type >= WN_GGUF_Q4_K ? b / 8 : b) * block_bytes(type);
-  const int in = (int)(b % 8);
-  switch (type) {
-  case WN_GGUF_Q4_0:
-    return _mm512_sub_epi8(nibbles(rows_bytes(r, i, at + 2), 4 * half), _mm512_set1_epi8(8));
-  case WN_GGUF_Q4_1:
-    return nibbles(rows_bytes(r, i, at + 4), 4 * half);
-  case WN_GGUF_Q5_0:
-    return _mm512_sub_epi8(_mm512_or_si512(nibbles(rows_bytes(r, i, at + 6), 4 * half), fifths(r, i, at + 2, half)),
-                           _mm512_set1_epi8(16));
-  case WN_GGUF_Q5_1:
-    return _mm512_or_si512(nibbles(rows_bytes(r, i, at + 8), 4 * half), fifths(r, i, at + 4, half));
-  case WN_GGUF_Q8_0:
-    return rows_bytes(r, i, at + 2 + 16 * half);
-  case WN_GGUF_Q4_K:
-    return nibbles(rows_bytes(r, i, at + 16 + 32 * (in / 2) + 16 * half), 4 * (in % 2));
-  case WN_GGUF_Q5_K:
-    return _mm512_or_si512(nibbles(rows_bytes(r, i, at + 48 + 32 * (in / 2) + 16 * half), 4 * (in % 2)),
-                           _mm512_slli_epi32(bits(rows_bytes(r, i, at + 16 + 16 * half), in, 0x01010101), 4));
-  default: /* Q6_K */
-    return _mm512_sub_epi8(
-        _mm512_or_si512(nibbles(rows_bytes(r, i, at + 64 * (in / 4) + 32 * (in % 2) + 16 * half), 4 * (in / 2 % 2)),
-                        _mm512_slli_epi32(
-                            bits(rows_bytes(r, i, at + 128 + 32 * (in / 4) + 16 * half), 2 * (in % 4), 0x03030303), 4)),
-        _mm512_set1_epi8(32));
-  }
-}
-
-/* The low and the high half floats of 16 words. */
-V_INLINE __m512 low_halves(__m512i a) {
-  return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a));
-}
-V_INLINE __m512 high_halves(__m512i a) {
-  return low_halves(_mm512_srli_epi32(a, 16));
-}
-
 /* Scales and minima of block b, and Q6_K's scales of halves. The products are those of load_256 (packed_blocks.inc). */
 V_INLINE void rows_scales(wn_gguf_type type, const struct rows *r, int64_t b, float *to) {
   const int64_t at = (type >= WN_GGUF_Q4_K ? b / 8 : b) * block_bytes(type);
@@ -184,13 +69,8 @@ V_INLINE void rows_scales(wn_gguf_type type, const struct rows *r, int64_t b, fl
   if (tile_kind(type) == WITH_MIN) {
     __m512 min = high_halves(dm);
     if (type == WN_GGUF_Q4_K || type == WN_GGUF_Q5_K) {
-      const __m512i u0 = rows_words(r, at + 4), u1 = rows_words(r, at + 8), u2 = rows_words(r, at + 12);
-      const int by = 8 * (in % 4);
-      __m512i f = bits(u0, by, 63), g = bits(u1, by, 63);
-      if (in >= 4) {
-        f = _mm512_or_si512(bits(u2, by, 15), _mm512_slli_epi32(bits(u0, by + 6, 3), 4));
-        g = _mm512_or_si512(bits(u2, by + 4, 15), _mm512_slli_epi32(bits(u1, by + 6, 3), 4));
-      }
+      __m512i f, g;
+      rows_six_bits(r, at, in, &f, &g);
       scale = _mm512_mul_ps(_mm512_cvtepi32_ps(f), scale);
       min = _mm512_sub_ps(_mm512_setzero_ps(), _mm512_mul_ps(_mm512_cvtepi32_ps(g), min));
     }
@@ -201,46 +81,23 @@ V_INLINE void rows_scales(wn_gguf_type type, const struct rows *r, int64_t b, fl
 
 V_INLINE void panel_of(wn_gguf_type type, const struct rows *r, int64_t blocks, char *panel) {
   const enum kind kind = tile_kind(type);
-  const __m512i ones = _mm512_set1_epi8((char)128), zero = _mm512_setzero_si512();
   char *to = panel;
   const int64_t each = block_bytes(type) * ROWS / (type >= WN_GGUF_Q4_K ? 8 : 1);
   const char *ahead = r->w + blocks * each; /* the next panel's rows: 16 streams are too many to foresee */
   for (int c = 0; c < CLASSES; c++) {
     for (int64_t b = c; b < blocks; b += CLASSES, to += panel_block(kind), ahead += each) {
       for (int64_t i = 0; i < each; i += 64) _mm_prefetch(ahead + i, _MM_HINT_T0);
-      __m512i sums[2] = {zero, zero};
-#pragma GCC unroll 2
-      for (int half = 0; half < 2; half++) {
-        const __m512i a0 = rows_half(type, r, 0, b, half), a1 = rows_half(type, r, 1, b, half);
-        const __m512i a2 = rows_half(type, r, 2, b, half), a3 = rows_half(type, r, 3, b, half);
-        const __m512i t0 = _mm512_unpacklo_epi32(a0, a1), t1 = _mm512_unpackhi_epi32(a0, a1);
-        const __m512i t2 = _mm512_unpacklo_epi32(a2, a3), t3 = _mm512_unpackhi_epi32(a2, a3);
-        const __m512i q[4] = {_mm512_unpacklo_epi64(t0, t2), _mm512_unpackhi_epi64(t0, t2),
-                              _mm512_unpacklo_epi64(t1, t3), _mm512_unpackhi_epi64(t1, t3)};
-#pragma GCC unroll 4
-        for (int j = 0; j < 4; j++) {
-          _mm512_store_si512(to + 256 * half + 64 * j, q[j]);
-          sums[half] = _mm512_dpbusd_epi32(sums[half], ones, q[j]);
-        }
-      }
-      float *scales = (float *)(void *)(to + BYTES_OF_Q);
-      const __m512i first = _mm512_sub_epi32(zero, kind == SIX ? sums[0] : _mm512_add_epi32(sums[0], sums[1]));
-      _mm512_store_si512(scales + ROWS * SUMS, first);
-      if (kind == SIX) _mm512_store_si512(scales + ROWS * SUMS_2, _mm512_sub_epi32(zero, sums[1]));
-      rows_scales(type, r, b, scales);
+      __m512i q[8];
+      rows_block(type, r, b, q);
+      panel_put(kind, q, to);
+      rows_scales(type, r, b, (float *)(void *)(to + BYTES_OF_Q));
     }
   }
 }
 
 void wn_cpu_packed_panel(wn_gguf_type type, const char *w, int64_t rows, int64_t K, char *panel) {
-  struct rows r = {.w = w};
-  const size_t bytes = wn_packed_row_bytes(type, K);
-  _Alignas(64) int32_t from[ROWS];
-  for (int i = 0; i < ROWS; i++) {
-    from[i] = (int32_t)((size_t)(i < rows ? i : rows - 1) * bytes);
-    r.row[i] = w + from[i];
-  }
-  r.from = _mm512_load_si512(from);
+  struct rows r;
+  rows_open(type, w, rows, K, &r);
   switch (type) {
 #define PANEL(type)                                                                                                    \
   case type:                                                                                                           \
