@@ -43,6 +43,9 @@ typedef struct wn_train_config {
                                 for comparison */
   wn_dtype activation_dtype; /* WN_F32, or WN_BF16 for activations stored until the backward pass ("float32",
                                 "bfloat16") */
+  wn_dtype precision;        /* of the products of training steps: WN_F32, exact; or WN_BF16, what is multiplied is
+                                rounded to bf16 and summed in float32, and activations that products alone read are kept
+                                so ("float32", "bfloat16") */
   char init[1024];           /* a checkpoint's folder whose parameters a new run starts with; "": random ones */
   bool adapt;            /* the model has mechanisms that init's lacks: their parameters start without effect, and a run
                             begins with a check of that */

@@ -93,6 +93,7 @@ struct wn_layer_observer {
 struct wn_workspace_options {
   bool backward, recompute;
   wn_dtype activation_dtype;
+  wn_dtype precision; /* of products: WN_F32 (the model's dtype), or WN_BF16 for F32 models (wn_exec) */
   int64_t recurrence; /* segment recurrence: tokens of earlier blocks that each layer keeps at most, those that it can
                          see; 0: none */
   bool recurrence_whole;   /* all of them, in reach or not: for comparison */

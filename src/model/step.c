@@ -254,6 +254,7 @@ wn_status wn_run_batch(struct wn_run *run, const struct wn_model *model, struct 
                    (long long)B, (long long)T, (long long)ws->B, (long long)ws->T);
   wn_run_init(run, model, B, T);
   if (ws->rotary.rows > 0) run->rotary = &ws->rotary;
+  run->exec.precision = ws->options.precision;
   run->exec.scratch = ws->scratch;
   run->exec.scratch_bytes = ws->scratch_bytes;
   run->doc_start = doc_start;

@@ -90,6 +90,7 @@ static wn_status workspace_measure(struct wn_workspace *ws, size_t *need) {
   wn_run_init(&run, ws->model, ws->B, ws->T);
   if (ws->rotary.rows > 0) run.rotary = &ws->rotary;
   run.measuring = true;
+  run.exec.precision = ws->options.precision;
   run.observer = ws->options.observer;
   run.positions = ws->positions;
   run.doc_start = ws->positions;
@@ -151,6 +152,9 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
       (options->activation_dtype != WN_BF16 || model->dtype != WN_F32))
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "activations of dtype %s for a model of %s: F32 and, for F32 models, BF16",
                    wn_dtype_name(options->activation_dtype), wn_dtype_name(model->dtype));
+  if (options->precision != WN_F32 && (options->precision != WN_BF16 || model->dtype != WN_F32))
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "products of precision %s for a model of %s: F32 and, for F32 models, BF16",
+                   wn_dtype_name(options->precision), wn_dtype_name(model->dtype));
   void *memory;
   WN_TRY(wn_alloc(ctx, "workspace", sizeof(struct wn_workspace), &memory));
   struct wn_workspace *ws = memory;

@@ -30,6 +30,13 @@ static wn_status check_matrix(struct wn_check c, const char *field, const void *
   return wn_check_product(c, field, rows, ld, 1);
 }
 
+/* The type of an array: zero is exec's, and bf16 goes with F32 alone. */
+static wn_status check_type(struct wn_check c, const char *field, wn_dtype type) {
+  if (type == WN_F32 || (type == WN_BF16 && c.exec->dtype == WN_F32)) return WN_OK;
+  return wn_fail(c.exec->ctx, WN_ERR_UNSUPPORTED, "%s: %s is %s with dtype %s; BF16 with F32 alone is served", c.op,
+                 field, wn_dtype_name(type), wn_dtype_name(c.exec->dtype));
+}
+
 static wn_status check_indices(struct wn_check c, const char *field, const int32_t *p, int64_t n, int64_t low,
                                int64_t high) {
   WN_TRY(wn_check_pointer(c, field, p));
@@ -73,8 +80,25 @@ static wn_status check_weights(struct wn_check c, const char *field, const void 
                  (long long)rows);
 }
 
+static wn_status check_linear_types(struct wn_check c, const struct wn_linear *a) {
+  WN_TRY(check_type(c, "x_type", a->x_type));
+  WN_TRY(check_type(c, "y_type", a->y_type));
+  WN_TRY(check_type(c, "dy_type", a->dy_type));
+  WN_TRY(check_type(c, "dx_type", a->dx_type));
+  const bool bf16 = a->x_type == WN_BF16 || a->y_type == WN_BF16 || a->dy_type == WN_BF16 || a->dx_type == WN_BF16;
+  if (bf16 && c.exec->precision != WN_BF16)
+    return wn_fail(c.exec->ctx, WN_ERR_UNSUPPORTED, "linear: arrays of BF16 need the precision BF16");
+  if (c.exec->precision == WN_BF16 && (a->packed || a->rows_apart))
+    return wn_fail(c.exec->ctx, WN_ERR_UNSUPPORTED, "linear: the precision BF16 is not served with %s",
+                   a->packed ? "packed weights" : "rows apart");
+  if ((a->accumulate && a->y_type == WN_BF16) || (a->accumulate_dx && a->dx_type == WN_BF16))
+    return wn_fail(c.exec->ctx, WN_ERR_UNSUPPORTED, "linear: an array of BF16 cannot be added to");
+  return WN_OK;
+}
+
 wn_status wn_check_linear(const struct wn_exec *exec, const struct wn_linear *a, bool backward) {
   const struct wn_check c = {exec, "linear"};
+  WN_TRY(check_linear_types(c, a));
   WN_TRY(wn_check_least(c, "M", a->M, 0));
   WN_TRY(wn_check_least(c, "N", a->N, 1));
   WN_TRY(wn_check_least(c, "K", a->K, 1));
@@ -122,6 +146,14 @@ wn_status wn_check_embedding(const struct wn_exec *exec, const struct wn_embeddi
 
 wn_status wn_check_norm(const struct wn_exec *exec, const struct wn_norm *a, bool backward) {
   const struct wn_check c = {exec, "norm"};
+  WN_TRY(check_type(c, "x_type", a->x_type));
+  WN_TRY(check_type(c, "y_type", a->y_type));
+  WN_TRY(check_type(c, "dy_type", a->dy_type));
+  WN_TRY(check_type(c, "dx_type", a->dx_type));
+  if (a->x_type == WN_BF16 && (a->add || (!backward && a->y_type != WN_BF16)))
+    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "norm: x of BF16 takes no add, and its y is BF16");
+  if (a->accumulate_dx && a->dx_type == WN_BF16)
+    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "norm: dx of BF16 cannot be added to");
   WN_TRY(wn_check_least(c, "rows", a->rows, 0));
   WN_TRY(wn_check_least(c, "groups", a->groups, 1));
   WN_TRY(wn_check_least(c, "width", a->width, 1));
@@ -153,6 +185,7 @@ wn_status wn_check_norm(const struct wn_exec *exec, const struct wn_norm *a, boo
 
 wn_status wn_check_rope(const struct wn_exec *exec, const struct wn_rope *a, bool backward) {
   const struct wn_check c = {exec, "rope"};
+  WN_TRY(check_type(c, "type", a->type));
   (void)backward;
   WN_TRY(wn_check_least(c, "rows", a->rows, 0));
   WN_TRY(wn_check_least(c, "heads", a->heads, 1));
@@ -169,6 +202,7 @@ wn_status wn_check_rope(const struct wn_exec *exec, const struct wn_rope *a, boo
 
 wn_status wn_check_act(const struct wn_exec *exec, const struct wn_act *a, bool backward) {
   const struct wn_check c = {exec, "act"};
+  WN_TRY(check_type(c, "type", a->type));
   if ((int)a->kind < 0 || a->kind >= WN_ACT_KINDS)
     return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "act: unknown kind %d", (int)a->kind);
   WN_TRY(wn_check_least(c, "M", a->M, 0));
@@ -190,6 +224,7 @@ wn_status wn_check_softcap(const struct wn_exec *exec, const struct wn_softcap *
 
 wn_status wn_check_dropout(const struct wn_exec *exec, const struct wn_dropout *a, bool backward) {
   const struct wn_check c = {exec, "dropout"};
+  WN_TRY(check_type(c, "type", a->type));
   (void)backward;
   WN_TRY(wn_check_least(c, "n", a->n, 0));
   WN_TRY(wn_check_number(c, "p", a->p, a->p >= 0 && a->p < 1, "0 <= p < 1"));

@@ -14,6 +14,9 @@ static wn_status check_exec(const struct wn_exec *exec, const char *name, const 
   if (exec->dtype == WN_F64 && !exec->backend->doubles)
     return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "%s: backend %s computes in F32 only; F64 needs ref", name,
                    exec->backend->name);
+  if (exec->precision != WN_F32 && (exec->precision != WN_BF16 || exec->dtype != WN_F32))
+    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "%s: precision %s with dtype %s; only BF16 with F32 is served", name,
+                   wn_dtype_name(exec->precision), wn_dtype_name(exec->dtype));
   return WN_OK;
 }
 

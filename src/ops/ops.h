@@ -1,10 +1,12 @@
 /* The operations: one table, one struct of arguments each, shapes next to the pointers.
  *
- * All `void *` arrays hold exec->dtype (float or double) unless said otherwise; ld* are row strides in elements.
- * Forward reads the forward fields; backward reads those it needs again and the d* fields. Gradients of parameters are
- * ADDED to; gradients of inputs are overwritten unless the struct says otherwise. A gradient pointer that is NULL is
- * not computed. Call wn_op_<name>_forward/backward: they check shapes, then dispatch to the backend; an empty slot is
- * WN_ERR_UNSUPPORTED naming operation and backend. */
+ * All `void *` arrays hold exec->dtype (float or double) unless said otherwise; ld* are row strides in elements. Where
+ * a struct has a field <array>_type, or `type` for all its arrays, WN_BF16 there says that the array holds bf16: it is
+ * read as the floats that it stands for and what is stored is rounded to nearest even; zero is exec->dtype. exec->dtype
+ * is WN_F32 then. Forward reads the forward fields; backward reads those it needs again and the d* fields. Gradients of
+ * parameters are ADDED to; gradients of inputs are overwritten unless the struct says otherwise. A gradient pointer
+ * that is NULL is not computed. Call wn_op_<name>_forward/backward: they check shapes, then dispatch to the backend; an
+ * empty slot is WN_ERR_UNSUPPORTED naming operation and backend. */
 #ifndef WN_OPS_OPS_H
 #define WN_OPS_OPS_H
 
@@ -14,16 +16,31 @@
 #include "base/context.h"
 #include "base/error.h"
 #include "ops/packed.h"
+#include "tensor/bf16.h"
 #include "winnow/tensor.h"
 
 struct wn_attention; /* ops/attention.h, which only what looks into a call includes */
 
 /* Element n of an array of the dtype (NULL stays NULL), and its value. */
 static inline void *wn_element(const void *base, int64_t n, wn_dtype dtype) {
-  return base ? (char *)(uintptr_t)base + n * (dtype == WN_F64 ? 8 : 4) : NULL;
+  return base ? (char *)(uintptr_t)base + n * (dtype == WN_F64 ? 8 : dtype == WN_BF16 ? 2 : 4) : NULL;
 }
 static inline double wn_number(const void *x, int64_t n, wn_dtype dtype) {
+  if (dtype == WN_BF16) return (double)wn_bf16_value(((const uint16_t *)x)[n]);
   return dtype == WN_F64 ? ((const double *)x)[n] : (double)((const float *)x)[n];
+}
+static inline void wn_number_set(void *x, int64_t n, wn_dtype dtype, double value) {
+  if (dtype == WN_BF16)
+    ((uint16_t *)x)[n] = wn_bf16_round((float)value);
+  else if (dtype == WN_F64)
+    ((double *)x)[n] = value;
+  else
+    ((float *)x)[n] = (float)value;
+}
+
+/* The type of an array whose field says `type`. */
+static inline wn_dtype wn_array_type(wn_dtype type, wn_dtype dtype) {
+  return type == WN_BF16 ? WN_BF16 : dtype;
 }
 
 /* How an operation runs. scratch is the caller's (from wn_op_<name>_scratch, the largest of what will be called);
@@ -32,8 +49,9 @@ struct wn_exec {
   wn_context *ctx;
   const struct wn_backend *backend;
   int threads;
-  wn_dtype dtype; /* WN_F32, or WN_F64 (ref only) */
-  void *scratch;  /* WN_ALIGN-aligned */
+  wn_dtype dtype;     /* WN_F32, or WN_F64 (ref only) */
+  wn_dtype precision; /* of linear: WN_BF16 rounds what is multiplied to bf16 and sums in float; zero: dtype's */
+  void *scratch;      /* WN_ALIGN-aligned */
   size_t scratch_bytes;
 };
 
@@ -43,6 +61,7 @@ struct wn_exec {
  * hold. Without it a backend may sum differently for few rows and for many. Forward alone looks at it. */
 struct wn_linear {
   int64_t M, N, K;
+  wn_dtype x_type, y_type, dy_type, dx_type; /* bf16 with the precision WN_BF16 alone */
   bool rows_apart;
   const void *x;
   int64_t ldx;                    /* [M,K] */
@@ -82,7 +101,8 @@ struct wn_embedding {
  * dx may alias dy when not accumulating. Zhang & Sennrich 2019; Ba et al. 2016. */
 struct wn_norm {
   int64_t rows, groups, width;
-  bool layer; /* false: RMS */
+  wn_dtype x_type, y_type, dy_type, dx_type; /* bf16 x: no add, and y is bf16 too; bf16 dx: not added to */
+  bool layer;                                /* false: RMS */
   double eps;
   const void *x;
   int64_t ldx; /* [rows, groups*width] */
@@ -108,6 +128,7 @@ struct wn_norm {
 struct wn_rope {
   int64_t rows, heads, D;
   int64_t R; /* even; 0: D */
+  wn_dtype type;
   bool adjacent;
   void *x;
   int64_t ldx;              /* [rows, heads*D] */
@@ -128,6 +149,7 @@ static inline bool wn_act_has_gate(enum wn_act_kind kind) {
 }
 struct wn_act {
   enum wn_act_kind kind;
+  wn_dtype type;
   int64_t M, F;
   const void *x;  /* [M,2F] or [M,F] */
   void *y;        /* [M,F] */
@@ -138,6 +160,7 @@ struct wn_act {
 /* x *= keep/(1-p): forward on values and backward on gradients are the same map. keep[i] is word i%4 of
  * wn_philox(seed, stream, i/4) >= p * 2^32. `stream` names layer, place and step. */
 struct wn_dropout {
+  wn_dtype type;
   int64_t n;
   double p;
   uint64_t seed, stream;

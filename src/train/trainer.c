@@ -25,6 +25,12 @@ static wn_status check_config(wn_context *ctx, const wn_model *model, const wn_t
   if (config->activation_dtype != WN_F32 && config->activation_dtype != WN_BF16)
     return wn_fail(ctx, WN_ERR_CONFIG, "train.activation_dtype must be float32 or bfloat16, found %s",
                    wn_dtype_name(config->activation_dtype));
+  if (config->precision != WN_F32 && config->precision != WN_BF16)
+    return wn_fail(ctx, WN_ERR_CONFIG, "train.precision must be float32 or bfloat16, found %s",
+                   wn_dtype_name(config->precision));
+  if (config->precision == WN_BF16 && model->dtype != WN_F32)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "train.precision bfloat16 needs a model of F32, found %s",
+                   wn_dtype_name(model->dtype));
   if (!(config->lr >= 0) || !isfinite(config->lr))
     return wn_fail(ctx, WN_ERR_CONFIG, "train.lr must be a finite number that is not negative, found %g", config->lr);
   return WN_OK;
@@ -79,8 +85,10 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
   const struct wn_array gradients[] = {
       {"gradients", true, WN_DIMS((int64_t)t->learns.gradients), wn_dtype_size(model->dtype), &t->grads}};
   WN_TRY_GOTO(WN_ARRAYS_CREATE(ctx, &t->arrays, "gradients", gradients), failed);
-  struct wn_workspace_options options = {
-      .backward = true, .recompute = config->recompute, .activation_dtype = config->activation_dtype};
+  struct wn_workspace_options options = {.backward = true,
+                                         .recompute = config->recompute,
+                                         .activation_dtype = config->activation_dtype,
+                                         .precision = config->precision};
   options.recurrence = model->config.recurrence;
   options.budgets = t->target.layers > 0 ? &t->target : NULL;
   options.recurrence_whole = config->whole_recurrence;

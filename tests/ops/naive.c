@@ -13,6 +13,8 @@
 
 #define wn_ref_linear_forward wn_naive_linear_forward
 #define wn_ref_linear_backward wn_naive_linear_backward
+#define wn_ref_linear_bf16_forward wn_naive_linear_bf16_forward
+#define wn_ref_linear_bf16_backward wn_naive_linear_bf16_backward
 #define wn_ref_embedding_forward wn_naive_embedding_forward
 #define wn_ref_embedding_backward wn_naive_embedding_backward
 #define wn_ref_embedding_scratch wn_naive_embedding_scratch
@@ -40,6 +42,8 @@
   size_t wn_naive_##name##_scratch(const struct wn_exec *, const args *, bool backward);
 WN_OPS(WN_NAIVE_DECLARE)
 size_t wn_naive_attention_backward_doubles(const struct wn_attention *a);
+wn_status wn_naive_linear_bf16_forward(const struct wn_exec *exec, const struct wn_linear *a);
+wn_status wn_naive_linear_bf16_backward(const struct wn_exec *exec, const struct wn_linear *a);
 
 _Static_assert(sizeof(0.5) == sizeof(float), "literals must be read as float: see CMakeLists.txt, winnow_naive");
 
@@ -49,8 +53,8 @@ _Static_assert(sizeof(0.5) == sizeof(float), "literals must be read as float: se
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #pragma GCC diagnostic ignored "-Wunused-variable"
 #define double float
+#define wn_number(x, n, dtype) ((float)wn_number(x, n, dtype))
 #include "backends/ref/act.c"
-#undef REAL_FILE
 #include "backends/ref/attention.c"
 #undef REAL_FILE
 #include "backends/ref/attention_backward.c"
@@ -59,18 +63,19 @@ _Static_assert(sizeof(0.5) == sizeof(float), "literals must be read as float: se
 #undef REAL_FILE
 #include "backends/ref/cross_entropy.c"
 #undef REAL_FILE
+#include "backends/ref/dropout.c"
 #include "backends/ref/elementwise.c"
 #undef REAL_FILE
 #include "backends/ref/embedding.c"
 #undef REAL_FILE
 #include "backends/ref/linear.c"
 #undef REAL_FILE
+#include "backends/ref/linear_bf16.c"
 #include "backends/ref/norm.c"
-#undef REAL_FILE
 #include "backends/ref/optim.c"
 #undef REAL_FILE
 #include "backends/ref/rope.c"
-#undef REAL_FILE
+#undef wn_number
 #undef double
 #pragma GCC diagnostic pop
 

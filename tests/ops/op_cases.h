@@ -197,6 +197,8 @@ struct array {
   int link;
   bool adds;            /* OUT, GRAD: what is there is added to */
   bool wide;            /* double whatever the dtype */
+  bool mixes;           /* may hold bf16 where the others are floats */
+  bool bf16;            /* does */
   double offset, scale; /* values: offset + scale * a number of mean 0 and variance 1 */
   bool positive;
   void *data; /* the last row has no pad, so that an overrun is seen */
@@ -205,7 +207,7 @@ struct array {
 #define ARRAYS_MAX 24
 struct bench {
   const struct op_case *c;
-  wn_dtype dtype;
+  wn_dtype dtype, precision;
   struct array a[ARRAYS_MAX];
   int count;
   int32_t *ids, *positions; /* also targets and doc_start */
@@ -218,12 +220,15 @@ static int64_t elements(const struct array *a) {
 
 static double array_get(const struct bench *b, int which, int64_t i) {
   const struct array *a = &b->a[which];
+  if (a->bf16) return (double)wn_bf16_value(((uint16_t *)a->data)[i]);
   return a->wide || b->dtype == WN_F64 ? ((double *)a->data)[i] : (double)((float *)a->data)[i];
 }
 
 static void array_set(struct bench *b, int which, int64_t i, double v) {
   struct array *a = &b->a[which];
-  if (a->wide || b->dtype == WN_F64)
+  if (a->bf16)
+    ((uint16_t *)a->data)[i] = wn_bf16_round((float)v);
+  else if (a->wide || b->dtype == WN_F64)
     ((double *)a->data)[i] = v;
   else
     ((float *)a->data)[i] = (float)v;
@@ -252,11 +257,13 @@ WN_OPS(WN_TEST_RUNNER)
 
 #define AT(i) (b->a[i].data)
 #define LD(i) (b->a[i].ld)
+#define TYPE(i) (b->a[i].bf16 ? WN_BF16 : WN_F32)
 static bool has(const struct bench *b, unsigned flag) {
   return (b->c->flags & flag) != 0;
 }
 static void copy(struct bench *b, int to, int from) {
-  if (elements(&b->a[to])) memcpy(AT(to), AT(from), (size_t)elements(&b->a[to]) * wn_dtype_size(b->dtype));
+  const wn_dtype dtype = b->a[to].bf16 ? WN_BF16 : b->dtype;
+  if (elements(&b->a[to])) memcpy(AT(to), AT(from), (size_t)elements(&b->a[to]) * wn_dtype_size(dtype));
 }
 static int32_t *new_ids(struct bench *b, int64_t n, int64_t low, int64_t high, uint64_t salt) {
   int32_t *ids = malloc((size_t)(n ? n : 1) * sizeof *ids);
@@ -282,9 +289,13 @@ static void declare_linear(struct bench *b) {
   }
   b->a[L_DW].adds = true;
   b->a[L_Y].adds = b->a[L_DX].adds = has(b, ACC);
+  b->a[L_X].mixes = b->a[L_DY].mixes = true;
+  b->a[L_Y].mixes = b->a[L_DX].mixes = !has(b, ACC);
 }
 static wn_status call_linear(struct bench *b, struct wn_exec e, bool backward) {
   struct wn_linear a = {.M = b->c->n[0], .N = b->c->n[1], .K = b->c->n[2], .x = AT(L_X), .ldx = LD(L_X), .w = AT(L_W)};
+  a.x_type = TYPE(L_X), a.y_type = TYPE(L_Y), a.dy_type = TYPE(L_DY), a.dx_type = TYPE(L_DX);
+  e.precision = b->precision;
   a.y = AT(L_Y), a.ldy = LD(L_Y), a.accumulate = a.accumulate_dx = has(b, ACC);
   a.dy = AT(L_DY), a.lddy = LD(L_DY), a.dx = AT(L_DX), a.lddx = LD(L_DX), a.dw = AT(L_DW);
   if (has(b, BIAS)) a.b = AT(L_B), a.db = AT(L_DB);
@@ -331,6 +342,9 @@ static void declare_norm(struct bench *b) {
   array_add(b, "sum", OUT, R, G * W, pad, -1);
   b->a[N_X].offset = 0.5; /* so that LayerNorm's mean is not near zero */
   b->a[N_DX].adds = has(b, ACC);
+  b->a[N_X].mixes = !has(b, WITH_ADD);
+  b->a[N_Y].mixes = b->a[N_DY].mixes = true;
+  b->a[N_DX].mixes = !has(b, ACC);
   b->a[N_DGAIN].adds = b->a[N_DSHIFT].adds = true;
 }
 static wn_status call_norm(struct bench *b, struct wn_exec e, bool backward) {
@@ -339,6 +353,7 @@ static wn_status call_norm(struct bench *b, struct wn_exec e, bool backward) {
   a.x = AT(N_X), a.ldx = LD(N_X), a.gain = AT(N_GAIN), a.y = AT(N_Y), a.ldy = LD(N_Y), a.rstd = AT(N_RSTD);
   a.dy = AT(N_DY), a.lddy = LD(N_DY), a.dx = AT(N_DX), a.lddx = LD(N_DX), a.dgain = AT(N_DGAIN);
   a.accumulate_dx = has(b, ACC);
+  a.x_type = TYPE(N_X), a.y_type = TYPE(N_Y), a.dy_type = TYPE(N_DY), a.dx_type = TYPE(N_DX);
   if (has(b, LAYER)) a.mean = AT(N_MEAN);
   if (has(b, BIAS)) a.shift = AT(N_SHIFT), a.dshift = AT(N_DSHIFT);
   if (has(b, WITH_ADD)) a.add = AT(N_ADD), a.ldadd = LD(N_ADD), a.sum = AT(N_SUM), a.ldsum = LD(N_SUM);
@@ -353,6 +368,7 @@ static void declare_in_place(struct bench *b, int64_t rows, int64_t width, int64
   array_add(b, "y", OUT, rows, width, pad, I_DY);
   array_add(b, "dy", CONST, rows, width, pad, -1);
   array_add(b, "dx", GRAD, rows, width, pad, I_X);
+  for (int i = I_X; i <= I_DX; i++) b->a[i].mixes = true;
 }
 static const double *rope_frequencies(void) {
   static double f[64];
@@ -372,6 +388,7 @@ static void declare_rope(struct bench *b) {
 static wn_status call_rope(struct bench *b, struct wn_exec e, bool backward) {
   copy(b, backward ? I_DX : I_Y, backward ? I_DY : I_X);
   struct wn_rope a = {.rows = b->c->n[0], .heads = b->c->n[1], .D = b->c->n[2], .theta = 10000};
+  a.type = TYPE(I_X);
   a.x = AT(backward ? I_DX : I_Y), a.ldx = LD(I_X), a.positions = b->positions;
   a.adjacent = has(b, ADJACENT);
   if (has(b, SCALED)) a.R = a.D - 2, a.frequencies = rope_frequencies(), a.magnitude = 1.25;
@@ -385,6 +402,7 @@ static void declare_dropout(struct bench *b) {
 static wn_status call_dropout(struct bench *b, struct wn_exec e, bool backward) {
   copy(b, backward ? I_DX : I_Y, backward ? I_DY : I_X);
   struct wn_dropout a = {.n = b->c->n[0], .p = 0.3, .seed = 7, .stream = 11, .x = AT(backward ? I_DX : I_Y)};
+  a.type = TYPE(I_X);
   return run_dropout(e, &a, false);
 }
 
@@ -395,6 +413,7 @@ static void declare_act(struct bench *b) {
   array_add(b, "dy", CONST, M, F, 0, -1);
   array_add(b, "dx", GRAD, M, in, 0, I_X);
   b->a[I_X].scale = 3; /* into the tails */
+  for (int i = I_X; i <= I_DX; i++) b->a[i].mixes = true;
 }
 static wn_status call_act(struct bench *b, struct wn_exec e, bool backward) {
   struct wn_act a = {.kind = has(b, SWIGLU)  ? WN_ACT_SWIGLU
@@ -402,6 +421,7 @@ static wn_status call_act(struct bench *b, struct wn_exec e, bool backward) {
                              : has(b, ERF)   ? WN_ACT_GELU_ERF
                              : has(b, GEGLU) ? WN_ACT_GEGLU
                                              : WN_ACT_RELU};
+  a.type = TYPE(I_X);
   a.M = b->c->n[0], a.F = b->c->n[1], a.x = AT(I_X), a.y = AT(I_Y), a.dy = AT(I_DY), a.dx = AT(I_DX);
   if (backward && has(b, ALIAS)) copy(b, I_DX, I_X), a.x = a.dx;
   return run_act(e, &a, backward);
@@ -620,21 +640,31 @@ static const struct {
     [SUMS] = {"attention_sums", declare_sums, call_sums},
 };
 
-/* All arrays filled from (case, array, element): the same numbers, exact in float, in every dtype. */
-static void bench_make(struct bench *b, const struct op_case *c, wn_dtype dtype) {
-  *b = (struct bench){.c = c, .dtype = dtype};
+/* All arrays filled from (case, array, element): the same numbers, exact in float, in every dtype; with the precision
+ * bf16, exact in bf16. Bit i of `bf16`: array i is in bf16. */
+static void bench_make_mixed(struct bench *b, const struct op_case *c, wn_dtype dtype, wn_dtype precision,
+                             unsigned bf16) {
+  *b = (struct bench){.c = c, .dtype = dtype, .precision = dtype == WN_F64 ? WN_F32 : precision};
   op_rows[c->op].declare(b);
   for (int i = 0; i < b->count; i++) {
     struct array *a = &b->a[i];
     const int64_t n = elements(a);
-    a->data = malloc((size_t)(n ? n : 1) * (a->wide ? sizeof(double) : wn_dtype_size(dtype)));
+    a->bf16 = bf16 >> i & 1;
+    a->data = malloc((size_t)(n ? n : 1) * (a->wide   ? sizeof(double)
+                                            : a->bf16 ? sizeof(uint16_t)
+                                                      : wn_dtype_size(dtype)));
     for (int64_t k = 0; k < n; k++) {
       const double u = wn_random_uniform((uint64_t)(c - op_cases), WN_STREAM_TEST, (uint64_t)i, (uint64_t)k);
       const double z = (2 * u - 1) * 1.7320508075688772; /* of variance 1 */
       const double v = a->offset + a->scale * z;
-      array_set(b, i, k, (double)(float)(a->positive ? fabs(v) : v));
+      const float exact = (float)(a->positive ? fabs(v) : v);
+      array_set(b, i, k, (double)(precision == WN_BF16 ? wn_bf16_value(wn_bf16_round(exact)) : exact));
     }
   }
+}
+
+static inline void bench_make(struct bench *b, const struct op_case *c, wn_dtype dtype) {
+  bench_make_mixed(b, c, dtype, WN_F32, 0);
 }
 
 static void bench_clear(struct bench *b) {

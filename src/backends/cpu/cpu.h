@@ -8,6 +8,21 @@
 wn_status wn_cpu_linear_forward(const struct wn_exec *exec, const struct wn_linear *a);
 wn_status wn_cpu_linear_backward(const struct wn_exec *exec, const struct wn_linear *a);
 
+/* linear_bf16.c: products of bf16 arrays, summed in float, by oneDNN's matmul. Can this processor (AVX512_BF16), and
+ * may oneDNN? */
+bool wn_cpu_has_bf16(void);
+/* c[M,N] = op(a)[M,K] op(b)[K,N] (+ c, of floats) (+ bias[N] to every row). ta: a lies as [K,M]; tb: b as [N,K]. */
+struct wn_cpu_product {
+  int64_t M, N, K;
+  bool ta, tb, add;
+  const uint16_t *a, *b;
+  int64_t lda, ldb, ldc;
+  const float *bias;
+  void *c;
+  wn_dtype c_type; /* WN_F32 or WN_BF16 */
+};
+wn_status wn_cpu_product_bf16(const struct wn_exec *exec, const struct wn_cpu_product *x);
+
 /* Up to this many rows of x (decoding) the forward product is bound by reading the weights and has its own kernel. */
 #define WN_CPU_GEMV_ROWS 8
 

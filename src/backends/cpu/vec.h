@@ -5,6 +5,7 @@
 
 #include <immintrin.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Always inlined: types and sizes are constants in what is called. Not where clang adds checks to every access (the
  * build of the fuzz targets): kernels for all types in one function take it minutes to compile. */
@@ -37,6 +38,27 @@ V_INLINE vf v_loadn(const float *p, int n) {
 }
 V_INLINE void v_storen(float *p, vf a, int n) {
   _mm512_mask_storeu_ps(p, (vm)((1u << n) - 1), a);
+}
+/* bf16: the upper halves of floats, rounded to nearest even; a NaN stays one. */
+V_INLINE vf v_load_bf16(const uint16_t *p) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
+V_INLINE vf v_loadn_bf16(const uint16_t *p, int n) {
+  const __m256i x = _mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1), p);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+}
+V_INLINE __m256i v_round_bf16(vf a) {
+  const __m512i x = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(x, 16), _mm512_set1_epi32(1));
+  const __m512i near = _mm512_add_epi32(x, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __m512i quiet = _mm512_or_si512(x, _mm512_set1_epi32(0x400000));
+  const __m512i chosen = _mm512_mask_mov_epi32(near, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), quiet);
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(chosen, 16));
+}
+V_INLINE void v_store_bf16(uint16_t *p, vf a) {
+  _mm256_storeu_si256((__m256i *)p, v_round_bf16(a));
+}
+V_INLINE void v_storen_bf16(uint16_t *p, vf a, int n) {
+  _mm256_mask_storeu_epi16(p, (__mmask16)((1u << n) - 1), v_round_bf16(a));
 }
 V_INLINE vf v_set1(float a) {
   return _mm512_set1_ps(a);
@@ -193,6 +215,29 @@ V_INLINE vf v_loadn(const float *p, int n) {
 }
 V_INLINE void v_storen(float *p, vf a, int n) {
   _mm256_maskstore_ps(p, v_tail(n), a);
+}
+V_INLINE vf v_load_bf16(const uint16_t *p) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
+V_INLINE vf v_loadn_bf16(const uint16_t *p, int n) {
+  uint16_t part[VL] = {0};
+  memcpy(part, p, (size_t)n * sizeof *part);
+  return v_load_bf16(part);
+}
+V_INLINE void v_store_bf16(uint16_t *p, vf a) {
+  const __m256i x = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(x, 16), _mm256_set1_epi32(1));
+  const __m256i near = _mm256_add_epi32(x, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i quiet = _mm256_or_si256(x, _mm256_set1_epi32(0x400000));
+  const __m256 chosen =
+      _mm256_blendv_ps(_mm256_castsi256_ps(near), _mm256_castsi256_ps(quiet), _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+  const __m256i upper = _mm256_srli_epi32(_mm256_castps_si256(chosen), 16);
+  const __m256i pairs = _mm256_permute4x64_epi64(_mm256_packus_epi32(upper, upper), 0x08);
+  _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(pairs));
+}
+V_INLINE void v_storen_bf16(uint16_t *p, vf a, int n) {
+  uint16_t part[VL];
+  v_store_bf16(part, a);
+  memcpy(p, part, (size_t)n * sizeof *part);
 }
 V_INLINE vf v_set1(float a) {
   return _mm256_set1_ps(a);

@@ -1,28 +1,12 @@
-/* Dropout (Srivastava et al. 2014), the residual addition, soft-capping and the sum of squares: one pass over n values
- * each. */
+/* The residual addition, soft-capping and the sum of squares: one pass over n values each. */
 #ifndef REAL
 #include "backends/ref/ref.h"
-#include "base/rng.h"
 #define REAL_FILE "backends/ref/elementwise.c"
 #include "backends/ref/twice.h"
-WN_REF_SLOT(dropout_forward, struct wn_dropout)
 WN_REF_SLOT(add_forward, struct wn_add)
 WN_REF_SLOT(softcap_forward, struct wn_softcap)
 WN_REF_SLOT(sumsq_forward, struct wn_sumsq)
 #else
-
-static wn_status NAME(dropout_forward)(const struct wn_exec *exec, const struct wn_dropout *a) {
-  REAL *x = a->x; /* [n] */
-  const double scale = 1.0 / (1.0 - a->p), limit = a->p * 4294967296.0;
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
-  for (int64_t i = 0; i < a->n; i += 4) {
-    uint32_t word[4];
-    wn_philox(a->seed, a->stream, (uint64_t)(i / 4), word);
-    for (int64_t k = i; k < i + 4 && k < a->n; k++)
-      x[k] = (double)word[k - i] >= limit ? (REAL)((double)x[k] * scale) : (REAL)0;
-  }
-  return WN_OK;
-}
 
 static wn_status NAME(add_forward)(const struct wn_exec *exec, const struct wn_add *a) {
   const REAL *x = a->x, *z = a->z; /* [n] */

@@ -4,8 +4,14 @@
 #include "io/gguf_types.h"
 #define REAL_FILE "backends/ref/linear.c"
 #include "backends/ref/twice.h"
-WN_REF_SLOT(linear_forward, struct wn_linear)
-WN_REF_SLOT(linear_backward, struct wn_linear)
+wn_status wn_ref_linear_forward(const struct wn_exec *exec, const struct wn_linear *a) {
+  if (exec->precision == WN_BF16) return wn_ref_linear_bf16_forward(exec, a);
+  return exec->dtype == WN_F64 ? linear_forward_f64(exec, a) : linear_forward_f32(exec, a);
+}
+wn_status wn_ref_linear_backward(const struct wn_exec *exec, const struct wn_linear *a) {
+  if (exec->precision == WN_BF16) return wn_ref_linear_bf16_backward(exec, a);
+  return exec->dtype == WN_F64 ? linear_backward_f64(exec, a) : linear_backward_f32(exec, a);
+}
 #else
 
 /* Packed rows are decoded in runs, each for ROWS rows of x; exact: the weights are the floats that the blocks stand

@@ -3,94 +3,107 @@
  *   Layer: xhat = (x - mean) rstd,  rstd = 1/sqrt(var + eps)
  *   y = gain xhat + shift
  * Backward, with u = gain dy:  dx = rstd (u - xhat mean(u xhat) [- mean(u)]);  dgain += dy xhat;  dshift += dy. */
-#ifndef REAL
 #include "backends/ref/ref.h"
-#define REAL_FILE "backends/ref/norm.c"
-#include "backends/ref/twice.h"
-WN_REF_SLOT(norm_forward, struct wn_norm)
-WN_REF_SLOT(norm_backward, struct wn_norm)
-#else
 
-static wn_status NAME(norm_forward)(const struct wn_exec *exec, const struct wn_norm *a) {
-  const REAL *x = a->x, *add = a->add, *gain = a->gain, *shift = a->shift; /* [rows,G*W] twice, [W] twice */
-  REAL *sum = a->sum, *y = a->y, *rstd = a->rstd, *mean = a->mean;         /* [rows,G*W] twice, [rows*G] twice */
-  const int64_t W = a->width, G = a->groups;
+wn_status wn_ref_norm_forward(const struct wn_exec *exec, const struct wn_norm *a) {
+  const wn_dtype t = exec->dtype, ty = wn_array_type(a->y_type, t);
+  const wn_dtype tin = a->add ? t : wn_array_type(a->x_type, t); /* of what is normed: sum or x [rows,G*W] */
+  const int64_t W = a->width, G = a->groups, ldin = a->add ? a->ldsum : a->ldx;
+  const void *in = a->add ? a->sum : a->x;
 #pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
   for (int64_t r = 0; r < a->rows; r++) {
     for (int64_t g = 0; g < G; g++) {
-      const REAL *in = x + r * a->ldx + g * W;
-      if (add) {
-        const REAL *other = add + r * a->ldadd + g * W;
-        REAL *to = sum + r * a->ldsum + g * W;
-        for (int64_t c = 0; c < W; c++) to[c] = (REAL)((double)in[c] + (double)other[c]);
-        in = to; /* the stored, rounded value: what backward will read */
-      }
+      const int64_t at = r * ldin + g * W;
+      /* The stored, rounded sum is normed: what backward will read. */
+      for (int64_t c = 0; c < (a->add ? W : 0); c++)
+        wn_number_set(a->sum, at + c, t,
+                      wn_number(a->x, r * a->ldx + g * W + c, t) + wn_number(a->add, r * a->ldadd + g * W + c, t));
       double mu = 0, var = 0;
       if (a->layer) {
-        for (int64_t c = 0; c < W; c++) mu += (double)in[c];
+        for (int64_t c = 0; c < W; c++) mu += wn_number(in, at + c, tin);
         mu /= (double)W;
       }
-      for (int64_t c = 0; c < W; c++) var += ((double)in[c] - mu) * ((double)in[c] - mu);
+      for (int64_t c = 0; c < W; c++) var += (wn_number(in, at + c, tin) - mu) * (wn_number(in, at + c, tin) - mu);
       const double s = 1.0 / sqrt(var / (double)W + a->eps);
-      REAL *to = y + r * a->ldy + g * W;
       for (int64_t c = 0; c < W; c++)
-        to[c] = (REAL)((double)gain[c] * (((double)in[c] - mu) * s) + (shift ? (double)shift[c] : 0.0));
-      if (rstd) rstd[r * G + g] = (REAL)s;
-      if (mean && a->layer) mean[r * G + g] = (REAL)mu;
+        wn_number_set(a->y, r * a->ldy + g * W + c, ty,
+                      wn_number(a->gain, c, t) * ((wn_number(in, at + c, tin) - mu) * s) +
+                          (a->shift ? wn_number(a->shift, c, t) : 0.0));
+      if (a->rstd) wn_number_set(a->rstd, r * G + g, t, s);
+      if (a->mean && a->layer) wn_number_set(a->mean, r * G + g, t, mu);
     }
   }
   return WN_OK;
 }
 
-static wn_status NAME(norm_backward)(const struct wn_exec *exec, const struct wn_norm *a) {
-  const REAL *x = a->add ? a->sum : a->x, *gain = a->gain, *dy = a->dy; /* [rows,G*W], [W], [rows,G*W] */
-  const REAL *rstd = a->rstd, *mean = a->mean;                          /* [rows*G] */
-  REAL *dx = a->dx, *dgain = a->dgain, *dshift = a->dshift;             /* [rows,G*W], [W], [W] */
-  const int64_t W = a->width, G = a->groups, ldx = a->add ? a->ldsum : a->ldx;
-  /* Parameters first: dx may overwrite dy. */
-  if (dgain || dshift) {
+/* What backward reads of a call, and xhat and dy of column c of vector (r, g). */
+struct norm_look {
+  const struct wn_norm *a;
+  const void *in;
+  int64_t ldin;
+  wn_dtype t, tin, tdy;
+};
+static double norm_hat(const struct norm_look *k, int64_t r, int64_t g, int64_t c) {
+  const int64_t G = k->a->groups, W = k->a->width;
+  const double mu = k->a->layer ? wn_number(k->a->mean, r * G + g, k->t) : 0.0;
+  return (wn_number(k->in, r * k->ldin + g * W + c, k->tin) - mu) * wn_number(k->a->rstd, r * G + g, k->t);
+}
+static double norm_dy(const struct norm_look *k, int64_t r, int64_t g, int64_t c) {
+  return wn_number(k->a->dy, r * k->a->lddy + g * k->a->width + c, k->tdy);
+}
+
+static void norm_parameters(const struct wn_exec *exec, const struct norm_look *k) {
+  const struct wn_norm *a = k->a;
 #pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
-    for (int64_t c0 = 0; c0 < W; c0 += WN_REF_BLOCK) {
-      double by_gain[WN_REF_BLOCK] = {0}, by_shift[WN_REF_BLOCK] = {0};
-      const int64_t count = wn_ref_min(WN_REF_BLOCK, W - c0);
-      for (int64_t r = 0; r < a->rows; r++) {
-        for (int64_t g = 0; g < G; g++) {
-          const double s = (double)rstd[r * G + g], mu = a->layer ? (double)mean[r * G + g] : 0.0;
-          const REAL *in = x + r * ldx + g * W + c0, *d = dy + r * a->lddy + g * W + c0;
-          for (int64_t c = 0; c < count; c++) {
-            by_gain[c] += (double)d[c] * (((double)in[c] - mu) * s);
-            by_shift[c] += (double)d[c];
-          }
+  for (int64_t c0 = 0; c0 < a->width; c0 += WN_REF_BLOCK) {
+    double by_gain[WN_REF_BLOCK] = {0}, by_shift[WN_REF_BLOCK] = {0};
+    const int64_t count = wn_ref_min(WN_REF_BLOCK, a->width - c0);
+    for (int64_t r = 0; r < a->rows; r++) {
+      for (int64_t g = 0; g < a->groups; g++) {
+        for (int64_t c = 0; c < count; c++) {
+          by_gain[c] += norm_dy(k, r, g, c0 + c) * norm_hat(k, r, g, c0 + c);
+          by_shift[c] += norm_dy(k, r, g, c0 + c);
         }
-      }
-      for (int64_t c = 0; c < count; c++) {
-        if (dgain) dgain[c0 + c] = (REAL)((double)dgain[c0 + c] + by_gain[c]);
-        if (dshift) dshift[c0 + c] = (REAL)((double)dshift[c0 + c] + by_shift[c]);
       }
     }
+    for (int64_t c = 0; c < count; c++) {
+      if (a->dgain) wn_number_set(a->dgain, c0 + c, k->t, wn_number(a->dgain, c0 + c, k->t) + by_gain[c]);
+      if (a->dshift) wn_number_set(a->dshift, c0 + c, k->t, wn_number(a->dshift, c0 + c, k->t) + by_shift[c]);
+    }
   }
-  if (dx) {
+}
+
+wn_status wn_ref_norm_backward(const struct wn_exec *exec, const struct wn_norm *a) {
+  const wn_dtype t = exec->dtype, tdx = wn_array_type(a->dx_type, t);
+  const struct norm_look k = {.a = a,
+                              .in = a->add ? a->sum : a->x,
+                              .ldin = a->add ? a->ldsum : a->ldx,
+                              .t = t,
+                              .tin = a->add ? t : wn_array_type(a->x_type, t),
+                              .tdy = wn_array_type(a->dy_type, t)};
+  const int64_t W = a->width, G = a->groups;
+  /* Parameters first: dx may overwrite dy. */
+  if (a->dgain || a->dshift) norm_parameters(exec, &k);
+  if (!a->dx) return WN_OK;
 #pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
-    for (int64_t r = 0; r < a->rows; r++) {
-      for (int64_t g = 0; g < G; g++) {
-        const double s = (double)rstd[r * G + g], mu = a->layer ? (double)mean[r * G + g] : 0.0;
-        const REAL *in = x + r * ldx + g * W, *d = dy + r * a->lddy + g * W;
-        REAL *to = dx + r * a->lddx + g * W;
-        double along = 0, level = 0; /* mean(u xhat), mean(u) */
-        for (int64_t c = 0; c < W; c++) {
-          const double u = (double)gain[c] * (double)d[c];
-          along += u * (((double)in[c] - mu) * s);
-          level += u;
-        }
-        along /= (double)W;
-        level = a->layer ? level / (double)W : 0.0;
-        for (int64_t c = 0; c < W; c++) {
-          const double v = s * ((double)gain[c] * (double)d[c] - ((double)in[c] - mu) * s * along - level);
-          to[c] = (REAL)(a->accumulate_dx ? (double)to[c] + v : v);
-        }
+  for (int64_t r = 0; r < a->rows; r++) {
+    for (int64_t g = 0; g < G; g++) {
+      const double s = wn_number(a->rstd, r * G + g, t);
+      double along = 0, level = 0; /* mean(u xhat), mean(u) */
+      for (int64_t c = 0; c < W; c++) {
+        const double u = wn_number(a->gain, c, t) * norm_dy(&k, r, g, c);
+        along += u * norm_hat(&k, r, g, c);
+        level += u;
+      }
+      along /= (double)W;
+      level = a->layer ? level / (double)W : 0.0;
+      for (int64_t c = 0; c < W; c++) {
+        const int64_t at = r * a->lddx + g * W + c;
+        const double u = wn_number(a->gain, c, t) * norm_dy(&k, r, g, c);
+        const double v = s * (u - norm_hat(&k, r, g, c) * along - level);
+        wn_number_set(a->dx, at, tdx, a->accumulate_dx ? wn_number(a->dx, at, tdx) + v : v);
       }
     }
   }
   return WN_OK;
 }
-#endif

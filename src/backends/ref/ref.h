@@ -9,7 +9,8 @@
  *     WN_REF_SLOT(foo_forward, struct wn_foo)
  *     #else
  *     static wn_status NAME(foo_forward)(const struct wn_exec *exec, const struct wn_foo *a) { ... }
- *     #endif                                                                                             */
+ *     #endif
+ * Operations whose arrays may be of several types read and write them by wn_number and wn_number_set instead. */
 #ifndef WN_BACKENDS_REF_REF_H
 #define WN_BACKENDS_REF_REF_H
 
@@ -32,6 +33,10 @@
   wn_status wn_ref_##name##_backward(const struct wn_exec *, const args *);                                            \
   size_t wn_ref_##name##_scratch(const struct wn_exec *, const args *, bool backward);
 WN_OPS(WN_REF_DECLARE)
+
+/* linear_bf16.c: linear with the precision WN_BF16. */
+wn_status wn_ref_linear_bf16_forward(const struct wn_exec *exec, const struct wn_linear *a);
+wn_status wn_ref_linear_bf16_backward(const struct wn_exec *exec, const struct wn_linear *a);
 
 /* Scratch of a thread of attention's backward (attention_backward.c), in doubles. */
 size_t wn_ref_attention_backward_doubles(const struct wn_attention *a);

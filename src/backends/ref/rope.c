@@ -1,16 +1,10 @@
 /* Rotary embedding (Su et al. 2021): the pair (x[i], x[i + R/2]), or (x[2i], x[2i+1]), turned by position * f[i] with
  * f[i] = theta^(-2i/R) unless given; backward turns the other way. 3R operations per vector, plus the angles where no
  * table is given. */
-#ifndef REAL
 #include "backends/ref/ref.h"
-#define REAL_FILE "backends/ref/rope.c"
-#include "backends/ref/twice.h"
-WN_REF_SLOT(rope_forward, struct wn_rope)
-WN_REF_SLOT(rope_backward, struct wn_rope)
-#else
 
-static void NAME(rope_turn)(const struct wn_exec *exec, const struct wn_rope *a, double sign) {
-  REAL *x = a->x; /* [rows, heads*D] */
+static void rope_turn(const struct wn_exec *exec, const struct wn_rope *a, double sign) {
+  const wn_dtype t = wn_array_type(a->type, exec->dtype); /* of x [rows, heads*D] */
   const int64_t R = a->R ? a->R : a->D, half = R / 2;
   const int64_t step = a->adjacent ? 2 : 1, other = a->adjacent ? 1 : half; /* first elements of pairs; to the second */
 #pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
@@ -27,22 +21,21 @@ static void NAME(rope_turn)(const struct wn_exec *exec, const struct wn_rope *a,
       }
       s *= sign;
       for (int64_t h = 0; h < a->heads; h++) {
-        REAL *p = x + r * a->ldx + h * a->D + step * i;
-        const double x0 = (double)p[0], x1 = (double)p[other];
-        p[0] = (REAL)(x0 * c - x1 * s);
-        p[other] = (REAL)(x0 * s + x1 * c);
+        const int64_t at = r * a->ldx + h * a->D + step * i;
+        const double x0 = wn_number(a->x, at, t), x1 = wn_number(a->x, at + other, t);
+        wn_number_set(a->x, at, t, x0 * c - x1 * s);
+        wn_number_set(a->x, at + other, t, x0 * s + x1 * c);
       }
     }
   }
 }
 
-static wn_status NAME(rope_forward)(const struct wn_exec *exec, const struct wn_rope *a) {
-  NAME(rope_turn)(exec, a, 1.0);
+wn_status wn_ref_rope_forward(const struct wn_exec *exec, const struct wn_rope *a) {
+  rope_turn(exec, a, 1.0);
   return WN_OK;
 }
 
-static wn_status NAME(rope_backward)(const struct wn_exec *exec, const struct wn_rope *a) {
-  NAME(rope_turn)(exec, a, -1.0);
+wn_status wn_ref_rope_backward(const struct wn_exec *exec, const struct wn_rope *a) {
+  rope_turn(exec, a, -1.0);
   return WN_OK;
 }
-#endif

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/vec.h"
+#include "base/alloc.h"
 #include "base/team.h"
 
 /* The first n <= VL floats, and back. */
@@ -17,6 +18,22 @@ V_INLINE void v_store_upto(float *p, vf a, int64_t n) {
     v_store(p, a);
   else
     v_storen(p, a, (int)n);
+}
+
+/* The first n <= VL elements from element i on of an array of floats, or of bf16, and back. */
+V_INLINE vf v_load_as(const void *base, int64_t i, int64_t n, bool bf16) {
+  const uint16_t *p = (const uint16_t *)base + i;
+  if (!bf16) return v_load_upto((const float *)base + i, n);
+  return n >= VL ? v_load_bf16(p) : v_loadn_bf16(p, (int)n);
+}
+V_INLINE void v_store_as(void *base, int64_t i, vf a, int64_t n, bool bf16) {
+  uint16_t *p = (uint16_t *)base + i;
+  if (!bf16)
+    v_store_upto((float *)base + i, a, n);
+  else if (n >= VL)
+    v_store_bf16(p, a);
+  else
+    v_storen_bf16(p, a, (int)n);
 }
 
 V_INLINE int64_t min_of(int64_t a, int64_t b) {

@@ -1,0 +1,232 @@
+/* Operations on arrays of bf16, and products of precision bf16, by the tolerance law: the error against the double
+ * reference on the same numbers is at most twice that of a naive computation in float which rounds what it stores to
+ * bf16 as well, plus a few units in the last place of the largest value. For every set of arrays that may be bf16, on
+ * every instruction set; without AVX512_BF16 the products are those of rounded floats. */
+#include <float.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "op_cases.h"
+
+#include "naive.h"
+
+#define ULPS 4
+
+static wn_context *reference;
+
+/* The arrays that a case may have in bf16: bit i for array i. */
+static unsigned bench_mixes(const struct op_case *c) {
+  struct bench b = {.c = c};
+  unsigned set = 0;
+  op_rows[c->op].declare(&b);
+  for (int i = 0; i < b.count; i++) set |= b.a[i].mixes ? 1u << i : 0;
+  free(b.ids);
+  free(b.positions);
+  free(b.table);
+  return set;
+}
+
+static void run_case(struct bench *b, wn_context *ctx, const struct wn_backend *backend, int threads) {
+  const struct wn_exec e = {.ctx = ctx, .backend = backend, .threads = threads, .dtype = b->dtype};
+  if (op_rows[b->c->op].call(b, e, false) != WN_OK || op_rows[b->c->op].call(b, e, true) != WN_OK)
+    fail_msg("%s on %s: %s", case_name(b->c), backend->name, wn_context_error(ctx));
+}
+
+/* Which operations have the form, and which sets of arrays go together. */
+static bool served(const struct op_case *c, unsigned set, unsigned all) {
+  const bool x = set >> N_X & 1, y = set >> N_Y & 1, dy = set >> N_DY & 1, dx = set >> N_DX & 1;
+  if ((set & ~all) != 0) return false;
+  if (c->op == LINEAR) return true;
+  if (c->op == NORM && c->n[2] == 1) return false; /* what is left of dx is rounding */
+  if (c->op == NORM) return set != 0 && (!x || y) && (!(c->flags & ALIAS) || dy == dx);
+  return (c->op == ACT || c->op == ROPE || c->op == DROPOUT) && set == all;
+}
+
+static double largest_error(const struct bench *got, const struct bench *want, int which, bool rounded,
+                            double *largest) {
+  double error = 0;
+  *largest = 0;
+  for (int64_t i = 0; i < elements(&want->a[which]); i++) {
+    double value = array_get(got, which, i), w = array_get(want, which, i);
+    if (rounded) value = (double)wn_bf16_value(wn_bf16_round((float)value));
+    const double d = fabs(value - w);
+    if (!(d <= error)) error = d;
+    *largest = fmax(*largest, fabs(w));
+  }
+  return error;
+}
+
+static void compare(const struct bench *got, const struct bench *want, const struct bench *measure, const char *who) {
+  for (int i = 0; i < want->count; i++) {
+    const struct array *a = &want->a[i];
+    if (a->role != OUT && a->role != GRAD && a->role != STATE) continue;
+    double largest = 0;
+    const double allowed = largest_error(measure, want, i, got->a[i].bf16, &largest);
+    const double error = largest_error(got, want, i, false, &largest);
+    const double limit = 2 * allowed + ULPS * (double)FLT_EPSILON * largest;
+    if (!(error <= limit))
+      fail_msg("%s: %s of %s%s: error %.3g, limit %.3g (naive %.3g)", case_name(want->c), a->name, who,
+               got->a[i].bf16 ? ", bf16" : "", error, limit, allowed);
+  }
+}
+
+static void check_set(const struct op_case *c, unsigned set, wn_context *ctx, const struct wn_backend *backend,
+                      const char *who) {
+  struct bench want, naive, got, again;
+  bench_make_mixed(&want, c, WN_F64, WN_BF16, 0);
+  bench_make_mixed(&naive, c, WN_F32, WN_BF16, 0);
+  run_case(&want, reference, wn_backend_ref(), 1);
+  run_case(&naive, reference, wn_backend_naive(), 1);
+  for (int threads = 1; threads <= 3; threads++) {
+    bench_make_mixed(&got, c, WN_F32, WN_BF16, set);
+    run_case(&got, ctx, backend, threads);
+    compare(&got, &want, &naive, who);
+    bench_make_mixed(&again, c, WN_F32, WN_BF16, set);
+    run_case(&again, ctx, backend, threads);
+    for (int i = 0; i < got.count; i++)
+      for (int64_t k = 0; k < elements(&got.a[i]); k++)
+        if (array_get(&got, i, k) != array_get(&again, i, k)) fail_msg("%s: two runs differ", case_name(c));
+    bench_clear(&got);
+    bench_clear(&again);
+  }
+  bench_clear(&want);
+  bench_clear(&naive);
+}
+
+static void check_backend(const char *name, const char *isa) {
+  if (isa) setenv("WINNOW_ISA", isa, 1);
+  wn_context *ctx = NULL;
+  const wn_status status =
+      wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .backend = name, .threads = 3}, &ctx);
+  unsetenv("WINNOW_ISA");
+  if (status == WN_ERR_UNSUPPORTED && isa) {
+    wn_context_destroy(ctx);
+    skip();
+  }
+  if (status != WN_OK) fail_msg("%s", wn_context_error(ctx));
+  const struct wn_backend *backend = NULL;
+  assert_int_equal(wn_backend_of(ctx, &backend), WN_OK);
+  int checked = 0;
+  for (int i = 0; i < OP_CASE_COUNT; i++) {
+    const unsigned all = bench_mixes(&op_cases[i]);
+    for (unsigned set = 0; set <= all; set++) {
+      if (!served(&op_cases[i], set, all)) continue;
+      check_set(&op_cases[i], set, ctx, backend, isa ? isa : name);
+      checked++;
+    }
+  }
+  assert_true(checked > 100);
+  wn_context_destroy(ctx);
+}
+
+/* The widest first: a process that has asked for AVX2 alone first is held to it by oneDNN. */
+static void test_avx512(void **state) {
+  (void)state;
+  check_backend("cpu", "avx512");
+}
+static void test_avx2(void **state) {
+  (void)state;
+  check_backend("cpu", "avx2");
+}
+static void test_ref(void **state) {
+  (void)state;
+  check_backend("ref", NULL);
+}
+
+/* Floats that are no bf16 are rounded before they are multiplied: the same as having been rounded before. */
+static void test_rounds_what_it_multiplies(void **state) {
+  (void)state;
+  static const char *const isas[] = {"avx512", "avx2", "ref"};
+  enum { M = 37, N = 33, K = 70 };
+  for (size_t s = 0; s < sizeof isas / sizeof *isas; s++) {
+    wn_context *ctx = NULL;
+    setenv("WINNOW_ISA", isas[s], 1);
+    if (wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = 2}, &ctx) != WN_OK) {
+      wn_context_destroy(ctx);
+      unsetenv("WINNOW_ISA");
+      continue;
+    }
+    unsetenv("WINNOW_ISA");
+    const struct wn_backend *backend = NULL;
+    assert_int_equal(wn_backend_of(ctx, &backend), WN_OK);
+    static float x[2][M * K], w[2][N * K], dy[2][M * N], y[2][M * N], dx[2][M * K], dw[2][N * K];
+    memset(dw, 0, sizeof dw);
+    for (int i = 0; i < 2; i++) {
+      struct {
+        float *p;
+        int n;
+      } in[] = {{x[i], M * K}, {w[i], N * K}, {dy[i], M * N}};
+      for (int a = 0; a < 3; a++)
+        for (int k = 0; k < in[a].n; k++) {
+          const float v = (float)wn_random_normal(3, WN_STREAM_TEST, (uint64_t)a, (uint64_t)k);
+          in[a].p[k] = i ? wn_bf16_value(wn_bf16_round(v)) : v;
+        }
+      const struct wn_exec e = {.ctx = ctx, .backend = backend, .threads = 2, .dtype = WN_F32, .precision = WN_BF16};
+      struct wn_linear a = {.M = M, .N = N, .K = K, .x = x[i], .ldx = K, .w = w[i], .y = y[i], .ldy = N};
+      a.dy = dy[i], a.lddy = N, a.dx = dx[i], a.lddx = K, a.dw = dw[i];
+      assert_int_equal(run_linear(e, &a, false), WN_OK);
+      assert_int_equal(run_linear(e, &a, true), WN_OK);
+    }
+    assert_memory_equal(y[0], y[1], sizeof y[0]);
+    assert_memory_equal(dx[0], dx[1], sizeof dx[0]);
+    assert_memory_equal(dw[0], dw[1], sizeof dw[0]);
+    wn_context_destroy(ctx);
+  }
+}
+
+static void refused(const struct wn_linear *a, wn_dtype dtype, wn_dtype precision, const char *text) {
+  const struct wn_exec e = {
+      .ctx = reference, .backend = wn_backend_ref(), .threads = 1, .dtype = dtype, .precision = precision};
+  assert_int_equal(wn_op_linear_forward(&e, a), WN_ERR_UNSUPPORTED);
+  if (!strstr(wn_context_error(reference), text)) fail_msg("\"%s\" lacks \"%s\"", wn_context_error(reference), text);
+}
+
+static void test_refusals(void **state) {
+  (void)state;
+  double room[64] = {0};
+  const struct wn_linear a = {
+      .M = 2, .N = 2, .K = 2, .x = room, .ldx = 2, .w = room + 8, .y = room + 16, .ldy = 2, .dy = room + 24, .lddy = 2};
+  struct wn_linear b = a;
+  refused(&a, WN_F64, WN_BF16, "precision BF16 with dtype F64");
+  refused(&a, WN_F32, WN_F16, "precision F16 with dtype F32");
+  b.x_type = WN_BF16;
+  refused(&b, WN_F32, WN_F32, "arrays of BF16 need the precision BF16");
+  b.x_type = WN_F16;
+  refused(&b, WN_F32, WN_BF16, "x_type is F16");
+  b = a, b.y_type = WN_BF16, b.accumulate = true;
+  refused(&b, WN_F32, WN_BF16, "cannot be added to");
+  b = a, b.rows_apart = true;
+  refused(&b, WN_F32, WN_BF16, "rows apart");
+  struct wn_norm n = {.rows = 1, .groups = 1, .width = 2, .x = room, .ldx = 2, .gain = room + 8, .y = room + 16};
+  n.ldy = 2, n.x_type = WN_BF16;
+  const struct wn_exec e = {.ctx = reference, .backend = wn_backend_ref(), .threads = 1, .dtype = WN_F32};
+  assert_int_equal(wn_op_norm_forward(&e, &n), WN_ERR_UNSUPPORTED);
+  assert_non_null(strstr(wn_context_error(reference), "its y is BF16"));
+  const struct wn_act act = {.type = WN_F64, .M = 1, .F = 2, .x = room, .y = room};
+  assert_int_equal(wn_op_act_forward(&e, &act), WN_ERR_UNSUPPORTED);
+  assert_non_null(strstr(wn_context_error(reference), "type is F64"));
+}
+
+static int setup(void **state) {
+  (void)state;
+  return wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .backend = "ref", .threads = 1},
+                           &reference) == WN_OK
+             ? 0
+             : -1;
+}
+static int teardown(void **state) {
+  (void)state;
+  wn_context_destroy(reference);
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_avx512), cmocka_unit_test(test_avx2),
+                                     cmocka_unit_test(test_ref), cmocka_unit_test(test_rounds_what_it_multiplies),
+                                     cmocka_unit_test(test_refusals)};
+  return cmocka_run_group_tests(tests, setup, teardown);
+}

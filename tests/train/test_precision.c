@@ -1,0 +1,236 @@
+/* train.precision bfloat16: it learns, its gradients are float32's as closely as the reference's of the same precision,
+ * recomputation and resuming give the same bits, and what cannot have it is refused. */
+#include "tiny.h"
+
+#include <math.h>
+
+#include "train/trainer.h"
+
+struct bench {
+  wn_context *ctx;
+  wn_recipe recipe;
+  wn_model *model;
+  wn_trainer *trainer;
+  wn_data_source *source;
+  int64_t rows, T;
+  int32_t *tokens, *targets, *doc_start;
+};
+
+static void bench_init(struct bench *b, const wn_recipe *recipe, const char *backend, int threads) {
+  *b = (struct bench){.recipe = *recipe, .ctx = tiny_context(backend, threads)};
+  wn_model_config *m = &b->recipe.model;
+  int64_t vocab, context;
+  wn_data_config_requirements(&b->recipe.data, &vocab, &context);
+  m->vocab_size = vocab, m->context = context;
+  must(b->ctx, wn_model_config_resolve(b->ctx, m));
+  b->T = m->context;
+  b->rows = recipe->train.batch * recipe->train.accumulate;
+  must(b->ctx, wn_model_create(b->ctx, m, recipe->train.seed, &b->model));
+  must(b->ctx, wn_trainer_create(b->ctx, b->model, &b->recipe.train, &b->trainer));
+  must(b->ctx, wn_data_source_create(b->ctx, &b->recipe.data, "train", b->T, (int32_t)m->vocab_size, &b->source));
+  const size_t n = (size_t)(b->rows * b->T);
+  b->tokens = calloc(n, sizeof *b->tokens);
+  b->targets = calloc(n, sizeof *b->targets);
+  b->doc_start = calloc(n, sizeof *b->doc_start);
+}
+
+static void bench_clear(struct bench *b) {
+  wn_data_source_destroy(b->source);
+  wn_trainer_destroy(b->trainer);
+  wn_model_destroy(b->model);
+  wn_context_destroy(b->ctx);
+  free(b->tokens), free(b->targets), free(b->doc_start);
+}
+
+static void bench_step(struct bench *b, uint64_t step, wn_train_progress *p) {
+  must(b->ctx, wn_data_source_batch(b->ctx, b->source, b->recipe.train.seed, step, b->rows, b->tokens, b->targets,
+                                    b->doc_start));
+  must(b->ctx, wn_trainer_step(b->ctx, b->trainer, b->tokens, b->targets, NULL, p));
+}
+
+/* Models whose parts differ in what they read and in which arrays they have. */
+static const char *const shapes[] = {"selective", "standard", "post norm, gelu, bias", "both norms, rope, grouped",
+                                     "dropout, relu"};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+static void shape(wn_recipe *r, int which) {
+  tiny_recipe(r, which == 0);
+  r->train.precision = WN_BF16;
+  if (which == 0) r->model.attention.selective.mem.enabled = true;
+  if (which == 2) {
+    r->model.norm_place = WN_NORM_POST;
+    r->model.norm = WN_NORM_LAYER;
+    r->model.ffn = WN_FFN_GELU;
+    r->model.bias = true;
+    r->model.qk_norm = false;
+  }
+  if (which == 3) {
+    r->model.norm_place = WN_NORM_BOTH;
+    r->model.position = WN_POS_ROPE;
+    r->model.kv_heads = 1;
+    r->model.ffn = WN_FFN_GEGLU;
+  }
+  if (which == 4) {
+    r->model.ffn = WN_FFN_RELU;
+    r->model.dropout = r->model.dropout_hidden = 0.1;
+  }
+}
+
+static void test_loss_falls(void **state) {
+  (void)state;
+  for (int s = 0; s < SHAPES; s++) {
+    wn_recipe r;
+    struct bench b;
+    wn_train_progress p = {0};
+    double first = 0, last = 0;
+    shape(&r, s);
+    bench_init(&b, &r, "cpu", 2);
+    for (uint64_t i = 0; i < 80; i++) {
+      bench_step(&b, i % 2, &p);
+      if (i < 2) first += p.loss / 2;
+      if (i >= 78) last += p.loss / 2;
+    }
+    if (!(first > 1 && last < 0.65 * first)) fail_msg("%s: loss %g at first, %g at last", shapes[s], first, last);
+    bench_clear(&b);
+  }
+}
+
+/* The distance of all gradients from `exact`'s, over their length. */
+static double distance(const struct bench *b, const struct bench *exact) {
+  double off = 0, all = 0;
+  for (int i = 0; i < wn_model_tensor_count(b->model); i++) {
+    wn_safetensors_entry x, y;
+    must(b->ctx, wn_trainer_gradient_at(b->trainer, i, &x));
+    must(b->ctx, wn_trainer_gradient_at(exact->trainer, i, &y));
+    const float *gx = x.data, *gy = y.data;
+    for (size_t k = 0; k < x.bytes / sizeof *gx; k++) {
+      off += ((double)gx[k] - (double)gy[k]) * ((double)gx[k] - (double)gy[k]);
+      all += (double)gy[k] * (double)gy[k];
+    }
+  }
+  return sqrt(off / all);
+}
+
+static void test_gradients(void **state) {
+  (void)state;
+  for (int s = 0; s < SHAPES; s++) {
+    wn_recipe r;
+    struct bench exact, ref, fast, slow;
+    wn_train_progress p, q;
+    shape(&r, s);
+    r.train.precision = WN_F32;
+    bench_init(&exact, &r, "cpu", 1);
+    r.train.precision = WN_BF16;
+    bench_init(&ref, &r, "ref", 1);
+    bench_init(&fast, &r, "cpu", 2);
+    setenv("WINNOW_ISA", "avx2", 1); /* products of rounded floats */
+    bench_init(&slow, &r, "cpu", 2);
+    unsetenv("WINNOW_ISA");
+    bench_step(&exact, 0, &p);
+    bench_step(&ref, 0, &q);
+    const double naive = distance(&ref, &exact);
+    bench_step(&fast, 0, &q);
+    const double error = distance(&fast, &exact);
+    if (!(naive > 1e-4 && naive < 0.02)) fail_msg("%s: the reference is %g from float32", shapes[s], naive);
+    if (!(error > 1e-4 && error <= 2 * naive)) fail_msg("%s: %g from float32, ref %g", shapes[s], error, naive);
+    assert_true(fabs(p.loss - q.loss) < 2e-3 * p.loss);
+    bench_step(&slow, 0, &q);
+    if (!(distance(&slow, &exact) <= 2 * naive))
+      fail_msg("%s: rounded floats: %g from float32, ref %g", shapes[s], distance(&slow, &exact), naive);
+    bench_clear(&exact), bench_clear(&ref), bench_clear(&fast), bench_clear(&slow);
+  }
+}
+
+/* A layer that is run again has the same bits, with its activations kept or not; and a second trainer has them too. */
+static void test_same_bits(void **state) {
+  (void)state;
+  for (int s = 0; s < SHAPES; s++) {
+    wn_recipe r;
+    struct bench kept, again, anew;
+    wn_train_progress p, q;
+    shape(&r, s);
+    bench_init(&kept, &r, "cpu", 2);
+    bench_init(&again, &r, "cpu", 2);
+    r.train.recompute = true;
+    bench_init(&anew, &r, "cpu", 2);
+    for (uint64_t i = 0; i < 3; i++) {
+      bench_step(&kept, i, &p), bench_step(&again, i, &q);
+      assert_true(p.loss == q.loss && p.grad_norm == q.grad_norm);
+      bench_step(&anew, i, &q);
+      if (p.loss != q.loss || p.grad_norm != q.grad_norm)
+        fail_msg("%s, step %d: loss %.17g, recomputed %.17g", shapes[s], (int)i, p.loss, q.loss);
+    }
+    bench_clear(&kept), bench_clear(&again), bench_clear(&anew);
+  }
+}
+
+struct stop {
+  wn_context *ctx;
+  int64_t at;
+};
+static void on_progress(void *user, const wn_train_progress *p) {
+  struct stop *s = user;
+  if (p->step == s->at) wn_context_cancel(s->ctx);
+}
+static wn_status run(const wn_recipe *r, const char *dir, bool resume, int64_t at) {
+  struct stop s = {.ctx = tiny_context("cpu", 2), .at = at};
+  const wn_status status = wn_train_run(s.ctx, r, dir, resume, on_progress, &s);
+  wn_context_destroy(s.ctx);
+  return status;
+}
+
+static void test_resume(void **state) {
+  (void)state;
+  char dir[256], whole[300], parts[300];
+  wn_recipe r;
+  tiny_folder(dir);
+  snprintf(whole, sizeof whole, "%s/whole", dir);
+  snprintf(parts, sizeof parts, "%s/parts", dir);
+  shape(&r, 0);
+  assert_int_equal(run(&r, whole, false, 0), WN_OK);
+  assert_int_equal(run(&r, parts, false, 2), WN_ERR_CANCELLED);
+  assert_int_equal(run(NULL, parts, true, 0), WN_OK);
+  assert_true(tiny_same_file(whole, parts, "model.safetensors"));
+  assert_true(tiny_same_file(whole, parts, "optimizer.safetensors"));
+  char *recipe = tiny_read(parts, "recipe.json", NULL);
+  assert_non_null(recipe);
+  assert_non_null(strstr(recipe, "\"precision\": \"bfloat16\""));
+  free(recipe);
+  tiny_remove(dir);
+}
+
+/* Every other way of training takes it too: states of earlier blocks, an encoder, budgets, bf16 storage. */
+static void test_refusals(void **state) {
+  (void)state;
+  wn_context *ctx = tiny_context("cpu", 1);
+  static const struct {
+    const char *set, *text;
+  } wrong[] = {{"train.precision=float16", "precision"}, {"train.precision=float64", "precision"}};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    wn_recipe r;
+    assert_int_equal(wn_recipe_load(ctx, NULL, &wrong[i].set, 1, &r), WN_ERR_CONFIG);
+    assert_non_null(strstr(wn_context_error(ctx), wrong[i].text));
+    assert_non_null(strstr(wn_context_error(ctx), "float32 or bfloat16"));
+  }
+  wn_recipe r;
+  struct bench b;
+  wn_trainer *trainer = NULL;
+  tiny_recipe(&r, false);
+  bench_init(&b, &r, "ref", 1);
+  r.train.precision = WN_F16;
+  assert_int_equal(wn_trainer_create(b.ctx, b.model, &r.train, &trainer), WN_ERR_CONFIG);
+  assert_non_null(strstr(wn_context_error(b.ctx), "train.precision must be float32 or bfloat16"));
+  r.train.precision = WN_BF16;
+  b.model->dtype = WN_F64; /* as a model of doubles would be */
+  assert_int_equal(wn_trainer_create(b.ctx, b.model, &r.train, &trainer), WN_ERR_UNSUPPORTED);
+  assert_non_null(strstr(wn_context_error(b.ctx), "train.precision bfloat16 needs a model of F32, found F64"));
+  b.model->dtype = WN_F32;
+  bench_clear(&b);
+  wn_context_destroy(ctx);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_loss_falls), cmocka_unit_test(test_gradients),
+                                     cmocka_unit_test(test_same_bits), cmocka_unit_test(test_resume),
+                                     cmocka_unit_test(test_refusals)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
