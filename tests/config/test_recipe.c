@@ -153,6 +153,7 @@ static const char *const other[] = {
     "train.log_every=14",
     "train.recompute=true",
     "train.activation_dtype=bfloat16",
+    "train.precision=bfloat16",
     "train.whole_memory=true",
     "train.init=runs/first",
     "train.adapt=true",
