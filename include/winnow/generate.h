@@ -28,6 +28,9 @@ typedef struct wn_generate_piece {
   size_t bytes;           /* 0 where a character is not complete yet, or a stop string may have begun */
   double log_probability; /* with log_probabilities: of the token, natural logarithm, before temperature, top-k and
                              top-p, among those that a constraint leaves */
+  const int32_t *counts;  /* with counts: [layers, heads] content tokens that the threshold kept for the row that the token
+                             was drawn from (wn_session_counts); else NULL */
+  int64_t context, content; /* with counts: tokens that this row could see, and the content tokens among them */
 } wn_generate_piece;
 
 /* The prompt, the sampling and the end of a text; wn_generate_options_init sets the defaults. */
@@ -77,6 +80,10 @@ typedef struct wn_generate_options {
   wn_constraint *constraint; /* of the same tokenizer: only tokens that it allows are drawn, and the text ends where it
                                 is complete, or cut off with max_tokens; reset by the generation, and its own until the
                                 end. NULL: none */
+
+  const uint8_t *control; /* [prompt_count] 1: a control token of the threshold wherever its id says otherwise; needs
+                             `prompt`, and a session made with control_marks. NULL: by ids alone */
+  bool counts;            /* pieces have counts; needs a threshold, and a session made with counts */
 } wn_generate_options;
 void wn_generate_options_init(wn_generate_options *options, size_t size); /* size: sizeof *options */
 

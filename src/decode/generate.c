@@ -71,6 +71,8 @@ static wn_status generate_check(wn_context *ctx, const wn_model *model, const wn
                    (long long)V);
   if (o->constraint && (!o->tok || o->ignore_end))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: a constraint needs a tokenizer, and its end tokens (ignore_end)");
+  if (o->control && !o->prompt)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: control tokens are marked in a prompt of tokens, not of text");
   return generate_check_stops(ctx, o);
 }
 
@@ -187,6 +189,10 @@ wn_status wn_generation_take(struct wn_generation *g, int32_t id, bool *feed) {
   }
   if (o->constraint) WN_TRY(wn_constraint_accept(g->ctx, o->constraint, id));
   if (o->log_probabilities) piece.log_probability = generate_log_probability(g->logits, g->entries, id);
+  if (g->counts) {
+    WN_TRY(wn_session_counts(g->ctx, g->session, 0, g->counts, &piece.context, &piece.content));
+    piece.counts = g->counts;
+  }
   if (o->drawn) o->drawn[r->tokens] = id;
   r->tokens++;
   r->unfed = id;
@@ -240,6 +246,11 @@ static wn_status generate_open(struct wn_generation *g) {
   g->entries = o->vocab_size ? o->vocab_size : o->tok && g->vocabulary < V ? g->vocabulary : (int32_t)V;
   WN_TRY(wn_alloc(g->ctx, "logits", (size_t)V * sizeof *g->logits, &memory));
   g->logits = memory;
+  if (o->counts) {
+    const wn_model_config *c = &g->session->model->config;
+    WN_TRY(wn_alloc(g->ctx, "counts", (size_t)(c->layers * c->heads) * sizeof *g->counts, &memory));
+    g->counts = memory;
+  }
   if (!o->tok) return WN_OK;
   WN_TRY(wn_alloc(g->ctx, "text held back", HELD_BYTES, &memory));
   g->held = (struct wn_bytes){.data = memory, .capacity = HELD_BYTES};
@@ -256,6 +267,7 @@ static void generate_close(struct wn_generation *g) {
   wn_text_stream_destroy(g->stream);
   wn_bytes_clear(&g->held);
   wn_tokens_free(g->encoded);
+  wn_free(g->counts);
   wn_free(g->logits);
   wn_free(g);
 }
@@ -263,6 +275,27 @@ static void generate_close(struct wn_generation *g) {
 void wn_generation_destroy(wn_generation *g) {
   WN_CHECK_OR(, WN_HANDLE_AS("generation", g, GENERATION));
   generate_close(g);
+}
+
+/* Marks the prompt's control tokens, run by run. */
+static wn_status generate_mark_control(struct wn_generation *g) {
+  const uint8_t *control = g->o->control;
+  for (int64_t i = 0, end; control && i < g->prompt_count; i = end) {
+    for (end = i + 1; end < g->prompt_count && control[end] == control[i];) end++;
+    if (control[i]) WN_TRY(wn_session_mark_control(g->ctx, g->session, 0, g->session->position + i, end - i));
+  }
+  return WN_OK;
+}
+
+/* What the session must have been made with. */
+static wn_status generate_check_session(wn_context *ctx, const struct wn_session *session,
+                                        const wn_generate_options *o) {
+  if (session->B != 1)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "generate: a session of %lld sequences, expected one",
+                   (long long)session->B);
+  if (o->counts && !session->counts)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: counts are asked for, the session was made without them");
+  return WN_OK;
 }
 
 /* The prompt's tokens. */
@@ -293,13 +326,10 @@ wn_status wn_generation_create(wn_context *ctx, wn_session *session, const wn_ge
   g->result = (wn_generate_result){.end_token = -1, .unfed = -1};
   WN_TRY_GOTO(WN_OPTIONS_READ(ctx, wn_generate_options, options, &g->own), fail);
   WN_TRY_GOTO(generate_check(ctx, session->model, &g->own), fail);
-  if (session->B != 1) {
-    status =
-        wn_fail(ctx, WN_ERR_UNSUPPORTED, "generate: a session of %lld sequences, expected one", (long long)session->B);
-    goto fail;
-  }
+  WN_TRY_GOTO(generate_check_session(ctx, session, &g->own), fail);
   WN_TRY_GOTO(generate_prompt(ctx, &g->own, &g->prompt, &g->prompt_count, &g->encoded), fail);
   WN_TRY_GOTO(generate_open(g), fail);
+  WN_TRY_GOTO(generate_mark_control(g), fail);
   if (g->own.constraint) wn_constraint_reset(g->own.constraint);
   wn_handle_mark(g, WN_HANDLE_GENERATION);
   *out = g;
@@ -368,8 +398,13 @@ wn_status wn_generate(wn_context *ctx, wn_model *model, const wn_generate_option
   if (status == WN_OK) {
     int64_t capacity = prompt_count + o.max_tokens;
     if (c->position == WN_POS_LEARNED && capacity > c->context) capacity = c->context;
-    const wn_session_options room = {
-        .size = sizeof room, .sequences = 1, .capacity = capacity, .budgets = o.budgets, .cache = o.cache};
+    const wn_session_options room = {.size = sizeof room,
+                                     .sequences = 1,
+                                     .capacity = capacity,
+                                     .budgets = o.budgets,
+                                     .cache = o.cache,
+                                     .counts = o.counts,
+                                     .control_marks = o.control != NULL};
     status = wn_session_create_with(ctx, model, &room, &session);
   }
   o.prompt = prompt;

@@ -22,6 +22,7 @@ struct wn_generation {
   wn_text_stream *stream;      /* NULL: no tokenizer */
   struct wn_bytes held;        /* text that has not been handed out */
   float *logits;               /* [V] */
+  int32_t *counts;             /* [L,H] or NULL */
 };
 
 /* One piece of the prompt, up to the next place. */

@@ -28,12 +28,16 @@ static void session_lay(struct wn_session *s, bool budgets) {
   const wn_dtype dtype = s->model->dtype;
   const size_t e = wn_dtype_size(dtype);
   const int64_t B = s->B, C = c->width, control_heads = budgets ? c->kv_heads : 1;
-  const bool control = s->attention.threshold.enabled && s->model->control;
+  const bool threshold = s->attention.threshold.enabled, control = threshold && (s->model->control || s->marking);
+  const int64_t L = c->layers, H = c->heads;
   const struct wn_array rows[] = {
       {"tokens", true, WN_DIMS(B, s->piece), sizeof *s->tokens, &s->tokens},
       {"positions", true, WN_DIMS(B, s->piece), sizeof *s->positions, &s->positions},
       {"control tokens", control, WN_DIMS(B, s->capacity), 1, &s->control},
       {"keys of control tokens", control, WN_DIMS(B, control_heads, s->capacity + s->piece), 1, &s->control_keys},
+      {"marks of control tokens", control && s->marking, WN_DIMS(B, s->capacity), 1, &s->marks},
+      {"counts", s->counting, WN_DIMS(L, B, H), sizeof *s->counts, &s->counts},
+      {"counts of rows", s->counting, WN_DIMS(B, H, s->piece), sizeof *s->count_rows, &s->count_rows},
       {"mid", true, WN_DIMS(B, C), e, &s->mid},
       {"branch", true, WN_DIMS(B, C), e, &s->branch},
       {"x_out", true, WN_DIMS(B, C), e, &s->x_out},
@@ -195,6 +199,10 @@ wn_status wn_session_check_options(wn_context *ctx, const struct wn_model *model
   if (term)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session: backend %s does not serve the term \"%s\"", model->backend->name,
                    term);
+  if ((options->counts || options->control_marks) && !attention->threshold.enabled)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session: %s without a threshold (attention.threshold, or the session's tau)",
+                   options->counts ? "tokens are counted by a threshold; there are no counts"
+                                   : "control tokens are those that a threshold keeps; there are none");
   const char *input = wn_attention_input_not_cached(attention);
   if (input)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session: a key-value cache does not keep the input \"%s\"", input);
@@ -259,6 +267,8 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   s->piece = capacity < PIECE ? capacity : PIECE;
   wn_status status;
   s->attention = attention;
+  s->marking = options->control_marks;
+  s->counting = options->counts;
   s->half = session_format(model, &attention, budgets && budgets->layers > 0 ? budgets : NULL, options->cache) ==
             WN_CACHE_HALF;
   s->room = options->group ? &options->group->room : &s->own_room;
@@ -296,6 +306,7 @@ void wn_session_reset(wn_session *s) {
   session_reset_caches(s);
   s->position = 0;
   s->broken = s->logits_known = false;
+  if (s->marks) memset(s->marks, 0, (size_t)(s->B * s->capacity));
 }
 
 int64_t wn_session_position(const wn_session *s) {
@@ -327,7 +338,10 @@ void wn_session_take_tokens(struct wn_session *s, const int32_t *tokens, int64_t
     for (int64_t t = 0; t < T; t++) {
       s->tokens[b * T + t] = tokens[b * stride + t];
       s->positions[b * T + t] = (int32_t)(s->position + t);
-      if (s->control) s->control[b * s->capacity + s->position + t] = s->model->control[tokens[b * stride + t]];
+      if (!s->control) continue;
+      const int64_t at = b * s->capacity + s->position + t;
+      const bool by_id = s->model->control && s->model->control[tokens[b * stride + t]];
+      s->control[at] = by_id || (s->marks && s->marks[at]);
     }
   }
 }

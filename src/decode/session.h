@@ -56,6 +56,9 @@ struct wn_session {
   struct wn_arrays arrays, shared;        /* the session's own; what caches that evict share */
   struct wn_session_room own_room, *room; /* where its pieces are computed: the own one, or its group's */
   int32_t *tokens, *positions;            /* [B,piece] */
+  bool marking, counting;          /* wn_session_options.control_marks, counts */
+  uint8_t *marks;                  /* with control_marks: [B,capacity] 1: will be a control token whatever its id */
+  int32_t *counts, *count_rows;    /* with counts: [L,B,H] of the last row; [B,H,piece] of a layer's calls */
   uint8_t *control, *control_keys; /* with a threshold and control tokens: [B,capacity] by position; [B,Hkv,keys] of a
                                             layer's calls, without budgets [B,keys] */
   void *mid, *branch;              /* [B,C] the last position's, as in struct wn_session_rows */
@@ -140,5 +143,10 @@ wn_status wn_session_attend_blocks(struct wn_run *run, struct wn_session *s, int
 bool wn_session_takes_cache_position_blocks(const struct wn_session *s);
 wn_status wn_session_attend_cache_position_blocks(struct wn_run *run, struct wn_session *s, int64_t part,
                                                   const struct wn_attention *op, const struct wn_kv_rows *rows);
+
+/* The operation of a part of a layer; notes how many content tokens the last row keeps, where that is asked for
+ * (session_counts.c). */
+wn_status wn_session_attention_forward(struct wn_run *run, struct wn_session *s, int64_t part,
+                                       const struct wn_attention *op);
 
 #endif

@@ -50,7 +50,7 @@ static wn_status attend_whole(struct wn_run *run, struct wn_session *s, struct w
   if (!run->measuring) wn_kv_cache_append(cache, rows, 0, T);
   wn_kv_cache_bind(cache, T, op);
   attend_mark_control(run, s, cache, s->position + T - 1, op);
-  WN_TRY(wn_run_attention_forward(run, op));
+  WN_TRY(wn_session_attention_forward(run, s, cache - s->caches, op));
   if (!run->measuring) wn_kv_cache_advance(cache, T);
   return WN_OK;
 }
@@ -111,7 +111,7 @@ static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t p
     attend_mark_control(run, s, cache, s->position + t, &row);
     row.slots.sums = sums;
     if (wn_session_by_cache_position(s, l)) WN_TRY(attend_rotate_by_cache_position(run, s, cache, &row));
-    WN_TRY(wn_run_attention_forward(run, &row));
+    WN_TRY(wn_session_attention_forward(run, s, part, &row));
     if (run->measuring) return WN_OK;
     if (sums) wn_kv_cache_follow(cache, &s->budgets, sums);
     wn_kv_cache_advance(cache, 1);
@@ -150,7 +150,7 @@ static wn_status attend_staged(struct wn_run *run, struct wn_session *s, struct 
   wn_kv_cache_bind(stage, run->T, op);
   op->slots.at = NULL;
   attend_mark_control(run, s, cache, s->position + run->T - 1, op);
-  WN_TRY(wn_run_attention_forward(run, op));
+  WN_TRY(wn_session_attention_forward(run, s, cache - s->caches, op));
   if (run->measuring) return WN_OK;
   wn_kv_cache_advance(stage, run->T);
   const int64_t K = cache->shape.capacity, n = stage->count < K ? stage->count : K;

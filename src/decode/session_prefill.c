@@ -50,7 +50,7 @@ static wn_status prefill_attend_block(struct wn_run *run, struct wn_session *s, 
   WN_TRY(prefill_find_evictions(run, s, part, &block));
   for (int64_t g = 0; g < P; g++) {
     const struct wn_attention one = P > 1 ? wn_attention_of_heads(&block, dtype, g, 1) : block;
-    WN_TRY(wn_run_attention_forward(run, &one));
+    WN_TRY(wn_session_attention_forward(run, s, part, &one));
   }
   if (run->measuring) return WN_OK;
   wn_kv_cache_advance(stage, T);
