@@ -75,5 +75,8 @@ int analyze_meaningful(int argc, char **argv);
 int analyze_sweep(int argc, char **argv);
 int analyze_attention(int argc, char **argv);
 int analyze_survival(int argc, char **argv);
+int analyze_fits(int argc, char **argv);
+int analyze_selection(int argc, char **argv);
+int analyze_task(int argc, char **argv);
 
 #endif

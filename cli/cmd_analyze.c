@@ -265,11 +265,51 @@ static void spans_print(const struct analysis *a, const void *what) {
            cli_bytes((double)r->state_bytes_token));
 }
 
+/* ---- spans token by token ---- */
+
+static void span_tokens_csv(FILE *f, const void *what) {
+  const wn_span_tokens *r = what;
+  fprintf(f, "token,id,begins_word,span");
+  for (int64_t i = 0; i < r->layers * r->heads; i++)
+    fprintf(f, ",layer_%" PRId64 "_head_%" PRId64, i / r->heads, i % r->heads);
+  fputc('\n', f);
+  for (int64_t t = 0; t < r->count; t++) {
+    fprintf(f, "%" PRId64 ",%" PRId32 ",%d,%.7g", t, r->id[t], r->start[t], r->mean[t]);
+    for (int64_t i = 0; i < r->layers * r->heads; i++)
+      fprintf(f, ",%.7g", (double)r->span[t * r->layers * r->heads + i]);
+    fputc('\n', f);
+  }
+}
+
+static json_t *span_tokens_json(const struct analysis *a, const wn_span_tokens *r) {
+  json_t *mean = json_array();
+  for (int64_t t = 0; t < r->count; t++) json_array_append_new(mean, json_real(r->mean[t]));
+  return json_pack("{s:s, s:I, s:I, s:I, s:{s:I, s:f}, s:{s:I, s:f}, s:{s:I, s:f}, s:o}", "model", a->model_dir,
+                   "tokens", (json_int_t)r->count, "layers", (json_int_t)r->layers, "heads", (json_int_t)r->heads,
+                   "word_starts", "tokens", (json_int_t)r->starts, "span", r->start_mean, "before_word_starts",
+                   "tokens", (json_int_t)r->before, "span", r->before_mean, "elsewhere", "tokens",
+                   (json_int_t)r->others, "span", r->other_mean, "spans", mean);
+}
+
+static void span_tokens_print(const struct analysis *a, const void *what) {
+  const wn_span_tokens *r = what;
+  printf("%s: dynamic spans of %" PRId64 " tokens, mean over %" PRId64 " layers of %" PRId64 " heads\n\n", a->model_dir,
+         r->count, r->layers, r->heads);
+  printf("where                      tokens   mean span\n"
+         "a word begins            %8" PRId64 "%12.2f\nbefore a word begins     %8" PRId64
+         "%12.2f\nelsewhere                %8" PRId64 "%12.2f\n",
+         r->starts, r->start_mean, r->before, r->before_mean, r->others, r->other_mean);
+}
+
 struct spans {
   struct analysis analysis;
+  bool tokens;
 };
 
-static const struct cli_option spans_options[] = {ANALYSIS_OPTIONS(struct spans, analysis)};
+static const struct cli_option spans_options[] = {
+    CLI_OPTION(struct spans, tokens, "tokens", NULL,
+               "dynamic spans token by token instead, --csv with a row for each, and means where words begin"),
+    ANALYSIS_OPTIONS(struct spans, analysis)};
 
 static const struct cli_spec spans_spec = {
     .command = "winnow analyze spans",
@@ -284,11 +324,31 @@ static const struct cli_spec spans_spec = {
         "Operations for one token, multiply and add counted as one: query, key, value and output projections, the\n"
         "feed-forward, and in the attention 2 D for each visible key, as Sukhbaatar et al. 2019 count them."};
 
+static int spans_by_token(struct analysis *a) {
+  const wn_analysis_input from = analysis_input(a);
+  wn_span_tokens *tokens = NULL;
+  int code = analysis_needs_text(a);
+  if (code) return code;
+  analysis_begin(a, "spans", "batches");
+  code = analysis_end(a, analysis_ended(a, wn_analyze_span_tokens(a->ctx, a->model, &from, &tokens)));
+  if (!code) code = analysis_deliver(a, span_tokens_json(a, tokens), span_tokens_csv, span_tokens_print, tokens);
+  wn_span_tokens_destroy(tokens);
+  return code;
+}
+
 static int analyze_spans(int argc, char **argv) {
   struct spans s = {.analysis = ANALYSIS_DEFAULTS};
   struct analysis *a = &s.analysis;
   int code = analysis_open(a, &spans_spec, argc, argv, &s);
   wn_span_report *report = NULL;
+  if (s.tokens) {
+    /* Words are found in text: a token file's are those of the checkpoint's tokenizer. */
+    if (!code && analysis_tokenizer(a) != WN_OK)
+      cli_note(&a->common, "no tokenizer: beginnings of words are not known");
+    if (!code) code = spans_by_token(a);
+    analysis_close(a);
+    return code;
+  }
   if (!code) {
     const bool input = a->source || a->tok;
     const wn_analysis_input from = analysis_input(a);
@@ -312,6 +372,9 @@ int cmd_analyze(int argc, char **argv) {
       {"sweep", "perplexity, accuracy and tasks under a threshold; the smallest that keeps enough", analyze_sweep},
       {"attention", "similarity bias, entropy, sinks, distances", analyze_attention},
       {"survival", "which tokens budgets keep, and for how long", analyze_survival},
+      {"fits", "curves through the counts of winnow generate --counts", analyze_fits},
+      {"selection", "mean F over many sequences, with numbers; how alike two runs select", analyze_selection},
+      {"task", "synthetic tasks: which tokens are selected away, and which are still needed", analyze_task},
       {"spans", "adaptive and dynamic spans: by head, operations, memory", analyze_spans},
   };
   return cli_dispatch("winnow analyze", "What a model attends to.", commands, CLI_COUNT(commands), argc, argv);

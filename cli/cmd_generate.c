@@ -11,6 +11,7 @@
 #include <winnow/generate.h>
 #include <winnow/model.h>
 #include "args.h"
+#include "counts.h"
 #include "format.h"
 #include "load.h"
 #include "signals.h"
@@ -24,6 +25,7 @@ struct request {
   struct cli_sampling sampling;
   struct cli_dialogue dialogue;
   struct cli_format format;
+  struct cli_counts counts;
   const char *prompt, *prompt_file, *config, *jsonl, *out;
   struct cli_list stop;
   int64_t tokens;
@@ -40,6 +42,10 @@ struct run {
   char *text;             /* the prompt's, when read from a file */
   int32_t *ids;           /* the prompt's, count prompt_count */
   size_t prompt_count;
+  uint8_t *control; /* [prompt_count] by its text; NULL: by ids alone */
+  FILE *counts;     /* NULL: not wanted */
+  int64_t document; /* the line of the prompt's; 1: there is one prompt */
+  const struct request *request;
   int32_t *drawn; /* [the tokens asked for] */
   bool streams;   /* the text goes to standard output as it grows */
   FILE *copy;     /* with stop strings: the text as it was handed out, into written [written_bytes] */
@@ -64,12 +70,14 @@ static void generate_clear_prompt(struct run *g) {
   if (g->copy) fclose(g->copy);
   free(g->written);
   free(g->drawn);
-  g->session = NULL, g->copy = NULL, g->written = NULL, g->drawn = NULL;
+  free(g->control);
+  g->session = NULL, g->copy = NULL, g->written = NULL, g->drawn = NULL, g->control = NULL;
   g->prompt_count = 0;
 }
 
 static void generate_clear(struct run *g) {
   generate_clear_prompt(g);
+  if (g->counts) fclose(g->counts);
   wn_constraint_destroy(g->constraint);
   cli_loaded_clear(&g->in);
   wn_text_free(g->text);
@@ -108,6 +116,13 @@ static int generate_load(wn_context *ctx, struct request *r, struct run *g) {
   const int code = cli_load(ctx, "winnow generate", &r->common, &r->load, true, &g->in);
   if (code) return code;
   g->encodes = wn_model_config_get(g->in.model)->encoder.layers > 0;
+  if ((r->counts.file || cli_counts_marks(&r->counts)) &&
+      (g->encodes || !wn_model_config_get(g->in.model)->attention.threshold.enabled))
+    return cli_error("%s: tokens are counted, and control tokens kept, by a threshold of a decoder, as --attention "
+                     "threshold.tau=0.75",
+                     r->counts.file ? "--counts" : "--control-text, --control-span and --control-outside");
+  if (r->counts.file && !(g->counts = cli_open_output(r->counts.file))) return 1;
+  if (g->counts) cli_counts_head(g->counts, &r->counts, wn_model_config_get(g->in.model));
   const int spans = generate_load_spans(ctx, r, g);
   return spans ? spans : cli_format_open(ctx, &r->format, g->in.tok, &g->constraint);
 }
@@ -124,8 +139,23 @@ static int generate_read_prompt(wn_context *ctx, const struct request *r, struct
   return 0;
 }
 
-/* Everything for one prompt. */
-static int generate_prepare(wn_context *ctx, struct request *r, struct run *g, const char *prompt, size_t bytes) {
+/* A session with what counting needs. */
+static int generate_open_session(wn_context *ctx, const struct request *r, struct run *g, int64_t capacity) {
+  const wn_session_options options = {.size = sizeof options,
+                                      .sequences = 1,
+                                      .capacity = capacity,
+                                      .budgets = &g->in.budgets,
+                                      .cache = g->in.budgets.cache,
+                                      .counts = r->counts.file != NULL,
+                                      .control_marks = g->control != NULL};
+  const wn_status status = wn_session_create_with(ctx, g->in.model, &options, &g->session);
+  return status == WN_OK ? 0 : cli_fail(ctx, status);
+}
+
+/* Everything for one prompt; `place` says where its document is. */
+static int generate_prepare(wn_context *ctx, struct request *r, struct run *g, struct cli_counts_prompt *place) {
+  const char *prompt = place->text;
+  const size_t bytes = place->bytes;
   const wn_model_config *config = wn_model_config_get(g->in.model);
   int code = g->encodes
                  ? cli_spans_encode(ctx, &g->spans, g->in.tok, prompt, bytes, &g->ids, &g->prompt_count, &g->missing)
@@ -133,6 +163,9 @@ static int generate_prepare(wn_context *ctx, struct request *r, struct run *g, c
                        : generate_encode_prompt(ctx, g, prompt, bytes);
   if (code) return code;
   if (g->prompt_count == 0) return cli_error("the prompt has no tokens");
+  place->ids = g->ids, place->count = g->prompt_count;
+  if (cli_counts_marks(&r->counts)) code = cli_counts_control(ctx, &r->counts, g->in.tok, place, &g->control);
+  if (code) return code;
   if (g->encodes && (int64_t)g->prompt_count > config->encoder.context)
     return cli_error("the prompt has %zu tokens with its end; the encoder of %s reads at most %" PRId64,
                      g->prompt_count, r->load.model, config->encoder.context);
@@ -147,13 +180,15 @@ static int generate_prepare(wn_context *ctx, struct request *r, struct run *g, c
   g->drawn = calloc((size_t)r->tokens + 1, sizeof *g->drawn);
   if (r->stop.count > 0) g->copy = open_memstream(&g->written, &g->written_bytes);
   if (!g->drawn || (r->stop.count > 0 && !g->copy)) return cli_error("out of memory");
-  return cli_session_open(ctx, &g->in, capacity, &g->session);
+  return generate_open_session(ctx, r, g, capacity);
 }
 
 /* --- drawing --- */
 
 static bool generate_on_piece(void *user, const wn_generate_piece *piece) {
   struct run *g = user;
+  if (g->counts && piece->counts)
+    cli_counts_row(g->counts, &g->request->counts, wn_model_config_get(g->in.model), g->document, piece);
   if (g->copy) fwrite(piece->text, 1, piece->bytes, g->copy);
   if (!g->streams) return true;
   return fwrite(piece->text, 1, piece->bytes, stdout) == piece->bytes && !fflush(stdout); /* else main reports it */
@@ -199,6 +234,8 @@ static int generate_draw(wn_context *ctx, const struct request *r, struct run *g
   o.stop_string_count = r->stop.count;
   o.drawn = g->drawn;
   o.constraint = g->constraint;
+  o.control = g->control;
+  o.counts = g->counts != NULL;
   o.piece = generate_on_piece;
   o.user = g;
   cli_sampling_apply(&r->sampling, &o.sampling);
@@ -284,13 +321,18 @@ static int generate_report(wn_context *ctx, const struct request *r, const struc
 
 /* ---- a prompt for each line of a file ---- */
 
-/* `template` with {document} replaced, malloc'd. */
-static char *generate_fill_template(const char *template, const char *document) {
+/* `template` with {document} replaced; *out's text is malloc'd, NULL: out of memory. */
+static void generate_fill_template(const char *template, const char *document, struct cli_counts_prompt *out) {
   const char *at = strstr(template, "{document}");
   const size_t room = strlen(template) + strlen(document) + 1;
-  char *out = malloc(room);
-  if (out) snprintf(out, room, "%.*s%s%s", (int)(at - template), template, document, at + strlen("{document}"));
-  return out;
+  char *text = malloc(room);
+  if (text) snprintf(text, room, "%.*s%s%s", (int)(at - template), template, document, at + strlen("{document}"));
+  *out = (struct cli_counts_prompt){.template = template,
+                                    .documented = true,
+                                    .text = text,
+                                    .bytes = text ? strlen(text) : 0,
+                                    .document = (size_t)(at - template),
+                                    .document_bytes = strlen(document)};
 }
 
 /* One line: the object with its prediction added. */
@@ -305,8 +347,10 @@ static int generate_predict(wn_context *ctx, struct request *r, struct run *g, i
     json_decref(object);
     return code;
   }
-  char *prompt = generate_fill_template(r->prompt, document);
-  int code = prompt ? generate_prepare(ctx, r, g, prompt, strlen(prompt)) : cli_error("out of memory");
+  struct cli_counts_prompt prompt;
+  generate_fill_template(r->prompt, document, &prompt);
+  g->document = line;
+  int code = prompt.text ? generate_prepare(ctx, r, g, &prompt) : cli_error("out of memory");
   if (!code) code = generate_draw(ctx, r, g);
   if (!code && g->interrupted) code = CLI_INTERRUPTED;
   if (!code) code = generate_put_answer(ctx, g, "prediction", json_string(""), object); /* bytes that are no UTF-8 */
@@ -317,7 +361,7 @@ static int generate_predict(wn_context *ctx, struct request *r, struct run *g, i
     if (json_dumpf(object, out, JSON_PRESERVE_ORDER | JSON_COMPACT) || fputc('\n', out) == EOF || fflush(out))
       code = cli_error("%s: cannot be written", r->out);
   }
-  free(prompt);
+  free((char *)(uintptr_t)prompt.text);
   json_decref(object);
   generate_clear_prompt(g);
   return code;
@@ -363,6 +407,7 @@ static const struct cli_option generate_options[] = {
     CLI_ATTENTION_OPTIONS(struct request, load.attention),
     CLI_OPTION(struct request, chat, "chat", NULL, "the prompt is a message, put into the model's chat template"),
     CLI_DIALOGUE_OPTIONS(struct request, dialogue),
+    CLI_COUNTS_OPTIONS(struct request, counts),
     CLI_BUDGETS_OPTIONS(struct request, load.budgets),
     CLI_CACHE_OPTION(struct request, load.budgets),
     CLI_COMMON_OPTIONS(struct request, common)};
@@ -388,15 +433,17 @@ static int generate_check_options(const struct request *r, int code) {
     return cli_usage_error(command, "--system and --template need --chat");
   if (r->ignore_end && cli_format_is_given(&r->format))
     return cli_usage_error(command, "--ignore-end: a text that is JSON ends where it is complete");
-  return cli_format_check(command, &r->format);
+  return cli_counts_check(command, &r->counts, r->jsonl != NULL, r->prompt != NULL,
+                          cli_format_check(command, &r->format));
 }
 
 /* One prompt. */
 static int generate_once(wn_context *ctx, struct request *r, struct run *g) {
-  const char *prompt = NULL;
-  size_t bytes = 0;
-  int code = generate_read_prompt(ctx, r, g, &prompt, &bytes);
-  if (!code) code = generate_prepare(ctx, r, g, prompt, bytes);
+  struct cli_counts_prompt prompt = {0};
+  int code = generate_read_prompt(ctx, r, g, &prompt.text, &prompt.bytes);
+  prompt.template = prompt.text;
+  g->document = 1;
+  if (!code) code = generate_prepare(ctx, r, g, &prompt);
   if (code) return code;
   cli_signals_begin(ctx);
   code = generate_draw(ctx, r, g);
@@ -422,12 +469,14 @@ int cmd_generate(int argc, char **argv) {
   if (code == CLI_GO) code = cli_budgets_check(generate_spec.command, &r.load.budgets);
   code = generate_check_options(&r, code);
   if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
-  struct run g = {.streams = !r.jsonl && !r.common.json};
+  struct run g = {.streams = !r.jsonl && !r.common.json, .request = &r};
   if (code == CLI_GO) code = generate_load(ctx, &r, &g);
   if (code == CLI_GO) code = r.jsonl ? generate_lines(ctx, &r, &g) : generate_once(ctx, &r, &g);
   generate_clear(&g);
   cli_list_clear(&r.load.attention.sets);
   cli_list_clear(&r.stop);
+  cli_list_clear(&r.counts.texts);
+  cli_list_clear(&r.counts.spans);
   wn_context_destroy(ctx);
   return code;
 }

@@ -74,6 +74,25 @@ typedef struct wn_span_report {
 wn_status wn_analyze_spans(wn_context *ctx, wn_model *model, const wn_analysis_input *input, wn_span_report **out);
 void wn_span_report_destroy(wn_span_report *report); /* NULL is allowed */
 
+/* Dynamic spans token by token (figure 5 of the paper), in the order of the text. A token begins a word where its first
+ * character that is no white space is a letter or a digit (every character beyond ASCII counts as one) and comes after
+ * white space or at the beginning. */
+typedef struct wn_span_tokens {
+  int64_t count, layers, heads;
+  int32_t *id;                    /* [count] */
+  double *mean;                   /* [count] S*z, the mean over layers and heads */
+  float *span;                    /* [count, layers, heads] S*z */
+  uint8_t *start;                 /* [count] 1: the token begins a word; 0 without a tokenizer */
+  int64_t starts, before, others; /* tokens that begin a word; whose next token begins one, which they predict; the
+                                     rest. Those of the first kind are not in the second */
+  double start_mean, before_mean, other_mean; /* of `mean` over each kind; 0: there are none */
+} wn_span_tokens;
+/* One sequence at a time, whatever the options' batch. WN_ERR_UNSUPPORTED: the model has no dynamic spans. Released
+ * with wn_span_tokens_destroy. 4 L H bytes a token. */
+wn_status wn_analyze_span_tokens(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
+                                 wn_span_tokens **out);
+void wn_span_tokens_destroy(wn_span_tokens *tokens); /* NULL is allowed */
+
 /* ---- meaningful attention (Fernandez, Unsal, "How Much Attention is 'All You Need'?", section 4) ----
  *
  * For each row, head and layer the fewest content tokens whose weights sum to at least tau times the content's sum

@@ -133,5 +133,9 @@ WN_EXPERIMENTAL_BEGIN
  * to 1 GiB, and for the header of larger ones. */
 wn_status wn_token_file_verify(wn_context *ctx, const wn_token_file *file, bool *has);
 
+/* What a token of a synthetic task stands for, NUL-terminated in out [bytes]: "X=", "177"; "<BOS>", "a"; "1". False: no
+ * token of the task, another kind of data, or too few bytes (16 are enough). */
+bool wn_data_token_name(const wn_data_config *config, int32_t id, char *out, size_t bytes);
+
 WN_API_END
 #endif

@@ -22,14 +22,14 @@ const char *wn_generate_end_name(wn_generate_end end);
 
 /* The text that one token adds. */
 typedef struct wn_generate_piece {
-  int64_t index;          /* of the token, from 0 */
-  int32_t id;             /* -1: no token but, in a last call, text that was held back and is not a stop string */
-  const char *text;       /* [bytes] whole characters of UTF-8, borrowed for the call, not NUL-terminated */
-  size_t bytes;           /* 0 where a character is not complete yet, or a stop string may have begun */
-  double log_probability; /* with log_probabilities: of the token, natural logarithm, before temperature, top-k and
-                             top-p, among those that a constraint leaves */
-  const int32_t *counts;  /* with counts: [layers, heads] content tokens that the threshold kept for the row that the token
-                             was drawn from (wn_session_counts); else NULL */
+  int64_t index;            /* of the token, from 0 */
+  int32_t id;               /* -1: no token but, in a last call, text that was held back and is not a stop string */
+  const char *text;         /* [bytes] whole characters of UTF-8, borrowed for the call, not NUL-terminated */
+  size_t bytes;             /* 0 where a character is not complete yet, or a stop string may have begun */
+  double log_probability;   /* with log_probabilities: of the token, natural logarithm, before temperature, top-k and
+                               top-p, among those that a constraint leaves */
+  const int32_t *counts;    /* with counts: [layers, heads] content tokens that the threshold kept for the row that the
+                               token    was drawn from (wn_session_counts); else NULL */
   int64_t context, content; /* with counts: tokens that this row could see, and the content tokens among them */
 } wn_generate_piece;
 

@@ -263,8 +263,8 @@ typedef struct wn_session_options {
                  0: as the model's own attention says; WN_TAU_NONE: no threshold, whatever the model says */
   struct wn_session_group *group; /* borrowed, outlives the session, of the same model: the session reads prompts in the
                                      group's memory (session_group.h) instead of its own; NULL: in its own */
-  bool counts;        /* wn_session_counts: tokens that the threshold keeps; needs one */
-  bool control_marks; /* wn_session_mark_control: control tokens by position; needs a threshold */
+  bool counts;                    /* wn_session_counts: tokens that the threshold keeps; needs one */
+  bool control_marks;             /* wn_session_mark_control: control tokens by position; needs a threshold */
 } wn_session_options;
 #define WN_TAU_NONE (-1.0)
 wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_session_options *options, wn_session **out);
@@ -293,9 +293,9 @@ WN_EXPERIMENTAL_BEGIN
  * windows every head holds every token. */
 wn_status wn_session_held(wn_context *ctx, const wn_session *session, int64_t sequence, int64_t layer, int32_t *heads);
 /* Meaningful attention while generating: the fewest content tokens that the threshold in force keeps for the last token
- * fed to a session made with `counts`, counts [layers, heads] (may be NULL). *context: tokens of the text up to and including
- * that one; *content: those of them that are no control tokens (each may be NULL). Under budgets only what the cache holds is
- * counted. */
+ * fed to a session made with `counts`, counts [layers, heads] (may be NULL). *context: tokens of the text up to and
+ * including that one; *content: those of them that are no control tokens (each may be NULL). Under budgets only what
+ * the cache holds is counted. */
 wn_status wn_session_counts(wn_context *ctx, const wn_session *session, int64_t sequence, int32_t *counts,
                             int64_t *context, int64_t *content);
 /* Positions first to first+count-1 of a sequence, which are still to be fed to a session made with `control_marks`, are

@@ -41,8 +41,8 @@ typedef struct wn_selection_options {
 wn_status wn_analyze_selection(wn_context *ctx, wn_model *model, const int32_t *tokens, int64_t T,
                                const wn_selection_options *options, double *loss);
 
-/* The mean over many sequences, in cells of `cell` by `cell` pairs of tokens. Pairs j > i are not counted; a cell
- * without pairs is 0. */
+/* The mean over many sequences, in cells of `cell` by `cell` pairs of tokens. Pairs j > i, and those with padding, are
+ * not counted; a cell without pairs is 0. */
 typedef struct wn_selection_mean {
   int64_t layers, T, cell, size; /* size: ceil(T/cell) */
   uint64_t sequences;
@@ -50,7 +50,8 @@ typedef struct wn_selection_mean {
   float *weights; /* [L,size,size] mean weight */
   float *masked;  /* [L,size,size] mean of 1 - exp(-F), the part by which F alone reduces a weight before the
                      normalisation; NULL: not selective */
-  float *last;    /* [L,T] mean of 1 - exp(-F) in the last row; NULL likewise */
+  float *last; /* [L,T] mean of 1 - exp(-F) in the last row; NULL likewise. Sequences that padding ends are left out */
+  float *F;    /* [L,size,size] mean F (figures 7 and 8 of the paper); NULL likewise */
 } wn_selection_mean;
 typedef struct wn_selection_mean_options {
   size_t size;        /* sizeof the struct (context.h) */
@@ -64,6 +65,49 @@ typedef struct wn_selection_mean_options {
 wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_data_source *source,
                                     const wn_selection_mean_options *options, wn_selection_mean **out);
 void wn_selection_mean_destroy(wn_selection_mean *mean); /* NULL is allowed */
+
+/* How alike two runs select: over the cells on and below the diagonal of their mean 1 - exp(-F), layer by layer. Any
+ * two layers mask old tokens more than new ones, so pairs of different layers are the measure of what a correlation is
+ * worth. */
+typedef struct wn_selection_likeness {
+  int64_t layers[2];
+  double *correlation; /* [layers[0], layers[1]] Pearson's; 0 where a layer has one value everywhere */
+  double *difference;  /* [layers[0], layers[1]] mean absolute difference */
+  double same, others; /* mean correlation of layers of the same number, and of all other pairs; 0: there are none */
+  double best; /* mean over the first run's layers of the correlation with the second's layer that is most like it */
+  double same_difference, other_difference; /* mean differences of the same pairs */
+} wn_selection_likeness;
+/* Of means over sequences of the same length in the same cells, of selective models; else WN_ERR_ARGUMENT. Released
+ * with wn_selection_likeness_destroy. */
+wn_status wn_selection_compare(wn_context *ctx, const wn_selection_mean *first, const wn_selection_mean *second,
+                               wn_selection_likeness **out);
+void wn_selection_likeness_destroy(wn_selection_likeness *likeness); /* NULL is allowed */
+
+/* What selection does on a synthetic task (data.h), where it is known which tokens are still needed (Leviathan et al.,
+ * section 2): a token is selected away from a row where 1 - exp(-F) > 0.5 there. Rows are those that answer.
+ *   variable_assignment  spent: names and values of assignments that a later one to the same variable replaces; needed:
+ * those of the last assignment to each variable copy                 spent: symbols that have been copied when the row
+ * predicts the next one; needed: those to come parity               spent: all before the last two; needed: the last
+ * two that can be masked: the one before the row A sequence's first token is never masked and not counted. */
+typedef struct wn_task_share {
+  uint64_t count;          /* tokens, over rows and sequences */
+  double selected, masked; /* share selected away; mean of 1 - exp(-F) */
+} wn_task_share;
+typedef struct wn_task_layer {
+  wn_task_share spent, needed;
+  wn_task_share spent_names, needed_names; /* variable_assignment: the names; the fields above: the values */
+} wn_task_layer;
+typedef struct wn_task_selection {
+  int64_t layers;
+  uint64_t sequences;
+  wn_task_layer *layer; /* [layers] */
+  wn_task_layer any;    /* selected away in any layer; masked: the largest over layers */
+} wn_task_selection;
+/* On the first `sequences` of the task's validation rows at `seed`. WN_ERR_UNSUPPORTED: a model without selective
+ * attention, or another kind of data. Released with wn_task_selection_destroy. */
+wn_status wn_analyze_task_selection(wn_context *ctx, wn_model *model, const wn_data_config *task, uint64_t sequences,
+                                    uint64_t seed, wn_task_selection **out);
+void wn_task_selection_destroy(wn_task_selection *selection); /* NULL is allowed */
 
 WN_API_END
 #endif

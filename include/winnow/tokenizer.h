@@ -92,4 +92,15 @@ void wn_tokenizer_train_options_init(wn_tokenizer_train_options *options, size_t
 wn_status wn_tokenizer_train(wn_context *ctx, const wn_tokenizer_train_options *options);
 
 WN_API_END
+WN_EXPERIMENTAL_BEGIN
+
+/* Where each token stands in the text [bytes] that ids [count] were made of, alone or with more around it (a chat's
+ * turns, of which the last that has the text counts): token i stands for bytes begin[i] to end[i]-1 without the white
+ * space around them, which tokenizers move; begin[i] == end[i]: for white space within the text, or for a part of a
+ * character; -1: for nothing of it. begin, end [count]. WN_ERR_UNSUPPORTED where the tokenizer changes more of the text
+ * than white space. */
+wn_status wn_tokens_align(wn_context *ctx, const wn_tokenizer *tok, const int32_t *ids, size_t count, const char *text,
+                          size_t bytes, int64_t *begin, int64_t *end);
+
+WN_API_END
 #endif

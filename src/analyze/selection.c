@@ -183,44 +183,58 @@ done:
 
 struct sums {
   wn_selection_mean *mean;
-  double *weights, *masked, *last; /* sums, shaped as the mean's */
+  double *weights, *masked, *last, *F; /* sums, shaped as the mean's */
+  double *pairs;                       /* [size,size] of tokens in a cell, over sequences */
+  uint64_t whole;                      /* sequences without padding */
+  int64_t held;                        /* tokens of the sequence at hand, without padding */
 };
 
 static wn_status selection_add_layer(void *user, const wn_selection_layer *layer) {
   struct sums *s = user;
-  const int64_t T = layer->T, n = s->mean->size, cell = s->mean->cell;
-  double *w = s->weights + layer->layer * n * n, *m = s->masked ? s->masked + layer->layer * n * n : NULL;
-  for (int64_t i = 0; i < T; i++)
-    for (int64_t j = 0; j <= i; j++) w[i / cell * n + j / cell] += (double)layer->weights[i * T + j];
-  for (int64_t i = 0; m && layer->F && i < T; i++)
-    for (int64_t j = 0; j <= i; j++) m[i / cell * n + j / cell] += -expm1(-(double)layer->F[i * T + j]);
-  for (int64_t j = 0; m && layer->F && j < T; j++)
+  const int64_t T = layer->T, n = s->mean->size, cell = s->mean->cell, at = layer->layer * n * n;
+  for (int64_t i = 0; i < s->held; i++)
+    for (int64_t j = 0; j <= i; j++) s->weights[at + i / cell * n + j / cell] += (double)layer->weights[i * T + j];
+  if (!s->masked || !layer->F) return WN_OK;
+  for (int64_t i = 0; i < s->held; i++)
+    for (int64_t j = 0; j <= i; j++) {
+      const double F = (double)layer->F[i * T + j];
+      const int64_t k = at + i / cell * n + j / cell;
+      s->masked[k] += -expm1(-F);
+      s->F[k] += F;
+    }
+  for (int64_t j = 0; j < T && s->held == T; j++)
     s->last[layer->layer * T + j] += -expm1(-(double)layer->F[(T - 1) * T + j]);
   return WN_OK;
 }
 
-/* Pairs j <= i < T of a cell, over sequences. */
-static double selection_pairs(const wn_selection_mean *m, int64_t row, int64_t column) {
-  double count = 0;
-  for (int64_t i = row * m->cell; i < (row + 1) * m->cell && i < m->T; i++) {
-    const int64_t first = column * m->cell, end = first + m->cell < i + 1 ? first + m->cell : i + 1;
-    if (end > first) count += (double)(end - first);
-  }
-  return count * (double)m->sequences;
+/* Before a sequence whose last tokens are padding: those that have neither a target nor one after them. Its pairs j <=
+ * i of each cell. */
+static void selection_begin_sequence(struct sums *s, const int32_t *targets) {
+  const wn_selection_mean *m = s->mean;
+  s->held = m->T;
+  while (s->held > 0 && targets[s->held - 1] < 0) s->held--;
+  s->whole += s->held == m->T;
+  for (int64_t r = 0; r < m->size; r++)
+    for (int64_t i = r * m->cell; i < (r + 1) * m->cell && i < s->held; i++)
+      for (int64_t c = 0; c <= r; c++) {
+        const int64_t first = c * m->cell, end = first + m->cell < i + 1 ? first + m->cell : i + 1;
+        if (end > first) s->pairs[r * m->size + c] += (double)(end - first);
+      }
 }
 
 static void selection_finish(const struct sums *s) {
   wn_selection_mean *m = s->mean;
   for (int64_t r = 0; r < m->size; r++)
     for (int64_t c = 0; c <= r; c++) {
-      const double count = selection_pairs(m, r, c);
-      for (int64_t l = 0; l < m->layers; l++) {
+      const double count = s->pairs[r * m->size + c];
+      for (int64_t l = 0; l < m->layers && count > 0; l++) {
         const int64_t k = (l * m->size + r) * m->size + c;
         m->weights[k] = (float)(s->weights[k] / count);
-        if (m->masked) m->masked[k] = (float)(s->masked[k] / count);
+        if (m->masked) m->masked[k] = (float)(s->masked[k] / count), m->F[k] = (float)(s->F[k] / count);
       }
     }
-  for (int64_t k = 0; m->last && k < m->layers * m->T; k++) m->last[k] = (float)(s->last[k] / (double)m->sequences);
+  for (int64_t k = 0; m->last && s->whole > 0 && k < m->layers * m->T; k++)
+    m->last[k] = (float)(s->last[k] / (double)s->whole);
 }
 
 /* One block: the struct and its arrays. */
@@ -230,7 +244,7 @@ static wn_status selection_mean_create(wn_context *ctx, const wn_model_config *c
   const int64_t size = (T + cell - 1) / cell;
   size_t squares, bytes;
   void *memory;
-  if (!wn_mul_size((size_t)c->layers, (size_t)(2 * size * size + T), &squares) ||
+  if (!wn_mul_size((size_t)c->layers, (size_t)(3 * size * size + T), &squares) ||
       !wn_mul_size(squares, sizeof(float), &bytes) || !wn_add_size(bytes, sizeof(wn_selection_mean), &bytes))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "means over %lld tokens in cells of %lld are too large", (long long)T,
                    (long long)cell);
@@ -240,7 +254,8 @@ static wn_status selection_mean_create(wn_context *ctx, const wn_model_config *c
       (wn_selection_mean){.layers = c->layers, .T = T, .cell = cell, .size = size, .weights = (float *)(void *)(m + 1)};
   if (c->attention.selective.enabled) {
     m->masked = m->weights + c->layers * size * size;
-    m->last = m->masked + c->layers * size * size;
+    m->F = m->masked + c->layers * size * size;
+    m->last = m->F + c->layers * size * size;
   }
   *out = m;
   return WN_OK;
@@ -275,6 +290,8 @@ wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_d
       {"targets", true, WN_DIMS(T), sizeof *targets, &targets},
       {"weights", true, WN_DIMS(L, size, size), sizeof *s.weights, &s.weights},
       {"masked", masked, WN_DIMS(L, size, size), sizeof *s.masked, &s.masked},
+      {"F", masked, WN_DIMS(L, size, size), sizeof *s.F, &s.F},
+      {"pairs", true, WN_DIMS(size, size), sizeof *s.pairs, &s.pairs},
       {"last rows", masked, WN_DIMS(L, T), sizeof *s.last, &s.last},
   };
   WN_TRY_GOTO(WN_ARRAYS_CREATE(ctx, &arrays, "sums of selections", rows), done);
@@ -285,6 +302,7 @@ wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_d
     if (wn_context_cancelled(ctx)) WN_TRY_GOTO(wn_fail(ctx, WN_ERR_CANCELLED, "stopped"), done);
     /* Each block is read as one document: what is shown is how far back rows look, by their place in the block. */
     WN_TRY_GOTO(wn_data_source_batch(ctx, source, 0, b, 1, tokens, targets, NULL), done);
+    selection_begin_sequence(&s, targets);
     WN_TRY_GOTO(selection_pass(&t, ws, tokens, targets, &loss), done);
     s.mean->loss += loss / (double)sequences;
     if (o.progress) o.progress(o.user, b + 1, sequences);

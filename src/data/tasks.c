@@ -12,7 +12,10 @@
  * Parity*. Bits; the odd positions (counted from 1) are random, each even one holds the parity of all odd ones before
  * it, which is the exclusive or of the two bits before it. The even positions count. */
 #include "data/tasks.h"
+#include "base/misuse.h"
 #include "base/rng.h"
+
+#include <stdio.h>
 
 #define VAL_BIT ((uint64_t)1 << 63) /* validation rows have row numbers of their own */
 
@@ -101,4 +104,37 @@ void wn_task_sample(const wn_data_config *config, bool val, uint64_t seed, uint6
     tokens[i] = pad;
     targets[i] = -1;
   }
+}
+
+/* A letter where there are enough of them: of few the last, as the paper has X, Y and Z. */
+static int tasks_letter(char *out, size_t bytes, int32_t i, int32_t n, char first, const char *end) {
+  const int32_t from = first == 'A' && n <= 3 ? 26 - n : 0;
+  if (n <= 26) return snprintf(out, bytes, "%c%s", first + from + i, end);
+  return snprintf(out, bytes, "%s%d%s", first == 'A' ? "v" : "", i, end);
+}
+
+bool wn_data_token_name(const wn_data_config *c, int32_t id, char *out, size_t bytes) {
+  static const char *const marks[] = {"<BOS>", "<EOI>", "<EOS>"};
+  WN_CHECK_OR(false, WN_POINTER_AS("config", c), WN_ARRAY(out, bytes));
+  int64_t entries, context;
+  int n = -1;
+  wn_data_config_requirements(c, &entries, &context);
+  if (bytes == 0 || id < 0 || id >= entries) return false;
+  switch (c->kind) {
+  case WN_DATA_VARIABLE_ASSIGNMENT:
+    n = id < c->variables ? tasks_letter(out, bytes, id, c->variables, 'A', "=")
+                          : snprintf(out, bytes, "%d", id - c->variables);
+    break;
+  case WN_DATA_COPY:
+    n = id < WN_COPY_SYMBOL ? snprintf(out, bytes, "%s", marks[id])
+                            : tasks_letter(out, bytes, id - WN_COPY_SYMBOL, c->values, 'a', "");
+    break;
+  case WN_DATA_PARITY:
+    n = snprintf(out, bytes, "%d", id);
+    break;
+  case WN_DATA_TOKENS:
+  case WN_DATA_SPAN_CORRUPTION:
+    break;
+  }
+  return n > 0 && (size_t)n < bytes;
 }

@@ -200,7 +200,8 @@ wn_status wn_session_check_options(wn_context *ctx, const struct wn_model *model
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session: backend %s does not serve the term \"%s\"", model->backend->name,
                    term);
   if ((options->counts || options->control_marks) && !attention->threshold.enabled)
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session: %s without a threshold (attention.threshold, or the session's tau)",
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED,
+                   "session: %s without a threshold (attention.threshold, or the session's tau)",
                    options->counts ? "tokens are counted by a threshold; there are no counts"
                                    : "control tokens are those that a threshold keeps; there are none");
   const char *input = wn_attention_input_not_cached(attention);

@@ -56,7 +56,7 @@ struct wn_session {
   struct wn_arrays arrays, shared;        /* the session's own; what caches that evict share */
   struct wn_session_room own_room, *room; /* where its pieces are computed: the own one, or its group's */
   int32_t *tokens, *positions;            /* [B,piece] */
-  bool marking, counting;          /* wn_session_options.control_marks, counts */
+  bool marking, counting;                 /* wn_session_options.control_marks, counts */
   uint8_t *marks;                  /* with control_marks: [B,capacity] 1: will be a control token whatever its id */
   int32_t *counts, *count_rows;    /* with counts: [L,B,H] of the last row; [B,H,piece] of a layer's calls */
   uint8_t *control, *control_keys; /* with a threshold and control tokens: [B,capacity] by position; [B,Hkv,keys] of a

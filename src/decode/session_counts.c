@@ -1,6 +1,6 @@
-/* Meaningful attention while generating (Fernandez, Unsal, sections 4.3 and 5.4): how many content tokens the threshold in
- * force keeps for the last row of a session, by layer and head; and control tokens by position, which their ids do not
- * tell from content. The attention counts as it chooses, so a count costs its copy. */
+/* Meaningful attention while generating (Fernandez, Unsal, sections 4.3 and 5.4): how many content tokens the threshold
+ * in force keeps for the last row of a session, by layer and head; and control tokens by position, which their ids do
+ * not tell from content. The attention counts as it chooses, so a count costs its copy. */
 #include "base/error.h"
 #include "base/misuse.h"
 #include "decode/session.h"
@@ -26,11 +26,12 @@ wn_status wn_session_mark_control(wn_context *ctx, wn_session *s, int64_t sequen
   if (!s->marks)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session: control tokens are marked in a session made with control_marks");
   if (sequence < 0 || sequence >= s->B || first < s->position || count < 0 || count > s->capacity - first)
-    return wn_fail(ctx, WN_ERR_ARGUMENT,
-                   "session: control tokens %lld to %lld of sequence %lld; expected sequences 0 to %lld and tokens that "
-                   "are still to come, %lld to %lld",
-                   (long long)first, (long long)first + count - 1, (long long)sequence, (long long)s->B - 1,
-                   (long long)s->position, (long long)s->capacity - 1);
+    return wn_fail(
+        ctx, WN_ERR_ARGUMENT,
+        "session: control tokens %lld to %lld of sequence %lld; expected sequences 0 to %lld and tokens that "
+        "are still to come, %lld to %lld",
+        (long long)first, (long long)first + count - 1, (long long)sequence, (long long)s->B - 1,
+        (long long)s->position, (long long)s->capacity - 1);
   memset(s->marks + sequence * s->capacity + first, 1, (size_t)count);
   return WN_OK;
 }
@@ -40,9 +41,9 @@ wn_status wn_session_counts(wn_context *ctx, const wn_session *s, int64_t sequen
   WN_CHECK_CALL(WN_HANDLE_AS("session", s, SESSION));
   if (!s->counts || s->position == 0 || sequence < 0 || sequence >= s->B)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session: counts of sequence %lld: %s", (long long)sequence,
-                   !s->counts          ? "the session was made without counts"
-                   : s->position == 0  ? "nothing has been fed"
-                                       : "there is no such sequence");
+                   !s->counts         ? "the session was made without counts"
+                   : s->position == 0 ? "nothing has been fed"
+                                      : "there is no such sequence");
   const int64_t L = s->model->config.layers, H = s->model->config.heads;
   int64_t control = 0;
   for (int64_t i = 0; s->control && i < s->position; i++) control += s->control[sequence * s->capacity + i];

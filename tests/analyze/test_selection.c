@@ -231,18 +231,20 @@ static void test_mean(void **state) {
   for (int l = 0; l < L; l++)
     for (int r = 0; r < 7; r++)
       for (int c = 0; c < 7; c++) {
-        double w = 0, m = 0;
+        double w = 0, m = 0, F = 0;
         int n = 0;
         for (int s = 0; s < 2; s++)
           for (int i = 2 * r; i < 2 * r + 2; i++)
             for (int j = 2 * c; j < 2 * c + 2 && j <= i; j++) {
               w += (double)k[s].weights[l][i][j];
               m += 1 - exp(-(double)k[s].F[l][i][j]);
+              F += (double)k[s].F[l][i][j];
               n++;
             }
         const size_t at = (size_t)((l * 7 + r) * 7 + c);
         assert_true(fabs((double)mean->weights[at] - (n ? w / n : 0)) < 1e-6);
         assert_true(fabs((double)mean->masked[at] - (n ? m / n : 0)) < 1e-6);
+        assert_true(fabs((double)mean->F[at] - (n ? F / n : 0)) < 1e-5);
       }
   for (int l = 0; l < L; l++)
     for (int j = 0; j < T; j++) {
@@ -257,8 +259,91 @@ static void test_mean(void **state) {
   wn_context_destroy(ctx);
 }
 
+static wn_status keep_F(void *user, const wn_selection_layer *layer) {
+  struct kept *k = user;
+  for (int64_t i = 0; i < layer->T; i++)
+    for (int64_t j = 0; j <= i; j++) k->F[layer->layer][i][j] = layer->F[i * layer->T + j];
+  return WN_OK;
+}
+
+/* Of rows that padding ends only the tokens count: the mean of a whole row and of 6 tokens. */
+static void test_mean_of_documents(void **state) {
+  (void)state;
+  static const struct model_case selective = {
+      .position = WN_POS_LEARNED, .ffn = WN_FFN_SWIGLU, .kv_heads = 4, .sel = {PAPER}};
+  enum { SHORT = 6 };
+  char folder[512];
+  wn_context *ctx = context_of("cpu", 1);
+  wn_model_config config = model_case_config(&selective);
+  struct wn_model *model = model_of(ctx, &config, WN_F32);
+  int32_t tokens[T + 1 + SHORT + 1];
+  make_tokens(tokens, 5);
+  make_tokens(tokens + SHORT + 1, 6);
+  for (int i = 0; i < T + SHORT + 2; i++)
+    if (i > T || tokens[i] == 0) tokens[i] = 1 + i % (V - 1);
+  tokens[0] = tokens[T + 1] = 0; /* a document of T + 1 tokens, T inputs; and one of SHORT + 1 */
+  make_folder(folder);
+  wn_recipe recipe;
+  wn_recipe_init(&recipe);
+  recipe.data.rows = WN_ROWS_DOCUMENT, recipe.data.document_token = 0;
+  snprintf(recipe.data.val, sizeof recipe.data.val, "%.500s/val.bin", folder);
+  OK(ctx, wn_token_file_write(ctx, recipe.data.val, "llmc", V, tokens, T + SHORT + 2));
+  wn_data_source *source;
+  OK(ctx, wn_data_source_create(ctx, &recipe.data, "val", T, V, &source));
+  const wn_selection_mean_options options = {.size = sizeof options, .T = T, .sequences = 2, .cell = 1};
+  wn_selection_mean *mean;
+  OK(ctx, wn_analyze_selection_mean(ctx, model, source, &options, &mean));
+  struct kept *k = calloc(2, sizeof *k);
+  OK(ctx, selection_of(ctx, model, tokens, T, NULL, false, keep_F, &k[0], NULL));
+  OK(ctx, selection_of(ctx, model, tokens + T + 1, SHORT, NULL, false, keep_F, &k[1], NULL));
+  for (int l = 0; l < L; l++)
+    for (int i = 0; i < T; i++)
+      for (int j = 0; j <= i; j++) {
+        const int n = i < SHORT ? 2 : 1;
+        const size_t at = (size_t)((l * T + i) * T + j);
+        const double F = (double)k[0].F[l][i][j] + (n == 2 ? (double)k[1].F[l][i][j] : 0);
+        assert_true(fabs((double)mean->F[at] - F / n) < 1e-5);
+        if (i == T - 1) assert_true(fabs((double)mean->last[l * T + j] - (1 - exp(-(double)k[0].F[l][i][j]))) < 1e-6);
+      }
+  free(k);
+  wn_selection_mean_destroy(mean);
+  wn_data_source_destroy(source);
+  remove_folder(folder);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
+/* Two layers of 2 by 2 cells each; numpy.corrcoef of [.1 .4 .2], [.3 .9 .5], [.2 .8 .4], [.5 .1 .9]. */
+static void test_likeness(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("ref", 1);
+  float a[] = {0.1f, 9, 0.4f, 0.2f, 0.3f, 9, 0.9f, 0.5f}, b[] = {0.2f, 7, 0.8f, 0.4f, 0.5f, 7, 0.1f, 0.9f};
+  const wn_selection_mean first = {.layers = 2, .T = 4, .cell = 2, .size = 2, .masked = a};
+  wn_selection_mean second = first;
+  second.masked = b;
+  wn_selection_likeness *r;
+  OK(ctx, wn_selection_compare(ctx, &first, &second, &r));
+  static const double correlation[] = {1, -0.65465367, 1, -0.65465367},
+                      difference[] = {0.7 / 3, 1.4 / 3, 0.3 / 3, 1.4 / 3};
+  for (int i = 0; i < 4; i++) {
+    assert_true(fabs(r->correlation[i] - correlation[i]) < 1e-6);
+    assert_true(fabs(r->difference[i] - difference[i]) < 1e-6);
+  }
+  assert_true(fabs(r->same - (r->correlation[0] + r->correlation[3]) / 2) < 1e-12);
+  assert_true(fabs(r->others - (r->correlation[1] + r->correlation[2]) / 2) < 1e-12);
+  assert_true(fabs(r->best - 1) < 1e-6);
+  assert_true(fabs(r->same_difference - (0.7 + 1.4) / 6) < 1e-6);
+  wn_selection_likeness_destroy(r);
+  second.cell = 1;
+  assert_refused(ctx, wn_selection_compare(ctx, &first, &second, &r), WN_ERR_ARGUMENT, "cells of 1");
+  second.cell = 2, second.masked = NULL;
+  assert_refused(ctx, wn_selection_compare(ctx, &first, &second, &r), WN_ERR_ARGUMENT, "selective");
+  wn_context_destroy(ctx);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_weights), cmocka_unit_test(test_budgets),
-                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_mean)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_mean_of_documents), cmocka_unit_test(test_likeness),
+                                     cmocka_unit_test(test_weights),           cmocka_unit_test(test_budgets),
+                                     cmocka_unit_test(test_refused),           cmocka_unit_test(test_mean)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

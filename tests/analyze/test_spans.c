@@ -3,6 +3,7 @@
 #include "model/models.h"
 
 #include "model/layer.h"
+#include "support.h"
 #include "train/eval.h"
 #include "winnow/analyze.h"
 
@@ -137,6 +138,34 @@ static void test_dynamic(void **state) {
   wn_span_report *r;
   OK(ctx, wn_analyze_spans(ctx, model, &input, &r));
   assert_true(r->dynamic && r->tokens == 48);
+  /* Token by token, in the order of the text whatever the batch. */
+  wn_eval_options batches = options;
+  batches.batch = 3;
+  const wn_analysis_input by_token = {.tok = tok, .text = text, .bytes = sizeof text - 1, .options = &batches};
+  static const int starts[] = {0, 2, 8, 13, 16, 27, 34, 40, 43}; /* of words; forty-nine is one */
+  wn_span_tokens *one;
+  double kinds[3] = {0};
+  OK(ctx, wn_analyze_span_tokens(ctx, model, &by_token, &one));
+  assert_int_equal(one->count, 48);
+  for (int t = 0, next = 0; t < 48; t++) {
+    double all = 0;
+    for (int i = 0; i < 8; i++) {
+      all += 100 * (double)s.z[i][t] / 8;
+      assert_true(fabs((double)one->span[t * 8 + i] - 100 * (double)s.z[i][t]) < 1e-5);
+    }
+    assert_true(fabs(one->mean[t] - all) < 1e-5);
+    assert_int_equal(one->id[t], (unsigned char)text[t]);
+    const bool start = next < 9 && starts[next] == t;
+    assert_int_equal(one->start[t], start);
+    next += start;
+    kinds[start ? 0 : next < 9 && starts[next] == t + 1 ? 1 : 2] += all;
+  }
+  assert_int_equal(one->starts, 9);
+  assert_int_equal(one->before, 8);
+  assert_int_equal(one->others, 31);
+  assert_true(fabs(one->start_mean - kinds[0] / 9) < 1e-5 && fabs(one->before_mean - kinds[1] / 8) < 1e-5 &&
+              fabs(one->other_mean - kinds[2] / 31) < 1e-5);
+  wn_span_tokens_destroy(one);
   bool differ = false;
   for (int i = 0; i < 8; i++) {
     double mean = 0;
@@ -169,11 +198,13 @@ static void test_dynamic(void **state) {
   assert_int_equal(wn_analyze_spans(ctx, model, NULL, &r), WN_ERR_UNSUPPORTED);
   assert_null(r);
   assert_non_null(strstr(wn_context_error(ctx), "dynamic"));
+  assert_refused(ctx, wn_analyze_span_tokens(ctx, model, NULL, &one), WN_ERR_ARGUMENT, "input");
   wn_model_destroy(model);
   c.attention.span.enabled = false;
   model = model_of(ctx, &c, WN_F32);
   assert_int_equal(wn_analyze_spans(ctx, model, &input, &r), WN_ERR_UNSUPPORTED);
   assert_non_null(strstr(wn_context_error(ctx), "no spans"));
+  assert_refused(ctx, wn_analyze_span_tokens(ctx, model, &input, &one), WN_ERR_UNSUPPORTED, "dynamic");
   wn_span_report_destroy(NULL);
   wn_model_destroy(model);
   wn_tokenizer_destroy(tok);

@@ -387,3 +387,17 @@ unset WINNOW_DEAD_KEYS
 refuses "eval: an attention that is none" 1 'unknown key' eval whole --text other.txt --attention thrshold.tau=0.5
 refuses "analyze spans: text and data" 2 'exclude' analyze spans dynamic --text other.txt --data data/val.bin
 refuses "analyze spans: two on standard output" 2 'standard output' analyze spans spans --json --csv -
+for option in "--counts c.csv" "--control-text x" "--control-span 0:1"; do
+  refuses "generate $option without a threshold" 1 'threshold' generate whole --prompt xx --tokens 1 $option
+done
+refuses "generate --control-outside without a document" 2 'jsonl' generate whole --prompt xx --control-outside
+refuses "generate --control-span: no span" 2 'A:B' generate whole --prompt xx --control-span 3
+refuses "generate --control-span: backwards" 2 'A:B' generate whole --prompt xx --control-span 3:2
+refuses "generate --control-text: empty" 2 'empty' generate whole --prompt xx --control-text ''
+refuses "generate --counts-by alone" 2 'counts-by' generate whole --prompt xx --counts-by head
+printf 'context,kept\n1,2\n2,many\n' >counts.csv
+refuses "analyze fits: no number" 1 'counts\.csv:3' analyze fits counts.csv
+refuses "analyze fits: no such column" 1 'counts\.csv:1.*seen' analyze fits counts.csv --y seen
+refuses "analyze selection without data" 2 'data' analyze selection whole
+refuses "analyze task of a run on a text" 1 'no synthetic task' analyze task whole
+refuses "analyze spans --tokens without dynamic spans" 1 'dynamic' analyze spans whole --tokens --data data/val.bin

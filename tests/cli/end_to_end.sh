@@ -258,8 +258,10 @@ json "bench train" '.tokens_per_second > 0 and .allocations_in_last_step == 0' b
 json "bench decode" '.results | length == 2' bench decode whole --contexts 4,8 --repeats 2 --warmup 1
 for task in variable_assignment copy parity; do
   json "train on $task" '.loss > 0' train --out task-$task --set data.kind=$task --set data.values=8 --set data.assignments=6 \
-    --set data.max_length=8 --set model.layers=1 --set model.width=16 --set model.heads=2 --set train.steps=2 \
+    --set data.max_length=8 --set model.attention.selective.enabled=true --set model.layers=1 --set model.width=16 --set model.heads=2 --set train.steps=2 \
     --set train.batch=2 --set train.eval_every=2 --set train.eval_batches=1
+  json "analyze task $task" '.any.spent.tokens > 0 and (.layers | length) > 0 and .any.spent.selected >= (.layers | map(.spent.selected) | max)' \
+    analyze task task-$task --sequences 3
   json "eval on $task" '.accuracy >= 0 and .accuracy <= 1' eval --model task-$task --max-batches 1
 done
 
@@ -294,6 +296,32 @@ json "analyze survival" '([.policies[] | select(.policy == "h2o")][0].overlap.h2
 printf '{"document": "the old man", "reference": "a man"}\n\n{"document": "the sea", "id": 7}\n' >docs.jsonl
 succeeds "generate for each line of a file" generate whole --jsonl docs.jsonl --out pred.jsonl --prompt "of {document}:" --tokens 4 --temperature 0
 is "the predictions" "2 2 7" "$(jq -s '"\(length) \([.[] | select(.prediction | type == "string")] | length) \(.[1].id)"' -r pred.jsonl)"
+# Tokens that a threshold keeps, a row for each that is drawn; instructions are control tokens, however they are named.
+printf '{"document": "A cat."}\n{"document": "The sea."}\n' >counted.jsonl
+counting=(generate whole --jsonl counted.jsonl --prompt '{document} Ha: the one.' --temperature 0 --tokens 4 --ignore-end
+  --attention threshold.tau=0.75 --quiet --out counted.out)
+succeeds "generate --counts" "${counting[@]}" --control-outside --counts outside.csv --counts-by head
+is "its columns" document,index,id,context,content,kept,layer_0_head_0,layer_0_head_1,layer_1_head_0,layer_1_head_1 "$(head -n 1 outside.csv)"
+is "the mean is that of its heads" 0 "$(awk -F, 'NR > 1 && ($7 + $8 + $9 + $10) / 4 != $6' outside.csv | wc -l)"
+is "a row for each token" "1,0 1,1 1,2 1,3 2,0 2,1 2,2 2,3 " "$(awk -F, 'NR > 1 { printf "%s,%s ", $1, $2 }' outside.csv)"
+succeeds "control tokens by span" "${counting[@]}" --control-span 10:14 --control-span 14:23 --counts named.csv
+content_of() { awk -F, 'NR > 1 { print $5 }' "$1" | xargs; }
+drawn_after() { for n in $1; do echo $((n + $2)) $((n + $2 + 1)) $((n + $2 + 2)) $((n + $2 + 3)); done | xargs; }
+documents=$(for text in "A cat." "The sea."; do "$winnow" tokenizer encode --tokenizer tok.model --json <(printf %s "$text") | jq '.ids | length'; done)
+is "content is the document and what was drawn" "$(drawn_after "$documents" 0)" "$(content_of named.csv)"
+# The space that the tokenizer puts before a text is of no text: outside {document}.
+is "content without all that is outside" "$(drawn_after "$documents" -1)" "$(content_of outside.csv)"
+succeeds "control tokens by text" "${counting[@]}" --control-text ' Ha:' --control-text ' the one.' --counts texts.csv
+is "are the same" "$(cat texts.csv)" "$(cat named.csv)"
+succeeds "without them" "${counting[@]}" --counts plain.csv
+[ "$(cat plain.csv)" != "$(cat named.csv)" ] && pass "the counts differ" || fail "the counts differ" "$(cat plain.csv)"
+json "analyze fits" '.rows == 8 and (.fits | length) == 3 and .best == (.fits | min_by(.aic) | .curve)' analyze fits outside.csv
+json "analyze fits of a column" '.rows == 8' analyze fits outside.csv --y layer_1_head_0
+json "analyze selection" '.sequences == 3 and (.layers | length) == 2 and .layers[0].F[0][0] == 0' \
+  analyze selection whole --data data/val.bin --sequences 3
+json "analyze selection of a run and itself" '.against.same_layer > 0.999 and .against.same_layer_difference == 0' \
+  analyze selection whole --data data/val.bin --sequences 3 --against whole
+
 json "eval under a threshold" '.loss > 0' eval whole --text other.txt --attention threshold.tau=0.5
 succeeds "analyze spans as text" analyze spans spans --csv spans.csv --out spans.json
 grep -q '^average span' out && pass "analyze spans prints the average" || fail "analyze spans prints the average" "$(cat out)"
