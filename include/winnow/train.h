@@ -13,7 +13,11 @@
 WN_STABLE_BEGIN
 
 /* The optimizers. */
-typedef enum wn_optimizer_kind { WN_OPT_ADAMW, WN_OPT_ADAGRAD } wn_optimizer_kind; /* "adamw", "adagrad" */
+typedef enum wn_optimizer_kind {
+  WN_OPT_ADAMW,
+  WN_OPT_ADAGRAD,
+  WN_OPT_MUON        /* the layers' projections by Muon (Jordan et al. 2024), all other tensors by AdamW */
+} wn_optimizer_kind; /* "adamw", "adagrad", "muon" */
 typedef enum wn_schedule_kind { WN_SCHED_COSINE, WN_SCHED_LINEAR, WN_SCHED_CONSTANT } wn_schedule_kind;
 
 /* Which parameters learn: all; the attention's projections and its mechanisms' parameters; the same, with low-rank
@@ -31,14 +35,20 @@ typedef struct wn_train_config {
   wn_schedule_kind schedule;
   int64_t schedule_from;                  /* warm-up and decay begin after this step: a restart for further steps; 0 */
   double beta1, beta2, eps, weight_decay; /* decay: tensors of two dimensions only */
-  double clip;                            /* global norm; 0: off */
-  double clip_tensor;                     /* norm of each module's gradient (q, k and v apart, Sukhbaatar
-                                             et al. 2019, section 3); 0: off */
-  uint64_t seed;                          /* parameters, data order, dropout */
-  int64_t eval_every, eval_batches;       /* 0: never; batches of the val split per evaluation, 0: all */
-  int64_t save_every;                     /* 0: at the end only */
-  int64_t log_every;                      /* 1 */
-  bool recompute;                         /* activations of a layer are recomputed in backward */
+  struct {                                /* of optimizer "muon" */
+    double lr;                            /* rate of the matrices, with the schedule of `lr`; default 0.02 */
+    double momentum;                      /* default 0.95 */
+    bool nesterov;                        /* default true */
+    int64_t steps;                        /* of the Newton-Schulz iteration; default 5 */
+  } muon;
+  double clip;                      /* global norm; 0: off */
+  double clip_tensor;               /* norm of each module's gradient (q, k and v apart, Sukhbaatar
+                                       et al. 2019, section 3); 0: off */
+  uint64_t seed;                    /* parameters, data order, dropout */
+  int64_t eval_every, eval_batches; /* 0: never; batches of the val split per evaluation, 0: all */
+  int64_t save_every;               /* 0: at the end only */
+  int64_t log_every;                /* 1 */
+  bool recompute;                   /* activations of a layer are recomputed in backward */
   bool whole_recurrence;     /* segment recurrence caches and reads all tokens, not only those that the layer can see:
                                 for comparison */
   wn_dtype activation_dtype; /* WN_F32, or WN_BF16 for activations stored until the backward pass ("float32",

@@ -161,6 +161,7 @@ static void param_own(const wn_model_config *c, const struct param_row *of, stru
   for (int d = 0; d < row->ndim; d++) row->shape[d] = param_size(c, of->size[d]);
   param_modules(c, of->size[0], row->shape[0], row->module);
   row->decay = row->ndim > 1;
+  row->matrix = of->of >= WN_INIT_Q && of->of <= WN_INIT_FFN_OUT;
   if (of->start == NORMAL) row->init_std = c->init_std;
   if (of->start == RESIDUAL) row->init_std = c->init_std / sqrt(2.0 * (double)c->layers);
   if (of->start == GAIN) row->init_value = 1;
@@ -209,6 +210,7 @@ static const char *param_of_input(const wn_model_config *c, int slot, bool bias,
     row->init_std = bias ? 0 : c->init_std;
     row->init_value = bias ? how->bias_init : 0;
     row->decay = row->packs = !bias;
+    row->matrix = !bias && how->vectors;
     row->mechanism = true;
     row->neutral = bias ? how->bias_neutral : 0;
     row->projects = bias ? NULL : how;

@@ -24,6 +24,7 @@ struct wn_param {
   double init_value;
   struct wn_param_start start[3]; /* of each module */
   int64_t module[3]; /* rows of the modules that share the tensor (q, k and v; a gate and what it gates); 0: no more */
+  bool matrix;       /* a projection of a layer, from vectors to vectors: what optimizers for hidden matrices are for */
   bool decay;        /* weight decay applies (two dimensions and more) */
   enum wn_param_range
       range;      /* clamped to it after each optimizer step (spans, strengths); such a row is never decayed */

@@ -26,7 +26,7 @@ static const struct wn_field state_fields[] = {
     STATE("threads", WN_FIELD_INT, threads, 1, 65536, "threads of the run"),
     STATE("backend", WN_FIELD_STRING, backend, 0, 16, "backend of the run"),
     STATE("isa", WN_FIELD_STRING, isa, 0, 16, "instruction set of the run"),
-    STATE("optimizer", WN_FIELD_STRING, optimizer, 0, 16, "adamw or adagrad"),
+    STATE("optimizer", WN_FIELD_STRING, optimizer, 0, 16, "adamw, adagrad or muon"),
     STATE("parameters", WN_FIELD_STRING, parameters, 0, 24, "fingerprint of the parameters"),
     STATE("moments", WN_FIELD_STRING, moments, 0, 24, "fingerprint of the optimizer's arrays"),
 };
@@ -34,7 +34,7 @@ static const struct wn_field_group state_group = {"", state_fields, sizeof state
                                                   false};
 
 static const char *optimizer_name(wn_optimizer_kind kind) {
-  return kind == WN_OPT_ADAMW ? "adamw" : "adagrad";
+  return kind == WN_OPT_MUON ? "muon" : kind == WN_OPT_ADAMW ? "adamw" : "adagrad";
 }
 
 /* FNV-1a over 32-bit words in four lanes: one pass at memory speed. */
@@ -81,10 +81,11 @@ static void *recurrence_tensor(const wn_trainer *t, int64_t i, const char **name
 
 static void fingerprint_moments(const wn_trainer *t, char out[24]) {
   uint64_t hash = 0xcbf29ce484222325ULL;
-  const void *moments[] = {t->opt.m, t->opt.v};
   for (int a = 0; a < 2; a++)
-    for (int i = 0; moments[a] && i < t->opt.count; i++)
-      hash = hash_floats(hash, (const float *)moments[a] + t->opt.rows[i].at, t->opt.rows[i].count);
+    for (int i = 0; i < t->opt.count; i++) {
+      const float *moment = wn_optimizer_moment(&t->opt, i, a);
+      if (moment) hash = hash_floats(hash, moment, t->opt.rows[i].count);
+    }
   for (int i = 0; i < t->learns.lora.count; i++) {
     const struct wn_lora_map *m = &t->learns.lora.maps[i];
     hash = hash_floats(hash, m->a, (size_t)(t->learns.lora.rank * m->columns));
@@ -156,35 +157,38 @@ static wn_status save_adapter(wn_context *ctx, const char *dir, const struct wn_
 
 static wn_status moments_list(wn_context *ctx, const wn_trainer *t, struct moments *out) {
   const struct wn_optimizer *opt = &t->opt;
-  const int arrays = opt->m ? 2 : 1, maps = t->learns.lora.count;
+  const int maps = t->learns.lora.count;
+  int moments = 0;
+  for (int i = 0; i < 2 * opt->count; i++) moments += wn_optimizer_moment(opt, i % opt->count, i / opt->count) != NULL;
   memset(out, 0, sizeof *out);
-  out->count = arrays * opt->count + 3 * maps + (int)recurrence_tensors(t) + (recurrence_tensors(t) > 0);
+  out->count = moments + 3 * maps + (int)recurrence_tensors(t) + (recurrence_tensors(t) > 0);
   WN_TRY(wn_alloc(ctx, "optimizer entries", (size_t)out->count * sizeof *out->entries, &out->memory[0]));
   out->entries = out->memory[0];
   WN_TRY(wn_alloc(ctx, "optimizer names", (size_t)out->count * sizeof *out->names, &out->memory[1]));
   out->names = out->memory[1];
-  for (int a = 0; a < arrays; a++) {
-    const float *array = arrays == 2 && a == 0 ? t->opt.m : t->opt.v;
+  for (int a = 0, k = 0; a < 2; a++) {
     for (int i = 0; i < opt->count; i++) {
       const struct wn_optimizer_row *row = &opt->rows[i];
-      int k = a * opt->count + i;
-      snprintf(out->names[k], sizeof out->names[k], "%c.%s", arrays == 2 && a == 0 ? 'm' : 'v', row->name);
+      const float *moment = wn_optimizer_moment(opt, i, a);
+      if (!moment) continue;
+      snprintf(out->names[k], sizeof out->names[k], "%c.%s", a == 0 ? 'm' : 'v', row->name);
       wn_safetensors_entry *e = &out->entries[k];
       *e = (wn_safetensors_entry){.name = out->names[k],
                                   .dtype = WN_F32,
                                   .ndim = row->ndim,
-                                  .data = array + row->at,
+                                  .data = moment,
                                   .bytes = row->count * sizeof(float)};
       for (int d = 0; d < row->ndim; d++) e->shape[d] = row->shape[d];
+      k++;
     }
   }
   for (int i = 0; i < maps; i++)
     for (int kind = 0; kind < 3; kind++) {
-      const int k = arrays * opt->count + 3 * i + kind;
+      const int k = moments + 3 * i + kind;
       lora_entry(&t->learns.lora, i, kind, out->names[k], sizeof out->names[k], &out->entries[k]);
     }
   for (int64_t i = 0; i < recurrence_tensors(t); i++) {
-    const int64_t k = (int64_t)arrays * opt->count + 3 * maps + i;
+    const int64_t k = (int64_t)moments + 3 * maps + i;
     int64_t shape[3], set, layer;
     const char *name;
     const void *at = recurrence_tensor(t, i, &name, &set, &layer, shape);

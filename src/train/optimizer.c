@@ -1,10 +1,10 @@
 /* Optimizers over the tensors that learn: all of a model's, some of them, or others that the model's are made of. Each
- * is one call of the AdamW or Adagrad operation, so that weight decay follows its `decay`, the rate its `lr`, and
- * clipping by module has its own factors:
- *   s_t = min(1, clip_tensor / |g_t|)                each module (Sukhbaatar et al. 2019, section 3), of which q, k and
- * v share one tensor here s   = min(1, clip / sqrt(sum (s_t |g_t|)^2))     the whole gradient and the update uses g_t *
- * s_t * s. Padding between tensors is never touched and stays zero. Cost: one pass over the gradients for the norms,
- * one over gradients, parameters and state. */
+ * is one call of the AdamW or Adagrad operation (with Muon the layers' projections are not: muon.c), so that weight
+ * decay follows its `decay`, the rate its `lr`, and clipping by module has its own factors: s_t = min(1, clip_tensor /
+ * |g_t|)                each module (Sukhbaatar et al. 2019, section 3), of which q, k and v share one tensor here s =
+ * min(1, clip / sqrt(sum (s_t |g_t|)^2))     the whole gradient and the update uses g_t * s_t * s. Padding between
+ * tensors is never touched and stays zero. Cost: one pass over the gradients for the norms, one over gradients,
+ * parameters and state. */
 #include "train/optimizer.h"
 
 #include <math.h>
@@ -27,6 +27,7 @@ struct wn_optimizer_row wn_optimizer_row_of(const struct wn_model *model, int i)
                                  .grad_at = row->offset,
                                  .count = row->count,
                                  .ndim = row->ndim,
+                                 .matrix = row->matrix,
                                  .decay = row->decay,
                                  .range = row->range,
                                  .lr = 1};
@@ -48,6 +49,24 @@ wn_status wn_optimizer_init(wn_context *ctx, struct wn_model *model, wn_optimize
   return status;
 }
 
+/* Room for `count` elements after those so far. */
+static bool optimizer_add(size_t count, size_t *total) {
+  size_t padded;
+  return wn_add_size(count, 15, &padded) && wn_add_size(*total, padded & ~(size_t)15, total);
+}
+
+/* Elements of module k of a tensor, the first of them. */
+static size_t optimizer_module(const struct wn_optimizer_row *row, int k, size_t *count) {
+  if (row->part[0] == 0) {
+    *count = k == 0 ? row->count : 0;
+    return 0;
+  }
+  size_t first = 0;
+  for (int i = 0; i < k; i++) first += row->part[i];
+  *count = row->part[k];
+  return first;
+}
+
 wn_status wn_optimizer_init_rows(wn_context *ctx, struct wn_model *model, wn_optimizer_kind kind,
                                  const struct wn_optimizer_row *rows, int count, struct wn_optimizer *opt) {
   memset(opt, 0, sizeof *opt);
@@ -61,8 +80,8 @@ wn_status wn_optimizer_init_rows(wn_context *ctx, struct wn_model *model, wn_opt
   opt->rows = memory;
   opt->count = count;
   memcpy(opt->rows, rows, (size_t)count * sizeof *rows);
-  size_t scratch = 0, padded;
-  bool fits = true;
+  size_t scratch = 0;
+  bool fits = true, matrices = false;
   for (int i = 0; i < count; i++) {
     int64_t n = (int64_t)rows[i].count;
     size_t sizes[] = {wn_op_sumsq_scratch(&opt->exec, &(struct wn_sumsq){.n = n}, false),
@@ -70,14 +89,30 @@ wn_status wn_optimizer_init_rows(wn_context *ctx, struct wn_model *model, wn_opt
                       wn_op_adagrad_scratch(&opt->exec, &(struct wn_adagrad){.n = n}, false)};
     for (int k = 0; k < 3; k++)
       if (sizes[k] > scratch) scratch = sizes[k];
-    opt->rows[i].at = opt->total;
-    fits =
-        fits && wn_add_size(rows[i].count, 15, &padded) && wn_add_size(opt->total, padded & ~(size_t)15, &opt->total);
+    struct wn_optimizer_row *row = &opt->rows[i];
+    row->matrix = row->matrix && kind == WN_OPT_MUON;
+    row->at = opt->total;
+    row->at_v = opt->total_v;
+    fits = fits && optimizer_add(row->count, &opt->total) && (row->matrix || optimizer_add(row->count, &opt->total_v));
+    for (int k = 0; row->matrix && k < MODULES; k++) {
+      size_t count;
+      optimizer_module(row, k, &count);
+      if (count > 0) wn_muon_count(&opt->muon, &opt->exec, (int64_t)count / row->shape[1], row->shape[1]);
+    }
+    matrices = matrices || row->matrix;
   }
+  if (kind == WN_OPT_MUON && !matrices)
+    return wn_fail(ctx, WN_ERR_CONFIG,
+                   "train.optimizer \"muon\" is for the layers' projections, of which none is left to learn here");
+  if (opt->muon.scratch > scratch) scratch = opt->muon.scratch;
   if (!fits) return wn_fail(ctx, WN_ERR_MEMORY, "optimizer state: %zu elements are too many", opt->total);
   const struct wn_array arrays[] = {
-      {"first moment", kind == WN_OPT_ADAMW, WN_DIMS((int64_t)opt->total), element(opt), &opt->m},
-      {"second moment", true, WN_DIMS((int64_t)opt->total), element(opt), &opt->v},
+      {"first moment", kind != WN_OPT_ADAGRAD, WN_DIMS((int64_t)opt->total), element(opt), &opt->m},
+      {"second moment", true, WN_DIMS((int64_t)opt->total_v), element(opt), &opt->v},
+      {"orthogonal momentum", true, WN_DIMS(opt->muon.most), element(opt), &opt->muon.x},
+      {"its next iterate", true, WN_DIMS(opt->muon.most), element(opt), &opt->muon.y},
+      {"its square", true, WN_DIMS(opt->muon.least), element(opt), &opt->muon.a},
+      {"its fourth power", true, WN_DIMS(opt->muon.least), element(opt), &opt->muon.b},
       {"gradient norms", true, WN_DIMS(count, MODULES), sizeof *opt->norms, &opt->norms},
       {"scratch", true, WN_DIMS((int64_t)scratch), 1, &opt->exec.scratch},
   };
@@ -86,22 +121,16 @@ wn_status wn_optimizer_init_rows(wn_context *ctx, struct wn_model *model, wn_opt
   return WN_OK;
 }
 
+void *wn_optimizer_moment(const struct wn_optimizer *opt, int i, int which) {
+  const struct wn_optimizer_row *row = &opt->rows[i];
+  if (which == 0) return opt->m ? optimizer_at(opt, opt->m, row->at) : NULL;
+  return row->matrix ? NULL : optimizer_at(opt, opt->v, row->at_v);
+}
+
 void wn_optimizer_clear(struct wn_optimizer *opt) {
   wn_arrays_clear(&opt->arrays);
   wn_free(opt->rows);
   memset(opt, 0, sizeof *opt);
-}
-
-/* Elements of module k of a tensor, the first of them. */
-static size_t optimizer_module(const struct wn_optimizer_row *row, int k, size_t *count) {
-  if (row->part[0] == 0) {
-    *count = k == 0 ? row->count : 0;
-    return 0;
-  }
-  size_t first = 0;
-  for (int i = 0; i < k; i++) first += row->part[i];
-  *count = row->part[k];
-  return first;
 }
 
 wn_status wn_optimizer_measure(struct wn_optimizer *opt, const void *grads, double *norm) {
@@ -142,7 +171,7 @@ struct step {
   struct wn_optimizer *opt;
   const wn_train_config *config;
   const void *grads;
-  double lr;
+  double lr, muon_lr;
   int64_t number;
 };
 
@@ -152,9 +181,21 @@ static wn_status step_part(const struct step *s, const struct wn_optimizer_row *
   struct wn_optimizer *opt = s->opt;
   const wn_train_config *config = s->config;
   const double decay = row->decay && row->range == WN_RANGE_ALL ? config->weight_decay : 0;
-  void *p = (char *)row->p + first * element(opt), *v = optimizer_at(opt, opt->v, row->at + first);
+  void *p = (char *)row->p + first * element(opt);
   const void *g = optimizer_at(opt, s->grads, row->grad_at + first);
-  if (opt->kind == WN_OPT_ADAMW) {
+  if (row->matrix) {
+    const struct wn_muon_matrix matrix = {.rows = (int64_t)count / row->shape[1],
+                                          .columns = row->shape[1],
+                                          .p = p,
+                                          .g = g,
+                                          .m = optimizer_at(opt, opt->m, row->at + first),
+                                          .lr = s->muon_lr * row->lr,
+                                          .decay = decay,
+                                          .scale = scale};
+    return wn_muon_step(&opt->exec, &opt->muon, config, &matrix);
+  }
+  void *v = optimizer_at(opt, opt->v, row->at_v + first);
+  if (opt->kind != WN_OPT_ADAGRAD) {
     const struct wn_adamw args = {.n = (int64_t)count,
                                   .p = p,
                                   .g = g,
@@ -182,7 +223,9 @@ static wn_status step_part(const struct step *s, const struct wn_optimizer_row *
 
 wn_status wn_optimizer_apply(struct wn_optimizer *opt, const wn_train_config *config, const void *grads, double lr,
                              int64_t number) {
-  const struct step step = {opt, config, grads, lr, number};
+  /* the matrices' rate has the schedule of the other */
+  const double muon_lr = config->lr > 0 ? config->muon.lr * (lr / config->lr) : 0;
+  const struct step step = {opt, config, grads, lr, muon_lr, number};
   double global = 1;
   if (config->clip > 0) {
     double total = 0;

@@ -16,7 +16,7 @@
 #define AT(member) offsetof(wn_train_config, member)
 #define MAX_TOKENS_PER_STEP ((int64_t)1 << 36)
 
-static const char *const optimizer_names[] = {"adamw", "adagrad", NULL};
+static const char *const optimizer_names[] = {"adamw", "adagrad", "muon", NULL};
 static const char *const tune_names[] = {"all", "attention", "lora", "mechanisms", NULL};
 static const char *const schedule_names[] = {"cosine", "linear", "constant", NULL};
 static const char *const activation_names[] = {[WN_F32] = "float32", [WN_F64] = "", [WN_BF16] = "bfloat16", NULL};
@@ -33,10 +33,16 @@ static const struct wn_field train_fields[] = {
     {"schedule", WN_FIELD_ENUM, AT(schedule), 0, 0, schedule_names, "decay after the warm-up"},
     {"schedule_from", WN_FIELD_INT64, AT(schedule_from), 0, 1e12, NULL,
      "warm-up and decay begin after this step: for continuing a run"},
-    {"beta1", WN_FIELD_DOUBLE, AT(beta1), 0, 0.999999, NULL, "adamw: decay of the first moment"},
-    {"beta2", WN_FIELD_DOUBLE, AT(beta2), 0, 0.99999999, NULL, "adamw: decay of the second moment"},
+    {"beta1", WN_FIELD_DOUBLE, AT(beta1), 0, 0.999999, NULL, "adamw, muon: decay of the first moment"},
+    {"beta2", WN_FIELD_DOUBLE, AT(beta2), 0, 0.99999999, NULL, "adamw, muon: decay of the second moment"},
     {"eps", WN_FIELD_DOUBLE, AT(eps), 1e-30, 1, NULL, "added to the update's denominator"},
-    {"weight_decay", WN_FIELD_DOUBLE, AT(weight_decay), 0, 1000, NULL, "adamw: decoupled; tensors of two dimensions"},
+    {"weight_decay", WN_FIELD_DOUBLE, AT(weight_decay), 0, 1000, NULL,
+     "adamw, muon: decoupled; tensors of two dimensions"},
+    {"muon.lr", WN_FIELD_DOUBLE, AT(muon.lr), 0, 1000, NULL,
+     "muon: rate of the layers' projections, with the schedule of lr, which is that of all other tensors"},
+    {"muon.momentum", WN_FIELD_DOUBLE, AT(muon.momentum), 0, 0.999999, NULL, "muon: decay of the momentum"},
+    {"muon.nesterov", WN_FIELD_BOOL, AT(muon.nesterov), 0, 0, NULL, "muon: the momentum looks ahead"},
+    {"muon.steps", WN_FIELD_INT64, AT(muon.steps), 1, 100, NULL, "muon: Newton-Schulz iterations"},
     {"clip", WN_FIELD_DOUBLE, AT(clip), 0, 1e12, NULL, "largest norm of the whole gradient; 0: off"},
     {"clip_tensor", WN_FIELD_DOUBLE, AT(clip_tensor), 0, 1e12, NULL, "largest norm of each module's gradient; 0: off"},
     {"seed", WN_FIELD_UINT64, AT(seed), 0, 18446744073709551615.0, NULL, "seed of parameters, data order and dropout"},
@@ -102,6 +108,7 @@ void wn_recipe_init(wn_recipe *recipe) {
       .beta2 = 0.999,
       .eps = 1e-8,
       .weight_decay = 0.1,
+      .muon = {.lr = 0.02, .momentum = 0.95, .nesterov = true, .steps = 5},
       .clip = 1,
       .seed = 1,
       .eval_every = 250,

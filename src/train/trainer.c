@@ -33,6 +33,14 @@ static wn_status check_config(wn_context *ctx, const wn_model *model, const wn_t
                    wn_dtype_name(model->dtype));
   if (!(config->lr >= 0) || !isfinite(config->lr))
     return wn_fail(ctx, WN_ERR_CONFIG, "train.lr must be a finite number that is not negative, found %g", config->lr);
+  if (config->optimizer != WN_OPT_MUON) return WN_OK;
+  if (!(config->muon.lr >= 0) || !isfinite(config->muon.lr) || !(config->muon.momentum >= 0) ||
+      !(config->muon.momentum < 1) || config->muon.steps < 1)
+    return wn_fail(
+        ctx, WN_ERR_CONFIG,
+        "train.muon: lr must be finite and not negative, momentum from 0 to below 1, steps at least 1; found "
+        "%g, %g, %lld",
+        config->muon.lr, config->muon.momentum, (long long)config->muon.steps);
   return WN_OK;
 }
 

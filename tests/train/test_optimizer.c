@@ -179,9 +179,79 @@ static void test_ratios(void **state) {
   }
 }
 
+/* Which tensors Muon has, and what it keeps for them: the layers' projections have no second moment; a model without
+ * any left to learn is refused. */
+static void test_muon_rows(void **state) {
+  (void)state;
+  wn_context *ctx = tiny_context("cpu", 1);
+  wn_recipe r;
+  wn_model *model;
+  tiny_recipe(&r, true);
+  r.model.attention.selective.bilinear = true;
+  r.model.vocab_size = 20, r.model.context = 16;
+  must(ctx, wn_model_create(ctx, &r.model, 1, &model));
+  struct wn_optimizer opt;
+  must(ctx, wn_optimizer_init(ctx, model, WN_OPT_MUON, &opt));
+  size_t without = 0;
+  for (int i = 0; i < opt.count; i++) {
+    const char *name = opt.rows[i].name;
+    const bool hidden = strstr(name, ".qkv.weight") || strstr(name, "attn.out.weight") ||
+                        strstr(name, "ffn.in.weight") || strstr(name, "ffn.out.weight") || strstr(name, "attn.select_");
+    if (opt.rows[i].matrix != hidden) fail_msg("%s is %s matrix", name, hidden ? "no" : "a");
+    assert_non_null(wn_optimizer_moment(&opt, i, 0));
+    assert_true((wn_optimizer_moment(&opt, i, 1) == NULL) == hidden);
+    if (hidden) without += (opt.rows[i].count + 15) & ~(size_t)15;
+  }
+  assert_true(without > 0 && opt.total_v == opt.total - without);
+  wn_optimizer_clear(&opt);
+  must(ctx, wn_optimizer_init(ctx, model, WN_OPT_ADAMW, &opt));
+  for (int i = 0; i < opt.count; i++) assert_false(opt.rows[i].matrix);
+  assert_true(opt.total_v == opt.total && opt.muon.most == 0);
+  wn_optimizer_clear(&opt);
+
+  wn_trainer *trainer = NULL;
+  wn_train_config c = r.train;
+  c.optimizer = WN_OPT_MUON;
+  snprintf(c.freeze, sizeof c.freeze, "layers.*");
+  assert_int_equal(wn_trainer_create(ctx, model, &c, &trainer), WN_ERR_CONFIG);
+  assert_non_null(strstr(wn_context_error(ctx), "none is left to learn"));
+  c.freeze[0] = 0;
+  c.muon.momentum = 1;
+  assert_int_equal(wn_trainer_create(ctx, model, &c, &trainer), WN_ERR_CONFIG);
+  assert_non_null(strstr(wn_context_error(ctx), "train.muon"));
+  assert_null(trainer);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
+/* A gradient of zeros moves a matrix by its decay alone. */
+static void test_muon_without_gradient(void **state) {
+  (void)state;
+  struct wn_param row = {.name = "w", .ndim = 2, .shape = {3, 2}, .count = 6, .decay = true, .matrix = true};
+  float p[16] = {1, 2, 3, -4, 5, 6}, g[16] = {0};
+  double norm;
+  struct wn_model model = {
+      .ctx = tiny_context("cpu", 1), .dtype = WN_F32, .table = {.rows = &row, .count = 1, .total = 16}, .params = p};
+  must(model.ctx, wn_backend_of(model.ctx, &model.backend));
+  struct wn_optimizer opt;
+  must(model.ctx, wn_optimizer_init(model.ctx, &model, WN_OPT_MUON, &opt));
+  const wn_train_config c = {
+      .lr = 0.1, .weight_decay = 0.5, .muon = {.lr = 0.2, .momentum = 0.9, .nesterov = true, .steps = 5}};
+  must(model.ctx, wn_optimizer_measure(&opt, g, &norm));
+  must(model.ctx, wn_optimizer_apply(&opt, &c, g, 0.05, 1)); /* half of the rate: half of the matrices' */
+  const float want[] = {1, 2, 3, -4, 5, 6};
+  for (int i = 0; i < 6; i++) assert_true(fabs((double)p[i] - 0.95 * (double)want[i]) < 1e-6);
+  wn_optimizer_clear(&opt);
+  wn_context_destroy(model.ctx);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_ratios), cmocka_unit_test(test_adamw),
-                                     cmocka_unit_test(test_adagrad), cmocka_unit_test(test_clipping),
-                                     cmocka_unit_test(test_clipping_of_modules)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_ratios),
+                                     cmocka_unit_test(test_adamw),
+                                     cmocka_unit_test(test_adagrad),
+                                     cmocka_unit_test(test_clipping),
+                                     cmocka_unit_test(test_clipping_of_modules),
+                                     cmocka_unit_test(test_muon_rows),
+                                     cmocka_unit_test(test_muon_without_gradient)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

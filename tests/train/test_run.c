@@ -99,6 +99,10 @@ static void test_resume(void **state) {
   r.train.clip_tensor = 0.03;
   r.train.save_every = 4;
   resume_equals(&r);
+  tiny_recipe(&r, true);
+  r.train.optimizer = WN_OPT_MUON;
+  r.model.attention.selective.bilinear = true; /* matrices of a mechanism */
+  resume_equals(&r);
 }
 
 static json_t *read_json(const char *dir, const char *name) {
@@ -386,6 +390,8 @@ static void test_refusals(void **state) {
   assert_int_equal(train(&changed, dir, true, 0, NULL), WN_ERR_CONFIG);
   changed = r;
   changed.train.optimizer = WN_OPT_ADAGRAD;
+  assert_int_equal(train(&changed, dir, true, 0, NULL), WN_ERR_CONFIG);
+  changed.train.optimizer = WN_OPT_MUON;
   assert_int_equal(train(&changed, dir, true, 0, NULL), WN_ERR_CONFIG);
   /* One process a folder. */
   wn_context *ctx = tiny_context("cpu", 1);
