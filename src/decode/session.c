@@ -64,7 +64,7 @@ static wn_status session_run_layers(struct wn_run *run, struct wn_session *s, bo
   struct wn_layer_acts a;
   struct wn_layer_blocks blocks = s->room->blocks;
   struct wn_layer_temp *temp = &s->room->temp;
-  if (!wn_layer_acts_plan(c, run->exec.dtype, run->B, run->T, false, &blocks, &a))
+  if (!wn_layer_acts_plan(c, wn_layer_types_of(run->exec.dtype), run->B, run->T, false, &blocks, &a))
     return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: activations do not fit in memory");
   /* What the embedding's norm keeps is not needed later: layer 0's arrays take it. */
   WN_TRY(wn_run_embed(run, s->tokens, a.n2, a.rstd2, a.mean2, a.x));

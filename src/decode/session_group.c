@@ -32,12 +32,12 @@ static void group_lay(struct wn_session_group *g) {
       {"order", true, WN_DIMS(n), sizeof *g->order, &g->order},
   };
   WN_ARRAYS_LAY(&g->arrays, rows);
-  wn_layer_temp_lay(c, g->model->dtype, n, 1, false, false, &g->arrays, &g->temp);
+  wn_layer_temp_lay(c, wn_layer_types_of(g->model->dtype), n, 1, false, false, &g->arrays, &g->temp);
 }
 
 static wn_status group_arrays(wn_context *ctx, struct wn_session_group *g) {
   struct wn_layer_acts acts;
-  if (!wn_layer_acts_plan(&g->model->config, g->model->dtype, g->most, 1, false, &g->blocks, &acts))
+  if (!wn_layer_acts_plan(&g->model->config, wn_layer_types_of(g->model->dtype), g->most, 1, false, &g->blocks, &acts))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session group: activations of %lld sessions do not fit in memory",
                    (long long)g->most);
   group_lay(g);
@@ -95,7 +95,7 @@ static wn_status group_run_layers(struct wn_run *run, struct wn_session_group *g
   const int64_t n = run->B;
   struct wn_layer_acts a;
   struct wn_layer_blocks blocks = g->blocks;
-  if (!wn_layer_acts_plan(c, run->exec.dtype, n, 1, false, &blocks, &a))
+  if (!wn_layer_acts_plan(c, wn_layer_types_of(run->exec.dtype), n, 1, false, &blocks, &a))
     return wn_fail(g->ctx, WN_ERR_ARGUMENT, "session group: activations do not fit in memory");
   WN_TRY(wn_run_embed(run, g->tokens, a.n2, a.rstd2, a.mean2, a.x));
   for (int64_t l = 0; l < c->layers; l++) {

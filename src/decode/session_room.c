@@ -12,7 +12,7 @@ static void room_lay(const struct wn_model *m, int64_t B, int64_t piece, struct 
       {"exact activations", true, WN_DIMS((int64_t)room->blocks.exact_bytes), 1, &room->blocks.exact},
   };
   WN_ARRAYS_LAY(&room->arrays, rows);
-  wn_layer_temp_lay(&m->config, m->dtype, B, piece, false, false, &room->arrays, &room->temp);
+  wn_layer_temp_lay(&m->config, wn_layer_types_of(m->dtype), B, piece, false, false, &room->arrays, &room->temp);
 }
 
 wn_status wn_session_room_fit(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t piece,
@@ -22,7 +22,8 @@ wn_status wn_session_room_fit(wn_context *ctx, const struct wn_model *model, int
   int64_t M;
   if (wider.B == room->B && wider.piece == room->piece) return WN_OK;
   if (__builtin_mul_overflow(wider.B, wider.piece, &M) || M > INT32_MAX ||
-      !wn_layer_acts_plan(&model->config, model->dtype, wider.B, wider.piece, false, &wider.blocks, &acts))
+      !wn_layer_acts_plan(&model->config, wn_layer_types_of(model->dtype), wider.B, wider.piece, false, &wider.blocks,
+                          &acts))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences: too many tokens per step", (long long)wider.B);
   room_lay(model, wider.B, wider.piece, &wider);
   WN_TRY(wn_arrays_check(ctx, &wider.arrays, "session of %lld sequences", (long long)wider.B));

@@ -44,6 +44,13 @@ void wn_input_transform_back(const struct wn_run *run, const struct wn_attention
   }
 }
 
+/* The projection of the layer's input as the layer keeps it. */
+static struct wn_linear input_of_layer(const struct wn_run *run, int64_t l, const struct wn_attention_input *in) {
+  struct wn_linear a = wn_input_projection(run, l, in, run->B * run->T);
+  a.x_type = wn_type_field(run->types.norms);
+  return a;
+}
+
 wn_status wn_inputs_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, bool of_keys) {
   const int64_t M = run->B * run->T;
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
@@ -51,7 +58,7 @@ wn_status wn_inputs_forward(struct wn_run *run, int64_t l, struct wn_layer_acts 
   for (int i = 0; i < n; i++) {
     if (in[i].how->of_keys != of_keys) continue;
     void *y = a->input[in[i].slot];
-    WN_TRY(wn_run_project(run, wn_input_projection(run, l, &in[i], M), a->n1, y));
+    WN_TRY(wn_run_project(run, input_of_layer(run, l, &in[i]), a->n1, y));
     wn_input_transform(run, &in[i], M, y);
   }
   return WN_OK;
@@ -86,7 +93,7 @@ wn_status wn_inputs_backward(struct wn_run *run, int64_t l, const struct wn_laye
     if (in[i].how->of_keys && run->recurrence.rows > 0) continue;
     void *d_y = temp->d_input[in[i].slot];
     wn_input_transform_back(run, &in[i], M, a->input[in[i].slot], d_y);
-    WN_TRY(wn_run_project_back(run, wn_input_projection(run, l, &in[i], M), a->n1, d_y, d_x, true));
+    WN_TRY(wn_run_project_back(run, input_of_layer(run, l, &in[i]), a->n1, d_y, d_x, true));
   }
   return WN_OK;
 }

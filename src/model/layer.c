@@ -43,30 +43,31 @@ static void inputs_lay(const wn_model_config *c, int64_t M, wn_dtype dtype, bool
   }
 }
 
-bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T, bool recurrent,
+bool wn_layer_acts_plan(const wn_model_config *c, struct wn_layer_types types, int64_t B, int64_t T, bool recurrent,
                         struct wn_layer_blocks *blocks, struct wn_layer_acts *out) {
   const int64_t M = B * T, C = c->width, D = c->head_size, H = c->heads, Hkv = c->kv_heads;
   const int64_t G = wn_attention_selections(&c->attention, c->kv_heads), S = c->encoder.context;
   const bool layer = c->norm == WN_NORM_LAYER, cross = c->encoder.layers > 0;
   const bool both = wn_norm_is_both(c);
-  const size_t e = wn_dtype_size(dtype);
+  const size_t e = wn_dtype_size(types.all), en = wn_dtype_size(types.norms), ef = wn_dtype_size(types.ffn);
+  const size_t er = wn_dtype_size(types.rows);
   const struct wn_array large[] = {
-      {"x", true, WN_DIMS(M, C), e, &out->x},        {"att", true, WN_DIMS(M, H, D), e, &out->att},
-      {"mid", true, WN_DIMS(M, C), e, &out->mid},    {"in", true, WN_DIMS(M, wn_ffn_in_width(c)), e, &out->in},
+      {"x", true, WN_DIMS(M, C), e, &out->x},        {"att", true, WN_DIMS(M, H, D), er, &out->att},
+      {"mid", true, WN_DIMS(M, C), e, &out->mid},    {"in", true, WN_DIMS(M, wn_ffn_in_width(c)), ef, &out->in},
       {"out1", both, WN_DIMS(M, C), e, &out->out1},  {"out2", both, WN_DIMS(M, C), e, &out->out2},
       {"cmid", cross, WN_DIMS(M, C), e, &out->cmid}, {"catt", cross, WN_DIMS(M, H, D), e, &out->catt},
   };
   const struct wn_array derived[] = {
-      {"n1", true, WN_DIMS(M, C), e, &out->n1},
-      {"n2", true, WN_DIMS(M, C), e, &out->n2},
-      {"act", true, WN_DIMS(M, c->ffn_width), e, &out->act},
+      {"n1", true, WN_DIMS(M, C), en, &out->n1},
+      {"n2", true, WN_DIMS(M, C), en, &out->n2},
+      {"act", true, WN_DIMS(M, c->ffn_width), ef, &out->act},
       {"cn", cross, WN_DIMS(M, C), e, &out->cn},
       /* With recurrence, keys come from more than the layer's own arrays, and q is exact. */
-      {"q", c->qk_norm && !recurrent, WN_DIMS(M, H, D), e, &out->q},
-      {"k", c->qk_norm && !recurrent, WN_DIMS(M, Hkv, D), e, &out->k},
+      {"q", c->qk_norm && !recurrent, WN_DIMS(M, H, D), er, &out->q},
+      {"k", c->qk_norm && !recurrent, WN_DIMS(M, Hkv, D), er, &out->k},
   };
   const struct wn_array exact[] = {
-      {"qkv", true, WN_DIMS(M, recurrent ? H * D : qkv_width(c)), e, &out->qkv},
+      {"qkv", true, WN_DIMS(M, recurrent ? H * D : qkv_width(c)), er, &out->qkv},
       {"rstd1", true, WN_DIMS(M), e, &out->rstd1},
       {"mean1", layer, WN_DIMS(M), e, &out->mean1},
       {"rstd2", true, WN_DIMS(M), e, &out->rstd2},
@@ -96,30 +97,31 @@ bool wn_layer_acts_plan(const wn_model_config *c, wn_dtype dtype, int64_t B, int
   WN_ARRAYS_LAY(&d, derived);
   WN_ARRAYS_LAY(&x, exact);
   if (recurrent) WN_ARRAYS_LAY(&x, exact_q);
-  inputs_lay(c, M, dtype, recurrent, &x, out->input);
+  inputs_lay(c, M, types.all, recurrent, &x, out->input);
   blocks->large_bytes = l.bytes;
   blocks->derived_bytes = d.bytes;
   blocks->exact_bytes = x.bytes;
   return !l.failed && !d.failed && !x.failed;
 }
 
-void wn_layer_temp_lay(const wn_model_config *c, wn_dtype dtype, int64_t B, int64_t T, bool recurrent, bool backward,
-                       struct wn_arrays *arrays, struct wn_layer_temp *out) {
+void wn_layer_temp_lay(const wn_model_config *c, struct wn_layer_types types, int64_t B, int64_t T, bool recurrent,
+                       bool backward, struct wn_arrays *arrays, struct wn_layer_temp *out) {
   const int64_t M = B * T, C = c->width, D = c->head_size, HD = c->heads * D;
-  const size_t e = wn_dtype_size(dtype);
+  const size_t e = wn_dtype_size(types.all), er = wn_dtype_size(types.rows);
+  const int64_t of_ffn = c->ffn_width * (int64_t)wn_dtype_size(types.ffn), of_att = HD * (int64_t)er;
   const struct wn_array rows[] = {
       {"branch", true, WN_DIMS(M, C), e, &out->branch},
       {"d_res", backward, WN_DIMS(M, C), e, &out->d_res},
       {"d_n", backward, WN_DIMS(M, C), e, &out->d_n},
-      {"d_act", backward, WN_DIMS(M, c->ffn_width > HD ? c->ffn_width : HD), e, &out->d_act},
-      {"d_qkv", backward, WN_DIMS(M, recurrent ? HD : qkv_width(c)), e, &out->d_qkv},
-      {"d_q", backward && c->qk_norm, WN_DIMS(M, HD), e, &out->d_q},
-      {"d_k", backward && c->qk_norm && !recurrent, WN_DIMS(M, c->kv_heads, D), e, &out->d_k},
+      {"d_act", backward, WN_DIMS(M, of_ffn > of_att ? of_ffn : of_att), 1, &out->d_act},
+      {"d_qkv", backward, WN_DIMS(M, recurrent ? HD : qkv_width(c)), er, &out->d_qkv},
+      {"d_q", backward && c->qk_norm, WN_DIMS(M, HD), er, &out->d_q},
+      {"d_k", backward && c->qk_norm && !recurrent, WN_DIMS(M, c->kv_heads, D), er, &out->d_k},
       {"d_ckv", backward && c->encoder.layers > 0, WN_DIMS(B, c->encoder.context, 2 * c->kv_heads * D), e, &out->d_ckv},
   };
   memset(out, 0, sizeof *out);
   WN_ARRAYS_LAY(arrays, rows);
-  if (backward) inputs_lay(c, M, dtype, recurrent, arrays, out->d_input);
+  if (backward) inputs_lay(c, M, types.all, recurrent, arrays, out->d_input);
 }
 
 /* ---- the layer's parts ---- */
@@ -127,47 +129,68 @@ void wn_layer_temp_lay(const wn_model_config *c, wn_dtype dtype, int64_t B, int6
 static wn_status hidden_dropout(struct wn_run *run, int64_t l, void *x) {
   const wn_model_config *c = &run->model->config;
   if (run->dropout_hidden <= 0) return WN_OK;
-  return wn_run_dropout_forward(run, &(struct wn_dropout){.n = run->B * run->T * c->ffn_width,
+  return wn_run_dropout_forward(run, &(struct wn_dropout){.type = wn_type_field(run->types.ffn),
+                                                          .n = run->B * run->T * c->ffn_width,
                                                           .p = run->dropout_hidden,
                                                           .seed = run->seed,
                                                           .stream = run->stream + (uint64_t)(1 + 3 * c->layers + l),
                                                           .x = x});
 }
 
-static struct wn_norm_site norm1_of(const struct wn_layer_params *p, const struct wn_layer_acts *a) {
-  return (struct wn_norm_site){p->norm1_gain, p->norm1_shift, a->rstd1, a->mean1};
+static struct wn_norm_site norm1_of(const struct wn_run *run, const struct wn_layer_params *p,
+                                    const struct wn_layer_acts *a) {
+  return (struct wn_norm_site){p->norm1_gain, p->norm1_shift, a->rstd1, a->mean1, wn_type_field(run->types.norms)};
 }
-static struct wn_norm_site norm2_of(const struct wn_layer_params *p, const struct wn_layer_acts *a) {
-  return (struct wn_norm_site){p->norm2_gain, p->norm2_shift, a->rstd2, a->mean2};
+static struct wn_norm_site norm2_of(const struct wn_run *run, const struct wn_layer_params *p,
+                                    const struct wn_layer_acts *a) {
+  return (struct wn_norm_site){p->norm2_gain, p->norm2_shift, a->rstd2, a->mean2, wn_type_field(run->types.norms)};
 }
 /* On what branch 1 (attention) or 2 (feed-forward) adds. */
 static struct wn_norm_site branch_norm_of(const struct wn_layer_params *p, const struct wn_layer_acts *a, int branch) {
-  return branch == 1 ? (struct wn_norm_site){p->post_norm1_gain, p->post_norm1_shift, a->rstd_out1, a->mean_out1}
-                     : (struct wn_norm_site){p->post_norm2_gain, p->post_norm2_shift, a->rstd_out2, a->mean_out2};
+  return branch == 1 ? (struct wn_norm_site){p->post_norm1_gain, p->post_norm1_shift, a->rstd_out1, a->mean_out1, 0}
+                     : (struct wn_norm_site){p->post_norm2_gain, p->post_norm2_shift, a->rstd_out2, a->mean_out2, 0};
 }
 
+/* The four projections: into a branch from a norm's output, whose gradient is the residual stream's kind, and out of
+ * it. */
+static struct wn_linear projection_into(struct wn_linear a, wn_dtype norms, wn_dtype to) {
+  a.x_type = wn_type_field(norms), a.y_type = a.dy_type = wn_type_field(to);
+  return a;
+}
+static struct wn_linear projection_out_of(struct wn_linear a, wn_dtype from) {
+  a.x_type = a.dx_type = wn_type_field(from);
+  return a;
+}
 static struct wn_linear projection_qkv(const struct wn_run *run, const struct wn_layer_params *p) {
   const wn_model_config *c = &run->model->config;
-  return wn_run_projection(run, run->B * run->T, c->width, qkv_width(c), p->qkv_weight, p->qkv_bias);
+  return projection_into(wn_run_projection(run, run->B * run->T, c->width, qkv_width(c), p->qkv_weight, p->qkv_bias),
+                         run->types.norms, run->types.rows);
 }
 static struct wn_linear projection_out(const struct wn_run *run, const struct wn_layer_params *p) {
   const wn_model_config *c = &run->model->config;
-  return wn_run_projection(run, run->B * run->T, c->heads * c->head_size, c->width, p->out_weight, p->out_bias);
+  return projection_out_of(
+      wn_run_projection(run, run->B * run->T, c->heads * c->head_size, c->width, p->out_weight, p->out_bias),
+      run->types.rows);
 }
 static struct wn_linear projection_ffn_in(const struct wn_run *run, const struct wn_layer_params *p) {
   const wn_model_config *c = &run->model->config;
-  return wn_run_projection(run, run->B * run->T, c->width, wn_ffn_in_width(c), p->in_weight, p->in_bias);
+  return projection_into(
+      wn_run_projection(run, run->B * run->T, c->width, wn_ffn_in_width(c), p->in_weight, p->in_bias), run->types.norms,
+      run->types.ffn);
 }
 static struct wn_linear projection_ffn_out(const struct wn_run *run, const struct wn_layer_params *p) {
   const wn_model_config *c = &run->model->config;
-  return wn_run_projection(run, run->B * run->T, c->ffn_width, c->width, p->ffn_out_weight, p->ffn_out_bias);
+  return projection_out_of(
+      wn_run_projection(run, run->B * run->T, c->ffn_width, c->width, p->ffn_out_weight, p->ffn_out_bias),
+      run->types.ffn);
 }
 /* QK-norm over `heads` heads that start at column `at` of qkv; y is [M, heads*D]. */
 static struct wn_norm head_norm(const struct wn_run *run, const struct wn_layer_acts *a, int64_t at, int64_t heads,
                                 struct wn_norm_site site, void *y) {
   const wn_model_config *c = &run->model->config;
   struct wn_norm n = wn_run_norm_args(run, run->B * run->T, heads, c->head_size, site);
-  n.x = wn_element(a->qkv, at, run->exec.dtype), n.ldx = qkv_width(c);
+  n.x = wn_element(a->qkv, at, run->types.rows), n.ldx = qkv_width(c);
+  n.x_type = n.y_type = n.dy_type = n.dx_type = wn_type_field(run->types.rows);
   n.y = y, n.ldy = heads * c->head_size;
   return n;
 }
@@ -175,19 +198,19 @@ static struct wn_norm head_norm(const struct wn_run *run, const struct wn_layer_
 /* The rotation of `heads` heads at x, in place. */
 static struct wn_rope layer_rotation(const struct wn_run *run, int64_t l, void *x, int64_t ldx, int64_t heads) {
   struct wn_rope a = wn_run_rotation(run, l);
-  a.rows = run->B * run->T, a.heads = heads;
+  a.rows = run->B * run->T, a.heads = heads, a.type = wn_type_field(run->types.rows);
   a.x = x, a.ldx = ldx;
   a.positions = run->positions;
   return a;
 }
 
 static struct wn_norm layer_query_norm(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
-  const struct wn_norm_site site = {run->model->layers[l].q_gain, -1, a->rstd_q, a->mean_q};
+  const struct wn_norm_site site = {run->model->layers[l].q_gain, -1, a->rstd_q, a->mean_q, 0};
   return head_norm(run, a, 0, run->model->config.heads, site, a->q);
 }
 static struct wn_norm layer_key_norm(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
   const wn_model_config *c = &run->model->config;
-  const struct wn_norm_site site = {run->model->layers[l].k_gain, -1, a->rstd_k, a->mean_k};
+  const struct wn_norm_site site = {run->model->layers[l].k_gain, -1, a->rstd_k, a->mean_k, 0};
   return head_norm(run, a, c->heads * c->head_size, c->kv_heads, site, a->k);
 }
 
@@ -214,7 +237,7 @@ static wn_status entry_norm(struct wn_run *run, int64_t l, struct wn_layer_acts 
   const struct wn_layer_params *p = &run->model->layers[l];
   const int64_t M = run->B * run->T, C = run->model->config.width;
   if (p->norm1_gain >= 0)
-    WN_TRY(wn_run_norm(run, M, norm1_of(p, a), prev_mid ? prev_mid : a->x, prev_branch, a->x, a->n1));
+    WN_TRY(wn_run_norm(run, M, norm1_of(run, p, a), prev_mid ? prev_mid : a->x, prev_branch, a->x, a->n1));
   else if (!run->measuring)
     memcpy(a->n1, a->x, (size_t)(M * C) * wn_dtype_size(run->exec.dtype));
   return WN_OK;
@@ -279,7 +302,7 @@ static void bind_parameters(const struct wn_run *run, const int *rows, enum wn_a
 
 void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, struct wn_attention *out) {
   const wn_model_config *c = &run->model->config;
-  const wn_dtype dtype = run->exec.dtype;
+  const wn_dtype rows = run->types.rows;
   const int64_t T = run->T, H = c->heads, Hkv = c->kv_heads, D = c->head_size, N = qkv_width(c);
   const struct wn_stride in_qkv = {T * N, N, D};
   memset(out, 0, sizeof *out);
@@ -301,8 +324,8 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   out->dropout.stream = run->stream + (uint64_t)(1 + 2 * c->layers + l);
   if (!run->training) out->dropout.p = 0;
   out->q = c->qk_norm ? a->q : a->qkv;
-  out->k = c->qk_norm ? a->k : wn_element(a->qkv, H * D, dtype);
-  out->v = wn_element(a->qkv, (H + Hkv) * D, dtype);
+  out->k = c->qk_norm ? a->k : wn_element(a->qkv, H * D, rows);
+  out->v = wn_element(a->qkv, (H + Hkv) * D, rows);
   out->y = a->att;
   out->s_q = c->qk_norm ? (struct wn_stride){T * H * D, H * D, D} : in_qkv;
   out->s_k = c->qk_norm ? (struct wn_stride){T * Hkv * D, Hkv * D, D} : in_qkv;
@@ -324,7 +347,12 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
 
 static wn_status layer_activate(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
   const wn_model_config *c = &run->model->config;
-  const struct wn_act act = {.kind = act_kind(c), .M = run->B * run->T, .F = c->ffn_width, .x = a->in, .y = a->act};
+  const struct wn_act act = {.kind = act_kind(c),
+                             .type = wn_type_field(run->types.ffn),
+                             .M = run->B * run->T,
+                             .F = c->ffn_width,
+                             .x = a->in,
+                             .y = a->act};
   WN_TRY(wn_run_act_forward(run, &act));
   return hidden_dropout(run, l, a->act);
 }
@@ -355,7 +383,7 @@ wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
     WN_TRY(wn_cross_forward(run, l, a, temp));
     base = a->cmid;
   }
-  WN_TRY(wn_run_norm(run, run->B * run->T, norm2_of(p, a), base, temp->branch, a->mid, a->n2));
+  WN_TRY(wn_run_norm(run, run->B * run->T, norm2_of(run, p, a), base, temp->branch, a->mid, a->n2));
   WN_TRY(wn_run_project(run, projection_ffn_in(run, p), a->n2, a->in));
   WN_TRY(layer_activate(run, l, a));
   /* Backward goes through the branch's norm: it needs what was normed. */
@@ -396,7 +424,7 @@ wn_status wn_layer_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *
   /* Without QK-norm qkv has been turned already. */
   if (c->qk_norm && run->recurrence.rows == 0) WN_TRY(finish_qk(run, l, a));
   if (c->encoder.layers > 0) WN_TRY(wn_cross_rebuild(run, l, a));
-  WN_TRY(wn_run_norm(run, run->B * run->T, norm2_of(p, a), a->mid, NULL, NULL, a->n2));
+  WN_TRY(wn_run_norm(run, run->B * run->T, norm2_of(run, p, a), a->mid, NULL, NULL, a->n2));
   return layer_activate(run, l, a);
 }
 
@@ -405,14 +433,14 @@ wn_status wn_layer_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *
 static wn_status layer_attention_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
                                           struct wn_layer_temp *temp) {
   const wn_model_config *c = &run->model->config;
-  const wn_dtype dtype = run->exec.dtype;
+  const wn_dtype dtype = run->exec.dtype, of_rows = run->types.rows;
   const int64_t H = c->heads, Hkv = c->kv_heads, D = c->head_size, N = qkv_width(c);
   struct wn_attention attention;
   wn_layer_attention(run, l, a, &attention);
   attention.dy = temp->d_act;
   attention.dq = c->qk_norm ? temp->d_q : temp->d_qkv;
-  attention.dk = c->qk_norm ? temp->d_k : wn_element(temp->d_qkv, H * D, dtype);
-  attention.dv = wn_element(temp->d_qkv, (H + Hkv) * D, dtype);
+  attention.dk = c->qk_norm ? temp->d_k : wn_element(temp->d_qkv, H * D, of_rows);
+  attention.dv = wn_element(temp->d_qkv, (H + Hkv) * D, of_rows);
   wn_inputs_bind_gradients(run, temp, &attention);
   if (a->M && run->mem_coef != 0) { /* it has been summed, and nothing else reads it */
     const struct wn_memory_rows rows = wn_run_memory_rows(run);
@@ -430,7 +458,7 @@ static wn_status layer_attention_backward(struct wn_run *run, int64_t l, struct 
   if (!c->qk_norm) return WN_OK;
   struct wn_norm nq = layer_query_norm(run, l, a), nk = layer_key_norm(run, l, a);
   nq.dy = temp->d_q, nq.lddy = H * D, nq.dx = temp->d_qkv, nq.lddx = N;
-  nk.dy = temp->d_k, nk.lddy = Hkv * D, nk.dx = wn_element(temp->d_qkv, H * D, dtype), nk.lddx = N;
+  nk.dy = temp->d_k, nk.lddy = Hkv * D, nk.dx = wn_element(temp->d_qkv, H * D, of_rows), nk.lddx = N;
   WN_TRY(wn_run_norm_backward(run, &nq));
   return wn_run_norm_backward(run, &nk);
 }
@@ -466,11 +494,16 @@ wn_status wn_layer_backward(struct wn_run *run, int64_t l, struct wn_layer_acts 
 
   WN_TRY(branch_backward(run, l, a, temp, 2));
   WN_TRY(hidden_dropout(run, l, temp->d_act));
-  const struct wn_act act = {
-      .kind = act_kind(c), .M = run->B * run->T, .F = c->ffn_width, .x = a->in, .dy = temp->d_act, .dx = a->in};
+  const struct wn_act act = {.kind = act_kind(c),
+                             .type = wn_type_field(run->types.ffn),
+                             .M = run->B * run->T,
+                             .F = c->ffn_width,
+                             .x = a->in,
+                             .dy = temp->d_act,
+                             .dx = a->in};
   WN_TRY(wn_run_act_backward(run, &act));
   WN_TRY(wn_run_project_back(run, projection_ffn_in(run, p), a->n2, a->in, d_in, post));
-  WN_TRY(through_norm(run, norm2_of(p, a), a->mid, temp));
+  WN_TRY(through_norm(run, norm2_of(run, p, a), a->mid, temp));
   if (c->encoder.layers > 0) WN_TRY(wn_cross_backward(run, l, a, temp));
 
   WN_TRY(branch_backward(run, l, a, temp, 1));
@@ -480,5 +513,5 @@ wn_status wn_layer_backward(struct wn_run *run, int64_t l, struct wn_layer_acts 
   else
     WN_TRY(wn_run_project_back(run, projection_qkv(run, p), a->n1, temp->d_qkv, d_in, post));
   WN_TRY(wn_inputs_backward(run, l, a, temp, d_in));
-  return through_norm(run, norm1_of(p, a), a->x, temp);
+  return through_norm(run, norm1_of(run, p, a), a->x, temp);
 }

@@ -56,8 +56,8 @@ struct wn_layer_blocks {
 };
 /* With recurrence recurrence_room.c lays out k, kv, rstd_k, mean_k and sk, whose size depends on the layer's reach.
  * Lays the arrays out from the blocks' bases on (NULL: only sizes) and sets the blocks' sizes. False on overflow. */
-bool wn_layer_acts_plan(const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T, bool recurrent,
-                        struct wn_layer_blocks *blocks, struct wn_layer_acts *out);
+bool wn_layer_acts_plan(const wn_model_config *config, struct wn_layer_types types, int64_t B, int64_t T,
+                        bool recurrent, struct wn_layer_blocks *blocks, struct wn_layer_acts *out);
 
 /* A layer's temporary arrays, shared by all layers. */
 struct wn_layer_temp {
@@ -72,7 +72,7 @@ struct wn_layer_temp {
   void *d_input[WN_MECHANISM_INPUTS_MAX]; /* as input; with recurrence those of keys, d_kv and d_k are in its rooms */
   void *d_ckv;                            /* as ckv */
 };
-void wn_layer_temp_lay(const wn_model_config *config, wn_dtype dtype, int64_t B, int64_t T, bool recurrent,
+void wn_layer_temp_lay(const wn_model_config *config, struct wn_layer_types types, int64_t B, int64_t T, bool recurrent,
                        bool backward, struct wn_arrays *arrays, struct wn_layer_temp *out);
 
 /* Everything before the attention: norm1 of (prev_mid + prev_branch -> a->x), or of a->x when prev_mid is NULL; then

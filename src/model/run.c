@@ -19,6 +19,7 @@ void wn_run_init(struct wn_run *run, const struct wn_model *model, int64_t B, in
   run->model = model;
   run->exec = (struct wn_exec){
       .ctx = model->ctx, .backend = model->backend, .threads = model->ctx->threads, .dtype = model->dtype};
+  run->types = wn_layer_types_of(model->dtype);
   run->B = B;
   run->T = T;
   run->rotary = &model->rotary;
@@ -66,6 +67,7 @@ struct wn_norm wn_run_norm_args(const struct wn_run *run, int64_t rows, int64_t 
   return (struct wn_norm){.rows = rows,
                           .groups = groups,
                           .width = width,
+                          .y_type = at.y_type,
                           .layer = c->norm == WN_NORM_LAYER,
                           .eps = c->norm_eps,
                           .gain = wn_run_param(run, at.gain),

@@ -35,11 +35,28 @@ struct wn_cross {
   size_t kv_bytes;
 };
 
+/* The types of a layer's activations: all but those named are of the first. Where a pass's products round what they
+ * multiply to bf16, arrays that only products, the activation function and attention read are kept rounded. */
+struct wn_layer_types {
+  wn_dtype all;
+  wn_dtype norms; /* n1, n2 */
+  wn_dtype ffn;   /* in, act, and the latter's gradient */
+  wn_dtype rows;  /* qkv, q, k, att, and their gradients */
+};
+static inline struct wn_layer_types wn_layer_types_of(wn_dtype dtype) {
+  return (struct wn_layer_types){dtype, dtype, dtype, dtype};
+}
+/* As the operations' fields say it: zero is exec's. */
+static inline wn_dtype wn_type_field(wn_dtype type) {
+  return type == WN_BF16 ? WN_BF16 : WN_F32;
+}
+
 /* One pass over the model. When measuring, operations are not run: the largest scratch that they ask for is found, by
  * the same code that runs them later. */
 struct wn_run {
   const struct wn_model *model;
   struct wn_exec exec;
+  struct wn_layer_types types;
   bool measuring;
   size_t need;
   int64_t B, T;
@@ -93,6 +110,7 @@ static inline uint64_t wn_run_streams(const wn_model_config *c) {
 struct wn_norm_site {
   int gain, shift;
   void *rstd, *mean;
+  wn_dtype y_type; /* as in wn_norm */
 };
 /* The norm over the model's width, with and without the fused addition (add NULL: x is normed, sum unused). */
 wn_status wn_run_norm(struct wn_run *run, int64_t rows, struct wn_norm_site at, const void *x, const void *add,

@@ -30,7 +30,7 @@ static wn_status step_layer_acts(const struct wn_run *run, const struct wn_works
   if (all) blocks.large += (size_t)l * ws->blocks.large_bytes;
   if (all) blocks.derived += (size_t)l * ws->blocks.derived_bytes;
   if (all || reduced) blocks.exact += (size_t)l * ws->blocks.exact_bytes;
-  if (!wn_layer_acts_plan(&run->model->config, run->exec.dtype, run->B, run->T, run->recurrence.rows > 0, &blocks, out))
+  if (!wn_layer_acts_plan(&run->model->config, run->types, run->B, run->T, run->recurrence.rows > 0, &blocks, out))
     return wn_fail(run->exec.ctx, WN_ERR_ARGUMENT, "step: activations do not fit in memory");
   if (run->recurrence.rows > 0) wn_recurrence_keys(ws, l, out);
   if (ws->keep == WN_KEEP_INPUT) out->x = ws->kept + (size_t)l * ws->kept_bytes;
@@ -43,7 +43,7 @@ static void step_move_reduced(const struct wn_run *run, const struct wn_workspac
   if (run->measuring || ws->keep != WN_KEEP_REDUCED || l == run->model->config.layers - 1) return;
   struct wn_layer_acts a;
   struct wn_layer_blocks blocks = {0};
-  wn_layer_acts_plan(&run->model->config, run->exec.dtype, run->B, run->T, run->recurrence.rows > 0, &blocks, &a);
+  wn_layer_acts_plan(&run->model->config, run->types, run->B, run->T, run->recurrence.rows > 0, &blocks, &a);
   const int64_t n = (int64_t)(blocks.large_bytes / sizeof(float));
   uint16_t *copy = (uint16_t *)(void *)(ws->kept + (size_t)l * ws->kept_bytes);
   float *values = (float *)(void *)ws->blocks.large;
@@ -76,13 +76,13 @@ wn_status wn_run_embed(struct wn_run *run, const int32_t *tokens, void *raw, voi
   embedding.y = c->embed_norm ? raw : x;
   WN_TRY(wn_run_embedding_forward(run, &embedding));
   if (c->embed_norm)
-    WN_TRY(wn_run_norm(run, embedding.M, (struct wn_norm_site){outer->embed_gain, outer->embed_shift, rstd, mean}, raw,
-                       NULL, NULL, x));
+    WN_TRY(wn_run_norm(run, embedding.M, (struct wn_norm_site){outer->embed_gain, outer->embed_shift, rstd, mean, 0},
+                       raw, NULL, NULL, x));
   return wn_run_dropout(run, 0, x);
 }
 
 struct wn_norm_site wn_run_final_norm(const struct wn_run *run, void *rstd, void *mean) {
-  return (struct wn_norm_site){run->model->outer.norm_gain, run->model->outer.norm_shift, rstd, mean};
+  return (struct wn_norm_site){run->model->outer.norm_gain, run->model->outer.norm_shift, rstd, mean, 0};
 }
 
 wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens, struct wn_stack_sums *sums) {
@@ -183,7 +183,7 @@ wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int
   WN_TRY(wn_run_dropout(run, 0, ws->temp.d_res));
   if (c->embed_norm)
     WN_TRY(wn_run_norm_grad(
-        run, M, (struct wn_norm_site){outer->embed_gain, outer->embed_shift, ws->embed_rstd, ws->embed_mean},
+        run, M, (struct wn_norm_site){outer->embed_gain, outer->embed_shift, ws->embed_rstd, ws->embed_mean, 0},
         ws->embedded, ws->temp.d_res, ws->temp.d_res, false));
   struct wn_embedding embedding = step_embedding(run, tokens);
   embedding.dy = ws->temp.d_res;
@@ -255,6 +255,7 @@ wn_status wn_run_batch(struct wn_run *run, const struct wn_model *model, struct 
   wn_run_init(run, model, B, T);
   if (ws->rotary.rows > 0) run->rotary = &ws->rotary;
   run->exec.precision = ws->options.precision;
+  run->types = ws->types;
   run->exec.scratch = ws->scratch;
   run->exec.scratch_bytes = ws->scratch_bytes;
   run->doc_start = doc_start;

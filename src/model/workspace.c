@@ -53,7 +53,21 @@ static void workspace_lay(struct wn_workspace *ws) {
       {"hit", !encoder, WN_DIMS(ws->chunk), 1, &ws->hit},
   };
   WN_ARRAYS_LAY(&ws->arrays, rows);
-  wn_layer_temp_lay(c, ws->model->dtype, ws->B, ws->T, recurrence > 0, ws->options.backward, &ws->arrays, &ws->temp);
+  wn_layer_temp_lay(c, ws->types, ws->B, ws->T, recurrence > 0, ws->options.backward, &ws->arrays, &ws->temp);
+}
+
+/* Which activations are kept rounded. Not where states are carried from block to block, where an encoder's are read,
+ * where storage rounds them anyway, where an observer looks at them. With norms after the additions n1 and n2 are the
+ * residual stream. */
+static struct wn_layer_types workspace_types(const struct wn_workspace *ws) {
+  const wn_model_config *c = &ws->model->config;
+  struct wn_layer_types types = wn_layer_types_of(ws->model->dtype);
+  if (ws->options.precision != WN_BF16 || ws->keep == WN_KEEP_REDUCED || ws->options.recurrence > 0 ||
+      ws->options.observer || wn_is_encoder(c) || c->encoder.layers > 0)
+    return types;
+  types.ffn = WN_BF16;
+  if (!wn_norm_is_post(c)) types.norms = WN_BF16;
+  return types;
 }
 
 static wn_status workspace_arrays(wn_context *ctx, struct wn_workspace *ws) {
@@ -61,17 +75,18 @@ static wn_status workspace_arrays(wn_context *ctx, struct wn_workspace *ws) {
   const int64_t recurrence = ws->options.recurrence;
   int64_t M, keys;
   struct wn_layer_acts acts;
-  if (__builtin_mul_overflow(ws->B, ws->T + recurrence, &keys) || keys > INT32_MAX)
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld, recurrence %lld: too many tokens",
-                   (long long)ws->B, (long long)ws->T, (long long)recurrence);
-  if (__builtin_mul_overflow(ws->B, ws->T, &M) || M > INT32_MAX ||
-      !wn_layer_acts_plan(c, ws->model->dtype, ws->B, ws->T, recurrence > 0, &ws->blocks, &acts))
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld: too many tokens", (long long)ws->B,
-                   (long long)ws->T);
   ws->keep = !ws->options.backward                     ? WN_KEEP_NOTHING
              : ws->options.recompute                   ? WN_KEEP_INPUT
              : ws->options.activation_dtype == WN_BF16 ? WN_KEEP_REDUCED
                                                        : WN_KEEP_ALL;
+  ws->types = workspace_types(ws);
+  if (__builtin_mul_overflow(ws->B, ws->T + recurrence, &keys) || keys > INT32_MAX)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld, recurrence %lld: too many tokens",
+                   (long long)ws->B, (long long)ws->T, (long long)recurrence);
+  if (__builtin_mul_overflow(ws->B, ws->T, &M) || M > INT32_MAX ||
+      !wn_layer_acts_plan(c, ws->types, ws->B, ws->T, recurrence > 0, &ws->blocks, &acts))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld: too many tokens", (long long)ws->B,
+                   (long long)ws->T);
   if (ws->keep == WN_KEEP_INPUT) /* within large_bytes: no overflow */
     ws->kept_bytes =
         ((size_t)M * (size_t)c->width * wn_dtype_size(ws->model->dtype) + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
@@ -91,6 +106,7 @@ static wn_status workspace_measure(struct wn_workspace *ws, size_t *need) {
   if (ws->rotary.rows > 0) run.rotary = &ws->rotary;
   run.measuring = true;
   run.exec.precision = ws->options.precision;
+  run.types = ws->types;
   run.observer = ws->options.observer;
   run.positions = ws->positions;
   run.doc_start = ws->positions;

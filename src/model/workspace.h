@@ -20,6 +20,7 @@ struct wn_workspace {
   struct wn_workspace_options options;
   struct wn_arrays arrays;
   enum wn_keep keep;
+  struct wn_layer_types types;
   struct wn_layer_blocks blocks; /* of the first layer; layers that have their own follow a block's size apart */
   char *kept;                    /* [L][kept_bytes]: inputs or reduced copies, or NULL */
   size_t kept_bytes;

@@ -211,13 +211,14 @@ static void reuse_batch_lay(struct wn_reuse *r, struct wn_arrays *arrays) {
       {"hit", true, WN_DIMS(M), 1, &r->hit},
   };
   WN_ARRAYS_LAY(arrays, rows);
-  wn_layer_temp_lay(c, WN_F32, B, T, false, false, arrays, &r->temp);
+  wn_layer_temp_lay(c, wn_layer_types_of(WN_F32), B, T, false, false, arrays, &r->temp);
 }
 
 static wn_status reuse_size_batch(struct wn_reuse *r) {
   const int64_t M = r->batch * r->set->T;
   struct wn_layer_acts acts;
-  if (M > INT32_MAX || !wn_layer_acts_plan(&r->model->config, WN_F32, r->batch, r->set->T, false, &r->blocks, &acts))
+  if (M > INT32_MAX ||
+      !wn_layer_acts_plan(&r->model->config, wn_layer_types_of(WN_F32), r->batch, r->set->T, false, &r->blocks, &acts))
     return wn_fail(r->ctx, WN_ERR_ARGUMENT, "search: a batch of %lld rows of %lld tokens is too large",
                    (long long)r->batch, (long long)r->set->T);
   r->chunk = wn_logits_rows(M, r->model->config.vocab_size);

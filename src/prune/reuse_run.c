@@ -76,7 +76,7 @@ static wn_status reuse_lay_out(struct wn_reuse *r, const struct wn_reuse_task *t
   run->B = t->B;
   run->T = n;
   for (int64_t i = 0; i < t->B * n; i++) r->positions[i] = (int32_t)(t->first + i % n);
-  if (wn_layer_acts_plan(&r->model->config, WN_F32, t->B, n, 0, &blocks, a)) return WN_OK;
+  if (wn_layer_acts_plan(&r->model->config, wn_layer_types_of(WN_F32), t->B, n, 0, &blocks, a)) return WN_OK;
   return wn_fail(r->ctx, WN_ERR_ARGUMENT, "search: activations do not fit in memory");
 }
 
