@@ -13,6 +13,7 @@
 #include "backends/backends.h"
 #include "base/rng.h"
 #include "ops/terms.h"
+#include "tensor/bf16.h"
 
 /* ---- cases ---- */
 
@@ -79,6 +80,7 @@ struct mech_setup {
   int evicts; /* evictions: 0: none, 1: of all heads together, 2: of each key-value head for itself */
   int64_t dk_from;
   double dropout;
+  bool bf16; /* q, k, v and dy are numbers of bf16; in a bench of floats they, y, dq, dk and dv are held so */
   uint64_t seed;
 };
 
@@ -92,6 +94,7 @@ struct mech_array {
   int input;                            /* of a gradient */
   bool adds;                            /* a gradient that is added to what is there */
   bool whole;                           /* int32 */
+  bool row;                             /* of the call's row_type */
   void *data;
 };
 enum { MECH_ARRAYS_MAX = 40 };
@@ -107,14 +110,23 @@ struct mech_bench {
   void *dot;
 };
 
+static bool mech_half(const struct mech_bench *m, int which) {
+  return m->a[which].row && m->s.bf16 && m->dtype == WN_F32;
+}
+static size_t mech_size(const struct mech_bench *m, int which) {
+  return mech_half(m, which) ? 2 : m->a[which].whole ? sizeof(int32_t) : wn_dtype_size(m->dtype);
+}
 static SUPPORT_UNUSED double mech_get(const struct mech_bench *m, int which, int64_t i) {
   const void *data = m->a[which].data;
   if (m->a[which].whole) return ((const int32_t *)data)[i];
+  if (mech_half(m, which)) return (double)wn_bf16_value(((const uint16_t *)data)[i]);
   return m->dtype == WN_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
 }
 static void mech_set(struct mech_bench *m, int which, int64_t i, double v) {
   if (m->a[which].whole)
     ((int32_t *)m->a[which].data)[i] = (int32_t)v;
+  else if (mech_half(m, which))
+    ((uint16_t *)m->a[which].data)[i] = wn_bf16_round((float)v);
   else if (m->dtype == WN_F64)
     ((double *)m->a[which].data)[i] = v;
   else
@@ -162,14 +174,21 @@ static void mech_fill(struct mech_bench *m, int which) {
     if (is_f) v = fabs(v);
     if (is_gate) v = 0.7 + 0.3 * v;
     if (is_strength) v = 0.6 + 0.3 * v; /* above 0 */
+    if (a->row && m->s.bf16) v = (double)wn_bf16_value(wn_bf16_round((float)v));
     mech_set(m, which, i, a->whole ? -7 : (double)(float)v);
   }
 }
 
+static bool mech_is_row(const char *name) {
+  static const char *const rows[] = {"q", "k", "v", "y", "dy", "dq", "dk", "dv"};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    if (!strcmp(name, rows[i])) return true;
+  return false;
+}
 static int mech_array_add(struct mech_bench *m, const char *name, enum mech_role role, int64_t count) {
   struct mech_array *a = &m->a[m->n];
   assert_true(m->n < MECH_ARRAYS_MAX);
-  *a = (struct mech_array){.role = role, .count = count, .input = -1};
+  *a = (struct mech_array){.role = role, .count = count, .input = -1, .row = mech_is_row(name)};
   snprintf(a->name, sizeof a->name, "%s", name);
   a->data = malloc((size_t)count * sizeof(double));
   mech_fill(m, m->n);
@@ -192,7 +211,7 @@ static void *mech_at(const struct mech_bench *m, int which) {
   const int64_t skip = a->role == MECH_INPUT || a->role == MECH_OUTPUT || a->role == MECH_FIXED
                            ? a->from * a->t_stride
                            : (m->a[a->input].from * a->t_stride);
-  return (char *)a->data + (size_t)skip * wn_dtype_size(m->dtype);
+  return (char *)a->data + (size_t)skip * mech_size(m, which);
 }
 static int mech_gradient_add(struct mech_bench *m, const char *name, int input, int64_t from, bool adds) {
   const int i = mech_array_add(m, name, MECH_GRADIENT, m->a[input].count);
@@ -242,6 +261,7 @@ static SUPPORT_UNUSED void mech_make(struct mech_bench *m, const struct mech_set
   *m = (struct mech_bench){.s = *s, .dtype = dtype};
   struct wn_attention *op = &m->op;
   *op = (struct wn_attention){.B = s->B, .Tq = s->Tq, .Tk = s->Tk, .H = s->H, .Hkv = s->Hkv, .D = s->D};
+  op->row_type = s->bf16 && dtype == WN_F32 ? WN_BF16 : dtype;
   const int q = mech_heads_add(m, "q", MECH_INPUT, s->H, s->Tq, &op->s_q);
   const int k = mech_heads_add(m, "k", MECH_INPUT, s->Hkv, s->Tk, &op->s_k);
   const int v = mech_heads_add(m, "v", MECH_INPUT, s->Hkv, s->Tk, &op->s_v);
@@ -311,10 +331,10 @@ static SUPPORT_UNUSED const char *mech_name(const struct mech_bench *m) {
   static char text[600];
   const struct mech_setup *s = &m->s;
   snprintf(text, sizeof text,
-           "%s B %lld Tq %lld Tk %lld H %lld Hkv %lld D %lld%s%s%s%s evicts %d dk_from %lld dropout %g", s->c->text,
+           "%s B %lld Tq %lld Tk %lld H %lld Hkv %lld D %lld%s%s%s%s%s evicts %d dk_from %lld dropout %g", s->c->text,
            (long long)s->B, (long long)s->Tq, (long long)s->Tk, (long long)s->H, (long long)s->Hkv, (long long)s->D,
-           s->heads_first ? " heads first" : "", s->documents ? " documents" : "", s->control ? " control" : "",
-           s->f_in ? " f_in" : "", s->evicts, (long long)s->dk_from, s->dropout);
+           s->bf16 ? " bf16" : "", s->heads_first ? " heads first" : "", s->documents ? " documents" : "",
+           s->control ? " control" : "", s->f_in ? " f_in" : "", s->evicts, (long long)s->dk_from, s->dropout);
   return text;
 }
 

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "ops/score.h"
+#include "winnow/tensor.h"
 
 /* Strides in elements of batch, token and head; the head's D values are contiguous. */
 struct wn_stride {
@@ -32,6 +33,11 @@ struct wn_attention {
    * numbers for each head. */
   int64_t head0, head_step;
   double scale;
+
+  /* The type of q, k, v, y, dy, dq, dk and dv: 0 or exec->dtype, or WN_BF16 (strides are in elements of it). Products
+   * of rows in bf16 may round their other operand (weights, gradients of logits) to bf16 too; sums, and all other
+   * arrays and numbers, are exec->dtype's. */
+  wn_dtype row_type;
 
   const void *q;
   struct wn_stride s_q; /* [B,Tq,H,D] */

@@ -172,6 +172,12 @@ static wn_status check_half(struct wn_check c, const struct wn_attention *a) {
                  WN_HALF_D);
 }
 
+static wn_status check_row_type(struct wn_check c, const struct wn_attention *a) {
+  if (a->row_type == WN_F32 || a->row_type == c.exec->dtype || a->row_type == WN_BF16) return WN_OK;
+  return wn_fail(c.exec->ctx, WN_ERR_UNSUPPORTED, "attention: row_type is %s, expected %s or BF16",
+                 wn_dtype_name(a->row_type), wn_dtype_name(c.exec->dtype));
+}
+
 wn_status wn_check_attention(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   const struct wn_check c = {exec, "attention"};
   WN_TRY(wn_check_least(c, "B", a->B, 1));
@@ -186,6 +192,7 @@ wn_status wn_check_attention(const struct wn_exec *exec, const struct wn_attenti
   if (wn_slot_groups(a) != 1 && wn_slot_groups(a) != a->Hkv)
     return wn_fail(exec->ctx, WN_ERR_SHAPE, "attention: slots of %lld groups, expected 1 or one for each of %lld heads",
                    (long long)wn_slot_groups(a), (long long)a->Hkv);
+  WN_TRY(check_row_type(c, a));
   WN_TRY(check_served(c, a, backward));
   if (a->half) WN_TRY(check_half(c, a));
   if (a->open) WN_TRY(check_open(c, a));

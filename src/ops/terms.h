@@ -44,7 +44,8 @@ enum {
   X(HALF, "keys in half floats", a->half, WN_TRAIT_HALF | WN_TRAIT_DEAD_KEYS)                                          \
   X(CONSTANT_KEYS, "keys held constant", a->dk_from > 0, WN_TRAIT_HALF | WN_TRAIT_BACKWARD | WN_TRAIT_DEAD_KEYS)       \
   X(SOME_HEADS, "some of a model's heads", a->head0 > 0 || a->head_step > 1,                                           \
-    WN_TRAIT_OPEN | WN_TRAIT_HALF | WN_TRAIT_LOGIT | WN_TRAIT_DEAD_KEYS)
+    WN_TRAIT_OPEN | WN_TRAIT_HALF | WN_TRAIT_LOGIT | WN_TRAIT_DEAD_KEYS)                                               \
+  X(BF16, "rows in bf16", a->row_type == WN_BF16, WN_TRAIT_OPEN | WN_TRAIT_BACKWARD | WN_TRAIT_LOGIT)
 
 #define WN_TERM_INDEX(bit, name, on, traits) WN_TERM_INDEX_##bit,
 enum { WN_TERMS(WN_TERM_INDEX) WN_TERM_COUNT };

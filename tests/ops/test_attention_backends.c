@@ -81,9 +81,7 @@ static void compare(const struct mech_place *p, const struct mech_bench *got, co
 
 static bool same_bits(const struct mech_bench *x, const struct mech_bench *y) {
   for (int i = 0; i < x->n; i++)
-    if (memcmp(x->a[i].data, y->a[i].data,
-               (size_t)x->a[i].count * (x->a[i].whole ? sizeof(int32_t) : wn_dtype_size(x->dtype))))
-      return false;
+    if (memcmp(x->a[i].data, y->a[i].data, (size_t)x->a[i].count * mech_size(x, i))) return false;
   return true;
 }
 

@@ -8,7 +8,7 @@ static size_t forward_doubles(const struct wn_attention *a) {
   return row_doubles(a) + 2 * (size_t)a->Tk + (size_t)a->D;
 }
 
-size_t wn_ref_attention_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
+static size_t rows_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   if (backward) return (size_t)workers(exec, a->B) * wn_ref_attention_backward_doubles(a) * sizeof(double);
   const int64_t last = a->B * wn_selection_groups(a) * a->Tk, sums = a->slots.sums ? a->B * a->H * a->Tk : 0;
   return ((size_t)workers(exec, a->B * a->H) * forward_doubles(a) + (size_t)(last + sums)) * sizeof(double);
@@ -16,7 +16,16 @@ size_t wn_ref_attention_scratch(const struct wn_exec *exec, const struct wn_atte
 
 #define REAL_FILE "backends/ref/attention.c"
 #include "backends/ref/twice.h"
-WN_REF_SLOT(attention_forward, struct wn_attention)
+
+size_t wn_ref_attention_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
+  return wn_wide_rows_scratch(exec, a, backward, rows_scratch);
+}
+static wn_status forward_wide(const struct wn_exec *exec, const struct wn_attention *a) {
+  return exec->dtype == WN_F64 ? attention_forward_f64(exec, a) : attention_forward_f32(exec, a);
+}
+wn_status wn_ref_attention_forward(const struct wn_exec *exec, const struct wn_attention *a) {
+  return wn_wide_rows_run(exec, a, false, forward_wide);
+}
 #else
 
 /* The row's weights to whoever looks. as: scratch of Tk. */

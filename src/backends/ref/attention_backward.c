@@ -26,7 +26,13 @@ size_t wn_ref_attention_backward_doubles(const struct wn_attention *a) {
 
 #define REAL_FILE "backends/ref/attention_backward.c"
 #include "backends/ref/twice.h"
-WN_REF_SLOT(attention_backward, struct wn_attention)
+
+static wn_status backward_wide(const struct wn_exec *exec, const struct wn_attention *a) {
+  return exec->dtype == WN_F64 ? attention_backward_f64(exec, a) : attention_backward_f32(exec, a);
+}
+wn_status wn_ref_attention_backward(const struct wn_exec *exec, const struct wn_attention *a) {
+  return wn_wide_rows_run(exec, a, true, backward_wide);
+}
 #else
 
 /* What one thread adds up over its sequences, and the pieces of its scratch. */

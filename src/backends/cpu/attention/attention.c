@@ -4,6 +4,7 @@
 #include "backends/cpu/attention/dead_keys.h"
 #include "backends/cpu/attention/sparse.h"
 #include "backends/cpu/attention/terms.h"
+#include "backends/wide_rows.h"
 #include "base/alloc.h"
 #include "ops/terms.h"
 
@@ -96,7 +97,7 @@ static size_t attention_scratch_of(const struct wn_exec *exec, const struct wn_a
 /* Enough for fewer sequences and shorter ones as well. Those may be given to single threads, each with arrays of its
  * own, where larger calls are worked on by all threads together (wn_attention_plan_init): a number of sequences that
  * the threads divide, or too few row blocks. */
-static size_t attention_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
+static size_t attention_scratch_most(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   const int64_t threads = exec->threads, few = (2 * threads - 1) * WN_TILE;
   size_t most = attention_scratch_of(exec, a, backward);
   if (decodes(a, backward)) return most;
@@ -119,17 +120,34 @@ static size_t attention_scratch(const struct wn_exec *exec, const struct wn_atte
   return most;
 }
 
-static wn_status forward_avx2(const struct wn_exec *exec, const struct wn_attention *a) {
+static size_t attention_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
+  return wn_wide_rows_scratch(exec, a, backward, attention_scratch_most);
+}
+
+static wn_status forward_floats_avx2(const struct wn_exec *exec, const struct wn_attention *a) {
   return run(exec, a, false, false);
 }
-static wn_status backward_avx2(const struct wn_exec *exec, const struct wn_attention *a) {
+static wn_status backward_floats_avx2(const struct wn_exec *exec, const struct wn_attention *a) {
   return run(exec, a, false, true);
 }
-static wn_status forward_avx512(const struct wn_exec *exec, const struct wn_attention *a) {
+static wn_status forward_floats_avx512(const struct wn_exec *exec, const struct wn_attention *a) {
   return run(exec, a, true, false);
 }
-static wn_status backward_avx512(const struct wn_exec *exec, const struct wn_attention *a) {
+static wn_status backward_floats_avx512(const struct wn_exec *exec, const struct wn_attention *a) {
   return run(exec, a, true, true);
+}
+
+static wn_status forward_avx2(const struct wn_exec *exec, const struct wn_attention *a) {
+  return wn_wide_rows_run(exec, a, false, forward_floats_avx2);
+}
+static wn_status backward_avx2(const struct wn_exec *exec, const struct wn_attention *a) {
+  return wn_wide_rows_run(exec, a, true, backward_floats_avx2);
+}
+static wn_status forward_avx512(const struct wn_exec *exec, const struct wn_attention *a) {
+  return wn_wide_rows_run(exec, a, false, forward_floats_avx512);
+}
+static wn_status backward_avx512(const struct wn_exec *exec, const struct wn_attention *a) {
+  return wn_wide_rows_run(exec, a, true, backward_floats_avx512);
 }
 
 /* Decoding, the forward of a single row, serves most terms. */
@@ -138,7 +156,7 @@ enum {
                WN_TERM_RELATIVE | WN_TERM_BIAS | WN_TERM_SINKS | WN_TERM_THRESHOLD | WN_TERM_EXCLUSIVE |
                WN_TERM_DROPOUT | WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_POSITIONS |
                WN_TERM_POSITIONS_BY_HEAD | WN_TERM_SUMS | WN_TERM_LOOK | WN_TERM_OPEN | WN_TERM_HALF |
-               WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS | WN_TERM_SCORE_MAP
+               WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS | WN_TERM_BF16 | WN_TERM_SCORE_MAP
 };
 
 void wn_cpu_attention_fill(struct wn_backend *table, enum wn_isa isa) {

@@ -1,0 +1,113 @@
+/* Rows in bf16, computed on in exec->dtype. */
+#include "backends/wide_rows.h"
+
+#include "base/arrays.h"
+#include "base/team.h"
+#include "ops/attention.h"
+#include "tensor/bf16.h"
+
+/* The rows in the type that is computed in: [B,T,heads,D] without gaps. */
+struct wide_rows {
+  void *q, *k, *v, *y;
+  void *dy, *dq, *dk, *dv;
+};
+
+static void wide_rows_lay(const struct wn_attention *a, wn_dtype dtype, bool backward, struct wn_arrays *l,
+                          struct wide_rows *w) {
+  const size_t size = wn_dtype_size(dtype);
+  const struct wn_array rows[] = {
+      {"q", true, WN_DIMS(a->B, a->Tq, a->H, a->D), size, &w->q},
+      {"k", true, WN_DIMS(a->B, a->Tk, a->Hkv, a->D), size, &w->k},
+      {"v", true, WN_DIMS(a->B, a->Tk, a->Hkv, a->D), size, &w->v},
+      {"y", true, WN_DIMS(a->B, a->Tq, a->H, a->D), size, &w->y},
+      {"dy", backward, WN_DIMS(a->B, a->Tq, a->H, a->D), size, &w->dy},
+      {"dq", backward && a->dq, WN_DIMS(a->B, a->Tq, a->H, a->D), size, &w->dq},
+      {"dk", backward && a->dk, WN_DIMS(a->B, a->Tk, a->Hkv, a->D), size, &w->dk},
+      {"dv", backward && a->dv, WN_DIMS(a->B, a->Tk, a->Hkv, a->D), size, &w->dv},
+  };
+  WN_ARRAYS_LAY(l, rows);
+}
+
+/* Rows from..T-1 of [B,T,heads,D]: strided bf16 and dense numbers. */
+struct wide_copy {
+  const struct wn_exec *exec;
+  int64_t B, from, T, heads, D;
+};
+
+static void wide_load(const struct wide_copy *c, const void *x, struct wn_stride s, void *to) {
+#pragma omp parallel for num_threads(wn_team(c->exec->ctx, c->exec->threads)) schedule(static)
+  for (int64_t n = c->B * c->from; n < c->B * c->T; n++)
+    for (int64_t h = 0; h < c->heads; h++) {
+      const int64_t rows = c->T - c->from, b = (n - c->B * c->from) / rows, t = c->from + (n - c->B * c->from) % rows;
+      const uint16_t *row = (const uint16_t *)x + b * s.b + t * s.t + h * s.h;
+      const int64_t at = ((b * c->T + t) * c->heads + h) * c->D;
+      for (int64_t d = 0; c->exec->dtype == WN_F64 && d < c->D; d++)
+        ((double *)to)[at + d] = (double)wn_bf16_value(row[d]);
+      for (int64_t d = 0; c->exec->dtype != WN_F64 && d < c->D; d++) ((float *)to)[at + d] = wn_bf16_value(row[d]);
+    }
+}
+
+static void wide_store(const struct wide_copy *c, const void *from, void *x, struct wn_stride s) {
+  if (!x) return;
+#pragma omp parallel for num_threads(wn_team(c->exec->ctx, c->exec->threads)) schedule(static)
+  for (int64_t n = c->B * c->from; n < c->B * c->T; n++)
+    for (int64_t h = 0; h < c->heads; h++) {
+      const int64_t rows = c->T - c->from, b = (n - c->B * c->from) / rows, t = c->from + (n - c->B * c->from) % rows;
+      uint16_t *row = (uint16_t *)x + b * s.b + t * s.t + h * s.h;
+      const int64_t at = ((b * c->T + t) * c->heads + h) * c->D;
+      for (int64_t d = 0; c->exec->dtype == WN_F64 && d < c->D; d++)
+        row[d] = wn_bf16_round((float)((const double *)from)[at + d]);
+      for (int64_t d = 0; c->exec->dtype != WN_F64 && d < c->D; d++)
+        row[d] = wn_bf16_round(((const float *)from)[at + d]);
+    }
+}
+
+/* The call on wide rows. */
+static struct wn_attention wide_call(const struct wn_attention *a, wn_dtype dtype, const struct wide_rows *w) {
+  struct wn_attention wide = *a;
+  wide.row_type = dtype;
+  wide.s_q = wide.s_y = (struct wn_stride){a->Tq * a->H * a->D, a->H * a->D, a->D};
+  wide.s_k = wide.s_v = (struct wn_stride){a->Tk * a->Hkv * a->D, a->Hkv * a->D, a->D};
+  wide.q = w->q, wide.k = w->k, wide.v = w->v, wide.y = w->y;
+  wide.dy = w->dy, wide.dq = w->dq, wide.dk = w->dk, wide.dv = w->dv;
+  return wide;
+}
+
+wn_status wn_wide_rows_run(const struct wn_exec *exec, const struct wn_attention *a, bool backward,
+                           wn_attention_slot *slot) {
+  if (a->row_type != WN_BF16) return slot(exec, a);
+  struct wn_arrays l = {.base = exec->scratch};
+  struct wide_rows w = {0};
+  wide_rows_lay(a, exec->dtype, backward, &l, &w);
+  const struct wn_attention wide = wide_call(a, exec->dtype, &w);
+  struct wn_exec inner = *exec;
+  inner.scratch = (char *)exec->scratch + l.bytes;
+  inner.scratch_bytes = exec->scratch_bytes > l.bytes ? exec->scratch_bytes - l.bytes : 0;
+  const struct wide_copy rows = {exec, a->B, 0, a->Tq, a->H, a->D}, keys = {exec, a->B, 0, a->Tk, a->Hkv, a->D};
+  wide_load(&rows, a->q, a->s_q, w.q);
+  wide_load(&keys, a->k, a->s_k, w.k);
+  wide_load(&keys, a->v, a->s_v, w.v);
+  if (!backward) {
+    WN_TRY(slot(&inner, &wide));
+    wide_store(&rows, w.y, a->y, a->s_y);
+    return WN_OK;
+  }
+  wide_load(&rows, a->y, a->s_y, w.y);
+  wide_load(&rows, a->dy, a->s_y, w.dy);
+  WN_TRY(slot(&inner, &wide));
+  const struct wide_copy changed = {exec, a->B, a->dk_from, a->Tk, a->Hkv, a->D};
+  wide_store(&rows, w.dq, a->dq, a->s_q);
+  wide_store(&changed, w.dk, a->dk, a->s_k);
+  wide_store(&changed, w.dv, a->dv, a->s_v);
+  return WN_OK;
+}
+
+size_t wn_wide_rows_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward,
+                            wn_attention_scratch_slot *scratch) {
+  if (a->row_type != WN_BF16) return scratch(exec, a, backward);
+  struct wn_arrays l = {0};
+  struct wide_rows w = {0};
+  wide_rows_lay(a, exec->dtype, backward, &l, &w);
+  const struct wn_attention wide = wide_call(a, exec->dtype, &w);
+  return wn_arrays_bytes(&l) + scratch(exec, &wide, backward);
+}

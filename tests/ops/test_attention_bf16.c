@@ -1,0 +1,100 @@
+/* Attention on rows in bf16. What is not computed in bf16 gives the bits of the same call on the floats that the rows
+ * stand for, with the results rounded: the reference in every case. Calls that go together with nothing are refused. */
+#include "mechanisms.h"
+
+/* The call on floats of the same values. */
+static void widened(const struct mech_bench *m, struct mech_bench *wide) {
+  struct mech_setup s = m->s;
+  s.bf16 = false;
+  mech_make(wide, &s, WN_F32);
+  for (int i = 0; i < m->n; i++)
+    for (int64_t k = 0; k < m->a[i].count; k++) mech_set(wide, i, k, mech_get(m, i, k));
+}
+
+static void same_but_rounded(const struct mech_place *p, const struct mech_bench *got, const struct mech_bench *wide) {
+  for (int i = 0; i < got->n; i++)
+    for (int64_t k = 0; k < got->a[i].count; k++) {
+      const double w = mech_get(wide, i, k), g = mech_get(got, i, k);
+      const double expected = mech_half(got, i) ? (double)wn_bf16_value(wn_bf16_round((float)w)) : w;
+      if (expected != g)
+        fail_msg("%s on %s: %s[%lld] is %.9g, expected %.9g", mech_name(got), p->backend->name, got->a[i].name,
+                 (long long)k, g, expected);
+    }
+}
+
+static struct mech_setup variant(const struct mech_case *c, int which) {
+  struct mech_setup s = {.c = c, .B = 1, .Tq = 67, .Tk = 67, .H = 2, .Hkv = 1, .D = 16, .bf16 = true};
+  s.seed = (uint64_t)c->number;
+  if (which == 1) s.Tq = s.Tk = 65, s.H = 4, s.Hkv = 2, s.D = 21, s.documents = s.control = true, s.dropout = 0.3;
+  if (which == 2) s.Tq = 37, s.Tk = 131, s.dk_from = 94, s.D = 8, s.f_in = s.heads_first = true;
+  s.evicts = which;
+  if (c->config.selective.head >= s.H) s.H = s.Hkv = c->config.selective.head + 1;
+  return s;
+}
+enum { VARIANTS = 3 };
+
+static void check_widened(const char *backend, const char *isa) {
+  struct mech_place p;
+  if (!mech_open(&p, backend, isa)) skip();
+  mech_list(false);
+  for (int c = 0; c < mech_alone; c++)
+    for (int v = 0; v < VARIANTS; v++) {
+      const struct mech_setup s = variant(&mech_cases[c], v);
+      struct mech_bench m, wide;
+      p.threads = 1 + v % 2;
+      mech_make(&m, &s, WN_F32);
+      widened(&m, &wide);
+      assert_true(mech_call(&p, &m, &m.op, false) && mech_call(&p, &wide, &wide.op, false));
+      same_but_rounded(&p, &m, &wide);
+      /* Backward reads y: that of the rows. */
+      const int y = mech_find(&m, "y");
+      for (int64_t k = 0; k < m.a[y].count; k++) mech_set(&wide, y, k, mech_get(&m, y, k));
+      assert_true(mech_call(&p, &m, &m.op, true) && mech_call(&p, &wide, &wide.op, true));
+      same_but_rounded(&p, &m, &wide);
+      mech_clear(&m), mech_clear(&wide);
+    }
+  mech_close(&p);
+}
+
+static void reference(void **state) {
+  (void)state;
+  check_widened("ref", NULL);
+}
+static void cpu_avx2(void **state) {
+  (void)state;
+  check_widened("cpu", "avx2");
+}
+
+static void refused(void **state) {
+  (void)state;
+  wn_context *ctx = make_context();
+  static uint16_t x[4 * 64];
+  static _Alignas(64) char scratch[1 << 16];
+  struct wn_attention a = {
+      .B = 1, .Tq = 1, .Tk = 4, .H = 1, .Hkv = 1, .D = 8, .scale = 1, .q = x, .k = x, .v = x, .y = x};
+  a.s_q = a.s_k = a.s_v = a.s_y = (struct wn_stride){32, 8, 8};
+  struct wn_exec e = {.ctx = ctx, .threads = 1, .dtype = WN_F32, .scratch = scratch, .scratch_bytes = sizeof scratch};
+  assert_ok(ctx, wn_backend_of(ctx, &e.backend));
+  a.row_type = WN_F16;
+  assert_refused(ctx, wn_op_attention_forward(&e, &a), WN_ERR_UNSUPPORTED,
+                 "attention: row_type is F16, expected F32 or BF16");
+  a.row_type = WN_F64;
+  assert_refused(ctx, wn_op_attention_forward(&e, &a), WN_ERR_UNSUPPORTED,
+                 "attention: row_type is F64, expected F32 or BF16");
+  a.row_type = WN_BF16, a.half = true;
+  const wn_status status = wn_op_attention_forward(&e, &a);
+  assert_refused(ctx, status, WN_ERR_UNSUPPORTED,
+                 strcmp(e.backend->name, "ref") == 0
+                     ? "attention: backend ref does not serve the term \"keys in half floats\""
+                     : "attention: keys in half floats do not serve the term \"rows in bf16\"");
+  wn_context_destroy(ctx);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(reference),
+      cmocka_unit_test(cpu_avx2),
+      cmocka_unit_test(refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
