@@ -1,5 +1,6 @@
 /* Fused attention: the backend's slots. A call is planned (plan.c), its scratch is laid out, and the kernels of its
  * kind run: forward.c, backward.c, decode.c for single rows, open.c for rows without causality. */
+#include "backends/cpu/attention/bf16.h"
 #include "backends/cpu/attention/bias.h"
 #include "backends/cpu/attention/dead_keys.h"
 #include "backends/cpu/attention/sparse.h"
@@ -97,7 +98,7 @@ static size_t attention_scratch_of(const struct wn_exec *exec, const struct wn_a
 /* Enough for fewer sequences and shorter ones as well. Those may be given to single threads, each with arrays of its
  * own, where larger calls are worked on by all threads together (wn_attention_plan_init): a number of sequences that
  * the threads divide, or too few row blocks. */
-static size_t attention_scratch_most(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
+static size_t attention_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   const int64_t threads = exec->threads, few = (2 * threads - 1) * WN_TILE;
   size_t most = attention_scratch_of(exec, a, backward);
   if (decodes(a, backward)) return most;
@@ -120,8 +121,33 @@ static size_t attention_scratch_most(const struct wn_exec *exec, const struct wn
   return most;
 }
 
-static size_t attention_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
-  return wn_wide_rows_scratch(exec, a, backward, attention_scratch_most);
+/* Calls on rows in bf16 that are computed in bf16. Those with other terms are computed in floats, on copies of the rows
+ * (wide_rows.h), and so are all of them on processors without AVX512_BF16. */
+enum {
+  BF16_SERVED = WN_TERM_BF16 | WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_SPAN | WN_TERM_BIAS | WN_TERM_THRESHOLD |
+                WN_TERM_DROPOUT | WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD |
+                WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS | WN_TERM_SCORE_MAP
+};
+
+bool wn_bf16_products(void) {
+  return __builtin_cpu_supports("avx512bf16");
+}
+
+static bool computes_in_bf16(const struct wn_attention *a, bool backward) {
+  if (a->row_type != WN_BF16 || decodes(a, backward) || !wn_bf16_products()) return false;
+  return !(wn_call_terms(a) & ~(uint32_t)BF16_SERVED) && !(a->sel.on && a->sel.bilinear);
+}
+
+static size_t scratch_avx2(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
+  return wn_wide_rows_scratch(exec, a, backward, attention_scratch);
+}
+static size_t scratch_avx512(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
+  if (!computes_in_bf16(a, backward)) return wn_wide_rows_scratch(exec, a, backward, attention_scratch);
+  const size_t most = attention_scratch(exec, a, backward);
+  struct wn_attention single = *a;
+  single.Tq = single.Tk = 1;
+  const size_t wide = backward || a->Tq != a->Tk ? 0 : wn_wide_rows_scratch(exec, &single, false, attention_scratch);
+  return most > wide ? most : wide;
 }
 
 static wn_status forward_floats_avx2(const struct wn_exec *exec, const struct wn_attention *a) {
@@ -144,9 +170,11 @@ static wn_status backward_avx2(const struct wn_exec *exec, const struct wn_atten
   return wn_wide_rows_run(exec, a, true, backward_floats_avx2);
 }
 static wn_status forward_avx512(const struct wn_exec *exec, const struct wn_attention *a) {
+  if (computes_in_bf16(a, false)) return run(exec, a, true, false);
   return wn_wide_rows_run(exec, a, false, forward_floats_avx512);
 }
 static wn_status backward_avx512(const struct wn_exec *exec, const struct wn_attention *a) {
+  if (computes_in_bf16(a, true)) return run(exec, a, true, true);
   return wn_wide_rows_run(exec, a, true, backward_floats_avx512);
 }
 
@@ -169,5 +197,5 @@ void wn_cpu_attention_fill(struct wn_backend *table, enum wn_isa isa) {
   table->whole_selections = true;
   table->attention_forward = isa == WN_ISA_AVX512 ? forward_avx512 : forward_avx2;
   table->attention_backward = isa == WN_ISA_AVX512 ? backward_avx512 : backward_avx2;
-  table->attention_scratch = attention_scratch;
+  table->attention_scratch = isa == WN_ISA_AVX512 ? scratch_avx512 : scratch_avx2;
 }

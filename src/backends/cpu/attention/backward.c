@@ -54,13 +54,19 @@ static struct wn_tile_select selection(const struct column *x, int64_t block, co
                                  .strength = wn_strength(a, x->u->choice)};
 }
 
+/* Keys that are selected. */
+static const void *selected_columns(const struct column *x) {
+  if (x->w->skt) return x->w->skt;
+  return wn_operand_at(x->p, x->w->kt, x->u->select / x->p->group * wn_operand_columns(x->p));
+}
+
 /* Down the rows: selecting logits and carries. */
 static void select_columns(const struct column *x) {
   const struct wn_attention_plan *p = x->p;
   const int64_t tall = WN_TILE * p->Dp;
-  const float *q = x->rows->sq ? x->rows->sq : x->rows->q + x->u->select * tall;
   const int64_t step = x->rows->sq ? tall : x->u->heads * tall;
-  const float *kt = x->w->skt ? x->w->skt : x->w->kt + x->u->select / p->group * WN_TILE * p->a->D;
+  const void *q = x->rows->sq ? x->rows->sq : wn_operand_at(p, x->rows->q, x->u->select * tall),
+             *kt = selected_columns(x);
   struct wn_attention_strip strips[WN_STRIPS_MAX];
   struct wn_attention_rows r;
   float carry[WN_TILE] = {0};
@@ -77,13 +83,13 @@ static void select_columns(const struct column *x) {
     for (int i = 0; i < n; i++) {
       struct wn_tile_select s = selection(x, block, &strips[i]);
       s.carry = carry;
-      p->kernels.logits[strips[i].width / 16][strips[i].rows](kt, q + block * step + strips[i].row * p->Dp,
-                                                              (float *)s.base);
+      const void *strip = wn_operand_at(p, q, block * step + strips[i].row * p->Dp);
+      wn_product_logits(p, strips[i].rows, strips[i].width, kt, strip, (float *)s.base, a->scale);
       if (!a->sel.bilinear)
         wn_logits_complete(p,
                            &(struct wn_terms_strip){a, x->u->b, x->u->h0 + x->u->select, r.r0 + strips[i].row,
                                                     strips[i].rows, strips[i].width, x->c * WN_TILE},
-                           q + block * step + strips[i].row * p->Dp, (float *)s.base);
+                           strip, (float *)s.base);
       const bool apart = x->w->sparse.F && x->c < wn_sparse_edge(p, block);
       if (apart) s.F = x->w->F + strips[i].row * WN_TILE;
       p->ops->select(&s);
@@ -114,11 +120,11 @@ static void columns_apart(const struct column *x) {
                                                   .delta_of = w->pairs[1]});
 }
 
-/* dk += G^T q and dq += G k on a strip; g, q and dq are at the strip's first row. */
-static void score_products(const struct column *x, const struct wn_attention_strip *s, const float *g, const float *q,
-                           const float *k, float *dk, float *dq) {
-  if (x->varies) x->p->kernels.columns[s->width / 16][s->rows](q, g, dk);
-  x->p->kernels.values[s->width / 16][s->rows](k, g, dq);
+/* dk += G^T q and dq += G k on a strip; g and dq are at the strip's first row, q at the block's. */
+static void score_products(const struct column *x, const struct wn_attention_strip *s, const float *g, const void *q,
+                           const void *k, float *dk, float *dq) {
+  if (x->varies) wn_product_columns(x->p, s->row, s->rows, s->width, q, g, dk);
+  wn_product_values(x->p, s->rows, s->width, k, g, dq);
 }
 
 /* May rows of the tile see only one key, their own or the one before? */
@@ -154,16 +160,30 @@ static void logits_gradient(const struct column *x, const struct wn_terms_strip 
   if (p->dbias) wn_bias_gradient(p, s, G, x->sums->dbias);
 }
 
+/* The products of a strip: gradient = dy.v, and the head's logits, in `weights` or where they are. */
+static const float *backward_logits(const struct column *x, const struct wn_terms_strip *terms, int64_t h,
+                                    int64_t block, int64_t row, float *weights, float *gradient) {
+  const struct wn_attention_plan *p = x->p;
+  const int64_t columns = h / p->group * wn_operand_columns(p), at = (block * x->u->heads + h) * WN_TILE + row;
+  const void *q = wn_operand_at(p, x->rows->q, at * p->Dp), *dy = wn_operand_at(p, x->rows->dy, at * p->Dp);
+  wn_product_logits(p, terms->rows, terms->width, wn_operand_at(p, x->w->vt, columns), dy, gradient, 1);
+  if (h == x->u->select) return base_of(x, block) + row * WN_TILE;
+  wn_product_logits(p, terms->rows, terms->width, wn_operand_at(p, x->w->kt, columns), q, weights, p->a->scale);
+  wn_logits_complete(p, terms, q, weights);
+  return weights;
+}
+
 /* One head on one tile: W, G, dF, dv; dk and dq unless the selections' gradient must join first. */
 static void backward_head(const struct column *x, int64_t h, int64_t block) {
   const struct wn_attention_plan *p = x->p;
   const struct wn_backward_worker *w = x->w;
-  const int64_t Dp = p->Dp, g = h / p->group, columns = g * WN_TILE * p->a->D, tile = g * WN_TILE * Dp;
+  const int64_t Dp = p->Dp, g = h / p->group, tile = g * WN_TILE * Dp;
+  const int64_t first = (block * x->u->heads + h) * WN_TILE;
   const bool lone = may_be_lone(x, block), bends = h != x->u->select && wn_score_bends(p->a);
   float mapped[WN_TILE_AREA];
   for (int i = 0; i < x->count; i++) {
     const struct wn_attention_strip *s = &x->strips[i];
-    const int64_t row = (block * x->u->heads + h) * WN_TILE + s->row, in_tile = s->row * WN_TILE;
+    const int64_t row = first + s->row, in_tile = s->row * WN_TILE;
     float *weights = w->w + in_tile, *gradient = w->g + in_tile;
     const struct wn_terms_strip terms = {
         p->a,    x->u->b,  x->u->h0 + h,  wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row,
@@ -179,16 +199,10 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
       continue;
     }
     const bool ramp = range && terms.j0 < range->full;
-    const float *logits = weights;
+    const float *logits = backward_logits(x, &terms, h, block, s->row, weights, gradient);
     const uint64_t *seen = wn_terms_evicted_join(evicted, s->seen, own, s->rows);
     struct wn_tile_span span;
     uint64_t keep[WN_TILE];
-    if (h == x->u->select)
-      logits = base_of(x, block) + in_tile;
-    else
-      p->kernels.logits[s->width / 16][s->rows](w->kt + columns, x->rows->q + row * Dp, weights);
-    p->kernels.logits[s->width / 16][s->rows](w->vt + columns, x->rows->dy + row * Dp, gradient);
-    if (h != x->u->select) wn_logits_complete(p, &terms, x->rows->q + row * Dp, weights);
     if (bends) memcpy(mapped, weights, (size_t)(s->rows * WN_TILE) * sizeof *mapped); /* W overwrites them */
     if (ramp && p->a->threshold.on) {
       if (logits != weights) memcpy(weights, logits, (size_t)(s->rows * WN_TILE) * sizeof *weights);
@@ -226,11 +240,14 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
     if (ramp && p->a->threshold.on) wn_terms_span_log_gradient(&terms, gradient, x->sums->dz + row);
     if (x->varies) {
       if (p->a->dropout.p > 0) wn_terms_drop(p, &terms, keep, weights);
-      p->kernels.columns[s->width / 16][s->rows](x->rows->dy + row * Dp, weights, w->dv + tile);
+      wn_product_columns(p, s->row, s->rows, s->width, wn_operand_at(p, x->rows->dy_right, first * Dp), weights,
+                         w->dv + tile);
     }
     if (h == x->u->select) continue;
-    logits_gradient(x, &terms, bends ? mapped : NULL, x->rows->q + row * Dp, gradient, x->sums->dq + row * Dp);
-    score_products(x, s, gradient, x->rows->q + row * Dp, w->k + tile, w->dk + tile, x->sums->dq + row * Dp);
+    logits_gradient(x, &terms, bends ? mapped : NULL, wn_operand_at(p, x->rows->q, row * Dp), gradient,
+                    x->sums->dq + row * Dp);
+    score_products(x, s, gradient, wn_operand_at(p, x->rows->q_right, first * Dp), wn_operand_at(p, w->k, tile),
+                   w->dk + tile, x->sums->dq + row * Dp);
   }
 }
 
@@ -275,13 +292,13 @@ static void selection_gradient(struct column *x, int64_t block) {
                       &(struct wn_terms_strip){a, x->u->b, x->u->h0 + h,
                                                wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row, s->rows,
                                                s->width, x->c * WN_TILE},
-                      base_of(x, block) + in_tile, x->rows->q + of_head * Dp, w->g + in_tile,
+                      base_of(x, block) + in_tile, wn_operand_at(p, x->rows->q, of_head * Dp), w->g + in_tile,
                       x->sums->dq + of_head * Dp);
     if (h >= 0)
-      score_products(x, s, w->g + in_tile, x->rows->q + of_head * Dp, w->k + tile, w->dk + tile,
-                     x->sums->dq + of_head * Dp);
+      score_products(x, s, w->g + in_tile, wn_operand_at(p, x->rows->q_right, (of_head - s->row) * Dp),
+                     wn_operand_at(p, w->k, tile), w->dk + tile, x->sums->dq + of_head * Dp);
     else
-      score_products(x, s, w->g + in_tile, x->rows->sq + row * Dp, w->sk, w->dsk, x->sums->dsq + row * Dp);
+      score_products(x, s, w->g + in_tile, x->rows->sq + (row - s->row) * Dp, w->sk, w->dsk, x->sums->dsq + row * Dp);
   }
 }
 
@@ -289,13 +306,13 @@ static void selection_gradient(struct column *x, int64_t block) {
 static void select_alone(struct column *x, int64_t block) {
   const struct wn_attention_plan *p = x->p;
   const int64_t tall = WN_TILE * p->Dp;
-  const float *q = x->rows->sq ? x->rows->sq + block * tall : x->rows->q + (block * x->u->heads + x->u->select) * tall;
-  const float *kt = x->w->skt ? x->w->skt : x->w->kt + x->u->select / p->group * WN_TILE * p->a->D;
+  const void *q = x->rows->sq ? x->rows->sq + block * tall
+                              : wn_operand_at(p, x->rows->q, (block * x->u->heads + x->u->select) * tall);
   for (int i = 0; i < x->count; i++) {
     const struct wn_attention_strip *s = &x->strips[i];
     /* Of listed keys the whole tile: what is not in use must be numbers. */
-    p->kernels.logits[x->listed ? WN_TILE / 16 : s->width / 16][s->rows](kt, q + s->row * p->Dp,
-                                                                         base_of(x, block) + s->row * WN_TILE);
+    wn_product_logits(p, s->rows, x->listed ? WN_TILE : s->width, selected_columns(x),
+                      wn_operand_at(p, q, s->row * p->Dp), base_of(x, block) + s->row * WN_TILE, p->a->scale);
   }
 }
 
@@ -410,7 +427,7 @@ static void backward_skipping(struct column *x, struct wn_backward_dead_keys *de
 static bool record(const struct column *x, struct wn_backward_dead_keys *dead_keys) {
   const struct wn_attention_plan *p = x->p;
   const int64_t tall = WN_TILE * p->Dp;
-  const float *q = x->rows->sq ? x->rows->sq : x->rows->q + x->u->select * tall;
+  const void *q = x->rows->sq ? x->rows->sq : wn_operand_at(p, x->rows->q, x->u->select * tall);
   return wn_dead_keys_record(p, x->u, &dead_keys->bound, q, x->rows->sq ? tall : x->u->heads * tall, x->w->base,
                              &dead_keys->history, &dead_keys->slots);
 }
@@ -438,37 +455,14 @@ static const float *backward_memory(const struct wn_attention *a, const struct w
   return (const float *)a->sel.dM + (u->b * wn_selection_groups(a) + u->choice) * a->Tq;
 }
 
-/* dq of row block `block` of head h from `parts` sums `step` apart. */
-static void write_dq(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t h, int64_t block,
-                     const struct wn_backward_sums *s, int64_t parts, int64_t step) {
-  const struct wn_attention *a = p->a;
-  struct wn_attention_rows r;
-  wn_attention_rows_init(p, u->b, block, &r);
-  if (a->dq)
-    p->ops->unpack(wn_floats_out(a->dq, a->s_q, u->b, r.r0, u->h0 + h), a->s_q.t,
-                   s->dq + (block * u->heads + h) * WN_TILE * p->Dp, p->Dp, parts, step, r.rows, a->D, NULL,
-                   (float)a->scale);
-  float *rows = p->terms.span_rows;
-  for (int64_t i = 0; a->span.on && a->span.dz && i < r.rows; i++) {
-    float sum = 0;
-    for (int64_t n = 0; n < parts; n++) sum += s->dz[(block * u->heads + h) * WN_TILE + i + n * step];
-    if (a->span.dynamic)
-      *wn_floats_out(a->span.dz, a->span.s_z, u->b, r.r0 + i, u->h0 + h) = sum * wn_terms_span_factor(a);
-    else
-      rows[(u->b * a->H + u->h0 + h) * a->Tq + r.r0 + i] = sum;
-  }
-  if (h == 0 && s->dsq && a->dsq)
-    p->ops->unpack(wn_floats_out(a->dsq, a->sel.s_sq, u->b, r.r0, u->choice), a->sel.s_sq.t,
-                   s->dsq + block * WN_TILE * p->Dp, p->Dp, parts, step, r.rows, a->D, NULL, (float)a->scale);
-}
-
 static void backward_sinks(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t h,
                            int64_t block, const struct wn_backward_rows *rows, const struct wn_backward_sums *s) {
   const int64_t row = (block * u->heads + h) * WN_TILE;
   struct wn_attention_rows r;
   wn_attention_rows_init(p, u->b, block, &r);
-  wn_sinks_gradient(p, u->g0 + h / p->group, r.rows, rows->q + row * p->Dp, rows->dy + row * p->Dp, rows->lse + row,
-                    rows->delta + row, s->dq + row * p->Dp, s->sinks);
+  wn_sinks_gradient(p, u->g0 + h / p->group, r.rows, wn_operand_at(p, rows->q, row * p->Dp),
+                    wn_operand_at(p, rows->dy, row * p->Dp), rows->lse + row, rows->delta + row, s->dq + row * p->Dp,
+                    s->sinks);
 }
 
 static void backward_own(const struct wn_attention_plan *p) {
@@ -516,7 +510,7 @@ static void backward_own(const struct wn_attention_plan *p) {
           for (int64_t c = 0; c < p->blocks; c += at_once) columns_from(x, c, at_once);
         put_strength(p, u.b * wn_selection_groups(p->a) + u.choice, x);
         for (int64_t block = p->first_block; block < p->blocks; block++)
-          for (int64_t h = 0; h < u.heads; h++) write_dq(p, &u, h, block, &sums, 1, 0);
+          for (int64_t h = 0; h < u.heads; h++) wn_backward_write_dq(p, &u, h, block, &sums, 1, 0);
       }
     }
   }
@@ -572,7 +566,7 @@ static void backward_team(const struct wn_attention_plan *p) {
       wn_backward_lay_sums(p, &at, a->H, &sums);
 #pragma omp for schedule(static)
       for (int64_t n = a->H * p->first_block; n < a->H * p->blocks; n++)
-        write_dq(p, &u, n % a->H, n / a->H, &sums, p->chunks, (int64_t)(all.sums.bytes / sizeof(float)));
+        wn_backward_write_dq(p, &u, n % a->H, n / a->H, &sums, p->chunks, (int64_t)(all.sums.bytes / sizeof(float)));
     }
   }
 }

@@ -3,13 +3,15 @@
 #define WN_BACKENDS_CPU_ATTENTION_BACKWARD_H
 
 #include "backends/cpu/attention/dead_keys.h"
+#include "backends/cpu/attention/operands.h"
 #include "backends/cpu/attention/sparse.h"
 
 enum { WN_BACKWARD_COLUMNS = 4 }; /* column blocks that are processed together, at most */
 
 /* Row side of a unit in tiles. */
 struct wn_backward_rows {
-  float *q, *dy;               /* [blocks][heads][64][Dp]: in the order of use */
+  void *q, *dy;                /* [blocks][heads][64][Dp]: in the order of use; left sides of products */
+  void *q_right, *dy_right;    /* the same for right sides; of floats, the same arrays */
   float *lse, *delta;          /* [blocks][heads][64] */
   float *sq;                   /* [blocks][64][Dp], bilinear */
   struct wn_span_range *spans; /* [blocks][heads] */
@@ -28,8 +30,9 @@ struct wn_backward_sums {
 
 /* Column side: one column block. */
 struct wn_backward_worker {
-  float *k, *dk, *dv;    /* [groups][64][Dp] */
-  float *kt, *vt;        /* [groups][D][64]; kt times scale */
+  void *k;               /* [groups][64][Dp] */
+  float *dk, *dv;        /* [groups][64][Dp] */
+  void *kt, *vt;         /* [groups][D][64]; kt times scale */
   float *sk, *skt, *dsk; /* bilinear: [64][Dp], [D][64], [64][Dp] */
   float *base;           /* [blocks][64][64] selecting logits of the column block */
   float *carries;        /* [blocks][64] sum of S above each row block */
@@ -77,5 +80,9 @@ void wn_backward_pack_columns(const struct wn_attention_plan *p, const struct wn
 /* Adds those gradients to the caller's. */
 void wn_backward_unpack_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
                                 const struct wn_backward_worker *w);
+
+/* dq of row block `block` of head h from `parts` sums `step` apart. */
+void wn_backward_write_dq(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t h,
+                          int64_t block, const struct wn_backward_sums *s, int64_t parts, int64_t step);
 
 #endif

@@ -9,9 +9,12 @@ static bool backward_bilinear(const struct wn_attention_plan *p) {
 void wn_backward_lay_rows(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads, int64_t groups,
                           struct wn_backward_rows *r) {
   const int64_t tall = p->blocks * WN_TILE;
+  const size_t operand = wn_operand_size(p);
   const struct wn_array rows[] = {
-      {"q", true, WN_DIMS(heads, tall, p->Dp), sizeof *r->q, &r->q},
-      {"dy", true, WN_DIMS(heads, tall, p->Dp), sizeof *r->dy, &r->dy},
+      {"q", true, WN_DIMS(heads, tall, p->Dp), operand, &r->q},
+      {"dy", true, WN_DIMS(heads, tall, p->Dp), operand, &r->dy},
+      {"pairs of q", p->bf16, WN_DIMS(heads, tall, p->Dp), operand, &r->q_right},
+      {"pairs of dy", p->bf16, WN_DIMS(heads, tall, p->Dp), operand, &r->dy_right},
       {"lse", true, WN_DIMS(heads, tall), sizeof *r->lse, &r->lse},
       {"delta", true, WN_DIMS(heads, tall), sizeof *r->delta, &r->delta},
       {"sq", backward_bilinear(p), WN_DIMS(tall, p->Dp), sizeof *r->sq, &r->sq},
@@ -19,6 +22,7 @@ void wn_backward_lay_rows(const struct wn_attention_plan *p, struct wn_arrays *l
       {"first", true, WN_DIMS(groups), sizeof *r->first, &r->first},
   };
   WN_ARRAYS_LAY(l, rows);
+  if (!p->bf16) r->q_right = r->q, r->dy_right = r->dy;
 }
 
 void wn_backward_lay_sums(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads,
@@ -33,14 +37,15 @@ void wn_backward_lay_sums(const struct wn_attention_plan *p, struct wn_arrays *l
 
 static void backward_lay_worker(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t groups,
                                 struct wn_backward_worker *w) {
-  const int64_t columns = WN_TILE * p->a->D, tile = WN_TILE * p->Dp;
+  const int64_t columns = wn_operand_columns(p), tile = WN_TILE * p->Dp;
+  const size_t operand = wn_operand_size(p);
   const bool on = p->a->sel.on, own = backward_bilinear(p);
   const struct wn_array rows[] = {
-      {"k", true, WN_DIMS(groups, tile), sizeof *w->k, &w->k},
+      {"k", true, WN_DIMS(groups, tile), operand, &w->k},
       {"dk", true, WN_DIMS(groups, tile), sizeof *w->dk, &w->dk},
       {"dv", true, WN_DIMS(groups, tile), sizeof *w->dv, &w->dv},
-      {"kt", true, WN_DIMS(groups, columns), sizeof *w->kt, &w->kt},
-      {"vt", true, WN_DIMS(groups, columns), sizeof *w->vt, &w->vt},
+      {"kt", true, WN_DIMS(groups, columns), operand, &w->kt},
+      {"vt", true, WN_DIMS(groups, columns), operand, &w->vt},
       {"sk", own, WN_DIMS(tile), sizeof *w->sk, &w->sk},
       {"dsk", own, WN_DIMS(tile), sizeof *w->dsk, &w->dsk},
       {"skt", own, WN_DIMS(columns), sizeof *w->skt, &w->skt},
@@ -57,7 +62,7 @@ static void backward_lay_worker(const struct wn_attention_plan *p, struct wn_arr
 /* Column blocks that are processed together. Where the unit's rows outgrow half a usual last-level cache, each visit of
  * a tile of rows serves several column blocks, as long as a team's threads still get a few turns each. */
 int64_t wn_backward_columns_at_once(const struct wn_attention_plan *p, int64_t heads) {
-  const int64_t bytes = heads * p->blocks * WN_TILE * p->Dp * 3 * (int64_t)sizeof(float);
+  const int64_t bytes = heads * p->blocks * WN_TILE * p->Dp * 3 * (int64_t)sizeof(float); /* in bf16: as much */
   if (bytes <= 16 << 20 || (!p->own && p->blocks < 4 * WN_BACKWARD_COLUMNS * p->chunks)) return 1;
   return WN_BACKWARD_COLUMNS;
 }
@@ -118,17 +123,19 @@ void wn_backward_pack_rows(const struct wn_attention_plan *p, const struct wn_at
   const struct wn_tile_ops *o = p->ops;
   struct wn_attention_rows r;
   wn_attention_rows_init(p, u->b, block, &r);
-  const int64_t at = block * u->heads + h, D = a->D;
-  const float *q = wn_floats_at(a->q, a->s_q, u->b, r.r0, u->h0 + h),
-              *dy = wn_floats_at(a->dy, a->s_y, u->b, r.r0, u->h0 + h);
-  o->pack(to->q + at * WN_TILE * p->Dp, r.rows, p->Dp, q, a->s_q.t, r.rows, D, 1.0f);
-  if (!a->exclusive.on || D < p->Dp)
-    o->pack(to->dy + at * WN_TILE * p->Dp, r.rows, p->Dp, dy, a->s_y.t, r.rows, D, 1.0f);
+  const int64_t at = block * u->heads + h, D = a->D, tile = at * WN_TILE * p->Dp;
+  const void *q = wn_row_at(p, a->q, a->s_q, u->b, r.r0, u->h0 + h),
+             *dy = wn_row_at(p, a->dy, a->s_y, u->b, r.r0, u->h0 + h);
+  wn_pack_rows(p, wn_operand_at(p, to->q, tile), q, a->s_q.t, r.rows);
+  if (!a->exclusive.on || D < p->Dp) wn_pack_rows(p, wn_operand_at(p, to->dy, tile), dy, a->s_y.t, r.rows);
+  if (p->bf16) {
+    wn_pack_values(p, wn_operand_at(p, to->q_right, tile), q, a->s_q.t, r.rows);
+    wn_pack_values(p, wn_operand_at(p, to->dy_right, tile), dy, a->s_y.t, r.rows);
+  }
   if (a->exclusive.on)
-    wn_exclusive_gradient(p, u->b, u->h0 + h, r.r0, r.rows, to->dy + at * WN_TILE * p->Dp, to->delta + at * WN_TILE);
+    wn_exclusive_gradient(p, u->b, u->h0 + h, r.r0, r.rows, wn_operand_at(p, to->dy, tile), to->delta + at * WN_TILE);
   else
-    o->row_dot(to->delta + at * WN_TILE, dy, a->s_y.t, wn_floats_at(a->y, a->s_y, u->b, r.r0, u->h0 + h), a->s_y.t,
-               r.rows, D);
+    wn_rows_dot(p, to->delta + at * WN_TILE, dy, wn_row_at(p, a->y, a->s_y, u->b, r.r0, u->h0 + h), a->s_y.t, r.rows);
   const float *lse = (const float *)a->lse + (u->b * a->H + u->h0 + h) * a->Tq + r.r0;
   for (int64_t i = 0; i < r.rows; i++) to->lse[at * WN_TILE + i] = lse[i];
   if (to->spans) to->spans[at] = wn_terms_span_range(a, u->b, u->h0 + h, r.r0, r.rows);
@@ -150,11 +157,11 @@ void wn_backward_pack_columns(const struct wn_attention_plan *p, const struct wn
   const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, a->Tk - j0), D = a->D;
   for (int64_t g = 0; g < u->groups; g++) {
     if (c < first[g]) continue;
-    const float *k = wn_floats_at(a->k, a->s_k, u->b, j0, u->g0 + g),
-                *v = wn_floats_at(a->v, a->s_v, u->b, j0, u->g0 + g);
-    o->pack(w->k + g * WN_TILE * p->Dp, WN_TILE, p->Dp, k, a->s_k.t, rows, D, 1.0f);
-    o->pack_transposed(w->kt + g * WN_TILE * D, k, a->s_k.t, rows, D, (float)a->scale);
-    o->pack_transposed(w->vt + g * WN_TILE * D, v, a->s_v.t, rows, D, 1.0f);
+    const void *k = wn_row_at(p, a->k, a->s_k, u->b, j0, u->g0 + g),
+               *v = wn_row_at(p, a->v, a->s_v, u->b, j0, u->g0 + g);
+    wn_pack_values(p, wn_operand_at(p, w->k, g * WN_TILE * p->Dp), k, a->s_k.t, rows);
+    wn_pack_columns(p, wn_operand_at(p, w->kt, g * wn_operand_columns(p)), k, a->s_k.t, rows, a->scale);
+    wn_pack_columns(p, wn_operand_at(p, w->vt, g * wn_operand_columns(p)), v, a->s_v.t, rows, 1);
   }
   memset(w->dk, 0, (size_t)(u->groups * WN_TILE * p->Dp) * sizeof(float));
   memset(w->dv, 0, (size_t)(u->groups * WN_TILE * p->Dp) * sizeof(float));
@@ -167,9 +174,9 @@ void wn_backward_pack_columns(const struct wn_attention_plan *p, const struct wn
 }
 
 /* to[rows,D] = factor * from[rows,Dp] */
-static void backward_unpack_tile(const struct wn_attention_plan *p, float *to, int64_t stride, const float *from,
-                                 int64_t rows, double factor) {
-  p->ops->unpack(to, stride, from, p->Dp, 1, 0, rows, p->a->D, NULL, (float)factor);
+static void backward_unpack_tile(const struct wn_attention_plan *p, void *to, int64_t stride, float *from, int64_t rows,
+                                 double factor) {
+  wn_unpack_rows(p, to, stride, &(struct wn_unpack){.from = from, .parts = 1, .rows = rows, .all = (float)factor});
 }
 
 void wn_backward_unpack_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
@@ -181,12 +188,37 @@ void wn_backward_unpack_columns(const struct wn_attention_plan *p, const struct 
   for (int64_t g = 0; g < u->groups; g++) {
     const int64_t from = g * tile + skip * p->Dp;
     if (a->dk)
-      backward_unpack_tile(p, wn_floats_out(a->dk, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, w->dk + from, rows,
-                           a->scale);
+      backward_unpack_tile(p, wn_row_at(p, a->dk, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, w->dk + from, rows, a->scale);
     if (a->dv)
-      backward_unpack_tile(p, wn_floats_out(a->dv, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, w->dv + from, rows, 1.0);
+      backward_unpack_tile(p, wn_row_at(p, a->dv, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, w->dv + from, rows, 1.0);
   }
   if (w->sk && a->dsk)
     backward_unpack_tile(p, wn_floats_out(a->dsk, a->sel.s_sk, u->b, j0, u->choice), a->sel.s_sk.t,
                          w->dsk + skip * p->Dp, rows, a->scale);
+}
+
+void wn_backward_write_dq(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t h,
+                          int64_t block, const struct wn_backward_sums *s, int64_t parts, int64_t step) {
+  const struct wn_attention *a = p->a;
+  struct wn_attention_rows r;
+  wn_attention_rows_init(p, u->b, block, &r);
+  if (a->dq)
+    wn_unpack_rows(p, wn_row_at(p, a->dq, a->s_q, u->b, r.r0, u->h0 + h), a->s_q.t,
+                   &(struct wn_unpack){.from = s->dq + (block * u->heads + h) * WN_TILE * p->Dp,
+                                       .parts = parts,
+                                       .step = step,
+                                       .rows = r.rows,
+                                       .all = (float)a->scale});
+  float *rows = p->terms.span_rows;
+  for (int64_t i = 0; a->span.on && a->span.dz && i < r.rows; i++) {
+    float sum = 0;
+    for (int64_t n = 0; n < parts; n++) sum += s->dz[(block * u->heads + h) * WN_TILE + i + n * step];
+    if (a->span.dynamic)
+      *wn_floats_out(a->span.dz, a->span.s_z, u->b, r.r0 + i, u->h0 + h) = sum * wn_terms_span_factor(a);
+    else
+      rows[(u->b * a->H + u->h0 + h) * a->Tq + r.r0 + i] = sum;
+  }
+  if (h == 0 && s->dsq && a->dsq)
+    p->ops->unpack(wn_floats_out(a->dsq, a->sel.s_sq, u->b, r.r0, u->choice), a->sel.s_sq.t,
+                   s->dsq + block * WN_TILE * p->Dp, p->Dp, parts, step, r.rows, a->D, NULL, (float)a->scale);
 }

@@ -18,7 +18,7 @@
 /* Row blocks that are processed together. Where the unit's keys and values outgrow a share of the last-level cache,
  * each visit of a tile of them serves two. */
 static int64_t rows_at_once(const struct wn_attention_plan *p, int64_t heads) {
-  const int64_t bytes = heads / p->group * p->blocks * WN_TILE * p->Dp * 2 * (int64_t)sizeof(float);
+  const int64_t bytes = heads / p->group * p->blocks * WN_TILE * p->Dp * 2 * (int64_t)wn_operand_size(p);
   if (p->sparse.on) return WN_FORWARD_ROWS;
   if (p->dead_keys.wanted) return 1;
   return bytes > 8 << 20 ? 2 : 1;
@@ -27,10 +27,11 @@ static int64_t rows_at_once(const struct wn_attention_plan *p, int64_t heads) {
 static void lay_packed(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t groups,
                        struct wn_forward_packed *k) {
   const int64_t D = p->a->D, tiles = p->blocks;
+  const size_t operand = wn_operand_size(p);
   const bool far = p->sparse.on && !p->sparse.direct;
   const struct wn_array rows[] = {
-      {"kt", true, WN_DIMS(groups, tiles, D, WN_TILE), sizeof *k->kt, &k->kt},
-      {"v", true, WN_DIMS(groups, tiles, WN_TILE, p->Dp), sizeof *k->v, &k->v},
+      {"kt", true, WN_DIMS(groups, tiles, wn_operand_columns(p)), operand, &k->kt},
+      {"v", true, WN_DIMS(groups, tiles, WN_TILE, p->Dp), operand, &k->v},
       {"skt", p->a->sel.on && p->a->sel.bilinear, WN_DIMS(tiles, D, WN_TILE), sizeof *k->skt, &k->skt},
       {"k", far, WN_DIMS(groups, tiles, WN_TILE, p->Dp), sizeof *k->k, &k->k},
       {"rows of v", far && groups > 1, WN_DIMS(groups, tiles, WN_TILE, p->Dp), sizeof *k->rows_v, &k->rows_v},
@@ -46,7 +47,7 @@ static void lay_worker(const struct wn_attention_plan *p, struct wn_arrays *l, i
   for (int64_t i = 0; i < rows_at_once(p, heads); i++) {
     struct wn_forward_rows *r = &w->rows[i];
     const struct wn_array rows[] = {
-        {"q", true, WN_DIMS(heads, WN_TILE, p->Dp), sizeof *r->q, &r->q},
+        {"q", true, WN_DIMS(heads, WN_TILE, p->Dp), wn_operand_size(p), &r->q},
         {"acc", true, WN_DIMS(heads, WN_TILE, p->Dp), sizeof *r->acc, &r->acc},
         {"m", true, WN_DIMS(heads, WN_TILE), sizeof *r->m, &r->m},
         {"l", true, WN_DIMS(heads, WN_TILE, WN_TILE_LANES), sizeof *r->l, &r->l},
@@ -77,13 +78,13 @@ static void lay_worker(const struct wn_attention_plan *p, struct wn_arrays *l, i
 /* What a team shares in addition: carries at the chunks' first rows, the selecting queries. */
 struct shared {
   float *carries; /* [chunks][blocks*64] */
-  float *selq;    /* [blocks][64][Dp] */
+  void *selq;     /* [blocks][64][Dp] */
 };
 
 static void lay_shared(const struct wn_attention_plan *p, struct wn_arrays *l, struct shared *s) {
   const struct wn_array rows[] = {
       {"carries", p->a->sel.on, WN_DIMS(p->chunks, p->blocks, WN_TILE), sizeof *s->carries, &s->carries},
-      {"selq", p->a->sel.on, WN_DIMS(p->blocks, WN_TILE, p->Dp), sizeof *s->selq, &s->selq},
+      {"selq", p->a->sel.on, WN_DIMS(p->blocks, WN_TILE, p->Dp), wn_operand_size(p), &s->selq},
   };
   WN_ARRAYS_LAY(l, rows);
 }
@@ -133,26 +134,27 @@ static void pack_tile(const struct wn_attention_plan *p, const struct wn_attenti
   if (a->half) {                                            /* neither sparse nor gathered */
     _Alignas(64) float wide[WN_TILE * WN_HALF_D];
     p->ops->widen(wide, wn_half_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows, a->D);
-    p->ops->pack_transposed(k->kt + at * a->D * WN_TILE, wide, a->D, rows, a->D, (float)a->scale);
+    p->ops->pack_transposed(wn_operand_at(p, k->kt, at * wn_operand_columns(p)), wide, a->D, rows, a->D,
+                            (float)a->scale);
     p->ops->widen(wide, wn_half_at(a->v, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, rows, a->D);
-    p->ops->pack(k->v + at * WN_TILE * p->Dp, WN_TILE, p->Dp, wide, a->D, rows, a->D, 1.0f);
+    p->ops->pack(wn_operand_at(p, k->v, at * WN_TILE * p->Dp), WN_TILE, p->Dp, wide, a->D, rows, a->D, 1.0f);
     if (g == 0 && k->skt)
       p->ops->pack_transposed(k->skt + c * a->D * WN_TILE, wn_floats_at(a->sel.sk, a->sel.s_sk, u->b, j0, u->choice),
                               a->sel.s_sk.t, rows, a->D, (float)a->scale);
     return;
   }
   if (!apart || (u->select >= 0 && g == u->select / p->group))
-    p->ops->pack_transposed(k->kt + at * a->D * WN_TILE, wn_floats_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t,
-                            rows, a->D, (float)a->scale);
+    wn_pack_columns(p, wn_operand_at(p, k->kt, at * wn_operand_columns(p)),
+                    wn_row_at(p, a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows, a->scale);
   if (!apart || !p->sparse.direct)
-    p->ops->pack(k->v + at * WN_TILE * p->Dp, WN_TILE, p->Dp, wn_floats_at(a->v, a->s_v, u->b, j0, u->g0 + g), a->s_v.t,
-                 rows, a->D, 1.0f);
+    wn_pack_values(p, wn_operand_at(p, k->v, at * WN_TILE * p->Dp), wn_row_at(p, a->v, a->s_v, u->b, j0, u->g0 + g),
+                   a->s_v.t, rows);
   const int64_t row = (g * p->blocks + c) * WN_TILE * p->Dp;
   if (k->k)
     p->ops->pack(k->k + row, WN_TILE, p->Dp, wn_floats_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows, a->D,
                  1.0f);
   if (k->rows_v != k->v)
-    memcpy(k->rows_v + row, k->v + at * WN_TILE * p->Dp, (size_t)(WN_TILE * p->Dp) * sizeof(float));
+    memcpy(k->rows_v + row, wn_operand_at(p, k->v, at * WN_TILE * p->Dp), (size_t)(WN_TILE * p->Dp) * sizeof(float));
   if (g == 0 && k->skt)
     p->ops->pack_transposed(k->skt + c * a->D * WN_TILE, wn_floats_at(a->sel.sk, a->sel.s_sk, u->b, j0, u->choice),
                             a->sel.s_sk.t, rows, a->D, (float)a->scale);
@@ -160,19 +162,20 @@ static void pack_tile(const struct wn_attention_plan *p, const struct wn_attenti
 
 /* [64][Dp] of the queries that select. */
 static void pack_selecting(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t choice,
-                           float *to) {
+                           void *to) {
   const struct wn_attention *a = p->a;
-  const float *from = a->sel.bilinear ? wn_floats_at(a->sel.sq, a->sel.s_sq, r->b, r->r0, choice)
-                                      : wn_floats_at(a->q, a->s_q, r->b, r->r0, a->sel.head);
-  p->ops->pack(to, r->rows, p->Dp, from, a->sel.bilinear ? a->sel.s_sq.t : a->s_q.t, r->rows, a->D, 1.0f);
+  if (a->sel.bilinear)
+    wn_pack_rows(p, to, wn_floats_at(a->sel.sq, a->sel.s_sq, r->b, r->r0, choice), a->sel.s_sq.t, r->rows);
+  else
+    wn_pack_rows(p, to, wn_row_at(p, a->q, a->s_q, r->b, r->r0, a->sel.head), a->s_q.t, r->rows);
 }
 
 /* Keys that are selected, tile c. */
-static const float *selected_keys(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
-                                  const struct wn_forward_packed *k, int64_t c) {
+static const void *selected_keys(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
+                                 const struct wn_forward_packed *k, int64_t c) {
   const struct wn_attention *a = p->a;
   if (k->skt) return k->skt + c * a->D * WN_TILE;
-  return k->kt + (c * u->groups + u->select / p->group) * a->D * WN_TILE;
+  return wn_operand_at(p, k->kt, (c * u->groups + u->select / p->group) * wn_operand_columns(p));
 }
 
 /* Which selection of all. */
@@ -214,15 +217,16 @@ static void forward_begin_tile(const struct wn_attention_plan *p, const struct w
   r->count = wn_attention_strips(p, &r->at, c, r->strips);
   if (!a->sel.on) return;
   if (a->sel.F && r->count == 0) write_F(p, u, &r->at, 0, r->at.rows, c, NULL, w->carry);
-  const float *q = r->sq ? r->sq : r->q + u->select * WN_TILE * p->Dp;
+  const void *q = r->sq ? r->sq : wn_operand_at(p, r->q, u->select * WN_TILE * p->Dp);
   for (int i = 0; i < r->count; i++) {
     const struct wn_attention_strip *s = &r->strips[i];
     float *base = r->base + s->row * WN_TILE, *F = r->F + s->row * WN_TILE;
-    p->kernels.logits[s->width / 16][s->rows](selected_keys(p, u, k, c), q + s->row * p->Dp, base);
+    const void *strip = wn_operand_at(p, q, s->row * p->Dp);
+    wn_product_logits(p, s->rows, s->width, selected_keys(p, u, k, c), strip, base, a->scale);
     if (!a->sel.bilinear)
       wn_logits_complete(
           p, &(struct wn_terms_strip){a, u->b, u->h0 + u->select, r->at.r0 + s->row, s->rows, s->width, c * WN_TILE},
-          q + s->row * p->Dp, base);
+          strip, base);
     p->ops->select(&(struct wn_tile_select){.base = base,
                                             .allow = s->allow,
                                             .carry = w->carry + c * WN_TILE,
@@ -248,8 +252,8 @@ static void begin_listed(const struct wn_attention_plan *p, const struct wn_atte
   wn_dead_keys_strip(p, &r->at, list->at + t * WN_TILE, wn_min_i64(WN_TILE, list->n - t * WN_TILE), s);
   r->count = !s->empty;
   if (s->empty) return;
-  p->kernels.logits[WN_TILE / 16][s->rows](selected_keys(p, u, k, t),
-                                           r->sq ? r->sq : r->q + u->select * WN_TILE * p->Dp, r->base);
+  wn_product_logits(p, s->rows, WN_TILE, selected_keys(p, u, k, t),
+                    r->sq ? r->sq : wn_operand_at(p, r->q, u->select * WN_TILE * p->Dp), r->base, a->scale);
   p->ops->select(&(struct wn_tile_select){.base = r->base,
                                           .allow = s->allow,
                                           .carry = list->carry + t * WN_TILE,
@@ -271,7 +275,8 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
   for (int i = 0; i < r->count; i++) {
     const struct wn_attention_strip *s = &r->strips[i];
     if (s->skip) continue;
-    const int64_t row = h * WN_TILE + s->row, n = s->width / 16;
+    const int64_t row = h * WN_TILE + s->row;
+    const void *q = wn_operand_at(p, r->q, row * Dp);
     float *tile = w->tile;
     const struct wn_terms_strip terms = {p->a, u->b, u->h0 + h, r->at.r0 + s->row, s->rows, s->width, c * WN_TILE};
     if (r->spans && terms.j0 + s->width <= r->spans[h].first) continue;
@@ -289,8 +294,9 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
     if (h == u->select)
       tile = r->base + s->row * WN_TILE; /* the logits are there */
     else
-      p->kernels.logits[n][s->rows](k->kt + at * p->a->D * WN_TILE, r->q + row * Dp, tile);
-    if (h != u->select) wn_logits_complete(p, &terms, r->q + row * Dp, tile);
+      wn_product_logits(p, s->rows, s->width, wn_operand_at(p, k->kt, at * wn_operand_columns(p)), q, tile,
+                        p->a->scale);
+    if (h != u->select) wn_logits_complete(p, &terms, q, tile);
     const bool log_mask = r->logits || p->a->slots.at;
     if (ramp) seen = log_mask ? wn_terms_span_log(&terms, seen, own, tile) : wn_terms_span(&terms, seen, own, &span);
     if (r->logits) {
@@ -313,7 +319,7 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
       wn_terms_dropout(p, &terms, own);
       wn_terms_drop(p, &terms, own, tile);
     }
-    p->kernels.values[n][s->rows](k->v + at * WN_TILE * Dp, tile, r->acc + row * Dp);
+    wn_product_values(p, s->rows, s->width, wn_operand_at(p, k->v, at * WN_TILE * Dp), tile, r->acc + row * Dp);
   }
 }
 
@@ -322,15 +328,15 @@ static void begin_rows(const struct wn_attention_plan *p, const struct wn_attent
   const struct wn_attention *a = p->a;
   wn_attention_rows_init(p, u->b, block, &r->at);
   for (int64_t h = 0; h < u->heads; h++)
-    p->ops->pack(r->q + h * WN_TILE * p->Dp, r->at.rows, p->Dp, wn_floats_at(a->q, a->s_q, u->b, r->at.r0, u->h0 + h),
-                 a->s_q.t, r->at.rows, a->D, 1.0f);
+    wn_pack_rows(p, wn_operand_at(p, r->q, h * WN_TILE * p->Dp), wn_row_at(p, a->q, a->s_q, u->b, r->at.r0, u->h0 + h),
+                 a->s_q.t, r->at.rows);
   if (r->sq) pack_selecting(p, &r->at, u->choice, r->sq);
   memset(r->acc, 0, (size_t)(u->heads * WN_TILE * p->Dp) * sizeof *r->acc);
   memset(r->l, 0, (size_t)(u->heads * WN_TILE * WN_TILE_LANES) * sizeof *r->l);
   for (int64_t i = 0; i < u->heads * WN_TILE; i++) r->m[i] = -INFINITY;
   for (int64_t h = 0; a->sinks.n > 0 && h < u->heads; h++)
-    wn_terms_sinks(p, r->q + h * WN_TILE * p->Dp, p->Dp, u->g0 + h / p->group, r->at.rows, r->m + h * WN_TILE,
-                   r->l + h * WN_TILE * WN_TILE_LANES, r->acc + h * WN_TILE * p->Dp);
+    wn_terms_sinks(p, wn_operand_at(p, r->q, h * WN_TILE * p->Dp), p->Dp, u->g0 + h / p->group, r->at.rows,
+                   r->m + h * WN_TILE, r->l + h * WN_TILE * WN_TILE_LANES, r->acc + h * WN_TILE * p->Dp);
   for (int64_t h = 0; r->spans && h < u->heads; h++)
     r->spans[h] = wn_terms_span_range(a, u->b, u->h0 + h, r->at.r0, r->at.rows);
   if (r->mem) memset(r->mem, 0, WN_TILE * sizeof *r->mem);
@@ -350,8 +356,9 @@ static void finish_rows(const struct wn_attention_plan *p, const struct wn_atten
                                             .factor = w->factor,
                                             .lse = lse});
     if (wn_terms_mask(a) || a->slots.evicted_at) wn_terms_unseen(r->m + h * WN_TILE, w->factor, lse, rows);
-    p->ops->unpack(wn_floats_out(a->y, a->s_y, u->b, r0, u->h0 + h), a->s_y.t, r->acc + h * WN_TILE * p->Dp, p->Dp, 1,
-                   0, rows, a->D, w->factor, 1.0f);
+    wn_unpack_rows(
+        p, wn_row_at(p, a->y, a->s_y, u->b, r0, u->h0 + h), a->s_y.t,
+        &(struct wn_unpack){.from = r->acc + h * WN_TILE * p->Dp, .parts = 1, .rows = rows, .factor = w->factor});
     if (a->exclusive.on) wn_exclusive_rows(p, u->b, u->h0 + h, r0, rows);
   }
   if (a->sel.on && a->sel.mem && a->sel.M)
@@ -413,9 +420,10 @@ static void forward_rows(const struct wn_attention_plan *p, const struct wn_atte
   for (int64_t i = 0; i < count; i++) finish_rows(p, u, &w->rows[i], w);
 }
 
-static void prefetch_rows(const float *x, int64_t stride, int64_t rows, int64_t D) {
+static void prefetch_rows(const struct wn_attention_plan *p, const void *x, int64_t stride, int64_t rows) {
+  const int64_t line = 64 / (int64_t)wn_operand_size(p);
   for (int64_t r = 0; r < rows; r++)
-    for (int64_t d = 0; d < D; d += 16) __builtin_prefetch(x + r * stride + d, 0, 2);
+    for (int64_t d = 0; d < p->a->D; d += line) __builtin_prefetch(wn_operand_at(p, x, r * stride + d), 0, 2);
 }
 
 /* Prefetches the inputs of a row block. */
@@ -424,11 +432,11 @@ static void prefetch_block(const struct wn_attention_plan *p, const struct wn_at
   struct wn_attention_rows r;
   wn_attention_rows_init(p, u->b, block, &r);
   for (int64_t g = 0; g < u->groups && !a->half; g++) {
-    prefetch_rows(wn_floats_at(a->k, a->s_k, u->b, r.p0, u->g0 + g), a->s_k.t, r.rows, a->D);
-    prefetch_rows(wn_floats_at(a->v, a->s_v, u->b, r.p0, u->g0 + g), a->s_v.t, r.rows, a->D);
+    prefetch_rows(p, wn_row_at(p, a->k, a->s_k, u->b, r.p0, u->g0 + g), a->s_k.t, r.rows);
+    prefetch_rows(p, wn_row_at(p, a->v, a->s_v, u->b, r.p0, u->g0 + g), a->s_v.t, r.rows);
   }
   for (int64_t h = 0; h < u->heads; h++)
-    prefetch_rows(wn_floats_at(a->q, a->s_q, u->b, r.r0, u->h0 + h), a->s_q.t, r.rows, a->D);
+    prefetch_rows(p, wn_row_at(p, a->q, a->s_q, u->b, r.r0, u->h0 + h), a->s_q.t, r.rows);
 }
 
 static void forward_own(const struct wn_attention_plan *p) {
@@ -472,7 +480,8 @@ static void forward_own(const struct wn_attention_plan *p) {
 static void carry_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
                           const struct wn_forward_packed *k, const struct shared *s, struct wn_forward_worker *w) {
   const int64_t last = wn_attention_chunk(p, p->chunks - 1), size = p->blocks * WN_TILE;
-  const float *kt = selected_keys(p, u, k, c), *begin = s->carries + c * WN_TILE;
+  const void *kt = selected_keys(p, u, k, c);
+  const float *begin = s->carries + c * WN_TILE;
   float *carry = w->carry + c * WN_TILE;
   struct wn_attention_strip strips[WN_STRIPS_MAX];
   struct wn_attention_rows r;
@@ -486,13 +495,13 @@ static void carry_columns(const struct wn_attention_plan *p, const struct wn_att
     wn_attention_rows_init(p, u->b, block, &r);
     const int n = wn_attention_strips(p, &r, c, strips);
     for (int i = 0; i < n; i++) {
-      p->kernels.logits[strips[i].width / 16][strips[i].rows](kt, s->selq + (block * WN_TILE + strips[i].row) * p->Dp,
-                                                              w->tile);
+      const void *q = wn_operand_at(p, s->selq, (block * WN_TILE + strips[i].row) * p->Dp);
+      wn_product_logits(p, strips[i].rows, strips[i].width, kt, q, w->tile, p->a->scale);
       if (!p->a->sel.bilinear)
         wn_logits_complete(p,
                            &(struct wn_terms_strip){p->a, u->b, u->select, r.r0 + strips[i].row, strips[i].rows,
                                                     strips[i].width, c * WN_TILE},
-                           s->selq + (block * WN_TILE + strips[i].row) * p->Dp, w->tile);
+                           q, w->tile);
       p->ops->select(&(struct wn_tile_select){.base = w->tile,
                                               .allow = strips[i].allow,
                                               .carry = carry,
@@ -529,7 +538,7 @@ static void forward_team(const struct wn_attention_plan *p) {
         for (int64_t block = p->first_block; block < p->blocks; block++) {
           struct wn_attention_rows r;
           wn_attention_rows_init(p, b, block, &r);
-          pack_selecting(p, &r, 0, s.selq + block * WN_TILE * p->Dp);
+          pack_selecting(p, &r, 0, wn_operand_at(p, s.selq, block * WN_TILE * p->Dp));
         }
 #pragma omp single
         carry_begin(p, &u, s.carries);

@@ -3,14 +3,15 @@
 #define WN_BACKENDS_CPU_ATTENTION_FORWARD_H
 
 #include "backends/cpu/attention/dead_keys.h"
+#include "backends/cpu/attention/operands.h"
 #include "backends/cpu/attention/sparse.h"
 
 enum { WN_FORWARD_ROWS = WN_SPARSE_BLOCKS }; /* row blocks that are processed together, at most */
 
 /* Keys and values of a unit's groups in tiles. */
 struct wn_forward_packed {
-  float *kt;         /* [blocks][groups][D][64] times scale: in the order of use */
-  float *v;          /* [blocks][groups][64][Dp] */
+  void *kt;          /* [blocks][groups][D][64] times scale: in the order of use */
+  void *v;           /* [blocks][groups][64][Dp] */
   float *skt;        /* [blocks][D][64], bilinear */
   float *k, *rows_v; /* [groups][blocks*64][Dp], where distances are gathered */
   int32_t *first;    /* [groups] the first block that is seen; those before are not packed */
@@ -19,7 +20,8 @@ struct wn_forward_packed {
 /* One row block at work. */
 struct wn_forward_rows {
   struct wn_attention_rows at;
-  float *q, *acc, *m, *l;      /* [heads][64] of [Dp], [Dp], 1, 16 */
+  void *q;                     /* [heads][64][Dp] */
+  float *acc, *m, *l;          /* [heads][64] of [Dp], 1, 16 */
   float *base, *F;             /* [64][64] of the tile at hand */
   float *sq;                   /* [64][Dp], bilinear */
   float *mem;                  /* [64] */

@@ -73,8 +73,8 @@ static void forward_logits_threshold_head(const struct wn_attention_plan *p, con
       wn_terms_dropout(p, &s, seen);
       wn_terms_drop(p, &s, seen, w->tile);
     }
-    p->kernels.values[WN_TILE / 16][rows](k->v + (c * u->groups + h / p->group) * WN_TILE * Dp, w->tile,
-                                          r->acc + row * Dp);
+    wn_product_values(p, rows, WN_TILE, wn_operand_at(p, k->v, (c * u->groups + h / p->group) * WN_TILE * Dp), w->tile,
+                      r->acc + row * Dp);
   }
 }
 

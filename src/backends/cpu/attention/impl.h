@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "backends/cpu/attention/attention.h"
+#include "backends/cpu/attention/bf16.h"
 #include "base/arrays.h"
 
 enum {
@@ -227,10 +228,11 @@ struct wn_attention_plan {
   const struct wn_exec *exec;
   const struct wn_attention *a;
   const struct wn_tile_ops *ops;
-  int64_t Dp;                  /* D up to a multiple of 16 */
-  int64_t offset;              /* Tk - Tq: position of the first query */
-  int64_t first_block, blocks; /* row blocks first_block..blocks-1 have queries; columns are blocks 0..blocks-1 */
-  int64_t group;               /* query heads of a key-value head */
+  const struct wn_bf16_ops *bf16; /* the products of a call on rows in bf16; NULL: floats, `kernels` (operands.h) */
+  int64_t Dp;                     /* D up to a multiple of 16 */
+  int64_t offset;                 /* Tk - Tq: position of the first query */
+  int64_t first_block, blocks;    /* row blocks first_block..blocks-1 have queries; columns are blocks 0..blocks-1 */
+  int64_t group;                  /* query heads of a key-value head */
   int threads;
   bool own;       /* a thread takes whole units of heads that share nothing; else a team takes a sequence */
   int64_t units;  /* own: B sequences, or B*Hkv groups of heads when nothing ties the heads together */

@@ -18,6 +18,7 @@ wn_status wn_attention_plan_init(struct wn_attention_plan *p, const struct wn_ex
   p->exec = exec;
   p->a = a;
   p->ops = ops;
+  p->bf16 = a->row_type == WN_BF16 ? &wn_bf16_ops_avx512 : NULL;
   p->Dp = wn_div_up(a->D, 16) * 16;
   p->offset = a->Tk - a->Tq;
   p->first_block = p->offset / WN_TILE;
@@ -68,7 +69,7 @@ static bool skew_kernels(struct wn_attention_plan *p, bool avx512, int64_t n) {
 static bool kernels_for_rows(struct wn_attention_plan *p, bool avx512, int64_t n) {
   struct wn_tile_kernels *k = &p->kernels;
   const int64_t D = p->a->D, Dp = p->Dp;
-  if (n <= 0 || k->logits[WN_TILE / 16][n]) return true;
+  if (n <= 0 || p->bf16 || k->logits[WN_TILE / 16][n]) return true;
   for (int w = 1; w <= WN_TILE / 16; w++) {
     const int64_t width = 16 * w;
     k->logits[w][n] = dispatch(avx512, width, n, D, WN_TILE, Dp, WN_TILE, 0.0f, LIBXSMM_GEMM_FLAG_NONE);

@@ -1,0 +1,40 @@
+/* Products of rows in bf16, with sums in float (AVX512_BF16): what libxsmm's kernels are for floats, and the packing of
+ * rows that they take.
+ *
+ * One operand of a product is rows of bf16 of which two neighbours are broadcast at a time; the other one is held in
+ * pairs, as the instruction takes it: pair k of column n has rows 2k and 2k+1. Tiles of weights and of their gradients
+ * come as floats and are rounded to the nearest bf16 on the way into a product. Each element of a result is summed in
+ * the order of k, however many rows a call has, so that results do not depend on how rows are divided into strips. */
+#ifndef WN_BACKENDS_CPU_ATTENTION_BF16_H
+#define WN_BACKENDS_CPU_ATTENTION_BF16_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct wn_bf16_ops {
+  /* C[rows,width], rows 64 apart, = factor * X[rows,D] Y[D,width]: x rows Dp apart, y [D/2][64] pairs, D even */
+  void (*logits)(float *c, const uint16_t *x, const uint32_t *y, int64_t rows, int64_t width, int64_t D, int64_t Dp,
+                 float factor);
+  /* C[rows,Dp] += X[rows,width] Y[width,Dp]: x a tile of floats, y [32][Dp] pairs */
+  void (*values)(float *c, const float *x, const uint32_t *y, int64_t rows, int64_t width, int64_t Dp);
+  /* C[width,Dp] += X[rows,width]^T Y[rows,Dp]: x a tile of floats, the rows row..row+rows-1 of a block; y [32][Dp]
+   * pairs of all the block's rows */
+  void (*columns)(float *c, const float *x, const uint32_t *y, int64_t row, int64_t rows, int64_t width, int64_t Dp);
+  /* dst[rows,Dp] = src[rows,D] with rows `stride` apart, zeros elsewhere */
+  void (*pack)(uint16_t *dst, const uint16_t *src, int64_t stride, int64_t rows, int64_t D, int64_t Dp);
+  /* dst [32][Dp] pairs of src[rows,D], zeros elsewhere */
+  void (*pack_pairs)(uint32_t *dst, const uint16_t *src, int64_t stride, int64_t rows, int64_t D, int64_t Dp);
+  /* dst [(D+1)/2][64] pairs of src[rows,D]^T, zeros elsewhere */
+  void (*pack_transposed)(uint32_t *dst, const uint16_t *src, int64_t stride, int64_t rows, int64_t D);
+  /* dst[rows,D], rows `stride` apart, = src[rows,Dp] */
+  void (*round)(uint16_t *dst, int64_t stride, const float *src, int64_t rows, int64_t D, int64_t Dp);
+  /* out[i] = sum_d x[i,d] y[i,d] */
+  void (*row_dot)(float *out, const uint16_t *x, int64_t x_stride, const uint16_t *y, int64_t y_stride, int64_t rows,
+                  int64_t D);
+};
+extern const struct wn_bf16_ops wn_bf16_ops_avx512;
+
+/* Does this CPU have the instructions? */
+bool wn_bf16_products(void);
+
+#endif

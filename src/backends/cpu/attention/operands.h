@@ -1,0 +1,103 @@
+/* Operands of a call's products, packed from its rows: floats, multiplied by libxsmm's kernels, or bf16 (bf16.h). The
+ * loops of forward and backward are the same for both: tiles of logits, weights and gradients, and all sums, are
+ * floats. */
+#ifndef WN_BACKENDS_CPU_ATTENTION_OPERANDS_H
+#define WN_BACKENDS_CPU_ATTENTION_OPERANDS_H
+
+#include "backends/cpu/attention/impl.h"
+
+/* Bytes of a number of the call's rows, and of its operands. */
+static inline size_t wn_operand_size(const struct wn_attention_plan *p) {
+  return p->bf16 ? sizeof(uint16_t) : sizeof(float);
+}
+/* Numbers of a tile of 64 columns of D: in bf16 a pair is whole. */
+static inline int64_t wn_operand_columns(const struct wn_attention_plan *p) {
+  return WN_TILE * (p->bf16 ? (p->a->D + 1) / 2 * 2 : p->a->D);
+}
+static inline void *wn_operand_at(const struct wn_attention_plan *p, const void *operand, int64_t n) {
+  return (char *)(uintptr_t)operand + n * (int64_t)wn_operand_size(p);
+}
+/* A row of head h in a strided array of the call's rows. */
+static inline void *wn_row_at(const struct wn_attention_plan *p, const void *x, struct wn_stride s, int64_t b,
+                              int64_t t, int64_t h) {
+  return wn_operand_at(p, x, b * s.b + t * s.t + h * s.h);
+}
+
+/* --- packing: [rows,D] of the caller's, rows `stride` apart --- */
+
+/* [rows][Dp], for the left side of products. */
+static inline void wn_pack_rows(const struct wn_attention_plan *p, void *to, const void *from, int64_t stride,
+                                int64_t rows) {
+  if (p->bf16)
+    p->bf16->pack(to, from, stride, rows, p->a->D, p->Dp);
+  else
+    p->ops->pack(to, rows, p->Dp, from, stride, rows, p->a->D, 1.0f);
+}
+/* [64][Dp], for the right side. */
+static inline void wn_pack_values(const struct wn_attention_plan *p, void *to, const void *from, int64_t stride,
+                                  int64_t rows) {
+  if (p->bf16)
+    p->bf16->pack_pairs(to, from, stride, rows, p->a->D, p->Dp);
+  else
+    p->ops->pack(to, WN_TILE, p->Dp, from, stride, rows, p->a->D, 1.0f);
+}
+/* [D][64], for the right side; times `factor` where these are floats. */
+static inline void wn_pack_columns(const struct wn_attention_plan *p, void *to, const void *from, int64_t stride,
+                                   int64_t rows, double factor) {
+  if (p->bf16)
+    p->bf16->pack_transposed(to, from, stride, rows, p->a->D);
+  else
+    p->ops->pack_transposed(to, from, stride, rows, p->a->D, (float)factor);
+}
+/* out[rows] = x . y of the caller's rows. */
+static inline void wn_rows_dot(const struct wn_attention_plan *p, float *out, const void *x, const void *y,
+                               int64_t stride, int64_t rows) {
+  if (p->bf16)
+    p->bf16->row_dot(out, x, stride, y, stride, rows, p->a->D);
+  else
+    p->ops->row_dot(out, x, stride, y, stride, rows, p->a->D);
+}
+/* What becomes of sums [rows][Dp]: `parts` of them, `step` apart, times factor[row], or `all` where it is NULL. They
+ * may be overwritten. */
+struct wn_unpack {
+  float *from;
+  int64_t parts, step, rows;
+  const float *factor;
+  float all;
+};
+static inline void wn_unpack_rows(const struct wn_attention_plan *p, void *to, int64_t stride,
+                                  const struct wn_unpack *x) {
+  float *sum = p->bf16 ? x->from : to;
+  p->ops->unpack(sum, p->bf16 ? p->Dp : stride, x->from, p->Dp, x->parts, x->step, x->rows, p->a->D, x->factor, x->all);
+  if (p->bf16) p->bf16->round(to, stride, sum, x->rows, p->a->D, p->Dp);
+}
+
+/* --- products --- */
+
+/* c[rows,width], a tile, = x[rows,D] y[D,width]: y packed by wn_pack_columns with this factor. */
+static inline void wn_product_logits(const struct wn_attention_plan *p, int64_t rows, int64_t width, const void *y,
+                                     const void *x, float *c, double factor) {
+  if (p->bf16)
+    p->bf16->logits(c, x, y, rows, width, (p->a->D + 1) / 2 * 2, p->Dp, (float)factor);
+  else
+    p->kernels.logits[width / 16][rows](y, x, c);
+}
+/* c[rows,Dp] += x[rows,width] y[width,Dp]: x a tile, y packed by wn_pack_values. */
+static inline void wn_product_values(const struct wn_attention_plan *p, int64_t rows, int64_t width, const void *y,
+                                     const float *x, float *c) {
+  if (p->bf16)
+    p->bf16->values(c, x, y, rows, width, p->Dp);
+  else
+    p->kernels.values[width / 16][rows](y, x, c);
+}
+/* c[width,Dp] += x[rows,width]^T y[rows,Dp]: x the rows from `row` on of a block's tile; y the block's, packed by
+ * wn_pack_values. */
+static inline void wn_product_columns(const struct wn_attention_plan *p, int64_t row, int64_t rows, int64_t width,
+                                      const void *y, const float *x, float *c) {
+  if (p->bf16)
+    p->bf16->columns(c, x, y, row, rows, width, p->Dp);
+  else
+    p->kernels.columns[width / 16][rows]((const float *)y + row * p->Dp, x, c);
+}
+
+#endif
