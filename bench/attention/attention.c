@@ -1,9 +1,10 @@
 /* Speed and memory of the attention operation beside the matrix kernel it stands on, in one run. JSON on stdout.
  *
- *   bench_attention [--threads N] [--repeats N] [--shape B,T,H,Hkv,D] [--backend cpu|ref]
+ *   bench_attention [--threads N] [--repeats N] [--shape B,T,H,Hkv,D] [--backend cpu|ref] [--type f32|bf16|both]
  *       forward and backward, dense and selective; rates count visible pairs only: forward 2 products, backward 5,
  *       each 2 D operations per pair and head. The peer is libxsmm's 64x64x64 kernel on resident operands, on all
- *       threads; it and the four passes take turns, medians are shown with the range of the middle half.
+ *       threads, of the rows' type; it and the four passes take turns, medians are shown with the range of the middle
+ *       half. With both types they take turns too.
  *   bench_attention --decode [--shape B,T,H,Hkv,D]
  *       one query for each sequence against T keys, beside a plain read of as many bytes.
  *   bench_attention --memory [--shape B,T,H,Hkv,D]
@@ -22,6 +23,7 @@
 #include "backends/backends.h"
 #include "base/alloc.h"
 #include "base/rng.h"
+#include "tensor/bf16.h"
 
 enum { REPEATS_MAX = 200, EDGE = 64 };
 
@@ -29,7 +31,7 @@ struct options {
   int threads, repeats;
   int64_t B, T, H, Hkv, D;
   const char *backend;
-  bool decode, memory;
+  bool decode, memory, f32, bf16; /* types of rows */
 };
 
 static wn_context *ctx;
@@ -53,11 +55,15 @@ static void *make(const char *what, size_t bytes) {
   return p;
 }
 
-static float *normal(const char *what, int64_t n, uint64_t seed) {
+static void *normal(const char *what, int64_t n, uint64_t seed, bool bf16) {
   float *x = make(what, (size_t)n * sizeof *x);
 #pragma omp parallel for
   for (int64_t i = 0; i < n; i++) x[i] = (float)(2.0 * wn_random_uniform(seed, WN_STREAM_TEST, 0, (uint64_t)i) - 1.0);
-  return x;
+  if (!bf16) return x;
+  uint16_t *rounded = make(what, (size_t)n * sizeof *rounded);
+  wn_bf16_from_f32(1, n, x, rounded);
+  wn_free(x);
+  return rounded;
 }
 
 /* --- the operation --- */
@@ -75,24 +81,27 @@ static void *keep(struct job *j, void *p) {
 
 /* Token-major arrays, as a model has them; inputs from another job where there is one, so that both find the caches
  * in the same state. */
-static void job_init(struct job *j, const struct options *o, int64_t T, bool selective, const struct job *inputs) {
+static void job_init(struct job *j, const struct options *o, int64_t T, bool selective, bool bf16,
+                     const struct job *inputs) {
+  const size_t size = bf16 ? sizeof(uint16_t) : sizeof(float);
   memset(j, 0, sizeof *j);
   const int64_t Tq = o->decode ? 1 : T, q = o->B * Tq * o->H * o->D, k = o->B * T * o->Hkv * o->D;
   j->a = (struct wn_attention){
       .B = o->B, .Tq = Tq, .Tk = T, .H = o->H, .Hkv = o->Hkv, .D = o->D, .scale = 1.0 / sqrt((double)o->D)};
   struct wn_attention *a = &j->a;
+  a->row_type = bf16 ? WN_BF16 : WN_F32;
   a->s_q = a->s_y = (struct wn_stride){Tq * o->H * o->D, o->H * o->D, o->D};
   a->s_k = a->s_v = (struct wn_stride){T * o->Hkv * o->D, o->Hkv * o->D, o->D};
-  a->q = inputs ? inputs->a.q : keep(j, normal("q", q, 1));
-  a->k = inputs ? inputs->a.k : keep(j, normal("k", k, 2));
-  a->v = inputs ? inputs->a.v : keep(j, normal("v", k, 3));
-  a->y = keep(j, make("y", (size_t)q * 4));
+  a->q = inputs ? inputs->a.q : keep(j, normal("q", q, 1, bf16));
+  a->k = inputs ? inputs->a.k : keep(j, normal("k", k, 2, bf16));
+  a->v = inputs ? inputs->a.v : keep(j, normal("v", k, 3, bf16));
+  a->y = keep(j, make("y", (size_t)q * size));
   if (!o->decode) {
     a->lse = keep(j, make("lse", (size_t)(o->B * o->H * Tq) * 4));
-    a->dy = inputs ? inputs->a.dy : keep(j, normal("dy", q, 4));
-    a->dq = keep(j, make("dq", (size_t)q * 4));
-    a->dk = keep(j, make("dk", (size_t)k * 4));
-    a->dv = keep(j, make("dv", (size_t)k * 4));
+    a->dy = inputs ? inputs->a.dy : keep(j, normal("dy", q, 4, bf16));
+    a->dq = keep(j, make("dq", (size_t)q * size));
+    a->dk = keep(j, make("dk", (size_t)k * size));
+    a->dv = keep(j, make("dv", (size_t)k * size));
   }
   if (selective) {
     a->sel.on = a->sel.relu = a->sel.protect_first = a->sel.protect_self = a->sel.shift = true;
@@ -123,17 +132,21 @@ static void backward(struct job *j) {
 /* --- peers --- */
 
 /* Operations per second of the 64x64x64 kernel on all threads, over at least `seconds`. */
-static double kernel_rate(int threads, double seconds) {
+static double kernel_rate(int threads, bool bf16, double seconds) {
+  const int packed = LIBXSMM_GEMM_FLAG_VNNI_A;
   libxsmm_init();
   libxsmm_smmfunction f = libxsmm_smmdispatch(EDGE, EDGE, EDGE, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
-  require(f != NULL, "libxsmm has no kernel");
+  libxsmm_bsmmfunction b = libxsmm_bsmmdispatch(EDGE, EDGE, EDGE, NULL, NULL, NULL, NULL, NULL, &packed, NULL);
+  require(bf16 ? b != NULL : f != NULL, "libxsmm has no kernel");
   double begin = 0, end = 0;
   long calls = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : calls)
   {
     float *tiles = aligned_alloc(64, 3 * EDGE * EDGE * sizeof *tiles);
     require(tiles != NULL, "memory");
+    uint16_t *halves = (uint16_t *)(void *)tiles;
     for (int i = 0; i < 3 * EDGE * EDGE; i++) tiles[i] = (float)(i % 7) * 1e-3f;
+    for (int i = 0; bf16 && i < 2 * EDGE * EDGE; i++) halves[i] = wn_bf16_round((float)(i % 7) * 1e-3f);
     float *c = tiles + 2 * EDGE * EDGE;
     memset(c, 0, EDGE * EDGE * sizeof *c);
 #pragma omp barrier
@@ -141,7 +154,12 @@ static double kernel_rate(int threads, double seconds) {
     begin = now();
 #pragma omp barrier
     do {
-      for (int n = 0; n < 200; n++) f(tiles, tiles + EDGE * EDGE, c);
+      for (int n = 0; n < 200; n++) {
+        if (bf16)
+          b(halves, halves + EDGE * EDGE, c);
+        else
+          f(tiles, tiles + EDGE * EDGE, c);
+      }
       calls += 200;
       for (int i = 0; i < EDGE * EDGE; i++) c[i] = 0; /* sums stay small */
     } while (now() - begin < seconds);
@@ -190,44 +208,67 @@ static void print_head(const struct options *o) {
          (long long)o->T, (long long)o->H, (long long)o->Hkv, (long long)o->D);
 }
 
-static void bench_speed(const struct options *o) {
+/* The passes of one type of rows. */
+struct speed {
+  bool bf16;
+  struct job jobs[2];
+  struct series kernel, times[4];
+};
+
+static void speed_turn(const struct options *o, struct speed *s) {
+  add(&s->kernel, kernel_rate(o->threads, s->bf16, 0.02));
+  for (int i = 0; i < 4; i++) {
+    const double begin = now();
+    if (i % 2)
+      backward(&s->jobs[i / 2]);
+    else
+      forward(&s->jobs[i / 2]);
+    add(&s->times[i], now() - begin);
+  }
+}
+
+static void speed_print(const struct options *o, struct speed *s) {
   static const char *const names[4] = {"dense_forward", "dense_backward", "selective_forward", "selective_backward"};
   const double pairs = (double)o->B * (double)o->H * (double)o->T * (double)(o->T + 1) / 2;
   const double operations[2] = {2 * 2 * (double)o->D * pairs, 5 * 2 * (double)o->D * pairs};
-  struct job jobs[2];
-  struct series kernel = {.n = 0}, times[4] = {{.n = 0}};
-  for (int i = 0; i < 2; i++) {
-    job_init(&jobs[i], o, o->T, i == 1, i ? &jobs[0] : NULL);
-    forward(&jobs[i]);
-    backward(&jobs[i]);
-  }
-  kernel_rate(o->threads, 0.05);
-  for (int repeat = 0; repeat < o->repeats; repeat++) {
-    add(&kernel, kernel_rate(o->threads, 0.02));
-    for (int i = 0; i < 4; i++) {
-      const double begin = now();
-      if (i % 2)
-        backward(&jobs[i / 2]);
-      else
-        forward(&jobs[i / 2]);
-      add(&times[i], now() - begin);
-    }
-  }
-  const double rate = quantile(&kernel, 0.5);
-  print_head(o);
-  printf(" \"kernel_gflops\": %.1f, \"kernel_gflops_quartiles\": [%.1f, %.1f],\n", rate * 1e-9,
-         quantile(&kernel, 0.25) * 1e-9, quantile(&kernel, 0.75) * 1e-9);
+  const double rate = quantile(&s->kernel, 0.5);
+  printf(" \"%s\": {\"kernel_gflops\": %.1f, \"kernel_gflops_quartiles\": [%.1f, %.1f],\n", s->bf16 ? "bf16" : "f32",
+         rate * 1e-9, quantile(&s->kernel, 0.25) * 1e-9, quantile(&s->kernel, 0.75) * 1e-9);
   double median[4];
   for (int i = 0; i < 4; i++) {
-    median[i] = quantile(&times[i], 0.5);
+    median[i] = quantile(&s->times[i], 0.5);
     const double gflops = operations[i % 2] / median[i] * 1e-9;
-    printf(" \"%s\": {\"ms\": %.3f, \"ms_quartiles\": [%.3f, %.3f], \"gflops\": %.1f, \"of_kernel\": %.3f},\n",
-           names[i], median[i] * 1e3, quantile(&times[i], 0.25) * 1e3, quantile(&times[i], 0.75) * 1e3, gflops,
+    printf("  \"%s\": {\"ms\": %.3f, \"ms_quartiles\": [%.3f, %.3f], \"gflops\": %.1f, \"of_kernel\": %.3f},\n",
+           names[i], median[i] * 1e3, quantile(&s->times[i], 0.25) * 1e3, quantile(&s->times[i], 0.75) * 1e3, gflops,
            gflops / (rate * 1e-9));
   }
-  printf(" \"selective_over_dense\": {\"forward\": %.3f, \"backward\": %.3f, \"both\": %.3f}}\n", median[2] / median[0],
+  printf("  \"selective_over_dense\": {\"forward\": %.3f, \"backward\": %.3f, \"both\": %.3f}}", median[2] / median[0],
          median[3] / median[1], (median[2] + median[3]) / (median[0] + median[1]));
-  for (int i = 0; i < 2; i++) job_clear(&jobs[i]);
+}
+
+static void bench_speed(const struct options *o) {
+  static struct speed types[2];
+  int count = 0;
+  for (int bf16 = 0; bf16 < 2; bf16++) {
+    struct speed *s = &types[count];
+    if (bf16 ? !o->bf16 : !o->f32) continue;
+    s->bf16 = bf16;
+    count++;
+    for (int i = 0; i < 2; i++) {
+      job_init(&s->jobs[i], o, o->T, i == 1, bf16, i ? &s->jobs[0] : NULL);
+      forward(&s->jobs[i]);
+      backward(&s->jobs[i]);
+    }
+    kernel_rate(o->threads, bf16, 0.05);
+  }
+  for (int repeat = 0; repeat < o->repeats; repeat++)
+    for (int n = 0; n < count; n++) speed_turn(o, &types[n]);
+  print_head(o);
+  for (int n = 0; n < count; n++) {
+    speed_print(o, &types[n]);
+    printf("%s\n", n < count - 1 ? "," : "}");
+    for (int i = 0; i < 2; i++) job_clear(&types[n].jobs[i]);
+  }
 }
 
 static void bench_decode(const struct options *o) {
@@ -235,7 +276,7 @@ static void bench_decode(const struct options *o) {
   struct job jobs[2];
   struct series times[2] = {{.n = 0}}, reads = {.n = 0};
   for (int i = 0; i < 2; i++) {
-    job_init(&jobs[i], o, o->T, i == 1, i ? &jobs[0] : NULL);
+    job_init(&jobs[i], o, o->T, i == 1, false, i ? &jobs[0] : NULL);
     forward(&jobs[i]);
   }
   for (int repeat = 0; repeat < o->repeats; repeat++) {
@@ -267,7 +308,7 @@ static void bench_memory(const struct options *o) {
       require(child >= 0, "fork");
       if (child == 0) {
         struct job j;
-        job_init(&j, o, lengths[i], selective, NULL);
+        job_init(&j, o, lengths[i], selective, o->bf16, NULL);
         forward(&j);
         backward(&j);
         _exit(0);
@@ -284,7 +325,7 @@ static void bench_memory(const struct options *o) {
 }
 
 int main(int argc, char **argv) {
-  struct options o = {.repeats = 15, .B = 1, .T = 2048, .H = 8, .Hkv = 8, .D = 64, .backend = "cpu"};
+  struct options o = {.repeats = 15, .B = 1, .T = 2048, .H = 8, .Hkv = 8, .D = 64, .backend = "cpu", .f32 = true};
   for (int i = 1; i < argc; i++) {
     const char *value = i + 1 < argc ? argv[i + 1] : "";
     if (strcmp(argv[i], "--decode") == 0) {
@@ -295,6 +336,10 @@ int main(int argc, char **argv) {
       o.threads = atoi(value), i++;
     } else if (strcmp(argv[i], "--repeats") == 0) {
       o.repeats = atoi(value), i++;
+    } else if (strcmp(argv[i], "--type") == 0) {
+      o.f32 = strcmp(value, "f32") == 0 || strcmp(value, "both") == 0;
+      o.bf16 = strcmp(value, "bf16") == 0 || strcmp(value, "both") == 0, i++;
+      if (!o.f32 && !o.bf16) break;
     } else if (strcmp(argv[i], "--backend") == 0) {
       o.backend = value, i++;
     } else if (strcmp(argv[i], "--shape") == 0) {
@@ -303,7 +348,7 @@ int main(int argc, char **argv) {
       o.B = s[0], o.T = s[1], o.H = s[2], o.Hkv = s[3], o.D = s[4], i++;
     } else {
       fprintf(stderr, "usage: bench_attention [--decode | --memory] [--threads N] [--repeats N] "
-                      "[--shape B,T,H,Hkv,D] [--backend cpu|ref]\n");
+                      "[--shape B,T,H,Hkv,D] [--backend cpu|ref] [--type f32|bf16|both]\n");
       return 2;
     }
   }

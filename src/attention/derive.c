@@ -23,14 +23,15 @@ static const struct wn_call_field call_fields[] = {
     NUMBER(head0, WN_CALL_SHAPE),
     NUMBER(head_step, WN_CALL_SHAPE),
     NUMBER(scale, WN_CALL_SHAPE),
-    STRIDED(q, WN_CALL_SHAPE, WN_CALL_REAL, "BRHD", s_q),
+    NUMBER(row_type, WN_CALL_SHAPE),
+    STRIDED(q, WN_CALL_SHAPE, WN_CALL_ROW, "BRHD", s_q),
     NUMBER(s_q, WN_CALL_SHAPE),
     STRIDED(k, WN_CALL_SHAPE, WN_CALL_KEY, "BKVD", s_k),
     STRIDED(v, WN_CALL_SHAPE, WN_CALL_KEY, "BKVD", s_v),
     NUMBER(s_k, WN_CALL_SHAPE),
     NUMBER(s_v, WN_CALL_SHAPE),
     NUMBER(half, WN_CALL_SHAPE),
-    STRIDED(y, WN_CALL_SHAPE, WN_CALL_REAL, "BRHD", s_y),
+    STRIDED(y, WN_CALL_SHAPE, WN_CALL_ROW, "BRHD", s_y),
     NUMBER(s_y, WN_CALL_SHAPE),
     NUMBER(open, WN_CALL_SHAPE),
     ARRAY(key_count, WN_CALL_SHAPE, WN_CALL_INT32, "B"),
@@ -122,10 +123,10 @@ static const struct wn_call_field call_fields[] = {
     ARRAY(exclusive.dgate, WN_CALL_TRAINING, WN_CALL_REAL, "H"),
     ARRAY(exclusive.dot, WN_CALL_TRAINING, WN_CALL_REAL, "BHR"),
 
-    STRIDED(dy, WN_CALL_TRAINING, WN_CALL_REAL, "BRHD", s_y),
-    STRIDED(dq, WN_CALL_TRAINING, WN_CALL_REAL, "BRHD", s_q),
-    STRIDED(dk, WN_CALL_TRAINING, WN_CALL_REAL, "BKVD", s_k),
-    STRIDED(dv, WN_CALL_TRAINING, WN_CALL_REAL, "BKVD", s_v),
+    STRIDED(dy, WN_CALL_TRAINING, WN_CALL_ROW, "BRHD", s_y),
+    STRIDED(dq, WN_CALL_TRAINING, WN_CALL_ROW, "BRHD", s_q),
+    STRIDED(dk, WN_CALL_TRAINING, WN_CALL_ROW, "BKVD", s_k),
+    STRIDED(dv, WN_CALL_TRAINING, WN_CALL_ROW, "BKVD", s_v),
     STRIDED(dsq, WN_CALL_TRAINING, WN_CALL_REAL, "BRSD", sel.s_sq),
     STRIDED(dsk, WN_CALL_TRAINING, WN_CALL_REAL, "BKSD", sel.s_sk),
     NUMBER(dk_from, WN_CALL_TRAINING),
@@ -258,8 +259,10 @@ static size_t call_element(const struct wn_attention *a, enum wn_call_element el
   switch (element) {
   case WN_CALL_REAL:
     return wn_dtype_size(dtype);
+  case WN_CALL_ROW:
+    return a->row_type == WN_BF16 ? sizeof(uint16_t) : wn_dtype_size(dtype);
   case WN_CALL_KEY:
-    return a->half ? sizeof(uint16_t) : wn_dtype_size(dtype);
+    return a->half || a->row_type == WN_BF16 ? sizeof(uint16_t) : wn_dtype_size(dtype);
   case WN_CALL_INT32:
     return sizeof(int32_t);
   case WN_CALL_DOUBLE:
@@ -353,9 +356,9 @@ struct wn_attention wn_attention_selection_only(const struct wn_attention *op, w
   const int64_t G = wn_selection_groups(op), apart = op->H / G, kv_head = op->sel.head / (op->H / op->Hkv);
   struct wn_attention a = call_drop(op, WN_CALL_SELECTION);
   const struct call_part first = {.head = G == 1 ? kv_head : 0};
-  const size_t key = call_element(op, WN_CALL_KEY, dtype);
+  const size_t key = call_element(op, WN_CALL_KEY, dtype), row = call_element(op, WN_CALL_ROW, dtype);
   a.H = a.Hkv = G;
-  a.q = wn_element(op->q, op->sel.head * op->s_q.h, dtype);
+  if (op->q) a.q = (const char *)op->q + op->sel.head * op->s_q.h * (int64_t)row;
   a.s_q.h = apart * op->s_q.h;
   if (op->k) a.k = (const char *)op->k + first.head * op->s_k.h * (int64_t)key;
   if (op->v) a.v = (const char *)op->v + first.head * op->s_v.h * (int64_t)key;

@@ -23,6 +23,7 @@ enum wn_call_scope {
 enum wn_call_element {
   WN_CALL_NUMBER, /* no array */
   WN_CALL_REAL,   /* the call's dtype */
+  WN_CALL_ROW,    /* the call's row_type */
   WN_CALL_KEY,    /* the same, or half floats (struct wn_attention, half) */
   WN_CALL_INT32,
   WN_CALL_UINT8,

@@ -61,6 +61,7 @@ static struct mech_setup setup_of(const struct mech_case *c, int kind) {
                              .documents = kind == 1,
                              .control = kind == 2,
                              .evicts = kind == 3 ? 1 : 0,
+                             .bf16 = kind == 4,
                              .seed = (uint64_t)(40 + c->number)};
 }
 
@@ -75,7 +76,10 @@ static void forward(const struct mech_bench *m, const struct wn_attention *op) {
 static void check_view(const struct mech_bench *m, const char *what, struct wn_attention view, int64_t b, int64_t r,
                        int64_t h) {
   const struct wn_attention *whole = &m->op;
-  double y[B * T * H * D];
+  const int which = mech_find(m, "y");
+  double y[B * T * H * D]; /* of any type */
+  struct mech_bench other = *m;
+  other.a[which].data = y;
   view.y = y;
   view.s_y = (struct wn_stride){view.Tq * view.H * D, view.H * D, D};
   assert_true(view.B > 0);
@@ -85,8 +89,8 @@ static void check_view(const struct mech_bench *m, const char *what, struct wn_a
     for (int64_t t = 0; t < view.Tq; t++)
       for (int64_t g = 0; g < view.H; g++)
         for (int64_t d = 0; d < D; d++) {
-          const double expected = ((const double *)whole->y)[(b + n) * s.b + (r + t) * s.t + (h + g) * s.h + d],
-                       found = y[((n * view.Tq + t) * view.H + g) * D + d];
+          const double expected = mech_get(m, which, (b + n) * s.b + (r + t) * s.t + (h + g) * s.h + d),
+                       found = mech_get(&other, which, ((n * view.Tq + t) * view.H + g) * D + d);
           if (expected != found)
             fail_msg("%s, %s: y[%d,%d,%d,%d] is %.17g, the whole call's %.17g", mech_name(m), what, (int)(b + n),
                      (int)(r + t), (int)(h + g), (int)d, found, expected);
@@ -97,25 +101,26 @@ static void of_sequences_rows_and_heads(void **state) {
   (void)state;
   mech_list(false);
   for (int i = 0; i < mech_count; i++)
-    for (int kind = 0; kind < 4; kind++) {
+    for (int kind = 0; kind < 5; kind++) {
       const struct mech_case *c = &mech_cases[i];
+      const wn_dtype dtype = kind == 4 ? WN_F32 : WN_F64;
       struct mech_bench m;
       const struct mech_setup s = setup_of(c, kind);
-      mech_make(&m, &s, WN_F64);
+      mech_make(&m, &s, dtype);
       forward(&m, &m.op);
-      const struct wn_attention one = wn_attention_of_sequence(&m.op, WN_F64, 1);
+      const struct wn_attention one = wn_attention_of_sequence(&m.op, dtype, 1);
       check_view(&m, "a sequence", one, 1, 0, 0);
-      check_view(&m, "half of its rows", wn_attention_of_rows(&one, WN_F64, 0, 33), 1, 0, 0);
+      check_view(&m, "half of its rows", wn_attention_of_rows(&one, dtype, 0, 33), 1, 0, 0);
       if (!m.op.sel.on) { /* rows from the middle on want F of those before */
-        check_view(&m, "rows of a sequence", wn_attention_of_rows(&one, WN_F64, 33, 20), 1, 33, 0);
+        check_view(&m, "rows of a sequence", wn_attention_of_rows(&one, dtype, 33, 20), 1, 33, 0);
         if (!m.op.doc_start && !m.op.threshold.control)
-          check_view(&m, "rows", wn_attention_of_rows(&m.op, WN_F64, 60, 10), 0, 60, 0);
+          check_view(&m, "rows", wn_attention_of_rows(&m.op, dtype, 60, 10), 0, 60, 0);
         else
-          assert_int_equal(wn_attention_of_rows(&m.op, WN_F64, 60, 9).B, 0);
+          assert_int_equal(wn_attention_of_rows(&m.op, dtype, 60, 9).B, 0);
       }
       if (!m.op.sel.on || wn_selection_groups(&m.op) > 1)
-        check_view(&m, "heads", wn_attention_of_heads(&m.op, WN_F64, 1, 1), 0, 0, H / HKV);
-      check_view(&m, "all heads", wn_attention_of_heads(&m.op, WN_F64, 0, HKV), 0, 0, 0);
+        check_view(&m, "heads", wn_attention_of_heads(&m.op, dtype, 1, 1), 0, 0, H / HKV);
+      check_view(&m, "all heads", wn_attention_of_heads(&m.op, dtype, 0, HKV), 0, 0, 0);
       mech_clear(&m);
     }
 }
