@@ -101,7 +101,7 @@ static wn_status chat_answer(struct chat *c, wn_generate_result *result, char **
   o.constraint = c->constraint;
   o.piece = chat_on_piece;
   o.user = &a;
-  cli_sampling_apply(&c->r->sampling, &o.sampling);
+  cli_sampling_apply(&c->r->sampling, &o);
   wn_status status = wn_session_generate(c->ctx, c->session, &o, result);
   if (result->end == WN_GENERATE_LENGTH && o.max_tokens < c->r->tokens) result->end = WN_GENERATE_CONTEXT;
   if (fclose(a.copy) && status == WN_OK) status = WN_ERR_MEMORY;
@@ -352,9 +352,11 @@ int cmd_chat(int argc, char **argv) {
   if (code) {
     cli_list_clear(&r.load.attention.sets);
     cli_list_clear(&r.stop);
+    cli_sampling_clear(&r.sampling);
     return code;
   }
   code = open_chat(&c, &r);
+  if (!code) code = cli_sampling_check(chat_spec.command, &r.sampling, wn_model_config_get(c.in.model)->vocab_size);
   if (!code) code = cli_format_open(c.ctx, &r.format, c.in.tok, &c.constraint);
   if (!code && r.common.json && !(c.log = json_array())) code = cli_error("out of memory");
   if (!code && c.terminal)
@@ -370,6 +372,7 @@ int cmd_chat(int argc, char **argv) {
   int reported = code == 0 || code == CLI_INTERRUPTED ? chat_report(&c) : 0;
   close_chat(&c);
   cli_list_clear(&r.stop);
+  cli_sampling_clear(&r.sampling);
   wn_context_destroy(c.ctx);
   return code ? code : reported;
 }

@@ -238,7 +238,7 @@ static int generate_draw(wn_context *ctx, const struct request *r, struct run *g
   o.counts = g->counts != NULL;
   o.piece = generate_on_piece;
   o.user = g;
-  cli_sampling_apply(&r->sampling, &o.sampling);
+  cli_sampling_apply(&r->sampling, &o);
   if (g->encodes) generate_choose_spans(g, &o);
   const wn_status status = wn_session_generate(ctx, g->session, &o, &g->result);
   if (status != WN_OK) return cli_fail(ctx, status);
@@ -471,12 +471,15 @@ int cmd_generate(int argc, char **argv) {
   if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
   struct run g = {.streams = !r.jsonl && !r.common.json, .request = &r};
   if (code == CLI_GO) code = generate_load(ctx, &r, &g);
+  if (code == CLI_GO)
+    code = cli_sampling_check(generate_spec.command, &r.sampling, wn_model_config_get(g.in.model)->vocab_size);
   if (code == CLI_GO) code = r.jsonl ? generate_lines(ctx, &r, &g) : generate_once(ctx, &r, &g);
   generate_clear(&g);
   cli_list_clear(&r.load.attention.sets);
   cli_list_clear(&r.stop);
   cli_list_clear(&r.counts.texts);
   cli_list_clear(&r.counts.spans);
+  cli_sampling_clear(&r.sampling);
   wn_context_destroy(ctx);
   return code;
 }

@@ -1,20 +1,55 @@
 #include "sampling.h"
 
+#include <math.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include "ui.h"
 
 void cli_sampling_init(struct cli_sampling *s) {
-  wn_sampling defaults;
-  wn_sampling_init(&defaults);
-  *s = (struct cli_sampling){defaults.temperature, defaults.top_p, defaults.top_k, defaults.seed};
+  wn_generate_options o;
+  wn_generate_options_init(&o, sizeof o);
+  *s = (struct cli_sampling){.temperature = o.sampling.temperature,
+                             .top_p = o.sampling.top_p,
+                             .top_k = o.sampling.top_k,
+                             .seed = o.sampling.seed,
+                             .min_p = o.sampling.min_p,
+                             .repetition_penalty = o.repetition_penalty};
 }
 
-void cli_sampling_apply(const struct cli_sampling *s, wn_sampling *out) {
-  wn_sampling_init(out);
-  out->temperature = s->temperature;
-  out->top_p = s->top_p;
-  out->top_k = (int)s->top_k;
-  out->seed = s->seed;
+int cli_sampling_check(const char *command, struct cli_sampling *s, int64_t V) {
+  const int count = s->logit_bias.count;
+  if (count == 0) return 0;
+  s->biases = malloc((size_t)count * sizeof *s->biases);
+  if (!s->biases) return cli_error("out of memory");
+  for (int i = 0; i < count; i++) {
+    const char *text = s->logit_bias.items[i];
+    char *after, *end = NULL;
+    const long long id = strtoll(text, &after, 10);
+    const double bias = *after == '=' ? strtod(after + 1, &end) : 0;
+    if (after == text || *after != '=' || end == after + 1 || *end || id < 0 || id >= V || isnan(bias) ||
+        bias == INFINITY)
+      return cli_usage_error(command,
+                             "--logit-bias: \"%s\" is not ID=X with a token from 0 to %lld and a number or -inf", text,
+                             (long long)V - 1);
+    s->biases[i] = (wn_logit_bias){(int32_t)id, (float)bias};
+  }
+  return 0;
+}
+
+void cli_sampling_apply(const struct cli_sampling *s, wn_generate_options *out) {
+  out->sampling = (wn_sampling){
+      .temperature = s->temperature, .top_p = s->top_p, .top_k = (int)s->top_k, .seed = s->seed, .min_p = s->min_p};
+  out->repetition_penalty = s->repetition_penalty;
+  out->presence_penalty = s->presence_penalty;
+  out->frequency_penalty = s->frequency_penalty;
+  out->biases = s->biases;
+  out->bias_count = s->logit_bias.count;
+}
+
+void cli_sampling_clear(struct cli_sampling *s) {
+  free(s->biases);
+  s->biases = NULL;
+  cli_list_clear(&s->logit_bias);
 }
 
 int cli_dialogue_choose(wn_context *ctx, const struct cli_dialogue *given, const char *model, const wn_tokenizer *tok,

@@ -26,12 +26,18 @@ typedef struct wn_generate_piece {
   int32_t id;               /* -1: no token but, in a last call, text that was held back and is not a stop string */
   const char *text;         /* [bytes] whole characters of UTF-8, borrowed for the call, not NUL-terminated */
   size_t bytes;             /* 0 where a character is not complete yet, or a stop string may have begun */
-  double log_probability;   /* with log_probabilities: of the token, natural logarithm, before temperature, top-k and
-                               top-p, among those that a constraint leaves */
+  double log_probability;   /* with log_probabilities: of the token, natural logarithm, before temperature, top-k,
+                               top-p and min-p, after penalties and biases, among those that a constraint leaves */
   const int32_t *counts;    /* with counts: [layers, heads] content tokens that the threshold kept for the row that the
                                token    was drawn from (wn_session_counts); else NULL */
   int64_t context, content; /* with counts: tokens that this row could see, and the content tokens among them */
 } wn_generate_piece;
+
+/* What is added to a token's logit before a token is drawn; -INFINITY: it is never drawn. */
+typedef struct wn_logit_bias {
+  int32_t id;
+  float bias;
+} wn_logit_bias;
 
 /* The prompt, the sampling and the end of a text; wn_generate_options_init sets the defaults. */
 typedef struct wn_generate_options {
@@ -84,6 +90,15 @@ typedef struct wn_generate_options {
   const uint8_t *control; /* [prompt_count] 1: a control token of the threshold wherever its id says otherwise; needs
                              `prompt`, and a session made with control_marks. NULL: by ids alone */
   bool counts;            /* pieces have counts; needs a threshold, and a session made with counts */
+  /* What changes the logits before a token is drawn, in this order and before the callback. */
+  double repetition_penalty; /* above 0: logits of the tokens of `repeated` and of those drawn are divided by it where
+                                they are positive, else multiplied (Keskar et al. 2019); 1, the default, and 0: off */
+  const int32_t *repeated;   /* [repeated_count] of the model's vocabulary; NULL: the prompt */
+  int64_t repeated_count;
+  double presence_penalty;     /* taken from the logits of tokens that have been drawn (OpenAI's definition) */
+  double frequency_penalty;    /* taken from them as often as they have been drawn */
+  const wn_logit_bias *biases; /* [bias_count] added; NULL: none */
+  int bias_count;
 } wn_generate_options;
 void wn_generate_options_init(wn_generate_options *options, size_t size); /* size: sizeof *options */
 

@@ -279,8 +279,10 @@ typedef struct wn_sampling {
   int top_k;          /* 0: off */
   double top_p;       /* 1: off */
   uint64_t seed;
+  double min_p; /* before temperature: tokens less probable than this part of the most probable one are left out; 0:
+                   off (Nguyen et al. 2024) */
 } wn_sampling;
-void wn_sampling_init(wn_sampling *sampling); /* temperature 0.8, top_k 0, top_p 0.95, seed 0 */
+void wn_sampling_init(wn_sampling *sampling); /* temperature 0.8, top_k 0, top_p 0.95, seed 0, min_p 0 */
 /* Draws a token from logits [V]; deterministic in (seed, step). */
 wn_status wn_sample(wn_context *ctx, const float *logits, int64_t V, const wn_sampling *sampling, uint64_t step,
                     int32_t *token);

@@ -30,7 +30,7 @@ const char *wn_generate_end_name(wn_generate_end end) {
 
 void wn_generate_options_init(wn_generate_options *options, size_t size) {
   WN_CHECK_OR(, WN_POINTER(options));
-  wn_generate_options defaults = {.max_tokens = 256, .cache = WN_CACHE_AUTO};
+  wn_generate_options defaults = {.max_tokens = 256, .cache = WN_CACHE_AUTO, .repetition_penalty = 1};
   wn_sampling_init(&defaults.sampling);
   wn_options_default(&defaults, sizeof defaults, options, size);
 }
@@ -73,6 +73,7 @@ static wn_status generate_check(wn_context *ctx, const wn_model *model, const wn
     return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: a constraint needs a tokenizer, and its end tokens (ignore_end)");
   if (o->control && !o->prompt)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: control tokens are marked in a prompt of tokens, not of text");
+  WN_TRY(wn_penalties_check(ctx, o, V));
   return generate_check_stops(ctx, o);
 }
 
@@ -167,6 +168,7 @@ wn_status wn_generation_before(struct wn_generation *g, bool *over) {
   const wn_generate_options *o = g->o;
   WN_TRY(generate_constrain(g, over));
   if (*over) return WN_OK;
+  wn_penalties_apply(g);
   if (o->logits) o->logits(o->user, g->r->tokens, g->logits, g->session->model->config.vocab_size);
   return WN_OK;
 }
@@ -194,6 +196,7 @@ wn_status wn_generation_take(struct wn_generation *g, int32_t id, bool *feed) {
     piece.counts = g->counts;
   }
   if (o->drawn) o->drawn[r->tokens] = id;
+  wn_penalties_take(g, id);
   r->tokens++;
   r->unfed = id;
   if (g->stream) WN_TRY(generate_add_text(g, id));
@@ -251,6 +254,7 @@ static wn_status generate_open(struct wn_generation *g) {
     WN_TRY(wn_alloc(g->ctx, "counts", (size_t)(c->layers * c->heads) * sizeof *g->counts, &memory));
     g->counts = memory;
   }
+  WN_TRY(wn_penalties_open(g));
   if (!o->tok) return WN_OK;
   WN_TRY(wn_alloc(g->ctx, "text held back", HELD_BYTES, &memory));
   g->held = (struct wn_bytes){.data = memory, .capacity = HELD_BYTES};
@@ -269,6 +273,7 @@ static void generate_close(struct wn_generation *g) {
   wn_tokens_free(g->encoded);
   wn_free(g->counts);
   wn_free(g->logits);
+  wn_penalties_close(g);
   wn_free(g);
 }
 

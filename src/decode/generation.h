@@ -23,10 +23,20 @@ struct wn_generation {
   struct wn_bytes held;        /* text that has not been handed out */
   float *logits;               /* [V] */
   int32_t *counts;             /* [L,H] or NULL */
+  int32_t *times;              /* [V] with penalties: how often a token has been drawn */
+  uint8_t *seen;               /* [V] with a repetition penalty: it is in the prompt, or drawn */
 };
 
 /* One piece of the prompt, up to the next place. */
 wn_status wn_generation_read(struct wn_generation *g);
+/* Penalties and biases (penalties.c): checked, made room for, applied, and told of a token of the prompt or a drawn
+ * one.
+ */
+wn_status wn_penalties_check(wn_context *ctx, const wn_generate_options *o, int64_t V);
+wn_status wn_penalties_open(struct wn_generation *g);
+void wn_penalties_apply(struct wn_generation *g);
+void wn_penalties_take(struct wn_generation *g, int32_t id);
+void wn_penalties_close(struct wn_generation *g);
 /* A token, in this order: what changes the logits before it is drawn; the draw, which changes nothing and may run
  * beside those of other generations (ctx NULL: no message); its text and ends. *over: the text has ended without a
  * token. *feed: it is to be fed to the session,

@@ -1,4 +1,5 @@
-/* Drawing a token: temperature, then top-k, then top-p (Holtzman et al. 2020) on what is left, as the ecosystem has it.
+/* Drawing a token: min-p, then temperature, then top-k, then top-p (Holtzman et al. 2020) on what is left, as the
+ * ecosystem has it.
  *
  * Nothing is sorted and nothing allocated: the cut is found by descending the digits of the logits' order-preserving
  * bit patterns, four passes over [V] with a histogram of 256 bins. Among equal logits the lowest ids are kept. */
@@ -109,6 +110,8 @@ wn_status wn_sample(wn_context *ctx, const float *logits, int64_t V, const wn_sa
     return wn_fail(ctx, WN_ERR_ARGUMENT, "sample: temperature is %g, expected a number >= 0", s->temperature);
   if (!(s->top_p > 0 && s->top_p <= 1))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "sample: top_p is %g, expected above 0 and at most 1", s->top_p);
+  if (!(s->min_p >= 0 && s->min_p <= 1))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "sample: min_p is %g, expected 0 to 1", s->min_p);
   if (s->top_k < 0) return wn_fail(ctx, WN_ERR_ARGUMENT, "sample: top_k is %d, expected at least 0", s->top_k);
   int64_t best = 0;
   for (int64_t v = 0; v < V; v++) {
@@ -122,6 +125,7 @@ wn_status wn_sample(wn_context *ctx, const float *logits, int64_t V, const wn_sa
   if (s->temperature == 0) return WN_OK;
   const double top = (double)logits[best];
   struct cut kept = {0, V}; /* all */
+  if (s->min_p > 0) kept.key = sample_key_of(logits[best] + (float)log(s->min_p));
   if (s->top_k > 0 && s->top_k < V) kept = sample_find_cut(logits, V, &kept, true, s->top_k, top, s->temperature, NULL);
   double first[256] = {0};
   double total = sample_total(logits, V, &kept, top, s->temperature, s->top_p < 1 ? first : NULL);

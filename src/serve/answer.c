@@ -250,7 +250,6 @@ void wn_job_destroy(struct wn_serve_job *job) {
     wn_session_destroy(c->session);
     wn_bytes_clear(&c->text);
     json_decref(c->scores);
-    wn_free(c->counts);
     wn_free(c->sums);
   }
   wn_free(job->choices);

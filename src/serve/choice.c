@@ -20,22 +20,6 @@ static uint64_t choice_seed(const struct wn_serve_choice *c) {
   return (uint64_t)now.tv_sec * 1000003u + (uint64_t)now.tv_nsec + (uint64_t)c->index * 7919u;
 }
 
-/* Penalties and biases, as OpenAI and llama.cpp define them; min_p is a part of the largest probability. */
-static void choice_on_logits(void *user, int64_t index, float *logits, int64_t V) {
-  struct wn_serve_choice *c = user;
-  const struct wn_serve_request *r = &c->job->request;
-  (void)index;
-  for (int64_t v = 0; c->counts && v < V; v++)
-    if (c->counts[v] > 0) logits[v] -= (float)(r->presence_penalty + r->frequency_penalty * c->counts[v]);
-  for (int i = 0; i < r->bias_count; i++) logits[r->biases[i].id] += r->biases[i].bias;
-  if (r->min_p <= 0) return;
-  float top = -INFINITY;
-  for (int64_t v = 0; v < V; v++) top = fmaxf(top, logits[v]);
-  const float least = top + (float)log(r->min_p);
-  for (int64_t v = 0; v < V; v++)
-    if (logits[v] < least) logits[v] = -INFINITY;
-}
-
 /* The score of a token that has been drawn: the session has not seen it yet, and knows the logits before anything
  * changed them. */
 static wn_status choice_score(const struct wn_serve_model *m, struct wn_serve_choice *c, int32_t id) {
@@ -58,7 +42,6 @@ static bool choice_on_piece(void *user, const wn_generate_piece *piece) {
   const struct wn_serve_model *m = c->model;
   if (piece->id >= 0) {
     c->tokens++;
-    if (c->counts && c->counts[piece->id] < UINT16_MAX) c->counts[piece->id]++;
     if (choice_score(m, c, piece->id) != WN_OK) c->job->out.failed = true;
     wn_trace_token(m, c, piece->id);
   }
@@ -80,15 +63,22 @@ static wn_status choice_generate(struct wn_serve_worker *w, struct wn_serve_choi
   o.prompt = c->prompt->ids + from;
   o.prompt_count = c->prompt->count - from;
   o.tok = w->model.tok;
-  o.sampling =
-      (wn_sampling){.temperature = r->temperature, .top_k = (int)r->top_k, .top_p = r->top_p, .seed = choice_seed(c)};
+  o.sampling = (wn_sampling){.temperature = r->temperature,
+                             .top_k = (int)r->top_k,
+                             .top_p = r->top_p,
+                             .seed = choice_seed(c),
+                             .min_p = r->min_p};
+  o.repetition_penalty = r->repetition_penalty;
+  o.repeated = c->prompt->ids, o.repeated_count = c->prompt->count; /* with what is known of it */
+  o.presence_penalty = r->presence_penalty;
+  o.frequency_penalty = r->frequency_penalty;
+  o.biases = r->biases, o.bias_count = r->bias_count;
   o.vocab_size = w->model.entries;
   o.max_tokens = wn_choice_tokens(w, c);
   o.stop_strings = r->stops;
   o.stop_string_count = r->stop_count;
   if (!r->chat) o.text_before = c->prompt->ids, o.text_before_count = c->prompt->count;
   o.piece = choice_on_piece;
-  if (c->counts || r->bias_count || r->min_p > 0) o.logits = choice_on_logits;
   o.user = c;
   c->state = WN_CHOICE_WRITES;
   return wn_generation_create(w->model.ctx, c->session, &o, &c->generation);
@@ -186,17 +176,11 @@ static void choice_keep(struct wn_serve_worker *w, struct wn_serve_choice *c) {
 
 wn_status wn_choice_begin(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   const struct wn_serve_request *r = &c->job->request;
-  const int64_t V = wn_model_config_get(w->model.model)->vocab_size;
-  void *memory;
   if (r->embed.wanted) {
     c->state = WN_CHOICE_EMBEDS;
     return WN_OK;
   }
   c->scores = wn_job_new_scores(r);
-  if (r->presence_penalty != 0 || r->frequency_penalty != 0) {
-    WN_TRY(wn_alloc(w->model.ctx, "counts of tokens", (size_t)V * sizeof *c->counts, &memory));
-    c->counts = memory;
-  }
   if (r->echo && r->scores) {
     c->state = WN_CHOICE_SCORES;
     return WN_OK;

@@ -41,7 +41,6 @@ struct wn_serve_choice {
   struct wn_bytes text;           /* the answer so far; with echo the prompt before it */
   size_t characters;              /* of the text */
   json_t *scores;                 /* of the tokens, as the API writes them; NULL: not wanted */
-  uint16_t *counts;               /* [V] of the answer's tokens, with penalties */
   struct wn_serve_trace *trace;   /* NULL: none is wanted (trace.c) */
 };
 

@@ -292,6 +292,7 @@ static const struct field fields[] = {
     {"top_k", true, true, FIELD_INT, ROW(top_k), 0, 1 << 24, NULL},
     {"min_p", true, true, FIELD_NUMBER, ROW(min_p), 0, 1, NULL},
     {"presence_penalty", true, true, FIELD_NUMBER, ROW(presence_penalty), -2, 2, NULL},
+    {"repetition_penalty", true, true, FIELD_NUMBER, ROW(repetition_penalty), 0, 10, NULL},
     {"frequency_penalty", true, true, FIELD_NUMBER, ROW(frequency_penalty), -2, 2, NULL},
     {"seed", true, true, FIELD_INT, ROW(seed), 0, 9e15, NULL},
     {"n", true, true, FIELD_INT, ROW(n), 1, WN_SERVE_CHOICES, NULL},

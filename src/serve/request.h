@@ -59,12 +59,9 @@ struct wn_serve_request {
   int top;            /* of so many most probable tokens as well */
   int64_t n;          /* answers to each prompt */
   int64_t max_tokens; /* -1: as many as fit */
-  double temperature, top_p, min_p, presence_penalty, frequency_penalty;
+  double temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty;
   int64_t top_k, seed; /* seed -1: not given */
-  struct {
-    int32_t id;
-    float bias;
-  } biases[WN_SERVE_BIASES];
+  wn_logit_bias biases[WN_SERVE_BIASES];
   int bias_count;
   const char *stops[WN_SERVE_STOPS]; /* borrowed from json */
   int stop_count;

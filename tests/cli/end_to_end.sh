@@ -187,6 +187,15 @@ run "$winnow" generate --model whole --prompt "The cat" --tokens 12 --seed 5
 cp out first
 run "$winnow" generate --model whole --prompt "The cat" --tokens 12 --seed 5
 is "a seed repeats itself" "$(cat first)" "$(cat out)"
+json "one token is forced by a bias" '(.ids | unique) == [97] and .tokens == 6' \
+  generate --model whole --prompt "The cat" --tokens 6 --temperature 0 --logit-bias 97=1000
+json "and no token comes twice under a penalty" '[.ids[]] | length == (unique | length)' \
+  generate --model whole --prompt "The cat" --tokens 9 --temperature 0 --presence-penalty 10 --frequency-penalty 10
+json "min-p of 1 is greedy" ".ids == $("$winnow" "${greedy[@]}" --json --quiet | jq -c .ids)" \
+  generate --model whole --prompt "The cat" --tokens 12 --min-p 1 --seed 9
+refuses "a bias without a number" 2 'logit-bias' generate --model whole --prompt x --logit-bias 97
+refuses "a bias of a token that is not there" 2 'from 0 to' generate --model whole --prompt x --logit-bias 99999999=1
+refuses "a min-p beyond 1" 2 'min-p' generate --model whole --prompt x --min-p 2
 run "$winnow" "${greedy[@]}"
 stop=$(head -c 6 out | tail -c 3)
 json "generate --stop: nothing from there on" ".stopped == \"stop\" and (.text | length) <= 3 and .tokens <= 12" \

@@ -506,6 +506,106 @@ static void test_constraint(void **state) {
   wn_context_destroy(ctx);
 }
 
+/* A program's own penalties, written from their definitions over the whole text at every token. */
+struct by_definition {
+  const int32_t *repeated;
+  int64_t repeated_count;
+  double repetition, presence, frequency;
+  const wn_logit_bias *biases;
+  int bias_count;
+  int32_t drawn[64];
+  int64_t count;
+};
+static void on_logits_by_definition(void *user, int64_t index, float *logits, int64_t n) {
+  const struct by_definition *d = user;
+  assert_int_equal(index, d->count);
+  for (int32_t v = 0; v < n; v++) {
+    int times = 0;
+    bool seen = false;
+    for (int64_t i = 0; i < d->count; i++) times += d->drawn[i] == v;
+    for (int64_t i = 0; i < d->repeated_count; i++) seen = seen || d->repeated[i] == v;
+    if (d->repetition != 0 && (seen || times > 0))
+      logits[v] = logits[v] > 0 ? logits[v] / (float)d->repetition : logits[v] * (float)d->repetition;
+    if (times > 0) logits[v] -= (float)(d->presence + times * d->frequency);
+    for (int i = 0; i < d->bias_count; i++)
+      if (d->biases[i].id == v) logits[v] += d->biases[i].bias;
+  }
+}
+static bool on_piece_by_definition(void *user, const wn_generate_piece *piece) {
+  struct by_definition *d = user;
+  d->drawn[d->count++] = piece->id;
+  return true;
+}
+
+static void test_penalties(void **state) {
+  (void)state;
+  static const int32_t prompt[] = {'T', 'h', 'e', ' ', 'c', 'a', 't'}, other[] = {1, 2, 3, 'e', 200};
+  static const wn_logit_bias biases[] = {{'a', -INFINITY}, {'z', 1.5f}, {0, -0.25f}};
+  const struct {
+    double repetition, presence, frequency;
+    int bias_count;
+    bool other;
+  } rows[] = {{1.3, 0, 0, 0, false}, {0.8, 0, 0, 0, true},      {0, 0.4, 0, 0, false},
+              {1, 0, 0.3, 0, false}, {1.2, -0.2, 0.6, 3, true}, {0, 0, 0, 3, false}};
+  wn_context *ctx = context_of("cpu", 1);
+  struct wn_model *model = bytes_model(ctx, WN_POS_ROPE, WN_F32);
+  int differ = 0;
+  int32_t plain[64];
+  for (int k = -1; k < (int)(sizeof rows / sizeof *rows); k++) {
+    int32_t drawn[64];
+    wn_generate_options o;
+    wn_generate_options_init(&o, sizeof o);
+    o.prompt = prompt, o.prompt_count = 7, o.max_tokens = 64, o.cache = WN_CACHE_FLOAT;
+    o.sampling = (wn_sampling){.temperature = 1, .top_p = 1, .seed = 5};
+    o.drawn = drawn;
+    if (k >= 0) {
+      o.repetition_penalty = rows[k].repetition;
+      o.presence_penalty = rows[k].presence;
+      o.frequency_penalty = rows[k].frequency;
+      o.biases = biases, o.bias_count = rows[k].bias_count;
+      if (rows[k].other) o.repeated = other, o.repeated_count = 5;
+    }
+    OK(ctx, wn_generate(ctx, model, &o, NULL));
+    if (k < 0) {
+      memcpy(plain, drawn, sizeof drawn);
+      continue;
+    }
+    struct by_definition d = {.repeated = rows[k].other ? other : prompt,
+                              .repeated_count = rows[k].other ? 5 : 7,
+                              .repetition = rows[k].repetition,
+                              .presence = rows[k].presence,
+                              .frequency = rows[k].frequency,
+                              .biases = biases,
+                              .bias_count = rows[k].bias_count};
+    o.repetition_penalty = 1, o.presence_penalty = 0, o.frequency_penalty = 0;
+    o.bias_count = 0, o.repeated = NULL, o.repeated_count = 0, o.drawn = NULL;
+    o.logits = on_logits_by_definition, o.piece = on_piece_by_definition, o.user = &d;
+    OK(ctx, wn_generate(ctx, model, &o, NULL));
+    assert_int_equal(d.count, 64);
+    assert_memory_equal(drawn, d.drawn, sizeof drawn);
+    differ += memcmp(drawn, plain, sizeof plain) != 0;
+  }
+  assert_true(differ == (int)(sizeof rows / sizeof *rows)); /* each of them does something */
+  const wn_logit_bias wrong[] = {{V, 0}, {-1, 0}, {3, INFINITY}, {3, NAN}};
+  for (int i = 0; i < 8; i++) {
+    wn_generate_options o;
+    wn_generate_options_init(&o, sizeof o);
+    o.prompt = prompt, o.prompt_count = 7, o.max_tokens = 2;
+    if (i < 4) o.biases = &wrong[i], o.bias_count = 1;
+    if (i == 4) o.repetition_penalty = -1;
+    if (i == 5) o.presence_penalty = NAN;
+    if (i == 6) o.frequency_penalty = INFINITY;
+    if (i == 7) o.bias_count = 1;
+    assert_int_equal(wn_generate(ctx, model, &o, NULL), WN_ERR_ARGUMENT);
+    assert_non_null(strstr(wn_context_error(ctx), i < 4    ? "bias"
+                                                  : i == 4 ? "repetition_penalty"
+                                                  : i == 7 ? "biases"
+                                                           : "penalty"));
+  }
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_same_as_by_hand),
@@ -517,6 +617,7 @@ int main(void) {
       cmocka_unit_test(test_no_allocation),
       cmocka_unit_test(test_refusals),
       cmocka_unit_test(test_constraint),
+      cmocka_unit_test(test_penalties),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

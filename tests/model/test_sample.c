@@ -71,6 +71,45 @@ static void test_cuts(void **state) {
   }
 }
 
+/* min_p is what a program does that takes away the logits below the largest and the share's logarithm; with other cuts
+ * as well. */
+static void test_min_p(void **state) {
+  (void)state;
+  static const double shares[] = {1e-6, 0.02, 0.3, 0.9, 1};
+  for (uint64_t seed = 0; seed < 3; seed++) {
+    float logits[N], left[N];
+    fill(logits, seed);
+    for (size_t i = 0; i < 5; i++) {
+      float top = -INFINITY;
+      int n = 0;
+      for (int v = 0; v < N; v++) top = fmaxf(top, logits[v]);
+      for (int v = 0; v < N; v++) {
+        const bool stays = exp((double)logits[v] - (double)top) >= shares[i] * (1 - 1e-6);
+        left[v] = stays ? logits[v] : -INFINITY;
+        n += stays;
+      }
+      assert_true(n >= 1 && (shares[i] < 0.5 || n < N));
+      for (int cuts = 0; cuts < 3; cuts++) {
+        wn_sampling s = {.temperature = 3, .top_p = cuts == 1 ? 0.7 : 1, .top_k = cuts == 2 ? 5 : 0, .seed = seed};
+        for (uint64_t step = 0; step < 100; step++) {
+          int32_t expected, token;
+          s.min_p = 0;
+          assert_int_equal(wn_sample(NULL, left, N, &s, step, &expected), WN_OK);
+          s.min_p = shares[i];
+          assert_int_equal(wn_sample(NULL, logits, N, &s, step, &token), WN_OK);
+          assert_int_equal(token, expected);
+        }
+      }
+    }
+  }
+  const float logits[2] = {1, 2};
+  int32_t token;
+  wn_sampling s = {.temperature = 1, .top_p = 1, .min_p = 1.5};
+  assert_int_equal(wn_sample(NULL, logits, 2, &s, 0, &token), WN_ERR_ARGUMENT);
+  s.min_p = NAN;
+  assert_int_equal(wn_sample(NULL, logits, 2, &s, 0, &token), WN_ERR_ARGUMENT);
+}
+
 static void test_frequencies(void **state) {
   (void)state;
   const float logits[] = {0, 1, 2, -1};
@@ -114,6 +153,7 @@ static void test_greedy_and_refusals(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_cuts),
+      cmocka_unit_test(test_min_p),
       cmocka_unit_test(test_frequencies),
       cmocka_unit_test(test_greedy_and_refusals),
   };

@@ -329,6 +329,7 @@ static void test_choices_of_sampling(void **state) {
   free(text), free(answer);
   answer = post(p.port, "/v1/completions",
                 "{\"prompt\":\"q\",\"max_tokens\":6,\"logit_bias\":{\"65\":100,\"66\":99.5},\"frequency_penalty\":1,"
+                "\"repetition_penalty\":1.1,"
                 "\"temperature\":0,\"seed\":1}");
   text = text_of(answer, 0);
   int as = 0, bs = 0; /* each makes its next one less likely by 1, so they take turns */
