@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The peer of `winnow bench train`: training steps of the same model in PyTorch on the CPU, single precision.
+"""The peer of `winnow bench train`: training steps of the same model in PyTorch on the CPU.
 
 Variants
   sdpa-eager      standard attention through torch.nn.functional.scaled_dot_product_attention, eager mode
@@ -7,6 +7,8 @@ Variants
   selective-eager    selective attention written straightforwardly: the listing of arXiv 2410.02703 applied to the
                   logits of all heads, which holds H x T x T arrays
   selective-compile  the same under torch.compile
+  ...-bf16        each of them under torch.autocast(dtype=torch.bfloat16): products and attention in bf16, parameters,
+                  norms' statistics, the loss and the optimizer in float32
 
 A step is what winnow times: forward, cross-entropy, backward, clipping of the global norm, AdamW. What speeds PyTorch
 up is on: fused AdamW, fused q,k,v and gate/up maps, no copies of heads, gradients set to None, an allocator that keeps
@@ -127,7 +129,7 @@ class Model(nn.Module):
 
 class Runner:
     def __init__(self, c, variant, batch, context, clip):
-        kind, mode = variant.split("-")
+        kind, mode, *precision = variant.split("-")
         torch.manual_seed(1)
         self.c, self.batch, self.context, self.clip = c, batch, context, clip
         self.model = Model(c, kind == "selective")
@@ -136,13 +138,15 @@ class Runner:
         groups = [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=1e-4, betas=(0.9, 0.999), fused=True)
         self.loss = torch.compile(self.model) if mode == "compile" else self.model
+        self.autocast = lambda: torch.autocast("cpu", torch.bfloat16, enabled=precision == ["bf16"])
         self.parameters = sum(p.numel() for p in self.model.parameters())
 
     def step(self):
         tokens = torch.randint(self.c.V, (self.batch, self.context))
         targets = torch.randint(self.c.V, (self.batch, self.context))
         start = time.perf_counter()
-        loss = self.loss(tokens, targets)
+        with self.autocast():
+            loss = self.loss(tokens, targets)
         loss.backward()
         if self.clip > 0:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip, foreach=True)
