@@ -60,6 +60,9 @@ CASES = {
     "strided": dict(B=1, T=22, H=2, Hkv=2, D=8, attention={"strided": 4}),
     "sqrt": dict(B=1, T=27, H=2, Hkv=1, D=8, attention={"sqrt": {"buffer": 3, "density": 1.3}}),
     "sinks": dict(B=2, T=15, H=4, Hkv=2, D=8, attention={"sinks": 2}),
+    "off-by-one": dict(B=2, T=19, H=4, Hkv=2, D=8, gain=1.5, attention={"off_by_one": True}),
+    "off-by-one-selective-packed": dict(B=1, T=21, H=3, Hkv=3, D=8, documents=[[0, 9]], attention={
+        "off_by_one": True, "selective": {"mem": {"eps": 0.2, "tau": 1.0}}, "relative": True, "exclusive": True}),
     "exclusive": dict(B=1, T=18, H=4, Hkv=1, D=8, attention={"exclusive": True}),
     "exclusive-gate-packed": dict(B=1, T=18, H=4, Hkv=2, D=8, documents=[[0, 7]],
                                   attention={"exclusive": {"gate": True}}),
@@ -138,10 +141,11 @@ def head_row(case, x, b, h, i, first, F, held):
     if keys:
         top = max(float(l.detach()) for l in logits)
         e = [torch.exp(l - top) * (1 if m is None else m) for l, m in zip(logits, masks)]
-        total = sum(e)
+        one = math.exp(-top) if a.get("off_by_one") else 0  # the 1 of the denominator, before top is taken out
+        total = sum(e) + one
         stay = range(len(keys))
         if "threshold" in a: stay, kept = thresholded(a, keys, [(w / total).detach() for w in e])
-        total = sum(e[n] for n in stay)
+        total = sum(e[n] for n in stay) + one
         y = sum((e[n] / total * values[n] for n in stay), zero)
     if a.get("exclusive"):
         v = x["v"][b, g, i]

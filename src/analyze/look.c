@@ -2,6 +2,7 @@
  * by. Cost: an evaluation, and one logarithm for each weight; rows of 64 are held at a time (ops/attention.h: look). */
 #include "base/arrays.h"
 #include "analyze/input.h"
+#include "attention/registry.h"
 
 #include <math.h>
 #include <string.h>
@@ -63,8 +64,9 @@ static void look_row(const struct watch *w, const struct wn_attention_view *v, i
     if (control[j]) s->control += x;
     if (j < first + w->r->early) s->early += x;
   }
-  /* What learned sinks take; without any it is what the sum was rounded by. */
-  if (rest > 1e-6 && w->model->config.attention.sinks > 0) entropy -= rest * log2(rest), s->learned += rest;
+  /* What learned sinks, or the 1 of softmax off by one, take; without any it is what the sum was rounded by. */
+  if (rest > 1e-6 && wn_attention_has_sinks(&w->model->config.attention))
+    entropy -= rest * log2(rest), s->learned += rest;
   s->self += (double)row[t];
   s->first += (double)row[first];
   s->entropy += entropy;

@@ -134,17 +134,10 @@ void wn_attention_terms(const wn_attention_config *config, int64_t layer, int64_
     if (wn_mechanism_at(i)->is_enabled(config)) wn_mechanism_at(i)->fill(config, layer, head_size, out);
 }
 
-bool wn_layer_pattern_has(const char *pattern, int64_t layer) {
-  size_t n = strlen(pattern);
-  return n == 0 || layer < 0 || pattern[(size_t)layer % n] == '1';
-}
-
-wn_status wn_layer_pattern_check(wn_context *ctx, const char *where, const char *key, const char *pattern) {
-  for (size_t i = 0; pattern[i]; i++)
-    if (pattern[i] != '0' && pattern[i] != '1')
-      return wn_fail(ctx, WN_ERR_CONFIG, "%s: %s is \"%s\"; expected a 1 (on) or 0 (off) for each layer, as \"1110\"",
-                     where, key, pattern);
-  return WN_OK;
+bool wn_attention_has_sinks(const wn_attention_config *config) {
+  struct wn_attention call = {.H = 1, .Hkv = 1};
+  wn_attention_terms(config, -1, 1, &call);
+  return call.sinks.n > 0;
 }
 
 bool wn_mechanism_use_at(const wn_attention_config *config, int i, int64_t layer, wn_mechanism_use *out) {

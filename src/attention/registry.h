@@ -109,7 +109,8 @@ struct wn_mechanism {
   X(threshold)                                                                                                         \
   X(buckets)                                                                                                           \
   X(alibi)                                                                                                             \
-  X(softcap)
+  X(softcap)                                                                                                           \
+  X(off_by_one)
 #define WN_MECHANISM_DECLARE(name) extern const struct wn_mechanism wn_mechanism_##name;
 WN_MECHANISMS(WN_MECHANISM_DECLARE)
 /* One more row, for a test that brings a mechanism of its own; NULL. */
@@ -166,6 +167,9 @@ void wn_attention_terms(const wn_attention_config *config, int64_t layer, int64_
 /* The operation of a public call, checked; the plan of run.c adds what it keeps for backward. */
 wn_status wn_attention_call(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *arrays,
                             struct wn_attention *out);
+
+/* Has a row keys that are no tokens: learned sinks, or the one of softmax off by one? */
+bool wn_attention_has_sinks(const wn_attention_config *config);
 
 /* Selections F of a layer: 0 without selective attention, else 1 or one for each key-value head. */
 int64_t wn_attention_selections(const wn_attention_config *config, int64_t kv_heads);

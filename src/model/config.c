@@ -195,8 +195,9 @@ static wn_status config_check_encoder(wn_context *ctx, const wn_model_config *c)
     return wn_fail(ctx, WN_ERR_CONFIG, "model: an encoder (encoder.layers) needs norm_place \"pre\"");
   if (c->recurrence > 0)
     return wn_fail(ctx, WN_ERR_CONFIG, "model: an encoder (encoder.layers) and recurrence (memory) exclude each other");
-  if (c->attention.sinks > 0)
-    return wn_fail(ctx, WN_ERR_CONFIG, "model: an encoder (encoder.layers) and attention.sinks exclude each other");
+  if (wn_attention_has_sinks(&c->attention))
+    return wn_fail(ctx, WN_ERR_CONFIG, "model: an encoder (encoder.layers) and attention.%s exclude each other",
+                   c->attention.sinks > 0 ? "sinks" : "off_by_one");
   if (c->position == WN_POS_LEARNED && c->encoder.context > c->context)
     return wn_fail(ctx, WN_ERR_CONFIG, "model: encoder.context is %lld; learned positions reach to context, %lld",
                    (long long)c->encoder.context, (long long)c->context);

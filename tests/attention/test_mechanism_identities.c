@@ -158,7 +158,7 @@ static void check_exclusive(void) {
             fail_msg("exclusive on %s: %s: row %lld, head %lld: y.v is %g", place.backend->name, mech_name(&m),
                      (long long)t, (long long)h, dot);
           rows++;
-          if ((m.doc_start ? m.doc_start[t] : 0) != t || config->sinks) continue;
+          if ((m.doc_start ? m.doc_start[t] : 0) != t || m.op.sinks.n > 0) continue;
           /* A document's first row sees itself alone. */
           if (of_y != 0)
             fail_msg("exclusive on %s: %s: first row %lld, head %lld: |y| is %g, expected 0", place.backend->name,

@@ -59,6 +59,11 @@ static void wrong_configs_are_refused(void **state) {
       {"{\"vocab_size\": 10, \"width\": 8192, \"heads\": 1}", "\"head_size\" is 8192"},
       {"{\"vocab_size\": 10, \"norm_eps\": 0}", "\"norm_eps\" is 0"},
       {"{\"vocab_size\": 10, \"attention\": {\"selective\": {\"head\": 6}}}", "between 0 and 5"},
+      {"{\"vocab_size\": 10, \"attention\": {\"off_by_one\": true, \"sinks\": 2}}", "off_by_one and sinks (2) exclude"},
+      {"{\"vocab_size\": 10, \"attention\": {\"off_by_one\": true}, \"heads\": 256, \"head_size\": 4096}",
+       "at most 262144"},
+      {"{\"vocab_size\": 10, \"attention\": {\"off_by_one\": true}, \"encoder\": {\"layers\": 1}}",
+       "attention.off_by_one exclude each other"},
       {"{\"vocab_size\": 10, \"attention\": {\"selektive\": {}}}", "did you mean \"attention.selective\"?"},
       {"{\"vocab_size\": 10, \"attention\": {\"selective\": {\"mem\": {\"tau\": 0}}}}", "mem.tau\" is 0"},
   };
