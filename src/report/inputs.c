@@ -108,6 +108,32 @@ static wn_status inputs_load_budgets(struct wn_report *r, struct wn_report_input
   return WN_OK;
 }
 
+/* The "data" of a run's recipe.json; *found false: there is none, or it cannot be read. */
+static wn_status inputs_recipe_data(const struct wn_report *r, const struct wn_report_input *in, wn_data_config *out,
+                                    bool *found) {
+  char path[4096];
+  wn_recipe recipe;
+  *found = false;
+  if (!wn_path_is_dir(in->path) || !wn_path_has(in->path, "recipe.json") ||
+      wn_path_join(NULL, path, sizeof path, in->path, "recipe.json") != WN_OK)
+    return WN_OK;
+  const wn_status status = wn_recipe_load(r->ctx, path, NULL, 0, &recipe);
+  if (status != WN_OK) return status == WN_ERR_MEMORY ? status : WN_OK;
+  *out = recipe.data;
+  *found = true;
+  return WN_OK;
+}
+
+/* What the tokens of a model without a tokenizer are: those of its task, where the run was on one. */
+static wn_status inputs_find_task(struct wn_report *r, struct wn_report_input *in) {
+  char name[16], why[512];
+  snprintf(why, sizeof why, "%s", wn_context_error(r->ctx));
+  WN_TRY(inputs_recipe_data(r, in, &in->task, &in->is_task));
+  in->is_task = in->is_task && wn_data_token_name(&in->task, 0, name, sizeof name);
+  if (!in->is_task) wn_report_note(r, in, "no tokenizer (%s): its text is not shown", why);
+  return WN_OK;
+}
+
 wn_status wn_report_load_models(struct wn_report *r) {
   int64_t shown = 0;
   if (r->loaded) return WN_OK;
@@ -119,10 +145,10 @@ wn_status wn_report_load_models(struct wn_report *r) {
     const wn_status status = wn_tokenizer_load(r->ctx, in->path, &in->tok);
     if (status == WN_ERR_MEMORY) return status;
     if (status != WN_OK) {
-      wn_report_note(r, in, "no tokenizer (%s): its text is not shown", wn_context_error(r->ctx));
       in->tok = NULL;
+      WN_TRY(inputs_find_task(r, in));
     }
-    in->shown = in->tok && wn_report_has_decoder(in) && shown < r->options->models;
+    in->shown = (in->tok || in->is_task) && wn_report_has_decoder(in) && shown < r->options->models;
     shown += in->shown;
     if (in->shown) WN_TRY(inputs_load_budgets(r, in));
   }
@@ -135,15 +161,12 @@ bool wn_report_has_decoder(const struct wn_report_input *in) {
 
 /* The recipe's "data" of a run's folder, where it is of tokens; a recipe that cannot be read is none. */
 static wn_status inputs_own_data(const struct wn_report *r, const struct wn_report_input *in, wn_data_config *out) {
-  char path[4096];
-  wn_recipe recipe;
+  wn_data_config data;
+  bool found;
   out->val[0] = 0;
-  if (!wn_path_is_dir(in->path) || !wn_path_has(in->path, "recipe.json") ||
-      wn_path_join(NULL, path, sizeof path, in->path, "recipe.json") != WN_OK)
-    return WN_OK;
-  const wn_status status = wn_recipe_load(r->ctx, path, NULL, 0, &recipe);
-  if (status != WN_OK || recipe.data.kind != WN_DATA_TOKENS) return status == WN_ERR_MEMORY ? status : WN_OK;
-  *out = recipe.data;
+  WN_TRY(inputs_recipe_data(r, in, &data, &found));
+  if (!found || data.kind != WN_DATA_TOKENS) return WN_OK;
+  *out = data;
   if (!wn_path_exists(out->val)) out->val[0] = 0;
   return WN_OK;
 }
@@ -169,7 +192,18 @@ wn_status wn_report_source(const struct wn_report *r, const struct wn_report_inp
                            wn_data_source **out) {
   wn_data_config data;
   *out = NULL;
-  WN_TRY(wn_report_data(r, in, &data));
-  if (!data.val[0]) return WN_OK;
+  if (in->is_task) {
+    int64_t V, needed;
+    wn_data_config_requirements(&in->task, &V, &needed);
+    if (T < needed) {
+      wn_report_note(r, in, "a sequence of its task takes %lld tokens, %lld are to be shown", (long long)needed,
+                     (long long)T);
+      return WN_OK;
+    }
+    data = in->task;
+  } else {
+    WN_TRY(wn_report_data(r, in, &data));
+    if (!data.val[0]) return WN_OK;
+  }
   return wn_data_source_create(r->ctx, &data, "val", T, (int32_t)wn_model_config_get(in->loaded)->vocab_size, out);
 }

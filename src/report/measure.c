@@ -19,7 +19,7 @@ static wn_status measure_on(const struct wn_report *r, const struct wn_report_in
                                         .context = o->tokens < context ? o->tokens : context,
                                         .recurrence = -1,
                                         .max_batches = o->sequences > 0 ? o->sequences : 1}};
-  if (o->sequences > 0 || !o->text) WN_TRY(wn_report_source(r, in, m->options.context, &m->source));
+  if (o->sequences > 0 || !o->text || in->is_task) WN_TRY(wn_report_source(r, in, m->options.context, &m->source));
   m->input = (wn_analysis_input){.options = &m->options, .source = m->source};
   if (!m->source && o->text && in->tok) {
     m->input.tok = in->tok;
@@ -48,6 +48,14 @@ wn_status wn_measure_spans(struct wn_report *r, const struct wn_report_input *in
   if (!dynamic || (o->text && in->tok)) return wn_analyze_spans(r->ctx, in->loaded, dynamic ? &input : NULL, out);
   wn_report_note(r, in, "its spans are dynamic: their figure needs a text");
   return WN_OK;
+}
+
+wn_status wn_measure_span_tokens(struct wn_report *r, const struct wn_report_input *in, wn_span_tokens **out) {
+  const wn_report_options *o = r->options;
+  const wn_analysis_input input = {.tok = in->tok, .text = o->text, .bytes = o->text_bytes};
+  *out = NULL;
+  if (!wn_model_config_get(in->loaded)->attention.span.dynamic || !o->text || !in->tok) return WN_OK;
+  return wn_analyze_span_tokens(r->ctx, in->loaded, &input, out);
 }
 
 wn_status wn_measure_look(struct wn_report *r, const struct wn_report_input *in, wn_look_report **out,

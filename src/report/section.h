@@ -12,8 +12,11 @@ struct wn_report_input {
   bool log, model, search, compare; /* what is there */
   wn_model *loaded;                 /* borrowed by sections, like what follows; NULL: no model, or not loaded yet */
   wn_tokenizer *tok;                /* NULL: none */
-  bool shown;                       /* its text, with the options' budgets in force: a decoder among the first models */
-  wn_budgets budgets;               /* layers 0: none */
+  bool is_task;                     /* a run on a synthetic task, which has no tokenizer: `task` is its data, whose own
+                                       sequences are shown, with names for their tokens */
+  wn_data_config task;
+  bool shown;         /* its text, with the options' budgets in force: a decoder among the first models */
+  wn_budgets budgets; /* layers 0: none */
 };
 
 struct wn_report {
@@ -62,13 +65,15 @@ void wn_report_clear_inputs(struct wn_report *report);
 bool wn_report_has_decoder(const struct wn_report_input *input);
 /* Of the token file to read of an input: the options', or what the run was validated on; val "": there is none. */
 wn_status wn_report_data(const struct wn_report *report, const struct wn_report_input *input, wn_data_config *out);
-/* Sequences of T tokens of that file; NULL: there is none. */
+/* Sequences of T tokens of that file, or of a task; NULL: there is none. */
 wn_status wn_report_source(const struct wn_report *report, const struct wn_report_input *input, int64_t T,
                            wn_data_source **out);
 
 /* measure.c: structs of src/analyze, on the text or on the first sequences of the data; *from says which. *out NULL:
  * there is nothing to measure on, or (after a note) the analysis does not know such a model. */
 wn_status wn_measure_spans(struct wn_report *report, const struct wn_report_input *input, wn_span_report **out);
+/* On the text alone; NULL as well where spans are not dynamic. */
+wn_status wn_measure_span_tokens(struct wn_report *report, const struct wn_report_input *input, wn_span_tokens **out);
 wn_status wn_measure_look(struct wn_report *report, const struct wn_report_input *input, wn_look_report **out,
                           const char **from);
 wn_status wn_measure_meaning(struct wn_report *report, const struct wn_report_input *input, wn_meaning_report **out,

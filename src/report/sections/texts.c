@@ -59,6 +59,36 @@ static wn_status texts_encode(struct wn_report *r, const struct wn_report_input 
   return status;
 }
 
+/* The first sequence of a task, with what its tokens stand for: values and bits with a space after them. */
+static wn_status texts_read_task(struct wn_report *r, const struct wn_report_input *in, int64_t most,
+                                 struct shown_text *t) {
+  wn_data_source *source;
+  int32_t *targets;
+  void *memory;
+  WN_TRY(wn_report_source(r, in, most, &source));
+  if (!source) return WN_OK;
+  wn_status status = texts_room(r->ctx, t, most);
+  if (status == WN_OK) status = wn_alloc(r->ctx, "a text's targets", (size_t)most * sizeof *targets, &memory);
+  if (status == WN_OK) {
+    targets = memory;
+    status = wn_data_source_batch(r->ctx, source, 0, 0, 1, t->ids, targets, NULL);
+    while (t->T > 1 && targets[t->T - 1] < 0) t->T--;
+    if (t->T < most && in->task.kind != WN_DATA_VARIABLE_ASSIGNMENT) t->T++; /* what the last answer is */
+    wn_free(targets);
+  }
+  wn_data_source_destroy(source);
+  for (int64_t i = 0; i < t->T && status == WN_OK; i++) {
+    enum { NAME_BYTES = 24 };
+    status = wn_alloc(r->ctx, "a token's name", NAME_BYTES, &memory);
+    if (status != WN_OK) break;
+    t->pieces[i] = memory;
+    if (!wn_data_token_name(&in->task, t->ids[i], t->pieces[i], NAME_BYTES - 1)) t->pieces[i][0] = 0;
+    const size_t n = strlen(t->pieces[i]);
+    if (n > 0 && t->pieces[i][n - 1] != '=') memcpy(t->pieces[i] + n, " ", 2);
+  }
+  return status;
+}
+
 /* What token i adds to the text, as a stream decodes it: spaces are where they are in the text. */
 static wn_status texts_cut(struct wn_report *r, const struct wn_report_input *in, struct shown_text *t) {
   wn_text_stream *stream;
@@ -81,8 +111,10 @@ static wn_status texts_add(struct wn_report *r, const struct wn_report_input *in
   const wn_model_config *c = wn_model_config_get(in->loaded);
   const int64_t most = r->options->tokens < c->context ? r->options->tokens : c->context;
   struct shown_text t = {0};
-  wn_status status = r->options->text ? texts_encode(r, in, most, &t) : texts_read_data(r, in, most, &t);
-  if (status == WN_OK) status = texts_cut(r, in, &t);
+  wn_status status = in->is_task        ? texts_read_task(r, in, most, &t)
+                     : r->options->text ? texts_encode(r, in, most, &t)
+                                        : texts_read_data(r, in, most, &t);
+  if (status == WN_OK && !in->is_task) status = texts_cut(r, in, &t);
   if (status == WN_OK && t.T > 0) {
     const wn_budgets *budgets = in->budgets.layers > 0 ? &in->budgets : NULL;
     const bool heads = t.T <= TEXTS_SHORT || r->options->heads;
