@@ -1,9 +1,10 @@
 /* Maps on packed weights, each storage type by itself: bytes of weights per second for 1 and 8 rows of x beside a plain
  * read of as many bytes by the same threads, and operations per second for 32 and 512 rows. A table on standard output.
- *   bench_packed [THREADS]
+ *   bench_packed [THREADS [file]]
  * Medians of repeated calls; the matrices are larger than the caches of small machines, but for 512 rows. With one
  * thread that thread's own time counts and the least of the calls is taken: other programs change it little.
- * WINNOW_EXACT_ROWS=33 measures the float32 products in place of the integers. */
+ * Blocks are in strips, as a model has them; with "file" in the file's order. WINNOW_EXACT_ROWS=33 measures the float32
+ * products in place of the integers. */
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,6 +68,12 @@ int main(int argc, char **argv) {
     const size_t row = wn_packed_row_bytes((wn_gguf_type)type, K);
     struct wn_packed packed = {.count = 1,
                                .part = {{.type = (wn_gguf_type)type, .rows = (int64_t)(BYTES / row), .data = blocks}}};
+    const struct wn_exec laying = {.ctx = ctx, .backend = backend, .threads = threads, .dtype = WN_F32};
+    const size_t strips_bytes =
+        backend->strips_bytes ? backend->strips_bytes((wn_gguf_type)type, packed.part[0].rows, K) : 0;
+    char *strips = strips_bytes && argc < 3 ? aligned_alloc(64, strips_bytes) : NULL;
+    if (strips) backend->strips_make(&laying, &packed.part[0], K, strips);
+    packed.part[0].strips = strips;
     static const int rows[4] = {1, 8, 32, ROWS};
     printf("%-6s", wn_gguf_type_name((wn_gguf_type)type));
     for (int i = 0; i < 4; i++) {
@@ -96,6 +103,7 @@ int main(int argc, char **argv) {
       printf(i >= 2 ? " %14.0f" : " %12.1f", i >= 2 ? 2.0 * rows[i] * K * N / s / 1e9 : (double)row * N / s / 1e9);
     }
     printf("\n");
+    free(strips);
   }
   free(blocks), free(x), free(y);
   wn_context_destroy(ctx);

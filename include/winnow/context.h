@@ -41,10 +41,11 @@ typedef struct wn_context_options {
                     exponentials that its skipped keys may hold together, up to 0.5. 0: the default, 2^-24, or what
                     the environment variable WINNOW_DEAD_KEYS says ("0": no key is skipped); negative: none is */
   int64_t exact_rows; /* from how many rows of activations at a time the products of packed weights (GGUF) take them as
-                         they are, from panels of float weights; fewer rows are rounded to 8 bits in blocks of 32. 1:
-                         always. 0: the default, or what the environment variable WINNOW_EXACT_ROWS says. The default is
-                         the backend's choice: on CPUs with AVX-512 VNNI never but for matrices that hold F32, F16 or
-                         BF16, else and there from 33 rows on */
+                         they are, from panels of float weights; fewer rows are rounded to 8 bits in blocks of 32, or
+                         to bfloat16 where a matrix is all in it. 1: always. 0: the default, or what the environment
+                         variable WINNOW_EXACT_ROWS says. The default is the backend's choice: on CPUs with AVX-512 VNNI
+                         (AVX512_BF16 for bfloat16) never but for matrices that hold F32 or F16, else and there from 33
+                         rows on */
 } wn_context_options;
 
 /* options may be NULL for the defaults. The environment variable WINNOW_ISA (ref, avx2, avx512) forces the instruction

@@ -86,8 +86,11 @@ static void forward(struct wn_exec e, struct bench *t, const struct wn_linear *a
   assert_ok(e.ctx, wn_op_linear_forward(&e, a));
 }
 
-/* What 8-bit blocks of x of 32 elements may change in y[m,n], and float sums beside it. */
-static double allowed(const struct bench *t, int64_t m, int64_t n, bool exact) {
+/* How x is rounded on its way to a row of w. */
+enum rounding { EXACT, EIGHT_BITS, BFLOAT16 };
+
+/* What 8-bit blocks of x of 32 elements, or bfloat16, may change in y[m,n], and float sums beside it. */
+static double allowed(const struct bench *t, int64_t m, int64_t n, enum rounding rounding) {
   double eight = 0, sums = 0;
   const float *x = t->x + m * t->ldx, *w = t->w.dense + n * t->s.K;
   for (int64_t k0 = 0; k0 < t->s.K; k0 += 32) {
@@ -100,7 +103,7 @@ static double allowed(const struct bench *t, int64_t m, int64_t n, bool exact) {
     }
     eight += most * weights / 254;
   }
-  return (exact ? 0 : eight) + sums * FLT_EPSILON * 8 + 1e-6;
+  return (rounding == EIGHT_BITS ? eight : rounding == BFLOAT16 ? sums / 256 : 0) + sums * FLT_EPSILON * 8 + 1e-6;
 }
 
 /* Weights of these types are multiplied as floats: x is not rounded. */
@@ -108,11 +111,24 @@ static bool is_float(wn_gguf_type type) {
   return type == WN_GGUF_F32 || type == WN_GGUF_F16 || type == WN_GGUF_BF16;
 }
 
+/* The backend rounds x to bfloat16 for a matrix of nothing else. */
+static bool rounds_to_bfloat16(const struct wn_backend *backend, const struct wn_packed *p) {
+  bool all = backend == wn_backend_cpu(WN_ISA_AVX512);
+#if defined(__x86_64__)
+  all = all && __builtin_cpu_supports("avx512bf16");
+#else
+  all = false;
+#endif
+  for (int i = 0; i < p->count; i++) all = all && p->part[i].type == WN_GGUF_BF16;
+  return all;
+}
+
 static void check_forward(wn_context *ctx, const struct wn_backend *backend, const struct shape *s,
                           const wn_gguf_type *types) {
   const bool exact = !strcmp(backend->name, "ref") || (ctx->exact_rows && s->M >= ctx->exact_rows);
   struct bench t;
   bench_make(&t, s, types);
+  const bool bfloat16 = !exact && rounds_to_bfloat16(backend, &t.w.packed);
   const struct wn_exec ref = {.ctx = ctx, .backend = wn_backend_ref(), .threads = 1, .dtype = WN_F32};
   const struct wn_linear dense = call(&t, false, t.dense), packed = call(&t, true, t.y);
   float *start = room((size_t)(s->M * t.ldy) * sizeof(float)), *first = room((size_t)(s->M * t.ldy) * sizeof(float));
@@ -126,7 +142,11 @@ static void check_forward(wn_context *ctx, const struct wn_backend *backend, con
         const int64_t i = m * t.ldy + n;
         wn_gguf_type type = WN_GGUF_F32;
         if (n < s->N) wn_packed_row(&t.w.packed, s->K, n, &type);
-        const double limit = n >= s->N ? 0 : allowed(&t, m, n, exact || is_float(type));
+        const double limit = n >= s->N ? 0
+                                       : allowed(&t, m, n,
+                                                 bfloat16                  ? BFLOAT16
+                                                 : exact || is_float(type) ? EXACT
+                                                                           : EIGHT_BITS);
         const double error = fabs((double)t.y[i] - (double)t.dense[i]);
         if (!(error <= limit))
           fail_msg("%s, %d threads, M %lld N %lld K %lld, %s: y[%lld,%lld] is %.9g, expected %.9g; limit %.3g",

@@ -14,10 +14,13 @@ enum { TILED_ROWS = 512, TILED_BYTES = 128 * 1024, TILED_PANELS = 8 };
 
 /* How the forward products are computed. */
 enum method {
-  FEW,   /* integers, weights read as they lie: FEW_ROWS or fewer */
-  TILES, /* the same integers, from panels: more rows */
-  FLOATS /* panels of floats */
+  FEW,      /* integers, weights read as they lie: FEW_ROWS or fewer */
+  TILES,    /* the same integers, from panels: more rows */
+  BFLOAT16, /* weights and x in bfloat16 */
+  FLOATS    /* panels of floats */
 };
+/* Rows of x in bfloat16: a multiple of them, and bytes of those that are multiplied with all of a thread's weights. */
+enum { BFLOAT16_ROWS = 6, BFLOAT16_BYTES = 1 << 18 };
 enum { FEW_ROWS = 32, FEW_ROWS_BESIDE_TILES = 12, TILED_K = 1 << 24 };
 
 static const struct wn_cpu_packed_kernels *packed_kernels_for(bool wide) {
@@ -48,10 +51,21 @@ static bool has_tiles(const struct wn_cpu_packed_kernels *k, const struct wn_lin
   return true;
 }
 
+/* All weights in bfloat16, and the instructions for it. */
+static bool has_bfloat16(const struct wn_linear *a, bool wide) {
+  bool serves = wide;
+#if defined(__x86_64__)
+  serves = serves && __builtin_cpu_supports("avx512bf16");
+#endif
+  for (int p = 0; p < a->packed->count; p++) serves = serves && a->packed->part[p].type == WN_GGUF_BF16;
+  return serves;
+}
+
 static enum method packed_method(const struct wn_exec *exec, const struct wn_cpu_packed_kernels *k,
-                                 const struct wn_linear *a) {
+                                 const struct wn_linear *a, bool wide) {
   const int64_t exact = exec->ctx ? exec->ctx->exact_rows : 0;
   if (exact && (a->rows_apart ? 1 : a->M) >= exact) return FLOATS;
+  if (has_bfloat16(a, wide)) return BFLOAT16;
   if (has_tiles(k, a)) return a->M <= FEW_ROWS_BESIDE_TILES ? FEW : TILES;
   return a->rows_apart || a->M <= FEW_ROWS ? FEW : FLOATS;
 }
@@ -87,16 +101,23 @@ static size_t tiles_bytes(const struct wn_linear *a) {
   return (size_t)(packed_whole(rows, WN_CPU_PACKED_TILED) / WN_CPU_PACKED_TILED * WN_CPU_PACKED_TILE_BYTES(a->K));
 }
 
+/* Rows of x in bfloat16. */
+static size_t bfloat16_bytes(const struct wn_linear *a) {
+  return (size_t)((a->M < TILED_ROWS ? a->M : TILED_ROWS) * wn_cpu_packed_bf16_ld(a->K)) * sizeof(uint16_t);
+}
+
 /* At least what fewer rows need: they may go another way. */
 size_t wn_cpu_packed_scratch(const struct wn_exec *exec, const struct wn_linear *a, bool backward, bool wide) {
   const struct wn_cpu_packed_kernels *k = packed_kernels_for(wide);
   const size_t panel = (size_t)(panel_rows(a) * a->K) * sizeof(float);
   if (backward) return panel;
+  const enum method how = packed_method(exec, k, a, wide);
+  if (how == BFLOAT16) return bfloat16_bytes(a);
   struct wn_cpu_packed_x x;
   const bool tiles = has_tiles(k, a) && a->M > FEW_ROWS_BESIDE_TILES;
   struct wn_linear few = *a;
   if (tiles) few.M = FEW_ROWS_BESIDE_TILES;
-  const size_t rows = plan_x(&few, NULL, &x), floats = packed_method(exec, k, a) == FLOATS ? panel : 0;
+  const size_t rows = plan_x(&few, NULL, &x), floats = how == FLOATS ? panel : 0;
   size_t more = 0; /* rows of less than a block have no panels */
   if (tiles) more = tiles_bytes(a) + (size_t)(exec->threads * tiled_panels(a->K) * WN_CPU_PACKED_PANEL_BYTES(a->K));
   const size_t most = rows > floats ? rows : floats;
@@ -241,6 +262,44 @@ static void packed_tiles(const struct wn_exec *exec, const struct wn_linear *a, 
   }
 }
 
+/* Rows n0..n1-1 of w with M rows of x in bfloat16 and their outputs from y on. Few rows of w at a time, and as many of
+ * x as stay in the second-level cache. */
+static void bfloat16_share(const struct wn_linear *a, const uint16_t *x, int64_t M, int64_t n0, int64_t n1, float *y) {
+  const int64_t ld = wn_cpu_packed_bf16_ld(a->K), fit = BFLOAT16_BYTES / 2 / ld / BFLOAT16_ROWS * BFLOAT16_ROWS;
+  const int64_t most = fit < BFLOAT16_ROWS ? BFLOAT16_ROWS : fit;
+  int64_t start = 0; /* of the part */
+  for (int p = 0; p < a->packed->count; start += a->packed->part[p++].rows) {
+    const struct wn_packed_part *part = &a->packed->part[p];
+    const int64_t first = n0 > start ? n0 : start, end = start + part->rows < n1 ? start + part->rows : n1;
+    if (first >= end) continue;
+    const char *w = (const char *)part->data + (size_t)((first - start) * a->K) * sizeof(uint16_t);
+    for (int64_t m = 0; m < M; m += most) {
+      const struct wn_cpu_packed_out out = {.y = y + m * a->ldy + first,
+                                            .ldy = a->ldy,
+                                            .b = a->b ? (const float *)a->b + first : NULL,
+                                            .accumulate = a->accumulate};
+      wn_cpu_packed_bf16_rows(w, end - first, a->K, x + m * ld, M - m < most ? M - m : most, &out);
+    }
+  }
+}
+
+static void packed_bfloat16(const struct wn_exec *exec, const struct wn_linear *a) {
+  const int64_t ld = wn_cpu_packed_bf16_ld(a->K), blocks = (a->N + 15) / 16;
+  const int threads = a->M * a->N * a->K < 65536 ? 1 : exec->threads;
+  const float *x = a->x; /* [M,K] */
+  uint16_t *rounded = exec->scratch;
+  for (int64_t m0 = 0; m0 < a->M; m0 += TILED_ROWS) {
+    const int64_t M = a->M - m0 < TILED_ROWS ? a->M - m0 : TILED_ROWS;
+#pragma omp parallel for num_threads(wn_team(exec->ctx, M * a->K < 16384 ? 1 : threads)) schedule(static)
+    for (int64_t m = 0; m < M; m++) wn_cpu_packed_bf16_round(x + (m0 + m) * a->ldx, a->K, rounded + m * ld);
+#pragma omp parallel for num_threads(wn_team(exec->ctx, threads)) schedule(static, 1)
+    for (int t = 0; t < threads; t++) {
+      const int64_t n0 = blocks * t / threads * 16, n1 = blocks * (t + 1) / threads * 16;
+      bfloat16_share(a, rounded, M, n0, n1 < a->N ? n1 : a->N, (float *)a->y + m0 * a->ldy);
+    }
+  }
+}
+
 /* Rows n0.. of w as floats. */
 static void make_panel(const struct wn_exec *exec, const struct wn_linear *a, const struct wn_cpu_packed_kernels *k,
                        int64_t n0, int64_t rows, float *panel) {
@@ -266,10 +325,12 @@ static struct wn_linear panel_map(const struct wn_exec *exec, const struct wn_li
 wn_status wn_cpu_packed_forward(const struct wn_exec *exec, const struct wn_linear *a, bool wide) {
   const struct wn_cpu_packed_kernels *k = packed_kernels_for(wide);
   if (a->M == 0) return WN_OK;
-  const enum method how = packed_method(exec, k, a);
+  const enum method how = packed_method(exec, k, a, wide);
   if (how != FLOATS) {
     if (how == FEW)
       packed_few_rows(exec, a, k);
+    else if (how == BFLOAT16)
+      packed_bfloat16(exec, a);
     else
       packed_tiles(exec, a, k);
     return WN_OK;

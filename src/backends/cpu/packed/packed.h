@@ -1,18 +1,18 @@
 /* Products with weights in a file's blocks (ops/packed.h). Private to the cpu backend.
  *
  * x is rounded to 8 bits in blocks of 32, x ~ d q with d = max|x| / 127, and multiplied as integers with the weights'
- * own; each block's sum is scaled in float. That is llama.cpp's way, with blocks of 32 for the K types as well. |x - d
- * q|
- * <= d/2, so y is off by at most sum over blocks of max|x| / 254 * sum|w|; weights of F32, F16 and BF16 are multiplied
- * with x as it is.
+ * own; each block's sum is scaled in float. That is llama.cpp's way, with blocks of 32 for the K types as well.
+ * |x - d q| is at most d/2, so y is off by at most sum over blocks of max|x| / 254 * sum|w|. Weights of F32, F16 and
+ * BF16 are multiplied with x as it is; but a matrix that is all BF16, where the processor has AVX512_BF16, with x
+ * rounded to bfloat16: y is off by at most sum|w x| / 256.
  *
  * Few rows of x (decoding) read the blocks as they lie, or, with AVX-512 VNNI, in strips of 16 rows that were laid out
  * when the model was loaded, which takes a fourth of the instructions. More rows (a prompt) are multiplied in tiles
  * with panels of w where the processor has AVX-512 VNNI: the same integers, scaled in the same order, so that a row of
- * y has the same bits alone, in a prompt and in any batch. Without VNNI, where a part of w is in single floats, and
- * from wn_context_options.exact_rows on, rows of w are turned into floats, a panel that stays in the cache at a time,
- * and multiplied by sgemm: nothing is rounded then. Rows that are to be apart (wn_linear) go as a row alone goes,
- * however many they are. */
+ * y has the same bits alone, in a prompt and in any batch. Rows in bfloat16 have the same bits so, too. Without those
+ * instructions, where a part of w is in single floats, and from wn_context_options.exact_rows on, rows of w are turned
+ * into floats, a panel that stays in the cache at a time, and multiplied by sgemm: nothing is rounded then. Rows that
+ * are to be apart (wn_linear) go as a row alone goes, however many they are. */
 #ifndef WN_BACKENDS_CPU_PACKED_PACKED_H
 #define WN_BACKENDS_CPU_PACKED_PACKED_H
 
@@ -88,6 +88,13 @@ void wn_cpu_packed_strip_make(wn_gguf_type type, const char *w, int64_t rows, in
 void wn_cpu_packed_strip_panel(wn_gguf_type type, const char *strip, int64_t K, char *panel);
 void wn_cpu_packed_strip(wn_gguf_type type, const char *strip, const struct wn_cpu_packed_x *x, int64_t first, int M,
                          const struct wn_cpu_packed_out *out);
+
+/* packed_avx512bf16.c, for weights in bfloat16 on AVX-512 with BF16: elements of a row of x; x rounded, zeros behind it;
+ * any number of rows of w, [rows,K] at w, times M of x. */
+int64_t wn_cpu_packed_bf16_ld(int64_t K);
+void wn_cpu_packed_bf16_round(const float *x, int64_t K, uint16_t *to);
+void wn_cpu_packed_bf16_rows(const char *w, int64_t rows, int64_t K, const uint16_t *x, int64_t M,
+                             const struct wn_cpu_packed_out *out);
 
 /* struct wn_backend's slots for strips. */
 size_t wn_cpu_packed_strips_bytes(wn_gguf_type type, int64_t rows, int64_t K, bool wide);
