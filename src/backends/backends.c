@@ -8,6 +8,7 @@
 #include <utf8proc.h>
 #include <zlib.h>
 #include "backends/backends.h"
+#include "backends/cpu/cpu.h"
 
 wn_status wn_backend_of(wn_context *ctx, const struct wn_backend **out) {
   const enum wn_isa isa = ctx->isa;
@@ -17,6 +18,13 @@ wn_status wn_backend_of(wn_context *ctx, const struct wn_backend **out) {
   WN_BACKENDS(BACKENDS_GET, )
   if (*out) return WN_OK;
   return wn_fail(ctx, WN_ERR_UNSUPPORTED, "unknown backend \"%s\"", ctx->backend);
+}
+
+const char *wn_backend_bf16(const wn_context *ctx) {
+#if defined(__x86_64__)
+  if (strcmp(ctx->backend, "cpu") == 0 && ctx->isa == WN_ISA_AVX512 && wn_cpu_has_bf16()) return "AVX512_BF16";
+#endif
+  return "float32";
 }
 
 const char *const *wn_backend_names(void) {

@@ -60,7 +60,7 @@ bool wn_layer_acts_plan(const wn_model_config *c, struct wn_layer_types types, i
   const struct wn_array derived[] = {
       {"n1", true, WN_DIMS(M, C), en, &out->n1},
       {"n2", true, WN_DIMS(M, C), en, &out->n2},
-      {"act", true, WN_DIMS(M, c->ffn_width), ef, &out->act},
+      {"act", !blocks->one_act, WN_DIMS(M, c->ffn_width), ef, &out->act},
       {"cn", cross, WN_DIMS(M, C), e, &out->cn},
       /* With recurrence, keys come from more than the layer's own arrays, and q is exact. */
       {"q", c->qk_norm && !recurrent, WN_DIMS(M, H, D), er, &out->q},
@@ -98,6 +98,7 @@ bool wn_layer_acts_plan(const wn_model_config *c, struct wn_layer_types types, i
   WN_ARRAYS_LAY(&x, exact);
   if (recurrent) WN_ARRAYS_LAY(&x, exact_q);
   inputs_lay(c, M, types.all, recurrent, &x, out->input);
+  if (blocks->one_act) out->act = blocks->act;
   blocks->large_bytes = l.bytes;
   blocks->derived_bytes = d.bytes;
   blocks->exact_bytes = x.bytes;
@@ -311,6 +312,7 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   out->H = H;
   out->Hkv = Hkv;
   out->D = D;
+  out->row_type = wn_type_field(rows);
   wn_attention_terms(&c->attention, l, D, out);
   bind_parameters(run, run->model->layers[l].mechanism, WN_ARRAY_PARAMETER, out);
   bind_parameters(run, run->model->layers[l].shared, WN_ARRAY_SHARED, out);
@@ -345,7 +347,7 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   if (run->recurrence.rows > 0) wn_recurrence_attention(run, l, a, out);
 }
 
-static wn_status layer_activate(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
+wn_status wn_layer_activate(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
   const wn_model_config *c = &run->model->config;
   const struct wn_act act = {.kind = act_kind(c),
                              .type = wn_type_field(run->types.ffn),
@@ -385,7 +387,7 @@ wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
   }
   WN_TRY(wn_run_norm(run, run->B * run->T, norm2_of(run, p, a), base, temp->branch, a->mid, a->n2));
   WN_TRY(wn_run_project(run, projection_ffn_in(run, p), a->n2, a->in));
-  WN_TRY(layer_activate(run, l, a));
+  WN_TRY(wn_layer_activate(run, l, a));
   /* Backward goes through the branch's norm: it needs what was normed. */
   return output || wn_norm_is_both(c) ? finish_branch(run, l, a, temp, 2) : WN_OK;
 }
@@ -425,7 +427,7 @@ wn_status wn_layer_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *
   if (c->qk_norm && run->recurrence.rows == 0) WN_TRY(finish_qk(run, l, a));
   if (c->encoder.layers > 0) WN_TRY(wn_cross_rebuild(run, l, a));
   WN_TRY(wn_run_norm(run, run->B * run->T, norm2_of(run, p, a), a->mid, NULL, NULL, a->n2));
-  return layer_activate(run, l, a);
+  return wn_layer_activate(run, l, a);
 }
 
 /* ---- backward ---- */

@@ -53,6 +53,8 @@ struct wn_layer_acts {
 struct wn_layer_blocks {
   char *large, *derived, *exact;
   size_t large_bytes, derived_bytes, exact_bytes;
+  bool one_act; /* `act` is not among the derived: one array serves all layers */
+  void *act;
 };
 /* With recurrence recurrence_room.c lays out k, kv, rstd_k, mean_k and sk, whose size depends on the layer's reach.
  * Lays the arrays out from the blocks' bases on (NULL: only sizes) and sets the blocks' sizes. False on overflow. */
@@ -95,6 +97,8 @@ wn_status wn_layer_attend_cache_positions(struct wn_run *run, int64_t l, const s
  * a->act: all that backward needs. */
 wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
                          bool output);
+/* a->act from a->in: in the forward pass, and again where one array serves all layers. */
+wn_status wn_layer_activate(struct wn_run *run, int64_t l, struct wn_layer_acts *a);
 /* What the next layer adds the branch to at its entry. */
 static inline const void *wn_layer_stream(const struct wn_run *run, const struct wn_layer_acts *a) {
   return wn_norm_is_post(&run->model->config) ? a->n2 : a->mid;

@@ -176,6 +176,7 @@ wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int
     WN_TRY(step_layer_acts(run, ws, l, &a));
     /* The last layer's activations are still there. */
     if (ws->keep == WN_KEEP_INPUT && l < L - 1) WN_TRY(wn_layer_forward(run, l, &a, &ws->temp, NULL, NULL, false));
+    if (ws->blocks.one_act && l < L - 1) WN_TRY(wn_layer_activate(run, l, &a));
     step_move_reduced(run, ws, l, true);
     if (ws->keep == WN_KEEP_REDUCED && l < L - 1) WN_TRY(wn_layer_rebuild(run, l, &a));
     WN_TRY(wn_layer_backward(run, l, &a, &ws->temp));

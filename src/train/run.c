@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends/backends.h"
 #include "base/arrays.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -190,6 +191,8 @@ static wn_status open_sources(struct run *r) {
 static wn_status open_trainer(struct run *r) {
   wn_context *ctx = r->ctx;
   WN_TRY(wn_trainer_create(ctx, r->model, &r->recipe.train, &r->trainer));
+  if (r->recipe.train.precision == WN_BF16)
+    wn_log(ctx, WN_LOG_INFO, "train.precision bfloat16: products of rounded numbers by %s", wn_backend_bf16(ctx));
   if (r->inputs) wn_trainer_set_inputs(r->trainer, r->inputs, r->input_count, wn_data_source_input_length(r->train));
   if (!wn_checkpoint_exists(r->dir)) return wn_run_log_trim(ctx, &r->log, 0);
   struct wn_run_state state;

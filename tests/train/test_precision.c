@@ -163,6 +163,28 @@ static void test_same_bits(void **state) {
   }
 }
 
+/* At a width where activations outweigh parameters, a step takes less than 0.7 of float32's memory. */
+static void test_memory(void **state) {
+  (void)state;
+  uint64_t bytes[2];
+  for (int bf16 = 0; bf16 < 2; bf16++) {
+    wn_recipe r;
+    struct bench b;
+    wn_train_progress p;
+    tiny_recipe(&r, true);
+    r.model.layers = 6;
+    r.model.width = 64;
+    r.train.batch = 64;
+    r.train.precision = bf16 ? WN_BF16 : WN_F32;
+    bench_init(&b, &r, "cpu", 2);
+    bench_step(&b, 0, &p);
+    bytes[bf16] = p.workspace_bytes;
+    bench_clear(&b);
+  }
+  if (!((double)bytes[1] < 0.7 * (double)bytes[0]))
+    fail_msg("workspace of %llu bytes, in float32 %llu", (unsigned long long)bytes[1], (unsigned long long)bytes[0]);
+}
+
 struct stop {
   wn_context *ctx;
   int64_t at;
@@ -198,7 +220,6 @@ static void test_resume(void **state) {
   tiny_remove(dir);
 }
 
-/* Every other way of training takes it too: states of earlier blocks, an encoder, budgets, bf16 storage. */
 static void test_refusals(void **state) {
   (void)state;
   wn_context *ctx = tiny_context("cpu", 1);
@@ -230,7 +251,7 @@ static void test_refusals(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_loss_falls), cmocka_unit_test(test_gradients),
-                                     cmocka_unit_test(test_same_bits), cmocka_unit_test(test_resume),
-                                     cmocka_unit_test(test_refusals)};
+                                     cmocka_unit_test(test_same_bits),  cmocka_unit_test(test_memory),
+                                     cmocka_unit_test(test_resume),     cmocka_unit_test(test_refusals)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
