@@ -395,9 +395,11 @@ wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
 /* Which keys its rows no longer see. A layer that is run again finds the same. */
 static wn_status layer_evict(struct wn_run *run, int64_t l, const struct wn_attention *attention) {
   const int64_t P = attention->slots.groups;
+  struct wn_exec exact = run->exec; /* what is evicted follows from F, which is never rounded */
+  exact.precision = WN_F32;
   if (!run->measuring)
-    return wn_evictions_find(&run->exec, run->budgets, l, attention, run->evicted_at + l * run->B * P * run->T);
-  const size_t need = wn_evictions_scratch(&run->exec, run->budgets, attention);
+    return wn_evictions_find(&exact, run->budgets, l, attention, run->evicted_at + l * run->B * P * run->T);
+  const size_t need = wn_evictions_scratch(&exact, run->budgets, attention);
   if (need > run->need) run->need = need;
   return WN_OK;
 }

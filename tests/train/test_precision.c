@@ -49,11 +49,11 @@ static void bench_step(struct bench *b, uint64_t step, wn_train_progress *p) {
 }
 
 /* Models whose parts differ in what they read and in which arrays they have. */
-static const char *const shapes[] = {"selective", "standard", "post norm, gelu, bias", "both norms, rope, grouped",
-                                     "dropout, relu"};
+static const char *const shapes[] = {"selective",     "standard", "post norm, gelu, bias", "both norms, rope, grouped",
+                                     "dropout, relu", "budgets"};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 static void shape(wn_recipe *r, int which) {
-  tiny_recipe(r, which == 0);
+  tiny_recipe(r, which == 0 || which == 5);
   r->train.precision = WN_BF16;
   if (which == 0) r->model.attention.selective.mem.enabled = true;
   if (which == 2) {
@@ -69,6 +69,7 @@ static void shape(wn_recipe *r, int which) {
     r->model.kv_heads = 1;
     r->model.ffn = WN_FFN_GEGLU;
   }
+  if (which == 5) snprintf(r->train.prune.budgets, sizeof r->train.prune.budgets, "9");
   if (which == 4) {
     r->model.ffn = WN_FFN_RELU;
     r->model.dropout = r->model.dropout_hidden = 0.1;
