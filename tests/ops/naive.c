@@ -7,9 +7,36 @@
 #include <stdlib.h>
 #include <string.h>
 #include <tgmath.h>
-#include "backends/ref/ref.h"
 #include "base/rng.h"
+#include "ops/attention.h"
 #include "ops/terms.h"
+#include "tensor/bf16.h"
+
+/* On rows in bf16 a weight and a logit's gradient are rounded to bf16 before a product takes them, and a row's sum of W
+ * dW is dy.y with the y that the rows hold, as in every fused kernel. */
+static bool naive_bf16;
+static float naive_factor = 1;
+void wn_naive_shake(float factor) {
+  naive_factor = factor;
+}
+static float naive_operand(float x) {
+  return naive_bf16 ? wn_bf16_value(wn_bf16_round(x * naive_factor)) / naive_factor : x;
+}
+static float naive_delta(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, const float *dy, float sum) {
+  const float *y = (const float *)a->y + b * a->s_y.b + r * a->s_y.t + h * a->s_y.h;
+  const float *v = (const float *)a->v + b * a->s_v.b + (r + a->Tk - a->Tq) * a->s_v.t + h / (a->H / a->Hkv) * a->s_v.h;
+  float lost = 0, size = 0; /* what the projection of exclusive attention took from y */
+  if (!naive_bf16) return sum;
+  for (int64_t d = 0; a->exclusive.on && d < a->D; d++) size += v[d] * v[d];
+  if (a->exclusive.on) lost = ((const float *)a->exclusive.dot)[(b * a->H + h) * a->Tq + r] / fmaxf(size, 1e-30f);
+  if (a->exclusive.on && a->exclusive.gate) lost *= ((const float *)a->exclusive.gate)[h];
+  sum = 0;
+  for (int64_t d = 0; d < a->D; d++) sum += dy[d] * (lost == 0 ? y[d] : y[d] + lost * v[d]);
+  return sum;
+}
+#define WN_REF_OPERAND(x) naive_operand(x)
+#define WN_REF_DELTA(a, b, h, r, dy, sum) naive_delta(a, b, h, r, dy, sum)
+#include "backends/ref/ref.h"
 
 #define wn_ref_linear_forward wn_naive_linear_forward
 #define wn_ref_linear_backward wn_naive_linear_backward
@@ -79,6 +106,15 @@ _Static_assert(sizeof(0.5) == sizeof(float), "literals must be read as float: se
 #undef double
 #pragma GCC diagnostic pop
 
+static wn_status naive_forward(const struct wn_exec *exec, const struct wn_attention *a) {
+  naive_bf16 = a->row_type == WN_BF16;
+  return wn_naive_attention_forward(exec, a);
+}
+static wn_status naive_backward(const struct wn_exec *exec, const struct wn_attention *a) {
+  naive_bf16 = a->row_type == WN_BF16;
+  return wn_naive_attention_backward(exec, a);
+}
+
 const struct wn_backend *wn_backend_naive(void) {
   static struct wn_backend table = {
       .name = "naive",
@@ -101,8 +137,8 @@ const struct wn_backend *wn_backend_naive(void) {
       .adamw_forward = wn_naive_adamw_forward,
       .adagrad_forward = wn_naive_adagrad_forward,
       .sumsq_forward = wn_naive_sumsq_forward,
-      .attention_forward = wn_naive_attention_forward,
-      .attention_backward = wn_naive_attention_backward,
+      .attention_forward = naive_forward,
+      .attention_backward = naive_backward,
       .attention_scratch = wn_naive_attention_scratch,
   };
   table.attention_served = wn_backend_ref()->attention_served;

@@ -5,5 +5,8 @@
 #include "ops/ops.h"
 
 const struct wn_backend *wn_backend_naive(void);
+/* Attention on rows in bf16 rounds its operands to bf16 numbers over `factor`, from 1 to below 2: as near as bf16
+ * numbers themselves, and others. 1 at first. */
+void wn_naive_shake(float factor);
 
 #endif

@@ -5,13 +5,17 @@
  * that cancel; selections without ReLU, whose F reaches 100), and a fused backend rounds elsewhere (lse) than a sum of
  * weights does. Whole sequences, segments behind cached keys and single rows, with documents, control tokens,
  * evictions and dropout. Also: what lies beside the call's elements stays as it was, and two runs give the same bits.
- */
+ *
+ * Rows in bf16: the reference computes in double on the numbers that the rows hold; the naive computation rounds
+ * weights and gradients of logits to bf16 where a product takes them, and results where rows hold them. The limit is
+ * twice its error, as in float; arrays of floats that no rounded operand goes into (lse, F, M) keep the limit of
+ * floats. */
 #include "mechanisms.h"
 
 #include "ops/naive.h"
 
 #define ULPS 8
-enum { SHAKEN = 2 }; /* computations on changed inputs */
+enum { SHAKEN = 2, SHAKEN_BF16 = 4 }; /* computations on changed inputs; of rows in bf16, with other roundings */
 
 struct expectation {
   struct mech_setup s;
@@ -20,7 +24,7 @@ struct expectation {
 };
 enum { EXPECTED_MAX = 2 * MECH_CASES_MAX };
 static struct expectation expected[EXPECTED_MAX];
-static int expected_count, expected_alone;
+static int expected_count, expected_alone, expected_floats;
 
 static double largest_error(const struct mech_bench *got, const struct mech_bench *want, int which, double *largest,
                             int64_t *at) {
@@ -50,7 +54,8 @@ static double lse_units(const struct mech_bench *want) {
 
 /* Gradients that are summed over the rows: a fused backward takes dy.y from the rounded y for a row's sum of W dW, so
  * that a row's G sum to a rounding of |dy||y| instead of to 0. The naive sum is taken from the same W dW and cancels.
- * Over the rows these roundings add up like errors do, by the root of their number. */
+ * Over the rows these roundings add up like errors do, by the root of their number. Of rows in bf16 it is y's rounding
+ * to bf16. */
 static double row_sums(const struct mech_bench *want) {
   const int y = mech_find(want, "y"), dy = mech_find(want, "dy");
   const int64_t width = want->s.D;
@@ -60,7 +65,7 @@ static double row_sums(const struct mech_bench *want) {
     for (int64_t d = 0; d < width; d++) sum += fabs(mech_get(want, y, i + d) * mech_get(want, dy, i + d));
     largest = fmax(largest, sum);
   }
-  return (double)FLT_EPSILON * sqrt((double)(want->s.B * want->s.H * want->s.Tq)) * largest;
+  return (want->s.bf16 ? 0x1p-7 : (double)FLT_EPSILON) * sqrt((double)(want->s.B * want->s.H * want->s.Tq)) * largest;
 }
 
 static void compare(const struct mech_place *p, const struct mech_bench *got, const struct expectation *e) {
@@ -95,32 +100,44 @@ static struct mech_setup variant(const struct mech_case *c, int which, uint64_t 
   if (which == 5) s.Tq = 64, s.Tk = 128, s.dk_from = 10, s.f_in = s.documents = true, s.dropout = 0.1;
   return s;
 }
+/* The same in bf16: sizes around the pairs and blocks of its products, rows that begin within a pair. */
+static struct mech_setup variant_bf16(const struct mech_case *c, int which, uint64_t seed) {
+  struct mech_setup s = variant(c, which == 3 ? 0 : which, seed);
+  s.bf16 = true;
+  if (which == 0) s.D = 64, s.Tq = s.Tk = 131;
+  if (which == 1) s.D = 21;
+  if (which == 2) s.Tq = 38, s.dk_from = 93, s.D = 80;
+  if (which == 3) s.D = 32, s.H = 6, s.Hkv = 2;
+  if (which == 4) s.D = 128, s.B = 1;
+  return s;
+}
 enum { VARIANTS = 6 };
 
 /* Each input a unit in the last place nearer to 0, or not. */
 static void shake(struct mech_bench *m, uint64_t salt) {
   for (int i = 0; i < m->n; i++) {
-    if (m->a[i].role != MECH_INPUT && m->a[i].role != MECH_FIXED) continue;
+    if ((m->a[i].role != MECH_INPUT && m->a[i].role != MECH_FIXED) || mech_half(m, i)) continue;
     float *x = m->a[i].data;
     for (int64_t k = 0; k < m->a[i].count; k++)
       if (mech_uniform(salt, (uint64_t)i, (uint64_t)k) < 0.5) x[k] = nextafterf(x[k], 0);
   }
 }
 
-static void expect(struct mech_place *reference, const struct mech_case *c, int which, uint64_t seed) {
+static void expect(struct mech_place *reference, const struct mech_case *c, int which, bool bf16, uint64_t seed) {
   struct expectation *e = &expected[expected_count++];
   assert_true(expected_count <= EXPECTED_MAX);
-  e->s = variant(c, which, seed);
+  e->s = bf16 ? variant_bf16(c, which, seed) : variant(c, which, seed);
   e->s.evicts = (int)((seed + (uint64_t)which) % 3);
   if (c->config.selective.head >= e->s.H) e->s.H = e->s.Hkv = c->config.selective.head + 1;
   mech_settle(reference, &e->s);
   mech_make(&e->want, &e->s, WN_F64);
   mech_both(reference, &e->want);
   struct mech_place plain = {.ctx = reference->ctx, .backend = wn_backend_naive(), .threads = 1};
-  for (int run = 0; run <= SHAKEN; run++) {
+  for (int run = 0; run <= (bf16 ? SHAKEN_BF16 : SHAKEN); run++) {
     struct mech_bench naive;
     mech_make(&naive, &e->s, WN_F32);
     if (run > 0) shake(&naive, (uint64_t)run);
+    wn_naive_shake(1 + 0.19f * (float)run);
     mech_both(&plain, &naive);
     for (int i = 0; i < naive.n; i++) {
       double largest = 0;
@@ -137,10 +154,15 @@ static int setup(void **state) {
   mech_list(true);
   if (!mech_open(&reference, "ref", NULL)) return -1;
   for (int i = 0; i < mech_alone; i++)
-    for (int v = 0; v < VARIANTS; v++) expect(&reference, &mech_cases[i], v, (uint64_t)mech_cases[i].number);
+    for (int v = 0; v < VARIANTS; v++) expect(&reference, &mech_cases[i], v, false, (uint64_t)mech_cases[i].number);
   expected_alone = expected_count;
   for (int i = mech_alone; i < mech_count; i++)
-    expect(&reference, &mech_cases[i], mech_cases[i].number % (VARIANTS - 1), (uint64_t)mech_cases[i].number);
+    expect(&reference, &mech_cases[i], mech_cases[i].number % (VARIANTS - 1), false, (uint64_t)mech_cases[i].number);
+  expected_floats = expected_count;
+  for (int i = 0; i < mech_count; i++)
+    for (int v = 0; v < VARIANTS; v++)
+      if (i < mech_alone || mech_cases[i].number % (2 * VARIANTS) == v)
+        expect(&reference, &mech_cases[i], v, true, (uint64_t)mech_cases[i].number);
   mech_close(&reference);
   return 0;
 }
@@ -150,10 +172,10 @@ static int teardown(void **state) {
   return 0;
 }
 
-static void check_backend(const char *name, const char *isa, int count) {
+static void check_backend(const char *name, const char *isa, int from, int count) {
   struct mech_place p;
   if (!mech_open(&p, name, isa)) skip();
-  for (int i = 0; i < count; i++) {
+  for (int i = from; i < count; i++) {
     struct mech_bench got, again;
     p.threads = 1 + i / 2 % 2;
     mech_make(&got, &expected[i].s, WN_F32);
@@ -173,27 +195,30 @@ static void check_backend(const char *name, const char *isa, int count) {
 
 static void test_ref(void **state) {
   (void)state;
-  check_backend("ref", NULL, expected_count);
+  check_backend("ref", NULL, 0, expected_count);
 }
 static void test_cpu_plain(void **state) {
   (void)state;
-  check_backend("cpu", "ref", expected_alone);
+  check_backend("cpu", "ref", 0, expected_alone);
 }
 static void test_cpu_avx2(void **state) {
   (void)state;
-  check_backend("cpu", "avx2", expected_count);
+  check_backend("cpu", "avx2", 0, expected_count);
 }
 static void test_cpu_avx512(void **state) {
   (void)state;
-  check_backend("cpu", "avx512", expected_count);
+  check_backend("cpu", "avx512", 0, expected_floats);
+}
+
+static void test_cpu_bf16(void **state) {
+  (void)state;
+  check_backend("cpu", NULL, expected_floats, expected_count);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_ref),
-      cmocka_unit_test(test_cpu_plain),
-      cmocka_unit_test(test_cpu_avx2),
-      cmocka_unit_test(test_cpu_avx512),
+      cmocka_unit_test(test_ref),        cmocka_unit_test(test_cpu_plain), cmocka_unit_test(test_cpu_avx2),
+      cmocka_unit_test(test_cpu_avx512), cmocka_unit_test(test_cpu_bf16),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,5 +1,7 @@
 /* Attention on rows in bf16. What is not computed in bf16 gives the bits of the same call on the floats that the rows
- * stand for, with the results rounded: the reference in every case. Calls that go together with nothing are refused. */
+ * stand for, with the results rounded: the reference in every case. Forward gives the same bits on any number of
+ * threads, and rows that nothing sees do not matter. What does not go together is refused. How near results are:
+ * test_attention_backends.c. */
 #include "mechanisms.h"
 
 /* The call on floats of the same values. */
@@ -65,6 +67,44 @@ static void cpu_avx2(void **state) {
   check_widened("cpu", "avx2");
 }
 
+/* One long sequence, which several threads work on together. */
+static void forward_on(struct mech_place *p, const struct mech_case *c, int threads, bool hide, struct mech_bench *m) {
+  struct mech_setup s = {.c = c, .B = 1, .Tq = 325, .Tk = 325, .H = 2, .Hkv = 2, .D = 10, .bf16 = true};
+  s.seed = (uint64_t)c->number;
+  if (c->config.selective.head >= s.H) s.H = s.Hkv = c->config.selective.head + 1;
+  p->threads = threads;
+  mech_make(m, &s, WN_F32);
+  const int k = mech_find(m, "k"), v = mech_find(m, "v");
+  int32_t *first = m->doc_start = m->op.doc_start ? m->doc_start : malloc((size_t)s.Tk * sizeof *first);
+  for (int64_t t = 0; t < s.Tk; t++) first[t] = t < 97 ? 0 : 97; /* rows from 97 on do not see those before */
+  m->op.doc_start = first;
+  for (int64_t i = 0; hide && i < 97 * m->a[k].t_stride; i++) mech_set(m, k, i, 3), mech_set(m, v, i, -40);
+  assert_true(mech_call(p, m, &m->op, false));
+}
+
+static void threads_and_hidden_rows(void **state) {
+  (void)state;
+  struct mech_place p;
+  mech_open(&p, "cpu", NULL);
+  mech_list(false);
+  for (int c = 0; c < mech_alone; c++) {
+    struct mech_bench one, other;
+    forward_on(&p, &mech_cases[c], 1, false, &one);
+    for (int turn = 3; turn <= 4; turn++) { /* on three threads, and with other keys before row 97 */
+      forward_on(&p, &mech_cases[c], turn == 4 ? 1 : turn, turn == 4, &other);
+      const int y = mech_find(&one, "y");
+      for (int64_t i = turn == 4 ? 97 * one.a[y].t_stride : 0; i < one.a[y].count; i++)
+        if (mech_get(&one, y, i) != mech_get(&other, y, i))
+          fail_msg("%s, %s: y[%lld] is %.9g, expected %.9g", mech_name(&one),
+                   turn == 4 ? "other hidden keys" : "threads", (long long)i, mech_get(&other, y, i),
+                   mech_get(&one, y, i));
+      mech_clear(&other);
+    }
+    mech_clear(&one);
+  }
+  mech_close(&p);
+}
+
 static void refused(void **state) {
   (void)state;
   wn_context *ctx = make_context();
@@ -94,6 +134,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(reference),
       cmocka_unit_test(cpu_avx2),
+      cmocka_unit_test(threads_and_hidden_rows),
       cmocka_unit_test(refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -51,8 +51,7 @@ static void NAME(attention_backward_head)(const struct wn_attention *a, int64_t 
                                           const double *F, double *dF, const struct NAME(sums) * s) {
   const int64_t g = h / (a->H / a->Hkv), D = a->D, n = a->sinks.n;
   const int64_t position = position_of(a, r), first = document_start(a, b, position), last = last_key(a, b, position);
-  const REAL *q = NAME(q_at)(a, b, r, h);
-  const REAL *given = (const REAL *)a->dy + b * a->s_y.b + r * a->s_y.t + h * a->s_y.h;
+  const REAL *q = NAME(q_at)(a, b, r, h), *given = (const REAL *)a->dy + b * a->s_y.b + r * a->s_y.t + h * a->s_y.h;
   const double z = a->span.on ? NAME(ratio)(a, b, h, r) : 0;
   double *dq = s->dq + h * D, *dy = s->dy, mean = 0, dz = 0;
   NAME(weights)(a, b, h, r, F, s->weight, s->weight + 2 * (n + a->Tk), NULL, NULL);
@@ -83,16 +82,17 @@ static void NAME(attention_backward_head)(const struct wn_attention *a, int64_t 
   for (int64_t j = first; j <= last; j++) {
     const double w = s->weight[n + j];
     if (w == 0) continue;
-    const double factor = kept_factor(a, b, h, r, j);
+    const double factor = kept_factor(a, b, h, r, j), kept = WN_REF_OPERAND(w * factor);
     const REAL *v = NAME(v_at)(a, b, j, g);
     double dw = 0, *dv = s->dv + (j * a->Hkv + g) * D;
     for (int64_t d = 0; d < D; d++) {
       dw += dy[d] * (double)v[d];
-      dv[d] += w * factor * dy[d];
+      dv[d] += kept * dy[d];
     }
     s->dweight[n + j] = dw * factor;
     mean += w * s->dweight[n + j];
   }
+  mean = WN_REF_DELTA(a, b, h, r, dy, mean);
   for (int64_t i = 0; i < n; i++) {
     const double G = a->scale * s->weight[i] * (s->dweight[i] - mean);
     for (int64_t d = 0; d < D; d++) {
@@ -108,15 +108,15 @@ static void NAME(attention_backward_head)(const struct wn_attention *a, int64_t 
     const int64_t x = position - j;
     const double dA = w * (s->dweight[n + j] - mean);
     const REAL *k = NAME(k_at)(a, b, j, g);
-    const bool relative = a->relative.P > 0 && x < a->relative.P;
-    const REAL *p = relative ? (const REAL *)a->relative.p + x * D : NULL;
+    const REAL *p = a->relative.P > 0 && x < a->relative.P ? (const REAL *)a->relative.p + x * D : NULL;
     if (dF) dF[j] -= dA;
     const double G = dA * NAME(slope)(a, h, x, a->maps > 0 ? NAME(logit)(a, h, q, k, x) : 0);
     NAME(bias_gradient)(a, h, x, G, s->dbias);
+    const double operand = a->scale * WN_REF_OPERAND(G);
     for (int64_t d = 0; d < D; d++) {
-      dq[d] += a->scale * G * ((double)k[d] + (p ? (double)p[d] : 0.0));
-      s->dk[(j * a->Hkv + g) * D + d] += a->scale * G * (double)q[d];
-      if (p) s->dp[x * D + d] += a->scale * G * (double)q[d];
+      dq[d] += operand * ((double)k[d] + (p ? (double)p[d] : 0.0));
+      s->dk[(j * a->Hkv + g) * D + d] += operand * (double)q[d];
+      if (p) s->dp[x * D + d] += operand * (double)q[d];
     }
     if (a->span.on) {
       const double m = span_mask(a, z, x);
@@ -150,10 +150,11 @@ static void NAME(backward_select)(const struct wn_attention *a, int64_t b, int64
     const REAL *p = relative ? (const REAL *)a->relative.p + x * D : NULL;
     if (!own) NAME(bias_gradient)(a, h, x, dL, s->dbias);
     double *to_k = own ? s->dsk + (j * G + group) * D : s->dk + (j * a->Hkv + g) * D;
+    const double operand = a->scale * WN_REF_OPERAND(dL);
     for (int64_t d = 0; d < D; d++) {
-      to_q[d] += a->scale * dL * ((double)k[d] + (p ? (double)p[d] : 0.0));
-      to_k[d] += a->scale * dL * (double)q[d];
-      if (p) s->dp[x * D + d] += a->scale * dL * (double)q[d];
+      to_q[d] += operand * ((double)k[d] + (p ? (double)p[d] : 0.0));
+      to_k[d] += operand * (double)q[d];
+      if (p) s->dp[x * D + d] += operand * (double)q[d];
     }
   }
 }

@@ -23,6 +23,13 @@
 /* Packed weights decoded at a time: whole blocks of any type. */
 #define WN_REF_BLOCKS 256
 
+/* What a product takes of a weight or of a gradient of a logit, and a row's sum of W dW: all of it, here. The tests'
+ * naive computation in bf16 (tests/ops/naive.c), which is this source too, rounds there. */
+#ifndef WN_REF_OPERAND
+#define WN_REF_OPERAND(x) (x)
+#define WN_REF_DELTA(a, b, h, r, dy, sum) (sum)
+#endif
+
 #define WN_REF_SLOT(name, args)                                                                                        \
   wn_status wn_ref_##name(const struct wn_exec *exec, const args *a) {                                                 \
     return exec->dtype == WN_F64 ? name##_f64(exec, a) : name##_f32(exec, a);                                          \
