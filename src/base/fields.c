@@ -438,7 +438,8 @@ wn_status wn_fields_help(wn_context *ctx, const struct wn_field_group *groups, i
       if (f->type == WN_FIELD_FORMER) continue;
       field_full_key(&groups[g], f, key);
       json_t *v = field_value(f, (const char *)defaults + groups[g].base + f->offset);
-      if (json_is_string(v))
+      const bool is_text = json_is_string(v);
+      if (is_text)
         snprintf(value, sizeof value, f->type == WN_FIELD_ENUM ? "%s" : "\"%s\"", json_string_value(v));
       else if (json_is_boolean(v))
         snprintf(value, sizeof value, "%s", json_is_true(v) ? "true" : "false");
@@ -452,7 +453,7 @@ wn_status wn_fields_help(wn_context *ctx, const struct wn_field_group *groups, i
             used += (size_t)snprintf(range + used, sizeof range - used, "%s%s", n ? "|" : "", f->names[n]);
       } else if (f->type == WN_FIELD_UINT64 && f->max >= 0x1p64) {
         snprintf(range, sizeof range, "range %.15g..2^64-1", f->min);
-      } else if (!json_is_string(v) && f->type != WN_FIELD_BOOL) {
+      } else if (!is_text && f->type != WN_FIELD_BOOL) {
         snprintf(range, sizeof range, "range %.15g..%.15g", f->min, f->max);
       }
       wn_text_add(&t, "  %-40s %-8s default %-14s %s%s%s\n", key, field_type_word(f->type), value, range,

@@ -89,8 +89,8 @@ void wn_cpu_packed_strip_panel(wn_gguf_type type, const char *strip, int64_t K, 
 void wn_cpu_packed_strip(wn_gguf_type type, const char *strip, const struct wn_cpu_packed_x *x, int64_t first, int M,
                          const struct wn_cpu_packed_out *out);
 
-/* packed_avx512bf16.c, for weights in bfloat16 on AVX-512 with BF16: elements of a row of x; x rounded, zeros behind it;
- * any number of rows of w, [rows,K] at w, times M of x. */
+/* packed_avx512bf16.c, for weights in bfloat16 on AVX-512 with BF16: elements of a row of x; x rounded, zeros behind
+ * it; any number of rows of w, [rows,K] at w, times M of x. */
 int64_t wn_cpu_packed_bf16_ld(int64_t K);
 void wn_cpu_packed_bf16_round(const float *x, int64_t K, uint16_t *to);
 void wn_cpu_packed_bf16_rows(const char *w, int64_t rows, int64_t K, const uint16_t *x, int64_t M,
