@@ -79,6 +79,10 @@ typedef struct wn_train_config {
     bool draw; /* each step draws its budgets between these and the context, log-uniformly, with one draw for all
                   layers: one model for many budgets */
   } prune;
+  struct {                      /* when L_mem (selective.mem) acts, for models that are to predict well first */
+    int64_t from_step, to_step; /* its weight is 0 up to from_step and rises linearly to eps at to_step; 0, 0: eps at
+                                   once */
+  } mem;
 } wn_train_config;
 
 /* The recipe of a training run: one JSON file. */
@@ -107,7 +111,7 @@ wn_status wn_recipe_json(wn_context *ctx, const wn_recipe *recipe, char **out);
 typedef struct wn_train_progress {
   int64_t step, steps;               /* steps done, and steps in all */
   double loss, lr, grad_norm;        /* mean over answer positions, before the update; L_mem not included */
-  double mem_loss;                   /* L_mem's term, 0 when off */
+  double mem_loss;                   /* L_mem's term with the weight in force, 0 when off */
   double span_loss;                  /* adaptive span's term, 0 when off */
   double span;                       /* mean span in tokens over layers and heads (and tokens, with dynamic spans) */
   uint64_t workspace_bytes;          /* activations, scratch and the recurrence's cache */

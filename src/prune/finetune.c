@@ -72,6 +72,7 @@ wn_status wn_finetune_init(wn_context *ctx, const wn_prune_finetune *options, st
   c->eval_every = 0;     /* the search measures */
   c->strength_steps = 1; /* a scheduled strength of selection has risen already */
   c->prune.from_step = c->prune.to_step = 0;
+  c->mem.from_step = c->mem.to_step = 0;
   WN_TRY(finetune_put_path(ctx, o->checkpoint, c->init, sizeof c->init));
   return finetune_put_path(ctx, out->budgets, c->prune.budgets, sizeof c->prune.budgets);
 }

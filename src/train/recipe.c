@@ -79,6 +79,10 @@ static const struct wn_field train_fields[] = {
     {"prune.to_step", WN_FIELD_INT64, AT(prune.to_step), 0, 1e12, NULL, "first step with the final budgets"},
     {"prune.draw", WN_FIELD_BOOL, AT(prune.draw), 0, 0, NULL,
      "each step draws its budgets between these and the context, log-uniformly"},
+    {"mem.from_step", WN_FIELD_INT64, AT(mem.from_step), 0, 1e12, NULL,
+     "last step without L_mem (selective.mem); from there its weight rises to eps"},
+    {"mem.to_step", WN_FIELD_INT64, AT(mem.to_step), 0, 1e12, NULL,
+     "first step with the whole weight of L_mem; from_step or 0: the one after from_step"},
 };
 
 #define GROUPS_MAX (WN_MODEL_FIELD_GROUPS_MAX + 2)
@@ -185,6 +189,9 @@ static wn_status resolve(wn_context *ctx, const char *where, wn_recipe *r) {
   if (t->prune.to_step < t->prune.from_step)
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"train.prune.to_step\" is %lld; it must not be before from_step (%lld)",
                    where, (long long)t->prune.to_step, (long long)t->prune.from_step);
+  if (t->mem.to_step && t->mem.to_step < t->mem.from_step)
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"train.mem.to_step\" is %lld; it must not be before from_step (%lld)",
+                   where, (long long)t->mem.to_step, (long long)t->mem.from_step);
   if (t->prune.budgets[0] && r->model.recurrence > 0)
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"train.prune.budgets\" and \"model.memory\" exclude each other", where);
   int64_t tokens;

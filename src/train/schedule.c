@@ -4,7 +4,7 @@
  *   cosine:   lr * (r + (1 - r) (1 + cos(pi p))/2)  (Loshchilov & Hutter, SGDR)
  * with s and steps counted from schedule_from: a restart. Budgets fall from the context N to their own in equal steps,
  * between from_step and to_step. Drawn ones are K (N/K)^u with u uniform in [0,1), one u per step for all layers:
- * budgets of 8 to 16 as often as those of 256 to 512. */
+ * budgets of 8 to 16 as often as those of 256 to 512. L_mem's weight is 0 up to mem.from_step, then a line to 1. */
 #include "train/schedule.h"
 
 #include <math.h>
@@ -29,6 +29,12 @@ int64_t wn_schedule_budget(const wn_train_config *config, int64_t context, int64
   if (step >= to) return budget;
   const double p = (double)(step - from) / (double)(to - from);
   return context - (int64_t)floor(p * (double)(context - budget));
+}
+
+double wn_schedule_memory_loss(const wn_train_config *config, int64_t step) {
+  const int64_t from = config->mem.from_step, to = config->mem.to_step;
+  if (step <= from) return 0;
+  return step >= to ? 1 : (double)(step - from) / (double)(to - from);
 }
 
 int64_t wn_schedule_budget_drawn(const wn_train_config *config, int64_t context, int64_t budget, int64_t step) {

@@ -1,4 +1,4 @@
-/* Schedules of the learning rate and of budgets. */
+/* Schedules of the learning rate, of budgets and of L_mem. */
 #ifndef WN_TRAIN_SCHEDULE_H
 #define WN_TRAIN_SCHEDULE_H
 
@@ -11,5 +11,7 @@ double wn_schedule_lr(const wn_train_config *config, int64_t step);
 int64_t wn_schedule_budget(const wn_train_config *config, int64_t context, int64_t budget, int64_t step);
 /* With train.prune.draw: one drawn for the step, from that one to the context. */
 int64_t wn_schedule_budget_drawn(const wn_train_config *config, int64_t context, int64_t budget, int64_t step);
+/* The factor of L_mem's eps at optimizer step `step`, counted from 1: 0 to 1. */
+double wn_schedule_memory_loss(const wn_train_config *config, int64_t step);
 
 #endif

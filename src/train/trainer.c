@@ -138,6 +138,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
   const struct wn_batch whole = {
       .B = t->batch * t->accumulate, .T = t->context, .targets = targets, .doc_start = doc_start};
   const double documents = (double)wn_batch_documents(&whole);
+  const double mem_weight = wn_schedule_memory_loss(&t->config, t->step + 1);
   for (int64_t a = 0; a < t->accumulate; a++) {
     struct wn_batch batch = {.B = t->batch,
                              .T = t->context,
@@ -150,7 +151,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
     struct wn_step step = {.grads = t->grads,
                            .grad_at = t->learns.grad_at,
                            .loss_scale = 1.0 / (double)counted,
-                           .mem_scale = (double)wn_batch_documents(&batch) / documents,
+                           .mem_scale = mem_weight * (double)wn_batch_documents(&batch) / documents,
                            .span_scale = 1.0 / (double)t->accumulate,
                            .training = true,
                            .seed = t->config.seed,

@@ -173,6 +173,8 @@ static const char *const other[] = {
     "train.prune.from_step=21",
     "train.prune.to_step=22",
     "train.prune.draw=true",
+    "train.mem.from_step=31",
+    "train.mem.to_step=32",
 };
 enum { OTHERS = sizeof other / sizeof *other };
 
@@ -356,6 +358,7 @@ static void mistakes_are_named(void **state) {
       {"{\"lr\": 3}", WN_ERR_CONFIG, "unknown key \"lr\"; did you mean \"train.lr\"?"},
       {"{\"model\": {\"selective\": {}}}", WN_ERR_CONFIG, "did you mean \"model.attention.selective\"?"},
       {"{\"train\": {\"lr\": -1}}", WN_ERR_CONFIG, "\"train.lr\" is -1; it must be between 0 and 1000"},
+      {"{\"train\": {\"mem\": {\"from_step\": 5, \"to_step\": 4}}}", WN_ERR_CONFIG, "\"train.mem.to_step\" is 4"},
       {"{\"train\": {\"prune\": {\"from_step\": 5, \"to_step\": 4}}}", WN_ERR_CONFIG, "\"train.prune.to_step\" is 4"},
       {"{\"train\": {\"prune\": {\"policy\": \"lru\"}}}", WN_ERR_CONFIG, "train.prune.policy"},
       {"{\"train\": {\"steps\": 0}}", WN_ERR_CONFIG, "\"train.steps\" is 0"},

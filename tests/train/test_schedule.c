@@ -107,9 +107,25 @@ static void test_drawn_budgets(void **state) {
   assert_true(wn_schedule_budget_drawn(&c, 512, 8, 11) >= 462);
 }
 
+static void test_memory_loss(void **state) {
+  (void)state;
+  wn_train_config c = config(WN_SCHED_COSINE);
+  for (int64_t step = 1; step <= 3; step++) close_to(wn_schedule_memory_loss(&c, step), 1);
+  c.mem.from_step = 10; /* without an end it comes at once */
+  close_to(wn_schedule_memory_loss(&c, 1), 0), close_to(wn_schedule_memory_loss(&c, 10), 0);
+  close_to(wn_schedule_memory_loss(&c, 11), 1);
+  c.mem.to_step = 14;
+  static const double way[] = {0, 0.25, 0.5, 0.75, 1, 1};
+  for (int64_t step = 10; step <= 15; step++) close_to(wn_schedule_memory_loss(&c, step), way[step - 10]);
+  c.mem.from_step = 0, c.mem.to_step = 4; /* a ramp from the beginning */
+  static const double ramp[] = {0.25, 0.5, 0.75, 1, 1};
+  for (int64_t step = 1; step <= 5; step++) close_to(wn_schedule_memory_loss(&c, step), ramp[step - 1]);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_warmup),  cmocka_unit_test(test_decay),
-                                     cmocka_unit_test(test_edges),   cmocka_unit_test(test_restart),
-                                     cmocka_unit_test(test_budgets), cmocka_unit_test(test_drawn_budgets)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_warmup),     cmocka_unit_test(test_decay),
+                                     cmocka_unit_test(test_edges),      cmocka_unit_test(test_restart),
+                                     cmocka_unit_test(test_budgets),    cmocka_unit_test(test_drawn_budgets),
+                                     cmocka_unit_test(test_memory_loss)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,6 +76,27 @@ static void test_loss_falls(void **state) {
   loss_falls(true, "cpu", WN_OPT_ADAGRAD);
 }
 
+/* Up to mem.from_step a model with L_mem learns what one without it learns, bit for bit; after it L_mem pulls. */
+static void test_memory_loss_later(void **state) {
+  (void)state;
+  wn_recipe r;
+  struct bench with, without;
+  tiny_recipe(&r, true);
+  bench_init(&without, &r, "cpu");
+  r.model.attention.selective.mem.enabled = true;
+  r.train.mem.from_step = 2, r.train.mem.to_step = 4;
+  bench_init(&with, &r, "cpu");
+  for (uint64_t s = 0; s < 5; s++) {
+    wn_train_progress a, b;
+    must(with.ctx, bench_step(&with, s, &a));
+    must(without.ctx, bench_step(&without, s, &b));
+    assert_true(s < 2 ? a.mem_loss == 0 && a.grad_norm == b.grad_norm : a.mem_loss > 0 && a.grad_norm != b.grad_norm);
+    assert_true(s < 3 ? a.loss == b.loss : a.loss != b.loss); /* step 3 is the first that L_mem turns */
+    if (s == 2) assert_true(a.mem_loss < 0.6 * r.model.attention.selective.mem.eps); /* half of eps, M / n at most 1 */
+  }
+  bench_clear(&with), bench_clear(&without);
+}
+
 /* Gradients, not parameters: AdamW turns a rounding of a tiny gradient into a step of full size. */
 static void test_accumulation(void **state) {
   (void)state;
@@ -221,9 +242,13 @@ static void test_span_loss(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_span_loss),     cmocka_unit_test(test_loss_falls),
-                                     cmocka_unit_test(test_accumulation),  cmocka_unit_test(test_masks_of_micro_steps),
-                                     cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_not_a_number),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_span_loss),
+                                     cmocka_unit_test(test_loss_falls),
+                                     cmocka_unit_test(test_memory_loss_later),
+                                     cmocka_unit_test(test_accumulation),
+                                     cmocka_unit_test(test_masks_of_micro_steps),
+                                     cmocka_unit_test(test_no_allocation),
+                                     cmocka_unit_test(test_not_a_number),
                                      cmocka_unit_test(test_bad_arguments)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
