@@ -16,8 +16,13 @@
 WN_STABLE_BEGIN
 
 /* The kinds of norms. */
-typedef enum wn_norm_kind { WN_NORM_RMS, WN_NORM_LAYER } wn_norm_kind;                /* "rmsnorm", "layernorm" */
-typedef enum wn_norm_place { WN_NORM_PRE, WN_NORM_POST, WN_NORM_BOTH } wn_norm_place; /* "pre", "post", "both" */
+typedef enum wn_norm_kind { WN_NORM_RMS, WN_NORM_LAYER } wn_norm_kind; /* "rmsnorm", "layernorm" */
+typedef enum wn_norm_place {
+  WN_NORM_PRE,
+  WN_NORM_POST,
+  WN_NORM_BOTH,
+  WN_NORM_BRANCH
+} wn_norm_place; /* "pre", "post", "both", "branch" */
 typedef enum wn_position_kind {
   WN_POS_NONE,
   WN_POS_LEARNED,
@@ -55,10 +60,13 @@ typedef struct wn_model_config {
   wn_norm_kind norm;
   wn_norm_place norm_place; /* before attention and feed-forward, with one at the end (pre); after the residual
                                additions, and none at the end (post); or as pre, and each branch's output through a
-                               norm of its own before it is added (both: Gemma 2) */
+                               norm of its own before it is added (both: Gemma 2); or that norm of its own alone, and
+                               one at the end (branch: OLMo 2) */
   bool embed_norm;          /* a norm after the embedding */
   double norm_eps;          /* 1e-6 */
   double embed_scale;       /* factor on the token embedding (Gemma: the root of width); 0: 1 */
+  double residual_scale;    /* factor on what each branch adds to the residual stream (Granite); 0: 1 */
+  double logit_divisor;     /* logits are divided by it, before they are capped (Granite); 0: 1 */
   double logit_softcap;     /* logits are cap tanh(logit / cap) (Gemma 2); 0: off */
   wn_position_kind position;
   double rope_theta;       /* 10000 */
@@ -80,6 +88,8 @@ typedef struct wn_model_config {
   wn_ffn_kind ffn;
   bool qk_norm;          /* a norm of the same kind over each head of q and of k, each with one learned gain of size D
                             per layer */
+  bool qk_norm_whole;    /* that norm is over all heads of q together, and all of k, with gains of size H D and Hkv D
+                            (OLMo 2); needs qk_norm */
   bool bias;             /* on every linear map and LayerNorm */
   bool qkv_bias;         /* on the maps to q, k and v, whatever `bias` is (Qwen2) */
   bool tied;             /* output shares the embedding */

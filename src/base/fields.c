@@ -199,7 +199,8 @@ static wn_status field_read(const struct reader *r, const char *path, const stru
   char found[64];
   int64_t n;
   switch (f->type) {
-  case WN_FIELD_BOOL: {
+  case WN_FIELD_BOOL:
+  case WN_FIELD_EXTRA_BOOL: {
     if (!json_is_boolean(v)) return field_fail_type(r, path, "true or false", v);
     bool value = json_is_true(v);
     memcpy(at, &value, sizeof value);
@@ -302,7 +303,8 @@ wn_status wn_fields_read(wn_context *ctx, const char *where, const json_t *objec
 
 static json_t *field_value(const struct wn_field *f, const char *at) {
   switch (f->type) {
-  case WN_FIELD_BOOL: {
+  case WN_FIELD_BOOL:
+  case WN_FIELD_EXTRA_BOOL: {
     bool value;
     memcpy(&value, at, sizeof value);
     return json_boolean(value);
@@ -394,7 +396,7 @@ wn_status wn_fields_write(wn_context *ctx, const struct wn_field_group *groups, 
       field_full_key(&groups[g], f, key);
       const char *at = (const char *)source + groups[g].base + f->offset;
       if (f->type == WN_FIELD_FORMER || (f->type == WN_FIELD_EXTRA && field_is_zero(at)) ||
-          (f->type == WN_FIELD_EXTRA_STRING && !*at))
+          ((f->type == WN_FIELD_EXTRA_STRING || f->type == WN_FIELD_EXTRA_BOOL) && !*at))
         continue;
       if (fields_put(object, key, field_value(f, at))) continue;
       json_decref(object);
@@ -408,6 +410,7 @@ wn_status wn_fields_write(wn_context *ctx, const struct wn_field_group *groups, 
 static const char *field_type_word(enum wn_field_type type) {
   switch (type) {
   case WN_FIELD_BOOL:
+  case WN_FIELD_EXTRA_BOOL:
     return "boolean";
   case WN_FIELD_INT:
   case WN_FIELD_INT64:
@@ -453,7 +456,7 @@ wn_status wn_fields_help(wn_context *ctx, const struct wn_field_group *groups, i
             used += (size_t)snprintf(range + used, sizeof range - used, "%s%s", n ? "|" : "", f->names[n]);
       } else if (f->type == WN_FIELD_UINT64 && f->max >= 0x1p64) {
         snprintf(range, sizeof range, "range %.15g..2^64-1", f->min);
-      } else if (!is_text && f->type != WN_FIELD_BOOL) {
+      } else if (!is_text && f->type != WN_FIELD_BOOL && f->type != WN_FIELD_EXTRA_BOOL) {
         snprintf(range, sizeof range, "range %.15g..%.15g", f->min, f->max);
       }
       wn_text_add(&t, "  %-40s %-8s default %-14s %s%s%s\n", key, field_type_word(f->type), value, range,
@@ -473,6 +476,7 @@ wn_status wn_fields_help(wn_context *ctx, const struct wn_field_group *groups, i
 static size_t field_bytes(const struct wn_field *f, const char *at) {
   switch (f->type) {
   case WN_FIELD_BOOL:
+  case WN_FIELD_EXTRA_BOOL:
     return sizeof(bool);
   case WN_FIELD_INT:
   case WN_FIELD_ENUM:

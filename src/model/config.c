@@ -15,7 +15,7 @@
 #define DEFAULT_CONTEXT 512
 
 static const char *const norm_names[] = {"rmsnorm", "layernorm", NULL};
-static const char *const place_names[] = {"pre", "post", "both", NULL};
+static const char *const place_names[] = {"pre", "post", "both", "branch", NULL};
 static const char *const position_names[] = {"none", "learned", "rope", NULL};
 static const char *const pairs_names[] = {"halves", "adjacent", NULL};
 static const char *const scaling_names[] = {"none", "linear", "dynamic", "llama3", "yarn", NULL};
@@ -33,10 +33,14 @@ static const struct wn_field fields[] = {
      "inner size of the feed-forward; 0: floor(8*width/3) with a gate, else 4*width"},
     {"norm", WN_FIELD_ENUM, AT(norm), 0, 0, norm_names, "kind of the norms before attention, feed-forward and output"},
     {"norm_place", WN_FIELD_ENUM, AT(norm_place), 0, 0, place_names,
-     "norms before attention and feed-forward, after the residual additions, or before and on each branch's output"},
+     "norms before attention and feed-forward, after the residual additions, before and on each branch's output, or on "
+     "that output alone"},
     {"embed_norm", WN_FIELD_BOOL, AT(embed_norm), 0, 0, NULL, "a norm after the embedding"},
     {"norm_eps", WN_FIELD_DOUBLE, AT(norm_eps), 1e-12, 1, NULL, "added under the square root"},
     {"embed_scale", WN_FIELD_EXTRA, AT(embed_scale), 0, 1e6, NULL, "factor on the token embedding; 0: 1"},
+    {"residual_scale", WN_FIELD_EXTRA, AT(residual_scale), 0, 1e6, NULL,
+     "factor on what each branch adds to the residual stream; 0: 1"},
+    {"logit_divisor", WN_FIELD_EXTRA, AT(logit_divisor), 0, 1e6, NULL, "logits are divided by it; 0: 1"},
     {"logit_softcap", WN_FIELD_EXTRA, AT(logit_softcap), 0, 1e6, NULL, "logits are cap*tanh(logit/cap); 0: off"},
     {"position", WN_FIELD_ENUM, AT(position), 0, 0, position_names, "how positions enter the model"},
     {"rope_theta", WN_FIELD_DOUBLE, AT(rope_theta), 1, 1e12, NULL, "base of the rotary angles"},
@@ -65,6 +69,8 @@ static const struct wn_field fields[] = {
      "yarn: round the two bounds to whole dimensions"},
     {"ffn", WN_FIELD_ENUM, AT(ffn), 0, 0, ffn_names, "kind of the feed-forward"},
     {"qk_norm", WN_FIELD_BOOL, AT(qk_norm), 0, 0, NULL, "a norm on each head of q and k"},
+    {"qk_norm_whole", WN_FIELD_EXTRA_BOOL, AT(qk_norm_whole), 0, 0, NULL,
+     "the norm of q and k is over all heads together"},
     {"bias", WN_FIELD_BOOL, AT(bias), 0, 0, NULL, "biases on every projection and LayerNorm"},
     {"qkv_bias", WN_FIELD_BOOL, AT(qkv_bias), 0, 0, NULL, "biases on the projections q, k and v, independent of bias"},
     {"tied", WN_FIELD_BOOL, AT(tied), 0, 0, NULL, "the output shares the embedding"},
@@ -226,6 +232,7 @@ wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
     c.head_size = c.width / c.heads;
   }
   WN_TRY(config_check_rotary(ctx, &c));
+  if (c.qk_norm_whole && !c.qk_norm) return wn_fail(ctx, WN_ERR_CONFIG, "model: qk_norm_whole needs qk_norm");
   if (c.attention.bidirectional)
     return wn_fail(ctx, WN_ERR_CONFIG,
                    "model: attention.bidirectional would let a decoder's rows see the tokens they predict");

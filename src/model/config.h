@@ -22,9 +22,12 @@ wn_status wn_model_config_save(wn_context *ctx, const char *path, const wn_model
 static inline bool wn_norm_is_post(const wn_model_config *c) {
   return c->norm_place == WN_NORM_POST;
 }
-/* Norms before the branches, and others on what the branches add. */
-static inline bool wn_norm_is_both(const wn_model_config *c) {
-  return c->norm_place == WN_NORM_BOTH;
+/* Norms on what the branches add; and before them. */
+static inline bool wn_norm_on_branch(const wn_model_config *c) {
+  return c->norm_place == WN_NORM_BOTH || c->norm_place == WN_NORM_BRANCH;
+}
+static inline bool wn_norm_before_branch(const wn_model_config *c) {
+  return c->norm_place == WN_NORM_PRE || c->norm_place == WN_NORM_BOTH;
 }
 static inline bool wn_ffn_has_gate(const wn_model_config *c) {
   return c->ffn == WN_FFN_SWIGLU || c->ffn == WN_FFN_GEGLU;

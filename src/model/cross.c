@@ -13,12 +13,12 @@
 
 wn_status wn_layer_branch_grad(struct wn_run *run, int64_t place, struct wn_layer_temp *temp, const void **out) {
   *out = temp->d_res;
-  if (run->dropout <= 0) return WN_OK;
+  if (run->dropout <= 0 && run->model->config.residual_scale <= 0) return WN_OK;
   *out = temp->branch;
   if (!run->measuring)
     memcpy(temp->branch, temp->d_res,
            (size_t)(run->B * run->T * run->model->config.width) * wn_dtype_size(run->exec.dtype));
-  return wn_run_dropout(run, place, temp->branch);
+  return wn_run_branch(run, place, temp->branch);
 }
 
 static int64_t cross_kv_width(const wn_model_config *c) {
@@ -78,7 +78,7 @@ wn_status wn_cross_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *
   cross_attention(run, l, a, &attention);
   WN_TRY(wn_run_attention_forward(run, &attention));
   WN_TRY(wn_run_project(run, cross_out(run, p), a->catt, temp->branch));
-  return wn_run_dropout(run, 1 + 4 * c->layers + l, temp->branch);
+  return wn_run_branch(run, 1 + 4 * c->layers + l, temp->branch);
 }
 
 wn_status wn_cross_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {

@@ -48,13 +48,13 @@ bool wn_layer_acts_plan(const wn_model_config *c, struct wn_layer_types types, i
   const int64_t M = B * T, C = c->width, D = c->head_size, H = c->heads, Hkv = c->kv_heads;
   const int64_t G = wn_attention_selections(&c->attention, c->kv_heads), S = c->encoder.context;
   const bool layer = c->norm == WN_NORM_LAYER, cross = c->encoder.layers > 0;
-  const bool both = wn_norm_is_both(c);
+  const bool own = wn_norm_on_branch(c);
   const size_t e = wn_dtype_size(types.all), en = wn_dtype_size(types.norms), ef = wn_dtype_size(types.ffn);
   const size_t er = wn_dtype_size(types.rows);
   const struct wn_array large[] = {
       {"x", true, WN_DIMS(M, C), e, &out->x},        {"att", true, WN_DIMS(M, H, D), er, &out->att},
       {"mid", true, WN_DIMS(M, C), e, &out->mid},    {"in", true, WN_DIMS(M, wn_ffn_in_width(c)), ef, &out->in},
-      {"out1", both, WN_DIMS(M, C), e, &out->out1},  {"out2", both, WN_DIMS(M, C), e, &out->out2},
+      {"out1", own, WN_DIMS(M, C), e, &out->out1},   {"out2", own, WN_DIMS(M, C), e, &out->out2},
       {"cmid", cross, WN_DIMS(M, C), e, &out->cmid}, {"catt", cross, WN_DIMS(M, H, D), e, &out->catt},
   };
   const struct wn_array derived[] = {
@@ -72,10 +72,10 @@ bool wn_layer_acts_plan(const wn_model_config *c, struct wn_layer_types types, i
       {"mean1", layer, WN_DIMS(M), e, &out->mean1},
       {"rstd2", true, WN_DIMS(M), e, &out->rstd2},
       {"mean2", layer, WN_DIMS(M), e, &out->mean2},
-      {"rstd_out1", both, WN_DIMS(M), e, &out->rstd_out1},
-      {"mean_out1", both && layer, WN_DIMS(M), e, &out->mean_out1},
-      {"rstd_out2", both, WN_DIMS(M), e, &out->rstd_out2},
-      {"mean_out2", both && layer, WN_DIMS(M), e, &out->mean_out2},
+      {"rstd_out1", own, WN_DIMS(M), e, &out->rstd_out1},
+      {"mean_out1", own && layer, WN_DIMS(M), e, &out->mean_out1},
+      {"rstd_out2", own, WN_DIMS(M), e, &out->rstd_out2},
+      {"mean_out2", own && layer, WN_DIMS(M), e, &out->mean_out2},
       {"rstd_q", c->qk_norm, WN_DIMS(M, H), e, &out->rstd_q},
       {"mean_q", c->qk_norm && layer, WN_DIMS(M, H), e, &out->mean_q},
       {"rstd_k", c->qk_norm && !recurrent, WN_DIMS(M, Hkv), e, &out->rstd_k},
@@ -185,11 +185,17 @@ static struct wn_linear projection_ffn_out(const struct wn_run *run, const struc
       wn_run_projection(run, run->B * run->T, c->ffn_width, c->width, p->ffn_out_weight, p->ffn_out_bias),
       run->types.ffn);
 }
+struct wn_norm wn_head_norm_args(const struct wn_run *run, int64_t rows, int64_t heads, struct wn_norm_site site) {
+  const wn_model_config *c = &run->model->config;
+  const int64_t groups = c->qk_norm_whole ? 1 : heads;
+  return wn_run_norm_args(run, rows, groups, heads / groups * c->head_size, site);
+}
+
 /* QK-norm over `heads` heads that start at column `at` of qkv; y is [M, heads*D]. */
 static struct wn_norm head_norm(const struct wn_run *run, const struct wn_layer_acts *a, int64_t at, int64_t heads,
                                 struct wn_norm_site site, void *y) {
   const wn_model_config *c = &run->model->config;
-  struct wn_norm n = wn_run_norm_args(run, run->B * run->T, heads, c->head_size, site);
+  struct wn_norm n = wn_head_norm_args(run, run->B * run->T, heads, site);
   n.x = wn_element(a->qkv, at, run->types.rows), n.ldx = qkv_width(c);
   n.x_type = n.y_type = n.dy_type = n.dx_type = wn_type_field(run->types.rows);
   n.y = y, n.ldy = heads * c->head_size;
@@ -236,12 +242,7 @@ static wn_status layer_rotate(struct wn_run *run, int64_t l, void *qkv, void *q,
 static wn_status entry_norm(struct wn_run *run, int64_t l, struct wn_layer_acts *a, const void *prev_mid,
                             const void *prev_branch) {
   const struct wn_layer_params *p = &run->model->layers[l];
-  const int64_t M = run->B * run->T, C = run->model->config.width;
-  if (p->norm1_gain >= 0)
-    WN_TRY(wn_run_norm(run, M, norm1_of(run, p, a), prev_mid ? prev_mid : a->x, prev_branch, a->x, a->n1));
-  else if (!run->measuring)
-    memcpy(a->n1, a->x, (size_t)(M * C) * wn_dtype_size(run->exec.dtype));
-  return WN_OK;
+  return wn_run_norm(run, run->B * run->T, norm1_of(run, p, a), prev_mid ? prev_mid : a->x, prev_branch, a->x, a->n1);
 }
 
 /* q and k as the attention reads them, from qkv; without QK-norm they stay there. */
@@ -365,14 +366,14 @@ static wn_status finish_branch(struct wn_run *run, int64_t l, struct wn_layer_ac
   const struct wn_layer_params *p = &run->model->layers[l];
   const struct wn_linear projection = branch == 1 ? projection_out(run, p) : projection_ffn_out(run, p);
   const void *x = branch == 1 ? a->att : a->act;
-  if (wn_norm_is_both(&run->model->config)) {
+  if (wn_norm_on_branch(&run->model->config)) {
     void *out = branch == 1 ? a->out1 : a->out2;
     WN_TRY(wn_run_project(run, projection, x, out));
     WN_TRY(wn_run_norm(run, run->B * run->T, branch_norm_of(p, a, branch), out, NULL, NULL, temp->branch));
   } else {
     WN_TRY(wn_run_project(run, projection, x, temp->branch));
   }
-  return wn_run_dropout(run, branch + 2 * l, temp->branch);
+  return wn_run_branch(run, branch + 2 * l, temp->branch);
 }
 
 wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
@@ -389,7 +390,7 @@ wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
   WN_TRY(wn_run_project(run, projection_ffn_in(run, p), a->n2, a->in));
   WN_TRY(wn_layer_activate(run, l, a));
   /* Backward goes through the branch's norm: it needs what was normed. */
-  return output || wn_norm_is_both(c) ? finish_branch(run, l, a, temp, 2) : WN_OK;
+  return output || wn_norm_on_branch(c) ? finish_branch(run, l, a, temp, 2) : WN_OK;
 }
 
 /* Which keys its rows no longer see. A layer that is run again finds the same. */
@@ -471,7 +472,7 @@ static wn_status layer_attention_backward(struct wn_run *run, int64_t l, struct 
  * the residual stream's. After the addition: the gradient of the sum, which is the only one, passes through it. */
 static wn_status through_norm(struct wn_run *run, struct wn_norm_site at, const void *x, struct wn_layer_temp *temp) {
   const bool post = wn_norm_is_post(&run->model->config);
-  if (at.gain < 0) return WN_OK;
+  if (post && at.gain < 0) return WN_OK; /* the first layer's input has none */
   return wn_run_norm_grad(run, run->B * run->T, at, x, post ? temp->d_res : temp->d_n, temp->d_res, !post);
 }
 
@@ -481,7 +482,7 @@ static wn_status branch_backward(struct wn_run *run, int64_t l, struct wn_layer_
   const struct wn_layer_params *p = &run->model->layers[l];
   const void *d_branch;
   WN_TRY(wn_layer_branch_grad(run, branch + 2 * l, temp, &d_branch));
-  if (wn_norm_is_both(&run->model->config)) {
+  if (wn_norm_on_branch(&run->model->config)) {
     WN_TRY(wn_run_norm_grad(run, run->B * run->T, branch_norm_of(p, a, branch), branch == 1 ? a->out1 : a->out2,
                             d_branch, temp->branch, false));
     d_branch = temp->branch;

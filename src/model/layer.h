@@ -8,7 +8,8 @@
  *   mid -> norm -> n2 -> ffn ... -> + n2                                        = next layer's x
  * so that the two differ in what the residual is added to and in which norm comes first. The two additions are fused
  * into the norm that reads their result, so a layer hands on (mid or n2, branch), not their sum. Norms on both sides
- * (both): as pre, and a branch goes through a norm of its own before its dropout and the addition. */
+ * (both): as pre, and a branch goes through a norm of its own before its dropout and the addition; branch: that norm
+ * alone. */
 #ifndef WN_MODEL_LAYER_H
 #define WN_MODEL_LAYER_H
 
@@ -81,6 +82,8 @@ void wn_layer_temp_lay(const wn_model_config *config, struct wn_layer_types type
  * the maps, QK-norm and rotation. */
 wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a, const void *prev_mid,
                           const void *prev_branch);
+/* QK-norm of `heads` heads side by side, one by one or all at once. */
+struct wn_norm wn_head_norm_args(const struct wn_run *run, int64_t rows, int64_t heads, struct wn_norm_site site);
 /* The rotation alone, for what wn_layer_before left out (run->unturned). */
 wn_status wn_layer_turn(struct wn_run *run, int64_t l, struct wn_layer_acts *a);
 /* What the attention reads and writes of row `row` of a's, laid out for M rows of single tokens: a pass over that row
@@ -116,7 +119,7 @@ wn_status wn_recurrence_backward(struct wn_run *run, int64_t l, struct wn_layer_
 wn_status wn_recurrence_maps_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
                                       const struct wn_layer_temp *temp, void *d_in, bool accumulate);
 
-/* The gradient of a branch's output: the residual stream's own, through the dropout when there is one. */
+/* The gradient of a branch's output: the residual stream's own, through its factor and dropout where it has them. */
 wn_status wn_layer_branch_grad(struct wn_run *run, int64_t place, struct wn_layer_temp *temp, const void **out);
 
 /* The attention over an encoder's states (cross.c). Between a layer's own attention, whose branch is in temp->branch,

@@ -26,7 +26,8 @@ enum param_size {
   VOCABULARY,
   CONTEXT,
   WIDTH,
-  HEAD,    /* D */
+  Q_NORM,  /* D, or H D where the norm is over all heads */
+  K_NORM,  /* D, or Hkv D */
   QUERIES, /* H D */
   KEYS,    /* 2 Hkv D: keys and values */
   QKV,     /* all three */
@@ -48,7 +49,8 @@ enum param_fact {
   ROPE_FACTORS = 1 << 7,
   FINAL_NORM = 1 << 8,
   UNTIED = 1 << 9,
-  BRANCH_NORM = 1 << 10
+  BRANCH_NORM = 1 << 10,
+  BASE_NORM = 1 << 11, /* before the branches, or after the additions */
 };
 
 enum param_start { ZERO, GAIN /* 1 */, NORMAL, RESIDUAL };
@@ -78,17 +80,17 @@ static const struct param_row outer_rows[] = {
 static const char inputs_before_out[] = "inputs before attn.out", inputs_of_layer[] = "inputs";
 
 static const struct param_row layer_rows[] = {
-    {"norm1.gain", {WIDTH}, 0, GAIN, WN_INIT_NONE, false, LAYER(norm1_gain)},
-    {"norm1.shift", {WIDTH}, NORM_BIAS, ZERO, WN_INIT_NONE, false, LAYER(norm1_shift)},
+    {"norm1.gain", {WIDTH}, BASE_NORM, GAIN, WN_INIT_NONE, false, LAYER(norm1_gain)},
+    {"norm1.shift", {WIDTH}, BASE_NORM | NORM_BIAS, ZERO, WN_INIT_NONE, false, LAYER(norm1_shift)},
     {"attn.qkv.weight", {QKV, WIDTH}, 0, NORMAL, WN_INIT_Q, true, LAYER(qkv_weight)},
     {"attn.qkv.bias", {QKV}, QKV_BIAS, ZERO, WN_INIT_NONE, false, LAYER(qkv_bias)},
-    {"attn.q_norm.gain", {HEAD}, QK_NORM, GAIN, WN_INIT_NONE, false, LAYER(q_gain)},
-    {"attn.k_norm.gain", {HEAD}, QK_NORM, GAIN, WN_INIT_NONE, false, LAYER(k_gain)},
+    {"attn.q_norm.gain", {Q_NORM}, QK_NORM, GAIN, WN_INIT_NONE, false, LAYER(q_gain)},
+    {"attn.k_norm.gain", {K_NORM}, QK_NORM, GAIN, WN_INIT_NONE, false, LAYER(k_gain)},
     {inputs_before_out, {0}, 0, ZERO, WN_INIT_NONE, false, 0},
     {"attn.out.weight", {WIDTH, QUERIES}, 0, RESIDUAL, WN_INIT_OUTPUT, true, LAYER(out_weight)},
     {"attn.out.bias", {WIDTH}, BIAS, ZERO, WN_INIT_NONE, false, LAYER(out_bias)},
-    {"norm2.gain", {WIDTH}, 0, GAIN, WN_INIT_NONE, false, LAYER(norm2_gain)},
-    {"norm2.shift", {WIDTH}, NORM_BIAS, ZERO, WN_INIT_NONE, false, LAYER(norm2_shift)},
+    {"norm2.gain", {WIDTH}, BASE_NORM, GAIN, WN_INIT_NONE, false, LAYER(norm2_gain)},
+    {"norm2.shift", {WIDTH}, BASE_NORM | NORM_BIAS, ZERO, WN_INIT_NONE, false, LAYER(norm2_shift)},
     {"ffn.in.weight", {IN, WIDTH}, 0, NORMAL, WN_INIT_FFN_IN, true, LAYER(in_weight)},
     {"ffn.in.bias", {IN}, BIAS, ZERO, WN_INIT_NONE, false, LAYER(in_bias)},
     {"ffn.out.weight", {WIDTH, INNER}, 0, RESIDUAL, WN_INIT_FFN_OUT, true, LAYER(ffn_out_weight)},
@@ -122,17 +124,24 @@ static unsigned param_facts(const wn_model_config *c) {
          (c->bias && c->norm == WN_NORM_LAYER ? NORM_BIAS : 0) | (c->qk_norm ? QK_NORM : 0) |
          (c->encoder.layers > 0 ? CROSS : 0) | (c->position == WN_POS_LEARNED ? LEARNED_POSITIONS : 0) |
          (c->embed_norm ? EMBED_NORM : 0) | (c->rope_factors ? ROPE_FACTORS : 0) |
-         (!wn_norm_is_post(c) ? FINAL_NORM : 0) | (wn_norm_is_both(c) ? BRANCH_NORM : 0) | (!c->tied ? UNTIED : 0);
+         (!wn_norm_is_post(c) ? FINAL_NORM : 0) | (wn_norm_on_branch(c) ? BRANCH_NORM : 0) |
+         (c->norm_place != WN_NORM_BRANCH ? BASE_NORM : 0) | (!c->tied ? UNTIED : 0);
 }
 
 static int64_t param_size(const wn_model_config *c, enum param_size size) {
   const int64_t D = c->head_size, kv = 2 * c->kv_heads * D;
   const int64_t sizes[PARAM_SIZES] = {
-      [VOCABULARY] = c->vocab_size, [CONTEXT] = c->context,
-      [WIDTH] = c->width,           [HEAD] = D,
-      [QUERIES] = c->heads * D,     [KEYS] = kv,
-      [QKV] = c->heads * D + kv,    [INNER] = c->ffn_width,
-      [IN] = wn_ffn_in_width(c),    [ANGLES] = (c->rope_size ? c->rope_size : D) / 2,
+      [VOCABULARY] = c->vocab_size,
+      [CONTEXT] = c->context,
+      [WIDTH] = c->width,
+      [Q_NORM] = c->qk_norm_whole ? c->heads * D : D,
+      [K_NORM] = c->qk_norm_whole ? c->kv_heads * D : D,
+      [QUERIES] = c->heads * D,
+      [KEYS] = kv,
+      [QKV] = c->heads * D + kv,
+      [INNER] = c->ffn_width,
+      [IN] = wn_ffn_in_width(c),
+      [ANGLES] = (c->rope_size ? c->rope_size : D) / 2,
   };
   return sizes[size];
 }

@@ -120,7 +120,7 @@ static wn_status recurrence_rotate(struct wn_run *run, int64_t l, int64_t count,
 static struct wn_norm recurrence_query_norm(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
   const wn_model_config *c = &run->model->config;
   const struct wn_norm_site site = {run->model->layers[l].q_gain, -1, a->rstd_q, a->mean_q, 0};
-  struct wn_norm n = wn_run_norm_args(run, run->B * run->T, c->heads, c->head_size, site);
+  struct wn_norm n = wn_head_norm_args(run, run->B * run->T, c->heads, site);
   n.x = a->qkv, n.ldx = c->heads * c->head_size;
   n.y = a->q, n.ldy = n.ldx;
   return n;
@@ -134,7 +134,7 @@ static struct wn_norm recurrence_key_norm(const struct wn_run *run, int64_t l, i
   const int64_t first = b * recurrence_stride(run, l), W = c->kv_heads * c->head_size;
   const struct wn_norm_site site = {run->model->layers[l].k_gain, -1, wn_element(a->rstd_k, first * c->kv_heads, dtype),
                                     wn_element(a->mean_k, first * c->kv_heads, dtype), 0};
-  struct wn_norm n = wn_run_norm_args(run, count + run->T, c->kv_heads, c->head_size, site);
+  struct wn_norm n = wn_head_norm_args(run, count + run->T, c->kv_heads, site);
   n.x = wn_element(a->kv, first * recurrence_kv_width(c), dtype), n.ldx = recurrence_kv_width(c);
   n.y = wn_element(a->k, first * W, dtype), n.ldy = W;
   return n;

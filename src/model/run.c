@@ -61,6 +61,14 @@ wn_status wn_run_dropout(struct wn_run *run, int64_t place, void *x) {
                                                           .x = x});
 }
 
+wn_status wn_run_branch(struct wn_run *run, int64_t place, void *x) {
+  const wn_model_config *c = &run->model->config;
+  WN_TRY(wn_run_dropout(run, place, x));
+  if (c->residual_scale <= 0) return WN_OK;
+  return wn_run_scale_forward(run,
+                              &(struct wn_scale){.n = run->B * run->T * c->width, .factor = c->residual_scale, .x = x});
+}
+
 struct wn_norm wn_run_norm_args(const struct wn_run *run, int64_t rows, int64_t groups, int64_t width,
                                 struct wn_norm_site at) {
   const wn_model_config *c = &run->model->config;
@@ -78,9 +86,18 @@ struct wn_norm wn_run_norm_args(const struct wn_run *run, int64_t rows, int64_t 
                           .dshift = wn_run_grad(run, at.shift)};
 }
 
+/* y = x (+ add, which is kept in sum). */
+static wn_status run_without_norm(struct wn_run *run, int64_t n, const void *x, const void *add, void *sum, void *y) {
+  if (add) WN_TRY(wn_run_add_forward(run, &(struct wn_add){.n = n, .x = x, .z = add, .y = sum}));
+  const void *from = add ? sum : x;
+  if (!run->measuring && from != y) memcpy(y, from, (size_t)n * wn_dtype_size(run->exec.dtype));
+  return WN_OK;
+}
+
 wn_status wn_run_norm(struct wn_run *run, int64_t rows, struct wn_norm_site at, const void *x, const void *add,
                       void *sum, void *y) {
   const int64_t C = run->model->config.width;
+  if (at.gain < 0) return run_without_norm(run, rows * C, x, add, sum, y);
   struct wn_norm a = wn_run_norm_args(run, rows, 1, C, at);
   a.x = x, a.ldx = C;
   if (add) a.add = add, a.ldadd = C, a.sum = sum, a.ldsum = C;
@@ -91,6 +108,7 @@ wn_status wn_run_norm(struct wn_run *run, int64_t rows, struct wn_norm_site at, 
 wn_status wn_run_norm_grad(struct wn_run *run, int64_t rows, struct wn_norm_site at, const void *x, const void *dy,
                            void *dx, bool accumulate) {
   const int64_t C = run->model->config.width;
+  if (at.gain < 0) return run_without_norm(run, rows * C, accumulate ? dx : dy, accumulate ? dy : NULL, dx, dx);
   struct wn_norm a = wn_run_norm_args(run, rows, 1, C, at);
   a.x = x, a.ldx = C;
   a.dy = dy, a.lddy = C, a.dx = dx, a.lddx = C;

@@ -112,7 +112,11 @@ struct wn_norm_site {
   void *rstd, *mean;
   wn_dtype y_type; /* as in wn_norm */
 };
-/* The norm over the model's width, with and without the fused addition (add NULL: x is normed, sum unused). */
+/* What a branch adds to the residual stream, [B*T,C], before the addition: dropout at `place`, then residual_scale; and
+ * the gradient of it. */
+wn_status wn_run_branch(struct wn_run *run, int64_t place, void *x);
+/* The norm over the model's width, with and without the fused addition (add NULL: x is normed, sum unused). Without a
+ * gain there is no norm: y is what would be normed. */
 wn_status wn_run_norm(struct wn_run *run, int64_t rows, struct wn_norm_site at, const void *x, const void *add,
                       void *sum, void *y);
 struct wn_norm wn_run_norm_args(const struct wn_run *run, int64_t rows, int64_t groups, int64_t width,

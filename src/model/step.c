@@ -121,6 +121,9 @@ static struct wn_linear step_output(const struct wn_run *run, int64_t rows) {
 wn_status wn_run_output(struct wn_run *run, const void *x, int64_t rows, void *logits) {
   const wn_model_config *c = &run->model->config;
   WN_TRY(wn_run_project(run, step_output(run, rows), x, logits));
+  if (c->logit_divisor > 0)
+    WN_TRY(wn_run_scale_forward(
+        run, &(struct wn_scale){.n = rows * c->vocab_size, .factor = 1 / c->logit_divisor, .x = logits}));
   if (c->logit_softcap <= 0) return WN_OK;
   return wn_run_softcap_forward(run,
                                 &(struct wn_softcap){.n = rows * c->vocab_size, .cap = c->logit_softcap, .x = logits});
@@ -148,7 +151,7 @@ static wn_status step_chunk_loss(struct wn_run *run, struct wn_workspace *ws, co
                                         .logits = ws->logits,
                                         .ld = V,
                                         .targets = targets + first,
-                                        .scale = scale,
+                                        .scale = c->logit_divisor > 0 ? scale / c->logit_divisor : scale,
                                         .cap = c->logit_softcap,
                                         .dlogits = run->grads ? ws->logits : NULL,
                                         .loss = ws->loss,

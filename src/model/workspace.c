@@ -60,7 +60,7 @@ static void workspace_lay(struct wn_workspace *ws) {
 
 /* Which activations are kept rounded. Not where states are carried from block to block, where an encoder's are read,
  * where storage rounds them anyway, where an observer looks at them; and attention's rows where evictions are found
- * from them. With norms after the additions n1 and n2 are the residual stream. */
+ * from them. Without norms before the branches n1 and n2 are the residual stream. */
 static struct wn_layer_types workspace_types(const struct wn_workspace *ws) {
   const wn_model_config *c = &ws->model->config;
   struct wn_layer_types types = wn_layer_types_of(ws->model->dtype);
@@ -68,7 +68,7 @@ static struct wn_layer_types workspace_types(const struct wn_workspace *ws) {
       ws->options.observer || wn_is_encoder(c) || c->encoder.layers > 0)
     return types;
   types.ffn = WN_BF16;
-  if (!wn_norm_is_post(c)) types.norms = WN_BF16;
+  if (wn_norm_before_branch(c)) types.norms = WN_BF16;
   if (ws->evicting == 0) types.rows = WN_BF16;
   return types;
 }

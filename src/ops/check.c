@@ -222,6 +222,14 @@ wn_status wn_check_softcap(const struct wn_exec *exec, const struct wn_softcap *
   return wn_check_pointer(c, "x", a->x);
 }
 
+wn_status wn_check_scale(const struct wn_exec *exec, const struct wn_scale *a, bool backward) {
+  const struct wn_check c = {exec, "scale"};
+  (void)backward;
+  WN_TRY(wn_check_least(c, "n", a->n, 0));
+  WN_TRY(wn_check_number(c, "factor", a->factor, isfinite(a->factor), "a finite number"));
+  return wn_check_pointer(c, "x", a->x);
+}
+
 wn_status wn_check_dropout(const struct wn_exec *exec, const struct wn_dropout *a, bool backward) {
   const struct wn_check c = {exec, "dropout"};
   WN_TRY(check_type(c, "type", a->type));

@@ -182,6 +182,13 @@ struct wn_softcap {
   void *x;    /* [n] */
 };
 
+/* x = factor x: forward on values and backward on gradients are the same map. */
+struct wn_scale {
+  int64_t n;
+  double factor;
+  void *x; /* [n] */
+};
+
 /* Softmax cross-entropy. loss[m] = logsumexp(logits[m]) - logits[m,target]; 0 where target is -1.
  * When dlogits is given (may alias logits): (softmax - onehot) * scale, 0 where target is -1. hit[m] = arg-max is the
  * target (ties to the lowest id). Forward only: the gradient comes with it. With a cap the logits are what softcap
@@ -250,6 +257,7 @@ struct wn_sumsq {
   X(dropout, struct wn_dropout, false)                                                                                 \
   X(add, struct wn_add, false)                                                                                         \
   X(softcap, struct wn_softcap, false)                                                                                 \
+  X(scale, struct wn_scale, false)                                                                                     \
   X(cross_entropy, struct wn_cross_entropy, false)                                                                     \
   X(attention_sums, struct wn_attention_sums, false)                                                                   \
   X(adamw, struct wn_adamw, false)                                                                                     \

@@ -26,7 +26,8 @@ struct model_case {
   wn_norm_place place;
   bool embed_norm;
   int64_t recurrence;
-  double embed_scale, logit_softcap, rope_local_theta;
+  double embed_scale, logit_softcap, rope_local_theta, residual_scale, logit_divisor;
+  bool qk_norm_whole;
   bool packed;
   wn_selective_config sel; /* relu etc. are taken as they stand here */
   const char *attention;   /* instead of sel: the "attention" object as JSON */
@@ -292,6 +293,47 @@ static const struct model_case model_cases[] = {
      .logit_softcap = 5,
      .attention = "{\"window\":5,\"window_layers\":\"01\",\"span\":{\"limit\":32,\"ramp\":4,\"dynamic\":true},"
                   "\"selective\":{\"bilinear\":true}}"},
+    {.name = "granite: scaled embedding, branches and scores, divided logits, dropout",
+     .position = WN_POS_ROPE,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 2,
+     .dropout = 0.1,
+     .embed_scale = 3,
+     .residual_scale = 0.3,
+     .logit_divisor = 1.75,
+     .attention = "{\"scale\":0.11}"},
+    {.name = "divided logits that are capped, scaled branches with norms on both sides, tied",
+     .place = WN_NORM_BOTH,
+     .position = WN_POS_ROPE,
+     .ffn = WN_FFN_GEGLU,
+     .kv_heads = 4,
+     .tied = true,
+     .embed_scale = 4,
+     .residual_scale = 0.5,
+     .logit_divisor = 0.8,
+     .logit_softcap = 1.5},
+    {.name = "olmo 2: norms on the branches alone, qk-norm over all heads",
+     .place = WN_NORM_BRANCH,
+     .position = WN_POS_ROPE,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 2,
+     .qk_norm = true,
+     .qk_norm_whole = true},
+    {.name = "norms on the branches alone, layernorm, bias, all dropouts, packed, selective, qk-norm over all heads",
+     .norm = WN_NORM_LAYER,
+     .place = WN_NORM_BRANCH,
+     .embed_norm = true,
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_GELU,
+     .kv_heads = 4,
+     .qk_norm = true,
+     .bias = true,
+     .dropout = 0.2,
+     .dropout_hidden = 0.3,
+     .residual_scale = 1.5,
+     .qk_norm_whole = true,
+     .packed = true,
+     .sel = {PAPER}},
     {.name = "all together",
      .position = WN_POS_ROPE,
      .ffn = WN_FFN_SWIGLU,
@@ -347,6 +389,9 @@ static inline wn_model_config model_case_config(const struct model_case *k) {
   c.embed_scale = k->embed_scale;
   c.logit_softcap = k->logit_softcap;
   c.rope_local_theta = k->rope_local_theta;
+  c.residual_scale = k->residual_scale;
+  c.logit_divisor = k->logit_divisor;
+  c.qk_norm_whole = k->qk_norm_whole;
   c.init_std = 0.4;
   if (k->attention) {
     assert_int_equal(wn_attention_config_parse(NULL, k->attention, &c.attention), WN_OK);

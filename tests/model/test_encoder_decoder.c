@@ -16,7 +16,8 @@ struct pair_case {
   wn_ffn_kind ffn;
   int kv_heads;
   bool qk_norm, bias, tied, embed_norm, padded;
-  double dropout;
+  double dropout, residual_scale;
+  bool qk_norm_whole;
 };
 static const struct pair_case cases[] = {
     {.name = "t5",
@@ -48,6 +49,15 @@ static const struct pair_case cases[] = {
      .ffn = WN_FFN_GELU,
      .kv_heads = 1,
      .embed_norm = true},
+    {.name = "scaled branches, qk-norm over all heads, dropout",
+     .attention = "{}",
+     .position = WN_POS_ROPE,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 2,
+     .qk_norm = true,
+     .dropout = 0.2,
+     .residual_scale = 0.4,
+     .qk_norm_whole = true},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -58,6 +68,7 @@ static wn_model_config config_of(const struct pair_case *k) {
   c.ffn_width = 10, c.norm = k->norm, c.position = k->position, c.ffn = k->ffn, c.qk_norm = k->qk_norm;
   c.bias = k->bias, c.tied = k->tied, c.embed_norm = k->embed_norm, c.dropout = k->dropout,
   c.dropout_hidden = k->dropout;
+  c.residual_scale = k->residual_scale, c.qk_norm_whole = k->qk_norm_whole;
   c.init_std = 0.4;
   c.encoder.layers = 3;
   c.encoder.context = 10;

@@ -54,6 +54,7 @@ static float naive_delta(const struct wn_attention *a, int64_t b, int64_t h, int
 #define wn_ref_dropout_forward wn_naive_dropout_forward
 #define wn_ref_add_forward wn_naive_add_forward
 #define wn_ref_softcap_forward wn_naive_softcap_forward
+#define wn_ref_scale_forward wn_naive_scale_forward
 #define wn_ref_sumsq_forward wn_naive_sumsq_forward
 #define wn_ref_cross_entropy_forward wn_naive_cross_entropy_forward
 #define wn_ref_attention_sums_forward wn_naive_attention_sums_forward
@@ -132,6 +133,7 @@ const struct wn_backend *wn_backend_naive(void) {
       .dropout_forward = wn_naive_dropout_forward,
       .add_forward = wn_naive_add_forward,
       .softcap_forward = wn_naive_softcap_forward,
+      .scale_forward = wn_naive_scale_forward,
       .cross_entropy_forward = wn_naive_cross_entropy_forward,
       .attention_sums_forward = wn_naive_attention_sums_forward,
       .adamw_forward = wn_naive_adamw_forward,

@@ -279,13 +279,15 @@ static void test_elementwise(void **unused) {
       RUN(dropout, forward, i ? isa : -1, 3, &dropout);
       struct wn_softcap cap = {.n = n, .cap = 0.7, .x = z.p[i]};
       RUN(softcap, forward, i ? isa : -1, 3, &cap);
+      struct wn_scale scale = {.n = n, .factor = -0.22, .x = x.p[i]};
+      RUN(scale, forward, i ? isa : -1, 3, &scale);
     }
     if (!(fabs(sums[0] - sums[1]) <= 1e-12 * sums[0]))
       fail_msg("sumsq of %lld: %.17g, reference %.17g", (long long)n, sums[1], sums[0]);
     same_within("add", isa, y, 0);
     same_within("dropout", isa, drops, 2e-7);
     same_within("softcap", isa, z, 3e-7);
-    drop(x);
+    same_within("scale", isa, x, 1e-7);
   }
 }
 

@@ -167,6 +167,9 @@ static struct wn_act good_act(void) {
 static struct wn_softcap good_softcap(void) {
   return (struct wn_softcap){.n = 4, .cap = 2, .x = room};
 }
+static struct wn_scale good_scale(void) {
+  return (struct wn_scale){.n = 4, .factor = 2, .x = room};
+}
 static struct wn_dropout good_dropout(void) {
   return (struct wn_dropout){.n = 4, .p = 0.5, .x = room};
 }
@@ -187,6 +190,9 @@ static void test_elementwise(void **state) {
   REFUSE(softcap, WN_ERR_ARGUMENT, "cap is 0", a.cap = 0);
   REFUSE(softcap, WN_ERR_ARGUMENT, "cap is", a.cap = NAN);
   REFUSE(softcap, WN_ERR_ARGUMENT, "x", a.x = NULL);
+  REFUSE(scale, WN_ERR_ARGUMENT, "factor is", a.factor = NAN);
+  REFUSE(scale, WN_ERR_SHAPE, "n", a.n = -1);
+  REFUSE(scale, WN_ERR_ARGUMENT, "x", a.x = NULL);
   REFUSE(embedding, WN_ERR_ARGUMENT, "scale is -1", a.scale = -1);
   REFUSE(dropout, WN_ERR_ARGUMENT, "p is 1", a.p = 1);
   REFUSE(dropout, WN_ERR_ARGUMENT, "p is", a.p = NAN);

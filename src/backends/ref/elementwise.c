@@ -1,10 +1,11 @@
-/* The residual addition, soft-capping and the sum of squares: one pass over n values each. */
+/* The residual addition, soft-capping, scaling and the sum of squares: one pass over n values each. */
 #ifndef REAL
 #include "backends/ref/ref.h"
 #define REAL_FILE "backends/ref/elementwise.c"
 #include "backends/ref/twice.h"
 WN_REF_SLOT(add_forward, struct wn_add)
 WN_REF_SLOT(softcap_forward, struct wn_softcap)
+WN_REF_SLOT(scale_forward, struct wn_scale)
 WN_REF_SLOT(sumsq_forward, struct wn_sumsq)
 #else
 
@@ -20,6 +21,13 @@ static wn_status NAME(softcap_forward)(const struct wn_exec *exec, const struct 
   REAL *x = a->x; /* [n] */
 #pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
   for (int64_t i = 0; i < a->n; i++) x[i] = (REAL)(a->cap * tanh((double)x[i] / a->cap));
+  return WN_OK;
+}
+
+static wn_status NAME(scale_forward)(const struct wn_exec *exec, const struct wn_scale *a) {
+  REAL *x = a->x; /* [n] */
+#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+  for (int64_t i = 0; i < a->n; i++) x[i] = (REAL)(a->factor * (double)x[i]);
   return WN_OK;
 }
 

@@ -31,6 +31,7 @@ static const struct wn_backend table = {
     .dropout_forward = wn_ref_dropout_forward,
     .add_forward = wn_ref_add_forward,
     .softcap_forward = wn_ref_softcap_forward,
+    .scale_forward = wn_ref_scale_forward,
     .cross_entropy_forward = wn_ref_cross_entropy_forward,
     .attention_sums_forward = wn_ref_attention_sums_forward,
     .adamw_forward = wn_ref_adamw_forward,
