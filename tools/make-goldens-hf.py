@@ -18,8 +18,8 @@ import numpy, torch
 import gguf
 from gguf import quants
 from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig,
-                          Qwen2Config, Qwen3Config)
+from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GPT2Config, GraniteConfig, LlamaConfig,
+                          MistralConfig, Olmo2Config, Qwen2Config, Qwen3Config)
 
 out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "../tests/golden/hf")
 B, T, V = 2, 24, 48
@@ -47,6 +47,9 @@ GEMMA3 = {**GEMMA2, "hidden_size": 36, "num_hidden_layers": 4, "query_pre_attn_s
                                                            "sliding_attention"],
           "rope_parameters": {"full_attention": dict(rope_type="linear", factor=8.0, rope_theta=1e6),
                               "sliding_attention": dict(rope_type="default", rope_theta=10000.0)}}
+
+# Every factor another, and none a power of two.
+GRANITE = dict(embedding_multiplier=5.5, attention_multiplier=0.22, residual_multiplier=0.3, logits_scaling=1.4)
 
 def logits(model, name, seed=5):
     tokens = torch.randint(0, V, (B, T), generator=torch.Generator().manual_seed(seed))
@@ -131,6 +134,11 @@ def write_gguf(model, name, kind, factors=None):
                 w.add_rope_scaling_factor(rope["factor"])
         else:
             w.add_vocab_size(V)
+        if arch == "granite":
+            w.add_embedding_scale(c.embedding_multiplier)
+            w.add_attention_scale(c.attention_multiplier)
+            w.add_residual_scale(c.residual_multiplier)
+            w.add_logit_scale(c.logits_scaling)
     changed = {}
     def weights(key, file_name, turn=None, transpose=False):
         x = p[key].T if transpose else p[key]
@@ -163,12 +171,14 @@ def write_gguf(model, name, kind, factors=None):
         if gemma:
             names |= {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
                       "post_feedforward_layernorm": "post_ffw_norm"}
+        if arch == "olmo2":
+            names |= {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
         for l in range(c.num_hidden_layers):
             for theirs, ours in names.items():
                 turn = {"attn_q": c.num_attention_heads, "attn_k": c.num_key_value_heads}.get(ours)
                 for e in "weight", "bias":
                     key = f"model.layers.{l}.{theirs}.{e}"
-                    if key in p: weights(key, f"blk.{l}.{ours}.{e}", turn if arch == "llama" else None)
+                    if key in p: weights(key, f"blk.{l}.{ours}.{e}", turn if arch in ("llama", "granite") else None)
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
@@ -193,6 +203,8 @@ def main():
     gpt2 = make("gpt2", GPT2Config(**small), 6)
     gemma2 = make("gemma2", Gemma2Config(**GEMMA2), 10)
     gemma3 = make("gemma3", Gemma3TextConfig(**GEMMA3), 11, torch.bfloat16)
+    make("granite", GraniteConfig(**LLAMA, **GRANITE, attention_bias=True, mlp_bias=True), 14, torch.bfloat16)
+    make("olmo2", Olmo2Config(**LLAMA), 15)
     # The same model as configurations up to transformers 4 said it.
     old = {k: v for k, v in GEMMA3.items() if k not in ("layer_types", "rope_parameters")}
     old |= dict(rope_theta=1e6, rope_local_base_freq=10000.0, rope_scaling=dict(rope_type="linear", factor=8.0),
@@ -222,5 +234,9 @@ def main():
     sixth = ["sliding_attention"] * 5 + ["full_attention"] + ["sliding_attention"]
     gemma3 = build(Gemma3TextConfig(**{**GEMMA3, "num_hidden_layers": 7, "layer_types": sixth}), 13)
     logits(write_gguf(gemma3, "gemma3.gguf", gguf.GGMLQuantizationType.F16), "gemma3.gguf")
+    granite = build(GraniteConfig(**LLAMA, **GRANITE, tie_word_embeddings=True), 16)
+    logits(write_gguf(granite, "granite.gguf", gguf.GGMLQuantizationType.F16), "granite.gguf")
+    olmo2 = build(Olmo2Config(**{**LLAMA, "intermediate_size": 64}), 17)
+    logits(write_gguf(olmo2, "olmo2.gguf", gguf.GGMLQuantizationType.Q8_0), "olmo2.gguf")
 
 main()

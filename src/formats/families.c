@@ -8,8 +8,10 @@
   ROW(gemma2)                                                                                                          \
   ROW(gemma3)                                                                                                          \
   ROW(gpt2)                                                                                                            \
+  ROW(granite)                                                                                                         \
   ROW(llama)                                                                                                           \
   ROW(mistral)                                                                                                         \
+  ROW(olmo2)                                                                                                           \
   ROW(qwen2)                                                                                                           \
   ROW(qwen3)
 

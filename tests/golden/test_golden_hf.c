@@ -129,7 +129,8 @@ static void check_variant(const char *weights, const char *name) {
 
 static void folders(void **state) {
   (void)state;
-  static const char *const names[] = {"llama", "llama-bias", "mistral", "qwen2", "gemma2", "gemma3", "gpt2"};
+  static const char *const names[] = {"llama",  "llama-bias", "mistral", "qwen2", "gemma2",
+                                      "gemma3", "gpt2",       "granite", "olmo2"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) check_named(names[i]);
 }
 
@@ -157,7 +158,8 @@ static void older_keys(void **state) {
 
 static void gguf(void **state) {
   (void)state;
-  static const char *const names[] = {"llama3.gguf", "qwen2.gguf", "gemma2.gguf", "gemma3.gguf", "gpt2.gguf"};
+  static const char *const names[] = {"llama3.gguf", "qwen2.gguf",   "gemma2.gguf", "gemma3.gguf",
+                                      "gpt2.gguf",   "granite.gguf", "olmo2.gguf"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) check_named(names[i]);
 }
 

@@ -98,9 +98,10 @@ static void round_trips(void **state) {
   static const struct {
     const char *model;
     bool gguf;
-  } models[] = {{"llama", true},       {"llama-bias", true}, {"mistral", false}, {"qwen2", false},
-                {"qwen3", true},       {"gpt2", true},       {"gemma2", false},  {"gemma3", false},
-                {"gemma2.gguf", true}, {"gemma3.gguf", true}};
+  } models[] = {{"llama", true},        {"llama-bias", true},  {"mistral", false}, {"qwen2", false},
+                {"qwen3", true},        {"gpt2", true},        {"gemma2", false},  {"gemma3", false},
+                {"gemma2.gguf", true},  {"gemma3.gguf", true}, {"granite", true},  {"olmo2", true},
+                {"granite.gguf", true}, {"olmo2.gguf", true}};
   for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
     const char *own = in_folder("own"), *hf = in_folder("hf"), *file = in_folder("m.gguf"), *back = in_folder("back");
     convert(golden(models[i].model), own, WN_CONVERT_WINNOW);
@@ -277,6 +278,26 @@ static void has_local_theta(wn_model_config *c) {
   has_window(c);
   c->qk_norm = true, c->rope_local_theta = 500;
 }
+/* Granite's keys, and one more. */
+static void has_scaled_window(wn_model_config *c) {
+  c->residual_scale = 0.5, c->attention.window = 4;
+}
+static void has_scaled_norms(wn_model_config *c) {
+  c->embed_scale = 3, c->qk_norm = true; /* Qwen 3's */
+}
+static void is_granite(wn_model_config *c) {
+  c->residual_scale = 0.5, c->logit_divisor = 3, c->logit_softcap = 30;
+}
+static void has_norms_on_branches(wn_model_config *c) {
+  c->norm_place = WN_NORM_BRANCH, c->qk_norm = true;
+}
+/* llama.cpp reads no output that is the embedding there. */
+static void is_olmo2(wn_model_config *c) {
+  c->norm_place = WN_NORM_BRANCH, c->qk_norm = c->qk_norm_whole = true, c->tied = true;
+}
+static void has_whole_norms(wn_model_config *c) {
+  c->qk_norm = c->qk_norm_whole = true;
+}
 /* Gemma 2's shape; llama.cpp expects its windows in layers 0, 2, ... */
 static void is_gemma2(wn_model_config *c) {
   c->norm_place = WN_NORM_BOTH, c->ffn = WN_FFN_GEGLU, c->embed_scale = sqrt((double)c->width), c->tied = true;
@@ -296,11 +317,17 @@ static void refusals(void **state) {
                {is_learned, true, true, "learned positions"},
                {has_gelu, true, true, "ffn"},
                {has_both, true, true, "qk_norm"},
-               {has_scale, true, true, "attention.scale"},
+               {has_scale, false, false, ""}, /* Granite's */
                {has_part, true, false, "rope_size"},
                {has_dynamic_scaling, true, true, "type dynamic"},
                {has_window, true, true, "attention.window"},
-               {has_embed_scale, true, true, "embed_scale"},
+               {has_embed_scale, false, false, ""}, /* Granite's */
+               {has_scaled_window, true, true, "attention.window"},
+               {has_scaled_norms, true, true, "embed_scale"},
+               {is_granite, true, true, "logit_softcap"},
+               {has_norms_on_branches, true, true, "qk_norm_whole"},
+               {is_olmo2, false, true, "tied"},
+               {has_whole_norms, true, true, "qk_norm_whole"},
                {has_logit_softcap, true, true, "logit_softcap"},
                {has_branch_norms, true, true, "geglu"},
                {has_local_theta, true, true, "rope_local_theta"},
