@@ -72,29 +72,44 @@ static void args_print_wrapped(const char *text) {
   putchar('\n');
 }
 
-static void args_print_option(const struct cli_option *o, const void *from) {
-  const void *value_at = (const char *)from + o->at;
-  char left[80], value[64] = "", text[2048];
-  snprintf(left, sizeof left, "--%s%s%s", o->name, o->metavar ? " " : "", o->metavar ? o->metavar : "");
+void cli_option_value(const struct cli_option *o, const void *from, char *out, size_t bytes) {
+  const void *at = (const char *)from + o->at;
+  const char *text = o->type == CLI_STRING ? *(const char *const *)at : NULL;
+  *out = 0;
   switch (o->type) {
   case CLI_FLAG:
+    snprintf(out, bytes, "%s", *(const bool *)at ? "on" : "off");
     break;
   case CLI_STRING:
-    if (*(const char *const *)value_at) snprintf(value, sizeof value, " [%s]", *(const char *const *)value_at);
+    snprintf(out, bytes, "%s", text ? text : "");
     break;
   case CLI_INT:
-    snprintf(value, sizeof value, " [%" PRId64 "]", *(const int64_t *)value_at);
+    snprintf(out, bytes, "%" PRId64, *(const int64_t *)at);
     break;
   case CLI_UINT:
-    snprintf(value, sizeof value, " [%" PRIu64 "]", *(const uint64_t *)value_at);
+    snprintf(out, bytes, "%" PRIu64, *(const uint64_t *)at);
     break;
   case CLI_DOUBLE:
-    snprintf(value, sizeof value, " [%g]", *(const double *)value_at);
+    snprintf(out, bytes, "%g", *(const double *)at);
     break;
   case CLI_LIST:
-    snprintf(value, sizeof value, "; repeatable");
+    for (int i = 0; i < ((const struct cli_list *)at)->count; i++) {
+      const size_t n = strlen(out);
+      snprintf(out + n, bytes - n, "%s%s", n ? " " : "", ((const struct cli_list *)at)->items[i]);
+    }
     break;
   }
+}
+
+static void args_print_option(const struct cli_option *o, const void *from) {
+  char left[80], shown[64], value[72] = "", text[2048];
+  snprintf(left, sizeof left, "--%s%s%s", o->name, o->metavar ? " " : "", o->metavar ? o->metavar : "");
+  cli_option_value(o, from, shown, sizeof shown);
+  if (o->type == CLI_LIST)
+    snprintf(value, sizeof value, "; repeatable");
+  else if (o->type != CLI_FLAG &&
+           (*shown || (o->type == CLI_STRING && *(const char *const *)((const char *)from + o->at))))
+    snprintf(value, sizeof value, " [%s]", shown);
   snprintf(text, sizeof text, "%s%s%s%s%s%s", o->help, o->choices ? " (" : "", o->choices ? o->choices : "",
            o->choices ? ")" : "", o->required ? "; required" : "", value);
   printf("  %-*s", HELP_COLUMN - 2, left);
@@ -165,6 +180,15 @@ static int args_store(const struct cli_spec *spec, const struct cli_option *o, c
   }
   if (bounded && (number < o->min || number > o->max))
     return cli_usage_error(spec->command, "--%s: %s is out of range %.10g..%.10g", o->name, value, o->min, o->max);
+  return CLI_GO;
+}
+
+int cli_option_set(const struct cli_spec *spec, const struct cli_option *o, const char *value, void *into) {
+  if (o->type != CLI_FLAG) return args_store(spec, o, value, into);
+  const bool on = !strcmp(value, "on");
+  if (!on && strcmp(value, "off") != 0)
+    return cli_usage_error(spec->command, "--%s: \"%s\" is not on or off", o->name, value);
+  *(bool *)((char *)into + o->at) = on;
   return CLI_GO;
 }
 

@@ -85,6 +85,11 @@ enum {
  * (already reported in one line). positionals may be NULL when spec->positional is. */
 int cli_parse(const struct cli_spec *spec, int argc, char **argv, void *into, struct cli_list *positionals);
 
+/* One row's field: set from a text as the command line does (a flag: "on" or "off"), CLI_GO or 2 after reporting; and
+ * as a text, "" for a string that is NULL. */
+int cli_option_set(const struct cli_spec *spec, const struct cli_option *o, const char *value, void *into);
+void cli_option_value(const struct cli_option *o, const void *from, char *out, size_t bytes);
+
 /* Commands and sub-subcommands ("winnow tokenizer train") by table. run gets its own name as argv[0]. */
 struct cli_command {
   const char *name, *help;

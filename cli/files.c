@@ -1,6 +1,7 @@
 #include "files.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -48,6 +49,13 @@ FILE *cli_open_output(const char *path) {
   FILE *out = fopen(path, "we");
   if (!out) cli_error("%s: %s", path, strerror(errno));
   return out;
+}
+
+FILE *cli_create_private(const char *path) {
+  const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+  if (fd >= 0 && !file) close(fd);
+  return file;
 }
 
 int cli_read_text(wn_context *ctx, const char *path, char **out, size_t *bytes) {

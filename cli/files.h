@@ -17,6 +17,9 @@ int cli_make_folder(const char *path);
 /* Opened to be written line by line; NULL after reporting. */
 FILE *cli_open_output(const char *path);
 
+/* A new file that its owner alone may read; NULL: it could not be made, or is there. */
+FILE *cli_create_private(const char *path);
+
 /* A whole text by wn_file_load ("-": standard input, a pipe), with a NUL after it; freed with wn_text_free. 0, or 1
  * after reporting. */
 int cli_read_text(wn_context *ctx, const char *path, char **out, size_t *bytes);

@@ -8,10 +8,13 @@
 
 static wn_context *_Atomic target;
 
+static volatile sig_atomic_t patient, ended; /* an answer's: SIGINT comes as often as it likes; another one came */
+
 static void on_signal(int number) {
   wn_context *ctx = atomic_load(&target);
   if (ctx) wn_context_cancel(ctx);
-  signal(number, SIG_DFL);
+  if (number != SIGINT) ended = 1;
+  if (number != SIGINT || !patient) signal(number, SIG_DFL);
 }
 
 /* oneDNN's and other generated kernels use the stack pointer as one more register: a handler's frame on the ordinary
@@ -52,6 +55,22 @@ void cli_signals_bus(void) {
   sigemptyset(&action.sa_mask);
   sigaltstack(&(stack_t){.ss_sp = handler_stack, .ss_size = sizeof handler_stack}, NULL);
   sigaction(SIGBUS, &action, NULL);
+}
+
+void cli_signals_begin_answer(wn_context *ctx, bool keeps) {
+  ended = 0;
+  patient = keeps;
+  cli_signals_begin(ctx);
+}
+
+bool cli_signals_end_answer(void) {
+  if (!patient) {
+    cli_signals_end();
+    return ended;
+  }
+  signal(SIGTERM, SIG_DFL);
+  signal(SIGHUP, SIG_DFL);
+  return ended;
 }
 
 void cli_signals_begin(wn_context *ctx) {

@@ -35,7 +35,10 @@ int cli_usage_error(const char *command, const char *format, ...) {
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
   const char *name = strncmp(command, "winnow ", 7) ? "" : command + 7;
-  cli_error("%s%s%s (see %s --help)", name, *name ? ": " : "", text, command);
+  if (*command == '/') /* of a conversation */
+    cli_error("%s: %s (see /help)", command, text);
+  else
+    cli_error("%s%s%s (see %s --help)", name, *name ? ": " : "", text, command);
   return 2;
 }
 

@@ -235,6 +235,14 @@ static wn_status session_check_group(wn_context *ctx, const struct wn_model *mod
   return wn_fail(ctx, WN_ERR_ARGUMENT, "session: the options' group is of another model");
 }
 
+/* Positions that tokens are rotated by: those of the text; where every layer rotates by positions in its cache, those
+ * of the largest cache and a block of rows, however long the text grows. */
+static int64_t session_turned_rows(const struct wn_session *s) {
+  for (int64_t i = 0; i < session_count_caches(s); i++)
+    if (s->parts[i].kind != WN_LAYER_BUDGET || !s->budgets.cache_positions) return s->capacity;
+  return s->largest + WN_SESSION_BLOCK;
+}
+
 wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_session_options *options,
                                  wn_session **out) {
   WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(out));
@@ -276,7 +284,8 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   WN_TRY_GOTO(session_arrays(ctx, s, budgets && budgets->layers > 0), fail);
   if (budgets && budgets->layers > 0) WN_TRY_GOTO(wn_budgets_copy(ctx, budgets, &s->budgets), fail);
   WN_TRY_GOTO(wn_session_caches_init(ctx, s), fail);
-  if (capacity > model->rotary.rows) WN_TRY_GOTO(wn_rotary_create(model, "session", capacity, &s->rotary), fail);
+  const int64_t turned = session_turned_rows(s);
+  if (turned > model->rotary.rows) WN_TRY_GOTO(wn_rotary_create(model, "session", turned, &s->rotary), fail);
   size_t step, piece;
   WN_TRY_GOTO(session_measure(s, &step, &piece), fail);
   WN_TRY_GOTO(wn_alloc(ctx, "scratch of a session", step, &s->scratch), fail);

@@ -72,11 +72,34 @@ refuses "a schema that is not served" 1 'pattern.json: schema #/properties/a: "p
 refuses "a schema that is not there" 1 'absent.json' generate talker --prompt the --json-schema absent.json
 refuses "two kinds of JSON" 2 'exclude each other' chat talker --json-object --json-schema answer.json
 refuses "JSON that does not end" 2 '\-\-ignore-end' generate talker --prompt the --json-object --ignore-end
-# On a terminal: what can be said, a line each.
-if command -v script >/dev/null; then
-  printf '/help\n/quit\n' | TERM=dumb timeout 60 script -qec "'$winnow' chat talker --template chatml" /dev/null >out 2>&1
-  tr -d '\r' <out >terminal
-  if grep -q '^/stats ' terminal && grep -q '^/quit ' terminal; then pass "chat: /help, a line a command"; else fail "chat: /help, a line a command" "$(cat terminal)"; fi
+say 'hello\n/regen\n/save saved.json\n/reset\n/load saved.json\n/system Be brief.\nyes?\n' --template chatml --tokens 5 --context 300 --json
+is "chat: /regen, /save, /load and /system" "0 3 1" "$code $(jq '.turns | length' out) $(jq '[.messages[] | select(.role == "user")] | length' saved.json)"
+say '/load saved.json\n/set budgets 6 policy=window\nand?\n' --template chatml --tokens 5 --context 300 --show-context
+if [ $code -eq 0 ] && grep -q '~~hello' out && grep -qE 'kept [0-9]+ of [0-9]+, forgot [1-9]' err; then
+  pass "chat --show-context strikes through what is gone"
 else
-  skip "chat: /help, a line a command" "no script(1) for a terminal"
+  fail "chat --show-context strikes through what is gone" "$(cat out err)"
+fi
+say 'hi\n' --template chatml --tokens 5 --context 300 --show-context --json --budgets 6 --policy window
+is "chat --show-context as JSON" "6 true" "$(jq -r '[.context[] | select(.layers == 2)] | length' out) $(jq -r '.turns[0] | .kept + .forgotten == ('"$(jq '.context | length' out)"')' out)"
+say 'one\ntwo\nthree\nfour\n' --template chatml --tokens 60 --context 120
+if [ $code -eq 0 ] && grep -q 'are forgotten' err; then pass "chat: the oldest turns go"; else fail "chat: the oldest turns go" "$(cat err)"; fi
+for bad in '[]' '{"winnow": "chat"}' '{"winnow": "chat", "messages": [{"role": "assistant", "content": "x"}]}' \
+  '{"winnow": "chat", "messages": [{"role": "user"}]}' '{"winnow": "chat", "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "ids": [1e9, -1, 99999999, "a"]}]}'; do
+  echo "$bad" >bad.json
+  say '/load bad.json\nhi\n' --template chatml --tokens 2 --context 300
+  case $bad in
+    *ids*) [ $code -eq 0 ] && ! grep -q bad.json: err ;;
+    *) [ $code -eq 0 ] && grep -q '^winnow: bad.json: ' err ;;
+  esac && pass "chat /load of ${bad:0:60}" || fail "chat /load of ${bad:0:60}" "$(cat err)"
+done
+say '/save text.txt\n' --template chatml --context 300
+if grep -q 'text.txt is there' err && ! grep -q '"winnow"' text.txt; then pass "chat /save writes over no other file"; else fail "chat /save writes over no other file" "$(cat err)"; fi
+# On a terminal.
+if command -v python3 >/dev/null; then
+  long=20000
+  [ $brief -eq 1 ] && long=3000
+  timeout -k 5 240 python3 "$here/chat_terminal.py" "$winnow" talker $long || failed=1
+else
+  skip "chat on a terminal" "no python3"
 fi

@@ -435,6 +435,41 @@ static void test_long_prompts(void **state) {
   }
 }
 
+/* Where every layer rotates by positions in its cache, a text may be as long as it likes: the same logits, and memory
+ * that the longest length has no part in. */
+static void test_endless(void **state) {
+  (void)state;
+  enum { N = 700, K = 12, ENDLESS = 1 << 30 };
+  wn_context *ctx = context_of("cpu", 1);
+  wn_model_config c = model_case_config(&model_cases[1]); /* rotary */
+  assert_int_equal(c.position, WN_POS_ROPE);
+  struct wn_model *model = model_of(ctx, &c, WN_F32);
+  wn_policy streaming;
+  assert_true(wn_policy_find("streaming", &streaming));
+  static float expected[V], found[V];
+  static int32_t ids[N];
+  size_t bytes[2];
+  for (int i = 0; i < N; i++) ids[i] = (i * 7 + i / 5) % V;
+  for (int endless = 0; endless < 2; endless++) {
+    wn_budgets b;
+    wn_session *s;
+    wn_memory_info before, after;
+    budgets_of(&(struct choice){.policy = streaming, .cache_positions = true}, &c, K, &b);
+    wn_memory_info_get(&before);
+    OK(ctx, wn_session_create_with_budgets(ctx, model, 1, endless ? ENDLESS : N, &b, &s));
+    wn_memory_info_get(&after);
+    bytes[endless] = (size_t)(after.live_bytes - before.live_bytes);
+    OK(ctx, wn_session_feed(ctx, s, ids, N - 20, 0, NULL));
+    for (int i = N - 20; i < N; i++) OK(ctx, wn_session_feed(ctx, s, ids + i, 1, 0, endless ? found : expected));
+    wn_session_destroy(s);
+    wn_budgets_clear(&b);
+  }
+  assert_memory_equal(expected, found, sizeof found);
+  if (bytes[1] > bytes[0] + 65536) fail_msg("%zu bytes, %zu for a text of %d tokens", bytes[1], bytes[0], N);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
 /* Without budgets a layer holds what it can see. */
 static void test_trimmed(void **state) {
   (void)state;
@@ -496,6 +531,7 @@ int main(void) {
       cmocka_unit_test(test_ties),
       cmocka_unit_test(test_heads),
       cmocka_unit_test(test_heads_on_threads),
+      cmocka_unit_test(test_endless),
       cmocka_unit_test(test_trimmed),
       cmocka_unit_test(test_long_prompts),
       cmocka_unit_test(test_bytes_and_allocations),

@@ -1,0 +1,180 @@
+/* The conversation: turns, and the tokens that the session reads of them. */
+#include "chat.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include "ui.h"
+
+/* Tokens of a text without an end: what is sized by the text is small beside a cache, and a conversation of so many
+ * begins again with its last turns. */
+#define ENDLESS ((int64_t)1 << 24)
+
+int chat_ids_add(struct chat_ids *ids, const int32_t *more, size_t count) {
+  if (ids->count + count > ids->room) {
+    const size_t room = 2 * (ids->count + count);
+    int32_t *wider = realloc(ids->data, room * sizeof *wider);
+    if (!wider) return cli_error("out of memory");
+    ids->data = wider;
+    ids->room = room;
+  }
+  if (count) memcpy(ids->data + ids->count, more, count * sizeof *ids->data);
+  ids->count += count;
+  return 0;
+}
+
+/* The tokens before a turn's answer; opening: of a conversation that begins with it. */
+static int turns_encode(const struct chat *c, const char *message, bool opening, struct chat_ids *out) {
+  const wn_chat_message messages[2] = {{WN_CHAT_SYSTEM, c->dialogue.system ? c->dialogue.system : ""},
+                                       {WN_CHAT_USER, message}};
+  const int first = opening && c->dialogue.system ? 0 : 1;
+  int32_t *ids = NULL;
+  size_t n = 0;
+  const wn_status status =
+      wn_chat_encode(c->ctx, c->in.tok, c->dialogue.chat, messages + first, 2 - first, opening, &ids, &n);
+  if (status != WN_OK) return cli_error("the message: %s", wn_context_error(c->ctx));
+  out->count = 0;
+  const int code = chat_ids_add(out, ids, n);
+  wn_tokens_free(ids);
+  return code;
+}
+
+static void turns_clear(struct chat_turn *t) {
+  free(t->message);
+  free(t->text);
+  free(t->prompt.data);
+  free(t->answer.data);
+}
+
+/* A message that is too long alone is refused before anything is forgotten for it. */
+static int turns_check_length(const struct chat *c, const char *message, size_t count) {
+  struct chat_ids alone = {0};
+  if ((int64_t)(c->ids.count + count) < c->capacity) return 0;
+  int code = turns_encode(c, message, true, &alone);
+  if (!code && (int64_t)alone.count >= c->capacity)
+    code = cli_error("the message has %zu tokens: more than the context of %" PRId64 " (--context)", alone.count,
+                     c->capacity);
+  free(alone.data);
+  return code;
+}
+
+int chat_add_turn(struct chat *c, const char *message) {
+  struct chat_turn turn = {.message = strdup(message)};
+  if (!turn.message) return cli_error("out of memory");
+  if (c->turn_count == c->turn_room) {
+    const size_t room = 2 * c->turn_room + 8;
+    struct chat_turn *wider = realloc(c->turns, room * sizeof *wider);
+    if (wider) c->turns = wider, c->turn_room = room;
+  }
+  int code = c->turn_count == c->turn_room ? cli_error("out of memory")
+                                           : turns_encode(c, message, c->turn_count == c->first, &turn.prompt);
+  if (!code) code = turns_check_length(c, message, turn.prompt.count);
+  if (!code) code = chat_ids_add(&c->ids, turn.prompt.data, turn.prompt.count);
+  if (code)
+    turns_clear(&turn);
+  else
+    c->turns[c->turn_count++] = turn;
+  return code;
+}
+
+void chat_remove_turn(struct chat *c) {
+  struct chat_turn *last = &c->turns[--c->turn_count];
+  c->ids.count -= last->prompt.count + last->answer.count;
+  turns_clear(last);
+}
+
+int chat_rebuild(struct chat *c) {
+  wn_session_reset(c->session);
+  c->before_holds = false;
+  c->ids.count = 0;
+  for (size_t i = c->first; i < c->turn_count; i++) {
+    struct chat_turn *t = &c->turns[i];
+    if (turns_encode(c, t->message, i == c->first, &t->prompt) ||
+        chat_ids_add(&c->ids, t->prompt.data, t->prompt.count) ||
+        chat_ids_add(&c->ids, t->answer.data, t->answer.count))
+      return 1;
+  }
+  return 0;
+}
+
+/* Half of the room goes at once, so that reading the rest again is rare. */
+int chat_make_room(struct chat *c, int64_t more) {
+  const size_t before = c->first;
+  const int64_t most = c->capacity < c->r->context ? c->capacity : c->r->context;
+  int64_t tokens = 0;
+  while ((int64_t)c->ids.count + more > c->capacity && c->first + 1 < c->turn_count) {
+    int64_t left = (int64_t)c->ids.count;
+    do {
+      const struct chat_turn *t = &c->turns[c->first++];
+      const int64_t gone = (int64_t)(t->prompt.count + t->answer.count);
+      left -= gone, tokens += gone;
+    } while (c->first + 1 < c->turn_count && (left > most / 2 || left + more > c->capacity));
+    if (chat_rebuild(c)) return 1;
+  }
+  if (c->first > before)
+    cli_note(&c->r->common,
+             "winnow: the context of %" PRId64 " tokens is full: the oldest %zu message%s and %s (%" PRId64
+             " tokens) are forgotten, the rest is read again",
+             c->capacity, c->first - before, c->first - before == 1 ? "" : "s",
+             c->first - before == 1 ? "its answer" : "their answers", tokens);
+  return 0;
+}
+
+void chat_discard(struct chat *c) {
+  for (size_t i = 0; i < c->turn_count; i++) turns_clear(&c->turns[i]);
+  free(c->turns);
+  free(c->system);
+  c->turns = NULL;
+  c->turn_count = c->turn_room = 0;
+  c->system = NULL;
+}
+
+void chat_forget(struct chat *c) {
+  wn_session_reset(c->session);
+  for (size_t i = 0; i < c->turn_count; i++) turns_clear(&c->turns[i]);
+  c->turn_count = c->first = c->ids.count = 0;
+  c->before_holds = false;
+  c->drawn = 0;
+}
+
+void chat_set_system(struct chat *c, char *text) {
+  free(c->system);
+  c->system = text;
+  c->dialogue.system = text && text[0] ? text : NULL;
+}
+
+/* Every layer holds fewer tokens than the text has, and rotates them by where they lie in its cache. */
+static bool turns_have_no_end(const wn_budgets *b) {
+  for (int64_t l = 0; l < b->layers; l++)
+    if (b->tokens[l] >= ENDLESS) return false;
+  return b->layers > 0 && b->cache_positions;
+}
+
+int chat_open_session(struct chat *c) {
+  wn_session *session = NULL;
+  const bool endless = turns_have_no_end(&c->in.budgets);
+  const int64_t capacity = endless ? ENDLESS : c->r->context;
+  const int code = cli_session_open(c->ctx, &c->in, capacity, &session);
+  if (code) return code;
+  wn_session_destroy(c->session);
+  wn_session_destroy(c->before);
+  c->session = session;
+  c->before = NULL;
+  c->before_holds = false;
+  c->capacity = capacity;
+  c->endless = endless;
+  return chat_rebuild(c);
+}
+
+void chat_close(struct chat *c) {
+  chat_discard(c);
+  free(c->ids.data);
+  json_decref(c->log);
+  wn_session_destroy(c->session);
+  wn_session_destroy(c->before);
+  wn_constraint_destroy(c->constraint);
+  cli_dialogue_clear(&c->dialogue);
+  cli_loaded_clear(&c->in);
+  for (int i = 0; i < c->own.count; i++) free((void *)c->own.items[i]);
+  cli_list_clear(&c->own);
+}
