@@ -34,7 +34,7 @@ struct merges {
 };
 
 bool wn_merges_serve(const wn_tokenizer *tok) {
-  return wn_pieces_plain(tok) && tok->info.bpe;
+  return wn_pieces_serve(tok) && tok->info.bpe;
 }
 
 static inline bool merges_before(const struct merges_pair *a, const struct merges_pair *b) {
@@ -86,7 +86,7 @@ static size_t merges_user_defined(const struct wn_pieces *u, const char *text, s
   uint32_t node = 0;
   if (u->tok->info.user_defined_count == 0) return 0;
   for (size_t i = 0; i < bytes && (node = wn_pieces_step(u, node, (unsigned char)text[i])) != 0; i++)
-    if (u->pieces[node] != WN_NO_PIECE && wn_pieces_user_defined(u->tok, u->pieces[node])) longest = i + 1;
+    if (u->pieces[node] != WN_NO_PIECE && wn_spm_user_defined(u->tok->spm, u->pieces[node])) longest = i + 1;
   return longest;
 }
 
@@ -131,16 +131,16 @@ static wn_status merges_run(struct merges *m) {
 
 wn_status wn_merges_encode(const wn_tokenizer *tok, const char *text, size_t bytes, size_t dropped, struct wn_ids *ids,
                            size_t *count) {
-  struct wn_pieces pieces;
+  struct wn_pieces room;
   struct wn_bytes normal = {0};
   struct wn_piece_out out = {.ids = ids, .dropped = dropped};
-  struct merges m = {.pieces = &pieces};
+  struct merges m = {0};
   void *lengths = NULL;
-  wn_status status = wn_pieces_build(tok, &pieces);
-  if (status == WN_OK && pieces.unused) status = WN_ERR_UNSUPPORTED;
-  if (status == WN_OK) status = wn_pieces_normalize(tok, text, bytes, &normal);
+  wn_status status = wn_pieces_get(tok, &room, &m.pieces);
+  if (status == WN_OK && m.pieces->unused) status = WN_ERR_UNSUPPORTED;
+  if (status == WN_OK) status = wn_spm_normalize(tok->spm, text, bytes, &normal);
   m.text = normal.data;
-  if (status == WN_OK) status = merges_split(&m, normal.count);
+  if (status == WN_OK && normal.count > 0) status = merges_split(&m, normal.count);
   if (status == WN_OK) status = merges_run(&m);
   wn_free(m.heap);
   if (status == WN_OK) status = wn_alloc(NULL, "tokens", (normal.count + 1) * sizeof(uint16_t), &lengths);
@@ -150,12 +150,12 @@ wn_status wn_merges_encode(const wn_tokenizer *tok, const char *text, size_t byt
       length[m.symbols[i].at] = (uint16_t)(m.symbols[i].bytes & ~FROZEN);
     wn_free(m.symbols);
     m.symbols = NULL;
-    status = wn_pieces_emit(&pieces, normal.data, normal.count, length, &out);
+    status = wn_pieces_emit(m.pieces, normal.data, normal.count, length, &out);
   }
   *count = out.count;
   wn_free(m.symbols);
   wn_free(lengths);
   wn_bytes_clear(&normal);
-  wn_pieces_clear(&pieces);
+  wn_pieces_clear(&room);
   return status;
 }

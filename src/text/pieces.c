@@ -7,16 +7,11 @@
 #include "base/error.h"
 #include "text/utf8.h"
 
-bool wn_pieces_plain(const wn_tokenizer *tok) {
+bool wn_pieces_serve(const wn_tokenizer *tok) {
   const struct wn_spm_info *info = &tok->info;
-  return tok->spm && !info->charsmap && !info->remove_extra_whitespaces && info->escape_whitespaces &&
+  if (!tok->spm || !tok->encoder) return tok->spm != NULL;
+  return !info->charsmap && !info->remove_extra_whitespaces && info->escape_whitespaces &&
          info->user_defined_count <= WN_SPM_USER_DEFINED;
-}
-
-bool wn_pieces_user_defined(const wn_tokenizer *tok, int32_t id) {
-  for (int i = 0; i < tok->info.user_defined_count; i++)
-    if (tok->info.user_defined[i] == id) return true;
-  return false;
 }
 
 static void pieces_insert(struct wn_pieces *u, int32_t id, const char *text, size_t bytes) {
@@ -50,7 +45,7 @@ wn_status wn_pieces_build(const wn_tokenizer *tok, struct wn_pieces *u) {
     if (wn_spm_piece(tok->spm, id, &text, &bytes) != WN_SPM_TEXT) continue;
     total += bytes;
     u->unused = u->unused || wn_spm_unused(tok->spm, id);
-    if (wn_spm_unused(tok->spm, id) || wn_pieces_user_defined(tok, id)) continue;
+    if (wn_spm_unused(tok->spm, id) || wn_spm_user_defined(tok->spm, id)) continue;
     const float score = wn_spm_score(tok->spm, id);
     if (score < least) least = score;
     if (score > u->most) u->most = score;
@@ -72,21 +67,13 @@ wn_status wn_pieces_build(const wn_tokenizer *tok, struct wn_pieces *u) {
   return WN_OK;
 }
 
-/* ---- the text ---- */
-
-wn_status wn_pieces_normalize(const wn_tokenizer *tok, const char *text, size_t bytes, struct wn_bytes *out) {
-  static const char mark[] = "\xE2\x96\x81";
-  if (tok->info.add_dummy_prefix) WN_TRY(wn_bytes_add(NULL, out, mark, 3));
-  while (bytes > 0) {
-    const char *space = memchr(text, ' ', bytes);
-    const size_t n = space ? (size_t)(space - text) : bytes;
-    WN_TRY(wn_bytes_add(NULL, out, text, n));
-    if (space) WN_TRY(wn_bytes_add(NULL, out, mark, 3));
-    text += n + (space != NULL);
-    bytes -= n + (space != NULL);
-  }
-  return WN_OK;
+wn_status wn_pieces_get(const wn_tokenizer *tok, struct wn_pieces *room, const struct wn_pieces **u) {
+  *room = (struct wn_pieces){0};
+  *u = tok->pieces ? tok->pieces : room;
+  return tok->pieces ? WN_OK : wn_pieces_build(tok, room);
 }
+
+/* ---- the text ---- */
 
 size_t wn_pieces_character(const char *text, size_t bytes) {
   const int n = wn_utf8_sequence(text, bytes);

@@ -1,6 +1,6 @@
 /* What encoding by a SentencePiece model has in common, whatever the kind of model: its pieces as a tree, the text with
- * U+2581 for spaces, and ids for the pieces that a text was cut into. For long stretches: SentencePiece makes about 130
- * bytes a byte of text of objects for its pieces. */
+ * U+2581 for spaces, and ids for the pieces that a text was cut into. For long stretches, of which SentencePiece makes
+ * about 130 bytes a byte of text of objects for its pieces, and for all in a build without SentencePiece. */
 #ifndef WN_TEXT_PIECES_H
 #define WN_TEXT_PIECES_H
 
@@ -21,10 +21,12 @@ struct wn_pieces {
   bool unused;       /* some piece is never given */
 };
 
-/* Whether only spaces are normalised, so that the text can be taken as it is. */
-bool wn_pieces_plain(const wn_tokenizer *tok);
-bool wn_pieces_user_defined(const wn_tokenizer *tok, int32_t id);
+/* Whether our own encoders take a text: where SentencePiece would take it otherwise, only if nothing but spaces is
+ * normalised. */
+bool wn_pieces_serve(const wn_tokenizer *tok);
 wn_status wn_pieces_build(const wn_tokenizer *tok, struct wn_pieces *u); /* clear it in any case */
+/* The tokenizer's, or built into `room`, which the caller clears in any case. */
+wn_status wn_pieces_get(const wn_tokenizer *tok, struct wn_pieces *room, const struct wn_pieces **u);
 void wn_pieces_clear(struct wn_pieces *u);
 
 static inline uint32_t wn_pieces_slot(const struct wn_pieces *u, uint32_t node, unsigned char byte) {
@@ -43,9 +45,6 @@ static inline uint32_t wn_pieces_step(const struct wn_pieces *u, uint32_t node, 
 
 int32_t wn_pieces_find(const struct wn_pieces *u, const char *text, size_t bytes); /* WN_NO_PIECE */
 size_t wn_pieces_character(const char *text, size_t bytes);                        /* bytes of the first character */
-
-/* With U+2581 for spaces, and before the text where the model puts one. */
-wn_status wn_pieces_normalize(const wn_tokenizer *tok, const char *text, size_t bytes, struct wn_bytes *out);
 
 /* What is collected before it goes to the caller's list. */
 struct wn_piece_out {

@@ -22,7 +22,7 @@ void SetMinLogLevel(int level); // in the library, but in none of its installed 
 }
 } // namespace sentencepiece
 
-struct wn_spm {
+struct wn_spm_encoder {
   sentencepiece::SentencePieceProcessor processor;
 };
 struct wn_spm_ids {
@@ -82,10 +82,10 @@ private:
 
 extern "C" {
 
-struct wn_spm *wn_spm_create(const void *model, size_t bytes, struct wn_spm_error *error) {
-  wn_spm *spm = nullptr;
+struct wn_spm_encoder *wn_spm_encoder_create(const void *model, size_t bytes, struct wn_spm_error *error) {
+  wn_spm_encoder *spm = nullptr;
   const bool ok = guarded(error, [&] {
-    spm = new wn_spm;
+    spm = new wn_spm_encoder;
     return spm->processor.LoadFromSerializedProto(std::string_view(static_cast<const char *>(model), bytes));
   });
   if (ok) return spm;
@@ -93,36 +93,8 @@ struct wn_spm *wn_spm_create(const void *model, size_t bytes, struct wn_spm_erro
   return nullptr;
 }
 
-void wn_spm_destroy(struct wn_spm *spm) {
+void wn_spm_encoder_destroy(struct wn_spm_encoder *spm) {
   delete spm;
-}
-
-int32_t wn_spm_count(const struct wn_spm *spm) {
-  return spm->processor.GetPieceSize();
-}
-int32_t wn_spm_bos(const struct wn_spm *spm) {
-  return spm->processor.bos_id();
-}
-int32_t wn_spm_eos(const struct wn_spm *spm) {
-  return spm->processor.eos_id();
-}
-
-enum wn_spm_type wn_spm_piece(const struct wn_spm *spm, int32_t id, const char **text, size_t *bytes) {
-  const sentencepiece::SentencePieceProcessor &p = spm->processor;
-  const std::string &piece = p.IdToPiece(id);
-  *text = piece.c_str();
-  *bytes = piece.size();
-  return p.IsControl(id) ? WN_SPM_CONTROL : p.IsUnknown(id) ? WN_SPM_UNKNOWN : p.IsByte(id) ? WN_SPM_BYTE : WN_SPM_TEXT;
-}
-
-float wn_spm_score(const struct wn_spm *spm, int32_t id) {
-  return spm->processor.GetScore(id);
-}
-bool wn_spm_unused(const struct wn_spm *spm, int32_t id) {
-  return spm->processor.IsUnused(id);
-}
-int32_t wn_spm_unknown(const struct wn_spm *spm) {
-  return spm->processor.unk_id();
 }
 
 struct wn_spm_ids *wn_spm_ids_create(void) {
@@ -138,7 +110,7 @@ size_t wn_spm_ids_count(const struct wn_spm_ids *ids) {
   return ids->all.size();
 }
 
-bool wn_spm_encode(const struct wn_spm *spm, const char *text, size_t bytes, struct wn_spm_ids *ids,
+bool wn_spm_encode(const struct wn_spm_encoder *spm, const char *text, size_t bytes, struct wn_spm_ids *ids,
                    struct wn_spm_error *error) {
   return guarded(error, [&] { return spm->processor.Encode(std::string_view(text, bytes), &ids->all); });
 }
@@ -156,8 +128,8 @@ bool wn_spm_train(const struct wn_spm_training *training, char **model, size_t *
         {"num_threads", std::to_string(training->threads)},
         {"byte_fallback", training->byte_fallback ? "true" : "false"},
         {"train_extremely_large_corpus", training->large ? "true" : "false"},
-        {"normalization_rule_name", "identity"},
-        {"remove_extra_whitespaces", "false"},
+        {"normalization_rule_name", training->rule ? training->rule : "identity"},
+        {"remove_extra_whitespaces", training->rule ? "true" : "false"},
         {"allow_whitespace_only_pieces", "true"},
         {"split_digits", "true"},
         {"user_defined_symbols", "\n"},

@@ -1,4 +1,6 @@
-/* SentencePiece through a small C interface. Errors come back as text; nothing is printed, no exception gets out. */
+/* SentencePiece through a small C interface: training, and encoding of what our own encoders leave to it. In a build
+ * without it (spm_none.c) there is no encoder, our own serve all texts, and training says so. Errors come back as text;
+ * nothing is printed, no exception gets out. */
 #ifndef WN_TEXT_SPM_H
 #define WN_TEXT_SPM_H
 
@@ -15,21 +17,10 @@ struct wn_spm_error {
   char text[512];
 };
 
-struct wn_spm; /* a loaded model; reading it from many threads is safe */
+struct wn_spm_encoder; /* a loaded model; reading it from many threads is safe */
 /* The bytes must have passed wn_spm_check. NULL on failure. They are not needed afterwards. */
-struct wn_spm *wn_spm_create(const void *model, size_t bytes, struct wn_spm_error *error);
-void wn_spm_destroy(struct wn_spm *spm);
-
-int32_t wn_spm_count(const struct wn_spm *spm);
-int32_t wn_spm_bos(const struct wn_spm *spm); /* -1: none */
-int32_t wn_spm_eos(const struct wn_spm *spm);
-enum wn_spm_type { WN_SPM_TEXT, WN_SPM_CONTROL, WN_SPM_UNKNOWN, WN_SPM_BYTE };
-/* Piece id in 0..count-1: its type and its text (owned by spm, NUL-terminated), U+2581 for a space. */
-enum wn_spm_type wn_spm_piece(const struct wn_spm *spm, int32_t id, const char **text, size_t *bytes);
-
-float wn_spm_score(const struct wn_spm *spm, int32_t id);
-bool wn_spm_unused(const struct wn_spm *spm, int32_t id); /* a text piece that encoding never gives */
-int32_t wn_spm_unknown(const struct wn_spm *spm);
+struct wn_spm_encoder *wn_spm_encoder_create(const void *model, size_t bytes, struct wn_spm_error *error);
+void wn_spm_encoder_destroy(struct wn_spm_encoder *spm);
 
 /* The ids of one call; used again by the next. */
 struct wn_spm_ids;
@@ -38,7 +29,7 @@ void wn_spm_ids_destroy(struct wn_spm_ids *ids);
 const int32_t *wn_spm_ids_data(const struct wn_spm_ids *ids);
 size_t wn_spm_ids_count(const struct wn_spm_ids *ids);
 /* ids becomes those of text. */
-bool wn_spm_encode(const struct wn_spm *spm, const char *text, size_t bytes, struct wn_spm_ids *ids,
+bool wn_spm_encode(const struct wn_spm_encoder *spm, const char *text, size_t bytes, struct wn_spm_ids *ids,
                    struct wn_spm_error *error);
 
 /* Training. next gives one sentence a call (borrowed until the next call) and false at the end. */
@@ -47,6 +38,7 @@ struct wn_spm_training {
   int vocab_size, threads;
   double coverage;
   bool byte_fallback, large; /* large: more than a gigabyte of text */
+  const char *rule;          /* of normalisation, "nmt_nfkc", extra spaces removed; NULL: text as it is */
   bool (*next)(void *user, const char **text, size_t *bytes);
   void *user;
 };

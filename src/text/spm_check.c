@@ -8,6 +8,7 @@
 #include <string.h>
 #include "base/alloc.h"
 #include "base/error.h"
+#include "text/spm_wire.h"
 #include "text/utf8.h"
 
 #define MAX_PIECES (1 << 24)
@@ -15,69 +16,6 @@
 #define MAX_RULE_BYTES 1024 /* what one match of a normalisation rule may be replaced with */
 #define MAX_RULE_NEST 32    /* SentencePiece's array of matches at one place of the text */
 #define MAX_SYMBOL_NEST 64  /* the same for user-defined symbols */
-
-enum piece_type { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
-
-/* One field of a protobuf message. */
-struct field {
-  uint32_t number;
-  int wire;            /* 0 varint, 1 eight bytes, 2 length-delimited, 5 four bytes */
-  uint64_t value;      /* wire 0, 1, 5 */
-  const uint8_t *data; /* wire 2 */
-  size_t bytes;
-};
-
-struct reader {
-  const uint8_t *p, *end;
-};
-
-static bool read_varint(struct reader *r, uint64_t *out) {
-  uint64_t value = 0;
-  for (int shift = 0; shift < 70; shift += 7) {
-    if (r->p == r->end) return false;
-    uint8_t byte = *r->p++;
-    if (shift < 64) value |= (uint64_t)(byte & 0x7F) << shift;
-    if (!(byte & 0x80)) {
-      *out = value;
-      return true;
-    }
-  }
-  return false;
-}
-
-static bool read_fixed(struct reader *r, int bytes, uint64_t *out) {
-  if (r->end - r->p < bytes) return false;
-  *out = 0;
-  for (int i = 0; i < bytes; i++) *out |= (uint64_t)r->p[i] << (8 * i);
-  r->p += bytes;
-  return true;
-}
-
-static bool spm_check_read_field(struct reader *r, struct field *f) {
-  uint64_t tag, length;
-  if (!read_varint(r, &tag) || tag > UINT32_MAX || tag >> 3 == 0) return false;
-  f->number = (uint32_t)(tag >> 3);
-  f->wire = (int)(tag & 7);
-  f->data = NULL;
-  f->bytes = 0;
-  f->value = 0;
-  switch (f->wire) {
-  case 0:
-    return read_varint(r, &f->value);
-  case 1:
-    return read_fixed(r, 8, &f->value);
-  case 2:
-    if (!read_varint(r, &length) || length > (uint64_t)(r->end - r->p)) return false;
-    f->data = r->p;
-    f->bytes = (size_t)length;
-    r->p += length;
-    return true;
-  case 5:
-    return read_fixed(r, 4, &f->value);
-  default: /* groups: SentencePiece has none */
-    return false;
-  }
-}
 
 struct symbol {
   const uint8_t *data;
@@ -111,14 +49,14 @@ static wn_status check_symbol_nest(wn_context *ctx, const char *name, struct sym
 }
 
 /* One vocabulary entry. */
-static wn_status check_piece(wn_context *ctx, const char *name, int32_t id, const struct field *message,
-                             struct wn_spm_info *info, enum piece_type *type, struct symbol *text) {
-  struct reader r = {message->data, message->data + message->bytes};
-  struct field f;
-  *type = NORMAL;
+static wn_status check_piece(wn_context *ctx, const char *name, int32_t id, const struct wn_wire_field *message,
+                             struct wn_spm_info *info, enum wn_spm_piece_type *type, struct symbol *text) {
+  struct wn_wire r = {message->data, message->data + message->bytes};
+  struct wn_wire_field f;
+  *type = WN_PIECE_NORMAL;
   *text = (struct symbol){0};
   while (r.p < r.end) {
-    if (!spm_check_read_field(&r, &f)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: piece %d is malformed", name, id);
+    if (!wn_wire_next(&r, &f)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: piece %d is malformed", name, id);
     if (f.number == 1 && f.wire == 2) {
       *text = (struct symbol){f.data, f.bytes};
     } else if (f.number == 2 && f.wire == 5) {
@@ -127,10 +65,10 @@ static wn_status check_piece(wn_context *ctx, const char *name, int32_t id, cons
       memcpy(&score, &bits, sizeof score);
       if (!isfinite(score)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the score of piece %d is not finite", name, id);
     } else if (f.number == 3 && f.wire == 0) {
-      if (f.value < NORMAL || f.value > BYTE)
+      if (f.value < WN_PIECE_NORMAL || f.value > WN_PIECE_BYTE)
         return wn_fail(ctx, WN_ERR_FORMAT, "%s: piece %d has the unknown type %llu", name, id,
                        (unsigned long long)f.value);
-      *type = (enum piece_type)f.value;
+      *type = (enum wn_spm_piece_type)f.value;
     } else if (f.number <= 3) {
       return wn_fail(ctx, WN_ERR_FORMAT, "%s: piece %d has a field of the wrong type", name, id);
     }
@@ -145,13 +83,12 @@ static wn_status check_piece(wn_context *ctx, const char *name, int32_t id, cons
   return WN_OK;
 }
 
-static wn_status check_trainer(wn_context *ctx, const char *name, const struct field *message,
+static wn_status check_trainer(wn_context *ctx, const char *name, const struct wn_wire_field *message,
                                struct wn_spm_info *info) {
-  struct reader r = {message->data, message->data + message->bytes};
-  struct field f;
+  struct wn_wire r = {message->data, message->data + message->bytes};
+  struct wn_wire_field f;
   while (r.p < r.end) {
-    if (!spm_check_read_field(&r, &f))
-      return wn_fail(ctx, WN_ERR_FORMAT, "%s: the trainer specification is malformed", name);
+    if (!wn_wire_next(&r, &f)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the trainer specification is malformed", name);
     size_t bad;
     if (f.number == 3 && (f.wire != 0 || f.value < 1 || f.value > 4))
       return wn_fail(ctx, WN_ERR_FORMAT, "%s: unknown model type %llu", name, (unsigned long long)f.value);
@@ -177,25 +114,7 @@ static wn_status check_trainer(wn_context *ctx, const char *name, const struct f
   return WN_OK;
 }
 
-/* The double array: a node's unit gives the place of its children's block, child = (node ^ offset) ^ byte, taken when
- * the child's label is that byte; with the leaf bit, (node ^ offset) holds the value. */
-struct trie {
-  const uint8_t *units; /* [count] 32-bit, little-endian */
-  size_t count;
-  const uint8_t *text; /* [text_bytes] replacement strings, each ended by a NUL */
-  size_t text_bytes;
-};
-
-static uint32_t trie_unit(const struct trie *t, size_t i) {
-  const uint8_t *u = t->units + 4 * i;
-  return (uint32_t)u[0] | (uint32_t)u[1] << 8 | (uint32_t)u[2] << 16 | (uint32_t)u[3] << 24;
-}
-static size_t trie_block(const struct trie *t, size_t node) {
-  uint32_t unit = trie_unit(t, node);
-  return node ^ (size_t)((unit >> 10) << ((unit & 0x200) >> 6));
-}
-
-static wn_status check_replacement(wn_context *ctx, const char *name, const struct trie *t, uint32_t value) {
+static wn_status check_replacement(wn_context *ctx, const char *name, const struct wn_spm_trie *t, uint32_t value) {
   size_t bad;
   const uint8_t *end = value < t->text_bytes ? memchr(t->text + value, 0, t->text_bytes - value) : NULL;
   if (!end)
@@ -208,7 +127,7 @@ static wn_status check_replacement(wn_context *ctx, const char *name, const stru
   return WN_OK;
 }
 
-static wn_status walk_trie(wn_context *ctx, const char *name, const struct trie *t, struct wn_spm_info *info) {
+static wn_status walk_trie(wn_context *ctx, const char *name, const struct wn_spm_trie *t, struct wn_spm_info *info) {
   enum { UNSEEN, OPEN, DONE };
   struct frame {
     uint32_t node;
@@ -226,18 +145,18 @@ static wn_status walk_trie(wn_context *ctx, const char *name, const struct trie 
   state[0] = OPEN;
   while (depth > 0) {
     struct frame *top = &stack[depth - 1];
-    size_t block = trie_block(t, top->node);
+    size_t block = wn_spm_trie_block(t, top->node);
     if (top->next == 0) {
       if ((block | 255) >= t->count) {
         status = wn_fail(ctx, WN_ERR_FORMAT, "%s: the normalisation table points outside itself (unit %zu of %zu)",
                          name, block | 255, t->count);
         goto out;
       }
-      if (trie_unit(t, top->node) & 0x100)
-        WN_TRY_GOTO(check_replacement(ctx, name, t, trie_unit(t, block) & 0x7FFFFFFF), out);
+      if (wn_spm_trie_unit(t, top->node) & 0x100)
+        WN_TRY_GOTO(check_replacement(ctx, name, t, wn_spm_trie_unit(t, block) & 0x7FFFFFFF), out);
     }
     if (top->next == 256) {
-      int own = (trie_unit(t, top->node) >> 8) & 1, below = leaves[top->node];
+      int own = (wn_spm_trie_unit(t, top->node) >> 8) & 1, below = leaves[top->node];
       if (own + below > MAX_RULE_NEST) {
         status = wn_fail(ctx, WN_ERR_FORMAT, "%s: more than %d normalisation rules of which each begins the next", name,
                          MAX_RULE_NEST);
@@ -252,7 +171,7 @@ static wn_status walk_trie(wn_context *ctx, const char *name, const struct trie 
     }
     uint32_t label = top->next++;
     size_t child = block ^ label;
-    if ((trie_unit(t, child) & 0x800000FF) != label) continue;
+    if ((wn_spm_trie_unit(t, child) & 0x800000FF) != label) continue;
     if (label == '\n') info->newline_inside = true;
     if (state[child] == OPEN) {
       status = wn_fail(ctx, WN_ERR_FORMAT, "%s: the normalisation table has a cycle", name);
@@ -275,21 +194,21 @@ out:
 static wn_status check_charsmap(wn_context *ctx, const char *name, const uint8_t *data, size_t bytes,
                                 struct wn_spm_info *info) {
   if (bytes == 0) return WN_OK;
-  struct reader r = {data, data + bytes};
+  struct wn_wire r = {data, data + bytes};
   uint64_t trie_bytes;
-  if (!read_fixed(&r, 4, &trie_bytes) || trie_bytes > (uint64_t)(r.end - r.p) || trie_bytes % 4)
+  if (!wn_wire_fixed(&r, 4, &trie_bytes) || trie_bytes > (uint64_t)(r.end - r.p) || trie_bytes % 4)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: the normalisation table's size does not fit its %zu bytes", name, bytes);
-  struct trie t = {r.p, (size_t)trie_bytes / 4, r.p + trie_bytes, bytes - 4 - (size_t)trie_bytes};
+  struct wn_spm_trie t = {r.p, (size_t)trie_bytes / 4, r.p + trie_bytes, bytes - 4 - (size_t)trie_bytes};
   if (t.count == 0) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the normalisation table is empty", name);
   return walk_trie(ctx, name, &t, info);
 }
 
-static wn_status check_normalizer(wn_context *ctx, const char *name, const struct field *message, bool denormalizer,
-                                  struct wn_spm_info *info) {
-  struct reader r = {message->data, message->data + message->bytes};
-  struct field f, charsmap = {0};
+static wn_status check_normalizer(wn_context *ctx, const char *name, const struct wn_wire_field *message,
+                                  bool denormalizer, struct wn_spm_info *info) {
+  struct wn_wire r = {message->data, message->data + message->bytes};
+  struct wn_wire_field f, charsmap = {0};
   while (r.p < r.end) {
-    if (!spm_check_read_field(&r, &f)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the normaliser is malformed", name);
+    if (!wn_wire_next(&r, &f)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the normaliser is malformed", name);
     if (f.number < 1 || f.number > 5) continue;
     if (f.wire != (f.number <= 2 ? 2 : 0))
       return wn_fail(ctx, WN_ERR_FORMAT, "%s: a field of the normaliser has the wrong type", name);
@@ -309,8 +228,8 @@ static wn_status check_normalizer(wn_context *ctx, const char *name, const struc
 }
 
 wn_status wn_spm_check(wn_context *ctx, const char *name, const void *data, size_t bytes, struct wn_spm_info *info) {
-  struct reader r = {data, (const uint8_t *)data + bytes};
-  struct field f;
+  struct wn_wire r = {data, (const uint8_t *)data + bytes};
+  struct wn_wire_field f;
   struct symbol *symbols = NULL, text;
   size_t symbol_count = 0, symbol_room = 0;
   int seen[6] = {0};
@@ -323,8 +242,8 @@ wn_status wn_spm_check(wn_context *ctx, const char *name, const void *data, size
   if (bytes == 0) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the file is empty", name);
   while (r.p < r.end) {
     size_t at = (size_t)(r.p - (const uint8_t *)data);
-    enum piece_type type;
-    if (!spm_check_read_field(&r, &f)) {
+    enum wn_spm_piece_type type;
+    if (!wn_wire_next(&r, &f)) {
       status =
           wn_fail(ctx, WN_ERR_FORMAT, "%s: not a SentencePiece model, or truncated (byte %zu of %zu)", name, at, bytes);
       goto out;
@@ -342,7 +261,7 @@ wn_status wn_spm_check(wn_context *ctx, const char *name, const void *data, size
       }
       WN_TRY_GOTO(check_piece(ctx, name, info->pieces, &f, info, &type, &text), out);
       info->pieces++;
-      if (type != USER_DEFINED) break;
+      if (type != WN_PIECE_USER_DEFINED) break;
       if (info->user_defined_count < WN_SPM_USER_DEFINED)
         info->user_defined[info->user_defined_count] = info->pieces - 1;
       info->user_defined_count++;

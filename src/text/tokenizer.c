@@ -25,8 +25,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PIECE_BYTES ((size_t)1 << 16)  /* what is handed to SentencePiece at once, where it can be cut */
-#define OWN_BYTES ((size_t)1 << 18)    /* longer stretches are segmented here (unigram.h, merges.h) */
+#define PIECE_BYTES ((size_t)1 << 16) /* what is handed to SentencePiece at once, where it can be cut */
+#define OWN_BYTES                                                                                                      \
+  ((size_t)1 << 18) /* longer stretches, and all without it, are segmented here (unigram.h, merges.h)                  \
+                     */
 #define WHOLE_LIMIT ((size_t)64 << 20) /* and where it cannot */
 
 static const char space_mark[] = "\xE2\x96\x81"; /* U+2581 */
@@ -86,6 +88,20 @@ struct encoder {
   size_t line_capacity;
 };
 
+wn_status wn_tokenizer_segment(const wn_tokenizer *tok, struct wn_spm_ids *scratch, const char *text, size_t bytes,
+                               size_t dropped, struct wn_ids *ids, size_t *count, struct wn_spm_error *error) {
+  const bool own = !tok->encoder || bytes > OWN_BYTES;
+  wn_status status = WN_ERR_UNSUPPORTED;
+  error->text[0] = 0;
+  if (own && wn_unigram_serves(tok)) status = wn_unigram_encode(tok, text, bytes, dropped, ids, count);
+  if (own && wn_merges_serve(tok)) status = wn_merges_encode(tok, text, bytes, dropped, ids, count);
+  if (status != WN_ERR_UNSUPPORTED) return status;
+  if (!wn_spm_encode(tok->encoder, text, bytes, scratch, error)) return WN_ERR_FORMAT;
+  *count = wn_spm_ids_count(scratch);
+  if (*count <= dropped) return WN_OK;
+  return wn_ids_add(NULL, ids, wn_spm_ids_data(scratch) + dropped, *count - dropped);
+}
+
 /* One stretch of text without U+2581, at a document's beginning or after a newline or a byte token. */
 static wn_status encode_stretch(struct encoder *e, const char *text, size_t bytes, bool first, struct wn_ids *ids) {
   if (bytes == 0) return WN_OK;
@@ -101,25 +117,13 @@ static wn_status encode_stretch(struct encoder *e, const char *text, size_t byte
     bytes++;
     dropped = e->tok->prefix;
   }
-  const bool unigram = bytes > OWN_BYTES && wn_unigram_serves(e->tok),
-             merges = bytes > OWN_BYTES && wn_merges_serve(e->tok);
   size_t count = 0;
-  wn_status status = WN_ERR_UNSUPPORTED;
-  if (unigram) status = wn_unigram_encode(e->tok, text, bytes, dropped, ids, &count);
-  if (merges) status = wn_merges_encode(e->tok, text, bytes, dropped, ids, &count);
-  const bool own = status != WN_ERR_UNSUPPORTED;
-  if (own) {
-    WN_TRY(status);
-  } else {
-    if (!wn_spm_encode(e->tok->spm, text, bytes, e->scratch, &e->error)) return WN_ERR_FORMAT;
-    count = wn_spm_ids_count(e->scratch);
-  }
+  WN_TRY(wn_tokenizer_segment(e->tok, e->scratch, text, bytes, dropped, ids, &count, &e->error));
   if (count < dropped) {
     snprintf(e->error.text, sizeof e->error.text, "the tokenizer's newline is not a token of its own everywhere");
     return WN_ERR_FORMAT;
   }
-  if (count == dropped || own) return WN_OK;
-  return wn_ids_add(NULL, ids, wn_spm_ids_data(e->scratch) + dropped, count - dropped);
+  return WN_OK;
 }
 
 /* Text without U+2581, cut at newlines into pieces of about PIECE_BYTES. */
@@ -165,8 +169,8 @@ static wn_status encode_text(struct encoder *e, const char *text, size_t bytes, 
 /* Special tokens inside the spans, and the text between them. */
 static wn_status encode_spm(const wn_tokenizer *tok, const char *text, size_t bytes, const struct wn_span *spans,
                             int count, bool first, struct wn_ids *ids, struct wn_encode_detail *why) {
-  struct encoder e = {.tok = tok, .scratch = wn_spm_ids_create()};
-  wn_status status = e.scratch ? WN_OK : WN_ERR_MEMORY;
+  struct encoder e = {.tok = tok, .scratch = tok->encoder ? wn_spm_ids_create() : NULL};
+  wn_status status = e.scratch || !tok->encoder ? WN_OK : WN_ERR_MEMORY;
   const struct wn_finder_text in = {text, bytes, spans, count};
   struct wn_found next;
   size_t done = 0;

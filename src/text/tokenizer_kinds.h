@@ -5,11 +5,12 @@
 #include <pthread.h>
 #include "text/bpe.h"
 #include "text/spm.h"
-#include "text/spm_check.h"
+#include "text/spm_model.h"
 #include "text/tokenizer.h"
 
 #define WN_MAX_ENDS 24
 struct wn_token_tree;
+struct wn_pieces;
 
 struct wn_tokenizer {
   int32_t vocab_size, bos, eos; /* bos: put before every text, or -1 */
@@ -20,6 +21,8 @@ struct wn_tokenizer {
   bool configured;     /* tokenizer_config.json is part of it */
   struct wn_bpe *bpe;
   struct wn_spm *spm;
+  struct wn_spm_encoder *encoder; /* spm: SentencePiece's, or NULL: `pieces`, for our own, which serve all texts then */
+  struct wn_pieces *pieces;
   char *model; /* spm: the model file, [model_bytes] */
   size_t model_bytes;
   struct wn_spm_info info;
@@ -31,5 +34,10 @@ struct wn_tokenizer {
   pthread_mutex_t tree_lock;
   struct wn_token_tree *tree; /* token_tree.h; NULL: nobody has asked for it yet */
 };
+
+/* Appends the ids of a text without U+2581 but for the first `dropped`, by SentencePiece, in scratch, or by our own
+ * encoders; *count: of all. WN_ERR_FORMAT: `error` says why. */
+wn_status wn_tokenizer_segment(const wn_tokenizer *tok, struct wn_spm_ids *scratch, const char *text, size_t bytes,
+                               size_t dropped, struct wn_ids *ids, size_t *count, struct wn_spm_error *error);
 
 #endif

@@ -12,6 +12,7 @@
 #include "base/misuse.h"
 #include "base/open.h"
 #include "text/bpe_json.h"
+#include "text/pieces.h"
 #include "text/token_tree.h"
 #include "text/tokenizer_kinds.h"
 #include "text/vocab_gguf.h"
@@ -24,16 +25,16 @@
 /* Tries out whether newline is a token of its own: the ids of "a\nb" must be those of "a", newline, and what "\nb" has
  * after newline. */
 static wn_status find_cuts(wn_context *ctx, const char *path, wn_tokenizer *tok) {
-  struct wn_spm_ids *scratch = wn_spm_ids_create();
+  struct wn_spm_ids *scratch = tok->encoder ? wn_spm_ids_create() : NULL;
   struct wn_spm_error error;
   struct wn_ids ids[4] = {0};
   static const char *const texts[4] = {"\n", "a", "\nb", "a\nb"};
-  wn_status status = scratch ? WN_OK : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: tokens");
+  wn_status status = scratch || !tok->encoder ? WN_OK : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: tokens");
   for (int i = 0; i < 4 && status == WN_OK; i++) {
-    if (!wn_spm_encode(tok->spm, texts[i], strlen(texts[i]), scratch, &error))
-      status = wn_fail(ctx, WN_ERR_FORMAT, "%s: the tokenizer does not work: %s", path, error.text);
-    else
-      status = wn_ids_add(ctx, &ids[i], wn_spm_ids_data(scratch), wn_spm_ids_count(scratch));
+    size_t count;
+    status = wn_tokenizer_segment(tok, scratch, texts[i], strlen(texts[i]), 0, &ids[i], &count, &error);
+    if (status != WN_OK)
+      wn_fail(ctx, status, "%s: the tokenizer does not work: %s", path, error.text[0] ? error.text : "out of memory");
   }
   if (status == WN_OK && ids[0].count > 0 && !tok->info.newline_inside) {
     int32_t newline = ids[0].data[ids[0].count - 1];
@@ -68,12 +69,29 @@ static wn_status gather_control(wn_context *ctx, const char *path, wn_tokenizer 
   return wn_finder_create(ctx, &tok->control, false, &tok->finder);
 }
 
+/* Without SentencePiece: the tree of pieces stays, since every text needs it. */
+static wn_status serve_ourselves(wn_context *ctx, const char *path, wn_tokenizer *tok) {
+  void *p;
+  WN_TRY(wn_alloc(ctx, "tokenizer", sizeof *tok->pieces, &p));
+  tok->pieces = p;
+  const wn_status status = wn_pieces_build(tok, tok->pieces);
+  if (status == WN_ERR_MEMORY) return wn_fail(ctx, status, "out of memory: tokenizer");
+  if (status == WN_OK && (tok->info.unigram || (tok->info.bpe && !tok->pieces->unused))) return WN_OK;
+  return wn_fail(
+      ctx, WN_ERR_UNSUPPORTED,
+      "%s: a SentencePiece model of whole words or characters, or with unused pieces in BPE; this build, without "
+      "SentencePiece, encodes by unigram and BPE models alone",
+      path);
+}
+
 /* tok->model is in place. */
 static wn_status open_sentencepiece(wn_context *ctx, const char *path, wn_tokenizer *tok) {
   WN_TRY(wn_spm_check(ctx, path, tok->model, tok->model_bytes, &tok->info));
   struct wn_spm_error error;
-  tok->spm = wn_spm_create(tok->model, tok->model_bytes, &error);
-  if (!tok->spm) return wn_fail(ctx, WN_ERR_FORMAT, "%s: SentencePiece refuses the model: %s", path, error.text);
+  tok->encoder = wn_spm_encoder_create(tok->model, tok->model_bytes, &error);
+  if (!tok->encoder && error.text[0])
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: SentencePiece refuses the model: %s", path, error.text);
+  WN_TRY(wn_spm_create(ctx, path, tok->model, tok->model_bytes, &tok->info, &tok->spm));
   tok->vocab_size = wn_spm_count(tok->spm);
   tok->bos = tok->known_bos = wn_spm_bos(tok->spm);
   tok->eos = wn_spm_eos(tok->spm);
@@ -85,6 +103,7 @@ static wn_status open_sentencepiece(wn_context *ctx, const char *path, wn_tokeni
     if (wn_spm_piece(tok->spm, id, &text, &n) == WN_SPM_BYTE && sscanf(text, "<0x%2X>", &byte) == 1)
       tok->byte_id[byte & 255] = id;
   }
+  if (!tok->encoder) WN_TRY(serve_ourselves(ctx, path, tok));
   WN_TRY(gather_control(ctx, path, tok));
   return find_cuts(ctx, path, tok);
 }
@@ -343,6 +362,9 @@ wn_status wn_tokenizer_load(wn_context *ctx, const char *spec, wn_tokenizer **ou
 void wn_tokenizer_destroy(wn_tokenizer *tok) {
   WN_CHECK_OR(, WN_HANDLE(tok, TOKENIZER));
   wn_spm_destroy(tok->spm);
+  wn_spm_encoder_destroy(tok->encoder);
+  if (tok->pieces) wn_pieces_clear(tok->pieces);
+  wn_free(tok->pieces);
   wn_bpe_destroy(tok->bpe);
   wn_finder_clear(&tok->finder);
   wn_vocab_clear(&tok->control);

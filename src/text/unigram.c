@@ -15,7 +15,7 @@
 #define UNKNOWN_PENALTY 10.0f
 
 bool wn_unigram_serves(const wn_tokenizer *tok) {
-  return wn_pieces_plain(tok) && tok->info.unigram;
+  return wn_pieces_serve(tok) && tok->info.unigram;
 }
 
 /* score [mask + 1]: of the best path to a place, at place & mask; back [bytes + 1]: the length of its last piece, 0: no
@@ -40,8 +40,8 @@ static void unigram_search(const struct wn_pieces *u, const char *text, size_t b
       const int32_t id = u->pieces[node];
       if (id == WN_NO_PIECE) continue;
       const size_t length = at - from;
-      const double own =
-          wn_pieces_user_defined(u->tok, id) ? (double)((float)length * u->most) - 0.1 : wn_spm_score(u->tok->spm, id);
+      const double own = wn_spm_user_defined(u->tok->spm, id) ? (double)((float)length * u->most) - 0.1
+                                                              : wn_spm_score(u->tok->spm, id);
       unigram_reach(back, score, mask, at, length, own + (double)here);
       single = single || length == n;
     }
@@ -63,25 +63,26 @@ static void unigram_turn(uint16_t *back, size_t bytes) {
 
 wn_status wn_unigram_encode(const wn_tokenizer *tok, const char *text, size_t bytes, size_t dropped, struct wn_ids *ids,
                             size_t *count) {
-  struct wn_pieces u;
+  struct wn_pieces room;
+  const struct wn_pieces *u;
   struct wn_bytes normal = {0};
   struct wn_piece_out out = {.ids = ids, .dropped = dropped};
   void *back = NULL, *score = NULL;
   size_t window = 1;
-  wn_status status = wn_pieces_build(tok, &u);
-  if (status == WN_OK) status = wn_pieces_normalize(tok, text, bytes, &normal);
-  while (window <= u.longest + 4) window *= 2;
+  wn_status status = wn_pieces_get(tok, &room, &u);
+  if (status == WN_OK) status = wn_spm_normalize(tok->spm, text, bytes, &normal);
+  while (window <= u->longest + 4) window *= 2;
   if (status == WN_OK) status = wn_alloc(NULL, "tokens", (normal.count + 1) * sizeof(uint16_t), &back);
   if (status == WN_OK) status = wn_alloc(NULL, "tokens", window * sizeof(float), &score);
-  if (status == WN_OK) {
-    unigram_search(&u, normal.data, normal.count, back, score, window - 1);
+  if (status == WN_OK && normal.count > 0) {
+    unigram_search(u, normal.data, normal.count, back, score, window - 1);
     unigram_turn(back, normal.count);
-    status = wn_pieces_emit(&u, normal.data, normal.count, back, &out);
+    status = wn_pieces_emit(u, normal.data, normal.count, back, &out);
   }
   *count = out.count;
   wn_bytes_clear(&normal);
   wn_free(back);
   wn_free(score);
-  wn_pieces_clear(&u);
+  wn_pieces_clear(&room);
   return status;
 }

@@ -305,7 +305,7 @@ static void test_pieces(void **state) {
     size_t bytes;
     char *data = get(k ? bpe : model, &bytes);
     struct wn_spm_error error;
-    struct wn_spm *spm = wn_spm_create(data, bytes, &error);
+    struct wn_spm_encoder *spm = wn_spm_encoder_create(data, bytes, &error);
     struct wn_spm_ids *whole = wn_spm_ids_create();
     assert_non_null(spm);
     assert_true(wn_spm_encode(spm, text, n, whole, &error));
@@ -315,7 +315,7 @@ static void test_pieces(void **state) {
     assert_memory_equal(ids, wn_spm_ids_data(whole), count * sizeof *ids);
     wn_tokens_free(ids);
     wn_spm_ids_destroy(whole);
-    wn_spm_destroy(spm);
+    wn_spm_encoder_destroy(spm);
     free(data);
   }
   /* and cut by hand at every newline */

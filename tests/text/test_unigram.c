@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/rng.h"
 #include "text/merges.h"
+#include "text/pieces.h"
 #include "text/unigram.h"
 
 enum { WORDS = 40, LONGEST = 700000, LEARNT = 77 };
@@ -89,7 +90,7 @@ static void compare(const wn_tokenizer *tok, const char *text, size_t bytes, siz
   struct wn_ids have = {0};
   size_t count = 0;
   assert_non_null(want);
-  assert_true(wn_spm_encode(tok->spm, text, bytes, want, &error));
+  assert_true(wn_spm_encode(tok->encoder, text, bytes, want, &error));
   assert_int_equal(tok->info.bpe ? wn_merges_encode(tok, text, bytes, dropped, &have, &count)
                                  : wn_unigram_encode(tok, text, bytes, dropped, &have, &count),
                    WN_OK);
@@ -136,7 +137,7 @@ static void little_memory(void **state) {
     fail_msg("%llu bytes for a text of %zu", after.peak_bytes - before.live_bytes, bytes);
   struct wn_spm_ids *want = wn_spm_ids_create();
   struct wn_spm_error error;
-  assert_true(wn_spm_encode(tok->spm, text, bytes, want, &error));
+  assert_true(wn_spm_encode(tok->encoder, text, bytes, want, &error));
   assert_int_equal(count, wn_spm_ids_count(want));
   assert_memory_equal(ids, wn_spm_ids_data(want), count * sizeof *ids);
   wn_spm_ids_destroy(want);
@@ -157,6 +158,119 @@ static void other_models_are_left(void **state) {
   wn_tokenizer_destroy(tok);
 }
 
+/* ---- a build without SentencePiece: our own reading, normalising and encoding serve every text ---- */
+
+/* Sentences of the corpus, for training by rules that the public call does not have. */
+struct sentences {
+  const char *text;
+  size_t left;
+};
+static bool next_sentence(void *user, const char **text, size_t *bytes) {
+  struct sentences *s = user;
+  const char *newline = s->left ? memchr(s->text, '\n', s->left) : NULL;
+  const size_t n = newline ? (size_t)(newline - s->text) : s->left;
+  if (s->left == 0) return false;
+  *text = s->text, *bytes = n;
+  s->text += n + (newline != NULL), s->left -= n + (newline != NULL);
+  return true;
+}
+
+static void train_by_rule(const char *kind, const char *rule, bool byte_fallback, char path[700]) {
+  static char text[30000];
+  char *model = NULL;
+  size_t bytes = 0;
+  struct wn_spm_error error;
+  struct sentences all = {text, draw(LEARNT, sizeof text, true, text)};
+  const struct wn_spm_training training = {.kind = kind,
+                                           .vocab_size = byte_fallback ? 380 : 140,
+                                           .threads = 1,
+                                           .coverage = 0.98,
+                                           .byte_fallback = byte_fallback,
+                                           .rule = rule,
+                                           .next = next_sentence,
+                                           .user = &all};
+  if (!wn_spm_train(&training, &model, &bytes, &error)) fail_msg("%s", error.text);
+  snprintf(path, 700, "%s/%s-%s.model", folder, kind, rule ? rule : "plain");
+  put_file(path, model, bytes);
+  wn_spm_text_free(model);
+}
+
+/* Full-width letters, ligatures, spaces of all kinds, marks, soft hyphens: what nmt_nfkc rewrites. */
+static size_t draw_unnormal(uint64_t seed, size_t room, char *out) {
+  static const char *const parts[] = {"\xEF\xBC\xA1\xEF\xBC\xA2",
+                                      "\xEF\xAC\x81",
+                                      "\xC2\xA0",
+                                      "\xE3\x80\x80",
+                                      "  ",
+                                      " ",
+                                      "e\xCC\x81",
+                                      "\xC2\xAD",
+                                      "\xE2\x84\xA2",
+                                      "stone",
+                                      "\t",
+                                      "\n",
+                                      "\r\n",
+                                      "river",
+                                      "\xE2\x80\x8B",
+                                      "\xED\x95\x9C",
+                                      "\xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB",
+                                      "\x7F",
+                                      "x",
+                                      "\xEF\xBC\x8A\xE2\x85\xA3"};
+  size_t n = 0;
+  for (uint64_t i = 0; n + 16 < room; i++) {
+    const char *part = parts[wn_random_below(seed, 3, i, 0, sizeof parts / sizeof *parts)];
+    memcpy(out + n, part, strlen(part));
+    n += strlen(part);
+  }
+  return n;
+}
+
+static void same_without(wn_tokenizer *with, wn_tokenizer *without, const char *text, size_t bytes) {
+  int32_t *want, *have;
+  size_t want_count, have_count;
+  assert_ok(ctx, wn_tokenizer_encode(ctx, with, text, bytes, false, false, &want, &want_count));
+  assert_ok(ctx, wn_tokenizer_encode(ctx, without, text, bytes, false, false, &have, &have_count));
+  for (size_t i = 0; i < want_count && i < have_count; i++)
+    if (want[i] != have[i]) fail_msg("id %zu of %zu is %d, SentencePiece's %d", i, have_count, have[i], want[i]);
+  assert_int_equal(have_count, want_count);
+  wn_tokens_free(want);
+  wn_tokens_free(have);
+}
+
+static void without_sentencepiece(void **state) {
+  (void)state;
+  char *text = test_malloc(LONGEST);
+  for (int k = 0; k < 4; k++) {
+    const char *kind = k % 2 ? "bpe" : "unigram", *rule = k == 0 ? NULL : k == 3 ? "nfkc_cf" : "nmt_nfkc";
+    char path[700];
+    wn_tokenizer *with, *without;
+    train_by_rule(kind, rule, k & 1, path);
+    assert_ok(ctx, wn_tokenizer_load(ctx, path, &with));
+    assert_ok(ctx, wn_tokenizer_load(ctx, path, &without));
+    /* What a build without it begins with. */
+    struct wn_pieces *pieces = test_malloc(sizeof *pieces);
+    wn_spm_encoder_destroy(without->encoder);
+    without->encoder = NULL;
+    assert_int_equal(wn_pieces_build(without, pieces), WN_OK);
+    without->pieces = pieces;
+    assert_true(without->info.charsmap == (rule != NULL));
+    same_without(with, without, "", 0);
+    same_without(with, without, "  ", 2);
+    same_without(with, without, " a", 2);
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+      same_without(with, without, text, draw(seed, 10 + 40 * seed, seed % 4 != 0, text));
+      same_without(with, without, text, draw_unnormal(seed, 4 * seed, text));
+    }
+    without->pieces = NULL;
+    wn_pieces_clear(pieces);
+    test_free(pieces);
+    wn_tokenizer_destroy(with);
+    wn_tokenizer_destroy(without);
+  }
+  test_free(text);
+}
+
 static int setup(void **state) {
   (void)state;
   static char text[60000];
@@ -175,6 +289,6 @@ static int teardown(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(same_ids), cmocka_unit_test(little_memory),
-                                     cmocka_unit_test(other_models_are_left)};
+                                     cmocka_unit_test(other_models_are_left), cmocka_unit_test(without_sentencepiece)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,0 +1,29 @@
+/* The inside of struct wn_spm. */
+#ifndef WN_TEXT_SPM_INSIDE_H
+#define WN_TEXT_SPM_INSIDE_H
+
+#include "text/spm_model.h"
+#include "text/spm_wire.h"
+
+struct wn_spm_piece {
+  size_t at; /* of the texts */
+  uint16_t bytes;
+  uint8_t type; /* enum wn_spm_piece_type */
+  float score;
+};
+
+struct wn_spm {
+  struct wn_spm_info info;
+  struct wn_spm_piece *pieces; /* [count] */
+  char *texts;                 /* each ended by a NUL */
+  int32_t *slots;              /* [mask + 1] ids by their texts' hashes, -1: free */
+  uint32_t mask;
+  int32_t count, bos, eos, unknown;
+  struct wn_spm_trie rules; /* count 0: none */
+  bool symbol_begins[256];  /* a symbol of the user's begins with the byte; */
+  size_t longest_symbol;    /* their most bytes */
+};
+
+int32_t wn_spm_find(const struct wn_spm *spm, const char *text, size_t bytes); /* -1: no piece */
+
+#endif
