@@ -158,7 +158,7 @@ typedef struct wn_fit {
   double mse;             /* sum of squares / n */
   int64_t n;
 } wn_fit;
-/* Ordinary least squares by QR (LAPACK). x >= 0; n >= 3, not all x equal: WN_ERR_ARGUMENT. 4 n doubles of memory. */
+/* Ordinary least squares by QR. x >= 0; n >= 3, not all x equal: WN_ERR_ARGUMENT. n doubles of memory. */
 wn_status wn_fit_curve(wn_context *ctx, wn_fit_kind kind, const double *x, const double *y, int64_t n, wn_fit *out);
 double wn_fit_at(wn_fit_kind kind, const wn_fit *fit, double x);
 

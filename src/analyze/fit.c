@@ -1,5 +1,4 @@
-/* Least squares of one curve, y = a + b f(x): QR of [1, f(x)] by LAPACK's dgels. f is scaled to unit size first, so
- * that the factorization sees two columns alike. About 12 n operations. */
+/* Least squares of one curve, y = a + b f(x): QR of [1, f(x)], f scaled to unit size first. About 12 n operations. */
 #include <math.h>
 #include <string.h>
 
@@ -7,10 +6,6 @@
 #include "base/error.h"
 #include "base/misuse.h"
 #include "winnow/analyze.h"
-
-/* LAPACK, Fortran's convention: solves min |b - A x|, A [m,n] by columns; x in b[0..n). */
-void dgels_(const char *trans, const int *m, const int *n, const int *nrhs, double *a, const int *lda, double *b,
-            const int *ldb, double *work, const int *lwork, int *info, size_t trans_length);
 
 const char *wn_fit_name(wn_fit_kind kind) {
   static const char *const names[WN_FIT_COUNT] = {"square root", "logarithmic", "linear"};
@@ -26,14 +21,23 @@ double wn_fit_at(wn_fit_kind kind, const wn_fit *fit, double x) {
   return fit->intercept + fit->slope * fit_curve(kind, x);
 }
 
-static wn_status fit_solve(wn_context *ctx, double *a, double *b, int m) {
-  enum { WORK = 256 };
-  const int n = 2, one = 1, lwork = WORK;
-  double work[WORK];
-  int info = 0;
-  dgels_("N", &m, &n, &one, a, &m, b, &m, work, &lwork, &info, 1);
-  if (info != 0) return wn_fail(ctx, WN_ERR_ARGUMENT, "fit: all x are equal, a curve is not determined");
-  return WN_OK;
+/* min |y - a - b f|: [1, f] = Q R by Gram-Schmidt, twice, so that Q's second column is orthogonal to the first one to
+ * the last digits. f[n] is overwritten with it. False: f is constant. */
+static bool fit_solve(double *f, const double *y, int64_t n, double *intercept, double *slope) {
+  double along[2] = {0}, square = 0, dot = 0, mean = 0;
+  for (int pass = 0; pass < 2; pass++) {
+    for (int64_t i = 0; i < n; i++) along[pass] += f[i] / (double)n;
+    for (int64_t i = 0; i < n; i++) f[i] -= along[pass];
+  }
+  for (int64_t i = 0; i < n; i++) {
+    square += f[i] * f[i];
+    dot += f[i] * (y[i] - y[0]);
+    mean += (y[i] - y[0]) / (double)n;
+  }
+  if (!(square > 0)) return false;
+  *slope = dot / square;
+  *intercept = y[0] + mean - *slope * (along[0] + along[1]);
+  return true;
 }
 
 wn_status wn_fit_curve(wn_context *ctx, wn_fit_kind kind, const double *x, const double *y, int64_t n, wn_fit *out) {
@@ -53,13 +57,13 @@ wn_status wn_fit_curve(wn_context *ctx, wn_fit_kind kind, const double *x, const
   }
   if (!(high > low)) return wn_fail(ctx, WN_ERR_ARGUMENT, "fit: all x are equal, a curve is not determined");
   void *memory;
-  WN_TRY(wn_alloc(ctx, "points of a fit", 3 * (size_t)n * sizeof(double), &memory));
-  double *a = memory, *b = a + 2 * n, squares = 0, spread = 0;
-  for (int64_t i = 0; i < n; i++) a[i] = 1, a[n + i] = fit_curve(kind, x[i]) / scale, b[i] = y[i];
-  const wn_status status = fit_solve(ctx, a, b, (int)n);
-  *out = (wn_fit){.intercept = b[0], .slope = b[1] / scale, .n = n};
+  WN_TRY(wn_alloc(ctx, "points of a fit", (size_t)n * sizeof(double), &memory));
+  double *f = memory, intercept = 0, slope = 0, squares = 0, spread = 0;
+  for (int64_t i = 0; i < n; i++) f[i] = fit_curve(kind, x[i]) / scale;
+  const bool determined = fit_solve(f, y, n, &intercept, &slope);
   wn_free(memory);
-  if (status != WN_OK) return status;
+  if (!determined) return wn_fail(ctx, WN_ERR_ARGUMENT, "fit: all x are equal, a curve is not determined");
+  *out = (wn_fit){.intercept = intercept, .slope = slope / scale, .n = n};
   for (int64_t i = 0; i < n; i++) {
     const double rest = y[i] - wn_fit_at(kind, out, x[i]), off = y[i] - y[0] - mean;
     squares += rest * rest, spread += off * off;

@@ -1,12 +1,18 @@
 /* The backends of this build, and the libraries they stand on. */
-#include <dnnl.h>
 #include <jansson.h>
-#include <libxsmm_version.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <utf8proc.h>
+#if WN_HAVE_ONEDNN
+#include <dnnl.h>
+#endif
+#if WN_HAVE_LIBXSMM
+#include <libxsmm_version.h>
+#endif
+#if WN_HAVE_ZLIB
 #include <zlib.h>
+#endif
 #include "backends/backends.h"
 #include "backends/cpu/cpu.h"
 
@@ -37,13 +43,19 @@ static char texts[5][64];
 static const char *libraries[6];
 
 static void fill_libraries(void) {
-  const dnnl_version_t *dnnl = dnnl_version();
   int n = 0;
+#if WN_HAVE_ONEDNN
+  const dnnl_version_t *dnnl = dnnl_version();
   snprintf(texts[n++], sizeof texts[0], "oneDNN %d.%d.%d", dnnl->major, dnnl->minor, dnnl->patch);
+#endif
+#if WN_HAVE_LIBXSMM
   snprintf(texts[n++], sizeof texts[0], "libxsmm %s", LIBXSMM_CONFIG_VERSION);
+#endif
   snprintf(texts[n++], sizeof texts[0], "jansson %s", jansson_version_str());
   snprintf(texts[n++], sizeof texts[0], "utf8proc %s", utf8proc_version());
+#if WN_HAVE_ZLIB
   snprintf(texts[n++], sizeof texts[0], "zlib %s", zlibVersion());
+#endif
   for (int i = 0; i < n; i++) libraries[i] = texts[i];
 }
 

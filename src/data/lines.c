@@ -3,22 +3,16 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/open.h"
+#include "data/inflate.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
-#include <unistd.h>
 
 #define LINE_LIMIT ((size_t)256 << 20) /* of a gzip file: a longer line is refused */
 
-/* zlib gives bytes that are no gzip data as they are: a pipe may carry either. */
+/* A pipe may carry gzip data or text. */
 static wn_status lines_open_inflated(wn_context *ctx, int fd, struct wn_lines *l) {
-  l->gz = gzdopen(fd, "rb");
-  if (!l->gz) {
-    close(fd);
-    return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s", l->path);
-  }
-  gzbuffer(l->gz, 1 << 18);
+  WN_TRY(wn_inflate_open(ctx, l->path, fd, &l->stream));
   l->capacity = (size_t)1 << 18;
   void *p;
   WN_TRY(wn_alloc(ctx, "line", l->capacity, &p));
@@ -48,17 +42,16 @@ wn_status wn_lines_open(wn_context *ctx, const char *path, bool gzip, struct wn_
 }
 
 void wn_lines_close(struct wn_lines *l) {
-  if (l->gz) gzclose(l->gz);
+  wn_inflate_close(l->stream);
   wn_map_close(&l->map);
   wn_free(l->buffer);
   *l = (struct wn_lines){0};
 }
 
 uint64_t wn_lines_done(const struct wn_lines *l) {
-  if (!l->gz) return l->at;
+  if (!l->stream) return l->at;
   if (l->file_bytes == 0) return 0; /* a pipe: nobody knows how much is to come */
-  z_off_t at = gzoffset(l->gz);
-  return at < 0 ? 0 : (uint64_t)at;
+  return wn_inflate_done(l->stream);
 }
 
 /* Inflates more text and appends it to the buffer's. */
@@ -80,16 +73,13 @@ static wn_status inflate_more(wn_context *ctx, struct wn_lines *l) {
     l->capacity *= 2;
   }
   size_t room = l->capacity - l->end;
-  int n = gzread(l->gz, l->buffer + l->end, room < (size_t)1 << 24 ? (unsigned)room : 1u << 24);
-  int code = Z_OK;
-  const char *text = gzerror(l->gz, &code);
-  if (n < 0 || (n == 0 && code != Z_OK && code != Z_STREAM_END)) {
-    const char *why = code == Z_BUF_ERROR ? "the gzip data are truncated" : code == Z_ERRNO ? strerror(errno) : text;
-    return wn_fail(ctx, code == Z_ERRNO ? WN_ERR_IO : WN_ERR_FORMAT,
-                   "%s: %s (after line %" PRIu64 ", byte %" PRIu64 " of the text)", l->path, why, l->line,
+  size_t n;
+  const char *why;
+  const wn_status status = wn_inflate_read(l->stream, l->buffer + l->end, room, &n, &why);
+  if (status != WN_OK)
+    return wn_fail(ctx, status, "%s: %s (after line %" PRIu64 ", byte %" PRIu64 " of the text)", l->path, why, l->line,
                    l->next_offset + (l->end - l->begin));
-  }
-  l->end += (size_t)n;
+  l->end += n;
   l->ended = n == 0;
   return WN_OK;
 }
@@ -99,7 +89,7 @@ wn_status wn_lines_next(wn_context *ctx, struct wn_lines *l, const char **text, 
   *text = "";
   const char *start, *newline;
   size_t n;
-  if (!l->gz) {
+  if (!l->stream) {
     start = (const char *)l->map.data + l->at;
     n = l->map.bytes - l->at;
     newline = n ? memchr(start, '\n', n) : NULL;

@@ -3,22 +3,22 @@
 #ifndef WN_DATA_LINES_H
 #define WN_DATA_LINES_H
 
-#include <zlib.h>
-#include "base/file.h"
+#include "data/inflate.h"
 
 struct wn_lines {
   const char *path; /* borrowed */
   struct wn_map map;
-  gzFile gz;    /* NULL: the map */
-  char *buffer; /* gz: [capacity], text in [begin, end) */
+  struct wn_inflate *stream; /* inflated, or read as it is; NULL: the map */
+  char *buffer;              /* stream: [capacity], text in [begin, end) */
   size_t begin, end, capacity;
-  bool ended;            /* gz: nothing left to inflate */
+  bool ended;            /* stream: nothing left to inflate */
   size_t at;             /* map: the next byte */
   uint64_t line, offset; /* of the line given last: number from 1, byte of the (inflated) text */
   uint64_t next_offset;
   uint64_t file_bytes; /* on disk; 0: a pipe */
 };
-/* An empty file is WN_ERR_FORMAT. "-" is standard input; a pipe may carry text or gzip data. */
+/* An empty file is WN_ERR_FORMAT; gzip in a build without zlib is WN_ERR_UNSUPPORTED. "-" is standard input; a pipe may
+ * carry text or gzip data. */
 wn_status wn_lines_open(wn_context *ctx, const char *path, bool gzip, struct wn_lines *l);
 /* *text: the next line with its newline, borrowed until the next call; *bytes is 0 at the end. */
 wn_status wn_lines_next(wn_context *ctx, struct wn_lines *l, const char **text, size_t *bytes);

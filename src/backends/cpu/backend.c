@@ -1,7 +1,9 @@
 /* The cpu backend's table: the reference backend's slots, overridden by what this instruction set has kernels for.
  * WN_ISA_REF overrides nothing: plain C on any machine, but in the backend that users select. */
-#include <dnnl.h>
 #include <pthread.h>
+#if WN_HAVE_ONEDNN
+#include <dnnl.h>
+#endif
 #include "backends/cpu/attention/attention.h"
 #include "backends/cpu/cpu.h"
 
@@ -26,9 +28,17 @@ const struct wn_backend *wn_backend_cpu(enum wn_isa isa) {
   pthread_once(&once, backend_fill);
   /* A forced AVX2 holds for oneDNN's kernels too. It takes this only before its first kernel; later it refuses, which
    * leaves a process that asked for both sets (tests) on the wider one. */
+#if WN_HAVE_ONEDNN
   if (isa == WN_ISA_AVX2) (void)dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2);
+#endif
   return &tables[isa];
 }
+
+#if defined(__x86_64__)
+const struct wn_product_ops *wn_cpu_product_ops(const struct wn_backend *backend) {
+  return backend == &tables[WN_ISA_AVX512] ? &wn_product_ops_avx512 : &wn_product_ops_avx2;
+}
+#endif
 
 const struct wn_backend *wn_backend_cpu_for(enum wn_isa isa) {
   return wn_backend_cpu(isa);

@@ -3,10 +3,14 @@
 #define WN_BACKENDS_CPU_CPU_H
 
 #include "backends/backends.h"
+#include "backends/cpu/product.h"
 
-/* linear.c: products through oneDNN's sgemm. */
+/* linear.c: products through oneDNN's sgemm, or our own. */
 wn_status wn_cpu_linear_forward(const struct wn_exec *exec, const struct wn_linear *a);
 wn_status wn_cpu_linear_backward(const struct wn_exec *exec, const struct wn_linear *a);
+
+/* Our own products for the instruction set of this table of the backend. */
+const struct wn_product_ops *wn_cpu_product_ops(const struct wn_backend *backend);
 
 /* linear_bf16.c: products of bf16 arrays, summed in float, by oneDNN's matmul. Can this processor (AVX512_BF16), and
  * may oneDNN? */

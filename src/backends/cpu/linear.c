@@ -1,53 +1,69 @@
-/* y = x w^T + b and its gradients through oneDNN's sgemm (row-major). 2MNK operations each. */
-#include <dnnl.h>
+/* y = x w^T + b and its gradients (row-major) through oneDNN's sgemm, or our own (product.h) in a build without oneDNN.
+ * 2MNK operations each. */
 #include <omp.h>
 #include <string.h>
 #include "backends/cpu/cpu.h"
+#include "backends/cpu/product.h"
 #include "base/team.h"
 
 /* Below this a product takes less time than waking the other threads. */
 #define LINEAR_ALONE 65536
 
-/* c[M,N] = op(a) op(b) + beta c, K summed over. */
-struct product {
-  char ta, tb;
-  int64_t M, N, K;
-  const float *a, *b;
-  int64_t lda, ldb, ldc;
-  float beta, *c;
-};
+#if WN_HAVE_ONEDNN
+#include <dnnl.h>
+static int product_one(const struct wn_exec *exec, const struct wn_sgemm *x) {
+  (void)exec;
+  return (int)dnnl_sgemm(x->ta ? 'T' : 'N', x->tb ? 'T' : 'N', x->M, x->N, x->K, 1.0f, x->a, x->lda, x->b, x->ldb,
+                         x->add ? 1.0f : 0.0f, x->c, x->ldc);
+}
+#else
+static int product_one(const struct wn_exec *exec, const struct wn_sgemm *x) {
+  wn_cpu_product_ops(exec->backend)->sgemm(x);
+  return 0;
+}
+#endif
 
 /* Part t of `parts`: columns [f,l) of c where it is wide, rows where it is tall, in whole blocks of 16. */
-static dnnl_status_t product_part(const struct product *x, int64_t t, int64_t parts) {
-  const bool columns = x->N >= x->M;
-  const int64_t n = columns ? x->N : x->M, blocks = (n + 15) / 16;
+static int product_part(const struct wn_exec *exec, const struct wn_sgemm *whole, int64_t t, int64_t parts) {
+  struct wn_sgemm x = *whole;
+  const bool columns = x.N >= x.M;
+  const int64_t n = columns ? x.N : x.M, blocks = (n + 15) / 16;
   const int64_t f = blocks * t / parts * 16, end = blocks * (t + 1) / parts * 16, l = end < n ? end : n;
-  if (f >= l) return dnnl_success;
-  if (columns)
-    return dnnl_sgemm(x->ta, x->tb, x->M, l - f, x->K, 1.0f, x->a, x->lda, x->b + (x->tb == 'N' ? f : f * x->ldb),
-                      x->ldb, x->beta, x->c + f, x->ldc);
-  return dnnl_sgemm(x->ta, x->tb, l - f, x->N, x->K, 1.0f, x->a + (x->ta == 'N' ? f * x->lda : f), x->lda, x->b, x->ldb,
-                    x->beta, x->c + f * x->ldc, x->ldc);
+  if (f >= l) return 0;
+  if (columns) {
+    x.N = l - f;
+    x.b += x.tb ? f * x.ldb : f;
+    x.c += f;
+  } else {
+    x.M = l - f;
+    x.a += x.ta ? f : f * x.lda;
+    x.c += f * x.ldc;
+  }
+  return product_one(exec, &x);
 }
 
 /* oneDNN gets one thread for each part, and so the result is that of exec->threads parts however many threads are at
  * work. With few rows this is up to twice as fast as oneDNN's own threads, with many as fast. */
-static wn_status linear_product(const struct wn_exec *exec, const struct product *x) {
+static wn_status linear_product(const struct wn_exec *exec, const struct wn_sgemm *x) {
   const int parts = x->M * x->N * x->K < LINEAR_ALONE ? 1 : exec->threads;
   const int before = omp_get_max_threads();
-  int failed = dnnl_success;
+  int failed = 0;
   if (before != 1) omp_set_num_threads(1); /* where one thread works, there is no parallel region around oneDNN */
 #pragma omp parallel for num_threads(wn_team(exec->ctx, parts)) schedule(static, 1)
   for (int t = 0; t < parts; t++) {
-    const int status = (int)product_part(x, t, parts);
-    if (status != dnnl_success) {
+    const int status = product_part(exec, x, t, parts);
+    if (status != 0) {
 #pragma omp atomic write
       failed = status;
     }
   }
   if (before != 1) omp_set_num_threads(before);
-  if (failed == dnnl_success) return WN_OK;
-  return wn_fail(exec->ctx, failed == dnnl_out_of_memory ? WN_ERR_MEMORY : WN_ERR_UNSUPPORTED,
+  if (failed == 0) return WN_OK;
+#if WN_HAVE_ONEDNN
+  if (failed == (int)dnnl_out_of_memory)
+    return wn_fail(exec->ctx, WN_ERR_MEMORY, "out of memory: oneDNN's copies of a product's operands");
+#endif
+  return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED,
                  "linear: oneDNN's sgemm refused a product of %lld x %lld x %lld (status %d)", (long long)x->M,
                  (long long)x->N, (long long)x->K, failed);
 }
@@ -66,18 +82,18 @@ wn_status wn_cpu_linear_forward(const struct wn_exec *exec, const struct wn_line
         memcpy(row, b, (size_t)a->N * sizeof *b);
     }
   }
-  return linear_product(exec, &(struct product){.ta = 'N',
-                                                .tb = 'T',
-                                                .M = a->M,
-                                                .N = a->N,
-                                                .K = a->K,
-                                                .a = a->x,
-                                                .lda = a->ldx,
-                                                .b = a->w,
-                                                .ldb = a->K,
-                                                .beta = a->accumulate || b ? 1.0f : 0.0f,
-                                                .c = y,
-                                                .ldc = a->ldy});
+  return linear_product(exec, &(struct wn_sgemm){.ta = false,
+                                                 .tb = true,
+                                                 .M = a->M,
+                                                 .N = a->N,
+                                                 .K = a->K,
+                                                 .a = a->x,
+                                                 .lda = a->ldx,
+                                                 .b = a->w,
+                                                 .ldb = a->K,
+                                                 .add = a->accumulate || b,
+                                                 .c = y,
+                                                 .ldc = a->ldy});
 }
 
 wn_status wn_cpu_linear_backward(const struct wn_exec *exec, const struct wn_linear *a) {
@@ -85,31 +101,31 @@ wn_status wn_cpu_linear_backward(const struct wn_exec *exec, const struct wn_lin
   float *db = a->db;       /* [N] */
   if (a->M == 0) return WN_OK;
   if (a->dx)
-    WN_TRY(linear_product(exec, &(struct product){.ta = 'N',
-                                                  .tb = 'N',
-                                                  .M = a->M,
-                                                  .N = a->K,
-                                                  .K = a->N,
-                                                  .a = dy,
-                                                  .lda = a->lddy,
-                                                  .b = a->w,
-                                                  .ldb = a->K,
-                                                  .beta = a->accumulate_dx ? 1.0f : 0.0f,
-                                                  .c = a->dx,
-                                                  .ldc = a->lddx}));
+    WN_TRY(linear_product(exec, &(struct wn_sgemm){.ta = false,
+                                                   .tb = false,
+                                                   .M = a->M,
+                                                   .N = a->K,
+                                                   .K = a->N,
+                                                   .a = dy,
+                                                   .lda = a->lddy,
+                                                   .b = a->w,
+                                                   .ldb = a->K,
+                                                   .add = a->accumulate_dx,
+                                                   .c = a->dx,
+                                                   .ldc = a->lddx}));
   if (a->dw)
-    WN_TRY(linear_product(exec, &(struct product){.ta = 'T',
-                                                  .tb = 'N',
-                                                  .M = a->N,
-                                                  .N = a->K,
-                                                  .K = a->M,
-                                                  .a = dy,
-                                                  .lda = a->lddy,
-                                                  .b = a->x,
-                                                  .ldb = a->ldx,
-                                                  .beta = 1.0f,
-                                                  .c = a->dw,
-                                                  .ldc = a->K}));
+    WN_TRY(linear_product(exec, &(struct wn_sgemm){.ta = true,
+                                                   .tb = false,
+                                                   .M = a->N,
+                                                   .N = a->K,
+                                                   .K = a->M,
+                                                   .a = dy,
+                                                   .lda = a->lddy,
+                                                   .b = a->x,
+                                                   .ldb = a->ldx,
+                                                   .add = true,
+                                                   .c = a->dw,
+                                                   .ldc = a->K}));
   if (db) { /* each thread has its own columns: the order of the sum does not depend on the threads */
 #pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
     for (int64_t n0 = 0; n0 < a->N; n0 += 64) {

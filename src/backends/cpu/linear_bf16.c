@@ -2,11 +2,13 @@
  * numbers a cycle as those for floats. 2MNK operations. A primitive is made for each call; oneDNN keeps what it is made
  * of, so that this costs some microseconds. Written for the C interfaces of oneDNN 2 and 3, which differ in
  * descriptors. */
+#include "backends/cpu/cpu.h"
+#include "base/team.h"
+
+#if WN_HAVE_ONEDNN
 #include <dnnl.h>
 #include <omp.h>
 #include <pthread.h>
-#include "backends/cpu/cpu.h"
-#include "base/team.h"
 
 #if DNNL_VERSION_MAJOR >= 3
 #define DESC(md) (md)
@@ -161,3 +163,15 @@ wn_status wn_cpu_product_bf16(const struct wn_exec *exec, const struct wn_cpu_pr
                  "linear: oneDNN's matmul refused a bf16 product of %lld x %lld x %lld (status %d)", (long long)x->M,
                  (long long)x->N, (long long)x->K, failed);
 }
+
+#else /* rows and weights are rounded and multiplied as floats */
+
+bool wn_cpu_has_bf16(void) {
+  return false;
+}
+wn_status wn_cpu_product_bf16(const struct wn_exec *exec, const struct wn_cpu_product *x) {
+  (void)x;
+  return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "linear: products of bf16 need oneDNN, which this build is without");
+}
+
+#endif

@@ -3,6 +3,7 @@
  * and gradients. Cost: that head's product once more, 5 D operations for a key that is loaded or stored back. */
 #include <string.h>
 #include "backends/cpu/attention/dead_keys.h"
+#include "backends/cpu/attention/products.h"
 
 static int64_t history_size(const struct wn_attention_plan *p) {
   return p->blocks * (p->blocks - 1) / 2 * WN_TILE;
@@ -57,7 +58,7 @@ static void dead_keys_back_pack(const struct wn_attention_plan *p, const struct 
 static void select_strip(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                          const struct wn_attention_strip *s, const float *kt, const float *q, bool listed, float *base,
                          float *carry) {
-  p->kernels.logits[listed ? WN_TILE / 16 : s->width / 16][s->rows](kt, q + s->row * p->Dp, base);
+  wn_tile_logits(p, s->rows, listed ? WN_TILE : s->width, kt, q + s->row * p->Dp, base);
   p->ops->select(&(struct wn_tile_select){.base = base,
                                           .allow = s->allow,
                                           .carry = carry,

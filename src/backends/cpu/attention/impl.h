@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include "backends/cpu/attention/attention.h"
 #include "backends/cpu/attention/bf16.h"
+#include "backends/cpu/product.h"
 #include "base/arrays.h"
 
 enum {
@@ -146,6 +147,7 @@ struct wn_tile_count {
 };
 
 struct wn_tile_ops {
+  const struct wn_product_ops *products; /* product.h */
   void (*select)(const struct wn_tile_select *);
   void (*softmax)(const struct wn_tile_softmax *);
   void (*finish)(const struct wn_tile_finish *);
@@ -200,10 +202,11 @@ extern const struct wn_tile_ops wn_tile_ops_avx2, wn_tile_ops_avx512;
 
 /* --- plan --- */
 
-/* A libxsmm kernel seen row by row: C[n,m] (+)= X[n,k] Y[k,m] is kernel(Y, X, C). */
+/* A libxsmm kernel, seen row by row: C[n,m] (+)= X[n,k] Y[k,m] is kernel(Y, X, C). */
 typedef void (*wn_tile_kernel)(const float *y, const float *x, float *c, ...);
 
-/* Kernels by width / 16 and rows; those a call's tiles need are there. */
+/* Kernels by width / 16 and rows; those a call's tiles need are there, or none in a build without libxsmm: products.h.
+ */
 struct wn_tile_kernels {
   wn_tile_kernel logits[WN_TILE / 16 + 1][WN_TILE + 1];  /* C[rows,width] = X[rows,D] Y[D,width] */
   wn_tile_kernel values[WN_TILE / 16 + 1][WN_TILE + 1];  /* C[rows,Dp] += X[rows,width] Y[width,Dp] */

@@ -5,6 +5,7 @@
  * run over them, with the tile operations of the causal kernels. 4 D operations per pair and head forward, 10 D
  * backward. A single row (decoding) reads keys and values as they lie. */
 #include "backends/cpu/attention/bias.h"
+#include "backends/cpu/attention/products.h"
 #include "backends/cpu/attention/score.h"
 #include "base/team.h"
 
@@ -106,7 +107,7 @@ static void open_forward_rows(const struct open_task *t, int64_t h, int64_t r, i
       memset(t->w, 0, WN_TILE * sizeof *t->w);
       p->ops->decode_logits(t->w, q, wn_floats_at(a->k, a->s_k, t->b, j0, t->g), a->s_k.t, count, D, (float)a->scale);
     } else {
-      p->kernels.logits[WN_TILE / 16][rows](t->kt + j0 * D, t->q, t->w);
+      wn_tile_logits(p, rows, WN_TILE, t->kt + j0 * D, t->q, t->w);
     }
     if (p->bias) wn_bias_add(p, &s, t->w);
     if (a->maps > 0) wn_score_tile(p, &s, t->w);
@@ -122,7 +123,7 @@ static void open_forward_rows(const struct open_task *t, int64_t h, int64_t r, i
     if (single)
       p->ops->decode_values(t->acc, t->w, wn_floats_at(a->v, a->s_v, t->b, j0, t->g), a->s_v.t, count, D);
     else
-      p->kernels.values[WN_TILE / 16][rows](t->v + j0 * Dp, t->w, t->acc);
+      wn_tile_values(p, rows, WN_TILE, t->v + j0 * Dp, t->w, t->acc);
   }
   float *lse = a->lse ? (float *)a->lse + (t->b * a->H + h) * a->Tq + r : NULL;
   p->ops->finish(&(struct wn_tile_finish){.m = t->m, .l = t->l, .rows = rows, .factor = t->factor, .lse = lse});
@@ -151,7 +152,7 @@ void wn_open_forward_run(const struct wn_attention_plan *p) {
 static void backward_rows(const struct open_task *t, int64_t h, int64_t r, int64_t rows) {
   const struct wn_attention_plan *p = t->p;
   const struct wn_attention *a = p->a;
-  const int64_t Dp = p->Dp, D = a->D, full = WN_TILE / 16;
+  const int64_t Dp = p->Dp, D = a->D;
   const bool bends = wn_score_bends(a);
   float mapped[WN_TILE_AREA];
   const float *dy = wn_floats_at(a->dy, a->s_y, t->b, r, h);
@@ -164,8 +165,8 @@ static void backward_rows(const struct open_task *t, int64_t h, int64_t r, int64
     const int64_t j0 = c * WN_TILE;
     uint64_t keep[WN_TILE];
     const struct wn_terms_strip s = {a, t->b, h, r, rows, WN_TILE, j0};
-    p->kernels.logits[full][rows](t->kt + j0 * D, t->q, t->w);
-    p->kernels.logits[full][rows](t->vt + j0 * D, t->dy, t->G);
+    wn_tile_logits(p, rows, WN_TILE, t->kt + j0 * D, t->q, t->w);
+    wn_tile_logits(p, rows, WN_TILE, t->vt + j0 * D, t->dy, t->G);
     if (p->bias) wn_bias_add(p, &s, t->w);
     if (a->maps > 0) wn_score_tile(p, &s, t->w);
     if (bends) memcpy(mapped, t->w, (size_t)(rows * WN_TILE) * sizeof *mapped); /* W overwrites them */
@@ -180,10 +181,10 @@ static void backward_rows(const struct open_task *t, int64_t h, int64_t r, int64
                                                 .delta = t->factor});
     if (t->keys == 1) memset(t->G, 0, (size_t)(rows * WN_TILE) * sizeof *t->G); /* whatever the logit */
     if (a->dropout.p > 0) wn_terms_drop(p, &s, keep, t->w);
-    p->kernels.columns[full][rows](t->dy, t->w, t->dv + j0 * Dp);
+    wn_tile_columns(p, rows, WN_TILE, t->dy, t->w, t->dv + j0 * Dp);
     if (bends) wn_score_tile_gradient(p, &s, mapped, t->G);
-    p->kernels.columns[full][rows](t->q, t->G, t->dk + j0 * Dp);
-    p->kernels.values[full][rows](t->k + j0 * Dp, t->G, t->acc);
+    wn_tile_columns(p, rows, WN_TILE, t->q, t->G, t->dk + j0 * Dp);
+    wn_tile_values(p, rows, WN_TILE, t->k + j0 * Dp, t->G, t->acc);
     if (p->dbias) wn_bias_gradient(p, &s, t->G, wn_bias_part(p, t->b));
   }
   if (a->dq)

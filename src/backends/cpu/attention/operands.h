@@ -1,10 +1,10 @@
-/* Operands of a call's products, packed from its rows: floats, multiplied by libxsmm's kernels, or bf16 (bf16.h). The
+/* Operands of a call's products, packed from its rows: floats, products.h, or bf16 (bf16.h). The
  * loops of forward and backward are the same for both: tiles of logits, weights and gradients, and all sums, are
  * floats. */
 #ifndef WN_BACKENDS_CPU_ATTENTION_OPERANDS_H
 #define WN_BACKENDS_CPU_ATTENTION_OPERANDS_H
 
-#include "backends/cpu/attention/impl.h"
+#include "backends/cpu/attention/products.h"
 
 /* Bytes of a number of the call's rows, and of its operands. */
 static inline size_t wn_operand_size(const struct wn_attention_plan *p) {
@@ -80,7 +80,7 @@ static inline void wn_product_logits(const struct wn_attention_plan *p, int64_t 
   if (p->bf16)
     p->bf16->logits(c, x, y, rows, width, (p->a->D + 1) / 2 * 2, p->Dp, (float)factor);
   else
-    p->kernels.logits[width / 16][rows](y, x, c);
+    wn_tile_logits(p, rows, width, y, x, c);
 }
 /* c[rows,Dp] += x[rows,width] y[width,Dp]: x a tile, y packed by wn_pack_values. */
 static inline void wn_product_values(const struct wn_attention_plan *p, int64_t rows, int64_t width, const void *y,
@@ -88,7 +88,7 @@ static inline void wn_product_values(const struct wn_attention_plan *p, int64_t 
   if (p->bf16)
     p->bf16->values(c, x, y, rows, width, p->Dp);
   else
-    p->kernels.values[width / 16][rows](y, x, c);
+    wn_tile_values(p, rows, width, y, x, c);
 }
 /* c[width,Dp] += x[rows,width]^T y[rows,Dp]: x the rows from `row` on of a block's tile; y the block's, packed by
  * wn_pack_values. */
@@ -97,7 +97,7 @@ static inline void wn_product_columns(const struct wn_attention_plan *p, int64_t
   if (p->bf16)
     p->bf16->columns(c, x, y, row, rows, width, p->Dp);
   else
-    p->kernels.columns[width / 16][rows]((const float *)y + row * p->Dp, x, c);
+    wn_tile_columns(p, rows, width, (const float *)y + row * p->Dp, x, c);
 }
 
 #endif

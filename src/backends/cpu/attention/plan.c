@@ -5,9 +5,11 @@
  * (forward: chunks of rows with equal numbers of pairs; backward: columns dealt out in turn). Results do not depend on
  * which thread takes a unit; forward's do not depend on the number of threads at all, but for the last digits where
  * dead keys are skipped: a chunk begins with a list of its own. */
-#include <libxsmm.h>
 #include <math.h>
 #include <string.h>
+#if WN_HAVE_LIBXSMM
+#include <libxsmm.h>
+#endif
 #include "backends/cpu/attention/dead_keys.h"
 #include "backends/cpu/attention/slots.h"
 #include "backends/cpu/attention/sparse.h"
@@ -39,6 +41,7 @@ wn_status wn_attention_plan_init(struct wn_attention_plan *p, const struct wn_ex
   return WN_OK;
 }
 
+#if WN_HAVE_LIBXSMM
 static wn_tile_kernel dispatch(bool avx512, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc,
                                float beta, int flags) {
   const libxsmm_blasint a = (libxsmm_blasint)lda, b = (libxsmm_blasint)ldb, c = (libxsmm_blasint)ldc;
@@ -107,6 +110,13 @@ wn_status wn_attention_plan_kernels(struct wn_attention_plan *p, bool avx512) {
   return wn_fail(p->exec->ctx, WN_ERR_UNSUPPORTED, "attention: libxsmm has no kernel for head size %lld on this CPU",
                  (long long)p->a->D);
 }
+#else
+wn_status wn_attention_plan_kernels(struct wn_attention_plan *p, bool avx512) {
+  (void)avx512;
+  memset(&p->kernels, 0, sizeof p->kernels); /* our own serve all shapes */
+  return WN_OK;
+}
+#endif
 
 void wn_attention_unit_init(const struct wn_attention_plan *p, int64_t index, struct wn_attention_unit *u) {
   const struct wn_attention *a = p->a;

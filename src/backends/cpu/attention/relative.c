@@ -8,6 +8,7 @@
  * parts, each of them by one thread in a fixed order, and the parts in order. */
 #include <string.h>
 #include "backends/cpu/attention/slots.h"
+#include "backends/cpu/attention/products.h"
 #include "backends/cpu/attention/terms.h"
 #include "base/team.h"
 
@@ -121,7 +122,8 @@ void wn_terms_relative(const struct wn_attention_plan *p, const struct wn_terms_
     return;
   }
   for (struct group g = group_at(s, 0); g.row < s->rows; g = group_at(s, g.next)) {
-    p->kernels.skew_logits[s->width / 16][g.rows](p->terms.distances + g.column, q + g.row * p->Dp, R);
+    wn_skew_logits(p, g.rows, s->width, wn_terms_relative_stride(p), p->terms.distances + g.column, q + g.row * p->Dp,
+                   R);
     p->ops->skew_add(tile + g.row * WN_TILE, R, g.rows, s->width, g.first);
   }
 }
@@ -131,8 +133,8 @@ void wn_terms_relative_gradient(const struct wn_attention_plan *p, const struct 
   _Alignas(64) float dR[WN_SKEW_ROWS * WN_SKEW_WIDTH];
   for (struct group g = group_at(s, 0); g.row < s->rows; g = group_at(s, g.next)) {
     p->ops->skew(dR, G + g.row * WN_TILE, g.rows, s->width, g.first);
-    p->kernels.skew_values[s->width / 16][g.rows](p->terms.distance_rows + g.column * p->Dp, dR, dq + g.row * p->Dp);
-    if (dp) p->kernels.skew_columns[s->width / 16][g.rows](q + g.row * p->Dp, dR, dp + g.column * p->Dp);
+    wn_skew_values(p, g.rows, s->width, p->terms.distance_rows + g.column * p->Dp, dR, dq + g.row * p->Dp);
+    if (dp) wn_skew_columns(p, g.rows, s->width, q + g.row * p->Dp, dR, dp + g.column * p->Dp);
   }
 }
 

@@ -1,0 +1,36 @@
+/* Products of floats by our own kernels: what oneDNN's sgemm and libxsmm's tile kernels do in builds that have them,
+ * and what does it in builds without. 2MNK operations each.
+ *
+ * An element of the result is one sum over k in order (in stretches of some hundred, where K is large): it depends
+ * neither on its place in a block nor on how a product is divided, so a row has the same bits alone and among others.
+ */
+#ifndef WN_BACKENDS_CPU_PRODUCT_H
+#define WN_BACKENDS_CPU_PRODUCT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* c[M,N] = op(a)[M,K] op(b)[K,N] (+ c). ta: a lies as [K,M]; tb: b as [N,K]. */
+struct wn_sgemm {
+  bool ta, tb, add;
+  int64_t M, N, K;
+  const float *a, *b;
+  int64_t lda, ldb, ldc;
+  float *c;
+};
+
+/* c[n,m] = x[n,k] y[k,m] (+ c), m a multiple of 16: element (i,p) of x at x[i x_row + p x_column]. */
+struct wn_tile_product {
+  int64_t m, n, k;
+  int64_t ldy, x_row, x_column, ldc;
+  bool add;
+};
+
+/* One thread each; no memory but some 32 KiB of its stack. */
+struct wn_product_ops {
+  void (*sgemm)(const struct wn_sgemm *x);
+  void (*tile)(const struct wn_tile_product *p, const float *y, const float *x, float *c);
+};
+extern const struct wn_product_ops wn_product_ops_avx2, wn_product_ops_avx512;
+
+#endif
