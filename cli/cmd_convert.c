@@ -32,7 +32,8 @@ static const struct cli_option convert_options[] = {
                "the format to write; default: gguf where OUT ends in .gguf, else winnow",
                .choices = "winnow|hf|gguf|winnow-gguf"),
     CLI_OPTION(struct convert, type, "type", "TYPE",
-               "type of the matrices; default: the source's, where the format has it", .choices = "f32|f16|bf16|q8_0"),
+               "type of the matrices; default: the source's, where the format has it",
+               .choices = "f32|f16|bf16|q8_0|q6_k|q5_k_m|q5_k|q5_1|q5_0|q4_k_m|q4_k|q4_1|q4_0"),
     CLI_OPTION(struct convert, check, "check-tensors", "WHETHER",
                "refuse NaN and infinite weights, and checksums that differ", .choices = "yes|no"),
     CLI_OPTION(struct convert, overwrite, "overwrite", NULL, "replace an existing model at OUT"),
@@ -49,7 +50,19 @@ static const struct cli_spec convert_spec = {
     .epilog =
         "winnow: a checkpoint folder.  hf: a folder that Hugging Face transformers loads.  gguf: a file that\n"
         "llama.cpp loads; both for the model families in docs/real-models.md.  winnow-gguf: any model, as a GGUF file\n"
-        "that only winnow reads. q8_0, 8 bits per weight, needs one of the last two."};
+        "that only winnow reads. Types in blocks, q8_0 (8.5 bits per weight) to q4_0 (4.5), need one of the last two;\n"
+        "q4_k_m and q5_k_m are llama.cpp's mixtures, whose most sensitive matrices are q6_k. Rows that are no whole\n"
+        "blocks of 256 become q5_0, q5_1 or q8_0 where a k type was asked for."};
+
+static const struct {
+  const char *name;
+  wn_gguf_type type;
+  bool mixed;
+} convert_types[] = {{"f32", WN_GGUF_F32, false},    {"f16", WN_GGUF_F16, false},   {"bf16", WN_GGUF_BF16, false},
+                     {"q8_0", WN_GGUF_Q8_0, false},  {"q6_k", WN_GGUF_Q6_K, false}, {"q5_k_m", WN_GGUF_Q5_K, true},
+                     {"q5_k", WN_GGUF_Q5_K, false},  {"q5_1", WN_GGUF_Q5_1, false}, {"q5_0", WN_GGUF_Q5_0, false},
+                     {"q4_k_m", WN_GGUF_Q4_K, true}, {"q4_k", WN_GGUF_Q4_K, false}, {"q4_1", WN_GGUF_Q4_1, false},
+                     {"q4_0", WN_GGUF_Q4_0, false}};
 
 static int convert_report(const struct convert *c, const char *from, const char *out, const wn_convert_result *r) {
   if (c->common.json)
@@ -63,13 +76,14 @@ static int convert_report(const struct convert *c, const char *from, const char 
 
 static int convert_run(wn_context *ctx, struct convert *c, const char *from, const char *out) {
   static const char *const forms[] = {"winnow", "hf", "gguf", "winnow-gguf", NULL};
-  static const char *const types[] = {"f32", "f16", "bf16", "q8_0", NULL};
-  static const wn_gguf_type storage[] = {WN_GGUF_F32, WN_GGUF_F16, WN_GGUF_BF16, WN_GGUF_Q8_0};
+  int type = 0;
+  while (c->type && strcmp(convert_types[type].name, c->type) != 0) type++; /* one of the choices */
   if (!c->to) c->to = convert_ends_with(out, ".gguf") ? "gguf" : "winnow";
   const wn_convert_options o = {.size = sizeof o,
                                 .to = (wn_convert_form)convert_index_of(forms, c->to),
                                 .typed = c->type != NULL,
-                                .type = c->type ? storage[convert_index_of(types, c->type)] : WN_GGUF_F32,
+                                .type = convert_types[type].type,
+                                .mixed = convert_types[type].mixed,
                                 .overwrite = c->overwrite,
                                 .check_tensors = cli_check_of(c->check)};
   wn_convert_result r;

@@ -24,11 +24,15 @@ typedef struct wn_convert_options {
   size_t size; /* sizeof the struct (context.h) */
   wn_convert_form to;
   bool typed;             /* false: the source's types, where the format has them */
-  wn_gguf_type type;      /* type of matrices: F32, F16, BF16, and Q8_0 in GGUF (rows that are no multiple of the block:
-                             F16). Vectors and position tables stay F32, except in hf, where all tensors have one type */
+  wn_gguf_type type;      /* type of matrices: F32, F16, BF16, and in GGUF any type. Rows that are no whole blocks of
+                             256 become Q5_0 for Q4_K, Q5_1 for Q5_K and Q8_0 for Q6_K, those that are no whole blocks
+                             of 32 F16. Vectors and position tables stay F32, except in hf, where all tensors have one
+                             type */
   bool overwrite;         /* false: an existing `out` is WN_ERR_ARGUMENT */
   wn_check check_tensors; /* NaN and infinite weights, and checksums that differ, are refused; with WN_CHECK_NO they are
                              copied */
+  bool mixed;             /* with type Q4_K or Q5_K: llama.cpp's mixture Q4_K_M or Q5_K_M, in which the projection to
+                             logits, and in half of the layers those to values and out of the feed-forward, are Q6_K */
 } wn_convert_options;
 
 /* The result of a conversion. */

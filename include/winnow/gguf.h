@@ -114,9 +114,12 @@ typedef wn_status (*wn_gguf_produce_fn)(void *user, int i, void *out, size_t byt
 wn_status wn_gguf_write(wn_context *ctx, const char *path, const wn_gguf_values *values, const wn_gguf_tensor *tensors,
                         int count, wn_gguf_produce_fn produce, void *user);
 
-/* Converts floats to a storage type: F32, F16, BF16 and Q8_0. n is a multiple of the block. WN_ERR_UNSUPPORTED for
- * other types, WN_ERR_ARGUMENT for a number that F16 cannot hold. */
+/* Is it a type that wn_gguf_encode writes? All that are read are. */
 bool wn_gguf_can_encode(wn_gguf_type type);
+/* Converts floats to a storage type: out [n / block] blocks, n a multiple of the block. F16, BF16 and Q8_0 are rounded
+ * to nearest; the scales of the others (Q4_0 to Q6_K) are searched for, so that the weighted sum of squared errors is
+ * small (gguf_fit.c). Blocks are shared among the context's threads; the result depends neither on their number nor on
+ * the CPU. WN_ERR_ARGUMENT for a number whose scale F16 cannot hold. */
 wn_status wn_gguf_encode(wn_context *ctx, wn_gguf_type type, const float *x, int64_t n, void *out);
 
 WN_API_END

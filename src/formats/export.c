@@ -191,6 +191,37 @@ static wn_gguf_type export_own_type(const struct job *job, const struct wn_param
   return type;
 }
 
+/* The type itself where rows of K are whole blocks of it; else the one that llama.cpp takes in its place. */
+static wn_gguf_type export_fitting_type(wn_gguf_type type, int64_t K) {
+  static const wn_gguf_type in_place[WN_GGUF_TYPE_COUNT] = {
+      [WN_GGUF_Q4_K] = WN_GGUF_Q5_0, [WN_GGUF_Q5_K] = WN_GGUF_Q5_1, [WN_GGUF_Q6_K] = WN_GGUF_Q8_0};
+  if (K % wn_gguf_block_weights(type) != 0 && in_place[type] != WN_GGUF_F32) type = in_place[type];
+  return K % wn_gguf_block_weights(type) == 0 ? type : WN_GGUF_F16;
+}
+
+/* A mixture's layers with more bits: the first and the last eighth, and every third between. */
+static bool export_layer_has_more(const char *name, int64_t layers) {
+  long long l = 0;
+  if (sscanf(name, "layers.%lld.", &l) != 1) return false;
+  return l < layers / 8 || l >= 7 * layers / 8 || (l - layers / 8) % 3 == 2;
+}
+
+/* llama.cpp's mixtures Q4_K_M and Q5_K_M: Q6_K for logits, and in some layers for values and the feed-forward's second
+ * projections; a projection of q, k and v in one has as many bits as lie between. */
+static wn_gguf_type export_mixed_type(const struct job *job, const struct wn_param *row,
+                                      const struct wn_name_part *part) {
+  const wn_model_config *c = &job->e->config;
+  const wn_gguf_type type = job->e->options.type;
+  const int64_t before_v = (c->heads + c->kv_heads) * c->head_size;
+  const bool more = export_layer_has_more(row->name, c->layers);
+  if (!strcmp(row->name, "output.weight") || (c->tied && !strcmp(row->name, "embed.weight"))) return WN_GGUF_Q6_K;
+  if (export_ends_with(row->name, "attn.qkv.weight") && part->rows == row->shape[0])
+    return type == WN_GGUF_Q4_K ? WN_GGUF_Q5_K : WN_GGUF_Q6_K;
+  if (export_ends_with(row->name, "attn.qkv.weight") && part->first == before_v) return more ? WN_GGUF_Q6_K : type;
+  if (export_ends_with(row->name, "ffn.out.weight")) return more ? WN_GGUF_Q6_K : type;
+  return type;
+}
+
 static wn_gguf_type export_type_of(const struct job *job, const struct wn_param *row, const struct wn_name_part *part,
                                    wn_gguf_type all) {
   const wn_convert_options *o = &job->e->options;
@@ -198,15 +229,16 @@ static wn_gguf_type export_type_of(const struct job *job, const struct wn_param 
   if (!export_is_matrix(row)) return WN_GGUF_F32;
   if (o->to == WN_CONVERT_WINNOW) return o->typed ? o->type : WN_GGUF_F32;
   if (!o->typed) return export_own_type(job, row, part);
-  return row->shape[1] % wn_gguf_block_weights(o->type) == 0 ? o->type : WN_GGUF_F16;
+  return export_fitting_type(o->mixed ? export_mixed_type(job, row, part) : o->type, row->shape[1]);
 }
 
 static wn_status export_check_type(wn_context *ctx, const wn_convert_options *o) {
   const bool gguf = o->to == WN_CONVERT_GGUF || o->to == WN_CONVERT_WINNOW_GGUF;
-  if (!o->typed) return WN_OK;
-  if (!wn_gguf_can_encode(o->type))
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "type %s cannot be written; F32, F16, BF16 and Q8_0 can",
-                   wn_gguf_type_name(o->type));
+  if (!o->typed && !o->mixed) return WN_OK;
+  WN_CHECK_CALL(WN_ENUM(o->type, WN_GGUF_TYPE_COUNT));
+  if (o->mixed && (!o->typed || (o->type != WN_GGUF_Q4_K && o->type != WN_GGUF_Q5_K)))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "a mixture is of type Q4_K or Q5_K, not %s",
+                   o->typed ? wn_gguf_type_name(o->type) : "the source's");
   if (!gguf && wn_gguf_block_weights(o->type) > 1)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "type %s needs GGUF: safetensors has no blocks",
                    wn_gguf_type_name(o->type));

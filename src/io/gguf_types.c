@@ -12,11 +12,10 @@
 
 #include "base/error.h"
 #include "base/misuse.h"
+#include "io/gguf_fit.h"
 #include "io/gguf_types.h"
 
-static float half(const uint8_t *p) {
-  uint16_t h;
-  memcpy(&h, p, sizeof h);
+float wn_gguf_half_value(uint16_t h) {
   const uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
   if (exponent == 0) {
     const float small = ldexpf((float)fraction, -24);
@@ -26,6 +25,12 @@ static float half(const uint8_t *p) {
   float out;
   memcpy(&out, &bits, sizeof out);
   return out;
+}
+
+static float half(const uint8_t *p) {
+  uint16_t h;
+  memcpy(&h, p, sizeof h);
+  return wn_gguf_half_value(h);
 }
 
 static uint32_t word(const uint8_t *p) {

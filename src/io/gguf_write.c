@@ -1,10 +1,6 @@
 /* Writing GGUF (version 3, little-endian; https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): magic, version,
  * counts; keys with typed values; names, shapes (innermost first), types and offsets; tensors at multiples of 32 bytes.
- * Metadata is gathered as the bytes that the file will have; tensors are made one at a time. And floats in the storage
- * types that are written:
- *   F16, BF16  rounded to nearest, ties to even
- *   Q8_0       32 weights: d = max |x| / 127 (stored as F16), q = round(x / d)                                       */
-#include <math.h>
+ * Metadata is gathered as the bytes that the file will have; tensors are made one at a time. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -318,75 +314,4 @@ wn_status wn_gguf_write(wn_context *ctx, const char *path, const wn_gguf_values 
   if (status != WN_OK) wn_writer_abort(&w);
   wn_gguf_values_destroy(header);
   return status;
-}
-
-/* ---- storage types ---- */
-
-/* To nearest, ties to even; false where a finite number becomes infinite. */
-static bool to_half(float x, uint16_t *out) {
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  const uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
-  if (magnitude >= 0x7f800000) {
-    *out = (uint16_t)(sign | 0x7c00 | (magnitude > 0x7f800000 ? 0x200 : 0));
-    return true;
-  }
-  if (magnitude < 0x38800000) { /* below 2^-14: whole multiples of 2^-24, which nearbyint rounds to even */
-    *out = (uint16_t)(sign | (uint32_t)nearbyintf(fabsf(x) * 0x1p24f));
-    return true;
-  }
-  const uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1);
-  *out = (uint16_t)(sign | (rounded - 0x38000000) >> 13);
-  return rounded < 0x47800000;
-}
-
-static uint16_t to_bf16(float x) {
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40);
-  return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-static bool encode_q8_0(const float *x, uint8_t *out) {
-  float largest = 0;
-  uint16_t half;
-  for (int i = 0; i < 32; i++) largest = fmaxf(largest, fabsf(x[i]));
-  const float d = largest / 127, inverse = d > 0 ? 1 / d : 0;
-  if (!to_half(d, &half)) return false;
-  memcpy(out, &half, sizeof half);
-  for (int i = 0; i < 32; i++) {
-    /* Of a d below the smallest normal float, 1/d is infinite: such a block is zero in F16 anyway. */
-    const float q = isfinite(inverse) ? roundf(x[i] * inverse) : 0;
-    out[2 + i] = (uint8_t)(int8_t)fmaxf(-127, fminf(127, q));
-  }
-  return true;
-}
-
-bool wn_gguf_can_encode(wn_gguf_type type) {
-  return type == WN_GGUF_F32 || type == WN_GGUF_F16 || type == WN_GGUF_BF16 || type == WN_GGUF_Q8_0;
-}
-
-wn_status wn_gguf_encode(wn_context *ctx, wn_gguf_type type, const float *x, int64_t n, void *out) {
-  WN_CHECK_CALL(WN_ENUM(type, WN_GGUF_TYPE_COUNT), WN_ARRAY(x, n), WN_ARRAY(out, n));
-  if (!wn_gguf_can_encode(type))
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "storage type %s cannot be written; F32, F16, BF16 and Q8_0 can",
-                   wn_gguf_type_name(type));
-  if (n < 0 || n % wn_gguf_block_weights(type) != 0)
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "%lld weights are no whole blocks of %s", (long long)n,
-                   wn_gguf_type_name(type));
-  uint8_t *bytes = out;
-  bool fits = true;
-  if (type == WN_GGUF_F32) {
-    memcpy(out, x, (size_t)n * sizeof *x);
-  } else if (type == WN_GGUF_Q8_0) {
-    for (int64_t i = 0; i < n && fits; i += 32, bytes += 34) fits = encode_q8_0(x + i, bytes);
-  } else {
-    for (int64_t i = 0; i < n && fits; i++, bytes += 2) {
-      uint16_t half = to_bf16(x[i]);
-      if (type == WN_GGUF_F16) fits = to_half(x[i], &half);
-      memcpy(bytes, &half, sizeof half);
-    }
-  }
-  if (fits) return WN_OK;
-  return wn_fail(ctx, WN_ERR_ARGUMENT, "a weight is too large for %s", wn_gguf_type_name(type));
 }

@@ -37,5 +37,7 @@ refuses "weights of an unknown kind" 2 'auto' eval --model whole --data data/val
 refuses "convert: selective attention is not llama.cpp's" 1 'attention\.selective' convert whole no.gguf
 refuses "convert: what is there stays" 1 'already holds a model' convert "$golden/llama" from-llama
 refuses "convert: 8 bits need GGUF" 1 'Q8_0 needs GGUF' convert from-llama no --type q8_0
-refuses "convert: a type that cannot be written" 2 'q4_0' convert from-llama no.gguf --type q4_0
+json "convert: a k type, rows of no whole blocks of 256" '.bytes > 10000' convert from-llama k.gguf --type q4_k_m
+json "info of a k type" '.types.Q5_0.tensors > 0 and .types.Q8_0.tensors > 0' info k.gguf
+refuses "convert: a type that cannot be written" 2 'q4_k_m' convert from-llama no.gguf --type q3_k
 refuses "convert: no target" 2 'IN OUT' convert from-llama

@@ -35,6 +35,11 @@ static double rounding(wn_gguf_type type, double x, double block) {
     return fabs(x) / 128 + 0x1p-133;
   case WN_GGUF_Q8_0: /* its scale is rounded to a half, which may be a denormal one */
     return block / 127 + block / 512 + 128 * 0x1p-24;
+  case WN_GGUF_Q4_0:
+  case WN_GGUF_Q4_1:
+  case WN_GGUF_Q5_0:
+  case WN_GGUF_Q5_1: /* searched for: no weight may be further off than the largest */
+    return 2 * block + 32 * 0x1p-24;
   default:
     return 0;
   }
@@ -61,7 +66,7 @@ static void compare(wn_context *ctx, const wn_model *a, const wn_model *b, bool 
         most = !typed ? fmax(rounding(WN_GGUF_F16, (double)x[k], 0), rounding(WN_GGUF_BF16, (double)x[k], 0))
                       : fmax(rounding(type, (double)x[k], block), rounding(WN_GGUF_F16, (double)x[k], 0));
         if (strstr(s.name, "norm")) most += 0x1p-8 * (1 + fabs((double)x[k])); /* gains that others keep as 1 + g */
-        if (!matrix && typed && type == WN_GGUF_Q8_0) most = 0x1p-22 * (1 + fabs((double)x[k]));
+        if (!matrix && typed && type >= WN_GGUF_Q8_0) most = 0x1p-22 * (1 + fabs((double)x[k]));
         if (!(fabs((double)x[k] - (double)y[k]) <= most)) {
           fprintf(stderr, "%s, row %lld, element %lld: %a became %a\n", s.name, (long long)r, (long long)k,
                   (double)x[k], (double)y[k]);
@@ -74,14 +79,15 @@ static void compare(wn_context *ctx, const wn_model *a, const wn_model *b, bool 
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  static const wn_gguf_type types[] = {WN_GGUF_F32, WN_GGUF_F16, WN_GGUF_BF16, WN_GGUF_Q8_0};
+  static const wn_gguf_type types[] = {WN_GGUF_F32,  WN_GGUF_F16,  WN_GGUF_BF16, WN_GGUF_Q8_0,
+                                       WN_GGUF_Q4_0, WN_GGUF_Q4_1, WN_GGUF_Q5_0, WN_GGUF_Q5_1};
   static const char *const outs[] = {"winnow", "hf", "out.gguf", "own.gguf"};
   wn_context *ctx = fuzz_context();
   if (size < 2) return 0;
   const unsigned mode = data[0];
   wn_convert_options o = {.size = sizeof o, .to = (wn_convert_form)(mode % 4), .overwrite = true};
-  o.typed = mode / 4 % 5 > 0;
-  o.type = o.typed ? types[mode / 4 % 5 - 1] : WN_GGUF_F32;
+  o.typed = mode / 4 % 9 > 0;
+  o.type = o.typed ? types[mode / 4 % 9 - 1] : WN_GGUF_F32;
   data++, size--;
   const char *from = fuzz_path("in.gguf");
   if (size >= 4 && !memcmp(data, "GGUF", 4)) {

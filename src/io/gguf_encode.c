@@ -1,0 +1,115 @@
+/* Floats in the storage types of GGUF:
+ *   F16, BF16   rounded to nearest, ties to even
+ *   Q8_0        32 weights: d = max |x| / 127 (stored as F16), q = round(x / d)
+ *   the others  searched for (gguf_fit.c)
+ * Blocks are shared among the context's threads; a block's bits depend on its own weights alone. */
+#include <math.h>
+#include <string.h>
+
+#include "base/context.h"
+#include "base/error.h"
+#include "base/misuse.h"
+#include "base/team.h"
+#include "io/gguf_fit.h"
+#include "winnow/gguf.h"
+
+bool wn_gguf_half(float x, uint16_t *out) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  const uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+  if (magnitude >= 0x7f800000) {
+    *out = (uint16_t)(sign | 0x7c00 | (magnitude > 0x7f800000 ? 0x200 : 0));
+    return true;
+  }
+  if (magnitude < 0x38800000) { /* below 2^-14: whole multiples of 2^-24, which nearbyint rounds to even */
+    *out = (uint16_t)(sign | (uint32_t)nearbyintf(fabsf(x) * 0x1p24f));
+    return true;
+  }
+  const uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1);
+  *out = (uint16_t)(sign | (rounded - 0x38000000) >> 13);
+  return rounded < 0x47800000;
+}
+
+static uint16_t to_bf16(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40);
+  return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static bool encode_f32(const float *x, uint8_t *out) {
+  memcpy(out, x, sizeof *x);
+  return true;
+}
+
+static bool encode_f16(const float *x, uint8_t *out) {
+  uint16_t half;
+  const bool fits = wn_gguf_half(*x, &half);
+  memcpy(out, &half, sizeof half);
+  return fits;
+}
+
+static bool encode_bf16(const float *x, uint8_t *out) {
+  const uint16_t half = to_bf16(*x);
+  memcpy(out, &half, sizeof half);
+  return true;
+}
+
+static bool encode_q8_0(const float *x, uint8_t *out) {
+  float largest = 0;
+  uint16_t half;
+  for (int i = 0; i < 32; i++) largest = fmaxf(largest, fabsf(x[i]));
+  const float d = largest / 127, inverse = d > 0 ? 1 / d : 0;
+  if (!wn_gguf_half(d, &half)) return false;
+  memcpy(out, &half, sizeof half);
+  for (int i = 0; i < 32; i++) {
+    /* Of a d below the smallest normal float, 1/d is infinite: such a block is zero in F16 anyway. */
+    const float q = isfinite(inverse) ? roundf(x[i] * inverse) : 0;
+    out[2 + i] = (uint8_t)(int8_t)fmaxf(-127, fminf(127, q));
+  }
+  return true;
+}
+
+/* Where the first of a block's half floats stands. */
+static size_t scale_place(wn_gguf_type type) {
+  return type == WN_GGUF_Q6_K ? 208 : 0;
+}
+
+/* A block of a type with fitted groups that holds NaN or infinity is NaN as a whole: it is not hidden. */
+static bool encode_fitted(wn_gguf_type type, wn_gguf_encode_block_fn encode, const float *x, uint8_t *out) {
+  static const uint16_t nan_half = 0x7e00;
+  bool finite = true;
+  for (int64_t i = 0; i < wn_gguf_block_weights(type); i++) finite = finite && isfinite(x[i]);
+  if (finite) return encode(x, out);
+  memset(out, 0, wn_gguf_block_bytes(type));
+  if (type == WN_GGUF_Q6_K) memset(out + 192, 1, 16); /* scales */
+  memcpy(out + scale_place(type), &nan_half, sizeof nan_half);
+  return true;
+}
+
+bool wn_gguf_can_encode(wn_gguf_type type) {
+  WN_CHECK_OR(false, WN_ENUM(type, WN_GGUF_TYPE_COUNT));
+  return true;
+}
+
+wn_status wn_gguf_encode(wn_context *ctx, wn_gguf_type type, const float *x, int64_t n, void *out) {
+  WN_CHECK_WORK(WN_ENUM(type, WN_GGUF_TYPE_COUNT), WN_ARRAY(x, n), WN_ARRAY(out, n));
+  static const wn_gguf_encode_block_fn plain[WN_GGUF_TYPE_COUNT] = {[WN_GGUF_F32] = encode_f32,
+                                                                    [WN_GGUF_F16] = encode_f16,
+                                                                    [WN_GGUF_BF16] = encode_bf16,
+                                                                    [WN_GGUF_Q8_0] = encode_q8_0};
+  const int64_t weights = wn_gguf_block_weights(type), blocks = n / weights;
+  const wn_gguf_encode_block_fn fitted = wn_gguf_block_encoder(ctx, type);
+  if (n < 0 || n % weights != 0)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "%lld weights are no whole blocks of %s", (long long)n,
+                   wn_gguf_type_name(type));
+  bool fits = true;
+#pragma omp parallel for num_threads(wn_team(ctx, n < 1 << 14 ? 1 : ctx->threads)) schedule(static) reduction(&& : fits)
+  for (int64_t i = 0; i < blocks; i++) {
+    const float *from = x + i * weights;
+    uint8_t *to = (uint8_t *)out + (size_t)i * wn_gguf_block_bytes(type);
+    fits = (fitted ? encode_fitted(type, fitted, from, to) : plain[type](from, to)) && fits;
+  }
+  if (fits) return WN_OK;
+  return wn_fail(ctx, WN_ERR_ARGUMENT, "a weight is too large for %s", wn_gguf_type_name(type));
+}
