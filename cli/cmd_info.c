@@ -144,7 +144,7 @@ static void info_print_shape(const wn_model_config *c) {
 }
 
 static void info_print_positions(const wn_model_config *c) {
-  static const char *const scalings[] = {"", "linear", "dynamic", "llama3", "yarn"};
+  static const char *const scalings[] = {"", "linear", "dynamic", "llama3", "yarn", "longrope"};
   printf("context:    %" PRId64 " tokens; ", c->context);
   if (c->position == WN_POS_NONE) puts("no positions");
   if (c->position == WN_POS_LEARNED) puts("learned positions");

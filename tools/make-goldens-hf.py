@@ -8,7 +8,7 @@ tokens [B,T] and logits [B,T,V] in float32, computed in double by eager attentio
 the weights of `llama`, act-*.json of `gpt2`. The GGUF files are the same models written by gguf-py as llama.cpp's own
 converter lays them out (rows of q and k permuted for the llama architecture), one with llama3's factors as a tensor.
 """
-import json, os, shutil, sys
+import json, math, os, shutil, sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -19,7 +19,8 @@ import gguf
 from gguf import quants
 from safetensors.torch import save_file
 from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GPT2Config, GraniteConfig, LlamaConfig,
-                          MistralConfig, Olmo2Config, Qwen2Config, Qwen3Config)
+                          MistralConfig, Olmo2Config, Phi3Config, Qwen2Config,
+                          Qwen3Config)
 
 out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "../tests/golden/hf")
 B, T, V = 2, 24, 48
@@ -51,7 +52,12 @@ GEMMA3 = {**GEMMA2, "hidden_size": 36, "num_hidden_layers": 4, "query_pre_attn_s
 # Every factor another, and none a power of two.
 GRANITE = dict(embedding_multiplier=5.5, attention_multiplier=0.22, residual_multiplier=0.3, logits_scaling=1.4)
 
-def logits(model, name, seed=5):
+# Half of each head turns; divisors that differ much, for texts of up to 20 tokens and longer ones.
+PHI3 = {**LLAMA, "original_max_position_embeddings": 20, "sliding_window": 15, "rope_parameters": dict(
+    rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.5, short_factor=[1.05, 1.4], long_factor=[1.3, 6.0])}
+del PHI3["pad_token_id"]
+
+def logits(model, name, seed=5, T=T):
     tokens = torch.randint(0, V, (B, T), generator=torch.Generator().manual_seed(seed))
     double = AutoModelForCausalLM.from_config(model.config, attn_implementation="eager").double()
     double.load_state_dict(model.state_dict())
@@ -120,8 +126,9 @@ def write_gguf(model, name, kind, factors=None):
     else:
         w.add_head_count_kv(c.num_key_value_heads)
         w.add_layer_norm_rms_eps(c.rms_norm_eps)
-        w.add_rope_dimension_count(getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads)
         rope = c.rope_parameters.get("full_attention", c.rope_parameters)
+        D = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
+        w.add_rope_dimension_count(int(D * (rope.get("partial_rotary_factor") or 1)))
         w.add_rope_freq_base(rope["rope_theta"])
         if gemma:
             w.add_key_length(c.head_dim)
@@ -139,6 +146,12 @@ def write_gguf(model, name, kind, factors=None):
             w.add_attention_scale(c.attention_multiplier)
             w.add_residual_scale(c.residual_multiplier)
             w.add_logit_scale(c.logits_scaling)
+        if arch == "phi3":
+            N = c.original_max_position_embeddings
+            w.add_rope_scaling_orig_ctx_len(N)
+            w.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(c.max_position_embeddings / N) / math.log(N)))
+            for kind_of in "long", "short":
+                w.add_tensor(f"rope_factors_{kind_of}.weight", numpy.float32(rope[kind_of + "_factor"]))
     changed = {}
     def weights(key, file_name, turn=None, transpose=False):
         x = p[key].T if transpose else p[key]
@@ -165,7 +178,7 @@ def write_gguf(model, name, kind, factors=None):
         if not c.tie_word_embeddings: weights("lm_head.weight", "output.weight")
         if factors is not None: w.add_tensor("rope_freqs.weight", factors)
         names = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
-                 "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+                 "self_attn.v_proj": "attn_v", "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
                  "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
                  "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
         if gemma:
@@ -205,6 +218,8 @@ def main():
     gemma3 = make("gemma3", Gemma3TextConfig(**GEMMA3), 11, torch.bfloat16)
     make("granite", GraniteConfig(**LLAMA, **GRANITE, attention_bias=True, mlp_bias=True), 14, torch.bfloat16)
     make("olmo2", Olmo2Config(**LLAMA), 15)
+    phi3 = make("phi3", Phi3Config(**PHI3, pad_token_id=0), 18, torch.bfloat16)
+    logits(phi3, "phi3-short", T=20)
     # The same model as configurations up to transformers 4 said it.
     old = {k: v for k, v in GEMMA3.items() if k not in ("layer_types", "rope_parameters")}
     old |= dict(rope_theta=1e6, rope_local_base_freq=10000.0, rope_scaling=dict(rope_type="linear", factor=8.0),
@@ -238,5 +253,8 @@ def main():
     logits(write_gguf(granite, "granite.gguf", gguf.GGMLQuantizationType.F16), "granite.gguf")
     olmo2 = build(Olmo2Config(**{**LLAMA, "intermediate_size": 64}), 17)
     logits(write_gguf(olmo2, "olmo2.gguf", gguf.GGMLQuantizationType.Q8_0), "olmo2.gguf")
+    phi3 = build(Phi3Config(**{**PHI3, "sliding_window": None}, pad_token_id=0, tie_word_embeddings=True), 19)
+    logits(write_gguf(phi3, "phi3.gguf", gguf.GGMLQuantizationType.F16), "phi3.gguf")
+    logits(phi3, "phi3-short.gguf", T=20)
 
 main()

@@ -40,14 +40,16 @@ typedef enum wn_ffn_kind {
 typedef enum wn_rope_pairs { WN_ROPE_HALVES, WN_ROPE_ADJACENT } wn_rope_pairs; /* "halves", "adjacent" */
 /* How angles are scaled beyond the context of the original training: not at all; positions divided by the factor (Chen
  * et al. 2023); a base that grows with the text ("dynamic" NTK); by wavelength (Llama 3.1); by wavelength with a
- * magnitude (YaRN, Peng et al. 2023). */
+ * magnitude (YaRN, Peng et al. 2023); by two tensors of divisors, for texts up to the original context and for longer
+ * ones, with a magnitude (LongRoPE, Ding et al. 2024: Phi-3). */
 typedef enum wn_rope_scaling {
   WN_ROPE_PLAIN,
   WN_ROPE_LINEAR,
   WN_ROPE_DYNAMIC,
   WN_ROPE_LLAMA3,
-  WN_ROPE_YARN
-} wn_rope_scaling; /* "none", "linear", "dynamic", "llama3", "yarn" */
+  WN_ROPE_YARN,
+  WN_ROPE_LONG
+} wn_rope_scaling; /* "none", "linear", "dynamic", "llama3", "yarn", "longrope" */
 
 #define WN_INIT_BYTES 48 /* of a rule in "init", with its end */
 
@@ -80,7 +82,7 @@ typedef struct wn_model_config {
     double factor;                            /* 1 */
     int64_t context;                          /* of the original training; 0: context */
     double low_freq_factor, high_freq_factor; /* llama3: 1, 4 */
-    double attention_factor;                  /* yarn: on cos and sin; 0: 1 + 0.1 ln(factor) */
+    double attention_factor; /* on cos and sin; 0: yarn 1 + 0.1 ln(factor), longrope sqrt(1 + ln(factor)/ln(context)) */
     double beta_fast, beta_slow; /* yarn: frequencies with more turns than beta_fast within the context are unchanged,
                                     those with fewer than beta_slow are divided by the factor; 32, 1 */
     bool truncate;               /* yarn: the two bounds are rounded to whole dimensions; true */

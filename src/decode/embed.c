@@ -98,6 +98,7 @@ wn_status wn_session_states(wn_context *ctx, wn_session *s, const int32_t *token
   struct embed_rows x;
   wn_status status = WN_OK;
   WN_TRY(wn_session_check_tokens(ctx, s, tokens, T, 0));
+  WN_TRY(wn_session_stretch(s, T));
   WN_TRY(embed_rows_init(ctx, s, &x));
   for (int64_t done = 0, now; done < T && status == WN_OK; done += now) {
     now = embed_piece_at(s, T - done);
@@ -113,6 +114,7 @@ wn_status wn_embed_piece(wn_context *ctx, wn_session *s, const int32_t *tokens, 
   struct embed_rows x;
   *now = embed_piece_at(s, T);
   WN_TRY(wn_session_check_tokens(ctx, s, tokens, *now, 0));
+  WN_TRY(wn_session_stretch(s, T));
   WN_TRY(embed_rows_init(ctx, s, &x));
   const wn_status status =
       embed_feed(s, tokens, stride, *now, &x, &(struct embed_target){.pooling = pooling, .sums = sums});

@@ -181,6 +181,7 @@ wn_status wn_session_score(wn_context *ctx, wn_session *s, const int32_t *tokens
   WN_TRY(score_check(ctx, s, targets, s->B * T, scores, &out));
   WN_TRY(score_create(ctx, s));
   s->scoring->count = 0;
+  WN_TRY(wn_session_stretch(s, T));
   for (int64_t done = 0, now; done < T; done += now) {
     struct wn_session_rows rows;
     now = T - done < s->piece ? T - done : s->piece;

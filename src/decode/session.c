@@ -33,6 +33,7 @@ static void session_lay(struct wn_session *s, bool budgets) {
   const struct wn_array rows[] = {
       {"tokens", true, WN_DIMS(B, s->piece), sizeof *s->tokens, &s->tokens},
       {"positions", true, WN_DIMS(B, s->piece), sizeof *s->positions, &s->positions},
+      {"text", wn_session_has_history(s), WN_DIMS(B, s->capacity), sizeof *s->history, &s->history},
       {"control tokens", control, WN_DIMS(B, s->capacity), 1, &s->control},
       {"keys of control tokens", control, WN_DIMS(B, control_heads, s->capacity + s->piece), 1, &s->control_keys},
       {"marks of control tokens", control && s->marking, WN_DIMS(B, s->capacity), 1, &s->marks},
@@ -100,14 +101,14 @@ void wn_session_begin(struct wn_run *run, struct wn_session *s, int64_t T) {
   run->positions = s->positions;
   run->cross =
       (struct wn_cross){.S = s->inputs.S, .count = s->inputs.count, .kv = s->inputs.kv, .kv_bytes = s->inputs.bytes};
-  if (s->rotary.rows > 0) run->rotary = &s->rotary;
+  if (wn_session_turns_itself(s)) run->rotary = &s->rotary;
 }
 
 static int64_t session_count_caches(const struct wn_session *s) {
   return s->first[s->model->config.layers];
 }
 
-static void session_reset_caches(struct wn_session *s) {
+void wn_session_reset_caches(struct wn_session *s) {
   for (int64_t i = 0; i < session_count_caches(s); i++) wn_kv_cache_reset(&s->caches[i]);
 }
 
@@ -131,7 +132,7 @@ static wn_status session_measure(struct wn_session *s, size_t *step, size_t *pie
     }
     if (T == s->piece) break;
   }
-  session_reset_caches(s);
+  wn_session_reset_caches(s);
   return WN_OK;
 }
 
@@ -313,9 +314,9 @@ void wn_session_destroy(wn_session *s) {
 
 void wn_session_reset(wn_session *s) {
   WN_CHECK_OR(, WN_HANDLE(s, SESSION));
-  session_reset_caches(s);
+  wn_session_reset_caches(s);
   s->position = 0;
-  s->broken = s->logits_known = false;
+  s->stretched = s->broken = s->logits_known = false;
   if (s->marks) memset(s->marks, 0, (size_t)(s->B * s->capacity));
 }
 
@@ -344,6 +345,7 @@ wn_status wn_session_check_tokens(wn_context *ctx, const struct wn_session *s, c
 }
 
 void wn_session_take_tokens(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T) {
+  wn_session_note_history(s, tokens, stride, T);
   for (int64_t b = 0; b < s->B; b++) {
     for (int64_t t = 0; t < T; t++) {
       s->tokens[b * T + t] = tokens[b * stride + t];
@@ -392,6 +394,7 @@ wn_status wn_session_feed(wn_context *ctx, wn_session *s, const int32_t *tokens,
   WN_CHECK_WORK(WN_HANDLE_AS("session", s, SESSION), WN_POINTER(tokens));
   WN_TRY(wn_session_check_tokens(ctx, s, tokens, T, chunk));
   if (chunk == 0 || chunk > s->piece) chunk = s->piece;
+  WN_TRY(wn_session_stretch(s, T));
   for (int64_t done = 0; done < T;) {
     const int64_t now = T - done < chunk ? T - done : chunk;
     struct wn_session_rows rows;

@@ -68,6 +68,8 @@ struct wn_session {
   bool logits_known;
   struct wn_session_scoring *scoring; /* NULL until something is scored (score.c) */
   struct wn_rotary rotary;            /* own, where the cache holds more than the model's table */
+  int32_t *history;                   /* [B,capacity] the text so far, where its angles depend on its length; or NULL */
+  bool stretched;                     /* with a history: its angles are those of long texts */
   void *scratch; /* of steps of one token, which run beside other sessions'; pieces have the room's */
   size_t scratch_bytes;
 
@@ -91,6 +93,15 @@ struct wn_session {
  * multiples of 256: a smaller first piece costs little, smaller pieces throughout 4 to 13% of a prompt's speed. */
 int64_t wn_session_place_after(int64_t position);  /* the first place beyond it */
 int64_t wn_session_place_before(int64_t position); /* the last place up to it; 0: there is none */
+
+/* longrope (session_stretch.c). Does a session of this model and capacity keep its text? */
+bool wn_session_has_history(const struct wn_session *s);
+/* Are its angles its own, and not the model's? */
+bool wn_session_turns_itself(const struct wn_session *s);
+void wn_session_note_history(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T);
+/* Before T more tokens: where the text's angles change with them, it is read again with the others. */
+wn_status wn_session_stretch(struct wn_session *s, int64_t T);
+void wn_session_reset_caches(struct wn_session *s);
 
 /* What the layers give: the residual stream, and the last branch, which is still to be added to it. */
 struct wn_session_rows {

@@ -50,14 +50,15 @@ static wn_status copy_check(wn_context *ctx, const struct wn_session *to, const 
   const int64_t L = from->model->config.layers;
   bool same = to->model == from->model && wn_session_same_threshold(&to->attention, &from->attention) &&
               to->half == from->half && to->budgets.layers == from->budgets.layers &&
-              wn_budgets_same_options(&to->budgets, &from->budgets) && to->first[L] == from->first[L];
+              wn_budgets_same_options(&to->budgets, &from->budgets) && to->first[L] == from->first[L] &&
+              !to->history == !from->history;
   for (int64_t i = 0; same && i < from->first[L]; i++)
     same = wn_session_part_agrees(to, i, &from->parts[i], &from->caches[i].shape);
   if (!same)
     return wn_fail(
         ctx, WN_ERR_ARGUMENT,
         "session: the two were not created with the same model, budgets, threshold and cache format, or one is too "
-        "short for a budget or window of the other");
+        "short for a budget, a window or the longrope of the other");
   if (from->position > to->capacity)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld tokens cannot be copied to a session of %lld",
                    (long long)from->position, (long long)to->capacity);
@@ -108,6 +109,10 @@ static wn_status session_copy(wn_context *ctx, struct wn_session *to, const stru
   for (int64_t b = 0; to->control && b < to->B; b++)
     memcpy(to->control + b * to->capacity, from->control + copy_source(copy, b) * from->capacity,
            (size_t)from->position);
+  for (int64_t b = 0; to->history && b < to->B; b++)
+    memcpy(to->history + b * to->capacity, from->history + copy_source(copy, b) * from->capacity,
+           (size_t)from->position * sizeof *to->history);
+  to->stretched = from->stretched;
   copy_rows(to->mid, from->mid, C, to->B, copy);
   copy_rows(to->branch, from->branch, C, to->B, copy);
   if (from->logits_known) copy_rows(to->logits, from->logits, V, to->B, copy);

@@ -58,7 +58,7 @@ static void group_begin(struct wn_run *run, const struct wn_session_group *g, in
 /* Does the session turn queries and keys of layer l in a way of its own: by cache positions, or by angles of its own?
  */
 static bool group_turns_itself(const struct wn_session *s, int64_t l) {
-  return s->rotary.rows > 0 || wn_session_by_cache_position(s, l);
+  return wn_session_turns_itself(s) || wn_session_by_cache_position(s, l);
 }
 
 /* Row i's attention. */
@@ -233,7 +233,8 @@ wn_status wn_session_group_feed(wn_context *ctx, wn_session_group *g, wn_session
     logits = logits || rows[i].logits;
   }
   if (status != WN_OK) return status;
-  status = group_step(g, rows, n, logits, &out);
+  for (int64_t i = 0; i < n && status == WN_OK; i++) status = wn_session_stretch(rows[i].session, 1);
+  if (status == WN_OK) status = group_step(g, rows, n, logits, &out);
 #pragma omp parallel for num_threads(wn_team(g->ctx, logits &&n > 1 ? g->model->ctx->threads : 1)) schedule(static)
   for (int64_t i = 0; i < n; i++) {
     if (status != WN_OK) {

@@ -22,6 +22,8 @@ struct wn_snapshot {
   int64_t budget_layers;
   struct snapshot_part *parts; /* [n] */
   uint8_t *control;            /* [B,position] or NULL */
+  int32_t *history;            /* [B,position] or NULL */
+  bool stretched;              /* with a history, as the session's */
 };
 
 static int64_t snapshot_count_parts(const wn_session *s) {
@@ -46,6 +48,7 @@ size_t wn_snapshot_need(const wn_session *s, int64_t position) {
   const int64_t n = snapshot_count_parts(s);
   size_t need = sizeof(struct wn_snapshot) + (size_t)n * sizeof(struct snapshot_part);
   if (s->control) need += (size_t)(s->B * position);
+  if (s->history) need += (size_t)(s->B * position) * sizeof *s->history;
   for (int64_t i = 0; i < n; i++) {
     struct wn_kv_shape shape;
     size_t bytes;
@@ -92,6 +95,13 @@ wn_status wn_snapshot_take(wn_context *ctx, const wn_session *s, int64_t positio
     for (int64_t b = 0; b < s->B; b++)
       memcpy(x->control + b * position, s->control + b * s->capacity, (size_t)position);
   }
+  if (s->history) {
+    WN_TRY_GOTO(wn_alloc(ctx, "a snapshot", (size_t)(s->B * position) * sizeof *s->history, &memory), fail);
+    x->history = memory;
+    x->stretched = s->stretched;
+    for (int64_t b = 0; b < s->B; b++)
+      memcpy(x->history + b * position, s->history + b * s->capacity, (size_t)position * sizeof *s->history);
+  }
   *out = x;
   return WN_OK;
 fail:
@@ -104,13 +114,15 @@ void wn_snapshot_destroy(struct wn_snapshot *x) {
   for (int64_t i = 0; i < x->n; i++) wn_kv_cache_clear(&x->parts[i].cache);
   wn_free(x->parts);
   wn_free(x->control);
+  wn_free(x->history);
   wn_free(x);
 }
 
 bool wn_snapshot_suits(const struct wn_snapshot *x, const wn_session *s) {
   bool suits = s->model == x->model && wn_session_same_threshold(&s->attention, &x->attention) && s->B == x->B &&
                s->half == x->half && s->budgets.layers == x->budget_layers &&
-               wn_budgets_same_options(&s->budgets, &x->budgets) && snapshot_count_parts(s) == x->n;
+               wn_budgets_same_options(&s->budgets, &x->budgets) && snapshot_count_parts(s) == x->n &&
+               !x->history == !s->history;
   for (int64_t i = 0; suits && i < x->n; i++)
     suits = wn_session_part_agrees(s, i, &x->parts[i].part, &x->parts[i].shape);
   return suits;
@@ -124,6 +136,9 @@ void wn_snapshot_restore(const struct wn_snapshot *x, int64_t position, wn_sessi
   }
   for (int64_t b = 0; x->control && b < x->B; b++)
     memcpy(s->control + b * s->capacity, x->control + b * x->position, (size_t)position);
+  for (int64_t b = 0; x->history && b < x->B; b++)
+    memcpy(s->history + b * s->capacity, x->history + b * x->position, (size_t)position * sizeof *s->history);
+  s->stretched = x->stretched;
   s->position = position;
 }
 

@@ -262,9 +262,12 @@ static wn_status export_list_pieces(struct job *job) {
       if (n == 0)
         return wn_fail(job->ctx, WN_ERR_UNSUPPORTED, "%s: %s has no tensor for %s", e->from->where, e->names->title,
                        row.name);
-      for (int k = 0; k < n; k++, count++) {
-        if (!pass) continue;
-        struct piece *to = &job->pieces[count];
+      for (int k = 0; k < n; k++) {
+        if (parts[k].listed || !pass) {
+          count += !parts[k].listed;
+          continue;
+        }
+        struct piece *to = &job->pieces[count++];
         *to = (struct piece){.row = row, .part = parts[k], .ndim = row.ndim};
         memcpy(to->shape, row.shape, sizeof to->shape);
         to->shape[0] = parts[k].rows;

@@ -62,6 +62,13 @@ static wn_status export_check_keys(wn_context *ctx, const struct wn_export *e) {
   return status;
 }
 
+/* longrope's divisors are tensors: the family says where it has them. */
+static bool export_has_longrope(const struct wn_names *names) {
+  for (int i = 0; i < names->count; i++)
+    if (!strcmp(names->rows[i].ours, "rope.long_factors")) return true;
+  return false;
+}
+
 static wn_status export_check_family(wn_context *ctx, const struct wn_export *e) {
   char what[128];
   wn_mechanism_use use;
@@ -71,6 +78,8 @@ static wn_status export_check_family(wn_context *ctx, const struct wn_export *e)
     return export_lacks(ctx, e, what);
   }
   WN_TRY(export_check_keys(ctx, e));
+  if (e->config.rope_scaling.type == WN_ROPE_LONG && !export_has_longrope(wn_family_names(e->family, e->form)))
+    return export_lacks(ctx, e, "\"rope_scaling\" of type longrope");
   const char *lacks = e->family->lacks(&e->config, e->form);
   return lacks ? export_lacks(ctx, e, lacks) : WN_OK;
 }
@@ -145,6 +154,28 @@ wn_status wn_export_plan(wn_context *ctx, const struct wn_import *from, const wn
 
 /* ---- the keys ---- */
 
+/* The tensors that are lists there. */
+static wn_status export_put_lists(wn_context *ctx, const struct wn_export *e, struct wn_hf_object *o) {
+  struct wn_hf_object scaling = {.json = json_object_get(o->json, "rope_scaling")};
+  for (int64_t p = 0; p < wn_param_slot_count(&e->config); p++) {
+    struct wn_param row;
+    struct wn_name_part parts[3];
+    struct wn_import_row source;
+    float value;
+    WN_TRY(wn_param_slot(ctx, &e->config, p, &row));
+    if (!row.ndim || !wn_names_parts(e->names, &e->config, e->names->prefix, &row, parts) || !parts[0].listed) continue;
+    wn_import_row(e->from, &row, &source);
+    json_t *list = json_array();
+    wn_hf_put(&scaling, parts[0].name, list);
+    for (int64_t i = 0; i < parts[0].rows && !scaling.failed; i++) {
+      WN_TRY(wn_tensor_read(ctx, source.tensor[0], i, 1, &value));
+      scaling.failed |= json_array_append_new(list, json_real((double)value)) != 0;
+    }
+  }
+  o->failed |= scaling.failed;
+  return WN_OK;
+}
+
 static json_t *export_token(int64_t id) {
   return id >= 0 ? json_integer(id) : json_null();
 }
@@ -162,9 +193,11 @@ wn_status wn_export_hf_config(wn_context *ctx, const struct wn_export *e, const 
   wn_hf_put(o, "eos_token_id", export_token(e->from->eos));
   wn_hf_put(o, "torch_dtype", json_string(type));
   wn_hf_put(o, "use_cache", json_true());
-  if (o->failed) {
+  wn_status status = export_put_lists(ctx, e, o);
+  if (status == WN_OK && o->failed) status = wn_fail(ctx, WN_ERR_MEMORY, "out of memory: config.json");
+  if (status != WN_OK) {
     json_decref(o->json);
-    return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: config.json");
+    return status;
   }
   *out = o->json;
   return WN_OK;

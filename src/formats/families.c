@@ -12,6 +12,7 @@
   ROW(llama)                                                                                                           \
   ROW(mistral)                                                                                                         \
   ROW(olmo2)                                                                                                           \
+  ROW(phi3)                                                                                                            \
   ROW(qwen2)                                                                                                           \
   ROW(qwen3)
 

@@ -53,6 +53,32 @@ static int64_t import_token_id(const json_t *value) {
   return id >= 0 && id <= INT32_MAX ? id : -1;
 }
 
+enum { LIST_MOST = 4096 }; /* a head's elements */
+
+/* Numbers that a family has in config.json, and ours in a tensor. */
+static wn_status import_add_list(wn_context *ctx, struct wn_import *im, const json_t *config, const char *name) {
+  const json_t *scaling = json_object_get(config, "rope_scaling");
+  if (!json_is_object(scaling)) scaling = json_object_get(config, "rope_parameters");
+  const json_t *list = json_object_get(scaling, name);
+  const size_t n = json_array_size(list);
+  if (n < 1 || n > LIST_MOST)
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"%s\" is missing, or no list of numbers", im->where, name);
+  float values[LIST_MOST];
+  for (size_t i = 0; i < n; i++) {
+    values[i] = (float)json_number_value(json_array_get(list, i));
+    if (!(values[i] > 0) || !isfinite(values[i]))
+      return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"%s\"[%zu] is no number above 0", im->where, name, i);
+  }
+  return wn_tensors_add(ctx, im->tensors, name, im->where, values, (int64_t)n);
+}
+
+static wn_status import_add_lists(wn_context *ctx, struct wn_import *im, const json_t *config) {
+  if (im->config.rope_scaling.type != WN_ROPE_LONG) return WN_OK;
+  for (int i = 0; i < im->names->count; i++)
+    if (im->names->rows[i].listed) WN_TRY(import_add_list(ctx, im, config, im->names->rows[i].theirs[0] + 1));
+  return WN_OK;
+}
+
 static wn_status import_open_folder(wn_context *ctx, const char *path, struct wn_import *im) {
   json_t *config;
   WN_TRY(import_read_config(ctx, path, im->where, &config));
@@ -66,11 +92,13 @@ static wn_status import_open_folder(wn_context *ctx, const char *path, struct wn
     im->form = WN_FORM_WINNOW;
     status = wn_model_config_load(ctx, im->where, &im->config);
   }
+  if (status == WN_OK) status = wn_tensors_open_folder(ctx, path, &im->tensors);
+  if (status == WN_OK) {
+    import_name(im);
+    status = import_add_lists(ctx, im, config);
+  }
   json_decref(config);
-  WN_TRY(status);
-  WN_TRY(wn_tensors_open_folder(ctx, path, &im->tensors));
-  import_name(im);
-  return WN_OK;
+  return status;
 }
 
 static wn_status import_open_gguf(wn_context *ctx, struct wn_import *im) {
@@ -362,7 +390,8 @@ wn_status wn_import_model(wn_context *ctx, struct wn_import *im, bool as_float, 
   wn_status status =
       as_float ? wn_model_allocate(ctx, &im->config, WN_F32, &model) : import_allocate_packed(ctx, im, weights, &model);
   if (status == WN_OK) status = import_copy_tensors(ctx, im, model);
-  if (status == WN_OK && im->config.rope_factors) status = wn_model_rotary_refresh(model);
+  const bool factors = im->config.rope_factors || im->config.rope_scaling.type == WN_ROPE_LONG;
+  if (status == WN_OK && factors) status = wn_model_rotary_refresh(model);
   if (status != WN_OK) {
     wn_model_destroy(model);
     return status;

@@ -47,7 +47,8 @@ int wn_names_parts(const struct wn_names *names, const wn_model_config *c, const
     const int64_t sizes[3] = {parts == 1 ? all : parts == 2 ? all / 2 : q, parts == 2 ? all / 2 : kv, kv};
     int64_t first = 0;
     for (int k = 0; k < parts; k++) {
-      out[k] = (struct wn_name_part){.first = first, .rows = sizes[k], .transposed = n->transposed, .plus = n->plus};
+      out[k] = (struct wn_name_part){
+          .first = first, .rows = sizes[k], .transposed = n->transposed, .listed = n->listed, .plus = n->plus};
       names_format(out[k].name, prefix, n->theirs[k], l);
       first += sizes[k];
     }

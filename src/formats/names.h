@@ -13,6 +13,7 @@ struct wn_name {
   const char *theirs[3]; /* from top to bottom; "=" before a name that takes no prefix */
   bool transposed;       /* theirs is [in, out] */
   float plus;            /* ours is theirs plus this */
+  bool listed;           /* theirs is no tensor but a list of numbers in config.json's rope_scaling */
 };
 
 struct wn_names {
@@ -29,7 +30,7 @@ extern const struct wn_names wn_names_own;
 struct wn_name_part {
   char name[WN_NAME_BYTES];
   int64_t first, rows; /* of our tensor: rows of a matrix, elements of a vector */
-  bool transposed;
+  bool transposed, listed;
   float plus;
 };
 /* The tensors that row is made of, 0 where the naming has none. */

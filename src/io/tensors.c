@@ -23,7 +23,15 @@ struct shard {
   wn_safetensors *file;
 };
 
+/* A vector that no file of tensors has. */
+struct added {
+  struct added *next;
+  char *name, *file;
+  float values[];
+};
+
 struct wn_tensors {
+  struct added *added;
   wn_gguf *gguf;
   struct shard *shards;  /* [shard_count] */
   char *name;            /* of a GGUF file */
@@ -233,8 +241,54 @@ wn_status wn_tensors_check(wn_context *ctx, const struct wn_tensors *t, bool dat
   return WN_OK;
 }
 
+static void added_destroy(struct added *a) {
+  if (!a) return;
+  wn_free(a->name);
+  wn_free(a->file);
+  wn_free(a);
+}
+
+wn_status wn_tensors_add(wn_context *ctx, struct wn_tensors *t, const char *name, const char *file, const float *values,
+                         int64_t count) {
+  void *memory, *list;
+  if (wn_tensors_find(t, name) >= 0)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"%s\" is there, and a tensor of that name too", file, name);
+  WN_TRY(wn_alloc(ctx, name, sizeof(struct added) + (size_t)count * sizeof *values, &memory));
+  struct added *a = memory;
+  memcpy(a->values, values, (size_t)count * sizeof *values);
+  a->name = wn_strdup(ctx, name);
+  a->file = wn_strdup(ctx, file);
+  const wn_status status = a->name && a->file
+                               ? wn_alloc(ctx, "list of tensors", (size_t)(t->count + 1) * sizeof *t->all, &list)
+                               : WN_ERR_MEMORY;
+  if (status != WN_OK) {
+    added_destroy(a);
+    return status;
+  }
+  if (t->count) memcpy(list, t->all, (size_t)t->count * sizeof *t->all);
+  wn_free(t->all);
+  t->all = list;
+  a->next = t->added;
+  t->added = a;
+  t->all[t->count++] = (struct wn_tensor){.t = {.name = a->name,
+                                                .type = WN_GGUF_F32,
+                                                .ndim = 1,
+                                                .shape = {count},
+                                                .data = a->values,
+                                                .bytes = (size_t)count * sizeof *values},
+                                          .is_weights = count > 0,
+                                          .dtype = wn_dtype_name(WN_F32),
+                                          .file = a->file};
+  qsort(t->all, (size_t)t->count, sizeof *t->all, tensors_compare);
+  return WN_OK;
+}
+
 void wn_tensors_close(struct wn_tensors *t) {
   if (!t) return;
+  for (struct added *a = t->added, *next; a; a = next) {
+    next = a->next;
+    added_destroy(a);
+  }
   wn_gguf_close(t->gguf);
   for (int s = 0; s < t->shard_count; s++) {
     wn_safetensors_close(t->shards[s].file);

@@ -25,6 +25,9 @@ wn_status wn_tensors_open_gguf_memory(wn_context *ctx, const char *name, const v
 wn_status wn_tensors_open_folder(wn_context *ctx, const char *dir, struct wn_tensors **out);
 /* The files' checksums against their headers and, with `data`, their tensors (io/checksum.h); files without pass. */
 wn_status wn_tensors_check(wn_context *ctx, const struct wn_tensors *t, bool data);
+/* One more, of count floats (copied) that come from elsewhere in the file `file`; both names are copied. */
+wn_status wn_tensors_add(wn_context *ctx, struct wn_tensors *tensors, const char *name, const char *file,
+                         const float *values, int64_t count);
 void wn_tensors_close(struct wn_tensors *tensors); /* NULL is allowed */
 
 /* Where a tensor that is missing should be: the file, or the folder of the shards. */

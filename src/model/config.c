@@ -18,7 +18,7 @@ static const char *const norm_names[] = {"rmsnorm", "layernorm", NULL};
 static const char *const place_names[] = {"pre", "post", "both", "branch", NULL};
 static const char *const position_names[] = {"none", "learned", "rope", NULL};
 static const char *const pairs_names[] = {"halves", "adjacent", NULL};
-static const char *const scaling_names[] = {"none", "linear", "dynamic", "llama3", "yarn", NULL};
+static const char *const scaling_names[] = {"none", "linear", "dynamic", "llama3", "yarn", "longrope", NULL};
 static const char *const ffn_names[] = {"swiglu", "gelu", "relu", "gelu_erf", "geglu", NULL};
 
 static const struct wn_field fields[] = {
@@ -60,7 +60,7 @@ static const struct wn_field fields[] = {
     {"rope_scaling.high_freq_factor", WN_FIELD_DOUBLE, AT(rope_scaling.high_freq_factor), 1e-6, 1e6, NULL,
      "llama3: frequencies with more turns than this are unchanged"},
     {"rope_scaling.attention_factor", WN_FIELD_DOUBLE, AT(rope_scaling.attention_factor), 0, 1e6, NULL,
-     "yarn: factor on cos and sin; 0: 1 + 0.1 ln(factor)"},
+     "factor on cos and sin; 0: yarn 1 + 0.1 ln(factor), longrope sqrt(1 + ln(factor)/ln(context))"},
     {"rope_scaling.beta_fast", WN_FIELD_DOUBLE, AT(rope_scaling.beta_fast), 1e-6, 1e6, NULL,
      "yarn: frequencies with more turns than this within the context are unchanged"},
     {"rope_scaling.beta_slow", WN_FIELD_DOUBLE, AT(rope_scaling.beta_slow), 1e-6, 1e6, NULL,
@@ -145,6 +145,20 @@ wn_status wn_model_recurrence_check(wn_context *ctx, const char *where, const wn
   return WN_OK;
 }
 
+static wn_status config_check_longrope(wn_context *ctx, const wn_model_config *c) {
+  enum { MOST = WN_ROPE_LONG_CONTEXT };
+  const int64_t N = c->rope_scaling.context;
+  if (c->rope_scaling.type != WN_ROPE_LONG) return WN_OK;
+  if (N < 2 || N > MOST)
+    return wn_fail(ctx, WN_ERR_CONFIG,
+                   "model: rope_scaling \"longrope\" needs a rope_scaling.context from 2 to %d; it is %lld", (int)MOST,
+                   (long long)N);
+  if (c->rope_factors || c->encoder.layers > 0)
+    return wn_fail(ctx, WN_ERR_CONFIG, "model: rope_scaling \"longrope\" and %s exclude each other",
+                   c->rope_factors ? "rope_factors" : "an encoder (encoder.layers)");
+  return WN_OK;
+}
+
 static wn_status config_check_rotary(wn_context *ctx, const wn_model_config *c) {
   if (c->position != WN_POS_ROPE) {
     if (c->rope_factors || c->rope_scaling.type != WN_ROPE_PLAIN || c->rope_size != 0 || c->rope_local_theta > 0)
@@ -170,6 +184,7 @@ static wn_status config_check_rotary(wn_context *ctx, const wn_model_config *c) 
                    c->rope_scaling.high_freq_factor, c->rope_scaling.low_freq_factor);
   if (c->rope_scaling.type == WN_ROPE_YARN && c->rope_theta <= 1)
     return wn_fail(ctx, WN_ERR_CONFIG, "model: rope_scaling \"yarn\" needs a rope_theta above 1");
+  WN_TRY(config_check_longrope(ctx, c));
   if (c->rope_scaling.type == WN_ROPE_DYNAMIC && R < 4)
     return wn_fail(ctx, WN_ERR_CONFIG, "model: rope_scaling \"dynamic\" needs 4 elements that turn; there are %lld",
                    (long long)R);

@@ -19,6 +19,13 @@ wn_status wn_model_config_parse(wn_context *ctx, const char *where, const char *
 /* Writes it (temporary file, sync, rename). */
 wn_status wn_model_config_save(wn_context *ctx, const char *path, const wn_model_config *config);
 
+/* The longest first context of longrope: a table for it is always there. */
+enum { WN_ROPE_LONG_CONTEXT = 32768 };
+/* Does a text of `tokens` turn by longrope's second set of divisors? */
+static inline bool wn_rope_is_long(const wn_model_config *c, int64_t tokens) {
+  return c->rope_scaling.type == WN_ROPE_LONG && tokens > c->rope_scaling.context;
+}
+
 static inline bool wn_norm_is_post(const wn_model_config *c) {
   return c->norm_place == WN_NORM_POST;
 }

@@ -58,9 +58,10 @@ enum { ROTARY_ROWS = 32768 };
 wn_status wn_model_rotary_refresh(struct wn_model *model) {
   const bool whole = model->config.encoder.layers > 0 || wn_is_encoder(&model->config);
   const int64_t context = model->config.context;
+  int64_t rows = whole || context < ROTARY_ROWS ? context : ROTARY_ROWS;
+  if (wn_rope_is_long(&model->config, rows)) rows = model->config.rope_scaling.context; /* the short texts' */
   wn_rotary_clear(&model->rotary);
-  return wn_rotary_create(model, "model.context", whole || context < ROTARY_ROWS ? context : ROTARY_ROWS,
-                          &model->rotary);
+  return wn_rotary_create(model, "model.context", rows, &model->rotary);
 }
 
 /* The encoder: a view with its own configuration and layers on the same parameters. */

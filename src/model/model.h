@@ -28,7 +28,7 @@ struct wn_model {
   struct wn_param_table table;
   struct wn_outer_params outer; /* rows of the tensors outside the layers */
   void *params;                 /* [table.total] of dtype */
-  struct wn_rotary rotary;      /* for the context, or its first 32768 positions */
+  struct wn_rotary rotary;      /* for the context, its first 32768 positions, or longrope's short texts */
   struct wn_model *encoder; /* a view with its own config and layers on the same parameters; NULL: a decoder alone */
   struct wn_layer_params *layers; /* [L] where they find their tensors */
   void *rounded;                  /* packed rows that no file has (WN_WEIGHTS_BFLOAT16), or NULL */

@@ -47,6 +47,7 @@ enum param_fact {
   LEARNED_POSITIONS = 1 << 5,
   EMBED_NORM = 1 << 6,
   ROPE_FACTORS = 1 << 7,
+  ROPE_LONG = 1 << 12,
   FINAL_NORM = 1 << 8,
   UNTIED = 1 << 9,
   BRANCH_NORM = 1 << 10,
@@ -74,6 +75,8 @@ static const struct param_row outer_rows[] = {
     {"embed_norm.shift", {WIDTH}, EMBED_NORM | NORM_BIAS, ZERO, WN_INIT_NONE, false, OUTER(embed_shift)},
     /* constants: no gradient ever reaches them */
     {"rope.factors", {ANGLES}, ROPE_FACTORS, GAIN, WN_INIT_NONE, false, OUTER(rope_factors)},
+    {"rope.short_factors", {ANGLES}, ROPE_LONG, GAIN, WN_INIT_NONE, false, OUTER(rope_short)},
+    {"rope.long_factors", {ANGLES}, ROPE_LONG, GAIN, WN_INIT_NONE, false, OUTER(rope_long)},
 };
 
 /* Names of rows that stand for the mechanisms' inputs with this place in files, a weight and a bias each. */
@@ -124,8 +127,9 @@ static unsigned param_facts(const wn_model_config *c) {
          (c->bias && c->norm == WN_NORM_LAYER ? NORM_BIAS : 0) | (c->qk_norm ? QK_NORM : 0) |
          (c->encoder.layers > 0 ? CROSS : 0) | (c->position == WN_POS_LEARNED ? LEARNED_POSITIONS : 0) |
          (c->embed_norm ? EMBED_NORM : 0) | (c->rope_factors ? ROPE_FACTORS : 0) |
-         (!wn_norm_is_post(c) ? FINAL_NORM : 0) | (wn_norm_on_branch(c) ? BRANCH_NORM : 0) |
-         (c->norm_place != WN_NORM_BRANCH ? BASE_NORM : 0) | (!c->tied ? UNTIED : 0);
+         (c->rope_scaling.type == WN_ROPE_LONG ? ROPE_LONG : 0) | (!wn_norm_is_post(c) ? FINAL_NORM : 0) |
+         (wn_norm_on_branch(c) ? BRANCH_NORM : 0) | (c->norm_place != WN_NORM_BRANCH ? BASE_NORM : 0) |
+         (!c->tied ? UNTIED : 0);
 }
 
 static int64_t param_size(const wn_model_config *c, enum param_size size) {

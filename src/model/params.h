@@ -75,7 +75,7 @@ void wn_layer_params_find(const struct wn_param_table *table, const wn_model_con
 /* The same for tensors outside the layers. Tied: output is embed's row. Norms after the additions: the last norm is the
  * last layer's norm2. */
 struct wn_outer_params {
-  int embed, pos, embed_gain, embed_shift, rope_factors, norm_gain, norm_shift, output;
+  int embed, pos, embed_gain, embed_shift, rope_factors, rope_short, rope_long, norm_gain, norm_shift, output;
 };
 void wn_outer_params_find(const struct wn_param_table *table, const wn_model_config *config,
                           struct wn_outer_params *out);

@@ -6,11 +6,14 @@
  *   llama3   f where w < N/high; f / s where w > N/low; between them (1-t) f/s + t f, t = (N/w - low)/(high - low)
  *   yarn     f/s r + f (1-r), r a ramp over i from the dimension that turns beta_fast times within N to the one that
  *            turns beta_slow times; cos and sin are multiplied by 1 + 0.1 ln s            (Peng et al. 2023, eq. 19-22)
+ *   longrope f divided by a number of its own, of one set up to N tokens and of another beyond; cos and sin are
+ *            multiplied by sqrt(1 + ln s / ln N)                        (Ding et al. 2024, arXiv 2402.13753; Phi-3)
  * rope.factors divides each f by its own number (how GGUF files carry llama3's). In double; the table is float.
  * Layers with a window may have angles of their own, plain ones of rope_local_theta (Gemma 3, arXiv 2503.19786). */
 #include <math.h>
 
 #include "attention/registry.h"
+#include "model/config.h"
 #include "model/layer.h"
 
 static int64_t rotary_size(const wn_model_config *c) {
@@ -67,10 +70,13 @@ static double rotary_frequency(const wn_model_config *c, int64_t i, int64_t P) {
   }
 }
 
-static double rotary_magnitude(const wn_model_config *c) {
-  if (c->rope_scaling.type != WN_ROPE_YARN) return 1;
+double wn_rotary_magnitude(const wn_model_config *c) {
+  const double s = c->rope_scaling.factor;
+  if (c->rope_scaling.type != WN_ROPE_YARN && c->rope_scaling.type != WN_ROPE_LONG) return 1;
   if (c->rope_scaling.attention_factor > 0) return c->rope_scaling.attention_factor;
-  return c->rope_scaling.factor > 1 ? 1 + 0.1 * log(c->rope_scaling.factor) : 1;
+  if (s <= 1) return 1;
+  return c->rope_scaling.type == WN_ROPE_YARN ? 1 + 0.1 * log(s)
+                                              : sqrt(1 + log(s) / log((double)c->rope_scaling.context));
 }
 
 /* Angles with the frequencies that the caller fills in. */
@@ -88,8 +94,11 @@ static wn_status rotary_allocate(const struct wn_model *model, size_t table, str
 
 static void rotary_fill(const struct wn_model *model, int64_t rows, struct wn_rotary_angles *out) {
   const wn_model_config *c = &model->config;
-  const int factors = model->outer.rope_factors;
-  out->magnitude = rotary_magnitude(c);
+  const struct wn_outer_params *outer = &model->outer;
+  const int factors = c->rope_scaling.type != WN_ROPE_LONG ? outer->rope_factors
+                      : wn_rope_is_long(c, rows)           ? outer->rope_long
+                                                           : outer->rope_short;
+  out->magnitude = wn_rotary_magnitude(c);
   for (int64_t i = 0; i < rotary_size(c) / 2; i++) {
     out->frequencies[i] = rotary_frequency(c, i, rows);
     if (factors < 0) continue;

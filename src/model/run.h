@@ -130,10 +130,13 @@ wn_status wn_run_project(struct wn_run *run, struct wn_linear projection, const 
 wn_status wn_run_project_back(struct wn_run *run, struct wn_linear projection, const void *x, const void *dy, void *dx,
                               bool accumulate);
 
-/* The angles of the model's rotary embedding for texts of up to `rows` tokens (rotary.c). Nothing where the model has
+/* The angles of the model's rotary embedding for texts of up to `rows` tokens (rotary.c), of `rows` where the angles
+ * depend on a text's length. Nothing where the model has
  * none; `what` is named where the table does not fit. */
 wn_status wn_rotary_create(const struct wn_model *model, const char *what, int64_t rows, struct wn_rotary *out);
 void wn_rotary_clear(struct wn_rotary *rotary);
+/* The factor on cos and sin. */
+double wn_rotary_magnitude(const wn_model_config *config);
 /* The divisor of frequency i in addition to its scaling: a number of rope.factors. */
 double wn_rotary_divisor(const wn_model_config *config, int64_t i);
 /* The model's own, again: after rope.factors has been filled. */

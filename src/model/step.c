@@ -257,12 +257,12 @@ wn_status wn_run_batch(struct wn_run *run, const struct wn_model *model, struct 
     return wn_fail(ws->ctx, WN_ERR_ARGUMENT, "step: batch of B %lld, T %lld; the workspace takes up to B %lld, T %lld",
                    (long long)B, (long long)T, (long long)ws->B, (long long)ws->T);
   wn_run_init(run, model, B, T);
-  if (ws->rotary.rows > 0) run->rotary = &ws->rotary;
   run->exec.precision = ws->options.precision;
   run->types = ws->types;
   run->exec.scratch = ws->scratch;
   run->exec.scratch_bytes = ws->scratch_bytes;
   run->doc_start = doc_start;
+  int64_t longest = 0;
   for (int64_t b = 0; b < B; b++) {
     for (int64_t t = 0; t < T; t++) {
       const int64_t first = doc_start ? doc_start[b * T + t] : 0;
@@ -270,9 +270,11 @@ wn_status wn_run_batch(struct wn_run *run, const struct wn_model *model, struct 
         return wn_fail(ws->ctx, WN_ERR_ARGUMENT, "step: doc_start[%lld,%lld] is %lld, expected 0 to %lld", (long long)b,
                        (long long)t, (long long)first, (long long)t);
       ws->positions[b * T + t] = (int32_t)(t - first);
+      if (t - first >= longest) longest = t - first + 1;
     }
   }
   run->positions = ws->positions;
+  run->rotary = wn_workspace_rotary(ws, longest);
   return WN_OK;
 }
 

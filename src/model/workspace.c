@@ -108,7 +108,7 @@ static wn_status workspace_arrays(wn_context *ctx, struct wn_workspace *ws) {
 static wn_status workspace_measure(struct wn_workspace *ws, size_t *need) {
   struct wn_run run;
   wn_run_init(&run, ws->model, ws->B, ws->T);
-  if (ws->rotary.rows > 0) run.rotary = &ws->rotary;
+  run.rotary = wn_workspace_rotary(ws, ws->T);
   run.measuring = true;
   run.exec.precision = ws->options.precision;
   run.types = ws->types;
@@ -143,6 +143,13 @@ static wn_status workspace_measure(struct wn_workspace *ws, size_t *need) {
   WN_TRY(wn_run_step(&run, ws, &batch, &(struct wn_step){0}, &result));
   *need = run.need;
   return WN_OK;
+}
+
+/* A workspace for long texts takes short ones too, and these may have other angles. */
+const struct wn_rotary *wn_workspace_rotary(const wn_workspace *ws, int64_t longest) {
+  const bool other = ws->model->config.rope_scaling.type == WN_ROPE_LONG && ws->options.recurrence == 0 &&
+                     longest <= ws->model->rotary.rows;
+  return ws->rotary.rows > 0 && !other ? &ws->rotary : &ws->model->rotary;
 }
 
 /* Positions of a block after cached rows may exceed the model's table. */

@@ -34,7 +34,8 @@ struct wn_workspace {
   int32_t *recurrence_positions;          /* [recurrence+T] */
   size_t recurrence_bytes;                /* of all rooms */
   uint64_t recurrence_moves;              /* rooms allocated since the beginning */
-  struct wn_rotary rotary;                /* own, where recurrence and block exceed the model's table */
+  struct wn_rotary rotary;                /* own, where recurrence and block exceed the model's table; which one a
+                                             batch reads wn_workspace_rotary says */
   struct wn_workspace *encoder;           /* of the model's encoder, for its context, or NULL */
   void *embedded;                         /* [M,C] before the embedding's norm, with one */
   void *embed_rstd, *embed_mean;          /* [M] */
@@ -68,6 +69,8 @@ void wn_recurrence_keys(const struct wn_workspace *ws, int64_t l, struct wn_laye
 void wn_recurrence_bind(struct wn_run *run, const struct wn_workspace *ws, int64_t set);
 void wn_recurrence_advance(const struct wn_run *run, struct wn_workspace *ws, int64_t set);
 
+/* The angles of a batch whose longest document has so many tokens. */
+const struct wn_rotary *wn_workspace_rotary(const wn_workspace *ws, int64_t longest);
 /* Rows of logits that are formed at a time: few enough to keep M x V from ever existing, enough for a good product. */
 int64_t wn_logits_rows(int64_t M, int64_t V);
 

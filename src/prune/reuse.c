@@ -134,6 +134,7 @@ static wn_status reuse_accept(struct wn_prune_evaluator *e, int64_t layer, int64
 static void reuse_destroy(struct wn_prune_evaluator *e) {
   struct wn_reuse *r = (struct wn_reuse *)e;
   wn_arrays_clear(&r->arrays);
+  wn_rotary_clear(&r->rotary);
   wn_free(r->state.layers);
   wn_free(r->trial.layers);
   wn_free(r->best.layers);
@@ -309,6 +310,7 @@ wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const s
   WN_TRY_GOTO(wn_alloc(ctx, "budgets", (size_t)c->layers * sizeof *r->budgets.tokens, &p), fail);
   r->budgets.tokens = p;
   for (int64_t l = 0; l < c->layers; l++) r->budgets.tokens[l] = set->T;
+  if (set->T > model->rotary.rows) WN_TRY_GOTO(wn_rotary_create(model, "search", set->T, &r->rotary), fail);
   WN_TRY_GOTO(reuse_arrays(r, options), fail);
   WN_TRY_GOTO(reuse_measure(r), fail);
   r->base.bytes = r->arrays.bytes + r->rows_bytes + r->scratch_bytes;

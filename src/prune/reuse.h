@@ -24,6 +24,7 @@ struct wn_reuse {
   const struct wn_prune_set *set;
   wn_budgets budgets; /* tokens: the accepted ones */
   int64_t batch;
+  struct wn_rotary rotary;                    /* own, where rows are longer than the model's table */
   int64_t select_heads, select_width;         /* G, G*D; 0 without selection */
   struct wn_reuse_version state, trial, best; /* trial.layers NULL: trials are not kept */
   int64_t best_layer, best_to;                /* -1: none */

@@ -161,6 +161,7 @@ wn_status wn_reuse_run_batch(struct wn_reuse *r, const struct wn_reuse_task *who
   run.exec.scratch = r->scratch;
   run.exec.scratch_bytes = r->scratch_bytes;
   run.positions = r->positions;
+  if (r->rotary.rows > 0) run.rotary = &r->rotary;
   int64_t *valid = t.to ? t.to->first + t.row0 / r->batch * (L + 1) : NULL;
   for (int64_t l = 0; valid && l <= L; l++) valid[l] = T;
   WN_TRY(reuse_run_layers(r, &t, &run, &changed));

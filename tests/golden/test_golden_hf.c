@@ -130,7 +130,7 @@ static void check_variant(const char *weights, const char *name) {
 static void folders(void **state) {
   (void)state;
   static const char *const names[] = {"llama",  "llama-bias", "mistral", "qwen2", "gemma2",
-                                      "gemma3", "gpt2",       "granite", "olmo2"};
+                                      "gemma3", "gpt2",       "granite", "olmo2", "phi3"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) check_named(names[i]);
 }
 
@@ -156,10 +156,60 @@ static void older_keys(void **state) {
   check_variant("gemma3", "gemma3-old");
 }
 
+/* Of a text that grows past longrope's first context (20) token by token in a session for 64: up to there the angles
+ * are those of short texts, then those of long ones, for the tokens before it as well. */
+static void check_growth(const char *model_name, const char *short_name, const char *backend) {
+  char path[4096];
+  wn_context *ctx = NULL;
+  const wn_context_options options = {.size = sizeof options, .threads = 1, .backend = backend, .exact_rows = true};
+  assert_int_equal(wn_context_create(&options, &ctx), WN_OK);
+  struct expected x, y;
+  wn_model *model;
+  wn_session *session;
+  snprintf(path, sizeof path, "%s/%s", folder(), model_name);
+  open_expected(ctx, short_name, &x);
+  open_expected(ctx, model_name, &y);
+  assert_true(x.T == 20 && y.T > 20);
+  assert_ok(ctx, wn_model_load(ctx, path, &model));
+  assert_ok(ctx, wn_session_create(ctx, model, x.B, 64, &session));
+  float *logits = malloc((size_t)(x.B * x.V) * sizeof *logits);
+  for (int growing = 0; growing < 2; growing++) {
+    const struct expected *e = growing ? &y : &x;
+    wn_session_reset(session);
+    for (int64_t t = 0; t < e->T; t++) {
+      int32_t now[8];
+      for (int64_t b = 0; b < e->B; b++) now[b] = e->tokens[b * e->T + t];
+      assert_ok(ctx, wn_session_feed(ctx, session, now, 1, 0, logits));
+      for (int64_t b = 0; b < e->B && (!growing || t >= 20); b++)
+        close_to(model_name, growing ? "grown long" : "short", logits + b * e->V, e->logits + (b * e->T + t) * e->V,
+                 e->V, false);
+    }
+    assert_int_equal(wn_session_position(session), e->T);
+  }
+  free(logits);
+  wn_session_destroy(session);
+  wn_model_destroy(model);
+  close_expected(&x);
+  close_expected(&y);
+  wn_context_destroy(ctx);
+}
+
+static void longrope(void **state) {
+  (void)state;
+  static const char *const names[][2] = {{"phi3", "phi3-short"}, {"phi3.gguf", "phi3-short.gguf"}};
+  for (int i = 0; i < 2; i++) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", folder(), names[i][0]);
+    check_both(path, names[i][1]);
+    check_growth(names[i][0], names[i][1], "cpu");
+    check_growth(names[i][0], names[i][1], "ref");
+  }
+}
+
 static void gguf(void **state) {
   (void)state;
   static const char *const names[] = {"llama3.gguf", "qwen2.gguf",   "gemma2.gguf", "gemma3.gguf",
-                                      "gpt2.gguf",   "granite.gguf", "olmo2.gguf"};
+                                      "gpt2.gguf",   "granite.gguf", "olmo2.gguf",  "phi3.gguf"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) check_named(names[i]);
 }
 
@@ -167,6 +217,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(folders),          cmocka_unit_test(shards),     cmocka_unit_test(rotary_scalings),
       cmocka_unit_test(other_activation), cmocka_unit_test(older_keys), cmocka_unit_test(gguf),
+      cmocka_unit_test(longrope),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -101,7 +101,7 @@ static void round_trips(void **state) {
   } models[] = {{"llama", true},        {"llama-bias", true},  {"mistral", false}, {"qwen2", false},
                 {"qwen3", true},        {"gpt2", true},        {"gemma2", false},  {"gemma3", false},
                 {"gemma2.gguf", true},  {"gemma3.gguf", true}, {"granite", true},  {"olmo2", true},
-                {"granite.gguf", true}, {"olmo2.gguf", true}};
+                {"granite.gguf", true}, {"olmo2.gguf", true},  {"phi3", false},    {"phi3.gguf", true}};
   for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
     const char *own = in_folder("own"), *hf = in_folder("hf"), *file = in_folder("m.gguf"), *back = in_folder("back");
     convert(golden(models[i].model), own, WN_CONVERT_WINNOW);
@@ -255,6 +255,16 @@ static void has_scale(wn_model_config *c) {
 static void has_part(wn_model_config *c) {
   c->rope_size = 2;
 }
+static void has_long_window(wn_model_config *c) {
+  c->rope_scaling.type = WN_ROPE_LONG, c->rope_scaling.context = 8, c->rope_scaling.factor = 2;
+  c->attention.window = 4;
+}
+static void has_long_norms(wn_model_config *c) {
+  c->rope_scaling.type = WN_ROPE_LONG, c->rope_scaling.context = 8, c->rope_scaling.factor = 2, c->qk_norm = true;
+}
+static void has_part_scaled(wn_model_config *c) {
+  c->rope_size = 2, c->rope_scaling.type = WN_ROPE_LINEAR, c->rope_scaling.factor = 2;
+}
 static void has_window(wn_model_config *c) {
   c->attention.window = 4;
   strcpy(c->attention.window_layers, "01");
@@ -317,7 +327,10 @@ static void refusals(void **state) {
                {has_gelu, true, true, "ffn"},
                {has_both, true, true, "qk_norm"},
                {has_scale, false, false, ""}, /* Granite's */
-               {has_part, true, false, "rope_size"},
+               {has_part, false, false, ""},  /* Phi-3's, and GGUF's llama */
+               {has_long_window, false, true, "attention.window"},
+               {has_long_norms, true, true, "type longrope"},
+               {has_part_scaled, true, false, "rope_size"},
                {has_dynamic_scaling, true, true, "type dynamic"},
                {has_window, true, true, "attention.window"},
                {has_embed_scale, false, false, ""}, /* Granite's */

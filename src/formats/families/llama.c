@@ -24,7 +24,7 @@ static void llama_write(struct wn_hf_object *o, const wn_model_config *c) {
 
 static bool llama_is(const wn_model_config *c, enum wn_model_form form) {
   const bool mistral = form == WN_FORM_HF && c->attention.window > 0;
-  return c->position == WN_POS_ROPE && !c->qk_norm && !c->qkv_bias && !mistral;
+  return c->position == WN_POS_ROPE && !c->qk_norm && !c->qkv_bias && !mistral && !wn_llama_turns_as_phi3(c, form);
 }
 
 static const char *llama_lacks(const wn_model_config *c, enum wn_model_form form) {

@@ -61,7 +61,7 @@ const char *const wn_llama_mechanisms[] = {"window", NULL};
 
 /* ---- Hugging Face ---- */
 
-wn_status wn_llama_hf_read(const struct wn_hf_keys *k, int64_t kv_heads, int64_t head_size, wn_model_config *c) {
+wn_status wn_llama_hf_read_sizes(const struct wn_hf_keys *k, int64_t kv_heads, int64_t head_size, wn_model_config *c) {
   const char *act;
   c->norm = WN_NORM_RMS;
   c->ffn = WN_FFN_SWIGLU;
@@ -79,6 +79,11 @@ wn_status wn_llama_hf_read(const struct wn_hf_keys *k, int64_t kv_heads, int64_t
   if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
     return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"hidden_act\" is \"%.60s\"; only silu is supported", k->where,
                    act);
+  return WN_OK;
+}
+
+wn_status wn_llama_hf_read(const struct wn_hf_keys *k, int64_t kv_heads, int64_t head_size, wn_model_config *c) {
+  WN_TRY(wn_llama_hf_read_sizes(k, kv_heads, head_size, c));
   return wn_hf_rope(k, c);
 }
 
@@ -145,6 +150,10 @@ void wn_llama_gguf_write(const struct wn_gguf_out *out, const wn_model_config *c
 }
 
 /* ---- limits ---- */
+
+bool wn_llama_turns_as_phi3(const wn_model_config *c, enum wn_model_form form) {
+  return c->rope_scaling.type == WN_ROPE_LONG || (c->rope_size > 0 && form == WN_FORM_HF);
+}
 
 static const char *llama_rope_lacks(const wn_model_config *c, enum wn_model_form form) {
   const int64_t first = c->rope_scaling.context;

@@ -12,6 +12,9 @@ extern const char *const wn_llama_keys[], *const wn_llama_mechanisms[];
 /* Sizes, norm, activation and rotary positions. kv_heads: what a missing num_key_value_heads means, negative: it must
  * be there, 0: num_attention_heads. head_size: what a missing head_dim means. */
 wn_status wn_llama_hf_read(const struct wn_hf_keys *keys, int64_t kv_heads, int64_t head_size, wn_model_config *config);
+/* The same without the rotary positions. */
+wn_status wn_llama_hf_read_sizes(const struct wn_hf_keys *keys, int64_t kv_heads, int64_t head_size,
+                                 wn_model_config *config);
 /* The same, but for what differs; Qwen's keys of windows. */
 void wn_llama_hf_write(struct wn_hf_object *object, const wn_model_config *config);
 wn_status wn_qwen_hf_read_windows(const struct wn_hf_keys *keys, wn_model_config *config);
@@ -20,6 +23,8 @@ void wn_qwen_hf_write_windows(struct wn_hf_object *object, const wn_model_config
 wn_status wn_llama_gguf_read(const struct wn_gguf_keys *keys, wn_model_config *config);
 void wn_llama_gguf_write(const struct wn_gguf_out *out, const wn_model_config *config);
 
+/* Are its rotary positions of a kind that only Phi-3 has words for: longrope, or a part of each head in a folder? */
+bool wn_llama_turns_as_phi3(const wn_model_config *config, enum wn_model_form form);
 const char *wn_llama_lacks(const wn_model_config *config, enum wn_model_form form);
 
 #endif

@@ -1,0 +1,39 @@
+/* longrope while decoding: a text turns by one set of divisors up to the first context N and by another beyond
+ * (model/rotary.c). The keys that a cache holds, and everything above the first layer, depend on the set, so a session
+ * whose text grows beyond N reads it again, once, with the other: what it gives is then what the whole text gives.
+ * Transformers' generate() does the same. Cost: the text's prompt a second time, when it passes N; 4 bytes a token. */
+#include "base/error.h"
+#include "decode/session.h"
+#include "model/config.h"
+
+#include <string.h>
+
+bool wn_session_has_history(const struct wn_session *s) {
+  return wn_rope_is_long(&s->model->config, s->capacity);
+}
+
+bool wn_session_turns_itself(const struct wn_session *s) {
+  return s->rotary.rows > 0 && (!s->history || s->stretched);
+}
+
+void wn_session_note_history(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T) {
+  for (int64_t b = 0; s->history && b < s->B; b++)
+    memcpy(s->history + b * s->capacity + s->position, tokens + b * stride, (size_t)T * sizeof *tokens);
+}
+
+wn_status wn_session_stretch(struct wn_session *s, int64_t T) {
+  if (!s->history) return WN_OK;
+  const int64_t seen = s->position;
+  const bool stretched = wn_rope_is_long(&s->model->config, seen + T);
+  if (stretched == s->stretched) return WN_OK;
+  wn_session_reset_caches(s);
+  s->position = 0;
+  s->stretched = stretched;
+  while (s->position < seen) {
+    struct wn_session_rows rows;
+    const int64_t room = wn_session_place_after(s->position) - s->position, left = seen - s->position;
+    const int64_t most = room < s->piece ? room : s->piece;
+    WN_TRY(wn_session_feed_piece(s, s->history + s->position, s->capacity, left < most ? left : most, &rows));
+  }
+  return WN_OK;
+}
