@@ -270,13 +270,12 @@ int cli_dispatch(const char *parent, const char *summary, const struct cli_comma
     }
   /* Help of a command that there is none of is refused as the command itself. */
   if (word && !strcmp(word, "help") && argc > 2 && argv[2][0] != '-') word = argv[2];
-  if (word && (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help"))) {
+  if (!word || (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help"))) {
     printf("%s COMMAND [OPTIONS]\n\n%s\n\nCommands:\n", parent, summary);
     for (int i = 0; i < count; i++) printf("  %-12s%s\n", commands[i].name, commands[i].help);
     printf("\n%s COMMAND --help describes a command.\n", parent);
     return 0;
   }
-  if (!word) return cli_usage_error(parent, "a command is missing");
   for (int i = 0; i < count; i++)
     if (!strcmp(word, commands[i].name)) return commands[i].run(argc - 1, argv + 1);
   const char *names[64];

@@ -21,6 +21,8 @@ static const struct cli_option prepare_options[] = {
     CLI_OPTION(struct prepare, options.field, "field", "NAME", "the text field of JSON lines"),
     CLI_OPTION(struct prepare, options.val_fraction, "val-fraction", "X", "share of the documents for validation",
                .min = 0, .max = 0.999),
+    CLI_OPTION(struct prepare, options.test_fraction, "test-fraction", "X",
+               "share of the documents for test.bin; val.bin stays the same", .min = 0, .max = 0.999),
     CLI_OPTION(struct prepare, options.val_bytes, "val-bytes", "N",
                "with --tokenizer bytes: val.bin is the last N bytes before those of test.bin"),
     CLI_OPTION(struct prepare, options.test_bytes, "test-bytes", "N",
@@ -36,7 +38,7 @@ static const struct cli_spec prepare_spec = {
     .command = "winnow data prepare",
     .summary =
         "Turns text into token files for training. FILE is UTF-8 text, or .jsonl with a text field; .gz of either.\n"
-        "Documents are split between training and validation by a hash of the seed and their number.",
+        "Documents are split between training, validation and test by a hash of the seed and their number.",
     .options = prepare_options,
     .option_count = CLI_COUNT(prepare_options),
     .positional = "FILE...",

@@ -174,7 +174,7 @@ static wn_status open_info(wn_context *ctx, const char *path, struct info *in) {
   return status;
 }
 
-static void print_info(const char *path, const struct info *in, const json_t *uses) {
+static void print_info(const char *path, const struct info *in, const json_t *uses, bool all) {
   const wn_model_config *c = wn_model_config_get(in->model);
   const uint64_t parameters = wn_model_parameter_count(in->model);
   printf("%s: %s (%s), %" PRIu64 " parameters (%s), %d tensors, tokenizer %s\n", path, in->origin.format,
@@ -187,16 +187,16 @@ static void print_info(const char *path, const struct info *in, const json_t *us
   info_print_types(by_type);
   json_decref(by_type);
   if (in->tok) printf("tokenizer:  %s, %d entries\n", wn_tokenizer_kind(in->tok), wn_tokenizer_vocab_size(in->tok));
-  putchar('\n');
-  for (int i = 0; i < wn_model_tensor_count(in->model); i++) {
+  for (int i = 0; all && i < wn_model_tensor_count(in->model); i++) {
     wn_tensor_info e;
     char text[64], shape[128];
+    if (i == 0) putchar('\n');
     if (wn_model_tensor_info(in->model, i, &e) != WN_OK) continue;
     info_types_text(&e, text, sizeof text);
     info_shape_text(&e, shape, sizeof shape);
     printf("  %-44s %s %s\n", e.name, text, shape);
   }
-  printf("\n%s\n", in->config);
+  if (all) printf("\n%s\n", in->config);
 }
 
 static json_t *info_json(const char *path, const struct info *in, json_t *uses) {
@@ -218,7 +218,7 @@ static json_t *info_json(const char *path, const struct info *in, json_t *uses) 
                    tensors);
 }
 
-static int info_checkpoint(wn_context *ctx, const char *path, bool json) {
+static int info_checkpoint(wn_context *ctx, const char *path, bool json, bool all) {
   struct info in = {0};
   const wn_status status = open_info(ctx, path, &in);
   int code = status == WN_OK ? 0 : cli_fail(ctx, status);
@@ -226,7 +226,7 @@ static int info_checkpoint(wn_context *ctx, const char *path, bool json) {
   if (!code && json)
     code = cli_print_json(info_json(path, &in, uses));
   else if (!code)
-    print_info(path, &in, uses);
+    print_info(path, &in, uses, all);
   json_decref(uses);
   wn_tokenizer_destroy(in.tok);
   wn_text_free(in.config);
@@ -275,20 +275,22 @@ static int info_verify(wn_context *ctx, const char *path, bool json) {
 struct info_command {
   struct cli_common common;
   const char *model;
-  bool verify;
+  bool all, verify;
 };
 
 static const struct cli_option info_options[] = {
     CLI_OPTION(struct info_command, model, "model", "PATH",
                "a checkpoint, a Hugging Face folder or a .gguf file (or as an argument)"),
+    CLI_OPTION(struct info_command, all, "all", NULL, "every tensor with its type and shape, and the configuration"),
     CLI_OPTION(struct info_command, verify, "verify", NULL,
                "compare the files of PATH (a model, a run, token files) with their checksums"),
     CLI_COMMON_OPTIONS(struct info_command, common)};
 
 static const struct cli_spec info_spec = {
     .command = "winnow info",
-    .summary = "For a model: the program that wrote it, parameters, storage types, positions, tokenizer, tensors,\n"
-               "configuration. Without a model: version, CPU features, backends, libraries and memory.\n"
+    .summary = "For a model: the program that wrote it, parameters, storage types, positions, tokenizer; with\n"
+               "--all its tensors and configuration as well. Without a model: version, CPU features, backends, "
+               "libraries and memory.\n"
                "With --verify: the state of each file; exit code 1 where one is damaged.",
     .options = info_options,
     .option_count = CLI_COUNT(info_options),
@@ -308,7 +310,7 @@ int cmd_info(int argc, char **argv) {
   }
   if (code) return code;
   code = info.verify  ? info_verify(ctx, info.model, info.common.json)
-         : info.model ? info_checkpoint(ctx, info.model, info.common.json)
+         : info.model ? info_checkpoint(ctx, info.model, info.common.json, info.all)
                       : info_machine(ctx, info.common.json);
   wn_context_destroy(ctx);
   return code;

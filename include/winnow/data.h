@@ -19,7 +19,7 @@ typedef struct wn_data_prepare_options {
   int input_count;
   const char *field;     /* the text field of JSON lines; default "text" */
   const char *tokenizer; /* as wn_tokenizer_load takes it */
-  const char *out_dir;   /* receives train.bin, val.bin, data.json */
+  const char *out_dir;   /* receives train.bin, val.bin, test.bin if there is a test split, data.json */
   uint64_t val_bytes,
       test_bytes;      /* if either is not 0, the split is by position, as for text8 and enwik8: of all files in order,
                           the last test_bytes are test.bin, the val_bytes before them val.bin, the rest train.bin. For
@@ -31,6 +31,8 @@ typedef struct wn_data_prepare_options {
   const char *layout;         /* "llmc" (default; uint16 or uint32 by vocabulary) or "nanogpt" */
   void (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_total); /* may be NULL */
   void *user;
+  double
+      test_fraction; /* 0; above: of the documents, for test.bin, by the same hash: val.bin stays what it is without */
 } wn_data_prepare_options;
 typedef struct wn_data_prepare_result {
   uint64_t documents, train_tokens, val_tokens, bytes, train_bytes, val_bytes, test_tokens, test_bytes;

@@ -35,7 +35,7 @@ struct job {
   const wn_data_prepare_options *o;
   wn_tokenizer *tok;
   int32_t separator[1];   /* where the tokenizer has no bos: what ends a document */
-  struct split splits[3]; /* train, val, test (by place alone) */
+  struct split splits[3]; /* train, val, test */
   enum breaks breaks;
   uint64_t documents, bytes;
   uint64_t files_done, files_total; /* bytes on disk */
@@ -81,7 +81,7 @@ static wn_status document_add(struct job *j, const char *text, size_t bytes, con
   if (bytes == 0) return WN_OK;
   if (!j->open) {
     double u = wn_random_uniform(j->o->seed, WN_STREAM_SPLIT, 0, j->documents++);
-    j->split = &j->splits[u < j->o->val_fraction ? 1 : 0];
+    j->split = &j->splits[u < j->o->val_fraction ? 1 : u < j->o->val_fraction + j->o->test_fraction ? 2 : 0];
     j->split->documents++;
     j->open = true;
     j->begun = false;
@@ -239,6 +239,10 @@ static wn_status prepare_file(struct job *j, const char *path) {
   return status;
 }
 
+static bool has_test(const wn_data_prepare_options *o) {
+  return o->test_bytes > 0 || o->test_fraction > 0;
+}
+
 /* --- splits by place --- */
 
 static bool is_by_place(const wn_data_prepare_options *o) {
@@ -247,6 +251,9 @@ static bool is_by_place(const wn_data_prepare_options *o) {
 
 static wn_status check_by_place(struct job *j) {
   const wn_data_prepare_options *o = j->o;
+  if (o->test_fraction > 0)
+    return wn_fail(j->ctx, WN_ERR_ARGUMENT, "a test fraction of %g with splits by byte counts; one or the other",
+                   o->test_fraction);
   if (strcmp(wn_tokenizer_kind(j->tok), "bytes") != 0)
     return wn_fail(
         j->ctx, WN_ERR_ARGUMENT,
@@ -315,6 +322,12 @@ static wn_status prepare_check_options(struct job *j) {
   if (!o->field || !*o->field) return wn_fail(j->ctx, WN_ERR_ARGUMENT, "the JSON field has no name");
   if (!(o->val_fraction >= 0 && o->val_fraction < 1))
     return wn_fail(j->ctx, WN_ERR_ARGUMENT, "a validation fraction of %g is out of range [0, 1)", o->val_fraction);
+  if (!(o->test_fraction >= 0 && o->val_fraction + o->test_fraction < 1))
+    return wn_fail(
+        j->ctx, WN_ERR_ARGUMENT,
+        "a test fraction of %g is out of range: with the validation fraction of %g it must be from 0 to less "
+        "than 1",
+        o->test_fraction, o->val_fraction);
   const char *b = o->document_break ? o->document_break : "file";
   if (!strcmp(b, "file"))
     j->breaks = BREAK_FILE;
@@ -344,13 +357,14 @@ static wn_status check_result(struct job *j) {
   if (j->documents == 0)
     return wn_fail(j->ctx, WN_ERR_FORMAT, "%s%s: no text in it", j->o->inputs[0],
                    j->o->input_count > 1 ? " and the others" : "");
-  const char *empty = j->splits[0].documents == 0                             ? "training"
-                      : j->splits[1].documents == 0 && j->o->val_fraction > 0 ? "validation"
-                                                                              : NULL;
+  const char *empty = j->splits[0].documents == 0                              ? "training"
+                      : j->splits[1].documents == 0 && j->o->val_fraction > 0  ? "validation"
+                      : j->splits[2].documents == 0 && j->o->test_fraction > 0 ? "test"
+                                                                               : NULL;
   if (!empty) return WN_OK;
   return wn_fail(j->ctx, WN_ERR_ARGUMENT,
                  "none of the %" PRIu64 " document%s fell to the %s split; break the text into more documents "
-                 "(document-break blank or line), or choose another val-fraction (0: none) or seed",
+                 "(document-break blank or line), or choose another fraction for it (0: none) or another seed",
                  j->documents, j->documents == 1 ? "" : "s", empty);
 }
 
@@ -361,7 +375,7 @@ static json_t *split_json(const struct split *s) {
 
 static wn_status write_summary(struct job *j, const char *path) {
   int32_t bos = wn_tokenizer_bos(j->tok);
-  json_t *test = j->o->test_bytes > 0 ? split_json(&j->splits[2]) : NULL;
+  json_t *test = has_test(j->o) ? split_json(&j->splits[2]) : NULL;
   json_t *json = json_pack("{s:s, s:i, s:i, s:s, s:o, s:o, s:o*}", "tokenizer", wn_tokenizer_kind(j->tok), "vocab_size",
                            wn_tokenizer_vocab_size(j->tok), "document_token", bos, "layout", j->splits[0].writer.layout,
                            "train", split_json(&j->splits[0]), "val", split_json(&j->splits[1]), "test", test);
@@ -374,7 +388,7 @@ static wn_status write_summary(struct job *j, const char *path) {
 static wn_status prepare_run(struct job *j) {
   static const char *const names[3] = {"train.bin", "val.bin", "test.bin"};
   const wn_data_prepare_options *o = j->o;
-  const int splits = o->test_bytes > 0 ? 3 : 2;
+  const int splits = has_test(o) ? 3 : 2;
   char path[4096];
   WN_TRY(prepare_check_options(j));
   WN_TRY(wn_tokenizer_load(j->ctx, o->tokenizer, &j->tok));

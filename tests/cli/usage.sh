@@ -32,11 +32,15 @@ done
 for command in "${parents[@]}"; do
   run "$winnow" $command --help
   is "$command --help" 0 $code
-  refuses "$command without a subcommand" 2 'command is missing' $command
+  cp out said
+  run "$winnow" $command
+  is "$command without a subcommand shows them" "0 $(cat said)" "$code $(cat out)"
 done
+"$winnow" --help >said
+run "$winnow"
+is "winnow alone shows the commands" "0 $(cat said)" "$code $(cat out)"
 run "$winnow" help data prepare
 is "help of a command" "winnow data prepare" "$(head -n 1 out | cut -c1-19)"
-refuses "no command" 2 'command is missing'
 refuses "an unknown command" 2 'did you mean "train"\?' trian
 refuses "a command like nothing" 2 'unknown command' xyzzyplugh
 refuses "an unknown subcommand" 2 'did you mean "prepare"\?' data prepair

@@ -201,6 +201,44 @@ static void test_json_lines(void **state) {
   unlink(path);
 }
 
+/* A test split takes from the training split alone. */
+static void test_test_fraction(void **state) {
+  (void)state;
+  enum { N = 600 };
+  static char all[N * 16];
+  size_t n = 0;
+  uint64_t count[4];
+  char *texts[4];
+  wn_data_prepare_result r;
+  for (int i = 0; i < N; i++) n += (size_t)sprintf(all + n, "d%d\n", i);
+  put(use("a.txt"), all, n);
+  o.document_break = "line";
+  o.val_fraction = 0.2;
+  assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_OK);
+  assert_int_equal(r.test_tokens, 0);
+  texts[0] = text_of("val.bin", &count[0]);
+  o.test_fraction = 0.3;
+  assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_OK);
+  assert_int_equal(r.train_tokens + r.val_tokens + r.test_tokens, n);
+  texts[1] = text_of("val.bin", &count[1]);
+  texts[2] = text_of("test.bin", &count[2]);
+  texts[3] = text_of("train.bin", &count[3]);
+  assert_int_equal(count[0], count[1]);
+  assert_string_equal(texts[0], texts[1]);
+  int seen[N] = {0}, tests = 0;
+  for (int k = 1; k < 4; k++)
+    for (char *line = strtok(texts[k], "\n"); line; line = strtok(NULL, "\n")) seen[atoi(line + 1)]++, tests += k == 2;
+  for (int i = 0; i < N; i++) assert_int_equal(seen[i], 1);
+  assert_in_range(tests, 120, 240); /* 180 expected */
+  for (int k = 0; k < 4; k++) free(texts[k]);
+  o.test_fraction = 0.8;
+  assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_ERR_ARGUMENT);
+  assert_non_null(strstr(wn_context_error(ctx), "test fraction of 0.8"));
+  o.test_fraction = 0.1, o.test_bytes = 10;
+  assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_ERR_ARGUMENT);
+  assert_non_null(strstr(wn_context_error(ctx), "one or the other"));
+}
+
 static void test_split(void **state) {
   (void)state;
   enum { N = 600 };
@@ -460,9 +498,9 @@ static void test_split_by_place(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_split_by_place), cmocka_unit_test(test_text),    cmocka_unit_test(test_json_lines),
-      cmocka_unit_test(test_split),          cmocka_unit_test(test_summary), cmocka_unit_test(test_refused),
-      cmocka_unit_test(test_long_document),  cmocka_unit_test(test_cancel),
+      cmocka_unit_test(test_split_by_place), cmocka_unit_test(test_text),          cmocka_unit_test(test_json_lines),
+      cmocka_unit_test(test_split),          cmocka_unit_test(test_test_fraction), cmocka_unit_test(test_summary),
+      cmocka_unit_test(test_refused),        cmocka_unit_test(test_long_document), cmocka_unit_test(test_cancel),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
