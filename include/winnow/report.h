@@ -46,6 +46,7 @@ typedef struct wn_figure {
   int series_count;
   const wn_figure_level *levels; /* horizontal lines */
   int level_count;
+  bool small; /* a page draws it small, in a row with the others before and after it, until the reader enlarges it */
 } wn_figure;
 wn_status wn_figure_save_svg(wn_context *ctx, const wn_figure *figure, const char *path);
 wn_status wn_figure_save_csv(wn_context *ctx, const wn_figure *figure, const char *path); /* every point, all axes */

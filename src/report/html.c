@@ -79,23 +79,27 @@ wn_status wn_page_add_section(wn_page *page, const char *title) {
   return page->body.failed || page->contents.failed ? page_no_memory(page->ctx) : WN_OK;
 }
 
-static void page_add_row(struct wn_text *t, const char *name, const char *value, bool code) {
-  wn_text_add(t, "<tr><th scope=\"row\">%s</th><td>%s", name, code ? "<code>" : "");
-  wn_html_add(t, value);
-  wn_text_add(t, "%s</td></tr>\n", code ? "</code>" : "");
-}
-
-/* The heading, the short table above the figure, and the place where the script puts the figure. */
+/* The heading, what the figure shows, the place where the script puts it, and, on demand, how it was made. */
 wn_status wn_page_frame(wn_page *page, const wn_figure *f, const char *files, json_t *json) {
   struct wn_text *t = &page->body;
-  wn_text_add(t, "<section class=\"figure\" id=\"%s\" aria-labelledby=\"title-%s\">\n<h3 id=\"title-%s\">", f->id,
-              f->id, f->id);
+  wn_text_add(t, "<section class=\"figure%s\" id=\"%s\" aria-labelledby=\"title-%s\">\n<h3 id=\"title-%s\">",
+              f->small ? " small" : "", f->id, f->id, f->id);
   wn_html_add(t, f->title);
-  wn_text_add(t, "</h3>\n<table class=\"about\">\n");
-  page_add_row(t, "shows", f->about, false);
-  page_add_row(t, "made by", f->command, true);
-  if (page->folder && files) page_add_row(t, "files", files, true);
-  wn_text_add(t, "</table>\n<div class=\"plot\" id=\"plot-%s\"></div>\n</section>\n", f->id);
+  wn_text_add(t, "</h3>\n<p class=\"about\">");
+  wn_html_add(t, f->about);
+  wn_text_add(
+      t,
+      "</p>\n<div class=\"plot\" id=\"plot-%s\"></div>\n<details class=\"how\"><summary>How it was made</summary>"
+      "<code>",
+      f->id);
+  wn_html_add(t, f->command);
+  wn_text_add(t, "</code>");
+  if (page->folder && files) {
+    wn_text_add(t, "<br>Files: <code>");
+    wn_html_add(t, files);
+    wn_text_add(t, "</code>");
+  }
+  wn_text_add(t, "</details>\n</section>\n");
   if (!json || t->failed || json_array_append_new(page->figures, json)) return page_no_memory(page->ctx);
   return WN_OK;
 }
@@ -225,6 +229,42 @@ static void page_add_raw(struct wn_text *out, const char *s) {
   wn_text_add(out, "%s", s ? s : "");
 }
 
+/* Words of the figures; docs/glossary.md has all of winnow's. */
+static void page_add_words(wn_page *page, struct wn_text *t) {
+  static const char *const words[][2] = {
+      {"attention weight",
+       "How much of what a token reads comes from an earlier token, in one layer and head; the weights "
+       "of a row sum to 1."},
+      {"budget", "The number of tokens whose keys and values a layer may hold."},
+      {"evicted", "Dropped from a layer's cache because its budget was full: no later token sees it there."},
+      {"F, selected away",
+       "In selective attention, what earlier tokens have taken from a token's logit: 1 - exp(-F) is the "
+       "part of its weight that is gone. A struck-through token has lost more than half."},
+      {"key and value", "What a layer keeps of a token for later ones: the key is compared with, the value is read."},
+      {"layer, head", "A model is a stack of layers; the attention of each is done by several heads side by side."},
+      {"loss, nats, bits per byte",
+       "The mean of minus the logarithm of the probability that the model gave to the right "
+       "token, and the same divided by the bytes of the text, in powers of two."},
+      {"perplexity", "exp of the loss: among how many equally likely tokens the model is in doubt, as it were."},
+      {"policy",
+       "The rule by which the token to evict is chosen: window and streaming the oldest, h2o, tova and snapkv the "
+       "one that received least attention, selective the one with the largest F."},
+      {"sink", "A first token that receives weight for no reason of its own."},
+      {"span", "How far back a head looks."},
+      {"validation", "Text that the model is not trained on."},
+  };
+  if (page->live || page->sections == 0) return;
+  wn_text_add(t, "<h2 id=\"words\">Words</h2>\n<dl class=\"words\">\n");
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+    wn_text_add(t, "<div><dt>");
+    wn_html_add(t, words[i][0]);
+    wn_text_add(t, "</dt><dd>");
+    wn_html_add(t, words[i][1]);
+    wn_text_add(t, "</dd></div>\n");
+  }
+  wn_text_add(t, "</dl>\n");
+}
+
 static wn_status page_build(wn_page *page, int levels, struct wn_text *t) {
   wn_build_info info;
   WN_TRY(wn_build_info_get(page->ctx, &info));
@@ -246,10 +286,12 @@ static wn_status page_build(wn_page *page, int levels, struct wn_text *t) {
   if (page->live) page_add_raw(t, "<p id=\"live\" class=\"say\" role=\"status\"></p>\n");
   page_add_raw(t, "<nav aria-label=\"contents\"><ul>\n");
   page_add_raw(t, page->contents.data);
+  if (!page->live && page->sections > 0) page_add_raw(t, "<li><a href=\"#words\">Words</a></li>\n");
   page_add_raw(
       t, "</ul></nav>\n<button type=\"button\" id=\"theme\">Colours: as the system</button>\n</header>\n"
          "<noscript><p>The figures of this page are drawn by a script inside it.</p></noscript>\n<main id=\"main\">\n");
   page_add_raw(t, page->body.data);
+  page_add_words(page, t);
   wn_text_add(t,
               "</main>\n<footer>Written by winnow %s (%s). Charts: Chart.js, MIT licence, inside this page. Nothing is "
               "loaded from anywhere.</footer>\n",

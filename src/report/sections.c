@@ -5,8 +5,8 @@ extern const struct wn_section wn_section_training, wn_section_texts, wn_section
     wn_section_spans, wn_section_meaning, wn_section_look;
 
 static const struct wn_section *const sections[] = {
-    &wn_section_training, &wn_section_texts,   &wn_section_budgets, &wn_section_memory,
-    &wn_section_spans,    &wn_section_meaning, &wn_section_look,
+    &wn_section_texts, &wn_section_training, &wn_section_budgets, &wn_section_memory,
+    &wn_section_spans, &wn_section_meaning,  &wn_section_look,
 };
 
 int wn_section_count(void) {

@@ -102,9 +102,14 @@ static void svg_write_tick(double v, char *out, size_t bytes) {
     snprintf(out, bytes, "%.6g", v);
 }
 
+static const char *svg_axis_label(const wn_figure_axis *axis, char *out, size_t bytes) {
+  snprintf(out, bytes, "%s%s", axis->label, axis->log ? " (logarithmic)" : "");
+  return out;
+}
+
 static void svg_add_axes(struct wn_text *t, const wn_figure *f, const struct scale *x, const struct scale *y) {
   double at[TICKS];
-  char label[40];
+  char label[40], title[300];
   int n = svg_ticks(y, at);
   for (int i = 0; i < n; i++) {
     const double p = svg_place(y, at[i]);
@@ -125,9 +130,10 @@ static void svg_add_axes(struct wn_text *t, const wn_figure *f, const struct sca
   }
   wn_text_add(t, "<line class=\"axis\" x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\"/>\n", LEFT, WIDTH - RIGHT,
               TOP + PLOT_HEIGHT, TOP + PLOT_HEIGHT);
-  svg_add_text(t, (LEFT + WIDTH - RIGHT) / 2.0, TOP + PLOT_HEIGHT + 38, "middle", "soft", f->x[0].label);
+  svg_add_text(t, (LEFT + WIDTH - RIGHT) / 2.0, TOP + PLOT_HEIGHT + 38, "middle", "soft",
+               svg_axis_label(&f->x[0], title, sizeof title));
   wn_text_add(t, "<g transform=\"translate(16 %.1f) rotate(-90)\">", TOP + PLOT_HEIGHT / 2.0);
-  svg_add_text(t, 0, 0, "middle", "soft", f->y.label);
+  svg_add_text(t, 0, 0, "middle", "soft", svg_axis_label(&f->y, title, sizeof title));
   wn_text_add(t, "</g>\n");
 }
 

@@ -44,8 +44,8 @@ def charts(page, folder, comparison):
     want = ["loss", "validation", "speed", "gradient", "runs", "text", "matrices", "last-row", "memory-0", "search-0", "budgets-0", "meaningful-0", "fits-0", "meaningful-heads-0", "similarity", "entropy", "sinks", "survival-0", "survival-1", "policies-1", "agreement-1"]
     check("every figure is there", all(i in ids for i in want), ids)
     for i in ids:
-        about = page.eval("[...document.querySelectorAll('#%s table.about tr')].map(r => r.innerText)" % i)
-        if len(about) < 2 or "winnow report" not in about[1]:
+        about = page.eval("[...document.querySelectorAll('#%s > p.about, #%s > details.how code')].map(r => r.textContent)" % (i, i))
+        if len(about) < 2 or len(about[0]) < 10 or "winnow report" not in about[1]:
             check("figure %s says what it shows and how it is made" % i, False, about)
     check("figures say what they show and how they are made", True)
     for i in page.eval("Object.keys(winnow.charts)"):
@@ -65,6 +65,16 @@ def charts(page, folder, comparison):
         want_points = [(p["tokens"], p[field]) for p in log if field in p]
         drawn = page.eval("winnow.charts['%s'].data.datasets.find(d => d.label === 'selective').data.map(p => [p.x, p.y])" % figure)
         check("%s is the log's" % figure, len(drawn) == len(want_points) > 1 and all(near(a[0], b[0]) and near(a[1], b[1]) for a, b in zip(drawn, want_points)), drawn[:3])
+    small = page.eval("[...document.querySelectorAll('section.figure.small')].map(e => [e.id, Math.round(e.getBoundingClientRect().top)])")
+    check("training curves stand in a row, small", len(small) > 4 and small[0][0] == "loss" and len({top for _, top in small[:4]}) == 1, small)
+    page.eval("document.querySelector('#loss button.enlarge').click()")
+    check("one is enlarged on demand", page.eval("document.querySelector('#loss').getBoundingClientRect().width") > 800)
+    check("the text comes first, and says what it shows",
+          ids[0] == "text" and "reads most from" in page.eval("document.querySelector('#text p.says').textContent"), ids[:3])
+    check("words are explained", page.eval("document.querySelectorAll('dl.words dt').length") >= 10)
+    titles = page.eval("Object.values(winnow.charts).map(c => ['x', 'y'].map(a => [c.options.scales[a].title.text, c.options.scales[a].type]))")
+    check("every axis has a name, a logarithmic one says so",
+          all(len(t) > 1 and ("(logarithmic)" in t) == (kind == "logarithmic") for both in titles for t, kind in both), titles)
     page.eval("(e => { e.value = '2'; e.dispatchEvent(new Event('change')) })(document.querySelector('#loss .axis'))")
     x = page.eval("winnow.charts.loss.data.datasets.find(d => d.label === 'selective').data.map(p => p.x)")
     check("another axis: steps", x == [p["step"] for p in log], x[:4])
@@ -115,7 +125,9 @@ def survival(page, number, folder, found, told):
           list(drawn) == [p["policy"] for p in policies] and
           all([x for x, _ in drawn[p["policy"]]] == [2 ** k for k in range(len(p["alive"]))] and
               all(near(y, a) for (_, y), a in zip(drawn[p["policy"]], p["alive"])) for p in policies), drawn)
-    table = page.eval(CELLS + "('policies-%d')" % number)[1:]
+    whole, *table = page.eval(CELLS + "('policies-%d')" % number)[1:]
+    check("survival %d: the first row is without a budget" % number,
+          whole[0] == "no budget" and float(whole[3]) == 0 and float(whole[2]) > max(float(t[2]) for t in table), whole)
     check("survival %d: perplexity, lifetime and evictions" % number,
           len(table) == len(policies) and
           all(t[0] == p["policy"] and near(float(t[1]), p["perplexity"]) and abs(float(t[2]) - p["lifetime"]) < 0.01 and
@@ -125,7 +137,7 @@ def survival(page, number, folder, found, told):
           head[1:] == [p["policy"] for p in policies] and
           all(t[0] == p["policy"] and all(abs(float(x) - 100 * p["overlap"][h]) < 0.06 for x, h in zip(t[1:], head[1:]))
               for t, p in zip(table, policies)), head, table)
-    about = page.eval("document.querySelector('#survival-%d table.about td').textContent" % number)
+    about = page.eval("document.querySelector('#survival-%d p.about').textContent" % number)
     check("survival %d: its table tells the budgets" % number, told in about, about)
     lines = rows(folder + "/survival-%d.csv" % number)
     check("survival %d: its CSV has the same" % number,
@@ -175,7 +187,7 @@ BUDGETS = [[24, 12, 6], [12, 12, 12], [6, 24, 8]]
 def ragged(page, folder):
     """Key-value heads with budgets of their own."""
     survival(page, 0, folder + "/ragged-figures", json.load(open(folder + "/ragged.json")), "6 to 24 tokens by key-value head")
-    about = page.eval("document.querySelector('#survival-0 table.about td').textContent")
+    about = page.eval("document.querySelector('#survival-0 p.about').textContent")
     check("policies that have one budget a layer are named as left out", "streaming, window" in about and "selective" not in about, about)
     drawn = dict(page.eval(DRAWN + "('in-force-0')"))
     check("budgets are drawn head by head", drawn["key-value heads"] == [[l, k] for l in range(3) for k in BUDGETS[l]], drawn)

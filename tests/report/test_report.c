@@ -101,9 +101,9 @@ static void test_sections(void **state) {
   const char *title = NULL;
   int count = 0;
   for (; wn_report_section(count, &title); count++) assert_non_null(title);
-  assert_true(count >= 7 && !strcmp(wn_report_section(0, NULL), "training") && !wn_report_section(-1, NULL));
+  assert_true(count >= 7 && !strcmp(wn_report_section(0, NULL), "texts") && !wn_report_section(-1, NULL));
   o.sections = "training,curves";
-  refused(wn_report_save(ctx, &o, page, NULL), WN_ERR_ARGUMENT, "no section \"curves\"; expected training,");
+  refused(wn_report_save(ctx, &o, page, NULL), WN_ERR_ARGUMENT, "no section \"curves\"; expected texts,");
   o.sections = "";
   refused(wn_report_save(ctx, &o, page, NULL), WN_ERR_ARGUMENT, "no section \"\"");
 }

@@ -112,7 +112,7 @@
       const some = axis.ticks.filter(t => leads.includes(lead(t.value)));
       if (some.length > 1) axis.ticks = some;
     };
-    const scale = (label, log) => ({type: log ? 'logarithmic' : 'linear', title: {display: true, text: label, color: css('--soft')},
+    const scale = (label, log) => ({type: log ? 'logarithmic' : 'linear', title: {display: true, text: label + (log ? ' (logarithmic)' : ''), color: css('--soft')},
       ticks: {color: css('--soft'), maxRotation: 0, autoSkip: true, autoSkipPadding: 14, callback: v => tick(log ? +v.toPrecision(3) : v)},
       ...(log ? {afterBuildTicks: round} : {}), grid: {color: css('--line')}});
     // What a point of a layer or a head is on the other axis.
@@ -195,6 +195,16 @@
     });
     box.before(controls);
     box.after(legend, say, values(f));
+    const frame = place.closest('section.figure.small');
+    if (frame) {
+      const more = make('button', {type: 'button', class: 'enlarge', 'aria-pressed': 'false', 'aria-label': 'enlarge ' + f.title, onclick: () => {
+        const small = frame.classList.toggle('small');
+        more.setAttribute('aria-pressed', String(!small));
+        more.textContent = small ? 'enlarge' : 'smaller';
+        c.resize();
+      }}, 'enlarge');
+      frame.querySelector('h3').append(more);
+    }
   }
   const csv = f => 'series,' + f.x.map(x => quote(x.label)).join(',') + ',' + quote(f.y.label) + '\n' +
     f.series.map(s => s.y.map((y, k) => quote(s.name) + ',' + s.x.map(x => x[k] ?? '').join(',') + ',' + (y ?? '') + '\n').join('')).join('');
@@ -358,7 +368,7 @@
       make('label', {}, 'highlight', show)));
     const panes = make('div', {class: 'panes'});
     for (const v of texts) {
-      const say = make('p', {class: 'say', 'aria-live': 'polite'});
+      const say = make('p', {class: 'say off', 'aria-live': 'polite'}), says = make('p', {class: 'says'});
       const text = make('div', {class: 'text', tabindex: '0', role: 'listbox', 'aria-label': 'text of ' + v.name + '; arrow keys choose a token, up and down a layer'});
       const spans = v.tokens.map((s, j) => make('span', {class: 't', role: 'option', 'data-i': String(j)}, s || '∅'));
       text.append(...spans);
@@ -427,6 +437,10 @@
         const held = v.held(l, i, head), each = k => Array.from({length: v.groups}, (_, h) => v.held(k, i, h));
         say.textContent = `Layer ${l}, token ${i} ${shown(v.tokens[i])}: ${held} of ${i + 1} tokens held` +
           (v.groups === 1 ? '' : head >= 0 ? ` by key-value head ${head}` : ` by any of ${v.groups} key-value heads, ${held - some} by all`) + (v.f ? `, ${masked} of them masked` : '') + (v.evictedAt ? `, ${i + 1 - held} evicted` : '') + '.';
+        const quote = j => `“${shown(v.tokens[j])}”`, reads = list.slice(0, 3).filter(x => x[0] > 0).map(([x, j]) => `${j === i ? 'itself' : quote(j)} (${Math.round(100 * x)}%)`);
+        says.textContent = `In layer ${l}, the token ${quote(i)} reads most from ${reads.join(', ')}. ` +
+          `Of ${i + 1} tokens up to it ${v.evictedAt ? `the budget has left ${held}` : 'the layer holds all'}` +
+          (v.f ? `, and selection has taken more than half of the weight of ${masked ? `${masked} (${Math.round(100 * masked / held)}%)` : 'none'}.` : '.');
         cells.forEach((c, k) => {
           const n = v.groups > 1 ? each(k) : [v.held(k, i)], rooms = n.map((_, h) => v.room(k, h));
           const tell = a => (a.length > 1 && a.every(x => x === a[0]) ? `${a.length} × ${a[0]}` : a.length <= 4 ? a.join(' + ') : `${a.length} × ${+(a.reduce((x, y) => x + y, 0) / a.length).toFixed(1)} (mean)`);
@@ -451,7 +465,7 @@
         const on = spans[i], box = text.getBoundingClientRect(), b = on.getBoundingClientRect();
         if (b.top < box.top || b.bottom > box.bottom) text.scrollTop += b.top - box.top - box.height / 2;
       });
-      panes.append(make('div', {class: 'pane', 'data-view': v.name}, make('h4', {}, v.name), text,
+      panes.append(make('div', {class: 'pane', 'data-view': v.name}, make('h4', {}, v.name), says, text,
         make('div', {class: 'key', 'aria-hidden': 'true'}, ...[['at', 'chosen'], ['later', 'not yet read'], ...(v.f ? [['masked', 'masked: F takes more than half']] : []), ...(v.groups > 1 ? [['some', 'held by some heads']] : []), ...(v.evictedAt ? [['gone', v.groups > 1 ? 'evicted by all, or by the chosen head' : 'evicted']] : [])].map(([c, s]) =>
           make('span', {}, make('span', {class: 't ' + c}, 'token'), ' ' + s))), say, top, make('p', {class: 'say'}, (v.groups > 1 ? 'Caches by layer and key-value head' : 'Cache by layer') + (v.budgets ? `, policy ${v.policy}` : ', without budgets')), cache, strip));
     }

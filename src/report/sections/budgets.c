@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/error.h"
 #include "base/misuse.h"
 #include "report/section.h"
@@ -101,19 +102,20 @@ static void budgets_draw_ages(struct wn_drawing *d, wn_context *ctx, const wn_su
   }
 }
 
-/* What each policy comes to: a row each. */
-static wn_status budgets_draw_policies(struct wn_report *r, const wn_survival_report *s, const char *name,
-                                       const char *what, int number) {
+/* What each policy comes to: a row each, after one of the same tokens without a budget. */
+static wn_status budgets_draw_policies(struct wn_report *r, const wn_survival_report *s,
+                                       const wn_survival_policy *whole, const char *name, const char *what,
+                                       int number) {
   enum { COLUMNS = 4 };
   static const char *const head[COLUMNS] = {"policy", "perplexity", "lifetime, rows", "evicted, %"};
-  char text[WN_POLICY_MAX][COLUMNS][32], id[64], title[400], about[400];
-  const char *cells[WN_POLICY_MAX * COLUMNS];
-  for (int i = 0; i < s->count; i++) {
-    const wn_survival_policy *p = &s->policy[i];
+  char text[1 + WN_POLICY_MAX][COLUMNS][32], id[64], title[400], about[400];
+  const char *cells[(1 + WN_POLICY_MAX) * COLUMNS];
+  for (int i = 0; i <= s->count; i++) {
+    const wn_survival_policy *p = i == 0 ? whole : &s->policy[i - 1];
     snprintf(text[i][1], sizeof text[i][1], "%.6g", p->perplexity);
     snprintf(text[i][2], sizeof text[i][2], "%.4g", p->lifetime);
     snprintf(text[i][3], sizeof text[i][3], "%.1f", 100 * p->evicted);
-    cells[i * COLUMNS] = wn_policy_name(p->policy);
+    cells[i * COLUMNS] = i == 0 ? "no budget" : wn_policy_name(p->policy);
     for (int c = 1; c < COLUMNS; c++) cells[i * COLUMNS + c] = text[i][c];
   }
   snprintf(id, sizeof id, "policies-%d", number);
@@ -123,7 +125,7 @@ static wn_status budgets_draw_policies(struct wn_report *r, const wn_survival_re
            "first; the share of tokens evicted before the end.",
            what);
   const wn_figure f = {.id = id, .title = title, .about = about};
-  return wn_report_add_table(r, &f, head, COLUMNS, cells, s->count);
+  return wn_report_add_table(r, &f, head, COLUMNS, cells, 1 + s->count);
 }
 
 /* Of what a policy (row) holds at the end, the share that another (column) holds too. */
@@ -151,8 +153,8 @@ static wn_status budgets_draw_agreement(struct wn_report *r, const wn_survival_r
 }
 
 static wn_status budgets_draw_survival(struct wn_report *r, const struct wn_report_input *in,
-                                       const wn_survival_report *s, const char *from, const char *left_out,
-                                       int number) {
+                                       const wn_survival_report *s, const wn_survival_policy *whole, const char *from,
+                                       const char *left_out, int number) {
   const wn_model_config *c = wn_model_config_get(in->loaded);
   struct wn_drawing d;
   char what[100];
@@ -164,7 +166,7 @@ static wn_status budgets_draw_survival(struct wn_report *r, const struct wn_repo
            what, (unsigned long long)(s->policy[0].tokens / (uint64_t)(c->layers * c->kv_heads)), from,
            *left_out ? " Not shown, because the budgets do not support them: " : "", left_out, *left_out ? "." : "");
   WN_TRY(wn_report_add(r, &d));
-  WN_TRY(budgets_draw_policies(r, s, in->name, what, number));
+  WN_TRY(budgets_draw_policies(r, s, whole, in->name, what, number));
   return s->count > 1 ? budgets_draw_agreement(r, s, in->name, what, number) : WN_OK;
 }
 
@@ -187,6 +189,24 @@ static bool budgets_asks_for(const wn_report_options *o, wn_policy policy) {
   bool asked = o->policy_count < 0;
   for (int i = 0; i < o->policy_count; i++) asked |= o->policies[i] == policy;
   return asked;
+}
+
+/* The same tokens with room for all of them. */
+static wn_status budgets_measure_whole(struct wn_report *r, const struct wn_report_input *in,
+                                       wn_survival_report **out) {
+  const wn_model_config *c = wn_model_config_get(in->loaded);
+  wn_budgets whole;
+  void *memory;
+  const char *from;
+  wn_budgets_init(&whole);
+  if (!wn_policy_find("window", &whole.policy)) return wn_fail(r->ctx, WN_ERR_UNSUPPORTED, "there is no policy window");
+  WN_TRY(wn_alloc(r->ctx, "budgets", (size_t)c->layers * sizeof *whole.tokens, &memory));
+  whole.tokens = memory;
+  whole.layers = c->layers;
+  for (int64_t l = 0; l < c->layers; l++) whole.tokens[l] = c->context;
+  const wn_status status = wn_measure_survival(r, in, (const wn_budgets *const[]){&whole}, 1, out, &from);
+  wn_budgets_clear(&whole);
+  return status;
 }
 
 static wn_status budgets_add_survival(struct wn_report *r, const struct wn_report_input *in, int number) {
@@ -212,7 +232,10 @@ static wn_status budgets_add_survival(struct wn_report *r, const struct wn_repor
   if (count == 0) return WN_OK;
   wn_survival_report *s;
   WN_TRY(wn_measure_survival(r, in, list, count, &s, &from));
-  const wn_status status = s ? budgets_draw_survival(r, in, s, from, left_out, number) : WN_OK;
+  wn_survival_report *whole = NULL;
+  wn_status status = s ? budgets_measure_whole(r, in, &whole) : WN_OK;
+  if (status == WN_OK && whole) status = budgets_draw_survival(r, in, s, &whole->policy[0], from, left_out, number);
+  wn_survival_report_destroy(whole);
   wn_survival_report_destroy(s);
   return status;
 }

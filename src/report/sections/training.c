@@ -55,6 +55,7 @@ static void training_begin(struct wn_drawing *d, wn_context *ctx, const char *id
   d->figure.x[1].label = "seconds";
   d->figure.x[2].label = "step";
   d->figure.smooth = true;
+  d->figure.small = true;
 }
 
 static wn_status training_draw_loss(struct wn_report *r, const struct training_runs *runs) {
