@@ -31,3 +31,27 @@ completes "choices" streaming eval --policy str
 completes "recipe keys" model.attention.selective.enabled= train --set model.attention.selective.en
 completes "help of a command" search help prune se
 completes "files are left to bash" "" generate --model x
+
+# zsh and fish: the same lists.
+if command -v zsh >/dev/null; then
+  zsh_completed() {
+    zsh -f -c 'source "$1"; shift; _winnow_candidates "$@" ""; print -rl -- ${reply%%:*}' completion "$root/cli/winnow.zsh" "$winnow" "$@"
+  }
+  is "completion in zsh: all commands" "$(listed "")" "$(zsh_completed)"
+  for command in "${parents[@]}"; do is "completion in zsh: all of $command" "$(listed $command)" "$(zsh_completed $command)"; done
+  is "completion in zsh: choices" "$(completed eval --policy)" "$(zsh_completed eval --policy)"
+  grep -qx 'model.attention.selective.enabled=' <(zsh_completed train --set) && pass "completion in zsh: recipe keys" || fail "completion in zsh: recipe keys"
+else
+  skip "completion in zsh" "zsh is not installed"
+fi
+if command -v fish >/dev/null; then
+  mkdir -p fish
+  ln -sf "$winnow" fish/winnow
+  fish_completed() { PATH=$PWD/fish:$PATH HOME=$PWD/fish fish --no-config -c "source $root/cli/winnow.fish; complete -C 'winnow $*'" | cut -f1; }
+  is "completion in fish: all commands" "$(listed "" | sort)" "$(fish_completed "" | sort)"
+  for command in "${parents[@]}"; do is "completion in fish: all of $command" "$(listed $command | sort)" "$(fish_completed "$command " | sort)"; done
+  is "completion in fish: choices" "$(completed eval --policy | sort)" "$(fish_completed "eval --policy " | sort)"
+  grep -qx 'model.attention.selective.enabled=' <(fish_completed "train --set model.attention.selective.en") && pass "completion in fish: recipe keys" || fail "completion in fish: recipe keys"
+else
+  skip "completion in fish" "fish is not installed"
+fi
