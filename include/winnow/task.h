@@ -87,5 +87,32 @@ typedef struct wn_task_setting {
 wn_status wn_task_sweep(wn_context *ctx, wn_model *model, const wn_task_options *options,
                         const wn_task_setting *settings, int count, wn_task_result *results);
 
+/* ---- requests of one's own ---- */
+
+/* A continuation that is scored after its context. */
+typedef struct wn_request {
+  const int32_t *tokens;  /* [count] the context, then the continuation; borrowed for the call */
+  int64_t count, context; /* context: how many of them are not scored; at least 1, fewer than count */
+  int64_t question;       /* requests in a row with the same number are answered together: what they all begin with is
+                             read once */
+  double log_probability; /* written: of the continuation, the sum over its tokens */
+  bool greedy;            /* written: each of them is the most probable one */
+} wn_request;
+typedef struct wn_request_options {
+  size_t size;               /* sizeof the struct (context.h) */
+  int64_t context;           /* longer requests lose their beginning; 0: the model's */
+  int64_t batch;             /* tokens of questions of equal length that are read together, at most; 0: 512 */
+  const wn_budgets *budgets; /* NULL: nothing is evicted */
+  wn_cache_format cache;     /* default WN_CACHE_FLOAT */
+  void (*progress)(void *user, uint64_t done, uint64_t total); /* in questions; may be NULL */
+  void *user;
+} wn_request_options;
+/* Scores requests [count] as wn_task_run scores those of a task, which it equals to the bit for the same questions.
+ * options may be NULL. WN_ERR_ARGUMENT names a request without a continuation, with a token that the vocabulary does
+ * not have, or with a continuation longer than the context. WN_ERR_CANCELLED after wn_context_cancel: nothing is
+ * written. */
+wn_status wn_score_requests(wn_context *ctx, wn_model *model, const wn_request_options *options, wn_request *requests,
+                            int64_t count);
+
 WN_API_END
 #endif

@@ -103,6 +103,9 @@ wn_status wn_recipe_load(wn_context *ctx, const char *path, const char *const *s
  * effect: a learned strength, a learned gate, spans as long as the context. */
 wn_status wn_adapt_recipe(wn_context *ctx, const char *model, const char *path, const char *const *sets, int set_count,
                           wn_recipe *out);
+/* The same from a JSON text in memory [bytes]; messages name it "recipe". */
+wn_status wn_recipe_parse(wn_context *ctx, const char *text, size_t bytes, const char *const *sets, int set_count,
+                          wn_recipe *out);
 /* All keys with type, default and help, one per line; free with wn_text_free. */
 wn_status wn_recipe_help(wn_context *ctx, char **out);
 wn_status wn_recipe_json(wn_context *ctx, const wn_recipe *recipe, char **out);
@@ -207,6 +210,10 @@ wn_status wn_eval(wn_context *ctx, wn_model *model, const wn_data_source *source
 /* Evaluates a text in memory, in blocks of the context; the tail counts too. */
 wn_status wn_eval_text(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const char *text, size_t bytes,
                        const wn_eval_options *options, wn_eval_result *result);
+/* The same for tokens [count] of one text, at least two, as they are: the first is not predicted. options->bytes:
+ * bytes of the text that the others stand for. */
+wn_status wn_eval_tokens(wn_context *ctx, wn_model *model, const int32_t *tokens, int64_t count,
+                         const wn_eval_options *options, wn_eval_result *result);
 
 WN_API_END
 #endif

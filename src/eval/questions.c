@@ -98,8 +98,7 @@ static wn_status question_add_request(wn_context *ctx, const struct reader *r, c
   return status;
 }
 
-/* What the requests have in common, and how far they go beyond. */
-static void question_compare(const struct wn_questions *q, struct wn_asked *asked) {
+void wn_question_compare(const struct wn_questions *q, struct wn_asked *asked) {
   const struct wn_asked_request *r = &q->requests[asked->first];
   const int32_t *first = q->ids.data + r->at;
   asked->common = r->n - 1;
@@ -109,6 +108,7 @@ static void question_compare(const struct wn_questions *q, struct wn_asked *aske
     while (same < n && ids[same] == first[same]) same++;
     asked->common = same;
   }
+  asked->rows = 0;
   for (int i = 0; i < asked->count; i++)
     if (r[i].n - 1 > asked->rows) asked->rows = r[i].n - 1;
   asked->longest = asked->rows - asked->common;
@@ -120,7 +120,7 @@ static wn_status question_add(wn_context *ctx, const struct reader *r, const str
   struct wn_asked *asked = &q->all[q->count];
   *asked = (struct wn_asked){.first = q->request_count, .count = from->count, .gold = from->gold};
   for (int i = 0; i < from->count; i++) WN_TRY(question_add_request(ctx, r, &from->requests[i], from->where));
-  question_compare(q, asked);
+  wn_question_compare(q, asked);
   q->count++;
   return WN_OK;
 }

@@ -39,6 +39,8 @@ struct wn_questions {
 wn_status wn_questions_read(wn_context *ctx, const struct wn_task_row *task, const char *path, const wn_tokenizer *tok,
                             int64_t context, int64_t limit, struct wn_questions *out);
 void wn_questions_clear(struct wn_questions *questions);
+/* Sets what the question's requests have in common, and how far they go beyond: common, longest, rows. */
+void wn_question_compare(const struct wn_questions *questions, struct wn_asked *asked);
 
 /* What question i gives to a metric: 0 or 1, or a log probability; false: nothing. */
 bool wn_question_value(const struct wn_questions *questions, int64_t i, wn_task_metric metric, double *out);

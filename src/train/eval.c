@@ -249,32 +249,13 @@ static wn_status text_batch(void *user, uint64_t index, int32_t *tokens, int32_t
   return WN_OK;
 }
 
-wn_status wn_eval_text_observed(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const char *text,
-                                size_t bytes, const wn_eval_options *options, const struct wn_layer_observer *observer,
-                                wn_eval_result *result) {
-  memset(result, 0, sizeof *result);
-  if (wn_tokenizer_vocab_size(tok) > model->config.vocab_size) /* a model's may be padded */
-    return wn_fail(ctx, WN_ERR_SHAPE, "the tokenizer has a vocabulary of %d, the model of %lld",
-                   (int)wn_tokenizer_vocab_size(tok), (long long)model->config.vocab_size);
+/* Tokens ids [count], at least two, which stand for `bytes` bytes behind the first of them (0: unknown). */
+static wn_status eval_ids(wn_context *ctx, wn_model *model, const int32_t *ids, size_t count, size_t bytes,
+                          const wn_eval_options *options, const struct wn_layer_observer *observer,
+                          wn_eval_result *result) {
   int64_t B, T;
   WN_TRY(eval_shape(ctx, model, options, &B, &T));
   double start = wn_seconds_now();
-  int32_t *ids = NULL;
-  size_t count = 0;
-  bool bos = wn_tokenizer_bos(tok) >= 0;
-  WN_TRY(wn_tokenizer_encode(ctx, tok, text, bytes, bos, false, &ids, &count));
-  if (count < 2) {
-    wn_tokens_free(ids);
-    return wn_fail(ctx, WN_ERR_FORMAT, "the text has %zu token%s: nothing to predict", count, count == 1 ? "" : "s");
-  }
-  /* Without a token before it the first one is not predicted, and its bytes are not counted either. */
-  size_t unpredicted = 0;
-  wn_status status = WN_OK;
-  if (!bos) {
-    char *first = NULL;
-    status = wn_tokenizer_decode(ctx, tok, ids, 1, &first, &unpredicted);
-    wn_text_free(first);
-  }
   size_t blocks = (count - 1 + (size_t)T - 1) / (size_t)T;
   if (blocks < (size_t)B) B = (int64_t)blocks;
   if (blocks == 1) T = (int64_t)(count - 1);
@@ -291,11 +272,37 @@ wn_status wn_eval_text_observed(wn_context *ctx, wn_model *model, const wn_token
                                .batch = text_batch,
                                .user = &user,
                                .observer = observer};
-  if (status == WN_OK) status = eval_job_run(ctx, model, &job, &sums);
+  WN_TRY(eval_job_run(ctx, model, &job, &sums));
+  return eval_finish(ctx, &sums, batches == all ? bytes : 0, wn_seconds_now() - start, result);
+}
+
+wn_status wn_eval_text_observed(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const char *text,
+                                size_t bytes, const wn_eval_options *options, const struct wn_layer_observer *observer,
+                                wn_eval_result *result) {
+  memset(result, 0, sizeof *result);
+  if (wn_tokenizer_vocab_size(tok) > model->config.vocab_size) /* a model's may be padded */
+    return wn_fail(ctx, WN_ERR_SHAPE, "the tokenizer has a vocabulary of %d, the model of %lld",
+                   (int)wn_tokenizer_vocab_size(tok), (long long)model->config.vocab_size);
+  int32_t *ids = NULL;
+  size_t count = 0;
+  bool bos = wn_tokenizer_bos(tok) >= 0;
+  WN_TRY(wn_tokenizer_encode(ctx, tok, text, bytes, bos, false, &ids, &count));
+  if (count < 2) {
+    wn_tokens_free(ids);
+    return wn_fail(ctx, WN_ERR_FORMAT, "the text has %zu token%s: nothing to predict", count, count == 1 ? "" : "s");
+  }
+  /* Without a token before it the first one is not predicted, and its bytes are not counted either. */
+  size_t unpredicted = 0;
+  wn_status status = WN_OK;
+  if (!bos) {
+    char *first = NULL;
+    status = wn_tokenizer_decode(ctx, tok, ids, 1, &first, &unpredicted);
+    wn_text_free(first);
+  }
+  if (status == WN_OK)
+    status = eval_ids(ctx, model, ids, count, bytes > unpredicted ? bytes - unpredicted : 0, options, observer, result);
   wn_tokens_free(ids);
-  WN_TRY(status);
-  return eval_finish(ctx, &sums, batches == all && bytes > unpredicted ? bytes - unpredicted : 0,
-                     wn_seconds_now() - start, result);
+  return status;
 }
 
 wn_status wn_eval(wn_context *ctx, wn_model *model, const wn_data_source *source, const wn_eval_options *options,
@@ -313,4 +320,15 @@ wn_status wn_eval_text(wn_context *ctx, wn_model *model, const wn_tokenizer *tok
   wn_eval_options own = {0};
   if (options) WN_TRY(WN_OPTIONS_READ(ctx, wn_eval_options, options, &own));
   return wn_eval_text_observed(ctx, model, tok, text, bytes, &own, NULL, result);
+}
+
+wn_status wn_eval_tokens(wn_context *ctx, wn_model *model, const int32_t *tokens, int64_t count,
+                         const wn_eval_options *options, wn_eval_result *result) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_ARRAY(tokens, count), WN_POINTER(result));
+  wn_eval_options own = {0};
+  if (options) WN_TRY(WN_OPTIONS_READ(ctx, wn_eval_options, options, &own));
+  memset(result, 0, sizeof *result);
+  if (count < 2)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_eval_tokens: %lld tokens: nothing to predict", (long long)count);
+  return eval_ids(ctx, model, tokens, (size_t)count, own.bytes, &own, NULL, result);
 }

@@ -259,6 +259,16 @@ wn_status wn_recipe_load(wn_context *ctx, const char *path, const char *const *s
   return status;
 }
 
+wn_status wn_recipe_parse(wn_context *ctx, const char *text, size_t bytes, const char *const *sets, int set_count,
+                          wn_recipe *out) {
+  WN_CHECK_CALL(WN_ARRAY(text, bytes), WN_ARRAY(sets, set_count), WN_POINTER(out));
+  json_t *object;
+  WN_TRY(wn_json_load_text(ctx, WN_JSON_CONFIG, "recipe", text, bytes, &object));
+  const wn_status status = wn_recipe_read(ctx, "recipe", object, sets, set_count, out);
+  json_decref(object);
+  return status;
+}
+
 wn_status wn_recipe_help(wn_context *ctx, char **out) {
   WN_CHECK_CALL(WN_POINTER(out));
   struct wn_field_group groups[GROUPS_MAX];

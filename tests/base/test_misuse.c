@@ -31,6 +31,8 @@ enum { ROWS = sizeof rows / sizeof *rows };
 static const char *const allowed[] = {"wn_context_create.options",
                                       "wn_eval.options",
                                       "wn_eval_text.options",
+                                      "wn_eval_tokens.options",
+                                      "wn_score_requests.options",
                                       "wn_analyze_spans.input",
                                       "wn_analyze_sweep.input",
                                       "wn_analyze_meaning.options",

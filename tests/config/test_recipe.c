@@ -341,6 +341,25 @@ static void sets_come_after_the_file(void **state) {
   assert_string_equal(r.data.val, "x=y.bin");
 }
 
+/* A text in memory is the file of that content, with the sets after it. */
+static void a_text_is_a_recipe(void **state) {
+  (void)state;
+  static const char text[] = "{\"model\": {\"layers\": 3}, \"train\": {\"lr\": 0.5}}";
+  static wn_recipe file, memory;
+  const char *const sets[] = {"train.lr=0.25"};
+  put_file(path, text, strlen(text));
+  assert_int_equal(wn_recipe_load(ctx, path, sets, 1, &file), WN_OK);
+  assert_int_equal(wn_recipe_parse(ctx, text, strlen(text), sets, 1, &memory), WN_OK);
+  assert_int_equal(memory.model.layers, 3);
+  assert_true(memory.train.lr == 0.25);
+  assert_memory_equal(&file, &memory, sizeof file);
+  static const char wrong[] = "{\"model\": {\"layer\": 3}}";
+  assert_int_equal(wn_recipe_parse(ctx, text, strlen(text) - 1, NULL, 0, &memory), WN_ERR_FORMAT); /* cut */
+  assert_int_equal(wn_recipe_parse(ctx, wrong, strlen(wrong), NULL, 0, &memory), WN_ERR_CONFIG);
+  assert_non_null(strstr(wn_context_error(ctx), "layers"));
+  assert_int_equal(memory.model.layers, 3); /* untouched */
+}
+
 static void mistakes_are_named(void **state) {
   (void)state;
   wn_recipe r;
@@ -482,6 +501,7 @@ int main(void) {
       cmocka_unit_test(tasks_bring_vocabulary_and_context),
       cmocka_unit_test(an_object_enables_its_mechanism),
       cmocka_unit_test(sets_come_after_the_file),
+      cmocka_unit_test(a_text_is_a_recipe),
       cmocka_unit_test(mistakes_are_named),
       cmocka_unit_test(structs_filled_by_hand_are_checked),
       cmocka_unit_test(packing_is_for_token_files),

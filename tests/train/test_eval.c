@@ -88,6 +88,27 @@ static void test_text(void **state) {
   bench_clear(&b);
 }
 
+/* Tokens of a text are the text, to the bit. */
+static void test_tokens(void **state) {
+  (void)state;
+  struct bench b;
+  bench_init(&b);
+  int32_t ids[BYTES];
+  for (int i = 0; i < BYTES; i++) ids[i] = (unsigned char)text[i];
+  const wn_eval_options options = {.size = sizeof options, .batch = 2, .bytes = BYTES - 1};
+  wn_eval_result expected, r;
+  must(b.ctx, wn_eval_text(b.ctx, b.model, b.tok, text, BYTES, &options, &expected));
+  must(b.ctx, wn_eval_tokens(b.ctx, b.model, ids, BYTES, &options, &r));
+  assert_true(r.loss == expected.loss && r.accuracy == expected.accuracy && r.bits_per_byte == expected.bits_per_byte);
+  assert_int_equal(r.bytes, BYTES - 1);
+  must(b.ctx, wn_eval_tokens(b.ctx, b.model, ids, BYTES, NULL, &r));
+  assert_true(r.bits_per_byte == 0); /* unknown */
+  assert_int_equal(wn_eval_tokens(b.ctx, b.model, ids, 1, NULL, &r), WN_ERR_ARGUMENT);
+  ids[3] = 256;
+  assert_int_equal(wn_eval_tokens(b.ctx, b.model, ids, BYTES, NULL, &r), WN_ERR_ARGUMENT);
+  bench_clear(&b);
+}
+
 /* Rows of documents: each document's loss is that of the document alone, cut at the context; padding counts nothing. */
 static void test_documents(void **state) {
   (void)state;
@@ -233,7 +254,8 @@ static void test_memory(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_text), cmocka_unit_test(test_documents),
-                                     cmocka_unit_test(test_memory), cmocka_unit_test(test_token_file)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_text), cmocka_unit_test(test_tokens),
+                                     cmocka_unit_test(test_documents), cmocka_unit_test(test_memory),
+                                     cmocka_unit_test(test_token_file)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
