@@ -1,0 +1,1 @@
+"""winnow's models in lm-evaluation-harness, as the model "winnow"."""

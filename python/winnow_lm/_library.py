@@ -1,0 +1,400 @@
+"""The shared library: finding it, calling it, and what Python has to do so that a call is safe.
+
+A Context is one wn_context with a lock: its calls take turns, whatever thread they come from, and cffi lets go of the
+interpreter's lock while C computes. Everything that is made from it is kept in a list of what is still to be destroyed,
+so that objects can be dropped in any order and by any thread, also by the garbage collector in the middle of a call."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Any, Callable, Iterable, Optional, Sequence, TypeVar, Union
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ._api import ffi as ffi
+from .errors import BY_STATUS, ArgumentError, WinnowError
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+#: A text, its bytes, or tokens.
+Text = Union[str, bytes, ArrayLike]
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+def _open() -> Any:
+    path = os.environ.get("WINNOW_LIBRARY") or str(Path(__file__).with_name("libwinnow.so"))
+    try:
+        library = ffi.dlopen(path, ffi.RTLD_NOW)
+    except OSError as e:
+        raise ImportError(f"winnow_lm: {path} cannot be loaded: {e}") from None
+    built = library.WN_VERSION_MAJOR * 10000 + library.WN_VERSION_MINOR * 100 + library.WN_VERSION_PATCH
+    if library.wn_version_number() != built:
+        found = ffi.string(library.wn_version()).decode()
+        raise ImportError(f"winnow_lm: {path} is version {found}; this package was built for {built}")
+    return library
+
+
+lib = _open()
+version: str = ffi.string(lib.wn_version()).decode()
+_OK: int = lib.WN_OK
+
+# Generated kernels use the stack pointer as one more register, so a signal's handler must not run on the ordinary stack
+# (winnow/context.h). Python's own handlers ask for another stack (SA_ONSTACK), which the main thread does not have unless
+# somebody gives it one.
+_STACK_BYTES = 64 << 10
+_SS_DISABLE = 2
+
+
+class _Stack(ctypes.Structure):
+    _fields_ = [("sp", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+
+
+_stack: Optional[Any] = None
+
+
+def prepare_signals() -> None:
+    """Gives the main thread a stack for signal handlers, once, unless it has one."""
+    global _stack
+    if _stack is not None or threading.current_thread() is not threading.main_thread():
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    old = _Stack()
+    if libc.sigaltstack(None, ctypes.byref(old)) or not old.flags & _SS_DISABLE:
+        return
+    memory = ctypes.create_string_buffer(_STACK_BYTES)
+    new = _Stack(ctypes.cast(memory, ctypes.c_void_p), 0, _STACK_BYTES)
+    if libc.sigaltstack(ctypes.byref(new), None) == 0:
+        _stack = memory
+
+
+def encoded(text: Union[str, bytes]) -> bytes:
+    """A text as the bytes that C reads."""
+    return text.encode("utf-8", "surrogateescape") if isinstance(text, str) else bytes(text)
+
+
+def decoded(text: Any, count: Optional[int] = None) -> str:
+    """A C string, or `count` bytes, as a str; bytes that are not UTF-8 become U+FFFD."""
+    raw = ffi.string(text) if count is None else ffi.buffer(text, count)[:]
+    return bytes(raw).decode("utf-8", "replace")
+
+
+def path_bytes(path: PathLike) -> bytes:
+    """A path as C takes it."""
+    raw = os.fsencode(path)
+    if b"\0" in raw:
+        raise ArgumentError("a path has a NUL byte in it")
+    return raw
+
+
+def int32(values: ArrayLike, what: str = "tokens") -> NDArray[np.int32]:
+    """Whole numbers as a contiguous array of int32; others are an ArgumentError."""
+    try:
+        array = np.asarray(values)
+        if array.size and not np.issubdtype(array.dtype, np.integer):
+            raise ArgumentError(f"{what}: expected whole numbers of at most 32 bits, found {array.dtype}")
+        wide = array.astype(np.int64)
+    except ArgumentError:
+        raise
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentError(f"{what}: expected whole numbers in rows of one length") from None
+    if wide.size and (wide.min() < -(2**31) or wide.max() >= 2**31):
+        raise ArgumentError(f"{what}: a number does not fit into 32 bits")
+    return np.ascontiguousarray(wide, dtype=np.int32)
+
+
+def rows_of(tokens: ArrayLike, what: str = "tokens") -> NDArray[np.int32]:
+    """Tokens [B,T]; one row [T] becomes [1,T]."""
+    array = int32(tokens, what)
+    if array.ndim == 1:
+        array = array[None, :]
+    if array.ndim != 2 or 0 in array.shape:
+        raise ArgumentError(f"{what}: expected [T] or [B,T] with at least one token, found {list(array.shape)}")
+    return array
+
+
+def pointer(kind: str, array: Optional["NDArray[Any]"]) -> Any:
+    """An array's memory as C takes it: kind is "int32_t", "float", ...; None is NULL."""
+    if array is None:
+        return ffi.NULL
+    return ffi.cast(kind + " *", ffi.from_buffer(array)) if array.size else ffi.NULL
+
+
+def strings(values: Iterable[Union[str, bytes]]) -> tuple[Any, Any]:
+    """(array of C strings, what must be kept alive)."""
+    kept = [ffi.new("char[]", encoded(v)) for v in values]
+    return ffi.new("char *[]", kept) if kept else ffi.NULL, kept
+
+
+def options_of(kind: str, init: Optional[Callable[..., Any]] = None) -> Any:
+    """A struct of options with its size and its defaults."""
+    options = ffi.new(kind + " *")
+    if init is not None:
+        init(options, ffi.sizeof(kind))
+    else:
+        options.size = ffi.sizeof(kind)
+    return options
+
+
+def choice(names: Sequence[str], value: str, what: str) -> int:
+    """The number of a name in a list."""
+    if value not in names:
+        raise ArgumentError(f"{what} {value!r} is not one of {', '.join(names)}")
+    return list(names).index(value)
+
+
+CACHE_FORMATS = ("float", "half", "auto")
+
+
+class Handle:
+    """Something of the C API that belongs to a Context, until close()."""
+
+    def __init__(self, context: "Context", raw: Any, destroy: Callable[[Any], Any], what: str) -> None:
+        self.context = context
+        self.what = what
+        self._raw: Optional[Any] = raw
+        self._destroy = destroy
+        context.own(self)
+
+    @property
+    def raw(self) -> Any:
+        """The C pointer; an ArgumentError once it is closed."""
+        if self._raw is None:
+            raise ArgumentError(f"this {self.what} is closed")
+        return self._raw
+
+    @property
+    def closed(self) -> bool:
+        return self._raw is None
+
+    def close(self) -> None:
+        raw, self._raw = self._raw, None
+        if raw is not None:
+            self.context.release(self, self._destroy, raw)
+
+    def __del__(self) -> None:
+        if getattr(self, "_raw", None) is not None:
+            self.close()
+
+
+def callback(signature: str) -> Callable[[F], F]:
+    """Makes a function one that C can call; an exception in it is the library's mistake, and is printed."""
+    made: Callable[[F], F] = ffi.callback(signature)
+    return made
+
+
+class Context:
+    """A wn_context, used by one thread at a time."""
+
+    def __init__(
+        self, threads: int = 0, backend: Optional[str] = None, log: Optional[Callable[[str, str], None]] = None
+    ) -> None:
+        prepare_signals()
+        self._lock = threading.RLock()
+        self._depth = 0  # calls of C that this thread is in: more than one only from within callbacks
+        self._doomed: deque[tuple[Callable[[Any], Any], Any]] = deque()
+        self._owned: dict[int, tuple[Callable[[Any], Any], Any]] = {}
+        self._raised: Optional[BaseException] = None
+        self._raw: Optional[Any] = None
+        self._log = log
+        self._self = ffi.new_handle(_Logger(self, log)) if log else None
+        options = options_of("wn_context_options")
+        name = ffi.new("char[]", encoded(backend)) if backend else ffi.NULL
+        options.threads, options.backend = threads, name
+        if log:
+            options.log, options.log_user = _on_log, self._self
+        out = ffi.new("wn_context **")
+        status = lib.wn_context_create(options, out)
+        if status != _OK:
+            message = decoded(lib.wn_context_error(out[0])) if out[0] else "a context could not be created"
+            lib.wn_context_destroy(out[0])
+            raise error_of(status, message)
+        self._raw = out[0]
+
+    @property
+    def raw(self) -> Any:
+        if self._raw is None:
+            raise ArgumentError("this model is closed")
+        return self._raw
+
+    @property
+    def closed(self) -> bool:
+        return self._raw is None
+
+    # --- calls ---
+
+    def call(self, function: Callable[..., int], *arguments: Any) -> None:
+        """A function with a status, its wn_context left out of the arguments. A status that is not WN_OK, or an exception
+        that a callback raised, is raised."""
+        self.run(lambda raw: function(raw, *arguments))
+
+    def run(self, work: Callable[[Any], int]) -> None:
+        """work(wn_context) within the lock; it returns a status."""
+        with self._lock:
+            raw = self.raw
+            self._depth += 1
+            try:
+                status = work(raw)
+            finally:
+                self._depth -= 1
+            raised, self._raised = self._raised, None
+            if raised is not None or status == lib.WN_ERR_CANCELLED:
+                lib.wn_context_resume(raw)
+            message = decoded(lib.wn_context_error(raw)) if status != _OK and raised is None else ""
+            self._bury()
+        if raised is not None:
+            raise raised
+        if status != _OK:
+            raise error_of(status, message)
+
+    def value(self, function: Callable[..., T], *arguments: Any) -> T:
+        """A function without a status, within the lock."""
+        with self._lock:
+            self.raw  # open
+            self._depth += 1
+            try:
+                return function(*arguments)
+            finally:
+                self._depth -= 1
+                self._bury()
+
+    def guard(self, work: Callable[[], T], otherwise: T) -> T:
+        """The body of a callback: what it raises ends the C call as soon as that may be, and is raised after it."""
+        if self._raised is not None:
+            return otherwise
+        try:
+            return work()
+        except BaseException as e:  # KeyboardInterrupt too
+            self._raised = e
+            self.cancel()
+            return otherwise
+
+    def cancel(self) -> None:
+        """From any thread, without the lock: asks the call that runs now to stop."""
+        raw = self._raw
+        if raw is not None:
+            lib.wn_context_cancel(raw)
+
+    # --- what is destroyed when ---
+
+    def own(self, handle: Handle) -> None:
+        with self._lock:
+            self._owned[id(handle)] = (handle._destroy, handle._raw)
+
+    def release(self, handle: Handle, destroy: Callable[[Any], Any], raw: Any) -> None:
+        if self._owned.pop(id(handle), None) is None:
+            return  # the context is closed, and all that was its with it
+        self._doomed.append((destroy, raw))
+        if self._lock.acquire(blocking=False):  # else the thread that has it does it after its call
+            try:
+                self._bury()
+            finally:
+                self._lock.release()
+
+    def _bury(self) -> None:
+        while self._depth == 0 and self._doomed:
+            destroy, raw = self._doomed.popleft()
+            destroy(raw)
+
+    def close(self) -> None:
+        """Destroys everything that was made from it, the last first, and then the context."""
+        with self._lock:
+            if self._raw is None:
+                return
+            if self._depth:
+                raise ArgumentError("a model cannot be closed from within one of its own callbacks")
+            self._bury()
+            for destroy, raw in reversed(list(self._owned.values())):
+                destroy(raw)
+            self._owned.clear()
+            raw, self._raw = self._raw, None
+            lib.wn_context_destroy(raw)
+
+    def __del__(self) -> None:
+        if getattr(self, "_raw", None) is not None:
+            self.close()
+
+
+class _Logger:
+    """What the log's callback is given: it must not keep the context alive."""
+
+    def __init__(self, context: Context, log: Callable[[str, str], None]) -> None:
+        import weakref
+
+        self.context = weakref.ref(context)
+        self.log = log
+
+
+LOG_LEVELS = ("debug", "info", "warning")
+
+
+@callback("void(void *, wn_log_level, const char *)")
+def _on_log(user: Any, level: int, line: Any) -> None:
+    logger: _Logger = ffi.from_handle(user)
+    context = logger.context()
+    if context is not None:
+        context.guard(lambda: logger.log(LOG_LEVELS[level], decoded(line)), None)
+
+
+class Callback:
+    """A function of Python's that C calls with a pointer to this as `user`."""
+
+    def __init__(self, context: Context, function: Optional[Callable[..., Any]]) -> None:
+        self.context, self.function = context, function
+
+    def __call__(self, *arguments: Any) -> None:
+        """Without a function it only lets Python look at Ctrl-C."""
+        function = self.function or _nothing
+        self.context.guard(lambda: function(*arguments), None)
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+class Progress:
+    """A callback (done, total), for the structs of options that have one; kept alive by whoever made it."""
+
+    def __init__(self, context: Context, function: Optional[Callable[[int, int], None]]) -> None:
+        self.user = ffi.new_handle(Callback(context, function))
+
+    def put(self, options: Any) -> None:
+        options.progress, options.user = on_progress, self.user
+
+
+@callback("void(void *, uint64_t, uint64_t)")
+def on_progress(user: Any, done: int, total: int) -> None:
+    ffi.from_handle(user)(done, total)
+
+
+def error_of(status: int, message: str) -> WinnowError:
+    """The exception for a status."""
+    name = decoded(lib.wn_status_name(status))
+    return BY_STATUS.get(name, WinnowError)(message or name)
+
+
+def taken_text(raw: Any, count: Optional[int] = None) -> str:
+    """A text that C allocated, which is freed."""
+    try:
+        return decoded(raw, count)
+    finally:
+        lib.wn_text_free(raw)
+
+
+def first_of(array: "NDArray[Any]", row: bool) -> "NDArray[Any]":
+    """The only row of an array that was made for one row, else the array."""
+    found: "NDArray[Any]" = array[0] if row else array
+    return found
+
+
+def copied(raw: Any, shape: Union[int, tuple[int, ...]], dtype: Any) -> "NDArray[Any]":
+    """A C array that is only borrowed, as an array of one's own."""
+    size = int(np.prod(shape))
+    dtype = np.dtype(dtype)
+    if not size:
+        return np.zeros(shape, dtype)
+    return np.frombuffer(ffi.buffer(raw, size * dtype.itemsize), dtype=dtype).reshape(shape).copy()

@@ -1,0 +1,169 @@
+"""Budgets of the key-value cache: how many tokens each layer holds, and which policy chooses what goes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._library import CACHE_FORMATS, Context, Handle, PathLike, choice, copied, decoded, encoded, ffi, lib, path_bytes
+from .errors import ArgumentError
+
+if TYPE_CHECKING:
+    from .model import Model
+
+#: 64 tokens in every layer; a number for each layer; 0.25 of the context; "64", "64,32", "64:16" (by key-value head), "2MiB";
+#: a budgets.json, or a checkpoint's folder that has one; Budgets.
+BudgetSpec = Union[int, float, str, "os.PathLike[str]", Sequence[int], "Budgets"]
+Options = Union[str, Mapping[str, Union[int, float, bool, str]]]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """An eviction policy."""
+
+    name: str
+    summary: str  #: which token it evicts
+    per_kv_head: bool  #: each key-value head may evict on its own
+    selective: bool  #: only for models with selective attention
+    options: dict[str, str]  #: its keys for policy_options, with what they do
+
+
+def policies() -> list[Policy]:
+    """All eviction policies of the library."""
+    found = []
+    for number in range(lib.wn_policy_count()):
+        info, options, i, help_text = lib.wn_policy_at(number), {}, 0, ffi.new("const char **")
+        while key := lib.wn_policy_option(number, i, help_text):
+            options[decoded(key)] = decoded(help_text[0])
+            i += 1
+        found.append(Policy(decoded(info.name), decoded(info.summary), info.per_kv_head, info.selective, options))
+    return found
+
+
+def _text(spec: Union[int, float, str, "os.PathLike[str]", Sequence[int]]) -> bytes:
+    if isinstance(spec, bool):
+        raise ArgumentError("budgets: expected a number of tokens, found a bool")
+    if isinstance(spec, (str, os.PathLike)):
+        return path_bytes(spec)
+    if isinstance(spec, (int, np.integer)):
+        return str(int(spec)).encode()
+    if isinstance(spec, (float, np.floating)):
+        return repr(float(spec)).encode()
+    try:
+        return ",".join(str(int(n)) for n in spec).encode()
+    except (TypeError, ValueError):
+        raise ArgumentError(f"budgets: {spec!r} is no number, text, path or sequence of numbers") from None
+
+
+def _assignments(options: Options) -> bytes:
+    if isinstance(options, str):
+        return encoded(options)
+    values = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in options.items()}
+    return encoded(",".join(f"{k}={v}" for k, v in values.items()))
+
+
+def _free(raw: Any) -> None:
+    lib.wn_budgets_clear(raw)
+
+
+class Budgets:
+    """The budgets of every layer of a model, with the policy. From Model.budgets, a search, or any argument budgets=."""
+
+    def __init__(self, context: Context, raw: Any) -> None:
+        self._handle = Handle(context, raw, _free, "Budgets")
+
+    @property
+    def _raw(self) -> Any:
+        return self._handle.raw
+
+    @property
+    def policy(self) -> str:
+        """The policy's name."""
+        return decoded(lib.wn_policy_name(self._raw.policy))
+
+    @property
+    def tokens(self) -> NDArray[np.int64]:
+        """[layers] tokens that each layer holds."""
+        return copied(self._raw.tokens, self._raw.layers, np.int64)
+
+    @property
+    def head_tokens(self) -> Optional[NDArray[np.int64]]:
+        """[layers, key-value heads], where they have budgets of their own."""
+        raw = self._raw
+        return copied(raw.head_tokens, (raw.layers, raw.heads), np.int64) if raw.heads else None
+
+    @property
+    def total(self) -> int:
+        """Tokens that all layers hold together."""
+        return int(lib.wn_budgets_total(self._raw))
+
+    def save(self, path: PathLike) -> None:
+        """Writes a budgets.json, which winnow's commands and the argument budgets= read."""
+        self._handle.context.call(lib.wn_budgets_save, self._raw, path_bytes(path))
+
+    def __repr__(self) -> str:
+        return f"<Budgets {self.policy} {','.join(map(str, self.tokens))}>"
+
+
+def make(
+    context: Context,
+    model: Any,
+    spec: BudgetSpec,
+    policy: Optional[str] = None,
+    options: Optional[Options] = None,
+    cache: int = CACHE_FORMATS.index("auto"),
+) -> Budgets:
+    """Budgets for a model, read in the order in which the command line reads its options."""
+    if isinstance(spec, Budgets):
+        if policy is not None or options is not None:
+            raise ArgumentError("Budgets have their policy: give none beside them")
+        return spec
+    raw = ffi.new("wn_budgets *")
+    lib.wn_budgets_init(raw)
+    budgets = Budgets(context, raw)
+    number = ffi.new("wn_policy *")
+    if policy is not None and not lib.wn_policy_find(encoded(policy), number):
+        raise ArgumentError(f"policy {policy!r} is not one of {', '.join(p.name for p in policies())}")
+    if options is not None:
+        context.call(lib.wn_budgets_set, _assignments(options), raw)
+    if policy is not None:
+        raw.policy = number[0]
+    config = lib.wn_model_config_get(model)
+    if not isinstance(spec, (str, os.PathLike, int, float, np.number)) and len(spec) != config.layers:
+        raise ArgumentError(f"budgets: {len(spec)} numbers, the model has {config.layers} layers")
+
+    def resolve(c: Any) -> int:
+        raw.cache = lib.wn_cache_format_resolve(c, model, raw, cache)  # a budget in bytes counts by it
+        return int(lib.WN_OK)
+
+    context.run(resolve)
+    context.call(lib.wn_budgets_parse, config, _text(spec), raw)
+    if policy is not None:
+        raw.policy = number[0]  # a file has its own
+    context.call(lib.wn_budgets_check, raw, config)
+    return budgets
+
+
+class Room:
+    """What a cache holds: the arguments budgets, policy, policy_options and cache, as C takes them."""
+
+    def __init__(
+        self,
+        model: "Model",
+        budgets: Optional[BudgetSpec],
+        policy: Optional[str],
+        options: Optional[Options],
+        cache: str = "auto",
+    ) -> None:
+        if budgets is None and (policy is not None or options is not None):
+            raise ArgumentError("policy and policy_options need budgets: nothing is evicted without")
+        self.cache = choice(CACHE_FORMATS, cache, "cache")
+        self.budgets = None if budgets is None else model._budgets(budgets, policy, options, self.cache)
+
+    @property
+    def raw(self) -> Any:
+        return ffi.NULL if self.budgets is None else self.budgets._raw

@@ -1,0 +1,175 @@
+"""Conversations, in a model's own chat template, over one cache."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, Optional, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._library import copied, decoded, encoded, ffi, lib, taken_text
+from .budgets import BudgetSpec, Options
+from .errors import ArgumentError
+from .generation import Generation
+from .session import Session
+
+if TYPE_CHECKING:
+    from .model import Model
+
+ROLES = ("system", "user", "assistant")
+
+
+def templates() -> list[str]:
+    """Names of the chat templates that winnow writes."""
+    return [decoded(lib.wn_chat_template_name(lib.wn_chat_template_at(i))) for i in range(lib.wn_chat_template_count())]
+
+
+def find_template(model: "Model", name: Optional[str]) -> Any:
+    """A template by its name, or the one that the model's own is recognised as."""
+    if name is not None:
+        found = lib.wn_chat_template_find(encoded(name))
+        if not found:
+            raise ArgumentError(f"template {name!r} is not one of {', '.join(templates())}")
+        return found
+    jinja = model.tokenizer.chat_template
+    found = lib.wn_chat_template_recognise(encoded(jinja)) if jinja is not None else ffi.NULL
+    if not found:
+        why = "has no chat template" if jinja is None else "has a chat template that is not known"
+        raise ArgumentError(f"{model.path} {why}: pass template=, one of {', '.join(templates())}")
+    return found
+
+
+def default_system(model: "Model", template: Any) -> Optional[str]:
+    """The system message that the model's template writes for a conversation without one."""
+    jinja = model.tokenizer.chat_template
+    out = ffi.new("char **")
+    text = ffi.NULL if jinja is None else ffi.new("char[]", encoded(jinja))
+    model._context.call(lib.wn_chat_default_system, template, text, out)
+    return taken_text(out[0]) if out[0] else None
+
+
+def encode_messages(
+    model: "Model", template: Any, messages: Sequence[tuple[str, str]], opening: bool = True
+) -> NDArray[np.int32]:
+    """The tokens of messages (role, text) up to where the model answers. opening: a conversation begins with them."""
+    kept = []
+    for role, text in messages:
+        if role not in ROLES:
+            raise ArgumentError(f"role {role!r} is not one of {', '.join(ROLES)}")
+        raw = encoded(text)
+        if b"\0" in raw:
+            raise ArgumentError("a message has a NUL byte in it")
+        kept.append((ROLES.index(role), ffi.new("char[]", raw)))
+    ids, count = ffi.new("int32_t **"), ffi.new("size_t *")
+    array = ffi.new("wn_chat_message[]", kept)
+    model._context.call(
+        lib.wn_chat_encode, model.tokenizer._handle.raw, template, array, len(kept), opening, ids, count
+    )
+    try:
+        return copied(ids[0], count[0], np.int32)
+    finally:
+        lib.wn_tokens_free(ids[0])
+
+
+class Chat:
+    """A conversation. `for piece in chat.say("Hello"): print(piece, end="")`.
+
+    system: the system message; None: the template's default, if it has one; "": none. template: its name, where the model's own
+    is not recognised (templates() lists them). context: tokens of the whole conversation; 0: the model's context. budgets,
+    policy, policy_options, cache: what is kept of it. Further options are those of Generation, for every answer."""
+
+    def __init__(
+        self,
+        model: "Model",
+        system: Optional[str] = None,
+        *,
+        template: Optional[str] = None,
+        context: int = 0,
+        budgets: Optional[BudgetSpec] = None,
+        policy: Optional[str] = None,
+        policy_options: Optional[Options] = None,
+        cache: str = "auto",
+        **options: Any,
+    ) -> None:
+        self.model = model
+        self._template = find_template(model, template)
+        self.template = decoded(lib.wn_chat_template_name(self._template))  #: its name
+        found = default_system(model, self._template) if system is None else system
+        self.system = found or None
+        self.options = options
+        self._room = context or model.context
+        #: The conversation's cache: Session.kept and cache_bytes say what is held of it.
+        self.session: Session = model.session(
+            capacity=self._room, budgets=budgets, policy=policy, policy_options=policy_options, cache=cache
+        )
+        self._pending = np.zeros(0, np.int32)  # to be fed before the next message
+        self._steps = 0
+        self._opened = False
+        self._last: Optional[Generation] = None
+        self._messages: list[tuple[str, str]] = []
+
+    @property
+    def messages(self) -> list[tuple[str, str]]:
+        """(role, text) of what has been said, with the answer as far as it was read."""
+        return [*self._messages, *([("assistant", self._last.text)] if self._last is not None else [])]
+
+    def say(self, message: str, **options: Any) -> Generation:
+        """Says something; the answer is an iterator of pieces of text. What was not read of the last answer is not drawn any
+        more. Options are those of Generation, for this answer alone."""
+        self._settle()
+        messages = [("user", message)]
+        if not self._opened and self.system is not None:
+            messages.insert(0, ("system", self.system))
+        ids = encode_messages(self.model, self._template, messages, not self._opened)
+        room = self._room - self.session.position - int(self._pending.size)
+        if room < ids.size + 1:
+            raise ArgumentError(
+                f"the conversation has {self._room - room} tokens and the message {ids.size}: more than the context of "
+                f"{self._room}; reset() begins a new one"
+            )
+        room -= int(ids.size)
+        wanted = {**self.options, **options}
+        wanted["max_tokens"] = min(int(wanted.get("max_tokens", 256)), room)
+        # The template's own turns end an answer: the token that begins a text is not looked for.
+        prompt = np.concatenate([self._pending, ids])
+        answer = Generation(self.session, prompt, first_step=self._steps, turn=True, **wanted)
+        self._opened = True
+        self._messages += messages
+        self._pending = prompt
+        self.session._generation = weakref.ref(answer)
+        self._last = answer
+        return answer
+
+    def ask(self, message: str, **options: Any) -> str:
+        """The whole answer at once."""
+        return self.say(message, **options).read()
+
+    def _settle(self) -> None:
+        """Takes over what the last answer has left."""
+        answer, self._last = self._last, None
+        if answer is None:
+            return
+        answer.close()
+        self._steps += answer.steps
+        self._pending = self._pending[answer.prompt_tokens :]
+        if answer.unfed is not None:
+            self._pending = np.append(self._pending, np.int32(answer.unfed))
+        self._messages.append(("assistant", answer.text))
+
+    def reset(self) -> None:
+        """Forgets the conversation."""
+        self._settle()
+        self.session.reset()
+        self._pending, self._steps, self._opened = self._pending[:0], 0, False
+        self._messages = []
+
+    def close(self) -> None:
+        """Frees its cache."""
+        self.session.close()
+
+    def __enter__(self) -> "Chat":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

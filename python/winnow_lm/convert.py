@@ -1,0 +1,97 @@
+"""Models from one format into another, and texts into token files."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Callable, Optional, Sequence, Union
+
+from ._library import (
+    Context,
+    PathLike,
+    Progress,
+    choice,
+    decoded,
+    encoded,
+    ffi,
+    lib,
+    options_of,
+    path_bytes,
+    strings,
+)
+from .errors import ArgumentError
+
+FORMS = ("winnow", "hf", "gguf", "winnow-gguf")
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What a conversion wrote."""
+
+    architecture: str
+    tensors: int
+    bytes: int  #: of the file with the weights
+    tokenizer: str  #: "copied", "written" or "none"
+
+
+def convert(
+    source: PathLike, out: PathLike, to: str, *, type: Optional[str] = None, overwrite: bool = False, check: bool = True
+) -> Converted:
+    """Writes a model in another format: "winnow", "hf" (a folder of Hugging Face transformers), "gguf" or "winnow-gguf"; type:
+    of matrices, such as "f32", "bf16", "q8_0"; None: the source's. As `winnow convert`."""
+    options = options_of("wn_convert_options")
+    options.to, options.overwrite = choice(FORMS, to, "to"), overwrite
+    options.check_tensors = 0 if check else 2
+    if type is not None:
+        options.typed, options.type = True, _storage_type(type)
+    result = ffi.new("wn_convert_result *")
+    context = Context(threads=1)
+    context.call(lib.wn_model_convert, path_bytes(source), path_bytes(out), options, result)
+    return Converted(
+        decoded(result.architecture), result.tensors, result.bytes, decoded(result.tokenizer) if result.tokenizer else ""
+    )
+
+
+def _storage_type(name: str) -> int:
+    names = {decoded(lib.wn_gguf_type_name(n)).lower(): n for n in ffi.typeof("wn_gguf_type").elements}
+    if name.lower() not in names:
+        raise ArgumentError(f"type {name!r} is not one of {', '.join(names)}")
+    return int(names[name.lower()])
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Counts of what prepare_data wrote."""
+
+    documents: int
+    train_tokens: int
+    val_tokens: int
+    bytes: int
+
+
+def prepare_data(
+    inputs: Union[PathLike, Sequence[PathLike]],
+    out: PathLike,
+    *,
+    tokenizer: PathLike,
+    document_break: str = "file",
+    field: str = "text",
+    val_fraction: float = 0.05,
+    seed: int = 0,
+    progress: Optional[Callable[[int, int], None]] = None,
+) -> Prepared:
+    """Turns texts and JSON lines into train.bin and val.bin, as `winnow data prepare`. document_break: what ends a document of
+    a text file: "blank" lines, each "line", or the "file"."""
+    files = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
+    context = Context(threads=1)
+    options = options_of("wn_data_prepare_options", lib.wn_data_prepare_options_init)
+    names, kept = strings([path_bytes(f) for f in files])
+    texts = [ffi.new("char[]", raw) for raw in (encoded(field), path_bytes(tokenizer), path_bytes(out), encoded(document_break))]
+    options.inputs, options.input_count = names, len(kept)
+    options.field, options.tokenizer, options.out_dir, options.document_break = texts
+    options.val_fraction, options.seed = val_fraction, seed
+    told = Progress(context, progress)
+    told.put(options)
+    result = ffi.new("wn_data_prepare_result *")
+    context.call(lib.wn_data_prepare, options, result)
+    return Prepared(result.documents, result.train_tokens, result.val_tokens, result.bytes)

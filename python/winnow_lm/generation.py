@@ -1,0 +1,290 @@
+"""Generating text, piece by piece."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Optional, Sequence, Union
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ._library import callback, Context, Handle, Text, decoded, encoded, ffi, int32, lib, options_of, pointer, strings
+from .errors import ArgumentError
+
+if TYPE_CHECKING:
+    from .model import Model
+    from .session import Session
+
+END_NAMES = ("length", "end", "stop", "context", "interrupt")
+RESULT = ("end", "prompt_tokens", "tokens", "steps", "end_token", "unfed", "prompt_seconds", "token_seconds")
+#: Options of Model.generate that are the session's.
+SESSION_OPTIONS = ("budgets", "policy", "policy_options", "cache", "tau")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The text that one token adds."""
+
+    text: str  #: "" where a character is not complete yet, or a stop string may have begun
+    token: Optional[int]  #: None: text that had been held back, at the end
+    log_probability: Optional[float] = None  #: with log_probabilities=True
+
+
+class _Inbox:
+    """What the callbacks of a step are given, and leave. It does not keep the Generation alive."""
+
+    def __init__(
+        self, context: Context, scored: bool, logits: Optional[Callable[[int, "NDArray[np.float32]"], None]]
+    ) -> None:
+        self.context, self.scored, self.logits = context, scored, logits
+        self.pieces: list[Piece] = []
+
+    def take(self, piece: Any) -> bool:
+        token = None if piece.id < 0 else int(piece.id)
+        scored = float(piece.log_probability) if self.scored and token is not None else None
+        self.pieces.append(Piece(decoded(piece.text, piece.bytes), token, scored))
+        return True
+
+    def change(self, index: int, logits: Any, V: int) -> None:
+        assert self.logits is not None
+        self.logits(index, np.frombuffer(ffi.buffer(logits, V * 4), np.float32))
+
+
+class Generation:
+    """A text that grows: an iterator of its pieces. Every step computes one token, when it is asked for.
+
+    max_tokens: at most so many (256). temperature: 0 is greedy (0.8). top_k, top_p, min_p: which tokens are drawn among (0:
+    all, 0.95, 0). seed: the same seed draws the same text. stop: texts that end it. stop_tokens: tokens that do, besides the
+    tokenizer's. ignore_end: goes on after those. schema: only JSON that fits this schema (a dict or its text; True: any
+    object). logit_bias: {token: what is added to its logit}. repetition_penalty, presence_penalty, frequency_penalty: as in
+    winnow/generate.h. log_probabilities: pieces have them. first_step: sampling steps before this text, of a conversation.
+    logits: called with (index, logits [V]) before each token is drawn; may change the array. (owns_session and turn are for
+    Model.generate and Chat.)
+
+    Afterwards `end` says why it ended, `tokens` what was drawn. close(), or `with`, ends it early."""
+
+    def __init__(
+        self,
+        session: "Session",
+        prompt: ArrayLike,
+        *,
+        max_tokens: int = 256,
+        temperature: float = 0.8,
+        top_k: int = 0,
+        top_p: float = 0.95,
+        min_p: float = 0.0,
+        seed: int = 0,
+        stop: Union[None, str, Sequence[str]] = None,
+        stop_tokens: Optional[ArrayLike] = None,
+        ignore_end: bool = False,
+        schema: Union[None, bool, str, Mapping[str, Any]] = None,
+        logit_bias: Optional[Mapping[int, float]] = None,
+        repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        log_probabilities: bool = False,
+        first_step: int = 0,
+        logits: Optional[Callable[[int, "NDArray[np.float32]"], None]] = None,
+        owns_session: bool = False,
+        turn: bool = False,
+    ) -> None:
+        self.session = session
+        self.text = ""  #: all of it so far
+        self._owns = owns_session
+        self._context = session.model._context
+        self._inbox, self._queue = _Inbox(self._context, log_probabilities, logits), list[Piece]()
+        self._more = True
+        self._result: dict[str, Any] = {}
+        user = ffi.new_handle(self._inbox)
+        if max_tokens < 0:
+            raise ArgumentError(f"max_tokens is {max_tokens}")
+        model = session.model
+        tok = model.tokenizer if model.has_tokenizer else None
+        o = options_of("wn_generate_options", lib.wn_generate_options_init)
+        ids = int32(prompt, "prompt").reshape(-1)
+        self._drawn = np.zeros(max(max_tokens, 1), np.int32)
+        o.prompt, o.prompt_count = pointer("int32_t", ids), ids.size
+        o.tok = ffi.NULL if tok is None else tok._handle.raw
+        o.max_tokens, o.first_step, o.drawn = max_tokens, first_step, pointer("int32_t", self._drawn)
+        o.sampling.temperature, o.sampling.top_k, o.sampling.top_p = temperature, top_k, top_p
+        o.sampling.min_p, o.sampling.seed = min_p, seed
+        ends = [] if stop_tokens is None else int32(stop_tokens, "stop_tokens").reshape(-1).tolist()
+        if tok is not None and not ignore_end and not turn and tok.bos is not None:
+            ends.append(tok.bos)  # another text begins: the end of this one
+        end_ids = np.array(ends, np.int32)
+        o.stop_tokens, o.stop_token_count = pointer("int32_t", end_ids), end_ids.size
+        stops = [stop] if isinstance(stop, str) else list(stop or ())
+        texts, kept = strings(stops)
+        o.stop_strings, o.stop_string_count = texts, len(stops)
+        biases = ffi.new("wn_logit_bias[]", [(int(i), float(b)) for i, b in (logit_bias or {}).items()] or 1)
+        o.biases, o.bias_count = biases, len(logit_bias or {})
+        o.ignore_end, o.log_probabilities = ignore_end, log_probabilities
+        o.repetition_penalty = repetition_penalty
+        o.presence_penalty, o.frequency_penalty = presence_penalty, frequency_penalty
+        o.piece, o.user = _on_piece, user
+        if logits is not None:
+            o.logits = _on_logits
+        self._constraint = None if not schema else _constraint(model, schema)
+        o.constraint = ffi.NULL if self._constraint is None else self._constraint.raw
+        self._kept = (user, ids, end_ids, texts, kept, biases, o)  # borrowed by C until the end
+        out = ffi.new("wn_generation **")
+        self._context.call(lib.wn_generation_create, session._raw, o, out)
+        self._handle = Handle(self._context, out[0], lib.wn_generation_destroy, "Generation")
+
+    # --- steps ---
+
+    def _step(self) -> None:
+        more = ffi.new("bool *")
+        try:
+            self._context.call(lib.wn_generation_step, self._handle.raw, more)
+        except BaseException:
+            self._finish()
+            raise
+        self._queue += self._inbox.pieces
+        self._inbox.pieces = []
+        if not more[0]:
+            self._finish()
+
+    def _read(self) -> dict[str, Any]:
+        def read() -> dict[str, Any]:
+            r = lib.wn_generation_result(self._handle.raw)
+            return {name: getattr(r, name) for name in RESULT}
+
+        return self._context.value(read) if self._more and not self._handle.closed else self._result
+
+    def _finish(self) -> None:
+        if not self._more:
+            return
+        self._result = self._read()
+        self._more = False
+        if END_NAMES[self._result.get("end", 0)] == "interrupt":
+            self._context.value(lib.wn_context_resume, self._context.raw)  # the request has been answered
+        self._handle.close()
+        if self._constraint is not None:
+            self._constraint.close()
+        if self._owns:
+            self.session.close()
+
+    def pieces(self) -> Iterator[Piece]:
+        """Piece after piece with its token, also those without text."""
+        while self._queue or self._more:
+            if not self._queue:
+                self._step()
+                continue
+            piece = self._queue.pop(0)
+            self.text += piece.text
+            yield piece
+
+    def __iter__(self) -> Iterator[str]:
+        return (piece.text for piece in self.pieces() if piece.text)
+
+    def read(self) -> str:
+        """The rest of it, and with that all of it: the whole text."""
+        for _ in self.pieces():
+            pass
+        return self.text
+
+    # --- what came of it ---
+
+    @property
+    def finished(self) -> bool:
+        """Nothing more is computed."""
+        return not self._more
+
+    @property
+    def end(self) -> Optional[str]:
+        """Why it ended: "length", "end" (of the text), "stop", "context" (the session is full), "interrupt"; None: not yet."""
+        return None if self._more else END_NAMES[self._result.get("end", 4)]
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """Tokens drawn so far, without the one that ended the text."""
+        return self._drawn[: self._read().get("tokens", 0)].copy()
+
+    @property
+    def unfed(self) -> Optional[int]:
+        """The last token where it was not fed to the session: the next prompt begins with it."""
+        found = self._read().get("unfed", -1)
+        return None if found < 0 else int(found)
+
+    @property
+    def steps(self) -> int:
+        """Sampling steps used."""
+        return int(self._read().get("steps", 0))
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt that were fed."""
+        return int(self._read().get("prompt_tokens", 0))
+
+    @property
+    def tokens_per_second(self) -> float:
+        r = self._read()
+        return float(r["tokens"] / r["token_seconds"]) if r.get("token_seconds") else 0.0
+
+    def close(self) -> None:
+        """Ends it where it is."""
+        handle = getattr(self, "_handle", None)
+        if handle is None or not self._more:
+            return
+        if handle.closed or self._context.closed:
+            self._more = False
+            return
+        self._finish()
+        self._result["end"] = END_NAMES.index("interrupt")
+
+    def __enter__(self) -> "Generation":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None and self._more:
+            self._more = False
+            self._handle.close()
+            if self._constraint is not None:
+                self._constraint.close()
+            if self._owns:
+                self.session.close()
+
+    def __repr__(self) -> str:
+        return f"<Generation, {'ended: ' + str(self.end) if self.finished else 'unfinished'}: {self.text[-40:]!r}>"
+
+
+@callback("bool(void *, const wn_generate_piece *)")
+def _on_piece(user: Any, piece: Any) -> bool:
+    inbox: _Inbox = ffi.from_handle(user)
+    return inbox.context.guard(lambda: inbox.take(piece), False)
+
+
+@callback("void(void *, int64_t, float *, int64_t)")
+def _on_logits(user: Any, index: int, logits: Any, V: int) -> None:
+    inbox: _Inbox = ffi.from_handle(user)
+    inbox.context.guard(lambda: inbox.change(index, logits, V), None)
+
+
+def _constraint(model: "Model", schema: Union[bool, str, Mapping[str, Any]]) -> Handle:
+    text = None if schema is True else encoded(schema if isinstance(schema, str) else json.dumps(schema))
+    out = ffi.new("wn_constraint **")
+    data, size = (ffi.NULL, 0) if text is None else (ffi.from_buffer(text), len(text))
+    model._context.call(lib.wn_constraint_create_json, model.tokenizer._handle.raw, data, size, out)
+    return Handle(model._context, out[0], lib.wn_constraint_destroy, "constraint")
+
+
+def generate(model: "Model", prompt: Text, options: dict[str, Any]) -> Generation:
+    """A Generation in a session of its own, as long as prompt and max_tokens: as wn_generate and `winnow generate` do."""
+    ids = model._tokens(prompt)
+    room = {name: options.pop(name) for name in SESSION_OPTIONS if name in options}
+    capacity = int(ids.size) + max(int(options.get("max_tokens", 256)), 0)
+    if model._config.position == lib.WN_POS_LEARNED:
+        if ids.size > model.context:
+            raise ArgumentError(f"the prompt has {ids.size} tokens, the model learned positions for {model.context}")
+        capacity = min(capacity, model.context)
+    session = model.session(capacity=capacity, **room)
+    try:
+        return Generation(session, ids, owns_session=True, **options)
+    except BaseException:
+        session.close()
+        raise

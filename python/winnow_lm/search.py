@@ -1,0 +1,107 @@
+"""Searching budgets: how many tokens each layer needs (winnow/prune.h)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import budgets as _budgets
+from ._library import Callback, PathLike, copied, decoded, ffi, lib, options_of, path_bytes
+from ._library import callback as _callback
+from .budgets import Budgets, Options
+
+if TYPE_CHECKING:
+    from .model import Model
+
+
+@dataclass(frozen=True)
+class SearchPoint:
+    """The budgets after a step of a search, and their losses."""
+
+    layer: int  #: whose budget the step lowered; -1: before the first step
+    tokens: NDArray[np.int64]  #: [layers]
+    total: int
+    search_loss: float  #: nats a token
+    report_loss: float
+    saving: float  #: layers * context / total
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search found."""
+
+    points: list[SearchPoint]  #: the first is the model without budgets
+    end: str  #: "target", "floor" or "steps"
+    budgets: Budgets  #: of the last point: an argument budgets= wherever there is one
+    target_loss: float  #: the search loss that was not to be exceeded
+
+
+@_callback("void(void *, const wn_prune_progress *)")
+def _on_search(user: Any, progress: Any) -> None:
+    ffi.from_handle(user)(progress)
+
+
+def _point(raw: Any, layers: int) -> SearchPoint:
+    return SearchPoint(
+        raw.layer, copied(raw.tokens, layers, np.int64), raw.total, raw.search_loss, raw.report_loss, raw.saving
+    )
+
+
+def search(
+    model: "Model",
+    *,
+    search: PathLike,
+    report: PathLike,
+    out: PathLike,
+    policy: Optional[str] = None,
+    policy_options: Optional[Options] = None,
+    tolerance: float = 0.0,
+    target: float = 0.0,
+    step: int = 8,
+    context: int = 0,
+    rows: int = 0,
+    report_rows: int = 0,
+    batch: int = 0,
+    max_steps: int = 0,
+    lazy: bool = False,
+    memory: int = 0,
+    resume: bool = False,
+    callback: Optional[Callable[[SearchPoint], Any]] = None,
+) -> Search:
+    """Finds each layer's budget (Model.search): begins at the whole context, and each step takes `step` tokens from the layer
+    where that costs least on the token file `search`, until its perplexity would exceed `target`, or the model's own by more
+    than the part `tolerance`. The token file `report` is measured after every step.
+
+    rows, report_rows: at most so many rows of the files. callback: called after every step with a SearchPoint; an exception
+    that it raises ends the search, which resume=True continues from the folder `out`."""
+    options = options_of("wn_prune_options", lib.wn_prune_options_init)
+    ctx = model._context
+    searched, reported = ffi.new("char[]", path_bytes(search)), ffi.new("char[]", path_bytes(report))
+    options.search.path, options.search.rows, options.search.document_token = searched, rows, -1
+    options.report.path, options.report.rows, options.report.document_token = reported, report_rows, -1
+    if policy is not None or policy_options is not None:
+        # Only the policy and its options are looked at; the tokens stay with `chosen`.
+        chosen = _budgets.make(ctx, model._raw, model.context, policy, policy_options)
+        options.budgets = chosen._raw[0]
+    options.context, options.step, options.batch, options.max_steps = context, step, batch, max_steps
+    options.tolerance, options.target, options.lazy, options.memory = tolerance, target, lazy, memory
+    curve = ffi.new("wn_prune_curve *")
+
+    def told(progress: Any) -> None:
+        c = progress.curve
+        if callback is not None and progress.stepped:
+            callback(_point(c.points[c.count - 1], c.layers))
+
+    user = ffi.new_handle(Callback(ctx, told))
+    try:
+        ctx.call(lib.wn_prune_search, model._raw, options, path_bytes(out), resume, _on_search, user, curve)
+        points = [_point(curve.points[i], curve.layers) for i in range(curve.count)]
+        raw = ffi.new("wn_budgets *")
+        ctx.call(lib.wn_prune_curve_budgets, curve, curve.count - 1, raw)
+        end = decoded(lib.wn_prune_end_name(curve.end))
+        return Search(points, end, Budgets(ctx, raw), curve.target_loss)
+    finally:
+        lib.wn_prune_curve_clear(curve)

@@ -1,0 +1,556 @@
+"""What winnow_lm gives against what the command line prints, and what only Python can get wrong: memory, threads, exceptions.
+
+  test_package.py FOLDER      an empty place to work in; WINNOW: the binary, WINNOW_ROOT: the repository. TAP."""
+import gc
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+
+import numpy as np
+import winnow_lm as wn
+from winnow_lm._library import ffi, lib
+
+winnow, root = os.environ["WINNOW"], os.environ["WINNOW_ROOT"]
+os.makedirs(sys.argv[1], exist_ok=True)
+os.chdir(sys.argv[1])
+TEXT = "the cat sees the sea and the ship. " * 12
+THREADS = 2
+
+
+def run(*arguments, **options):
+    done = subprocess.run(
+        [winnow, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, **options
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout
+
+
+def told(*arguments):
+    return json.loads(run(*arguments, "--threads", THREADS, "--json"))
+
+
+def printed(value):
+    """A number as the command line's JSON has it."""
+    return float(f"{value:.12g}")
+
+
+def raises(kind, work, *words):
+    try:
+        work()
+    except kind as e:
+        for word in words:
+            assert word in str(e), f"{e}: expected {word}"
+        return e
+    raise AssertionError(f"expected {kind.__name__}")
+
+
+def live():
+    """(allocations, bytes) of the library now."""
+    gc.collect()
+    info = ffi.new("wn_memory_info *")
+    lib.wn_memory_info_get(info)
+    return info.live_allocations, info.live_bytes
+
+
+def resident():
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+RECIPE = {
+    "model": {
+        "context": 64,
+        "layers": 2,
+        "width": 32,
+        "heads": 4,
+        "kv_heads": 2,
+        "position": "rope",
+        "attention": {"selective": {"enabled": True}},
+    },
+    "data": {"train": "data/train.bin", "val": "data/val.bin", "tokenizer": "bytes"},
+    "train": {"steps": 30, "batch": 8, "lr": 0.02, "warmup": 4, "eval_every": 15, "eval_batches": 1, "seed": 3},
+}
+opened = {}
+
+
+def model():
+    if "model" not in opened:
+        opened["model"] = wn.Model.load("run", threads=THREADS)
+    return opened["model"]
+
+
+# --- the declarations ---
+
+
+def test_every_function():
+    with open(os.path.join(root, "tests/install/api.txt")) as f:
+        names = [line.split()[0] for line in f if line.strip()]
+    assert len(names) > 250
+    for name in names:
+        assert getattr(lib, name) != ffi.NULL
+    assert wn.__version__ == subprocess.run([winnow, "--version"], stdout=subprocess.PIPE, text=True).stdout.split()[1]
+
+
+def test_every_status_has_a_class():
+    for value, name in ffi.typeof("wn_status").elements.items():
+        if value:
+            assert wn._library.error_of(value, "x").status == name
+
+
+# --- training ---
+
+
+def test_train():
+    with open("corpus.txt", "w") as f:
+        f.write("".join(f"the cat sees the sea and the ship {i % 7}\n" for i in range(600)))
+    wn.prepare_data("corpus.txt", "data", tokenizer="bytes", document_break="line")
+    with open("recipe.json", "w") as f:
+        json.dump(RECIPE, f)
+    run("train", "--config", "recipe.json", "--out", "command", "--threads", THREADS, "--quiet")
+    steps = []
+    log = wn.train(RECIPE, "run", callback=steps.append, threads=THREADS)
+    assert [s.step for s in steps] == list(range(1, 31)) and steps[0].steps == 30
+    assert [s.val_loss is not None for s in steps] == [s.step % 15 == 0 for s in steps]
+    assert np.allclose(log.loss, [s.loss for s in steps], rtol=1e-8) and log.loss[-1] < log.loss[0]
+    assert log.loss.tolist() == wn.load_log("command").loss.tolist()
+    assert open("run/model.safetensors", "rb").read() == open("command/model.safetensors", "rb").read()
+
+
+def test_train_stops_and_resumes():
+    class Enough(Exception):
+        pass
+
+    def stop(step):
+        if step.step == 5:
+            raise Enough
+
+    raises(Enough, lambda: wn.train("recipe.json", "part", callback=stop, threads=THREADS))
+    assert wn.load_log("part").step.tolist() == [1, 2, 3, 4, 5]
+    wn.train(None, "part", resume=True, threads=THREADS)
+    assert open("run/model.safetensors", "rb").read() == open("part/model.safetensors", "rb").read()
+
+    def interrupt(step):
+        if step.step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)  # Python answers the signal between two of its own instructions
+
+    raises(KeyboardInterrupt, lambda: wn.train("recipe.json", "cut", callback=interrupt))
+    assert len(wn.load_log("cut").step) == 2
+
+
+def test_recipes():
+    found = wn.resolve_recipe("recipe.json", {"train.lr": 0.5, "model.norm": "layernorm"})
+    assert found["train"]["lr"] == 0.5 and found["model"]["norm"] == "layernorm"
+    assert wn.resolve_recipe(RECIPE, ["train.lr=0.5", "model.norm=layernorm"]) == found
+    raises(wn.ConfigError, lambda: wn.resolve_recipe({"model": {"layer": 3}}), "layers")
+    raises(wn.ConfigError, lambda: wn.train(RECIPE, "none", set={"train.lr": -1}), "train.lr")
+    raises(wn.ArgumentError, lambda: wn.train(RECIPE, "run"), "run")
+    raises(wn.FileError, lambda: wn.train(RECIPE, "none", resume=True))
+
+
+# --- numbers ---
+
+
+def test_tokens():
+    text = "the cät sees\tthe sea "
+    expected = [int(n) for n in subprocess.run(
+        [winnow, "tokenizer", "encode", "--tokenizer", "bytes"], input=text.encode(), stdout=subprocess.PIPE
+    ).stdout.split()]
+    ids = model().tokenize(text)
+    assert ids.dtype == np.int32 and ids.tolist() == expected
+    assert model().detokenize(ids) == text
+    with wn.Tokenizer.load("bytes") as tok:
+        assert tok.encode(text).tolist() == expected and tok.vocab_size == 256 and tok.bos is None
+        assert tok.align(ids, text)[0].tolist() == [0, 1]
+    raises(wn.ArgumentError, lambda: tok.encode("x"), "closed")
+    raises(wn.ArgumentError, lambda: model().detokenize([300]))
+    raises(wn.ArgumentError, lambda: model().detokenize([0.5]), "whole numbers")
+    raises(wn.ArgumentError, lambda: model().detokenize([2**40]), "32 bits")
+
+
+def test_loss():
+    with open("text.txt", "w") as f:
+        f.write(TEXT)
+    for extra in ([], ["--budgets", "16"], ["--budgets", "16", "--policy", "h2o", "--recent", "0.25"]):
+        expected = told("eval", "run", "--text", "text.txt", *extra)
+        budgets = {"budgets": 16} if extra else {}
+        if "--policy" in extra:
+            budgets.update(policy="h2o", policy_options={"recent": 0.25})
+        found = model().evaluate(TEXT, **budgets)
+        for name in ("loss", "perplexity", "accuracy", "bits_per_byte", "tokens", "bytes"):
+            assert printed(getattr(found, name)) == expected[name], (found, expected)
+        assert model().loss(model().tokenize(TEXT), **budgets) == found.loss
+    calls = []
+    found = model().evaluate(data="data/val.bin", progress=lambda *a: calls.append(a))
+    assert printed(found.loss) == told("eval", "run", "--data", "data/val.bin")["loss"]
+    assert calls and calls[-1][0] == calls[-1][1]
+    raises(wn.ArgumentError, lambda: model().loss(), "data=FILE")
+    raises(wn.ArgumentError, lambda: model().loss("a", policy="h2o"), "budgets")
+    raises(wn.ArgumentError, lambda: model().loss(TEXT, budgets=16, policy="lru"), "h2o")
+    raises(wn.ArgumentError, lambda: model().loss(TEXT, budgets=[16]), "2 layers")
+    raises(wn.ConfigError, lambda: model().loss(TEXT, budgets=[16, 0]))
+
+
+def test_logits():
+    ids = model().tokenize(TEXT)[:60]
+    whole = model().logits(ids)
+    assert whole.shape == (60, 256) and whole.dtype == np.float32
+    assert model().logits(np.stack([ids[:30], ids[30:]])).shape == (2, 30, 256)
+    # Against the command: the loss of the same 60 tokens.
+    top = whole.astype(np.float64)
+    sums = np.log(np.exp(top - top.max(1, keepdims=True)).sum(1)) + top.max(1)
+    loss = np.mean(sums[:-1] - top[np.arange(59), ids[1:]])
+    with open("short.txt", "w") as f:
+        f.write(model().detokenize(ids))
+    assert abs(loss - told("eval", "run", "--text", "short.txt")["loss"]) < 1e-6
+    scores = model().score(ids, top_k=2)
+    assert abs(-scores.log_probability.mean() - loss) < 1e-6 and scores.top.shape == (59, 2)
+    assert (scores.greedy == (whole[:-1].argmax(1) == ids[1:])).all() and scores.greedy.any()
+    assert (scores.top[:, 0] == whole[:-1].argmax(1)).all()
+    under = model().logits(ids, budgets=8)
+    assert np.allclose(under[:8], whole[:8], atol=1e-5) and not np.allclose(under, whole, atol=1e-3)
+    raises(wn.ArgumentError, lambda: model().logits([1, 256]), "256")
+    raises(wn.ArgumentError, lambda: model().logits([[1, 2], [3]]))
+    raises(wn.ArgumentError, lambda: model().logits([]))
+    with wn.Model.load("run", as_float=True) as floats:
+        tensors = floats.tensors()
+        assert sum(t.size for t in tensors.values()) == floats.parameters == model().parameters
+
+
+def test_generate():
+    for extra in ({}, {"budgets": 12}, {"budgets": 12, "policy": "tova"}, {"stop": ["sea", "x"]}, {"min_p": 0.1, "top_k": 5}):
+        options = [x for k, v in extra.items() for one in (v if isinstance(v, list) else [v])
+                   for x in ("--" + k.replace("_", "-"), one)]
+        expected = told("generate", "run", "--prompt", "the cat", "--tokens", 40, "--seed", 5, *options)
+        generation = model().generate("the cat", max_tokens=40, seed=5, **extra)
+        pieces = list(generation)
+        assert "".join(pieces) == expected["text"] == generation.text and (len(pieces) > 1 or extra.get("stop"))
+        assert generation.tokens.tolist() == expected["ids"] and generation.end == expected["stopped"]
+    seen = []
+
+    def only_a(index, logits):
+        seen.append(index)
+        logits[:] = -math.inf
+        logits[ord("a")] = 0
+
+    assert model().generate("x", max_tokens=3, logits=only_a).read() == "aaa" and seen == [0, 1, 2]
+    assert model().generate("x", max_tokens=3, logit_bias={ord("b"): 1e9}).read() == "bbb"
+    scored = [p.log_probability for p in model().generate("x", max_tokens=3, log_probabilities=True).pieces()]
+    assert len(scored) == 3 and all(p < 0 for p in scored)
+    made = model().generate("x", max_tokens=200, schema={"type": "object", "properties": {"a": {"type": "integer", "maximum": 9}},
+                                                         "required": ["a"], "additionalProperties": False}).read()
+    assert list(json.loads(made)) == ["a"]
+    raises(ZeroDivisionError, lambda: model().generate("x", logits=lambda i, l: 1 // 0).read())
+    raises(wn.UnsupportedError, lambda: model().generate("x", schema={"type": "string", "pattern": "("}))
+    raises(TypeError, lambda: model().generate("x", temprature=1))
+
+
+def test_choices():
+    questions = [("the cat", ["the sea", "sees"]), ("the ship 3", ["and", "the cat sees", "x"]), ("sees  ", ["the", "a"])]
+    with open("choices.jsonl", "w") as f:
+        for context, choices in questions:
+            f.write(json.dumps({"context": context, "choices": choices, "gold": 0}) + "\n")
+    for extra, options in (({}, []), ({"budgets": 8, "policy": "h2o"}, ["--budgets", 8, "--policy", "h2o"])):
+        if os.path.exists("log"):
+            os.remove("log")
+        told("eval", "run", "--choices", "choices.jsonl", "--log", "log", *options)
+        with open("log") as f:
+            lines = {q["question"]: q for q in map(json.loads, f.read().splitlines()[1:])}
+        pairs = [[model().encode_pair(c, " " + choice) for choice in choices] for c, choices in questions]
+        found = model().score_requests(pairs, **extra)
+        for i, scores in enumerate(found):
+            assert [s.log_probability for s in scores] == lines[i]["log_probability"]
+            assert [s.greedy for s in scores] == lines[i]["greedy"] and [s.tokens for s in scores] == lines[i]["tokens"]
+    one = model().score_choices("the cat", [" sees", " xyzzy"])
+    assert one[0].log_probability > one[1].log_probability
+
+
+# --- sessions ---
+
+
+def test_sessions():
+    ids = model().tokenize(TEXT)[:50]
+    with model().session(capacity=64) as s:
+        a = s.feed(ids[:30])
+        snapshot = s.snapshot()
+        b = s.feed(ids[30:])
+        assert s.position == 50 and a.shape == (256,) and np.allclose(b, model().logits(ids)[-1], atol=1e-4)
+        s.restore(snapshot)
+        assert s.position == 30 and np.array_equal(s.feed(ids[30:]), b)
+        with snapshot.fork(3) as three:
+            again = three.feed(np.stack([ids[30:]] * 3))
+            assert again.shape == (3, 256) and all(np.allclose(row, b, atol=1e-5) for row in again)
+            with three.fork(rows=[2, 0]) as two:
+                assert two.sequences == 2 and two.position == 50
+        assert s.score_next([0, 1]).log_probability.shape == (2,)
+        assert (s.kept() == 2).all() and s.kept().shape == (2, 50)
+        full = s.cache_bytes
+        raises(wn.ArgumentError, lambda: s.feed(ids))
+        raises(wn.ArgumentError, lambda: s.feed(np.zeros((2, 3), int)), "sequences")
+        s.reset()
+        assert s.position == 0 and np.array_equal(s.feed(ids[:30]), a)
+        assert s.states(ids[30:32]).shape == (2, 32) and abs(np.linalg.norm(s.embed(ids[32:40])) - 1) < 1e-5
+    raises(wn.ArgumentError, lambda: s.feed(ids), "closed")
+    with model().session(capacity=64, budgets=[8, 16], policy="window") as s:
+        s.feed(TEXT[:40], logits=False)
+        kept = s.kept() > 0
+        assert kept.sum(1).tolist() == [8, 16] and kept[0, -8:].all() and s.cache_bytes < full
+        assert 0 < s.held_bytes <= s.cache_bytes
+        written = s.generate([ord("a")], max_tokens=5)
+        raises(wn.ArgumentError, lambda: s.feed([1]), "generated")
+        written.close()
+        assert written.end == "interrupt"
+        s.feed([1])
+
+
+def test_chat():
+    with model().chat("be short", template="chatml", context=400, budgets=32, max_tokens=8) as chat:
+        first = chat.ask("hello")
+        assert chat.messages == [("system", "be short"), ("user", "hello"), ("assistant", first)]
+        position = chat.session.position
+        second = chat.say("more")
+        next(iter(second))  # and no further
+        chat.say("again").read()
+        assert chat.session.position > position and [r for r, _ in chat.messages][-2:] == ["user", "assistant"]
+        raises(wn.ArgumentError, lambda: chat.say("x" * 500), "context of 400")
+        chat.reset()
+        assert chat.session.position == 0 and chat.ask("hello") == first
+    text = model().detokenize(model().encode_chat([("user", "hello")], template="chatml"))
+    assert text == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n", text
+    raises(wn.ArgumentError, lambda: model().encode_chat([("robot", "x")], template="chatml"), "assistant")
+    raises(wn.ArgumentError, lambda: model().chat(), "template=")
+    raises(wn.ArgumentError, lambda: model().chat(template="nope"), "chatml")
+
+
+# --- looking into it ---
+
+
+def test_attention():
+    text = TEXT[:40]
+    maps = model().attention(text, heads=True, budgets=8, policy="window")
+    assert maps.weights.shape == (2, 40, 40) and maps.head_weights.shape == (2, 4, 40, 40) and maps.F.shape == (2, 40, 40)
+    assert np.allclose(maps.weights.sum(2), 1, atol=1e-5) and np.allclose(maps.head_weights.mean(1), maps.weights, atol=1e-6)
+    assert (maps.F >= 0).all() and maps.F.max() > 0
+    rows, columns = np.mgrid[:40, :40]
+    assert not maps.weights[:, columns > rows].any() and not maps.weights[:, rows - columns >= 8].any()
+    assert all((at[:, :32] == np.arange(8, 40)).all() and (at[:, 32:] == wn.NEVER).all() for at in maps.evicted_at)
+    plain = model().attention(text)
+    assert plain.head_weights is None and plain.evicted_at is None
+    assert abs(plain.loss - model().loss(text)) < 1e-6
+
+
+def test_head_report():
+    expected = told("analyze", "attention", "run", "--text", "text.txt")
+    report = model().head_report(TEXT)
+    assert report.tokens == expected["tokens"] and printed(math.exp(report.loss)) == expected["perplexity"]
+    assert report.head["octave"].shape == (2, 4, lib.WN_LOOK_OCTAVES)
+    names = {"entropy": "entropy_bits", "value_similarity": "value_similarity", "first": "first_token", "distance": "distance"}
+    for layer, row in enumerate(expected["by_layer"]):
+        for name, key in names.items():
+            assert printed(report.layer[name][layer]) == row[key]
+            assert [printed(x) for x in report.head[name][layer]] == [head[key] for head in row["heads"]]
+
+
+def test_search():
+    points = []
+    found = model().search(search="data/val.bin", report="data/train.bin", out="found", tolerance=0.02, step=16, rows=4,
+                           report_rows=4, callback=points.append)
+    run("prune", "search", "run", "--search", "data/val.bin", "--report", "data/train.bin", "--out", "searched", "--tolerance",
+        "0.02", "--step", 16, "--search-rows", 4, "--report-rows", 4, "--threads", THREADS, "--quiet")
+    with open("searched/budgets.json") as a, open("found/budgets.json") as b:
+        assert json.load(a) == json.load(b)
+    assert len(points) >= 1 and points[-1].total == found.points[-1].total == found.budgets.total
+    assert found.budgets.tokens.tolist() == found.points[-1].tokens.tolist() and found.end in ("target", "floor")
+    assert model().loss(TEXT, budgets=found.budgets) == model().loss(TEXT, budgets="found/budgets.json")
+    found.budgets.save("copy.json")
+    with open("copy.json") as a, open("found/budgets.json") as b:
+        assert json.load(a)["tokens"] == json.load(b)["tokens"]
+
+
+def test_convert():
+    done = wn.convert("run", "half", "winnow", type="f16")
+    assert done.tensors > 5 and done.tokenizer and os.path.getsize("half/model.safetensors") == done.bytes
+    run("convert", "run", "half-too", "--to", "winnow", "--type", "f16", "--quiet")
+    assert open("half/model.safetensors", "rb").read() == open("half-too/model.safetensors", "rb").read()
+    with wn.Model.load("half", threads=THREADS) as other:
+        assert abs(other.loss(TEXT) - model().loss(TEXT)) < 0.01
+    raises(wn.ArgumentError, lambda: wn.convert("run", "half", "winnow"), "half")
+    raises(wn.ArgumentError, lambda: wn.convert("run", "x", "onnx"), "gguf")
+    raises(wn.ArgumentError, lambda: wn.convert("run", "x", "gguf", type="q9"), "q8_0")
+
+
+# --- what only Python can get wrong ---
+
+
+def test_errors():
+    e = raises(OSError, lambda: wn.Model.load("nowhere"), "nowhere")
+    assert isinstance(e, wn.WinnowError) and e.status == "WN_ERR_IO"
+    with open("broken.gguf", "wb") as f:
+        f.write(b"GGUF\3\0\0\0" + b"\xff" * 16)
+    raises(wn.FormatError, lambda: wn.Model.load("broken.gguf"), "broken.gguf")
+    raises(ValueError, lambda: wn.Model.load("run", weights="int4"), "bfloat16")
+    raises(wn.WinnowError, lambda: wn.Model.load("run", backend="gpu"), "gpu")
+    raises(TypeError, wn.Model)
+    lost = wn.Model.load("run")
+    session, generation = lost.session(), lost.generate("a")
+    next(iter(generation))
+    lost.close()
+    for work in (lambda: lost.logits([1]), lambda: session.feed([1]), lambda: lost.tokenize("a"), generation.read):
+        raises(wn.ArgumentError, work, "closed")
+    lost.close(), session.close(), generation.close()
+    assert "closed" in repr(lost) + repr(session)
+
+
+def test_log():
+    lines = []
+    wn.train(RECIPE, "logged", set={"train.steps": 2, "train.warmup": 4}, log=lambda level, line: lines.append((level, line)))
+    assert lines and all(level in ("debug", "info", "warning") and line for level, line in lines)
+
+
+def test_threads():
+    ids = model().tokenize(TEXT)[:60]
+    expected, found, wrong = model().logits(ids), [], []
+
+    def work():
+        try:
+            for _ in range(20):
+                with model().session(capacity=64) as s:
+                    s.feed(ids[:20], logits=False)
+                found.append(np.array_equal(model().logits(ids), expected))
+                if model().generate("the", max_tokens=2, temperature=0).read() is None:
+                    wrong.append("nothing")
+        except Exception as e:
+            wrong.append(e)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    [t.start() for t in threads], [t.join() for t in threads]
+    assert not wrong and len(found) == 80 and all(found), wrong
+
+
+def test_the_interpreter_is_free():
+    count, over = 0, threading.Event()
+
+    def other():
+        nonlocal count
+        while not over.is_set():
+            count += 1
+            time.sleep(0)
+
+    rows = np.tile(model().tokenize(TEXT)[:64], (64, 1))
+    thread, before = threading.Thread(target=other), sys.getswitchinterval()
+    sys.setswitchinterval(100)  # a thread goes on only where another lets it
+    try:
+        thread.start()
+        at = count
+        model().logits(rows)
+        passed = count - at
+    finally:
+        over.set()
+        sys.setswitchinterval(before)
+        thread.join()
+    assert passed > 2, passed
+
+
+def test_cancel():
+    started, big = threading.Event(), np.tile(model().tokenize(TEXT), 3000)
+
+    def cancel():
+        started.wait()
+        model().cancel()
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    raises(wn.CancelledError, lambda: model().evaluate(big, batch=1, progress=lambda done, total: started.set()))
+    thread.join()
+    assert model().loss(TEXT) > 0  # it goes on afterwards
+    raises(KeyError, lambda: model().evaluate(TEXT, batch=1, progress=lambda done, total: {}["x"]))
+    generation = model().generate("the", max_tokens=50, ignore_end=True)
+    next(generation.pieces())
+    model().cancel()
+    generation.read()
+    assert generation.end == "interrupt" and model().generate("the", max_tokens=2).read()
+
+
+def test_signals_have_a_stack():
+    import ctypes
+
+    stack = wn._library._Stack()
+    assert ctypes.CDLL(None).sigaltstack(None, ctypes.byref(stack)) == 0 and stack.size >= 16384 and not stack.flags & 2
+
+
+def test_ten_thousand_sessions():
+    ids = model().tokenize("the cat sees")
+    session = model().session(capacity=32)
+
+    def some(n):
+        for i in range(n):
+            s = model().session(capacity=32, budgets=8 if i % 2 else None)
+            s.feed(ids, logits=i % 3 == 0)
+            if i % 5 == 0:
+                s.fork().kept()  # dropped, not closed
+            if i % 7 == 0:
+                next(iter(s.generate("a", max_tokens=3)))  # and half a text
+            if i % 2:
+                s.close()
+        del s
+
+    some(1000)
+    before, memory = live(), resident()
+    some(10000)
+    assert live() == before, (live(), before)
+    assert resident() - memory < 4 << 20, (resident(), memory)
+    session.close()
+
+
+def test_models_are_freed():
+    gc.collect()
+    before = live()
+    for _ in range(20):
+        m = wn.Model.load("run", log=lambda level, line: None)
+        m.evaluate(TEXT, progress=lambda done, total: None)
+        g = m.generate("a", max_tokens=4, schema=True)
+        next(g.pieces())
+        m.chat("", template="chatml").say("x", max_tokens=2)
+        m.attention("the cat", budgets=4)
+        m = g = None  # dropped in whatever order
+    assert live() == before, (live(), before)
+
+
+def test_examples():
+    environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+
+    def example(name, *arguments, **options):
+        done = subprocess.run([sys.executable, os.path.join(root, "examples", name), *arguments], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, env=environment, **options)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "xyzzy" in example("choices.py", "run", "the cat", "sees", "xyzzy").splitlines()[-1]
+    table = example("policies.py", "run", "text.txt", "8", "64").splitlines()
+    assert [line.split()[0] for line in table[1:]] == [p.name for p in wn.policies()]
+    assert abs(float(table[1].split()[1]) - math.exp(model().loss(TEXT))) < 1e-3
+    assert "6 steps" in example("train.py", "recipe.json", "drawn", "train.steps=6", "train.warmup=2")
+    assert " holds 8 " in example("kept.py", "run", "text.txt", "8", "window")
+    if os.environ.get("WINNOW_CHAT_MODEL"):  # one with a chat template
+        assert len(example("chat.py", os.environ["WINNOW_CHAT_MODEL"], "64", input="hello\nand?\n").splitlines()) >= 2
+
+
+bad = 0
+for name, test in [(n, t) for n, t in list(globals().items()) if n.startswith("test_")]:
+    begin = time.monotonic()
+    try:
+        test()
+        print(f"ok - {name[5:].replace('_', ' ')}", flush=True)
+    except BaseException:
+        bad += 1
+        print(f"not ok - {name[5:].replace('_', ' ')}\n" + "".join("# " + l + "\n" for l in traceback.format_exc().splitlines()),
+              flush=True)
+    if os.environ.get("WINNOW_TEST_SECONDS"):
+        print(f"# {time.monotonic() - begin:.2f} s", flush=True)
+sys.exit(bad > 0)
