@@ -7,6 +7,7 @@
   COMMAND(tokenizer, "train a tokenizer; encode and decode text")                                                      \
   COMMAND(data, "turn text and JSON lines into token files")                                                           \
   COMMAND(train, "train a model from a recipe, or resume")                                                             \
+  COMMAND(sweep, "train a grid over recipe keys, with one report")                                                     \
   COMMAND(adapt, "switch mechanisms on in a pretrained model and fine-tune it")                                        \
   COMMAND(eval, "loss, perplexity and bits per byte on token files, text or tasks")                                    \
   COMMAND(generate, "continue a prompt")                                                                               \

@@ -1,0 +1,22 @@
+# A grid over recipe keys: every run, in its folder, once.
+grid=(sweep --config recipe.json --set train.steps=6 --set train.save_every=3 --set train.eval_every=3 --set train.batch=4 --out swept)
+run "$winnow" "${grid[@]}" --grid train.lr=0.01,0.003 --grid model.width=32,64 --dry-run
+is "sweep --dry-run lists the runs" "swept/lr-0.01_width-32 swept/lr-0.01_width-64 swept/lr-0.003_width-32 swept/lr-0.003_width-64" "$(paste -sd' ' out)"
+[ ! -e swept ] && pass "and writes nothing" || fail "and writes nothing" "$(ls swept)"
+json "sweep trains every combination" '(.runs | length) == 2 and all(.runs[]; .step == 6 and .best_val_loss > 0) and
+  (.runs | map(.best_val_loss)) == (.runs | map(.best_val_loss) | sort) and .report == "swept/report.html"' \
+  "${grid[@]}" --grid train.lr=0.01 --grid model.width=32,64
+is "each with its values" "32 64" "$(jq -r '.model.width' swept/lr-0.01_width-32/recipe.json swept/lr-0.01_width-64/recipe.json | paste -sd' ')"
+# What a kill left half done goes on, what is done stays, and more values are more runs.
+touch -d '2001-01-01' swept/lr-0.01_width-32/model.safetensors
+json "sweep with more values" '(.runs | length) == 4 and all(.runs[]; .step == 6)' \
+  "${grid[@]}" --grid train.lr=0.01,0.003 --grid model.width=32,64
+is "finished runs stay as they are" 978307200 "$(TZ=UTC stat -c %Y swept/lr-0.01_width-32/model.safetensors)"
+is "the report has all of them" 4 "$(grep -o 'lr-0.0[0-9]*_width-[0-9]*, validation' swept/report.html | sort -u | wc -l)"
+refuses "a sweep with other settings in the same folder" 1 'sweep.json' "${grid[@]}" --set train.seed=4 --grid train.lr=0.01
+refuses "a value that a key does not take" 1 'train.lr' "${grid[@]}" --grid train.lr=0.01,fast
+refuses "a grid without values" 2 'KEY=VALUE' "${grid[@]}" --grid train.lr
+refuses "a value given twice" 2 'twice' "${grid[@]}" --grid train.lr=1,1
+refuses "a key given twice" 2 'twice' "${grid[@]}" --grid train.lr=1 --grid train.lr=2
+refuses "a sweep of nothing" 2 '\-\-grid' "${grid[@]}"
+is "values with commas" "swept/budgets-8~16 swept/budgets-16~16" "$(run "$winnow" "${grid[@]}" --grid 'train.prune.budgets=8,16;16,16' --dry-run; paste -sd' ' out)"
