@@ -12,7 +12,8 @@ const struct wn_backend *wn_backend_cpu(enum wn_isa isa);
 WN_BACKENDS(WN_BACKEND_DECLARE, )
 /* The context's. */
 wn_status wn_backend_of(wn_context *ctx, const struct wn_backend **out);
-/* How the context's backend multiplies with the precision WN_BF16: "AVX512_BF16", or "float32", of rounded numbers. */
+/* How the context's backend multiplies with the precision WN_BF16: "AMX" (its tiles), "AVX512_BF16", or "float32", of
+ * rounded numbers. */
 const char *wn_backend_bf16(const wn_context *ctx);
 /* NULL-terminated names; NULL-terminated "library version" strings of the libraries linked in. */
 const char *const *wn_backend_names(void);

@@ -1,7 +1,7 @@
 /* Operations on arrays of bf16, and products of precision bf16, by the tolerance law: the error against the double
  * reference on the same numbers is at most twice that of a naive computation in float which rounds what it stores to
  * bf16 as well, plus a few units in the last place of the largest value. For every set of arrays that may be bf16, on
- * every instruction set; without AVX512_BF16 the products are those of rounded floats. */
+ * every instruction set, in tiles (AMX) and without; without AVX512_BF16 the products are those of rounded floats. */
 #include <float.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +12,7 @@
 
 #include "op_cases.h"
 
+#include "backends/cpu/cpu.h"
 #include "naive.h"
 
 #define ULPS 4
@@ -128,6 +129,14 @@ static void test_avx512(void **state) {
   (void)state;
   check_backend("cpu", "avx512");
 }
+/* As on a processor that has AVX512_BF16 and no tiles. */
+static void test_without_tiles(void **state) {
+  (void)state;
+  if (!wn_cpu_has_amx()) skip();
+  wn_cpu_deny_amx(true);
+  check_backend("cpu", "avx512");
+  wn_cpu_deny_amx(false);
+}
 static void test_avx2(void **state) {
   (void)state;
   check_backend("cpu", "avx2");
@@ -225,8 +234,11 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_avx512), cmocka_unit_test(test_avx2),
-                                     cmocka_unit_test(test_ref), cmocka_unit_test(test_rounds_what_it_multiplies),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_avx512),
+                                     cmocka_unit_test(test_without_tiles),
+                                     cmocka_unit_test(test_avx2),
+                                     cmocka_unit_test(test_ref),
+                                     cmocka_unit_test(test_rounds_what_it_multiplies),
                                      cmocka_unit_test(test_refusals)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -27,6 +27,31 @@ struct wn_cpu_product {
 };
 wn_status wn_cpu_product_bf16(const struct wn_exec *exec, const struct wn_cpu_product *x);
 
+/* product_amx.c: the same in the processor's tiles, of floats that are rounded on the way or of bf16. Has it them, and
+ * may this process use them? */
+bool wn_cpu_has_amx(void);
+/* For tests: as if it had none. */
+void wn_cpu_deny_amx(bool denied);
+/* A factor of a product: [M,K] or [N,K], the reduced dimension K being `along` its lines, which are ld apart, or across
+ * them: [K,M] or [K,N]. */
+struct wn_cpu_operand {
+  const void *x;
+  int64_t ld;
+  bool bf16, along;
+};
+/* c[M,N] = a b (+ c, of floats) (+ bias[N] to every row). Scratch: wn_cpu_amx_scratch. */
+struct wn_cpu_amx_product {
+  int64_t M, N, K;
+  struct wn_cpu_operand a, b;
+  bool add, c_bf16;
+  const float *bias;
+  void *c;
+  int64_t ldc;
+};
+/* For any M, and with floats for any K. */
+size_t wn_cpu_amx_scratch(int threads, int64_t N, int64_t K, bool c_bf16);
+void wn_cpu_product_amx(const struct wn_exec *exec, const struct wn_cpu_amx_product *x);
+
 /* Up to this many rows of x (decoding) the forward product is bound by reading the weights and has its own kernel. */
 #define WN_CPU_GEMV_ROWS 8
 

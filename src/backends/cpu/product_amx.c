@@ -1,0 +1,299 @@
+/* Products of numbers rounded to bf16, summed in float, in the processor's tiles (AMX): c = a b, where either operand
+ * is of floats or of bf16 and lies along the reduced dimension or across it. 2MNK operations.
+ *
+ * An instruction multiplies a tile of 16 rows by 32 of a with one of 32 by 16 of b and adds to 16 by 16 floats. b is
+ * packed, rounded, by groups of columns that stay in the second-level cache; rows of a are multiplied where they lie
+ * if they are whole tiles of bf16, and are packed by 32 otherwise. Nothing is rounded ahead of the product, so that a
+ * weight is read once, as it is kept. What a number of c is the sum of, and in which order, does not depend on how
+ * the product is divided: neither on threads nor on the numbers beside it. */
+#include <immintrin.h>
+#include <omp.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include "backends/cpu/attention/impl.h"
+#include "backends/cpu/cpu.h"
+#include "backends/cpu/vec.h"
+#include "base/team.h"
+
+#include "backends/cpu/attention/transpose.inc"
+
+enum {
+  TILE = 16,           /* rows of a tile, of 64 bytes */
+  STEP = 32,           /* of the reduced dimension that a tile holds */
+  SIDE = 2 * TILE,     /* of c that is summed at a time: four tiles */
+  TILE_NUMBERS = 512,  /* bf16 in a tile */
+  PACKED = 512 * 1024, /* numbers of b that are packed at a time: half of what the second-level cache holds */
+  DEPTH = 768,         /* of the reduced dimension at a time, where c can be added to */
+};
+
+/* ---- whether it can ---- */
+
+static pthread_once_t amx_once = PTHREAD_ONCE_INIT;
+static bool amx_permitted;
+static atomic_bool amx_denied;
+
+/* The kernel gives a process the tiles' registers when it asks for them (Documentation/arch/x86/xstate.rst). */
+static void amx_ask(void) {
+  enum { ASK = 0x1023, TILE_DATA = 18 };
+  const char *const *names = wn_cpu_features();
+  bool amx = false, bf16 = false;
+  for (; *names; names++) {
+    amx = amx || !strcmp(*names, "amx-bf16");
+    bf16 = bf16 || !strcmp(*names, "avx512bf16");
+  }
+  amx_permitted = amx && bf16 && syscall(SYS_arch_prctl, ASK, TILE_DATA) == 0;
+}
+
+bool wn_cpu_has_amx(void) {
+  pthread_once(&amx_once, amx_ask);
+  return amx_permitted && !atomic_load(&amx_denied);
+}
+
+void wn_cpu_deny_amx(bool denied) {
+  atomic_store(&amx_denied, denied);
+}
+
+/* ---- packing ---- */
+
+V_INLINE __mmask16 first_of(int64_t n) {
+  return n >= 16 ? (__mmask16)0xffff : n <= 0 ? (__mmask16)0 : (__mmask16)((1u << n) - 1);
+}
+V_INLINE __mmask32 first_of_32(int64_t n) {
+  return n >= 32 ? (__mmask32)0xffffffffu : n <= 0 ? (__mmask32)0 : (__mmask32)((1u << n) - 1);
+}
+
+/* 32 numbers that lie one after the other, `count` of them there. */
+V_INLINE __m512i pack_along(const struct wn_cpu_operand *x, int64_t at, int64_t count) {
+  if (x->bf16) return _mm512_maskz_loadu_epi16(first_of_32(count), (const uint16_t *)x->x + at);
+  const float *from = (const float *)x->x + at;
+  const __m512 low = _mm512_maskz_loadu_ps(first_of(count), from);
+  const __m512 high = _mm512_maskz_loadu_ps(first_of(count - 16), count > 16 ? from + 16 : from);
+  return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
+
+/* 16 pairs: of two lines, the second one there or not, `count` numbers of each. */
+V_INLINE __m512i pack_across(const struct wn_cpu_operand *x, int64_t at, bool second, int64_t count) {
+  const __mmask16 mask = first_of(count);
+  __m512i both;
+  if (x->bf16) {
+    const uint16_t *from = (const uint16_t *)x->x + at;
+    const __m256i low = _mm256_maskz_loadu_epi16(mask, from);
+    const __m256i high = _mm256_maskz_loadu_epi16(second ? mask : 0, second ? from + x->ld : from);
+    both = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+  } else {
+    const float *from = (const float *)x->x + at;
+    const __m512 low = _mm512_maskz_loadu_ps(mask, from);
+    const __m512 high = _mm512_maskz_loadu_ps(second ? mask : 0, second ? from + x->ld : from);
+    both = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+  }
+  const __m512i even = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
+                                        5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  return _mm512_permutexvar_epi16(even, both);
+}
+
+/* One tile: 16 of the kept dimension from o on (of which `rows` are there) by 32 of the reduced one from k on (`depth`
+ * there). a's tile has a row of 32 numbers for each of the 16; b's a row of 16 pairs for each two of the 32. */
+V_INLINE void pack_tile(const struct wn_cpu_operand *x, bool of_a, int64_t o, int64_t rows, int64_t k, int64_t depth,
+                        uint16_t *to) {
+  vf line[VL];
+#pragma GCC unroll 16
+  for (int i = 0; i < TILE; i++) {
+    __m512i part = _mm512_setzero_si512();
+    if (x->along && i < rows) part = pack_along(x, (o + i) * x->ld + k, depth);
+    if (!x->along && 2 * i < depth) part = pack_across(x, (k + 2 * i) * x->ld + o, 2 * i + 1 < depth, rows);
+    line[i] = _mm512_castsi512_ps(part);
+  }
+  if (x->along != of_a) transpose_block(line);
+#pragma GCC unroll 16
+  for (int i = 0; i < TILE; i++) _mm512_storeu_si512(to + (int64_t)i * STEP, _mm512_castps_si512(line[i]));
+}
+
+/* SIDE of the kept dimension from o on, `depth` of the reduced one from k on: [depth/STEP][2] tiles. */
+static void pack_side(const struct wn_cpu_operand *x, bool of_a, int64_t o, int64_t rows, int64_t k, int64_t depth,
+                      uint16_t *to) {
+  for (int64_t d = 0; d < depth; d += STEP) {
+    pack_tile(x, of_a, o, rows, k + d, depth - d, to);
+    pack_tile(x, of_a, o + TILE, rows - TILE, k + d, depth - d, to + TILE_NUMBERS);
+    to += 2 * TILE_NUMBERS;
+  }
+}
+
+/* ---- sums ---- */
+
+struct amx_config {
+  uint8_t palette, start, unused[14];
+  uint16_t bytes[16];
+  uint8_t rows[16];
+};
+
+static void amx_begin(void) {
+  _Alignas(64) struct amx_config config = {.palette = 1};
+  for (int i = 0; i < 8; i++) config.bytes[i] = 64, config.rows[i] = TILE;
+  _tile_loadconfig(&config);
+}
+
+/* The tiles of a side of a: both from `a` on, rows and steps so many bytes apart. */
+struct amx_rows {
+  const char *first, *second;
+  int64_t row, step;
+};
+
+/* SIDE x SIDE of c += a b over `steps` steps; c [SIDE, ldc] as it is, or nothing where `fresh`. */
+V_INLINE void amx_block(const struct amx_rows *a, const uint16_t *b, int64_t steps, bool fresh, float *c, int64_t ldc) {
+  const int64_t row = ldc * (int64_t)sizeof *c;
+  if (fresh) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  } else {
+    _tile_loadd(0, c, row);
+    _tile_loadd(1, c + TILE, row);
+    _tile_loadd(2, c + TILE * ldc, row);
+    _tile_loadd(3, c + TILE * ldc + TILE, row);
+  }
+  const char *first = a->first, *second = a->second;
+  for (int64_t s = 0; s < steps; s++) {
+    _tile_loadd(4, first, a->row);
+    _tile_loadd(6, b, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, b + TILE_NUMBERS, 64);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, second, a->row);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+    first += a->step, second += a->step, b += 2 * TILE_NUMBERS;
+  }
+  _tile_stored(0, c, row);
+  _tile_stored(1, c + TILE, row);
+  _tile_stored(2, c + TILE * ldc, row);
+  _tile_stored(3, c + TILE * ldc + TILE, row);
+}
+
+/* What is kept of a block of sums [SIDE,SIDE] at (m, n): `rows` by `columns`, the bias added, to what is there already
+ * where `add`. */
+static void amx_keep(const struct wn_cpu_amx_product *x, const float *sums, int64_t m, int64_t n, int64_t rows,
+                     int64_t columns, const float *bias, bool add) {
+  for (int64_t i = 0; i < rows; i++) {
+    for (int64_t j = 0; j < columns; j += VL) {
+      const __mmask16 mask = first_of(columns - j);
+      const int64_t at = (m + i) * x->ldc + n + j;
+      __m512 v = _mm512_load_ps(sums + i * SIDE + j);
+      if (bias) v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(mask, bias + n + j));
+      if (x->c_bf16) {
+        _mm256_mask_storeu_epi16((uint16_t *)x->c + at, mask, (__m256i)_mm512_cvtneps_pbh(v));
+        continue;
+      }
+      float *to = (float *)x->c + at;
+      if (add) v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(mask, to));
+      _mm512_mask_storeu_ps(to, mask, v);
+    }
+  }
+}
+
+/* ---- division ---- */
+
+/* A task is `rows` rows by `columns` columns of c, `depth` of the reduced dimension at a time. */
+struct amx_plan {
+  int64_t rows, columns, depth, row_tasks, column_tasks;
+};
+
+static int64_t up_to_whole(int64_t n, int64_t whole) {
+  return (n + whole - 1) / whole * whole;
+}
+
+static int64_t amx_most_columns(int64_t depth) {
+  const int64_t most = PACKED / depth / SIDE * SIDE;
+  return most > SIDE ? most : SIDE;
+}
+
+/* Threads share what is longer of M and N: what they pack of the other they pack each for itself. */
+static struct amx_plan amx_divide(int threads, const struct wn_cpu_amx_product *x) {
+  const int64_t turns = x->c_bf16 ? 1 : (x->K + DEPTH - 1) / DEPTH;
+  struct amx_plan p = {.depth = up_to_whole((x->K + turns - 1) / turns, STEP), .row_tasks = 1};
+  const int64_t most = amx_most_columns(p.depth);
+  p.column_tasks = (x->N + most - 1) / most;
+  if (x->N >= x->M)
+    p.column_tasks = up_to_whole(p.column_tasks, threads);
+  else
+    p.row_tasks = threads;
+  p.columns = up_to_whole((x->N + p.column_tasks - 1) / p.column_tasks, SIDE);
+  p.rows = up_to_whole((x->M + p.row_tasks - 1) / p.row_tasks, SIDE);
+  p.column_tasks = (x->N + p.columns - 1) / p.columns;
+  p.row_tasks = (x->M + p.rows - 1) / p.rows;
+  return p;
+}
+
+/* A thread's room: b packed, a packed, sums of a block. */
+struct amx_room {
+  size_t b, a, bytes; /* bytes of the first, of both, of all */
+};
+static struct amx_room amx_room_of(int64_t N, int64_t K, bool c_bf16) {
+  const int64_t depth = c_bf16 ? up_to_whole(K, STEP) : DEPTH, whole = up_to_whole(N, SIDE);
+  const int64_t most = amx_most_columns(depth) * depth > PACKED ? amx_most_columns(depth) * depth : PACKED;
+  struct amx_room r = {.b = (size_t)(whole < most / depth + 1 ? whole * depth : most) * sizeof(uint16_t)};
+  r.a = r.b + (size_t)(SIDE * depth) * sizeof(uint16_t);
+  r.bytes = r.a + SIDE * SIDE * sizeof(float);
+  return r;
+}
+
+size_t wn_cpu_amx_scratch(int threads, int64_t N, int64_t K, bool c_bf16) {
+  return amx_room_of(N, K, c_bf16).bytes * (size_t)threads;
+}
+
+/* Rows [m, m+rows) of a, at most SIDE: where they lie, or packed into `room`. */
+static struct amx_rows amx_rows_of(const struct wn_cpu_amx_product *x, int64_t m, int64_t rows, int64_t k,
+                                   int64_t depth, uint16_t *room) {
+  const int64_t row = x->a.ld * (int64_t)sizeof(uint16_t);
+  if (x->a.bf16 && x->a.along && rows == SIDE && depth % STEP == 0 && row % 2048 != 0) {
+    const char *first = (const char *)((const uint16_t *)x->a.x + m * x->a.ld + k);
+    return (struct amx_rows){first, first + TILE * row, row, STEP * sizeof(uint16_t)};
+  }
+  pack_side(&x->a, true, m, rows, k, depth, room);
+  return (struct amx_rows){(const char *)room, (const char *)(room + TILE_NUMBERS), 64,
+                           2 * TILE_NUMBERS * sizeof(uint16_t)};
+}
+
+static void amx_task(const struct wn_cpu_amx_product *x, const struct amx_plan *p, int64_t task, char *room) {
+  const struct amx_room at = amx_room_of(x->N, x->K, x->c_bf16);
+  uint16_t *b = (uint16_t *)(void *)room, *a = (uint16_t *)(void *)(room + at.b);
+  float *sums = (float *)(void *)(room + at.a);
+  const int64_t m0 = task % p->row_tasks * p->rows, n0 = task / p->row_tasks * p->columns;
+  const int64_t m1 = m0 + p->rows < x->M ? m0 + p->rows : x->M, n1 = n0 + p->columns < x->N ? n0 + p->columns : x->N;
+  for (int64_t k = 0; k < x->K; k += p->depth) {
+    const int64_t depth = x->K - k < p->depth ? x->K - k : p->depth, steps = (depth + STEP - 1) / STEP;
+    const float *bias = k == 0 ? x->bias : NULL;
+    const bool add = x->add || k > 0;
+    for (int64_t n = n0; n < n1; n += SIDE) pack_side(&x->b, false, n, x->N - n, k, depth, b + (n - n0) * steps * STEP);
+    for (int64_t m = m0; m < m1; m += SIDE) {
+      const int64_t rows = m1 - m < SIDE ? m1 - m : SIDE;
+      const struct amx_rows side = amx_rows_of(x, m, rows, k, depth, a);
+      for (int64_t n = n0; n < n1; n += SIDE) {
+        const uint16_t *panel = b + (n - n0) * steps * STEP;
+        const int64_t columns = n1 - n < SIDE ? n1 - n : SIDE;
+        if (!x->c_bf16 && !bias && rows == SIDE && columns == SIDE) {
+          amx_block(&side, panel, steps, !add, (float *)x->c + m * x->ldc + n, x->ldc);
+        } else {
+          amx_block(&side, panel, steps, true, sums, SIDE);
+          amx_keep(x, sums, m, n, rows, columns, bias, add);
+        }
+      }
+    }
+  }
+}
+
+void wn_cpu_product_amx(const struct wn_exec *exec, const struct wn_cpu_amx_product *x) {
+  const struct amx_plan p = amx_divide(exec->threads, x);
+  const size_t room = amx_room_of(x->N, x->K, x->c_bf16).bytes;
+  const int64_t tasks = p.row_tasks * p.column_tasks;
+#pragma omp parallel num_threads(wn_team(exec->ctx, tasks < exec->threads ? (int)tasks : exec->threads))
+  {
+    amx_begin();
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t t = 0; t < tasks; t++) amx_task(x, &p, t, (char *)exec->scratch + (size_t)omp_get_thread_num() * room);
+    _tile_release();
+  }
+}
