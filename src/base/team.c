@@ -112,3 +112,9 @@ int wn_team(const wn_context *ctx, int threads) {
   const int available = atomic_load_explicit(&team_free, memory_order_relaxed);
   return threads < available ? threads : available;
 }
+
+void wn_zero(int threads, size_t bytes, void *to) {
+  const size_t part = 1 << 20; /* each begins with whole cache lines */
+#pragma omp parallel for num_threads(bytes > part ? threads : 1) schedule(static)
+  for (size_t i = 0; i < bytes; i += part) memset((char *)to + i, 0, bytes - i < part ? bytes - i : part);
+}

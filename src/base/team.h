@@ -12,6 +12,9 @@ int wn_team(const wn_context *ctx, int threads);
 /* Begins the watch over other programs; wn_context_create calls it. */
 void wn_team_watch(void);
 
+/* `bytes` of zeros, by so many threads. */
+void wn_zero(int threads, size_t bytes, void *to);
+
 /* The rule alone: threads for the next while, of `cpus` CPUs of which others used `others` while `now` threads worked.
  * It gives up a thread sooner than it takes one back, so that it does not swing. */
 int wn_team_size(int cpus, double others, int now);

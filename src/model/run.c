@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "attention/registry.h"
+#include "base/team.h"
 
 struct wn_memory_rows wn_run_memory_rows(const struct wn_run *run) {
   const wn_model_config *c = &run->model->config;
@@ -38,6 +39,19 @@ void *wn_run_grad(const struct wn_run *run, int row) {
   if (row < 0 || !run->grads || wn_run_packed(run, row)) return NULL;
   const size_t at = run->grad_at ? run->grad_at[row] : run->model->table.rows[row].offset;
   return at == WN_NO_GRADIENT ? NULL : wn_element(run->grads, (int64_t)at, run->exec.dtype);
+}
+
+static bool run_begun(const struct wn_run *run, int row) {
+  return row < 0 || !run->begun || run->begun[row];
+}
+
+void wn_run_grad_begin(struct wn_run *run, int row) {
+  if (run_begun(run, row)) return;
+  void *at = wn_run_grad(run, row);
+  if (at)
+    wn_zero(wn_team(run->exec.ctx, run->exec.threads),
+            run->model->table.rows[row].count * wn_dtype_size(run->exec.dtype), at);
+  run->begun[row] = 1;
 }
 
 #define RUN_DIRECTION(name, args, direction, is_backward)                                                              \
@@ -129,6 +143,7 @@ struct wn_linear wn_run_projection(const struct wn_run *run, int64_t rows, int64
                             .lddy = N,
                             .lddx = K,
                             .dw = wn_run_grad(run, weight),
+                            .dw_fresh = !run_begun(run, weight),
                             .db = wn_run_grad(run, bias)};
 }
 
@@ -137,9 +152,17 @@ wn_status wn_run_project(struct wn_run *run, struct wn_linear a, const void *x, 
   return wn_run_linear_forward(run, &a);
 }
 
+/* The gradient at dw, of one row or another, holds sums from now on. */
+static void run_begin(struct wn_run *run, const void *dw) {
+  for (int row = 0; row < run->model->table.count; row++)
+    if (!run->begun[row] && wn_run_grad(run, row) == dw) run->begun[row] = 1;
+}
+
 wn_status wn_run_project_back(struct wn_run *run, struct wn_linear a, const void *x, const void *dy, void *dx,
                               bool accumulate) {
   a.x = x, a.dy = dy, a.dx = dx;
   a.accumulate_dx = accumulate;
-  return wn_run_linear_backward(run, &a);
+  WN_TRY(wn_run_linear_backward(run, &a));
+  if (a.dw_fresh && !run->measuring) run_begin(run, a.dw);
+  return WN_OK;
 }

@@ -79,6 +79,7 @@ struct wn_run {
   double span_coef;         /* span loss: the factor of a layer's sum over heads of the mean z, backward only */
   void *grads;              /* [table.total], added to; NULL: forward only */
   const size_t *grad_at;    /* as in wn_step */
+  uint8_t *begun;           /* as in wn_step */
   const struct wn_layer_observer *observer; /* or NULL */
 };
 void wn_run_init(struct wn_run *run, const struct wn_model *model, int64_t B, int64_t T);
@@ -90,6 +91,8 @@ void *wn_run_param(const struct wn_run *run, int row);
 /* Its packed form; NULL where it is dense. */
 const struct wn_packed *wn_run_packed(const struct wn_run *run, int row);
 void *wn_run_grad(const struct wn_run *run, int row);
+/* Makes zeros of a gradient that holds nothing yet, before something is added to it. */
+void wn_run_grad_begin(struct wn_run *run, int row);
 
 #define WN_RUN_DECLARE(name, args, has_backward)                                                                       \
   wn_status wn_run_##name##_forward(struct wn_run *run, const args *a);                                                \

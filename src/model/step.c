@@ -191,6 +191,7 @@ wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int
         ws->embedded, ws->temp.d_res, ws->temp.d_res, false));
   struct wn_embedding embedding = step_embedding(run, tokens);
   embedding.dy = ws->temp.d_res;
+  wn_run_grad_begin(run, outer->embed);
   embedding.dtok = wn_run_grad(run, outer->embed);
   embedding.dpos = wn_run_grad(run, outer->pos);
   return wn_run_embedding_backward(run, &embedding);
@@ -247,7 +248,21 @@ wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct 
     const int64_t rows = M - first < ws->chunk ? M - first : ws->chunk;
     WN_TRY(step_chunk_loss(run, ws, batch->targets, first, rows, step->loss_scale, result));
   }
-  return run->grads ? wn_run_backward(run, ws, batch->tokens) : WN_OK;
+  if (!run->grads) return WN_OK;
+  WN_TRY(wn_run_backward(run, ws, batch->tokens));
+  for (int row = 0; run->begun && row < run->model->table.count; row++) wn_run_grad_begin(run, row);
+  return WN_OK;
+}
+
+bool wn_model_begins(const struct wn_model *model, int row) {
+  const wn_model_config *c = &model->config;
+  if (model->encoder || c->recurrence > 0) return false; /* others add to some of them */
+  if (row == model->outer.output) return true;
+  for (int64_t l = 0; l < c->layers; l++) {
+    const struct wn_layer_params *p = &model->layers[l];
+    if (row == p->qkv_weight || row == p->out_weight || row == p->in_weight || row == p->ffn_out_weight) return true;
+  }
+  return false;
 }
 
 wn_status wn_run_batch(struct wn_run *run, const struct wn_model *model, struct wn_workspace *ws, int64_t B, int64_t T,
@@ -308,6 +323,7 @@ wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct w
   run.stream = step->step * wn_run_streams(&model->config);
   run.grads = step->grads;
   run.grad_at = step->grad_at;
+  run.begun = step->begun;
   run.observer = step->observer;
   /* Observers look ids up in their own tables. */
   if (step->observer) WN_TRY(wn_model_check_ids(model->ctx, model, "step: token", batch->tokens, batch->B * batch->T));

@@ -111,6 +111,7 @@ wn_status wn_check_linear(const struct wn_exec *exec, const struct wn_linear *a,
   WN_TRY(check_matrix(c, "dy", a->dy, a->M, a->N, a->lddy));
   if (a->dw && a->packed)
     return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "linear: packed weights have no gradient; train a float copy");
+  if (a->dw && a->dw_fresh && a->M == 0) return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "linear: a fresh dw of no rows");
   if (a->dw) WN_TRY(check_matrix(c, "x", a->x, a->M, a->K, a->ldx));
   if (a->dx) {
     WN_TRY(check_weights(c, "w", a->w, a->packed, a->N, a->K));

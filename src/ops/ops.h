@@ -77,6 +77,7 @@ struct wn_linear {
   int64_t lddx; /* [M,K] */
   bool accumulate_dx;
   void *dw, *db; /* [N,K], [N] */
+  bool dw_fresh; /* dw holds nothing yet: it is overwritten */
 };
 
 /* y[M,C] = scale tok[ids[m]] + pos[positions[m]]. dtok, dpos added to, in a fixed order. With packed, tok is in blocks

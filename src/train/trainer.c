@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/misuse.h"
+#include "base/team.h"
 #include "kv/budgets.h"
 #include "train/schedule.h"
 
@@ -91,7 +92,8 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
   WN_TRY_GOTO(wn_adapt_rows_init(ctx, model, config, &t->learns), failed);
   WN_TRY_GOTO(wn_optimizer_init_rows(ctx, model, config->optimizer, t->learns.rows, t->learns.count, &t->opt), failed);
   const struct wn_array gradients[] = {
-      {"gradients", true, WN_DIMS((int64_t)t->learns.gradients), wn_dtype_size(model->dtype), &t->grads}};
+      {"gradients", true, WN_DIMS((int64_t)t->learns.gradients), wn_dtype_size(model->dtype), &t->grads},
+      {"gradients begun", true, WN_DIMS(model->table.count), 1, &t->begun}};
   WN_TRY_GOTO(WN_ARRAYS_CREATE(ctx, &t->arrays, "gradients", gradients), failed);
   struct wn_workspace_options options = {.backward = true,
                                          .recompute = config->recompute,
@@ -121,6 +123,23 @@ void wn_trainer_destroy(wn_trainer *t) {
   wn_free(t);
 }
 
+/* Zeros, where products will not overwrite what the last step has left. */
+static void trainer_clear_gradients(struct wn_trainer *t) {
+  const size_t size = wn_dtype_size(t->model->dtype);
+  const int threads = wn_team(t->model->ctx, t->model->ctx->threads);
+  if (t->learns.has_lora) { /* other tensors' beside the model's */
+    memset(t->begun, 1, (size_t)t->model->table.count);
+    wn_zero(threads, t->learns.gradients * size, t->grads);
+    return;
+  }
+  for (int i = 0; i < t->model->table.count; i++) {
+    const size_t at = t->learns.grad_at[i];
+    t->begun[i] = !wn_model_begins(t->model, i);
+    if (at != WN_NO_GRADIENT && t->begun[i])
+      wn_zero(threads, t->model->table.rows[i].count * size, (char *)t->grads + at * size);
+  }
+}
+
 wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens, const int32_t *targets,
                           const int32_t *doc_start, wn_train_progress *progress) {
   WN_CHECK_WORK(WN_HANDLE_AS("trainer", t, TRAINER), WN_POINTER(tokens), WN_POINTER(targets));
@@ -131,7 +150,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
   if (counted == 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "step %lld: no position of the batch has a target", (long long)t->step + 1);
 
-  memset(t->grads, 0, t->learns.gradients * wn_dtype_size(t->model->dtype));
+  trainer_clear_gradients(t);
   wn_adapt_strength_set(t->model, &t->config, t->step + 1);
   const wn_budgets *budgets = budgets_of(t, t->step + 1, wn_schedule_budget_drawn);
   double loss = 0, mem_loss = 0, span_loss = 0, span = 0;
@@ -150,6 +169,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
                              .input_count = t->input_count ? t->input_count + a * t->batch : NULL};
     struct wn_step step = {.grads = t->grads,
                            .grad_at = t->learns.grad_at,
+                           .begun = t->begun,
                            .loss_scale = 1.0 / (double)counted,
                            .mem_scale = mem_weight * (double)wn_batch_documents(&batch) / documents,
                            .span_scale = 1.0 / (double)t->accumulate,

@@ -19,6 +19,7 @@ struct wn_trainer {
   void *grads; /* [learns.gradients] of the model's dtype: the last step's gradient, before clipping */
   const int32_t *inputs, *input_count; /* of the encoder, [accumulate*batch, input_length] and [accumulate*batch] */
   int64_t input_length;
+  uint8_t *begun;  /* [table.count] during a step: as in wn_step */
   int64_t step;    /* optimizer steps done */
   uint64_t tokens; /* trained on so far */
 };

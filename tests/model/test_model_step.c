@@ -24,6 +24,66 @@ static struct outcome run_step(wn_context *ctx, struct wn_model *model, struct t
   return o;
 }
 
+/* Gradients of projections need not be zeros at first: what is there is overwritten, by the first of two micro-steps,
+ * in every kind of model, also where no token counts. */
+static void test_gradients_not_begun(void **state) {
+  (void)state;
+  int fresh = 0;
+  for (int k = 0; k < MODEL_CASES; k++) {
+    for (int precision = 0; precision < 2; precision++) {
+      const wn_model_config c = model_case_config(&model_cases[k]);
+      struct tokens x;
+      tokens_of(&x, 2, 13, c.vocab_size, model_cases[k].packed);
+      wn_context *ctx = context_of("cpu", 1);
+      struct wn_model *model = model_of(ctx, &c, WN_F32);
+      wn_workspace *ws;
+      const struct wn_workspace_options options = {.backward = true, .precision = precision ? WN_BF16 : WN_F32};
+      OK(ctx, wn_workspace_create(ctx, model, 2, 13, &options, &ws));
+      const size_t total = model->table.total;
+      float *zeros = calloc(total, sizeof *zeros), *left = calloc(total, sizeof *left);
+      uint8_t *begun = calloc((size_t)model->table.count, 1);
+      assert_true(zeros && left && begun);
+      for (int i = 0; i < model->table.count; i++) {
+        begun[i] = !wn_model_begins(model, i);
+        fresh += !begun[i];
+        for (size_t n = 0; n < model->table.rows[i].count && !begun[i]; n++)
+          left[model->table.rows[i].offset + n] = NAN;
+      }
+      struct wn_step step = {.loss_scale = 0.05, .mem_scale = 1, .span_scale = 1, .training = true, .seed = 1};
+      for (int micro = 0; micro < 2; micro++) {
+        struct wn_step_result r;
+        step.step = (uint64_t)micro;
+        step.grads = zeros, step.begun = NULL;
+        OK(ctx, wn_model_step(model, ws, &x.batch, &step, &r));
+        step.grads = left, step.begun = begun;
+        OK(ctx, wn_model_step(model, ws, &x.batch, &step, &r));
+        for (int i = 0; i < model->table.count; i++) assert_true(begun[i]);
+        for (size_t n = 0; n < total; n++)
+          if (!(zeros[n] == left[n])) fail_msg("%s: %g and %g", model_cases[k].name, (double)zeros[n], (double)left[n]);
+      }
+      /* nothing counts: zeros */
+      int32_t *targets = malloc(2 * 13 * sizeof *targets);
+      assert_non_null(targets);
+      struct wn_batch none = x.batch;
+      for (int n = 0; n < 2 * 13; n++) targets[n] = -1;
+      none.targets = targets;
+      if (wn_model_begins(model, model->outer.output)) {
+        const struct wn_param *output = &model->table.rows[model->outer.output];
+        struct wn_step_result r;
+        begun[model->outer.output] = 0;
+        for (size_t n = 0; n < output->count; n++) left[output->offset + n] = NAN;
+        OK(ctx, wn_model_step(model, ws, &none, &step, &r));
+        for (size_t n = 0; n < output->count; n++) assert_true(left[output->offset + n] == 0);
+      }
+      free(zeros), free(left), free(begun), free(targets);
+      wn_workspace_destroy(ws);
+      wn_model_destroy(model);
+      wn_context_destroy(ctx);
+    }
+  }
+  assert_true(fresh > 100);
+}
+
 static double norm_of(const float *g, size_t n) {
   double sum = 0;
   for (size_t i = 0; i < n; i++) sum += (double)g[i] * (double)g[i];
@@ -376,6 +436,7 @@ static void test_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_gradients_not_begun),
       cmocka_unit_test(test_same_result),
       cmocka_unit_test(test_micro_batches),
       cmocka_unit_test(test_memory_loss_of_documents),

@@ -123,7 +123,7 @@ wn_status wn_cpu_linear_backward(const struct wn_exec *exec, const struct wn_lin
                                                    .lda = a->lddy,
                                                    .b = a->x,
                                                    .ldb = a->ldx,
-                                                   .add = true,
+                                                   .add = !a->dw_fresh,
                                                    .c = a->dw,
                                                    .ldc = a->K}));
   if (db) { /* each thread has its own columns: the order of the sum does not depend on the threads */

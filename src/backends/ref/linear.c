@@ -127,7 +127,7 @@ static wn_status NAME(linear_backward)(const struct wn_exec *exec, const struct 
           for (int64_t k = 0; k < count; k++) sum[k] += g * (double)x[m * a->ldx + k0 + k];
         }
         REAL *to = dw + n * a->K + k0;
-        for (int64_t k = 0; k < count; k++) to[k] = (REAL)((double)to[k] + sum[k]);
+        for (int64_t k = 0; k < count; k++) to[k] = (REAL)(a->dw_fresh ? sum[k] : (double)to[k] + sum[k]);
       }
     }
   }

@@ -39,7 +39,7 @@ wn_status wn_ref_linear_bf16_backward(const struct wn_exec *exec, const struct w
 #pragma omp for schedule(static)
     for (int64_t n = 0; n < a->N; n++) {
       for (int64_t k = 0; k < (a->dw ? a->K : 0); k++) {
-        double sum = wn_number(a->dw, n * a->K + k, t);
+        double sum = a->dw_fresh ? 0 : wn_number(a->dw, n * a->K + k, t);
         for (int64_t m = 0; m < a->M; m++)
           sum += linear_factor(a->dy, m * a->lddy + n, tdy) * linear_factor(a->x, m * a->ldx + k, tx);
         wn_number_set(a->dw, n * a->K + k, t, sum);
