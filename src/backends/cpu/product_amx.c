@@ -3,7 +3,7 @@
  *
  * An instruction multiplies a tile of 16 rows by 32 of a with one of 32 by 16 of b and adds to 16 by 16 floats. b is
  * packed, rounded, by groups of columns that stay in the second-level cache; rows of a are multiplied where they lie
- * if they are whole tiles of bf16, and are packed by 32 otherwise. Nothing is rounded ahead of the product, so that a
+ * if they are whole tiles of bf16, and are packed otherwise. Nothing is rounded ahead of the product, so that a
  * weight is read once, as it is kept. What a number of c is the sum of, and in which order, does not depend on how
  * the product is divided: neither on threads nor on the numbers beside it. */
 #include <immintrin.h>
@@ -25,8 +25,9 @@ enum {
   STEP = 32,           /* of the reduced dimension that a tile holds */
   SIDE = 2 * TILE,     /* of c that is summed at a time: four tiles */
   TILE_NUMBERS = 512,  /* bf16 in a tile */
-  PACKED = 512 * 1024, /* numbers of b that are packed at a time: half of what the second-level cache holds */
-  DEPTH = 768,         /* of the reduced dimension at a time, where c can be added to */
+  PACKED = 512 * 1024, /* numbers of b that are packed at a time: half of a second-level cache of 2 MiB */
+  ROWS = 4 * SIDE,     /* of a that are packed at a time */
+  DEPTH = 1024,        /* of the reduced dimension at a time, where c can be added to */
 };
 
 /* ---- whether it can ---- */
@@ -66,27 +67,26 @@ V_INLINE __mmask32 first_of_32(int64_t n) {
 }
 
 /* 32 numbers that lie one after the other, `count` of them there. */
-V_INLINE __m512i pack_along(const struct wn_cpu_operand *x, int64_t at, int64_t count) {
-  if (x->bf16) return _mm512_maskz_loadu_epi16(first_of_32(count), (const uint16_t *)x->x + at);
-  const float *from = (const float *)x->x + at;
+V_INLINE __m512i pack_along(const void *x, int64_t at, int64_t count, const bool bf16) {
+  if (bf16) return _mm512_maskz_loadu_epi16(first_of_32(count), (const uint16_t *)x + at);
+  const float *from = (const float *)x + at;
   const __m512 low = _mm512_maskz_loadu_ps(first_of(count), from);
   const __m512 high = _mm512_maskz_loadu_ps(first_of(count - 16), count > 16 ? from + 16 : from);
   return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
 
-/* 16 pairs: of two lines, the second one there or not, `count` numbers of each. */
-V_INLINE __m512i pack_across(const struct wn_cpu_operand *x, int64_t at, bool second, int64_t count) {
-  const __mmask16 mask = first_of(count);
+/* 16 pairs: of two lines ld apart, the second one there or not, `count` numbers of each. */
+V_INLINE __m512i pack_across(const void *x, int64_t at, int64_t ld, bool second, int64_t count, const bool bf16) {
+  const __mmask16 mask = first_of(count), too = second ? mask : (__mmask16)0;
+  if (!second) ld = 0;
   __m512i both;
-  if (x->bf16) {
-    const uint16_t *from = (const uint16_t *)x->x + at;
-    const __m256i low = _mm256_maskz_loadu_epi16(mask, from);
-    const __m256i high = _mm256_maskz_loadu_epi16(second ? mask : 0, second ? from + x->ld : from);
+  if (bf16) {
+    const uint16_t *from = (const uint16_t *)x + at;
+    const __m256i low = _mm256_maskz_loadu_epi16(mask, from), high = _mm256_maskz_loadu_epi16(too, from + ld);
     both = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
   } else {
-    const float *from = (const float *)x->x + at;
-    const __m512 low = _mm512_maskz_loadu_ps(mask, from);
-    const __m512 high = _mm512_maskz_loadu_ps(second ? mask : 0, second ? from + x->ld : from);
+    const float *from = (const float *)x + at;
+    const __m512 low = _mm512_maskz_loadu_ps(mask, from), high = _mm512_maskz_loadu_ps(too, from + ld);
     both = (__m512i)_mm512_cvtne2ps_pbh(high, low);
   }
   const __m512i even = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
@@ -96,28 +96,58 @@ V_INLINE __m512i pack_across(const struct wn_cpu_operand *x, int64_t at, bool se
 
 /* One tile: 16 of the kept dimension from o on (of which `rows` are there) by 32 of the reduced one from k on (`depth`
  * there). a's tile has a row of 32 numbers for each of the 16; b's a row of 16 pairs for each two of the 32. */
-V_INLINE void pack_tile(const struct wn_cpu_operand *x, bool of_a, int64_t o, int64_t rows, int64_t k, int64_t depth,
-                        uint16_t *to) {
+V_INLINE void pack_part(const struct wn_cpu_operand *x, int64_t o, int64_t rows, int64_t k, int64_t depth, uint16_t *to,
+                        const bool of_a, const bool along, const bool bf16) {
+  const void *from = x->x;
+  const int64_t ld = x->ld;
   vf line[VL];
 #pragma GCC unroll 16
   for (int i = 0; i < TILE; i++) {
     __m512i part = _mm512_setzero_si512();
-    if (x->along && i < rows) part = pack_along(x, (o + i) * x->ld + k, depth);
-    if (!x->along && 2 * i < depth) part = pack_across(x, (k + 2 * i) * x->ld + o, 2 * i + 1 < depth, rows);
+    if (along && i < rows) part = pack_along(from, (o + i) * ld + k, depth, bf16);
+    if (!along && 2 * i < depth) part = pack_across(from, (k + 2 * i) * ld + o, ld, 2 * i + 1 < depth, rows, bf16);
     line[i] = _mm512_castsi512_ps(part);
   }
-  if (x->along != of_a) transpose_block(line);
+  if (along != of_a) transpose_block(line);
 #pragma GCC unroll 16
   for (int i = 0; i < TILE; i++) _mm512_storeu_si512(to + (int64_t)i * STEP, _mm512_castps_si512(line[i]));
 }
 
-/* SIDE of the kept dimension from o on, `depth` of the reduced one from k on: [depth/STEP][2] tiles. */
-static void pack_side(const struct wn_cpu_operand *x, bool of_a, int64_t o, int64_t rows, int64_t k, int64_t depth,
-                      uint16_t *to) {
-  for (int64_t d = 0; d < depth; d += STEP) {
-    pack_tile(x, of_a, o, rows, k + d, depth - d, to);
-    pack_tile(x, of_a, o + TILE, rows - TILE, k + d, depth - d, to + TILE_NUMBERS);
-    to += 2 * TILE_NUMBERS;
+/* The common tile, of which all is there, has no conditions. */
+#define PACK_TILE(name, of_a, along, bf16)                                                                             \
+  static void name(const struct wn_cpu_operand *x, int64_t o, int64_t rows, int64_t k, int64_t depth, uint16_t *to) {  \
+    if (rows >= TILE && depth >= STEP)                                                                                 \
+      pack_part(x, o, TILE, k, STEP, to, of_a, along, bf16);                                                           \
+    else                                                                                                               \
+      pack_part(x, o, rows, k, depth, to, of_a, along, bf16);                                                          \
+  }
+PACK_TILE(a_across_floats, true, false, false)
+PACK_TILE(a_across_bf16, true, false, true)
+PACK_TILE(a_along_floats, true, true, false)
+PACK_TILE(a_along_bf16, true, true, true)
+PACK_TILE(b_across_floats, false, false, false)
+PACK_TILE(b_across_bf16, false, false, true)
+PACK_TILE(b_along_floats, false, true, false)
+PACK_TILE(b_along_bf16, false, true, true)
+
+/* From o on `count` of the kept dimension by `depth` of the reduced one from k on: [count/SIDE][depth/STEP][2] tiles,
+ * zeros behind. Lines are read in order. */
+static void pack(const struct wn_cpu_operand *x, bool of_a, int64_t o, int64_t count, int64_t k, int64_t depth,
+                 uint16_t *to) {
+  static void (*const tiles[2][2][2])(const struct wn_cpu_operand *, int64_t, int64_t, int64_t, int64_t, uint16_t *) = {
+      {{b_across_floats, b_across_bf16}, {b_along_floats, b_along_bf16}},
+      {{a_across_floats, a_across_bf16}, {a_along_floats, a_along_bf16}}};
+  void (*const tile)(const struct wn_cpu_operand *, int64_t, int64_t, int64_t, int64_t, uint16_t *) =
+      tiles[of_a][x->along][x->bf16];
+  const int64_t steps = (depth + STEP - 1) / STEP, sides = (count + SIDE - 1) / SIDE;
+  const int64_t outer = x->along ? sides : steps, inner = x->along ? steps : sides;
+  for (int64_t i = 0; i < outer; i++) {
+    for (int64_t j = 0; j < inner; j++) {
+      const int64_t s = x->along ? i : j, d = x->along ? j : i, at = o + s * SIDE, rows = count - s * SIDE;
+      uint16_t *two = to + (s * steps + d) * 2 * TILE_NUMBERS;
+      tile(x, at, rows, k + d * STEP, depth - d * STEP, two);
+      tile(x, at + TILE, rows - TILE, k + d * STEP, depth - d * STEP, two + TILE_NUMBERS);
+    }
   }
 }
 
@@ -235,7 +265,7 @@ static struct amx_room amx_room_of(int64_t N, int64_t K, bool c_bf16) {
   const int64_t depth = c_bf16 ? up_to_whole(K, STEP) : DEPTH, whole = up_to_whole(N, SIDE);
   const int64_t most = amx_most_columns(depth) * depth > PACKED ? amx_most_columns(depth) * depth : PACKED;
   struct amx_room r = {.b = (size_t)(whole < most / depth + 1 ? whole * depth : most) * sizeof(uint16_t)};
-  r.a = r.b + (size_t)(SIDE * depth) * sizeof(uint16_t);
+  r.a = r.b + (size_t)(ROWS * depth) * sizeof(uint16_t);
   r.bytes = r.a + SIDE * SIDE * sizeof(float);
   return r;
 }
@@ -244,17 +274,33 @@ size_t wn_cpu_amx_scratch(int threads, int64_t N, int64_t K, bool c_bf16) {
   return amx_room_of(N, K, c_bf16).bytes * (size_t)threads;
 }
 
-/* Rows [m, m+rows) of a, at most SIDE: where they lie, or packed into `room`. */
-static struct amx_rows amx_rows_of(const struct wn_cpu_amx_product *x, int64_t m, int64_t rows, int64_t k,
-                                   int64_t depth, uint16_t *room) {
+/* Are the tiles of a's rows from m on multiplied where they lie? Not where all of them would meet in a few lines of the
+ * first-level cache. */
+static bool amx_lies(const struct wn_cpu_amx_product *x, int64_t rows, int64_t depth) {
   const int64_t row = x->a.ld * (int64_t)sizeof(uint16_t);
-  if (x->a.bf16 && x->a.along && rows == SIDE && depth % STEP == 0 && row % 2048 != 0) {
-    const char *first = (const char *)((const uint16_t *)x->a.x + m * x->a.ld + k);
-    return (struct amx_rows){first, first + TILE * row, row, STEP * sizeof(uint16_t)};
+  return x->a.bf16 && x->a.along && rows % SIDE == 0 && depth % STEP == 0 && row % 2048 != 0;
+}
+
+/* SIDE rows of c from m on by the packed columns [n0,n1) of b. */
+static void amx_side(const struct wn_cpu_amx_product *x, const struct amx_rows *side, const uint16_t *b, int64_t k,
+                     int64_t steps, int64_t m, int64_t rows, int64_t n0, int64_t n1, float *sums) {
+  const float *bias = k == 0 ? x->bias : NULL;
+  const bool add = x->add || k > 0;
+  for (int64_t n = n0; n < n1; n += SIDE) {
+    const uint16_t *panel = b + (n - n0) * steps * STEP;
+    const int64_t columns = n1 - n < SIDE ? n1 - n : SIDE;
+    if (!x->c_bf16 && !bias && rows == SIDE && columns == SIDE) {
+      float *c = (float *)x->c + m * x->ldc + n;
+      for (int i = 0; i < SIDE && n + 2 * SIDE <= n1; i++) { /* of the next block: it is read or written soon */
+        __builtin_prefetch(c + i * x->ldc + SIDE, 1);
+        __builtin_prefetch(c + i * x->ldc + SIDE + TILE, 1);
+      }
+      amx_block(side, panel, steps, !add, c, x->ldc);
+    } else {
+      amx_block(side, panel, steps, true, sums, SIDE);
+      amx_keep(x, sums, m, n, rows, columns, bias, add);
+    }
   }
-  pack_side(&x->a, true, m, rows, k, depth, room);
-  return (struct amx_rows){(const char *)room, (const char *)(room + TILE_NUMBERS), 64,
-                           2 * TILE_NUMBERS * sizeof(uint16_t)};
 }
 
 static void amx_task(const struct wn_cpu_amx_product *x, const struct amx_plan *p, int64_t task, char *room) {
@@ -263,23 +309,22 @@ static void amx_task(const struct wn_cpu_amx_product *x, const struct amx_plan *
   float *sums = (float *)(void *)(room + at.a);
   const int64_t m0 = task % p->row_tasks * p->rows, n0 = task / p->row_tasks * p->columns;
   const int64_t m1 = m0 + p->rows < x->M ? m0 + p->rows : x->M, n1 = n0 + p->columns < x->N ? n0 + p->columns : x->N;
+  const int64_t row = x->a.ld * (int64_t)sizeof(uint16_t);
   for (int64_t k = 0; k < x->K; k += p->depth) {
     const int64_t depth = x->K - k < p->depth ? x->K - k : p->depth, steps = (depth + STEP - 1) / STEP;
-    const float *bias = k == 0 ? x->bias : NULL;
-    const bool add = x->add || k > 0;
-    for (int64_t n = n0; n < n1; n += SIDE) pack_side(&x->b, false, n, x->N - n, k, depth, b + (n - n0) * steps * STEP);
-    for (int64_t m = m0; m < m1; m += SIDE) {
-      const int64_t rows = m1 - m < SIDE ? m1 - m : SIDE;
-      const struct amx_rows side = amx_rows_of(x, m, rows, k, depth, a);
-      for (int64_t n = n0; n < n1; n += SIDE) {
-        const uint16_t *panel = b + (n - n0) * steps * STEP;
-        const int64_t columns = n1 - n < SIDE ? n1 - n : SIDE;
-        if (!x->c_bf16 && !bias && rows == SIDE && columns == SIDE) {
-          amx_block(&side, panel, steps, !add, (float *)x->c + m * x->ldc + n, x->ldc);
-        } else {
-          amx_block(&side, panel, steps, true, sums, SIDE);
-          amx_keep(x, sums, m, n, rows, columns, bias, add);
+    pack(&x->b, false, n0, n1 - n0, k, depth, b);
+    for (int64_t m = m0; m < m1; m += ROWS) {
+      const int64_t rows = m1 - m < ROWS ? m1 - m : ROWS;
+      const bool lies = amx_lies(x, rows, depth);
+      if (!lies) pack(&x->a, true, m, rows, k, depth, a);
+      for (int64_t i = 0; i < rows; i += SIDE) {
+        const char *first = (const char *)(a + i * steps * STEP);
+        struct amx_rows side = {first, first + TILE_NUMBERS * sizeof *a, 64, 2 * TILE_NUMBERS * sizeof *a};
+        if (lies) {
+          first = (const char *)((const uint16_t *)x->a.x + (m + i) * x->a.ld + k);
+          side = (struct amx_rows){first, first + TILE * row, row, STEP * sizeof *a};
         }
+        amx_side(x, &side, b, k, steps, m + i, rows - i < SIDE ? rows - i : SIDE, n0, n1, sums);
       }
     }
   }
