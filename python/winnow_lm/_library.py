@@ -72,6 +72,9 @@ def prepare_signals() -> None:
         _stack = memory
 
 
+prepare_signals()
+
+
 def encoded(text: Union[str, bytes]) -> bytes:
     """A text as the bytes that C reads."""
     return text.encode("utf-8", "surrogateescape") if isinstance(text, str) else bytes(text)
@@ -162,14 +165,14 @@ class Handle:
 
     @property
     def raw(self) -> Any:
-        """The C pointer; an ArgumentError once it is closed."""
-        if self._raw is None:
+        """The C pointer; an ArgumentError once it is closed, or what it was made from is."""
+        if self.closed:
             raise ArgumentError(f"this {self.what} is closed")
         return self._raw
 
     @property
     def closed(self) -> bool:
-        return self._raw is None
+        return self._raw is None or self.context.closed
 
     def close(self) -> None:
         raw, self._raw = self._raw, None
@@ -179,6 +182,10 @@ class Handle:
     def __del__(self) -> None:
         if getattr(self, "_raw", None) is not None:
             self.close()
+
+
+def _pointer_of(argument: Any) -> Any:
+    return argument.raw if isinstance(argument, Handle) else argument
 
 
 def callback(signature: str) -> Callable[[F], F]:
@@ -229,8 +236,9 @@ class Context:
 
     def call(self, function: Callable[..., int], *arguments: Any) -> None:
         """A function with a status, its wn_context left out of the arguments. A status that is not WN_OK, or an exception
-        that a callback raised, is raised."""
-        self.run(lambda raw: function(raw, *arguments))
+        that a callback raised, is raised. A Handle stands for its pointer, which is looked at when no other thread can close
+        it."""
+        self.run(lambda raw: function(raw, *map(_pointer_of, arguments)))
 
     def run(self, work: Callable[[Any], int]) -> None:
         """work(wn_context) within the lock; it returns a status."""
@@ -257,7 +265,7 @@ class Context:
             self.raw  # open
             self._depth += 1
             try:
-                return function(*arguments)
+                return function(*map(_pointer_of, arguments))
             finally:
                 self._depth -= 1
                 self._bury()

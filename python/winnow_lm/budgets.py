@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from ._library import CACHE_FORMATS, Context, Handle, PathLike, choice, copied, decoded, encoded, ffi, lib, path_bytes
+from ._library import CACHE_FORMATS, Context, PathLike, choice, copied, decoded, encoded, ffi, lib, path_bytes
 from .errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -66,19 +66,16 @@ def _assignments(options: Options) -> bytes:
     return encoded(",".join(f"{k}={v}" for k, v in values.items()))
 
 
-def _free(raw: Any) -> None:
-    lib.wn_budgets_clear(raw)
-
-
 class Budgets:
-    """The budgets of every layer of a model, with the policy. From Model.budgets, a search, or any argument budgets=."""
+    """The budgets of every layer of a model, with the policy. From Model.budgets, a search, or any argument budgets=. They
+    outlive the model, and suit others of its shape."""
 
-    def __init__(self, context: Context, raw: Any) -> None:
-        self._handle = Handle(context, raw, _free, "Budgets")
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+        self._clear = lib.wn_budgets_clear
 
-    @property
-    def _raw(self) -> Any:
-        return self._handle.raw
+    def __del__(self) -> None:
+        self._clear(self._raw)
 
     @property
     def policy(self) -> str:
@@ -103,7 +100,7 @@ class Budgets:
 
     def save(self, path: PathLike) -> None:
         """Writes a budgets.json, which winnow's commands and the argument budgets= read."""
-        self._handle.context.call(lib.wn_budgets_save, self._raw, path_bytes(path))
+        Context(threads=1).call(lib.wn_budgets_save, self._raw, path_bytes(path))
 
     def __repr__(self) -> str:
         return f"<Budgets {self.policy} {','.join(map(str, self.tokens))}>"
@@ -124,7 +121,7 @@ def make(
         return spec
     raw = ffi.new("wn_budgets *")
     lib.wn_budgets_init(raw)
-    budgets = Budgets(context, raw)
+    budgets = Budgets(raw)
     number = ffi.new("wn_policy *")
     if policy is not None and not lib.wn_policy_find(encoded(policy), number):
         raise ArgumentError(f"policy {policy!r} is not one of {', '.join(p.name for p in policies())}")

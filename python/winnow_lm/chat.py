@@ -64,7 +64,7 @@ def encode_messages(
     ids, count = ffi.new("int32_t **"), ffi.new("size_t *")
     array = ffi.new("wn_chat_message[]", kept)
     model._context.call(
-        lib.wn_chat_encode, model.tokenizer._handle.raw, template, array, len(kept), opening, ids, count
+        lib.wn_chat_encode, model.tokenizer._handle, template, array, len(kept), opening, ids, count
     )
     try:
         return copied(ids[0], count[0], np.int32)

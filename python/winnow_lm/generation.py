@@ -137,7 +137,7 @@ class Generation:
     def _step(self) -> None:
         more = ffi.new("bool *")
         try:
-            self._context.call(lib.wn_generation_step, self._handle.raw, more)
+            self._context.call(lib.wn_generation_step, self._handle, more)
         except BaseException:
             self._finish()
             raise
@@ -269,7 +269,7 @@ def _constraint(model: "Model", schema: Union[bool, str, Mapping[str, Any]]) -> 
     text = None if schema is True else encoded(schema if isinstance(schema, str) else json.dumps(schema))
     out = ffi.new("wn_constraint **")
     data, size = (ffi.NULL, 0) if text is None else (ffi.from_buffer(text), len(text))
-    model._context.call(lib.wn_constraint_create_json, model.tokenizer._handle.raw, data, size, out)
+    model._context.call(lib.wn_constraint_create_json, model.tokenizer._handle, data, size, out)
     return Handle(model._context, out[0], lib.wn_constraint_destroy, "constraint")
 
 

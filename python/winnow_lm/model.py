@@ -130,7 +130,6 @@ class Model:
 
     @property
     def _raw(self) -> Any:
-        self._context.raw
         return self._handle.raw
 
     @property
@@ -329,7 +328,7 @@ class Model:
         elif isinstance(text, (str, builtin_bytes)):
             raw = encoded(text)
             self._context.call(
-                lib.wn_eval_text, self._raw, self.tokenizer._handle.raw, ffi.from_buffer(raw), len(raw), options, result
+                lib.wn_eval_text, self._raw, self.tokenizer._handle, ffi.from_buffer(raw), len(raw), options, result
             )
         else:
             assert text is not None

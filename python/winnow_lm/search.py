@@ -102,6 +102,6 @@ def search(
         raw = ffi.new("wn_budgets *")
         ctx.call(lib.wn_prune_curve_budgets, curve, curve.count - 1, raw)
         end = decoded(lib.wn_prune_end_name(curve.end))
-        return Search(points, end, Budgets(ctx, raw), curve.target_loss)
+        return Search(points, end, Budgets(raw), curve.target_loss)
     finally:
         lib.wn_prune_curve_clear(curve)

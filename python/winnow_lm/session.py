@@ -81,12 +81,11 @@ class Session:
         self._handle = Handle(model._context, out[0], lib.wn_session_destroy, "session")
 
     @property
-    def _raw(self) -> Any:
-        self._handle.context.raw
+    def _raw(self) -> Handle:
         generation = self._generation() if self._generation is not None else None
         if generation is not None and not generation.finished:
             raise ArgumentError("a text is being generated in this session: finish it, or close() the Generation")
-        return self._handle.raw
+        return self._handle
 
     def _call(self, function: Any, *arguments: Any) -> None:
         self.model._context.call(function, self._raw, *arguments)
@@ -236,17 +235,17 @@ class Session:
     @property
     def position(self) -> int:
         """Tokens seen so far."""
-        return int(self.model._context.value(lib.wn_session_position, self._handle.raw))
+        return int(self.model._context.value(lib.wn_session_position, self._handle))
 
     @property
     def cache_bytes(self) -> int:
         """Bytes of the caches, all that is allocated."""
-        return int(self.model._context.value(lib.wn_session_kv_bytes, self._handle.raw))
+        return int(self.model._context.value(lib.wn_session_kv_bytes, self._handle))
 
     @property
     def held_bytes(self) -> int:
         """The part of cache_bytes that the tokens held now take."""
-        return int(self.model._context.value(lib.wn_session_held_bytes, self._handle.raw))
+        return int(self.model._context.value(lib.wn_session_held_bytes, self._handle))
 
     def kept(self, sequence: int = 0) -> NDArray[np.int32]:
         """[layers, position] how many key-value heads of each layer hold each token; 0: the layer has dropped it."""
@@ -281,6 +280,6 @@ class Session:
         self.close()
 
     def __repr__(self) -> str:
-        if self._handle.closed or self._handle.context.closed:
+        if self._handle.closed:
             return "<Session, closed>"
         return f"<Session of {self.sequences}: {self.position} tokens seen, {self.cache_bytes} bytes>"

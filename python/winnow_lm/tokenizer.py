@@ -37,23 +37,23 @@ class Tokenizer:
     @property
     def vocab_size(self) -> int:
         """Number of tokens."""
-        return int(self._context.value(lib.wn_tokenizer_vocab_size, self._handle.raw))
+        return int(self._context.value(lib.wn_tokenizer_vocab_size, self._handle))
 
     @property
     def kind(self) -> str:
         """"bytes", "sentencepiece" or "bpe"."""
-        return decoded(self._context.value(lib.wn_tokenizer_kind, self._handle.raw))
+        return decoded(self._context.value(lib.wn_tokenizer_kind, self._handle))
 
     @property
     def bos(self) -> Optional[int]:
         """The token that is put before every text, if there is one."""
-        found = int(self._context.value(lib.wn_tokenizer_bos, self._handle.raw))
+        found = int(self._context.value(lib.wn_tokenizer_bos, self._handle))
         return found if found >= 0 else None
 
     @property
     def eos(self) -> Optional[int]:
         """The token that ends a text, if there is one."""
-        found = int(self._context.value(lib.wn_tokenizer_eos, self._handle.raw))
+        found = int(self._context.value(lib.wn_tokenizer_eos, self._handle))
         return found if found >= 0 else None
 
     @property
@@ -68,11 +68,11 @@ class Tokenizer:
 
     def is_end(self, token: int) -> bool:
         """Does this token end a text, or a turn of a chat?"""
-        return bool(self._context.value(lib.wn_tokenizer_is_end, self._handle.raw, token))
+        return bool(self._context.value(lib.wn_tokenizer_is_end, self._handle, token))
 
     def is_control(self, token: int) -> bool:
         """Is it a control token, one without text of its own?"""
-        return bool(self._context.value(lib.wn_tokenizer_is_control, self._handle.raw, token))
+        return bool(self._context.value(lib.wn_tokenizer_is_control, self._handle, token))
 
     def control_tokens(self) -> NDArray[np.int32]:
         """All of them."""
@@ -86,7 +86,7 @@ class Tokenizer:
     def find(self, text: str) -> Optional[int]:
         """A special or added token by its name, such as "<|im_end|>"."""
         raw = encoded(text)
-        found = int(self._context.value(lib.wn_tokenizer_find, self._handle.raw, raw, len(raw)))
+        found = int(self._context.value(lib.wn_tokenizer_find, self._handle, raw, len(raw)))
         return found if found >= 0 else None
 
     # --- text and tokens ---
@@ -103,14 +103,14 @@ class Tokenizer:
         ids, count = ffi.new("int32_t **"), ffi.new("size_t *")
         data = ffi.from_buffer(raw)
         part = ffi.new("wn_text_part *", {"text": data, "bytes": len(raw), "special": special})
-        self._context.call(lib.wn_tokenizer_encode_parts, self._handle.raw, part, 1, begin, eos, ids, count)
+        self._context.call(lib.wn_tokenizer_encode_parts, self._handle, part, 1, begin, eos, ids, count)
         return _taken_ids(ids[0], count[0])
 
     def prompt(self, text: Union[str, bytes]) -> NDArray[np.int32]:
         """The tokens of a text for a model to continue: as encode, but at least one."""
         raw = encoded(text)
         ids, count = ffi.new("int32_t **"), ffi.new("size_t *")
-        self._context.call(lib.wn_prompt_encode, self._handle.raw, ffi.from_buffer(raw), len(raw), ids, count)
+        self._context.call(lib.wn_prompt_encode, self._handle, ffi.from_buffer(raw), len(raw), ids, count)
         return _taken_ids(ids[0], count[0])
 
     def decode(self, tokens: ArrayLike) -> str:
@@ -121,7 +121,7 @@ class Tokenizer:
         """The same as the bytes that it stands for."""
         ids = int32(tokens).reshape(-1)
         text, count = ffi.new("char **"), ffi.new("size_t *")
-        self._context.call(lib.wn_tokenizer_decode, self._handle.raw, pointer("int32_t", ids), ids.size, text, count)
+        self._context.call(lib.wn_tokenizer_decode, self._handle, pointer("int32_t", ids), ids.size, text, count)
         try:
             return bytes(ffi.buffer(text[0], count[0]))
         finally:
@@ -133,7 +133,7 @@ class Tokenizer:
         out = np.empty((2, ids.size), np.int64)
         self._context.call(
             lib.wn_tokens_align,
-            self._handle.raw,
+            self._handle,
             pointer("int32_t", ids),
             ids.size,
             ffi.from_buffer(raw),
