@@ -1,7 +1,7 @@
 """winnow from Python: transformer language models that keep only the context they need.
 
     import winnow_lm
-    model = winnow_lm.Model.load("SmolLM2-135M-Instruct.Q4_1.gguf")
+    model = winnow_lm.Model.load("models/SmolLM2-135M-Instruct.Q4_1.gguf")
     for piece in model.chat(budgets=256, policy="h2o").say("Why is the sky blue?"):
         print(piece, end="", flush=True)
 

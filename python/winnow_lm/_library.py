@@ -207,6 +207,7 @@ class Context:
         self._owned: dict[int, tuple[Callable[[Any], Any], Any]] = {}
         self._raised: Optional[BaseException] = None
         self._raw: Optional[Any] = None
+        self._process = os.getpid()
         self._log = log
         self._self = ffi.new_handle(_Logger(self, log)) if log else None
         options = options_of("wn_context_options")
@@ -226,6 +227,8 @@ class Context:
     def raw(self) -> Any:
         if self._raw is None:
             raise ArgumentError("this model is closed")
+        if self._process != os.getpid():  # the library's threads are not there: a call would wait for them for ever
+            raise ArgumentError("a model cannot be used in a process forked after it was loaded: start it with \"spawn\"")
         return self._raw
 
     @property
@@ -294,8 +297,8 @@ class Context:
             self._owned[id(handle)] = (handle._destroy, handle._raw)
 
     def release(self, handle: Handle, destroy: Callable[[Any], Any], raw: Any) -> None:
-        if self._owned.pop(id(handle), None) is None:
-            return  # the context is closed, and all that was its with it
+        if self._process != os.getpid() or self._owned.pop(id(handle), None) is None:
+            return  # another process's, or the context is closed, and all that was its with it
         self._doomed.append((destroy, raw))
         if self._lock.acquire(blocking=False):  # else the thread that has it does it after its call
             try:
@@ -310,6 +313,8 @@ class Context:
 
     def close(self) -> None:
         """Destroys everything that was made from it, the last first, and then the context."""
+        if self._process != os.getpid():
+            return  # the parent's, with a lock that nobody may ever let go
         with self._lock:
             if self._raw is None:
                 return

@@ -484,6 +484,18 @@ def test_signals_have_a_stack():
     assert ctypes.CDLL(None).sigaltstack(None, ctypes.byref(stack)) == 0 and stack.size >= 16384 and not stack.flags & 2
 
 
+def test_a_fork_is_told():
+    child = os.fork()
+    if not child:
+        try:
+            model().logits([1])
+        except wn.ArgumentError as e:
+            os._exit(7 if "spawn" in str(e) else 8)
+        os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    model().logits([1])
+
+
 def test_ten_thousand_sessions():
     ids = model().tokenize("the cat sees")
     session = model().session(capacity=32)
@@ -536,6 +548,17 @@ def test_examples():
     assert [line.split()[0] for line in table[1:]] == [p.name for p in wn.policies()]
     assert abs(float(table[1].split()[1]) - math.exp(model().loss(TEXT))) < 1e-3
     assert "6 steps" in example("train.py", "recipe.json", "drawn", "train.steps=6", "train.warmup=2")
+    five = {}
+    for page in ("README.md", "docs/python.md"):
+        with open(os.path.join(root, page), encoding="utf-8") as f:
+            five[page] = f.read().split("```python\n")[1].split("```")[0]
+    lines = five["README.md"].splitlines()
+    assert five["docs/python.md"] == five["README.md"] and len(lines) == 5
+    # The same five lines, with a model that is here, and a template that it does not name itself.
+    there = [line.replace("models/SmolLM2-135M-Instruct.Q4_1.gguf", "run").replace("chat(", 'chat(template="chatml", context=400, ')
+             for line in lines]
+    done = subprocess.run([sys.executable, "-c", "\n".join(there)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    assert done.returncode == 0 and len(done.stdout) > 4, done.stderr.decode()
     assert " holds 8 " in example("kept.py", "run", "text.txt", "8", "window")
     if os.environ.get("WINNOW_CHAT_MODEL"):  # one with a chat template
         assert len(example("chat.py", os.environ["WINNOW_CHAT_MODEL"], "64", input="hello\nand?\n").splitlines()) >= 2
