@@ -140,7 +140,7 @@ static int selection_measure(struct selection *s) {
     return cli_error("%s: the model has no selective attention", a->model_dir);
   analysis_begin(a, "selection", "sequences");
   wn_status status = wn_analyze_selection_mean(a->ctx, a->model, a->source, &options, &s->mean);
-  if (status == WN_OK && s->against) status = cli_model_load(a->ctx, s->against, a->check, NULL, &other);
+  if (status == WN_OK && s->against) status = cli_model_load(a->ctx, s->against, a->check, NULL, NULL, &other);
   if (status == WN_OK && other) status = wn_analyze_selection_mean(a->ctx, other, a->source, &options, &s->other);
   if (status == WN_OK && other) status = wn_selection_compare(a->ctx, s->mean, s->other, &s->likeness);
   status = analysis_ended(a, status);

@@ -130,7 +130,7 @@ static int bench_decode_load(struct bench_decode *d) {
   wn_status status = WN_OK;
   int code = 0;
   if (d->checkpoint) {
-    status = cli_model_load(ctx, d->checkpoint, NULL, d->weights, &d->model);
+    status = cli_model_load(ctx, d->checkpoint, NULL, d->weights, NULL, &d->model);
   } else {
     wn_recipe recipe;
     code = cli_recipe_load(ctx, d->config, &d->sets, &recipe);

@@ -56,7 +56,7 @@ int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, cha
   if (code == CLI_GO) code = cli_check_output(a->out, true);
   if (code == CLI_GO) code = cli_context_open(&a->common, &a->ctx);
   if (code) return code;
-  wn_status status = cli_model_load(a->ctx, a->model_dir, a->check, NULL, &a->model);
+  wn_status status = cli_model_load(a->ctx, a->model_dir, a->check, NULL, NULL, &a->model);
   if (status != WN_OK) return cli_fail(a->ctx, status);
   a->eval = (wn_eval_options){.size = sizeof(wn_eval_options),
                               .batch = a->batch,

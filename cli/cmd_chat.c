@@ -149,6 +149,7 @@ static const struct cli_option chat_options[] = {
     CLI_MODEL_OPTION(struct chat_request, load.model),
     CLI_CHECK_OPTION(struct chat_request, load.check),
     CLI_WEIGHTS_OPTION(struct chat_request, load.weights),
+    CLI_ADAPTER_OPTION(struct chat_request, load.adapter),
     CLI_DIALOGUE_OPTIONS(struct chat_request, dialogue),
     CLI_OPTION(struct chat_request, tokens, "tokens", "N", "the most tokens of an answer", .min = 1, .max = 1 << 24),
     CLI_OPTION(

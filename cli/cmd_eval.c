@@ -173,6 +173,7 @@ static const struct cli_option eval_options[] = {
     CLI_MODEL_OPTION(struct request, load.model),
     CLI_CHECK_OPTION(struct request, load.check),
     CLI_WEIGHTS_OPTION(struct request, load.weights),
+    CLI_ADAPTER_OPTION(struct request, load.adapter),
     CLI_OPTION(struct request, data, "data", "FILE", "a token file (.bin); with --task a folder"),
     CLI_OPTION(struct request, text, "text", "FILE", "a text; - is standard input"),
     CLI_OPTION(struct request, load.tokenizer, "tokenizer", "SPEC",

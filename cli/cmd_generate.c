@@ -389,6 +389,7 @@ static const struct cli_option generate_options[] = {
     CLI_MODEL_OPTION(struct request, load.model),
     CLI_CHECK_OPTION(struct request, load.check),
     CLI_WEIGHTS_OPTION(struct request, load.weights),
+    CLI_ADAPTER_OPTION(struct request, load.adapter),
     CLI_OPTION(struct request, prompt, "prompt", "TEXT",
                "the text to continue; with an encoder: <extra_id_0>, <extra_id_1>, ... where a span is missing"),
     CLI_OPTION(struct request, prompt_file, "prompt-file", "FILE",

@@ -27,6 +27,7 @@ static const struct cli_option serve_options[] = {
     CLI_MODEL_OPTION(struct serve_request, load.model),
     CLI_CHECK_OPTION(struct serve_request, load.check),
     CLI_WEIGHTS_OPTION(struct serve_request, load.weights),
+    CLI_ADAPTER_OPTION(struct serve_request, load.adapter),
     CLI_OPTION(struct serve_request, host, "host", "ADDRESS",
                "the address to listen on; on others than this machine's own nothing is encrypted"),
     CLI_OPTION(struct serve_request, port, "port", "N", "the port; 0: any that is free", .min = 0, .max = 65535),

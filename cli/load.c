@@ -5,7 +5,7 @@
 int cli_load(wn_context *ctx, const char *command, const struct cli_common *common, struct cli_loading *asked,
              bool needs_tokenizer, struct cli_loaded *out) {
   *out = (struct cli_loaded){0};
-  const wn_status status = cli_model_load(ctx, asked->model, asked->check, asked->weights, &out->model);
+  const wn_status status = cli_model_load(ctx, asked->model, asked->check, asked->weights, asked->adapter, &out->model);
   if (status != WN_OK) return cli_fail(ctx, status);
   const wn_model_config *config = wn_model_config_get(out->model);
   int code = 0;

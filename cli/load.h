@@ -10,7 +10,7 @@
 /* What was asked for. */
 struct cli_loading {
   const char *model, *tokenizer; /* tokenizer NULL: the model's own */
-  const char *check, *weights;
+  const char *check, *weights, *adapter;
   struct cli_attention attention;
   struct cli_budgets budgets;
 };

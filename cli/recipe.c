@@ -50,9 +50,12 @@ wn_weights cli_weights_of(const char *given) {
   return strcmp(given, "bf16") == 0 ? WN_WEIGHTS_BFLOAT16 : WN_WEIGHTS_FILE;
 }
 
-wn_status cli_model_load(wn_context *ctx, const char *path, const char *check, const char *weights, wn_model **out) {
-  const wn_model_load_options options = {
-      .size = sizeof options, .check_tensors = cli_check_of(check), .weights = cli_weights_of(weights)};
+wn_status cli_model_load(wn_context *ctx, const char *path, const char *check, const char *weights, const char *adapter,
+                         wn_model **out) {
+  const wn_model_load_options options = {.size = sizeof options,
+                                         .check_tensors = cli_check_of(check),
+                                         .weights = cli_weights_of(weights),
+                                         .adapter = adapter};
   return wn_model_load_with(ctx, path, &options, out);
 }
 

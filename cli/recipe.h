@@ -32,8 +32,11 @@ wn_check cli_check_of(const char *given);
       "matrices in memory; auto: in the file's types, blocks in the processor's order; file: in the file alone, "      \
       "shared with other processes; bf16: float32 rounded to bfloat16 (default: auto)",                                \
       .choices = "auto|file|bf16")
+#define CLI_ADAPTER_OPTION(T, m)                                                                                       \
+  CLI_OPTION(T, m, "adapter", "DIR", "low-rank updates that peft saved, added to the model's projections")
 wn_weights cli_weights_of(const char *given);
-wn_status cli_model_load(wn_context *ctx, const char *path, const char *check, const char *weights, wn_model **out);
+wn_status cli_model_load(wn_context *ctx, const char *path, const char *check, const char *weights, const char *adapter,
+                         wn_model **out);
 /* The tokenizer that is given, else the one in the model's folder `dir`; refused where it has more tokens than the
  * model. 0, or the exit code after reporting; the caller destroys *out all the same. */
 int cli_tokenizer_load(wn_context *ctx, const char *given, const char *dir, const wn_model *model, wn_tokenizer **out);

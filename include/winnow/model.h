@@ -157,6 +157,9 @@ typedef struct wn_model_load_options {
   bool as_float;          /* as wn_model_load_float */
   wn_check check_tensors; /* WN_CHECK_AUTO */
   wn_weights weights;     /* WN_WEIGHTS_AUTO; the only one that as_float goes with */
+  const char *adapter;    /* a folder of Hugging Face's peft (adapter_config.json, adapter_model.safetensors) whose
+                             low-rank updates are added to the projections as the model is loaded; those are held in
+                             float32 then. NULL: none */
 } wn_model_load_options;
 /* wn_model_load with options; NULL: the defaults. */
 wn_status wn_model_load_with(wn_context *ctx, const char *path, const wn_model_load_options *options, wn_model **out);

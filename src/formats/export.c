@@ -40,27 +40,10 @@ struct job {
 
 /* ---- rows ---- */
 
-static bool export_ends_with(const char *name, const char *end) {
-  const size_t n = strlen(name), m = strlen(end);
-  return n >= m && !strcmp(name + n - m, end);
-}
-
-/* Where row d of a head's D lies when the target's pairs are not the source's. */
-static int64_t export_other_place(const wn_model_config *target, int64_t d) {
-  const int64_t R = target->rope_size ? target->rope_size : target->head_size, half = R / 2;
-  if (d >= R) return d;
-  return target->rope_pairs == WN_ROPE_HALVES ? 2 * (d % half) + d / half : d % 2 * half + d / 2;
-}
-
 /* The source's row for the target's row r of our tensor. */
 static int64_t export_source_row(const struct wn_export *e, const struct wn_param *row, int64_t r) {
-  const wn_model_config *c = &e->config;
-  if (c->position != WN_POS_ROPE || c->rope_pairs == e->from->config.rope_pairs) return r;
-  const int64_t D = c->head_size, turned = (c->heads + c->kv_heads) * D;
-  const bool gain = export_ends_with(row->name, "attn.q_norm.gain") || export_ends_with(row->name, "attn.k_norm.gain");
-  const bool qk = export_ends_with(row->name, "attn.qkv.weight") || export_ends_with(row->name, "attn.qkv.bias");
-  if (!gain && !(qk && r < turned)) return r;
-  return r / D * D + export_other_place(c, r % D);
+  const bool same = e->config.position != WN_POS_ROPE || e->config.rope_pairs == e->from->config.rope_pairs;
+  return same ? r : wn_names_other_row(&e->config, row, r);
 }
 
 /* Row r of the source's own order: which part, and which row of it. */
@@ -215,10 +198,10 @@ static wn_gguf_type export_mixed_type(const struct job *job, const struct wn_par
   const int64_t before_v = (c->heads + c->kv_heads) * c->head_size;
   const bool more = export_layer_has_more(row->name, c->layers);
   if (!strcmp(row->name, "output.weight") || (c->tied && !strcmp(row->name, "embed.weight"))) return WN_GGUF_Q6_K;
-  if (export_ends_with(row->name, "attn.qkv.weight") && part->rows == row->shape[0])
+  if (wn_name_ends_with(row->name, "attn.qkv.weight") && part->rows == row->shape[0])
     return type == WN_GGUF_Q4_K ? WN_GGUF_Q5_K : WN_GGUF_Q6_K;
-  if (export_ends_with(row->name, "attn.qkv.weight") && part->first == before_v) return more ? WN_GGUF_Q6_K : type;
-  if (export_ends_with(row->name, "ffn.out.weight")) return more ? WN_GGUF_Q6_K : type;
+  if (wn_name_ends_with(row->name, "attn.qkv.weight") && part->first == before_v) return more ? WN_GGUF_Q6_K : type;
+  if (wn_name_ends_with(row->name, "ffn.out.weight")) return more ? WN_GGUF_Q6_K : type;
   return type;
 }
 

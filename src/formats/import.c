@@ -3,7 +3,7 @@
  * Nothing in a file is trusted: the configuration goes through the table of our own, then every tensor that it implies
  * is looked up (name, shape, type) before a byte for the model is allocated, so that a few lines of metadata cannot ask
  * for terabytes; then every tensor of the file must have been asked for, or be one that is known to be no weight. */
-#include "formats/import.h"
+#include "formats/adapter.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -313,6 +313,7 @@ static void import_pack_row(const struct wn_import *im, const struct wn_param *r
   bool smaller = false;
   out->count = 0;
   if (row->ndim != 2 || !strcmp(row->name, "pos.weight")) return;
+  if (im->adapter && wn_adapter_changes(im->adapter, row->name)) return;
   const int count = wn_names_parts(im->names, &im->config, im->prefix, row, parts);
   for (int k = 0; k < count; k++) {
     const struct wn_tensor *t = wn_tensors_at(im->tensors, wn_tensors_find(im->tensors, parts[k].name));
@@ -390,6 +391,7 @@ wn_status wn_import_model(wn_context *ctx, struct wn_import *im, bool as_float, 
   wn_status status =
       as_float ? wn_model_allocate(ctx, &im->config, WN_F32, &model) : import_allocate_packed(ctx, im, weights, &model);
   if (status == WN_OK) status = import_copy_tensors(ctx, im, model);
+  if (status == WN_OK && im->adapter) status = wn_adapter_merge(ctx, im->adapter, model);
   const bool factors = im->config.rope_factors || im->config.rope_scaling.type == WN_ROPE_LONG;
   if (status == WN_OK && factors) status = wn_model_rotary_refresh(model);
   if (status != WN_OK) {

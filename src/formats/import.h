@@ -13,6 +13,8 @@
 /* What a model of ours calls itself where others name an architecture. */
 #define WN_OWN_ARCHITECTURE "winnow"
 
+struct wn_adapter;
+
 struct wn_import {
   enum wn_model_form form;
   char where[4096];               /* the file that the configuration comes from, for messages */
@@ -22,8 +24,9 @@ struct wn_import {
   const struct wn_names *names;
   const char *prefix; /* the naming's, or "" where the file leaves it out */
   struct wn_tensors *tensors;
-  int64_t bos, eos; /* as the source says, -1: not at all */
-  bool unchecked;   /* values that are not finite are taken */
+  int64_t bos, eos;                 /* as the source says, -1: not at all */
+  bool unchecked;                   /* values that are not finite are taken */
+  const struct wn_adapter *adapter; /* borrowed, or NULL: the model is made with its updates (adapter.h) */
 };
 
 /* Opens a folder or a file, of any form: configuration resolved, no tensor checked. Clear it in any case. */

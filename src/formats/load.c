@@ -5,7 +5,7 @@
 #include "base/limits.h"
 #include "base/misuse.h"
 #include "base/options.h"
-#include "formats/import.h"
+#include "formats/adapter.h"
 #include "text/tokenizer.h"
 
 enum { PATH_BYTES = 4096 };
@@ -36,6 +36,7 @@ static bool load_checks_values(const struct wn_import *im, wn_check check) {
 /* A checkpoint of ours names its tokenizer; others' may lack one that we read, which is theirs to say who wants it. */
 static wn_status load_any(wn_context *ctx, const char *path, const wn_model_load_options *options, wn_model **out) {
   struct wn_import import;
+  struct wn_adapter *adapter = NULL;
   struct wn_model *model = NULL;
   *out = NULL;
   wn_status status = wn_import_open(ctx, path, &import);
@@ -43,10 +44,13 @@ static wn_status load_any(wn_context *ctx, const char *path, const wn_model_load
   if (status == WN_OK) status = wn_import_check(ctx, &import);
   if (status == WN_OK && load_checks_values(&import, options->check_tensors))
     status = wn_import_check_values(ctx, &import);
+  if (status == WN_OK && options->adapter) status = wn_adapter_open(ctx, options->adapter, &import, &adapter);
+  import.adapter = adapter;
   import.unchecked = options->check_tensors == WN_CHECK_NO;
   if (status == WN_OK) status = wn_import_model(ctx, &import, options->as_float, options->weights, &model);
   if (status == WN_OK && import.form == WN_FORM_WINNOW) status = load_check_tokenizer(ctx, path, model);
   wn_import_clear(&import);
+  wn_adapter_close(adapter);
   if (status != WN_OK) {
     wn_model_destroy(model);
     return status;

@@ -65,3 +65,24 @@ bool wn_names_ignore(const struct wn_names *names, const char *name) {
   }
   return false;
 }
+
+bool wn_name_ends_with(const char *name, const char *end) {
+  const size_t n = strlen(name), m = strlen(end);
+  return n >= m && !strcmp(name + n - m, end);
+}
+
+/* Where row d of a head's D lies when the target's pairs are not the source's. */
+static int64_t names_other_place(const wn_model_config *target, int64_t d) {
+  const int64_t R = target->rope_size ? target->rope_size : target->head_size, half = R / 2;
+  if (d >= R) return d;
+  return target->rope_pairs == WN_ROPE_HALVES ? 2 * (d % half) + d / half : d % 2 * half + d / 2;
+}
+
+int64_t wn_names_other_row(const wn_model_config *c, const struct wn_param *row, int64_t r) {
+  const int64_t D = c->head_size, turned = (c->heads + c->kv_heads) * D;
+  const bool gain =
+      wn_name_ends_with(row->name, "attn.q_norm.gain") || wn_name_ends_with(row->name, "attn.k_norm.gain");
+  const bool qk = wn_name_ends_with(row->name, "attn.qkv.weight") || wn_name_ends_with(row->name, "attn.qkv.bias");
+  if (c->position != WN_POS_ROPE || (!gain && !(qk && r < turned))) return r;
+  return r / D * D + names_other_place(c, r % D);
+}

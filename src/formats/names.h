@@ -36,6 +36,10 @@ struct wn_name_part {
 /* The tensors that row is made of, 0 where the naming has none. */
 int wn_names_parts(const struct wn_names *names, const wn_model_config *config, const char *prefix,
                    const struct wn_param *row, struct wn_name_part out[3]);
+/* Of rotary positions, row r of our tensor `row` as a source has it whose pairs that turn together are not target's
+ * (export.c): q, k and their gains change places within a head. */
+int64_t wn_names_other_row(const wn_model_config *target, const struct wn_param *row, int64_t r);
+bool wn_name_ends_with(const char *name, const char *end);
 /* A tensor that is left aside knowingly. */
 bool wn_names_ignore(const struct wn_names *names, const char *name);
 

@@ -219,18 +219,26 @@ static wn_status open_index(wn_context *ctx, const char *dir, struct wn_tensors 
   return status;
 }
 
-static wn_status open_single(wn_context *ctx, const char *dir, struct wn_tensors *t) {
+static wn_status open_single(wn_context *ctx, const char *dir, const char *name, struct wn_tensors *t) {
   void *memory;
   WN_TRY(wn_alloc(ctx, "shards", sizeof *t->shards, &memory));
   t->shards = memory;
-  return open_shard(ctx, t, dir, "model.safetensors");
+  return open_shard(ctx, t, dir, name);
+}
+
+wn_status wn_tensors_open_file(wn_context *ctx, const char *dir, const char *name, struct wn_tensors **out) {
+  struct wn_tensors *t;
+  wn_status status = tensors_allocate(ctx, dir, &t);
+  if (status == WN_OK) status = open_single(ctx, dir, name, t);
+  if (status == WN_OK) status = list_shards(ctx, t);
+  return tensors_finish(status, t, out);
 }
 
 wn_status wn_tensors_open_folder(wn_context *ctx, const char *dir, struct wn_tensors **out) {
   struct wn_tensors *t;
   wn_status status = tensors_allocate(ctx, dir, &t);
   const bool sharded = !wn_folder_has(dir, "model.safetensors") && wn_folder_has(dir, INDEX_NAME);
-  if (status == WN_OK) status = sharded ? open_index(ctx, dir, t) : open_single(ctx, dir, t);
+  if (status == WN_OK) status = sharded ? open_index(ctx, dir, t) : open_single(ctx, dir, "model.safetensors", t);
   if (status == WN_OK) status = list_shards(ctx, t);
   return tensors_finish(status, t, out);
 }

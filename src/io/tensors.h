@@ -23,6 +23,8 @@ wn_status wn_tensors_open_gguf_memory(wn_context *ctx, const char *name, const v
 /* dir/model.safetensors, or the shards of dir/model.safetensors.index.json, which have to lie in the folder and hold
  * exactly what the index says. */
 wn_status wn_tensors_open_folder(wn_context *ctx, const char *dir, struct wn_tensors **out);
+/* dir/name, one safetensors file. */
+wn_status wn_tensors_open_file(wn_context *ctx, const char *dir, const char *name, struct wn_tensors **out);
 /* The files' checksums against their headers and, with `data`, their tensors (io/checksum.h); files without pass. */
 wn_status wn_tensors_check(wn_context *ctx, const struct wn_tensors *t, bool data);
 /* One more, of count floats (copied) that come from elsewhere in the file `file`; both names are copied. */

@@ -12,6 +12,7 @@
 
 #include "base/fields.h"
 #include "base/file.h"
+#include "formats/adapter.h"
 #include "formats/save.h"
 
 enum { PATH_BYTES = 4096 };
@@ -155,6 +156,28 @@ static wn_status save_adapter(wn_context *ctx, const char *dir, const struct wn_
   return status;
 }
 
+/* The same as Hugging Face's peft has them. */
+static wn_status save_peft(wn_context *ctx, const char *dir, const struct wn_lora *lora, const char *base) {
+  const struct wn_model *model = lora->model;
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "list of updates", (size_t)lora->count * sizeof(struct wn_adapter_update), &memory));
+  struct wn_adapter_update *all = memory;
+  for (int i = 0; i < lora->count; i++) {
+    const struct wn_lora_map *m = &lora->maps[i];
+    all[i] = (struct wn_adapter_update){.row = model->table.rows[m->row].name,
+                                        .first = m->first,
+                                        .rows = m->rows,
+                                        .columns = m->columns,
+                                        .a = m->a,
+                                        .b = m->b};
+  }
+  const struct wn_adapter_updates updates = {
+      .all = all, .count = lora->count, .rank = lora->rank, .alpha = lora->scale * (double)lora->rank, .base = base};
+  const wn_status status = wn_adapter_write(ctx, dir, &model->config, &updates);
+  wn_free(memory);
+  return status;
+}
+
 static wn_status moments_list(wn_context *ctx, const wn_trainer *t, struct moments *out) {
   const struct wn_optimizer *opt = &t->opt;
   const int maps = t->learns.lora.count;
@@ -234,7 +257,10 @@ static wn_status write_next(wn_context *ctx, struct wn_folder *f, const wn_recip
   moments_clear(&list);
   if (status != WN_OK) return status;
 
-  if (t->learns.has_lora) WN_TRY(save_adapter(ctx, next, &t->learns.lora));
+  if (t->learns.has_lora) {
+    WN_TRY(save_adapter(ctx, next, &t->learns.lora));
+    WN_TRY(save_peft(ctx, next, &t->learns.lora, recipe->train.init));
+  }
   char *text = NULL;
   WN_TRY(wn_recipe_json(ctx, recipe, &text));
   status = wn_path_join(ctx, path, sizeof path, next, "recipe.json");

@@ -22,6 +22,17 @@ json "adapt: low-rank updates" '.step == 6' adapt --model dense --out lora --dat
 json "low-rank updates are merged" '.loss > 0' eval --model lora --data data/val.bin
 is "what is merged has no tensors of its own" 0 "$("$winnow" info lora --json >out; tensors lora)"
 
+# The same updates in peft's form, of a model that transformers has: added to the old model they are the merged one.
+for i in {1..700}; do printf '%b' "\\x$(printf %02x $((i * i % 47)))\\x00"; done >tiny.bin
+llama=$root/tests/golden/hf/llama
+json "adapt: an adapter for peft" '.step == 3' adapt "$llama" --out peft --data tiny.bin --set train.steps=3 \
+  --set train.warmup=0 --set train.batch=2 --set train.tune=lora --set train.lora.rank=2 --set train.lr=0.02
+loss_of() { "$winnow" eval --data tiny.bin --json "$@" | jq .loss; }
+merged=$(loss_of --model peft) added=$(loss_of --model "$llama" --adapter peft) plain=$(loss_of --model "$llama")
+awk -v a="$merged" -v b="$added" -v c="$plain" 'BEGIN { d = a - b; e = a - c; exit !(d * d < 1e-10 && e * e > 1e-4) }' &&
+  pass "eval --adapter: the merged model's loss" || fail "eval --adapter: the merged model's loss" "$merged $added $plain"
+refuses "an adapter that is none" 1 'adapter_config\.json' eval --model "$llama" --data tiny.bin --adapter data
+
 # Stopped and resumed: the same bits.
 cat >adapt.json <<END
 {"model": {"attention": {"selective": {"strength": "scheduled"}, "exclusive": {"layers": "01"}, "span": {}}},

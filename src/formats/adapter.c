@@ -1,0 +1,286 @@
+/* Reading adapters of peft, and adding them to a model's projections: 2 r in out operations each.
+ *
+ * Nothing in the files is trusted: every tensor must be half of a pair that belongs to a projection and has its shape,
+ * ranks must be those of adapter_config.json, and keys there that ask for more than W + alpha/r B A are refused. */
+#include "formats/adapter.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/fields.h"
+#include "base/team.h"
+#include "io/folder.h"
+#include "model/params.h"
+
+struct adapter_map {
+  struct wn_param row; /* ours */
+  int64_t first, rows, rank;
+  double scale;
+  const struct wn_tensor *a, *b, *base; /* base: instead of the model's own weights, or NULL */
+};
+
+struct wn_adapter {
+  char where[4096]; /* adapter_config.json */
+  json_t *config;
+  struct wn_tensors *tensors;
+  struct adapter_map *maps;
+  int count, room;
+};
+
+/* ---- adapter_config.json ---- */
+
+static wn_status adapter_refuse(const struct wn_hf_keys *k) {
+  static const struct {
+    const char *key, *what;
+  } known[] = {{"use_dora", "magnitudes (DoRA)"},
+               {"use_qalora", "pooled inputs (QALoRA)"},
+               {"use_bdlora", "blocks (BD-LoRA)"},
+               {"lora_bias", "biases of updates"},
+               {"layer_replication", "layers that are used several times"},
+               {"trainable_token_indices", "rows of the embedding"},
+               {"target_parameters", "parameters that are no projections"},
+               {"alora_invocation_tokens", "updates from a token on"},
+               {"modules_to_save", "whole modules beside the updates"},
+               {"arrow_config", "a router of adapters"},
+               {"monteclora_config", "random updates"},
+               {"kasa_config", "another decomposition"},
+               {"velora_config", "another decomposition"}};
+  const char *type, *bias;
+  WN_TRY(wn_hf_text(k, "peft_type", "", &type));
+  if (strcmp(type, "LORA") != 0)
+    return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"peft_type\" is \"%.60s\"; LORA is supported", k->where, type);
+  WN_TRY(wn_hf_text(k, "bias", "none", &bias));
+  if (strcmp(bias, "none") != 0)
+    return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"bias\" is \"%.60s\"; none is supported", k->where, bias);
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+    const json_t *v = wn_hf_find(k, known[i].key);
+    const bool empty = json_is_false(v) || (json_is_array(v) && json_array_size(v) == 0) ||
+                       (json_is_object(v) && json_object_size(v) == 0);
+    if (v && !empty)
+      return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"%s\" asks for %s, which is not supported", k->where,
+                     known[i].key, known[i].what);
+  }
+  /* Starts that take the update out of the base model's weights, so that it is not relative to them. */
+  static const char *const harmless[] = {"gaussian", "eva", "orthogonal", NULL};
+  const char *start = json_string_value(wn_hf_find(k, "init_lora_weights"));
+  int i = 0;
+  while (start && harmless[i] && strcmp(start, harmless[i]) != 0) i++;
+  if (start && !harmless[i])
+    return wn_fail(k->ctx, WN_ERR_UNSUPPORTED,
+                   "%s: \"init_lora_weights\" is \"%.60s\", which changes the base model; save the adapter converted "
+                   "to the original one",
+                   k->where, start);
+  return WN_OK;
+}
+
+/* The number for a module: of the first pattern that is its name or the end of it, else `otherwise`. */
+static wn_status adapter_pattern(const struct wn_hf_keys *k, const char *patterns, const char *module, double otherwise,
+                                 double *out) {
+  const json_t *object = wn_hf_find(k, patterns);
+  const size_t n = strlen(module);
+  const char *key;
+  json_t *value;
+  *out = otherwise;
+  if (object && !json_is_object(object))
+    return wn_fail(k->ctx, WN_ERR_CONFIG, "%s: \"%s\" is not an object", k->where, patterns);
+  json_object_foreach((json_t *)(uintptr_t)object, key, value) {
+    const size_t m = strlen(key);
+    if (strpbrk(key, "^$*+?()[]{}|\\"))
+      return wn_fail(k->ctx, WN_ERR_UNSUPPORTED,
+                     "%s: \"%s\": \"%.100s\" is a regular expression; names of modules are supported", k->where,
+                     patterns, key);
+    if (!json_is_number(value))
+      return wn_fail(k->ctx, WN_ERR_CONFIG, "%s: \"%s\": \"%.100s\" is not a number", k->where, patterns, key);
+    if (m > n || strcmp(module + n - m, key) != 0 || (m < n && module[n - m - 1] != '.')) continue;
+    *out = json_number_value(value);
+    return WN_OK;
+  }
+  return WN_OK;
+}
+
+static wn_status adapter_scale(const struct wn_hf_keys *k, const char *module, int64_t rank, double *out) {
+  int64_t r;
+  double alpha, wanted;
+  bool root;
+  WN_TRY(wn_hf_int(k, "r", 8, &r));
+  WN_TRY(wn_hf_real(k, "lora_alpha", 8, &alpha));
+  WN_TRY(wn_hf_flag(k, "use_rslora", false, &root));
+  WN_TRY(adapter_pattern(k, "rank_pattern", module, (double)r, &wanted));
+  WN_TRY(adapter_pattern(k, "alpha_pattern", module, alpha, &alpha));
+  if (wanted != (double)rank)
+    return wn_fail(k->ctx, WN_ERR_SHAPE, "%s: the rank of %.200s is %g, its tensors have %lld", k->where, module,
+                   wanted, (long long)rank);
+  if (!isfinite(alpha) || fabs(alpha) > 1e6)
+    return wn_fail(k->ctx, WN_ERR_CONFIG, "%s: the alpha of %.200s is %g; at most 1e6 is expected", k->where, module,
+                   alpha);
+  *out = alpha / (root ? sqrt((double)rank) : (double)rank);
+  return WN_OK;
+}
+
+/* ---- tensors ---- */
+
+/* Both halves of a module's update, by the names that peft gives them; NULL: there are none. */
+static const struct wn_tensor *adapter_half(const struct wn_adapter *x, const char *module, const char *half) {
+  char name[WN_NAME_BYTES + 64];
+  snprintf(name, sizeof name, "base_model.model.%s.lora_%s.weight", module, half);
+  const int at = wn_tensors_find(x->tensors, name);
+  return at < 0 ? NULL : wn_tensors_at(x->tensors, at);
+}
+
+static wn_status adapter_check_half(wn_context *ctx, const struct wn_tensor *t, int64_t rows, int64_t columns) {
+  if (t->is_weights && t->t.ndim == 2 && t->t.shape[0] == rows && t->t.shape[1] == columns) return WN_OK;
+  return wn_fail(ctx, WN_ERR_SHAPE, "%s: tensor %s is not of shape [%lld,%lld] and of F32, F16 or BF16", t->file,
+                 t->t.name, (long long)rows, (long long)columns);
+}
+
+/* The update of one projection, where the adapter has one. */
+static wn_status adapter_find(wn_context *ctx, struct wn_adapter *x, const struct wn_param *row,
+                              const struct wn_name_part *part, const char *prefix, uint8_t *used) {
+  const struct wn_hf_keys keys = {ctx, x->where, x->config};
+  char module[WN_NAME_BYTES];
+  const size_t n = strlen(part->name), end = strlen(".weight"), skip = strlen(prefix);
+  if (part->listed || n <= end || strcmp(part->name + n - end, ".weight") != 0) return WN_OK;
+  snprintf(module, sizeof module, "%.*s", (int)(n - end), part->name);
+  const char *name = module;
+  const struct wn_tensor *a = adapter_half(x, name, "A"), *b = adapter_half(x, name, "B");
+  if (!a && !b && !strncmp(module, prefix, skip)) { /* made for the model without its head */
+    name = module + skip;
+    a = adapter_half(x, name, "A"), b = adapter_half(x, name, "B");
+  }
+  if (!a && !b) return WN_OK;
+  if (!a || !b)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: %s has lora_%s alone", wn_tensors_where(x->tensors), name, a ? "A" : "B");
+  const int64_t rank = a->is_weights && a->t.ndim == 2 ? a->t.shape[0] : 0;
+  WN_TRY(adapter_check_half(ctx, a, rank > 0 ? rank : 1, row->shape[1]));
+  WN_TRY(adapter_check_half(ctx, b, part->rows, rank));
+  struct adapter_map *m = &x->maps[x->count++];
+  *m = (struct adapter_map){.row = *row, .first = part->first, .rows = part->rows, .rank = rank, .a = a, .b = b};
+  used[a - wn_tensors_at(x->tensors, 0)] = used[b - wn_tensors_at(x->tensors, 0)] = 1;
+  char base[WN_NAME_BYTES + 64]; /* peft saves that of an output it has updates for */
+  snprintf(base, sizeof base, "base_model.model.%s.base_layer.weight", name);
+  const int at = wn_tensors_find(x->tensors, base);
+  if (at >= 0) {
+    m->base = wn_tensors_at(x->tensors, at);
+    used[at] = 1;
+    if (part->transposed)
+      return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: tensor %s is not supported", m->base->file, base);
+    WN_TRY(adapter_check_half(ctx, m->base, part->rows, row->shape[1]));
+  }
+  return adapter_scale(&keys, name, rank, &m->scale);
+}
+
+static wn_status adapter_bind(wn_context *ctx, struct wn_adapter *x, const struct wn_import *im, uint8_t *used) {
+  const struct wn_family *family = im->family ? im->family : wn_family_of(&im->config, WN_FORM_HF);
+  const int count = wn_tensors_count(x->tensors);
+  if (!family || !family->hf.names)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: transformers has no names for the tensors of a model like this",
+                   im->where);
+  const struct wn_names *names = family->hf.names;
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "updates of an adapter", (size_t)(count / 2 + 1) * sizeof *x->maps, &memory));
+  x->maps = memory;
+  for (int64_t p = 0; p < wn_param_slot_count(&im->config); p++) {
+    struct wn_param row;
+    struct wn_name_part parts[3];
+    WN_TRY(wn_param_slot(ctx, &im->config, p, &row));
+    if (row.ndim != 2 || !row.packs || !strcmp(row.name, "embed.weight")) continue;
+    const int n = wn_names_parts(names, &im->config, names->prefix, &row, parts);
+    for (int k = 0; k < n; k++) WN_TRY(adapter_find(ctx, x, &row, &parts[k], names->prefix, used));
+  }
+  for (int i = 0; i < count; i++)
+    if (!used[i])
+      return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: tensor %s is no update of a projection that this model has",
+                     wn_tensors_where(x->tensors), wn_tensors_at(x->tensors, i)->t.name);
+  if (x->count == 0) return wn_fail(ctx, WN_ERR_FORMAT, "%s: there are no updates", wn_tensors_where(x->tensors));
+  return WN_OK;
+}
+
+wn_status wn_adapter_open(wn_context *ctx, const char *dir, const struct wn_import *im, struct wn_adapter **out) {
+  void *memory, *used = NULL;
+  *out = NULL;
+  WN_TRY(wn_alloc(ctx, "an adapter", sizeof **out, &memory));
+  struct wn_adapter *x = memory;
+  wn_status status = wn_folder_file(ctx, x->where, sizeof x->where, dir, "adapter_config.json");
+  if (status == WN_OK) status = wn_json_load_file(ctx, WN_JSON_CONFIG, x->where, &x->config);
+  if (status == WN_OK && !json_is_object(x->config))
+    status = wn_fail(ctx, WN_ERR_CONFIG, "%s: expected a JSON object", x->where);
+  const struct wn_hf_keys inside = {ctx, x->where, x->config};
+  if (status == WN_OK) status = adapter_refuse(&inside);
+  if (status == WN_OK) status = wn_tensors_open_file(ctx, dir, "adapter_model.safetensors", &x->tensors);
+  if (status == WN_OK) status = wn_tensors_check(ctx, x->tensors, true);
+  if (status == WN_OK) status = wn_alloc(ctx, "marks of tensors", (size_t)wn_tensors_count(x->tensors) + 1, &used);
+  if (status == WN_OK) status = adapter_bind(ctx, x, im, used);
+  wn_free(used);
+  if (status != WN_OK) {
+    wn_adapter_close(x);
+    return status;
+  }
+  *out = x;
+  return WN_OK;
+}
+
+void wn_adapter_close(struct wn_adapter *x) {
+  if (!x) return;
+  json_decref(x->config);
+  wn_tensors_close(x->tensors);
+  wn_free(x->maps);
+  wn_free(x);
+}
+
+bool wn_adapter_changes(const struct wn_adapter *x, const char *row) {
+  for (int i = 0; i < x->count; i++)
+    if (!strcmp(x->maps[i].row.name, row)) return true;
+  return false;
+}
+
+/* ---- adding ---- */
+
+static wn_status adapter_read(wn_context *ctx, const struct wn_tensor *t, float **out) {
+  const int64_t n = t->t.shape[0] * t->t.shape[1];
+  void *memory;
+  WN_TRY(wn_alloc(ctx, t->t.name, (size_t)n * sizeof(float), &memory));
+  *out = memory;
+  WN_TRY(wn_tensor_read(ctx, t, 0, n, *out));
+  for (int64_t i = 0; i < n; i++)
+    if (!isfinite((*out)[i]))
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor %s holds values that are not finite", t->file, t->t.name);
+  return WN_OK;
+}
+
+/* Rows of w [rows,K] += scale b a, in the order that the model has them in. */
+static void adapter_add(wn_context *ctx, const struct adapter_map *m, const wn_model_config *c, const float *a,
+                        const float *b, const float *base, float *w /* the whole tensor's */) {
+  const int64_t K = m->row.shape[1];
+#pragma omp parallel for num_threads(wn_team(ctx, ctx->threads)) schedule(static)
+  for (int64_t r = m->first; r < m->first + m->rows; r++) {
+    const int64_t theirs = c->rope_pairs == WN_ROPE_HALVES ? r : wn_names_other_row(c, &m->row, r);
+    const float *of = b + (theirs - m->first) * m->rank;
+    float *to = w + r * K;
+    if (base) memcpy(to, base + (theirs - m->first) * K, (size_t)K * sizeof *to);
+    for (int64_t k = 0; k < m->rank; k++) {
+      const float by = (float)(m->scale * (double)of[k]);
+      for (int64_t i = 0; i < K; i++) to[i] += by * a[k * K + i];
+    }
+  }
+}
+
+wn_status wn_adapter_merge(wn_context *ctx, const struct wn_adapter *x, struct wn_model *model) {
+  for (int i = 0; i < x->count; i++) {
+    const struct adapter_map *m = &x->maps[i];
+    const int at = wn_param_find(&model->table, m->row.name);
+    float *a = NULL, *b = NULL, *base = NULL;
+    wn_status status = adapter_read(ctx, m->a, &a);
+    if (status == WN_OK) status = adapter_read(ctx, m->b, &b);
+    if (status == WN_OK && m->base) status = adapter_read(ctx, m->base, &base);
+    if (status == WN_OK)
+      adapter_add(ctx, m, &model->config, a, b, base, (float *)model->params + model->table.rows[at].offset);
+    wn_free(a);
+    wn_free(b);
+    wn_free(base);
+    WN_TRY(status);
+  }
+  return WN_OK;
+}

@@ -1,0 +1,38 @@
+/* Low-rank adapters of Hugging Face's peft: private to src/formats and to training. A folder with adapter_config.json
+ * and adapter_model.safetensors, whose tensors say by transformers' names of projections what is added to them (Hu et
+ * al. 2021, arXiv 2106.09685):  W' = W + alpha/r B A,  A [r, in], B [out, r]. */
+#ifndef WN_FORMATS_ADAPTER_H
+#define WN_FORMATS_ADAPTER_H
+
+#include "formats/import.h"
+#include "model/model.h"
+
+struct wn_adapter;
+/* Opens the folder, and finds for each of its tensors the projection of the model: a tensor that is of none is refused,
+ * and what the adapter asks for beyond low-rank updates. */
+wn_status wn_adapter_open(wn_context *ctx, const char *dir, const struct wn_import *import, struct wn_adapter **out);
+void wn_adapter_close(struct wn_adapter *adapter); /* NULL is allowed */
+/* Does it change this tensor of ours? */
+bool wn_adapter_changes(const struct wn_adapter *adapter, const char *row);
+/* Adds the updates to the model's projections, which are floats. */
+wn_status wn_adapter_merge(wn_context *ctx, const struct wn_adapter *adapter, struct wn_model *model);
+
+/* An update of rows first, first + 1, ... of a tensor of ours. */
+struct wn_adapter_update {
+  const char *row; /* "layers.3.attn.qkv.weight" */
+  int64_t first, rows, columns;
+  const float *a, *b; /* [rank,columns], [rows,rank] */
+};
+struct wn_adapter_updates {
+  const struct wn_adapter_update *all; /* in the order of the tensors and their rows */
+  int count;
+  int64_t rank;
+  double alpha;
+  const char *base; /* what they are updates of: a path, or "" */
+};
+/* adapter_config.json and adapter_model.safetensors in dir, where transformers has names for a model of this
+ * configuration; else nothing. */
+wn_status wn_adapter_write(wn_context *ctx, const char *dir, const wn_model_config *config,
+                           const struct wn_adapter_updates *updates);
+
+#endif
