@@ -139,7 +139,8 @@ static void info_print_shape(const wn_model_config *c) {
   if (c->kv_heads != c->heads) printf(" over %" PRId64 " key-value head%s", c->kv_heads, c->kv_heads == 1 ? "" : "s");
   printf(", feed-forward %" PRId64 " (%s), vocabulary %" PRId64, c->ffn_width, kinds[c->ffn], c->vocab_size);
   if (c->encoder.layers)
-    printf(", encoder of %" PRId64 " layer%s", c->encoder.layers, c->encoder.layers == 1 ? "" : "s");
+    printf(", encoder of %" PRId64 " layer%s%s", c->encoder.layers, c->encoder.layers == 1 ? "" : "s",
+           c->encoder.selective ? " with selective attention" : "");
   putchar('\n');
 }
 

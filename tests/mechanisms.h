@@ -71,6 +71,28 @@ static SUPPORT_UNUSED void mech_list(bool all_pairs) {
     for (int j = i + 1; j < n; j++) mech_add_pairs(i, j, all_pairs, &number);
 }
 
+/* Open rows that select: no causality, nor what looks back. All rows select from the first on, so logits are small: F
+ * of hundreds would leave every row the first key alone. */
+static SUPPORT_UNUSED void mech_list_open(void) {
+  static const char *const cases[] = {
+      "{\"selective\":{}}",
+      "{\"selective\":{\"shift\":false,\"protect_self\":false}}",
+      "{\"selective\":{\"protect_first\":false,\"head\":1,\"strength\":\"scheduled\"}}",
+      "{\"selective\":{\"bilinear\":true}}",
+      "{\"selective\":{\"per_kv_head\":true,\"strength\":\"learned\"}}",
+      "{\"selective\":{\"per_kv_head\":true,\"bilinear\":true,\"strength\":\"learned\",\"protect_self\":false}}",
+      "{\"selective\":{\"relu\":false,\"bilinear\":true,\"shift\":false}}",
+      "{\"selective\":{\"relu\":false}}",
+      "{\"selective\":{\"head\":1},\"buckets\":{\"count\":12,\"farthest\":40}}",
+      "{\"selective\":{},\"softcap\":{\"cap\":2.5}}",
+      "{\"selective\":{\"per_kv_head\":true},\"buckets\":{\"count\":8,\"farthest\":9},\"softcap\":{\"cap\":4}}",
+  };
+  mech_count = 0;
+  for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++)
+    mech_add("{\"bidirectional\":true,\"scale\":0.02}", cases[i], 5000 + i);
+  mech_alone = mech_count;
+}
+
 /* ---- one call's arrays ---- */
 
 struct mech_setup {
@@ -78,8 +100,9 @@ struct mech_setup {
   int64_t B, Tq, Tk, H, Hkv, D;
   bool heads_first; /* [B,H,T,D]; else [B,T,H,D] with a gap behind each token */
   bool documents, control;
-  bool f_in;  /* selections that earlier rows have made */
-  int evicts; /* evictions: 0: none, 1: of all heads together, 2: of each key-value head for itself */
+  bool padded; /* open rows: sequences have fewer keys, the second none, the third one */
+  bool f_in;   /* selections that earlier rows have made */
+  int evicts;  /* evictions: 0: none, 1: of all heads together, 2: of each key-value head for itself */
   int64_t dk_from;
   double dropout;
   bool bf16; /* q, k, v and dy are numbers of bf16; in a bench of floats they, y, dq, dk and dv are held so */
@@ -106,7 +129,7 @@ struct mech_bench {
   struct wn_attention op;
   struct mech_array a[MECH_ARRAYS_MAX];
   int n;
-  int32_t *doc_start, *evicted_at;
+  int32_t *doc_start, *evicted_at, *key_count;
   uint8_t *control;
   double *cut;
   void *dot;
@@ -284,6 +307,10 @@ static SUPPORT_UNUSED void mech_make(struct mech_bench *m, const struct mech_set
         m->doc_start[b * s->Tk + t] = (int32_t)first;
       }
   }
+  if (s->padded) {
+    op->key_count = m->key_count = malloc((size_t)s->B * sizeof *m->key_count);
+    for (int64_t b = 0; b < s->B; b++) m->key_count[b] = (int32_t)(b == 1 ? 0 : b == 2 ? 1 : 1 + s->Tk * 3 / (4 + b));
+  }
   if (s->evicts) { /* soon, late or never, but not before the key's own row; every other group forgets all it can */
     const int64_t P = op->slots.groups = s->evicts == 2 ? s->Hkv : 1;
     op->slots.evicted_at = m->evicted_at = malloc((size_t)(s->B * P * s->Tk) * sizeof *m->evicted_at);
@@ -313,7 +340,7 @@ static SUPPORT_UNUSED void mech_make(struct mech_bench *m, const struct mech_set
   if (!op->sel.on) return;
   const int64_t groups = s->B * wn_selection_groups(op);
   if (s->f_in) op->sel.f_in = m->a[mech_array_add(m, "f_in", MECH_FIXED, groups * s->Tk)].data;
-  op->sel.f_out = m->a[mech_array_add(m, "f_out", MECH_OUTPUT, groups * s->Tk)].data;
+  if (!op->open) op->sel.f_out = m->a[mech_array_add(m, "f_out", MECH_OUTPUT, groups * s->Tk)].data;
   op->sel.F = m->a[mech_array_add(m, "F", MECH_OUTPUT, groups * s->Tq * s->Tk)].data;
   if (!op->sel.mem) return;
   op->sel.M = m->a[mech_array_add(m, "M", MECH_OUTPUT, groups * s->Tq)].data;
@@ -324,6 +351,7 @@ static SUPPORT_UNUSED void mech_clear(struct mech_bench *m) {
   for (int i = 0; i < m->n; i++) free(m->a[i].data);
   free(m->doc_start);
   free(m->evicted_at);
+  free(m->key_count);
   free(m->control);
   free(m->cut);
   free(m->dot);
@@ -333,10 +361,11 @@ static SUPPORT_UNUSED const char *mech_name(const struct mech_bench *m) {
   static char text[600];
   const struct mech_setup *s = &m->s;
   snprintf(text, sizeof text,
-           "%s B %lld Tq %lld Tk %lld H %lld Hkv %lld D %lld%s%s%s%s%s evicts %d dk_from %lld dropout %g", s->c->text,
+           "%s B %lld Tq %lld Tk %lld H %lld Hkv %lld D %lld%s%s%s%s%s%s evicts %d dk_from %lld dropout %g", s->c->text,
            (long long)s->B, (long long)s->Tq, (long long)s->Tk, (long long)s->H, (long long)s->Hkv, (long long)s->D,
            s->bf16 ? " bf16" : "", s->heads_first ? " heads first" : "", s->documents ? " documents" : "",
-           s->control ? " control" : "", s->f_in ? " f_in" : "", s->evicts, (long long)s->dk_from, s->dropout);
+           s->control ? " control" : "", s->padded ? " padded" : "", s->f_in ? " f_in" : "", s->evicts,
+           (long long)s->dk_from, s->dropout);
   return text;
 }
 

@@ -5,7 +5,7 @@ Written from the equations row by row, with its own loops, so that it shares not
 check. Needs torch (tools/python-env torch); the committed files are what the test suite reads.
 Usage: tools/make-goldens.py [FOLDER]
 
-A file holds q, k, v, dy and the mechanisms' arrays (sq, sk, z, zt, p, sink_k, sink_v, gate, doc_start), float32 and
+A file holds q, k, v, dy and the mechanisms' arrays (sq, sk, z, zt, p, sink_k, sink_v, gate, doc_start, key_count), float32 and
 int32; y, F, M, mem_loss and the gradient of every array, float64; count, int32; and the metadata key "case":
 {"B","T","H","Hkv","D","attention"}, as `winnow op attention` reads it. A folder model-NAME is a checkpoint
 (config.json, model.safetensors) with expected.safetensors: tokens, targets, doc_start, int32; logits, loss (sum over
@@ -56,6 +56,14 @@ CASES = {
         "selective": {"head": 1, "mem": {"eps": 0.2, "tau": 1.0}}, "buckets": {"count": 8, "farthest": 11}, "sinks": 1}),
     "bidirectional-buckets": dict(B=2, T=21, H=4, Hkv=1, D=8, attention={
         "bidirectional": True, "buckets": {"count": 12, "farthest": 9}}),
+    "bidirectional-selective": dict(B=2, T=23, H=3, Hkv=3, D=12, gain=0.6, attention={
+        "bidirectional": True, "selective": {}}),
+    "bidirectional-selective-padded": dict(B=3, T=22, H=4, Hkv=2, D=8, gain=0.6, counts=[22, 13, 1], attention={
+        "bidirectional": True, "selective": {"head": 2}, "buckets": {"count": 12, "farthest": 9}}),
+    "bidirectional-selective-per-kv-head-bilinear": dict(B=2, T=17, H=4, Hkv=2, D=8, gain=0.6, counts=[9, 17], attention={
+        "bidirectional": True, "selective": {"per_kv_head": True, "bilinear": True, "shift": False, "protect_self": False}}),
+    "bidirectional-selective-no-relu-first": dict(B=1, T=19, H=2, Hkv=1, D=8, gain=0.6, attention={
+        "bidirectional": True, "scale": 0.2, "selective": {"head": 1, "relu": False, "protect_first": False}}),
     "window-packed": dict(B=2, T=17, H=2, Hkv=1, D=8, documents=[[0, 9], [0, 1]], attention={"window": 4}),
     "strided": dict(B=1, T=22, H=2, Hkv=2, D=8, attention={"strided": 4}),
     "sqrt": dict(B=1, T=27, H=2, Hkv=1, D=8, attention={"sqrt": {"buffer": 3, "density": 1.3}}),
@@ -115,6 +123,35 @@ def thresholded(a, keys, weights):
         chosen.add(n)
     return [n for n in range(len(keys)) if n in chosen or n not in content], len(chosen)
 
+def keys_of(case, b):
+    """Keys of sequence b that are no padding."""
+    return case["counts"][b] if "counts" in case else case["T"]
+
+def selected(case, x, b, group, i, j):
+    """What row i selects with of key j, before ReLU and rules."""
+    a, H, Hkv = case["attention"], case["H"], case["Hkv"]
+    s, scale = a["selective"], a.get("scale", 1 / math.sqrt(case["D"]))
+    h = group * (H // (Hkv if s.get("per_kv_head") else 1)) + s.get("head", 0)
+    if s.get("bilinear"):
+        of_row, of_key = (x["sq"][b, i, group], x["sk"][b, j, group]) if s.get("per_kv_head") else (x["sq"][b, i], x["sk"][b, j])
+        return scale * of_row.dot(of_key)
+    key = x["k"][b, h * Hkv // H, j]
+    value = scale * x["q"][b, h, i].dot(key + x["p"][i - j] if a.get("relative") else key)
+    return value + x["bias"][bucket(a, i - j), h] if "buckets" in a else value
+
+def open_selections(case, x, b, group):
+    """F [T,T] of rows that see and select both ways: for every row the sum over the other rows, one by one."""
+    s, T, n = case["attention"]["selective"], case["T"], keys_of(case, b)
+    zero = torch.zeros((), dtype=torch.float64)
+    S = [[zero] * T for _ in range(T)]  # padding selects nothing and is not selected
+    for k in range(n):
+        for j in range(n):
+            if (s.get("protect_first", True) and j == 0) or (s.get("protect_self", True) and j == k): continue
+            value = selected(case, x, b, group, k, j)
+            S[k][j] = value if value > 0 or not s.get("relu", True) else zero
+    return torch.stack([torch.stack([sum((S[k][j] for k in range(T) if k != i or not s.get("shift", True)), zero)
+                                     for j in range(T)]) for i in range(T)])
+
 def head_row(case, x, b, h, i, first, F, held):
     """y [D] of one head and row, and the content keys kept. F: [T] or None. held: keys that have not been evicted."""
     a, D = case["attention"], case["D"]
@@ -124,7 +161,7 @@ def head_row(case, x, b, h, i, first, F, held):
     for n in range(a.get("sinks", 0)):
         keys.append(None); values.append(x["sink_v"][g, n])
         logits.append(scale * q.dot(x["sink_k"][g, n])); masks.append(None)
-    for j in range(first, case["T"] if a.get("bidirectional") else i + 1):
+    for j in range(first, keys_of(case, b) if a.get("bidirectional") else i + 1):
         mask = None
         if j not in held and j <= i: continue
         if "span" in a:
@@ -166,13 +203,13 @@ def rows(case, x):
     s = a.get("selective")
     apart = s is not None and s.get("per_kv_head", False)  # one selection for each key-value head
     G = Hkv if apart else 1
-    scale = a.get("scale", 1 / math.sqrt(D))
     gone = torch.full((B, G, T), T + 1, dtype=torch.int32)
     ys, Fs, Ms, counts, loss = [], [], [], [], torch.zeros((), dtype=torch.float64)
     for b in range(B):
         taken = [[torch.zeros((), dtype=torch.float64) for _ in range(T)] for _ in range(G)]  # selections so far
         y_b, F_b, M_b, count_b = [], [[] for _ in range(G)], [[] for _ in range(G)], []
         held = [[] for _ in range(G)]
+        if s is not None and a.get("bidirectional"): everywhere = [open_selections(case, x, b, g) for g in range(G)]
         for i in range(T):
             first = int(x["doc_start"][b, i]) if "doc_start" in x else 0
             for group in range(G):  # the most selected goes, ties to the oldest, the document's first only when alone
@@ -184,18 +221,14 @@ def rows(case, x):
                     gone[b, group, out] = i
                 held[group].append(i)
             for group in range(G if s is not None else 0):
-                h = group * (H // G) + s.get("head", 0)
+                if a.get("bidirectional"):
+                    F_b[group].append(everywhere[group][i])
+                    continue
                 before = list(taken[group])
                 for j in range(first, i + 1):
                     if s.get("protect_first", True) and j == first: continue
                     if s.get("protect_self", True) and j == i: continue
-                    if s.get("bilinear"):
-                        of_row, of_key = (x["sq"][b, i, group], x["sk"][b, j, group]) if apart else (x["sq"][b, i], x["sk"][b, j])
-                        value = scale * of_row.dot(of_key)
-                    else:
-                        key = x["k"][b, h * Hkv // H, j]
-                        value = scale * x["q"][b, h, i].dot(key + x["p"][i - j] if a.get("relative") else key)
-                        if "buckets" in a: value = value + x["bias"][bucket(a, i - j), h]
+                    value = selected(case, x, b, group, i, j)
                     if s.get("relu", True) and value <= 0: continue
                     taken[group][j] = taken[group][j] + value
                 F = torch.stack(before if s.get("shift", True) else taken[group])
@@ -238,6 +271,7 @@ def make(name, case, folder):
     if "documents" in case:
         starts = [[max(f for f in d if f <= t) for t in range(T)] for d in case["documents"]]
         given["doc_start"] = x["doc_start"] = torch.tensor(starts, dtype=torch.int32)
+    if "counts" in case: given["key_count"] = x["key_count"] = torch.tensor(case["counts"], dtype=torch.int32)
     y, F, M, loss, count, gone = rows(case, x)
     ((y * x["dy"]).sum() + loss).backward()
     out = dict(given, y=y)

@@ -63,8 +63,9 @@ typedef struct wn_span_config {
  * comes last. A "layers" pattern of '1' and '0' is repeated over the layers; "" is every layer. */
 typedef struct wn_attention_config {
   double scale;       /* 0: 1/sqrt(head size) */
-  bool bidirectional; /* default false: rows see later keys too, as in an encoder. Can be combined with `buckets` and
-                         dropout only; a model's encoder always is bidirectional, its decoder never */
+  bool bidirectional; /* default false: rows see later keys too, as in an encoder. Can be combined with `buckets`,
+                         `selective` (without mem), `softcap` and dropout only; a model's encoder always is
+                         bidirectional, its decoder never */
   wn_selective_config selective;
   wn_span_config span;
   struct { /* Shaw et al. 2018: learned p[x], one table for all heads and layers */

@@ -104,6 +104,8 @@ typedef struct wn_model_config {
                             ways, and of `attention` has scale, dropout and buckets (a table of its own); each decoder
                             layer attends to its output after its own attention */
     int64_t context;     /* tokens of the longest input; 0: context */
+    bool selective;      /* default false: the encoder's attention is selective, with the other choices of
+                            attention.selective (but mem), whether the decoder's is or not */
   } encoder;
   double init_std; /* 0.02; projections into the residual stream are scaled by 1/sqrt(2*layers) */
   struct {         /* another start for a class of tensors: "normal S" or "uniform S" (between -S and S), S a number or

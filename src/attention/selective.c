@@ -1,5 +1,6 @@
 /* Selective attention: Leviathan, Kalman, Matias, arXiv 2410.02703.
  *   S[i,j] = g relu(L[head,i,j]) for first < j < i, else 0;  F[i,j] = sum over rows k < i of S[k,j];  A = L - F
+ *   open rows (an encoder's): 1 <= j < n, j != i, and F[i,j] = sum over rows k != i (docs/selective-attention.md)
  *   L_mem:  eps * max_i M[i] / n,  M[i] = i + 1 - first - sum_j min(F[i,j], tau) / tau     (equation 2)
  *           over the n tokens of a document (memory_loss.h)
  * Each choice that the paper ablates (section 3.2, 3.3, appendix A.2 to A.4) is one key. The strength g, 1 in the
@@ -59,6 +60,11 @@ static wn_status check(wn_context *ctx, const char *where, const wn_attention_co
   if (s->head < 0 || (heads > 0 && s->head >= heads))
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: selective.head is %d; with %lld heads%s it must be between 0 and %lld",
                    where, s->head, (long long)heads, s->per_kv_head ? " a group" : "", (long long)heads - 1);
+  if (config->bidirectional && s->mem.enabled)
+    return wn_fail(ctx, WN_ERR_CONFIG,
+                   "%s: selective.mem goes with causal attention: it shortens what a decoder's cache keeps, and "
+                   "bidirectional rows have none",
+                   where);
   if (s->mem.enabled && !(s->mem.tau > 0 && s->mem.eps >= 0))
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: selective.mem has eps %g and tau %g; eps must be at least 0, tau above 0",
                    where, s->mem.eps, s->mem.tau);

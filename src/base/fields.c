@@ -74,11 +74,12 @@ static const char *fields_leaf(const char *path) {
   return dot ? dot + 1 : path;
 }
 
-static void fields_consider(const char *path, const char *key, int *best, char out[MAX_PATH]) {
+/* Of a key and a section that are as near, the section: it has more in it. */
+static void fields_consider(const char *path, const char *key, bool section, int *best, char out[MAX_PATH]) {
   int whole = edit_distance(path, key);
   int last = 1 + edit_distance(fields_leaf(path), fields_leaf(key)); /* the right name in the wrong section */
   int distance = whole < last ? whole : last;
-  if (distance >= *best) return;
+  if (distance > *best || (distance == *best && !section)) return;
   *best = distance;
   snprintf(out, MAX_PATH, "%s", key);
 }
@@ -90,10 +91,10 @@ static bool fields_nearest_key(const struct reader *r, const char *path, char ou
   for (int g = 0; g < r->group_count; g++) {
     for (int i = 0; i < r->groups[g].count; i++) {
       field_full_key(&r->groups[g], &r->groups[g].fields[i], key);
-      fields_consider(path, key, &best, out);
+      fields_consider(path, key, false, &best, out);
       for (char *dot = strrchr(key, '.'); dot; dot = strrchr(key, '.')) {
         *dot = 0;
-        fields_consider(path, key, &best, out);
+        fields_consider(path, key, true, &best, out);
       }
     }
   }

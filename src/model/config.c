@@ -81,6 +81,8 @@ static const struct wn_field fields[] = {
     {"encoder.layers", WN_FIELD_INT64, AT(encoder.layers), 0, 4096, NULL,
      "layers of an encoder that the decoder attends to; 0: no encoder"},
     {"encoder.context", WN_FIELD_INT64, AT(encoder.context), 0, 1 << 24, NULL, "longest input; 0: context"},
+    {"encoder.selective", WN_FIELD_EXTRA_BOOL, AT(encoder.selective), 0, 0, NULL,
+     "selective attention in the encoder, with the other keys of attention.selective"},
     {"init_std", WN_FIELD_DOUBLE, AT(init_std), 0, 10, NULL, "standard deviation of the initial weights"},
     {"init.embeddings", WN_FIELD_EXTRA_STRING, AT(init.embeddings), 0, WN_INIT_BYTES, NULL,
      "start of the token embedding: \"normal S\" or \"uniform S\", S a number, 1/sqrt(fan_in), of width or of "
@@ -202,13 +204,19 @@ void wn_encoder_config(const wn_model_config *c, wn_model_config *out) {
   out->attention.scale = c->attention.scale;
   out->attention.dropout = c->attention.dropout;
   out->attention.buckets = c->attention.buckets;
+  if (c->encoder.selective) out->attention.selective = c->attention.selective;
+  out->attention.selective.enabled = c->encoder.selective;
+  out->attention.selective.mem.enabled = false; /* of what a decoder caches */
   out->encoder.layers = out->encoder.context = 0;
+  out->encoder.selective = false;
   out->rope_local_theta = 0; /* no windows */
 }
 
 /* What an encoder does not go with. */
 static wn_status config_check_encoder(wn_context *ctx, const wn_model_config *c) {
-  if (c->encoder.layers == 0 && c->encoder.context == 0) return WN_OK;
+  if (c->encoder.layers == 0 && c->encoder.context == 0 && !c->encoder.selective) return WN_OK;
+  if (c->encoder.layers == 0 && c->encoder.selective)
+    return wn_fail(ctx, WN_ERR_CONFIG, "model: encoder.selective is true, but encoder.layers is 0");
   if (c->encoder.layers == 0)
     return wn_fail(ctx, WN_ERR_CONFIG, "model: encoder.context is %lld, but encoder.layers is 0",
                    (long long)c->encoder.context);

@@ -49,7 +49,7 @@ static void cross_attention(const struct wn_run *run, int64_t l, const struct wn
   const int64_t T = run->T, S = run->cross.S, D = c->head_size, HD = c->heads * D, W = cross_kv_width(c);
   wn_model_config plain;
   wn_encoder_config(c, &plain);
-  plain.attention.buckets.enabled = false;
+  plain.attention.buckets.enabled = plain.attention.selective.enabled = false;
   *out = (struct wn_attention){.B = run->B, .Tq = T, .Tk = S, .H = c->heads, .Hkv = c->kv_heads, .D = D};
   wn_attention_terms(&plain.attention, l, D, out);
   const void *kv = run->cross.kv ? run->cross.kv + (size_t)l * run->cross.kv_bytes : a->ckv;

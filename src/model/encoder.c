@@ -1,6 +1,7 @@
 /* The encoder of an encoder-decoder (Vaswani et al. 2017, section 3; Raffel et al. 2020, section 2.1), whose rows see
  * each other both ways: a view of the model with its own configuration (no causality, of the mechanisms the position
- * biases alone) over the same table of parameters, run by the same layers in a workspace of its own. */
+ * biases and, with encoder.selective, selection) over the same table of parameters, run by the same layers in a
+ * workspace of its own. */
 #include <string.h>
 
 #include "model/workspace.h"

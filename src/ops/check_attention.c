@@ -155,6 +155,16 @@ static wn_status check_open(struct wn_check c, const struct wn_attention *a) {
   if (term)
     return wn_fail(c.exec->ctx, WN_ERR_ARGUMENT,
                    "attention: open rows (an encoder's, another sequence's keys) do not serve the term \"%s\"", term);
+  if (a->sel.on && a->Tq != a->Tk)
+    return wn_fail(c.exec->ctx, WN_ERR_SHAPE,
+                   "attention: %lld open rows select among %lld keys, expected the rows' own (selection between two "
+                   "sequences is not defined)",
+                   (long long)a->Tq, (long long)a->Tk);
+  if (a->sel.on && (a->sel.f_in || a->sel.f_out))
+    return wn_fail(c.exec->ctx, WN_ERR_ARGUMENT, "attention: f_in and f_out are for rows with causality");
+  if (a->sel.on && a->sel.mem)
+    return wn_fail(c.exec->ctx, WN_ERR_UNSUPPORTED,
+                   "attention: L_mem is for rows with causality, whose keys are cached");
   for (int64_t b = 0; a->key_count && b < a->B; b++)
     if (a->key_count[b] < 0 || a->key_count[b] > a->Tk)
       return wn_fail(c.exec->ctx, WN_ERR_ARGUMENT, "attention: key_count[%lld] is %d, expected 0 to %lld", (long long)b,

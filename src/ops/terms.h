@@ -19,7 +19,7 @@ enum {
 
 /* The list: bit, name, when a call has it, traits. What shapes a call rather than its scores is among them. */
 #define WN_TERMS(X)                                                                                                    \
-  X(SELECTION, "selection", a->sel.on, WN_TRAIT_HALF | WN_TRAIT_BACKWARD | WN_TRAIT_DEAD_KEYS)                         \
+  X(SELECTION, "selection", a->sel.on, WN_TRAIT_OPEN | WN_TRAIT_HALF | WN_TRAIT_BACKWARD | WN_TRAIT_DEAD_KEYS)         \
   X(WINDOW, "window", a->window > 0, WN_TRAIT_HALF | WN_TRAIT_BACKWARD)                                                \
   X(STRIDED, "strided", a->strided > 0, WN_TRAIT_BACKWARD)                                                             \
   X(SQUARE_ROOT, "square-root mask", a->root.on, WN_TRAIT_BACKWARD)                                                    \

@@ -9,7 +9,7 @@
 #include <winnow/kv.h>
 #include <winnow/safetensors.h>
 
-enum { FILES = 42 };
+enum { FILES = 46 };
 
 static int lacking; /* cases that the backend has no term for */
 
@@ -173,6 +173,7 @@ static void run_file(wn_context *ctx, const char *path, wn_dtype dtype, double l
   }
   add_input(&all, file, "dy", &a, AT(dy));
   add_input(&all, file, "doc_start", &a, AT(doc_start));
+  add_input(&all, file, "key_count", &a, AT(key_count));
   add_result(&all, file, "", "y", dtype, &a, AT(y));
   wn_attention_slot slots[WN_ATTENTION_SLOTS_MAX];
   const int count = wn_attention_slots(&config, &a, slots);
@@ -198,6 +199,7 @@ static void run_file(wn_context *ctx, const char *path, wn_dtype dtype, double l
     /* One gradient alone: outputs that are NULL are not computed, the rest must not change. */
     wn_attention_arrays only = {.B = a.B, .T = a.T, .H = a.H, .Hkv = a.Hkv, .D = a.D, .dtype = dtype};
     only.q = a.q, only.k = a.k, only.v = a.v, only.dy = a.dy, only.doc_start = a.doc_start, only.control = a.control;
+    only.key_count = a.key_count;
     only.evicted_at = a.evicted_at, only.evicted_groups = a.evicted_groups;
     for (int i = 0; i < count; i++)
       if (slots[i].is_input) memcpy((char *)&only + slots[i].offset, (char *)&a + slots[i].offset, sizeof(void *));

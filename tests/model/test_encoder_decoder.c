@@ -15,7 +15,7 @@ struct pair_case {
   wn_position_kind position;
   wn_ffn_kind ffn;
   int kv_heads;
-  bool qk_norm, bias, tied, embed_norm, padded;
+  bool qk_norm, bias, tied, embed_norm, padded, selective;
   double dropout, residual_scale;
   bool qk_norm_whole;
 };
@@ -49,6 +49,26 @@ static const struct pair_case cases[] = {
      .ffn = WN_FFN_GELU,
      .kv_heads = 1,
      .embed_norm = true},
+    {.name = "t5, selective encoder, padded, dropout",
+     .attention =
+         "{\"scale\":0.7,\"buckets\":{\"count\":8,\"farthest\":6},\"selective\":{\"enabled\":false,\"head\":2},"
+         "\"dropout\":0.2}",
+     .position = WN_POS_NONE,
+     .ffn = WN_FFN_RELU,
+     .kv_heads = 4,
+     .tied = true,
+     .padded = true,
+     .selective = true,
+     .dropout = 0.2},
+    {.name = "both selective, grouped, rotary, bilinear, learned strength, L_mem",
+     .attention = "{\"selective\":{\"bilinear\":true,\"per_kv_head\":true,\"strength\":\"learned\",\"mem\":{}},"
+                  "\"softcap\":{\"cap\":3}}",
+     .position = WN_POS_ROPE,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 2,
+     .qk_norm = true,
+     .padded = true,
+     .selective = true},
     {.name = "scaled branches, qk-norm over all heads, dropout",
      .attention = "{}",
      .position = WN_POS_ROPE,
@@ -72,6 +92,7 @@ static wn_model_config config_of(const struct pair_case *k) {
   c.init_std = 0.4;
   c.encoder.layers = 3;
   c.encoder.context = 10;
+  c.encoder.selective = k->selective;
   assert_int_equal(wn_attention_config_parse(NULL, k->attention, &c.attention), WN_OK);
   return c;
 }
@@ -199,9 +220,8 @@ static void backends_agree(void **state) {
 }
 
 static void padding_counts_for_nothing(void **state) {
-  (void)state;
   struct world w;
-  world_make(&w, &cases[1], "cpu", WN_F32, keep_all);
+  world_make(&w, &cases[*(const int *)*state], "cpu", WN_F32, keep_all);
   float *one = calloc(w.model->table.total, sizeof *one), *two = calloc(w.model->table.total, sizeof *two);
   const double a = objective(&w, one);
   for (int i = w.counts[0]; i < S; i++) w.inputs[i] = (w.inputs[i] + 1) % V;
@@ -308,7 +328,7 @@ static void decoding_is_the_whole(void **state) {
         }
         world_clear(&w);
       }
-  assert_true(ran >= 3 * 2 * (CASES * WN_POLICY_COUNT + 2)); /* two cases select */
+  assert_true(ran >= 3 * 2 * (CASES * WN_POLICY_COUNT + 2)); /* of three cases the decoder selects */
 }
 
 /* Another attention for the decoder, with control tokens that its threshold always keeps. */
@@ -378,6 +398,46 @@ static void checkpoints_hold_the_encoder(void **state) {
   remove_folder(dir);
 }
 
+/* The key decides about the encoder alone: what the encoder selects changes the model, whose decoder selects or not,
+ * and goes to the checkpoint and back; a file without the key has none. */
+static void the_encoder_selects_by_its_own_key(void **state) {
+  (void)state;
+  for (int n = 4; n < 6; n++) {
+    struct world w;
+    char dir[512], path[600];
+    make_folder(dir);
+    world_make(&w, &cases[n], "cpu", WN_F32, keep_all);
+    const double loss = objective(&w, NULL);
+    assert_ok(w.ctx, wn_model_save(w.ctx, w.model, NULL, dir));
+    wn_model *back = NULL;
+    assert_ok(w.ctx, wn_model_load(w.ctx, dir, &back));
+    assert_true(back->config.encoder.selective);
+    assert_int_equal(back->table.total, w.model->table.total);
+    assert_memory_equal(back->params, w.model->params, w.model->table.total * sizeof(float));
+    assert_int_equal(wn_param_find(&back->table, "encoder.layers.2.attn.select_q.weight") >= 0, n == 5);
+    assert_int_equal(wn_param_find(&back->table, "encoder.layers.0.attn.select_strength") >= 0, n == 5);
+    const wn_model_config *c = wn_model_config_get(back);
+    assert_int_equal(c->attention.selective.enabled, n == 5);
+    char *text = NULL;
+    assert_ok(w.ctx, wn_model_config_json(w.ctx, c, &text));
+    assert_non_null(strstr(text, "\"selective\": true"));
+    wn_free(text);
+    wn_model_config without = *c;
+    without.encoder.selective = false;
+    snprintf(path, sizeof path, "%s/without.json", dir);
+    assert_ok(w.ctx, wn_model_config_save(w.ctx, path, &without));
+    assert_ok(w.ctx, wn_model_config_load(w.ctx, path, &without));
+    assert_false(without.encoder.selective);
+    wn_model_destroy(back);
+    if (n == 4) { /* no parameters of its own: the same numbers, without it */
+      w.model->encoder->config.attention.selective.enabled = false;
+      assert_true(objective(&w, NULL) != loss);
+    }
+    world_clear(&w);
+    remove_folder(dir);
+  }
+}
+
 static void what_does_not_go_together_is_refused(void **state) {
   (void)state;
   struct world w;
@@ -394,6 +454,9 @@ static void what_does_not_go_together_is_refused(void **state) {
   REFUSED("learned positions reach", c.position = WN_POS_LEARNED, c.encoder.context = 13);
   REFUSED("encoder.context is 10, but encoder.layers is 0", c.encoder.layers = 0);
   REFUSED("multiple of 4", c.attention.buckets.count = 6);
+  REFUSED("encoder.selective is true, but encoder.layers is 0", c.encoder.layers = c.encoder.context = 0,
+          c.encoder.selective = true);
+  REFUSED("selective.head is 4", c.encoder.selective = true, c.attention.selective.head = 4);
   REFUSED("bidirectional", c.attention.bidirectional = true);
   struct wn_step_result r;
   struct wn_batch batch = w.batch;
@@ -439,12 +502,14 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(gradients_are_those_of_differences),
       cmocka_unit_test(backends_agree),
-      cmocka_unit_test(padding_counts_for_nothing),
+      cmocka_unit_test_prestate(padding_counts_for_nothing, (void *)(uintptr_t) & (const int){1}),
+      cmocka_unit_test_prestate(padding_counts_for_nothing, (void *)(uintptr_t) & (const int){4}),
       cmocka_unit_test(decoding_is_the_step),
       cmocka_unit_test(decoding_is_the_whole),
       cmocka_unit_test(logits_of_inputs_check_them),
       cmocka_unit_test(control_tokens_of_the_decoder),
       cmocka_unit_test(checkpoints_hold_the_encoder),
+      cmocka_unit_test(the_encoder_selects_by_its_own_key),
       cmocka_unit_test(what_does_not_go_together_is_refused),
       cmocka_unit_test(parameters_are_as_many_as_t5_has),
   };

@@ -4,7 +4,8 @@
  * last bit was changed at random: a single one may be right by luck where the case itself is ill-conditioned (gradients
  * that cancel; selections without ReLU, whose F reaches 100), and a fused backend rounds elsewhere (lse) than a sum of
  * weights does. Whole sequences, segments behind cached keys and single rows, with documents, control tokens,
- * evictions and dropout. Also: what lies beside the call's elements stays as it was, and two runs give the same bits.
+ * evictions and dropout; open rows that select. Also: what lies beside the call's elements stays as it was, and two
+ * runs give the same bits.
  *
  * Rows in bf16: the reference computes in double on the numbers that the rows hold; the naive computation rounds
  * weights and gradients of logits to bf16 where a product takes them, and results where rows hold them. The limit is
@@ -24,7 +25,8 @@ struct expectation {
 };
 enum { EXPECTED_MAX = 2 * MECH_CASES_MAX };
 static struct expectation expected[EXPECTED_MAX];
-static int expected_count, expected_alone, expected_floats;
+static int expected_count, expected_alone, expected_floats, expected_causal;
+static struct mech_case open_cases[16];
 
 static double largest_error(const struct mech_bench *got, const struct mech_bench *want, int which, double *largest,
                             int64_t *at) {
@@ -112,6 +114,16 @@ static struct mech_setup variant_bf16(const struct mech_case *c, int which, uint
   return s;
 }
 enum { VARIANTS = 6 };
+/* Open rows. */
+static struct mech_setup variant_open(const struct mech_case *c, int which, uint64_t seed) {
+  struct mech_setup s = {.c = c, .B = 1, .Tq = 67, .Tk = 67, .H = 2, .Hkv = 1, .D = 16, .seed = seed};
+  if (which == 1) s.B = 4, s.Tq = s.Tk = 65, s.H = 4, s.Hkv = 2, s.D = 20, s.padded = true, s.dropout = 0.3;
+  if (which == 2) s.B = 9, s.Tq = s.Tk = 37, s.D = 8, s.heads_first = s.padded = true;
+  if (which == 3) s.B = 2, s.Tq = s.Tk = 1, s.H = 4, s.Hkv = 2;
+  if (which == 4) s.B = 2, s.Tq = s.Tk = 150, s.H = 3, s.Hkv = 3, s.D = 33, s.heads_first = true;
+  if (which == 5) s.B = 3, s.Tq = s.Tk = 128, s.H = 4, s.Hkv = 2, s.D = 24, s.padded = s.bf16 = true;
+  return s;
+}
 
 /* Each input a unit in the last place nearer to 0, or not. */
 static void shake(struct mech_bench *m, uint64_t salt) {
@@ -123,12 +135,12 @@ static void shake(struct mech_bench *m, uint64_t salt) {
   }
 }
 
-static void expect(struct mech_place *reference, const struct mech_case *c, int which, bool bf16, uint64_t seed) {
+static void expect_setup(struct mech_place *reference, const struct mech_setup *s) {
   struct expectation *e = &expected[expected_count++];
   assert_true(expected_count <= EXPECTED_MAX);
-  e->s = bf16 ? variant_bf16(c, which, seed) : variant(c, which, seed);
-  e->s.evicts = (int)((seed + (uint64_t)which) % 3);
-  if (c->config.selective.head >= e->s.H) e->s.H = e->s.Hkv = c->config.selective.head + 1;
+  const bool bf16 = s->bf16;
+  e->s = *s;
+  if (s->c->config.selective.head >= e->s.H) e->s.H = e->s.Hkv = s->c->config.selective.head + 1;
   mech_settle(reference, &e->s);
   mech_make(&e->want, &e->s, WN_F64);
   mech_both(reference, &e->want);
@@ -148,11 +160,20 @@ static void expect(struct mech_place *reference, const struct mech_case *c, int 
   }
 }
 
+static void expect(struct mech_place *reference, const struct mech_case *c, int which, bool bf16, uint64_t seed) {
+  struct mech_setup s = bf16 ? variant_bf16(c, which, seed) : variant(c, which, seed);
+  s.evicts = (int)((seed + (uint64_t)which) % 3);
+  expect_setup(reference, &s);
+}
+
 static int setup(void **state) {
   (void)state;
   struct mech_place reference;
-  mech_list(true);
   if (!mech_open(&reference, "ref", NULL)) return -1;
+  mech_list_open();
+  memcpy(open_cases, mech_cases, (size_t)mech_count * sizeof *open_cases);
+  const int open_count = mech_count;
+  mech_list(true);
   for (int i = 0; i < mech_alone; i++)
     for (int v = 0; v < VARIANTS; v++) expect(&reference, &mech_cases[i], v, false, (uint64_t)mech_cases[i].number);
   expected_alone = expected_count;
@@ -163,6 +184,12 @@ static int setup(void **state) {
     for (int v = 0; v < VARIANTS; v++)
       if (i < mech_alone || mech_cases[i].number % (2 * VARIANTS) == v)
         expect(&reference, &mech_cases[i], v, true, (uint64_t)mech_cases[i].number);
+  expected_causal = expected_count;
+  for (int i = 0; i < open_count; i++)
+    for (int v = 0; v < VARIANTS; v++) {
+      const struct mech_setup s = variant_open(&open_cases[i], v, (uint64_t)open_cases[i].number);
+      expect_setup(&reference, &s);
+    }
   mech_close(&reference);
   return 0;
 }
@@ -203,7 +230,7 @@ static void test_cpu_plain(void **state) {
 }
 static void test_cpu_avx2(void **state) {
   (void)state;
-  check_backend("cpu", "avx2", 0, expected_count);
+  check_backend("cpu", "avx2", 0, expected_causal);
 }
 static void test_cpu_avx512(void **state) {
   (void)state;
@@ -212,13 +239,44 @@ static void test_cpu_avx512(void **state) {
 
 static void test_cpu_bf16(void **state) {
   (void)state;
-  check_backend("cpu", NULL, expected_floats, expected_count);
+  check_backend("cpu", NULL, expected_floats, expected_causal);
+}
+
+static void test_open_avx2(void **state) {
+  (void)state;
+  check_backend("cpu", "avx2", expected_causal, expected_count);
+}
+static void test_open_avx512(void **state) {
+  (void)state;
+  check_backend("cpu", "avx512", expected_causal, expected_count);
+}
+
+/* Open rows that select: the same bits from any number of threads. */
+static void test_open_threads(void **state) {
+  (void)state;
+  struct mech_place p;
+  if (!mech_open(&p, "cpu", NULL)) skip();
+  for (int i = expected_causal; i < expected_count; i++) {
+    struct mech_bench one, more;
+    p.threads = 1;
+    mech_make(&one, &expected[i].s, WN_F32);
+    mech_both(&p, &one);
+    for (p.threads = 2; p.threads <= 5; p.threads += 3) {
+      mech_make(&more, &expected[i].s, WN_F32);
+      mech_both(&p, &more);
+      if (!same_bits(&one, &more)) fail_msg("%s: %d threads give other bits than one", mech_name(&more), p.threads);
+      mech_clear(&more);
+    }
+    mech_clear(&one);
+  }
+  mech_close(&p);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_ref),        cmocka_unit_test(test_cpu_plain), cmocka_unit_test(test_cpu_avx2),
-      cmocka_unit_test(test_cpu_avx512), cmocka_unit_test(test_cpu_bf16),
+      cmocka_unit_test(test_ref),         cmocka_unit_test(test_cpu_plain),    cmocka_unit_test(test_cpu_avx2),
+      cmocka_unit_test(test_cpu_avx512),  cmocka_unit_test(test_cpu_bf16),     cmocka_unit_test(test_open_avx2),
+      cmocka_unit_test(test_open_avx512), cmocka_unit_test(test_open_threads),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,6 +1,7 @@
 /* Attention's backward in the double reference against central differences of its forward: every mechanism alone and
  * every pair of them, over whole sequences and over segments behind cached keys, with documents, control tokens,
- * evictions and dropout. Every array that has a gradient: q, k, v and what the mechanisms add. */
+ * evictions and dropout; open rows that select. Every array that has a gradient: q, k, v and what the mechanisms add.
+ */
 #include "mechanisms.h"
 
 static struct mech_place place;
@@ -109,6 +110,20 @@ static void test_pairs(void **state) {
     }
 }
 
+/* Rows that select both ways: differences see the sum over all other rows. */
+static void test_open(void **state) {
+  (void)state;
+  mech_list_open();
+  for (int i = 0; i < mech_count; i++)
+    for (int v = 0; v < 3; v++) {
+      struct mech_setup s = {.c = &mech_cases[i], .B = 1, .Tq = 13, .Tk = 13, .H = 4, .Hkv = 2, .D = 5};
+      s.seed = (uint64_t)(i * 3 + v);
+      if (v == 1) s.B = 4, s.padded = true, s.dropout = 0.2;
+      if (v == 2) s.Tq = s.Tk = 2, s.H = s.Hkv = 3, s.heads_first = true;
+      check_setup(&s, 2);
+    }
+}
+
 static int setup(void **state) {
   (void)state;
   mech_list(true);
@@ -121,6 +136,7 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_alone), cmocka_unit_test(test_pairs)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_alone), cmocka_unit_test(test_pairs),
+                                     cmocka_unit_test(test_open)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,6 +1,6 @@
 /* Position biases and attention without causality (an encoder's rows, keys of another sequence): T5's buckets, forward
- * against the plain formula, gradients against differences, every instruction set against the reference, padding that
- * counts for nothing, and what is refused. */
+ * against the plain formula, selections by their definition, gradients against differences, every instruction set
+ * against the reference, padding that counts for nothing, and what is refused. */
 #include "support.h"
 
 #include <math.h>
@@ -171,6 +171,80 @@ static void rows_see_all_keys_but_padding(void **unused) {
   }
 }
 
+/* ---- selection: F by its definition ---- */
+
+/* The logit of head h. */
+static double logit_of(const struct bench *t, int64_t b, int64_t h, int64_t i, int64_t j) {
+  const struct shape *s = &t->s;
+  const int64_t g = h / (s->H / s->Hkv);
+  double sum = 0;
+  for (int64_t d = 0; d < s->D; d++)
+    sum += t->x[Q][((b * s->Tq + i) * s->H + h) * s->D + d] * t->x[K][((b * s->Tk + j) * s->Hkv + g) * s->D + d];
+  sum *= t->a.scale;
+  return s->n ? sum + t->x[TABLE][wn_position_bucket(i - j, s->n, s->farthest, true) * s->H + h] : sum;
+}
+
+/* F[i,j] one by one, the sum over the rows k != i; y from it. Every rule on and off, with padding, on the reference and
+ * on every instruction set. One row's selection of one key outweighs all others': what is left of the column's sum for
+ * that row has to keep its digits. */
+static void selections_are_the_sum_over_the_other_rows(void **unused) {
+  (void)unused;
+  static const struct shape s = {3, 71, 71, 4, 2, 6, 12, 30, true, 0};
+  enum { SOME = 5, LOUD = 40 };
+  for (int rules = 0; rules < 16; rules++)
+    for (int isa = -1; isa <= (int)best; isa++) {
+      if (isa == WN_ISA_REF) continue;
+      struct bench t;
+      bench_make(&t, &s, isa < 0 ? WN_F64 : WN_F32, 77);
+      for (int64_t d = 0; d < s.D; d++) { /* of head 1, which reads the keys of group 0 */
+        t.x[Q][(LOUD * s.H + 1) * s.D + d] = 300;
+        t.x[K][SOME * s.Hkv * s.D + d] = d ? 0.02 : -0.01;
+      }
+      float *F32 = calloc((size_t)(s.B * s.Tq * s.Tk), sizeof(double));
+      t.a.scale *= 0.1;
+      t.a.sel.on = true, t.a.sel.head = 1, t.a.sel.F = F32;
+      t.a.sel.relu = rules & 1, t.a.sel.shift = rules & 2;
+      t.a.sel.protect_first = rules & 4, t.a.sel.protect_self = rules & 8;
+      call(&t, isa, 2, false);
+      for (int64_t b = 0; b < s.B; b++) {
+        const int64_t n = t.counts[b];
+        static double S[71][71];
+        for (int64_t k = 0; k < s.Tq; k++)
+          for (int64_t j = 0; j < s.Tk; j++) {
+            const bool no = k >= n || j >= n || (rules & 4 && j == 0) || (rules & 8 && j == k);
+            S[k][j] = no ? 0 : logit_of(&t, b, 1, k, j);
+            if (rules & 1 && S[k][j] < 0) S[k][j] = 0;
+          }
+        for (int64_t i = 0; i < s.Tq; i++) {
+          double F[71] = {0}, sum[4] = {0}, y[4] = {0};
+          for (int64_t j = 0; j < s.Tk; j++) {
+            double size = 0;
+            for (int64_t k = 0; k < s.Tq; k++)
+              if (k != i || !(rules & 2)) F[j] += S[k][j], size += fabs(S[k][j]);
+            const int64_t at = (b * s.Tq + i) * s.Tk + j;
+            const double got = isa < 0 ? ((double *)F32)[at] : (double)F32[at];
+            /* each of the other rows' logits has its own rounding, but not that row's of 50 */
+            if (!(fabs(got - F[j]) <= (isa < 0 ? 1e-12 * (1 + size) + 2e-14 : 1e-6 * size + 1e-7)))
+              fail_msg("rules %d, isa %d, sequence %lld: F[%lld,%lld] is %.9g, expected %.9g", rules, isa, (long long)b,
+                       (long long)i, (long long)j, got, F[j]);
+          }
+          for (int64_t h = 0; h < s.H; h++) {
+            for (int64_t j = 0; j < n; j++) sum[h] += exp(logit_of(&t, b, h, i, j) - F[j]);
+            for (int64_t j = 0; j < n; j++)
+              y[h] +=
+                  exp(logit_of(&t, b, h, i, j) - F[j]) / sum[h] * t.x[V][((b * s.Tk + j) * s.Hkv + h / 2) * s.D + 3];
+            const double got = value(&t, Y, ((b * s.Tq + i) * s.H + h) * s.D + 3);
+            if (!(fabs(got - y[h]) <= (isa < 0 ? 1e-11 : 3e-5)))
+              fail_msg("rules %d, isa %d, sequence %lld, row %lld, head %lld: y is %.9g, expected %.9g", rules, isa,
+                       (long long)b, (long long)i, (long long)h, got, y[h]);
+          }
+        }
+      }
+      free(F32);
+      bench_clear(&t);
+    }
+}
+
 /* ---- gradients ---- */
 
 static double loss(struct bench *t) {
@@ -275,7 +349,10 @@ static void what_looks_back_is_refused(void **unused) {
     __VA_ARGS__;                                                                                                       \
     assert_refused(ctx, wn_op_attention_forward(&e, &a), WN_ERR_ARGUMENT, part);                                       \
   } while (0)
-  REFUSED("serve the term \"selection\"", a.sel.on = true);
+  struct wn_attention other = t.a;
+  other.sel.on = true;
+  assert_refused(ctx, wn_op_attention_forward(&e, &other), WN_ERR_SHAPE, "select among 6 keys, expected the rows' own");
+  REFUSED("f_in and f_out are for rows with causality", a.sel.on = true, a.Tk = 4, a.sel.f_out = a.y);
   REFUSED("serve the term \"window\"", a.window = 3);
   REFUSED("serve the term \"span\"", a.span.on = true);
   REFUSED("serve the term \"relative positions\"", a.relative.P = 9);
@@ -294,8 +371,10 @@ static void public_call(void **unused) {
   (void)unused;
   wn_attention_config config;
   assert_ok(ctx, wn_attention_config_parse(ctx, "{\"bidirectional\":true}", &config));
-  assert_refused(ctx, wn_attention_config_parse(ctx, "{\"bidirectional\":true,\"selective\":true}", &config),
-                 WN_ERR_CONFIG, "bidirectional attention does not serve the term \"selection\"");
+  assert_refused(ctx, wn_attention_config_parse(ctx, "{\"bidirectional\":true,\"selective\":{\"mem\":{}}}", &config),
+                 WN_ERR_CONFIG, "selective.mem goes with causal attention");
+  assert_refused(ctx, wn_attention_config_parse(ctx, "{\"bidirectional\":true,\"sinks\":2}", &config), WN_ERR_CONFIG,
+                 "bidirectional attention does not serve the term \"sinks\"");
   assert_refused(ctx, wn_attention_config_parse(ctx, "{\"bidirectional\":true,\"buckets\":{\"count\":6}}", &config),
                  WN_ERR_CONFIG, "multiple of 4");
   assert_refused(ctx, wn_attention_config_parse(ctx, "{\"buckets\":{\"farthest\":16}}", &config), WN_ERR_CONFIG,
@@ -318,6 +397,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(buckets_are_those_of_t5),
       cmocka_unit_test(rows_see_all_keys_but_padding),
+      cmocka_unit_test(selections_are_the_sum_over_the_other_rows),
       cmocka_unit_test(gradients_are_those_of_differences),
       cmocka_unit_test(kernels_agree_with_the_reference),
       cmocka_unit_test(padding_counts_for_nothing),

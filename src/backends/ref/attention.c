@@ -1,6 +1,6 @@
 /* Attention row by row, forward: each (sequence, head) walks its query rows in order with its own carry c[j] = sum of S
- * over earlier rows. The selecting head's logits are formed again for every head: 2D operations more a pair, and no
- * waiting. Scratch: some rows of Tk doubles per thread. */
+ * over earlier rows; over all rows, found by a walk before, where rows are open. The selecting head's logits are formed
+ * again for every head: 2D operations more a pair, and no waiting. Scratch: some rows of Tk doubles per thread. */
 #include "backends/ref/attention_rows.inc"
 #ifndef REAL
 
@@ -48,6 +48,7 @@ static void NAME(forward_head)(const struct wn_attention *a, int64_t b, int64_t 
   for (int64_t j = 0; sums && j < a->Tk; j++) sums[j] = 0;
   for (int64_t j = 0; j < a->Tk; j++)
     carry[j] = f_in ? (double)f_in[(b * G + group) * wn_selection_stride(a) + j] : 0.0;
+  if (a->sel.on && a->open) NAME(open_sums)(a, b, group, row, carry);
   for (int64_t r = 0; r < a->Tq; r++) {
     const int64_t position = position_of(a, r), first = document_start(a, b, position), n = (b * a->H + h) * a->Tq + r;
     REAL *y = (REAL *)a->y + b * a->s_y.b + r * a->s_y.t + h * a->s_y.h;
@@ -56,9 +57,12 @@ static void NAME(forward_head)(const struct wn_attention *a, int64_t b, int64_t 
       const int64_t at = (b * G + group) * a->Tq + r;
       REAL *F = leads && a->sel.F ? (REAL *)a->sel.F + at * a->Tk : NULL;
       NAME(base_row)(a, b, group, r, first, row);
-      NAME(select_row)(a, group, position, first, places, row, carry);
+      if (a->open)
+        NAME(open_row)(a, b, group, r, row, carry, row);
+      else
+        NAME(select_row)(a, group, position, first, places, row, carry);
       if (F)
-        for (int64_t j = 0; j < a->Tk; j++) F[j] = (REAL)(j >= first && j <= position ? row[j] : carry[j]);
+        for (int64_t j = 0; j < a->Tk; j++) F[j] = (REAL)(a->open || (j >= first && j <= position) ? row[j] : carry[j]);
       if (leads && a->sel.mem && a->sel.M) {
         double kept = (double)(position + 1 - first);
         for (int64_t j = first; j <= position; j++) kept -= fmin(row[j], a->sel.mem_tau) / a->sel.mem_tau;

@@ -16,6 +16,9 @@ static size_t shared_doubles(const struct wn_attention *a) {
 size_t wn_ref_attention_backward_doubles(const struct wn_attention *a) {
   const size_t T = (size_t)a->Tk, D = (size_t)a->D, G = (size_t)wn_selection_groups(a);
   const size_t blocks = ((size_t)a->Tq + ROWS - 1) / ROWS;
+  if (a->sel.on && a->open) /* F, base, sums of S and of dF; dF of one row; dq, dsq; dk, dv, dsk; y, dy */
+    return 5 * G * T + (size_t)a->Tq * ((size_t)a->H + G) * D + T * (2 * (size_t)a->Hkv + G) * D + 2 * D +
+           row_doubles(a) + shared_doubles(a);
   return G * (blocks * T + 2 * ROWS * T) /* carries; F and base of one block */
          + 2 * T * (size_t)a->Hkv * D    /* dk, dv */
          + G * T * D + (size_t)a->H * D  /* dsk; dq of one row */
@@ -128,19 +131,20 @@ static void NAME(attention_backward_head)(const struct wn_attention *a, int64_t 
   if (a->span.on && !a->span.dynamic) s->dz[h] += dz;
 }
 
-/* The gradient of row r's selections, dS[j] = the sum of dF below it, goes to what the row selected with. */
+/* The gradient of row r's selections, dS[j] = the sum of the dF of the rows that see them (or a part of it), goes to
+ * what the row selected with. */
 static void NAME(backward_select)(const struct wn_attention *a, int64_t b, int64_t group, int64_t r, const double *base,
                                   const double *dS, const struct NAME(sums) * s) {
-  const int64_t D = a->D, position = r + a->Tk - a->Tq, first = document_start(a, b, position),
-                G = wn_selection_groups(a);
+  const int64_t D = a->D, position = position_of(a, r), first = document_start(a, b, position),
+                last = last_key(a, b, position), G = wn_selection_groups(a);
   const int64_t h = selecting_head(a, group), g = h / (a->H / a->Hkv);
   const bool own = a->sel.bilinear;
   const double strength = NAME(strength)(a, group);
   const REAL *q = own ? (const REAL *)a->sel.sq + b * a->sel.s_sq.b + r * a->sel.s_sq.t + group * a->sel.s_sq.h
                       : NAME(q_at)(a, b, r, h);
   double *to_q = own ? s->dsq + group * D : s->dq + h * D;
-  for (int64_t j = first; j <= position; j++) {
-    if (!may_select(a, position, j, first, NULL) || (a->sel.relu && !(base[j] > 0))) continue;
+  for (int64_t j = first; j <= last; j++) {
+    if (!may_select(a, position, j, first, last, NULL) || (a->sel.relu && !(base[j] > 0))) continue;
     const int64_t x = position - j;
     const double dL = strength * dS[j] * (own ? 1 : NAME(slope)(a, h, x, base[j]));
     s->dstrength[group] += dS[j] * base[j];
@@ -172,6 +176,54 @@ static void NAME(attention_store)(void *to, struct wn_stride stride, int64_t b, 
     for (int64_t h = 0; h < heads; h++)
       for (int64_t d = 0; d < D; d++)
         ((REAL *)to)[b * stride.b + t * stride.t + h * stride.h + d] = (REAL)x[(t * heads + h) * D + d];
+}
+
+/* Open rows: F is the sum of S over the other rows, so dS[k,j] is the sum of dF[i,j] over i != k. It is known when all
+ * rows have been walked; what row k gets at once is -dF[k,j]. */
+static void NAME(backward_open_selection)(const struct wn_attention *a, int64_t b, double *scratch,
+                                          const struct NAME(sums) * shared) {
+  const int64_t T = a->Tk, D = a->D, H = a->H, Hkv = a->Hkv, G = wn_selection_groups(a);
+  struct NAME(sums) s = *shared;
+  double *F = scratch, *base = F + G * T, *sums = base + G * T; /* [G,T] each */
+  double *all = sums + G * T, *dF = all + G * T;                /* [G,T]: the sum of dF over the rows; one row's */
+  double *dq = dF + G * T, *dsq = dq + a->Tq * H * D;           /* [Tq,H,D], [Tq,G,D] */
+  s.dk = dsq + a->Tq * G * D;
+  s.dv = s.dk + T * Hkv * D;
+  s.dsk = s.dv + T * Hkv * D;
+  s.y = s.dsk + T * G * D;
+  s.dy = s.y + D;
+  s.weight = s.dy + D;
+  s.dweight = s.weight + a->sinks.n + T;
+  memset(all, 0, (size_t)(s.y - all) * sizeof *all);
+  for (int64_t group = 0; group < G; group++) NAME(open_sums)(a, b, group, base, sums + group * T);
+  for (int64_t r = 0; r < a->Tq; r++) {
+    s.dq = dq + r * H * D, s.dsq = dsq + r * G * D;
+    memset(dF, 0, (size_t)(G * T) * sizeof *dF);
+    for (int64_t group = 0; group < G; group++) {
+      NAME(base_row)(a, b, group, r, 0, base + group * T);
+      NAME(open_row)(a, b, group, r, base + group * T, sums + group * T, F + group * T);
+    }
+    for (int64_t h = 0; h < H; h++) {
+      const int64_t group = h / (H / G);
+      NAME(attention_backward_head)(a, b, h, r, F + group * T, dF + group * T, &s);
+    }
+    for (int64_t n = 0; n < G * T; n++) all[n] += dF[n], dF[n] = -dF[n];
+    for (int64_t group = 0; group < G && a->sel.shift; group++)
+      NAME(backward_select)(a, b, group, r, base + group * T, dF + group * T, &s);
+  }
+  for (int64_t r = 0; r < a->Tq; r++) {
+    s.dq = dq + r * H * D, s.dsq = dsq + r * G * D;
+    for (int64_t group = 0; group < G; group++) {
+      NAME(base_row)(a, b, group, r, 0, base);
+      NAME(backward_select)(a, b, group, r, base, all + group * T, &s);
+    }
+  }
+  NAME(attention_store)(a->dq, a->s_q, b, 0, a->Tq, H, D, dq);
+  NAME(attention_store)(a->dk, a->s_k, b, 0, T, Hkv, D, s.dk);
+  NAME(attention_store)(a->dv, a->s_v, b, 0, T, Hkv, D, s.dv);
+  if (!a->sel.bilinear) return;
+  NAME(attention_store)(a->dsq, a->sel.s_sq, b, 0, a->Tq, G, D, dsq);
+  NAME(attention_store)(a->dsk, a->sel.s_sk, b, 0, T, G, D, s.dsk);
 }
 
 static void NAME(backward_sequence)(const struct wn_attention *a, int64_t b, double *scratch,
@@ -277,7 +329,10 @@ static wn_status NAME(attention_backward)(const struct wn_exec *exec, const stru
   for (int64_t b = 0; b < a->B; b++) {
     double *mine = scratch + (size_t)omp_get_thread_num() * each;
     const struct NAME(sums) sums = NAME(shared_at)(a, mine);
-    NAME(backward_sequence)(a, b, mine + shared, &sums);
+    if (a->sel.on && a->open)
+      NAME(backward_open_selection)(a, b, mine + shared, &sums);
+    else
+      NAME(backward_sequence)(a, b, mine + shared, &sums);
   }
   for (int t = 1; t < team; t++)
     for (size_t i = 0; i < shared; i++) scratch[i] += scratch[(size_t)t * each + i];

@@ -1,5 +1,6 @@
 /* Fused attention: the backend's slots. A call is planned (plan.c), its scratch is laid out, and the kernels of its
- * kind run: forward.c, backward.c, decode.c for single rows, open.c for rows without causality. */
+ * kind run: forward.c, backward.c, decode.c for single rows, open.c for rows without causality, open_select.c for those
+ * that select. */
 #include "backends/cpu/attention/bf16.h"
 #include "backends/cpu/attention/bias.h"
 #include "backends/cpu/attention/dead_keys.h"
@@ -10,11 +11,11 @@
 #include "ops/terms.h"
 
 static bool decodes(const struct wn_attention *a, bool backward) {
-  return !backward && a->Tq == 1 && !wn_attention_looks(a);
+  return !backward && a->Tq == 1 && !wn_attention_looks(a) && !(a->open && a->sel.on);
 }
 
 static struct wn_arrays kernels_scratch(const struct wn_attention_plan *p, bool backward) {
-  if (p->a->open) return wn_open_scratch(p, backward);
+  if (p->a->open) return p->a->sel.on ? wn_open_select_scratch(p, backward) : wn_open_scratch(p, backward);
   return backward               ? wn_attention_backward_scratch(p)
          : decodes(p->a, false) ? wn_attention_decode_scratch(p)
                                 : wn_attention_forward_scratch(p);
@@ -74,7 +75,9 @@ static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, b
   WN_TRY(wn_attention_plan_kernels(&p, avx512));
   p.terms = s.terms;
   wn_terms_begin(&p, backward);
-  if (a->open)
+  if (a->open && a->sel.on)
+    backward ? wn_open_select_backward_run(&p) : wn_open_select_forward_run(&p);
+  else if (a->open)
     backward ? wn_open_backward_run(&p) : wn_open_forward_run(&p);
   else if (backward)
     wn_attention_backward_run(&p), wn_terms_backward_end(&p);
@@ -108,12 +111,14 @@ static size_t attention_scratch(const struct wn_exec *exec, const struct wn_atte
     const size_t single = attention_scratch_of(exec, &fewer, false);
     most = single > most ? single : most;
   }
-  if (threads == 1) return most;
+  /* Open rows that select deal out columns by the number of sequences alone. */
+  const bool dealt = a->open && a->sel.on;
+  if (threads == 1 && !dealt) return most;
   fewer = *a;
   for (int pass = 0; pass < 2; pass++) { /* as long, and as short as it takes */
     if (pass == 1 && (a->open || a->Tq != a->Tk || a->Tk <= few)) break;
     if (pass == 1) fewer.Tq = fewer.Tk = few;
-    for (fewer.B = 1; fewer.B <= wn_min_i64(a->B, 4 * threads); fewer.B++) {
+    for (fewer.B = 1; fewer.B <= wn_min_i64(a->B, dealt ? 4 * threads + 8 : 4 * threads); fewer.B++) {
       const size_t bytes = attention_scratch_of(exec, &fewer, backward);
       most = bytes > most ? bytes : most;
     }

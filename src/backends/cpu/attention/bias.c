@@ -18,6 +18,7 @@ static int64_t width_of(const struct wn_attention *a) {
 }
 
 static int64_t parts_of(const struct wn_attention_plan *p) {
+  if (p->a->open && p->a->sel.on) return p->a->B * wn_open_parts(p);
   return p->own || p->a->open ? p->a->B : p->chunks;
 }
 

@@ -24,5 +24,10 @@ void wn_bias_end(const struct wn_attention_plan *p);
 struct wn_arrays wn_open_scratch(const struct wn_attention_plan *p, bool backward);
 void wn_open_forward_run(const struct wn_attention_plan *p);
 void wn_open_backward_run(const struct wn_attention_plan *p);
+/* The same where they select. Backward's columns are dealt out in parts. */
+int64_t wn_open_parts(const struct wn_attention_plan *p);
+struct wn_arrays wn_open_select_scratch(const struct wn_attention_plan *p, bool backward);
+void wn_open_select_forward_run(const struct wn_attention_plan *p);
+void wn_open_select_backward_run(const struct wn_attention_plan *p);
 
 #endif

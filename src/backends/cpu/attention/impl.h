@@ -102,6 +102,19 @@ struct wn_tile_select_gradient {
   double *dstrength; /* [1] += sum of dS * base, or NULL */
 };
 
+/* Open rows that select (tile_open.inc): a row's part in a column's sum is strength * relu(x) where allowed.
+ * open_sum: hi + lo += the rows' parts. open_rest: out = hi + lo - part (`own`: all of hi + lo). open_gradient: from dS
+ * of the parts, out += that of x; *dstrength += sum of dS * relu(x), or NULL. */
+struct wn_tile_open {
+  const float *x;        /* [rows,64] */
+  const uint64_t *allow; /* [rows] or NULL: all */
+  int64_t rows;
+  bool relu, own;
+  float strength;
+  float *hi, *lo; /* [64] a sum and what rounding has taken off it */
+  float *out;     /* [rows,64] */
+};
+
 struct wn_tile_finish {
   const float *m; /* [64] softmax's references */
   const float *l; /* [64,16] its partial sums; rows from `rows` on are ignored */
@@ -192,6 +205,9 @@ struct wn_tile_ops {
   /* rows at[n] of acc += w[n] x[D] */
   void (*scatter)(float *acc, const float *w, const float *x, const int32_t *at, int64_t stride, int64_t count,
                   int64_t D);
+  void (*open_sum)(const struct wn_tile_open *);
+  void (*open_rest)(const struct wn_tile_open *);
+  void (*open_gradient)(const struct wn_tile_open *, const float *dS, double *dstrength);
   /* As gradient, but lse and delta are [rows,64]: each pair's own. */
   void (*gradient_pairs)(const struct wn_tile_gradient *);
   /* tile_look.inc. show: x[n] = exp(x - lse), n a multiple of 16 */
