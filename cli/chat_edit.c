@@ -114,18 +114,19 @@ static unsigned char edit_on_tab(EditLine *line, int key) {
 
 static void edit_bind(EditLine *line) {
   static const struct {
-    const char *name, *help, *key;
+    const wchar_t *name, *help; /* wide: libedit keeps copies of others for ever */
+    const char *key, *bound;
     unsigned char (*run)(EditLine *, int);
   } rows[] = {
-      {"chat-paste", "insert what is pasted", "\033[200~", edit_on_paste},
-      {"chat-newline", "a line end in the message", "\033\r", edit_on_newline},
-      {"chat-interrupt", "drop the message", "\003", edit_on_interrupt},
-      {"chat-suspend", "stop the program", "\032", edit_on_suspend},
-      {"chat-complete", "complete a command", "\t", edit_on_tab},
+      {L"chat-paste", L"insert what is pasted", "\033[200~", "chat-paste", edit_on_paste},
+      {L"chat-newline", L"a line end in the message", "\033\r", "chat-newline", edit_on_newline},
+      {L"chat-interrupt", L"drop the message", "\003", "chat-interrupt", edit_on_interrupt},
+      {L"chat-suspend", L"stop the program", "\032", "chat-suspend", edit_on_suspend},
+      {L"chat-complete", L"complete a command", "\t", "chat-complete", edit_on_tab},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    el_set(line, EL_ADDFN, rows[i].name, rows[i].help, rows[i].run);
-    el_set(line, EL_BIND, rows[i].key, rows[i].name, NULL);
+    el_wset(line, EL_ADDFN, rows[i].name, rows[i].help, rows[i].run);
+    el_set(line, EL_BIND, rows[i].key, rows[i].bound, NULL);
   }
   el_set(line, EL_BIND, "^R", "em-inc-search-prev", NULL);
   el_set(line, EL_SETTY, "-d", "-isig", NULL); /* Ctrl-C and Ctrl-Z are keys */
