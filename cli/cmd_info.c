@@ -34,6 +34,7 @@ static int info_machine(wn_context *ctx, bool json) {
     json_t *j = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:s}", "version", info.version, "commit", info.commit,
                           "compiler", info.compiler, "build_type", info.build_type, "cpu", info.cpu_name, "isa",
                           info.isa, "threads", wn_context_threads(ctx), "backend", wn_context_backend(ctx));
+    json_object_set_new(j, "bfloat16", json_string(info.bfloat16));
     json_object_set_new(j, "features", info_strings(info.features));
     json_object_set_new(j, "backends", info_strings(info.backends));
     json_object_set_new(j, "libraries", info_strings(info.libraries));
@@ -44,6 +45,8 @@ static int info_machine(wn_context *ctx, bool json) {
   printf("winnow        %s (%s), %s, %s\n", info.version, info.commit, info.build_type, info.compiler);
   printf("cpu           %s\n", info.cpu_name);
   printf("kernels       %s, %d threads, backend %s\n", info.isa, wn_context_threads(ctx), wn_context_backend(ctx));
+  printf("bfloat16      products by %s\n",
+         strcmp(info.bfloat16, "float32") != 0 ? info.bfloat16 : "float32, of rounded numbers");
   info_print_strings("features", info.features);
   info_print_strings("backends", info.backends);
   info_print_strings("libraries", info.libraries);

@@ -78,6 +78,8 @@ typedef struct wn_build_info {
   const char *const *features;  /* CPU features found, NULL-terminated */
   const char *const *backends;  /* NULL-terminated */
   const char *const *libraries; /* "oneDNN 2.6.3", ..., NULL-terminated */
+  const char *bfloat16;         /* what multiplies with train.precision bfloat16: "AMX" (its tiles), "AVX512_BF16", or
+                                   "float32", of rounded numbers */
 } wn_build_info;
 wn_status wn_build_info_get(wn_context *ctx, wn_build_info *out);
 

@@ -32,6 +32,7 @@ wn_status wn_build_info_get(wn_context *ctx, wn_build_info *out) {
       .features = wn_cpu_features(),
       .backends = wn_backend_names(),
       .libraries = wn_backend_libraries(),
+      .bfloat16 = wn_backend_bf16(ctx),
   };
   return WN_OK;
 }

@@ -141,6 +141,38 @@ static void test_gradients(void **state) {
   }
 }
 
+/* Another number of threads: the last digits of gradients at most, far less than what rounding does. */
+static void test_threads(void **state) {
+  (void)state;
+  for (int s = 0; s < SHAPES; s++) {
+    wn_recipe r;
+    struct bench exact, one;
+    wn_train_progress p, q;
+    shape(&r, s);
+    bench_init(&one, &r, "cpu", 1);
+    r.train.precision = WN_F32;
+    bench_init(&exact, &r, "cpu", 1);
+    r.train.precision = WN_BF16;
+    bench_step(&one, 0, &p);
+    bench_step(&exact, 0, &q);
+    const double rounding = distance(&one, &exact);
+    for (int threads = 2; threads <= 4; threads++) {
+      struct bench more;
+      bench_init(&more, &r, "cpu", threads);
+      bench_step(&more, 0, &q);
+      const double off = distance(&more, &one);
+      wn_build_info info;
+      must(more.ctx, wn_build_info_get(more.ctx, &info));
+      /* in tiles a product has the same bits; what is left is sums over rows, in float32 */
+      if (!(off <= (strcmp(info.bfloat16, "AMX") == 0 ? 1e-7 : rounding / 20)))
+        fail_msg("%s: %g with %d threads, rounding %g", shapes[s], off, threads, rounding);
+      assert_true(p.loss == q.loss || strcmp(info.bfloat16, "AMX") != 0);
+      bench_clear(&more);
+    }
+    bench_clear(&one), bench_clear(&exact);
+  }
+}
+
 /* A layer that is run again has the same bits, with its activations kept or not; and a second trainer has them too. */
 static void test_same_bits(void **state) {
   (void)state;
@@ -252,7 +284,8 @@ static void test_refusals(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_loss_falls), cmocka_unit_test(test_gradients),
-                                     cmocka_unit_test(test_same_bits),  cmocka_unit_test(test_memory),
-                                     cmocka_unit_test(test_resume),     cmocka_unit_test(test_refusals)};
+                                     cmocka_unit_test(test_threads),    cmocka_unit_test(test_same_bits),
+                                     cmocka_unit_test(test_memory),     cmocka_unit_test(test_resume),
+                                     cmocka_unit_test(test_refusals)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
