@@ -20,6 +20,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/misuse.h"
+#include "model/run.h"
 #include "train/recipe.h"
 
 static float *values(const struct wn_model *model, const struct wn_param *row) {
@@ -80,7 +81,7 @@ wn_status wn_adapt_start(wn_context *ctx, const char *from, const struct wn_mode
     if (wn_param_find(&model->table, given->table.rows[i].name) < 0)
       return wn_fail(ctx, WN_ERR_CONFIG, "%s has \"%s\", which the recipe's model lacks", from,
                      given->table.rows[i].name);
-  return WN_OK;
+  return wn_model_rotary_refresh(model); /* divisors of angles are parameters too */
 }
 
 /* "selective.strength=learned": the setting under which a mechanism starts without effect; false: it has none. */

@@ -7,6 +7,7 @@
 #include "model/layer.h"
 #include "model/models.h"
 #include "model/workspace.h"
+#include "train/adapt.h"
 #include "winnow/kv.h"
 #include "winnow/score.h"
 #include "winnow/session_group.h"
@@ -263,6 +264,25 @@ static void scores(void **state) {
   wn_context_destroy(ctx);
 }
 
+/* A training that starts from a model has its divisors, for short texts and for long ones. */
+static void taken_over(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 1);
+  const wn_model_config c = config_of(N);
+  struct wn_model *model = make_model(ctx, &c), *other;
+  OK(ctx, wn_model_create_dtype(ctx, &c, 9, WN_F32, &other));
+  OK(ctx, wn_adapt_start(ctx, "the model", model, NULL, other));
+  for (int64_t n = 3; n <= T; n += T - 3) {
+    float expected[V], found[V];
+    whole(ctx, model, NULL, n, expected);
+    whole(ctx, other, NULL, n, found);
+    assert_memory_equal(expected, found, sizeof found);
+  }
+  wn_model_destroy(other);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
 static void refusals(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);
@@ -284,7 +304,8 @@ static void refusals(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(whole_sequences), cmocka_unit_test(sessions_grow), cmocka_unit_test(copies_and_snapshots),
-      cmocka_unit_test(groups),          cmocka_unit_test(scores),        cmocka_unit_test(refusals),
+      cmocka_unit_test(groups),          cmocka_unit_test(scores),        cmocka_unit_test(taken_over),
+      cmocka_unit_test(refusals),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
