@@ -48,9 +48,10 @@ static const struct cli_spec convert_spec = {
     .positional_min = 2,
     .positional_max = 2,
     .epilog =
-        "winnow: a checkpoint folder.  hf: a folder that Hugging Face transformers loads.  gguf: a file that\n"
-        "llama.cpp loads; both for the model families in docs/real-models.md.  winnow-gguf: any model, as a GGUF file\n"
-        "that only winnow reads. Types in blocks, q8_0 (8.5 bits per weight) to q4_0 (4.5), need one of the last two;\n"
+        "winnow: a checkpoint folder.  hf: a folder that Hugging Face transformers loads, with code of winnow's own\n"
+        "(trust_remote_code) where the model is of none of its families.  gguf: a file that llama.cpp loads, for the\n"
+        "model families in docs/real-models.md.  winnow-gguf: any model, as a GGUF file that only winnow reads.\n"
+        "Types in blocks, q8_0 (8.5 bits per weight) to q4_0 (4.5), need one of the last two;\n"
         "q4_k_m and q5_k_m are llama.cpp's mixtures, whose most sensitive matrices are q6_k. Rows that are no whole\n"
         "blocks of 256 become q5_0, q5_1 or q8_0 where a k type was asked for."};
 

@@ -14,7 +14,8 @@ WN_STABLE_BEGIN
 /* The formats in which models are written. */
 typedef enum wn_convert_form {
   WN_CONVERT_WINNOW,     /* "winnow": a checkpoint folder */
-  WN_CONVERT_HF,         /* "hf": a folder that Hugging Face transformers loads */
+  WN_CONVERT_HF,         /* "hf": a folder that Hugging Face transformers loads; a model of none of its families brings
+                            code of winnow's own along (trust_remote_code) */
   WN_CONVERT_GGUF,       /* "gguf": a file that llama.cpp loads */
   WN_CONVERT_WINNOW_GGUF /* "winnow-gguf": a GGUF file of any winnow model, which only winnow reads */
 } wn_convert_form;

@@ -32,7 +32,7 @@ struct piece {
 
 struct job {
   wn_context *ctx;
-  const struct wn_export *e;
+  struct wn_export *e;
   struct piece *pieces; /* [count] */
   int count;
   bool gguf;
@@ -388,29 +388,82 @@ static wn_status export_copy_file(wn_context *ctx, const char *from, const char 
   return status;
 }
 
-static wn_status export_folder_tokenizer(wn_context *ctx, const struct wn_import *im, const char *from,
-                                         struct wn_folder *f, wn_convert_result *result) {
-  static const char *const files[] = {"tokenizer.json",          "tokenizer.model",    "tokenizer_config.json",
-                                      "special_tokens_map.json", "vocab.json",         "merges.txt",
-                                      "added_tokens.json",       "chat_template.jinja"};
-  /* The old model's would be taken for this one's. */
-  for (size_t i = 0; i < sizeof files / sizeof *files; i++) WN_TRY(wn_folder_drop(ctx, f, files[i]));
-  if (im->form == WN_FORM_GGUF) {
-    const wn_gguf_value *model = wn_gguf_value_find(wn_tensors_gguf(im->tensors), "tokenizer.ggml.model");
+/* Has the source a tokenizer that is to be written, and not copied file by file? */
+static bool export_writes_tokenizer(const struct wn_export *e, const char *from) {
+  if (e->from->form == WN_FORM_GGUF) {
+    const wn_gguf_value *model = wn_gguf_value_find(wn_tensors_gguf(e->from->tensors), "tokenizer.ggml.model");
     const char *name;
     size_t bytes;
-    if (!wn_gguf_value_string(model, 0, &name, &bytes) || (bytes == 4 && !memcmp(name, "none", 4))) return WN_OK;
-    wn_tokenizer *tok;
-    WN_TRY(wn_tokenizer_load(ctx, from, &tok));
-    const wn_status status = wn_tokenizer_write(ctx, tok, f);
-    wn_tokenizer_destroy(tok);
-    if (status == WN_OK) result->tokenizer = "written";
-    return status;
+    return wn_gguf_value_string(model, 0, &name, &bytes) && !(bytes == 4 && !memcmp(name, "none", 4));
   }
+  return e->from->form == WN_FORM_WINNOW && e->options.to == WN_CONVERT_HF && wn_tokenizer_file_of(from);
+}
+
+/* generation_config.json: the token before a text, and those that end one. */
+static wn_status export_generation(wn_context *ctx, const wn_tokenizer *tok, struct wn_folder *f) {
+  char path[PATH_BYTES];
+  struct wn_hf_object object = {.json = json_object()};
+  const int32_t bos = wn_tokenizer_bos(tok);
+  json_t *ends = json_array();
+  for (int32_t id = 0; id < wn_tokenizer_vocab_size(tok); id++)
+    if (wn_tokenizer_is_end(tok, id)) object.failed |= json_array_append_new(ends, json_integer(id)) != 0;
+  wn_hf_put(&object, "bos_token_id", bos >= 0 ? json_integer(bos) : json_null());
+  wn_hf_put(&object, "eos_token_id", json_array_size(ends) > 0 ? json_incref(ends) : json_null());
+  json_decref(ends);
+  wn_status status = object.failed ? wn_fail(ctx, WN_ERR_MEMORY, "out of memory: generation_config.json") : WN_OK;
+  if (status == WN_OK) status = wn_path_join(ctx, path, sizeof path, f->next, "generation_config.json");
+  if (status == WN_OK) status = wn_json_save_file(ctx, path, object.json);
+  json_decref(object.json);
+  return status;
+}
+
+static wn_status export_write_tokenizer(struct wn_export *e, const char *from, struct wn_folder *f) {
+  wn_context *ctx = e->ctx;
+  wn_tokenizer *tok;
+  WN_TRY(wn_tokenizer_load(ctx, from, &tok));
+  const bool hf = e->options.to == WN_CONVERT_HF;
+  wn_status status = hf ? wn_tokenizer_write_hf(ctx, tok, f) : wn_tokenizer_write(ctx, tok, f);
+  if (status != WN_OK) status = wn_fail_prefix(ctx, status, "%s", from);
+  if (status == WN_OK && hf) status = export_generation(ctx, tok, f);
+  if (e->from->form == WN_FORM_WINNOW) e->bos = wn_tokenizer_bos(tok), e->eos = wn_tokenizer_eos(tok);
+  wn_tokenizer_destroy(tok);
+  return status;
+}
+
+static wn_status export_folder_tokenizer(struct wn_export *e, const char *from, struct wn_folder *f,
+                                         wn_convert_result *result) {
+  static const char *const files[] = {"tokenizer.json",          "tokenizer.model",     "tokenizer_config.json",
+                                      "special_tokens_map.json", "vocab.json",          "merges.txt",
+                                      "added_tokens.json",       "chat_template.jinja", "generation_config.json"};
+  /* The old model's would be taken for this one's. */
+  for (size_t i = 0; i < sizeof files / sizeof *files; i++) WN_TRY(wn_folder_drop(e->ctx, f, files[i]));
+  if (export_writes_tokenizer(e, from)) {
+    result->tokenizer = "written";
+    return export_write_tokenizer(e, from, f);
+  }
+  if (e->from->form == WN_FORM_GGUF) return WN_OK;
   for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
     if (!wn_folder_has(from, files[i])) continue;
-    WN_TRY(export_copy_file(ctx, from, f->next, files[i]));
-    result->tokenizer = "copied";
+    WN_TRY(export_copy_file(e->ctx, from, f->next, files[i]));
+    if (strcmp(files[i], "generation_config.json") != 0) result->tokenizer = "copied";
+  }
+  return WN_OK;
+}
+
+/* ---- the code that goes with a model of no family ---- */
+
+extern const char wn_configuration_winnow_py[], wn_modeling_winnow_py[];
+
+static wn_status export_code(struct job *job, struct wn_folder *f) {
+  static const struct {
+    const char *name, *text;
+  } files[] = {{"configuration_winnow.py", wn_configuration_winnow_py}, {"modeling_winnow.py", wn_modeling_winnow_py}};
+  const bool own = job->e->options.to == WN_CONVERT_HF && job->e->family == wn_export_own_family();
+  for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+    char path[PATH_BYTES];
+    WN_TRY(wn_folder_drop(job->ctx, f, files[i].name));
+    WN_TRY(wn_path_join(job->ctx, path, sizeof path, f->next, files[i].name));
+    if (own) WN_TRY(wn_file_write(job->ctx, path, files[i].text, strlen(files[i].text)));
   }
   return WN_OK;
 }
@@ -420,7 +473,8 @@ static wn_status export_write_files(struct job *job, const char *from, struct wn
   char path[PATH_BYTES];
   WN_TRY(export_write_safetensors(job, f->next));
   WN_TRY(wn_folder_drop(ctx, f, "model.safetensors.index.json"));
-  WN_TRY(export_folder_tokenizer(ctx, job->e->from, from, f, result));
+  WN_TRY(export_folder_tokenizer(job->e, from, f, result));
+  WN_TRY(export_code(job, f));
   WN_TRY(wn_path_join(ctx, path, sizeof path, f->next, "config.json"));
   if (job->e->options.to == WN_CONVERT_WINNOW) return wn_model_config_save(ctx, path, &job->e->config);
   json_t *config;

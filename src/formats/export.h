@@ -8,6 +8,7 @@
 #include "winnow/convert.h"
 
 struct wn_export {
+  wn_context *ctx;
   const struct wn_import *from;
   wn_convert_options options;
   enum wn_model_form form;        /* of the family */
@@ -15,11 +16,14 @@ struct wn_export {
   const char *architecture;
   wn_model_config config; /* as the target has it */
   const struct wn_names *names;
+  int64_t bos, eos; /* for a target's configuration, -1: none */
 };
 
 /* Architecture, configuration and naming of the target; WN_ERR_UNSUPPORTED names what it cannot express. */
 wn_status wn_export_plan(wn_context *ctx, const struct wn_import *from, const wn_convert_options *options,
                          struct wn_export *out);
+/* The family of folders that bring their code along (families/winnow.c). */
+const struct wn_family *wn_export_own_family(void);
 /* config.json of transformers; type: "float32", ... New reference. */
 wn_status wn_export_hf_config(wn_context *ctx, const struct wn_export *e, const char *type, json_t **out);
 /* The architecture's keys in GGUF. */

@@ -130,10 +130,15 @@ static void export_plan_own(struct wn_export *e) {
   if (gguf_source) e->config.rope_pairs = WN_ROPE_HALVES; /* what the other formats of models have */
 }
 
-wn_status wn_export_plan(wn_context *ctx, const struct wn_import *from, const wn_convert_options *options,
-                         struct wn_export *e) {
+static struct wn_export export_begin(wn_context *ctx, const struct wn_import *from, const wn_convert_options *options) {
+  return (struct wn_export){
+      .ctx = ctx, .from = from, .options = *options, .config = from->config, .bos = from->bos, .eos = from->eos};
+}
+
+static wn_status export_plan_family(wn_context *ctx, const struct wn_import *from, const wn_convert_options *options,
+                                    struct wn_export *e) {
   static const enum wn_model_form forms[] = {[WN_CONVERT_HF] = WN_FORM_HF, [WN_CONVERT_GGUF] = WN_FORM_GGUF};
-  *e = (struct wn_export){.from = from, .options = *options, .config = from->config};
+  *e = export_begin(ctx, from, options);
   if (options->to == WN_CONVERT_WINNOW || options->to == WN_CONVERT_WINNOW_GGUF) {
     export_plan_own(e);
     return WN_OK;
@@ -150,6 +155,24 @@ wn_status wn_export_plan(wn_context *ctx, const struct wn_import *from, const wn
     return WN_OK;
   }
   return e->config.rope_factors ? export_name_factors(ctx, e) : WN_OK;
+}
+
+const struct wn_family *wn_export_own_family(void) {
+  return wn_family_find(WN_FORM_HF, WN_OWN_ARCHITECTURE);
+}
+
+/* What no family has leaves for transformers with code of our own, everything as it is. */
+wn_status wn_export_plan(wn_context *ctx, const struct wn_import *from, const wn_convert_options *options,
+                         struct wn_export *e) {
+  const wn_status status = export_plan_family(ctx, from, options, e);
+  if (status != WN_ERR_UNSUPPORTED || options->to != WN_CONVERT_HF) return status;
+  *e = export_begin(ctx, from, options);
+  e->form = WN_FORM_HF;
+  e->family = wn_export_own_family();
+  WN_TRY(export_check_family(ctx, e));
+  e->architecture = WN_OWN_ARCHITECTURE;
+  e->names = wn_family_names(e->family, e->form);
+  return WN_OK;
 }
 
 /* ---- the keys ---- */
@@ -189,8 +212,8 @@ wn_status wn_export_hf_config(wn_context *ctx, const struct wn_export *e, const 
   e->family->hf.write(o, &e->config);
   wn_hf_put(o, "tie_word_embeddings", json_boolean(e->config.tied));
   wn_hf_put(o, "initializer_range", json_real(e->config.init_std));
-  wn_hf_put(o, "bos_token_id", export_token(e->from->bos));
-  wn_hf_put(o, "eos_token_id", export_token(e->from->eos));
+  wn_hf_put(o, "bos_token_id", export_token(e->bos));
+  wn_hf_put(o, "eos_token_id", export_token(e->eos));
   wn_hf_put(o, "torch_dtype", json_string(type));
   wn_hf_put(o, "use_cache", json_true());
   wn_status status = export_put_lists(ctx, e, o);

@@ -14,7 +14,8 @@
   ROW(olmo2)                                                                                                           \
   ROW(phi3)                                                                                                            \
   ROW(qwen2)                                                                                                           \
-  ROW(qwen3)
+  ROW(qwen3)                                                                                                           \
+  ROW(winnow)
 
 #define FAMILY_DECLARE(name) extern const struct wn_family wn_family_##name;
 FAMILY_ROWS(FAMILY_DECLARE)

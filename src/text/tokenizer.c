@@ -348,7 +348,7 @@ static unsigned hex_digit(char c) {
   return c >= '0' && c <= '9' ? (unsigned)(c - '0') : (unsigned)(c - 'A' + 10);
 }
 
-/* Text in which U+2581 stands for a space. */
+/* Text in which U+2581 stands for a space, or which has spaces itself. */
 static wn_status decode_text_piece(wn_context *ctx, const wn_tokenizer *tok, struct decoder *d, const char *text,
                                    size_t n, struct wn_bytes *out) {
   bool strip = tok->bpe ? tok->bpe->strip_space : tok->info.add_dummy_prefix || tok->info.remove_extra_whitespaces;
@@ -356,6 +356,9 @@ static wn_status decode_text_piece(wn_context *ctx, const wn_tokenizer *tok, str
     text += 3;
     n -= 3;
     d->at_start = !tok->bpe && tok->info.remove_extra_whitespaces && n == 0;
+  } else if (d->at_start && strip && tok->bpe && n >= 1 && *text == ' ') { /* pieces that hold spaces as they are */
+    text++, n--;
+    d->at_start = false;
   }
   if (n) d->at_start = false;
   while (n > 0) {

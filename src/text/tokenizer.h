@@ -9,6 +9,9 @@
 const char *wn_tokenizer_file_of(const char *dir);
 /* wn_tokenizer_save as part of a larger save. */
 wn_status wn_tokenizer_write(wn_context *ctx, const wn_tokenizer *tok, struct wn_folder *f);
+/* The same for Hugging Face transformers: with a tokenizer.json of any kind of tokenizer, and a tokenizer_config.json.
+ * WN_ERR_UNSUPPORTED where there is no such file that gives the same tokens. */
+wn_status wn_tokenizer_write_hf(wn_context *ctx, const wn_tokenizer *tok, struct wn_folder *f);
 
 /* A growing list of ids in counted memory; {0} is an empty one. */
 struct wn_ids {

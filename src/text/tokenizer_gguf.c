@@ -29,6 +29,7 @@ static void put_ids(const wn_tokenizer *tok, int32_t unknown, wn_gguf_values *va
   if (tok->eos >= 0) wn_gguf_values_put_uint(values, "tokenizer.ggml.eos_token_id", (uint32_t)tok->eos);
   if (unknown >= 0) wn_gguf_values_put_uint(values, "tokenizer.ggml.unknown_token_id", (uint32_t)unknown);
   wn_gguf_values_put_bool(values, "tokenizer.ggml.add_bos_token", tok->bos >= 0);
+  wn_gguf_values_put_bool(values, "tokenizer.ggml.add_eos_token", false); /* unigram: llama.cpp adds it otherwise */
   const char *chat = wn_tokenizer_chat_template(tok);
   if (chat) put_text(values, "tokenizer.chat_template", chat);
 }

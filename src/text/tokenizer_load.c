@@ -13,6 +13,7 @@
 #include "base/open.h"
 #include "text/bpe_json.h"
 #include "text/pieces.h"
+#include "text/spm_json.h"
 #include "text/token_tree.h"
 #include "text/tokenizer_kinds.h"
 #include "text/vocab_gguf.h"
@@ -177,6 +178,19 @@ static void find_ends(wn_tokenizer *tok) {
 
 /* --- tokenizer.json and the other files of its folder --- */
 
+/* A unigram model: the SentencePiece model that it stands for. */
+static wn_status load_unigram(wn_context *ctx, const char *path, const json_t *json, wn_tokenizer *tok) {
+  struct wn_bytes model = {0};
+  int32_t bos;
+  wn_status status = wn_unigram_read_json(ctx, path, json, &model, &bos);
+  tok->model = model.data;
+  tok->model_bytes = model.count;
+  if (status == WN_OK) status = open_sentencepiece(ctx, path, tok);
+  tok->bos = bos;
+  tok->configured = true;
+  return status;
+}
+
 /* {"kind": "bytes"} in a checkpoint; else a Hugging Face tokenizer. */
 static wn_status load_json(wn_context *ctx, const char *path, wn_tokenizer *tok) {
   json_t *json;
@@ -187,6 +201,8 @@ static wn_status load_json(wn_context *ctx, const char *path, wn_tokenizer *tok)
   if (kind) {
     if (strcmp(kind, "bytes"))
       status = wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: \"kind\" is \"%s\", expected \"bytes\"", path, kind);
+  } else if (wn_unigram_json_is(json)) {
+    status = load_unigram(ctx, path, json, tok);
   } else {
     status = wn_bpe_create(ctx, &tok->bpe);
     if (status == WN_OK) status = wn_bpe_read_json(ctx, path, json, tok->bpe, &tok->bos, &eos);
@@ -436,7 +452,7 @@ const char *wn_tokenizer_token_name(const wn_tokenizer *tok, int32_t id, size_t 
 static json_t *token_json(const wn_tokenizer *tok, int32_t id) {
   const char *text = NULL;
   size_t n = 0;
-  if (id < 0) return json_null();
+  if (id < 0 || (!tok->bpe && !tok->spm)) return json_null();
   if (tok->bpe) {
     text = wn_vocab_text(&tok->bpe->vocab, id);
     n = tok->bpe->vocab.tokens[id].bytes;
@@ -447,9 +463,10 @@ static json_t *token_json(const wn_tokenizer *tok, int32_t id) {
   return string ? string : json_null();
 }
 
-static wn_status save_config(wn_context *ctx, const wn_tokenizer *tok, const char *path) {
+/* json: there is a tokenizer.json, which says all that transformers needs. */
+static wn_status save_config(wn_context *ctx, const wn_tokenizer *tok, bool json, const char *path) {
   json_t *config = json_pack(
-      "{s:s, s:o, s:o, s:b}", "tokenizer_class", tok->bpe ? "PreTrainedTokenizerFast" : "LlamaTokenizer", "bos_token",
+      "{s:s, s:o, s:o, s:b}", "tokenizer_class", json ? "PreTrainedTokenizerFast" : "LlamaTokenizer", "bos_token",
       token_json(tok, tok->known_bos), "eos_token", token_json(tok, tok->eos), "add_bos_token", tok->bos >= 0);
   if (config && tok->end_count > 0 && tok->ends[0] != tok->eos)
     json_object_set_new(config, "eot_token", token_json(tok, tok->ends[0]));
@@ -480,7 +497,22 @@ wn_status wn_tokenizer_write(wn_context *ctx, const wn_tokenizer *tok, struct wn
   } else {
     WN_TRY(wn_file_write(ctx, path, kind, sizeof kind - 1));
   }
-  return tok->configured ? save_config(ctx, tok, config) : WN_OK;
+  return tok->configured ? save_config(ctx, tok, tok->bpe != NULL, config) : WN_OK;
+}
+
+wn_status wn_tokenizer_write_hf(wn_context *ctx, const wn_tokenizer *tok, struct wn_folder *f) {
+  char path[4096 + 64];
+  json_t *json;
+  WN_TRY(wn_tokenizer_write(ctx, tok, f));
+  if (!tok->bpe) {
+    WN_TRY(wn_path_join(ctx, path, sizeof path, f->next, KIND_NAME));
+    WN_TRY(tok->spm ? wn_spm_write_json(ctx, tok, &json) : wn_bytes_write_json(ctx, &json));
+    const wn_status status = wn_json_save_file(ctx, path, json);
+    json_decref(json);
+    WN_TRY(status);
+  }
+  WN_TRY(wn_path_join(ctx, path, sizeof path, f->next, CONFIG_NAME));
+  return save_config(ctx, tok, true, path);
 }
 
 wn_status wn_tokenizer_save(wn_context *ctx, const wn_tokenizer *tok, const char *dir) {

@@ -7,9 +7,17 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "text/normalize.h"
+#include "text/spm_proto.h"
 #include "text/utf8.h"
 
-enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER, TYPE_UNUSED, TYPE_BYTE };
+enum {
+  TYPE_NORMAL = WN_PIECE_NORMAL,
+  TYPE_UNKNOWN = WN_PIECE_UNKNOWN,
+  TYPE_CONTROL = WN_PIECE_CONTROL,
+  TYPE_USER = WN_PIECE_USER_DEFINED,
+  TYPE_UNUSED = WN_PIECE_UNUSED,
+  TYPE_BYTE = WN_PIECE_BYTE
+};
 
 struct source {
   wn_context *ctx;
@@ -133,24 +141,6 @@ static wn_status read_bpe(const struct source *s, struct wn_gguf_vocab *out) {
 
 /* --- SentencePiece: the serialized ModelProto (sentencepiece_model.proto) --- */
 
-static wn_status vocab_gguf_put_varint(wn_context *ctx, struct wn_bytes *b, uint64_t value) {
-  char bytes[10];
-  size_t n = 0;
-  for (; value >= 0x80; value >>= 7) bytes[n++] = (char)(unsigned char)(value | 0x80);
-  bytes[n++] = (char)(unsigned char)value;
-  return wn_bytes_add(ctx, b, bytes, n);
-}
-static wn_status put_int(wn_context *ctx, struct wn_bytes *b, uint32_t field, int64_t value) {
-  WN_TRY(vocab_gguf_put_varint(ctx, b, field << 3));
-  return vocab_gguf_put_varint(ctx, b, (uint64_t)value);
-}
-static wn_status vocab_gguf_put_data(wn_context *ctx, struct wn_bytes *b, uint32_t field, const char *data,
-                                     size_t bytes) {
-  WN_TRY(vocab_gguf_put_varint(ctx, b, field << 3 | 2));
-  WN_TRY(vocab_gguf_put_varint(ctx, b, bytes));
-  return wn_bytes_add(ctx, b, data, bytes);
-}
-
 static wn_status put_piece(const struct source *s, struct wn_bytes *model, struct wn_bytes *piece, int32_t id,
                            int32_t unknown) {
   const char *text;
@@ -169,16 +159,7 @@ static wn_status put_piece(const struct source *s, struct wn_bytes *model, struc
     type = TYPE_UNKNOWN;
   else if (type == TYPE_UNKNOWN)
     type = TYPE_UNUSED;
-  float value = (float)score;
-  uint32_t bits;
-  memcpy(&bits, &value, sizeof bits);
-  char fixed[5] = {2 << 3 | 5, (char)(unsigned char)bits, (char)(unsigned char)(bits >> 8),
-                   (char)(unsigned char)(bits >> 16), (char)(unsigned char)(bits >> 24)};
-  piece->count = 0;
-  WN_TRY(vocab_gguf_put_data(s->ctx, piece, 1, text, bytes));
-  WN_TRY(wn_bytes_add(s->ctx, piece, fixed, sizeof fixed));
-  WN_TRY(put_int(s->ctx, piece, 3, type));
-  return vocab_gguf_put_data(s->ctx, model, 1, piece->data, piece->count);
+  return wn_proto_piece(s->ctx, model, piece, text, bytes, score, type);
 }
 
 static wn_status build_spm(const struct source *s, struct wn_bytes *model, struct wn_bytes *part,
@@ -202,28 +183,17 @@ static wn_status build_spm(const struct source *s, struct wn_bytes *model, struc
     return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: the tokenizer has tokens for %d bytes, expected none or 256", s->path,
                    bytes_found);
   for (int32_t id = 0; id < s->size; id++) WN_TRY(put_piece(s, model, part, id, unknown));
-  part->count = 0; /* TrainerSpec: BPE, byte fallback, the special ids */
-  WN_TRY(put_int(s->ctx, part, 3, 2));
-  WN_TRY(put_int(s->ctx, part, 35, bytes_found == 256));
-  WN_TRY(put_int(s->ctx, part, 40, unknown));
-  WN_TRY(put_int(s->ctx, part, 41, out->bos));
-  WN_TRY(put_int(s->ctx, part, 42, out->eos));
-  WN_TRY(put_int(s->ctx, part, 43, -1));
-  static const int32_t named[3] = {45, 46, 47}; /* SentencePiece finds these by their pieces' texts */
-  const int32_t ids[3] = {unknown, out->bos, out->eos};
+  struct wn_proto_specs specs = {.byte_fallback = bytes_found == 256,
+                                 .add_dummy_prefix = prefix,
+                                 .remove_extra_whitespaces = squeeze,
+                                 .ids = {unknown, out->bos, out->eos}};
   for (int i = 0; i < 3; i++) {
     const char *text;
     size_t bytes;
-    if (ids[i] < 0 || !wn_gguf_value_string(s->tokens, (uint64_t)ids[i], &text, &bytes)) continue;
-    WN_TRY(vocab_gguf_put_data(s->ctx, part, (uint32_t)named[i], text, bytes));
+    if (specs.ids[i] < 0 || !wn_gguf_value_string(s->tokens, (uint64_t)specs.ids[i], &text, &bytes)) continue;
+    specs.texts[i] = text, specs.bytes[i] = bytes;
   }
-  WN_TRY(vocab_gguf_put_data(s->ctx, model, 2, part->data, part->count));
-  part->count = 0; /* NormalizerSpec: the text as it is */
-  WN_TRY(vocab_gguf_put_data(s->ctx, part, 1, "identity", 8));
-  WN_TRY(put_int(s->ctx, part, 3, prefix));
-  WN_TRY(put_int(s->ctx, part, 4, squeeze));
-  WN_TRY(put_int(s->ctx, part, 5, 1));
-  return vocab_gguf_put_data(s->ctx, model, 3, part->data, part->count);
+  return wn_proto_put_specs(s->ctx, model, part, &specs);
 }
 
 static wn_status read_spm(const struct source *s, struct wn_gguf_vocab *out) {

@@ -1,5 +1,5 @@
 /* wn_model_convert: what goes out and comes back is the same, bit for bit; what a format cannot express is refused by
- * name; 8 bits are what Q8_0 says; files that are there stay. */
+ * name, or leaves with code of our own; 8 bits are what Q8_0 says; files that are there stay. */
 #include "support.h"
 
 #include <math.h>
@@ -318,41 +318,53 @@ static void refusals(void **state) {
   (void)state;
   static const struct {
     void (*change)(wn_model_config *);
-    bool hf, gguf; /* refused there */
-    const char *named;
-  } cases[] = {{is_selective, true, true, "attention.selective"},
-               {is_post, true, true, "norm_place"},
-               {has_embed_norm, true, true, "embed_norm"},
-               {is_learned, true, true, "learned positions"},
-               {has_gelu, true, true, "ffn"},
-               {has_both, true, true, "qk_norm"},
-               {has_scale, false, false, ""}, /* Granite's */
-               {has_part, false, false, ""},  /* Phi-3's, and GGUF's llama */
-               {has_long_window, false, true, "attention.window"},
-               {has_long_norms, true, true, "type longrope"},
-               {has_part_scaled, true, false, "rope_size"},
-               {has_dynamic_scaling, true, true, "type dynamic"},
-               {has_window, true, true, "attention.window"},
-               {has_embed_scale, false, false, ""}, /* Granite's */
-               {has_scaled_window, true, true, "attention.window"},
-               {has_scaled_norms, true, true, "embed_scale"},
-               {is_granite, true, true, "logit_softcap"},
-               {has_norms_on_branches, true, true, "qk_norm_whole"},
-               {is_olmo2, false, true, "tied"},
-               {has_whole_norms, true, true, "qk_norm_whole"},
-               {has_logit_softcap, true, true, "logit_softcap"},
-               {has_branch_norms, true, true, "geglu"},
-               {has_local_theta, true, true, "rope_local_theta"},
-               {is_gemma2, false, true, "window_layers"},
-               {is_dynamic, false, true, "dynamic"}};
+    bool hf, gguf;               /* not what a family has: in hf it brings code of ours along, in gguf it is refused */
+    const char *named, *refused; /* in hf too: what that code does not compute */
+  } cases[] = {{is_selective, true, true, "attention.selective", NULL},
+               {is_post, true, true, "norm_place", NULL},
+               {has_embed_norm, true, true, "embed_norm", NULL},
+               {is_learned, true, true, "learned positions", NULL},
+               {has_gelu, true, true, "ffn", NULL},
+               {has_both, true, true, "qk_norm", NULL},
+               {has_scale, false, false, "", NULL}, /* Granite's */
+               {has_part, false, false, "", NULL},  /* Phi-3's, and GGUF's llama */
+               {has_long_window, false, true, "attention.window", NULL},
+               {has_long_norms, true, true, "type longrope", "type longrope"},
+               {has_part_scaled, true, false, "rope_size", NULL},
+               {has_dynamic_scaling, true, true, "type dynamic", NULL},
+               {has_window, true, true, "attention.window", NULL},
+               {has_embed_scale, false, false, "", NULL}, /* Granite's */
+               {has_scaled_window, true, true, "attention.window", "residual_scale"},
+               {has_scaled_norms, true, true, "embed_scale", NULL},
+               {is_granite, true, true, "logit_softcap", "residual_scale"},
+               {has_norms_on_branches, true, true, "qk_norm_whole", "norm_place"},
+               {is_olmo2, false, true, "tied", NULL},
+               {has_whole_norms, true, true, "qk_norm_whole", "qk_norm_whole"},
+               {has_logit_softcap, true, true, "logit_softcap", NULL},
+               {has_branch_norms, true, true, "geglu", NULL},
+               {has_local_theta, true, true, "rope_local_theta", NULL},
+               {is_gemma2, false, true, "window_layers", NULL},
+               {is_dynamic, false, true, "dynamic", NULL}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const wn_convert_options hf = to(WN_CONVERT_HF), gguf = to(WN_CONVERT_GGUF);
     save_model(in_folder("run"), cases[i].change);
-    if (cases[i].hf)
-      assert_refused(ctx, wn_model_convert(ctx, in_folder("run"), in_folder("x"), &hf, NULL), WN_ERR_UNSUPPORTED,
-                     cases[i].named);
-    else
-      assert_ok(ctx, wn_model_convert(ctx, in_folder("run"), in_folder("x"), &hf, NULL));
+    wn_convert_result r;
+    const wn_status status = wn_model_convert(ctx, in_folder("run"), in_folder("x"), &hf, &r);
+    if (cases[i].refused) {
+      assert_int_equal(status, WN_ERR_UNSUPPORTED);
+      if (!strstr(wn_context_error(ctx), cases[i].refused)) fail_msg("%zu: %s", i, wn_context_error(ctx));
+    } else if (status != WN_OK) {
+      fail_msg("%zu %s: %s", i, cases[i].named, wn_context_error(ctx));
+    }
+    if (!cases[i].refused && cases[i].hf != !strcmp(r.architecture, "winnow"))
+      fail_msg("%s is %s", cases[i].named, r.architecture);
+    if (!cases[i].refused) assert_int_equal(access(in_folder("x/modeling_winnow.py"), F_OK), cases[i].hf ? 0 : -1);
+    if (!cases[i].refused) assert_int_equal(access(in_folder("x/configuration_winnow.py"), F_OK), cases[i].hf ? 0 : -1);
+    if (cases[i].hf && !cases[i].refused) { /* back to the bit, from wherever it is read */
+      same_model(in_folder("run"), in_folder("x"));
+      convert(in_folder("x"), in_folder("back"), WN_CONVERT_WINNOW);
+      same_model(in_folder("run"), in_folder("back"));
+    }
     if (cases[i].gguf)
       assert_refused(ctx, wn_model_convert(ctx, in_folder("run"), in_folder("x.gguf"), &gguf, NULL), WN_ERR_UNSUPPORTED,
                      cases[i].named);
@@ -361,6 +373,55 @@ static void refusals(void **state) {
     /* In winnow's own GGUF everything can be. */
     convert(in_folder("run"), in_folder("own.gguf"), WN_CONVERT_WINNOW_GGUF);
     same_model(in_folder("run"), in_folder("own.gguf"));
+  }
+}
+
+static void has_memory(wn_model_config *c) {
+  c->recurrence = 8;
+}
+static void has_encoder(wn_model_config *c) {
+  c->encoder.layers = 1;
+}
+
+/* What the code that goes along does not compute either. */
+static void refused_by_name(void **state) {
+  (void)state;
+  static const struct {
+    void (*change)(wn_model_config *);
+    const char *named;
+  } cases[] = {{has_memory, "segment recurrence (\"memory\")"}, {has_encoder, "an encoder (\"encoder.layers\")"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const wn_convert_options hf = to(WN_CONVERT_HF);
+    save_model(in_folder("run"), cases[i].change);
+    assert_refused(ctx, wn_model_convert(ctx, in_folder("run"), in_folder("x"), &hf, NULL), WN_ERR_UNSUPPORTED,
+                   cases[i].named);
+  }
+}
+
+static void write_text(const char *path, const char *text) {
+  FILE *f = fopen(path, "w");
+  assert_non_null(f);
+  assert_true(fputs(text, f) >= 0);
+  assert_int_equal(fclose(f), 0);
+}
+
+/* config.json of such a folder is a stranger's. */
+static void bad_own_folders(void **state) {
+  (void)state;
+  static const struct {
+    const char *config, *named;
+  } cases[] = {{"{\"model_type\": \"winnow\"}", "\"winnow\" is missing"},
+               {"{\"model_type\": \"winnow\", \"winnow\": 3}", "no object"},
+               {"{\"model_type\": \"winnow\", \"winnow\": {\"layers\": 0}}", "layers"},
+               {"{\"model_type\": \"winnow\", \"winnow\": {\"attention\": {\"nonsense\": true}}}", "nonsense"},
+               {"{\"model_type\": \"winnow\", \"winnow\": {\"vocab_size\": 10, \"width\": 16777216}}", "width"}};
+  wn_model *model;
+  save_model(in_folder("run"), is_selective);
+  convert(in_folder("run"), in_folder("x"), WN_CONVERT_HF);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    write_text(in_folder("x/config.json"), cases[i].config);
+    assert_int_not_equal(wn_model_load(ctx, in_folder("x"), &model), WN_OK);
+    if (!strstr(wn_context_error(ctx), cases[i].named)) fail_msg("%s: %s", cases[i].named, wn_context_error(ctx));
   }
 }
 
@@ -382,9 +443,9 @@ static void targets(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(cancelled),  cmocka_unit_test(round_trips), cmocka_unit_test(types_stay),
-      cmocka_unit_test(eight_bits), cmocka_unit_test(encoding),    cmocka_unit_test(refusals),
-      cmocka_unit_test(targets),
+      cmocka_unit_test(cancelled),       cmocka_unit_test(round_trips),     cmocka_unit_test(types_stay),
+      cmocka_unit_test(eight_bits),      cmocka_unit_test(encoding),        cmocka_unit_test(refusals),
+      cmocka_unit_test(refused_by_name), cmocka_unit_test(bad_own_folders), cmocka_unit_test(targets),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }
