@@ -1,6 +1,13 @@
-/* winnow: the context. Holds the backend, the thread count, the log callback and
- * the detail of the last error. One context serves one thread at a time; objects
- * made from it borrow it and must be destroyed before it. */
+/* winnow: the context. Holds the backend, the thread count, the log callback and the detail of the last error.
+ *
+ * Threads. One context serves one thread at a time, and so does every object made from it, which borrows it and must be
+ * destroyed before it. Threads with contexts of their own may call at the same time, on objects of their own, and on
+ * the same model and the same tokenizer as long as nobody changes or destroys these: a session, a generation or
+ * wn_model_logits of each thread is made with the thread's own context. wn_context_cancel may be called from any thread
+ * and from signal handlers.
+ *
+ * Pointers. One may be NULL only where its comment says so, and an array whose count is 0; every other NULL is
+ * WN_ERR_ARGUMENT, or no result. */
 #ifndef WINNOW_CONTEXT_H
 #define WINNOW_CONTEXT_H
 
@@ -48,9 +55,9 @@ typedef struct wn_context_options {
                          rows on */
 } wn_context_options;
 
-/* options may be NULL for the defaults. The environment variable WINNOW_ISA (ref, avx2, avx512) forces the instruction
- * set of the cpu backend; one that this machine lacks is WN_ERR_UNSUPPORTED. On failure *out is still a context, if one
- * could be allocated, so that wn_context_error() can be read; it can only be destroyed. */
+/* options may be NULL for the defaults. The environment variable WINNOW_ISA (ref, avx2, avx512; on ARM ref, neon)
+ * forces the instruction set of the cpu backend; one that this machine lacks is WN_ERR_UNSUPPORTED. On failure *out is
+ * still a context, if one could be allocated, so that wn_context_error() can be read; it can only be destroyed. */
 wn_status wn_context_create(const wn_context_options *options, wn_context **out);
 void wn_context_destroy(wn_context *ctx); /* NULL is allowed */
 

@@ -27,7 +27,8 @@ wn_status wn_backend_of(wn_context *ctx, const struct wn_backend **out) {
 }
 
 const char *wn_backend_bf16(const wn_context *ctx) {
-#if defined(__x86_64__)
+  (void)ctx;
+#if WN_HAS_AVX512
   if (strcmp(ctx->backend, "cpu") == 0 && ctx->isa == WN_ISA_AVX512) {
     if (wn_cpu_has_amx()) return "AMX";
     if (wn_cpu_has_bf16()) return "AVX512_BF16";

@@ -7,7 +7,19 @@
 #include <stdint.h>
 #include "winnow/context.h"
 
+/* On ARM, WN_ISA_AVX2 stands for NEON, whose kernels are compiled from the same sources: "neon" to users. */
 enum wn_isa { WN_ISA_REF = 0, WN_ISA_AVX2 = 1, WN_ISA_AVX512 = 2 };
+/* Which of them this processor's family has kernels for. */
+#if defined(__x86_64__)
+#define WN_HAS_AVX512 1
+#define WN_HAS_KERNELS 1
+#elif defined(__aarch64__)
+#define WN_HAS_AVX512 0
+#define WN_HAS_KERNELS 1
+#else
+#define WN_HAS_AVX512 0
+#define WN_HAS_KERNELS 0
+#endif
 
 struct wn_context {
   int threads;
@@ -27,6 +39,7 @@ wn_status wn_cpu_select_isa(wn_context *ctx, enum wn_isa *out);
 const char *wn_isa_name(enum wn_isa isa);
 const char *wn_cpu_name(void);            /* static */
 const char *const *wn_cpu_features(void); /* static, NULL-terminated */
+bool wn_cpu_has_dot(void);                /* ARM: the instructions for sums of products of bytes */
 int wn_cpu_count(void);                   /* CPUs in this process's affinity mask and cgroup quota */
 
 #endif

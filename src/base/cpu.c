@@ -12,6 +12,11 @@
 #include <unistd.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -70,12 +75,36 @@ static void cpu_detect(void) {
                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   best_isa = avx512 ? WN_ISA_AVX512 : avx2 ? WN_ISA_AVX2 : WN_ISA_REF;
 }
+#elif defined(__aarch64__)
+static void cpu_detect(void) {
+  int n = 0;
+  features[n++] = "neon"; /* every 64-bit ARM processor has it */
+  if (wn_cpu_has_dot()) features[n++] = "dotprod";
+  features[n] = NULL;
+  best_isa = WN_ISA_AVX2;
+}
 #else
 static void cpu_detect(void) {}
 #endif
 
+bool wn_cpu_has_dot(void) {
+#if defined(__aarch64__) && defined(__linux__)
+  return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#elif defined(__aarch64__) && defined(__APPLE__)
+  int has = 0;
+  size_t bytes = sizeof has;
+  return sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &bytes, NULL, 0) == 0 && has;
+#else
+  return false;
+#endif
+}
+
 const char *wn_isa_name(enum wn_isa isa) {
+#if defined(__aarch64__)
+  return isa == WN_ISA_AVX2 ? "neon" : "ref";
+#else
   return isa == WN_ISA_AVX512 ? "avx512" : isa == WN_ISA_AVX2 ? "avx2" : "ref";
+#endif
 }
 
 const char *wn_cpu_name(void) {
@@ -93,7 +122,7 @@ wn_status wn_cpu_select_isa(wn_context *ctx, enum wn_isa *out) {
   *out = best_isa;
   const char *forced = getenv("WINNOW_ISA");
   if (!forced || !*forced) return WN_OK;
-  for (int isa = WN_ISA_REF; isa <= WN_ISA_AVX512; isa++) {
+  for (int isa = WN_ISA_REF; isa <= (WN_HAS_AVX512 ? WN_ISA_AVX512 : WN_ISA_AVX2); isa++) {
     if (strcmp(forced, wn_isa_name((enum wn_isa)isa)) != 0) continue;
     if (isa > (int)best_isa)
       return wn_fail(ctx, WN_ERR_UNSUPPORTED, "WINNOW_ISA is %s, which this CPU (%s) lacks; the best it has is %s",
@@ -101,7 +130,14 @@ wn_status wn_cpu_select_isa(wn_context *ctx, enum wn_isa *out) {
     *out = (enum wn_isa)isa;
     return WN_OK;
   }
-  return wn_fail(ctx, WN_ERR_ARGUMENT, "WINNOW_ISA is \"%s\"; it must be ref, avx2 or avx512", forced);
+#if !WN_HAS_AVX512
+  if (!strcmp(forced, "avx2") || !strcmp(forced, "avx512"))
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED,
+                   "WINNOW_ISA is %s, which is of another family of processors; the best here is %s", forced,
+                   wn_isa_name(best_isa));
+#endif
+  return wn_fail(ctx, WN_ERR_ARGUMENT, "WINNOW_ISA is \"%s\"; it must be %s", forced,
+                 WN_HAS_AVX512 ? "ref, avx2 or avx512" : "ref or neon");
 }
 
 static bool cpu_read_line(const char *path, char *line, int size) {

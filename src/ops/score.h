@@ -65,7 +65,11 @@ static inline double wn_score_slope(const struct wn_score_map *map, int64_t n, i
  * WN_SCORE_FORWARD(f) and WN_SCORE_BACKWARD(f) define them, {WN_SCORE_SLOTS(f)} is the kind's table. */
 #if defined(__x86_64__) && defined(__GNUC__)
 #define WN_SCORE_AVX2 __attribute__((target("avx2")))
+#if defined(__clang__) /* which knows the last one as an option of the command line alone */
+#define WN_SCORE_AVX512 __attribute__((target("avx512f,avx512vl,avx512dq")))
+#else
 #define WN_SCORE_AVX512 __attribute__((target("avx512f,avx512vl,avx512dq,prefer-vector-width=512")))
+#endif
 #else
 #define WN_SCORE_AVX2
 #define WN_SCORE_AVX512

@@ -1,6 +1,7 @@
 /* What attention must satisfy whatever computes it: no selection is dense; chunks of a prefill and single-token
  * decoding give the whole's rows; packed documents are separate documents; grouped heads are repeated keys; a row does
  * not see the future; threads change nothing but rounding. On ref and on the cpu backend with each instruction set. */
+#include "isa.h"
 #include "support.h"
 
 #include <math.h>
@@ -346,7 +347,7 @@ static void on_backend(const char *name, const char *isa, void (*check)(void)) {
 
 static void everywhere(void (*check)(void)) {
   on_backend("ref", NULL, check);
-  on_backend("cpu", "avx2", check);
+  on_backend("cpu", ISA_OF_EIGHT, check);
   on_backend("cpu", "avx512", check);
 }
 

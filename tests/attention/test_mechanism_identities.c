@@ -4,6 +4,7 @@
  * chunks of a prefill and single-token decoding give the whole's rows, and the gradients of pieces add up to the
  * whole's; packed documents are separate documents; grouped heads are repeated keys. In double on ref, in float on the
  * cpu backend. */
+#include "isa.h"
 #include "mechanisms.h"
 
 enum { T = 67 };
@@ -426,7 +427,7 @@ static void check_groups(void) {
 }
 
 static void everywhere(void (*check)(void)) {
-  static const char *const places[][2] = {{"ref", NULL}, {"cpu", "avx2"}, {"cpu", "avx512"}};
+  static const char *const places[][2] = {{"ref", NULL}, {"cpu", ISA_OF_EIGHT}, {"cpu", "avx512"}};
   for (int i = 0; i < 3; i++) {
     if (!mech_open(&place, places[i][0], places[i][1])) continue;
     dtype = i ? WN_F32 : WN_F64;

@@ -2,6 +2,7 @@
  * where the heads are no power of two), Gemma 2's soft-capping (arXiv 2408.00118, section 2), which selections see; on
  * every path of every backend: whole sequences, chunks, single rows, cache positions, half floats, gathered keys. That
  * maps agree between backends, with differences and with every other mechanism is for the tests of all mechanisms. */
+#include "isa.h"
 #include "mechanisms.h"
 
 #include "tensor/f16.h"
@@ -120,7 +121,7 @@ static void softcap(void) {
 
 static void on_every_backend(void **state) {
   (void)state;
-  static const char *const isas[] = {"avx2", "avx512"};
+  static const char *const isas[] = {ISA_OF_EIGHT, "avx512"};
   for (int n = 0; n < 3; n++) {
     if (!mech_open(&place, n ? "cpu" : "ref", n ? isas[n - 1] : NULL)) continue;
     alibi();

@@ -3,6 +3,7 @@
  * same backend, and gradients up to the order of sums; its own gradient is what differences say
  * (test_attention_gradients has the cases), here with several sequences, teams of threads and keys that an earlier
  * piece holds. */
+#include "isa.h"
 #include "mechanisms.h"
 
 enum { T = 150 };
@@ -152,7 +153,7 @@ static void test_ref(void **state) {
 }
 static void test_avx2(void **state) {
   (void)state;
-  run("cpu", "avx2", WN_F32);
+  run("cpu", ISA_OF_EIGHT, WN_F32);
 }
 static void test_avx512(void **state) {
   (void)state;

@@ -127,7 +127,63 @@ static void test_sessions_of_one_model(void **state) {
   wn_context_destroy(ctx);
 }
 
+/* One model at work in several contexts at once, each in a thread of its own: what the headers promise
+ * (winnow/context.h). */
+struct reader {
+  struct wn_model *model;
+  int which;
+  wn_status status;
+  float logits[2][V];
+};
+
+static void *read_model(void *user) {
+  struct reader *r = user;
+  const wn_context_options options = {.size = sizeof options, .threads = 1 + r->which % 2};
+  wn_context *ctx = NULL;
+  wn_session *session = NULL;
+  struct tokens x;
+  float whole[2 * T * V];
+  tokens_of(&x, 2, T, V, false);
+  r->status = wn_context_create(&options, &ctx);
+  if (r->status == WN_OK) r->status = wn_session_create(ctx, r->model, 1, T, &session);
+  if (r->status == WN_OK) r->status = wn_session_feed(ctx, session, x.ids + r->which, T - 2, 0, r->logits[0]);
+  for (int t = T - 2; t < T && r->status == WN_OK; t++)
+    r->status = wn_session_feed(ctx, session, x.ids + r->which + t, 1, 0, r->logits[0]);
+  if (r->status == WN_OK) r->status = wn_model_logits(ctx, r->model, x.ids, NULL, 2, T, whole);
+  memcpy(r->logits[1], whole, sizeof r->logits[1]);
+  wn_session_destroy(session);
+  wn_context_destroy(ctx);
+  return NULL;
+}
+
+static void test_one_model_in_contexts(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 2);
+  for (int k = 0; k < THREADS; k++) {
+    const wn_model_config c = model_case_config(&model_cases[cases[k]]);
+    struct wn_model *model = model_of(ctx, &c, WN_F32);
+    struct reader alone[THREADS], beside[THREADS];
+    pthread_t threads[THREADS];
+    memset(alone, 0, sizeof alone), memset(beside, 0, sizeof beside);
+    for (int i = 0; i < THREADS; i++) {
+      alone[i].model = beside[i].model = model, alone[i].which = beside[i].which = i;
+      read_model(&alone[i]);
+      assert_int_equal(alone[i].status, WN_OK);
+    }
+    assert_memory_not_equal(alone[0].logits[0], alone[1].logits[0], sizeof alone[0].logits[0]);
+    for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_create(&threads[i], NULL, read_model, &beside[i]), 0);
+    for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
+    for (int i = 0; i < THREADS; i++) {
+      assert_int_equal(beside[i].status, WN_OK);
+      assert_memory_equal(beside[i].logits, alone[i].logits, sizeof alone[i].logits);
+    }
+    wn_model_destroy(model);
+  }
+  wn_context_destroy(ctx);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_contexts), cmocka_unit_test(test_sessions_of_one_model)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_contexts), cmocka_unit_test(test_sessions_of_one_model),
+                                     cmocka_unit_test(test_one_model_in_contexts)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* Every tests/golden/attention-*.safetensors through the public attention call, on each backend and instruction set.
  * The files come from tools/make-goldens.py, which shares no code with the engine. */
+#include "isa.h"
 #include "support.h"
 
 #include <dirent.h>
@@ -259,7 +260,7 @@ static void test_ref_float(void **state) {
 
 static void test_cpu_avx2(void **state) {
   (void)state;
-  const int files = run_all("cpu", "avx2", 2, WN_F32, 5e-6);
+  const int files = run_all("cpu", ISA_OF_EIGHT, 2, WN_F32, 5e-6);
   if (files < 0) skip();
   assert_int_equal(files, FILES);
 }

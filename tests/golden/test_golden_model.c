@@ -1,5 +1,6 @@
 /* tests/golden/model-*: tiny models written by tools/make-goldens.py (PyTorch, its own equations), loaded as
  * checkpoints: logits, loss and every gradient, in double on ref and in float on each backend and instruction set. */
+#include "isa.h"
 #include "support.h"
 
 #include <math.h>
@@ -133,7 +134,7 @@ static void test_ref_float(void **state) {
 }
 static void test_cpu_avx2(void **state) {
   (void)state;
-  check_all("cpu", "avx2", 2, WN_F32, 5e-6);
+  check_all("cpu", ISA_OF_EIGHT, 2, WN_F32, 5e-6);
 }
 static void test_cpu_avx512(void **state) {
   (void)state;

@@ -1,6 +1,7 @@
 /* tests/golden/muon.safetensors: 20 steps of training with Muon by tools/make-muon-golden.py (PyTorch in double, its
  * own equations), from the models and batches of model-gpt2 and model-packed: the losses on the way and every parameter
  * at the end, in double on ref and in float on each backend and instruction set. */
+#include "isa.h"
 #include "support.h"
 
 #include <math.h>
@@ -141,7 +142,7 @@ static void test_ref_float(void **state) {
 }
 static void test_cpu_avx2(void **state) {
   (void)state;
-  check_all("cpu", "avx2", 1, WN_F32, 1e-5);
+  check_all("cpu", ISA_OF_EIGHT, 1, WN_F32, 1e-5);
 }
 static void test_cpu_avx512(void **state) {
   (void)state;

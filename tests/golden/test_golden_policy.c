@@ -2,6 +2,7 @@
  * precision, from the policies' papers, one token at a time). Sessions are fed token by token, in chunks and as a
  * whole: what each layer holds after each feed, and the logits, in double on ref and in float on each backend and
  * instruction set. */
+#include "isa.h"
 #include "support.h"
 
 #include <math.h>
@@ -222,7 +223,7 @@ static void test_ref_float(void **state) {
 }
 static void test_cpu_avx2(void **state) {
   (void)state;
-  check_all("cpu", "avx2", 2, WN_F32, 2e-5);
+  check_all("cpu", ISA_OF_EIGHT, 2, WN_F32, 2e-5);
 }
 static void test_cpu_avx512(void **state) {
   (void)state;

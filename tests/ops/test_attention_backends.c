@@ -11,6 +11,7 @@
  * weights and gradients of logits to bf16 where a product takes them, and results where rows hold them. The limit is
  * twice its error, as in float; arrays of floats that no rounded operand goes into (lse, F, M) keep the limit of
  * floats. */
+#include "isa.h"
 #include "mechanisms.h"
 
 #include "ops/naive.h"
@@ -230,7 +231,7 @@ static void test_cpu_plain(void **state) {
 }
 static void test_cpu_avx2(void **state) {
   (void)state;
-  check_backend("cpu", "avx2", 0, expected_causal);
+  check_backend("cpu", ISA_OF_EIGHT, 0, expected_causal);
 }
 static void test_cpu_avx512(void **state) {
   (void)state;

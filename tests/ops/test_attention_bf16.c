@@ -2,6 +2,7 @@
  * stand for, with the results rounded: the reference in every case. Forward gives the same bits on any number of
  * threads, and rows that nothing sees do not matter. What does not go together is refused. How near results are:
  * test_attention_backends.c. */
+#include "isa.h"
 #include "mechanisms.h"
 
 /* The call on floats of the same values. */
@@ -64,7 +65,7 @@ static void reference(void **state) {
 }
 static void cpu_avx2(void **state) {
   (void)state;
-  check_widened("cpu", "avx2");
+  check_widened("cpu", ISA_OF_EIGHT);
 }
 
 /* One long sequence, which several threads work on together. */

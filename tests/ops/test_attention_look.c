@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include "isa.h"
 #include "backends/backends.h"
 #include "base/alloc.h"
 #include "base/rng.h"
@@ -218,7 +219,7 @@ static void test_examples(void **unused) {
     }
     for (int isa = WN_ISA_AVX2; isa <= (int)best; isa++)
       for (int threads = 1; threads <= 3; threads += 2) {
-        const char *who = isa == WN_ISA_AVX2 ? "avx2" : "avx512";
+        const char *who = isa == WN_ISA_AVX2 ? ISA_OF_EIGHT : "avx512";
         call(a, e, isa, threads, true, cpu);
         call(a, e, isa, threads, false, plain);
         if (e->span) /* the mask joins the logits instead of the weights: rounding */

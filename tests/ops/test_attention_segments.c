@@ -1,5 +1,6 @@
 /* The cpu backend on segments behind many cached keys, as recurrent training calls it: narrow and wide spans, relative
  * positions, sinks and dropout together, against the reference; and the same bits whatever the number of threads. */
+#include "isa.h"
 #include "mechanisms.h"
 
 static const char *const terms[] = {
@@ -80,7 +81,7 @@ static void check(const char *isa) {
 
 static void test_avx2(void **state) {
   (void)state;
-  check("avx2");
+  check(ISA_OF_EIGHT);
 }
 static void test_avx512(void **state) {
   (void)state;

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "isa.h"
 #include "op_cases.h"
 
 #include "naive.h"
@@ -126,7 +127,7 @@ static void test_cpu_plain(void **state) {
 }
 static void test_cpu_avx2(void **state) {
   (void)state;
-  check_backend("cpu", "avx2");
+  check_backend("cpu", ISA_OF_EIGHT);
 }
 static void test_cpu_avx512(void **state) {
   (void)state;

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "isa.h"
 #include "op_cases.h"
 
 #include "backends/cpu/cpu.h"
@@ -139,7 +140,7 @@ static void test_without_tiles(void **state) {
 }
 static void test_avx2(void **state) {
   (void)state;
-  check_backend("cpu", "avx2");
+  check_backend("cpu", ISA_OF_EIGHT);
 }
 static void test_ref(void **state) {
   (void)state;
@@ -149,7 +150,7 @@ static void test_ref(void **state) {
 /* Floats that are no bf16 are rounded before they are multiplied: the same as having been rounded before. */
 static void test_rounds_what_it_multiplies(void **state) {
   (void)state;
-  static const char *const isas[] = {"avx512", "avx2", "ref"};
+  static const char *const isas[] = {"avx512", ISA_OF_EIGHT, "ref"};
   enum { M = 37, N = 33, K = 70 };
   for (size_t s = 0; s < sizeof isas / sizeof *isas; s++) {
     wn_context *ctx = NULL;

@@ -5,6 +5,7 @@
  * The cpu backend's error is bounded by what rounding x to 8 bits can do: with blocks of x of the largest magnitude A,
  * each element is off by at most A/254, so a sum by at most sum_k |w_k| A_block(k) / 254, beside the rounding of float
  * sums. */
+#include "isa.h"
 #include "support.h"
 
 #include <float.h>
@@ -215,7 +216,7 @@ static void test_cpu_plain(void **state) {
 }
 static void test_cpu_avx2(void **state) {
   (void)state;
-  check_backend("cpu", "avx2");
+  check_backend("cpu", ISA_OF_EIGHT);
 }
 static void test_cpu_avx512(void **state) {
   (void)state;

@@ -1,6 +1,7 @@
 /* Our own products of floats (backends/cpu/product.h), which serve in builds without oneDNN and libxsmm: the tolerance
  * law against sums in double, over awkward shapes and strides; what is not theirs stays as it was; and a row has the
  * same bits alone and among others, however many there are. */
+#include "isa.h"
 #include "support.h"
 
 #include <float.h>
@@ -107,12 +108,16 @@ static bool has(enum wn_isa wanted) {
 static void test_avx2(void **state) {
   (void)state;
   if (!has(WN_ISA_AVX2)) skip();
-  check_set("avx2", &wn_product_ops_avx2);
+  check_set(ISA_OF_EIGHT, &wn_product_ops_avx2);
 }
 static void test_avx512(void **state) {
   (void)state;
+#if WN_HAS_AVX512
   if (!has(WN_ISA_AVX512)) skip();
   check_set("avx512", &wn_product_ops_avx512);
+#else
+  skip();
+#endif
 }
 
 static int setup(void **state) {

@@ -1,5 +1,6 @@
 /* train.precision bfloat16: it learns, its gradients are float32's as closely as the reference's of the same precision,
  * recomputation and resuming give the same bits, and what cannot have it is refused. */
+#include "isa.h"
 #include "tiny.h"
 
 #include <math.h>
@@ -123,7 +124,7 @@ static void test_gradients(void **state) {
     r.train.precision = WN_BF16;
     bench_init(&ref, &r, "ref", 1);
     bench_init(&fast, &r, "cpu", 2);
-    setenv("WINNOW_ISA", "avx2", 1); /* products of rounded floats */
+    setenv("WINNOW_ISA", ISA_OF_EIGHT, 1); /* products of rounded floats */
     bench_init(&slow, &r, "cpu", 2);
     unsetenv("WINNOW_ISA");
     bench_step(&exact, 0, &p);

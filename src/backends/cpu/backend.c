@@ -16,10 +16,12 @@ static void backend_fill(void) {
     *table = *wn_backend_ref();
     table->name = "cpu";
     table->doubles = false;
-#if defined(__x86_64__)
+#if WN_HAS_KERNELS
     if (isa == WN_ISA_AVX2) wn_cpu_fill_avx2(table);
+#if WN_HAS_AVX512
     if (isa == WN_ISA_AVX512) wn_cpu_fill_avx512(table);
-    wn_cpu_attention_fill(table, isa);
+#endif
+    if (isa <= (WN_HAS_AVX512 ? WN_ISA_AVX512 : WN_ISA_AVX2)) wn_cpu_attention_fill(table, (enum wn_isa)isa);
 #endif
   }
 }
@@ -34,9 +36,13 @@ const struct wn_backend *wn_backend_cpu(enum wn_isa isa) {
   return &tables[isa];
 }
 
-#if defined(__x86_64__)
+#if WN_HAS_KERNELS
 const struct wn_product_ops *wn_cpu_product_ops(const struct wn_backend *backend) {
-  return backend == &tables[WN_ISA_AVX512] ? &wn_product_ops_avx512 : &wn_product_ops_avx2;
+#if WN_HAS_AVX512
+  if (backend == &tables[WN_ISA_AVX512]) return &wn_product_ops_avx512;
+#endif
+  (void)backend;
+  return &wn_product_ops_avx2;
 }
 #endif
 

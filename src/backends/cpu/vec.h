@@ -1,9 +1,14 @@
-/* One vector of floats for the instruction set this file is compiled for: 16 lanes (AVX-512) or 8 (AVX2 with FMA).
- * Included only by the *_avx2.c and *_avx512.c files, which the build compiles with the matching flags. */
+/* One vector of floats for the instruction set this file is compiled for: 16 lanes (AVX-512) or 8 (AVX2 with FMA;
+ * on ARM, NEON in pairs: neon.h). Included only by the *_avx2.c and *_avx512.c files, which the build compiles with the
+ * matching flags. */
 #ifndef WN_BACKENDS_CPU_VEC_H
 #define WN_BACKENDS_CPU_VEC_H
 
+#if defined(__aarch64__)
+#include "backends/cpu/neon.h"
+#else
 #include <immintrin.h>
+#endif
 #include <stdint.h>
 #include <string.h>
 
@@ -191,7 +196,7 @@ V_INLINE vi v_lcounter(void) {
   return _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
 }
 
-#else /* AVX2 + FMA */
+#else /* AVX2 + FMA, or NEON */
 
 #define VL 8
 #define WN_ISA_NAME(name) name##_avx2

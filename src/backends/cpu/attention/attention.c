@@ -61,7 +61,11 @@ static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, b
   if (backward && a->threshold.on && !a->threshold.cut)
     return wn_fail(exec->ctx, WN_ERR_ARGUMENT,
                    "attention: threshold.cut: expected the array that forward filled, found NULL");
+#if WN_HAS_AVX512
   const struct wn_tile_ops *ops = avx512 ? &wn_tile_ops_avx512 : &wn_tile_ops_avx2;
+#else
+  const struct wn_tile_ops *ops = &wn_tile_ops_avx2;
+#endif
   WN_TRY(plan(&p, exec, a, ops, backward));
   p.dead_keys.on = p.dead_keys.wanted && wn_dead_keys_final(a);
   struct attention_scratch s = {0};
@@ -135,7 +139,11 @@ enum {
 };
 
 bool wn_bf16_products(void) {
+#if WN_HAS_AVX512
   return __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
 }
 
 static bool computes_in_bf16(const struct wn_attention *a, bool backward) {

@@ -20,7 +20,11 @@ wn_status wn_attention_plan_init(struct wn_attention_plan *p, const struct wn_ex
   p->exec = exec;
   p->a = a;
   p->ops = ops;
+#if WN_HAS_AVX512
   p->bf16 = a->row_type == WN_BF16 ? &wn_bf16_ops_avx512 : NULL;
+#else
+  p->bf16 = NULL;
+#endif
   p->Dp = wn_div_up(a->D, 16) * 16;
   p->offset = a->Tk - a->Tq;
   p->first_block = p->offset / WN_TILE;

@@ -3,7 +3,11 @@
 #include "backends/cpu/attention/score.h"
 
 static enum wn_isa score_isa(const struct wn_attention_plan *p) {
-  return p->ops == &wn_tile_ops_avx512 ? WN_ISA_AVX512 : WN_ISA_AVX2;
+#if WN_HAS_AVX512
+  if (p->ops == &wn_tile_ops_avx512) return WN_ISA_AVX512;
+#endif
+  (void)p;
+  return WN_ISA_AVX2;
 }
 
 /* Row i of the strip. */

@@ -24,7 +24,10 @@ enum { BFLOAT16_ROWS = 6, BFLOAT16_BYTES = 1 << 18 };
 enum { FEW_ROWS = 32, FEW_ROWS_BESIDE_TILES = 12, TILED_K = 1 << 24 };
 
 static const struct wn_cpu_packed_kernels *packed_kernels_for(bool wide) {
-#if defined(__x86_64__)
+#if defined(__aarch64__)
+  (void)wide;
+  return wn_cpu_has_dot() ? wn_cpu_packed_kernels_dot() : wn_cpu_packed_kernels_avx2();
+#elif WN_HAS_KERNELS
   if (!wide) return wn_cpu_packed_kernels_avx2();
   return __builtin_cpu_supports("avx512vnni") ? wn_cpu_packed_kernels_vnni() : wn_cpu_packed_kernels_avx512();
 #else

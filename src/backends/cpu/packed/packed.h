@@ -71,6 +71,7 @@ struct wn_cpu_packed_kernels {
                 const struct wn_cpu_packed_out *out);
 };
 const struct wn_cpu_packed_kernels *wn_cpu_packed_kernels_avx2(void);
+const struct wn_cpu_packed_kernels *wn_cpu_packed_kernels_dot(void); /* ARM: with sdot */
 const struct wn_cpu_packed_kernels *wn_cpu_packed_kernels_avx512(void);
 const struct wn_cpu_packed_kernels *wn_cpu_packed_kernels_vnni(void); /* AVX-512 with VNNI */
 

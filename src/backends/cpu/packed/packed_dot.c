@@ -1,0 +1,1 @@
+#include "backends/cpu/packed/packed_kernels.inc"
