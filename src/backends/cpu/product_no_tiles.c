@@ -1,0 +1,16 @@
+/* In place of product_amx.c on processors of another family: there are no such tiles, and nothing asks for them. */
+#include "backends/cpu/cpu.h"
+
+bool wn_cpu_has_amx(void) {
+  return false;
+}
+void wn_cpu_deny_amx(bool denied) {
+  (void)denied;
+}
+size_t wn_cpu_amx_scratch(int threads, int64_t N, int64_t K, bool c_bf16) {
+  (void)threads, (void)N, (void)K, (void)c_bf16;
+  return 0;
+}
+void wn_cpu_product_amx(const struct wn_exec *exec, const struct wn_cpu_amx_product *x) {
+  (void)exec, (void)x;
+}
