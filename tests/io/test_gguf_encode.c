@@ -1,6 +1,7 @@
 /* wn_gguf_encode's searched types: no worse than ranges rounded to nearest with scales in float, which the file does
  * not even have; blocks of zeros, constants, denormals and outliers; NaN stays NaN; the same bits by every instruction
  * set and number of threads. */
+#include "isa.h"
 #include "support.h"
 
 #include <math.h>
@@ -131,7 +132,7 @@ static void same_everywhere(void **state) {
   (void)state;
   static float x[N];
   static uint8_t first[MOST_BYTES], other[MOST_BYTES];
-  static const char *const sets[] = {"ref", "avx2", "avx512"};
+  static const char *const sets[] = {"ref", ISA_OF_EIGHT, "avx512"};
   fill(UNEQUAL, 5, x);
   for (int t = 0; t < TYPES; t++) {
     const wn_gguf_type type = types[t].type;

@@ -245,7 +245,7 @@ static void test_cpu_bf16(void **state) {
 
 static void test_open_avx2(void **state) {
   (void)state;
-  check_backend("cpu", "avx2", expected_causal, expected_count);
+  check_backend("cpu", ISA_OF_EIGHT, expected_causal, expected_count);
 }
 static void test_open_avx512(void **state) {
   (void)state;
