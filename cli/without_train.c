@@ -10,7 +10,6 @@
   }
 WITHOUT(cmd_train, "winnow train")
 WITHOUT(cmd_adapt, "winnow adapt")
-WITHOUT(cmd_sweep, "winnow sweep")
 WITHOUT(cmd_analyze, "winnow analyze")
 WITHOUT(cmd_prune, "winnow prune")
 WITHOUT(cmd_report, "winnow report")
